@@ -1,0 +1,1 @@
+//! Roles, dialogue, prompt context, proposal parsing and validation, OpenAI-compatible transport.

@@ -1,0 +1,1 @@
+//! Arguments, validated settings and the subcommands' entry points.

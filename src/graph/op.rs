@@ -1,0 +1,117 @@
+//! The closed set of layer-sized operations. Match it without a wildcard: a new op must not compile until
+//! shape, axis links, cost, execution and export exist for it.
+
+use serde::{Deserialize, Serialize};
+
+/// Elementwise activations.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Activation {
+    Relu,
+    /// Exact GELU, `x/2 (1 + erf(x/√2))`.
+    GeluErf,
+    /// The tanh approximation of GELU.
+    GeluTanh,
+    Silu,
+}
+
+/// What a parameter tensor is to its node; shapes are PyTorch's.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum ParamRole {
+    /// Conv `[out, in/groups, kh, kw]`, linear `[out, in]`, norm scale `[c]`.
+    Weight,
+    /// `[out]` or `[c]`.
+    Bias,
+    /// Batch-norm running mean `[c]`.
+    Mean,
+    /// Batch-norm running variance `[c]`.
+    Var,
+    /// Learned tokens `[1, count, dim]` or learned positions `[1, tokens, dim]`.
+    Embedding,
+}
+
+/// Layer-sized operations. Shapes below leave out the batch axis, which is always first.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(tag = "kind", rename_all = "snake_case")]
+pub enum Op {
+    /// The image, `[c, h, w]`.
+    Input {
+        shape: Vec<usize>,
+    },
+    /// `[in_ch, h, w]` → `[out_ch, h', w']`.
+    Conv2d {
+        in_ch: usize,
+        out_ch: usize,
+        kernel: [usize; 2],
+        stride: [usize; 2],
+        padding: [usize; 2],
+        groups: usize,
+        bias: bool,
+    },
+    /// Over the last axis: `[.., in]` → `[.., out]`.
+    Linear {
+        in_features: usize,
+        out_features: usize,
+        bias: bool,
+    },
+    /// Inference batch norm over axis 0 of `[c, h, w]`.
+    BatchNorm2d {
+        channels: usize,
+        eps: f64,
+    },
+    /// Over the last axis.
+    LayerNorm {
+        dim: usize,
+        eps: f64,
+    },
+    Activation {
+        act: Activation,
+    },
+    /// Elementwise sum of two equal shapes.
+    Add,
+    MaxPool2d {
+        kernel: [usize; 2],
+        stride: [usize; 2],
+        padding: [usize; 2],
+    },
+    /// `[c, h, w]` → `[c]`.
+    GlobalAvgPool,
+    /// He et al.'s option-A shortcut: takes every `stride`-th row and column, then output channel `j` is input
+    /// channel `map[j]` or zero. `in_ch` is the number of input channels.
+    ChannelPad {
+        stride: usize,
+        in_ch: usize,
+        map: Vec<Option<u32>>,
+    },
+    /// `[c, h, w]` → `[h·w, c]`.
+    ToTokens,
+    /// Learned tokens put before the sequence: `[t, d]` → `[count + t, d]`.
+    PrependTokens {
+        count: usize,
+        dim: usize,
+    },
+    /// Adds learned positions `[tokens, dim]`.
+    AddPositions {
+        tokens: usize,
+        dim: usize,
+    },
+    /// Softmax attention without its projections. With `fused`, one input `[t, heads·(2·qk_dim + v_dim)]` laid out
+    /// q, k, v (each head-major); otherwise three inputs `[t, heads·qk_dim]`, `[t, heads·qk_dim]`, `[t, heads·v_dim]`.
+    /// Output `[t, heads·v_dim]`. `scale` multiplies q·kᵀ.
+    Attention {
+        heads: usize,
+        qk_dim: usize,
+        v_dim: usize,
+        fused: bool,
+        scale: f64,
+    },
+    /// `[t, d]` → `[d]`.
+    SelectToken {
+        index: usize,
+    },
+    /// Mean over tokens from `skip` on: `[t, d]` → `[d]`.
+    MeanTokens {
+        skip: usize,
+    },
+}

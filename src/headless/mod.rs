@@ -1,0 +1,1 @@
+//! The same commands without a screen: policies, text and JSON output.

@@ -1,0 +1,1 @@
+//! Runtime: jobs, device worker, cancellation, socket server, lifecycle.

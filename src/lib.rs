@@ -1,0 +1,57 @@
+//! `paring`: human-in-the-loop neural-network compression at the terminal.
+//!
+//! # The map
+//!
+//! | room | what belongs there |
+//! | --- | --- |
+//! | [`cli`] | arguments, validated settings, subcommands' entry points |
+//! | [`config`] | layered settings, keymap, theme and prompt loading: a value plus every diagnostic |
+//! | [`graph`] | pure IR, no tensors: the closed [`graph::Op`] enum, shapes, axis links, patches, costs |
+//! | [`model`] | named parameters (memory-mapped), families, importers and exporters |
+//! | [`exec`] | graph + params + precision plan → compiled plan; observers; kernels |
+//! | [`profile`] | samples, timers, ladders, roofline, sensitivity |
+//! | [`data`] | data sets, preprocessing, the synthetic demo set |
+//! | [`eval`] | metrics, paired statistics, latency runs |
+//! | [`prune`] | groups, importance, apply |
+//! | [`quant`] | precision plans and the quantization arithmetic that kernels and checks share |
+//! | [`recover`] | repair without training: least-squares re-fit, batch-norm re-estimation |
+//! | [`plan`] | decisions, constraints, budgets, forecasts, the built-in planner |
+//! | [`agent`] | roles, dialogue, prompt context, proposal parsing and validation, transport |
+//! | [`session`] | events, state (a fold), journal, artifacts |
+//! | [`host`] | runtime: jobs, device worker, cancellation, socket server, lifecycle |
+//! | [`tui`] | view state, update, views, widgets, input, frame scheduling, terminal guard |
+//! | [`headless`] | the same commands without a screen |
+//!
+//! # Invariants
+//!
+//! 1. A compressed model is a pure function of (original weights, approved decisions, recipe seed).
+//!    Original weights are memory-mapped and never written.
+//! 2. The journal is the truth: session state = fold(events). A decision is durable before it takes effect.
+//! 3. The screen never touches a tensor; compute never touches the terminal; compute never runs on the
+//!    async runtime's threads.
+//! 4. What is shown is what ran; a forecast always looks different from a measurement.
+//! 5. Nothing an agent writes reaches an effect without being parsed, validated and clamped by code;
+//!    nothing from a file or an agent reaches the terminal without control characters neutralised.
+//! 6. An unsupported op, layer or format is a clear error that names it.
+//!
+//! Imports point one way: graph ← model ← exec ← {profile, prune, quant, eval, recover} ← plan ← agent;
+//! session holds plain data; host wires everything; tui sees session state and plan's data types only.
+//! `tests/tidy.rs` checks this.
+
+pub mod agent;
+pub mod cli;
+pub mod config;
+pub mod data;
+pub mod eval;
+pub mod exec;
+pub mod graph;
+pub mod headless;
+pub mod host;
+pub mod model;
+pub mod plan;
+pub mod profile;
+pub mod prune;
+pub mod quant;
+pub mod recover;
+pub mod session;
+pub mod tui;

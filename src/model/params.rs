@@ -1,0 +1,168 @@
+//! Named parameter tensors, memory-mapped or owned, read as `f32`.
+
+use indexmap::IndexMap;
+use std::borrow::Cow;
+use std::sync::Arc;
+
+/// Why a parameter could not be read.
+#[derive(Debug, thiserror::Error)]
+pub enum ParamError {
+    #[error("no tensor `{name}` in the checkpoint; hint: `--arch` may name the wrong family")]
+    Missing { name: String },
+    #[error("tensor `{name}` has shape {found:?}, expected {expected:?}")]
+    Shape { name: String, found: Vec<usize>, expected: Vec<usize> },
+}
+
+/// Element types that a checkpoint may store.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Dtype {
+    F32,
+    F16,
+    Bf16,
+    F64,
+}
+
+impl Dtype {
+    /// Bytes per element.
+    pub fn size(self) -> usize {
+        match self {
+            Dtype::F32 => 4,
+            Dtype::F16 | Dtype::Bf16 => 2,
+            Dtype::F64 => 8,
+        }
+    }
+}
+
+/// One tensor: contiguous, row-major.
+#[derive(Debug, Clone)]
+pub struct Param {
+    shape: Vec<usize>,
+    data: Data,
+}
+
+#[derive(Debug, Clone)]
+enum Data {
+    Owned(Arc<[f32]>),
+    /// `offset..offset + numel·size` bytes of a map; bounds were checked at construction.
+    Mapped {
+        map: Arc<memmap2::Mmap>,
+        offset: usize,
+        dtype: Dtype,
+    },
+}
+
+impl Param {
+    /// An owned tensor; `None` when `data.len()` is not the product of `shape`.
+    pub fn owned(shape: Vec<usize>, data: Vec<f32>) -> Option<Param> {
+        (shape.iter().product::<usize>() == data.len()).then(|| Param { shape, data: Data::Owned(data.into()) })
+    }
+
+    /// A view into a memory map; `None` when it would reach past the map's end.
+    pub fn mapped(shape: Vec<usize>, map: Arc<memmap2::Mmap>, offset: usize, dtype: Dtype) -> Option<Param> {
+        let numel = shape.iter().try_fold(1usize, |n, &d| n.checked_mul(d))?;
+        let end = numel.checked_mul(dtype.size())?.checked_add(offset)?;
+        (end <= map.len()).then_some(Param { shape, data: Data::Mapped { map, offset, dtype } })
+    }
+
+    pub fn shape(&self) -> &[usize] {
+        &self.shape
+    }
+
+    pub fn numel(&self) -> usize {
+        self.shape.iter().product()
+    }
+
+    /// The values as `f32`; borrowed when stored as aligned little-endian `f32`.
+    pub fn values(&self) -> Cow<'_, [f32]> {
+        match &self.data {
+            Data::Owned(v) => Cow::Borrowed(v),
+            Data::Mapped { map, offset, dtype } => {
+                let bytes = &map[*offset..*offset + self.numel() * dtype.size()];
+                decode(bytes, *dtype)
+            }
+        }
+    }
+}
+
+fn decode(bytes: &[u8], dtype: Dtype) -> Cow<'_, [f32]> {
+    let widen = |f: &dyn Fn(&[u8]) -> f32, n: usize| Cow::Owned(bytes.chunks_exact(n).map(f).collect());
+    match dtype {
+        Dtype::F32 if cfg!(target_endian = "little") && bytes.as_ptr().align_offset(4) == 0 => {
+            // SAFETY: aligned, whole number of elements, every bit pattern is a valid f32.
+            Cow::Borrowed(unsafe { std::slice::from_raw_parts(bytes.as_ptr().cast(), bytes.len() / 4) })
+        }
+        Dtype::F32 => widen(&|b| f32::from_le_bytes([b[0], b[1], b[2], b[3]]), 4),
+        Dtype::F16 => widen(&|b| half::f16::from_le_bytes([b[0], b[1]]).to_f32(), 2),
+        Dtype::Bf16 => widen(&|b| half::bf16::from_le_bytes([b[0], b[1]]).to_f32(), 2),
+        Dtype::F64 => widen(&|b| f64::from_le_bytes(b.try_into().unwrap_or_default()) as f32, 8),
+    }
+}
+
+/// All parameters of a model, in the checkpoint's order.
+#[derive(Debug, Clone, Default)]
+pub struct ParamStore {
+    map: IndexMap<String, Arc<Param>>,
+}
+
+impl ParamStore {
+    pub fn get(&self, name: &str) -> Result<&Param, ParamError> {
+        self.map.get(name).map(Arc::as_ref).ok_or_else(|| ParamError::Missing { name: name.to_owned() })
+    }
+
+    pub fn contains(&self, name: &str) -> bool {
+        self.map.contains_key(name)
+    }
+
+    /// Adds or replaces a tensor; other stores that share the old one keep it.
+    pub fn insert(&mut self, name: impl Into<String>, param: Param) {
+        self.map.insert(name.into(), Arc::new(param));
+    }
+
+    pub fn remove(&mut self, name: &str) {
+        self.map.shift_remove(name);
+    }
+
+    pub fn iter(&self) -> impl Iterator<Item = (&str, &Param)> {
+        self.map.iter().map(|(k, v)| (k.as_str(), v.as_ref()))
+    }
+
+    pub fn len(&self) -> usize {
+        self.map.len()
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.map.is_empty()
+    }
+
+    /// Values of `name`, checked against `shape`.
+    pub fn expect(&self, name: &str, shape: &[usize]) -> Result<Cow<'_, [f32]>, ParamError> {
+        let p = self.get(name)?;
+        if p.shape() != shape {
+            return Err(ParamError::Shape {
+                name: name.to_owned(),
+                found: p.shape().to_vec(),
+                expected: shape.to_vec(),
+            });
+        }
+        Ok(p.values())
+    }
+
+    /// BLAKE3 (hex) over names, shapes and `f32` little-endian values, independent of order and source format.
+    pub fn hash(&self) -> String {
+        let mut names: Vec<&String> = self.map.keys().collect();
+        names.sort();
+        let mut h = blake3::Hasher::new();
+        for name in names {
+            let p = &self.map[name];
+            h.update(&(name.len() as u64).to_le_bytes()).update(name.as_bytes());
+            h.update(&(p.shape.len() as u64).to_le_bytes());
+            for &d in &p.shape {
+                h.update(&(d as u64).to_le_bytes());
+            }
+            for v in p.values().iter() {
+                h.update(&v.to_le_bytes());
+            }
+        }
+        h.finalize().to_hex().to_string()
+    }
+}

@@ -1,0 +1,102 @@
+//! Budgets (`latency=0.6,macs=0.5,memory=0.3,params=0.5,drop=1.0`) and verdicts.
+
+use serde::{Deserialize, Serialize};
+use std::str::FromStr;
+
+/// Targets as factors of the original, and the accuracy floor in points of top-1.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
+pub struct Budget {
+    /// Whole-model latency at most this factor of the original's.
+    pub latency: Option<f64>,
+    pub macs: Option<f64>,
+    /// Stored weight bytes.
+    pub memory: Option<f64>,
+    pub params: Option<f64>,
+    /// Top-1 may fall by at most this many points.
+    pub drop: Option<f64>,
+}
+
+/// Why a budget was not understood.
+#[derive(Debug, Clone, PartialEq, thiserror::Error)]
+pub enum BudgetError {
+    #[error("budget item `{0}` is not `name=number`; hint: for example `macs=0.6,drop=1.0`")]
+    Syntax(String),
+    #[error("unknown budget name `{0}`; hint: latency, macs, memory, params (factors up to 1) or drop (points)")]
+    Unknown(String),
+    #[error("budget `{name}={value}` is out of range; hint: factors lie in (0, 1], drop in [0, 100]")]
+    Range { name: String, value: f64 },
+}
+
+impl FromStr for Budget {
+    type Err = BudgetError;
+
+    fn from_str(s: &str) -> Result<Budget, BudgetError> {
+        let mut b = Budget::default();
+        for item in s.split(',').map(str::trim).filter(|i| !i.is_empty()) {
+            let syntax = || BudgetError::Syntax(item.to_owned());
+            let (name, value) = item.split_once('=').ok_or_else(syntax)?;
+            let value: f64 = value.trim().parse().map_err(|_| syntax())?;
+            let name = name.trim();
+            let range = || BudgetError::Range { name: name.to_owned(), value };
+            let slot = match name {
+                "latency" => &mut b.latency,
+                "macs" => &mut b.macs,
+                "memory" => &mut b.memory,
+                "params" => &mut b.params,
+                "drop" => &mut b.drop,
+                _ => return Err(BudgetError::Unknown(name.to_owned())),
+            };
+            let ok = if name == "drop" { (0.0..=100.0).contains(&value) } else { value > 0.0 && value <= 1.0 };
+            if !ok {
+                return Err(range());
+            }
+            *slot = Some(value);
+        }
+        Ok(b)
+    }
+}
+
+impl std::fmt::Display for Budget {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let items = [
+            ("latency", self.latency),
+            ("macs", self.macs),
+            ("memory", self.memory),
+            ("params", self.params),
+            ("drop", self.drop),
+        ];
+        let text: Vec<String> = items.iter().filter_map(|(n, v)| v.map(|v| format!("{n}={v}"))).collect();
+        write!(f, "{}", text.join(","))
+    }
+}
+
+/// The evaluation's outcome against the budget.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Outcome {
+    Accept,
+    Reject,
+    /// The interval straddles the floor.
+    Undecided,
+}
+
+/// One budget item measured.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct VerdictLine {
+    /// `latency`, `macs`, `memory`, `params` or `drop`.
+    pub name: String,
+    pub target: f64,
+    pub measured: f64,
+    pub outcome: Outcome,
+}
+
+/// Outcome with its reasons.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Verdict {
+    pub outcome: Outcome,
+    pub lines: Vec<VerdictLine>,
+    /// Top-1 change against the baseline in points, with its 95 % paired interval.
+    pub d_top1: f64,
+    pub d_top1_low: f64,
+    pub d_top1_high: f64,
+}

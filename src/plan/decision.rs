@@ -1,0 +1,153 @@
+//! What is decided, by whom, why, and where it stands.
+
+use crate::quant::Precision;
+use serde::{Deserialize, Serialize};
+use std::fmt;
+
+/// Identifies a decision within a session.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct DecisionId(pub u64);
+
+/// What a decision is about.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case", tag = "kind", content = "name")]
+pub enum Target {
+    /// A pruning group by id.
+    Group(String),
+    /// A conv or linear node by name (for precision).
+    Layer(String),
+    /// A removable residual block by name.
+    Block(String),
+}
+
+impl Target {
+    pub fn name(&self) -> &str {
+        match self {
+            Target::Group(n) | Target::Layer(n) | Target::Block(n) => n,
+        }
+    }
+}
+
+impl fmt::Display for Target {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Target::Group(n) => write!(f, "group {n}"),
+            Target::Layer(n) => write!(f, "layer {n}"),
+            Target::Block(n) => write!(f, "block {n}"),
+        }
+    }
+}
+
+/// What is to be done. Ratios and kept indices are always relative to the *original* model, in every round, so that a
+/// compressed model is a pure function of the original weights and the approved decisions.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case", tag = "action")]
+pub enum Action {
+    Keep,
+    /// Remove `ratio` of the group's units. `kept` are the exact units after rounding, ascending; empty only before
+    /// the host has resolved them by importance.
+    Prune {
+        ratio: f64,
+        kept: Vec<u32>,
+    },
+    Precision {
+        precision: Precision,
+    },
+    RemoveBlock,
+}
+
+/// Who proposed or last edited.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case", tag = "by")]
+pub enum Author {
+    Planner,
+    Agent {
+        role: String,
+        model: String,
+    },
+    Human,
+    /// A rule file in a headless run.
+    Rule {
+        file: String,
+    },
+}
+
+impl fmt::Display for Author {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Author::Planner => write!(f, "planner"),
+            Author::Agent { role, model } => write!(f, "{role}/{model}"),
+            Author::Human => write!(f, "you"),
+            Author::Rule { file } => write!(f, "rule {file}"),
+        }
+    }
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Status {
+    Proposed,
+    Edited,
+    Approved,
+    Vetoed,
+    Applied,
+    RolledBack,
+}
+
+/// An estimate with its range; always shown with `~`.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
+pub struct Estimate {
+    pub value: f64,
+    pub low: f64,
+    pub high: f64,
+}
+
+/// What we expect a decision or a whole plan to do, before it runs. Changes are against the original model.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
+pub struct Forecast {
+    /// Milliseconds per batch (negative: saved), observers off.
+    pub d_latency_ms: Estimate,
+    pub d_macs: i64,
+    pub d_params: i64,
+    /// Stored weight bytes.
+    pub d_bytes: i64,
+    /// Top-1 change in points.
+    pub d_top1: Estimate,
+    /// Expected rise of calibration loss, nats.
+    pub d_loss: f64,
+}
+
+/// One layer's, group's or block's target.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Decision {
+    pub id: DecisionId,
+    pub round: u32,
+    pub target: Target,
+    pub action: Action,
+    pub author: Author,
+    pub rationale: String,
+    pub forecast: Option<Forecast>,
+    pub status: Status,
+    /// What the author proposed before a human edited it.
+    pub edited_from: Option<Action>,
+    pub veto_reason: Option<String>,
+}
+
+/// A veto or a limit that the human set; binds every later proposal, in code.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Constraint {
+    pub target: Target,
+    pub limit: Limit,
+    pub reason: String,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case", tag = "limit")]
+pub enum Limit {
+    /// Leave the target alone.
+    Freeze,
+    /// Remove at most this part.
+    MaxRatio { ratio: f64 },
+    /// Keep f32.
+    KeepF32,
+}

@@ -1,0 +1,98 @@
+//! Commands a client sends and the frames that travel on the socket.
+
+use super::{Feed, Record, State};
+use crate::plan::{Action, Budget, DecisionId, Target};
+use serde::{Deserialize, Serialize};
+
+/// Version of the frames; a host refuses a client of another one, naming both.
+pub const PROTOCOL: u32 = 1;
+
+/// Who shall propose.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Proposer {
+    Planner,
+    /// The LLM pipeline; falls back to the planner when no endpoint answers.
+    Agents,
+}
+
+/// What a client asks for. Every command is answered by one [`HostMsg::Reply`].
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case", tag = "command")]
+pub enum Command {
+    Profile,
+    Sense,
+    Propose {
+        by: Proposer,
+    },
+    /// Replaces a decision's action (a ratio is rounded and its kept units resolved by the host).
+    Edit {
+        id: DecisionId,
+        action: Action,
+    },
+    /// Decides on a target that nobody proposed for.
+    Decide {
+        target: Target,
+        action: Action,
+    },
+    Approve {
+        ids: Vec<DecisionId>,
+    },
+    Veto {
+        ids: Vec<DecisionId>,
+        reason: String,
+    },
+    Reopen {
+        ids: Vec<DecisionId>,
+    },
+    /// A note to the agents; goes into the next prompt and, while one streams, interrupts nothing.
+    Note {
+        text: String,
+    },
+    SetBudget {
+        budget: Budget,
+    },
+    Undo,
+    Redo,
+    /// Compress with all approved decisions, then evaluate.
+    Run,
+    Accept,
+    RollBack {
+        reason: String,
+    },
+    /// Writes the model of the last accepted (or else last applied) round. `path` empty: a default name.
+    Export {
+        path: String,
+        format: String,
+    },
+    /// Interrupts the running agent, profile, sensitivity or compress job.
+    Cancel,
+    SetLlm {
+        base_url: Option<String>,
+        model: Option<String>,
+    },
+    TakePen,
+    /// Ends the host.
+    Stop,
+}
+
+/// Client → host.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case", tag = "msg")]
+pub enum ClientMsg {
+    Hello { protocol: u32, client: String },
+    Command { id: u64, command: Command },
+}
+
+/// Host → client. `Welcome` first; then events in order without gaps; feed messages may be dropped or merged.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case", tag = "msg")]
+pub enum HostMsg {
+    Welcome { protocol: u32, state: Box<State>, you: u64, pen: Option<u64> },
+    Refused { message: String },
+    Event { record: Box<Record> },
+    Feed { feed: Feed },
+    Reply { id: u64, result: Result<(), String> },
+    Pen { holder: Option<u64>, holder_name: String },
+    Bye { reason: String },
+}

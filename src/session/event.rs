@@ -1,0 +1,196 @@
+//! Durable events: journalled before they take effect, replayable, the only thing that changes [`super::State`].
+
+use crate::data::DataCard;
+use crate::eval::Metrics;
+use crate::graph::{Graph, Macs};
+use crate::model::ModelInfo;
+use crate::plan::{Action, Author, Budget, Constraint, Decision, DecisionId, Target, Verdict};
+use crate::profile::{Ladder, LatencyStats, Profile, SensCurve};
+use crate::prune::Group;
+use crate::recover::RepairStep;
+use serde::{Deserialize, Serialize};
+
+/// Sequence number of an event in its journal, from 1.
+pub type Seq = u64;
+
+/// Where a round stands.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Phase {
+    #[default]
+    Profile,
+    Reason,
+    Review,
+    Compress,
+    Evaluate,
+    /// Evaluated; waits for accept or roll back.
+    Verdict,
+}
+
+/// What a session is about; fixed when it opens.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct SessionCard {
+    pub model: ModelInfo,
+    pub graph: Graph,
+    pub groups: Vec<Group>,
+    pub data: DataCard,
+    pub calib: DataCard,
+    /// Calibration images are also evaluation images; the screen must say so.
+    pub calib_is_eval: bool,
+    /// Device as asked, what it is in words, and why it fell back if it did.
+    pub device: String,
+    pub device_note: Option<String>,
+    pub threads: usize,
+    pub batch: usize,
+    pub seed: u64,
+    /// Program version that opened it.
+    pub version: String,
+}
+
+/// One round's measured result; round 0 is the baseline.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Evaluation {
+    pub round: u32,
+    pub metrics: Metrics,
+    pub whole: LatencyStats,
+    pub weight_bytes: u64,
+    pub params: u64,
+    pub macs: Macs,
+    /// Per-layer profile of what was evaluated.
+    pub profile: Option<Profile>,
+    /// Latency of the baseline measured in the same minute, for ratios on a noisy machine.
+    pub baseline_ms: f64,
+}
+
+/// Something an agent or the planner said, kept once it is complete.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Utterance {
+    pub round: u32,
+    /// `planner`, `analysis`, `pruning`, `quantization`, `evaluation`.
+    pub role: String,
+    pub model: String,
+    pub reasoning: String,
+    pub text: String,
+    /// The prompt as sent, for the transcript view; empty for the planner.
+    pub prompt: String,
+    pub tokens: u64,
+    pub seconds: f64,
+    pub interrupted: bool,
+}
+
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case", tag = "event")]
+pub enum Event {
+    Opened {
+        card: Box<SessionCard>,
+        budget: Budget,
+    },
+    PhaseEntered {
+        round: u32,
+        phase: Phase,
+    },
+    Profiled {
+        round: u32,
+        profile: Box<Profile>,
+    },
+    LaddersMeasured {
+        ladders: Vec<Ladder>,
+    },
+    Sensed {
+        base_loss: f64,
+        base_top1: f64,
+        curves: Vec<SensCurve>,
+    },
+    /// New decisions; an earlier open decision on the same target is superseded.
+    Proposed {
+        decisions: Vec<Decision>,
+    },
+    Edited {
+        id: DecisionId,
+        action: Action,
+        author: Author,
+    },
+    Approved {
+        ids: Vec<DecisionId>,
+    },
+    Vetoed {
+        ids: Vec<DecisionId>,
+        reason: String,
+    },
+    /// Back to proposed (un-approve, un-veto); also lifts the constraint a veto set.
+    Reopened {
+        ids: Vec<DecisionId>,
+    },
+    ConstraintSet {
+        constraint: Constraint,
+    },
+    ConstraintLifted {
+        target: Target,
+    },
+    BudgetSet {
+        budget: Budget,
+    },
+    /// Undoes or redoes the newest undoable event (edit, approve, veto, reopen, constraint, budget).
+    Undone,
+    Redone,
+    /// The engineer's note to the agents.
+    Noted {
+        round: u32,
+        text: String,
+    },
+    Said {
+        utterance: Box<Utterance>,
+    },
+    RunStarted {
+        round: u32,
+        ids: Vec<DecisionId>,
+    },
+    Repaired {
+        round: u32,
+        step: RepairStep,
+    },
+    /// The compressed model exists and is durable under `artifact`.
+    Applied {
+        round: u32,
+        ids: Vec<DecisionId>,
+        artifact: String,
+        model_hash: String,
+    },
+    Evaluated {
+        evaluation: Box<Evaluation>,
+    },
+    VerdictGiven {
+        round: u32,
+        verdict: Verdict,
+    },
+    RoundAccepted {
+        round: u32,
+    },
+    /// The round's decisions are no longer in force; the last accepted round is.
+    RolledBack {
+        round: u32,
+        reason: String,
+    },
+    Exported {
+        path: String,
+        format: String,
+        hash: String,
+    },
+    /// Long work that ended badly, in words, with a hint.
+    Failed {
+        what: String,
+        message: String,
+    },
+    /// Work was cancelled by the engineer or interrupted by a restart.
+    Cancelled {
+        what: String,
+    },
+}
+
+/// An event with its place in the journal and its time (milliseconds since the Unix epoch).
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Record {
+    pub seq: Seq,
+    pub at_ms: i64,
+    pub event: Event,
+}

@@ -1,0 +1,67 @@
+//! The ephemeral feed: bounded, coalesced, latest value wins, never journalled.
+
+use serde::{Deserialize, Serialize};
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Channel {
+    Reasoning,
+    Text,
+}
+
+/// How far long work is.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct Progress {
+    /// `profile`, `sensitivity`, `ladders`, `compress`, `evaluate`, `agents`, `load`.
+    pub job: String,
+    /// What is being worked on now, e.g. a layer's name.
+    pub label: String,
+    pub done: u64,
+    pub total: u64,
+    /// Items a second.
+    pub rate: f64,
+    pub eta_s: Option<f64>,
+}
+
+/// Live figures of one heatmap row while profiling.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct LiveRow {
+    pub name: String,
+    pub p50_ms: f64,
+    pub p95_ms: f64,
+    pub n: u64,
+}
+
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case", tag = "feed")]
+pub enum Feed {
+    /// An agent began to speak.
+    Turn {
+        role: String,
+        model: String,
+    },
+    /// Text as it arrives; consecutive deltas of one role and channel may be merged.
+    Token {
+        role: String,
+        channel: Channel,
+        text: String,
+    },
+    /// The turn ended (its `Said` event follows or preceded).
+    TurnEnd {
+        role: String,
+    },
+    Progress(Progress),
+    /// The job is no longer running.
+    JobEnd {
+        job: String,
+    },
+    Live {
+        runs: u64,
+        rows: Vec<LiveRow>,
+    },
+    /// A line for the log pane.
+    Log {
+        level: String,
+        text: String,
+    },
+}

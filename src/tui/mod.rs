@@ -1,0 +1,1 @@
+//! The screen: view state, update, views, widgets, input, frame scheduling, terminal guard.

@@ -1,0 +1,13 @@
+//! Helpers shared by the integration tests.
+#![allow(dead_code)]
+
+use std::path::PathBuf;
+
+/// The folder of real weights and data, or `None` (with a line saying so) when this machine has none.
+pub fn real() -> Option<PathBuf> {
+    let dir = paring::data::real_dir();
+    if dir.is_none() {
+        println!("skipped: no real data");
+    }
+    dir
+}
