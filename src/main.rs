@@ -1,1 +1,3 @@
+//! Arguments → subcommand → exit code. Nothing else belongs here.
+
 fn main() {}

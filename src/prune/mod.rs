@@ -2,6 +2,8 @@
 //!
 //! Invariant: a model with a group's pruned units zeroed (and their followers ignored) equals the pruned model.
 
+mod action;
 mod group;
 
+pub use action::{Action, Target};
 pub use group::*;

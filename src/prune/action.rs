@@ -1,0 +1,53 @@
+//! What can be done to a target: the plain data that pruning applies and decisions carry.
+
+use crate::quant::Precision;
+use serde::{Deserialize, Serialize};
+use std::fmt;
+
+/// What a decision is about.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case", tag = "kind", content = "name")]
+pub enum Target {
+    /// A pruning group by id.
+    Group(String),
+    /// A conv or linear node by name (for precision).
+    Layer(String),
+    /// A removable residual block by name.
+    Block(String),
+}
+
+impl Target {
+    pub fn name(&self) -> &str {
+        match self {
+            Target::Group(n) | Target::Layer(n) | Target::Block(n) => n,
+        }
+    }
+}
+
+impl fmt::Display for Target {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Target::Group(n) => write!(f, "group {n}"),
+            Target::Layer(n) => write!(f, "layer {n}"),
+            Target::Block(n) => write!(f, "block {n}"),
+        }
+    }
+}
+
+/// What is to be done. Ratios and kept indices are always relative to the *original* model, in every round, so that a
+/// compressed model is a pure function of the original weights and the approved decisions.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case", tag = "action")]
+pub enum Action {
+    Keep,
+    /// Remove `ratio` of the group's units. `kept` are the exact units after rounding, ascending; empty only before
+    /// the host has resolved them by importance.
+    Prune {
+        ratio: f64,
+        kept: Vec<u32>,
+    },
+    Precision {
+        precision: Precision,
+    },
+    RemoveBlock,
+}
