@@ -1,0 +1,75 @@
+//! What can go wrong when a graph is compiled or run: every message names the node, its op and the shapes.
+
+use crate::graph::{Node, Op};
+use crate::model::ParamError;
+
+/// A failure of compilation or execution.
+#[derive(Debug, thiserror::Error)]
+pub enum ExecError {
+    #[error("node `{node}` ({op}): {source}")]
+    Param { node: String, op: &'static str, source: ParamError },
+    #[error("node `{node}` ({op}) has no {role} parameter; hint: the graph and the checkpoint disagree")]
+    NoParam { node: String, op: &'static str, role: &'static str },
+    #[error("node `{node}` ({op}) got {found}, expected {expected}")]
+    Shape { node: String, op: &'static str, found: String, expected: String },
+    #[error("node `{node}`: tensor `{param}` holds NaN or infinite values; hint: the checkpoint is damaged")]
+    NonFinite { node: String, param: String },
+    #[error("node `{node}` ({op}): {what}")]
+    Unsupported { node: String, op: &'static str, what: String },
+    #[error("the graph has no node `{name}`; hint: {hint}")]
+    UnknownNode { name: String, hint: String },
+    #[error("the input has shape {found:?}, expected [N, {}]; hint: check the preprocessing size", join(.expected))]
+    Input { found: Vec<usize>, expected: Vec<usize> },
+    #[error("device `{spec}`: {why}; hint: use `cpu`, `cuda:0` or `auto`")]
+    Device { spec: String, why: String },
+    #[error("node `{node}` ({op}): {source}")]
+    Candle { node: String, op: &'static str, source: candle_core::Error },
+    #[error("tensor library: {0}")]
+    Tensor(#[from] candle_core::Error),
+}
+
+impl ExecError {
+    /// A shape complaint about `node`.
+    pub(crate) fn shape(node: &Node, found: impl std::fmt::Debug, expected: impl Into<String>) -> ExecError {
+        ExecError::Shape {
+            node: node.name.clone(),
+            op: kind(&node.op),
+            found: format!("{found:?}"),
+            expected: expected.into(),
+        }
+    }
+
+    pub(crate) fn param(node: &Node, source: ParamError) -> ExecError {
+        ExecError::Param { node: node.name.clone(), op: kind(&node.op), source }
+    }
+
+    pub(crate) fn unsupported(node: &Node, what: impl Into<String>) -> ExecError {
+        ExecError::Unsupported { node: node.name.clone(), op: kind(&node.op), what: what.into() }
+    }
+}
+
+fn join(dims: &[usize]) -> String {
+    dims.iter().map(usize::to_string).collect::<Vec<_>>().join(", ")
+}
+
+/// The op's short name in messages.
+pub(crate) fn kind(op: &Op) -> &'static str {
+    match op {
+        Op::Input { .. } => "input",
+        Op::Conv2d { .. } => "conv2d",
+        Op::Linear { .. } => "linear",
+        Op::BatchNorm2d { .. } => "batch norm",
+        Op::LayerNorm { .. } => "layer norm",
+        Op::Activation { .. } => "activation",
+        Op::Add => "add",
+        Op::MaxPool2d { .. } => "max pool",
+        Op::GlobalAvgPool => "global average pool",
+        Op::ChannelPad { .. } => "channel pad",
+        Op::ToTokens => "to tokens",
+        Op::PrependTokens { .. } => "prepend tokens",
+        Op::AddPositions { .. } => "add positions",
+        Op::Attention { .. } => "attention",
+        Op::SelectToken { .. } => "select token",
+        Op::MeanTokens { .. } => "mean tokens",
+    }
+}
