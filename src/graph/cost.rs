@@ -1,5 +1,8 @@
 //! What a graph costs: parameters and MACs per node, in every counting convention.
+//!
+//! Not here: bytes (they depend on what ran, see `exec`) and time (`profile`). Counts are for one image.
 
+use super::{Graph, GraphError, Op, ParamRole, shapes};
 use serde::{Deserialize, Serialize};
 
 /// Which counting convention MACs follow.
@@ -11,7 +14,7 @@ pub enum MacConvention {
     ConvLinear,
     /// Plus QKᵀ and AV.
     Attention,
-    /// Plus norms, one MAC an element.
+    /// Plus norms as fvcore and timm count them: 2 an element for a batch norm, 5 for a layer norm.
     Norms,
 }
 
@@ -28,8 +31,8 @@ impl Macs {
     pub fn get(&self, convention: MacConvention) -> u64 {
         match convention {
             MacConvention::ConvLinear => self.conv_linear,
-            MacConvention::Attention => self.conv_linear + self.attention,
-            MacConvention::Norms => self.conv_linear + self.attention + self.norms,
+            MacConvention::Attention => self.conv_linear.saturating_add(self.attention),
+            MacConvention::Norms => self.conv_linear.saturating_add(self.attention).saturating_add(self.norms),
         }
     }
 }
@@ -38,9 +41,9 @@ impl std::ops::Add for Macs {
     type Output = Macs;
     fn add(self, o: Macs) -> Macs {
         Macs {
-            conv_linear: self.conv_linear + o.conv_linear,
-            attention: self.attention + o.attention,
-            norms: self.norms + o.norms,
+            conv_linear: self.conv_linear.saturating_add(o.conv_linear),
+            attention: self.attention.saturating_add(o.attention),
+            norms: self.norms.saturating_add(o.norms),
         }
     }
 }
@@ -49,4 +52,97 @@ impl std::iter::Sum for Macs {
     fn sum<I: Iterator<Item = Macs>>(iter: I) -> Macs {
         iter.fold(Macs::default(), |a, b| a + b)
     }
+}
+
+fn product(dims: &[usize]) -> u64 {
+    dims.iter().fold(1u64, |n, &d| n.saturating_mul(d as u64))
+}
+
+/// MACs of one node for one image; `in_shapes` and `out` leave out the batch axis.
+pub fn node_macs(op: &Op, in_shapes: &[&[usize]], out: &[usize]) -> Macs {
+    let mut m = Macs::default();
+    match op {
+        Op::Conv2d { in_ch, kernel, groups, .. } => {
+            let per_output = product(&[in_ch / (*groups).max(1), kernel[0], kernel[1]]);
+            m.conv_linear = product(out).saturating_mul(per_output);
+        }
+        Op::Linear { in_features, .. } => m.conv_linear = product(out).saturating_mul(*in_features as u64),
+        Op::Attention { heads, qk_dim, v_dim, .. } => {
+            let tokens = in_shapes.first().and_then(|s| s.first()).copied().unwrap_or(0);
+            m.attention = product(&[*heads, tokens, tokens, qk_dim + v_dim]);
+        }
+        Op::BatchNorm2d { .. } => m.norms = product(out).saturating_mul(2),
+        Op::LayerNorm { .. } => m.norms = product(out).saturating_mul(5),
+        Op::Input { .. }
+        | Op::Activation { .. }
+        | Op::Add
+        | Op::MaxPool2d { .. }
+        | Op::GlobalAvgPool
+        | Op::ChannelPad { .. }
+        | Op::ToTokens
+        | Op::PrependTokens { .. }
+        | Op::AddPositions { .. }
+        | Op::SelectToken { .. }
+        | Op::MeanTokens { .. } => {}
+    }
+    m
+}
+
+/// MACs per node for one image; zero for unreachable nodes.
+pub fn macs(graph: &Graph) -> Result<Vec<Macs>, GraphError> {
+    let shapes = shapes(graph)?;
+    let reachable = graph.reachable();
+    Ok(graph
+        .iter()
+        .map(|(id, node)| {
+            if !reachable[id.index()] {
+                return Macs::default();
+            }
+            let ins: Vec<&[usize]> = node.inputs.iter().map(|i| shapes[i.index()].as_slice()).collect();
+            node_macs(&node.op, &ins, &shapes[id.index()])
+        })
+        .collect())
+}
+
+/// The parameters an op needs with their shapes, in PyTorch's layout and order.
+pub fn param_shapes(op: &Op) -> Vec<(ParamRole, Vec<usize>)> {
+    use ParamRole::{Bias, Embedding, Mean, Var, Weight};
+    match op {
+        Op::Conv2d { in_ch, out_ch, kernel, groups, bias, .. } => {
+            let mut p = vec![(Weight, vec![*out_ch, in_ch / (*groups).max(1), kernel[0], kernel[1]])];
+            if *bias {
+                p.push((Bias, vec![*out_ch]));
+            }
+            p
+        }
+        Op::Linear { in_features, out_features, bias } => {
+            let mut p = vec![(Weight, vec![*out_features, *in_features])];
+            if *bias {
+                p.push((Bias, vec![*out_features]));
+            }
+            p
+        }
+        Op::BatchNorm2d { channels, .. } => [Weight, Bias, Mean, Var].map(|r| (r, vec![*channels])).to_vec(),
+        Op::LayerNorm { dim, .. } => [Weight, Bias].map(|r| (r, vec![*dim])).to_vec(),
+        Op::PrependTokens { count, dim } => vec![(Embedding, vec![1, *count, *dim])],
+        Op::AddPositions { tokens, dim } => vec![(Embedding, vec![1, *tokens, *dim])],
+        Op::Input { .. }
+        | Op::Activation { .. }
+        | Op::Add
+        | Op::MaxPool2d { .. }
+        | Op::GlobalAvgPool
+        | Op::ChannelPad { .. }
+        | Op::ToTokens
+        | Op::Attention { .. }
+        | Op::SelectToken { .. }
+        | Op::MeanTokens { .. } => Vec::new(),
+    }
+}
+
+/// Learned parameters of one node. Batch-norm running statistics are not counted, as everywhere in the literature.
+pub fn node_params(op: &Op) -> u64 {
+    param_shapes(op)
+        .iter()
+        .filter(|(role, _)| !matches!(role, ParamRole::Mean | ParamRole::Var))
+        .fold(0, |n, (_, shape)| n.saturating_add(product(shape)))
 }

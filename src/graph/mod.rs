@@ -5,13 +5,22 @@
 //! removing a block rewires inputs and leaves unreachable nodes behind, which [`Graph::reachable`] skips.
 //! Facts, profiles, costs, sensitivities and precisions live in side tables keyed by node name.
 
+mod build;
+mod check;
 mod cost;
+mod error;
+mod links;
 mod op;
 mod precision;
+mod shapes;
 
-pub use cost::{MacConvention, Macs};
-pub use op::{Activation, Op, ParamRole};
+pub use build::{Builder, Conv};
+pub use cost::{MacConvention, Macs, macs, node_macs, node_params, param_shapes};
+pub use error::GraphError;
+pub use links::{AxisRef, Link, NodeLinks, Protected, Site, Span, links, node_links};
+pub use op::{Activation, Op, ParamRole, describe};
 pub use precision::{Precision, PrecisionPlan};
+pub use shapes::{node_shape, shapes};
 
 use serde::{Deserialize, Serialize};
 
@@ -66,4 +75,81 @@ pub struct Graph {
     pub nodes: Vec<Node>,
     pub output: NodeId,
     pub blocks: Vec<Block>,
+}
+
+impl Graph {
+    /// The node called `name`.
+    pub fn by_name(&self, name: &str) -> Option<NodeId> {
+        self.nodes.iter().position(|n| n.name == name).map(|i| NodeId(i as u32))
+    }
+
+    /// The node with id `id`. Ids come from this graph, so an id out of range is a programming error and panics.
+    pub fn node(&self, id: NodeId) -> &Node {
+        &self.nodes[id.index()]
+    }
+
+    /// Every id with its node, in topological order (unreachable ones too).
+    pub fn iter(&self) -> impl DoubleEndedIterator<Item = (NodeId, &Node)> {
+        self.nodes.iter().enumerate().map(|(i, n)| (NodeId(i as u32), n))
+    }
+
+    /// Per node: does the output depend on it? Removing a block leaves nodes behind for which this is false.
+    pub fn reachable(&self) -> Vec<bool> {
+        let mut seen = vec![false; self.nodes.len()];
+        if let Some(s) = seen.get_mut(self.output.index()) {
+            *s = true;
+        }
+        for i in (0..self.nodes.len()).rev().filter(|&i| i <= self.output.index()) {
+            if seen[i] {
+                for input in &self.nodes[i].inputs {
+                    if let Some(s) = seen.get_mut(input.index()) {
+                        *s = true;
+                    }
+                }
+            }
+        }
+        seen
+    }
+
+    /// Per node: the reachable nodes that read it, ascending; one entry per use.
+    pub fn consumers(&self) -> Vec<Vec<NodeId>> {
+        let reachable = self.reachable();
+        let mut out = vec![Vec::new(); self.nodes.len()];
+        for (id, node) in self.iter().filter(|(id, _)| reachable[id.index()]) {
+            for input in &node.inputs {
+                if let Some(users) = out.get_mut(input.index()) {
+                    users.push(id);
+                }
+            }
+        }
+        out
+    }
+
+    /// The image shape `[c, h, w]` that the first input node takes; empty for a graph without one.
+    pub fn input_shape(&self) -> &[usize] {
+        self.nodes
+            .iter()
+            .find_map(|n| match &n.op {
+                Op::Input { shape } => Some(shape.as_slice()),
+                _ => None,
+            })
+            .unwrap_or(&[])
+    }
+
+    /// The block that `id` lies in.
+    pub fn block_of(&self, id: NodeId) -> Option<&Block> {
+        self.blocks.iter().find(|b| b.nodes.contains(&id))
+    }
+
+    /// The block called `name`.
+    pub fn block(&self, name: &str) -> Option<&Block> {
+        self.blocks.iter().find(|b| b.name == name)
+    }
+}
+
+impl Node {
+    /// The checkpoint's tensor name for `role`, if this node has such a parameter.
+    pub fn param(&self, role: ParamRole) -> Option<&str> {
+        self.params.iter().find(|p| p.role == role).map(|p| p.name.as_str())
+    }
 }

@@ -16,7 +16,7 @@ pub enum Activation {
 }
 
 /// What a parameter tensor is to its node; shapes are PyTorch's.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ParamRole {
     /// Conv `[out, in/groups, kh, kw]`, linear `[out, in]`, norm scale `[c]`.
@@ -114,4 +114,70 @@ pub enum Op {
     MeanTokens {
         skip: usize,
     },
+}
+
+/// A few words for people: `conv 3x3/2`, `linear`, `attention 8h`.
+pub fn describe(op: &Op) -> String {
+    match op {
+        Op::Input { .. } => "input".into(),
+        Op::Conv2d { in_ch, out_ch, kernel: [h, w], stride, groups, .. } => {
+            let kind = match *groups {
+                1 => "conv".to_owned(),
+                g if g == *in_ch && g == *out_ch => "depthwise conv".to_owned(),
+                g => format!("conv g{g}"),
+            };
+            let step = match stride {
+                [1, 1] => String::new(),
+                [a, b] if a == b => format!("/{a}"),
+                [a, b] => format!("/{a}x{b}"),
+            };
+            format!("{kind} {h}x{w}{step}")
+        }
+        Op::Linear { .. } => "linear".into(),
+        Op::BatchNorm2d { .. } => "batchnorm".into(),
+        Op::LayerNorm { .. } => "layernorm".into(),
+        Op::Activation { act } => match act {
+            Activation::Relu => "relu".into(),
+            Activation::GeluErf => "gelu".into(),
+            Activation::GeluTanh => "gelu tanh".into(),
+            Activation::Silu => "silu".into(),
+        },
+        Op::Add => "add".into(),
+        Op::MaxPool2d { kernel: [h, w], .. } => format!("maxpool {h}x{w}"),
+        Op::GlobalAvgPool => "avgpool".into(),
+        Op::ChannelPad { stride, .. } => format!("shortcut pad /{stride}"),
+        Op::ToTokens => "to tokens".into(),
+        Op::PrependTokens { count, .. } => format!("tokens +{count}"),
+        Op::AddPositions { .. } => "positions".into(),
+        Op::Attention { heads, .. } => format!("attention {heads}h"),
+        Op::SelectToken { index } => format!("token {index}"),
+        Op::MeanTokens { .. } => "mean tokens".into(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn descriptions_name_what_matters() {
+        let conv = |groups, stride| Op::Conv2d {
+            in_ch: 8,
+            out_ch: 8,
+            kernel: [3, 3],
+            stride,
+            padding: [1, 1],
+            groups,
+            bias: false,
+        };
+        for (op, want) in [
+            (conv(1, [1, 1]), "conv 3x3"),
+            (conv(1, [2, 2]), "conv 3x3/2"),
+            (conv(8, [2, 1]), "depthwise conv 3x3/2x1"),
+            (conv(4, [1, 1]), "conv g4 3x3"),
+            (Op::Attention { heads: 6, qk_dim: 64, v_dim: 64, fused: true, scale: 0.125 }, "attention 6h"),
+        ] {
+            assert_eq!(describe(&op), want);
+        }
+    }
 }

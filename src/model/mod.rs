@@ -3,9 +3,13 @@
 //! Invariants: source files are memory-mapped and never written; a checkpoint is parsed, never executed; a
 //! [`ParamStore`] clone is cheap and copy-on-write per tensor.
 
+pub mod families;
 mod params;
+mod random;
 
-pub use params::{Param, ParamError, ParamStore};
+pub use families::FamilySpec;
+pub use params::{Dtype, Param, ParamError, ParamStore};
+pub use random::random;
 
 use crate::graph::{Graph, PrecisionPlan};
 use serde::{Deserialize, Serialize};
@@ -26,6 +30,82 @@ pub enum Family {
     HfVit,
     /// timm `VisionTransformer` (also DeiT).
     TimmVit,
+}
+
+impl Family {
+    /// Every family, for messages and `--arch`.
+    pub const ALL: [Family; 5] =
+        [Family::CifarResnet, Family::Resnet, Family::TorchVit, Family::HfVit, Family::TimmVit];
+
+    /// The name that `--arch` takes.
+    pub fn label(self) -> &'static str {
+        match self {
+            Family::CifarResnet => "cifar-resnet",
+            Family::Resnet => "resnet",
+            Family::TorchVit => "torch-vit",
+            Family::HfVit => "hf-vit",
+            Family::TimmVit => "timm-vit",
+        }
+    }
+
+    /// A line on what the family is.
+    pub fn describe(self) -> &'static str {
+        match self {
+            Family::CifarResnet => "He et al. CIFAR ResNets with option-A shortcuts (`layer1.0.conv1`, `linear`)",
+            Family::Resnet => "torchvision or timm ResNets, basic or bottleneck (`layer1.0.downsample.0`, `fc`)",
+            Family::TorchVit => "ViT on torch's TransformerEncoder (`transformer.layers.0.self_attn.in_proj_weight`)",
+            Family::HfVit => "Hugging Face ViT or DeiT (`vit.encoder.layer.0.attention.attention.query`)",
+            Family::TimmVit => "timm ViT or DeiT (`blocks.0.attn.qkv`)",
+        }
+    }
+}
+
+impl std::str::FromStr for Family {
+    type Err = String;
+
+    fn from_str(s: &str) -> Result<Family, String> {
+        let wanted = s.replace('_', "-").to_lowercase();
+        Family::ALL.into_iter().find(|f| f.label() == wanted).ok_or_else(|| {
+            let known: Vec<&str> = Family::ALL.iter().map(|f| f.label()).collect();
+            format!("unknown family `{s}`; hint: one of {}", known.join(", "))
+        })
+    }
+}
+
+impl Preprocess {
+    /// ImageNet statistics, `x = (byte/255 - mean)/std`, straight to `size`.
+    pub fn imagenet(size: [usize; 2]) -> Preprocess {
+        Preprocess {
+            size,
+            resize_shorter: None,
+            mean: [0.485, 0.456, 0.406],
+            std: [0.229, 0.224, 0.225],
+            interpolation: Interpolation::Bilinear,
+            origin: "family default".into(),
+        }
+    }
+
+    /// What a family's published weights expect for images of `size`.
+    pub fn family_default(family: Family, size: [usize; 2]) -> Preprocess {
+        let imagenet = Preprocess::imagenet(size);
+        let small = size[0].max(size[1]) <= 64;
+        // The usual evaluation crop of ImageNet networks: shorter side 256 for 224, bicubic for transformers.
+        let crop = |p: Preprocess| match small {
+            true => p,
+            false => Preprocess { resize_shorter: Some(size[0].min(size[1]) * 256 / 224), ..p },
+        };
+        match family {
+            Family::CifarResnet => imagenet,
+            Family::Resnet => crop(imagenet),
+            Family::TorchVit if size == [32, 32] => {
+                Preprocess { mean: [0.4914, 0.4822, 0.4465], std: [0.2023, 0.1994, 0.2010], ..imagenet }
+            }
+            Family::TorchVit => crop(imagenet),
+            // Hugging Face's ViT processor resizes straight to the square.
+            Family::HfVit => imagenet,
+            Family::TimmVit => crop(Preprocess { interpolation: Interpolation::Bicubic, ..imagenet }),
+        }
+    }
 }
 
 /// How a raw RGB image becomes the network's input.

@@ -1,0 +1,207 @@
+//! Shape inference: every node's output shape from its op and its inputs' shapes, without the batch axis.
+//!
+//! Invariant: a graph whose shapes were inferred without error can be executed; all arithmetic is checked, because
+//! graphs also come from files.
+
+use super::{Graph, GraphError, Node, Op, describe};
+
+/// Largest number of elements one node's output may have (a guard against damaged files: 2^40).
+const MAX_ELEMENTS: usize = 1 << 40;
+
+/// Output shape per node, without the batch axis; empty for unreachable nodes.
+pub fn shapes(graph: &Graph) -> Result<Vec<Vec<usize>>, GraphError> {
+    let reachable = graph.reachable();
+    let mut out: Vec<Vec<usize>> = Vec::with_capacity(graph.nodes.len());
+    for (id, node) in graph.iter() {
+        if !reachable[id.index()] {
+            out.push(Vec::new());
+            continue;
+        }
+        let mut ins = Vec::with_capacity(node.inputs.len());
+        for input in &node.inputs {
+            match out.get(input.index()) {
+                Some(s) => ins.push(s.as_slice()),
+                None => return Err(GraphError::Order { node: node.name.clone(), input: input.0 }),
+            }
+        }
+        let shape = node_shape(node, &ins)?;
+        out.push(shape);
+    }
+    Ok(out)
+}
+
+/// How many inputs `op` takes.
+pub(super) fn arity(op: &Op) -> usize {
+    match op {
+        Op::Input { .. } => 0,
+        Op::Add => 2,
+        Op::Attention { fused, .. } => {
+            if *fused {
+                1
+            } else {
+                3
+            }
+        }
+        Op::Conv2d { .. }
+        | Op::Linear { .. }
+        | Op::BatchNorm2d { .. }
+        | Op::LayerNorm { .. }
+        | Op::Activation { .. }
+        | Op::MaxPool2d { .. }
+        | Op::GlobalAvgPool
+        | Op::ChannelPad { .. }
+        | Op::ToTokens
+        | Op::PrependTokens { .. }
+        | Op::AddPositions { .. }
+        | Op::SelectToken { .. }
+        | Op::MeanTokens { .. } => 1,
+    }
+}
+
+/// Output shape of one node given its inputs' shapes.
+pub fn node_shape(node: &Node, ins: &[&[usize]]) -> Result<Vec<usize>, GraphError> {
+    let expected = arity(&node.op);
+    if ins.len() != expected {
+        let (node, op) = (node.name.clone(), describe(&node.op));
+        return Err(GraphError::Arity { node, op, found: ins.len(), expected });
+    }
+    let shape = infer(&node.op, ins).and_then(|shape| {
+        let elements = shape.iter().try_fold(1usize, |n, &d| n.checked_mul(d));
+        match elements {
+            Some(n) if n > 0 && n <= MAX_ELEMENTS => Ok(shape),
+            Some(0) => Err("its output would be empty".to_owned()),
+            _ => Err("its output would be too large".to_owned()),
+        }
+    });
+    shape.map_err(|why| GraphError::Shape {
+        node: node.name.clone(),
+        op: describe(&node.op),
+        shapes: ins.iter().map(|s| s.to_vec()).collect(),
+        why,
+    })
+}
+
+fn image<'a>(ins: &[&'a [usize]]) -> Result<[usize; 3], String> {
+    match ins {
+        &[&[c, h, w]] => Ok([c, h, w]),
+        _ => Err("it needs `[channels, height, width]`".into()),
+    }
+}
+
+fn tokens(ins: &[&[usize]]) -> Result<[usize; 2], String> {
+    match ins {
+        &[&[t, d]] => Ok([t, d]),
+        _ => Err("it needs `[tokens, width]`".into()),
+    }
+}
+
+fn want(what: &str, found: usize, expected: usize) -> Result<(), String> {
+    if found == expected { Ok(()) } else { Err(format!("{what} is {found}, expected {expected}")) }
+}
+
+fn window(size: usize, kernel: usize, stride: usize, padding: usize) -> Result<usize, String> {
+    if kernel == 0 || stride == 0 {
+        return Err("kernel and stride must be at least 1".into());
+    }
+    let padded = padding.checked_mul(2).and_then(|p| p.checked_add(size)).ok_or("padding is too large")?;
+    let span = padded.checked_sub(kernel).ok_or("the kernel is larger than the image")?;
+    Ok(span / stride + 1)
+}
+
+fn infer(op: &Op, ins: &[&[usize]]) -> Result<Vec<usize>, String> {
+    match op {
+        Op::Input { shape } => Ok(shape.clone()),
+        Op::Conv2d { in_ch, out_ch, kernel, stride, padding, groups, .. } => {
+            let [c, h, w] = image(ins)?;
+            want("channel count", c, *in_ch)?;
+            if *groups == 0 || in_ch % groups != 0 || out_ch % groups != 0 {
+                return Err(format!("{groups} groups do not divide {in_ch} and {out_ch} channels"));
+            }
+            let h = window(h, kernel[0], stride[0], padding[0])?;
+            let w = window(w, kernel[1], stride[1], padding[1])?;
+            Ok(vec![*out_ch, h, w])
+        }
+        Op::Linear { in_features, out_features, .. } => {
+            let (last, rest) = ins[0].split_last().ok_or("it needs at least one axis")?;
+            want("last axis", *last, *in_features)?;
+            Ok(rest.iter().copied().chain([*out_features]).collect())
+        }
+        Op::BatchNorm2d { channels, .. } => {
+            let [c, h, w] = image(ins)?;
+            want("channel count", c, *channels)?;
+            Ok(vec![c, h, w])
+        }
+        Op::LayerNorm { dim, .. } => {
+            want("last axis", ins[0].last().copied().unwrap_or(0), *dim)?;
+            Ok(ins[0].to_vec())
+        }
+        Op::Activation { .. } => Ok(ins[0].to_vec()),
+        Op::Add => {
+            if ins[0] == ins[1] {
+                Ok(ins[0].to_vec())
+            } else {
+                Err("both sides must have one shape".into())
+            }
+        }
+        Op::MaxPool2d { kernel, stride, padding } => {
+            let [c, h, w] = image(ins)?;
+            if (0..2).any(|i| padding[i] > kernel[i] / 2) {
+                return Err("padding is more than half the kernel".into());
+            }
+            let h = window(h, kernel[0], stride[0], padding[0])?;
+            let w = window(w, kernel[1], stride[1], padding[1])?;
+            Ok(vec![c, h, w])
+        }
+        Op::GlobalAvgPool => Ok(vec![image(ins)?[0]]),
+        Op::ChannelPad { stride, in_ch, map } => {
+            let [c, h, w] = image(ins)?;
+            want("channel count", c, *in_ch)?;
+            if *stride == 0 {
+                return Err("stride must be at least 1".into());
+            }
+            if let Some(bad) = map.iter().flatten().find(|&&i| i as usize >= *in_ch) {
+                return Err(format!("it reads channel {bad} of {in_ch}"));
+            }
+            Ok(vec![map.len(), h.div_ceil(*stride), w.div_ceil(*stride)])
+        }
+        Op::ToTokens => {
+            let [c, h, w] = image(ins)?;
+            Ok(vec![h.checked_mul(w).ok_or("too many tokens")?, c])
+        }
+        Op::PrependTokens { count, dim } => {
+            let [t, d] = tokens(ins)?;
+            want("width", d, *dim)?;
+            Ok(vec![t.checked_add(*count).ok_or("too many tokens")?, d])
+        }
+        Op::AddPositions { tokens: n, dim } => {
+            let [t, d] = tokens(ins)?;
+            want("token count", t, *n)?;
+            want("width", d, *dim)?;
+            Ok(vec![t, d])
+        }
+        Op::Attention { heads, qk_dim, v_dim, fused, .. } => {
+            if *heads == 0 || *qk_dim == 0 || *v_dim == 0 {
+                return Err("it needs at least one head with a width".into());
+            }
+            let times = |d: usize| heads.checked_mul(d).ok_or("heads are too wide");
+            let (qk, v) = (times(*qk_dim)?, times(*v_dim)?);
+            let all = qk.checked_mul(2).and_then(|n| n.checked_add(v)).ok_or("heads are too wide")?;
+            let widths: &[usize] = if *fused { &[all] } else { &[qk, qk, v] };
+            let t = ins[0].first().copied().unwrap_or(0);
+            for (s, &width) in ins.iter().zip(widths) {
+                let [st, sd] = tokens(&[s])?;
+                want("token count", st, t)?;
+                want("width", sd, width)?;
+            }
+            Ok(vec![t, v])
+        }
+        Op::SelectToken { index } => {
+            let [t, d] = tokens(ins)?;
+            if *index < t { Ok(vec![d]) } else { Err(format!("there is no token {index}")) }
+        }
+        Op::MeanTokens { skip } => {
+            let [t, d] = tokens(ins)?;
+            if *skip < t { Ok(vec![d]) } else { Err(format!("nothing is left after skipping {skip} tokens")) }
+        }
+    }
+}

@@ -1,0 +1,165 @@
+//! ResNets: He et al.'s CIFAR networks with option-A shortcuts, and torchvision's / timm's with projections.
+
+use crate::graph::{Builder, Conv, Graph, GraphError, NodeId, Op, ResidualAdd};
+use serde::{Deserialize, Serialize};
+
+/// A CIFAR ResNet (He et al. 2015, section 4.2): stem, three stages of `blocks` basic blocks, depth `6·blocks + 2`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CifarResnetSpec {
+    /// Blocks per stage: 3 is ResNet-20, 9 is ResNet-56.
+    pub blocks: usize,
+    /// Channels per stage; `[16, 32, 64]` in the paper.
+    pub widths: [usize; 3],
+    pub classes: usize,
+    /// Image side; 32 for CIFAR.
+    pub image: usize,
+}
+
+impl CifarResnetSpec {
+    /// The paper's widths on 32x32 images. `depth` is `6n + 2`; others round down.
+    pub fn depth(depth: usize, classes: usize) -> CifarResnetSpec {
+        CifarResnetSpec { blocks: depth.saturating_sub(2) / 6, widths: [16, 32, 64], classes, image: 32 }
+    }
+}
+
+/// Which residual block a ResNet is made of.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum ResnetBlock {
+    /// Two 3x3 convolutions.
+    Basic,
+    /// 1x1, 3x3 (with the stride, as torchvision and timm do), 1x1 to four times the width.
+    Bottleneck,
+}
+
+/// A torchvision or timm ResNet: 7x7/2 stem, 3x3/2 max pool, four stages, projection shortcuts where shapes change.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ResnetSpec {
+    pub block: ResnetBlock,
+    /// Blocks per stage: `[2, 2, 2, 2]` is ResNet-18, `[3, 4, 6, 3]` ResNet-34 and 50.
+    pub depths: [usize; 4],
+    /// Inner 3x3 width per stage; `[64, 128, 256, 512]` in the paper, doubled in a wide ResNet.
+    pub inner: [usize; 4],
+    /// Output width per stage: `inner` for basic blocks, usually `[256, 512, 1024, 2048]` for bottlenecks.
+    pub outer: [usize; 4],
+    /// Stem channels, usually 64.
+    pub stem: usize,
+    /// Groups of the 3x3 convolutions of bottlenecks (ResNeXt), else 1.
+    pub groups: usize,
+    pub classes: usize,
+    /// Image side; 224 for ImageNet.
+    pub image: usize,
+}
+
+impl ResnetSpec {
+    /// The paper's widths at 224 px. `depth` is 18, 34, 50, 101 or 152; `None` for others.
+    pub fn depth(depth: usize, classes: usize) -> Option<ResnetSpec> {
+        let (block, depths) = match depth {
+            18 => (ResnetBlock::Basic, [2, 2, 2, 2]),
+            34 => (ResnetBlock::Basic, [3, 4, 6, 3]),
+            50 => (ResnetBlock::Bottleneck, [3, 4, 6, 3]),
+            101 => (ResnetBlock::Bottleneck, [3, 4, 23, 3]),
+            152 => (ResnetBlock::Bottleneck, [3, 8, 36, 3]),
+            _ => return None,
+        };
+        let inner = [64, 128, 256, 512];
+        let outer = match block {
+            ResnetBlock::Basic => inner,
+            ResnetBlock::Bottleneck => inner.map(|w| w * 4),
+        };
+        Some(ResnetSpec { block, depths, inner, outer, stem: 64, groups: 1, classes, image: 224 })
+    }
+}
+
+/// conv → batch norm.
+fn conv_bn(b: &mut Builder, conv: String, bn: String, x: NodeId, c: Conv) -> NodeId {
+    let x = b.conv(conv, x, c);
+    b.batch_norm(bn, x, c.out_ch)
+}
+
+/// Adds branch and skip, applies the last ReLU and closes the block; it is removable when its skip is `x` itself.
+fn close(b: &mut Builder, at: &str, relu: &str, branch: NodeId, skip: NodeId, x: NodeId) -> NodeId {
+    let add = b.add(format!("{at}.add"), branch, skip);
+    let out = b.relu(format!("{at}.{relu}"), add);
+    b.end_block(if skip == x { vec![ResidualAdd { add, skip }] } else { Vec::new() });
+    out
+}
+
+/// Builds a CIFAR ResNet; names as in `akamaster/pytorch_resnet_cifar10`.
+pub fn cifar_resnet(spec: &CifarResnetSpec) -> Result<Graph, GraphError> {
+    let b = &mut Builder::default();
+    let mut x = b.input([3, spec.image, spec.image]);
+    let mut width = spec.widths[0];
+    x = conv_bn(b, "conv1".into(), "bn1".into(), x, Conv::same(3, width, 3, 1));
+    x = b.relu("relu", x);
+    for (stage, &out) in spec.widths.iter().enumerate() {
+        for i in 0..spec.blocks {
+            let at = format!("layer{}.{i}", stage + 1);
+            let stride = if stage > 0 && i == 0 { 2 } else { 1 };
+            b.begin_block(&at);
+            let mut y = conv_bn(b, format!("{at}.conv1"), format!("{at}.bn1"), x, Conv::same(width, out, 3, stride));
+            y = b.relu(format!("{at}.relu1"), y);
+            y = conv_bn(b, format!("{at}.conv2"), format!("{at}.bn2"), y, Conv::same(out, out, 3, 1));
+            let skip = if stride == 1 && width == out {
+                x
+            } else {
+                let op = Op::ChannelPad { stride, in_ch: width, map: option_a(width, out) };
+                b.node(format!("{at}.shortcut"), op, &[x])
+            };
+            x = close(b, &at, "relu2", y, skip, x);
+            width = out;
+        }
+    }
+    x = b.node("avgpool", Op::GlobalAvgPool, &[x]);
+    x = b.linear("linear", x, width, spec.classes, true);
+    std::mem::take(b).finish(x)
+}
+
+/// Option A pads the new channels half before and half after (the reference code pads `out/4` on each side, which for
+/// a doubling is the same).
+fn option_a(width: usize, out: usize) -> Vec<Option<u32>> {
+    let before = out.saturating_sub(width) / 2;
+    (0..out).map(|j| j.checked_sub(before).filter(|&c| c < width).map(|c| c as u32)).collect()
+}
+
+/// Builds a torchvision / timm ResNet.
+pub fn resnet(spec: &ResnetSpec) -> Result<Graph, GraphError> {
+    let b = &mut Builder::default();
+    let mut x = b.input([3, spec.image, spec.image]);
+    let mut width = spec.stem;
+    x = conv_bn(b, "conv1".into(), "bn1".into(), x, Conv::same(3, width, 7, 2));
+    x = b.relu("relu", x);
+    x = b.node("maxpool", Op::MaxPool2d { kernel: [3; 2], stride: [2; 2], padding: [1; 2] }, &[x]);
+    for stage in 0..4 {
+        let (inner, out) = (spec.inner[stage], spec.outer[stage]);
+        for i in 0..spec.depths[stage] {
+            let at = format!("layer{}.{i}", stage + 1);
+            let stride = if stage > 0 && i == 0 { 2 } else { 1 };
+            let grouped = Conv { groups: spec.groups, ..Conv::same(inner, inner, 3, stride) };
+            let convs: &[Conv] = match spec.block {
+                ResnetBlock::Basic => &[Conv::same(width, inner, 3, stride), Conv::same(inner, out, 3, 1)],
+                ResnetBlock::Bottleneck => &[Conv::same(width, inner, 1, 1), grouped, Conv::same(inner, out, 1, 1)],
+            };
+            b.begin_block(&at);
+            let mut y = x;
+            for (k, &conv) in convs.iter().enumerate() {
+                let k = k + 1;
+                y = conv_bn(b, format!("{at}.conv{k}"), format!("{at}.bn{k}"), y, conv);
+                if k < convs.len() {
+                    y = b.relu(format!("{at}.relu{k}"), y);
+                }
+            }
+            let skip = if stride == 1 && width == out {
+                x
+            } else {
+                let down = format!("{at}.downsample");
+                conv_bn(b, format!("{down}.0"), format!("{down}.1"), x, Conv::same(width, out, 1, stride))
+            };
+            x = close(b, &at, &format!("relu{}", convs.len()), y, skip, x);
+            width = out;
+        }
+    }
+    x = b.node("avgpool", Op::GlobalAvgPool, &[x]);
+    x = b.linear("fc", x, width, spec.classes, true);
+    std::mem::take(b).finish(x)
+}

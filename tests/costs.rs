@@ -1,0 +1,61 @@
+//! Parameters and MACs of well-known networks, against published figures, in every counting convention.
+
+use paring::graph::{Graph, MacConvention, Macs, macs, node_params};
+use paring::model::FamilySpec;
+use paring::model::families::{CifarResnetSpec, HfVitSpec, ResnetSpec, TimmVitSpec, TorchVitSpec, VitDims};
+
+/// Parameters, and G MACs by linear/conv, + attention, + norms.
+fn figures(spec: &FamilySpec) -> (u64, [f64; 3]) {
+    let graph: Graph = spec.build().unwrap();
+    let total: Macs = macs(&graph).unwrap().into_iter().sum();
+    let params = graph.nodes.iter().map(|n| node_params(&n.op)).sum();
+    let g = |c| total.get(c) as f64 / 1e9;
+    (params, [g(MacConvention::ConvLinear), g(MacConvention::Attention), g(MacConvention::Norms)])
+}
+
+fn timm(dims: VitDims) -> FamilySpec {
+    FamilySpec::TimmVit(TimmVitSpec { dims, qkv_bias: true, class_token: true, mean_pool: false })
+}
+
+fn hf(dims: VitDims) -> FamilySpec {
+    FamilySpec::HfVit(HfVitSpec {
+        dims,
+        prefix: "vit".into(),
+        distilled: false,
+        act: paring::graph::Activation::GeluErf,
+        eps: 1e-12,
+        qkv_bias: true,
+    })
+}
+
+#[test]
+fn published_figures_come_out() {
+    let resnet = |d| FamilySpec::Resnet(ResnetSpec::depth(d, 1000).unwrap());
+    // Parameters in M, then G MACs: linear/conv only (3 decimals), torchvision (3), timm/fvcore (2).
+    for (name, spec, params, want) in [
+        ("resnet18", resnet(18), 11_689_512, [1.814, 1.814, 1.82]),
+        ("resnet50", resnet(50), 25_557_032, [4.089, 4.089, 4.11]),
+        ("resnet101", resnet(101), 44_549_160, [7.801, 7.801, 7.83]),
+        ("vit_b_16", timm(VitDims::base16()), 86_567_656, [16.849, 17.564, 17.58]),
+        ("vit_b_16 hf", hf(VitDims::base16()), 86_567_656, [16.849, 17.564, 17.58]),
+        ("deit_s", timm(VitDims::small16()), 22_050_664, [4.241, 4.599, 4.61]),
+    ] {
+        let (p, g) = figures(&spec);
+        assert_eq!(p, params, "{name}");
+        for (i, digits) in [(0, 3), (1, 3), (2, 2)] {
+            assert_eq!(format!("{:.digits$}", g[i]), format!("{:.digits$}", want[i]), "{name} convention {i}");
+        }
+    }
+}
+
+#[test]
+fn cifar_networks_have_the_published_sizes() {
+    for (depth, params) in [(20, 269_722), (56, 853_018), (110, 1_727_962)] {
+        let spec = FamilySpec::CifarResnet(CifarResnetSpec::depth(depth, 10));
+        assert_eq!(figures(&spec).0, params, "resnet{depth}");
+    }
+    let dims = VitDims { image: 32, patch: 4, dim: 128, depth: 6, heads: 8, mlp: 256, classes: 10 };
+    let spec = FamilySpec::TorchVit(TorchVitSpec { dims, act: paring::graph::Activation::Relu });
+    // 811,146 elements: every tensor in the published file is a parameter.
+    assert_eq!(figures(&spec).0, 811_146);
+}
