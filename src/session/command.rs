@@ -1,7 +1,7 @@
 //! Commands a client sends and the frames that travel on the socket.
 
 use super::{Feed, Record, State};
-use crate::plan::{Action, Budget, DecisionId, Target};
+use crate::plan::{Action, Budget, Constraint, DecisionId, Target};
 use serde::{Deserialize, Serialize};
 
 /// Version of the frames; a host refuses a client of another one, naming both.
@@ -52,6 +52,14 @@ pub enum Command {
     SetBudget {
         budget: Budget,
     },
+    /// Binds every later proposal and edit on the target, in code.
+    Constrain {
+        constraint: Constraint,
+    },
+    /// Lifts all constraints on the target.
+    Unconstrain {
+        target: Target,
+    },
     Undo,
     Redo,
     /// Compress with all approved decisions, then evaluate.
@@ -80,8 +88,16 @@ pub enum Command {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", tag = "msg")]
 pub enum ClientMsg {
-    Hello { protocol: u32, client: String },
-    Command { id: u64, command: Command },
+    /// First message. A watcher (`watch`) never gets the pen by itself.
+    Hello {
+        protocol: u32,
+        client: String,
+        watch: bool,
+    },
+    Command {
+        id: u64,
+        command: Command,
+    },
 }
 
 /// Host → client. `Welcome` first; then events in order without gaps; feed messages may be dropped or merged.

@@ -6,9 +6,12 @@
 mod command;
 mod event;
 mod feed;
+mod fold;
 mod state;
+mod text;
 
 pub use command::*;
 pub use event::*;
 pub use feed::*;
 pub use state::*;
+pub use text::{action as action_text, describe};

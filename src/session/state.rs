@@ -1,7 +1,7 @@
-//! What a session is at a moment: a pure fold of its events.
+//! What a session is at a moment: plain data and read-only views of it. How events change it is in `fold.rs`.
 
 use super::{Evaluation, Phase, Seq, SessionCard, Utterance};
-use crate::plan::{Budget, Constraint, Decision, Verdict};
+use crate::plan::{Budget, Constraint, Decision, DecisionId, Status, Target, Verdict};
 use crate::profile::{Ladder, Profile, Sensitivity};
 use crate::recover::RepairStep;
 use serde::{Deserialize, Serialize};
@@ -10,7 +10,10 @@ use serde::{Deserialize, Serialize};
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Round {
     pub number: u32,
+    /// Profile of the model that this round made (round 0: the original).
     pub profile: Option<Profile>,
+    /// Decisions that this round's run newly applies.
+    pub ids: Vec<DecisionId>,
     pub repairs: Vec<RepairStep>,
     pub evaluation: Option<Evaluation>,
     pub verdict: Option<Verdict>,
@@ -31,7 +34,8 @@ pub struct TimelineEntry {
     pub undone: bool,
 }
 
-/// The whole session. Decisions of all rounds are kept; the newest per target counts.
+/// The whole session. Decisions of all rounds are kept, ascending by id (superseded open ones are dropped); the newest
+/// per target counts.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct State {
     pub seq: Seq,
@@ -40,11 +44,13 @@ pub struct State {
     /// Current round, from 1; 0 before the first.
     pub round: u32,
     pub phase: Phase,
-    /// Round 0 is the baseline (its evaluation and profile of the original model).
+    /// Indexed by round number; round 0 is the baseline (its evaluation and profile of the original model).
     pub rounds: Vec<Round>,
     pub ladders: Vec<Ladder>,
     pub sensitivity: Sensitivity,
     pub decisions: Vec<Decision>,
+    /// The id that the next decision gets; ids are never used twice, not even after an undo.
+    pub next_decision: u64,
     pub constraints: Vec<Constraint>,
     pub notes: Vec<(u32, String)>,
     pub utterances: Vec<Utterance>,
@@ -52,16 +58,106 @@ pub struct State {
     /// Newest failure in words, until the next job starts.
     pub failure: Option<String>,
     pub exports: Vec<String>,
-    /// Snapshots for undo and redo of review actions (decisions, constraints, budget).
+    /// What the newest review actions changed, newest last; at most [`State::UNDO_DEPTH`].
     pub undo: Vec<UndoPoint>,
     pub redo: Vec<UndoPoint>,
 }
 
-/// What an undoable event changed, as it was before.
+/// What an undoable event changed, as it was before: a difference, so that a deep history stays small.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct UndoPoint {
+    /// The event that this undoes (or redoes).
     pub seq: Seq,
-    pub decisions: Vec<Decision>,
-    pub constraints: Vec<Constraint>,
-    pub budget: Budget,
+    /// What it did, in words.
+    pub text: String,
+    /// Touched decisions as they were; `None`: there was none.
+    pub decisions: Vec<(DecisionId, Option<Decision>)>,
+    /// All constraints as they were, if the event changed them.
+    pub constraints: Option<Vec<Constraint>>,
+    pub budget: Option<Budget>,
+}
+
+impl State {
+    /// Review actions that can be undone.
+    pub const UNDO_DEPTH: usize = 64;
+
+    pub fn decision(&self, id: DecisionId) -> Option<&Decision> {
+        self.decisions.iter().find(|d| d.id == id)
+    }
+
+    /// The newest decision on `target`, whatever its status.
+    pub fn current(&self, target: &Target) -> Option<&Decision> {
+        self.decisions.iter().rev().find(|d| &d.target == target)
+    }
+
+    /// The newest decision per target, ascending by id.
+    pub fn newest(&self) -> Vec<&Decision> {
+        let mut seen = std::collections::HashSet::new();
+        let mut out: Vec<&Decision> = self.decisions.iter().rev().filter(|d| seen.insert(&d.target)).collect();
+        out.reverse();
+        out
+    }
+
+    /// Decisions that wait for the engineer: proposed or edited.
+    pub fn open(&self) -> Vec<&Decision> {
+        self.decisions.iter().filter(|d| matches!(d.status, Status::Proposed | Status::Edited)).collect()
+    }
+
+    /// Approved and not yet applied: what the next run adds.
+    pub fn pending(&self) -> Vec<&Decision> {
+        self.decisions.iter().filter(|d| d.status == Status::Approved).collect()
+    }
+
+    /// What a model compressed now would consist of: per target the newest approved or applied decision.
+    pub fn recipe(&self) -> Vec<&Decision> {
+        self.newest_with(|s| matches!(s, Status::Approved | Status::Applied))
+    }
+
+    /// What the model in force consists of: per target the newest applied decision.
+    pub fn applied(&self) -> Vec<&Decision> {
+        self.newest_with(|s| s == Status::Applied)
+    }
+
+    fn newest_with(&self, counts: impl Fn(Status) -> bool) -> Vec<&Decision> {
+        let mut seen = std::collections::HashSet::new();
+        let mut out: Vec<&Decision> =
+            self.decisions.iter().rev().filter(|d| counts(d.status) && seen.insert(&d.target)).collect();
+        out.reverse();
+        out
+    }
+
+    /// The round whose model is in force: the last accepted one, or 0 (the original).
+    pub fn base_round(&self) -> u32 {
+        self.rounds.iter().rev().find(|r| r.accepted).map_or(0, |r| r.number)
+    }
+
+    pub fn round_at(&self, number: u32) -> Option<&Round> {
+        self.rounds.get(number as usize)
+    }
+
+    /// The original's evaluation, once measured.
+    pub fn baseline(&self) -> Option<&Evaluation> {
+        self.round_at(0)?.evaluation.as_ref()
+    }
+
+    /// The newest evaluation that is not rolled back.
+    pub fn evaluation(&self) -> Option<&Evaluation> {
+        self.rounds.iter().rev().filter(|r| r.rolled_back.is_none()).find_map(|r| r.evaluation.as_ref())
+    }
+
+    /// Per-layer profile of the model of round `number`.
+    pub fn profile_of(&self, number: u32) -> Option<&Profile> {
+        let round = self.round_at(number)?;
+        round.profile.as_ref().or_else(|| round.evaluation.as_ref()?.profile.as_ref())
+    }
+
+    /// Per-layer profile of the model in force.
+    pub fn profile(&self) -> Option<&Profile> {
+        self.profile_of(self.base_round()).or_else(|| self.profile_of(0))
+    }
+
+    /// Constraints on `target`.
+    pub fn constraints_on<'a>(&'a self, target: &'a Target) -> impl Iterator<Item = &'a Constraint> {
+        self.constraints.iter().filter(move |c| &c.target == target)
+    }
 }

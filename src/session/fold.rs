@@ -1,0 +1,361 @@
+//! The pure fold: how every event changes the state. No clock, no randomness, no I/O, no failure.
+//!
+//! Invariants: the match over events is exhaustive; an event that names something unknown changes nothing but the
+//! timeline; sizes are bounded (undo, timeline, utterances, notes). Undoable are the engineer's review acts (edit,
+//! approve, veto, reopen, constraint, budget, a decision of their own), and never across a run's start.
+
+use super::{Event, Phase, Record, Round, State, TimelineEntry, UndoPoint, text};
+use crate::plan::{Author, Constraint, Decision, DecisionId, Limit, Status, Target};
+
+const TIMELINE: usize = 2000;
+const UTTERANCES: usize = 200;
+/// Older utterances lose their prompt and reasoning, which are the bulk; the journal keeps them.
+const FULL_UTTERANCES: usize = 40;
+const NOTES: usize = 200;
+const EXPORTS: usize = 100;
+
+impl State {
+    /// The state after all of `records`.
+    pub fn fold<'a>(records: impl IntoIterator<Item = &'a Record>) -> State {
+        let mut state = State::default();
+        records.into_iter().for_each(|r| state.apply(r));
+        state
+    }
+
+    /// Applies one event. Records at or before the current sequence number are ignored.
+    pub fn apply(&mut self, record: &Record) {
+        if record.seq <= self.seq {
+            return;
+        }
+        self.seq = record.seq;
+        let text = text::describe(self, &record.event);
+        let before = self.before(record, &text);
+        self.change(&record.event);
+        if let Some(point) = before {
+            self.redo.clear();
+            self.undo.push(point);
+            trim(&mut self.undo, State::UNDO_DEPTH);
+        }
+        if let Some(text) = text {
+            self.timeline.push(TimelineEntry { seq: record.seq, at_ms: record.at_ms, text, undone: false });
+            trim(&mut self.timeline, TIMELINE);
+        }
+    }
+
+    /// What an undoable event is about to change; `None` for events that cannot be undone.
+    fn before(&self, record: &Record, text: &Option<String>) -> Option<UndoPoint> {
+        let mut point = UndoPoint {
+            seq: record.seq,
+            text: text.clone().unwrap_or_default(),
+            decisions: Vec::new(),
+            constraints: None,
+            budget: None,
+        };
+        let touched = |ids: &[DecisionId]| -> Vec<(DecisionId, Option<Decision>)> {
+            ids.iter().filter_map(|&id| self.decision(id).map(|d| (id, Some(d.clone())))).collect()
+        };
+        match &record.event {
+            Event::Edited { id, .. } => point.decisions = touched(&[*id]),
+            Event::Approved { ids } => point.decisions = touched(ids),
+            Event::Vetoed { ids, .. } | Event::Reopened { ids } => {
+                point.decisions = touched(ids);
+                point.constraints = Some(self.constraints.clone());
+            }
+            Event::Proposed { decisions } => {
+                if decisions.is_empty() || decisions.iter().any(|d| d.author != Author::Human) {
+                    return None;
+                }
+                for new in decisions {
+                    point
+                        .decisions
+                        .extend(self.decisions.iter().filter(|d| superseded(d, new)).map(|d| (d.id, Some(d.clone()))));
+                    point.decisions.push((new.id, None));
+                }
+            }
+            Event::ConstraintSet { .. } | Event::ConstraintLifted { .. } => {
+                point.constraints = Some(self.constraints.clone());
+            }
+            Event::BudgetSet { .. } => point.budget = Some(self.budget),
+            Event::Opened { .. }
+            | Event::PhaseEntered { .. }
+            | Event::Profiled { .. }
+            | Event::LaddersMeasured { .. }
+            | Event::Sensed { .. }
+            | Event::Undone
+            | Event::Redone
+            | Event::Noted { .. }
+            | Event::Said { .. }
+            | Event::RunStarted { .. }
+            | Event::Repaired { .. }
+            | Event::Applied { .. }
+            | Event::Evaluated { .. }
+            | Event::VerdictGiven { .. }
+            | Event::RoundAccepted { .. }
+            | Event::RolledBack { .. }
+            | Event::Exported { .. }
+            | Event::Failed { .. }
+            | Event::Cancelled { .. } => return None,
+        }
+        Some(point)
+    }
+
+    fn change(&mut self, event: &Event) {
+        match event {
+            Event::Opened { card, budget } => {
+                self.card = Some((**card).clone());
+                self.budget = *budget;
+                self.enter(1, Phase::Profile);
+            }
+            Event::PhaseEntered { round, phase } => {
+                self.failure = None;
+                self.enter(*round, *phase);
+            }
+            Event::Profiled { round, profile } => {
+                self.failure = None;
+                if let Some(r) = self.round_mut(*round) {
+                    r.profile = Some((**profile).clone());
+                }
+            }
+            Event::LaddersMeasured { ladders } => self.ladders.clone_from(ladders),
+            Event::Sensed { base_loss, base_top1, curves } => {
+                self.sensitivity.base_loss = *base_loss;
+                self.sensitivity.base_top1 = *base_top1;
+                for curve in curves {
+                    match self.sensitivity.curves.iter_mut().find(|c| c.target == curve.target) {
+                        Some(old) => *old = curve.clone(),
+                        None => self.sensitivity.curves.push(curve.clone()),
+                    }
+                }
+            }
+            Event::Proposed { decisions } => decisions.iter().for_each(|d| self.insert(d.clone())),
+            Event::Edited { id, action, author } => self.each(&[*id], |d, _| {
+                let old = std::mem::replace(&mut d.action, action.clone());
+                d.edited_from.get_or_insert(old);
+                d.author = author.clone();
+                d.status = Status::Edited;
+                d.forecast = None;
+            }),
+            Event::Approved { ids } => self.each(ids, |d, round| {
+                d.status = Status::Approved;
+                d.round = round;
+            }),
+            Event::Vetoed { ids, reason } => {
+                self.each(ids, |d, _| {
+                    d.status = Status::Vetoed;
+                    d.veto_reason = Some(reason.clone());
+                });
+                for target in self.targets(ids) {
+                    self.constrain(Constraint { target, limit: Limit::Freeze, reason: reason.clone() });
+                }
+            }
+            Event::Reopened { ids } => {
+                self.each(ids, |d, round| {
+                    d.status = if d.edited_from.is_some() { Status::Edited } else { Status::Proposed };
+                    d.veto_reason = None;
+                    d.round = round;
+                });
+                let targets = self.targets(ids);
+                self.constraints.retain(|c| c.limit != Limit::Freeze || !targets.contains(&c.target));
+            }
+            Event::ConstraintSet { constraint } => self.constrain(constraint.clone()),
+            Event::ConstraintLifted { target } => self.constraints.retain(|c| &c.target != target),
+            Event::BudgetSet { budget } => self.budget = *budget,
+            Event::Undone => {
+                if let Some(point) = self.undo.pop() {
+                    let back = self.restore(point, true);
+                    self.redo.push(back);
+                }
+            }
+            Event::Redone => {
+                if let Some(point) = self.redo.pop() {
+                    let back = self.restore(point, false);
+                    self.undo.push(back);
+                }
+            }
+            Event::Noted { round, text } => {
+                self.notes.push((*round, text.clone()));
+                trim(&mut self.notes, NOTES);
+            }
+            Event::Said { utterance } => {
+                self.utterances.push((**utterance).clone());
+                trim(&mut self.utterances, UTTERANCES);
+                let full = self.utterances.len().saturating_sub(FULL_UTTERANCES);
+                for old in &mut self.utterances[..full] {
+                    old.prompt = String::new();
+                    old.reasoning = String::new();
+                }
+            }
+            Event::RunStarted { round, ids } => {
+                self.failure = None;
+                self.undo.clear();
+                self.redo.clear();
+                self.enter(*round, Phase::Compress);
+                if let Some(r) = self.round_mut(*round) {
+                    *r = Round { number: *round, ids: ids.clone(), ..Round::default() };
+                }
+            }
+            Event::Repaired { round, step } => {
+                if let Some(r) = self.round_mut(*round) {
+                    r.repairs.push(step.clone());
+                }
+            }
+            Event::Applied { round, ids, artifact, model_hash } => {
+                self.each(ids, |d, _| d.status = Status::Applied);
+                if let Some(r) = self.round_mut(*round) {
+                    r.ids.clone_from(ids);
+                    r.artifact = Some(artifact.clone());
+                    r.model_hash = Some(model_hash.clone());
+                }
+                self.enter(*round, Phase::Evaluate);
+            }
+            Event::Evaluated { evaluation } => {
+                if let Some(r) = self.round_mut(evaluation.round) {
+                    r.evaluation = Some((**evaluation).clone());
+                }
+            }
+            Event::VerdictGiven { round, verdict } => {
+                if let Some(r) = self.round_mut(*round) {
+                    r.verdict = Some(verdict.clone());
+                }
+                self.enter(*round, Phase::Verdict);
+            }
+            Event::RoundAccepted { round } => {
+                if let Some(r) = self.round_mut(*round) {
+                    r.accepted = true;
+                }
+                self.enter(round.saturating_add(1), Phase::Review);
+            }
+            Event::RolledBack { round, reason } => {
+                let ids = self.round_at(*round).map(|r| r.ids.clone()).unwrap_or_default();
+                self.each(&ids, |d, _| d.status = Status::RolledBack);
+                if let Some(r) = self.round_mut(*round) {
+                    r.accepted = false;
+                    r.rolled_back = Some(reason.clone());
+                }
+                self.enter(round.saturating_add(1), Phase::Review);
+            }
+            Event::Exported { path, .. } => {
+                self.exports.push(path.clone());
+                trim(&mut self.exports, EXPORTS);
+            }
+            Event::Failed { what, message } => {
+                self.abort();
+                self.failure = Some(format!("{what}: {message}"));
+            }
+            Event::Cancelled { .. } => self.abort(),
+        }
+    }
+
+    /// Work ended before its end: the session is idle, and what a run had applied is merely approved again.
+    fn abort(&mut self) {
+        match self.phase {
+            Phase::Profile | Phase::Reason => self.phase = Phase::Review,
+            Phase::Compress | Phase::Evaluate => {
+                let ids = self.round_at(self.round).map(|r| r.ids.clone()).unwrap_or_default();
+                self.each(&ids, |d, _| {
+                    if d.status == Status::Applied {
+                        d.status = Status::Approved;
+                    }
+                });
+                let round = self.round;
+                if let Some(r) = self.round_mut(round) {
+                    *r = Round { number: round, ..Round::default() };
+                }
+                self.phase = Phase::Review;
+            }
+            Phase::Review | Phase::Verdict => {}
+        }
+    }
+
+    /// Adds a decision in id order; an open one on the same target gives way to it.
+    fn insert(&mut self, decision: Decision) {
+        self.next_decision = self.next_decision.max(decision.id.0.saturating_add(1));
+        self.decisions.retain(|d| d.id != decision.id && !superseded(d, &decision));
+        let at = self.decisions.partition_point(|d| d.id < decision.id);
+        self.decisions.insert(at, decision);
+    }
+
+    fn constrain(&mut self, constraint: Constraint) {
+        let same = |c: &Constraint| {
+            c.target == constraint.target
+                && std::mem::discriminant(&c.limit) == std::mem::discriminant(&constraint.limit)
+        };
+        self.constraints.retain(|c| !same(c));
+        self.constraints.push(constraint);
+    }
+
+    /// Puts `point` back and returns what was there, for the way forth.
+    fn restore(&mut self, point: UndoPoint, undone: bool) -> UndoPoint {
+        let mut back = UndoPoint {
+            seq: point.seq,
+            text: point.text,
+            decisions: point.decisions.iter().map(|(id, _)| (*id, self.decision(*id).cloned())).collect(),
+            constraints: None,
+            budget: None,
+        };
+        let gone = |d: &Decision| point.decisions.iter().any(|(id, old)| *id == d.id && old.is_none());
+        self.decisions.retain(|d| !gone(d));
+        for old in point.decisions.into_iter().filter_map(|(_, old)| old) {
+            let at = self.decisions.partition_point(|d| d.id < old.id);
+            if let Some(d) = self.decisions.get_mut(at).filter(|d| d.id == old.id) {
+                *d = old;
+            } else if !self.decisions.iter().any(|d| d.target == old.target && d.id > old.id) {
+                self.decisions.insert(at, old);
+            }
+            // Else it gave way to a newer decision since, which stands.
+        }
+        if let Some(constraints) = point.constraints {
+            back.constraints = Some(std::mem::replace(&mut self.constraints, constraints));
+        }
+        if let Some(budget) = point.budget {
+            back.budget = Some(std::mem::replace(&mut self.budget, budget));
+        }
+        if let Some(entry) = self.timeline.iter_mut().rev().find(|e| e.seq == point.seq) {
+            entry.undone = undone;
+        }
+        back
+    }
+
+    fn enter(&mut self, round: u32, phase: Phase) {
+        if self.round_mut(round).is_some() {
+            self.round = round;
+            self.phase = phase;
+        }
+    }
+
+    /// The round of that number, made if it is at most one past the newest; rounds never leave gaps.
+    fn round_mut(&mut self, number: u32) -> Option<&mut Round> {
+        let limit = (self.rounds.len() as u32).max(1);
+        if number > limit {
+            return None;
+        }
+        while self.rounds.len() <= number as usize {
+            let number = self.rounds.len() as u32;
+            self.rounds.push(Round { number, ..Round::default() });
+        }
+        self.rounds.get_mut(number as usize)
+    }
+
+    fn each(&mut self, ids: &[DecisionId], mut f: impl FnMut(&mut Decision, u32)) {
+        let round = self.round;
+        self.decisions.iter_mut().filter(|d| ids.contains(&d.id)).for_each(|d| f(d, round));
+    }
+
+    fn targets(&self, ids: &[DecisionId]) -> Vec<Target> {
+        self.decisions.iter().filter(|d| ids.contains(&d.id)).map(|d| d.target.clone()).collect()
+    }
+}
+
+/// Whether `new` takes the place of `old` in the list: same target, and `old` was still open.
+fn superseded(old: &Decision, new: &Decision) -> bool {
+    old.target == new.target && old.id < new.id && matches!(old.status, Status::Proposed | Status::Edited)
+}
+
+fn trim<T>(list: &mut Vec<T>, most: usize) {
+    let extra = list.len().saturating_sub(most);
+    list.drain(..extra);
+}
+
+#[cfg(test)]
+#[path = "fold_tests.rs"]
+mod tests;

@@ -1,0 +1,244 @@
+//! Tables for the fold: every act, its undo, and what a restart or a failure leaves behind.
+
+use crate::plan::{Action, Author, Budget, Constraint, Decision, DecisionId, Limit, Outcome, Status, Target, Verdict};
+use crate::profile::{SensCurve, SensTarget};
+use crate::quant::Precision;
+use crate::session::{Event, Phase, Record, State};
+
+fn group(name: &str) -> Target {
+    Target::Group(name.to_owned())
+}
+
+fn decision(id: u64, name: &str, author: Author) -> Decision {
+    Decision {
+        id: DecisionId(id),
+        round: 1,
+        target: group(name),
+        action: Action::Prune { ratio: 0.5, kept: vec![0, 1] },
+        author,
+        rationale: String::new(),
+        forecast: None,
+        status: Status::Proposed,
+        edited_from: None,
+        veto_reason: None,
+    }
+}
+
+struct Session {
+    state: State,
+    log: Vec<Record>,
+}
+
+impl Session {
+    fn new() -> Session {
+        let mut s = Session { state: State::default(), log: Vec::new() };
+        s.push(Event::PhaseEntered { round: 0, phase: Phase::Profile });
+        s.push(Event::PhaseEntered { round: 1, phase: Phase::Review });
+        s.push(Event::Proposed {
+            decisions: ["a", "b", "c"].iter().zip(0..).map(|(n, i)| decision(i, n, Author::Planner)).collect(),
+        });
+        s
+    }
+
+    fn push(&mut self, event: Event) -> &mut Session {
+        let record = Record { seq: self.state.seq + 1, at_ms: 0, event };
+        self.state.apply(&record);
+        self.log.push(record);
+        self
+    }
+
+    fn status(&self, name: &str) -> Status {
+        self.state.current(&group(name)).expect("known target").status
+    }
+
+    fn run(&mut self, round: u32, ids: &[u64]) -> &mut Session {
+        let ids: Vec<DecisionId> = ids.iter().map(|&i| DecisionId(i)).collect();
+        self.push(Event::Approved { ids: ids.clone() })
+            .push(Event::RunStarted { round, ids: ids.clone() })
+            .push(Event::Applied { round, ids, artifact: "x.safetensors".to_owned(), model_hash: "h".to_owned() })
+    }
+
+    fn verdict(&mut self, round: u32) -> &mut Session {
+        let verdict =
+            Verdict { outcome: Outcome::Accept, lines: Vec::new(), d_top1: 0.0, d_top1_low: 0.0, d_top1_high: 0.0 };
+        self.push(Event::VerdictGiven { round, verdict })
+    }
+}
+
+fn ids(ids: &[u64]) -> Vec<DecisionId> {
+    ids.iter().map(|&i| DecisionId(i)).collect()
+}
+
+#[test]
+fn review_acts_undo_and_redo_exactly() {
+    let acts = [
+        Event::Approved { ids: ids(&[0, 2]) },
+        Event::Vetoed { ids: ids(&[1]), reason: "no".to_owned() },
+        Event::Edited { id: DecisionId(0), action: Action::Keep, author: Author::Human },
+        Event::ConstraintSet {
+            constraint: Constraint { target: group("c"), limit: Limit::MaxRatio { ratio: 0.2 }, reason: String::new() },
+        },
+        Event::BudgetSet { budget: Budget { macs: Some(0.5), ..Budget::default() } },
+        Event::Reopened { ids: ids(&[1]) },
+        Event::ConstraintLifted { target: group("c") },
+        Event::Proposed { decisions: vec![decision(3, "b", Author::Human), decision(4, "z", Author::Human)] },
+    ];
+    let mut s = Session::new();
+    let view = |s: &State| (s.decisions.clone(), s.constraints.clone(), s.budget);
+    let mut steps = vec![view(&s.state)];
+    for act in &acts {
+        s.push(act.clone());
+        assert_ne!(Some(&view(&s.state)), steps.last(), "{act:?} changes something");
+        steps.push(view(&s.state));
+    }
+    for want in steps.iter().rev().skip(1) {
+        s.push(Event::Undone);
+        assert_eq!(&view(&s.state), want);
+    }
+    s.push(Event::Undone);
+    assert_eq!(view(&s.state), steps[0], "nothing left to undo");
+    assert_eq!(s.state.timeline.iter().filter(|e| e.undone).count(), acts.len());
+    for want in steps.iter().skip(1) {
+        s.push(Event::Redone);
+        assert_eq!(&view(&s.state), want);
+    }
+    assert!(s.state.timeline.iter().all(|e| !e.undone));
+    assert_eq!(State::fold(&s.log), s.state);
+}
+
+#[test]
+fn a_new_act_forgets_what_could_be_redone() {
+    let mut s = Session::new();
+    s.push(Event::Approved { ids: ids(&[0]) }).push(Event::Undone).push(Event::Approved { ids: ids(&[1]) });
+    assert!(s.state.redo.is_empty());
+    s.push(Event::Redone);
+    assert_eq!((s.status("a"), s.status("b")), (Status::Proposed, Status::Approved));
+}
+
+#[test]
+fn veto_freezes_and_reopen_lifts() {
+    let mut s = Session::new();
+    s.push(Event::Vetoed { ids: ids(&[1]), reason: "keep it".to_owned() });
+    assert_eq!(s.status("b"), Status::Vetoed);
+    assert_eq!(
+        s.state.constraints,
+        vec![Constraint { target: group("b"), limit: Limit::Freeze, reason: "keep it".to_owned() }]
+    );
+    s.push(Event::Reopened { ids: ids(&[1]) });
+    assert_eq!(s.status("b"), Status::Proposed);
+    assert!(s.state.constraints.is_empty());
+}
+
+#[test]
+fn newer_proposals_replace_open_ones_only() {
+    let mut s = Session::new();
+    s.push(Event::Approved { ids: ids(&[0]) });
+    s.push(Event::Proposed { decisions: vec![decision(3, "a", Author::Planner), decision(4, "b", Author::Planner)] });
+    let on = |s: &State, name: &str| -> Vec<u64> {
+        s.decisions.iter().filter(|d| d.target == group(name)).map(|d| d.id.0).collect()
+    };
+    assert_eq!(on(&s.state, "a"), [0, 3], "an approved decision stays");
+    assert_eq!(on(&s.state, "b"), [4]);
+    assert_eq!(s.state.recipe().iter().map(|d| d.id.0).collect::<Vec<_>>(), [0]);
+    assert_eq!(s.state.next_decision, 5);
+}
+
+#[test]
+fn undo_leaves_what_came_later_alone() {
+    let mut s = Session::new();
+    s.push(Event::Edited { id: DecisionId(1), action: Action::Keep, author: Author::Human });
+    s.push(Event::Proposed { decisions: vec![decision(3, "b", Author::Planner)] });
+    s.push(Event::Undone);
+    let on: Vec<u64> = s.state.decisions.iter().filter(|d| d.target == group("b")).map(|d| d.id.0).collect();
+    assert_eq!(on, [3], "the superseded one does not come back beside its successor");
+}
+
+#[test]
+fn a_run_applies_accepts_and_ends_undo() {
+    let mut s = Session::new();
+    s.run(1, &[0, 1]);
+    assert_eq!((s.status("a"), s.status("c")), (Status::Applied, Status::Proposed));
+    assert_eq!(s.state.phase, Phase::Evaluate);
+    assert!(s.state.undo.is_empty());
+    s.push(Event::Undone);
+    assert_eq!(s.status("a"), Status::Applied, "no undo across a run");
+    s.verdict(1);
+    assert_eq!(s.state.phase, Phase::Verdict);
+    s.push(Event::RoundAccepted { round: 1 });
+    assert_eq!((s.state.round, s.state.phase, s.state.base_round()), (2, Phase::Review, 1));
+}
+
+#[test]
+fn roll_back_restores_the_round_before() {
+    let mut s = Session::new();
+    s.run(1, &[0, 1]).verdict(1).push(Event::RoundAccepted { round: 1 });
+    let mut deeper = decision(3, "a", Author::Human);
+    deeper.action = Action::Prune { ratio: 0.75, kept: vec![0] };
+    s.push(Event::Proposed { decisions: vec![deeper] });
+    s.run(2, &[3]).verdict(2);
+    let recipe = |s: &State| s.recipe().iter().map(|d| d.id.0).collect::<Vec<_>>();
+    assert_eq!(recipe(&s.state), [1, 3]);
+    s.push(Event::RolledBack { round: 2, reason: "too deep".to_owned() });
+    assert_eq!(recipe(&s.state), [0, 1]);
+    assert_eq!(s.state.decision(DecisionId(3)).map(|d| d.status), Some(Status::RolledBack));
+    assert_eq!((s.state.round, s.state.base_round()), (3, 1));
+    s.push(Event::Reopened { ids: ids(&[3]) });
+    assert_eq!(s.status("a"), Status::Proposed);
+}
+
+#[test]
+fn an_aborted_run_leaves_approved_decisions_approved() {
+    let ends = [
+        Event::Cancelled { what: "compress".to_owned() },
+        Event::Failed { what: "evaluate".to_owned(), message: "no data".to_owned() },
+    ];
+    for end in ends {
+        let mut s = Session::new();
+        s.run(1, &[0, 1]).push(end.clone());
+        assert_eq!((s.status("a"), s.status("b")), (Status::Approved, Status::Approved), "{end:?}");
+        assert_eq!((s.state.round, s.state.phase), (1, Phase::Review));
+        assert_eq!(s.state.rounds[1].artifact, None);
+        assert_eq!(s.state.failure.is_some(), matches!(end, Event::Failed { .. }));
+        s.push(Event::RunStarted { round: 1, ids: ids(&[0, 1]) });
+        assert_eq!(s.state.failure, None);
+    }
+}
+
+#[test]
+fn sensitivities_merge_by_target() {
+    let curve = |name: &str, images| SensCurve {
+        target: SensTarget::Layer(name.to_owned(), Precision::Int8),
+        points: Vec::new(),
+        images,
+    };
+    let mut s = Session::new();
+    s.push(Event::Sensed { base_loss: 1.0, base_top1: 0.9, curves: vec![curve("a", 1), curve("b", 1)] });
+    s.push(Event::Sensed { base_loss: 1.0, base_top1: 0.9, curves: vec![curve("b", 2), curve("c", 2)] });
+    assert_eq!(s.state.sensitivity.curves.iter().map(|c| c.images).collect::<Vec<_>>(), [1, 2, 2]);
+}
+
+#[test]
+fn histories_are_bounded_and_foreign_rounds_are_ignored() {
+    let mut s = Session::new();
+    for _ in 0..200 {
+        s.push(Event::Approved { ids: ids(&[0]) }).push(Event::Reopened { ids: ids(&[0]) });
+    }
+    assert_eq!(s.state.undo.len(), State::UNDO_DEPTH);
+    for i in 0..3000 {
+        s.push(Event::Noted { round: 1, text: i.to_string() });
+    }
+    assert!(s.state.timeline.len() <= 2000 && s.state.notes.len() <= 200);
+    let before = (s.state.round, s.state.rounds.len());
+    s.push(Event::PhaseEntered { round: 4_000_000_000, phase: Phase::Reason });
+    assert_eq!((s.state.round, s.state.rounds.len()), before);
+}
+
+#[test]
+fn a_record_counts_once() {
+    let mut s = Session::new();
+    s.push(Event::Approved { ids: ids(&[0]) });
+    let again = s.state.clone();
+    let last = s.log.last().expect("logged").clone();
+    s.state.apply(&last);
+    assert_eq!(s.state, again);
+}

@@ -1,0 +1,132 @@
+//! Events in words, for the timeline, `paring log` and the log file.
+
+use super::{Event, Phase, State};
+use crate::plan::{Action, DecisionId, Limit, Outcome};
+
+/// One line about `event`, read against the state before it; `None` for events that a timeline need not show.
+pub fn describe(before: &State, event: &Event) -> Option<String> {
+    Some(match event {
+        Event::Opened { card, budget } => {
+            let goal = budget.to_string();
+            let goal = if goal.is_empty() { "none".to_owned() } else { goal };
+            format!("opened {} on {} ({} images), budget {goal}", card.model.name, card.data.name, card.data.images)
+        }
+        Event::PhaseEntered { round, phase } => match phase {
+            Phase::Profile | Phase::Reason => format!("round {round}: {}", phase.label()),
+            Phase::Review | Phase::Compress | Phase::Evaluate | Phase::Verdict => return None,
+        },
+        Event::Profiled { round, profile } => {
+            let of = if *round == 0 { "the original".to_owned() } else { format!("round {round}'s model") };
+            format!("profiled {of}: {:.2} ms a batch of {}", profile.whole.p50, profile.batch)
+        }
+        Event::LaddersMeasured { ladders } => format!("measured latency ladders of {} layers", ladders.len()),
+        Event::Sensed { curves, .. } => match curves.as_slice() {
+            [] => return None,
+            [one] => format!("sensitivity of {}", sens_name(&one.target)),
+            many => format!("sensitivity of {} targets", many.len()),
+        },
+        Event::Proposed { decisions } => match decisions.as_slice() {
+            [] => "no proposals".to_owned(),
+            [d] => format!("{} proposes {} {}", d.author, d.target, action(&d.action)),
+            [d, ..] => format!("{} proposes {} decisions", d.author, decisions.len()),
+        },
+        Event::Edited { id, action: a, author } => {
+            format!("{author} edited {}: {}", names(before, &[*id]), action(a))
+        }
+        Event::Approved { ids } => format!("approved {}", names(before, ids)),
+        Event::Vetoed { ids, reason } => format!("vetoed {}{}", names(before, ids), because(reason)),
+        Event::Reopened { ids } => format!("reopened {}", names(before, ids)),
+        Event::ConstraintSet { constraint } => {
+            let limit = match constraint.limit {
+                Limit::Freeze => "left alone".to_owned(),
+                Limit::MaxRatio { ratio } => format!("pruned by at most {:.0} %", ratio * 100.0),
+                Limit::KeepF32 => "kept in f32".to_owned(),
+            };
+            format!("{} shall be {limit}{}", constraint.target, because(&constraint.reason))
+        }
+        Event::ConstraintLifted { target } => format!("lifted the constraints on {target}"),
+        Event::BudgetSet { budget } => format!("budget {budget}"),
+        Event::Undone => format!("undo: {}", before.undo.last().map_or("nothing", |p| p.text.as_str())),
+        Event::Redone => format!("redo: {}", before.redo.last().map_or("nothing", |p| p.text.as_str())),
+        Event::Noted { text, .. } => format!("note: {text}"),
+        Event::Said { utterance } => {
+            let cut = if utterance.interrupted { ", interrupted" } else { "" };
+            format!("{} spoke ({} tokens{cut})", utterance.role, utterance.tokens)
+        }
+        Event::RunStarted { round, ids } => format!("round {round}: compressing with {} new decisions", ids.len()),
+        Event::Repaired { step, .. } => {
+            let kept = if step.kept { "kept" } else { "reverted" };
+            format!("{}: loss {:.4} → {:.4}, {kept}", step.name, step.loss_before, step.loss_after)
+        }
+        Event::Applied { round, ids, .. } => format!("round {round}: applied {} decisions", ids.len()),
+        Event::Evaluated { evaluation: e } => format!(
+            "{}: top-1 {:.2} % ({} of {}), {:.2} ms",
+            if e.round == 0 { "baseline".to_owned() } else { format!("round {} evaluated", e.round) },
+            e.metrics.top1 * 100.0,
+            e.metrics.correct,
+            e.metrics.n,
+            e.whole.p50
+        ),
+        Event::VerdictGiven { round, verdict } => {
+            let outcome = match verdict.outcome {
+                Outcome::Accept => "within budget",
+                Outcome::Reject => "outside the budget",
+                Outcome::Undecided => "undecided",
+            };
+            format!("round {round}: {outcome}, top-1 {:+.2} points", verdict.d_top1)
+        }
+        Event::RoundAccepted { round } => format!("accepted round {round}"),
+        Event::RolledBack { round, reason } => format!("rolled back round {round}{}", because(reason)),
+        Event::Exported { path, format, .. } => format!("exported {format} to {path}"),
+        Event::Failed { what, message } => format!("{what} failed: {message}"),
+        Event::Cancelled { what } => format!("{what} cancelled"),
+    })
+}
+
+/// An action in a few words: `prune 37.5 %`, `int8`, `remove`.
+pub fn action(action: &Action) -> String {
+    match action {
+        Action::Keep => "keep".to_owned(),
+        Action::Prune { ratio, .. } => format!("prune {:.1} %", ratio * 100.0),
+        Action::Precision { precision } => precision.label().to_owned(),
+        Action::RemoveBlock => "remove".to_owned(),
+    }
+}
+
+fn sens_name(target: &crate::profile::SensTarget) -> &str {
+    use crate::profile::SensTarget;
+    match target {
+        SensTarget::Group(n) | SensTarget::Layer(n, _) | SensTarget::Block(n) => n,
+    }
+}
+
+fn because(reason: &str) -> String {
+    if reason.is_empty() { String::new() } else { format!(": {reason}") }
+}
+
+fn names(state: &State, ids: &[DecisionId]) -> String {
+    let known: Vec<String> = ids
+        .iter()
+        .filter_map(|&id| state.decision(id))
+        .map(|d| format!("{} ({})", d.target, action(&d.action)))
+        .collect();
+    match known.as_slice() {
+        [] => "nothing".to_owned(),
+        [a] => a.clone(),
+        [a, b] => format!("{a} and {b}"),
+        [a, b, rest @ ..] => format!("{a}, {b} and {} more", rest.len()),
+    }
+}
+
+impl Phase {
+    pub fn label(self) -> &'static str {
+        match self {
+            Phase::Profile => "profile",
+            Phase::Reason => "reason",
+            Phase::Review => "review",
+            Phase::Compress => "compress",
+            Phase::Evaluate => "evaluate",
+            Phase::Verdict => "verdict",
+        }
+    }
+}
