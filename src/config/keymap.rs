@@ -1,0 +1,338 @@
+//! One table of keys, from which the footer, the help and the dispatch are made; users override it by name.
+//!
+//! Invariants: no default needs a modifier (tmux and terminals eat them), except the conventional Ctrl-C, Ctrl-L and
+//! Ctrl-Z; no key has two meanings.
+
+use super::diag::{Diagnostic, suggestion};
+use crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
+use std::collections::HashMap;
+use std::fmt;
+
+/// A key as it is written in configuration: `a`, `A`, `space`, `ctrl-l`, `pgup`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Key {
+    pub code: KeyCode,
+    pub ctrl: bool,
+    pub alt: bool,
+}
+
+const NAMED: &[(&str, KeyCode)] = &[
+    ("space", KeyCode::Char(' ')),
+    ("enter", KeyCode::Enter),
+    ("esc", KeyCode::Esc),
+    ("tab", KeyCode::Tab),
+    ("shift-tab", KeyCode::BackTab),
+    ("backspace", KeyCode::Backspace),
+    ("delete", KeyCode::Delete),
+    ("up", KeyCode::Up),
+    ("down", KeyCode::Down),
+    ("left", KeyCode::Left),
+    ("right", KeyCode::Right),
+    ("home", KeyCode::Home),
+    ("end", KeyCode::End),
+    ("pgup", KeyCode::PageUp),
+    ("pgdn", KeyCode::PageDown),
+];
+
+impl Key {
+    pub fn parse(text: &str) -> Option<Key> {
+        let (mut rest, mut ctrl, mut alt) = (text, false, false);
+        loop {
+            match rest {
+                r if r.starts_with("ctrl-") && !ctrl => (rest, ctrl) = (&r[5..], true),
+                r if r.starts_with("alt-") && !alt => (rest, alt) = (&r[4..], true),
+                _ => break,
+            }
+        }
+        let named = NAMED.iter().find(|(n, _)| *n == rest).map(|(_, c)| *c);
+        let mut chars = rest.chars();
+        let single = match (chars.next(), chars.next()) {
+            (Some(c), None) if !c.is_control() && c != ' ' => Some(KeyCode::Char(c)),
+            _ => None,
+        };
+        let f = || {
+            let n: u8 = rest.strip_prefix('f')?.parse().ok()?;
+            (1..=12).contains(&n).then_some(KeyCode::F(n))
+        };
+        named.or(single).or_else(f).map(|code| Key { code, ctrl, alt })
+    }
+
+    /// What the terminal sent, with the shift of a character folded into the character.
+    pub fn of(event: &KeyEvent) -> Key {
+        let code = match event.code {
+            KeyCode::Tab if event.modifiers.contains(KeyModifiers::SHIFT) => KeyCode::BackTab,
+            c => c,
+        };
+        Key {
+            code,
+            ctrl: event.modifiers.contains(KeyModifiers::CONTROL),
+            alt: event.modifiers.contains(KeyModifiers::ALT),
+        }
+    }
+}
+
+impl fmt::Display for Key {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.ctrl {
+            write!(f, "ctrl-")?;
+        }
+        if self.alt {
+            write!(f, "alt-")?;
+        }
+        match self.code {
+            KeyCode::Char(' ') => write!(f, "space"),
+            KeyCode::Char(c) => write!(f, "{c}"),
+            KeyCode::F(n) => write!(f, "f{n}"),
+            code => match NAMED.iter().find(|(_, c)| *c == code) {
+                Some((n, _)) => write!(f, "{n}"),
+                None => write!(f, "?"),
+            },
+        }
+    }
+}
+
+macro_rules! acts {
+    ($($section:literal { $($variant:ident $id:literal [$($key:literal),*] $short:literal $long:literal;)* })*) => {
+        /// Everything a key can ask for.
+        #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+        pub enum Act { $($($variant),*),* }
+
+        /// The whole table, in help order.
+        pub const ACTS: &[ActSpec] = &[$($(
+            ActSpec { act: Act::$variant, id: $id, section: $section, keys: &[$($key),*], short: $short, long: $long },
+        )*)*];
+    };
+}
+
+/// One line of the table.
+#[derive(Debug, Clone, Copy)]
+pub struct ActSpec {
+    pub act: Act,
+    /// Name in `[keys]`.
+    pub id: &'static str,
+    /// Heading in the help.
+    pub section: &'static str,
+    /// Default keys; the first is the one shown.
+    pub keys: &'static [&'static str],
+    /// Footer label.
+    pub short: &'static str,
+    /// Help text.
+    pub long: &'static str,
+}
+
+acts! {
+    "Move" {
+        Down "down" ["j", "down"] "down" "next row or line";
+        Up "up" ["k", "up"] "up" "previous row or line";
+        PageDown "page-down" ["pgdn"] "page" "one page down";
+        PageUp "page-up" ["pgup"] "page" "one page up";
+        Top "top" ["g", "home"] "top" "first row";
+        Bottom "bottom" ["G", "end"] "end" "last row; in a stream: follow it";
+        NextPane "next-pane" ["tab"] "pane" "next pane";
+        PrevPane "prev-pane" ["shift-tab"] "pane" "previous pane";
+    }
+    "Layers" {
+        ToggleFold "fold" ["space"] "fold" "fold or unfold the block";
+        Unfold "unfold" ["l", "right"] "unfold" "unfold the block, or into it";
+        Fold "fold-close" ["h", "left"] "fold" "fold the block that the row lies in";
+        FoldAll "fold-all" ["z"] "fold all" "fold all blocks, or unfold all";
+        Sort "sort" ["s"] "sort" "sort by the next column";
+        SortReverse "sort-reverse" ["S"] "reverse" "turn the sort order round";
+        Flat "flat" ["t"] "flat" "list of layers without blocks, and back";
+        Search "search" ["/"] "filter" "filter rows by name, kind or status";
+        NextMatch "next-match" ["n"] "next" "next match of the filter's words";
+        PrevMatch "prev-match" ["N"] "previous" "previous match";
+    }
+    "Decide" {
+        Approve "approve" ["a"] "approve" "approve what is proposed for this row";
+        Veto "veto" ["v"] "veto…" "veto it, with a reason that binds later proposals";
+        Reopen "reopen" ["o"] "reopen" "take back an approval or a veto";
+        Edit "edit" ["e"] "edit…" "type an exact ratio or number of units to keep";
+        RatioDown "ratio-down" ["["] "ratio" "remove one step less of the group";
+        RatioUp "ratio-up" ["]"] "ratio" "remove one step more of the group";
+        RatioDownFast "ratio-down-fast" ["{"] "ratio" "remove four steps less";
+        RatioUpFast "ratio-up-fast" ["}"] "ratio" "remove four steps more";
+        Precision "precision" ["p"] "precision" "next precision for this layer";
+        RemoveBlock "remove-block" ["x"] "remove block" "remove this residual block, or keep it after all";
+        Confirm "confirm" ["enter"] "keep edit" "keep the edit under the cursor, or open what the row shows";
+        ApproveBlock "approve-block" ["A"] "block" "approve every open decision in this block";
+        ApproveAll "approve-all" ["Y"] "all shown" "approve every open decision in the rows shown";
+        Note "note" ["m"] "note…" "a note to the agents; goes into the next prompt";
+        Undo "undo" ["u"] "undo" "undo the newest review action";
+        Redo "redo" ["U"] "redo" "redo it";
+    }
+    "Session" {
+        Profile "profile" ["P"] "profile" "measure every layer again";
+        Sense "sense" ["W"] "sensitivity" "measure what pruning each group would cost";
+        Propose "propose" ["r"] "reason" "ask the agents, or the planner when no endpoint is set, to propose";
+        ProposePlanner "propose-planner" ["L"] "planner" "ask the built-in planner to propose";
+        Run "run" ["R"] "run" "compress with all approved decisions, then evaluate";
+        Accept "accept" ["C"] "accept round" "accept the evaluated round and go on from it";
+        RollBack "roll-back" ["B"] "roll back…" "go back to the last accepted round, with a reason";
+        Export "export" ["E"] "export…" "write the compressed model";
+        Interrupt "interrupt" ["i", "ctrl-c"] "interrupt" "interrupt the agents or the running job";
+        TakePen "take-pen" ["T"] "take pen" "take the pen: one terminal decides, the others watch";
+        Detach "detach" ["q"] "detach" "leave; the session keeps running (`paring attach` comes back)";
+    }
+    "View" {
+        View1 "view-review" ["1"] "review" "review: layers, agents, decision";
+        View2 "view-evaluate" ["2"] "evaluate" "evaluate: baseline and rounds side by side";
+        View3 "view-agents" ["3"] "agents" "agents: transcripts and what was sent";
+        View4 "view-timeline" ["4"] "timeline" "timeline: every event, with undo";
+        View5 "view-report" ["5"] "report" "report: the session as Markdown";
+        Follow "follow" ["f"] "follow" "follow the stream, or stop following";
+        Yank "yank" ["y"] "copy" "copy this pane's text to the clipboard and a file";
+        Command "command" [":"] "command" "command line";
+        Help "help" ["?"] "help" "this help";
+        Cancel "cancel" ["esc"] "back" "drop the edit, the filter or the dialog";
+        Redraw "redraw" ["ctrl-l"] "redraw" "paint the whole screen again";
+        Suspend "suspend" ["ctrl-z"] "suspend" "back to the shell until `fg`";
+    }
+}
+
+impl Act {
+    pub fn spec(self) -> &'static ActSpec {
+        // ACTS is generated from the same list as the enum, in the same order.
+        &ACTS[self as usize]
+    }
+}
+
+/// Keys to actions and back.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Keymap {
+    by_key: HashMap<Key, Act>,
+    keys: Vec<Vec<Key>>,
+}
+
+impl Default for Keymap {
+    fn default() -> Keymap {
+        let keys: Vec<Vec<Key>> = ACTS.iter().map(|s| s.keys.iter().filter_map(|k| Key::parse(k)).collect()).collect();
+        let mut map = Keymap { by_key: HashMap::new(), keys };
+        map.index();
+        map
+    }
+}
+
+impl Keymap {
+    fn index(&mut self) {
+        self.by_key = ACTS.iter().zip(&self.keys).flat_map(|(s, keys)| keys.iter().map(move |k| (*k, s.act))).collect();
+    }
+
+    pub fn act(&self, key: Key) -> Option<Act> {
+        self.by_key.get(&key).copied()
+    }
+
+    /// The keys of an action; the first is the one to show.
+    pub fn keys(&self, act: Act) -> &[Key] {
+        self.keys.get(act as usize).map_or(&[], Vec::as_slice)
+    }
+
+    /// The key to show for an action, or `-` when the user unbound it.
+    pub fn label(&self, act: Act) -> String {
+        self.keys(act).first().map_or_else(|| "-".into(), Key::to_string)
+    }
+
+    /// Takes a `[keys]` table: `approve = "a"` or `approve = ["a", "y"]`; an empty list unbinds.
+    pub fn merge(&mut self, table: &toml::Table, origin: &str, diagnostics: &mut Vec<Diagnostic>) {
+        let mut changed: Vec<usize> = Vec::new();
+        for (id, value) in table {
+            let mut complain = |message: String, hint: String| {
+                diagnostics.push(Diagnostic { origin: origin.to_owned(), key: format!("keys.{id}"), message, hint });
+            };
+            let Some(i) = ACTS.iter().position(|s| s.id == id) else {
+                complain("unknown action".into(), suggestion(id, ACTS.iter().map(|s| s.id)));
+                continue;
+            };
+            let words: Option<Vec<&str>> = match value {
+                toml::Value::String(s) => Some(vec![s.as_str()]),
+                toml::Value::Array(a) => a.iter().map(|v| v.as_str()).collect(),
+                _ => None,
+            };
+            let Some(words) = words else {
+                complain(
+                    "is neither a key nor a list of keys".into(),
+                    "for example \"a\" or [\"a\", \"ctrl-a\"]".into(),
+                );
+                continue;
+            };
+            match words.iter().map(|w| Key::parse(w).ok_or(*w)).collect::<Result<Vec<Key>, &str>>() {
+                Ok(keys) => {
+                    self.keys[i] = keys;
+                    changed.push(i);
+                }
+                Err(word) => {
+                    let names = NAMED.iter().map(|(n, _)| *n);
+                    complain(format!("`{word}` is not a key"), format!("a character, or {}", suggestion(word, names)));
+                }
+            }
+        }
+        // A key the user gave to one action leaves the defaults of the others; two of the user's own are a conflict.
+        for &i in &changed {
+            let mine = self.keys[i].clone();
+            for (j, keys) in self.keys.iter_mut().enumerate().filter(|(j, _)| *j != i) {
+                let Some(k) = keys.iter().find(|k| mine.contains(k)).copied() else { continue };
+                if changed.contains(&j) {
+                    if i < j {
+                        diagnostics.push(Diagnostic {
+                            origin: origin.to_owned(),
+                            key: format!("keys.{}", ACTS[j].id),
+                            message: format!("`{k}` is also bound to `{}`", ACTS[i].id),
+                            hint: "give one of them another key".into(),
+                        });
+                    }
+                } else {
+                    keys.retain(|k| !mine.contains(k));
+                }
+            }
+        }
+        self.index();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::HashSet;
+
+    #[test]
+    fn the_default_table_is_sound() {
+        let map = Keymap::default();
+        let mut seen = HashSet::new();
+        for spec in ACTS {
+            assert_eq!(spec.act.spec().id, spec.id);
+            assert_eq!(map.keys(spec.act).len(), spec.keys.len(), "{}: a key does not parse", spec.id);
+            for key in map.keys(spec.act) {
+                assert!(seen.insert(*key), "{key} is bound twice");
+                assert_eq!(Key::parse(&key.to_string()), Some(*key));
+                assert_eq!(map.act(*key), Some(spec.act));
+            }
+            let needs_modifier = map.keys(spec.act).iter().all(|k| k.ctrl || k.alt);
+            let conventional = matches!(spec.act, Act::Redraw | Act::Suspend);
+            assert!(!needs_modifier || conventional, "{} needs a modifier", spec.id);
+            assert!(!spec.short.is_empty() && !spec.long.is_empty());
+        }
+    }
+
+    #[test]
+    fn users_override_by_name() {
+        let mut map = Keymap::default();
+        let mut d = Vec::new();
+        map.merge(&"approve = [\"+\", \"ctrl-a\"]\nveto = \"j\"".parse().unwrap(), "test", &mut d);
+        assert!(d.is_empty(), "{d:?}");
+        let key = |s| Key::parse(s).unwrap();
+        assert_eq!(map.act(key("+")), Some(Act::Approve));
+        assert_eq!(map.act(key("a")), None);
+        assert_eq!(map.act(key("j")), Some(Act::Veto), "the user's choice wins over another action's default");
+        assert_eq!(map.keys(Act::Down), [key("down")]);
+        assert_eq!(map.label(Act::Approve), "+");
+
+        map.merge(&"aprove = \"a\"\nveto = \"ctrl-\"\nrun = 3".parse().unwrap(), "test", &mut d);
+        let text: Vec<String> = d.iter().map(ToString::to_string).collect();
+        assert_eq!(d.len(), 3, "{text:?}");
+        assert!(text[0].contains("did you mean `approve`?"), "{text:?}");
+        d.clear();
+        map.merge(&"run = \"=\"\naccept = \"=\"".parse().unwrap(), "test", &mut d);
+        assert_eq!(d.len(), 1);
+        assert!(d[0].message.contains("also bound"), "{}", d[0]);
+    }
+}

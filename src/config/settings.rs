@@ -1,0 +1,422 @@
+//! Layered settings: built-in < user file < project file < environment < flags.
+//!
+//! Every key is one line of [`KEYS`]; reading a layer, the error for an unknown key and `paring config` come from it.
+//! Invariant: loading always yields whole settings plus every diagnostic, never just the first error.
+
+use super::color::ColorLevel;
+use super::diag::{Diagnostic, suggestion};
+use super::keymap::Keymap;
+use super::theme::Theme;
+use crate::graph::MacConvention;
+use crate::plan::Budget;
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+/// What the program does unless told otherwise, after all layers.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Settings {
+    pub theme: Theme,
+    pub colors: ColorLevel,
+    /// Draw with ASCII only.
+    pub ascii: bool,
+    /// Wrap each frame in the terminal's synchronized update.
+    pub sync_update: bool,
+    /// Column the layer list is sorted by at first: `order`, `p50`, `share`, `memory`, `macs`, `params`, `sensitivity`.
+    pub sort: String,
+    pub mac_convention: MacConvention,
+    pub llm_url: Option<String>,
+    pub llm_model: Option<String>,
+    /// `auto`, `cpu`, `cuda:0`.
+    pub device: String,
+    /// Compute threads; 0: all cores.
+    pub threads: usize,
+    pub batch: usize,
+    pub seed: u64,
+    pub budget: Budget,
+    pub keymap: Keymap,
+    /// Folder of the user's own themes.
+    pub theme_dir: Option<PathBuf>,
+    /// Which layer each key that is not at its default came from.
+    pub origins: BTreeMap<String, String>,
+}
+
+impl Default for Settings {
+    fn default() -> Settings {
+        Settings {
+            theme: Theme::dark(),
+            colors: ColorLevel::True,
+            ascii: false,
+            sync_update: true,
+            sort: "p50".into(),
+            mac_convention: MacConvention::ConvLinear,
+            llm_url: None,
+            llm_model: None,
+            device: "auto".into(),
+            threads: 0,
+            batch: 0,
+            seed: 0,
+            budget: Budget::default(),
+            keymap: Keymap::default(),
+            theme_dir: None,
+            origins: BTreeMap::new(),
+        }
+    }
+}
+
+/// One setting: its dotted key, the environment variable that sets it, and what it is.
+#[derive(Debug, Clone, Copy)]
+pub struct KeySpec {
+    pub key: &'static str,
+    pub env: Option<&'static str>,
+    pub about: &'static str,
+}
+
+const fn spec(key: &'static str, env: Option<&'static str>, about: &'static str) -> KeySpec {
+    KeySpec { key, env, about }
+}
+
+/// Every setting that files, environment and flags may give.
+pub const KEYS: &[KeySpec] = &[
+    spec("screen.theme", Some("PARING_THEME"), "theme: dark, light, cividis, contrast or a file in themes/"),
+    spec("screen.colors", Some("PARING_COLORS"), "auto, truecolor, 256, 16 or none"),
+    spec("screen.ascii", Some("PARING_ASCII"), "true: draw with ASCII only"),
+    spec(
+        "screen.sync_update",
+        Some("PARING_SYNC_UPDATE"),
+        "false: no synchronized update (for terminals that stumble)",
+    ),
+    spec("screen.sort", None, "first sort column: order, p50, share, memory, macs, params, sensitivity"),
+    spec("screen.mac_convention", None, "what MACs count: conv_linear, attention, norms"),
+    spec("llm.base_url", Some("OPENAI_BASE_URL"), "an OpenAI-compatible endpoint"),
+    spec("llm.model", Some("PARING_LLM_MODEL"), "the endpoint's model name"),
+    spec("session.device", Some("PARING_DEVICE"), "auto, cpu or cuda:N"),
+    spec("session.threads", Some("PARING_THREADS"), "compute threads; 0: all cores"),
+    spec("session.batch", None, "batch size of latency measurements; 0: chosen by model"),
+    spec("session.seed", None, "seed of every random choice"),
+    spec("session.budget", Some("PARING_BUDGET"), "default budget, such as \"latency=0.6,drop=0.5\""),
+];
+
+/// Sort columns by their setting's name.
+pub const SORTS: &[&str] = &["order", "p50", "share", "memory", "macs", "params", "sensitivity"];
+
+/// Where settings come from. Tests give their own; the program uses [`Sources::of_process`].
+pub struct Sources<'a> {
+    pub user: Option<PathBuf>,
+    pub project: Option<PathBuf>,
+    pub env: &'a dyn Fn(&str) -> Option<String>,
+    /// Dotted key and value, from the command line.
+    pub flags: Vec<(String, String)>,
+}
+
+/// An environment variable of this process, if it is set and UTF-8.
+pub fn process_env(name: &str) -> Option<String> {
+    std::env::var(name).ok()
+}
+
+/// `$XDG_CONFIG_HOME/paring` or `~/.config/paring`.
+pub fn config_dir(env: &dyn Fn(&str) -> Option<String>) -> Option<PathBuf> {
+    env("XDG_CONFIG_HOME")
+        .filter(|d| !d.is_empty())
+        .map(PathBuf::from)
+        .or_else(|| env("HOME").filter(|h| !h.is_empty()).map(|h| Path::new(&h).join(".config")))
+        .map(|d| d.join("paring"))
+}
+
+impl Sources<'static> {
+    /// The user's file, `paring.toml` in the working directory, this process' environment, and `flags`.
+    pub fn of_process(flags: Vec<(String, String)>) -> Sources<'static> {
+        Sources {
+            user: config_dir(&process_env).map(|d| d.join("config.toml")),
+            project: Some(PathBuf::from("paring.toml")),
+            env: &process_env,
+            flags,
+        }
+    }
+}
+
+/// Whole settings and everything that was wrong on the way.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Loaded {
+    pub settings: Settings,
+    pub diagnostics: Vec<Diagnostic>,
+}
+
+/// Loads all layers. A wrong value keeps the lower layer's and leaves a diagnostic.
+pub fn load(sources: &Sources<'_>) -> Loaded {
+    let mut l =
+        Layers { settings: Settings::default(), theme: "dark".into(), colors: "auto".into(), diagnostics: vec![] };
+    l.settings.theme_dir = sources.user.as_ref().and_then(|u| u.parent()).map(|d| d.join("themes"));
+    l.settings.ascii = !utf8(sources.env);
+    for path in [&sources.user, &sources.project].into_iter().flatten() {
+        l.file(path);
+    }
+    for spec in KEYS {
+        if let Some(value) = spec.env.and_then(|e| (sources.env)(e)).filter(|v| !v.is_empty()) {
+            l.set(spec.key, &from_word(&value), "environment");
+        }
+    }
+    for (key, value) in &sources.flags {
+        l.set(key, &from_word(value), "flags");
+    }
+    l.finish(sources.env)
+}
+
+/// A word from the environment or a flag as the TOML value it looks like.
+fn from_word(word: &str) -> toml::Value {
+    if let Ok(i) = word.parse::<i64>() {
+        return toml::Value::Integer(i);
+    }
+    match word {
+        "true" => toml::Value::Boolean(true),
+        "false" => toml::Value::Boolean(false),
+        _ => toml::Value::String(word.to_owned()),
+    }
+}
+
+/// Whether the locale says UTF-8; unset means yes, because every terminal of today is.
+fn utf8(env: &dyn Fn(&str) -> Option<String>) -> bool {
+    let locale = ["LC_ALL", "LC_CTYPE", "LANG"].iter().find_map(|k| env(k).filter(|v| !v.is_empty()));
+    locale.is_none_or(|l| {
+        let l = l.to_ascii_lowercase();
+        l.contains("utf-8") || l.contains("utf8") || l == "c" || l == "posix"
+    })
+}
+
+struct Layers {
+    settings: Settings,
+    theme: String,
+    colors: String,
+    diagnostics: Vec<Diagnostic>,
+}
+
+impl Layers {
+    fn complain(&mut self, origin: &str, key: &str, message: String, hint: String) {
+        self.diagnostics.push(Diagnostic { origin: origin.to_owned(), key: key.to_owned(), message, hint });
+    }
+
+    fn file(&mut self, path: &Path) {
+        let origin = path.display().to_string();
+        let text = match std::fs::read_to_string(path) {
+            Ok(t) => t,
+            Err(e) if e.kind() == std::io::ErrorKind::NotFound => return,
+            Err(e) => {
+                return self.complain(&origin, "", format!("cannot be read: {e}"), "check its permissions".into());
+            }
+        };
+        let table: toml::Table = match text.parse() {
+            Ok(t) => t,
+            Err(e) => {
+                let line = e.span().map_or(1, |s| text[..s.start.min(text.len())].lines().count().max(1));
+                return self.complain(&origin, "", format!("line {line}: {}", e.message()), "fix the syntax".into());
+            }
+        };
+        for (section, value) in &table {
+            match value {
+                toml::Value::Table(t) if section == "keys" => {
+                    self.settings.keymap.merge(t, &origin, &mut self.diagnostics);
+                }
+                toml::Value::Table(t) => {
+                    for (name, v) in t {
+                        self.set(&format!("{section}.{name}"), v, &origin);
+                    }
+                }
+                v => self.set(section, v, &origin),
+            }
+        }
+    }
+
+    fn set(&mut self, key: &str, value: &toml::Value, origin: &str) {
+        let wants = match self.try_set(key, value) {
+            Ok(()) => {
+                self.settings.origins.insert(key.to_owned(), origin.to_owned());
+                return;
+            }
+            Err(w) => w,
+        };
+        match wants {
+            Wants::Known => {
+                let hint = suggestion(key, KEYS.iter().map(|s| s.key));
+                self.complain(origin, key, "unknown key".into(), hint);
+            }
+            Wants::Hint(hint) => self.complain(origin, key, format!("cannot be {value}"), hint),
+        }
+    }
+
+    fn try_set(&mut self, key: &str, value: &toml::Value) -> Result<(), Wants> {
+        let s = &mut self.settings;
+        let string = || value.as_str().map(str::to_owned).ok_or_else(|| Wants::Hint("a string".into()));
+        let boolean = || value.as_bool().ok_or_else(|| Wants::Hint("true or false".into()));
+        let count = |most: i64| {
+            value
+                .as_integer()
+                .filter(|n| (0..=most).contains(n))
+                .map(|n| n as usize)
+                .ok_or_else(|| Wants::Hint(format!("a whole number from 0 to {most}")))
+        };
+        match key {
+            "screen.theme" => self.theme = string()?,
+            "screen.colors" => {
+                let word = match value {
+                    toml::Value::Integer(i) => i.to_string(),
+                    _ => string()?,
+                };
+                let known = ["auto", "truecolor", "256", "16", "none"];
+                if !known.contains(&word.as_str()) {
+                    return Err(Wants::Hint(suggestion(&word, known)));
+                }
+                self.colors = word;
+            }
+            "screen.ascii" => s.ascii = boolean()?,
+            "screen.sync_update" => s.sync_update = boolean()?,
+            "screen.sort" => {
+                let word = string()?;
+                if !SORTS.contains(&word.as_str()) {
+                    return Err(Wants::Hint(suggestion(&word, SORTS.iter().copied())));
+                }
+                s.sort = word;
+            }
+            "screen.mac_convention" => {
+                let word = string()?;
+                s.mac_convention = mac_convention(&word)
+                    .ok_or_else(|| Wants::Hint(suggestion(&word, MAC_CONVENTIONS.iter().map(|(n, _)| *n))))?;
+            }
+            "llm.base_url" => {
+                let url = string()?;
+                if !(url.starts_with("http://") || url.starts_with("https://")) {
+                    return Err(Wants::Hint("a URL such as \"http://localhost:11434/v1\"".into()));
+                }
+                s.llm_url = Some(url);
+            }
+            "llm.model" => s.llm_model = Some(string()?),
+            "session.device" => {
+                let d = string()?;
+                let cuda = d.strip_prefix("cuda:").is_some_and(|n| n.parse::<u16>().is_ok());
+                if d != "auto" && d != "cpu" && d != "cuda" && !cuda {
+                    return Err(Wants::Hint("auto, cpu or cuda:N".into()));
+                }
+                s.device = d;
+            }
+            "session.threads" => s.threads = count(1024)?,
+            "session.batch" => s.batch = count(65536)?,
+            "session.seed" => s.seed = count(i64::MAX)? as u64,
+            "session.budget" => {
+                s.budget = string()?.parse().map_err(|e: crate::plan::BudgetError| Wants::Hint(e.to_string()))?;
+            }
+            _ => return Err(Wants::Known),
+        }
+        Ok(())
+    }
+
+    fn finish(mut self, env: &dyn Fn(&str) -> Option<String>) -> Loaded {
+        let dir = self.settings.theme_dir.clone();
+        if let Some(theme) = Theme::load(&self.theme, dir.as_deref(), &mut self.diagnostics) {
+            self.settings.theme = theme;
+        }
+        self.settings.colors = match self.colors.as_str() {
+            "truecolor" => ColorLevel::True,
+            "256" => ColorLevel::Ansi256,
+            "16" => ColorLevel::Ansi16,
+            "none" => ColorLevel::None,
+            _ => ColorLevel::detect(env),
+        };
+        Loaded { settings: self.settings, diagnostics: self.diagnostics }
+    }
+}
+
+/// What a value should have been.
+enum Wants {
+    /// The key itself is unknown.
+    Known,
+    Hint(String),
+}
+
+/// MAC conventions by their setting's name.
+pub const MAC_CONVENTIONS: [(&str, MacConvention); 3] = [
+    ("conv_linear", MacConvention::ConvLinear),
+    ("attention", MacConvention::Attention),
+    ("norms", MacConvention::Norms),
+];
+
+pub fn mac_convention(word: &str) -> Option<MacConvention> {
+    MAC_CONVENTIONS.iter().find(|(n, _)| *n == word).map(|(_, c)| *c)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::Role;
+
+    fn none(_: &str) -> Option<String> {
+        None
+    }
+
+    #[test]
+    fn later_layers_win_and_say_where_they_came_from() {
+        let dir = tempfile::tempdir().unwrap();
+        let user = dir.path().join("config.toml");
+        let project = dir.path().join("paring.toml");
+        std::fs::write(&user, "[screen]\ntheme = \"light\"\nsort = \"macs\"\n[session]\nthreads = 2\nseed = 1\n")
+            .unwrap();
+        std::fs::write(&project, "[session]\nthreads = 3\nseed = 2\nbudget = \"macs=0.5\"\n[keys]\nrun = \"=\"\n")
+            .unwrap();
+        let env = |k: &str| (k == "PARING_THREADS").then(|| "4".to_owned());
+        let flags = vec![("session.device".to_owned(), "cpu".to_owned())];
+        let l = load(&Sources { user: Some(user.clone()), project: Some(project.clone()), env: &env, flags });
+        assert_eq!(l.diagnostics, []);
+        let s = &l.settings;
+        assert_eq!((s.theme.name.as_str(), s.sort.as_str(), s.threads, s.seed), ("light", "macs", 4, 2));
+        assert_eq!((s.device.as_str(), s.budget.macs), ("cpu", Some(0.5)));
+        assert_eq!(s.origins["session.threads"], "environment");
+        assert_eq!(s.origins["session.seed"], project.display().to_string());
+        assert_eq!(s.origins["screen.theme"], user.display().to_string());
+        assert_eq!(s.keymap.label(super::super::Act::Run), "=");
+    }
+
+    #[test]
+    fn every_mistake_is_reported_and_nothing_else_is_lost() {
+        let dir = tempfile::tempdir().unwrap();
+        let user = dir.path().join("config.toml");
+        std::fs::write(
+            &user,
+            "[screen]\nteme = \"light\"\ncolors = \"lots\"\nascii = 3\n[session]\nthreads = -1\nbudget = \"mcas=1\"\nbatch = 8\n\
+             [llm]\nbase_url = \"localhost\"\n[sesion]\nseed = 1\n[keys]\nnope = \"a\"\n",
+        )
+        .unwrap();
+        let l = load(&Sources { user: Some(user), project: None, env: &none, flags: vec![("x".into(), "1".into())] });
+        let text: Vec<String> = l.diagnostics.iter().map(ToString::to_string).collect();
+        assert_eq!(text.len(), 9, "{text:#?}");
+        for wanted in
+            ["did you mean `screen.theme`?", "`session.threads`", "did you mean `session.seed`?", "mcas", "keys.nope"]
+        {
+            assert!(text.iter().any(|t| t.contains(wanted)), "{wanted}: {text:#?}");
+        }
+        assert!(text.iter().all(|t| t.contains("hint: ")));
+        assert_eq!(l.settings.batch, 8);
+        assert_eq!(l.settings.theme.color(Role::Fg), Theme::dark().color(Role::Fg));
+    }
+
+    #[test]
+    fn broken_toml_names_its_line() {
+        let dir = tempfile::tempdir().unwrap();
+        let user = dir.path().join("config.toml");
+        std::fs::write(&user, "[screen]\ntheme = \n").unwrap();
+        let l = load(&Sources { user: Some(user), project: None, env: &none, flags: vec![] });
+        assert_eq!(l.diagnostics.len(), 1);
+        assert!(l.diagnostics[0].message.starts_with("line "), "{}", l.diagnostics[0]);
+    }
+
+    #[test]
+    fn every_listed_key_is_understood() {
+        for spec in KEYS {
+            let mut l = Layers {
+                settings: Settings::default(),
+                theme: String::new(),
+                colors: String::new(),
+                diagnostics: vec![],
+            };
+            l.set(spec.key, &toml::Value::Array(vec![]), "test");
+            assert_eq!(l.diagnostics.len(), 1);
+            assert_ne!(l.diagnostics[0].message, "unknown key", "{}", spec.key);
+        }
+    }
+}
