@@ -1,0 +1,64 @@
+//! Neutralises and bounds foreign text before it reaches a terminal, a prompt or the journal.
+
+/// Whether a character must not reach a terminal: C0 and C1 controls, DEL, bidirectional overrides and isolates, line
+/// and paragraph separators, byte-order marks, invisible tag characters, private control sequences' introducers.
+fn hostile(c: char) -> bool {
+    matches!(
+        c,
+        '\0'..='\u{8}' | '\u{b}'..='\u{1f}' | '\u{7f}'..='\u{9f}' | '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}'
+            | '\u{2066}'..='\u{2069}' | '\u{feff}' | '\u{fff9}'..='\u{fffb}' | '\u{e0000}'..='\u{e007f}'
+    )
+}
+
+/// Text with newlines kept, tabs as spaces, everything hostile removed. Works on any split of a stream: a character is
+/// judged alone, and without its introducer an escape sequence is harmless text.
+pub fn text(s: &str) -> String {
+    let mut out = String::with_capacity(s.len());
+    for c in s.chars() {
+        match c {
+            '\t' => out.push_str("  "),
+            '\u{2028}' | '\u{2029}' => out.push('\n'),
+            c if hostile(c) => {}
+            c => out.push(c),
+        }
+    }
+    out
+}
+
+/// One line of at most `max` characters: white space collapsed, hostile characters removed, `…` where it was cut.
+pub fn line(s: &str, max: usize) -> String {
+    let clean = text(s);
+    let joined = clean.split_whitespace().collect::<Vec<_>>().join(" ");
+    cut(&joined, max)
+}
+
+/// At most `max` characters, with `…` where it was cut.
+pub fn cut(s: &str, max: usize) -> String {
+    match s.char_indices().nth(max) {
+        None => s.to_owned(),
+        Some(_) => {
+            let mut out: String = s.chars().take(max.saturating_sub(1)).collect();
+            out.push('…');
+            out
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn escape_sequences_lose_their_introducers() {
+        assert_eq!(text("a\u{1b}[31mred\u{1b}]0;title\u{7}\nb\tc\r"), "a[31mred]0;title\nb  c");
+        assert_eq!(text("\u{9b}2J\u{202e}evil\u{2066}"), "2Jevil");
+        assert_eq!(text("naïve 模型 👩‍🔬"), "naïve 模型 👩‍🔬");
+    }
+
+    #[test]
+    fn lines_are_bounded_in_characters() {
+        assert_eq!(line("  a \n b\u{1b}\tc ", 10), "a b c");
+        assert_eq!(line("äöüäöü", 4), "äöü…");
+        assert_eq!(cut("abc", 3), "abc");
+    }
+}

@@ -1,0 +1,269 @@
+//! Reads one streamed chunk, whatever a server put in it, and separates reasoning from text. Pure.
+//!
+//! Nothing here rejects: a field that is missing, of another type or unknown is passed over.
+
+use serde_json::Value;
+
+/// What a chunk contained.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Part {
+    Reasoning(String),
+    Text(String),
+    /// Completion tokens so far, by the server's count.
+    Tokens(u64),
+    /// The server's word for why it stopped; never interpreted beyond `length`.
+    Finish(String),
+    /// An error sent inside the stream.
+    Error(Value),
+}
+
+/// The parts of one chunk, in order. Also reads a whole (unstreamed) completion.
+pub fn parts(chunk: &Value) -> Vec<Part> {
+    let mut out = Vec::new();
+    let top = match chunk {
+        Value::Object(o) => o,
+        Value::Array(a) => return a.iter().flat_map(parts).collect(),
+        _ => return out,
+    };
+    if let Some(e) = top.get("error").filter(|e| truthy(e)) {
+        out.push(Part::Error(e.clone()));
+        return out;
+    }
+    if top.get("object").and_then(Value::as_str) == Some("error") {
+        out.push(Part::Error(chunk.clone()));
+        return out;
+    }
+    let choice = match top.get("choices") {
+        Some(Value::Array(a)) => a.first(),
+        other => other,
+    };
+    if let Some(choice) = choice {
+        let said = ["delta", "message"].iter().filter_map(|k| choice.get(k)).find(|v| v.is_object());
+        if let Some(said) = said {
+            // One server version sent the same reasoning under both names.
+            let reasoning = ["reasoning_content", "reasoning", "thinking"]
+                .iter()
+                .filter_map(|k| said.get(k))
+                .map(flat)
+                .find(|s| !s.is_empty())
+                .unwrap_or_default();
+            push(&mut out, Part::Reasoning, reasoning);
+            match said.get("content") {
+                Some(Value::Array(items)) => {
+                    for item in items {
+                        let kind = item.get("type").and_then(Value::as_str).unwrap_or("text");
+                        let make = if matches!(kind, "thinking" | "reasoning") { Part::Reasoning } else { Part::Text };
+                        push(&mut out, make, flat(item));
+                    }
+                }
+                Some(content) => push(&mut out, Part::Text, flat(content)),
+                None => {}
+            }
+            push(&mut out, Part::Text, said.get("refusal").map(flat).unwrap_or_default());
+        }
+        if let Some(text) = choice.get("text").and_then(Value::as_str) {
+            push(&mut out, Part::Text, text.to_owned());
+        }
+        if let Some(reason) = choice.get("finish_reason").and_then(Value::as_str) {
+            out.push(Part::Finish(reason.to_owned()));
+        }
+        usage(choice.get("usage"), &mut out);
+    }
+    usage(top.get("usage"), &mut out);
+    usage(top.get("x_groq").and_then(|x| x.get("usage")), &mut out);
+    out
+}
+
+fn truthy(v: &Value) -> bool {
+    match v {
+        Value::Null => false,
+        Value::Bool(b) => *b,
+        Value::String(s) => !s.is_empty(),
+        Value::Object(o) => !o.is_empty(),
+        Value::Number(_) | Value::Array(_) => true,
+    }
+}
+
+fn push(out: &mut Vec<Part>, make: fn(String) -> Part, s: String) {
+    if !s.is_empty() {
+        out.push(make(s));
+    }
+}
+
+/// The text in a value: a string, an object's `text`, `thinking` or `content`, or a list of those.
+fn flat(v: &Value) -> String {
+    match v {
+        Value::String(s) => s.clone(),
+        Value::Array(a) => a.iter().map(flat).collect(),
+        Value::Object(o) => ["text", "thinking", "reasoning", "content", "value"]
+            .iter()
+            .find_map(|k| o.get(*k))
+            .map(flat)
+            .unwrap_or_default(),
+        _ => String::new(),
+    }
+}
+
+fn usage(v: Option<&Value>, out: &mut Vec<Part>) {
+    let count = v.and_then(|u| u.get("completion_tokens").or_else(|| u.get("output_tokens")));
+    let count = count.and_then(|c| c.as_u64().or_else(|| c.as_f64().filter(|f| *f >= 0.0).map(|f| f as u64)));
+    if let Some(n) = count {
+        out.push(Part::Tokens(n));
+    }
+}
+
+/// Splits `<think>…</think>` (or `<thinking>`) out of streamed content. A tag opens only at the start of a line, so a
+/// quoted one stays text; tags may be cut anywhere by the stream.
+#[derive(Debug, Default)]
+pub struct ThinkSplitter {
+    /// Text held back because it may be the beginning of a tag.
+    held: String,
+    thinking: bool,
+    /// Something other than white space stands before on this line.
+    line_dirty: bool,
+}
+
+const OPEN: [&str; 2] = ["<think>", "<thinking>"];
+const CLOSE: [&str; 2] = ["</think>", "</thinking>"];
+
+impl ThinkSplitter {
+    /// Feeds content; returns what is certain by now.
+    pub fn push(&mut self, text: &str) -> Vec<Part> {
+        let mut out = Vec::new();
+        self.held.push_str(text);
+        loop {
+            let tags = if self.thinking { &CLOSE } else { &OPEN };
+            let Some(at) = self.held.find('<') else {
+                let all = std::mem::take(&mut self.held);
+                self.give(all, &mut out);
+                return out;
+            };
+            if at > 0 {
+                let rest = self.held.split_off(at);
+                let before = std::mem::replace(&mut self.held, rest);
+                self.give(before, &mut out);
+            }
+            let may_tag = self.thinking || !self.line_dirty;
+            if let Some(tag) = tags.iter().find(|t| may_tag && self.held.starts_with(**t)) {
+                self.held.drain(..tag.len());
+                self.thinking = !self.thinking;
+                self.line_dirty = false;
+            } else if may_tag && tags.iter().any(|t| t.starts_with(self.held.as_str())) {
+                return out;
+            } else {
+                self.held.remove(0);
+                self.give("<".to_owned(), &mut out);
+            }
+        }
+    }
+
+    /// What was held back, at the end of the stream.
+    pub fn finish(&mut self) -> Vec<Part> {
+        let mut out = Vec::new();
+        let rest = std::mem::take(&mut self.held);
+        self.give(rest, &mut out);
+        out
+    }
+
+    fn give(&mut self, s: String, out: &mut Vec<Part>) {
+        if s.is_empty() {
+            return;
+        }
+        let tail = s.rsplit('\n').next().unwrap_or("");
+        let fresh = s.contains('\n');
+        self.line_dirty = (self.line_dirty && !fresh) || !tail.trim().is_empty();
+        let make = if self.thinking { Part::Reasoning } else { Part::Text };
+        match (out.last_mut(), self.thinking) {
+            (Some(Part::Reasoning(t)), true) | (Some(Part::Text(t)), false) => t.push_str(&s),
+            _ => out.push(make(s)),
+        }
+    }
+}
+
+/// Where a chat template has put the opening tag into the prompt, the reply holds only the closing one: what stands
+/// before it is reasoning. Returns `(reasoning, text)`.
+pub fn split_orphan_close(text: &str) -> Option<(&str, &str)> {
+    CLOSE.iter().find_map(|tag| text.split_once(tag))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn reads_what_servers_really_send() {
+        let t = |s: &str| Part::Text(s.into());
+        let r = |s: &str| Part::Reasoning(s.into());
+        let f = |s: &str| Part::Finish(s.into());
+        for (chunk, want) in [
+            (json!({"choices":[{"delta":{"content":"a"},"finish_reason":null}]}), vec![t("a")]),
+            (json!({"choices":[{"delta":{"reasoning":"b","reasoning_content":"b","content":""}}]}), vec![r("b")]),
+            (
+                json!({"choices":[{"delta":{"content":[{"type":"text","text":"x"},{"type":"thinking","thinking":"y"}]}}]}),
+                vec![t("x"), r("y")],
+            ),
+            (
+                json!({"choices":[{"delta":{"content":[{"type":"thinking","thinking":[{"type":"text","text":"deep"}]}]}}]}),
+                vec![r("deep")],
+            ),
+            (
+                json!({"choices":[{"delta":{"content":null,"role":""},"finish_reason":"eos"}],"created":1.5}),
+                vec![f("eos")],
+            ),
+            (json!({"choices":[{"finish_reason":""}]}), vec![f("")]),
+            (json!({"choices":[{"delta":{},"finish_reason":7}]}), vec![]),
+            (json!({"choices":[],"usage":{"completion_tokens":12}}), vec![Part::Tokens(12)]),
+            (json!({"usage":{"completion_tokens":3.0,"prompt_tokens":1}}), vec![Part::Tokens(3)]),
+            (json!({"choices":{"delta":{"content":"obj"}}}), vec![t("obj")]),
+            (json!({"choices":[{"message":{"content":"whole","reasoning":"r"}}]}), vec![r("r"), t("whole")]),
+            (json!({"choices":[{"text":"legacy"}]}), vec![t("legacy")]),
+            (json!({"error":null,"choices":[{"delta":{"content":"ok"}}]}), vec![t("ok")]),
+            (json!({"error":"boom"}), vec![Part::Error(json!("boom"))]),
+            (json!({"object":"error","message":"m"}), vec![Part::Error(json!({"object":"error","message":"m"}))]),
+            (json!({"choices":[{"delta":{"tool_calls":[{"type":"","function":{"arguments":{}}}]}}]}), vec![]),
+            (json!([{"choices":[{"delta":{"content":"l"}}]}]), vec![t("l")]),
+            (json!(null), vec![]),
+            (json!("junk"), vec![]),
+            (json!({"choices":[null]}), vec![]),
+        ] {
+            assert_eq!(parts(&chunk), want, "{chunk}");
+        }
+    }
+
+    fn run(pieces: &[&str]) -> (String, String) {
+        let mut s = ThinkSplitter::default();
+        let (mut reasoning, mut text) = (String::new(), String::new());
+        let mut all: Vec<Part> = pieces.iter().flat_map(|p| s.push(p)).collect();
+        all.extend(s.finish());
+        for p in all {
+            match p {
+                Part::Reasoning(t) => reasoning.push_str(&t),
+                Part::Text(t) => text.push_str(&t),
+                p => panic!("{p:?}"),
+            }
+        }
+        (reasoning, text)
+    }
+
+    #[test]
+    fn think_tags_split_wherever_the_stream_cuts() {
+        let whole = "<think>\nif a < b\n</think>\nso a <think> is text, 1<2 & <b>\n{\"x\":\"<think>\"}";
+        let want = ("\nif a < b\n".to_owned(), "\nso a <think> is text, 1<2 & <b>\n{\"x\":\"<think>\"}".to_owned());
+        assert_eq!(run(&[whole]), want);
+        for size in 1..9 {
+            let chars: Vec<char> = whole.chars().collect();
+            let pieces: Vec<String> = chars.chunks(size).map(|c| c.iter().collect()).collect();
+            let refs: Vec<&str> = pieces.iter().map(String::as_str).collect();
+            assert_eq!(run(&refs), want, "in pieces of {size}");
+        }
+    }
+
+    #[test]
+    fn unclosed_thinking_and_half_tags_are_kept() {
+        assert_eq!(run(&["<thinking>x"]), ("x".into(), String::new()));
+        assert_eq!(run(&["a\n<thi"]), (String::new(), "a\n<thi".into()));
+        assert_eq!(split_orphan_close("plan</think>answer"), Some(("plan", "answer")));
+        assert_eq!(split_orphan_close("answer"), None);
+    }
+}
