@@ -3,7 +3,18 @@
 //! Invariant: a model with a group's pruned units zeroed (and their followers ignored) equals the pruned model.
 
 mod action;
+mod apply;
+mod edit;
+mod error;
+mod gradients;
 mod group;
+mod groups;
+mod importance;
 
 pub use action::{Action, Target};
+pub use apply::{apply, shrink};
+pub use error::PruneError;
+pub use gradients::gradients;
 pub use group::*;
+pub use groups::groups;
+pub use importance::{Gradients, Method, importance, resolve};

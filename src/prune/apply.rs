@@ -1,0 +1,158 @@
+//! Actions applied: [`shrink`] to the graph alone (pure, quick enough for every drag of a slider), [`apply`] to the
+//! model, parameters and precision plan included.
+//!
+//! Invariants: node ids, order and names never change; the original is untouched; parameters of nodes that a removed
+//! block leaves unreachable are dropped.
+
+use super::edit::{Edits, stand_ins};
+use super::error::PruneError;
+use super::group::Group;
+use crate::graph::{Graph, Op, ParamRole};
+use crate::model::{Model, Param, ParamStore};
+use super::action::{Action, Target};
+use std::collections::HashSet;
+use std::sync::Arc;
+
+/// The graph after `actions`, for forecasts: a `Prune` whose units are not resolved yet counts the units that its
+/// ratio keeps. Precisions do not show in a graph; see [`precision_of`].
+pub fn shrink(graph: &Graph, groups: &[Group], actions: &[(Target, Action)]) -> Result<Graph, PruneError> {
+    let edits = Edits::new(graph, groups, actions, true)?;
+    shrunk(graph, &edits)
+}
+
+/// The model after `actions`, a pure function of the two. Kept units must be resolved.
+pub fn apply(model: &Model, groups: &[Group], actions: &[(Target, Action)]) -> Result<Model, PruneError> {
+    let edits = Edits::new(&model.graph, groups, actions, false)?;
+    let graph = shrunk(&model.graph, &edits)?;
+    graph.check()?;
+    let params = sliced(&model.graph, &graph, &model.params, &edits)?;
+    let mut precision = model.precision.clone();
+    for (node, p) in &edits.precision {
+        precision.set(node.clone(), *p);
+    }
+    let mut info = model.info.clone();
+    info.hash = params.hash();
+    Ok(Model { graph: Arc::new(graph), params, precision, info })
+}
+
+fn shrunk(graph: &Graph, edits: &Edits) -> Result<Graph, PruneError> {
+    let mut g = graph.clone();
+    for ((node, axis), mask) in &edits.masks {
+        cut(&mut g.nodes[*node].op, *axis, mask);
+    }
+    if !edits.removed.is_empty() {
+        let to = stand_ins(graph, &edits.removed)?;
+        for node in &mut g.nodes {
+            for input in &mut node.inputs {
+                *input = to[input.index()];
+            }
+        }
+        g.output = to[g.output.index()];
+    }
+    Ok(g)
+}
+
+/// Shrinks one axis of an op to the kept indices.
+fn cut(op: &mut Op, axis: usize, mask: &[bool]) {
+    let n = mask.iter().filter(|&&k| k).count();
+    match op {
+        Op::Input { shape } => {
+            if let Some(c) = shape.first_mut() {
+                *c = n;
+            }
+        }
+        Op::Conv2d { in_ch, out_ch, .. } => *(if axis == 0 { out_ch } else { in_ch }) = n,
+        Op::Linear { in_features, out_features, .. } => *(if axis == 0 { out_features } else { in_features }) = n,
+        Op::BatchNorm2d { channels, .. } => *channels = n,
+        Op::LayerNorm { dim, .. } | Op::PrependTokens { dim, .. } | Op::AddPositions { dim, .. } => *dim = n,
+        Op::ChannelPad { map, .. } if axis == 0 => {
+            let mut at = 0;
+            map.retain(|_| {
+                at += 1;
+                mask.get(at - 1).copied().unwrap_or(true)
+            });
+        }
+        Op::ChannelPad { in_ch, map, .. } => {
+            // A pruned input channel is zero, so whatever gathered it gets a zero channel.
+            let mut next = 0u32;
+            let new: Vec<Option<u32>> = mask
+                .iter()
+                .map(|&k| {
+                    k.then(|| {
+                        next += 1;
+                        next - 1
+                    })
+                })
+                .collect();
+            for m in map.iter_mut() {
+                *m = m.and_then(|c| new.get(c as usize).copied().flatten());
+            }
+            *in_ch = n;
+        }
+        Op::Attention { heads, .. } => *heads = n,
+        // No axis of these is a member of a group: they carry whatever width arrives.
+        Op::Activation { .. }
+        | Op::Add
+        | Op::MaxPool2d { .. }
+        | Op::GlobalAvgPool
+        | Op::ToTokens
+        | Op::SelectToken { .. }
+        | Op::MeanTokens { .. } => {}
+    }
+}
+
+fn sliced(before: &Graph, after: &Graph, params: &ParamStore, edits: &Edits) -> Result<ParamStore, PruneError> {
+    let mut out = params.clone();
+    let reachable = after.reachable();
+    let used: HashSet<&str> = (after.nodes.iter().zip(&reachable))
+        .filter(|(_, r)| **r)
+        .flat_map(|(n, _)| n.params.iter().map(|p| p.name.as_str()))
+        .collect();
+    for (i, node) in before.nodes.iter().enumerate() {
+        for p in &node.params {
+            if !used.contains(p.name.as_str()) {
+                out.remove(&p.name);
+                continue;
+            }
+            let axes: &[usize] = match (p.role, &node.op) {
+                (ParamRole::Weight, Op::Conv2d { .. } | Op::Linear { .. }) => &[0, 1],
+                (ParamRole::Weight | ParamRole::Bias | ParamRole::Mean | ParamRole::Var, _) => &[0],
+                (ParamRole::Embedding, _) => &[2],
+            };
+            let mut tensor = None;
+            for &axis in axes {
+                if let Some(mask) = edits.masks.get(&(i, axis)) {
+                    let t = match tensor {
+                        Some(t) => t,
+                        None => params.get(&p.name)?.clone(),
+                    };
+                    tensor = Some(select(&t, axis, mask));
+                }
+            }
+            if let Some(t) = tensor {
+                out.insert(p.name.clone(), t);
+            }
+        }
+    }
+    Ok(out)
+}
+
+/// The kept indices of one axis of a tensor; the tensor itself when its shape lacks that axis.
+fn select(t: &Param, axis: usize, mask: &[bool]) -> Param {
+    let shape = t.shape();
+    if shape.get(axis) != Some(&mask.len()) {
+        return t.clone();
+    }
+    let inner: usize = shape[axis + 1..].iter().product();
+    let n = mask.iter().filter(|&&k| k).count();
+    let values = t.values();
+    let mut data = Vec::with_capacity(values.len() / mask.len().max(1) * n);
+    for slab in values.chunks_exact((mask.len() * inner).max(1)) {
+        for (row, _) in slab.chunks_exact(inner.max(1)).zip(mask).filter(|(_, k)| **k) {
+            data.extend_from_slice(row);
+        }
+    }
+    let mut shape = shape.to_vec();
+    shape[axis] = n;
+    Param::owned(shape, data).unwrap_or_else(|| t.clone())
+}

@@ -1,0 +1,202 @@
+//! A list of actions, validated against a graph and its groups, as axis masks, removed blocks and precisions.
+//!
+//! Invariants: kept units are relative to the graph that the groups were found on; a later action on the same target
+//! replaces an earlier one (`Keep` withdraws it); nothing here touches a tensor.
+
+use super::error::{PruneError, nearest};
+use super::group::Group;
+use crate::graph::{Graph, NodeId, Op, Precision};
+use super::action::{Action, Target};
+use std::collections::{BTreeMap, HashMap};
+
+/// What is to change, by node index.
+#[derive(Debug, Default)]
+pub(super) struct Edits {
+    /// `(node, axis)` → which indices of that axis stay.
+    pub masks: BTreeMap<(usize, usize), Vec<bool>>,
+    /// Indices into `graph.blocks`.
+    pub removed: Vec<usize>,
+    pub precision: Vec<(String, Precision)>,
+}
+
+/// Length of a node's prunable axis: parameter axis for layers, 0 output and 1 input for a channel pad, 0 heads for an
+/// attention core. `None`: no such axis.
+pub(super) fn axis_len(op: &Op, axis: usize) -> Option<usize> {
+    match (op, axis) {
+        (Op::Input { shape }, 0) => shape.first().copied(),
+        (Op::Conv2d { out_ch, .. }, 0) => Some(*out_ch),
+        (Op::Conv2d { in_ch, groups: 1, .. }, 1) => Some(*in_ch),
+        (Op::Linear { out_features, .. }, 0) => Some(*out_features),
+        (Op::Linear { in_features, .. }, 1) => Some(*in_features),
+        (Op::BatchNorm2d { channels, .. }, 0) => Some(*channels),
+        (Op::LayerNorm { dim, .. }, 0) => Some(*dim),
+        (Op::ChannelPad { map, .. }, 0) => Some(map.len()),
+        (Op::ChannelPad { in_ch, .. }, 1) => Some(*in_ch),
+        (Op::PrependTokens { dim, .. } | Op::AddPositions { dim, .. }, 2) => Some(*dim),
+        (Op::Attention { heads, .. }, 0) => Some(*heads),
+        _ => None,
+    }
+}
+
+impl Edits {
+    /// Validates `actions`. With `forecast`, a `Prune` without kept units stands for the first units at its ratio;
+    /// otherwise it is refused as unresolved.
+    pub fn new(
+        graph: &Graph,
+        groups: &[Group],
+        actions: &[(Target, Action)],
+        forecast: bool,
+    ) -> Result<Edits, PruneError> {
+        let nodes: HashMap<&str, usize> = graph.nodes.iter().enumerate().map(|(i, n)| (n.name.as_str(), i)).collect();
+        let mut pruned: BTreeMap<usize, Vec<bool>> = BTreeMap::new();
+        let mut removed: BTreeMap<usize, bool> = BTreeMap::new();
+        let mut precision: BTreeMap<&str, Precision> = BTreeMap::new();
+        for (target, action) in actions {
+            let mismatch =
+                |action, hint| PruneError::Mismatch { target: target.to_string(), action, hint };
+            match (target, action) {
+                (Target::Group(name), Action::Keep | Action::Prune { .. }) => {
+                    let at = groups.iter().position(|g| &g.id == name).ok_or_else(|| PruneError::Unknown {
+                        kind: "group",
+                        name: name.clone(),
+                        hint: nearest(name, groups.iter().map(|g| g.id.as_str())),
+                    })?;
+                    match action {
+                        Action::Prune { ratio, kept } => {
+                            pruned.insert(at, units(&groups[at], *ratio, kept, forecast)?);
+                        }
+                        _ => {
+                            pruned.remove(&at);
+                        }
+                    }
+                }
+                (Target::Block(name), Action::Keep | Action::RemoveBlock) => {
+                    let at = graph.blocks.iter().position(|b| &b.name == name).ok_or_else(|| PruneError::Unknown {
+                        kind: "block",
+                        name: name.clone(),
+                        hint: nearest(name, graph.blocks.iter().map(|b| b.name.as_str())),
+                    })?;
+                    if matches!(action, Action::RemoveBlock) && graph.blocks[at].residual.is_empty() {
+                        let reason = "it has no residual branch with an identity shortcut".to_owned();
+                        return Err(PruneError::NotRemovable { block: name.clone(), reason });
+                    }
+                    removed.insert(at, matches!(action, Action::RemoveBlock));
+                }
+                (Target::Layer(name), Action::Keep | Action::Precision { .. }) => {
+                    let at = *nodes.get(name.as_str()).ok_or_else(|| PruneError::Unknown {
+                        kind: "layer",
+                        name: name.clone(),
+                        hint: nearest(name, graph.nodes.iter().map(|n| n.name.as_str())),
+                    })?;
+                    let op = &graph.nodes[at].op;
+                    match action {
+                        Action::Precision { precision: p } => {
+                            if !matches!(op, Op::Conv2d { .. } | Op::Linear { .. }) {
+                                let op = crate::graph::describe(op);
+                                return Err(PruneError::NotQuantizable { node: name.clone(), op });
+                            }
+                            precision.insert(name, *p);
+                        }
+                        _ => {
+                            precision.remove(name.as_str());
+                        }
+                    }
+                }
+                (Target::Group(_), Action::Precision { .. }) | (Target::Block(_), Action::Precision { .. }) => {
+                    return Err(mismatch("precision", "a precision belongs to a layer"));
+                }
+                (Target::Group(_) | Target::Layer(_), Action::RemoveBlock) => {
+                    return Err(mismatch("remove_block", "only a block can be removed"));
+                }
+                (Target::Layer(_) | Target::Block(_), Action::Prune { .. }) => {
+                    return Err(mismatch("prune", "name the group whose units are pruned"));
+                }
+            }
+        }
+        let mut edits = Edits {
+            removed: removed.into_iter().filter_map(|(at, gone)| gone.then_some(at)).collect(),
+            precision: precision.into_iter().map(|(n, p)| (n.to_owned(), p)).collect(),
+            ..Edits::default()
+        };
+        for (at, keep) in &pruned {
+            edits.mask(graph, &nodes, &groups[*at], keep)?;
+        }
+        Ok(edits)
+    }
+
+    fn mask(
+        &mut self,
+        graph: &Graph,
+        nodes: &HashMap<&str, usize>,
+        group: &Group,
+        keep: &[bool],
+    ) -> Result<(), PruneError> {
+        for m in &group.members {
+            let foreign = || PruneError::Foreign { group: group.id.clone(), node: m.node.clone(), axis: m.axis };
+            let at = *nodes.get(m.node.as_str()).ok_or_else(foreign)?;
+            let len = axis_len(&graph.nodes[at].op, m.axis).ok_or_else(foreign)?;
+            let mask = self.masks.entry((at, m.axis)).or_insert_with(|| vec![true; len]);
+            for u in (0..group.size).filter(|&u| !keep[u]) {
+                for i in m.indices(u) {
+                    *mask.get_mut(i).ok_or_else(foreign)? = false;
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Which units stay, checked.
+fn units(group: &Group, ratio: f64, kept: &[u32], forecast: bool) -> Result<Vec<bool>, PruneError> {
+    let id = || group.id.clone();
+    if let Some(reason) = &group.protected {
+        return Err(PruneError::Protected { group: id(), reason: reason.clone() });
+    }
+    if !ratio.is_finite() || !(0.0..=1.0).contains(&ratio) {
+        return Err(PruneError::Ratio { group: id(), ratio });
+    }
+    if ratio >= 1.0 {
+        return Err(PruneError::Empty { group: id(), size: group.size });
+    }
+    if kept.is_empty() {
+        if !forecast {
+            return Err(PruneError::Unresolved { group: id() });
+        }
+        let n = group.kept_at(ratio);
+        return Ok((0..group.size).map(|u| u < n).collect());
+    }
+    let mut keep = vec![false; group.size];
+    let mut before = None;
+    for &unit in kept {
+        if before.is_some_and(|b| b >= unit) {
+            return Err(PruneError::KeptOrder { group: id(), unit });
+        }
+        before = Some(unit);
+        let last = group.size.saturating_sub(1);
+        *keep.get_mut(unit as usize).ok_or_else(|| PruneError::KeptRange { group: id(), unit, last })? = true;
+    }
+    Ok(keep)
+}
+
+/// For every node, the node that stands in for it once `removed` blocks are gone: a removed residual `Add` becomes its
+/// skip input, transitively. Identity for all others.
+pub(super) fn stand_ins(graph: &Graph, removed: &[usize]) -> Result<Vec<NodeId>, PruneError> {
+    let mut to: Vec<NodeId> = (0..graph.nodes.len()).map(|i| NodeId(i as u32)).collect();
+    let mut gone: Vec<(NodeId, NodeId)> = Vec::new();
+    for block in removed.iter().filter_map(|&b| graph.blocks.get(b)) {
+        for r in &block.residual {
+            let add = graph.nodes.get(r.add.index());
+            if !add.is_some_and(|n| matches!(n.op, Op::Add) && n.inputs.contains(&r.skip)) {
+                let reason = "its shortcut is not an input of its addition".to_owned();
+                return Err(PruneError::NotRemovable { block: block.name.clone(), reason });
+            }
+            gone.push((r.add, r.skip));
+        }
+    }
+    // Ascending: a skip that is itself a removed Add has its stand-in already.
+    gone.sort();
+    for (add, skip) in gone {
+        to[add.index()] = to[skip.index()];
+    }
+    Ok(to)
+}
