@@ -66,7 +66,7 @@ pub fn importance(
 /// Norm of every output row of a conv or linear, scaled by the batch norm that reads it, if one does.
 fn row_norms(model: &Model, id: NodeId, method: Method) -> Result<Vec<f32>, PruneError> {
     let node = model.graph.node(id);
-    let Some(weight) = param(node, ParamRole::Weight) else { return Ok(Vec::new()) };
+    let Some(weight) = node.param(ParamRole::Weight) else { return Ok(Vec::new()) };
     let weight = model.params.get(weight)?;
     let rows = weight.shape().first().copied().unwrap_or(0);
     let scale = bn_scale(model, id)?;
@@ -86,7 +86,7 @@ fn row_norms(model: &Model, id: NodeId, method: Method) -> Result<Vec<f32>, Prun
 /// `|γ| / √(var + ε)` of the batch norm that reads `id`.
 fn bn_scale(model: &Model, id: NodeId) -> Result<Option<Vec<f32>>, PruneError> {
     let Some((bn, eps)) = batch_norm_after(&model.graph, id) else { return Ok(None) };
-    let (Some(gamma), Some(var)) = (param(bn, ParamRole::Weight), param(bn, ParamRole::Var)) else { return Ok(None) };
+    let (Some(gamma), Some(var)) = (bn.param(ParamRole::Weight), bn.param(ParamRole::Var)) else { return Ok(None) };
     let gamma = model.params.get(gamma)?.values();
     let var = model.params.get(var)?.values();
     Ok(Some(gamma.iter().zip(var.iter()).map(|(g, v)| g.abs() / (v + eps as f32).sqrt()).collect()))
@@ -97,11 +97,6 @@ fn batch_norm_after(graph: &Graph, id: NodeId) -> Option<(&Node, f64)> {
         Op::BatchNorm2d { eps, .. } if n.inputs.first() == Some(&id) => Some((n, eps)),
         _ => None,
     })
-}
-
-/// The checkpoint's name of a node's parameter.
-pub(crate) fn param(node: &Node, role: ParamRole) -> Option<&str> {
-    node.params.iter().find(|p| p.role == role).map(|p| p.name.as_str())
 }
 
 /// The units that stay when `ratio` of `group` goes: the most important ones, a multiple of the granule, ascending.
