@@ -4,12 +4,12 @@
 //! Invariants: node ids, order and names never change; the original is untouched; parameters of nodes that a removed
 //! block leaves unreachable are dropped.
 
+use super::action::{Action, Target};
 use super::edit::{Edits, stand_ins};
 use super::error::PruneError;
 use super::group::Group;
 use crate::graph::{Graph, Op, ParamRole};
 use crate::model::{Model, Param, ParamStore};
-use super::action::{Action, Target};
 use std::collections::HashSet;
 use std::sync::Arc;
 

@@ -3,10 +3,10 @@
 //! Invariants: kept units are relative to the graph that the groups were found on; a later action on the same target
 //! replaces an earlier one (`Keep` withdraws it); nothing here touches a tensor.
 
+use super::action::{Action, Target};
 use super::error::{PruneError, nearest};
 use super::group::Group;
 use crate::graph::{Graph, NodeId, Op, Precision};
-use super::action::{Action, Target};
 use std::collections::{BTreeMap, HashMap};
 
 /// What is to change, by node index.
@@ -52,8 +52,7 @@ impl Edits {
         let mut removed: BTreeMap<usize, bool> = BTreeMap::new();
         let mut precision: BTreeMap<&str, Precision> = BTreeMap::new();
         for (target, action) in actions {
-            let mismatch =
-                |action, hint| PruneError::Mismatch { target: target.to_string(), action, hint };
+            let mismatch = |action, hint| PruneError::Mismatch { target: target.to_string(), action, hint };
             match (target, action) {
                 (Target::Group(name), Action::Keep | Action::Prune { .. }) => {
                     let at = groups.iter().position(|g| &g.id == name).ok_or_else(|| PruneError::Unknown {

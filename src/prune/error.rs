@@ -26,7 +26,9 @@ pub enum PruneError {
     NotQuantizable { node: String, op: String },
     #[error("{target} cannot take the action `{action}`; hint: {hint}")]
     Mismatch { target: String, action: &'static str, hint: &'static str },
-    #[error("group `{group}` does not fit this model: `{node}` has no axis {axis} of that length; hint: find groups on the graph they are applied to")]
+    #[error(
+        "group `{group}` does not fit this model: `{node}` has no axis {axis} of that length; hint: find groups on the graph they are applied to"
+    )]
     Foreign { group: String, node: String, axis: usize },
     #[error("no gradients were given for `{node}`; hint: first-order Taylor importance needs calibration batches")]
     NoGradients { node: String },
