@@ -1,0 +1,75 @@
+//! Frames on a byte stream: a big-endian `u32` length, then one JSON message. The same code serves the Unix socket and
+//! the in-memory transport.
+//!
+//! Invariants: no frame is larger than [`MAX_FRAME`]; a frame that does not parse ends the connection, in words.
+
+use bytes::Bytes;
+use futures::{SinkExt, StreamExt};
+use serde::{Serialize, de::DeserializeOwned};
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio_util::codec::{FramedRead, FramedWrite, LengthDelimitedCodec};
+
+/// Largest frame either side accepts: a whole session's state with room to spare.
+pub const MAX_FRAME: usize = 256 << 20;
+
+/// Why a connection ended.
+#[derive(Debug, thiserror::Error)]
+pub enum WireError {
+    #[error("connection lost: {0}")]
+    Io(#[from] std::io::Error),
+    #[error("not a message of this protocol: {0}; hint: client and host must be the same version of paring")]
+    Message(#[from] serde_json::Error),
+}
+
+fn codec() -> LengthDelimitedCodec {
+    LengthDelimitedCodec::builder().max_frame_length(MAX_FRAME).new_codec()
+}
+
+/// Receives messages of type `T`.
+pub struct Receiver<R>(FramedRead<R, LengthDelimitedCodec>);
+
+/// Sends messages.
+pub struct Sender<W>(FramedWrite<W, LengthDelimitedCodec>);
+
+impl<R: AsyncRead + Unpin> Receiver<R> {
+    pub fn new(reader: R) -> Receiver<R> {
+        Receiver(FramedRead::new(reader, codec()))
+    }
+
+    /// The next message; `None` at the end of the stream.
+    pub async fn receive<T: DeserializeOwned>(&mut self) -> Result<Option<T>, WireError> {
+        match self.0.next().await {
+            None => Ok(None),
+            Some(frame) => Ok(Some(serde_json::from_slice(&frame?)?)),
+        }
+    }
+}
+
+impl<W: AsyncWrite + Unpin> Sender<W> {
+    pub fn new(writer: W) -> Sender<W> {
+        Sender(FramedWrite::new(writer, codec()))
+    }
+
+    pub async fn send<T: Serialize>(&mut self, message: &T) -> Result<(), WireError> {
+        let bytes = serde_json::to_vec(message)?;
+        Ok(self.0.send(Bytes::from(bytes)).await?)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tokio::io::AsyncWriteExt;
+
+    #[tokio::test]
+    async fn messages_survive_the_trip_and_nonsense_is_refused() {
+        let (a, mut b) = tokio::io::duplex(1 << 10);
+        let mut receiver = Receiver::new(a);
+        Sender::new(&mut b).send(&vec![1, 2, 3]).await.expect("sent");
+        assert_eq!(receiver.receive::<Vec<u8>>().await.expect("received"), Some(vec![1, 2, 3]));
+        Sender::new(&mut b).send(&"words").await.expect("sent");
+        assert!(matches!(receiver.receive::<Vec<u8>>().await, Err(WireError::Message(_))));
+        b.write_all(&u32::MAX.to_be_bytes()).await.expect("written");
+        assert!(matches!(receiver.receive::<Vec<u8>>().await, Err(WireError::Io(_))), "too long a frame");
+    }
+}
