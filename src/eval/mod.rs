@@ -1,5 +1,43 @@
 //! Evaluation: metrics over a data set, paired statistics between two models.
+//!
+//! Not here: latency (`profile`). Invariants: every image of the set is counted exactly once, in order; a logit that is
+//! not a number is an error, never a wrong class.
 
 mod metrics;
+mod paired;
+mod run;
+mod score;
 
 pub use metrics::*;
+pub use paired::{from_counts, paired, wilson};
+pub use run::{EvalRun, collect_logits, score_with};
+pub use score::{Scorer, cross_entropy, kl};
+
+use crate::data::DataError;
+use crate::exec::Cancelled;
+
+/// Why an evaluation stopped.
+#[derive(Debug, thiserror::Error)]
+pub enum EvalError {
+    #[error(
+        "the logits of {images} of {batch} images are not finite (first: image `{first}`); hint: the weights or the last \
+         change of the model are broken: evaluate the original, then roll back"
+    )]
+    NonFinite { images: usize, batch: usize, first: usize },
+    #[error(
+        "logits of shape {found:?} for {images} images of {classes} classes; hint: the model was trained for other data"
+    )]
+    Shape { found: Vec<usize>, images: usize, classes: usize },
+    #[error("label `{label}` for a model of {classes} classes; hint: the model was trained for other data")]
+    Label { label: u32, classes: usize },
+    #[error("data set `{data}` holds no images; hint: raise the limit")]
+    Empty { data: String },
+    #[error(transparent)]
+    Data(#[from] DataError),
+    #[error("the model could not run: {0}")]
+    Run(String),
+    #[error("tensor operation failed: {0}; hint: use a smaller batch")]
+    Tensor(#[from] candle_core::Error),
+    #[error(transparent)]
+    Cancelled(#[from] Cancelled),
+}

@@ -1,0 +1,376 @@
+//! The synthetic demo set: ten classes of 32x32 RGB images, drawn from a seed.
+//!
+//! A class is a silhouette (disc, square, triangle, cross, ring) with a plain or a striped fill. Position, size,
+//! rotation, aspect, colours, background, clutter, an occluding bar and noise vary freely and say nothing of the class.
+//! Invariant: image `i` of a split is a function of (split, `i`) alone and the same bytes on every machine: one ChaCha8
+//! stream per image, and only `+ - * /`, square roots, comparisons and floors, which IEEE 754 defines exactly (no
+//! `sin`, no `exp`, no fused multiply-add).
+
+use super::cifar::{PIXELS, Planes, SIDE};
+use super::{DataCard, DataError, Dataset, Source};
+use rand_chacha::ChaCha8Rng;
+use rand_chacha::rand_core::{RngCore, SeedableRng};
+use rayon::prelude::*;
+
+/// One name per class; class = 2 · silhouette + striped.
+pub const CLASSES: [&str; 10] = [
+    "disc",
+    "striped disc",
+    "square",
+    "striped square",
+    "triangle",
+    "striped triangle",
+    "cross",
+    "striped cross",
+    "ring",
+    "striped ring",
+];
+
+/// Per-channel mean and standard deviation of the training split, byte / 255 (rounded; part of the demo models).
+pub const MEAN: [f32; 3] = [0.5, 0.5, 0.5];
+pub const STD: [f32; 3] = [0.25, 0.25, 0.25];
+
+const SEED: u64 = 0x7061_7269_6e67_0001;
+
+/// Disjoint parts: each draws from its own random streams.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Split {
+    Train,
+    Calib,
+    Eval,
+}
+
+impl Split {
+    /// Images in the split.
+    pub fn images(self) -> usize {
+        match self {
+            Split::Train => 20_000,
+            Split::Calib => 2_000,
+            Split::Eval => 4_000,
+        }
+    }
+
+    fn name(self) -> &'static str {
+        match self {
+            Split::Train => "train",
+            Split::Calib => "calib",
+            Split::Eval => "eval",
+        }
+    }
+
+    fn stream(self) -> u64 {
+        match self {
+            Split::Train => 1,
+            Split::Calib => 2,
+            Split::Eval => 3,
+        }
+    }
+
+    /// `synthetic` (the evaluation split) or `synthetic:NAME`; `None` for any other spec.
+    pub(super) fn parse(spec: &str) -> Result<Option<Split>, DataError> {
+        if spec == "synthetic" {
+            return Ok(Some(Split::Eval));
+        }
+        let Some(name) = spec.strip_prefix("synthetic:") else { return Ok(None) };
+        let found = [Split::Train, Split::Calib, Split::Eval].into_iter().find(|s| s.name() == name);
+        let hint = "use `synthetic:eval`, `synthetic:calib` or `synthetic:train`".to_owned();
+        found.map(Some).ok_or(DataError::Split { spec: spec.to_owned(), hint })
+    }
+}
+
+/// The split, at most `limit` images of it (0: all).
+pub fn dataset(split: Split, limit: usize) -> Dataset {
+    let images = if limit == 0 { split.images() } else { limit.min(split.images()) };
+    let mut bytes = vec![0u8; images * (1 + PIXELS)];
+    bytes.par_chunks_exact_mut(1 + PIXELS).enumerate().for_each(|(i, record)| {
+        if let Some((label, pixels)) = record.split_first_mut() {
+            *label = draw(split, i as u64, pixels);
+        }
+    });
+    let card = DataCard {
+        name: format!("synthetic-{}", split.name()),
+        images,
+        classes: CLASSES.len(),
+        class_names: CLASSES.iter().map(|s| (*s).to_owned()).collect(),
+        source: format!("synthetic:{}", split.name()),
+        limit,
+    };
+    Dataset::new(card, Source::Planes(Planes::from_records(bytes)), true)
+}
+
+/// Draws image `index` of `split` into `[3, 32, 32]` bytes and returns its class; classes alternate. Indices past
+/// [`Split::images`] are further images of the same kind (training may use as many as it likes).
+pub fn draw(split: Split, index: u64, pixels: &mut [u8]) -> u8 {
+    let mut seed = [0u8; 32];
+    for (part, v) in seed.chunks_exact_mut(8).zip([SEED, split.stream(), index, 0]) {
+        part.copy_from_slice(&v.to_le_bytes());
+    }
+    let class = (index % CLASSES.len() as u64) as u8;
+    Scene::new(class, Dice(ChaCha8Rng::from_seed(seed))).render(pixels);
+    class
+}
+
+/// Random numbers with our own, fixed mapping from bits.
+struct Dice(ChaCha8Rng);
+
+impl Dice {
+    /// Uniform in `[0, 1)`, a multiple of 2⁻²⁴.
+    fn unit(&mut self) -> f32 {
+        (self.0.next_u32() >> 8) as f32 / 16_777_216.0
+    }
+
+    fn range(&mut self, low: f32, high: f32) -> f32 {
+        low + (high - low) * self.unit()
+    }
+
+    fn chance(&mut self, p: f32) -> bool {
+        self.unit() < p
+    }
+
+    /// A unit vector: a rational point of the circle in a random quadrant.
+    fn direction(&mut self) -> [f32; 2] {
+        let t = self.unit();
+        let d = 1.0 + t * t;
+        let (c, s) = ((1.0 - t * t) / d, 2.0 * t / d);
+        match self.0.next_u32() >> 30 {
+            0 => [c, s],
+            1 => [-s, c],
+            2 => [-c, -s],
+            _ => [s, -c],
+        }
+    }
+
+    fn colour(&mut self) -> [f32; 3] {
+        [self.range(20.0, 235.0), self.range(20.0, 235.0), self.range(20.0, 235.0)]
+    }
+}
+
+fn mix(a: [f32; 3], b: [f32; 3], t: f32) -> [f32; 3] {
+    [a[0] + (b[0] - a[0]) * t, a[1] + (b[1] - a[1]) * t, a[2] + (b[2] - a[2]) * t]
+}
+
+fn luminance(c: [f32; 3]) -> f32 {
+    0.3 * c[0] + 0.59 * c[1] + 0.11 * c[2]
+}
+
+/// A straight bar of given half width; bounded along its length.
+struct Bar {
+    centre: [f32; 2],
+    along: [f32; 2],
+    half_length: f32,
+    half_width: f32,
+    colour: [f32; 3],
+}
+
+impl Bar {
+    fn covers(&self, x: f32, y: f32) -> bool {
+        let (dx, dy) = (x - self.centre[0], y - self.centre[1]);
+        let u = dx * self.along[0] + dy * self.along[1];
+        let v = dy * self.along[0] - dx * self.along[1];
+        u.abs() <= self.half_length && v.abs() <= self.half_width
+    }
+}
+
+/// Everything that is drawn, chosen before the first pixel.
+struct Scene {
+    class: u8,
+    dice: Dice,
+    centre: [f32; 2],
+    axis: [f32; 2],
+    radius: f32,
+    aspect: f32,
+    fill: [[f32; 3]; 2],
+    stripe: [f32; 2],
+    period: f32,
+    phase: f32,
+    ground: [[f32; 3]; 2],
+    slope: [f32; 2],
+    grid: [[f32; GRID]; GRID],
+    clutter: Vec<Bar>,
+    occluder: Option<Bar>,
+    noise: f32,
+}
+
+/// Nodes per side of the background's smooth noise.
+const GRID: usize = 6;
+
+impl Scene {
+    fn new(class: u8, mut dice: Dice) -> Scene {
+        let ground = dice.colour();
+        let ground2 = mix(ground, dice.colour(), 0.35);
+        let middle = luminance(mix(ground, ground2, 0.5));
+        // A fill that stands out from its ground by at least a little; after some tries black or white does.
+        let mut body = dice.colour();
+        for _ in 0..16 {
+            if (luminance(body) - middle).abs() >= 42.0 {
+                break;
+            }
+            body = dice.colour();
+        }
+        if (luminance(body) - middle).abs() < 42.0 {
+            body = if middle < 128.0 { [225.0; 3] } else { [30.0; 3] };
+        }
+        // Stripes: the second tone lies between fill and ground or beyond the fill.
+        let step = dice.range(30.0, 60.0);
+        let sign = if luminance(body) > 128.0 { -1.0 } else { 1.0 };
+        let other = body.map(|v| v + sign * step);
+        let clutter = (0..2 + dice.0.next_u32() % 4)
+            .map(|_| Bar {
+                centre: [dice.range(0.0, 32.0), dice.range(0.0, 32.0)],
+                along: dice.direction(),
+                half_length: dice.range(0.8, 3.2),
+                half_width: dice.range(0.6, 1.3),
+                colour: dice.colour(),
+            })
+            .collect();
+        let occluder = dice.chance(0.4).then(|| Bar {
+            centre: [dice.range(8.0, 24.0), dice.range(8.0, 24.0)],
+            along: dice.direction(),
+            half_length: 64.0,
+            half_width: dice.range(0.7, 1.6),
+            colour: dice.colour(),
+        });
+        let mut grid = [[0f32; GRID]; GRID];
+        let swing = dice.range(4.0, 22.0);
+        for v in grid.iter_mut().flatten() {
+            *v = dice.range(-swing, swing);
+        }
+        Scene {
+            class,
+            centre: [dice.range(11.0, 21.0), dice.range(11.0, 21.0)],
+            axis: dice.direction(),
+            radius: dice.range(6.0, 10.5),
+            aspect: dice.range(0.85, 1.18),
+            fill: [body, other],
+            stripe: dice.direction(),
+            period: dice.range(3.2, 5.0),
+            phase: dice.range(0.0, 5.0),
+            ground: [ground, ground2],
+            slope: dice.direction(),
+            grid,
+            clutter,
+            occluder,
+            noise: dice.range(6.0, 20.0),
+            dice,
+        }
+    }
+
+    /// Whether the silhouette covers the point.
+    fn inside(&self, x: f32, y: f32) -> bool {
+        let (dx, dy) = ((x - self.centre[0]) / self.radius, (y - self.centre[1]) / self.radius);
+        let u = (dx * self.axis[0] + dy * self.axis[1]) * self.aspect;
+        let v = (dy * self.axis[0] - dx * self.axis[1]) / self.aspect;
+        let (au, av) = (u.abs(), v.abs());
+        match self.class / 2 {
+            0 => u * u + v * v <= 1.0,
+            1 => au <= 0.88 && av <= 0.88,
+            2 => v >= -0.62 && au * 1.732 + v <= 1.24,
+            3 => (au <= 0.36 && av <= 1.12) || (av <= 0.36 && au <= 1.12),
+            _ => (0.3..=1.2).contains(&(u * u + v * v)),
+        }
+    }
+
+    fn striped(&self, x: f32, y: f32) -> bool {
+        let s = (x * self.stripe[0] + y * self.stripe[1] + self.phase) / self.period + 64.0;
+        self.class % 2 == 1 && s - s.floor() < 0.5
+    }
+
+    fn background(&self, x: f32, y: f32) -> [f32; 3] {
+        let along = (x - 16.0) * self.slope[0] + (y - 16.0) * self.slope[1];
+        let base = mix(self.ground[0], self.ground[1], (along / 32.0 + 0.5).clamp(0.0, 1.0));
+        let step = SIDE as f32 / (GRID - 1) as f32;
+        let (gx, gy) = (x / step, y / step);
+        let (ix, iy) = ((gx as usize).min(GRID - 2), (gy as usize).min(GRID - 2));
+        let (fx, fy) = (gx - ix as f32, gy - iy as f32);
+        let row = |r: usize| self.grid[r][ix] + (self.grid[r][ix + 1] - self.grid[r][ix]) * fx;
+        let swell = row(iy) + (row(iy + 1) - row(iy)) * fy;
+        base.map(|v| v + swell)
+    }
+
+    fn render(mut self, pixels: &mut [u8]) {
+        let area = SIDE * SIDE;
+        for i in 0..area.min(pixels.len() / 3) {
+            let (x, y) = ((i % SIDE) as f32, (i / SIDE) as f32);
+            // Four samples per pixel soften the edges.
+            let mut sum = [0f32; 3];
+            for (sx, sy) in [(0.25, 0.25), (0.75, 0.25), (0.25, 0.75), (0.75, 0.75)] {
+                let c = self.sample(x + sx, y + sy);
+                sum = [sum[0] + c[0], sum[1] + c[1], sum[2] + c[2]];
+            }
+            for (c, total) in sum.iter().enumerate() {
+                pixels[c * area + i] = (total * 0.25 + self.grain() + 0.5).clamp(0.0, 255.0) as u8;
+            }
+        }
+    }
+
+    fn sample(&self, x: f32, y: f32) -> [f32; 3] {
+        if let Some(bar) = self.occluder.as_ref().filter(|b| b.covers(x, y)) {
+            return bar.colour;
+        }
+        if self.inside(x, y) {
+            return self.fill[usize::from(self.striped(x, y))];
+        }
+        match self.clutter.iter().find(|b| b.covers(x, y)) {
+            Some(bar) => bar.colour,
+            None => self.background(x, y),
+        }
+    }
+
+    /// Noise of standard deviation `noise`, nearly normal: the sum of four uniform bytes.
+    fn grain(&mut self) -> f32 {
+        let sum: u32 = self.dice.0.next_u32().to_le_bytes().iter().map(|&b| u32::from(b)).sum();
+        (sum as f32 - 510.0) / 147.8 * self.noise
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn images_are_the_same_bytes_everywhere() {
+        let mut all = vec![0u8; 40 * PIXELS];
+        for (i, px) in all.chunks_exact_mut(PIXELS).enumerate() {
+            assert_eq!(usize::from(draw(Split::Eval, i as u64, px)), i % 10);
+        }
+        assert_eq!(blake3::hash(&all).to_hex().as_str(), "01e24c240f2f9d789c1dcbe2446a96f34d388639e773801c8b12a9d5bc1738c3");
+    }
+
+    #[test]
+    fn splits_differ_and_limits_are_prefixes() {
+        let eval = dataset(Split::Eval, 60);
+        let calib = dataset(Split::Calib, 60);
+        assert_eq!((eval.len(), eval.classes(), eval.overlaps(&calib)), (60, 10, 0));
+        assert_eq!(dataset(Split::Eval, 25).overlaps(&eval), 25);
+        assert_eq!(
+            (0..20).map(|i| eval.label(i)).collect::<Vec<_>>(),
+            (0..20).map(|i| Some(i % 10)).collect::<Vec<_>>()
+        );
+    }
+
+    #[test]
+    fn names_its_splits() {
+        assert_eq!(Split::parse("synthetic").unwrap(), Some(Split::Eval));
+        assert_eq!(Split::parse("synthetic:calib").unwrap(), Some(Split::Calib));
+        assert_eq!(Split::parse("cifar").unwrap(), None);
+        assert!(Split::parse("synthetic:nonsense").is_err());
+    }
+
+    #[test]
+    fn uses_the_whole_range_of_bytes_and_centres_on_the_stated_mean() {
+        let d = dataset(Split::Train, 500);
+        let p = crate::model::Preprocess {
+            size: [SIDE, SIDE],
+            resize_shorter: None,
+            mean: MEAN,
+            std: STD,
+            interpolation: crate::model::Interpolation::Bilinear,
+            origin: String::new(),
+        };
+        let (x, _) = d.batch(0..500, &p).unwrap();
+        let v = x.flatten_all().unwrap().to_vec1::<f32>().unwrap();
+        let mean = v.iter().map(|&v| f64::from(v)).sum::<f64>() / v.len() as f64;
+        let var = v.iter().map(|&v| f64::from(v).powi(2)).sum::<f64>() / v.len() as f64 - mean * mean;
+        assert!(mean.abs() < 0.15 && (0.6..1.4).contains(&var), "{mean} {var}");
+    }
+}

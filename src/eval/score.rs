@@ -1,0 +1,217 @@
+//! Logits to metrics: numerically stable, and strict about values that are not numbers.
+
+use super::{EvalError, Metrics};
+use candle_core::{DType, Device, Tensor};
+
+/// Collects metrics batch by batch.
+#[derive(Debug, Default)]
+pub struct Scorer {
+    classes: usize,
+    n: usize,
+    correct: usize,
+    top5: usize,
+    loss: f64,
+    per_class: Vec<(usize, usize)>,
+    pub(super) predictions: Vec<u16>,
+    pub(super) right: Vec<bool>,
+}
+
+impl Scorer {
+    pub fn new(classes: usize) -> Scorer {
+        Scorer { classes, per_class: vec![(0, 0); classes], ..Scorer::default() }
+    }
+
+    /// Adds one batch: `logits` `[N, classes]`, its labels in order.
+    ///
+    /// # Errors
+    /// Another shape, a label out of range, or any logit that is NaN or infinite ([`EvalError::NonFinite`] counts the
+    /// images and names the first).
+    pub fn add(&mut self, logits: &Tensor, labels: &[u32]) -> Result<(), EvalError> {
+        let rows = rows(logits)?;
+        let classes = logits.dims().get(1).copied().unwrap_or(0);
+        if rows.len() != labels.len() || classes < self.classes || classes == 0 {
+            return Err(EvalError::Shape {
+                found: logits.dims().to_vec(),
+                images: labels.len(),
+                classes: self.classes,
+            });
+        }
+        let bad: Vec<usize> = rows
+            .iter()
+            .enumerate()
+            .filter(|(_, r)| r.iter().any(|v| !v.is_finite()))
+            .map(|(i, _)| self.n + i)
+            .collect();
+        if let Some(&first) = bad.first() {
+            return Err(EvalError::NonFinite { images: bad.len(), batch: labels.len(), first });
+        }
+        for (row, &label) in rows.iter().zip(labels) {
+            let class = label as usize;
+            let Some(&own) = row.get(class) else {
+                return Err(EvalError::Label { label, classes });
+            };
+            if self.per_class.len() <= class {
+                self.per_class.resize(class + 1, (0, 0));
+            }
+            let best = argmax(row);
+            // Rank with ties broken by the lower index, as a stable descending sort does.
+            let ahead = row.iter().enumerate().filter(|&(j, &v)| v > own || (v == own && j < class)).count();
+            self.loss += log_sum_exp(row) - f64::from(own);
+            self.correct += usize::from(best == class);
+            self.top5 += usize::from(ahead < 5);
+            if let Some((hit, total)) = self.per_class.get_mut(class) {
+                *hit += usize::from(best == class);
+                *total += 1;
+            }
+            self.predictions.push(u16::try_from(best).unwrap_or(u16::MAX));
+            self.right.push(best == class);
+            self.n += 1;
+        }
+        Ok(())
+    }
+
+    /// Metrics of what was added so far.
+    pub fn metrics(&self) -> Metrics {
+        let n = self.n.max(1) as f64;
+        Metrics {
+            n: self.n,
+            correct: self.correct,
+            top1: self.correct as f64 / n,
+            top5: self.top5 as f64 / n,
+            loss: self.loss / n,
+            per_class: self.per_class.clone(),
+        }
+    }
+}
+
+/// Index of the largest value, the first of equals.
+fn argmax(row: &[f32]) -> usize {
+    let mut best = 0;
+    for (i, v) in row.iter().enumerate() {
+        if *v > row[best] {
+            best = i;
+        }
+    }
+    best
+}
+
+/// `ln Σ exp(v)` in f64, shifted by the maximum.
+fn log_sum_exp(row: &[f32]) -> f64 {
+    let max = row.iter().copied().fold(f32::NEG_INFINITY, f32::max);
+    let sum: f64 = row.iter().map(|&v| (f64::from(v) - f64::from(max)).exp()).sum();
+    f64::from(max) + sum.ln()
+}
+
+fn rows(logits: &Tensor) -> Result<Vec<Vec<f32>>, EvalError> {
+    if logits.rank() != 2 {
+        return Err(EvalError::Shape { found: logits.dims().to_vec(), images: 0, classes: 0 });
+    }
+    Ok(logits.to_dtype(DType::F32)?.to_device(&Device::Cpu)?.to_vec2::<f32>()?)
+}
+
+/// Mean over images of the Kullback-Leibler divergence KL(softmax(base) ‖ softmax(new)) in nats; both `[N, classes]`.
+///
+/// # Errors
+/// Different shapes, no images, or non-finite logits.
+pub fn kl(base: &Tensor, new: &Tensor) -> Result<f64, EvalError> {
+    if base.dims() != new.dims() || base.elem_count() == 0 {
+        let classes = base.dims().get(1).copied().unwrap_or(0);
+        let images = base.dims().first().copied().unwrap_or(0);
+        return Err(EvalError::Shape { found: new.dims().to_vec(), images, classes });
+    }
+    let (p, q) = (rows(base)?, rows(new)?);
+    let finite = |r: &[f32]| r.iter().all(|v| v.is_finite());
+    let bad: Vec<usize> = (0..p.len()).filter(|&i| !finite(&p[i]) || !finite(&q[i])).collect();
+    if let Some(&first) = bad.first() {
+        return Err(EvalError::NonFinite { images: bad.len(), batch: p.len(), first });
+    }
+    let one = |p: &[f32], q: &[f32]| -> f64 {
+        let (zp, zq) = (log_sum_exp(p), log_sum_exp(q));
+        p.iter()
+            .zip(q)
+            .map(|(&a, &b)| {
+                let (lp, lq) = (f64::from(a) - zp, f64::from(b) - zq);
+                lp.exp() * (lp - lq)
+            })
+            .sum()
+    };
+    let total: f64 = p.iter().zip(&q).map(|(p, q)| one(p, q)).sum();
+    // Rounding may leave a tiny negative sum for equal logits.
+    Ok((total / p.len() as f64).max(0.0))
+}
+
+/// Mean cross-entropy in nats of `[N, classes]` logits.
+///
+/// # Errors
+/// As [`Scorer::add`].
+pub fn cross_entropy(logits: &Tensor, labels: &[u32]) -> Result<f64, EvalError> {
+    let mut scorer = Scorer::new(0);
+    scorer.add(logits, labels)?;
+    Ok(scorer.metrics().loss)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn tensor(rows: &[&[f32]]) -> Tensor {
+        let flat: Vec<f32> = rows.iter().flat_map(|r| r.iter().copied()).collect();
+        Tensor::from_vec(flat, (rows.len(), rows[0].len()), &Device::Cpu).unwrap()
+    }
+
+    #[test]
+    fn counts_ranks_and_losses() {
+        let mut s = Scorer::new(6);
+        let logits = tensor(&[&[5.0, 0.0, 0.0, 0.0, 0.0, 0.0], &[5.0, 4.0, 3.0, 2.0, 1.0, 0.0], &[0.0; 6]]);
+        s.add(&logits, &[0, 5, 4]).unwrap();
+        let m = s.metrics();
+        assert_eq!((m.n, m.correct), (3, 1));
+        // Image 0 first, image 1 sixth, image 2 fifth among ties.
+        assert!((m.top5 - 2.0 / 3.0).abs() < 1e-12);
+        let ce0 = (1.0 + 5.0 * (-5f64).exp()).ln();
+        let ce1 = (0..6).map(|i| f64::from(i).exp()).sum::<f64>().ln();
+        assert!((m.loss - (ce0 + ce1 + 6f64.ln()) / 3.0).abs() < 1e-9);
+        assert_eq!(m.per_class, vec![(1, 1), (0, 0), (0, 0), (0, 0), (0, 1), (0, 1)]);
+        assert_eq!((s.predictions, s.right), (vec![0, 0, 0], vec![true, false, false]));
+    }
+
+    #[test]
+    fn huge_logits_do_not_overflow() {
+        let ce = cross_entropy(&tensor(&[&[3.0e38, -3.0e38], &[1000.0, 999.0]]), &[0, 1]).unwrap();
+        assert!((ce - (1.0 + (1f64 + (-1f64).exp()).ln()) / 2.0).abs() < 1e-9, "{ce}");
+    }
+
+    #[test]
+    fn not_a_number_is_an_error_with_its_place() {
+        let mut s = Scorer::new(2);
+        s.add(&tensor(&[&[0.0, 1.0]]), &[1]).unwrap();
+        let bad = tensor(&[&[0.0, 1.0], &[f32::NAN, 1.0], &[f32::INFINITY, 0.0]]);
+        match s.add(&bad, &[0, 1, 1]) {
+            Err(EvalError::NonFinite { images: 2, batch: 3, first: 2 }) => {}
+            other => panic!("{other:?}"),
+        }
+        assert_eq!(s.metrics().n, 1);
+    }
+
+    #[test]
+    fn wrong_shapes_and_labels_are_errors() {
+        let mut s = Scorer::new(3);
+        assert!(matches!(s.add(&tensor(&[&[0.0, 1.0]]), &[1]), Err(EvalError::Shape { .. })));
+        assert!(matches!(s.add(&tensor(&[&[0.0, 1.0, 2.0]]), &[1, 2]), Err(EvalError::Shape { .. })));
+        assert!(matches!(s.add(&tensor(&[&[0.0, 1.0, 2.0]]), &[3]), Err(EvalError::Label { .. })));
+    }
+
+    #[test]
+    fn kl_matches_its_formula() {
+        let (a, b) = (tensor(&[&[0.0, 0.0]]), tensor(&[&[3f32.ln(), 0.0]]));
+        // p = (1/2, 1/2), q = (3/4, 1/4).
+        let want = 0.5 * (0.5f64 / 0.75).ln() + 0.5 * (0.5f64 / 0.25).ln();
+        assert!((kl(&a, &b).unwrap() - want).abs() < 1e-7);
+        assert_eq!(kl(&a, &a).unwrap(), 0.0);
+        // A shift of all logits changes nothing.
+        let shifted = (&b + 100.0).unwrap();
+        assert!((kl(&a, &shifted).unwrap() - want).abs() < 1e-5);
+        assert!(kl(&a, &tensor(&[&[0.0, 0.0, 0.0]])).is_err());
+        assert!(kl(&a, &tensor(&[&[0.0, f32::NAN]])).is_err());
+    }
+}
