@@ -333,7 +333,10 @@ mod tests {
         for (i, px) in all.chunks_exact_mut(PIXELS).enumerate() {
             assert_eq!(usize::from(draw(Split::Eval, i as u64, px)), i % 10);
         }
-        assert_eq!(blake3::hash(&all).to_hex().as_str(), "01e24c240f2f9d789c1dcbe2446a96f34d388639e773801c8b12a9d5bc1738c3");
+        assert_eq!(
+            blake3::hash(&all).to_hex().as_str(),
+            "01e24c240f2f9d789c1dcbe2446a96f34d388639e773801c8b12a9d5bc1738c3"
+        );
     }
 
     #[test]
