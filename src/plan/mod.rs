@@ -1,10 +1,21 @@
 //! Decisions, constraints, budgets, forecasts and the built-in planner.
 //!
-//! The data types are plain and shared with sessions, agents and screens; `forecast` is a pure function of tables, so
-//! that a screen may call it while a ratio is dragged.
+//! The data types are plain and shared with sessions, agents and screens; [`Forecaster`] is a pure function of tables,
+//! so that a screen may call it while a ratio is dragged. No tensor is touched here.
 
 mod budget;
+mod check;
+mod curve;
 mod decision;
+mod forecast;
+pub mod planner;
+#[cfg(test)]
+mod testing;
+mod verdict;
 
 pub use budget::*;
+pub use check::{PlanError, check, keeps_f32, max_ratio};
+pub use curve::Curve;
 pub use decision::*;
+pub use forecast::{BudgetLine, Cost, Forecaster, PlanForecast, Trust};
+pub use verdict::{Measured, verdict};

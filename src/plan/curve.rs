@@ -1,0 +1,239 @@
+//! Monotone curves through measured points: sensitivity over the removed ratio, latency over width. Pure.
+//!
+//! Invariant: a [`Curve`] never falls; between points it is Fritsch and Carlson's monotone cubic (SIAM J. Numer. Anal.
+//! 17, 1980), beyond the last it goes on with the last slope.
+
+use crate::profile::{Ladder, LadderPoint, SensPoint};
+use crate::quant::Precision;
+
+/// A rising curve through points.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Curve {
+    x: Vec<f64>,
+    y: Vec<f64>,
+    slope: Vec<f64>,
+}
+
+impl Curve {
+    /// Through `points` after sorting them and lifting each to at least the one before; points that are no numbers are
+    /// left out, equal abscissae averaged.
+    pub fn rising(points: impl IntoIterator<Item = (f64, f64)>) -> Curve {
+        let mut p: Vec<(f64, f64)> = points.into_iter().filter(|(x, y)| x.is_finite() && y.is_finite()).collect();
+        p.sort_by(|a, b| a.0.total_cmp(&b.0));
+        let (mut x, mut y): (Vec<f64>, Vec<f64>) = (Vec::new(), Vec::new());
+        let mut i = 0;
+        while i < p.len() {
+            let same = p[i..].iter().take_while(|q| q.0 - p[i].0 < 1e-9).count();
+            let mean = p[i..i + same].iter().map(|q| q.1).sum::<f64>() / same as f64;
+            x.push(p[i].0);
+            y.push(y.last().map_or(mean, |&last: &f64| last.max(mean)));
+            i += same;
+        }
+        let slope = slopes(&x, &y);
+        Curve { x, y, slope }
+    }
+
+    /// The harm (KL, nats) over the removed ratio, from `(0, 0)`.
+    pub fn of_harm(points: &[SensPoint]) -> Curve {
+        let measured = points.iter().filter(|p| p.ratio > 0.0).map(|p| (p.ratio, p.kl.max(0.0)));
+        Curve::rising(std::iter::once((0.0, 0.0)).chain(measured))
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.x.is_empty()
+    }
+
+    /// The value at `at`: constant before the first point, 0 for an empty curve.
+    pub fn at(&self, at: f64) -> f64 {
+        let (Some(&first), Some(&last)) = (self.x.first(), self.x.last()) else { return 0.0 };
+        if at <= first {
+            return self.y[0];
+        }
+        if at >= last {
+            let n = self.x.len() - 1;
+            let chord = if n > 0 { (self.y[n] - self.y[n - 1]) / (self.x[n] - self.x[n - 1]) } else { 0.0 };
+            return self.y[n] + chord.max(self.slope[n]) * (at - last);
+        }
+        let i = self.x.partition_point(|&x| x <= at) - 1;
+        let h = self.x[i + 1] - self.x[i];
+        let t = (at - self.x[i]) / h;
+        let (t2, t3) = (t * t, t * t * t);
+        (2.0 * t3 - 3.0 * t2 + 1.0) * self.y[i]
+            + (t3 - 2.0 * t2 + t) * h * self.slope[i]
+            + (3.0 * t2 - 2.0 * t3) * self.y[i + 1]
+            + (t3 - t2) * h * self.slope[i + 1]
+    }
+}
+
+fn slopes(x: &[f64], y: &[f64]) -> Vec<f64> {
+    let n = x.len();
+    if n < 2 {
+        return vec![0.0; n];
+    }
+    let chord: Vec<f64> = (0..n - 1).map(|i| (y[i + 1] - y[i]) / (x[i + 1] - x[i])).collect();
+    let mut m: Vec<f64> = (0..n)
+        .map(|i| match i {
+            0 => chord[0],
+            _ if i == n - 1 => chord[n - 2],
+            // The harmonic mean is monotone by itself.
+            _ if chord[i - 1] * chord[i] <= 0.0 => 0.0,
+            _ => 2.0 * chord[i - 1] * chord[i] / (chord[i - 1] + chord[i]),
+        })
+        .collect();
+    for i in 0..n - 1 {
+        let limit = 3.0 * chord[i];
+        m[i] = m[i].min(limit);
+        m[i + 1] = m[i + 1].min(limit);
+    }
+    m
+}
+
+/// One layer's ladder, ready to be asked: time at a width and precision relative to full width in f32.
+#[derive(Debug, Clone, Default)]
+pub struct Steps {
+    full: (usize, usize),
+    by_precision: Vec<(Precision, Axes)>,
+}
+
+/// Time at full width, over the input width, over the output width, and both cut alike.
+#[derive(Debug, Clone, Default)]
+struct Axes {
+    full_ms: f64,
+    over_in: Vec<(f64, f64)>,
+    over_out: Vec<(f64, f64)>,
+    both: Vec<(f64, f64)>,
+}
+
+impl Steps {
+    /// `None` when the ladder has no usable point at full width in f32.
+    pub fn of(ladder: &Ladder, full_in: usize, full_out: usize) -> Option<Steps> {
+        let fraction = |p: &LadderPoint| (p.in_width as f64 / full_in as f64, p.out_width as f64 / full_out as f64);
+        let mut by_precision = Vec::new();
+        for precision in Precision::ALL {
+            let usable = |p: &&LadderPoint| p.precision == precision && p.ms.is_finite() && p.ms > 0.0;
+            let points: Vec<&LadderPoint> = ladder.points.iter().filter(usable).collect();
+            let Some(full) = points.iter().find(|p| p.in_width == full_in && p.out_width == full_out) else { continue };
+            let mut axes = Axes { full_ms: full.ms, ..Axes::default() };
+            for p in &points {
+                let (i, o) = fraction(p);
+                let t = p.ms / full.ms;
+                match (p.in_width == full_in, p.out_width == full_out) {
+                    (true, true) => {
+                        axes.over_in.push((1.0, 1.0));
+                        axes.over_out.push((1.0, 1.0));
+                        axes.both.push((1.0, 1.0));
+                    }
+                    (false, true) => axes.over_in.push((i, t)),
+                    (true, false) => axes.over_out.push((o, t)),
+                    (false, false) => axes.both.push((i.max(o), t)),
+                }
+            }
+            for line in [&mut axes.over_in, &mut axes.over_out, &mut axes.both] {
+                line.sort_by(|a, b| a.0.total_cmp(&b.0));
+            }
+            // What both axes together take beyond the product of the two: overheads are paid once.
+            let product: Vec<(f64, f64)> = points
+                .iter()
+                .filter(|p| p.in_width != full_in && p.out_width != full_out)
+                .map(|p| {
+                    let (i, o) = fraction(p);
+                    (i.max(o), p.ms / full.ms / (line_at(&axes.over_in, i) * line_at(&axes.over_out, o)).max(1e-9))
+                })
+                .chain(std::iter::once((1.0, 1.0)))
+                .collect();
+            axes.both = product;
+            axes.both.sort_by(|a, b| a.0.total_cmp(&b.0));
+            by_precision.push((precision, axes));
+        }
+        let has_f32 = by_precision.iter().any(|(p, _)| *p == Precision::F32);
+        has_f32.then_some(Steps { full: (full_in, full_out), by_precision })
+    }
+
+    /// Time at this width and precision over the time at full width in f32; `None` when that precision has no rung.
+    pub fn factor(&self, in_width: usize, out_width: usize, precision: Precision) -> Option<f64> {
+        let of = |p: Precision| self.by_precision.iter().find(|(q, _)| *q == p).map(|(_, a)| a);
+        let (base, axes) = (of(Precision::F32)?, of(precision)?);
+        let (i, o) = (in_width as f64 / self.full.0.max(1) as f64, out_width as f64 / self.full.1.max(1) as f64);
+        // A precision that was only timed at full width takes its shape over width from f32.
+        let shape = if axes.over_in.len() + axes.over_out.len() > 2 { axes } else { base };
+        let both = if (i - 1.0).abs() < 1e-9 || (o - 1.0).abs() < 1e-9 { 1.0 } else { line_at(&shape.both, i.max(o)) };
+        Some(axes.full_ms / base.full_ms * line_at(&shape.over_in, i) * line_at(&shape.over_out, o) * both)
+    }
+}
+
+/// Straight lines between points; below the first point in proportion to a line towards a tenth of it at width zero,
+/// because some cost never goes away.
+fn line_at(points: &[(f64, f64)], at: f64) -> f64 {
+    let Some(&(x0, y0)) = points.first() else { return 1.0 };
+    if points.len() == 1 {
+        // Nothing but full width was timed: in proportion, with a floor.
+        return if x0 > 0.0 { y0 * (0.1 + 0.9 * (at / x0)) } else { y0 };
+    }
+    if at <= x0 {
+        return if x0 > 0.0 { y0 * (0.1 + 0.9 * at / x0) } else { y0 };
+    }
+    for w in points.windows(2) {
+        let ((xa, ya), (xb, yb)) = (w[0], w[1]);
+        if at <= xb {
+            return if xb - xa < 1e-12 { yb } else { ya + (yb - ya) * (at - xa) / (xb - xa) };
+        }
+    }
+    points.last().map_or(1.0, |p| p.1)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn curve_passes_through_its_points_and_never_falls() {
+        let points = [(0.0, 0.0), (0.125, 0.01), (0.25, 0.03), (0.5, 0.02), (0.75, 0.9)];
+        let c = Curve::rising(points);
+        assert!((c.at(0.125) - 0.01).abs() < 1e-12 && (c.at(0.75) - 0.9).abs() < 1e-12);
+        assert!((c.at(0.5) - 0.03).abs() < 1e-12, "a dip is lifted");
+        let mut last = -1.0;
+        for i in 0..=1000 {
+            let y = c.at(i as f64 / 1000.0);
+            assert!(y >= last - 1e-12, "falls at {i}: {y} < {last}");
+            last = y;
+        }
+        assert!(c.at(1.0) > 0.9 + 0.5, "goes on rising past the last point");
+    }
+
+    #[test]
+    fn degenerate_curves() {
+        assert_eq!(Curve::rising([]).at(0.5), 0.0);
+        assert_eq!(Curve::rising([(0.2, 3.0)]).at(0.9), 3.0);
+        let nan = Curve::rising([(0.0, 0.0), (0.5, f64::NAN), (1.0, 2.0)]);
+        assert!((nan.at(0.5) - 1.0).abs() < 1e-12);
+        let twice = Curve::rising([(0.0, 0.0), (1.0, 1.0), (1.0, 3.0)]);
+        assert!((twice.at(1.0) - 2.0).abs() < 1e-12);
+    }
+
+    fn rung(i: usize, o: usize, precision: Precision, ms: f64) -> LadderPoint {
+        LadderPoint { in_width: i, out_width: o, precision, ms }
+    }
+
+    #[test]
+    fn ladder_answers_at_and_between_rungs() {
+        let (f, q) = (Precision::F32, Precision::Int8);
+        let points = vec![
+            rung(16, 32, f, 4.0),
+            rung(8, 32, f, 2.4),
+            rung(16, 16, f, 2.0),
+            rung(8, 16, f, 1.5),
+            rung(16, 32, q, 1.0),
+        ];
+        let s = Steps::of(&Ladder { layer: "l".into(), points }, 16, 32).expect("full width is there");
+        let near = |a: Option<f64>, b: f64| assert!(a.is_some_and(|a| (a - b).abs() < 1e-9), "{a:?} {b}");
+        near(s.factor(16, 32, f), 1.0);
+        near(s.factor(8, 32, f), 0.6);
+        near(s.factor(12, 32, f), 0.8);
+        near(s.factor(8, 16, f), 1.5 / 4.0);
+        near(s.factor(16, 32, q), 0.25);
+        near(s.factor(8, 32, q), 0.25 * 0.6);
+        let tiny = s.factor(1, 32, f).expect("extrapolates");
+        assert!(tiny > 0.06 && tiny < 0.2, "{tiny}");
+        assert!(Steps::of(&Ladder { layer: "l".into(), points: vec![rung(8, 8, f, 1.0)] }, 16, 32).is_none());
+    }
+}

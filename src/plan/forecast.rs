@@ -1,0 +1,612 @@
+//! What decisions are expected to do, before they run: exact counts of MACs, parameters and bytes; estimated latency
+//! and top-1 with their ranges. Pure tables and the graph, fast enough to be asked while a ratio is dragged.
+//!
+//! Invariants: an empty plan forecasts exactly nothing; counts come from `prune::shrink`, so that they equal what
+//! applying yields; every estimate has `low ≤ value ≤ high`. Not here: choosing (`planner`) and measuring (`profile`).
+
+use super::curve::{Curve, Steps};
+use super::{Action, Budget, Decision, Estimate, Forecast, Outcome, Status, Target};
+use crate::graph::{Graph, Macs, Op};
+use crate::profile::{Ladder, LayerRow, Profile, SensTarget, Sensitivity};
+use crate::prune::{self, Group};
+use crate::quant::{Precision, PrecisionPlan};
+use std::collections::HashMap;
+
+/// How far forecasts are believed, from comparing earlier rounds' forecasts with what was measured.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Trust {
+    /// Measured top-1 drop over the forecast's: multiplies every accuracy forecast.
+    pub drop: f64,
+    /// Half-width of the accuracy range as a part of the value.
+    pub drop_spread: f64,
+    /// Measured latency saving over the forecast's.
+    pub latency: f64,
+}
+
+impl Default for Trust {
+    fn default() -> Trust {
+        Trust { drop: 1.0, drop_spread: 0.7, latency: 1.0 }
+    }
+}
+
+/// A whole plan's forecast: changes against the original, and factors of it.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct PlanForecast {
+    pub forecast: Forecast,
+    pub latency: Estimate,
+    pub macs: Estimate,
+    pub memory: Estimate,
+    pub params: Estimate,
+    /// Points of top-1.
+    pub d_top1: Estimate,
+    /// Decisions that cannot be combined with the others, in words; they are left out of the figures.
+    pub skipped: Vec<String>,
+}
+
+/// One budget item against its forecast.
+#[derive(Debug, Clone, PartialEq)]
+pub struct BudgetLine {
+    /// `latency`, `macs`, `memory`, `params` or `drop`.
+    pub name: &'static str,
+    pub target: f64,
+    /// Factor, or for `drop` the expected drop in points (positive: worse).
+    pub forecast: Estimate,
+    /// Undecided when the range straddles the target.
+    pub outcome: Outcome,
+}
+
+impl PlanForecast {
+    /// The forecast against each item that the budget sets.
+    pub fn against(&self, budget: &Budget) -> Vec<BudgetLine> {
+        let drop = Estimate { value: -self.d_top1.value, low: -self.d_top1.high, high: -self.d_top1.low };
+        [
+            ("latency", budget.latency, self.latency),
+            ("macs", budget.macs, self.macs),
+            ("memory", budget.memory, self.memory),
+            ("params", budget.params, self.params),
+            ("drop", budget.drop, drop),
+        ]
+        .into_iter()
+        .filter_map(|(name, target, forecast)| {
+            let target = target?;
+            let outcome = if forecast.high <= target + 1e-9 {
+                Outcome::Accept
+            } else if forecast.low > target + 1e-9 {
+                Outcome::Reject
+            } else {
+                Outcome::Undecided
+            };
+            Some(BudgetLine { name, target, forecast, outcome })
+        })
+        .collect()
+    }
+}
+
+/// Forecasts for one model from its tables. Owns copies, so that a screen can keep it.
+#[derive(Debug, Clone)]
+pub struct Forecaster {
+    graph: Graph,
+    groups: Vec<Group>,
+    rows: Vec<RowTable>,
+    index: HashMap<String, usize>,
+    base: Totals,
+    base_bytes: u64,
+    whole_ms: f64,
+    /// Whole-model latency without observers over the sum of the rows.
+    scale: f64,
+    curves: HashMap<SensTarget, Curve>,
+    trust: Trust,
+}
+
+#[derive(Debug, Clone)]
+struct RowTable {
+    node: usize,
+    ms: f64,
+    bytes: u64,
+    precision: Precision,
+    steps: Option<Steps>,
+}
+
+#[derive(Debug, Clone, Default)]
+struct Totals {
+    macs: Vec<Macs>,
+    elements: Vec<u64>,
+    reachable: Vec<bool>,
+    params: u64,
+    total: Macs,
+}
+
+/// Cost of a plan in plain numbers: what the planner's inner loop asks for.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub struct Cost {
+    pub macs: u64,
+    pub params: u64,
+    pub bytes: u64,
+    pub latency_ms: f64,
+    /// Uncertainty of `latency_ms`, half-width.
+    pub latency_spread: f64,
+}
+
+impl Forecaster {
+    pub fn new(
+        graph: &Graph,
+        groups: &[Group],
+        profile: &Profile,
+        ladders: &[Ladder],
+        sensitivity: &Sensitivity,
+    ) -> Forecaster {
+        let index: HashMap<String, usize> = graph.nodes.iter().enumerate().map(|(i, n)| (n.name.clone(), i)).collect();
+        let base = totals(graph).unwrap_or_default();
+        let row = |r: &LayerRow| -> Option<RowTable> {
+            let node = *index.get(&r.name)?;
+            let steps = widths(&graph.nodes.get(node)?.op)
+                .and_then(|(i, o)| Steps::of(ladders.iter().find(|l| l.layer == r.name)?, i, o));
+            Some(RowTable { node, ms: r.latency.p50, bytes: r.weight_bytes, precision: r.precision, steps })
+        };
+        let rows: Vec<RowTable> = profile.rows.iter().filter_map(row).collect();
+        let sum: f64 = rows.iter().map(|r| r.ms).sum();
+        let whole_ms = if profile.whole.p50 > 0.0 { profile.whole.p50 } else { sum };
+        let curves = sensitivity
+            .curves
+            .iter()
+            .map(|c| {
+                let curve = match &c.target {
+                    SensTarget::Group(_) => Curve::of_harm(&c.points),
+                    // A layer's precision and a block's removal are all or nothing.
+                    SensTarget::Layer(..) | SensTarget::Block(_) => {
+                        Curve::rising(c.points.last().map(|p| (0.0, p.kl.max(0.0))))
+                    }
+                };
+                (c.target.clone(), curve)
+            })
+            .collect();
+        Forecaster {
+            graph: graph.clone(),
+            groups: groups.to_vec(),
+            base_bytes: if profile.weight_bytes > 0 { profile.weight_bytes } else { base.params * 4 },
+            rows,
+            index,
+            base,
+            whole_ms,
+            scale: if sum > 0.0 { whole_ms / sum } else { 1.0 },
+            curves,
+            trust: Trust::default(),
+        }
+    }
+
+    /// Forecasts with what earlier rounds taught.
+    pub fn with_trust(mut self, trust: Trust) -> Forecaster {
+        self.trust = trust;
+        self
+    }
+
+    pub fn trust(&self) -> Trust {
+        self.trust
+    }
+
+    /// Forecast of one decision on its own.
+    pub fn decision(&self, decision: &Decision) -> Forecast {
+        self.actions(&[(decision.target.clone(), decision.action.clone())]).forecast
+    }
+
+    /// Forecast of all `decisions` together; the newest on a target counts, vetoed and rolled-back ones do not.
+    pub fn plan(&self, decisions: &[&Decision]) -> PlanForecast {
+        let mut newest: Vec<(Target, Action)> = Vec::new();
+        for d in decisions.iter().filter(|d| !matches!(d.status, Status::Vetoed | Status::RolledBack)) {
+            match newest.iter_mut().find(|(t, _)| *t == d.target) {
+                Some(slot) => slot.1 = d.action.clone(),
+                None => newest.push((d.target.clone(), d.action.clone())),
+            }
+        }
+        self.actions(&newest)
+    }
+
+    /// Forecast of a set of actions, one a target.
+    pub fn actions(&self, actions: &[(Target, Action)]) -> PlanForecast {
+        let mut used: Vec<(Target, Action)> = actions.iter().filter(|(_, a)| *a != Action::Keep).cloned().collect();
+        let mut skipped = Vec::new();
+        let mut cost = self.cost(&used);
+        if cost.is_err() {
+            // Something does not combine: take actions in order as long as they do.
+            let mut good: Vec<(Target, Action)> = Vec::new();
+            for a in used {
+                good.push(a);
+                if let Err(e) = self.cost(&good) {
+                    skipped.push(e);
+                    good.pop();
+                }
+            }
+            cost = self.cost(&good);
+            used = good;
+        }
+        let Ok(cost) = cost else { return PlanForecast { skipped, ..PlanForecast::default() } };
+        let (kl, unknown) = self.harm(&used);
+        let d_top1 = self.top1(kl, unknown);
+        let d_ms = (cost.latency_ms - self.whole_ms) * self.trust.latency;
+        let latency = around(d_ms, cost.latency_spread * self.trust.latency);
+        let base_macs = self.base.total.conv_linear;
+        let ratio = |new: u64, old: u64| exactly(if old > 0 { new as f64 / old as f64 } else { 1.0 });
+        let per_whole = |ms: f64| if self.whole_ms > 0.0 { (1.0 + ms / self.whole_ms).max(0.0) } else { 1.0 };
+        PlanForecast {
+            forecast: Forecast {
+                d_latency_ms: latency,
+                d_macs: cost.macs as i64 - base_macs as i64,
+                d_params: cost.params as i64 - self.base.params as i64,
+                d_bytes: cost.bytes as i64 - self.base_bytes as i64,
+                d_top1,
+                d_loss: kl * self.trust.drop,
+            },
+            latency: Estimate {
+                value: per_whole(latency.value),
+                low: per_whole(latency.low),
+                high: per_whole(latency.high),
+            },
+            macs: ratio(cost.macs, base_macs),
+            memory: ratio(cost.bytes, self.base_bytes),
+            params: ratio(cost.params, self.base.params),
+            d_top1,
+            skipped,
+        }
+    }
+
+    /// What the original costs.
+    pub fn base(&self) -> Cost {
+        Cost {
+            macs: self.base.total.conv_linear,
+            params: self.base.params,
+            bytes: self.base_bytes,
+            latency_ms: self.whole_ms,
+            latency_spread: 0.0,
+        }
+    }
+
+    /// Cost of the model after `actions`; an error in words when they cannot be applied together.
+    pub fn cost(&self, actions: &[(Target, Action)]) -> Result<Cost, String> {
+        let graph = prune::shrink(&self.graph, &self.groups, actions).map_err(|e| e.to_string())?;
+        let new = totals(&graph).ok_or("the changed graph has no shapes")?;
+        let mut precision = PrecisionPlan::default();
+        for (t, a) in actions {
+            if let (Target::Layer(l), Action::Precision { precision: p }) = (t, a) {
+                precision.set(l.clone(), *p);
+            }
+        }
+        let (mut ms, mut spread, mut bytes) = (0.0, 0.0, 0u64);
+        for row in &self.rows {
+            if !new.reachable.get(row.node).copied().unwrap_or(true) {
+                continue;
+            }
+            let (Some(old_node), Some(new_node)) = (self.graph.nodes.get(row.node), graph.nodes.get(row.node)) else {
+                continue;
+            };
+            let p = match precision.nodes.get(&old_node.name) {
+                Some(p) => *p,
+                None => row.precision,
+            };
+            let same = p == row.precision && old_node.op == new_node.op;
+            let (factor, doubt) =
+                if same { self.elements(row.node, &new) } else { self.factor(row, &new_node.op, p, &new) };
+            ms += row.ms * factor;
+            spread += row.ms * (1.0 - factor).abs() * doubt;
+            bytes += if same { row.bytes } else { stored(row.bytes, &old_node.op, row.precision, &new_node.op, p) };
+        }
+        if self.rows.is_empty() {
+            bytes = new.params * 4;
+        }
+        Ok(Cost {
+            macs: new.total.conv_linear,
+            params: new.params,
+            bytes,
+            latency_ms: ms * self.scale,
+            latency_spread: spread * self.scale,
+        })
+    }
+
+    /// Sum of the curves, nats, and how many actions have no curve. What lies in a removed block is counted once, there.
+    pub fn harm(&self, actions: &[(Target, Action)]) -> (f64, usize) {
+        let removed: Vec<&str> = actions
+            .iter()
+            .filter(|(_, a)| *a == Action::RemoveBlock)
+            .filter_map(|(t, _)| if let Target::Block(b) = t { Some(b.as_str()) } else { None })
+            .collect();
+        let (mut kl, mut unknown) = (0.0, 0);
+        for (t, a) in actions {
+            if !matches!(t, Target::Block(_)) && self.block_of(t).is_some_and(|b| removed.contains(&b)) {
+                continue;
+            }
+            match self.harm_of(t, a) {
+                Some(h) => kl += h,
+                None => unknown += 1,
+            }
+        }
+        (kl, unknown)
+    }
+
+    /// Expected KL of one action alone, nats; `None` when its sensitivity was not measured.
+    pub fn harm_of(&self, target: &Target, action: &Action) -> Option<f64> {
+        match (target, action) {
+            (_, Action::Keep) | (_, Action::Precision { precision: Precision::F32 }) => Some(0.0),
+            (Target::Group(g), Action::Prune { ratio, kept }) => {
+                let group = self.groups.iter().find(|x| &x.id == g)?;
+                let keep = if kept.is_empty() { group.kept_at(*ratio) } else { kept.len() };
+                Some(self.curves.get(&SensTarget::Group(g.clone()))?.at(group.ratio_of(keep)))
+            }
+            (Target::Layer(l), Action::Precision { precision }) => {
+                Some(self.curves.get(&SensTarget::Layer(l.clone(), *precision))?.at(0.0))
+            }
+            (Target::Block(b), Action::RemoveBlock) => Some(self.curves.get(&SensTarget::Block(b.clone()))?.at(0.0)),
+            (Target::Group(_) | Target::Layer(_) | Target::Block(_), _) => None,
+        }
+    }
+
+    fn block_of<'a>(&'a self, target: &'a Target) -> Option<&'a str> {
+        match target {
+            Target::Group(g) => self.groups.iter().find(|x| &x.id == g)?.block.as_deref(),
+            Target::Layer(l) => {
+                let id = *self.index.get(l)?;
+                self.graph.blocks.iter().find(|b| b.nodes.iter().any(|n| n.index() == id)).map(|b| b.name.as_str())
+            }
+            Target::Block(b) => Some(b),
+        }
+    }
+
+    /// Expected top-1 change for a total KL.
+    pub fn top1(&self, kl: f64, unknown: usize) -> Estimate {
+        let points = points_of(kl * self.trust.drop);
+        let s = self.trust.drop_spread;
+        let unmeasured = unknown as f64;
+        Estimate {
+            value: -points,
+            low: -(points * (1.0 + s) + if kl > 0.0 { 0.05 } else { 0.0 } + unmeasured),
+            high: -(points * (1.0 - s)).max(0.0) + if kl > 0.0 { 0.05 } else { 0.0 },
+        }
+    }
+
+    /// The largest total KL whose expected drop is at most `points`.
+    pub fn harm_for(&self, points: f64) -> f64 {
+        let (mut lo, mut hi) = (0.0, 50.0);
+        for _ in 0..60 {
+            let mid = 0.5 * (lo + hi);
+            if -self.top1(mid, 0).value <= points { lo = mid } else { hi = mid }
+        }
+        lo
+    }
+
+    fn factor(&self, row: &RowTable, new: &Op, precision: Precision, totals: &Totals) -> (f64, f64) {
+        if let (Some(steps), Some((i, o))) = (&row.steps, widths(new)) {
+            if let (Some(now), Some(base)) = (steps.factor(i, o, precision), self.own_factor(row)) {
+                return (now / base.max(1e-9), 0.08);
+            }
+        }
+        let (old, now) = (self.base.macs.get(row.node), totals.macs.get(row.node));
+        let work = |m: Option<&Macs>| m.map_or(0, |m| m.conv_linear.max(m.attention));
+        let (factor, mut doubt) = match (work(old), work(now)) {
+            (0, _) => self.elements(row.node, totals),
+            // Fewer MACs never save all of their share: packing and memory stay.
+            (a, b) => (0.1 + 0.9 * b as f64 / a as f64, 0.3),
+        };
+        let int8 = match (row.precision, precision) {
+            (Precision::F32, Precision::Int8) => 0.6,
+            (Precision::Int8, Precision::F32) => 1.0 / 0.6,
+            (Precision::F32, Precision::F32) | (Precision::Int8, Precision::Int8) => 1.0,
+        };
+        if int8 != 1.0 {
+            doubt = 0.6;
+        }
+        (factor * int8, doubt)
+    }
+
+    fn own_factor(&self, row: &RowTable) -> Option<f64> {
+        let (i, o) = widths(&self.graph.nodes.get(row.node)?.op)?;
+        row.steps.as_ref()?.factor(i, o, row.precision)
+    }
+
+    /// An elementwise row takes time with its elements.
+    fn elements(&self, node: usize, new: &Totals) -> (f64, f64) {
+        match (self.base.elements.get(node), new.elements.get(node)) {
+            (Some(&a), Some(&b)) if a > 0 && a != b => (b as f64 / a as f64, 0.3),
+            _ => (1.0, 0.0),
+        }
+    }
+}
+
+/// Points of top-1 that a KL of the output against the original costs, as measured on held-out data with CIFAR-10
+/// ResNets and a small ViT (see `tests/budget_real.rs`): about proportional at first, then saturating.
+fn points_of(kl: f64) -> f64 {
+    90.0 * (1.0 - (-0.3 * kl.max(0.0)).exp())
+}
+
+fn exactly(value: f64) -> Estimate {
+    Estimate { value, low: value, high: value }
+}
+
+fn around(value: f64, half: f64) -> Estimate {
+    Estimate { value, low: value - half, high: value + half }
+}
+
+/// Input and output width of a layer that has a ladder.
+pub(crate) fn widths(op: &Op) -> Option<(usize, usize)> {
+    match op {
+        Op::Conv2d { in_ch, out_ch, .. } => Some((*in_ch, *out_ch)),
+        Op::Linear { in_features, out_features, .. } => Some((*in_features, *out_features)),
+        Op::Input { .. }
+        | Op::BatchNorm2d { .. }
+        | Op::LayerNorm { .. }
+        | Op::Activation { .. }
+        | Op::Add
+        | Op::MaxPool2d { .. }
+        | Op::GlobalAvgPool
+        | Op::ChannelPad { .. }
+        | Op::ToTokens
+        | Op::PrependTokens { .. }
+        | Op::AddPositions { .. }
+        | Op::Attention { .. }
+        | Op::SelectToken { .. }
+        | Op::MeanTokens { .. } => None,
+    }
+}
+
+fn totals(graph: &Graph) -> Option<Totals> {
+    let shapes = crate::graph::shapes(graph).ok()?;
+    let reachable = graph.reachable();
+    let macs: Vec<Macs> = graph
+        .iter()
+        .map(|(id, n)| {
+            if !reachable.get(id.index()).copied().unwrap_or(false) {
+                return Macs::default();
+            }
+            let ins: Vec<&[usize]> = n.inputs.iter().filter_map(|i| shapes.get(i.index()).map(Vec::as_slice)).collect();
+            crate::graph::node_macs(&n.op, &ins, shapes.get(id.index()).map_or(&[][..], Vec::as_slice))
+        })
+        .collect();
+    let live = |i: &usize| reachable.get(*i).copied().unwrap_or(false);
+    let ids: Vec<usize> = (0..graph.nodes.len()).filter(live).collect();
+    Some(Totals {
+        params: ids.iter().filter_map(|&i| graph.nodes.get(i)).map(|n| crate::graph::node_params(&n.op)).sum(),
+        total: ids.iter().filter_map(|&i| macs.get(i)).copied().sum(),
+        elements: shapes.iter().map(|s| s.iter().product::<usize>() as u64).collect(),
+        macs,
+        reachable,
+    })
+}
+
+/// Stored bytes after a change, in proportion to what the row held: f32 weights and bias, or int8 weights with one f32
+/// scale and one f32 bias a row.
+fn stored(held: u64, old: &Op, old_p: Precision, new: &Op, new_p: Precision) -> u64 {
+    let bytes = |op: &Op, p: Precision| -> f64 {
+        let (weights, rows) = match op {
+            Op::Conv2d { in_ch, out_ch, kernel, groups, .. } => {
+                (out_ch * (in_ch / (*groups).max(1)) * kernel[0] * kernel[1], *out_ch)
+            }
+            Op::Linear { in_features, out_features, .. } => (in_features * out_features, *out_features),
+            other => (crate::graph::node_params(other) as usize, 0),
+        };
+        match p {
+            Precision::F32 => 4.0 * (weights + rows) as f64,
+            Precision::Int8 => weights as f64 + 8.0 * rows as f64,
+        }
+    };
+    let before = bytes(old, old_p);
+    if before > 0.0 { (held as f64 * bytes(new, new_p) / before).round() as u64 } else { held }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::plan::testing::{chain, curves, ladders, profile_of};
+    use crate::plan::{Author, DecisionId};
+
+    fn world() -> (Graph, Vec<Group>, Forecaster) {
+        let (graph, groups) = chain(&[16, 32, 32], 16);
+        let profile = profile_of(&graph, 1.0);
+        let sens = curves(&groups, &[1.0, 0.5, 2.0], &["conv1", "conv2", "conv3"], 0.002);
+        let f = Forecaster::new(&graph, &groups, &profile, &ladders(&graph, &profile, 0.4), &sens);
+        (graph, groups, f)
+    }
+
+    fn prune(id: &str, ratio: f64) -> (Target, Action) {
+        (Target::Group(id.into()), Action::Prune { ratio, kept: Vec::new() })
+    }
+
+    fn int8(id: &str) -> (Target, Action) {
+        (Target::Layer(id.into()), Action::Precision { precision: Precision::Int8 })
+    }
+
+    #[test]
+    fn nothing_changes_nothing() {
+        let (_, groups, f) = world();
+        let keep: Vec<(Target, Action)> = groups.iter().map(|g| (Target::Group(g.id.clone()), Action::Keep)).collect();
+        for actions in [Vec::new(), keep] {
+            let p = f.actions(&actions);
+            assert_eq!(p.forecast, Forecast::default());
+            assert_eq!(
+                (p.latency, p.macs, p.memory, p.params),
+                (exactly(1.0), exactly(1.0), exactly(1.0), exactly(1.0))
+            );
+        }
+    }
+
+    #[test]
+    fn counts_equal_the_shrunk_graph() {
+        let (graph, groups, f) = world();
+        let actions = vec![prune("conv1", 0.5), prune("conv2", 0.25), prune("conv3", 0.75)];
+        let small = prune::shrink(&graph, &groups, &actions).expect("shrinks");
+        let macs = |g: &Graph| crate::graph::macs(g).expect("macs").iter().map(|m| m.conv_linear as i64).sum::<i64>();
+        let params = |g: &Graph| g.nodes.iter().map(|n| crate::graph::node_params(&n.op) as i64).sum::<i64>();
+        let p = f.actions(&actions);
+        assert_eq!(p.forecast.d_macs, macs(&small) - macs(&graph));
+        assert_eq!(p.forecast.d_params, params(&small) - params(&graph));
+        assert!((p.macs.value - macs(&small) as f64 / macs(&graph) as f64).abs() < 1e-12);
+        // The tables make time proportional to MACs, so the whole must follow.
+        assert!((p.latency.value - p.macs.value).abs() < 0.05, "{:?} {:?}", p.latency, p.macs);
+        assert!(p.latency.low <= p.latency.value && p.latency.value <= p.latency.high);
+        assert!(p.d_top1.low < p.d_top1.value && p.d_top1.value < 0.0 && p.d_top1.value <= p.d_top1.high);
+    }
+
+    #[test]
+    fn int8_is_counted_in_stored_bytes_and_measured_time() {
+        let (graph, _, f) = world();
+        let p = f.actions(&[int8("conv2")]);
+        let held = 4 * 16 * 32 * 9i64;
+        // Weights at a byte, one scale and one bias a row; the row held only weights, so it shrinks in proportion.
+        let want = held as f64 * (16.0 * 32.0 * 9.0 + 8.0 * 32.0) / (4.0 * (16.0 * 32.0 * 9.0 + 32.0)) - held as f64;
+        assert!((p.forecast.d_bytes as f64 - want).abs() < 1.0, "{} {want}", p.forecast.d_bytes);
+        assert_eq!(p.forecast.d_macs, 0);
+        let ms = crate::graph::macs(&graph).expect("macs")[3].conv_linear as f64 / 1e6;
+        assert!((p.forecast.d_latency_ms.value + 0.6 * ms * 1.1).abs() < 1e-6, "{:?} {ms}", p.forecast.d_latency_ms);
+    }
+
+    #[test]
+    fn more_cut_is_never_less_harm() {
+        let (_, _, f) = world();
+        let mut last = (0.0, 1.0);
+        for i in 1..8 {
+            let p = f.actions(&[prune("conv2", i as f64 / 8.0)]);
+            assert!(p.d_top1.value < last.0 && p.latency.value < last.1, "{i}");
+            last = (p.d_top1.value, p.latency.value);
+        }
+        assert!((-f.top1(f.harm_for(1.0), 0).value - 1.0).abs() < 1e-6);
+    }
+
+    #[test]
+    fn newest_decision_counts_and_vetoed_ones_do_not() {
+        let (_, _, f) = world();
+        let d = |ratio, status| Decision {
+            id: DecisionId(0),
+            round: 1,
+            target: Target::Group("conv1".into()),
+            action: Action::Prune { ratio, kept: Vec::new() },
+            author: Author::Human,
+            rationale: String::new(),
+            forecast: None,
+            status,
+            edited_from: None,
+            veto_reason: None,
+        };
+        let (a, b, c) = (d(0.5, Status::Approved), d(0.25, Status::Proposed), d(0.75, Status::Vetoed));
+        assert_eq!(f.plan(&[&a, &b, &c]), f.actions(&[prune("conv1", 0.25)]));
+        assert_eq!(f.decision(&a), f.actions(&[prune("conv1", 0.5)]).forecast);
+    }
+
+    #[test]
+    fn what_does_not_combine_is_left_out_and_named() {
+        let (_, _, f) = world();
+        let p = f.actions(&[prune("conv1", 0.5), prune("conv9", 0.5)]);
+        assert_eq!(p.skipped.len(), 1);
+        assert!(p.skipped[0].contains("conv9"), "{:?}", p.skipped);
+        assert_eq!(p.forecast, f.actions(&[prune("conv1", 0.5)]).forecast);
+    }
+
+    #[test]
+    fn budget_lines_follow_the_range() {
+        let (_, _, f) = world();
+        let p = f.actions(&[prune("conv2", 0.5)]);
+        let budget: Budget =
+            format!("macs={},latency={},drop=50", p.macs.value - 0.01, p.latency.value).parse().expect("b");
+        let lines = p.against(&budget);
+        let of = |n: &str| lines.iter().find(|l| l.name == n).map(|l| l.outcome);
+        assert_eq!(of("macs"), Some(Outcome::Reject));
+        assert_eq!(of("latency"), Some(Outcome::Undecided));
+        assert_eq!(of("drop"), Some(Outcome::Accept));
+        assert_eq!(of("params"), None);
+    }
+}

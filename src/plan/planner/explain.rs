@@ -1,0 +1,277 @@
+//! The planner's words: what it saw, what it chose and why, what it left alone, how near the goal it comes.
+//! Every figure in a sentence is one that the search used.
+
+use super::solve::{Candidate, Stop};
+use super::{Aim, PlannerInput, bound_by, curve_of};
+use crate::plan::{Action, Decision, Estimate, Forecast, Forecaster, Outcome, PlanForecast, Target, Trust};
+use crate::prune::GroupKind;
+use std::collections::BTreeMap;
+
+/// Decisions that get a sentence of their own; the others are summed up.
+const SPOKEN: usize = 10;
+
+type Say<'a> = &'a mut dyn FnMut(&str);
+
+pub(super) fn opening(input: &PlannerInput, aim: &Aim, trust: Trust, say: Say) {
+    let p = input.profile;
+    if p.whole.p50 > 0.0 {
+        say(&format!(
+            "One batch of {} takes {:.2} ms on {}, with {:.1} M MACs an image and {} of weights. ",
+            p.batch,
+            p.whole.p50,
+            p.device,
+            p.macs.conv_linear as f64 / 1e6,
+            bytes(p.weight_bytes as f64)
+        ));
+    }
+    let mut shares: BTreeMap<&str, f64> = BTreeMap::new();
+    let total: f64 = p.rows.iter().map(|r| r.latency.p50).sum::<f64>().max(1e-12);
+    for r in &p.rows {
+        *shares.entry(r.block.as_deref().unwrap_or(&r.name)).or_default() += r.latency.p50 / total;
+    }
+    let mut top: Vec<(&str, f64)> = shares.into_iter().collect();
+    top.sort_by(|a, b| b.1.total_cmp(&a.1));
+    if top.len() > 1 {
+        let named: Vec<String> = top.iter().take(3).map(|(n, s)| format!("{n} ({:.0} %)", 100.0 * s)).collect();
+        say(&format!("The cost sits in {}. ", named.join(", ")));
+    }
+    if aim.assumed_floor {
+        say("No goal is set, so I look for what half a point of top-1 buys; `:budget` sets one. ");
+    } else if aim.open_ended {
+        say(&format!(
+            "Only a floor is set: I take time and bytes as far as {:.2} points of top-1 allow. ",
+            aim.budget.drop.unwrap_or_default()
+        ));
+    } else {
+        say(&format!("The goal is {}. ", aim.budget));
+    }
+    if !aim.quantize {
+        say("Neither latency nor memory is asked for, so precision stays as it is. ");
+    }
+    if let Some(last) = input.past.last() {
+        say(&format!(
+            "Round {} measured {:+.2} points; accuracy forecasts are now scaled by {:.2}",
+            last.round, last.d_top1, trust.drop
+        ));
+        say(&if (trust.latency - 1.0).abs() > 0.05 {
+            format!(" and latency savings by {:.2}. ", trust.latency)
+        } else {
+            ". ".to_owned()
+        });
+    }
+}
+
+pub(super) fn landscape(input: &PlannerInput, candidates: &[Candidate], say: Say) {
+    // Compared at the level nearest a cut by half: who gives most for least.
+    let mut half: Vec<(&str, f64)> = candidates
+        .iter()
+        .filter(|c| matches!(c.target, Target::Group(_)))
+        .filter_map(|c| {
+            let at = c.levels.iter().position(|a| matches!(a, Action::Prune { ratio, .. } if *ratio >= 0.499))?;
+            Some((c.target.name(), *c.harm.get(at)?))
+        })
+        .collect();
+    if half.len() > 1 {
+        half.sort_by(|a, b| a.1.total_cmp(&b.1));
+        let name = |x: &(&str, f64)| format!("{} ({:.4})", x.0, x.1);
+        let k = (half.len() / 2).min(3);
+        let flat: Vec<String> = half.iter().take(k).map(name).collect();
+        let steep: Vec<String> = half.iter().rev().take(k).map(name).collect();
+        say(&format!(
+            "Cut by half and re-fitted, the output changes least (KL in nats) for {}, most for {}. ",
+            flat.join(", "),
+            steep.join(", ")
+        ));
+    }
+    let unknown = input
+        .groups
+        .iter()
+        .filter(|g| g.protected.is_none())
+        .filter(|g| input.sensitivity.get(&curve_of(&Target::Group(g.id.clone()), &Action::Keep)).is_none())
+        .count();
+    if unknown > 0 {
+        say(&format!("{unknown} groups have no sensitivity yet; I leave them alone. "));
+    }
+}
+
+pub(super) fn choices(input: &PlannerInput, decisions: &[Decision], say: Say) {
+    if decisions.is_empty() {
+        say("Nothing new to propose: what stands already does it. ");
+        return;
+    }
+    let saved = |d: &Decision| d.forecast.map_or(0.0, |f| -(f.d_macs as f64) - f.d_bytes as f64);
+    let mut order: Vec<&Decision> = decisions.iter().collect();
+    order.sort_by(|a, b| saved(b).total_cmp(&saved(a)));
+    for d in order.iter().take(SPOKEN) {
+        say(&format!("{}: {} {} ", d.target, action_words(input, &d.target, &d.action), d.rationale));
+    }
+    if let Some(rest) = order.get(SPOKEN..).filter(|r| !r.is_empty()) {
+        let pruned: Vec<f64> = rest
+            .iter()
+            .filter_map(|d| if let Action::Prune { ratio, .. } = d.action { Some(ratio) } else { None })
+            .collect();
+        let int8 = rest.iter().filter(|d| matches!(d.action, Action::Precision { .. })).count();
+        let mut parts = Vec::new();
+        if !pruned.is_empty() {
+            let (lo, hi) = pruned.iter().fold((f64::INFINITY, 0.0f64), |(l, h), &r| (l.min(r), h.max(r)));
+            parts.push(format!("{} groups lose {:.0} to {:.0} %", pruned.len(), 100.0 * lo, 100.0 * hi));
+        }
+        if int8 > 0 {
+            parts.push(format!("{int8} layers go to int8"));
+        }
+        let other = rest.len() - pruned.len() - int8;
+        if other > 0 {
+            parts.push(format!("{other} other changes"));
+        }
+        say(&format!("Beyond these, {}; each card says why. ", parts.join(" and ")));
+    }
+}
+
+pub(super) fn left_alone(input: &PlannerInput, candidates: &[Candidate], actions: &[(Target, Action)], say: Say) {
+    let frozen: Vec<String> =
+        input.constraints.iter().take(4).map(|c| format!("{} ({})", c.target, quoted(&c.reason))).collect();
+    if !frozen.is_empty() {
+        say(&format!("As you asked, I hold to your limits on {}. ", frozen.join(", ")));
+    }
+    let mut spared: Vec<(&Candidate, f64)> = candidates
+        .iter()
+        .filter(|c| matches!(c.target, Target::Group(_)))
+        .filter(|c| !actions.iter().any(|(t, _)| *t == c.target))
+        .filter_map(|c| Some((c, *c.harm.get(1)?)))
+        .collect();
+    spared.sort_by(|a, b| b.1.total_cmp(&a.1));
+    if let Some((c, harm)) = spared.first() {
+        say(&format!(
+            "I left {} groups whole; {} is the dearest, where the first step already costs {:.4} nats. ",
+            spared.len(),
+            c.target.name(),
+            harm
+        ));
+    }
+    let protected = input.groups.iter().filter(|g| g.protected.is_some()).count();
+    if protected > 0 {
+        say(&format!("{protected} groups are protected by the graph itself. "));
+    }
+}
+
+pub(super) fn outcome(input: &PlannerInput, aim: &Aim, f: &PlanForecast, stop: Stop, say: Say) {
+    say(&format!(
+        "Together I expect latency ~{}, MACs {:.3}x, memory {:.3}x, parameters {:.3}x and top-1 ~{:+.2} [{:+.2}, {:+.2}]. ",
+        factor(f.latency),
+        f.macs.value,
+        f.memory.value,
+        f.params.value,
+        f.d_top1.value,
+        f.d_top1.low,
+        f.d_top1.high
+    ));
+    let missed: Vec<String> = f
+        .against(&aim.budget)
+        .iter()
+        .filter(|l| l.name != "drop" && l.forecast.value > l.target + 1e-9)
+        .map(|l| format!("{} at {:.3}x of the {:.3}x asked", l.name, l.forecast.value, l.target))
+        .collect();
+    match stop {
+        _ if aim.open_ended => {}
+        Stop::Met => {}
+        Stop::Floor => say(&format!(
+            "The goal cannot be met within {:.2} points as far as I can tell: this plan stops at the floor with {}. \
+             A larger drop, or training afterwards, would go further. ",
+            aim.budget.drop.unwrap_or_default(),
+            if missed.is_empty() { "every factor in reach".to_owned() } else { missed.join(", ") }
+        )),
+        Stop::Exhausted => say(&format!(
+            "The goal cannot be met: with everything I may touch taken, this is the nearest, {}. ",
+            if missed.is_empty() { "short of the goal by its margin".to_owned() } else { missed.join(", ") }
+        )),
+    }
+    if let Some(line) = f.against(&aim.budget).into_iter().find(|l| l.name == "drop") {
+        if line.forecast.value > line.target {
+            say(&format!(
+                "Mind the floor: the forecast drop of {:.2} is over the {:.2} allowed, though its range reaches {:.2}; the \
+                 evaluation will tell. ",
+                line.forecast.value,
+                line.target,
+                line.forecast.low.max(0.0)
+            ));
+        } else if line.outcome == Outcome::Undecided {
+            say("The floor lies within the forecast's range, so the evaluation decides. ");
+        }
+    }
+    let _ = input;
+}
+
+/// Why one decision, with its figures.
+pub(super) fn rationale(
+    input: &PlannerInput,
+    candidates: &[Candidate],
+    forecaster: &Forecaster,
+    target: &Target,
+    action: &Action,
+    forecast: &Forecast,
+) -> String {
+    let base = forecaster.base();
+    let harm = forecaster.harm_of(target, action).unwrap_or(0.0);
+    let share = |part: f64, whole: f64| if whole > 0.0 { 100.0 * part / whole } else { 0.0 };
+    let macs = share(-(forecast.d_macs as f64), base.macs as f64);
+    let mem = share(-(forecast.d_bytes as f64), base.bytes as f64);
+    let ms = share(-forecast.d_latency_ms.value, base.latency_ms);
+    let mut saves = Vec::new();
+    for (v, what) in [(ms, "of the latency"), (macs, "of the MACs"), (mem, "of the bytes")] {
+        if v >= 0.05 {
+            saves.push(format!("{}{v:.1} % {what}", if what.ends_with("latency") { "~" } else { "" }));
+        }
+    }
+    let saves = if saves.is_empty() { "little by itself".to_owned() } else { saves.join(", ") };
+    let mut text = format!("Saves {saves} for a KL of {harm:.4} nats.");
+    match action {
+        Action::Prune { .. } => {
+            let cand = candidates.iter().find(|c| &c.target == target);
+            let at = cand.and_then(|c| c.levels.iter().position(|l| super::same(l, action)));
+            if let Some((next, now)) = cand.zip(at).and_then(|(c, i)| Some((c.harm.get(i + 1)?, c.harm.get(i)?))) {
+                text.push_str(&format!(" The next step would cost {:.4} more.", (next - now).max(0.0)));
+            }
+        }
+        Action::Precision { .. } => {
+            if forecast.d_latency_ms.value > 0.0 {
+                text.push_str(" It is not faster on this device; the bytes are what counts here.");
+            }
+        }
+        Action::RemoveBlock => text.push_str(" Its shortcut carries the signal on."),
+        Action::Keep => {}
+    }
+    if let Some(c) = bound_by(input.constraints, target) {
+        text.push_str(&format!(" Held within your limit ({}).", quoted(&c.reason)));
+    }
+    text
+}
+
+fn action_words(input: &PlannerInput, target: &Target, action: &Action) -> String {
+    match action {
+        Action::Keep => "stays whole.".into(),
+        Action::RemoveBlock => "goes.".into(),
+        Action::Precision { precision } => format!("runs in {}.", precision.label()),
+        Action::Prune { ratio, .. } => {
+            let Some(g) = input.groups.iter().find(|g| g.id == target.name()) else { return "is cut.".into() };
+            let unit = match g.kind {
+                GroupKind::Channels | GroupKind::Residual => "channels",
+                GroupKind::Neurons => "neurons",
+                GroupKind::Heads => "heads",
+                GroupKind::Width => "dimensions",
+            };
+            format!("{} → {} {unit} (−{:.0} %).", g.size, g.kept_at(*ratio), 100.0 * ratio)
+        }
+    }
+}
+
+fn factor(e: Estimate) -> String {
+    format!("{:.2}x [{:.2}, {:.2}]", e.value, e.low, e.high)
+}
+
+fn bytes(v: f64) -> String {
+    if v >= 1e6 { format!("{:.2} MB", v / 1e6) } else { format!("{:.0} kB", v / 1e3) }
+}
+
+fn quoted(reason: &str) -> String {
+    if reason.is_empty() { "no reason given".into() } else { reason.chars().take(60).collect() }
+}

@@ -1,0 +1,270 @@
+//! The search behind the built-in planner: which level of every target meets all budget items at least harm.
+//!
+//! A multiple-choice knapsack with several weights, solved greedily on the hull of cost against harm (the next move is
+//! the jump, to any stronger level, that closes most of what is missing for the harm it does), then improved by giving
+//! back and by exchanging. Every cost is an exact recount through [`Forecaster::cost`], because groups that share a
+//! layer multiply. Pure and deterministic.
+
+use crate::plan::{Action, Cost, Forecaster, Target};
+
+/// A target and its possible actions, weakest first. Level 0 is "leave it alone".
+#[derive(Debug, Clone)]
+pub(super) struct Candidate {
+    pub target: Target,
+    pub levels: Vec<Action>,
+    /// KL of each level, nats.
+    pub harm: Vec<f64>,
+    /// The block it lies in: gone with it.
+    pub block: Option<String>,
+}
+
+/// One budget item in absolute units.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Need {
+    pub kind: Kind,
+    pub limit: f64,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Kind {
+    Latency,
+    Macs,
+    Memory,
+    Params,
+}
+
+/// Why the search stopped.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Stop {
+    Met,
+    /// The next move would have gone below the accuracy floor.
+    Floor,
+    /// Nothing left to take.
+    Exhausted,
+}
+
+#[derive(Debug, Clone)]
+pub(super) struct Solution {
+    pub actions: Vec<(Target, Action)>,
+    pub stop: Stop,
+}
+
+pub(super) struct Problem<'a> {
+    pub forecaster: &'a Forecaster,
+    /// Already decided by the human: part of every cost.
+    pub fixed: Vec<(Target, Action)>,
+    pub candidates: Vec<Candidate>,
+    pub needs: Vec<Need>,
+    /// Total KL allowed, nats; infinite without a floor.
+    pub harm_limit: f64,
+}
+
+/// Harm below which two moves count as equally harmless, nats.
+const HARMLESS: f64 = 2e-5;
+/// Recounts allowed in the improving passes.
+const IMPROVE: usize = 1500;
+
+#[derive(Clone)]
+struct At {
+    level: Vec<usize>,
+    missing: Vec<f64>,
+    harm: f64,
+}
+
+struct Move {
+    level: usize,
+    score: f64,
+    fresh: bool,
+}
+
+impl Problem<'_> {
+    /// Solves; never fails: what cannot be met is told by [`Solution::stop`].
+    pub fn solve(&self) -> Solution {
+        let mut at = self.at(vec![0; self.candidates.len()]).unwrap_or(At {
+            level: vec![0; self.candidates.len()],
+            missing: self.needs.iter().map(|_| f64::INFINITY).collect(),
+            harm: 0.0,
+        });
+        let scale: Vec<f64> = at.missing.iter().map(|&m| 1.0 / m.max(1e-12)).collect();
+        let mut moves: Vec<Option<Move>> =
+            (0..self.candidates.len()).map(|_| Some(Move { level: 0, score: f64::INFINITY, fresh: false })).collect();
+        let mut floor_hit = false;
+        while !met(&at) {
+            let best = moves
+                .iter()
+                .enumerate()
+                .filter_map(|(i, m)| m.as_ref().map(|m| (m.score, m.fresh, i)))
+                .max_by(|a, b| a.0.total_cmp(&b.0).then(a.1.cmp(&b.1)).then(b.2.cmp(&a.2)));
+            let Some((_, fresh, i)) = best else { break };
+            if !fresh {
+                moves[i] = self.best_move(i, &at, &scale, &mut floor_hit);
+                continue;
+            }
+            let Some(level) = moves[i].as_ref().map(|m| m.level) else { continue };
+            let mut next = at.level.clone();
+            next[i] = level;
+            match self.at(next) {
+                Some(n) => at = n,
+                None => moves[i] = None,
+            }
+            for m in moves.iter_mut().flatten() {
+                m.fresh = false;
+            }
+        }
+        let stop = match (met(&at), floor_hit) {
+            (true, _) => Stop::Met,
+            (false, true) => Stop::Floor,
+            (false, false) => Stop::Exhausted,
+        };
+        let level = if stop == Stop::Met { self.improve(at) } else { at.level };
+        Solution { actions: self.actions(&level), stop }
+    }
+
+    /// The actions of `level`, fixed ones first; what lies in a removed block is left out.
+    fn actions(&self, level: &[usize]) -> Vec<(Target, Action)> {
+        let mut out = self.fixed.clone();
+        let gone: Vec<&str> = self
+            .candidates
+            .iter()
+            .zip(level)
+            .filter(|(c, l)| **l > 0 && matches!(c.target, Target::Block(_)))
+            .map(|(c, _)| c.target.name())
+            .collect();
+        for (c, &l) in self.candidates.iter().zip(level) {
+            let inside = !matches!(c.target, Target::Block(_)) && c.block.as_deref().is_some_and(|b| gone.contains(&b));
+            if let Some(action) = c.levels.get(l).filter(|_| l > 0 && !inside) {
+                out.push((c.target.clone(), action.clone()));
+            }
+        }
+        out
+    }
+
+    fn at(&self, level: Vec<usize>) -> Option<At> {
+        let actions = self.actions(&level);
+        let cost = self.forecaster.cost(&actions).ok()?;
+        let missing = self.needs.iter().map(|n| self.value(n.kind, &cost) - n.limit).collect();
+        Some(At { harm: self.forecaster.harm(&actions).0, level, missing })
+    }
+
+    /// The item's forecast in absolute units, on the careful side for latency.
+    fn value(&self, kind: Kind, cost: &Cost) -> f64 {
+        match kind {
+            Kind::Latency => {
+                let base = self.forecaster.base().latency_ms;
+                base + (cost.latency_ms - base + 0.5 * cost.latency_spread) * self.forecaster.trust().latency
+            }
+            Kind::Macs => cost.macs as f64,
+            Kind::Memory => cost.bytes as f64,
+            Kind::Params => cost.params as f64,
+        }
+    }
+
+    fn best_move(&self, i: usize, at: &At, scale: &[f64], floor_hit: &mut bool) -> Option<Move> {
+        let c = &self.candidates[i];
+        let now = at.level[i];
+        let left = c.levels.len().checked_sub(now + 1).filter(|&n| n > 0)?;
+        if !matches!(c.target, Target::Block(_)) && self.inside_removed(c, &at.level) {
+            return None;
+        }
+        let mut best: Option<Move> = None;
+        for jump in [1, 2, 3, 5, 8, 12, 18].into_iter().filter(|&j| j <= left) {
+            let mut level = at.level.clone();
+            level[i] = now + jump;
+            let Some(next) = self.at(level) else { continue };
+            if next.harm > self.harm_limit && next.harm > at.harm {
+                *floor_hit = true;
+                break;
+            }
+            let gain: f64 = at
+                .missing
+                .iter()
+                .zip(&next.missing)
+                .zip(scale)
+                .map(|((a, b), k)| {
+                    // Only what is still missing counts; making an item worse counts in full.
+                    let saved = a - b;
+                    k * if saved > 0.0 { saved.min(a.max(0.0)) } else { saved }
+                })
+                .sum();
+            let score = gain / ((next.harm - at.harm).max(0.0) + HARMLESS);
+            if gain > 1e-9 && best.as_ref().is_none_or(|m| score > m.score) {
+                best = Some(Move { level: now + jump, score, fresh: true });
+            }
+        }
+        best
+    }
+
+    fn inside_removed(&self, c: &Candidate, level: &[usize]) -> bool {
+        c.block.as_ref().is_some_and(|b| {
+            self.candidates
+                .iter()
+                .zip(level)
+                .any(|(o, &l)| l > 0 && matches!(&o.target, Target::Block(name) if name == b))
+        })
+    }
+
+    /// Gives back what overshoots, then exchanges a step here for a step there while that lowers the harm.
+    fn improve(&self, mut at: At) -> Vec<usize> {
+        let mut left = IMPROVE;
+        self.give_back(&mut at, &mut left);
+        loop {
+            let before = at.harm;
+            // Steps that would cost least, cheapest first.
+            let mut up: Vec<(f64, usize)> = self
+                .candidates
+                .iter()
+                .enumerate()
+                .filter_map(|(i, c)| {
+                    let (now, next) = (c.harm.get(at.level[i])?, c.harm.get(at.level[i] + 1)?);
+                    Some((next - now, i))
+                })
+                .collect();
+            up.sort_by(|a, b| a.0.total_cmp(&b.0));
+            for (_, i) in up {
+                if left == 0 {
+                    break;
+                }
+                let mut level = at.level.clone();
+                level[i] += 1;
+                left -= 1;
+                let Some(mut trial) = self.at(level) else { continue };
+                self.give_back(&mut trial, &mut left);
+                if met(&trial) && trial.harm < at.harm - 1e-9 {
+                    at = trial;
+                }
+            }
+            if left == 0 || at.harm > before - 1e-6 {
+                return at.level;
+            }
+        }
+    }
+
+    /// Lowers levels, most harmful step first, as long as the budget stays met.
+    fn give_back(&self, at: &mut At, left: &mut usize) {
+        let mut stuck = vec![false; self.candidates.len()];
+        while *left > 0 {
+            let best = self
+                .candidates
+                .iter()
+                .enumerate()
+                .filter(|(i, _)| !stuck[*i] && at.level[*i] > 0)
+                .filter_map(|(i, c)| Some((c.harm.get(at.level[i])? - c.harm.get(at.level[i] - 1)?, i)))
+                .max_by(|a, b| a.0.total_cmp(&b.0));
+            let Some((relief, i)) = best else { return };
+            if relief <= 0.0 {
+                return;
+            }
+            let mut level = at.level.clone();
+            level[i] -= 1;
+            *left -= 1;
+            match self.at(level) {
+                Some(n) if met(&n) && n.harm < at.harm => *at = n,
+                Some(_) | None => stuck[i] = true,
+            }
+        }
+    }
+}
+
+fn met(at: &At) -> bool {
+    at.missing.iter().all(|&m| m <= 1e-9)
+}

@@ -1,0 +1,161 @@
+//! Small graphs, groups and tables for the tests of this room.
+
+use super::{Constraint, Limit, Target};
+use crate::graph::{Activation, Graph, Node, NodeId, Op, ParamRef, ParamRole};
+use crate::profile::{
+    Ladder, LadderPoint, LatencyStats, LayerRow, Profile, SensCurve, SensPoint, SensTarget, Sensitivity,
+};
+use crate::prune::{Group, GroupKind, Member, MemberRole};
+use crate::quant::Precision;
+
+fn node(name: &str, op: Op, inputs: &[u32], params: &[ParamRole]) -> Node {
+    let params = params.iter().map(|&role| ParamRef { role, name: format!("{name}.{role:?}") }).collect();
+    Node { name: name.into(), op, inputs: inputs.iter().map(|&i| NodeId(i)).collect(), params }
+}
+
+/// `conv1 relu1 conv2 relu2 … pool fc` of 3x3 convolutions on `[3, side, side]`, with one group a convolution.
+pub fn chain(widths: &[usize], side: usize) -> (Graph, Vec<Group>) {
+    let mut nodes = vec![node("image", Op::Input { shape: vec![3, side, side] }, &[], &[])];
+    let mut groups = Vec::new();
+    let mut in_ch = 3;
+    let member = |node: String, role, axis| Member {
+        node,
+        roles: vec![ParamRole::Weight],
+        axis,
+        role,
+        offset: 0,
+        width: 1,
+        blocks: 1,
+        stride: 0,
+    };
+    for (i, &out_ch) in widths.iter().enumerate() {
+        let (name, last) = (format!("conv{}", i + 1), nodes.len() as u32 - 1);
+        let op = Op::Conv2d { in_ch, out_ch, kernel: [3, 3], stride: [1, 1], padding: [1, 1], groups: 1, bias: false };
+        nodes.push(node(&name, op, &[last], &[ParamRole::Weight]));
+        nodes.push(node(&format!("relu{}", i + 1), Op::Activation { act: Activation::Relu }, &[last + 1], &[]));
+        let next = if i + 1 < widths.len() { format!("conv{}", i + 2) } else { "fc".into() };
+        groups.push(Group {
+            id: name.clone(),
+            kind: GroupKind::Channels,
+            size: out_ch,
+            granule: 1,
+            members: vec![member(name, MemberRole::Producer, 0), member(next, MemberRole::Consumer, 1)],
+            protected: None,
+            block: None,
+        });
+        in_ch = out_ch;
+    }
+    let last = nodes.len() as u32 - 1;
+    nodes.push(node("pool", Op::GlobalAvgPool, &[last], &[]));
+    let fc = Op::Linear { in_features: in_ch, out_features: 10, bias: true };
+    nodes.push(node("fc", fc, &[last + 1], &[ParamRole::Weight, ParamRole::Bias]));
+    let output = NodeId(nodes.len() as u32 - 1);
+    (Graph { nodes, output, blocks: Vec::new() }, groups)
+}
+
+pub fn group_of<'a>(groups: &'a [Group], id: &str) -> &'a Group {
+    groups.iter().find(|g| g.id == id).expect("group")
+}
+
+pub fn freeze(target: Target) -> Vec<Constraint> {
+    vec![Constraint { target, limit: Limit::Freeze, reason: "no".into() }]
+}
+
+pub fn stats(ms: f64) -> LatencyStats {
+    LatencyStats { n: 10, p50: ms, p95: ms * 1.1, p99: ms * 1.2, mean: ms, min: ms * 0.95 }
+}
+
+/// A profile whose conv and linear rows take `ms_per_mmac` a million MACs; the whole takes 1.1 times their sum.
+pub fn profile_of(graph: &Graph, ms_per_mmac: f64) -> Profile {
+    let macs = crate::graph::macs(graph).expect("macs");
+    let shapes = crate::graph::shapes(graph).expect("shapes");
+    let mut rows = Vec::new();
+    for (i, n) in graph.nodes.iter().enumerate() {
+        if !matches!(n.op, Op::Conv2d { .. } | Op::Linear { .. }) {
+            continue;
+        }
+        let params = crate::graph::node_params(&n.op);
+        rows.push(LayerRow {
+            name: n.name.clone(),
+            kind: "layer".into(),
+            block: None,
+            fused: Vec::new(),
+            kernel: "test".into(),
+            precision: Precision::F32,
+            latency: stats(macs[i].conv_linear as f64 / 1e6 * ms_per_mmac),
+            share: 0.0,
+            weight_bytes: params * 4,
+            activation_bytes: 0,
+            macs: macs[i],
+            params,
+            intensity: 1.0,
+            bound: crate::profile::Bound::Compute,
+            efficiency: 0.5,
+            out_shape: shapes[i].clone(),
+        });
+    }
+    let total: f64 = rows.iter().map(|r| r.latency.p50).sum();
+    Profile {
+        device: "cpu".into(),
+        threads: 1,
+        batch: 1,
+        runs: 10,
+        ceilings: Default::default(),
+        whole: stats(total * 1.1),
+        weight_bytes: rows.iter().map(|r| r.weight_bytes).sum(),
+        params: rows.iter().map(|r| r.params).sum(),
+        macs: rows.iter().map(|r| r.macs).sum(),
+        peak_activation_bytes: 0,
+        rows,
+    }
+}
+
+/// `kl = weight · (exp(3 ratio) − 1) / 100` for every group, `int8_kl` for every layer.
+pub fn curves(groups: &[Group], weights: &[f64], layers: &[&str], int8_kl: f64) -> Sensitivity {
+    let point = |ratio: f64, kl: f64| SensPoint { ratio, d_loss: kl, kl, d_top1: -kl * 5.0 };
+    let mut curves: Vec<SensCurve> = groups
+        .iter()
+        .zip(weights)
+        .map(|(g, w)| SensCurve {
+            target: SensTarget::Group(g.id.clone()),
+            points: [0.125, 0.25, 0.5, 0.75].iter().map(|&r| point(r, w * ((3.0 * r).exp() - 1.0) / 100.0)).collect(),
+            images: 64,
+        })
+        .collect();
+    for l in layers {
+        curves.push(SensCurve {
+            target: SensTarget::Layer((*l).into(), Precision::Int8),
+            points: vec![point(0.0, int8_kl)],
+            images: 64,
+        });
+    }
+    Sensitivity { curves, base_loss: 0.1, base_top1: 0.95 }
+}
+
+/// Ladders in which time is proportional to both widths and int8 takes `int8` of f32.
+pub fn ladders(graph: &Graph, profile: &Profile, int8: f64) -> Vec<Ladder> {
+    let mut out = Vec::new();
+    for n in &graph.nodes {
+        let (i, o) = match n.op {
+            Op::Conv2d { in_ch, out_ch, .. } => (in_ch, out_ch),
+            Op::Linear { in_features, out_features, .. } => (in_features, out_features),
+            _ => continue,
+        };
+        let full = profile.rows.iter().find(|r| r.name == n.name).map_or(1.0, |r| r.latency.p50);
+        let at = |iw: usize, ow: usize, precision, k: f64| LadderPoint {
+            in_width: iw,
+            out_width: ow,
+            precision,
+            ms: full * k * (iw as f64 / i as f64) * (ow as f64 / o as f64),
+        };
+        let mut points = vec![at(i, o, Precision::F32, 1.0), at(i, o, Precision::Int8, int8)];
+        for (iw, ow) in [(i / 2, o), (i, o / 2), (i / 2, o / 2)] {
+            if iw > 0 && ow > 0 {
+                points.push(at(iw, ow, Precision::F32, 1.0));
+                points.push(at(iw, ow, Precision::Int8, int8));
+            }
+        }
+        out.push(Ladder { layer: n.name.clone(), points });
+    }
+    out
+}
