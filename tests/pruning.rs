@@ -1,0 +1,299 @@
+//! The property that structured pruning stands on, over every group of every family: a model whose pruned units are
+//! zeroed equals the pruned model. Also block removal, and the groups that known networks must have.
+
+use candle_core::{Device, Tensor};
+use paring::exec::reference;
+use paring::graph::{Activation, Graph, Op, ParamRole};
+use paring::model::families::{
+    CifarResnetSpec, FamilySpec, HfVitSpec, ResnetBlock, ResnetSpec, TimmVitSpec, TorchVitSpec, VitDims,
+};
+use paring::model::{self, Model, Param};
+use paring::prune::{self, Action, Group, GroupKind, MemberRole, PruneError, Target};
+use proptest::prelude::*;
+use std::sync::Arc;
+
+fn specs() -> Vec<(&'static str, FamilySpec)> {
+    let dims = VitDims { image: 16, patch: 4, dim: 24, depth: 2, heads: 4, mlp: 32, classes: 5 };
+    let resnet = |block, inner: [usize; 4], outer, depths| {
+        FamilySpec::Resnet(ResnetSpec { block, depths, inner, outer, stem: 8, groups: 1, classes: 5, image: 32 })
+    };
+    vec![
+        (
+            "cifar",
+            FamilySpec::CifarResnet(CifarResnetSpec { blocks: 2, widths: [16, 32, 64], classes: 5, image: 16 }),
+        ),
+        ("basic", resnet(ResnetBlock::Basic, [8, 16, 24, 32], [8, 16, 24, 32], [2, 1, 1, 2])),
+        ("bottleneck", resnet(ResnetBlock::Bottleneck, [8, 8, 16, 16], [16, 32, 32, 64], [2, 2, 1, 1])),
+        ("torch", FamilySpec::TorchVit(TorchVitSpec { dims: dims.clone(), act: Activation::Relu })),
+        (
+            "hf",
+            FamilySpec::HfVit(HfVitSpec {
+                dims: dims.clone(),
+                prefix: "vit".into(),
+                distilled: false,
+                act: Activation::GeluErf,
+                eps: 1e-12,
+                qkv_bias: true,
+            }),
+        ),
+        (
+            "deit",
+            FamilySpec::HfVit(HfVitSpec {
+                dims: dims.clone(),
+                prefix: "deit".into(),
+                distilled: true,
+                act: Activation::GeluErf,
+                eps: 1e-12,
+                qkv_bias: false,
+            }),
+        ),
+        (
+            "timm",
+            FamilySpec::TimmVit(TimmVitSpec {
+                dims: dims.clone(),
+                qkv_bias: true,
+                class_token: true,
+                mean_pool: false,
+            }),
+        ),
+        (
+            "timm mean",
+            FamilySpec::TimmVit(TimmVitSpec { dims, qkv_bias: false, class_token: false, mean_pool: true }),
+        ),
+    ]
+}
+
+fn logits(m: &Model, seed: u64) -> Vec<f32> {
+    let shape = m.graph.input_shape();
+    let n: usize = shape.iter().product();
+    // A fixed, rough picture: no randomness of the tensor library's own.
+    let values: Vec<f32> = (0..2 * n).map(|i| (((i as u64 + seed) * 2654435761 % 1000) as f32) / 500.0 - 1.0).collect();
+    let x = Tensor::from_vec(values, (2, shape[0], shape[1], shape[2]), &Device::Cpu).unwrap();
+    let params = reference::tensors(&m.params, &Device::Cpu).unwrap();
+    let out = reference::forward(&m.graph, &params, &x, reference::Mode::Eval, &mut reference::Capture::none());
+    out.unwrap().flatten_all().unwrap().to_vec1().unwrap()
+}
+
+/// Zeroes `indices` along `axis` of a tensor.
+fn zero(m: &mut Model, name: &str, axis: usize, indices: &[usize]) {
+    let p = m.params.get(name).unwrap();
+    let (shape, mut data) = (p.shape().to_vec(), p.values().into_owned());
+    let inner: usize = shape[axis + 1..].iter().product();
+    for (i, v) in data.iter_mut().enumerate() {
+        if indices.contains(&(i / inner % shape[axis])) {
+            *v = 0.0;
+        }
+    }
+    m.params.insert(name.to_owned(), Param::owned(shape, data).unwrap());
+}
+
+/// The model with the units that are not in `kept` zeroed: what computes them and what carries them along, never what
+/// reads them.
+fn zeroed(model: &Model, group: &Group, kept: &[u32]) -> Model {
+    let mut m = model.clone();
+    for member in &group.members {
+        if member.role == MemberRole::Consumer {
+            continue;
+        }
+        let gone: Vec<usize> = (0..group.size)
+            .filter(|u| !kept.contains(&(*u as u32)))
+            .flat_map(|u| member.indices(u).collect::<Vec<_>>())
+            .collect();
+        let id = m.graph.by_name(&member.node).unwrap();
+        let node = m.graph.node(id).clone();
+        for p in node.params.iter().filter(|p| member.roles.contains(&p.role) && p.role != ParamRole::Var) {
+            zero(&mut m, &p.name, member.axis, &gone);
+        }
+        if let Op::ChannelPad { .. } = node.op {
+            let graph = Arc::make_mut(&mut m.graph);
+            if let Op::ChannelPad { map, .. } = &mut graph.nodes[id.index()].op {
+                gone.iter().for_each(|&j| map[j] = None);
+            }
+        }
+    }
+    m
+}
+
+fn close(a: &[f32], b: &[f32], what: &str) {
+    assert_eq!(a.len(), b.len(), "{what}");
+    let scale = b.iter().fold(1f32, |m, v| m.max(v.abs()));
+    for (x, y) in a.iter().zip(b) {
+        assert!(x.is_finite() && (x - y).abs() <= 2e-4 * scale, "{what}: {x} against {y}");
+    }
+}
+
+fn check(model: &Model, groups: &[Group], cuts: &[(usize, Vec<u32>)], what: &str) {
+    let mut z = model.clone();
+    let mut actions = Vec::new();
+    for (g, kept) in cuts {
+        let group = &groups[*g];
+        z = zeroed(&z, group, kept);
+        let ratio = group.ratio_of(kept.len());
+        actions.push((Target::Group(group.id.clone()), Action::Prune { ratio, kept: kept.clone() }));
+    }
+    let pruned = prune::apply(model, groups, &actions).unwrap_or_else(|e| panic!("{what}: {e}"));
+    assert_eq!(*pruned.graph, prune::shrink(&model.graph, groups, &actions).unwrap(), "{what}");
+    assert!(paring::graph::macs(&pruned.graph).is_ok(), "{what}");
+    close(&logits(&pruned, 7), &logits(&z, 7), what);
+}
+
+/// `n` distinct units out of `size`, ascending, by a hash of `seed`.
+fn some_units(size: usize, n: usize, seed: u64) -> Vec<u32> {
+    let mut all: Vec<u32> = (0..size as u32).collect();
+    all.sort_by_key(|u| (*u as u64 + 1).wrapping_mul(seed | 1).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 20);
+    all.truncate(n.max(1));
+    all.sort_unstable();
+    all
+}
+
+fn prunable(groups: &[Group]) -> Vec<usize> {
+    (0..groups.len()).filter(|&g| groups[g].protected.is_none()).collect()
+}
+
+#[test]
+fn zeroed_equals_pruned_for_every_group_of_every_family() {
+    for (name, spec) in specs() {
+        let m = model::random(&spec, 11);
+        let groups = prune::groups(&m.graph);
+        let open = prunable(&groups);
+        assert!(open.len() >= 2, "{name}: {groups:?}");
+        for g in open {
+            for (i, part) in [0.2, 0.5, 0.85].into_iter().enumerate() {
+                let n = (groups[g].size as f64 * (1.0 - part)).round() as usize;
+                let kept = some_units(groups[g].size, n, g as u64 * 31 + i as u64);
+                check(&m, &groups, &[(g, kept)], &format!("{name}, group {}, {part}", groups[g].id));
+            }
+        }
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 24, failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn zeroed_equals_pruned_for_several_groups_at_once(
+        family in 0usize..8, seed in 0u64..1000, ratios in prop::collection::vec(0.0f64..0.95, 40), skip in 0u64..4,
+    ) {
+        let (name, spec) = specs().swap_remove(family);
+        let m = model::random(&spec, seed);
+        let groups = prune::groups(&m.graph);
+        let cuts: Vec<(usize, Vec<u32>)> = prunable(&groups)
+            .into_iter()
+            .filter(|g| !(*g as u64 + seed).is_multiple_of(skip + 2))
+            .map(|g| {
+                let n = (groups[g].size as f64 * (1.0 - ratios[g % ratios.len()])).round() as usize;
+                (g, some_units(groups[g].size, n, seed ^ g as u64))
+            })
+            .collect();
+        check(&m, &groups, &cuts, &format!("{name}, seed {seed}, {cuts:?}"));
+    }
+}
+
+#[test]
+fn removing_a_block_equals_zeroing_its_branches() {
+    for (name, spec) in specs() {
+        let m = model::random(&spec, 5);
+        let blocks: Vec<_> = m.graph.blocks.iter().filter(|b| !b.residual.is_empty()).cloned().collect();
+        assert!(!blocks.is_empty(), "{name}");
+        let all: Vec<usize> = (0..blocks.len()).collect();
+        for set in all.iter().map(|&b| vec![b]).chain([all.clone()]) {
+            let mut z = m.clone();
+            for r in set.iter().flat_map(|&b| &blocks[b].residual) {
+                let branch = m.graph.node(r.add).inputs.iter().find(|i| **i != r.skip).unwrap();
+                let last = m.graph.node(*branch).clone();
+                for role in [ParamRole::Weight, ParamRole::Bias] {
+                    let tensor = last.param(role).unwrap_or_else(|| panic!("{name}: {last:?}"));
+                    let rows = m.params.get(tensor).unwrap().shape()[0];
+                    zero(&mut z, tensor, 0, &(0..rows).collect::<Vec<_>>());
+                }
+            }
+            let actions: Vec<_> =
+                set.iter().map(|&b| (Target::Block(blocks[b].name.clone()), Action::RemoveBlock)).collect();
+            let cut = prune::apply(&m, &[], &actions).unwrap();
+            close(&logits(&cut, 3), &logits(&z, 3), &format!("{name} without {set:?}"));
+            assert!(cut.params.len() < m.params.len(), "{name}: the removed block's tensors are still there");
+        }
+    }
+}
+
+fn of<'a>(groups: &'a [Group], kind: GroupKind) -> Vec<&'a Group> {
+    groups.iter().filter(|g| g.kind == kind && g.protected.is_none()).collect()
+}
+
+#[test]
+fn resnet56_has_the_groups_that_its_drawing_shows() {
+    let graph: Graph = FamilySpec::CifarResnet(CifarResnetSpec::depth(56, 10)).build().unwrap();
+    let groups = prune::groups(&graph);
+    let inner = of(&groups, GroupKind::Channels);
+    assert_eq!(inner.len(), 27);
+    assert!(inner.iter().all(|g| g.block.is_some()));
+    let streams = of(&groups, GroupKind::Residual);
+    assert_eq!(streams.iter().map(|g| (g.size, g.granule)).collect::<Vec<_>>(), [(16, 1), (32, 2), (64, 4)]);
+    // An option-A shortcut gathers through its map, so it does not tie two streams together.
+    assert_eq!(streams[0].id, "conv1");
+    let why: Vec<&Group> = groups.iter().filter(|g| g.protected.is_some()).collect();
+    assert_eq!(why.len(), 2, "the image and the classes: {why:?}");
+}
+
+#[test]
+fn transformers_have_heads_neurons_and_a_protected_width() {
+    for (name, spec) in specs().into_iter().skip(3) {
+        let groups = prune::groups(&spec.build().unwrap());
+        let heads = of(&groups, GroupKind::Heads);
+        let neurons = of(&groups, GroupKind::Neurons);
+        assert_eq!((heads.len(), neurons.len()), (2, 2), "{name}: {groups:?}");
+        assert!(heads.iter().all(|g| g.size == 4 && g.granule == 1), "{name}");
+        assert!(neurons.iter().all(|g| g.size == 32 && g.granule == 2), "{name}");
+        assert!(of(&groups, GroupKind::Width).is_empty(), "{name}");
+        let width = groups.iter().find(|g| g.kind == GroupKind::Width).unwrap_or_else(|| panic!("{name}"));
+        assert!(width.protected.as_ref().unwrap().contains("layer norm"), "{name}");
+    }
+}
+
+#[test]
+fn ids_are_unique_and_members_name_real_axes() {
+    for (name, spec) in specs() {
+        let graph = spec.build().unwrap();
+        let groups = prune::groups(&graph);
+        let mut ids: Vec<&str> = groups.iter().map(|g| g.id.as_str()).collect();
+        ids.sort_unstable();
+        ids.dedup();
+        assert_eq!(ids.len(), groups.len(), "{name}");
+        for m in groups.iter().flat_map(|g| &g.members) {
+            assert!(graph.by_name(&m.node).is_some(), "{name}: {}", m.node);
+        }
+    }
+}
+
+#[test]
+fn senseless_actions_are_refused_by_name() {
+    let m = model::random(&specs()[0].1, 1);
+    let groups = prune::groups(&m.graph);
+    let g = of(&groups, GroupKind::Channels)[0];
+    let one = |t: Target, a: Action| prune::apply(&m, &groups, &[(t, a)]).err();
+    let prune = |ratio: f64, kept: &[u32]| Action::Prune { ratio, kept: kept.to_vec() };
+    let group = || Target::Group(g.id.clone());
+    assert!(matches!(one(group(), prune(1.0, &[])), Some(PruneError::Empty { .. })));
+    assert!(matches!(one(group(), prune(f64::NAN, &[0])), Some(PruneError::Ratio { .. })));
+    assert!(matches!(one(group(), prune(0.5, &[])), Some(PruneError::Unresolved { .. })));
+    assert!(matches!(one(group(), prune(0.5, &[0, 99])), Some(PruneError::KeptRange { unit: 99, .. })));
+    assert!(matches!(one(group(), prune(0.5, &[1, 1])), Some(PruneError::KeptOrder { unit: 1, .. })));
+    assert!(matches!(one(group(), prune(0.5, &[2, 1])), Some(PruneError::KeptOrder { unit: 1, .. })));
+    let classes = groups.iter().rfind(|g| g.protected.is_some() && g.size == 5).unwrap();
+    let e = one(Target::Group(classes.id.clone()), prune(0.5, &[0])).unwrap();
+    assert!(e.to_string().contains("hint:") && e.to_string().contains(&classes.id), "{e}");
+    let e = one(Target::Group("layer1.0.conv".into()), prune(0.5, &[0])).unwrap();
+    assert!(e.to_string().contains("did you mean `layer1.0.conv1`"), "{e}");
+    let precision = || Action::Precision { precision: paring::quant::Precision::Int8 };
+    assert!(matches!(one(Target::Layer("layer1.0.bn1".into()), precision()), Some(PruneError::NotQuantizable { .. })));
+    assert!(matches!(one(Target::Layer("nowhere".into()), precision()), Some(PruneError::Unknown { .. })));
+    assert!(matches!(one(group(), Action::RemoveBlock), Some(PruneError::Mismatch { .. })));
+    let stuck = m.graph.blocks.iter().find(|b| b.residual.is_empty()).map(|b| b.name.clone()).unwrap();
+    assert!(matches!(one(Target::Block(stuck), Action::RemoveBlock), Some(PruneError::NotRemovable { .. })));
+    // Precisions land in the plan, and a later `Keep` withdraws an earlier decision.
+    let conv = Target::Layer("layer1.0.conv1".into());
+    let set = prune::apply(&m, &groups, &[(conv.clone(), precision())]).unwrap();
+    assert_eq!(set.precision.get("layer1.0.conv1"), paring::quant::Precision::Int8);
+    let back = prune::apply(&m, &groups, &[(group(), prune(0.5, &[0, 1])), (group(), Action::Keep)]).unwrap();
+    assert_eq!(back.graph, m.graph);
+}
