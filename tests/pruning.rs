@@ -18,10 +18,7 @@ fn specs() -> Vec<(&'static str, FamilySpec)> {
         FamilySpec::Resnet(ResnetSpec { block, depths, inner, outer, stem: 8, groups: 1, classes: 5, image: 32 })
     };
     vec![
-        (
-            "cifar",
-            FamilySpec::CifarResnet(CifarResnetSpec { blocks: 2, widths: [16, 32, 64], classes: 5, image: 16 }),
-        ),
+        ("cifar", FamilySpec::CifarResnet(CifarResnetSpec { blocks: 2, widths: [16, 32, 64], classes: 5, image: 16 })),
         ("basic", resnet(ResnetBlock::Basic, [8, 16, 24, 32], [8, 16, 24, 32], [2, 1, 1, 2])),
         ("bottleneck", resnet(ResnetBlock::Bottleneck, [8, 8, 16, 16], [16, 32, 32, 64], [2, 2, 1, 1])),
         ("torch", FamilySpec::TorchVit(TorchVitSpec { dims: dims.clone(), act: Activation::Relu })),
@@ -56,10 +53,7 @@ fn specs() -> Vec<(&'static str, FamilySpec)> {
                 mean_pool: false,
             }),
         ),
-        (
-            "timm mean",
-            FamilySpec::TimmVit(TimmVitSpec { dims, qkv_bias: false, class_token: false, mean_pool: true }),
-        ),
+        ("timm mean", FamilySpec::TimmVit(TimmVitSpec { dims, qkv_bias: false, class_token: false, mean_pool: true })),
     ]
 }
 
