@@ -3,15 +3,21 @@
 //! Plain data and storage only: no tensors, no tokio. Invariant: `State` = fold of [`Event`]s in sequence order; the
 //! ephemeral [`Feed`] never changes it.
 
+mod artifacts;
 mod command;
 mod event;
 mod feed;
 mod fold;
+mod journal;
+pub mod place;
 mod state;
 mod text;
 
+pub use artifacts::{Artifacts, write_atomically};
 pub use command::*;
 pub use event::*;
 pub use feed::*;
+pub use journal::{Journal, JournalError, Opened, is_locked};
+pub use place::Place;
 pub use state::*;
 pub use text::{action as action_text, describe};

@@ -1,0 +1,401 @@
+//! The journal: the session's events in SQLite, durable one transaction at a time.
+//!
+//! Invariants: one writer (a lock on the session's folder); `append` returns only after the events are on disk (WAL,
+//! `synchronous=FULL`) and writes all of them or none; every record carries a chained hash, so that what is read is a
+//! prefix of what was written. A damaged file is never repaired in place: the readable prefix goes to a new generation
+//! (`journal-2.db`), the damaged one stays beside it.
+
+use super::{Event, Record, Seq};
+use rusqlite::{Connection, ErrorCode, OpenFlags, params};
+use std::fs::File;
+use std::os::fd::AsRawFd;
+use std::path::{Path, PathBuf};
+
+/// Version of the tables and of the events' JSON; see [`migrate`].
+pub const SCHEMA: i64 = 1;
+
+/// Why the journal could not be opened or written. Nothing that was appended before is lost by any of these.
+#[derive(Debug, thiserror::Error)]
+pub enum JournalError {
+    #[error("session folder `{dir}` is in use by another host; hint: `paring attach {name}`")]
+    Locked { dir: String, name: String },
+    #[error(
+        "journal `{path}` has schema {found}, this paring knows {SCHEMA}; hint: it was written by a newer version, update paring"
+    )]
+    Newer { path: String, found: i64 },
+    #[error("cannot write in `{path}`: {message}; hint: check its permissions, or set PARING_HOME to another folder")]
+    ReadOnly { path: String, message: String },
+    #[error(
+        "no space left for `{path}`; hint: free some and repeat the last command, everything before it is safe on disk"
+    )]
+    Full { path: String },
+    #[error(
+        "journal `{path}` is damaged at its start: {message}; hint: the file was left as it is, restore a copy of it"
+    )]
+    Damaged { path: String, message: String },
+    #[error("event {seq} of `{path}` is not understood: {message}; hint: it was written by another version of paring")]
+    Unknown { path: String, seq: Seq, message: String },
+    #[error(
+        "the result holds a value that cannot be stored ({message}); hint: are there NaN or infinite values in the model?"
+    )]
+    Unstorable { message: String },
+    #[error("journal `{path}`: {message}; hint: see the session's log file")]
+    Other { path: String, message: String },
+}
+
+/// The open journal of one session; holds the session's lock.
+#[derive(Debug)]
+pub struct Journal {
+    conn: Connection,
+    path: PathBuf,
+    next: Seq,
+    chain: [u8; 32],
+    _lock: File,
+}
+
+/// What opening found.
+#[derive(Debug)]
+pub struct Opened {
+    pub journal: Journal,
+    pub records: Vec<Record>,
+    /// The journal was damaged; what was done about it, in words.
+    pub recovered: Option<String>,
+}
+
+impl Journal {
+    /// Opens the journal in `dir`, making both if there are none, and reads every record.
+    pub fn open(dir: &Path) -> Result<Opened, JournalError> {
+        make_dir(dir)?;
+        let lock = lock(dir)?;
+        sweep(dir);
+        let generation = newest(dir).unwrap_or(1);
+        let path = file(dir, generation);
+        let (conn, records, damage) = match load(&path)? {
+            Loaded::Whole(conn, records) => (conn, records, None),
+            Loaded::Damaged(message) => {
+                let records = salvage(&path)?;
+                let fresh = file(dir, generation + 1);
+                rewrite(&fresh, &records)?;
+                let note = format!(
+                    "`{}` is damaged ({message}); its first {} events were kept in `{}`",
+                    path.display(),
+                    records.len(),
+                    fresh.display()
+                );
+                match load(&fresh)? {
+                    Loaded::Whole(conn, records) => (conn, records, Some(note)),
+                    Loaded::Damaged(message) => return Err(JournalError::Damaged { path: show(&fresh), message }),
+                }
+            }
+        };
+        let path = if damage.is_some() { file(dir, generation + 1) } else { path };
+        let mut chain = [0; 32];
+        for r in &records {
+            chain = link(&chain, r.seq, r.at_ms, &encode(&r.event)?);
+        }
+        let next = records.last().map_or(1, |r| r.seq + 1);
+        let journal = Journal { conn, path, next, chain, _lock: lock };
+        Ok(Opened { journal, records, recovered: damage })
+    }
+
+    /// Reads the records in `dir` without the lock, while a host may be writing.
+    pub fn read(dir: &Path) -> Result<Vec<Record>, JournalError> {
+        let Some(generation) = newest(dir) else {
+            return Ok(Vec::new());
+        };
+        let path = file(dir, generation);
+        // A WAL database cannot be read without its index file, so "read only" still needs a writable folder; from a
+        // read-only medium the file is taken as it is.
+        let conn = Connection::open_with_flags(&path, OpenFlags::SQLITE_OPEN_READ_ONLY)
+            .and_then(|c| {
+                c.query_row("SELECT count(*) FROM sqlite_schema", [], |_| Ok(()))?;
+                Ok(c)
+            })
+            .or_else(|_| {
+                let uri = format!("file:{}?immutable=1", percent(&path));
+                Connection::open_with_flags(uri, OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_URI)
+            })
+            .map_err(|e| sql(&path, &e))?;
+        check_version(&conn, &path)?;
+        let (records, stop) = rows(&conn, &path)?;
+        match stop {
+            Some(message) if records.is_empty() => Err(JournalError::Damaged { path: show(&path), message }),
+            _ => Ok(records),
+        }
+    }
+
+    /// Makes `events` durable, all or none, and returns their records.
+    pub fn append(&mut self, events: Vec<Event>, at_ms: i64) -> Result<Vec<Record>, JournalError> {
+        let mut bodies = Vec::with_capacity(events.len());
+        let (mut chain, mut seq) = (self.chain, self.next);
+        for event in &events {
+            let body = encode(event)?;
+            // JSON has no NaN: what would not come back must not go in.
+            serde_json::from_str::<Event>(&body).map_err(|e| JournalError::Unstorable { message: e.to_string() })?;
+            chain = link(&chain, seq, at_ms, &body);
+            bodies.push((seq, body, chain));
+            seq += 1;
+        }
+        let write = |conn: &mut Connection| -> rusqlite::Result<()> {
+            let tx = conn.transaction()?;
+            {
+                let mut insert =
+                    tx.prepare_cached("INSERT INTO events (seq, at_ms, body, chain) VALUES (?1, ?2, ?3, ?4)")?;
+                for (seq, body, chain) in &bodies {
+                    insert.execute(params![*seq as i64, at_ms, body, chain.as_slice()])?;
+                }
+            }
+            tx.commit()
+        };
+        write(&mut self.conn).map_err(|e| sql(&self.path, &e))?;
+        (self.chain, self.next) = (chain, seq);
+        let first = seq - events.len() as u64;
+        Ok((first..).zip(events).map(|(seq, event)| Record { seq, at_ms, event }).collect())
+    }
+
+    /// The database file in use.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    #[cfg(test)]
+    pub(crate) fn limit_pages(&self, pages: u32) {
+        let set = self.conn.query_row(&format!("PRAGMA max_page_count={pages}"), [], |r| r.get::<_, i64>(0));
+        assert!(set.is_ok());
+    }
+}
+
+enum Loaded {
+    Whole(Connection, Vec<Record>),
+    Damaged(String),
+}
+
+/// Opens one generation for writing.
+fn load(path: &Path) -> Result<Loaded, JournalError> {
+    let attempt = || -> rusqlite::Result<Connection> {
+        let conn = Connection::open(path)?;
+        conn.busy_timeout(std::time::Duration::from_secs(5))?;
+        conn.query_row("PRAGMA journal_mode=WAL", [], |_| Ok(()))?;
+        conn.execute_batch("PRAGMA synchronous=FULL; PRAGMA wal_autocheckpoint=1000;")?;
+        Ok(conn)
+    };
+    let conn = match attempt() {
+        Ok(conn) => conn,
+        Err(e) if corrupt(&e) => return Ok(Loaded::Damaged(e.to_string())),
+        Err(e) => return Err(sql(path, &e)),
+    };
+    match check_version(&conn, path) {
+        Ok(SCHEMA) => {}
+        Ok(found) => migrate(&conn, found).map_err(|e| sql(path, &e))?,
+        Err(JournalError::Damaged { message, .. }) => return Ok(Loaded::Damaged(message)),
+        Err(e) => return Err(e),
+    }
+    let (records, stop) = match rows(&conn, path) {
+        Ok(r) => r,
+        Err(JournalError::Damaged { message, .. }) => return Ok(Loaded::Damaged(message)),
+        Err(e) => return Err(e),
+    };
+    Ok(match stop {
+        Some(message) => Loaded::Damaged(message),
+        None => Loaded::Whole(conn, records),
+    })
+}
+
+fn check_version(conn: &Connection, path: &Path) -> Result<i64, JournalError> {
+    let found: i64 = conn.query_row("PRAGMA user_version", [], |r| r.get(0)).map_err(|e| sql(path, &e))?;
+    if found > SCHEMA { Err(JournalError::Newer { path: show(path), found }) } else { Ok(found) }
+}
+
+/// Brings an older journal to [`SCHEMA`], one step per version, in one transaction. Version 0 is an empty file.
+fn migrate(conn: &Connection, from: i64) -> rusqlite::Result<()> {
+    const STEPS: [&str; SCHEMA as usize] = ["CREATE TABLE events (
+        seq INTEGER PRIMARY KEY, at_ms INTEGER NOT NULL, body TEXT NOT NULL, chain BLOB NOT NULL) STRICT;"];
+    conn.execute_batch("BEGIN IMMEDIATE")?;
+    for step in STEPS.iter().skip(usize::try_from(from).unwrap_or(0)) {
+        conn.execute_batch(step)?;
+    }
+    conn.execute_batch(&format!("PRAGMA user_version={SCHEMA}; COMMIT"))
+}
+
+/// Records in order up to the first that cannot be read or does not continue the chain, and why it stopped there.
+fn rows(conn: &Connection, path: &Path) -> Result<(Vec<Record>, Option<String>), JournalError> {
+    let mut records = Vec::new();
+    let mut chain = [0; 32];
+    let mut statement = match conn.prepare("SELECT seq, at_ms, body, chain FROM events ORDER BY seq") {
+        Ok(s) => s,
+        Err(e) if corrupt(&e) => return Ok((records, Some(e.to_string()))),
+        Err(e) => return Err(sql(path, &e)),
+    };
+    let mut rows = statement.query([]).map_err(|e| sql(path, &e))?;
+    loop {
+        let read = rows.next().and_then(|row| {
+            row.map(|r| Ok((r.get::<_, i64>(0)?, r.get::<_, i64>(1)?, r.get::<_, String>(2)?, r.get::<_, Vec<u8>>(3)?)))
+                .transpose()
+        });
+        let (seq, at_ms, body, sum) = match read {
+            Ok(Some(row)) => row,
+            Ok(None) => return Ok((records, None)),
+            Err(e) => return Ok((records, Some(e.to_string()))),
+        };
+        let seq = seq as u64;
+        chain = link(&chain, seq, at_ms, &body);
+        if seq != records.len() as u64 + 1 || chain.as_slice() != sum.as_slice() {
+            return Ok((records, Some(format!("event {seq} does not continue the one before it"))));
+        }
+        let event = serde_json::from_str(&body).map_err(|e| JournalError::Unknown {
+            path: show(path),
+            seq,
+            message: e.to_string(),
+        })?;
+        records.push(Record { seq, at_ms, event });
+    }
+}
+
+/// The readable prefix of a damaged journal, read from a copy so that the file itself stays as it is.
+fn salvage(path: &Path) -> Result<Vec<Record>, JournalError> {
+    let damaged = |message: String| JournalError::Damaged { path: show(path), message };
+    let copy = path.with_extension("salvage");
+    let wal = |p: &Path| PathBuf::from(format!("{}-wal", p.display()));
+    let io = |e: std::io::Error| write_error(path, &e);
+    std::fs::copy(path, &copy).map_err(io)?;
+    if wal(path).exists() {
+        std::fs::copy(wal(path), wal(&copy)).map_err(io)?;
+    }
+    let read = || -> Result<Vec<Record>, JournalError> {
+        let conn = Connection::open(&copy).map_err(|e| damaged(e.to_string()))?;
+        // Lets SQLite read a file that is shorter than its header says.
+        conn.execute_batch("PRAGMA writable_schema=ON").map_err(|e| damaged(e.to_string()))?;
+        check_version(&conn, path)?;
+        let (records, stop) = rows(&conn, path)?;
+        if records.is_empty() {
+            return Err(damaged(stop.unwrap_or_else(|| "it holds no events".to_owned())));
+        }
+        Ok(records)
+    };
+    let records = read();
+    for p in [copy.clone(), wal(&copy), PathBuf::from(format!("{}-shm", copy.display()))] {
+        drop(std::fs::remove_file(p));
+    }
+    records
+}
+
+/// Writes `records` as a new generation: complete under a temporary name, then renamed.
+fn rewrite(path: &Path, records: &[Record]) -> Result<(), JournalError> {
+    let tmp = path.with_extension("new");
+    drop(std::fs::remove_file(&tmp));
+    let write = || -> rusqlite::Result<()> {
+        let conn = Connection::open(&tmp)?;
+        conn.execute_batch("PRAGMA synchronous=FULL")?;
+        migrate(&conn, 0)?;
+        conn.execute_batch("BEGIN")?;
+        let mut chain = [0; 32];
+        for r in records {
+            let body = encode(&r.event).unwrap_or_default();
+            chain = link(&chain, r.seq, r.at_ms, &body);
+            conn.execute(
+                "INSERT INTO events (seq, at_ms, body, chain) VALUES (?1, ?2, ?3, ?4)",
+                params![r.seq as i64, r.at_ms, body, chain.as_slice()],
+            )?;
+        }
+        conn.execute_batch("COMMIT")
+    };
+    write().map_err(|e| sql(path, &e))?;
+    std::fs::rename(&tmp, path).map_err(|e| write_error(path, &e))?;
+    if let Some(dir) = path.parent() {
+        File::open(dir).and_then(|d| d.sync_all()).map_err(|e| write_error(path, &e))?;
+    }
+    Ok(())
+}
+
+fn encode(event: &Event) -> Result<String, JournalError> {
+    serde_json::to_string(event).map_err(|e| JournalError::Unstorable { message: e.to_string() })
+}
+
+fn link(chain: &[u8; 32], seq: Seq, at_ms: i64, body: &str) -> [u8; 32] {
+    let mut h = blake3::Hasher::new();
+    h.update(chain).update(&seq.to_le_bytes()).update(&at_ms.to_le_bytes()).update(body.as_bytes());
+    *h.finalize().as_bytes()
+}
+
+fn file(dir: &Path, generation: u32) -> PathBuf {
+    dir.join(format!("journal-{generation}.db"))
+}
+
+fn newest(dir: &Path) -> Option<u32> {
+    let names = std::fs::read_dir(dir).ok()?.flatten().filter_map(|e| e.file_name().into_string().ok());
+    names.filter_map(|n| n.strip_prefix("journal-")?.strip_suffix(".db")?.parse().ok()).max()
+}
+
+/// Removes what a host that died while salvaging left behind.
+fn sweep(dir: &Path) {
+    for entry in std::fs::read_dir(dir).into_iter().flatten().flatten() {
+        let path = entry.path();
+        let name = entry.file_name();
+        let name = name.to_string_lossy();
+        if name.starts_with("journal-") && (name.contains(".salvage") || name.contains(".new")) {
+            drop(std::fs::remove_file(path));
+        }
+    }
+}
+
+fn make_dir(dir: &Path) -> Result<(), JournalError> {
+    use std::os::unix::fs::DirBuilderExt;
+    std::fs::DirBuilder::new().recursive(true).mode(0o700).create(dir).map_err(|e| write_error(dir, &e))
+}
+
+/// Takes the session's lock; it goes with the process, however that ends.
+fn lock(dir: &Path) -> Result<File, JournalError> {
+    let path = dir.join("lock");
+    let file =
+        File::options().create(true).truncate(false).write(true).open(&path).map_err(|e| write_error(dir, &e))?;
+    // SAFETY: flock on a descriptor that lives as long as the call.
+    if unsafe { libc::flock(file.as_raw_fd(), libc::LOCK_EX | libc::LOCK_NB) } != 0 {
+        let name = dir.file_name().map(|n| n.to_string_lossy().into_owned()).unwrap_or_default();
+        return Err(JournalError::Locked { dir: show(dir), name });
+    }
+    Ok(file)
+}
+
+/// Whether a host holds the lock of the session in `dir`.
+pub fn is_locked(dir: &Path) -> bool {
+    let Ok(file) = File::open(dir.join("lock")) else { return false };
+    // SAFETY: as above; a shared lock taken here is released at once with the descriptor.
+    unsafe { libc::flock(file.as_raw_fd(), libc::LOCK_SH | libc::LOCK_NB) != 0 }
+}
+
+fn show(path: &Path) -> String {
+    path.display().to_string()
+}
+
+fn percent(path: &Path) -> String {
+    show(path).replace('%', "%25").replace('?', "%3f").replace('#', "%23")
+}
+
+fn corrupt(e: &rusqlite::Error) -> bool {
+    matches!(e.sqlite_error_code(), Some(ErrorCode::DatabaseCorrupt | ErrorCode::NotADatabase))
+}
+
+fn write_error(path: &Path, e: &std::io::Error) -> JournalError {
+    match e.raw_os_error() {
+        Some(libc::ENOSPC | libc::EDQUOT) => JournalError::Full { path: show(path) },
+        _ => JournalError::ReadOnly { path: show(path), message: e.to_string() },
+    }
+}
+
+fn sql(path: &Path, e: &rusqlite::Error) -> JournalError {
+    let path = show(path);
+    match e.sqlite_error_code() {
+        Some(ErrorCode::DiskFull) => JournalError::Full { path },
+        Some(ErrorCode::ReadOnly | ErrorCode::CannotOpen | ErrorCode::PermissionDenied) => {
+            JournalError::ReadOnly { path, message: e.to_string() }
+        }
+        Some(ErrorCode::DatabaseCorrupt | ErrorCode::NotADatabase) => {
+            JournalError::Damaged { path, message: e.to_string() }
+        }
+        _ => JournalError::Other { path, message: e.to_string() },
+    }
+}
+
+#[cfg(test)]
+#[path = "journal_tests.rs"]
+mod tests;

@@ -1,0 +1,173 @@
+//! The journal under hostile conditions: cut at any byte, full disk, two hosts, newer version.
+
+use super::*;
+use crate::session::State;
+use proptest::prelude::*;
+use std::sync::OnceLock;
+
+fn note(i: usize) -> Event {
+    // Long texts fill overflow pages, which a cut may hit apart from the rows that point to them.
+    Event::Noted { round: 1, text: format!("{i} ").repeat(1 + (i * 37) % 900) }
+}
+
+fn records(dir: &Path) -> Vec<Record> {
+    Journal::open(dir).expect("opens").records
+}
+
+/// A journal with a checkpointed part and a write-ahead log, its files' bytes, and its history.
+struct Sample {
+    db: Vec<u8>,
+    wal: Vec<u8>,
+    history: Vec<Record>,
+}
+
+fn sample() -> &'static Sample {
+    static SAMPLE: OnceLock<Sample> = OnceLock::new();
+    SAMPLE.get_or_init(|| {
+        let dir = tempfile::tempdir().expect("temp dir");
+        let mut j = Journal::open(dir.path()).expect("opens").journal;
+        let mut history = Vec::new();
+        for i in 0..120 {
+            if i == 60 {
+                j.conn.query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |_| Ok(())).expect("checkpoint");
+            }
+            history.extend(j.append(vec![note(i), note(i + 1000)], i as i64).expect("appended"));
+        }
+        let db = std::fs::read(&j.path).expect("db");
+        let wal = std::fs::read(format!("{}-wal", j.path.display())).expect("wal");
+        assert!(db.len() > 50_000 && wal.len() > 50_000, "both parts are there");
+        Sample { db, wal, history }
+    })
+}
+
+/// What a host finds after the files were cut; a `Damaged` error stands for nothing found.
+fn after_cut(db: &[u8], wal: &[u8]) -> Result<Vec<Record>, JournalError> {
+    let dir = tempfile::tempdir().expect("temp dir");
+    let path = file(dir.path(), 1);
+    std::fs::write(&path, db).expect("written");
+    std::fs::write(format!("{}-wal", path.display()), wal).expect("written");
+    let mut opened = Journal::open(dir.path())?;
+    let mut found = opened.records;
+    // Life goes on from there, and the next start sees the same.
+    let more = opened.journal.append(vec![note(5)], 9).expect("still writable");
+    drop(opened.journal);
+    let again = records(dir.path());
+    assert_eq!(again.len(), found.len() + 1);
+    assert_eq!(again.last(), more.first());
+    assert_eq!(again[..found.len()], found[..]);
+    found.shrink_to_fit();
+    Ok(found)
+}
+
+fn is_prefix(found: &[Record]) -> bool {
+    sample().history.get(..found.len()) == Some(found)
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(40))]
+
+    #[test]
+    fn a_cut_log_leaves_whole_transactions(cut in 0usize..1_000_000) {
+        let s = sample();
+        let cut = cut % (s.wal.len() + 1);
+        let found = after_cut(&s.db, &s.wal[..cut]).expect("a cut log is no damage");
+        prop_assert!(is_prefix(&found));
+        prop_assert!(found.len() >= 120 && found.len() % 2 == 0, "{} events", found.len());
+        prop_assert_eq!(State::fold(&found).seq, found.len() as u64);
+    }
+
+    #[test]
+    fn a_cut_database_leaves_a_prefix_or_says_so(cut in 0usize..1_000_000, keep_log: bool) {
+        let s = sample();
+        let cut = cut % (s.db.len() + 1);
+        let wal: &[u8] = if keep_log { &s.wal } else { &[] };
+        match after_cut(&s.db[..cut], wal) {
+            Ok(found) => prop_assert!(is_prefix(&found)),
+            Err(JournalError::Damaged { .. }) => prop_assert!(cut < s.db.len()),
+            Err(e) => prop_assert!(false, "{e}"),
+        }
+    }
+
+    #[test]
+    fn a_flipped_byte_never_changes_history(at in 0usize..1_000_000, bit in 0u8..8) {
+        let s = sample();
+        let mut db = s.db.clone();
+        let at = at % db.len();
+        db[at] ^= 1 << bit;
+        match after_cut(&db, &[]) {
+            Ok(found) => prop_assert!(is_prefix(&found)),
+            Err(JournalError::Damaged { .. } | JournalError::Newer { .. } | JournalError::Other { .. }) => {}
+            Err(e) => prop_assert!(false, "{e}"),
+        }
+    }
+}
+
+#[test]
+fn what_was_appended_comes_back() {
+    let dir = tempfile::tempdir().expect("temp dir");
+    let mut j = Journal::open(dir.path()).expect("opens").journal;
+    let mut all = j.append(vec![note(1), note(2)], 7).expect("appended");
+    all.extend(j.append(vec![note(3)], 8).expect("appended"));
+    assert_eq!(all.iter().map(|r| (r.seq, r.at_ms)).collect::<Vec<_>>(), [(1, 7), (2, 7), (3, 8)]);
+    assert_eq!(Journal::read(dir.path()).expect("read beside the writer"), all);
+    drop(j);
+    assert_eq!(records(dir.path()), all);
+}
+
+#[test]
+fn two_hosts_on_one_session_is_an_error() {
+    let dir = tempfile::tempdir().expect("temp dir");
+    let first = Journal::open(dir.path()).expect("opens");
+    assert!(is_locked(dir.path()));
+    assert!(matches!(Journal::open(dir.path()), Err(JournalError::Locked { .. })));
+    drop(first);
+    assert!(!is_locked(dir.path()));
+    assert!(Journal::open(dir.path()).is_ok());
+}
+
+#[test]
+fn a_newer_journal_is_left_alone() {
+    let dir = tempfile::tempdir().expect("temp dir");
+    let mut j = Journal::open(dir.path()).expect("opens").journal;
+    j.append(vec![note(1)], 0).expect("appended");
+    j.conn.execute_batch("PRAGMA user_version=99").expect("set");
+    drop(j);
+    let error = Journal::open(dir.path()).expect_err("newer").to_string();
+    assert!(error.contains("schema 99") && error.contains("hint:"), "{error}");
+    assert!(matches!(Journal::read(dir.path()), Err(JournalError::Newer { found: 99, .. })));
+}
+
+#[test]
+fn a_full_disk_loses_nothing_and_can_be_overcome() {
+    let dir = tempfile::tempdir().expect("temp dir");
+    let mut j = Journal::open(dir.path()).expect("opens").journal;
+    let mut all = j.append(vec![note(1)], 0).expect("appended");
+    j.limit_pages(6);
+    let big = Event::Noted { round: 1, text: "x".repeat(100_000) };
+    let error = j.append(vec![note(2), big.clone()], 1).expect_err("full");
+    assert!(matches!(error, JournalError::Full { .. }), "{error}");
+    j.limit_pages(1_000_000);
+    all.extend(j.append(vec![big], 2).expect("room again"));
+    assert_eq!(all.iter().map(|r| r.seq).collect::<Vec<_>>(), [1, 2]);
+    drop(j);
+    assert_eq!(records(dir.path()), all);
+}
+
+#[test]
+fn values_that_json_cannot_hold_are_refused() {
+    let dir = tempfile::tempdir().expect("temp dir");
+    let mut j = Journal::open(dir.path()).expect("opens").journal;
+    let bad = Event::Sensed { base_loss: f64::NAN, base_top1: 0.0, curves: Vec::new() };
+    assert!(matches!(j.append(vec![note(1), bad], 0), Err(JournalError::Unstorable { .. })));
+    drop(j);
+    assert_eq!(records(dir.path()), []);
+}
+
+#[test]
+fn an_impossible_folder_is_an_error_that_names_it() {
+    let dir = tempfile::tempdir().expect("temp dir");
+    let inside_file = dir.path().join("file");
+    std::fs::write(&inside_file, "").expect("written");
+    let error = Journal::open(&inside_file.join("session")).expect_err("not a folder").to_string();
+    assert!(error.contains("file/session") && error.contains("hint:"), "{error}");
+}
