@@ -1,0 +1,357 @@
+//! What a role is told: the session as compact text tables, cut to a given size. Pure.
+//!
+//! Names and notes come from files and people: they are cleaned and bounded here, because they travel to a server and
+//! come back on the screen. Order of sacrifice when room is short: rows of small cost, then history, then notes.
+
+use super::table::{Row, short, table};
+use super::{Role, clean, critic};
+use crate::graph::{Graph, Op};
+use crate::plan::{Action, Cost, Decision, Forecaster, Limit, Target};
+use crate::profile::{Profile, SensCurve, SensTarget};
+use crate::quant::Precision;
+use crate::session::State;
+use std::fmt::Write;
+
+/// Characters of context that a prompt gets unless told otherwise: about 8,000 tokens, which small local servers hold.
+pub const DEFAULT_ROOM: usize = 24_000;
+/// Below this a context says too little to be worth asking.
+pub const LEAST_ROOM: usize = 2_000;
+
+/// The facts for `role` in about `room` characters (the head, which is small and bounded, may exceed a tiny room).
+pub fn context(state: &State, role: Role, room: usize) -> String {
+    let Some(card) = &state.card else { return "No session is open.".into() };
+    let mut out = head(state);
+    if let Some(list) = Some(constraints(state, room / 6)).filter(|l| !l.is_empty()) {
+        out.push_str(&list);
+    }
+    out.push_str(&notes(state, room / 8));
+    out.push_str(&history(state, room / 8));
+    if role != Role::Evaluation {
+        out.push_str(&last_critique(state, room / 16));
+    }
+    let Some(profile) = state.rounds.first().and_then(|r| r.profile.as_ref()) else {
+        out.push_str("\nNo profile has been measured yet.\n");
+        return out;
+    };
+    let forecaster = Forecaster::new(&card.graph, &card.groups, profile, &state.ladders, &state.sensitivity);
+    let facts = Facts { state, graph: &card.graph, profile, forecaster: &forecaster, base: forecaster.base() };
+    out.push_str(&facts.standing(room / 8));
+    let left = room.saturating_sub(out.chars().count()).max(LEAST_ROOM / 2);
+    match role {
+        Role::Analysis => {
+            out.push_str(&facts.layers(left / 2));
+            out.push_str(&facts.groups(left / 2));
+        }
+        Role::Pruning => {
+            let blocks = facts.blocks(left / 4);
+            let left = left.saturating_sub(blocks.chars().count());
+            out.push_str(&facts.groups(left));
+            out.push_str(&blocks);
+        }
+        Role::Quantization => out.push_str(&facts.precisions(left)),
+        Role::Evaluation => out.push_str(&facts.layers(left.min(6_000))),
+    }
+    out
+}
+
+fn head(state: &State) -> String {
+    let mut out = String::new();
+    let Some(card) = &state.card else { return out };
+    let name = clean::line(&card.model.name, 80);
+    let _ = writeln!(out, "# The session");
+    let _ = writeln!(
+        out,
+        "model {name} ({:?}), {} classes; data {}; device {}, {} threads, batch {}",
+        card.model.family,
+        card.model.classes,
+        clean::line(&card.data.name, 80),
+        clean::line(&card.device, 80),
+        card.threads,
+        card.batch
+    );
+    if let Some(p) = state.rounds.first().and_then(|r| r.profile.as_ref()) {
+        let _ = writeln!(
+            out,
+            "original: {} ms a batch, {} M MACs an image, {} k parameters, {} KiB of weights",
+            short(p.whole.p50),
+            short(p.macs.conv_linear as f64 / 1e6),
+            short(p.params as f64 / 1e3),
+            short(p.weight_bytes as f64 / 1024.0)
+        );
+    }
+    if let Some(e) = state.baseline() {
+        let _ = writeln!(out, "original top-1: {:.2} % of {} images", 100.0 * e.metrics.top1, e.metrics.n);
+    }
+    if !state.sensitivity.curves.is_empty() {
+        let s = &state.sensitivity;
+        let _ = writeln!(out, "on calibration data: loss {}, top-1 {:.2} %", short(s.base_loss), 100.0 * s.base_top1);
+    }
+    let budget = state.budget.to_string();
+    let budget = if budget.is_empty() { "none set: aim at macs=0.7 without visible loss".to_owned() } else { budget };
+    let _ = writeln!(out, "budget: {budget}\nround {}", state.round.max(1));
+    out
+}
+
+fn constraints(state: &State, room: usize) -> String {
+    let row = |c: &crate::plan::Constraint| {
+        let what = match c.limit {
+            Limit::Freeze => "leave alone".to_owned(),
+            Limit::MaxRatio { ratio } => format!("remove at most {}", short(ratio)),
+            Limit::KeepF32 => "keep f32".to_owned(),
+        };
+        let reason = clean::line(&c.reason, 160);
+        Row { weight: 0.0, text: format!("{} | {what} | {reason}", clean::line(&c.target.to_string(), 100)) }
+    };
+    // The newest matter most; a stable sort keeps their order.
+    let rows = state.constraints.iter().rev().map(row).collect();
+    table("Constraints set by the engineer (the program enforces them)", "target | limit | reason", rows, room)
+}
+
+fn notes(state: &State, room: usize) -> String {
+    let row = |(round, text): &(u32, String)| Row { weight: 0.0, text: format!("{round} | {}", clean::line(text, 400)) };
+    table("The engineer's notes (newest first)", "round | note", state.notes.iter().rev().map(row).collect(), room)
+}
+
+/// One line a measured round.
+fn history(state: &State, room: usize) -> String {
+    let Some(base) = state.baseline() else { return String::new() };
+    let over = |a: u64, b: u64| if b > 0 { short(a as f64 / b as f64) } else { "?".into() };
+    let row = |r: &crate::session::Round| {
+        let e = r.evaluation.as_ref()?;
+        let fate = match (&r.rolled_back, r.accepted, &r.verdict) {
+            (Some(why), _, _) => format!("rolled back: {}", clean::line(why, 120)),
+            (None, true, _) => "accepted".into(),
+            (None, false, Some(v)) => format!("{:?}", v.outcome).to_lowercase(),
+            (None, false, None) => "measured".into(),
+        };
+        let d = r.verdict.as_ref().map_or("?".into(), |v| format!("{:+.2} [{:+.2},{:+.2}]", v.d_top1, v.d_top1_low, v.d_top1_high));
+        let latency = if e.baseline_ms > 0.0 { short(e.whole.p50 / e.baseline_ms) } else { "?".into() };
+        let text = format!(
+            "{} | {d} | {} | {} | {} | {latency} | {fate}",
+            r.number,
+            over(e.macs.conv_linear, base.macs.conv_linear),
+            over(e.weight_bytes, base.weight_bytes),
+            over(e.params, base.params),
+        );
+        Some(Row { weight: 0.0, text })
+    };
+    let rows: Vec<Row> = state.rounds.iter().skip(1).rev().filter_map(row).collect();
+    table(
+        "Rounds measured so far (newest first; factors of the original)",
+        "round | top-1 change in points | macs | memory | params | latency | outcome",
+        rows,
+        room,
+    )
+}
+
+/// What the newest measured round taught about the forecasts.
+fn last_critique(state: &State, room: usize) -> String {
+    let newest = state.rounds.iter().rev().find_map(|r| critic::compare(state, r.number));
+    newest.map_or(String::new(), |c| {
+        let text = clean::cut(&c.to_string(), room.max(500));
+        format!("\n## Forecast against measurement, round {}\n{text}\n", c.round)
+    })
+}
+
+/// The tables that need costs.
+struct Facts<'a> {
+    state: &'a State,
+    graph: &'a Graph,
+    profile: &'a Profile,
+    forecaster: &'a Forecaster,
+    base: Cost,
+}
+
+/// What an action saves, in percent of the original's latency, MACs, parameters and bytes.
+struct Saved {
+    latency: f64,
+    macs: f64,
+    params: f64,
+    bytes: f64,
+}
+
+impl Facts<'_> {
+    fn saved(&self, target: Target, action: Action) -> Option<Saved> {
+        let new = self.forecaster.cost(&[(target, action)]).ok()?;
+        let part = |old: f64, new: f64| if old > 0.0 { 100.0 * (old - new) / old } else { 0.0 };
+        Some(Saved {
+            latency: part(self.base.latency_ms, new.latency_ms),
+            macs: part(self.base.macs as f64, new.macs as f64),
+            params: part(self.base.params as f64, new.params as f64),
+            bytes: part(self.base.bytes as f64, new.bytes as f64),
+        })
+    }
+
+    /// What is decided already, and how far it reaches.
+    fn standing(&self, room: usize) -> String {
+        let recipe = self.state.recipe();
+        if recipe.is_empty() {
+            return String::new();
+        }
+        let f = self.forecaster.plan(&recipe);
+        let row = |d: &&Decision| Row { weight: 0.0, text: decision_line(d) };
+        let mut out = table(
+            "Already approved or applied (stays unless you propose otherwise for the same target)",
+            "target | action | by",
+            recipe.iter().map(row).collect(),
+            room,
+        );
+        let _ = writeln!(
+            out,
+            "together, by forecast: latency {} macs {} memory {} params {} top-1 {:+.2} points",
+            short(f.latency.value),
+            short(f.macs.value),
+            short(f.memory.value),
+            short(f.params.value),
+            f.d_top1.value
+        );
+        out
+    }
+
+    fn layers(&self, room: usize) -> String {
+        let total = self.profile.macs.conv_linear.max(1) as f64;
+        let rows = self.profile.rows.iter().map(|r| Row {
+            weight: r.share,
+            text: format!(
+                "{} | {} | {} | {} | {} | {} | {} | {:?} | {}",
+                clean::line(&r.name, 80),
+                clean::line(&r.kind, 40),
+                short(r.latency.p50),
+                short(100.0 * r.share),
+                short(100.0 * r.macs.conv_linear as f64 / total),
+                short(r.weight_bytes as f64 / 1024.0),
+                short(r.activation_bytes as f64 / 1024.0),
+                r.bound,
+                r.precision.label(),
+            ),
+        });
+        table(
+            "Layers as measured (by latency)",
+            "layer | kind | ms | latency % | MACs % | weights KiB | output KiB | bound | precision",
+            rows.collect(),
+            room,
+        )
+    }
+
+    fn groups(&self, room: usize) -> String {
+        let groups = self.state.card.iter().flat_map(|c| &c.groups);
+        let mut protected = 0;
+        let mut rows = Vec::new();
+        for g in groups {
+            if g.protected.is_some() {
+                protected += 1;
+                continue;
+            }
+            let target = Target::Group(g.id.clone());
+            let half = Action::Prune { ratio: g.ratio_of(g.kept_at(0.5)), kept: Vec::new() };
+            let saved = self.saved(target.clone(), half);
+            let cells = saved.as_ref().map_or("? | ? | ?".into(), |s| {
+                format!("{} | {} | {}", short(s.latency), short(s.macs), short(s.params))
+            });
+            let curve = self.state.sensitivity.get(&SensTarget::Group(g.id.clone()));
+            rows.push(Row {
+                weight: saved.map_or(0.0, |s| s.macs.max(s.latency) / 100.0),
+                text: format!(
+                    "{} | {:?} | {} | {} | {cells} | {}",
+                    clean::line(&g.id, 80),
+                    g.kind,
+                    g.size,
+                    g.granule,
+                    points(curve)
+                ),
+            });
+        }
+        let mut out = table(
+            "Groups that can be pruned (by what half of them saves)",
+            "group | kind | units | step | saves at 0.5 in % of the model: latency | MACs | params | ratio: dloss/dtop1 ...",
+            rows,
+            room,
+        );
+        if protected > 0 {
+            let _ = writeln!(out, "({protected} further groups are protected and cannot be pruned)");
+        }
+        out
+    }
+
+    fn blocks(&self, room: usize) -> String {
+        let rows = self.graph.blocks.iter().filter(|b| !b.residual.is_empty()).filter_map(|b| {
+            let saved = self.saved(Target::Block(b.name.clone()), Action::RemoveBlock)?;
+            let curve = self.state.sensitivity.get(&SensTarget::Block(b.name.clone()));
+            Some(Row {
+                weight: saved.macs / 100.0,
+                text: format!(
+                    "{} | {} | {} | {} | {}",
+                    clean::line(&b.name, 80),
+                    short(saved.latency),
+                    short(saved.macs),
+                    short(saved.params),
+                    one(curve)
+                ),
+            })
+        });
+        table(
+            "Residual blocks that can be removed whole",
+            "block | saves in % of the model: latency | MACs | params | dloss/dtop1",
+            rows.collect(),
+            room,
+        )
+    }
+
+    fn precisions(&self, room: usize) -> String {
+        let int8 = Precision::Int8;
+        let rows = self.graph.nodes.iter().filter(|n| matches!(n.op, Op::Conv2d { .. } | Op::Linear { .. })).filter_map(|n| {
+            let saved = self.saved(Target::Layer(n.name.clone()), Action::Precision { precision: int8 })?;
+            let curve = self.state.sensitivity.get(&SensTarget::Layer(n.name.clone(), int8));
+            let row = self.profile.rows.iter().find(|r| r.name == n.name || r.fused.contains(&n.name));
+            Some(Row {
+                weight: (saved.bytes.max(saved.latency) / 100.0).max(0.0),
+                text: format!(
+                    "{} | {} | {} | {} | {} | {}",
+                    clean::line(&n.name, 80),
+                    clean::line(&crate::graph::describe(&n.op), 40),
+                    row.map_or("?".into(), |r| short(100.0 * r.share)),
+                    short(saved.latency),
+                    short(saved.bytes),
+                    one(curve)
+                ),
+            })
+        });
+        table(
+            "Layers that can run in int8 (by what it saves)",
+            "layer | kind | latency % | int8 saves in % of the model: latency | bytes | dloss/dtop1 in int8",
+            rows.collect(),
+            room,
+        )
+    }
+}
+
+/// One decision as a table row.
+pub fn decision_line(d: &Decision) -> String {
+    action_line(&d.target, &d.action) + &format!(" | {}", clean::line(&d.author.to_string(), 60))
+}
+
+/// Target and action as table cells.
+pub fn action_line(target: &Target, action: &Action) -> String {
+    let what = match action {
+        Action::Keep => "keep".to_owned(),
+        Action::Prune { ratio, .. } => format!("prune {}", short(*ratio)),
+        Action::Precision { precision } => precision.label().to_owned(),
+        Action::RemoveBlock => "remove".to_owned(),
+    };
+    format!("{} | {what}", clean::line(target.name(), 80))
+}
+
+fn points(curve: Option<&SensCurve>) -> String {
+    let Some(c) = curve.filter(|c| !c.points.is_empty()) else { return "not measured".into() };
+    let cell = |p: &crate::profile::SensPoint| format!("{}: {}/{}", short(p.ratio), short(p.d_loss), short(p.d_top1));
+    c.points.iter().filter(|p| p.ratio > 0.0).map(cell).collect::<Vec<_>>().join(", ")
+}
+
+fn one(curve: Option<&SensCurve>) -> String {
+    let last = curve.and_then(|c| c.points.last());
+    last.map_or("not measured".into(), |p| format!("{}/{}", short(p.d_loss), short(p.d_top1)))
+}
+
+#[cfg(test)]
+#[path = "context_tests.rs"]
+mod tests;

@@ -1,0 +1,462 @@
+//! The pipeline's state machine: `handle(input) -> effects`, all I/O as data.
+//!
+//! Not here: sockets, clocks, threads (`run`). Invariants: a role's failure never ends the run, it ends in the planner
+//! standing in, and the events say so; one repair round a role at most; decisions leave only validated; a cancelled
+//! run proposes nothing more.
+
+use super::validate::{Draft, Ground, Validated, validate};
+use super::{AgentEvent, AgentInput, Job, LlmError, Message, Outcome, Piece, Role, clean, context, critic, delta, proposal};
+use crate::plan::{Author, Decision, DecisionId, Status, Target};
+use crate::session::{Channel, Utterance};
+
+/// What happens to a dialogue.
+#[derive(Debug)]
+pub enum Input {
+    Start,
+    /// The endpoint is reachable as far as known, and this model will be asked.
+    Connected { model: String },
+    /// No endpoint is set.
+    NoEndpoint,
+    Piece(Piece),
+    /// The answer ended; `tokens` by the server's count or ours.
+    Replied { tokens: u64, cut: bool, seconds: f64 },
+    Failed { error: LlmError, seconds: f64 },
+    /// The planner's proposal with its explanation, or why there is none.
+    StoodIn(Result<(Vec<Decision>, String), String>),
+    Cancelled { seconds: f64 },
+}
+
+/// What a dialogue wants done.
+#[derive(Debug, PartialEq)]
+pub enum Effect {
+    Emit(AgentEvent),
+    /// Find out which model will be asked.
+    Connect,
+    Ask(Vec<Message>),
+    /// Ask the planner.
+    StandIn,
+    Done(Outcome),
+}
+
+#[derive(Debug)]
+enum Step {
+    Idle,
+    Connecting,
+    Asking(Turn),
+    /// The planner is asked on behalf of these roles.
+    StandingIn(Vec<Role>),
+    Done,
+}
+
+/// One answer in the making.
+#[derive(Debug)]
+struct Turn {
+    role: Role,
+    messages: Vec<Message>,
+    reasoning: String,
+    text: String,
+    /// In the repair round: what stood after the first answer.
+    repairing: Option<Validated>,
+}
+
+/// Characters of an earlier role's words that go into a later prompt.
+const CARRIED: usize = 3_000;
+/// Characters of a broken proposal that go back with its errors.
+const QUOTED: usize = 12_000;
+/// How often a prompt is halved for a server that finds it too long.
+const HALVINGS: u32 = 3;
+
+pub struct Dialogue {
+    input: AgentInput,
+    model: String,
+    room: usize,
+    halvings: u32,
+    step: Step,
+    queue: Vec<Role>,
+    analysis: String,
+    pruning: String,
+    /// The planner's answer, once asked.
+    planner: Option<Result<(Vec<Decision>, String), String>>,
+    planner_spoke: bool,
+    outcome: Outcome,
+}
+
+impl Dialogue {
+    pub fn new(input: AgentInput) -> Dialogue {
+        let mut queue = match input.job {
+            Job::Propose => vec![Role::Analysis, Role::Pruning, Role::Quantization],
+            Job::Evaluate => vec![Role::Evaluation],
+        };
+        queue.reverse();
+        Dialogue {
+            room: input.room,
+            input,
+            model: String::new(),
+            halvings: 0,
+            step: Step::Idle,
+            queue,
+            analysis: String::new(),
+            pruning: String::new(),
+            planner: None,
+            planner_spoke: false,
+            outcome: Outcome::default(),
+        }
+    }
+
+    /// The one way in. Inputs that do not fit the step (a piece after a cancel) change nothing.
+    pub fn handle(&mut self, input: Input) -> Vec<Effect> {
+        let step = std::mem::replace(&mut self.step, Step::Idle);
+        let mut out = Vec::new();
+        match (step, input) {
+            (Step::Idle, Input::Start) => {
+                self.step = Step::Connecting;
+                out.push(Effect::Connect);
+            }
+            (Step::Connecting, Input::Connected { model }) => {
+                self.model = clean::line(&model, 120);
+                self.next(&mut out);
+            }
+            (Step::Connecting, Input::NoEndpoint) => {
+                self.say("agents", "no endpoint is set (OPENAI_BASE_URL, or :llm); the built-in planner answers", &mut out);
+                self.give_up(None, &mut out);
+            }
+            (Step::Connecting, Input::Failed { error, .. }) => {
+                self.say("agents", &error.to_string(), &mut out);
+                self.give_up(None, &mut out);
+            }
+            (Step::Connecting, Input::Piece(Piece::Notice(text))) => {
+                self.say("agents", &text, &mut out);
+                self.step = Step::Connecting;
+            }
+            (Step::Asking(turn), Input::Piece(piece)) => self.step = Step::Asking(self.hear(turn, piece, &mut out)),
+            (Step::Asking(turn), Input::Replied { tokens, cut, seconds }) => {
+                self.replied(turn, tokens, cut, seconds, &mut out);
+            }
+            (Step::Asking(turn), Input::Failed { error, seconds }) => self.failed(turn, error, seconds, &mut out),
+            (Step::StandingIn(roles), Input::StoodIn(answer)) => {
+                self.planner = Some(answer);
+                self.stand_in(roles, &mut out);
+            }
+            (Step::Done, _) => self.step = Step::Done,
+            (step, Input::Cancelled { seconds }) => {
+                if let Step::Asking(turn) = step {
+                    self.spoken(&turn, 0, seconds, true, &mut out);
+                }
+                self.outcome.cancelled = true;
+                self.done(&mut out);
+            }
+            (
+                step @ (Step::Idle | Step::Connecting | Step::Asking(_) | Step::StandingIn(_)),
+                Input::Start
+                | Input::Connected { .. }
+                | Input::NoEndpoint
+                | Input::Piece(_)
+                | Input::Replied { .. }
+                | Input::Failed { .. }
+                | Input::StoodIn(_),
+            ) => self.step = step,
+        }
+        out
+    }
+
+    fn done(&mut self, out: &mut Vec<Effect>) {
+        self.step = Step::Done;
+        out.push(Effect::Done(self.outcome));
+    }
+
+    /// Asks the next role, or ends.
+    fn next(&mut self, out: &mut Vec<Effect>) {
+        match self.queue.pop() {
+            Some(role) => self.ask(role, out),
+            None => self.done(out),
+        }
+    }
+
+    fn ask(&mut self, role: Role, out: &mut Vec<Effect>) {
+        let state = &self.input.state;
+        let facts = context::context(state, role, self.room);
+        let critique = critic::compare(state, state.round).map(|c| c.to_string()).unwrap_or_default();
+        let none = "(none)".to_owned();
+        let or_none = |s: &str| if s.is_empty() { none.clone() } else { s.to_owned() };
+        let (analysis, pruning, critique) = (or_none(&self.analysis), or_none(&self.pruning), or_none(&critique));
+        let values: [(&str, &str); 4] =
+            [("context", &facts), ("analysis", &analysis), ("pruning", &pruning), ("critique", &critique)];
+        let messages = vec![
+            Message { role: "system", content: self.input.prompts.system(role) },
+            Message { role: "user", content: self.input.prompts.question(role, &values) },
+        ];
+        self.begin(Turn { role, messages, reasoning: String::new(), text: String::new(), repairing: None }, out);
+    }
+
+    fn begin(&mut self, turn: Turn, out: &mut Vec<Effect>) {
+        out.push(Effect::Emit(AgentEvent::Turn { role: turn.role.name().into(), model: self.model.clone() }));
+        out.push(Effect::Ask(turn.messages.clone()));
+        self.step = Step::Asking(turn);
+    }
+
+    fn hear(&mut self, mut turn: Turn, piece: Piece, out: &mut Vec<Effect>) -> Turn {
+        let role = turn.role.name().to_owned();
+        match piece {
+            Piece::Notice(text) => self.say(&role, &text, out),
+            Piece::Reasoning(text) => {
+                turn.reasoning.push_str(&text);
+                out.push(Effect::Emit(AgentEvent::Token { role, channel: Channel::Reasoning, text }));
+            }
+            Piece::Text(text) => {
+                turn.text.push_str(&text);
+                out.push(Effect::Emit(AgentEvent::Token { role, channel: Channel::Text, text }));
+            }
+        }
+        turn
+    }
+
+    /// The turn is over: what was said becomes durable. Says nothing when nothing was said.
+    fn spoken(&mut self, turn: &Turn, tokens: u64, seconds: f64, interrupted: bool, out: &mut Vec<Effect>) {
+        let role = turn.role.name().to_owned();
+        let (mut reasoning, mut text) = (turn.reasoning.clone(), turn.text.clone());
+        if let Some((before, after)) = delta::split_orphan_close(&turn.text) {
+            reasoning.push_str(before);
+            text = after.trim_start().to_owned();
+        }
+        if !reasoning.is_empty() || !text.is_empty() {
+            let prompt = turn.messages.iter().map(|m| format!("[{}]\n{}\n\n", m.role, m.content)).collect::<String>();
+            out.push(Effect::Emit(AgentEvent::Said(Box::new(Utterance {
+                round: self.input.state.round,
+                role: role.clone(),
+                model: self.model.clone(),
+                reasoning,
+                text,
+                prompt: prompt.trim_end().to_owned(),
+                tokens,
+                seconds,
+                interrupted,
+            }))));
+        }
+        out.push(Effect::Emit(AgentEvent::TurnEnd { role }));
+    }
+
+    fn replied(&mut self, turn: Turn, tokens: u64, cut: bool, seconds: f64, out: &mut Vec<Effect>) {
+        self.spoken(&turn, tokens, seconds, false, out);
+        if cut {
+            self.say(turn.role.name(), "the answer was cut off for length", out);
+        }
+        if !turn.role.proposes() {
+            if turn.role == Role::Analysis {
+                self.analysis = clean::cut(turn.text.trim(), CARRIED);
+            }
+            if turn.text.trim().is_empty() && turn.reasoning.trim().is_empty() {
+                self.say(turn.role.name(), "the model said nothing", out);
+            }
+            return self.next(out);
+        }
+        let checked = self.check(&turn, cut);
+        let role = turn.role;
+        match turn.repairing {
+            None if checked.errors.is_empty() => self.propose(role, checked, out),
+            None => self.repair(turn, checked, out),
+            Some(first) => self.settle(role, first, checked, out),
+        }
+    }
+
+    fn check(&self, turn: &Turn, cut: bool) -> Validated {
+        let broken = |e: String| Validated { errors: vec![e], ..Validated::default() };
+        let Some(card) = &self.input.state.card else { return broken("no session is open".into()) };
+        let ground =
+            Ground { graph: &card.graph, groups: &card.groups, constraints: &self.input.state.constraints };
+        match proposal::find(&turn.text, &turn.reasoning) {
+            Ok(object) => validate(&object, turn.role, ground),
+            Err(e) if cut => broken(format!("{e} (the reply was cut off for length: be briefer)")),
+            Err(e) => broken(e.to_string()),
+        }
+    }
+
+    /// Sends the errors back, once.
+    fn repair(&mut self, turn: Turn, first: Validated, out: &mut Vec<Effect>) {
+        let (role, n) = (turn.role, first.errors.len());
+        let what = if n == 1 { "1 error".to_owned() } else { format!("{n} errors") };
+        self.say(role.name(), &format!("proposal has {what}, asking once for a correction: {}", list(&first.errors)), out);
+        let accepted = match first.drafts.len() {
+            0 => "Nothing in it was accepted.".to_owned(),
+            1 => "1 decision was accepted as it stands; do not repeat it.".to_owned(),
+            n => format!("{n} decisions were accepted as they stand; do not repeat them."),
+        };
+        let errors = first.errors.iter().map(|e| format!("- {e}\n")).collect::<String>();
+        let request = self.input.prompts.repair(&[("accepted", &accepted), ("errors", errors.trim_end())]);
+        let said = if turn.text.trim().is_empty() { &turn.reasoning } else { &turn.text };
+        let mut messages = turn.messages;
+        messages.push(Message { role: "assistant", content: clean::cut(said, QUOTED) });
+        messages.push(Message { role: "user", content: request });
+        let text = String::new();
+        self.begin(Turn { role, messages, reasoning: String::new(), text, repairing: Some(first) }, out);
+    }
+
+    /// After the repair round: what stands of both answers, or the planner.
+    fn settle(&mut self, role: Role, first: Validated, second: Validated, out: &mut Vec<Effect>) {
+        let mut both = first;
+        for draft in second.drafts {
+            match both.drafts.iter_mut().find(|d| d.target == draft.target) {
+                Some(slot) => *slot = draft,
+                None => both.drafts.push(draft),
+            }
+        }
+        if !second.summary.is_empty() {
+            both.summary = second.summary;
+        }
+        both.remarks.extend(second.remarks);
+        both.errors = second.errors;
+        if both.drafts.is_empty() && !both.errors.is_empty() {
+            self.say(role.name(), &format!("still broken after one correction: {}", list(&both.errors)), out);
+            return self.ask_planner(vec![role], out);
+        }
+        if !both.errors.is_empty() {
+            let n = both.errors.len();
+            self.say(role.name(), &format!("{n} entries left out: {}", list(&both.errors)), out);
+        }
+        self.propose(role, both, out);
+    }
+
+    fn propose(&mut self, role: Role, checked: Validated, out: &mut Vec<Effect>) {
+        if !checked.remarks.is_empty() {
+            self.say(role.name(), &list(&checked.remarks), out);
+        }
+        if checked.drafts.is_empty() {
+            self.say(role.name(), "proposes no change", out);
+        } else {
+            let author = Author::Agent { role: role.name().into(), model: self.model.clone() };
+            let decisions: Vec<Decision> =
+                checked.drafts.into_iter().map(|d| decision(d, self.input.state.round, author.clone())).collect();
+            self.remember(role, &decisions);
+            self.outcome.by_agents += decisions.len();
+            out.push(Effect::Emit(AgentEvent::Proposed { role: role.name().into(), decisions }));
+        }
+        self.next(out);
+    }
+
+    fn remember(&mut self, role: Role, decisions: &[Decision]) {
+        if role == Role::Pruning {
+            let lines = decisions.iter().map(|d| context::action_line(&d.target, &d.action) + "\n");
+            self.pruning = clean::cut(lines.collect::<String>().trim_end(), CARRIED);
+        }
+    }
+
+    fn failed(&mut self, turn: Turn, error: LlmError, seconds: f64, out: &mut Vec<Effect>) {
+        let role = turn.role;
+        if error.context_too_long() && self.halvings < HALVINGS && self.room > context::LEAST_ROOM {
+            self.halvings += 1;
+            self.room = (self.room / 2).max(context::LEAST_ROOM);
+            out.push(Effect::Emit(AgentEvent::TurnEnd { role: role.name().into() }));
+            self.say(role.name(), &format!("the prompt is too long for this model: asking with {} characters", self.room), out);
+            return match turn.repairing {
+                // The second question would be longer still: what stood after the first answer stands.
+                Some(first) => self.settle(role, first, Validated { errors: vec![error.to_string()], ..Validated::default() }, out),
+                None => self.ask(role, out),
+            };
+        }
+        self.spoken(&turn, 0, seconds, true, out);
+        self.say(role.name(), &error.to_string(), out);
+        if !role.proposes() {
+            return if error.hopeless() { self.give_up(None, out) } else { self.next(out) };
+        }
+        // A stream that broke off after the whole proposal had arrived is as good as one that ended.
+        let checked = self.check(&turn, false);
+        match turn.repairing {
+            None if checked.errors.is_empty() && !checked.drafts.is_empty() => self.propose(role, checked, out),
+            Some(first) if !first.drafts.is_empty() => self.settle(role, first, checked, out),
+            _ if error.hopeless() => self.give_up(Some(role), out),
+            _ => self.ask_planner(vec![role], out),
+        }
+    }
+
+    /// No further role is asked; the planner stands in for all that would have proposed.
+    fn give_up(&mut self, current: Option<Role>, out: &mut Vec<Effect>) {
+        let rest = std::mem::take(&mut self.queue);
+        let roles: Vec<Role> = current.into_iter().chain(rest.into_iter().rev()).filter(|r| r.proposes()).collect();
+        if roles.is_empty() { self.done(out) } else { self.ask_planner(roles, out) }
+    }
+
+    fn ask_planner(&mut self, roles: Vec<Role>, out: &mut Vec<Effect>) {
+        let names = roles.iter().map(|r| r.name()).collect::<Vec<_>>().join(" and ");
+        self.say("planner", &format!("the built-in planner stands in for {names}"), out);
+        self.outcome.stood_in += roles.len();
+        if self.planner.is_some() {
+            self.stand_in(roles, out);
+        } else {
+            self.step = Step::StandingIn(roles);
+            out.push(Effect::StandIn);
+        }
+    }
+
+    fn stand_in(&mut self, roles: Vec<Role>, out: &mut Vec<Effect>) {
+        match self.planner.clone() {
+            Some(Ok((decisions, explanation))) => {
+                if !self.planner_spoke && !explanation.is_empty() {
+                    self.planner_spoke = true;
+                    out.push(Effect::Emit(AgentEvent::Said(Box::new(Utterance {
+                        round: self.input.state.round,
+                        role: "planner".into(),
+                        model: "built-in".into(),
+                        reasoning: String::new(),
+                        text: clean::text(&explanation),
+                        prompt: String::new(),
+                        tokens: 0,
+                        seconds: 0.0,
+                        interrupted: false,
+                    }))));
+                }
+                let round = self.input.state.round;
+                let blank = |d: Decision| Decision { id: DecisionId(0), round, status: Status::Proposed, ..d };
+                let own: Vec<Decision> =
+                    decisions.into_iter().filter(|d| roles.contains(&owner(&d.target))).map(blank).collect();
+                for role in &roles {
+                    self.remember(*role, &own);
+                }
+                if own.is_empty() {
+                    self.say("planner", "has nothing to propose there", out);
+                } else {
+                    self.outcome.by_planner += own.len();
+                    out.push(Effect::Emit(AgentEvent::Proposed { role: "planner".into(), decisions: own }));
+                }
+            }
+            Some(Err(why)) => self.say("planner", &format!("has no proposal either: {why}"), out),
+            None => {}
+        }
+        self.next(out);
+    }
+
+    fn say(&mut self, role: &str, text: &str, out: &mut Vec<Effect>) {
+        out.push(Effect::Emit(AgentEvent::Notice { role: role.to_owned(), text: clean::line(text, 1_000) }));
+    }
+}
+
+/// Which role decides on a target.
+fn owner(target: &Target) -> Role {
+    match target {
+        Target::Group(_) | Target::Block(_) => Role::Pruning,
+        Target::Layer(_) => Role::Quantization,
+    }
+}
+
+fn decision(draft: Draft, round: u32, author: Author) -> Decision {
+    Decision {
+        id: DecisionId(0),
+        round,
+        target: draft.target,
+        action: draft.action,
+        author,
+        rationale: draft.why,
+        forecast: None,
+        status: Status::Proposed,
+        edited_from: None,
+        veto_reason: None,
+    }
+}
+
+/// The first few of a list, in one line.
+fn list(items: &[String]) -> String {
+    let shown = items.iter().take(4).map(String::as_str).collect::<Vec<_>>().join("; ");
+    if items.len() > 4 { format!("{shown}; and {} more", items.len() - 4) } else { shown }
+}
+
+#[cfg(test)]
+#[path = "dialogue_tests.rs"]
+mod tests;

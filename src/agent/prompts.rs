@@ -1,0 +1,156 @@
+//! The roles' prompts: built in from `prompts/*.md`, each replaceable by a file of the same name in the user's folder.
+//!
+//! Invariant: loading never fails; what is wrong with a user's file is a diagnostic, and the built-in text stands in.
+
+use super::Role;
+use std::path::Path;
+
+/// One prompt file: its name, the built-in text, and the placeholders it must hold to be of use.
+struct Spec {
+    name: &'static str,
+    text: &'static str,
+    needs: &'static [&'static str],
+}
+
+const SPECS: [Spec; 6] = [
+    Spec { name: "system", text: include_str!("../../prompts/system.md"), needs: &[] },
+    Spec { name: "analysis", text: include_str!("../../prompts/analysis.md"), needs: &["context"] },
+    Spec { name: "pruning", text: include_str!("../../prompts/pruning.md"), needs: &["context"] },
+    Spec { name: "quantization", text: include_str!("../../prompts/quantization.md"), needs: &["context"] },
+    Spec { name: "evaluation", text: include_str!("../../prompts/evaluation.md"), needs: &["context", "critique"] },
+    Spec { name: "repair", text: include_str!("../../prompts/repair.md"), needs: &["errors"] },
+];
+
+/// Longest prompt file that is read, bytes.
+const MAX_FILE: u64 = 64 * 1024;
+
+/// All prompt texts.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Prompts {
+    texts: [String; 6],
+}
+
+impl Default for Prompts {
+    fn default() -> Prompts {
+        Prompts { texts: SPECS.map(|s| s.text.to_owned()) }
+    }
+}
+
+impl Prompts {
+    /// The built-in prompts with those that `dir` holds (`pruning.md` …) in their place, and a line for every file that
+    /// could not be used. A missing folder is no diagnostic.
+    pub fn load(dir: &Path) -> (Prompts, Vec<String>) {
+        let mut prompts = Prompts::default();
+        let mut diagnostics = Vec::new();
+        let Ok(entries) = std::fs::read_dir(dir) else { return (prompts, diagnostics) };
+        let mut paths: Vec<_> = entries.flatten().map(|e| e.path()).collect();
+        paths.sort();
+        for path in paths.iter().filter(|p| p.extension().is_some_and(|e| e == "md")) {
+            let stem = path.file_stem().and_then(|s| s.to_str()).unwrap_or("");
+            let shown = super::clean::line(&path.display().to_string(), 160);
+            let Some(at) = SPECS.iter().position(|s| s.name == stem) else {
+                let names = SPECS.map(|s| s.name).join(", ");
+                diagnostics.push(format!("`{shown}` is no prompt; hint: one of {names}"));
+                continue;
+            };
+            match read(path, SPECS.get(at).map(|s| s.needs).unwrap_or_default()) {
+                Ok(text) => {
+                    if let Some(slot) = prompts.texts.get_mut(at) {
+                        *slot = text;
+                    }
+                }
+                Err(e) => diagnostics.push(format!("`{shown}`: {e}; the built-in prompt is used")),
+            }
+        }
+        (prompts, diagnostics)
+    }
+
+    fn get(&self, name: &str) -> &str {
+        SPECS.iter().zip(&self.texts).find(|(s, _)| s.name == name).map(|(_, t)| t.as_str()).unwrap_or("")
+    }
+
+    /// The system message for a role.
+    pub fn system(&self, role: Role) -> String {
+        fill(self.get("system"), &[("role", role.name())])
+    }
+
+    /// The question to a role; `values` fill its placeholders.
+    pub fn question(&self, role: Role, values: &[(&str, &str)]) -> String {
+        fill(self.get(role.name()), values)
+    }
+
+    pub fn repair(&self, values: &[(&str, &str)]) -> String {
+        fill(self.get("repair"), values)
+    }
+}
+
+fn read(path: &Path, needs: &[&str]) -> Result<String, String> {
+    let size = std::fs::metadata(path).map_err(|e| e.to_string())?.len();
+    if size > MAX_FILE {
+        return Err(format!("{size} bytes are more than a prompt may have ({MAX_FILE})"));
+    }
+    let text = std::fs::read_to_string(path).map_err(|e| e.to_string())?;
+    match needs.iter().find(|n| !text.contains(&format!("{{{{{n}}}}}"))) {
+        Some(n) => Err(format!("it lacks the placeholder `{{{{{n}}}}}`")),
+        None => Ok(text),
+    }
+}
+
+/// Replaces `{{name}}` in one pass, so that a value cannot introduce a placeholder; unknown ones become empty.
+fn fill(template: &str, values: &[(&str, &str)]) -> String {
+    let mut out = String::with_capacity(template.len());
+    let mut rest = template;
+    while let Some((before, after)) = rest.split_once("{{") {
+        out.push_str(before);
+        match after.split_once("}}") {
+            Some((name, tail)) if name.len() < 32 && !name.contains('\n') => {
+                let value = values.iter().find(|(n, _)| *n == name.trim()).map(|(_, v)| *v);
+                out.push_str(value.unwrap_or(""));
+                rest = tail;
+            }
+            _ => {
+                out.push_str("{{");
+                rest = after;
+            }
+        }
+    }
+    out.push_str(rest);
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn built_in_prompts_hold_their_placeholders() {
+        for s in SPECS {
+            for n in s.needs {
+                assert!(s.text.contains(&format!("{{{{{n}}}}}")), "{} lacks {n}", s.name);
+            }
+        }
+        for role in Role::ALL {
+            assert!(!Prompts::default().question(role, &[("context", "x")]).is_empty(), "{role}");
+        }
+    }
+
+    #[test]
+    fn values_are_filled_once() {
+        assert_eq!(fill("a {{x}} {{ y }} {{z}} {\"q\": {{", &[("x", "{{y}}"), ("y", "2")]), "a {{y}} 2  {\"q\": {{");
+    }
+
+    #[test]
+    fn a_users_file_replaces_ours_or_says_why_not() {
+        let dir = tempfile::tempdir().unwrap();
+        std::fs::write(dir.path().join("pruning.md"), "mine {{context}}").unwrap();
+        std::fs::write(dir.path().join("analysis.md"), "no placeholder").unwrap();
+        std::fs::write(dir.path().join("prunning.md"), "x").unwrap();
+        std::fs::write(dir.path().join("notes.txt"), "x").unwrap();
+        let (p, diagnostics) = Prompts::load(dir.path());
+        assert_eq!(p.question(Role::Pruning, &[("context", "C")]), "mine C");
+        assert_eq!(p.question(Role::Analysis, &[]), Prompts::default().question(Role::Analysis, &[]));
+        assert_eq!(diagnostics.len(), 2, "{diagnostics:?}");
+        assert!(diagnostics.iter().any(|d| d.contains("{{context}}")));
+        assert!(Prompts::load(Path::new("/nonexistent")).1.is_empty());
+    }
+}

@@ -1,0 +1,333 @@
+//! Turns a parsed proposal into decisions that can stand, and says what is wrong with the rest.
+//!
+//! Invariants: every action has passed `plan::check` (constraints bind here, in code); every text is cleaned and
+//! bounded; one broken entry never takes a good one with it. Not here: whether the plan meets the budget (the screen's
+//! forecast says), which units are kept (the host resolves them by importance).
+
+use super::{Role, clean};
+use crate::graph::{Graph, Op};
+use crate::plan::{Action, Constraint, Target};
+use crate::prune::{Group, MemberRole};
+use crate::quant::Precision;
+use serde_json::{Map, Value};
+
+/// Most decisions that one proposal may come to, wildcards expanded.
+pub const MAX_DECISIONS: usize = 1024;
+/// Most entries of a proposal that are read.
+pub const MAX_ENTRIES: usize = 2048;
+const MAX_WHY: usize = 280;
+const MAX_SUMMARY: usize = 600;
+const MAX_ERRORS: usize = 20;
+
+/// What a proposal is checked against.
+#[derive(Debug, Clone, Copy)]
+pub struct Ground<'a> {
+    pub graph: &'a Graph,
+    pub groups: &'a [Group],
+    pub constraints: &'a [Constraint],
+}
+
+/// A decision that can stand: checked, clamped, with its reason.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Draft {
+    pub target: Target,
+    pub action: Action,
+    pub why: String,
+}
+
+/// What became of a proposal.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Validated {
+    pub drafts: Vec<Draft>,
+    /// What the model got wrong, each naming its entry; worth a repair round.
+    pub errors: Vec<String>,
+    /// What was changed or passed over without need of repair (rounding, another role's business).
+    pub remarks: Vec<String>,
+    pub summary: String,
+}
+
+/// How an entry's target matched: an explicit name beats a pattern on the same target.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Match {
+    Pattern,
+    Block,
+    Name,
+}
+
+/// Validates the entries of `proposal` for `role`.
+pub fn validate(proposal: &Map<String, Value>, role: Role, ground: Ground<'_>) -> Validated {
+    let mut out = Validated::default();
+    if let Some(s) = proposal.get("summary").and_then(Value::as_str) {
+        out.summary = clean::line(s, MAX_SUMMARY);
+    }
+    let entries = proposal.get("decisions").and_then(Value::as_array).map(Vec::as_slice).unwrap_or_default();
+    if entries.len() > MAX_ENTRIES {
+        out.remarks.push(format!("only the first {MAX_ENTRIES} of {} entries were read", entries.len()));
+    }
+    let mut found: Vec<(Draft, Match, usize)> = Vec::new();
+    let mut left_out = 0usize;
+    for (i, entry) in entries.iter().take(MAX_ENTRIES).enumerate() {
+        let number = i + 1;
+        match read(entry, role, ground) {
+            Ok(Read::OtherRole) => left_out += 1,
+            Ok(Read::Drafts(list, errors)) => {
+                out.errors.extend(errors.into_iter().map(|e| format!("decision {number}: {e}")));
+                for (draft, how, asked) in list {
+                    if let Some(remark) = clamped(&draft, asked) {
+                        out.remarks.push(remark);
+                    }
+                    merge(&mut found, (draft, how, number), &mut out.errors);
+                }
+            }
+            Err(e) => out.errors.push(format!("decision {number}: {e}")),
+        }
+        if found.len() > MAX_DECISIONS {
+            found.truncate(MAX_DECISIONS);
+            out.errors.push(format!("the proposal comes to more than {MAX_DECISIONS} decisions; the rest is dropped"));
+            break;
+        }
+    }
+    if left_out > 0 {
+        out.remarks.push(format!("{left_out} entries left out: another role decides on them"));
+    }
+    if out.errors.len() > MAX_ERRORS {
+        let more = out.errors.len() - MAX_ERRORS;
+        out.errors.truncate(MAX_ERRORS);
+        out.errors.push(format!("… and {more} more of the kind"));
+    }
+    out.drafts = found.into_iter().map(|(d, _, _)| d).collect();
+    out
+}
+
+/// Adds a draft unless its target is taken: a name beats a pattern, equals are merged, contradictions are errors and
+/// the first stands.
+fn merge(found: &mut Vec<(Draft, Match, usize)>, new: (Draft, Match, usize), errors: &mut Vec<String>) {
+    let Some(old) = found.iter_mut().find(|(d, _, _)| d.target == new.0.target) else {
+        found.push(new);
+        return;
+    };
+    if new.1 > old.1 {
+        *old = new;
+    } else if new.1 == old.1 && new.0.action != old.0.action {
+        errors.push(format!(
+            "decision {}: `{}` was already decided, differently, in decision {}; give each target once",
+            new.2,
+            new.0.target.name(),
+            old.2
+        ));
+    }
+}
+
+/// A remark when the action that stands differs from the asked ratio by more than rounding to one percent.
+fn clamped(draft: &Draft, asked: Option<f64>) -> Option<String> {
+    let asked = asked?;
+    let stands = match &draft.action {
+        Action::Prune { ratio, .. } => *ratio,
+        Action::Keep => 0.0,
+        Action::Precision { .. } | Action::RemoveBlock => return None,
+    };
+    let name = clean::line(draft.target.name(), 80);
+    ((stands - asked).abs() > 0.01).then(|| format!("`{name}`: asked to remove {asked:.3}, stands at {stands:.3}"))
+}
+
+/// A decision as read, how it matched and the ratio that was asked for.
+type Found = (Draft, Match, Option<f64>);
+
+enum Read {
+    /// Drafts of one entry, and what was wrong with some of its targets.
+    Drafts(Vec<Found>, Vec<String>),
+    OtherRole,
+}
+
+#[derive(Clone, Copy, PartialEq)]
+enum Verb {
+    Keep,
+    Prune,
+    Precision,
+    RemoveBlock,
+}
+
+fn read(entry: &Value, role: Role, ground: Ground<'_>) -> Result<Read, String> {
+    let entry = entry.as_object().ok_or("is not an object with `target` and `action`")?;
+    let name = target_name(entry)?;
+    let shown = clean::line(name, 80);
+    let verb = verb(entry, &shown)?;
+    let why = ["why", "reason", "rationale"].iter().find_map(|k| entry.get(*k)?.as_str());
+    let why = clean::line(why.unwrap_or(""), MAX_WHY);
+    match (role, verb) {
+        (Role::Pruning, Verb::Precision) | (Role::Quantization, Verb::Prune | Verb::RemoveBlock) => {
+            return Ok(Read::OtherRole);
+        }
+        _ => {}
+    }
+    let asked = match verb {
+        Verb::Prune => Some(ratio(entry, &shown)?),
+        Verb::Keep | Verb::Precision | Verb::RemoveBlock => None,
+    };
+    let action = match verb {
+        Verb::Keep => Action::Keep,
+        Verb::Prune => Action::Prune { ratio: asked.unwrap_or(0.0), kept: Vec::new() },
+        Verb::Precision => Action::Precision { precision: precision(entry, &shown)? },
+        Verb::RemoveBlock => Action::RemoveBlock,
+    };
+    let (targets, how) = resolve(name, verb, role, ground)?;
+    let (mut drafts, mut errors) = (Vec::new(), Vec::new());
+    for target in targets.into_iter().take(MAX_DECISIONS + 1) {
+        match crate::plan::check(&action, &target, ground.groups, ground.graph, ground.constraints) {
+            Ok(action) => drafts.push((Draft { target, action, why: why.clone() }, how, asked)),
+            // A pattern simply passes over what may not be touched.
+            Err(_) if how != Match::Name => {}
+            Err(e) => errors.push(clean::line(&e.to_string(), 300)),
+        }
+    }
+    if drafts.is_empty() && errors.is_empty() {
+        errors.push(format!("`{shown}` matches nothing that may be changed so"));
+    }
+    Ok(Read::Drafts(drafts, errors))
+}
+
+/// The name in `target`: a string, perhaps with the kind in front, or an object with `name` or `id`.
+fn target_name(entry: &Map<String, Value>) -> Result<&str, String> {
+    let value = ["target", "name", "layer", "group", "block", "id"].iter().find_map(|k| entry.get(*k));
+    let name = match value {
+        Some(Value::String(s)) => Some(s.as_str()),
+        Some(Value::Object(o)) => ["name", "id"].iter().find_map(|k| o.get(*k)?.as_str()),
+        _ => None,
+    };
+    let name = name.map(str::trim).filter(|n| !n.is_empty()).ok_or("has no `target` string")?;
+    let bare = ["group ", "layer ", "block ", "group:", "layer:", "block:"].iter().find_map(|p| name.strip_prefix(p));
+    Ok(bare.unwrap_or(name).trim().trim_matches('`'))
+}
+
+fn verb(entry: &Map<String, Value>, shown: &str) -> Result<Verb, String> {
+    let word = entry.get("action").and_then(Value::as_str).map(|s| s.trim().to_ascii_lowercase().replace(['-', ' '], "_"));
+    match word.as_deref() {
+        Some("keep" | "skip" | "none") => Ok(Verb::Keep),
+        Some("prune") => Ok(Verb::Prune),
+        Some("precision" | "quantize" | "quantise") => Ok(Verb::Precision),
+        Some("remove_block" | "remove" | "drop_block") => Ok(Verb::RemoveBlock),
+        Some(other) => Err(format!(
+            "`{shown}`: unknown action `{}`; use prune, precision, remove_block or keep",
+            clean::line(other, 40)
+        )),
+        None => Err(format!("`{shown}` has no `action`; use prune, precision, remove_block or keep")),
+    }
+}
+
+fn ratio(entry: &Map<String, Value>, shown: &str) -> Result<f64, String> {
+    let value = entry.get("ratio").unwrap_or(&Value::Null);
+    let number = match value {
+        Value::Number(n) => n.as_f64(),
+        Value::String(s) => match s.trim().strip_suffix('%') {
+            Some(percent) => percent.trim().parse::<f64>().ok().map(|p| p / 100.0),
+            None => s.trim().parse::<f64>().ok(),
+        },
+        _ => None,
+    };
+    let number = number.ok_or_else(|| format!("`{shown}`: `ratio` is missing or not a number; 0.25 removes a quarter"))?;
+    if !number.is_finite() || !(0.0..1.0).contains(&number) {
+        return Err(format!("`{shown}`: ratio {number} is out of range; the part to remove lies in [0, 1), such as 0.25"));
+    }
+    Ok(number)
+}
+
+fn precision(entry: &Map<String, Value>, shown: &str) -> Result<Precision, String> {
+    let word = ["precision", "to", "dtype"].iter().find_map(|k| entry.get(*k)?.as_str()).unwrap_or("");
+    let known = || Precision::ALL.map(Precision::label).join(" or ");
+    match word.trim().to_ascii_lowercase().as_str() {
+        "" => Err(format!("`{shown}` names no `precision`; use {}", known())),
+        "int8" | "i8" | "w8a8" => Ok(Precision::Int8),
+        "f32" | "fp32" | "float32" => Ok(Precision::F32),
+        other => Err(format!("`{shown}`: no kernel runs `{}` here; use {}", clean::line(other, 40), known())),
+    }
+}
+
+fn quantizable(op: &Op) -> bool {
+    matches!(op, Op::Conv2d { .. } | Op::Linear { .. })
+}
+
+/// The targets that `name` means for this verb.
+fn resolve(name: &str, verb: Verb, role: Role, ground: Ground<'_>) -> Result<(Vec<Target>, Match), String> {
+    let groups = || ground.groups.iter();
+    let layers = || ground.graph.nodes.iter().filter(|n| quantizable(&n.op));
+    let block = ground.graph.blocks.iter().find(|b| b.name == name);
+    let group = groups().find(|g| g.id == name);
+    let layer = layers().find(|n| n.name == name);
+    let on_layers = verb == Verb::Precision || (verb == Verb::Keep && role == Role::Quantization);
+    if verb == Verb::RemoveBlock {
+        return match block {
+            Some(b) => Ok((vec![Target::Block(b.name.clone())], Match::Name)),
+            None => Err(unknown("block", name, ground.graph.blocks.iter().map(|b| b.name.as_str()))),
+        };
+    }
+    if on_layers {
+        if let Some(n) = layer {
+            return Ok((vec![Target::Layer(n.name.clone())], Match::Name));
+        }
+        if let Some(b) = block {
+            let inside = b.nodes.iter().filter_map(|id| ground.graph.nodes.get(id.index()));
+            let inside = inside.filter(|n| quantizable(&n.op)).map(|n| Target::Layer(n.name.clone()));
+            return Ok((inside.collect(), Match::Block));
+        }
+        if name.contains('*') {
+            let hit = layers().filter(|n| glob(name, &n.name)).map(|n| Target::Layer(n.name.clone()));
+            return Ok((hit.collect(), Match::Pattern));
+        }
+        return Err(unknown("layer", name, layers().map(|n| n.name.as_str())));
+    }
+    if let Some(g) = group {
+        return Ok((vec![Target::Group(g.id.clone())], Match::Name));
+    }
+    // A layer that computes the units of exactly one group stands for it.
+    let producing: Vec<&Group> =
+        groups().filter(|g| g.members.iter().any(|m| m.node == name && m.role == MemberRole::Producer)).collect();
+    if let [g] = producing.as_slice() {
+        return Ok((vec![Target::Group(g.id.clone())], Match::Name));
+    }
+    if verb == Verb::Keep {
+        if let Some(b) = block {
+            return Ok((vec![Target::Block(b.name.clone())], Match::Name));
+        }
+        if let Some(n) = layer {
+            return Ok((vec![Target::Layer(n.name.clone())], Match::Name));
+        }
+    }
+    if name.contains('*') {
+        let open = groups().filter(|g| g.protected.is_none() && glob(name, &g.id));
+        return Ok((open.map(|g| Target::Group(g.id.clone())).collect(), Match::Pattern));
+    }
+    let open = groups().filter(|g| g.protected.is_none());
+    Err(unknown("group", name, open.map(|g| g.id.as_str())))
+}
+
+/// `*` stands for any run of characters; everything else for itself.
+fn glob(pattern: &str, name: &str) -> bool {
+    let mut parts = pattern.split('*');
+    let first = parts.next().unwrap_or("");
+    let Some(mut rest) = name.strip_prefix(first) else { return false };
+    let parts: Vec<&str> = parts.collect();
+    for (i, part) in parts.iter().enumerate() {
+        if i + 1 == parts.len() {
+            return rest.len() >= part.len() && rest.ends_with(part);
+        }
+        match rest.find(part) {
+            Some(at) => rest = rest.get(at + part.len()..).unwrap_or(""),
+            None => return false,
+        }
+    }
+    rest.is_empty()
+}
+
+fn unknown<'a>(kind: &str, name: &str, known: impl Iterator<Item = &'a str>) -> String {
+    let shown = clean::line(name, 80);
+    let short: String = name.chars().take(200).collect();
+    let near = known.map(|k| (strsim::normalized_damerau_levenshtein(k, &short), k)).max_by(|a, b| a.0.total_cmp(&b.0));
+    match near {
+        Some((_, k)) => format!("no {kind} is named `{shown}`; the nearest is `{k}`"),
+        None => format!("no {kind} is named `{shown}`, and there is none to choose"),
+    }
+}
+
+#[cfg(test)]
+#[path = "validate_tests.rs"]
+mod tests;
