@@ -108,7 +108,8 @@ fn constraints(state: &State, room: usize) -> String {
 }
 
 fn notes(state: &State, room: usize) -> String {
-    let row = |(round, text): &(u32, String)| Row { weight: 0.0, text: format!("{round} | {}", clean::line(text, 400)) };
+    let row =
+        |(round, text): &(u32, String)| Row { weight: 0.0, text: format!("{round} | {}", clean::line(text, 400)) };
     table("The engineer's notes (newest first)", "round | note", state.notes.iter().rev().map(row).collect(), room)
 }
 
@@ -124,7 +125,10 @@ fn history(state: &State, room: usize) -> String {
             (None, false, Some(v)) => format!("{:?}", v.outcome).to_lowercase(),
             (None, false, None) => "measured".into(),
         };
-        let d = r.verdict.as_ref().map_or("?".into(), |v| format!("{:+.2} [{:+.2},{:+.2}]", v.d_top1, v.d_top1_low, v.d_top1_high));
+        let d = r
+            .verdict
+            .as_ref()
+            .map_or("?".into(), |v| format!("{:+.2} [{:+.2},{:+.2}]", v.d_top1, v.d_top1_low, v.d_top1_high));
         let latency = if e.baseline_ms > 0.0 { short(e.whole.p50 / e.baseline_ms) } else { "?".into() };
         let text = format!(
             "{} | {d} | {} | {} | {} | {latency} | {fate}",
@@ -299,23 +303,24 @@ impl Facts<'_> {
 
     fn precisions(&self, room: usize) -> String {
         let int8 = Precision::Int8;
-        let rows = self.graph.nodes.iter().filter(|n| matches!(n.op, Op::Conv2d { .. } | Op::Linear { .. })).filter_map(|n| {
-            let saved = self.saved(Target::Layer(n.name.clone()), Action::Precision { precision: int8 })?;
-            let curve = self.state.sensitivity.get(&SensTarget::Layer(n.name.clone(), int8));
-            let row = self.profile.rows.iter().find(|r| r.name == n.name || r.fused.contains(&n.name));
-            Some(Row {
-                weight: (saved.bytes.max(saved.latency) / 100.0).max(0.0),
-                text: format!(
-                    "{} | {} | {} | {} | {} | {}",
-                    clean::line(&n.name, 80),
-                    clean::line(&crate::graph::describe(&n.op), 40),
-                    row.map_or("?".into(), |r| short(100.0 * r.share)),
-                    short(saved.latency),
-                    short(saved.bytes),
-                    one(curve)
-                ),
-            })
-        });
+        let rows =
+            self.graph.nodes.iter().filter(|n| matches!(n.op, Op::Conv2d { .. } | Op::Linear { .. })).filter_map(|n| {
+                let saved = self.saved(Target::Layer(n.name.clone()), Action::Precision { precision: int8 })?;
+                let curve = self.state.sensitivity.get(&SensTarget::Layer(n.name.clone(), int8));
+                let row = self.profile.rows.iter().find(|r| r.name == n.name || r.fused.contains(&n.name));
+                Some(Row {
+                    weight: (saved.bytes.max(saved.latency) / 100.0).max(0.0),
+                    text: format!(
+                        "{} | {} | {} | {} | {} | {}",
+                        clean::line(&n.name, 80),
+                        clean::line(&crate::graph::describe(&n.op), 40),
+                        row.map_or("?".into(), |r| short(100.0 * r.share)),
+                        short(saved.latency),
+                        short(saved.bytes),
+                        one(curve)
+                    ),
+                })
+            });
         table(
             "Layers that can run in int8 (by what it saves)",
             "layer | kind | latency % | int8 saves in % of the model: latency | bytes | dloss/dtop1 in int8",

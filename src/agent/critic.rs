@@ -103,7 +103,12 @@ impl fmt::Display for Critique {
                 (false, false, true) | (false, true, false) => "worse than forecast",
             };
             let value = short(l.forecast.value);
-            writeln!(f, "{}: forecast ~{value}{unit} [{low}, {high}], measured {}{unit}: {word}", l.name, short(l.measured))?;
+            writeln!(
+                f,
+                "{}: forecast ~{value}{unit} [{low}, {high}], measured {}{unit}: {word}",
+                l.name,
+                short(l.measured)
+            )?;
         }
         match self.repairs {
             Some((kept, reverted, before, after)) => write!(

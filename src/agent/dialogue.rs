@@ -5,7 +5,9 @@
 //! run proposes nothing more.
 
 use super::validate::{Draft, Ground, Validated, validate};
-use super::{AgentEvent, AgentInput, Job, LlmError, Message, Outcome, Piece, Role, clean, context, critic, delta, proposal};
+use super::{
+    AgentEvent, AgentInput, Job, LlmError, Message, Outcome, Piece, Role, clean, context, critic, delta, proposal,
+};
 use crate::plan::{Author, Decision, DecisionId, Status, Target};
 use crate::session::{Channel, Utterance};
 
@@ -14,16 +16,27 @@ use crate::session::{Channel, Utterance};
 pub enum Input {
     Start,
     /// The endpoint is reachable as far as known, and this model will be asked.
-    Connected { model: String },
+    Connected {
+        model: String,
+    },
     /// No endpoint is set.
     NoEndpoint,
     Piece(Piece),
     /// The answer ended; `tokens` by the server's count or ours.
-    Replied { tokens: u64, cut: bool, seconds: f64 },
-    Failed { error: LlmError, seconds: f64 },
+    Replied {
+        tokens: u64,
+        cut: bool,
+        seconds: f64,
+    },
+    Failed {
+        error: LlmError,
+        seconds: f64,
+    },
     /// The planner's proposal with its explanation, or why there is none.
     StoodIn(Result<(Vec<Decision>, String), String>),
-    Cancelled { seconds: f64 },
+    Cancelled {
+        seconds: f64,
+    },
 }
 
 /// What a dialogue wants done.
@@ -117,7 +130,11 @@ impl Dialogue {
                 self.next(&mut out);
             }
             (Step::Connecting, Input::NoEndpoint) => {
-                self.say("agents", "no endpoint is set (OPENAI_BASE_URL, or :llm); the built-in planner answers", &mut out);
+                self.say(
+                    "agents",
+                    "no endpoint is set (OPENAI_BASE_URL, or :llm); the built-in planner answers",
+                    &mut out,
+                );
                 self.give_up(None, &mut out);
             }
             (Step::Connecting, Input::Failed { error, .. }) => {
@@ -261,8 +278,7 @@ impl Dialogue {
     fn check(&self, turn: &Turn, cut: bool) -> Validated {
         let broken = |e: String| Validated { errors: vec![e], ..Validated::default() };
         let Some(card) = &self.input.state.card else { return broken("no session is open".into()) };
-        let ground =
-            Ground { graph: &card.graph, groups: &card.groups, constraints: &self.input.state.constraints };
+        let ground = Ground { graph: &card.graph, groups: &card.groups, constraints: &self.input.state.constraints };
         match proposal::find(&turn.text, &turn.reasoning) {
             Ok(object) => validate(&object, turn.role, ground),
             Err(e) if cut => broken(format!("{e} (the reply was cut off for length: be briefer)")),
@@ -274,7 +290,11 @@ impl Dialogue {
     fn repair(&mut self, turn: Turn, first: Validated, out: &mut Vec<Effect>) {
         let (role, n) = (turn.role, first.errors.len());
         let what = if n == 1 { "1 error".to_owned() } else { format!("{n} errors") };
-        self.say(role.name(), &format!("proposal has {what}, asking once for a correction: {}", list(&first.errors)), out);
+        self.say(
+            role.name(),
+            &format!("proposal has {what}, asking once for a correction: {}", list(&first.errors)),
+            out,
+        );
         let accepted = match first.drafts.len() {
             0 => "Nothing in it was accepted.".to_owned(),
             1 => "1 decision was accepted as it stands; do not repeat it.".to_owned(),
@@ -345,10 +365,16 @@ impl Dialogue {
             self.halvings += 1;
             self.room = (self.room / 2).max(context::LEAST_ROOM);
             out.push(Effect::Emit(AgentEvent::TurnEnd { role: role.name().into() }));
-            self.say(role.name(), &format!("the prompt is too long for this model: asking with {} characters", self.room), out);
+            self.say(
+                role.name(),
+                &format!("the prompt is too long for this model: asking with {} characters", self.room),
+                out,
+            );
             return match turn.repairing {
                 // The second question would be longer still: what stood after the first answer stands.
-                Some(first) => self.settle(role, first, Validated { errors: vec![error.to_string()], ..Validated::default() }, out),
+                Some(first) => {
+                    self.settle(role, first, Validated { errors: vec![error.to_string()], ..Validated::default() }, out)
+                }
                 None => self.ask(role, out),
             };
         }

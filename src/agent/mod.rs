@@ -6,14 +6,24 @@
 //! the endpoint's key never appears in an event, an error or a log.
 
 pub mod clean;
-pub mod delta;
+pub mod context;
+pub mod critic;
+mod delta;
+pub mod dialogue;
 mod endpoint;
 mod error;
+mod prompts;
+pub mod proposal;
+mod run;
+mod table;
 mod transport;
+pub mod validate;
 
 pub use endpoint::Endpoint;
-pub use error::LlmError;
-pub use transport::{Chat, Message, Piece, Timeouts};
+pub use error::{ApiKind, LlmError};
+pub use prompts::Prompts;
+pub use run::{run, run_with};
+pub use transport::{Chat, Message, Piece, Reply, Timeouts};
 
 use crate::plan::Decision;
 use crate::session::{Channel, State, Utterance};
@@ -78,6 +88,16 @@ pub struct AgentInput {
     pub job: Job,
     pub state: Arc<State>,
     pub stand_in: StandIn,
+    pub prompts: Prompts,
+    /// Characters of context a prompt may have; halved when a server finds it too long.
+    pub room: usize,
+}
+
+impl AgentInput {
+    /// With the built-in prompts and the default room.
+    pub fn new(job: Job, state: Arc<State>, stand_in: StandIn) -> AgentInput {
+        AgentInput { job, state, stand_in, prompts: Prompts::default(), room: context::DEFAULT_ROOM }
+    }
 }
 
 /// What a run tells the host, in order.

@@ -74,7 +74,8 @@ fn last_fenced(text: &str) -> Option<&str> {
                     if let Some(body) = info.strip_suffix(mark) {
                         let body = body.trim().trim_start_matches("json").trim();
                         if body.starts_with('{') {
-                            found = text.get(start..end).and_then(|l| l.find(body).and_then(|i| l.get(i..i + body.len())));
+                            found =
+                                text.get(start..end).and_then(|l| l.find(body).and_then(|i| l.get(i..i + body.len())));
                         }
                         open = None;
                     }

@@ -1,7 +1,7 @@
 //! Drives a dialogue over a real endpoint: sockets, clocks and the planner's thread are here, and only here.
 
 use super::dialogue::{Dialogue, Effect, Input};
-use super::{AgentEvent, AgentInput, Chat, Endpoint, LlmError, Outcome, Piece, Timeouts};
+use super::{AgentEvent, AgentInput, Chat, Endpoint, LlmError, Outcome, Piece, StandIn, Timeouts};
 use std::collections::VecDeque;
 use std::time::Instant;
 use tokio_util::sync::CancellationToken;
@@ -32,42 +32,80 @@ pub async fn run_with(
     let mut effects: VecDeque<Effect> = dialogue.handle(Input::Start).into();
     while let Some(effect) = effects.pop_front() {
         let began = Instant::now();
-        let work = async {
-            match effect {
-                Effect::Emit(event) => {
-                    emit(event);
-                    None
+        let effect = match effect {
+            Effect::Emit(event) => {
+                emit(event);
+                continue;
+            }
+            Effect::Done(outcome) => return outcome,
+            work @ (Effect::Connect | Effect::Ask(_) | Effect::StandIn) => work,
+        };
+        let input = {
+            let mut on = |piece| {
+                for e in dialogue.handle(Input::Piece(piece)) {
+                    if let Effect::Emit(event) = e {
+                        emit(event);
+                    }
                 }
-                Effect::Connect => Some(line.connect(&mut |p| forward(&mut dialogue, p, emit)).await),
-                Effect::Ask(messages) => {
-                    let mut on = |p: Piece| forward(&mut dialogue, p, emit);
-                    let Line { chat, model, endpoint, .. } = &mut line;
-                    let reply = match chat {
-                        Some(chat) => chat.ask(model, &messages, &mut on).await,
-                        None => Err(LlmError::NoModel { url: endpoint.as_ref().map_or("", |e| &e.base_url).into() }),
-                    };
-                    let seconds = began.elapsed().as_secs_f64();
-                    Some(match reply {
-                        Ok(r) => Input::Replied { tokens: r.tokens, cut: r.cut, seconds },
-                        Err(error) => Input::Failed { error, seconds },
-                    })
-                }
-                Effect::StandIn => {
-                    let ask = stand_in.clone();
-                    let answer = tokio::task::spawn_blocking(move || ask()).await;
-                    Some(Input::StoodIn(answer.unwrap_or_else(|e| Err(format!("the planner broke off: {e}")))))
-                }
-                Effect::Done(outcome) => Some(Input::Cancelled { seconds: 0.0 }).filter(|_| outcome.cancelled && false),
+            };
+            let work = line.work(effect, &stand_in, began, &mut on);
+            tokio::select! {
+                biased;
+                _ = cancel.cancelled() => Input::Cancelled { seconds: began.elapsed().as_secs_f64() },
+                input = work => input,
             }
         };
-        let input = tokio::select! {
-            biased;
-            _ = cancel.cancelled() => Some(Input::Cancelled { seconds: began.elapsed().as_secs_f64() }),
-            input = work => input,
-        };
-        if let Some(input) = input {
-            effects.extend(dialogue.handle(input));
+        effects.extend(dialogue.handle(input));
+    }
+    // Every path of the dialogue ends in `Done`.
+    Outcome::default()
+}
+
+/// The connection, once there is one.
+struct Line {
+    endpoint: Option<Endpoint>,
+    timeouts: Timeouts,
+    chat: Option<Chat>,
+    model: String,
+}
+
+impl Line {
+    async fn work(
+        &mut self,
+        effect: Effect,
+        stand_in: &StandIn,
+        began: Instant,
+        on: &mut (dyn FnMut(Piece) + Send),
+    ) -> Input {
+        let failed = |error| Input::Failed { error, seconds: began.elapsed().as_secs_f64() };
+        match effect {
+            Effect::Connect => match &self.endpoint {
+                None => Input::NoEndpoint,
+                Some(endpoint) => match self.connect(&endpoint.clone(), on).await {
+                    Ok(()) => Input::Connected { model: self.model.clone() },
+                    Err(e) => failed(e),
+                },
+            },
+            Effect::Ask(messages) => {
+                let Some(chat) = &mut self.chat else { return Input::NoEndpoint };
+                match chat.ask(&self.model, &messages, on).await {
+                    Ok(r) => Input::Replied { tokens: r.tokens, cut: r.cut, seconds: began.elapsed().as_secs_f64() },
+                    Err(e) => failed(e),
+                }
+            }
+            Effect::StandIn => {
+                let ask = stand_in.clone();
+                let answer = tokio::task::spawn_blocking(move || ask()).await;
+                Input::StoodIn(answer.unwrap_or_else(|e| Err(format!("the planner broke off: {e}"))))
+            }
+            Effect::Emit(_) | Effect::Done(_) => Input::Start,
         }
     }
-    dialogue.outcome()
+
+    async fn connect(&mut self, endpoint: &Endpoint, on: &mut (dyn FnMut(Piece) + Send)) -> Result<(), LlmError> {
+        let mut chat = Chat::open(endpoint, self.timeouts)?;
+        self.model = chat.model(&mut |line| on(Piece::Notice(line))).await?;
+        self.chat = Some(chat);
+        Ok(())
+    }
 }

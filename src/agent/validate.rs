@@ -200,7 +200,8 @@ fn target_name(entry: &Map<String, Value>) -> Result<&str, String> {
 }
 
 fn verb(entry: &Map<String, Value>, shown: &str) -> Result<Verb, String> {
-    let word = entry.get("action").and_then(Value::as_str).map(|s| s.trim().to_ascii_lowercase().replace(['-', ' '], "_"));
+    let word =
+        entry.get("action").and_then(Value::as_str).map(|s| s.trim().to_ascii_lowercase().replace(['-', ' '], "_"));
     match word.as_deref() {
         Some("keep" | "skip" | "none") => Ok(Verb::Keep),
         Some("prune") => Ok(Verb::Prune),
@@ -224,9 +225,12 @@ fn ratio(entry: &Map<String, Value>, shown: &str) -> Result<f64, String> {
         },
         _ => None,
     };
-    let number = number.ok_or_else(|| format!("`{shown}`: `ratio` is missing or not a number; 0.25 removes a quarter"))?;
+    let number =
+        number.ok_or_else(|| format!("`{shown}`: `ratio` is missing or not a number; 0.25 removes a quarter"))?;
     if !number.is_finite() || !(0.0..1.0).contains(&number) {
-        return Err(format!("`{shown}`: ratio {number} is out of range; the part to remove lies in [0, 1), such as 0.25"));
+        return Err(format!(
+            "`{shown}`: ratio {number} is out of range; the part to remove lies in [0, 1), such as 0.25"
+        ));
     }
     Ok(number)
 }
