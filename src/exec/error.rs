@@ -1,6 +1,6 @@
 //! What can go wrong when a graph is compiled or run: every message names the node, its op and the shapes.
 
-use crate::graph::{Node, Op};
+use crate::graph::{GraphError, Node, Op};
 use crate::model::ParamError;
 
 /// A failure of compilation or execution.
@@ -24,6 +24,8 @@ pub enum ExecError {
     Device { spec: String, why: String },
     #[error("node `{node}` ({op}): {source}")]
     Candle { node: String, op: &'static str, source: candle_core::Error },
+    #[error(transparent)]
+    Graph(#[from] GraphError),
     #[error("tensor library: {0}")]
     Tensor(#[from] candle_core::Error),
 }

@@ -4,9 +4,17 @@
 //! (`profile`). Invariant: what a step reports as its kernel and stored bytes is what runs and is held.
 
 mod cancel;
+pub mod device;
 mod error;
+mod kernel;
+mod lower;
+mod plan;
 pub mod reference;
+mod run;
 mod unfold;
 
 pub use cancel::{Cancel, Cancelled};
+pub use device::{set_threads, threads};
 pub use error::ExecError;
+pub use lower::StepInfo;
+pub use plan::{CompileOptions, Cut, Live, Observer, Plan};

@@ -6,10 +6,10 @@
 
 use super::error::{ExecError, kind};
 use super::unfold::{Unfold, Window};
-use crate::graph::{Activation, Graph, Node, Op, ParamRole};
+use crate::graph::{Activation, Graph, Node, NodeId, Op, ParamRole};
 use crate::model::ParamStore;
 use candle_core::{D, Device, Tensor};
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeMap, HashMap, HashSet};
 
 /// Parameters by checkpoint name.
 pub type TensorMap = HashMap<String, Tensor>;
@@ -76,30 +76,77 @@ pub fn forward(
     mode: Mode,
     capture: &mut Capture,
 ) -> Result<Tensor, ExecError> {
-    let needed = needed(graph, &capture.want)?;
+    forward_with(graph, params, x, mode, capture, &mut |_, _| Ok(()))
+}
+
+/// As [`forward`], calling `after` with every node and its value as soon as it is computed.
+///
+/// # Errors
+/// As [`forward`], and what `after` returns.
+pub fn forward_with(
+    graph: &Graph,
+    params: &TensorMap,
+    x: &Tensor,
+    mode: Mode,
+    capture: &mut Capture,
+    after: &mut dyn FnMut(NodeId, &Tensor) -> Result<(), ExecError>,
+) -> Result<Tensor, ExecError> {
+    interpret(graph, params, Some(x), &BTreeMap::new(), mode, capture, after)
+}
+
+/// Finishes a forward pass from the values of `start`, which every path from the input to the output crosses.
+///
+/// # Errors
+/// As [`forward`]; a needed value that neither `start` has nor can be computed from it.
+pub fn resume(
+    graph: &Graph,
+    params: &TensorMap,
+    start: &BTreeMap<NodeId, Tensor>,
+    mode: Mode,
+    capture: &mut Capture,
+) -> Result<Tensor, ExecError> {
+    interpret(graph, params, None, start, mode, capture, &mut |_, _| Ok(()))
+}
+
+fn interpret(
+    graph: &Graph,
+    params: &TensorMap,
+    x: Option<&Tensor>,
+    start: &BTreeMap<NodeId, Tensor>,
+    mode: Mode,
+    capture: &mut Capture,
+    after: &mut dyn FnMut(NodeId, &Tensor) -> Result<(), ExecError>,
+) -> Result<Tensor, ExecError> {
+    let needed = needed(graph, &capture.want, start, capture.all)?;
     let mut uses = vec![0usize; graph.nodes.len()];
-    for (node, _) in graph.nodes.iter().zip(&needed).filter(|(_, n)| **n) {
-        node.inputs.iter().for_each(|i| uses[i.index()] += 1);
+    for ((id, node), _) in graph.iter().zip(&needed).filter(|(_, n)| **n) {
+        if !start.contains_key(&id) {
+            node.inputs.iter().for_each(|i| uses[i.index()] += 1);
+        }
     }
     let mut values: Vec<Option<Tensor>> = vec![None; graph.nodes.len()];
-    for (i, node) in graph.nodes.iter().enumerate().filter(|(i, _)| needed[*i]) {
+    for (id, node) in graph.iter().filter(|(id, _)| needed[id.index()]) {
+        if let Some(t) = start.get(&id) {
+            values[id.index()] = Some(t.clone());
+            continue;
+        }
         let mut inputs = Vec::with_capacity(node.inputs.len());
-        for id in &node.inputs {
-            match values.get(id.index()).and_then(Option::as_ref) {
+        for input in &node.inputs {
+            match values.get(input.index()).and_then(Option::as_ref) {
                 Some(t) => inputs.push(t.clone()),
                 None => return Err(ExecError::unsupported(node, "an input is computed after it or not at all")),
             }
         }
-        let env = Env { node, params, mode };
-        let out = env.run(x, &inputs, capture)?;
+        let out = Env { node, params, mode }.run(x, &inputs, capture)?;
+        after(id, &out)?;
         if capture.all || capture.want.contains(&node.name) {
             capture.values.insert(node.name.clone(), out.clone());
         }
-        values[i] = Some(out);
-        for id in &node.inputs {
-            uses[id.index()] -= 1;
-            if uses[id.index()] == 0 && *id != graph.output {
-                values[id.index()] = None;
+        values[id.index()] = Some(out);
+        for input in &node.inputs {
+            uses[input.index()] -= 1;
+            if uses[input.index()] == 0 && *input != graph.output {
+                values[input.index()] = None;
             }
         }
     }
@@ -109,19 +156,26 @@ pub fn forward(
         .ok_or_else(|| ExecError::UnknownNode { name: "output".into(), hint: "the graph's output is missing".into() })
 }
 
-/// Which nodes the output or a wanted node depends on.
-fn needed(graph: &Graph, want: &HashSet<String>) -> Result<Vec<bool>, ExecError> {
-    let mut needed = vec![false; graph.nodes.len()];
+/// Which nodes the output or a wanted node depends on, given the values of `start`.
+fn needed(
+    graph: &Graph,
+    want: &HashSet<String>,
+    start: &BTreeMap<NodeId, Tensor>,
+    all: bool,
+) -> Result<Vec<bool>, ExecError> {
     for name in want {
-        if !graph.nodes.iter().any(|n| &n.name == name) {
+        if graph.by_name(name).is_none() {
             let hint = "captures take node names".into();
             return Err(ExecError::UnknownNode { name: name.clone(), hint });
         }
     }
-    for (i, node) in graph.nodes.iter().enumerate().rev() {
-        if needed[i] || i == graph.output.index() || want.contains(&node.name) {
-            needed[i] = true;
-            node.inputs.iter().for_each(|id| needed[id.index()] = true);
+    let mut needed = if all && start.is_empty() { graph.reachable() } else { vec![false; graph.nodes.len()] };
+    for (id, node) in graph.iter().rev() {
+        if needed[id.index()] || id == graph.output || want.contains(&node.name) {
+            needed[id.index()] = true;
+            if !start.contains_key(&id) {
+                node.inputs.iter().for_each(|i| needed[i.index()] = true);
+            }
         }
     }
     Ok(needed)
@@ -153,9 +207,10 @@ impl Env<'_> {
         ExecError::NoParam { node: self.node.name.clone(), op: kind(&self.node.op), role: role_name(role) }
     }
 
-    fn run(&self, x: &Tensor, inputs: &[Tensor], capture: &mut Capture) -> Result<Tensor, ExecError> {
+    fn run(&self, x: Option<&Tensor>, inputs: &[Tensor], capture: &mut Capture) -> Result<Tensor, ExecError> {
         let err = |source| ExecError::Candle { node: self.node.name.clone(), op: kind(&self.node.op), source };
         if let Op::Input { shape } = &self.node.op {
+            let x = x.ok_or_else(|| ExecError::unsupported(self.node, "the cached values do not cover this input"))?;
             return match x.dims() {
                 [_, rest @ ..] if rest == shape.as_slice() => Ok(x.clone()),
                 dims => Err(ExecError::Input { found: dims.to_vec(), expected: shape.clone() }),
@@ -163,7 +218,7 @@ impl Env<'_> {
         }
         let first = inputs.first().ok_or_else(|| ExecError::unsupported(self.node, "has no input"))?;
         match &self.node.op {
-            Op::Input { .. } => Ok(x.clone()),
+            Op::Input { .. } => Ok(first.clone()),
             Op::Conv2d { in_ch, out_ch, kernel, stride, padding, groups, bias } => {
                 self.rank(first, 4)?;
                 self.dim(first, 1, *in_ch)?;

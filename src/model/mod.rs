@@ -4,6 +4,7 @@
 //! [`ParamStore`] clone is cheap and copy-on-write per tensor.
 
 pub mod families;
+pub mod int8;
 mod params;
 mod random;
 

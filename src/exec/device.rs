@@ -1,0 +1,140 @@
+//! Choosing a device and the threads that compute runs on; says in words what was opened and why something else was not.
+
+use super::ExecError;
+use candle_core::Device;
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+
+/// A device that was opened.
+#[derive(Debug, Clone)]
+pub struct Opened {
+    pub device: Device,
+    /// What it is, for the header: `cpu, 2 threads, avx512-vnni` or `cuda:0 NVIDIA H200`.
+    pub words: String,
+    /// With `auto`, why the processor was taken instead of a GPU.
+    pub note: Option<String>,
+}
+
+/// Opens `cpu`, `cuda`, `cuda:N` or `auto` (a GPU when one can be opened, else the CPU with [`Opened::note`]).
+///
+/// # Errors
+/// An unknown spec, or an explicitly named GPU that cannot be opened.
+pub fn open(spec: &str) -> Result<Opened, ExecError> {
+    let cpu = |note| Opened { device: Device::Cpu, words: cpu_words(), note };
+    let bad = |why: String| ExecError::Device { spec: spec.to_owned(), why };
+    match spec.trim() {
+        "cpu" => Ok(cpu(None)),
+        "auto" | "" => match open_cuda(0) {
+            Ok((device, words)) => Ok(Opened { device, words, note: None }),
+            Err(why) => Ok(cpu(Some(format!("no GPU: {why}")))),
+        },
+        other => {
+            let ordinal = match other.strip_prefix("cuda") {
+                Some("") => 0,
+                Some(rest) => match rest.strip_prefix(':').and_then(|n| n.parse().ok()) {
+                    Some(n) => n,
+                    None => return Err(bad("the part after `cuda:` is not a number".into())),
+                },
+                None => return Err(bad("unknown device".into())),
+            };
+            let (device, words) = open_cuda(ordinal).map_err(bad)?;
+            Ok(Opened { device, words, note: None })
+        }
+    }
+}
+
+/// The processor in words: threads and the vector instructions that kernels will use.
+pub fn cpu_words() -> String {
+    format!("cpu, {} threads, {}", threads(), isa())
+}
+
+/// The best instruction set that kernels choose on this machine.
+pub fn isa() -> &'static str {
+    #[cfg(target_arch = "x86_64")]
+    {
+        if is_x86_feature_detected!("avx512f") && is_x86_feature_detected!("avx512bw") {
+            return if is_x86_feature_detected!("avx512vnni") { "avx512-vnni" } else { "avx512" };
+        }
+        if is_x86_feature_detected!("avx2") && is_x86_feature_detected!("fma") {
+            return "avx2";
+        }
+    }
+    if cfg!(target_arch = "aarch64") { "neon" } else { "generic" }
+}
+
+#[cfg(not(feature = "cuda"))]
+fn open_cuda(_ordinal: usize) -> Result<(Device, String), String> {
+    Err("this build has no CUDA in it (built without the `cuda` feature)".into())
+}
+
+/// cudarc's run-time loader panics when a library is missing, so libraries are looked for first and opening is guarded.
+#[cfg(feature = "cuda")]
+fn open_cuda(ordinal: usize) -> Result<(Device, String), String> {
+    use std::panic::{AssertUnwindSafe, catch_unwind};
+    let guarded = |f: &dyn Fn() -> Result<(Device, String), String>| {
+        catch_unwind(AssertUnwindSafe(f)).unwrap_or_else(|p| {
+            let text = p.downcast_ref::<String>().cloned();
+            let text = text.or_else(|| p.downcast_ref::<&str>().map(|s| (*s).to_owned()));
+            Err(text.unwrap_or_else(|| "the CUDA loader panicked".into()))
+        })
+    };
+    // The panic hook would write into the terminal's screen; the message is returned instead.
+    let hook = std::panic::take_hook();
+    std::panic::set_hook(Box::new(|_| {}));
+    let opened = guarded(&|| {
+        let device = Device::new_cuda(ordinal).map_err(|e| e.to_string())?;
+        let name = device
+            .as_cuda_device()
+            .ok()
+            .and_then(|d| d.cuda_stream().context().name().ok())
+            .unwrap_or_else(|| "GPU".into());
+        Ok((device, format!("cuda:{ordinal} {name}")))
+    });
+    std::panic::set_hook(hook);
+    opened.map_err(|why| {
+        let line = why.lines().next().unwrap_or("unknown failure").trim();
+        format!("opening cuda:{ordinal} failed ({line})")
+    })
+}
+
+static THREADS: Mutex<Option<usize>> = Mutex::new(None);
+
+/// How many threads compute uses from now on, for plans compiled without an explicit number. At least one.
+pub fn set_threads(n: usize) {
+    *THREADS.lock().unwrap_or_else(PoisonError::into_inner) = Some(n.max(1));
+}
+
+/// The number that [`set_threads`] set, else what the system offers.
+pub fn threads() -> usize {
+    let set = *THREADS.lock().unwrap_or_else(PoisonError::into_inner);
+    set.unwrap_or_else(|| std::thread::available_parallelism().map_or(1, |n| n.get()))
+}
+
+/// The shared pool of `n` threads; pools are made once a size and kept.
+pub(crate) fn pool(n: usize) -> Result<Arc<rayon::ThreadPool>, ExecError> {
+    static POOLS: OnceLock<Mutex<HashMap<usize, Arc<rayon::ThreadPool>>>> = OnceLock::new();
+    let mut pools = POOLS.get_or_init(Default::default).lock().unwrap_or_else(PoisonError::into_inner);
+    if let Some(p) = pools.get(&n) {
+        return Ok(p.clone());
+    }
+    let made = rayon::ThreadPoolBuilder::new().num_threads(n).thread_name(|i| format!("exec-{i}")).build();
+    let made = made.map_err(|e| ExecError::Device { spec: "cpu".into(), why: format!("no threads: {e}") })?;
+    let made = Arc::new(made);
+    pools.insert(n, made.clone());
+    Ok(made)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn specs_open_or_say_why() {
+        let cpu = open("cpu").unwrap();
+        assert!(cpu.device.is_cpu() && cpu.note.is_none() && cpu.words.starts_with("cpu"));
+        assert!(open("gpu").unwrap_err().to_string().contains("`gpu`"));
+        assert!(open("cuda:x").is_err());
+        let auto = open("auto").unwrap();
+        assert_eq!(auto.device.is_cpu(), auto.note.is_some(), "a fallback says why: {auto:?}");
+    }
+}

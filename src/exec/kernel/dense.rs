@@ -1,0 +1,312 @@
+//! Convolutions and linears with prepacked weights, f32 and dynamic int8, with bias, residual and activation fused.
+//!
+//! A linear over `t` tokens is a 1x1 convolution over a `t x 1` image. Activations are channels-last, so window
+//! elements are ordered (ky, kx, channel) and a 1x1 convolution reads its input in place.
+//!
+//! int8: activations become `q = round(x / s) + z` in u8 with one `(s, z)` an image (convolution) or a row (linear);
+//! `y = (Σ q·w - z·Σ w) · s · factor + bias`, exact in integers up to the last step. Padding is `q = z`.
+
+use super::vector;
+use super::{Scratch, band, gemm, room, split, with_scratch};
+use crate::exec::unfold::Window;
+use crate::graph::Activation;
+use rten_gemm::PackedBMatrix;
+
+/// Sizes of one dense step.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Geometry {
+    /// Input rows and columns (tokens and 1 for a linear).
+    pub image: [usize; 2],
+    pub channels: usize,
+    pub out_image: [usize; 2],
+    pub out_channels: usize,
+    pub window: Window,
+    pub groups: usize,
+    /// One quantization scale a row instead of one an image.
+    pub per_row: bool,
+}
+
+impl Geometry {
+    pub fn linear(tokens: usize, inp: usize, out: usize) -> Geometry {
+        Geometry {
+            image: [tokens, 1],
+            channels: inp,
+            out_image: [tokens, 1],
+            out_channels: out,
+            window: Window { kernel: [1, 1], stride: [1, 1], padding: [0, 0] },
+            groups: 1,
+            per_row: true,
+        }
+    }
+
+    /// Window elements of one group.
+    pub fn k(&self) -> usize {
+        self.window.kernel[0] * self.window.kernel[1] * self.channels / self.groups
+    }
+
+    /// Rows of the matrix product for one image.
+    pub fn rows(&self) -> usize {
+        self.out_image[0] * self.out_image[1]
+    }
+
+    /// The input is the left-hand matrix as it lies.
+    fn in_place(&self) -> bool {
+        self.window == Window { kernel: [1, 1], stride: [1, 1], padding: [0, 0] } && self.groups == 1
+    }
+}
+
+/// What follows the product: `+ bias`, `+ residual`, activation.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Epilogue {
+    pub bias: Vec<f32>,
+    pub act: Option<Activation>,
+}
+
+/// Weights as PyTorch orders them, `[out, in/groups, kh, kw]`, and what scales each output channel.
+pub(crate) enum Source<'a> {
+    /// `factors`: folded batch norm.
+    F32 { w: &'a [f32], factors: Option<&'a [f32]> },
+    /// `factors`: weight scale times folded batch norm.
+    Int8 { q: &'a [i8], factors: &'a [f32] },
+}
+
+/// A prepacked dense step.
+pub(crate) struct Dense {
+    geo: Geometry,
+    weights: Weights,
+    epilogue: Epilogue,
+}
+
+enum Weights {
+    F32(Vec<PackedBMatrix<f32>>),
+    Int8 { packed: Vec<PackedBMatrix<i8>>, sums: Vec<i32>, factors: Vec<f32> },
+}
+
+/// How one row or image was quantized.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub(crate) struct Code {
+    pub scale: f32,
+    pub inverse: f32,
+    pub zero: i32,
+}
+
+impl Code {
+    /// The asymmetric code whose range `0..=top` covers `x` and zero.
+    pub fn of(x: &[f32], top: u8) -> Code {
+        let (lo, hi) = vector::range_with_zero(x);
+        let scale = (hi - lo) / top as f32;
+        if scale < 1e-30 {
+            return Code { scale: 1.0, inverse: 1.0, zero: 0 };
+        }
+        let inverse = 1.0 / scale;
+        Code { scale, inverse, zero: (-lo * inverse).round().clamp(0.0, top as f32) as i32 }
+    }
+}
+
+/// `[out, in, kh, kw]` → `[out, kh, kw, in]`.
+fn channels_last<T: Copy>(w: &[T], geo: &Geometry) -> Vec<T> {
+    let [kh, kw] = geo.window.kernel;
+    let (c, taps) = (geo.channels / geo.groups, kh * kw);
+    let mut out = Vec::with_capacity(w.len());
+    for row in w.chunks_exact((c * taps).max(1)) {
+        (0..taps).for_each(|t| out.extend((0..c).map(|ch| row[ch * taps + t])));
+    }
+    out
+}
+
+impl Dense {
+    pub fn new(geo: Geometry, source: Source<'_>, epilogue: Epilogue) -> Dense {
+        let (k, n) = (geo.k(), geo.out_channels / geo.groups);
+        let weights = match source {
+            Source::F32 { w, factors } => {
+                let mut rows = channels_last(w, &geo);
+                if let Some(f) = factors {
+                    for (row, f) in rows.chunks_exact_mut(k.max(1)).zip(f) {
+                        row.iter_mut().for_each(|v| *v *= f);
+                    }
+                }
+                Weights::F32(rows.chunks_exact(n * k).map(|g| gemm::pack_f32(g, n, k)).collect())
+            }
+            Source::Int8 { q, factors } => {
+                let rows = channels_last(q, &geo);
+                let sums = rows.chunks_exact(k.max(1)).map(|r| r.iter().map(|&v| v as i32).sum()).collect();
+                let packed = rows.chunks_exact(n * k).map(|g| gemm::pack_i8(g, n, k)).collect();
+                Weights::Int8 { packed, sums, factors: factors.to_vec() }
+            }
+        };
+        Dense { geo, weights, epilogue }
+    }
+
+    /// What will run, for people: `conv-f32/x86_64-f32-avx512`.
+    pub fn kernel(&self) -> String {
+        let what = if self.geo.in_place() { "gemm" } else { "im2col+gemm" };
+        match &self.weights {
+            Weights::F32(_) => format!("{what}-f32/{}", gemm::float_name()),
+            Weights::Int8 { .. } => format!("{what}-u8i8/{}", gemm::int8_name()),
+        }
+    }
+
+    /// `x` `[images, h, w, c]` → `out` `[images, oh, ow, oc]`; `residual` has the shape of `out`.
+    pub fn run(&self, x: &[f32], residual: Option<&[f32]>, out: &mut [f32], par: bool) {
+        if self.geo.in_place() { self.run_flat(x, residual, out, par) } else { self.run_windows(x, residual, out, par) }
+    }
+
+    fn finish(&self, out: &mut [f32], residual: Option<&[f32]>) {
+        let relu = self.epilogue.act == Some(Activation::Relu);
+        match residual {
+            Some(r) => vector::add_assign(out, r, relu),
+            None if relu => vector::relu(out),
+            None => {}
+        }
+        if let Some(act) = self.epilogue.act.filter(|_| !relu) {
+            vector::activate(out, act);
+        }
+    }
+
+    /// Rows of the input are rows of the product; images do not matter.
+    fn run_flat(&self, x: &[f32], residual: Option<&[f32]>, out: &mut [f32], par: bool) {
+        let (c, oc) = (self.geo.channels, self.geo.out_channels);
+        let rows = out.len() / oc;
+        let res = |i: usize, rows: usize, len: usize| residual.map(|r| &r[i * rows * oc..][..len]);
+        match &self.weights {
+            Weights::F32(packed) => {
+                let rows = band(par, rows, 1 << 20);
+                split(par, out, rows * oc, |i, out| {
+                    let a = &x[i * rows * c..][..out.len() / oc * c];
+                    gemm::run_f32(a, c, &packed[0], &self.epilogue.bias, out);
+                    self.finish(out, res(i, rows, out.len()));
+                });
+            }
+            Weights::Int8 { packed, sums, factors } => {
+                let top = gemm::top_code();
+                let per_image = self.geo.rows();
+                let codes: Vec<Code> = if self.geo.per_row {
+                    vec![]
+                } else {
+                    x.chunks_exact(per_image * c).map(|img| Code::of(img, top)).collect()
+                };
+                let rows = band(par, rows, 128);
+                split(par, out, rows * oc, |i, out| {
+                    let n = out.len() / oc;
+                    let a = &x[i * rows * c..][..n * c];
+                    with_scratch(|Scratch { u8, i32, .. }| {
+                        let (q, acc) = (room(u8, n * c), room(i32, n * oc));
+                        let mut code = vec![Code::default(); n];
+                        for (r, (a, q)) in a.chunks_exact(c).zip(q.chunks_exact_mut(c)).enumerate() {
+                            let by_image = codes.get((i * rows + r) / per_image);
+                            code[r] = by_image.copied().unwrap_or_else(|| Code::of(a, top));
+                            vector::quantize(a, code[r].inverse, code[r].zero, top as f32, q);
+                        }
+                        gemm::run_u8(q, c, &packed[0], acc);
+                        for ((acc, out), code) in acc.chunks_exact(oc).zip(out.chunks_exact_mut(oc)).zip(&code) {
+                            let bias = &self.epilogue.bias;
+                            vector::dequantize(acc, code.zero, sums, code.scale, factors, bias, out);
+                        }
+                    });
+                    self.finish(out, res(i, rows, out.len()));
+                });
+            }
+        }
+    }
+
+    fn run_windows(&self, x: &[f32], residual: Option<&[f32]>, out: &mut [f32], par: bool) {
+        let g = &self.geo;
+        let (in_len, out_len) = (g.image[0] * g.image[1] * g.channels, g.rows() * g.out_channels);
+        let line = g.out_image[1] * g.out_channels;
+        let lines = band(par, g.out_image[0], (1 << 15) / (g.k() * g.out_image[1]).max(1));
+        split(par, out, out_len, |img, out| {
+            let x = &x[img * in_len..][..in_len];
+            let residual = residual.map(|r| &r[img * out_len..][..out_len]);
+            match &self.weights {
+                Weights::F32(packed) => split(par, out, lines * line, |b, out| {
+                    with_scratch(|Scratch { f32, .. }| {
+                        self.float_band(x, packed, b * lines, out, f32);
+                    });
+                    self.finish(out, residual.map(|r| &r[b * lines * line..][..out.len()]));
+                }),
+                Weights::Int8 { packed, sums, factors } => with_scratch(|Scratch { u8, .. }| {
+                    let top = gemm::top_code();
+                    let code = Code::of(x, top);
+                    let q = room(u8, in_len);
+                    vector::quantize(x, code.inverse, code.zero, top as f32, q);
+                    let q = &*q;
+                    split(par, out, lines * line, |b, out| {
+                        with_scratch(|s| self.int8_band(q, code, packed, sums, factors, b * lines, out, s));
+                        self.finish(out, residual.map(|r| &r[b * lines * line..][..out.len()]));
+                    });
+                }),
+            }
+        });
+    }
+
+    fn float_band(&self, x: &[f32], packed: &[PackedBMatrix<f32>], y0: usize, out: &mut [f32], buf: &mut Vec<f32>) {
+        let g = &self.geo;
+        let (k, oc, n) = (g.k(), g.out_channels, g.out_channels / g.groups);
+        let rows = out.len() / oc;
+        let buf = room(buf, rows * k + if g.groups > 1 { rows * n } else { 0 });
+        let (cols, part) = buf.split_at_mut(rows * k);
+        for (group, b) in packed.iter().enumerate() {
+            windows(g, group, x, 0.0, y0, cols);
+            let bias = &self.epilogue.bias[group * n..][..n];
+            if g.groups == 1 {
+                gemm::run_f32(cols, k, b, bias, out);
+            } else {
+                gemm::run_f32(cols, k, b, bias, part);
+                for (out, part) in out.chunks_exact_mut(oc).zip(part.chunks_exact(n)) {
+                    out[group * n..][..n].copy_from_slice(part);
+                }
+            }
+        }
+    }
+
+    #[expect(clippy::too_many_arguments, reason = "the parts of one matched variant")]
+    fn int8_band(
+        &self,
+        q: &[u8],
+        code: Code,
+        packed: &[PackedBMatrix<i8>],
+        sums: &[i32],
+        factors: &[f32],
+        y0: usize,
+        out: &mut [f32],
+        s: &mut Scratch,
+    ) {
+        let g = &self.geo;
+        let (k, oc, n) = (g.k(), g.out_channels, g.out_channels / g.groups);
+        let rows = out.len() / oc;
+        let (cols, acc) = (room(&mut s.cols, rows * k), room(&mut s.i32, rows * n));
+        for (group, b) in packed.iter().enumerate() {
+            let at = group * n..(group + 1) * n;
+            windows(g, group, q, code.zero as u8, y0, cols);
+            gemm::run_u8(cols, k, b, acc);
+            for (out, acc) in out.chunks_exact_mut(oc).zip(acc.chunks_exact(n)) {
+                let (sums, factors) = (&sums[at.clone()], &factors[at.clone()]);
+                let bias = &self.epilogue.bias[at.clone()];
+                vector::dequantize(acc, code.zero, sums, code.scale, factors, bias, &mut out[at.clone()]);
+            }
+        }
+    }
+}
+
+/// Writes the windows of output lines from `y0` on, `[rows, (ky, kx, channel)]`, for one group's channels.
+fn windows<T: Copy>(g: &Geometry, group: usize, x: &[T], fill: T, y0: usize, cols: &mut [T]) {
+    let ([h, w], [kh, kw], c) = (g.image, g.window.kernel, g.channels / g.groups);
+    let ow = g.out_image[1];
+    for (row, cols) in cols.chunks_exact_mut(g.k()).enumerate() {
+        let (oy, ox) = (y0 + row / ow, row % ow);
+        let mut taps = cols.chunks_exact_mut(c);
+        for ky in 0..kh {
+            let iy = (oy * g.window.stride[0] + ky).checked_sub(g.window.padding[0]).filter(|&v| v < h);
+            for kx in 0..kw {
+                let ix = (ox * g.window.stride[1] + kx).checked_sub(g.window.padding[1]).filter(|&v| v < w);
+                let Some(tap) = taps.next() else { return };
+                match (iy, ix) {
+                    (Some(iy), Some(ix)) => {
+                        tap.copy_from_slice(&x[(iy * w + ix) * g.channels + group * c..][..c]);
+                    }
+                    _ => tap.fill(fill),
+                }
+            }
+        }
+    }
+}

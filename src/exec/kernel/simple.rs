@@ -1,0 +1,100 @@
+//! Pooling, token and layout steps over channels-last activations: memory-bound, one pass each.
+
+use super::{split, vector};
+use crate::exec::unfold::Window;
+
+/// Sizes of an image and of what becomes of it.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Pool {
+    pub image: [usize; 2],
+    pub out_image: [usize; 2],
+    pub channels: usize,
+    pub window: Window,
+}
+
+/// Maximum over windows; padding never wins.
+pub(crate) fn max_pool(p: &Pool, x: &[f32], out: &mut [f32], par: bool) {
+    let ([h, w], [oh, ow], c) = (p.image, p.out_image, p.channels);
+    split(par, out, ow * c, |line, out| {
+        let x = &x[line / oh * h * w * c..][..h * w * c];
+        for (ox, out) in out.chunks_exact_mut(c).enumerate() {
+            out.fill(f32::NEG_INFINITY);
+            for ky in 0..p.window.kernel[0] {
+                let iy = (line % oh * p.window.stride[0] + ky).checked_sub(p.window.padding[0]);
+                for kx in 0..p.window.kernel[1] {
+                    let ix = (ox * p.window.stride[1] + kx).checked_sub(p.window.padding[1]);
+                    if let (Some(iy), Some(ix)) = (iy.filter(|&v| v < h), ix.filter(|&v| v < w)) {
+                        vector::maximum(out, &x[(iy * w + ix) * c..][..c]);
+                    }
+                }
+            }
+        }
+    });
+}
+
+/// Mean over rows `skip..` of `[images, rows, c]`.
+pub(crate) fn mean_rows(rows: usize, skip: usize, c: usize, x: &[f32], out: &mut [f32], par: bool) {
+    let scale = 1.0 / (rows - skip).max(1) as f32;
+    split(par, out, c, |img, out| {
+        out.fill(0.0);
+        x[(img * rows + skip) * c..(img + 1) * rows * c].chunks_exact(c).for_each(|r| vector::accumulate(out, r));
+        out.iter_mut().for_each(|v| *v *= scale);
+    });
+}
+
+/// Every `stride`-th pixel, output channel `j` from input channel `map[j]` or zero.
+pub(crate) fn channel_pad(p: &Pool, map: &[Option<u32>], x: &[f32], out: &mut [f32], par: bool) {
+    let ([h, w], [oh, ow], c) = (p.image, p.out_image, p.channels);
+    // The usual map is one run of channels; then a pixel is one copy.
+    let lead = map.iter().take_while(|m| m.is_none()).count();
+    let run = map[lead..].iter().enumerate().take_while(|(i, m)| **m == Some(*i as u32)).count();
+    let one_run = map[lead + run..].iter().all(Option::is_none);
+    split(par, out, ow * map.len(), |line, out| {
+        let iy = line / oh * h + line % oh * p.window.stride[0];
+        for (ox, out) in out.chunks_exact_mut(map.len().max(1)).enumerate() {
+            let x = &x[(iy * w + ox * p.window.stride[1]) * c..][..c];
+            if one_run {
+                out[..lead].fill(0.0);
+                out[lead..lead + run].copy_from_slice(&x[..run]);
+                out[lead + run..].fill(0.0);
+            } else {
+                out.iter_mut().zip(map).for_each(|(o, m)| *o = m.map_or(0.0, |i| x[i as usize]));
+            }
+        }
+    });
+}
+
+/// `[images, t, d]` → `[images, count + t, d]` with `tokens` in front.
+pub(crate) fn prepend(tokens: &[f32], per_image: usize, x: &[f32], out: &mut [f32], par: bool) {
+    split(par, out, tokens.len() + per_image, |img, out| {
+        out[..tokens.len()].copy_from_slice(tokens);
+        out[tokens.len()..].copy_from_slice(&x[img * per_image..][..per_image]);
+    });
+}
+
+/// Row `index` of each `[rows, c]` image.
+pub(crate) fn select(rows: usize, index: usize, c: usize, x: &[f32], out: &mut [f32]) {
+    for (img, out) in out.chunks_exact_mut(c.max(1)).enumerate() {
+        out.copy_from_slice(&x[(img * rows + index) * c..][..c]);
+    }
+}
+
+/// `[n, c, p]` → `[n, p, c]`.
+pub(crate) fn to_channels_last(c: usize, p: usize, x: &[f32], out: &mut [f32]) {
+    for (x, out) in x.chunks_exact((c * p).max(1)).zip(out.chunks_exact_mut((c * p).max(1))) {
+        for (ch, x) in x.chunks_exact(p).enumerate() {
+            out[ch..].iter_mut().step_by(c).zip(x).for_each(|(o, &v)| *o = v);
+        }
+    }
+}
+
+/// `[n, p, c]` → `[n, c, p]`.
+pub(crate) fn to_channels_first(c: usize, p: usize, x: &[f32]) -> Vec<f32> {
+    let mut out = vec![0f32; x.len()];
+    for (x, out) in x.chunks_exact((c * p).max(1)).zip(out.chunks_exact_mut((c * p).max(1))) {
+        for (ch, out) in out.chunks_exact_mut(p).enumerate() {
+            out.iter_mut().zip(x[ch..].iter().step_by(c)).for_each(|(o, &v)| *o = v);
+        }
+    }
+    out
+}

@@ -1,0 +1,256 @@
+//! Elementwise and row-wise arithmetic on slices, compiled once per vector instruction set and dispatched at run time.
+//!
+//! Invariant: every version gives the same bits (no fused multiply-add is introduced, reductions have a fixed order).
+
+use crate::graph::Activation;
+use rten_simd::{SimdOp, SimdUnaryOp};
+
+/// Defines a function whose body is compiled for AVX-512, AVX2 and the baseline.
+macro_rules! versions {
+    ($(#[$meta:meta])* pub fn $name:ident($($arg:ident: $ty:ty),* $(,)?) $(-> $ret:ty)? $body:block) => {
+        $(#[$meta])*
+        pub(crate) fn $name($($arg: $ty),*) $(-> $ret)? {
+            #[inline(always)]
+            fn body($($arg: $ty),*) $(-> $ret)? $body
+            #[cfg(target_arch = "x86_64")]
+            {
+                #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq")]
+                fn wide($($arg: $ty),*) $(-> $ret)? {
+                    body($($arg),*)
+                }
+                #[target_feature(enable = "avx2")]
+                fn middle($($arg: $ty),*) $(-> $ret)? {
+                    body($($arg),*)
+                }
+                if is_x86_feature_detected!("avx512f") && is_x86_feature_detected!("avx512bw")
+                    && is_x86_feature_detected!("avx512vl") && is_x86_feature_detected!("avx512dq") {
+                    // SAFETY: the features were detected.
+                    return unsafe { wide($($arg),*) };
+                }
+                if is_x86_feature_detected!("avx2") {
+                    // SAFETY: the feature was detected.
+                    return unsafe { middle($($arg),*) };
+                }
+            }
+            body($($arg),*)
+        }
+    };
+}
+
+const LANES: usize = 16;
+
+versions! {
+    /// Smallest and largest value, never above and never below zero: `(min(0, x..), max(0, x..))`. NaN is ignored.
+    pub fn range_with_zero(x: &[f32]) -> (f32, f32) {
+        let (mut lo, mut hi) = ([0f32; LANES], [0f32; LANES]);
+        let chunks = x.chunks_exact(LANES);
+        let tail = chunks.remainder();
+        for c in chunks {
+            for i in 0..LANES {
+                lo[i] = if c[i] < lo[i] { c[i] } else { lo[i] };
+                hi[i] = if c[i] > hi[i] { c[i] } else { hi[i] };
+            }
+        }
+        let lo = lo.iter().chain(tail).fold(0f32, |m, &v| if v < m { v } else { m });
+        let hi = hi.iter().chain(tail).fold(0f32, |m, &v| if v > m { v } else { m });
+        (lo, hi)
+    }
+}
+
+versions! {
+    /// `out = clamp(round(x · inverse_scale) + zero, 0, top)`, ties to even.
+    pub fn quantize(x: &[f32], inverse_scale: f32, zero: i32, top: f32, out: &mut [u8]) {
+        // Adding and taking away 1.5·2^23 rounds to the nearest integer (ties to even) for |v| < 2^22.
+        const MAGIC: f32 = 12_582_912.0;
+        let shift = zero as f32;
+        for (o, &v) in out.iter_mut().zip(x) {
+            let r = (v * inverse_scale + MAGIC) - MAGIC + shift;
+            let r = if r > 0.0 { r } else { 0.0 };
+            let r = if r < top { r } else { top };
+            // SAFETY: `r` is within 0..=255 by the two comparisons, which also turn NaN into 0.
+            *o = unsafe { r.to_int_unchecked::<i32>() } as u8;
+        }
+    }
+}
+
+versions! {
+    /// `y = relu?(y + x)`.
+    pub fn add_assign(y: &mut [f32], x: &[f32], relu: bool) {
+        if relu {
+            for (a, &b) in y.iter_mut().zip(x) {
+                let v = *a + b;
+                *a = if v > 0.0 { v } else { 0.0 };
+            }
+        } else {
+            y.iter_mut().zip(x).for_each(|(a, &b)| *a += b);
+        }
+    }
+}
+
+versions! {
+    /// `out = relu?(a + b)`.
+    pub fn add(a: &[f32], b: &[f32], out: &mut [f32], relu: bool) {
+        for ((o, &a), &b) in out.iter_mut().zip(a).zip(b) {
+            let v = a + b;
+            *o = if relu && v <= 0.0 { 0.0 } else { v };
+        }
+    }
+}
+
+versions! {
+    /// Per row of `scale.len()` values: `out = relu?(x · scale + shift)`.
+    pub fn affine(x: &[f32], scale: &[f32], shift: &[f32], out: &mut [f32], relu: bool) {
+        let c = scale.len();
+        for (o, x) in out.chunks_exact_mut(c).zip(x.chunks_exact(c)) {
+            for (((o, &x), &s), &b) in o.iter_mut().zip(x).zip(scale).zip(shift) {
+                let v = x * s + b;
+                *o = if relu && v <= 0.0 { 0.0 } else { v };
+            }
+        }
+    }
+}
+
+versions! {
+    pub fn relu(x: &mut [f32]) {
+        x.iter_mut().for_each(|v| *v = if *v > 0.0 { *v } else { 0.0 });
+    }
+}
+
+versions! {
+    /// `out = (sums - zero·weight_sums) · (scale · factors) + bias`, one row of output channels of an int8 product.
+    pub fn dequantize(sums: &[i32], zero: i32, weight_sums: &[i32], scale: f32, factors: &[f32], bias: &[f32], out: &mut [f32]) {
+        for (((o, &s), (&ws, &f)), &b) in out.iter_mut().zip(sums).zip(weight_sums.iter().zip(factors)).zip(bias) {
+            *o = (s - zero * ws) as f32 * (scale * f) + b;
+        }
+    }
+}
+
+versions! {
+    /// Layer norm of one row: `out = (x - mean) / sqrt(var + eps) · w + b`, biased variance, two passes.
+    pub fn layer_norm(x: &[f32], w: &[f32], b: &[f32], eps: f32, out: &mut [f32]) {
+        let n = x.len().max(1) as f32;
+        let mut sums = [0f32; LANES];
+        let chunks = x.chunks_exact(LANES);
+        let tail = chunks.remainder();
+        for c in chunks {
+            for i in 0..LANES {
+                sums[i] += c[i];
+            }
+        }
+        let mean = sums.iter().chain(tail).sum::<f32>() / n;
+        let mut squares = [0f32; LANES];
+        for c in x.chunks_exact(LANES) {
+            for i in 0..LANES {
+                let d = c[i] - mean;
+                squares[i] += d * d;
+            }
+        }
+        let var = (squares.iter().sum::<f32>() + tail.iter().map(|v| (v - mean) * (v - mean)).sum::<f32>()) / n;
+        let inv = 1.0 / (var + eps).sqrt();
+        for (((o, &x), &w), &b) in out.iter_mut().zip(x).zip(w).zip(b) {
+            *o = (x - mean) * inv * w + b;
+        }
+    }
+}
+
+versions! {
+    /// Adds `x` into `sum`.
+    pub fn accumulate(sum: &mut [f32], x: &[f32]) {
+        sum.iter_mut().zip(x).for_each(|(s, &v)| *s += v);
+    }
+}
+
+versions! {
+    /// `m = max(m, x)`.
+    pub fn maximum(m: &mut [f32], x: &[f32]) {
+        m.iter_mut().zip(x).for_each(|(m, &v)| *m = if v > *m { v } else { *m });
+    }
+}
+
+versions! {
+    /// `y += a · x`.
+    pub fn axpy(y: &mut [f32], a: f32, x: &[f32]) {
+        y.iter_mut().zip(x).for_each(|(y, &x)| *y += a * x);
+    }
+}
+
+/// Applies `act` in place.
+pub(crate) fn activate(x: &mut [f32], act: Activation) {
+    match act {
+        Activation::Relu => relu(x),
+        Activation::GeluErf => rten_vecmath::Gelu {}.map_mut(x),
+        Activation::GeluTanh => rten_vecmath::ApproxGelu {}.map_mut(x),
+        Activation::Silu => rten_vecmath::Silu {}.map_mut(x),
+    }
+}
+
+/// Softmax of one row in place.
+pub(crate) fn softmax(row: &mut [f32]) {
+    rten_vecmath::Softmax::new_mut(row).dispatch();
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn noise(n: usize, seed: u32) -> Vec<f32> {
+        let mut s = seed.wrapping_mul(2_654_435_761).max(1);
+        (0..n)
+            .map(|_| {
+                s ^= s << 13;
+                s ^= s >> 17;
+                s ^= s << 5;
+                (s as f32 / u32::MAX as f32 - 0.4) * 5.0
+            })
+            .collect()
+    }
+
+    #[test]
+    fn ranges_include_zero_and_every_tail() {
+        for n in [0, 1, 15, 16, 17, 100] {
+            let x = noise(n, 3);
+            let want = x.iter().fold((0f32, 0f32), |(a, b), &v| (a.min(v), b.max(v)));
+            assert_eq!(range_with_zero(&x), want);
+        }
+        assert_eq!(range_with_zero(&[3.0, 4.0]), (0.0, 4.0));
+    }
+
+    #[test]
+    fn quantizing_rounds_and_clamps() {
+        let x = [0.0, 1.0, 2.5, 3.5, -1.0, 1e9, -1e9, f32::NAN];
+        let mut q = [0u8; 8];
+        quantize(&x, 1.0, 10, 255.0, &mut q);
+        assert_eq!(q[..7], [10, 11, 12, 14, 9, 255, 0]);
+    }
+
+    #[test]
+    fn layer_norm_matches_f64() {
+        for n in [7, 16, 65, 200] {
+            let (x, w, b) = (noise(n, 1), noise(n, 2), noise(n, 3));
+            let mut out = vec![0.0; n];
+            layer_norm(&x, &w, &b, 1e-5, &mut out);
+            let mean = x.iter().map(|&v| v as f64).sum::<f64>() / n as f64;
+            let var = x.iter().map(|&v| (v as f64 - mean).powi(2)).sum::<f64>() / n as f64;
+            for i in 0..n {
+                let want = (x[i] as f64 - mean) / (var + 1e-5).sqrt() * w[i] as f64 + b[i] as f64;
+                assert!((out[i] as f64 - want).abs() < 1e-5);
+            }
+        }
+    }
+
+    #[test]
+    fn activations_match_their_definitions() {
+        let x = noise(50, 9);
+        let check = |act, f: &dyn Fn(f64) -> f64| {
+            let mut y = x.clone();
+            activate(&mut y, act);
+            for (y, &x) in y.iter().zip(&x) {
+                assert!((*y as f64 - f(x as f64)).abs() < 2e-6, "{act:?} at {x}: {y}");
+            }
+        };
+        check(Activation::Relu, &|v| v.max(0.0));
+        check(Activation::Silu, &|v| v / (1.0 + (-v).exp()));
+        let c = (2.0 / std::f64::consts::PI).sqrt();
+        check(Activation::GeluTanh, &|v| 0.5 * v * (1.0 + (c * (v + 0.044715 * v * v * v)).tanh()));
+    }
+}

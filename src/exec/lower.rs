@@ -1,0 +1,472 @@
+//! Lowering: graph, parameters and precision plan → an ordered list of CPU steps with prepacked weights.
+//!
+//! Fusion: batch norm folds into the convolution before it, then one residual add and one activation join its epilogue.
+//! A node in `keep` ends its step, so that its output exists. Steps are ordered by their last node's id; everything a
+//! step reads is produced by an earlier one.
+
+use super::error::{ExecError, kind};
+use super::kernel::attention::Attention;
+use super::kernel::dense::{Dense, Epilogue, Geometry, Source};
+use super::kernel::simple::Pool;
+use super::reference::role_name;
+use super::unfold::Window;
+use crate::graph::{self, Activation, Graph, Node, NodeId, Op, ParamRole, Precision, PrecisionPlan};
+use crate::model::{ParamStore, int8};
+use std::collections::HashSet;
+
+/// What a step is and what it holds; see the plan's documentation.
+#[derive(Debug, Clone, PartialEq)]
+pub struct StepInfo {
+    /// The leading node's name.
+    pub name: String,
+    /// The leading node.
+    pub node: NodeId,
+    /// Short kind for people: `conv 3x3/2`, `linear`.
+    pub kind: String,
+    /// Names of the nodes that run inside this step besides the leading one, in order; the last one's value is the
+    /// step's output.
+    pub fused: Vec<String>,
+    /// The kernel that runs, e.g. `conv-f32/avx512`, `gemm-u8i8/vnni`.
+    pub kernel: String,
+    pub precision: Precision,
+    /// Bytes of this step's parameters at the precision that runs: weights, int8 scales, biases (batch norms folded).
+    pub weight_bytes: u64,
+    /// Output shape without batch, as the last node's op documents it.
+    pub out_shape: Vec<usize>,
+}
+
+/// A value that lives between steps, channels-last.
+#[derive(Debug, Clone)]
+pub(crate) struct Value {
+    /// Elements for one image.
+    pub numel: usize,
+    /// Which buffer holds it.
+    pub slot: usize,
+    /// Step that writes it; `None` for the input.
+    pub step: Option<usize>,
+}
+
+pub(crate) enum Kernel {
+    Dense(Dense),
+    Affine {
+        scale: Vec<f32>,
+        shift: Vec<f32>,
+        act: Option<Activation>,
+    },
+    LayerNorm {
+        w: Vec<f32>,
+        b: Vec<f32>,
+        eps: f32,
+    },
+    Activation(Activation),
+    Add {
+        act: Option<Activation>,
+    },
+    MaxPool(Pool),
+    /// Mean over `rows` from `skip` on.
+    Mean {
+        rows: usize,
+        skip: usize,
+        channels: usize,
+    },
+    ChannelPad {
+        pool: Pool,
+        map: Vec<Option<u32>>,
+    },
+    Prepend(Vec<f32>),
+    Positions(Vec<f32>),
+    Attention {
+        core: Attention,
+        fused: bool,
+    },
+    Select {
+        rows: usize,
+        index: usize,
+        channels: usize,
+    },
+}
+
+pub(crate) struct Step {
+    pub info: StepInfo,
+    pub kernel: Kernel,
+    pub inputs: Vec<usize>,
+    pub residual: Option<usize>,
+    pub out: usize,
+    /// The last node fused in; steps ascend in it.
+    pub last: NodeId,
+}
+
+pub(crate) struct Lowered {
+    pub steps: Vec<Step>,
+    pub values: Vec<Value>,
+    /// Per node: its value, when its output exists between steps.
+    pub value_of: Vec<Option<usize>>,
+    pub shapes: Vec<Vec<usize>>,
+    pub slots: Vec<usize>,
+}
+
+/// Nodes that run as one step.
+struct Chain {
+    lead: NodeId,
+    bn: Option<NodeId>,
+    add: Option<(NodeId, NodeId)>,
+    act: Option<(NodeId, Activation)>,
+    last: NodeId,
+}
+
+/// Lowers the reachable part of `graph`.
+pub(crate) fn lower(
+    graph: &Graph,
+    params: &ParamStore,
+    precision: &PrecisionPlan,
+    keep: &[String],
+) -> Result<Lowered, ExecError> {
+    check_names(graph, precision, keep)?;
+    let shapes = graph::shapes(graph)?;
+    let keep: HashSet<&str> = keep.iter().map(String::as_str).collect();
+    let mut chains = chains(graph, &keep);
+    chains.sort_by_key(|c| c.last);
+    let mut low =
+        Lowered { steps: vec![], values: vec![], value_of: vec![None; graph.nodes.len()], shapes, slots: vec![] };
+    for chain in chains {
+        let node = graph.node(chain.lead);
+        let value = |low: &Lowered, id: NodeId| {
+            low.value_of.get(id.index()).copied().flatten().ok_or_else(|| {
+                ExecError::unsupported(node, format!("its input `{}` is not computed before it", graph.node(id).name))
+            })
+        };
+        let numel = low.shapes[chain.last.index()].iter().product();
+        match &node.op {
+            Op::Input { .. } => {
+                low.value_of[chain.lead.index()] = Some(low.values.len());
+                low.values.push(Value { numel, slot: 0, step: None });
+                continue;
+            }
+            // Channels-last images are token sequences already.
+            Op::ToTokens => {
+                let v = value(&low, node.inputs[0])?;
+                low.value_of[chain.lead.index()] = Some(v);
+                if let Some(s) = low.values[v].step {
+                    low.steps[s].info.fused.push(node.name.clone());
+                }
+                continue;
+            }
+            _ => {}
+        }
+        let skip = chain.add.map(|(_, other)| other);
+        let inputs = node.inputs.iter().map(|&i| value(&low, i)).collect::<Result<Vec<_>, _>>()?;
+        let residual = skip.map(|id| value(&low, id)).transpose()?;
+        let b = Builder { graph, params, node, shapes: &low.shapes, chain: &chain };
+        let (kernel, name, weight_bytes) = b.kernel(precision.get(&node.name))?;
+        let fused = [chain.bn, chain.add.map(|a| a.0), chain.act.map(|a| a.0)];
+        let info = StepInfo {
+            name: node.name.clone(),
+            node: chain.lead,
+            kind: graph::describe(&node.op),
+            fused: fused.into_iter().flatten().map(|id| graph.node(id).name.clone()).collect(),
+            kernel: name,
+            precision: if matches!(kernel, Kernel::Dense(_)) { precision.get(&node.name) } else { Precision::F32 },
+            weight_bytes,
+            out_shape: low.shapes[chain.last.index()].clone(),
+        };
+        let out = low.values.len();
+        low.values.push(Value { numel, slot: 0, step: Some(low.steps.len()) });
+        low.value_of[chain.last.index()] = Some(out);
+        low.steps.push(Step { info, kernel, inputs, residual, out, last: chain.last });
+    }
+    if low.value_of.get(graph.output.index()).copied().flatten().is_none() {
+        let hint = "the graph's output is not computed".into();
+        return Err(ExecError::UnknownNode { name: "output".into(), hint });
+    }
+    assign_slots(&mut low, graph.output);
+    Ok(low)
+}
+
+fn check_names(graph: &Graph, precision: &PrecisionPlan, keep: &[String]) -> Result<(), ExecError> {
+    let unknown = |name: &str, hint: &str| ExecError::UnknownNode { name: name.to_owned(), hint: hint.into() };
+    for name in keep {
+        graph.by_name(name).ok_or_else(|| unknown(name, "`keep` takes node names of this graph"))?;
+    }
+    for (name, p) in &precision.nodes {
+        let id = graph.by_name(name).ok_or_else(|| unknown(name, "precisions are set by node name"))?;
+        match (p, &graph.node(id).op) {
+            (Precision::F32, _) | (Precision::Int8, Op::Conv2d { .. } | Op::Linear { .. }) => {}
+            (Precision::Int8, _) => {
+                return Err(ExecError::unsupported(graph.node(id), "int8 runs for convolutions and linears only"));
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Groups reachable nodes into steps.
+fn chains(graph: &Graph, keep: &HashSet<&str>) -> Vec<Chain> {
+    let (reachable, consumers) = (graph.reachable(), graph.consumers());
+    let mut taken = vec![false; graph.nodes.len()];
+    let mut chains = Vec::new();
+    for (id, node) in graph.iter() {
+        if !reachable[id.index()] || taken[id.index()] {
+            continue;
+        }
+        let mut c = Chain { lead: id, bn: None, add: None, act: None, last: id };
+        let dense = matches!(node.op, Op::Conv2d { .. } | Op::Linear { .. });
+        let joins = matches!(node.op, Op::BatchNorm2d { .. } | Op::Add);
+        while dense || joins {
+            let last = graph.node(c.last);
+            let [next] = consumers[c.last.index()][..] else { break };
+            if keep.contains(last.name.as_str()) || c.last == graph.output || taken[next.index()] || c.act.is_some() {
+                break;
+            }
+            match &graph.node(next).op {
+                Op::BatchNorm2d { .. } if c.last == id && matches!(node.op, Op::Conv2d { .. }) => c.bn = Some(next),
+                Op::Add if dense && c.add.is_none() => match graph.node(next).inputs[..] {
+                    [a, b] => c.add = Some((next, if a == c.last { b } else { a })),
+                    _ => break,
+                },
+                Op::Activation { act } => c.act = Some((next, *act)),
+                _ => break,
+            }
+            taken[next.index()] = true;
+            c.last = next;
+        }
+        chains.push(c);
+    }
+    chains
+}
+
+/// Gives every value a buffer; buffers are reused once their value was read for the last time.
+fn assign_slots(low: &mut Lowered, output: NodeId) {
+    let mut last_use = vec![0usize; low.values.len()];
+    for (i, s) in low.steps.iter().enumerate() {
+        s.inputs.iter().chain(&s.residual).for_each(|&v| last_use[v] = i);
+    }
+    if let Some(v) = low.value_of[output.index()] {
+        last_use[v] = usize::MAX;
+    }
+    let mut free: Vec<usize> = Vec::new();
+    let mut slots: Vec<usize> = Vec::new();
+    let mut place = |value: &mut Value, free: &mut Vec<usize>| {
+        // The smallest free buffer that is large enough, else the largest free one, grown.
+        let fit = free.iter().copied().filter(|&s| slots[s] >= value.numel).min_by_key(|&s| slots[s]);
+        let slot = fit.or_else(|| free.iter().copied().max_by_key(|&s| slots[s])).unwrap_or(slots.len());
+        if slot == slots.len() {
+            slots.push(0);
+        }
+        free.retain(|&s| s != slot);
+        slots[slot] = slots[slot].max(value.numel);
+        value.slot = slot;
+    };
+    for v in low.values.iter_mut().filter(|v| v.step.is_none()) {
+        place(v, &mut free);
+    }
+    for i in 0..low.steps.len() {
+        place(&mut low.values[low.steps[i].out], &mut free);
+        for v in low.steps[i].inputs.iter().chain(&low.steps[i].residual) {
+            let slot = low.values[*v].slot;
+            if last_use[*v] == i && !free.contains(&slot) {
+                free.push(slot);
+            }
+        }
+    }
+    low.slots = slots;
+}
+
+struct Builder<'a> {
+    graph: &'a Graph,
+    params: &'a ParamStore,
+    node: &'a Node,
+    shapes: &'a [Vec<usize>],
+    chain: &'a Chain,
+}
+
+impl Builder<'_> {
+    /// Values of `node`'s parameter in `role`; finite.
+    fn values(&self, node: &Node, role: ParamRole, shape: &[usize]) -> Result<Vec<f32>, ExecError> {
+        let name = node.param(role).ok_or_else(|| ExecError::NoParam {
+            node: node.name.clone(),
+            op: kind(&node.op),
+            role: role_name(role),
+        })?;
+        let v = self.params.expect(name, shape).map_err(|e| ExecError::param(node, e))?;
+        if v.iter().any(|v| !v.is_finite()) {
+            return Err(ExecError::NonFinite { node: node.name.clone(), param: name.to_owned() });
+        }
+        Ok(v.into_owned())
+    }
+
+    /// A batch norm as `x · scale + shift`.
+    fn batch_norm(&self, node: &Node, c: usize, eps: f64) -> Result<(Vec<f32>, Vec<f32>), ExecError> {
+        let w = self.values(node, ParamRole::Weight, &[c])?;
+        let b = self.values(node, ParamRole::Bias, &[c])?;
+        let mean = self.values(node, ParamRole::Mean, &[c])?;
+        let var = self.values(node, ParamRole::Var, &[c])?;
+        let scale: Vec<f64> = w.iter().zip(&var).map(|(&w, &v)| w as f64 / (v as f64 + eps).sqrt()).collect();
+        if scale.iter().any(|s| !s.is_finite()) {
+            let param = node.param(ParamRole::Var).unwrap_or_default().to_owned();
+            return Err(ExecError::NonFinite { node: node.name.clone(), param });
+        }
+        let shift = b.iter().zip(&mean).zip(&scale).map(|((&b, &m), s)| (b as f64 - m as f64 * s) as f32).collect();
+        Ok((scale.into_iter().map(|s| s as f32).collect(), shift))
+    }
+
+    fn input(&self, i: usize) -> Result<&[usize], ExecError> {
+        let id = self.node.inputs.get(i).ok_or_else(|| ExecError::unsupported(self.node, "has too few inputs"))?;
+        Ok(&self.shapes[id.index()])
+    }
+
+    /// The first input as `[c, h, w]`.
+    fn image(&self) -> Result<(usize, [usize; 2]), ExecError> {
+        match *self.input(0)? {
+            [c, h, w] => Ok((c, [h, w])),
+            ref other => Err(ExecError::shape(self.node, other, "[channels, height, width]")),
+        }
+    }
+
+    /// The first input as `[rows, features]`; a plain vector is one row.
+    fn rows(&self) -> Result<(usize, usize), ExecError> {
+        match *self.input(0)? {
+            [t, d] => Ok((t, d)),
+            [d] => Ok((1, d)),
+            ref other => Err(ExecError::shape(self.node, other, "[tokens, features] or [features]")),
+        }
+    }
+
+    fn pool(&self, window: Window) -> Result<Pool, ExecError> {
+        let (channels, image) = self.image()?;
+        match self.shapes[self.chain.lead.index()][..] {
+            [_, h, w] => Ok(Pool { image, out_image: [h, w], channels, window }),
+            ref other => Err(ExecError::shape(self.node, other, "[channels, height, width]")),
+        }
+    }
+
+    fn act(&self) -> Option<Activation> {
+        self.chain.act.map(|a| a.1)
+    }
+
+    /// The kernel, its name and its parameter bytes.
+    fn kernel(&self, precision: Precision) -> Result<(Kernel, String, u64), ExecError> {
+        let plain = |k: Kernel, name: &str| Ok((k, name.to_owned(), 0));
+        let held = |k: Kernel, name: &str, n: usize| Ok((k, name.to_owned(), 4 * n as u64));
+        match &self.node.op {
+            Op::Conv2d { in_ch, out_ch, kernel, stride, padding, groups, bias } => {
+                let (_, image) = self.image()?;
+                let window = Window { kernel: *kernel, stride: *stride, padding: *padding };
+                let (Some(oh), Some(ow)) = (window.out(0, image[0]), window.out(1, image[1])) else {
+                    return Err(ExecError::shape(self.node, image, "an image that the kernel fits"));
+                };
+                let geo = Geometry {
+                    image,
+                    channels: *in_ch,
+                    out_image: [oh, ow],
+                    out_channels: *out_ch,
+                    window,
+                    groups: *groups,
+                    per_row: false,
+                };
+                self.dense(geo, &[*out_ch, in_ch / groups, kernel[0], kernel[1]], *bias, precision)
+            }
+            Op::Linear { in_features, out_features, bias } => {
+                let (rows, _) = self.rows()?;
+                let geo = Geometry::linear(rows, *in_features, *out_features);
+                self.dense(geo, &[*out_features, *in_features], *bias, precision)
+            }
+            Op::BatchNorm2d { channels, eps } => {
+                let (scale, shift) = self.batch_norm(self.node, *channels, *eps)?;
+                held(Kernel::Affine { scale, shift, act: self.act() }, "affine-f32", 2 * channels)
+            }
+            Op::LayerNorm { dim, eps } => {
+                self.rows()?;
+                let w = self.values(self.node, ParamRole::Weight, &[*dim])?;
+                let b = self.values(self.node, ParamRole::Bias, &[*dim])?;
+                held(Kernel::LayerNorm { w, b, eps: *eps as f32 }, "layernorm-f32", 2 * dim)
+            }
+            Op::Activation { act } => plain(Kernel::Activation(*act), "activation-f32"),
+            Op::Add => plain(Kernel::Add { act: self.act() }, "add-f32"),
+            Op::MaxPool2d { kernel, stride, padding } => {
+                let window = Window { kernel: *kernel, stride: *stride, padding: *padding };
+                plain(Kernel::MaxPool(self.pool(window)?), "maxpool-f32")
+            }
+            Op::GlobalAvgPool => {
+                let (channels, [h, w]) = self.image()?;
+                plain(Kernel::Mean { rows: h * w, skip: 0, channels }, "mean-f32")
+            }
+            Op::ChannelPad { stride, map, .. } => {
+                let window = Window { kernel: [1, 1], stride: [*stride; 2], padding: [0, 0] };
+                plain(Kernel::ChannelPad { pool: self.pool(window)?, map: map.clone() }, "pad-f32")
+            }
+            Op::PrependTokens { count, dim } => {
+                let t = self.values(self.node, ParamRole::Embedding, &[1, *count, *dim])?;
+                held(Kernel::Prepend(t), "copy-f32", count * dim)
+            }
+            Op::AddPositions { tokens, dim } => {
+                let p = self.values(self.node, ParamRole::Embedding, &[1, *tokens, *dim])?;
+                held(Kernel::Positions(p), "add-f32", tokens * dim)
+            }
+            Op::Attention { heads, qk_dim, v_dim, fused, scale } => {
+                let (tokens, _) = self.rows()?;
+                let core = Attention { tokens, heads: *heads, qk: *qk_dim, v: *v_dim, scale: *scale as f32 };
+                let name = core.kernel();
+                Ok((Kernel::Attention { core, fused: *fused }, name, 0))
+            }
+            Op::SelectToken { index } => {
+                let (rows, channels) = self.rows()?;
+                plain(Kernel::Select { rows, index: *index, channels }, "copy-f32")
+            }
+            Op::MeanTokens { skip } => {
+                let (rows, channels) = self.rows()?;
+                plain(Kernel::Mean { rows, skip: *skip, channels }, "mean-f32")
+            }
+            Op::Input { .. } | Op::ToTokens => Err(ExecError::unsupported(self.node, "is not a step")),
+        }
+    }
+
+    fn dense(
+        &self,
+        geo: Geometry,
+        shape: &[usize],
+        has_bias: bool,
+        precision: Precision,
+    ) -> Result<(Kernel, String, u64), ExecError> {
+        let n = geo.out_channels;
+        let w = self.values(self.node, ParamRole::Weight, shape)?;
+        let mut bias = match has_bias {
+            true => self.values(self.node, ParamRole::Bias, &[n])?,
+            false => vec![0.0; n],
+        };
+        let mut factors = None;
+        let mut any_bias = has_bias;
+        if let Some(id) = self.chain.bn {
+            let bn = self.graph.node(id);
+            let Op::BatchNorm2d { channels, eps } = bn.op else {
+                return Err(ExecError::unsupported(bn, "was folded as a batch norm"));
+            };
+            if channels != n {
+                return Err(ExecError::shape(bn, channels, format!("{n} channels")));
+            }
+            let (scale, shift) = self.batch_norm(bn, channels, eps)?;
+            for ((b, s), t) in bias.iter_mut().zip(&scale).zip(&shift) {
+                *b = *b * s + t;
+            }
+            factors = Some(scale);
+            any_bias = true;
+        }
+        let epilogue = Epilogue { bias, act: self.act() };
+        let bias_bytes = if any_bias { 4 * n as u64 } else { 0 };
+        let (dense, bytes) = match precision {
+            Precision::F32 => {
+                let source = Source::F32 { w: &w, factors: factors.as_deref() };
+                (Dense::new(geo, source, epilogue), 4 * w.len() as u64)
+            }
+            Precision::Int8 => {
+                let (q, mut scales) = int8::quantize_rows(&w, n);
+                if let Some(f) = &factors {
+                    scales.iter_mut().zip(f).for_each(|(s, f)| *s *= f);
+                }
+                let source = Source::Int8 { q: &q, factors: &scales };
+                (Dense::new(geo, source, epilogue), (q.len() + 4 * n) as u64)
+            }
+        };
+        let name = dense.kernel();
+        Ok((Kernel::Dense(dense), name, bytes + bias_bytes))
+    }
+}

@@ -1,0 +1,268 @@
+//! Compiled plans against the reference interpreter, over every family with odd sizes.
+
+use super::*;
+use crate::graph::{Activation, Op};
+use crate::model::families::*;
+use crate::model::{FamilySpec, random};
+
+fn dims(image: usize, patch: usize, dim: usize, heads: usize, mlp: usize) -> VitDims {
+    VitDims { image, patch, dim, depth: 2, heads, mlp, classes: 7 }
+}
+
+/// One small model of every family, with sizes that are no multiple of any vector width.
+fn models() -> Vec<(&'static str, Model)> {
+    let specs = [
+        ("cifar", FamilySpec::CifarResnet(CifarResnetSpec { blocks: 2, widths: [5, 9, 18], classes: 7, image: 13 })),
+        (
+            "basic",
+            FamilySpec::Resnet(ResnetSpec {
+                block: ResnetBlock::Basic,
+                depths: [1, 2, 1, 1],
+                inner: [6, 17, 20, 33],
+                outer: [6, 17, 20, 33],
+                stem: 6,
+                groups: 1,
+                classes: 7,
+                image: 37,
+            }),
+        ),
+        (
+            "bottleneck",
+            FamilySpec::Resnet(ResnetSpec {
+                block: ResnetBlock::Bottleneck,
+                depths: [1, 1, 1, 1],
+                inner: [4, 8, 12, 16],
+                outer: [16, 22, 34, 50],
+                stem: 10,
+                groups: 2,
+                classes: 7,
+                image: 40,
+            }),
+        ),
+        ("torch", FamilySpec::TorchVit(TorchVitSpec { dims: dims(12, 4, 18, 3, 23), act: Activation::Relu })),
+        (
+            "hf",
+            FamilySpec::HfVit(HfVitSpec {
+                dims: dims(15, 5, 20, 2, 37),
+                prefix: "deit".into(),
+                distilled: true,
+                act: Activation::GeluErf,
+                eps: 1e-6,
+                qkv_bias: true,
+            }),
+        ),
+        (
+            "timm",
+            FamilySpec::TimmVit(TimmVitSpec {
+                dims: dims(16, 4, 36, 4, 50),
+                qkv_bias: false,
+                class_token: false,
+                mean_pool: true,
+            }),
+        ),
+    ];
+    specs.into_iter().map(|(n, s)| (n, random(&s, 5))).collect()
+}
+
+fn input(model: &Model, n: usize) -> Tensor {
+    use rand::{Rng, SeedableRng};
+    let mut rng = rand_chacha::ChaCha8Rng::seed_from_u64(n as u64);
+    let mut shape = vec![n];
+    shape.extend(model.graph.input_shape());
+    let data: Vec<f32> = (0..shape.iter().product()).map(|_| rng.random_range(-2.0..2.0)).collect();
+    Tensor::from_vec(data, shape, &Device::Cpu).unwrap()
+}
+
+fn flat(t: &Tensor) -> Vec<f32> {
+    t.flatten_all().unwrap().to_vec1().unwrap()
+}
+
+/// Largest difference relative to the largest magnitude.
+fn apart(a: &Tensor, b: &Tensor) -> f32 {
+    assert_eq!(a.dims(), b.dims());
+    let (a, b) = (flat(a), flat(b));
+    let top = b.iter().fold(1e-6f32, |m, v| m.max(v.abs()));
+    a.iter().zip(&b).fold(0f32, |m, (x, y)| m.max((x - y).abs())) / top
+}
+
+fn truth(model: &Model, x: &Tensor, capture: &mut Capture) -> Tensor {
+    let params = reference::tensors(&model.params, &Device::Cpu).unwrap();
+    reference::forward(&model.graph, &params, x, Mode::Eval, capture).unwrap()
+}
+
+fn options(threads: usize) -> CompileOptions {
+    CompileOptions { threads: Some(threads), ..Default::default() }
+}
+
+fn int8_everywhere(model: &Model) -> PrecisionPlan {
+    let mut p = PrecisionPlan::default();
+    for n in &model.graph.nodes {
+        if matches!(n.op, Op::Conv2d { .. } | Op::Linear { .. }) {
+            p.set(&n.name, Precision::Int8);
+        }
+    }
+    p
+}
+
+#[test]
+fn f32_plans_agree_with_the_reference_for_every_family_batch_and_thread_count() {
+    for (name, model) in models() {
+        for (n, threads) in [(1, 1), (1, 3), (2, 3), (5, 2), (9, 1)] {
+            let plan = Plan::of(&model, &options(threads)).unwrap();
+            let x = input(&model, n);
+            let d = apart(&plan.run(&x).unwrap(), &truth(&model, &x, &mut Capture::none()));
+            assert!(d < 2e-5, "{name}, batch {n}, {threads} threads: {d}");
+        }
+    }
+}
+
+#[test]
+fn every_node_can_be_kept_and_captured() {
+    for (name, model) in models() {
+        let all: Vec<&str> = model.graph.nodes.iter().map(|n| n.name.as_str()).collect();
+        let plan = Plan::of(&model, &options(2).keeping(all.iter().copied())).unwrap();
+        let x = input(&model, 3);
+        let (logits, got) = plan.capture(&x, &all).unwrap();
+        let mut want = Capture::all();
+        assert!(apart(&logits, &truth(&model, &x, &mut want)) < 2e-5);
+        for n in all {
+            let d = apart(&got[n], &want.values[n]);
+            assert!(d < 5e-5, "{name} `{n}`: {d}");
+        }
+    }
+}
+
+#[test]
+fn fused_nodes_are_not_captured_silently() {
+    let (_, model) = models().swap_remove(0);
+    let plan = Plan::of(&model, &options(1)).unwrap();
+    let e = plan.capture(&input(&model, 1), &["conv1"]).unwrap_err().to_string();
+    assert!(e.contains("`conv1`") && e.contains("keep"), "{e}");
+}
+
+#[test]
+fn results_do_not_depend_on_batch_or_threads() {
+    for (name, model) in models() {
+        for precision in [PrecisionPlan::default(), int8_everywhere(&model)] {
+            let x = input(&model, 6);
+            let compile = |t| Plan::compile(&model.graph, &model.params, &precision, &options(t)).unwrap();
+            let whole = flat(&compile(1).run(&x).unwrap());
+            let parts: Vec<f32> =
+                (0..6).flat_map(|i| flat(&compile(3).run(&x.narrow(0, i, 1).unwrap()).unwrap())).collect();
+            assert_eq!(whole, parts, "{name}");
+        }
+    }
+}
+
+#[test]
+fn a_cut_run_is_the_whole_run_in_two_halves_at_every_node() {
+    for (name, model) in models() {
+        let plan = Plan::of(&model, &options(2)).unwrap();
+        let kept = Plan::of(&model, &options(2).keeping(model.graph.nodes.iter().map(|n| n.name.clone()))).unwrap();
+        let x = input(&model, 3);
+        let whole = flat(&plan.run(&x).unwrap());
+        for node in &model.graph.nodes {
+            let cut = plan.cut_before(&node.name).unwrap();
+            let live = plan.run_to(&x, &cut).unwrap();
+            assert_eq!(flat(&plan.run_from(&live).unwrap()), whole, "{name} `{}`", node.name);
+            // Another plan fuses differently, so it may need values this one never had: an error, not a wrong answer.
+            match kept.run_from(&live) {
+                Ok(out) => assert!(apart(&out, &plan.run(&x).unwrap()) < 2e-5),
+                Err(e) => assert!(e.to_string().contains("cached"), "{e}"),
+            }
+        }
+        assert!(plan.cut_before("no such node").is_none());
+    }
+}
+
+#[test]
+fn a_cut_serves_a_plan_with_other_weights_after_it() {
+    let (_, model) = models().swap_remove(0);
+    let mut other = model.clone();
+    let target = "layer2.0.conv2";
+    let name = format!("{target}.weight");
+    let p = other.params.get(&name).unwrap();
+    let scaled = p.values().iter().map(|v| v * 1.5).collect();
+    let p = crate::model::Param::owned(p.shape().to_vec(), scaled).unwrap();
+    other.params.insert(name, p);
+    let (a, b) = (Plan::of(&model, &options(1)).unwrap(), Plan::of(&other, &options(1)).unwrap());
+    let x = input(&model, 4);
+    let live = a.run_to(&x, &a.cut_before(target).unwrap()).unwrap();
+    assert_eq!(flat(&b.run_from(&live).unwrap()), flat(&b.run(&x).unwrap()));
+    assert_ne!(flat(&a.run(&x).unwrap()), flat(&b.run(&x).unwrap()));
+    assert!(live.bytes() > 0 && live.images() == 4);
+}
+
+#[test]
+fn int8_is_near_f32_and_holds_a_quarter_of_the_bytes() {
+    for (name, model) in models() {
+        let x = input(&model, 3);
+        let f = Plan::of(&model, &options(1)).unwrap();
+        let q = Plan::compile(&model.graph, &model.params, &int8_everywhere(&model), &options(2)).unwrap();
+        let d = apart(&q.run(&x).unwrap(), &f.run(&x).unwrap());
+        assert!(d > 0.0 && d < 0.15, "{name}: {d}");
+        for (a, b) in f.steps().iter().zip(q.steps()) {
+            assert_eq!(a.name, b.name);
+            if b.precision == Precision::Int8 {
+                assert!(b.kernel.contains("u8i8") && a.kernel.contains("f32"), "{} {}", a.kernel, b.kernel);
+                assert!(b.weight_bytes < a.weight_bytes);
+            }
+        }
+        assert!(q.weight_bytes() < f.weight_bytes());
+    }
+}
+
+#[test]
+fn observers_see_every_step_once_in_order() {
+    struct Seen(Vec<(usize, u64)>, Duration);
+    impl Observer for Seen {
+        fn step(&mut self, index: usize, elapsed: Duration, out_bytes: u64) {
+            self.0.push((index, out_bytes));
+            self.1 += elapsed;
+        }
+    }
+    let (_, model) = models().swap_remove(3);
+    let plan = Plan::of(&model, &options(2)).unwrap();
+    let x = input(&model, 5);
+    let mut seen = Seen(vec![], Duration::ZERO);
+    let out = plan.run_observed(&x, &mut seen).unwrap();
+    assert_eq!(flat(&out), flat(&plan.run(&x).unwrap()));
+    assert_eq!(seen.0.iter().map(|s| s.0).collect::<Vec<_>>(), (0..plan.steps().len()).collect::<Vec<_>>());
+    assert_eq!(seen.0.last().unwrap().1, 5 * 7 * 4);
+    assert!(seen.1 > Duration::ZERO);
+}
+
+#[test]
+fn batch_norm_residual_and_activation_fuse() {
+    let (_, model) = models().swap_remove(0);
+    let plan = Plan::of(&model, &options(1)).unwrap();
+    let block = plan.steps().iter().find(|s| s.name == "layer1.0.conv2").unwrap();
+    assert_eq!(block.fused.len(), 3, "batch norm, add, relu: {:?}", block.fused);
+}
+
+#[test]
+fn bad_parameters_and_precisions_are_named() {
+    let (_, model) = models().swap_remove(0);
+    let x = input(&model, 1);
+    let plan = Plan::of(&model, &options(1)).unwrap();
+    assert!(matches!(plan.run(&x.narrow(2, 0, 12).unwrap()), Err(ExecError::Input { .. })));
+
+    let mut nan = model.clone();
+    let shape = nan.params.get("conv1.weight").unwrap().shape().to_vec();
+    let n = shape.iter().product();
+    nan.params.insert("conv1.weight", crate::model::Param::owned(shape, vec![f32::NAN; n]).unwrap());
+    let e = Plan::of(&nan, &options(1)).unwrap_err().to_string();
+    assert!(e.contains("`conv1`") && e.contains("NaN"), "{e}");
+
+    nan.params.insert("conv1.weight", crate::model::Param::owned(vec![1], vec![1.0]).unwrap());
+    assert!(Plan::of(&nan, &options(1)).unwrap_err().to_string().contains("[1]"));
+    nan.params.remove("conv1.weight");
+    assert!(Plan::of(&nan, &options(1)).is_err());
+
+    let mut p = PrecisionPlan::default();
+    p.set("bn1", Precision::Int8);
+    assert!(matches!(Plan::compile(&model.graph, &model.params, &p, &options(1)), Err(ExecError::Unsupported { .. })));
+    p = PrecisionPlan::default();
+    p.set("nowhere", Precision::F32);
+    assert!(matches!(Plan::compile(&model.graph, &model.params, &p, &options(1)), Err(ExecError::UnknownNode { .. })));
+}

@@ -1,0 +1,229 @@
+//! Running lowered steps: the batch is cut into chunks of images that go through all steps while they are in cache, one
+//! chunk a thread; a batch smaller than the threads is run by all threads together, step by step.
+
+use super::kernel::attention::Part;
+use super::kernel::{simple, split, vector};
+use super::lower::{Kernel, Lowered, Step};
+use crate::graph::Activation;
+use rayon::prelude::*;
+use std::ops::Range;
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+/// A value from outside for a whole batch.
+#[derive(Clone, Copy)]
+pub(crate) struct Feed<'a> {
+    pub value: usize,
+    pub data: &'a [f32],
+    /// `[channels, positions]` when `data` is channels-first and must be turned.
+    pub turn: Option<[usize; 2]>,
+}
+
+/// A part of the plan to run.
+pub(crate) struct Job<'a> {
+    pub steps: Range<usize>,
+    pub feeds: &'a [Feed<'a>],
+    /// Values to hand back, for the whole batch.
+    pub fetch: &'a [usize],
+    pub images: usize,
+}
+
+/// Buffers for one chunk, one a slot.
+type Arena = Vec<Vec<f32>>;
+
+/// Buffers kept between runs.
+#[derive(Default)]
+pub(crate) struct Arenas(Mutex<Vec<Arena>>);
+
+impl Arenas {
+    fn take(&self, slots: usize) -> Arena {
+        let kept = self.0.lock().unwrap_or_else(PoisonError::into_inner).pop();
+        kept.unwrap_or_else(|| vec![Vec::new(); slots])
+    }
+
+    fn give(&self, arena: Arena) {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).push(arena);
+    }
+}
+
+/// Images a chunk should have: activations within cache, but enough images that weights are not fetched for each anew.
+fn chunk(low: &Lowered, weight_bytes: u64, images: usize, threads: usize) -> usize {
+    let per_image: usize = 4 * low.slots.iter().sum::<usize>();
+    let room = (1usize << 20).max(weight_bytes as usize / 8);
+    let most = images.div_ceil(threads).max(1);
+    let fit = (room / per_image.max(1)).clamp(1, most);
+    // As many chunks for every thread, of equal size.
+    let chunks = images.div_ceil(fit).next_multiple_of(threads);
+    images.div_ceil(chunks.max(1)).max(1)
+}
+
+/// Runs `job` on the current rayon pool. With `times` (one a step of the whole plan), adds the wall time of every step:
+/// the mean over the threads that shared the batch.
+pub(crate) fn run(
+    low: &Lowered,
+    weight_bytes: u64,
+    arenas: &Arenas,
+    job: &Job<'_>,
+    times: Option<&mut [Duration]>,
+) -> Vec<Vec<f32>> {
+    let mut outs: Vec<Vec<f32>> = job.fetch.iter().map(|&v| vec![0f32; low.values[v].numel * job.images]).collect();
+    if job.images == 0 {
+        return outs;
+    }
+    let threads = rayon::current_num_threads();
+    let par = threads > 1 && job.images < threads;
+    let size = if par { job.images } else { chunk(low, weight_bytes, job.images, threads) };
+    let mut parts: Vec<Vec<&mut [f32]>> = (0..job.images.div_ceil(size)).map(|_| Vec::new()).collect();
+    for (out, &v) in outs.iter_mut().zip(job.fetch) {
+        let len = low.values[v].numel * size;
+        out.chunks_mut(len.max(1)).zip(&mut parts).for_each(|(c, p)| p.push(c));
+    }
+    let timed = times.is_some();
+    let total = Mutex::new(vec![Duration::ZERO; if timed { low.steps.len() } else { 0 }]);
+    let workers = if par { 1 } else { threads.min(parts.len()) };
+    let one = |(i, mut fetch): (usize, Vec<&mut [f32]>)| {
+        let mut arena = arenas.take(low.slots.len());
+        let from = i * size;
+        let images = size.min(job.images - from);
+        let mut clock = timed.then(|| vec![Duration::ZERO; low.steps.len()]);
+        chunk_run(low, job, from, images, par, &mut arena, &mut fetch, clock.as_deref_mut());
+        arenas.give(arena);
+        if let Some(clock) = clock {
+            let mut total = total.lock().unwrap_or_else(PoisonError::into_inner);
+            total.iter_mut().zip(clock).for_each(|(t, c)| *t += c);
+        }
+    };
+    if parts.len() > 1 {
+        // Chunk by chunk in order on every thread: no splitting heuristics, no stealing inside a step.
+        parts.into_par_iter().enumerate().with_max_len(1).for_each(one);
+    } else {
+        parts.into_iter().enumerate().for_each(one);
+    }
+    if let Some(times) = times {
+        let total = total.into_inner().unwrap_or_else(PoisonError::into_inner);
+        times.iter_mut().zip(total).for_each(|(t, c)| *t += c / workers as u32);
+    }
+    outs
+}
+
+#[expect(clippy::too_many_arguments, reason = "one chunk's view of the job")]
+fn chunk_run(
+    low: &Lowered,
+    job: &Job<'_>,
+    from: usize,
+    images: usize,
+    par: bool,
+    arena: &mut Arena,
+    fetch: &mut [&mut [f32]],
+    mut clock: Option<&mut [Duration]>,
+) {
+    for (buf, &numel) in arena.iter_mut().zip(&low.slots) {
+        if buf.len() < numel * images {
+            buf.resize(numel * images, 0.0);
+        }
+    }
+    let mut fed: Vec<Option<&[f32]>> = vec![None; low.values.len()];
+    for f in job.feeds {
+        let v = &low.values[f.value];
+        let data = &f.data[from * v.numel..(from + images) * v.numel];
+        match f.turn {
+            Some([c, p]) => simple::to_channels_last(c, p, data, &mut arena[v.slot][..data.len()]),
+            None => fed[f.value] = Some(data),
+        }
+    }
+    let mut hand_over = |value: usize, data: &[f32]| {
+        for (out, &v) in fetch.iter_mut().zip(job.fetch) {
+            if v == value {
+                out.copy_from_slice(data);
+            }
+        }
+    };
+    for f in job.feeds {
+        let v = &low.values[f.value];
+        hand_over(f.value, fed[f.value].unwrap_or(&arena[v.slot][..images * v.numel]));
+    }
+    for i in job.steps.clone() {
+        let step = &low.steps[i];
+        let out_value = &low.values[step.out];
+        let start = clock.as_ref().map(|_| Instant::now());
+        // The output's buffer is never one that this step reads: buffers are freed after their last reader.
+        let mut out = std::mem::take(&mut arena[out_value.slot]);
+        let get = |v: usize| fed[v].unwrap_or_else(|| &arena[low.values[v].slot][..images * low.values[v].numel]);
+        let dst = &mut out[..images * out_value.numel];
+        step_run(step, &get, dst, images, par);
+        hand_over(step.out, dst);
+        arena[out_value.slot] = out;
+        if let (Some(clock), Some(start)) = (clock.as_deref_mut(), start) {
+            clock[i] += start.elapsed();
+        }
+    }
+}
+
+fn step_run<'a>(step: &Step, get: &dyn Fn(usize) -> &'a [f32], out: &mut [f32], images: usize, par: bool) {
+    let Some(&first) = step.inputs.first() else { return };
+    let x = get(first);
+    let post = |out: &mut [f32], act: Option<Activation>| {
+        if let Some(act) = act.filter(|a| *a != Activation::Relu) {
+            vector::activate(out, act);
+        }
+    };
+    let is_relu = |act: &Option<Activation>| *act == Some(Activation::Relu);
+    // Bands for elementwise steps when one chunk has all threads.
+    let rows = |width: usize, len: usize| {
+        let rows = len / width.max(1);
+        width * if par { rows.div_ceil(rayon::current_num_threads()).max(1) } else { rows.max(1) }
+    };
+    match &step.kernel {
+        Kernel::Dense(d) => d.run(x, step.residual.map(get), out, par),
+        Kernel::Affine { scale, shift, act } => {
+            let len = rows(scale.len(), out.len());
+            split(par, out, len, |i, out| {
+                vector::affine(&x[i * len..][..out.len()], scale, shift, out, is_relu(act));
+                post(out, *act);
+            });
+        }
+        Kernel::LayerNorm { w, b, eps } => {
+            let len = rows(w.len(), out.len());
+            split(par, out, len, |i, out| {
+                let x = x[i * len..].chunks_exact(w.len());
+                out.chunks_exact_mut(w.len()).zip(x).for_each(|(o, x)| vector::layer_norm(x, w, b, *eps, o));
+            });
+        }
+        Kernel::Activation(act) => {
+            let len = rows(1, out.len());
+            split(par, out, len, |i, out| {
+                out.copy_from_slice(&x[i * len..][..out.len()]);
+                vector::activate(out, *act);
+            });
+        }
+        Kernel::Add { act } => {
+            let y = step.inputs.get(1).map_or(x, |&v| get(v));
+            let len = rows(1, out.len());
+            split(par, out, len, |i, out| {
+                vector::add(&x[i * len..][..out.len()], &y[i * len..][..out.len()], out, is_relu(act));
+                post(out, *act);
+            });
+        }
+        Kernel::MaxPool(p) => simple::max_pool(p, x, out, par),
+        Kernel::Mean { rows, skip, channels } => simple::mean_rows(*rows, *skip, *channels, x, out, par),
+        Kernel::ChannelPad { pool, map } => simple::channel_pad(pool, map, x, out, par),
+        Kernel::Prepend(tokens) => simple::prepend(tokens, x.len() / images, x, out, par),
+        Kernel::Positions(p) => split(par, out, p.len(), |i, out| {
+            vector::add(&x[i * p.len()..][..p.len()], p, out, false);
+        }),
+        Kernel::Attention { core, fused } => {
+            let (qw, vw) = (core.heads * core.qk, core.heads * core.v);
+            let part = |data, width, at| Part { data, width, at };
+            match (fused, &step.inputs[..]) {
+                (false, &[q, k, v]) => {
+                    core.run(part(get(q), qw, 0), part(get(k), qw, 0), part(get(v), vw, 0), out, par);
+                }
+                _ => {
+                    let width = 2 * qw + vw;
+                    core.run(part(x, width, 0), part(x, width, qw), part(x, width, 2 * qw), out, par);
+                }
+            }
+        }
+        Kernel::Select { rows, index, channels } => simple::select(*rows, *index, *channels, x, out),
+    }
+}
