@@ -1,0 +1,357 @@
+//! The heart of a host: one thread that owns state, journal, clients and the running job.
+//!
+//! Invariants: an event is durable before it is applied, and applied before anybody hears of it; nothing here waits for
+//! a client or for compute; at most one job runs. What could not be made durable because the disk was full is owed and
+//! written before anything else.
+
+use super::commands::{self, Then};
+use super::engine::{Engine, Job, JobError, Llm};
+use super::jobs::{self, Kind};
+use super::outbox::Outbox;
+use crate::exec::Cancel;
+use crate::session::{Command, Event, Feed, HostMsg, Journal, PROTOCOL, Phase, Record, State};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use tokio::sync::{mpsc, oneshot};
+
+/// How long a job may take to notice that the host stops.
+const GRACE: Duration = Duration::from_secs(5);
+
+/// What reaches the heart, from clients, jobs and signals.
+#[derive(Debug)]
+pub enum Input {
+    Attach { name: String, watch: bool, outbox: Arc<Outbox>, reply: oneshot::Sender<u64> },
+    Detach { client: u64 },
+    Resync { client: u64 },
+    Command { client: u64, id: u64, command: Command },
+    Commit { events: Vec<Event>, reply: oneshot::Sender<Result<(), String>> },
+    Snapshot { reply: oneshot::Sender<Arc<State>> },
+    Feed(Feed),
+    JobDone { result: Result<(), JobError> },
+    Stop { reason: String },
+    GraceOver,
+}
+
+/// What goes on by itself.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Auto {
+    /// A fresh session profiles, senses and proposes.
+    pub on_open: bool,
+    /// An accepted round that did not meet the budget proposes again.
+    pub on_accept: bool,
+}
+
+struct Slot {
+    name: String,
+    watch: bool,
+    outbox: Arc<Outbox>,
+}
+
+struct Running {
+    what: &'static str,
+    cancel: Cancel,
+}
+
+pub(super) struct Core {
+    journal: Journal,
+    state: Arc<State>,
+    engine: Arc<dyn Engine>,
+    clients: BTreeMap<u64, Slot>,
+    next_client: u64,
+    pen: Option<u64>,
+    job: Option<Running>,
+    /// Events that a full disk kept from being written.
+    owed: Vec<Event>,
+    llm: Llm,
+    auto: Auto,
+    stopping: Option<String>,
+    tx: mpsc::Sender<Input>,
+}
+
+impl Core {
+    pub fn new(
+        journal: Journal,
+        state: State,
+        engine: Arc<dyn Engine>,
+        llm: Llm,
+        auto: Auto,
+        tx: mpsc::Sender<Input>,
+    ) -> Core {
+        Core {
+            journal,
+            state: Arc::new(state),
+            engine,
+            clients: BTreeMap::new(),
+            next_client: 1,
+            pen: None,
+            job: None,
+            owed: Vec::new(),
+            llm,
+            auto,
+            stopping: None,
+            tx,
+        }
+    }
+
+    /// Writes the session's first event, or lands what a dead host left half done.
+    pub fn begin(&mut self, opened: Option<Event>) -> Result<(), String> {
+        if let Some(event) = opened {
+            self.commit(vec![event])?;
+            if self.auto.on_open {
+                self.start(Kind::Open);
+            }
+            return Ok(());
+        }
+        match self.state.phase {
+            Phase::Profile | Phase::Reason | Phase::Compress | Phase::Evaluate => {
+                let what = format!("{} (interrupted by a restart)", self.state.phase.label());
+                self.commit(vec![Event::Cancelled { what }])
+            }
+            Phase::Review | Phase::Verdict => Ok(()),
+        }
+    }
+
+    /// Serves until stopped.
+    pub fn run(mut self, mut rx: mpsc::Receiver<Input>) {
+        while let Some(input) = rx.blocking_recv() {
+            self.handle(input);
+            if self.stopping.is_some() && self.job.is_none() {
+                break;
+            }
+        }
+        let reason = self.stopping.take().unwrap_or_else(|| "the host ends".to_owned());
+        tracing::info!(reason, "host ends");
+        for slot in self.clients.values() {
+            slot.outbox.push(HostMsg::Bye { reason: reason.clone() });
+            slot.outbox.close();
+        }
+    }
+
+    fn handle(&mut self, input: Input) {
+        match input {
+            Input::Attach { name, watch, outbox, reply } => {
+                let client = self.next_client;
+                self.next_client += 1;
+                tracing::info!(client, name, watch, "attached");
+                if self.pen.is_none() && !watch {
+                    self.pen = Some(client);
+                }
+                outbox.push(self.welcome(client));
+                self.clients.insert(client, Slot { name, watch, outbox });
+                self.tell_pen();
+                drop(reply.send(client));
+            }
+            Input::Detach { client } => {
+                self.clients.remove(&client);
+                tracing::info!(client, "detached");
+                if self.pen == Some(client) {
+                    self.pen = self.clients.iter().find(|(_, s)| !s.watch).map(|(&id, _)| id);
+                    self.tell_pen();
+                }
+            }
+            Input::Resync { client } => {
+                tracing::warn!(client, "too slow for its events, sending the state anew");
+                if let Some(slot) = self.clients.get(&client) {
+                    slot.outbox.push(self.welcome(client));
+                }
+            }
+            Input::Command { client, id, command } => {
+                let result = self.command(client, command);
+                if let Err(words) = &result {
+                    tracing::info!(client, words, "refused");
+                }
+                if let Some(slot) = self.clients.get(&client) {
+                    slot.outbox.push(HostMsg::Reply { id, result });
+                }
+            }
+            Input::Commit { events, reply } => {
+                let events = events.into_iter().filter_map(|e| self.admit(e)).collect();
+                drop(reply.send(self.commit(events)));
+            }
+            Input::Snapshot { reply } => drop(reply.send(self.state.clone())),
+            Input::Feed(feed) => self.feed(feed),
+            Input::JobDone { result } => self.job_done(result),
+            Input::Stop { reason } => self.stop(reason),
+            Input::GraceOver => {
+                if self.stopping.is_some()
+                    && let Some(job) = self.job.take()
+                {
+                    tracing::warn!(job = job.what, "did not end in time");
+                    self.settle(Event::Cancelled { what: job.what.to_owned() });
+                }
+            }
+        }
+    }
+
+    fn welcome(&self, you: u64) -> HostMsg {
+        HostMsg::Welcome { protocol: PROTOCOL, state: Box::new((*self.state).clone()), you, pen: self.pen }
+    }
+
+    fn tell_pen(&self) {
+        let holder_name = self.pen.and_then(|p| self.clients.get(&p)).map(|s| s.name.clone()).unwrap_or_default();
+        self.broadcast(&HostMsg::Pen { holder: self.pen, holder_name });
+    }
+
+    fn broadcast(&self, message: &HostMsg) {
+        self.clients.values().for_each(|s| s.outbox.push(message.clone()));
+    }
+
+    fn command(&mut self, client: u64, command: Command) -> Result<(), String> {
+        if command != Command::TakePen && self.pen != Some(client) {
+            let holder = self.pen.and_then(|p| self.clients.get(&p)).map_or("nobody", |s| s.name.as_str());
+            return Err(format!("the pen is with `{holder}`; hint: take the pen first"));
+        }
+        let running = self.job.as_ref().map(|j| j.what);
+        let effect = commands::judge(&self.state, &*self.engine, running, command)?;
+        self.commit(effect.events)?;
+        match effect.then {
+            Then::Nothing => {}
+            Then::Start(kind) => self.start(kind),
+            Then::NextRound if self.auto.on_accept => {
+                let round = self.state.round;
+                self.commit(vec![Event::PhaseEntered { round, phase: Phase::Reason }])?;
+                self.start(Kind::Propose(jobs::usual_proposer(&self.llm)));
+            }
+            Then::NextRound => {}
+            Then::Cancel => {
+                if let Some(job) = &self.job {
+                    job.cancel.cancel();
+                }
+            }
+            Then::Llm(llm) => {
+                self.llm = llm;
+                let words = match (&self.llm.base_url, &self.llm.model) {
+                    (None, None) => "agents: the endpoint from the environment".to_owned(),
+                    (url, model) => format!(
+                        "agents: {} at {}",
+                        model.as_deref().unwrap_or("the server's model"),
+                        url.as_deref().unwrap_or("the endpoint from the environment")
+                    ),
+                };
+                self.feed(Feed::Log { level: "info".to_owned(), text: words });
+            }
+            Then::TakePen => {
+                self.pen = Some(client);
+                self.tell_pen();
+            }
+            Then::Stop => self.stop("stopped by a command".to_owned()),
+        }
+        Ok(())
+    }
+
+    /// Makes `events` durable, applies and broadcasts them.
+    fn commit(&mut self, events: Vec<Event>) -> Result<(), String> {
+        let owed = self.owed.len();
+        let all: Vec<Event> = self.owed.iter().cloned().chain(events).collect();
+        if all.is_empty() {
+            return Ok(());
+        }
+        let at_ms = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_millis() as i64);
+        let records = self.journal.append(all, at_ms).map_err(|e| {
+            tracing::error!(error = %e, owed, "journal");
+            e.to_string()
+        })?;
+        self.owed.clear();
+        for record in records {
+            self.publish(record);
+        }
+        Ok(())
+    }
+
+    fn publish(&mut self, record: Record) {
+        if let Some(text) = crate::session::describe(&self.state, &record.event) {
+            tracing::info!(seq = record.seq, "{text}");
+        }
+        Arc::make_mut(&mut self.state).apply(&record);
+        self.broadcast(&HostMsg::Event { record: Box::new(record) });
+    }
+
+    /// Commits the end of a job, now or as soon as the disk has room.
+    fn settle(&mut self, event: Event) {
+        if let Err(words) = self.commit(vec![event.clone()]) {
+            self.owed.push(event);
+            self.feed(Feed::Log { level: "error".to_owned(), text: words });
+        }
+    }
+
+    /// What a job may add to the session as it is *now*: proposals get their ids and must still be welcome.
+    fn admit(&self, event: Event) -> Option<Event> {
+        match event {
+            Event::Proposed { decisions } => {
+                let decisions = commands::admit(&self.state, &*self.engine, decisions);
+                Some(Event::Proposed { decisions })
+            }
+            other => Some(other),
+        }
+    }
+
+    fn feed(&self, mut feed: Feed) {
+        match &mut feed {
+            // JSON has no infinities.
+            Feed::Progress(p) => {
+                if !p.rate.is_finite() {
+                    p.rate = 0.0;
+                }
+                p.eta_s = p.eta_s.filter(|e| e.is_finite());
+            }
+            Feed::Live { rows, .. } => rows.retain(|r| r.p50_ms.is_finite() && r.p95_ms.is_finite()),
+            Feed::Turn { .. }
+            | Feed::Token { .. }
+            | Feed::TurnEnd { .. }
+            | Feed::JobEnd { .. }
+            | Feed::Log { .. } => {}
+        }
+        self.broadcast(&HostMsg::Feed { feed });
+    }
+
+    fn start(&mut self, kind: Kind) {
+        let cancel = Cancel::default();
+        let what = kind.label();
+        let (engine, llm, tx) = (self.engine.clone(), self.llm.clone(), self.tx.clone());
+        let job = Job::new(cancel.clone(), tx.clone());
+        let body = move || {
+            let work = std::panic::AssertUnwindSafe(|| jobs::run(kind, &*engine, &llm, &job));
+            let result = std::panic::catch_unwind(work).unwrap_or_else(|panic| {
+                let words = panic
+                    .downcast_ref::<String>()
+                    .cloned()
+                    .or_else(|| panic.downcast_ref::<&str>().map(|s| (*s).to_owned()))
+                    .unwrap_or_default();
+                Err(JobError::Failed(format!("internal error: {words}; hint: the log file has more, please report it")))
+            });
+            drop(tx.blocking_send(Input::JobDone { result }));
+        };
+        match std::thread::Builder::new().name(what.to_owned()).stack_size(16 << 20).spawn(body) {
+            Ok(_) => self.job = Some(Running { what, cancel }),
+            Err(e) => self.settle(Event::Failed { what: what.to_owned(), message: e.to_string() }),
+        }
+    }
+
+    fn job_done(&mut self, result: Result<(), JobError>) {
+        let Some(job) = self.job.take() else { return };
+        let what = job.what.to_owned();
+        let idle = Event::PhaseEntered { round: self.state.round, phase: Phase::Review };
+        match (result, self.state.phase) {
+            (Ok(()), Phase::Profile | Phase::Reason) => self.settle(idle),
+            (Ok(()), Phase::Review | Phase::Compress | Phase::Evaluate | Phase::Verdict) => {}
+            (Err(JobError::Cancelled), _) => self.settle(Event::Cancelled { what: what.clone() }),
+            (Err(JobError::Failed(message)), _) => self.settle(Event::Failed { what: what.clone(), message }),
+        }
+        self.feed(Feed::JobEnd { job: what });
+    }
+
+    fn stop(&mut self, reason: String) {
+        if self.stopping.is_none() {
+            self.stopping = Some(reason);
+        }
+        if let Some(job) = &self.job {
+            job.cancel.cancel();
+            let tx = self.tx.clone();
+            std::thread::spawn(move || {
+                std::thread::sleep(GRACE);
+                drop(tx.blocking_send(Input::GraceOver));
+            });
+        }
+    }
+}

@@ -1,0 +1,196 @@
+//! The one narrow door between the host and compute: what a session needs done, and how a job talks while doing it.
+//!
+//! Not here: anything about sockets, clients or the journal. Invariants: methods that take a [`Job`] run on a job's own
+//! thread and check its cancel flag; the others are quick enough to be answered between two commands.
+
+use super::core::Input;
+use crate::exec::{Cancel, Cancelled};
+use crate::plan::{Action, Decision, Target, Verdict};
+use crate::profile::{Ladder, Profile};
+use crate::session::{Evaluation, Event, Feed, LiveRow, Progress, Proposer, SessionCard, State};
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+use tokio::sync::{mpsc, oneshot};
+
+/// Why a job ended before its end.
+#[derive(Debug, thiserror::Error)]
+pub enum JobError {
+    #[error("cancelled")]
+    Cancelled,
+    /// In words for the engineer, hint included.
+    #[error("{0}")]
+    Failed(String),
+}
+
+impl From<Cancelled> for JobError {
+    fn from(_: Cancelled) -> JobError {
+        JobError::Cancelled
+    }
+}
+
+impl JobError {
+    /// Wraps a room's error.
+    pub fn of(error: impl std::fmt::Display) -> JobError {
+        JobError::Failed(error.to_string())
+    }
+}
+
+/// The compressed model of a round, durable.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Compressed {
+    pub artifact: String,
+    pub model_hash: String,
+}
+
+/// An exported file.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Exported {
+    pub path: String,
+    pub format: String,
+    pub hash: String,
+}
+
+/// Where agents are reached, as set at start or by `:llm`.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Llm {
+    pub base_url: Option<String>,
+    pub model: Option<String>,
+}
+
+/// Everything a session asks of compute.
+pub trait Engine: Send + Sync {
+    /// What was opened, for the session's first event.
+    fn card(&self) -> SessionCard;
+
+    /// Profiles the model in force.
+    fn profile(&self, state: &State, job: &Job) -> Result<Profile, JobError>;
+
+    /// Evaluates the original on the evaluation data.
+    fn baseline(&self, state: &State, job: &Job) -> Result<Evaluation, JobError>;
+
+    fn ladders(&self, state: &State, job: &Job) -> Result<Vec<Ladder>, JobError>;
+
+    /// Measures sensitivities and hands them out as `Sensed` events while it goes.
+    fn sense(&self, state: &State, job: &Job) -> Result<(), JobError>;
+
+    /// Proposes decisions (ids, rounds and status are the host's); what is said goes out as feed and `Said` events.
+    fn propose(&self, state: &State, by: Proposer, llm: &Llm, job: &Job) -> Result<Vec<Decision>, JobError>;
+
+    /// Checks an action against the model and the constraints, rounds its ratio, and picks the kept units.
+    fn resolve(&self, state: &State, target: &Target, action: &Action) -> Result<Action, String>;
+
+    /// Compresses the original by the state's recipe and stores the result.
+    fn compress(&self, state: &State, round: u32, job: &Job) -> Result<Compressed, JobError>;
+
+    /// Evaluates a compressed model against the baseline in `state`.
+    fn evaluate(
+        &self,
+        state: &State,
+        round: u32,
+        artifact: &str,
+        job: &Job,
+    ) -> Result<(Evaluation, Verdict), JobError>;
+
+    /// Writes the model of `round` to `path` (empty: a default name).
+    fn export(&self, state: &State, round: u32, path: &str, format: &str, job: &Job) -> Result<Exported, JobError>;
+}
+
+/// A running job's line to the host.
+#[derive(Debug)]
+pub struct Job {
+    cancel: Cancel,
+    inputs: mpsc::Sender<Input>,
+    pace: Mutex<Pace>,
+}
+
+/// Feed messages of one job go out at most this often; the newest is never lost for long, as it is sent with the next.
+const EVERY: Duration = Duration::from_millis(50);
+
+#[derive(Debug, Default)]
+struct Pace {
+    jobs: BTreeMap<String, Meter>,
+    live: Option<Instant>,
+    rows: BTreeMap<String, LiveRow>,
+}
+
+#[derive(Debug)]
+struct Meter {
+    started: Instant,
+    from: u64,
+    sent: Option<Instant>,
+}
+
+impl Job {
+    pub(super) fn new(cancel: Cancel, inputs: mpsc::Sender<Input>) -> Job {
+        Job { cancel, inputs, pace: Mutex::default() }
+    }
+
+    pub fn cancel(&self) -> &Cancel {
+        &self.cancel
+    }
+
+    /// Makes `event` durable and applies it; returns once both have happened.
+    pub fn event(&self, event: Event) -> Result<(), JobError> {
+        self.events(vec![event])
+    }
+
+    /// As [`Job::event`], all or none.
+    pub fn events(&self, events: Vec<Event>) -> Result<(), JobError> {
+        let (reply, done) = oneshot::channel();
+        self.send(Input::Commit { events, reply })?;
+        done.blocking_recv().map_err(|_| JobError::Cancelled)?.map_err(JobError::Failed)
+    }
+
+    /// The session's state now.
+    pub fn state(&self) -> Result<Arc<State>, JobError> {
+        let (reply, state) = oneshot::channel();
+        self.send(Input::Snapshot { reply })?;
+        state.blocking_recv().map_err(|_| JobError::Cancelled)
+    }
+
+    fn send(&self, input: Input) -> Result<(), JobError> {
+        self.inputs.blocking_send(input).map_err(|_| JobError::Cancelled)
+    }
+
+    /// Words from an agent, or a line for the log: nothing is lost, so this may wait for the host.
+    pub fn say(&self, feed: Feed) {
+        drop(self.send(Input::Feed(feed)));
+    }
+
+    /// How far `job` is. Sent now and then; rate and time left are worked out here.
+    pub fn progress(&self, job: &str, label: &str, done: u64, total: u64) {
+        let now = Instant::now();
+        let mut pace = self.pace.lock().unwrap_or_else(PoisonError::into_inner);
+        let meter =
+            pace.jobs.entry(job.to_owned()).or_insert(Meter { started: now, from: done, sent: None });
+        if done < meter.from {
+            *meter = Meter { started: now, from: done, sent: None };
+        }
+        if done < total && meter.sent.is_some_and(|t| now.duration_since(t) < EVERY) {
+            return;
+        }
+        meter.sent = Some(now);
+        let seconds = now.duration_since(meter.started).as_secs_f64();
+        let rate = if seconds > 0.0 { (done - meter.from) as f64 / seconds } else { 0.0 };
+        let eta_s = (rate > 0.0).then(|| total.saturating_sub(done) as f64 / rate);
+        drop(pace);
+        let progress = Progress { job: job.to_owned(), label: label.to_owned(), done, total, rate, eta_s };
+        // Never waits: a figure that finds no room is superseded soon.
+        drop(self.inputs.try_send(Input::Feed(Feed::Progress(progress))));
+    }
+
+    /// Live figures of heatmap rows. Sent now and then, the newest of each row.
+    pub fn live(&self, runs: u64, rows: impl IntoIterator<Item = LiveRow>) {
+        let now = Instant::now();
+        let mut pace = self.pace.lock().unwrap_or_else(PoisonError::into_inner);
+        pace.rows.extend(rows.into_iter().map(|r| (r.name.clone(), r)));
+        if pace.live.is_some_and(|t| now.duration_since(t) < EVERY) {
+            return;
+        }
+        pace.live = Some(now);
+        let rows = std::mem::take(&mut pace.rows).into_values().collect();
+        drop(pace);
+        drop(self.inputs.try_send(Input::Feed(Feed::Live { runs, rows })));
+    }
+}

@@ -1,0 +1,111 @@
+//! What each job does, step by step, on its own thread. Every result is a durable event before the next step begins.
+
+use super::engine::{Engine, Job, JobError, Llm};
+use crate::session::{Event, Phase, Proposer};
+
+/// The jobs a host runs, one at a time.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Kind {
+    /// A fresh session's start: profile, baseline, ladders, sensitivity, the planner's proposals.
+    Open,
+    Profile,
+    Sense,
+    Propose(Proposer),
+    /// Compress by the recipe, evaluate, judge.
+    Run,
+    Export { round: u32, path: String, format: String },
+}
+
+impl Kind {
+    pub fn label(&self) -> &'static str {
+        match self {
+            Kind::Open => "first look",
+            Kind::Profile => "profile",
+            Kind::Sense => "sensitivity",
+            Kind::Propose(Proposer::Planner) => "planner",
+            Kind::Propose(Proposer::Agents) => "agents",
+            Kind::Run => "run",
+            Kind::Export { .. } => "export",
+        }
+    }
+}
+
+/// Agents when an endpoint was set, else the planner.
+pub fn usual_proposer(llm: &Llm) -> Proposer {
+    if llm.model.is_some() || llm.base_url.is_some() { Proposer::Agents } else { Proposer::Planner }
+}
+
+/// Does the job. What it says and finds goes out through `job`.
+pub fn run(kind: Kind, engine: &dyn Engine, llm: &Llm, job: &Job) -> Result<(), JobError> {
+    match kind {
+        Kind::Open => {
+            profile(engine, job)?;
+            baseline(engine, job)?;
+            sense(engine, job)?;
+            let round = job.state()?.round;
+            job.event(Event::PhaseEntered { round, phase: Phase::Reason })?;
+            propose(engine, usual_proposer(llm), llm, job)
+        }
+        Kind::Profile => profile(engine, job),
+        Kind::Sense => sense(engine, job),
+        Kind::Propose(by) => {
+            let state = job.state()?;
+            // Proposals rest on measurements; a session that has none yet gets them first.
+            if state.profile().is_none() {
+                profile(engine, job)?;
+            }
+            if state.sensitivity.curves.is_empty() {
+                sense(engine, job)?;
+            }
+            propose(engine, by, llm, job)
+        }
+        Kind::Run => compress_and_evaluate(engine, job),
+        Kind::Export { round, path, format } => {
+            let done = engine.export(&*job.state()?, round, &path, &format, job)?;
+            job.event(Event::Exported { path: done.path, format: done.format, hash: done.hash })
+        }
+    }
+}
+
+fn profile(engine: &dyn Engine, job: &Job) -> Result<(), JobError> {
+    let state = job.state()?;
+    let profile = engine.profile(&state, job)?;
+    job.event(Event::Profiled { round: state.base_round(), profile: Box::new(profile) })?;
+    if state.ladders.is_empty() {
+        let ladders = engine.ladders(&*job.state()?, job)?;
+        job.event(Event::LaddersMeasured { ladders })?;
+    }
+    Ok(())
+}
+
+fn baseline(engine: &dyn Engine, job: &Job) -> Result<(), JobError> {
+    let state = job.state()?;
+    if state.baseline().is_none() {
+        let evaluation = Box::new(engine.baseline(&state, job)?);
+        job.event(Event::Evaluated { evaluation })?;
+    }
+    Ok(())
+}
+
+fn sense(engine: &dyn Engine, job: &Job) -> Result<(), JobError> {
+    engine.sense(&*job.state()?, job)
+}
+
+fn propose(engine: &dyn Engine, by: Proposer, llm: &Llm, job: &Job) -> Result<(), JobError> {
+    let decisions = engine.propose(&*job.state()?, by, llm, job)?;
+    job.event(Event::Proposed { decisions })
+}
+
+fn compress_and_evaluate(engine: &dyn Engine, job: &Job) -> Result<(), JobError> {
+    // The verdict needs the original's figures; a session that was cancelled early has none.
+    baseline(engine, job)?;
+    let state = job.state()?;
+    let round = state.round;
+    let ids = state.round_at(round).map(|r| r.ids.clone()).unwrap_or_default();
+    let made = engine.compress(&state, round, job)?;
+    job.cancel().check()?;
+    job.event(Event::Applied { round, ids, artifact: made.artifact.clone(), model_hash: made.model_hash })?;
+    let (evaluation, verdict) = engine.evaluate(&*job.state()?, round, &made.artifact, job)?;
+    job.cancel().check()?;
+    job.events(vec![Event::Evaluated { evaluation: Box::new(evaluation) }, Event::VerdictGiven { round, verdict }])
+}
