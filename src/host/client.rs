@@ -39,7 +39,7 @@ pub enum ConnectError {
 /// Who waits for which reply; `None` once the connection is gone.
 type Pending = Arc<Mutex<Option<HashMap<u64, oneshot::Sender<Result<(), String>>>>>>;
 
-/// Sends commands. Cheap to clone.
+/// Sends commands. Cheap to clone; dropping the last one detaches.
 #[derive(Debug, Clone)]
 pub struct Client {
     outgoing: mpsc::Sender<ClientMsg>,
@@ -110,6 +110,8 @@ impl Client {
                     break;
                 }
             }
+            // The last handle is gone: the host sees the stream's end and detaches us.
+            writer.close().await;
         });
         let (inbox2, pending2) = (inbox.clone(), pending.clone());
         tokio::spawn(async move {

@@ -89,9 +89,8 @@ pub fn judge(
         }
         Command::Reopen { ids } => {
             reviewable(state)?;
-            let ids = pick(state, &ids, "reopened", |s| {
-                matches!(s, Status::Approved | Status::Vetoed | Status::RolledBack)
-            })?;
+            let ids =
+                pick(state, &ids, "reopened", |s| matches!(s, Status::Approved | Status::Vetoed | Status::RolledBack))?;
             Ok(Effect::events([Event::Reopened { ids }]))
         }
         Command::Note { text } => {
@@ -223,7 +222,9 @@ fn pick(
                 }
                 Status::Vetoed => format!("`{}` is vetoed; hint: reopen it first", d.target),
                 Status::Approved => format!("`{}` is approved already; hint: reopen it to change that", d.target),
-                Status::Proposed | Status::Edited => format!("`{}` is open already; hint: approve or veto it", d.target),
+                Status::Proposed | Status::Edited => {
+                    format!("`{}` is open already; hint: approve or veto it", d.target)
+                }
                 Status::RolledBack => format!("`{}` was rolled back; hint: reopen it first", d.target),
             };
         }
@@ -286,7 +287,8 @@ fn bound(state: &State, engine: &dyn Engine, d: &Decision) -> Option<String> {
 /// Proposals that are still welcome: not on targets the engineer has decided meanwhile, not against a constraint, and
 /// numbered.
 pub fn admit(state: &State, engine: &dyn Engine, decisions: Vec<Decision>) -> Vec<Decision> {
-    let taken = |target: &Target| state.current(target).is_some_and(|d| matches!(d.status, Status::Approved | Status::Vetoed));
+    let taken =
+        |target: &Target| state.current(target).is_some_and(|d| matches!(d.status, Status::Approved | Status::Vetoed));
     let mut next = state.next_decision;
     let mut out: Vec<Decision> = Vec::with_capacity(decisions.len());
     for mut d in decisions {
@@ -323,7 +325,10 @@ fn in_range(b: &Budget) -> Result<(), String> {
     let factors = [("latency", b.latency), ("macs", b.macs), ("memory", b.memory), ("params", b.params)];
     for (name, value) in factors {
         if value.is_some_and(|v| !(v > 0.0 && v <= 1.0)) {
-            return Err(format!("budget `{name}={}` is out of range; hint: factors lie in (0, 1]", value.unwrap_or(0.0)));
+            return Err(format!(
+                "budget `{name}={}` is out of range; hint: factors lie in (0, 1]",
+                value.unwrap_or(0.0)
+            ));
         }
     }
     match b.drop {

@@ -140,7 +140,7 @@ impl Core {
                 outbox.push(self.welcome(client));
                 self.clients.insert(client, Slot { name, watch, outbox });
                 self.tell_pen();
-                drop(reply.send(client));
+                let _ = reply.send(client);
             }
             Input::Detach { client } => {
                 self.clients.remove(&client);
@@ -296,11 +296,7 @@ impl Core {
                 p.eta_s = p.eta_s.filter(|e| e.is_finite());
             }
             Feed::Live { rows, .. } => rows.retain(|r| r.p50_ms.is_finite() && r.p95_ms.is_finite()),
-            Feed::Turn { .. }
-            | Feed::Token { .. }
-            | Feed::TurnEnd { .. }
-            | Feed::JobEnd { .. }
-            | Feed::Log { .. } => {}
+            Feed::Turn { .. } | Feed::Token { .. } | Feed::TurnEnd { .. } | Feed::JobEnd { .. } | Feed::Log { .. } => {}
         }
         self.broadcast(&HostMsg::Feed { feed });
     }

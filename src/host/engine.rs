@@ -84,13 +84,8 @@ pub trait Engine: Send + Sync {
     fn compress(&self, state: &State, round: u32, job: &Job) -> Result<Compressed, JobError>;
 
     /// Evaluates a compressed model against the baseline in `state`.
-    fn evaluate(
-        &self,
-        state: &State,
-        round: u32,
-        artifact: &str,
-        job: &Job,
-    ) -> Result<(Evaluation, Verdict), JobError>;
+    fn evaluate(&self, state: &State, round: u32, artifact: &str, job: &Job)
+    -> Result<(Evaluation, Verdict), JobError>;
 
     /// Writes the model of `round` to `path` (empty: a default name).
     fn export(&self, state: &State, round: u32, path: &str, format: &str, job: &Job) -> Result<Exported, JobError>;
@@ -162,8 +157,7 @@ impl Job {
     pub fn progress(&self, job: &str, label: &str, done: u64, total: u64) {
         let now = Instant::now();
         let mut pace = self.pace.lock().unwrap_or_else(PoisonError::into_inner);
-        let meter =
-            pace.jobs.entry(job.to_owned()).or_insert(Meter { started: now, from: done, sent: None });
+        let meter = pace.jobs.entry(job.to_owned()).or_insert(Meter { started: now, from: done, sent: None });
         if done < meter.from {
             *meter = Meter { started: now, from: done, sent: None };
         }

@@ -13,7 +13,11 @@ pub enum Kind {
     Propose(Proposer),
     /// Compress by the recipe, evaluate, judge.
     Run,
-    Export { round: u32, path: String, format: String },
+    Export {
+        round: u32,
+        path: String,
+        format: String,
+    },
 }
 
 impl Kind {

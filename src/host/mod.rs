@@ -82,7 +82,7 @@ impl Host {
         let (end, ended) = watch::channel(false);
         std::thread::Builder::new().name("session".to_owned()).spawn(move || {
             core.run(rx);
-            drop(end.send(true));
+            let _ = end.send(true);
         })?;
         Ok(Host { inputs, ended, recovered: opened.recovered })
     }
@@ -114,3 +114,8 @@ impl Host {
         Ok(())
     }
 }
+
+#[cfg(test)]
+mod fake;
+#[cfg(test)]
+mod tests;

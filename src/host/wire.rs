@@ -54,6 +54,12 @@ impl<W: AsyncWrite + Unpin> Sender<W> {
         let bytes = serde_json::to_vec(message)?;
         Ok(self.0.send(Bytes::from(bytes)).await?)
     }
+
+    /// Ends the stream for the other side.
+    pub async fn close(&mut self) {
+        let closed: Result<(), std::io::Error> = SinkExt::<Bytes>::close(&mut self.0).await;
+        drop(closed);
+    }
 }
 
 #[cfg(test)]

@@ -1,0 +1,212 @@
+//! A deterministic engine for the host's tests: three groups, instant work, and a gate to hold a job at.
+
+use super::engine::{Compressed, Engine, Exported, Job, JobError, Llm};
+use crate::data::DataCard;
+use crate::eval::Metrics;
+use crate::graph::{Graph, Macs, NodeId};
+use crate::model::{Family, Interpolation, ModelInfo, Preprocess};
+use crate::plan::{Action, Author, Decision, DecisionId, Limit, Outcome, Status, Target, Verdict};
+use crate::profile::{Ceilings, Ladder, LatencyStats, Profile, SensCurve, SensTarget};
+use crate::prune::{Group, GroupKind};
+use crate::recover::RepairStep;
+use crate::session::{Channel, Evaluation, Event, Feed, LiveRow, Proposer, SessionCard, State, Utterance};
+use std::sync::Mutex;
+use std::time::Duration;
+
+/// Where a test holds the fake engine.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Gate {
+    Profile,
+    Propose,
+    Compress,
+    Evaluate,
+}
+
+#[derive(Debug, Default)]
+pub struct Fake {
+    /// The job that reaches this waits there until it is cancelled or the gate opens.
+    pub gate: Mutex<Option<Gate>>,
+    pub fail: Mutex<Option<&'static str>>,
+}
+
+impl Fake {
+    fn pass(&self, gate: Gate, job: &Job) -> Result<(), JobError> {
+        while *self.gate.lock().expect("gate") == Some(gate) {
+            job.cancel().check()?;
+            job.progress("gate", "waiting", 1, 2);
+            std::thread::sleep(Duration::from_millis(2));
+        }
+        let fail = *self.fail.lock().expect("fail");
+        match fail {
+            Some("panic") => panic!("the fake engine was told to"),
+            Some(words) => Err(JobError::Failed(words.to_owned())),
+            None => Ok(()),
+        }
+    }
+}
+
+fn evaluation(round: u32) -> Evaluation {
+    Evaluation {
+        round,
+        metrics: Metrics { n: 10, correct: 9, top1: 0.9, ..Metrics::default() },
+        whole: LatencyStats::default(),
+        weight_bytes: 100,
+        params: 25,
+        macs: Macs::default(),
+        profile: None,
+        baseline_ms: 1.0,
+    }
+}
+
+impl Engine for Fake {
+    fn card(&self) -> SessionCard {
+        let group = |id: &str| Group {
+            id: id.to_owned(),
+            kind: GroupKind::Channels,
+            size: 8,
+            granule: 1,
+            members: Vec::new(),
+            protected: None,
+            block: None,
+        };
+        SessionCard {
+            model: ModelInfo {
+                name: "fake".to_owned(),
+                family: Family::CifarResnet,
+                classes: 2,
+                class_names: None,
+                preprocess: Preprocess {
+                    size: [4, 4],
+                    resize_shorter: None,
+                    mean: [0.0; 3],
+                    std: [1.0; 3],
+                    interpolation: Interpolation::Bilinear,
+                    origin: "test".to_owned(),
+                },
+                source: "fake".into(),
+                hash: "0".to_owned(),
+                notes: Vec::new(),
+            },
+            graph: Graph { nodes: Vec::new(), output: NodeId(0), blocks: Vec::new() },
+            groups: ["a", "b", "c"].map(group).to_vec(),
+            data: DataCard::default(),
+            calib: DataCard::default(),
+            calib_is_eval: false,
+            device: "cpu".to_owned(),
+            device_note: None,
+            threads: 1,
+            batch: 1,
+            seed: 0,
+            version: "test".to_owned(),
+        }
+    }
+
+    fn profile(&self, _: &State, job: &Job) -> Result<Profile, JobError> {
+        for runs in 0..50 {
+            job.live(runs, [LiveRow { name: "a".to_owned(), p50_ms: 1.0, p95_ms: f64::NAN, n: runs }]);
+        }
+        self.pass(Gate::Profile, job)?;
+        Ok(Profile {
+            device: "cpu".to_owned(),
+            threads: 1,
+            batch: 1,
+            runs: 1,
+            ceilings: Ceilings::default(),
+            rows: Vec::new(),
+            whole: LatencyStats::default(),
+            weight_bytes: 100,
+            params: 25,
+            macs: Macs::default(),
+            peak_activation_bytes: 0,
+        })
+    }
+
+    fn baseline(&self, _: &State, _: &Job) -> Result<Evaluation, JobError> {
+        Ok(evaluation(0))
+    }
+
+    fn ladders(&self, _: &State, _: &Job) -> Result<Vec<Ladder>, JobError> {
+        Ok(vec![Ladder::default()])
+    }
+
+    fn sense(&self, _: &State, job: &Job) -> Result<(), JobError> {
+        for name in ["a", "b", "c"] {
+            let curve = SensCurve { target: SensTarget::Group(name.to_owned()), points: Vec::new(), images: 1 };
+            job.event(Event::Sensed { base_loss: 0.1, base_top1: 0.9, curves: vec![curve] })?;
+        }
+        Ok(())
+    }
+
+    fn propose(&self, state: &State, _: Proposer, _: &Llm, job: &Job) -> Result<Vec<Decision>, JobError> {
+        job.say(Feed::Turn { role: "planner".to_owned(), model: String::new() });
+        for word in ["one ", "two ", "three"] {
+            job.say(Feed::Token { role: "planner".to_owned(), channel: Channel::Text, text: word.to_owned() });
+        }
+        let utterance = Utterance {
+            round: state.round,
+            role: "planner".to_owned(),
+            model: String::new(),
+            reasoning: String::new(),
+            text: "one two three".to_owned(),
+            prompt: String::new(),
+            tokens: 3,
+            seconds: 0.0,
+            interrupted: false,
+        };
+        job.event(Event::Said { utterance: Box::new(utterance) })?;
+        self.pass(Gate::Propose, job)?;
+        let decision = |name: &str| Decision {
+            id: DecisionId(999),
+            round: 0,
+            target: Target::Group(name.to_owned()),
+            action: Action::Prune { ratio: 0.5, kept: Vec::new() },
+            author: Author::Planner,
+            rationale: "because".to_owned(),
+            forecast: None,
+            status: Status::Approved,
+            edited_from: None,
+            veto_reason: None,
+        };
+        Ok(["a", "b", "c"].map(decision).to_vec())
+    }
+
+    fn resolve(&self, state: &State, target: &Target, action: &Action) -> Result<Action, String> {
+        if !["a", "b", "c"].contains(&target.name()) {
+            return Err(format!("no `{target}`; hint: a, b or c"));
+        }
+        match action {
+            Action::Prune { ratio, .. } => {
+                let mut ratio = *ratio;
+                for c in state.constraints_on(target) {
+                    match c.limit {
+                        Limit::Freeze => return Err(format!("`{target}` is vetoed; hint: reopen it first")),
+                        Limit::MaxRatio { ratio: most } => ratio = ratio.min(most),
+                        Limit::KeepF32 => {}
+                    }
+                }
+                let kept = (8.0 * (1.0 - ratio)).round() as u32;
+                Ok(Action::Prune { ratio: 1.0 - f64::from(kept) / 8.0, kept: (0..kept).collect() })
+            }
+            other => Ok(other.clone()),
+        }
+    }
+
+    fn compress(&self, state: &State, round: u32, job: &Job) -> Result<Compressed, JobError> {
+        let step =
+            RepairStep { name: "refit a".to_owned(), loss_before: 1.0, loss_after: 0.5, kept: true, seconds: 0.0 };
+        job.event(Event::Repaired { round, step })?;
+        self.pass(Gate::Compress, job)?;
+        Ok(Compressed { artifact: format!("{}.x", state.recipe().len()), model_hash: "h".to_owned() })
+    }
+
+    fn evaluate(&self, _: &State, round: u32, _: &str, job: &Job) -> Result<(Evaluation, Verdict), JobError> {
+        self.pass(Gate::Evaluate, job)?;
+        let verdict =
+            Verdict { outcome: Outcome::Reject, lines: Vec::new(), d_top1: 0.0, d_top1_low: 0.0, d_top1_high: 0.0 };
+        Ok((evaluation(round), verdict))
+    }
+
+    fn export(&self, _: &State, round: u32, path: &str, format: &str, _: &Job) -> Result<Exported, JobError> {
+        Ok(Exported { path: format!("{path}{round}"), format: format.to_owned(), hash: "h".to_owned() })
+    }
+}
