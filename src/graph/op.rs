@@ -31,6 +31,21 @@ pub enum ParamRole {
     Embedding,
 }
 
+/// Floats as decimal text. `serde_json` reads numbers to within an ulp only, and a graph that comes back from a file
+/// must be the very same graph.
+mod exact {
+    use serde::{Deserialize, Deserializer, Serializer, de::Error};
+
+    pub fn serialize<S: Serializer>(v: &f64, s: S) -> Result<S::Ok, S::Error> {
+        s.collect_str(&format_args!("{v:e}"))
+    }
+
+    pub fn deserialize<'de, D: Deserializer<'de>>(d: D) -> Result<f64, D::Error> {
+        let text = String::deserialize(d)?;
+        text.parse().ok().filter(|v: &f64| v.is_finite()).ok_or_else(|| D::Error::custom("expected a number as text"))
+    }
+}
+
 /// Layer-sized operations. Shapes below leave out the batch axis, which is always first.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "kind", rename_all = "snake_case")]
@@ -58,11 +73,13 @@ pub enum Op {
     /// Inference batch norm over axis 0 of `[c, h, w]`.
     BatchNorm2d {
         channels: usize,
+        #[serde(with = "exact")]
         eps: f64,
     },
     /// Over the last axis.
     LayerNorm {
         dim: usize,
+        #[serde(with = "exact")]
         eps: f64,
     },
     Activation {
@@ -104,6 +121,7 @@ pub enum Op {
         qk_dim: usize,
         v_dim: usize,
         fused: bool,
+        #[serde(with = "exact")]
         scale: f64,
     },
     /// `[t, d]` → `[d]`.
@@ -158,6 +176,17 @@ pub fn describe(op: &Op) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn floats_survive_json_bit_for_bit() {
+        for head in 1..200usize {
+            let scale = 1.0 / (head as f64).sqrt();
+            let op = Op::Attention { heads: 1, qk_dim: head, v_dim: head, fused: true, scale };
+            let back: Op = serde_json::from_str(&serde_json::to_string(&op).unwrap()).unwrap();
+            assert_eq!(op, back);
+        }
+        assert!(serde_json::from_str::<Op>(r#"{"kind":"layer_norm","dim":4,"eps":"inf"}"#).is_err());
+    }
 
     #[test]
     fn descriptions_name_what_matters() {

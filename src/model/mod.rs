@@ -3,14 +3,29 @@
 //! Invariants: source files are memory-mapped and never written; a checkpoint is parsed, never executed; a
 //! [`ParamStore`] clone is cheap and copy-on-write per tensor.
 
+mod blob;
+mod checkpoint;
+mod error;
+pub mod export;
 pub mod families;
+mod hf;
 pub mod int8;
+mod load;
 mod params;
+mod pickle;
 mod random;
+mod recognise;
+mod safetensors;
+mod text;
+mod torch;
 
+pub use blob::Blob;
+pub use error::ModelError;
 pub use families::FamilySpec;
+pub use load::{LoadOptions, load, load_bytes};
 pub use params::{Dtype, Param, ParamError, ParamStore};
-pub use random::random;
+pub use random::{random, random_params};
+pub use text::printable;
 
 use crate::graph::{Graph, PrecisionPlan};
 use serde::{Deserialize, Serialize};

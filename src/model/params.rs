@@ -1,5 +1,7 @@
 //! Named parameter tensors, memory-mapped or owned, read as `f32`.
 
+use super::Blob;
+use super::int8;
 use indexmap::IndexMap;
 use std::borrow::Cow;
 use std::sync::Arc;
@@ -9,8 +11,12 @@ use std::sync::Arc;
 pub enum ParamError {
     #[error("no tensor `{name}` in the checkpoint; hint: `--arch` may name the wrong family")]
     Missing { name: String },
-    #[error("tensor `{name}` has shape {found:?}, expected {expected:?}")]
+    #[error("tensor `{name}` has shape {found:?}, expected {expected:?}; hint: is this the right family and file?")]
     Shape { name: String, found: Vec<usize>, expected: Vec<usize> },
+    #[error(
+        "tensor `{name}` holds `{dtype}`, expected floating point; hint: quantized checkpoints of others are not read"
+    )]
+    Type { name: String, dtype: String },
 }
 
 /// Element types that a checkpoint may store.
@@ -43,25 +49,59 @@ pub struct Param {
 #[derive(Debug, Clone)]
 enum Data {
     Owned(Arc<[f32]>),
-    /// `offset..offset + numel·size` bytes of a map; bounds were checked at construction.
-    Mapped {
-        map: Arc<memmap2::Mmap>,
+    /// `offset..offset + numel·size` bytes of a blob; bounds were checked at construction.
+    View {
+        blob: Blob,
         offset: usize,
         dtype: Dtype,
     },
+    /// Quantized rows: `numel` values and one scale per index of axis 0; counts were checked at construction.
+    Int8 {
+        q: Arc<[i8]>,
+        scales: Arc<[f32]>,
+    },
+}
+
+/// The product of `shape`, or `None` when it overflows.
+pub(super) fn numel_of(shape: &[usize]) -> Option<usize> {
+    shape.iter().try_fold(1usize, |n, &d| n.checked_mul(d))
 }
 
 impl Param {
     /// An owned tensor; `None` when `data.len()` is not the product of `shape`.
     pub fn owned(shape: Vec<usize>, data: Vec<f32>) -> Option<Param> {
-        (shape.iter().product::<usize>() == data.len()).then(|| Param { shape, data: Data::Owned(data.into()) })
+        (numel_of(&shape)? == data.len()).then(|| Param { shape, data: Data::Owned(data.into()) })
     }
 
-    /// A view into a memory map; `None` when it would reach past the map's end.
-    pub fn mapped(shape: Vec<usize>, map: Arc<memmap2::Mmap>, offset: usize, dtype: Dtype) -> Option<Param> {
-        let numel = shape.iter().try_fold(1usize, |n, &d| n.checked_mul(d))?;
-        let end = numel.checked_mul(dtype.size())?.checked_add(offset)?;
-        (end <= map.len()).then_some(Param { shape, data: Data::Mapped { map, offset, dtype } })
+    /// A little-endian, contiguous view into `blob` from byte `offset`; `None` when it would reach past its end.
+    pub fn view(shape: Vec<usize>, blob: Blob, offset: usize, dtype: Dtype) -> Option<Param> {
+        let end = numel_of(&shape)?.checked_mul(dtype.size())?.checked_add(offset)?;
+        (end <= blob.len()).then_some(Param { shape, data: Data::View { blob, offset, dtype } })
+    }
+
+    /// Rows quantized as [`int8::quantize_rows`] does, one scale per index of axis 0; `None` when counts disagree.
+    pub fn int8(shape: Vec<usize>, q: Vec<i8>, scales: Vec<f32>) -> Option<Param> {
+        let fits = numel_of(&shape)? == q.len() && shape.first() == Some(&scales.len());
+        fits.then(|| Param { shape, data: Data::Int8 { q: q.into(), scales: scales.into() } })
+    }
+
+    /// The quantized values and per-row scales of an int8 tensor. Kernels must use these rather than re-quantize
+    /// [`Param::values`], which would round the scales again.
+    pub fn as_int8(&self) -> Option<(&[i8], &[f32])> {
+        match &self.data {
+            Data::Int8 { q, scales } => Some((q, scales)),
+            Data::Owned(_) | Data::View { .. } => None,
+        }
+    }
+
+    /// Bytes that the values take as stored here (scales included).
+    pub fn stored_bytes(&self) -> u64 {
+        let bytes = match &self.data {
+            Data::Owned(v) => v.len() * 4,
+            Data::View { dtype, .. } => self.numel() * dtype.size(),
+            Data::Int8 { q, scales } => q.len() + scales.len() * 4,
+        };
+        bytes as u64
     }
 
     pub fn shape(&self) -> &[usize] {
@@ -72,14 +112,15 @@ impl Param {
         self.shape.iter().product()
     }
 
-    /// The values as `f32`; borrowed when stored as aligned little-endian `f32`.
+    /// The values as `f32` (int8 dequantized); borrowed when stored as aligned little-endian `f32`.
     pub fn values(&self) -> Cow<'_, [f32]> {
         match &self.data {
             Data::Owned(v) => Cow::Borrowed(v),
-            Data::Mapped { map, offset, dtype } => {
-                let bytes = &map[*offset..*offset + self.numel() * dtype.size()];
+            Data::View { blob, offset, dtype } => {
+                let bytes = &blob[*offset..*offset + self.numel() * dtype.size()];
                 decode(bytes, *dtype)
             }
+            Data::Int8 { q, scales } => Cow::Owned(int8::dequantize_rows(q, scales)),
         }
     }
 }

@@ -1,0 +1,127 @@
+//! A checkpoint as found in a file: named tensors and metadata, before anyone knows which network it is.
+//!
+//! Invariants: parsed, never executed; no allocation grows faster than the file itself; every view's bounds were
+//! checked; floats are viewed in place.
+
+use super::params::Dtype;
+use super::{Blob, ModelError, Param, printable, safetensors, torch};
+use indexmap::IndexMap;
+use std::path::Path;
+
+/// One tensor of a checkpoint.
+#[derive(Debug, Clone)]
+pub(super) enum RawTensor {
+    Float(Param),
+    /// `i8` values at `offset` of the blob (quantized weights of our own exports).
+    I8 {
+        shape: Vec<usize>,
+        blob: Blob,
+        offset: usize,
+    },
+    /// Integers, booleans: counters that no network here computes with.
+    Other {
+        shape: Vec<usize>,
+        dtype: String,
+    },
+}
+
+impl RawTensor {
+    pub fn shape(&self) -> &[usize] {
+        match self {
+            RawTensor::Float(p) => p.shape(),
+            RawTensor::I8 { shape, .. } | RawTensor::Other { shape, .. } => shape,
+        }
+    }
+}
+
+/// Everything read from one file, or from all shards of one checkpoint.
+#[derive(Debug, Default)]
+pub(super) struct Checkpoint {
+    pub tensors: IndexMap<String, RawTensor>,
+    pub metadata: IndexMap<String, String>,
+    pub notes: Vec<String>,
+}
+
+impl Checkpoint {
+    /// The shape of `name`, if there is such a tensor.
+    pub fn shape(&self, name: &str) -> Option<&[usize]> {
+        self.tensors.get(name).map(RawTensor::shape)
+    }
+
+    pub fn has(&self, name: &str) -> bool {
+        self.tensors.contains_key(name)
+    }
+
+    /// Adds another shard; a name in both is damage.
+    pub fn absorb(&mut self, other: Checkpoint, path: &Path) -> Result<(), ModelError> {
+        for (name, tensor) in other.tensors {
+            if self.tensors.contains_key(&name) {
+                let why = format!("tensor `{}` is in two shards", printable(&name));
+                return Err(ModelError::Damaged { path: path.to_owned(), why });
+            }
+            self.tensors.insert(name, tensor);
+        }
+        self.metadata.extend(other.metadata);
+        self.notes.extend(other.notes);
+        Ok(())
+    }
+
+    /// Takes off prefixes that wrappers put before every name (`DataParallel`'s `module.`, `torch.compile`'s
+    /// `_orig_mod.`, a Lightning module's `model.`).
+    pub fn strip_wrappers(&mut self) {
+        const WRAPPERS: [&str; 4] = ["module.", "_orig_mod.", "model.", "net."];
+        while let Some(prefix) =
+            WRAPPERS.iter().find(|p| !self.tensors.is_empty() && self.tensors.keys().all(|k| k.starts_with(**p)))
+        {
+            self.tensors =
+                std::mem::take(&mut self.tensors).into_iter().map(|(k, v)| (k[prefix.len()..].to_owned(), v)).collect();
+        }
+    }
+
+    /// A few words on what is in here, for errors: first names with shapes, and how many there are.
+    pub fn summary(&self) -> String {
+        if self.tensors.is_empty() {
+            return "no tensors at all".into();
+        }
+        let shown: Vec<String> =
+            self.tensors.iter().take(6).map(|(k, t)| format!("`{}` {:?}", printable(k), t.shape())).collect();
+        let n = self.tensors.len();
+        format!("{n} tensors, first {}{}", shown.join(", "), if n > shown.len() { ", …" } else { "" })
+    }
+}
+
+/// The float type of a storage or header entry, by PyTorch's or safetensors' word.
+pub(super) fn float_dtype(word: &str) -> Option<Dtype> {
+    match word {
+        "F32" | "FloatStorage" => Some(Dtype::F32),
+        "F16" | "HalfStorage" => Some(Dtype::F16),
+        "BF16" | "BFloat16Storage" => Some(Dtype::Bf16),
+        "F64" | "DoubleStorage" => Some(Dtype::F64),
+        _ => None,
+    }
+}
+
+/// Reads one checkpoint file. The format is told by its first bytes, not by its name.
+pub(super) fn open(path: &Path) -> Result<Checkpoint, ModelError> {
+    let blob = Blob::map(path).map_err(|source| ModelError::Read { path: path.to_owned(), source })?;
+    parse(&blob, path)
+}
+
+/// Reads a checkpoint from bytes; `path` is for messages.
+pub(super) fn parse(blob: &Blob, path: &Path) -> Result<Checkpoint, ModelError> {
+    let format = |why: &str| Err(ModelError::Format { path: path.to_owned(), why: why.into() });
+    let bytes: &[u8] = blob;
+    match bytes {
+        [] => format("the file is empty"),
+        _ if bytes.get(8) == Some(&b'{') => safetensors::read(blob, path),
+        [b'P', b'K', 3, 4, ..] => torch::zip(blob, path),
+        [0x80, 1..=5, ..] => torch::legacy(blob, path),
+        [b'G', b'G', b'U', b'F', ..] => format("GGUF files are not supported"),
+        [0x89, b'H', b'D', b'F', ..] => format("HDF5 (Keras) files are not supported"),
+        [0x08, _, 0x12, ..] | [0x08, _, 0x1a, ..] => format("it looks like ONNX, which is not supported"),
+        _ if bytes.starts_with(b"version https://git-lfs") => {
+            format("it is a Git LFS pointer, the weights were not downloaded")
+        }
+        _ => format("its first bytes belong to no known format"),
+    }
+}

@@ -1,0 +1,56 @@
+//! What can go wrong between a path and a [`super::Model`]. Every message names the thing and ends with a hint;
+//! names from files are made printable before they get here.
+
+use super::{Family, ParamError};
+use crate::graph::GraphError;
+use std::path::PathBuf;
+
+/// A model could not be read or written.
+#[derive(Debug, thiserror::Error)]
+pub enum ModelError {
+    #[error("cannot read `{}`: {source}; hint: check the path and its permissions", path.display())]
+    Read { path: PathBuf, source: std::io::Error },
+    #[error("cannot write `{}`: {source}; hint: check that the folder exists, is writable and has space", path.display())]
+    Write { path: PathBuf, source: std::io::Error },
+    #[error("`{}` is not a checkpoint: {why}; hint: safetensors and PyTorch state dicts (.th, .pth, .pt) are read", path.display())]
+    Format { path: PathBuf, why: String },
+    #[error("`{}` is damaged: {why}; hint: compare its size and checksum with the original", path.display())]
+    Damaged { path: PathBuf, why: String },
+    #[error("`{}` cannot be used: {why}; hint: {hint}", path.display())]
+    Unsupported { path: PathBuf, why: String, hint: String },
+    #[error(
+        "`{}` holds no network of a known family. seen: {seen}. known: {}; hint: `--arch FAMILY` overrides the guess",
+        path.display(), known()
+    )]
+    UnknownFamily { path: PathBuf, seen: String },
+    #[error("this is no {} network: {why}; hint: leave `--arch` out to let the family be recognised", family.label())]
+    NotFamily { family: Family, why: String },
+    #[error("tensor `{name}` holds {value} at element {index}; hint: the weights are broken, export them again")]
+    NotFinite { name: String, index: usize, value: f32 },
+    #[error(
+        "running variance `{name}` is negative at element {index}; hint: the weights are broken, export them again"
+    )]
+    NegativeVariance { name: String, index: usize },
+    #[error(
+        "{} tensors have no place in a {} network: {}; hint: this is another architecture, and leaving them out would \
+         give wrong answers",
+        names.len(), family.label(), first(names)
+    )]
+    Extra { family: Family, names: Vec<String> },
+    #[error("`{}`: {why}; hint: fix the file, or move it away to use defaults", path.display())]
+    Config { path: PathBuf, why: String },
+    #[error(transparent)]
+    Param(#[from] ParamError),
+    #[error(transparent)]
+    Graph(#[from] GraphError),
+}
+
+fn known() -> String {
+    Family::ALL.map(|f| format!("{}: {}", f.label(), f.describe())).join("; ")
+}
+
+fn first(names: &[String]) -> String {
+    let shown: Vec<String> = names.iter().take(4).map(|n| format!("`{n}`")).collect();
+    let more = if names.len() > 4 { ", …" } else { "" };
+    shown.join(", ") + more
+}

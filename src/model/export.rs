@@ -1,0 +1,295 @@
+//! Writing a compressed model as one safetensors file, and opening it again with the same outputs.
+//!
+//! The file's `__metadata__["paring"]` is a JSON manifest: the graph as it is now (pruned shapes, removed blocks),
+//! precisions, what is known of the model, and how it came about. Weights of int8 nodes are stored as the very `I8`
+//! rows and `F32` scales that kernels run. Written to a temporary file, synced, then renamed.
+
+use super::checkpoint::{Checkpoint, RawTensor};
+use super::params::numel_of;
+use super::{Model, ModelError, ModelInfo, Param, ParamError, ParamStore, int8, load, printable, text};
+use crate::graph::{Graph, Op, ParamRole, Precision, PrecisionPlan, param_shapes, shapes};
+use serde::{Deserialize, Serialize};
+use std::borrow::Cow;
+use std::fs::File;
+use std::io::{BufWriter, Write};
+use std::path::Path;
+use std::sync::Arc;
+
+/// Our key in the safetensors metadata.
+pub(super) const KEY: &str = "paring";
+/// Version of the manifest; a file with a higher one is refused.
+const FORMAT: u32 = 1;
+/// Appended to an int8 weight's name for its scales.
+const SCALES: &str = ".paring_scales";
+
+/// How a model came about, for people and for replay; `paring` carries it along unread.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct Manifest {
+    /// What was done to the original weights, enough to do it again.
+    #[serde(default)]
+    pub recipe: serde_json::Value,
+    /// The decisions with authors and reasons.
+    #[serde(default)]
+    pub decisions: serde_json::Value,
+    /// Measured figures, with what they were measured on.
+    #[serde(default)]
+    pub figures: serde_json::Value,
+    /// [`ModelInfo::hash`] of the original.
+    #[serde(default)]
+    pub original: Option<String>,
+}
+
+#[derive(Serialize, Deserialize)]
+struct Header<'a> {
+    format: u32,
+    program: String,
+    graph: Cow<'a, Graph>,
+    info: Cow<'a, ModelInfo>,
+    precision: Cow<'a, PrecisionPlan>,
+    /// [`ParamStore::hash`] of the tensors as stored.
+    params: String,
+    #[serde(flatten)]
+    manifest: Cow<'a, Manifest>,
+}
+
+/// The parameters that `model` runs with: those of reachable nodes, weights of int8 nodes as int8 rows.
+fn stored(model: &Model) -> Result<ParamStore, ModelError> {
+    let reachable = model.graph.reachable();
+    let mut out = ParamStore::default();
+    for (id, node) in model.graph.iter().filter(|(id, _)| reachable[id.index()]) {
+        let quantize = model.precision.get(&node.name) == Precision::Int8 && quantizable(&node.op);
+        for (p, (role, shape)) in node.params.iter().zip(param_shapes(&model.graph.node(id).op)) {
+            let param = model.params.get(&p.name)?;
+            let values = model.params.expect(&p.name, &shape)?;
+            let param = if quantize && role == ParamRole::Weight && param.as_int8().is_none() {
+                let (q, scales) = int8::quantize_rows(&values, shape[0]);
+                Param::int8(shape, q, scales).unwrap_or_else(|| param.clone())
+            } else {
+                param.clone()
+            };
+            out.insert(p.name.clone(), param);
+        }
+    }
+    Ok(out)
+}
+
+fn quantizable(op: &Op) -> bool {
+    matches!(op, Op::Conv2d { .. } | Op::Linear { .. })
+}
+
+/// One tensor of the file, in the order in which it is written.
+struct Entry<'a> {
+    name: String,
+    dtype: &'static str,
+    shape: Vec<usize>,
+    bytes: Cow<'a, [u8]>,
+}
+
+fn f32_bytes(values: &[f32]) -> Vec<u8> {
+    values.iter().flat_map(|v| v.to_le_bytes()).collect()
+}
+
+/// Writes `model` and its manifest to `path`. Returns the BLAKE3 (hex) of the whole file.
+///
+/// # Errors
+/// [`ModelError::Write`] when the file cannot be written (an older file of that name then stays as it was),
+/// [`ModelError::Param`] when the model lacks a parameter that its graph names.
+pub fn safetensors(path: &Path, model: &Model, manifest: &Manifest) -> Result<String, ModelError> {
+    let params = stored(model)?;
+    let header = Header {
+        format: FORMAT,
+        program: concat!("paring ", env!("CARGO_PKG_VERSION")).into(),
+        graph: Cow::Borrowed(&model.graph),
+        info: Cow::Owned(ModelInfo {
+            // A path on this machine means nothing elsewhere.
+            source: model.info.source.file_name().map(Into::into).unwrap_or_default(),
+            ..model.info.clone()
+        }),
+        precision: Cow::Borrowed(&model.precision),
+        params: params.hash(),
+        manifest: Cow::Borrowed(manifest),
+    };
+    let write = |source: std::io::Error| ModelError::Write { path: path.to_owned(), source };
+    let json = |e: serde_json::Error| write(e.into());
+    let mut entries = Vec::new();
+    for (name, param) in params.iter() {
+        let (name, shape) = (name.to_owned(), param.shape().to_vec());
+        match param.as_int8() {
+            Some((q, scales)) => {
+                let (scale_name, rows) = (name.clone() + SCALES, scales.len());
+                let bytes: Vec<u8> = q.iter().map(|v| v.to_le_bytes()[0]).collect();
+                entries.push(Entry { name, dtype: "I8", shape, bytes: bytes.into() });
+                let bytes = f32_bytes(scales).into();
+                entries.push(Entry { name: scale_name, dtype: "F32", shape: vec![rows], bytes });
+            }
+            None => entries.push(Entry { name, dtype: "F32", shape, bytes: f32_bytes(&param.values()).into() }),
+        }
+    }
+    // The reference reader wants wider types first, so that every tensor is aligned.
+    entries.sort_by_key(|e| e.dtype == "I8");
+
+    let mut object = serde_json::Map::new();
+    let metadata = serde_json::json!({ "format": "pt", KEY: serde_json::to_string(&header).map_err(json)? });
+    object.insert("__metadata__".into(), metadata);
+    let mut at = 0usize;
+    for e in &entries {
+        let end = at + e.bytes.len();
+        let entry = serde_json::json!({ "dtype": e.dtype, "shape": e.shape, "data_offsets": [at, end] });
+        object.insert(e.name.clone(), entry);
+        at = end;
+    }
+    let mut text = serde_json::to_vec(&object).map_err(json)?;
+    text.resize(text.len().next_multiple_of(8), b' ');
+    write_atomically(path, |out| {
+        out.write_all(&(text.len() as u64).to_le_bytes())?;
+        out.write_all(&text)?;
+        entries.iter().try_for_each(|e| out.write_all(&e.bytes))
+    })
+    .map_err(write)
+}
+
+/// Hashes what passes through.
+struct Hashing<W> {
+    inner: W,
+    hash: blake3::Hasher,
+}
+
+impl<W: Write> Write for Hashing<W> {
+    fn write(&mut self, buf: &[u8]) -> std::io::Result<usize> {
+        let n = self.inner.write(buf)?;
+        self.hash.update(&buf[..n]);
+        Ok(n)
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        self.inner.flush()
+    }
+}
+
+/// Temporary file in the same folder, sync, rename, sync of the folder. Returns the hash of what was written.
+fn write_atomically(path: &Path, body: impl FnOnce(&mut dyn Write) -> std::io::Result<()>) -> std::io::Result<String> {
+    let dir = path.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let name = path.file_name().ok_or_else(|| std::io::Error::other("the path names no file"))?;
+    let temporary = dir.join(format!(".{}.{}.tmp", name.to_string_lossy(), std::process::id()));
+    let run = || {
+        let mut out = Hashing { inner: BufWriter::new(File::create(&temporary)?), hash: blake3::Hasher::new() };
+        body(&mut out)?;
+        out.flush()?;
+        let Hashing { inner, hash } = out;
+        inner.into_inner().map_err(|e| e.into_error())?.sync_all()?;
+        std::fs::rename(&temporary, path)?;
+        // Makes the rename itself durable; not every file system can, which is no reason to fail.
+        if let Ok(d) = File::open(dir) {
+            let _ = d.sync_all();
+        }
+        Ok(hash.finalize().to_hex().to_string())
+    };
+    run().inspect_err(|_| {
+        let _ = std::fs::remove_file(&temporary);
+    })
+}
+
+/// The manifest of a file that [`safetensors`] wrote.
+///
+/// # Errors
+/// As `load`; [`ModelError::Format`] when another program wrote the file.
+pub fn manifest(path: &Path) -> Result<Manifest, ModelError> {
+    let checkpoint = super::checkpoint::open(path)?;
+    match checkpoint.metadata.get(KEY) {
+        Some(text) => Ok(header(text, path)?.manifest.into_owned()),
+        None => Err(ModelError::Format { path: path.to_owned(), why: "`paring` did not write it".into() }),
+    }
+}
+
+fn header(text: &str, path: &Path) -> Result<Header<'static>, ModelError> {
+    #[derive(Deserialize)]
+    struct Version {
+        format: u32,
+    }
+    let damaged = |e: serde_json::Error| ModelError::Damaged {
+        path: path.to_owned(),
+        why: format!("its manifest is not valid: {}", printable(&e.to_string())),
+    };
+    let Version { format } = serde_json::from_str(text).map_err(damaged)?;
+    if format > FORMAT {
+        return Err(ModelError::Unsupported {
+            path: path.to_owned(),
+            why: format!("its manifest has format {format}, this program knows {FORMAT}"),
+            hint: "open it with the newer `paring` that wrote it".into(),
+        });
+    }
+    serde_json::from_str(text).map_err(damaged)
+}
+
+/// Rebuilds the model from a checkpoint that carries our manifest.
+pub(super) fn reopen(c: &Checkpoint, text: &str, path: &Path) -> Result<Model, ModelError> {
+    let damaged = |why: String| ModelError::Damaged { path: path.to_owned(), why };
+    let Header { graph, info, precision, params: hash, .. } = header(text, path)?;
+    let (graph, mut info, precision) = (graph.into_owned(), info.into_owned(), precision.into_owned());
+    // Names from here on reach screens as they are, so they must be harmless.
+    let names = graph.nodes.iter().flat_map(|n| std::iter::once(&n.name).chain(n.params.iter().map(|p| &p.name)));
+    for name in names.chain(graph.blocks.iter().map(|b| &b.name)) {
+        if name.is_empty() || name.len() > 1024 || name.chars().any(text::hides) {
+            return Err(damaged(format!("its manifest has the name `{}`", printable(name))));
+        }
+    }
+    graph.check()?;
+    for node in precision.nodes.keys() {
+        if !graph.by_name(node).is_some_and(|id| quantizable(&graph.node(id).op)) {
+            return Err(damaged(format!("it sets a precision for `{}`, which is no such layer", printable(node))));
+        }
+    }
+    let params = fetch(c, &graph, path)?;
+    load::check_values(&graph, &params)?;
+    if params.hash() != hash {
+        return Err(damaged("its tensors are not those that were written".into()));
+    }
+    let classes = shapes(&graph)?.get(graph.output.index()).and_then(|s| s.last().copied()).unwrap_or(0);
+    let p = &info.preprocess;
+    let size_fits = graph.input_shape().get(1..) == Some(&p.size[..]);
+    if classes != info.classes || !size_fits || p.std.iter().any(|s| !s.is_finite() || *s <= 0.0) {
+        return Err(damaged("its manifest does not fit its graph".into()));
+    }
+    info.name = printable(&info.name);
+    info.class_names =
+        info.class_names.filter(|n| n.len() == classes).map(|n| n.iter().map(|s| printable(s)).collect());
+    info.notes = info.notes.iter().map(|n| printable(n)).collect();
+    info.preprocess.origin = printable(&info.preprocess.origin);
+    info.source = path.to_owned();
+    info.hash = hash;
+    Ok(Model { graph: Arc::new(graph), params, precision, info })
+}
+
+/// Parameters of reachable nodes; int8 weights with their scales.
+fn fetch(c: &Checkpoint, graph: &Graph, path: &Path) -> Result<ParamStore, ModelError> {
+    let reachable = graph.reachable();
+    let mut params = ParamStore::default();
+    for (_, node) in graph.iter().filter(|(id, _)| reachable[id.index()]) {
+        for (p, (_, expected)) in node.params.iter().zip(param_shapes(&node.op)) {
+            let raw = c.tensors.get(&p.name).ok_or_else(|| ParamError::Missing { name: p.name.clone() })?;
+            if raw.shape() != expected {
+                let found = raw.shape().to_vec();
+                return Err(ParamError::Shape { name: p.name.clone(), found, expected }.into());
+            }
+            let param = match raw {
+                RawTensor::Float(param) => Some(param.clone()),
+                RawTensor::I8 { shape, blob, offset } => {
+                    let scales = match c.tensors.get(&format!("{}{SCALES}", p.name)) {
+                        Some(RawTensor::Float(s)) => s.values().into_owned(),
+                        _ => return Err(ParamError::Missing { name: format!("{}{SCALES}", p.name) }.into()),
+                    };
+                    let end = numel_of(shape).and_then(|n| n.checked_add(*offset));
+                    let bytes = end.and_then(|end| blob.get(*offset..end)).unwrap_or(&[]);
+                    let q: Vec<i8> = bytes.iter().map(|b| i8::from_le_bytes([*b])).collect();
+                    let sound = q.iter().all(|v| *v != i8::MIN) && scales.iter().all(|s| s.is_finite() && *s >= 0.0);
+                    Param::int8(shape.clone(), q, scales).filter(|_| sound)
+                }
+                RawTensor::Other { .. } => None,
+            };
+            let why = || format!("tensor `{}` is not stored as it should be", p.name);
+            let param = param.ok_or_else(|| ModelError::Damaged { path: path.to_owned(), why: why() })?;
+            params.insert(p.name.clone(), param);
+        }
+    }
+    Ok(params)
+}

@@ -1,0 +1,259 @@
+//! The JSON files that lie beside weights: Hugging Face's `config.json` (also timm's on the hub) and
+//! `preprocessor_config.json`. Read leniently for what is absent, strictly for what is there and wrong.
+
+use super::{Interpolation, ModelError, Preprocess, printable};
+use crate::graph::Activation;
+use serde_json::Value;
+use std::path::{Path, PathBuf};
+
+/// No configuration comes near this many bytes.
+const MAX_BYTES: u64 = 16 << 20;
+
+/// One JSON object with the path that it came from.
+#[derive(Debug, Clone)]
+struct Json {
+    path: PathBuf,
+    value: Value,
+}
+
+/// What lies beside the weights; empty when nothing does.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Beside {
+    config: Option<Json>,
+    preprocessor: Option<Json>,
+}
+
+impl Json {
+    fn bad(&self, why: impl Into<String>) -> ModelError {
+        ModelError::Config { path: self.path.clone(), why: why.into() }
+    }
+
+    fn read(path: PathBuf) -> Result<Option<Json>, ModelError> {
+        match std::fs::metadata(&path) {
+            Err(_) => return Ok(None),
+            Ok(m) if m.len() > MAX_BYTES => {
+                return Err(ModelError::Config { path, why: "it is unreasonably large".into() });
+            }
+            Ok(_) => {}
+        }
+        let text = std::fs::read(&path).map_err(|source| ModelError::Read { path: path.clone(), source })?;
+        match serde_json::from_slice::<Value>(&text) {
+            Ok(value @ Value::Object(_)) => Ok(Some(Json { path, value })),
+            Ok(_) => Err(ModelError::Config { path, why: "it is no JSON object".into() }),
+            Err(e) => Err(ModelError::Config { path, why: format!("it is not valid JSON: {e}") }),
+        }
+    }
+
+    fn field(&self, key: &str) -> Option<&Value> {
+        self.value.get(key).filter(|v| !v.is_null())
+    }
+
+    fn typed<'a, T>(
+        &'a self,
+        key: &str,
+        what: &str,
+        as_type: impl Fn(&'a Value) -> Option<T>,
+    ) -> Result<Option<T>, ModelError> {
+        match self.field(key) {
+            None => Ok(None),
+            Some(v) => as_type(v).map(Some).ok_or_else(|| self.bad(format!("`{key}` is not {what}"))),
+        }
+    }
+
+    fn count(&self, key: &str) -> Result<Option<usize>, ModelError> {
+        self.typed(key, "a positive number", |v| as_count(v))
+    }
+
+    fn number(&self, key: &str) -> Result<Option<f64>, ModelError> {
+        self.typed(key, "a number", |v| v.as_f64().filter(|f| f.is_finite()))
+    }
+
+    fn bool(&self, key: &str) -> Result<Option<bool>, ModelError> {
+        self.typed(key, "true or false", |v| v.as_bool())
+    }
+
+    fn string(&self, key: &str) -> Result<Option<&str>, ModelError> {
+        self.typed(key, "a string", |v| v.as_str())
+    }
+
+    fn triple(&self, key: &str) -> Result<Option<[f32; 3]>, ModelError> {
+        self.typed(key, "three numbers", |v| {
+            let v: Vec<f32> = v.as_array()?.iter().map(|x| x.as_f64().map(|f| f as f32)).collect::<Option<_>>()?;
+            <[f32; 3]>::try_from(v).ok().filter(|v| v.iter().all(|x| x.is_finite()))
+        })
+    }
+}
+
+fn as_count(v: &Value) -> Option<usize> {
+    v.as_u64().and_then(|n| usize::try_from(n).ok()).filter(|n| (1..=1 << 20).contains(n))
+}
+
+/// `size` fields come as a number, `{height, width}` or `{shortest_edge}`.
+enum Size {
+    Exact([usize; 2]),
+    Shorter(usize),
+}
+
+fn size(j: &Json, key: &str) -> Result<Option<Size>, ModelError> {
+    j.typed(key, "a size", |v| {
+        if let Some(n) = as_count(v) {
+            return Some(Size::Exact([n, n]));
+        }
+        let get = |k: &str| v.get(k).and_then(as_count);
+        match (get("height"), get("width"), get("shortest_edge")) {
+            (Some(h), Some(w), _) => Some(Size::Exact([h, w])),
+            (_, _, Some(s)) => Some(Size::Shorter(s)),
+            _ => None,
+        }
+    })
+}
+
+impl Beside {
+    /// Reads what lies in `dir`.
+    pub fn read(dir: &Path) -> Result<Beside, ModelError> {
+        Ok(Beside {
+            config: Json::read(dir.join("config.json"))?,
+            preprocessor: Json::read(dir.join("preprocessor_config.json"))?,
+        })
+    }
+
+    /// What `config.json` calls itself, for messages.
+    pub fn calls_itself(&self) -> Option<String> {
+        let c = self.config.as_ref()?;
+        ["model_type", "architecture"].iter().find_map(|k| c.field(k)?.as_str()).map(printable)
+    }
+
+    pub fn has_config(&self) -> bool {
+        self.config.is_some()
+    }
+
+    pub fn heads(&self) -> Result<Option<usize>, ModelError> {
+        self.config.as_ref().map_or(Ok(None), |c| c.count("num_attention_heads"))
+    }
+
+    pub fn eps(&self) -> Result<Option<f64>, ModelError> {
+        let Some(c) = &self.config else { return Ok(None) };
+        match c.number("layer_norm_eps")? {
+            Some(e) if !(0.0..=0.1).contains(&e) => Err(c.bad("`layer_norm_eps` is out of range")),
+            e => Ok(e),
+        }
+    }
+
+    pub fn activation(&self) -> Result<Option<Activation>, ModelError> {
+        let Some(c) = &self.config else { return Ok(None) };
+        Ok(match c.string("hidden_act")? {
+            None => None,
+            Some("gelu" | "gelu_python") => Some(Activation::GeluErf),
+            Some("gelu_new" | "gelu_pytorch_tanh" | "gelu_fast") => Some(Activation::GeluTanh),
+            Some("relu") => Some(Activation::Relu),
+            Some("silu" | "swish") => Some(Activation::Silu),
+            Some(other) => {
+                return Err(ModelError::Unsupported {
+                    path: c.path.clone(),
+                    why: format!("`hidden_act` is `{}`", printable(other)),
+                    hint: "gelu, gelu_new, gelu_pytorch_tanh, relu and silu are supported".into(),
+                });
+            }
+        })
+    }
+
+    /// Class names in index order, when there is one for each of `classes`.
+    pub fn labels(&self, classes: usize) -> Option<Vec<String>> {
+        let c = self.config.as_ref()?;
+        let list = |v: &Value| match v {
+            Value::Array(a) => a.iter().map(|s| s.as_str().map(printable)).collect::<Option<Vec<_>>>(),
+            Value::Object(o) => (0..classes).map(|i| o.get(&i.to_string())?.as_str().map(printable)).collect(),
+            _ => None,
+        };
+        ["id2label", "label_names"].iter().find_map(|k| list(c.field(k)?)).filter(|l| l.len() == classes)
+    }
+
+    /// The image side that the files name, for networks whose weights do not tell.
+    pub fn image(&self) -> Result<Option<usize>, ModelError> {
+        if let Some(p) = &self.preprocessor {
+            for key in ["crop_size", "size"] {
+                if let Some(Size::Exact([h, w])) = size(p, key)? {
+                    return if h == w { Ok(Some(h)) } else { Err(p.bad(format!("`{key}` is not square"))) };
+                }
+            }
+        }
+        let side = |v: &Value| v.get("input_size")?.as_array()?.last().and_then(as_count);
+        Ok(self.config.as_ref().and_then(|c| side(c.field("pretrained_cfg")?)))
+    }
+
+    /// Overrides `base` by what the files say, and says so in `origin`. The network's own input size stays.
+    pub fn preprocess(&self, base: Preprocess) -> Result<Preprocess, ModelError> {
+        if let Some(p) = &self.preprocessor {
+            return from_preprocessor(p, base);
+        }
+        match &self.config {
+            Some(c) if c.field("pretrained_cfg").is_some() => {
+                let value = c.field("pretrained_cfg").cloned().unwrap_or_default();
+                from_timm(&Json { path: c.path.clone(), value }, base)
+            }
+            _ => Ok(base),
+        }
+    }
+}
+
+fn checked(j: &Json, p: Preprocess) -> Result<Preprocess, ModelError> {
+    if p.std.iter().any(|s| !s.is_finite() || *s <= 0.0) || p.mean.iter().any(|m| !m.is_finite()) {
+        return Err(j.bad("its mean or standard deviation is out of range"));
+    }
+    Ok(p)
+}
+
+fn from_preprocessor(j: &Json, base: Preprocess) -> Result<Preprocess, ModelError> {
+    let mut p = Preprocess { origin: "preprocessor_config.json".into(), ..base };
+    let normalize = j.bool("do_normalize")?.unwrap_or(true);
+    if normalize {
+        p.mean = j.triple("image_mean")?.unwrap_or(p.mean);
+        p.std = j.triple("image_std")?.unwrap_or(p.std);
+    } else {
+        (p.mean, p.std) = ([0.0; 3], [1.0; 3]);
+    }
+    // Ours is (byte/255 - mean)/std; theirs (byte·factor - mean)/std.
+    let factor = match j.bool("do_rescale")? {
+        Some(false) => 1.0,
+        _ => j.number("rescale_factor")?.unwrap_or(1.0 / 255.0),
+    };
+    let scale = (255.0 * factor) as f32;
+    if (scale - 1.0).abs() > 1e-5 {
+        p.mean = p.mean.map(|m| m / scale);
+        p.std = p.std.map(|s| s / scale);
+    }
+    p.interpolation = match j.count("resample")? {
+        None => p.interpolation,
+        Some(2) => Interpolation::Bilinear,
+        Some(3) => Interpolation::Bicubic,
+        Some(other) => return Err(j.bad(format!("`resample` {other} is not supported (2 bilinear, 3 bicubic)"))),
+    };
+    let crop = j.bool("do_center_crop")?.unwrap_or(j.field("crop_size").is_some());
+    p.resize_shorter = match size(j, "size")? {
+        _ if j.bool("do_resize")? == Some(false) => None,
+        Some(Size::Shorter(s)) => Some(s),
+        Some(Size::Exact([h, w])) if crop => Some(h.min(w)),
+        Some(Size::Exact(_)) | None => None,
+    };
+    checked(j, p)
+}
+
+/// timm's hub configuration: mean, std, interpolation, crop_pct.
+fn from_timm(j: &Json, base: Preprocess) -> Result<Preprocess, ModelError> {
+    let mut p = Preprocess { origin: "config.json".into(), ..base };
+    p.mean = j.triple("mean")?.unwrap_or(p.mean);
+    p.std = j.triple("std")?.unwrap_or(p.std);
+    p.interpolation = match j.string("interpolation")? {
+        None => p.interpolation,
+        Some("bilinear") => Interpolation::Bilinear,
+        Some("bicubic") => Interpolation::Bicubic,
+        Some(other) => return Err(j.bad(format!("`interpolation` `{}` is not supported", printable(other)))),
+    };
+    if let Some(pct) = j.number("crop_pct")? {
+        if !(0.1..=1.0).contains(&pct) {
+            return Err(j.bad("`crop_pct` is out of range"));
+        }
+        p.resize_shorter = Some((p.size[0].min(p.size[1]) as f64 / pct).floor() as usize);
+    }
+    checked(j, p)
+}

@@ -1,0 +1,225 @@
+//! From a path to a [`Model`]: find the files, read the checkpoint, recognise the network, fetch and check parameters.
+
+use super::checkpoint::{self, Checkpoint, RawTensor};
+use super::hf::Beside;
+use super::{
+    Blob, Family, Model, ModelError, ModelInfo, ParamError, ParamStore, Preprocess, export, printable, recognise,
+};
+use crate::graph::{Graph, ParamRole, PrecisionPlan, param_shapes};
+use std::collections::HashSet;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+/// What the caller knows better than the file.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct LoadOptions {
+    /// The family, instead of recognising it.
+    pub arch: Option<Family>,
+    /// Image side in pixels, for families whose weights do not tell (ResNets).
+    pub image: Option<usize>,
+    /// Attention heads, where neither weights nor `config.json` tell.
+    pub heads: Option<usize>,
+}
+
+/// Loads a model from a checkpoint file (`.safetensors`, `.th`, `.pth`, `.pt`), a Hugging Face directory or a file
+/// that `paring` exported. The format is told by content, not by name.
+///
+/// # Errors
+/// [`ModelError`]: unreadable, damaged, of no known family, shapes that do not fit, weights that are not finite.
+pub fn load(path: &Path, options: &LoadOptions) -> Result<Model, ModelError> {
+    let (files, dir) = find(path)?;
+    let mut checkpoint = Checkpoint::default();
+    for file in &files {
+        checkpoint.absorb(checkpoint::open(file)?, file)?;
+    }
+    let beside = if checkpoint.metadata.contains_key(export::KEY) { Beside::default() } else { Beside::read(&dir)? };
+    assemble(checkpoint, &beside, options, path)
+}
+
+/// Loads a model from bytes compiled into the program; `name` is what it will be called.
+///
+/// # Errors
+/// As [`load`].
+pub fn load_bytes(name: &str, bytes: &'static [u8], options: &LoadOptions) -> Result<Model, ModelError> {
+    let path = Path::new(name);
+    let checkpoint = checkpoint::parse(&Blob::Static(bytes), path)?;
+    assemble(checkpoint, &Beside::default(), options, path)
+}
+
+/// The weight files that `path` stands for, and the folder to look for configuration in.
+fn find(path: &Path) -> Result<(Vec<PathBuf>, PathBuf), ModelError> {
+    let read = |source| ModelError::Read { path: path.to_owned(), source };
+    let meta = std::fs::metadata(path).map_err(read)?;
+    if !meta.is_dir() {
+        let dir = path.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
+        return Ok((vec![path.to_owned()], dir.to_owned()));
+    }
+    for index in ["model.safetensors.index.json", "pytorch_model.bin.index.json"] {
+        let index = path.join(index);
+        if index.is_file() {
+            return Ok((shards(&index, path)?, path.to_owned()));
+        }
+    }
+    for name in ["model.safetensors", "pytorch_model.bin"] {
+        let file = path.join(name);
+        if file.is_file() {
+            return Ok((vec![file], path.to_owned()));
+        }
+    }
+    // A folder with exactly one weight file leaves no doubt either.
+    let mut found = Vec::new();
+    for entry in std::fs::read_dir(path).map_err(read)? {
+        let file = entry.map_err(read)?.path();
+        let known = file.extension().is_some_and(|e| ["safetensors", "th", "pth", "pt"].iter().any(|k| e == *k));
+        if known && file.is_file() {
+            found.push(file);
+        }
+    }
+    found.sort();
+    match found.len() {
+        1 => Ok((found, path.to_owned())),
+        n => Err(ModelError::Format {
+            path: path.to_owned(),
+            why: match n {
+                0 => "the folder holds no `model.safetensors`, `pytorch_model.bin` or other checkpoint".into(),
+                _ => format!("the folder holds {n} checkpoints; name one of them"),
+            },
+        }),
+    }
+}
+
+/// The shard files of a Hugging Face index (`weight_map`: tensor → file name), each once. Names stay inside `dir`.
+fn shards(index: &Path, dir: &Path) -> Result<Vec<PathBuf>, ModelError> {
+    let bad = |why: String| ModelError::Config { path: index.to_owned(), why };
+    let text = std::fs::read(index).map_err(|source| ModelError::Read { path: index.to_owned(), source })?;
+    let json: serde_json::Value =
+        serde_json::from_slice(&text).map_err(|e| bad(format!("it is not valid JSON: {e}")))?;
+    let map = json.get("weight_map").and_then(|m| m.as_object()).ok_or_else(|| bad("it has no `weight_map`".into()))?;
+    let mut files: Vec<PathBuf> = Vec::new();
+    for value in map.values() {
+        let name = value.as_str().unwrap_or_default();
+        let plain = Path::new(name).file_name().is_some_and(|f| f == name);
+        if !plain {
+            return Err(bad(format!("`{}` is no file name", printable(name))));
+        }
+        let file = dir.join(name);
+        if !files.contains(&file) {
+            files.push(file);
+        }
+    }
+    files.sort();
+    Ok(files)
+}
+
+fn assemble(
+    mut checkpoint: Checkpoint,
+    beside: &Beside,
+    options: &LoadOptions,
+    path: &Path,
+) -> Result<Model, ModelError> {
+    if let Some(manifest) = checkpoint.metadata.get(export::KEY).cloned() {
+        return export::reopen(&checkpoint, &manifest, path);
+    }
+    checkpoint.strip_wrappers();
+    let mut notes = std::mem::take(&mut checkpoint.notes);
+    let spec = recognise::spec(&checkpoint, beside, options, path, &mut notes)?;
+    let graph = spec.build()?;
+    let family = spec.family();
+    let params = fetch(&checkpoint, &graph)?;
+    extras(&checkpoint, &params, family, &mut notes)?;
+    check_values(&graph, &params)?;
+    let size = graph.input_shape();
+    let size = [size.get(1).copied().unwrap_or(0), size.get(2).copied().unwrap_or(0)];
+    let preprocess = beside.preprocess(Preprocess::family_default(family, size))?;
+    let classes = spec.classes();
+    Ok(Model {
+        info: ModelInfo {
+            name: display_name(path),
+            family,
+            classes,
+            class_names: beside.labels(classes),
+            preprocess,
+            source: path.to_owned(),
+            hash: params.hash(),
+            notes,
+        },
+        graph: Arc::new(graph),
+        params,
+        precision: PrecisionPlan::default(),
+    })
+}
+
+/// The file's stem, or the folder's name.
+pub(super) fn display_name(path: &Path) -> String {
+    let absolute = path.canonicalize().unwrap_or_else(|_| path.to_owned());
+    let stem = if path.is_dir() { absolute.file_name() } else { path.file_stem() };
+    stem.map_or_else(|| "model".to_owned(), |s| printable(&s.to_string_lossy()))
+}
+
+/// Every parameter that `graph` names, with the shape that it must have.
+fn fetch(c: &Checkpoint, graph: &Graph) -> Result<ParamStore, ModelError> {
+    let mut params = ParamStore::default();
+    for node in &graph.nodes {
+        for (p, (_, expected)) in node.params.iter().zip(param_shapes(&node.op)) {
+            let raw = c.tensors.get(&p.name).ok_or_else(|| ParamError::Missing { name: printable(&p.name) })?;
+            if raw.shape() != expected {
+                let found = raw.shape().to_vec();
+                return Err(ParamError::Shape { name: printable(&p.name), found, expected }.into());
+            }
+            match raw {
+                RawTensor::Float(param) => params.insert(p.name.clone(), param.clone()),
+                RawTensor::I8 { .. } => {
+                    return Err(ParamError::Type { name: p.name.clone(), dtype: "I8".into() }.into());
+                }
+                RawTensor::Other { dtype, .. } => {
+                    return Err(ParamError::Type { name: p.name.clone(), dtype: printable(dtype) }.into());
+                }
+            }
+        }
+    }
+    Ok(params)
+}
+
+/// Tensors that the graph does not use. Counters and pooling heads that the classifier never reads are noted; anything
+/// else means that this is another network, and leaving it out would silently give wrong answers.
+fn extras(c: &Checkpoint, params: &ParamStore, family: Family, notes: &mut Vec<String>) -> Result<(), ModelError> {
+    let harmless = |name: &str| {
+        name.ends_with("num_batches_tracked") || (family == Family::HfVit && name.contains(".pooler.dense."))
+    };
+    let mut ignored = 0usize;
+    let mut names = Vec::new();
+    for (name, tensor) in &c.tensors {
+        match tensor {
+            _ if params.contains(name) => {}
+            RawTensor::Other { .. } => ignored += 1,
+            _ if harmless(name) => ignored += 1,
+            _ => names.push(printable(name)),
+        }
+    }
+    if !names.is_empty() {
+        return Err(ModelError::Extra { family, names });
+    }
+    if ignored > 0 {
+        notes.push(format!("{ignored} tensors without influence on the output were left out (counters, pooler)"));
+    }
+    Ok(())
+}
+
+/// Every value finite, every running variance non-negative.
+pub(super) fn check_values(graph: &Graph, params: &ParamStore) -> Result<(), ModelError> {
+    let variances: HashSet<&str> = graph.nodes.iter().filter_map(|n| n.param(ParamRole::Var)).collect();
+    for (name, param) in params.iter() {
+        let values = param.values();
+        // Summing magnitudes in lanes would be faster still; a plain scan already runs at memory speed.
+        if let Some(index) = values.iter().position(|v| !v.is_finite()) {
+            let value = values[index];
+            return Err(ModelError::NotFinite { name: printable(name), index, value });
+        }
+        if variances.contains(name) {
+            if let Some(index) = values.iter().position(|v| *v < 0.0) {
+                return Err(ModelError::NegativeVariance { name: printable(name), index });
+            }
+        }
+    }
+    Ok(())
+}

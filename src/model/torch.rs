@@ -1,0 +1,277 @@
+//! PyTorch checkpoints: the zip container and the older stream format, as written by `torch.save`.
+//!
+//! Source: PyTorch's `torch/serialization.py` (`_save`, `_legacy_save`). Tensors stay views into the file where they
+//! are contiguous; strided ones are copied, under a budget that the file's own size sets.
+
+use super::checkpoint::{Checkpoint, RawTensor, float_dtype};
+use super::params::numel_of;
+use super::pickle::{self, Arena, PickleError, TensorRef, Value};
+use super::{Blob, ModelError, Param, printable};
+use std::collections::HashMap;
+use std::io::Cursor;
+use std::path::Path;
+
+/// Largest `data.pkl` that is read; real ones are well under a megabyte.
+const MAX_PICKLE: u64 = 64 << 20;
+
+fn damaged(path: &Path, why: impl Into<String>) -> ModelError {
+    ModelError::Damaged { path: path.to_owned(), why: why.into() }
+}
+
+fn pickle_error(path: &Path, e: PickleError) -> ModelError {
+    let hint = match &e {
+        PickleError::Truncated | PickleError::Malformed(_) | PickleError::TooLarge => {
+            return damaged(path, e.to_string());
+        }
+        PickleError::Opcode(_) | PickleError::Global(_) => {
+            "save the weights alone with `torch.save(model.state_dict(), path)`, nothing in a file is ever executed"
+        }
+    };
+    ModelError::Unsupported { path: path.to_owned(), why: e.to_string(), hint: hint.into() }
+}
+
+/// Where each storage's bytes lie in the file: key → (offset, length).
+type Storages = HashMap<String, (usize, usize)>;
+
+/// Reads the zip container (PyTorch 1.6 and later).
+pub(super) fn zip(blob: &Blob, path: &Path) -> Result<Checkpoint, ModelError> {
+    let bytes: &[u8] = blob;
+    let broken = |e: zip::result::ZipError| damaged(path, format!("its zip directory: {}", printable(&e.to_string())));
+    let mut archive = zip::ZipArchive::new(Cursor::new(bytes)).map_err(broken)?;
+    let mut storages = Storages::new();
+    let mut root: Option<(usize, usize)> = None;
+    for i in 0..archive.len() {
+        let file = archive.by_index(i).map_err(broken)?;
+        let name = file.name().map_err(broken)?.into_owned();
+        // Entries are `<anything>/data.pkl`, `<anything>/data/<key>`, `<anything>/byteorder` and so on.
+        let Some((_, inner)) = name.split_once('/') else { continue };
+        let stored = file.compression() == zip::CompressionMethod::Stored && !file.encrypted();
+        let span = file.data_start().and_then(|start| {
+            let (start, size) = (usize::try_from(start).ok()?, usize::try_from(file.size()).ok()?);
+            (start.checked_add(size)? <= bytes.len()).then_some((start, size))
+        });
+        let span = || {
+            if !stored {
+                return Err(ModelError::Unsupported {
+                    path: path.to_owned(),
+                    why: format!("its entry `{}` is compressed", printable(&name)),
+                    hint: "PyTorch stores entries as they are; save it again".into(),
+                });
+            }
+            span.ok_or_else(|| damaged(path, format!("its entry `{}` reaches past the end", printable(&name))))
+        };
+        match inner {
+            "data.pkl" => root = Some(span()?),
+            "byteorder" => {
+                let (start, size) = span()?;
+                if bytes[start..start + size].starts_with(b"big") {
+                    return Err(big_endian(path));
+                }
+            }
+            "constants.pkl" => {
+                return Err(ModelError::Unsupported {
+                    path: path.to_owned(),
+                    why: "it is a TorchScript program".into(),
+                    hint: "save the weights alone with `torch.save(model.state_dict(), path)`".into(),
+                });
+            }
+            _ => {
+                if let Some(key) = inner.strip_prefix("data/") {
+                    storages.insert(key.to_owned(), span()?);
+                }
+            }
+        }
+    }
+    let (start, size) = root.ok_or_else(|| damaged(path, "it has no `data.pkl`"))?;
+    if size as u64 > MAX_PICKLE {
+        return Err(pickle_error(path, PickleError::TooLarge));
+    }
+    let (value, arena, _) = pickle::read(&bytes[start..start + size]).map_err(|e| pickle_error(path, e))?;
+    state_dict(blob, path, &value, &arena, &storages)
+}
+
+fn big_endian(path: &Path) -> ModelError {
+    ModelError::Unsupported {
+        path: path.to_owned(),
+        why: "it was written on a big-endian machine".into(),
+        hint: "save it again on a little-endian one".into(),
+    }
+}
+
+/// The first pickle of the stream format: 0x1950a86a20f9469cfc6c.
+const MAGIC: [u8; 10] = [0x6c, 0xfc, 0x9c, 0x46, 0xf9, 0x20, 0x6a, 0xa8, 0x50, 0x19];
+const PROTOCOL: i64 = 1001;
+
+/// Reads the stream format (before PyTorch 1.6): pickles of magic, protocol, system facts, the object and the list of
+/// storage keys; then per key an i64 count and the raw elements.
+pub(super) fn legacy(blob: &Blob, path: &Path) -> Result<Checkpoint, ModelError> {
+    let bytes: &[u8] = blob;
+    let mut at = 0;
+    let mut next = || {
+        let rest = &bytes[at..];
+        let rest = &rest[..rest.len().min(MAX_PICKLE as usize)];
+        let (value, arena, used) = pickle::read(rest).map_err(|e| pickle_error(path, e))?;
+        at += used;
+        Ok::<_, ModelError>((value, arena))
+    };
+    match next()?.0 {
+        Value::BigInt(b) if *b == MAGIC => {}
+        _ => {
+            return Err(ModelError::Format {
+                path: path.to_owned(),
+                why: "it is a pickle, but not one that `torch.save` wrote".into(),
+            });
+        }
+    }
+    if !matches!(next()?.0, Value::Int(PROTOCOL)) {
+        return Err(damaged(path, "it has an unknown protocol number"));
+    }
+    let (facts, facts_arena) = next()?;
+    if matches!(facts_arena.get(&facts, "little_endian"), Some(Value::Bool(false))) {
+        return Err(big_endian(path));
+    }
+    let (value, arena) = next()?;
+    let (keys, keys_arena) = next()?;
+    let keys = keys_arena.items(&keys).ok_or_else(|| damaged(path, "its list of storages is missing"))?;
+    let sizes: HashMap<&str, usize> = arena.storages().iter().map(|s| (s.key.as_str(), element_size(s.kind))).collect();
+    let mut storages = Storages::new();
+    for key in keys {
+        let Value::Str(key) = key else { return Err(damaged(path, "a storage has no name")) };
+        let count = bytes.get(at..).and_then(|b| b.first_chunk::<8>()).map(|b| i64::from_le_bytes(*b));
+        let count = count.ok_or_else(|| damaged(path, "it ends inside its tensor data"))?;
+        let size = *sizes.get(&**key).ok_or_else(|| damaged(path, "a storage is listed that no tensor uses"))?;
+        let length = usize::try_from(count).ok().and_then(|n| n.checked_mul(size));
+        let end = length.and_then(|n| n.checked_add(at + 8)).filter(|&end| end <= bytes.len());
+        let (Some(length), Some(end)) = (length, end) else {
+            return Err(damaged(path, "it ends inside its tensor data"));
+        };
+        if storages.insert(key.to_string(), (at + 8, length)).is_some() {
+            return Err(damaged(path, format!("storage `{}` is listed twice", printable(key))));
+        }
+        at = end;
+    }
+    state_dict(blob, path, &value, &arena, &storages)
+}
+
+fn element_size(kind: &str) -> usize {
+    match kind {
+        "DoubleStorage" | "LongStorage" => 8,
+        "FloatStorage" | "IntStorage" => 4,
+        "HalfStorage" | "BFloat16Storage" | "ShortStorage" => 2,
+        _ => 1,
+    }
+}
+
+/// Keys under which training scripts nest the state dict, most telling first.
+const NESTS: [&str; 8] =
+    ["state_dict", "model_state_dict", "model", "model_state", "net", "network", "module", "weights"];
+
+/// Finds the dict of tensors in `root` and turns it into a checkpoint.
+fn state_dict(
+    blob: &Blob,
+    path: &Path,
+    root: &Value,
+    arena: &Arena,
+    storages: &Storages,
+) -> Result<Checkpoint, ModelError> {
+    let has_tensors = |v: &Value| {
+        arena.entries(v).is_some_and(|e| e.iter().any(|(k, v)| matches!((k, v), (Value::Str(_), Value::Tensor(_)))))
+    };
+    let mut dict = root;
+    // Two levels: `{"model": {"state_dict": ..}}` exists in the wild, more does not.
+    for _ in 0..2 {
+        if !has_tensors(dict) {
+            dict = NESTS.iter().find_map(|key| arena.get(dict, key)).unwrap_or(dict);
+        }
+    }
+    let entries = arena.entries(dict).filter(|_| has_tensors(dict)).ok_or_else(|| {
+        let keys: Vec<String> = arena
+            .entries(root)
+            .unwrap_or(&[])
+            .iter()
+            .filter_map(|(k, _)| if let Value::Str(s) = k { Some(format!("`{}`", printable(s))) } else { None })
+            .take(8)
+            .collect();
+        ModelError::Unsupported {
+            path: path.to_owned(),
+            why: format!("it holds no state dict; its top-level keys are [{}]", keys.join(", ")),
+            hint: "save the weights with `torch.save(model.state_dict(), path)`".into(),
+        }
+    })?;
+    let mut out = Checkpoint::default();
+    // Strided tensors are copied; all copies together stay a small multiple of the file.
+    let mut budget = blob.len().saturating_mul(8);
+    for (key, value) in entries {
+        let (Value::Str(name), Value::Tensor(t)) = (key, value) else { continue };
+        let tensor = tensor(blob, t, storages, &mut budget)
+            .map_err(|why| damaged(path, format!("tensor `{}` {why}", printable(name))))?;
+        if out.tensors.insert(name.to_string(), tensor).is_some() {
+            return Err(damaged(path, format!("tensor `{}` is listed twice", printable(name))));
+        }
+    }
+    Ok(out)
+}
+
+/// The strides of a contiguous tensor, row-major.
+fn contiguous(shape: &[usize], stride: &[usize]) -> bool {
+    let mut expected = 1usize;
+    for (&d, &s) in shape.iter().zip(stride).rev() {
+        if d != 1 && s != expected {
+            return false;
+        }
+        expected = expected.saturating_mul(d);
+    }
+    true
+}
+
+fn tensor(blob: &Blob, t: &TensorRef, storages: &Storages, budget: &mut usize) -> Result<RawTensor, &'static str> {
+    const PAST: &str = "reaches past the end of its storage";
+    let &(start, length) = storages.get(&t.storage.key).ok_or("has no data in the file")?;
+    let size = element_size(t.storage.kind);
+    let numel = numel_of(&t.shape).ok_or("has an impossible size")?;
+    let first = t.offset.checked_add(t.storage.view_offset).ok_or(PAST)?;
+    if numel > 0 {
+        // The last element touched, checked against the bytes that are really there.
+        let mut last = first;
+        for (&d, &s) in t.shape.iter().zip(&t.stride) {
+            last = (d - 1).checked_mul(s).and_then(|n| n.checked_add(last)).ok_or(PAST)?;
+        }
+        let end = last.checked_add(1).and_then(|n| n.checked_mul(size)).ok_or(PAST)?;
+        if end > length {
+            return Err(PAST);
+        }
+    }
+    let shape = t.shape.clone();
+    let Some(dtype) = float_dtype(t.storage.kind) else {
+        return Ok(RawTensor::Other { shape, dtype: t.storage.kind.into() });
+    };
+    if numel == 0 {
+        return Param::owned(shape, Vec::new()).map(RawTensor::Float).ok_or("has an impossible size");
+    }
+    let offset = start + first * size;
+    if contiguous(&t.shape, &t.stride) {
+        return Param::view(shape, blob.clone(), offset, dtype).map(RawTensor::Float).ok_or(PAST);
+    }
+    let count = (length - first * size) / size;
+    let bytes = numel.checked_add(count).and_then(|n| n.checked_mul(4)).ok_or("has an impossible size")?;
+    *budget = budget.checked_sub(bytes).ok_or("repeats its storage too often")?;
+    let flat = Param::view(vec![count], blob.clone(), offset, dtype).ok_or(PAST)?;
+    let values = flat.values();
+    let mut out = Vec::with_capacity(numel);
+    let mut index = vec![0usize; shape.len()];
+    let mut at = 0usize;
+    for _ in 0..numel {
+        out.push(*values.get(at).ok_or(PAST)?);
+        for axis in (0..shape.len()).rev() {
+            index[axis] += 1;
+            // Wrapping: an axis of length one may carry any stride at all, and what is added is taken off again.
+            at = at.wrapping_add(t.stride[axis]);
+            if index[axis] < shape[axis] {
+                break;
+            }
+            at = at.wrapping_sub(t.stride[axis].wrapping_mul(shape[axis]));
+            index[axis] = 0;
+        }
+    }
+    Param::owned(shape, out).map(RawTensor::Float).ok_or("has an impossible size")
+}

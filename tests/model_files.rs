@@ -1,0 +1,130 @@
+//! Checkpoint files: the published ones in both formats, our own exports, and what must be refused.
+
+mod common;
+
+use paring::graph::{Precision, describe, macs, node_params};
+use paring::model::families::{CifarResnetSpec, TimmVitSpec, VitDims};
+use paring::model::{Family, FamilySpec, LoadOptions, Model, ModelError, export, load, random};
+use std::path::Path;
+
+fn open(path: &Path) -> Result<Model, ModelError> {
+    load(path, &LoadOptions::default())
+}
+
+#[test]
+fn published_files_load_alike_from_both_formats() {
+    let Some(real) = common::real() else { return };
+    for (pickle, safetensors, family, params, classes) in [
+        ("resnet20/resnet20-12fca82f.th", "resnet20/resnet20.safetensors", Family::CifarResnet, 269_722, 10),
+        ("resnet56/resnet56-4bfd9763.th", "resnet56/resnet56.safetensors", Family::CifarResnet, 853_018, 10),
+        ("vit_cifar10/vit_cifar10.pth", "vit_cifar10/vit_cifar10.safetensors", Family::TorchVit, 811_146, 10),
+    ] {
+        let (a, b) = (open(&real.join(pickle)).unwrap(), open(&real.join(safetensors)).unwrap());
+        assert_eq!(a.graph, b.graph, "{pickle}");
+        assert_eq!(a.info.hash, b.info.hash, "{pickle}: every tensor is the same");
+        assert_eq!((a.info.family, a.info.classes), (family, classes));
+        let count: u64 = a.graph.nodes.iter().map(|n| node_params(&n.op)).sum();
+        assert_eq!(count, params, "{pickle}");
+        assert!(macs(&a.graph).is_ok());
+    }
+    let vit = open(&real.join("vit_cifar10/vit_cifar10.pth")).unwrap();
+    assert_eq!(vit.info.preprocess.mean, [0.4914, 0.4822, 0.4465]);
+    let core = vit.graph.by_name("transformer.layers.0.attention_core").unwrap();
+    assert_eq!(describe(&vit.graph.node(core).op), "attention 8h");
+    assert!(vit.info.notes.iter().any(|n| n.contains("8 attention heads assumed")));
+}
+
+#[test]
+fn networks_of_other_families_are_named_not_guessed() {
+    let Some(real) = common::real() else { return };
+    for (file, words) in [
+        ("mnist/burn_mnist.pt", &["conv1", "hf-vit", "hint"][..]),
+        ("mnist/burn_mnist.safetensors", &["conv1"]),
+        ("stories260k/stories260K.safetensors", &["47 tensors", "layers.0.attention.wk.weight"]),
+        ("stories260k/stories260K.bin", &["not a checkpoint"]),
+        ("onnx/vit_pgd_2_3_16.onnx", &["ONNX"]),
+        ("expected/expected.json", &["not a checkpoint"]),
+        ("cifar10", &["holds no `model.safetensors`"]),
+        ("no/such/file", &["cannot read", "hint"]),
+    ] {
+        let text = open(&real.join(file)).unwrap_err().to_string();
+        for word in words {
+            assert!(text.contains(word), "{file}: {text}");
+        }
+    }
+    let wrong = LoadOptions { arch: Some(Family::TimmVit), ..LoadOptions::default() };
+    let text = load(&real.join("resnet20/resnet20.safetensors"), &wrong).unwrap_err().to_string();
+    assert!(text.contains("timm-vit") && text.contains("is missing"), "{text}");
+}
+
+fn small_cnn() -> Model {
+    let spec = CifarResnetSpec { blocks: 1, widths: [4, 8, 12], classes: 5, image: 16 };
+    random(&FamilySpec::CifarResnet(spec), 1)
+}
+
+#[test]
+fn an_export_opens_as_the_same_model() {
+    let dims = VitDims { image: 16, patch: 4, dim: 24, depth: 2, heads: 3, mlp: 32, classes: 7 };
+    let vit = FamilySpec::TimmVit(TimmVitSpec { dims, qkv_bias: true, class_token: true, mean_pool: true });
+    let dir = tempfile::tempdir().unwrap();
+    for (i, mut model) in [small_cnn(), random(&vit, 2)].into_iter().enumerate() {
+        // Drop the last block's branches, as removing a block does.
+        let graph = std::sync::Arc::make_mut(&mut model.graph);
+        let block = graph.blocks.iter().rfind(|b| !b.residual.is_empty()).unwrap().clone();
+        for r in &block.residual {
+            let skip = r.skip;
+            for node in &mut graph.nodes {
+                node.inputs.iter_mut().filter(|n| **n == r.add).for_each(|n| *n = skip);
+            }
+        }
+        graph.check().unwrap();
+        let int8 = if i == 0 { "layer2.0.conv2" } else { "blocks.0.attn.qkv" };
+        model.precision.set(int8, Precision::Int8);
+
+        let path = dir.path().join(format!("m{i}.safetensors"));
+        let manifest = export::Manifest {
+            recipe: serde_json::json!({"seed": 7}),
+            original: Some("abc".into()),
+            ..Default::default()
+        };
+        let hash = export::safetensors(&path, &model, &manifest).unwrap();
+        assert_eq!(hash, blake3::hash(&std::fs::read(&path).unwrap()).to_hex().to_string());
+        assert_eq!(export::manifest(&path).unwrap(), manifest);
+
+        let back = open(&path).unwrap();
+        assert_eq!(back.graph, model.graph);
+        assert_eq!(back.precision, model.precision);
+        let stored = back.params.get(&format!("{int8}.weight")).unwrap();
+        let original = model.params.get(&format!("{int8}.weight")).unwrap();
+        let rows = original.shape()[0];
+        let (q, scales) = paring::model::int8::quantize_rows(&original.values(), rows);
+        assert_eq!(stored.as_int8().unwrap(), (&q[..], &scales[..]));
+        assert_eq!(stored.stored_bytes() as usize, q.len() + 4 * rows);
+        for (name, param) in back.params.iter().filter(|(n, _)| !n.starts_with(int8)) {
+            assert_eq!(param.values(), model.params.get(name).unwrap().values(), "{name}");
+        }
+        // Written again, it is the same file but for the name of its source.
+        let again = dir.path().join(format!("again{i}.safetensors"));
+        export::safetensors(&again, &back, &manifest).unwrap();
+        assert_eq!(open(&again).unwrap().info.hash, back.info.hash);
+        assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 2 * (i + 1), "no temporary file is left");
+    }
+}
+
+#[test]
+fn an_export_that_was_touched_is_refused() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("m.safetensors");
+    export::safetensors(&path, &small_cnn(), &export::Manifest::default()).unwrap();
+    let mut bytes = std::fs::read(&path).unwrap();
+    let last = bytes.len() - 2;
+    bytes[last] ^= 1;
+    std::fs::write(&path, &bytes).unwrap();
+    let text = open(&path).unwrap_err().to_string();
+    assert!(text.contains("not those that were written") || text.contains("element"), "{text}");
+    let nowhere = dir.path().join("no/such/dir/m.safetensors");
+    assert!(matches!(
+        export::safetensors(&nowhere, &small_cnn(), &export::Manifest::default()),
+        Err(ModelError::Write { .. })
+    ));
+}
