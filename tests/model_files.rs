@@ -128,3 +128,24 @@ fn an_export_that_was_touched_is_refused() {
         Err(ModelError::Write { .. })
     ));
 }
+
+#[test]
+fn an_int8_export_runs_bit_for_bit_as_before() {
+    use candle_core::{Device, Tensor};
+    use paring::exec::{CompileOptions, Plan};
+    let mut model = small_cnn();
+    for node in ["conv1", "layer1.0.conv1", "layer2.0.conv2", "linear"] {
+        model.precision.set(node, Precision::Int8);
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("m.safetensors");
+    export::safetensors(&path, &model, &export::Manifest::default()).unwrap();
+    let back = open(&path).unwrap();
+    let x: Vec<f32> = (0..2 * 3 * 16 * 16).map(|i| ((i * 7919 % 1000) as f32 - 500.0) / 250.0).collect();
+    let x = Tensor::from_vec(x, (2, 3, 16, 16), &Device::Cpu).unwrap();
+    let run = |m: &Model| {
+        let plan = Plan::of(m, &CompileOptions::default()).unwrap();
+        plan.run(&x).unwrap().to_vec2::<f32>().unwrap()
+    };
+    assert_eq!(run(&model), run(&back));
+}

@@ -458,7 +458,12 @@ impl Builder<'_> {
                 (Dense::new(geo, source, epilogue), 4 * w.len() as u64)
             }
             Precision::Int8 => {
-                let (q, mut scales) = int8::quantize_rows(&w, n);
+                // Rows that are stored as int8 run as stored: quantizing them again would round the scales again.
+                let stored = self.node.param(ParamRole::Weight).and_then(|name| self.params.get(name).ok()?.as_int8());
+                let (q, mut scales) = match stored {
+                    Some((q, scales)) => (q.to_vec(), scales.to_vec()),
+                    None => int8::quantize_rows(&w, n),
+                };
                 if let Some(f) = &factors {
                     scales.iter_mut().zip(f).for_each(|(s, f)| *s *= f);
                 }
