@@ -1,0 +1,145 @@
+//! Figures as short text: never wider than asked, the unit in the heading, `—` for what is not known.
+
+/// Milliseconds for a narrow column.
+pub fn ms(v: f64) -> String {
+    match v {
+        v if !v.is_finite() => "—".into(),
+        v if v < 0.0995 => format!("{v:.3}"),
+        v if v < 9.995 => format!("{v:.2}"),
+        v if v < 99.95 => format!("{v:.1}"),
+        v if v < 99_999.5 => format!("{v:.0}"),
+        v => format!("{v:.0e}"),
+    }
+}
+
+/// A figure in units of `unit` with three significant digits.
+pub fn scaled(v: f64, unit: f64) -> String {
+    let x = v / unit;
+    match x {
+        x if !x.is_finite() => "—".into(),
+        x if x == 0.0 => "0".into(),
+        x if x < 0.01 => "<.01".into(),
+        x if x < 9.995 => format!("{x:.2}"),
+        x if x < 99.95 => format!("{x:.1}"),
+        x if x < 99_999.5 => format!("{x:.0}"),
+        x => format!("{x:.0e}"),
+    }
+}
+
+/// Counts with k, M, G: `64`, `9.4k`, `86.6M`.
+pub fn count(v: u64) -> String {
+    let v = v as f64;
+    match v {
+        v if v < 9999.5 => format!("{v:.0}"),
+        v if v < 999_950.0 => format!("{:.1}k", v / 1e3),
+        v if v < 999_950_000.0 => format!("{:.1}M", v / 1e6),
+        v if v < 999_950_000_000.0 => format!("{:.1}G", v / 1e9),
+        v => format!("{:.1e}", v),
+    }
+}
+
+/// Bytes: `512 B`, `28.4 MB` (10^6).
+pub fn bytes(v: u64) -> String {
+    let v = v as f64;
+    match v {
+        v if v < 999.5 => format!("{v:.0} B"),
+        v if v < 999_500.0 => format!("{:.1} kB", v / 1e3),
+        v if v < 999_500_000.0 => format!("{:.1} MB", v / 1e6),
+        v => format!("{:.2} GB", v / 1e9),
+    }
+}
+
+/// With a real minus sign: `+0.12`, `−0.34`.
+pub fn signed(v: f64, decimals: usize) -> String {
+    if !v.is_finite() {
+        return "—".into();
+    }
+    let s = format!("{:.decimals$}", v.abs());
+    let zero = s.chars().all(|c| matches!(c, '0' | '.'));
+    match (zero, v < 0.0) {
+        (true, _) => format!("±{s}"),
+        (false, true) => format!("−{s}"),
+        (false, false) => format!("+{s}"),
+    }
+}
+
+/// A factor: `0.71x`.
+pub fn factor(v: f64) -> String {
+    if v.is_finite() { format!("{v:.2}x") } else { "—".into() }
+}
+
+/// A percentage of a part: `37.5 %`.
+pub fn percent(v: f64, decimals: usize) -> String {
+    if v.is_finite() { format!("{:.decimals$} %", v * 100.0) } else { "—".into() }
+}
+
+/// Time left or spent: `8 s`, `3 min`, `1 h 20`.
+pub fn duration(seconds: f64) -> String {
+    if !seconds.is_finite() || seconds < 0.0 {
+        return "—".into();
+    }
+    match seconds {
+        s if s < 1.0 => "<1 s".into(),
+        s if s < 90.0 => format!("{s:.0} s"),
+        s if s < 5400.0 => format!("{:.0} min", s / 60.0),
+        s => format!("{:.0} h {:02.0}", (s / 3600.0).floor(), (s % 3600.0) / 60.0),
+    }
+}
+
+/// `HH:MM:SS`, UTC.
+pub fn clock(at_ms: i64) -> String {
+    let s = at_ms.div_euclid(1000).rem_euclid(86_400);
+    format!("{:02}:{:02}:{:02}", s / 3600, s / 60 % 60, s % 60)
+}
+
+/// The Wilson 95 % interval of `correct` of `n`, as parts.
+pub fn wilson(correct: usize, n: usize) -> (f64, f64) {
+    if n == 0 {
+        return (0.0, 1.0);
+    }
+    let (z, n) = (1.959_964, n as f64);
+    let p = correct as f64 / n;
+    let mid = (p + z * z / (2.0 * n)) / (1.0 + z * z / n);
+    let half = z * (p * (1.0 - p) / n + z * z / (4.0 * n * n)).sqrt() / (1.0 + z * z / n);
+    (mid - half, mid + half)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn figures_are_short_at_every_magnitude() {
+        for e in -12..=300 {
+            let v = 9.9999 * 10f64.powi(e);
+            assert!(ms(v).chars().count() <= 6, "{} for {v}", ms(v));
+            assert!(scaled(v, 1e6).chars().count() <= 6, "{} for {v}", scaled(v, 1e6));
+        }
+        for e in 0..20 {
+            assert!(count(10u64.saturating_pow(e)).len() <= 6);
+            assert!(count(10u64.saturating_pow(e) - 1).len() <= 6);
+        }
+        assert_eq!(count(u64::MAX), "1.8e19");
+        assert_eq!((ms(0.48), ms(1.92), ms(11.02), ms(f64::NAN)), ("0.48".into(), "1.92".into(), "11.0".into(), "—".into()));
+        assert_eq!((count(64), count(9_408), count(86_567_656)), ("64".into(), "9408".into(), "86.6M".into()));
+    }
+
+    #[test]
+    fn signs_and_times() {
+        assert_eq!(signed(-0.12, 2), "−0.12");
+        assert_eq!(signed(0.07, 2), "+0.07");
+        assert_eq!(signed(-0.001, 2), "±0.00");
+        assert_eq!(duration(0.2), "<1 s");
+        assert_eq!(duration(4800.0), "80 min");
+        assert_eq!(duration(6000.0), "1 h 40");
+        assert_eq!(clock(1_700_000_000_000), "22:13:20");
+        assert_eq!(clock(-1000), "23:59:59");
+    }
+
+    #[test]
+    fn wilson_matches_known_values() {
+        let (low, high) = wilson(9173, 10_000);
+        assert!((low - 0.91174).abs() < 2e-4 && (high - 0.92255).abs() < 2e-4, "{low} {high}");
+        assert_eq!(wilson(0, 0), (0.0, 1.0));
+    }
+}

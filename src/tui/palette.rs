@@ -1,0 +1,274 @@
+//! From roles to terminal styles at the colours the terminal has, and the glyphs with their ASCII twins.
+//!
+//! Invariant: every meaning that a colour carries is also carried by a glyph, a word or a number.
+
+use crate::config::{ColorLevel, Rgb, Role, Theme};
+use crate::plan::Status;
+use ratatui::style::{Color, Modifier, Style};
+
+/// A theme at a colour level.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Palette {
+    pub theme: Theme,
+    pub level: ColorLevel,
+    pub ascii: bool,
+}
+
+const ANSI: [Color; 16] = [
+    Color::Black,
+    Color::Red,
+    Color::Green,
+    Color::Yellow,
+    Color::Blue,
+    Color::Magenta,
+    Color::Cyan,
+    Color::Gray,
+    Color::DarkGray,
+    Color::LightRed,
+    Color::LightGreen,
+    Color::LightYellow,
+    Color::LightBlue,
+    Color::LightMagenta,
+    Color::LightCyan,
+    Color::White,
+];
+
+/// Text on a dark and on a light heat cell.
+const ON_DARK: Rgb = Rgb(238, 240, 244);
+const ON_LIGHT: Rgb = Rgb(16, 18, 24);
+
+impl Palette {
+    pub fn color(&self, role: Role) -> Color {
+        match self.level {
+            ColorLevel::True => rgb(self.theme.color(role)),
+            ColorLevel::Ansi256 => Color::Indexed(self.theme.color(role).to_256()),
+            ColorLevel::Ansi16 => {
+                self.theme.ansi(role).and_then(|i| ANSI.get(i as usize)).copied().unwrap_or(Color::Reset)
+            }
+            ColorLevel::None => Color::Reset,
+        }
+    }
+
+    /// Foreground style of a role.
+    pub fn fg(&self, role: Role) -> Style {
+        let s = Style::new().fg(self.color(role));
+        if self.level == ColorLevel::None {
+            match role {
+                Role::Title | Role::Focus | Role::Accent | Role::Bad | Role::Warn | Role::Key => {
+                    Style::new().add_modifier(Modifier::BOLD)
+                }
+                Role::Dim | Role::Faint | Role::Border | Role::Forecast | Role::Reasoning | Role::Open => {
+                    Style::new().add_modifier(Modifier::DIM)
+                }
+                _ => Style::new(),
+            }
+        } else {
+            match role {
+                Role::Forecast if self.level == ColorLevel::Ansi16 => s.add_modifier(Modifier::DIM),
+                Role::Reasoning => s.add_modifier(Modifier::ITALIC),
+                _ => s,
+            }
+        }
+    }
+
+    pub fn bold(&self, role: Role) -> Style {
+        self.fg(role).add_modifier(Modifier::BOLD)
+    }
+
+    /// The screen's ground.
+    pub fn base(&self) -> Style {
+        match self.level {
+            ColorLevel::None => Style::new(),
+            _ => Style::new().fg(self.color(Role::Fg)).bg(self.color(Role::Bg)),
+        }
+    }
+
+    /// Added to the cells of the cursor row that carry no heat.
+    pub fn cursor(&self) -> Style {
+        match self.level {
+            ColorLevel::None => Style::new().add_modifier(Modifier::REVERSED),
+            _ => Style::new().bg(self.color(Role::Cursor)),
+        }
+    }
+
+    /// A heat cell, `t` from 0 to 1. Below 256 colours there is no ground colour: the density glyph says it.
+    pub fn heat(&self, t: f64) -> Style {
+        let c = self.theme.heat_at(t);
+        let text = if c.contrast(ON_DARK) >= c.contrast(ON_LIGHT) { ON_DARK } else { ON_LIGHT };
+        match self.level {
+            ColorLevel::True => Style::new().bg(rgb(c)).fg(rgb(text)),
+            ColorLevel::Ansi256 => {
+                let shown = crate::config::from_256(c.to_256());
+                let text = if shown.contrast(ON_DARK) >= shown.contrast(ON_LIGHT) { ON_DARK } else { ON_LIGHT };
+                Style::new().bg(Color::Indexed(c.to_256())).fg(Color::Indexed(text.to_256()))
+            }
+            ColorLevel::Ansi16 | ColorLevel::None if t > 0.66 => self.bold(Role::Fg),
+            ColorLevel::Ansi16 | ColorLevel::None => self.fg(Role::Fg),
+        }
+    }
+
+    /// Whether heat needs its density glyph.
+    pub fn wants_density(&self) -> bool {
+        self.level < ColorLevel::Ansi256
+    }
+
+    /// The density glyph for `t`, 0 to 1.
+    pub fn density(&self, t: f64) -> char {
+        let ramp: [char; 5] = if self.ascii { [' ', '.', ':', '*', '#'] } else { [' ', '░', '▒', '▓', '█'] };
+        let t = if t.is_finite() { t.clamp(0.0, 1.0) } else { 0.0 };
+        ramp[((t * 4.0).ceil() as usize).min(4)]
+    }
+
+    /// One of eight heights, for sparklines.
+    pub fn spark(&self, t: f64) -> char {
+        let ramp: [char; 8] = if self.ascii {
+            ['_', '.', ',', '-', '=', '+', '*', '#']
+        } else {
+            ['▁', '▂', '▃', '▄', '▅', '▆', '▇', '█']
+        };
+        let t = if t.is_finite() { t.clamp(0.0, 1.0) } else { 1.0 };
+        ramp[((t * 7.0).round() as usize).min(7)]
+    }
+
+    /// A horizontal bar of `columns` cells filled to `t`, with eighths where glyphs allow.
+    pub fn bar(&self, t: f64, columns: usize) -> String {
+        let t = if t.is_finite() { t.clamp(0.0, 1.0) } else { 0.0 };
+        if self.ascii {
+            let n = (t * columns as f64).round() as usize;
+            return "=".repeat(n) + &" ".repeat(columns - n);
+        }
+        let eighths = (t * columns as f64 * 8.0).round() as usize;
+        let (full, rest) = (eighths / 8, eighths % 8);
+        let mut s = "█".repeat(full);
+        if rest > 0 && full < columns {
+            s.push(['▏', '▏', '▎', '▍', '▌', '▋', '▊', '▉'][rest]);
+        }
+        let used = full + usize::from(rest > 0 && full < columns);
+        s + &" ".repeat(columns - used)
+    }
+
+    /// Picks the glyph or its ASCII twin.
+    pub fn glyph<'a>(&self, unicode: &'a str, ascii: &'a str) -> &'a str {
+        if self.ascii { ascii } else { unicode }
+    }
+
+    pub fn status_glyph(&self, status: Option<Status>) -> &'static str {
+        let (u, a) = match status {
+            None => ("○", "."),
+            Some(Status::Proposed) => ("●", "o"),
+            Some(Status::Edited) => ("✎", "e"),
+            Some(Status::Approved) => ("✔", "+"),
+            Some(Status::Vetoed) => ("✘", "x"),
+            Some(Status::Applied) => ("◆", "*"),
+            Some(Status::RolledBack) => ("↺", "<"),
+        };
+        if self.ascii { a } else { u }
+    }
+
+    pub fn status_role(&self, status: Option<Status>) -> Role {
+        match status {
+            None => Role::Open,
+            Some(Status::Proposed) => Role::Proposed,
+            Some(Status::Edited) => Role::Edited,
+            Some(Status::Approved) => Role::Approved,
+            Some(Status::Vetoed) => Role::Vetoed,
+            Some(Status::Applied) => Role::Applied,
+            Some(Status::RolledBack) => Role::RolledBack,
+        }
+    }
+
+    pub fn border(&self) -> ratatui::symbols::border::Set<'static> {
+        use ratatui::symbols::border;
+        if self.ascii {
+            border::Set {
+                top_left: "+",
+                top_right: "+",
+                bottom_left: "+",
+                bottom_right: "+",
+                vertical_left: "|",
+                vertical_right: "|",
+                horizontal_top: "-",
+                horizontal_bottom: "-",
+            }
+        } else {
+            border::ROUNDED
+        }
+    }
+}
+
+fn rgb(c: Rgb) -> Color {
+    Color::Rgb(c.0, c.1, c.2)
+}
+
+/// A status in a word.
+pub fn status_word(status: Option<Status>) -> &'static str {
+    match status {
+        None => "open",
+        Some(Status::Proposed) => "proposed",
+        Some(Status::Edited) => "edited",
+        Some(Status::Approved) => "approved",
+        Some(Status::Vetoed) => "vetoed",
+        Some(Status::Applied) => "applied",
+        Some(Status::RolledBack) => "rolled back",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn palette(level: ColorLevel, ascii: bool) -> Palette {
+        Palette { theme: Theme::dark(), level, ascii }
+    }
+
+    #[test]
+    fn every_glyph_has_an_ascii_twin() {
+        let p = palette(ColorLevel::None, true);
+        let statuses = [
+            None,
+            Some(Status::Proposed),
+            Some(Status::Edited),
+            Some(Status::Approved),
+            Some(Status::Vetoed),
+            Some(Status::Applied),
+            Some(Status::RolledBack),
+        ];
+        let mut seen = std::collections::HashSet::new();
+        for s in statuses {
+            assert!(p.status_glyph(s).is_ascii());
+            assert!(seen.insert(p.status_glyph(s)), "{s:?} shares its glyph");
+        }
+        for i in 0..=10 {
+            let t = i as f64 / 10.0;
+            assert!(p.density(t).is_ascii() && p.spark(t).is_ascii() && p.bar(t, 7).is_ascii());
+            assert_eq!(p.bar(t, 7).len(), 7);
+        }
+    }
+
+    #[test]
+    fn bars_are_as_wide_as_asked() {
+        let p = palette(ColorLevel::True, false);
+        for w in 0..12 {
+            for t in [-1.0, 0.0, 0.01, 0.5, 0.99, 1.0, 3.0, f64::NAN] {
+                assert_eq!(crate::config::text::width(&p.bar(t, w)), w, "{t} in {w}");
+            }
+        }
+    }
+
+    #[test]
+    fn heat_text_stays_readable_on_every_step_of_every_theme() {
+        for (name, _) in crate::config::BUILT_IN {
+            let p = Palette {
+                theme: Theme::load(name, None, &mut Vec::new()).unwrap(),
+                level: ColorLevel::True,
+                ascii: false,
+            };
+            for i in 0..=50 {
+                let s = p.heat(i as f64 / 50.0);
+                let (Some(Color::Rgb(a, b, c)), Some(Color::Rgb(x, y, z))) = (s.bg, s.fg) else { panic!() };
+                let contrast = Rgb(a, b, c).contrast(Rgb(x, y, z));
+                assert!(contrast >= 4.0, "{name} at {i}: {contrast:.2}");
+            }
+        }
+    }
+}

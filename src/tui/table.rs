@@ -1,0 +1,387 @@
+//! The layer list's content: rows folded by block, with figures, groups and sensitivities, from session state.
+//!
+//! Pure: rebuilt when a durable event arrives, patched by live samples. Sorting and scrolling are in `list.rs`.
+
+use crate::config::text::clean;
+use crate::graph::{self, MacConvention, Macs, Op};
+use crate::plan::Target;
+use crate::profile::{Bound, LayerRow, SensTarget};
+use crate::prune::{Group, MemberRole};
+use crate::quant::Precision;
+use crate::session::{LiveRow, SessionCard, State};
+use std::collections::HashMap;
+
+/// Figures of a layer or, summed, of a block.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub struct Figures {
+    /// `None`: not measured yet.
+    pub p50: Option<f64>,
+    /// Part of the observed total, 0 to 1.
+    pub share: Option<f64>,
+    pub bytes: u64,
+    pub macs: Macs,
+    pub params: u64,
+    /// Expected rise of calibration loss at half width, for sorting; `None`: not measured.
+    pub sens: Option<f64>,
+}
+
+/// A layer as a row.
+#[derive(Debug, Clone)]
+pub struct Layer {
+    /// As in the session; for commands.
+    pub name: String,
+    /// Safe, without the block's prefix.
+    pub label: String,
+    pub kind: String,
+    pub block: Option<usize>,
+    pub fig: Figures,
+    /// Samples behind a live figure.
+    pub live: Option<u64>,
+    /// p50 per evaluated round, oldest first (round 0 is the baseline).
+    pub history: Vec<Option<f64>>,
+    pub kernel: String,
+    pub precision: Precision,
+    pub bound: Option<Bound>,
+    pub efficiency: f64,
+    pub intensity: f64,
+    pub p95: f64,
+    pub p99: f64,
+    pub activation_bytes: u64,
+    pub out_shape: Vec<usize>,
+    /// The group this row's ratio keys move: the one it produces, else the first prunable one it takes part in.
+    pub group: Option<usize>,
+    /// This row carries the group's id, so it leads it on screen.
+    pub leads: bool,
+    /// Loss rise per sensitivity point of `group`.
+    pub spark: Vec<f64>,
+    /// Precision can be chosen (conv and linear).
+    pub weighty: bool,
+    /// The profile in force has no such row: its block was removed.
+    pub gone: bool,
+}
+
+/// A foldable block.
+#[derive(Debug, Clone)]
+pub struct Block {
+    pub name: String,
+    pub label: String,
+    pub layers: Vec<usize>,
+    pub fig: Figures,
+    pub spark: Vec<f64>,
+    pub history: Vec<Option<f64>>,
+    pub removable: bool,
+}
+
+/// All rows, in model order.
+#[derive(Debug, Clone, Default)]
+pub struct Table {
+    pub layers: Vec<Layer>,
+    pub blocks: Vec<Block>,
+    /// Largest loss rise of any curve: the sparklines' scale.
+    pub sens_scale: f64,
+    /// Round whose profile the figures come from, and whether a newer model is in force.
+    pub of_round: Option<u32>,
+    pub stale: bool,
+    pub live_runs: u64,
+    by_name: HashMap<String, usize>,
+    /// Layers of each group, by index into the card's groups.
+    pub members: Vec<Vec<usize>>,
+}
+
+/// The newest round whose model exists and was not rolled back.
+pub fn shown_round(state: &State) -> u32 {
+    let made = |r: &&crate::session::Round| r.number > 0 && r.artifact.is_some() && r.rolled_back.is_none();
+    state.rounds.iter().rev().find(made).map_or(0, |r| r.number)
+}
+
+impl Table {
+    pub fn build(state: &State) -> Table {
+        let Some(card) = &state.card else { return Table::default() };
+        let mut t = Table::default();
+        let newest = shown_round(state);
+        let of = (0..=newest).rev().find(|&r| state.profile_of(r).is_some());
+        t.of_round = of;
+        t.stale = of.is_some_and(|r| r != newest);
+        t.skeleton(state, card);
+        if let Some(profile) = of.and_then(|r| state.profile_of(r)) {
+            for layer in &mut t.layers {
+                layer.gone = true;
+            }
+            for row in &profile.rows {
+                t.measure(row);
+            }
+        }
+        t.groups(card);
+        t.sensitivities(state, card);
+        t.histories(state);
+        t.sum();
+        t
+    }
+
+    /// Rows in model order: those of the first profile, or else the graph's layers.
+    fn skeleton(&mut self, state: &State, card: &SessionCard) {
+        let graph = &card.graph;
+        let mut block_of: HashMap<&str, usize> = HashMap::new();
+        for (i, b) in graph.blocks.iter().enumerate() {
+            for node in b.nodes.iter().filter_map(|n| graph.nodes.get(n.index())) {
+                block_of.insert(&node.name, i);
+            }
+            self.blocks.push(Block {
+                name: b.name.clone(),
+                label: clean(&b.name).into_owned(),
+                layers: Vec::new(),
+                fig: Figures::default(),
+                spark: Vec::new(),
+                history: Vec::new(),
+                removable: !b.residual.is_empty(),
+            });
+        }
+        let macs = graph::macs(graph).unwrap_or_default();
+        let index: HashMap<&str, usize> = graph.nodes.iter().enumerate().map(|(i, n)| (n.name.as_str(), i)).collect();
+        let of_node = |i: usize, fused: &[String]| {
+            let all = std::iter::once(i).chain(fused.iter().filter_map(|f| index.get(f.as_str()).copied()));
+            let (mut m, mut p) = (Macs::default(), 0u64);
+            for j in all {
+                m = m + macs.get(j).copied().unwrap_or_default();
+                p += graph.nodes.get(j).map_or(0, |n| graph::node_params(&n.op));
+            }
+            (m, p)
+        };
+        match state.profile_of(0) {
+            Some(profile) => {
+                for row in &profile.rows {
+                    let node = index.get(row.name.as_str()).copied();
+                    let (m, p) = node.map(|i| of_node(i, &row.fused)).unwrap_or((row.macs, row.params));
+                    let weighty = node.and_then(|i| graph.nodes.get(i)).is_some_and(|n| weighty(&n.op));
+                    let block = block_of.get(row.name.as_str()).copied();
+                    self.push(&row.name, row.kind.clone(), block, m, p, weighty);
+                    for f in &row.fused {
+                        self.by_name.insert(f.clone(), self.layers.len() - 1);
+                    }
+                }
+            }
+            None => {
+                for (i, node) in graph.nodes.iter().enumerate().filter(|(_, n)| named(&n.op)) {
+                    let (m, p) = of_node(i, &[]);
+                    let block = block_of.get(node.name.as_str()).copied();
+                    self.push(&node.name, graph::describe(&node.op), block, m, p, weighty(&node.op));
+                }
+            }
+        }
+    }
+
+    fn push(&mut self, name: &str, kind: String, block: Option<usize>, macs: Macs, params: u64, weighty: bool) {
+        let i = self.layers.len();
+        let prefix = block.and_then(|b| self.blocks.get(b)).map(|b| b.name.as_str()).unwrap_or_default();
+        let short = name.strip_prefix(prefix).map(|s| s.trim_start_matches(['.', '/'])).filter(|s| !s.is_empty());
+        self.by_name.insert(name.to_owned(), i);
+        if let Some(b) = block.and_then(|b| self.blocks.get_mut(b)) {
+            b.layers.push(i);
+        }
+        self.layers.push(Layer {
+            name: name.to_owned(),
+            label: clean(short.unwrap_or(name)).into_owned(),
+            kind: clean(&kind).into_owned(),
+            block,
+            fig: Figures { macs, params, bytes: params.saturating_mul(4), ..Figures::default() },
+            live: None,
+            history: Vec::new(),
+            kernel: String::new(),
+            precision: Precision::F32,
+            bound: None,
+            efficiency: 0.0,
+            intensity: 0.0,
+            p95: 0.0,
+            p99: 0.0,
+            activation_bytes: 0,
+            out_shape: Vec::new(),
+            group: None,
+            leads: false,
+            spark: Vec::new(),
+            weighty,
+            gone: false,
+        });
+    }
+
+    fn measure(&mut self, row: &LayerRow) {
+        let Some(l) = self.by_name.get(&row.name).and_then(|&i| self.layers.get_mut(i)) else { return };
+        l.gone = false;
+        l.fig = Figures {
+            p50: Some(row.latency.p50),
+            share: Some(row.share),
+            bytes: row.weight_bytes,
+            macs: row.macs,
+            params: row.params,
+            sens: l.fig.sens,
+        };
+        l.kernel = clean(&row.kernel).into_owned();
+        l.precision = row.precision;
+        l.bound = Some(row.bound);
+        l.efficiency = row.efficiency;
+        l.intensity = row.intensity;
+        l.p95 = row.latency.p95;
+        l.p99 = row.latency.p99;
+        l.activation_bytes = row.activation_bytes;
+        l.out_shape.clone_from(&row.out_shape);
+    }
+
+    fn groups(&mut self, card: &SessionCard) {
+        self.members = vec![Vec::new(); card.groups.len()];
+        // Producers first, so that a row's own group wins over one it only reads from.
+        for pass in [MemberRole::Producer, MemberRole::Follower, MemberRole::Consumer] {
+            for (gi, g) in card.groups.iter().enumerate().filter(|(_, g)| g.protected.is_none()) {
+                for m in g.members.iter().filter(|m| m.role == pass) {
+                    let Some(&li) = self.by_name.get(&m.node) else { continue };
+                    if let Some(list) = self.members.get_mut(gi).filter(|l| !l.contains(&li)) {
+                        list.push(li);
+                    }
+                    let Some(layer) = self.layers.get_mut(li).filter(|l| l.group.is_none()) else { continue };
+                    layer.group = Some(gi);
+                    layer.leads = pass == MemberRole::Producer && g.id == layer.name;
+                }
+            }
+        }
+    }
+
+    fn sensitivities(&mut self, state: &State, card: &SessionCard) {
+        let mut by_target: HashMap<&SensTarget, &crate::profile::SensCurve> = HashMap::new();
+        self.sens_scale = 0.02;
+        for c in &state.sensitivity.curves {
+            by_target.insert(&c.target, c);
+            for p in c.points.iter().filter(|p| p.d_loss.is_finite()) {
+                self.sens_scale = self.sens_scale.max(p.d_loss);
+            }
+        }
+        for l in &mut self.layers {
+            let group = l.group.and_then(|g| card.groups.get(g));
+            let curve = group.and_then(|g| by_target.get(&SensTarget::Group(g.id.clone()))).or_else(|| {
+                if l.weighty { by_target.get(&SensTarget::Layer(l.name.clone(), Precision::Int8)) } else { None }
+            });
+            let Some(curve) = curve else { continue };
+            l.spark = curve.points.iter().map(|p| p.d_loss.max(0.0)).collect();
+            let mid = curve.points.iter().min_by(|a, b| (a.ratio - 0.5).abs().total_cmp(&(b.ratio - 0.5).abs()));
+            l.fig.sens = mid.map(|p| p.d_loss);
+        }
+    }
+
+    fn histories(&mut self, state: &State) {
+        for r in &state.rounds {
+            let Some(p) = state.profile_of(r.number) else { continue };
+            let by: HashMap<&str, f64> = p.rows.iter().map(|x| (x.name.as_str(), x.latency.p50)).collect();
+            for l in &mut self.layers {
+                l.history.push(by.get(l.name.as_str()).copied());
+            }
+        }
+    }
+
+    /// Sums the layers' figures into their blocks.
+    fn sum(&mut self) {
+        for b in &mut self.blocks {
+            let rows = b.layers.iter().filter_map(|&i| self.layers.get(i));
+            let mut f = Figures::default();
+            let mut spark: Vec<f64> = Vec::new();
+            let mut history: Vec<Option<f64>> = Vec::new();
+            for l in rows {
+                f.p50 = plus(f.p50, l.fig.p50);
+                f.share = plus(f.share, l.fig.share);
+                f.bytes += l.fig.bytes;
+                f.macs = f.macs + l.fig.macs;
+                f.params += l.fig.params;
+                f.sens = match (f.sens, l.fig.sens) {
+                    (Some(a), Some(b)) => Some(a.max(b)),
+                    (a, b) => a.or(b),
+                };
+                for (i, v) in l.spark.iter().enumerate() {
+                    match spark.get_mut(i) {
+                        Some(s) => *s = s.max(*v),
+                        None => spark.push(*v),
+                    }
+                }
+                for (i, v) in l.history.iter().enumerate() {
+                    match history.get_mut(i) {
+                        Some(h) => *h = plus(*h, *v),
+                        None => history.push(*v),
+                    }
+                }
+            }
+            (b.fig, b.spark, b.history) = (f, spark, history);
+        }
+    }
+
+    /// Takes live samples: figures change in place, rows do not move.
+    pub fn live(&mut self, runs: u64, rows: &[LiveRow]) {
+        self.live_runs = runs;
+        for r in rows {
+            let Some(l) = self.by_name.get(&r.name).and_then(|&i| self.layers.get_mut(i)) else { continue };
+            l.fig.p50 = Some(r.p50_ms);
+            l.p95 = r.p95_ms;
+            l.live = Some(r.n);
+        }
+        let total: f64 = self.layers.iter().filter_map(|l| l.fig.p50).sum();
+        for l in &mut self.layers {
+            l.fig.share = l.fig.p50.filter(|_| total > 0.0).map(|p| p / total);
+        }
+        self.sum();
+    }
+
+    /// The measuring stopped: figures are no longer live.
+    pub fn settle_live(&mut self) {
+        self.live_runs = 0;
+        self.layers.iter_mut().for_each(|l| l.live = None);
+    }
+
+    pub fn layer(&self, name: &str) -> Option<&Layer> {
+        self.by_name.get(name).and_then(|&i| self.layers.get(i))
+    }
+
+    pub fn index_of(&self, name: &str) -> Option<usize> {
+        self.by_name.get(name).copied()
+    }
+
+    /// Everything a decision could be made about on this row.
+    pub fn targets(&self, layer: &Layer, groups: &[Group]) -> Vec<Target> {
+        let mut out = Vec::new();
+        if let Some(g) = layer.group.and_then(|g| groups.get(g)) {
+            out.push(Target::Group(g.id.clone()));
+        }
+        if layer.weighty {
+            out.push(Target::Layer(layer.name.clone()));
+        }
+        out
+    }
+}
+
+fn plus(a: Option<f64>, b: Option<f64>) -> Option<f64> {
+    match (a, b) {
+        (Some(a), Some(b)) => Some(a + b),
+        (a, b) => a.or(b),
+    }
+}
+
+/// Layers that an engineer would name.
+fn named(op: &Op) -> bool {
+    match op {
+        Op::Conv2d { .. } | Op::Linear { .. } | Op::LayerNorm { .. } | Op::Attention { .. } => true,
+        Op::Input { .. }
+        | Op::BatchNorm2d { .. }
+        | Op::Activation { .. }
+        | Op::Add
+        | Op::MaxPool2d { .. }
+        | Op::GlobalAvgPool
+        | Op::ChannelPad { .. }
+        | Op::ToTokens
+        | Op::PrependTokens { .. }
+        | Op::AddPositions { .. }
+        | Op::SelectToken { .. }
+        | Op::MeanTokens { .. } => false,
+    }
+}
+
+fn weighty(op: &Op) -> bool {
+    matches!(op, Op::Conv2d { .. } | Op::Linear { .. })
+}
+
+/// MACs in the convention in use.
+pub fn macs_of(fig: &Figures, convention: MacConvention) -> u64 {
+    fig.macs.get(convention)
+}
