@@ -1,1 +1,31 @@
-//! The screen: view state, update, views, widgets, input, frame scheduling, terminal guard.
+//! The screen: a pure client of a session's host.
+//!
+//! Data flows one way: input and host messages change [`App`] and yield [`Effect`]s; [`App::settle`] brings derived data
+//! up to date; [`draw`] only reads. Compute, sockets and tensors are elsewhere. Invariant: what a file, a data set or an
+//! agent wrote is made safe before it reaches a cell, and the terminal is restored on every way out.
+
+mod app;
+mod command_line;
+mod decide;
+mod draw;
+mod forecast;
+mod layout;
+mod list;
+mod modal;
+mod num;
+mod outlook;
+mod palette;
+pub mod picture;
+mod report;
+mod runtime;
+mod stream;
+mod table;
+mod term;
+mod update;
+
+pub use app::{App, Effect, Exit, Level, Pane, View};
+pub use draw::{draw, draw_on};
+pub use palette::Palette;
+pub use report::markdown;
+pub use runtime::{TuiError, run};
+pub use update::Input;

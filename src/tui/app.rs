@@ -1,0 +1,553 @@
+//! The screen's own state, and how the host's messages change it.
+//!
+//! Everything here is plain data: [`App::host`] and [`App::input`](super::update) return [`Effect`]s, drawing only
+//! reads. Invariant: what is durable comes from `State` alone; the screen never guesses that a command succeeded.
+
+use super::layout::{self, Layout};
+use super::list::{List, RowRef, SortKey};
+use super::modal::Modal;
+use super::outlook::{Expected, Measured};
+use super::palette::Palette;
+use super::stream::{Scroll, Turn};
+use super::table::Table;
+use crate::config::Settings;
+use crate::config::text::clean;
+use crate::plan::{Action, Decision, DecisionId, Status, Target};
+use crate::prune::Group;
+use crate::session::{Command, Event, Feed, HostMsg, Progress, Record, State};
+use ratatui::layout::Rect;
+use std::collections::VecDeque;
+
+/// What the runtime is asked to do.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Effect {
+    Send(Command),
+    /// Copy to the clipboard (OSC 52) and to a file.
+    Yank(String),
+    /// Write text to a path; an empty path means a default name.
+    Write {
+        path: String,
+        text: String,
+    },
+    Suspend,
+    Repaint,
+    Quit(Exit),
+}
+
+/// Why the screen ended.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Exit {
+    /// The engineer left; the session keeps running.
+    Detached,
+    /// The host said goodbye, with its reason.
+    HostGone(String),
+    /// The terminal went away (hang-up, write error).
+    TerminalGone,
+    /// A signal asked us to end.
+    Signal(i32),
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum View {
+    Review,
+    Evaluate,
+    Agents,
+    Timeline,
+    Report,
+}
+
+impl View {
+    pub const ALL: [View; 5] = [View::Review, View::Evaluate, View::Agents, View::Timeline, View::Report];
+
+    pub fn label(self) -> &'static str {
+        match self {
+            View::Review => "review",
+            View::Evaluate => "evaluate",
+            View::Agents => "agents",
+            View::Timeline => "timeline",
+            View::Report => "report",
+        }
+    }
+}
+
+/// The pane of the review view that has the keys.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Pane {
+    Layers,
+    Agents,
+    Decision,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Level {
+    Info,
+    Good,
+    Warn,
+    Bad,
+}
+
+/// An edit that is not sent yet.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Draft {
+    pub target: Target,
+    pub action: Action,
+}
+
+/// A decision as a row shows it.
+#[derive(Debug, Clone)]
+pub struct Shown {
+    pub target: Target,
+    pub id: Option<DecisionId>,
+    /// `None`: nothing proposed.
+    pub status: Option<Status>,
+    pub action: Action,
+    /// Being edited here, not yet durable.
+    pub drafting: bool,
+}
+
+pub struct App {
+    pub settings: Settings,
+    pub palette: Palette,
+    pub state: State,
+    pub you: u64,
+    pub pen: Option<u64>,
+    pub pen_name: String,
+    /// A host has welcomed us.
+    pub connected: bool,
+    pub view: View,
+    pub pane: Pane,
+    pub table: Table,
+    pub list: List,
+    pub turns: Vec<Turn>,
+    pub brief: Scroll,
+    pub full: Scroll,
+    /// Scroll of evaluate, timeline and report.
+    pub scroll: usize,
+    pub jobs: Vec<Progress>,
+    pub log: VecDeque<String>,
+    pub modal: Option<Modal>,
+    pub message: Option<(Level, String)>,
+    pub draft: Option<Draft>,
+    /// Edits sent and not yet answered, so that the row does not flicker back.
+    pub sent: Vec<Draft>,
+    /// Approve these once the engineer's own decision on them is durable.
+    pub approve_next: Vec<Target>,
+    /// Selected line of the decision card.
+    pub card: usize,
+    pub last_words: String,
+    pub measured: Option<Measured>,
+    pub expected: Option<Expected>,
+    /// The same plan without the decision under the cursor.
+    pub expected_without: Option<Expected>,
+    pub size: (u16, u16),
+    pub now_ms: i64,
+    /// Something changed since the last frame.
+    pub dirty: bool,
+    pub(super) forecasts: super::forecast::Forecasts,
+    pub(super) table_stale: bool,
+    pub(super) outlook_stale: bool,
+    pub(super) words_stale: bool,
+}
+
+impl App {
+    pub fn new(settings: Settings, size: (u16, u16)) -> App {
+        let palette =
+            Palette { theme: settings.theme.clone(), level: settings.colors, ascii: settings.ascii };
+        let sort = SortKey::parse(&settings.sort).unwrap_or(SortKey::P50);
+        App {
+            palette,
+            list: List::new(sort),
+            settings,
+            state: State::default(),
+            you: 0,
+            pen: None,
+            pen_name: String::new(),
+            connected: false,
+            view: View::Review,
+            pane: Pane::Layers,
+            table: Table::default(),
+            turns: Vec::new(),
+            brief: Scroll::new(false),
+            full: Scroll::new(true),
+            scroll: 0,
+            jobs: Vec::new(),
+            log: VecDeque::new(),
+            modal: None,
+            message: None,
+            draft: None,
+            sent: Vec::new(),
+            approve_next: Vec::new(),
+            card: 0,
+            last_words: String::new(),
+            measured: None,
+            expected: None,
+            expected_without: None,
+            size,
+            now_ms: 0,
+            dirty: true,
+            forecasts: super::forecast::Forecasts::default(),
+            table_stale: true,
+            outlook_stale: true,
+            words_stale: true,
+        }
+    }
+
+    /// Takes one message from the host. Call [`App::settle`] once after a batch of them.
+    pub fn host(&mut self, msg: HostMsg) -> Vec<Effect> {
+        self.dirty = true;
+        match msg {
+            HostMsg::Welcome { state, you, pen, .. } => self.welcome(*state, you, pen),
+            HostMsg::Refused { message } => return vec![Effect::Quit(Exit::HostGone(clean(&message).into_owned()))],
+            HostMsg::Event { record } => return self.event(&record),
+            HostMsg::Feed { feed } => self.feed(feed),
+            HostMsg::Reply { result, .. } => {
+                if let Err(e) = result {
+                    self.sent.clear();
+                    self.outlook_stale = true;
+                    self.say(Level::Bad, e);
+                }
+            }
+            HostMsg::Pen { holder, holder_name } => {
+                let had = self.has_pen();
+                self.pen = holder;
+                self.pen_name = clean(&holder_name).into_owned();
+                if had && !self.has_pen() {
+                    self.say(Level::Warn, format!("{} took the pen; T takes it back", self.pen_name));
+                } else if !had && self.has_pen() {
+                    self.say(Level::Good, "you have the pen");
+                }
+            }
+            HostMsg::Bye { reason } => return vec![Effect::Quit(Exit::HostGone(clean(&reason).into_owned()))],
+        }
+        Vec::new()
+    }
+
+    fn welcome(&mut self, state: State, you: u64, pen: Option<u64>) {
+        self.connected = true;
+        (self.you, self.pen) = (you, pen);
+        self.turns = state.utterances.iter().map(Turn::of).collect();
+        self.state = state;
+        self.jobs.clear();
+        (self.table_stale, self.outlook_stale, self.words_stale) = (true, true, true);
+    }
+
+    fn event(&mut self, record: &Record) -> Vec<Effect> {
+        self.state.apply(record);
+        self.outlook_stale = true;
+        let mut effects = Vec::new();
+        match &record.event {
+            Event::Opened { .. }
+            | Event::Profiled { .. }
+            | Event::LaddersMeasured { .. }
+            | Event::Sensed { .. }
+            | Event::Applied { .. }
+            | Event::Evaluated { .. }
+            | Event::RoundAccepted { .. }
+            | Event::RolledBack { .. } => self.table_stale = true,
+            Event::Proposed { decisions } => {
+                for d in decisions {
+                    self.sent.retain(|s| s.target != d.target);
+                    if let Some(i) = self.approve_next.iter().position(|t| *t == d.target) {
+                        self.approve_next.swap_remove(i);
+                        if matches!(d.status, Status::Proposed | Status::Edited) {
+                            effects.push(Effect::Send(Command::Approve { ids: vec![d.id] }));
+                        }
+                    }
+                }
+            }
+            Event::Edited { id, .. } => {
+                let target = self.state.decision(*id).map(|d| d.target.clone());
+                self.sent.retain(|s| Some(&s.target) != target.as_ref());
+            }
+            Event::Said { utterance } => self.said(utterance),
+            Event::Exported { path, format, .. } => self.say(Level::Good, format!("exported {format} to {path}")),
+            Event::Failed { what, message } => {
+                self.jobs.clear();
+                self.say(Level::Bad, format!("{what} failed: {message}"));
+            }
+            Event::Cancelled { what } => {
+                self.jobs.clear();
+                self.say(Level::Warn, format!("{what} cancelled"));
+            }
+            Event::Undone => {
+                let what = self.state.redo.last().map(|p| p.text.clone()).unwrap_or_default();
+                self.say(Level::Info, format!("undone: {what}"));
+            }
+            Event::Redone => {
+                let what = self.state.undo.last().map(|p| p.text.clone()).unwrap_or_default();
+                self.say(Level::Info, format!("redone: {what}"));
+            }
+            Event::VerdictGiven { verdict, round } => {
+                use crate::plan::Outcome;
+                let c = self.settings.keymap.label(crate::config::Act::Accept);
+                let b = self.settings.keymap.label(crate::config::Act::RollBack);
+                let (level, word) = match verdict.outcome {
+                    Outcome::Accept => (Level::Good, "within the budget"),
+                    Outcome::Reject => (Level::Bad, "outside the budget"),
+                    Outcome::Undecided => (Level::Warn, "undecided: the interval straddles the floor"),
+                };
+                self.say(level, format!("round {round} is {word}; {c} accepts it, {b} rolls it back"));
+            }
+            Event::PhaseEntered { .. }
+            | Event::Approved { .. }
+            | Event::Vetoed { .. }
+            | Event::Reopened { .. }
+            | Event::ConstraintSet { .. }
+            | Event::ConstraintLifted { .. }
+            | Event::BudgetSet { .. }
+            | Event::RunStarted { .. }
+            | Event::Repaired { .. }
+            | Event::VerdictGiven { .. } => {}
+            Event::Noted { .. } => self.say(Level::Good, "noted; it goes into the next prompt"),
+        }
+        effects
+    }
+
+    fn said(&mut self, u: &crate::session::Utterance) {
+        self.words_stale = true;
+        let role = clean(&u.role);
+        match self.turns.iter_mut().rev().find(|t| !t.kept && t.role == role) {
+            Some(t) => t.keep(u),
+            None => self.turns.push(Turn::of(u)),
+        }
+        let extra = self.turns.len().saturating_sub(200);
+        self.turns.drain(..extra);
+    }
+
+    fn feed(&mut self, feed: Feed) {
+        match feed {
+            Feed::Turn { role, model } => {
+                self.turns.push(Turn::begin(&role, &model, self.now_ms));
+                self.words_stale = true;
+            }
+            Feed::Token { role, channel, text } => {
+                let now = self.now_ms;
+                let name = clean(&role).into_owned();
+                if !self.turns.iter().any(|t| t.live && t.role == name) {
+                    self.turns.push(Turn::begin(&role, "", now));
+                }
+                if let Some(t) = self.turns.iter_mut().rev().find(|t| t.live && t.role == name) {
+                    t.push(channel, &text, now);
+                }
+                self.words_stale = true;
+            }
+            Feed::TurnEnd { role } => {
+                let name = clean(&role).into_owned();
+                for t in self.turns.iter_mut().filter(|t| t.live && t.role == name) {
+                    t.live = false;
+                    t.rev += 1;
+                }
+                self.words_stale = true;
+            }
+            Feed::Progress(p) => match self.jobs.iter_mut().find(|j| j.job == p.job) {
+                Some(j) => *j = p,
+                None => self.jobs.push(p),
+            },
+            Feed::JobEnd { job } => {
+                self.jobs.retain(|j| j.job != job);
+                if job == "profile" {
+                    self.table.settle_live();
+                    self.table_stale = true;
+                }
+            }
+            Feed::Live { runs, rows } => {
+                self.table.live(runs, &rows);
+                self.list.order_held = true;
+            }
+            Feed::Log { level, text } => {
+                self.log.push_back(format!("{} {}", clean(&level), clean(&text)));
+                if self.log.len() > 500 {
+                    self.log.pop_front();
+                }
+            }
+        }
+    }
+
+    /// Brings derived data up to date; call once after a batch of input and messages, before drawing.
+    pub fn settle(&mut self) {
+        let l = self.layout();
+        let rows = layout::list_rows(&l);
+        if std::mem::take(&mut self.table_stale) {
+            self.table = Table::build(&self.state);
+            self.forecasts.rebuild(&self.state);
+            self.list.resort(&self.table, self.settings.mac_convention, rows);
+            self.outlook_stale = true;
+        }
+        self.list.clamp(rows);
+        self.words_stale = false;
+        let brief = layout::inside(l.agents);
+        self.brief.update(&self.turns, brief.width as usize);
+        if self.view == View::Agents {
+            self.full.update(&self.turns, layout::inside(l.body).width as usize);
+        }
+        if std::mem::take(&mut self.outlook_stale) {
+            self.measured = Measured::of(&self.state);
+            self.forecast();
+        }
+        let cards = self.row_shown().len();
+        self.card = self.card.min(cards.saturating_sub(1));
+    }
+
+    /// The areas as drawing will see them.
+    pub fn layout(&self) -> Layout {
+        layout::layout(Rect::new(0, 0, self.size.0, self.size.1), self.view, self.banners().len() as u16)
+    }
+
+    pub fn say(&mut self, level: Level, text: impl Into<String>) {
+        self.message = Some((level, clean(&text.into()).into_owned()));
+        self.dirty = true;
+    }
+
+    pub fn has_pen(&self) -> bool {
+        self.connected && self.pen == Some(self.you)
+    }
+
+    /// Warnings that stay as long as they are true.
+    pub fn banners(&self) -> Vec<(Level, String)> {
+        let mut out = Vec::new();
+        if let Some(f) = &self.state.failure {
+            out.push((Level::Bad, format!("failed: {}", clean(f))));
+        }
+        if let Some(card) = &self.state.card {
+            if card.calib_is_eval {
+                out.push((
+                    Level::Warn,
+                    "calibration images are evaluation images: accuracy figures are flattered".to_owned(),
+                ));
+            }
+            if let Some(note) = &card.device_note {
+                out.push((Level::Warn, clean(note).into_owned()));
+            }
+        }
+        out
+    }
+
+    pub fn groups(&self) -> &[Group] {
+        self.state.card.as_ref().map_or(&[], |c| c.groups.as_slice())
+    }
+
+    pub fn group(&self, id: &str) -> Option<&Group> {
+        self.groups().iter().find(|g| g.id == id)
+    }
+
+    /// What counts for `target` now: the draft, else what was sent, else the newest decision.
+    pub fn shown(&self, target: &Target) -> Shown {
+        let d = self.state.current(target);
+        let status = d.map(|d| d.status);
+        let id = d.map(|d| d.id);
+        let local = self.draft.iter().chain(&self.sent).find(|x| x.target == *target);
+        let action = local.map(|x| x.action.clone()).or_else(|| d.map(|d| d.action.clone())).unwrap_or(Action::Keep);
+        Shown { target: target.clone(), id, status, action, drafting: local.is_some() }
+    }
+
+    /// Everything that can be decided on a row.
+    pub fn targets_of(&self, row: RowRef) -> Vec<Target> {
+        match row {
+            RowRef::Layer(i) => match self.table.layers.get(i) {
+                Some(l) => self.table.targets(l, self.groups()),
+                None => Vec::new(),
+            },
+            RowRef::Block(b) => {
+                let block = self.table.blocks.get(b);
+                block.filter(|b| b.removable).map(|b| Target::Block(b.name.clone())).into_iter().collect()
+            }
+        }
+    }
+
+    /// What the decision card lists for the row under the cursor.
+    pub fn row_shown(&self) -> Vec<Shown> {
+        let Some(row) = self.list.current() else { return Vec::new() };
+        let mut out: Vec<Shown> = self.targets_of(row).iter().map(|t| self.shown(t)).collect();
+        // A layer in a block that shall go, says so.
+        if let RowRef::Layer(i) = row {
+            let block = self.table.layers.get(i).and_then(|l| l.block).and_then(|b| self.table.blocks.get(b));
+            if let Some(b) = block {
+                let s = self.shown(&Target::Block(b.name.clone()));
+                if s.status.is_some() || s.drafting {
+                    out.push(s);
+                }
+            }
+        }
+        out
+    }
+
+    /// The decision that the card shows in full: the selected one, or else the first that has a proposal.
+    pub fn focused(&self) -> Option<Shown> {
+        let all = self.row_shown();
+        if self.pane == Pane::Decision {
+            return all.into_iter().nth(self.card);
+        }
+        let first = all.iter().position(|s| s.drafting).or_else(|| all.iter().position(|s| s.status.is_some()));
+        all.into_iter().nth(first.unwrap_or(0))
+    }
+
+    /// All targets of the layers of a block, and its own.
+    pub fn targets_in_block(&self, block: usize) -> Vec<Target> {
+        let mut out = self.targets_of(RowRef::Block(block));
+        for &i in self.table.blocks.get(block).map_or(&[][..], |b| &b.layers) {
+            let Some(l) = self.table.layers.get(i) else { continue };
+            for t in self.table.targets(l, self.groups()) {
+                let mine = match &t {
+                    Target::Group(_) => l.leads,
+                    Target::Layer(_) | Target::Block(_) => true,
+                };
+                if mine && !out.contains(&t) {
+                    out.push(t);
+                }
+            }
+        }
+        out
+    }
+
+    /// The plan as it stands: per target the newest decision that is not refused, with the draft in place.
+    pub fn plan(&self, without: Option<&Target>) -> Vec<Decision> {
+        let counts = |s: Status| match s {
+            Status::Proposed | Status::Edited | Status::Approved | Status::Applied => true,
+            Status::Vetoed | Status::RolledBack => false,
+        };
+        let mut out: Vec<Decision> = self.state.newest().into_iter().filter(|d| counts(d.status)).cloned().collect();
+        for draft in self.sent.iter().chain(&self.draft) {
+            match out.iter_mut().find(|d| d.target == draft.target) {
+                Some(d) => d.action = draft.action.clone(),
+                None => out.push(self.fresh(&draft.target, draft.action.clone())),
+            }
+        }
+        out.retain(|d| Some(&d.target) != without);
+        out
+    }
+
+    /// A decision of the engineer's that exists only to be forecast.
+    pub fn fresh(&self, target: &Target, action: Action) -> Decision {
+        Decision {
+            id: DecisionId(u64::MAX),
+            round: self.state.round,
+            target: target.clone(),
+            action,
+            author: crate::plan::Author::Human,
+            rationale: String::new(),
+            forecast: None,
+            status: Status::Edited,
+            edited_from: None,
+            veto_reason: None,
+        }
+    }
+
+    fn forecast(&mut self) {
+        let plan = self.plan(None);
+        let refs: Vec<&Decision> = plan.iter().collect();
+        self.expected = (!refs.is_empty()).then(|| self.forecasts.plan(&self.state, &refs));
+        let focus = self.focused().map(|s| s.target);
+        let without = self.plan(focus.as_ref());
+        let refs: Vec<&Decision> = without.iter().collect();
+        self.expected_without = focus.is_some().then(|| self.forecasts.plan(&self.state, &refs));
+    }
+
+    /// Agents are speaking.
+    pub fn speaking(&self) -> bool {
+        self.turns.iter().any(|t| t.live)
+    }
+
+    pub fn busy(&self) -> bool {
+        self.speaking() || !self.jobs.is_empty()
+    }
+}

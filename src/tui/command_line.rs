@@ -1,0 +1,297 @@
+//! The command line behind `:`: its table, completion and parsing. What a line means is data; `update.rs` acts on it.
+
+use super::modal;
+use crate::config::{MAC_CONVENTIONS, SORTS, Theme, suggestion};
+use crate::graph::MacConvention;
+use crate::plan::Budget;
+use crate::session::Proposer;
+use std::path::Path;
+use tui_textarea::TextArea;
+
+/// One command of the palette.
+#[derive(Debug, Clone, Copy)]
+pub struct Spec {
+    pub name: &'static str,
+    pub args: &'static str,
+    pub about: &'static str,
+}
+
+const fn spec(name: &'static str, args: &'static str, about: &'static str) -> Spec {
+    Spec { name, args, about }
+}
+
+/// Every command, in palette order.
+pub const COMMANDS: &[Spec] = &[
+    spec("accept", "", "accept the evaluated round"),
+    spec("budget", "latency=0.6,drop=0.5", "set targets: latency, macs, memory, params as factors; drop in points"),
+    spec("colors", "truecolor|256|16|none", "use fewer colours"),
+    spec("detach", "", "leave; the session keeps running"),
+    spec("export", "[PATH]", "write the compressed model and its manifest"),
+    spec("filter", "[WORDS]", "show only layers with these words; empty shows all"),
+    spec("freeze", "[REASON]", "this row's group must not be pruned"),
+    spec("help", "", "keys and commands"),
+    spec("interrupt", "", "interrupt the agents or the running job"),
+    spec("keep-f32", "[REASON]", "this row must stay f32"),
+    spec("lift", "", "lift the constraints on this row"),
+    spec("llm", "URL MODEL | off", "set the OpenAI-compatible endpoint that the agents use"),
+    spec("mac-convention", "conv_linear|attention|norms", "what MACs count"),
+    spec("max-ratio", "RATIO [REASON]", "remove at most this part of this row's group"),
+    spec("note", "TEXT", "a note to the agents"),
+    spec("pen", "", "take the pen"),
+    spec("profile", "", "measure every layer again"),
+    spec("propose", "[planner|agents]", "ask for proposals"),
+    spec("redo", "", "redo the newest undone review action"),
+    spec("report", "[PATH]", "write the report as Markdown"),
+    spec("rollback", "[REASON]", "go back to the last accepted round"),
+    spec("run", "", "compress with all approved decisions, then evaluate"),
+    spec("sense", "", "measure sensitivities"),
+    spec("sort", "COLUMN", "sort the layers"),
+    spec("stop", "", "end the session's host; everything decided is kept"),
+    spec("theme", "NAME", "change the theme"),
+    spec("undo", "", "undo the newest review action"),
+    spec("q", "", "detach"),
+];
+
+/// What a line asks for.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Line {
+    Empty,
+    Accept,
+    Budget(Budget),
+    Colors(String),
+    Detach,
+    Export(String),
+    Filter(String),
+    Freeze(String),
+    Help,
+    Interrupt,
+    KeepF32(String),
+    Lift,
+    Llm(Option<(String, Option<String>)>),
+    MacConvention(MacConvention),
+    MaxRatio(f64, String),
+    Note(String),
+    Pen,
+    Profile,
+    Propose(Option<Proposer>),
+    Redo,
+    Report(String),
+    RollBack(String),
+    Run,
+    Sense,
+    Sort(String),
+    Stop,
+    Theme(String),
+    Undo,
+}
+
+/// Understands a line.
+///
+/// # Errors
+/// In words with a hint, naming the nearest command when the name is unknown.
+pub fn parse(line: &str) -> Result<Line, String> {
+    let line = line.trim().trim_start_matches(':').trim_start();
+    let (name, rest) = line.split_once(char::is_whitespace).unwrap_or((line, ""));
+    let rest = rest.trim();
+    let text = || rest.to_owned();
+    let needs = |what: &str| Err(format!("`:{name}` needs {what}; hint: `:{name} {}`", usage(name)));
+    Ok(match name {
+        "" => Line::Empty,
+        "accept" => Line::Accept,
+        "budget" if rest.is_empty() => return needs("targets"),
+        "budget" => Line::Budget(rest.parse().map_err(|e: crate::plan::BudgetError| e.to_string())?),
+        "colors" => match rest {
+            "truecolor" | "256" | "16" | "none" => Line::Colors(text()),
+            _ => return needs("truecolor, 256, 16 or none"),
+        },
+        "detach" | "q" | "quit" => Line::Detach,
+        "export" => Line::Export(text()),
+        "filter" => Line::Filter(text()),
+        "freeze" => Line::Freeze(text()),
+        "help" => Line::Help,
+        "interrupt" => Line::Interrupt,
+        "keep-f32" => Line::KeepF32(text()),
+        "lift" => Line::Lift,
+        "llm" => match rest.split_whitespace().collect::<Vec<_>>().as_slice() {
+            ["off"] => Line::Llm(None),
+            [url, model @ ..] if url.starts_with("http://") || url.starts_with("https://") => {
+                Line::Llm(Some(((*url).to_owned(), model.first().map(|m| (*m).to_owned()))))
+            }
+            _ => return needs("a URL such as http://localhost:11434/v1 and a model name, or `off`"),
+        },
+        "mac-convention" => match crate::config::mac_convention(rest) {
+            Some(c) => Line::MacConvention(c),
+            None => return needs("conv_linear, attention or norms"),
+        },
+        "max-ratio" => {
+            let (ratio, reason) = rest.split_once(char::is_whitespace).unwrap_or((rest, ""));
+            let ratio: f64 = match ratio.trim_end_matches('%').parse::<f64>() {
+                Ok(v) if ratio.ends_with('%') => v / 100.0,
+                Ok(v) => v,
+                Err(_) => return needs("a ratio such as 0.25"),
+            };
+            if !(0.0..1.0).contains(&ratio) {
+                return needs("a ratio from 0 to below 1");
+            }
+            Line::MaxRatio(ratio, reason.trim().to_owned())
+        }
+        "note" if rest.is_empty() => return needs("a text"),
+        "note" => Line::Note(text()),
+        "pen" => Line::Pen,
+        "profile" => Line::Profile,
+        "propose" => match rest {
+            "" => Line::Propose(None),
+            "planner" => Line::Propose(Some(Proposer::Planner)),
+            "agents" => Line::Propose(Some(Proposer::Agents)),
+            _ => return needs("planner or agents"),
+        },
+        "redo" => Line::Redo,
+        "report" => Line::Report(text()),
+        "rollback" => Line::RollBack(text()),
+        "run" => Line::Run,
+        "sense" => Line::Sense,
+        "sort" if SORTS.contains(&rest) => Line::Sort(text()),
+        "sort" => return needs(&format!("one of {}", SORTS.join(", "))),
+        "stop" => Line::Stop,
+        "theme" if rest.is_empty() => return needs("a name"),
+        "theme" => Line::Theme(text()),
+        "undo" => Line::Undo,
+        _ => {
+            let hint = suggestion(name, COMMANDS.iter().map(|c| c.name));
+            return Err(format!("no command `:{name}`; hint: {hint}"));
+        }
+    })
+}
+
+fn usage(name: &str) -> &'static str {
+    COMMANDS.iter().find(|c| c.name == name).map_or("", |c| c.args)
+}
+
+/// The line being typed, with what could follow.
+#[derive(Debug, Clone)]
+pub struct CommandLine {
+    pub area: TextArea<'static>,
+    /// Whole-line completions with their explanation.
+    pub offers: Vec<(String, String)>,
+    pub chosen: Option<usize>,
+}
+
+impl CommandLine {
+    pub fn new(text: &str, themes: Option<&Path>) -> CommandLine {
+        let mut c = CommandLine { area: modal::line(text), offers: Vec::new(), chosen: None };
+        c.complete(themes);
+        c
+    }
+
+    pub fn text(&self) -> String {
+        self.area.lines().join(" ")
+    }
+
+    pub fn set(&mut self, text: &str) {
+        self.area = modal::line(text);
+    }
+
+    /// Refreshes the offers for the text as it stands.
+    pub fn complete(&mut self, themes: Option<&Path>) {
+        self.chosen = None;
+        self.offers = offers(&self.text(), themes);
+    }
+
+    /// Takes the next (or previous) offer into the line.
+    pub fn cycle(&mut self, forward: bool) {
+        let n = self.offers.len();
+        if n == 0 {
+            return;
+        }
+        let i = match (self.chosen, forward) {
+            (None, true) => 0,
+            (None, false) => n - 1,
+            (Some(i), true) => (i + 1) % n,
+            (Some(i), false) => (i + n - 1) % n,
+        };
+        self.chosen = Some(i);
+        if let Some((text, _)) = self.offers.get(i).cloned() {
+            self.set(&text);
+        }
+    }
+}
+
+fn offers(text: &str, themes: Option<&Path>) -> Vec<(String, String)> {
+    let text = text.trim_start();
+    match text.split_once(' ') {
+        None => COMMANDS
+            .iter()
+            .filter(|c| c.name.starts_with(text))
+            .map(|c| {
+                let space = if c.args.is_empty() { "" } else { " " };
+                (format!("{}{space}", c.name), format!("{} — {}", c.args, c.about).trim_start_matches(" — ").to_owned())
+            })
+            .collect(),
+        Some((name, rest)) => {
+            let words: Vec<String> = match name {
+                "theme" => Theme::names(themes),
+                "sort" => SORTS.iter().map(|s| (*s).to_owned()).collect(),
+                "mac-convention" => MAC_CONVENTIONS.iter().map(|(n, _)| (*n).to_owned()).collect(),
+                "colors" => ["truecolor", "256", "16", "none"].map(str::to_owned).to_vec(),
+                "propose" => ["planner", "agents"].map(str::to_owned).to_vec(),
+                "llm" => vec!["http://localhost:11434/v1 ".into(), "http://localhost:8000/v1 ".into(), "off".into()],
+                _ => Vec::new(),
+            };
+            let rest = rest.trim_start();
+            words.into_iter().filter(|w| w.starts_with(rest)).map(|w| (format!("{name} {w}"), String::new())).collect()
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lines_become_commands() {
+        assert_eq!(parse(":budget macs=0.5"), Ok(Line::Budget(Budget { macs: Some(0.5), ..Budget::default() })));
+        let llm = Line::Llm(Some(("http://h/v1".into(), Some("qwen3-32b".into()))));
+        assert_eq!(parse("llm http://h/v1 qwen3-32b"), Ok(llm));
+        assert_eq!(parse("llm off"), Ok(Line::Llm(None)));
+        assert_eq!(parse("export  /tmp/a b"), Ok(Line::Export("/tmp/a b".into())));
+        assert_eq!(parse("mac-convention norms"), Ok(Line::MacConvention(MacConvention::Norms)));
+        assert_eq!(parse("max-ratio 25% too deep"), Ok(Line::MaxRatio(0.25, "too deep".into())));
+        assert_eq!(parse("q"), Ok(Line::Detach));
+        assert_eq!(parse("  "), Ok(Line::Empty));
+    }
+
+    #[test]
+    fn mistakes_are_answered_with_a_hint() {
+        for (line, wanted) in [
+            ("budgte macs=1", "did you mean `budget`?"),
+            ("budget macs=2", "hint: "),
+            ("llm localhost", "hint: `:llm URL MODEL"),
+            ("theme", "needs a name"),
+            ("sort up", "needs one of"),
+            ("max-ratio 1.5", "needs a ratio"),
+        ] {
+            let e = parse(line).unwrap_err();
+            assert!(e.contains(wanted) && e.contains("hint: "), "{line}: {e}");
+        }
+    }
+
+    #[test]
+    fn every_command_of_the_palette_is_understood() {
+        for c in COMMANDS {
+            let e = parse(c.name).err().unwrap_or_default();
+            assert!(!e.starts_with("no command"), "{}", c.name);
+        }
+    }
+
+    #[test]
+    fn completion_offers_and_cycles() {
+        let mut c = CommandLine::new("th", None);
+        assert_eq!(c.offers.len(), 1);
+        c.cycle(true);
+        assert_eq!(c.text(), "theme ");
+        c.complete(None);
+        assert!(c.offers.iter().any(|(t, _)| t == "theme cividis"), "{:?}", c.offers);
+        c.cycle(false);
+        assert!(c.text().starts_with("theme "));
+    }
+}

@@ -1,0 +1,149 @@
+//! What the agents say: the stream beside the list, and the full transcripts with what was sent.
+
+use super::{Canvas, span};
+use crate::config::{Act, Role};
+use crate::tui::app::{Pane, View};
+use crate::tui::stream::{LineKind, Scroll, WrappedLine};
+use ratatui::layout::Rect;
+use ratatui::text::{Line, Span};
+
+/// The pipeline's roles, in order of speaking.
+const ROLES: [&str; 4] = ["analysis", "pruning", "quantization", "evaluation"];
+
+/// Pane titles as tabs on small screens.
+pub(super) fn tab_title(c: &Canvas<'_>, agents: bool) -> Vec<Span<'static>> {
+    let (pal, on) = (c.pal, c.app.pane != Pane::Layers);
+    let style = |mine: bool| match (mine, on) {
+        (true, true) => pal.bold(Role::Focus),
+        (true, false) => pal.bold(Role::Title),
+        (false, _) => pal.fg(Role::Dim),
+    };
+    vec![span("agents", style(agents)), span(pal.glyph(" │ ", " | "), pal.fg(Role::Faint)), span("decision", style(!agents))]
+}
+
+pub(super) fn draw(c: &mut Canvas<'_>, area: Rect, tab: bool) {
+    let (app, pal) = (c.app, c.pal);
+    let focused = app.pane == Pane::Agents;
+    let mut title = if tab {
+        tab_title(c, true)
+    } else {
+        vec![span("agents", if focused { pal.bold(Role::Focus) } else { pal.fg(Role::Title) })]
+    };
+    let sep = pal.glyph(" · ", " | ");
+    if let Some(t) = app.turns.iter().rev().find(|t| t.live).or(app.turns.last()) {
+        title.push(span(format!("{sep}{}", t.role), pal.fg(Role::Accent)));
+        if !t.model.is_empty() && area.width > 44 {
+            title.push(span(format!("{sep}{}", crate::config::text::fit(&t.model, 20)), pal.fg(Role::Dim)));
+        }
+        if t.tokens > 0 {
+            let about = if t.exact { "" } else { "~" };
+            let rate = t.rate().filter(|_| t.live).map(|r| format!("{sep}{r:.0}/s")).unwrap_or_default();
+            title.push(span(format!("{sep}{about}{} tok{rate}", t.tokens), pal.fg(Role::Dim)));
+        }
+    }
+    let inner = c.pane(area, title, focused);
+    if app.turns.is_empty() {
+        return empty(c, inner);
+    }
+    lines(c, inner, &app.brief);
+    let mut legend = roles(c);
+    if !app.brief.follow {
+        let f = app.settings.keymap.label(Act::Follow);
+        legend.push(span(format!("  {} lines below, {f} follows", app.brief.back), pal.fg(Role::Warn)));
+    }
+    c.legend(area, legend);
+}
+
+fn empty(c: &mut Canvas<'_>, inner: Rect) {
+    let (app, pal) = (c.app, c.pal);
+    let key = app.settings.keymap.label(Act::Propose);
+    let text = match &app.settings.llm_url {
+        Some(url) => format!(
+            "Agents will use {} at {}. {key} asks them to propose.",
+            app.settings.llm_model.as_deref().unwrap_or("the endpoint's model"),
+            crate::config::text::clean(url)
+        ),
+        None => format!(
+            "No endpoint set: the built-in planner will propose and explain itself here; {key} asks it to. `:llm URL MODEL` sets an OpenAI-compatible endpoint."
+        ),
+    };
+    for (i, l) in crate::config::text::wrap(&text, inner.width.saturating_sub(4).max(8) as usize).iter().enumerate() {
+        c.put(inner, 1 + i as u16, 2, l, pal.fg(Role::Dim));
+    }
+}
+
+/// Which roles have spoken, which speaks, which are still to come.
+fn roles(c: &Canvas<'_>) -> Vec<Span<'static>> {
+    let (app, pal) = (c.app, c.pal);
+    let agents = app.turns.iter().rev().take(8).any(|t| t.role != "planner");
+    let names: &[&str] = if agents { &ROLES } else { &["planner"] };
+    let mut out = Vec::new();
+    for name in names {
+        let last = app.turns.iter().rev().find(|t| t.role == *name);
+        let (glyph, role) = match last {
+            Some(t) if t.live => (pal.glyph("●", "o"), Role::Accent),
+            Some(t) if t.interrupted => (pal.glyph("✘", "x"), Role::Warn),
+            Some(_) => (pal.glyph("✓", "+"), Role::Good),
+            None => (pal.glyph("○", "."), Role::Dim),
+        };
+        if !out.is_empty() {
+            out.push(Span::raw("  "));
+        }
+        out.push(span(format!("{name} {glyph}"), pal.fg(role)));
+    }
+    out
+}
+
+fn lines(c: &mut Canvas<'_>, inner: Rect, scroll: &Scroll) {
+    let window: Vec<WrappedLine> = scroll.window(inner.height as usize).into_iter().cloned().collect();
+    for (i, l) in window.iter().enumerate() {
+        let row = i as u16;
+        let pal = c.pal;
+        match l.kind {
+            LineKind::Head => {
+                let (role, rest) = l.text.split_once(' ').unwrap_or((&l.text, ""));
+                let line = Line::from(vec![
+                    span(pal.glyph("▪ ", "# ").to_owned(), pal.fg(Role::Accent)),
+                    span(role.to_owned(), pal.bold(Role::Accent)),
+                    span(format!(" {rest}"), pal.fg(Role::Dim)),
+                ]);
+                c.line(inner, row, &line);
+            }
+            LineKind::Reasoning => {
+                c.put(inner, row, 0, pal.glyph("▏", "|"), pal.fg(Role::Faint));
+                c.put(inner, row, 1, &l.text, pal.fg(Role::Reasoning));
+            }
+            LineKind::Prompt => {
+                c.put(inner, row, 0, pal.glyph("│", ">"), pal.fg(Role::Border));
+                c.put(inner, row, 2, &l.text, pal.fg(Role::Dim));
+            }
+            LineKind::Text => c.put(inner, row, 1, &l.text, pal.fg(Role::Fg)),
+            LineKind::Note => c.put(inner, row, 0, &l.text, pal.bold(Role::Dim)),
+            LineKind::Blank => {}
+        }
+    }
+}
+
+/// View 3: everything that was sent and said.
+pub(super) fn transcripts(c: &mut Canvas<'_>, area: Rect) {
+    let (app, pal) = (c.app, c.pal);
+    debug_assert!(app.view == View::Agents);
+    let tokens: u64 = app.turns.iter().map(|t| t.tokens).sum();
+    let seconds: f64 = app.turns.iter().map(|t| t.seconds).sum();
+    let title = vec![
+        span("transcripts", pal.bold(Role::Focus)),
+        span(
+            format!(" {} turns, {} tokens, {}", app.turns.len(), super::super::num::count(tokens), super::super::num::duration(seconds)),
+            pal.fg(Role::Dim),
+        ),
+    ];
+    let inner = c.pane(area, title, true);
+    if app.turns.is_empty() {
+        return empty(c, inner);
+    }
+    lines(c, inner, &app.full);
+    if !app.full.follow {
+        let f = app.settings.keymap.label(Act::Follow);
+        c.legend(area, vec![span(format!("{} lines below, {f} follows", app.full.back), pal.fg(Role::Warn))]);
+    }
+}

@@ -1,0 +1,331 @@
+//! The decision card: what is proposed for the row under the cursor, by whom and why, and what it would do.
+
+use super::{Canvas, span};
+use crate::config::Role;
+use crate::config::text::{clean, fit, left, right, wrap};
+use crate::plan::{Action, Estimate, Limit, Status, Target};
+use crate::quant::Precision;
+use crate::tui::app::{Pane, Shown};
+use crate::tui::decide::unit;
+use crate::tui::list::RowRef;
+use crate::tui::num::{factor, ms, signed};
+use crate::tui::outlook::{Goal, goals, meets};
+use crate::tui::palette::status_word;
+use ratatui::layout::Rect;
+use ratatui::text::{Line, Span};
+
+pub(super) fn draw(c: &mut Canvas<'_>, area: Rect, tab: bool) {
+    let (app, pal) = (c.app, c.pal);
+    let focused = app.pane == Pane::Decision;
+    let mut title = if tab {
+        super::agents::tab_title(c, false)
+    } else {
+        vec![span("decision", if focused { pal.bold(Role::Focus) } else { pal.fg(Role::Title) })]
+    };
+    let sep = pal.glyph(" · ", " | ");
+    let shown = app.row_shown();
+    let focus = app.focused();
+    let name = match app.list.current() {
+        Some(RowRef::Layer(i)) => app.table.layers.get(i).map(|l| l.label.clone()),
+        Some(RowRef::Block(b)) => app.table.blocks.get(b).map(|b| b.label.clone()),
+        None => None,
+    };
+    if let Some(n) = &name {
+        title.push(span(format!("{sep}{}", crate::config::text::fit_end(n, 22)), pal.fg(Role::Fg)));
+    }
+    if let Some(Target::Group(g)) = focus.as_ref().map(|f| &f.target) {
+        let members = app.group(g).and_then(|g| app.groups().iter().position(|x| x.id == g.id));
+        let n = members.and_then(|i| app.table.members.get(i)).map_or(0, Vec::len);
+        if n > 1 && area.width > 40 {
+            title.push(span(format!("{sep}group of {n}"), pal.fg(Role::Dim)));
+        }
+    }
+    let inner = c.pane(area, title, focused);
+    if inner.width < 10 || inner.height == 0 {
+        return;
+    }
+    let mut lines: Vec<Line<'static>> = Vec::new();
+    match app.list.current() {
+        Some(RowRef::Block(b)) => block(c, b, &mut lines),
+        Some(RowRef::Layer(_)) if shown.is_empty() => nothing(c, &mut lines, inner.width),
+        Some(RowRef::Layer(_)) => {
+            for (i, s) in shown.iter().enumerate() {
+                choice(c, s, focused && i == app.card, inner.width, &mut lines);
+            }
+        }
+        None => lines.push(Line::from(span(" move to a layer to decide about it", pal.fg(Role::Dim)))),
+    }
+    if let Some(f) = &focus {
+        let about = lines.len();
+        forecast(c, f, inner.width, inner.height as usize > about + 6, &mut lines);
+        why(c, f, inner.width, &mut lines);
+    }
+    facts(c, &mut lines, inner.width, inner.height as usize);
+    for (i, l) in lines.iter().enumerate() {
+        c.line(inner, i as u16, l);
+    }
+}
+
+fn nothing(c: &Canvas<'_>, lines: &mut Vec<Line<'static>>, width: u16) {
+    let pal = c.pal;
+    let why = c.app.row_layer().and_then(|l| c.app.protection(&l.name));
+    let text = match why {
+        Some(p) => format!("nothing to decide here: {p}"),
+        None => "nothing to decide here: no weights of its own, and no group runs through it".to_owned(),
+    };
+    for l in wrap(&text, width.saturating_sub(2) as usize) {
+        lines.push(Line::from(span(format!(" {l}"), pal.fg(Role::Dim))));
+    }
+}
+
+fn block(c: &Canvas<'_>, b: usize, lines: &mut Vec<Line<'static>>) {
+    let (app, pal) = (c.app, c.pal);
+    let Some(block) = app.table.blocks.get(b) else { return };
+    let all: Vec<Shown> = app.targets_in_block(b).iter().map(|t| app.shown(t)).filter(|s| s.status.is_some()).collect();
+    let count = |w: &[Status]| all.iter().filter(|s| s.status.is_some_and(|x| w.contains(&x))).count();
+    let key = |a| app.settings.keymap.label(a);
+    let (open, approved) = (count(&[Status::Proposed, Status::Edited]), count(&[Status::Approved, Status::Applied]));
+    let vetoed = count(&[Status::Vetoed]);
+    lines.push(Line::from(vec![
+        span(format!(" {} layers  ", block.layers.len()), pal.fg(Role::Fg)),
+        span(format!("{open} open  "), pal.fg(if open > 0 { Role::Proposed } else { Role::Dim })),
+        span(format!("{approved} approved  "), pal.fg(if approved > 0 { Role::Approved } else { Role::Dim })),
+        span(format!("{vetoed} vetoed"), pal.fg(if vetoed > 0 { Role::Vetoed } else { Role::Dim })),
+    ]));
+    let can = app.targets_of(RowRef::Block(b));
+    let text = match can.first().map(|t| app.shown(t)) {
+        Some(s) if s.action == Action::RemoveBlock => {
+            format!(" whole block: drop ({})", if s.drafting { "not kept yet: enter keeps it" } else { status_word(s.status) })
+        }
+        Some(_) => format!(" {} removes the whole block", key(crate::config::Act::RemoveBlock)),
+        None => " this block changes the shape, so it cannot be removed".to_owned(),
+    };
+    lines.push(Line::from(span(text, pal.fg(Role::Dim))));
+    lines.push(Line::default());
+}
+
+/// One line a target: the slider of a group, the chooser of a precision, or a block's fate.
+fn choice(c: &Canvas<'_>, s: &Shown, selected: bool, width: u16, lines: &mut Vec<Line<'static>>) {
+    let (app, pal) = (c.app, c.pal);
+    let mark = if selected { pal.glyph("❯", ">") } else { " " };
+    let mut spans = vec![span(mark, pal.bold(Role::Focus))];
+    let status = if s.drafting { pal.bold(Role::Edited) } else { pal.fg(pal.status_role(s.status)) };
+    let glyph = if s.drafting { pal.glyph("✎", "e") } else { pal.status_glyph(s.status) };
+    spans.push(span(format!("{glyph} "), status));
+    match &s.target {
+        Target::Group(id) => {
+            let Some(g) = app.group(id) else { return };
+            let kept = app.kept_of(&s.target);
+            let arrow = pal.glyph("→", "->");
+            spans.push(span(format!("{} ", unit(g)), pal.fg(Role::Dim)));
+            spans.push(span(format!("{} {arrow} {kept} ", g.size), pal.bold(Role::Fg)));
+            let cut = 1.0 - kept as f64 / g.size.max(1) as f64;
+            spans.push(span(format!("{}  ", signed(-cut * 100.0, 1).replace('±', "")), pal.fg(Role::Fg)));
+            if let Some(last) = spans.last_mut() {
+                last.content = format!("{} %  ", last.content.trim_end()).into();
+            }
+            let used: usize = spans.iter().map(|s| crate::config::text::width(&s.content)).sum();
+            let step = format!("  step {}", g.granule);
+            let room = (width as usize).saturating_sub(used + step.len() + 3).min(24);
+            if room >= 8 {
+                spans.extend(slider(c, cut, room, s.drafting));
+                spans.push(span(step, pal.fg(Role::Dim)));
+            }
+        }
+        Target::Layer(name) => {
+            let now = match s.action {
+                Action::Precision { precision } => precision,
+                _ => app.table.layer(name).map_or(Precision::F32, |l| l.precision),
+            };
+            spans.push(span("precision ", pal.fg(Role::Dim)));
+            for p in Precision::ALL {
+                if p == now {
+                    spans.push(span(format!("[{}]", p.label()), if s.drafting { pal.bold(Role::Edited) } else { pal.bold(Role::Fg) }));
+                } else {
+                    spans.push(span(format!(" {} ", p.label()), pal.fg(Role::Dim)));
+                }
+                spans.push(Span::raw(" "));
+            }
+        }
+        Target::Block(name) => {
+            spans.push(span(format!("block {} ", clean(name)), pal.fg(Role::Dim)));
+            spans.push(span(super::layers::brief(&s.action, pal.ascii), pal.bold(Role::Fg)));
+        }
+    }
+    spans.push(span(format!("  {}", if s.drafting { "editing" } else { status_word(s.status) }), status));
+    let bound = app.state.constraints_on(&s.target).next();
+    if let Some(b) = bound {
+        let text = match b.limit {
+            Limit::Freeze => "frozen".to_owned(),
+            Limit::MaxRatio { ratio } => format!("at most {:.0} %", ratio * 100.0),
+            Limit::KeepF32 => "stays f32".to_owned(),
+        };
+        spans.push(span(format!("  {} {text}", pal.glyph("⊘", "!")), pal.fg(Role::Warn)));
+    }
+    lines.push(Line::from(spans));
+}
+
+fn slider(c: &Canvas<'_>, t: f64, columns: usize, drafting: bool) -> Vec<Span<'static>> {
+    let pal = c.pal;
+    let inner = columns.saturating_sub(2).max(1);
+    let at = ((t * (inner - 1) as f64).round() as usize).min(inner - 1);
+    let knob = if drafting { pal.bold(Role::Edited) } else { pal.bold(Role::Bar) };
+    vec![
+        span(pal.glyph("◂", "<"), pal.fg(Role::Dim)),
+        span(pal.glyph("━", "=").repeat(at), pal.fg(Role::Bar)),
+        span(pal.glyph("●", "O"), knob),
+        span(pal.glyph("─", "-").repeat(inner - 1 - at), pal.fg(Role::Faint)),
+        span(pal.glyph("▸", ">"), pal.fg(Role::Dim)),
+    ]
+}
+
+/// This decision, the whole plan, the budget.
+fn forecast(c: &Canvas<'_>, f: &Shown, width: u16, all: bool, lines: &mut Vec<Line<'static>>) {
+    let (app, pal) = (c.app, c.pal);
+    let decision = match f.id.and_then(|id| app.state.decision(id)).filter(|_| !f.drafting) {
+        Some(d) => d.clone(),
+        None => app.fresh(&f.target, f.action.clone()),
+    };
+    let own = if f.status.is_some() || f.drafting { app.forecasts.decision(&decision) } else { None };
+    let base_ms = app.state.profile_of(0).map(|p| p.whole.p50);
+    let wide = width >= 52;
+    let (w1, w2) = if wide { (20, 18) } else { (13, 15) };
+    let dim = pal.fg(Role::Dim);
+    if own.is_none() && app.expected.is_none() {
+        let text = if base_ms.is_none() { " forecasts come with the first profile" } else { " no plan yet: nothing to forecast" };
+        lines.push(Line::from(span(text, dim)));
+        return;
+    }
+    let head = if wide { "this decision" } else { "this one" };
+    lines.push(Line::from(span(
+        format!(" {}{}{}{}", left("", 9), left(head, w1), left("whole plan", w2), "budget"),
+        dim,
+    )));
+    let budget = app.state.budget;
+    for g in goals(&budget, true) {
+        let optional = matches!(g.name, "MACs" | "params") && g.target.is_none();
+        if optional && (!all || g.name == "params") {
+            continue;
+        }
+        let mine = own.map(|o| match g.name {
+            "latency" => {
+                let e = o.d_latency_ms;
+                let spread = (e.high - e.low).abs() / 2.0;
+                if wide { format!("~{} ms ±{}", signed(e.value, 2), ms(spread)) } else { format!("~{} ms", signed(e.value, 2)) }
+            }
+            "memory" => format!("{} MB", signed(o.d_bytes as f64 / 1e6, 2)),
+            "MACs" => format!("{} M", signed(o.d_macs as f64 / 1e6, 1)),
+            "params" => format!("{} k", signed(o.d_params as f64 / 1e3, 1)),
+            _ => {
+                let e = o.d_top1;
+                if wide {
+                    format!("~{} [{},{}]", signed(e.value, 2), signed(e.low, 2), signed(e.high, 2))
+                } else {
+                    format!("~{}", signed(e.value, 2))
+                }
+            }
+        });
+        let show = |e: Option<Estimate>| e.map(|e| if g.points { signed(e.value, 2) } else { factor(e.value) });
+        let (before, after) = (show(app.expected_without.and_then(|e| e.get(g.name))), show(app.expected.and_then(|e| e.get(g.name))));
+        let arrow = pal.glyph("→", "->");
+        let plan = match (before, after) {
+            (Some(a), Some(b)) if a != b && own.is_some() => format!("~{a} {arrow} {b}"),
+            (_, Some(b)) => format!("~{b}"),
+            _ => pal.glyph("—", "-").into(),
+        };
+        let value = app.expected.and_then(|e| e.get(g.name)).map(|e| e.value);
+        let style = pal.fg(Role::Forecast);
+        let mut spans = vec![
+            span(format!(" {}", left(g.name, 9)), dim),
+            span(left(&fit(&mine.unwrap_or_else(|| pal.glyph("—", "-").into()), w1 - 1), w1), style),
+            span(left(&fit(&plan, w2 - 1), w2), style),
+        ];
+        spans.extend(target(c, &g, value));
+        lines.push(Line::from(spans));
+    }
+}
+
+fn target(c: &Canvas<'_>, g: &Goal, value: Option<f64>) -> Vec<Span<'static>> {
+    let pal = c.pal;
+    let Some(t) = g.target else { return vec![span(pal.glyph("—", "-"), pal.fg(Role::Faint))] };
+    let text = if g.points { signed(-t, 2) } else { factor(t) };
+    let mut out = vec![span(format!("{} ", right(&text, 5)), pal.fg(Role::Dim))];
+    match value.and_then(|v| meets(g, v)) {
+        Some(true) => out.push(span(pal.glyph("✓", "ok"), pal.bold(Role::Good))),
+        Some(false) => out.push(span(pal.glyph("✗", "no"), pal.bold(Role::Bad))),
+        None => {}
+    }
+    out
+}
+
+fn why(c: &Canvas<'_>, f: &Shown, width: u16, lines: &mut Vec<Line<'static>>) {
+    let (app, pal) = (c.app, c.pal);
+    let room = width.saturating_sub(2) as usize;
+    if f.drafting {
+        let (k, d) = (app.settings.keymap.label(crate::config::Act::Confirm), app.settings.keymap.label(crate::config::Act::Cancel));
+        let a = app.settings.keymap.label(crate::config::Act::Approve);
+        lines.push(Line::from(span(format!(" {k} keeps this edit, {d} drops it, {a} approves it"), pal.fg(Role::Edited))));
+    }
+    let Some(d) = f.id.and_then(|id| app.state.decision(id)) else { return };
+    if let Some(r) = d.veto_reason.as_deref().filter(|r| !r.is_empty()) {
+        for l in wrap(&format!("vetoed: {}", clean(r)), room).into_iter().take(2) {
+            lines.push(Line::from(span(format!(" {l}"), pal.fg(Role::Vetoed))));
+        }
+    }
+    let mut by = format!("by {}", clean(&d.author.to_string()));
+    if let Some(from) = &d.edited_from {
+        by.push_str(&format!(", which proposed {}", super::layers::brief(from, pal.ascii)));
+    }
+    lines.push(Line::from(span(format!(" {}", fit(&by, room)), pal.fg(Role::Dim))));
+    if !d.rationale.is_empty() {
+        for (i, l) in wrap(&format!("why: {}", clean(&d.rationale)), room).into_iter().take(4).enumerate() {
+            let style = pal.fg(Role::Fg);
+            let line = match l.strip_prefix("why:").filter(|_| i == 0) {
+                Some(rest) => Line::from(vec![span(" why:", pal.fg(Role::Dim)), span(rest.to_owned(), style)]),
+                None => Line::from(span(format!(" {l}"), style)),
+            };
+            lines.push(line);
+        }
+    }
+}
+
+/// What was measured of the row, at the bottom when there is room.
+fn facts(c: &Canvas<'_>, lines: &mut Vec<Line<'static>>, width: u16, height: usize) {
+    let (app, pal) = (c.app, c.pal);
+    let Some(l) = app.row_layer() else { return };
+    let mut text = vec![l.kind.clone()];
+    if !l.out_shape.is_empty() {
+        let dims: Vec<String> = l.out_shape.iter().map(ToString::to_string).collect();
+        text.push(format!("out {}", dims.join("x")));
+    }
+    if !l.kernel.is_empty() {
+        text.push(format!("{} {}", l.precision.label(), l.kernel));
+    }
+    let sep = pal.glyph(" · ", " | ");
+    let mut out = vec![text.join(sep)];
+    if let (Some(p50), Some(bound)) = (l.fig.p50, l.bound) {
+        let bound = match bound {
+            crate::profile::Bound::Memory => "memory-bound",
+            crate::profile::Bound::Compute => "compute-bound",
+        };
+        out.push(format!(
+            "p50 {} p95 {} p99 {} ms{sep}{:.0} FLOP/B, {bound}, {:.0} % of the ceiling{sep}activations {}",
+            ms(p50),
+            ms(l.p95),
+            ms(l.p99),
+            l.intensity,
+            l.efficiency * 100.0,
+            super::super::num::bytes(l.activation_bytes)
+        ));
+    }
+    let out: Vec<String> = out.iter().flat_map(|t| wrap(t, width.saturating_sub(2) as usize)).collect();
+    if lines.len() + out.len() > height {
+        return;
+    }
+    while lines.len() + out.len() < height {
+        lines.push(Line::default());
+    }
+    for t in out {
+        lines.push(Line::from(span(format!(" {t}"), pal.fg(Role::Dim))));
+    }
+}

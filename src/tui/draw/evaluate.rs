@@ -1,0 +1,181 @@
+//! View 2: the baseline against every round, per metric and per class, with intervals and the plot.
+
+use super::{Canvas, plot, span};
+use crate::config::Role;
+use crate::config::text::{clean, fit, left, right};
+use crate::plan::Outcome;
+use crate::session::{Evaluation, State};
+use crate::tui::app::App;
+use crate::tui::num;
+use ratatui::layout::Rect;
+use ratatui::text::{Line, Span};
+
+/// A round's change of one class in points.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Mover {
+    pub class: usize,
+    pub base: f64,
+    pub now: f64,
+}
+
+/// Classes by how much they moved, the worst first.
+pub fn movers(base: &Evaluation, now: &Evaluation) -> Vec<Mover> {
+    let rate = |(c, n): (usize, usize)| if n > 0 { c as f64 / n as f64 } else { f64::NAN };
+    let mut out: Vec<Mover> = base
+        .metrics
+        .per_class
+        .iter()
+        .zip(&now.metrics.per_class)
+        .enumerate()
+        .map(|(class, (a, b))| Mover { class, base: rate(*a), now: rate(*b) })
+        .filter(|m| m.base.is_finite() && m.now.is_finite())
+        .collect();
+    out.sort_by(|a, b| (a.now - a.base).total_cmp(&(b.now - b.base)));
+    out
+}
+
+pub fn class_name(state: &State, class: usize) -> String {
+    let named = state.card.as_ref().and_then(|c| {
+        c.data.class_names.get(class).or_else(|| c.model.class_names.as_ref().and_then(|n| n.get(class)))
+    });
+    named.map_or_else(|| format!("class {class}"), |n| clean(n).into_owned())
+}
+
+/// Lines that scroll: the class table.
+pub fn lines(app: &App) -> usize {
+    app.state.baseline().map_or(0, |b| b.metrics.per_class.len())
+}
+
+pub(super) fn draw(c: &mut Canvas<'_>, area: Rect) {
+    let (app, pal) = (c.app, c.pal);
+    let evals: Vec<&Evaluation> = app.state.rounds.iter().filter_map(|r| r.evaluation.as_ref()).collect();
+    if evals.is_empty() {
+        let inner = c.pane(area, vec![span("evaluate", pal.bold(Role::Focus))], true);
+        let p = app.settings.keymap.label(crate::config::Act::Profile);
+        c.put(inner, 1, 2, "no evaluation yet: the baseline is evaluated when the session opens,", pal.fg(Role::Dim));
+        c.put(inner, 2, 2, &format!("every round after its run. {p} profiles; 1 goes back to the layers."), pal.fg(Role::Dim));
+        return;
+    }
+    let table_h = (evals.len() as u16 + 4).clamp(6, area.height.saturating_sub(4).max(6)).min(area.height);
+    let top = Rect { height: table_h, ..area };
+    table(c, top, &evals);
+    let rest = Rect { y: area.y + table_h, height: area.height - table_h, ..area };
+    if rest.height < 3 {
+        return;
+    }
+    let side = if rest.width >= 70 { rest.width / 2 } else { rest.width };
+    classes(c, Rect { width: side, ..rest }, &evals);
+    if side < rest.width {
+        let area = Rect { x: rest.x + side, width: rest.width - side, ..rest };
+        plot::pane(c, area);
+    }
+}
+
+fn table(c: &mut Canvas<'_>, area: Rect, evals: &[&Evaluation]) {
+    let (app, pal) = (c.app, c.pal);
+    let n = evals.first().map_or(0, |e| e.metrics.n);
+    let data = app.state.card.as_ref().map(|c| clean(&c.data.name).into_owned()).unwrap_or_default();
+    let title = vec![
+        span("rounds", pal.bold(Role::Focus)),
+        span(format!(" {n} images of {data}, 95 % intervals"), pal.fg(Role::Dim)),
+    ];
+    let inner = c.pane(area, title, true);
+    let wide = inner.width >= 104;
+    let mut head = format!(" {}{}{}", left("round", 9), right("top-1 %", 8), left("", 16));
+    head.push_str(&format!("{}{}{}", right("change", 7), left("  paired", 18), right("top-5 %", 8)));
+    if wide {
+        head.push_str(&format!("{}{}{}{}", right("loss", 8), right("ms", 8), right("MB", 8), right("MACs M", 9)));
+    }
+    head.push_str("  verdict");
+    c.put(inner, 0, 0, &head, pal.fg(Role::Dim));
+    let base = evals.first().copied();
+    let skip = evals.len().saturating_sub(inner.height.saturating_sub(1) as usize);
+    for (row, e) in evals.iter().enumerate().skip(skip).map(|(i, e)| (i - skip, e)) {
+        let round = app.state.round_at(e.round);
+        let (low, high) = num::wilson(e.metrics.correct, e.metrics.n);
+        let name = if e.round == 0 { "baseline".to_owned() } else { format!("round {}", e.round) };
+        let verdict = round.and_then(|r| r.verdict.as_ref());
+        let rolled = round.is_some_and(|r| r.rolled_back.is_some());
+        let fg = if rolled { pal.fg(Role::Faint) } else { pal.fg(Role::Fg) };
+        let dim = pal.fg(Role::Dim);
+        let mut spans: Vec<Span<'static>> = vec![
+            span(format!(" {}", left(&name, 9)), fg),
+            span(right(&format!("{:.2}", e.metrics.top1 * 100.0), 8), if rolled { fg } else { pal.bold(Role::Fg) }),
+            span(left(&format!("  [{:.2}, {:.2}]", low * 100.0, high * 100.0), 16), dim),
+        ];
+        let change = base.filter(|_| e.round > 0).map(|b| verdict.map_or((e.metrics.top1 - b.metrics.top1) * 100.0, |v| v.d_top1));
+        spans.push(span(right(&change.map_or(String::new(), |d| num::signed(d, 2)), 7), fg));
+        let paired = verdict.map(|v| format!("  [{}, {}]", num::signed(v.d_top1_low, 2), num::signed(v.d_top1_high, 2)));
+        spans.push(span(left(&paired.unwrap_or_default(), 18), dim));
+        spans.push(span(right(&format!("{:.2}", e.metrics.top5 * 100.0), 8), fg));
+        if wide {
+            spans.push(span(right(&format!("{:.4}", e.metrics.loss), 8), fg));
+            spans.push(span(right(&num::ms(e.whole.p50), 8), fg));
+            spans.push(span(right(&num::scaled(e.weight_bytes as f64, 1e6), 8), fg));
+            let macs = e.macs.get(app.settings.mac_convention) as f64;
+            spans.push(span(right(&num::scaled(macs, 1e6), 9), fg));
+        }
+        spans.push(Span::raw("  "));
+        let (glyph, word, role) = match (rolled, verdict.map(|v| v.outcome)) {
+            (true, _) => (pal.glyph("↺ ", ""), "rolled back", Role::RolledBack),
+            (_, Some(Outcome::Accept)) => (pal.glyph("✓ ", ""), "within budget", Role::Good),
+            (_, Some(Outcome::Reject)) => (pal.glyph("✗ ", ""), "outside", Role::Bad),
+            (_, Some(Outcome::Undecided)) => ("? ", "undecided", Role::Warn),
+            (_, None) => ("", "", Role::Dim),
+        };
+        spans.push(span(format!("{glyph}{word}"), pal.fg(role)));
+        if round.is_some_and(|r| r.accepted) {
+            spans.push(span(", accepted", pal.fg(Role::Good)));
+        }
+        c.line(inner, row as u16 + 1, &Line::from(spans));
+    }
+    // What the newest verdict rests on.
+    let lines = evals.len().saturating_sub(skip) as u16 + 1;
+    if let Some(v) = app.state.rounds.iter().rev().find_map(|r| r.verdict.as_ref()) {
+        let mut spans = vec![span(" budget  ", pal.fg(Role::Dim))];
+        for l in &v.lines {
+            let role = match l.outcome {
+                Outcome::Accept => Role::Good,
+                Outcome::Reject => Role::Bad,
+                Outcome::Undecided => Role::Warn,
+            };
+            let text = if l.name == "drop" {
+                format!("drop {:.2} of {:.2}   ", l.measured, l.target)
+            } else {
+                format!("{} {} of {}   ", clean(&l.name), num::factor(l.measured), num::factor(l.target))
+            };
+            spans.push(span(text, pal.fg(role)));
+        }
+        if !v.lines.is_empty() {
+            c.line(inner, lines, &Line::from(spans));
+        }
+    }
+}
+
+fn classes(c: &mut Canvas<'_>, area: Rect, evals: &[&Evaluation]) {
+    let (app, pal) = (c.app, c.pal);
+    let (Some(base), Some(now)) = (evals.first(), evals.last()) else { return };
+    let title = if now.round == 0 { "classes, baseline".to_owned() } else { format!("classes, round {} against baseline", now.round) };
+    let inner = c.pane(area, vec![span(title, pal.fg(Role::Title))], false);
+    let all = movers(base, now);
+    let worst = all.iter().map(|m| (m.now - m.base).abs()).fold(0.0, f64::max).max(0.01);
+    let name_w = (inner.width as usize).saturating_sub(36).clamp(8, 24);
+    for (row, m) in all.iter().skip(app.scroll).take(inner.height as usize).enumerate() {
+        let d = (m.now - m.base) * 100.0;
+        let role = match d {
+            d if d < -0.05 => Role::Bad,
+            d if d > 0.05 => Role::Good,
+            _ => Role::Dim,
+        };
+        let mut spans = vec![
+            span(format!(" {}", left(&fit(&class_name(&app.state, m.class), name_w), name_w)), pal.fg(Role::Fg)),
+            span(format!(" {:>6.1}", m.base * 100.0), pal.fg(Role::Dim)),
+        ];
+        if now.round > 0 {
+            spans.push(span(format!(" {} {:>5.1}", pal.glyph("→", "->"), m.now * 100.0), pal.fg(Role::Fg)));
+            spans.push(span(format!(" {:>6} ", num::signed(d, 1)), pal.fg(role)));
+            spans.push(span(pal.bar(d.abs() / 100.0 / worst, 8), pal.fg(role)));
+        }
+        c.line(inner, row as u16, &Line::from(spans));
+    }
+}

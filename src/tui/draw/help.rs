@@ -1,0 +1,77 @@
+//! The help: every key from the keymap, every command, the glyphs.
+
+use super::{Canvas, span};
+use crate::config::text::left;
+use crate::config::{ACTS, Role};
+use crate::plan::Status;
+use crate::tui::app::App;
+use crate::tui::command_line::COMMANDS;
+use crate::tui::palette::status_word;
+use ratatui::layout::Rect;
+use ratatui::text::{Line, Span};
+
+/// All lines, for any width.
+pub fn lines(app: &App) -> Vec<Line<'static>> {
+    let pal = &app.palette;
+    let mut out: Vec<Line<'static>> = Vec::new();
+    let mut section = "";
+    for spec in ACTS {
+        if spec.section != section {
+            section = spec.section;
+            if !out.is_empty() {
+                out.push(Line::default());
+            }
+            out.push(Line::from(span(format!(" {section}"), pal.bold(Role::Title))));
+        }
+        let keys: Vec<String> = app.settings.keymap.keys(spec.act).iter().map(ToString::to_string).collect();
+        let keys = if keys.is_empty() { "-".to_owned() } else { keys.join(" ") };
+        out.push(Line::from(vec![
+            span(format!("  {}", left(&keys, 16)), pal.bold(Role::Key)),
+            span(spec.long.to_owned(), pal.fg(Role::Fg)),
+        ]));
+    }
+    out.push(Line::default());
+    out.push(Line::from(span(" Command line", pal.bold(Role::Title))));
+    for cmd in COMMANDS {
+        out.push(Line::from(vec![
+            span(format!("  :{}", left(&format!("{} {}", cmd.name, cmd.args), 44)), pal.fg(Role::Key)),
+            span(cmd.about.to_owned(), pal.fg(Role::Fg)),
+        ]));
+    }
+    out.push(Line::default());
+    out.push(Line::from(span(" Marks", pal.bold(Role::Title))));
+    let statuses = [
+        None,
+        Some(Status::Proposed),
+        Some(Status::Edited),
+        Some(Status::Approved),
+        Some(Status::Vetoed),
+        Some(Status::Applied),
+        Some(Status::RolledBack),
+    ];
+    let mut marks: Vec<Span<'static>> = vec![Span::raw("  ")];
+    for s in statuses {
+        marks.push(span(format!("{} {}  ", pal.status_glyph(s), status_word(s)), pal.fg(pal.status_role(s))));
+    }
+    out.push(Line::from(marks));
+    let follower = pal.glyph("┊", ":");
+    let stale = pal.glyph("†", "'");
+    out.push(Line::from(span(
+        format!("  {follower} moves with its group   ~ expected, not measured   {stale} measured before the last change"),
+        pal.fg(Role::Dim),
+    )));
+    out
+}
+
+pub(super) fn draw(c: &mut Canvas<'_>, body: Rect, scroll: usize) {
+    let (app, pal) = (c.app, c.pal);
+    c.clear(body);
+    let inner = c.pane(body, vec![span("help", pal.bold(Role::Focus))], true);
+    let all = lines(app);
+    for (i, l) in all.iter().skip(scroll).take(inner.height as usize).enumerate() {
+        c.line(inner, i as u16, l);
+    }
+    let more = all.len().saturating_sub(scroll + inner.height as usize);
+    let text = if more > 0 { format!("{more} more lines below; any other key closes") } else { "any other key closes".into() };
+    c.legend(body, vec![span(text, pal.fg(Role::Dim))]);
+}

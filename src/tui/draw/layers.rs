@@ -1,0 +1,460 @@
+//! The heatmap: one row a layer, folded by block; figures with heat, sensitivity as a sparkline, the plan with glyphs.
+
+use super::{Canvas, span};
+use crate::config::Role;
+use crate::config::text::{fit_end, left, right, width};
+use crate::plan::{Action, Status, Target};
+use crate::tui::app::{Pane, Shown};
+use crate::tui::list::{RowRef, SortKey};
+use crate::tui::num;
+use crate::tui::table::{Figures, Table, macs_of};
+use ratatui::layout::Rect;
+use ratatui::style::{Modifier, Style};
+use ratatui::text::{Line, Span};
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Col {
+    P50,
+    Share,
+    Memory,
+    Macs,
+    Params,
+    Sens,
+    Plan,
+    /// p50 of a round.
+    History(usize),
+}
+
+impl Col {
+    fn width(self) -> u16 {
+        match self {
+            Col::P50 | Col::Memory => 7,
+            Col::Macs | Col::Params => 7,
+            Col::Share => 8,
+            Col::Sens => 6,
+            Col::Plan => 12,
+            Col::History(_) => 6,
+        }
+    }
+
+    fn title(self) -> String {
+        match self {
+            Col::P50 => "p50 ms".into(),
+            Col::Share => "share".into(),
+            Col::Memory => "mem MB".into(),
+            Col::Macs => "MACs M".into(),
+            Col::Params => "params".into(),
+            Col::Sens => "sens".into(),
+            Col::Plan => "plan".into(),
+            Col::History(0) => "base".into(),
+            Col::History(r) => format!("r{r}"),
+        }
+    }
+
+    fn sorts(self) -> Option<SortKey> {
+        match self {
+            Col::P50 => Some(SortKey::P50),
+            Col::Share => Some(SortKey::Share),
+            Col::Memory => Some(SortKey::Memory),
+            Col::Macs => Some(SortKey::Macs),
+            Col::Params => Some(SortKey::Params),
+            Col::Sens => Some(SortKey::Sensitivity),
+            Col::Plan | Col::History(_) => None,
+        }
+    }
+}
+
+/// The columns that fit, the least important left out first, so that names keep `name` columns.
+fn columns(room: u16, name: u16, rounds: usize) -> Vec<Col> {
+    let mut cols = vec![Col::P50, Col::Share, Col::Memory, Col::Macs, Col::Params, Col::Sens, Col::Plan];
+    let total = |cols: &[Col]| cols.iter().map(|c| c.width() + 1).sum::<u16>();
+    for drop in [Col::Params, Col::Share, Col::Memory, Col::Macs, Col::Sens, Col::P50] {
+        if total(&cols) + name > room {
+            cols.retain(|c| *c != drop);
+        }
+    }
+    if total(&cols) + 10 > room {
+        cols.clear();
+    }
+    // What is left over shows earlier rounds.
+    let at = cols.len().saturating_sub(1);
+    for r in (0..rounds).rev().take(6) {
+        if cols.len() >= 7 && total(&cols) + Col::History(r).width() + 1 + name.max(28) <= room {
+            cols.insert(at, Col::History(r));
+        }
+    }
+    cols
+}
+
+/// The largest figures among layers and among blocks: heat's scales, a column each.
+#[derive(Default, Clone, Copy)]
+struct Scale {
+    p50: f64,
+    bytes: f64,
+    macs: f64,
+    params: f64,
+    share: f64,
+}
+
+impl Scale {
+    fn of<'a>(rows: impl Iterator<Item = &'a Figures>, conv: crate::graph::MacConvention) -> Scale {
+        rows.fold(Scale::default(), |s, f| Scale {
+            p50: s.p50.max(f.p50.unwrap_or(0.0)),
+            bytes: s.bytes.max(f.bytes as f64),
+            macs: s.macs.max(macs_of(f, conv) as f64),
+            params: s.params.max(f.params as f64),
+            share: s.share.max(f.share.unwrap_or(0.0)),
+        })
+    }
+}
+
+pub(super) fn draw(c: &mut Canvas<'_>, area: Rect) {
+    let (app, pal) = (c.app, c.pal);
+    let focused = app.pane == Pane::Layers;
+    let title_style = if focused { pal.bold(Role::Focus) } else { pal.fg(Role::Title) };
+    let mut title = vec![span("layers", title_style)];
+    let arrow = if app.list.reverse { pal.glyph("↑", "^") } else { pal.glyph("↓", "v") };
+    title.push(span(format!(" {} {arrow}", app.list.sort.label()), pal.fg(Role::Accent)));
+    if app.list.flat {
+        title.push(span(" flat", pal.fg(Role::Dim)));
+    }
+    if !app.list.filter.is_empty() {
+        let n = app.list.shown.iter().filter(|r| matches!(r, RowRef::Layer(_))).count();
+        let words = crate::config::text::fit(&app.list.filter, 24).into_owned();
+        title.push(span(format!(" / {words} ({n})"), pal.bold(Role::Accent)));
+    }
+    let inner = c.pane(area, title, focused);
+    if inner.width < 4 || inner.height == 0 {
+        return;
+    }
+    if app.table.layers.is_empty() {
+        return empty(c, inner);
+    }
+    let t = &app.table;
+    let conv = app.settings.mac_convention;
+    let blocks = Scale::of(t.blocks.iter().map(|b| &b.fig), conv);
+    let layers = Scale::of(t.layers.iter().map(|l| &l.fig), conv);
+    let longest = t.layers.iter().map(|l| width(&l.label) + 4).max().unwrap_or(0);
+    let longest = longest.max(t.blocks.iter().map(|b| width(&b.label) + 7).max().unwrap_or(0)).clamp(12, 22) as u16;
+    let cols = columns(inner.width, longest, if t.layers.iter().any(|l| l.history.len() > 1) { app.state.rounds.len() } else { 0 });
+    let used: u16 = cols.iter().map(|c| c.width() + 1).sum();
+    let name_w = inner.width.saturating_sub(used);
+
+    head(c, inner, &cols, name_w);
+    let body = Rect { y: inner.y + 1, height: inner.height - 1, ..inner };
+    for (row, i) in (app.list.offset..app.list.shown.len()).enumerate().take(body.height as usize) {
+        let Some(r) = app.list.shown.get(i).copied() else { continue };
+        let cursor = i == app.list.cursor;
+        line(c, body, row as u16, r, cursor, &cols, name_w, &blocks, &layers);
+    }
+    if app.list.shown.is_empty() {
+        let key = app.settings.keymap.label(crate::config::Act::Cancel);
+        c.put(body, 1, 2, &format!("no layer matches `{}`; {key} drops the filter", app.list.filter), pal.fg(Role::Dim));
+    }
+    legend(c, area, &layers, t);
+}
+
+fn empty(c: &mut Canvas<'_>, inner: Rect) {
+    let pal = c.pal;
+    let text = if c.app.state.card.is_none() {
+        ["the host is loading the model …", "this list fills by itself"]
+    } else {
+        ["no layers to show", "the model's graph holds no convolution, linear, norm or attention"]
+    };
+    for (i, t) in text.iter().enumerate() {
+        c.put(inner, 1 + i as u16, 2, t, pal.fg(Role::Dim));
+    }
+}
+
+fn head(c: &mut Canvas<'_>, inner: Rect, cols: &[Col], name_w: u16) {
+    let pal = c.pal;
+    c.put(inner, 0, 4, "layer", pal.fg(Role::Dim));
+    let mut x = name_w;
+    for col in cols {
+        let style = if col.sorts() == Some(c.app.list.sort) { pal.bold(Role::Accent) } else { pal.fg(Role::Dim) };
+        let w = col.width() as usize;
+        let text = match col {
+            Col::Plan | Col::Sens => left(&col.title(), w),
+            _ => right(&col.title(), w),
+        };
+        c.put(inner, 0, x + 1, &text, style);
+        x += col.width() + 1;
+    }
+}
+
+#[allow(clippy::too_many_arguments)]
+fn line(
+    c: &mut Canvas<'_>,
+    body: Rect,
+    row: u16,
+    r: RowRef,
+    cursor: bool,
+    cols: &[Col],
+    name_w: u16,
+    blocks: &Scale,
+    layers: &Scale,
+) {
+    let (app, pal) = (c.app, c.pal);
+    let t = &app.table;
+    let ground = if cursor { pal.cursor() } else { Style::new() };
+    let bold = if cursor { Modifier::BOLD } else { Modifier::empty() };
+    if cursor {
+        let y = Rect { y: body.y + row, height: 1, ..body }.intersection(body);
+        c.buf.set_style(y, ground);
+    }
+    let (fig, spark, history, scale, gone, live) = match r {
+        RowRef::Block(i) => match t.blocks.get(i) {
+            Some(b) => (b.fig, &b.spark, &b.history, blocks, false, false),
+            None => return,
+        },
+        RowRef::Layer(i) => match t.layers.get(i) {
+            Some(l) => (l.fig, &l.spark, &l.history, layers, l.gone, l.live.is_some()),
+            None => return,
+        },
+    };
+    name(c, body, row, r, cursor, name_w);
+    let mut x = name_w;
+    for col in cols {
+        let (w, at) = (col.width() as usize, x + 1);
+        x += col.width() + 1;
+        let conv = app.settings.mac_convention;
+        let heat = |v: f64, most: f64| if most > 0.0 { v / most } else { 0.0 };
+        let cell = match col {
+            Col::P50 => fig.p50.map(|v| (num::ms(v), heat(v, scale.p50))),
+            Col::Memory => Some((num::scaled(fig.bytes as f64, 1e6), heat(fig.bytes as f64, scale.bytes))),
+            Col::Macs => {
+                let m = macs_of(&fig, conv) as f64;
+                Some((num::scaled(m, 1e6), heat(m, scale.macs)))
+            }
+            Col::Params => Some((num::count(fig.params), heat(fig.params as f64, scale.params))),
+            Col::Share => {
+                if let Some(s) = fig.share.filter(|_| !gone) {
+                    let bar = pal.bar(heat(s, scale.share), 3);
+                    c.put(body, row, at, &bar, pal.fg(Role::Bar).patch(ground));
+                    let style = pal.fg(Role::Dim).patch(ground).add_modifier(bold);
+                    c.put(body, row, at + 3, &right(&format!("{:.1}%", s * 100.0), 5), style);
+                }
+                continue;
+            }
+            Col::Sens => {
+                for (k, v) in resample(spark, w).into_iter().enumerate() {
+                    let x = (v / t.sens_scale).max(0.0).sqrt();
+                    let glyph = pal.spark(x).to_string();
+                    let role = if x > 0.7 { Role::Warn } else { Role::Dim };
+                    c.put(body, row, at + k as u16, &glyph, pal.fg(role).patch(ground));
+                }
+                continue;
+            }
+            Col::Plan => {
+                plan(c, body, row, at, r, ground);
+                continue;
+            }
+            Col::History(k) => {
+                if let Some(v) = history.get(*k).copied().flatten() {
+                    c.put(body, row, at, &right(&num::ms(v), w), pal.fg(Role::Dim).patch(ground));
+                }
+                continue;
+            }
+        };
+        let measured = matches!(col, Col::P50);
+        match cell {
+            Some((text, heat)) if !gone => {
+                let density = if pal.wants_density() { pal.density(heat).to_string() } else { " ".to_owned() };
+                let mut style = pal.heat(heat).add_modifier(bold);
+                if pal.wants_density() {
+                    style = style.patch(ground);
+                }
+                // Live figures are italic until the run ends; a figure of an older model is marked.
+                if live && measured {
+                    style = style.add_modifier(Modifier::ITALIC);
+                }
+                let mark = if measured && t.stale { pal.glyph("†", "'") } else { "" };
+                let body_w = w - 1 - mark.chars().count();
+                c.put(body, row, at, &format!("{density}{}{mark}", right(&text, body_w)), style);
+            }
+            _ => c.put(body, row, at, &right(pal.glyph("—", "-"), w), pal.fg(Role::Faint).patch(ground)),
+        }
+    }
+}
+
+fn name(c: &mut Canvas<'_>, body: Rect, row: u16, r: RowRef, cursor: bool, name_w: u16) {
+    let (app, pal) = (c.app, c.pal);
+    let t = &app.table;
+    let ground = if cursor { pal.cursor() } else { Style::new() };
+    let mark = if cursor { pal.glyph("❯", ">") } else { " " };
+    let marked = if app.pane == Pane::Layers { Role::Focus } else { Role::Dim };
+    c.put(body, row, 0, mark, pal.bold(marked).patch(ground));
+    let room = name_w.saturating_sub(1) as usize;
+    match r {
+        RowRef::Block(i) => {
+            let Some(b) = t.blocks.get(i) else { return };
+            let folded = app.list.folded.contains(&b.name) && app.list.filter.is_empty();
+            let fold = if folded { pal.glyph("▸", "+") } else { pal.glyph("▾", "-") };
+            let count = if folded { format!(" ({})", b.layers.len()) } else { String::new() };
+            let text = fit_end(&b.label, room.saturating_sub(2 + count.len())).into_owned();
+            let style = pal.bold(Role::Fg).patch(ground);
+            c.put(body, row, 1, fold, pal.fg(Role::Dim).patch(ground));
+            c.put(body, row, 3, &text, style);
+            c.put(body, row, 3 + width(&text) as u16, &count, pal.fg(Role::Dim).patch(ground));
+        }
+        RowRef::Layer(i) => {
+            let Some(l) = t.layers.get(i) else { return };
+            let nested = l.block.is_some() && !app.list.flat;
+            let (indent, text) = if nested { (4, l.label.clone()) } else { (3, crate::config::text::clean(&l.name).into_owned()) };
+            let text = fit_end(&text, (name_w as usize).saturating_sub(indent as usize)).into_owned();
+            let hit = !app.list.filter.is_empty();
+            let style = match (l.gone, hit, cursor) {
+                (true, _, _) => pal.fg(Role::Faint),
+                (_, _, true) => pal.bold(Role::Fg),
+                (_, true, _) => pal.fg(Role::Accent),
+                _ => pal.fg(Role::Fg),
+            };
+            c.put(body, row, indent, &text, style.patch(ground));
+        }
+    }
+}
+
+/// `n` values that stand for all of `v`, at most one a column.
+fn resample(v: &[f64], n: usize) -> Vec<f64> {
+    if v.len() <= n {
+        return v.to_vec();
+    }
+    (0..n).map(|i| v.get(i * (v.len() - 1) / (n - 1).max(1)).copied().unwrap_or(0.0)).collect()
+}
+
+/// An action in the plan column: `−38%`, `int8`, `drop`.
+pub(super) fn brief(action: &Action, ascii: bool) -> String {
+    match action {
+        Action::Keep => "keep".into(),
+        Action::Prune { ratio, .. } => format!("{}{:.0}%", if ascii { "-" } else { "−" }, ratio * 100.0),
+        Action::Precision { precision } => precision.label().into(),
+        Action::RemoveBlock => "drop".into(),
+    }
+}
+
+fn plan(c: &mut Canvas<'_>, body: Rect, row: u16, at: u16, r: RowRef, ground: Style) {
+    let pal = c.pal;
+    let spans = match r {
+        RowRef::Block(b) => block_plan(c, b),
+        RowRef::Layer(i) => layer_plan(c, i),
+    };
+    let _ = pal;
+    let mut x = at;
+    let end = at + Col::Plan.width();
+    for s in spans {
+        let w = width(&s.content) as u16;
+        if x + w > end + 1 {
+            break;
+        }
+        c.put(body, row, x, &s.content, s.style.patch(ground));
+        x += w;
+    }
+}
+
+fn one(c: &Canvas<'_>, s: &Shown, follower: bool) -> Vec<Span<'static>> {
+    let pal = c.pal;
+    let text = brief(&s.action, pal.ascii);
+    if s.drafting {
+        let style = pal.bold(Role::Edited);
+        return vec![span(format!("{} ~{text}", if follower { pal.glyph("┊", ":") } else { pal.glyph("✎", "e") }), style)];
+    }
+    let role = pal.status_role(s.status);
+    let text = if s.status == Some(Status::Vetoed) { "veto".to_owned() } else { text };
+    if follower {
+        return vec![span(format!("{} {text}", pal.glyph("┊", ":")), pal.fg(Role::Dim))];
+    }
+    vec![span(format!("{} {text}", pal.status_glyph(s.status)), pal.fg(role))]
+}
+
+fn layer_plan(c: &Canvas<'_>, i: usize) -> Vec<Span<'static>> {
+    let (app, pal) = (c.app, c.pal);
+    let Some(l) = app.table.layers.get(i) else { return Vec::new() };
+    let block = l.block.and_then(|b| app.table.blocks.get(b)).map(|b| app.shown(&Target::Block(b.name.clone())));
+    if let Some(s) = block.filter(|s| (s.status.is_some() || s.drafting) && s.action == Action::RemoveBlock && s.status != Some(Status::Vetoed)) {
+        return one(c, &s, true);
+    }
+    let mut parts: Vec<Vec<Span<'static>>> = Vec::new();
+    for t in app.table.targets(l, app.groups()) {
+        let s = app.shown(&t);
+        if s.status.is_none() && !s.drafting {
+            continue;
+        }
+        let follower = matches!(t, Target::Group(_)) && !l.leads;
+        parts.push(one(c, &s, follower));
+    }
+    if parts.is_empty() {
+        let can = l.weighty || l.group.is_some();
+        return if can { vec![span(pal.status_glyph(None), pal.fg(Role::Faint))] } else { Vec::new() };
+    }
+    // Two decisions on one row: the second without its blank.
+    let mut out = Vec::new();
+    for (k, p) in parts.into_iter().enumerate() {
+        for s in p {
+            let text = if k > 0 { format!(" {}", s.content.replacen(' ', "", 1)) } else { s.content.into_owned() };
+            out.push(span(text, s.style));
+        }
+    }
+    let w: usize = out.iter().map(|s| width(&s.content)).sum();
+    if w > Col::Plan.width() as usize {
+        for s in &mut out {
+            s.content = s.content.replacen(' ', "", 1).into();
+        }
+    }
+    out
+}
+
+/// How far a block's decisions are: the least settled status, and settled of all.
+fn block_plan(c: &Canvas<'_>, b: usize) -> Vec<Span<'static>> {
+    let (app, pal) = (c.app, c.pal);
+    let all: Vec<Shown> = app.targets_in_block(b).iter().map(|t| app.shown(t)).filter(|s| s.status.is_some() || s.drafting).collect();
+    if let Some(s) = all.iter().find(|s| matches!(s.target, Target::Block(_))) {
+        return one(c, s, false);
+    }
+    if all.is_empty() {
+        return vec![span(pal.status_glyph(None), pal.fg(Role::Faint))];
+    }
+    let rank = |s: &Shown| match s.status {
+        Some(Status::Proposed | Status::Edited) | None => 0,
+        Some(Status::Vetoed) => 1,
+        Some(Status::Approved) => 2,
+        Some(Status::Applied) => 3,
+        Some(Status::RolledBack) => 4,
+    };
+    let settled = all.iter().filter(|s| rank(s) > 0).count();
+    let worst = all.iter().min_by_key(|s| rank(s)).and_then(|s| s.status);
+    let style = pal.fg(pal.status_role(worst));
+    vec![span(format!("{} {settled}/{}", pal.status_glyph(worst), all.len()), style)]
+}
+
+fn legend(c: &mut Canvas<'_>, area: Rect, layers: &Scale, t: &Table) {
+    let (app, pal) = (c.app, c.pal);
+    let dim = pal.fg(Role::Dim);
+    let mut spans = vec![span("p50 0 ", dim)];
+    for i in 0..=4 {
+        let x = i as f64 / 4.0;
+        let glyph = if pal.wants_density() { pal.density(x).to_string() } else { " ".into() };
+        spans.push(span(format!("{glyph} "), pal.heat(x)));
+    }
+    let most = if layers.p50 > 0.0 { format!(" {} ms", num::ms(layers.p50)) } else { " not measured".to_owned() };
+    spans.push(span(format!("{most} {} {}", pal.glyph("·", "|"), app.palette.theme.heat_name), dim));
+    if t.live_runs > 0 {
+        spans.push(span(format!(" {} live {} runs", pal.glyph("·", "|"), t.live_runs), pal.fg(Role::Accent)));
+    }
+    if app.list.order_held {
+        let s = app.settings.keymap.label(crate::config::Act::Sort);
+        spans.push(span(format!(" {} order held ({s} sorts)", pal.glyph("·", "|")), pal.fg(Role::Warn)));
+    }
+    if t.stale {
+        let round = t.of_round.unwrap_or(0);
+        spans.push(span(format!(" {} measured on round {round}", pal.glyph("†", "'")), pal.fg(Role::Warn)));
+    }
+    let at = Rect { width: area.width, ..area };
+    c.legend(at, spans);
+    let n = app.list.shown.len();
+    if n > 0 && area.width > 60 {
+        let text = format!(" {}/{n} ", app.list.cursor + 1);
+        let x = area.width.saturating_sub(text.len() as u16 + 2);
+        c.put(area, area.height.saturating_sub(1), x, &text, dim);
+    }
+    let _ = Line::default();
+}

@@ -1,0 +1,159 @@
+//! Drawing: reads the app, writes cells, changes nothing.
+//!
+//! Invariants: nothing is written outside its area at any size; a forecast carries `~` and the forecast colour; after
+//! everything is drawn no cell holds a control character.
+
+mod agents;
+mod card;
+mod evaluate;
+mod footer;
+mod header;
+pub mod help;
+mod layers;
+mod plot;
+mod prompt;
+mod text;
+
+use super::app::{App, View};
+use super::layout::{Layout, inside, layout};
+use super::palette::Palette;
+use crate::config::Role;
+use ratatui::Frame;
+use ratatui::buffer::Buffer;
+use ratatui::layout::{Position, Rect};
+use ratatui::style::Style;
+use ratatui::text::{Line, Span};
+use ratatui::widgets::{Block, Borders, Clear, Widget};
+
+/// What a drawing function works with.
+pub(super) struct Canvas<'a> {
+    pub app: &'a App,
+    pub pal: &'a Palette,
+    pub buf: &'a mut Buffer,
+    /// Where the terminal's cursor shall stand, if anywhere.
+    pub caret: Option<Position>,
+}
+
+impl Canvas<'_> {
+    /// Writes a line into row `row` of `area`, cut at its edge.
+    pub fn line(&mut self, area: Rect, row: u16, line: &Line<'_>) {
+        if row < area.height && area.width > 0 {
+            self.buf.set_line(area.x, area.y + row, line, area.width);
+        }
+    }
+
+    /// Writes text at a column of a row.
+    pub fn put(&mut self, area: Rect, row: u16, col: u16, text: &str, style: Style) {
+        if row < area.height && col < area.width {
+            self.buf.set_stringn(area.x + col, area.y + row, text, (area.width - col) as usize, style);
+        }
+    }
+
+    /// A bordered pane with its title; returns the inside.
+    pub fn pane(&mut self, area: Rect, title: Vec<Span<'static>>, focused: bool) -> Rect {
+        if area.width < 2 || area.height < 2 {
+            return Rect { width: 0, height: 0, ..area };
+        }
+        let role = if focused { Role::Focus } else { Role::Border };
+        let mut spans = vec![Span::raw(" ")];
+        spans.extend(title);
+        spans.push(Span::raw(" "));
+        Block::new()
+            .borders(Borders::ALL)
+            .border_set(self.pal.border())
+            .border_style(self.pal.fg(role))
+            .title(Line::from(spans))
+            .render(area, self.buf);
+        inside(area)
+    }
+
+    /// A legend in the bottom border of a pane.
+    pub fn legend(&mut self, area: Rect, spans: Vec<Span<'static>>) {
+        if area.width < 6 || area.height < 2 {
+            return;
+        }
+        let line = Line::from(spans);
+        let w = (line.width() as u16 + 2).min(area.width - 4);
+        let at = Rect { x: area.x + 2, y: area.y + area.height - 1, width: w, height: 1 };
+        self.put(at, 0, 0, " ", Style::new());
+        let rest = Rect { x: at.x + 1, width: w.saturating_sub(1), ..at };
+        self.line(rest, 0, &line);
+        self.put(at, 0, w.saturating_sub(1), " ", Style::new());
+    }
+
+    pub fn clear(&mut self, area: Rect) {
+        Clear.render(area, self.buf);
+        self.buf.set_style(area, self.pal.base());
+    }
+}
+
+pub(super) fn span(text: impl Into<String>, style: Style) -> Span<'static> {
+    Span::styled(text.into(), style)
+}
+
+/// Draws the whole screen.
+pub fn draw(app: &App, frame: &mut Frame<'_>) {
+    let area = frame.area();
+    let caret = draw_on(app, area, frame.buffer_mut());
+    if let Some(p) = caret.filter(|p| area.contains(*p)) {
+        frame.set_cursor_position(p);
+    }
+}
+
+/// Draws on a buffer; returns where the terminal's cursor shall stand.
+pub fn draw_on(app: &App, area: Rect, buf: &mut Buffer) -> Option<Position> {
+    let banners = app.banners();
+    let l: Layout = layout(area, app.view, banners.len() as u16);
+    buf.set_style(area, app.palette.base());
+    let mut c = Canvas { app, pal: &app.palette, buf, caret: None };
+    header::draw(&mut c, &l, &banners);
+    match app.view {
+        View::Review => {
+            layers::draw(&mut c, l.list);
+            if l.tabs {
+                if app.pane == super::app::Pane::Agents {
+                    agents::draw(&mut c, l.agents, true);
+                } else {
+                    card::draw(&mut c, l.card, true);
+                }
+            } else {
+                agents::draw(&mut c, l.agents, false);
+                card::draw(&mut c, l.card, false);
+                plot::pane(&mut c, l.plot);
+            }
+        }
+        View::Evaluate => evaluate::draw(&mut c, l.body),
+        View::Agents => agents::transcripts(&mut c, l.body),
+        View::Timeline => text::timeline(&mut c, l.body),
+        View::Report => text::report(&mut c, l.body),
+    }
+    footer::status(&mut c, l.status);
+    footer::keys(&mut c, l.footer);
+    prompt::draw(&mut c, &l);
+    let caret = c.caret;
+    neutralise(buf, area);
+    caret
+}
+
+/// Lines of the view that scrolls as text.
+pub fn text_lines(app: &App) -> usize {
+    match app.view {
+        View::Timeline => app.state.timeline.len(),
+        View::Report => super::report::markdown(app).lines().count(),
+        View::Evaluate => evaluate::lines(app),
+        View::Review | View::Agents => 0,
+    }
+}
+
+/// The last line of defence: no cell may steer the terminal.
+fn neutralise(buf: &mut Buffer, area: Rect) {
+    for y in area.top()..area.bottom() {
+        for x in area.left()..area.right() {
+            if let Some(cell) = buf.cell_mut((x, y))
+                && cell.symbol().chars().any(char::is_control)
+            {
+                cell.set_symbol("\u{FFFD}");
+            }
+        }
+    }
+}

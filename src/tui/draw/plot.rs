@@ -1,0 +1,144 @@
+//! Accuracy against latency: one point a round, the Pareto line through those that none beats.
+
+use super::{Canvas, span};
+use crate::config::Role;
+use crate::config::text::width;
+use crate::session::State;
+use crate::tui::num;
+use ratatui::layout::Rect;
+
+/// A round's place in the plot.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) struct Point {
+    pub round: u32,
+    /// Factor of the baseline.
+    pub latency: f64,
+    /// 0 to 1.
+    pub top1: f64,
+    pub low: f64,
+    pub high: f64,
+    pub rolled_back: bool,
+    pub pareto: bool,
+}
+
+pub(super) fn points(state: &State) -> Vec<Point> {
+    let Some(base) = state.baseline() else { return Vec::new() };
+    let mut out: Vec<Point> = state
+        .rounds
+        .iter()
+        .filter_map(|r| {
+            let e = r.evaluation.as_ref()?;
+            let base_ms = if e.baseline_ms > 0.0 { e.baseline_ms } else { base.whole.p50 };
+            let latency = if r.number == 0 { 1.0 } else { e.whole.p50 / base_ms };
+            let (low, high) = num::wilson(e.metrics.correct, e.metrics.n);
+            let p = Point {
+                round: r.number,
+                latency,
+                top1: e.metrics.top1,
+                low,
+                high,
+                rolled_back: r.rolled_back.is_some(),
+                pareto: false,
+            };
+            (latency.is_finite() && e.metrics.top1.is_finite()).then_some(p)
+        })
+        .collect();
+    for i in 0..out.len() {
+        let p = out[i].clone();
+        let beaten = out.iter().any(|q| {
+            q.latency <= p.latency && q.top1 >= p.top1 && (q.latency < p.latency || q.top1 > p.top1)
+        });
+        out[i].pareto = !beaten;
+    }
+    out
+}
+
+pub(super) fn pane(c: &mut Canvas<'_>, area: Rect) {
+    let pal = c.pal;
+    if area.height < 5 || area.width < 20 {
+        return;
+    }
+    let inner = c.pane(area, vec![span("accuracy / latency", pal.fg(Role::Title))], false);
+    draw(c, inner);
+}
+
+pub(super) fn draw(c: &mut Canvas<'_>, area: Rect) {
+    let (app, pal) = (c.app, c.pal);
+    let pts = points(&app.state);
+    if pts.is_empty() || area.height < 4 || area.width < 24 {
+        c.put(area, 0, 1, "no evaluation yet", pal.fg(Role::Dim));
+        return;
+    }
+    let budget = app.state.budget;
+    let base = pts[0].top1;
+    let floor = budget.drop.map(|d| base - d / 100.0);
+    let fold = |f: fn(f64, f64) -> f64, v: &mut dyn Iterator<Item = f64>| v.reduce(f).unwrap_or(0.0);
+    let mut x0 = fold(f64::min, &mut pts.iter().map(|p| p.latency).chain(budget.latency)) - 0.05;
+    let mut x1 = fold(f64::max, &mut pts.iter().map(|p| p.latency)) + 0.05;
+    let mut y0 = fold(f64::min, &mut pts.iter().map(|p| p.low).chain(floor));
+    let mut y1 = fold(f64::max, &mut pts.iter().map(|p| p.high));
+    if x1 - x0 < 0.1 {
+        (x0, x1) = (x0 - 0.05, x1 + 0.05);
+    }
+    let pad = ((y1 - y0) * 0.08).max(0.001);
+    (y0, y1) = (y0 - pad, y1 + pad);
+    let axis = 6u16;
+    let plot = Rect { x: area.x + axis, y: area.y, width: area.width - axis, height: area.height - 1 };
+    let col = |x: f64| (((x - x0) / (x1 - x0)) * (plot.width - 1) as f64).round().clamp(0.0, (plot.width - 1) as f64) as u16;
+    let row = |y: f64| (((y1 - y) / (y1 - y0)) * (plot.height - 1) as f64).round().clamp(0.0, (plot.height - 1) as f64) as u16;
+
+    let faint = pal.fg(Role::Faint);
+    for r in 0..plot.height {
+        c.put(plot, r, 0, pal.glyph("│", "|"), faint);
+    }
+    for (i, y) in [y1, (y0 + y1) / 2.0, y0].into_iter().enumerate() {
+        let r = [0, (plot.height - 1) / 2, plot.height - 1][i];
+        c.put(area, r, 0, &format!("{:>5.1}", y * 100.0), pal.fg(Role::Dim));
+    }
+    if let Some(x) = budget.latency.filter(|x| (x0..=x1).contains(x)) {
+        for r in 0..plot.height {
+            c.put(plot, r, col(x), pal.glyph("┆", ":"), pal.fg(Role::Good));
+        }
+    }
+    if let Some(y) = floor.filter(|y| (y0..=y1).contains(y)) {
+        for x in 1..plot.width {
+            c.put(plot, row(y), x, pal.glyph("┄", "-"), pal.fg(Role::Good));
+        }
+    }
+    // The Pareto line, as steps: at a latency, the best accuracy so far.
+    let mut front: Vec<&Point> = pts.iter().filter(|p| p.pareto && !p.rolled_back).collect();
+    front.sort_by(|a, b| a.latency.total_cmp(&b.latency));
+    for w in front.windows(2) {
+        let (a, b) = (w[0], w[1]);
+        let (ca, cb, ra, rb) = (col(a.latency), col(b.latency), row(a.top1), row(b.top1));
+        for x in ca + 1..cb {
+            c.put(plot, ra, x, pal.glyph("╌", "."), pal.fg(Role::Bar));
+        }
+        for r in rb.min(ra) + 1..ra.max(rb) {
+            c.put(plot, r, cb, pal.glyph("╎", "."), pal.fg(Role::Bar));
+        }
+    }
+    for p in &pts {
+        let (x, y) = (col(p.latency), row(p.top1));
+        let role = match (p.rolled_back, p.pareto) {
+            (true, _) => Role::RolledBack,
+            (_, true) => Role::Accent,
+            _ => Role::Dim,
+        };
+        for r in row(p.high)..=row(p.low) {
+            if r != y {
+                c.put(plot, r, x, pal.glyph("╎", ":"), pal.fg(role));
+            }
+        }
+        let glyph = if p.rolled_back { pal.glyph("↺", "<") } else { pal.glyph("●", "o") };
+        c.put(plot, y, x, glyph, pal.bold(role));
+        let label = if p.round == 0 { "base".to_owned() } else { format!("r{}", p.round) };
+        let lx = if x as usize + 2 + width(&label) > plot.width as usize { x.saturating_sub(width(&label) as u16 + 1) } else { x + 2 };
+        c.put(plot, y, lx, &label, pal.fg(role));
+    }
+    let left = format!("{x0:.2}x");
+    let right = format!("latency {x1:.2}x");
+    c.put(area, area.height - 1, axis, &left, pal.fg(Role::Dim));
+    c.put(area, area.height - 1, area.width.saturating_sub(width(&right) as u16), &right, pal.fg(Role::Dim));
+    c.put(area, area.height - 1, 0, "top-1", pal.fg(Role::Dim));
+}

@@ -1,0 +1,96 @@
+//! Dialogs over the screen: a prompt, the command line, a confirmation, the help.
+
+use super::command_line::CommandLine;
+use crate::plan::{DecisionId, Target};
+use crate::session::Command;
+use ratatui::style::Style;
+use tui_textarea::TextArea;
+
+/// What a prompt's text is for.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Ask {
+    Veto(Vec<DecisionId>),
+    Note,
+    /// An exact ratio or number of units.
+    Edit(Target),
+    RollBack,
+    /// Filters as it is typed; holds the filter before.
+    Search(String),
+}
+
+#[derive(Debug, Clone)]
+pub struct Prompt {
+    pub ask: Ask,
+    pub title: String,
+    pub hint: String,
+    pub area: TextArea<'static>,
+}
+
+#[derive(Debug, Clone)]
+pub enum Modal {
+    Prompt(Box<Prompt>),
+    Command(Box<CommandLine>),
+    Confirm { question: String, yes: Command },
+    Help { scroll: usize },
+}
+
+/// A one-line text area with `text` and the cursor behind it.
+pub fn line(text: &str) -> TextArea<'static> {
+    let mut area = TextArea::new(vec![text.to_owned()]);
+    area.set_cursor_line_style(Style::new());
+    area.move_cursor(tui_textarea::CursorMove::End);
+    area
+}
+
+impl Prompt {
+    pub fn new(ask: Ask, title: impl Into<String>, hint: impl Into<String>, text: &str) -> Prompt {
+        Prompt { ask, title: title.into(), hint: hint.into(), area: line(text) }
+    }
+
+    pub fn text(&self) -> String {
+        self.area.lines().join(" ").trim().to_owned()
+    }
+}
+
+/// What an edit prompt's answer means for a group of `size` units: the number of units to keep.
+/// `0.375`, `37.5%` and `-37.5 %` are ratios to remove; `keep 1920` or a whole number above 1 is a number to keep.
+pub fn parse_kept(text: &str, size: usize) -> Result<usize, String> {
+    let t = text.trim().trim_start_matches("keep").trim_start_matches(['-', '−']).trim();
+    let hint = "hint: a ratio to remove such as `0.375` or `37.5%`, or a number to keep such as `1920`";
+    if let Some(p) = t.strip_suffix('%') {
+        let p: f64 = p.trim().parse().map_err(|_| format!("`{text}` is not a percentage; {hint}"))?;
+        if !(0.0..100.0).contains(&p) {
+            return Err(format!("`{text}` would leave nothing; {hint}"));
+        }
+        return Ok((size as f64 * (1.0 - p / 100.0)).round() as usize);
+    }
+    let v: f64 = t.parse().map_err(|_| format!("`{text}` is not a number; {hint}"))?;
+    if v > 1.0 && v.fract() == 0.0 {
+        if v > size as f64 {
+            return Err(format!("there are only {size} units; {hint}"));
+        }
+        return Ok(v as usize);
+    }
+    if !(0.0..1.0).contains(&v) {
+        return Err(format!("a ratio lies from 0 to below 1; {hint}"));
+    }
+    Ok((size as f64 * (1.0 - v)).round() as usize)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn edits_are_understood_as_people_write_them() {
+        for (text, kept) in
+            [("0.375", 1920), ("37.5%", 1920), ("−37.5 %", 1920), ("keep 1920", 1920), ("1920", 1920), ("0", 3072)]
+        {
+            assert_eq!(parse_kept(text, 3072), Ok(kept), "{text}");
+        }
+        for text in ["", "x", "100%", "1.5", "4000", "nan", "inf", "-1e300"] {
+            let e = parse_kept(text, 3072);
+            assert!(e.as_ref().is_err_and(|e| e.contains("hint: ")), "{text}: {e:?}");
+        }
+    }
+}

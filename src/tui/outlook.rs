@@ -1,0 +1,141 @@
+//! How far from the budget: what was measured, and what the plan as it stands is expected to reach.
+//!
+//! Invariant: a measured figure and an expected one are different types, so that no view can mix them up.
+
+use crate::plan::{Budget, Decision, Estimate, Forecast};
+use crate::session::State;
+
+/// Measured against the baseline, by the newest round in force.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub struct Measured {
+    pub round: u32,
+    pub latency: f64,
+    pub macs: f64,
+    pub memory: f64,
+    pub params: f64,
+    /// Points of top-1 against the baseline, with the paired interval when a verdict has one.
+    pub d_top1: f64,
+    pub interval: Option<(f64, f64)>,
+}
+
+/// Expected of a plan, as factors of the original.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub struct Expected {
+    pub latency: Option<Estimate>,
+    pub macs: Option<f64>,
+    pub memory: Option<f64>,
+    pub params: Option<f64>,
+    pub d_top1: Option<Estimate>,
+}
+
+impl Measured {
+    /// `None` before the baseline is evaluated or profiled.
+    pub fn of(state: &State) -> Option<Measured> {
+        let base = state.baseline()?;
+        let e = state.evaluation()?;
+        let ratio = |a: f64, b: f64| if b > 0.0 { a / b } else { f64::NAN };
+        let verdict = state.round_at(e.round).and_then(|r| r.verdict.as_ref());
+        let base_ms = if e.baseline_ms > 0.0 { e.baseline_ms } else { base.whole.p50 };
+        Some(Measured {
+            round: e.round,
+            latency: if e.round == 0 { 1.0 } else { ratio(e.whole.p50, base_ms) },
+            macs: ratio(e.macs.conv_linear as f64, base.macs.conv_linear as f64),
+            memory: ratio(e.weight_bytes as f64, base.weight_bytes as f64),
+            params: ratio(e.params as f64, base.params as f64),
+            d_top1: verdict.map_or((e.metrics.top1 - base.metrics.top1) * 100.0, |v| v.d_top1),
+            interval: verdict.map(|v| (v.d_top1_low, v.d_top1_high)),
+        })
+    }
+}
+
+/// Sums the forecasts that the decisions carry; used when there is no profile to compute them from.
+pub fn summed(state: &State, decisions: &[&Decision]) -> Expected {
+    let all: Vec<Forecast> = decisions.iter().filter_map(|d| d.forecast).collect();
+    let mut sum = Forecast::default();
+    for f in &all {
+        add(&mut sum.d_latency_ms, f.d_latency_ms);
+        add(&mut sum.d_top1, f.d_top1);
+        sum.d_macs += f.d_macs;
+        sum.d_params += f.d_params;
+        sum.d_bytes += f.d_bytes;
+    }
+    let Some(p) = state.profile_of(0) else { return Expected::default() };
+    let of = |d: i64, base: u64| (base > 0).then(|| ((base as f64 + d as f64) / base as f64).max(0.0));
+    let ms = p.whole.p50;
+    let f = |d: f64| (ms + d) / ms;
+    Expected {
+        latency: (ms > 0.0).then(|| Estimate {
+            value: f(sum.d_latency_ms.value),
+            low: f(sum.d_latency_ms.low),
+            high: f(sum.d_latency_ms.high),
+        }),
+        macs: of(sum.d_macs, p.macs.conv_linear),
+        memory: of(sum.d_bytes, p.weight_bytes),
+        params: of(sum.d_params, p.params),
+        d_top1: Some(sum.d_top1),
+    }
+}
+
+fn add(a: &mut Estimate, b: Estimate) {
+    a.value += b.value;
+    a.low += b.low;
+    a.high += b.high;
+}
+
+/// One line of the goal: name, target, and how the figure is written.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Goal {
+    pub name: &'static str,
+    pub target: Option<f64>,
+    /// Accuracy is in points and must not fall below; the others are factors and must not exceed.
+    pub points: bool,
+}
+
+/// The budget's items in screen order; `always` also lists items without a target.
+pub fn goals(budget: &Budget, always: bool) -> Vec<Goal> {
+    let items = [
+        ("latency", budget.latency),
+        ("memory", budget.memory),
+        ("MACs", budget.macs),
+        ("params", budget.params),
+        ("top-1", budget.drop),
+    ];
+    items
+        .into_iter()
+        .filter(|(_, t)| always || t.is_some())
+        .map(|(name, target)| Goal { name, target, points: name == "top-1" })
+        .collect()
+}
+
+/// Whether a figure keeps to its goal; `None` without a target.
+pub fn meets(goal: &Goal, value: f64) -> Option<bool> {
+    let target = goal.target?;
+    Some(if goal.points { value >= -target - 1e-9 } else { value <= target + 1e-9 })
+}
+
+impl Expected {
+    pub fn get(&self, name: &str) -> Option<Estimate> {
+        let exact = |v: f64| Estimate { value: v, low: v, high: v };
+        match name {
+            "latency" => self.latency,
+            "memory" => self.memory.map(exact),
+            "MACs" => self.macs.map(exact),
+            "params" => self.params.map(exact),
+            "top-1" => self.d_top1,
+            _ => None,
+        }
+    }
+}
+
+impl Measured {
+    pub fn get(&self, name: &str) -> Option<f64> {
+        match name {
+            "latency" => Some(self.latency),
+            "memory" => Some(self.memory),
+            "MACs" => Some(self.macs),
+            "params" => Some(self.params),
+            "top-1" => Some(self.d_top1),
+            _ => None,
+        }
+    }
+}

@@ -1,0 +1,143 @@
+//! A screen as an SVG picture: cells to rectangles and text, for the README and for reports.
+//!
+//! Not a terminal emulator: it draws a ratatui [`Buffer`] as it stands.
+
+use super::app::App;
+use crate::config::{Rgb, Role, from_256};
+use ratatui::buffer::Buffer;
+use ratatui::layout::Rect;
+use ratatui::style::{Color, Modifier};
+use std::fmt::Write;
+
+const CELL_W: f64 = 8.4;
+const CELL_H: f64 = 18.0;
+
+/// Draws `app` at `width` x `height` cells and returns the picture.
+pub fn screen(app: &mut App, width: u16, height: u16) -> String {
+    app.size = (width, height);
+    app.settle();
+    let area = Rect::new(0, 0, width, height);
+    let mut buf = Buffer::empty(area);
+    super::draw::draw_on(app, area, &mut buf);
+    let theme = &app.palette.theme;
+    svg(&buf, theme.color(Role::Fg), theme.color(Role::Bg))
+}
+
+/// The buffer as SVG; `fg` and `bg` stand for the terminal's default colours.
+pub fn svg(buf: &Buffer, fg: Rgb, bg: Rgb) -> String {
+    let area = *buf.area();
+    let (w, h) = (area.width as f64 * CELL_W + 16.0, area.height as f64 * CELL_H + 16.0);
+    let mut o = String::new();
+    let _ = write!(
+        o,
+        "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {w:.0} {h:.0}\" width=\"{w:.0}\" height=\"{h:.0}\">\n\
+         <rect width=\"100%\" height=\"100%\" rx=\"8\" fill=\"{}\"/>\n\
+         <g font-family=\"'JetBrains Mono','DejaVu Sans Mono',Menlo,Consolas,monospace\" font-size=\"14\" xml:space=\"preserve\">\n",
+        bg.hex()
+    );
+    for y in area.top()..area.bottom() {
+        let mut x = area.left();
+        while x < area.right() {
+            let Some(cell) = buf.cell((x, y)) else { break };
+            let (cell_fg, cell_bg) = colours(cell.fg, cell.bg, cell.modifier, fg, bg);
+            // One run of cells with the same look.
+            let start = x;
+            let mut text = String::new();
+            while x < area.right() {
+                let Some(c) = buf.cell((x, y)) else { break };
+                if colours(c.fg, c.bg, c.modifier, fg, bg) != (cell_fg, cell_bg) || c.modifier != cell.modifier {
+                    break;
+                }
+                text.push_str(c.symbol());
+                x += crate::config::text::width(c.symbol()).max(1) as u16;
+            }
+            let cells = x - start;
+            let (px, py) = (8.0 + (start - area.left()) as f64 * CELL_W, 8.0 + (y - area.top()) as f64 * CELL_H);
+            if cell_bg != bg {
+                let wide = cells as f64 * CELL_W + 0.3;
+                let _ = writeln!(
+                    o,
+                    "<rect x=\"{px:.1}\" y=\"{py:.1}\" width=\"{wide:.1}\" height=\"{:.1}\" fill=\"{}\"/>",
+                    CELL_H + 0.3,
+                    cell_bg.hex()
+                );
+            }
+            if text.trim().is_empty() {
+                continue;
+            }
+            let mut style = String::new();
+            if cell.modifier.contains(Modifier::BOLD) {
+                style.push_str(" font-weight=\"bold\"");
+            }
+            if cell.modifier.contains(Modifier::ITALIC) {
+                style.push_str(" font-style=\"italic\"");
+            }
+            if cell.modifier.contains(Modifier::CROSSED_OUT) {
+                style.push_str(" text-decoration=\"line-through\"");
+            }
+            if cell.modifier.contains(Modifier::DIM) {
+                style.push_str(" opacity=\"0.65\"");
+            }
+            let _ = writeln!(
+                o,
+                "<text x=\"{px:.1}\" y=\"{:.1}\" textLength=\"{:.1}\" lengthAdjust=\"spacingAndGlyphs\" fill=\"{}\"{style}>{}</text>",
+                py + CELL_H * 0.74,
+                cells as f64 * CELL_W,
+                cell_fg.hex(),
+                escape(&text)
+            );
+        }
+    }
+    o.push_str("</g>\n</svg>\n");
+    o
+}
+
+fn colours(fg: Color, bg: Color, m: Modifier, default_fg: Rgb, default_bg: Rgb) -> (Rgb, Rgb) {
+    let (f, b) = (rgb(fg, default_fg), rgb(bg, default_bg));
+    if m.contains(Modifier::REVERSED) { (b, f) } else { (f, b) }
+}
+
+fn rgb(c: Color, default: Rgb) -> Rgb {
+    match c {
+        Color::Reset => default,
+        Color::Rgb(r, g, b) => Rgb(r, g, b),
+        Color::Indexed(i) => from_256(i),
+        Color::Black => from_256(0),
+        Color::Red => from_256(1),
+        Color::Green => from_256(2),
+        Color::Yellow => from_256(3),
+        Color::Blue => from_256(4),
+        Color::Magenta => from_256(5),
+        Color::Cyan => from_256(6),
+        Color::Gray => from_256(7),
+        Color::DarkGray => from_256(8),
+        Color::LightRed => from_256(9),
+        Color::LightGreen => from_256(10),
+        Color::LightYellow => from_256(11),
+        Color::LightBlue => from_256(12),
+        Color::LightMagenta => from_256(13),
+        Color::LightCyan => from_256(14),
+        Color::White => from_256(15),
+    }
+}
+
+fn escape(text: &str) -> String {
+    text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use ratatui::style::Style;
+
+    #[test]
+    fn cells_become_escaped_text_and_coloured_rectangles() {
+        let mut buf = Buffer::empty(Rect::new(0, 0, 6, 1));
+        buf.set_string(0, 0, "a<b", Style::new().fg(Color::Rgb(1, 2, 3)));
+        buf.set_string(3, 0, "模", Style::new().bg(Color::Indexed(196)));
+        let s = svg(&buf, Rgb(255, 255, 255), Rgb(0, 0, 0));
+        assert!(s.contains(">a&lt;b</text>") && s.contains("#010203"), "{s}");
+        assert!(s.contains("fill=\"#ff0000\"") && s.contains('模'), "{s}");
+        assert_eq!(s.matches("<svg").count(), 1);
+    }
+}

@@ -1,0 +1,191 @@
+//! The session as Markdown, and any pane as plain text: what is copied is what is shown, with whole tables.
+
+use super::app::{App, Pane, View};
+use super::list::RowRef;
+use super::num;
+use super::palette::status_word;
+use super::table::macs_of;
+use crate::config::text::{clean, clean_lines};
+use crate::plan::{Action, Status};
+use crate::session::action_text as describe_action;
+use std::fmt::Write;
+
+/// The report: model, budget, rounds, decisions in force, refused ones, movers, layers.
+pub fn markdown(app: &App) -> String {
+    let s = &app.state;
+    let mut o = String::new();
+    let Some(card) = &s.card else { return "# paring\n\nno session yet\n".into() };
+    let cell = |t: &str| clean(t).replace('|', "\\|");
+    let _ = writeln!(o, "# {}\n", cell(&card.model.name));
+    let _ = writeln!(o, "- model `{}`, {} classes, BLAKE3 `{}`", cell(&card.model.source.display().to_string()), card.model.classes, cell(&card.model.hash));
+    let _ = writeln!(o, "- evaluated on {} ({} images), calibrated on {} ({} images)", cell(&card.data.name), card.data.images, cell(&card.calib.name), card.calib.images);
+    if card.calib_is_eval {
+        let _ = writeln!(o, "- **calibration images are evaluation images: accuracy figures are flattered**");
+    }
+    let _ = writeln!(o, "- {}, {} threads, batch {}, seed {}, paring {}", cell(&card.device), card.threads, card.batch, card.seed, cell(&card.version));
+    let budget = s.budget.to_string();
+    let _ = writeln!(o, "- budget {}\n", if budget.is_empty() { "none".to_owned() } else { format!("`{budget}`") });
+
+    let _ = writeln!(o, "## Rounds\n");
+    let _ = writeln!(o, "| round | top-1 % | change (95 %) | top-5 % | loss | ms | MB | MACs M | params | verdict |");
+    let _ = writeln!(o, "| --- | --- | --- | --- | --- | --- | --- | --- | --- | --- |");
+    for r in &s.rounds {
+        let Some(e) = &r.evaluation else { continue };
+        let change = r.verdict.as_ref().map_or(String::new(), |v| {
+            format!("{} [{}, {}]", num::signed(v.d_top1, 2), num::signed(v.d_top1_low, 2), num::signed(v.d_top1_high, 2))
+        });
+        let verdict = match (&r.rolled_back, &r.verdict) {
+            (Some(why), _) => format!("rolled back: {}", cell(why)),
+            (None, Some(v)) => format!("{:?}{}", v.outcome, if r.accepted { ", accepted" } else { "" }).to_lowercase(),
+            (None, None) => String::new(),
+        };
+        let _ = writeln!(
+            o,
+            "| {} | {:.2} | {change} | {:.2} | {:.4} | {} | {} | {} | {} | {verdict} |",
+            if r.number == 0 { "baseline".to_owned() } else { r.number.to_string() },
+            e.metrics.top1 * 100.0,
+            e.metrics.top5 * 100.0,
+            e.metrics.loss,
+            num::ms(e.whole.p50),
+            num::scaled(e.weight_bytes as f64, 1e6),
+            num::scaled(e.macs.get(app.settings.mac_convention) as f64, 1e6),
+            num::count(e.params),
+        );
+    }
+    decisions(app, &mut o, &cell);
+    repairs(app, &mut o, &cell);
+    layers(app, &mut o, &cell);
+    o
+}
+
+fn decisions(app: &App, o: &mut String, cell: &dyn Fn(&str) -> String) {
+    let s = &app.state;
+    let newest = s.newest();
+    if newest.is_empty() {
+        return;
+    }
+    let _ = writeln!(o, "\n## Decisions\n");
+    let _ = writeln!(o, "| target | action | status | author | why |");
+    let _ = writeln!(o, "| --- | --- | --- | --- | --- |");
+    for d in newest {
+        let mut why = cell(&d.rationale);
+        if let Some(r) = d.veto_reason.as_deref().filter(|r| !r.is_empty()) {
+            why = format!("vetoed: {}", cell(r));
+        }
+        let mut action = describe_action(&d.action);
+        if let Some(from) = d.edited_from.as_ref().filter(|_| d.status != Status::RolledBack) {
+            let _ = write!(action, " (proposed {})", describe_action(from));
+        }
+        if matches!(d.action, Action::RemoveBlock) {
+            action = "remove".into();
+        }
+        let _ = writeln!(
+            o,
+            "| {} | {action} | {} | {} | {why} |",
+            cell(&d.target.to_string()),
+            status_word(Some(d.status)),
+            cell(&d.author.to_string())
+        );
+    }
+    if !s.constraints.is_empty() {
+        let _ = writeln!(o, "\n{} constraints bind later proposals.", s.constraints.len());
+    }
+}
+
+fn repairs(app: &App, o: &mut String, cell: &dyn Fn(&str) -> String) {
+    for r in app.state.rounds.iter().filter(|r| !r.repairs.is_empty()) {
+        let _ = writeln!(o, "\n## Repairs of round {}\n", r.number);
+        let _ = writeln!(o, "| step | loss before | after | kept | s |");
+        let _ = writeln!(o, "| --- | --- | --- | --- | --- |");
+        for p in &r.repairs {
+            let kept = if p.kept { "yes" } else { "reverted" };
+            let _ = writeln!(o, "| {} | {:.4} | {:.4} | {kept} | {:.1} |", cell(&p.name), p.loss_before, p.loss_after, p.seconds);
+        }
+    }
+}
+
+fn layers(app: &App, o: &mut String, cell: &dyn Fn(&str) -> String) {
+    let t = &app.table;
+    if t.layers.is_empty() {
+        return;
+    }
+    let of = t.of_round.map_or("not measured".to_owned(), |r| if r == 0 { "the original".into() } else { format!("round {r}") });
+    let _ = writeln!(o, "\n## Layers ({of})\n");
+    let _ = writeln!(o, "| layer | kind | p50 ms | share % | MB | MACs M | params | kernel |");
+    let _ = writeln!(o, "| --- | --- | --- | --- | --- | --- | --- | --- |");
+    for l in t.layers.iter().filter(|l| !l.gone) {
+        let _ = writeln!(
+            o,
+            "| {} | {} | {} | {} | {} | {} | {} | {} |",
+            cell(&l.name),
+            cell(&l.kind),
+            l.fig.p50.map_or("—".into(), num::ms),
+            l.fig.share.map_or("—".into(), |s| format!("{:.1}", s * 100.0)),
+            num::scaled(l.fig.bytes as f64, 1e6),
+            num::scaled(macs_of(&l.fig, app.settings.mac_convention) as f64, 1e6),
+            num::count(l.fig.params),
+            cell(&l.kernel)
+        );
+    }
+}
+
+impl App {
+    /// The text of the pane that has the keys, for copying.
+    pub fn pane_text(&self) -> String {
+        match (self.view, self.pane) {
+            (View::Review, Pane::Layers) => {
+                let mut o = String::new();
+                for r in &self.list.shown {
+                    let (name, f) = match r {
+                        RowRef::Block(b) => match self.table.blocks.get(*b) {
+                            Some(b) => (b.label.clone(), b.fig),
+                            None => continue,
+                        },
+                        RowRef::Layer(i) => match self.table.layers.get(*i) {
+                            Some(l) => (format!("  {}", clean(&l.name)), l.fig),
+                            None => continue,
+                        },
+                    };
+                    let _ = writeln!(
+                        o,
+                        "{name}\t{}\t{}\t{}\t{}",
+                        f.p50.map_or("-".into(), num::ms),
+                        num::scaled(f.bytes as f64, 1e6),
+                        num::scaled(macs_of(&f, self.settings.mac_convention) as f64, 1e6),
+                        num::count(f.params)
+                    );
+                }
+                o
+            }
+            (View::Review, Pane::Agents) | (View::Agents, _) => {
+                let mut o = String::new();
+                for t in &self.turns {
+                    let _ = writeln!(o, "## {} {}", t.role, t.model);
+                    for (reasoning, text) in &t.pieces {
+                        let _ = writeln!(o, "{}{text}", if *reasoning { "(reasoning) " } else { "" });
+                    }
+                }
+                o
+            }
+            (View::Review, Pane::Decision) => {
+                let mut o = String::new();
+                for s in self.row_shown() {
+                    let _ = writeln!(o, "{}: {} ({})", clean(&s.target.to_string()), describe_action(&s.action), status_word(s.status));
+                    if let Some(d) = s.id.and_then(|id| self.state.decision(id)) {
+                        let _ = writeln!(o, "  by {}: {}", clean(&d.author.to_string()), clean_lines(&d.rationale));
+                    }
+                }
+                o
+            }
+            (View::Timeline, _) => {
+                let mut o = String::new();
+                for e in &self.state.timeline {
+                    let undone = if e.undone { " (undone)" } else { "" };
+                    let _ = writeln!(o, "{}\t{}\t{}{undone}", e.seq, num::clock(e.at_ms), clean(&e.text));
+                }
+                o
+            }
+            (View::Evaluate | View::Report, _) => markdown(self),
+        }
+    }
+}

@@ -1,0 +1,223 @@
+//! The loop: wait for input or messages, drain all there are, settle, draw once. No tick: an idle screen does nothing.
+
+use super::app::{App, Effect, Exit, Level};
+use super::update::Input;
+use super::{draw, term};
+use crate::config::Settings;
+use crate::host::client::{Client, Messages};
+use crossterm::event::{Event, EventStream, MouseEventKind};
+use crossterm::{execute, queue, terminal};
+use futures::{FutureExt, StreamExt};
+use ratatui::Terminal;
+use ratatui::backend::CrosstermBackend;
+use std::io::{self, BufWriter, Stdout, Write};
+use std::time::{SystemTime, UNIX_EPOCH};
+use tokio::signal::unix::{Signal, SignalKind, signal};
+
+/// Why the screen could not be.
+#[derive(Debug, thiserror::Error)]
+pub enum TuiError {
+    #[error("standard output is not a terminal; hint: `paring run --json` works without one")]
+    NotATerminal,
+    #[error("the terminal could not be set up: {0}; hint: try another TERM")]
+    Setup(#[source] io::Error),
+    #[error("the terminal could not be written: {0}; hint: the session keeps running, `paring attach` comes back")]
+    Write(#[source] io::Error),
+}
+
+type Screen = Terminal<CrosstermBackend<BufWriter<Stdout>>>;
+
+/// Milliseconds since the Unix epoch.
+fn now_ms() -> i64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_millis() as i64)
+}
+
+/// Shows the session until the engineer leaves or something ends it. The terminal is restored on every way out.
+pub async fn run(client: Client, messages: Messages, settings: Settings) -> Result<Exit, TuiError> {
+    use std::io::IsTerminal;
+    if !io::stdout().is_terminal() {
+        return Err(TuiError::NotATerminal);
+    }
+    let mut signals = Signals::new().map_err(TuiError::Setup)?;
+    let guard = term::Guard::new(&mut io::stdout()).map_err(TuiError::Setup)?;
+    let backend = CrosstermBackend::new(BufWriter::with_capacity(1 << 16, io::stdout()));
+    let mut screen = Terminal::new(backend).map_err(TuiError::Setup)?;
+    let size = screen.size().map(|s| (s.width, s.height)).unwrap_or((80, 24));
+    let app = App::new(settings, size);
+    let ended = Loop { app, client, messages, sync: true }.turn(&mut screen, &mut signals).await;
+    drop(guard);
+    match ended {
+        Ok(exit) => Ok(exit),
+        Err(e) if term::is_gone(&e) => Ok(Exit::TerminalGone),
+        Err(e) => Err(TuiError::Write(e)),
+    }
+}
+
+struct Signals {
+    hangup: Signal,
+    terminate: Signal,
+    interrupt: Signal,
+    resume: Signal,
+}
+
+impl Signals {
+    fn new() -> io::Result<Signals> {
+        Ok(Signals {
+            hangup: signal(SignalKind::hangup())?,
+            terminate: signal(SignalKind::terminate())?,
+            interrupt: signal(SignalKind::interrupt())?,
+            resume: signal(SignalKind::from_raw(libc::SIGCONT))?,
+        })
+    }
+}
+
+struct Loop {
+    app: App,
+    client: Client,
+    messages: Messages,
+    sync: bool,
+}
+
+impl Loop {
+    async fn turn(mut self, screen: &mut Screen, signals: &mut Signals) -> io::Result<Exit> {
+        self.sync = self.app.settings.sync_update;
+        let mut events = EventStream::new();
+        let mut host_open = true;
+        self.paint(screen)?;
+        loop {
+            let mut effects = Vec::new();
+            tokio::select! {
+                biased;
+                _ = signals.hangup.recv() => return Ok(Exit::TerminalGone),
+                _ = signals.terminate.recv() => return Ok(Exit::Signal(libc::SIGTERM)),
+                _ = signals.interrupt.recv() => return Ok(Exit::Signal(libc::SIGINT)),
+                _ = signals.resume.recv() => {
+                    term::enter(&mut io::stdout())?;
+                    self.repaint(screen)?;
+                }
+                event = events.next() => {
+                    self.app.now_ms = now_ms();
+                    let mut next = event;
+                    loop {
+                        match next {
+                            Some(Ok(e)) => effects.extend(self.input(e)),
+                            Some(Err(e)) if term::is_gone(&e) => return Ok(Exit::TerminalGone),
+                            Some(Err(e)) => return Err(e),
+                            None => return Ok(Exit::TerminalGone),
+                        }
+                        // A key is answered at once; only what is already there is drained with it.
+                        match events.next().now_or_never() {
+                            Some(more) => next = more,
+                            None => break,
+                        }
+                    }
+                }
+                message = self.messages.recv(), if host_open => {
+                    self.app.now_ms = now_ms();
+                    match message {
+                        Some(m) => effects.extend(self.app.host(m)),
+                        None => {
+                            host_open = false;
+                            effects.push(Effect::Quit(Exit::HostGone("the host closed the connection".into())));
+                        }
+                    }
+                }
+            }
+            // Whatever else has arrived meanwhile belongs to the same frame.
+            let mut budget = 4096;
+            while budget > 0 && host_open {
+                let Some(m) = self.messages.try_recv() else { break };
+                effects.extend(self.app.host(m));
+                budget -= 1;
+            }
+            let mut redraw = false;
+            for e in effects {
+                if let Some(exit) = self.effect(e, screen, &mut redraw)? {
+                    return Ok(exit);
+                }
+            }
+            if redraw {
+                self.repaint(screen)?;
+            } else if self.app.dirty {
+                self.paint(screen)?;
+            }
+        }
+    }
+
+    fn input(&mut self, event: Event) -> Vec<Effect> {
+        match event {
+            Event::Key(k) => self.app.input(Input::Key(k)),
+            Event::Paste(t) => self.app.input(Input::Paste(t)),
+            Event::Resize(w, h) => self.app.input(Input::Resize(w, h)),
+            Event::Mouse(m) => match m.kind {
+                MouseEventKind::ScrollDown => self.app.input(Input::Wheel(3)),
+                MouseEventKind::ScrollUp => self.app.input(Input::Wheel(-3)),
+                _ => Vec::new(),
+            },
+            Event::FocusGained | Event::FocusLost => Vec::new(),
+        }
+    }
+
+    fn effect(&mut self, e: Effect, screen: &mut Screen, redraw: &mut bool) -> io::Result<Option<Exit>> {
+        match e {
+            Effect::Send(command) => {
+                if let Err(e) = self.client.post(command) {
+                    self.app.say(Level::Bad, e.to_string());
+                }
+            }
+            Effect::Yank(text) => {
+                let out = screen.backend_mut();
+                out.write_all(term::osc52(&text).as_bytes())?;
+                Write::flush(out)?;
+                let file = std::env::temp_dir().join(format!("paring-copy-{}.txt", std::process::id()));
+                match write_private(&file, &text) {
+                    Ok(()) => self.app.say(Level::Good, format!("sent to the clipboard, and written to {}", file.display())),
+                    Err(e) => self.app.say(Level::Warn, format!("sent to the clipboard; no file: {e}")),
+                }
+            }
+            Effect::Write { path, text } => {
+                let path = if path.is_empty() { "paring-report.md".to_owned() } else { path };
+                match std::fs::write(&path, text) {
+                    Ok(()) => self.app.say(Level::Good, format!("wrote {path}")),
+                    Err(e) => self.app.say(Level::Bad, format!("`{path}` could not be written: {e}; hint: try another path")),
+                }
+            }
+            Effect::Suspend => {
+                term::suspend(&mut io::stdout())?;
+                *redraw = true;
+            }
+            Effect::Repaint => *redraw = true,
+            Effect::Quit(exit) => return Ok(Some(exit)),
+        }
+        Ok(None)
+    }
+
+    fn repaint(&mut self, screen: &mut Screen) -> io::Result<()> {
+        screen.autoresize()?;
+        let size = screen.size()?;
+        self.app.size = (size.width, size.height);
+        screen.clear()?;
+        self.paint(screen)
+    }
+
+    fn paint(&mut self, screen: &mut Screen) -> io::Result<()> {
+        self.app.settle();
+        self.app.dirty = false;
+        if self.sync {
+            queue!(screen.backend_mut(), terminal::BeginSynchronizedUpdate)?;
+        }
+        let drawn = screen.draw(|f| draw::draw(&self.app, f)).map(|_| ());
+        if self.sync {
+            execute!(screen.backend_mut(), terminal::EndSynchronizedUpdate)?;
+        }
+        drawn
+    }
+}
+
+/// Writes a file that only we may read: copied text may hold prompts and paths.
+fn write_private(path: &std::path::Path, text: &str) -> io::Result<()> {
+    use std::os::unix::fs::OpenOptionsExt;
+    let _ = std::fs::remove_file(path);
+    let mut f = std::fs::OpenOptions::new().write(true).create_new(true).mode(0o600).open(path)?;
+    f.write_all(text.as_bytes())
+}

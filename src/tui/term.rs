@@ -1,0 +1,85 @@
+//! The terminal: one way in, one way back, whatever ends us.
+//!
+//! Invariants: [`restore`] may run any number of times, from a panic or a signal, and never panics; a write error is
+//! reported, not unwrapped.
+
+use crossterm::{cursor, event, execute, queue, style, terminal};
+use std::io::{self, Write};
+use std::sync::atomic::{AtomicBool, Ordering};
+
+/// Whether the terminal is ours now.
+static OWNED: AtomicBool = AtomicBool::new(false);
+
+/// Takes the terminal: raw mode, alternate screen, bracketed paste.
+pub fn enter(out: &mut impl Write) -> io::Result<()> {
+    terminal::enable_raw_mode()?;
+    OWNED.store(true, Ordering::SeqCst);
+    execute!(out, terminal::EnterAlternateScreen, event::EnableBracketedPaste, cursor::Hide)
+}
+
+/// Gives the terminal back as it was. Errors are of no use to anyone here: the terminal may be gone.
+pub fn restore() {
+    if !OWNED.swap(false, Ordering::SeqCst) {
+        return;
+    }
+    let mut out = io::stdout();
+    let _ = queue!(
+        out,
+        terminal::EndSynchronizedUpdate,
+        style::ResetColor,
+        event::DisableBracketedPaste,
+        terminal::LeaveAlternateScreen,
+        cursor::Show
+    );
+    let _ = out.flush();
+    let _ = terminal::disable_raw_mode();
+}
+
+/// Restores the terminal when dropped, and before a panic's message is printed.
+pub struct Guard(());
+
+impl Guard {
+    pub fn new(out: &mut impl Write) -> io::Result<Guard> {
+        static HOOK: std::sync::Once = std::sync::Once::new();
+        HOOK.call_once(|| {
+            let before = std::panic::take_hook();
+            std::panic::set_hook(Box::new(move |info| {
+                restore();
+                before(info);
+            }));
+        });
+        let guard = Guard(());
+        enter(out)?;
+        Ok(guard)
+    }
+}
+
+impl Drop for Guard {
+    fn drop(&mut self) {
+        restore();
+    }
+}
+
+/// Stops this process as Ctrl-Z does, and comes back when it is continued.
+pub fn suspend(out: &mut impl Write) -> io::Result<()> {
+    restore();
+    // SAFETY: raising a signal in our own process group has no memory effects.
+    unsafe {
+        libc::kill(0, libc::SIGTSTP);
+    }
+    enter(out)
+}
+
+/// The OSC 52 sequence that asks the terminal to put `text` on the clipboard.
+pub fn osc52(text: &str) -> String {
+    use base64::Engine;
+    format!("\x1b]52;c;{}\x07", base64::engine::general_purpose::STANDARD.encode(text))
+}
+
+/// Whether an error means that the terminal is gone for good.
+pub fn is_gone(e: &io::Error) -> bool {
+    let gone = [libc::EIO, libc::ENXIO, libc::EBADF, libc::ENOTTY, libc::ENODEV];
+    e.kind() == io::ErrorKind::BrokenPipe
+        || e.kind() == io::ErrorKind::UnexpectedEof
+        || e.raw_os_error().is_some_and(|n| gone.contains(&n))
+}

@@ -1,0 +1,612 @@
+//! From keys to effects: dispatch through the keymap, dialogs first. Deciding is in `decide.rs`.
+
+use super::app::{App, Effect, Exit, Level, Pane, View};
+use super::command_line::{CommandLine, Line, parse};
+use super::decide::sorted;
+use super::layout::{self, list_rows};
+use super::list::{RowRef, SortKey};
+use super::modal::{Ask, Modal, Prompt, parse_kept};
+use crate::config::{Act, ColorLevel, Key, Theme};
+use crate::plan::{Action, Constraint, Limit, Target};
+use crate::session::{Command, Proposer};
+use crossterm::event::{KeyCode, KeyEvent, KeyEventKind, KeyModifiers};
+
+/// What a terminal sends.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Input {
+    Key(KeyEvent),
+    Paste(String),
+    Resize(u16, u16),
+    /// The wheel, lines down.
+    Wheel(i16),
+}
+
+impl App {
+    /// Takes one input. Call [`App::settle`] once after a batch of them.
+    pub fn input(&mut self, input: Input) -> Vec<Effect> {
+        self.dirty = true;
+        match input {
+            Input::Resize(w, h) => {
+                self.size = (w, h);
+                vec![Effect::Repaint]
+            }
+            Input::Key(k) if k.kind == KeyEventKind::Release => Vec::new(),
+            Input::Key(k) => self.key(k),
+            Input::Paste(text) => {
+                let text = crate::config::text::clean(&text).into_owned();
+                match &mut self.modal {
+                    Some(Modal::Prompt(p)) => drop(p.area.insert_str(&text)),
+                    Some(Modal::Command(c)) => drop(c.area.insert_str(&text)),
+                    Some(Modal::Confirm { .. } | Modal::Help { .. }) | None => {}
+                }
+                self.live_search();
+                Vec::new()
+            }
+            Input::Wheel(by) => {
+                let act = if by > 0 { Act::Down } else { Act::Up };
+                (0..by.unsigned_abs()).flat_map(|_| self.act(act)).collect()
+            }
+        }
+    }
+
+    fn key(&mut self, k: KeyEvent) -> Vec<Effect> {
+        if self.modal.is_some() {
+            return self.modal_key(k);
+        }
+        match self.settings.keymap.act(Key::of(&k)) {
+            Some(act) => {
+                self.message = None;
+                self.act(act)
+            }
+            None => {
+                let help = self.settings.keymap.label(Act::Help);
+                self.say(Level::Info, format!("no meaning for `{}` here; {help} lists the keys", Key::of(&k)));
+                Vec::new()
+            }
+        }
+    }
+
+    fn modal_key(&mut self, k: KeyEvent) -> Vec<Effect> {
+        let Some(modal) = &mut self.modal else { return Vec::new() };
+        let ctrl = k.modifiers.contains(KeyModifiers::CONTROL);
+        let leave = k.code == KeyCode::Esc || (ctrl && k.code == KeyCode::Char('c'));
+        match modal {
+            Modal::Help { scroll } => {
+                match k.code {
+                    KeyCode::Down | KeyCode::Char('j') => *scroll += 1,
+                    KeyCode::Up | KeyCode::Char('k') => *scroll = scroll.saturating_sub(1),
+                    KeyCode::PageDown | KeyCode::Char(' ') => *scroll += 10,
+                    KeyCode::PageUp => *scroll = scroll.saturating_sub(10),
+                    KeyCode::Home | KeyCode::Char('g') => *scroll = 0,
+                    KeyCode::End | KeyCode::Char('G') => *scroll = usize::MAX / 2,
+                    _ => self.modal = None,
+                }
+                self.clamp_help();
+                Vec::new()
+            }
+            Modal::Confirm { yes, .. } => {
+                let command = yes.clone();
+                self.modal = None;
+                match k.code {
+                    KeyCode::Char('y' | 'Y') | KeyCode::Enter => self.command(command),
+                    _ => {
+                        self.say(Level::Info, "left as it was");
+                        Vec::new()
+                    }
+                }
+            }
+            Modal::Prompt(p) => {
+                if leave {
+                    if let Ask::Search(before) = &p.ask {
+                        self.list.filter = before.clone();
+                        self.refilter();
+                    }
+                    self.modal = None;
+                    return Vec::new();
+                }
+                if k.code == KeyCode::Enter {
+                    let p = p.clone();
+                    self.modal = None;
+                    return self.answer(*p);
+                }
+                p.area.input(k);
+                self.live_search();
+                Vec::new()
+            }
+            Modal::Command(c) => {
+                let themes = self.settings.theme_dir.clone();
+                match k.code {
+                    _ if leave => self.modal = None,
+                    KeyCode::Enter => {
+                        let text = c.text();
+                        self.modal = None;
+                        return self.line(&text);
+                    }
+                    KeyCode::Tab | KeyCode::Down => c.cycle(true),
+                    KeyCode::BackTab | KeyCode::Up => c.cycle(false),
+                    KeyCode::Backspace if c.text().is_empty() => self.modal = None,
+                    _ => {
+                        c.area.input(k);
+                        c.complete(themes.as_deref());
+                    }
+                }
+                Vec::new()
+            }
+        }
+    }
+
+    fn live_search(&mut self) {
+        let text = match &self.modal {
+            Some(Modal::Prompt(p)) if matches!(p.ask, Ask::Search(_)) => p.text(),
+            _ => return,
+        };
+        self.list.filter = text;
+        self.refilter();
+    }
+
+    pub(super) fn refilter(&mut self) {
+        let rows = list_rows(&self.layout());
+        self.list.show(&self.table, rows);
+        self.outlook_stale = true;
+    }
+
+    fn clamp_help(&mut self) {
+        let lines = super::draw::help::lines(self).len();
+        let height = layout::inside(self.layout().body).height as usize;
+        if let Some(Modal::Help { scroll }) = &mut self.modal {
+            *scroll = (*scroll).min(lines.saturating_sub(height));
+        }
+    }
+
+    fn answer(&mut self, p: Prompt) -> Vec<Effect> {
+        let text = p.text();
+        match p.ask {
+            Ask::Veto(ids) => self.command(Command::Veto { ids, reason: text }),
+            Ask::Note if text.is_empty() => Vec::new(),
+            Ask::Note => self.command(Command::Note { text }),
+            Ask::RollBack => self.command(Command::RollBack { reason: text }),
+            Ask::Search(_) => {
+                self.last_words = text;
+                Vec::new()
+            }
+            Ask::Edit(target) => {
+                let Some(group) = self.group(target.name()) else { return Vec::new() };
+                match parse_kept(&text, group.size) {
+                    Ok(kept) => {
+                        let ratio = group.ratio_of(group.kept_at(group.ratio_of(kept)));
+                        let mut effects = self.set_draft(target, Action::Prune { ratio, kept: Vec::new() });
+                        effects.extend(self.commit());
+                        effects
+                    }
+                    Err(e) => {
+                        self.say(Level::Bad, e);
+                        Vec::new()
+                    }
+                }
+            }
+        }
+    }
+
+    /// Sends a command, or says why not.
+    pub(super) fn command(&mut self, command: Command) -> Vec<Effect> {
+        if !self.connected {
+            self.say(Level::Bad, "no host yet");
+            return Vec::new();
+        }
+        if !self.has_pen() && !matches!(command, Command::TakePen) {
+            let key = self.settings.keymap.label(Act::TakePen);
+            self.draft = None;
+            self.say(Level::Warn, format!("you are watching; {key} takes the pen"));
+            return Vec::new();
+        }
+        vec![Effect::Send(command)]
+    }
+
+    /// Does what a key asks for.
+    pub fn act(&mut self, act: Act) -> Vec<Effect> {
+        let text_view = self.view != View::Review || self.pane == Pane::Agents;
+        match act {
+            Act::Down | Act::Up | Act::PageDown | Act::PageUp | Act::Top | Act::Bottom if text_view => {
+                self.scroll_text(act);
+                Vec::new()
+            }
+            Act::Down | Act::Up if self.pane == Pane::Decision => {
+                let n = self.row_shown().len();
+                self.card = if act == Act::Down { (self.card + 1).min(n.saturating_sub(1)) } else { self.card.saturating_sub(1) };
+                self.outlook_stale = true;
+                Vec::new()
+            }
+            Act::Down => self.go(1),
+            Act::Up => self.go(-1),
+            Act::PageDown => self.go(self.page()),
+            Act::PageUp => self.go(-self.page()),
+            Act::Top => self.go(isize::MIN / 2),
+            Act::Bottom => self.go(isize::MAX / 2),
+            Act::NextPane | Act::PrevPane => self.next_pane(act == Act::NextPane),
+            Act::ToggleFold | Act::Unfold | Act::Fold | Act::FoldAll => self.fold(act),
+            Act::Sort | Act::SortReverse | Act::Flat => {
+                match act {
+                    Act::Sort => (self.list.sort, self.list.reverse) = (self.list.sort.next(), false),
+                    Act::SortReverse => self.list.reverse = !self.list.reverse,
+                    _ => self.list.flat = !self.list.flat,
+                }
+                self.resort();
+                Vec::new()
+            }
+            Act::Search => {
+                let before = self.list.filter.clone();
+                let hint = "words of a name or kind; enter keeps the filter, esc drops it";
+                let p = Prompt::new(Ask::Search(before.clone()), "filter", hint, &before);
+                self.modal = Some(Modal::Prompt(Box::new(p)));
+                self.view = View::Review;
+                Vec::new()
+            }
+            Act::NextMatch | Act::PrevMatch => {
+                let words = if self.list.filter.is_empty() { self.last_words.clone() } else { self.list.filter.clone() };
+                let rows = list_rows(&self.layout());
+                if !self.list.find(&self.table, &words, act == Act::NextMatch, rows) {
+                    let key = self.settings.keymap.label(Act::Search);
+                    self.say(Level::Info, format!("no match for `{words}`; {key} searches"));
+                }
+                self.outlook_stale = true;
+                Vec::new()
+            }
+            Act::Approve
+            | Act::Veto
+            | Act::Reopen
+            | Act::Edit
+            | Act::RatioDown
+            | Act::RatioUp
+            | Act::RatioDownFast
+            | Act::RatioUpFast
+            | Act::Precision
+            | Act::RemoveBlock
+            | Act::Confirm
+            | Act::ApproveBlock
+            | Act::ApproveAll => self.decide(act),
+            Act::Note => {
+                let p = Prompt::new(Ask::Note, "note to the agents", "goes into the next prompt", "");
+                self.modal = Some(Modal::Prompt(Box::new(p)));
+                Vec::new()
+            }
+            Act::Undo if self.draft.take().is_some() => {
+                self.outlook_stale = true;
+                Vec::new()
+            }
+            Act::Undo => self.command(Command::Undo),
+            Act::Redo => self.command(Command::Redo),
+            Act::Profile => self.with_commit(Command::Profile),
+            Act::Sense => self.with_commit(Command::Sense),
+            Act::Propose => {
+                let by = if self.settings.llm_url.is_some() { Proposer::Agents } else { Proposer::Planner };
+                self.with_commit(Command::Propose { by })
+            }
+            Act::ProposePlanner => self.with_commit(Command::Propose { by: Proposer::Planner }),
+            Act::Run => self.run(),
+            Act::Accept => self.command(Command::Accept),
+            Act::RollBack => {
+                let p = Prompt::new(Ask::RollBack, "roll back this round", "why? (kept in the journal)", "");
+                self.modal = Some(Modal::Prompt(Box::new(p)));
+                Vec::new()
+            }
+            Act::Export => self.open_line("export "),
+            Act::Interrupt if !self.busy() => {
+                let (q, s) = (self.settings.keymap.label(Act::Detach), ":stop");
+                self.say(Level::Info, format!("nothing is running; {q} detaches, {s} ends the session's host"));
+                Vec::new()
+            }
+            Act::Interrupt => self.command(Command::Cancel),
+            Act::TakePen => self.command(Command::TakePen),
+            Act::Detach => {
+                let mut effects = self.commit();
+                effects.push(Effect::Quit(Exit::Detached));
+                effects
+            }
+            Act::View1 => self.show(View::Review),
+            Act::View2 => self.show(View::Evaluate),
+            Act::View3 => self.show(View::Agents),
+            Act::View4 => self.show(View::Timeline),
+            Act::View5 => self.show(View::Report),
+            Act::Follow => {
+                let s = if self.view == View::Agents { &mut self.full } else { &mut self.brief };
+                s.follow = !s.follow;
+                let follow = s.follow;
+                self.say(Level::Info, if follow { "following the stream" } else { "holding still" });
+                Vec::new()
+            }
+            Act::Yank => vec![Effect::Yank(self.pane_text())],
+            Act::Command => self.open_line(""),
+            Act::Help => {
+                self.modal = Some(Modal::Help { scroll: 0 });
+                Vec::new()
+            }
+            Act::Cancel => {
+                if self.draft.take().is_some() {
+                    self.say(Level::Info, "edit dropped");
+                } else if !self.list.filter.is_empty() {
+                    self.list.filter.clear();
+                    self.refilter();
+                } else if self.view != View::Review {
+                    self.view = View::Review;
+                } else {
+                    self.pane = Pane::Layers;
+                }
+                self.outlook_stale = true;
+                Vec::new()
+            }
+            Act::Redraw => vec![Effect::Repaint],
+            Act::Suspend => vec![Effect::Suspend],
+        }
+    }
+
+    fn open_line(&mut self, text: &str) -> Vec<Effect> {
+        let line = CommandLine::new(text, self.settings.theme_dir.as_deref());
+        self.modal = Some(Modal::Command(Box::new(line)));
+        Vec::new()
+    }
+
+    fn show(&mut self, view: View) -> Vec<Effect> {
+        if self.view != view {
+            self.scroll = 0;
+        }
+        self.view = view;
+        Vec::new()
+    }
+
+    fn page(&self) -> isize {
+        list_rows(&self.layout()).saturating_sub(1).max(1) as isize
+    }
+
+    /// Moves the cursor; an edit in progress on the row that is left is kept.
+    fn go(&mut self, by: isize) -> Vec<Effect> {
+        let before = self.list.current();
+        let rows = list_rows(&self.layout());
+        self.list.step(by, rows);
+        if self.list.current() == before {
+            return Vec::new();
+        }
+        self.card = 0;
+        self.outlook_stale = true;
+        self.commit()
+    }
+
+    fn next_pane(&mut self, forward: bool) -> Vec<Effect> {
+        if self.view != View::Review {
+            let i = View::ALL.iter().position(|v| *v == self.view).unwrap_or(0);
+            let n = View::ALL.len();
+            return self.show(View::ALL[(i + if forward { 1 } else { n - 1 }) % n]);
+        }
+        self.pane = match (self.pane, forward) {
+            (Pane::Layers, true) | (Pane::Decision, false) => Pane::Agents,
+            (Pane::Agents, true) | (Pane::Layers, false) => Pane::Decision,
+            (Pane::Decision, true) | (Pane::Agents, false) => Pane::Layers,
+        };
+        self.outlook_stale = true;
+        Vec::new()
+    }
+
+    fn fold(&mut self, act: Act) -> Vec<Effect> {
+        let Some(row) = self.list.current() else { return Vec::new() };
+        let block = match row {
+            RowRef::Block(b) => Some(b),
+            RowRef::Layer(i) => self.table.layers.get(i).and_then(|l| l.block).filter(|_| !self.list.flat),
+        };
+        let name = block.and_then(|b| self.table.blocks.get(b)).map(|b| b.name.clone());
+        let Some(name) = name.or_else(|| (act == Act::FoldAll).then(String::new)) else { return Vec::new() };
+        let folded = self.list.folded.contains(&name);
+        match act {
+            Act::ToggleFold if folded => drop(self.list.folded.remove(&name)),
+            Act::ToggleFold | Act::Fold => drop(self.list.folded.insert(name)),
+            Act::Unfold if folded => drop(self.list.folded.remove(&name)),
+            Act::Unfold => return if matches!(row, RowRef::Block(_)) { self.go(1) } else { Vec::new() },
+            _ if self.list.folded.is_empty() => {
+                self.list.folded = self.table.blocks.iter().map(|b| b.name.clone()).collect();
+            }
+            _ => self.list.folded.clear(),
+        }
+        let mut effects = Vec::new();
+        let before = self.list.current();
+        self.refilter();
+        if self.list.current() != before {
+            effects = self.commit();
+        }
+        effects
+    }
+
+    fn resort(&mut self) {
+        let rows = list_rows(&self.layout());
+        self.list.resort(&self.table, self.settings.mac_convention, rows);
+    }
+
+    fn scroll_text(&mut self, act: Act) {
+        let l = self.layout();
+        if self.view == View::Review || self.view == View::Agents {
+            let h = if self.view == View::Review { layout::inside(l.agents) } else { layout::inside(l.body) }.height as usize;
+            let s = if self.view == View::Review { &mut self.brief } else { &mut self.full };
+            match act {
+                Act::Up => s.up(1, h),
+                Act::Down => s.down(1),
+                Act::PageUp => s.up(h.saturating_sub(1), h),
+                Act::PageDown => s.down(h.saturating_sub(1)),
+                Act::Top => s.top(h),
+                _ => s.down(usize::MAX),
+            }
+            return;
+        }
+        let h = layout::inside(l.body).height as usize;
+        let most = super::draw::text_lines(self).saturating_sub(h);
+        self.scroll = match act {
+            Act::Up => self.scroll.saturating_sub(1),
+            Act::Down => self.scroll + 1,
+            Act::PageUp => self.scroll.saturating_sub(h.saturating_sub(1)),
+            Act::PageDown => self.scroll + h.saturating_sub(1),
+            Act::Top => 0,
+            _ => most,
+        }
+        .min(most);
+    }
+
+    /// Acts on a line of the command line.
+    pub fn line(&mut self, text: &str) -> Vec<Effect> {
+        let line = match parse(text) {
+            Ok(l) => l,
+            Err(e) => {
+                self.say(Level::Bad, e);
+                return Vec::new();
+            }
+        };
+        match line {
+            Line::Empty => Vec::new(),
+            Line::Accept => self.act(Act::Accept),
+            Line::Budget(budget) => self.command(Command::SetBudget { budget }),
+            Line::Colors(word) => {
+                self.palette.level = match word.as_str() {
+                    "truecolor" => ColorLevel::True,
+                    "256" => ColorLevel::Ansi256,
+                    "16" => ColorLevel::Ansi16,
+                    _ => ColorLevel::None,
+                };
+                vec![Effect::Repaint]
+            }
+            Line::Detach => self.act(Act::Detach),
+            Line::Export(path) => self.command(Command::Export { path, format: "safetensors".into() }),
+            Line::Filter(words) => {
+                self.list.filter = words;
+                self.refilter();
+                Vec::new()
+            }
+            Line::Freeze(reason) => self.constrain(|t| matches!(t, Target::Group(_) | Target::Block(_)), Limit::Freeze, reason),
+            Line::MaxRatio(ratio, reason) => {
+                self.constrain(|t| matches!(t, Target::Group(_)), Limit::MaxRatio { ratio }, reason)
+            }
+            Line::KeepF32(reason) => self.constrain(|t| matches!(t, Target::Layer(_)), Limit::KeepF32, reason),
+            Line::Lift => {
+                let targets: Vec<Target> = self.list.current().map(|r| self.targets_of(r)).unwrap_or_default();
+                let bound: Vec<Target> =
+                    targets.into_iter().filter(|t| self.state.constraints_on(t).next().is_some()).collect();
+                if bound.is_empty() {
+                    self.say(Level::Info, "no constraint on this row");
+                }
+                bound.into_iter().flat_map(|target| self.command(Command::Unconstrain { target })).collect()
+            }
+            Line::Help => self.act(Act::Help),
+            Line::Interrupt => self.act(Act::Interrupt),
+            Line::Llm(endpoint) => {
+                let (base_url, model) = match endpoint {
+                    Some((url, model)) => (Some(url), model),
+                    None => (None, None),
+                };
+                let effects = self.command(Command::SetLlm { base_url: base_url.clone(), model: model.clone() });
+                if !effects.is_empty() {
+                    let said = base_url.as_deref().map_or("the built-in planner will propose".to_owned(), |u| {
+                        format!("agents use {} at {u}", model.as_deref().unwrap_or("the endpoint's model"))
+                    });
+                    self.say(Level::Good, said);
+                    (self.settings.llm_url, self.settings.llm_model) = (base_url, model);
+                }
+                effects
+            }
+            Line::MacConvention(c) => {
+                self.settings.mac_convention = c;
+                self.resort();
+                Vec::new()
+            }
+            Line::Note(text) => self.command(Command::Note { text }),
+            Line::Pen => self.act(Act::TakePen),
+            Line::Profile => self.act(Act::Profile),
+            Line::Propose(None) => self.act(Act::Propose),
+            Line::Propose(Some(by)) => self.with_commit(Command::Propose { by }),
+            Line::Redo => self.act(Act::Redo),
+            Line::Report(path) => vec![Effect::Write { path, text: super::report::markdown(self) }],
+            Line::RollBack(reason) => self.command(Command::RollBack { reason }),
+            Line::Run => self.act(Act::Run),
+            Line::Sense => self.act(Act::Sense),
+            Line::Sort(word) => {
+                (self.list.sort, self.list.reverse) = (SortKey::parse(&word).unwrap_or(SortKey::P50), false);
+                self.resort();
+                Vec::new()
+            }
+            Line::Stop => {
+                let question = "end the session's host? everything decided is kept".to_owned();
+                self.modal = Some(Modal::Confirm { question, yes: Command::Stop });
+                Vec::new()
+            }
+            Line::Theme(name) => {
+                let mut diagnostics = Vec::new();
+                match Theme::load(&name, self.settings.theme_dir.as_deref(), &mut diagnostics) {
+                    Some(theme) => {
+                        self.palette.theme = theme.clone();
+                        self.settings.theme = theme;
+                        return vec![Effect::Repaint];
+                    }
+                    None => {
+                        let text = diagnostics.first().map(ToString::to_string).unwrap_or_default();
+                        self.say(Level::Bad, text);
+                    }
+                }
+                Vec::new()
+            }
+            Line::Undo => self.act(Act::Undo),
+        }
+    }
+
+    fn constrain(&mut self, fits: impl Fn(&Target) -> bool, limit: Limit, reason: String) -> Vec<Effect> {
+        let target = self.list.current().and_then(|r| self.targets_of(r).into_iter().find(|t| fits(t)));
+        match target {
+            Some(target) => self.command(Command::Constrain { constraint: Constraint { target, limit, reason } }),
+            None => {
+                self.say(Level::Info, "this row has nothing that could be bound so");
+                Vec::new()
+            }
+        }
+    }
+
+    /// Keeps the edit in progress, then sends `command`.
+    pub(super) fn with_commit(&mut self, command: Command) -> Vec<Effect> {
+        let mut effects = self.commit();
+        effects.extend(self.command(command));
+        effects
+    }
+
+    fn run(&mut self) -> Vec<Effect> {
+        if self.state.pending().is_empty() && self.draft.is_none() {
+            let a = self.settings.keymap.label(Act::Approve);
+            self.say(Level::Warn, format!("nothing is approved; {a} approves the row's proposal"));
+            return Vec::new();
+        }
+        self.with_commit(Command::Run)
+    }
+
+    /// Whether a key does something here and now, for the footer.
+    pub fn can(&self, act: Act) -> bool {
+        let review = self.view == View::Review;
+        let shown = || sorted(&self.row_shown());
+        match act {
+            Act::Approve => review && shown().approvable > 0,
+            Act::Veto => review && shown().open + shown().approved > 0,
+            Act::Reopen => review && shown().closed > 0,
+            Act::Edit | Act::RatioDown | Act::RatioUp | Act::RatioDownFast | Act::RatioUpFast => {
+                review && self.row_group().is_some()
+            }
+            Act::Precision => review && self.row_weighty().is_some(),
+            Act::RemoveBlock => review && self.row_block().is_some_and(|b| b.removable),
+            Act::ApproveBlock => review && self.row_block().is_some(),
+            Act::ApproveAll => review && !self.state.open().is_empty(),
+            Act::Undo => self.draft.is_some() || !self.state.undo.is_empty(),
+            Act::Redo => !self.state.redo.is_empty(),
+            Act::Run => !self.busy() && !self.state.pending().is_empty(),
+            Act::Accept | Act::RollBack => self.state.phase == crate::session::Phase::Verdict,
+            Act::Export => self.state.rounds.iter().any(|r| r.artifact.is_some()),
+            Act::Interrupt => self.busy(),
+            Act::TakePen => self.connected && !self.has_pen(),
+            Act::Confirm => review && self.draft.is_some(),
+            Act::ToggleFold => review && self.row_block().is_some(),
+            Act::Cancel => self.draft.is_some() || !self.list.filter.is_empty() || !review,
+            Act::Follow => self.view == View::Agents || (review && self.pane == Pane::Agents),
+            Act::NextMatch | Act::PrevMatch => !self.last_words.is_empty() || !self.list.filter.is_empty(),
+            Act::Sort | Act::SortReverse | Act::Flat | Act::Search | Act::FoldAll => review,
+            Act::Propose | Act::ProposePlanner | Act::Profile | Act::Sense => !self.busy() && self.state.card.is_some(),
+            _ => true,
+        }
+    }
+}
