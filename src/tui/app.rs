@@ -151,8 +151,7 @@ pub struct App {
 
 impl App {
     pub fn new(settings: Settings, size: (u16, u16)) -> App {
-        let palette =
-            Palette { theme: settings.theme.clone(), level: settings.colors, ascii: settings.ascii };
+        let palette = Palette { theme: settings.theme.clone(), level: settings.colors, ascii: settings.ascii };
         let sort = SortKey::parse(&settings.sort).unwrap_or(SortKey::P50);
         App {
             palette,
@@ -296,8 +295,7 @@ impl App {
             | Event::ConstraintLifted { .. }
             | Event::BudgetSet { .. }
             | Event::RunStarted { .. }
-            | Event::Repaired { .. }
-            | Event::VerdictGiven { .. } => {}
+            | Event::Repaired { .. } => {}
             Event::Noted { .. } => self.say(Level::Good, "noted; it goes into the next prompt"),
         }
         effects

@@ -97,7 +97,12 @@ fn review(l: &mut Layout, class: Class) {
 
 /// Inside a bordered pane.
 pub fn inside(r: Rect) -> Rect {
-    Rect { x: r.x + r.width.min(1), y: r.y + r.height.min(1), width: r.width.saturating_sub(2), height: r.height.saturating_sub(2) }
+    Rect {
+        x: r.x + r.width.min(1),
+        y: r.y + r.height.min(1),
+        width: r.width.saturating_sub(2),
+        height: r.height.saturating_sub(2),
+    }
 }
 
 /// Rows of the layer list: inside its border, under the heading.
@@ -117,13 +122,19 @@ mod tests {
                 for view in View::ALL {
                     for banners in 0..3 {
                         let l = layout(area, view, banners);
-                        for r in [l.header, l.phases, l.banners, l.body, l.list, l.agents, l.card, l.plot, l.status, l.footer] {
+                        for r in [
+                            l.header, l.phases, l.banners, l.body, l.list, l.agents, l.card, l.plot, l.status, l.footer,
+                        ] {
                             assert_eq!(r.intersection(area), r, "{r:?} leaves {area:?}");
                         }
                         let rows = l.header.height + l.phases.height + l.banners.height + l.body.height;
                         assert!(rows + l.status.height + l.footer.height <= h);
                         if view == View::Review && !l.tabs {
-                            assert!(!l.list.intersects(l.card) && !l.agents.intersects(l.card) && !l.plot.intersects(l.card));
+                            assert!(
+                                !l.list.intersects(l.card)
+                                    && !l.agents.intersects(l.card)
+                                    && !l.plot.intersects(l.card)
+                            );
                         }
                     }
                 }

@@ -68,11 +68,6 @@ pub fn factor(v: f64) -> String {
     if v.is_finite() { format!("{v:.2}x") } else { "—".into() }
 }
 
-/// A percentage of a part: `37.5 %`.
-pub fn percent(v: f64, decimals: usize) -> String {
-    if v.is_finite() { format!("{:.decimals$} %", v * 100.0) } else { "—".into() }
-}
-
 /// Time left or spent: `8 s`, `3 min`, `1 h 20`.
 pub fn duration(seconds: f64) -> String {
     if !seconds.is_finite() || seconds < 0.0 {
@@ -120,7 +115,10 @@ mod tests {
             assert!(count(10u64.saturating_pow(e) - 1).len() <= 6);
         }
         assert_eq!(count(u64::MAX), "1.8e19");
-        assert_eq!((ms(0.48), ms(1.92), ms(11.02), ms(f64::NAN)), ("0.48".into(), "1.92".into(), "11.0".into(), "—".into()));
+        assert_eq!(
+            (ms(0.48), ms(1.92), ms(11.02), ms(f64::NAN)),
+            ("0.48".into(), "1.92".into(), "11.0".into(), "—".into())
+        );
         assert_eq!((count(64), count(9_408), count(86_567_656)), ("64".into(), "9408".into(), "86.6M".into()));
     }
 

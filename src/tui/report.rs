@@ -17,12 +17,33 @@ pub fn markdown(app: &App) -> String {
     let Some(card) = &s.card else { return "# paring\n\nno session yet\n".into() };
     let cell = |t: &str| clean(t).replace('|', "\\|");
     let _ = writeln!(o, "# {}\n", cell(&card.model.name));
-    let _ = writeln!(o, "- model `{}`, {} classes, BLAKE3 `{}`", cell(&card.model.source.display().to_string()), card.model.classes, cell(&card.model.hash));
-    let _ = writeln!(o, "- evaluated on {} ({} images), calibrated on {} ({} images)", cell(&card.data.name), card.data.images, cell(&card.calib.name), card.calib.images);
+    let _ = writeln!(
+        o,
+        "- model `{}`, {} classes, BLAKE3 `{}`",
+        cell(&card.model.source.display().to_string()),
+        card.model.classes,
+        cell(&card.model.hash)
+    );
+    let _ = writeln!(
+        o,
+        "- evaluated on {} ({} images), calibrated on {} ({} images)",
+        cell(&card.data.name),
+        card.data.images,
+        cell(&card.calib.name),
+        card.calib.images
+    );
     if card.calib_is_eval {
         let _ = writeln!(o, "- **calibration images are evaluation images: accuracy figures are flattered**");
     }
-    let _ = writeln!(o, "- {}, {} threads, batch {}, seed {}, paring {}", cell(&card.device), card.threads, card.batch, card.seed, cell(&card.version));
+    let _ = writeln!(
+        o,
+        "- {}, {} threads, batch {}, seed {}, paring {}",
+        cell(&card.device),
+        card.threads,
+        card.batch,
+        card.seed,
+        cell(&card.version)
+    );
     let budget = s.budget.to_string();
     let _ = writeln!(o, "- budget {}\n", if budget.is_empty() { "none".to_owned() } else { format!("`{budget}`") });
 
@@ -32,7 +53,12 @@ pub fn markdown(app: &App) -> String {
     for r in &s.rounds {
         let Some(e) = &r.evaluation else { continue };
         let change = r.verdict.as_ref().map_or(String::new(), |v| {
-            format!("{} [{}, {}]", num::signed(v.d_top1, 2), num::signed(v.d_top1_low, 2), num::signed(v.d_top1_high, 2))
+            format!(
+                "{} [{}, {}]",
+                num::signed(v.d_top1, 2),
+                num::signed(v.d_top1_low, 2),
+                num::signed(v.d_top1_high, 2)
+            )
         });
         let verdict = match (&r.rolled_back, &r.verdict) {
             (Some(why), _) => format!("rolled back: {}", cell(why)),
@@ -99,7 +125,14 @@ fn repairs(app: &App, o: &mut String, cell: &dyn Fn(&str) -> String) {
         let _ = writeln!(o, "| --- | --- | --- | --- | --- |");
         for p in &r.repairs {
             let kept = if p.kept { "yes" } else { "reverted" };
-            let _ = writeln!(o, "| {} | {:.4} | {:.4} | {kept} | {:.1} |", cell(&p.name), p.loss_before, p.loss_after, p.seconds);
+            let _ = writeln!(
+                o,
+                "| {} | {:.4} | {:.4} | {kept} | {:.1} |",
+                cell(&p.name),
+                p.loss_before,
+                p.loss_after,
+                p.seconds
+            );
         }
     }
 }
@@ -109,7 +142,9 @@ fn layers(app: &App, o: &mut String, cell: &dyn Fn(&str) -> String) {
     if t.layers.is_empty() {
         return;
     }
-    let of = t.of_round.map_or("not measured".to_owned(), |r| if r == 0 { "the original".into() } else { format!("round {r}") });
+    let of = t
+        .of_round
+        .map_or("not measured".to_owned(), |r| if r == 0 { "the original".into() } else { format!("round {r}") });
     let _ = writeln!(o, "\n## Layers ({of})\n");
     let _ = writeln!(o, "| layer | kind | p50 ms | share % | MB | MACs M | params | kernel |");
     let _ = writeln!(o, "| --- | --- | --- | --- | --- | --- | --- | --- |");
@@ -170,7 +205,13 @@ impl App {
             (View::Review, Pane::Decision) => {
                 let mut o = String::new();
                 for s in self.row_shown() {
-                    let _ = writeln!(o, "{}: {} ({})", clean(&s.target.to_string()), describe_action(&s.action), status_word(s.status));
+                    let _ = writeln!(
+                        o,
+                        "{}: {} ({})",
+                        clean(&s.target.to_string()),
+                        describe_action(&s.action),
+                        status_word(s.status)
+                    );
                     if let Some(d) = s.id.and_then(|id| self.state.decision(id)) {
                         let _ = writeln!(o, "  by {}: {}", clean(&d.author.to_string()), clean_lines(&d.rationale));
                     }

@@ -171,7 +171,9 @@ impl Loop {
                 Write::flush(out)?;
                 let file = std::env::temp_dir().join(format!("paring-copy-{}.txt", std::process::id()));
                 match write_private(&file, &text) {
-                    Ok(()) => self.app.say(Level::Good, format!("sent to the clipboard, and written to {}", file.display())),
+                    Ok(()) => {
+                        self.app.say(Level::Good, format!("sent to the clipboard, and written to {}", file.display()))
+                    }
                     Err(e) => self.app.say(Level::Warn, format!("sent to the clipboard; no file: {e}")),
                 }
             }
@@ -179,7 +181,9 @@ impl Loop {
                 let path = if path.is_empty() { "paring-report.md".to_owned() } else { path };
                 match std::fs::write(&path, text) {
                     Ok(()) => self.app.say(Level::Good, format!("wrote {path}")),
-                    Err(e) => self.app.say(Level::Bad, format!("`{path}` could not be written: {e}; hint: try another path")),
+                    Err(e) => {
+                        self.app.say(Level::Bad, format!("`{path}` could not be written: {e}; hint: try another path"))
+                    }
                 }
             }
             Effect::Suspend => {

@@ -212,7 +212,11 @@ impl App {
             }
             Act::Down | Act::Up if self.pane == Pane::Decision => {
                 let n = self.row_shown().len();
-                self.card = if act == Act::Down { (self.card + 1).min(n.saturating_sub(1)) } else { self.card.saturating_sub(1) };
+                self.card = if act == Act::Down {
+                    (self.card + 1).min(n.saturating_sub(1))
+                } else {
+                    self.card.saturating_sub(1)
+                };
                 self.outlook_stale = true;
                 Vec::new()
             }
@@ -242,7 +246,8 @@ impl App {
                 Vec::new()
             }
             Act::NextMatch | Act::PrevMatch => {
-                let words = if self.list.filter.is_empty() { self.last_words.clone() } else { self.list.filter.clone() };
+                let words =
+                    if self.list.filter.is_empty() { self.last_words.clone() } else { self.list.filter.clone() };
                 let rows = list_rows(&self.layout());
                 if !self.list.find(&self.table, &words, act == Act::NextMatch, rows) {
                     let key = self.settings.keymap.label(Act::Search);
@@ -421,7 +426,8 @@ impl App {
     fn scroll_text(&mut self, act: Act) {
         let l = self.layout();
         if self.view == View::Review || self.view == View::Agents {
-            let h = if self.view == View::Review { layout::inside(l.agents) } else { layout::inside(l.body) }.height as usize;
+            let h = if self.view == View::Review { layout::inside(l.agents) } else { layout::inside(l.body) }.height
+                as usize;
             let s = if self.view == View::Review { &mut self.brief } else { &mut self.full };
             match act {
                 Act::Up => s.up(1, h),
@@ -475,7 +481,9 @@ impl App {
                 self.refilter();
                 Vec::new()
             }
-            Line::Freeze(reason) => self.constrain(|t| matches!(t, Target::Group(_) | Target::Block(_)), Limit::Freeze, reason),
+            Line::Freeze(reason) => {
+                self.constrain(|t| matches!(t, Target::Group(_) | Target::Block(_)), Limit::Freeze, reason)
+            }
             Line::MaxRatio(ratio, reason) => {
                 self.constrain(|t| matches!(t, Target::Group(_)), Limit::MaxRatio { ratio }, reason)
             }

@@ -18,7 +18,11 @@ pub(super) fn tab_title(c: &Canvas<'_>, agents: bool) -> Vec<Span<'static>> {
         (true, false) => pal.bold(Role::Title),
         (false, _) => pal.fg(Role::Dim),
     };
-    vec![span("agents", style(agents)), span(pal.glyph(" │ ", " | "), pal.fg(Role::Faint)), span("decision", style(!agents))]
+    vec![
+        span("agents", style(agents)),
+        span(pal.glyph(" │ ", " | "), pal.fg(Role::Faint)),
+        span("decision", style(!agents)),
+    ]
 }
 
 pub(super) fn draw(c: &mut Canvas<'_>, area: Rect, tab: bool) {
@@ -133,7 +137,12 @@ pub(super) fn transcripts(c: &mut Canvas<'_>, area: Rect) {
     let title = vec![
         span("transcripts", pal.bold(Role::Focus)),
         span(
-            format!(" {} turns, {} tokens, {}", app.turns.len(), super::super::num::count(tokens), super::super::num::duration(seconds)),
+            format!(
+                " {} turns, {} tokens, {}",
+                app.turns.len(),
+                super::super::num::count(tokens),
+                super::super::num::duration(seconds)
+            ),
             pal.fg(Role::Dim),
         ),
     ];

@@ -95,7 +95,10 @@ fn block(c: &Canvas<'_>, b: usize, lines: &mut Vec<Line<'static>>) {
     let can = app.targets_of(RowRef::Block(b));
     let text = match can.first().map(|t| app.shown(t)) {
         Some(s) if s.action == Action::RemoveBlock => {
-            format!(" whole block: drop ({})", if s.drafting { "not kept yet: enter keeps it" } else { status_word(s.status) })
+            format!(
+                " whole block: drop ({})",
+                if s.drafting { "not kept yet: enter keeps it" } else { status_word(s.status) }
+            )
         }
         Some(_) => format!(" {} removes the whole block", key(crate::config::Act::RemoveBlock)),
         None => " this block changes the shape, so it cannot be removed".to_owned(),
@@ -140,7 +143,10 @@ fn choice(c: &Canvas<'_>, s: &Shown, selected: bool, width: u16, lines: &mut Vec
             spans.push(span("precision ", pal.fg(Role::Dim)));
             for p in Precision::ALL {
                 if p == now {
-                    spans.push(span(format!("[{}]", p.label()), if s.drafting { pal.bold(Role::Edited) } else { pal.bold(Role::Fg) }));
+                    spans.push(span(
+                        format!("[{}]", p.label()),
+                        if s.drafting { pal.bold(Role::Edited) } else { pal.bold(Role::Fg) },
+                    ));
                 } else {
                     spans.push(span(format!(" {} ", p.label()), pal.fg(Role::Dim)));
                 }
@@ -192,7 +198,11 @@ fn forecast(c: &Canvas<'_>, f: &Shown, width: u16, all: bool, lines: &mut Vec<Li
     let (w1, w2) = if wide { (20, 18) } else { (13, 15) };
     let dim = pal.fg(Role::Dim);
     if own.is_none() && app.expected.is_none() {
-        let text = if base_ms.is_none() { " forecasts come with the first profile" } else { " no plan yet: nothing to forecast" };
+        let text = if base_ms.is_none() {
+            " forecasts come with the first profile"
+        } else {
+            " no plan yet: nothing to forecast"
+        };
         lines.push(Line::from(span(text, dim)));
         return;
     }
@@ -211,7 +221,11 @@ fn forecast(c: &Canvas<'_>, f: &Shown, width: u16, all: bool, lines: &mut Vec<Li
             "latency" => {
                 let e = o.d_latency_ms;
                 let spread = (e.high - e.low).abs() / 2.0;
-                if wide { format!("~{} ms ±{}", signed(e.value, 2), ms(spread)) } else { format!("~{} ms", signed(e.value, 2)) }
+                if wide {
+                    format!("~{} ms ±{}", signed(e.value, 2), ms(spread))
+                } else {
+                    format!("~{} ms", signed(e.value, 2))
+                }
             }
             "memory" => format!("{} MB", signed(o.d_bytes as f64 / 1e6, 2)),
             "MACs" => format!("{} M", signed(o.d_macs as f64 / 1e6, 1)),
@@ -226,7 +240,8 @@ fn forecast(c: &Canvas<'_>, f: &Shown, width: u16, all: bool, lines: &mut Vec<Li
             }
         });
         let show = |e: Option<Estimate>| e.map(|e| if g.points { signed(e.value, 2) } else { factor(e.value) });
-        let (before, after) = (show(app.expected_without.and_then(|e| e.get(g.name))), show(app.expected.and_then(|e| e.get(g.name))));
+        let (before, after) =
+            (show(app.expected_without.and_then(|e| e.get(g.name))), show(app.expected.and_then(|e| e.get(g.name))));
         let arrow = pal.glyph("→", "->");
         let plan = match (before, after) {
             (Some(a), Some(b)) if a != b && own.is_some() => format!("~{a} {arrow} {b}"),
@@ -262,9 +277,15 @@ fn why(c: &Canvas<'_>, f: &Shown, width: u16, lines: &mut Vec<Line<'static>>) {
     let (app, pal) = (c.app, c.pal);
     let room = width.saturating_sub(2) as usize;
     if f.drafting {
-        let (k, d) = (app.settings.keymap.label(crate::config::Act::Confirm), app.settings.keymap.label(crate::config::Act::Cancel));
+        let (k, d) = (
+            app.settings.keymap.label(crate::config::Act::Confirm),
+            app.settings.keymap.label(crate::config::Act::Cancel),
+        );
         let a = app.settings.keymap.label(crate::config::Act::Approve);
-        lines.push(Line::from(span(format!(" {k} keeps this edit, {d} drops it, {a} approves it"), pal.fg(Role::Edited))));
+        lines.push(Line::from(span(
+            format!(" {k} keeps this edit, {d} drops it, {a} approves it"),
+            pal.fg(Role::Edited),
+        )));
     }
     let Some(d) = f.id.and_then(|id| app.state.decision(id)) else { return };
     if let Some(r) = d.veto_reason.as_deref().filter(|r| !r.is_empty()) {

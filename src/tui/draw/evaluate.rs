@@ -53,7 +53,13 @@ pub(super) fn draw(c: &mut Canvas<'_>, area: Rect) {
         let inner = c.pane(area, vec![span("evaluate", pal.bold(Role::Focus))], true);
         let p = app.settings.keymap.label(crate::config::Act::Profile);
         c.put(inner, 1, 2, "no evaluation yet: the baseline is evaluated when the session opens,", pal.fg(Role::Dim));
-        c.put(inner, 2, 2, &format!("every round after its run. {p} profiles; 1 goes back to the layers."), pal.fg(Role::Dim));
+        c.put(
+            inner,
+            2,
+            2,
+            &format!("every round after its run. {p} profiles; 1 goes back to the layers."),
+            pal.fg(Role::Dim),
+        );
         return;
     }
     let table_h = (evals.len() as u16 + 4).clamp(6, area.height.saturating_sub(4).max(6)).min(area.height);
@@ -103,9 +109,12 @@ fn table(c: &mut Canvas<'_>, area: Rect, evals: &[&Evaluation]) {
             span(right(&format!("{:.2}", e.metrics.top1 * 100.0), 8), if rolled { fg } else { pal.bold(Role::Fg) }),
             span(left(&format!("  [{:.2}, {:.2}]", low * 100.0, high * 100.0), 16), dim),
         ];
-        let change = base.filter(|_| e.round > 0).map(|b| verdict.map_or((e.metrics.top1 - b.metrics.top1) * 100.0, |v| v.d_top1));
+        let change = base
+            .filter(|_| e.round > 0)
+            .map(|b| verdict.map_or((e.metrics.top1 - b.metrics.top1) * 100.0, |v| v.d_top1));
         spans.push(span(right(&change.map_or(String::new(), |d| num::signed(d, 2)), 7), fg));
-        let paired = verdict.map(|v| format!("  [{}, {}]", num::signed(v.d_top1_low, 2), num::signed(v.d_top1_high, 2)));
+        let paired =
+            verdict.map(|v| format!("  [{}, {}]", num::signed(v.d_top1_low, 2), num::signed(v.d_top1_high, 2)));
         spans.push(span(left(&paired.unwrap_or_default(), 18), dim));
         spans.push(span(right(&format!("{:.2}", e.metrics.top5 * 100.0), 8), fg));
         if wide {
@@ -155,7 +164,11 @@ fn table(c: &mut Canvas<'_>, area: Rect, evals: &[&Evaluation]) {
 fn classes(c: &mut Canvas<'_>, area: Rect, evals: &[&Evaluation]) {
     let (app, pal) = (c.app, c.pal);
     let (Some(base), Some(now)) = (evals.first(), evals.last()) else { return };
-    let title = if now.round == 0 { "classes, baseline".to_owned() } else { format!("classes, round {} against baseline", now.round) };
+    let title = if now.round == 0 {
+        "classes, baseline".to_owned()
+    } else {
+        format!("classes, round {} against baseline", now.round)
+    };
     let inner = c.pane(area, vec![span(title, pal.fg(Role::Title))], false);
     let all = movers(base, now);
     let worst = all.iter().map(|m| (m.now - m.base).abs()).fold(0.0, f64::max).max(0.01);

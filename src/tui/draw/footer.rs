@@ -60,7 +60,11 @@ fn next_step(c: &Canvas<'_>) -> String {
         return format!("{} measures every layer", key(Act::Profile));
     }
     if s.phase == crate::session::Phase::Verdict {
-        return format!("2 shows the evaluation; {} accepts the round, {} rolls it back", key(Act::Accept), key(Act::RollBack));
+        return format!(
+            "2 shows the evaluation; {} accepts the round, {} rolls it back",
+            key(Act::Accept),
+            key(Act::RollBack)
+        );
     }
     let (open, pending) = (s.open().len(), s.pending().len());
     match (open, pending) {
@@ -77,10 +81,35 @@ fn next_step(c: &Canvas<'_>) -> String {
 fn wanted(view: View, pane: Pane) -> Vec<Act> {
     use Act::*;
     match (view, pane) {
-        (View::Review, Pane::Agents) => vec![Interrupt, Follow, Top, Bottom, Note, NextPane, Propose, Yank, Command, Help],
+        (View::Review, Pane::Agents) => {
+            vec![Interrupt, Follow, Top, Bottom, Note, NextPane, Propose, Yank, Command, Help]
+        }
         (View::Review, _) => vec![
-            TakePen, Confirm, Cancel, Approve, Veto, Edit, RatioDown, Precision, Reopen, ApproveBlock, ApproveAll, Run, Accept,
-            RollBack, Interrupt, Propose, Undo, RemoveBlock, Note, Search, Sort, NextPane, Command, Detach, Help,
+            TakePen,
+            Confirm,
+            Cancel,
+            Approve,
+            Veto,
+            Edit,
+            RatioDown,
+            Precision,
+            Reopen,
+            ApproveBlock,
+            ApproveAll,
+            Run,
+            Accept,
+            RollBack,
+            Interrupt,
+            Propose,
+            Undo,
+            RemoveBlock,
+            Note,
+            Search,
+            Sort,
+            NextPane,
+            Command,
+            Detach,
+            Help,
         ],
         (View::Evaluate, _) => vec![Accept, RollBack, Export, View1, Yank, Command, Detach, Help],
         (View::Agents, _) => vec![Interrupt, Follow, PageUp, PageDown, Note, Yank, View1, Command, Help],

@@ -67,7 +67,10 @@ fn totals(c: &Canvas<'_>, bar: usize) -> Vec<Span<'static>> {
     let (app, pal) = (c.app, c.pal);
     let mut wanted = goals(&app.state.budget, false);
     if wanted.is_empty() {
-        wanted = goals(&app.state.budget, true).into_iter().filter(|g| ["latency", "memory", "top-1"].contains(&g.name)).collect();
+        wanted = goals(&app.state.budget, true)
+            .into_iter()
+            .filter(|g| ["latency", "memory", "top-1"].contains(&g.name))
+            .collect();
     }
     if !wanted.iter().any(|g| g.points) {
         wanted.push(Goal { name: "top-1", target: None, points: true });

@@ -57,7 +57,9 @@ pub fn lines(app: &App) -> Vec<Line<'static>> {
     let follower = pal.glyph("┊", ":");
     let stale = pal.glyph("†", "'");
     out.push(Line::from(span(
-        format!("  {follower} moves with its group   ~ expected, not measured   {stale} measured before the last change"),
+        format!(
+            "  {follower} moves with its group   ~ expected, not measured   {stale} measured before the last change"
+        ),
         pal.fg(Role::Dim),
     )));
     out
@@ -72,6 +74,7 @@ pub(super) fn draw(c: &mut Canvas<'_>, body: Rect, scroll: usize) {
         c.line(inner, i as u16, l);
     }
     let more = all.len().saturating_sub(scroll + inner.height as usize);
-    let text = if more > 0 { format!("{more} more lines below; any other key closes") } else { "any other key closes".into() };
+    let text =
+        if more > 0 { format!("{more} more lines below; any other key closes") } else { "any other key closes".into() };
     c.legend(body, vec![span(text, pal.fg(Role::Dim))]);
 }

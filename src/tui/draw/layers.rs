@@ -136,7 +136,11 @@ pub(super) fn draw(c: &mut Canvas<'_>, area: Rect) {
     let layers = Scale::of(t.layers.iter().map(|l| &l.fig), conv);
     let longest = t.layers.iter().map(|l| width(&l.label) + 4).max().unwrap_or(0);
     let longest = longest.max(t.blocks.iter().map(|b| width(&b.label) + 7).max().unwrap_or(0)).clamp(12, 22) as u16;
-    let cols = columns(inner.width, longest, if t.layers.iter().any(|l| l.history.len() > 1) { app.state.rounds.len() } else { 0 });
+    let cols = columns(
+        inner.width,
+        longest,
+        if t.layers.iter().any(|l| l.history.len() > 1) { app.state.rounds.len() } else { 0 },
+    );
     let used: u16 = cols.iter().map(|c| c.width() + 1).sum();
     let name_w = inner.width.saturating_sub(used);
 
@@ -149,7 +153,13 @@ pub(super) fn draw(c: &mut Canvas<'_>, area: Rect) {
     }
     if app.list.shown.is_empty() {
         let key = app.settings.keymap.label(crate::config::Act::Cancel);
-        c.put(body, 1, 2, &format!("no layer matches `{}`; {key} drops the filter", app.list.filter), pal.fg(Role::Dim));
+        c.put(
+            body,
+            1,
+            2,
+            &format!("no layer matches `{}`; {key} drops the filter", app.list.filter),
+            pal.fg(Role::Dim),
+        );
     }
     legend(c, area, &layers, t);
 }
@@ -300,7 +310,8 @@ fn name(c: &mut Canvas<'_>, body: Rect, row: u16, r: RowRef, cursor: bool, name_
         RowRef::Layer(i) => {
             let Some(l) = t.layers.get(i) else { return };
             let nested = l.block.is_some() && !app.list.flat;
-            let (indent, text) = if nested { (4, l.label.clone()) } else { (3, crate::config::text::clean(&l.name).into_owned()) };
+            let (indent, text) =
+                if nested { (4, l.label.clone()) } else { (3, crate::config::text::clean(&l.name).into_owned()) };
             let text = fit_end(&text, (name_w as usize).saturating_sub(indent as usize)).into_owned();
             let hit = !app.list.filter.is_empty();
             let style = match (l.gone, hit, cursor) {
@@ -356,7 +367,10 @@ fn one(c: &Canvas<'_>, s: &Shown, follower: bool) -> Vec<Span<'static>> {
     let text = brief(&s.action, pal.ascii);
     if s.drafting {
         let style = pal.bold(Role::Edited);
-        return vec![span(format!("{} ~{text}", if follower { pal.glyph("┊", ":") } else { pal.glyph("✎", "e") }), style)];
+        return vec![span(
+            format!("{} ~{text}", if follower { pal.glyph("┊", ":") } else { pal.glyph("✎", "e") }),
+            style,
+        )];
     }
     let role = pal.status_role(s.status);
     let text = if s.status == Some(Status::Vetoed) { "veto".to_owned() } else { text };
@@ -370,7 +384,9 @@ fn layer_plan(c: &Canvas<'_>, i: usize) -> Vec<Span<'static>> {
     let (app, pal) = (c.app, c.pal);
     let Some(l) = app.table.layers.get(i) else { return Vec::new() };
     let block = l.block.and_then(|b| app.table.blocks.get(b)).map(|b| app.shown(&Target::Block(b.name.clone())));
-    if let Some(s) = block.filter(|s| (s.status.is_some() || s.drafting) && s.action == Action::RemoveBlock && s.status != Some(Status::Vetoed)) {
+    if let Some(s) = block.filter(|s| {
+        (s.status.is_some() || s.drafting) && s.action == Action::RemoveBlock && s.status != Some(Status::Vetoed)
+    }) {
         return one(c, &s, true);
     }
     let mut parts: Vec<Vec<Span<'static>>> = Vec::new();
@@ -406,7 +422,8 @@ fn layer_plan(c: &Canvas<'_>, i: usize) -> Vec<Span<'static>> {
 /// How far a block's decisions are: the least settled status, and settled of all.
 fn block_plan(c: &Canvas<'_>, b: usize) -> Vec<Span<'static>> {
     let (app, pal) = (c.app, c.pal);
-    let all: Vec<Shown> = app.targets_in_block(b).iter().map(|t| app.shown(t)).filter(|s| s.status.is_some() || s.drafting).collect();
+    let all: Vec<Shown> =
+        app.targets_in_block(b).iter().map(|t| app.shown(t)).filter(|s| s.status.is_some() || s.drafting).collect();
     if let Some(s) = all.iter().find(|s| matches!(s.target, Target::Block(_))) {
         return one(c, s, false);
     }

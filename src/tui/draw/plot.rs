@@ -45,9 +45,9 @@ pub(super) fn points(state: &State) -> Vec<Point> {
         .collect();
     for i in 0..out.len() {
         let p = out[i].clone();
-        let beaten = out.iter().any(|q| {
-            q.latency <= p.latency && q.top1 >= p.top1 && (q.latency < p.latency || q.top1 > p.top1)
-        });
+        let beaten = out
+            .iter()
+            .any(|q| q.latency <= p.latency && q.top1 >= p.top1 && (q.latency < p.latency || q.top1 > p.top1));
         out[i].pareto = !beaten;
     }
     out
@@ -84,8 +84,11 @@ pub(super) fn draw(c: &mut Canvas<'_>, area: Rect) {
     (y0, y1) = (y0 - pad, y1 + pad);
     let axis = 6u16;
     let plot = Rect { x: area.x + axis, y: area.y, width: area.width - axis, height: area.height - 1 };
-    let col = |x: f64| (((x - x0) / (x1 - x0)) * (plot.width - 1) as f64).round().clamp(0.0, (plot.width - 1) as f64) as u16;
-    let row = |y: f64| (((y1 - y) / (y1 - y0)) * (plot.height - 1) as f64).round().clamp(0.0, (plot.height - 1) as f64) as u16;
+    let col =
+        |x: f64| (((x - x0) / (x1 - x0)) * (plot.width - 1) as f64).round().clamp(0.0, (plot.width - 1) as f64) as u16;
+    let row = |y: f64| {
+        (((y1 - y) / (y1 - y0)) * (plot.height - 1) as f64).round().clamp(0.0, (plot.height - 1) as f64) as u16
+    };
 
     let faint = pal.fg(Role::Faint);
     for r in 0..plot.height {
@@ -133,7 +136,11 @@ pub(super) fn draw(c: &mut Canvas<'_>, area: Rect) {
         let glyph = if p.rolled_back { pal.glyph("↺", "<") } else { pal.glyph("●", "o") };
         c.put(plot, y, x, glyph, pal.bold(role));
         let label = if p.round == 0 { "base".to_owned() } else { format!("r{}", p.round) };
-        let lx = if x as usize + 2 + width(&label) > plot.width as usize { x.saturating_sub(width(&label) as u16 + 1) } else { x + 2 };
+        let lx = if x as usize + 2 + width(&label) > plot.width as usize {
+            x.saturating_sub(width(&label) as u16 + 1)
+        } else {
+            x + 2
+        };
         c.put(plot, y, lx, &label, pal.fg(role));
     }
     let left = format!("{x0:.2}x");

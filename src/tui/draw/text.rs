@@ -45,7 +45,8 @@ pub(super) fn timeline(c: &mut Canvas<'_>, area: Rect) {
 pub(super) fn report(c: &mut Canvas<'_>, area: Rect) {
     let (app, pal) = (c.app, c.pal);
     let text = crate::tui::report::markdown(app);
-    let title = vec![span("report", pal.bold(Role::Focus)), span(" Markdown; `:report PATH` writes it", pal.fg(Role::Dim))];
+    let title =
+        vec![span("report", pal.bold(Role::Focus)), span(" Markdown; `:report PATH` writes it", pal.fg(Role::Dim))];
     let inner = c.pane(area, title, true);
     for (row, l) in text.lines().skip(app.scroll).take(inner.height as usize).enumerate() {
         let style = match l {
