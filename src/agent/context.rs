@@ -15,7 +15,7 @@ use std::fmt::Write;
 /// Characters of context that a prompt gets unless told otherwise: about 8,000 tokens, which small local servers hold.
 pub const DEFAULT_ROOM: usize = 24_000;
 /// Below this a context says too little to be worth asking.
-pub const LEAST_ROOM: usize = 2_000;
+pub const LEAST_ROOM: usize = 800;
 
 /// The facts for `role` in about `room` characters (the head, which is small and bounded, may exceed a tiny room).
 pub fn context(state: &State, role: Role, room: usize) -> String {
@@ -356,7 +356,3 @@ fn one(curve: Option<&SensCurve>) -> String {
     let last = curve.and_then(|c| c.points.last());
     last.map_or("not measured".into(), |p| format!("{}/{}", short(p.d_loss), short(p.d_top1)))
 }
-
-#[cfg(test)]
-#[path = "context_tests.rs"]
-mod tests;

@@ -83,6 +83,8 @@ pub struct Dialogue {
     input: AgentInput,
     model: String,
     room: usize,
+    /// Characters of context in the newest prompt, which may be far fewer than there was room for.
+    used: usize,
     halvings: u32,
     step: Step,
     queue: Vec<Role>,
@@ -105,6 +107,7 @@ impl Dialogue {
             room: input.room,
             input,
             model: String::new(),
+            used: 0,
             halvings: 0,
             step: Step::Idle,
             queue,
@@ -192,6 +195,7 @@ impl Dialogue {
     fn ask(&mut self, role: Role, out: &mut Vec<Effect>) {
         let state = &self.input.state;
         let facts = context::context(state, role, self.room);
+        self.used = facts.chars().count();
         let critique = critic::compare(state, state.round).map(|c| c.to_string()).unwrap_or_default();
         let none = "(none)".to_owned();
         let or_none = |s: &str| if s.is_empty() { none.clone() } else { s.to_owned() };
@@ -363,7 +367,7 @@ impl Dialogue {
         let role = turn.role;
         if error.context_too_long() && self.halvings < HALVINGS && self.room > context::LEAST_ROOM {
             self.halvings += 1;
-            self.room = (self.room / 2).max(context::LEAST_ROOM);
+            self.room = (self.room.min(self.used) / 2).max(context::LEAST_ROOM);
             out.push(Effect::Emit(AgentEvent::TurnEnd { role: role.name().into() }));
             self.say(
                 role.name(),
@@ -482,7 +486,3 @@ fn list(items: &[String]) -> String {
     let shown = items.iter().take(4).map(String::as_str).collect::<Vec<_>>().join("; ");
     if items.len() > 4 { format!("{shown}; and {} more", items.len() - 4) } else { shown }
 }
-
-#[cfg(test)]
-#[path = "dialogue_tests.rs"]
-mod tests;

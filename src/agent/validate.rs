@@ -331,7 +331,3 @@ fn unknown<'a>(kind: &str, name: &str, known: impl Iterator<Item = &'a str>) -> 
         None => format!("no {kind} is named `{shown}`, and there is none to choose"),
     }
 }
-
-#[cfg(test)]
-#[path = "validate_tests.rs"]
-mod tests;

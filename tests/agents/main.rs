@@ -1,0 +1,11 @@
+//! The agents from end to end, short of a host: validation, prompts, dialogue, and the wire against a scripted server.
+
+#[path = "../common/fake_llm.rs"]
+mod fake_llm;
+#[path = "../common/session.rs"]
+mod session;
+
+mod dialogue;
+mod prompts;
+mod validation;
+mod wire;
