@@ -1,5 +1,20 @@
 //! Profiling: per-layer samples, whole-model latency, roofline, ladders and sensitivity.
+//!
+//! Not here: what to do about it (`plan`). Invariants: whole-model latency is measured without observers; everything
+//! long is cancellable and tells its progress; results are plain data that outlive the device.
 
+mod cache;
+mod ceilings;
+mod error;
+mod ladder;
+mod measure;
+mod sensitivity;
+mod stats;
 mod table;
 
+pub use ceilings::ceilings;
+pub use error::ProfileError;
+pub use ladder::{LadderOptions, LadderProgress, ladders};
+pub use measure::{ProfileOptions, ProfileUpdate, noise, paired_latency, profile, whole_latency};
+pub use sensitivity::{SensOptions, SensUpdate, sensitivity};
 pub use table::*;

@@ -1,0 +1,392 @@
+//! A profile of one model on one device: per-layer samples with observers on, whole-model latency with them off.
+//!
+//! Invariants: warm-up runs are never counted; a row's name is its step's leading node; what a row says of kernel,
+//! precision and bytes is what the compiled plan reports. Rows stream out while samples come in.
+
+use super::stats::ms;
+use super::{Bound, Ceilings, LatencyStats, LayerRow, Profile, ProfileError};
+use crate::exec::{Cancel, CompileOptions, Observer, Plan};
+use crate::graph::{Graph, Macs, describe, macs, node_params, shapes};
+use crate::model::Model;
+use crate::quant::Precision;
+use candle_core::{Device, Tensor};
+use std::collections::HashMap;
+use std::time::{Duration, Instant};
+
+/// How to profile.
+#[derive(Debug, Clone)]
+pub struct ProfileOptions {
+    pub batch: usize,
+    /// Observed runs, and as many without observers, unless `time_limit` ends them first (never fewer than five).
+    pub runs: usize,
+    pub threads: Option<usize>,
+    pub device: Device,
+    /// The device in words, for the record.
+    pub device_words: String,
+    /// For either half.
+    pub time_limit: Duration,
+    /// Known ceilings, or `None` to measure them first.
+    pub ceilings: Option<Ceilings>,
+}
+
+impl Default for ProfileOptions {
+    fn default() -> ProfileOptions {
+        ProfileOptions {
+            batch: 1,
+            runs: 40,
+            threads: None,
+            device: Device::Cpu,
+            device_words: crate::exec::device::cpu_words(),
+            time_limit: Duration::from_secs(6),
+            ceilings: None,
+        }
+    }
+}
+
+/// What streams out while profiling.
+#[derive(Debug, Clone, PartialEq)]
+pub enum ProfileUpdate {
+    Ceilings(Ceilings),
+    /// After every observed run: statistics so far, per row in order.
+    Rows {
+        runs: usize,
+        rows: Vec<(String, LatencyStats)>,
+    },
+    Progress {
+        label: &'static str,
+        done: usize,
+        total: usize,
+    },
+}
+
+/// Fewest counted runs, whatever the time limit.
+const LEAST: usize = 5;
+
+/// Profiles `model` as it stands, precision plan included.
+///
+/// # Errors
+/// Whatever compiling or running reports, and cancellation.
+pub fn profile(
+    model: &Model,
+    options: &ProfileOptions,
+    cancel: &Cancel,
+    update: &mut dyn FnMut(ProfileUpdate),
+) -> Result<Profile, ProfileError> {
+    let threads = options.threads.unwrap_or_else(crate::exec::device::threads);
+    let ceilings = match options.ceilings {
+        Some(c) => c,
+        None => super::ceilings(threads)?,
+    };
+    update(ProfileUpdate::Ceilings(ceilings));
+    cancel.check()?;
+    let compile =
+        CompileOptions { device: options.device.clone(), threads: options.threads, ..CompileOptions::default() };
+    let plan = Plan::of(model, &compile)?;
+    let x = noise(model.graph.input_shape(), options.batch, &options.device)?;
+
+    let mut seen = Samples::new(plan.steps().len());
+    for _ in 0..2 {
+        cancel.check()?;
+        plan.run(&x)?;
+    }
+    plan.run_observed(&x, &mut seen)?;
+    seen.clear();
+    let names: Vec<String> = plan.steps().iter().map(|s| s.name.clone()).collect();
+    let start = Instant::now();
+    let mut runs = 0;
+    while runs < options.runs && (runs < LEAST || start.elapsed() < options.time_limit) {
+        cancel.check()?;
+        plan.run_observed(&x, &mut seen)?;
+        runs += 1;
+        let rows = names.iter().zip(&seen.ms).map(|(n, s)| (n.clone(), LatencyStats::of(s))).collect();
+        update(ProfileUpdate::Rows { runs, rows });
+        update(ProfileUpdate::Progress { label: "layers", done: runs, total: options.runs });
+    }
+    let whole = whole_latency(&plan, &x, options.runs, options.time_limit, cancel, &mut |done, total| {
+        update(ProfileUpdate::Progress { label: "whole model", done, total });
+    })?;
+
+    let facts = Facts::of(&model.graph)?;
+    let rows = rows(&plan, &facts, &model.graph, &seen, options.batch, ceilings);
+    Ok(Profile {
+        device: options.device_words.clone(),
+        threads,
+        batch: options.batch,
+        runs,
+        ceilings,
+        whole,
+        weight_bytes: plan.weight_bytes(),
+        params: facts.params,
+        macs: facts.macs.iter().copied().sum(),
+        peak_activation_bytes: peak(&plan, &model.graph, &facts, options.batch),
+        rows,
+    })
+}
+
+/// Latency of whole runs without observers: two warm-up runs, then `runs` or what the time limit allows.
+pub fn whole_latency(
+    plan: &Plan,
+    x: &Tensor,
+    runs: usize,
+    time_limit: Duration,
+    cancel: &Cancel,
+    progress: &mut dyn FnMut(usize, usize),
+) -> Result<LatencyStats, ProfileError> {
+    for _ in 0..2 {
+        cancel.check()?;
+        plan.run(x)?;
+    }
+    let mut samples = Vec::with_capacity(runs);
+    let start = Instant::now();
+    while samples.len() < runs && (samples.len() < LEAST || start.elapsed() < time_limit) {
+        cancel.check()?;
+        let t = Instant::now();
+        plan.run(x)?;
+        samples.push(ms(t.elapsed()));
+        progress(samples.len(), runs);
+    }
+    Ok(LatencyStats::of(&samples))
+}
+
+/// Latency of two plans on the same input, run in turns so that a busy machine weighs on both alike.
+pub fn paired_latency(
+    a: &Plan,
+    b: &Plan,
+    x: &Tensor,
+    runs: usize,
+    time_limit: Duration,
+    cancel: &Cancel,
+) -> Result<(LatencyStats, LatencyStats), ProfileError> {
+    let (mut of_a, mut of_b) = (Vec::new(), Vec::new());
+    for plan in [a, b, a, b] {
+        cancel.check()?;
+        plan.run(x)?;
+    }
+    let start = Instant::now();
+    while of_a.len() < runs && (of_a.len() < LEAST || start.elapsed() < time_limit) {
+        cancel.check()?;
+        for (plan, samples) in [(a, &mut of_a), (b, &mut of_b)] {
+            let t = Instant::now();
+            plan.run(x)?;
+            samples.push(ms(t.elapsed()));
+        }
+    }
+    Ok((LatencyStats::of(&of_a), LatencyStats::of(&of_b)))
+}
+
+/// A batch of seeded normal noise `[batch, c, h, w]`: dense kernels take the same time whatever the values.
+pub fn noise(shape: &[usize], batch: usize, device: &Device) -> Result<Tensor, ProfileError> {
+    use rand::{Rng, SeedableRng};
+    let mut dims = vec![batch.max(1)];
+    dims.extend_from_slice(shape);
+    let n = dims.iter().product();
+    let mut rng = rand_chacha::ChaCha8Rng::seed_from_u64(0x9a71);
+    // A sum of three uniforms is near enough to normal here.
+    let values: Vec<f32> = (0..n).map(|_| (0..3).map(|_| rng.random_range(-1.0f32..1.0)).sum()).collect();
+    Ok(Tensor::from_vec(values, dims, device)?)
+}
+
+/// Samples per step, in milliseconds.
+struct Samples {
+    ms: Vec<Vec<f64>>,
+    out_bytes: Vec<u64>,
+}
+
+impl Samples {
+    fn new(steps: usize) -> Samples {
+        Samples { ms: vec![Vec::new(); steps], out_bytes: vec![0; steps] }
+    }
+
+    fn clear(&mut self) {
+        self.ms.iter_mut().for_each(Vec::clear);
+    }
+}
+
+impl Observer for Samples {
+    fn step(&mut self, index: usize, elapsed: Duration, out_bytes: u64) {
+        if let (Some(s), Some(b)) = (self.ms.get_mut(index), self.out_bytes.get_mut(index)) {
+            s.push(ms(elapsed));
+            *b = out_bytes;
+        }
+    }
+}
+
+/// Counts per node.
+struct Facts {
+    macs: Vec<Macs>,
+    shapes: Vec<Vec<usize>>,
+    params: u64,
+    index: HashMap<String, usize>,
+}
+
+impl Facts {
+    fn of(graph: &Graph) -> Result<Facts, ProfileError> {
+        let reachable = graph.reachable();
+        Ok(Facts {
+            macs: macs(graph)?,
+            shapes: shapes(graph)?,
+            params: graph.iter().filter(|(i, _)| reachable[i.index()]).map(|(_, n)| node_params(&n.op)).sum(),
+            index: graph.iter().map(|(i, n)| (n.name.clone(), i.index())).collect(),
+        })
+    }
+
+    /// The nodes of a step: the leading one first.
+    fn nodes(&self, name: &str, fused: &[String]) -> Vec<usize> {
+        let mut nodes: Vec<usize> = Vec::new();
+        for n in std::iter::once(name).chain(fused.iter().map(String::as_str)) {
+            nodes.extend(self.index.get(n).copied().filter(|i| !nodes.contains(i)));
+        }
+        nodes
+    }
+
+    fn elements(&self, node: usize) -> u64 {
+        self.shapes.get(node).map_or(0, |s| s.iter().product::<usize>() as u64)
+    }
+
+    /// Values that the step reads from other steps.
+    fn inputs(&self, graph: &Graph, nodes: &[usize]) -> Vec<usize> {
+        let mut inputs: Vec<usize> = nodes
+            .iter()
+            .filter_map(|&n| graph.nodes.get(n))
+            .flat_map(|n| n.inputs.iter().map(|i| i.index()))
+            .filter(|i| !nodes.contains(i))
+            .collect();
+        inputs.sort_unstable();
+        inputs.dedup();
+        inputs
+    }
+}
+
+fn rows(plan: &Plan, facts: &Facts, graph: &Graph, seen: &Samples, batch: usize, ceilings: Ceilings) -> Vec<LayerRow> {
+    let stats: Vec<LatencyStats> = seen.ms.iter().map(|s| LatencyStats::of(s)).collect();
+    let total: f64 = stats.iter().map(|s| s.p50).sum();
+    let mut rows = Vec::new();
+    for (i, step) in plan.steps().iter().enumerate() {
+        let nodes = facts.nodes(&step.name, &step.fused);
+        let (Some(&lead), Some(latency)) = (nodes.first(), stats.get(i).copied()) else { continue };
+        let Some(node) = graph.nodes.get(lead) else { continue };
+        let macs: Macs = nodes.iter().filter_map(|&n| facts.macs.get(n)).copied().sum();
+        let out_bytes = seen.out_bytes.get(i).copied().unwrap_or(0);
+        let in_bytes: u64 = facts.inputs(graph, &nodes).iter().map(|&n| facts.elements(n) * 4 * batch as u64).sum();
+        let moved = (step.weight_bytes + in_bytes + out_bytes).max(1) as f64;
+        let flops = 2.0 * ((macs.conv_linear + macs.attention) * batch as u64) as f64;
+        let peak = match step.precision {
+            Precision::F32 => ceilings.f32_gflops,
+            Precision::Int8 => ceilings.int8_gops,
+        };
+        let intensity = flops / moved;
+        let ridge = if ceilings.bandwidth_gbs > 0.0 { peak / ceilings.bandwidth_gbs } else { 0.0 };
+        let bound = if intensity < ridge { Bound::Memory } else { Bound::Compute };
+        let (done, most) = match bound {
+            Bound::Memory => (moved, ceilings.bandwidth_gbs),
+            Bound::Compute => (flops, peak),
+        };
+        let rate = done / (latency.p50.max(1e-9) * 1e-3) / 1e9;
+        rows.push(LayerRow {
+            name: step.name.clone(),
+            kind: describe(&node.op),
+            block: graph.block_of(crate::graph::NodeId(lead as u32)).map(|b| b.name.clone()),
+            fused: step.fused.iter().filter(|f| **f != step.name).cloned().collect(),
+            kernel: step.kernel.clone(),
+            precision: step.precision,
+            latency,
+            share: if total > 0.0 { latency.p50 / total } else { 0.0 },
+            weight_bytes: step.weight_bytes,
+            activation_bytes: out_bytes,
+            params: nodes.iter().filter_map(|&n| graph.nodes.get(n)).map(|n| node_params(&n.op)).sum(),
+            macs,
+            intensity,
+            bound,
+            // A cache that holds a layer's operands can beat the memory's ceiling.
+            efficiency: if most > 0.0 { (rate / most).min(1.0) } else { 0.0 },
+            out_shape: nodes.last().and_then(|&n| facts.shapes.get(n)).cloned().unwrap_or_default(),
+        });
+    }
+    rows
+}
+
+/// Largest sum of step outputs alive at once, image included, in bytes for the whole batch.
+fn peak(plan: &Plan, graph: &Graph, facts: &Facts, batch: usize) -> u64 {
+    let steps: Vec<Vec<usize>> = plan.steps().iter().map(|s| facts.nodes(&s.name, &s.fused)).collect();
+    // Which step makes each value, and the last that reads it.
+    let mut last_use: HashMap<usize, usize> = HashMap::new();
+    for (at, nodes) in steps.iter().enumerate() {
+        for i in facts.inputs(graph, nodes) {
+            last_use.insert(i, at);
+        }
+    }
+    let bytes = |n: usize| facts.elements(n) * 4 * batch as u64;
+    let input = (0..graph.nodes.len()).find(|&n| graph.nodes[n].inputs.is_empty());
+    let mut alive: Vec<usize> = input.into_iter().collect();
+    let mut most = 0;
+    for (at, nodes) in steps.iter().enumerate() {
+        let out = nodes.iter().max().copied();
+        alive.extend(out.filter(|o| !alive.contains(o)));
+        most = most.max(alive.iter().map(|&n| bytes(n)).sum());
+        alive.retain(|n| last_use.get(n).is_some_and(|&u| u > at));
+    }
+    most
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::model::families::{CifarResnetSpec, FamilySpec};
+    use crate::model::random;
+
+    fn model() -> Model {
+        random(&FamilySpec::CifarResnet(CifarResnetSpec { blocks: 1, widths: [4, 8, 8], classes: 10, image: 16 }), 1)
+    }
+
+    fn options() -> ProfileOptions {
+        let ceilings = Some(Ceilings { f32_gflops: 100.0, int8_gops: 300.0, bandwidth_gbs: 10.0 });
+        ProfileOptions { batch: 2, runs: 6, threads: Some(1), ceilings, ..ProfileOptions::default() }
+    }
+
+    #[test]
+    fn rows_account_for_the_whole_model() {
+        let model = model();
+        let mut streamed = 0;
+        let p = profile(&model, &options(), &Cancel::default(), &mut |u| {
+            streamed += usize::from(matches!(u, ProfileUpdate::Rows { .. }));
+        })
+        .expect("profile");
+        assert_eq!((streamed, p.runs, p.batch, p.whole.n), (6, 6, 2, 6));
+        assert_eq!(p.rows.iter().map(|r| r.macs).sum::<Macs>(), p.macs);
+        assert_eq!(p.rows.iter().map(|r| r.params).sum::<u64>(), p.params);
+        assert_eq!(p.rows.iter().map(|r| r.weight_bytes).sum::<u64>(), p.weight_bytes);
+        assert!((p.rows.iter().map(|r| r.share).sum::<f64>() - 1.0).abs() < 1e-9);
+        assert!(p.whole.p50 > 0.0 && p.rows.iter().all(|r| r.latency.n == 6));
+        let conv = p.rows.iter().find(|r| r.name == "conv1").expect("stem row");
+        assert_eq!(conv.out_shape, vec![4, 16, 16]);
+        assert_eq!(conv.activation_bytes, 2 * 4 * 16 * 16 * 4);
+        assert!(conv.intensity > 0.0 && (0.0..=1.0).contains(&conv.efficiency));
+        // At least the stem's input and output, at most everything ever made.
+        let all: u64 = p.rows.iter().map(|r| r.activation_bytes).sum::<u64>() + 2 * 3 * 16 * 16 * 4;
+        assert!(p.peak_activation_bytes >= conv.activation_bytes + 2 * 3 * 16 * 16 * 4);
+        assert!(p.peak_activation_bytes < all);
+    }
+
+    #[test]
+    fn int8_rows_say_so_and_hold_fewer_bytes() {
+        let mut quantized = model();
+        for n in quantized.graph.clone().nodes.iter().filter(|n| matches!(n.op, crate::graph::Op::Conv2d { .. })) {
+            quantized.precision.set(n.name.clone(), Precision::Int8);
+        }
+        let run = |m: &Model| profile(m, &options(), &Cancel::default(), &mut |_| {}).expect("profile");
+        let (a, b) = (run(&model()), run(&quantized));
+        assert!(b.rows.iter().any(|r| r.precision == Precision::Int8));
+        assert!(b.weight_bytes < a.weight_bytes / 2);
+    }
+
+    #[test]
+    fn cancellation_ends_it() {
+        let cancel = Cancel::default();
+        let r = profile(&model(), &options(), &cancel, &mut |u| {
+            if matches!(u, ProfileUpdate::Rows { runs: 2, .. }) {
+                cancel.cancel();
+            }
+        });
+        assert!(r.is_err_and(|e| e.is_cancelled()));
+    }
+}

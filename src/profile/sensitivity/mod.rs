@@ -1,0 +1,419 @@
+//! How much each cut, precision and removed block changes the network's output on calibration data.
+//!
+//! Every variant is measured on its own against the untouched model, re-using the activations before the touched layer.
+//! A pruned group is measured *after* a local least-squares re-fit of the layers that read it, because that is how it
+//! will be used: what a re-fit can restore is no harm. Results are cached per target by content, so that a scan that was
+//! cancelled goes on where it stopped.
+//!
+//! Invariants: calibration images only; the same model, images and options give the same curves; a variant whose output
+//! is not finite counts as [`BROKEN`] harm and never as an error.
+
+mod refit;
+
+use super::cache::{Cache, rounded};
+use super::{ProfileError, SensCurve, SensPoint, SensTarget, Sensitivity};
+use crate::data::Dataset;
+use crate::eval::{EvalError, Scorer, kl};
+use crate::exec::{Cancel, CompileOptions, Live, Plan};
+use crate::graph::{NodeId, Op};
+use crate::model::Model;
+use crate::prune::{self, Action, Group, Method, Target};
+use crate::quant::Precision;
+use candle_core::{Device, Tensor};
+use refit::Refit;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+/// KL that stands for a broken output, nats.
+pub const BROKEN: f64 = 50.0;
+
+/// What to scan and how.
+#[derive(Debug, Clone)]
+pub struct SensOptions {
+    /// At most this many calibration images; fewer when the time would not suffice.
+    pub images: usize,
+    pub batch: usize,
+    /// Parts of each group removed.
+    pub ratios: Vec<f64>,
+    pub precisions: Vec<Precision>,
+    pub blocks: bool,
+    /// Measure pruned groups after a local re-fit of their readers.
+    pub refit: bool,
+    pub threads: Option<usize>,
+    pub device: Device,
+    /// Aimed at by choosing the number of images.
+    pub time: Duration,
+}
+
+impl Default for SensOptions {
+    fn default() -> SensOptions {
+        SensOptions {
+            images: 512,
+            batch: 64,
+            ratios: vec![0.125, 0.25, 0.375, 0.5, 0.625, 0.75],
+            precisions: vec![Precision::Int8],
+            blocks: true,
+            refit: true,
+            threads: None,
+            device: Device::Cpu,
+            time: Duration::from_secs(45),
+        }
+    }
+}
+
+/// What streams out during a scan.
+#[derive(Debug, Clone, PartialEq)]
+pub enum SensUpdate {
+    Base {
+        loss: f64,
+        top1: f64,
+        images: usize,
+    },
+    /// A target is done.
+    Curve(SensCurve),
+    Progress {
+        label: String,
+        done: usize,
+        total: usize,
+    },
+}
+
+/// Fewest images a scan uses, when there are as many.
+const LEAST: usize = 32;
+/// Bytes of Gram matrices held at once.
+const GRAM_BYTES: usize = 384 << 20;
+
+/// Scans every unprotected group, every conv and linear at each precision, and every removable block, in network order.
+///
+/// # Errors
+/// Empty data, whatever compiling or running reports, and cancellation; curves that were finished are cached by then.
+pub fn sensitivity(
+    model: &Model,
+    groups: &[Group],
+    calib: &Dataset,
+    options: &SensOptions,
+    cache: Option<&Path>,
+    cancel: &Cancel,
+    update: &mut dyn FnMut(SensUpdate),
+) -> Result<Sensitivity, ProfileError> {
+    let targets = targets(model, groups, options);
+    let cache = Cache(cache);
+    let bench = Bench::new(model, groups, calib, options, &targets, &cache, cancel)?;
+    update(SensUpdate::Base { loss: bench.loss, top1: bench.top1, images: bench.images });
+    let mut out = Sensitivity { curves: Vec::new(), base_loss: bench.loss, base_top1: bench.top1 };
+    let total = targets.len();
+
+    let mut lives: Option<(NodeId, Vec<Live>)> = None;
+    let mut refits: Vec<(String, Refit)> = Vec::new();
+    for (done, t) in targets.iter().enumerate() {
+        cancel.check()?;
+        update(SensUpdate::Progress { label: label(&t.target), done, total });
+        let key = bench.key(t, options);
+        let curve = match cache.get::<SensCurve>("sense", &key).filter(|c| c.target == t.target) {
+            Some(curve) => curve,
+            None => {
+                if lives.as_ref().is_none_or(|(at, _)| *at != t.first) {
+                    // Freed first: both at once would double the peak.
+                    drop(lives.take());
+                    lives = Some((t.first, bench.lives(t.first, cancel)?));
+                }
+                let ready = if let (SensTarget::Group(id), true) = (&t.target, options.refit) {
+                    if !refits.iter().any(|(g, _)| g == id) {
+                        refits = bench.refits(&targets[done..], &cache, options, cancel)?;
+                    }
+                    refits.iter().find(|(g, _)| g == id).map(|(_, r)| r)
+                } else {
+                    None
+                };
+                let lives = lives.as_ref().map_or(&[][..], |(_, l)| l.as_slice());
+                let curve = bench.curve(t, ready, lives, cancel)?;
+                cache.put("sense", &key, &curve);
+                curve
+            }
+        };
+        update(SensUpdate::Curve(curve.clone()));
+        out.curves.push(curve);
+    }
+    update(SensUpdate::Progress { label: String::new(), done: total, total });
+    Ok(out)
+}
+
+/// One thing to vary.
+#[derive(Debug, Clone)]
+struct ToScan {
+    target: SensTarget,
+    /// Variants: ratios of a group, a single 0 otherwise.
+    ratios: Vec<f64>,
+    /// The earliest node that changes.
+    first: NodeId,
+}
+
+fn targets(model: &Model, groups: &[Group], options: &SensOptions) -> Vec<ToScan> {
+    let graph = &model.graph;
+    let reachable = graph.reachable();
+    let mut out = Vec::new();
+    for g in groups.iter().filter(|g| g.protected.is_none()) {
+        let first = g.members.iter().filter_map(|m| graph.by_name(&m.node)).min();
+        let mut ratios: Vec<f64> =
+            options.ratios.iter().map(|&r| g.ratio_of(g.kept_at(r))).filter(|r| *r > 0.0).map(rounded).collect();
+        ratios.sort_by(f64::total_cmp);
+        ratios.dedup_by(|a, b| (*a - *b).abs() < 1e-9);
+        if let (Some(first), false) = (first, ratios.is_empty()) {
+            out.push(ToScan { target: SensTarget::Group(g.id.clone()), ratios, first });
+        }
+    }
+    // There is no int8 kernel on a GPU yet, so nothing to be sensitive to.
+    let precisions = options.precisions.iter().filter(|p| **p == Precision::F32 || options.device.is_cpu());
+    for &precision in precisions {
+        for (id, n) in graph.iter().filter(|(id, _)| reachable[id.index()]) {
+            if matches!(n.op, Op::Conv2d { .. } | Op::Linear { .. }) && model.precision.get(&n.name) != precision {
+                let target = SensTarget::Layer(n.name.clone(), precision);
+                out.push(ToScan { target, ratios: vec![0.0], first: id });
+            }
+        }
+    }
+    if options.blocks {
+        for b in graph.blocks.iter().filter(|b| !b.residual.is_empty()) {
+            if let Some(&first) = b.nodes.iter().min() {
+                let target = SensTarget::Block(b.name.clone());
+                out.push(ToScan { target, ratios: vec![0.0], first });
+            }
+        }
+    }
+    out.sort_by_key(|t| t.first);
+    out
+}
+
+fn label(target: &SensTarget) -> String {
+    match target {
+        SensTarget::Group(g) => g.clone(),
+        SensTarget::Layer(l, p) => format!("{l} {}", p.label()),
+        SensTarget::Block(b) => format!("{b} removed"),
+    }
+}
+
+/// The untouched model with its calibration batches, ready to compare variants with.
+struct Bench<'a> {
+    model: &'a Model,
+    groups: &'a [Group],
+    compile: CompileOptions,
+    plan: Plan,
+    batches: Vec<(Tensor, Vec<u32>)>,
+    logits: Tensor,
+    labels: Vec<u32>,
+    images: usize,
+    loss: f64,
+    top1: f64,
+    /// Hash over the images used.
+    data: String,
+}
+
+impl<'a> Bench<'a> {
+    fn new(
+        model: &'a Model,
+        groups: &'a [Group],
+        calib: &Dataset,
+        options: &SensOptions,
+        targets: &[ToScan],
+        cache: &Cache,
+        cancel: &Cancel,
+    ) -> Result<Bench<'a>, ProfileError> {
+        if calib.is_empty() {
+            return Err(ProfileError::NoImages);
+        }
+        let compile =
+            CompileOptions { device: options.device.clone(), threads: options.threads, ..CompileOptions::default() };
+        let plan = Plan::of(model, &compile)?;
+        let prep = &model.info.preprocess;
+        let most = options.images.min(calib.len()).max(1);
+        let (probe, _) = calib.batch(0..LEAST.min(most), prep)?;
+        let images = {
+            // Remembered, so that a resumed scan on a busier machine does not choose another number and start over.
+            let key = format!("{} {:?} {most} {} {:?}", model.info.hash, calib.card(), targets.len(), options.time);
+            match cache.get::<usize>("sense-images", &key).filter(|n| *n <= most) {
+                Some(n) => n,
+                None => {
+                    let n = affordable(&plan, &probe, targets, model.graph.nodes.len(), most, options.time)?;
+                    cache.put("sense-images", &key, &n);
+                    n
+                }
+            }
+        };
+        let set = calib.take(images);
+        let images = set.len().min(images);
+        let mut hash = blake3::Hasher::new();
+        let (mut batches, mut parts, mut labels) = (Vec::new(), Vec::new(), Vec::new());
+        let mut scorer = Scorer::new(0);
+        for start in (0..images).step_by(options.batch.max(1)) {
+            cancel.check()?;
+            let (x, y) = set.batch(start..(start + options.batch.max(1)).min(images), prep)?;
+            for v in x.flatten_all()?.to_vec1::<f32>()? {
+                hash.update(&v.to_le_bytes());
+            }
+            y.iter().for_each(|l| {
+                hash.update(&l.to_le_bytes());
+            });
+            let logits = plan.run(&x)?.to_device(&Device::Cpu)?;
+            scorer.add(&logits, &y)?;
+            parts.push(logits);
+            labels.extend_from_slice(&y);
+            batches.push((x, y));
+        }
+        let m = scorer.metrics();
+        Ok(Bench {
+            model,
+            groups,
+            compile,
+            plan,
+            batches,
+            logits: Tensor::cat(&parts, 0)?,
+            labels,
+            images,
+            loss: m.loss,
+            top1: m.top1,
+            data: hash.finalize().to_hex().to_string(),
+        })
+    }
+
+    fn key(&self, t: &ToScan, options: &SensOptions) -> String {
+        let precision = serde_json::to_string(&self.model.precision).unwrap_or_default();
+        format!(
+            "{} {precision} {} {:?} {:?} refit {} on {:?}",
+            self.model.info.hash,
+            self.data,
+            t.target,
+            t.ratios,
+            options.refit,
+            options.device.location()
+        )
+    }
+
+    fn lives(&self, first: NodeId, cancel: &Cancel) -> Result<Vec<Live>, ProfileError> {
+        let name = &self.model.graph.node(first).name;
+        let Some(cut) = self.plan.cut_before(name) else { return Ok(Vec::new()) };
+        self.batches
+            .iter()
+            .map(|(x, _)| {
+                cancel.check()?;
+                Ok(self.plan.run_to(x, &cut)?)
+            })
+            .collect()
+    }
+
+    /// Re-fits for as many of the coming groups as memory allows, the first one always.
+    fn refits(
+        &self,
+        coming: &[ToScan],
+        cache: &Cache,
+        options: &SensOptions,
+        cancel: &Cancel,
+    ) -> Result<Vec<(String, Refit)>, ProfileError> {
+        let mut wanted: Vec<&Group> = Vec::new();
+        let mut bytes = 0;
+        for t in coming {
+            let SensTarget::Group(id) = &t.target else { continue };
+            let Some(g) = self.groups.iter().find(|g| &g.id == id) else { continue };
+            let need = refit::bytes(&self.model.graph, g);
+            let known = cache.get::<SensCurve>("sense", &self.key(t, options)).is_some();
+            if known && !wanted.is_empty() {
+                continue;
+            }
+            if !wanted.is_empty() && bytes + need > GRAM_BYTES {
+                break;
+            }
+            bytes += need;
+            wanted.push(g);
+        }
+        refit::gather(self.model, &wanted, &self.batches, &self.compile, cancel)
+    }
+
+    fn curve(
+        &self,
+        t: &ToScan,
+        refit: Option<&Refit>,
+        lives: &[Live],
+        cancel: &Cancel,
+    ) -> Result<SensCurve, ProfileError> {
+        let mut points = Vec::new();
+        for &ratio in &t.ratios {
+            cancel.check()?;
+            let variant = self.variant(&t.target, ratio, refit)?;
+            let plan = Plan::of(&variant, &self.compile)?;
+            let mut parts = Vec::with_capacity(lives.len());
+            for live in lives {
+                cancel.check()?;
+                parts.push(plan.run_from(live)?.to_device(&Device::Cpu)?);
+            }
+            points.push(self.compare(ratio, &Tensor::cat(&parts, 0)?)?);
+        }
+        Ok(SensCurve { target: t.target.clone(), points, images: self.images })
+    }
+
+    fn variant(&self, target: &SensTarget, ratio: f64, refit: Option<&Refit>) -> Result<Model, ProfileError> {
+        let action = match target {
+            SensTarget::Layer(l, p) => {
+                let mut changed = self.model.clone();
+                changed.precision.set(l.clone(), *p);
+                return Ok(changed);
+            }
+            SensTarget::Block(b) => (Target::Block(b.clone()), Action::RemoveBlock),
+            SensTarget::Group(id) => {
+                let Some(g) = self.groups.iter().find(|g| &g.id == id) else { return Ok(self.model.clone()) };
+                let kept = prune::resolve(g, &prune::importance(self.model, g, Method::L2, None)?, ratio);
+                (Target::Group(id.clone()), Action::Prune { ratio, kept })
+            }
+        };
+        let mut changed = prune::apply(self.model, self.groups, std::slice::from_ref(&action))?;
+        if let (Some(refit), Action::Prune { kept, .. }) = (refit, &action.1) {
+            refit.mend(self.model, &mut changed, kept)?;
+        }
+        Ok(changed)
+    }
+
+    fn compare(&self, ratio: f64, logits: &Tensor) -> Result<SensPoint, ProfileError> {
+        let mut scorer = Scorer::new(0);
+        let broken = SensPoint { ratio, d_loss: BROKEN, kl: BROKEN, d_top1: rounded(-100.0 * self.top1) };
+        match scorer.add(logits, &self.labels) {
+            Ok(()) => {}
+            Err(EvalError::NonFinite { .. }) => return Ok(broken),
+            Err(e) => return Err(e.into()),
+        }
+        let m = scorer.metrics();
+        Ok(SensPoint {
+            ratio,
+            d_loss: rounded(m.loss - self.loss),
+            kl: rounded(kl(&self.logits, logits)?.min(BROKEN)),
+            d_top1: rounded(100.0 * (m.top1 - self.top1)),
+        })
+    }
+}
+
+/// Images that fit into `time`: a variant re-runs the network from its first changed node on. A power of two times the
+/// fewest.
+fn affordable(
+    plan: &Plan,
+    probe: &Tensor,
+    targets: &[ToScan],
+    nodes: usize,
+    most: usize,
+    time: Duration,
+) -> Result<usize, ProfileError> {
+    plan.run(probe)?;
+    let t = Instant::now();
+    plan.run(probe)?;
+    let each = t.elapsed().as_secs_f64() / probe.dim(0)?.max(1) as f64;
+    let passes: f64 = targets
+        .iter()
+        .map(|t| t.ratios.len() as f64 * (1.0 - t.first.index() as f64 / nodes.max(1) as f64))
+        .sum::<f64>()
+        + 4.0;
+    let fit = time.as_secs_f64() / (each * passes).max(1e-9);
+    let mut n = LEAST;
+    while (2 * n) as f64 <= fit {
+        n *= 2;
+    }
+    Ok(n.min(most))
+}
+
+#[cfg(test)]
+mod tests;

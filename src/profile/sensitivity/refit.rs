@@ -1,0 +1,304 @@
+//! A quick local re-fit for measuring: the layers that read a pruned group are fitted, in closed form, to give what they
+//! gave before.
+//!
+//! With `x` the reader's input, `G` the second moments of `x` on calibration data (about the mean where the reader has a
+//! free intercept) and `S` the kept columns: `W' = (G_SS + λI)⁻¹ (G_S· Wᵀ + λ W_Sᵀ)`, the ridge towards the old weights.
+//! One gathering of `G` serves every ratio. The thorough repair with error correction is `recover`'s.
+
+use super::super::ProfileError;
+use crate::exec::{Cancel, CompileOptions, Plan};
+use crate::graph::{Graph, NodeId, Op, ParamRole, shapes};
+use crate::model::{Model, Param};
+use crate::prune::{Group, MemberRole};
+use candle_core::{Device, Tensor};
+use faer::linalg::solvers::Solve;
+use faer::{Mat, Side};
+use rand::SeedableRng;
+use rand::seq::index;
+use rand_chacha::ChaCha8Rng;
+
+/// Ridge as a part of the mean diagonal.
+const LAMBDA: f64 = 1e-3;
+/// Samples aimed at.
+const SAMPLES: usize = 12_288;
+/// Bytes of activations captured at once.
+const CAPTURE_BYTES: usize = 128 << 20;
+/// A group with more readers than this (a residual stream) is measured without re-fit: repair treats those one by one.
+const READERS: usize = 3;
+
+/// Moments of the inputs of every reader of one group.
+pub(super) struct Refit {
+    readers: Vec<Reader>,
+}
+
+struct Reader {
+    node: NodeId,
+    input: NodeId,
+    /// Weight columns that unit `u` owns.
+    columns: Vec<Vec<usize>>,
+    d: usize,
+    /// Output positions.
+    places: usize,
+    out_width: usize,
+    n: f64,
+    xx: Vec<f64>,
+    x: Vec<f64>,
+}
+
+/// Memory that a group's moments take.
+pub(super) fn bytes(graph: &Graph, group: &Group) -> usize {
+    readers(graph, group).iter().map(|(_, d, _)| 8 * d * d).sum()
+}
+
+/// Readers of the group that can be re-fitted: node, fan-in, weight columns per unit.
+fn readers(graph: &Graph, group: &Group) -> Vec<(NodeId, usize, Vec<Vec<usize>>)> {
+    let consumers: Vec<_> = group.members.iter().filter(|m| m.role == MemberRole::Consumer && m.axis == 1).collect();
+    if consumers.len() > READERS {
+        return Vec::new();
+    }
+    let mut out = Vec::new();
+    for m in consumers {
+        let Some(id) = graph.by_name(&m.node) else { continue };
+        let (channels, patch) = match graph.node(id).op {
+            Op::Conv2d { in_ch, kernel, groups: 1, .. } => (in_ch, kernel[0] * kernel[1]),
+            Op::Linear { in_features, .. } => (in_features, 1),
+            _ => continue,
+        };
+        let own_rows = group.members.iter().any(|o| o.node == m.node && o.axis == 0);
+        if own_rows {
+            continue;
+        }
+        let columns = (0..group.size)
+            .map(|u| m.indices(u).filter(|c| *c < channels).flat_map(|c| c * patch..(c + 1) * patch).collect())
+            .collect();
+        out.push((id, channels * patch, columns));
+    }
+    out
+}
+
+/// Gathers the moments for `groups` in one pass over the batches.
+pub(super) fn gather(
+    model: &Model,
+    groups: &[&Group],
+    batches: &[(Tensor, Vec<u32>)],
+    compile: &CompileOptions,
+    cancel: &Cancel,
+) -> Result<Vec<(String, Refit)>, ProfileError> {
+    let graph = &model.graph;
+    let shapes = shapes(graph)?;
+    let mut out: Vec<(String, Refit)> = Vec::new();
+    for g in groups {
+        let mut list = Vec::new();
+        for (node, d, columns) in readers(graph, g) {
+            let Some(&input) = graph.node(node).inputs.first() else { continue };
+            let shape = shapes.get(node.index()).map_or(&[][..], Vec::as_slice);
+            let (places, out_width) = match *shape {
+                [_, h, w] => (h * w, w),
+                [t, _] => (t, 1),
+                _ => (1, 1),
+            };
+            let (xx, x) = (vec![0.0; d * d], vec![0.0; d]);
+            list.push(Reader { node, input, columns, d, places, out_width, n: 0.0, xx, x });
+        }
+        out.push((g.id.clone(), Refit { readers: list }));
+    }
+    let mut names: Vec<String> = Vec::new();
+    for r in out.iter().flat_map(|(_, r)| &r.readers) {
+        let name = &graph.node(r.input).name;
+        if !names.contains(name) {
+            names.push(name.clone());
+        }
+    }
+    if names.is_empty() {
+        return Ok(out);
+    }
+    let plan = Plan::of(model, &compile.clone().keeping(names.iter().cloned()))?;
+    let asked: Vec<&str> = names.iter().map(String::as_str).collect();
+    let images: usize = batches.iter().map(|(_, y)| y.len()).sum();
+    let per_image = SAMPLES.div_ceil(images.max(1)).max(24);
+    // Small pieces bound the memory of the captures.
+    let held: usize = out
+        .iter()
+        .flat_map(|(_, r)| &r.readers)
+        .filter_map(|r| shapes.get(r.input.index()))
+        .map(|s| 4 * s.iter().product::<usize>())
+        .sum();
+    let piece = (CAPTURE_BYTES / held.max(1)).clamp(1, 32);
+    let mut seed = 0;
+    for (x, _) in batches {
+        let n = x.dim(0)?;
+        for start in (0..n).step_by(piece) {
+            cancel.check()?;
+            let (_, values) = plan.capture(&x.narrow(0, start, piece.min(n - start))?, &asked)?;
+            for reader in out.iter_mut().flat_map(|(_, r)| &mut r.readers) {
+                let node = graph.node(reader.node);
+                let Some(value) = values.get(&graph.node(reader.input).name) else { continue };
+                let mut rng = ChaCha8Rng::seed_from_u64(seed ^ ((reader.node.index() as u64) << 32));
+                let rows = samples(&node.op, value, reader, per_image, &mut rng)?;
+                reader.add(&rows)?;
+            }
+            seed += 1;
+        }
+    }
+    Ok(out)
+}
+
+impl Refit {
+    /// Sets the readers' weights in `changed` (the model with only `kept` units left) to the best fit of the original.
+    pub fn mend(&self, original: &Model, changed: &mut Model, kept: &[u32]) -> Result<(), ProfileError> {
+        for r in &self.readers {
+            r.mend(original, changed, kept)?;
+        }
+        Ok(())
+    }
+}
+
+impl Reader {
+    fn add(&mut self, rows: &Tensor) -> Result<(), ProfileError> {
+        let xx = rows.t()?.matmul(rows)?.flatten_all()?.to_vec1::<f32>()?;
+        for (a, b) in self.xx.iter_mut().zip(xx) {
+            *a += f64::from(b);
+        }
+        for (a, b) in self.x.iter_mut().zip(rows.sum(0)?.to_vec1::<f32>()?) {
+            *a += f64::from(b);
+        }
+        self.n += rows.dim(0)? as f64;
+        Ok(())
+    }
+
+    fn mend(&self, original: &Model, changed: &mut Model, kept: &[u32]) -> Result<(), ProfileError> {
+        let node = original.graph.node(self.node);
+        let (Some(weight), true) = (node.param(ParamRole::Weight), self.n > 0.0) else { return Ok(()) };
+        let shift = Shift::of(&original.graph, self.node);
+        let old = original.params.get(weight)?.values();
+        let rows = old.len() / self.d.max(1);
+        let keep: Vec<usize> = {
+            let mut all = vec![true; self.d];
+            for (u, columns) in self.columns.iter().enumerate() {
+                if kept.binary_search(&(u as u32)).is_err() {
+                    columns.iter().for_each(|&c| all[c] = false);
+                }
+            }
+            (0..self.d).filter(|&c| all[c]).collect()
+        };
+        let s = keep.len();
+        let mean = |i: usize| self.x[i] / self.n;
+        let centre = if shift == Shift::None { 0.0 } else { 1.0 };
+        let moment = |i: usize, j: usize| self.xx[i * self.d + j] / self.n - centre * mean(i) * mean(j);
+        let cross = Mat::<f64>::from_fn(s, self.d, |a, j| moment(keep[a], j));
+        let ridge = LAMBDA * (0..s).map(|a| cross[(a, keep[a])]).sum::<f64>() / s.max(1) as f64;
+        let dense = Mat::<f64>::from_fn(self.d, rows, |j, o| f64::from(old[o * self.d + j]));
+        let mut rhs = &cross * &dense;
+        let mut gram = Mat::<f64>::from_fn(s, s, |a, b| cross[(a, keep[b])]);
+        for a in 0..s {
+            gram[(a, a)] += ridge;
+            for o in 0..rows {
+                rhs[(a, o)] += ridge * dense[(keep[a], o)];
+            }
+        }
+        // A reader whose inputs never vary has nothing to fit.
+        let Ok(factor) = gram.llt(Side::Lower) else { return Ok(()) };
+        let fitted = factor.solve(&rhs);
+        let mut values = vec![0f32; rows * s];
+        let mut offset = vec![0f32; rows];
+        for o in 0..rows {
+            let mut b: f64 = (0..self.d).map(|j| dense[(j, o)] * mean(j)).sum();
+            for a in 0..s {
+                values[o * s + a] = fitted[(a, o)] as f32;
+                b -= fitted[(a, o)] * mean(keep[a]);
+            }
+            offset[o] = b as f32;
+        }
+        if values.iter().chain(&offset).any(|v| !v.is_finite()) {
+            return Ok(());
+        }
+        let shape = changed.params.get(weight)?.shape().to_vec();
+        if let Some(p) = Param::owned(shape, values) {
+            changed.params.insert(weight, p);
+        }
+        let moved = match &shift {
+            Shift::None => None,
+            Shift::Bias(name) => Some((name, 1.0)),
+            Shift::Mean(name) => Some((name, -1.0)),
+        };
+        if let Some((name, sign)) = moved {
+            let p = changed.params.get(name)?;
+            let values = p.values().iter().zip(&offset).map(|(v, b)| v + sign * b).collect();
+            if let Some(p) = Param::owned(p.shape().to_vec(), values) {
+                changed.params.insert(name.clone(), p);
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Where a change of the reader's mean output can be put.
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum Shift {
+    Bias(String),
+    /// The mean of the batch norm that alone reads it.
+    Mean(String),
+    None,
+}
+
+impl Shift {
+    fn of(graph: &Graph, node: NodeId) -> Shift {
+        if let Some(bias) = graph.node(node).param(ParamRole::Bias) {
+            return Shift::Bias(bias.to_owned());
+        }
+        let consumers = graph.consumers();
+        if let [next] = consumers[node.index()].as_slice() {
+            let next = graph.node(*next);
+            if let (Op::BatchNorm2d { .. }, Some(mean)) = (&next.op, next.param(ParamRole::Mean)) {
+                return Shift::Mean(mean.to_owned());
+            }
+        }
+        Shift::None
+    }
+}
+
+/// Rows of the reader's input that feed `per_image` random output places of each image, `[samples, d]`.
+fn samples(
+    op: &Op,
+    value: &Tensor,
+    reader: &Reader,
+    per_image: usize,
+    rng: &mut ChaCha8Rng,
+) -> Result<Tensor, ProfileError> {
+    let dims = value.dims().to_vec();
+    let values = value.to_device(&Device::Cpu)?.flatten_all()?.to_vec1::<f32>()?;
+    let n = dims.first().copied().unwrap_or(0);
+    let take = per_image.min(reader.places);
+    let mut out = vec![0f32; n * take * reader.d];
+    let mut rows = out.chunks_exact_mut(reader.d.max(1));
+    for image in 0..n {
+        let mut at = index::sample(rng, reader.places, take).into_vec();
+        at.sort_unstable();
+        for place in at {
+            let Some(row) = rows.next() else { break };
+            match (op, dims.as_slice()) {
+                (Op::Conv2d { kernel, stride, padding, .. }, &[_, c, h, w]) => {
+                    let top = (place / reader.out_width * stride[0]) as isize - padding[0] as isize;
+                    let left = (place % reader.out_width * stride[1]) as isize - padding[1] as isize;
+                    let mut k = 0;
+                    for ch in 0..c {
+                        let plane = &values[(image * c + ch) * h * w..][..h * w];
+                        for y in (0..kernel[0] as isize).map(|d| top + d) {
+                            for x in (0..kernel[1] as isize).map(|d| left + d) {
+                                if (0..h as isize).contains(&y) && (0..w as isize).contains(&x) {
+                                    row[k] = plane[y as usize * w + x as usize];
+                                }
+                                k += 1;
+                            }
+                        }
+                    }
+                }
+                _ => {
+                    let start = (image * reader.places + place) * reader.d;
+                    row.copy_from_slice(&values[start..start + reader.d]);
+                }
+            }
+        }
+    }
+    Ok(Tensor::from_vec(out, (n * take, reader.d), &Device::Cpu)?)
+}

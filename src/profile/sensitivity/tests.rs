@@ -1,0 +1,142 @@
+use super::*;
+use crate::model::families::{CifarResnetSpec, FamilySpec, TimmVitSpec, VitDims};
+use crate::model::random;
+use crate::prune::groups;
+
+fn resnet() -> Model {
+    random(&FamilySpec::CifarResnet(CifarResnetSpec { blocks: 2, widths: [4, 8, 12], classes: 10, image: 32 }), 3)
+}
+
+fn vit() -> Model {
+    let dims = VitDims { image: 32, patch: 8, dim: 16, depth: 2, heads: 4, mlp: 24, classes: 10 };
+    random(&FamilySpec::TimmVit(TimmVitSpec { dims, qkv_bias: true, class_token: true, mean_pool: false }), 5)
+}
+
+fn calib(n: usize) -> Dataset {
+    crate::data::open("synthetic:calib", n).expect("synthetic set")
+}
+
+fn options() -> SensOptions {
+    SensOptions { images: 12, batch: 8, ratios: vec![0.25, 0.5], refit: false, ..SensOptions::default() }
+}
+
+fn scan(model: &Model, o: &SensOptions, dir: Option<&Path>) -> (Sensitivity, usize) {
+    let groups = groups(&model.graph);
+    let mut curves = 0;
+    let s = sensitivity(model, &groups, &calib(12), o, dir, &Cancel::default(), &mut |u| {
+        curves += usize::from(matches!(u, SensUpdate::Curve(_)));
+    });
+    (s.expect("scan"), curves)
+}
+
+/// The same variant run from the image on.
+fn direct(model: &Model, variant: &Model) -> (f64, f64) {
+    let set = calib(12);
+    let (x, y) = set.batch(0..12, &model.info.preprocess).expect("batch");
+    let run = |m: &Model| Plan::of(m, &CompileOptions::default()).expect("plan").run(&x).expect("run");
+    let (base, new) = (run(model), run(variant));
+    let loss = |l: &Tensor| crate::eval::cross_entropy(l, &y).expect("loss");
+    (kl(&base, &new).expect("kl"), loss(&new) - loss(&base))
+}
+
+#[test]
+fn cached_activations_give_what_a_direct_run_gives() {
+    for model in [resnet(), vit()] {
+        let groups = groups(&model.graph);
+        let (s, n) = scan(&model, &options(), None);
+        assert_eq!(s.curves.len(), n);
+        let mut kinds = [0; 3];
+        for c in &s.curves {
+            assert_eq!(c.images, 12);
+            for p in &c.points {
+                let variant = match &c.target {
+                    SensTarget::Group(id) => {
+                        kinds[0] += 1;
+                        let g = groups.iter().find(|g| &g.id == id).expect("group");
+                        let scores = prune::importance(&model, g, Method::L2, None).expect("scores");
+                        let kept = prune::resolve(g, &scores, p.ratio);
+                        let action = (Target::Group(id.clone()), Action::Prune { ratio: p.ratio, kept });
+                        prune::apply(&model, &groups, &[action]).expect("applies")
+                    }
+                    SensTarget::Layer(l, precision) => {
+                        kinds[1] += 1;
+                        let mut m = model.clone();
+                        m.precision.set(l.clone(), *precision);
+                        m
+                    }
+                    SensTarget::Block(b) => {
+                        kinds[2] += 1;
+                        let action = (Target::Block(b.clone()), Action::RemoveBlock);
+                        prune::apply(&model, &groups, &[action]).expect("applies")
+                    }
+                };
+                let (kl, d_loss) = direct(&model, &variant);
+                // The image is run in one batch there, in two here: the order of sums may differ.
+                assert!((p.kl - kl).abs() < 1e-4 * (1.0 + kl), "{:?} {p:?} {kl}", c.target);
+                assert!((p.d_loss - d_loss).abs() < 1e-3, "{:?} {p:?} {d_loss}", c.target);
+            }
+        }
+        assert!(kinds.iter().all(|k| *k > 0), "{} misses a kind: {kinds:?}", model.info.name);
+    }
+}
+
+#[test]
+fn a_refit_lowers_the_harm_of_most_cuts() {
+    for model in [resnet(), vit()] {
+        let only = SensOptions { precisions: vec![], blocks: false, ..options() };
+        let (plain, _) = scan(&model, &only, None);
+        let (mended, _) = scan(&model, &SensOptions { refit: true, ..only }, None);
+        let (mut better, mut all) = (0, 0);
+        for (a, b) in plain.curves.iter().zip(&mended.curves) {
+            assert_eq!(a.target, b.target);
+            for (p, q) in a.points.iter().zip(&b.points) {
+                all += 1;
+                better += usize::from(q.kl <= p.kl + 1e-9);
+            }
+        }
+        assert!(better * 10 >= all * 8, "{}: {better} of {all}", model.info.name);
+        let sum = |s: &Sensitivity| s.curves.iter().flat_map(|c| &c.points).map(|p| p.kl).sum::<f64>();
+        assert!(sum(&mended) < 0.9 * sum(&plain), "{} {}", sum(&mended), sum(&plain));
+    }
+}
+
+#[test]
+fn a_cancelled_scan_resumes_from_its_cache_and_repeats_exactly() {
+    let model = resnet();
+    let groups = groups(&model.graph);
+    let dir = tempfile::tempdir().expect("folder");
+    let cancel = Cancel::default();
+    let mut seen = 0;
+    let stopped = sensitivity(&model, &groups, &calib(12), &options(), Some(dir.path()), &cancel, &mut |u| {
+        seen += usize::from(matches!(u, SensUpdate::Curve(_)));
+        if seen == 4 {
+            cancel.cancel();
+        }
+    });
+    assert!(stopped.is_err_and(|e| e.is_cancelled()));
+    let kept = || {
+        let files = std::fs::read_dir(dir.path()).expect("dir").flatten();
+        files
+            .filter(|f| {
+                f.file_name().to_string_lossy().starts_with("sense-")
+                    && !f.file_name().to_string_lossy().starts_with("sense-images")
+            })
+            .count()
+    };
+    assert_eq!(kept(), 4);
+    let (whole, n) = scan(&model, &options(), Some(dir.path()));
+    assert_eq!(kept(), n);
+    // All from the cache, and equal to a scan without one.
+    assert!(scan(&model, &options(), Some(dir.path())).0 == whole, "the cache changed something");
+    assert!(scan(&model, &options(), None).0 == whole, "a fresh scan differs");
+}
+
+#[test]
+fn no_images_is_an_error() {
+    let model = resnet();
+    let empty = calib(12).take(0);
+    let r = sensitivity(&model, &[], &empty, &options(), None, &Cancel::default(), &mut |_| {});
+    if empty.is_empty() {
+        assert!(matches!(r, Err(ProfileError::NoImages)));
+    }
+}
