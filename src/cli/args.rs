@@ -1,0 +1,263 @@
+//! The command line as it is typed. Values are checked in `cli::mod` and the rooms behind it, not here.
+
+use clap::{Args, Parser, Subcommand};
+use std::path::PathBuf;
+
+const AFTER: &str = "Exit codes: 0 done, 1 failed, 2 wrong usage, 3 budget not met, 4 cancelled.\n\
+Standard output carries data only; messages and progress go to standard error.\n\
+Without a subcommand `paring` opens the bundled demo session.";
+
+/// Human-in-the-loop neural-network compression at the terminal.
+#[derive(Debug, Parser)]
+#[command(name = "paring", version, about, after_help = AFTER, disable_help_subcommand = true)]
+pub struct Cli {
+    #[command(subcommand)]
+    pub command: Option<Cmd>,
+    #[command(flatten)]
+    pub screen: Screen,
+}
+
+/// How the screen looks; for every command that shows it.
+#[derive(Debug, Clone, Default, Args)]
+pub struct Screen {
+    /// Theme: dark, light, cividis, contrast, or a file in the user's themes folder.
+    #[arg(long, global = true, value_name = "NAME")]
+    pub theme: Option<String>,
+    /// auto, truecolor, 256, 16 or none.
+    #[arg(long, global = true, value_name = "LEVEL")]
+    pub colors: Option<String>,
+    /// Draw with ASCII only.
+    #[arg(long, global = true)]
+    pub ascii: bool,
+}
+
+#[derive(Debug, Subcommand)]
+pub enum Cmd {
+    /// Open a session on a model, or attach to it when it exists.
+    Open(Open),
+    /// Attach to a running or stored session.
+    Attach {
+        /// The session's name; the only or newest one by default.
+        name: Option<String>,
+        /// Watch without taking the pen.
+        #[arg(long)]
+        watch: bool,
+    },
+    /// List sessions.
+    Ls {
+        #[arg(long)]
+        json: bool,
+    },
+    /// End a session's host; the session stays on disk.
+    Stop { name: String },
+    /// Print a session's events.
+    Log {
+        name: String,
+        #[arg(long)]
+        json: bool,
+    },
+    /// Measure latency, memory and MACs per layer.
+    Profile(Profile),
+    /// Evaluate a model on a data set.
+    Eval(Eval),
+    /// Compress without a screen: profile, propose, decide by policy, compress, evaluate.
+    Run(Run),
+    /// Write the model of a session's last accepted (else last applied) round.
+    Export {
+        name: String,
+        /// Where to; `NAME.safetensors` by default.
+        #[arg(long, short, value_name = "FILE")]
+        out: Option<PathBuf>,
+        #[arg(long, default_value = "safetensors")]
+        format: String,
+        #[arg(long)]
+        json: bool,
+    },
+    /// The bundled demo: its models and its data.
+    Demo {
+        #[command(subcommand)]
+        what: Demo,
+    },
+    /// Render a screen of a stored or demo session to a file, for documentation.
+    #[command(hide = true)]
+    Screenshot {
+        /// The session's name.
+        name: String,
+        /// WIDTHxHEIGHT in cells.
+        #[arg(long, default_value = "120x40")]
+        size: String,
+        #[arg(long, short, value_name = "FILE.svg")]
+        out: PathBuf,
+        /// Keys to press first, in the keymap's notation, separated by spaces.
+        #[arg(long, default_value = "")]
+        keys: String,
+    },
+    /// The process that owns a session; started by `paring` itself.
+    #[command(hide = true)]
+    Host {
+        /// The session's folder.
+        dir: PathBuf,
+    },
+}
+
+/// Where the model's inputs come from and what runs it.
+#[derive(Debug, Clone, Args)]
+pub struct On {
+    /// The family, where names and shapes do not tell: cifar-resnet, resnet, torch-vit, hf-vit, timm-vit.
+    #[arg(long, value_name = "FAMILY")]
+    pub arch: Option<String>,
+    /// auto, cpu or cuda:N.
+    #[arg(long, value_name = "DEVICE")]
+    pub device: Option<String>,
+    /// Compute threads; all cores by default.
+    #[arg(long, value_name = "N")]
+    pub threads: Option<usize>,
+    /// Images a batch.
+    #[arg(long, value_name = "N")]
+    pub batch: Option<usize>,
+    /// Per-channel mean after division by 255, such as 0.485,0.456,0.406.
+    #[arg(long, value_name = "R,G,B")]
+    pub mean: Option<String>,
+    /// Per-channel standard deviation after division by 255.
+    #[arg(long, value_name = "R,G,B")]
+    pub std: Option<String>,
+    /// Side of the square input image, where the checkpoint leaves it open.
+    #[arg(long, value_name = "PIXELS")]
+    pub image_size: Option<usize>,
+}
+
+#[derive(Debug, Clone, Args)]
+pub struct Open {
+    /// A checkpoint (.safetensors, .pth, .th, .pt), a Hugging Face folder, or what paring exported;
+    /// `demo:vit` and `demo:cnn` are bundled.
+    pub model: String,
+    /// Evaluation data: CIFAR binary file or folder, a folder of class folders, `synthetic:eval`.
+    #[arg(long, value_name = "DATA")]
+    pub data: Option<String>,
+    /// Calibration data; never evaluation images unless --calib-is-eval.
+    #[arg(long, value_name = "DATA")]
+    pub calib: Option<String>,
+    /// Let calibration images be evaluation images; the screen says so.
+    #[arg(long)]
+    pub calib_is_eval: bool,
+    /// Use at most this many evaluation images.
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    pub limit: usize,
+    /// Targets, such as `latency=0.6,drop=0.5`: factors of the original and points of top-1.
+    #[arg(long, value_name = "BUDGET")]
+    pub budget: Option<String>,
+    /// The session's name; made from the model's by default.
+    #[arg(long, value_name = "NAME")]
+    pub name: Option<String>,
+    #[arg(long, value_name = "N")]
+    pub seed: Option<u64>,
+    /// The model that agents use at OPENAI_BASE_URL.
+    #[arg(long, value_name = "MODEL")]
+    pub llm_model: Option<String>,
+    /// The OpenAI-compatible endpoint; OPENAI_BASE_URL by default.
+    #[arg(long, value_name = "URL")]
+    pub llm_url: Option<String>,
+    /// Start the host and leave; attach later.
+    #[arg(long)]
+    pub detach: bool,
+    #[command(flatten)]
+    pub on: On,
+}
+
+#[derive(Debug, Clone, Args)]
+pub struct Eval {
+    pub model: String,
+    #[arg(long, value_name = "DATA")]
+    pub data: Option<String>,
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    pub limit: usize,
+    /// Run every convolution and linear layer in this precision: f32 or int8.
+    #[arg(long, value_name = "PRECISION")]
+    pub precision: Option<String>,
+    /// Also print the logits of the first N images (JSON only).
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    pub logits: usize,
+    #[arg(long)]
+    pub json: bool,
+    #[command(flatten)]
+    pub on: On,
+}
+
+#[derive(Debug, Clone, Args)]
+pub struct Profile {
+    pub model: String,
+    /// Timed runs.
+    #[arg(long, value_name = "N", default_value_t = 50)]
+    pub runs: usize,
+    /// Run every convolution and linear layer in this precision: f32 or int8.
+    #[arg(long, value_name = "PRECISION")]
+    pub precision: Option<String>,
+    /// What MACs count: conv_linear, attention or norms.
+    #[arg(long, value_name = "CONVENTION")]
+    pub macs: Option<String>,
+    #[arg(long)]
+    pub json: bool,
+    #[command(flatten)]
+    pub on: On,
+}
+
+#[derive(Debug, Clone, Args)]
+pub struct Run {
+    pub model: String,
+    /// Evaluation data, touched for the verdict alone.
+    #[arg(long, value_name = "DATA")]
+    pub data: Option<String>,
+    #[arg(long, value_name = "DATA")]
+    pub calib: Option<String>,
+    #[arg(long)]
+    pub calib_is_eval: bool,
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    pub limit: usize,
+    #[arg(long, value_name = "BUDGET")]
+    pub budget: Option<String>,
+    /// `auto` approves all; a TOML file of rules vetoes, limits and approves by target.
+    #[arg(long, value_name = "auto|FILE", default_value = "auto")]
+    pub policy: String,
+    /// Let this precision be used for every convolution and linear layer: f32 or int8.
+    #[arg(long, value_name = "PRECISION")]
+    pub precision: Option<String>,
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    pub rounds: u32,
+    /// Folder for model.safetensors, report.json and the session.
+    #[arg(long, value_name = "DIR")]
+    pub out: PathBuf,
+    #[arg(long, value_name = "N")]
+    pub seed: Option<u64>,
+    #[arg(long, value_name = "MODEL")]
+    pub llm_model: Option<String>,
+    #[arg(long, value_name = "URL")]
+    pub llm_url: Option<String>,
+    #[arg(long)]
+    pub json: bool,
+    #[command(flatten)]
+    pub on: On,
+}
+
+#[derive(Debug, Clone, Subcommand)]
+pub enum Demo {
+    /// Train a demo model anew, reproducibly.
+    Train {
+        /// vit or cnn.
+        kind: String,
+        #[arg(long, default_value_t = 1)]
+        seed: u64,
+        /// The safetensors file to write.
+        #[arg(long, short, value_name = "FILE")]
+        out: PathBuf,
+    },
+    /// Write some images of the synthetic set as PNG files.
+    Images {
+        /// train, calib or eval.
+        #[arg(long, default_value = "eval")]
+        split: String,
+        #[arg(long, default_value_t = 50)]
+        count: usize,
+        #[arg(long, short, value_name = "DIR")]
+        out: PathBuf,
+    },
+}
