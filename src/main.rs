@@ -1,3 +1,7 @@
 //! Arguments → subcommand → exit code. Nothing else belongs here.
 
-fn main() {}
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    paring::cli::main().into()
+}

@@ -1,0 +1,68 @@
+//! `paring eval`: accuracy of a checkpoint, or of what `run` and `export` wrote.
+
+use super::{Exit, print_json, progress_line, setup};
+use crate::cli::args::Eval;
+use crate::eval;
+use crate::exec::{Cancel, CompileOptions, Plan};
+use anyhow::Result;
+use serde_json::json;
+
+/// Images a batch unless told otherwise.
+const BATCH: usize = 128;
+
+pub fn run(args: &Eval) -> Result<Exit> {
+    let mut model = setup::model(&args.model, &args.on)?;
+    if let Some(name) = &args.precision {
+        model.precision = setup::everywhere(&model, name)?;
+    }
+    let data = setup::data(args.data.as_deref(), &args.model, &model, args.limit)?;
+    let opened = setup::device(&args.on)?;
+    let plan = Plan::of(&model, &CompileOptions::on(&opened))?;
+    for note in &model.info.notes {
+        eprintln!("paring: note: {note}");
+    }
+    let batch = args.on.batch.unwrap_or(BATCH).max(1);
+    let mut line = progress_line("evaluate");
+    let mut progress = |done, total| line.show(done as u64, total as u64);
+    let forward = |x: &_| plan.run(x);
+    let run = eval::score_with(&data, &model.info.preprocess, batch, &Cancel::default(), forward, &mut progress)?;
+    line.clear();
+    let m = &run.metrics;
+    if args.json {
+        let mut out = json!({
+            "model": model.info.name,
+            "family": model.info.family.label(),
+            "data": data.card().name,
+            "device": opened.words,
+            "n": m.n,
+            "correct": m.correct,
+            "top1": m.top1,
+            "top5": m.top5,
+            "loss": m.loss,
+            "weight_bytes": plan.weight_bytes(),
+            "per_class": m.per_class,
+        });
+        if args.logits > 0 {
+            let (x, _) = data.batch(0..args.logits.min(data.len()), &model.info.preprocess)?;
+            let logits: Vec<Vec<f32>> = plan.run(&x)?.to_device(&candle_core::Device::Cpu)?.to_vec2()?;
+            out["logits"] = json!(logits);
+        }
+        print_json(&out)?;
+        return Ok(Exit::Done);
+    }
+    println!("model     {}  ({})", model.info.name, model.info.family.label());
+    println!("data      {}  {} images", data.card().name, m.n);
+    println!("device    {}", opened.words);
+    println!("top-1     {:.2} %  ({} of {})", m.top1 * 100.0, m.correct, m.n);
+    println!("top-5     {:.2} %", m.top5 * 100.0);
+    println!("loss      {:.5}", m.loss);
+    println!("weights   {:.3} MB stored", plan.weight_bytes() as f64 / 1e6);
+    println!();
+    println!("class                 correct     of");
+    for (c, (right, total)) in m.per_class.iter().enumerate() {
+        let name = data.class_names().get(c).cloned().unwrap_or_else(|| c.to_string());
+        let name: String = name.chars().filter(|c| !c.is_control()).take(20).collect();
+        println!("{name:<20}  {right:>7}  {total:>5}");
+    }
+    Ok(Exit::Done)
+}
