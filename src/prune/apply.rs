@@ -10,7 +10,7 @@ use super::error::PruneError;
 use super::group::Group;
 use crate::graph::{Graph, Op, ParamRole};
 use crate::model::{Model, Param, ParamStore};
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 /// The graph after `actions`, for forecasts: a `Prune` whose units are not resolved yet counts the units that its
@@ -33,6 +33,20 @@ pub fn apply(model: &Model, groups: &[Group], actions: &[(Target, Action)]) -> R
     let mut info = model.info.clone();
     info.hash = params.hash();
     Ok(Model { graph: Arc::new(graph), params, precision, info })
+}
+
+/// Which original indices are left of every axis that `actions` cut, by node name and axis (0 rows, 1 columns).
+pub fn kept_indices(
+    graph: &Graph,
+    groups: &[Group],
+    actions: &[(Target, Action)],
+) -> Result<HashMap<(String, usize), Vec<u32>>, PruneError> {
+    let edits = Edits::new(graph, groups, actions, true)?;
+    let kept = |mask: &[bool]| (0u32..).zip(mask).filter(|(_, k)| **k).map(|(i, _)| i).collect();
+    Ok((edits.masks.iter())
+        .filter(|(_, mask)| mask.contains(&false))
+        .map(|((node, axis), mask)| ((graph.nodes[*node].name.clone(), *axis), kept(mask)))
+        .collect())
 }
 
 fn shrunk(graph: &Graph, edits: &Edits) -> Result<Graph, PruneError> {

@@ -12,7 +12,7 @@ mod groups;
 mod importance;
 
 pub use action::{Action, Target};
-pub use apply::{apply, shrink};
+pub use apply::{apply, kept_indices, shrink};
 pub use error::PruneError;
 pub use gradients::gradients;
 pub use group::*;

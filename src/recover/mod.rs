@@ -1,5 +1,15 @@
 //! Repair without training: least-squares re-fit and batch-norm re-estimation.
 
+mod batchnorm;
+mod compress;
+mod error;
+mod refit;
+mod ridge;
+mod runner;
+mod sample;
+mod segment;
 mod step;
 
+pub use compress::{RepairOptions, RepairUpdate, compress};
+pub use error::RepairError;
 pub use step::RepairStep;

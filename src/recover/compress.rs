@@ -1,0 +1,364 @@
+//! Compression as a whole: decisions applied, then every layer that reads a pruned group re-fitted in network order,
+//! then batch-norm statistics re-estimated; each repair stays only if the calibration loss falls.
+//!
+//! The walk keeps two sets of running activations for the calibration images, the original network's and the
+//! compressed one's, at places where a single value is alive; a re-fit sees the compressed network's own inputs and
+//! aims at the original's values minus the compressed shortcut, so that earlier errors are corrected, not repeated.
+//! Invariant: a pure function of original weights, actions, calibration images and options.
+
+use super::refit::{Layer, refit};
+use super::runner::Runner;
+use super::segment::{aim, boundaries, only_token, part};
+use super::{RepairError, RepairStep, batchnorm, sample};
+use crate::data::Dataset;
+use crate::exec::Cancel;
+use crate::graph::{Graph, NodeId, Op, PrecisionPlan, shapes};
+use crate::model::{Model, ParamStore};
+use crate::prune::{self, Action, Group, Target};
+use candle_core::Tensor;
+use rand::SeedableRng;
+use rand::seq::SliceRandom;
+use rand_chacha::ChaCha8Rng;
+use std::collections::HashMap;
+use std::time::Instant;
+
+/// How repairs are made.
+#[derive(Debug, Clone, PartialEq)]
+pub struct RepairOptions {
+    /// Chooses images and positions.
+    pub seed: u64,
+    /// Calibration images to fit on, at most (fewer when `memory` does not hold them).
+    pub images: usize,
+    /// Further calibration images, at most, that say whether a repair stays.
+    pub check_images: usize,
+    /// Output positions or tokens looked at per image.
+    pub positions: usize,
+    /// Ridge term as a part of the Gram matrix's mean diagonal.
+    pub lambda: f64,
+    /// Re-fit the layers that read pruned units.
+    pub refit: bool,
+    /// Try re-estimated batch-norm statistics.
+    pub batch_norm: bool,
+    /// Bytes for running activations.
+    pub memory: usize,
+}
+
+impl Default for RepairOptions {
+    fn default() -> Self {
+        RepairOptions {
+            seed: 0,
+            images: 4000,
+            check_images: 1000,
+            positions: 48,
+            lambda: 1e-3,
+            refit: true,
+            batch_norm: true,
+            memory: 1 << 30,
+        }
+    }
+}
+
+/// What a running compression reports.
+#[derive(Debug, Clone, PartialEq)]
+pub enum RepairUpdate {
+    /// `done` of `total` repairs; `what` is being worked on.
+    Progress { done: usize, total: usize, what: String },
+    /// A repair that has been judged.
+    Step(RepairStep),
+}
+
+/// Calibration images at a boundary of the walk.
+struct Chunk {
+    original: Tensor,
+    compressed: Tensor,
+    labels: Vec<u32>,
+    /// Judges repairs instead of fitting them.
+    check: bool,
+}
+
+/// A stretch of both networks between two boundaries, with the layers to re-fit in it.
+struct Stretch {
+    from: NodeId,
+    to: NodeId,
+    layers: Vec<NodeId>,
+}
+
+/// `original` after `actions`, repaired without training on `calib`.
+///
+/// # Errors
+/// Refused actions, unreadable calibration data, execution failures, cancellation (looked for before every batch).
+pub fn compress(
+    original: &Model,
+    groups: &[Group],
+    actions: &[(Target, Action)],
+    calib: &Dataset,
+    options: &RepairOptions,
+    cancel: &Cancel,
+    say: &mut dyn FnMut(RepairUpdate),
+) -> Result<Model, RepairError> {
+    let model = prune::apply(original, groups, actions)?;
+    let kept = prune::kept_indices(&original.graph, groups, actions)?;
+    let changed = !kept.is_empty() || model.graph.output != original.graph.output || {
+        let (a, b) = (original.graph.reachable(), model.graph.reachable());
+        a != b
+    };
+    if !changed || !(options.refit || options.batch_norm) {
+        return Ok(model);
+    }
+    if calib.is_empty() {
+        return Err(RepairError::NoImages(calib.card().name));
+    }
+    let stretches = if options.refit { stretches(&original.graph, &model.graph, &kept) } else { Vec::new() };
+    let batch_norms = options.batch_norm && model.graph.nodes.iter().any(|n| matches!(n.op, Op::BatchNorm2d { .. }));
+    let total = stretches.iter().map(|s| s.layers.len()).sum::<usize>() + usize::from(batch_norms);
+    let mut walk = Walk::start(original, model, calib, options, cancel)?;
+    walk.total = total;
+    for stretch in &stretches {
+        walk.pass(stretch, &kept, say)?;
+    }
+    if batch_norms {
+        walk.batch_norms(calib, say)?;
+    }
+    let mut model = walk.model;
+    model.info.hash = model.params.hash();
+    Ok(model)
+}
+
+/// The stretches to walk: those with layers to re-fit one by one, what lies between them joined.
+fn stretches(original: &Graph, model: &Graph, kept: &HashMap<(String, usize), Vec<u32>>) -> Vec<Stretch> {
+    let theirs = boundaries(original);
+    let common: Vec<NodeId> = boundaries(model).into_iter().filter(|b| theirs.contains(b)).collect();
+    let reachable = model.reachable();
+    let wanted = |i: usize| {
+        let n = &model.nodes[i];
+        reachable[i]
+            && kept.contains_key(&(n.name.clone(), 1))
+            && matches!(n.op, Op::Conv2d { groups: 1, .. } | Op::Linear { .. })
+    };
+    let mut out: Vec<Stretch> = Vec::new();
+    for pair in common.windows(2) {
+        let (from, to) = (pair[0], pair[1]);
+        let layers: Vec<NodeId> =
+            (from.index() + 1..=to.index()).filter(|&i| wanted(i)).map(|i| NodeId(i as u32)).collect();
+        match out.last_mut() {
+            Some(last) if last.layers.is_empty() && layers.is_empty() => last.to = to,
+            _ => out.push(Stretch { from, to, layers }),
+        }
+    }
+    while out.last().is_some_and(|s| s.layers.is_empty()) {
+        out.pop();
+    }
+    out
+}
+
+struct Walk<'a> {
+    original: &'a Model,
+    model: Model,
+    options: &'a RepairOptions,
+    cancel: &'a Cancel,
+    chunks: Vec<Chunk>,
+    /// Calibration loss of the compressed model as it stands.
+    loss: f64,
+    done: usize,
+    total: usize,
+    /// Images to fit on, for batch-norm statistics.
+    fit: Vec<usize>,
+    check: Vec<usize>,
+}
+
+impl<'a> Walk<'a> {
+    fn start(
+        original: &'a Model,
+        model: Model,
+        calib: &Dataset,
+        options: &'a RepairOptions,
+        cancel: &'a Cancel,
+    ) -> Result<Walk<'a>, RepairError> {
+        let widest = |g: &Graph| -> Result<usize, RepairError> {
+            let shapes = shapes(g)?;
+            Ok(boundaries(g).iter().map(|b| shapes[b.index()].iter().product::<usize>() * 4).max().unwrap_or(1))
+        };
+        let each = (widest(&original.graph)? + widest(&model.graph)?).max(1);
+        let room = (options.memory / each).max(8);
+        let mut order: Vec<usize> = (0..calib.len()).collect();
+        order.shuffle(&mut ChaCha8Rng::seed_from_u64(options.seed));
+        let check = options.check_images.min(order.len() / 5).min(room / 5);
+        let fit = options.images.min(order.len() - check).min(room - check).max(1);
+        let (check, fit) = (order[order.len() - check..].to_vec(), order[..fit].to_vec());
+        // A handful of images must serve both ends.
+        let check = if check.is_empty() { fit.clone() } else { check };
+        let size = ((64 << 20) / each).clamp(4, 128);
+        let mut chunks = Vec::new();
+        for (part, is_check) in [(&fit, false), (&check, true)] {
+            for picks in part.chunks(size) {
+                cancel.check()?;
+                let (x, labels) = calib.batch(picks, &original.info.preprocess)?;
+                chunks.push(Chunk { original: x.clone(), compressed: x, labels, check: is_check });
+            }
+        }
+        let mut walk =
+            Walk { original, model, options, cancel, chunks, loss: f64::INFINITY, done: 0, total: 0, fit, check };
+        if let Some(&first) = boundaries(&walk.model.graph).first() {
+            walk.loss = walk.loss_from(first)?;
+        }
+        Ok(walk)
+    }
+
+    /// Calibration loss of the compressed model, its check activations standing at `from`. Infinite if not a number.
+    fn loss_from(&self, from: NodeId) -> Result<f64, RepairError> {
+        let graph = &self.model.graph;
+        let rest = part(graph, from, &shapes(graph)?[from.index()], graph.output);
+        let runner = Runner::new(rest, &self.model.params, &self.model.precision, &[])?;
+        let (mut sum, mut n) = (0.0, 0usize);
+        for chunk in self.chunks.iter().filter(|c| c.check) {
+            self.cancel.check()?;
+            let (logits, _) = runner.run(&chunk.compressed)?;
+            let loss = crate::eval::cross_entropy(&logits, &chunk.labels).unwrap_or(f64::INFINITY);
+            sum += loss * chunk.labels.len() as f64;
+            n += chunk.labels.len();
+        }
+        let loss = sum / n.max(1) as f64;
+        Ok(if loss.is_finite() { loss } else { f64::INFINITY })
+    }
+
+    /// Re-fits the stretch's layers and moves both sets of activations to its end.
+    fn pass(
+        &mut self,
+        stretch: &Stretch,
+        kept: &HashMap<(String, usize), Vec<u32>>,
+        say: &mut dyn FnMut(RepairUpdate),
+    ) -> Result<(), RepairError> {
+        let (from, to) = (stretch.from, stretch.to);
+        let graph = self.model.graph.clone();
+        let original_part = part(&self.original.graph, from, &shapes(&self.original.graph)?[from.index()], to);
+        let compressed_part = part(&graph, from, &shapes(&graph)?[from.index()], to);
+        let same = original_part == compressed_part
+            && self.original.precision == self.model.precision
+            && self.chunks.iter().all(|c| c.original.id() == c.compressed.id())
+            && stretch.layers.is_empty();
+        let consumers = graph.consumers();
+        let out_shapes = shapes(&graph)?;
+        let layers: Vec<Layer> = stretch
+            .layers
+            .iter()
+            .map(|&id| Layer {
+                id,
+                aim: aim(&graph, &consumers, id),
+                rows: kept.get(&(graph.node(id).name.clone(), 0)).cloned(),
+                places: sample::Places {
+                    per_image: self.options.positions.max(1),
+                    token: only_token(&graph, &consumers, id),
+                },
+                out_width: out_shapes[id.index()].get(2).copied().unwrap_or(1),
+            })
+            .collect();
+        // The original goes first: its values at the sampled places are all that the re-fits need of it.
+        let targets: Vec<&str> = layers.iter().map(|l| graph.node(l.aim.target).name.as_str()).collect();
+        let runner = Runner::new(original_part, &self.original.params, &self.original.precision, &targets)?;
+        let mut samples: Vec<Vec<sample::Target>> = layers.iter().map(|_| Vec::new()).collect();
+        for (c, chunk) in self.chunks.iter_mut().enumerate() {
+            self.cancel.check()?;
+            let (out, mut values) = runner.run(&chunk.original)?;
+            if !chunk.check {
+                for (layer, (samples, name)) in layers.iter().zip(samples.iter_mut().zip(&targets)) {
+                    let value = match values.get(*name) {
+                        Some(v) => v.clone(),
+                        None => out.clone(),
+                    };
+                    let mut rng = ChaCha8Rng::seed_from_u64(self.options.seed ^ ((layer.id.0 as u64) << 32));
+                    rng.set_stream(c as u64 + 1);
+                    samples.push(sample::Target::of(&value, layer.places, layer.rows.as_deref(), &mut rng)?);
+                }
+            }
+            values.clear();
+            if same {
+                chunk.compressed = out.clone();
+            }
+            chunk.original = out;
+        }
+        if same {
+            return Ok(());
+        }
+        for (layer, samples) in layers.iter().zip(samples) {
+            self.repair(from, &compressed_part, layer, &samples, say)?;
+        }
+        let runner = Runner::new(compressed_part, &self.model.params, &self.model.precision, &[])?;
+        for chunk in &mut self.chunks {
+            self.cancel.check()?;
+            chunk.compressed = runner.run(&chunk.compressed)?.0;
+        }
+        Ok(())
+    }
+
+    /// Re-fits one layer and keeps it if the calibration loss falls.
+    fn repair(
+        &mut self,
+        from: NodeId,
+        part: &Graph,
+        layer: &Layer,
+        targets: &[sample::Target],
+        say: &mut dyn FnMut(RepairUpdate),
+    ) -> Result<(), RepairError> {
+        let started = Instant::now();
+        let name = format!("refit {}", self.model.graph.node(layer.id).name);
+        say(RepairUpdate::Progress { done: self.done, total: self.total, what: name.clone() });
+        let fit_chunks: Vec<&Tensor> = self.chunks.iter().filter(|c| !c.check).map(|c| &c.compressed).collect();
+        let new = refit(&self.model, part, layer, &fit_chunks, targets, self.options.lambda, self.cancel)?;
+        self.done += 1;
+        let Some(new) = new else { return Ok(()) };
+        let before = self.loss;
+        let old = std::mem::replace(&mut self.model.params, new);
+        let after = self.loss_from(from)?;
+        let kept = after < before;
+        if kept {
+            self.loss = after;
+        } else {
+            self.model.params = old;
+        }
+        let seconds = started.elapsed().as_secs_f64();
+        say(RepairUpdate::Step(RepairStep { name, loss_before: before, loss_after: after, kept, seconds }));
+        Ok(())
+    }
+
+    /// Tries batch-norm statistics of the compressed network's own activations.
+    fn batch_norms(&mut self, calib: &Dataset, say: &mut dyn FnMut(RepairUpdate)) -> Result<(), RepairError> {
+        let started = Instant::now();
+        let name = "re-estimate batch norm".to_owned();
+        say(RepairUpdate::Progress { done: self.done, total: self.total, what: name.clone() });
+        let images = &self.fit[..self.fit.len().min(2000)];
+        let new = batchnorm::reestimated(&self.model, calib, images, self.cancel)?;
+        self.done += 1;
+        let before = self.loss;
+        let after = whole_loss(&self.model, &new, calib, &self.check, self.cancel)?;
+        let kept = after < before;
+        if kept {
+            self.model.params = new;
+            self.loss = after;
+        }
+        let seconds = started.elapsed().as_secs_f64();
+        say(RepairUpdate::Step(RepairStep { name, loss_before: before, loss_after: after, kept, seconds }));
+        Ok(())
+    }
+}
+
+/// Calibration loss of `model` with other parameters.
+fn whole_loss(
+    model: &Model,
+    params: &ParamStore,
+    calib: &Dataset,
+    images: &[usize],
+    cancel: &Cancel,
+) -> Result<f64, RepairError> {
+    let precision: &PrecisionPlan = &model.precision;
+    let runner = Runner::new((*model.graph).clone(), params, precision, &[])?;
+    let (mut sum, mut n) = (0.0, 0usize);
+    for picks in images.chunks(64) {
+        cancel.check()?;
+        let (x, labels) = calib.batch(picks, &model.info.preprocess)?;
+        let loss = crate::eval::cross_entropy(&runner.run(&x)?.0, &labels).unwrap_or(f64::INFINITY);
+        sum += loss * labels.len() as f64;
+        n += labels.len();
+    }
+    let loss = sum / n.max(1) as f64;
+    Ok(if loss.is_finite() { loss } else { f64::INFINITY })
+}

@@ -1,0 +1,28 @@
+//! Why a compression was not carried through; the original model is never touched.
+
+use crate::data::DataError;
+use crate::exec::{Cancelled, ExecError};
+use crate::graph::GraphError;
+use crate::model::ParamError;
+use crate::prune::PruneError;
+
+/// Why compressing failed.
+#[derive(Debug, thiserror::Error)]
+pub enum RepairError {
+    #[error(transparent)]
+    Prune(#[from] PruneError),
+    #[error(transparent)]
+    Exec(#[from] ExecError),
+    #[error(transparent)]
+    Data(#[from] DataError),
+    #[error(transparent)]
+    Graph(#[from] GraphError),
+    #[error(transparent)]
+    Param(#[from] ParamError),
+    #[error("calibration set `{0}` has no images; hint: repair needs a few hundred, or turn it off")]
+    NoImages(String),
+    #[error("tensor library: {0}")]
+    Tensor(#[from] candle_core::Error),
+    #[error(transparent)]
+    Cancelled(#[from] Cancelled),
+}

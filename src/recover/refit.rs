@@ -1,0 +1,137 @@
+//! One layer's re-fit: ridge regression from the compressed network's inputs to the original network's values.
+//!
+//! With a batch norm after the layer the regression is done for the norm's output and folded back: rows divided by
+//! the norm's scale, the intercept put into the norm's bias. Scale and running statistics stay as they are.
+
+use super::RepairError;
+use super::ridge::Sums;
+use super::runner::Runner;
+use super::sample::{self, Places};
+use super::segment::Aim;
+use crate::exec::Cancel;
+use crate::graph::{Graph, NodeId, Op, ParamRole};
+use crate::model::{Model, Param, ParamStore};
+use candle_core::Tensor;
+
+/// A layer to re-fit.
+pub(super) struct Layer {
+    pub id: NodeId,
+    pub aim: Aim,
+    /// Which of the original layer's outputs are left; `None`: all.
+    pub rows: Option<Vec<u32>>,
+    pub places: Places,
+    /// Width of a convolution's output image.
+    pub out_width: usize,
+}
+
+/// The layer's own affine map and what follows it.
+struct Affine {
+    weight: Vec<f32>,
+    /// `γ / √(var + ε)` of the norm, else ones.
+    scale: Vec<f32>,
+    inputs: usize,
+    outputs: usize,
+}
+
+/// The parameters with `layer` re-fitted on the compressed activations `chunks` (at the start of `part`) against
+/// `targets`, one per chunk. `None`: there is nothing that could be fitted.
+pub(super) fn refit(
+    model: &Model,
+    part: &Graph,
+    layer: &Layer,
+    chunks: &[&Tensor],
+    targets: &[sample::Target],
+    lambda: f64,
+    cancel: &Cancel,
+) -> Result<Option<ParamStore>, RepairError> {
+    let graph = &model.graph;
+    let node = graph.node(layer.id);
+    let (Some(weight_name), Some(&source)) = (node.param(ParamRole::Weight), node.inputs.first()) else {
+        return Ok(None);
+    };
+    let input = graph.node(source).name.as_str();
+    let skip = layer.aim.skip.map(|s| graph.node(s).name.as_str());
+    let keep: Vec<&str> = [Some(input), skip].into_iter().flatten().collect();
+    let affine = Affine::of(model, layer, weight_name)?;
+    let runner = Runner::new(part.clone(), &model.params, &model.precision, &keep)?;
+    let mut sums = Sums::new(affine.inputs, affine.outputs);
+    for (x, target) in chunks.iter().zip(targets) {
+        cancel.check()?;
+        let (out, values) = runner.run(x)?;
+        let value = |name: &str| values.get(name).cloned().unwrap_or_else(|| out.clone());
+        let rows = sample::inputs(&node.op, &value(input), layer.out_width, &target.at)?;
+        let aim = match skip {
+            Some(s) => (&target.values - sample::values(&value(s), &target.at)?)?,
+            None => target.values.clone(),
+        };
+        sums.add(&rows, &aim)?;
+    }
+    let norm = layer.aim.norm.map(|n| graph.node(n));
+    let bias_name = norm.unwrap_or(node).param(ParamRole::Bias);
+    let prior: Vec<f32> = scaled(&affine.weight, &affine.scale, affine.inputs, |w, s| w * s);
+    let Some(fit) = sums.solve(lambda, &prior, bias_name.is_some()) else { return Ok(None) };
+    // A norm that all but silences a channel cannot carry a new row.
+    let loud = affine.scale.iter().fold(0f32, |m, s| m.max(s.abs())) * 1e-5;
+    let mut params = model.params.clone();
+    let mut weight = affine.weight.clone();
+    for (j, &s) in affine.scale.iter().enumerate().filter(|(_, s)| s.abs() > loud) {
+        let range = j * affine.inputs..(j + 1) * affine.inputs;
+        for (w, f) in weight[range.clone()].iter_mut().zip(&fit.weight[range]) {
+            *w = f / s;
+        }
+    }
+    let shape = params.get(weight_name)?.shape().to_vec();
+    let Some(weight) = Param::owned(shape, weight) else { return Ok(None) };
+    params.insert(weight_name, weight);
+    if let Some(name) = bias_name {
+        let mut bias = params.get(name)?.values().into_owned();
+        // What the norm takes away as its mean (less the layer's own bias) is given back.
+        let shift: Vec<f32> = match norm {
+            Some(n) => {
+                let read = |name: Option<&str>| -> Result<Vec<f32>, RepairError> {
+                    Ok(match name {
+                        Some(n) => params.get(n)?.values().into_owned(),
+                        None => vec![0.0; affine.outputs],
+                    })
+                };
+                let (mean, own) = (read(n.param(ParamRole::Mean))?, read(node.param(ParamRole::Bias))?);
+                mean.iter().zip(&own).zip(&affine.scale).map(|((m, c), s)| s * (m - c)).collect()
+            }
+            None => vec![0.0; affine.outputs],
+        };
+        for (j, b) in bias.iter_mut().enumerate().filter(|(j, _)| affine.scale[*j].abs() > loud) {
+            *b = fit.bias[j] + shift[j];
+        }
+        let shape = params.get(name)?.shape().to_vec();
+        let Some(bias) = Param::owned(shape, bias) else { return Ok(None) };
+        params.insert(name, bias);
+    }
+    Ok(Some(params))
+}
+
+impl Affine {
+    fn of(model: &Model, layer: &Layer, weight_name: &str) -> Result<Affine, RepairError> {
+        let weight = model.params.get(weight_name)?;
+        let outputs = weight.shape().first().copied().unwrap_or(0);
+        let inputs = weight.numel() / outputs.max(1);
+        let mut scale = vec![1f32; outputs];
+        if let Some(norm) = layer.aim.norm.map(|n| model.graph.node(n))
+            && let Op::BatchNorm2d { eps, .. } = norm.op
+            && let (Some(gamma), Some(var)) = (norm.param(ParamRole::Weight), norm.param(ParamRole::Var))
+        {
+            let (gamma, var) = (model.params.get(gamma)?.values(), model.params.get(var)?.values());
+            for ((s, g), v) in scale.iter_mut().zip(gamma.iter()).zip(var.iter()) {
+                *s = g / (v + eps as f32).sqrt();
+            }
+        }
+        Ok(Affine { weight: weight.values().into_owned(), scale, inputs, outputs })
+    }
+}
+
+fn scaled(weight: &[f32], scale: &[f32], inputs: usize, f: impl Fn(f32, f32) -> f32) -> Vec<f32> {
+    weight
+        .chunks_exact(inputs.max(1))
+        .zip(scale)
+        .flat_map(|(row, &s)| row.iter().map(|&w| f(w, s)).collect::<Vec<_>>())
+        .collect()
+}

@@ -1,0 +1,145 @@
+//! Ridge regression with an intercept, from sums gathered chunk by chunk.
+//!
+//! Products run in f32 per chunk and are added up in f64; the solve is a Cholesky factorisation in f64.
+
+use candle_core::Tensor;
+use faer::linalg::solvers::Solve;
+use faer::{Mat, Side};
+
+/// Sums over samples of `x xᵀ`, `x tᵀ`, `x`, `t` and `t²`.
+#[derive(Debug, Clone)]
+pub(super) struct Sums {
+    pub n: f64,
+    d: usize,
+    o: usize,
+    xx: Vec<f64>,
+    xt: Vec<f64>,
+    x: Vec<f64>,
+    t: Vec<f64>,
+}
+
+/// `t ≈ W x + b`: `weight` is `[outputs, inputs]` row-major.
+#[derive(Debug, Clone)]
+pub(super) struct Fit {
+    pub weight: Vec<f32>,
+    pub bias: Vec<f32>,
+}
+
+impl Sums {
+    pub fn new(inputs: usize, outputs: usize) -> Sums {
+        Sums {
+            n: 0.0,
+            d: inputs,
+            o: outputs,
+            xx: vec![0.0; inputs * inputs],
+            xt: vec![0.0; inputs * outputs],
+            x: vec![0.0; inputs],
+            t: vec![0.0; outputs],
+        }
+    }
+
+    /// Adds samples `x` `[n, inputs]` and `t` `[n, outputs]`.
+    pub fn add(&mut self, x: &Tensor, t: &Tensor) -> candle_core::Result<()> {
+        let n = x.dim(0)?;
+        // Small enough that f32 partial sums lose nothing that the ridge term would notice.
+        for start in (0..n).step_by(2048) {
+            let len = 2048.min(n - start);
+            let (xs, ts) = (x.narrow(0, start, len)?, t.narrow(0, start, len)?);
+            let xt = xs.t()?;
+            add_to(&mut self.xx, &xt.matmul(&xs)?)?;
+            add_to(&mut self.xt, &xt.matmul(&ts)?)?;
+            add_to(&mut self.x, &xs.sum(0)?)?;
+            add_to(&mut self.t, &ts.sum(0)?)?;
+            self.n += len as f64;
+        }
+        Ok(())
+    }
+
+    /// Minimises `Σ |t - W x - b|² + λ̄ |W - prior|²`, where `λ̄` is `lambda` times the mean diagonal of the (centred)
+    /// Gram matrix; the intercept is free, or zero without `intercept`. `None` when the matrix is not positive.
+    pub fn solve(&self, lambda: f64, prior: &[f32], intercept: bool) -> Option<Fit> {
+        let (d, o, n) = (self.d, self.o, self.n.max(1.0));
+        if d == 0 || o == 0 || self.n == 0.0 || prior.len() != d * o {
+            return None;
+        }
+        let centre = if intercept { 1.0 / n } else { 0.0 };
+        let mut gram = Mat::<f64>::from_fn(d, d, |i, j| self.xx[i * d + j] - self.x[i] * self.x[j] * centre);
+        let mean = (0..d).map(|i| gram[(i, i)]).sum::<f64>() / d as f64;
+        if !mean.is_finite() || mean <= 0.0 {
+            return None;
+        }
+        let ridge = lambda * mean;
+        for i in 0..d {
+            gram[(i, i)] += ridge;
+        }
+        let rhs = Mat::<f64>::from_fn(d, o, |i, j| {
+            self.xt[i * o + j] - self.x[i] * self.t[j] * centre + ridge * f64::from(prior[j * d + i])
+        });
+        let w = gram.llt(Side::Lower).ok()?.solve(&rhs);
+        let mut fit = Fit { weight: vec![0.0; o * d], bias: vec![0.0; o] };
+        for j in 0..o {
+            let mut b = self.t[j];
+            for i in 0..d {
+                fit.weight[j * d + i] = w[(i, j)] as f32;
+                b -= w[(i, j)] * self.x[i];
+            }
+            fit.bias[j] = if intercept { (b / n) as f32 } else { 0.0 };
+        }
+        let finite = fit.weight.iter().chain(&fit.bias).all(|v| v.is_finite());
+        finite.then_some(fit)
+    }
+}
+
+fn add_to(sum: &mut [f64], part: &Tensor) -> candle_core::Result<()> {
+    for (s, v) in sum.iter_mut().zip(part.flatten_all()?.to_vec1::<f32>()?) {
+        *s += f64::from(v);
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use candle_core::Device;
+
+    fn data(n: usize, d: usize, o: usize) -> (Tensor, Tensor, Vec<f32>) {
+        let x: Vec<f32> = (0..n * d).map(|i| ((i * 7919 % 1009) as f32 / 504.5 - 1.0) + 0.3).collect();
+        let w: Vec<f32> = (0..o * d).map(|i| ((i * 31 % 17) as f32 - 8.0) / 8.0).collect();
+        let mut t = vec![0f32; n * o];
+        for s in 0..n {
+            for j in 0..o {
+                t[s * o + j] = 0.5 * j as f32 + (0..d).map(|i| w[j * d + i] * x[s * d + i]).sum::<f32>();
+            }
+        }
+        let tensor = |v: Vec<f32>, c| Tensor::from_vec(v, (n, c), &Device::Cpu).unwrap();
+        (tensor(x, d), tensor(t, o), w)
+    }
+
+    #[test]
+    fn a_linear_law_is_found_with_its_intercept() {
+        let (x, t, w) = data(5000, 12, 3);
+        let mut sums = Sums::new(12, 3);
+        sums.add(&x, &t).unwrap();
+        let fit = sums.solve(1e-9, &vec![0.0; 36], true).unwrap();
+        for (a, b) in fit.weight.iter().zip(&w) {
+            assert!((a - b).abs() < 1e-3, "{a} {b}");
+        }
+        for (j, b) in fit.bias.iter().enumerate() {
+            assert!((b - 0.5 * j as f32).abs() < 1e-3, "{b}");
+        }
+    }
+
+    #[test]
+    fn a_heavy_ridge_returns_the_prior_and_too_little_data_is_no_matter() {
+        let (x, t, _) = data(3, 12, 3);
+        let mut sums = Sums::new(12, 3);
+        sums.add(&x, &t).unwrap();
+        let prior: Vec<f32> = (0..36).map(|i| i as f32 / 36.0).collect();
+        let fit = sums.solve(1e9, &prior, true).unwrap();
+        for (a, b) in fit.weight.iter().zip(&prior) {
+            assert!((a - b).abs() < 1e-4);
+        }
+        assert!(sums.solve(1e-3, &prior, false).is_some());
+        assert!(Sums::new(12, 3).solve(1e-3, &prior, true).is_none(), "no samples");
+    }
+}

@@ -1,0 +1,134 @@
+//! Cutting a graph where a single value is alive, so that a repair can walk the network with running activations
+//! instead of starting every forward pass from the image.
+//!
+//! Invariant: running the segments one after the other computes exactly what the whole graph computes.
+
+use crate::graph::{Graph, Node, NodeId, Op};
+
+/// Nodes after which their own value is the only one still needed, in order: the input first, the output last.
+pub(super) fn boundaries(graph: &Graph) -> Vec<NodeId> {
+    let reachable = graph.reachable();
+    let consumers = graph.consumers();
+    let last_use = |i: usize| {
+        if i == graph.output.index() { usize::MAX } else { consumers[i].iter().map(|c| c.index()).max().unwrap_or(0) }
+    };
+    let mut alive: Vec<(usize, usize)> = Vec::new();
+    let mut out = Vec::new();
+    for i in (0..graph.nodes.len()).filter(|&i| reachable[i]) {
+        alive.retain(|&(_, until)| until > i);
+        alive.push((i, last_use(i)));
+        // What only feeds a norm or activation is fused with it: no place to stop.
+        let fused = match consumers[i].as_slice() {
+            [next] => matches!(graph.node(*next).op, Op::BatchNorm2d { .. } | Op::Activation { .. }),
+            _ => false,
+        };
+        if alive.len() == 1 && !fused {
+            out.push(NodeId(i as u32));
+        }
+    }
+    out
+}
+
+/// The part of `graph` after `from` (whose value of `shape` becomes the input) up to and with `to`.
+/// Node names are kept; `from`'s name is that of the new input.
+pub(super) fn part(graph: &Graph, from: NodeId, shape: &[usize], to: NodeId) -> Graph {
+    let mut new_id = vec![None; graph.nodes.len()];
+    let input = Node {
+        name: graph.node(from).name.clone(),
+        op: Op::Input { shape: shape.to_vec() },
+        inputs: Vec::new(),
+        params: Vec::new(),
+    };
+    new_id[from.index()] = Some(NodeId(0));
+    let mut nodes = vec![input];
+    let needed = needed(graph, from, to);
+    for (id, node) in graph.iter().filter(|(id, _)| needed[id.index()] && *id != from) {
+        let mut node = node.clone();
+        node.inputs = node.inputs.iter().filter_map(|i| new_id[i.index()]).collect();
+        new_id[id.index()] = Some(NodeId(nodes.len() as u32));
+        nodes.push(node);
+    }
+    Graph { output: new_id[to.index()].unwrap_or(NodeId(0)), nodes, blocks: Vec::new() }
+}
+
+/// Ancestors of `to` that come after `from`, and `to` itself.
+fn needed(graph: &Graph, from: NodeId, to: NodeId) -> Vec<bool> {
+    let mut needed = vec![false; graph.nodes.len()];
+    needed[to.index()] = true;
+    for i in (from.index() + 1..=to.index()).rev().filter(|i| *i < graph.nodes.len()) {
+        if needed[i] {
+            for input in &graph.nodes[i].inputs {
+                needed[input.index()] = true;
+            }
+        }
+    }
+    needed
+}
+
+/// What a layer's re-fit aims at.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Aim {
+    /// The batch norm right after the layer, if any.
+    pub norm: Option<NodeId>,
+    /// The node whose original value is the target: the addition that ends the branch, else the norm or layer itself.
+    pub target: NodeId,
+    /// The other input of that addition.
+    pub skip: Option<NodeId>,
+}
+
+/// Follows `layer` to what it should reproduce.
+pub(super) fn aim(graph: &Graph, consumers: &[Vec<NodeId>], layer: NodeId) -> Aim {
+    let only = |id: NodeId| match consumers[id.index()].as_slice() {
+        [one] => Some(*one),
+        _ => None,
+    };
+    let mut at = layer;
+    let mut norm = None;
+    if let Some(next) = only(at).filter(|n| matches!(graph.node(*n).op, Op::BatchNorm2d { .. })) {
+        norm = Some(next);
+        at = next;
+    }
+    if let Some(next) = only(at).filter(|n| matches!(graph.node(*n).op, Op::Add)) {
+        let skip = graph.node(next).inputs.iter().copied().find(|i| *i != at);
+        if skip.is_some() {
+            return Aim { norm, target: next, skip };
+        }
+    }
+    Aim { norm, target: at, skip: None }
+}
+
+/// The one token of `layer`'s output that the network's answer depends on, if only one does: everything downstream
+/// works token by token until a token is selected.
+pub(super) fn only_token(graph: &Graph, consumers: &[Vec<NodeId>], layer: NodeId) -> Option<usize> {
+    let mut todo = vec![layer];
+    let mut found = None;
+    while let Some(at) = todo.pop() {
+        if at == graph.output {
+            return None;
+        }
+        for &next in &consumers[at.index()] {
+            match &graph.node(next).op {
+                Op::SelectToken { index } => {
+                    if found.is_some_and(|f| f != *index) {
+                        return None;
+                    }
+                    found = Some(*index);
+                }
+                Op::Linear { .. } | Op::LayerNorm { .. } | Op::Activation { .. } | Op::Add => todo.push(next),
+                // Anything else may mix tokens.
+                Op::Input { .. }
+                | Op::Conv2d { .. }
+                | Op::BatchNorm2d { .. }
+                | Op::MaxPool2d { .. }
+                | Op::GlobalAvgPool
+                | Op::ChannelPad { .. }
+                | Op::ToTokens
+                | Op::PrependTokens { .. }
+                | Op::AddPositions { .. }
+                | Op::Attention { .. }
+                | Op::MeanTokens { .. } => return None,
+            }
+        }
+    }
+    found
+}
