@@ -132,3 +132,65 @@ pub(super) fn only_token(graph: &Graph, consumers: &[Vec<NodeId>], layer: NodeId
     }
     found
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::exec::reference::{Capture, Mode, forward, tensors};
+    use crate::graph::{Activation, shapes};
+    use crate::model::families::{CifarResnetSpec, FamilySpec, TorchVitSpec, VitDims};
+    use crate::model::random;
+    use candle_core::{Device, Tensor};
+
+    fn vit() -> FamilySpec {
+        let dims = VitDims { image: 16, patch: 4, dim: 16, depth: 2, heads: 2, mlp: 24, classes: 5 };
+        FamilySpec::TorchVit(TorchVitSpec { dims, act: Activation::Relu })
+    }
+
+    fn resnet() -> FamilySpec {
+        FamilySpec::CifarResnet(CifarResnetSpec { blocks: 2, widths: [4, 8, 16], classes: 5, image: 16 })
+    }
+
+    #[test]
+    fn the_parts_one_after_the_other_are_the_whole() {
+        for spec in [vit(), resnet()] {
+            let m = random(&spec, 3);
+            let params = tensors(&m.params, &Device::Cpu).unwrap();
+            let x = Tensor::randn(0f32, 1.0, (2, 3, 16, 16), &Device::Cpu).unwrap();
+            let run = |g: &Graph, x: &Tensor| forward(g, &params, x, Mode::Eval, &mut Capture::none()).unwrap();
+            let whole = run(&m.graph, &x);
+            let shapes = shapes(&m.graph).unwrap();
+            let stops = boundaries(&m.graph);
+            assert!(stops.len() > 6 && stops[0] == NodeId(0) && stops.last() == Some(&m.graph.output), "{stops:?}");
+            let mut at = x;
+            for pair in stops.windows(2) {
+                let part = part(&m.graph, pair[0], &shapes[pair[0].index()], pair[1]);
+                part.check().unwrap();
+                at = run(&part, &at);
+            }
+            let (a, b): (Vec<f32>, Vec<f32>) =
+                (whole.flatten_all().unwrap().to_vec1().unwrap(), at.flatten_all().unwrap().to_vec1().unwrap());
+            assert_eq!(a, b);
+        }
+    }
+
+    #[test]
+    fn a_branch_aims_at_its_addition_and_only_the_last_layer_has_a_lone_token() {
+        let g = resnet().build().unwrap();
+        let consumers = g.consumers();
+        let name = |id: NodeId| g.node(id).name.as_str();
+        let conv2 = g.by_name("layer1.0.conv2").unwrap();
+        let a = aim(&g, &consumers, conv2);
+        assert_eq!(a.norm.map(name), Some("layer1.0.bn2"));
+        assert!(matches!(g.node(a.target).op, Op::Add) && a.skip.is_some());
+        let conv1 = aim(&g, &consumers, g.by_name("layer1.0.conv1").unwrap());
+        assert_eq!((name(conv1.target), conv1.skip), ("layer1.0.bn1", None));
+
+        let g = vit().build().unwrap();
+        let consumers = g.consumers();
+        let linears: Vec<NodeId> = g.iter().filter(|(_, n)| n.name.contains("linear2")).map(|(id, _)| id).collect();
+        assert_eq!(linears.len(), 2);
+        assert_eq!(only_token(&g, &consumers, linears[0]), None);
+        assert_eq!(only_token(&g, &consumers, linears[1]), Some(0));
+    }
+}

@@ -1,0 +1,177 @@
+//! Repair on small models with a known right answer: a redundant unit is pruned, and the re-fit must move its share to
+//! the twin that stays.
+
+use candle_core::{Device, Tensor};
+use paring::data::{self, Dataset};
+use paring::exec::{Cancel, reference};
+use paring::graph::{Activation, ParamRole};
+use paring::model::families::{CifarResnetSpec, FamilySpec, TimmVitSpec, TorchVitSpec, VitDims};
+use paring::model::{self, Model, Param};
+use paring::prune::{self, Action, Group, GroupKind, MemberRole, Target};
+use paring::recover::{RepairError, RepairOptions, RepairStep, RepairUpdate, compress};
+
+fn logits(m: &Model, x: &Tensor) -> Vec<Vec<f32>> {
+    let params = reference::tensors(&m.params, &Device::Cpu).unwrap();
+    let out = reference::forward(&m.graph, &params, x, reference::Mode::Eval, &mut reference::Capture::none());
+    out.unwrap().to_vec2().unwrap()
+}
+
+/// Noise images in the CIFAR record format, labelled with what `m` says of them.
+fn labelled_by(m: &Model, n: usize, dir: &std::path::Path) -> Dataset {
+    let mut state = 88172645463325252u64;
+    let mut byte = || {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        (state >> 32) as u8
+    };
+    let write = |labels: &[u8], pixels: &[Vec<u8>], name: &str| {
+        let bytes: Vec<u8> = labels.iter().zip(pixels).flat_map(|(l, p)| [&[*l], p.as_slice()].concat()).collect();
+        let file = dir.join(name);
+        std::fs::write(&file, bytes).unwrap();
+        data::open(file.to_str().unwrap(), 0).unwrap()
+    };
+    let pixels: Vec<Vec<u8>> = (0..n).map(|_| (0..3072).map(|_| byte()).collect()).collect();
+    let blank = write(&vec![0; n], &pixels, "blank.bin");
+    let (x, _) = blank.batch(0..n, &m.info.preprocess).unwrap();
+    let best = |r: &Vec<f32>| (0..r.len()).max_by(|&a, &b| r[a].total_cmp(&r[b])).unwrap() as u8;
+    let labels: Vec<u8> = logits(m, &x).iter().map(best).collect();
+    write(&labels, &pixels, "labelled.bin")
+}
+
+/// Makes unit 1 of `group` a copy of unit 0, in everything that computes or carries it.
+fn twin(m: &mut Model, group: &Group) {
+    for member in group.members.iter().filter(|m| m.role != MemberRole::Consumer) {
+        let node = m.graph.node(m.graph.by_name(&member.node).unwrap()).clone();
+        for p in node.params.iter().filter(|p| member.roles.contains(&p.role)) {
+            assert_eq!(member.axis, 0);
+            let t = m.params.get(&p.name).unwrap();
+            let (shape, mut v) = (t.shape().to_vec(), t.values().into_owned());
+            let width: usize = shape[1..].iter().product();
+            for (from, to) in member.indices(0).zip(member.indices(1)).collect::<Vec<_>>() {
+                let row = v[from * width..(from + 1) * width].to_vec();
+                v[to * width..(to + 1) * width].copy_from_slice(&row);
+            }
+            m.params.insert(p.name.clone(), Param::owned(shape, v).unwrap());
+        }
+    }
+}
+
+fn models() -> Vec<(&'static str, Model)> {
+    let dims = VitDims { image: 32, patch: 8, dim: 16, depth: 2, heads: 4, mlp: 24, classes: 10 };
+    let timm = TimmVitSpec { dims: dims.clone(), qkv_bias: true, class_token: true, mean_pool: false };
+    [
+        ("resnet", FamilySpec::CifarResnet(CifarResnetSpec { blocks: 1, widths: [4, 8, 8], classes: 10, image: 32 })),
+        ("torch", FamilySpec::TorchVit(TorchVitSpec { dims, act: Activation::Relu })),
+        ("timm", FamilySpec::TimmVit(timm)),
+    ]
+    .map(|(name, spec)| (name, model::random(&spec, 4)))
+    .into()
+}
+
+fn options() -> RepairOptions {
+    RepairOptions { images: 96, check_images: 24, positions: 32, lambda: 1e-7, batch_norm: false, ..Default::default() }
+}
+
+fn run(m: &Model, groups: &[Group], actions: &[(Target, Action)], calib: &Dataset) -> (Model, Vec<RepairStep>) {
+    let mut steps = Vec::new();
+    let mut say = |u| {
+        if let RepairUpdate::Step(s) = u {
+            steps.push(s);
+        }
+    };
+    let out = compress(m, groups, actions, calib, &options(), &Cancel::default(), &mut say).unwrap();
+    (out, steps)
+}
+
+fn without_unit_one(g: &Group) -> (Target, Action) {
+    let kept: Vec<u32> = (0..g.size as u32).filter(|u| *u != 1).collect();
+    (Target::Group(g.id.clone()), Action::Prune { ratio: g.ratio_of(kept.len()), kept })
+}
+
+#[test]
+fn a_pruned_twin_is_made_up_for_exactly() {
+    let dir = tempfile::tempdir().unwrap();
+    for (name, mut m) in models() {
+        let groups = prune::groups(&m.graph);
+        let open: Vec<&Group> =
+            (groups.iter()).filter(|g| g.protected.is_none() && g.kind != GroupKind::Residual).collect();
+        assert!(open.len() >= 3, "{name}");
+        open.iter().for_each(|g| twin(&mut m, g));
+        let calib = labelled_by(&m, 120, dir.path());
+        let actions: Vec<_> = open.iter().map(|g| without_unit_one(g)).collect();
+        let pruned = prune::apply(&m, &groups, &actions).unwrap();
+        let (fixed, steps) = run(&m, &groups, &actions, &calib);
+        assert_eq!(steps.len(), open.len(), "{name}: {steps:?}");
+        assert!(steps.iter().any(|s| s.kept), "{name}: {steps:?}");
+        let (x, _) = calib.batch(0..16, &m.info.preprocess).unwrap();
+        let gap = |a: &Model| {
+            let pairs = logits(&m, &x).concat().into_iter().zip(logits(a, &x).concat()).collect::<Vec<_>>();
+            pairs.iter().map(|(p, q)| (p - q).abs()).fold(0f32, f32::max)
+        };
+        let (before, after) = (gap(&pruned), gap(&fixed));
+        assert!(before > 0.05 && after < before * 0.02, "{name}: {before} -> {after}, {steps:?}");
+        // Decided steps chain: what one leaves is what the next starts from.
+        for pair in steps.windows(2) {
+            let left = if pair[0].kept { pair[0].loss_after } else { pair[0].loss_before };
+            assert!((left - pair[1].loss_before).abs() < 1e-9);
+            assert!(!pair[0].kept || pair[0].loss_after < pair[0].loss_before);
+        }
+    }
+}
+
+#[test]
+fn the_same_seed_gives_the_same_bytes_and_originals_stay() {
+    let dir = tempfile::tempdir().unwrap();
+    let m = models().swap_remove(0).1;
+    let before = m.params.hash();
+    let groups = prune::groups(&m.graph);
+    let calib = labelled_by(&m, 60, dir.path());
+    let actions: Vec<_> = groups.iter().filter(|g| g.protected.is_none()).map(without_unit_one).collect();
+    let (a, _) = run(&m, &groups, &actions, &calib);
+    let (b, _) = run(&m, &groups, &actions, &calib);
+    assert_eq!((a.params.hash(), &a.info.hash), (b.params.hash(), &a.params.hash()));
+    assert_eq!(m.params.hash(), before);
+}
+
+#[test]
+fn batch_norm_statistics_are_taken_only_when_the_loss_falls() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut m = models().swap_remove(0).1;
+    let calib = labelled_by(&m, 120, dir.path());
+    let groups = prune::groups(&m.graph);
+    // Statistics spoilt after labelling: re-estimating them must help, and be kept.
+    let bn = m.graph.nodes.iter().find(|n| n.name == "bn1").unwrap().clone();
+    let var = bn.param(ParamRole::Var).unwrap();
+    let n = m.params.get(var).unwrap().numel();
+    m.params.insert(var, Param::owned(vec![n], vec![400.0; n]).unwrap());
+    let action =
+        without_unit_one(groups.iter().find(|g| g.protected.is_none() && g.kind == GroupKind::Channels).unwrap());
+    let o = RepairOptions { refit: false, batch_norm: true, ..options() };
+    let mut steps = Vec::new();
+    let mut say = |u| {
+        if let RepairUpdate::Step(s) = u {
+            steps.push(s);
+        }
+    };
+    let out = compress(&m, &groups, std::slice::from_ref(&action), &calib, &o, &Cancel::default(), &mut say).unwrap();
+    let [step] = steps.as_slice() else { panic!("{steps:?}") };
+    assert_eq!(step.kept, step.loss_after < step.loss_before);
+    let pruned = prune::apply(&m, &groups, &[action]).unwrap();
+    assert_eq!(step.kept, out.params.hash() != pruned.params.hash());
+}
+
+#[test]
+fn cancelling_and_empty_actions() {
+    let dir = tempfile::tempdir().unwrap();
+    let m = models().swap_remove(0).1;
+    let calib = labelled_by(&m, 40, dir.path());
+    let groups = prune::groups(&m.graph);
+    let action = without_unit_one(groups.iter().find(|g| g.protected.is_none()).unwrap());
+    let cancel = Cancel::default();
+    cancel.cancel();
+    let e = compress(&m, &groups, &[action], &calib, &options(), &cancel, &mut |_| {}).unwrap_err();
+    assert!(matches!(e, RepairError::Cancelled(_)), "{e}");
+    let (same, steps) = run(&m, &groups, &[], &calib);
+    assert!(steps.is_empty() && same.params.hash() == m.params.hash());
+}
