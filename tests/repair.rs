@@ -65,8 +65,19 @@ fn models() -> Vec<(&'static str, Model)> {
         ("torch", FamilySpec::TorchVit(TorchVitSpec { dims, act: Activation::Relu })),
         ("timm", FamilySpec::TimmVit(timm)),
     ]
-    .map(|(name, spec)| (name, model::random(&spec, 4)))
+    .map(|(name, spec)| (name, sharp(model::random(&spec, 4))))
     .into()
+}
+
+/// Large logits, so that the model is sure of its own labels and any damage raises the loss.
+fn sharp(mut m: Model) -> Model {
+    let last = m.graph.node(m.graph.output).clone();
+    for p in &last.params {
+        let t = m.params.get(&p.name).unwrap();
+        let (shape, v) = (t.shape().to_vec(), t.values().iter().map(|w| w * 30.0).collect());
+        m.params.insert(p.name.clone(), Param::owned(shape, v).unwrap());
+    }
+    m
 }
 
 fn options() -> RepairOptions {
@@ -111,12 +122,7 @@ fn a_pruned_twin_is_made_up_for_exactly() {
         };
         let (before, after) = (gap(&pruned), gap(&fixed));
         assert!(before > 0.05 && after < before * 0.02, "{name}: {before} -> {after}, {steps:?}");
-        // Decided steps chain: what one leaves is what the next starts from.
-        for pair in steps.windows(2) {
-            let left = if pair[0].kept { pair[0].loss_after } else { pair[0].loss_before };
-            assert!((left - pair[1].loss_before).abs() < 1e-9);
-            assert!(!pair[0].kept || pair[0].loss_after < pair[0].loss_before);
-        }
+        assert!(steps.iter().all(|s| s.kept == (s.loss_after < s.loss_before)), "{steps:?}");
     }
 }
 

@@ -4,29 +4,16 @@
 mod common;
 
 use paring::data;
-use paring::exec::{Cancel, reference};
+use paring::exec::{Cancel, CompileOptions, Plan};
 use paring::graph::{MacConvention, Macs};
-use paring::model::families::{CifarResnetSpec, FamilySpec};
-use paring::model::{self, Model, Param};
+use paring::model::{self, Model};
 use paring::prune::{self, Action, Group, GroupKind, Method, Target};
 use paring::recover::{RepairOptions, RepairUpdate, compress};
 use std::time::Instant;
 
 fn resnet56(dir: &std::path::Path) -> Model {
-    let mut m = model::random(&FamilySpec::CifarResnet(CifarResnetSpec::depth(56, 10)), 0);
-    let bytes = std::fs::read_dir(dir.join("resnet56")).unwrap().flatten().map(|e| e.path());
-    let file = bytes.filter(|p| p.extension().is_some_and(|e| e == "safetensors")).next().unwrap();
-    let bytes = std::fs::read(file).unwrap();
-    let st = safetensors::SafeTensors::deserialize(&bytes).unwrap();
-    for (name, t) in st.tensors() {
-        if t.dtype() != safetensors::Dtype::F32 {
-            continue;
-        }
-        let v: Vec<f32> = t.data().chunks_exact(4).map(|b| f32::from_le_bytes(b.try_into().unwrap())).collect();
-        assert!(m.params.contains(&name), "{name}");
-        m.params.insert(name, Param::owned(t.shape().to_vec(), v).unwrap());
-    }
-    m
+    let file = dir.join("resnet56/resnet56.safetensors");
+    model::load(&file, &model::LoadOptions::default()).unwrap()
 }
 
 fn macs(g: &paring::graph::Graph) -> u64 {
@@ -63,15 +50,8 @@ fn global_l2(m: &Model, groups: &[Group], budget: f64) -> Vec<(Target, Action)> 
 }
 
 fn accuracy(m: &Model, test: &data::Dataset) -> f64 {
-    let params = reference::tensors(&m.params, &candle_core::Device::Cpu).unwrap();
-    let run = paring::eval::score_with(
-        test,
-        &m.info.preprocess,
-        200,
-        &Cancel::default(),
-        |x| reference::forward(&m.graph, &params, x, reference::Mode::Eval, &mut reference::Capture::none()),
-        &mut |_, _| {},
-    );
+    let plan = Plan::of(m, &CompileOptions::default()).unwrap();
+    let run = paring::eval::evaluate(&plan, test, &m.info.preprocess, 200, &Cancel::default(), &mut |_, _| {});
     run.unwrap().metrics.top1 * 100.0
 }
 
@@ -83,7 +63,10 @@ fn resnet56_repaired() {
     let open = |f: &str| data::open(dir.join("cifar10").join(f).to_str().unwrap(), 0).unwrap();
     let (calib, test) = (open("calib_5000.bin"), open("test_batch.bin"));
     let groups = prune::groups(&m.graph);
-    for budget in [0.6, 0.5] {
+    let number = |name: &str, default: f64| std::env::var(name).ok().and_then(|v| v.parse().ok()).unwrap_or(default);
+    let test = test.take(number("REPAIR_TEST", 1e4) as usize);
+    let budgets = std::env::var("REPAIR_BUDGETS").unwrap_or("0.6 0.5".into());
+    for budget in budgets.split(' ').map(|b| b.parse::<f64>().unwrap()) {
         let actions = global_l2(&m, &groups, budget);
         let pruned = prune::apply(&m, &groups, &actions).unwrap();
         let part = macs(&pruned.graph) as f64 / macs(&m.graph) as f64;
@@ -93,7 +76,14 @@ fn resnet56_repaired() {
                 println!("  {:<28} {:.4} -> {:.4} {} {:.1}s", s.name, s.loss_before, s.loss_after, s.kept, s.seconds);
             }
         };
-        let options = RepairOptions::default();
+        let base = RepairOptions::default();
+        let options = RepairOptions {
+            images: number("REPAIR_IMAGES", base.images as f64) as usize,
+            check_images: number("REPAIR_CHECK", base.check_images as f64) as usize,
+            positions: number("REPAIR_POSITIONS", base.positions as f64) as usize,
+            lambda: number("REPAIR_LAMBDA", base.lambda),
+            ..base
+        };
         let fixed = compress(&m, &groups, &actions, &calib, &options, &Cancel::default(), &mut say).unwrap();
         let seconds = started.elapsed().as_secs_f64();
         println!(

@@ -15,7 +15,7 @@ use crate::exec::Cancel;
 use crate::graph::{Graph, NodeId, Op, PrecisionPlan, shapes};
 use crate::model::{Model, ParamStore};
 use crate::prune::{self, Action, Group, Target};
-use candle_core::Tensor;
+use candle_core::{Device, Tensor};
 use rand::SeedableRng;
 use rand::seq::SliceRandom;
 use rand_chacha::ChaCha8Rng;
@@ -48,7 +48,7 @@ impl Default for RepairOptions {
         RepairOptions {
             seed: 0,
             images: 4000,
-            check_images: 1000,
+            check_images: 500,
             positions: 48,
             lambda: 1e-3,
             refit: true,
@@ -157,8 +157,6 @@ struct Walk<'a> {
     options: &'a RepairOptions,
     cancel: &'a Cancel,
     chunks: Vec<Chunk>,
-    /// Calibration loss of the compressed model as it stands.
-    loss: f64,
     done: usize,
     total: usize,
     /// Images to fit on, for batch-norm statistics.
@@ -196,29 +194,60 @@ impl<'a> Walk<'a> {
                 chunks.push(Chunk { original: x.clone(), compressed: x, labels, check: is_check });
             }
         }
-        let mut walk =
-            Walk { original, model, options, cancel, chunks, loss: f64::INFINITY, done: 0, total: 0, fit, check };
-        if let Some(&first) = boundaries(&walk.model.graph).first() {
-            walk.loss = walk.loss_from(first)?;
-        }
-        Ok(walk)
+        Ok(Walk { original, model, options, cancel, chunks, done: 0, total: 0, fit, check })
     }
 
-    /// Calibration loss of the compressed model, its check activations standing at `from`. Infinite if not a number.
-    fn loss_from(&self, from: NodeId) -> Result<f64, RepairError> {
-        let graph = &self.model.graph;
-        let rest = part(graph, from, &shapes(graph)?[from.index()], graph.output);
-        let runner = Runner::new(rest, &self.model.params, &self.model.precision, &[])?;
-        let (mut sum, mut n) = (0.0, 0usize);
+    /// Calibration loss of the network compressed up to `to` and original from there on: what the compression so far
+    /// costs, whatever awaits repair further on. `part` leads from where the activations stand to `to`.
+    fn loss_through(&self, part: &Graph, to: NodeId, judge: &Judge) -> Result<f64, RepairError> {
+        let runner = Runner::new(part, &self.model.params, &self.model.precision, &[])?;
+        let mut mean = Mean::default();
         for chunk in self.chunks.iter().filter(|c| c.check) {
             self.cancel.check()?;
-            let (logits, _) = runner.run(&chunk.compressed)?;
-            let loss = crate::eval::cross_entropy(&logits, &chunk.labels).unwrap_or(f64::INFINITY);
-            sum += loss * chunk.labels.len() as f64;
-            n += chunk.labels.len();
+            let (mut value, _) = runner.run(&chunk.compressed)?;
+            if let Some(gather) = &judge.gather {
+                let zero = value.narrow(1.min(value.rank() - 1), 0, 1)?.zeros_like()?;
+                value = Tensor::cat(&[&value, &zero], 1)?.index_select(gather, 1)?;
+            }
+            let logits = match &judge.rest {
+                Some(rest) => rest.run(&value)?.0,
+                None if to == self.model.graph.output => value,
+                None => return Ok(f64::INFINITY),
+            };
+            mean.add(&logits, &chunk.labels);
         }
-        let loss = sum / n.max(1) as f64;
-        Ok(if loss.is_finite() { loss } else { f64::INFINITY })
+        Ok(mean.get())
+    }
+
+    /// What comes after `to` when a repair is judged.
+    fn judge(&self, to: NodeId, kept: &HashMap<(String, usize), Vec<u32>>) -> Result<Judge, RepairError> {
+        let graph = &self.model.graph;
+        if to == graph.output {
+            return Ok(Judge { rest: None, gather: None });
+        }
+        let (theirs, ours) = (shapes(&self.original.graph)?, shapes(graph)?);
+        let (wide, narrow) = (&theirs[to.index()], &ours[to.index()]);
+        let mut gather = None;
+        let mut model = self.original;
+        if wide != narrow {
+            // Pruned channels of a residual stream: zero for the original that follows.
+            let rows = carried(graph, to).and_then(|n| kept.get(&(graph.node(n).name.clone(), 0)));
+            match rows {
+                Some(rows) if wide.len() == 3 && rows.len() == narrow[0] && wide[1..] == narrow[1..] => {
+                    let mut index = vec![narrow[0] as u32; wide[0]];
+                    for (i, &r) in rows.iter().enumerate() {
+                        if let Some(slot) = index.get_mut(r as usize) {
+                            *slot = i as u32;
+                        }
+                    }
+                    gather = Some(Tensor::new(index, &Device::Cpu)?);
+                }
+                _ => model = &self.model,
+            }
+        }
+        let shape = if gather.is_some() { wide } else { &shapes(&model.graph)?[to.index()] };
+        let rest = part(&model.graph, to, shape, model.graph.output);
+        Ok(Judge { rest: Some(Runner::new(&rest, &model.params, &model.precision, &[])?), gather })
     }
 
     /// Re-fits the stretch's layers and moves both sets of activations to its end.
@@ -254,7 +283,7 @@ impl<'a> Walk<'a> {
             .collect();
         // The original goes first: its values at the sampled places are all that the re-fits need of it.
         let targets: Vec<&str> = layers.iter().map(|l| graph.node(l.aim.target).name.as_str()).collect();
-        let runner = Runner::new(original_part, &self.original.params, &self.original.precision, &targets)?;
+        let runner = Runner::new(&original_part, &self.original.params, &self.original.precision, &targets)?;
         let mut samples: Vec<Vec<sample::Target>> = layers.iter().map(|_| Vec::new()).collect();
         for (c, chunk) in self.chunks.iter_mut().enumerate() {
             self.cancel.check()?;
@@ -279,10 +308,14 @@ impl<'a> Walk<'a> {
         if same {
             return Ok(());
         }
-        for (layer, samples) in layers.iter().zip(samples) {
-            self.repair(from, &compressed_part, layer, &samples, say)?;
+        if !layers.is_empty() {
+            let judge = self.judge(to, kept)?;
+            let mut loss = self.loss_through(&compressed_part, to, &judge)?;
+            for (layer, samples) in layers.iter().zip(samples) {
+                loss = self.repair(&compressed_part, to, layer, &samples, (&judge, loss), say)?;
+            }
         }
-        let runner = Runner::new(compressed_part, &self.model.params, &self.model.precision, &[])?;
+        let runner = Runner::new(&compressed_part, &self.model.params, &self.model.precision, &[])?;
         for chunk in &mut self.chunks {
             self.cancel.check()?;
             chunk.compressed = runner.run(&chunk.compressed)?.0;
@@ -290,34 +323,32 @@ impl<'a> Walk<'a> {
         Ok(())
     }
 
-    /// Re-fits one layer and keeps it if the calibration loss falls.
+    /// Re-fits one layer and keeps it if the calibration loss falls; returns that loss as it then is.
     fn repair(
         &mut self,
-        from: NodeId,
         part: &Graph,
+        to: NodeId,
         layer: &Layer,
         targets: &[sample::Target],
+        (judge, before): (&Judge, f64),
         say: &mut dyn FnMut(RepairUpdate),
-    ) -> Result<(), RepairError> {
+    ) -> Result<f64, RepairError> {
         let started = Instant::now();
         let name = format!("refit {}", self.model.graph.node(layer.id).name);
         say(RepairUpdate::Progress { done: self.done, total: self.total, what: name.clone() });
         let fit_chunks: Vec<&Tensor> = self.chunks.iter().filter(|c| !c.check).map(|c| &c.compressed).collect();
         let new = refit(&self.model, part, layer, &fit_chunks, targets, self.options.lambda, self.cancel)?;
         self.done += 1;
-        let Some(new) = new else { return Ok(()) };
-        let before = self.loss;
+        let Some(new) = new else { return Ok(before) };
         let old = std::mem::replace(&mut self.model.params, new);
-        let after = self.loss_from(from)?;
+        let after = self.loss_through(part, to, judge)?;
         let kept = after < before;
-        if kept {
-            self.loss = after;
-        } else {
+        if !kept {
             self.model.params = old;
         }
         let seconds = started.elapsed().as_secs_f64();
         say(RepairUpdate::Step(RepairStep { name, loss_before: before, loss_after: after, kept, seconds }));
-        Ok(())
+        Ok(if kept { after } else { before })
     }
 
     /// Tries batch-norm statistics of the compressed network's own activations.
@@ -328,12 +359,11 @@ impl<'a> Walk<'a> {
         let images = &self.fit[..self.fit.len().min(2000)];
         let new = batchnorm::reestimated(&self.model, calib, images, self.cancel)?;
         self.done += 1;
-        let before = self.loss;
+        let before = whole_loss(&self.model, &self.model.params, calib, &self.check, self.cancel)?;
         let after = whole_loss(&self.model, &new, calib, &self.check, self.cancel)?;
         let kept = after < before;
         if kept {
             self.model.params = new;
-            self.loss = after;
         }
         let seconds = started.elapsed().as_secs_f64();
         say(RepairUpdate::Step(RepairStep { name, loss_before: before, loss_after: after, kept, seconds }));
@@ -350,15 +380,63 @@ fn whole_loss(
     cancel: &Cancel,
 ) -> Result<f64, RepairError> {
     let precision: &PrecisionPlan = &model.precision;
-    let runner = Runner::new((*model.graph).clone(), params, precision, &[])?;
-    let (mut sum, mut n) = (0.0, 0usize);
+    let runner = Runner::new(&model.graph, params, precision, &[])?;
+    let mut mean = Mean::default();
     for picks in images.chunks(64) {
         cancel.check()?;
         let (x, labels) = calib.batch(picks, &model.info.preprocess)?;
-        let loss = crate::eval::cross_entropy(&runner.run(&x)?.0, &labels).unwrap_or(f64::INFINITY);
-        sum += loss * labels.len() as f64;
-        n += labels.len();
+        mean.add(&runner.run(&x)?.0, &labels);
     }
-    let loss = sum / n.max(1) as f64;
-    Ok(if loss.is_finite() { loss } else { f64::INFINITY })
+    Ok(mean.get())
+}
+
+/// What follows the repaired stretch when a repair is judged.
+struct Judge {
+    /// `None`: the stretch ends at the logits.
+    rest: Option<Runner>,
+    /// Puts the channels of a pruned stream where the original has them; the index past the end is a zero channel.
+    gather: Option<Tensor>,
+}
+
+/// The layer whose rows a boundary's channels are, seen through what passes channels on.
+fn carried(graph: &Graph, from: NodeId) -> Option<NodeId> {
+    let mut at = from;
+    loop {
+        let node = graph.node(at);
+        match &node.op {
+            Op::Conv2d { .. } | Op::Linear { .. } | Op::ChannelPad { .. } => return Some(at),
+            Op::BatchNorm2d { .. } | Op::Activation { .. } | Op::Add | Op::MaxPool2d { .. } => {
+                at = *node.inputs.first()?;
+            }
+            Op::Input { .. }
+            | Op::LayerNorm { .. }
+            | Op::GlobalAvgPool
+            | Op::ToTokens
+            | Op::PrependTokens { .. }
+            | Op::AddPositions { .. }
+            | Op::Attention { .. }
+            | Op::SelectToken { .. }
+            | Op::MeanTokens { .. } => return None,
+        }
+    }
+}
+
+/// Mean cross-entropy over chunks; logits that are no numbers make it infinite.
+#[derive(Default)]
+struct Mean {
+    sum: f64,
+    n: usize,
+}
+
+impl Mean {
+    fn add(&mut self, logits: &Tensor, labels: &[u32]) {
+        let loss = crate::eval::cross_entropy(logits, labels).unwrap_or(f64::INFINITY);
+        self.sum += loss * labels.len() as f64;
+        self.n += labels.len();
+    }
+
+    fn get(&self) -> f64 {
+        let loss = self.sum / self.n.max(1) as f64;
+        if loss.is_finite() { loss } else { f64::INFINITY }
+    }
 }

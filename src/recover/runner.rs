@@ -1,40 +1,39 @@
-//! Runs a part of a model and hands back the values that were asked for.
+//! Runs a part of a model and hands back the values that were asked for, through the kernels that will run it for good
+//! (int8 layers included, so that later repairs see their error).
 
-use crate::exec::{ExecError, reference};
+use crate::exec::{CompileOptions, ExecError, Plan};
 use crate::graph::{Graph, PrecisionPlan};
 use crate::model::ParamStore;
-use candle_core::{Device, Tensor};
+use candle_core::Tensor;
 use std::collections::HashMap;
 
 /// A part of a model, ready to run.
 pub(super) struct Runner {
-    graph: Graph,
-    params: reference::TensorMap,
+    plan: Plan,
     keep: Vec<String>,
 }
 
 impl Runner {
     /// `keep` names nodes of `graph` whose values [`Runner::run`] returns; its input's own name is allowed.
     pub fn new(
-        graph: Graph,
+        graph: &Graph,
         params: &ParamStore,
-        _precision: &PrecisionPlan,
+        precision: &PrecisionPlan,
         keep: &[&str],
     ) -> Result<Runner, ExecError> {
-        let mut needed = ParamStore::default();
-        for p in graph.nodes.iter().flat_map(|n| &n.params) {
-            if let Ok(t) = params.get(&p.name) {
-                needed.insert(p.name.clone(), t.clone());
-            }
+        // The plan of the whole may speak of nodes outside this part.
+        let mut own = PrecisionPlan::default();
+        for node in graph.nodes.iter().filter(|n| precision.nodes.contains_key(&n.name)) {
+            own.set(node.name.clone(), precision.get(&node.name));
         }
-        let params = reference::tensors(&needed, &Device::Cpu)?;
-        Ok(Runner { graph, params, keep: keep.iter().map(|k| (*k).to_owned()).collect() })
+        let keep: Vec<String> = keep.iter().map(|k| (*k).to_owned()).collect();
+        let plan = Plan::compile(graph, params, &own, &CompileOptions::default().keeping(keep.clone()))?;
+        Ok(Runner { plan, keep })
     }
 
     /// The part's output and the kept values.
     pub fn run(&self, x: &Tensor) -> Result<(Tensor, HashMap<String, Tensor>), ExecError> {
-        let mut capture = reference::Capture::of(&self.keep);
-        let out = reference::forward(&self.graph, &self.params, x, reference::Mode::Eval, &mut capture)?;
-        Ok((out, capture.values))
+        let names: Vec<&str> = self.keep.iter().map(String::as_str).collect();
+        self.plan.capture(x, &names)
     }
 }
