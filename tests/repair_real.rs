@@ -51,7 +51,8 @@ fn global_l2(m: &Model, groups: &[Group], budget: f64) -> Vec<(Target, Action)> 
 
 fn accuracy(m: &Model, test: &data::Dataset) -> f64 {
     let plan = Plan::of(m, &CompileOptions::default()).unwrap();
-    let run = paring::eval::evaluate(&plan, test, &m.info.preprocess, 200, &Cancel::default(), &mut |_, _| {});
+    let mut run = |x: &candle_core::Tensor| plan.run(x);
+    let run = paring::eval::score_with(test, &m.info.preprocess, 200, &Cancel::default(), &mut run, &mut |_, _| {});
     run.unwrap().metrics.top1 * 100.0
 }
 
