@@ -405,8 +405,7 @@ impl Dialogue {
     }
 
     fn ask_planner(&mut self, roles: Vec<Role>, out: &mut Vec<Effect>) {
-        let names = roles.iter().map(|r| r.name()).collect::<Vec<_>>().join(" and ");
-        self.say("planner", &format!("the built-in planner stands in for {names}"), out);
+        self.say("planner", &format!("the built-in planner stands in for {}", names(&roles)), out);
         self.outcome.stood_in += roles.len();
         if self.planner.is_some() {
             self.stand_in(roles, out);
@@ -419,20 +418,21 @@ impl Dialogue {
     fn stand_in(&mut self, roles: Vec<Role>, out: &mut Vec<Effect>) {
         match self.planner.clone() {
             Some(Ok((decisions, explanation))) => {
-                if !self.planner_spoke && !explanation.is_empty() {
-                    self.planner_spoke = true;
-                    out.push(Effect::Emit(AgentEvent::Said(Box::new(Utterance {
-                        round: self.input.state.round,
-                        role: "planner".into(),
-                        model: "built-in".into(),
-                        reasoning: String::new(),
-                        text: clean::text(&explanation),
-                        prompt: String::new(),
-                        tokens: 0,
-                        seconds: 0.0,
-                        interrupted: false,
-                    }))));
-                }
+                // The transcript must tell whose proposal this is, also when the planner spoke before.
+                let explanation = if self.planner_spoke { String::new() } else { explanation };
+                let text = format!("I stand in for {}.\n{}", names(&roles), clean::text(&explanation));
+                self.planner_spoke = true;
+                out.push(Effect::Emit(AgentEvent::Said(Box::new(Utterance {
+                    round: self.input.state.round,
+                    role: "planner".into(),
+                    model: "built-in".into(),
+                    reasoning: String::new(),
+                    text: text.trim_end().to_owned(),
+                    prompt: String::new(),
+                    tokens: 0,
+                    seconds: 0.0,
+                    interrupted: false,
+                }))));
                 let round = self.input.state.round;
                 let blank = |d: Decision| Decision { id: DecisionId(0), round, status: Status::Proposed, ..d };
                 let own: Vec<Decision> =
@@ -456,6 +456,11 @@ impl Dialogue {
     fn say(&mut self, role: &str, text: &str, out: &mut Vec<Effect>) {
         out.push(Effect::Emit(AgentEvent::Notice { role: role.to_owned(), text: clean::line(text, 1_000) }));
     }
+}
+
+/// `pruning and quantization`.
+fn names(roles: &[Role]) -> String {
+    roles.iter().map(|r| r.name()).collect::<Vec<_>>().join(" and ")
 }
 
 /// Which role decides on a target.

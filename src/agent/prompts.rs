@@ -65,6 +65,14 @@ impl Prompts {
         (prompts, diagnostics)
     }
 
+    /// The user's prompts: built-in, with the files of `prompts/` in the configuration folder in their place.
+    pub fn of_user() -> (Prompts, Vec<String>) {
+        match crate::config::config_dir(&crate::config::process_env) {
+            Some(dir) => Prompts::load(&dir.join("prompts")),
+            None => (Prompts::default(), Vec::new()),
+        }
+    }
+
     fn get(&self, name: &str) -> &str {
         SPECS.iter().zip(&self.texts).find(|(s, _)| s.name == name).map(|(_, t)| t.as_str()).unwrap_or("")
     }
