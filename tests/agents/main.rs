@@ -6,6 +6,7 @@ mod fake_llm;
 mod session;
 
 mod dialogue;
+mod hostile;
 mod prompts;
 mod validation;
 mod wire;
