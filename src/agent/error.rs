@@ -118,10 +118,8 @@ fn message_of(v: &Value) -> Option<(String, String)> {
     match v {
         Value::String(s) => Some((s.clone(), String::new())),
         Value::Object(o) => {
-            if let Some(inner) = o.get("error").filter(|e| !e.is_null()) {
-                if let Some(found) = message_of(inner) {
-                    return Some(found);
-                }
+            if let Some(found) = o.get("error").filter(|e| !e.is_null()).and_then(message_of) {
+                return Some(found);
             }
             let word = |k: &str| match o.get(k) {
                 Some(Value::String(s)) => Some(s.clone()),
