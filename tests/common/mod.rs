@@ -1,6 +1,8 @@
 //! Helpers shared by the integration tests.
 #![allow(dead_code)]
 
+pub mod checkpoints;
+
 use std::path::PathBuf;
 
 /// The folder of real weights and data, or `None` (with a line saying so) when this machine has none.
