@@ -64,7 +64,7 @@ pub fn compare(state: &State, round: u32) -> Option<Critique> {
 }
 
 /// What the model of `round` was made of: the newest decision per target of that round and of the accepted ones before.
-fn recipe_of(state: &State, round: u32) -> Vec<(Target, Action)> {
+pub fn recipe_of(state: &State, round: u32) -> Vec<(Target, Action)> {
     let rounds = state.rounds.iter().filter(|r| r.number == round || (r.accepted && r.number < round));
     let mut out: Vec<&Decision> = Vec::new();
     for d in rounds.flat_map(|r| &r.ids).filter_map(|id| state.decision(*id)) {

@@ -143,7 +143,7 @@ pub fn judge(
             then(vec![Event::RunStarted { round: state.round, ids }], Then::Start(Kind::Run))
         }
         Command::Accept => {
-            idle()?;
+            settled(state, running)?;
             if state.phase != Phase::Verdict {
                 return Err("there is no verdict to accept; hint: run first".to_owned());
             }
@@ -155,7 +155,7 @@ pub fn judge(
             then(vec![Event::RoundAccepted { round: state.round }], next)
         }
         Command::RollBack { reason } => {
-            idle()?;
+            settled(state, running)?;
             let round = if state.phase == Phase::Verdict { state.round } else { state.base_round() };
             if round == 0 {
                 return Err("no round to roll back; hint: the original model is in force".to_owned());
@@ -195,6 +195,16 @@ fn reviewable(state: &State) -> Result<(), String> {
             Err(format!("round {} is being compressed and evaluated; hint: wait for it or cancel it", state.round))
         }
         Phase::Verdict => Err(format!("round {} waits for its verdict; hint: accept it or roll it back", state.round)),
+    }
+}
+
+/// A verdict may be answered while somebody still comments on it; nothing else may be under way.
+fn settled(state: &State, running: Option<&'static str>) -> Result<(), String> {
+    match running {
+        Some(what) if state.phase != Phase::Verdict || what != Kind::Run.label() => {
+            Err(format!("`{what}` is running; hint: wait for it or cancel it"))
+        }
+        _ => Ok(()),
     }
 }
 

@@ -61,6 +61,8 @@ pub(super) struct Core {
     next_client: u64,
     pen: Option<u64>,
     job: Option<Running>,
+    /// Starts when the running job has ended.
+    next_job: Option<Kind>,
     /// Events that a full disk kept from being written.
     owed: Vec<Event>,
     llm: Llm,
@@ -86,6 +88,7 @@ impl Core {
             next_client: 1,
             pen: None,
             job: None,
+            next_job: None,
             owed: Vec::new(),
             llm,
             auto,
@@ -302,6 +305,12 @@ impl Core {
     }
 
     fn start(&mut self, kind: Kind) {
+        if let Some(job) = &self.job {
+            // Only comments on a verdict that has been answered get here; they are cut short.
+            job.cancel.cancel();
+            self.next_job = Some(kind);
+            return;
+        }
         let cancel = Cancel::default();
         let what = kind.label();
         let (engine, llm, tx) = (self.engine.clone(), self.llm.clone(), self.tx.clone());
@@ -327,6 +336,11 @@ impl Core {
     fn job_done(&mut self, result: Result<(), JobError>) {
         let Some(job) = self.job.take() else { return };
         let what = job.what.to_owned();
+        if let Some(next) = self.next_job.take().filter(|_| self.stopping.is_none()) {
+            self.feed(Feed::JobEnd { job: what });
+            self.start(next);
+            return;
+        }
         let idle = Event::PhaseEntered { round: self.state.round, phase: Phase::Review };
         match (result, self.state.phase) {
             (Ok(()), Phase::Profile | Phase::Reason) => self.settle(idle),

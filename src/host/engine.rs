@@ -5,7 +5,7 @@
 
 use super::core::Input;
 use crate::exec::{Cancel, Cancelled};
-use crate::plan::{Action, Decision, Target, Verdict};
+use crate::plan::{Action, Target, Verdict};
 use crate::profile::{Ladder, Profile};
 use crate::session::{Evaluation, Event, Feed, LiveRow, Progress, Proposer, SessionCard, State};
 use std::collections::BTreeMap;
@@ -74,8 +74,12 @@ pub trait Engine: Send + Sync {
     /// Measures sensitivities and hands them out as `Sensed` events while it goes.
     fn sense(&self, state: &State, job: &Job) -> Result<(), JobError>;
 
-    /// Proposes decisions (ids, rounds and status are the host's); what is said goes out as feed and `Said` events.
-    fn propose(&self, state: &State, by: Proposer, llm: &Llm, job: &Job) -> Result<Vec<Decision>, JobError>;
+    /// Proposes decisions as `Proposed` events (ids, rounds and status are the host's); what is said goes out as feed
+    /// and `Said` events.
+    fn propose(&self, state: &State, by: Proposer, llm: &Llm, job: &Job) -> Result<(), JobError>;
+
+    /// After a verdict: says what to make of it.
+    fn reflect(&self, state: &State, round: u32, llm: &Llm, job: &Job) -> Result<(), JobError>;
 
     /// Checks an action against the model and the constraints, rounds its ratio, and picks the kept units.
     fn resolve(&self, state: &State, target: &Target, action: &Action) -> Result<Action, String>;

@@ -20,6 +20,7 @@ pub enum Gate {
     Propose,
     Compress,
     Evaluate,
+    Reflect,
 }
 
 #[derive(Debug, Default)]
@@ -137,7 +138,7 @@ impl Engine for Fake {
         Ok(())
     }
 
-    fn propose(&self, state: &State, _: Proposer, _: &Llm, job: &Job) -> Result<Vec<Decision>, JobError> {
+    fn propose(&self, state: &State, _: Proposer, _: &Llm, job: &Job) -> Result<(), JobError> {
         job.say(Feed::Turn { role: "planner".to_owned(), model: String::new() });
         for word in ["one ", "two ", "three"] {
             job.say(Feed::Token { role: "planner".to_owned(), channel: Channel::Text, text: word.to_owned() });
@@ -167,7 +168,11 @@ impl Engine for Fake {
             edited_from: None,
             veto_reason: None,
         };
-        Ok(["a", "b", "c"].map(decision).to_vec())
+        job.event(Event::Proposed { decisions: ["a", "b", "c"].map(decision).to_vec() })
+    }
+
+    fn reflect(&self, _: &State, _: u32, _: &Llm, job: &Job) -> Result<(), JobError> {
+        self.pass(Gate::Reflect, job)
     }
 
     fn resolve(&self, state: &State, target: &Target, action: &Action) -> Result<Action, String> {

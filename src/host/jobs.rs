@@ -63,7 +63,11 @@ pub fn run(kind: Kind, engine: &dyn Engine, llm: &Llm, job: &Job) -> Result<(), 
             }
             propose(engine, by, llm, job)
         }
-        Kind::Run => compress_and_evaluate(engine, job),
+        Kind::Run => {
+            compress_and_evaluate(engine, job)?;
+            let state = job.state()?;
+            engine.reflect(&state, state.round, llm, job)
+        }
         Kind::Export { round, path, format } => {
             let done = engine.export(&*job.state()?, round, &path, &format, job)?;
             job.event(Event::Exported { path: done.path, format: done.format, hash: done.hash })
@@ -96,8 +100,7 @@ fn sense(engine: &dyn Engine, job: &Job) -> Result<(), JobError> {
 }
 
 fn propose(engine: &dyn Engine, by: Proposer, llm: &Llm, job: &Job) -> Result<(), JobError> {
-    let decisions = engine.propose(&*job.state()?, by, llm, job)?;
-    job.event(Event::Proposed { decisions })
+    engine.propose(&*job.state()?, by, llm, job)
 }
 
 fn compress_and_evaluate(engine: &dyn Engine, job: &Job) -> Result<(), JobError> {

@@ -6,15 +6,19 @@
 
 pub mod client;
 mod commands;
+pub mod compute;
 mod core;
 pub mod engine;
 mod jobs;
+pub mod lifecycle;
 mod outbox;
 mod server;
+pub mod spec;
 mod wire;
 
 pub use self::core::Auto;
 pub use commands::freeze;
+pub use spec::OpenSpec;
 
 use self::core::{Core, Input};
 use crate::plan::Budget;

@@ -8,6 +8,7 @@
 use super::{Event, Record, Seq};
 use rusqlite::{Connection, ErrorCode, OpenFlags, params};
 use std::fs::File;
+use std::io::Write;
 use std::os::fd::AsRawFd;
 use std::path::{Path, PathBuf};
 
@@ -353,7 +354,14 @@ fn lock(dir: &Path) -> Result<File, JournalError> {
         let name = dir.file_name().map(|n| n.to_string_lossy().into_owned()).unwrap_or_default();
         return Err(JournalError::Locked { dir: show(dir), name });
     }
+    // Only for whoever wants to know which process it is; the lock is what counts.
+    drop(file.set_len(0).and_then(|()| (&file).write_all(std::process::id().to_string().as_bytes())));
     Ok(file)
+}
+
+/// The process that wrote itself into the session's lock file.
+pub fn lock_holder(dir: &Path) -> Option<i32> {
+    std::fs::read_to_string(dir.join("lock")).ok()?.trim().parse().ok().filter(|&pid| pid > 1)
 }
 
 /// Whether a host holds the lock of the session in `dir`.

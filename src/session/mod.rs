@@ -17,7 +17,7 @@ pub use artifacts::{Artifacts, write_atomically};
 pub use command::*;
 pub use event::*;
 pub use feed::*;
-pub use journal::{Journal, JournalError, Opened, is_locked};
+pub use journal::{Journal, JournalError, Opened, is_locked, lock_holder};
 pub use place::Place;
 pub use state::*;
 pub use text::{action as action_text, describe};

@@ -1,0 +1,242 @@
+//! Measuring for the host: profiles, ladders, sensitivities, the baseline, and a compressed model against it.
+
+use super::{Compute, JobError, counts, lock, working_batch};
+use crate::eval::{self, EvalError, EvalRun};
+use crate::exec::{Cancel, Plan};
+use crate::host::engine::Job;
+use crate::model::Model;
+use crate::plan::{self, Measured, Verdict};
+use crate::profile::{
+    self, Ladder, LadderOptions, LatencyStats, Profile, ProfileError, ProfileOptions, ProfileUpdate, SensCurve,
+    SensOptions, SensUpdate,
+};
+use crate::session::{Evaluation, Event, LiveRow, State, write_atomically};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// Sensitivity curves become durable this often, so that a dead host has not measured in vain.
+const KEEP_EVERY: Duration = Duration::from_secs(1);
+/// Paired latency: runs of each model, and the time for all of them.
+const PAIRED_RUNS: usize = 30;
+const PAIRED_TIME: Duration = Duration::from_secs(8);
+
+impl From<ProfileError> for JobError {
+    fn from(e: ProfileError) -> JobError {
+        if e.is_cancelled() { JobError::Cancelled } else { JobError::of(e) }
+    }
+}
+
+impl From<EvalError> for JobError {
+    fn from(e: EvalError) -> JobError {
+        match e {
+            EvalError::Cancelled(_) => JobError::Cancelled,
+            other => JobError::of(other),
+        }
+    }
+}
+
+/// One pass of `plan` over the session's data.
+pub fn run_eval(
+    plan: &Plan,
+    data: &crate::data::Dataset,
+    model: &Model,
+    cancel: &Cancel,
+    progress: &mut dyn FnMut(usize, usize),
+) -> Result<EvalRun, EvalError> {
+    eval::evaluate(plan, data, &model.info.preprocess, working_batch(model), cancel, progress)
+}
+
+impl Compute {
+    fn threads(&self) -> Option<usize> {
+        (self.spec.threads > 0).then_some(self.spec.threads)
+    }
+
+    pub(super) fn profile_model(&self, model: &Model, job: &Job) -> Result<Profile, JobError> {
+        let options = ProfileOptions {
+            batch: self.batch,
+            threads: self.threads(),
+            device: self.device.device.clone(),
+            device_words: self.device.words.clone(),
+            ceilings: *lock(&self.ceilings),
+            ..ProfileOptions::default()
+        };
+        let profile = profile::profile(model, &options, job.cancel(), &mut |update| match update {
+            ProfileUpdate::Ceilings(c) => *lock(&self.ceilings) = Some(c),
+            ProfileUpdate::Rows { runs, rows } => job.live(
+                runs as u64,
+                rows.into_iter().map(|(name, s)| LiveRow { name, p50_ms: s.p50, p95_ms: s.p95, n: s.n as u64 }),
+            ),
+            ProfileUpdate::Progress { label, done, total } => {
+                job.progress("profile", label, done as u64, total as u64);
+            }
+        })?;
+        Ok(profile)
+    }
+
+    pub(super) fn measure_ladders(&self, job: &Job) -> Result<Vec<Ladder>, JobError> {
+        let options = LadderOptions {
+            batch: self.batch,
+            threads: self.threads(),
+            device: self.device.device.clone(),
+            device_words: self.device.words.clone(),
+            ..LadderOptions::default()
+        };
+        let cache = self.cache.as_deref();
+        let ladders = profile::ladders(&self.model.graph, &self.groups, &options, cache, job.cancel(), &mut |p| {
+            job.progress("ladders", &p.layer, p.done as u64, p.total as u64);
+        })?;
+        Ok(ladders)
+    }
+
+    pub(super) fn measure_sensitivity(&self, job: &Job) -> Result<(), JobError> {
+        let options = SensOptions {
+            batch: working_batch(&self.model).min(64),
+            threads: self.threads(),
+            device: self.device.device.clone(),
+            ..SensOptions::default()
+        };
+        let mut base = (0.0, 0.0);
+        let mut waiting: Vec<SensCurve> = Vec::new();
+        let mut kept = Instant::now();
+        let mut failed = None;
+        let keep = |base: (f64, f64), curves: &mut Vec<SensCurve>| {
+            job.event(Event::Sensed { base_loss: base.0, base_top1: base.1, curves: std::mem::take(curves) })
+        };
+        let cache = self.cache.as_deref();
+        profile::sensitivity(&self.model, &self.groups, &self.calib, &options, cache, job.cancel(), &mut |u| match u {
+            SensUpdate::Base { loss, top1, .. } => base = (loss, top1),
+            SensUpdate::Curve(curve) => {
+                waiting.push(curve);
+                if kept.elapsed() >= KEEP_EVERY && failed.is_none() {
+                    kept = Instant::now();
+                    if let Err(e) = keep(base, &mut waiting) {
+                        failed = Some(e);
+                        job.cancel().cancel();
+                    }
+                }
+            }
+            SensUpdate::Progress { label, done, total } => {
+                job.progress("sensitivity", &label, done as u64, total as u64);
+            }
+        })
+        .map(|_| ())
+        .map_err(|e| failed.take().unwrap_or_else(|| e.into()))?;
+        keep(base, &mut waiting)
+    }
+
+    fn evaluate_model(&self, model: &Model, plan: &Plan, label: &str, job: &Job) -> Result<EvalRun, JobError> {
+        let run = run_eval(plan, &self.data, model, job.cancel(), &mut |done, total| {
+            job.progress("evaluate", label, done as u64, total as u64);
+        })?;
+        Ok(run)
+    }
+
+    pub(super) fn evaluate_original(&self, state: &State, job: &Job) -> Result<Evaluation, JobError> {
+        let plan = self.compile(&self.model)?;
+        let run = self.evaluate_model(&self.model, &plan, "the original", job)?;
+        self.remember_baseline(run.correct);
+        let whole = match state.profile_of(0) {
+            Some(profile) => profile.whole,
+            None => self.whole_latency(&plan, job)?,
+        };
+        let (macs, params) = counts(&self.model).map_err(JobError::Failed)?;
+        Ok(Evaluation {
+            round: 0,
+            metrics: run.metrics,
+            whole,
+            weight_bytes: plan.weight_bytes(),
+            params,
+            macs,
+            profile: None,
+            baseline_ms: whole.p50,
+        })
+    }
+
+    fn whole_latency(&self, plan: &Plan, job: &Job) -> Result<LatencyStats, JobError> {
+        let x = profile::noise(self.model.graph.input_shape(), self.batch, &self.device.device)?;
+        let mut progress = |done: usize, total: usize| job.progress("evaluate", "latency", done as u64, total as u64);
+        Ok(profile::whole_latency(plan, &x, PAIRED_RUNS, PAIRED_TIME, job.cancel(), &mut progress)?)
+    }
+
+    /// Evaluates what a round made, in the same minute as the original's latency.
+    pub(super) fn judge_model(
+        &self,
+        state: &State,
+        round: u32,
+        artifact: &str,
+        job: &Job,
+    ) -> Result<(Evaluation, Verdict), JobError> {
+        let missing = || JobError::Failed("the baseline was never evaluated; hint: run again".to_owned());
+        let baseline = state.baseline().ok_or_else(missing)?;
+        let model = self.artifact(artifact)?;
+        let (plan, original) = (self.compile(&model)?, self.compile(&self.model)?);
+        let correct = self.baseline_correct(&original, job)?;
+        let run = self.evaluate_model(&model, &plan, "the compressed model", job)?;
+        let paired = eval::paired(&correct, &run.correct);
+        job.progress("evaluate", "latency against the original", 0, 1);
+        let x = profile::noise(self.model.graph.input_shape(), self.batch, &self.device.device)?;
+        let (base_ms, new_ms) =
+            profile::paired_latency(&original, &plan, &x, PAIRED_RUNS, PAIRED_TIME, job.cancel())?;
+        let layers = self.profile_model(&model, job)?;
+        let (macs, params) = counts(&model).map_err(JobError::Failed)?;
+        let spread = |s: &LatencyStats| if s.p50 > 0.0 { (s.p95 / s.p50 - 1.0).clamp(0.0, 0.5) } else { 0.0 };
+        let convention = crate::graph::MacConvention::default();
+        let base = Measured {
+            latency_ms: base_ms.p50,
+            latency_spread: spread(&base_ms),
+            macs: baseline.macs.get(convention),
+            weight_bytes: baseline.weight_bytes,
+            params: baseline.params,
+        };
+        let new = Measured {
+            latency_ms: new_ms.p50,
+            latency_spread: spread(&new_ms),
+            macs: macs.get(convention),
+            weight_bytes: plan.weight_bytes(),
+            params,
+        };
+        let verdict = plan::verdict(&state.budget, &base, &new, (paired.diff, paired.low, paired.high));
+        let evaluation = Evaluation {
+            round,
+            metrics: run.metrics,
+            whole: new_ms,
+            weight_bytes: plan.weight_bytes(),
+            params,
+            macs,
+            profile: Some(layers),
+            baseline_ms: base_ms.p50,
+        };
+        Ok((evaluation, verdict))
+    }
+
+    fn baseline_file(&self) -> std::path::PathBuf {
+        self.place.dir.join("baseline.bits")
+    }
+
+    fn remember_baseline(&self, correct: Vec<bool>) {
+        let bytes: Vec<u8> = correct.iter().map(|&c| u8::from(c)).collect();
+        if let Err(e) = write_atomically(&self.baseline_file(), &bytes) {
+            // Worked out again when it is needed.
+            tracing::warn!(error = %e, "could not keep the baseline's predictions");
+        }
+        *lock(&self.baseline) = Some(Arc::new(correct));
+    }
+
+    /// Which images the original gets right: from memory, from the session's folder, or evaluated again.
+    fn baseline_correct(&self, original: &Plan, job: &Job) -> Result<Arc<Vec<bool>>, JobError> {
+        if let Some(known) = lock(&self.baseline).clone() {
+            return Ok(known);
+        }
+        if let Ok(bytes) = std::fs::read(self.baseline_file())
+            && bytes.len() == self.data.len()
+        {
+            let correct = Arc::new(bytes.iter().map(|&b| b == 1).collect::<Vec<bool>>());
+            *lock(&self.baseline) = Some(correct.clone());
+            return Ok(correct);
+        }
+        let run = self.evaluate_model(&self.model, original, "the original", job)?;
+        let correct = Arc::new(run.correct);
+        *lock(&self.baseline) = Some(correct.clone());
+        Ok(correct)
+    }
+}

@@ -1,0 +1,177 @@
+//! Proposals: from the built-in planner, or from the agents with the planner standing in. What either says streams out
+//! while it is said; decisions become events, which the host numbers, checks and clamps.
+
+use super::{Compute, JobError};
+use crate::agent::{self, AgentEvent, AgentInput, Endpoint, StandIn};
+use crate::host::engine::{Job, Llm};
+use crate::plan::planner::{self, PastRound, PlannerInput};
+use crate::plan::{Decision, Forecaster};
+use crate::session::{Channel, Event, Feed, State, Utterance};
+use std::sync::Arc;
+use std::sync::mpsc::{self, RecvTimeoutError};
+use std::time::{Duration, Instant};
+use tokio_util::sync::CancellationToken;
+
+const PLANNER: &str = "planner";
+
+/// Asks the planner what it would propose now. `blind`: without what was measured on the evaluation data.
+pub fn plan_now(state: &State, blind: bool, say: &mut dyn FnMut(&str)) -> Result<Vec<Decision>, String> {
+    let card = state.card.as_ref().ok_or("the session is not open; hint: open it first")?;
+    let profile = state.profile_of(0).ok_or("nothing is profiled yet; hint: profile first")?;
+    let in_force: Vec<Decision> = state.recipe().into_iter().cloned().collect();
+    let past = if blind { Vec::new() } else { past_rounds(state) };
+    let input = PlannerInput {
+        graph: &card.graph,
+        groups: &card.groups,
+        profile,
+        ladders: &state.ladders,
+        sensitivity: &state.sensitivity,
+        budget: &state.budget,
+        constraints: &state.constraints,
+        round: state.round,
+        first_id: state.next_decision,
+        in_force: &in_force,
+        past: &past,
+    };
+    planner::propose(&input, say).map_err(|e| e.to_string())
+}
+
+fn past_rounds(state: &State) -> Vec<PastRound> {
+    let base = state.baseline();
+    let of = |number: u32| -> Option<PastRound> {
+        let round = state.round_at(number)?;
+        let (evaluation, verdict) = (round.evaluation.as_ref()?, round.verdict.as_ref()?);
+        let base_ms = if evaluation.baseline_ms > 0.0 { evaluation.baseline_ms } else { base?.whole.p50 };
+        let actions = agent::critic::recipe_of(state, number);
+        Some(PastRound {
+            round: number,
+            actions,
+            latency: if base_ms > 0.0 { evaluation.whole.p50 / base_ms } else { 1.0 },
+            d_top1: verdict.d_top1,
+        })
+    };
+    state.rounds.iter().skip(1).filter_map(|r| of(r.number)).collect()
+}
+
+impl Compute {
+    pub(super) fn ask_planner(&self, state: &State, job: &Job) -> Result<(), JobError> {
+        let began = Instant::now();
+        job.say(Feed::Turn { role: PLANNER.to_owned(), model: "built-in".to_owned() });
+        let mut text = String::new();
+        let planned = plan_now(state, self.spec.blind, &mut |words| {
+            text.push_str(words);
+            job.say(Feed::Token { role: PLANNER.to_owned(), channel: Channel::Text, text: words.to_owned() });
+        });
+        job.say(Feed::TurnEnd { role: PLANNER.to_owned() });
+        let decisions = planned.map_err(JobError::Failed)?;
+        let said = Utterance {
+            round: state.round,
+            role: PLANNER.to_owned(),
+            model: "built-in".to_owned(),
+            reasoning: String::new(),
+            tokens: text.split_whitespace().count() as u64,
+            text,
+            prompt: String::new(),
+            seconds: began.elapsed().as_secs_f64(),
+            interrupted: false,
+        };
+        job.cancel().check()?;
+        job.events(vec![Event::Said { utterance: Box::new(said) }, Event::Proposed { decisions }])
+    }
+
+    pub(super) fn ask_agents(&self, state: &State, llm: &Llm, job: &Job) -> Result<(), JobError> {
+        self.run_agents(agent::Job::Propose, state, llm, job)
+    }
+
+    /// After a verdict: what was forecast against what was measured; an endpoint's evaluation role argues from it.
+    pub(super) fn compare_with_forecast(
+        &self,
+        state: &State,
+        round: u32,
+        llm: &Llm,
+        job: &Job,
+    ) -> Result<(), JobError> {
+        if let Some(utterance) = agent::critic::utterance(state, round) {
+            job.event(Event::Said { utterance: Box::new(utterance) })?;
+        }
+        if llm.base_url.is_none() && llm.model.is_none() {
+            return Ok(());
+        }
+        self.run_agents(agent::Job::Evaluate, state, llm, job)
+    }
+
+    /// Runs the pipeline on a thread with a runtime of its own and passes on what it says, from this one.
+    fn run_agents(&self, what: agent::Job, state: &State, llm: &Llm, job: &Job) -> Result<(), JobError> {
+        let state = Arc::new(state.clone());
+        let (of, blind) = (state.clone(), self.spec.blind);
+        let stand_in: StandIn = Arc::new(move || {
+            let mut text = String::new();
+            let decisions = plan_now(&of, blind, &mut |words| text.push_str(words))?;
+            Ok((decisions, text))
+        });
+        let input = AgentInput::new(what, state.clone(), stand_in);
+        let endpoint = Endpoint::from_env(llm.base_url.as_deref(), llm.model.as_deref());
+        let (tx, rx) = mpsc::channel::<AgentEvent>();
+        let cancel = CancellationToken::new();
+        let token = cancel.clone();
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(JobError::of)?;
+        let pipeline = std::thread::Builder::new()
+            .name("agents".to_owned())
+            .spawn(move || {
+                let mut emit = |event| drop(tx.send(event));
+                runtime.block_on(agent::run(input, endpoint, &mut emit, &token));
+            })
+            .map_err(JobError::of)?;
+        let forecaster = forecaster(&state);
+        let mut failed = None;
+        loop {
+            match rx.recv_timeout(Duration::from_millis(20)) {
+                Ok(event) => {
+                    if failed.is_none()
+                        && let Err(e) = self.pass_on(event, forecaster.as_ref(), job)
+                    {
+                        failed = Some(e);
+                        cancel.cancel();
+                    }
+                }
+                Err(RecvTimeoutError::Timeout) => {}
+                Err(RecvTimeoutError::Disconnected) => break,
+            }
+            if job.cancel().is_cancelled() {
+                cancel.cancel();
+            }
+        }
+        if pipeline.join().is_err() {
+            return Err(JobError::Failed("the agents' pipeline broke; hint: see the log, please report it".to_owned()));
+        }
+        job.cancel().check()?;
+        failed.map_or(Ok(()), Err)
+    }
+
+    fn pass_on(&self, event: AgentEvent, forecaster: Option<&Forecaster>, job: &Job) -> Result<(), JobError> {
+        match event {
+            AgentEvent::Turn { role, model } => job.say(Feed::Turn { role, model }),
+            AgentEvent::Token { role, channel, text } => job.say(Feed::Token { role, channel, text }),
+            AgentEvent::TurnEnd { role } => job.say(Feed::TurnEnd { role }),
+            AgentEvent::Said(utterance) => job.event(Event::Said { utterance })?,
+            AgentEvent::Proposed { mut decisions, .. } => {
+                for d in &mut decisions {
+                    if d.forecast.is_none() {
+                        d.forecast = forecaster.map(|f| f.decision(d));
+                    }
+                }
+                job.event(Event::Proposed { decisions })?;
+            }
+            AgentEvent::Notice { role, text } => {
+                job.say(Feed::Log { level: "info".to_owned(), text: format!("{role}: {text}") });
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Forecasts from what the session has measured so far.
+fn forecaster(state: &State) -> Option<Forecaster> {
+    let card = state.card.as_ref()?;
+    Some(Forecaster::new(&card.graph, &card.groups, state.profile_of(0)?, &state.ladders, &state.sensitivity))
+}

@@ -1,0 +1,134 @@
+//! How a session is to be opened: what the command line said, kept beside the journal for the host's later starts.
+
+use crate::model::Family;
+use crate::plan::Budget;
+use crate::session::{Place, write_atomically};
+use serde::{Deserialize, Serialize};
+use std::path::Path;
+
+/// Everything a host needs to open its model and data. Paths are absolute.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct OpenSpec {
+    /// A checkpoint file or folder, or `demo:vit`, `demo:cnn`.
+    pub model: String,
+    pub arch: Option<Family>,
+    /// Image side, for families whose weights do not tell.
+    pub image: Option<usize>,
+    /// Evaluation data, as `data::open` takes it; at most `limit` images of it (0: all).
+    pub data: String,
+    pub limit: usize,
+    /// Calibration data; `None`: part of the evaluation data, which needs `calib_is_eval`.
+    pub calib: Option<String>,
+    pub calib_limit: usize,
+    /// The engineer knows that calibration images are evaluation images.
+    pub calib_is_eval: bool,
+    pub device: String,
+    /// 0: all cores.
+    pub threads: usize,
+    /// 0: chosen by model.
+    pub batch: usize,
+    pub seed: u64,
+    pub budget: Budget,
+    pub llm_url: Option<String>,
+    pub llm_model: Option<String>,
+    /// Measure and propose by itself once open.
+    pub auto: bool,
+    /// Planning must not look at what was measured on the evaluation data.
+    pub blind: bool,
+}
+
+impl OpenSpec {
+    /// The bundled demo: a small trained model on the synthetic images.
+    pub fn demo(model: &str) -> OpenSpec {
+        OpenSpec {
+            model: format!("demo:{model}"),
+            arch: None,
+            image: None,
+            data: "synthetic:eval".to_owned(),
+            limit: 0,
+            calib: Some("synthetic:calib".to_owned()),
+            calib_limit: 0,
+            calib_is_eval: false,
+            device: "auto".to_owned(),
+            threads: 0,
+            batch: 0,
+            seed: 0,
+            budget: Budget { macs: Some(0.6), drop: Some(1.0), ..Budget::default() },
+            llm_url: None,
+            llm_model: None,
+            auto: true,
+            blind: false,
+        }
+    }
+
+    /// Paths made absolute, since a host does not run where it was started from.
+    pub fn absolute(mut self) -> OpenSpec {
+        let whole = |s: &str| -> String {
+            match std::path::absolute(s) {
+                Ok(p) if !s.is_empty() => p.display().to_string(),
+                _ => s.to_owned(),
+            }
+        };
+        let data = |s: &str| -> String {
+            if s.starts_with("synthetic") {
+                return s.to_owned();
+            }
+            s.split(',').map(|part| whole(part.trim())).collect::<Vec<_>>().join(",")
+        };
+        if !self.model.starts_with("demo:") {
+            self.model = whole(&self.model);
+        }
+        self.data = data(&self.data);
+        self.calib = self.calib.as_deref().map(data);
+        self
+    }
+
+    /// A session name that suits the model: `resnet56-4bfd9763` for `…/resnet56-4bfd9763.th`.
+    pub fn suggested_name(&self) -> String {
+        let base = self.model.strip_prefix("demo:").map_or_else(
+            || {
+                let path = Path::new(&self.model);
+                let stem = if path.is_dir() { path.file_name() } else { path.file_stem() };
+                stem.map_or_else(|| "session".to_owned(), |s| s.to_string_lossy().into_owned())
+            },
+            |demo| format!("demo-{demo}"),
+        );
+        let clean: String = base
+            .chars()
+            .map(|c| if c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.') { c } else { '-' })
+            .take(48)
+            .collect();
+        let clean = clean.trim_start_matches('.');
+        if clean.is_empty() { "session".to_owned() } else { clean.to_owned() }
+    }
+
+    pub fn save(&self, place: &Place) -> std::io::Result<()> {
+        let text = serde_json::to_vec_pretty(self).map_err(std::io::Error::other)?;
+        write_atomically(&place.spec_file(), &text)
+    }
+
+    /// The spec kept in the session's folder, if there is one that can be read.
+    pub fn load(place: &Place) -> Option<OpenSpec> {
+        serde_json::from_slice(&std::fs::read(place.spec_file()).ok()?).ok()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_and_paths() {
+        let named = |m: &str| OpenSpec { model: m.to_owned(), ..OpenSpec::demo("vit") }.suggested_name();
+        assert_eq!(OpenSpec::demo("vit").suggested_name(), "demo-vit");
+        assert_eq!(named("/x/resnet56-4bfd9763.th"), "resnet56-4bfd9763");
+        assert_eq!(named("/x/.hidden model.pt"), "hidden-model");
+        for name in ["/", "é.pt", "..."] {
+            assert!(Place::named(&named(name)).is_ok(), "{name}");
+        }
+        let spec = OpenSpec { data: "a.bin,b.bin".to_owned(), ..OpenSpec::demo("cnn") }.absolute();
+        assert_eq!(spec.model, "demo:cnn");
+        assert!(spec.data.split(',').all(|p| p.starts_with('/')), "{}", spec.data);
+        assert_eq!(spec.calib.as_deref(), Some("synthetic:calib"));
+    }
+}
