@@ -1,0 +1,267 @@
+//! Subcommands about sessions: open, attach, list, stop, log, export.
+
+use super::{Exit, args};
+use crate::config::Settings;
+use crate::host::client::{Client, Messages};
+use crate::host::{OpenSpec, lifecycle};
+use crate::session::{Command, Event, HostMsg, Journal, Place, State, describe};
+use anyhow::{Context, bail};
+use std::io::{IsTerminal, Write};
+use std::path::Path;
+use std::time::Duration;
+
+fn runtime() -> anyhow::Result<tokio::runtime::Runtime> {
+    Ok(tokio::runtime::Builder::new_multi_thread().worker_threads(2).thread_name("io").enable_all().build()?)
+}
+
+/// Says on standard error that a host is starting, once that takes a moment.
+fn waiting(what: &str) -> impl FnMut(Duration) + '_ {
+    let mut said = false;
+    move |elapsed| {
+        if elapsed > Duration::from_millis(700) && !said {
+            said = true;
+            eprintln!("starting {what} …");
+        }
+    }
+}
+
+/// `paring` alone: the demo session.
+pub fn demo(settings: Settings) -> anyhow::Result<Exit> {
+    let mut spec = OpenSpec::demo("vit");
+    if settings.budget != crate::plan::Budget::default() {
+        spec.budget = settings.budget;
+    }
+    spec.device.clone_from(&settings.device);
+    (spec.threads, spec.batch, spec.seed) = (settings.threads, settings.batch, settings.seed);
+    (spec.llm_url, spec.llm_model) = (settings.llm_url.clone(), settings.llm_model.clone());
+    open(spec, None, false, settings)
+}
+
+/// Opens a session, or attaches to it if it was opened before with the same model and data.
+pub fn open(spec: OpenSpec, name: Option<&str>, detach: bool, settings: Settings) -> anyhow::Result<Exit> {
+    let place = Place::named(&name.map_or_else(|| spec.suggested_name(), str::to_owned))?;
+    if lifecycle::is_opened(&place) {
+        if let Some(old) = OpenSpec::load(&place)
+            && (old.model != spec.model || old.data != spec.data || old.calib != spec.calib)
+        {
+            bail!(
+                "session `{}` holds `{}` on `{}`; hint: give this one another `--name`, or `paring attach {0}`",
+                place.name,
+                old.model,
+                old.data
+            );
+        }
+    } else {
+        std::fs::create_dir_all(&place.dir)
+            .and_then(|()| spec.save(&place))
+            .with_context(|| format!("cannot write in `{}`; hint: set PARING_HOME", place.dir.display()))?;
+    }
+    if detach {
+        runtime()?.block_on(async {
+            if !lifecycle::is_running(&place) {
+                lifecycle::spawn_detached(&place, waiting(&place.name)).await?;
+            }
+            anyhow::Ok(())
+        })?;
+        println!("{}", place.name);
+        return Ok(Exit::Done);
+    }
+    show(&place, settings)
+}
+
+/// Attaches to a session, by name or to the one that changed last.
+pub fn attach(name: Option<&str>, settings: Settings) -> anyhow::Result<Exit> {
+    let place = match name {
+        Some(name) => named(name)?,
+        None => Place::all()?
+            .into_iter()
+            .filter(lifecycle::is_opened)
+            .max_by_key(|p| lifecycle::list(p).changed_ms)
+            .context("there is no session yet; hint: `paring` opens the demo, `paring open MODEL --data D` a model")?,
+    };
+    show(&place, settings)
+}
+
+/// A session that exists: by name, or the folder of one.
+fn named(name: &str) -> anyhow::Result<Place> {
+    let place = if name.contains('/') { Place::at(&std::path::absolute(name)?) } else { Place::named(name)? };
+    if !lifecycle::is_opened(&place) {
+        // What is wrong with its journal says more than that there is no session.
+        Journal::read(&place.dir)?;
+        let known: Vec<String> = Place::all()?.into_iter().map(|p| p.name).collect();
+        let hint = crate::config::nearest(name, known.iter().map(String::as_str))
+            .map_or_else(|| "`paring ls` lists sessions".to_owned(), |near| format!("did you mean `{near}`?"));
+        bail!("no session `{name}`; hint: {hint}");
+    }
+    Ok(place)
+}
+
+fn show(place: &Place, settings: Settings) -> anyhow::Result<Exit> {
+    if !std::io::stdout().is_terminal() {
+        bail!("standard output is not a terminal; hint: `--detach` opens without a screen, `paring run` works without one");
+    }
+    let runtime = runtime()?;
+    let exit = runtime.block_on(async {
+        let (client, messages) = lifecycle::attach(place, &client_name(), waiting(&place.name)).await?;
+        anyhow::Ok(crate::tui::run(client, messages, settings).await?)
+    })?;
+    // A reader that still waits for a key must not keep us.
+    runtime.shutdown_timeout(Duration::from_millis(200));
+    farewell(place, &exit)
+}
+
+fn farewell(place: &Place, exit: &crate::tui::Exit) -> anyhow::Result<Exit> {
+    use crate::tui::Exit as Left;
+    match exit {
+        Left::Detached => {
+            eprintln!("session `{}` goes on; `paring attach {0}` comes back", place.name);
+            Ok(Exit::Done)
+        }
+        Left::HostGone(reason) if reason.starts_with("stopped") => {
+            eprintln!("session `{}` is stopped; `paring attach {0}` comes back to it", place.name);
+            Ok(Exit::Done)
+        }
+        Left::HostGone(reason) => {
+            bail!("the host of `{}` ended: {reason}; hint: `paring attach {0}` starts it again where it was", place.name)
+        }
+        Left::Signal(_) => Ok(Exit::Cancelled),
+        Left::TerminalGone => Ok(Exit::Done),
+    }
+}
+
+/// How others see this client: who and where.
+fn client_name() -> String {
+    let get = |name: &str| std::env::var(name).ok().filter(|v| !v.is_empty());
+    let user = get("USER").unwrap_or_else(|| "you".to_owned());
+    let from = get("SSH_CLIENT").and_then(|s| s.split(' ').next().map(str::to_owned));
+    let name = match from {
+        Some(host) => format!("{user} from {host}"),
+        None => format!("{user}, process {}", std::process::id()),
+    };
+    name.chars().filter(|c| !c.is_control()).take(60).collect()
+}
+
+pub fn ls(json: bool) -> anyhow::Result<Exit> {
+    let all: Vec<lifecycle::Listed> = Place::all()?.iter().map(lifecycle::list).collect();
+    if json {
+        println!("{}", serde_json::to_string_pretty(&all)?);
+        return Ok(Exit::Done);
+    }
+    if all.is_empty() {
+        eprintln!("no sessions; `paring` opens the demo, `paring open MODEL --data D` a model");
+        return Ok(Exit::Done);
+    }
+    println!("{:<24} {:<8} {:<22} {:<16} {:>5} {:<9} {:>8} {:>8}", "session", "host", "model", "data", "round", "phase", "approved", "applied");
+    for s in all {
+        let host = if s.running { "running" } else { "-" };
+        println!(
+            "{:<24} {:<8} {:<22} {:<16} {:>5} {:<9} {:>8} {:>8}",
+            s.name,
+            host,
+            s.model,
+            s.data,
+            s.round,
+            s.phase.label(),
+            s.approved,
+            s.applied
+        );
+        if let Some(e) = s.error {
+            eprintln!("  {e}");
+        }
+    }
+    Ok(Exit::Done)
+}
+
+pub fn stop(name: &str) -> anyhow::Result<Exit> {
+    let place = named(name)?;
+    if runtime()?.block_on(lifecycle::stop(&place))? {
+        eprintln!("stopped `{}`", place.name);
+    } else {
+        eprintln!("`{}` was not running", place.name);
+    }
+    Ok(Exit::Done)
+}
+
+pub fn log(name: &str, json: bool) -> anyhow::Result<Exit> {
+    let place = named(name)?;
+    let mut out = std::io::stdout().lock();
+    let mut state = State::default();
+    for record in Journal::read(&place.dir)? {
+        if json {
+            serde_json::to_writer(&mut out, &record)?;
+            writeln!(out)?;
+        } else if let Some(text) = describe(&state, &record.event) {
+            writeln!(out, "{:>5} {} {}", record.seq, clock(record.at_ms), crate::config::text::clean(&text))?;
+        }
+        state.apply(&record);
+    }
+    Ok(Exit::Done)
+}
+
+/// `2026-01-31 12:34:56Z` of milliseconds since the Unix epoch (civil-from-days, Howard Hinnant).
+fn clock(at_ms: i64) -> String {
+    let seconds = at_ms.div_euclid(1000);
+    let (days, of_day) = (seconds.div_euclid(86_400), seconds.rem_euclid(86_400));
+    let z = days + 719_468;
+    let era = z.div_euclid(146_097);
+    let doe = z.rem_euclid(146_097);
+    let yoe = (doe - doe / 1460 + doe / 36_524 - doe / 146_096) / 365;
+    let doy = doe - (365 * yoe + yoe / 4 - yoe / 100);
+    let mp = (5 * doy + 2) / 153;
+    let (day, month) = (doy - (153 * mp + 2) / 5 + 1, if mp < 10 { mp + 3 } else { mp - 9 });
+    let year = yoe + era * 400 + i64::from(month <= 2);
+    let (h, m, s) = (of_day / 3600, of_day / 60 % 60, of_day % 60);
+    format!("{year:04}-{month:02}-{day:02} {h:02}:{m:02}:{s:02}Z")
+}
+
+pub fn export(wanted: &args::Export) -> anyhow::Result<Exit> {
+    let place = named(&wanted.session)?;
+    let out = wanted.out.clone().unwrap_or_else(|| Path::new(".").to_owned());
+    let path = std::path::absolute(out)?.display().to_string();
+    runtime()?.block_on(async {
+        let was_running = lifecycle::is_running(&place);
+        let (client, mut messages) = lifecycle::attach(&place, "paring export", waiting(&place.name)).await?;
+        client.command(Command::TakePen).await?;
+        let exported = export_over(&client, &mut messages, path).await;
+        if !was_running {
+            client.command(Command::Stop).await?;
+        }
+        let (path, format, hash) = exported?;
+        if wanted.json {
+            println!("{}", serde_json::json!({ "path": path, "format": format, "hash": hash }));
+        } else {
+            println!("{path}");
+        }
+        anyhow::Ok(Exit::Done)
+    })
+}
+
+/// Exports and waits for the file.
+pub(crate) async fn export_over(
+    client: &Client,
+    messages: &mut Messages,
+    path: String,
+) -> anyhow::Result<(String, String, String)> {
+    client.command(Command::Export { path, format: String::new() }).await?;
+    while let Some(message) = messages.recv().await {
+        if let HostMsg::Event { record } = message {
+            match record.event {
+                Event::Exported { path, format, hash } => return Ok((path, format, hash)),
+                Event::Failed { message, .. } => bail!(message),
+                Event::Cancelled { .. } => return Err(crate::headless::Cancelled.into()),
+                _ => {}
+            }
+        }
+    }
+    bail!("the host ended before the file was written; hint: `paring log` says why")
+}
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn clocks_read_right() {
+        assert_eq!(super::clock(0), "1970-01-01 00:00:00Z");
+        assert_eq!(super::clock(951_827_696_999), "2000-02-29 12:34:56Z");
+        assert_eq!(super::clock(4_102_444_799_000), "2099-12-31 23:59:59Z");
+    }
+}
