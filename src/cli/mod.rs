@@ -1,10 +1,24 @@
-//! Arguments, validated settings and the subcommands' entry points.
+//! Arguments, validated settings and the subcommands' entry points. What a command does lives in `host`, `headless` and
+//! `tui`.
+//!
+//! Invariants: standard output carries data only; every failure says what failed and what to do; the exit codes are
+//! those of [`Exit`].
 
 pub mod args;
+mod sessions;
 
+use crate::config::{self, Settings, Sources};
 use crate::headless::{self, Exit};
-use args::{Cli, Cmd};
+use crate::host::{OpenSpec, lifecycle};
+use crate::session::Place;
+use anyhow::{Result, bail};
+use args::{Cli, Cmd, Demo, On, Screen};
 use clap::Parser;
+
+/// The command line or a settings file says something that cannot be.
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
+pub struct UsageError(pub String);
 
 /// Runs the program: parses the command line, dispatches, and prints an error with its causes on standard error.
 pub fn main() -> Exit {
@@ -17,16 +31,165 @@ pub fn main() -> Exit {
     };
     match dispatch(cli) {
         Ok(exit) => exit,
+        Err(e) if e.is::<headless::Cancelled>() => {
+            eprintln!("paring: cancelled");
+            Exit::Cancelled
+        }
+        // A reader such as `head` that has seen enough.
+        Err(e) if e.downcast_ref::<std::io::Error>().is_some_and(|e| e.kind() == std::io::ErrorKind::BrokenPipe) => {
+            Exit::Done
+        }
         Err(e) => {
             eprintln!("paring: {e:#}");
-            Exit::Failed
+            if e.is::<UsageError>() { Exit::Usage } else { Exit::Failed }
         }
     }
 }
 
-fn dispatch(cli: Cli) -> anyhow::Result<Exit> {
-    match cli.command {
-        Some(Cmd::Eval(args)) => headless::eval::run(&args),
-        _ => anyhow::bail!("not wired yet"),
+fn dispatch(cli: Cli) -> Result<Exit> {
+    let screen = cli.screen;
+    let Some(command) = cli.command else {
+        let settings = settings(flags(&screen, None, &Session::default()))?;
+        return sessions::open(demo_spec(&settings), None, false, settings);
+    };
+    match command {
+        Cmd::Open(o) => {
+            let asked = Session { budget: o.budget.as_deref(), seed: o.seed, url: o.llm_url.as_deref(), llm: o.llm_model.as_deref() };
+            let settings = settings(flags(&screen, Some(&o.on), &asked))?;
+            let spec = OpenSpec {
+                data: o.data.clone().unwrap_or_default(),
+                calib: o.calib.clone(),
+                calib_is_eval: o.calib_is_eval,
+                limit: o.limit,
+                ..spec_on(&o.model, &o.on, &settings)?
+            };
+            sessions::open(complete(spec)?, o.name.as_deref(), o.detach, settings)
+        }
+        Cmd::Attach { name, watch } => {
+            let settings = settings(flags(&screen, None, &Session::default()))?;
+            sessions::attach(name.as_deref(), watch, settings)
+        }
+        Cmd::Ls { json } => sessions::ls(json),
+        Cmd::Stop { name } => sessions::stop(&name),
+        Cmd::Log { name, json } => sessions::log(&name, json),
+        Cmd::Profile(p) => headless::profile::run(&p),
+        Cmd::Eval(e) => headless::eval::run(&e),
+        Cmd::Run(r) => {
+            let asked = Session { budget: r.budget.as_deref(), seed: r.seed, url: r.llm_url.as_deref(), llm: r.llm_model.as_deref() };
+            let settings = settings(flags(&screen, Some(&r.on), &asked))?;
+            let spec = OpenSpec {
+                data: r.data.clone().unwrap_or_default(),
+                calib: r.calib.clone(),
+                calib_is_eval: r.calib_is_eval,
+                limit: r.limit,
+                auto: false,
+                blind: true,
+                ..spec_on(&r.model, &r.on, &settings)?
+            };
+            let wanted = headless::run::Wanted {
+                policy: headless::policy::Policy::load(&r.policy).map_err(UsageError)?,
+                rounds: r.rounds.max(1),
+                out: std::path::absolute(&r.out)?,
+                precision: r.precision.as_deref().map(headless::setup::precision).transpose()?,
+                agents: r.llm_model.is_some() || r.llm_url.is_some(),
+            };
+            headless::run::run(complete(spec)?, &wanted, r.json)
+        }
+        Cmd::Export { name, out, format, json } => sessions::export(&name, out.as_deref(), &format, json),
+        Cmd::Demo { what: Demo::Train { kind, seed, out } } => headless::demo::train(&kind, seed, &out),
+        Cmd::Demo { what: Demo::Images { split, count, out } } => headless::demo::images(&split, count, &out),
+        Cmd::Screenshot { .. } => bail!("no pictures yet; hint: the screen's own yank keys copy any pane as text"),
+        Cmd::Host { dir } => {
+            lifecycle::run_host(&Place::at(&dir))?;
+            Ok(Exit::Done)
+        }
     }
+}
+
+/// Flags that a session keeps.
+#[derive(Default)]
+struct Session<'a> {
+    budget: Option<&'a str>,
+    seed: Option<u64>,
+    url: Option<&'a str>,
+    llm: Option<&'a str>,
+}
+
+/// Flags as the topmost layer of settings.
+fn flags(screen: &Screen, on: Option<&On>, session: &Session<'_>) -> Vec<(String, String)> {
+    let mut out = Vec::new();
+    let mut set = |key: &str, value: Option<String>| out.extend(value.map(|v| (key.to_owned(), v)));
+    set("screen.theme", screen.theme.clone());
+    set("screen.colors", screen.colors.clone());
+    set("screen.ascii", screen.ascii.then(|| "true".to_owned()));
+    set("session.device", on.and_then(|o| o.device.clone()));
+    set("session.threads", on.and_then(|o| o.threads).map(|n| n.to_string()));
+    set("session.batch", on.and_then(|o| o.batch).map(|n| n.to_string()));
+    set("session.seed", session.seed.map(|n| n.to_string()));
+    set("session.budget", session.budget.map(str::to_owned));
+    set("llm.base_url", session.url.map(str::to_owned));
+    set("llm.model", session.llm.map(str::to_owned));
+    out
+}
+
+/// All layers of settings; whatever is wrong in any of them is told, all at once.
+fn settings(flags: Vec<(String, String)>) -> Result<Settings> {
+    let loaded = config::load(&Sources::of_process(flags));
+    if loaded.diagnostics.is_empty() {
+        return Ok(loaded.settings);
+    }
+    let all: Vec<String> = loaded.diagnostics.iter().map(ToString::to_string).collect();
+    Err(UsageError(all.join("\nparing: ")).into())
+}
+
+/// What settings and `on` say of a session on `model`; data is the caller's to fill in.
+fn spec_on(model: &str, on: &On, settings: &Settings) -> Result<OpenSpec> {
+    let arch = on.arch.as_deref().map(str::parse).transpose().map_err(UsageError)?;
+    Ok(OpenSpec {
+        model: model.to_owned(),
+        arch,
+        image: on.image_size,
+        mean: on.mean.as_deref().map(headless::setup::triple).transpose()?,
+        std: on.std.as_deref().map(headless::setup::triple).transpose()?,
+        budget: settings.budget,
+        device: settings.device.clone(),
+        threads: settings.threads,
+        batch: settings.batch,
+        seed: settings.seed,
+        llm_url: settings.llm_url.clone(),
+        llm_model: settings.llm_model.clone(),
+        ..OpenSpec::demo("vit")
+    })
+}
+
+fn demo_spec(settings: &Settings) -> OpenSpec {
+    let demo = OpenSpec::demo("vit");
+    let budget = if settings.budget == crate::plan::Budget::default() { demo.budget } else { settings.budget };
+    OpenSpec {
+        budget,
+        device: settings.device.clone(),
+        threads: settings.threads,
+        batch: settings.batch,
+        seed: settings.seed,
+        llm_url: settings.llm_url.clone(),
+        llm_model: settings.llm_model.clone(),
+        ..demo
+    }
+}
+
+/// Data of a bundled model may be left out; of others it must be given.
+fn complete(mut spec: OpenSpec) -> Result<OpenSpec> {
+    let demo = spec.model.starts_with("demo:");
+    if spec.data.is_empty() {
+        if !demo {
+            bail!(UsageError(
+                "no data given; hint: --data with a CIFAR file, a folder of class folders or synthetic:eval".to_owned()
+            ));
+        }
+        spec.data = "synthetic:eval".to_owned();
+    }
+    if spec.calib.is_none() && !spec.calib_is_eval && spec.data == "synthetic:eval" {
+        spec.calib = Some("synthetic:calib".to_owned());
+    }
+    Ok(spec.absolute())
 }

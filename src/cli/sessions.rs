@@ -1,13 +1,13 @@
 //! Subcommands about sessions: open, attach, list, stop, log, export.
 
-use super::{Exit, args};
 use crate::config::Settings;
+use crate::headless::Exit;
 use crate::host::client::{Client, Messages};
 use crate::host::{OpenSpec, lifecycle};
 use crate::session::{Command, Event, HostMsg, Journal, Place, State, describe};
 use anyhow::{Context, bail};
 use std::io::{IsTerminal, Write};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 fn runtime() -> anyhow::Result<tokio::runtime::Runtime> {
@@ -23,18 +23,6 @@ fn waiting(what: &str) -> impl FnMut(Duration) + '_ {
             eprintln!("starting {what} …");
         }
     }
-}
-
-/// `paring` alone: the demo session.
-pub fn demo(settings: Settings) -> anyhow::Result<Exit> {
-    let mut spec = OpenSpec::demo("vit");
-    if settings.budget != crate::plan::Budget::default() {
-        spec.budget = settings.budget;
-    }
-    spec.device.clone_from(&settings.device);
-    (spec.threads, spec.batch, spec.seed) = (settings.threads, settings.batch, settings.seed);
-    (spec.llm_url, spec.llm_model) = (settings.llm_url.clone(), settings.llm_model.clone());
-    open(spec, None, false, settings)
 }
 
 /// Opens a session, or attaches to it if it was opened before with the same model and data.
@@ -66,11 +54,11 @@ pub fn open(spec: OpenSpec, name: Option<&str>, detach: bool, settings: Settings
         println!("{}", place.name);
         return Ok(Exit::Done);
     }
-    show(&place, settings)
+    show(&place, false, settings)
 }
 
 /// Attaches to a session, by name or to the one that changed last.
-pub fn attach(name: Option<&str>, settings: Settings) -> anyhow::Result<Exit> {
+pub fn attach(name: Option<&str>, watch: bool, settings: Settings) -> anyhow::Result<Exit> {
     let place = match name {
         Some(name) => named(name)?,
         None => Place::all()?
@@ -79,7 +67,7 @@ pub fn attach(name: Option<&str>, settings: Settings) -> anyhow::Result<Exit> {
             .max_by_key(|p| lifecycle::list(p).changed_ms)
             .context("there is no session yet; hint: `paring` opens the demo, `paring open MODEL --data D` a model")?,
     };
-    show(&place, settings)
+    show(&place, watch, settings)
 }
 
 /// A session that exists: by name, or the folder of one.
@@ -96,13 +84,13 @@ fn named(name: &str) -> anyhow::Result<Place> {
     Ok(place)
 }
 
-fn show(place: &Place, settings: Settings) -> anyhow::Result<Exit> {
+fn show(place: &Place, watch: bool, settings: Settings) -> anyhow::Result<Exit> {
     if !std::io::stdout().is_terminal() {
         bail!("standard output is not a terminal; hint: `--detach` opens without a screen, `paring run` works without one");
     }
     let runtime = runtime()?;
     let exit = runtime.block_on(async {
-        let (client, messages) = lifecycle::attach(place, &client_name(), waiting(&place.name)).await?;
+        let (client, messages) = lifecycle::attach(place, &client_name(), watch, waiting(&place.name)).await?;
         anyhow::Ok(crate::tui::run(client, messages, settings).await?)
     })?;
     // A reader that still waits for a key must not keep us.
@@ -214,20 +202,20 @@ fn clock(at_ms: i64) -> String {
     format!("{year:04}-{month:02}-{day:02} {h:02}:{m:02}:{s:02}Z")
 }
 
-pub fn export(wanted: &args::Export) -> anyhow::Result<Exit> {
-    let place = named(&wanted.session)?;
-    let out = wanted.out.clone().unwrap_or_else(|| Path::new(".").to_owned());
+pub fn export(name: &str, out: Option<&Path>, format: &str, json: bool) -> anyhow::Result<Exit> {
+    let place = named(name)?;
+    let out = out.map_or_else(|| PathBuf::from(format!("{}.safetensors", place.name)), Path::to_owned);
     let path = std::path::absolute(out)?.display().to_string();
     runtime()?.block_on(async {
         let was_running = lifecycle::is_running(&place);
-        let (client, mut messages) = lifecycle::attach(&place, "paring export", waiting(&place.name)).await?;
+        let (client, mut messages) = lifecycle::attach(&place, "paring export", false, waiting(&place.name)).await?;
         client.command(Command::TakePen).await?;
-        let exported = export_over(&client, &mut messages, path).await;
+        let exported = export_over(&client, &mut messages, path, format.to_owned()).await;
         if !was_running {
             client.command(Command::Stop).await?;
         }
         let (path, format, hash) = exported?;
-        if wanted.json {
+        if json {
             println!("{}", serde_json::json!({ "path": path, "format": format, "hash": hash }));
         } else {
             println!("{path}");
@@ -241,8 +229,9 @@ pub(crate) async fn export_over(
     client: &Client,
     messages: &mut Messages,
     path: String,
+    format: String,
 ) -> anyhow::Result<(String, String, String)> {
-    client.command(Command::Export { path, format: String::new() }).await?;
+    client.command(Command::Export { path, format }).await?;
     while let Some(message) = messages.recv().await {
         if let HostMsg::Event { record } = message {
             match record.event {

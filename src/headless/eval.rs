@@ -3,7 +3,7 @@
 use super::{Exit, print_json, progress_line, setup};
 use crate::cli::args::Eval;
 use crate::eval;
-use crate::exec::{Cancel, CompileOptions, Plan};
+use crate::exec::{CompileOptions, Plan};
 use anyhow::Result;
 use serde_json::json;
 
@@ -24,9 +24,14 @@ pub fn run(args: &Eval) -> Result<Exit> {
     let batch = args.on.batch.unwrap_or(BATCH).max(1);
     let mut line = progress_line("evaluate");
     let mut progress = |done, total| line.show(done as u64, total as u64);
+    let cancel = super::cancel_on_signals()?;
     let forward = |x: &_| plan.run(x);
-    let run = eval::score_with(&data, &model.info.preprocess, batch, &Cancel::default(), forward, &mut progress)?;
+    let run = eval::score_with(&data, &model.info.preprocess, batch, &cancel, forward, &mut progress);
     line.clear();
+    let run = match run {
+        Err(eval::EvalError::Cancelled(_)) => return Err(super::Cancelled.into()),
+        other => other?,
+    };
     let m = &run.metrics;
     if args.json {
         let mut out = json!({

@@ -1,8 +1,17 @@
 //! The same commands without a screen: tables or JSON on standard output, progress on standard error.
+//!
+//! Invariants: standard output carries data only, once, at the end; a headless run looks at the evaluation data for
+//! verdicts alone, and drives a host through the same frames as a screen.
 
+pub mod demo;
 pub mod eval;
+pub mod policy;
+pub mod profile;
+mod report;
+pub mod run;
 pub mod setup;
 
+use crate::exec::Cancel;
 use std::io::{IsTerminal, Write};
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
@@ -29,6 +38,27 @@ impl From<Exit> for ExitCode {
             Exit::Cancelled => 4,
         })
     }
+}
+
+/// The user pressed Ctrl-C, or the terminal went away.
+#[derive(Debug, thiserror::Error)]
+#[error("cancelled")]
+pub struct Cancelled;
+
+/// Cancels on SIGINT, SIGTERM and SIGHUP; a second signal ends the process at once.
+pub(crate) fn cancel_on_signals() -> std::io::Result<Cancel> {
+    let cancel = Cancel::default();
+    let mut signals = signal_hook::iterator::Signals::new([libc::SIGINT, libc::SIGTERM, libc::SIGHUP])?;
+    let flag = cancel.clone();
+    std::thread::Builder::new().name("signals".to_owned()).spawn(move || {
+        for _ in signals.forever() {
+            if flag.is_cancelled() {
+                std::process::exit(4);
+            }
+            flag.cancel();
+        }
+    })?;
+    Ok(cancel)
 }
 
 /// Prints one JSON value and a newline on standard output.
@@ -69,10 +99,28 @@ impl ProgressLine {
         eprint!("\r\x1b[K{} {done}/{total}  {rate:.0}/s  {left:.0} s left", self.what);
     }
 
+    /// Shows progress that the host has worked out.
+    pub fn feed(&mut self, p: &crate::session::Progress) {
+        if !self.live || self.shown.is_some_and(|t| t.elapsed() < Duration::from_millis(100)) {
+            return;
+        }
+        self.shown = Some(Instant::now());
+        let left = p.eta_s.map(|s| format!("  {s:.0} s left")).unwrap_or_default();
+        let text = format!("{} {}/{}{left}  {}", p.job, p.done, p.total, p.label);
+        eprint!("\r\x1b[K{}", crate::config::text::fit(&crate::config::text::clean(&text), 78));
+    }
+
+    /// A line that stays.
+    pub fn say(&mut self, text: &str) {
+        self.clear();
+        eprintln!("{}", crate::config::text::clean(text));
+    }
+
     /// Removes the line.
     pub fn clear(&mut self) {
         if self.live && self.shown.is_some() {
             eprint!("\r\x1b[K");
+            self.shown = None;
         }
     }
 }

@@ -4,38 +4,25 @@ use crate::cli::args::On;
 use crate::data::{self, Dataset};
 use crate::exec::device::{self, Opened};
 use crate::graph::{Op, Precision, PrecisionPlan};
-use crate::model::{self, Family, LoadOptions, Model};
-use anyhow::{Context, Result, bail};
-use std::path::Path;
+use crate::host::compute::load_model;
+use crate::model::{Family, LoadOptions, Model};
+use anyhow::{Result, bail};
 
 /// Opens `spec`: `demo:vit`, `demo:cnn`, or a path; then lets flags correct the preprocessing.
 pub fn model(spec: &str, on: &On) -> Result<Model> {
-    let mut model = match spec.strip_prefix("demo:") {
-        Some(other) => bail!("no bundled model `{other}`; hint: demo:vit or demo:cnn"),
-        None => {
-            let arch = on.arch.as_deref().map(str::parse::<Family>).transpose().map_err(anyhow::Error::msg)?;
-            let options = LoadOptions { arch, image: on.image_size, ..LoadOptions::default() };
-            model::load(Path::new(spec), &options)?
-        }
-    };
-    let prep = &mut model.info.preprocess;
-    for (flag, text, slot) in [("--mean", &on.mean, &mut prep.mean), ("--std", &on.std, &mut prep.std)] {
-        if let Some(text) = text {
-            *slot = triple(text).with_context(|| format!("`{flag} {text}`"))?;
-            prep.origin = "flags".to_owned();
-        }
-    }
-    if prep.std.iter().any(|s| *s == 0.0) {
-        bail!("`--std` has a zero; hint: three positive numbers such as 0.229,0.224,0.225");
-    }
-    Ok(model)
+    let arch = on.arch.as_deref().map(str::parse::<Family>).transpose().map_err(anyhow::Error::msg)?;
+    let options = LoadOptions { arch, image: on.image_size, ..LoadOptions::default() };
+    let mean = on.mean.as_deref().map(triple).transpose()?;
+    let std = on.std.as_deref().map(triple).transpose()?;
+    load_model(spec, &options, mean, std).map_err(anyhow::Error::msg)
 }
 
-fn triple(text: &str) -> Result<[f32; 3]> {
+/// Three numbers, one per channel.
+pub fn triple(text: &str) -> Result<[f32; 3]> {
     let numbers: Vec<f32> = text.split(',').filter_map(|t| t.trim().parse().ok()).collect();
     match numbers[..] {
         [r, g, b] if numbers.iter().all(|v| v.is_finite()) => Ok([r, g, b]),
-        _ => bail!("is not three numbers; hint: for example 0.485,0.456,0.406"),
+        _ => bail!("`{text}` is not three numbers; hint: for example 0.485,0.456,0.406"),
     }
 }
 
@@ -63,12 +50,18 @@ pub fn device(on: &On) -> Result<Opened> {
     Ok(opened)
 }
 
-/// Every convolution and linear layer at `name`'s precision.
-pub fn everywhere(model: &Model, name: &str) -> Result<PrecisionPlan> {
+/// A precision by its label.
+pub fn precision(name: &str) -> Result<Precision> {
     let Some(precision) = Precision::ALL.into_iter().find(|p| p.label() == name) else {
         let known: Vec<&str> = Precision::ALL.iter().map(|p| p.label()).collect();
         bail!("unknown precision `{name}`; hint: one of {}", known.join(", "));
     };
+    Ok(precision)
+}
+
+/// Every convolution and linear layer at `name`'s precision.
+pub fn everywhere(model: &Model, name: &str) -> Result<PrecisionPlan> {
+    let precision = precision(name)?;
     let mut plan = PrecisionPlan::default();
     for (_, node) in model.graph.iter() {
         if matches!(node.op, Op::Conv2d { .. } | Op::Linear { .. }) {

@@ -95,7 +95,6 @@ pub async fn spawn_detached(place: &Place, mut waiting: impl FnMut(Duration)) ->
     let mut command = std::process::Command::new(std::env::current_exe()?);
     command
         .arg("host")
-        .arg("--dir")
         .arg(&place.dir)
         .stdin(Stdio::null())
         .stdout(log.try_clone()?)
@@ -147,12 +146,13 @@ fn last_words(place: &Place, from: u64) -> Option<String> {
 pub async fn attach(
     place: &Place,
     name: &str,
+    watch: bool,
     waiting: impl FnMut(Duration),
 ) -> anyhow::Result<(Client, Messages)> {
     if !is_running(place) || tokio::net::UnixStream::connect(place.socket()?).await.is_err() {
         spawn_detached(place, waiting).await?;
     }
-    Ok(Client::connect(&place.socket()?, name, false).await?)
+    Ok(Client::connect(&place.socket()?, name, watch).await?)
 }
 
 /// Ends the session's host: by command, or if it does not answer by SIGTERM. False when none ran.

@@ -14,6 +14,9 @@ pub struct OpenSpec {
     pub arch: Option<Family>,
     /// Image side, for families whose weights do not tell.
     pub image: Option<usize>,
+    /// Per-channel mean and standard deviation, instead of the family's or the checkpoint's own.
+    pub mean: Option<[f32; 3]>,
+    pub std: Option<[f32; 3]>,
     /// Evaluation data, as `data::open` takes it; at most `limit` images of it (0: all).
     pub data: String,
     pub limit: usize,
@@ -44,6 +47,8 @@ impl OpenSpec {
             model: format!("demo:{model}"),
             arch: None,
             image: None,
+            mean: None,
+            std: None,
             data: "synthetic:eval".to_owned(),
             limit: 0,
             calib: Some("synthetic:calib".to_owned()),

@@ -3,7 +3,7 @@
 //! Invariants: the original model is never changed, every compressed one is made from it and the session's decisions;
 //! what is measured on the evaluation data reaches verdicts only, and planning never when the session is blind.
 
-mod measure;
+pub mod measure;
 mod produce;
 mod propose;
 
@@ -47,14 +47,29 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Loads a checkpoint, or a bundled demo model (`demo:vit`, `demo:cnn`).
-pub fn load_model(name: &str, options: &LoadOptions) -> Result<Model, String> {
-    match name.strip_prefix("demo:") {
-        Some("vit") => data::demo::vit().map_err(|e| e.to_string()),
-        Some("cnn") => data::demo::cnn().map_err(|e| e.to_string()),
-        Some(other) => Err(format!("no demo model `{other}`; hint: demo:vit or demo:cnn")),
-        None => model::load(Path::new(name), options).map_err(|e| e.to_string()),
+/// Loads a checkpoint, or a bundled demo model (`demo:vit`, `demo:cnn`); `mean` and `std` correct its preprocessing.
+pub fn load_model(
+    name: &str,
+    options: &LoadOptions,
+    mean: Option<[f32; 3]>,
+    std: Option<[f32; 3]>,
+) -> Result<Model, String> {
+    let mut model = match name.strip_prefix("demo:") {
+        Some("vit") => data::demo::vit(),
+        Some("cnn") => data::demo::cnn(),
+        Some(other) => return Err(format!("no bundled model `{other}`; hint: demo:vit or demo:cnn")),
+        None => model::load(Path::new(name), options).map_err(|e| e.to_string())?,
+    };
+    if std.is_some_and(|s| s.iter().any(|v| *v <= 0.0)) {
+        return Err("the standard deviation has a number that is not positive; hint: such as 0.229,0.224,0.225".to_owned());
     }
+    let prep = &mut model.info.preprocess;
+    if mean.is_some() || std.is_some() {
+        prep.mean = mean.unwrap_or(prep.mean);
+        prep.std = std.unwrap_or(prep.std);
+        prep.origin = "flags".to_owned();
+    }
+    Ok(model)
 }
 
 /// Images a batch when the user named no number: latency of small networks is only steady over many.
@@ -120,7 +135,7 @@ pub fn open(place: &Place, spec: Option<OpenSpec>, card: Option<&SessionCard>) -
         exec::set_threads(spec.threads);
     }
     let options = LoadOptions { arch: spec.arch, image: spec.image, ..LoadOptions::default() };
-    let model = load_model(&spec.model, &options)?;
+    let model = load_model(&spec.model, &options, spec.mean, spec.std)?;
     if let Some(card) = card
         && card.model.hash != model.info.hash
     {

@@ -1,0 +1,47 @@
+//! `paring demo`: the bundled models trained anew, and pictures of the synthetic set.
+
+use super::{Cancelled, Exit, cancel_on_signals, progress_line};
+use crate::data::{demo, synthetic};
+use crate::model::export;
+use anyhow::{Context, Result, bail};
+use std::path::Path;
+
+/// Trains a bundled model from scratch and writes it to `out`.
+pub fn train(kind: &str, seed: u64, out: &Path) -> Result<Exit> {
+    let kind = match kind {
+        "vit" => demo::Kind::Vit,
+        "cnn" => demo::Kind::Cnn,
+        other => bail!("no demo model `{other}`; hint: vit or cnn"),
+    };
+    let cancel = cancel_on_signals()?;
+    let mut line = progress_line(&format!("train {}", kind.name()));
+    let trained = demo::train(kind, seed, &cancel, &mut |p| line.show(p.step as u64, p.steps as u64));
+    line.clear();
+    if cancel.is_cancelled() {
+        return Err(Cancelled.into());
+    }
+    export::safetensors(out, &trained?, &export::Manifest::default())?;
+    println!("{}", out.display());
+    Ok(Exit::Done)
+}
+
+/// Writes the first `count` images of a split as PNG files named by number and class.
+pub fn images(split: &str, count: usize, out: &Path) -> Result<Exit> {
+    let Some(split) = synthetic::Split::parse(&format!("synthetic:{split}"))? else {
+        bail!("no split `{split}`; hint: train, calib or eval");
+    };
+    std::fs::create_dir_all(out).with_context(|| format!("cannot make `{}`", out.display()))?;
+    const SIDE: usize = 32;
+    let mut planes = vec![0u8; 3 * SIDE * SIDE];
+    for i in 0..count {
+        let label = synthetic::draw(split, i as u64, &mut planes);
+        let class = synthetic::CLASSES.get(usize::from(label)).copied().unwrap_or("unknown");
+        let at = |c: usize, p: usize| planes.get(c * SIDE * SIDE + p).copied().unwrap_or(0);
+        let rgb: Vec<u8> = (0..SIDE * SIDE).flat_map(|p| [at(0, p), at(1, p), at(2, p)]).collect();
+        let path = out.join(format!("{i:05}-{class}.png"));
+        image::save_buffer(&path, &rgb, SIDE as u32, SIDE as u32, image::ColorType::Rgb8)
+            .with_context(|| format!("cannot write `{}`", path.display()))?;
+    }
+    println!("{}", out.display());
+    Ok(Exit::Done)
+}

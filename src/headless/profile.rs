@@ -1,0 +1,91 @@
+//! `paring profile`: where a model's cost sits.
+
+use super::{Cancelled, Exit, cancel_on_signals, print_json, progress_line, setup};
+use crate::cli::args::Profile as Args;
+use crate::config::{MAC_CONVENTIONS, mac_convention};
+use crate::graph::MacConvention;
+use crate::host::compute::usual_batch;
+use crate::profile::{self as profiling, Bound, Profile, ProfileOptions, ProfileUpdate};
+use anyhow::{Result, bail};
+
+pub fn run(args: &Args) -> Result<Exit> {
+    let convention = match args.macs.as_deref() {
+        None => MacConvention::default(),
+        Some(word) => match mac_convention(word) {
+            Some(c) => c,
+            None => bail!("unknown MAC convention `{word}`; hint: {}", MAC_CONVENTIONS.map(|(n, _)| n).join(", ")),
+        },
+    };
+    let cancel = cancel_on_signals()?;
+    let mut model = setup::model(&args.model, &args.on)?;
+    if let Some(name) = &args.precision {
+        model.precision = setup::everywhere(&model, name)?;
+    }
+    let device = setup::device(&args.on)?;
+    let options = ProfileOptions {
+        batch: args.on.batch.filter(|b| *b > 0).unwrap_or_else(|| usual_batch(&model)),
+        runs: args.runs.max(1),
+        threads: args.on.threads.filter(|t| *t > 0),
+        device: device.device.clone(),
+        device_words: device.words.clone(),
+        ..ProfileOptions::default()
+    };
+    let mut line = progress_line("profile");
+    let result = profiling::profile(&model, &options, &cancel, &mut |update| match update {
+        ProfileUpdate::Progress { done, total, .. } => line.show(done as u64, total as u64),
+        ProfileUpdate::Ceilings(_) | ProfileUpdate::Rows { .. } => {}
+    });
+    line.clear();
+    let profile = match result {
+        Err(e) if e.is_cancelled() => return Err(Cancelled.into()),
+        other => other?,
+    };
+    if args.json {
+        print_json(&serde_json::to_value(&profile)?)?;
+    } else {
+        print_table(&model.info.name, &profile, convention);
+    }
+    Ok(Exit::Done)
+}
+
+fn print_table(name: &str, p: &Profile, convention: MacConvention) {
+    println!("{name} on {}, batch {}, {} runs", p.device, p.batch, p.runs);
+    println!(
+        "{:<34} {:<16} {:>9} {:>9} {:>6} {:>10} {:>9} {:>8} {:<7} {}",
+        "layer", "kind", "p50 ms", "p95 ms", "share", "MACs M", "params k", "MB", "bound", "kernel"
+    );
+    for r in &p.rows {
+        let bound = match r.bound {
+            Bound::Memory => "memory",
+            Bound::Compute => "compute",
+        };
+        println!(
+            "{:<34} {:<16} {:>9.4} {:>9.4} {:>5.1}% {:>10.3} {:>9.1} {:>8.3} {:<7} {}",
+            r.name,
+            r.kind,
+            r.latency.p50,
+            r.latency.p95,
+            r.share * 100.0,
+            r.macs.get(convention) as f64 / 1e6,
+            r.params as f64 / 1e3,
+            r.weight_bytes as f64 / 1e6,
+            bound,
+            r.kernel
+        );
+    }
+    println!(
+        "whole model {:.3} ms p50, {:.3} p95, {:.3} p99 a batch, observers off",
+        p.whole.p50, p.whole.p95, p.whole.p99
+    );
+    println!(
+        "{:.3} M MACs, {:.3} M params, {:.3} MB of weights, {:.3} MB of activations at the peak",
+        p.macs.get(convention) as f64 / 1e6,
+        p.params as f64 / 1e6,
+        p.weight_bytes as f64 / 1e6,
+        p.peak_activation_bytes as f64 / 1e6
+    );
+    println!(
+        "ceilings {:.0} GFLOP/s f32, {:.0} GOP/s int8, {:.1} GB/s",
+        p.ceilings.f32_gflops, p.ceilings.int8_gops, p.ceilings.bandwidth_gbs
+    );
+}

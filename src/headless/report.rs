@@ -1,0 +1,110 @@
+//! What a headless run leaves: `report.json` and the summary on standard output.
+
+use super::run::Wanted;
+use crate::graph::MacConvention;
+use crate::plan::Outcome;
+use crate::session::{Evaluation, State};
+use serde_json::{Value, json};
+use std::fmt::Write;
+
+fn figures(e: &Evaluation, base: Option<&Evaluation>) -> Value {
+    let macs = |e: &Evaluation| e.macs.get(MacConvention::default()) as f64;
+    let over = |a: f64, b: f64| if b > 0.0 { Some(a / b) } else { None };
+    json!({
+        "n": e.metrics.n, "correct": e.metrics.correct, "top1": e.metrics.top1, "top5": e.metrics.top5,
+        "loss": e.metrics.loss, "per_class": e.metrics.per_class,
+        "latency_ms": { "p50": e.whole.p50, "p95": e.whole.p95, "p99": e.whole.p99 },
+        "baseline_ms": e.baseline_ms,
+        "weight_bytes": e.weight_bytes, "params": e.params, "macs": macs(e),
+        "factors": base.map(|b| json!({
+            "latency": over(e.whole.p50, e.baseline_ms), "macs": over(macs(e), macs(b)),
+            "memory": over(e.weight_bytes as f64, b.weight_bytes as f64), "params": over(e.params as f64, b.params as f64),
+        })),
+    })
+}
+
+/// The whole run in one object.
+pub fn report(state: &State, wanted: &Wanted, model: Option<&(String, String)>, seconds: f64) -> Value {
+    let base = state.baseline();
+    let rounds: Vec<Value> = state
+        .rounds
+        .iter()
+        .skip(1)
+        .filter(|r| r.evaluation.is_some())
+        .map(|r| {
+            let decisions: Vec<_> = r.ids.iter().filter_map(|id| state.decision(*id)).collect();
+            json!({
+                "round": r.number,
+                "accepted": r.accepted,
+                "decisions": decisions,
+                "repairs": r.repairs,
+                "measured": r.evaluation.as_ref().map(|e| figures(e, base)),
+                "verdict": r.verdict,
+                "model_hash": r.model_hash,
+            })
+        })
+        .collect();
+    let last = state.rounds.iter().skip(1).rev().find(|r| r.evaluation.is_some());
+    let met = last.and_then(|r| r.verdict.as_ref()).is_some_and(|v| v.outcome == Outcome::Accept);
+    let card = state.card.as_ref();
+    json!({
+        "met": met,
+        "budget": state.budget,
+        "model": card.map(|c| json!({ "name": c.model.name, "hash": c.model.hash, "family": c.model.family })),
+        "data": card.map(|c| &c.data),
+        "calib": card.map(|c| &c.calib),
+        "calib_is_eval": card.map(|c| c.calib_is_eval),
+        "device": card.map(|c| &c.device),
+        "batch": card.map(|c| c.batch),
+        "threads": card.map(|c| c.threads),
+        "policy": if wanted.policy.file.is_empty() { "auto" } else { wanted.policy.file.as_str() },
+        "constraints": state.constraints,
+        "baseline": base.map(|e| figures(e, None)),
+        "final": last.and_then(|r| r.evaluation.as_ref()).map(|e| figures(e, base)),
+        "verdict": last.and_then(|r| r.verdict.as_ref()),
+        "rounds": rounds,
+        "file": model.map(|(path, _)| path),
+        "file_hash": model.map(|(_, hash)| hash),
+        "seconds": seconds,
+        "version": env!("CARGO_PKG_VERSION"),
+    })
+}
+
+/// A table: baseline beside every round.
+pub fn summary(state: &State) -> String {
+    let mut out = String::new();
+    let evaluations: Vec<&Evaluation> = state.rounds.iter().filter_map(|r| r.evaluation.as_ref()).collect();
+    let mut row = |name: &str, cell: &dyn Fn(&Evaluation) -> String| {
+        let _ = write!(out, "{name:<14}");
+        for e in &evaluations {
+            let _ = write!(out, "{:>16}", cell(e));
+        }
+        out.push('\n');
+    };
+    row("", &|e| if e.round == 0 { "original".to_owned() } else { format!("round {}", e.round) });
+    row("top-1 %", &|e| format!("{:.2}", e.metrics.top1 * 100.0));
+    row("correct", &|e| format!("{}/{}", e.metrics.correct, e.metrics.n));
+    row("loss", &|e| format!("{:.4}", e.metrics.loss));
+    row("latency ms", &|e| format!("{:.3}", e.whole.p50));
+    row("  of original", &|e| if e.baseline_ms > 0.0 { format!("{:.3}x", e.whole.p50 / e.baseline_ms) } else { "-".to_owned() });
+    row("MACs M", &|e| format!("{:.3}", e.macs.get(MacConvention::default()) as f64 / 1e6));
+    row("params k", &|e| format!("{:.1}", e.params as f64 / 1e3));
+    row("weights MB", &|e| format!("{:.3}", e.weight_bytes as f64 / 1e6));
+    let verdict = state.rounds.iter().rev().find_map(|r| r.verdict.as_ref());
+    for l in verdict.map(|v| v.lines.as_slice()).unwrap_or_default() {
+        let word = match l.outcome {
+            Outcome::Accept => "met",
+            Outcome::Reject => "not met",
+            Outcome::Undecided => "undecided",
+        };
+        let _ = writeln!(out, "{:<14}{:>16.3}   budget {:.3}, {word}", l.name, l.measured, l.target);
+    }
+    if let Some(v) = verdict {
+        let _ = writeln!(
+            out,
+            "{:<14}{:>+16.2}   points, 95 % interval {:+.2} to {:+.2}",
+            "top-1 change", v.d_top1, v.d_top1_low, v.d_top1_high
+        );
+    }
+    out
+}

@@ -1,0 +1,294 @@
+//! `paring run`: a whole session by policy, through the same commands that a screen sends.
+
+use super::policy::Policy;
+use super::report::{report, summary};
+use super::{Cancelled, Exit, ProgressLine, cancel_on_signals, print_json, progress_line};
+use crate::graph::Op;
+use crate::host::client::{Client, CommandError, Messages};
+use crate::host::{OpenSpec, lifecycle};
+use crate::plan::{Action, Budget, DecisionId, Outcome, Target};
+use crate::quant::Precision;
+use crate::session::{Command, Event, Feed, HostMsg, Phase, Place, Proposer, State, describe, write_atomically};
+use anyhow::{Context, Result, anyhow, bail};
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+/// What a run is to do besides opening.
+#[derive(Debug, Clone)]
+pub struct Wanted {
+    pub policy: Policy,
+    /// Rounds at most.
+    pub rounds: u32,
+    /// Folder for `model.safetensors`, `report.json` and the session itself.
+    pub out: PathBuf,
+    /// Also run every convolution and linear layer in this precision.
+    pub precision: Option<Precision>,
+    /// Agents propose instead of the planner.
+    pub agents: bool,
+}
+
+/// The client's side of a run: the state as folded from the host's events.
+struct Driver {
+    client: Client,
+    messages: Messages,
+    state: State,
+    line: ProgressLine,
+}
+
+/// Runs to the end, writes model and report, and prints what came out.
+pub fn run(spec: OpenSpec, wanted: &Wanted, json: bool) -> Result<Exit> {
+    let cancel = cancel_on_signals()?;
+    let place = fresh(&wanted.out)?;
+    spec.save(&place).with_context(|| format!("cannot write in `{}`", place.dir.display()))?;
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).thread_name("io").enable_all().build()?;
+    let began = Instant::now();
+    eprintln!("opening {}", spec.model);
+    let host = lifecycle::start(&place, Some(spec))?;
+    let (state, model) = runtime.block_on(async {
+        let (client, messages) = host.connect("paring run", false).await?;
+        let mut driver = Driver { client, messages, state: State::default(), line: progress_line("run") };
+        let work = driver.work(wanted);
+        let cancelled = async {
+            while !cancel.is_cancelled() {
+                tokio::time::sleep(Duration::from_millis(50)).await;
+            }
+        };
+        let result = tokio::select! {
+            done = work => done,
+            () = cancelled => Err(Cancelled.into()),
+        };
+        driver.line.clear();
+        host.stop("the run is over").await;
+        host.ended().await;
+        result.map(|model| (driver.state, model))
+    })?;
+    let report = report(&state, wanted, model.as_ref(), began.elapsed().as_secs_f64());
+    let path = wanted.out.join("report.json");
+    write_atomically(&path, &serde_json::to_vec_pretty(&report)?)
+        .with_context(|| format!("cannot write `{}`", path.display()))?;
+    if json {
+        print_json(&report)?;
+    } else {
+        print!("{}", summary(&state));
+        println!("written to {}", wanted.out.display());
+    }
+    let met = report["met"] == true;
+    if !met {
+        eprintln!("paring: the budget was not met: {}", how_near(&state));
+    }
+    Ok(if met { Exit::Done } else { Exit::BudgetNotMet })
+}
+
+/// The run's own session in `out/session`; one that an earlier run left there is replaced.
+fn fresh(out: &std::path::Path) -> Result<Place> {
+    let place = Place::at(&out.join("session"));
+    if lifecycle::is_running(&place) {
+        bail!("another run works in `{}`; hint: give this one another --out", out.display());
+    }
+    if place.spec_file().is_file() {
+        std::fs::remove_dir_all(&place.dir)
+            .with_context(|| format!("cannot replace the earlier run in `{}`", place.dir.display()))?;
+    }
+    std::fs::create_dir_all(&place.dir)
+        .with_context(|| format!("cannot make `{}`; hint: give --out a folder you can write", place.dir.display()))?;
+    Ok(place)
+}
+
+/// The verdict's failing lines, or why there is none.
+fn how_near(state: &State) -> String {
+    let verdict = state.rounds.iter().rev().find_map(|r| r.verdict.as_ref());
+    let Some(verdict) = verdict else {
+        return "nothing could be compressed under the constraints; hint: loosen the budget or the rules".to_owned();
+    };
+    let lines: Vec<String> = verdict
+        .lines
+        .iter()
+        .filter(|l| l.outcome != Outcome::Accept)
+        .map(|l| format!("{} reached {:.3} of {:.3}", l.name, l.measured, l.target))
+        .collect();
+    format!("{}; hint: loosen it, or allow more rounds", lines.join(", "))
+}
+
+impl Driver {
+    async fn work(&mut self, wanted: &Wanted) -> Result<Option<(String, String)>> {
+        self.until(|s| s.card.is_some()).await?;
+        self.constrain(&wanted.policy).await?;
+        let budget = self.state.budget;
+        let pruning = budget != Budget::default() || wanted.precision.is_none();
+        for round in 1..=wanted.rounds {
+            if pruning {
+                let by = if wanted.agents { Proposer::Agents } else { Proposer::Planner };
+                self.act(Command::Propose { by }).await?;
+                self.until(|s| s.phase == Phase::Review).await?;
+            }
+            if round == 1
+                && let Some(precision) = wanted.precision
+            {
+                self.quantize(precision).await?;
+            }
+            self.answer(&wanted.policy).await?;
+            if self.state.pending().is_empty() {
+                break;
+            }
+            self.run_round().await?;
+            let outcome = self.verdict().map(|v| v.outcome);
+            let dropped = self.verdict().is_some_and(|v| {
+                v.lines.iter().any(|l| l.name == "drop" && l.outcome == Outcome::Reject)
+            });
+            // Another round can bring cost further down; accuracy that is lost it cannot bring back, and what was seen
+            // on the evaluation data must not choose.
+            if outcome == Some(Outcome::Accept) || dropped || round == wanted.rounds {
+                break;
+            }
+            self.act(Command::Accept).await?;
+        }
+        if self.state.phase != Phase::Verdict && self.state.base_round() == 0 {
+            return Ok(None);
+        }
+        if self.state.phase == Phase::Verdict && self.verdict().is_some_and(|v| v.outcome == Outcome::Accept) {
+            self.act(Command::Accept).await?;
+        }
+        let path = wanted.out.join("model.safetensors").display().to_string();
+        self.export(path).await.map(Some)
+    }
+
+    fn verdict(&self) -> Option<&crate::plan::Verdict> {
+        self.state.round_at(self.state.round)?.verdict.as_ref()
+    }
+
+    async fn constrain(&mut self, policy: &Policy) -> Result<()> {
+        let card = self.state.card.as_ref().context("the session is not open")?;
+        let (constraints, idle) = policy.constraints(card);
+        for pattern in idle {
+            self.line.say(&format!("note: the rule for `{pattern}` matches nothing in this model"));
+        }
+        for constraint in constraints {
+            self.act(Command::Constrain { constraint }).await?;
+        }
+        Ok(())
+    }
+
+    /// Decides on the precision of every convolution and linear layer that the constraints leave free.
+    async fn quantize(&mut self, precision: Precision) -> Result<()> {
+        let card = self.state.card.as_ref().context("the session is not open")?;
+        let reachable = card.graph.reachable();
+        let layers: Vec<String> = card
+            .graph
+            .nodes
+            .iter()
+            .zip(reachable)
+            .filter(|(n, r)| *r && matches!(n.op, Op::Conv2d { .. } | Op::Linear { .. }))
+            .map(|(n, _)| n.name.clone())
+            .collect();
+        for name in layers {
+            let action = Action::Precision { precision };
+            match self.client.command(Command::Decide { target: Target::Layer(name), action }).await {
+                Ok(()) => {}
+                Err(CommandError::Refused(words)) => self.line.say(&format!("note: {words}")),
+                Err(e @ CommandError::Gone) => return Err(e.into()),
+            }
+        }
+        self.catch_up().await
+    }
+
+    /// Approves or vetoes every open decision as the policy says.
+    async fn answer(&mut self, policy: &Policy) -> Result<()> {
+        let mut approved: Vec<DecisionId> = Vec::new();
+        let mut vetoed: Vec<(DecisionId, String)> = Vec::new();
+        for d in self.state.open() {
+            match policy.answer(d) {
+                Ok(()) => approved.push(d.id),
+                Err(reason) => vetoed.push((d.id, reason)),
+            }
+        }
+        for (id, reason) in vetoed {
+            self.act(Command::Veto { ids: vec![id], reason }).await?;
+        }
+        if !approved.is_empty() {
+            self.act(Command::Approve { ids: approved }).await?;
+        }
+        Ok(())
+    }
+
+    async fn run_round(&mut self) -> Result<()> {
+        self.act(Command::Run).await?;
+        self.until(|s| s.phase == Phase::Verdict).await
+    }
+
+    async fn export(&mut self, path: String) -> Result<(String, String)> {
+        // Comments on the verdict may still be coming.
+        let mut tries = 0;
+        loop {
+            let command = Command::Export { path: path.clone(), format: String::new() };
+            match self.client.command(command).await {
+                Ok(()) => break,
+                Err(CommandError::Refused(words)) if words.contains("is running") && tries < 600 => {
+                    tries += 1;
+                    tokio::time::sleep(Duration::from_millis(100)).await;
+                }
+                Err(e) => return Err(anyhow!(e)),
+            }
+        }
+        loop {
+            if let Event::Exported { path, hash, .. } = self.event().await? {
+                return Ok((path, hash));
+            }
+        }
+    }
+
+    /// Sends a command, waits until it is durable, and folds what it caused.
+    async fn act(&mut self, command: Command) -> Result<()> {
+        self.client.command(command).await.map_err(|e| anyhow!(e))?;
+        self.catch_up().await
+    }
+
+    /// Folds everything that has arrived; events precede the reply that acknowledges them.
+    async fn catch_up(&mut self) -> Result<()> {
+        while let Some(message) = self.messages.try_recv() {
+            self.take(message)?;
+        }
+        Ok(())
+    }
+
+    async fn until(&mut self, wanted: impl Fn(&State) -> bool) -> Result<()> {
+        while !wanted(&self.state) {
+            self.message().await?;
+        }
+        Ok(())
+    }
+
+    /// The next durable event.
+    async fn event(&mut self) -> Result<Event> {
+        loop {
+            if let Some(event) = self.message().await? {
+                return Ok(event);
+            }
+        }
+    }
+
+    async fn message(&mut self) -> Result<Option<Event>> {
+        let message = self.messages.recv().await.context("the host ended early; hint: the session's log says why")?;
+        self.take(message)
+    }
+
+    fn take(&mut self, message: HostMsg) -> Result<Option<Event>> {
+        match message {
+            HostMsg::Welcome { state, .. } => self.state = *state,
+            HostMsg::Event { record } => {
+                if let Some(text) = describe(&self.state, &record.event) {
+                    self.line.say(&text);
+                }
+                self.state.apply(&record);
+                if let Event::Failed { what, message } = &record.event {
+                    bail!("{what}: {message}");
+                }
+                return Ok(Some(record.event));
+            }
+            HostMsg::Feed { feed: Feed::Progress(p) } => self.line.feed(&p),
+            HostMsg::Feed { feed: Feed::Log { text, .. } } => self.line.say(&text),
+            HostMsg::Bye { reason } => bail!("the host ended: {reason}"),
+            HostMsg::Feed { .. } | HostMsg::Refused { .. } | HostMsg::Reply { .. } | HostMsg::Pen { .. } => {}
+        }
+        Ok(None)
+    }
+}
