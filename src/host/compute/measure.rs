@@ -43,7 +43,8 @@ pub fn run_eval(
     cancel: &Cancel,
     progress: &mut dyn FnMut(usize, usize),
 ) -> Result<EvalRun, EvalError> {
-    eval::evaluate(plan, data, &model.info.preprocess, working_batch(model), cancel, progress)
+    let forward = |x: &_| plan.run(x);
+    eval::score_with(data, &model.info.preprocess, working_batch(model), cancel, forward, progress)
 }
 
 impl Compute {
