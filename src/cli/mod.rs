@@ -54,7 +54,12 @@ fn dispatch(cli: Cli) -> Result<Exit> {
     };
     match command {
         Cmd::Open(o) => {
-            let asked = Session { budget: o.budget.as_deref(), seed: o.seed, url: o.llm_url.as_deref(), llm: o.llm_model.as_deref() };
+            let asked = Session {
+                budget: o.budget.as_deref(),
+                seed: o.seed,
+                url: o.llm_url.as_deref(),
+                llm: o.llm_model.as_deref(),
+            };
             let settings = settings(flags(&screen, Some(&o.on), &asked))?;
             let spec = OpenSpec {
                 data: o.data.clone().unwrap_or_default(),
@@ -75,7 +80,12 @@ fn dispatch(cli: Cli) -> Result<Exit> {
         Cmd::Profile(p) => headless::profile::run(&p),
         Cmd::Eval(e) => headless::eval::run(&e),
         Cmd::Run(r) => {
-            let asked = Session { budget: r.budget.as_deref(), seed: r.seed, url: r.llm_url.as_deref(), llm: r.llm_model.as_deref() };
+            let asked = Session {
+                budget: r.budget.as_deref(),
+                seed: r.seed,
+                url: r.llm_url.as_deref(),
+                llm: r.llm_model.as_deref(),
+            };
             let settings = settings(flags(&screen, Some(&r.on), &asked))?;
             let spec = OpenSpec {
                 data: r.data.clone().unwrap_or_default(),
@@ -96,7 +106,7 @@ fn dispatch(cli: Cli) -> Result<Exit> {
             headless::run::run(complete(spec)?, &wanted, r.json)
         }
         Cmd::Export { name, out, format, json } => sessions::export(&name, out.as_deref(), &format, json),
-        Cmd::Demo { what: Demo::Train { kind, seed, out } } => headless::demo::train(&kind, seed, &out),
+        Cmd::Demo { what: Demo::Train { .. } } => bail!("this build cannot train the demo models"),
         Cmd::Demo { what: Demo::Images { split, count, out } } => headless::demo::images(&split, count, &out),
         Cmd::Screenshot { .. } => bail!("no pictures yet; hint: the screen's own yank keys copy any pane as text"),
         Cmd::Host { dir } => {

@@ -86,7 +86,9 @@ fn named(name: &str) -> anyhow::Result<Place> {
 
 fn show(place: &Place, watch: bool, settings: Settings) -> anyhow::Result<Exit> {
     if !std::io::stdout().is_terminal() {
-        bail!("standard output is not a terminal; hint: `--detach` opens without a screen, `paring run` works without one");
+        bail!(
+            "standard output is not a terminal; hint: `--detach` opens without a screen, `paring run` works without one"
+        );
     }
     let runtime = runtime()?;
     let exit = runtime.block_on(async {
@@ -110,7 +112,10 @@ fn farewell(place: &Place, exit: &crate::tui::Exit) -> anyhow::Result<Exit> {
             Ok(Exit::Done)
         }
         Left::HostGone(reason) => {
-            bail!("the host of `{}` ended: {reason}; hint: `paring attach {0}` starts it again where it was", place.name)
+            bail!(
+                "the host of `{}` ended: {reason}; hint: `paring attach {0}` starts it again where it was",
+                place.name
+            )
         }
         Left::Signal(_) => Ok(Exit::Cancelled),
         Left::TerminalGone => Ok(Exit::Done),
@@ -139,7 +144,10 @@ pub fn ls(json: bool) -> anyhow::Result<Exit> {
         eprintln!("no sessions; `paring` opens the demo, `paring open MODEL --data D` a model");
         return Ok(Exit::Done);
     }
-    println!("{:<24} {:<8} {:<22} {:<16} {:>5} {:<9} {:>8} {:>8}", "session", "host", "model", "data", "round", "phase", "approved", "applied");
+    println!(
+        "{:<24} {:<8} {:<22} {:<16} {:>5} {:<9} {:>8} {:>8}",
+        "session", "host", "model", "data", "round", "phase", "approved", "applied"
+    );
     for s in all {
         let host = if s.running { "running" } else { "-" };
         println!(

@@ -1,29 +1,9 @@
-//! `paring demo`: the bundled models trained anew, and pictures of the synthetic set.
+//! `paring demo`: pictures of the synthetic set.
 
-use super::{Cancelled, Exit, cancel_on_signals, progress_line};
-use crate::data::{demo, synthetic};
-use crate::model::export;
+use super::Exit;
+use crate::data::synthetic;
 use anyhow::{Context, Result, bail};
 use std::path::Path;
-
-/// Trains a bundled model from scratch and writes it to `out`.
-pub fn train(kind: &str, seed: u64, out: &Path) -> Result<Exit> {
-    let kind = match kind {
-        "vit" => demo::Kind::Vit,
-        "cnn" => demo::Kind::Cnn,
-        other => bail!("no demo model `{other}`; hint: vit or cnn"),
-    };
-    let cancel = cancel_on_signals()?;
-    let mut line = progress_line(&format!("train {}", kind.name()));
-    let trained = demo::train(kind, seed, &cancel, &mut |p| line.show(p.step as u64, p.steps as u64));
-    line.clear();
-    if cancel.is_cancelled() {
-        return Err(Cancelled.into());
-    }
-    export::safetensors(out, &trained?, &export::Manifest::default())?;
-    println!("{}", out.display());
-    Ok(Exit::Done)
-}
 
 /// Writes the first `count` images of a split as PNG files named by number and class.
 pub fn images(split: &str, count: usize, out: &Path) -> Result<Exit> {

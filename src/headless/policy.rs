@@ -81,7 +81,10 @@ impl Policy {
 
     pub fn parse(text: &str, file: &str) -> Result<Policy, String> {
         let mut policy: Policy = toml::from_str(text).map_err(|e| {
-            format!("policy `{file}`: {}; hint: keys are default and [[rule]] match, kind, do, ratio, reason", e.message())
+            format!(
+                "policy `{file}`: {}; hint: keys are default and [[rule]] match, kind, do, ratio, reason",
+                e.message()
+            )
         })?;
         for r in &policy.rules {
             let fits = match r.verb {
@@ -158,8 +161,7 @@ fn targets(card: &SessionCard) -> Vec<Target> {
         .iter()
         .filter(|n| matches!(n.op, Op::Conv2d { .. } | Op::Linear { .. }))
         .map(|n| Target::Layer(n.name.clone()));
-    let blocks =
-        card.graph.blocks.iter().filter(|b| !b.residual.is_empty()).map(|b| Target::Block(b.name.clone()));
+    let blocks = card.graph.blocks.iter().filter(|b| !b.residual.is_empty()).map(|b| Target::Block(b.name.clone()));
     groups.chain(layers).chain(blocks).collect()
 }
 

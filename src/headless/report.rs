@@ -86,7 +86,9 @@ pub fn summary(state: &State) -> String {
     row("correct", &|e| format!("{}/{}", e.metrics.correct, e.metrics.n));
     row("loss", &|e| format!("{:.4}", e.metrics.loss));
     row("latency ms", &|e| format!("{:.3}", e.whole.p50));
-    row("  of original", &|e| if e.baseline_ms > 0.0 { format!("{:.3}x", e.whole.p50 / e.baseline_ms) } else { "-".to_owned() });
+    row("  of original", &|e| {
+        if e.baseline_ms > 0.0 { format!("{:.3}x", e.whole.p50 / e.baseline_ms) } else { "-".to_owned() }
+    });
     row("MACs M", &|e| format!("{:.3}", e.macs.get(MacConvention::default()) as f64 / 1e6));
     row("params k", &|e| format!("{:.1}", e.params as f64 / 1e3));
     row("weights MB", &|e| format!("{:.3}", e.weight_bytes as f64 / 1e6));

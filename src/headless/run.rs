@@ -40,7 +40,8 @@ pub fn run(spec: OpenSpec, wanted: &Wanted, json: bool) -> Result<Exit> {
     let cancel = cancel_on_signals()?;
     let place = fresh(&wanted.out)?;
     spec.save(&place).with_context(|| format!("cannot write in `{}`", place.dir.display()))?;
-    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).thread_name("io").enable_all().build()?;
+    let runtime =
+        tokio::runtime::Builder::new_multi_thread().worker_threads(1).thread_name("io").enable_all().build()?;
     let began = Instant::now();
     eprintln!("opening {}", spec.model);
     let host = lifecycle::start(&place, Some(spec))?;
@@ -132,9 +133,9 @@ impl Driver {
             }
             self.run_round().await?;
             let outcome = self.verdict().map(|v| v.outcome);
-            let dropped = self.verdict().is_some_and(|v| {
-                v.lines.iter().any(|l| l.name == "drop" && l.outcome == Outcome::Reject)
-            });
+            let dropped = self
+                .verdict()
+                .is_some_and(|v| v.lines.iter().any(|l| l.name == "drop" && l.outcome == Outcome::Reject));
             // Another round can bring cost further down; accuracy that is lost it cannot bring back, and what was seen
             // on the evaluation data must not choose.
             if outcome == Some(Outcome::Accept) || dropped || round == wanted.rounds {

@@ -36,7 +36,8 @@ pub fn run_host(place: &Place) -> anyhow::Result<()> {
 fn host_until_stopped(place: &Place) -> anyhow::Result<()> {
     // SAFETY: ignoring a signal has no preconditions; a terminal that goes away must not take the host along.
     unsafe { libc::signal(libc::SIGHUP, libc::SIG_IGN) };
-    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).thread_name("io").enable_all().build()?;
+    let runtime =
+        tokio::runtime::Builder::new_multi_thread().worker_threads(2).thread_name("io").enable_all().build()?;
     let host = start(place, OpenSpec::load(place))?;
     if let Some(words) = &host.recovered {
         tracing::warn!("{words}");
@@ -93,12 +94,7 @@ pub async fn spawn_detached(place: &Place, mut waiting: impl FnMut(Duration)) ->
         .with_context(|| format!("cannot write `{}`; hint: set PARING_HOME", place.log_file().display()))?;
     let from = log.metadata()?.len();
     let mut command = std::process::Command::new(std::env::current_exe()?);
-    command
-        .arg("host")
-        .arg(&place.dir)
-        .stdin(Stdio::null())
-        .stdout(log.try_clone()?)
-        .stderr(log);
+    command.arg("host").arg(&place.dir).stdin(Stdio::null()).stdout(log.try_clone()?).stderr(log);
     // SAFETY: setsid is async-signal-safe.
     unsafe {
         command.pre_exec(|| {
@@ -122,10 +118,13 @@ pub async fn spawn_detached(place: &Place, mut waiting: impl FnMut(Duration)) ->
                     return Ok(());
                 }
             }
-            bail!("{}", last_words(place, from).unwrap_or_else(|| format!(
-                "the host ended with {status}; hint: see `{}`",
-                place.log_file().display()
-            )));
+            bail!(
+                "{}",
+                last_words(place, from).unwrap_or_else(|| format!(
+                    "the host ended with {status}; hint: see `{}`",
+                    place.log_file().display()
+                ))
+            );
         }
         waiting(began.elapsed());
         tokio::time::sleep(Duration::from_millis(25)).await;

@@ -176,8 +176,7 @@ impl Compute {
         let paired = eval::paired(&correct, &run.correct);
         job.progress("evaluate", "latency against the original", 0, 1);
         let x = profile::noise(self.model.graph.input_shape(), self.batch, &self.device.device)?;
-        let (base_ms, new_ms) =
-            profile::paired_latency(&original, &plan, &x, PAIRED_RUNS, PAIRED_TIME, job.cancel())?;
+        let (base_ms, new_ms) = profile::paired_latency(&original, &plan, &x, PAIRED_RUNS, PAIRED_TIME, job.cancel())?;
         let layers = self.profile_model(&model, job)?;
         let (macs, params) = counts(&model).map_err(JobError::Failed)?;
         let spread = |s: &LatencyStats| if s.p50 > 0.0 { (s.p95 / s.p50 - 1.0).clamp(0.0, 0.5) } else { 0.0 };

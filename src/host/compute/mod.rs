@@ -55,13 +55,13 @@ pub fn load_model(
     std: Option<[f32; 3]>,
 ) -> Result<Model, String> {
     let mut model = match name.strip_prefix("demo:") {
-        Some("vit") => data::demo::vit(),
-        Some("cnn") => data::demo::cnn(),
         Some(other) => return Err(format!("no bundled model `{other}`; hint: demo:vit or demo:cnn")),
         None => model::load(Path::new(name), options).map_err(|e| e.to_string())?,
     };
     if std.is_some_and(|s| s.iter().any(|v| *v <= 0.0)) {
-        return Err("the standard deviation has a number that is not positive; hint: such as 0.229,0.224,0.225".to_owned());
+        return Err(
+            "the standard deviation has a number that is not positive; hint: such as 0.229,0.224,0.225".to_owned()
+        );
     }
     let prep = &mut model.info.preprocess;
     if mean.is_some() || std.is_some() {

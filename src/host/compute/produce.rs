@@ -2,8 +2,8 @@
 
 use super::{Compute, JobError};
 use crate::host::engine::{Compressed, Exported, Job};
-use crate::model::export::{self, Manifest};
 use crate::model::ModelError;
+use crate::model::export::{self, Manifest};
 use crate::plan::{Action, Decision, Target};
 use crate::recover::{self, RepairError, RepairOptions, RepairUpdate};
 use crate::session::{Event, State};
