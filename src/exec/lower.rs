@@ -211,7 +211,11 @@ fn chains(graph: &Graph, keep: &HashSet<&str>) -> Vec<Chain> {
         let mut c = Chain { lead: id, bn: None, add: None, act: None, last: id };
         let dense = matches!(node.op, Op::Conv2d { .. } | Op::Linear { .. });
         let joins = matches!(node.op, Op::BatchNorm2d { .. } | Op::Add);
-        while dense || joins {
+        if !(dense || joins) {
+            chains.push(c);
+            continue;
+        }
+        loop {
             let last = graph.node(c.last);
             let [next] = consumers[c.last.index()][..] else { break };
             if keep.contains(last.name.as_str()) || c.last == graph.output || taken[next.index()] || c.act.is_some() {

@@ -50,7 +50,7 @@ impl Geometry {
     }
 
     /// The input is the left-hand matrix as it lies.
-    fn in_place(&self) -> bool {
+    pub fn in_place(&self) -> bool {
         self.window == Window { kernel: [1, 1], stride: [1, 1], padding: [0, 0] } && self.groups == 1
     }
 }
@@ -80,6 +80,8 @@ pub(crate) struct Dense {
 enum Weights {
     F32(Vec<PackedBMatrix<f32>>),
     Int8 { packed: Vec<PackedBMatrix<i8>>, sums: Vec<i32>, factors: Vec<f32> },
+    #[cfg(target_arch = "x86_64")]
+    Wide(super::wide::Wide),
 }
 
 /// How one row or image was quantized.
@@ -115,7 +117,13 @@ fn channels_last<T: Copy>(w: &[T], geo: &Geometry) -> Vec<T> {
 }
 
 impl Dense {
+    /// Packs for the best kernel that this processor has.
     pub fn new(geo: Geometry, source: Source<'_>, epilogue: Epilogue) -> Dense {
+        Dense::with(geo, source, epilogue, true)
+    }
+
+    /// As [`Dense::new`]; without `wide`, for the portable kernels.
+    fn with(geo: Geometry, source: Source<'_>, epilogue: Epilogue, wide: bool) -> Dense {
         let (k, n) = (geo.k(), geo.out_channels / geo.groups);
         let weights = match source {
             Source::F32 { w, factors } => {
@@ -125,13 +133,22 @@ impl Dense {
                         row.iter_mut().for_each(|v| *v *= f);
                     }
                 }
-                Weights::F32(rows.chunks_exact(n * k).map(|g| gemm::pack_f32(g, n, k)).collect())
+                match wide_f32(geo, &rows, wide) {
+                    Some(w) => w,
+                    None => Weights::F32(rows.chunks_exact(n * k).map(|g| gemm::pack_f32(g, n, k)).collect()),
+                }
             }
             Source::Int8 { q, factors } => {
                 let rows = channels_last(q, &geo);
-                let sums = rows.chunks_exact(k.max(1)).map(|r| r.iter().map(|&v| v as i32).sum()).collect();
-                let packed = rows.chunks_exact(n * k).map(|g| gemm::pack_i8(g, n, k)).collect();
-                Weights::Int8 { packed, sums, factors: factors.to_vec() }
+                let sums: Vec<i32> =
+                    rows.chunks_exact(k.max(1)).map(|r| r.iter().map(|&v| v as i32).sum()).collect();
+                match wide_int8(geo, &rows, &sums, factors, wide) {
+                    Some(w) => w,
+                    None => {
+                        let packed = rows.chunks_exact(n * k).map(|g| gemm::pack_i8(g, n, k)).collect();
+                        Weights::Int8 { packed, sums, factors: factors.to_vec() }
+                    }
+                }
             }
         };
         Dense { geo, weights, epilogue }
@@ -143,12 +160,19 @@ impl Dense {
         match &self.weights {
             Weights::F32(_) => format!("{what}-f32/{}", gemm::float_name()),
             Weights::Int8 { .. } => format!("{what}-u8i8/{}", gemm::int8_name()),
+            #[cfg(target_arch = "x86_64")]
+            Weights::Wide(w) => w.kernel().to_owned(),
         }
     }
 
     /// `x` `[images, h, w, c]` → `out` `[images, oh, ow, oc]`; `residual` has the shape of `out`.
     pub fn run(&self, x: &[f32], residual: Option<&[f32]>, out: &mut [f32], par: bool) {
-        if self.geo.in_place() { self.run_flat(x, residual, out, par) } else { self.run_windows(x, residual, out, par) }
+        match &self.weights {
+            #[cfg(target_arch = "x86_64")]
+            Weights::Wide(w) => w.run(&self.epilogue, x, residual, out, par),
+            _ if self.geo.in_place() => self.run_flat(x, residual, out, par),
+            _ => self.run_windows(x, residual, out, par),
+        }
     }
 
     fn finish(&self, out: &mut [f32], residual: Option<&[f32]>) {
@@ -206,6 +230,8 @@ impl Dense {
                     self.finish(out, res(i, rows, out.len()));
                 });
             }
+            #[cfg(target_arch = "x86_64")]
+            Weights::Wide(_) => {}
         }
     }
 
@@ -235,6 +261,8 @@ impl Dense {
                         self.finish(out, residual.map(|r| &r[b * lines * line..][..out.len()]));
                     });
                 }),
+                #[cfg(target_arch = "x86_64")]
+                Weights::Wide(_) => {}
             }
         });
     }
@@ -288,6 +316,26 @@ impl Dense {
     }
 }
 
+#[cfg(target_arch = "x86_64")]
+fn wide_f32(geo: Geometry, rows: &[f32], wide: bool) -> Option<Weights> {
+    (wide && super::avx512::floats()).then(|| Weights::Wide(super::wide::Wide::f32(geo, rows)))
+}
+
+#[cfg(target_arch = "x86_64")]
+fn wide_int8(geo: Geometry, rows: &[i8], sums: &[i32], factors: &[f32], wide: bool) -> Option<Weights> {
+    (wide && super::avx512::dots()).then(|| Weights::Wide(super::wide::Wide::int8(geo, rows, sums, factors)))
+}
+
+#[cfg(not(target_arch = "x86_64"))]
+fn wide_f32(_: Geometry, _: &[f32], _: bool) -> Option<Weights> {
+    None
+}
+
+#[cfg(not(target_arch = "x86_64"))]
+fn wide_int8(_: Geometry, _: &[i8], _: &[i32], _: &[f32], _: bool) -> Option<Weights> {
+    None
+}
+
 /// Writes the windows of output lines from `y0` on, `[rows, (ky, kx, channel)]`, for one group's channels.
 fn windows<T: Copy>(g: &Geometry, group: usize, x: &[T], fill: T, y0: usize, cols: &mut [T]) {
     let ([h, w], [kh, kw], c) = (g.image, g.window.kernel, g.channels / g.groups);
@@ -310,3 +358,6 @@ fn windows<T: Copy>(g: &Geometry, group: usize, x: &[T], fill: T, y0: usize, col
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

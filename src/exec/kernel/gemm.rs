@@ -40,7 +40,7 @@ pub(super) fn pack_i8(w: &[i8], n: usize, k: usize) -> PackedBMatrix<i8> {
 
 /// `out[rows, n] = a[rows, k] · b + bias` (a bias value a column).
 pub(super) fn run_f32(a: &[f32], k: usize, b: &PackedBMatrix<f32>, bias: &[f32], out: &mut [f32]) {
-    let rows = if k == 0 { 0 } else { a.len() / k };
+    let rows = a.len() / k.max(1);
     let opts = GemmOptions { bias: Some(BiasVector::Row(bias)), ..Default::default() };
     let a = NdTensorView::from_data([rows, k], a);
     FLOAT.with(|g| check(g.gemm(out, GemmInputA::Unpacked(a), GemmInputB::Packed(b), opts)));
@@ -48,7 +48,7 @@ pub(super) fn run_f32(a: &[f32], k: usize, b: &PackedBMatrix<f32>, bias: &[f32],
 
 /// `out[rows, n] = a[rows, k] · b` in i32; zero points are the caller's business.
 pub(super) fn run_u8(a: &[u8], k: usize, b: &PackedBMatrix<i8>, out: &mut [i32]) {
-    let rows = if k == 0 { 0 } else { a.len() / k };
+    let rows = a.len() / k.max(1);
     let a = NdTensorView::from_data([rows, k], a);
     INT8.with(|g| check(g.gemm(out, GemmInputA::Unpacked(a), GemmInputB::Packed(b), GemmOptions::default())));
 }

@@ -4,10 +4,14 @@
 //! computed together, nor on the number of threads.
 
 pub(crate) mod attention;
+#[cfg(target_arch = "x86_64")]
+mod avx512;
 pub(crate) mod dense;
 mod gemm;
 pub(crate) mod simple;
 pub(crate) mod vector;
+#[cfg(target_arch = "x86_64")]
+mod wide;
 
 use rayon::prelude::*;
 use std::cell::RefCell;

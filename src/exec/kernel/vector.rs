@@ -79,7 +79,7 @@ versions! {
         if relu {
             for (a, &b) in y.iter_mut().zip(x) {
                 let v = *a + b;
-                *a = if v > 0.0 { v } else { 0.0 };
+                *a = if v <= 0.0 { 0.0 } else { v };
             }
         } else {
             y.iter_mut().zip(x).for_each(|(a, &b)| *a += b);
@@ -112,7 +112,7 @@ versions! {
 
 versions! {
     pub fn relu(x: &mut [f32]) {
-        x.iter_mut().for_each(|v| *v = if *v > 0.0 { *v } else { 0.0 });
+        x.iter_mut().for_each(|v| *v = if *v <= 0.0 { 0.0 } else { *v });
     }
 }
 

@@ -1,0 +1,120 @@
+//! Whole-model latency of compiled plans, f32 against int8 everywhere, in one run so that the ratio is comparable.
+//!
+//! `cargo bench --bench forward [-- FILTER]`. Real checkpoints are used when present, else random weights of the same
+//! sizes (speed does not depend on values). The table alternates the two precisions run by run and prints medians.
+//!
+//! Limits on one core with two 512-bit FMA ports at `f` GHz: f32 `32·f` GMAC/s, int8 (VNNI) `128·f` GMAC/s. A CIFAR
+//! ResNet's 3x3 convolutions have 70 to 290 FLOP a byte of activations, so they are bound by arithmetic in f32; at
+//! int8 the quantization pass (two reads and one write an input element) becomes a comparable cost for 16 channels.
+
+use candle_core::{Device, Tensor};
+use paring::exec::{CompileOptions, Plan};
+use paring::graph::{Activation, MacConvention, Op, Precision, PrecisionPlan, macs};
+use paring::model::families::{CifarResnetSpec, ResnetSpec, TimmVitSpec, TorchVitSpec, VitDims};
+use paring::model::{FamilySpec, Model, random};
+use std::time::Instant;
+
+fn spec(name: &str) -> Option<(FamilySpec, usize)> {
+    let vit = VitDims { image: 32, patch: 4, dim: 128, depth: 6, heads: 8, mlp: 256, classes: 10 };
+    Some(match name {
+        "resnet20" => (FamilySpec::CifarResnet(CifarResnetSpec::depth(20, 10)), 128),
+        "resnet56" => (FamilySpec::CifarResnet(CifarResnetSpec::depth(56, 10)), 128),
+        "vit_cifar10" => (FamilySpec::TorchVit(TorchVitSpec { dims: vit, act: Activation::Relu }), 128),
+        "resnet50" => (FamilySpec::Resnet(ResnetSpec::depth(50, 1000)?), 8),
+        "vit_b16" => {
+            let spec = TimmVitSpec { dims: VitDims::base16(), qkv_bias: true, class_token: true, mean_pool: false };
+            (FamilySpec::TimmVit(spec), 8)
+        }
+        _ => return None,
+    })
+}
+
+const MODELS: [&str; 5] = ["resnet20", "resnet56", "vit_cifar10", "resnet50", "vit_b16"];
+
+struct Case {
+    f32: Plan,
+    int8: Plan,
+    x: Tensor,
+    gmac: f64,
+}
+
+fn case(name: &str, batch: Option<usize>) -> Option<Case> {
+    let (spec, usual) = spec(name)?;
+    let model: Model = random(&spec, 1);
+    let mut precision = PrecisionPlan::default();
+    for n in &model.graph.nodes {
+        if matches!(n.op, Op::Conv2d { .. } | Op::Linear { .. }) {
+            precision.set(&n.name, Precision::Int8);
+        }
+    }
+    let batch = batch.unwrap_or(usual);
+    let mut shape = vec![batch];
+    shape.extend(model.graph.input_shape());
+    let x = Tensor::randn(0f32, 1.0, shape, &Device::Cpu).ok()?;
+    let options = CompileOptions::default();
+    let per_image: u64 = macs(&model.graph).ok()?.iter().map(|m| m.get(MacConvention::Attention)).sum();
+    Some(Case {
+        f32: Plan::of(&model, &options).ok()?,
+        int8: Plan::compile(&model.graph, &model.params, &precision, &options).ok()?,
+        x,
+        gmac: per_image as f64 * batch as f64 / 1e9,
+    })
+}
+
+fn once(plan: &Plan, x: &Tensor) -> f64 {
+    let t = Instant::now();
+    divan::black_box(plan.run(x)).ok();
+    t.elapsed().as_secs_f64() * 1e3
+}
+
+fn median(v: &mut [f64]) -> f64 {
+    v.sort_by(f64::total_cmp);
+    v.get(v.len() / 2).copied().unwrap_or(f64::NAN)
+}
+
+/// Prints one line a model: medians of alternating runs, their ratio, arithmetic rates and stored bytes.
+fn table(filter: &str) {
+    println!("{:<12} {:>5} {:>9} {:>9} {:>6} {:>9} {:>8} {:>6}", "model", "batch", "f32 ms", "int8 ms", "ratio", "GFLOP/s", "GOP/s", "bytes");
+    for name in MODELS.iter().filter(|n| n.contains(filter)) {
+        for batch in [None, Some(1)] {
+            let Some(c) = case(name, batch) else { continue };
+            once(&c.f32, &c.x);
+            once(&c.int8, &c.x);
+            let (mut a, mut b) = (vec![], vec![]);
+            let start = Instant::now();
+            while a.len() < 5 || (a.len() < 100 && start.elapsed().as_secs_f64() < 2.0) {
+                a.push(once(&c.f32, &c.x));
+                b.push(once(&c.int8, &c.x));
+            }
+            let (a, b) = (median(&mut a), median(&mut b));
+            let rate = |ms: f64| 2.0 * c.gmac / ms * 1e3;
+            let bytes = c.int8.weight_bytes() as f64 / c.f32.weight_bytes() as f64;
+            let n = c.x.dims()[0];
+            println!("{name:<12} {n:>5} {a:>9.2} {b:>9.2} {:>6.2} {:>9.0} {:>8.0} {bytes:>6.3}", a / b, rate(a), rate(b));
+        }
+    }
+}
+
+#[divan::bench(args = MODELS, sample_count = 10)]
+fn f32(bencher: divan::Bencher<'_, '_>, name: &str) {
+    if let Some(c) = case(name, None) {
+        bencher.bench(|| c.f32.run(&c.x));
+    }
+}
+
+#[divan::bench(args = MODELS, sample_count = 10)]
+fn int8(bencher: divan::Bencher<'_, '_>, name: &str) {
+    if let Some(c) = case(name, None) {
+        bencher.bench(|| c.int8.run(&c.x));
+    }
+}
+
+fn main() {
+    let filter = std::env::args().skip(1).find(|a| !a.starts_with('-')).unwrap_or_default();
+    if std::env::args().any(|a| a == "--table") {
+        table(&filter);
+    } else {
+        divan::main();
+        table(&filter);
+    }
+}

@@ -1,0 +1,437 @@
+//! AVX-512 register tiles: P output rows by V vectors of 16 output columns, accumulated over taps of contiguous input.
+//!
+//! No im2col: channels-last rows lie in memory such that the window elements of one kernel line are contiguous, so each
+//! tap is a run of input values that are broadcast one by one (f32) or four at a time (u8, for the VNNI dot product)
+//! against a prepacked panel of weights. A linear is one tap over the whole row.
+//!
+//! Invariants: panels are zero beyond the real columns and beyond a tap's real length; every output element is one sum in
+//! one fixed order, so results do not depend on tiling. Functions are `unsafe` where the caller vouches for pointers and
+//! for the processor's features ([`floats`], [`dots`]).
+
+use std::arch::asm;
+use std::arch::x86_64::*;
+
+/// Can the f32 tiles run here?
+pub(crate) fn floats() -> bool {
+    is_x86_feature_detected!("avx512f") && is_x86_feature_detected!("avx512bw") && is_x86_feature_detected!("avx512vl")
+}
+
+/// Can the int8 tiles run here?
+pub(crate) fn dots() -> bool {
+    floats() && is_x86_feature_detected!("avx512vnni")
+}
+
+/// A run of at most three vectors of output columns.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Panel {
+    /// Index of its first vector.
+    at: usize,
+    vecs: usize,
+    /// First output column and how many are real.
+    pub col: usize,
+    pub cols: usize,
+    /// First input channel (groups).
+    pub channel: usize,
+}
+
+/// Packed weights: per panel, per tap, per step (one value in f32, four in int8), its vectors.
+pub(crate) struct Panels<T> {
+    data: Vec<T>,
+    pub list: Vec<Panel>,
+}
+
+impl<T> Panels<T> {
+    pub fn as_ptr(&self) -> *const T {
+        self.data.as_ptr()
+    }
+}
+
+impl Panel {
+    /// Panels over `cols` columns with `steps` steps each, one after the other.
+    pub fn over(cols: usize, steps: usize) -> Vec<Panel> {
+        let (mut list, mut at, mut col) = (vec![], 0, 0);
+        for vecs in widths(cols) {
+            let n = (16 * vecs).min(cols - col);
+            list.push(Panel { at, vecs, col, cols: n, channel: 0 });
+            at += vecs * steps;
+            col += n;
+        }
+        list
+    }
+
+    /// Where element (`step`, `column` of this panel) lies, in values.
+    pub fn place(&self, step: usize, column: usize) -> usize {
+        16 * (self.at + step * self.vecs) + column
+    }
+}
+
+/// Splits `cols` columns into panels of one to three vectors.
+fn widths(cols: usize) -> Vec<usize> {
+    let mut left = cols.div_ceil(16);
+    let mut out = vec![];
+    while left > 0 {
+        let v = if left == 1 || left == 3 { left } else { 2 };
+        out.push(v);
+        left -= v;
+    }
+    out
+}
+
+/// How weights lie before packing: `[cols, taps · len]` per group.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Shape {
+    pub groups: usize,
+    /// Columns of one group.
+    pub cols: usize,
+    pub taps: usize,
+    pub len: usize,
+    /// Input channels of one group.
+    pub channels: usize,
+}
+
+impl Panels<__m512> {
+    pub fn f32(w: &[f32], s: Shape) -> Self {
+        pack(w, s, 1, |vec, lane, _, v| vec[lane] = v, [0f32; 16], |v| {
+            // SAFETY: same size, any bits are valid.
+            unsafe { std::mem::transmute::<[f32; 16], __m512>(v) }
+        })
+    }
+}
+
+impl Panels<__m512i> {
+    pub fn i8(w: &[i8], s: Shape) -> Self {
+        pack(w, s, 4, |vec, lane, i, v| vec[4 * lane + i] = v, [0i8; 64], |v| {
+            // SAFETY: same size, any bits are valid.
+            unsafe { std::mem::transmute::<[i8; 64], __m512i>(v) }
+        })
+    }
+}
+
+fn pack<W: Copy, A: Copy, T>(
+    w: &[W],
+    s: Shape,
+    step: usize,
+    put: impl Fn(&mut A, usize, usize, W),
+    zero: A,
+    finish: impl Fn(A) -> T,
+) -> Panels<T> {
+    let (mut data, mut list) = (vec![], vec![]);
+    let k = s.taps * s.len;
+    for group in 0..s.groups {
+        let mut first = 0;
+        for vecs in widths(s.cols) {
+            let cols = (16 * vecs).min(s.cols - first);
+            let col = group * s.cols + first;
+            list.push(Panel { at: data.len(), vecs, col, cols, channel: group * s.channels });
+            for tap in 0..s.taps {
+                for from in (0..s.len).step_by(step) {
+                    for v in 0..vecs {
+                        let mut vec = zero;
+                        for lane in 0..16.min(cols.saturating_sub(16 * v)) {
+                            let row = &w[(col + 16 * v + lane) * k + tap * s.len..][..s.len];
+                            row[from..].iter().take(step).enumerate().for_each(|(i, &x)| put(&mut vec, lane, i, x));
+                        }
+                        data.push(finish(vec));
+                    }
+                }
+            }
+            first += cols;
+        }
+    }
+    Panels { data, list }
+}
+
+/// One line of output rows to compute: `rows` of them, `stride` input elements apart.
+#[derive(Clone, Copy)]
+pub(crate) struct Line<'a, A> {
+    /// First input element of the first row's window.
+    pub a: *const A,
+    pub stride: usize,
+    /// Offsets of the taps from `a`.
+    pub taps: &'a [usize],
+    /// Steps of a tap: values in f32, groups of four in int8.
+    pub steps: usize,
+    pub rows: usize,
+    /// First element of the first row's outputs for column 0, and elements from row to row.
+    pub out: *mut f32,
+    /// Same layout as `out`, or null.
+    pub residual: *const f32,
+    pub out_stride: usize,
+    /// Per column.
+    pub bias: *const f32,
+    pub relu: bool,
+}
+
+/// What int8 rows need beyond a [`Line`].
+#[derive(Clone, Copy)]
+pub(crate) struct Scales {
+    /// Scale and zero point of the first row, and elements from row to row (0: all the same).
+    pub scale: *const f32,
+    pub zero: *const i32,
+    pub stride: usize,
+    /// Per column.
+    pub factors: *const f32,
+    pub sums: *const i32,
+}
+
+/// Most rows of a tile with `vecs` vectors: accumulators, panel vectors and a broadcast fit 32 registers.
+const fn most_rows(vecs: usize) -> usize {
+    match vecs {
+        1 => 16,
+        2 => 12,
+        _ => 8,
+    }
+}
+
+/// Calls the tile for a run-time number of vectors and rows.
+macro_rules! tiles {
+    ($f:ident, $v:expr, $p:expr, $args:tt) => {
+        tiles!(@ $f, $v, $p, $args, (1: 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16) (2: 1 2 3 4 5 6 7 8 9 10 11 12) (3: 1 2 3 4 5 6 7 8))
+    };
+    (@ $f:ident, $v:expr, $p:expr, $args:tt, $(($cv:literal: $($cp:literal)*))*) => {
+        match ($v, $p) {
+            $($(($cv, $cp) => tiles!(# $f, $cv, $cp, $args),)*)*
+            _ => unreachable!("tile sizes come from `most_rows` and `widths`"),
+        }
+    };
+    (# $f:ident, $cv:literal, $cp:literal, ($($arg:expr),*)) => { $f::<$cp, $cv>($($arg),*) };
+}
+
+/// Calls `tile(first row, rows)` for near-equal parts of `rows`, each at most `most`.
+#[inline(always)]
+fn parts(rows: usize, most: usize, mut tile: impl FnMut(usize, usize)) {
+    let n = rows.div_ceil(most).max(1);
+    let (base, longer) = (rows / n, rows % n);
+    let mut at = 0;
+    for i in 0..n {
+        let len = base + usize::from(i < longer);
+        if len > 0 {
+            tile(at, len);
+        }
+        at += len;
+    }
+}
+
+/// One panel's columns of one line, f32.
+///
+/// # Safety
+/// [`floats`] holds. All pointers of `line` reach their rows, taps and `panel`'s columns.
+pub(crate) unsafe fn line_f32(b: *const __m512, panel: &Panel, line: Line<'_, f32>) {
+    // SAFETY: the panel's own place.
+    let b = unsafe { b.add(panel.at) };
+    parts(line.rows, most_rows(panel.vecs), |first, rows| {
+        // SAFETY: rows `first..first + rows` lie within the line that the caller vouches for.
+        unsafe {
+            let part = line.from_row(first);
+            tiles!(tile_f32, panel.vecs, rows, (b, panel.cols, &part));
+        }
+    });
+}
+
+/// One panel's columns of one line, int8.
+///
+/// # Safety
+/// [`dots`] holds. As [`line_f32`]; taps are readable up to a multiple of four values.
+pub(crate) unsafe fn line_u8(b: *const __m512i, panel: &Panel, line: Line<'_, u8>, scales: Scales) {
+    // SAFETY: the panel's own place.
+    let b = unsafe { b.add(panel.at) };
+    parts(line.rows, most_rows(panel.vecs), |first, rows| {
+        // SAFETY: as above; scales have one entry a row or stride 0.
+        unsafe {
+            let part = line.from_row(first);
+            let scale = scales.scale.add(first * scales.stride);
+            let scales = Scales { scale, zero: scales.zero.add(first * scales.stride), ..scales };
+            tiles!(tile_u8, panel.vecs, rows, (b, panel.cols, &part, &scales));
+        }
+    });
+}
+
+impl<A> Line<'_, A> {
+    /// The line without its first `n` rows.
+    ///
+    /// # Safety
+    /// The line has at least `n` rows.
+    #[inline(always)]
+    unsafe fn from_row(&self, n: usize) -> Self {
+        // SAFETY: within the line.
+        unsafe {
+            let residual =
+                if self.residual.is_null() { self.residual } else { self.residual.add(n * self.out_stride) };
+            Line { a: self.a.add(n * self.stride), out: self.out.add(n * self.out_stride), residual, ..*self }
+        }
+    }
+}
+
+/// Hides where a pointer comes from, so that row addresses stay "pointer + offset" instead of one register a row.
+#[inline(always)]
+fn opaque<T>(mut p: *const T) -> *const T {
+    // SAFETY: no instruction.
+    unsafe { asm!("/* {0} */", inout(reg) p, options(nomem, nostack, preserves_flags, pure)) };
+    p
+}
+
+#[inline(always)]
+fn lanes(cols: usize, v: usize) -> __mmask16 {
+    let n = cols.saturating_sub(16 * v).min(16);
+    if n == 16 { 0xffff } else { (1u16 << n) - 1 }
+}
+
+#[target_feature(enable = "avx512f,avx512bw,avx512vl")]
+unsafe fn tile_f32<const P: usize, const V: usize>(b: *const __m512, cols: usize, line: &Line<'_, f32>) {
+    let mut acc = [[_mm512_setzero_ps(); V]; P];
+    let mut b = b;
+    let s = line.stride;
+    let off = [0, s, 2 * s, 3 * s, 4 * s, 5 * s, 6 * s, 7 * s];
+    // SAFETY: the caller vouches for all reads and writes; `b` walks the panel once.
+    unsafe {
+        for &tap in line.taps {
+            let mut lo = line.a.add(tap);
+            let mut hi = line.a.wrapping_add(tap + 8 * s);
+            for _ in 0..line.steps {
+                lo = opaque(lo);
+                if P > 8 {
+                    hi = opaque(hi);
+                }
+                let mut w = [_mm512_setzero_ps(); V];
+                for (v, w) in w.iter_mut().enumerate() {
+                    *w = *b.add(v);
+                }
+                b = b.add(V);
+                for p in 0..P {
+                    let x = _mm512_set1_ps(if p < 8 { *lo.add(off[p & 7]) } else { *hi.add(off[p & 7]) });
+                    for v in 0..V {
+                        acc[p][v] = _mm512_fmadd_ps(x, w[v], acc[p][v]);
+                    }
+                }
+                lo = lo.add(1);
+                hi = hi.wrapping_add(1);
+            }
+        }
+        for v in 0..V {
+            let mask = lanes(cols, v);
+            let bias = _mm512_maskz_loadu_ps(mask, line.bias.add(16 * v));
+            for (p, acc) in acc.iter().enumerate() {
+                store(_mm512_add_ps(acc[v], bias), mask, p * line.out_stride + 16 * v, line);
+            }
+        }
+    }
+}
+
+#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vnni")]
+unsafe fn tile_u8<const P: usize, const V: usize>(b: *const __m512i, cols: usize, line: &Line<'_, u8>, scales: &Scales) {
+    let mut acc = [[_mm512_setzero_si512(); V]; P];
+    let mut b = b;
+    let s = line.stride;
+    let off = [0, s, 2 * s, 3 * s, 4 * s, 5 * s, 6 * s, 7 * s];
+    // SAFETY: as in `tile_f32`; groups of four may be unaligned.
+    unsafe {
+        for &tap in line.taps {
+            let mut lo = line.a.add(tap);
+            let mut hi = line.a.wrapping_add(tap + 8 * s);
+            for _ in 0..line.steps {
+                lo = opaque(lo);
+                if P > 8 {
+                    hi = opaque(hi);
+                }
+                let mut w = [_mm512_setzero_si512(); V];
+                for (v, w) in w.iter_mut().enumerate() {
+                    *w = *b.add(v);
+                }
+                b = b.add(V);
+                for p in 0..P {
+                    let at = if p < 8 { lo.add(off[p & 7]) } else { hi.add(off[p & 7]) };
+                    let x = _mm512_set1_epi32(at.cast::<i32>().read_unaligned());
+                    for v in 0..V {
+                        acc[p][v] = _mm512_dpbusd_epi32(acc[p][v], x, w[v]);
+                    }
+                }
+                lo = lo.add(4);
+                hi = hi.wrapping_add(4);
+            }
+        }
+        for v in 0..V {
+            let mask = lanes(cols, v);
+            let bias = _mm512_maskz_loadu_ps(mask, line.bias.add(16 * v));
+            let factors = _mm512_maskz_loadu_ps(mask, scales.factors.add(16 * v));
+            let sums = _mm512_maskz_loadu_epi32(mask, scales.sums.add(16 * v));
+            for (p, acc) in acc.iter().enumerate() {
+                let zero = _mm512_set1_epi32(*scales.zero.add(p * scales.stride));
+                let scale = _mm512_mul_ps(_mm512_set1_ps(*scales.scale.add(p * scales.stride)), factors);
+                let sum = _mm512_sub_epi32(acc[v], _mm512_mullo_epi32(zero, sums));
+                let y = _mm512_fmadd_ps(_mm512_cvtepi32_ps(sum), scale, bias);
+                store(y, mask, p * line.out_stride + 16 * v, line);
+            }
+        }
+    }
+}
+
+/// Adds the residual, applies ReLU and stores.
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw,avx512vl")]
+unsafe fn store<A>(y: __m512, mask: __mmask16, at: usize, line: &Line<'_, A>) {
+    // SAFETY: called from tiles, within the line.
+    unsafe {
+        let mut y = y;
+        if !line.residual.is_null() {
+            y = _mm512_add_ps(y, _mm512_maskz_loadu_ps(mask, line.residual.add(at)));
+        }
+        if line.relu {
+            // The zero comes second so that NaN passes through as it does elsewhere.
+            y = _mm512_max_ps(_mm512_setzero_ps(), y);
+        }
+        _mm512_mask_storeu_ps(line.out.add(at), mask, y);
+    }
+}
+
+/// `row = exp(row - max(row)) / Σ` over the first `n` values of each `stride`-long row; the rest of a row becomes zero.
+///
+/// # Safety
+/// [`floats`] holds.
+#[target_feature(enable = "avx512f,avx512bw,avx512vl")]
+pub(crate) unsafe fn softmax_rows(rows: &mut [f32], stride: usize, n: usize) {
+    for row in rows.chunks_exact_mut(stride) {
+        let mut max = _mm512_set1_ps(f32::NEG_INFINITY);
+        let vecs = n.div_ceil(16);
+        let p = row.as_mut_ptr();
+        // SAFETY: `n ≤ stride`, masks keep accesses within the row.
+        unsafe {
+            for v in 0..vecs {
+                let x = _mm512_mask_loadu_ps(max, lanes(n, v), p.add(16 * v));
+                max = _mm512_max_ps(max, x);
+            }
+            let max = _mm512_set1_ps(_mm512_reduce_max_ps(max));
+            let mut sum = _mm512_setzero_ps();
+            for v in 0..vecs {
+                let mask = lanes(n, v);
+                let x = _mm512_maskz_loadu_ps(mask, p.add(16 * v));
+                let e = _mm512_maskz_mov_ps(mask, exp(_mm512_sub_ps(x, max)));
+                sum = _mm512_add_ps(sum, e);
+                _mm512_mask_storeu_ps(p.add(16 * v), lanes(stride, v), e);
+            }
+            let scale = _mm512_set1_ps(1.0 / _mm512_reduce_add_ps(sum));
+            for v in 0..vecs {
+                let mask = lanes(n, v);
+                let x = _mm512_maskz_loadu_ps(mask, p.add(16 * v));
+                _mm512_mask_storeu_ps(p.add(16 * v), mask, _mm512_mul_ps(x, scale));
+            }
+        }
+    }
+}
+
+/// `e^x` for `x ≤ 0` to about 2 ulp: `2^n · p(r)`, the polynomial of Cephes' `expf`.
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw,avx512vl")]
+fn exp(x: __m512) -> __m512 {
+    {
+        let n = _mm512_roundscale_ps::<0x08>(_mm512_mul_ps(x, _mm512_set1_ps(std::f32::consts::LOG2_E)));
+        // ln 2 in two parts keeps the remainder exact.
+        let r = _mm512_fnmadd_ps(n, _mm512_set1_ps(0.693_359_4), x);
+        let r = _mm512_fnmadd_ps(n, _mm512_set1_ps(-2.121_944_4e-4), r);
+        let mut y = _mm512_set1_ps(1.987_569_1e-4);
+        for c in [1.398_199_9e-3, 8.333_452e-3, 4.166_579_6e-2, 1.666_666_6e-1, 5.000_000_1e-1] {
+            y = _mm512_fmadd_ps(y, r, _mm512_set1_ps(c));
+        }
+        let y = _mm512_add_ps(_mm512_fmadd_ps(y, _mm512_mul_ps(r, r), r), _mm512_set1_ps(1.0));
+        _mm512_scalef_ps(y, n)
+    }
+}

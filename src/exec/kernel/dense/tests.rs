@@ -1,0 +1,174 @@
+//! Both kernel families against loops in f64, over odd sizes, strides, paddings and groups.
+
+use super::*;
+use crate::model::int8::quantize_rows;
+
+fn noise(n: usize, seed: u64) -> Vec<f32> {
+    use rand::{Rng, SeedableRng};
+    let mut rng = rand_chacha::ChaCha8Rng::seed_from_u64(seed);
+    (0..n).map(|_| rng.random_range(-1.0..1.5)).collect()
+}
+
+fn geometries() -> Vec<Geometry> {
+    let mut all = vec![];
+    for (image, c, oc, k, s, p, groups) in [
+        ([5, 7], 3, 5, [3, 3], [1, 1], [1, 1], 1),
+        ([8, 33], 16, 16, [3, 3], [1, 1], [1, 1], 1),
+        ([9, 9], 13, 40, [3, 3], [2, 2], [1, 1], 1),
+        ([6, 6], 8, 33, [1, 1], [2, 2], [0, 0], 1),
+        ([6, 5], 7, 80, [1, 1], [1, 1], [0, 0], 1),
+        ([12, 8], 3, 20, [4, 4], [4, 4], [0, 0], 1),
+        ([11, 14], 3, 17, [7, 5], [2, 3], [3, 0], 1),
+        ([6, 7], 12, 20, [3, 3], [1, 1], [1, 1], 4),
+        ([5, 5], 6, 6, [3, 3], [1, 1], [1, 1], 6),
+    ] {
+        let window = Window { kernel: k, stride: s, padding: p };
+        let out_image = [window.out(0, image[0]).unwrap(), window.out(1, image[1]).unwrap()];
+        all.push(Geometry { image, channels: c, out_image, out_channels: oc, window, groups, per_row: false });
+    }
+    all.extend([Geometry::linear(1, 37, 10), Geometry::linear(17, 64, 96), Geometry::linear(5, 130, 51)]);
+    all
+}
+
+/// `Σ x·w` in f64 per output, with PyTorch's weight order; `x` reads as `pad` outside the image.
+fn product(g: &Geometry, x: &[f64], w: &[f64], pad: f64) -> Vec<f64> {
+    let ([kh, kw], [h, wd], cg) = (g.window.kernel, g.image, g.channels / g.groups);
+    let images = x.len() / (h * wd * g.channels);
+    let mut out = vec![];
+    for img in 0..images {
+        for row in 0..g.rows() {
+            for oc in 0..g.out_channels {
+                let group = oc / (g.out_channels / g.groups);
+                let mut sum = 0.0;
+                for (i, w) in w[oc * g.k()..][..g.k()].iter().enumerate() {
+                    let (c, ky, kx) = (i / (kh * kw), i / kw % kh, i % kw);
+                    let y = (row / g.out_image[1] * g.window.stride[0] + ky).wrapping_sub(g.window.padding[0]);
+                    let xx = (row % g.out_image[1] * g.window.stride[1] + kx).wrapping_sub(g.window.padding[1]);
+                    let inside = y < h && xx < wd;
+                    let at = ((img * h + y.min(h - 1)) * wd + xx.min(wd - 1)) * g.channels + group * cg + c;
+                    sum += w * if inside { x[at] } else { pad };
+                }
+                out.push(sum);
+            }
+        }
+    }
+    out
+}
+
+fn wide(v: &[f32]) -> Vec<f64> {
+    v.iter().map(|&v| v as f64).collect()
+}
+
+fn close(got: &[f32], want: &[f64], what: &str) {
+    assert_eq!(got.len(), want.len());
+    let top = want.iter().fold(1.0f64, |m, v| m.max(v.abs()));
+    for (i, (a, b)) in got.iter().zip(want).enumerate() {
+        assert!((*a as f64 - b).abs() < 3e-6 * top, "{what}, element {i}: {a} against {b}");
+    }
+}
+
+const IMAGES: usize = 3;
+
+#[test]
+fn f32_products_match_f64_with_residual_and_relu() {
+    for g in geometries() {
+        let x = noise(IMAGES * g.image[0] * g.image[1] * g.channels, 1);
+        let (w, bias) = (noise(g.out_channels * g.k(), 2), noise(g.out_channels, 3));
+        let factors = noise(g.out_channels, 4);
+        let n = IMAGES * g.rows() * g.out_channels;
+        let residual = noise(n, 5);
+        let folded: Vec<f64> = w.iter().enumerate().map(|(i, &v)| (v * factors[i / g.k()]) as f64).collect();
+        let mut want = product(&g, &wide(&x), &folded, 0.0);
+        for (i, v) in want.iter_mut().enumerate() {
+            *v = (*v + bias[i % g.out_channels] as f64 + residual[i] as f64).max(0.0);
+        }
+        for vectors in [false, true] {
+            let epilogue = Epilogue { bias: bias.clone(), act: Some(Activation::Relu) };
+            let d = Dense::with(g, Source::F32 { w: &w, factors: Some(&factors) }, epilogue, vectors);
+            for par in [false, true] {
+                let mut out = vec![f32::NAN; n];
+                d.run(&x, Some(&residual), &mut out, par);
+                close(&out, &want, &format!("{} {g:?}", d.kernel()));
+            }
+        }
+    }
+}
+
+#[test]
+fn int8_products_are_exact_in_their_codes() {
+    for g in geometries() {
+        let x = noise(IMAGES * g.image[0] * g.image[1] * g.channels, 6);
+        let (w, bias) = (noise(g.out_channels * g.k(), 7), noise(g.out_channels, 8));
+        let (q, factors) = quantize_rows(&w, g.out_channels);
+        let n = IMAGES * g.rows() * g.out_channels;
+        for vectors in [false, true] {
+            let epilogue = Epilogue { bias: bias.clone(), act: None };
+            let d = Dense::with(g, Source::Int8 { q: &q, factors: &factors }, epilogue, vectors);
+            let top = if d.kernel().contains("vnni") { 255 } else { gemm::top_code() };
+            // Every scope's activations as their codes say, centred on the zero point: padding is zero.
+            let scope = if g.per_row { g.channels } else { x.len() / IMAGES };
+            let mut centred = vec![];
+            let mut scales = vec![];
+            for x in x.chunks_exact(scope) {
+                let code = Code::of(x, top);
+                let mut codes = vec![0u8; x.len()];
+                vector::quantize(x, code.inverse, code.zero, top as f32, &mut codes);
+                for (&v, &c) in x.iter().zip(&codes) {
+                    let back = (c as i32 - code.zero) as f32 * code.scale;
+                    assert!((back - v).abs() <= code.scale * 0.51, "{v} became {back}");
+                    centred.push((c as i32 - code.zero) as f64);
+                }
+                scales.push(code.scale);
+            }
+            let q64: Vec<f64> = q.iter().map(|&v| v as f64).collect();
+            let mut want = product(&g, &centred, &q64, 0.0);
+            for (i, v) in want.iter_mut().enumerate() {
+                let oc = i % g.out_channels;
+                let row = i / g.out_channels;
+                let scale = scales[if g.per_row { row } else { row / g.rows() }];
+                *v = *v * scale as f64 * factors[oc] as f64 + bias[oc] as f64;
+            }
+            for par in [false, true] {
+                let mut out = vec![f32::NAN; n];
+                d.run(&x, None, &mut out, par);
+                close(&out, &want, &format!("{} {g:?}", d.kernel()));
+            }
+        }
+    }
+}
+
+#[test]
+fn extreme_activations_do_not_saturate() {
+    // All codes at the top against all weights at ±127: the largest sums there are.
+    let g = Geometry::linear(2, 200, 20);
+    let mut x = vec![2.0f32; 400];
+    x[0] = 0.0;
+    let w: Vec<f32> = (0..4000).map(|i| if i / 200 % 2 == 0 { 1.0 } else { -1.0 }).collect();
+    let (q, factors) = quantize_rows(&w, 20);
+    let want: Vec<f64> = (0..40).map(|i| if i < 20 { 398.0 } else { 400.0 } * if i % 2 == 0 { 1.0 } else { -1.0 }).collect();
+    for vectors in [false, true] {
+        let epilogue = Epilogue { bias: vec![0.0; 20], act: None };
+        let d = Dense::with(g, Source::Int8 { q: &q, factors: &factors }, epilogue, vectors);
+        let mut out = vec![0.0; 40];
+        d.run(&x, None, &mut out, false);
+        close(&out, &want, &d.kernel());
+    }
+}
+
+#[test]
+fn constant_and_zero_inputs_are_fine() {
+    let g = Geometry::linear(1, 8, 3);
+    let (q, factors) = quantize_rows(&noise(24, 1), 3);
+    for value in [0.0f32, 3.0, -3.0, 1e-38] {
+        for vectors in [false, true] {
+            let epilogue = Epilogue { bias: vec![1.0; 3], act: None };
+            let d = Dense::with(g, Source::Int8 { q: &q, factors: &factors }, epilogue, vectors);
+            let mut out = vec![0.0; 3];
+            d.run(&[value; 8], None, &mut out, false);
+            assert!(out.iter().all(|v| v.is_finite()));
+            if value.abs() < 1.0 {
+                assert_eq!(out, [1.0; 3]);
+            }
+        }
+    }
+}
