@@ -8,11 +8,11 @@
 //! int8 the quantization pass (two reads and one write an input element) becomes a comparable cost for 16 channels.
 
 use candle_core::{Device, Tensor};
-use paring::exec::{CompileOptions, Plan};
+use paring::exec::{CompileOptions, Observer, Plan};
 use paring::graph::{Activation, MacConvention, Op, Precision, PrecisionPlan, macs};
 use paring::model::families::{CifarResnetSpec, ResnetSpec, TimmVitSpec, TorchVitSpec, VitDims};
 use paring::model::{FamilySpec, Model, random};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 fn spec(name: &str) -> Option<(FamilySpec, usize)> {
     let vit = VitDims { image: 32, patch: 4, dim: 128, depth: 6, heads: 8, mlp: 256, classes: 10 };
@@ -61,10 +61,19 @@ fn case(name: &str, batch: Option<usize>) -> Option<Case> {
     })
 }
 
-fn once(plan: &Plan, x: &Tensor) -> f64 {
-    let t = Instant::now();
+/// One run: wall milliseconds, and processor milliseconds per thread, which other programs' load disturbs less.
+fn once(plan: &Plan, x: &Tensor) -> [f64; 2] {
+    let (cpu, wall) = (cpu_ms(), Instant::now());
     divan::black_box(plan.run(x)).ok();
-    t.elapsed().as_secs_f64() * 1e3
+    [wall.elapsed().as_secs_f64() * 1e3, (cpu_ms() - cpu) / plan.threads() as f64]
+}
+
+/// Processor time of this process so far.
+fn cpu_ms() -> f64 {
+    let mut t = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: `t` is a valid place for the answer.
+    unsafe { libc::clock_gettime(libc::CLOCK_PROCESS_CPUTIME_ID, &mut t) };
+    t.tv_sec as f64 * 1e3 + t.tv_nsec as f64 / 1e6
 }
 
 fn median(v: &mut [f64]) -> f64 {
@@ -72,26 +81,56 @@ fn median(v: &mut [f64]) -> f64 {
     v.get(v.len() / 2).copied().unwrap_or(f64::NAN)
 }
 
-/// Prints one line a model: medians of alternating runs, their ratio, arithmetic rates and stored bytes.
+/// Prints one line a model: medians of alternating runs, f32 / int8 ratios, arithmetic rates and stored bytes.
 fn table(filter: &str) {
-    println!("{:<12} {:>5} {:>9} {:>9} {:>6} {:>9} {:>8} {:>6}", "model", "batch", "f32 ms", "int8 ms", "ratio", "GFLOP/s", "GOP/s", "bytes");
+    println!("                      wall, ms                   processor, ms a thread");
+    println!("model        batch      f32     int8  ratio      f32     int8  ratio  GFLOP/s    GOP/s  bytes");
     for name in MODELS.iter().filter(|n| n.contains(filter)) {
         for batch in [None, Some(1)] {
             let Some(c) = case(name, batch) else { continue };
             once(&c.f32, &c.x);
             once(&c.int8, &c.x);
-            let (mut a, mut b) = (vec![], vec![]);
+            let mut samples: [Vec<f64>; 4] = Default::default();
             let start = Instant::now();
-            while a.len() < 5 || (a.len() < 100 && start.elapsed().as_secs_f64() < 2.0) {
-                a.push(once(&c.f32, &c.x));
-                b.push(once(&c.int8, &c.x));
+            while samples[0].len() < 5 || (samples[0].len() < 100 && start.elapsed().as_secs_f64() < 2.0) {
+                for (i, plan) in [&c.f32, &c.int8].into_iter().enumerate() {
+                    let [wall, cpu] = once(plan, &c.x);
+                    samples[i].push(wall);
+                    samples[2 + i].push(cpu);
+                }
             }
-            let (a, b) = (median(&mut a), median(&mut b));
+            let [a, b, p, q] = samples.map(|mut v| median(&mut v));
             let rate = |ms: f64| 2.0 * c.gmac / ms * 1e3;
             let bytes = c.int8.weight_bytes() as f64 / c.f32.weight_bytes() as f64;
             let n = c.x.dims()[0];
-            println!("{name:<12} {n:>5} {a:>9.2} {b:>9.2} {:>6.2} {:>9.0} {:>8.0} {bytes:>6.3}", a / b, rate(a), rate(b));
+            print!("{name:<12} {n:>5} {a:>8.2} {b:>8.2} {:>6.2} {p:>8.2} {q:>8.2} {:>6.2}", a / b, p / q);
+            println!(" {:>8.0} {:>8.0} {bytes:>6.3}", rate(p), rate(q));
+            if std::env::args().any(|a| a == "--steps") {
+                steps(&c);
+            }
         }
+    }
+}
+
+/// Prints the observed time of every step, f32 and int8 side by side, the slowest first.
+fn steps(c: &Case) {
+    struct Sum(Vec<f64>);
+    impl Observer for Sum {
+        fn step(&mut self, index: usize, elapsed: Duration, _: u64) {
+            self.0[index] += elapsed.as_secs_f64() * 1e3 / 10.0;
+        }
+    }
+    let measure = |plan: &Plan| {
+        let mut sum = Sum(vec![0.0; plan.steps().len()]);
+        (0..10).for_each(|_| drop(plan.run_observed(&c.x, &mut sum)));
+        sum.0
+    };
+    let (a, b) = (measure(&c.f32), measure(&c.int8));
+    let mut order: Vec<usize> = (0..a.len()).collect();
+    order.sort_by(|i, j| a[*j].total_cmp(&a[*i]));
+    for i in order.into_iter().take(25) {
+        let (f, q) = (&c.f32.steps()[i], &c.int8.steps()[i]);
+        println!("    {:<28} {:<16} {:>8.3} {:>8.3}  {} | {}", f.name, f.kind, a[i], b[i], f.kernel, q.kernel);
     }
 }
 

@@ -1,4 +1,4 @@
-//! The attention core: softmax(scale · q·kᵀ)·v per image and head, two-pass softmax in rows.
+//! The attention core: softmax(scale · q·kᵀ)·v per image and head, as two products around a row softmax.
 
 use super::{Scratch, room, split, vector, with_scratch};
 
@@ -12,73 +12,178 @@ pub(crate) struct Attention {
     pub scale: f32,
 }
 
-/// Where q, k and v lie: slice and row width each, `[images·tokens, width]`, heads from column 0 on.
+/// Where q, k or v lie: `[images·tokens, width]`, heads from column `at` on.
 #[derive(Clone, Copy)]
 pub(crate) struct Part<'a> {
     pub data: &'a [f32],
     pub width: usize,
-    /// First column.
     pub at: usize,
 }
 
 impl Part<'_> {
+    /// `len` columns from `col` on of row `r`.
     fn row(&self, r: usize, col: usize, len: usize) -> &[f32] {
         &self.data[r * self.width + self.at + col..][..len]
     }
 }
 
+/// One head's work: query rows `from..` of the image whose tokens begin at row `first`.
+#[derive(Clone, Copy)]
+struct Head<'a> {
+    q: Part<'a>,
+    k: Part<'a>,
+    v: Part<'a>,
+    first: usize,
+    from: usize,
+    head: usize,
+}
+
 impl Attention {
     /// What will run, for people.
     pub fn kernel(&self) -> String {
-        "attention-f32".to_owned()
+        #[cfg(target_arch = "x86_64")]
+        if super::avx512::floats() {
+            return "attention-f32/avx512".to_owned();
+        }
+        "attention-f32/portable".to_owned()
     }
 
     /// `out` is `[images, tokens, heads·v]`.
     pub fn run(&self, q: Part<'_>, k: Part<'_>, v: Part<'_>, out: &mut [f32], par: bool) {
-        let (t, width) = (self.tokens, self.heads * self.v);
-        // Bands of one image's query rows: enough of them that a single image keeps all threads busy.
-        let rows = if par { t.div_ceil(rayon::current_num_threads() * 2).max(1) } else { t };
-        split(par, out, t * width, |img, out| {
-            split(par, out, rows * width, |b, out| {
-                for head in 0..self.heads {
-                    with_scratch(|s| self.head(q, k, v, img * t, b * rows, head, out, s));
-                }
-            });
-        });
+        #[cfg(target_arch = "x86_64")]
+        if super::avx512::floats() {
+            let core = wide::Core::new(*self);
+            return self.bands(q, k, v, out, par, &|h, out, s| core.head(h, out, s));
+        }
+        self.bands(q, k, v, out, par, &|h, out, s| self.head(h, out, s));
     }
 
-    #[expect(clippy::too_many_arguments, reason = "position of one head's work")]
-    fn head(
+    /// Calls `f` for every image, band of query rows and head.
+    fn bands(
         &self,
         q: Part<'_>,
         k: Part<'_>,
         v: Part<'_>,
-        first: usize,
-        from: usize,
-        head: usize,
         out: &mut [f32],
-        s: &mut Scratch,
+        par: bool,
+        f: &(dyn Fn(Head<'_>, &mut [f32], &mut Scratch) + Sync),
     ) {
         let (t, width) = (self.tokens, self.heads * self.v);
-        let buf = room(&mut s.f32, self.qk * t + t);
-        let (kt, scores) = buf.split_at_mut(self.qk * t);
+        let rows = if par { t.div_ceil(rayon::current_num_threads()).max(1) } else { t };
+        split(par, out, t * width, |img, out| {
+            split(par, out, rows * width, |b, out| {
+                with_scratch(|s| {
+                    for head in 0..self.heads {
+                        f(Head { q, k, v, first: img * t, from: b * rows, head }, out, s);
+                    }
+                });
+            });
+        });
+    }
+
+    /// Portable: one query row at a time.
+    fn head(&self, h: Head<'_>, out: &mut [f32], s: &mut Scratch) {
+        let (t, width) = (self.tokens, self.heads * self.v);
+        let (kt, scores) = room(&mut s.f32, self.qk * t + t).split_at_mut(self.qk * t);
         for j in 0..t {
-            for (d, &v) in k.row(first + j, head * self.qk, self.qk).iter().enumerate() {
+            for (d, &v) in h.k.row(h.first + j, h.head * self.qk, self.qk).iter().enumerate() {
                 kt[d * t + j] = v;
             }
         }
+        let values = &h.v.data[h.first * h.v.width + h.v.at + h.head * self.v..];
         for (r, out) in out.chunks_exact_mut(width).enumerate() {
-            let q = q.row(first + from + r, head * self.qk, self.qk);
-            scores.fill(0.0);
-            for (&q, kt) in q.iter().zip(kt.chunks_exact(t)) {
-                vector::axpy(scores, q * self.scale, kt);
-            }
+            let q = h.q.row(h.first + h.from + r, h.head * self.qk, self.qk);
+            vector::combine(q, self.scale, kt, t, scores);
             vector::softmax(scores);
-            let o = &mut out[head * self.v..][..self.v];
-            o.fill(0.0);
-            for (j, &p) in scores.iter().enumerate() {
-                vector::axpy(o, p, v.row(first + j, head * self.v, self.v));
+            vector::combine(scores, 1.0, values, h.v.width, &mut out[h.head * self.v..][..self.v]);
+        }
+    }
+}
+
+#[cfg(target_arch = "x86_64")]
+mod wide {
+    //! The same through the AVX-512 tiles: kᵀ and v become panels, all query rows of a band go through them together.
+
+    use super::super::avx512::{Line, Panel, line_f32, softmax_rows};
+    use super::{Attention, Head};
+    use crate::exec::kernel::{Scratch, room};
+    use std::arch::x86_64::__m512;
+
+    /// An attention core with its panel layout.
+    pub(super) struct Core {
+        core: Attention,
+        keys: Vec<Panel>,
+        values: Vec<Panel>,
+        /// Vectors that each of them takes.
+        sizes: [usize; 2],
+    }
+
+    /// No bias; as long as a panel is wide.
+    static ZEROS: [f32; 48] = [0.0; 48];
+
+    impl Core {
+        /// [`super::super::avx512::floats`] must hold.
+        pub fn new(core: Attention) -> Core {
+            let (keys, values) = (Panel::over(core.tokens, core.qk), Panel::over(core.v, core.tokens));
+            let sizes = [core.tokens.div_ceil(16) * core.qk, core.v.div_ceil(16) * core.tokens];
+            Core { core, keys, values, sizes }
+        }
+
+        pub fn head(&self, h: Head<'_>, out: &mut [f32], s: &mut Scratch) {
+            let Attention { tokens: t, heads, qk, v, scale } = self.core;
+            let (width, stride) = (heads * v, t.next_multiple_of(16));
+            let rows = out.len() / width;
+            let need = self.sizes[0] + self.sizes[1];
+            if s.vectors.len() < need {
+                // SAFETY: all zero bits are a valid vector.
+                s.vectors.resize(need, unsafe { std::mem::zeroed::<__m512>() });
+            }
+            let (keys, values) = s.vectors[..need].split_at_mut(self.sizes[0]);
+            pack(keys, &self.keys, |keys, panel| {
+                for j in 0..panel.cols {
+                    let row = h.k.row(h.first + panel.col + j, h.head * qk, qk);
+                    row.iter().enumerate().for_each(|(d, &x)| keys[panel.place(d, j)] = x * scale);
+                }
+            });
+            pack(values, &self.values, |values, panel| {
+                for j in 0..t {
+                    let row = h.v.row(h.first + j, h.head * v + panel.col, panel.cols);
+                    values[panel.place(j, 0)..][..panel.cols].copy_from_slice(row);
+                }
+            });
+            let scores = room(&mut s.f32, rows * stride);
+            let q = &h.q.data[(h.first + h.from) * h.q.width + h.q.at + h.head * qk..];
+            assert!(q.len() >= (rows - 1) * h.q.width + qk);
+            let line = |a: &[f32], stride, steps, out: &mut [f32], out_stride| Line {
+                a: a.as_ptr(),
+                stride,
+                taps: &[0],
+                steps,
+                rows,
+                out: out.as_mut_ptr(),
+                residual: std::ptr::null(),
+                out_stride,
+                bias: ZEROS.as_ptr(),
+                relu: false,
+            };
+            // SAFETY: every row of queries has `qk` values and every row of scores `stride ≥ t`; `out` has `rows` rows.
+            unsafe {
+                for p in &self.keys {
+                    line_f32(keys.as_ptr(), p, line(q, h.q.width, qk, &mut scores[p.col..], stride));
+                }
+                softmax_rows(scores, stride, t);
+                for p in &self.values {
+                    line_f32(values.as_ptr(), p, line(scores, stride, t, &mut out[h.head * v + p.col..], width));
+                }
             }
         }
+    }
+
+    /// Clears the vectors and lets `fill` write each panel's values.
+    fn pack(vectors: &mut [__m512], panels: &[Panel], fill: impl Fn(&mut [f32], &Panel)) {
+        // SAFETY: a vector is 16 floats; any bits are valid for both.
+        let flat = unsafe { std::slice::from_raw_parts_mut(vectors.as_mut_ptr().cast::<f32>(), vectors.len() * 16) };
+        flat.fill(0.0);
+        panels.iter().for_each(|p| fill(flat, p));
     }
 }

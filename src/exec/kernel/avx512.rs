@@ -91,19 +91,33 @@ pub(crate) struct Shape {
 
 impl Panels<__m512> {
     pub fn f32(w: &[f32], s: Shape) -> Self {
-        pack(w, s, 1, |vec, lane, _, v| vec[lane] = v, [0f32; 16], |v| {
-            // SAFETY: same size, any bits are valid.
-            unsafe { std::mem::transmute::<[f32; 16], __m512>(v) }
-        })
+        pack(
+            w,
+            s,
+            1,
+            |vec, lane, _, v| vec[lane] = v,
+            [0f32; 16],
+            |v| {
+                // SAFETY: same size, any bits are valid.
+                unsafe { std::mem::transmute::<[f32; 16], __m512>(v) }
+            },
+        )
     }
 }
 
 impl Panels<__m512i> {
     pub fn i8(w: &[i8], s: Shape) -> Self {
-        pack(w, s, 4, |vec, lane, i, v| vec[4 * lane + i] = v, [0i8; 64], |v| {
-            // SAFETY: same size, any bits are valid.
-            unsafe { std::mem::transmute::<[i8; 64], __m512i>(v) }
-        })
+        pack(
+            w,
+            s,
+            4,
+            |vec, lane, i, v| vec[4 * lane + i] = v,
+            [0i8; 64],
+            |v| {
+                // SAFETY: same size, any bits are valid.
+                unsafe { std::mem::transmute::<[i8; 64], __m512i>(v) }
+            },
+        )
     }
 }
 
@@ -255,8 +269,7 @@ impl<A> Line<'_, A> {
     unsafe fn from_row(&self, n: usize) -> Self {
         // SAFETY: within the line.
         unsafe {
-            let residual =
-                if self.residual.is_null() { self.residual } else { self.residual.add(n * self.out_stride) };
+            let residual = if self.residual.is_null() { self.residual } else { self.residual.add(n * self.out_stride) };
             Line { a: self.a.add(n * self.stride), out: self.out.add(n * self.out_stride), residual, ..*self }
         }
     }
@@ -268,6 +281,20 @@ fn opaque<T>(mut p: *const T) -> *const T {
     // SAFETY: no instruction.
     unsafe { asm!("/* {0} */", inout(reg) p, options(nomem, nostack, preserves_flags, pure)) };
     p
+}
+
+/// Repeats a block for `$i` = 0, 1, .. below `$n` (at most 16) with `$i` constant: accumulators stay in registers without
+/// relying on the optimiser's loop unrolling.
+macro_rules! unroll {
+    ($i:ident < $n:expr, $body:block) => {
+        unroll!(@ $i, $n, $body, 0 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15)
+    };
+    (@ $i:ident, $n:expr, $body:block, $($k:literal)*) => {
+        $({
+            const $i: usize = $k;
+            if $i < $n $body
+        })*
+    };
 }
 
 #[inline(always)]
@@ -297,28 +324,37 @@ unsafe fn tile_f32<const P: usize, const V: usize>(b: *const __m512, cols: usize
                     *w = *b.add(v);
                 }
                 b = b.add(V);
-                for p in 0..P {
-                    let x = _mm512_set1_ps(if p < 8 { *lo.add(off[p & 7]) } else { *hi.add(off[p & 7]) });
-                    for v in 0..V {
-                        acc[p][v] = _mm512_fmadd_ps(x, w[v], acc[p][v]);
+                unroll!(I < P, {
+                    let x = _mm512_set1_ps(if I < 8 { *lo.add(off[I & 7]) } else { *hi.add(off[I & 7]) });
+                    acc[I][0] = _mm512_fmadd_ps(x, w[0], acc[I][0]);
+                    if V > 1 {
+                        acc[I][1 % V] = _mm512_fmadd_ps(x, w[1 % V], acc[I][1 % V]);
                     }
-                }
+                    if V > 2 {
+                        acc[I][2 % V] = _mm512_fmadd_ps(x, w[2 % V], acc[I][2 % V]);
+                    }
+                });
                 lo = lo.add(1);
                 hi = hi.wrapping_add(1);
             }
         }
-        for v in 0..V {
-            let mask = lanes(cols, v);
-            let bias = _mm512_maskz_loadu_ps(mask, line.bias.add(16 * v));
-            for (p, acc) in acc.iter().enumerate() {
-                store(_mm512_add_ps(acc[v], bias), mask, p * line.out_stride + 16 * v, line);
-            }
-        }
+        unroll!(J < V, {
+            let mask = lanes(cols, J);
+            let bias = _mm512_maskz_loadu_ps(mask, line.bias.add(16 * J));
+            unroll!(I < P, {
+                store(_mm512_add_ps(acc[I][J], bias), mask, I * line.out_stride + 16 * J, line);
+            });
+        });
     }
 }
 
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vnni")]
-unsafe fn tile_u8<const P: usize, const V: usize>(b: *const __m512i, cols: usize, line: &Line<'_, u8>, scales: &Scales) {
+unsafe fn tile_u8<const P: usize, const V: usize>(
+    b: *const __m512i,
+    cols: usize,
+    line: &Line<'_, u8>,
+    scales: &Scales,
+) {
     let mut acc = [[_mm512_setzero_si512(); V]; P];
     let mut b = b;
     let s = line.stride;
@@ -338,30 +374,34 @@ unsafe fn tile_u8<const P: usize, const V: usize>(b: *const __m512i, cols: usize
                     *w = *b.add(v);
                 }
                 b = b.add(V);
-                for p in 0..P {
-                    let at = if p < 8 { lo.add(off[p & 7]) } else { hi.add(off[p & 7]) };
+                unroll!(I < P, {
+                    let at = if I < 8 { lo.add(off[I & 7]) } else { hi.add(off[I & 7]) };
                     let x = _mm512_set1_epi32(at.cast::<i32>().read_unaligned());
-                    for v in 0..V {
-                        acc[p][v] = _mm512_dpbusd_epi32(acc[p][v], x, w[v]);
+                    acc[I][0] = _mm512_dpbusd_epi32(acc[I][0], x, w[0]);
+                    if V > 1 {
+                        acc[I][1 % V] = _mm512_dpbusd_epi32(acc[I][1 % V], x, w[1 % V]);
                     }
-                }
+                    if V > 2 {
+                        acc[I][2 % V] = _mm512_dpbusd_epi32(acc[I][2 % V], x, w[2 % V]);
+                    }
+                });
                 lo = lo.add(4);
                 hi = hi.wrapping_add(4);
             }
         }
-        for v in 0..V {
-            let mask = lanes(cols, v);
-            let bias = _mm512_maskz_loadu_ps(mask, line.bias.add(16 * v));
-            let factors = _mm512_maskz_loadu_ps(mask, scales.factors.add(16 * v));
-            let sums = _mm512_maskz_loadu_epi32(mask, scales.sums.add(16 * v));
-            for (p, acc) in acc.iter().enumerate() {
-                let zero = _mm512_set1_epi32(*scales.zero.add(p * scales.stride));
-                let scale = _mm512_mul_ps(_mm512_set1_ps(*scales.scale.add(p * scales.stride)), factors);
-                let sum = _mm512_sub_epi32(acc[v], _mm512_mullo_epi32(zero, sums));
+        unroll!(J < V, {
+            let mask = lanes(cols, J);
+            let bias = _mm512_maskz_loadu_ps(mask, line.bias.add(16 * J));
+            let factors = _mm512_maskz_loadu_ps(mask, scales.factors.add(16 * J));
+            let sums = _mm512_maskz_loadu_epi32(mask, scales.sums.add(16 * J));
+            unroll!(I < P, {
+                let zero = _mm512_set1_epi32(*scales.zero.add(I * scales.stride));
+                let scale = _mm512_mul_ps(_mm512_set1_ps(*scales.scale.add(I * scales.stride)), factors);
+                let sum = _mm512_sub_epi32(acc[I][J], _mm512_mullo_epi32(zero, sums));
                 let y = _mm512_fmadd_ps(_mm512_cvtepi32_ps(sum), scale, bias);
-                store(y, mask, p * line.out_stride + 16 * v, line);
-            }
-        }
+                store(y, mask, I * line.out_stride + 16 * J, line);
+            });
+        });
     }
 }
 
@@ -381,6 +421,35 @@ unsafe fn store<A>(y: __m512, mask: __mmask16, at: usize, line: &Line<'_, A>) {
         }
         _mm512_mask_storeu_ps(line.out.add(at), mask, y);
     }
+}
+
+/// Smallest and largest of `x` and zero; NaN is ignored.
+///
+/// # Safety
+/// [`floats`] holds.
+#[target_feature(enable = "avx512f,avx512bw,avx512vl")]
+pub(crate) unsafe fn range_with_zero(x: &[f32]) -> (f32, f32) {
+    let mut lo = [_mm512_setzero_ps(); 4];
+    let mut hi = lo;
+    let blocks = x.chunks_exact(64);
+    let tail = blocks.remainder();
+    for b in blocks {
+        for i in 0..4 {
+            // SAFETY: a block has 64 values. A NaN operand makes the second one the result, so it comes first.
+            let v = unsafe { _mm512_loadu_ps(b.as_ptr().add(16 * i)) };
+            lo[i] = _mm512_min_ps(v, lo[i]);
+            hi[i] = _mm512_max_ps(v, hi[i]);
+        }
+    }
+    for (i, t) in tail.chunks(16).enumerate() {
+        // SAFETY: the mask ends with the chunk.
+        let v = unsafe { _mm512_maskz_loadu_ps(lanes(t.len(), 0), t.as_ptr()) };
+        lo[i] = _mm512_min_ps(v, lo[i]);
+        hi[i] = _mm512_max_ps(v, hi[i]);
+    }
+    let lo = _mm512_min_ps(_mm512_min_ps(lo[0], lo[1]), _mm512_min_ps(lo[2], lo[3]));
+    let hi = _mm512_max_ps(_mm512_max_ps(hi[0], hi[1]), _mm512_max_ps(hi[2], hi[3]));
+    (_mm512_reduce_min_ps(lo), _mm512_reduce_max_ps(hi))
 }
 
 /// `row = exp(row - max(row)) / Σ` over the first `n` values of each `stride`-long row; the rest of a row becomes zero.

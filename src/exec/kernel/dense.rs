@@ -79,7 +79,11 @@ pub(crate) struct Dense {
 
 enum Weights {
     F32(Vec<PackedBMatrix<f32>>),
-    Int8 { packed: Vec<PackedBMatrix<i8>>, sums: Vec<i32>, factors: Vec<f32> },
+    Int8 {
+        packed: Vec<PackedBMatrix<i8>>,
+        sums: Vec<i32>,
+        factors: Vec<f32>,
+    },
     #[cfg(target_arch = "x86_64")]
     Wide(super::wide::Wide),
 }
@@ -96,6 +100,11 @@ impl Code {
     /// The asymmetric code whose range `0..=top` covers `x` and zero.
     pub fn of(x: &[f32], top: u8) -> Code {
         let (lo, hi) = vector::range_with_zero(x);
+        Code::covering(lo, hi, top)
+    }
+
+    /// The code for values within `lo ≤ 0 ≤ hi`.
+    pub fn covering(lo: f32, hi: f32, top: u8) -> Code {
         let scale = (hi - lo) / top as f32;
         if scale < 1e-30 {
             return Code { scale: 1.0, inverse: 1.0, zero: 0 };
@@ -123,7 +132,7 @@ impl Dense {
     }
 
     /// As [`Dense::new`]; without `wide`, for the portable kernels.
-    fn with(geo: Geometry, source: Source<'_>, epilogue: Epilogue, wide: bool) -> Dense {
+    pub fn with(geo: Geometry, source: Source<'_>, epilogue: Epilogue, wide: bool) -> Dense {
         let (k, n) = (geo.k(), geo.out_channels / geo.groups);
         let weights = match source {
             Source::F32 { w, factors } => {
@@ -140,8 +149,7 @@ impl Dense {
             }
             Source::Int8 { q, factors } => {
                 let rows = channels_last(q, &geo);
-                let sums: Vec<i32> =
-                    rows.chunks_exact(k.max(1)).map(|r| r.iter().map(|&v| v as i32).sum()).collect();
+                let sums: Vec<i32> = rows.chunks_exact(k.max(1)).map(|r| r.iter().map(|&v| v as i32).sum()).collect();
                 match wide_int8(geo, &rows, &sums, factors, wide) {
                     Some(w) => w,
                     None => {

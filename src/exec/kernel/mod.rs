@@ -45,6 +45,8 @@ pub(crate) struct Scratch {
     pub u8: Vec<u8>,
     pub cols: Vec<u8>,
     pub i32: Vec<i32>,
+    #[cfg(target_arch = "x86_64")]
+    pub vectors: Vec<std::arch::x86_64::__m512>,
 }
 
 thread_local! {

@@ -168,9 +168,14 @@ versions! {
 }
 
 versions! {
-    /// `y += a · x`.
-    pub fn axpy(y: &mut [f32], a: f32, x: &[f32]) {
-        y.iter_mut().zip(x).for_each(|(y, &x)| *y += a * x);
+    /// `out = scale · Σ_k a[k] · b[k]`, where row `k` of `b` begins at `k · stride`.
+    pub fn combine(a: &[f32], scale: f32, b: &[f32], stride: usize, out: &mut [f32]) {
+        out.fill(0.0);
+        for (k, &a) in a.iter().enumerate() {
+            let row = &b[k * stride..][..out.len()];
+            out.iter_mut().zip(row).for_each(|(o, &b)| *o += a * b);
+        }
+        out.iter_mut().for_each(|o| *o *= scale);
     }
 }
 

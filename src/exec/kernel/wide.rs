@@ -27,6 +27,12 @@ enum Weights {
 /// Largest u8 code; the dot products cannot saturate.
 const TOP: u8 = 255;
 
+fn code(x: &[f32]) -> Code {
+    // SAFETY: the features were checked when packing.
+    let (lo, hi) = unsafe { super::avx512::range_with_zero(x) };
+    Code::covering(lo, hi, TOP)
+}
+
 /// A pointer into `out` (or residual) that several panels write through; columns of different panels never overlap.
 struct Target {
     out: *mut f32,
@@ -69,7 +75,7 @@ impl Wide {
         let rows = band(par, all, ((1 << 17) / c.max(1)).next_multiple_of(16));
         let per_image = self.geo.rows();
         let codes: Vec<Code> = match &self.weights {
-            Weights::Int8 { .. } if !self.geo.per_row => x.chunks_exact(per_image * c).map(|i| Code::of(i, TOP)).collect(),
+            Weights::Int8 { .. } if !self.geo.per_row => x.chunks_exact(per_image * c).map(|i| code(i)).collect(),
             _ => vec![],
         };
         split(par, out, rows * oc, |b, out| {
@@ -89,14 +95,16 @@ impl Wide {
                     let zeros = room(&mut s.i32, n);
                     for (r, (x, q)) in x.chunks_exact(c).zip(q.chunks_exact_mut(c)).enumerate() {
                         let by_image = codes.get((first + r) / per_image).copied();
-                        let code = by_image.unwrap_or_else(|| Code::of(x, TOP));
+                        let code = by_image.unwrap_or_else(|| code(x));
                         vector::quantize(x, code.inverse, code.zero, TOP as f32, q);
                         (scales[r], zeros[r]) = (code.scale, code.zero);
                     }
                     for panel in &panels.list {
                         let scales = self.scales(scales, zeros, 1, factors, sums, panel);
                         // SAFETY: as above; `q` has four spare bytes.
-                        unsafe { line_u8(panels.as_ptr(), panel, self.line(e, q.as_ptr(), c, n, panel, &to, 0), scales) };
+                        unsafe {
+                            line_u8(panels.as_ptr(), panel, self.line(e, q.as_ptr(), c, n, panel, &to, 0), scales)
+                        };
                     }
                 }),
             }
@@ -139,9 +147,10 @@ impl Wide {
                     });
                 }),
                 Weights::Int8 { panels, sums, factors } => with_scratch(|Scratch { u8, .. }| {
-                    let code = Code::of(x, TOP);
+                    let code = code(x);
                     let buf = room(u8, size + 4);
-                    let quantize = |x: &[f32], out: &mut [u8]| vector::quantize(x, code.inverse, code.zero, TOP as f32, out);
+                    let quantize =
+                        |x: &[f32], out: &mut [u8]| vector::quantize(x, code.inverse, code.zero, TOP as f32, out);
                     if g.window.padding == [0, 0] {
                         quantize(x, &mut buf[..in_len]);
                     } else {

@@ -145,7 +145,8 @@ fn extreme_activations_do_not_saturate() {
     x[0] = 0.0;
     let w: Vec<f32> = (0..4000).map(|i| if i / 200 % 2 == 0 { 1.0 } else { -1.0 }).collect();
     let (q, factors) = quantize_rows(&w, 20);
-    let want: Vec<f64> = (0..40).map(|i| if i < 20 { 398.0 } else { 400.0 } * if i % 2 == 0 { 1.0 } else { -1.0 }).collect();
+    let want: Vec<f64> =
+        (0..40).map(|i| if i < 20 { 398.0 } else { 400.0 } * if i % 2 == 0 { 1.0 } else { -1.0 }).collect();
     for vectors in [false, true] {
         let epilogue = Epilogue { bias: vec![0.0; 20], act: None };
         let d = Dense::with(g, Source::Int8 { q: &q, factors: &factors }, epilogue, vectors);
