@@ -74,7 +74,7 @@ fn resnet56_repaired() {
         let started = Instant::now();
         let mut say = |u: RepairUpdate| {
             if let RepairUpdate::Step(s) = u {
-                println!("  {:<28} {:.4} -> {:.4} {} {:.1}s", s.name, s.loss_before, s.loss_after, s.kept, s.seconds);
+                println!("  {:<28} {:.5} -> {:.5} {} {:.1}s", s.name, s.loss_before, s.loss_after, s.kept, s.seconds);
             }
         };
         let base = RepairOptions::default();

@@ -12,7 +12,7 @@ use super::segment::{aim, boundaries, only_token, part};
 use super::{RepairError, RepairStep, batchnorm, sample};
 use crate::data::Dataset;
 use crate::exec::Cancel;
-use crate::graph::{Graph, NodeId, Op, PrecisionPlan, shapes};
+use crate::graph::{Graph, NodeId, Op, shapes};
 use crate::model::{Model, ParamStore};
 use crate::prune::{self, Action, Group, Target};
 use candle_core::{Device, Tensor};
@@ -71,9 +71,10 @@ pub enum RepairUpdate {
 struct Chunk {
     original: Tensor,
     compressed: Tensor,
-    labels: Vec<u32>,
-    /// Judges repairs instead of fitting them.
-    check: bool,
+    /// Where the images are in the calibration set.
+    picks: Vec<usize>,
+    /// The original network's logits, for images that judge repairs instead of fitting them.
+    answer: Option<Tensor>,
 }
 
 /// A stretch of both networks between two boundaries, with the layers to re-fit in it.
@@ -161,7 +162,6 @@ struct Walk<'a> {
     total: usize,
     /// Images to fit on, for batch-norm statistics.
     fit: Vec<usize>,
-    check: Vec<usize>,
 }
 
 impl<'a> Walk<'a> {
@@ -186,15 +186,17 @@ impl<'a> Walk<'a> {
         // A handful of images must serve both ends.
         let check = if check.is_empty() { fit.clone() } else { check };
         let size = ((64 << 20) / each).clamp(4, 128);
+        let whole = Runner::new(&original.graph, &original.params, &original.precision, &[])?;
         let mut chunks = Vec::new();
         for (part, is_check) in [(&fit, false), (&check, true)] {
             for picks in part.chunks(size) {
                 cancel.check()?;
-                let (x, labels) = calib.batch(picks, &original.info.preprocess)?;
-                chunks.push(Chunk { original: x.clone(), compressed: x, labels, check: is_check });
+                let (x, _) = calib.batch(picks, &original.info.preprocess)?;
+                let answer = if is_check { Some(whole.run(&x)?.0) } else { None };
+                chunks.push(Chunk { original: x.clone(), compressed: x, picks: picks.to_vec(), answer });
             }
         }
-        Ok(Walk { original, model, options, cancel, chunks, done: 0, total: 0, fit, check })
+        Ok(Walk { original, model, options, cancel, chunks, done: 0, total: 0, fit })
     }
 
     /// Calibration loss of the network compressed up to `to` and original from there on: what the compression so far
@@ -202,7 +204,7 @@ impl<'a> Walk<'a> {
     fn loss_through(&self, part: &Graph, to: NodeId, judge: &Judge) -> Result<f64, RepairError> {
         let runner = Runner::new(part, &self.model.params, &self.model.precision, &[])?;
         let mut mean = Mean::default();
-        for chunk in self.chunks.iter().filter(|c| c.check) {
+        for (chunk, answer) in self.chunks.iter().filter_map(|c| Some((c, c.answer.as_ref()?))) {
             self.cancel.check()?;
             let (mut value, _) = runner.run(&chunk.compressed)?;
             if let Some(gather) = &judge.gather {
@@ -214,7 +216,7 @@ impl<'a> Walk<'a> {
                 None if to == self.model.graph.output => value,
                 None => return Ok(f64::INFINITY),
             };
-            mean.add(&logits, &chunk.labels);
+            mean.add(&logits, answer);
         }
         Ok(mean.get())
     }
@@ -288,7 +290,7 @@ impl<'a> Walk<'a> {
         for (c, chunk) in self.chunks.iter_mut().enumerate() {
             self.cancel.check()?;
             let (out, mut values) = runner.run(&chunk.original)?;
-            if !chunk.check {
+            if chunk.answer.is_none() {
                 for (layer, (samples, name)) in layers.iter().zip(samples.iter_mut().zip(&targets)) {
                     let value = match values.get(*name) {
                         Some(v) => v.clone(),
@@ -336,7 +338,8 @@ impl<'a> Walk<'a> {
         let started = Instant::now();
         let name = format!("refit {}", self.model.graph.node(layer.id).name);
         say(RepairUpdate::Progress { done: self.done, total: self.total, what: name.clone() });
-        let fit_chunks: Vec<&Tensor> = self.chunks.iter().filter(|c| !c.check).map(|c| &c.compressed).collect();
+        let fit_chunks: Vec<&Tensor> =
+            self.chunks.iter().filter(|c| c.answer.is_none()).map(|c| &c.compressed).collect();
         let new = refit(&self.model, part, layer, &fit_chunks, targets, self.options.lambda, self.cancel)?;
         self.done += 1;
         let Some(new) = new else { return Ok(before) };
@@ -359,8 +362,8 @@ impl<'a> Walk<'a> {
         let images = &self.fit[..self.fit.len().min(2000)];
         let new = batchnorm::reestimated(&self.model, calib, images, self.cancel)?;
         self.done += 1;
-        let before = whole_loss(&self.model, &self.model.params, calib, &self.check, self.cancel)?;
-        let after = whole_loss(&self.model, &new, calib, &self.check, self.cancel)?;
+        let before = self.whole_loss(&self.model.params, calib)?;
+        let after = self.whole_loss(&new, calib)?;
         let kept = after < before;
         if kept {
             self.model.params = new;
@@ -369,25 +372,18 @@ impl<'a> Walk<'a> {
         say(RepairUpdate::Step(RepairStep { name, loss_before: before, loss_after: after, kept, seconds }));
         Ok(())
     }
-}
 
-/// Calibration loss of `model` with other parameters.
-fn whole_loss(
-    model: &Model,
-    params: &ParamStore,
-    calib: &Dataset,
-    images: &[usize],
-    cancel: &Cancel,
-) -> Result<f64, RepairError> {
-    let precision: &PrecisionPlan = &model.precision;
-    let runner = Runner::new(&model.graph, params, precision, &[])?;
-    let mut mean = Mean::default();
-    for picks in images.chunks(64) {
-        cancel.check()?;
-        let (x, labels) = calib.batch(picks, &model.info.preprocess)?;
-        mean.add(&runner.run(&x)?.0, &labels);
+    /// Calibration loss of the whole compressed network with these parameters.
+    fn whole_loss(&self, params: &ParamStore, calib: &Dataset) -> Result<f64, RepairError> {
+        let runner = Runner::new(&self.model.graph, params, &self.model.precision, &[])?;
+        let mut mean = Mean::default();
+        for (chunk, answer) in self.chunks.iter().filter_map(|c| Some((c, c.answer.as_ref()?))) {
+            self.cancel.check()?;
+            let (x, _) = calib.batch(&chunk.picks, &self.model.info.preprocess)?;
+            mean.add(&runner.run(&x)?.0, answer);
+        }
+        Ok(mean.get())
     }
-    Ok(mean.get())
 }
 
 /// What follows the repaired stretch when a repair is judged.
@@ -421,7 +417,12 @@ fn carried(graph: &Graph, from: NodeId) -> Option<NodeId> {
     }
 }
 
-/// Mean cross-entropy over chunks; logits that are no numbers make it infinite.
+/// Softening of the calibration loss. Calibration images are usually training images, of which the network is so sure
+/// that plain cross-entropy barely sees damage that costs points elsewhere; at this temperature it does.
+const TEMPERATURE: f64 = 4.0;
+
+/// The calibration loss: mean distillation loss against the original's logits (Hinton et al. 2015, `T²·KL` at
+/// temperature [`TEMPERATURE`]); zero for the original itself, infinite for logits that are no numbers.
 #[derive(Default)]
 struct Mean {
     sum: f64,
@@ -429,10 +430,15 @@ struct Mean {
 }
 
 impl Mean {
-    fn add(&mut self, logits: &Tensor, labels: &[u32]) {
-        let loss = crate::eval::cross_entropy(logits, labels).unwrap_or(f64::INFINITY);
-        self.sum += loss * labels.len() as f64;
-        self.n += labels.len();
+    fn add(&mut self, logits: &Tensor, answer: &Tensor) {
+        let soft = |t: &Tensor| t / TEMPERATURE;
+        let kl = match (soft(answer), soft(logits)) {
+            (Ok(a), Ok(l)) => crate::eval::kl(&a, &l).unwrap_or(f64::INFINITY),
+            _ => f64::INFINITY,
+        };
+        let n = answer.dims().first().copied().unwrap_or(0);
+        self.sum += kl * TEMPERATURE * TEMPERATURE * n as f64;
+        self.n += n;
     }
 
     fn get(&self) -> f64 {

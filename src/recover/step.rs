@@ -7,6 +7,8 @@ use serde::{Deserialize, Serialize};
 pub struct RepairStep {
     /// `refit layer1.0.conv2`, `re-estimate batch norm`.
     pub name: String,
+    /// Calibration loss before and after: softened divergence from the original network's answers on held-out
+    /// calibration images, of the network compressed up to this place (of all of it for batch norm).
     pub loss_before: f64,
     pub loss_after: f64,
     /// Kept or reverted because the calibration loss said so.
