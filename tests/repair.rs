@@ -81,7 +81,15 @@ fn sharp(mut m: Model) -> Model {
 }
 
 fn options() -> RepairOptions {
-    RepairOptions { images: 96, check_images: 24, positions: 32, lambda: 1e-7, batch_norm: false, ..Default::default() }
+    RepairOptions {
+        images: 96,
+        check_images: 24,
+        positions: 32,
+        lambda: 1e-7,
+        classifier: false,
+        batch_norm: false,
+        ..Default::default()
+    }
 }
 
 fn run(m: &Model, groups: &[Group], actions: &[(Target, Action)], calib: &Dataset) -> (Model, Vec<RepairStep>) {

@@ -83,6 +83,8 @@ fn resnet56_repaired() {
             check_images: number("REPAIR_CHECK", base.check_images as f64) as usize,
             positions: number("REPAIR_POSITIONS", base.positions as f64) as usize,
             lambda: number("REPAIR_LAMBDA", base.lambda),
+            producers: number("REPAIR_PRODUCERS", 0.0) > 0.0,
+            classifier: number("REPAIR_CLASSIFIER", 1.0) > 0.0,
             ..base
         };
         let fixed = compress(&m, &groups, &actions, &calib, &options, &Cancel::default(), &mut say).unwrap();

@@ -37,6 +37,10 @@ pub struct RepairOptions {
     pub lambda: f64,
     /// Re-fit the layers that read pruned units.
     pub refit: bool,
+    /// Also re-fit what computes the remaining units, so that it makes up for earlier errors in its input.
+    pub producers: bool,
+    /// Also re-fit the classifier.
+    pub classifier: bool,
     /// Try re-estimated batch-norm statistics.
     pub batch_norm: bool,
     /// Bytes for running activations.
@@ -52,6 +56,8 @@ impl Default for RepairOptions {
             positions: 48,
             lambda: 1e-3,
             refit: true,
+            producers: false,
+            classifier: true,
             batch_norm: true,
             memory: 1 << 30,
         }
@@ -109,7 +115,7 @@ pub fn compress(
     if calib.is_empty() {
         return Err(RepairError::NoImages(calib.card().name));
     }
-    let stretches = if options.refit { stretches(&original.graph, &model.graph, &kept) } else { Vec::new() };
+    let stretches = if options.refit { stretches(&original.graph, &model.graph, &kept, options) } else { Vec::new() };
     let batch_norms = options.batch_norm && model.graph.nodes.iter().any(|n| matches!(n.op, Op::BatchNorm2d { .. }));
     let total = stretches.iter().map(|s| s.layers.len()).sum::<usize>() + usize::from(batch_norms);
     let mut walk = Walk::start(original, model, calib, options, cancel)?;
@@ -126,14 +132,21 @@ pub fn compress(
 }
 
 /// The stretches to walk: those with layers to re-fit one by one, what lies between them joined.
-fn stretches(original: &Graph, model: &Graph, kept: &HashMap<(String, usize), Vec<u32>>) -> Vec<Stretch> {
+fn stretches(
+    original: &Graph,
+    model: &Graph,
+    kept: &HashMap<(String, usize), Vec<u32>>,
+    options: &RepairOptions,
+) -> Vec<Stretch> {
     let theirs = boundaries(original);
     let common: Vec<NodeId> = boundaries(model).into_iter().filter(|b| theirs.contains(b)).collect();
     let reachable = model.reachable();
     let wanted = |i: usize| {
         let n = &model.nodes[i];
+        let touched = |axis| kept.contains_key(&(n.name.clone(), axis));
+        let last = options.classifier && i == model.output.index();
         reachable[i]
-            && kept.contains_key(&(n.name.clone(), 1))
+            && (touched(1) || last || (options.producers && touched(0)))
             && matches!(n.op, Op::Conv2d { groups: 1, .. } | Op::Linear { .. })
     };
     let mut out: Vec<Stretch> = Vec::new();

@@ -3,6 +3,7 @@
 mod batchnorm;
 mod compress;
 mod error;
+mod rebuild;
 mod refit;
 mod ridge;
 mod runner;
@@ -12,4 +13,5 @@ mod step;
 
 pub use compress::{RepairOptions, RepairUpdate, compress};
 pub use error::RepairError;
+pub use rebuild::{Rebuild, rebuild};
 pub use step::RepairStep;
