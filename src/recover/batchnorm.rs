@@ -19,7 +19,7 @@ pub(super) fn reestimated(
     let tensors = reference::tensors(&model.params, &Device::Cpu)?;
     let mut sums: HashMap<String, (Vec<f64>, Vec<f64>)> = HashMap::new();
     let mut total = 0.0;
-    for picks in images.chunks(250) {
+    for picks in images.chunks(128) {
         cancel.check()?;
         let (x, _) = calib.batch(picks, &model.info.preprocess)?;
         let mut capture = reference::Capture::none();

@@ -372,7 +372,7 @@ impl<'a> Walk<'a> {
         let started = Instant::now();
         let name = "re-estimate batch norm".to_owned();
         say(RepairUpdate::Progress { done: self.done, total: self.total, what: name.clone() });
-        let images = &self.fit[..self.fit.len().min(2000)];
+        let images = &self.fit[..self.fit.len().min(BATCH_NORM_IMAGES)];
         let new = batchnorm::reestimated(&self.model, calib, images, self.cancel)?;
         self.done += 1;
         let before = self.whole_loss(&self.model.params, calib)?;
@@ -429,6 +429,9 @@ fn carried(graph: &Graph, from: NodeId) -> Option<NodeId> {
         }
     }
 }
+
+/// Images for batch-norm statistics: every one brings all its positions, so a few hundred settle a mean and variance.
+const BATCH_NORM_IMAGES: usize = 512;
 
 /// Softening of the calibration loss. Calibration images are usually training images, of which the network is so sure
 /// that plain cross-entropy barely sees damage that costs points elsewhere; at this temperature it does.
