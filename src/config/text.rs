@@ -111,6 +111,18 @@ pub fn right(s: &str, columns: usize) -> String {
     format!("{}{s}", " ".repeat(pad))
 }
 
+/// Words and the blanks between them, in order.
+fn words(line: &str) -> impl Iterator<Item = &str> {
+    let mut rest = line;
+    std::iter::from_fn(move || {
+        let blank = rest.chars().next()? == ' ';
+        let end = rest.find(|c: char| (c == ' ') != blank).unwrap_or(rest.len());
+        let (word, after) = rest.split_at(end);
+        rest = after;
+        Some(word)
+    })
+}
+
 /// Greedy word wrap of safe text to `columns`; a word longer than a line is split. Keeps leading blanks of a line.
 pub fn wrap(s: &str, columns: usize) -> Vec<String> {
     let columns = columns.max(1);
@@ -118,7 +130,7 @@ pub fn wrap(s: &str, columns: usize) -> Vec<String> {
     for line in s.split('\n') {
         let mut current = String::new();
         let mut used = 0;
-        for word in line.split_word_bounds() {
+        for word in words(line) {
             let w = width(word);
             if used + w <= columns {
                 current.push_str(word);
@@ -180,6 +192,7 @@ mod tests {
         assert_eq!(wrap("the quick brown fox", 9), ["the quick", "brown fox"]);
         assert_eq!(wrap("abcdefghij", 4), ["abcd", "efgh", "ij"]);
         assert_eq!(wrap("a\n\nb", 4), ["a", "", "b"]);
+        assert_eq!(wrap("in blocks (all of them)", 11), ["in blocks", "(all of", "them)"]);
         for w in 1..20 {
             for line in wrap("模型 some words, and_a_very_long_identifier_here", w) {
                 assert!(width(&line) <= w.max(2), "{line:?} at {w}");

@@ -12,7 +12,7 @@ use super::stream::{Scroll, Turn};
 use super::table::Table;
 use crate::config::Settings;
 use crate::config::text::clean;
-use crate::plan::{Action, Decision, DecisionId, Status, Target};
+use crate::plan::{Action, Decision, DecisionId, Forecast, Status, Target};
 use crate::prune::Group;
 use crate::session::{Command, Event, Feed, HostMsg, Progress, Record, State};
 use ratatui::layout::Rect;
@@ -139,6 +139,8 @@ pub struct App {
     pub expected: Option<Expected>,
     /// The same plan without the decision under the cursor.
     pub expected_without: Option<Expected>,
+    /// What the card's decision (or a block's decisions together) would do alone.
+    pub expected_own: Option<Forecast>,
     pub size: (u16, u16),
     pub now_ms: i64,
     /// Something changed since the last frame.
@@ -181,6 +183,7 @@ impl App {
             measured: None,
             expected: None,
             expected_without: None,
+            expected_own: None,
             size,
             now_ms: 0,
             dirty: true,
@@ -353,6 +356,9 @@ impl App {
                 self.list.order_held = true;
             }
             Feed::Log { level, text } => {
+                if matches!(level.to_ascii_lowercase().as_str(), "warn" | "error") {
+                    self.say(Level::Warn, text.clone());
+                }
                 self.log.push_back(format!("{} {}", clean(&level), clean(&text)));
                 if self.log.len() > 500 {
                     self.log.pop_front();
@@ -498,7 +504,7 @@ impl App {
     }
 
     /// The plan as it stands: per target the newest decision that is not refused, with the draft in place.
-    pub fn plan(&self, without: Option<&Target>) -> Vec<Decision> {
+    pub fn plan(&self, without: &[Target]) -> Vec<Decision> {
         let counts = |s: Status| match s {
             Status::Proposed | Status::Edited | Status::Approved | Status::Applied => true,
             Status::Vetoed | Status::RolledBack => false,
@@ -510,7 +516,7 @@ impl App {
                 None => out.push(self.fresh(&draft.target, draft.action.clone())),
             }
         }
-        out.retain(|d| Some(&d.target) != without);
+        out.retain(|d| !without.contains(&d.target));
         out
     }
 
@@ -531,13 +537,33 @@ impl App {
     }
 
     fn forecast(&mut self) {
-        let plan = self.plan(None);
+        let plan = self.plan(&[]);
         let refs: Vec<&Decision> = plan.iter().collect();
         self.expected = (!refs.is_empty()).then(|| self.forecasts.plan(&self.state, &refs));
-        let focus = self.focused().map(|s| s.target);
-        let without = self.plan(focus.as_ref());
+        let focus = self.focus_targets();
+        let without = self.plan(&focus);
         let refs: Vec<&Decision> = without.iter().collect();
-        self.expected_without = focus.is_some().then(|| self.forecasts.plan(&self.state, &refs));
+        self.expected_without = (!focus.is_empty()).then(|| self.forecasts.plan(&self.state, &refs));
+        // What the row under the cursor stands for, alone.
+        let mine: Vec<Decision> = match self.focused() {
+            Some(s) if s.drafting || s.status.is_some() => {
+                let known = s.id.and_then(|id| self.state.decision(id)).filter(|_| !s.drafting);
+                vec![known.cloned().unwrap_or_else(|| self.fresh(&s.target, s.action.clone()))]
+            }
+            _ => plan.into_iter().filter(|d| focus.contains(&d.target)).collect(),
+        };
+        let refs: Vec<&Decision> = mine.iter().collect();
+        self.expected_own = (!refs.is_empty()).then(|| self.forecasts.together(&self.state, &refs)).flatten();
+    }
+
+    /// The targets that the decision card is about.
+    fn focus_targets(&self) -> Vec<Target> {
+        match (self.list.current(), self.focused()) {
+            (_, Some(s)) if s.drafting || s.status.is_some() => vec![s.target],
+            (Some(RowRef::Block(b)), _) => self.targets_in_block(b),
+            (_, Some(s)) => vec![s.target],
+            _ => Vec::new(),
+        }
     }
 
     /// Agents are speaking.

@@ -16,10 +16,9 @@ use crate::session::Command;
 /// How many of a row's decisions stand where.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Counts {
-    pub open: usize,
     /// Open, or a draft that is not durable yet.
     pub approvable: usize,
-    pub approved: usize,
+    pub vetoable: usize,
     /// Approved or vetoed: can be reopened.
     pub closed: usize,
 }
@@ -28,9 +27,8 @@ pub fn sorted(shown: &[Shown]) -> Counts {
     let mut c = Counts::default();
     for s in shown {
         let open = matches!(s.status, Some(Status::Proposed | Status::Edited));
-        c.open += usize::from(open);
         c.approvable += usize::from(open || s.drafting);
-        c.approved += usize::from(s.status == Some(Status::Approved));
+        c.vetoable += usize::from(open || s.status == Some(Status::Approved));
         c.closed += usize::from(matches!(s.status, Some(Status::Approved | Status::Vetoed)));
     }
     c
@@ -61,7 +59,7 @@ impl App {
     }
 
     /// What approve, veto and reopen act on: the selected line of the card when it has the keys, else the whole row.
-    fn chosen(&self) -> Vec<Shown> {
+    pub(super) fn chosen(&self) -> Vec<Shown> {
         if self.pane == Pane::Decision {
             return self.focused().into_iter().collect();
         }
@@ -212,8 +210,8 @@ impl App {
         if ids.is_empty() {
             return self.nothing("nothing to veto on this row");
         }
-        if !self.has_pen() {
-            return self.command(Command::Veto { ids, reason: String::new() });
+        if !self.may_write() {
+            return Vec::new();
         }
         self.draft = None;
         let name = chosen.first().map(|s| crate::config::text::clean(s.target.name()).into_owned()).unwrap_or_default();
@@ -260,8 +258,8 @@ impl App {
 
     /// Starts or changes the draft; another target's draft is kept first.
     pub(super) fn set_draft(&mut self, target: Target, action: Action) -> Vec<Effect> {
-        if !self.has_pen() {
-            return self.command(Command::Undo);
+        if !self.may_write() {
+            return Vec::new();
         }
         let effects = match &self.draft {
             Some(d) if d.target != target => self.commit(),

@@ -82,7 +82,7 @@ fn review(l: &mut Layout, class: Class) {
             (l.agents, l.card, l.tabs) = (pane, pane, true);
         }
         Class::Normal | Class::Wide => {
-            let right = if class == Class::Wide { b.width * 42 / 100 } else { (b.width * 42 / 100).clamp(46, 64) };
+            let right = if class == Class::Wide { b.width * 47 / 100 } else { (b.width * 40 / 100).clamp(46, 64) };
             l.list = Rect { width: b.width - right, ..b };
             let side = Rect { x: b.x + b.width - right, width: right, ..b };
             let card = if class == Class::Wide { 18 } else { 17 }.min(b.height * 6 / 10);

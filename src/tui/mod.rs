@@ -27,5 +27,5 @@ pub use app::{App, Effect, Exit, Level, Pane, View};
 pub use draw::{draw, draw_on};
 pub use palette::Palette;
 pub use report::markdown;
-pub use runtime::{TuiError, run};
+pub use runtime::{TuiError, paint, run};
 pub use update::Input;

@@ -3,7 +3,10 @@
 //! Not a terminal emulator: it draws a ratatui [`Buffer`] as it stands.
 
 use super::app::App;
-use crate::config::{Rgb, Role, from_256};
+use super::update::Input;
+use crate::config::{Rgb, Role, Settings, from_256};
+use crate::session::{HostMsg, PROTOCOL, State};
+use crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
 use ratatui::buffer::Buffer;
 use ratatui::layout::Rect;
 use ratatui::style::{Color, Modifier};
@@ -11,6 +14,18 @@ use std::fmt::Write;
 
 const CELL_W: f64 = 8.4;
 const CELL_H: f64 = 18.0;
+
+/// The screen that a terminal of `size` cells would show of `state` after `keys` (plain characters), as SVG.
+pub fn session(state: State, settings: Settings, size: (u16, u16), keys: &str) -> String {
+    let mut app = App::new(settings, size);
+    app.host(HostMsg::Welcome { protocol: PROTOCOL, state: Box::new(state), you: 1, pen: Some(1) });
+    app.settle();
+    for c in keys.chars() {
+        app.input(Input::Key(KeyEvent::new(KeyCode::Char(c), KeyModifiers::NONE)));
+        app.settle();
+    }
+    screen(&mut app, size.0, size.1)
+}
 
 /// Draws `app` at `width` x `height` cells and returns the picture.
 pub fn screen(app: &mut App, width: u16, height: u16) -> String {

@@ -44,7 +44,7 @@ pub async fn run(client: Client, messages: Messages, settings: Settings) -> Resu
     let mut screen = Terminal::new(backend).map_err(TuiError::Setup)?;
     let size = screen.size().map(|s| (s.width, s.height)).unwrap_or((80, 24));
     let app = App::new(settings, size);
-    let ended = Loop { app, client, messages, sync: true }.turn(&mut screen, &mut signals).await;
+    let ended = Loop { app, client, messages }.turn(&mut screen, &mut signals).await;
     drop(guard);
     match ended {
         Ok(exit) => Ok(exit),
@@ -75,12 +75,10 @@ struct Loop {
     app: App,
     client: Client,
     messages: Messages,
-    sync: bool,
 }
 
 impl Loop {
     async fn turn(mut self, screen: &mut Screen, signals: &mut Signals) -> io::Result<Exit> {
-        self.sync = self.app.settings.sync_update;
         let mut events = EventStream::new();
         let mut host_open = true;
         self.paint(screen)?;
@@ -205,17 +203,27 @@ impl Loop {
     }
 
     fn paint(&mut self, screen: &mut Screen) -> io::Result<()> {
-        self.app.settle();
-        self.app.dirty = false;
-        if self.sync {
-            queue!(screen.backend_mut(), terminal::BeginSynchronizedUpdate)?;
-        }
-        let drawn = screen.draw(|f| draw::draw(&self.app, f)).map(|_| ());
-        if self.sync {
-            execute!(screen.backend_mut(), terminal::EndSynchronizedUpdate)?;
-        }
-        drawn
+        self.app.dirty = true;
+        paint(&mut self.app, screen).map(|_| ())
     }
+}
+
+/// Draws one frame if anything changed since the last; says whether it did. Without a change nothing is written.
+pub fn paint<W: Write>(app: &mut App, screen: &mut Terminal<CrosstermBackend<W>>) -> io::Result<bool> {
+    if !std::mem::take(&mut app.dirty) {
+        return Ok(false);
+    }
+    app.settle();
+    app.dirty = false;
+    let sync = app.settings.sync_update;
+    if sync {
+        queue!(screen.backend_mut(), terminal::BeginSynchronizedUpdate)?;
+    }
+    let drawn = screen.draw(|f| draw::draw(app, f)).map(|_| ());
+    if sync {
+        execute!(screen.backend_mut(), terminal::EndSynchronizedUpdate)?;
+    }
+    drawn.map(|()| true)
 }
 
 /// Writes a file that only we may read: copied text may hold prompts and paths.

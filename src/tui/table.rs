@@ -284,9 +284,9 @@ impl Table {
             for l in rows {
                 f.p50 = plus(f.p50, l.fig.p50);
                 f.share = plus(f.share, l.fig.share);
-                f.bytes += l.fig.bytes;
+                f.bytes = f.bytes.saturating_add(l.fig.bytes);
                 f.macs = f.macs + l.fig.macs;
-                f.params += l.fig.params;
+                f.params = f.params.saturating_add(l.fig.params);
                 f.sens = match (f.sens, l.fig.sens) {
                     (Some(a), Some(b)) => Some(a.max(b)),
                     (a, b) => a.or(b),

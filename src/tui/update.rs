@@ -189,17 +189,25 @@ impl App {
 
     /// Sends a command, or says why not.
     pub(super) fn command(&mut self, command: Command) -> Vec<Effect> {
+        if (matches!(command, Command::TakePen) && self.connected) || self.may_write() {
+            vec![Effect::Send(command)]
+        } else {
+            Vec::new()
+        }
+    }
+
+    /// Whether this terminal may command; says so when not.
+    pub(super) fn may_write(&mut self) -> bool {
         if !self.connected {
             self.say(Level::Bad, "no host yet");
-            return Vec::new();
-        }
-        if !self.has_pen() && !matches!(command, Command::TakePen) {
+        } else if !self.has_pen() {
             let key = self.settings.keymap.label(Act::TakePen);
             self.draft = None;
             self.say(Level::Warn, format!("you are watching; {key} takes the pen"));
-            return Vec::new();
+        } else {
+            return true;
         }
-        vec![Effect::Send(command)]
+        false
     }
 
     /// Does what a key asks for.
@@ -588,10 +596,10 @@ impl App {
     /// Whether a key does something here and now, for the footer.
     pub fn can(&self, act: Act) -> bool {
         let review = self.view == View::Review;
-        let shown = || sorted(&self.row_shown());
+        let shown = || sorted(&self.chosen());
         match act {
             Act::Approve => review && shown().approvable > 0,
-            Act::Veto => review && shown().open + shown().approved > 0,
+            Act::Veto => review && shown().vetoable > 0,
             Act::Reopen => review && shown().closed > 0,
             Act::Edit | Act::RatioDown | Act::RatioUp | Act::RatioDownFast | Act::RatioUpFast => {
                 review && self.row_group().is_some()

@@ -93,7 +93,12 @@ fn roles(c: &Canvas<'_>) -> Vec<Span<'static>> {
         if !out.is_empty() {
             out.push(Span::raw("  "));
         }
-        out.push(span(format!("{name} {glyph}"), pal.fg(role)));
+        let short = match *name {
+            "quantization" => "quant",
+            "evaluation" => "eval",
+            other => other,
+        };
+        out.push(span(format!("{short} {glyph}"), pal.fg(role)));
     }
     out
 }

@@ -55,9 +55,12 @@ pub(super) fn draw(c: &mut Canvas<'_>, area: Rect, tab: bool) {
         }
         None => lines.push(Line::from(span(" move to a layer to decide about it", pal.fg(Role::Dim)))),
     }
-    if let Some(f) = &focus {
+    let block = matches!(app.list.current(), Some(RowRef::Block(_)));
+    if focus.is_some() || block {
         let about = lines.len();
-        forecast(c, f, inner.width, inner.height as usize > about + 6, &mut lines);
+        forecast(c, block, inner.width, inner.height as usize > about + 6, &mut lines);
+    }
+    if let Some(f) = &focus {
         why(c, f, inner.width, &mut lines);
     }
     facts(c, &mut lines, inner.width, inner.height as usize);
@@ -186,13 +189,9 @@ fn slider(c: &Canvas<'_>, t: f64, columns: usize, drafting: bool) -> Vec<Span<'s
 }
 
 /// This decision, the whole plan, the budget.
-fn forecast(c: &Canvas<'_>, f: &Shown, width: u16, all: bool, lines: &mut Vec<Line<'static>>) {
+fn forecast(c: &Canvas<'_>, block: bool, width: u16, all: bool, lines: &mut Vec<Line<'static>>) {
     let (app, pal) = (c.app, c.pal);
-    let decision = match f.id.and_then(|id| app.state.decision(id)).filter(|_| !f.drafting) {
-        Some(d) => d.clone(),
-        None => app.fresh(&f.target, f.action.clone()),
-    };
-    let own = if f.status.is_some() || f.drafting { app.forecasts.decision(&decision) } else { None };
+    let own = app.expected_own;
     let base_ms = app.state.profile_of(0).map(|p| p.whole.p50);
     let wide = width >= 52;
     let (w1, w2) = if wide { (20, 18) } else { (13, 15) };
@@ -206,7 +205,11 @@ fn forecast(c: &Canvas<'_>, f: &Shown, width: u16, all: bool, lines: &mut Vec<Li
         lines.push(Line::from(span(text, dim)));
         return;
     }
-    let head = if wide { "this decision" } else { "this one" };
+    let head = match (block, wide) {
+        (true, _) => "this block",
+        (false, true) => "this decision",
+        (false, false) => "this one",
+    };
     lines.push(Line::from(span(
         format!(" {}{}{}{}", left("", 9), left(head, w1), left("whole plan", w2), "budget"),
         dim,

@@ -50,6 +50,9 @@ fn top(c: &mut Canvas<'_>, area: Rect, wide: bool) {
     }
     if !wide {
         left.push(span(format!("{sep}r{} {}", app.state.round, app.state.phase.label()), pal.fg(Role::Accent)));
+        if app.connected && !app.has_pen() {
+            left.push(span(format!("{sep}watching"), pal.fg(Role::Warn)));
+        }
     }
     let left = Line::from(left);
     let right = Line::from(totals(c, if wide { 8 } else { 0 }));
@@ -155,7 +158,8 @@ fn phases(c: &mut Canvas<'_>, area: Rect) {
             spans.push(span(arrow, pal.fg(Role::Faint)));
         }
         let current = p == s.phase || (p == Phase::Evaluate && s.phase == Phase::Verdict);
-        let mut text = p.label().to_owned();
+        let waits = p == Phase::Evaluate && s.phase == Phase::Verdict;
+        let mut text = if waits { "verdict" } else { p.label() }.to_owned();
         if p == Phase::Review {
             let newest = s.newest();
             let all = newest.iter().filter(|d| !matches!(d.status, Status::RolledBack)).count();
@@ -174,9 +178,6 @@ fn phases(c: &mut Canvas<'_>, area: Rect) {
         };
         if p < s.phase && !current {
             text.push_str(pal.glyph(" ✓", " ok"));
-        }
-        if p == Phase::Evaluate && s.phase == Phase::Verdict {
-            text.push_str(": verdict");
         }
         spans.push(span(text, style));
     }
@@ -206,7 +207,7 @@ fn phases(c: &mut Canvas<'_>, area: Rect) {
         right.push(span("connecting ", pal.fg(Role::Dim)));
     }
     let right = Line::from(right);
-    let rw = (right.width() as u16).min(area.width.saturating_sub((left.width() as u16 + 1).min(area.width)));
+    let rw = (right.width() as u16).min(area.width * 2 / 3);
     c.line(Rect { width: area.width - rw, ..area }, 0, &left);
     c.line(Rect { x: area.x + area.width - rw, width: rw, ..area }, 0, &right);
 }

@@ -10,7 +10,7 @@ use crate::tui::num;
 use crate::tui::table::{Figures, Table, macs_of};
 use ratatui::layout::Rect;
 use ratatui::style::{Modifier, Style};
-use ratatui::text::{Line, Span};
+use ratatui::text::Span;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Col {
@@ -30,9 +30,9 @@ impl Col {
         match self {
             Col::P50 | Col::Memory => 7,
             Col::Macs | Col::Params => 7,
-            Col::Share => 8,
-            Col::Sens => 6,
-            Col::Plan => 12,
+            Col::Share => 7,
+            Col::Sens => 5,
+            Col::Plan => 11,
             Col::History(_) => 6,
         }
     }
@@ -135,14 +135,15 @@ pub(super) fn draw(c: &mut Canvas<'_>, area: Rect) {
     let blocks = Scale::of(t.blocks.iter().map(|b| &b.fig), conv);
     let layers = Scale::of(t.layers.iter().map(|l| &l.fig), conv);
     let longest = t.layers.iter().map(|l| width(&l.label) + 4).max().unwrap_or(0);
-    let longest = longest.max(t.blocks.iter().map(|b| width(&b.label) + 7).max().unwrap_or(0)).clamp(12, 22) as u16;
-    let cols = columns(
-        inner.width,
-        longest,
-        if t.layers.iter().any(|l| l.history.len() > 1) { app.state.rounds.len() } else { 0 },
-    );
+    let longest = longest.max(t.blocks.iter().map(|b| width(&b.label) + 7).max().unwrap_or(0)).max(12);
+    let least = longest.min(18) as u16;
+    let rounds = if t.layers.iter().any(|l| l.history.len() > 1) { app.state.rounds.len() } else { 0 };
+    let cols = columns(inner.width, least, rounds);
     let used: u16 = cols.iter().map(|c| c.width() + 1).sum();
-    let name_w = inner.width.saturating_sub(used);
+    // Names take what they need, not more: figures stay close to them.
+    let flat = t.layers.iter().map(|l| width(&l.name) + 4).max().unwrap_or(0);
+    let wanted = if app.list.flat { flat } else { longest }.max(24) as u16;
+    let name_w = inner.width.saturating_sub(used).min(wanted);
 
     head(c, inner, &cols, name_w);
     let body = Rect { y: inner.y + 1, height: inner.height - 1, ..inner };
@@ -239,10 +240,10 @@ fn line(
             Col::Params => Some((num::count(fig.params), heat(fig.params as f64, scale.params))),
             Col::Share => {
                 if let Some(s) = fig.share.filter(|_| !gone) {
-                    let bar = pal.bar(heat(s, scale.share), 3);
+                    let bar = pal.bar(heat(s, scale.share), 2);
                     c.put(body, row, at, &bar, pal.fg(Role::Bar).patch(ground));
                     let style = pal.fg(Role::Dim).patch(ground).add_modifier(bold);
-                    c.put(body, row, at + 3, &right(&format!("{:.1}%", s * 100.0), 5), style);
+                    c.put(body, row, at + 2, &right(&format!("{:.1}%", s * 100.0), 5), style);
                 }
                 continue;
             }
@@ -344,12 +345,10 @@ pub(super) fn brief(action: &Action, ascii: bool) -> String {
 }
 
 fn plan(c: &mut Canvas<'_>, body: Rect, row: u16, at: u16, r: RowRef, ground: Style) {
-    let pal = c.pal;
     let spans = match r {
         RowRef::Block(b) => block_plan(c, b),
         RowRef::Layer(i) => layer_plan(c, i),
     };
-    let _ = pal;
     let mut x = at;
     let end = at + Col::Plan.width();
     for s in spans {
@@ -473,5 +472,4 @@ fn legend(c: &mut Canvas<'_>, area: Rect, layers: &Scale, t: &Table) {
         let x = area.width.saturating_sub(text.len() as u16 + 2);
         c.put(area, area.height.saturating_sub(1), x, &text, dim);
     }
-    let _ = Line::default();
 }

@@ -133,6 +133,7 @@ pub(super) fn draw(c: &mut Canvas<'_>, area: Rect) {
                 c.put(plot, r, x, pal.glyph("╎", ":"), pal.fg(role));
             }
         }
+        // The mean stands out on its interval.
         let glyph = if p.rolled_back { pal.glyph("↺", "<") } else { pal.glyph("●", "o") };
         c.put(plot, y, x, glyph, pal.bold(role));
         let label = if p.round == 0 { "base".to_owned() } else { format!("r{}", p.round) };
