@@ -82,7 +82,8 @@ fn busy(size: (u16, u16)) {
         }
         let wobble = 1.0 + (f % 7) as f64 / 100.0;
         let rows = names.iter().enumerate();
-        let rows = rows.map(|(i, n)| LiveRow { name: n.clone(), p50_ms: 0.01 * i as f64 * wobble, p95_ms: 0.0, n: f as u64 });
+        let rows =
+            rows.map(|(i, n)| LiveRow { name: n.clone(), p50_ms: 0.01 * i as f64 * wobble, p95_ms: 0.0, n: f as u64 });
         b.feed(Feed::Live { runs: f as u64, rows: rows.collect() });
         let key = KeyEvent::new(KeyCode::Char(keys[f % keys.len()]), KeyModifiers::NONE);
         let start = Instant::now();

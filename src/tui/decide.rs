@@ -74,6 +74,15 @@ impl App {
             self.say(Level::Info, "decisions are made in the review view (1)");
             return Vec::new();
         }
+        if !self.reviewable() && act != Act::Confirm {
+            let text = if self.state.phase == crate::session::Phase::Verdict {
+                let key = |a: Act| self.settings.keymap.label(a);
+                format!("the round waits: {} accepts it, {} rolls it back", key(Act::Accept), key(Act::RollBack))
+            } else {
+                "a run is under way; decisions can be made again after it".to_owned()
+            };
+            return self.nothing(&text);
+        }
         match act {
             Act::Approve => self.approve(),
             Act::Veto => self.veto(),

@@ -593,9 +593,15 @@ impl App {
         self.with_commit(Command::Run)
     }
 
+    /// Decisions may be worked on: no run is under way or waits for its verdict.
+    pub fn reviewable(&self) -> bool {
+        use crate::session::Phase;
+        matches!(self.state.phase, Phase::Profile | Phase::Reason | Phase::Review)
+    }
+
     /// Whether a key does something here and now, for the footer.
     pub fn can(&self, act: Act) -> bool {
-        let review = self.view == View::Review;
+        let review = self.view == View::Review && self.reviewable();
         let shown = || sorted(&self.chosen());
         match act {
             Act::Approve => review && shown().approvable > 0,
@@ -608,20 +614,22 @@ impl App {
             Act::RemoveBlock => review && self.row_block().is_some_and(|b| b.removable),
             Act::ApproveBlock => review && self.row_block().is_some(),
             Act::ApproveAll => review && !self.state.open().is_empty(),
-            Act::Undo => self.draft.is_some() || !self.state.undo.is_empty(),
-            Act::Redo => !self.state.redo.is_empty(),
-            Act::Run => !self.busy() && !self.state.pending().is_empty(),
+            Act::Undo => self.draft.is_some() || (self.reviewable() && !self.state.undo.is_empty()),
+            Act::Redo => self.reviewable() && !self.state.redo.is_empty(),
+            Act::Run => !self.busy() && self.reviewable() && !self.state.pending().is_empty(),
             Act::Accept | Act::RollBack => self.state.phase == crate::session::Phase::Verdict,
             Act::Export => self.state.rounds.iter().any(|r| r.artifact.is_some()),
             Act::Interrupt => self.busy(),
             Act::TakePen => self.connected && !self.has_pen(),
             Act::Confirm => review && self.draft.is_some(),
-            Act::ToggleFold => review && self.row_block().is_some(),
-            Act::Cancel => self.draft.is_some() || !self.list.filter.is_empty() || !review,
-            Act::Follow => self.view == View::Agents || (review && self.pane == Pane::Agents),
+            Act::ToggleFold => self.view == View::Review && self.row_block().is_some(),
+            Act::Cancel => self.draft.is_some() || !self.list.filter.is_empty() || self.view != View::Review,
+            Act::Follow => self.view == View::Agents || (self.view == View::Review && self.pane == Pane::Agents),
             Act::NextMatch | Act::PrevMatch => !self.last_words.is_empty() || !self.list.filter.is_empty(),
-            Act::Sort | Act::SortReverse | Act::Flat | Act::Search | Act::FoldAll => review,
-            Act::Propose | Act::ProposePlanner | Act::Profile | Act::Sense => !self.busy() && self.state.card.is_some(),
+            Act::Sort | Act::SortReverse | Act::Flat | Act::Search | Act::FoldAll => self.view == View::Review,
+            Act::Propose | Act::ProposePlanner | Act::Profile | Act::Sense => {
+                !self.busy() && self.state.card.is_some() && self.reviewable()
+            }
             _ => true,
         }
     }

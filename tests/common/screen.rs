@@ -34,7 +34,8 @@ impl Story {
 }
 
 pub fn graph() -> Graph {
-    timm_vit(&TimmVitSpec { dims: VitDims::base16(), qkv_bias: true, class_token: true, mean_pool: false }).expect("builds")
+    timm_vit(&TimmVitSpec { dims: VitDims::base16(), qkv_bias: true, class_token: true, mean_pool: false })
+        .expect("builds")
 }
 
 pub fn card() -> SessionCard {
@@ -149,7 +150,12 @@ pub fn curves(groups: &[Group]) -> Vec<SensCurve> {
     open.map(|g| {
         let early = g.id.contains("blocks.1.") || g.id.contains("blocks.0.");
         let hard = 0.004 + noise(&g.id) * if early { 0.2 } else { 0.03 };
-        let point = |r: f64| SensPoint { ratio: r, d_loss: hard * r * r * r, kl: hard * r * r * r, d_top1: -hard * 20.0 * r * r * r };
+        let point = |r: f64| SensPoint {
+            ratio: r,
+            d_loss: hard * r * r * r,
+            kl: hard * r * r * r,
+            d_top1: -hard * 20.0 * r * r * r,
+        };
         SensCurve {
             target: SensTarget::Group(g.id.clone()),
             points: [0.125, 0.25, 0.375, 0.5, 0.75].map(point).to_vec(),
@@ -233,7 +239,8 @@ pub fn review() -> Story {
             id += 1;
         }
     }
-    let ids = |all: &[Decision], f: &dyn Fn(&Decision) -> bool| all.iter().filter(|d| f(d)).map(|d| d.id).collect::<Vec<_>>();
+    let ids =
+        |all: &[Decision], f: &dyn Fn(&Decision) -> bool| all.iter().filter(|d| f(d)).map(|d| d.id).collect::<Vec<_>>();
     let approved = ids(&all, &|d| d.target.name().contains("blocks.10.") || d.target.name().contains("blocks.9."));
     let vetoed = ids(&all, &|d| d.target.name().contains("blocks.2."));
     let edited = ids(&all, &|d| d.target.name() == "blocks.8.mlp.fc1");
@@ -287,7 +294,8 @@ pub fn verdict() -> Story {
     s.push(Event::Approved { ids: open });
     let ids: Vec<DecisionId> = s.state.pending().iter().map(|d| d.id).collect();
     s.push(Event::RunStarted { round: 1, ids: ids.clone() });
-    let step = |name: &str, a, b, kept| RepairStep { name: name.into(), loss_before: a, loss_after: b, kept, seconds: 1.8 };
+    let step =
+        |name: &str, a, b, kept| RepairStep { name: name.into(), loss_before: a, loss_after: b, kept, seconds: 1.8 };
     s.push(Event::Repaired { round: 1, step: step("refit blocks.4.mlp.fc2", 0.3121, 0.2544, true) });
     s.push(Event::Repaired { round: 1, step: step("refit blocks.5.mlp.fc2", 0.2544, 0.2391, true) });
     s.push(Event::Applied { round: 1, ids, artifact: "round-1".into(), model_hash: "77".repeat(32) });

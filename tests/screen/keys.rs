@@ -153,10 +153,7 @@ fn precision_blocks_and_everything_shown() {
 
     let mut app = reviewing();
     go(&mut app, "blocks.7.mlp.fc1");
-    let wanted = vec![
-        id_of(&app, &group("blocks.7.mlp.fc1")),
-        id_of(&app, &Target::Layer("blocks.7.attn.qkv".into())),
-    ];
+    let wanted = vec![id_of(&app, &group("blocks.7.mlp.fc1")), id_of(&app, &Target::Layer("blocks.7.attn.qkv".into()))];
     assert_eq!(sent(press(&mut app, "A")), [Command::Approve { ids: wanted }]);
 
     let mut app = reviewing();
@@ -209,13 +206,15 @@ fn session_keys() {
     assert_eq!(press(&mut app, "q"), [Effect::Quit(Exit::Detached)]);
     let mut app = reviewing();
     go(&mut app, "blocks.4.mlp.fc1");
-    let bound = Constraint { target: group("blocks.4.mlp.fc1"), limit: Limit::MaxRatio { ratio: 0.25 }, reason: "deep".into() };
+    let bound =
+        Constraint { target: group("blocks.4.mlp.fc1"), limit: Limit::MaxRatio { ratio: 0.25 }, reason: "deep".into() };
     assert_eq!(sent(press(&mut app, ":max-ratio 25% deep<enter>")), [Command::Constrain { constraint: bound }]);
 }
 
 #[test]
 fn a_watcher_sends_nothing_but_the_wish_for_the_pen() {
     let mut app = reviewing();
+    go(&mut app, "blocks.7.mlp.fc1");
     app.host(HostMsg::Pen { holder: Some(9), holder_name: "other".into() });
     for keys in ["a", "]", "Y", "R", "u", ":budget macs=0.5<enter>", "A", "p", "x"] {
         assert_eq!(sent(press(&mut app, keys)), [], "{keys}");
@@ -258,7 +257,14 @@ fn the_report_holds_the_tables_and_copies_as_text() {
     let mut app = fixture::app(fixture::verdict().state, Settings::default(), (120, 40));
     press(&mut app, "5");
     let Some(Effect::Yank(report)) = press(&mut app, "y").pop() else { panic!("nothing copied") };
-    for wanted in ["# vit_b16", "## Rounds", "−0.32 [−0.61, −0.03]", "## Decisions", "early blocks carry the texture", "## Layers"] {
+    for wanted in [
+        "# vit_b16",
+        "## Rounds",
+        "−0.32 [−0.61, −0.03]",
+        "## Decisions",
+        "early blocks carry the texture",
+        "## Layers",
+    ] {
         assert!(report.contains(wanted), "{wanted}");
     }
     let Some(Effect::Write { path, text }) = press(&mut app, ":report out.md<enter>").pop() else { panic!() };

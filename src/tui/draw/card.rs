@@ -50,7 +50,7 @@ pub(super) fn draw(c: &mut Canvas<'_>, area: Rect, tab: bool) {
         Some(RowRef::Layer(_)) if shown.is_empty() => nothing(c, &mut lines, inner.width),
         Some(RowRef::Layer(_)) => {
             for (i, s) in shown.iter().enumerate() {
-                choice(c, s, focused && i == app.card, inner.width, &mut lines);
+                choice(c, s, focused && i == app.card, inner, &mut lines);
             }
         }
         None => lines.push(Line::from(span(" move to a layer to decide about it", pal.fg(Role::Dim)))),
@@ -111,31 +111,41 @@ fn block(c: &Canvas<'_>, b: usize, lines: &mut Vec<Line<'static>>) {
 }
 
 /// One line a target: the slider of a group, the chooser of a precision, or a block's fate.
-fn choice(c: &Canvas<'_>, s: &Shown, selected: bool, width: u16, lines: &mut Vec<Line<'static>>) {
+fn choice(c: &Canvas<'_>, s: &Shown, selected: bool, inner: Rect, lines: &mut Vec<Line<'static>>) {
     let (app, pal) = (c.app, c.pal);
     let mark = if selected { pal.glyph("❯", ">") } else { " " };
     let mut spans = vec![span(mark, pal.bold(Role::Focus))];
     let status = if s.drafting { pal.bold(Role::Edited) } else { pal.fg(pal.status_role(s.status)) };
     let glyph = if s.drafting { pal.glyph("✎", "e") } else { pal.status_glyph(s.status) };
     spans.push(span(format!("{glyph} "), status));
+    let mut second = None;
     match &s.target {
         Target::Group(id) => {
             let Some(g) = app.group(id) else { return };
             let kept = app.kept_of(&s.target);
             let arrow = pal.glyph("→", "->");
             spans.push(span(format!("{} ", unit(g)), pal.fg(Role::Dim)));
-            spans.push(span(format!("{} {arrow} {kept} ", g.size), pal.bold(Role::Fg)));
             let cut = 1.0 - kept as f64 / g.size.max(1) as f64;
-            spans.push(span(format!("{}  ", signed(-cut * 100.0, 1).replace('±', "")), pal.fg(Role::Fg)));
-            if let Some(last) = spans.last_mut() {
-                last.content = format!("{} %  ", last.content.trim_end()).into();
+            if kept == g.size {
+                spans.push(span(format!("{kept}, all kept"), pal.bold(Role::Fg)));
+            } else {
+                spans.push(span(format!("{} {arrow} {kept} ", g.size), pal.bold(Role::Fg)));
+                spans.push(span(format!("{} %", signed(-cut * 100.0, 1)), pal.fg(Role::Fg)));
             }
             let used: usize = spans.iter().map(|s| crate::config::text::width(&s.content)).sum();
-            let step = format!("  step {}", g.granule);
-            let room = (width as usize).saturating_sub(used + step.len() + 3).min(24);
-            if room >= 8 {
+            let step = format!(" step {}", g.granule);
+            let rest = step.len() + status_word(s.status).len().max(7) + 6;
+            let room = (inner.width as usize).saturating_sub(used + rest).min(24);
+            if room >= 10 {
+                spans.push(Span::raw("  "));
                 spans.extend(slider(c, cut, room, s.drafting));
                 spans.push(span(step, pal.fg(Role::Dim)));
+            } else if inner.height >= 13 {
+                let room = (inner.width as usize).saturating_sub(step.len() + 5).min(30);
+                let mut line = vec![Span::raw("   ")];
+                line.extend(slider(c, cut, room, s.drafting));
+                line.push(span(step, pal.fg(Role::Dim)));
+                second = Some(Line::from(line));
             }
         }
         Target::Layer(name) => {
@@ -172,6 +182,7 @@ fn choice(c: &Canvas<'_>, s: &Shown, selected: bool, width: u16, lines: &mut Vec
         spans.push(span(format!("  {} {text}", pal.glyph("⊘", "!")), pal.fg(Role::Warn)));
     }
     lines.push(Line::from(spans));
+    lines.extend(second);
 }
 
 fn slider(c: &Canvas<'_>, t: f64, columns: usize, drafting: bool) -> Vec<Span<'static>> {
@@ -193,8 +204,8 @@ fn forecast(c: &Canvas<'_>, block: bool, width: u16, all: bool, lines: &mut Vec<
     let (app, pal) = (c.app, c.pal);
     let own = app.expected_own;
     let base_ms = app.state.profile_of(0).map(|p| p.whole.p50);
-    let wide = width >= 52;
-    let (w1, w2) = if wide { (20, 18) } else { (13, 15) };
+    let wide = width >= 58;
+    let (w1, w2) = if wide { (22, 18) } else { (12, 16) };
     let dim = pal.fg(Role::Dim);
     if own.is_none() && app.expected.is_none() {
         let text = if base_ms.is_none() {
@@ -285,10 +296,7 @@ fn why(c: &Canvas<'_>, f: &Shown, width: u16, lines: &mut Vec<Line<'static>>) {
             app.settings.keymap.label(crate::config::Act::Cancel),
         );
         let a = app.settings.keymap.label(crate::config::Act::Approve);
-        lines.push(Line::from(span(
-            format!(" {k} keeps this edit, {d} drops it, {a} approves it"),
-            pal.fg(Role::Edited),
-        )));
+        lines.push(Line::from(span(format!(" {k} keeps the edit, {d} drops, {a} approves"), pal.fg(Role::Edited))));
     }
     let Some(d) = f.id.and_then(|id| app.state.decision(id)) else { return };
     if let Some(r) = d.veto_reason.as_deref().filter(|r| !r.is_empty()) {
@@ -298,7 +306,7 @@ fn why(c: &Canvas<'_>, f: &Shown, width: u16, lines: &mut Vec<Line<'static>>) {
     }
     let mut by = format!("by {}", clean(&d.author.to_string()));
     if let Some(from) = &d.edited_from {
-        by.push_str(&format!(", which proposed {}", super::layers::brief(from, pal.ascii)));
+        by = format!("edited {by}; first proposed {}", super::layers::brief(from, pal.ascii));
     }
     lines.push(Line::from(span(format!(" {}", fit(&by, room)), pal.fg(Role::Dim))));
     if !d.rationale.is_empty() {

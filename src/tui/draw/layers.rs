@@ -398,8 +398,13 @@ fn layer_plan(c: &Canvas<'_>, i: usize) -> Vec<Span<'static>> {
         parts.push(one(c, &s, follower));
     }
     if parts.is_empty() {
-        let can = l.weighty || l.group.is_some();
-        return if can { vec![span(pal.status_glyph(None), pal.fg(Role::Faint))] } else { Vec::new() };
+        return if l.weighty || (l.leads && l.group.is_some()) {
+            vec![span(pal.status_glyph(None), pal.fg(Role::Faint))]
+        } else if l.group.is_some() {
+            vec![span(pal.glyph("┊", ":"), pal.fg(Role::Faint))]
+        } else {
+            Vec::new()
+        };
     }
     // Two decisions on one row: the second without its blank.
     let mut out = Vec::new();
@@ -452,19 +457,21 @@ fn legend(c: &mut Canvas<'_>, area: Rect, layers: &Scale, t: &Table) {
         spans.push(span(format!("{glyph} "), pal.heat(x)));
     }
     let most = if layers.p50 > 0.0 { format!(" {} ms", num::ms(layers.p50)) } else { " not measured".to_owned() };
-    spans.push(span(format!("{most} {} {}", pal.glyph("·", "|"), app.palette.theme.heat_name), dim));
+    spans.push(span(most, dim));
+    if t.live_runs == 0 {
+        spans.push(span(format!(" {} {}", pal.glyph("·", "|"), app.palette.theme.heat_name), dim));
+    }
     if t.live_runs > 0 {
         spans.push(span(format!(" {} live {} runs", pal.glyph("·", "|"), t.live_runs), pal.fg(Role::Accent)));
     }
     if app.list.order_held {
-        let s = app.settings.keymap.label(crate::config::Act::Sort);
-        spans.push(span(format!(" {} order held ({s} sorts)", pal.glyph("·", "|")), pal.fg(Role::Warn)));
+        spans.push(span(format!(" {} order held", pal.glyph("·", "|")), pal.fg(Role::Warn)));
     }
     if t.stale {
         let round = t.of_round.unwrap_or(0);
         spans.push(span(format!(" {} measured on round {round}", pal.glyph("†", "'")), pal.fg(Role::Warn)));
     }
-    let at = Rect { width: area.width, ..area };
+    let at = Rect { width: area.width.saturating_sub(9), ..area };
     c.legend(at, spans);
     let n = app.list.shown.len();
     if n > 0 && area.width > 60 {

@@ -131,7 +131,7 @@ pub fn draw_on(app: &App, area: Rect, buf: &mut Buffer) -> Option<Position> {
     footer::keys(&mut c, l.footer);
     prompt::draw(&mut c, &l);
     let caret = c.caret;
-    neutralise(buf, area);
+    neutralise(buf, area, app.palette.ascii);
     caret
 }
 
@@ -145,13 +145,27 @@ pub fn text_lines(app: &App) -> usize {
     }
 }
 
-/// The last line of defence: no cell may steer the terminal.
-fn neutralise(buf: &mut Buffer, area: Rect) {
+/// The last line of defence: no cell may steer the terminal, and none may need what it cannot show.
+fn neutralise(buf: &mut Buffer, area: Rect, ascii: bool) {
     for y in area.top()..area.bottom() {
         for x in area.left()..area.right() {
-            if let Some(cell) = buf.cell_mut((x, y))
-                && cell.symbol().chars().any(char::is_control)
-            {
+            let Some(cell) = buf.cell_mut((x, y)) else { continue };
+            if ascii && !cell.symbol().is_ascii() {
+                let twin = match cell.symbol() {
+                    "−" | "–" | "—" => "-",
+                    "±" => "+",
+                    "…" => "~",
+                    "·" | "│" => "|",
+                    "≤" => "<",
+                    "≥" => ">",
+                    "→" => ">",
+                    "’" | "‘" => "'",
+                    "“" | "”" => "\"",
+                    _ => "?",
+                };
+                // A wide letter also owns the next cell, which is blank.
+                cell.set_symbol(twin);
+            } else if cell.symbol().chars().any(char::is_control) {
                 cell.set_symbol("\u{FFFD}");
             }
         }
