@@ -108,7 +108,10 @@ fn dispatch(cli: Cli) -> Result<Exit> {
         Cmd::Export { name, out, format, json } => sessions::export(&name, out.as_deref(), &format, json),
         Cmd::Demo { what: Demo::Train { .. } } => bail!("this build cannot train the demo models"),
         Cmd::Demo { what: Demo::Images { split, count, out } } => headless::demo::images(&split, count, &out),
-        Cmd::Screenshot { .. } => bail!("no pictures yet; hint: the screen's own yank keys copy any pane as text"),
+        Cmd::Screenshot { name, size, out, keys } => {
+            let settings = settings(flags(&screen, None, &Session::default()))?;
+            sessions::screenshot(&name, &size, &out, &keys, settings)
+        }
         Cmd::Host { dir } => {
             lifecycle::run_host(&Place::at(&dir))?;
             Ok(Exit::Done)

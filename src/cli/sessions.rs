@@ -194,6 +194,29 @@ pub fn log(name: &str, json: bool) -> anyhow::Result<Exit> {
     Ok(Exit::Done)
 }
 
+/// Draws a stored session's screen into an SVG file, as a terminal of that size would show it after `keys`.
+pub fn screenshot(name: &str, size: &str, out: &Path, keys: &str, mut settings: Settings) -> anyhow::Result<Exit> {
+    let place = named(name)?;
+    let size = size.split_once('x').and_then(|(w, h)| Some((w.parse::<u16>().ok()?, h.parse::<u16>().ok()?)));
+    let Some(size) = size.filter(|(w, h)| (1..=500).contains(w) && (1..=300).contains(h)) else {
+        bail!("the size is not WIDTHxHEIGHT; hint: for example 120x40");
+    };
+    let keys: Vec<crate::config::Key> = keys
+        .split_whitespace()
+        .map(|k| {
+            crate::config::Key::parse(k)
+                .with_context(|| format!("`{k}` is not a key; hint: such as j, enter or ctrl-l"))
+        })
+        .collect::<anyhow::Result<_>>()?;
+    settings.colors = crate::config::ColorLevel::True;
+    let mut state = State::default();
+    Journal::read(&place.dir)?.iter().for_each(|r| state.apply(r));
+    let picture = crate::tui::picture::session(state, settings, size, &keys);
+    std::fs::write(out, picture)
+        .with_context(|| format!("cannot write `{}`; hint: try another path", out.display()))?;
+    Ok(Exit::Done)
+}
+
 /// `2026-01-31 12:34:56Z` of milliseconds since the Unix epoch (civil-from-days, Howard Hinnant).
 fn clock(at_ms: i64) -> String {
     let seconds = at_ms.div_euclid(1000);

@@ -4,9 +4,9 @@
 
 use super::app::App;
 use super::update::Input;
-use crate::config::{Rgb, Role, Settings, from_256};
+use crate::config::{Key, Rgb, Role, Settings, from_256};
 use crate::session::{HostMsg, PROTOCOL, State};
-use crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
+use crossterm::event::{KeyEvent, KeyModifiers};
 use ratatui::buffer::Buffer;
 use ratatui::layout::Rect;
 use ratatui::style::{Color, Modifier};
@@ -15,13 +15,16 @@ use std::fmt::Write;
 const CELL_W: f64 = 8.4;
 const CELL_H: f64 = 18.0;
 
-/// The screen that a terminal of `size` cells would show of `state` after `keys` (plain characters), as SVG.
-pub fn session(state: State, settings: Settings, size: (u16, u16), keys: &str) -> String {
+/// The screen that a terminal of `size` cells would show of `state` after `keys`, as SVG.
+pub fn session(state: State, settings: Settings, size: (u16, u16), keys: &[Key]) -> String {
     let mut app = App::new(settings, size);
     app.host(HostMsg::Welcome { protocol: PROTOCOL, state: Box::new(state), you: 1, pen: Some(1) });
     app.settle();
-    for c in keys.chars() {
-        app.input(Input::Key(KeyEvent::new(KeyCode::Char(c), KeyModifiers::NONE)));
+    for k in keys {
+        let mut modifiers = KeyModifiers::NONE;
+        modifiers.set(KeyModifiers::CONTROL, k.ctrl);
+        modifiers.set(KeyModifiers::ALT, k.alt);
+        app.input(Input::Key(KeyEvent::new(k.code, modifiers)));
         app.settle();
     }
     screen(&mut app, size.0, size.1)

@@ -195,10 +195,10 @@ impl Loop {
     }
 
     fn repaint(&mut self, screen: &mut Screen) -> io::Result<()> {
-        screen.autoresize()?;
         let size = screen.size()?;
         self.app.size = (size.width, size.height);
-        screen.clear()?;
+        // Not `clear`: that asks the terminal where its cursor is and waits for the answer, which the event stream eats.
+        screen.resize(ratatui::layout::Rect::new(0, 0, size.width, size.height))?;
         self.paint(screen)
     }
 
