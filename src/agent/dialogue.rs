@@ -93,6 +93,8 @@ pub struct Dialogue {
     /// The planner's answer, once asked.
     planner: Option<Result<(Vec<Decision>, String), String>>,
     planner_spoke: bool,
+    /// Why the planner has to stand in, for the transcript.
+    because: String,
     outcome: Outcome,
 }
 
@@ -115,6 +117,7 @@ impl Dialogue {
             pruning: String::new(),
             planner: None,
             planner_spoke: false,
+            because: String::new(),
             outcome: Outcome::default(),
         }
     }
@@ -133,6 +136,7 @@ impl Dialogue {
                 self.next(&mut out);
             }
             (Step::Connecting, Input::NoEndpoint) => {
+                self.because = "no endpoint is set".into();
                 self.say(
                     "agents",
                     "no endpoint is set (OPENAI_BASE_URL, or :llm); the built-in planner answers",
@@ -141,6 +145,7 @@ impl Dialogue {
                 self.give_up(None, &mut out);
             }
             (Step::Connecting, Input::Failed { error, .. }) => {
+                self.because = error.to_string();
                 self.say("agents", &error.to_string(), &mut out);
                 self.give_up(None, &mut out);
             }
@@ -329,6 +334,7 @@ impl Dialogue {
         both.remarks.extend(second.remarks);
         both.errors = second.errors;
         if both.drafts.is_empty() && !both.errors.is_empty() {
+            self.because = format!("the proposal was still broken after one correction: {}", list(&both.errors));
             self.say(role.name(), &format!("still broken after one correction: {}", list(&both.errors)), out);
             return self.ask_planner(vec![role], out);
         }
@@ -382,6 +388,7 @@ impl Dialogue {
                 None => self.ask(role, out),
             };
         }
+        self.because = error.to_string();
         self.spoken(&turn, 0, seconds, true, out);
         self.say(role.name(), &error.to_string(), out);
         if !role.proposes() {
@@ -420,7 +427,8 @@ impl Dialogue {
             Some(Ok((decisions, explanation))) => {
                 // The transcript must tell whose proposal this is, also when the planner spoke before.
                 let explanation = if self.planner_spoke { String::new() } else { explanation };
-                let text = format!("I stand in for {}.\n{}", names(&roles), clean::text(&explanation));
+                let because = clean::line(&self.because, 400);
+                let text = format!("I stand in for {}: {because}\n{}", names(&roles), clean::text(&explanation));
                 self.planner_spoke = true;
                 out.push(Effect::Emit(AgentEvent::Said(Box::new(Utterance {
                     round: self.input.state.round,
