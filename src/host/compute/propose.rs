@@ -109,7 +109,11 @@ impl Compute {
             let decisions = plan_now(&of, blind, &mut |words| text.push_str(words))?;
             Ok((decisions, text))
         });
-        let input = AgentInput::new(what, state.clone(), stand_in);
+        let (prompts, complaints) = agent::Prompts::of_user();
+        for text in complaints {
+            job.say(Feed::Log { level: "warn".to_owned(), text });
+        }
+        let input = AgentInput { prompts, ..AgentInput::new(what, state.clone(), stand_in) };
         let endpoint = Endpoint::from_env(llm.base_url.as_deref(), llm.model.as_deref());
         let (tx, rx) = mpsc::channel::<AgentEvent>();
         let cancel = CancellationToken::new();
