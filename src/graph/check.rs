@@ -71,3 +71,58 @@ impl Graph {
         Ok(())
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::graph::{Builder, Conv, NodeId, ResidualAdd};
+
+    fn graph() -> Graph {
+        let mut b = Builder::default();
+        let x = b.input([3, 8, 8]);
+        let x = b.conv("stem", x, Conv::same(3, 4, 3, 1));
+        b.begin_block("block");
+        let y = b.conv("conv", x, Conv::same(4, 4, 3, 1));
+        let add = b.add("add", y, x);
+        b.end_block(vec![ResidualAdd { add, skip: x }]);
+        let x = b.node("pool", Op::GlobalAvgPool, &[add]);
+        let x = b.linear("head", x, 4, 2, true);
+        b.finish(x).unwrap()
+    }
+
+    #[test]
+    fn every_kind_of_damage_is_named() {
+        type Damage = fn(&mut Graph);
+        let cases: [(Damage, &str); 9] = [
+            (|g| g.nodes[3].name = "stem".into(), "two nodes are called `stem`"),
+            (|g| g.nodes[2].inputs = vec![NodeId(5)], "`conv` refers to node 5"),
+            (|g| g.nodes[3].inputs.truncate(1), "`add` (add) has 1 inputs, expected 2"),
+            (|g| g.output = NodeId(77), "output is node 77"),
+            (|g| g.nodes[5].params.truncate(1), "`head` (linear) has parameters"),
+            (|g| g.blocks[0].nodes.push(NodeId(99)), "`block` lists node 99"),
+            (|g| g.blocks.push(g.blocks[0].clone()), "`block` is listed twice"),
+            (|g| g.blocks[0].residual[0].add = NodeId(2), "names node 2 as its residual addition"),
+            (|g| g.blocks[0].residual[0].skip = NodeId(4), "skips to node 4"),
+        ];
+        for (damage, words) in cases {
+            let mut g = graph();
+            damage(&mut g);
+            let error = g.check().unwrap_err().to_string();
+            assert!(error.contains(words) && error.contains("hint: "), "{error}");
+        }
+    }
+
+    #[test]
+    fn removing_a_branch_leaves_it_unreachable_and_costless() {
+        let mut g = graph();
+        let r = g.blocks[0].residual[0].clone();
+        g.nodes[4].inputs = vec![r.skip];
+        g.check().unwrap();
+        let reachable = g.reachable();
+        assert_eq!((0..6).filter(|&i| !reachable[i]).collect::<Vec<_>>(), [2, 3]);
+        assert_eq!(crate::graph::macs(&g).unwrap()[2], Default::default());
+        assert_eq!(g.consumers()[1], [NodeId(4)]);
+        assert_eq!(g.block_of(NodeId(2)).map(|b| b.name.as_str()), Some("block"));
+        assert_eq!((g.by_name("head"), g.input_shape()), (Some(NodeId(5)), &[3, 8, 8][..]));
+    }
+}

@@ -198,3 +198,56 @@ fn attention(l: &mut NodeLinks, heads: usize, qk_dim: usize, v_dim: usize, fused
         l.links.push(Link { a: input(i, 1), b: output(1), units: heads, a_span, b_span: block(0, v_dim) });
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::graph::Activation;
+
+    /// What unit `u` of each link owns on both sides.
+    fn owned(l: &Link, u: usize) -> (Vec<usize>, Vec<usize>) {
+        (l.a_span.indices(u).collect(), l.b_span.indices(u).collect())
+    }
+
+    #[test]
+    fn a_head_takes_its_rows_of_q_k_and_v_along() {
+        let fused = Op::Attention { heads: 2, qk_dim: 2, v_dim: 3, fused: true, scale: 1.0 };
+        let l = node_links(&fused, &[&[5, 14]], &[5, 6]);
+        let second: Vec<_> = l.links.iter().map(|l| owned(l, 1)).collect();
+        let out = vec![3, 4, 5];
+        assert_eq!(second, [(vec![2, 3], out.clone()), (vec![6, 7], out.clone()), (vec![11, 12, 13], out.clone())]);
+        assert!(l.links.iter().all(|l| l.a == input(0, 1) && l.b == output(1) && l.units == 2));
+
+        let split = Op::Attention { heads: 2, qk_dim: 2, v_dim: 3, fused: false, scale: 1.0 };
+        let l = node_links(&split, &[&[5, 4], &[5, 4], &[5, 6]], &[5, 6]);
+        let second: Vec<_> = l.links.iter().map(|l| (l.a.site, owned(l, 1).0)).collect();
+        let sites = [Site::Input(0), Site::Input(1), Site::Input(2)];
+        assert_eq!(second, [(sites[0], vec![2, 3]), (sites[1], vec![2, 3]), (sites[2], vec![3, 4, 5])]);
+    }
+
+    #[test]
+    fn spans_repeat_over_blocks() {
+        let span = Span { offset: 1, width: 2, blocks: 3, stride: 10 };
+        assert_eq!(span.indices(1).collect::<Vec<_>>(), [3, 4, 13, 14, 23, 24]);
+    }
+
+    #[test]
+    fn norms_over_the_width_protect_it_and_option_a_shortcuts_free_both_sides() {
+        let l = node_links(&Op::LayerNorm { dim: 8, eps: 1e-5 }, &[&[5, 8]], &[5, 8]);
+        assert!(l.links.is_empty() && l.free.is_empty());
+        assert_eq!(l.protected.iter().map(|p| p.axis).collect::<Vec<_>>(), [input(0, 1), output(1)]);
+        let pad = Op::ChannelPad { stride: 2, in_ch: 4, map: vec![None, Some(0)] };
+        let l = node_links(&pad, &[&[4, 8, 8]], &[2, 4, 4]);
+        assert!(l.links.is_empty() && l.protected.is_empty());
+        assert_eq!(l.free, [input(0, 0), output(0)]);
+    }
+
+    #[test]
+    fn channels_come_first_in_images_and_last_in_tokens() {
+        let relu = Op::Activation { act: Activation::Relu };
+        for (shape, axis) in [(&[4, 8, 8][..], 0), (&[65, 8], 1), (&[8], 0)] {
+            let l = node_links(&relu, &[shape], shape);
+            assert_eq!((l.links[0].a, l.links[0].b, l.links[0].units), (input(0, axis), output(axis), shape[axis]));
+        }
+    }
+}

@@ -5,8 +5,9 @@
 
 use super::{Graph, GraphError, Node, Op, describe};
 
-/// Largest number of elements one node's output may have (a guard against damaged files: 2^40).
-const MAX_ELEMENTS: usize = 1 << 40;
+/// Largest number of elements one node's output may have for one image: 1 GiB of `f32`, far beyond any network here. A
+/// damaged file must fail here and not in an allocator.
+const MAX_ELEMENTS: usize = 1 << 28;
 
 /// Output shape per node, without the batch axis; empty for unreachable nodes.
 pub fn shapes(graph: &Graph) -> Result<Vec<Vec<usize>>, GraphError> {
@@ -202,6 +203,74 @@ fn infer(op: &Op, ins: &[&[usize]]) -> Result<Vec<usize>, String> {
         Op::MeanTokens { skip } => {
             let [t, d] = tokens(ins)?;
             if *skip < t { Ok(vec![d]) } else { Err(format!("nothing is left after skipping {skip} tokens")) }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::graph::Activation;
+
+    fn shape(op: Op, ins: &[&[usize]]) -> Result<Vec<usize>, String> {
+        let node = Node { name: "n".into(), op, inputs: Vec::new(), params: Vec::new() };
+        node_shape(&node, ins).map_err(|e| e.to_string())
+    }
+
+    fn conv(stride: usize, padding: usize, groups: usize) -> Op {
+        Op::Conv2d {
+            in_ch: 4,
+            out_ch: 6,
+            kernel: [3; 2],
+            stride: [stride; 2],
+            padding: [padding; 2],
+            groups,
+            bias: true,
+        }
+    }
+
+    #[test]
+    fn shapes_follow_pytorch() {
+        let pool = Op::MaxPool2d { kernel: [3; 2], stride: [2; 2], padding: [1; 2] };
+        let pad = Op::ChannelPad { stride: 2, in_ch: 4, map: vec![None, Some(0), Some(3)] };
+        let fused = Op::Attention { heads: 2, qk_dim: 3, v_dim: 5, fused: true, scale: 1.0 };
+        let split = Op::Attention { heads: 2, qk_dim: 3, v_dim: 5, fused: false, scale: 1.0 };
+        for (op, ins, want) in [
+            (conv(1, 1, 1), &[&[4, 9, 8][..]][..], &[6, 9, 8][..]),
+            (conv(2, 1, 1), &[&[4, 9, 8]], &[6, 5, 4]),
+            (conv(1, 0, 2), &[&[4, 9, 8]], &[6, 7, 6]),
+            (pool, &[&[4, 112, 112]], &[4, 56, 56]),
+            (pad, &[&[4, 9, 8]], &[3, 5, 4]),
+            (Op::Linear { in_features: 8, out_features: 3, bias: false }, &[&[5, 8]], &[5, 3]),
+            (Op::ToTokens, &[&[4, 3, 2]], &[6, 4]),
+            (fused, &[&[7, 22]], &[7, 10]),
+            (split, &[&[7, 6], &[7, 6], &[7, 10]], &[7, 10]),
+            (Op::MeanTokens { skip: 1 }, &[&[7, 10]], &[10]),
+            (Op::Activation { act: Activation::Relu }, &[&[7]], &[7]),
+        ] {
+            assert_eq!(shape(op.clone(), ins).as_deref(), Ok(want), "{op:?}");
+        }
+    }
+
+    #[test]
+    fn what_does_not_fit_is_refused_with_the_node() {
+        for (op, ins, words) in [
+            (conv(1, 1, 1), &[&[5, 9, 8][..]][..], "channel count is 5, expected 4"),
+            (conv(1, 1, 3), &[&[4, 9, 8]], "3 groups do not divide"),
+            (conv(1, 0, 1), &[&[4, 2, 8]], "larger than the image"),
+            (conv(0, 0, 1), &[&[4, 9, 8]], "at least 1"),
+            (conv(1, usize::MAX / 2, 1), &[&[4, 9, 8]], "padding is too large"),
+            (conv(1, 1 << 30, 1), &[&[4, 9, 8]], "too large"),
+            (Op::Add, &[&[4, 2], &[4, 3]], "one shape"),
+            (Op::Add, &[&[4, 2]], "1 inputs, expected 2"),
+            (Op::SelectToken { index: 4 }, &[&[4, 2]], "no token 4"),
+            (Op::MeanTokens { skip: 4 }, &[&[4, 2]], "nothing is left"),
+            (Op::ChannelPad { stride: 1, in_ch: 2, map: vec![Some(2)] }, &[&[2, 4, 4]], "channel 2 of 2"),
+            (Op::ChannelPad { stride: 1, in_ch: 2, map: vec![] }, &[&[2, 4, 4]], "would be empty"),
+            (Op::GlobalAvgPool, &[&[2, 4]], "[channels, height, width]"),
+        ] {
+            let error = shape(op, ins).expect_err("must be refused");
+            assert!(error.contains(words) && error.contains("`n`") && error.contains("hint: "), "{error}");
         }
     }
 }

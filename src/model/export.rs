@@ -14,6 +14,7 @@ use std::fs::File;
 use std::io::{BufWriter, Write};
 use std::path::Path;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Our key in the safetensors metadata.
 pub(super) const KEY: &str = "paring";
@@ -170,7 +171,9 @@ impl<W: Write> Write for Hashing<W> {
 fn write_atomically(path: &Path, body: impl FnOnce(&mut dyn Write) -> std::io::Result<()>) -> std::io::Result<String> {
     let dir = path.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
     let name = path.file_name().ok_or_else(|| std::io::Error::other("the path names no file"))?;
-    let temporary = dir.join(format!(".{}.{}.tmp", name.to_string_lossy(), std::process::id()));
+    static WRITES: AtomicU64 = AtomicU64::new(0);
+    let unique = format!("{}-{}", std::process::id(), WRITES.fetch_add(1, Ordering::Relaxed));
+    let temporary = dir.join(format!(".{}.{unique}.tmp", name.to_string_lossy()));
     let run = || {
         let mut out = Hashing { inner: BufWriter::new(File::create(&temporary)?), hash: blake3::Hasher::new() };
         body(&mut out)?;
