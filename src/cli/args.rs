@@ -124,6 +124,9 @@ pub struct On {
     /// Side of the square input image, where the checkpoint leaves it open.
     #[arg(long, value_name = "PIXELS")]
     pub image_size: Option<usize>,
+    /// Attention heads, where neither weights nor config.json tell.
+    #[arg(long, value_name = "N")]
+    pub heads: Option<usize>,
 }
 
 #[derive(Debug, Clone, Args)]

@@ -162,6 +162,7 @@ fn spec_on(model: &str, on: &On, settings: &Settings) -> Result<OpenSpec> {
         model: model.to_owned(),
         arch,
         image: on.image_size,
+        heads: on.heads,
         mean: on.mean.as_deref().map(headless::setup::triple).transpose()?,
         std: on.std.as_deref().map(headless::setup::triple).transpose()?,
         budget: settings.budget,

@@ -11,7 +11,7 @@ use anyhow::{Result, bail};
 /// Opens `spec`: `demo:vit`, `demo:cnn`, or a path; then lets flags correct the preprocessing.
 pub fn model(spec: &str, on: &On) -> Result<Model> {
     let arch = on.arch.as_deref().map(str::parse::<Family>).transpose().map_err(anyhow::Error::msg)?;
-    let options = LoadOptions { arch, image: on.image_size, ..LoadOptions::default() };
+    let options = LoadOptions { arch, image: on.image_size, heads: on.heads };
     let mean = on.mean.as_deref().map(triple).transpose()?;
     let std = on.std.as_deref().map(triple).transpose()?;
     load_model(spec, &options, mean, std).map_err(anyhow::Error::msg)

@@ -14,6 +14,9 @@ pub struct OpenSpec {
     pub arch: Option<Family>,
     /// Image side, for families whose weights do not tell.
     pub image: Option<usize>,
+    /// Attention heads, for families whose weights do not tell.
+    #[serde(default)]
+    pub heads: Option<usize>,
     /// Per-channel mean and standard deviation, instead of the family's or the checkpoint's own.
     pub mean: Option<[f32; 3]>,
     pub std: Option<[f32; 3]>,
@@ -47,6 +50,7 @@ impl OpenSpec {
             model: format!("demo:{model}"),
             arch: None,
             image: None,
+            heads: None,
             mean: None,
             std: None,
             data: "synthetic:eval".to_owned(),

@@ -117,7 +117,7 @@ impl Reader<'_> {
         let image = match (self.options.image, self.beside.image()?) {
             (Some(image), _) | (None, Some(image)) => image,
             (None, None) => {
-                notes.push("image size assumed to be 224 (weights do not tell; `--image` overrides)".into());
+                notes.push("image size assumed to be 224 (weights do not tell; `--image-size` overrides)".into());
                 224
             }
         };

@@ -134,7 +134,7 @@ pub fn open(place: &Place, spec: Option<OpenSpec>, card: Option<&SessionCard>) -
     if spec.threads > 0 {
         exec::set_threads(spec.threads);
     }
-    let options = LoadOptions { arch: spec.arch, image: spec.image, ..LoadOptions::default() };
+    let options = LoadOptions { arch: spec.arch, image: spec.image, heads: spec.heads };
     let model = load_model(&spec.model, &options, spec.mean, spec.std)?;
     if let Some(card) = card
         && card.model.hash != model.info.hash
