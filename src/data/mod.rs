@@ -12,6 +12,7 @@ mod folder;
 mod overlap;
 mod prepare;
 pub mod synthetic;
+pub mod train;
 
 #[cfg(test)]
 mod tests;

@@ -1,0 +1,335 @@
+//! Supervised training of a small network on the synthetic set: how the bundled demo models are made.
+//!
+//! Not for users' models, and not fine-tuning after compression (`recover`). Every step draws fresh images, so there are
+//! no epochs, no augmentation and no over-fitting. Invariant: a function of (spec, recipe, seed) for a given number of
+//! threads; weights are initialised, images drawn and steps taken in one fixed order.
+
+use super::{DataError, prepare, synthetic};
+use crate::exec::reference::{self, Capture, Mode, TensorMap};
+use crate::exec::{Cancel, Cancelled, ExecError};
+use crate::graph::{Graph, GraphError, Op, ParamRole, param_shapes};
+use crate::model::{FamilySpec, Param, ParamStore, Preprocess};
+use candle_core::{D, Device, Tensor, Var};
+use rand_chacha::ChaCha8Rng;
+use rand_chacha::rand_core::{RngCore, SeedableRng};
+use rayon::prelude::*;
+use std::collections::HashMap;
+
+/// Why training stopped.
+#[derive(Debug, thiserror::Error)]
+pub enum TrainError {
+    #[error("the network does not fit together: {0}")]
+    Graph(#[from] GraphError),
+    #[error(transparent)]
+    Exec(#[from] ExecError),
+    #[error(transparent)]
+    Data(#[from] DataError),
+    #[error("tensor operation failed: {0}; hint: use a smaller batch")]
+    Tensor(#[from] candle_core::Error),
+    #[error("the loss of step {step} is not finite; hint: lower the learning rate")]
+    Diverged { step: usize },
+    #[error(transparent)]
+    Cancelled(#[from] Cancelled),
+}
+
+/// How to train.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Recipe {
+    pub steps: usize,
+    /// Images per step.
+    pub batch: usize,
+    /// Peak learning rate, reached after `warmup` steps, then falling to zero as a half cosine.
+    pub rate: f64,
+    pub warmup: usize,
+    /// Decoupled weight decay (Loshchilov and Hutter 2019), on conv and linear weights only.
+    pub decay: f64,
+    /// Share of the target spread evenly over all classes.
+    pub smoothing: f64,
+}
+
+/// Where training stands.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Progress {
+    pub step: usize,
+    pub steps: usize,
+    /// Of this step's batch, before its update.
+    pub loss: f64,
+    pub top1: f64,
+}
+
+/// Images for the final batch-norm statistics.
+const STATISTICS_BATCHES: usize = 16;
+/// Adam's moments and floor (Kingma and Ba 2015).
+const BETA: (f64, f64) = (0.9, 0.999);
+const FLOOR: f64 = 1e-8;
+
+/// Trains `spec` from random weights on the synthetic set's training images, on the CPU.
+///
+/// # Errors
+/// A spec that does not build, a diverging loss, cancellation (checked before each step).
+pub fn train(
+    spec: &FamilySpec,
+    prep: &Preprocess,
+    recipe: &Recipe,
+    seed: u64,
+    cancel: &Cancel,
+    progress: &mut dyn FnMut(Progress),
+) -> Result<ParamStore, TrainError> {
+    let graph = spec.build()?;
+    let mut net = Net::new(&graph, seed)?;
+    let mut next = 0u64;
+    let mut batch = |size: usize| {
+        let at = next;
+        next += size as u64;
+        draw(at, size, prep)
+    };
+    for step in 0..recipe.steps {
+        cancel.check()?;
+        let (x, labels) = batch(recipe.batch)?;
+        let logits = reference::forward(&graph, &net.tensors, &x, Mode::Batch, &mut Capture::none())?;
+        let target = Tensor::new(labels.as_slice(), &Device::Cpu)?;
+        let log_p = log_softmax(&logits)?;
+        let nll = log_p.gather(&target.unsqueeze(1)?, 1)?.mean_all()?.neg()?;
+        let loss = ((nll * (1.0 - recipe.smoothing))? - (log_p.mean_all()? * recipe.smoothing)?)?;
+        let top1 = logits.argmax(D::Minus1)?.eq(&target)?.to_dtype(candle_core::DType::F32)?.mean_all()?;
+        let grads = loss.backward()?;
+        let loss = f64::from(loss.to_scalar::<f32>()?);
+        if !loss.is_finite() {
+            return Err(TrainError::Diverged { step });
+        }
+        net.update(&grads, step, recipe)?;
+        progress(Progress { step: step + 1, steps: recipe.steps, loss, top1: f64::from(top1.to_scalar::<f32>()?) });
+    }
+    net.settle_statistics(&graph, &mut || batch(recipe.batch), cancel)?;
+    net.into_store(&graph)
+}
+
+fn log_softmax(x: &Tensor) -> candle_core::Result<Tensor> {
+    let shifted = x.broadcast_sub(&x.detach().max_keepdim(D::Minus1)?)?;
+    let norm = shifted.exp()?.sum_keepdim(D::Minus1)?.log()?;
+    shifted.broadcast_sub(&norm)
+}
+
+/// Training images `at..at + size`.
+fn draw(at: u64, size: usize, prep: &Preprocess) -> Result<(Tensor, Vec<u32>), DataError> {
+    let ready = prepare::Ready::new(prep)?;
+    let pixels = super::cifar::PIXELS;
+    let [h, w] = prep.size;
+    let mut x = vec![0f32; size * 3 * h * w];
+    let labels = x
+        .par_chunks_mut(3 * h * w)
+        .enumerate()
+        .map(|(i, out)| {
+            let mut bytes = vec![0u8; pixels];
+            let class = synthetic::draw(synthetic::Split::Train, at + i as u64, &mut bytes);
+            ready.planes(&bytes, super::cifar::SIDE, out)?;
+            Ok(u32::from(class))
+        })
+        .collect::<Result<Vec<u32>, DataError>>()?;
+    Ok((Tensor::from_vec(x, (size, 3, h, w), &Device::Cpu)?, labels))
+}
+
+/// A trained tensor with its optimiser state.
+struct Slot {
+    name: String,
+    var: Var,
+    value: Vec<f32>,
+    moments: Vec<(f32, f32)>,
+    decays: bool,
+}
+
+struct Net {
+    /// What `reference::forward` reads: the variables, and batch norms' statistics.
+    tensors: TensorMap,
+    slots: Vec<Slot>,
+}
+
+impl Net {
+    fn new(graph: &Graph, seed: u64) -> Result<Net, TrainError> {
+        let mut normal = Normal { rng: ChaCha8Rng::seed_from_u64(seed) };
+        let (mut tensors, mut slots) = (TensorMap::new(), Vec::new());
+        for node in &graph.nodes {
+            for (p, (role, shape)) in node.params.iter().zip(param_shapes(&node.op)) {
+                let count: usize = shape.iter().product();
+                let weight = role == ParamRole::Weight && shape.len() > 1;
+                let value: Vec<f32> = match (role, &node.op) {
+                    // He et al. 2015: ReLU networks keep their scale.
+                    (ParamRole::Weight, Op::Conv2d { .. }) => {
+                        let fan_in: usize = shape.iter().skip(1).product();
+                        normal.take(count, (2.0 / fan_in.max(1) as f64).sqrt())
+                    }
+                    (ParamRole::Weight, Op::Linear { in_features, out_features, .. }) => {
+                        normal.take(count, (2.0 / (in_features + out_features).max(1) as f64).sqrt())
+                    }
+                    (ParamRole::Embedding, _) => normal.take(count, 0.02),
+                    (ParamRole::Weight | ParamRole::Var, _) => vec![1.0; count],
+                    (ParamRole::Bias | ParamRole::Mean, _) => vec![0.0; count],
+                };
+                let tensor = Tensor::from_slice(&value, shape.as_slice(), &Device::Cpu)?;
+                if matches!(role, ParamRole::Mean | ParamRole::Var) {
+                    tensors.insert(p.name.clone(), tensor);
+                    continue;
+                }
+                let var = Var::from_tensor(&tensor)?;
+                tensors.insert(p.name.clone(), var.as_tensor().clone());
+                let moments = vec![(0.0, 0.0); count];
+                slots.push(Slot { name: p.name.clone(), var, value, moments, decays: weight });
+            }
+        }
+        Ok(Net { tensors, slots })
+    }
+
+    /// One step of AdamW at the schedule's rate.
+    fn update(&mut self, grads: &candle_core::backprop::GradStore, step: usize, r: &Recipe) -> Result<(), TrainError> {
+        let rate = r.rate * schedule(step, r);
+        let t = step as i32 + 1;
+        let (b1, b2) = BETA;
+        let (c1, c2) = (1.0 - b1.powi(t), 1.0 - b2.powi(t));
+        for slot in &mut self.slots {
+            let Some(grad) = grads.get(slot.var.as_tensor()) else { continue };
+            let grad = grad.flatten_all()?.to_vec1::<f32>()?;
+            let shrink = if slot.decays { 1.0 - rate * r.decay } else { 1.0 };
+            for ((w, (m, v)), g) in slot.value.iter_mut().zip(&mut slot.moments).zip(grad) {
+                let g = f64::from(g);
+                *m = (b1 * f64::from(*m) + (1.0 - b1) * g) as f32;
+                *v = (b2 * f64::from(*v) + (1.0 - b2) * g * g) as f32;
+                let step = rate * (f64::from(*m) / c1) / ((f64::from(*v) / c2).sqrt() + FLOOR);
+                *w = (f64::from(*w) * shrink - step) as f32;
+            }
+            slot.var.set(&Tensor::from_slice(&slot.value, slot.var.dims(), &Device::Cpu)?)?;
+            self.tensors.insert(slot.name.clone(), slot.var.as_tensor().clone());
+        }
+        Ok(())
+    }
+
+    /// Sets every batch norm's running statistics to their mean over some batches of the finished network.
+    fn settle_statistics(
+        &mut self,
+        graph: &Graph,
+        batch: &mut dyn FnMut() -> Result<(Tensor, Vec<u32>), DataError>,
+        cancel: &Cancel,
+    ) -> Result<(), TrainError> {
+        if !graph.nodes.iter().any(|n| matches!(n.op, Op::BatchNorm2d { .. })) {
+            return Ok(());
+        }
+        // Without gradients: the variables' values alone.
+        let fixed: TensorMap = self.tensors.iter().map(|(k, v)| (k.clone(), v.detach())).collect();
+        let mut sums: HashMap<(String, ParamRole), Tensor> = HashMap::new();
+        for _ in 0..STATISTICS_BATCHES {
+            cancel.check()?;
+            let mut capture = Capture::none();
+            reference::forward(graph, &fixed, &batch()?.0, Mode::Batch, &mut capture)?;
+            for (node, s) in capture.stats {
+                for (role, value) in [(ParamRole::Mean, s.mean), (ParamRole::Var, s.var)] {
+                    let share = (value / STATISTICS_BATCHES as f64)?;
+                    let sum = match sums.remove(&(node.clone(), role)) {
+                        Some(sum) => (sum + share)?,
+                        None => share,
+                    };
+                    sums.insert((node.clone(), role), sum);
+                }
+            }
+        }
+        for node in &graph.nodes {
+            for p in &node.params {
+                if let Some(value) = sums.remove(&(node.name.clone(), p.role)) {
+                    self.tensors.insert(p.name.clone(), value);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn into_store(self, graph: &Graph) -> Result<ParamStore, TrainError> {
+        let mut store = ParamStore::default();
+        for p in graph.nodes.iter().flat_map(|n| &n.params) {
+            let Some(t) = self.tensors.get(&p.name) else { continue };
+            let values = t.flatten_all()?.to_vec1::<f32>()?;
+            if let Some(param) = Param::owned(t.dims().to_vec(), values) {
+                store.insert(p.name.clone(), param);
+            }
+        }
+        Ok(store)
+    }
+}
+
+/// Share of the peak rate at `step`: linear warm-up, then half a cosine to zero (Loshchilov and Hutter 2017).
+fn schedule(step: usize, r: &Recipe) -> f64 {
+    if step < r.warmup {
+        return (step + 1) as f64 / r.warmup as f64;
+    }
+    let t = (step - r.warmup) as f64 / r.steps.saturating_sub(r.warmup).max(1) as f64;
+    0.5 * (1.0 + (std::f64::consts::PI * t).cos())
+}
+
+/// Normal numbers, cut at two standard deviations (as `trunc_normal_` does for ViTs).
+struct Normal {
+    rng: ChaCha8Rng,
+}
+
+impl Normal {
+    fn take(&mut self, count: usize, std: f64) -> Vec<f32> {
+        (0..count).map(|_| (self.one() * std) as f32).collect()
+    }
+
+    fn one(&mut self) -> f64 {
+        loop {
+            // Twelve uniforms less six: mean 0, variance 1, near enough to normal for an initial weight, and exact.
+            let sum: f64 = (0..12).map(|_| f64::from(self.rng.next_u32()) / 4_294_967_296.0).sum();
+            if (sum - 6.0).abs() <= 2.0 {
+                return sum - 6.0;
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::model::families::CifarResnetSpec;
+
+    fn recipe(steps: usize) -> Recipe {
+        Recipe { steps, batch: 20, rate: 3e-3, warmup: 2, decay: 1e-2, smoothing: 0.05 }
+    }
+
+    #[test]
+    fn schedule_rises_then_falls_to_zero() {
+        let r = Recipe { warmup: 4, ..recipe(104) };
+        let at = |s| schedule(s, &r);
+        assert_eq!((at(0), at(3), at(4)), (0.25, 1.0, 1.0));
+        assert!((at(54) - 0.5).abs() < 1e-12 && at(103) < 1e-3);
+        assert!((4..103).all(|s| at(s + 1) < at(s)));
+    }
+
+    #[test]
+    fn a_few_steps_lower_the_loss_and_repeat_exactly() {
+        let spec = FamilySpec::CifarResnet(CifarResnetSpec { blocks: 1, widths: [4, 8, 8], classes: 10, image: 32 });
+        let prep = super::super::demo::preprocess();
+        let run = |seed| {
+            let mut losses = Vec::new();
+            let store = train(&spec, &prep, &recipe(12), seed, &Cancel::default(), &mut |p| losses.push(p.loss)).unwrap();
+            (store, losses)
+        };
+        let (store, losses) = run(1);
+        assert_eq!(losses.len(), 12);
+        assert!(losses[9..].iter().sum::<f64>() < losses[..3].iter().sum::<f64>(), "{losses:?}");
+        assert_eq!(store.hash(), run(1).0.hash());
+        assert_ne!(store.hash(), run(2).0.hash());
+        // Running statistics were measured.
+        let var = store.get("bn1.running_var").unwrap();
+        assert!(var.values().iter().all(|v| *v > 0.0 && *v != 1.0));
+    }
+
+    #[test]
+    fn cancelling_stops_it() {
+        let spec = FamilySpec::CifarResnet(CifarResnetSpec { blocks: 1, widths: [4, 4, 4], classes: 10, image: 32 });
+        let cancel = Cancel::default();
+        let stop = cancel.clone();
+        let mut seen = 0;
+        let run = train(&spec, &super::super::demo::preprocess(), &recipe(50), 1, &cancel, &mut |_| {
+            seen += 1;
+            stop.cancel();
+        });
+        assert!(matches!(run, Err(TrainError::Cancelled(_))) && seen == 1);
+    }
+}
