@@ -31,10 +31,10 @@ impl Kind {
         let classes = synthetic::CLASSES.len();
         match self {
             Kind::Vit => FamilySpec::TimmVit(TimmVitSpec {
-                dims: VitDims { image: 32, patch: 4, dim: 64, depth: 4, heads: 4, mlp: 192, classes },
+                dims: VitDims { image: 32, patch: 4, dim: 64, depth: 4, heads: 4, mlp: 128, classes },
                 qkv_bias: true,
-                class_token: true,
-                mean_pool: false,
+                class_token: false,
+                mean_pool: true,
             }),
             Kind::Cnn => {
                 FamilySpec::CifarResnet(CifarResnetSpec { blocks: 2, widths: [16, 32, 64], classes, image: 32 })
@@ -70,7 +70,21 @@ pub fn preprocess() -> Preprocess {
 /// # Errors
 /// Cancellation, or a loss that is no number.
 pub fn train(kind: Kind, seed: u64, cancel: &Cancel, progress: &mut dyn FnMut(Progress)) -> Result<Model, TrainError> {
-    let params = run(&kind.spec(), &preprocess(), &kind.recipe(), seed, cancel, progress)?;
+    train_with(kind, &kind.recipe(), seed, cancel, progress)
+}
+
+/// [`train`] by another recipe.
+///
+/// # Errors
+/// As [`train`].
+pub fn train_with(
+    kind: Kind,
+    recipe: &Recipe,
+    seed: u64,
+    cancel: &Cancel,
+    progress: &mut dyn FnMut(Progress),
+) -> Result<Model, TrainError> {
+    let params = run(&kind.spec(), &preprocess(), recipe, seed, cancel, progress)?;
     Ok(assemble(kind, params)?)
 }
 

@@ -140,8 +140,15 @@ impl Dice {
         }
     }
 
-    fn colour(&mut self) -> [f32; 3] {
-        [self.range(20.0, 235.0), self.range(20.0, 235.0), self.range(20.0, 235.0)]
+    fn colour(&mut self, low: f32, high: f32) -> [f32; 3] {
+        [self.range(low, high), self.range(low, high), self.range(low, high)]
+    }
+
+    /// A unit vector near the first axis: slope between plus and minus `tilt`.
+    fn upright(&mut self, tilt: f32) -> [f32; 2] {
+        let t = self.range(-tilt, tilt);
+        let norm = (1.0 + t * t).sqrt();
+        [1.0 / norm, t / norm]
     }
 }
 
@@ -193,34 +200,34 @@ struct Scene {
 
 /// Nodes per side of the background's smooth noise.
 const GRID: usize = 6;
+/// Least difference in luminance between a fill and the middle of its ground.
+const CONTRAST: f32 = 40.0;
 
 impl Scene {
     fn new(class: u8, mut dice: Dice) -> Scene {
-        let ground = dice.colour();
-        let ground2 = mix(ground, dice.colour(), 0.35);
+        let ground = dice.colour(20.0, 140.0);
+        let ground2 = mix(ground, dice.colour(20.0, 140.0), 0.4);
         let middle = luminance(mix(ground, ground2, 0.5));
-        // A fill that stands out from its ground by at least a little; after some tries black or white does.
-        let mut body = dice.colour();
+        // A fill that is brighter than its ground by at least a little; after some tries pale grey is.
+        let mut body = dice.colour(60.0, 240.0);
         for _ in 0..16 {
-            if (luminance(body) - middle).abs() >= 42.0 {
+            if luminance(body) - middle >= CONTRAST {
                 break;
             }
-            body = dice.colour();
+            body = dice.colour(60.0, 240.0);
         }
-        if (luminance(body) - middle).abs() < 42.0 {
-            body = if middle < 128.0 { [225.0; 3] } else { [30.0; 3] };
+        if luminance(body) - middle < CONTRAST {
+            body = [225.0; 3];
         }
-        // Stripes: the second tone lies between fill and ground or beyond the fill.
-        let step = dice.range(30.0, 60.0);
-        let sign = if luminance(body) > 128.0 { -1.0 } else { 1.0 };
-        let other = body.map(|v| v + sign * step);
+        // Stripes fall back towards the ground, never all the way.
+        let other = mix(body, ground, dice.range(0.5, 0.8));
         let clutter = (0..2 + dice.0.next_u32() % 4)
             .map(|_| Bar {
                 centre: [dice.range(0.0, 32.0), dice.range(0.0, 32.0)],
                 along: dice.direction(),
                 half_length: dice.range(0.8, 3.2),
                 half_width: dice.range(0.6, 1.3),
-                colour: dice.colour(),
+                colour: dice.colour(20.0, 235.0),
             })
             .collect();
         let occluder = dice.chance(0.4).then(|| Bar {
@@ -228,7 +235,7 @@ impl Scene {
             along: dice.direction(),
             half_length: 64.0,
             half_width: dice.range(0.7, 1.6),
-            colour: dice.colour(),
+            colour: dice.colour(20.0, 235.0),
         });
         let mut grid = [[0f32; GRID]; GRID];
         let swing = dice.range(4.0, 22.0);
@@ -237,9 +244,9 @@ impl Scene {
         }
         Scene {
             class,
-            centre: [dice.range(11.0, 21.0), dice.range(11.0, 21.0)],
-            axis: dice.direction(),
-            radius: dice.range(6.0, 10.5),
+            centre: [dice.range(12.5, 19.5), dice.range(12.5, 19.5)],
+            axis: dice.upright(0.5),
+            radius: dice.range(7.0, 11.0),
             aspect: dice.range(0.85, 1.18),
             fill: [body, other],
             stripe: dice.direction(),
@@ -250,7 +257,7 @@ impl Scene {
             grid,
             clutter,
             occluder,
-            noise: dice.range(6.0, 20.0),
+            noise: dice.range(6.0, 18.0),
             dice,
         }
     }

@@ -9,7 +9,7 @@ use crate::exec::reference::{self, Capture, Mode, TensorMap};
 use crate::exec::{Cancel, Cancelled, ExecError};
 use crate::graph::{Graph, GraphError, Op, ParamRole, param_shapes};
 use crate::model::{FamilySpec, Param, ParamStore, Preprocess};
-use candle_core::{D, Device, Tensor, Var};
+use candle_core::{D, DType, Device, Tensor, Var};
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::{RngCore, SeedableRng};
 use rayon::prelude::*;
@@ -57,7 +57,10 @@ pub struct Progress {
     pub top1: f64,
 }
 
-/// Images for the final batch-norm statistics.
+/// Parts of a batch that run in parallel, each with its own batch-norm statistics; fixed, so that the number of threads
+/// changes nothing.
+const SHARDS: usize = 2;
+/// Batches for the final batch-norm statistics.
 const STATISTICS_BATCHES: usize = 16;
 /// Adam's moments and floor (Kingma and Ba 2015).
 const BETA: (f64, f64) = (0.9, 0.999);
@@ -86,19 +89,24 @@ pub fn train(
     for step in 0..recipe.steps {
         cancel.check()?;
         let (x, labels) = batch(recipe.batch)?;
-        let logits = reference::forward(&graph, &net.tensors, &x, Mode::Batch, &mut Capture::none())?;
-        let target = Tensor::new(labels.as_slice(), &Device::Cpu)?;
-        let log_p = log_softmax(&logits)?;
-        let nll = log_p.gather(&target.unsqueeze(1)?, 1)?.mean_all()?.neg()?;
-        let loss = ((nll * (1.0 - recipe.smoothing))? - (log_p.mean_all()? * recipe.smoothing)?)?;
-        let top1 = logits.argmax(D::Minus1)?.eq(&target)?.to_dtype(candle_core::DType::F32)?.mean_all()?;
-        let grads = loss.backward()?;
-        let loss = f64::from(loss.to_scalar::<f32>()?);
+        let share = recipe.batch.div_ceil(SHARDS);
+        // Shards are summed in their order, whichever thread ran them.
+        let parts = (0..recipe.batch.div_ceil(share.max(1)))
+            .into_par_iter()
+            .map(|i| {
+                let (from, to) = (i * share, ((i + 1) * share).min(recipe.batch));
+                let weight = (to - from) as f64 / recipe.batch as f64;
+                let labels = labels.get(from..to).unwrap_or_default();
+                net.gradients(&graph, &x.narrow(0, from, to - from)?, labels, weight, recipe.smoothing)
+            })
+            .collect::<Result<Vec<Part>, TrainError>>()?;
+        let loss: f64 = parts.iter().map(|p| p.loss).sum();
+        let top1: f64 = parts.iter().map(|p| p.top1).sum();
         if !loss.is_finite() {
             return Err(TrainError::Diverged { step });
         }
-        net.update(&grads, step, recipe)?;
-        progress(Progress { step: step + 1, steps: recipe.steps, loss, top1: f64::from(top1.to_scalar::<f32>()?) });
+        net.update(&parts, step, recipe)?;
+        progress(Progress { step: step + 1, steps: recipe.steps, loss, top1 });
     }
     net.settle_statistics(&graph, &mut || batch(recipe.batch), cancel)?;
     net.into_store(&graph)
@@ -127,6 +135,14 @@ fn draw(at: u64, size: usize, prep: &Preprocess) -> Result<(Tensor, Vec<u32>), D
         })
         .collect::<Result<Vec<u32>, DataError>>()?;
     Ok((Tensor::from_vec(x, (size, 3, h, w), &Device::Cpu)?, labels))
+}
+
+/// What one shard of a batch contributes, already weighted by its share of the batch.
+struct Part {
+    loss: f64,
+    top1: f64,
+    /// One gradient per slot; empty where none reached it.
+    grads: Vec<Vec<f32>>,
 }
 
 /// A trained tensor with its optimiser state.
@@ -179,18 +195,44 @@ impl Net {
         Ok(Net { tensors, slots })
     }
 
+    /// Loss, accuracy and gradients of some images, times `weight`.
+    fn gradients(
+        &self,
+        graph: &Graph,
+        x: &Tensor,
+        labels: &[u32],
+        weight: f64,
+        smoothing: f64,
+    ) -> Result<Part, TrainError> {
+        let logits = reference::forward(graph, &self.tensors, x, Mode::Batch, &mut Capture::none())?;
+        let target = Tensor::new(labels, &Device::Cpu)?;
+        let log_p = log_softmax(&logits)?;
+        let nll = log_p.gather(&target.unsqueeze(1)?, 1)?.mean_all()?.neg()?;
+        let loss = (((nll * (1.0 - smoothing))? - (log_p.mean_all()? * smoothing)?)? * weight)?;
+        let hits = logits.argmax(D::Minus1)?.eq(&target)?.to_dtype(DType::F32)?.mean_all()?.to_scalar::<f32>()?;
+        let store = loss.backward()?;
+        let flat = |slot: &Slot| match store.get(slot.var.as_tensor()) {
+            Some(g) => g.flatten_all()?.to_vec1::<f32>(),
+            None => Ok(Vec::new()),
+        };
+        let grads = self.slots.iter().map(flat).collect::<Result<_, _>>()?;
+        Ok(Part { loss: f64::from(loss.to_scalar::<f32>()?), top1: f64::from(hits) * weight, grads })
+    }
+
     /// One step of AdamW at the schedule's rate.
-    fn update(&mut self, grads: &candle_core::backprop::GradStore, step: usize, r: &Recipe) -> Result<(), TrainError> {
+    fn update(&mut self, parts: &[Part], step: usize, r: &Recipe) -> Result<(), TrainError> {
         let rate = r.rate * schedule(step, r);
         let t = step as i32 + 1;
         let (b1, b2) = BETA;
         let (c1, c2) = (1.0 - b1.powi(t), 1.0 - b2.powi(t));
-        for slot in &mut self.slots {
-            let Some(grad) = grads.get(slot.var.as_tensor()) else { continue };
-            let grad = grad.flatten_all()?.to_vec1::<f32>()?;
+        for (k, slot) in self.slots.iter_mut().enumerate() {
+            let mut grad = vec![0f64; slot.value.len()];
+            for part in parts {
+                let shard = part.grads.get(k).map(Vec::as_slice).unwrap_or_default();
+                grad.iter_mut().zip(shard).for_each(|(sum, &g)| *sum += f64::from(g));
+            }
             let shrink = if slot.decays { 1.0 - rate * r.decay } else { 1.0 };
             for ((w, (m, v)), g) in slot.value.iter_mut().zip(&mut slot.moments).zip(grad) {
-                let g = f64::from(g);
                 *m = (b1 * f64::from(*m) + (1.0 - b1) * g) as f32;
                 *v = (b2 * f64::from(*v) + (1.0 - b2) * g * g) as f32;
                 let step = rate * (f64::from(*m) / c1) / ((f64::from(*v) / c2).sqrt() + FLOOR);
@@ -307,7 +349,8 @@ mod tests {
         let prep = super::super::demo::preprocess();
         let run = |seed| {
             let mut losses = Vec::new();
-            let store = train(&spec, &prep, &recipe(12), seed, &Cancel::default(), &mut |p| losses.push(p.loss)).unwrap();
+            let store =
+                train(&spec, &prep, &recipe(12), seed, &Cancel::default(), &mut |p| losses.push(p.loss)).unwrap();
             (store, losses)
         };
         let (store, losses) = run(1);

@@ -6,6 +6,7 @@
 mod cancel;
 pub mod device;
 mod error;
+mod fused;
 mod kernel;
 mod lower;
 mod plan;

@@ -5,10 +5,11 @@
 //! `exec::Plan`'s business.
 
 use super::error::{ExecError, kind};
+use super::fused::{self, BatchNorm, LayerNorm, Softmax};
 use super::unfold::{Unfold, Window};
 use crate::graph::{Activation, Graph, Node, NodeId, Op, ParamRole};
 use crate::model::ParamStore;
-use candle_core::{D, Device, Tensor};
+use candle_core::{D, DType, Device, Tensor};
 use std::collections::{BTreeMap, HashMap, HashSet};
 
 /// Parameters by checkpoint name.
@@ -354,6 +355,16 @@ impl Env<'_> {
             Mode::Batch => {
                 let apply = |capture: &mut Capture| {
                     let n = x.elem_count() / c.max(1);
+                    if fusable(x) {
+                        let x = x.contiguous()?;
+                        let data = x.detach().flatten_all()?.to_vec1::<f32>()?;
+                        let stats = fused::moments(&data, c, x.dim(2)? * x.dim(3)?);
+                        let fix = n as f64 / (n.max(2) - 1) as f64;
+                        let mean = Tensor::from_iter(stats.iter().map(|s| s.0 as f32), x.device())?;
+                        let var = Tensor::from_iter(stats.iter().map(|s| (s.1 * fix) as f32), x.device())?;
+                        capture.stats.insert(self.node.name.clone(), BatchStats { mean, var });
+                        return x.apply_op3(&w, &b, BatchNorm { eps });
+                    }
                     let mean = x.mean_keepdim((0, 2, 3))?;
                     let centred = x.broadcast_sub(&mean)?;
                     let var = centred.sqr()?.mean_keepdim((0, 2, 3))?;
@@ -496,7 +507,15 @@ fn linear(x: &Tensor, w: &Tensor, b: Option<&Tensor>) -> Candle<Tensor> {
     y.reshape(dims)
 }
 
+/// Whether the fused operations of the CPU apply.
+fn fusable(x: &Tensor) -> bool {
+    x.device().is_cpu() && x.dtype() == DType::F32
+}
+
 fn layer_norm(x: &Tensor, w: &Tensor, b: &Tensor, eps: f64) -> Candle<Tensor> {
+    if fusable(x) {
+        return x.contiguous()?.apply_op3(w, b, LayerNorm { eps });
+    }
     let mean = x.mean_keepdim(D::Minus1)?;
     let x = x.broadcast_sub(&mean)?;
     let var = x.sqr()?.mean_keepdim(D::Minus1)?;
@@ -536,10 +555,15 @@ fn attention(q: &Tensor, k: &Tensor, v: &Tensor, heads: usize, scale: f64) -> Ca
     let (n, t, _) = q.dims3()?;
     let split = |x: &Tensor| x.reshape((n, t, heads, ()))?.transpose(1, 2)?.contiguous();
     let (q, k, v) = (split(&q.contiguous()?)?, split(&k.contiguous()?)?, split(&v.contiguous()?)?);
-    let scores = (q.matmul(&k.transpose(2, 3)?.contiguous()?)? * scale)?;
-    // The shift by the maximum is for range only and carries no gradient.
-    let e = scores.broadcast_sub(&scores.detach().max_keepdim(D::Minus1)?)?.exp()?;
-    let p = e.broadcast_div(&e.sum_keepdim(D::Minus1)?)?;
+    let scores = q.matmul(&k.transpose(2, 3)?.contiguous()?)?;
+    let p = if fusable(&scores) {
+        scores.apply_op1(Softmax { scale })?
+    } else {
+        // The shift by the maximum is for range only and carries no gradient.
+        let scores = (scores * scale)?;
+        let e = scores.broadcast_sub(&scores.detach().max_keepdim(D::Minus1)?)?.exp()?;
+        e.broadcast_div(&e.sum_keepdim(D::Minus1)?)?
+    };
     p.matmul(&v)?.transpose(1, 2)?.contiguous()?.flatten_from(2)
 }
 
