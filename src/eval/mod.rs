@@ -10,11 +10,11 @@ mod score;
 
 pub use metrics::*;
 pub use paired::{from_counts, paired, wilson};
-pub use run::{EvalRun, collect_logits, score_with};
+pub use run::{EvalRun, collect_logits, evaluate, logits, score_with};
 pub use score::{Scorer, cross_entropy, kl};
 
 use crate::data::DataError;
-use crate::exec::Cancelled;
+use crate::exec::{Cancelled, ExecError};
 
 /// Why an evaluation stopped.
 #[derive(Debug, thiserror::Error)]
@@ -34,8 +34,8 @@ pub enum EvalError {
     Empty { data: String },
     #[error(transparent)]
     Data(#[from] DataError),
-    #[error("the model could not run: {0}")]
-    Run(String),
+    #[error(transparent)]
+    Exec(#[from] ExecError),
     #[error("tensor operation failed: {0}; hint: use a smaller batch")]
     Tensor(#[from] candle_core::Error),
     #[error(transparent)]

@@ -3,7 +3,7 @@
 use super::score::Scorer;
 use super::{EvalError, Metrics};
 use crate::data::{DataError, Dataset};
-use crate::exec::Cancel;
+use crate::exec::{Cancel, ExecError, Plan};
 use crate::model::Preprocess;
 use candle_core::{Device, Tensor};
 use std::sync::mpsc;
@@ -19,11 +19,45 @@ pub struct EvalRun {
 /// Batches prepared ahead of the model.
 const AHEAD: usize = 2;
 
+/// Evaluates a compiled model over the whole set; `progress` gets images done and in total.
+///
+/// # Errors
+/// Empty or unreadable data, another class count than the model's, non-finite logits, a failing model, cancellation
+/// (checked before each batch).
+pub fn evaluate(
+    plan: &Plan,
+    data: &Dataset,
+    prep: &Preprocess,
+    batch: usize,
+    cancel: &Cancel,
+    progress: &mut dyn FnMut(usize, usize),
+) -> Result<EvalRun, EvalError> {
+    score_with(data, prep, batch, cancel, on(plan), progress)
+}
+
+/// The logits `[len, classes]` of a compiled model over the whole set, on the host.
+///
+/// # Errors
+/// As [`evaluate`], but logits are handed over as they are.
+pub fn logits(
+    plan: &Plan,
+    data: &Dataset,
+    prep: &Preprocess,
+    batch: usize,
+    cancel: &Cancel,
+) -> Result<Tensor, EvalError> {
+    collect_logits(data, prep, batch, cancel, on(plan))
+}
+
+fn on(plan: &Plan) -> impl FnMut(&Tensor) -> Result<Tensor, ExecError> {
+    |x| plan.run(&x.to_device(plan.device())?)
+}
+
 /// Evaluates any function from images `[N, 3, H, W]` to logits `[N, classes]` over the whole set.
 ///
 /// # Errors
 /// Empty or unreadable data, non-finite logits, a failing model, cancellation (checked before each batch).
-pub fn score_with<E: std::fmt::Display>(
+pub fn score_with<E: Into<EvalError>>(
     data: &Dataset,
     prep: &Preprocess,
     batch: usize,
@@ -33,7 +67,7 @@ pub fn score_with<E: std::fmt::Display>(
 ) -> Result<EvalRun, EvalError> {
     let mut scorer = Scorer::new(data.classes());
     for_batches(data, prep, batch, cancel, progress, &mut |x, labels| {
-        let logits = model(x).map_err(|e| EvalError::Run(e.to_string()))?;
+        let logits = model(x).map_err(Into::into)?;
         scorer.add(&logits, labels)
     })?;
     Ok(EvalRun { metrics: scorer.metrics(), predictions: scorer.predictions, correct: scorer.right })
@@ -43,7 +77,7 @@ pub fn score_with<E: std::fmt::Display>(
 ///
 /// # Errors
 /// As [`score_with`], but non-finite logits are handed over as they are.
-pub fn collect_logits<E: std::fmt::Display>(
+pub fn collect_logits<E: Into<EvalError>>(
     data: &Dataset,
     prep: &Preprocess,
     batch: usize,
@@ -52,7 +86,7 @@ pub fn collect_logits<E: std::fmt::Display>(
 ) -> Result<Tensor, EvalError> {
     let mut parts = Vec::new();
     for_batches(data, prep, batch, cancel, &mut |_, _| {}, &mut |x, _| {
-        let logits = model(x).map_err(|e| EvalError::Run(e.to_string()))?;
+        let logits = model(x).map_err(Into::into)?;
         parts.push(logits.to_device(&Device::Cpu)?);
         Ok(())
     })?;
