@@ -8,7 +8,7 @@ use super::{DataError, prepare, synthetic};
 use crate::exec::reference::{self, Capture, Mode, TensorMap};
 use crate::exec::{Cancel, Cancelled, ExecError};
 use crate::graph::{Graph, GraphError, Op, ParamRole, param_shapes};
-use crate::model::{FamilySpec, Param, ParamStore, Preprocess};
+use crate::model::{FamilySpec, ModelError, Param, ParamStore, Preprocess};
 use candle_core::{D, DType, Device, Tensor, Var};
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::{RngCore, SeedableRng};
@@ -24,6 +24,8 @@ pub enum TrainError {
     Exec(#[from] ExecError),
     #[error(transparent)]
     Data(#[from] DataError),
+    #[error(transparent)]
+    Model(#[from] ModelError),
     #[error("tensor operation failed: {0}; hint: use a smaller batch")]
     Tensor(#[from] candle_core::Error),
     #[error("the loss of step {step} is not finite; hint: lower the learning rate")]
@@ -32,19 +34,32 @@ pub enum TrainError {
     Cancelled(#[from] Cancelled),
 }
 
-/// How to train.
+/// How to train: one or more cycles, each with a schedule and a fresh optimiser (warm restarts).
 #[derive(Debug, Clone, PartialEq)]
 pub struct Recipe {
-    pub steps: usize,
+    pub cycles: Vec<Cycle>,
     /// Images per step.
     pub batch: usize,
-    /// Peak learning rate, reached after `warmup` steps, then falling to zero as a half cosine.
-    pub rate: f64,
-    pub warmup: usize,
     /// Decoupled weight decay (Loshchilov and Hutter 2019), on conv and linear weights only.
     pub decay: f64,
     /// Share of the target spread evenly over all classes.
     pub smoothing: f64,
+}
+
+/// One fall of the learning rate.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Cycle {
+    pub steps: usize,
+    /// Peak learning rate, reached after `warmup` steps, then falling to zero as a half cosine.
+    pub rate: f64,
+    pub warmup: usize,
+}
+
+/// Finished cycles of an earlier run: training goes on after them as if it had never stopped.
+#[derive(Debug, Clone)]
+pub struct Resume {
+    pub cycles: usize,
+    pub params: ParamStore,
 }
 
 /// Where training stands.
@@ -75,38 +90,49 @@ pub fn train(
     prep: &Preprocess,
     recipe: &Recipe,
     seed: u64,
+    resume: Option<&Resume>,
     cancel: &Cancel,
     progress: &mut dyn FnMut(Progress),
 ) -> Result<ParamStore, TrainError> {
     let graph = spec.build()?;
     let mut net = Net::new(&graph, seed)?;
-    let mut next = 0u64;
+    let done = resume.map_or(0, |r| r.cycles);
+    if let Some(r) = resume {
+        net.restore(&r.params)?;
+    }
+    let mut step = recipe.cycles.iter().take(done).map(|c| c.steps).sum::<usize>();
+    let steps = recipe.cycles.iter().map(|c| c.steps).sum();
+    let mut next = (step * recipe.batch) as u64;
     let mut batch = |size: usize| {
         let at = next;
         next += size as u64;
         draw(at, size, prep)
     };
-    for step in 0..recipe.steps {
-        cancel.check()?;
-        let (x, labels) = batch(recipe.batch)?;
-        let share = recipe.batch.div_ceil(SHARDS);
-        // Shards are summed in their order, whichever thread ran them.
-        let parts = (0..recipe.batch.div_ceil(share.max(1)))
-            .into_par_iter()
-            .map(|i| {
-                let (from, to) = (i * share, ((i + 1) * share).min(recipe.batch));
-                let weight = (to - from) as f64 / recipe.batch as f64;
-                let labels = labels.get(from..to).unwrap_or_default();
-                net.gradients(&graph, &x.narrow(0, from, to - from)?, labels, weight, recipe.smoothing)
-            })
-            .collect::<Result<Vec<Part>, TrainError>>()?;
-        let loss: f64 = parts.iter().map(|p| p.loss).sum();
-        let top1: f64 = parts.iter().map(|p| p.top1).sum();
-        if !loss.is_finite() {
-            return Err(TrainError::Diverged { step });
+    for cycle in recipe.cycles.iter().skip(done) {
+        net.forget();
+        for at in 0..cycle.steps {
+            cancel.check()?;
+            let (x, labels) = batch(recipe.batch)?;
+            let share = recipe.batch.div_ceil(SHARDS);
+            // Shards are summed in their order, whichever thread ran them.
+            let parts = (0..recipe.batch.div_ceil(share.max(1)))
+                .into_par_iter()
+                .map(|i| {
+                    let (from, to) = (i * share, ((i + 1) * share).min(recipe.batch));
+                    let weight = (to - from) as f64 / recipe.batch as f64;
+                    let labels = labels.get(from..to).unwrap_or_default();
+                    net.gradients(&graph, &x.narrow(0, from, to - from)?, labels, weight, recipe.smoothing)
+                })
+                .collect::<Result<Vec<Part>, TrainError>>()?;
+            let loss: f64 = parts.iter().map(|p| p.loss).sum();
+            let top1: f64 = parts.iter().map(|p| p.top1).sum();
+            if !loss.is_finite() {
+                return Err(TrainError::Diverged { step });
+            }
+            net.update(&parts, at, cycle, recipe.decay)?;
+            step += 1;
+            progress(Progress { step, steps, loss, top1 });
         }
-        net.update(&parts, step, recipe)?;
-        progress(Progress { step: step + 1, steps: recipe.steps, loss, top1 });
     }
     net.settle_statistics(&graph, &mut || batch(recipe.batch), cancel)?;
     net.into_store(&graph)
@@ -219,9 +245,25 @@ impl Net {
         Ok(Part { loss: f64::from(loss.to_scalar::<f32>()?), top1: f64::from(hits) * weight, grads })
     }
 
+    /// Takes over trained values; statistics are settled again at the end.
+    fn restore(&mut self, params: &ParamStore) -> Result<(), TrainError> {
+        for slot in &mut self.slots {
+            let shape = slot.var.dims().to_vec();
+            slot.value = params.expect(&slot.name, &shape).map_err(ModelError::from)?.into_owned();
+            slot.var.set(&Tensor::from_slice(&slot.value, shape, &Device::Cpu)?)?;
+            self.tensors.insert(slot.name.clone(), slot.var.as_tensor().clone());
+        }
+        Ok(())
+    }
+
+    /// Starts the optimiser afresh.
+    fn forget(&mut self) {
+        self.slots.iter_mut().flat_map(|s| &mut s.moments).for_each(|m| *m = (0.0, 0.0));
+    }
+
     /// One step of AdamW at the schedule's rate.
-    fn update(&mut self, parts: &[Part], step: usize, r: &Recipe) -> Result<(), TrainError> {
-        let rate = r.rate * schedule(step, r);
+    fn update(&mut self, parts: &[Part], step: usize, cycle: &Cycle, decay: f64) -> Result<(), TrainError> {
+        let rate = cycle.rate * schedule(step, cycle);
         let t = step as i32 + 1;
         let (b1, b2) = BETA;
         let (c1, c2) = (1.0 - b1.powi(t), 1.0 - b2.powi(t));
@@ -231,7 +273,7 @@ impl Net {
                 let shard = part.grads.get(k).map(Vec::as_slice).unwrap_or_default();
                 grad.iter_mut().zip(shard).for_each(|(sum, &g)| *sum += f64::from(g));
             }
-            let shrink = if slot.decays { 1.0 - rate * r.decay } else { 1.0 };
+            let shrink = if slot.decays { 1.0 - rate * decay } else { 1.0 };
             for ((w, (m, v)), g) in slot.value.iter_mut().zip(&mut slot.moments).zip(grad) {
                 *m = (b1 * f64::from(*m) + (1.0 - b1) * g) as f32;
                 *v = (b2 * f64::from(*v) + (1.0 - b2) * g * g) as f32;
@@ -296,7 +338,7 @@ impl Net {
 }
 
 /// Share of the peak rate at `step`: linear warm-up, then half a cosine to zero (Loshchilov and Hutter 2017).
-fn schedule(step: usize, r: &Recipe) -> f64 {
+fn schedule(step: usize, r: &Cycle) -> f64 {
     if step < r.warmup {
         return (step + 1) as f64 / r.warmup as f64;
     }
@@ -330,46 +372,51 @@ mod tests {
     use super::*;
     use crate::model::families::CifarResnetSpec;
 
-    fn recipe(steps: usize) -> Recipe {
-        Recipe { steps, batch: 20, rate: 3e-3, warmup: 2, decay: 1e-2, smoothing: 0.05 }
+    fn recipe(cycles: &[usize]) -> Recipe {
+        let cycles = cycles.iter().map(|&steps| Cycle { steps, rate: 3e-3, warmup: 2 }).collect();
+        Recipe { cycles, batch: 20, decay: 1e-2, smoothing: 0.05 }
+    }
+
+    fn spec() -> FamilySpec {
+        FamilySpec::CifarResnet(CifarResnetSpec { blocks: 1, widths: [4, 8, 8], classes: 10, image: 32 })
     }
 
     #[test]
     fn schedule_rises_then_falls_to_zero() {
-        let r = Recipe { warmup: 4, ..recipe(104) };
-        let at = |s| schedule(s, &r);
+        let c = Cycle { steps: 104, rate: 1.0, warmup: 4 };
+        let at = |s| schedule(s, &c);
         assert_eq!((at(0), at(3), at(4)), (0.25, 1.0, 1.0));
         assert!((at(54) - 0.5).abs() < 1e-12 && at(103) < 1e-3);
         assert!((4..103).all(|s| at(s + 1) < at(s)));
     }
 
     #[test]
-    fn a_few_steps_lower_the_loss_and_repeat_exactly() {
-        let spec = FamilySpec::CifarResnet(CifarResnetSpec { blocks: 1, widths: [4, 8, 8], classes: 10, image: 32 });
+    fn a_few_steps_lower_the_loss_repeat_exactly_and_resume() {
         let prep = super::super::demo::preprocess();
-        let run = |seed| {
+        let run = |cycles: &[usize], seed, resume: Option<&Resume>| {
             let mut losses = Vec::new();
-            let store =
-                train(&spec, &prep, &recipe(12), seed, &Cancel::default(), &mut |p| losses.push(p.loss)).unwrap();
+            let mut each = |p: Progress| losses.push(p.loss);
+            let store = train(&spec(), &prep, &recipe(cycles), seed, resume, &Cancel::default(), &mut each).unwrap();
             (store, losses)
         };
-        let (store, losses) = run(1);
-        assert_eq!(losses.len(), 12);
-        assert!(losses[9..].iter().sum::<f64>() < losses[..3].iter().sum::<f64>(), "{losses:?}");
-        assert_eq!(store.hash(), run(1).0.hash());
-        assert_ne!(store.hash(), run(2).0.hash());
+        let (whole, losses) = run(&[12, 3], 1, None);
+        assert_eq!(losses.len(), 15);
+        assert!(losses[9..12].iter().sum::<f64>() < losses[..3].iter().sum::<f64>(), "{losses:?}");
+        let (first, _) = run(&[12], 1, None);
+        let (resumed, rest) = run(&[12, 3], 1, Some(&Resume { cycles: 1, params: first }));
+        assert_eq!((whole.hash(), &losses[12..]), (resumed.hash(), &rest[..]));
+        assert_ne!(whole.hash(), run(&[12, 3], 2, None).0.hash());
         // Running statistics were measured.
-        let var = store.get("bn1.running_var").unwrap();
+        let var = whole.get("bn1.running_var").unwrap();
         assert!(var.values().iter().all(|v| *v > 0.0 && *v != 1.0));
     }
 
     #[test]
     fn cancelling_stops_it() {
-        let spec = FamilySpec::CifarResnet(CifarResnetSpec { blocks: 1, widths: [4, 4, 4], classes: 10, image: 32 });
         let cancel = Cancel::default();
         let stop = cancel.clone();
         let mut seen = 0;
-        let run = train(&spec, &super::super::demo::preprocess(), &recipe(50), 1, &cancel, &mut |_| {
+        let run = train(&spec(), &super::super::demo::preprocess(), &recipe(&[50]), 1, None, &cancel, &mut |_| {
             seen += 1;
             stop.cancel();
         });
