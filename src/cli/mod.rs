@@ -106,7 +106,7 @@ fn dispatch(cli: Cli) -> Result<Exit> {
             headless::run::run(complete(spec)?, &wanted, r.json)
         }
         Cmd::Export { name, out, format, json } => sessions::export(&name, out.as_deref(), &format, json),
-        Cmd::Demo { what: Demo::Train { .. } } => bail!("this build cannot train the demo models"),
+        Cmd::Demo { what: Demo::Train { kind, seed, out } } => headless::demo::train(&kind, seed, &out),
         Cmd::Demo { what: Demo::Images { split, count, out } } => headless::demo::images(&split, count, &out),
         Cmd::Screenshot { name, size, out, keys } => {
             let settings = settings(flags(&screen, None, &Session::default()))?;

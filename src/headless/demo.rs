@@ -1,7 +1,9 @@
-//! `paring demo`: pictures of the synthetic set.
+//! `paring demo`: pictures of the synthetic set, and training of the bundled models.
 
 use super::Exit;
+use crate::data::demo::{self, Kind};
 use crate::data::synthetic;
+use crate::exec::Cancel;
 use anyhow::{Context, Result, bail};
 use std::path::Path;
 
@@ -26,5 +28,23 @@ pub fn images(split: &str, count: usize, out: &Path) -> Result<Exit> {
             .with_context(|| format!("cannot write `{}`", path.display()))?;
     }
     println!("{}", out.display());
+    Ok(Exit::Done)
+}
+
+/// Trains a demo model and writes it to `out`; progress on stderr, the outcome on stdout.
+pub fn train(kind: &str, seed: u64, out: &Path) -> Result<Exit> {
+    let kind = match kind {
+        "vit" => Kind::Vit,
+        "cnn" => Kind::Cnn,
+        other => bail!("no demo model `{other}`; hint: vit or cnn"),
+    };
+    let mut told = 0;
+    let trained = demo::train(kind, seed, out, &Cancel::default(), &mut |p| {
+        if p.step >= told + 25 || p.step == p.steps {
+            told = p.step;
+            eprintln!("step {} of {}: loss {:.3}, top-1 {:.1} %", p.step, p.steps, p.loss, 100.0 * p.top1);
+        }
+    })?;
+    println!("{}: {} of {} right, {}", out.display(), trained.correct, trained.images, trained.hash);
     Ok(Exit::Done)
 }
