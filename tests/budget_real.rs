@@ -4,7 +4,7 @@
 mod common;
 
 use paring::data::{self, Dataset};
-use paring::eval::evaluate;
+use paring::eval::score_with;
 use paring::exec::{Cancel, CompileOptions, Plan};
 use paring::model::{self, Model};
 use paring::plan::planner::{PlannerInput, plan};
@@ -28,7 +28,7 @@ fn resolved(model: &Model, groups: &[Group], decisions: &[paring::plan::Decision
 
 fn correct(model: &Model, test: &Dataset) -> Vec<bool> {
     let plan = Plan::of(model, &CompileOptions::default()).expect("compiles");
-    let run = evaluate(&plan, test, &model.info.preprocess, 250, &Cancel::default(), &mut |_, _| {});
+    let run = score_with(test, &model.info.preprocess, 250, &Cancel::default(), |x| plan.run(x), &mut |_, _| {});
     run.expect("evaluates").correct
 }
 
