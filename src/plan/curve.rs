@@ -3,7 +3,7 @@
 //! Invariant: a [`Curve`] never falls; between points it is Fritsch and Carlson's monotone cubic (SIAM J. Numer. Anal.
 //! 17, 1980), beyond the last it goes on with the last slope.
 
-use crate::profile::{Ladder, LadderPoint, SensPoint};
+use crate::profile::{Ladder, LadderPoint};
 use crate::quant::Precision;
 
 /// A rising curve through points.
@@ -33,10 +33,15 @@ impl Curve {
         Curve { x, y, slope }
     }
 
-    /// The harm (KL, nats) over the removed ratio, from `(0, 0)`.
-    pub fn of_harm(points: &[SensPoint]) -> Curve {
-        let measured = points.iter().filter(|p| p.ratio > 0.0).map(|p| (p.ratio, p.kl.max(0.0)));
+    /// Harm in nats over the removed ratio, from `(0, 0)`; nothing counts as doing good.
+    pub fn of_harm(points: impl IntoIterator<Item = (f64, f64)>) -> Curve {
+        let measured = points.into_iter().filter(|p| p.0 > 0.0).map(|(ratio, harm)| (ratio, harm.max(0.0)));
         Curve::rising(std::iter::once((0.0, 0.0)).chain(measured))
+    }
+
+    /// The last abscissa.
+    pub fn end(&self) -> Option<f64> {
+        self.x.last().copied()
     }
 
     pub fn is_empty(&self) -> bool {

@@ -7,7 +7,7 @@
 use super::curve::{Curve, Steps};
 use super::{Action, Budget, Decision, Estimate, Forecast, Outcome, Status, Target};
 use crate::graph::{Graph, Macs, Op};
-use crate::profile::{Ladder, LayerRow, Profile, SensTarget, Sensitivity};
+use crate::profile::{Ladder, LayerRow, Profile, SensCurve, SensPoint, SensTarget, Sensitivity};
 use crate::prune::{self, Group};
 use crate::quant::{Precision, PrecisionPlan};
 use std::collections::HashMap;
@@ -95,6 +95,8 @@ pub struct Forecaster {
     /// Whole-model latency without observers over the sum of the rows.
     scale: f64,
     curves: HashMap<SensTarget, Curve>,
+    /// Rise of the calibration loss.
+    losses: HashMap<SensTarget, Curve>,
     trust: Trust,
 }
 
@@ -146,20 +148,8 @@ impl Forecaster {
         let rows: Vec<RowTable> = profile.rows.iter().filter_map(row).collect();
         let sum: f64 = rows.iter().map(|r| r.ms).sum();
         let whole_ms = if profile.whole.p50 > 0.0 { profile.whole.p50 } else { sum };
-        let curves = sensitivity
-            .curves
-            .iter()
-            .map(|c| {
-                let curve = match &c.target {
-                    SensTarget::Group(_) => Curve::of_harm(&c.points),
-                    // A layer's precision and a block's removal are all or nothing.
-                    SensTarget::Layer(..) | SensTarget::Block(_) => {
-                        Curve::rising(c.points.last().map(|p| (0.0, p.kl.max(0.0))))
-                    }
-                };
-                (c.target.clone(), curve)
-            })
-            .collect();
+        let curves = curves_of(sensitivity, |p| p.kl);
+        let losses = curves_of(sensitivity, |p| p.d_loss);
         Forecaster {
             graph: graph.clone(),
             groups: groups.to_vec(),
@@ -170,6 +160,7 @@ impl Forecaster {
             whole_ms,
             scale: if sum > 0.0 { whole_ms / sum } else { 1.0 },
             curves,
+            losses,
             trust: Trust::default(),
         }
     }
@@ -234,7 +225,7 @@ impl Forecaster {
                 d_params: cost.params as i64 - self.base.params as i64,
                 d_bytes: cost.bytes as i64 - self.base_bytes as i64,
                 d_top1,
-                d_loss: kl * self.trust.drop,
+                d_loss: self.sum(&self.losses, &used).0 * self.trust.drop,
             },
             latency: Estimate {
                 value: per_whole(latency.value),
@@ -303,39 +294,52 @@ impl Forecaster {
 
     /// Sum of the curves, nats, and how many actions have no curve. What lies in a removed block is counted once, there.
     pub fn harm(&self, actions: &[(Target, Action)]) -> (f64, usize) {
+        self.sum(&self.curves, actions)
+    }
+
+    /// Expected KL of one action alone, nats; `None` when its sensitivity was not measured.
+    pub fn harm_of(&self, target: &Target, action: &Action) -> Option<f64> {
+        self.ask(&self.curves, target, action)
+    }
+
+    fn sum(&self, curves: &HashMap<SensTarget, Curve>, actions: &[(Target, Action)]) -> (f64, usize) {
         let removed: Vec<&str> = actions
             .iter()
             .filter(|(_, a)| *a == Action::RemoveBlock)
             .filter_map(|(t, _)| if let Target::Block(b) = t { Some(b.as_str()) } else { None })
             .collect();
-        let (mut kl, mut unknown) = (0.0, 0);
+        let (mut sum, mut unknown) = (0.0, 0);
         for (t, a) in actions {
             if !matches!(t, Target::Block(_)) && self.block_of(t).is_some_and(|b| removed.contains(&b)) {
                 continue;
             }
-            match self.harm_of(t, a) {
-                Some(h) => kl += h,
+            match self.ask(curves, t, a) {
+                Some(h) => sum += h,
                 None => unknown += 1,
             }
         }
-        (kl, unknown)
+        (sum, unknown)
     }
 
-    /// Expected KL of one action alone, nats; `None` when its sensitivity was not measured.
-    pub fn harm_of(&self, target: &Target, action: &Action) -> Option<f64> {
+    fn ask(&self, curves: &HashMap<SensTarget, Curve>, target: &Target, action: &Action) -> Option<f64> {
         match (target, action) {
             (_, Action::Keep) | (_, Action::Precision { precision: Precision::F32 }) => Some(0.0),
             (Target::Group(g), Action::Prune { ratio, kept }) => {
                 let group = self.groups.iter().find(|x| &x.id == g)?;
                 let keep = if kept.is_empty() { group.kept_at(*ratio) } else { kept.len() };
-                Some(self.curves.get(&SensTarget::Group(g.clone()))?.at(group.ratio_of(keep)))
+                Some(curves.get(&SensTarget::Group(g.clone()))?.at(group.ratio_of(keep)))
             }
             (Target::Layer(l), Action::Precision { precision }) => {
-                Some(self.curves.get(&SensTarget::Layer(l.clone(), *precision))?.at(0.0))
+                Some(curves.get(&SensTarget::Layer(l.clone(), *precision))?.at(0.0))
             }
-            (Target::Block(b), Action::RemoveBlock) => Some(self.curves.get(&SensTarget::Block(b.clone()))?.at(0.0)),
+            (Target::Block(b), Action::RemoveBlock) => Some(curves.get(&SensTarget::Block(b.clone()))?.at(0.0)),
             (Target::Group(_) | Target::Layer(_) | Target::Block(_), _) => None,
         }
+    }
+
+    /// The largest ratio at which a group was measured; `None` when it was not.
+    pub fn measured_to(&self, group: &str) -> Option<f64> {
+        self.curves.get(&SensTarget::Group(group.to_owned()))?.end()
     }
 
     fn block_of<'a>(&'a self, target: &'a Target) -> Option<&'a str> {
@@ -407,6 +411,17 @@ impl Forecaster {
             _ => (1.0, 0.0),
         }
     }
+}
+
+fn curves_of(sensitivity: &Sensitivity, value: impl Fn(&SensPoint) -> f64) -> HashMap<SensTarget, Curve> {
+    let one = |c: &SensCurve| match &c.target {
+        SensTarget::Group(_) => Curve::of_harm(c.points.iter().map(|p| (p.ratio, value(p)))),
+        // A layer's precision and a block's removal are all or nothing.
+        SensTarget::Layer(..) | SensTarget::Block(_) => {
+            Curve::rising(c.points.last().map(|p| (0.0, value(p).max(0.0))))
+        }
+    };
+    sensitivity.curves.iter().map(|c| (c.target.clone(), one(c))).collect()
 }
 
 /// Points of top-1 that a KL of the output against the original costs, as measured on held-out data with CIFAR-10

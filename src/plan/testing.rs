@@ -118,7 +118,10 @@ pub fn curves(groups: &[Group], weights: &[f64], layers: &[&str], int8_kl: f64) 
         .zip(weights)
         .map(|(g, w)| SensCurve {
             target: SensTarget::Group(g.id.clone()),
-            points: [0.125, 0.25, 0.5, 0.75].iter().map(|&r| point(r, w * ((3.0 * r).exp() - 1.0) / 100.0)).collect(),
+            points: [0.125, 0.25, 0.5, 0.75, 0.875]
+                .iter()
+                .map(|&r| point(r, w * ((3.0 * r).exp() - 1.0) / 100.0))
+                .collect(),
             images: 64,
         })
         .collect();

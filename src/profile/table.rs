@@ -91,7 +91,8 @@ pub struct SensPoint {
     pub ratio: f64,
     /// Cross-entropy against labels minus the baseline's, nats.
     pub d_loss: f64,
-    /// KL(baseline ‖ changed) of the output distribution, nats.
+    /// KL(baseline ‖ changed) of the output distribution, nats; both softened where the baseline is over-sure, see
+    /// [`super::sensitivity`].
     pub kl: f64,
     /// Top-1 of the changed model minus the baseline's on calibration data, points.
     pub d_top1: f64,

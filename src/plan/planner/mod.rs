@@ -230,7 +230,9 @@ fn candidates(input: &PlannerInput, forecaster: &Forecaster, aim: &Aim, fixed: &
         }
     };
     for g in input.groups {
-        let most = max_ratio(g, input.constraints);
+        // No further than was measured: past the last point a curve is a guess.
+        let measured = forecaster.measured_to(&g.id).unwrap_or(0.0);
+        let most = max_ratio(g, input.constraints).min(measured);
         let granule = g.granule.max(1);
         let steps = (g.size / granule).max(1);
         let stride = steps.div_ceil(32);
@@ -458,12 +460,12 @@ mod tests {
     fn says_how_near_an_impossible_budget_came() {
         let (p, said) = World::new("macs=0.001").plan();
         assert!(!p.met && said.contains("cannot be met") && said.contains("0.001x asked"), "{said}");
-        assert!(p.forecast.macs.value < 0.05);
+        assert!(p.forecast.macs.value < 0.2);
     }
 
     #[test]
     fn the_floor_binds_when_it_is_surely_broken_and_after_evidence() {
-        let (p, said) = World::new("macs=0.05,drop=0.1").plan();
+        let (p, said) = World::new("macs=0.15,drop=0.1").plan();
         assert!(!p.met && -p.forecast.d_top1.value <= 0.1 + 1e-6, "{:?}", p.forecast.d_top1);
         assert!(said.contains("stops at the floor"), "{said}");
         // Round 1 met the factor at a forecast drop; twice that was measured, so round 2 backs off.

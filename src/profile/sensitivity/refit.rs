@@ -20,7 +20,7 @@ use rand_chacha::ChaCha8Rng;
 /// Ridge as a part of the mean diagonal.
 const LAMBDA: f64 = 1e-3;
 /// Samples aimed at.
-const SAMPLES: usize = 12_288;
+const SAMPLES: usize = 8_192;
 /// Bytes of activations captured at once.
 const CAPTURE_BYTES: usize = 128 << 20;
 /// A group with more readers than this (a residual stream) is measured without re-fit: repair treats those one by one.

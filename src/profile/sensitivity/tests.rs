@@ -36,7 +36,9 @@ fn direct(model: &Model, variant: &Model) -> (f64, f64) {
     let run = |m: &Model| Plan::of(m, &CompileOptions::default()).expect("plan").run(&x).expect("run");
     let (base, new) = (run(model), run(variant));
     let loss = |l: &Tensor| crate::eval::cross_entropy(l, &y).expect("loss");
-    (kl(&base, &new).expect("kl"), loss(&new) - loss(&base))
+    let t = temperature(&base).expect("temperature");
+    let soft = |l: &Tensor| (l / t).expect("division");
+    (kl(&soft(&base), &soft(&new)).expect("kl"), loss(&new) - loss(&base))
 }
 
 #[test]
@@ -129,6 +131,13 @@ fn a_cancelled_scan_resumes_from_its_cache_and_repeats_exactly() {
     // All from the cache, and equal to a scan without one.
     assert!(scan(&model, &options(), Some(dir.path())).0 == whole, "the cache changed something");
     assert!(scan(&model, &options(), None).0 == whole, "a fresh scan differs");
+}
+
+#[test]
+fn a_sure_network_is_softened_and_an_unsure_one_is_not() {
+    let logits = |v: Vec<f32>| Tensor::from_vec(v, (2, 3), &Device::Cpu).expect("tensor");
+    assert_eq!(temperature(&logits(vec![10.0, 0.0, -3.0, 1.0, 15.0, 1.0])).expect("t"), 6.0);
+    assert_eq!(temperature(&logits(vec![1.0, 0.0, -3.0, 1.0, 1.5, 1.0])).expect("t"), 1.0);
 }
 
 #[test]
