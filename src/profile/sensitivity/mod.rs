@@ -84,6 +84,8 @@ pub enum SensUpdate {
 
 /// Fewest images a scan uses, when there are as many.
 const LEAST: usize = 32;
+/// Images below which the time aimed at may be exceeded.
+const WANTED: usize = 128;
 /// Bytes of Gram matrices held at once.
 const GRAM_BYTES: usize = 384 << 20;
 
@@ -397,6 +399,16 @@ impl<'a> Bench<'a> {
     }
 }
 
+/// The power of two times the fewest that fits; up to [`WANTED`] images may take four times the time, because with fewer
+/// the order of the groups is mostly chance.
+fn images_for(fit: f64) -> usize {
+    let mut n = LEAST;
+    while (2 * n) as f64 <= if 2 * n <= WANTED { 4.0 * fit } else { fit } {
+        n *= 2;
+    }
+    n
+}
+
 /// Temperature at which the mean margin between the best two classes is two, at least 1.
 fn temperature(logits: &Tensor) -> Result<f64, ProfileError> {
     let rows = logits.to_vec2::<f32>()?;
@@ -440,11 +452,7 @@ fn affordable(
         .sum::<f64>()
         + 4.0;
     let fit = time.as_secs_f64() / (each * passes).max(1e-9);
-    let mut n = LEAST;
-    while (2 * n) as f64 <= fit {
-        n *= 2;
-    }
-    Ok(n.min(most))
+    Ok(images_for(fit).min(most))
 }
 
 #[cfg(test)]

@@ -141,6 +141,14 @@ fn a_sure_network_is_softened_and_an_unsure_one_is_not() {
 }
 
 #[test]
+fn the_number_of_images_follows_the_time() {
+    let cases = [(3.0, 32), (20.0, 64), (40.0, 128), (200.0, 128), (256.0, 256), (5000.0, 4096)];
+    for (fit, want) in cases {
+        assert_eq!(images_for(fit), want, "{fit}");
+    }
+}
+
+#[test]
 fn no_images_is_an_error() {
     let model = resnet();
     let empty = calib(12).take(0);
