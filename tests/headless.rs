@@ -1,0 +1,220 @@
+//! The real binary without a screen: eval, profile, run, log, and the words and exit codes of what goes wrong.
+
+use paring::data;
+use paring::model::{FamilySpec, export, families::CifarResnetSpec};
+use serde_json::Value;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+struct Rig {
+    dir: tempfile::TempDir,
+    model: PathBuf,
+}
+
+impl Rig {
+    fn new() -> Rig {
+        let dir = tempfile::tempdir().expect("temp dir");
+        let classes = data::synthetic::CLASSES.len();
+        let spec = FamilySpec::CifarResnet(CifarResnetSpec { blocks: 1, widths: [8, 16, 16], classes, image: 32 });
+        let model = dir.path().join("small.safetensors");
+        export::safetensors(&model, &paring::model::random(&spec, 3), &export::Manifest::default()).expect("written");
+        Rig { dir, model }
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.dir.path().join(name)
+    }
+
+    fn paring(&self, args: &[&str]) -> Output {
+        Command::new(env!("CARGO_BIN_EXE_paring"))
+            .args(args)
+            .current_dir(self.dir.path())
+            .env("PARING_HOME", self.path("home"))
+            .env("XDG_CONFIG_HOME", self.path("config"))
+            .env_remove("OPENAI_BASE_URL")
+            .env_remove("OPENAI_API_KEY")
+            .output()
+            .expect("runs")
+    }
+
+    fn json(&self, args: &[&str], code: i32) -> Value {
+        let out = self.paring(args);
+        let stderr = String::from_utf8_lossy(&out.stderr);
+        assert_eq!(out.status.code(), Some(code), "{args:?}: {stderr}");
+        serde_json::from_slice(&out.stdout).unwrap_or_else(|e| panic!("{args:?}: {e}: {stderr}"))
+    }
+
+    /// The message of a command that must fail.
+    fn fails(&self, args: &[&str], code: i32) -> String {
+        let out = self.paring(args);
+        let stderr = String::from_utf8_lossy(&out.stderr).into_owned();
+        assert_eq!(out.status.code(), Some(code), "{args:?}: {stderr}");
+        assert!(out.stdout.is_empty(), "data only on success");
+        assert!(code == 2 || stderr.contains("hint:"), "{stderr}");
+        stderr
+    }
+}
+
+fn text(path: &Path) -> &str {
+    path.to_str().expect("utf-8")
+}
+
+#[test]
+fn a_run_meets_its_budget_and_its_model_evaluates_as_reported() {
+    let rig = Rig::new();
+    let (model, out) = (text(&rig.model), rig.path("out"));
+    let policy = rig.path("rules.toml");
+    std::fs::write(&policy, "[[rule]]\nmatch = \"layer1.*\"\nkind = \"group\"\ndo = \"veto\"\nreason = \"mine\"\n")
+        .expect("written");
+    let args = [
+        "run",
+        model,
+        "--data",
+        "synthetic:eval",
+        "--limit",
+        "64",
+        "--calib",
+        "synthetic:calib",
+        "--budget",
+        "macs=0.8",
+        "--policy",
+        text(&policy),
+        "--precision",
+        "int8",
+        "--rounds",
+        "2",
+        "--batch",
+        "2",
+        "--out",
+        text(&out),
+        "--json",
+    ];
+    let report = rig.json(&args, 0);
+    assert_eq!(report["met"], true);
+    assert!(report["final"]["factors"]["macs"].as_f64().expect("a number") <= 0.8);
+    let memory = report["final"]["factors"]["memory"].as_f64().expect("a number");
+    assert!(memory < 0.4, "int8 weights are stored as such: {memory}");
+    let decisions = report["rounds"][0]["decisions"].as_array().expect("decisions");
+    let named = |d: &Value| d["target"]["name"].as_str().unwrap_or_default().to_owned();
+    let pruned: Vec<String> = decisions.iter().filter(|d| d["target"]["kind"] == "group").map(named).collect();
+    assert!(!pruned.is_empty() && pruned.iter().all(|n| !n.starts_with("layer1.")), "{pruned:?}");
+
+    let written = out.join("model.safetensors");
+    let again = rig.json(&["eval", text(&written), "--data", "synthetic:eval", "--limit", "64", "--json"], 0);
+    for key in ["n", "correct", "top1", "top5", "loss"] {
+        assert_eq!(again[key], report["final"][key], "{key}");
+    }
+    let on_disk: Value = serde_json::from_slice(&std::fs::read(out.join("report.json")).expect("there")).expect("JSON");
+    assert_eq!(on_disk, report);
+
+    let session = out.join("session");
+    let log = rig.paring(&["log", text(&session)]);
+    let log = String::from_utf8_lossy(&log.stdout).into_owned();
+    assert!(log.contains("opened small") && log.contains("round 1 evaluated"), "{log}");
+    let lines = rig.paring(&["log", text(&session), "--json"]);
+    for line in String::from_utf8_lossy(&lines.stdout).lines() {
+        serde_json::from_str::<Value>(line).expect("one object a line");
+    }
+}
+
+#[test]
+fn a_budget_out_of_reach_says_how_near_it_got() {
+    let rig = Rig::new();
+    let (model, out, policy) = (text(&rig.model), rig.path("out"), rig.path("rules.toml"));
+    std::fs::write(&policy, "[[rule]]\nmatch = \"*\"\nkind = \"group\"\ndo = \"limit\"\nratio = 0.25\n")
+        .expect("written");
+    let args = [
+        "run",
+        model,
+        "--data",
+        "synthetic:eval",
+        "--limit",
+        "32",
+        "--calib",
+        "synthetic:calib",
+        "--budget",
+        "macs=0.1",
+        "--policy",
+        text(&policy),
+        "--batch",
+        "2",
+        "--out",
+        text(&out),
+    ];
+    let run = rig.paring(&args);
+    let stderr = String::from_utf8_lossy(&run.stderr);
+    assert_eq!(run.status.code(), Some(3), "{stderr}");
+    assert!(stderr.contains("macs reached") && stderr.contains("of 0.1"), "{stderr}");
+    assert!(out.join("model.safetensors").is_file() && out.join("report.json").is_file());
+}
+
+#[test]
+fn mistakes_are_told_in_words() {
+    let rig = Rig::new();
+    let model = text(&rig.model);
+    let out = rig.path("out");
+    let run = |extra: &[&'static str]| -> Vec<String> {
+        let mut args = vec!["run", model, "--out", text(&out)];
+        args.extend(extra);
+        args.iter().map(|s| (*s).to_owned()).collect()
+    };
+    let cases: [(Vec<String>, i32, &str); 6] = [
+        (run(&["--data", "synthetic:eval", "--calib", "synthetic:eval"]), 1, "--calib-is-eval"),
+        (run(&["--data", "nowhere", "--calib", "synthetic:calib"]), 1, "nowhere"),
+        (run(&["--data", "synthetic:eval", "--budget", "macs=7"]), 2, "macs"),
+        (run(&["--data", "synthetic:eval", "--policy", "none.toml"]), 2, "none.toml"),
+        (run(&["--data", "synthetic:eval", "--device", "cuda:7"]), 1, "cuda:7"),
+        (run(&["--what"]), 2, "--what"),
+    ];
+    for (args, code, names) in cases {
+        let args: Vec<&str> = args.iter().map(String::as_str).collect();
+        let words = rig.fails(&args, code);
+        assert!(words.contains(names), "{args:?}: {words}");
+    }
+    assert!(rig.fails(&["attach", "nobody"], 1).contains("`nobody`"));
+    assert!(rig.fails(&["eval", "no-such-file", "--data", "synthetic"], 1).contains("no-such-file"));
+    assert!(rig.fails(&["open", "no-such-file", "--data", "synthetic", "--detach"], 1).contains("no-such-file"));
+    let ls = rig.paring(&["ls", "--json"]);
+    assert_eq!(ls.status.code(), Some(0));
+}
+
+#[test]
+fn profile_is_a_table_or_json() {
+    let rig = Rig::new();
+    let model = text(&rig.model);
+    let profile = rig.json(&["profile", model, "--batch", "1", "--runs", "5", "--json"], 0);
+    assert!(profile["rows"].as_array().is_some_and(|r| !r.is_empty()));
+    let table = rig.paring(&["profile", model, "--batch", "1", "--runs", "5"]);
+    assert!(String::from_utf8_lossy(&table.stdout).contains("whole model"));
+}
+
+#[test]
+fn a_detached_session_can_be_listed_exported_and_stopped() {
+    let rig = Rig::new();
+    let model = text(&rig.model);
+    let open = [
+        "open",
+        model,
+        "--data",
+        "synthetic:eval",
+        "--limit",
+        "16",
+        "--calib",
+        "synthetic:calib",
+        "--name",
+        "s",
+        "--detach",
+    ];
+    let out = rig.paring(&open);
+    assert_eq!(out.status.code(), Some(0), "{}", String::from_utf8_lossy(&out.stderr));
+    let ls = rig.json(&["ls", "--json"], 0);
+    assert_eq!((&ls[0]["name"], &ls[0]["running"]), (&Value::from("s"), &Value::from(true)));
+    assert!(rig.fails(&["export", "s"], 1).contains("hint:"), "busy, or nothing to export yet");
+    let again = rig.paring(&open);
+    assert_eq!(again.status.code(), Some(0), "opening again finds the running one");
+    assert_eq!(rig.paring(&["stop", "s"]).status.code(), Some(0));
+    let ls = rig.json(&["ls", "--json"], 0);
+    assert_eq!(ls[0]["running"], false);
+    let other = ["open", model, "--data", "synthetic:calib", "--calib", "synthetic:train", "--name", "s", "--detach"];
+    assert!(rig.fails(&other, 1).contains("`s`"), "another data set is another session");
+}
