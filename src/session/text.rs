@@ -20,11 +20,12 @@ pub fn describe(before: &State, event: &Event) -> Option<String> {
             format!("profiled {of}: {:.2} ms a batch of {}", profile.whole.p50, profile.batch)
         }
         Event::LaddersMeasured { ladders } => format!("measured latency ladders of {} layers", ladders.len()),
-        Event::Sensed { curves, .. } => match curves.as_slice() {
-            [] => return None,
-            [one] => format!("sensitivity of {}", sens_name(&one.target)),
-            many => format!("sensitivity of {} targets", many.len()),
-        },
+        // Curves come in dozens of small parts; the scan's start is what a timeline needs.
+        Event::Sensed { base_loss, base_top1, .. } if before.sensitivity.curves.is_empty() => format!(
+            "sensitivity scan: calibration loss {base_loss:.4}, top-1 {:.2} % before any change",
+            base_top1 * 100.0
+        ),
+        Event::Sensed { .. } => return None,
         Event::Proposed { decisions } => match decisions.as_slice() {
             [] => "no proposals".to_owned(),
             [d] => format!("{} proposes {} {}", d.author, d.target, action(&d.action)),
@@ -90,13 +91,6 @@ pub fn action(action: &Action) -> String {
         Action::Prune { ratio, .. } => format!("prune {:.1} %", ratio * 100.0),
         Action::Precision { precision } => precision.label().to_owned(),
         Action::RemoveBlock => "remove".to_owned(),
-    }
-}
-
-fn sens_name(target: &crate::profile::SensTarget) -> &str {
-    use crate::profile::SensTarget;
-    match target {
-        SensTarget::Group(n) | SensTarget::Layer(n, _) | SensTarget::Block(n) => n,
     }
 }
 
