@@ -68,11 +68,8 @@ fn proposals(home: &Home) -> Vec<Proposal> {
 
 /// Puts the cursor on the row of a group and waits until its card shows.
 fn go_to(t: &mut Term, p: &Proposal) -> String {
-    t.press("/");
-    // Whatever was searched for before is replaced.
-    t.press("\x15");
-    t.press(&p.group);
-    t.press("\r");
+    t.press(&format!(":filter {}\r", p.group));
+    t.wait_for("the filtered list", LONG, |s| s.contains("1/2 ") || s.contains("2/2 "));
     t.press("n");
     let shows = format!("{} → ", p.size);
     let tail = p.group.rsplit('.').next().unwrap_or(&p.group).to_owned();
@@ -88,7 +85,8 @@ fn review(screen: &str) -> Option<(u32, u32)> {
 
 /// The proposals are on the screen and no job runs any more.
 fn wait_for_review(t: &Term) -> String {
-    t.wait_for("proposals", LONG, |s| s.contains(" open; ") && review(s).is_some_and(|(_, all)| all > 0))
+    let done = |s: &str| !s.contains("interrupts") && review(s).is_some_and(|(_, all)| all > 0);
+    t.wait_for("proposals and silence", LONG, done)
 }
 
 fn stop(t: &mut Term) {
@@ -126,8 +124,8 @@ fn a_whole_session_by_keys() {
     t.wait("vetoed");
 
     // Approve the rest.
-    t.press("\x1b");
-    t.wait_for("the whole list", LONG, |s| !s.contains(&format!("/ {}", vetoed.group)));
+    t.press(":filter\r");
+    t.wait_for("the whole list", LONG, |s| !s.contains("/2 "));
     t.press("Y");
     t.wait_for("all settled", LONG, |s| review(s).is_some_and(|(a, b)| a == b && b > 0));
 

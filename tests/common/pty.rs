@@ -109,7 +109,7 @@ fn binary() -> &'static Path {
 /// The program on a terminal.
 pub struct Term {
     screen: Arc<Mutex<vt100::Parser>>,
-    keys: Box<dyn Write + Send>,
+    keys: Arc<Mutex<Box<dyn Write + Send>>>,
     child: Box<dyn Child + Send + Sync>,
     _pty: Box<dyn MasterPty + Send>,
 }
@@ -130,14 +130,23 @@ impl Term {
         let child = pair.slave.spawn_command(c).expect("the binary starts");
         drop(pair.slave);
         let mut out = pair.master.try_clone_reader().expect("reader");
-        let keys = pair.master.take_writer().expect("writer");
+        let keys = Arc::new(Mutex::new(pair.master.take_writer().expect("writer")));
         let screen = Arc::new(Mutex::new(vt100::Parser::new(rows, columns, 0)));
-        let sink = screen.clone();
+        let (sink, answers) = (screen.clone(), keys.clone());
         std::thread::spawn(move || {
             let mut buf = [0; 8192];
             // An error means that the program has closed its side.
             while let Ok(n @ 1..) = out.read(&mut buf) {
-                lock(&sink).process(&buf[..n]);
+                let at = {
+                    let mut parser = lock(&sink);
+                    parser.process(&buf[..n]);
+                    parser.screen().cursor_position()
+                };
+                // As every terminal does when it is asked for the cursor.
+                if buf[..n].windows(4).any(|w| w == b"\x1b[6n") {
+                    let mut keys = answers.lock().unwrap_or_else(PoisonError::into_inner);
+                    let _ = write!(keys, "\x1b[{};{}R", at.0 + 1, at.1 + 1).and_then(|()| keys.flush());
+                }
             }
         });
         Term { screen, keys, child, _pty: pair.master }
@@ -168,8 +177,8 @@ impl Term {
 
     /// Types characters or control sequences as they are.
     pub fn press(&mut self, keys: &str) {
-        self.keys.write_all(keys.as_bytes()).expect("keys");
-        self.keys.flush().expect("keys");
+        let mut to = self.keys.lock().unwrap_or_else(PoisonError::into_inner);
+        to.write_all(keys.as_bytes()).and_then(|()| to.flush()).expect("keys");
     }
 
     /// Waits for the program to end and returns its exit code.
