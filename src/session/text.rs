@@ -20,12 +20,10 @@ pub fn describe(before: &State, event: &Event) -> Option<String> {
             format!("profiled {of}: {:.2} ms a batch of {}", profile.whole.p50, profile.batch)
         }
         Event::LaddersMeasured { ladders } => format!("measured latency ladders of {} layers", ladders.len()),
-        // Curves come in dozens of small parts; the scan's start is what a timeline needs.
-        Event::Sensed { base_loss, base_top1, .. } if before.sensitivity.curves.is_empty() => format!(
-            "sensitivity scan: calibration loss {base_loss:.4}, top-1 {:.2} % before any change",
-            base_top1 * 100.0
-        ),
-        Event::Sensed { .. } => return None,
+        // Curves come in dozens of small parts while a scan goes on; its first sign of life is enough.
+        Event::Sensed { .. } if !before.sensitivity.curves.is_empty() => return None,
+        Event::Sensed { curves, .. } if curves.len() < 10 => "sensitivity scan: first results".to_owned(),
+        Event::Sensed { curves, .. } => format!("sensitivity of {} targets", curves.len()),
         Event::Proposed { decisions } => match decisions.as_slice() {
             [] => "no proposals".to_owned(),
             [d] => format!("{} proposes {} {}", d.author, d.target, action(&d.action)),
