@@ -7,10 +7,11 @@ use crate::config::Settings;
 use crate::host::client::{Client, Messages};
 use crossterm::event::{Event, EventStream, MouseEventKind};
 use crossterm::{execute, queue, terminal};
-use futures::{FutureExt, StreamExt};
+use futures::StreamExt;
 use ratatui::Terminal;
 use ratatui::backend::CrosstermBackend;
 use std::io::{self, BufWriter, Stdout, Write};
+use std::task::Poll;
 use std::time::{SystemTime, UNIX_EPOCH};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
@@ -103,10 +104,12 @@ impl Loop {
                             Some(Err(e)) => return Err(e),
                             None => return Ok(Exit::TerminalGone),
                         }
-                        // A key is answered at once; only what is already there is drained with it.
-                        match events.next().now_or_never() {
-                            Some(more) => next = more,
-                            None => break,
+                        // A key is answered at once; only what is already there is drained with it. Polled with this
+                        // task's waker: the stream keeps the waker of its first pending poll, and `now_or_never`'s would
+                        // leave it deaf to every later key.
+                        match futures::poll!(events.next()) {
+                            Poll::Ready(more) => next = more,
+                            Poll::Pending => break,
                         }
                     }
                 }
