@@ -342,12 +342,16 @@ impl App {
             }
             Feed::Progress(p) => match self.jobs.iter_mut().find(|j| j.job == p.job) {
                 Some(j) => *j = p,
-                None => self.jobs.push(p),
+                None => {
+                    // A job goes through several stages, each with a name of its own: the next one ends those that are done.
+                    self.jobs.retain(|j| j.done < j.total);
+                    self.jobs.push(p);
+                }
             },
-            Feed::JobEnd { job } => {
-                self.jobs.retain(|j| j.job != job);
-                if job == "profile" {
-                    self.table.settle_live();
+            Feed::JobEnd { .. } => {
+                // A host runs one job at a time, so its end is the end of every stage shown.
+                self.jobs.clear();
+                if self.table.settle_live() {
                     self.table_stale = true;
                 }
             }

@@ -325,9 +325,11 @@ impl Table {
     }
 
     /// The measuring stopped: figures are no longer live.
-    pub fn settle_live(&mut self) {
-        self.live_runs = 0;
+    /// Forgets live figures; whether there were any.
+    pub fn settle_live(&mut self) -> bool {
+        let any = std::mem::take(&mut self.live_runs) > 0;
         self.layers.iter_mut().for_each(|l| l.live = None);
+        any
     }
 
     pub fn layer(&self, name: &str) -> Option<&Layer> {
