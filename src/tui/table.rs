@@ -324,8 +324,7 @@ impl Table {
         self.sum();
     }
 
-    /// The measuring stopped: figures are no longer live.
-    /// Forgets live figures; whether there were any.
+    /// The measuring stopped: forgets live figures; whether there were any.
     pub fn settle_live(&mut self) -> bool {
         let any = std::mem::take(&mut self.live_runs) > 0;
         self.layers.iter_mut().for_each(|l| l.live = None);
