@@ -96,7 +96,11 @@ struct Promises {
 impl Promises {
     fn check(&mut self, state: &State, artifacts: &Path) {
         for id in self.approved.clone() {
-            let status = state.decision(id).expect("approved decisions stay").status;
+            let known = || {
+                let lines: Vec<&str> = state.timeline.iter().map(|e| e.text.as_str()).collect();
+                format!("{id:?} is gone at {}: {lines:#?}", state.seq)
+            };
+            let status = state.decision(id).unwrap_or_else(|| panic!("{}", known())).status;
             if self.rolling_back && status == Status::RolledBack {
                 self.approved.remove(&id);
                 continue;
@@ -132,11 +136,15 @@ fn catch_up(messages: &mut Messages, state: &mut State) {
     }
 }
 
-/// Works on the session like an engineer in a hurry, until the connection ends.
-async fn work(client: Client, mut messages: Messages, promises: &mut Promises, rng: &mut ChaCha8Rng) {
+/// Works on the session like an engineer in a hurry, until `events` have come or the connection ends.
+async fn work(client: &Client, messages: &mut Messages, events: u64, promises: &mut Promises, rng: &mut ChaCha8Rng) {
     let mut state = State::default();
+    let mut first = None;
     loop {
-        catch_up(&mut messages, &mut state);
+        catch_up(messages, &mut state);
+        if state.card.is_some() && state.seq >= *first.get_or_insert(state.seq) + events {
+            return;
+        }
         let open = state.open().first().map(|d| d.id);
         let command = match state.phase {
             Phase::Verdict if rng.random_bool(0.5) => Command::Accept,
@@ -175,7 +183,7 @@ async fn work(client: Client, mut messages: Messages, promises: &mut Promises, r
             Ok(()) => match command {
                 Command::Approve { ids } => promises.approved.extend(ids),
                 Command::RollBack { .. } => {
-                    catch_up(&mut messages, &mut state);
+                    catch_up(messages, &mut state);
                     promises.approved.retain(|&id| state.decision(id).is_some_and(|d| d.status != Status::RolledBack));
                     promises.rolling_back = false;
                 }
@@ -219,10 +227,14 @@ fn twenty_kills_lose_nothing() {
         // A fresh connection, so that the work starts from a welcome of its own; the first one dies silently, as a
         // killed client does.
         drop((client, messages));
-        let (client, messages) = runtime.block_on(rig.connect(&mut child));
-        let patience = Duration::from_millis(rng.random_range(10..900));
+        let (client, mut messages) = runtime.block_on(rig.connect(&mut child));
+        // Counted in events rather than milliseconds, so that a slow machine gets as far as a fast one; then a moment
+        // more, so that the kill falls between events too.
+        let (events, moment) = (rng.random_range(1..12), Duration::from_millis(rng.random_range(0..40)));
         runtime.block_on(async {
-            drop(tokio::time::timeout(patience, work(client, messages, &mut promises, &mut rng)).await);
+            let patience = Duration::from_secs(60);
+            drop(tokio::time::timeout(patience, work(&client, &mut messages, events, &mut promises, &mut rng)).await);
+            tokio::time::sleep(moment).await;
         });
         child.kill().expect("killed");
         child.wait().expect("reaped");

@@ -110,7 +110,7 @@ fn a_run_meets_its_budget_and_its_model_evaluates_as_reported() {
     let session = out.join("session");
     let log = rig.paring(&["log", text(&session)]);
     let log = String::from_utf8_lossy(&log.stdout).into_owned();
-    assert!(log.contains("opened small") && log.contains("round 1 evaluated"), "{log}");
+    assert!(log.contains("opened random") && log.contains("round 1 evaluated"), "{log}");
     let lines = rig.paring(&["log", text(&session), "--json"]);
     for line in String::from_utf8_lossy(&lines.stdout).lines() {
         serde_json::from_str::<Value>(line).expect("one object a line");

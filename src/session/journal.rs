@@ -6,6 +6,7 @@
 //! (`journal-2.db`), the damaged one stays beside it.
 
 use super::{Event, Record, Seq};
+use rusqlite::config::DbConfig;
 use rusqlite::{Connection, ErrorCode, OpenFlags, params};
 use std::fs::File;
 use std::io::Write;
@@ -71,29 +72,25 @@ impl Journal {
         sweep(dir);
         let generation = newest(dir).unwrap_or(1);
         let path = file(dir, generation);
-        let (conn, records, damage) = match load(&path)? {
-            Loaded::Whole(conn, records) => (conn, records, None),
+        let (conn, read, path, damage) = match load(&path)? {
+            Loaded::Whole(conn, read) => (conn, read, path, None),
             Loaded::Damaged(message) => {
-                let records = salvage(&path)?;
+                let whole = salvage(&path)?;
                 let fresh = file(dir, generation + 1);
-                rewrite(&fresh, &records)?;
+                rewrite(&fresh, &whole)?;
                 let note = format!(
                     "`{}` is damaged ({message}); its first {} events were kept in `{}`",
                     path.display(),
-                    records.len(),
+                    whole.records.len(),
                     fresh.display()
                 );
                 match load(&fresh)? {
-                    Loaded::Whole(conn, records) => (conn, records, Some(note)),
+                    Loaded::Whole(conn, read) => (conn, read, fresh, Some(note)),
                     Loaded::Damaged(message) => return Err(JournalError::Damaged { path: show(&fresh), message }),
                 }
             }
         };
-        let path = if damage.is_some() { file(dir, generation + 1) } else { path };
-        let mut chain = [0; 32];
-        for r in &records {
-            chain = link(&chain, r.seq, r.at_ms, &encode(&r.event)?);
-        }
+        let (records, chain) = (read.records, read.chain);
         let next = records.last().map_or(1, |r| r.seq + 1);
         let journal = Journal { conn, path, next, chain, _lock: lock };
         Ok(Opened { journal, records, recovered: damage })
@@ -105,34 +102,44 @@ impl Journal {
             return Ok(Vec::new());
         };
         let path = file(dir, generation);
-        // A WAL database cannot be read without its index file, so "read only" still needs a writable folder; from a
-        // read-only medium the file is taken as it is.
-        let conn = Connection::open_with_flags(&path, OpenFlags::SQLITE_OPEN_READ_ONLY)
+        // After a crash the log must be recovered before it can be read, which a read-only connection cannot do; only
+        // from a read-only medium, where no host can have written, is the file taken as it is.
+        let conn = Connection::open_with_flags(&path, OpenFlags::SQLITE_OPEN_READ_WRITE)
             .and_then(|c| {
+                c.set_db_config(DbConfig::SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, true)?;
+                c.busy_timeout(std::time::Duration::from_secs(5))?;
+                c.execute_batch("PRAGMA query_only=ON")?;
                 c.query_row("SELECT count(*) FROM sqlite_schema", [], |_| Ok(()))?;
                 Ok(c)
             })
-            .or_else(|_| {
-                let uri = format!("file:{}?immutable=1", percent(&path));
-                Connection::open_with_flags(uri, OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_URI)
+            .or_else(|e| match e.sqlite_error_code() {
+                Some(ErrorCode::ReadOnly | ErrorCode::CannotOpen | ErrorCode::PermissionDenied) => {
+                    let uri = format!("file:{}?immutable=1", percent(&path));
+                    Connection::open_with_flags(uri, OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_URI)
+                }
+                _ => Err(e),
             })
             .map_err(|e| sql(&path, &e))?;
         check_version(&conn, &path)?;
-        let (records, stop) = rows(&conn, &path)?;
-        match stop {
-            Some(message) if records.is_empty() => Err(JournalError::Damaged { path: show(&path), message }),
-            _ => Ok(records),
+        let read = rows(&conn, &path)?;
+        match read.stop {
+            Some(message) if read.records.is_empty() => Err(JournalError::Damaged { path: show(&path), message }),
+            _ => Ok(read.records),
         }
     }
 
     /// Makes `events` durable, all or none, and returns their records.
     pub fn append(&mut self, events: Vec<Event>, at_ms: i64) -> Result<Vec<Record>, JournalError> {
         let mut bodies = Vec::with_capacity(events.len());
+        let mut records = Vec::with_capacity(events.len());
         let (mut chain, mut seq) = (self.chain, self.next);
         for event in &events {
             let body = encode(event)?;
-            // JSON has no NaN: what would not come back must not go in.
-            serde_json::from_str::<Event>(&body).map_err(|e| JournalError::Unstorable { message: e.to_string() })?;
+            // JSON has no NaN: what would not come back must not go in. And what is applied now is what a replay will
+            // read, to the last bit of every number.
+            let event = serde_json::from_str::<Event>(&body)
+                .map_err(|e| JournalError::Unstorable { message: e.to_string() })?;
+            records.push(Record { seq, at_ms, event });
             chain = link(&chain, seq, at_ms, &body);
             bodies.push((seq, body, chain));
             seq += 1;
@@ -150,8 +157,7 @@ impl Journal {
         };
         write(&mut self.conn).map_err(|e| sql(&self.path, &e))?;
         (self.chain, self.next) = (chain, seq);
-        let first = seq - events.len() as u64;
-        Ok((first..).zip(events).map(|(seq, event)| Record { seq, at_ms, event }).collect())
+        Ok(records)
     }
 
     /// The database file in use.
@@ -167,8 +173,19 @@ impl Journal {
 }
 
 enum Loaded {
-    Whole(Connection, Vec<Record>),
+    Whole(Connection, Read),
     Damaged(String),
+}
+
+/// Records as they were read, in order, up to the first that cannot be read or does not continue the chain.
+struct Read {
+    records: Vec<Record>,
+    /// The very text of each, which re-encoding need not give: a number's last bit may differ.
+    bodies: Vec<String>,
+    /// After the last record.
+    chain: [u8; 32],
+    /// Why it stopped before the end.
+    stop: Option<String>,
 }
 
 /// Opens one generation for writing.
@@ -191,14 +208,14 @@ fn load(path: &Path) -> Result<Loaded, JournalError> {
         Err(JournalError::Damaged { message, .. }) => return Ok(Loaded::Damaged(message)),
         Err(e) => return Err(e),
     }
-    let (records, stop) = match rows(&conn, path) {
+    let mut read = match rows(&conn, path) {
         Ok(r) => r,
         Err(JournalError::Damaged { message, .. }) => return Ok(Loaded::Damaged(message)),
         Err(e) => return Err(e),
     };
-    Ok(match stop {
+    Ok(match read.stop.take() {
         Some(message) => Loaded::Damaged(message),
-        None => Loaded::Whole(conn, records),
+        None => Loaded::Whole(conn, read),
     })
 }
 
@@ -218,42 +235,46 @@ fn migrate(conn: &Connection, from: i64) -> rusqlite::Result<()> {
     conn.execute_batch(&format!("PRAGMA user_version={SCHEMA}; COMMIT"))
 }
 
-/// Records in order up to the first that cannot be read or does not continue the chain, and why it stopped there.
-fn rows(conn: &Connection, path: &Path) -> Result<(Vec<Record>, Option<String>), JournalError> {
-    let mut records = Vec::new();
-    let mut chain = [0; 32];
+fn rows(conn: &Connection, path: &Path) -> Result<Read, JournalError> {
+    let mut read = Read { records: Vec::new(), bodies: Vec::new(), chain: [0; 32], stop: None };
+    let stopped = |mut read: Read, why: String| {
+        read.stop = Some(why);
+        Ok(read)
+    };
     let mut statement = match conn.prepare("SELECT seq, at_ms, body, chain FROM events ORDER BY seq") {
         Ok(s) => s,
-        Err(e) if corrupt(&e) => return Ok((records, Some(e.to_string()))),
+        Err(e) if corrupt(&e) => return stopped(read, e.to_string()),
         Err(e) => return Err(sql(path, &e)),
     };
     let mut rows = statement.query([]).map_err(|e| sql(path, &e))?;
     loop {
-        let read = rows.next().and_then(|row| {
+        let row = rows.next().and_then(|row| {
             row.map(|r| Ok((r.get::<_, i64>(0)?, r.get::<_, i64>(1)?, r.get::<_, String>(2)?, r.get::<_, Vec<u8>>(3)?)))
                 .transpose()
         });
-        let (seq, at_ms, body, sum) = match read {
+        let (seq, at_ms, body, sum) = match row {
             Ok(Some(row)) => row,
-            Ok(None) => return Ok((records, None)),
-            Err(e) => return Ok((records, Some(e.to_string()))),
+            Ok(None) => return Ok(read),
+            Err(e) => return stopped(read, e.to_string()),
         };
         let seq = seq as u64;
-        chain = link(&chain, seq, at_ms, &body);
-        if seq != records.len() as u64 + 1 || chain.as_slice() != sum.as_slice() {
-            return Ok((records, Some(format!("event {seq} does not continue the one before it"))));
+        let chain = link(&read.chain, seq, at_ms, &body);
+        if seq != read.records.len() as u64 + 1 || chain.as_slice() != sum.as_slice() {
+            return stopped(read, format!("event {seq} does not continue the one before it"));
         }
         let event = serde_json::from_str(&body).map_err(|e| JournalError::Unknown {
             path: show(path),
             seq,
             message: e.to_string(),
         })?;
-        records.push(Record { seq, at_ms, event });
+        read.records.push(Record { seq, at_ms, event });
+        read.bodies.push(body);
+        read.chain = chain;
     }
 }
 
 /// The readable prefix of a damaged journal, read from a copy so that the file itself stays as it is.
-fn salvage(path: &Path) -> Result<Vec<Record>, JournalError> {
+fn salvage(path: &Path) -> Result<Read, JournalError> {
     let damaged = |message: String| JournalError::Damaged { path: show(path), message };
     let copy = path.with_extension("salvage");
     let wal = |p: &Path| PathBuf::from(format!("{}-wal", p.display()));
@@ -262,26 +283,26 @@ fn salvage(path: &Path) -> Result<Vec<Record>, JournalError> {
     if wal(path).exists() {
         std::fs::copy(wal(path), wal(&copy)).map_err(io)?;
     }
-    let read = || -> Result<Vec<Record>, JournalError> {
+    let read = || -> Result<Read, JournalError> {
         let conn = Connection::open(&copy).map_err(|e| damaged(e.to_string()))?;
         // Lets SQLite read a file that is shorter than its header says.
         conn.execute_batch("PRAGMA writable_schema=ON").map_err(|e| damaged(e.to_string()))?;
         check_version(&conn, path)?;
-        let (records, stop) = rows(&conn, path)?;
-        if records.is_empty() {
-            return Err(damaged(stop.unwrap_or_else(|| "it holds no events".to_owned())));
+        let read = rows(&conn, path)?;
+        if read.records.is_empty() {
+            return Err(damaged(read.stop.unwrap_or_else(|| "it holds no events".to_owned())));
         }
-        Ok(records)
+        Ok(read)
     };
-    let records = read();
+    let read = read();
     for p in [copy.clone(), wal(&copy), PathBuf::from(format!("{}-shm", copy.display()))] {
         drop(std::fs::remove_file(p));
     }
-    records
+    read
 }
 
-/// Writes `records` as a new generation: complete under a temporary name, then renamed.
-fn rewrite(path: &Path, records: &[Record]) -> Result<(), JournalError> {
+/// Writes what was read as a new generation: complete under a temporary name, then renamed.
+fn rewrite(path: &Path, read: &Read) -> Result<(), JournalError> {
     let tmp = path.with_extension("new");
     drop(std::fs::remove_file(&tmp));
     let write = || -> rusqlite::Result<()> {
@@ -290,9 +311,8 @@ fn rewrite(path: &Path, records: &[Record]) -> Result<(), JournalError> {
         migrate(&conn, 0)?;
         conn.execute_batch("BEGIN")?;
         let mut chain = [0; 32];
-        for r in records {
-            let body = encode(&r.event).unwrap_or_default();
-            chain = link(&chain, r.seq, r.at_ms, &body);
+        for (r, body) in read.records.iter().zip(&read.bodies) {
+            chain = link(&chain, r.seq, r.at_ms, body);
             conn.execute(
                 "INSERT INTO events (seq, at_ms, body, chain) VALUES (?1, ?2, ?3, ?4)",
                 params![r.seq as i64, r.at_ms, body, chain.as_slice()],

@@ -115,6 +115,37 @@ fn what_was_appended_comes_back() {
 }
 
 #[test]
+fn a_dead_hosts_log_is_read_to_its_end() {
+    let s = sample();
+    let dir = tempfile::tempdir().expect("temp dir");
+    let path = file(dir.path(), 1);
+    std::fs::write(&path, &s.db).expect("written");
+    std::fs::write(format!("{}-wal", path.display()), &s.wal).expect("written");
+    // The index that a killed host leaves is not to be trusted.
+    std::fs::write(format!("{}-shm", path.display()), vec![0; 32 << 10]).expect("written");
+    assert_eq!(Journal::read(dir.path()).expect("readable").len(), s.history.len());
+}
+
+/// Parsing and printing a number need not be exact inverses; the chain must hold over any number of restarts.
+#[test]
+fn numbers_survive_restarts() {
+    let dir = tempfile::tempdir().expect("temp dir");
+    let mut x = 0.123_456_789_012_345_67_f64;
+    let mut all = Vec::new();
+    for restart in 0..5 {
+        let mut opened = Journal::open(dir.path()).expect("opens");
+        assert_eq!(opened.recovered, None, "restart {restart}");
+        assert_eq!(opened.records, all);
+        for _ in 0..200 {
+            x = (x * 3.999).mul_add(-x, x * 3.999);
+            let event = Event::Sensed { base_loss: x, base_top1: x * 1e-7, curves: Vec::new() };
+            all.extend(opened.journal.append(vec![event], 0).expect("appended"));
+        }
+    }
+    assert_eq!(records(dir.path()), all);
+}
+
+#[test]
 fn two_hosts_on_one_session_is_an_error() {
     let dir = tempfile::tempdir().expect("temp dir");
     let first = Journal::open(dir.path()).expect("opens");
