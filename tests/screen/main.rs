@@ -1,6 +1,7 @@
 //! The screen through its public face: pictures of every view, what colours mean, what keys do, and that no size or
 //! key sequence breaks it.
 
+mod bytes;
 #[path = "../common/screen.rs"]
 mod fixture;
 mod keys;
