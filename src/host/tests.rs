@@ -145,6 +145,7 @@ async fn a_whole_session() {
     r.refused(Command::Note { text: "  ".to_owned() }).await;
     r.ok(Command::Run).await;
     r.until("verdict", |s| s.phase == Phase::Verdict).await;
+    r.idle().await;
     assert_eq!((r.status("a"), r.status("b"), r.status("c")), (Status::Applied, Status::Vetoed, Status::Applied));
     assert_eq!(
         r.state.decision(DecisionId(0)).expect("there").action,
