@@ -104,7 +104,7 @@ fn a_whole_session_by_keys() {
     assert!(!first.contains("panicked"), "{first}");
     let screen = wait_for_review(&t);
     assert!(screen.contains("planner"), "the stream shows who speaks:\n{screen}");
-    assert!(screen.contains("goal") && screen.contains("macs"), "{screen}");
+    assert!(screen.contains("goal") && screen.contains("MACs ≤ 0.80x"), "{screen}");
     let all = proposals(&home);
     assert!(all.len() >= 3, "{all:?}");
     let (edited, vetoed) = (&all[0], &all[1]);
@@ -131,7 +131,7 @@ fn a_whole_session_by_keys() {
 
     // Run, look at the evaluation, accept.
     t.press("R");
-    t.wait("accepts it");
+    t.wait_for("the verdict", LONG, |s| s.contains("verdict") && s.contains("accepts"));
     t.press("2");
     let screen = t.wait("round 1");
     assert!(screen.contains("baseline"), "{screen}");
@@ -227,7 +227,7 @@ fn a_session_with_agents_and_a_broken_proposal() {
     t.press("Y");
     t.wait_for("all settled", LONG, |s| review(s).is_some_and(|(a, b)| a == b && b > 0));
     t.press("R");
-    t.wait("accepts it");
+    t.wait_for("the verdict", LONG, |s| s.contains("verdict") && s.contains("accepts"));
     t.press("3");
     t.wait("As forecast; accept it.");
     stop(&mut t);

@@ -210,7 +210,7 @@ fn removing_a_block_equals_zeroing_its_branches() {
     }
 }
 
-fn of<'a>(groups: &'a [Group], kind: GroupKind) -> Vec<&'a Group> {
+fn of(groups: &[Group], kind: GroupKind) -> Vec<&Group> {
     groups.iter().filter(|g| g.kind == kind && g.protected.is_none()).collect()
 }
 

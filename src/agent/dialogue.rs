@@ -428,14 +428,15 @@ impl Dialogue {
                 // The transcript must tell whose proposal this is, also when the planner spoke before.
                 let explanation = if self.planner_spoke { String::new() } else { explanation };
                 let because = clean::line(&self.because, 400);
-                let text = format!("I stand in for {}: {because}\n{}", names(&roles), clean::text(&explanation));
+                // Last, where a pane that follows the stream still shows it.
+                let text = format!("{}\n\nI stand in for {}: {because}", clean::text(&explanation), names(&roles));
                 self.planner_spoke = true;
                 out.push(Effect::Emit(AgentEvent::Said(Box::new(Utterance {
                     round: self.input.state.round,
                     role: "planner".into(),
                     model: "built-in".into(),
                     reasoning: String::new(),
-                    text: text.trim_end().to_owned(),
+                    text: text.trim().to_owned(),
                     prompt: String::new(),
                     tokens: 0,
                     seconds: 0.0,

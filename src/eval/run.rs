@@ -93,13 +93,16 @@ pub fn collect_logits<E: Into<EvalError>>(
     Ok(Tensor::cat(&parts, 0)?)
 }
 
+/// What is done with a batch of images `[N, 3, H, W]` and its labels.
+type Each<'a> = dyn FnMut(&Tensor, &[u32]) -> Result<(), EvalError> + 'a;
+
 fn for_batches(
     data: &Dataset,
     prep: &Preprocess,
     batch: usize,
     cancel: &Cancel,
     progress: &mut dyn FnMut(usize, usize),
-    each: &mut dyn FnMut(&Tensor, &[u32]) -> Result<(), EvalError>,
+    each: &mut Each<'_>,
 ) -> Result<(), EvalError> {
     let (total, batch) = (data.len(), batch.max(1));
     if total == 0 {

@@ -46,6 +46,8 @@ pub(crate) struct Value {
     pub step: Option<usize>,
 }
 
+// A plan has one of these a step, made once: boxing the largest would save nothing.
+#[allow(clippy::large_enum_variant)]
 pub(crate) enum Kernel {
     Dense(Dense),
     Affine {

@@ -82,7 +82,7 @@ pub fn node_shape(node: &Node, ins: &[&[usize]]) -> Result<Vec<usize>, GraphErro
     })
 }
 
-fn image<'a>(ins: &[&'a [usize]]) -> Result<[usize; 3], String> {
+fn image(ins: &[&[usize]]) -> Result<[usize; 3], String> {
     match ins {
         &[&[c, h, w]] => Ok([c, h, w]),
         _ => Err("it needs `[channels, height, width]`".into()),

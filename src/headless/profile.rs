@@ -51,8 +51,8 @@ pub fn run(args: &Args) -> Result<Exit> {
 fn print_table(name: &str, p: &Profile, convention: MacConvention) {
     println!("{name} on {}, batch {}, {} runs", p.device, p.batch, p.runs);
     println!(
-        "{:<34} {:<16} {:>9} {:>9} {:>6} {:>10} {:>9} {:>8} {:<7} {}",
-        "layer", "kind", "p50 ms", "p95 ms", "share", "MACs M", "params k", "MB", "bound", "kernel"
+        "{:<34} {:<16} {:>9} {:>9} {:>6} {:>10} {:>9} {:>8} {:<7} kernel",
+        "layer", "kind", "p50 ms", "p95 ms", "share", "MACs M", "params k", "MB", "bound"
     );
     for r in &p.rows {
         let bound = match r.bound {

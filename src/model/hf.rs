@@ -61,7 +61,7 @@ impl Json {
     }
 
     fn count(&self, key: &str) -> Result<Option<usize>, ModelError> {
-        self.typed(key, "a positive number", |v| as_count(v))
+        self.typed(key, "a positive number", as_count)
     }
 
     fn number(&self, key: &str) -> Result<Option<f64>, ModelError> {

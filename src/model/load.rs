@@ -215,10 +215,10 @@ pub(super) fn check_values(graph: &Graph, params: &ParamStore) -> Result<(), Mod
             let value = values[index];
             return Err(ModelError::NotFinite { name: printable(name), index, value });
         }
-        if variances.contains(name) {
-            if let Some(index) = values.iter().position(|v| *v < 0.0) {
-                return Err(ModelError::NegativeVariance { name: printable(name), index });
-            }
+        if variances.contains(name)
+            && let Some(index) = values.iter().position(|v| *v < 0.0)
+        {
+            return Err(ModelError::NegativeVariance { name: printable(name), index });
         }
     }
     Ok(())

@@ -121,7 +121,7 @@ fn prune(
     constraints: &[Constraint],
 ) -> Result<Action, PlanError> {
     let name = || group.id.clone();
-    if !ratio.is_finite() || ratio < 0.0 || ratio > 1.0 {
+    if !ratio.is_finite() || !(0.0..=1.0).contains(&ratio) {
         return Err(PlanError::Ratio { name: name(), ratio });
     }
     if let Some(why) = &group.protected {

@@ -376,10 +376,10 @@ impl Forecaster {
     }
 
     fn factor(&self, row: &RowTable, new: &Op, precision: Precision, totals: &Totals) -> (f64, f64) {
-        if let (Some(steps), Some((i, o))) = (&row.steps, widths(new)) {
-            if let (Some(now), Some(base)) = (steps.factor(i, o, precision), self.own_factor(row)) {
-                return (now / base.max(1e-9), 0.08);
-            }
+        if let (Some(steps), Some((i, o))) = (&row.steps, widths(new))
+            && let (Some(now), Some(base)) = (steps.factor(i, o, precision), self.own_factor(row))
+        {
+            return (now / base.max(1e-9), 0.08);
         }
         let (old, now) = (self.base.macs.get(row.node), totals.macs.get(row.node));
         let work = |m: Option<&Macs>| m.map_or(0, |m| m.conv_linear.max(m.attention));

@@ -131,7 +131,7 @@ mod tests {
         let (x, t, w) = data(5000, 12, 3);
         let mut sums = Sums::new(12, 3);
         sums.add(&x, &t).unwrap();
-        let fit = sums.solve(1e-9, &vec![0.0; 36], true).unwrap();
+        let fit = sums.solve(1e-9, &[0.0; 36], true).unwrap();
         for (a, b) in fit.weight.iter().zip(&w) {
             assert!((a - b).abs() < 1e-3, "{a} {b}");
         }

@@ -72,7 +72,7 @@ proptest! {
         let cut = cut % (s.wal.len() + 1);
         let found = after_cut(&s.db, &s.wal[..cut]).expect("a cut log is no damage");
         prop_assert!(is_prefix(&found));
-        prop_assert!(found.len() >= 120 && found.len() % 2 == 0, "{} events", found.len());
+        prop_assert!(found.len() >= 120 && found.len().is_multiple_of(2), "{} events", found.len());
         prop_assert_eq!(State::fold(&found).seq, found.len() as u64);
     }
 

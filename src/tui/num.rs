@@ -17,7 +17,7 @@ pub fn scaled(v: f64, unit: f64) -> String {
     let x = v / unit;
     match x {
         x if !x.is_finite() => "—".into(),
-        x if x == 0.0 => "0".into(),
+        0.0 => "0".into(),
         x if x < 0.01 => "<.01".into(),
         x if x < 9.995 => format!("{x:.2}"),
         x if x < 99.95 => format!("{x:.1}"),

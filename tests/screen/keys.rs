@@ -45,7 +45,8 @@ fn event(app: &mut App, event: Event) -> Vec<Effect> {
 #[test]
 fn deciding_on_a_row() {
     let fc1 = "blocks.11.mlp.fc1";
-    let cases: [(&str, fn(DecisionId) -> Command); 4] = [
+    type Makes = fn(DecisionId) -> Command;
+    let cases: [(&str, Makes); 4] = [
         ("a", |id| Command::Approve { ids: vec![id] }),
         ("vtoo deep<enter>", |id| Command::Veto { ids: vec![id], reason: "too deep".into() }),
         ("e1024<enter>", |_| Command::Undo),

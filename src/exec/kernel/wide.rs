@@ -75,7 +75,7 @@ impl Wide {
         let rows = band(par, all, ((1 << 17) / c.max(1)).next_multiple_of(16));
         let per_image = self.geo.rows();
         let codes: Vec<Code> = match &self.weights {
-            Weights::Int8 { .. } if !self.geo.per_row => x.chunks_exact(per_image * c).map(|i| code(i)).collect(),
+            Weights::Int8 { .. } if !self.geo.per_row => x.chunks_exact(per_image * c).map(code).collect(),
             _ => vec![],
         };
         split(par, out, rows * oc, |b, out| {
@@ -116,7 +116,7 @@ impl Wide {
         let g = &self.geo;
         let (in_len, out_len) = (g.image[0] * g.image[1] * g.channels, g.rows() * g.out_channels);
         let line = g.out_image[1] * g.out_channels;
-        assert!(out.len() % out_len == 0 && x.len() == out.len() / out_len * in_len);
+        assert!(out.len().is_multiple_of(out_len) && x.len() == out.len() / out_len * in_len);
         let lines = band(par, g.out_image[0], g.out_image[0]);
         let [h, width] = padded(g);
         let (size, step) = (h * width * g.channels, g.window.stride[0] * width * g.channels);

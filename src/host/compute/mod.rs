@@ -291,7 +291,7 @@ impl Engine for Compute {
             Action::Prune { ratio, kept } if kept.is_empty() => {
                 let group = self.groups.iter().find(|g| g.id == target.name());
                 let group = group.ok_or_else(|| format!("no `{target}`; hint: see the layer list"))?;
-                let kept = prune::resolve(group, &*self.scores(group)?, ratio);
+                let kept = prune::resolve(group, &self.scores(group)?, ratio);
                 Ok(Action::Prune { ratio, kept })
             }
             other => Ok(other),

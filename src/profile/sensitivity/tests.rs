@@ -1,3 +1,5 @@
+//! Sensitivities against direct evaluation, and what the cache must give back.
+
 use super::*;
 use crate::model::families::{CifarResnetSpec, FamilySpec, TimmVitSpec, VitDims};
 use crate::model::random;
