@@ -69,7 +69,7 @@ fn proposals(home: &Home) -> Vec<Proposal> {
 /// Puts the cursor on the row of a group and waits until its card shows.
 fn go_to(t: &mut Term, p: &Proposal) -> String {
     t.press(&format!(":filter {}\r", p.group));
-    t.wait_for("the filtered list", LONG, |s| s.contains("1/2 ") || s.contains("2/2 "));
+    t.wait_for("the filtered list", LONG, |s| s.contains("1/2 ─") || s.contains("2/2 ─"));
     t.press("n");
     let shows = format!("{} → ", p.size);
     let tail = p.group.rsplit('.').next().unwrap_or(&p.group).to_owned();
@@ -125,7 +125,7 @@ fn a_whole_session_by_keys() {
 
     // Approve the rest.
     t.press(":filter\r");
-    t.wait_for("the whole list", LONG, |s| !s.contains("/2 "));
+    t.wait_for("the whole list", LONG, |s| !s.contains("/2 ─"));
     t.press("Y");
     t.wait_for("all settled", LONG, |s| review(s).is_some_and(|(a, b)| a == b && b > 0));
 

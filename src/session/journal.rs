@@ -243,7 +243,8 @@ fn rows(conn: &Connection, path: &Path) -> Result<Read, JournalError> {
     };
     let mut statement = match conn.prepare("SELECT seq, at_ms, body, chain FROM events ORDER BY seq") {
         Ok(s) => s,
-        Err(e) if corrupt(&e) => return stopped(read, e.to_string()),
+        // A version without its table is what a cut through the schema leaves.
+        Err(e) if corrupt(&e) || e.to_string().contains("no such table") => return stopped(read, e.to_string()),
         Err(e) => return Err(sql(path, &e)),
     };
     let mut rows = statement.query([]).map_err(|e| sql(path, &e))?;
