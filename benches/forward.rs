@@ -7,8 +7,11 @@
 //! ResNet's 3x3 convolutions have 70 to 290 FLOP a byte of activations, so they are bound by arithmetic in f32; at
 //! int8 the quantization pass (two reads and one write an input element) becomes a comparable cost for 16 channels.
 
+#[path = "forward/serve.rs"]
+mod serve;
+
 use candle_core::{Device, Tensor};
-use paring::exec::{CompileOptions, Observer, Plan};
+use paring::exec::{CompileOptions, ExecError, Observer, Plan};
 use paring::graph::{Activation, MacConvention, Op, Precision, PrecisionPlan, macs};
 use paring::model::families::{CifarResnetSpec, ResnetSpec, TimmVitSpec, TorchVitSpec, VitDims};
 use paring::model::{FamilySpec, Model, random};
@@ -38,24 +41,25 @@ struct Case {
     gmac: f64,
 }
 
+/// In f32, or with every convolution and linear in int8.
+fn plan(model: &Model, int8: bool) -> Result<Plan, ExecError> {
+    let mut precision = PrecisionPlan::default();
+    let dense = model.graph.nodes.iter().filter(|n| matches!(n.op, Op::Conv2d { .. } | Op::Linear { .. }));
+    dense.filter(|_| int8).for_each(|n| precision.set(&n.name, Precision::Int8));
+    Plan::compile(&model.graph, &model.params, &precision, &CompileOptions::default())
+}
+
 fn case(name: &str, batch: Option<usize>) -> Option<Case> {
     let (spec, usual) = spec(name)?;
     let model: Model = random(&spec, 1);
-    let mut precision = PrecisionPlan::default();
-    for n in &model.graph.nodes {
-        if matches!(n.op, Op::Conv2d { .. } | Op::Linear { .. }) {
-            precision.set(&n.name, Precision::Int8);
-        }
-    }
     let batch = batch.unwrap_or(usual);
     let mut shape = vec![batch];
     shape.extend(model.graph.input_shape());
     let x = Tensor::randn(0f32, 1.0, shape, &Device::Cpu).ok()?;
-    let options = CompileOptions::default();
     let per_image: u64 = macs(&model.graph).ok()?.iter().map(|m| m.get(MacConvention::Attention)).sum();
     Some(Case {
-        f32: Plan::of(&model, &options).ok()?,
-        int8: Plan::compile(&model.graph, &model.params, &precision, &options).ok()?,
+        f32: plan(&model, false).ok()?,
+        int8: plan(&model, true).ok()?,
         x,
         gmac: per_image as f64 * batch as f64 / 1e9,
     })
@@ -150,7 +154,9 @@ fn int8(bencher: divan::Bencher<'_, '_>, name: &str) {
 
 fn main() {
     let filter = std::env::args().skip(1).find(|a| !a.starts_with('-')).unwrap_or_default();
-    if std::env::args().any(|a| a == "--table") {
+    if std::env::args().any(|a| a == "--serve") {
+        serve::serve();
+    } else if std::env::args().any(|a| a == "--table") {
         table(&filter);
     } else {
         divan::main();

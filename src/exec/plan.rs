@@ -245,7 +245,7 @@ impl Plan {
                 let fetch: Vec<usize> = ids.iter().filter_map(|id| low.value_of[id.index()]).collect();
                 let got = self.with_input(x, low, |feed| {
                     let job = Job { steps: 0..steps, feeds: &[feed], fetch: &fetch, images };
-                    pool.install(|| run(low, self.weight_bytes, arenas, &job, None))
+                    run(low, self.weight_bytes, arenas, &job, None, pool)
                 })?;
                 for (id, v) in ids.iter().zip(got) {
                     values.insert(id.0, LiveValue::Cpu(v.into()));
@@ -289,7 +289,7 @@ impl Plan {
                 let value = low.value_of[self.graph.output.index()];
                 let fetch: Vec<usize> = value.into_iter().collect();
                 let job = Job { steps: first..low.steps.len(), feeds: &feeds, fetch: &fetch, images: live.images };
-                let out = pool.install(|| run(low, self.weight_bytes, arenas, &job, None));
+                let out = run(low, self.weight_bytes, arenas, &job, None, pool);
                 let out = out.into_iter().next().unwrap_or_default();
                 self.tensor(self.graph.output, out, live.images)
             }
@@ -358,7 +358,7 @@ impl Plan {
                 fetch.dedup();
                 let outs = self.with_input(x, low, |feed| {
                     let job = Job { steps: 0..low.steps.len(), feeds: &[feed], fetch: &fetch, images };
-                    pool.install(|| run(low, self.weight_bytes, arenas, &job, times))
+                    run(low, self.weight_bytes, arenas, &job, times, pool)
                 })?;
                 let mut outs: HashMap<usize, Vec<f32>> = fetch.into_iter().zip(outs).collect();
                 let mut uses = wanted.iter().fold(HashMap::new(), |mut m: HashMap<usize, usize>, v| {

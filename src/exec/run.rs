@@ -2,7 +2,8 @@
 //! chunk a thread; a batch smaller than the threads is run by all threads together, step by step.
 
 use super::kernel::attention::Part;
-use super::kernel::{simple, split, vector};
+use super::kernel::team::Team;
+use super::kernel::{Par, simple, split, vector};
 use super::lower::{Kernel, Lowered, Step};
 use crate::graph::Activation;
 use rayon::prelude::*;
@@ -57,7 +58,7 @@ fn chunk(low: &Lowered, weight_bytes: u64, images: usize, threads: usize) -> usi
     images.div_ceil(chunks.max(1)).max(1)
 }
 
-/// Runs `job` on the current rayon pool. With `times` (one a step of the whole plan), adds the wall time of every step:
+/// Runs `job` on the threads of `pool`. With `times` (one a step of the whole plan), adds the wall time of every step:
 /// the mean over the threads that shared the batch.
 pub(crate) fn run(
     low: &Lowered,
@@ -65,12 +66,13 @@ pub(crate) fn run(
     arenas: &Arenas,
     job: &Job<'_>,
     times: Option<&mut [Duration]>,
+    pool: &rayon::ThreadPool,
 ) -> Vec<Vec<f32>> {
     let mut outs: Vec<Vec<f32>> = job.fetch.iter().map(|&v| vec![0f32; low.values[v].numel * job.images]).collect();
     if job.images == 0 {
         return outs;
     }
-    let threads = rayon::current_num_threads();
+    let threads = pool.current_num_threads();
     let par = threads > 1 && job.images < threads;
     let size = if par { job.images } else { chunk(low, weight_bytes, job.images, threads) };
     let mut parts: Vec<Vec<&mut [f32]>> = (0..job.images.div_ceil(size)).map(|_| Vec::new()).collect();
@@ -81,7 +83,7 @@ pub(crate) fn run(
     let timed = times.is_some();
     let total = Mutex::new(vec![Duration::ZERO; if timed { low.steps.len() } else { 0 }]);
     let workers = if par { 1 } else { threads.min(parts.len()) };
-    let one = |(i, mut fetch): (usize, Vec<&mut [f32]>)| {
+    let one = |(i, mut fetch): (usize, Vec<&mut [f32]>), par: Par<'_>| {
         let mut arena = arenas.take(low.slots.len());
         let from = i * size;
         let images = size.min(job.images - from);
@@ -95,9 +97,12 @@ pub(crate) fn run(
     };
     if parts.len() > 1 {
         // Chunk by chunk in order on every thread: no splitting heuristics, no stealing inside a step.
-        parts.into_par_iter().enumerate().with_max_len(1).for_each(one);
+        let all = parts.into_par_iter().enumerate().with_max_len(1);
+        pool.install(|| all.for_each(|part| one(part, Par::ALONE)));
+    } else if par {
+        Team::with(pool, |team| parts.into_iter().enumerate().for_each(|part| one(part, team)));
     } else {
-        parts.into_iter().enumerate().for_each(one);
+        parts.into_iter().enumerate().for_each(|part| one(part, Par::ALONE));
     }
     if let Some(times) = times {
         let total = total.into_inner().unwrap_or_else(PoisonError::into_inner);
@@ -112,7 +117,7 @@ fn chunk_run(
     job: &Job<'_>,
     from: usize,
     images: usize,
-    par: bool,
+    par: Par<'_>,
     arena: &mut Arena,
     fetch: &mut [&mut [f32]],
     mut clock: Option<&mut [Duration]>,
@@ -159,7 +164,7 @@ fn chunk_run(
     }
 }
 
-fn step_run<'a>(step: &Step, get: &dyn Fn(usize) -> &'a [f32], out: &mut [f32], images: usize, par: bool) {
+fn step_run<'a>(step: &Step, get: &dyn Fn(usize) -> &'a [f32], out: &mut [f32], images: usize, par: Par<'_>) {
     let Some(&first) = step.inputs.first() else { return };
     let x = get(first);
     let post = |out: &mut [f32], act: Option<Activation>| {
@@ -171,7 +176,7 @@ fn step_run<'a>(step: &Step, get: &dyn Fn(usize) -> &'a [f32], out: &mut [f32], 
     // Bands for elementwise steps when one chunk has all threads.
     let rows = |width: usize, len: usize| {
         let rows = len / width.max(1);
-        width * if par { rows.div_ceil(rayon::current_num_threads()).max(1) } else { rows.max(1) }
+        width * rows.div_ceil(par.threads()).max(1)
     };
     match &step.kernel {
         Kernel::Dense(d) => d.run(x, step.residual.map(get), out, par),

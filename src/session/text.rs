@@ -1,7 +1,7 @@
 //! Events in words, for the timeline, `paring log` and the log file.
 
 use super::{Event, Phase, State};
-use crate::plan::{Action, DecisionId, Limit, Outcome};
+use crate::plan::{Action, Author, DecisionId, Limit, Outcome};
 
 /// One line about `event`, read against the state before it; `None` for events that a timeline need not show.
 pub fn describe(before: &State, event: &Event) -> Option<String> {
@@ -26,8 +26,8 @@ pub fn describe(before: &State, event: &Event) -> Option<String> {
         Event::Sensed { curves, .. } => format!("sensitivity of {} targets", curves.len()),
         Event::Proposed { decisions } => match decisions.as_slice() {
             [] => "no proposals".to_owned(),
-            [d] => format!("{} proposes {} {}", d.author, d.target, action(&d.action)),
-            [d, ..] => format!("{} proposes {} decisions", d.author, decisions.len()),
+            [d] => format!("{} {} {}", proposes(&d.author), d.target, action(&d.action)),
+            [d, ..] => format!("{} {} decisions", proposes(&d.author), decisions.len()),
         },
         Event::Edited { id, action: a, author } => {
             format!("{author} edited {}: {}", names(before, &[*id]), action(a))
@@ -90,6 +90,12 @@ pub fn action(action: &Action) -> String {
         Action::Precision { precision } => precision.label().to_owned(),
         Action::RemoveBlock => "remove".to_owned(),
     }
+}
+
+/// The author with a verb that fits.
+fn proposes(author: &Author) -> String {
+    let verb = if *author == Author::Human { "propose" } else { "proposes" };
+    format!("{author} {verb}")
 }
 
 fn because(reason: &str) -> String {

@@ -181,6 +181,14 @@ impl Term {
         to.write_all(keys.as_bytes()).and_then(|()| to.flush()).expect("keys");
     }
 
+    /// SIGKILL, at once: the program gets no chance to tidy up.
+    pub fn kill(&mut self) {
+        let pid = self.child.process_id().expect("a child") as i32;
+        // SAFETY: a plain system call on our own child, which has not been reaped.
+        unsafe { libc::kill(pid, libc::SIGKILL) };
+        self.child.wait().expect("reaped");
+    }
+
     /// Waits for the program to end and returns its exit code.
     pub fn end(&mut self) -> u32 {
         let began = Instant::now();

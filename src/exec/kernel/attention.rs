@@ -1,6 +1,6 @@
 //! The attention core: softmax(scale · q·kᵀ)·v per image and head, as two products around a row softmax.
 
-use super::{Scratch, room, split, vector, with_scratch};
+use super::{Par, Scratch, room, split, vector, with_scratch};
 
 /// Sizes of one attention core; rows of `q`, `k`, `v` may be wider than the heads (fused projections).
 #[derive(Debug, Clone, Copy)]
@@ -49,7 +49,7 @@ impl Attention {
     }
 
     /// `out` is `[images, tokens, heads·v]`.
-    pub fn run(&self, q: Part<'_>, k: Part<'_>, v: Part<'_>, out: &mut [f32], par: bool) {
+    pub fn run(&self, q: Part<'_>, k: Part<'_>, v: Part<'_>, out: &mut [f32], par: Par<'_>) {
         #[cfg(target_arch = "x86_64")]
         if super::avx512::floats() {
             let core = wide::Core::new(*self);
@@ -65,12 +65,12 @@ impl Attention {
         k: Part<'_>,
         v: Part<'_>,
         out: &mut [f32],
-        par: bool,
+        par: Par<'_>,
         f: &(dyn Fn(Head<'_>, &mut [f32], &mut Scratch) + Sync),
     ) {
         let (t, width) = (self.tokens, self.heads * self.v);
-        let rows = if par { t.div_ceil(rayon::current_num_threads()).max(1) } else { t };
-        split(par, out, t * width, |img, out| {
+        let rows = t.div_ceil(par.threads()).max(1);
+        for (img, out) in out.chunks_mut((t * width).max(1)).enumerate() {
             split(par, out, rows * width, |b, out| {
                 with_scratch(|s| {
                     for head in 0..self.heads {
@@ -78,7 +78,7 @@ impl Attention {
                     }
                 });
             });
-        });
+        }
     }
 
     /// Portable: one query row at a time.
@@ -157,14 +157,17 @@ mod wide {
             let line = |a: &[f32], stride, steps, out: &mut [f32], out_stride| Line {
                 a: a.as_ptr(),
                 stride,
+                line_stride: 0,
                 taps: &[0],
                 steps,
                 rows,
+                lines: 1,
                 out: out.as_mut_ptr(),
                 residual: std::ptr::null(),
                 out_stride,
                 bias: ZEROS.as_ptr(),
                 relu: false,
+                ahead: (std::ptr::null(), 0),
             };
             // SAFETY: every row of queries has `qk` values and every row of scores `stride ≥ t`; `out` has `rows` rows.
             unsafe {

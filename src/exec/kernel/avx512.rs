@@ -44,6 +44,16 @@ impl<T> Panels<T> {
     pub fn as_ptr(&self) -> *const T {
         self.data.as_ptr()
     }
+
+    pub fn bytes(&self) -> usize {
+        size_of_val(&self.data[..])
+    }
+
+    /// Where a panel lies and its bytes.
+    pub fn place(&self, panel: &Panel) -> (*const u8, usize) {
+        let after = self.list.iter().map(|p| p.at).filter(|&at| at > panel.at).min().unwrap_or(self.data.len());
+        (self.data[panel.at..].as_ptr().cast(), (after - panel.at) * size_of::<T>())
+    }
 }
 
 impl Panel {
@@ -155,17 +165,20 @@ fn pack<W: Copy, A: Copy, T>(
     Panels { data, list }
 }
 
-/// One line of output rows to compute: `rows` of them, `stride` input elements apart.
+/// Output rows to compute: `lines` lines of `rows` rows, consecutive in the output.
 #[derive(Clone, Copy)]
 pub(crate) struct Line<'a, A> {
     /// First input element of the first row's window.
     pub a: *const A,
+    /// Input elements from row to row of a line, and from line to line.
     pub stride: usize,
+    pub line_stride: usize,
     /// Offsets of the taps from `a`.
     pub taps: &'a [usize],
     /// Steps of a tap: values in f32, groups of four in int8.
     pub steps: usize,
     pub rows: usize,
+    pub lines: usize,
     /// First element of the first row's outputs for column 0, and elements from row to row.
     pub out: *mut f32,
     /// Same layout as `out`, or null.
@@ -174,6 +187,8 @@ pub(crate) struct Line<'a, A> {
     /// Per column.
     pub bias: *const f32,
     pub relu: bool,
+    /// What comes next, to be fetched into the cache meanwhile: its place and bytes.
+    pub ahead: (*const u8, usize),
 }
 
 /// What int8 rows need beyond a [`Line`].
@@ -192,85 +207,122 @@ pub(crate) struct Scales {
 const fn most_rows(vecs: usize) -> usize {
     match vecs {
         1 => 16,
-        2 => 12,
+        2 => 14,
         _ => 8,
     }
 }
 
-/// Calls the tile for a run-time number of vectors and rows.
+/// Rows of a tile that are addressed from its first pointer; the others from its second.
+const fn first_rows(rows: usize, pair: bool) -> usize {
+    if pair { rows / 2 } else { 8 }
+}
+
+/// Calls the tile for a run-time number of vectors and rows; `pair`: the second half of the rows is another line's.
 macro_rules! tiles {
-    ($f:ident, $v:expr, $p:expr, $args:tt) => {
-        tiles!(@ $f, $v, $p, $args, (1: 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16) (2: 1 2 3 4 5 6 7 8 9 10 11 12) (3: 1 2 3 4 5 6 7 8))
+    ($f:ident, $v:expr, $p:expr, $pair:expr, $args:tt) => {
+        if $pair {
+            tiles!(@ true, $f, $v, $p, $args, (1: 2 4 6 8 10 12 14 16) (2: 2 4 6 8 10 12 14) (3: 2 4 6 8))
+        } else {
+            tiles!(@ false, $f, $v, $p, $args, (1: 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16)
+                (2: 1 2 3 4 5 6 7 8 9 10 11 12 13 14) (3: 1 2 3 4 5 6 7 8))
+        }
     };
-    (@ $f:ident, $v:expr, $p:expr, $args:tt, $(($cv:literal: $($cp:literal)*))*) => {
+    (@ $pair:literal, $f:ident, $v:expr, $p:expr, $args:tt, $(($cv:literal: $($cp:literal)*))*) => {
         match ($v, $p) {
-            $($(($cv, $cp) => tiles!(# $f, $cv, $cp, $args),)*)*
+            $($(($cv, $cp) => tiles!(# $pair, $f, $cv, $cp, $args),)*)*
             _ => unreachable!("tile sizes come from `most_rows` and `widths`"),
         }
     };
-    (# $f:ident, $cv:literal, $cp:literal, ($($arg:expr),*)) => { $f::<$cp, $cv>($($arg),*) };
+    (# $pair:literal, $f:ident, $cv:literal, $cp:literal, ($($arg:expr),*)) => { $f::<$cp, $cv, $pair>($($arg),*) };
 }
 
-/// Calls `tile(first row, rows)` for near-equal parts of `rows`, each at most `most`.
-#[inline(always)]
-fn parts(rows: usize, most: usize, mut tile: impl FnMut(usize, usize)) {
-    let n = rows.div_ceil(most).max(1);
-    let (base, longer) = (rows / n, rows % n);
-    let mut at = 0;
-    for i in 0..n {
-        let len = base + usize::from(i < longer);
-        if len > 0 {
-            tile(at, len);
+impl<A> Line<'_, A> {
+    /// Calls `tile(line from its first row on, rows, pair)` for parts of all rows, each at most `most`, as long as they can be.
+    ///
+    /// # Safety
+    /// The lines are where the fields say.
+    #[inline(always)]
+    unsafe fn each(self, most: usize, mut tile: impl FnMut(Self, usize, bool, usize)) {
+        // Two short lines make one tile: more use of every weight that is loaded.
+        let pairs = if 2 * self.rows <= most { self.lines / 2 } else { 0 };
+        let parts = self.rows.div_ceil(most).max(1);
+        let (base, longer) = (self.rows / parts, self.rows % parts);
+        let total = pairs + (self.lines - 2 * pairs) * parts;
+        let (place, bytes) = self.ahead;
+        let share = bytes.div_ceil(total.max(1)).next_multiple_of(64);
+        let mut done = 0;
+        let mut fetch = || {
+            for at in (done * share..((done + 1) * share).min(bytes)).step_by(64) {
+                // SAFETY: a hint; any address is allowed.
+                unsafe { _mm_prefetch::<_MM_HINT_T1>(place.wrapping_add(at).cast()) };
+            }
+            done += 1;
+        };
+        for i in 0..pairs {
+            fetch();
+            // SAFETY: both lines exist.
+            tile(unsafe { self.skip(2 * i, 0) }, 2 * self.rows, true, 2 * i * self.rows);
         }
-        at += len;
+        for line in 2 * pairs..self.lines {
+            let mut at = 0;
+            for i in 0..parts {
+                let len = base + usize::from(i < longer);
+                fetch();
+                // SAFETY: the line exists and has these rows.
+                tile(unsafe { self.skip(line, at) }, len, false, line * self.rows + at);
+                at += len;
+            }
+        }
     }
 }
 
-/// One panel's columns of one line, f32.
+/// One panel's columns of all lines, f32.
 ///
 /// # Safety
 /// [`floats`] holds. All pointers of `line` reach their rows, taps and `panel`'s columns.
 pub(crate) unsafe fn line_f32(b: *const __m512, panel: &Panel, line: Line<'_, f32>) {
-    // SAFETY: the panel's own place.
-    let b = unsafe { b.add(panel.at) };
-    parts(line.rows, most_rows(panel.vecs), |first, rows| {
-        // SAFETY: rows `first..first + rows` lie within the line that the caller vouches for.
-        unsafe {
-            let part = line.skip_rows(first);
-            tiles!(tile_f32, panel.vecs, rows, (b, panel.cols, &part));
-        }
-    });
+    // SAFETY: the panel's own place; the rest as the caller vouches.
+    unsafe {
+        let b = b.add(panel.at);
+        line.each(most_rows(panel.vecs), |part, rows, pair, _| {
+            tiles!(tile_f32, panel.vecs, rows, pair, (b, panel.cols, &part));
+        });
+    }
 }
 
-/// One panel's columns of one line, int8.
+/// One panel's columns of all lines, int8.
 ///
 /// # Safety
 /// [`dots`] holds. As [`line_f32`]; taps are readable up to a multiple of four values.
 pub(crate) unsafe fn line_u8(b: *const __m512i, panel: &Panel, line: Line<'_, u8>, scales: Scales) {
-    // SAFETY: the panel's own place.
-    let b = unsafe { b.add(panel.at) };
-    parts(line.rows, most_rows(panel.vecs), |first, rows| {
-        // SAFETY: as above; scales have one entry a row or stride 0.
-        unsafe {
-            let part = line.skip_rows(first);
+    // SAFETY: as above; scales have one entry a row or stride 0.
+    unsafe {
+        let b = b.add(panel.at);
+        line.each(most_rows(panel.vecs), |part, rows, pair, first| {
             let scale = scales.scale.add(first * scales.stride);
             let scales = Scales { scale, zero: scales.zero.add(first * scales.stride), ..scales };
-            tiles!(tile_u8, panel.vecs, rows, (b, panel.cols, &part, &scales));
-        }
-    });
+            tiles!(tile_u8, panel.vecs, rows, pair, (b, panel.cols, &part, &scales));
+        });
+    }
 }
 
 impl<A> Line<'_, A> {
-    /// The line without its first `n` rows.
+    /// Without the first `lines` lines and `rows` rows of the next.
     ///
     /// # Safety
-    /// The line has at least `n` rows.
+    /// There are so many.
     #[inline(always)]
-    unsafe fn skip_rows(&self, n: usize) -> Self {
-        // SAFETY: within the line.
+    unsafe fn skip(&self, lines: usize, rows: usize) -> Self {
+        let n = (lines * self.rows + rows) * self.out_stride;
+        // SAFETY: within the lines.
         unsafe {
-            let residual = if self.residual.is_null() { self.residual } else { self.residual.add(n * self.out_stride) };
-            Line { a: self.a.add(n * self.stride), out: self.out.add(n * self.out_stride), residual, ..*self }
+            let residual = if self.residual.is_null() { self.residual } else { self.residual.add(n) };
+            Line {
+                a: self.a.add(lines * self.line_stride + rows * self.stride),
+                out: self.out.add(n),
+                residual,
+                ..*self
+            }
         }
     }
 }
@@ -306,19 +358,24 @@ fn lanes(cols: usize, v: usize) -> __mmask16 {
 }
 
 #[target_feature(enable = "avx512f,avx512bw,avx512vl")]
-unsafe fn tile_f32<const P: usize, const V: usize>(b: *const __m512, cols: usize, line: &Line<'_, f32>) {
+unsafe fn tile_f32<const P: usize, const V: usize, const PAIR: bool>(
+    b: *const __m512,
+    cols: usize,
+    line: &Line<'_, f32>,
+) {
     let mut acc = [[_mm512_setzero_ps(); V]; P];
     let mut b = b;
     let s = line.stride;
     let off = [0, s, 2 * s, 3 * s, 4 * s, 5 * s, 6 * s, 7 * s];
+    let first = first_rows(P, PAIR);
     // SAFETY: the caller vouches for all reads and writes; `b` walks the panel once.
     unsafe {
         for &tap in line.taps {
             let mut lo = line.a.add(tap);
-            let mut hi = line.a.wrapping_add(tap + 8 * s);
+            let mut hi = line.a.wrapping_add(tap + if PAIR { line.line_stride } else { 8 * s });
             for _ in 0..line.steps {
                 lo = opaque(lo);
-                if P > 8 {
+                if P > first {
                     hi = opaque(hi);
                 }
                 let mut w = [_mm512_setzero_ps(); V];
@@ -327,7 +384,11 @@ unsafe fn tile_f32<const P: usize, const V: usize>(b: *const __m512, cols: usize
                 }
                 b = b.add(V);
                 unroll!(I < P, {
-                    let x = _mm512_set1_ps(if I < 8 { *lo.add(off[I & 7]) } else { *hi.add(off[I & 7]) });
+                    let x = _mm512_set1_ps(if I < first {
+                        *lo.add(off[I & 7])
+                    } else {
+                        *hi.add(off[I.wrapping_sub(first) & 7])
+                    });
                     acc[I][0] = _mm512_fmadd_ps(x, w[0], acc[I][0]);
                     if V > 1 {
                         acc[I][1 % V] = _mm512_fmadd_ps(x, w[1 % V], acc[I][1 % V]);
@@ -351,7 +412,7 @@ unsafe fn tile_f32<const P: usize, const V: usize>(b: *const __m512, cols: usize
 }
 
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vnni")]
-unsafe fn tile_u8<const P: usize, const V: usize>(
+unsafe fn tile_u8<const P: usize, const V: usize, const PAIR: bool>(
     b: *const __m512i,
     cols: usize,
     line: &Line<'_, u8>,
@@ -361,14 +422,15 @@ unsafe fn tile_u8<const P: usize, const V: usize>(
     let mut b = b;
     let s = line.stride;
     let off = [0, s, 2 * s, 3 * s, 4 * s, 5 * s, 6 * s, 7 * s];
+    let first = first_rows(P, PAIR);
     // SAFETY: as in `tile_f32`; groups of four may be unaligned.
     unsafe {
         for &tap in line.taps {
             let mut lo = line.a.add(tap);
-            let mut hi = line.a.wrapping_add(tap + 8 * s);
+            let mut hi = line.a.wrapping_add(tap + if PAIR { line.line_stride } else { 8 * s });
             for _ in 0..line.steps {
                 lo = opaque(lo);
-                if P > 8 {
+                if P > first {
                     hi = opaque(hi);
                 }
                 let mut w = [_mm512_setzero_si512(); V];
@@ -377,7 +439,7 @@ unsafe fn tile_u8<const P: usize, const V: usize>(
                 }
                 b = b.add(V);
                 unroll!(I < P, {
-                    let at = if I < 8 { lo.add(off[I & 7]) } else { hi.add(off[I & 7]) };
+                    let at = if I < first { lo.add(off[I & 7]) } else { hi.add(off[I.wrapping_sub(first) & 7]) };
                     let x = _mm512_set1_epi32(at.cast::<i32>().read_unaligned());
                     acc[I][0] = _mm512_dpbusd_epi32(acc[I][0], x, w[0]);
                     if V > 1 {

@@ -7,7 +7,7 @@
 //! `y = (Σ q·w - z·Σ w) · s · factor + bias`, exact in integers up to the last step. Padding is `q = z`.
 
 use super::vector;
-use super::{Scratch, band, gemm, room, split, with_scratch};
+use super::{Par, Scratch, band, gemm, room, split, with_scratch};
 use crate::exec::unfold::Window;
 use crate::graph::Activation;
 use rten_gemm::PackedBMatrix;
@@ -90,6 +90,7 @@ enum Weights {
 
 /// How one row or image was quantized.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
+#[repr(C)]
 pub(crate) struct Code {
     pub scale: f32,
     pub inverse: f32,
@@ -174,7 +175,7 @@ impl Dense {
     }
 
     /// `x` `[images, h, w, c]` → `out` `[images, oh, ow, oc]`; `residual` has the shape of `out`.
-    pub fn run(&self, x: &[f32], residual: Option<&[f32]>, out: &mut [f32], par: bool) {
+    pub fn run(&self, x: &[f32], residual: Option<&[f32]>, out: &mut [f32], par: Par<'_>) {
         match &self.weights {
             #[cfg(target_arch = "x86_64")]
             Weights::Wide(w) => w.run(&self.epilogue, x, residual, out, par),
@@ -196,7 +197,7 @@ impl Dense {
     }
 
     /// Rows of the input are rows of the product; images do not matter.
-    fn run_flat(&self, x: &[f32], residual: Option<&[f32]>, out: &mut [f32], par: bool) {
+    fn run_flat(&self, x: &[f32], residual: Option<&[f32]>, out: &mut [f32], par: Par<'_>) {
         let (c, oc) = (self.geo.channels, self.geo.out_channels);
         let rows = out.len() / oc;
         let res = |i: usize, rows: usize, len: usize| residual.map(|r| &r[i * rows * oc..][..len]);
@@ -243,12 +244,12 @@ impl Dense {
         }
     }
 
-    fn run_windows(&self, x: &[f32], residual: Option<&[f32]>, out: &mut [f32], par: bool) {
+    fn run_windows(&self, x: &[f32], residual: Option<&[f32]>, out: &mut [f32], par: Par<'_>) {
         let g = &self.geo;
         let (in_len, out_len) = (g.image[0] * g.image[1] * g.channels, g.rows() * g.out_channels);
         let line = g.out_image[1] * g.out_channels;
         let lines = band(par, g.out_image[0], (1 << 15) / (g.k() * g.out_image[1]).max(1));
-        split(par, out, out_len, |img, out| {
+        for (img, out) in out.chunks_mut(out_len.max(1)).enumerate() {
             let x = &x[img * in_len..][..in_len];
             let residual = residual.map(|r| &r[img * out_len..][..out_len]);
             match &self.weights {
@@ -272,7 +273,7 @@ impl Dense {
                 #[cfg(target_arch = "x86_64")]
                 Weights::Wide(_) => {}
             }
-        });
+        }
     }
 
     fn float_band(&self, x: &[f32], packed: &[PackedBMatrix<f32>], y0: usize, out: &mut [f32], buf: &mut Vec<f32>) {

@@ -1,6 +1,6 @@
 //! CPU kernels over channels-last activations: what a compiled step calls.
 //!
-//! Invariants: kernels are single-threaded unless told `par`; results do not depend on how many images or rows are
+//! Invariants: kernels are single-threaded unless given a team; results do not depend on how many images or rows are
 //! computed together, nor on the number of threads.
 
 pub(crate) mod attention;
@@ -9,33 +9,68 @@ mod avx512;
 pub(crate) mod dense;
 mod gemm;
 pub(crate) mod simple;
+pub(crate) mod team;
 pub(crate) mod vector;
 #[cfg(target_arch = "x86_64")]
 mod wide;
 
-use rayon::prelude::*;
 use std::cell::RefCell;
+pub(crate) use team::Par;
 
-/// Calls `f(index, chunk)` for every `len`-long chunk of `out`, on all threads of the current pool when `par`.
-pub(crate) fn split<T: Send>(par: bool, out: &mut [T], len: usize, f: impl Fn(usize, &mut [T]) + Sync) {
-    if len == 0 || out.is_empty() {
-        return;
+/// Lets the parts of a job write to one slice; the caller sees to it that they write to different places.
+#[derive(Clone, Copy)]
+pub(crate) struct Shared<T>(*mut T, usize);
+
+// SAFETY: a pointer and a length; every access is in an `unsafe` block of its own.
+unsafe impl<T: Send> Sync for Shared<T> {}
+// SAFETY: as above.
+unsafe impl<T: Send> Send for Shared<T> {}
+
+impl<T> Shared<T> {
+    pub fn of(v: &mut [T]) -> Shared<T> {
+        Shared(v.as_mut_ptr(), v.len())
     }
-    if par && out.len() > len {
-        out.par_chunks_mut(len).enumerate().for_each(|(i, c)| f(i, c));
-    } else {
-        out.chunks_mut(len).enumerate().for_each(|(i, c)| f(i, c));
+
+    /// Where element `from` lies, with `len` elements from there on.
+    pub fn at(&self, from: usize, len: usize) -> *mut T {
+        assert!(from + len <= self.1);
+        self.0.wrapping_add(from)
+    }
+
+    /// Elements `from..from + len`.
+    ///
+    /// # Safety
+    /// Within the slice, which is still borrowed; no other part reads or writes them meanwhile.
+    #[expect(clippy::mut_from_ref, reason = "what the type is for")]
+    pub unsafe fn part(&self, from: usize, len: usize) -> &mut [T] {
+        assert!(from + len <= self.1);
+        // SAFETY: within the slice, and the caller vouches for the rest.
+        unsafe { std::slice::from_raw_parts_mut(self.0.add(from), len) }
     }
 }
 
-/// Rows a band should have so that every thread gets work when `par`, at most `most`.
-pub(crate) fn band(par: bool, rows: usize, most: usize) -> usize {
-    let most = most.max(1);
-    if !par {
-        return rows.clamp(1, most);
+/// Calls `f(index, chunk)` for every `len`-long chunk of `out`, shared among the team.
+pub(crate) fn split<T: Send>(par: Par<'_>, out: &mut [T], len: usize, f: impl Fn(usize, &mut [T]) + Sync) {
+    if len == 0 || out.is_empty() {
+        return;
     }
-    let threads = rayon::current_num_threads();
-    rows.div_ceil(threads).next_multiple_of(8).clamp(1, most)
+    if par.threads() == 1 {
+        return out.chunks_mut(len).enumerate().for_each(|(i, c)| f(i, c));
+    }
+    let (n, shared) = (out.len(), Shared::of(out));
+    par.run(n.div_ceil(len), |i| {
+        // SAFETY: chunks do not overlap and every part has its own.
+        f(i, unsafe { shared.part(i * len, len.min(n - i * len)) });
+    });
+}
+
+/// Rows a band should have so that every thread gets work, at most `most`.
+pub(crate) fn band(par: Par<'_>, rows: usize, most: usize) -> usize {
+    let most = most.max(1);
+    match par.threads() {
+        1 => rows.clamp(1, most),
+        n => rows.div_ceil(n).clamp(1, most),
+    }
 }
 
 /// Buffers a thread keeps between kernel calls; contents are undefined at the start of a call.
@@ -45,6 +80,7 @@ pub(crate) struct Scratch {
     pub u8: Vec<u8>,
     pub cols: Vec<u8>,
     pub i32: Vec<i32>,
+    pub codes: Vec<dense::Code>,
     #[cfg(target_arch = "x86_64")]
     pub vectors: Vec<std::arch::x86_64::__m512>,
 }

@@ -1,6 +1,6 @@
 //! Pooling, token and layout steps over channels-last activations: memory-bound, one pass each.
 
-use super::{split, vector};
+use super::{Par, split, vector};
 use crate::exec::unfold::Window;
 
 /// Sizes of an image and of what becomes of it.
@@ -13,7 +13,7 @@ pub(crate) struct Pool {
 }
 
 /// Maximum over windows; padding never wins.
-pub(crate) fn max_pool(p: &Pool, x: &[f32], out: &mut [f32], par: bool) {
+pub(crate) fn max_pool(p: &Pool, x: &[f32], out: &mut [f32], par: Par<'_>) {
     let ([h, w], [oh, ow], c) = (p.image, p.out_image, p.channels);
     split(par, out, ow * c, |line, out| {
         let x = &x[line / oh * h * w * c..][..h * w * c];
@@ -33,7 +33,7 @@ pub(crate) fn max_pool(p: &Pool, x: &[f32], out: &mut [f32], par: bool) {
 }
 
 /// Mean over rows `skip..` of `[images, rows, c]`.
-pub(crate) fn mean_rows(rows: usize, skip: usize, c: usize, x: &[f32], out: &mut [f32], par: bool) {
+pub(crate) fn mean_rows(rows: usize, skip: usize, c: usize, x: &[f32], out: &mut [f32], par: Par<'_>) {
     let scale = 1.0 / (rows - skip).max(1) as f32;
     split(par, out, c, |img, out| {
         out.fill(0.0);
@@ -43,7 +43,7 @@ pub(crate) fn mean_rows(rows: usize, skip: usize, c: usize, x: &[f32], out: &mut
 }
 
 /// Every `stride`-th pixel, output channel `j` from input channel `map[j]` or zero.
-pub(crate) fn channel_pad(p: &Pool, map: &[Option<u32>], x: &[f32], out: &mut [f32], par: bool) {
+pub(crate) fn channel_pad(p: &Pool, map: &[Option<u32>], x: &[f32], out: &mut [f32], par: Par<'_>) {
     let ([h, w], [oh, ow], c) = (p.image, p.out_image, p.channels);
     // The usual map is one run of channels; then a pixel is one copy.
     let lead = map.iter().take_while(|m| m.is_none()).count();
@@ -65,7 +65,7 @@ pub(crate) fn channel_pad(p: &Pool, map: &[Option<u32>], x: &[f32], out: &mut [f
 }
 
 /// `[images, t, d]` → `[images, count + t, d]` with `tokens` in front.
-pub(crate) fn prepend(tokens: &[f32], per_image: usize, x: &[f32], out: &mut [f32], par: bool) {
+pub(crate) fn prepend(tokens: &[f32], per_image: usize, x: &[f32], out: &mut [f32], par: Par<'_>) {
     split(par, out, tokens.len() + per_image, |img, out| {
         out[..tokens.len()].copy_from_slice(tokens);
         out[tokens.len()..].copy_from_slice(&x[img * per_image..][..per_image]);

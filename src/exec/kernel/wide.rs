@@ -5,7 +5,7 @@
 
 use super::avx512::{Line, Panel, Panels, Scales, Shape, line_f32, line_u8};
 use super::dense::{Code, Epilogue, Geometry};
-use super::{Scratch, band, room, split, vector, with_scratch};
+use super::{Par, Scratch, Shared, band, room, split, vector, with_scratch};
 use crate::graph::Activation;
 use std::arch::x86_64::{__m512, __m512i};
 
@@ -33,12 +33,6 @@ fn code(x: &[f32]) -> Code {
     Code::covering(lo, hi, TOP)
 }
 
-/// A pointer into `out` (or residual) that several panels write through; columns of different panels never overlap.
-struct Target {
-    out: *mut f32,
-    residual: *const f32,
-}
-
 impl Wide {
     pub fn f32(geo: Geometry, rows: &[f32]) -> Wide {
         let (taps, len) = taps(&geo);
@@ -61,158 +55,275 @@ impl Wide {
     }
 
     /// As `Dense::run`.
-    pub fn run(&self, e: &Epilogue, x: &[f32], residual: Option<&[f32]>, out: &mut [f32], par: bool) {
+    pub fn run(&self, e: &Epilogue, x: &[f32], residual: Option<&[f32]>, out: &mut [f32], par: Par<'_>) {
         assert_eq!(e.bias.len(), self.geo.out_channels);
         assert!(residual.is_none_or(|r| r.len() == out.len()));
+        let images = out.len() / (self.geo.rows() * self.geo.out_channels).max(1);
+        assert!(x.len() == images * self.geo.image[0] * self.geo.image[1] * self.geo.channels);
         if self.geo.in_place() { self.flat(e, x, residual, out, par) } else { self.windows(e, x, residual, out, par) }
     }
 
-    fn flat(&self, e: &Epilogue, x: &[f32], residual: Option<&[f32]>, out: &mut [f32], par: bool) {
+    fn panels(&self) -> &[Panel] {
+        match &self.weights {
+            Weights::F32(panels) => &panels.list,
+            Weights::Int8 { panels, .. } => &panels.list,
+        }
+    }
+
+    /// Do threads share columns rather than rows? Then every weight is fetched by one of them only, which pays where
+    /// there are more weights than inputs.
+    fn by_columns(&self, rows: usize, par: Par<'_>) -> bool {
+        par.threads() > 1 && self.panels().len() >= 2 * par.threads() && self.geo.out_channels > rows
+    }
+
+    /// A product over rows as they lie.
+    fn flat(&self, e: &Epilogue, x: &[f32], residual: Option<&[f32]>, out: &mut [f32], par: Par<'_>) {
         let (c, oc) = (self.geo.channels, self.geo.out_channels);
         let all = out.len() / oc;
-        assert_eq!(x.len(), all * c);
         // A band of input rows stays in the second-level cache while panels pass over it.
-        let rows = band(par, all, ((1 << 17) / c.max(1)).next_multiple_of(16));
-        let per_image = self.geo.rows();
-        let codes: Vec<Code> = match &self.weights {
-            Weights::Int8 { .. } if !self.geo.per_row => x.chunks_exact(per_image * c).map(code).collect(),
-            _ => vec![],
-        };
-        split(par, out, rows * oc, |b, out| {
-            let (first, n) = (b * rows, out.len() / oc);
+        let most = ((1 << 17) / c.max(1)).next_multiple_of(14);
+        let columns = self.by_columns(all, par);
+        let rows = if columns { all } else { band(par, all, most) };
+        let codes = self.image_codes(x, par);
+        let shared = Shared::of(out);
+        let bands = all.div_ceil(rows.max(1));
+        let one = |b: usize, par: Par<'_>| {
+            let (first, n) = (b * rows, rows.min(all - b * rows));
             let x = &x[first * c..][..n * c];
-            let to = target(out, residual, first * oc);
+            let to = Target { out: shared, residual, at: first * oc, images: 1, lines: 1, rows: n };
             match &self.weights {
-                Weights::F32(panels) => {
-                    for panel in &panels.list {
-                        // SAFETY: `n` rows of `c` values and `oc` columns; features were checked when packing.
-                        unsafe { line_f32(panels.as_ptr(), panel, self.line(e, x.as_ptr(), c, n, panel, &to, 0)) };
-                    }
-                }
-                Weights::Int8 { panels, sums, factors } => with_scratch(|s| {
-                    let q = room(&mut s.u8, n * c + 4);
-                    let scales = room(&mut s.f32, n);
-                    let zeros = room(&mut s.i32, n);
-                    for (r, (x, q)) in x.chunks_exact(c).zip(q.chunks_exact_mut(c)).enumerate() {
-                        let by_image = codes.get((first + r) / per_image).copied();
-                        let code = by_image.unwrap_or_else(|| code(x));
-                        vector::quantize(x, code.inverse, code.zero, TOP as f32, q);
-                        (scales[r], zeros[r]) = (code.scale, code.zero);
-                    }
-                    for panel in &panels.list {
-                        let scales = self.scales(scales, zeros, 1, factors, sums, panel);
-                        // SAFETY: as above; `q` has four spare bytes.
-                        unsafe {
-                            line_u8(panels.as_ptr(), panel, self.line(e, q.as_ptr(), c, n, panel, &to, 0), scales)
-                        };
-                    }
+                Weights::F32(_) => self.product(e, Input::F32(x), &to, [c, 0], 0, par),
+                Weights::Int8 { .. } => with_scratch(|Scratch { u8, codes: row_codes, .. }| {
+                    let (q, row_codes) = (room(u8, n * c + 4), room(row_codes, n));
+                    self.quantize_rows(x, codes.as_deref(), first, q, row_codes, par);
+                    self.product(e, Input::Int8(q, row_codes, 1), &to, [c, 0], 0, par);
                 }),
             }
-            finish(out, e);
+        };
+        if columns { one(0, par) } else { par.run(bands, |b| one(b, Par::ALONE)) }
+    }
+
+    /// One code an image, where a convolution's input has one scale an image.
+    fn image_codes(&self, x: &[f32], par: Par<'_>) -> Option<Vec<Code>> {
+        let Weights::Int8 { .. } = &self.weights else { return None };
+        let len = self.geo.image[0] * self.geo.image[1] * self.geo.channels;
+        (!self.geo.per_row).then(|| x.chunks_exact(len).map(|x| code_of(x, par)).collect())
+    }
+
+    /// Quantizes rows of the input, of which `first` is the first one's number, each by its own or its image's code.
+    fn quantize_rows(
+        &self,
+        x: &[f32],
+        images: Option<&[Code]>,
+        first: usize,
+        q: &mut [u8],
+        codes: &mut [Code],
+        par: Par<'_>,
+    ) {
+        let (c, per_image) = (self.geo.channels, self.geo.rows());
+        let (n, q) = (codes.len(), Shared::of(q));
+        let len = n.div_ceil(par.threads()).max(1);
+        split(par, codes, len, |b, codes| {
+            for (i, to) in codes.iter_mut().enumerate() {
+                let r = b * len + i;
+                let x = &x[r * c..][..c];
+                *to = images.map_or_else(|| code(x), |codes| codes[(first + r) / per_image]);
+                // SAFETY: every row has its own place.
+                vector::quantize(x, to.inverse, to.zero, TOP as f32, unsafe { q.part(r * c, c) });
+            }
         });
     }
 
-    fn windows(&self, e: &Epilogue, x: &[f32], residual: Option<&[f32]>, out: &mut [f32], par: bool) {
+    /// A product over windows of padded images.
+    fn windows(&self, e: &Epilogue, x: &[f32], residual: Option<&[f32]>, out: &mut [f32], par: Par<'_>) {
         let g = &self.geo;
         let (in_len, out_len) = (g.image[0] * g.image[1] * g.channels, g.rows() * g.out_channels);
-        let line = g.out_image[1] * g.out_channels;
-        assert!(out.len().is_multiple_of(out_len) && x.len() == out.len() / out_len * in_len);
-        let lines = band(par, g.out_image[0], g.out_image[0]);
+        let images = out.len() / out_len;
         let [h, width] = padded(g);
-        let (size, step) = (h * width * g.channels, g.window.stride[0] * width * g.channels);
-        let stride = g.window.stride[1] * g.channels;
-        split(par, out, out_len, |img, out| {
-            let x = &x[img * in_len..][..in_len];
-            let at = |b: usize| img * out_len + b * lines * line;
-            match &self.weights {
-                Weights::F32(panels) => with_scratch(|Scratch { f32, .. }| {
-                    let image = if g.window.padding == [0, 0] {
-                        x
-                    } else {
-                        let buf = room(f32, size);
-                        pad(g, x, 0.0, buf, |x, out| out.copy_from_slice(x));
-                        &*buf
-                    };
-                    split(par, out, lines * line, |b, out| {
-                        let to = target(out, residual, at(b));
-                        for panel in &panels.list {
-                            for y in 0..out.len() / line {
-                                let a = &image[(b * lines + y) * step..];
-                                let l = self.line(e, a.as_ptr(), stride, g.out_image[1], panel, &to, y * line);
-                                // SAFETY: the window of every output of the line lies in the padded image.
-                                unsafe { line_f32(panels.as_ptr(), panel, l) };
-                            }
-                        }
-                        finish(out, e);
+        let line = width * g.channels;
+        let size = h * line;
+        let strides = [g.window.stride[1] * g.channels, g.window.stride[0] * line];
+        let codes = self.image_codes(x, par);
+        let bare = g.window.padding == [0, 0];
+        // As many images as stay in the second-level cache share every panel that is fetched.
+        let block = ((1 << 20) / (size * if codes.is_some() { 1 } else { 4 }).max(1)).clamp(1, images.max(1));
+        let out = Shared::of(out);
+        for from in (0..images).step_by(block) {
+            let n = block.min(images - from);
+            let [lines, rows] = g.out_image;
+            let to = Target { out, residual, at: from * out_len, images: n, lines, rows };
+            let x = &x[from * in_len..][..n * in_len];
+            match (&self.weights, &codes) {
+                (Weights::F32(_), _) if bare => self.images(e, Input::F32(x), in_len, &to, strides, par),
+                (Weights::F32(_), _) => with_scratch(|Scratch { f32, .. }| {
+                    let buf = room(f32, n * size);
+                    split(par, buf, line, |i, out| {
+                        pad_line(g, &x[i / h * in_len..][..in_len], i % h, 0.0, out, |x, out| out.copy_from_slice(x));
                     });
+                    self.images(e, Input::F32(buf), size, &to, strides, par);
                 }),
-                Weights::Int8 { panels, sums, factors } => with_scratch(|Scratch { u8, .. }| {
-                    let code = code(x);
-                    let buf = room(u8, size + 4);
-                    let quantize =
-                        |x: &[f32], out: &mut [u8]| vector::quantize(x, code.inverse, code.zero, TOP as f32, out);
-                    if g.window.padding == [0, 0] {
-                        quantize(x, &mut buf[..in_len]);
-                    } else {
-                        pad(g, x, code.zero as u8, &mut buf[..size], quantize);
-                    }
-                    let image = &*buf;
-                    split(par, out, lines * line, |b, out| {
-                        let to = target(out, residual, at(b));
-                        // Outlive the pointers to them.
-                        let (scale, zero) = ([code.scale], [code.zero]);
-                        for panel in &panels.list {
-                            let scales = self.scales(&scale, &zero, 0, factors, sums, panel);
-                            for y in 0..out.len() / line {
-                                let a = &image[(b * lines + y) * step..];
-                                let l = self.line(e, a.as_ptr(), stride, g.out_image[1], panel, &to, y * line);
-                                // SAFETY: as above; `buf` has four spare bytes.
-                                unsafe { line_u8(panels.as_ptr(), panel, l, scales) };
-                            }
-                        }
-                        finish(out, e);
+                (Weights::Int8 { .. }, codes) => with_scratch(|Scratch { u8, .. }| {
+                    let codes = &codes.as_deref().unwrap_or_default()[from..from + n];
+                    let buf = room(u8, n * size + 4);
+                    split(par, &mut buf[..n * size], line, |i, out| {
+                        let code = codes[i / h];
+                        pad_line(g, &x[i / h * in_len..][..in_len], i % h, code.zero as u8, out, |x, out| {
+                            vector::quantize(x, code.inverse, code.zero, TOP as f32, out);
+                        });
                     });
+                    self.images(e, Input::Int8(buf, codes, 0), size, &to, strides, par);
                 }),
             }
+        }
+    }
+
+    /// The product over prepared images of `size` values each.
+    fn images(&self, e: &Epilogue, x: Input<'_>, size: usize, to: &Target<'_>, strides: [usize; 2], par: Par<'_>) {
+        let (n, lines, out_line) = (to.images, to.lines, to.rows * self.geo.out_channels);
+        if par.threads() == 1 || self.by_columns(n * lines * to.rows, par) {
+            return self.product(e, x, to, strides, size, par);
+        }
+        // Bands of lines; twice as many as threads where that leaves whole pairs of lines.
+        let each = lines.div_ceil(2 * par.threads()).next_multiple_of(2).min(lines.div_ceil(par.threads()));
+        let bands = lines.div_ceil(each);
+        par.run(n * bands, |i| {
+            let (image, first) = (i / bands, i % bands * each);
+            let lines = each.min(lines - first);
+            let at = to.at + image * to.lines * out_line + first * out_line;
+            let x = x.skip(image * size + first * strides[1], image);
+            self.product(e, x, &Target { at, images: 1, lines, ..*to }, strides, 0, Par::ALONE);
         });
     }
 
-    #[expect(clippy::too_many_arguments, reason = "where one line lies")]
+    /// All panels over the target's images, whose inputs begin `size` values apart.
+    fn product(&self, e: &Epilogue, x: Input<'_>, to: &Target<'_>, strides: [usize; 2], size: usize, par: Par<'_>) {
+        let (images, out_len) = (to.images, to.lines * to.rows * self.geo.out_channels);
+        let panels = self.panels();
+        // Panels that are in the cache already need no fetching ahead.
+        let ahead = |i: usize| match (&self.weights, panels.get(i + 1)) {
+            (Weights::F32(p), Some(next)) if p.bytes() > 1 << 20 => p.place(next),
+            (Weights::Int8 { panels: p, .. }, Some(next)) if p.bytes() > 1 << 20 => p.place(next),
+            _ => (std::ptr::null(), 0),
+        };
+        let parts = if par.threads() > 1 { (4 * par.threads()).min(panels.len()) } else { 1 };
+        par.run(parts, |part| {
+            for i in part * panels.len() / parts..(part + 1) * panels.len() / parts {
+                let (panel, (place, bytes)) = (&panels[i], ahead(i));
+                for image in 0..images {
+                    let from = image * bytes / images;
+                    let fetch = (place.wrapping_add(from), (image + 1) * bytes / images - from);
+                    let at = to.at + image * out_len;
+                    // SAFETY: the target's rows lie within `out`, `x` reaches every window of them (checked by `run` and by
+                    // the preparation of `x`), different panels write different columns, and the processor's features
+                    // were checked when packing.
+                    unsafe {
+                        match (&self.weights, x) {
+                            (Weights::F32(p), Input::F32(x)) => {
+                                let x = &x[image * size..];
+                                line_f32(p.as_ptr(), panel, self.line(e, x.as_ptr(), strides, panel, to, at, fetch));
+                            }
+                            (Weights::Int8 { panels: p, sums, factors }, Input::Int8(x, codes, stride)) => {
+                                let x = &x[image * size..];
+                                let scales = scales(&codes[image..], stride, factors, sums, panel);
+                                let line = self.line(e, x.as_ptr(), strides, panel, to, at, fetch);
+                                line_u8(p.as_ptr(), panel, line, scales);
+                            }
+                            _ => unreachable!("inputs are prepared for their weights"),
+                        }
+                    }
+                }
+            }
+        });
+        if e.act.is_some_and(|a| a != Activation::Relu) {
+            let len = (images * out_len).div_ceil(par.threads());
+            par.run(par.threads(), |t| {
+                let from = (t * len).min(images * out_len);
+                // SAFETY: the product is done, and every part has its own place.
+                finish(unsafe { to.out.part(to.at + from, len.min(images * out_len - from)) }, e);
+            });
+        }
+    }
+
+    #[expect(clippy::too_many_arguments, reason = "where the lines lie")]
     fn line<'a, A>(
         &'a self,
         e: &Epilogue,
         a: *const A,
-        stride: usize,
-        rows: usize,
+        strides: [usize; 2],
         panel: &Panel,
-        to: &Target,
+        to: &Target<'_>,
         at: usize,
+        ahead: (*const u8, usize),
     ) -> Line<'a, A> {
         let step = if size_of::<A>() == 1 { 4 } else { 1 };
-        let residual = if to.residual.is_null() { to.residual } else { to.residual.wrapping_add(at + panel.col) };
+        let len = to.lines * to.rows * self.geo.out_channels;
         Line {
             a: a.wrapping_add(panel.channel),
-            stride,
+            stride: strides[0],
+            line_stride: strides[1],
             taps: &self.taps,
             steps: self.len.div_ceil(step),
-            rows,
-            out: to.out.wrapping_add(at + panel.col),
-            residual,
+            rows: to.rows,
+            lines: to.lines,
+            out: to.out.at(at, len).wrapping_add(panel.col),
+            residual: to.residual.map_or(std::ptr::null(), |r| r[at..][..len].as_ptr().wrapping_add(panel.col)),
             out_stride: self.geo.out_channels,
             bias: e.bias[panel.col..].as_ptr(),
             relu: e.act == Some(Activation::Relu),
+            ahead,
         }
-    }
-
-    fn scales(&self, s: &[f32], z: &[i32], stride: usize, factors: &[f32], sums: &[i32], panel: &Panel) -> Scales {
-        let (factors, sums) = (factors[panel.col..].as_ptr(), sums[panel.col..].as_ptr());
-        Scales { scale: s.as_ptr(), zero: z.as_ptr(), stride, factors, sums }
     }
 }
 
-fn target(out: &mut [f32], residual: Option<&[f32]>, at: usize) -> Target {
-    let residual = residual.map_or(std::ptr::null(), |r| r[at..][..out.len()].as_ptr());
-    Target { out: out.as_mut_ptr(), residual }
+/// A prepared input: f32, or codes with how they were made and how many of those there are to a row (0: one an image).
+#[derive(Clone, Copy)]
+enum Input<'a> {
+    F32(&'a [f32]),
+    Int8(&'a [u8], &'a [Code], usize),
+}
+
+impl Input<'_> {
+    /// From value `n` on, which is in image `image`.
+    fn skip(&self, n: usize, image: usize) -> Self {
+        match *self {
+            Input::F32(x) => Input::F32(&x[n..]),
+            Input::Int8(x, codes, stride) => Input::Int8(&x[n..], &codes[image..], stride),
+        }
+    }
+}
+
+/// Where a product goes: from element `at` on, `lines` lines of `rows` rows of every image.
+#[derive(Clone, Copy)]
+struct Target<'a> {
+    out: Shared<f32>,
+    residual: Option<&'a [f32]>,
+    at: usize,
+    images: usize,
+    lines: usize,
+    rows: usize,
+}
+
+/// Codes as the tiles read them: fields of an array of [`Code`].
+fn scales(codes: &[Code], stride: usize, factors: &[f32], sums: &[i32], panel: &Panel) -> Scales {
+    let (factors, sums) = (factors[panel.col..].as_ptr(), sums[panel.col..].as_ptr());
+    let first = &codes[0];
+    const WORDS: usize = size_of::<Code>() / 4;
+    Scales { scale: &raw const first.scale, zero: &raw const first.zero, stride: stride * WORDS, factors, sums }
+}
+
+/// One code for all of `x`.
+fn code_of(x: &[f32], par: Par<'_>) -> Code {
+    if par.threads() == 1 {
+        return code(x);
+    }
+    let len = x.len().div_ceil(par.threads()).max(1);
+    let mut ranges = vec![(0f32, 0f32); x.len().div_ceil(len)];
+    split(par, &mut ranges, 1, |i, out| {
+        // SAFETY: the features were checked when packing.
+        out[0] = unsafe { super::avx512::range_with_zero(&x[i * len..(i * len + len).min(x.len())]) };
+    });
+    let (lo, hi) = ranges.iter().fold((0f32, 0f32), |(a, b), &(lo, hi)| (a.min(lo), b.max(hi)));
+    Code::covering(lo, hi, TOP)
 }
 
 /// Activations that the tiles do not do themselves.
@@ -243,17 +354,16 @@ fn shape(g: &Geometry, taps: usize, len: usize) -> Shape {
     Shape { groups: g.groups, cols: g.out_channels / g.groups, taps, len, channels: g.channels / g.groups }
 }
 
-/// Writes the image into `out` with borders of `fill`, one line at a time through `put`.
-fn pad<T: Copy>(g: &Geometry, x: &[f32], fill: T, out: &mut [T], put: impl Fn(&[f32], &mut [T])) {
+/// Writes line `y` of the padded image into `out`, borders of `fill`, the rest through `put`.
+fn pad_line<T: Copy>(g: &Geometry, x: &[f32], y: usize, fill: T, out: &mut [T], put: impl Fn(&[f32], &mut [T])) {
     let ([py, px], c) = (g.window.padding, g.channels);
-    let width = padded(g)[1] * c;
     let (inner, side) = (g.image[1] * c, px * c);
-    out[..py * width].fill(fill);
-    let end = out.len() - py * width;
-    out[end..].fill(fill);
-    for (x, out) in x.chunks_exact(inner).zip(out[py * width..end].chunks_exact_mut(width)) {
-        out[..side].fill(fill);
-        put(x, &mut out[side..side + inner]);
-        out[side + inner..].fill(fill);
+    match y.checked_sub(py).filter(|&y| y < g.image[0]) {
+        None => out.fill(fill),
+        Some(y) => {
+            out[..side].fill(fill);
+            put(&x[y * inner..][..inner], &mut out[side..side + inner]);
+            out[side + inner..].fill(fill);
+        }
     }
 }

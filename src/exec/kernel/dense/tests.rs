@@ -9,6 +9,11 @@ fn noise(n: usize, seed: u64) -> Vec<f32> {
     (0..n).map(|_| rng.random_range(-1.0..1.5)).collect()
 }
 
+fn shared(threads: usize, f: impl FnOnce(Par<'_>)) {
+    let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().unwrap();
+    super::super::team::Team::with(&pool, f);
+}
+
 fn geometries() -> Vec<Geometry> {
     let mut all = vec![];
     for (image, c, oc, k, s, p, groups) in [
@@ -21,12 +26,20 @@ fn geometries() -> Vec<Geometry> {
         ([11, 14], 3, 17, [7, 5], [2, 3], [3, 0], 1),
         ([6, 7], 12, 20, [3, 3], [1, 1], [1, 1], 4),
         ([5, 5], 6, 6, [3, 3], [1, 1], [1, 1], 6),
+        ([7, 7], 12, 130, [3, 3], [1, 1], [1, 1], 1),
+        ([6, 2], 12, 230, [3, 3], [1, 1], [1, 1], 1),
+        ([4, 28], 5, 33, [3, 3], [1, 1], [1, 1], 1),
     ] {
         let window = Window { kernel: k, stride: s, padding: p };
         let out_image = [window.out(0, image[0]).unwrap(), window.out(1, image[1]).unwrap()];
         all.push(Geometry { image, channels: c, out_image, out_channels: oc, window, groups, per_row: false });
     }
-    all.extend([Geometry::linear(1, 37, 10), Geometry::linear(17, 64, 96), Geometry::linear(5, 130, 51)]);
+    all.extend([
+        Geometry::linear(1, 37, 10),
+        Geometry::linear(17, 64, 96),
+        Geometry::linear(5, 130, 51),
+        Geometry::linear(3, 40, 300),
+    ]);
     all
 }
 
@@ -85,9 +98,9 @@ fn f32_products_match_f64_with_residual_and_relu() {
         for vectors in [false, true] {
             let epilogue = Epilogue { bias: bias.clone(), act: Some(Activation::Relu) };
             let d = Dense::with(g, Source::F32 { w: &w, factors: Some(&factors) }, epilogue, vectors);
-            for par in [false, true] {
+            for threads in [1, 3] {
                 let mut out = vec![f32::NAN; n];
-                d.run(&x, Some(&residual), &mut out, par);
+                shared(threads, |par| d.run(&x, Some(&residual), &mut out, par));
                 close(&out, &want, &format!("{} {g:?}", d.kernel()));
             }
         }
@@ -128,9 +141,9 @@ fn int8_products_are_exact_in_their_codes() {
                 let scale = scales[if g.per_row { row } else { row / g.rows() }];
                 *v = *v * scale as f64 * factors[oc] as f64 + bias[oc] as f64;
             }
-            for par in [false, true] {
+            for threads in [1, 3] {
                 let mut out = vec![f32::NAN; n];
-                d.run(&x, None, &mut out, par);
+                shared(threads, |par| d.run(&x, None, &mut out, par));
                 close(&out, &want, &format!("{} {g:?}", d.kernel()));
             }
         }
@@ -151,7 +164,7 @@ fn extreme_activations_do_not_saturate() {
         let epilogue = Epilogue { bias: vec![0.0; 20], act: None };
         let d = Dense::with(g, Source::Int8 { q: &q, factors: &factors }, epilogue, vectors);
         let mut out = vec![0.0; 40];
-        d.run(&x, None, &mut out, false);
+        d.run(&x, None, &mut out, Par::ALONE);
         close(&out, &want, &d.kernel());
     }
 }
@@ -165,7 +178,7 @@ fn constant_and_zero_inputs_are_fine() {
             let epilogue = Epilogue { bias: vec![1.0; 3], act: None };
             let d = Dense::with(g, Source::Int8 { q: &q, factors: &factors }, epilogue, vectors);
             let mut out = vec![0.0; 3];
-            d.run(&[value; 8], None, &mut out, false);
+            d.run(&[value; 8], None, &mut out, Par::ALONE);
             assert!(out.iter().all(|v| v.is_finite()));
             if value.abs() < 1.0 {
                 assert_eq!(out, [1.0; 3]);
