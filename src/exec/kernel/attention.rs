@@ -167,6 +167,8 @@ mod wide {
                 out_stride,
                 bias: ZEROS.as_ptr(),
                 relu: false,
+                resume: false,
+                partial: false,
                 ahead: (std::ptr::null(), 0),
             };
             // SAFETY: every row of queries has `qk` values and every row of scores `stride ≥ t`; `out` has `rows` rows.

@@ -25,8 +25,8 @@ pub(crate) fn dots() -> bool {
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Panel {
     /// Index of its first vector.
-    at: usize,
-    vecs: usize,
+    pub at: usize,
+    pub vecs: usize,
     /// First output column and how many are real.
     pub col: usize,
     pub cols: usize,
@@ -49,10 +49,9 @@ impl<T> Panels<T> {
         size_of_val(&self.data[..])
     }
 
-    /// Where a panel lies and its bytes.
-    pub fn place(&self, panel: &Panel) -> (*const u8, usize) {
-        let after = self.list.iter().map(|p| p.at).filter(|&at| at > panel.at).min().unwrap_or(self.data.len());
-        (self.data[panel.at..].as_ptr().cast(), (after - panel.at) * size_of::<T>())
+    /// Where the part of a panel from vector `from` on lies.
+    pub fn place(&self, panel: &Panel, from: usize) -> *const u8 {
+        self.data[panel.at + from..].as_ptr().cast()
     }
 }
 
@@ -95,6 +94,8 @@ pub(crate) struct Shape {
     pub cols: usize,
     pub taps: usize,
     pub len: usize,
+    /// Length of a tap in the panels: at least `len`, zeros beyond.
+    pub padded: usize,
     /// Input channels of one group.
     pub channels: usize,
 }
@@ -148,12 +149,16 @@ fn pack<W: Copy, A: Copy, T>(
             let col = group * s.cols + first;
             list.push(Panel { at: data.len(), vecs, col, cols, channel: group * s.channels });
             for tap in 0..s.taps {
-                for from in (0..s.len).step_by(step) {
+                for from in (0..s.padded).step_by(step) {
                     for v in 0..vecs {
                         let mut vec = zero;
                         for lane in 0..16.min(cols.saturating_sub(16 * v)) {
                             let row = &w[(col + 16 * v + lane) * k + tap * s.len..][..s.len];
-                            row[from..].iter().take(step).enumerate().for_each(|(i, &x)| put(&mut vec, lane, i, x));
+                            row[from.min(s.len)..]
+                                .iter()
+                                .take(step)
+                                .enumerate()
+                                .for_each(|(i, &x)| put(&mut vec, lane, i, x));
                         }
                         data.push(finish(vec));
                     }
@@ -187,6 +192,10 @@ pub(crate) struct Line<'a, A> {
     /// Per column.
     pub bias: *const f32,
     pub relu: bool,
+    /// The outputs hold the sums of earlier taps (f32).
+    pub resume: bool,
+    /// More taps follow: outputs are sums, without bias, residual and ReLU (f32).
+    pub partial: bool,
     /// What comes next, to be fetched into the cache meanwhile: its place and bytes.
     pub ahead: (*const u8, usize),
 }
@@ -215,6 +224,16 @@ const fn most_rows(vecs: usize) -> usize {
 /// Rows of a tile that are addressed from its first pointer; the others from its second.
 const fn first_rows(rows: usize, pair: bool) -> usize {
     if pair { rows / 2 } else { 8 }
+}
+
+/// Fetches part `i` of `n` of what comes next into the second-level cache.
+#[inline(always)]
+pub(super) fn fetch_ahead((place, bytes): (*const u8, usize), i: usize, n: usize) {
+    let share = bytes.div_ceil(n.max(1)).next_multiple_of(64);
+    for at in (i * share..((i + 1) * share).min(bytes)).step_by(64) {
+        // SAFETY: a hint; any address is allowed.
+        unsafe { _mm_prefetch::<_MM_HINT_T1>(place.wrapping_add(at).cast()) };
+    }
 }
 
 /// Calls the tile for a run-time number of vectors and rows; `pair`: the second half of the rows is another line's.
@@ -248,14 +267,9 @@ impl<A> Line<'_, A> {
         let parts = self.rows.div_ceil(most).max(1);
         let (base, longer) = (self.rows / parts, self.rows % parts);
         let total = pairs + (self.lines - 2 * pairs) * parts;
-        let (place, bytes) = self.ahead;
-        let share = bytes.div_ceil(total.max(1)).next_multiple_of(64);
         let mut done = 0;
         let mut fetch = || {
-            for at in (done * share..((done + 1) * share).min(bytes)).step_by(64) {
-                // SAFETY: a hint; any address is allowed.
-                unsafe { _mm_prefetch::<_MM_HINT_T1>(place.wrapping_add(at).cast()) };
-            }
+            fetch_ahead(self.ahead, done, total);
             done += 1;
         };
         for i in 0..pairs {
@@ -370,6 +384,14 @@ unsafe fn tile_f32<const P: usize, const V: usize, const PAIR: bool>(
     let first = first_rows(P, PAIR);
     // SAFETY: the caller vouches for all reads and writes; `b` walks the panel once.
     unsafe {
+        touch(P, V, line);
+        if line.resume {
+            unroll!(J < V, {
+                unroll!(I < P, {
+                    acc[I][J] = _mm512_maskz_loadu_ps(lanes(cols, J), line.out.add(I * line.out_stride + 16 * J));
+                });
+            });
+        }
         for &tap in line.taps {
             let mut lo = line.a.add(tap);
             let mut hi = line.a.wrapping_add(tap + if PAIR { line.line_stride } else { 8 * s });
@@ -403,10 +425,16 @@ unsafe fn tile_f32<const P: usize, const V: usize, const PAIR: bool>(
         }
         unroll!(J < V, {
             let mask = lanes(cols, J);
-            let bias = _mm512_maskz_loadu_ps(mask, line.bias.add(16 * J));
-            unroll!(I < P, {
-                store(_mm512_add_ps(acc[I][J], bias), mask, I * line.out_stride + 16 * J, line);
-            });
+            if line.partial {
+                unroll!(I < P, {
+                    _mm512_mask_storeu_ps(line.out.add(I * line.out_stride + 16 * J), mask, acc[I][J]);
+                });
+            } else {
+                let bias = _mm512_maskz_loadu_ps(mask, line.bias.add(16 * J));
+                unroll!(I < P, {
+                    store(_mm512_add_ps(acc[I][J], bias), mask, I * line.out_stride + 16 * J, line);
+                });
+            }
         });
     }
 }
@@ -425,6 +453,7 @@ unsafe fn tile_u8<const P: usize, const V: usize, const PAIR: bool>(
     let first = first_rows(P, PAIR);
     // SAFETY: as in `tile_f32`; groups of four may be unaligned.
     unsafe {
+        touch(P, V, line);
         for &tap in line.taps {
             let mut lo = line.a.add(tap);
             let mut hi = line.a.wrapping_add(tap + if PAIR { line.line_stride } else { 8 * s });
@@ -459,13 +488,66 @@ unsafe fn tile_u8<const P: usize, const V: usize, const PAIR: bool>(
             let factors = _mm512_maskz_loadu_ps(mask, scales.factors.add(16 * J));
             let sums = _mm512_maskz_loadu_epi32(mask, scales.sums.add(16 * J));
             unroll!(I < P, {
-                let zero = _mm512_set1_epi32(*scales.zero.add(I * scales.stride));
-                let scale = _mm512_mul_ps(_mm512_set1_ps(*scales.scale.add(I * scales.stride)), factors);
-                let sum = _mm512_sub_epi32(acc[I][J], _mm512_mullo_epi32(zero, sums));
-                let y = _mm512_fmadd_ps(_mm512_cvtepi32_ps(sum), scale, bias);
+                let y = scaled(acc[I][J], I, factors, sums, bias, scales);
                 store(y, mask, I * line.out_stride + 16 * J, line);
             });
         });
+    }
+}
+
+/// `(acc - zero · sums) · (scale · factors) + bias` of row `row`.
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw,avx512vl")]
+unsafe fn scaled(acc: __m512i, row: usize, factors: __m512, sums: __m512i, bias: __m512, scales: &Scales) -> __m512 {
+    // SAFETY: scales have one entry a row or stride 0.
+    let (zero, scale) = unsafe { (*scales.zero.add(row * scales.stride), *scales.scale.add(row * scales.stride)) };
+    let scale = _mm512_mul_ps(_mm512_set1_ps(scale), factors);
+    let sum = _mm512_sub_epi32(acc, _mm512_mullo_epi32(_mm512_set1_epi32(zero), sums));
+    _mm512_fmadd_ps(_mm512_cvtepi32_ps(sum), scale, bias)
+}
+
+/// The end of an int8 product whose sums were computed elsewhere: `rows` rows of 16 sums, from output row `first` on,
+/// vector `v` of the panel's columns.
+///
+/// # Safety
+/// [`dots`] holds; as [`line_u8`] for these rows and columns.
+#[target_feature(enable = "avx512f,avx512bw,avx512vl")]
+pub(crate) unsafe fn scaled_rows(
+    acc: &[i32; 256],
+    rows: usize,
+    first: usize,
+    v: usize,
+    cols: usize,
+    line: &Line<'_, u8>,
+    scales: &Scales,
+) {
+    let mask = lanes(cols, v);
+    // SAFETY: as the caller vouches.
+    unsafe {
+        let bias = _mm512_maskz_loadu_ps(mask, line.bias.add(16 * v));
+        let factors = _mm512_maskz_loadu_ps(mask, scales.factors.add(16 * v));
+        let sums = _mm512_maskz_loadu_epi32(mask, scales.sums.add(16 * v));
+        for (i, acc) in acc.chunks_exact(16).take(rows).enumerate() {
+            let y = scaled(_mm512_loadu_si512(acc.as_ptr().cast()), first + i, factors, sums, bias, scales);
+            store(y, mask, (first + i) * line.out_stride + 16 * v, line);
+        }
+    }
+}
+
+/// Fetches a tile's outputs and residuals, which are needed only after its products.
+#[inline(always)]
+unsafe fn touch<A>(rows: usize, vecs: usize, line: &Line<'_, A>) {
+    for i in 0..rows {
+        for j in 0..vecs {
+            let at = i * line.out_stride + 16 * j;
+            // SAFETY: hints; any address is allowed.
+            unsafe {
+                _mm_prefetch::<_MM_HINT_ET0>(line.out.wrapping_add(at).cast());
+                if !line.residual.is_null() {
+                    _mm_prefetch::<_MM_HINT_T0>(line.residual.wrapping_add(at).cast());
+                }
+            }
+        }
     }
 }
 

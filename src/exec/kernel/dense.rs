@@ -11,6 +11,7 @@ use super::{Par, Scratch, band, gemm, room, split, with_scratch};
 use crate::exec::unfold::Window;
 use crate::graph::Activation;
 use rten_gemm::PackedBMatrix;
+use std::sync::OnceLock;
 
 /// Sizes of one dense step.
 #[derive(Debug, Clone, Copy)]
@@ -126,14 +127,36 @@ fn channels_last<T: Copy>(w: &[T], geo: &Geometry) -> Vec<T> {
     out
 }
 
+/// The best kernels that may be chosen; less where the processor has less.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd)]
+pub(crate) enum Level {
+    Portable,
+    /// AVX-512, with VNNI for int8.
+    Vector,
+    /// AMX for int8, else as `Vector`.
+    Matrix,
+}
+
+impl Level {
+    /// `PARING_KERNELS`: `portable`, `vector` or (by default) `matrix`.
+    fn allowed() -> Level {
+        static ALLOWED: OnceLock<Level> = OnceLock::new();
+        *ALLOWED.get_or_init(|| match std::env::var("PARING_KERNELS").as_deref() {
+            Ok("portable") => Level::Portable,
+            Ok("vector") => Level::Vector,
+            _ => Level::Matrix,
+        })
+    }
+}
+
 impl Dense {
-    /// Packs for the best kernel that this processor has.
+    /// Packs for the best kernel that this processor has and `PARING_KERNELS` allows.
     pub fn new(geo: Geometry, source: Source<'_>, epilogue: Epilogue) -> Dense {
-        Dense::with(geo, source, epilogue, true)
+        Dense::with(geo, source, epilogue, Level::allowed())
     }
 
-    /// As [`Dense::new`]; without `wide`, for the portable kernels.
-    pub fn with(geo: Geometry, source: Source<'_>, epilogue: Epilogue, wide: bool) -> Dense {
+    /// As [`Dense::new`], for kernels up to `level`.
+    pub fn with(geo: Geometry, source: Source<'_>, epilogue: Epilogue, level: Level) -> Dense {
         let (k, n) = (geo.k(), geo.out_channels / geo.groups);
         let weights = match source {
             Source::F32 { w, factors } => {
@@ -143,7 +166,7 @@ impl Dense {
                         row.iter_mut().for_each(|v| *v *= f);
                     }
                 }
-                match wide_f32(geo, &rows, wide) {
+                match wide_f32(geo, &rows, level) {
                     Some(w) => w,
                     None => Weights::F32(rows.chunks_exact(n * k).map(|g| gemm::pack_f32(g, n, k)).collect()),
                 }
@@ -151,7 +174,7 @@ impl Dense {
             Source::Int8 { q, factors } => {
                 let rows = channels_last(q, &geo);
                 let sums: Vec<i32> = rows.chunks_exact(k.max(1)).map(|r| r.iter().map(|&v| v as i32).sum()).collect();
-                match wide_int8(geo, &rows, &sums, factors, wide) {
+                match wide_int8(geo, &rows, &sums, factors, level) {
                     Some(w) => w,
                     None => {
                         let packed = rows.chunks_exact(n * k).map(|g| gemm::pack_i8(g, n, k)).collect();
@@ -326,22 +349,23 @@ impl Dense {
 }
 
 #[cfg(target_arch = "x86_64")]
-fn wide_f32(geo: Geometry, rows: &[f32], wide: bool) -> Option<Weights> {
-    (wide && super::avx512::floats()).then(|| Weights::Wide(super::wide::Wide::f32(geo, rows)))
+fn wide_f32(geo: Geometry, rows: &[f32], level: Level) -> Option<Weights> {
+    (level >= Level::Vector && super::avx512::floats()).then(|| Weights::Wide(super::wide::Wide::f32(geo, rows)))
 }
 
 #[cfg(target_arch = "x86_64")]
-fn wide_int8(geo: Geometry, rows: &[i8], sums: &[i32], factors: &[f32], wide: bool) -> Option<Weights> {
-    (wide && super::avx512::dots()).then(|| Weights::Wide(super::wide::Wide::int8(geo, rows, sums, factors)))
+fn wide_int8(geo: Geometry, rows: &[i8], sums: &[i32], factors: &[f32], level: Level) -> Option<Weights> {
+    (level >= Level::Vector && super::avx512::dots())
+        .then(|| Weights::Wide(super::wide::Wide::int8(geo, rows, sums, factors, level)))
 }
 
 #[cfg(not(target_arch = "x86_64"))]
-fn wide_f32(_: Geometry, _: &[f32], _: bool) -> Option<Weights> {
+fn wide_f32(_: Geometry, _: &[f32], _: Level) -> Option<Weights> {
     None
 }
 
 #[cfg(not(target_arch = "x86_64"))]
-fn wide_int8(_: Geometry, _: &[i8], _: &[i32], _: &[f32], _: bool) -> Option<Weights> {
+fn wide_int8(_: Geometry, _: &[i8], _: &[i32], _: &[f32], _: Level) -> Option<Weights> {
     None
 }
 

@@ -3,11 +3,15 @@
 //! Invariants: kernels are single-threaded unless given a team; results do not depend on how many images or rows are
 //! computed together, nor on the number of threads.
 
+#[cfg(target_arch = "x86_64")]
+mod amx;
 pub(crate) mod attention;
 #[cfg(target_arch = "x86_64")]
 mod avx512;
 pub(crate) mod dense;
 mod gemm;
+#[cfg(target_arch = "x86_64")]
+mod layout;
 pub(crate) mod simple;
 pub(crate) mod team;
 pub(crate) mod vector;

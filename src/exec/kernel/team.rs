@@ -73,9 +73,13 @@ impl Team {
         };
         let team = &team;
         pool.in_place_scope(|scope| {
-            for _ in 1..threads {
-                scope.spawn(move |_| team.help());
-            }
+            // A broadcast, since a thread that waits within a kernel (libraries use rayon too) could otherwise take a
+            // second helper's task and never come back to its first. This thread stands for the pool's first one.
+            scope.spawn_broadcast(move |_, thread| {
+                if thread.index() > 0 {
+                    team.help();
+                }
+            });
             // Also when `f` panics: a scope waits for its helpers.
             let _end = Defer(|| team.over.store(true, SeqCst));
             f(Par(Some(team)))
@@ -190,6 +194,22 @@ mod tests {
                 let want = (0..2000).filter(|job| i < 1 + job % counts.len()).count();
                 assert_eq!(c.load(SeqCst), want, "part {i} of {threads} threads");
             }
+        }
+    }
+
+    #[test]
+    fn kernels_may_use_rayon_themselves() {
+        use rayon::prelude::*;
+        let pool = pool(4);
+        for _ in 0..50 {
+            let total = AtomicUsize::new(0);
+            Team::with(&pool, |par| {
+                par.run(16, |i| {
+                    let sum: usize = (0..1000usize).into_par_iter().map(|v| v * i).sum();
+                    total.fetch_add(sum, SeqCst);
+                });
+            });
+            assert_eq!(total.load(SeqCst), 499_500 * 120);
         }
     }
 

@@ -1,28 +1,37 @@
-//! Dense steps through the AVX-512 tiles: pads or quantizes an image once, then walks panels, lines and rows.
+//! Dense steps through the AVX-512 and AMX tiles: prepares inputs once, then walks panels, lines and rows.
 //!
 //! Compared with im2col and a general product this reads each input once into cache instead of kh·kw times, which is
 //! what matters for the 16 to 64 channels of CIFAR networks.
 
+use super::amx::{self, Tiles};
 use super::avx512::{Line, Panel, Panels, Scales, Shape, line_f32, line_u8};
-use super::dense::{Code, Epilogue, Geometry};
+use super::dense::{Code, Epilogue, Geometry, Level};
+use super::layout::{Layout, Prepare};
 use super::{Par, Scratch, Shared, band, room, split, vector, with_scratch};
 use crate::graph::Activation;
 use std::arch::x86_64::{__m512, __m512i};
 
-/// A dense step packed for AVX-512 (and VNNI for int8).
+/// A dense step packed for AVX-512 (and VNNI or AMX for int8).
 pub(crate) struct Wide {
     geo: Geometry,
-    /// Offsets of contiguous input runs from a window's first element, in the padded image.
-    taps: Vec<usize>,
-    /// Values of a run.
-    len: usize,
+    layout: Layout,
+    /// Values of a run in the panels, zeros beyond its real length.
+    padded: usize,
+    /// Values that the tiles take at a time: one in f32, four with VNNI, up to 64 with AMX.
+    step: usize,
     weights: Weights,
 }
 
 enum Weights {
     F32(Panels<__m512>),
-    Int8 { panels: Panels<__m512i>, sums: Vec<i32>, factors: Vec<f32> },
+    Int8 { panels: Panels<__m512i>, sums: Vec<i32>, factors: Vec<f32>, matrix: bool },
 }
+
+/// Bytes that tiles may read past a prepared input: weights there are zero.
+const SLACK: usize = 64;
+
+/// Most vectors of a panel that are walked at a time, so that they stay in the second-level cache beside their input.
+const BLOCK: usize = 4096;
 
 /// Largest u8 code; the dot products cannot saturate.
 const TOP: u8 = 255;
@@ -35,22 +44,28 @@ fn code(x: &[f32]) -> Code {
 
 impl Wide {
     pub fn f32(geo: Geometry, rows: &[f32]) -> Wide {
-        let (taps, len) = taps(&geo);
-        Wide { weights: Weights::F32(Panels::f32(rows, shape(&geo, taps.len(), len))), geo, taps, len }
+        let layout = Layout::of(&geo, 4, false);
+        let panels = Panels::f32(rows, shape(&geo, &layout, layout.len));
+        Wide { weights: Weights::F32(panels), padded: layout.len, step: 1, geo, layout }
     }
 
-    pub fn int8(geo: Geometry, rows: &[i8], sums: &[i32], factors: &[f32]) -> Wide {
-        let (taps, len) = taps(&geo);
-        let panels = Panels::i8(rows, shape(&geo, taps.len(), len));
-        Wide { weights: Weights::Int8 { panels, sums: sums.to_vec(), factors: factors.to_vec() }, geo, taps, len }
+    pub fn int8(geo: Geometry, rows: &[i8], sums: &[i32], factors: &[f32], level: Level) -> Wide {
+        let layout = Layout::of(&geo, 1, true);
+        let matrix = level == Level::Matrix && amx::available();
+        let (n, step) = if matrix { amx::steps(layout.len) } else { (layout.len.div_ceil(4), 4) };
+        let panels = Panels::i8(rows, shape(&geo, &layout, n * step));
+        let weights = Weights::Int8 { panels, sums: sums.to_vec(), factors: factors.to_vec(), matrix };
+        Wide { weights, padded: n * step, step, geo, layout }
     }
 
     pub fn kernel(&self) -> &'static str {
         match (&self.weights, self.geo.in_place()) {
             (Weights::F32(_), true) => "gemm-f32/avx512",
             (Weights::F32(_), false) => "conv-f32/avx512",
-            (Weights::Int8 { .. }, true) => "gemm-u8i8/vnni",
-            (Weights::Int8 { .. }, false) => "conv-u8i8/vnni",
+            (Weights::Int8 { matrix: false, .. }, true) => "gemm-u8i8/vnni",
+            (Weights::Int8 { matrix: false, .. }, false) => "conv-u8i8/vnni",
+            (Weights::Int8 { matrix: true, .. }, true) => "gemm-u8i8/amx",
+            (Weights::Int8 { matrix: true, .. }, false) => "conv-u8i8/amx",
         }
     }
 
@@ -60,7 +75,10 @@ impl Wide {
         assert!(residual.is_none_or(|r| r.len() == out.len()));
         let images = out.len() / (self.geo.rows() * self.geo.out_channels).max(1);
         assert!(x.len() == images * self.geo.image[0] * self.geo.image[1] * self.geo.channels);
-        if self.geo.in_place() { self.flat(e, x, residual, out, par) } else { self.windows(e, x, residual, out, par) }
+        match self.layout.prepare {
+            Prepare::Rows => self.rows(e, x, residual, out, par),
+            Prepare::Gather | Prepare::Border => self.windows(e, x, residual, out, par),
+        }
     }
 
     fn panels(&self) -> &[Panel] {
@@ -77,30 +95,36 @@ impl Wide {
     }
 
     /// A product over rows as they lie.
-    fn flat(&self, e: &Epilogue, x: &[f32], residual: Option<&[f32]>, out: &mut [f32], par: Par<'_>) {
-        let (c, oc) = (self.geo.channels, self.geo.out_channels);
+    fn rows(&self, e: &Epilogue, x: &[f32], residual: Option<&[f32]>, out: &mut [f32], par: Par<'_>) {
+        let (c, oc, pitch) = (self.geo.channels, self.geo.out_channels, self.layout.pitch);
         let all = out.len() / oc;
-        // A band of input rows stays in the second-level cache while panels pass over it.
-        let most = ((1 << 17) / c.max(1)).next_multiple_of(14);
+        // A band of input rows stays in the second-level cache while panels pass over it; where the weights are small,
+        // its outputs do too.
+        let small = c * oc <= 1 << 17;
+        let most = if small { (1 << 18) / (c + 2 * oc) } else { (1 << 17) / c.max(1) };
         let columns = self.by_columns(all, par);
-        let rows = if columns { all } else { band(par, all, most) };
+        let rows = if columns { all } else { band(par, all, most.next_multiple_of(112)) };
         let codes = self.image_codes(x, par);
         let shared = Shared::of(out);
-        let bands = all.div_ceil(rows.max(1));
         let one = |b: usize, par: Par<'_>| {
             let (first, n) = (b * rows, rows.min(all - b * rows));
             let x = &x[first * c..][..n * c];
             let to = Target { out: shared, residual, at: first * oc, images: 1, lines: 1, rows: n };
             match &self.weights {
-                Weights::F32(_) => self.product(e, Input::F32(x), &to, [c, 0], 0, par),
+                Weights::F32(_) if self.layout.direct => self.product(e, Input::F32(x), &to, par),
+                Weights::F32(_) => with_scratch(|Scratch { f32, .. }| {
+                    let buf = room(f32, n * pitch);
+                    split(par, buf, pitch, |r, out| out[..c].copy_from_slice(&x[r * c..][..c]));
+                    self.product(e, Input::F32(buf), &to, par);
+                }),
                 Weights::Int8 { .. } => with_scratch(|Scratch { u8, codes: row_codes, .. }| {
-                    let (q, row_codes) = (room(u8, n * c + 4), room(row_codes, n));
+                    let (q, row_codes) = (room(u8, n * pitch + SLACK), room(row_codes, n));
                     self.quantize_rows(x, codes.as_deref(), first, q, row_codes, par);
-                    self.product(e, Input::Int8(q, row_codes, 1), &to, [c, 0], 0, par);
+                    self.product(e, Input::Int8(q, row_codes, 1), &to, par);
                 }),
             }
         };
-        if columns { one(0, par) } else { par.run(bands, |b| one(b, Par::ALONE)) }
+        if columns { one(0, par) } else { par.run(all.div_ceil(rows.max(1)), |b| one(b, Par::ALONE)) }
     }
 
     /// One code an image, where a convolution's input has one scale an image.
@@ -120,7 +144,7 @@ impl Wide {
         codes: &mut [Code],
         par: Par<'_>,
     ) {
-        let (c, per_image) = (self.geo.channels, self.geo.rows());
+        let (c, pitch, per_image) = (self.geo.channels, self.layout.pitch, self.geo.rows());
         let (n, q) = (codes.len(), Shared::of(q));
         let len = n.div_ceil(par.threads()).max(1);
         split(par, codes, len, |b, codes| {
@@ -129,140 +153,177 @@ impl Wide {
                 let x = &x[r * c..][..c];
                 *to = images.map_or_else(|| code(x), |codes| codes[(first + r) / per_image]);
                 // SAFETY: every row has its own place.
-                vector::quantize(x, to.inverse, to.zero, TOP as f32, unsafe { q.part(r * c, c) });
+                vector::quantize(x, to.inverse, to.zero, TOP as f32, unsafe { q.part(r * pitch, c) });
             }
         });
     }
 
-    /// A product over windows of padded images.
+    /// A product over windows of prepared images.
     fn windows(&self, e: &Epilogue, x: &[f32], residual: Option<&[f32]>, out: &mut [f32], par: Par<'_>) {
-        let g = &self.geo;
+        let (g, l) = (&self.geo, &self.layout);
         let (in_len, out_len) = (g.image[0] * g.image[1] * g.channels, g.rows() * g.out_channels);
-        let images = out.len() / out_len;
-        let [h, width] = padded(g);
-        let line = width * g.channels;
-        let size = h * line;
-        let strides = [g.window.stride[1] * g.channels, g.window.stride[0] * line];
+        let (images, size) = (out.len() / out_len, l.size());
         let codes = self.image_codes(x, par);
-        let bare = g.window.padding == [0, 0];
         // As many images as stay in the second-level cache share every panel that is fetched.
         let block = ((1 << 20) / (size * if codes.is_some() { 1 } else { 4 }).max(1)).clamp(1, images.max(1));
         let out = Shared::of(out);
+        let [lines, rows] = l.walk(g);
         for from in (0..images).step_by(block) {
             let n = block.min(images - from);
-            let [lines, rows] = g.out_image;
             let to = Target { out, residual, at: from * out_len, images: n, lines, rows };
             let x = &x[from * in_len..][..n * in_len];
+            let image = |i: usize| &x[i / l.lines * in_len..][..in_len];
             match (&self.weights, &codes) {
-                (Weights::F32(_), _) if bare => self.images(e, Input::F32(x), in_len, &to, strides, par),
+                (Weights::F32(_), _) if l.direct => self.images(e, Input::F32(x), &to, par),
                 (Weights::F32(_), _) => with_scratch(|Scratch { f32, .. }| {
                     let buf = room(f32, n * size);
-                    split(par, buf, line, |i, out| {
-                        pad_line(g, &x[i / h * in_len..][..in_len], i % h, 0.0, out, |x, out| out.copy_from_slice(x));
+                    split(par, buf, l.line(), |i, out| {
+                        l.write(g, image(i), i % l.lines, 0.0, out, |x, out| out.copy_from_slice(x));
                     });
-                    self.images(e, Input::F32(buf), size, &to, strides, par);
+                    self.images(e, Input::F32(buf), &to, par);
                 }),
                 (Weights::Int8 { .. }, codes) => with_scratch(|Scratch { u8, .. }| {
                     let codes = &codes.as_deref().unwrap_or_default()[from..from + n];
-                    let buf = room(u8, n * size + 4);
-                    split(par, &mut buf[..n * size], line, |i, out| {
-                        let code = codes[i / h];
-                        pad_line(g, &x[i / h * in_len..][..in_len], i % h, code.zero as u8, out, |x, out| {
+                    let buf = room(u8, n * size + SLACK);
+                    split(par, &mut buf[..n * size], l.line(), |i, out| {
+                        let code = codes[i / l.lines];
+                        l.write(g, image(i), i % l.lines, code.zero as u8, out, |x, out| {
                             vector::quantize(x, code.inverse, code.zero, TOP as f32, out);
                         });
                     });
-                    self.images(e, Input::Int8(buf, codes, 0), size, &to, strides, par);
+                    self.images(e, Input::Int8(buf, codes, 0), &to, par);
                 }),
             }
         }
     }
 
-    /// The product over prepared images of `size` values each.
-    fn images(&self, e: &Epilogue, x: Input<'_>, size: usize, to: &Target<'_>, strides: [usize; 2], par: Par<'_>) {
+    /// The product over prepared images.
+    fn images(&self, e: &Epilogue, x: Input<'_>, to: &Target<'_>, par: Par<'_>) {
         let (n, lines, out_line) = (to.images, to.lines, to.rows * self.geo.out_channels);
         if par.threads() == 1 || self.by_columns(n * lines * to.rows, par) {
-            return self.product(e, x, to, strides, size, par);
+            return self.product(e, x, to, par);
         }
-        // Bands of lines; twice as many as threads where that leaves whole pairs of lines.
-        let each = lines.div_ceil(2 * par.threads()).next_multiple_of(2).min(lines.div_ceil(par.threads()));
-        let bands = lines.div_ceil(each);
+        // Bands of lines (of rows, where there is one line): twice as many as threads where that leaves whole pairs.
+        let [units, len, skip] = match lines {
+            1 => [to.rows, self.geo.out_channels, self.layout.strides[0]],
+            _ => [lines, out_line, self.layout.strides[1]],
+        };
+        let each = units.div_ceil(2 * par.threads()).next_multiple_of(2).min(units.div_ceil(par.threads()));
+        let bands = units.div_ceil(each);
         par.run(n * bands, |i| {
             let (image, first) = (i / bands, i % bands * each);
-            let lines = each.min(lines - first);
-            let at = to.at + image * to.lines * out_line + first * out_line;
-            let x = x.skip(image * size + first * strides[1], image);
-            self.product(e, x, &Target { at, images: 1, lines, ..*to }, strides, 0, Par::ALONE);
+            let here = each.min(units - first);
+            let (lines, rows) = if lines == 1 { (1, here) } else { (here, to.rows) };
+            let at = to.at + image * units * len + first * len;
+            let x = x.skip(image * self.layout.size() + first * skip, image);
+            self.product(e, x, &Target { at, images: 1, lines, rows, ..*to }, Par::ALONE);
         });
     }
 
-    /// All panels over the target's images, whose inputs begin `size` values apart.
-    fn product(&self, e: &Epilogue, x: Input<'_>, to: &Target<'_>, strides: [usize; 2], size: usize, par: Par<'_>) {
-        let (images, out_len) = (to.images, to.lines * to.rows * self.geo.out_channels);
+    /// All panels over the target's images.
+    fn product(&self, e: &Epilogue, x: Input<'_>, to: &Target<'_>, par: Par<'_>) {
+        let out_len = to.lines * to.rows * self.geo.out_channels;
+        if out_len == 0 {
+            return;
+        }
         let panels = self.panels();
-        // Panels that are in the cache already need no fetching ahead.
-        let ahead = |i: usize| match (&self.weights, panels.get(i + 1)) {
-            (Weights::F32(p), Some(next)) if p.bytes() > 1 << 20 => p.place(next),
-            (Weights::Int8 { panels: p, .. }, Some(next)) if p.bytes() > 1 << 20 => p.place(next),
-            _ => (std::ptr::null(), 0),
-        };
         let parts = if par.threads() > 1 { (4 * par.threads()).min(panels.len()) } else { 1 };
         par.run(parts, |part| {
-            for i in part * panels.len() / parts..(part + 1) * panels.len() / parts {
-                let (panel, (place, bytes)) = (&panels[i], ahead(i));
-                for image in 0..images {
-                    let from = image * bytes / images;
-                    let fetch = (place.wrapping_add(from), (image + 1) * bytes / images - from);
-                    let at = to.at + image * out_len;
-                    // SAFETY: the target's rows lie within `out`, `x` reaches every window of them (checked by `run` and by
-                    // the preparation of `x`), different panels write different columns, and the processor's features
-                    // were checked when packing.
-                    unsafe {
-                        match (&self.weights, x) {
-                            (Weights::F32(p), Input::F32(x)) => {
-                                let x = &x[image * size..];
-                                line_f32(p.as_ptr(), panel, self.line(e, x.as_ptr(), strides, panel, to, at, fetch));
-                            }
-                            (Weights::Int8 { panels: p, sums, factors }, Input::Int8(x, codes, stride)) => {
-                                let x = &x[image * size..];
-                                let scales = scales(&codes[image..], stride, factors, sums, panel);
-                                let line = self.line(e, x.as_ptr(), strides, panel, to, at, fetch);
-                                line_u8(p.as_ptr(), panel, line, scales);
-                            }
-                            _ => unreachable!("inputs are prepared for their weights"),
-                        }
-                    }
+            let panels = &panels[part * panels.len() / parts..(part + 1) * panels.len() / parts];
+            match (&self.weights, x) {
+                (Weights::F32(p), Input::F32(x)) => self.panels_f32(e, p, panels, x, to),
+                (Weights::Int8 { matrix, .. }, Input::Int8(..)) => {
+                    // SAFETY: only packed for where it can run.
+                    let tiles = matrix.then(|| unsafe { Tiles::set(amx::tile_rows(to.rows), self.step) });
+                    self.panels_int8(e, panels, x, to, tiles.as_ref());
                 }
+                _ => unreachable!("inputs are prepared for their weights"),
             }
         });
         if e.act.is_some_and(|a| a != Activation::Relu) {
-            let len = (images * out_len).div_ceil(par.threads());
+            let all = to.images * out_len;
+            let len = all.div_ceil(par.threads());
             par.run(par.threads(), |t| {
-                let from = (t * len).min(images * out_len);
+                let from = (t * len).min(all);
                 // SAFETY: the product is done, and every part has its own place.
-                finish(unsafe { to.out.part(to.at + from, len.min(images * out_len - from)) }, e);
+                finish(unsafe { to.out.part(to.at + from, len.min(all - from)) }, e);
             });
         }
     }
 
-    #[expect(clippy::too_many_arguments, reason = "where the lines lie")]
-    fn line<'a, A>(
-        &'a self,
-        e: &Epilogue,
-        a: *const A,
-        strides: [usize; 2],
-        panel: &Panel,
-        to: &Target<'_>,
-        at: usize,
-        ahead: (*const u8, usize),
-    ) -> Line<'a, A> {
-        let step = if size_of::<A>() == 1 { 4 } else { 1 };
+    fn panels_f32(&self, e: &Epilogue, p: &Panels<__m512>, panels: &[Panel], x: &[f32], to: &Target<'_>) {
+        let (images, size, taps) = (to.images, self.layout.size(), &self.layout.taps[..]);
+        let big = p.bytes() > 1 << 20;
+        for (i, panel) in panels.iter().enumerate() {
+            let run = self.padded * panel.vecs;
+            let each = (BLOCK / run.max(1)).clamp(1, taps.len());
+            for (first, part) in taps.chunks(each).enumerate().map(|(i, t)| (i * each, t)) {
+                // What comes next: this panel's other taps, or the next panel. What is small is in the cache already.
+                let next = if first + each < taps.len() {
+                    Some((panel, first + each))
+                } else {
+                    panels.get(i + 1).map(|p| (p, 0))
+                };
+                let (place, bytes) = match next.filter(|_| big) {
+                    Some((p2, tap)) => {
+                        let run = self.padded * p2.vecs;
+                        (p.place(p2, tap * run), each.min(taps.len() - tap) * run * 64)
+                    }
+                    None => (std::ptr::null(), 0),
+                };
+                let here = Panel { at: panel.at + first * run, ..*panel };
+                for image in 0..images {
+                    let line = Line {
+                        taps: part,
+                        resume: first > 0,
+                        partial: first + each < taps.len(),
+                        ahead: share((place, bytes), image, images),
+                        ..self.line(e, x[image * size..].as_ptr(), panel, to, image)
+                    };
+                    // SAFETY: the target's rows lie within `out`, `x` reaches every window of them (checked by `run` and
+                    // by the preparation of `x`), different panels write different columns, and the processor's
+                    // features were checked when packing.
+                    unsafe { line_f32(p.as_ptr(), &here, line) };
+                }
+            }
+        }
+    }
+
+    fn panels_int8(&self, e: &Epilogue, panels: &[Panel], x: Input<'_>, to: &Target<'_>, tiles: Option<&Tiles>) {
+        let (Weights::Int8 { panels: p, sums, factors, .. }, Input::Int8(x, codes, stride)) = (&self.weights, x) else {
+            return;
+        };
+        let (images, size) = (to.images, self.layout.size());
+        let big = p.bytes() > 1 << 20;
+        for (i, panel) in panels.iter().enumerate() {
+            let next = panels.get(i + 1).filter(|_| big);
+            let bytes = |p: &Panel| self.layout.taps.len() * self.padded / 4 * p.vecs * 64;
+            let next = next.map_or((std::ptr::null(), 0), |next| (p.place(next, 0), bytes(next)));
+            for image in 0..images {
+                let scales = scales(&codes[image..], stride, factors, sums, panel);
+                let line = self.line(e, x[image * size..].as_ptr(), panel, to, image);
+                let line = Line { ahead: share(next, image, images), ..line };
+                // SAFETY: as in `panels_f32`; prepared inputs have slack behind them.
+                unsafe {
+                    match tiles {
+                        Some(t) => t.lines(p.as_ptr(), panel, line, scales),
+                        None => line_u8(p.as_ptr(), panel, line, scales),
+                    }
+                }
+            }
+        }
+    }
+
+    /// One image of the target.
+    fn line<'a, A>(&'a self, e: &Epilogue, a: *const A, panel: &Panel, to: &Target<'_>, image: usize) -> Line<'a, A> {
         let len = to.lines * to.rows * self.geo.out_channels;
+        let at = to.at + image * len;
         Line {
             a: a.wrapping_add(panel.channel),
-            stride: strides[0],
-            line_stride: strides[1],
-            taps: &self.taps,
-            steps: self.len.div_ceil(step),
+            stride: self.layout.strides[0],
+            line_stride: self.layout.strides[1],
+            taps: &self.layout.taps,
+            steps: self.padded / self.step,
             rows: to.rows,
             lines: to.lines,
             out: to.out.at(at, len).wrapping_add(panel.col),
@@ -270,9 +331,17 @@ impl Wide {
             out_stride: self.geo.out_channels,
             bias: e.bias[panel.col..].as_ptr(),
             relu: e.act == Some(Activation::Relu),
-            ahead,
+            resume: false,
+            partial: false,
+            ahead: (std::ptr::null(), 0),
         }
     }
+}
+
+/// Part `i` of `n` of a place.
+fn share((place, bytes): (*const u8, usize), i: usize, n: usize) -> (*const u8, usize) {
+    let from = i * bytes / n;
+    (place.wrapping_add(from), (i + 1) * bytes / n - from)
 }
 
 /// A prepared input: f32, or codes with how they were made and how many of those there are to a row (0: one an image).
@@ -333,37 +402,7 @@ fn finish(out: &mut [f32], e: &Epilogue) {
     }
 }
 
-/// Sides of the padded image.
-fn padded(g: &Geometry) -> [usize; 2] {
-    [g.image[0] + 2 * g.window.padding[0], g.image[1] + 2 * g.window.padding[1]]
-}
-
-/// Runs of contiguous input in a window of the padded image: a whole kernel line, or one pixel's channels with groups.
-fn taps(g: &Geometry) -> (Vec<usize>, usize) {
-    let [kh, kw] = g.window.kernel;
-    let line = padded(g)[1] * g.channels;
-    if g.groups == 1 {
-        ((0..kh).map(|ky| ky * line).collect(), kw * g.channels)
-    } else {
-        let taps = (0..kh * kw).map(|i| i / kw * line + i % kw * g.channels).collect();
-        (taps, g.channels / g.groups)
-    }
-}
-
-fn shape(g: &Geometry, taps: usize, len: usize) -> Shape {
-    Shape { groups: g.groups, cols: g.out_channels / g.groups, taps, len, channels: g.channels / g.groups }
-}
-
-/// Writes line `y` of the padded image into `out`, borders of `fill`, the rest through `put`.
-fn pad_line<T: Copy>(g: &Geometry, x: &[f32], y: usize, fill: T, out: &mut [T], put: impl Fn(&[f32], &mut [T])) {
-    let ([py, px], c) = (g.window.padding, g.channels);
-    let (inner, side) = (g.image[1] * c, px * c);
-    match y.checked_sub(py).filter(|&y| y < g.image[0]) {
-        None => out.fill(fill),
-        Some(y) => {
-            out[..side].fill(fill);
-            put(&x[y * inner..][..inner], &mut out[side..side + inner]);
-            out[side + inner..].fill(fill);
-        }
-    }
+fn shape(g: &Geometry, l: &Layout, padded: usize) -> Shape {
+    let channels = g.channels / g.groups;
+    Shape { groups: g.groups, cols: g.out_channels / g.groups, taps: l.taps.len(), len: l.len, padded, channels }
 }

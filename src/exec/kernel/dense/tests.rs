@@ -9,6 +9,8 @@ fn noise(n: usize, seed: u64) -> Vec<f32> {
     (0..n).map(|_| rng.random_range(-1.0..1.5)).collect()
 }
 
+const LEVELS: [Level; 3] = [Level::Portable, Level::Vector, Level::Matrix];
+
 fn shared(threads: usize, f: impl FnOnce(Par<'_>)) {
     let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().unwrap();
     super::super::team::Team::with(&pool, f);
@@ -29,6 +31,10 @@ fn geometries() -> Vec<Geometry> {
         ([7, 7], 12, 130, [3, 3], [1, 1], [1, 1], 1),
         ([6, 2], 12, 230, [3, 3], [1, 1], [1, 1], 1),
         ([4, 28], 5, 33, [3, 3], [1, 1], [1, 1], 1),
+        ([3, 3], 256, 100, [3, 3], [1, 1], [1, 1], 1),
+        ([4, 4], 512, 20, [1, 1], [2, 2], [0, 0], 1),
+        ([3, 3], 1024, 130, [1, 1], [1, 1], [0, 0], 1),
+        ([1, 2], 2048, 40, [3, 3], [1, 1], [1, 1], 1),
     ] {
         let window = Window { kernel: k, stride: s, padding: p };
         let out_image = [window.out(0, image[0]).unwrap(), window.out(1, image[1]).unwrap()];
@@ -95,9 +101,9 @@ fn f32_products_match_f64_with_residual_and_relu() {
         for (i, v) in want.iter_mut().enumerate() {
             *v = (*v + bias[i % g.out_channels] as f64 + residual[i] as f64).max(0.0);
         }
-        for vectors in [false, true] {
+        for level in LEVELS {
             let epilogue = Epilogue { bias: bias.clone(), act: Some(Activation::Relu) };
-            let d = Dense::with(g, Source::F32 { w: &w, factors: Some(&factors) }, epilogue, vectors);
+            let d = Dense::with(g, Source::F32 { w: &w, factors: Some(&factors) }, epilogue, level);
             for threads in [1, 3] {
                 let mut out = vec![f32::NAN; n];
                 shared(threads, |par| d.run(&x, Some(&residual), &mut out, par));
@@ -114,10 +120,10 @@ fn int8_products_are_exact_in_their_codes() {
         let (w, bias) = (noise(g.out_channels * g.k(), 7), noise(g.out_channels, 8));
         let (q, factors) = quantize_rows(&w, g.out_channels);
         let n = IMAGES * g.rows() * g.out_channels;
-        for vectors in [false, true] {
+        for level in LEVELS {
             let epilogue = Epilogue { bias: bias.clone(), act: None };
-            let d = Dense::with(g, Source::Int8 { q: &q, factors: &factors }, epilogue, vectors);
-            let top = if d.kernel().contains("vnni") { 255 } else { gemm::top_code() };
+            let d = Dense::with(g, Source::Int8 { q: &q, factors: &factors }, epilogue, level);
+            let top = if d.kernel().contains("rten") { gemm::top_code() } else { 255 };
             // Every scope's activations as their codes say, centred on the zero point: padding is zero.
             let scope = if g.per_row { g.channels } else { x.len() / IMAGES };
             let mut centred = vec![];
@@ -160,9 +166,9 @@ fn extreme_activations_do_not_saturate() {
     let (q, factors) = quantize_rows(&w, 20);
     let want: Vec<f64> =
         (0..40).map(|i| if i < 20 { 398.0 } else { 400.0 } * if i % 2 == 0 { 1.0 } else { -1.0 }).collect();
-    for vectors in [false, true] {
+    for level in LEVELS {
         let epilogue = Epilogue { bias: vec![0.0; 20], act: None };
-        let d = Dense::with(g, Source::Int8 { q: &q, factors: &factors }, epilogue, vectors);
+        let d = Dense::with(g, Source::Int8 { q: &q, factors: &factors }, epilogue, level);
         let mut out = vec![0.0; 40];
         d.run(&x, None, &mut out, Par::ALONE);
         close(&out, &want, &d.kernel());
@@ -174,9 +180,9 @@ fn constant_and_zero_inputs_are_fine() {
     let g = Geometry::linear(1, 8, 3);
     let (q, factors) = quantize_rows(&noise(24, 1), 3);
     for value in [0.0f32, 3.0, -3.0, 1e-38] {
-        for vectors in [false, true] {
+        for level in LEVELS {
             let epilogue = Epilogue { bias: vec![1.0; 3], act: None };
-            let d = Dense::with(g, Source::Int8 { q: &q, factors: &factors }, epilogue, vectors);
+            let d = Dense::with(g, Source::Int8 { q: &q, factors: &factors }, epilogue, level);
             let mut out = vec![0.0; 3];
             d.run(&[value; 8], None, &mut out, Par::ALONE);
             assert!(out.iter().all(|v| v.is_finite()));
