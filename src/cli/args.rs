@@ -62,6 +62,8 @@ pub enum Cmd {
     Eval(Eval),
     /// Compress without a screen: profile, propose, decide by policy, compress, evaluate.
     Run(Run),
+    /// Check every kernel of this device against double precision, and its timings against what is possible.
+    Selftest(Selftest),
     /// Write the model of a session's last accepted (else last applied) round.
     Export {
         name: String,
@@ -101,7 +103,7 @@ pub enum Cmd {
 }
 
 /// Where the model's inputs come from and what runs it.
-#[derive(Debug, Clone, Args)]
+#[derive(Debug, Clone, Default, Args)]
 pub struct On {
     /// The family, where names and shapes do not tell: cifar-resnet, resnet, torch-vit, hf-vit, timm-vit.
     #[arg(long, value_name = "FAMILY")]
@@ -184,6 +186,18 @@ pub struct Eval {
     pub json: bool,
     #[command(flatten)]
     pub on: On,
+}
+
+#[derive(Debug, Clone, Args)]
+pub struct Selftest {
+    /// auto, cpu or cuda:N.
+    #[arg(long, value_name = "DEVICE")]
+    pub device: Option<String>,
+    /// Compute threads; all cores by default.
+    #[arg(long, value_name = "N")]
+    pub threads: Option<usize>,
+    #[arg(long)]
+    pub json: bool,
 }
 
 #[derive(Debug, Clone, Args)]

@@ -9,6 +9,7 @@ pub mod policy;
 pub mod profile;
 mod report;
 pub mod run;
+pub mod selftest;
 pub mod setup;
 
 use crate::exec::Cancel;

@@ -1,0 +1,155 @@
+//! `paring selftest`: does this device compute what it should, and does its clock tell the truth?
+//!
+//! Every kernel is checked against double precision on seeded random input, both bundled models against the interpreter
+//! on the CPU, and timings against measured ceilings. Invariant: a check reports the kernel that ran, and nothing that
+//! went wrong in one check keeps the others from running.
+
+mod cases;
+mod checks;
+mod timing;
+mod truth;
+
+use super::{Cancelled, Exit, cancel_on_signals, print_json, progress_line, setup};
+use crate::cli::args::{On, Selftest};
+use crate::config::text::clean;
+use crate::data::demo;
+use crate::exec::device::Opened;
+use crate::profile::Bound;
+use anyhow::Result;
+use checks::{Check, Outcome};
+use serde_json::json;
+use timing::{Peaks, Timing};
+
+const DEMOS: [demo::Kind; 2] = [demo::Kind::Vit, demo::Kind::Cnn];
+
+/// Everything that was found.
+struct Report {
+    checks: Vec<Check>,
+    timings: Vec<Timing>,
+    peaks: Peaks,
+}
+
+impl Report {
+    fn passed(&self) -> bool {
+        self.checks.iter().all(|c| c.outcome != Outcome::Failed) && self.timings.iter().all(|t| t.passed)
+    }
+}
+
+/// Runs the command: [`Exit::Failed`] when any check failed.
+///
+/// # Errors
+/// The device cannot be opened or measured, or the user cancelled.
+pub fn run(args: &Selftest) -> Result<Exit> {
+    let on = On { device: args.device.clone(), threads: args.threads, ..On::default() };
+    let opened = setup::device(&on)?;
+    let report = match measure(&opened) {
+        Err(e) if e.is::<crate::exec::Cancelled>() => return Err(Cancelled.into()),
+        other => other?,
+    };
+    if args.json {
+        print_json(&json!({
+            "device": opened.words,
+            "note": opened.note,
+            "checks": report.checks,
+            "timings": report.timings,
+            "ceilings": report.peaks,
+            "passed": report.passed(),
+        }))?;
+    } else {
+        print_table(&opened, &report);
+    }
+    Ok(if report.passed() { Exit::Done } else { Exit::Failed })
+}
+
+fn measure(opened: &Opened) -> Result<Report> {
+    let cancel = cancel_on_signals()?;
+    let cases = cases::all()?;
+    let total = cases.len() + DEMOS.len();
+    let mut line = progress_line("check");
+    let mut checks = Vec::with_capacity(total);
+    for case in &cases {
+        cancel.check()?;
+        line.show(checks.len() as u64, total as u64);
+        checks.push(checks::case(case, opened));
+    }
+    for kind in DEMOS {
+        cancel.check()?;
+        line.show(checks.len() as u64, total as u64);
+        checks.push(checks::demo_model(kind, opened));
+    }
+    line.clear();
+    let mut line = progress_line("time");
+    line.show(0, 1);
+    let mut peaks = Peaks::measure(opened)?;
+    let timings = timing::all(opened, &mut peaks, &cancel, &mut |done, all| line.show(done as u64, all as u64));
+    line.clear();
+    Ok(Report { checks, timings: timings?, peaks })
+}
+
+fn print_table(opened: &Opened, report: &Report) {
+    println!("selftest on {}", clean(&opened.words));
+    println!();
+    println!("{:<36} {:<5} {:<28} {:>9} {:>9} {:>6}  result", "check", "", "kernel", "max error", "tolerance", "worst");
+    for c in &report.checks {
+        let result = match c.outcome {
+            Outcome::Passed => "ok",
+            Outcome::Failed => "FAILED",
+            Outcome::Skipped => "skipped",
+        };
+        println!(
+            "{:<36} {:<5} {:<28} {:>9.1e} {:>9.1e} {:>5.0}%  {result}",
+            c.name,
+            c.precision,
+            c.kernel,
+            c.error,
+            c.tolerance,
+            c.worst * 100.0
+        );
+        if let Some(note) = &c.note {
+            println!("    {}", clean(note));
+        }
+    }
+    println!();
+    println!(
+        "{:<36} {:<5} {:<28} {:>9} {:>9} {:>8} {:>6}  bound",
+        "layer", "", "kernel", "p50 ms", "GFLOP/s", "GB/s", "share"
+    );
+    for t in &report.timings {
+        println!(
+            "{:<36} {:<5} {:<28} {:>9.4} {:>9} {:>8.1} {:>5.0}%  {}",
+            t.name,
+            t.precision,
+            t.kernel,
+            t.ms,
+            t.gflops.map_or_else(|| "-".to_owned(), |rate| format!("{rate:.0}")),
+            t.gbs,
+            t.share * 100.0,
+            match t.bound {
+                Bound::Memory => "memory",
+                Bound::Compute => "compute",
+            }
+        );
+        if let Some(note) = &t.note {
+            println!("    FAILED: {}", clean(note));
+        }
+    }
+    let p = &report.peaks;
+    print!("ceilings {:.0} GFLOP/s f32, ", p.f32_gflops);
+    if p.int8_gops > 0.0 {
+        print!("{:.0} GOP/s int8, ", p.int8_gops);
+    }
+    println!("{:.1} GB/s; a layer that fits a cache is held against a copy of its size", p.bandwidth_gbs);
+    let count = |outcome| report.checks.iter().filter(|c| c.outcome == outcome).count();
+    let lies = report.timings.iter().filter(|t| !t.passed).count();
+    println!();
+    println!(
+        "{}: {} of {} checks passed, {} failed, {} skipped; {} of {} timings are plausible",
+        if report.passed() { "passed" } else { "FAILED" },
+        count(Outcome::Passed),
+        report.checks.len(),
+        count(Outcome::Failed),
+        count(Outcome::Skipped),
+        report.timings.len() - lies,
+        report.timings.len(),
+    );
+}

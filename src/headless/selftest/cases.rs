@@ -1,0 +1,208 @@
+//! The graphs that are checked: one kernel each, or a few where kernels fuse; sizes are ragged on purpose, so that
+//! vector tails and partial tiles run too.
+
+use crate::graph::{Activation, Builder, Conv, Graph, GraphError, NodeId, Op, Precision};
+
+/// One kernel to check.
+#[derive(Debug, Clone)]
+pub(super) struct Case {
+    pub name: &'static str,
+    pub graph: Graph,
+    pub precision: Precision,
+    /// The node whose kernel is meant; the graph's output is at or after it.
+    pub target: &'static str,
+    /// Inputs are uniform within `±range`.
+    pub range: f32,
+}
+
+/// The input's shape and what is built on it; the builder's last node is the output.
+type Build = fn(&mut Builder, NodeId) -> NodeId;
+
+/// Name, precisions, input, range, graph.
+type Row = (&'static str, &'static [Precision], [usize; 3], f32, Build);
+
+const F32: &[Precision] = &[Precision::F32];
+const BOTH: &[Precision] = &[Precision::F32, Precision::Int8];
+
+/// Called so in every graph.
+const TARGET: &str = "target";
+
+const ROWS: &[Row] = &[
+    ("conv 1x1", BOTH, [48, 9, 9], 2.0, |b, x| b.conv(TARGET, x, Conv::same(48, 40, 1, 1))),
+    ("conv 1x1, ragged", BOTH, [13, 7, 5], 2.0, |b, x| b.conv(TARGET, x, Conv::same(13, 27, 1, 1))),
+    ("conv 1x1/2", BOTH, [32, 9, 9], 2.0, |b, x| b.conv(TARGET, x, Conv::same(32, 24, 1, 2))),
+    ("conv 3x3", BOTH, [32, 14, 14], 2.0, |b, x| b.conv(TARGET, x, Conv::same(32, 48, 3, 1))),
+    ("conv 3x3, ragged", BOTH, [5, 11, 13], 2.0, |b, x| b.conv(TARGET, x, Conv::same(5, 17, 3, 1))),
+    ("conv 3x3/2", BOTH, [16, 15, 15], 2.0, |b, x| b.conv(TARGET, x, Conv::same(16, 32, 3, 2))),
+    ("conv 4x4/4", BOTH, [3, 16, 16], 2.0, |b, x| {
+        b.conv(TARGET, x, Conv { padding: 0, bias: true, ..Conv::same(3, 64, 4, 4) })
+    }),
+    ("conv 7x7/2", BOTH, [3, 30, 30], 2.0, |b, x| b.conv(TARGET, x, Conv::same(3, 24, 7, 2))),
+    ("grouped conv 3x3", BOTH, [32, 10, 10], 2.0, |b, x| {
+        b.conv(TARGET, x, Conv { groups: 4, ..Conv::same(32, 32, 3, 1) })
+    }),
+    ("depthwise conv 3x3", BOTH, [24, 12, 12], 2.0, |b, x| {
+        b.conv(TARGET, x, Conv { groups: 24, ..Conv::same(24, 24, 3, 1) })
+    }),
+    ("conv 3x3 + batch norm + add", BOTH, [16, 12, 12], 2.0, |b, x| {
+        let y = b.conv(TARGET, x, Conv::same(16, 16, 3, 1));
+        let y = b.batch_norm("bn", y, 16);
+        b.add("add", y, x)
+    }),
+    ("conv 3x3 + batch norm + add + relu", F32, [16, 12, 12], 2.0, |b, x| {
+        let y = b.conv(TARGET, x, Conv::same(16, 16, 3, 1));
+        let y = b.batch_norm("bn", y, 16);
+        let y = b.add("add", y, x);
+        b.relu("relu", y)
+    }),
+    ("linear", BOTH, [96, 17, 1], 2.0, |b, x| {
+        let x = tokens(b, x);
+        b.linear(TARGET, x, 96, 80, true)
+    }),
+    ("linear, ragged", BOTH, [45, 11, 1], 2.0, |b, x| {
+        let x = tokens(b, x);
+        b.linear(TARGET, x, 45, 37, false)
+    }),
+    ("linear, one row", BOTH, [64, 3, 3], 2.0, |b, x| {
+        let x = tokens(b, x);
+        let x = b.node("select", Op::SelectToken { index: 4 }, &[x]);
+        b.linear(TARGET, x, 64, 100, true)
+    }),
+    ("linear + gelu", F32, [64, 19, 1], 2.0, |b, x| {
+        let x = tokens(b, x);
+        let x = b.linear(TARGET, x, 64, 72, true);
+        b.act("act", x, Activation::GeluErf)
+    }),
+    ("batch norm", F32, [24, 9, 7], 2.0, |b, x| b.batch_norm(TARGET, x, 24)),
+    ("layer norm", F32, [96, 17, 1], 2.0, |b, x| {
+        let x = tokens(b, x);
+        b.layer_norm(TARGET, x, 96, 1e-6)
+    }),
+    ("layer norm, ragged", F32, [45, 9, 1], 2.0, |b, x| {
+        let x = tokens(b, x);
+        b.layer_norm(TARGET, x, 45, 1e-5)
+    }),
+    ("attention, fused", F32, [3 * 3 * 16, 19, 1], 2.0, |b, x| attention(b, x, [3, 16, 16], 0.25)),
+    ("attention, three inputs", F32, [40, 33, 1], 2.0, |b, x| {
+        let x = tokens(b, x);
+        let q = b.linear("q", x, 40, 24, true);
+        let k = b.linear("k", x, 40, 24, true);
+        let v = b.linear("v", x, 40, 40, true);
+        let op = Op::Attention { heads: 2, qk_dim: 12, v_dim: 20, fused: false, scale: 0.29 };
+        b.node(TARGET, op, &[q, k, v])
+    }),
+    // Scores over about ±80: the row maximum must be taken out before the exponential.
+    ("softmax, wide scores", F32, [3 * 2 * 8, 37, 1], 2.0, |b, x| attention(b, x, [2, 8, 8], 8.0)),
+    ("relu", F32, [19, 9, 7], 8.0, |b, x| b.relu(TARGET, x)),
+    ("gelu-erf", F32, [19, 9, 7], 8.0, |b, x| b.act(TARGET, x, Activation::GeluErf)),
+    ("gelu-tanh", F32, [19, 9, 7], 8.0, |b, x| b.act(TARGET, x, Activation::GeluTanh)),
+    ("silu", F32, [19, 9, 7], 8.0, |b, x| b.act(TARGET, x, Activation::Silu)),
+    ("max pool 3x3/2", F32, [21, 13, 11], 2.0, |b, x| {
+        b.node(TARGET, Op::MaxPool2d { kernel: [3; 2], stride: [2; 2], padding: [1; 2] }, &[x])
+    }),
+    ("global mean", F32, [37, 7, 9], 2.0, |b, x| b.node(TARGET, Op::GlobalAvgPool, &[x])),
+    ("mean tokens", F32, [37, 17, 1], 2.0, |b, x| {
+        let x = tokens(b, x);
+        b.node(TARGET, Op::MeanTokens { skip: 1 }, &[x])
+    }),
+    ("add", F32, [21, 9, 7], 2.0, |b, x| {
+        let y = b.batch_norm("bn", x, 21);
+        let z = b.act("act", x, Activation::Silu);
+        b.add(TARGET, y, z)
+    }),
+    ("channel pad", F32, [8, 9, 9], 2.0, |b, x| {
+        let map = (0..16u32).map(|j| (4..12).contains(&j).then(|| j - 4)).collect();
+        b.node(TARGET, Op::ChannelPad { stride: 2, in_ch: 8, map }, &[x])
+    }),
+    ("channel pad, pruned", F32, [8, 8, 8], 2.0, |b, x| {
+        let map = vec![None, Some(6), Some(1), None, Some(3), Some(7)];
+        b.node(TARGET, Op::ChannelPad { stride: 2, in_ch: 8, map }, &[x])
+    }),
+    ("prepend tokens", F32, [27, 8, 1], 2.0, |b, x| {
+        let x = tokens(b, x);
+        b.node(TARGET, Op::PrependTokens { count: 2, dim: 27 }, &[x])
+    }),
+    ("positions", F32, [27, 8, 1], 2.0, |b, x| {
+        let x = tokens(b, x);
+        b.node(TARGET, Op::AddPositions { tokens: 8, dim: 27 }, &[x])
+    }),
+    ("select token", F32, [27, 8, 1], 2.0, |b, x| {
+        let x = tokens(b, x);
+        b.node(TARGET, Op::SelectToken { index: 5 }, &[x])
+    }),
+];
+
+fn tokens(b: &mut Builder, x: NodeId) -> NodeId {
+    b.node("tokens", Op::ToTokens, &[x])
+}
+
+fn attention(b: &mut Builder, x: NodeId, [heads, qk_dim, v_dim]: [usize; 3], scale: f64) -> NodeId {
+    let x = tokens(b, x);
+    b.node(TARGET, Op::Attention { heads, qk_dim, v_dim, fused: true, scale }, &[x])
+}
+
+/// Every case, f32 before int8.
+pub(super) fn all() -> Result<Vec<Case>, GraphError> {
+    let mut cases = Vec::new();
+    for precision in [Precision::F32, Precision::Int8] {
+        for (name, _, shape, range, build) in ROWS.iter().filter(|r| r.1.contains(&precision)) {
+            cases.push(Case { name, graph: graph(*shape, *build)?, precision, target: TARGET, range: *range });
+        }
+    }
+    Ok(cases)
+}
+
+fn graph(shape: [usize; 3], build: Build) -> Result<Graph, GraphError> {
+    let mut b = Builder::default();
+    let x = b.input(shape);
+    let out = build(&mut b, x);
+    b.finish(out)
+}
+
+/// One layer to time.
+#[derive(Debug, Clone)]
+pub(super) struct Layer {
+    pub name: &'static str,
+    pub graph: Graph,
+    pub precision: Precision,
+    pub target: &'static str,
+}
+
+const LAYERS: &[Row] = &[
+    ("conv 3x3 64, 56x56", BOTH, [64, 56, 56], 2.0, |b, x| b.conv(TARGET, x, Conv::same(64, 64, 3, 1))),
+    ("conv 1x1 256 to 64, 56x56", BOTH, [256, 56, 56], 2.0, |b, x| b.conv(TARGET, x, Conv::same(256, 64, 1, 1))),
+    ("linear 768 to 3072, 197 tokens", BOTH, [768, 197, 1], 2.0, |b, x| {
+        let x = tokens(b, x);
+        b.linear(TARGET, x, 768, 3072, true)
+    }),
+    ("attention 12 heads of 64, 197 tokens", F32, [3 * 768, 197, 1], 2.0, |b, x| attention(b, x, [12, 64, 64], 0.125)),
+    ("layer norm 768, 197 tokens", F32, [768, 197, 1], 2.0, |b, x| {
+        let x = tokens(b, x);
+        b.layer_norm(TARGET, x, 768, 1e-6)
+    }),
+    ("gelu 3072, 197 tokens", F32, [3072, 197, 1], 2.0, |b, x| b.act(TARGET, x, Activation::GeluErf)),
+    ("add 256, 56x56", F32, [256, 56, 56], 2.0, |b, x| {
+        let y = b.act("act", x, Activation::Silu);
+        b.add(TARGET, x, y)
+    }),
+];
+
+/// Layers whose timings are representative of the families.
+pub(super) fn layers() -> Result<Vec<Layer>, GraphError> {
+    let mut layers = Vec::new();
+    for (name, precisions, shape, _, build) in LAYERS {
+        for &precision in *precisions {
+            layers.push(Layer { name, graph: graph(*shape, *build)?, precision, target: TARGET });
+        }
+    }
+    Ok(layers)
+}
+
+/// A matrix product large enough to run as fast as the device can: `side` tokens of `side` features.
+pub(super) fn square_linear(side: usize) -> Result<(Graph, &'static str), GraphError> {
+    let mut b = Builder::default();
+    let x = b.input([side, side, 1]);
+    let x = tokens(&mut b, x);
+    let x = b.linear(TARGET, x, side, side, false);
+    Ok((b.finish(x)?, TARGET))
+}

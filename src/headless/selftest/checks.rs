@@ -1,0 +1,273 @@
+//! Runs cases and demo models on a device and compares them with the truth.
+
+use super::cases::Case;
+use super::truth::{Run, SIGMAS};
+use crate::data::{demo, synthetic};
+use crate::exec::device::{self, Opened};
+use crate::exec::reference::{self, Capture, Mode};
+use crate::exec::{CompileOptions, ExecError, Plan, StepInfo};
+use crate::graph::{Precision, PrecisionPlan};
+use crate::model::random_params;
+use anyhow::{Context, Result, bail};
+use candle_core::{Device, Tensor};
+use rand::{Rng, SeedableRng};
+use serde::Serialize;
+
+/// One image is shared by all threads, more than one are spread over them: different paths through the same kernel.
+const BATCHES: [usize; 2] = [1, 3];
+/// Of parameters and inputs.
+const SEED: u64 = 11;
+/// Images that demo models are shown.
+const IMAGES: usize = 16;
+/// Of a demo model's logits, in parts of the largest one. f32 in another order stays ten times below, TF32 does not.
+const LOGITS: f64 = 2e-5;
+/// The root mean square of int8 errors, in parts of what the codes imply. Less means that int8 is not what ran; more
+/// is a kernel that loses bits which its codes have.
+const SPREAD: std::ops::RangeInclusive<f64> = 0.5..=1.5;
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub(super) enum Outcome {
+    Passed,
+    Failed,
+    /// The device refuses the precision, which is an answer, but not a checked one.
+    Skipped,
+}
+
+/// What one check found.
+#[derive(Debug, Clone, Serialize)]
+pub(super) struct Check {
+    pub name: String,
+    pub precision: &'static str,
+    /// What ran, as the plan says.
+    pub kernel: String,
+    /// Largest absolute error.
+    pub error: f64,
+    /// Largest error that any element is allowed.
+    pub tolerance: f64,
+    /// Error over tolerance at the element where that is largest.
+    pub worst: f64,
+    /// int8: root mean square of the errors over what the codes imply.
+    pub spread: Option<f64>,
+    pub outcome: Outcome,
+    /// Why it failed or was skipped.
+    pub note: Option<String>,
+}
+
+impl Check {
+    fn new(name: &str, precision: Precision) -> Check {
+        Check {
+            name: name.to_owned(),
+            precision: precision.label(),
+            kernel: String::new(),
+            error: 0.0,
+            tolerance: 0.0,
+            worst: 0.0,
+            spread: None,
+            outcome: Outcome::Passed,
+            note: None,
+        }
+    }
+
+    fn fail(&mut self, why: String) {
+        self.outcome = Outcome::Failed;
+        self.note.get_or_insert(why);
+    }
+
+    /// Counts the result `got` where `y` within `tolerance` is right.
+    fn compare(&mut self, got: &[f32], y: &[f64], tolerance: &[f64], errors: &mut Errors) {
+        if got.len() != y.len() {
+            return self.fail(format!("{} values came back, expected {}", got.len(), y.len()));
+        }
+        for (i, ((got, y), t)) in got.iter().zip(y).zip(tolerance).enumerate() {
+            let error = (f64::from(*got) - y).abs();
+            let part = if error == 0.0 { 0.0 } else { error / t };
+            self.tolerance = self.tolerance.max(*t);
+            // Not `max`, which drops NaN.
+            if error.is_nan() || error > self.error {
+                self.error = error;
+            }
+            if part.is_nan() || part > self.worst {
+                self.worst = part;
+            }
+            if part.is_nan() || part > 1.0 {
+                self.fail(format!("element {i} is {got:e}, expected {y:e} within {t:.1e}"));
+            }
+            if *t > 0.0 {
+                errors.squares += (error / t * SIGMAS).powi(2);
+                errors.n += 1;
+            }
+        }
+    }
+}
+
+/// Sums over all elements of a check.
+#[derive(Default)]
+struct Errors {
+    squares: f64,
+    n: usize,
+}
+
+/// Seeded values within `±range`.
+pub(super) fn uniform(n: usize, range: f32, seed: u64) -> Vec<f32> {
+    let mut rng = rand_chacha::ChaCha8Rng::seed_from_u64(seed);
+    (0..n).map(|_| rng.random_range(-range..range)).collect()
+}
+
+/// The step that runs `node`.
+pub(super) fn step_of<'a>(plan: &'a Plan, node: &str) -> Result<(usize, &'a StepInfo)> {
+    let runs = |s: &StepInfo| s.name == node || s.fused.iter().any(|f| f == node);
+    plan.steps().iter().enumerate().find(|(_, s)| runs(s)).with_context(|| format!("no step runs `{node}`"))
+}
+
+/// A plan of one precision at `target`.
+pub(super) fn precision_at(target: &str, precision: Precision) -> PrecisionPlan {
+    let mut plan = PrecisionPlan::default();
+    if precision != Precision::F32 {
+        plan.set(target, precision);
+    }
+    plan
+}
+
+/// Checks one case; what goes wrong on the way is a failed check.
+pub(super) fn case(case: &Case, opened: &Opened) -> Check {
+    let mut check = Check::new(case.name, case.precision);
+    if let Err(e) = run_case(case, opened, &mut check) {
+        match e.downcast_ref::<ExecError>() {
+            Some(ExecError::Unsupported { what, .. })
+                if !opened.device.is_cpu() && case.precision != Precision::F32 =>
+            {
+                check.outcome = Outcome::Skipped;
+                check.note = Some(what.clone());
+            }
+            _ => check.fail(format!("{e:#}")),
+        }
+    }
+    check
+}
+
+fn run_case(case: &Case, opened: &Opened, check: &mut Check) -> Result<()> {
+    let params = random_params(&case.graph, SEED);
+    let precision = precision_at(case.target, case.precision);
+    let plan = Plan::compile(&case.graph, &params, &precision, &CompileOptions::on(opened))?;
+    let (_, step) = step_of(&plan, case.target)?;
+    check.kernel.clone_from(&step.kernel);
+    if step.precision != case.precision {
+        bail!("asked for {}, and the plan runs {}", case.precision.label(), step.precision.label());
+    }
+    let mut errors = Errors::default();
+    for images in BATCHES {
+        let mut dims = vec![images];
+        dims.extend_from_slice(case.graph.input_shape());
+        let x = uniform(dims.iter().product(), case.range, SEED + images as u64);
+        let run = Run { graph: &case.graph, params: &params, precision: &precision, images, top_code: top_code() };
+        let want = run.output(&x)?;
+        let got = values(&plan.run(&Tensor::from_vec(x, dims, &Device::Cpu)?)?)?;
+        check.compare(&got, &want.y, &want.tolerance, &mut errors);
+    }
+    if case.precision == Precision::Int8 && errors.n > 0 {
+        let spread = (errors.squares / errors.n as f64).sqrt();
+        check.spread = Some(spread);
+        if !SPREAD.contains(&spread) {
+            let why = if spread < 1.0 { "did f32 run instead?" } else { "codes lose bits" };
+            check.fail(format!("errors are {spread:.2} of what int8 implies; {why}"));
+        }
+    }
+    Ok(())
+}
+
+/// The largest activation code: kernels without dot-product instructions leave a bit free against overflow. Where this
+/// guesses too low the allowed error is wider than need be, never too narrow.
+fn top_code() -> u8 {
+    if device::isa() == "avx512-vnni" { 255 } else { 127 }
+}
+
+/// Checks a bundled model's logits on the device against the interpreter on the CPU.
+pub(super) fn demo_model(kind: demo::Kind, opened: &Opened) -> Check {
+    let mut check = Check::new(&format!("model demo:{}", kind.word()), Precision::F32);
+    if let Err(e) = run_demo(kind, opened, &mut check) {
+        check.fail(format!("{e:#}"));
+    }
+    check
+}
+
+fn run_demo(kind: demo::Kind, opened: &Opened, check: &mut Check) -> Result<()> {
+    let model = demo::load(kind)?;
+    let plan = Plan::of(&model, &CompileOptions::on(opened))?;
+    let mut kernels: Vec<&str> = plan.steps().iter().map(|s| s.kernel.as_str()).collect();
+    kernels.sort_unstable();
+    kernels.dedup();
+    check.kernel = format!("{} kinds in {} steps", kernels.len(), plan.steps().len());
+    let data = synthetic::dataset(synthetic::Split::Eval, IMAGES);
+    let (x, _) = data.batch(0..IMAGES, &model.info.preprocess)?;
+    let params = reference::tensors(&model.params, &Device::Cpu)?;
+    let want = values(&reference::forward(&model.graph, &params, &x, Mode::Eval, &mut Capture::none())?)?;
+    let want: Vec<f64> = want.into_iter().map(f64::from).collect();
+    let top = want.iter().fold(0.0f64, |m, v| m.max(v.abs()));
+    let got = values(&plan.run(&x)?)?;
+    check.compare(&got, &want, &vec![LOGITS * top; want.len()], &mut Errors::default());
+    Ok(())
+}
+
+fn values(t: &Tensor) -> Result<Vec<f32>> {
+    Ok(t.to_device(&Device::Cpu)?.flatten_all()?.to_vec1()?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::cases;
+    use super::*;
+
+    fn cpu() -> Opened {
+        device::open("cpu").expect("the CPU opens")
+    }
+
+    /// A check must notice a kernel that computes something else; here the plan gets other parameters than the truth.
+    #[test]
+    fn a_changed_parameter_fails_every_case_that_has_one() {
+        let mut seen = 0;
+        for case in cases::all().expect("builds") {
+            let good = random_params(&case.graph, SEED);
+            let mut bad = good.clone();
+            let Some((name, p)) = good.iter().next() else { continue };
+            let mut values = p.values().into_owned();
+            values[0] += 0.5;
+            bad.insert(name, crate::model::Param::owned(p.shape().to_vec(), values).expect("fits"));
+            let precision = precision_at(case.target, case.precision);
+            let plan = Plan::compile(&case.graph, &bad, &precision, &CompileOptions::on(&cpu())).expect("compiles");
+            let mut dims = vec![2];
+            dims.extend_from_slice(case.graph.input_shape());
+            let x = uniform(dims.iter().product(), case.range, 5);
+            let run = Run { graph: &case.graph, params: &good, precision: &precision, images: 2, top_code: top_code() };
+            let want = run.output(&x).expect("truth");
+            let got = super::values(&plan.run(&Tensor::from_vec(x, dims, &Device::Cpu).expect("fits")).expect("runs"));
+            let mut check = Check::new(case.name, case.precision);
+            check.compare(&got.expect("values"), &want.y, &want.tolerance, &mut Errors::default());
+            assert_eq!(check.outcome, Outcome::Failed, "{}: {check:?}", case.name);
+            seen += 1;
+        }
+        assert!(seen > 20, "{seen}");
+    }
+
+    #[test]
+    fn f32_where_int8_was_asked_for_is_noticed() {
+        for case in cases::all().expect("builds").into_iter().filter(|c| c.precision == Precision::Int8) {
+            let check = super::case(&case, &cpu());
+            assert_eq!(check.outcome, Outcome::Passed, "{check:?}");
+            assert!(check.spread.is_some_and(|s| s >= *SPREAD.start()), "{check:?}");
+            // The same errors as an f32 kernel makes, against int8's tolerance.
+            let floats = super::case(&Case { precision: Precision::F32, ..case }, &cpu());
+            assert!(floats.error / check.tolerance * SIGMAS < *SPREAD.start() / 10.0, "{floats:?}");
+        }
+    }
+
+    #[test]
+    fn not_a_number_fails() {
+        let mut check = Check::new("x", Precision::F32);
+        check.compare(&[1.0, f32::NAN], &[1.0, 1.0], &[1.0, 1.0], &mut Errors::default());
+        assert_eq!(check.outcome, Outcome::Failed);
+        let mut exact = Check::new("x", Precision::F32);
+        exact.compare(&[1.0], &[1.0 + 1e-12], &[0.0], &mut Errors::default());
+        assert_eq!(exact.outcome, Outcome::Failed, "a copy is exact or wrong");
+    }
+}

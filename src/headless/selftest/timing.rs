@@ -1,0 +1,354 @@
+//! Times representative layers and holds the figures against what the device can do at most. A slow layer is no
+//! failure; one faster than possible is, for then the clock or the work lies.
+
+use super::cases::{self, Layer};
+use super::checks::{precision_at, step_of, uniform};
+use crate::exec::device::Opened;
+use crate::exec::{Cancel, CompileOptions, ExecError, Observer, Plan};
+use crate::graph::{Graph, MacConvention, Precision, macs, shapes};
+use crate::model::random_params;
+use crate::profile::{self, Bound, LatencyStats};
+use anyhow::Result;
+use candle_core::{DType, Device, Tensor};
+use serde::Serialize;
+use std::hint::black_box;
+use std::sync::Barrier;
+use std::time::{Duration, Instant};
+
+/// How far above a measured ceiling a rate may lie: ceilings are measured too, and on a busy machine too low.
+const PLAUSIBLE: f64 = 1.3;
+/// How often layer and ceilings are measured again before a clock is called a liar.
+const AGAIN: usize = 3;
+const RUNS: usize = 60;
+const SPAN: Duration = Duration::from_millis(400);
+/// A GPU is timed on more images, since one of a layer this small is mostly the launch.
+const GPU_IMAGES: usize = 32;
+
+/// What one layer took.
+#[derive(Debug, Clone, Serialize)]
+pub(super) struct Timing {
+    pub name: &'static str,
+    pub precision: &'static str,
+    pub kernel: String,
+    pub images: usize,
+    /// Median of the layer's step.
+    pub ms: f64,
+    /// Multiplications and additions as counted from the graph, where any are counted.
+    pub gflops: Option<f64>,
+    /// Weights as stored, inputs and outputs.
+    pub gbs: f64,
+    /// The larger of the shares of the arithmetic and the memory ceiling.
+    pub share: f64,
+    pub bound: Bound,
+    pub passed: bool,
+    pub note: Option<String>,
+}
+
+/// Ceilings of the opened device; they only ever rise.
+#[derive(Debug, Clone, Copy, Default, Serialize)]
+pub(super) struct Peaks {
+    pub f32_gflops: f64,
+    /// Zero where the device has no int8 kernels.
+    pub int8_gops: f64,
+    pub bandwidth_gbs: f64,
+}
+
+impl Peaks {
+    /// Measures. Besides [`profile::ceilings`], a large linear layer counts, by a clock around the whole plan: our own
+    /// kernels may beat the library that the ceilings are measured with.
+    pub fn measure(opened: &Opened) -> Result<Peaks> {
+        let mut peaks = Peaks::default();
+        if opened.device.is_cpu() {
+            let c = profile::ceilings(crate::exec::threads())?;
+            peaks = Peaks { f32_gflops: c.f32_gflops, int8_gops: c.int8_gops, bandwidth_gbs: c.bandwidth_gbs };
+        } else {
+            peaks.bandwidth_gbs = device_bandwidth(&opened.device, 256 << 20)?;
+            peaks.f32_gflops = device_matmul(&opened.device)?;
+        }
+        peaks.f32_gflops = peaks.f32_gflops.max(linear_rate(opened, Precision::F32)?.unwrap_or(0.0));
+        peaks.int8_gops = peaks.int8_gops.max(linear_rate(opened, Precision::Int8)?.unwrap_or(0.0));
+        Ok(peaks)
+    }
+
+    fn raise(&mut self, other: Peaks) {
+        self.f32_gflops = self.f32_gflops.max(other.f32_gflops);
+        self.int8_gops = self.int8_gops.max(other.int8_gops);
+        self.bandwidth_gbs = self.bandwidth_gbs.max(other.bandwidth_gbs);
+    }
+}
+
+/// Times every layer. `progress` is told how many are done.
+pub(super) fn all(
+    opened: &Opened,
+    peaks: &mut Peaks,
+    cancel: &Cancel,
+    progress: &mut dyn FnMut(usize, usize),
+) -> Result<Vec<Timing>> {
+    let layers = cases::layers()?;
+    let mut timings = Vec::new();
+    for (i, layer) in layers.iter().enumerate() {
+        cancel.check()?;
+        progress(i, layers.len());
+        match time(layer, opened, peaks) {
+            Ok(timing) => timings.push(timing),
+            // Checks have already said that the device refuses this precision.
+            Err(e) if unsupported(&e) && !opened.device.is_cpu() && layer.precision != Precision::F32 => {}
+            Err(e) => return Err(e.context(format!("timing `{}`", layer.name))),
+        }
+    }
+    Ok(timings)
+}
+
+fn unsupported(e: &anyhow::Error) -> bool {
+    matches!(e.downcast_ref(), Some(ExecError::Unsupported { .. }))
+}
+
+struct Samples {
+    target: usize,
+    ms: Vec<f64>,
+}
+
+impl Observer for Samples {
+    fn step(&mut self, index: usize, elapsed: Duration, _: u64) {
+        if index == self.target {
+            self.ms.push(elapsed.as_secs_f64() * 1e3);
+        }
+    }
+}
+
+fn time(layer: &Layer, opened: &Opened, peaks: &mut Peaks) -> Result<Timing> {
+    let images = if opened.device.is_cpu() { 1 } else { GPU_IMAGES };
+    let (plan, x) = prepare(&layer.graph, layer.target, layer.precision, images, opened)?;
+    let (target, step) = step_of(&plan, layer.target)?;
+    let node = &layer.graph.nodes[step.node.index()];
+    let shapes = shapes(&layer.graph)?;
+    let mut inputs = node.inputs.clone();
+    inputs.dedup();
+    let elements: usize = inputs.iter().map(|i| shapes[i.index()].iter().product::<usize>()).sum();
+    let out: usize = step.out_shape.iter().product();
+    let bytes = (step.weight_bytes + 4 * (images * (elements + out)) as u64) as f64;
+    let flops = 2.0 * (images as u64 * macs(&layer.graph)?[step.node.index()].get(MacConvention::Attention)) as f64;
+
+    let mut timing = Timing {
+        name: layer.name,
+        precision: layer.precision.label(),
+        kernel: step.kernel.clone(),
+        images,
+        ms: 0.0,
+        gflops: None,
+        gbs: 0.0,
+        share: 0.0,
+        bound: Bound::Memory,
+        passed: true,
+        note: None,
+    };
+    let mut cache = 0.0f64;
+    for attempt in 0..=AGAIN {
+        if attempt > 0 {
+            // What else runs on this machine may have held the ceilings down and then let go; both anew, side by side.
+            peaks.raise(Peaks::measure(opened)?);
+        }
+        let (ms, wall) = sample(&plan, &x, target)?;
+        (timing.ms, timing.gbs) = (ms, bytes / ms / 1e6);
+        timing.gflops = (flops > 0.0).then_some(flops / ms / 1e6);
+        cache = cache.max(bandwidth_at(opened, bytes as usize, plan.threads())?);
+        judge(&mut timing, peaks, cache, wall);
+        if timing.passed {
+            break;
+        }
+    }
+    Ok(timing)
+}
+
+/// Medians of step `target` by the plan's clock, and of whole runs by the wall clock, in milliseconds.
+fn sample(plan: &Plan, x: &Tensor, target: usize) -> Result<(f64, f64)> {
+    let mut seen = Samples { target, ms: vec![] };
+    for _ in 0..3 {
+        plan.run_observed(x, &mut seen)?;
+    }
+    seen.ms.clear();
+    let mut wall = Vec::new();
+    let start = Instant::now();
+    while wall.len() < RUNS && (wall.len() < 5 || start.elapsed() < SPAN) {
+        let t = Instant::now();
+        black_box(plan.run_observed(x, &mut seen)?);
+        plan.device().synchronize()?;
+        wall.push(t.elapsed().as_secs_f64() * 1e3);
+    }
+    Ok((LatencyStats::of(&seen.ms).p50, LatencyStats::of(&wall).p50))
+}
+
+/// Sets share, bound and verdict. `cache` is the bandwidth that a working set of this size can have, `wall` what whole
+/// runs took, in milliseconds.
+fn judge(t: &mut Timing, peaks: &Peaks, cache: f64, wall: f64) {
+    let peak = if t.precision == Precision::Int8.label() { peaks.int8_gops } else { peaks.f32_gflops };
+    let most = peaks.bandwidth_gbs.max(cache);
+    let compute = t.gflops.map_or(0.0, |rate| rate / peak.max(1e-9));
+    let memory = t.gbs / most.max(1e-9);
+    (t.share, t.bound) = if compute > memory { (compute, Bound::Compute) } else { (memory, Bound::Memory) };
+    t.note = if !t.ms.is_finite() || t.ms <= 0.0 {
+        Some("the clock lies: the layer took no time".to_owned())
+    } else if compute > PLAUSIBLE {
+        Some(format!("the clock lies: {compute:.1} times the {peak:.0} GFLOP/s that this device reaches"))
+    } else if memory > PLAUSIBLE {
+        Some(format!("the clock lies: {memory:.1} times the {most:.0} GB/s that {:.1} MB can move at", t.gbs * t.ms))
+    } else if t.ms > wall * 1.1 {
+        Some(format!("the clock lies: the layer took {:.3} ms of runs that took {wall:.3} ms", t.ms))
+    } else {
+        None
+    };
+    t.passed = t.note.is_none();
+}
+
+fn prepare(
+    graph: &Graph,
+    target: &str,
+    precision: Precision,
+    images: usize,
+    opened: &Opened,
+) -> Result<(Plan, Tensor)> {
+    let params = random_params(graph, 1);
+    let plan = Plan::compile(graph, &params, &precision_at(target, precision), &CompileOptions::on(opened))?;
+    let mut dims = vec![images];
+    dims.extend_from_slice(graph.input_shape());
+    let x = Tensor::from_vec(uniform(dims.iter().product(), 2.0, 1), dims, &opened.device)?;
+    Ok((plan, x))
+}
+
+/// Best rate of `work` a call, in units of 1e9 a second.
+fn best(work: f64, mut call: impl FnMut() -> Result<()>) -> Result<f64> {
+    call()?;
+    let (start, mut rate, mut runs) = (Instant::now(), 0.0f64, 0);
+    while runs < 3 || (start.elapsed() < SPAN && runs < 50) {
+        let t = Instant::now();
+        call()?;
+        rate = rate.max(work / t.elapsed().as_secs_f64().max(1e-9) / 1e9);
+        runs += 1;
+    }
+    Ok(rate)
+}
+
+/// GFLOP/s of a large linear layer, whole runs by the wall clock; `None` where the device refuses the precision.
+fn linear_rate(opened: &Opened, precision: Precision) -> Result<Option<f64>> {
+    let side = if opened.device.is_cpu() { 1024 } else { 4096 };
+    let (graph, target) = cases::square_linear(side)?;
+    let (plan, x) = match prepare(&graph, target, precision, 1, opened) {
+        Err(e) if unsupported(&e) => return Ok(None),
+        other => other?,
+    };
+    let rate = best(2.0 * (side as f64).powi(3), || {
+        black_box(plan.run(&x)?);
+        Ok(opened.device.synchronize()?)
+    })?;
+    Ok(Some(rate))
+}
+
+/// GB/s of a working set of `bytes`, which a cache may hold.
+fn bandwidth_at(opened: &Opened, bytes: usize, threads: usize) -> Result<f64> {
+    if opened.device.is_cpu() {
+        return Ok((0..3).map(|_| copies(bytes, threads)).fold(0.0, f64::max));
+    }
+    device_bandwidth(&opened.device, bytes)
+}
+
+/// GB/s that `threads` reach together, each copying its own part of `bytes` (half of them read, half written) over and
+/// over without waiting for the others.
+fn copies(bytes: usize, threads: usize) -> f64 {
+    let part = (bytes / 2 / threads.max(1)).max(4096);
+    let ready = Barrier::new(threads.max(1));
+    let one = || {
+        let (from, mut to) = (vec![1u8; part], vec![0u8; part]);
+        ready.wait();
+        let (start, mut done) = (Instant::now(), 0usize);
+        while start.elapsed() < Duration::from_millis(25) {
+            for _ in 0..8 {
+                to.copy_from_slice(black_box(&from));
+                black_box(&mut to);
+            }
+            done += 8 * 2 * part;
+        }
+        done as f64 / start.elapsed().as_secs_f64() / 1e9
+    };
+    std::thread::scope(|s| {
+        let all: Vec<_> = (0..threads.max(1)).map(|_| s.spawn(one)).collect();
+        all.into_iter().filter_map(|t| t.join().ok()).sum()
+    })
+}
+
+/// GB/s of `a + b` on a GPU with `bytes` in all; many a synchronise, since one of them takes longer than a small sum.
+fn device_bandwidth(device: &Device, bytes: usize) -> Result<f64> {
+    const CALLS: usize = 20;
+    let n = (bytes / 12).max(1 << 10);
+    let (a, b) = (Tensor::ones(n, DType::F32, device)?, Tensor::ones(n, DType::F32, device)?);
+    device.synchronize()?;
+    best((CALLS * 12 * n) as f64, || {
+        for _ in 0..CALLS {
+            black_box((&a + &b)?);
+        }
+        Ok(device.synchronize()?)
+    })
+}
+
+/// GFLOP/s of the tensor library's own matrix product on a GPU.
+fn device_matmul(device: &Device) -> Result<f64> {
+    const SIDE: usize = 4096;
+    let (a, b) = (Tensor::ones((SIDE, SIDE), DType::F32, device)?, Tensor::ones((SIDE, SIDE), DType::F32, device)?);
+    device.synchronize()?;
+    best(2.0 * (SIDE as f64).powi(3), || {
+        black_box(a.matmul(&b)?);
+        Ok(device.synchronize()?)
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn timing(ms: f64, gflops: Option<f64>, gbs: f64) -> Timing {
+        Timing {
+            name: "x",
+            precision: "f32",
+            kernel: "k".to_owned(),
+            images: 1,
+            ms,
+            gflops,
+            gbs,
+            share: 0.0,
+            bound: Bound::Memory,
+            passed: true,
+            note: None,
+        }
+    }
+
+    #[test]
+    fn only_impossible_speed_fails() {
+        let peaks = Peaks { f32_gflops: 100.0, int8_gops: 400.0, bandwidth_gbs: 10.0 };
+        let verdict = |mut t: Timing, wall| {
+            judge(&mut t, &peaks, 20.0, wall);
+            (t.passed, t.bound, t.note)
+        };
+        let (slow, bound, _) = verdict(timing(5.0, Some(1.0), 0.1), 6.0);
+        assert!(slow && bound == Bound::Compute, "a hundredth of the arithmetic, a two-hundredth of the memory");
+        assert!(verdict(timing(1.0, Some(125.0), 1.0), 1.0).0, "ceilings are measured too");
+        assert!(!verdict(timing(1.0, Some(140.0), 1.0), 1.0).0);
+        assert!(verdict(timing(1.0, None, 25.0), 1.0).0, "a cache beats the memory");
+        let (passed, bound, note) = verdict(timing(1.0, None, 27.0), 1.0);
+        assert!(!passed && bound == Bound::Memory && note.is_some_and(|n| n.contains("clock lies")));
+        assert!(!verdict(timing(0.0, None, f64::INFINITY), 1.0).0);
+        assert!(!verdict(timing(2.0, Some(1.0), 1.0), 1.0).0, "a part takes no longer than the whole");
+    }
+
+    #[test]
+    fn int8_is_held_against_its_own_ceiling() {
+        let peaks = Peaks { f32_gflops: 100.0, int8_gops: 400.0, bandwidth_gbs: 10.0 };
+        let mut t = Timing { precision: "int8", ..timing(1.0, Some(300.0), 1.0) };
+        judge(&mut t, &peaks, 10.0, 1.0);
+        assert!(t.passed && t.bound == Bound::Compute && (t.share - 0.75).abs() < 1e-12);
+    }
+
+    #[test]
+    fn copying_has_a_rate() {
+        let rate = copies(1 << 20, 1);
+        assert!(rate.is_finite() && rate > 0.1, "{rate}");
+    }
+}

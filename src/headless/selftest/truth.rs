@@ -1,0 +1,415 @@
+//! Every op in double precision by plain loops, together with how far a correct kernel may be from it.
+//!
+//! Shares no code with `exec`: neither its kernels nor the tensor library that its reference runs on. The bounds follow
+//! the computation. A sum of `k` rounded products is off by about `√k · u · Σ|products|` (Higham & Mary 2019; `u` is
+//! half an ulp of f32), several times what is seen and far below what an approximate format such as TF32 leaves. An
+//! int8 product is off by what its codes cut away: a step `s_x = (max - min) / top` for activations, `s_w = max|w| / 127`
+//! for weights, each value uniformly up to half a step. That error has the variance
+//! `Σ (x² s_w² + w² s_x² + s_x² s_w² / 12) / 12`, and six standard deviations are allowed.
+
+use crate::graph::{Activation, Graph, Node, Op, ParamRole, Precision, PrecisionPlan, shapes};
+use crate::model::ParamStore;
+use anyhow::{Context, Result, bail};
+
+/// Half an ulp of one in f32.
+const U: f64 = 1.0 / (1u64 << 24) as f64;
+
+/// Standard deviations of quantization error that are allowed.
+pub(super) const SIGMAS: f64 = 6.0;
+
+/// A value in its op's documented layout, images one after another.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Value {
+    pub y: Vec<f64>,
+    /// How far each element of a correct kernel's result may be from `y`.
+    pub tolerance: Vec<f64>,
+}
+
+impl Value {
+    fn push(&mut self, y: f64, tolerance: f64) {
+        self.y.push(y);
+        self.tolerance.push(tolerance);
+    }
+}
+
+/// What is computed and how.
+pub(super) struct Run<'a> {
+    pub graph: &'a Graph,
+    pub params: &'a ParamStore,
+    pub precision: &'a PrecisionPlan,
+    pub images: usize,
+    /// The largest activation code of int8 kernels.
+    pub top_code: u8,
+}
+
+impl Run<'_> {
+    /// The graph's output for `x` `[images, c, h, w]`.
+    pub fn output(&self, x: &[f32]) -> Result<Value> {
+        let shapes = shapes(self.graph)?;
+        let mut values: Vec<Value> = Vec::with_capacity(shapes.len());
+        for (id, node) in self.graph.iter() {
+            let inputs: Vec<(&Value, &[usize])> =
+                node.inputs.iter().map(|i| (&values[i.index()], shapes[i.index()].as_slice())).collect();
+            let value = match (&node.op, &inputs[..]) {
+                (Op::Input { .. }, _) => {
+                    Value { y: x.iter().map(|v| f64::from(*v)).collect(), tolerance: vec![0.0; x.len()] }
+                }
+                (_, [first, rest @ ..]) => self.node(node, *first, rest, &shapes[id.index()])?,
+                (_, []) => bail!("node `{}` has no input", node.name),
+            };
+            let expected = self.images * shapes[id.index()].iter().product::<usize>();
+            if value.y.len() != expected {
+                bail!("node `{}`: {} values, expected {expected}", node.name, value.y.len());
+            }
+            values.push(value);
+        }
+        Ok(values.swap_remove(self.graph.output.index()))
+    }
+
+    fn param(&self, node: &Node, role: ParamRole) -> Result<Vec<f64>> {
+        let name = node.param(role).with_context(|| format!("node `{}` has no {role:?}", node.name))?;
+        Ok(self.params.get(name)?.values().iter().map(|v| f64::from(*v)).collect())
+    }
+
+    fn node(
+        &self,
+        node: &Node,
+        first: (&Value, &[usize]),
+        rest: &[(&Value, &[usize])],
+        out: &[usize],
+    ) -> Result<Value> {
+        let (x, shape) = first;
+        let last = shape.last().copied().unwrap_or(1).max(1);
+        let mut v = Value::default();
+        match &node.op {
+            Op::Input { .. } => bail!("node `{}` is an input with inputs", node.name),
+            Op::Conv2d { .. } => return self.conv(node, x, shape, out),
+            Op::Linear { out_features, .. } => {
+                let sums = self.dense(node, *out_features)?;
+                let steps = |row: usize| self.step(&x.y[row * last..][..last]);
+                for row in 0..x.y.len() / last {
+                    for o in 0..*out_features {
+                        let mut sum = sums.start(o, steps(row));
+                        (0..last).for_each(|i| sum.add(x.y[row * last + i], x.tolerance[row * last + i], i));
+                        sum.finish(&mut v);
+                    }
+                }
+            }
+            Op::BatchNorm2d { channels, eps } => {
+                let (w, b) = (self.param(node, ParamRole::Weight)?, self.param(node, ParamRole::Bias)?);
+                let (mean, var) = (self.param(node, ParamRole::Mean)?, self.param(node, ParamRole::Var)?);
+                let plane = shape.iter().skip(1).product::<usize>();
+                for (i, (&x, &t)) in x.y.iter().zip(&x.tolerance).enumerate() {
+                    let c = i / plane % channels;
+                    let scale = w[c] / (var[c] + eps).sqrt();
+                    let size = (scale * x).abs() + b[c].abs() + (mean[c] * scale).abs();
+                    v.push((x - mean[c]) * scale + b[c], scale.abs() * t + 8.0 * U * size);
+                }
+            }
+            Op::LayerNorm { eps, .. } => {
+                let (w, b) = (self.param(node, ParamRole::Weight)?, self.param(node, ParamRole::Bias)?);
+                let n = last as f64;
+                for (row, tolerance) in x.y.chunks(last).zip(x.tolerance.chunks(last)) {
+                    let mean = row.iter().sum::<f64>() / n;
+                    let inverse = 1.0 / (row.iter().map(|v| (v - mean).powi(2)).sum::<f64>() / n + eps).sqrt();
+                    let size = row.iter().map(|v| v.abs()).sum::<f64>() / n;
+                    let off = tolerance.iter().fold(0.0, |m: f64, t| m.max(*t));
+                    for (i, x) in row.iter().enumerate() {
+                        let y = (x - mean) * inverse;
+                        let rounding = (n.sqrt() + 8.0) * U * ((size + x.abs()) * inverse + y.abs());
+                        let spread = off * inverse * (2.0 + y.abs());
+                        v.push(y * w[i] + b[i], w[i].abs() * (rounding + spread) + U * b[i].abs());
+                    }
+                }
+            }
+            Op::Activation { act } => {
+                for (&x, &t) in x.y.iter().zip(&x.tolerance) {
+                    // Slopes stay below 1.13; kernels may approximate the smooth ones to 32 units.
+                    match act {
+                        Activation::Relu => v.push(x.max(0.0), t),
+                        _ => v.push(smooth(*act, x), 1.13 * t + 32.0 * U * (1.0 + x.abs())),
+                    }
+                }
+            }
+            Op::Add => {
+                let [(other, _)] = rest else { bail!("node `{}` needs two inputs", node.name) };
+                let both = x.y.iter().zip(&x.tolerance).zip(other.y.iter().zip(&other.tolerance));
+                both.for_each(|((a, s), (b, t))| v.push(a + b, s + t + 2.0 * U * (a + b).abs()));
+            }
+            Op::MaxPool2d { kernel, stride, padding } => {
+                let [c, h, w] = image(node, shape)?;
+                let [_, oh, ow] = image(node, out)?;
+                for plane in 0..self.images * c {
+                    for at in 0..oh * ow {
+                        let (mut most, mut off) = (f64::NEG_INFINITY, 0.0f64);
+                        taps(at / ow, at % ow, *kernel, *stride, *padding, [h, w], |_, pixel| {
+                            most = most.max(x.y[plane * h * w + pixel]);
+                            off = off.max(x.tolerance[plane * h * w + pixel]);
+                        });
+                        v.push(most, off);
+                    }
+                }
+            }
+            Op::GlobalAvgPool => {
+                let [_, h, w] = image(node, shape)?;
+                for (y, t) in x.y.chunks(h * w).zip(x.tolerance.chunks(h * w)) {
+                    mean(y.iter().zip(t), &mut v);
+                }
+            }
+            Op::MeanTokens { skip } => {
+                let rows = shape.first().copied().unwrap_or(0);
+                for image in 0..self.images {
+                    for c in 0..last {
+                        let at = |r: usize| (image * rows + r) * last + c;
+                        mean((*skip..rows).map(|r| (&x.y[at(r)], &x.tolerance[at(r)])), &mut v);
+                    }
+                }
+            }
+            Op::ChannelPad { stride, map, .. } => {
+                let [c, h, w] = image(node, shape)?;
+                let [_, oh, ow] = image(node, out)?;
+                for image in 0..self.images {
+                    for (from, at) in map.iter().flat_map(|m| (0..oh * ow).map(move |at| (m, at))) {
+                        let pixel = at / ow * stride * w + at % ow * stride;
+                        let i = from.map(|ch| (image * c + ch as usize) * h * w + pixel);
+                        v.push(i.map_or(0.0, |i| x.y[i]), i.map_or(0.0, |i| x.tolerance[i]));
+                    }
+                }
+            }
+            Op::ToTokens => {
+                let [c, h, w] = image(node, shape)?;
+                for i in 0..self.images * h * w * c {
+                    let (image, pixel, ch) = (i / (h * w * c), i / c % (h * w), i % c);
+                    let from = (image * c + ch) * h * w + pixel;
+                    v.push(x.y[from], x.tolerance[from]);
+                }
+            }
+            Op::PrependTokens { .. } => {
+                let tokens = self.param(node, ParamRole::Embedding)?;
+                let each = x.y.len() / self.images.max(1);
+                for image in 0..self.images {
+                    tokens.iter().for_each(|t| v.push(*t, 0.0));
+                    (image * each..(image + 1) * each).for_each(|i| v.push(x.y[i], x.tolerance[i]));
+                }
+            }
+            Op::AddPositions { .. } => {
+                let positions = self.param(node, ParamRole::Embedding)?;
+                for (i, (x, t)) in x.y.iter().zip(&x.tolerance).enumerate() {
+                    let y = x + positions[i % positions.len()];
+                    v.push(y, t + 2.0 * U * y.abs());
+                }
+            }
+            Op::Attention { heads, qk_dim, v_dim, fused, scale } => {
+                let (h, qk, vd) = (*heads, *qk_dim, *v_dim);
+                let parts = match (fused, rest) {
+                    (true, []) => [(x, last, 0), (x, last, h * qk), (x, last, 2 * h * qk)],
+                    (false, [(k, _), (vs, _)]) => [(x, h * qk, 0), (*k, h * qk, 0), (*vs, h * vd, 0)],
+                    _ => bail!("node `{}` needs one fused input or three", node.name),
+                };
+                let [q, k, vs] = parts.map(|(value, width, at)| Part { value, width, at });
+                let tokens = shape.first().copied().unwrap_or(0);
+                for row in 0..self.images * tokens {
+                    let rows = row / tokens * tokens..(row / tokens + 1) * tokens;
+                    (0..h).for_each(|head| attend(q, k, vs, (row, rows.clone()), [head, qk, vd], *scale, &mut v));
+                }
+            }
+            Op::SelectToken { index } => {
+                let rows = shape.first().copied().unwrap_or(0);
+                for image in 0..self.images {
+                    let from = (image * rows + index) * last;
+                    (from..from + last).for_each(|i| v.push(x.y[i], x.tolerance[i]));
+                }
+            }
+        }
+        Ok(v)
+    }
+
+    fn conv(&self, node: &Node, x: &Value, shape: &[usize], out: &[usize]) -> Result<Value> {
+        let Op::Conv2d { in_ch, out_ch, kernel, stride, padding, groups, .. } = &node.op else {
+            bail!("node `{}` is not a convolution", node.name)
+        };
+        let ([_, h, w], [_, oh, ow]) = (image(node, shape)?, image(node, out)?);
+        let sums = self.dense(node, *out_ch)?;
+        let (ci, co) = (in_ch / groups, out_ch / groups);
+        let mut v = Value::default();
+        for image in 0..self.images {
+            let step = self.step(&x.y[image * in_ch * h * w..][..in_ch * h * w]);
+            for (o, at) in (0..*out_ch).flat_map(|o| (0..oh * ow).map(move |at| (o, at))) {
+                let mut sum = sums.start(o, step);
+                taps(at / ow, at % ow, *kernel, *stride, *padding, [h, w], |tap, pixel| {
+                    for c in 0..ci {
+                        let i = (image * in_ch + o / co * ci + c) * h * w + pixel;
+                        sum.add(x.y[i], x.tolerance[i], c * kernel[0] * kernel[1] + tap);
+                    }
+                });
+                sum.finish(&mut v);
+            }
+        }
+        Ok(v)
+    }
+
+    /// The step of the activation codes that cover `x` and zero.
+    fn step(&self, x: &[f64]) -> f64 {
+        let (low, high) = x.iter().fold((0.0f64, 0.0f64), |(a, b), &v| (a.min(v), b.max(v)));
+        (high - low) / f64::from(self.top_code)
+    }
+
+    fn dense(&self, node: &Node, rows: usize) -> Result<Dense> {
+        let weights = self.param(node, ParamRole::Weight)?;
+        let bias = match node.param(ParamRole::Bias) {
+            Some(_) => self.param(node, ParamRole::Bias)?,
+            None => vec![0.0; rows],
+        };
+        let int8 = self.precision.get(&node.name) == Precision::Int8;
+        Ok(Dense { k: weights.len() / rows.max(1), weights, bias, int8 })
+    }
+}
+
+/// Rows of weights that products are summed with.
+struct Dense {
+    weights: Vec<f64>,
+    bias: Vec<f64>,
+    k: usize,
+    int8: bool,
+}
+
+impl Dense {
+    /// A sum with row `o`, over activations whose int8 codes have this step.
+    fn start(&self, o: usize, step: f64) -> Sum<'_> {
+        let row = &self.weights[o * self.k..][..self.k];
+        let weight_step = row.iter().fold(0.0f64, |m, w| m.max(w.abs())) / 127.0;
+        let steps = self.int8.then_some([step, weight_step]);
+        Sum { row, bias: self.bias[o], steps, y: 0.0, size: 0.0, off: 0.0, variance: 0.0 }
+    }
+}
+
+struct Sum<'a> {
+    row: &'a [f64],
+    bias: f64,
+    /// Of activations and weights, with int8.
+    steps: Option<[f64; 2]>,
+    y: f64,
+    size: f64,
+    off: f64,
+    variance: f64,
+}
+
+impl Sum<'_> {
+    fn add(&mut self, x: f64, tolerance: f64, i: usize) {
+        let w = self.row[i];
+        self.y += x * w;
+        self.size += (x * w).abs();
+        self.off += tolerance * w.abs();
+        if let Some([sx, sw]) = self.steps {
+            self.variance += ((x * sw).powi(2) + (w * sx).powi(2) + (sx * sw).powi(2) / 12.0) / 12.0;
+        }
+    }
+
+    fn finish(self, v: &mut Value) {
+        let rounding = ((self.row.len() as f64).sqrt() + 4.0) * U * (self.size + self.bias.abs());
+        v.push(self.y + self.bias, self.off + rounding + SIGMAS * self.variance.sqrt());
+    }
+}
+
+/// Queries, keys or values: `width` numbers a row, heads from column `at` on.
+#[derive(Clone, Copy)]
+struct Part<'a> {
+    value: &'a Value,
+    width: usize,
+    at: usize,
+}
+
+impl Part<'_> {
+    fn get(&self, row: usize, column: usize) -> (f64, f64) {
+        let i = row * self.width + self.at + column;
+        (self.value.y[i], self.value.tolerance[i])
+    }
+}
+
+/// One head of one query row over the rows of its image.
+fn attend(
+    q: Part<'_>,
+    k: Part<'_>,
+    values: Part<'_>,
+    (row, rows): (usize, std::ops::Range<usize>),
+    [head, qk, vd]: [usize; 3],
+    scale: f64,
+    v: &mut Value,
+) {
+    let mut off = 0.0f64;
+    let mut scores: Vec<f64> = Vec::with_capacity(rows.len());
+    for j in rows.clone() {
+        let (mut s, mut size, mut carried) = (0.0, 0.0, 0.0);
+        for d in head * qk..(head + 1) * qk {
+            let ((a, ta), (b, tb)) = (q.get(row, d), k.get(j, d));
+            s += a * b;
+            size += (a * b).abs();
+            carried += ta * b.abs() + tb * a.abs() + ta * tb;
+        }
+        off = off.max(scale.abs() * (carried + ((qk as f64).sqrt() + 4.0) * U * size));
+        scores.push(scale * s);
+    }
+    let top = scores.iter().fold(f64::NEG_INFINITY, |m, s| m.max(*s));
+    let low = scores.iter().fold(f64::INFINITY, |m, s| m.min(*s));
+    scores.iter_mut().for_each(|s| *s = (*s - top).exp());
+    let total: f64 = scores.iter().sum();
+    // A score that is off by `e` moves every weight by at most the factor `exp(2e)`; exponentials may be approximated.
+    let n = (rows.len() as f64).sqrt();
+    let relative = 2.0 * (off + 2.0 * U * (top - low)) + (2.0 * n + 40.0) * U;
+    for d in head * vd..(head + 1) * vd {
+        let (mut y, mut size, mut carried) = (0.0, 0.0, 0.0);
+        for (p, j) in scores.iter().map(|s| s / total).zip(rows.clone()) {
+            let (x, t) = values.get(j, d);
+            y += p * x;
+            size += p * x.abs();
+            carried += p * t;
+        }
+        v.push(y, carried + relative * size);
+    }
+}
+
+/// Calls `f(tap, pixel)` for the pixels of an `h x w` image under a window; padding is left out.
+fn taps(
+    oy: usize,
+    ox: usize,
+    kernel: [usize; 2],
+    stride: [usize; 2],
+    padding: [usize; 2],
+    [h, w]: [usize; 2],
+    mut f: impl FnMut(usize, usize),
+) {
+    for ky in 0..kernel[0] {
+        for kx in 0..kernel[1] {
+            let (y, x) = ((oy * stride[0] + ky).checked_sub(padding[0]), (ox * stride[1] + kx).checked_sub(padding[1]));
+            if let (Some(y), Some(x)) = (y.filter(|y| *y < h), x.filter(|x| *x < w)) {
+                f(ky * kernel[1] + kx, y * w + x);
+            }
+        }
+    }
+}
+
+fn mean<'a>(values: impl Iterator<Item = (&'a f64, &'a f64)>, v: &mut Value) {
+    let (mut n, mut sum, mut size, mut off) = (0.0, 0.0, 0.0, 0.0);
+    for (y, t) in values {
+        n += 1.0;
+        sum += y;
+        size += y.abs();
+        off += t;
+    }
+    v.push(sum / n, off / n + (f64::sqrt(n) + 4.0) * U * size / n);
+}
+
+fn smooth(act: Activation, x: f64) -> f64 {
+    match act {
+        Activation::Relu => x.max(0.0),
+        Activation::GeluErf => 0.5 * x * (1.0 + candle_core::cpu::erf::erf_f64(x / std::f64::consts::SQRT_2)),
+        Activation::GeluTanh => {
+            0.5 * x * (1.0 + ((2.0 / std::f64::consts::PI).sqrt() * (x + 0.044715 * x.powi(3))).tanh())
+        }
+        Activation::Silu => x / (1.0 + (-x).exp()),
+    }
+}
+
+fn image(node: &Node, shape: &[usize]) -> Result<[usize; 3]> {
+    <[usize; 3]>::try_from(shape).ok().with_context(|| format!("node `{}` needs an image, not {shape:?}", node.name))
+}
