@@ -198,7 +198,7 @@ pub(super) fn layers() -> Result<Vec<Layer>, GraphError> {
     Ok(layers)
 }
 
-/// A matrix product large enough to run as fast as the device can: `side` tokens of `side` features.
+/// Nothing but a matrix product: `side` tokens of `side` features.
 pub(super) fn square_linear(side: usize) -> Result<(Graph, &'static str), GraphError> {
     let mut b = Builder::default();
     let x = b.input([side, side, 1]);
