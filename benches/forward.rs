@@ -116,6 +116,27 @@ fn table(filter: &str) {
     }
 }
 
+/// What observing every step adds to whole-model latency: ResNet-20, one image, observed and plain runs in turn.
+fn observers() {
+    struct Nobody;
+    impl Observer for Nobody {
+        fn step(&mut self, _: usize, elapsed: Duration, _: u64) {
+            divan::black_box(elapsed);
+        }
+    }
+    let Some(c) = case("resnet20", Some(1)) else { return };
+    let (mut plain, mut observed) = (vec![], vec![]);
+    let start = Instant::now();
+    while start.elapsed().as_secs_f64() < 4.0 {
+        plain.push(once(&c.f32, &c.x)[0]);
+        let t = Instant::now();
+        divan::black_box(c.f32.run_observed(&c.x, &mut Nobody)).ok();
+        observed.push(t.elapsed().as_secs_f64() * 1e3);
+    }
+    let (p, o) = (median(&mut plain), median(&mut observed));
+    println!("observers: resnet20, batch 1: {p:.4} ms plain, {o:.4} ms observed, {:+.2} %", (o / p - 1.0) * 100.0);
+}
+
 /// Prints the observed time of every step, f32 and int8 side by side, the slowest first.
 fn steps(c: &Case) {
     struct Sum(Vec<f64>);
@@ -158,8 +179,10 @@ fn main() {
         serve::serve();
     } else if std::env::args().any(|a| a == "--table") {
         table(&filter);
+        observers();
     } else {
         divan::main();
         table(&filter);
+        observers();
     }
 }

@@ -8,7 +8,8 @@ run, so that the ratios are comparable whatever else the machine does.
 `--real` names a folder with resnet20/, resnet56/ and vit_cifar10/ holding a `.safetensors` and an `.onnx` each; without
 it only the networks with random weights run. One line a work: median milliseconds a batch of paring and of each peer over
 all rounds, and peer / paring (above 1: paring is faster). The limit is the time that the counted multiply-adds take at the
-rate that paring's own GEMM reaches on a large product on this machine, measured in the same run."""
+rate that the processor's units reach on registers (int8 with AMX: on tiles in the first-level cache), measured in the same
+run."""
 
 import argparse
 import json
@@ -131,7 +132,7 @@ def main():
     args = p.parse_args()
     paring = Paring(args.threads)
     peak = paring.ask(ceiling=True)
-    print(f"onnxruntime {ort.__version__}, {args.threads} threads; paring's ceilings on a large product:", end=" ")
+    print(f"onnxruntime {ort.__version__}, {args.threads} threads; the units reach", end=" ")
     print(f"f32 {peak['f32']:.0f} GMAC/s, int8 {peak['int8']:.0f} GMAC/s")
     print(f"{'work':<12} {'batch':>5} {'':>5} {'paring':>9} {'ORT':>9} {'PyTorch':>9} {'limit':>9}  ORT/paring  paring/limit")
     rows = []

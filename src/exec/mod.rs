@@ -17,5 +17,6 @@ mod unfold;
 pub use cancel::{Cancel, Cancelled};
 pub use device::{set_threads, threads};
 pub use error::ExecError;
+pub use kernel::peak::{Peak, peak};
 pub use lower::StepInfo;
 pub use plan::{CompileOptions, Cut, Live, Observer, Plan};

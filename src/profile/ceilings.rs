@@ -1,7 +1,8 @@
 //! What this device can do at most: f32 and int8 matrix products and memory bandwidth, measured in about a second.
 //!
-//! The products run through the same `rten-gemm` kernels as the layers, prepacked, on a size that fits the caches well;
-//! the bandwidth is the triad `a = b + s·c` of McCalpin's STREAM, counting the write-allocate as it does (three arrays).
+//! Where the layers run through our own tiles the limit of arithmetic is what the units do on registers
+//! ([`crate::exec::peak`]); elsewhere it is a large prepacked product through the same `rten-gemm` kernels as the layers. The
+//! bandwidth is the triad `a = b + s·c` of McCalpin's STREAM, counting the write-allocate as it does (three arrays).
 
 use super::{Ceilings, ProfileError};
 use rayon::prelude::*;
@@ -16,7 +17,11 @@ pub fn ceilings(threads: usize) -> Result<Ceilings, ProfileError> {
         .num_threads(threads.max(1))
         .build()
         .map_err(|e| candle_core::Error::Msg(format!("no threads: {e}")))?;
-    Ok(pool.install(|| Ceilings { f32_gflops: f32_gemm(), int8_gops: int8_gemm(), bandwidth_gbs: triad() }))
+    let bandwidth_gbs = pool.install(triad);
+    Ok(match crate::exec::peak(threads) {
+        Some(p) => Ceilings { f32_gflops: 2.0 * p.f32_gmacs, int8_gops: 2.0 * p.int8_gmacs, bandwidth_gbs },
+        None => pool.install(|| Ceilings { f32_gflops: f32_gemm(), int8_gops: int8_gemm(), bandwidth_gbs }),
+    })
 }
 
 /// Best rate of `work` (operations or bytes a call) over about `span`, in units of 1e9 a second.

@@ -180,6 +180,25 @@ impl Tiles {
     }
 }
 
+/// `n` rounds of 2 by 2 tiles from the first-level cache, for measuring.
+///
+/// # Safety
+/// [`available`] holds.
+pub(crate) unsafe fn burst(n: usize) {
+    let data = Sums([[0; 256]; 4]);
+    // SAFETY: full tiles of 1,024 bytes, read from `data`.
+    unsafe {
+        let _tiles = Tiles::set(16, 64);
+        for _ in 0..n {
+            asm!("tileloadd tmm4, [{a} + {s}*1]", "tileloadd tmm5, [{a} + {s}*1 + 1024]",
+                "tileloadd tmm6, [{a} + {s}*1 + 2048]", "tileloadd tmm7, [{a} + {s}*1 + 3072]",
+                "tdpbusd tmm0, tmm4, tmm6", "tdpbusd tmm1, tmm4, tmm7",
+                "tdpbusd tmm2, tmm5, tmm6", "tdpbusd tmm3, tmm5, tmm7",
+                a = in(reg) data.0.as_ptr(), s = in(reg) 64usize, options(nostack, readonly));
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -569,6 +569,34 @@ unsafe fn store<A>(y: __m512, mask: __mmask16, at: usize, line: &Line<'_, A>) {
     }
 }
 
+/// `n` rounds of 24 independent f32 multiply-adds on registers, for measuring.
+///
+/// # Safety
+/// [`floats`] holds.
+#[target_feature(enable = "avx512f,avx512bw,avx512vl")]
+pub(crate) unsafe fn burst_f32(n: usize) {
+    let (x, w) = (_mm512_set1_ps(std::hint::black_box(0.5)), _mm512_set1_ps(std::hint::black_box(0.25)));
+    let mut acc = [_mm512_setzero_ps(); 24];
+    for _ in 0..n {
+        acc.iter_mut().for_each(|a| *a = _mm512_fmadd_ps(x, w, *a));
+    }
+    std::hint::black_box(acc);
+}
+
+/// As [`burst_f32`] with int8 dot products.
+///
+/// # Safety
+/// [`dots`] holds.
+#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vnni")]
+pub(crate) unsafe fn burst_u8(n: usize) {
+    let (x, w) = (_mm512_set1_epi32(std::hint::black_box(1)), _mm512_set1_epi32(std::hint::black_box(2)));
+    let mut acc = [_mm512_setzero_si512(); 24];
+    for _ in 0..n {
+        acc.iter_mut().for_each(|a| *a = _mm512_dpbusd_epi32(*a, x, w));
+    }
+    std::hint::black_box(acc);
+}
+
 /// Smallest and largest of `x` and zero; NaN is ignored.
 ///
 /// # Safety

@@ -12,6 +12,7 @@ pub(crate) mod dense;
 mod gemm;
 #[cfg(target_arch = "x86_64")]
 mod layout;
+pub(crate) mod peak;
 pub(crate) mod simple;
 pub(crate) mod team;
 pub(crate) mod vector;
