@@ -4,6 +4,7 @@
 //! A node in `keep` ends its step, so that its output exists. Steps are ordered by their last node's id; everything a
 //! step reads is produced by an earlier one.
 
+use super::arena::{self, Life};
 use super::error::{ExecError, kind};
 use super::kernel::attention::Attention;
 use super::kernel::dense::{Dense, Epilogue, Geometry, Source};
@@ -104,7 +105,10 @@ pub(crate) struct Lowered {
     /// Per node: its value, when its output exists between steps.
     pub value_of: Vec<Option<usize>>,
     pub shapes: Vec<Vec<usize>>,
+    /// Elements of every buffer for one image.
     pub slots: Vec<usize>,
+    /// Elements of the largest set of values alive at once, for one image.
+    pub live: usize,
 }
 
 /// Nodes that run as one step.
@@ -128,8 +132,14 @@ pub(crate) fn lower(
     let keep: HashSet<&str> = keep.iter().map(String::as_str).collect();
     let mut chains = chains(graph, &keep);
     chains.sort_by_key(|c| c.last);
-    let mut low =
-        Lowered { steps: vec![], values: vec![], value_of: vec![None; graph.nodes.len()], shapes, slots: vec![] };
+    let mut low = Lowered {
+        steps: vec![],
+        values: vec![],
+        value_of: vec![None; graph.nodes.len()],
+        shapes,
+        slots: vec![],
+        live: 0,
+    };
     for chain in chains {
         let node = graph.node(chain.lead);
         let value = |low: &Lowered, id: NodeId| {
@@ -240,41 +250,31 @@ fn chains(graph: &Graph, keep: &HashSet<&str>) -> Vec<Chain> {
     chains
 }
 
-/// Gives every value a buffer; buffers are reused once their value was read for the last time.
+/// Gives every value a buffer; values that are never alive together share one.
 fn assign_slots(low: &mut Lowered, output: NodeId) {
-    let mut last_use = vec![0usize; low.values.len()];
-    for (i, s) in low.steps.iter().enumerate() {
-        s.inputs.iter().chain(&s.residual).for_each(|&v| last_use[v] = i);
-    }
-    if let Some(v) = low.value_of[output.index()] {
-        last_use[v] = usize::MAX;
-    }
-    let mut free: Vec<usize> = Vec::new();
-    let mut slots: Vec<usize> = Vec::new();
-    let mut place = |value: &mut Value, free: &mut Vec<usize>| {
-        // The smallest free buffer that is large enough, else the largest free one, grown.
-        let fit = free.iter().copied().filter(|&s| slots[s] >= value.numel).min_by_key(|&s| slots[s]);
-        let slot = fit.or_else(|| free.iter().copied().max_by_key(|&s| slots[s])).unwrap_or(slots.len());
-        if slot == slots.len() {
-            slots.push(0);
-        }
-        free.retain(|&s| s != slot);
-        slots[slot] = slots[slot].max(value.numel);
-        value.slot = slot;
-    };
-    for v in low.values.iter_mut().filter(|v| v.step.is_none()) {
-        place(v, &mut free);
-    }
-    for i in 0..low.steps.len() {
-        place(&mut low.values[low.steps[i].out], &mut free);
-        for v in low.steps[i].inputs.iter().chain(&low.steps[i].residual) {
-            let slot = low.values[*v].slot;
-            if last_use[*v] == i && !free.contains(&slot) {
-                free.push(slot);
-            }
-        }
-    }
+    let lives = low.lives(output);
+    let (of, slots) = arena::share(&lives);
+    low.values.iter_mut().zip(of).for_each(|(v, slot)| v.slot = slot);
     low.slots = slots;
+    low.live = arena::largest_live(&lives);
+}
+
+impl Lowered {
+    /// When each value is alive: from the step that writes it to the last that reads it, the output to the end.
+    fn lives(&self, output: NodeId) -> Vec<Life> {
+        let of = |v: &Value| {
+            let first = v.step.unwrap_or(0);
+            Life { numel: v.numel, first, last: first }
+        };
+        let mut lives: Vec<Life> = self.values.iter().map(of).collect();
+        for (i, s) in self.steps.iter().enumerate() {
+            s.inputs.iter().chain(&s.residual).for_each(|&v| lives[v].last = i);
+        }
+        if let Some(v) = self.value_of[output.index()] {
+            lives[v].last = self.steps.len();
+        }
+        lives
+    }
 }
 
 struct Builder<'a> {

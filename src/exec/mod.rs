@@ -3,6 +3,7 @@
 //! Not here: training (that is [`reference`], candle's differentiable operations), sampling statistics
 //! (`profile`). Invariant: what a step reports as its kernel and stored bytes is what runs and is held.
 
+mod arena;
 mod cancel;
 pub mod device;
 mod error;
@@ -19,4 +20,4 @@ pub use device::{set_threads, threads};
 pub use error::ExecError;
 pub use kernel::peak::{Peak, peak};
 pub use lower::StepInfo;
-pub use plan::{CompileOptions, Cut, Live, Observer, Plan};
+pub use plan::{ActivationMemory, CompileOptions, Cut, Live, Memory, Observer, Plan};

@@ -89,6 +89,26 @@ impl Live {
     }
 }
 
+/// Planned bytes; see [`Plan::memory`]. Kernels' scratch (unfolded windows, quantized inputs, attention scores), which
+/// each thread keeps, comes on top.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Memory {
+    /// All parameters at the precisions that run.
+    pub weights: u64,
+    /// What values between steps take; `None` on a GPU, where candle allocates every node's output when it runs.
+    pub activations: Option<ActivationMemory>,
+}
+
+/// Bytes of values between steps, for one image of a batch. As many images as run at once (a thread's chunk) each need
+/// this much.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ActivationMemory {
+    /// All buffers together, kept between runs.
+    pub arena: u64,
+    /// The largest set of values alive during one step, the input included: no arena can be smaller.
+    pub largest_live: u64,
+}
+
 /// A graph compiled for one device, precision plan and set of parameters. Running does not change it, so a plan may be
 /// shared between threads.
 pub struct Plan {
@@ -173,6 +193,18 @@ impl Plan {
     /// Bytes of all parameters at the precisions that run.
     pub fn weight_bytes(&self) -> u64 {
         self.weight_bytes
+    }
+
+    /// The bytes that this plan holds and needs, known before it runs.
+    pub fn memory(&self) -> Memory {
+        let activations = match &self.backend {
+            Backend::Cpu { low, .. } => Some(ActivationMemory {
+                arena: 4 * low.slots.iter().sum::<usize>() as u64,
+                largest_live: 4 * low.live as u64,
+            }),
+            Backend::Candle { .. } => None,
+        };
+        Memory { weights: self.weight_bytes, activations }
     }
 
     pub fn device(&self) -> &Device {

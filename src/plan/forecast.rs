@@ -109,6 +109,13 @@ struct RowTable {
     steps: Option<Steps>,
 }
 
+/// One row after a plan; `doubt` is a part of the change.
+struct RowPart {
+    ms: f64,
+    doubt: f64,
+    bytes: u64,
+}
+
 #[derive(Debug, Clone, Default)]
 struct Totals {
     macs: Vec<Macs>,
@@ -127,6 +134,15 @@ pub struct Cost {
     pub latency_ms: f64,
     /// Uncertainty of `latency_ms`, half-width.
     pub latency_spread: f64,
+}
+
+/// What one row of the profile is expected to take after a plan, observers on as in the profile.
+#[derive(Debug, Clone, PartialEq)]
+pub struct RowForecast {
+    /// The row's leading node.
+    pub name: String,
+    pub base_ms: f64,
+    pub ms: f64,
 }
 
 impl Forecaster {
@@ -253,15 +269,56 @@ impl Forecaster {
 
     /// Cost of the model after `actions`; an error in words when they cannot be applied together.
     pub fn cost(&self, actions: &[(Target, Action)]) -> Result<Cost, String> {
+        let (graph, new) = self.shrunk(actions)?;
+        let (mut ms, mut spread, mut bytes) = (0.0, 0.0, 0u64);
+        self.each_row(actions, &graph, &new, |row, part| {
+            ms += part.ms;
+            spread += (part.ms - row.ms).abs() * part.doubt;
+            bytes += part.bytes;
+        });
+        if self.rows.is_empty() {
+            bytes = new.params * 4;
+        }
+        Ok(Cost {
+            macs: new.total.conv_linear,
+            params: new.params,
+            bytes,
+            latency_ms: ms * self.scale,
+            latency_spread: spread * self.scale,
+        })
+    }
+
+    /// What every row that is left is expected to take; an error in words when the actions cannot be applied together.
+    pub fn rows(&self, actions: &[(Target, Action)]) -> Result<Vec<RowForecast>, String> {
+        let (graph, new) = self.shrunk(actions)?;
+        let mut out = Vec::new();
+        self.each_row(actions, &graph, &new, |row, part| {
+            let name = self.graph.nodes.get(row.node).map(|n| n.name.clone()).unwrap_or_default();
+            out.push(RowForecast { name, base_ms: row.ms, ms: part.ms });
+        });
+        Ok(out)
+    }
+
+    fn shrunk(&self, actions: &[(Target, Action)]) -> Result<(Graph, Totals), String> {
         let graph = prune::shrink(&self.graph, &self.groups, actions).map_err(|e| e.to_string())?;
         let new = totals(&graph).ok_or("the changed graph has no shapes")?;
+        Ok((graph, new))
+    }
+
+    /// Calls `each` with every row that the changed `graph` still reaches.
+    fn each_row(
+        &self,
+        actions: &[(Target, Action)],
+        graph: &Graph,
+        new: &Totals,
+        mut each: impl FnMut(&RowTable, RowPart),
+    ) {
         let mut precision = PrecisionPlan::default();
         for (t, a) in actions {
             if let (Target::Layer(l), Action::Precision { precision: p }) = (t, a) {
                 precision.set(l.clone(), *p);
             }
         }
-        let (mut ms, mut spread, mut bytes) = (0.0, 0.0, 0u64);
         for row in &self.rows {
             if !new.reachable.get(row.node).copied().unwrap_or(true) {
                 continue;
@@ -275,21 +332,10 @@ impl Forecaster {
             };
             let same = p == row.precision && old_node.op == new_node.op;
             let (factor, doubt) =
-                if same { self.elements(row.node, &new) } else { self.factor(row, &new_node.op, p, &new) };
-            ms += row.ms * factor;
-            spread += row.ms * (1.0 - factor).abs() * doubt;
-            bytes += if same { row.bytes } else { stored(row.bytes, &old_node.op, row.precision, &new_node.op, p) };
+                if same { self.elements(row.node, new) } else { self.factor(row, &new_node.op, p, new) };
+            let bytes = if same { row.bytes } else { stored(row.bytes, &old_node.op, row.precision, &new_node.op, p) };
+            each(row, RowPart { ms: row.ms * factor, doubt, bytes });
         }
-        if self.rows.is_empty() {
-            bytes = new.params * 4;
-        }
-        Ok(Cost {
-            macs: new.total.conv_linear,
-            params: new.params,
-            bytes,
-            latency_ms: ms * self.scale,
-            latency_spread: spread * self.scale,
-        })
     }
 
     /// Sum of the curves, nats, and how many actions have no curve. What lies in a removed block is counted once, there.

@@ -266,3 +266,49 @@ fn bad_parameters_and_precisions_are_named() {
     p.set("nowhere", Precision::F32);
     assert!(matches!(Plan::compile(&model.graph, &model.params, &p, &options(1)), Err(ExecError::UnknownNode { .. })));
 }
+
+/// The model of `spec` with constant parameters: what it computes does not matter, and large ones are made quickly.
+fn constant(spec: &FamilySpec) -> (Graph, ParamStore) {
+    let graph = spec.build().unwrap();
+    let mut params = ParamStore::default();
+    for node in &graph.nodes {
+        for (p, (_, shape)) in node.params.iter().zip(crate::graph::param_shapes(&node.op)) {
+            let n = shape.iter().product();
+            params.insert(p.name.clone(), crate::model::Param::owned(shape, vec![0.5; n]).unwrap());
+        }
+    }
+    (graph, params)
+}
+
+#[test]
+fn buffers_hold_little_more_than_what_is_alive_at_once() {
+    let vit = |dims| FamilySpec::TimmVit(TimmVitSpec { dims, qkv_bias: true, class_token: true, mean_pool: false });
+    let published = [
+        ("resnet20", FamilySpec::CifarResnet(CifarResnetSpec::depth(20, 10))),
+        ("resnet18", FamilySpec::Resnet(ResnetSpec::depth(18, 1000).unwrap())),
+        ("resnet50", FamilySpec::Resnet(ResnetSpec::depth(50, 1000).unwrap())),
+        ("vit_b16", vit(VitDims::base16())),
+    ];
+    let mut cases: Vec<(String, Graph, ParamStore)> = Vec::new();
+    for (name, spec) in published {
+        let (graph, params) = constant(&spec);
+        cases.push((name.into(), graph, params));
+    }
+    for (name, model) in models() {
+        cases.push((name.into(), (*model.graph).clone(), model.params));
+    }
+    let mut seen = Vec::new();
+    for (name, graph, params) in &cases {
+        let plan = Plan::compile(graph, params, &PrecisionPlan::default(), &options(1)).unwrap();
+        let memory = plan.memory();
+        let a = memory.activations.expect("planned on a CPU");
+        assert_eq!(memory.weights, plan.weight_bytes(), "{name}");
+        // At least the image and what the first step makes of it.
+        let first = &plan.steps()[0].out_shape;
+        let least = 4 * (graph.input_shape().iter().product::<usize>() + first.iter().product::<usize>()) as u64;
+        assert!(a.arena >= a.largest_live && a.largest_live >= least, "{name}: {a:?}");
+        seen.push((name, a.arena as f64 / a.largest_live as f64));
+    }
+    eprintln!("{seen:?}");
+    assert!(seen.iter().all(|(_, r)| *r <= 1.2), "arena over largest live set: {seen:?}");
+}

@@ -1,0 +1,64 @@
+//! A running plan asks the system for no memory: after warm-up, forward passes take no minor page faults.
+//!
+//! One test in a binary of its own, because page faults are counted for the whole process.
+
+#![cfg(target_os = "linux")]
+
+use candle_core::{Device, Tensor};
+use paring::data::demo;
+use paring::exec::{CompileOptions, Plan};
+use paring::graph::{Op, Precision, PrecisionPlan};
+use paring::model::families::CifarResnetSpec;
+use paring::model::{FamilySpec, Model, random};
+
+/// Minor page faults of this process so far.
+fn faults() -> i64 {
+    let mut usage = std::mem::MaybeUninit::<libc::rusage>::zeroed();
+    // SAFETY: `usage` is a valid place for the answer, and all of its bit patterns are valid.
+    let (rc, usage) = unsafe { (libc::getrusage(libc::RUSAGE_SELF, usage.as_mut_ptr()), usage.assume_init()) };
+    assert_eq!(rc, 0, "getrusage");
+    usage.ru_minflt
+}
+
+fn plan(model: &Model, int8: bool) -> Plan {
+    let mut precision = PrecisionPlan::default();
+    let dense = model.graph.nodes.iter().filter(|n| matches!(n.op, Op::Conv2d { .. } | Op::Linear { .. }));
+    dense.filter(|_| int8).for_each(|n| precision.set(&n.name, Precision::Int8));
+    // Two threads, so that both ways of sharing a batch are passed: a team over one image, chunks of many.
+    let options = CompileOptions { threads: Some(2), ..CompileOptions::default() };
+    Plan::compile(&model.graph, &model.params, &precision, &options).unwrap()
+}
+
+const PASSES: usize = 100;
+/// Beginnings of a thread's stack or of an allocator's bin that warm-up happened not to reach: each is paid once in a
+/// process, not once a pass. A buffer allocated anew in every pass shows as at least `PASSES` faults.
+const SLACK: i64 = 4;
+
+#[test]
+fn forward_passes_take_no_page_faults_after_warm_up() {
+    let before = faults();
+    let fresh = vec![1u8; 64 << 20];
+    assert!(std::hint::black_box(&fresh).len() as i64 > 0 && faults() > before, "the counter does not count");
+    drop(fresh);
+
+    let resnet20 = random(&FamilySpec::CifarResnet(CifarResnetSpec::depth(20, 10)), 3);
+    let models = [("demo cnn", demo::cnn().unwrap()), ("demo vit", demo::vit().unwrap()), ("resnet20", resnet20)];
+    let mut seen = Vec::new();
+    for (name, model) in &models {
+        for int8 in [false, true] {
+            let plan = plan(model, int8);
+            for batch in [1, 16] {
+                let mut shape = vec![batch];
+                shape.extend(model.graph.input_shape());
+                let x = Tensor::randn(0f32, 1.0, shape, &Device::Cpu).unwrap();
+                // Chunks go to whichever thread is free: both need to have had every size.
+                (0..20).for_each(|_| drop(plan.run(&x).unwrap()));
+                let start = faults();
+                (0..PASSES).for_each(|_| drop(plan.run(&x).unwrap()));
+                seen.push((format!("{name} {} batch {batch}", if int8 { "int8" } else { "f32" }), faults() - start));
+            }
+        }
+    }
+    let total: i64 = seen.iter().map(|(_, n)| n).sum();
+    assert!(total <= SLACK, "{total} page faults in {PASSES} passes each: {seen:?}");
+}
