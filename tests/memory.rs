@@ -59,6 +59,7 @@ fn forward_passes_take_no_page_faults_after_warm_up() {
             }
         }
     }
+    eprintln!("{seen:?}");
     let total: i64 = seen.iter().map(|(_, n)| n).sum();
     assert!(total <= SLACK, "{total} page faults in {PASSES} passes each: {seen:?}");
 }

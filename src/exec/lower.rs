@@ -41,8 +41,8 @@ pub struct StepInfo {
 pub(crate) struct Value {
     /// Elements for one image.
     pub numel: usize,
-    /// Which buffer holds it.
-    pub slot: usize,
+    /// Its first element in an arena for one image; an arena for `n` images is the same `n` times as large.
+    pub at: usize,
     /// Step that writes it; `None` for the input.
     pub step: Option<usize>,
 }
@@ -105,8 +105,8 @@ pub(crate) struct Lowered {
     /// Per node: its value, when its output exists between steps.
     pub value_of: Vec<Option<usize>>,
     pub shapes: Vec<Vec<usize>>,
-    /// Elements of every buffer for one image.
-    pub slots: Vec<usize>,
+    /// Elements of the arena for one image.
+    pub arena: usize,
     /// Elements of the largest set of values alive at once, for one image.
     pub live: usize,
 }
@@ -132,14 +132,8 @@ pub(crate) fn lower(
     let keep: HashSet<&str> = keep.iter().map(String::as_str).collect();
     let mut chains = chains(graph, &keep);
     chains.sort_by_key(|c| c.last);
-    let mut low = Lowered {
-        steps: vec![],
-        values: vec![],
-        value_of: vec![None; graph.nodes.len()],
-        shapes,
-        slots: vec![],
-        live: 0,
-    };
+    let mut low =
+        Lowered { steps: vec![], values: vec![], value_of: vec![None; graph.nodes.len()], shapes, arena: 0, live: 0 };
     for chain in chains {
         let node = graph.node(chain.lead);
         let value = |low: &Lowered, id: NodeId| {
@@ -151,7 +145,7 @@ pub(crate) fn lower(
         match &node.op {
             Op::Input { .. } => {
                 low.value_of[chain.lead.index()] = Some(low.values.len());
-                low.values.push(Value { numel, slot: 0, step: None });
+                low.values.push(Value { numel, at: 0, step: None });
                 continue;
             }
             // Channels-last images are token sequences already.
@@ -182,7 +176,7 @@ pub(crate) fn lower(
             out_shape: low.shapes[chain.last.index()].clone(),
         };
         let out = low.values.len();
-        low.values.push(Value { numel, slot: 0, step: Some(low.steps.len()) });
+        low.values.push(Value { numel, at: 0, step: Some(low.steps.len()) });
         low.value_of[chain.last.index()] = Some(out);
         low.steps.push(Step { info, kernel, inputs, residual, out, last: chain.last });
     }
@@ -190,7 +184,7 @@ pub(crate) fn lower(
         let hint = "the graph's output is not computed".into();
         return Err(ExecError::UnknownNode { name: "output".into(), hint });
     }
-    assign_slots(&mut low, graph.output);
+    place_values(&mut low, graph.output);
     Ok(low)
 }
 
@@ -250,12 +244,12 @@ fn chains(graph: &Graph, keep: &HashSet<&str>) -> Vec<Chain> {
     chains
 }
 
-/// Gives every value a buffer; values that are never alive together share one.
-fn assign_slots(low: &mut Lowered, output: NodeId) {
+/// Gives every value its place in the arena.
+fn place_values(low: &mut Lowered, output: NodeId) {
     let lives = low.lives(output);
-    let (of, slots) = arena::share(&lives);
-    low.values.iter_mut().zip(of).for_each(|(v, slot)| v.slot = slot);
-    low.slots = slots;
+    let (at, end) = arena::place(&lives);
+    low.values.iter_mut().zip(at).for_each(|(v, at)| v.at = at);
+    low.arena = end;
     low.live = arena::largest_live(&lives);
 }
 

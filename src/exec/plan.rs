@@ -103,7 +103,7 @@ pub struct Memory {
 /// this much.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ActivationMemory {
-    /// All buffers together, kept between runs.
+    /// The buffer that holds them, kept between runs.
     pub arena: u64,
     /// The largest set of values alive during one step, the input included: no arena can be smaller.
     pub largest_live: u64,
@@ -198,10 +198,9 @@ impl Plan {
     /// The bytes that this plan holds and needs, known before it runs.
     pub fn memory(&self) -> Memory {
         let activations = match &self.backend {
-            Backend::Cpu { low, .. } => Some(ActivationMemory {
-                arena: 4 * low.slots.iter().sum::<usize>() as u64,
-                largest_live: 4 * low.live as u64,
-            }),
+            Backend::Cpu { low, .. } => {
+                Some(ActivationMemory { arena: 4 * low.arena as u64, largest_live: 4 * low.live as u64 })
+            }
             Backend::Candle { .. } => None,
         };
         Memory { weights: self.weight_bytes, activations }

@@ -1,6 +1,7 @@
 //! Running lowered steps: the batch is cut into chunks of images that go through all steps while they are in cache, one
 //! chunk a thread; a batch smaller than the threads is run by all threads together, step by step.
 
+use super::arena::LINE;
 use super::kernel::attention::Part;
 use super::kernel::team::Team;
 use super::kernel::{Par, simple, split, vector};
@@ -29,17 +30,16 @@ pub(crate) struct Job<'a> {
     pub images: usize,
 }
 
-/// Buffers for one chunk, one a slot.
-type Arena = Vec<Vec<f32>>;
+/// Holds every value of one chunk; see [`super::arena`].
+type Arena = Vec<f32>;
 
-/// Buffers kept between runs.
+/// Arenas kept between runs.
 #[derive(Default)]
 pub(crate) struct Arenas(Mutex<Vec<Arena>>);
 
 impl Arenas {
-    fn take(&self, slots: usize) -> Arena {
-        let kept = self.0.lock().unwrap_or_else(PoisonError::into_inner).pop();
-        kept.unwrap_or_else(|| vec![Vec::new(); slots])
+    fn take(&self) -> Arena {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).pop().unwrap_or_default()
     }
 
     fn give(&self, arena: Arena) {
@@ -49,7 +49,7 @@ impl Arenas {
 
 /// Images a chunk should have: activations within cache, but enough images that weights are not fetched for each anew.
 fn chunk(low: &Lowered, weight_bytes: u64, images: usize, threads: usize) -> usize {
-    let per_image: usize = 4 * low.slots.iter().sum::<usize>();
+    let per_image: usize = 4 * low.arena;
     let room = (1usize << 20).max(weight_bytes as usize / 8);
     let most = images.div_ceil(threads).max(1);
     let fit = (room / per_image.max(1)).clamp(1, most);
@@ -84,7 +84,7 @@ pub(crate) fn run(
     let total = Mutex::new(vec![Duration::ZERO; if timed { low.steps.len() } else { 0 }]);
     let workers = if par { 1 } else { threads.min(parts.len()) };
     let one = |(i, mut fetch): (usize, Vec<&mut [f32]>), par: Par<'_>| {
-        let mut arena = arenas.take(low.slots.len());
+        let mut arena = arenas.take();
         let from = i * size;
         let images = size.min(job.images - from);
         let mut clock = timed.then(|| vec![Duration::ZERO; low.steps.len()]);
@@ -122,17 +122,21 @@ fn chunk_run(
     fetch: &mut [&mut [f32]],
     mut clock: Option<&mut [Duration]>,
 ) {
-    for (buf, &numel) in arena.iter_mut().zip(&low.slots) {
-        if buf.len() < numel * images {
-            buf.resize(numel * images, 0.0);
-        }
+    // A line more than needed: values begin on cache lines.
+    let len = low.arena * images;
+    if arena.len() < len + LINE {
+        arena.clear();
+        arena.resize(len + LINE, 0.0);
     }
+    let skip = arena.as_ptr().align_offset(4 * LINE).min(LINE);
+    let arena = &mut arena[skip..skip + len];
+    let place = |v: usize| low.values[v].at * images..(low.values[v].at + low.values[v].numel) * images;
     let mut fed: Vec<Option<&[f32]>> = vec![None; low.values.len()];
     for f in job.feeds {
         let v = &low.values[f.value];
         let data = &f.data[from * v.numel..(from + images) * v.numel];
         match f.turn {
-            Some([c, p]) => simple::to_channels_last(c, p, data, &mut arena[v.slot][..data.len()]),
+            Some([c, p]) => simple::to_channels_last(c, p, data, &mut arena[place(f.value)]),
             None => fed[f.value] = Some(data),
         }
     }
@@ -144,20 +148,24 @@ fn chunk_run(
         }
     };
     for f in job.feeds {
-        let v = &low.values[f.value];
-        hand_over(f.value, fed[f.value].unwrap_or(&arena[v.slot][..images * v.numel]));
+        hand_over(f.value, fed[f.value].unwrap_or(&arena[place(f.value)]));
     }
     for i in job.steps.clone() {
         let step = &low.steps[i];
-        let out_value = &low.values[step.out];
         let start = clock.as_ref().map(|_| Instant::now());
-        // The output's buffer is never one that this step reads: buffers are freed after their last reader.
-        let mut out = std::mem::take(&mut arena[out_value.slot]);
-        let get = |v: usize| fed[v].unwrap_or_else(|| &arena[low.values[v].slot][..images * low.values[v].numel]);
-        let dst = &mut out[..images * out_value.numel];
+        // What a step reads is alive while it runs, so it lies before or after the output, never across it.
+        let out = place(step.out);
+        let (before, rest) = arena.split_at_mut(out.start);
+        let (dst, after) = rest.split_at_mut(out.len());
+        let get = |v: usize| {
+            let at = place(v);
+            fed[v].unwrap_or_else(|| match at.start < out.start {
+                true => &before[at],
+                false => &after[at.start - out.end..at.end - out.end],
+            })
+        };
         step_run(step, &get, dst, images, par);
         hand_over(step.out, dst);
-        arena[out_value.slot] = out;
         if let (Some(clock), Some(start)) = (clock.as_deref_mut(), start) {
             clock[i] += start.elapsed();
         }
