@@ -198,11 +198,27 @@ pub(super) fn layers() -> Result<Vec<Layer>, GraphError> {
     Ok(layers)
 }
 
-/// Nothing but a matrix product: `side` tokens of `side` features.
-pub(super) fn square_linear(side: usize) -> Result<(Graph, &'static str), GraphError> {
+/// The sum of `depth` linears of the same `tokens`: next to nothing but matrix products, since sums fuse.
+pub(super) fn linears(inp: usize, out: usize, tokens: usize, depth: usize) -> Result<Graph, GraphError> {
     let mut b = Builder::default();
-    let x = b.input([side, side, 1]);
-    let x = tokens(&mut b, x);
-    let x = b.linear(TARGET, x, side, side, false);
-    Ok((b.finish(x)?, TARGET))
+    let x = b.input([inp, tokens, 1]);
+    let x = self::tokens(&mut b, x);
+    let mut sum = b.linear("linear0", x, inp, out, true);
+    for i in 1..depth {
+        let y = b.linear(format!("linear{i}"), x, inp, out, true);
+        sum = b.add(format!("add{i}"), y, sum);
+    }
+    b.finish(sum)
+}
+
+/// The sum of `depth` 3x3 convolutions of 64 channels, 56x56, each with 64 channels of output.
+pub(super) fn convolutions(depth: usize) -> Result<Graph, GraphError> {
+    let mut b = Builder::default();
+    let x = b.input([64, 56, 56]);
+    let mut sum = b.conv("conv0", x, Conv::same(64, 64, 3, 1));
+    for i in 1..depth {
+        let y = b.conv(format!("conv{i}"), x, Conv::same(64, 64, 3, 1));
+        sum = b.add(format!("add{i}"), y, sum);
+    }
+    b.finish(sum)
 }

@@ -5,7 +5,7 @@ use super::cases::{self, Layer};
 use super::checks::{precision_at, step_of, uniform};
 use crate::exec::device::Opened;
 use crate::exec::{Cancel, CompileOptions, ExecError, Observer, Plan};
-use crate::graph::{Graph, MacConvention, Precision, macs, shapes};
+use crate::graph::{Graph, MacConvention, Op, Precision, PrecisionPlan, macs, shapes};
 use crate::model::random_params;
 use crate::profile::{self, Bound, LatencyStats};
 use anyhow::Result;
@@ -18,7 +18,7 @@ use std::time::{Duration, Instant};
 /// How far above a measured ceiling a rate may lie: ceilings are measured too, and on a busy machine too low.
 const PLAUSIBLE: f64 = 1.3;
 /// How often layer and ceilings are measured again before a clock is called a liar.
-const AGAIN: usize = 6;
+const AGAIN: usize = 4;
 const RUNS: usize = 60;
 const SPAN: Duration = Duration::from_millis(400);
 /// A GPU is timed on more images, since one of a layer this small is mostly the launch.
@@ -54,7 +54,7 @@ pub(super) struct Peaks {
 }
 
 impl Peaks {
-    /// Measures. Besides [`profile::ceilings`], large linear layers count, by a clock around the whole plan: our own
+    /// Measures. Besides [`profile::ceilings`], wide layers count, by a clock around the whole plan: our own
     /// kernels may beat the library that the ceilings are measured with.
     pub fn measure(opened: &Opened) -> Result<Peaks> {
         let mut peaks = Peaks::default();
@@ -65,8 +65,8 @@ impl Peaks {
             peaks.bandwidth_gbs = device_bandwidth(&opened.device, 256 << 20)?;
             peaks.f32_gflops = device_matmul(&opened.device)?;
         }
-        peaks.f32_gflops = peaks.f32_gflops.max(linear_rate(opened, Precision::F32)?.unwrap_or(0.0));
-        peaks.int8_gops = peaks.int8_gops.max(linear_rate(opened, Precision::Int8)?.unwrap_or(0.0));
+        peaks.f32_gflops = peaks.f32_gflops.max(dense_rate(opened, Precision::F32)?.unwrap_or(0.0));
+        peaks.int8_gops = peaks.int8_gops.max(dense_rate(opened, Precision::Int8)?.unwrap_or(0.0));
         Ok(peaks)
     }
 
@@ -118,7 +118,7 @@ impl Observer for Samples {
 
 fn time(layer: &Layer, opened: &Opened, peaks: &mut Peaks) -> Result<Timing> {
     let images = if opened.device.is_cpu() { 1 } else { GPU_IMAGES };
-    let (plan, x) = prepare(&layer.graph, layer.target, layer.precision, images, opened)?;
+    let (plan, x) = prepare(&layer.graph, &precision_at(layer.target, layer.precision), images, opened)?;
     let (target, step) = step_of(&plan, layer.target)?;
     let node = &layer.graph.nodes[step.node.index()];
     let shapes = shapes(&layer.graph)?;
@@ -200,15 +200,9 @@ fn judge(t: &mut Timing, peaks: &Peaks, cache: f64, wall: f64) {
     t.passed = t.note.is_none();
 }
 
-fn prepare(
-    graph: &Graph,
-    target: &str,
-    precision: Precision,
-    images: usize,
-    opened: &Opened,
-) -> Result<(Plan, Tensor)> {
+fn prepare(graph: &Graph, precision: &PrecisionPlan, images: usize, opened: &Opened) -> Result<(Plan, Tensor)> {
     let params = random_params(graph, 1);
-    let plan = Plan::compile(graph, &params, &precision_at(target, precision), &CompileOptions::on(opened))?;
+    let plan = Plan::compile(graph, &params, precision, &CompileOptions::on(opened))?;
     let mut dims = vec![images];
     dims.extend_from_slice(graph.input_shape());
     let x = Tensor::from_vec(uniform(dims.iter().product(), 2.0, 1), dims, &opened.device)?;
@@ -228,18 +222,28 @@ fn best(work: f64, mut call: impl FnMut() -> Result<()>) -> Result<f64> {
     Ok(rate)
 }
 
-/// GFLOP/s of square linear layers, whole runs by the wall clock; `None` where the device refuses the precision. On a
-/// busy CPU only short runs stay undisturbed, on a quiet one the long ones are faster: the best of several sizes counts.
-fn linear_rate(opened: &Opened, precision: Precision) -> Result<Option<f64>> {
-    let sides: &[usize] = if opened.device.is_cpu() { &[256, 512, 1024] } else { &[4096] };
+/// GFLOP/s of linears and convolutions, whole runs by the wall clock; `None` where the device refuses the precision.
+/// There are many in a run and they are wide, or turning, copying and quantizing would count for more than matrix units
+/// do. On a busy CPU only short runs stay undisturbed, on a quiet one the long ones are faster: the best one counts.
+fn dense_rate(opened: &Opened, precision: Precision) -> Result<Option<f64>> {
+    let graphs = if opened.device.is_cpu() {
+        let linears = [256, 512, 768].map(|inp| cases::linears(inp, 4 * inp, 256, 8));
+        linears.into_iter().chain([cases::convolutions(8)]).collect()
+    } else {
+        vec![cases::linears(4096, 4096, 4096, 4)]
+    };
     let mut most = 0.0f64;
-    for &side in sides {
-        let (graph, target) = cases::square_linear(side)?;
-        let (plan, x) = match prepare(&graph, target, precision, 1, opened) {
+    for graph in graphs {
+        let graph = graph?;
+        let dense = |op: &Op| matches!(op, Op::Linear { .. } | Op::Conv2d { .. });
+        let mut plan = PrecisionPlan::default();
+        graph.nodes.iter().filter(|n| dense(&n.op)).for_each(|n| plan.set(&n.name, precision));
+        let (plan, x) = match prepare(&graph, &plan, 1, opened) {
             Err(e) if unsupported(&e) => return Ok(None),
             other => other?,
         };
-        let rate = best(2.0 * (side as f64).powi(3), || {
+        let counted: u64 = macs(&graph)?.iter().map(|m| m.get(MacConvention::ConvLinear)).sum();
+        let rate = best(2.0 * counted as f64, || {
             black_box(plan.run(&x)?);
             Ok(opened.device.synchronize()?)
         })?;
