@@ -153,7 +153,7 @@ fn steps(c: &Case) {
     let (a, b) = (measure(&c.f32), measure(&c.int8));
     let mut order: Vec<usize> = (0..a.len()).collect();
     order.sort_by(|i, j| a[*j].total_cmp(&a[*i]));
-    for i in order.into_iter().take(25) {
+    for i in order.into_iter().take(64) {
         let (f, q) = (&c.f32.steps()[i], &c.int8.steps()[i]);
         println!("    {:<28} {:<16} {:>8.3} {:>8.3}  {} | {}", f.name, f.kind, a[i], b[i], f.kernel, q.kernel);
     }

@@ -32,13 +32,17 @@ ROOT = os.path.dirname(os.path.dirname(HERE))
 class Paring:
     """The forward bench in its `--serve` mode: one request a line, one JSON answer a line."""
 
-    def __init__(self, threads):
+    def __init__(self, threads, binary):
+        exe = [binary] if binary else self.build()
+        env = dict(os.environ, PARING_THREADS=str(threads))
+        pipe = subprocess.PIPE
+        self.child = subprocess.Popen([exe[-1], "--serve"], stdin=pipe, stdout=pipe, text=True, env=env)
+
+    def build(self):
         build = ["cargo", "bench", "--bench", "forward", "--no-run", "--message-format=json"]
         out = subprocess.run(build, cwd=ROOT, check=True, stdout=subprocess.PIPE).stdout
         made = [json.loads(line) for line in out.splitlines()]
-        exe = [m["executable"] for m in made if m.get("target", {}).get("name") == "forward" and m.get("executable")]
-        env = dict(os.environ, PARING_THREADS=str(threads))
-        self.child = subprocess.Popen([exe[-1], "--serve"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=env)
+        return [m["executable"] for m in made if m.get("target", {}).get("name") == "forward" and m.get("executable")]
 
     def ask(self, **request):
         self.child.stdin.write(json.dumps(request) + "\n")
@@ -129,8 +133,9 @@ def main():
     p.add_argument("--seconds", type=float, default=1.0)
     p.add_argument("--threads", type=int, default=2)
     p.add_argument("--json")
+    p.add_argument("--binary", help="a forward bench that is built already")
     args = p.parse_args()
-    paring = Paring(args.threads)
+    paring = Paring(args.threads, args.binary)
     peak = paring.ask(ceiling=True)
     print(f"onnxruntime {ort.__version__}, {args.threads} threads; the units reach", end=" ")
     print(f"f32 {peak['f32']:.0f} GMAC/s, int8 {peak['int8']:.0f} GMAC/s")

@@ -93,6 +93,14 @@ fn open_cuda(ordinal: usize) -> Result<(Device, String), String> {
     std::panic::set_hook(hook);
     opened.map_err(|why| {
         let line = why.lines().next().unwrap_or("unknown failure").trim();
+        // The loader lists every file name that it tried.
+        let line = match line.split_once("Unable to dynamically load the \"") {
+            Some((_, rest)) => format!(
+                "lib{} was not found: is the NVIDIA driver installed?",
+                rest.split('"').next().unwrap_or("cuda")
+            ),
+            None => line.to_owned(),
+        };
         format!("opening cuda:{ordinal} failed ({line})")
     })
 }

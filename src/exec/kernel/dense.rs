@@ -86,7 +86,7 @@ enum Weights {
         factors: Vec<f32>,
     },
     #[cfg(target_arch = "x86_64")]
-    Wide(super::wide::Wide),
+    Wide(Box<super::wide::Wide>),
 }
 
 /// How one row or image was quantized.
@@ -350,13 +350,13 @@ impl Dense {
 
 #[cfg(target_arch = "x86_64")]
 fn wide_f32(geo: Geometry, rows: &[f32], level: Level) -> Option<Weights> {
-    (level >= Level::Vector && super::avx512::floats()).then(|| Weights::Wide(super::wide::Wide::f32(geo, rows)))
+    (level >= Level::Vector && super::avx512::floats()).then(|| Weights::Wide(Box::new(super::wide::Wide::f32(geo, rows))))
 }
 
 #[cfg(target_arch = "x86_64")]
 fn wide_int8(geo: Geometry, rows: &[i8], sums: &[i32], factors: &[f32], level: Level) -> Option<Weights> {
     (level >= Level::Vector && super::avx512::dots())
-        .then(|| Weights::Wide(super::wide::Wide::int8(geo, rows, sums, factors, level)))
+        .then(|| Weights::Wide(Box::new(super::wide::Wide::int8(geo, rows, sums, factors, level))))
 }
 
 #[cfg(not(target_arch = "x86_64"))]
