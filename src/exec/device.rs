@@ -1,6 +1,7 @@
 //! Choosing a device and the threads that compute runs on; says in words what was opened and why something else was not.
 
 use super::ExecError;
+use super::kernel::team::Team;
 use candle_core::Device;
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
@@ -118,16 +119,22 @@ pub fn threads() -> usize {
     set.unwrap_or_else(|| std::thread::available_parallelism().map_or(1, |n| n.get()))
 }
 
+/// Threads for compute, as rayon's pool and as a team.
+pub(crate) struct Pool {
+    pub rayon: rayon::ThreadPool,
+    pub team: Arc<Team>,
+}
+
 /// The shared pool of `n` threads; pools are made once a size and kept.
-pub(crate) fn pool(n: usize) -> Result<Arc<rayon::ThreadPool>, ExecError> {
-    static POOLS: OnceLock<Mutex<HashMap<usize, Arc<rayon::ThreadPool>>>> = OnceLock::new();
+pub(crate) fn pool(n: usize) -> Result<Arc<Pool>, ExecError> {
+    static POOLS: OnceLock<Mutex<HashMap<usize, Arc<Pool>>>> = OnceLock::new();
     let mut pools = POOLS.get_or_init(Default::default).lock().unwrap_or_else(PoisonError::into_inner);
     if let Some(p) = pools.get(&n) {
         return Ok(p.clone());
     }
     let made = rayon::ThreadPoolBuilder::new().num_threads(n).thread_name(|i| format!("exec-{i}")).build();
-    let made = made.map_err(|e| ExecError::Device { spec: "cpu".into(), why: format!("no threads: {e}") })?;
-    let made = Arc::new(made);
+    let rayon = made.map_err(|e| ExecError::Device { spec: "cpu".into(), why: format!("no threads: {e}") })?;
+    let made = Arc::new(Pool { rayon, team: Team::new(n) });
     pools.insert(n, made.clone());
     Ok(made)
 }

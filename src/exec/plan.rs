@@ -1,6 +1,6 @@
 //! [`Plan`]: a compiled model that can be run, observed, captured from and cut.
 
-use super::device::{self, Opened};
+use super::device::{self, Opened, Pool};
 use super::error::ExecError;
 use super::kernel::simple;
 use super::lower::{Lowered, StepInfo, lower};
@@ -123,7 +123,7 @@ enum Backend {
     Cpu {
         low: Lowered,
         arenas: Arenas,
-        pool: Arc<rayon::ThreadPool>,
+        pool: Arc<Pool>,
     },
     /// candle's own operations on a GPU, one step a node.
     Candle {
@@ -217,7 +217,7 @@ impl Plan {
     /// Threads that share a batch (1 on a GPU).
     pub fn threads(&self) -> usize {
         match &self.backend {
-            Backend::Cpu { pool, .. } => pool.current_num_threads(),
+            Backend::Cpu { pool, .. } => pool.rayon.current_num_threads(),
             Backend::Candle { .. } => 1,
         }
     }

@@ -2,8 +2,8 @@
 //! chunk a thread; a batch smaller than the threads is run by all threads together, step by step.
 
 use super::arena::LINE;
+use super::device::Pool;
 use super::kernel::attention::Part;
-use super::kernel::team::Team;
 use super::kernel::{Par, simple, split, vector};
 use super::lower::{Kernel, Lowered, Step};
 use crate::graph::Activation;
@@ -66,13 +66,13 @@ pub(crate) fn run(
     arenas: &Arenas,
     job: &Job<'_>,
     times: Option<&mut [Duration]>,
-    pool: &rayon::ThreadPool,
+    pool: &Pool,
 ) -> Vec<Vec<f32>> {
     let mut outs: Vec<Vec<f32>> = job.fetch.iter().map(|&v| vec![0f32; low.values[v].numel * job.images]).collect();
     if job.images == 0 {
         return outs;
     }
-    let threads = pool.current_num_threads();
+    let threads = pool.rayon.current_num_threads();
     let par = threads > 1 && job.images < threads;
     let size = if par { job.images } else { chunk(low, weight_bytes, job.images, threads) };
     let mut parts: Vec<Vec<&mut [f32]>> = (0..job.images.div_ceil(size)).map(|_| Vec::new()).collect();
@@ -98,9 +98,10 @@ pub(crate) fn run(
     if parts.len() > 1 {
         // Chunk by chunk in order on every thread: no splitting heuristics, no stealing inside a step.
         let all = parts.into_par_iter().enumerate().with_max_len(1);
-        pool.install(|| all.for_each(|part| one(part, Par::ALONE)));
+        pool.team.dismiss();
+        pool.rayon.install(|| all.for_each(|part| one(part, Par::ALONE)));
     } else if par {
-        Team::with(pool, |team| parts.into_iter().enumerate().for_each(|part| one(part, team)));
+        pool.team.with(&pool.rayon, |team| parts.into_iter().enumerate().for_each(|part| one(part, team)));
     } else {
         parts.into_iter().enumerate().for_each(|part| one(part, Par::ALONE));
     }

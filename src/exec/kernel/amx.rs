@@ -6,7 +6,7 @@
 //!
 //! Source: Intel 64 and IA-32 Architectures Software Developer's Manual, volume 2 (LDTILECFG, TILELOADD, TDPBUSD).
 
-use super::avx512::{Line, Panel, Scales, fetch_ahead, scaled_rows};
+use super::avx512::{Ahead, Line, Panel, Scales, scaled_rows};
 use std::arch::asm;
 use std::arch::x86_64::{__cpuid_count, __m512i};
 use std::sync::OnceLock;
@@ -112,10 +112,12 @@ impl Tiles {
         unsafe {
             let b = b.add(panel.at).cast::<u8>();
             for u in (0..units).step_by(2) {
-                fetch_ahead(line.ahead, u / 2, units.div_ceil(2));
+                let ahead = Ahead::part(line.ahead, u / 2, units.div_ceil(2));
                 let pair = u + 1 < units;
                 let (first, second) = (unit(u), unit(u + usize::from(pair)));
+                let blocks = panel.vecs.div_ceil(2);
                 for v in (0..panel.vecs).step_by(2) {
+                    let line = Line { ahead: Ahead::part(ahead, v / 2, blocks), ..line };
                     let b = b.add(64 * v);
                     let two = v + 1 < panel.vecs;
                     match (pair, two) {
@@ -150,12 +152,14 @@ impl Tiles {
     ) {
         let (mut b, b_stride) = (b, 64 * vecs);
         let b_step = self.step / 4 * b_stride;
+        let mut ahead = Ahead::over(line.ahead, line.taps.len() * line.steps);
         // SAFETY: as the caller vouches; `sums` has room for four tiles.
         unsafe {
             asm!("tilezero tmm0", "tilezero tmm1", "tilezero tmm2", "tilezero tmm3", options(nostack, nomem));
             for &tap in line.taps {
                 let (mut lo, mut hi) = (a[0].add(tap), a[1].add(tap));
                 for _ in 0..line.steps {
+                    ahead.turn();
                     asm!("tileloadd tmm4, [{a} + {s}*1]", "tileloadd tmm6, [{b} + {t}*1]", "tdpbusd tmm0, tmm4, tmm6",
                         a = in(reg) lo, s = in(reg) line.stride, b = in(reg) b, t = in(reg) b_stride,
                         options(nostack, readonly));

@@ -226,13 +226,38 @@ const fn first_rows(rows: usize, pair: bool) -> usize {
     if pair { rows / 2 } else { 8 }
 }
 
-/// Fetches part `i` of `n` of what comes next into the second-level cache.
-#[inline(always)]
-pub(super) fn fetch_ahead((place, bytes): (*const u8, usize), i: usize, n: usize) {
-    let share = bytes.div_ceil(n.max(1)).next_multiple_of(64);
-    for at in (i * share..((i + 1) * share).min(bytes)).step_by(64) {
-        // SAFETY: a hint; any address is allowed.
-        unsafe { _mm_prefetch::<_MM_HINT_T1>(place.wrapping_add(at).cast()) };
+/// What comes next, to be fetched into the second-level cache a little at a time: a burst would fill the buffers that loads
+/// need too.
+pub(super) struct Ahead {
+    next: *const u8,
+    lines: usize,
+    burst: usize,
+}
+
+impl Ahead {
+    /// Part `i` of `n` of a place.
+    #[inline(always)]
+    pub fn part((place, bytes): (*const u8, usize), i: usize, n: usize) -> (*const u8, usize) {
+        let share = bytes.div_ceil(n.max(1)).next_multiple_of(64);
+        let from = (i * share).min(bytes);
+        (place.wrapping_add(from), share.min(bytes - from))
+    }
+
+    /// All of a place over `turns` turns.
+    #[inline(always)]
+    pub fn over((next, bytes): (*const u8, usize), turns: usize) -> Ahead {
+        let lines = bytes.div_ceil(64);
+        Ahead { next, lines, burst: lines.div_ceil(turns.max(1)) }
+    }
+
+    #[inline(always)]
+    pub fn turn(&mut self) {
+        for _ in 0..self.burst.min(self.lines) {
+            // SAFETY: a hint; any address is allowed.
+            unsafe { _mm_prefetch::<_MM_HINT_T1>(self.next.cast()) };
+            self.next = self.next.wrapping_add(64);
+            self.lines -= 1;
+        }
     }
 }
 
@@ -268,22 +293,20 @@ impl<A> Line<'_, A> {
         let (base, longer) = (self.rows / parts, self.rows % parts);
         let total = pairs + (self.lines - 2 * pairs) * parts;
         let mut done = 0;
-        let mut fetch = || {
-            fetch_ahead(self.ahead, done, total);
+        let mut fetch = |part: Self| {
             done += 1;
+            Line { ahead: Ahead::part(self.ahead, done - 1, total), ..part }
         };
         for i in 0..pairs {
-            fetch();
             // SAFETY: both lines exist.
-            tile(unsafe { self.skip(2 * i, 0) }, 2 * self.rows, true, 2 * i * self.rows);
+            tile(fetch(unsafe { self.skip(2 * i, 0) }), 2 * self.rows, true, 2 * i * self.rows);
         }
         for line in 2 * pairs..self.lines {
             let mut at = 0;
             for i in 0..parts {
                 let len = base + usize::from(i < longer);
-                fetch();
                 // SAFETY: the line exists and has these rows.
-                tile(unsafe { self.skip(line, at) }, len, false, line * self.rows + at);
+                tile(fetch(unsafe { self.skip(line, at) }), len, false, line * self.rows + at);
                 at += len;
             }
         }
@@ -382,6 +405,7 @@ unsafe fn tile_f32<const P: usize, const V: usize, const PAIR: bool>(
     let s = line.stride;
     let off = [0, s, 2 * s, 3 * s, 4 * s, 5 * s, 6 * s, 7 * s];
     let first = first_rows(P, PAIR);
+    let mut ahead = Ahead::over(line.ahead, line.taps.len() * line.steps.div_ceil(8));
     // SAFETY: the caller vouches for all reads and writes; `b` walks the panel once.
     unsafe {
         touch(P, V, line);
@@ -395,7 +419,10 @@ unsafe fn tile_f32<const P: usize, const V: usize, const PAIR: bool>(
         for &tap in line.taps {
             let mut lo = line.a.add(tap);
             let mut hi = line.a.wrapping_add(tap + if PAIR { line.line_stride } else { 8 * s });
-            for _ in 0..line.steps {
+            for step in 0..line.steps {
+                if step % 8 == 0 {
+                    ahead.turn();
+                }
                 lo = opaque(lo);
                 if P > first {
                     hi = opaque(hi);
@@ -451,13 +478,17 @@ unsafe fn tile_u8<const P: usize, const V: usize, const PAIR: bool>(
     let s = line.stride;
     let off = [0, s, 2 * s, 3 * s, 4 * s, 5 * s, 6 * s, 7 * s];
     let first = first_rows(P, PAIR);
+    let mut ahead = Ahead::over(line.ahead, line.taps.len() * line.steps.div_ceil(8));
     // SAFETY: as in `tile_f32`; groups of four may be unaligned.
     unsafe {
         touch(P, V, line);
         for &tap in line.taps {
             let mut lo = line.a.add(tap);
             let mut hi = line.a.wrapping_add(tap + if PAIR { line.line_stride } else { 8 * s });
-            for _ in 0..line.steps {
+            for step in 0..line.steps {
+                if step % 8 == 0 {
+                    ahead.turn();
+                }
                 lo = opaque(lo);
                 if P > first {
                     hi = opaque(hi);

@@ -350,7 +350,8 @@ impl Dense {
 
 #[cfg(target_arch = "x86_64")]
 fn wide_f32(geo: Geometry, rows: &[f32], level: Level) -> Option<Weights> {
-    (level >= Level::Vector && super::avx512::floats()).then(|| Weights::Wide(Box::new(super::wide::Wide::f32(geo, rows))))
+    (level >= Level::Vector && super::avx512::floats())
+        .then(|| Weights::Wide(Box::new(super::wide::Wide::f32(geo, rows))))
 }
 
 #[cfg(target_arch = "x86_64")]

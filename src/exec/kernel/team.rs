@@ -1,12 +1,17 @@
-//! Fork and join for one small batch: helpers spin between the steps of a forward pass, since waking a sleeping thread
-//! takes as long as a small layer.
+//! Fork and join for one small batch: helpers spin between the steps of a forward pass, and for a moment after it, since
+//! waking a sleeping thread takes as long as a small layer.
 //!
-//! Helpers are threads of the plan's rayon pool and are held for one pass ([`Team::with`]); the calling thread works too and
-//! never waits for a helper that has not begun, so a busy machine only loses speed.
+//! Helpers are threads of the plan's rayon pool. The calling thread works too and never waits for a helper that has not
+//! begun, so a busy machine only loses speed.
 
 use std::cell::UnsafeCell;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
+use std::sync::{Arc, Mutex, TryLockError};
+use std::time::{Duration, Instant};
+
+/// How long helpers wait for the next pass before they go to sleep.
+const LINGER: Duration = Duration::from_micros(300);
 
 /// Who shares a kernel's work: nobody, or a team.
 #[derive(Clone, Copy)]
@@ -36,6 +41,7 @@ struct Job {
     parts: usize,
 }
 
+/// A pool's team. One pass has it at a time; see [`Team::with`].
 pub(crate) struct Team {
     threads: usize,
     /// Written only while `open` is false and `inside` is 0; read only by threads counted in `inside` that saw `open`.
@@ -46,51 +52,93 @@ pub(crate) struct Team {
     busy: AtomicBool,
     /// Helpers that may look at `job`.
     inside: AtomicUsize,
-    over: AtomicBool,
+    /// Helpers that were called and have not left.
+    helpers: AtomicUsize,
+    /// Passes begun and ended; odd while one runs.
+    passes: AtomicUsize,
+    /// Helpers shall leave; stays so until all have.
+    dismissed: AtomicBool,
     panicked: AtomicBool,
+    taken: Mutex<()>,
 }
 
 // SAFETY: `job` is guarded by `open` and `inside` as its comment says; the closure that it points to is `Sync`.
 unsafe impl Sync for Team {}
+// SAFETY: as above; nothing here belongs to a thread.
+unsafe impl Send for Team {}
 
 impl Team {
-    /// Calls `f` on this thread with a team of it and the other threads of `pool`.
-    pub fn with<R>(pool: &rayon::ThreadPool, f: impl FnOnce(Par<'_>) -> R) -> R {
-        let threads = pool.current_num_threads();
-        if threads < 2 {
-            return f(Par::ALONE);
-        }
+    /// A team for the threads of a pool of that many.
+    pub fn new(threads: usize) -> Arc<Team> {
         let nothing: &(dyn Fn(usize) + Sync) = &|_| ();
-        let team = Team {
+        Arc::new(Team {
             threads,
             job: UnsafeCell::new(Job { f: nothing, parts: 0 }),
             next: AtomicUsize::new(0),
             open: AtomicBool::new(false),
             busy: AtomicBool::new(false),
             inside: AtomicUsize::new(0),
-            over: AtomicBool::new(false),
+            helpers: AtomicUsize::new(0),
+            passes: AtomicUsize::new(0),
+            dismissed: AtomicBool::new(false),
             panicked: AtomicBool::new(false),
-        };
-        let team = &team;
-        pool.in_place_scope(|scope| {
-            // A broadcast, since a thread that waits within a kernel (libraries use rayon too) could otherwise take a
-            // second helper's task and never come back to its first. This thread stands for the pool's first one.
-            scope.spawn_broadcast(move |_, thread| {
-                if thread.index() > 0 {
-                    team.help();
-                }
-            });
-            // Also when `f` panics: a scope waits for its helpers.
-            let _end = Defer(|| team.over.store(true, SeqCst));
-            f(Par(Some(team)))
+            taken: Mutex::new(()),
         })
     }
 
+    /// Calls `f` on this thread with a team of it and the other threads of `pool`; alone when the team has another pass.
+    pub fn with<R>(self: &Arc<Team>, pool: &rayon::ThreadPool, f: impl FnOnce(Par<'_>) -> R) -> R {
+        let _taken = match self.taken.try_lock() {
+            Ok(taken) => taken,
+            Err(TryLockError::Poisoned(p)) => p.into_inner(),
+            Err(TryLockError::WouldBlock) => return f(Par::ALONE),
+        };
+        if self.threads < 2 {
+            return f(Par::ALONE);
+        }
+        self.panicked.store(false, SeqCst);
+        self.passes.fetch_add(1, SeqCst);
+        let _end = Defer(|| {
+            self.passes.fetch_add(1, SeqCst);
+        });
+        if self.helpers.load(SeqCst) == 0 {
+            self.dismissed.store(false, SeqCst);
+            self.helpers.store(self.threads - 1, SeqCst);
+            let team = self.clone();
+            // A broadcast, since a thread that waits within a kernel (libraries use rayon too) could otherwise take a
+            // second helper's task and never come back to its first. This thread stands for the pool's first one.
+            pool.spawn_broadcast(move |thread| {
+                if thread.index() > 0 {
+                    team.help();
+                    team.helpers.fetch_sub(1, SeqCst);
+                }
+            });
+        }
+        f(Par(Some(self)))
+    }
+
+    /// Sends lingering helpers back to their pool, which has other work for them.
+    pub fn dismiss(&self) {
+        self.dismissed.store(true, SeqCst);
+    }
+
+    /// Works on jobs until no pass has run for [`LINGER`]. Helpers leave together, so that the next pass can call them all.
     fn help(&self) {
-        let mut idle = 0u32;
-        while !self.over.load(SeqCst) {
+        let (mut idle, mut since, mut seen) = (0u32, Instant::now(), 0);
+        loop {
             if !self.open.load(SeqCst) {
+                if self.dismissed.load(SeqCst) {
+                    return;
+                }
                 pause(&mut idle);
+                if idle.is_multiple_of(64) {
+                    let passes = self.passes.load(SeqCst);
+                    if passes % 2 == 1 || passes != seen {
+                        (since, seen) = (Instant::now(), passes);
+                    } else if since.elapsed() > LINGER {
+                        self.dismiss();
+                    }
+                }
                 continue;
             }
             self.inside.fetch_add(1, SeqCst);
@@ -171,15 +219,16 @@ fn pause(idle: &mut u32) {
 mod tests {
     use super::*;
 
-    fn pool(n: usize) -> rayon::ThreadPool {
-        rayon::ThreadPoolBuilder::new().num_threads(n).build().expect("a pool")
+    fn pool(n: usize) -> (rayon::ThreadPool, Arc<Team>) {
+        (rayon::ThreadPoolBuilder::new().num_threads(n).build().expect("a pool"), Team::new(n))
     }
 
     #[test]
     fn every_part_runs_once_in_every_job() {
         for threads in [1, 2, 5] {
             let counts: Vec<AtomicUsize> = (0..37).map(|_| AtomicUsize::new(0)).collect();
-            Team::with(&pool(threads), |par| {
+            let (pool, team) = pool(threads);
+            team.with(&pool, |par| {
                 assert_eq!(par.threads(), threads);
                 for job in 0..2000 {
                     let parts = 1 + job % counts.len();
@@ -200,10 +249,10 @@ mod tests {
     #[test]
     fn kernels_may_use_rayon_themselves() {
         use rayon::prelude::*;
-        let pool = pool(4);
+        let (pool, team) = pool(4);
         for _ in 0..50 {
             let total = AtomicUsize::new(0);
-            Team::with(&pool, |par| {
+            team.with(&pool, |par| {
                 par.run(16, |i| {
                     let sum: usize = (0..1000usize).into_par_iter().map(|v| v * i).sum();
                     total.fetch_add(sum, SeqCst);
@@ -215,11 +264,14 @@ mod tests {
 
     #[test]
     fn a_panic_reaches_the_caller_and_ends_the_team() {
-        let pool = pool(3);
+        let (pool, team) = pool(3);
         let caught = catch_unwind(AssertUnwindSafe(|| {
-            Team::with(&pool, |par| par.run(64, |i| assert!(i != 40, "part forty")));
+            team.with(&pool, |par| par.run(64, |i| assert!(i != 40, "part forty")));
         }));
         assert!(caught.is_err());
-        assert_eq!(Team::with(&pool, |par| par.threads()), 3);
+        assert_eq!(team.with(&pool, |par| par.threads()), 3);
+        // Helpers that linger give way: the pool's threads are there for other work at once.
+        team.dismiss();
+        assert_eq!(pool.broadcast(|_| 1).len(), 3);
     }
 }

@@ -168,6 +168,9 @@ impl Wide {
         let block = ((1 << 20) / (size * if codes.is_some() { 1 } else { 4 }).max(1)).clamp(1, images.max(1));
         let out = Shared::of(out);
         let [lines, rows] = l.walk(g);
+        if par.threads() > 1 && lines > 1 && !l.direct && !self.by_columns(images * g.rows(), par) {
+            return self.bands(e, x, codes.as_deref(), images, residual, out, par);
+        }
         for from in (0..images).step_by(block) {
             let n = block.min(images - from);
             let to = Target { out, residual, at: from * out_len, images: n, lines, rows };
@@ -197,18 +200,69 @@ impl Wide {
         }
     }
 
+    /// As [`Wide::windows`] for a team: every part prepares the lines that its own output lines look at, so that nobody waits
+    /// for others before the product.
+    #[expect(clippy::too_many_arguments, reason = "a whole step")]
+    fn bands(
+        &self,
+        e: &Epilogue,
+        x: &[f32],
+        codes: Option<&[Code]>,
+        images: usize,
+        residual: Option<&[f32]>,
+        out: Shared<f32>,
+        par: Par<'_>,
+    ) {
+        let (g, l) = (&self.geo, &self.layout);
+        let (in_len, out_line) = (g.image[0] * g.image[1] * g.channels, g.out_image[1] * g.out_channels);
+        let each = self.band_of(g.out_image[0], par);
+        let bands = g.out_image[0].div_ceil(each);
+        par.run(images * bands, |i| {
+            let (image, first) = (i / bands, i % bands * each);
+            let lines = each.min(g.out_image[0] - first);
+            let top = first * g.window.stride[0];
+            let n = (lines - 1) * g.window.stride[0] + g.window.kernel[0];
+            let x = &x[image * in_len..][..in_len];
+            let at = image * g.rows() * g.out_channels + first * out_line;
+            let to = Target { out, residual, at, images: 1, lines, rows: g.out_image[1] };
+            with_scratch(|Scratch { f32, u8, .. }| match codes {
+                None => {
+                    let buf = room(f32, n * l.line());
+                    for (y, out) in buf.chunks_exact_mut(l.line()).enumerate() {
+                        l.write(g, x, top + y, 0.0, out, |x, out| out.copy_from_slice(x));
+                    }
+                    self.product(e, Input::F32(buf), &to, Par::ALONE);
+                }
+                Some(codes) => {
+                    let (code, buf) = (codes[image], room(u8, n * l.line() + SLACK));
+                    for (y, out) in buf.chunks_exact_mut(l.line()).take(n).enumerate() {
+                        l.write(g, x, top + y, code.zero as u8, out, |x, out| {
+                            vector::quantize(x, code.inverse, code.zero, TOP as f32, out);
+                        });
+                    }
+                    self.product(e, Input::Int8(buf, &codes[image..], 0), &to, Par::ALONE);
+                }
+            });
+        });
+    }
+
+    /// Lines of a band: twice as many bands as threads where that leaves whole pairs of lines.
+    fn band_of(&self, lines: usize, par: Par<'_>) -> usize {
+        lines.div_ceil(2 * par.threads()).next_multiple_of(2).min(lines.div_ceil(par.threads())).max(1)
+    }
+
     /// The product over prepared images.
     fn images(&self, e: &Epilogue, x: Input<'_>, to: &Target<'_>, par: Par<'_>) {
         let (n, lines, out_line) = (to.images, to.lines, to.rows * self.geo.out_channels);
         if par.threads() == 1 || self.by_columns(n * lines * to.rows, par) {
             return self.product(e, x, to, par);
         }
-        // Bands of lines (of rows, where there is one line): twice as many as threads where that leaves whole pairs.
+        // Bands of lines, or of rows where there is one line.
         let [units, len, skip] = match lines {
             1 => [to.rows, self.geo.out_channels, self.layout.strides[0]],
             _ => [lines, out_line, self.layout.strides[1]],
         };
-        let each = units.div_ceil(2 * par.threads()).next_multiple_of(2).min(units.div_ceil(par.threads()));
+        let each = self.band_of(units, par);
         let bands = units.div_ceil(each);
         par.run(n * bands, |i| {
             let (image, first) = (i / bands, i % bands * each);

@@ -13,7 +13,7 @@ const LEVELS: [Level; 3] = [Level::Portable, Level::Vector, Level::Matrix];
 
 fn shared(threads: usize, f: impl FnOnce(Par<'_>)) {
     let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().unwrap();
-    super::super::team::Team::with(&pool, f);
+    super::super::team::Team::new(threads).with(&pool, f);
 }
 
 fn geometries() -> Vec<Geometry> {
