@@ -205,6 +205,21 @@ fn check_names(graph: &Graph, precision: &PrecisionPlan, keep: &[String]) -> Res
     Ok(())
 }
 
+/// What runs in the step that a layer leads, besides a batch norm.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Fusion {
+    pub lead: NodeId,
+    /// A residual is added.
+    pub residual: bool,
+    pub act: Option<Activation>,
+}
+
+/// What fuses into which layer when `graph` is compiled with nothing kept.
+pub fn fusions(graph: &Graph) -> Vec<Fusion> {
+    let one = |c: Chain| Fusion { lead: c.lead, residual: c.add.is_some(), act: c.act.map(|a| a.1) };
+    chains(graph, &HashSet::new()).into_iter().map(one).collect()
+}
+
 /// Groups reachable nodes into steps.
 fn chains(graph: &Graph, keep: &HashSet<&str>) -> Vec<Chain> {
     let (reachable, consumers) = (graph.reachable(), graph.consumers());

@@ -19,5 +19,5 @@ pub use cancel::{Cancel, Cancelled};
 pub use device::{set_threads, threads};
 pub use error::ExecError;
 pub use kernel::peak::{Peak, peak};
-pub use lower::StepInfo;
+pub use lower::{Fusion, StepInfo, fusions};
 pub use plan::{ActivationMemory, CompileOptions, Cut, Live, Memory, Observer, Plan};

@@ -114,6 +114,31 @@ struct RowPart {
     ms: f64,
     doubt: f64,
     bytes: u64,
+    /// Its op or precision is another.
+    changed: bool,
+}
+
+/// How far two measurements of one layer lie apart, as a part of what it takes.
+const REPEAT: f64 = 0.05;
+
+/// A cut that makes the model slower; see [`Forecaster::slower`].
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Slower {
+    /// Milliseconds a batch that it is expected to add.
+    pub ms: f64,
+    /// The nearest number of kept units that is expected to be faster than the original, if any.
+    pub pays_at: Option<usize>,
+}
+
+impl Slower {
+    /// In a sentence.
+    pub fn words(&self) -> String {
+        let ms = self.ms;
+        match self.pays_at {
+            Some(kept) => format!("Slower at this width (~{ms:+.2} ms); the nearest that pays keeps {kept}."),
+            None => format!("Slower at this width (~{ms:+.2} ms), and no width of it pays."),
+        }
+    }
 }
 
 #[derive(Debug, Clone, Default)]
@@ -256,6 +281,33 @@ impl Forecaster {
         }
     }
 
+    /// Whether cutting a group's units makes the model slower by the ladders (odd widths can), and which nearest width
+    /// pays. `None` for what is not a cut, is no slower, or cannot be applied.
+    pub fn slower(&self, target: &Target, action: &Action) -> Option<Slower> {
+        let (Target::Group(id), Action::Prune { ratio, kept }) = (target, action) else { return None };
+        let group = self.groups.iter().find(|g| &g.id == id)?;
+        let keep = if kept.is_empty() { group.kept_at(*ratio) } else { kept.len() };
+        let ms_at = |keep: usize| {
+            let cut = Action::Prune { ratio: group.ratio_of(keep), kept: (0..keep as u32).collect() };
+            let cost = self.cost(&[(target.clone(), cut)]).ok()?;
+            Some((cost.latency_ms - self.whole_ms) * self.trust.latency)
+        };
+        // Changes smaller than this are rounding.
+        let least = 1e-6 * self.whole_ms;
+        let ms = ms_at(keep).filter(|ms| *ms > least)?;
+        let step = group.granule.max(1);
+        let (mut down, mut up) = (keep, keep);
+        let mut pays_at = None;
+        while pays_at.is_none() && (down > step || up + step < group.size) {
+            // The milder cut first: it costs less accuracy.
+            up += step;
+            down = down.saturating_sub(step);
+            let tried = [(up < group.size).then_some(up), (down > 0).then_some(down)];
+            pays_at = tried.into_iter().flatten().find(|&k| ms_at(k).is_some_and(|ms| ms < -least));
+        }
+        Some(Slower { ms, pays_at })
+    }
+
     /// What the original costs.
     pub fn base(&self) -> Cost {
         Cost {
@@ -273,7 +325,7 @@ impl Forecaster {
         let (mut ms, mut spread, mut bytes) = (0.0, 0.0, 0u64);
         self.each_row(actions, &graph, &new, |row, part| {
             ms += part.ms;
-            spread += (part.ms - row.ms).abs() * part.doubt;
+            spread += (part.ms - row.ms).abs() * part.doubt + if part.changed { REPEAT * part.ms } else { 0.0 };
             bytes += part.bytes;
         });
         if self.rows.is_empty() {
@@ -334,7 +386,7 @@ impl Forecaster {
             let (factor, doubt) =
                 if same { self.elements(row.node, new) } else { self.factor(row, &new_node.op, p, new) };
             let bytes = if same { row.bytes } else { stored(row.bytes, &old_node.op, row.precision, &new_node.op, p) };
-            each(row, RowPart { ms: row.ms * factor, doubt, bytes });
+            each(row, RowPart { ms: row.ms * factor, doubt, bytes, changed: !same });
         }
     }
 
@@ -551,123 +603,4 @@ fn stored(held: u64, old: &Op, old_p: Precision, new: &Op, new_p: Precision) -> 
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::plan::testing::{chain, curves, ladders, profile_of};
-    use crate::plan::{Author, DecisionId};
-
-    fn world() -> (Graph, Vec<Group>, Forecaster) {
-        let (graph, groups) = chain(&[16, 32, 32], 16);
-        let profile = profile_of(&graph, 1.0);
-        let sens = curves(&groups, &[1.0, 0.5, 2.0], &["conv1", "conv2", "conv3"], 0.002);
-        let f = Forecaster::new(&graph, &groups, &profile, &ladders(&graph, &profile, 0.4), &sens);
-        (graph, groups, f)
-    }
-
-    fn prune(id: &str, ratio: f64) -> (Target, Action) {
-        (Target::Group(id.into()), Action::Prune { ratio, kept: Vec::new() })
-    }
-
-    fn int8(id: &str) -> (Target, Action) {
-        (Target::Layer(id.into()), Action::Precision { precision: Precision::Int8 })
-    }
-
-    #[test]
-    fn nothing_changes_nothing() {
-        let (_, groups, f) = world();
-        let keep: Vec<(Target, Action)> = groups.iter().map(|g| (Target::Group(g.id.clone()), Action::Keep)).collect();
-        for actions in [Vec::new(), keep] {
-            let p = f.actions(&actions);
-            assert_eq!(p.forecast, Forecast::default());
-            assert_eq!(
-                (p.latency, p.macs, p.memory, p.params),
-                (exactly(1.0), exactly(1.0), exactly(1.0), exactly(1.0))
-            );
-        }
-    }
-
-    #[test]
-    fn counts_equal_the_shrunk_graph() {
-        let (graph, groups, f) = world();
-        let actions = vec![prune("conv1", 0.5), prune("conv2", 0.25), prune("conv3", 0.75)];
-        let small = prune::shrink(&graph, &groups, &actions).expect("shrinks");
-        let macs = |g: &Graph| crate::graph::macs(g).expect("macs").iter().map(|m| m.conv_linear as i64).sum::<i64>();
-        let params = |g: &Graph| g.nodes.iter().map(|n| crate::graph::node_params(&n.op) as i64).sum::<i64>();
-        let p = f.actions(&actions);
-        assert_eq!(p.forecast.d_macs, macs(&small) - macs(&graph));
-        assert_eq!(p.forecast.d_params, params(&small) - params(&graph));
-        assert!((p.macs.value - macs(&small) as f64 / macs(&graph) as f64).abs() < 1e-12);
-        // The tables make time proportional to MACs, so the whole must follow.
-        assert!((p.latency.value - p.macs.value).abs() < 0.05, "{:?} {:?}", p.latency, p.macs);
-        assert!(p.latency.low <= p.latency.value && p.latency.value <= p.latency.high);
-        assert!(p.d_top1.low < p.d_top1.value && p.d_top1.value < 0.0 && p.d_top1.value <= p.d_top1.high);
-    }
-
-    #[test]
-    fn int8_is_counted_in_stored_bytes_and_measured_time() {
-        let (graph, _, f) = world();
-        let p = f.actions(&[int8("conv2")]);
-        let held = 4 * 16 * 32 * 9i64;
-        // Weights at a byte, one scale and one bias a row; the row held only weights, so it shrinks in proportion.
-        let want = held as f64 * (16.0 * 32.0 * 9.0 + 8.0 * 32.0) / (4.0 * (16.0 * 32.0 * 9.0 + 32.0)) - held as f64;
-        assert!((p.forecast.d_bytes as f64 - want).abs() < 1.0, "{} {want}", p.forecast.d_bytes);
-        assert_eq!(p.forecast.d_macs, 0);
-        let ms = crate::graph::macs(&graph).expect("macs")[3].conv_linear as f64 / 1e6;
-        assert!((p.forecast.d_latency_ms.value + 0.6 * ms * 1.1).abs() < 1e-6, "{:?} {ms}", p.forecast.d_latency_ms);
-    }
-
-    #[test]
-    fn more_cut_is_never_less_harm() {
-        let (_, _, f) = world();
-        let mut last = (0.0, 1.0);
-        for i in 1..8 {
-            let p = f.actions(&[prune("conv2", i as f64 / 8.0)]);
-            assert!(p.d_top1.value < last.0 && p.latency.value < last.1, "{i}");
-            last = (p.d_top1.value, p.latency.value);
-        }
-        assert!((-f.top1(f.harm_for(1.0), 0).value - 1.0).abs() < 1e-6);
-    }
-
-    #[test]
-    fn newest_decision_counts_and_vetoed_ones_do_not() {
-        let (_, _, f) = world();
-        let d = |ratio, status| Decision {
-            id: DecisionId(0),
-            round: 1,
-            target: Target::Group("conv1".into()),
-            action: Action::Prune { ratio, kept: Vec::new() },
-            author: Author::Human,
-            rationale: String::new(),
-            forecast: None,
-            status,
-            edited_from: None,
-            veto_reason: None,
-        };
-        let (a, b, c) = (d(0.5, Status::Approved), d(0.25, Status::Proposed), d(0.75, Status::Vetoed));
-        assert_eq!(f.plan(&[&a, &b, &c]), f.actions(&[prune("conv1", 0.25)]));
-        assert_eq!(f.decision(&a), f.actions(&[prune("conv1", 0.5)]).forecast);
-    }
-
-    #[test]
-    fn what_does_not_combine_is_left_out_and_named() {
-        let (_, _, f) = world();
-        let p = f.actions(&[prune("conv1", 0.5), prune("conv9", 0.5)]);
-        assert_eq!(p.skipped.len(), 1);
-        assert!(p.skipped[0].contains("conv9"), "{:?}", p.skipped);
-        assert_eq!(p.forecast, f.actions(&[prune("conv1", 0.5)]).forecast);
-    }
-
-    #[test]
-    fn budget_lines_follow_the_range() {
-        let (_, _, f) = world();
-        let p = f.actions(&[prune("conv2", 0.5)]);
-        let budget: Budget =
-            format!("macs={},latency={},drop=50", p.macs.value - 0.01, p.latency.value).parse().expect("b");
-        let lines = p.against(&budget);
-        let of = |n: &str| lines.iter().find(|l| l.name == n).map(|l| l.outcome);
-        assert_eq!(of("macs"), Some(Outcome::Reject));
-        assert_eq!(of("latency"), Some(Outcome::Undecided));
-        assert_eq!(of("drop"), Some(Outcome::Accept));
-        assert_eq!(of("params"), None);
-    }
-}
+mod tests;

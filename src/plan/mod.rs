@@ -17,5 +17,5 @@ pub use budget::*;
 pub use check::{PlanError, check, keeps_f32, max_ratio};
 pub use curve::Curve;
 pub use decision::*;
-pub use forecast::{BudgetLine, Cost, Forecaster, PlanForecast, RowForecast, Trust};
+pub use forecast::{BudgetLine, Cost, Forecaster, PlanForecast, RowForecast, Slower, Trust};
 pub use verdict::{Measured, verdict};

@@ -1,18 +1,22 @@
 //! Latency ladders: how long each layer takes at other widths and precisions on this device, measured, because MACs do
 //! not predict it and misaligned widths cost.
 //!
-//! Layers of one shape share one measurement. A rung is one layer compiled and run as `exec` would run it in the model;
-//! its time comes from the step that carries the layer's name. Results are cached by shape, device, threads and batch.
+//! Layers of one shape share one measurement. A rung is one layer compiled and run as `exec` would run it in the model,
+//! with the residual add and the activation that fuse into it; its time comes from the step that carries the layer's
+//! name. All rungs of a shape run in turns: what disturbs the machine weighs on all alike, and each finds its weights
+//! outside the nearest cache, as it does in a model. Results are cached by shape, device, threads and batch.
+
+mod alone;
 
 use super::cache::{Cache, rounded};
 use super::stats::ms;
-use super::{Ladder, LadderPoint, LatencyStats, ProfileError};
-use crate::exec::{Cancel, CompileOptions, Observer, Plan};
-use crate::graph::{Graph, Node, NodeId, Op, ParamRef, PrecisionPlan, param_shapes, shapes};
-use crate::model::{Param, ParamStore};
+use super::{Ladder, LadderPoint, ProfileError};
+use crate::exec::{Cancel, CompileOptions, Observer, Plan, fusions};
+use crate::graph::{Graph, Node, NodeId, Op, PrecisionPlan, shapes};
 use crate::prune::{Group, MemberRole};
 use crate::quant::Precision;
-use candle_core::Device;
+use alone::{Epilogue, LAYER, alone};
+use candle_core::{Device, Tensor};
 use std::collections::HashMap;
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -64,11 +68,13 @@ pub fn ladders(
     let cache = Cache(cache);
     let shapes = shapes(graph)?;
     let reachable = graph.reachable();
+    let epilogues: HashMap<NodeId, Epilogue> =
+        fusions(graph).into_iter().map(|f| (f.lead, Epilogue { residual: f.residual, act: f.act })).collect();
     let mut of_shape: Vec<(Shape, Vec<String>)> = Vec::new();
     for (id, node) in graph.iter().filter(|(id, _)| reachable[id.index()]) {
         let input = node.inputs.first().and_then(|i| shapes.get(i.index())).cloned().unwrap_or_default();
-        let Some(shape) = Shape::of(node, input, groups) else { continue };
-        let _ = id;
+        let epilogue = epilogues.get(&id).copied().unwrap_or_default();
+        let Some(shape) = Shape::of(node, input, epilogue, groups) else { continue };
         match of_shape.iter_mut().find(|(s, _)| *s == shape) {
             Some((_, names)) => names.push(node.name.clone()),
             None => of_shape.push((shape, vec![node.name.clone()])),
@@ -109,13 +115,14 @@ pub fn ladders(
 struct Shape {
     op: Op,
     input: Vec<usize>,
+    epilogue: Epilogue,
     /// Steps in which the input and output width can be cut; 0: not at all.
     in_step: usize,
     out_step: usize,
 }
 
 impl Shape {
-    fn of(node: &Node, input: Vec<usize>, groups: &[Group]) -> Option<Shape> {
+    fn of(node: &Node, input: Vec<usize>, epilogue: Epilogue, groups: &[Group]) -> Option<Shape> {
         if !matches!(node.op, Op::Conv2d { .. } | Op::Linear { .. }) {
             return None;
         }
@@ -133,14 +140,14 @@ impl Shape {
         let consumes = |r| matches!(r, MemberRole::Consumer | MemberRole::Follower);
         let grouped = matches!(node.op, Op::Conv2d { groups, .. } if groups > 1);
         let (in_step, out_step) = if grouped { (0, 0) } else { (step(1, consumes), step(0, produces)) };
-        Some(Shape { op: node.op.clone(), input, in_step, out_step })
+        Some(Shape { op: node.op.clone(), input, epilogue, in_step, out_step })
     }
 
     fn key(&self, o: &LadderOptions) -> String {
         let threads = o.threads.unwrap_or_else(crate::exec::device::threads);
         format!(
-            "{:?} {:?} {} {} batch {} threads {threads} on {}",
-            self.op, self.input, self.in_step, self.out_step, o.batch, o.device_words
+            "in turns {:?} {:?} {:?} {} {} batch {} threads {threads} on {}",
+            self.op, self.input, self.epilogue, self.in_step, self.out_step, o.batch, o.device_words
         )
     }
 
@@ -189,7 +196,8 @@ impl Shape {
         rungs
     }
 
-    /// Times rungs until `limit` is over (full width in every precision always), and says whether all were.
+    /// Times rungs in turns until `limit` is over, and says whether all of them were. Full width in every precision is
+    /// always among them; a rung that there is no time to compile is left out.
     fn measure(
         &self,
         options: &LadderOptions,
@@ -199,93 +207,74 @@ impl Shape {
         let start = Instant::now();
         // There is no int8 kernel on a GPU yet.
         let precisions = if options.device.is_cpu() { &Precision::ALL[..] } else { &[Precision::F32] };
-        let rungs = self.rungs(precisions);
-        let each = limit / (rungs.len().max(1) as u32);
-        let mut points = Vec::new();
-        for &(i, o, precision) in &rungs {
+        let wanted = self.rungs(precisions);
+        let mut rungs = Vec::new();
+        for &(i, o, precision) in &wanted {
             cancel.check()?;
-            if points.len() >= precisions.len() && start.elapsed() > limit {
-                return Ok((points, false));
+            if rungs.len() >= precisions.len() && start.elapsed() > limit / 2 {
+                break;
             }
-            let ms = self.time(i, o, precision, options, each, cancel)?;
-            points.push(LadderPoint { in_width: i, out_width: o, precision, ms });
+            rungs.push((i, o, precision, self.compile(i, o, precision, options)?));
         }
-        Ok((points, true))
+        let start = Instant::now();
+        // A cap a rung: small layers need no longer.
+        let limit = (limit / 2).min(MOST_A_RUNG * rungs.len() as u32);
+        let mut rounds = 0;
+        while rounds < LEAST_ROUNDS || (rounds < MOST_ROUNDS && start.elapsed() < limit) {
+            // There and back again, so that no rung always follows the same one.
+            let order: Vec<usize> = match rounds % 2 {
+                0 => (0..rungs.len()).collect(),
+                _ => (0..rungs.len()).rev().collect(),
+            };
+            for at in order {
+                cancel.check()?;
+                let (.., rung) = &mut rungs[at];
+                rung.plan.run_observed(&rung.x, &mut rung.timer)?;
+                if rounds == 0 {
+                    // Warm-up.
+                    rung.timer.ms.clear();
+                }
+            }
+            rounds += 1;
+        }
+        let point = |(in_width, out_width, precision, rung): &(usize, usize, Precision, Rung)| LadderPoint {
+            in_width: *in_width,
+            out_width: *out_width,
+            precision: *precision,
+            ms: rounded(lower_quartile(&rung.timer.ms)),
+        };
+        Ok((rungs.iter().map(point).collect(), rungs.len() == wanted.len()))
     }
 
-    fn time(
-        &self,
-        i: usize,
-        o: usize,
-        precision: Precision,
-        options: &LadderOptions,
-        limit: Duration,
-        cancel: &Cancel,
-    ) -> Result<f64, ProfileError> {
-        let (graph, params) = self.alone(i, o);
+    fn compile(&self, i: usize, o: usize, precision: Precision, options: &LadderOptions) -> Result<Rung, ProfileError> {
+        let (graph, params) = alone(&self.op, &self.input, self.epilogue, i, o);
         let mut plan = PrecisionPlan::default();
         plan.set(LAYER, precision);
         let compile =
             CompileOptions { device: options.device.clone(), threads: options.threads, ..CompileOptions::default() };
         let plan = Plan::compile(&graph, &params, &plan, &compile)?;
         let x = super::noise(graph.input_shape(), options.batch, &options.device)?;
-        let mut timer = Timer { step: plan.steps().iter().position(|s| s.name == LAYER), ms: Vec::new() };
-        plan.run(&x)?;
-        plan.run_observed(&x, &mut timer)?;
-        timer.ms.clear();
-        let start = Instant::now();
-        let limit = limit.min(Duration::from_millis(60));
-        while timer.ms.len() < 4 || (start.elapsed() < limit && timer.ms.len() < 100) {
-            cancel.check()?;
-            plan.run_observed(&x, &mut timer)?;
-        }
-        let stats = LatencyStats::of(&timer.ms);
-        // Few samples on a shared machine: the lower half says more than the median.
-        Ok(rounded(0.5 * (stats.min + stats.p50)))
-    }
-
-    /// A graph of this layer alone at the given widths, with deterministic weights.
-    fn alone(&self, i: usize, o: usize) -> (Graph, ParamStore) {
-        let (mut op, mut input) = (self.op.clone(), self.input.clone());
-        let mut nodes = Vec::new();
-        match &mut op {
-            Op::Conv2d { in_ch, out_ch, .. } => {
-                (*in_ch, *out_ch) = (i, o);
-                if let Some(c) = input.first_mut() {
-                    *c = i;
-                }
-                nodes.push(Node { name: "x".into(), op: Op::Input { shape: input }, inputs: vec![], params: vec![] });
-            }
-            Op::Linear { in_features, out_features, .. } => {
-                (*in_features, *out_features) = (i, o);
-                // Tokens come from an image of one column; a pooled vector from an image of one pixel.
-                let tokens = if input.len() > 1 { input.first().copied().unwrap_or(1) } else { 1 };
-                let shape = vec![i, tokens, 1];
-                nodes.push(Node { name: "x".into(), op: Op::Input { shape }, inputs: vec![], params: vec![] });
-                let op = if input.len() > 1 { Op::ToTokens } else { Op::GlobalAvgPool };
-                nodes.push(Node { name: "tokens".into(), op, inputs: vec![NodeId(0)], params: vec![] });
-            }
-            _ => {}
-        }
-        let mut params = ParamStore::default();
-        let mut refs = Vec::new();
-        for (role, shape) in param_shapes(&op) {
-            let n: usize = shape.iter().product();
-            let name = format!("{LAYER}.{role:?}");
-            let values = (0..n).map(|k| ((k * 2_654_435_761) % 1009) as f32 / 504.5 - 1.0).collect();
-            if let Some(p) = Param::owned(shape, values) {
-                params.insert(name.clone(), p);
-            }
-            refs.push(ParamRef { role, name });
-        }
-        let last = NodeId(nodes.len().saturating_sub(1) as u32);
-        nodes.push(Node { name: LAYER.into(), op, inputs: vec![last], params: refs });
-        let output = NodeId(nodes.len() as u32 - 1);
-        (Graph { nodes, output, blocks: Vec::new() }, params)
+        let timer = Timer { step: plan.steps().iter().position(|s| s.name == LAYER), ms: Vec::new() };
+        Ok(Rung { plan, x, timer })
     }
 }
 
-const LAYER: &str = "layer";
+const LEAST_ROUNDS: usize = 6;
+const MOST_ROUNDS: usize = 60;
+const MOST_A_RUNG: Duration = Duration::from_millis(60);
+
+struct Rung {
+    plan: Plan,
+    x: Tensor,
+    timer: Timer,
+}
+
+/// Between the fastest sample and the median: few samples on a shared machine, where the lower part says more.
+fn lower_quartile(samples: &[f64]) -> f64 {
+    let mut s = samples.to_vec();
+    s.sort_by(f64::total_cmp);
+    s.get(s.len().saturating_sub(1) / 4).copied().unwrap_or_default()
+}
 
 struct Timer {
     step: Option<usize>,
@@ -341,12 +330,50 @@ mod tests {
     }
 
     #[test]
+    fn a_rung_is_the_step_that_the_model_runs() {
+        for spec in specs() {
+            let model = crate::model::random(&spec, 2);
+            let plan = Plan::of(&model, &CompileOptions::default()).expect("plan");
+            let all = shapes(&model.graph).expect("shapes");
+            let fused = fusions(&model.graph);
+            let mut residuals = 0;
+            for step in plan.steps().iter().filter(|s| s.kind.starts_with("conv") || s.kind == "linear") {
+                let node = model.graph.node(step.node);
+                let input = all[node.inputs[0].index()].clone();
+                let f = fused.iter().find(|f| f.lead == step.node).expect("a chain");
+                let epilogue = Epilogue { residual: f.residual, act: f.act };
+                let shape = Shape::of(node, input, epilogue, &[]).expect("a layer");
+                let (i, o) = shape.full();
+                let rung = shape.compile(i, o, Precision::F32, &options()).expect("compiles");
+                let lone = rung.plan.steps().iter().find(|s| s.name == LAYER).expect("the layer's step");
+                // Batch norms fold away in one and are not there in the other.
+                let norms = |n: &&String| {
+                    !matches!(
+                        model.graph.by_name(n).map(|id| &model.graph.node(id).op),
+                        Some(Op::BatchNorm2d { .. } | Op::ToTokens)
+                    )
+                };
+                assert_eq!(
+                    lone.fused.len(),
+                    step.fused.iter().filter(norms).count(),
+                    "{}: {:?}",
+                    step.name,
+                    step.fused
+                );
+                assert_eq!((&lone.kernel, &lone.out_shape), (&step.kernel, &step.out_shape), "{}", step.name);
+                residuals += usize::from(f.residual);
+            }
+            assert!(residuals > 0, "no step of {:?} had a residual", spec.family());
+        }
+    }
+
+    #[test]
     fn rungs_follow_the_groups_steps() {
         let spec = &specs()[0];
         let graph = spec.build().expect("graph");
         let groups = groups(&graph);
         let node = graph.nodes.iter().find(|n| n.name.ends_with("1.conv2")).expect("second conv of a block");
-        let shape = Shape::of(node, vec![4, 16, 16], &groups).expect("a layer");
+        let shape = Shape::of(node, vec![4, 16, 16], Epilogue::default(), &groups).expect("a layer");
         let rungs = shape.rungs(&Precision::ALL);
         assert!(shape.in_step > 0);
         assert!(rungs.iter().all(|(i, _, _)| i % shape.in_step == 0 && *i > 0));

@@ -141,6 +141,8 @@ pub struct App {
     pub expected_without: Option<Expected>,
     /// What the card's decision (or a block's decisions together) would do alone.
     pub expected_own: Option<Forecast>,
+    /// A warning about the card's decision: a cut that makes the model slower.
+    pub slower: Option<String>,
     pub size: (u16, u16),
     pub now_ms: i64,
     /// Something changed since the last frame.
@@ -184,6 +186,7 @@ impl App {
             expected: None,
             expected_without: None,
             expected_own: None,
+            slower: None,
             size,
             now_ms: 0,
             dirty: true,
@@ -558,6 +561,10 @@ impl App {
         };
         let refs: Vec<&Decision> = mine.iter().collect();
         self.expected_own = (!refs.is_empty()).then(|| self.forecasts.together(&self.state, &refs)).flatten();
+        self.slower = match &refs[..] {
+            [one] => self.forecasts.slower(&one.target, &one.action),
+            _ => None,
+        };
     }
 
     /// The targets that the decision card is about.

@@ -29,6 +29,11 @@ impl Forecasts {
         }
     }
 
+    /// What is to be said of a cut that makes the model slower.
+    pub fn slower(&self, target: &Target, action: &Action) -> Option<String> {
+        self.forecaster.as_ref()?.slower(target, action).map(|s| s.words())
+    }
+
     pub fn plan(&self, state: &State, decisions: &[&Decision]) -> Expected {
         let Some(f) = &self.forecaster else { return summed(state, decisions) };
         let all: Vec<Decision> = decisions.iter().map(|d| resolved(state, d)).collect();

@@ -231,6 +231,9 @@ pub(super) fn rationale(
             if let Some((next, now)) = cand.zip(at).and_then(|(c, i)| Some((c.harm.get(i + 1)?, c.harm.get(i)?))) {
                 text.push_str(&format!(" The next step would cost {:.4} more.", (next - now).max(0.0)));
             }
+            if let Some(slower) = forecaster.slower(target, action) {
+                text.push_str(&format!(" {}", slower.words()));
+            }
         }
         Action::Precision { .. } => {
             if forecast.d_latency_ms.value > 0.0 {

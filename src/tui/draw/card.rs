@@ -298,6 +298,9 @@ fn why(c: &Canvas<'_>, f: &Shown, width: u16, lines: &mut Vec<Line<'static>>) {
         let a = app.settings.keymap.label(crate::config::Act::Approve);
         lines.push(Line::from(span(format!(" {k} keeps the edit, {d} drops, {a} approves"), pal.fg(Role::Edited))));
     }
+    for l in app.slower.iter().flat_map(|text| wrap(text, room)) {
+        lines.push(Line::from(span(format!(" {l}"), pal.fg(Role::Warn))));
+    }
     let Some(d) = f.id.and_then(|id| app.state.decision(id)) else { return };
     if let Some(r) = d.veto_reason.as_deref().filter(|r| !r.is_empty()) {
         for l in wrap(&format!("vetoed: {}", clean(r)), room).into_iter().take(2) {
