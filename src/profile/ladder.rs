@@ -146,7 +146,7 @@ impl Shape {
     fn key(&self, o: &LadderOptions) -> String {
         let threads = o.threads.unwrap_or_else(crate::exec::device::threads);
         format!(
-            "in turns {:?} {:?} {:?} {} {} batch {} threads {threads} on {}",
+            "in turns, fed by steps {:?} {:?} {:?} {} {} batch {} threads {threads} on {}",
             self.op, self.input, self.epilogue, self.in_step, self.out_step, o.batch, o.device_words
         )
     }
@@ -216,6 +216,8 @@ impl Shape {
             }
             rungs.push((i, o, precision, self.compile(i, o, precision, options)?));
         }
+        // One precision after the other in every round: units that only int8 uses take a while to wake.
+        rungs.sort_by_key(|(_, _, precision, _)| Precision::ALL.iter().position(|p| p == precision));
         let start = Instant::now();
         // A cap a rung: small layers need no longer.
         let limit = (limit / 2).min(MOST_A_RUNG * rungs.len() as u32);

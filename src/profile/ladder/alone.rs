@@ -34,7 +34,7 @@ pub(super) fn alone(op: &Op, input: &[usize], epilogue: Epilogue, i: usize, o: u
             }
             let image = add("x", Op::Input { shape: input }, &[], vec![]);
             let keeps = *stride == [1, 1] && (0..2).all(|d| kernel[d] == 2 * padding[d] + 1);
-            skip = (epilogue.residual && keeps).then(|| add("skip", gather, &[image], vec![]));
+            skip = (epilogue.residual && keeps).then(|| add("gather", gather, &[image], vec![]));
             x = Some(image);
         }
         Op::Linear { in_features, out_features, .. } => {
@@ -47,12 +47,17 @@ pub(super) fn alone(op: &Op, input: &[usize], epilogue: Epilogue, i: usize, o: u
             let image = add("x", Op::Input { shape: vec![i, rows, 1] }, &[], vec![]);
             if epilogue.residual && turn == Op::ToTokens {
                 let image = add("gather", gather, &[image], vec![]);
-                skip = Some(add("skip", Op::ToTokens, &[image], vec![]));
+                skip = Some(add("gathered", Op::ToTokens, &[image], vec![]));
             }
             x = Some(add("tokens", turn, &[image], vec![]));
         }
         _ => {}
     }
+    // A step that all threads share makes what the layer reads, as layers before it do in a model: otherwise one
+    // thread's cache would hold all of it.
+    let mut made = |name: &str, x: NodeId| add(name, Op::Activation { act: Activation::Relu }, &[x], vec![]);
+    let skip = skip.map(|s| made("skip", s));
+    let x = x.map(|x| made("made", x));
     let mut params = ParamStore::default();
     let mut refs = Vec::new();
     for (role, shape) in param_shapes(&op) {
