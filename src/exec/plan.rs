@@ -122,7 +122,7 @@ pub struct Plan {
 enum Backend {
     Cpu {
         low: Lowered,
-        arenas: Arenas,
+        arenas: Arc<Arenas>,
         pool: Arc<Pool>,
     },
     /// candle's own operations on a GPU, one step a node.
@@ -171,7 +171,7 @@ impl Plan {
         let (steps, backend) = if options.device.is_cpu() {
             let pool = device::pool(options.threads.unwrap_or_else(device::threads).max(1))?;
             let steps = low.steps.iter().map(|s| s.info.clone()).collect();
-            (steps, Backend::Cpu { low, arenas: Arenas::default(), pool })
+            (steps, Backend::Cpu { low, arenas: Arc::default(), pool })
         } else {
             for (name, _) in precision.nodes.iter().filter(|(_, p)| **p == Precision::Int8) {
                 if let Some(id) = graph.by_name(name) {
@@ -193,6 +193,14 @@ impl Plan {
     /// Bytes of all parameters at the precisions that run.
     pub fn weight_bytes(&self) -> u64 {
         self.weight_bytes
+    }
+
+    /// Keeps values in the same memory as `other` from now on, as the layers of one plan do among themselves.
+    pub(crate) fn share_arenas(&mut self, other: &Plan) {
+        if let (Backend::Cpu { arenas, .. }, Backend::Cpu { arenas: shared, .. }) = (&mut self.backend, &other.backend)
+        {
+            *arenas = shared.clone();
+        }
     }
 
     /// The bytes that this plan holds and needs, known before it runs.

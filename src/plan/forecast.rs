@@ -120,6 +120,8 @@ struct RowPart {
 
 /// How far two measurements of one layer lie apart, as a part of what it takes.
 const REPEAT: f64 = 0.05;
+/// As [`REPEAT`] for whole models, measured in turns.
+const REPEAT_WHOLE: f64 = 0.015;
 
 /// A cut that makes the model slower; see [`Forecaster::slower`].
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -322,12 +324,16 @@ impl Forecaster {
     /// Cost of the model after `actions`; an error in words when they cannot be applied together.
     pub fn cost(&self, actions: &[(Target, Action)]) -> Result<Cost, String> {
         let (graph, new) = self.shrunk(actions)?;
-        let (mut ms, mut spread, mut bytes) = (0.0, 0.0, 0u64);
+        let (mut ms, mut spread, mut bytes, mut changed) = (0.0, 0.0, 0u64, false);
         self.each_row(actions, &graph, &new, |row, part| {
             ms += part.ms;
             spread += (part.ms - row.ms).abs() * part.doubt + if part.changed { REPEAT * part.ms } else { 0.0 };
             bytes += part.bytes;
+            changed |= part.changed;
         });
+        if changed {
+            spread += REPEAT_WHOLE * ms;
+        }
         if self.rows.is_empty() {
             bytes = new.params * 4;
         }

@@ -146,7 +146,7 @@ impl Shape {
     fn key(&self, o: &LadderOptions) -> String {
         let threads = o.threads.unwrap_or_else(crate::exec::device::threads);
         format!(
-            "in turns, fed by steps {:?} {:?} {:?} {} {} batch {} threads {threads} on {}",
+            "in turns, fed by steps, in one arena {:?} {:?} {:?} {} {} batch {} threads {threads} on {}",
             self.op, self.input, self.epilogue, self.in_step, self.out_step, o.batch, o.device_words
         )
     }
@@ -208,13 +208,18 @@ impl Shape {
         // There is no int8 kernel on a GPU yet.
         let precisions = if options.device.is_cpu() { &Precision::ALL[..] } else { &[Precision::F32] };
         let wanted = self.rungs(precisions);
-        let mut rungs = Vec::new();
+        let mut rungs: Vec<(usize, usize, Precision, Rung)> = Vec::new();
         for &(i, o, precision) in &wanted {
             cancel.check()?;
             if rungs.len() >= precisions.len() && start.elapsed() > limit / 2 {
                 break;
             }
-            rungs.push((i, o, precision, self.compile(i, o, precision, options)?));
+            let mut rung = self.compile(i, o, precision, options)?;
+            // In a model a layer's output goes where another layer's values lay a moment ago, not to memory of its own.
+            if let Some((.., first)) = rungs.first() {
+                rung.plan.share_arenas(&first.plan);
+            }
+            rungs.push((i, o, precision, rung));
         }
         // One precision after the other in every round: units that only int8 uses take a while to wake.
         rungs.sort_by_key(|(_, _, precision, _)| Precision::ALL.iter().position(|p| p == precision));
