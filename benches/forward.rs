@@ -88,7 +88,7 @@ fn median(v: &mut [f64]) -> f64 {
 /// Prints one line a model: medians of alternating runs, f32 / int8 ratios, arithmetic rates and stored bytes.
 fn table(filter: &str) {
     println!("                      wall, ms                   processor, ms a thread");
-    println!("model        batch      f32     int8  ratio      f32     int8  ratio  GFLOP/s    GOP/s  bytes");
+    println!("model        batch      f32     int8  ratio      f32     int8  ratio  GFLOP/s    GOP/s  bytes  logits");
     for name in MODELS.iter().filter(|n| n.contains(filter)) {
         for batch in [None, Some(1)] {
             let Some(c) = case(name, batch) else { continue };
@@ -108,12 +108,21 @@ fn table(filter: &str) {
             let bytes = c.int8.weight_bytes() as f64 / c.f32.weight_bytes() as f64;
             let n = c.x.dims()[0];
             print!("{name:<12} {n:>5} {a:>8.2} {b:>8.2} {:>6.2} {p:>8.2} {q:>8.2} {:>6.2}", a / b, p / q);
-            println!(" {:>8.0} {:>8.0} {bytes:>6.3}", rate(p), rate(q));
+            println!(" {:>8.0} {:>8.0} {bytes:>6.3} {:>6.2}%", rate(p), rate(q), 100.0 * difference(&c));
             if std::env::args().any(|a| a == "--steps") {
                 steps(&c);
             }
         }
     }
+}
+
+/// Root mean square of int8 logits minus f32 logits, as a share of the f32 logits' deviation from their mean.
+fn difference(c: &Case) -> f64 {
+    let logits = |plan: &Plan| -> Option<Vec<f32>> { plan.run(&c.x).ok()?.flatten_all().ok()?.to_vec1().ok() };
+    let (Some(a), Some(b)) = (logits(&c.f32), logits(&c.int8)) else { return f64::NAN };
+    let mean = a.iter().map(|&v| v as f64).sum::<f64>() / a.len() as f64;
+    let rms = |v: &mut dyn Iterator<Item = f64>| v.map(|v| v * v).sum::<f64>().sqrt();
+    rms(&mut a.iter().zip(&b).map(|(&a, &b)| (a - b) as f64)) / rms(&mut a.iter().map(|&a| a as f64 - mean))
 }
 
 /// What observing every step adds to whole-model latency: ResNet-20, one image, observed and plain runs in turn.

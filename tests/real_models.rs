@@ -93,7 +93,6 @@ fn the_first_thousand_predictions_are_pytorchs() {
 
 /// 9173, 9339 and 7372 of 10,000.
 #[test]
-#[ignore = "minutes when not optimised; run with --release -- --ignored"]
 fn correct_counts_on_the_whole_test_set_are_the_published_ones() {
     let Some(real) = common::real() else { return };
     for (name, pickle, _) in MODELS {

@@ -54,7 +54,11 @@ pub fn isa() -> &'static str {
     #[cfg(target_arch = "x86_64")]
     {
         if is_x86_feature_detected!("avx512f") && is_x86_feature_detected!("avx512bw") {
-            return if is_x86_feature_detected!("avx512vnni") { "avx512-vnni" } else { "avx512" };
+            return match is_x86_feature_detected!("avx512vnni") {
+                true if super::kernel::matrix() => "avx512-amx",
+                true => "avx512-vnni",
+                false => "avx512",
+            };
         }
         if is_x86_feature_detected!("avx2") && is_x86_feature_detected!("fma") {
             return "avx2";

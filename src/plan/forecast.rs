@@ -258,6 +258,9 @@ impl Forecaster {
         let d_top1 = self.top1(kl, unknown);
         let d_ms = (cost.latency_ms - self.whole_ms) * self.trust.latency;
         let latency = around(d_ms, cost.latency_spread * self.trust.latency);
+        // Two measurements of whole models differ by more than the changed rows tell.
+        let repeat = if used.is_empty() { 0.0 } else { REPEAT_WHOLE * cost.latency_ms };
+        let whole = around(d_ms, (cost.latency_spread + repeat) * self.trust.latency);
         let base_macs = self.base.total.conv_linear;
         let ratio = |new: u64, old: u64| exactly(if old > 0 { new as f64 / old as f64 } else { 1.0 });
         let per_whole = |ms: f64| if self.whole_ms > 0.0 { (1.0 + ms / self.whole_ms).max(0.0) } else { 1.0 };
@@ -270,11 +273,7 @@ impl Forecaster {
                 d_top1,
                 d_loss: self.sum(&self.losses, &used).0 * self.trust.drop,
             },
-            latency: Estimate {
-                value: per_whole(latency.value),
-                low: per_whole(latency.low),
-                high: per_whole(latency.high),
-            },
+            latency: Estimate { value: per_whole(whole.value), low: per_whole(whole.low), high: per_whole(whole.high) },
             macs: ratio(cost.macs, base_macs),
             memory: ratio(cost.bytes, self.base_bytes),
             params: ratio(cost.params, self.base.params),
@@ -324,16 +323,12 @@ impl Forecaster {
     /// Cost of the model after `actions`; an error in words when they cannot be applied together.
     pub fn cost(&self, actions: &[(Target, Action)]) -> Result<Cost, String> {
         let (graph, new) = self.shrunk(actions)?;
-        let (mut ms, mut spread, mut bytes, mut changed) = (0.0, 0.0, 0u64, false);
+        let (mut ms, mut spread, mut bytes) = (0.0, 0.0, 0u64);
         self.each_row(actions, &graph, &new, |row, part| {
             ms += part.ms;
             spread += (part.ms - row.ms).abs() * part.doubt + if part.changed { REPEAT * part.ms } else { 0.0 };
             bytes += part.bytes;
-            changed |= part.changed;
         });
-        if changed {
-            spread += REPEAT_WHOLE * ms;
-        }
         if self.rows.is_empty() {
             bytes = new.params * 4;
         }

@@ -78,6 +78,12 @@ pub(crate) fn band(par: Par<'_>, rows: usize, most: usize) -> usize {
     }
 }
 
+/// Does int8 run on a matrix unit here?
+#[cfg(target_arch = "x86_64")]
+pub(crate) fn matrix() -> bool {
+    amx::available()
+}
+
 /// Buffers a thread keeps between kernel calls; contents are undefined at the start of a call.
 #[derive(Default)]
 pub(crate) struct Scratch {
