@@ -12,9 +12,10 @@ mod serve;
 
 use candle_core::{Device, Tensor};
 use paring::exec::{CompileOptions, ExecError, Observer, Plan};
-use paring::graph::{Activation, MacConvention, Op, Precision, PrecisionPlan, macs};
+use paring::graph::{Activation, MacConvention, Precision, macs};
 use paring::model::families::{CifarResnetSpec, ResnetSpec, TimmVitSpec, TorchVitSpec, VitDims};
 use paring::model::{FamilySpec, Model, random};
+use paring::quant;
 use std::time::{Duration, Instant};
 
 fn spec(name: &str) -> Option<(FamilySpec, usize)> {
@@ -43,9 +44,7 @@ struct Case {
 
 /// In f32, or with every convolution and linear in int8.
 fn plan(model: &Model, int8: bool) -> Result<Plan, ExecError> {
-    let mut precision = PrecisionPlan::default();
-    let dense = model.graph.nodes.iter().filter(|n| matches!(n.op, Op::Conv2d { .. } | Op::Linear { .. }));
-    dense.filter(|_| int8).for_each(|n| precision.set(&n.name, Precision::Int8));
+    let precision = quant::everywhere(&model.graph, if int8 { Precision::Int8 } else { Precision::F32 });
     Plan::compile(&model.graph, &model.params, &precision, &CompileOptions::default())
 }
 

@@ -7,7 +7,7 @@ mod fake_llm;
 mod pty;
 
 use fake_llm::{Answer, FakeLlm, Step, delta};
-use pty::{Home, LONG, Term};
+use pty::{Home, LONG, Term, review};
 use serde_json::{Value, json};
 use std::time::Duration;
 
@@ -76,24 +76,10 @@ fn go_to(t: &mut Term, p: &Proposal) -> String {
     t.wait_for(&format!("the card of {}", p.group), LONG, |s| s.contains(&shows) && s.contains(&tail))
 }
 
-/// `review 3/7` in the header: settled and all.
-fn review(screen: &str) -> Option<(u32, u32)> {
-    let rest = screen.split("review ").nth(1)?;
-    let (a, b) = rest.split(|c: char| !(c.is_ascii_digit() || c == '/')).next()?.split_once('/')?;
-    Some((a.parse().ok()?, b.parse().ok()?))
-}
-
 /// The proposals are on the screen and no job runs any more.
 fn wait_for_review(t: &Term) -> String {
     let done = |s: &str| !s.contains("interrupts") && review(s).is_some_and(|(_, all)| all > 0);
     t.wait_for("proposals and silence", LONG, done)
-}
-
-fn stop(t: &mut Term) {
-    t.press(":stop\r");
-    t.wait("sure?");
-    t.press("y");
-    assert_eq!(t.end(), 0);
 }
 
 #[test]
@@ -147,7 +133,7 @@ fn a_whole_session_by_keys() {
     t.press("E");
     t.press(&format!("{}\r", file.display()));
     t.wait("exported safetensors");
-    stop(&mut t);
+    t.stop();
 
     // What the screen showed is what the journal holds.
     let edits = home.events_of("e2e", "edited");
@@ -233,7 +219,7 @@ fn a_session_with_agents_and_a_broken_proposal() {
     t.wait_for("the verdict", LONG, |s| s.contains("verdict") && s.contains("accepts"));
     t.press("3");
     t.wait("As forecast; accept it.");
-    stop(&mut t);
+    t.stop();
     // The key is nowhere in the session.
     for entry in walk(&home.path("home")) {
         let bytes = std::fs::read(&entry).unwrap_or_default();

@@ -5,8 +5,9 @@ mod common;
 use paring::data;
 use paring::eval::score_with;
 use paring::exec::{Cancel, CompileOptions, Plan};
-use paring::graph::{Op, Precision, PrecisionPlan};
+use paring::graph::Precision;
 use paring::model::{LoadOptions, load};
+use paring::quant;
 
 #[test]
 fn int8_everywhere_keeps_accuracy_at_a_quarter_of_the_bytes() {
@@ -15,12 +16,7 @@ fn int8_everywhere_keeps_accuracy_at_a_quarter_of_the_bytes() {
     // name, least number of right answers, most bytes relative to f32 (vit_cifar10's positions and norms stay f32)
     for (name, right, bytes) in [("resnet20", 9150, 0.27), ("resnet56", 9320, 0.27), ("vit_cifar10", 7340, 0.28)] {
         let model = load(&real.join(format!("{name}/{name}.safetensors")), &LoadOptions::default()).unwrap();
-        let mut precision = PrecisionPlan::default();
-        for n in &model.graph.nodes {
-            if matches!(n.op, Op::Conv2d { .. } | Op::Linear { .. }) {
-                precision.set(&n.name, Precision::Int8);
-            }
-        }
+        let precision = quant::everywhere(&model.graph, Precision::Int8);
         let options = CompileOptions::default();
         let f32 = Plan::of(&model, &options).unwrap();
         let int8 = Plan::compile(&model.graph, &model.params, &precision, &options).unwrap();

@@ -7,17 +7,10 @@ mod pty;
 use paring::model::{FamilySpec, export, families::CifarResnetSpec};
 use paring::plan::Status;
 use paring::session::{Journal, Phase, Place, State, is_locked, lock_holder};
-use pty::{Home, LONG, Term};
+use pty::{Home, LONG, Term, review};
 use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 use std::time::Duration;
-
-/// `review 3/7` in the header: settled and all.
-fn review(screen: &str) -> Option<(usize, usize)> {
-    let rest = screen.split("review ").nth(1)?;
-    let (a, b) = rest.split(|c: char| !(c.is_ascii_digit() || c == '/')).next()?.split_once('/')?;
-    Some((a.parse().ok()?, b.parse().ok()?))
-}
 
 /// `round 2` in the header.
 fn round(screen: &str) -> Option<u32> {
@@ -117,8 +110,5 @@ fn kills_of_host_and_screen_lose_nothing() {
     if now.phase == Phase::Review {
         assert_eq!(review(&text).expect("shown").0, settled(&now), "{text}");
     }
-    t.press(":stop\r");
-    t.wait("sure?");
-    t.press("y");
-    assert_eq!(t.end(), 0);
+    t.stop();
 }

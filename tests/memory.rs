@@ -7,9 +7,10 @@
 use candle_core::{Device, Tensor};
 use paring::data::demo;
 use paring::exec::{CompileOptions, Plan};
-use paring::graph::{Op, Precision, PrecisionPlan};
+use paring::graph::Precision;
 use paring::model::families::CifarResnetSpec;
 use paring::model::{FamilySpec, Model, random};
+use paring::quant;
 
 /// Minor page faults of this process so far.
 fn faults() -> i64 {
@@ -21,9 +22,7 @@ fn faults() -> i64 {
 }
 
 fn plan(model: &Model, int8: bool) -> Plan {
-    let mut precision = PrecisionPlan::default();
-    let dense = model.graph.nodes.iter().filter(|n| matches!(n.op, Op::Conv2d { .. } | Op::Linear { .. }));
-    dense.filter(|_| int8).for_each(|n| precision.set(&n.name, Precision::Int8));
+    let precision = quant::everywhere(&model.graph, if int8 { Precision::Int8 } else { Precision::F32 });
     // Two threads, so that both ways of sharing a batch are passed: a team over one image, chunks of many.
     let options = CompileOptions { threads: Some(2), ..CompileOptions::default() };
     Plan::compile(&model.graph, &model.params, &precision, &options).unwrap()

@@ -18,6 +18,7 @@ mod unfold;
 pub use cancel::{Cancel, Cancelled};
 pub use device::{set_threads, threads};
 pub use error::ExecError;
+pub(crate) use kernel::peak::best;
 pub use kernel::peak::{Peak, peak};
 pub use lower::{Fusion, StepInfo, fusions};
 pub use plan::{ActivationMemory, CompileOptions, Cut, Live, Memory, Observer, Plan};

@@ -5,11 +5,12 @@
 //! bandwidth is the triad `a = b + s·c` of McCalpin's STREAM, counting the write-allocate as it does (three arrays).
 
 use super::{Ceilings, ProfileError};
+use crate::exec::best;
 use rayon::prelude::*;
 use rten_gemm::{GemmExecutor, GemmInputA, GemmInputB, GemmOptions, GemmUninitOptions};
 use rten_tensor::NdTensor;
 use rten_tensor::prelude::*;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// Measures the ceilings with `threads` threads.
 pub fn ceilings(threads: usize) -> Result<Ceilings, ProfileError> {
@@ -22,20 +23,6 @@ pub fn ceilings(threads: usize) -> Result<Ceilings, ProfileError> {
         Some(p) => Ceilings { f32_gflops: 2.0 * p.f32_gmacs, int8_gops: 2.0 * p.int8_gmacs, bandwidth_gbs },
         None => pool.install(|| Ceilings { f32_gflops: f32_gemm(), int8_gops: int8_gemm(), bandwidth_gbs }),
     })
-}
-
-/// Best rate of `work` (operations or bytes a call) over about `span`, in units of 1e9 a second.
-fn best(work: f64, span: Duration, mut call: impl FnMut()) -> f64 {
-    call();
-    let (start, mut rate) = (Instant::now(), 0.0f64);
-    let mut runs = 0;
-    while runs < 3 || (start.elapsed() < span && runs < 200) {
-        let t = Instant::now();
-        call();
-        rate = rate.max(work / t.elapsed().as_secs_f64().max(1e-9) / 1e9);
-        runs += 1;
-    }
-    rate
 }
 
 const M: usize = 1024;

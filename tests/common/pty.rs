@@ -181,6 +181,14 @@ impl Term {
         to.write_all(keys.as_bytes()).and_then(|()| to.flush()).expect("keys");
     }
 
+    /// Ends the session's host by command, and with it the program.
+    pub fn stop(&mut self) {
+        self.press(":stop\r");
+        self.wait("sure?");
+        self.press("y");
+        assert_eq!(self.end(), 0);
+    }
+
     /// SIGKILL, at once: the program gets no chance to tidy up.
     pub fn kill(&mut self) {
         let pid = self.child.process_id().expect("a child") as i32;
@@ -207,6 +215,13 @@ impl Drop for Term {
         // Already gone is as good.
         let _ = self.child.kill();
     }
+}
+
+/// `review 3/7` in the header: settled and all.
+pub fn review(screen: &str) -> Option<(usize, usize)> {
+    let rest = screen.split("review ").nth(1)?;
+    let (a, b) = rest.split(|c: char| !(c.is_ascii_digit() || c == '/')).next()?.split_once('/')?;
+    Some((a.parse().ok()?, b.parse().ok()?))
 }
 
 fn lock(m: &Mutex<vt100::Parser>) -> MutexGuard<'_, vt100::Parser> {

@@ -120,15 +120,12 @@ impl Tiles {
                     let line = Line { ahead: Ahead::part(ahead, v / 2, blocks), ..line };
                     let b = b.add(64 * v);
                     let two = v + 1 < panel.vecs;
+                    let a = [first.0, second.0];
                     match (pair, two) {
-                        (true, true) => self.block::<true, true>(&line, [first.0, second.0], b, panel.vecs, &mut sums),
-                        (true, false) => {
-                            self.block::<true, false>(&line, [first.0, second.0], b, panel.vecs, &mut sums)
-                        }
-                        (false, true) => self.block::<false, true>(&line, [first.0, first.0], b, panel.vecs, &mut sums),
-                        (false, false) => {
-                            self.block::<false, false>(&line, [first.0, first.0], b, panel.vecs, &mut sums)
-                        }
+                        (true, true) => self.block::<true, true>(&line, a, b, panel.vecs, &mut sums),
+                        (true, false) => self.block::<true, false>(&line, a, b, panel.vecs, &mut sums),
+                        (false, true) => self.block::<false, true>(&line, a, b, panel.vecs, &mut sums),
+                        (false, false) => self.block::<false, false>(&line, a, b, panel.vecs, &mut sums),
                     }
                     for (i, row) in [first.1, second.1].into_iter().enumerate().take(1 + usize::from(pair)) {
                         for j in 0..1 + usize::from(two) {

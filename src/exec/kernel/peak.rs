@@ -10,14 +10,16 @@ pub struct Peak {
     pub int8_gmacs: f64,
 }
 
-/// The best of many short bursts over about `span`; `macs` a call.
-fn best(macs: f64, span: Duration, mut burst: impl FnMut()) -> f64 {
-    burst();
-    let (start, mut rate) = (Instant::now(), 0f64);
-    while start.elapsed() < span {
+/// Best rate of `work` (operations or bytes a call) over about `span` and at least three calls, in units of 1e9 a second.
+pub(crate) fn best(work: f64, span: Duration, mut call: impl FnMut()) -> f64 {
+    call();
+    let (start, mut rate) = (Instant::now(), 0.0f64);
+    let mut runs = 0;
+    while runs < 3 || start.elapsed() < span {
         let t = Instant::now();
-        burst();
-        rate = rate.max(macs / t.elapsed().as_secs_f64().max(1e-9) / 1e9);
+        call();
+        rate = rate.max(work / t.elapsed().as_secs_f64().max(1e-9) / 1e9);
+        runs += 1;
     }
     rate
 }
@@ -50,7 +52,7 @@ pub fn peak(threads: usize) -> Option<Peak> {
             int8_gmacs: a.int8_gmacs + b.int8_gmacs,
         }));
     }
-    let _ = (threads, best as fn(f64, Duration, fn()) -> f64);
+    let _ = threads;
     None
 }
 

@@ -4,7 +4,7 @@
 //! what matters for the 16 to 64 channels of CIFAR networks.
 
 use super::amx::{self, Tiles};
-use super::avx512::{Line, Panel, Panels, Scales, Shape, line_f32, line_u8};
+use super::avx512::{Ahead, Line, Panel, Panels, Scales, Shape, line_f32, line_u8};
 use super::dense::{Code, Epilogue, Geometry, Level};
 use super::layout::{Layout, Prepare};
 use super::{Par, Scratch, Shared, band, room, split, vector, with_scratch};
@@ -294,13 +294,14 @@ impl Wide {
                 _ => unreachable!("inputs are prepared for their weights"),
             }
         });
-        if e.act.is_some_and(|a| a != Activation::Relu) {
+        // Activations that the tiles do not do themselves.
+        if let Some(act) = e.act.filter(|a| *a != Activation::Relu) {
             let all = to.images * out_len;
             let len = all.div_ceil(par.threads());
             par.run(par.threads(), |t| {
                 let from = (t * len).min(all);
                 // SAFETY: the product is done, and every part has its own place.
-                finish(unsafe { to.out.part(to.at + from, len.min(all - from)) }, e);
+                vector::activate(unsafe { to.out.part(to.at + from, len.min(all - from)) }, act);
             });
         }
     }
@@ -331,7 +332,7 @@ impl Wide {
                         taps: part,
                         resume: first > 0,
                         partial: first + each < taps.len(),
-                        ahead: share((place, bytes), image, images),
+                        ahead: Ahead::part((place, bytes), image, images),
                         ..self.line(e, x[image * size..].as_ptr(), panel, to, image)
                     };
                     // SAFETY: the target's rows lie within `out`, `x` reaches every window of them (checked by `run` and
@@ -356,7 +357,7 @@ impl Wide {
             for image in 0..images {
                 let scales = scales(&codes[image..], stride, factors, sums, panel);
                 let line = self.line(e, x[image * size..].as_ptr(), panel, to, image);
-                let line = Line { ahead: share(next, image, images), ..line };
+                let line = Line { ahead: Ahead::part(next, image, images), ..line };
                 // SAFETY: as in `panels_f32`; prepared inputs have slack behind them.
                 unsafe {
                     match tiles {
@@ -392,12 +393,6 @@ impl Wide {
     }
 }
 
-/// Part `i` of `n` of a place.
-fn share((place, bytes): (*const u8, usize), i: usize, n: usize) -> (*const u8, usize) {
-    let from = i * bytes / n;
-    (place.wrapping_add(from), (i + 1) * bytes / n - from)
-}
-
 /// A prepared input: f32, or codes with how they were made and how many of those there are to a row (0: one an image).
 #[derive(Clone, Copy)]
 enum Input<'a> {
@@ -429,9 +424,13 @@ struct Target<'a> {
 /// Codes as the tiles read them: fields of an array of [`Code`].
 fn scales(codes: &[Code], stride: usize, factors: &[f32], sums: &[i32], panel: &Panel) -> Scales {
     let (factors, sums) = (factors[panel.col..].as_ptr(), sums[panel.col..].as_ptr());
-    let first = &codes[0];
+    assert!(!codes.is_empty());
+    // From the whole array, since the tiles step through it.
+    let first = codes.as_ptr();
     const WORDS: usize = size_of::<Code>() / 4;
-    Scales { scale: &raw const first.scale, zero: &raw const first.zero, stride: stride * WORDS, factors, sums }
+    // SAFETY: there is a first one; only its fields' places are taken.
+    let (scale, zero) = unsafe { (&raw const (*first).scale, &raw const (*first).zero) };
+    Scales { scale, zero, stride: stride * WORDS, factors, sums }
 }
 
 /// One code for all of `x`.
@@ -447,13 +446,6 @@ fn code_of(x: &[f32], par: Par<'_>) -> Code {
     });
     let (lo, hi) = ranges.iter().fold((0f32, 0f32), |(a, b), &(lo, hi)| (a.min(lo), b.max(hi)));
     Code::covering(lo, hi, TOP)
-}
-
-/// Activations that the tiles do not do themselves.
-fn finish(out: &mut [f32], e: &Epilogue) {
-    if let Some(act) = e.act.filter(|a| *a != Activation::Relu) {
-        vector::activate(out, act);
-    }
 }
 
 fn shape(g: &Geometry, l: &Layout, padded: usize) -> Shape {
