@@ -203,9 +203,12 @@ impl Net {
                     (ParamRole::Weight, Op::Linear { in_features, out_features, .. }) => {
                         normal.take(count, (2.0 / (in_features + out_features).max(1) as f64).sqrt())
                     }
-                    (ParamRole::Embedding, _) => normal.take(count, 0.02),
+                    (ParamRole::Embedding | ParamRole::PositionBias, _) => normal.take(count, 0.02),
+                    (ParamRole::PositionMlp1 | ParamRole::PositionMlp2, _) => normal.take(count, 0.2),
+                    // Swin v2 begins with a factor of 10.
+                    (ParamRole::LogitScale, _) => vec![10f32.ln(); count],
                     (ParamRole::Weight | ParamRole::Var, _) => vec![1.0; count],
-                    (ParamRole::Bias | ParamRole::Mean, _) => vec![0.0; count],
+                    (ParamRole::Bias | ParamRole::Mean | ParamRole::PositionMlp1Bias, _) => vec![0.0; count],
                 };
                 let tensor = Tensor::from_slice(&value, shape.as_slice(), &Device::Cpu)?;
                 if matches!(role, ParamRole::Mean | ParamRole::Var) {

@@ -9,9 +9,13 @@ use super::error::{ExecError, kind};
 use super::kernel::attention::Attention;
 use super::kernel::dense::{Dense, Epilogue, Geometry, Source};
 use super::kernel::simple::Pool;
+use super::kernel::window::Around;
 use super::reference::role_name;
 use super::unfold::Window;
-use crate::graph::{self, Activation, Graph, Node, NodeId, Op, ParamRole, Precision, PrecisionPlan};
+use crate::graph::window::{log_coordinates, relative_index, relative_positions};
+use crate::graph::{
+    self, Activation, Graph, Node, NodeId, Op, ParamRole, PositionBias, Precision, PrecisionPlan, Windows, channel_axis,
+};
 use crate::model::{ParamStore, int8};
 use std::collections::HashSet;
 
@@ -76,11 +80,49 @@ pub(crate) enum Kernel {
         pool: Pool,
         map: Vec<Option<u32>>,
     },
-    Prepend(Vec<f32>),
+    RmsNorm {
+        w: Vec<f32>,
+        eps: f32,
+    },
+    Softmax {
+        width: usize,
+    },
+    Mul,
+    /// The second input has one row of factors an image.
+    MulRows {
+        rows: usize,
+        channels: usize,
+    },
+    Scalar {
+        mul: f32,
+        add: f32,
+    },
+    AvgPool {
+        pool: Pool,
+        count_padding: bool,
+    },
+    AdaptivePool(Pool),
+    Concat {
+        widths: Vec<usize>,
+    },
+    Flatten {
+        channels: usize,
+        positions: usize,
+    },
+    PatchMerge {
+        grid: [usize; 2],
+        width: usize,
+    },
+    /// Puts learned tokens before value `at` of an image.
+    Insert {
+        tokens: Vec<f32>,
+        at: usize,
+    },
     Positions(Vec<f32>),
     Attention {
         core: Attention,
         fused: bool,
+        around: Option<Around>,
     },
     Select {
         rows: usize,
@@ -149,7 +191,7 @@ pub(crate) fn lower(
                 continue;
             }
             // Channels-last images are token sequences already.
-            Op::ToTokens => {
+            Op::ToTokens | Op::ToImage { .. } => {
                 let v = value(&low, node.inputs[0])?;
                 low.value_of[chain.lead.index()] = Some(v);
                 if let Some(s) = low.values[v].step {
@@ -243,7 +285,7 @@ fn chains(graph: &Graph, keep: &HashSet<&str>) -> Vec<Chain> {
                 break;
             }
             match &graph.node(next).op {
-                Op::BatchNorm2d { .. } if c.last == id && matches!(node.op, Op::Conv2d { .. }) => c.bn = Some(next),
+                Op::BatchNorm2d { .. } | Op::Scale { .. } if c.last == id && dense => c.bn = Some(next),
                 Op::Add if dense && c.add.is_none() => match graph.node(next).inputs[..] {
                     [a, b] => c.add = Some((next, if a == c.last { b } else { a })),
                     _ => break,
@@ -337,9 +379,10 @@ impl Builder<'_> {
         }
     }
 
-    /// The first input as `[rows, features]`; a plain vector is one row.
+    /// The first input as `[rows, features]`: tokens, the pixels of an image, or one row for a plain vector.
     fn rows(&self) -> Result<(usize, usize), ExecError> {
         match *self.input(0)? {
+            [c, h, w] => Ok((h * w, c)),
             [t, d] => Ok((t, d)),
             [d] => Ok((1, d)),
             ref other => Err(ExecError::shape(self.node, other, "[tokens, features] or [features]")),
@@ -381,6 +424,9 @@ impl Builder<'_> {
                 self.dense(geo, &[*out_ch, in_ch / groups, kernel[0], kernel[1]], *bias, precision)
             }
             Op::Linear { in_features, out_features, bias } => {
+                if self.input(0)?.len() > 2 {
+                    return Err(ExecError::shape(self.node, self.input(0)?, "[tokens, features] or [features]"));
+                }
                 let (rows, _) = self.rows()?;
                 let geo = Geometry::linear(rows, *in_features, *out_features);
                 self.dense(geo, &[*out_features, *in_features], *bias, precision)
@@ -395,33 +441,84 @@ impl Builder<'_> {
                 let b = self.values(self.node, ParamRole::Bias, &[*dim])?;
                 held(Kernel::LayerNorm { w, b, eps: *eps as f32 }, "layernorm-f32", 2 * dim)
             }
+            Op::RmsNorm { dim, eps } => {
+                let w = self.values(self.node, ParamRole::Weight, &[*dim])?;
+                held(Kernel::RmsNorm { w, eps: *eps as f32 }, "rmsnorm-f32", *dim)
+            }
             Op::Activation { act } => plain(Kernel::Activation(*act), "activation-f32"),
+            Op::Softmax => plain(Kernel::Softmax { width: self.rows()?.1 }, "softmax-f32"),
+            Op::Mul => {
+                let (rows, channels) = self.rows()?;
+                let kernel = match self.input(0)? == self.input(1)? {
+                    true => Kernel::Mul,
+                    false => Kernel::MulRows { rows, channels },
+                };
+                plain(kernel, "multiply-f32")
+            }
+            Op::Scale { channels } => {
+                let scale = self.values(self.node, ParamRole::Weight, &[*channels])?;
+                let shift = vec![0.0; *channels];
+                held(Kernel::Affine { scale, shift, act: self.act() }, "affine-f32", *channels)
+            }
+            Op::Scalar { mul, add } => plain(Kernel::Scalar { mul: *mul as f32, add: *add as f32 }, "scalar-f32"),
             Op::Add => plain(Kernel::Add { act: self.act() }, "add-f32"),
             Op::MaxPool2d { kernel, stride, padding } => {
                 let window = Window { kernel: *kernel, stride: *stride, padding: *padding };
                 plain(Kernel::MaxPool(self.pool(window)?), "maxpool-f32")
+            }
+            Op::AvgPool2d { kernel, stride, padding, count_padding } => {
+                let pool = self.pool(Window { kernel: *kernel, stride: *stride, padding: *padding })?;
+                plain(Kernel::AvgPool { pool, count_padding: *count_padding }, "avgpool-f32")
+            }
+            Op::AdaptiveAvgPool2d { .. } => {
+                let window = Window { kernel: [1; 2], stride: [1; 2], padding: [0; 4] };
+                plain(Kernel::AdaptivePool(self.pool(window)?), "avgpool-f32")
+            }
+            Op::Concat { inputs } => {
+                let width = |i| Ok(self.input(i)?[channel_axis(self.input(i)?)]);
+                let widths = (0..*inputs).map(width).collect::<Result<_, ExecError>>()?;
+                plain(Kernel::Concat { widths }, "copy-f32")
+            }
+            Op::Flatten => {
+                let (channels, [h, w]) = self.image()?;
+                plain(Kernel::Flatten { channels, positions: h * w }, "copy-f32")
+            }
+            Op::PatchMerge { grid } => {
+                let (_, width) = self.rows()?;
+                plain(Kernel::PatchMerge { grid: *grid, width }, "copy-f32")
             }
             Op::GlobalAvgPool => {
                 let (channels, [h, w]) = self.image()?;
                 plain(Kernel::Mean { rows: h * w, skip: 0, channels }, "mean-f32")
             }
             Op::ChannelPad { stride, map, .. } => {
-                let window = Window { kernel: [1, 1], stride: [*stride; 2], padding: [0, 0] };
-                plain(Kernel::ChannelPad { pool: self.pool(window)?, map: map.clone() }, "pad-f32")
+                let window = Window { kernel: [1, 1], stride: [*stride; 2], padding: [0; 4] };
+                let pool = match self.input(0)?.len() {
+                    3 => self.pool(window)?,
+                    _ => {
+                        let (rows, channels) = self.rows()?;
+                        Pool { image: [rows, 1], out_image: [rows, 1], channels, window }
+                    }
+                };
+                plain(Kernel::ChannelPad { pool, map: map.clone() }, "pad-f32")
             }
-            Op::PrependTokens { count, dim } => {
-                let t = self.values(self.node, ParamRole::Embedding, &[1, *count, *dim])?;
-                held(Kernel::Prepend(t), "copy-f32", count * dim)
+            Op::PrependTokens { count, dim, at } => {
+                let tokens = self.values(self.node, ParamRole::Embedding, &[1, *count, *dim])?;
+                held(Kernel::Insert { tokens, at: at * dim }, "copy-f32", count * dim)
             }
             Op::AddPositions { tokens, dim } => {
                 let p = self.values(self.node, ParamRole::Embedding, &[1, *tokens, *dim])?;
                 held(Kernel::Positions(p), "add-f32", tokens * dim)
             }
-            Op::Attention { heads, qk_dim, v_dim, fused, scale } => {
+            Op::Attention { heads, qk_dim, v_dim, fused, scale, cosine, windows, bias } => {
                 let (tokens, _) = self.rows()?;
+                let tokens = windows.map_or(tokens, |w| w.tokens());
                 let core = Attention { tokens, heads: *heads, qk: *qk_dim, v: *v_dim, scale: *scale as f32 };
+                let (factors, bias, held) = self.position(*cosine, *windows, *bias)?;
+                let plain = factors.is_none() && windows.is_none() && bias.is_none();
+                let around = (!plain).then(|| Around::new(&core, *windows, factors, bias));
                 let name = core.kernel();
-                Ok((Kernel::Attention { core, fused: *fused }, name, 0))
+                Ok((Kernel::Attention { core, fused: *fused, around }, name, held))
             }
             Op::SelectToken { index } => {
                 let (rows, channels) = self.rows()?;
@@ -431,8 +528,55 @@ impl Builder<'_> {
                 let (rows, channels) = self.rows()?;
                 plain(Kernel::Mean { rows, skip: *skip, channels }, "mean-f32")
             }
-            Op::Input { .. } | Op::ToTokens => Err(ExecError::unsupported(self.node, "is not a step")),
+            Op::Input { .. } | Op::ToTokens | Op::ToImage { .. } => {
+                Err(ExecError::unsupported(self.node, "is not a step"))
+            }
         }
+    }
+
+    /// What an attention core has beside its products: factors per head, a bias `[heads, n, n]`, and the bytes of both.
+    #[expect(clippy::type_complexity, reason = "two options and a count")]
+    fn position(
+        &self,
+        cosine: bool,
+        windows: Option<Windows>,
+        bias: PositionBias,
+    ) -> Result<(Option<Vec<f32>>, Option<Vec<f32>>, u64), ExecError> {
+        let shapes = graph::param_shapes(&self.node.op);
+        let get = |role: ParamRole| match shapes.iter().find(|(r, _)| *r == role) {
+            Some((_, shape)) => self.values(self.node, role, shape),
+            None => Err(ExecError::unsupported(self.node, "lacks a parameter of its position bias")),
+        };
+        let held: u64 = shapes.iter().map(|(_, s)| 4 * s.iter().product::<usize>() as u64).sum();
+        let factors = match cosine {
+            true => Some(get(ParamRole::LogitScale)?.iter().map(|f| f.min(100f32.ln()).exp()).collect()),
+            false => None,
+        };
+        let spread = |table: &[f32], size: [usize; 2]| {
+            let (index, heads) = (relative_index(size), table.len() / relative_positions(size).max(1));
+            (0..heads).flat_map(|h| index.iter().map(move |&i| table[i as usize * heads + h])).collect()
+        };
+        let bias = match (bias, windows.map(|w| w.size)) {
+            (PositionBias::None, _) => None,
+            (PositionBias::Full { .. }, _) => Some(get(ParamRole::PositionBias)?),
+            (PositionBias::Table, Some(size)) => Some(spread(&get(ParamRole::PositionBias)?, size)),
+            (PositionBias::Continuous { hidden, trained }, Some(size)) => {
+                let (w1, b1) = (get(ParamRole::PositionMlp1)?, get(ParamRole::PositionMlp1Bias)?);
+                let w2 = get(ParamRole::PositionMlp2)?;
+                let mut table = Vec::new();
+                for [y, x] in log_coordinates(size, trained) {
+                    let unit = |i: usize| (y * w1[2 * i] + x * w1[2 * i + 1] + b1[i]).max(0.0);
+                    let units: Vec<f32> = (0..hidden).map(unit).collect();
+                    table.extend(w2.chunks_exact(hidden.max(1)).map(|w| {
+                        let sum: f32 = w.iter().zip(&units).map(|(w, u)| w * u).sum();
+                        16.0 / (1.0 + (-sum).exp())
+                    }));
+                }
+                Some(spread(&table, size))
+            }
+            (_, None) => return Err(ExecError::unsupported(self.node, "has a relative bias without windows")),
+        };
+        Ok((factors, bias, held))
     }
 
     fn dense(
@@ -452,13 +596,11 @@ impl Builder<'_> {
         let mut any_bias = has_bias;
         if let Some(id) = self.chain.bn {
             let bn = self.graph.node(id);
-            let Op::BatchNorm2d { channels, eps } = bn.op else {
-                return Err(ExecError::unsupported(bn, "was folded as a batch norm"));
+            let (scale, shift) = match bn.op {
+                Op::BatchNorm2d { channels, eps } if channels == n => self.batch_norm(bn, n, eps)?,
+                Op::Scale { channels } if channels == n => (self.values(bn, ParamRole::Weight, &[n])?, vec![0.0; n]),
+                _ => return Err(ExecError::unsupported(bn, format!("does not fold into {n} channels"))),
             };
-            if channels != n {
-                return Err(ExecError::shape(bn, channels, format!("{n} channels")));
-            }
-            let (scale, shift) = self.batch_norm(bn, channels, eps)?;
             for ((b, s), t) in bias.iter_mut().zip(&scale).zip(&shift) {
                 *b = *b * s + t;
             }

@@ -451,7 +451,11 @@ impl Plan {
         let shape = &low.shapes[id.index()];
         let dims: Vec<usize> = std::iter::once(images).chain(shape.iter().copied()).collect();
         let data = match shape[..] {
-            [c, h, w] => simple::to_channels_first(c, h * w, &data),
+            [c, h, w] => {
+                let mut turned = vec![0f32; data.len()];
+                simple::to_channels_first(c, h * w, &data, &mut turned);
+                turned
+            }
             _ => data,
         };
         Ok(Tensor::from_vec(data, dims, &Device::Cpu)?)

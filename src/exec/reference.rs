@@ -5,11 +5,11 @@
 //! `exec::Plan`'s business.
 
 use super::error::{ExecError, kind};
-use super::fused::{self, BatchNorm, LayerNorm, Softmax};
-use super::unfold::{Unfold, Window};
-use crate::graph::{Activation, Graph, Node, NodeId, Op, ParamRole};
+use super::fused::{self, BatchNorm};
+use super::unfold::Window;
+use crate::graph::{Graph, Node, NodeId, Op, ParamRole, PositionBias, Windows};
 use crate::model::ParamStore;
-use candle_core::{D, DType, Device, Tensor};
+use candle_core::{D, Device, Tensor};
 use std::collections::{BTreeMap, HashMap, HashSet};
 
 /// Parameters by checkpoint name.
@@ -231,7 +231,7 @@ impl Env<'_> {
                 if window.out(0, first.dims()[2]).is_none() || window.out(1, first.dims()[3]).is_none() {
                     return Err(ExecError::shape(self.node, first.dims(), "an image that the kernel fits"));
                 }
-                let y = conv(first, &w, window, *groups).map_err(err)?;
+                let y = ops::conv(first, &w, window, *groups).map_err(err)?;
                 if *bias {
                     let b = self.param(ParamRole::Bias, &[*out_ch])?;
                     return y.broadcast_add(&b.reshape((1, *out_ch, 1, 1))?).map_err(err);
@@ -242,20 +242,35 @@ impl Env<'_> {
                 self.last(first, *in_features)?;
                 let w = self.param(ParamRole::Weight, &[*out_features, *in_features])?;
                 let b = bias.then(|| self.param(ParamRole::Bias, &[*out_features])).transpose()?;
-                linear(first, &w, b.as_ref()).map_err(err)
+                ops::linear(first, &w, b.as_ref()).map_err(err)
             }
             Op::BatchNorm2d { channels, eps } => {
-                self.rank(first, 4)?;
-                self.dim(first, 1, *channels)?;
+                self.channels(first, *channels)?;
                 self.batch_norm(first, *channels, *eps, capture)
             }
             Op::LayerNorm { dim, eps } => {
-                self.last(first, *dim)?;
+                self.channels(first, *dim)?;
                 let w = self.param(ParamRole::Weight, &[*dim])?;
                 let b = self.param(ParamRole::Bias, &[*dim])?;
-                layer_norm(first, &w, &b, *eps).map_err(err)
+                ops::over_channels(first, |x| ops::layer_norm(x, &w, &b, *eps)).map_err(err)
             }
-            Op::Activation { act } => activate(first, *act).map_err(err),
+            Op::RmsNorm { dim, eps } => {
+                self.channels(first, *dim)?;
+                let w = self.param(ParamRole::Weight, &[*dim])?;
+                ops::over_channels(first, |x| ops::rms_norm(x, &w, *eps)).map_err(err)
+            }
+            Op::Activation { act } => ops::activate(first, *act).map_err(err),
+            Op::Softmax => ops::over_channels(first, |x| ops::softmax(x, 1.0)).map_err(err),
+            Op::Mul => match inputs {
+                [a, b] => ops::multiply(a, b).map_err(err),
+                _ => Err(ExecError::shape(self.node, inputs.len(), "two inputs")),
+            },
+            Op::Scale { channels } => {
+                self.channels(first, *channels)?;
+                let w = self.param(ParamRole::Weight, &[*channels])?;
+                first.broadcast_mul(&ops::per_channel(&w, first)?).map_err(err)
+            }
+            Op::Scalar { mul, add } => first.affine(*mul, *add).map_err(err),
             Op::Add => match inputs {
                 [a, b] if a.dims() == b.dims() => (a + b).map_err(err),
                 _ => {
@@ -269,30 +284,71 @@ impl Env<'_> {
                 if window.out(0, first.dims()[2]).is_none() || window.out(1, first.dims()[3]).is_none() {
                     return Err(ExecError::shape(self.node, first.dims(), "an image that the kernel fits"));
                 }
-                max_pool(first, window).map_err(err)
+                ops::max_pool(first, window).map_err(err)
+            }
+            Op::AvgPool2d { kernel, stride, padding, count_padding } => {
+                self.rank(first, 4)?;
+                let window = Window { kernel: *kernel, stride: *stride, padding: *padding };
+                if window.out(0, first.dims()[2]).is_none() || window.out(1, first.dims()[3]).is_none() {
+                    return Err(ExecError::shape(self.node, first.dims(), "an image that the kernel fits"));
+                }
+                ops::avg_pool(first, window, *count_padding).map_err(err)
+            }
+            Op::AdaptiveAvgPool2d { out } => {
+                self.rank(first, 4)?;
+                ops::adaptive_avg_pool(first, *out).map_err(err)
+            }
+            Op::Concat { .. } => {
+                let axis = ops::channel_axis(first);
+                Tensor::cat(inputs, axis).map_err(err)
+            }
+            Op::Flatten => first.contiguous().and_then(|x| x.flatten_from(1)).map_err(err),
+            Op::ToImage { h, w } => {
+                self.rank(first, 3)?;
+                self.dim(first, 1, h * w)?;
+                let image = || first.transpose(1, 2)?.contiguous()?.reshape((first.dim(0)?, first.dim(2)?, *h, *w));
+                image().map_err(err)
+            }
+            Op::PatchMerge { grid } => {
+                self.rank(first, 3)?;
+                self.dim(first, 1, grid[0] * grid[1])?;
+                ops::patch_merge(first, *grid).map_err(err)
             }
             Op::GlobalAvgPool => {
                 self.rank(first, 4)?;
                 first.mean((2, 3)).map_err(err)
             }
             Op::ChannelPad { stride, in_ch, map } => {
-                self.rank(first, 4)?;
-                self.dim(first, 1, *in_ch)?;
+                self.channels(first, *in_ch)?;
+                if *stride > 1 {
+                    self.rank(first, 4)?;
+                }
                 if map.iter().flatten().any(|&c| c as usize >= *in_ch) || *stride == 0 {
                     return Err(ExecError::unsupported(self.node, "its channel map reaches past its input"));
                 }
-                channel_pad(first, *stride, map).map_err(err)
+                ops::channel_pad(first, *stride, map).map_err(err)
             }
             Op::ToTokens => {
                 self.rank(first, 4)?;
                 first.flatten_from(2).and_then(|t| t.transpose(1, 2)?.contiguous()).map_err(err)
             }
-            Op::PrependTokens { count, dim } => {
+            Op::PrependTokens { count, dim, at } => {
                 self.rank(first, 3)?;
                 self.last(first, *dim)?;
                 let t = self.param(ParamRole::Embedding, &[1, *count, *dim])?;
-                let t = t.broadcast_as((first.dims()[0], *count, *dim)).map_err(err)?;
-                Tensor::cat(&[&t.contiguous()?, first], 1).map_err(err)
+                let have = first.dims()[1];
+                if *at > have {
+                    return Err(ExecError::shape(self.node, first.dims(), format!("at least {at} tokens")));
+                }
+                let insert = || {
+                    let t = t.broadcast_as((first.dims()[0], *count, *dim))?.contiguous()?;
+                    match *at {
+                        0 => Tensor::cat(&[&t, first], 1),
+                        at if at == have => Tensor::cat(&[first, &t], 1),
+                        at => Tensor::cat(&[&first.narrow(1, 0, at)?, &t, &first.narrow(1, at, have - at)?], 1),
+                    }
+                };
+                insert().map_err(err)
             }
             Op::AddPositions { tokens, dim } => {
                 self.rank(first, 3)?;
@@ -300,7 +356,7 @@ impl Env<'_> {
                 self.last(first, *dim)?;
                 first.broadcast_add(&self.param(ParamRole::Embedding, &[1, *tokens, *dim])?).map_err(err)
             }
-            Op::Attention { heads, qk_dim, v_dim, fused, scale } => {
+            Op::Attention { heads, qk_dim, v_dim, fused, scale, cosine, windows, bias } => {
                 let (h, qk, v) = (*heads, *qk_dim, *v_dim);
                 let (q, k, vs) = match (fused, inputs) {
                     (true, [x]) => {
@@ -317,7 +373,8 @@ impl Env<'_> {
                     _ => return Err(ExecError::shape(self.node, inputs.len(), "one fused input or three")),
                 };
                 self.rank(&q, 3)?;
-                attention(&q, &k, &vs, h, *scale).map_err(err)
+                let core = self.attention(h, *cosine, *windows, *bias, q.dims()[1])?;
+                core.run(&q, &k, &vs, *scale).map_err(err)
             }
             Op::SelectToken { index } => {
                 self.rank(first, 3)?;
@@ -337,6 +394,42 @@ impl Env<'_> {
         }
     }
 
+    /// What attention does besides the products.
+    fn attention(
+        &self,
+        heads: usize,
+        cosine: bool,
+        windows: Option<Windows>,
+        bias: PositionBias,
+        tokens: usize,
+    ) -> Result<ops::Attention, ExecError> {
+        let err = |source| ExecError::Candle { node: self.node.name.clone(), op: kind(&self.node.op), source };
+        if let Some(w) = windows {
+            w.check(tokens).map_err(|why| ExecError::unsupported(self.node, why))?;
+        }
+        let size = windows.map(|w| w.size);
+        let shapes = crate::graph::param_shapes(&self.node.op);
+        let get = |role: ParamRole| {
+            let shape = shapes.iter().find(|(r, _)| *r == role).map(|(_, s)| s.as_slice());
+            self.param(role, shape.ok_or_else(|| self.no_param(role))?)
+        };
+        let bias = match (bias, size) {
+            (PositionBias::None, _) => None,
+            (PositionBias::Full { .. }, _) => Some(get(ParamRole::PositionBias)?),
+            (PositionBias::Table, Some(size)) => {
+                Some(ops::relative_bias(&get(ParamRole::PositionBias)?, size).map_err(err)?)
+            }
+            (PositionBias::Continuous { trained, .. }, Some(size)) => {
+                let net = [ParamRole::PositionMlp1, ParamRole::PositionMlp1Bias, ParamRole::PositionMlp2].map(get);
+                let [w1, b1, w2] = net;
+                Some(ops::continuous_bias([&w1?, &b1?, &w2?], size, trained).map_err(err)?)
+            }
+            (_, None) => return Err(ExecError::unsupported(self.node, "has a relative bias without windows")),
+        };
+        let factors = cosine.then(|| get(ParamRole::LogitScale)).transpose()?;
+        Ok(ops::Attention { heads, factors, windows, bias })
+    }
+
     fn batch_norm(&self, x: &Tensor, c: usize, eps: f64, capture: &mut Capture) -> Result<Tensor, ExecError> {
         let err = |source| ExecError::Candle { node: self.node.name.clone(), op: "batch norm", source };
         let w = self.param(ParamRole::Weight, &[c])?;
@@ -347,15 +440,14 @@ impl Env<'_> {
                 let apply = || {
                     let scale = (w / (var + eps)?.sqrt()?)?;
                     let shift = (b - (mean * &scale)?)?;
-                    let shape = (1, c, 1, 1);
-                    x.broadcast_mul(&scale.reshape(shape)?)?.broadcast_add(&shift.reshape(shape)?)
+                    x.broadcast_mul(&ops::per_channel(&scale, x)?)?.broadcast_add(&ops::per_channel(&shift, x)?)
                 };
                 apply().map_err(err)
             }
             Mode::Batch => {
                 let apply = |capture: &mut Capture| {
                     let n = x.elem_count() / c.max(1);
-                    if fusable(x) {
+                    if ops::fusable(x) && x.rank() == 4 {
                         let x = x.contiguous()?;
                         let data = x.detach().flatten_all()?.to_vec1::<f32>()?;
                         let stats = fused::moments(&data, c, x.dim(2)? * x.dim(3)?);
@@ -365,15 +457,16 @@ impl Env<'_> {
                         capture.stats.insert(self.node.name.clone(), BatchStats { mean, var });
                         return x.apply_op3(&w, &b, BatchNorm { eps });
                     }
-                    let mean = x.mean_keepdim((0, 2, 3))?;
+                    let ch = ops::channel_axis(x);
+                    let others: Vec<usize> = (0..x.rank()).filter(|&a| a != ch).collect();
+                    let mean = x.mean_keepdim(others.as_slice())?;
                     let centred = x.broadcast_sub(&mean)?;
-                    let var = centred.sqr()?.mean_keepdim((0, 2, 3))?;
+                    let var = centred.sqr()?.mean_keepdim(others.as_slice())?;
                     let unbiased = (var.detach().flatten_all()? * (n as f64 / (n.max(2) - 1) as f64))?;
                     let stats = BatchStats { mean: mean.detach().flatten_all()?, var: unbiased };
                     capture.stats.insert(self.node.name.clone(), stats);
-                    let shape = (1, c, 1, 1);
                     let y = centred.broadcast_div(&(var + eps)?.sqrt()?)?;
-                    y.broadcast_mul(&w.reshape(shape)?)?.broadcast_add(&b.reshape(shape)?)
+                    y.broadcast_mul(&ops::per_channel(&w, x)?)?.broadcast_add(&ops::per_channel(&b, x)?)
                 };
                 apply(capture).map_err(err)
             }
@@ -394,6 +487,10 @@ impl Env<'_> {
         Err(ExecError::shape(self.node, x.dims(), format!("{len} along axis {axis}")))
     }
 
+    fn channels(&self, x: &Tensor, len: usize) -> Result<(), ExecError> {
+        self.dim(x, ops::channel_axis(x), len)
+    }
+
     fn last(&self, x: &Tensor, len: usize) -> Result<(), ExecError> {
         self.dim(x, x.rank().saturating_sub(1), len)
     }
@@ -406,166 +503,15 @@ pub(crate) fn role_name(role: ParamRole) -> &'static str {
         ParamRole::Mean => "running mean",
         ParamRole::Var => "running variance",
         ParamRole::Embedding => "embedding",
+        ParamRole::PositionBias => "position bias",
+        ParamRole::LogitScale => "logit scale",
+        ParamRole::PositionMlp1 => "first position weight",
+        ParamRole::PositionMlp1Bias => "first position bias",
+        ParamRole::PositionMlp2 => "second position weight",
     }
 }
 
-type Candle<T> = candle_core::Result<T>;
-
-fn conv(x: &Tensor, w: &Tensor, window: Window, groups: usize) -> Candle<Tensor> {
-    let [sy, sx] = window.stride;
-    if !x.device().is_cpu() && sy == sx && window.padding[0] == window.padding[1] {
-        return x.conv2d(w, window.padding[0], sy, 1, groups);
-    }
-    if groups == 1 {
-        return conv_one(x, w, window);
-    }
-    let (ci, co) = (x.dim(1)? / groups, w.dim(0)? / groups);
-    let parts = (0..groups)
-        .map(|g| conv_one(&x.narrow(1, g * ci, ci)?, &w.narrow(0, g * co, co)?, window))
-        .collect::<Candle<Vec<_>>>()?;
-    Tensor::cat(&parts, 1)
-}
-
-fn conv_one(x: &Tensor, w: &Tensor, window: Window) -> Candle<Tensor> {
-    let (n, _, h, wd) = x.dims4()?;
-    let (out_ch, in_ch, kh, kw) = w.dims4()?;
-    let (Some(oh), Some(ow)) = (window.out(0, h), window.out(1, wd)) else {
-        candle_core::bail!("a {kh}x{kw} kernel does not fit {h}x{wd}")
-    };
-    let w = w.reshape((out_ch, in_ch * kh * kw))?;
-    let cols = if x.device().is_cpu() {
-        x.contiguous()?.apply_op1(Unfold(window))?
-    } else {
-        unfold_composed(x, window, oh, ow)?
-    };
-    w.matmul(&cols)?.reshape((out_ch, n, oh, ow))?.transpose(0, 1)?.contiguous()
-}
-
-/// [`Unfold`] from plain tensor operations, for devices it has no kernel for.
-fn unfold_composed(x: &Tensor, window: Window, oh: usize, ow: usize) -> Candle<Tensor> {
-    let (n, c, _, _) = x.dims4()?;
-    let slices = window_slices(x, window, oh, ow, 0.0)?;
-    let k = slices.len();
-    let cols = Tensor::stack(&slices, 2)?; // [n, c, k, oh, ow]
-    cols.permute((1, 2, 0, 3, 4))?.contiguous()?.reshape((c * k, n * oh * ow))
-}
-
-/// For every kernel offset, the `[n, c, oh, ow]` input values under it; outside the image `fill`.
-fn window_slices(x: &Tensor, w: Window, oh: usize, ow: usize, fill: f64) -> Candle<Vec<Tensor>> {
-    let ([kh, kw], [sy, sx], [py, px]) = (w.kernel, w.stride, w.padding);
-    // Enough on the far side that each strided slice is a whole number of strides.
-    let (hh, ww) = (oh * sy + kh - 1, ow * sx + kw - 1);
-    let x = pad_axis(x, 2, py, hh, fill)?;
-    let x = pad_axis(&x, 3, px, ww, fill)?;
-    let (n, c, _, _) = x.dims4()?;
-    let mut out = Vec::with_capacity(kh * kw);
-    for ky in 0..kh {
-        for kx in 0..kw {
-            let mut s = x.narrow(2, ky, oh * sy)?.narrow(3, kx, ow * sx)?;
-            if sy > 1 || sx > 1 {
-                s = s.contiguous()?.reshape((n, c, oh, sy, ow, sx))?;
-                s = s.narrow(3, 0, 1)?.narrow(5, 0, 1)?.squeeze(5)?.squeeze(3)?;
-            }
-            out.push(s.contiguous()?);
-        }
-    }
-    Ok(out)
-}
-
-/// Pads `axis` with `before` fills, then pads or cuts its end to `total`.
-fn pad_axis(x: &Tensor, axis: usize, before: usize, total: usize, fill: f64) -> Candle<Tensor> {
-    let block = |len: usize| -> Candle<Tensor> {
-        let mut dims = x.dims().to_vec();
-        dims[axis] = len;
-        (Tensor::zeros(dims, x.dtype(), x.device())? + fill)?.contiguous()
-    };
-    let mut parts = vec![];
-    if before > 0 {
-        parts.push(block(before)?);
-    }
-    parts.push(x.clone());
-    let have = before + x.dim(axis)?;
-    if have < total {
-        parts.push(block(total - have)?);
-    }
-    let out = if parts.len() == 1 { x.clone() } else { Tensor::cat(&parts, axis)? };
-    if out.dim(axis)? > total { out.narrow(axis, 0, total)?.contiguous() } else { Ok(out) }
-}
-
-fn linear(x: &Tensor, w: &Tensor, b: Option<&Tensor>) -> Candle<Tensor> {
-    let (out, inp) = w.dims2()?;
-    let mut dims = x.dims().to_vec();
-    let rows = x.elem_count() / inp.max(1);
-    let y = x.contiguous()?.reshape((rows, inp))?.matmul(&w.t()?)?;
-    let y = match b {
-        Some(b) => y.broadcast_add(b)?,
-        None => y,
-    };
-    if let Some(last) = dims.last_mut() {
-        *last = out;
-    }
-    y.reshape(dims)
-}
-
-/// Whether the fused operations of the CPU apply.
-fn fusable(x: &Tensor) -> bool {
-    x.device().is_cpu() && x.dtype() == DType::F32
-}
-
-fn layer_norm(x: &Tensor, w: &Tensor, b: &Tensor, eps: f64) -> Candle<Tensor> {
-    if fusable(x) {
-        return x.contiguous()?.apply_op3(w, b, LayerNorm { eps });
-    }
-    let mean = x.mean_keepdim(D::Minus1)?;
-    let x = x.broadcast_sub(&mean)?;
-    let var = x.sqr()?.mean_keepdim(D::Minus1)?;
-    x.broadcast_div(&(var + eps)?.sqrt()?)?.broadcast_mul(w)?.broadcast_add(b)
-}
-
-fn activate(x: &Tensor, act: Activation) -> Candle<Tensor> {
-    match act {
-        Activation::Relu => x.relu(),
-        Activation::GeluErf => x.gelu_erf(),
-        Activation::GeluTanh => x.gelu(),
-        Activation::Silu => x.silu(),
-    }
-}
-
-fn max_pool(x: &Tensor, window: Window) -> Candle<Tensor> {
-    let (_, _, h, w) = x.dims4()?;
-    let (Some(oh), Some(ow)) = (window.out(0, h), window.out(1, w)) else { candle_core::bail!("kernel does not fit") };
-    let slices = window_slices(x, window, oh, ow, f32::MIN as f64)?;
-    let mut slices = slices.into_iter();
-    let Some(first) = slices.next() else { candle_core::bail!("an empty pooling kernel") };
-    slices.try_fold(first, |m, s| m.maximum(&s))
-}
-
-fn channel_pad(x: &Tensor, stride: usize, map: &[Option<u32>]) -> Candle<Tensor> {
-    let (n, c, h, w) = x.dims4()?;
-    let (oh, ow) = (h.div_ceil(stride), w.div_ceil(stride));
-    let one = Window { kernel: [1, 1], stride: [stride, stride], padding: [0, 0] };
-    let x = window_slices(x, one, oh, ow, 0.0)?.swap_remove(0);
-    // A zero channel at the end stands for the padding.
-    let x = Tensor::cat(&[&x, &Tensor::zeros((n, 1, oh, ow), x.dtype(), x.device())?], 1)?;
-    let index: Vec<u32> = map.iter().map(|m| m.unwrap_or(c as u32)).collect();
-    x.index_select(&Tensor::new(index, x.device())?, 1)
-}
-
-fn attention(q: &Tensor, k: &Tensor, v: &Tensor, heads: usize, scale: f64) -> Candle<Tensor> {
-    let (n, t, _) = q.dims3()?;
-    let split = |x: &Tensor| x.reshape((n, t, heads, ()))?.transpose(1, 2)?.contiguous();
-    let (q, k, v) = (split(&q.contiguous()?)?, split(&k.contiguous()?)?, split(&v.contiguous()?)?);
-    let scores = q.matmul(&k.transpose(2, 3)?.contiguous()?)?;
-    let p = if fusable(&scores) {
-        scores.apply_op1(Softmax { scale })?
-    } else {
-        // The shift by the maximum is for range only and carries no gradient.
-        let scores = (scores * scale)?;
-        let e = scores.broadcast_sub(&scores.detach().max_keepdim(D::Minus1)?)?.exp()?;
-        e.broadcast_div(&e.sum_keepdim(D::Minus1)?)?
-    };
-    p.matmul(&v)?.transpose(1, 2)?.contiguous()?.flatten_from(2)
-}
+mod ops;
 
 #[cfg(test)]
 mod tests;

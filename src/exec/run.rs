@@ -218,24 +218,60 @@ fn step_run<'a>(step: &Step, get: &dyn Fn(usize) -> &'a [f32], out: &mut [f32], 
                 post(out, *act);
             });
         }
+        Kernel::RmsNorm { w, eps } => {
+            let len = rows(w.len(), out.len());
+            split(par, out, len, |i, out| {
+                let x = x[i * len..].chunks_exact(w.len());
+                out.chunks_exact_mut(w.len()).zip(x).for_each(|(o, x)| vector::rms_norm(x, w, *eps, o));
+            });
+        }
+        Kernel::Softmax { width } => {
+            let len = rows(*width, out.len());
+            split(par, out, len, |i, out| {
+                out.copy_from_slice(&x[i * len..][..out.len()]);
+                out.chunks_exact_mut(*width).for_each(vector::softmax);
+            });
+        }
+        Kernel::Mul => {
+            let y = step.inputs.get(1).map_or(x, |&v| get(v));
+            let len = rows(1, out.len());
+            split(par, out, len, |i, out| {
+                vector::multiply(&x[i * len..][..out.len()], &y[i * len..][..out.len()], out);
+            });
+        }
+        Kernel::MulRows { rows, channels } => {
+            let factors = step.inputs.get(1).map_or(x, |&v| get(v));
+            simple::scale_rows(*rows, *channels, x, factors, out, par);
+        }
+        Kernel::Scalar { mul, add } => {
+            let len = rows(1, out.len());
+            split(par, out, len, |i, out| vector::scalar(&x[i * len..][..out.len()], *mul, *add, out));
+        }
+        Kernel::AvgPool { pool, count_padding } => simple::avg_pool(pool, *count_padding, x, out, par),
+        Kernel::AdaptivePool(p) => simple::adaptive_avg_pool(p, x, out, par),
+        Kernel::Concat { widths } => {
+            let parts: Vec<_> = step.inputs.iter().map(|&v| get(v)).zip(widths.iter().copied()).collect();
+            simple::concat(&parts, out, par);
+        }
+        Kernel::Flatten { channels, positions } => simple::to_channels_first(*channels, *positions, x, out),
+        Kernel::PatchMerge { grid, width } => simple::patch_merge(*grid, *width, x, out, par),
         Kernel::MaxPool(p) => simple::max_pool(p, x, out, par),
         Kernel::Mean { rows, skip, channels } => simple::mean_rows(*rows, *skip, *channels, x, out, par),
         Kernel::ChannelPad { pool, map } => simple::channel_pad(pool, map, x, out, par),
-        Kernel::Prepend(tokens) => simple::prepend(tokens, x.len() / images, x, out, par),
+        Kernel::Insert { tokens, at } => simple::insert(tokens, *at, x.len() / images, x, out, par),
         Kernel::Positions(p) => split(par, out, p.len(), |i, out| {
             vector::add(&x[i * p.len()..][..p.len()], p, out, false);
         }),
-        Kernel::Attention { core, fused } => {
+        Kernel::Attention { core, fused, around } => {
             let (qw, vw) = (core.heads * core.qk, core.heads * core.v);
             let part = |data, width, at| Part { data, width, at };
-            match (fused, &step.inputs[..]) {
-                (false, &[q, k, v]) => {
-                    core.run(part(get(q), qw, 0), part(get(k), qw, 0), part(get(v), vw, 0), out, par);
-                }
-                _ => {
-                    let width = 2 * qw + vw;
-                    core.run(part(x, width, 0), part(x, width, qw), part(x, width, 2 * qw), out, par);
-                }
+            let parts = match (fused, &step.inputs[..]) {
+                (false, &[q, k, v]) => [part(get(q), qw, 0), part(get(k), qw, 0), part(get(v), vw, 0)],
+                _ => [0, qw, 2 * qw].map(|at| part(x, 2 * qw + vw, at)),
+            };
+            match around {
+                Some(around) => around.run(core, parts, out, par),
+                None => core.run(parts[0], parts[1], parts[2], None, out, par),
             }
         }
         Kernel::Select { rows, index, channels } => simple::select(*rows, *index, *channels, x, out),

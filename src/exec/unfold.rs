@@ -11,13 +11,14 @@ use rayon::prelude::*;
 pub(crate) struct Window {
     pub kernel: [usize; 2],
     pub stride: [usize; 2],
-    pub padding: [usize; 2],
+    /// `[top, left, bottom, right]`.
+    pub padding: [usize; 4],
 }
 
 impl Window {
     /// Output side length along axis `i` for an input side of `len`; `None` when the kernel does not fit.
     pub fn out(&self, i: usize, len: usize) -> Option<usize> {
-        let room = (len + 2 * self.padding[i]).checked_sub(self.kernel[i])?;
+        let room = (len + self.padding[i] + self.padding[i + 2]).checked_sub(self.kernel[i])?;
         (self.stride[i] > 0).then(|| room / self.stride[i] + 1)
     }
 

@@ -45,6 +45,11 @@ impl Builder {
                     ParamRole::Mean => format!("{name}.running_mean"),
                     ParamRole::Var => format!("{name}.running_var"),
                     ParamRole::Embedding => name.clone(),
+                    ParamRole::PositionBias => format!("{name}.relative_position_bias_table"),
+                    ParamRole::LogitScale => format!("{name}.logit_scale"),
+                    ParamRole::PositionMlp1 => format!("{name}.cpb_mlp.0.weight"),
+                    ParamRole::PositionMlp1Bias => format!("{name}.cpb_mlp.0.bias"),
+                    ParamRole::PositionMlp2 => format!("{name}.cpb_mlp.2.weight"),
                 };
                 ParamRef { role, name }
             })
@@ -71,7 +76,7 @@ impl Builder {
             out_ch: c.out_ch,
             kernel: [c.kernel; 2],
             stride: [c.stride; 2],
-            padding: [c.padding; 2],
+            padding: [c.padding; 4],
             groups: c.groups,
             bias: c.bias,
         };

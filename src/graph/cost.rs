@@ -2,7 +2,8 @@
 //!
 //! Not here: bytes (they depend on what ran, see `exec`) and time (`profile`). Counts are for one image.
 
-use super::{Graph, GraphError, Op, ParamRole, shapes};
+use super::window::relative_positions;
+use super::{Graph, GraphError, Op, ParamRole, PositionBias, shapes};
 use serde::{Deserialize, Serialize};
 
 /// Which counting convention MACs follow.
@@ -67,19 +68,32 @@ pub fn node_macs(op: &Op, in_shapes: &[&[usize]], out: &[usize]) -> Macs {
             m.conv_linear = product(out).saturating_mul(per_output);
         }
         Op::Linear { in_features, .. } => m.conv_linear = product(out).saturating_mul(*in_features as u64),
-        Op::Attention { heads, qk_dim, v_dim, .. } => {
+        Op::Attention { heads, qk_dim, v_dim, windows, .. } => {
             let tokens = in_shapes.first().and_then(|s| s.first()).copied().unwrap_or(0);
-            m.attention = product(&[*heads, tokens, tokens, qk_dim + v_dim]);
+            let seen = windows.map_or(tokens, |w| w.tokens());
+            m.attention = product(&[*heads, tokens, seen, qk_dim + v_dim]);
         }
         Op::BatchNorm2d { .. } => m.norms = product(out).saturating_mul(2),
+        // fvcore counts five a value for layer norms; one without a mean and a bias has three.
         Op::LayerNorm { .. } => m.norms = product(out).saturating_mul(5),
+        Op::RmsNorm { .. } => m.norms = product(out).saturating_mul(3),
         Op::Input { .. }
         | Op::Activation { .. }
+        | Op::Softmax
         | Op::Add
+        | Op::Mul
+        | Op::Scale { .. }
+        | Op::Scalar { .. }
         | Op::MaxPool2d { .. }
+        | Op::AvgPool2d { .. }
+        | Op::AdaptiveAvgPool2d { .. }
         | Op::GlobalAvgPool
         | Op::ChannelPad { .. }
+        | Op::Concat { .. }
+        | Op::Flatten
         | Op::ToTokens
+        | Op::ToImage { .. }
+        | Op::PatchMerge { .. }
         | Op::PrependTokens { .. }
         | Op::AddPositions { .. }
         | Op::SelectToken { .. }
@@ -106,7 +120,10 @@ pub fn macs(graph: &Graph) -> Result<Vec<Macs>, GraphError> {
 
 /// The parameters an op needs with their shapes, in PyTorch's layout and order.
 pub fn param_shapes(op: &Op) -> Vec<(ParamRole, Vec<usize>)> {
-    use ParamRole::{Bias, Embedding, Mean, Var, Weight};
+    use ParamRole::{
+        Bias, Embedding, LogitScale, Mean, PositionBias as BiasTable, PositionMlp1, PositionMlp1Bias, PositionMlp2,
+        Var, Weight,
+    };
     match op {
         Op::Conv2d { in_ch, out_ch, kernel, groups, bias, .. } => {
             let mut p = vec![(Weight, vec![*out_ch, in_ch / (*groups).max(1), kernel[0], kernel[1]])];
@@ -124,16 +141,45 @@ pub fn param_shapes(op: &Op) -> Vec<(ParamRole, Vec<usize>)> {
         }
         Op::BatchNorm2d { channels, .. } => [Weight, Bias, Mean, Var].map(|r| (r, vec![*channels])).to_vec(),
         Op::LayerNorm { dim, .. } => [Weight, Bias].map(|r| (r, vec![*dim])).to_vec(),
-        Op::PrependTokens { count, dim } => vec![(Embedding, vec![1, *count, *dim])],
+        Op::RmsNorm { dim, .. } => vec![(Weight, vec![*dim])],
+        Op::Scale { channels } => vec![(Weight, vec![*channels])],
+        Op::PrependTokens { count, dim, .. } => vec![(Embedding, vec![1, *count, *dim])],
         Op::AddPositions { tokens, dim } => vec![(Embedding, vec![1, *tokens, *dim])],
+        Op::Attention { heads, cosine, windows, bias, .. } => {
+            let mut p = Vec::new();
+            if *cosine {
+                p.push((LogitScale, vec![*heads, 1, 1]));
+            }
+            match (bias, windows) {
+                (PositionBias::None, _) => {}
+                (PositionBias::Table, w) => {
+                    p.push((BiasTable, vec![relative_positions(w.map_or([1, 1], |w| w.size)), *heads]));
+                }
+                (PositionBias::Full { tokens }, _) => p.push((BiasTable, vec![*heads, *tokens, *tokens])),
+                (PositionBias::Continuous { hidden, .. }, _) => p.extend([
+                    (PositionMlp1, vec![*hidden, 2]),
+                    (PositionMlp1Bias, vec![*hidden]),
+                    (PositionMlp2, vec![*heads, *hidden]),
+                ]),
+            }
+            p
+        }
         Op::Input { .. }
         | Op::Activation { .. }
+        | Op::Softmax
         | Op::Add
+        | Op::Mul
+        | Op::Scalar { .. }
         | Op::MaxPool2d { .. }
+        | Op::AvgPool2d { .. }
+        | Op::AdaptiveAvgPool2d { .. }
         | Op::GlobalAvgPool
         | Op::ChannelPad { .. }
+        | Op::Concat { .. }
+        | Op::Flatten
         | Op::ToTokens
-        | Op::Attention { .. }
+        | Op::ToImage { .. }
+        | Op::PatchMerge { .. }
         | Op::SelectToken { .. }
         | Op::MeanTokens { .. } => Vec::new(),
     }

@@ -5,7 +5,7 @@
 //! writes it and all that read it), unite what each link's unit owns on both sides, and the resulting classes are
 //! exactly the units that must be cut together. A class that touches a protected axis must stay.
 
-use super::{Graph, GraphError, Op, ParamRole, shapes};
+use super::{Graph, GraphError, Op, ParamRole, PositionBias, channel_axis, shapes};
 
 /// Which tensor of a node an axis belongs to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -36,6 +36,11 @@ pub struct Span {
 impl Span {
     /// Unit `u` owns index `u`.
     pub const EACH: Span = Span { offset: 0, width: 1, blocks: 1, stride: 0 };
+
+    /// Unit `u` owns `width` indices, the first unit's beginning at `offset`.
+    pub fn run(offset: usize, width: usize) -> Span {
+        Span { offset, width, blocks: 1, stride: 0 }
+    }
 
     /// The indices that unit `u` owns, ascending.
     pub fn indices(self, u: usize) -> impl Iterator<Item = usize> {
@@ -125,18 +130,23 @@ pub fn node_links(op: &Op, ins: &[&[usize]], out: &[usize]) -> NodeLinks {
     let mut l = NodeLinks::default();
     let in_last = ins.first().map_or(0, |s| s.len().saturating_sub(1));
     let out_last = out.len().saturating_sub(1);
+    let ch = channel_axis(out);
+    let width = out.get(ch).copied().unwrap_or(0);
+    // The channels of input `i`.
+    let from = |i: usize| input(i, ins.get(i).map_or(0, |s| channel_axis(s)));
     match op {
         Op::Input { .. } => l.protect(output(0), "it is the image"),
         Op::Conv2d { in_ch, out_ch, groups, bias, .. } => {
             if *groups == 1 {
                 l.each(input(0, 0), param(Weight, 1), *in_ch);
-                l.each(param(Weight, 0), output(0), *out_ch);
-                if *bias {
-                    l.each(param(Weight, 0), param(Bias, 0), *out_ch);
-                }
             } else {
-                l.protect(input(0, 0), "a grouped convolution reads it");
-                l.protect(output(0), "a grouped convolution writes it");
+                // A group goes as a whole: its inputs with its outputs. Depthwise: one channel.
+                let [a_span, b_span] = [*in_ch, *out_ch].map(|n| Span::run(0, n / (*groups).max(1)));
+                l.links.push(Link { a: input(0, 0), b: param(Weight, 0), units: *groups, a_span, b_span });
+            }
+            l.each(param(Weight, 0), output(0), *out_ch);
+            if *bias {
+                l.each(param(Weight, 0), param(Bias, 0), *out_ch);
             }
         }
         Op::Linear { in_features, out_features, bias } => {
@@ -147,39 +157,70 @@ pub fn node_links(op: &Op, ins: &[&[usize]], out: &[usize]) -> NodeLinks {
             }
         }
         Op::BatchNorm2d { channels, .. } => {
-            l.each(input(0, 0), output(0), *channels);
+            l.each(from(0), output(ch), *channels);
             for role in [Weight, Bias, Mean, Var] {
-                l.each(output(0), param(role, 0), *channels);
+                l.each(output(ch), param(role, 0), *channels);
             }
         }
-        Op::LayerNorm { .. } => {
-            // Removing an element changes the mean and variance of all the others: zeroed would not equal pruned.
-            l.protect(input(0, in_last), "a layer norm normalises over it");
-            l.protect(output(out_last), "a layer norm normalises over it");
+        Op::LayerNorm { .. } | Op::RmsNorm { .. } => {
+            // Removing an element changes the statistics of all the others: zeroed would not equal pruned.
+            l.protect(from(0), "a layer norm normalises over it");
+            l.protect(output(ch), "a layer norm normalises over it");
         }
-        Op::Activation { .. } => {
-            // [c, h, w] carries channels first, token shapes carry them last.
-            let axis = if out.len() == 3 { 0 } else { out_last };
-            l.each(input(0, axis), output(axis), out.get(axis).copied().unwrap_or(0));
+        Op::Softmax => {
+            l.protect(from(0), "a softmax normalises over it");
+            l.protect(output(ch), "a softmax normalises over it");
         }
-        Op::Add => {
-            let axis = if out.len() == 3 { 0 } else { out_last };
-            for side in 0..2 {
-                l.each(input(side, axis), output(axis), out.get(axis).copied().unwrap_or(0));
+        Op::Scale { channels } => {
+            l.each(from(0), output(ch), *channels);
+            l.each(output(ch), param(Weight, 0), *channels);
+        }
+        Op::Add | Op::Mul => (0..2).for_each(|side| l.each(from(side), output(ch), width)),
+        Op::Activation { .. }
+        | Op::Scalar { .. }
+        | Op::MaxPool2d { .. }
+        | Op::AvgPool2d { .. }
+        | Op::AdaptiveAvgPool2d { .. }
+        | Op::GlobalAvgPool
+        | Op::ToTokens
+        | Op::ToImage { .. }
+        | Op::SelectToken { .. }
+        | Op::MeanTokens { .. } => l.each(from(0), output(ch), width),
+        Op::ChannelPad { .. } => l.free.extend([from(0), output(ch)]),
+        Op::Concat { .. } => {
+            let mut offset = 0;
+            for (i, shape) in ins.iter().enumerate() {
+                let units = shape.get(channel_axis(shape)).copied().unwrap_or(0);
+                let (a_span, b_span) = (Span::EACH, Span::run(offset, 1));
+                l.links.push(Link { a: from(i), b: output(ch), units, a_span, b_span });
+                offset += units;
             }
         }
-        Op::MaxPool2d { .. } | Op::GlobalAvgPool => {
-            l.each(input(0, 0), output(0), out.first().copied().unwrap_or(0));
+        Op::Flatten => {
+            let units = ins.first().and_then(|s| s.first()).copied().unwrap_or(0);
+            let (a_span, b_span) = (Span::EACH, Span::run(0, width / units.max(1)));
+            l.links.push(Link { a: input(0, 0), b: output(0), units, a_span, b_span });
         }
-        Op::ChannelPad { .. } => l.free.extend([input(0, 0), output(0)]),
-        Op::ToTokens => l.each(input(0, 0), output(1), out.get(1).copied().unwrap_or(0)),
+        Op::PatchMerge { .. } => {
+            let b_span = Span { offset: 0, width: 1, blocks: 4, stride: width / 4 };
+            l.links.push(Link { a: input(0, 1), b: output(1), units: width / 4, a_span: Span::EACH, b_span });
+        }
         Op::PrependTokens { dim, .. } | Op::AddPositions { dim, .. } => {
             l.each(input(0, 1), output(1), *dim);
             l.each(output(1), param(Embedding, 2), *dim);
         }
-        Op::Attention { heads, qk_dim, v_dim, fused, .. } => attention(&mut l, *heads, *qk_dim, *v_dim, *fused),
-        Op::SelectToken { .. } | Op::MeanTokens { .. } => {
-            l.each(input(0, 1), output(0), out.first().copied().unwrap_or(0));
+        Op::Attention { heads, qk_dim, v_dim, fused, cosine, bias, .. } => {
+            attention(&mut l, *heads, *qk_dim, *v_dim, *fused);
+            let per_head = match bias {
+                PositionBias::None => None,
+                PositionBias::Table => Some((ParamRole::PositionBias, 1)),
+                PositionBias::Full { .. } => Some((ParamRole::PositionBias, 0)),
+                PositionBias::Continuous { .. } => Some((ParamRole::PositionMlp2, 0)),
+            };
+            for (role, axis) in cosine.then_some((ParamRole::LogitScale, 0)).into_iter().chain(per_head) {
+                let (a_span, b_span) = (Span::EACH, Span::run(0, *v_dim));
+                l.links.push(Link { a: param(role, axis), b: output(1), units: *heads, a_span, b_span });
+            }
         }
     }
     l
@@ -187,7 +228,7 @@ pub fn node_links(op: &Op, ins: &[&[usize]], out: &[usize]) -> NodeLinks {
 
 /// A unit is a head: its rows of q, k and v go with its columns of the output.
 fn attention(l: &mut NodeLinks, heads: usize, qk_dim: usize, v_dim: usize, fused: bool) {
-    let block = |offset: usize, width: usize| Span { offset, width, blocks: 1, stride: 0 };
+    let block = Span::run;
     let qk = heads * qk_dim;
     let parts = if fused {
         [(0, block(0, qk_dim)), (0, block(qk, qk_dim)), (0, block(2 * qk, v_dim))]
@@ -211,14 +252,14 @@ mod tests {
 
     #[test]
     fn a_head_takes_its_rows_of_q_k_and_v_along() {
-        let fused = Op::Attention { heads: 2, qk_dim: 2, v_dim: 3, fused: true, scale: 1.0 };
+        let fused = Op::attention(2, 2, 3, true, 1.0);
         let l = node_links(&fused, &[&[5, 14]], &[5, 6]);
         let second: Vec<_> = l.links.iter().map(|l| owned(l, 1)).collect();
         let out = vec![3, 4, 5];
         assert_eq!(second, [(vec![2, 3], out.clone()), (vec![6, 7], out.clone()), (vec![11, 12, 13], out.clone())]);
         assert!(l.links.iter().all(|l| l.a == input(0, 1) && l.b == output(1) && l.units == 2));
 
-        let split = Op::Attention { heads: 2, qk_dim: 2, v_dim: 3, fused: false, scale: 1.0 };
+        let split = Op::attention(2, 2, 3, false, 1.0);
         let l = node_links(&split, &[&[5, 4], &[5, 4], &[5, 6]], &[5, 6]);
         let second: Vec<_> = l.links.iter().map(|l| (l.a.site, owned(l, 1).0)).collect();
         let sites = [Site::Input(0), Site::Input(1), Site::Input(2)];
@@ -240,6 +281,23 @@ mod tests {
         let l = node_links(&pad, &[&[4, 8, 8]], &[2, 4, 4]);
         assert!(l.links.is_empty() && l.protected.is_empty());
         assert_eq!(l.free, [input(0, 0), output(0)]);
+    }
+
+    #[test]
+    fn groups_concatenations_and_patches_own_their_runs() {
+        let op =
+            Op::Conv2d { in_ch: 4, out_ch: 8, kernel: [3, 3], stride: [1, 1], padding: [1; 4], groups: 2, bias: false };
+        let l = node_links(&op, &[&[4, 8, 8]], &[8, 8, 8]);
+        assert_eq!((l.links[0].units, owned(&l.links[0], 1)), (2, (vec![2, 3], vec![4, 5, 6, 7])));
+        let l = node_links(&Op::Concat { inputs: 2 }, &[&[3, 2, 2], &[2, 2, 2]], &[5, 2, 2]);
+        assert_eq!(l.links[1].a, input(1, 0));
+        assert_eq!(owned(&l.links[1], 1), (vec![1], vec![4]));
+        let l = node_links(&Op::Flatten, &[&[3, 2, 2]], &[12]);
+        assert_eq!(owned(&l.links[0], 2), (vec![2], vec![8, 9, 10, 11]));
+        let l = node_links(&Op::PatchMerge { grid: [2, 2] }, &[&[4, 3]], &[1, 12]);
+        assert_eq!(owned(&l.links[0], 1), (vec![1], vec![1, 4, 7, 10]));
+        let l = node_links(&Op::Mul, &[&[4, 8, 8], &[4]], &[4, 8, 8]);
+        assert_eq!([l.links[0].a, l.links[1].a], [input(0, 0), input(1, 0)]);
     }
 
     #[test]

@@ -13,14 +13,16 @@ mod links;
 mod op;
 mod precision;
 mod shapes;
+pub mod window;
 
 pub use build::{Builder, Conv};
 pub use cost::{MacConvention, Macs, macs, node_macs, node_params, param_shapes};
 pub use error::GraphError;
 pub use links::{AxisRef, Link, NodeLinks, Protected, Site, Span, links, node_links};
-pub use op::{Activation, Op, ParamRole, describe};
+pub use op::{Activation, Op, ParamRole, channel_axis, describe};
 pub use precision::{Precision, PrecisionPlan};
 pub use shapes::{node_shape, shapes};
+pub use window::{PositionBias, Windows};
 
 use serde::{Deserialize, Serialize};
 

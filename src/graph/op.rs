@@ -1,6 +1,7 @@
 //! The closed set of layer-sized operations. Match it without a wildcard: a new op must not compile until
 //! shape, axis links, cost, execution and export exist for it.
 
+use super::window::{PositionBias, Windows};
 use serde::{Deserialize, Serialize};
 
 /// Elementwise activations.
@@ -8,11 +9,48 @@ use serde::{Deserialize, Serialize};
 #[serde(rename_all = "snake_case")]
 pub enum Activation {
     Relu,
+    /// `min(max(x, 0), 6)`.
+    Relu6,
     /// Exact GELU, `x/2 (1 + erf(x/√2))`.
     GeluErf,
     /// The tanh approximation of GELU.
     GeluTanh,
+    /// `x · sigmoid(x)`, also called swish.
     Silu,
+    Sigmoid,
+    /// `relu6(x + 3) / 6`.
+    HardSigmoid,
+    /// `x · relu6(x + 3) / 6` (Howard et al. 2019).
+    HardSwish,
+    Tanh,
+}
+
+impl Activation {
+    pub const ALL: [Activation; 9] = [
+        Activation::Relu,
+        Activation::Relu6,
+        Activation::GeluErf,
+        Activation::GeluTanh,
+        Activation::Silu,
+        Activation::Sigmoid,
+        Activation::HardSigmoid,
+        Activation::HardSwish,
+        Activation::Tanh,
+    ];
+
+    pub fn label(self) -> &'static str {
+        match self {
+            Activation::Relu => "relu",
+            Activation::Relu6 => "relu6",
+            Activation::GeluErf => "gelu",
+            Activation::GeluTanh => "gelu tanh",
+            Activation::Silu => "silu",
+            Activation::Sigmoid => "sigmoid",
+            Activation::HardSigmoid => "hard sigmoid",
+            Activation::HardSwish => "hard swish",
+            Activation::Tanh => "tanh",
+        }
+    }
 }
 
 /// What a parameter tensor is to its node; shapes are PyTorch's.
@@ -29,6 +67,15 @@ pub enum ParamRole {
     Var,
     /// Learned tokens `[1, count, dim]` or learned positions `[1, tokens, dim]`.
     Embedding,
+    /// An attention core's position bias: a table `[(2h-1)·(2w-1), heads]` over relative positions, or `[heads, n, n]`.
+    PositionBias,
+    /// Cosine attention's logarithmic factor per head, `[heads, 1, 1]`.
+    LogitScale,
+    /// First layer of the network that makes a continuous position bias, `[hidden, 2]`, and its bias `[hidden]`.
+    PositionMlp1,
+    PositionMlp1Bias,
+    /// Its second layer, `[heads, hidden]`.
+    PositionMlp2,
 }
 
 /// Floats as decimal text. `serde_json` reads numbers to within an ulp only, and a graph that comes back from a file
@@ -46,7 +93,27 @@ mod exact {
     }
 }
 
-/// Layer-sized operations. Shapes below leave out the batch axis, which is always first.
+/// Padding as `[top, left, bottom, right]`; two numbers mean the same on both sides.
+fn sides<'de, D: serde::Deserializer<'de>>(d: D) -> Result<[usize; 4], D::Error> {
+    #[derive(Deserialize)]
+    #[serde(untagged)]
+    enum Sides {
+        Four([usize; 4]),
+        Two([usize; 2]),
+    }
+    Ok(match Sides::deserialize(d)? {
+        Sides::Four(p) => p,
+        Sides::Two([y, x]) => [y, x, y, x],
+    })
+}
+
+/// The axis that carries channels or width in a shape without the batch axis: the first of an image `[c, h, w]`, the
+/// last of tokens `[t, d]` and vectors `[d]`.
+pub fn channel_axis(shape: &[usize]) -> usize {
+    if shape.len() == 3 { 0 } else { shape.len().saturating_sub(1) }
+}
+
+/// Layer-sized operations. "Channels" are those of [`channel_axis`]. Shapes below leave out the batch axis, which is always first.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "kind", rename_all = "snake_case")]
 pub enum Op {
@@ -60,7 +127,9 @@ pub enum Op {
         out_ch: usize,
         kernel: [usize; 2],
         stride: [usize; 2],
-        padding: [usize; 2],
+        /// `[top, left, bottom, right]`.
+        #[serde(deserialize_with = "sides")]
+        padding: [usize; 4],
         groups: usize,
         bias: bool,
     },
@@ -70,14 +139,20 @@ pub enum Op {
         out_features: usize,
         bias: bool,
     },
-    /// Inference batch norm over axis 0 of `[c, h, w]`.
+    /// Inference batch norm per channel, of images, tokens or vectors.
     BatchNorm2d {
         channels: usize,
         #[serde(with = "exact")]
         eps: f64,
     },
-    /// Over the last axis.
+    /// Over the channels (of an image: at every pixel).
     LayerNorm {
+        dim: usize,
+        #[serde(with = "exact")]
+        eps: f64,
+    },
+    /// `x / sqrt(mean(x²) + eps) · w` over the channels (Zhang and Sennrich 2019).
+    RmsNorm {
         dim: usize,
         #[serde(with = "exact")]
         eps: f64,
@@ -85,28 +160,79 @@ pub enum Op {
     Activation {
         act: Activation,
     },
+    /// Over the channels.
+    Softmax,
     /// Elementwise sum of two equal shapes.
     Add,
+    /// Elementwise product of two equal shapes, or of an image or tokens with a vector `[channels]` as second input
+    /// (squeeze-and-excitation).
+    Mul,
+    /// A learned factor per channel (layer scale; Touvron et al. 2021).
+    Scale {
+        channels: usize,
+    },
+    /// `x · mul + add`.
+    Scalar {
+        #[serde(with = "exact")]
+        mul: f64,
+        #[serde(with = "exact")]
+        add: f64,
+    },
     MaxPool2d {
         kernel: [usize; 2],
         stride: [usize; 2],
-        padding: [usize; 2],
+        /// `[top, left, bottom, right]`.
+        #[serde(deserialize_with = "sides")]
+        padding: [usize; 4],
+    },
+    /// Mean over windows; padding counts as zeros, or not at all.
+    AvgPool2d {
+        kernel: [usize; 2],
+        stride: [usize; 2],
+        /// `[top, left, bottom, right]`.
+        #[serde(deserialize_with = "sides")]
+        padding: [usize; 4],
+        count_padding: bool,
+    },
+    /// Mean over `out[0] x out[1]` nearly equal cells: cell `i` of `n` over a side of `len` is
+    /// `⌊i·len/n⌋ .. ⌈(i+1)·len/n⌉`, as PyTorch has it.
+    AdaptiveAvgPool2d {
+        out: [usize; 2],
     },
     /// `[c, h, w]` → `[c]`.
     GlobalAvgPool,
-    /// He et al.'s option-A shortcut: takes every `stride`-th row and column, then output channel `j` is input
-    /// channel `map[j]` or zero. `in_ch` is the number of input channels.
+    /// Takes every `stride`-th row and column of an image (1 for tokens and vectors), then output channel `j` is input
+    /// channel `map[j]` or zero: He et al.'s option-A shortcut, slices and shuffles of channels. `in_ch` is the number
+    /// of input channels.
     ChannelPad {
         stride: usize,
         in_ch: usize,
         map: Vec<Option<u32>>,
     },
+    /// One after the other along the channels; everything else equal.
+    Concat {
+        inputs: usize,
+    },
+    /// `[c, h, w]` → `[c·h·w]`, channel by channel.
+    Flatten,
     /// `[c, h, w]` → `[h·w, c]`.
     ToTokens,
-    /// Learned tokens put before the sequence: `[t, d]` → `[count + t, d]`.
+    /// `[h·w, c]` → `[c, h, w]`.
+    ToImage {
+        h: usize,
+        w: usize,
+    },
+    /// Swin's patch merging without its norm and projection: the tokens of every 2x2 cell of a grid beside each other,
+    /// `[h·w, d]` → `[h/2·w/2, 4·d]`, in the order (0,0), (1,0), (0,1), (1,1) of (row, column).
+    PatchMerge {
+        grid: [usize; 2],
+    },
+    /// Learned tokens put before token `at`: `[t, d]` → `[count + t, d]`.
     PrependTokens {
         count: usize,
         dim: usize,
+        #[serde(default)]
+        at: usize,
     },
     /// Adds learned positions `[tokens, dim]`.
     AddPositions {
@@ -115,7 +241,8 @@ pub enum Op {
     },
     /// Softmax attention without its projections. With `fused`, one input `[t, heads·(2·qk_dim + v_dim)]` laid out
     /// q, k, v (each head-major); otherwise three inputs `[t, heads·qk_dim]`, `[t, heads·qk_dim]`, `[t, heads·v_dim]`.
-    /// Output `[t, heads·v_dim]`. `scale` multiplies q·kᵀ.
+    /// Output `[t, heads·v_dim]`. `scale` multiplies q·kᵀ. With `cosine`, q and k are brought to length 1 per head
+    /// first and `exp(min(logit scale, ln 100))` multiplies as well (Swin v2, Liu et al. 2022).
     Attention {
         heads: usize,
         qk_dim: usize,
@@ -123,6 +250,12 @@ pub enum Op {
         fused: bool,
         #[serde(with = "exact")]
         scale: f64,
+        #[serde(default)]
+        cosine: bool,
+        #[serde(default)]
+        windows: Option<Windows>,
+        #[serde(default)]
+        bias: PositionBias,
     },
     /// `[t, d]` → `[d]`.
     SelectToken {
@@ -132,6 +265,14 @@ pub enum Op {
     MeanTokens {
         skip: usize,
     },
+}
+
+impl Op {
+    /// Attention over all tokens, without a position bias.
+    pub fn attention(heads: usize, qk_dim: usize, v_dim: usize, fused: bool, scale: f64) -> Op {
+        let (cosine, windows, bias) = (false, None, PositionBias::None);
+        Op::Attention { heads, qk_dim, v_dim, fused, scale, cosine, windows, bias }
+    }
 }
 
 /// A few words for people: `conv 3x3/2`, `linear`, `attention 8h`.
@@ -154,20 +295,31 @@ pub fn describe(op: &Op) -> String {
         Op::Linear { .. } => "linear".into(),
         Op::BatchNorm2d { .. } => "batchnorm".into(),
         Op::LayerNorm { .. } => "layernorm".into(),
-        Op::Activation { act } => match act {
-            Activation::Relu => "relu".into(),
-            Activation::GeluErf => "gelu".into(),
-            Activation::GeluTanh => "gelu tanh".into(),
-            Activation::Silu => "silu".into(),
-        },
+        Op::RmsNorm { .. } => "rmsnorm".into(),
+        Op::Activation { act } => act.label().into(),
+        Op::Softmax => "softmax".into(),
         Op::Add => "add".into(),
+        Op::Mul => "multiply".into(),
+        Op::Scale { .. } => "layer scale".into(),
+        Op::Scalar { .. } => "scalar".into(),
         Op::MaxPool2d { kernel: [h, w], .. } => format!("maxpool {h}x{w}"),
+        Op::AvgPool2d { kernel: [h, w], .. } => format!("avgpool {h}x{w}"),
+        Op::AdaptiveAvgPool2d { out: [h, w] } => format!("avgpool to {h}x{w}"),
         Op::GlobalAvgPool => "avgpool".into(),
+        Op::ChannelPad { stride: 1, .. } => "channel map".into(),
         Op::ChannelPad { stride, .. } => format!("shortcut pad /{stride}"),
+        Op::Concat { .. } => "concat".into(),
+        Op::Flatten => "flatten".into(),
         Op::ToTokens => "to tokens".into(),
+        Op::ToImage { .. } => "to image".into(),
+        Op::PatchMerge { .. } => "patch merge".into(),
         Op::PrependTokens { count, .. } => format!("tokens +{count}"),
         Op::AddPositions { .. } => "positions".into(),
-        Op::Attention { heads, .. } => format!("attention {heads}h"),
+        Op::Attention { heads, windows: None, .. } => format!("attention {heads}h"),
+        Op::Attention { heads, windows: Some(w), .. } => {
+            let shifted = if w.shift == [0, 0] { "" } else { " shifted" };
+            format!("attention {heads}h {}x{}{shifted}", w.size[0], w.size[1])
+        }
         Op::SelectToken { index } => format!("token {index}"),
         Op::MeanTokens { .. } => "mean tokens".into(),
     }
@@ -181,11 +333,21 @@ mod tests {
     fn floats_survive_json_bit_for_bit() {
         for head in 1..200usize {
             let scale = 1.0 / (head as f64).sqrt();
-            let op = Op::Attention { heads: 1, qk_dim: head, v_dim: head, fused: true, scale };
+            let op = Op::attention(1, head, head, true, scale);
             let back: Op = serde_json::from_str(&serde_json::to_string(&op).unwrap()).unwrap();
             assert_eq!(op, back);
         }
         assert!(serde_json::from_str::<Op>(r#"{"kind":"layer_norm","dim":4,"eps":"inf"}"#).is_err());
+    }
+
+    #[test]
+    fn older_files_have_padding_the_same_on_both_sides() {
+        let text = r#"{"kind":"max_pool2d","kernel":[3,3],"stride":[2,2],"padding":[1,2]}"#;
+        let want = Op::MaxPool2d { kernel: [3, 3], stride: [2, 2], padding: [1, 2, 1, 2] };
+        assert_eq!(serde_json::from_str::<Op>(text).unwrap(), want);
+        assert_eq!(serde_json::from_str::<Op>(&serde_json::to_string(&want).unwrap()).unwrap(), want);
+        let text = r#"{"kind":"attention","heads":1,"qk_dim":2,"v_dim":2,"fused":true,"scale":"1"}"#;
+        assert_eq!(serde_json::from_str::<Op>(text).unwrap(), Op::attention(1, 2, 2, true, 1.0));
     }
 
     #[test]
@@ -195,7 +357,7 @@ mod tests {
             out_ch: 8,
             kernel: [3, 3],
             stride,
-            padding: [1, 1],
+            padding: [1; 4],
             groups,
             bias: false,
         };
@@ -204,7 +366,7 @@ mod tests {
             (conv(1, [2, 2]), "conv 3x3/2"),
             (conv(8, [2, 1]), "depthwise conv 3x3/2x1"),
             (conv(4, [1, 1]), "conv g4 3x3"),
-            (Op::Attention { heads: 6, qk_dim: 64, v_dim: 64, fused: true, scale: 0.125 }, "attention 6h"),
+            (Op::attention(6, 64, 64, true, 0.125), "attention 6h"),
         ] {
             assert_eq!(describe(&op), want);
         }

@@ -58,7 +58,11 @@ pub fn random_params(graph: &Graph, seed: u64) -> ParamStore {
                 }
                 ParamRole::Bias | ParamRole::Mean => (0..n).map(|_| uniform(-0.3, 0.3)).collect(),
                 ParamRole::Var => (0..n).map(|_| uniform(0.5, 1.5)).collect(),
-                ParamRole::Embedding => (0..n).map(|_| uniform(-0.5, 0.5)).collect(),
+                ParamRole::LogitScale => (0..n).map(|_| uniform(0.5, 2.5)).collect(),
+                ParamRole::PositionMlp1 | ParamRole::PositionMlp1Bias | ParamRole::PositionMlp2 => {
+                    (0..n).map(|_| uniform(-0.3, 0.3)).collect()
+                }
+                ParamRole::Embedding | ParamRole::PositionBias => (0..n).map(|_| uniform(-0.5, 0.5)).collect(),
             };
             if let Some(param) = Param::owned(shape, data) {
                 params.insert(p.name.clone(), param);

@@ -545,6 +545,17 @@ pub(crate) fn widths(op: &Op) -> Option<(usize, usize)> {
         Op::Input { .. }
         | Op::BatchNorm2d { .. }
         | Op::LayerNorm { .. }
+        | Op::RmsNorm { .. }
+        | Op::Softmax
+        | Op::Mul
+        | Op::Scale { .. }
+        | Op::Scalar { .. }
+        | Op::AvgPool2d { .. }
+        | Op::AdaptiveAvgPool2d { .. }
+        | Op::Concat { .. }
+        | Op::Flatten
+        | Op::ToImage { .. }
+        | Op::PatchMerge { .. }
         | Op::Activation { .. }
         | Op::Add
         | Op::MaxPool2d { .. }

@@ -30,7 +30,7 @@ pub fn chain(widths: &[usize], side: usize) -> (Graph, Vec<Group>) {
     };
     for (i, &out_ch) in widths.iter().enumerate() {
         let (name, last) = (format!("conv{}", i + 1), nodes.len() as u32 - 1);
-        let op = Op::Conv2d { in_ch, out_ch, kernel: [3, 3], stride: [1, 1], padding: [1, 1], groups: 1, bias: false };
+        let op = Op::Conv2d { in_ch, out_ch, kernel: [3, 3], stride: [1, 1], padding: [1; 4], groups: 1, bias: false };
         nodes.push(node(&name, op, &[last], &[ParamRole::Weight]));
         nodes.push(node(&format!("relu{}", i + 1), Op::Activation { act: Activation::Relu }, &[last + 1], &[]));
         let next = if i + 1 < widths.len() { format!("conv{}", i + 2) } else { "fc".into() };

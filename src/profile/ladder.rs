@@ -138,8 +138,14 @@ impl Shape {
         };
         let produces = |r| matches!(r, MemberRole::Producer | MemberRole::Follower);
         let consumes = |r| matches!(r, MemberRole::Consumer | MemberRole::Follower);
-        let grouped = matches!(node.op, Op::Conv2d { groups, .. } if groups > 1);
-        let (in_step, out_step) = if grouped { (0, 0) } else { (step(1, consumes), step(0, produces)) };
+        let (in_step, out_step) = match node.op {
+            // Inputs go with outputs.
+            Op::Conv2d { in_ch, out_ch, groups, .. } if groups > 1 => {
+                let out = step(0, produces);
+                (out * in_ch / out_ch.max(1), out)
+            }
+            _ => (step(1, consumes), step(0, produces)),
+        };
         Some(Shape { op: node.op.clone(), input, epilogue, in_step, out_step })
     }
 
@@ -170,8 +176,10 @@ impl Shape {
             kept.min(full)
         };
         let mut rungs = Vec::new();
+        let grouped = matches!(self.op, Op::Conv2d { groups, .. } if groups > 1);
         let mut push = |iw: usize, ow: usize, precision: Precision| {
-            if iw > 0 && ow > 0 && !rungs.contains(&(iw, ow, precision)) {
+            let fits = !grouped || iw * o == ow * i;
+            if fits && iw > 0 && ow > 0 && !rungs.contains(&(iw, ow, precision)) {
                 rungs.push((iw, ow, precision));
             }
         };
@@ -182,7 +190,7 @@ impl Shape {
             for &p in precisions {
                 push(cut(i, self.in_step, part), o, p);
                 push(i, cut(o, self.out_step, part), p);
-                if part == 0.5 || part == 0.25 {
+                if grouped || part == 0.5 || part == 0.25 {
                     push(cut(i, self.in_step, part), cut(o, self.out_step, part), p);
                 }
             }

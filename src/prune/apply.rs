@@ -8,7 +8,7 @@ use super::action::{Action, Target};
 use super::edit::{Edits, stand_ins};
 use super::error::PruneError;
 use super::group::Group;
-use crate::graph::{Graph, Op, ParamRole};
+use crate::graph::{Graph, Op, ParamRole, PositionBias};
 use crate::model::{Model, Param, ParamStore};
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -75,10 +75,18 @@ fn cut(op: &mut Op, axis: usize, mask: &[bool]) {
                 *c = n;
             }
         }
+        Op::Conv2d { in_ch, out_ch, groups, .. } if *groups > 1 => {
+            // Whole groups go, inputs with outputs.
+            let left = n * *groups / (*out_ch).max(1);
+            (*in_ch, *out_ch, *groups) = (*in_ch / *groups * left, n, left);
+        }
         Op::Conv2d { in_ch, out_ch, .. } => *(if axis == 0 { out_ch } else { in_ch }) = n,
         Op::Linear { in_features, out_features, .. } => *(if axis == 0 { out_features } else { in_features }) = n,
-        Op::BatchNorm2d { channels, .. } => *channels = n,
-        Op::LayerNorm { dim, .. } | Op::PrependTokens { dim, .. } | Op::AddPositions { dim, .. } => *dim = n,
+        Op::BatchNorm2d { channels, .. } | Op::Scale { channels } => *channels = n,
+        Op::LayerNorm { dim, .. }
+        | Op::RmsNorm { dim, .. }
+        | Op::PrependTokens { dim, .. }
+        | Op::AddPositions { dim, .. } => *dim = n,
         Op::ChannelPad { map, .. } if axis == 0 => {
             let mut at = 0;
             map.retain(|_| {
@@ -106,10 +114,19 @@ fn cut(op: &mut Op, axis: usize, mask: &[bool]) {
         Op::Attention { heads, .. } => *heads = n,
         // No axis of these is a member of a group: they carry whatever width arrives.
         Op::Activation { .. }
+        | Op::Softmax
         | Op::Add
+        | Op::Mul
+        | Op::Scalar { .. }
         | Op::MaxPool2d { .. }
+        | Op::AvgPool2d { .. }
+        | Op::AdaptiveAvgPool2d { .. }
         | Op::GlobalAvgPool
+        | Op::Concat { .. }
+        | Op::Flatten
         | Op::ToTokens
+        | Op::ToImage { .. }
+        | Op::PatchMerge { .. }
         | Op::SelectToken { .. }
         | Op::MeanTokens { .. } => {}
     }
@@ -129,7 +146,11 @@ fn sliced(before: &Graph, after: &Graph, params: &ParamStore, edits: &Edits) -> 
                 continue;
             }
             let axes: &[usize] = match (p.role, &node.op) {
-                (ParamRole::Weight, Op::Conv2d { .. } | Op::Linear { .. }) => &[0, 1],
+                (ParamRole::Weight, Op::Conv2d { groups: 1, .. } | Op::Linear { .. }) => &[0, 1],
+                (ParamRole::PositionBias, Op::Attention { bias: PositionBias::Table, .. }) => &[1],
+                (ParamRole::PositionBias | ParamRole::LogitScale | ParamRole::PositionMlp2, _) => &[0],
+                // Shared by all heads.
+                (ParamRole::PositionMlp1 | ParamRole::PositionMlp1Bias, _) => &[],
                 (ParamRole::Weight | ParamRole::Bias | ParamRole::Mean | ParamRole::Var, _) => &[0],
                 (ParamRole::Embedding, _) => &[2],
             };

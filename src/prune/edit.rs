@@ -29,11 +29,13 @@ pub(super) fn axis_len(op: &Op, axis: usize) -> Option<usize> {
         (Op::Linear { out_features, .. }, 0) => Some(*out_features),
         (Op::Linear { in_features, .. }, 1) => Some(*in_features),
         (Op::BatchNorm2d { channels, .. }, 0) => Some(*channels),
-        (Op::LayerNorm { dim, .. }, 0) => Some(*dim),
+        (Op::LayerNorm { dim, .. } | Op::RmsNorm { dim, .. }, 0) => Some(*dim),
+        (Op::Scale { channels }, 0) => Some(*channels),
         (Op::ChannelPad { map, .. }, 0) => Some(map.len()),
         (Op::ChannelPad { in_ch, .. }, 1) => Some(*in_ch),
         (Op::PrependTokens { dim, .. } | Op::AddPositions { dim, .. }, 2) => Some(*dim),
-        (Op::Attention { heads, .. }, 0) => Some(*heads),
+        // Its parameters carry heads on either axis.
+        (Op::Attention { heads, .. }, 0 | 1) => Some(*heads),
         _ => None,
     }
 }

@@ -264,8 +264,9 @@ impl<'a> Axes<'a> {
         let values = || component.iter().filter(|&&id| self.list[id].role.is_none());
         let normed = |id: usize| {
             let node = NodeId(self.list[id].node as u32);
-            let reads = |n: &crate::graph::Node| matches!(n.op, Op::LayerNorm { .. }) && n.inputs.contains(&node);
-            matches!(self.op(id), Op::LayerNorm { .. }) || self.graph.nodes.iter().any(reads)
+            let norm = |op: &Op| matches!(op, Op::LayerNorm { .. } | Op::RmsNorm { .. });
+            let reads = |n: &crate::graph::Node| norm(&n.op) && n.inputs.contains(&node);
+            norm(self.op(id)) || self.graph.nodes.iter().any(reads)
         };
         let producers = || component.iter().filter(|&&id| self.produces(id));
         if values().any(|&id| matches!(self.op(id), Op::Attention { .. })) {

@@ -414,13 +414,27 @@ fn carried(graph: &Graph, from: NodeId) -> Option<NodeId> {
         let node = graph.node(at);
         match &node.op {
             Op::Conv2d { .. } | Op::Linear { .. } | Op::ChannelPad { .. } => return Some(at),
-            Op::BatchNorm2d { .. } | Op::Activation { .. } | Op::Add | Op::MaxPool2d { .. } => {
+            Op::BatchNorm2d { .. }
+            | Op::Activation { .. }
+            | Op::Add
+            | Op::Mul
+            | Op::Scale { .. }
+            | Op::Scalar { .. }
+            | Op::MaxPool2d { .. }
+            | Op::AvgPool2d { .. }
+            | Op::AdaptiveAvgPool2d { .. } => {
                 at = *node.inputs.first()?;
             }
             Op::Input { .. }
             | Op::LayerNorm { .. }
+            | Op::RmsNorm { .. }
+            | Op::Softmax
             | Op::GlobalAvgPool
+            | Op::Concat { .. }
+            | Op::Flatten
             | Op::ToTokens
+            | Op::ToImage { .. }
+            | Op::PatchMerge { .. }
             | Op::PrependTokens { .. }
             | Op::AddPositions { .. }
             | Op::Attention { .. }

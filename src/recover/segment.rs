@@ -19,7 +19,9 @@ pub(super) fn boundaries(graph: &Graph) -> Vec<NodeId> {
         alive.push((i, last_use(i)));
         // What only feeds a norm or activation is fused with it: no place to stop.
         let fused = match consumers[i].as_slice() {
-            [next] => matches!(graph.node(*next).op, Op::BatchNorm2d { .. } | Op::Activation { .. }),
+            [next] => {
+                matches!(graph.node(*next).op, Op::BatchNorm2d { .. } | Op::Scale { .. } | Op::Activation { .. })
+            }
             _ => false,
         };
         if alive.len() == 1 && !fused {
@@ -114,12 +116,27 @@ pub(super) fn only_token(graph: &Graph, consumers: &[Vec<NodeId>], layer: NodeId
                     }
                     found = Some(*index);
                 }
-                Op::Linear { .. } | Op::LayerNorm { .. } | Op::Activation { .. } | Op::Add => todo.push(next),
+                Op::Linear { .. }
+                | Op::BatchNorm2d { .. }
+                | Op::LayerNorm { .. }
+                | Op::RmsNorm { .. }
+                | Op::Activation { .. }
+                | Op::Softmax
+                | Op::Scale { .. }
+                | Op::Scalar { .. }
+                | Op::Add
+                | Op::Concat { .. } => todo.push(next),
                 // Anything else may mix tokens.
                 Op::Input { .. }
                 | Op::Conv2d { .. }
-                | Op::BatchNorm2d { .. }
+                // A second factor may be one row for all tokens.
+                | Op::Mul
                 | Op::MaxPool2d { .. }
+                | Op::AvgPool2d { .. }
+                | Op::AdaptiveAvgPool2d { .. }
+                | Op::Flatten
+                | Op::ToImage { .. }
+                | Op::PatchMerge { .. }
                 | Op::GlobalAvgPool
                 | Op::ChannelPad { .. }
                 | Op::ToTokens

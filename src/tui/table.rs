@@ -362,9 +362,21 @@ fn plus(a: Option<f64>, b: Option<f64>) -> Option<f64> {
 /// Layers that an engineer would name.
 fn named(op: &Op) -> bool {
     match op {
-        Op::Conv2d { .. } | Op::Linear { .. } | Op::LayerNorm { .. } | Op::Attention { .. } => true,
+        Op::Conv2d { .. } | Op::Linear { .. } | Op::LayerNorm { .. } | Op::RmsNorm { .. } | Op::Attention { .. } => {
+            true
+        }
         Op::Input { .. }
         | Op::BatchNorm2d { .. }
+        | Op::Softmax
+        | Op::Mul
+        | Op::Scale { .. }
+        | Op::Scalar { .. }
+        | Op::AvgPool2d { .. }
+        | Op::AdaptiveAvgPool2d { .. }
+        | Op::Concat { .. }
+        | Op::Flatten
+        | Op::ToImage { .. }
+        | Op::PatchMerge { .. }
         | Op::Activation { .. }
         | Op::Add
         | Op::MaxPool2d { .. }

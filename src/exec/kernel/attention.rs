@@ -22,7 +22,7 @@ pub(crate) struct Part<'a> {
 
 impl Part<'_> {
     /// `len` columns from `col` on of row `r`.
-    fn row(&self, r: usize, col: usize, len: usize) -> &[f32] {
+    pub fn row(&self, r: usize, col: usize, len: usize) -> &[f32] {
         &self.data[r * self.width + self.at + col..][..len]
     }
 }
@@ -36,6 +36,8 @@ struct Head<'a> {
     first: usize,
     from: usize,
     head: usize,
+    /// Added to the scores of this head's query rows from `from` on, `[.., tokens]`.
+    bias: Option<&'a [f32]>,
 }
 
 impl Attention {
@@ -48,22 +50,21 @@ impl Attention {
         "attention-f32/portable".to_owned()
     }
 
-    /// `out` is `[images, tokens, heads·v]`.
-    pub fn run(&self, q: Part<'_>, k: Part<'_>, v: Part<'_>, out: &mut [f32], par: Par<'_>) {
+    /// `out` is `[images, tokens, heads·v]`; `bias`, `[heads, tokens, tokens]`, is added to every image's scores.
+    pub fn run(&self, q: Part<'_>, k: Part<'_>, v: Part<'_>, bias: Option<&[f32]>, out: &mut [f32], par: Par<'_>) {
         #[cfg(target_arch = "x86_64")]
         if super::avx512::floats() {
             let core = wide::Core::new(*self);
-            return self.bands(q, k, v, out, par, &|h, out, s| core.head(h, out, s));
+            return self.bands([q, k, v], bias, out, par, &|h, out, s| core.head(h, out, s));
         }
-        self.bands(q, k, v, out, par, &|h, out, s| self.head(h, out, s));
+        self.bands([q, k, v], bias, out, par, &|h, out, s| self.head(h, out, s));
     }
 
     /// Calls `f` for every image, band of query rows and head.
     fn bands(
         &self,
-        q: Part<'_>,
-        k: Part<'_>,
-        v: Part<'_>,
+        [q, k, v]: [Part<'_>; 3],
+        bias: Option<&[f32]>,
         out: &mut [f32],
         par: Par<'_>,
         f: &(dyn Fn(Head<'_>, &mut [f32], &mut Scratch) + Sync),
@@ -74,7 +75,8 @@ impl Attention {
             split(par, out, rows * width, |b, out| {
                 with_scratch(|s| {
                     for head in 0..self.heads {
-                        f(Head { q, k, v, first: img * t, from: b * rows, head }, out, s);
+                        let bias = bias.map(|all| &all[(head * t + b * rows) * t..]);
+                        f(Head { q, k, v, first: img * t, from: b * rows, head, bias }, out, s);
                     }
                 });
             });
@@ -94,6 +96,9 @@ impl Attention {
         for (r, out) in out.chunks_exact_mut(width).enumerate() {
             let q = h.q.row(h.first + h.from + r, h.head * self.qk, self.qk);
             vector::combine(q, self.scale, kt, t, scores);
+            if let Some(bias) = h.bias {
+                vector::accumulate(scores, &bias[r * t..][..t]);
+            }
             vector::softmax(scores);
             vector::combine(scores, 1.0, values, h.v.width, &mut out[h.head * self.v..][..self.v]);
         }
@@ -106,7 +111,7 @@ mod wide {
 
     use super::super::avx512::{Line, Panel, line_f32, softmax_rows};
     use super::{Attention, Head};
-    use crate::exec::kernel::{Scratch, room};
+    use crate::exec::kernel::{Scratch, room, vector};
     use std::arch::x86_64::__m512;
 
     /// An attention core with its panel layout.
@@ -175,6 +180,10 @@ mod wide {
             unsafe {
                 for p in &self.keys {
                     line_f32(keys.as_ptr(), p, line(q, h.q.width, qk, &mut scores[p.col..], stride));
+                }
+                if let Some(bias) = h.bias {
+                    let bias = bias.chunks_exact(t);
+                    scores.chunks_exact_mut(stride).zip(bias).for_each(|(s, b)| vector::accumulate(&mut s[..t], b));
                 }
                 softmax_rows(scores, stride, t);
                 for p in &self.values {

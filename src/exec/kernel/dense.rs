@@ -34,7 +34,7 @@ impl Geometry {
             channels: inp,
             out_image: [tokens, 1],
             out_channels: out,
-            window: Window { kernel: [1, 1], stride: [1, 1], padding: [0, 0] },
+            window: Window { kernel: [1, 1], stride: [1, 1], padding: [0; 4] },
             groups: 1,
             per_row: true,
         }
@@ -52,7 +52,7 @@ impl Geometry {
 
     /// The input is the left-hand matrix as it lies.
     pub fn in_place(&self) -> bool {
-        self.window == Window { kernel: [1, 1], stride: [1, 1], padding: [0, 0] } && self.groups == 1
+        self.window == Window { kernel: [1, 1], stride: [1, 1], padding: [0; 4] } && self.groups == 1
     }
 }
 

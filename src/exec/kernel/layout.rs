@@ -41,7 +41,7 @@ impl Layout {
     pub fn of(g: &Geometry, size: usize, quantized: bool) -> Layout {
         let [kh, kw] = g.window.kernel;
         let (c, group) = (g.channels, g.channels / g.groups);
-        let bare = g.window.padding == [0, 0];
+        let bare = g.window.padding == [0; 4];
         let prepare = match (g.in_place(), bare && kh * kw == 1 && g.groups == 1) {
             (true, _) => Prepare::Rows,
             (_, true) => Prepare::Gather,
@@ -58,7 +58,10 @@ impl Layout {
         let (lines, width) = match prepare {
             Prepare::Rows => (g.image[0], g.image[1]),
             Prepare::Gather => (g.out_image[0], g.out_image[1]),
-            Prepare::Border => (g.image[0] + 2 * g.window.padding[0], g.image[1] + 2 * g.window.padding[1]),
+            Prepare::Border => {
+                let [top, left, bottom, right] = g.window.padding;
+                (g.image[0] + top + bottom, g.image[1] + left + right)
+            }
         };
         let [sy, sx] = if prepare == Prepare::Border { g.window.stride } else { [1, 1] };
         let strides = [sx * pitch, sy * width * pitch];
@@ -100,7 +103,7 @@ impl Layout {
         put: impl Fn(&[f32], &mut [T]),
     ) {
         let (c, inner) = (g.channels, g.image[1] * g.channels);
-        let ([py, px], [sy, sx]) = (g.window.padding, g.window.stride);
+        let ([py, px, ..], [sy, sx]) = (g.window.padding, g.window.stride);
         if self.prepare == Prepare::Gather {
             let x = &x[y * sy * inner..][..inner];
             for (i, out) in out.chunks_exact_mut(self.pitch).enumerate() {

@@ -18,6 +18,7 @@ pub(crate) mod team;
 pub(crate) mod vector;
 #[cfg(target_arch = "x86_64")]
 mod wide;
+pub(crate) mod window;
 
 use std::cell::RefCell;
 pub(crate) use team::Par;
@@ -92,6 +93,8 @@ pub(crate) struct Scratch {
     pub cols: Vec<u8>,
     pub i32: Vec<i32>,
     pub codes: Vec<dense::Code>,
+    /// Lent out while the core of a windowed attention runs.
+    pub window: Vec<f32>,
     #[cfg(target_arch = "x86_64")]
     pub vectors: Vec<std::arch::x86_64::__m512>,
 }

@@ -2,6 +2,7 @@
 
 use super::{Par, split, vector};
 use crate::exec::unfold::Window;
+use std::ops::Range;
 
 /// Sizes of an image and of what becomes of it.
 #[derive(Debug, Clone, Copy)]
@@ -64,11 +65,96 @@ pub(crate) fn channel_pad(p: &Pool, map: &[Option<u32>], x: &[f32], out: &mut [f
     });
 }
 
-/// `[images, t, d]` → `[images, count + t, d]` with `tokens` in front.
-pub(crate) fn prepend(tokens: &[f32], per_image: usize, x: &[f32], out: &mut [f32], par: Par<'_>) {
+/// `[images, t, d]` → `[images, count + t, d]` with `tokens` before value `at` of an image.
+pub(crate) fn insert(tokens: &[f32], at: usize, per_image: usize, x: &[f32], out: &mut [f32], par: Par<'_>) {
     split(par, out, tokens.len() + per_image, |img, out| {
-        out[..tokens.len()].copy_from_slice(tokens);
-        out[tokens.len()..].copy_from_slice(&x[img * per_image..][..per_image]);
+        let (before, after) = x[img * per_image..][..per_image].split_at(at);
+        out[..at].copy_from_slice(before);
+        out[at..at + tokens.len()].copy_from_slice(tokens);
+        out[at + tokens.len()..].copy_from_slice(after);
+    });
+}
+
+/// Mean over windows; padding counts as zeros with `count_padding`, else not at all.
+pub(crate) fn avg_pool(p: &Pool, count_padding: bool, x: &[f32], out: &mut [f32], par: Par<'_>) {
+    let ([h, w], [oh, ow], c) = (p.image, p.out_image, p.channels);
+    let Window { kernel: [kh, kw], stride: [sy, sx], padding: [top, left, ..] } = p.window;
+    split(par, out, ow * c, |line, out| {
+        let x = &x[line / oh * h * w * c..][..h * w * c];
+        let inside =
+            |o: usize, pad: usize, k: usize, len: usize| o.max(pad) - pad..(o + k).min(pad + len).max(pad) - pad;
+        for (ox, out) in out.chunks_exact_mut(c).enumerate() {
+            let (ys, xs) = (inside(line % oh * sy, top, kh, h), inside(ox * sx, left, kw, w));
+            let seen = if count_padding { kh * kw } else { ys.len() * xs.len() };
+            cell(w, ys, xs, seen, x, out);
+        }
+    });
+}
+
+/// Mean over `oh x ow` nearly equal cells.
+pub(crate) fn adaptive_avg_pool(p: &Pool, x: &[f32], out: &mut [f32], par: Par<'_>) {
+    let ([h, w], [oh, ow], c) = (p.image, p.out_image, p.channels);
+    split(par, out, ow * c, |line, out| {
+        let x = &x[line / oh * h * w * c..][..h * w * c];
+        let range = |o: usize, len: usize, n: usize| o * len / n..((o + 1) * len).div_ceil(n);
+        for (ox, out) in out.chunks_exact_mut(c).enumerate() {
+            let (ys, xs) = (range(line % oh, h, oh), range(ox, w, ow));
+            let seen = ys.len() * xs.len();
+            cell(w, ys, xs, seen, x, out);
+        }
+    });
+}
+
+/// Sum over the pixels of `ys` and `xs`, divided by `seen`.
+fn cell(w: usize, ys: Range<usize>, xs: Range<usize>, seen: usize, x: &[f32], out: &mut [f32]) {
+    out.fill(0.0);
+    for y in ys {
+        for px in xs.clone() {
+            vector::accumulate(out, &x[(y * w + px) * out.len()..][..out.len()]);
+        }
+    }
+    let scale = 1.0 / seen.max(1) as f32;
+    out.iter_mut().for_each(|v| *v *= scale);
+}
+
+/// Rows of `parts` beside each other; each part with its width.
+pub(crate) fn concat(parts: &[(&[f32], usize)], out: &mut [f32], par: Par<'_>) {
+    let width: usize = parts.iter().map(|p| p.1).sum();
+    let rows = out.len() / width.max(1);
+    let band = rows.div_ceil(par.threads()).max(1);
+    split(par, out, band * width, |b, out| {
+        for (r, out) in out.chunks_exact_mut(width).enumerate() {
+            let mut at = 0;
+            for (x, n) in parts {
+                out[at..at + n].copy_from_slice(&x[(b * band + r) * n..][..*n]);
+                at += n;
+            }
+        }
+    });
+}
+
+/// `x · factors`, where an image has `rows` rows and one row of factors.
+pub(crate) fn scale_rows(rows: usize, c: usize, x: &[f32], factors: &[f32], out: &mut [f32], par: Par<'_>) {
+    let band = rows.div_ceil(par.threads()).max(1);
+    for (img, out) in out.chunks_exact_mut((rows * c).max(1)).enumerate() {
+        let (x, f) = (&x[img * rows * c..][..rows * c], &factors[img * c..][..c]);
+        split(par, out, band * c, |b, out| {
+            let x = x[b * band * c..].chunks_exact(c);
+            out.chunks_exact_mut(c).zip(x).for_each(|(o, x)| vector::multiply(x, f, o));
+        });
+    }
+}
+
+/// Swin's patch merging: the 2x2 cells of `[h, w]` tokens of `d` values beside each other, columns slowest.
+pub(crate) fn patch_merge([h, w]: [usize; 2], d: usize, x: &[f32], out: &mut [f32], par: Par<'_>) {
+    split(par, out, w / 2 * 4 * d, |line, out| {
+        let (img, y) = (line / (h / 2), line % (h / 2));
+        for (cx, out) in out.chunks_exact_mut(4 * d).enumerate() {
+            for (i, out) in out.chunks_exact_mut(d).enumerate() {
+                let token = (img * h + 2 * y + i % 2) * w + 2 * cx + i / 2;
+                out.copy_from_slice(&x[token * d..][..d]);
+            }
+        }
     });
 }
 
@@ -89,12 +175,10 @@ pub(crate) fn to_channels_last(c: usize, p: usize, x: &[f32], out: &mut [f32]) {
 }
 
 /// `[n, p, c]` → `[n, c, p]`.
-pub(crate) fn to_channels_first(c: usize, p: usize, x: &[f32]) -> Vec<f32> {
-    let mut out = vec![0f32; x.len()];
+pub(crate) fn to_channels_first(c: usize, p: usize, x: &[f32], out: &mut [f32]) {
     for (x, out) in x.chunks_exact((c * p).max(1)).zip(out.chunks_exact_mut((c * p).max(1))) {
         for (ch, out) in out.chunks_exact_mut(p).enumerate() {
             out.iter_mut().zip(x[ch..].iter().step_by(c)).for_each(|(o, &v)| *o = v);
         }
     }
-    out
 }

@@ -154,6 +154,68 @@ versions! {
 }
 
 versions! {
+    /// Sum of squares.
+    pub fn squares(x: &[f32]) -> f32 {
+        let mut sums = [0f32; LANES];
+        let chunks = x.chunks_exact(LANES);
+        let tail = chunks.remainder();
+        for c in chunks {
+            for i in 0..LANES {
+                sums[i] += c[i] * c[i];
+            }
+        }
+        sums.iter().sum::<f32>() + tail.iter().map(|v| v * v).sum::<f32>()
+    }
+}
+
+versions! {
+    /// Root-mean-square norm of one row: `out = x / sqrt(mean(x²) + eps) · w`.
+    pub fn rms_norm(x: &[f32], w: &[f32], eps: f32, out: &mut [f32]) {
+        let inv = 1.0 / (squares(x) / x.len().max(1) as f32 + eps).sqrt();
+        for ((o, &x), &w) in out.iter_mut().zip(x).zip(w) {
+            *o = x * inv * w;
+        }
+    }
+}
+
+versions! {
+    /// `out = a · b`.
+    pub fn multiply(a: &[f32], b: &[f32], out: &mut [f32]) {
+        for ((o, &a), &b) in out.iter_mut().zip(a).zip(b) {
+            *o = a * b;
+        }
+    }
+}
+
+versions! {
+    /// `out = x · mul + add`.
+    pub fn scalar(x: &[f32], mul: f32, add: f32, out: &mut [f32]) {
+        out.iter_mut().zip(x).for_each(|(o, &x)| *o = x * mul + add);
+    }
+}
+
+versions! {
+    pub fn relu6(x: &mut [f32]) {
+        x.iter_mut().for_each(|v| {
+            let low = if *v <= 0.0 { 0.0 } else { *v };
+            *v = if low >= 6.0 { 6.0 } else { low };
+        });
+    }
+}
+
+versions! {
+    /// `relu6(x + 3) / 6`, times `x` with `swish`.
+    pub fn hard(x: &mut [f32], swish: bool) {
+        x.iter_mut().for_each(|v| {
+            let t = *v + 3.0;
+            let t = if t <= 0.0 { 0.0 } else { t };
+            let t = if t >= 6.0 { 6.0 } else { t } * (1.0 / 6.0);
+            *v = if swish { *v * t } else { t };
+        });
+    }
+}
+
+versions! {
     /// Adds `x` into `sum`.
     pub fn accumulate(sum: &mut [f32], x: &[f32]) {
         sum.iter_mut().zip(x).for_each(|(s, &v)| *s += v);
@@ -186,6 +248,11 @@ pub(crate) fn activate(x: &mut [f32], act: Activation) {
         Activation::GeluErf => rten_vecmath::Gelu {}.map_mut(x),
         Activation::GeluTanh => rten_vecmath::ApproxGelu {}.map_mut(x),
         Activation::Silu => rten_vecmath::Silu {}.map_mut(x),
+        Activation::Relu6 => relu6(x),
+        Activation::Sigmoid => rten_vecmath::Sigmoid {}.map_mut(x),
+        Activation::HardSigmoid => hard(x, false),
+        Activation::HardSwish => hard(x, true),
+        Activation::Tanh => rten_vecmath::Tanh {}.map_mut(x),
     }
 }
 

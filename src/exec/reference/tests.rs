@@ -1,7 +1,9 @@
 //! The interpreter against definitions written out as loops, and its gradients against finite differences.
 
+use super::ops::{channel_pad, conv, max_pool, unfold_composed};
 use super::*;
-use crate::graph::{NodeId, ParamRef};
+use crate::exec::unfold::Unfold;
+use crate::graph::{Activation, NodeId, ParamRef};
 use candle_core::Var;
 
 fn node(name: &str, op: Op, inputs: &[u32], roles: &[ParamRole]) -> Node {
@@ -69,7 +71,8 @@ fn convolutions_match_loops_on_both_paths() {
         (6, 6, [4, 4], [4, 4], [0, 0], 1),
         (6, 5, [3, 3], [1, 1], [1, 1], 2),
     ] {
-        let win = Window { kernel: k, stride: s, padding: p };
+        // Uneven on purpose where there is padding.
+        let win = Window { kernel: k, stride: s, padding: [p[0], p[1], p[0] / 2, p[1]] };
         let (x, wt) = (noise((2, 4, h, w), 1), noise((6, 4 / groups, k[0], k[1]), 2));
         let want = conv_loops(&x, &wt, win, groups);
         close(&flat(&conv(&x, &wt, win, groups).unwrap()), &want, 1e-5);
@@ -104,7 +107,7 @@ fn check_gradient(var: &Var, loss: &dyn Fn() -> Tensor) {
 fn gradients_match_finite_differences() {
     use ParamRole::{Bias, Mean, Weight};
     let conv =
-        Op::Conv2d { in_ch: 3, out_ch: 4, kernel: [3, 3], stride: [2, 2], padding: [1, 1], groups: 1, bias: true };
+        Op::Conv2d { in_ch: 3, out_ch: 4, kernel: [3, 3], stride: [2, 2], padding: [1; 4], groups: 1, bias: true };
     let g = graph(
         &[3, 6, 6],
         vec![
@@ -114,7 +117,7 @@ fn gradients_match_finite_differences() {
             node("tok", Op::ToTokens, &[3], &[]),
             node("ln", Op::LayerNorm { dim: 4, eps: 1e-5 }, &[4], &[Weight, Bias]),
             node("qkv", Op::Linear { in_features: 4, out_features: 12, bias: true }, &[5], &[Weight, Bias]),
-            node("attn", Op::Attention { heads: 2, qk_dim: 2, v_dim: 2, fused: true, scale: 0.7 }, &[6], &[]),
+            node("attn", Op::attention(2, 2, 2, true, 0.7), &[6], &[]),
             node("add", Op::Add, &[7, 4], &[]),
             node("gelu", Op::Activation { act: Activation::GeluTanh }, &[8], &[]),
             node("mean", Op::MeanTokens { skip: 1 }, &[9], &[]),
@@ -154,7 +157,7 @@ fn gradients_match_finite_differences() {
 fn max_pool_and_channel_pad_match_loops() {
     let x = noise((1, 2, 5, 5), 7);
     let v = flat(&x);
-    let pooled = max_pool(&x, Window { kernel: [3, 3], stride: [2, 2], padding: [1, 1] }).unwrap();
+    let pooled = max_pool(&x, Window { kernel: [3, 3], stride: [2, 2], padding: [1; 4] }).unwrap();
     assert_eq!(pooled.dims(), [1, 2, 3, 3]);
     let mut want = vec![f32::MIN; 18];
     for (i, m) in want.iter_mut().enumerate() {

@@ -1,7 +1,7 @@
 //! The graphs that are checked: one kernel each, or a few where kernels fuse; sizes are ragged on purpose, so that
 //! vector tails and partial tiles run too.
 
-use crate::graph::{Activation, Builder, Conv, Graph, GraphError, NodeId, Op, Precision};
+use crate::graph::{Activation, Builder, Conv, Graph, GraphError, NodeId, Op, PositionBias, Precision, Windows};
 
 /// One kernel to check.
 #[derive(Debug, Clone)]
@@ -88,8 +88,20 @@ const ROWS: &[Row] = &[
         let q = b.linear("q", x, 40, 24, true);
         let k = b.linear("k", x, 40, 24, true);
         let v = b.linear("v", x, 40, 40, true);
-        let op = Op::Attention { heads: 2, qk_dim: 12, v_dim: 20, fused: false, scale: 0.29 };
+        let op = Op::attention(2, 12, 20, false, 0.29);
         b.node(TARGET, op, &[q, k, v])
+    }),
+    ("attention, windows", F32, [3 * 2 * 8, 4 * 6, 1], 2.0, |b, x| swin(b, x, [0, 0], false, PositionBias::Table)),
+    ("attention, shifted windows", F32, [3 * 2 * 8, 4 * 6, 1], 2.0, |b, x| {
+        swin(b, x, [1, 1], false, PositionBias::Table)
+    }),
+    ("attention, cosine", F32, [3 * 2 * 8, 4 * 6, 1], 2.0, |b, x| {
+        swin(b, x, [0, 2], true, PositionBias::Continuous { hidden: 16, trained: [0, 0] })
+    }),
+    ("attention, biased", F32, [3 * 2 * 8, 19, 1], 2.0, |b, x| {
+        let (x, bias) = (tokens(b, x), PositionBias::Full { tokens: 19 });
+        let (heads, qk_dim, v_dim, fused, scale, cosine, windows) = (2, 8, 8, true, 0.35, false, None);
+        b.node(TARGET, Op::Attention { heads, qk_dim, v_dim, fused, scale, cosine, windows, bias }, &[x])
     }),
     // Scores over about ±80: the row maximum must be taken out before the exponential.
     ("softmax, wide scores", F32, [3 * 2 * 8, 37, 1], 2.0, |b, x| attention(b, x, [2, 8, 8], 8.0)),
@@ -97,8 +109,87 @@ const ROWS: &[Row] = &[
     ("gelu-erf", F32, [19, 9, 7], 8.0, |b, x| b.act(TARGET, x, Activation::GeluErf)),
     ("gelu-tanh", F32, [19, 9, 7], 8.0, |b, x| b.act(TARGET, x, Activation::GeluTanh)),
     ("silu", F32, [19, 9, 7], 8.0, |b, x| b.act(TARGET, x, Activation::Silu)),
+    ("relu6", F32, [19, 9, 7], 8.0, |b, x| b.act(TARGET, x, Activation::Relu6)),
+    ("sigmoid", F32, [19, 9, 7], 8.0, |b, x| b.act(TARGET, x, Activation::Sigmoid)),
+    ("hard sigmoid", F32, [19, 9, 7], 8.0, |b, x| b.act(TARGET, x, Activation::HardSigmoid)),
+    ("hard swish", F32, [19, 9, 7], 8.0, |b, x| b.act(TARGET, x, Activation::HardSwish)),
+    ("tanh", F32, [19, 9, 7], 8.0, |b, x| b.act(TARGET, x, Activation::Tanh)),
+    ("softmax", F32, [45, 9, 1], 8.0, |b, x| {
+        let x = tokens(b, x);
+        b.node(TARGET, Op::Softmax, &[x])
+    }),
+    ("rms norm", F32, [45, 9, 1], 2.0, |b, x| {
+        let x = tokens(b, x);
+        b.node(TARGET, Op::RmsNorm { dim: 45, eps: 1e-6 }, &[x])
+    }),
+    ("layer norm, image", F32, [24, 9, 7], 2.0, |b, x| b.layer_norm(TARGET, x, 24, 1e-6)),
+    ("batch norm, tokens", F32, [24, 9, 1], 2.0, |b, x| {
+        let x = tokens(b, x);
+        b.batch_norm(TARGET, x, 24)
+    }),
+    ("conv 3x3/2, padded after", BOTH, [16, 14, 14], 2.0, |b, x| {
+        let op = Op::Conv2d {
+            in_ch: 16,
+            out_ch: 24,
+            kernel: [3; 2],
+            stride: [2; 2],
+            padding: [0, 0, 1, 1],
+            groups: 1,
+            bias: true,
+        };
+        b.node(TARGET, op, &[x])
+    }),
+    ("linear + layer scale + add", F32, [48, 17, 1], 2.0, |b, x| {
+        let x = tokens(b, x);
+        let y = b.linear(TARGET, x, 48, 48, true);
+        let y = b.node("scale", Op::Scale { channels: 48 }, &[y]);
+        b.add("add", y, x)
+    }),
+    ("layer scale", F32, [24, 9, 7], 2.0, |b, x| b.node(TARGET, Op::Scale { channels: 24 }, &[x])),
+    ("scalar", F32, [24, 9, 7], 2.0, |b, x| b.node(TARGET, Op::Scalar { mul: 0.5, add: -1.0 }, &[x])),
+    ("multiply", F32, [24, 9, 7], 2.0, |b, x| {
+        let y = b.act("act", x, Activation::Silu);
+        b.node(TARGET, Op::Mul, &[x, y])
+    }),
+    ("squeeze and excite", F32, [24, 9, 7], 2.0, |b, x| {
+        let y = b.node("pool", Op::GlobalAvgPool, &[x]);
+        let y = b.act("act", y, Activation::Sigmoid);
+        b.node(TARGET, Op::Mul, &[x, y])
+    }),
+    ("avg pool 3x3/2", F32, [21, 13, 11], 2.0, |b, x| {
+        let op = Op::AvgPool2d { kernel: [3; 2], stride: [2; 2], padding: [1; 4], count_padding: false };
+        b.node(TARGET, op, &[x])
+    }),
+    ("avg pool 2x2, zeros counted", F32, [21, 13, 11], 2.0, |b, x| {
+        let op = Op::AvgPool2d { kernel: [2; 2], stride: [2; 2], padding: [1, 0, 0, 1], count_padding: true };
+        b.node(TARGET, op, &[x])
+    }),
+    ("adaptive avg pool", F32, [21, 13, 5], 2.0, |b, x| b.node(TARGET, Op::AdaptiveAvgPool2d { out: [7, 7] }, &[x])),
+    ("concat", F32, [21, 9, 7], 2.0, |b, x| {
+        let y = b.relu("relu", x);
+        b.node(TARGET, Op::Concat { inputs: 3 }, &[x, y, x])
+    }),
+    ("flatten", F32, [21, 9, 7], 2.0, |b, x| b.node(TARGET, Op::Flatten, &[x])),
+    ("to image", F32, [24, 20, 1], 2.0, |b, x| {
+        let x = tokens(b, x);
+        let x = b.node("image", Op::ToImage { h: 4, w: 5 }, &[x]);
+        b.conv(TARGET, x, Conv::same(24, 16, 3, 1))
+    }),
+    ("patch merge", F32, [27, 24, 1], 2.0, |b, x| {
+        let x = tokens(b, x);
+        b.node(TARGET, Op::PatchMerge { grid: [4, 6] }, &[x])
+    }),
+    ("channel map, tokens", F32, [27, 8, 1], 2.0, |b, x| {
+        let x = tokens(b, x);
+        let map = vec![Some(3), None, Some(26), Some(0)];
+        b.node(TARGET, Op::ChannelPad { stride: 1, in_ch: 27, map }, &[x])
+    }),
+    ("tokens after the first", F32, [27, 8, 1], 2.0, |b, x| {
+        let x = tokens(b, x);
+        b.node(TARGET, Op::PrependTokens { count: 2, dim: 27, at: 1 }, &[x])
+    }),
     ("max pool 3x3/2", F32, [21, 13, 11], 2.0, |b, x| {
-        b.node(TARGET, Op::MaxPool2d { kernel: [3; 2], stride: [2; 2], padding: [1; 2] }, &[x])
+        b.node(TARGET, Op::MaxPool2d { kernel: [3; 2], stride: [2; 2], padding: [1; 4] }, &[x])
     }),
     ("global mean", F32, [37, 7, 9], 2.0, |b, x| b.node(TARGET, Op::GlobalAvgPool, &[x])),
     ("mean tokens", F32, [37, 17, 1], 2.0, |b, x| {
@@ -120,7 +211,7 @@ const ROWS: &[Row] = &[
     }),
     ("prepend tokens", F32, [27, 8, 1], 2.0, |b, x| {
         let x = tokens(b, x);
-        b.node(TARGET, Op::PrependTokens { count: 2, dim: 27 }, &[x])
+        b.node(TARGET, Op::PrependTokens { count: 2, dim: 27, at: 0 }, &[x])
     }),
     ("positions", F32, [27, 8, 1], 2.0, |b, x| {
         let x = tokens(b, x);
@@ -132,13 +223,21 @@ const ROWS: &[Row] = &[
     }),
 ];
 
+/// Attention within 2x3 windows of a 4x6 grid.
+fn swin(b: &mut Builder, x: NodeId, shift: [usize; 2], cosine: bool, bias: PositionBias) -> NodeId {
+    let x = tokens(b, x);
+    let windows = Some(Windows { grid: [4, 6], size: [2, 3], shift });
+    let (heads, qk_dim, v_dim, fused, scale) = (2, 8, 8, true, if cosine { 1.0 } else { 0.35 });
+    b.node(TARGET, Op::Attention { heads, qk_dim, v_dim, fused, scale, cosine, windows, bias }, &[x])
+}
+
 fn tokens(b: &mut Builder, x: NodeId) -> NodeId {
     b.node("tokens", Op::ToTokens, &[x])
 }
 
 fn attention(b: &mut Builder, x: NodeId, [heads, qk_dim, v_dim]: [usize; 3], scale: f64) -> NodeId {
     let x = tokens(b, x);
-    b.node(TARGET, Op::Attention { heads, qk_dim, v_dim, fused: true, scale }, &[x])
+    b.node(TARGET, Op::attention(heads, qk_dim, v_dim, true, scale), &[x])
 }
 
 /// Every case, f32 before int8.

@@ -7,9 +7,12 @@
 //! for weights, each value uniformly up to half a step. That error has the variance
 //! `Σ (x² s_w² + w² s_x² + s_x² s_w² / 12) / 12`, and six standard deviations are allowed.
 
+mod attention;
+
 use crate::graph::{Activation, Graph, Node, Op, ParamRole, Precision, PrecisionPlan, shapes};
 use crate::model::ParamStore;
 use anyhow::{Context, Result, bail};
+use attention::{Around, Part, attend};
 
 /// Half an ulp of one in f32.
 const U: f64 = 1.0 / (1u64 << 24) as f64;
@@ -95,12 +98,19 @@ impl Run<'_> {
                     }
                 }
             }
+            Op::BatchNorm2d { .. } | Op::LayerNorm { .. } | Op::RmsNorm { .. } | Op::Softmax | Op::Scale { .. }
+                if shape.len() == 3 =>
+            {
+                // Pixel by pixel, as tokens.
+                let [c, h, w] = image(node, shape)?;
+                let rows = self.node(node, (&self.turned(x, c, h * w), &[h * w, c]), rest, &[h * w, c])?;
+                return Ok(self.turned(&rows, h * w, c));
+            }
             Op::BatchNorm2d { channels, eps } => {
                 let (w, b) = (self.param(node, ParamRole::Weight)?, self.param(node, ParamRole::Bias)?);
                 let (mean, var) = (self.param(node, ParamRole::Mean)?, self.param(node, ParamRole::Var)?);
-                let plane = shape.iter().skip(1).product::<usize>();
                 for (i, (&x, &t)) in x.y.iter().zip(&x.tolerance).enumerate() {
-                    let c = i / plane % channels;
+                    let c = i % channels;
                     let scale = w[c] / (var[c] + eps).sqrt();
                     let size = (scale * x).abs() + b[c].abs() + (mean[c] * scale).abs();
                     v.push((x - mean[c]) * scale + b[c], scale.abs() * t + 8.0 * U * size);
@@ -122,11 +132,104 @@ impl Run<'_> {
                     }
                 }
             }
+            Op::RmsNorm { eps, .. } => {
+                let w = self.param(node, ParamRole::Weight)?;
+                let n = last as f64;
+                for (row, tolerance) in x.y.chunks(last).zip(x.tolerance.chunks(last)) {
+                    let inverse = 1.0 / (row.iter().map(|v| v * v).sum::<f64>() / n + eps).sqrt();
+                    let off = tolerance.iter().fold(0.0, |m: f64, t| m.max(*t));
+                    for (i, x) in row.iter().enumerate() {
+                        let y = x * inverse;
+                        let spread = off * inverse * (1.0 + y.abs());
+                        v.push(y * w[i], w[i].abs() * ((n.sqrt() + 8.0) * U * y.abs() + spread));
+                    }
+                }
+            }
+            Op::Softmax => {
+                for (row, tolerance) in x.y.chunks(last).zip(x.tolerance.chunks(last)) {
+                    let top = row.iter().fold(f64::NEG_INFINITY, |m, s| m.max(*s));
+                    let low = row.iter().fold(f64::INFINITY, |m, s| m.min(*s));
+                    let total: f64 = row.iter().map(|s| (s - top).exp()).sum();
+                    let off = tolerance.iter().fold(0.0, |m: f64, t| m.max(*t));
+                    let relative = 2.0 * (off + 2.0 * U * (top - low)) + ((last as f64).sqrt() + 40.0) * U;
+                    row.iter().map(|s| (s - top).exp() / total).for_each(|p| v.push(p, relative * p));
+                }
+            }
+            Op::Mul => {
+                let [(other, factor)] = rest else { bail!("node `{}` needs two inputs", node.name) };
+                let each = shape.iter().product::<usize>();
+                for (i, (a, s)) in x.y.iter().zip(&x.tolerance).enumerate() {
+                    let j = match *factor == shape {
+                        true => i,
+                        // A factor per channel of an image, or per column of tokens.
+                        false if shape.len() == 3 => i / each * shape[0] + i % each / (shape[1] * shape[2]),
+                        false => i / each * last + i % last,
+                    };
+                    let (b, t) = (other.y[j], other.tolerance[j]);
+                    v.push(a * b, s * b.abs() + t * a.abs() + s * t + 2.0 * U * (a * b).abs());
+                }
+            }
+            Op::Scale { channels } => {
+                let w = self.param(node, ParamRole::Weight)?;
+                for (i, (x, t)) in x.y.iter().zip(&x.tolerance).enumerate() {
+                    let w = w[i % channels];
+                    v.push(x * w, w.abs() * t + 2.0 * U * (x * w).abs());
+                }
+            }
+            Op::Scalar { mul, add } => {
+                for (x, t) in x.y.iter().zip(&x.tolerance) {
+                    v.push(x * mul + add, mul.abs() * t + 4.0 * U * ((x * mul).abs() + add.abs()));
+                }
+            }
+            Op::AvgPool2d { kernel, stride, padding, count_padding } => {
+                let ([c, h, w], [_, oh, ow]) = (image(node, shape)?, image(node, out)?);
+                for (plane, at) in (0..self.images * c).flat_map(|p| (0..oh * ow).map(move |at| (p, at))) {
+                    let mut seen: Vec<usize> = Vec::new();
+                    taps(at / ow, at % ow, *kernel, *stride, *padding, [h, w], |_, pixel| seen.push(pixel));
+                    let n = if *count_padding { kernel[0] * kernel[1] } else { seen.len() };
+                    let at = |p: &usize| plane * h * w + p;
+                    mean(seen.iter().map(|p| (&x.y[at(p)], &x.tolerance[at(p)])), n, &mut v);
+                }
+            }
+            Op::AdaptiveAvgPool2d { .. } => {
+                let ([c, h, w], [_, oh, ow]) = (image(node, shape)?, image(node, out)?);
+                let range = |o: usize, len: usize, n: usize| o * len / n..((o + 1) * len).div_ceil(n);
+                for (plane, at) in (0..self.images * c).flat_map(|p| (0..oh * ow).map(move |at| (p, at))) {
+                    let (ys, xs) = (range(at / ow, h, oh), range(at % ow, w, ow));
+                    let n = ys.len() * xs.len();
+                    let pixels = ys.flat_map(|y| xs.clone().map(move |px| (plane * h + y) * w + px));
+                    mean(pixels.map(|i| (&x.y[i], &x.tolerance[i])), n, &mut v);
+                }
+            }
+            Op::Concat { .. } => {
+                let all: Vec<(&Value, &[usize])> = std::iter::once((x, shape)).chain(rest.iter().copied()).collect();
+                // Runs of values that go one after the other: planes of an image, the columns of a row.
+                let run = |s: &[usize]| if s.len() == 3 { s.iter().product() } else { s.last().copied().unwrap_or(1) };
+                let rounds = x.y.len() / run(shape).max(1);
+                for i in 0..rounds {
+                    for (value, s) in &all {
+                        let n: usize = run(s);
+                        (i * n..(i + 1) * n).for_each(|j| v.push(value.y[j], value.tolerance[j]));
+                    }
+                }
+            }
+            Op::Flatten => x.y.iter().zip(&x.tolerance).for_each(|(y, t)| v.push(*y, *t)),
+            Op::ToImage { h, w } => v = self.turned(x, h * w, last),
+            Op::PatchMerge { grid: [h, w] } => {
+                for i in 0..self.images * h * w * last {
+                    let (at, cell, d) = (i / (4 * last), i % (4 * last) / last, i % last);
+                    let (image, y, column) = (at / (h * w / 4), at / (w / 2) % (h / 2), at % (w / 2));
+                    let from = ((image * h + 2 * y + cell % 2) * w + 2 * column + cell / 2) * last + d;
+                    v.push(x.y[from], x.tolerance[from]);
+                }
+            }
             Op::Activation { act } => {
                 for (&x, &t) in x.y.iter().zip(&x.tolerance) {
                     // Slopes stay below 1.13; kernels may approximate the smooth ones to 32 units.
                     match act {
                         Activation::Relu => v.push(x.max(0.0), t),
+                        // Its slope reaches 1.5.
+                        Activation::HardSwish => v.push(smooth(*act, x), 1.5 * t + 32.0 * U * (1.0 + x.abs())),
                         _ => v.push(smooth(*act, x), 1.13 * t + 32.0 * U * (1.0 + x.abs())),
                     }
                 }
@@ -153,7 +256,7 @@ impl Run<'_> {
             Op::GlobalAvgPool => {
                 let [_, h, w] = image(node, shape)?;
                 for (y, t) in x.y.chunks(h * w).zip(x.tolerance.chunks(h * w)) {
-                    mean(y.iter().zip(t), &mut v);
+                    mean(y.iter().zip(t), h * w, &mut v);
                 }
             }
             Op::MeanTokens { skip } => {
@@ -161,7 +264,14 @@ impl Run<'_> {
                 for image in 0..self.images {
                     for c in 0..last {
                         let at = |r: usize| (image * rows + r) * last + c;
-                        mean((*skip..rows).map(|r| (&x.y[at(r)], &x.tolerance[at(r)])), &mut v);
+                        mean((*skip..rows).map(|r| (&x.y[at(r)], &x.tolerance[at(r)])), rows - skip, &mut v);
+                    }
+                }
+            }
+            Op::ChannelPad { map, .. } if shape.len() < 3 => {
+                for row in 0..x.y.len() / last {
+                    for from in map.iter().map(|m| m.map(|c| row * last + c as usize)) {
+                        v.push(from.map_or(0.0, |i| x.y[i]), from.map_or(0.0, |i| x.tolerance[i]));
                     }
                 }
             }
@@ -178,18 +288,16 @@ impl Run<'_> {
             }
             Op::ToTokens => {
                 let [c, h, w] = image(node, shape)?;
-                for i in 0..self.images * h * w * c {
-                    let (image, pixel, ch) = (i / (h * w * c), i / c % (h * w), i % c);
-                    let from = (image * c + ch) * h * w + pixel;
-                    v.push(x.y[from], x.tolerance[from]);
-                }
+                v = self.turned(x, c, h * w);
             }
-            Op::PrependTokens { .. } => {
+            Op::PrependTokens { at, .. } => {
                 let tokens = self.param(node, ParamRole::Embedding)?;
                 let each = x.y.len() / self.images.max(1);
                 for image in 0..self.images {
+                    let split = image * each + at * last;
+                    (image * each..split).for_each(|i| v.push(x.y[i], x.tolerance[i]));
                     tokens.iter().for_each(|t| v.push(*t, 0.0));
-                    (image * each..(image + 1) * each).for_each(|i| v.push(x.y[i], x.tolerance[i]));
+                    (split..(image + 1) * each).for_each(|i| v.push(x.y[i], x.tolerance[i]));
                 }
             }
             Op::AddPositions { .. } => {
@@ -199,7 +307,7 @@ impl Run<'_> {
                     v.push(y, t + 2.0 * U * y.abs());
                 }
             }
-            Op::Attention { heads, qk_dim, v_dim, fused, scale } => {
+            Op::Attention { heads, qk_dim, v_dim, fused, scale, cosine, windows, bias } => {
                 let (h, qk, vd) = (*heads, *qk_dim, *v_dim);
                 let parts = match (fused, rest) {
                     (true, []) => [(x, last, 0), (x, last, h * qk), (x, last, 2 * h * qk)],
@@ -208,9 +316,13 @@ impl Run<'_> {
                 };
                 let [q, k, vs] = parts.map(|(value, width, at)| Part { value, width, at });
                 let tokens = shape.first().copied().unwrap_or(0);
+                let around = Around::of(self, node, tokens, (*cosine, *windows, *bias), h)?;
                 for row in 0..self.images * tokens {
-                    let rows = row / tokens * tokens..(row / tokens + 1) * tokens;
-                    (0..h).for_each(|head| attend(q, k, vs, (row, rows.clone()), [head, qk, vd], *scale, &mut v));
+                    let first = row / tokens * tokens;
+                    for head in 0..h {
+                        let keys = around.keys(row - first, head, first);
+                        attend([q, k, vs], row, &keys, [head, qk, vd], (*scale, around.factor(head)), &mut v);
+                    }
                 }
             }
             Op::SelectToken { index } => {
@@ -222,6 +334,17 @@ impl Run<'_> {
             }
         }
         Ok(v)
+    }
+
+    /// `[images, a, b]` → `[images, b, a]`.
+    fn turned(&self, x: &Value, a: usize, b: usize) -> Value {
+        let mut v = Value::default();
+        for i in 0..self.images * a * b {
+            let (image, row, column) = (i / (a * b), i / a % b, i % a);
+            let from = (image * a + column) * b + row;
+            v.push(x.y[from], x.tolerance[from]);
+        }
+        v
     }
 
     fn conv(&self, node: &Node, x: &Value, shape: &[usize], out: &[usize]) -> Result<Value> {
@@ -311,70 +434,13 @@ impl Sum<'_> {
     }
 }
 
-/// Queries, keys or values: `width` numbers a row, heads from column `at` on.
-#[derive(Clone, Copy)]
-struct Part<'a> {
-    value: &'a Value,
-    width: usize,
-    at: usize,
-}
-
-impl Part<'_> {
-    fn get(&self, row: usize, column: usize) -> (f64, f64) {
-        let i = row * self.width + self.at + column;
-        (self.value.y[i], self.value.tolerance[i])
-    }
-}
-
-/// One head of one query row over the rows of its image.
-fn attend(
-    q: Part<'_>,
-    k: Part<'_>,
-    values: Part<'_>,
-    (row, rows): (usize, std::ops::Range<usize>),
-    [head, qk, vd]: [usize; 3],
-    scale: f64,
-    v: &mut Value,
-) {
-    let mut off = 0.0f64;
-    let mut scores: Vec<f64> = Vec::with_capacity(rows.len());
-    for j in rows.clone() {
-        let (mut s, mut size, mut carried) = (0.0, 0.0, 0.0);
-        for d in head * qk..(head + 1) * qk {
-            let ((a, ta), (b, tb)) = (q.get(row, d), k.get(j, d));
-            s += a * b;
-            size += (a * b).abs();
-            carried += ta * b.abs() + tb * a.abs() + ta * tb;
-        }
-        off = off.max(scale.abs() * (carried + ((qk as f64).sqrt() + 4.0) * U * size));
-        scores.push(scale * s);
-    }
-    let top = scores.iter().fold(f64::NEG_INFINITY, |m, s| m.max(*s));
-    let low = scores.iter().fold(f64::INFINITY, |m, s| m.min(*s));
-    scores.iter_mut().for_each(|s| *s = (*s - top).exp());
-    let total: f64 = scores.iter().sum();
-    // A score that is off by `e` moves every weight by at most the factor `exp(2e)`; exponentials may be approximated.
-    let n = (rows.len() as f64).sqrt();
-    let relative = 2.0 * (off + 2.0 * U * (top - low)) + (2.0 * n + 40.0) * U;
-    for d in head * vd..(head + 1) * vd {
-        let (mut y, mut size, mut carried) = (0.0, 0.0, 0.0);
-        for (p, j) in scores.iter().map(|s| s / total).zip(rows.clone()) {
-            let (x, t) = values.get(j, d);
-            y += p * x;
-            size += p * x.abs();
-            carried += p * t;
-        }
-        v.push(y, carried + relative * size);
-    }
-}
-
 /// Calls `f(tap, pixel)` for the pixels of an `h x w` image under a window; padding is left out.
 fn taps(
     oy: usize,
     ox: usize,
     kernel: [usize; 2],
     stride: [usize; 2],
-    padding: [usize; 2],
+    padding: [usize; 4],
     [h, w]: [usize; 2],
     mut f: impl FnMut(usize, usize),
 ) {
@@ -388,10 +454,10 @@ fn taps(
     }
 }
 
-fn mean<'a>(values: impl Iterator<Item = (&'a f64, &'a f64)>, v: &mut Value) {
-    let (mut n, mut sum, mut size, mut off) = (0.0, 0.0, 0.0, 0.0);
+/// Pushes the sum of `values` over `n`.
+fn mean<'a>(values: impl Iterator<Item = (&'a f64, &'a f64)>, n: usize, v: &mut Value) {
+    let (n, mut sum, mut size, mut off) = (n as f64, 0.0, 0.0, 0.0);
     for (y, t) in values {
-        n += 1.0;
         sum += y;
         size += y.abs();
         off += t;
@@ -407,6 +473,11 @@ fn smooth(act: Activation, x: f64) -> f64 {
             0.5 * x * (1.0 + ((2.0 / std::f64::consts::PI).sqrt() * (x + 0.044715 * x.powi(3))).tanh())
         }
         Activation::Silu => x / (1.0 + (-x).exp()),
+        Activation::Relu6 => x.clamp(0.0, 6.0),
+        Activation::Sigmoid => 1.0 / (1.0 + (-x).exp()),
+        Activation::HardSigmoid => (x + 3.0).clamp(0.0, 6.0) / 6.0,
+        Activation::HardSwish => x * (x + 3.0).clamp(0.0, 6.0) / 6.0,
+        Activation::Tanh => x.tanh(),
     }
 }
 

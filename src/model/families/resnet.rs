@@ -129,7 +129,7 @@ pub fn resnet(spec: &ResnetSpec) -> Result<Graph, GraphError> {
     let mut width = spec.stem;
     x = conv_bn(b, "conv1".into(), "bn1".into(), x, Conv::same(3, width, 7, 2));
     x = b.relu("relu", x);
-    x = b.node("maxpool", Op::MaxPool2d { kernel: [3; 2], stride: [2; 2], padding: [1; 2] }, &[x]);
+    x = b.node("maxpool", Op::MaxPool2d { kernel: [3; 2], stride: [2; 2], padding: [1; 4] }, &[x]);
     for stage in 0..4 {
         let (inner, out) = (spec.inner[stage], spec.outer[stage]);
         for i in 0..spec.depths[stage] {

@@ -138,7 +138,7 @@ fn attention(b: &mut Builder, l: &Layer, x: NodeId) -> NodeId {
         }
     };
     let scale = 1.0 / (head as f64).sqrt();
-    let op = Op::Attention { heads: l.dims.heads, qk_dim: head, v_dim: head, fused, scale };
+    let op = Op::attention(l.dims.heads, head, head, fused, scale);
     let core = b.node(format!("{at}.attention_core"), op, &inputs);
     b.linear(format!("{at}.{}", l.names.proj), core, dim, dim, true)
 }
@@ -177,7 +177,7 @@ fn patches(b: &mut Builder, d: &VitDims, name: &str) -> NodeId {
 }
 
 fn prepend(b: &mut Builder, d: &VitDims, name: &str, x: NodeId) -> NodeId {
-    b.node(name, Op::PrependTokens { count: 1, dim: d.dim }, &[x])
+    b.node(name, Op::PrependTokens { count: 1, dim: d.dim, at: 0 }, &[x])
 }
 
 fn positions(b: &mut Builder, d: &VitDims, extra: usize, name: &str, x: NodeId) -> NodeId {

@@ -27,13 +27,17 @@ pub(super) fn alone(op: &Op, input: &[usize], epilogue: Epilogue, i: usize, o: u
     let gather = Op::ChannelPad { stride: 1, in_ch: i, map };
     let (mut x, mut skip) = (None, None);
     match &mut op {
-        Op::Conv2d { in_ch, out_ch, kernel, stride, padding, .. } => {
+        Op::Conv2d { in_ch, out_ch, kernel, stride, padding, groups, .. } => {
+            if *groups > 1 {
+                // Groups keep their width: there are fewer of them.
+                *groups = (o * *groups / (*out_ch).max(1)).max(1);
+            }
             (*in_ch, *out_ch) = (i, o);
             if let Some(c) = input.first_mut() {
                 *c = i;
             }
             let image = add("x", Op::Input { shape: input }, &[], vec![]);
-            let keeps = *stride == [1, 1] && (0..2).all(|d| kernel[d] == 2 * padding[d] + 1);
+            let keeps = *stride == [1, 1] && (0..2).all(|d| kernel[d] == padding[d] + padding[d + 2] + 1);
             skip = (epilogue.residual && keeps).then(|| add("gather", gather, &[image], vec![]));
             x = Some(image);
         }

@@ -1,0 +1,163 @@
+//! The attention core in f64, one query row and head at a time, with windows, masks, biases and cosine factors.
+
+use super::{Run, U, Value};
+use crate::graph::{Node, ParamRole, PositionBias, Windows, window};
+use anyhow::{Result, bail};
+
+/// Queries, keys or values: `width` numbers a row, heads from column `at` on.
+#[derive(Clone, Copy)]
+pub(super) struct Part<'a> {
+    pub value: &'a Value,
+    pub width: usize,
+    pub at: usize,
+}
+
+impl Part<'_> {
+    fn get(&self, row: usize, column: usize) -> (f64, f64) {
+        let i = row * self.width + self.at + column;
+        (self.value.y[i], self.value.tolerance[i])
+    }
+
+    /// Length of columns `from..from + n` of a row.
+    fn length(&self, row: usize, from: usize, n: usize) -> f64 {
+        (from..from + n).map(|c| self.get(row, c).0.powi(2)).sum::<f64>().sqrt().max(1e-12)
+    }
+}
+
+/// Which keys a query sees, and what is added to its scores.
+pub(super) struct Around {
+    /// Tokens of each window; the place of every token as (window, index in it).
+    windows: Vec<Vec<usize>>,
+    place: Vec<(usize, usize)>,
+    /// The part of the grid every token comes from.
+    part: Vec<u8>,
+    /// `[heads, n, n]`, or empty.
+    bias: Vec<f64>,
+    factors: Vec<f64>,
+}
+
+impl Around {
+    pub fn of(
+        truth: &Run<'_>,
+        node: &Node,
+        tokens: usize,
+        (cosine, windows, bias): (bool, Option<Windows>, PositionBias),
+        heads: usize,
+    ) -> Result<Around> {
+        let (order, parts, n) = match windows {
+            Some(w) => (w.order(), w.parts(), w.tokens()),
+            None => ((0..tokens as u32).collect(), vec![0; tokens], tokens),
+        };
+        let mut around = Around {
+            windows: order.chunks(n.max(1)).map(|w| w.iter().map(|&t| t as usize).collect()).collect(),
+            place: vec![(0, 0); tokens],
+            part: vec![0; tokens],
+            bias: Vec::new(),
+            factors: Vec::new(),
+        };
+        for (i, (&t, &part)) in order.iter().zip(&parts).enumerate() {
+            (around.place[t as usize], around.part[t as usize]) = ((i / n, i % n), part);
+        }
+        if cosine {
+            around.factors =
+                truth.param(node, ParamRole::LogitScale)?.iter().map(|f| f.min(100f64.ln()).exp()).collect();
+        }
+        let table = match (bias, windows.map(|w| w.size)) {
+            (PositionBias::None, _) => return Ok(around),
+            (PositionBias::Full { .. }, _) => {
+                around.bias = truth.param(node, ParamRole::PositionBias)?;
+                return Ok(around);
+            }
+            (PositionBias::Table, Some(_)) => truth.param(node, ParamRole::PositionBias)?,
+            (PositionBias::Continuous { hidden, trained }, Some(size)) => {
+                let (w1, b1) =
+                    (truth.param(node, ParamRole::PositionMlp1)?, truth.param(node, ParamRole::PositionMlp1Bias)?);
+                let w2 = truth.param(node, ParamRole::PositionMlp2)?;
+                let mut table = Vec::new();
+                for [y, x] in window::log_coordinates(size, trained) {
+                    let (y, x) = (f64::from(y), f64::from(x));
+                    let units: Vec<f64> =
+                        (0..hidden).map(|i| (y * w1[2 * i] + x * w1[2 * i + 1] + b1[i]).max(0.0)).collect();
+                    for w in w2.chunks_exact(hidden) {
+                        let sum: f64 = w.iter().zip(&units).map(|(w, u)| w * u).sum();
+                        table.push(16.0 / (1.0 + (-sum).exp()));
+                    }
+                }
+                table
+            }
+            (_, None) => bail!("node `{}` has a relative bias without windows", node.name),
+        };
+        let size = windows.map_or([1, 1], |w| w.size);
+        let index = window::relative_index(size);
+        around.bias = (0..heads)
+            .flat_map(|h| index.iter().map(move |&i| (h, i as usize)))
+            .map(|(h, i)| table[i * heads + h])
+            .collect();
+        Ok(around)
+    }
+
+    /// What cosine attention multiplies a head's scores by.
+    pub fn factor(&self, head: usize) -> Option<f64> {
+        self.factors.get(head).copied()
+    }
+
+    /// The rows that token `t` of the image beginning at row `first` attends to, with what is added to their scores.
+    pub fn keys(&self, t: usize, head: usize, first: usize) -> Vec<(usize, f64)> {
+        let (window, q) = self.place[t];
+        let tokens = &self.windows[window];
+        let n = tokens.len();
+        let add = |k: usize, token: usize| {
+            let bias = self.bias.get((head * n + q) * n + k).copied().unwrap_or(0.0);
+            if self.part[token] == self.part[t] { bias } else { bias + f64::from(window::MASKED) }
+        };
+        tokens.iter().enumerate().map(|(k, &token)| (first + token, add(k, token))).collect()
+    }
+}
+
+/// One head of one query row over its keys.
+pub(super) fn attend(
+    [q, k, values]: [Part<'_>; 3],
+    row: usize,
+    keys: &[(usize, f64)],
+    [head, qk, vd]: [usize; 3],
+    (scale, factor): (f64, Option<f64>),
+    v: &mut Value,
+) {
+    let mut off = 0.0f64;
+    let mut scores: Vec<f64> = Vec::with_capacity(keys.len());
+    let from = head * qk;
+    let long = factor.map_or(1.0, |_| q.length(row, from, qk));
+    for &(j, add) in keys {
+        let (mut s, mut size, mut carried) = (0.0, 0.0, 0.0);
+        let lengths = long * factor.map_or(1.0, |_| k.length(j, from, qk));
+        for d in from..from + qk {
+            let ((a, ta), (b, tb)) = (q.get(row, d), k.get(j, d));
+            s += a * b;
+            size += (a * b).abs();
+            carried += ta * b.abs() + tb * a.abs() + ta * tb;
+        }
+        let scale = scale * factor.unwrap_or(1.0) / lengths;
+        // Lengths are off by what their terms are: as much again, twice.
+        let more = if factor.is_some() { 3.0 } else { 1.0 };
+        let rounding = more * (carried + ((qk as f64).sqrt() + 8.0) * U * size);
+        off = off.max(scale.abs() * rounding + U * add.abs());
+        scores.push(scale * s + add);
+    }
+    let top = scores.iter().fold(f64::NEG_INFINITY, |m, s| m.max(*s));
+    let low = scores.iter().fold(f64::INFINITY, |m, s| m.min(*s));
+    scores.iter_mut().for_each(|s| *s = (*s - top).exp());
+    let total: f64 = scores.iter().sum();
+    // A score that is off by `e` moves every weight by at most the factor `exp(2e)`; exponentials may be approximated.
+    let n = (keys.len() as f64).sqrt();
+    let relative = 2.0 * (off + 2.0 * U * (top - low)) + (2.0 * n + 40.0) * U;
+    for d in head * vd..(head + 1) * vd {
+        let (mut y, mut size, mut carried) = (0.0, 0.0, 0.0);
+        for (p, (j, _)) in scores.iter().map(|s| s / total).zip(keys) {
+            let (x, t) = values.get(*j, d);
+            y += p * x;
+            size += p * x.abs();
+            carried += p * t;
+        }
+        v.push(y, carried + relative * size);
+    }
+}
