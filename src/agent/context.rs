@@ -342,6 +342,7 @@ pub fn action_line(target: &Target, action: &Action) -> String {
         Action::Prune { ratio, .. } => format!("prune {}", short(*ratio)),
         Action::Precision { precision } => precision.label().to_owned(),
         Action::RemoveBlock => "remove".to_owned(),
+        Action::Sparsify { sparsity } => sparsity.to_string(),
     };
     format!("{} | {what}", clean::line(target.name(), 80))
 }

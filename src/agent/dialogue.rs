@@ -475,7 +475,7 @@ fn names(roles: &[Role]) -> String {
 /// Which role decides on a target.
 fn owner(target: &Target) -> Role {
     match target {
-        Target::Group(_) | Target::Block(_) => Role::Pruning,
+        Target::Group(_) | Target::Block(_) | Target::Weights(_) => Role::Pruning,
         Target::Layer(_) => Role::Quantization,
     }
 }

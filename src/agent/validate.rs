@@ -124,7 +124,7 @@ fn clamped(draft: &Draft, asked: Option<f64>) -> Option<String> {
     let stands = match &draft.action {
         Action::Prune { ratio, .. } => *ratio,
         Action::Keep => 0.0,
-        Action::Precision { .. } | Action::RemoveBlock => return None,
+        Action::Precision { .. } | Action::RemoveBlock | Action::Sparsify { .. } => return None,
     };
     let name = clean::line(draft.target.name(), 80);
     ((stands - asked).abs() > 0.01).then(|| format!("`{name}`: asked to remove {asked:.3}, stands at {stands:.3}"))

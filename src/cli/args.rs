@@ -131,6 +131,14 @@ pub struct On {
     pub heads: Option<usize>,
 }
 
+/// How units are ranked when part of them goes.
+#[derive(Debug, Clone, Default, Args)]
+pub struct Rank {
+    /// l1, l2, batch-norm, lamp, fpgm, taylor, hessian, activation or random; l2 by default.
+    #[arg(long, value_name = "METHOD")]
+    pub importance: Option<String>,
+}
+
 #[derive(Debug, Clone, Args)]
 pub struct Open {
     /// A checkpoint (.safetensors, .pth, .th, .pt), a Hugging Face folder, or what paring exported;
@@ -166,6 +174,8 @@ pub struct Open {
     #[arg(long)]
     pub detach: bool,
     #[command(flatten)]
+    pub rank: Rank,
+    #[command(flatten)]
     pub on: On,
 }
 
@@ -179,6 +189,9 @@ pub struct Eval {
     /// Run every convolution and linear layer in this precision: f32 or int8.
     #[arg(long, value_name = "PRECISION")]
     pub precision: Option<String>,
+    /// Set weights of every convolution and linear layer to zero by magnitude first: 2:4, 4:8 or 50%.
+    #[arg(long, value_name = "PATTERN")]
+    pub sparsity: Option<String>,
     /// Also print the logits of the first N images (JSON only).
     #[arg(long, value_name = "N", default_value_t = 0)]
     pub logits: usize,
@@ -238,6 +251,11 @@ pub struct Run {
     /// Let this precision be used for every convolution and linear layer: f32 or int8.
     #[arg(long, value_name = "PRECISION")]
     pub precision: Option<String>,
+    /// Zeros among the weights of every convolution and linear layer, by magnitude: 2:4, 4:8 or 50%.
+    #[arg(long, value_name = "PATTERN")]
+    pub sparsity: Option<String>,
+    #[command(flatten)]
+    pub rank: Rank,
     #[arg(long, value_name = "N", default_value_t = 1)]
     pub rounds: u32,
     /// Folder for model.safetensors, report.json and the session.

@@ -10,9 +10,10 @@ mod sessions;
 use crate::config::{self, Settings, Sources};
 use crate::headless::{self, Exit};
 use crate::host::{OpenSpec, lifecycle};
+use crate::prune::Method;
 use crate::session::Place;
 use anyhow::{Result, bail};
-use args::{Cli, Cmd, Demo, On, Screen};
+use args::{Cli, Cmd, Demo, On, Rank, Screen};
 use clap::Parser;
 
 /// The command line or a settings file says something that cannot be.
@@ -66,6 +67,7 @@ fn dispatch(cli: Cli) -> Result<Exit> {
                 calib: o.calib.clone(),
                 calib_is_eval: o.calib_is_eval,
                 limit: o.limit,
+                importance: importance(&o.rank)?,
                 ..spec_on(&o.model, &o.on, &settings)?
             };
             sessions::open(complete(spec)?, o.name.as_deref(), o.detach, settings)
@@ -93,6 +95,7 @@ fn dispatch(cli: Cli) -> Result<Exit> {
                 calib: r.calib.clone(),
                 calib_is_eval: r.calib_is_eval,
                 limit: r.limit,
+                importance: importance(&r.rank)?,
                 auto: false,
                 blind: true,
                 ..spec_on(&r.model, &r.on, &settings)?
@@ -102,6 +105,7 @@ fn dispatch(cli: Cli) -> Result<Exit> {
                 rounds: r.rounds.max(1),
                 out: std::path::absolute(&r.out)?,
                 precision: r.precision.as_deref().map(headless::setup::precision).transpose()?,
+                sparsity: r.sparsity.as_deref().map(str::parse).transpose().map_err(UsageError)?,
                 agents: r.llm_model.is_some() || r.llm_url.is_some(),
             };
             headless::run::run(complete(spec)?, &wanted, r.json)
@@ -118,6 +122,10 @@ fn dispatch(cli: Cli) -> Result<Exit> {
             Ok(Exit::Done)
         }
     }
+}
+
+fn importance(rank: &Rank) -> Result<Method> {
+    Ok(rank.importance.as_deref().map(str::parse).transpose().map_err(UsageError)?.unwrap_or_default())
 }
 
 /// Flags that a session keeps.

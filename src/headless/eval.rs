@@ -15,6 +15,9 @@ pub fn run(args: &Eval) -> Result<Exit> {
     if let Some(name) = &args.precision {
         model.precision = setup::everywhere(&model, name)?;
     }
+    if let Some(pattern) = &args.sparsity {
+        model = setup::sparse(model, pattern)?;
+    }
     let data = setup::data(args.data.as_deref(), &args.model, &model, args.limit)?;
     let opened = setup::device(&args.on)?;
     let plan = Plan::of(&model, &CompileOptions::on(&opened))?;

@@ -32,6 +32,7 @@ pub enum TargetKind {
     Group,
     Layer,
     Block,
+    Weights,
 }
 
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
@@ -147,6 +148,7 @@ impl Rule {
             Target::Group(_) => TargetKind::Group,
             Target::Layer(_) => TargetKind::Layer,
             Target::Block(_) => TargetKind::Block,
+            Target::Weights(_) => TargetKind::Weights,
         };
         self.kind.is_none_or(|k| k == kind) && glob(&self.pattern, target.name())
     }

@@ -7,6 +7,7 @@ use crate::graph::Op;
 use crate::host::client::{Client, CommandError, Messages};
 use crate::host::{OpenSpec, lifecycle};
 use crate::plan::{Action, Budget, DecisionId, Outcome, Target};
+use crate::prune::Sparsity;
 use crate::quant::Precision;
 use crate::session::{Command, Event, Feed, HostMsg, Phase, Place, Proposer, State, describe, write_atomically};
 use anyhow::{Context, Result, anyhow, bail};
@@ -23,6 +24,8 @@ pub struct Wanted {
     pub out: PathBuf,
     /// Also run every convolution and linear layer in this precision.
     pub precision: Option<Precision>,
+    /// Also zeros among the weights of every convolution and linear layer.
+    pub sparsity: Option<Sparsity>,
     /// Agents propose instead of the planner.
     pub agents: bool,
 }
@@ -115,17 +118,19 @@ impl Driver {
         self.until(|s| s.card.is_some()).await?;
         self.constrain(&wanted.policy).await?;
         let budget = self.state.budget;
-        let pruning = budget != Budget::default() || wanted.precision.is_none();
+        let told = wanted.precision.is_some() || wanted.sparsity.is_some();
+        let pruning = budget != Budget::default() || !told;
         for round in 1..=wanted.rounds {
             if pruning {
                 let by = if wanted.agents { Proposer::Agents } else { Proposer::Planner };
                 self.act(Command::Propose { by }).await?;
                 self.until(|s| s.phase == Phase::Review).await?;
             }
-            if round == 1
-                && let Some(precision) = wanted.precision
-            {
-                self.quantize(precision).await?;
+            if let (1, Some(precision)) = (round, wanted.precision) {
+                self.decide_all(Target::Layer, Action::Precision { precision }).await?;
+            }
+            if let (1, Some(sparsity)) = (round, wanted.sparsity) {
+                self.decide_all(Target::Weights, Action::Sparsify { sparsity }).await?;
             }
             self.answer(&wanted.policy).await?;
             if self.state.pending().is_empty() {
@@ -169,8 +174,8 @@ impl Driver {
         Ok(())
     }
 
-    /// Decides on the precision of every convolution and linear layer that the constraints leave free.
-    async fn quantize(&mut self, precision: Precision) -> Result<()> {
+    /// Decides `action` on every convolution and linear layer that the constraints leave free.
+    async fn decide_all(&mut self, target: fn(String) -> Target, action: Action) -> Result<()> {
         let card = self.state.card.as_ref().context("the session is not open")?;
         let reachable = card.graph.reachable();
         let layers: Vec<String> = card
@@ -182,8 +187,8 @@ impl Driver {
             .map(|(n, _)| n.name.clone())
             .collect();
         for name in layers {
-            let action = Action::Precision { precision };
-            match self.client.command(Command::Decide { target: Target::Layer(name), action }).await {
+            let decide = Command::Decide { target: target(name), action: action.clone() };
+            match self.client.command(decide).await {
                 Ok(()) => {}
                 Err(CommandError::Refused(words)) => self.line.say(&format!("note: {words}")),
                 Err(e @ CommandError::Gone) => return Err(e.into()),

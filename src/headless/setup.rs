@@ -6,6 +6,7 @@ use crate::exec::device::{self, Opened};
 use crate::graph::{Op, Precision, PrecisionPlan};
 use crate::host::compute::load_model;
 use crate::model::{Family, LoadOptions, Model};
+use crate::prune::{self, Action, Sparsity, Target};
 use anyhow::{Result, bail};
 
 /// Opens `spec`: `demo:vit`, `demo:cnn`, or a path; then lets flags correct the preprocessing.
@@ -57,6 +58,14 @@ pub fn precision(name: &str) -> Result<Precision> {
         bail!("unknown precision `{name}`; hint: one of {}", known.join(", "));
     };
     Ok(precision)
+}
+
+/// `model` with zeros among the weights of every convolution and linear layer.
+pub fn sparse(model: Model, pattern: &str) -> Result<Model> {
+    let sparsity: Sparsity = pattern.parse().map_err(anyhow::Error::msg)?;
+    let of = |n: &crate::graph::Node| (Target::Weights(n.name.clone()), Action::Sparsify { sparsity });
+    let actions: Vec<_> = crate::quant::choosable(&model.graph).into_iter().map(of).collect();
+    Ok(prune::apply(&model, &[], &actions)?)
 }
 
 /// Every convolution and linear layer at `name`'s precision.

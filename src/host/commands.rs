@@ -325,7 +325,7 @@ fn known(state: &State, target: &Target) -> Result<(), String> {
     let Some(card) = &state.card else { return Ok(()) };
     let there = match target {
         Target::Group(n) => card.groups.iter().any(|g| &g.id == n),
-        Target::Layer(n) => card.graph.nodes.iter().any(|node| &node.name == n),
+        Target::Layer(n) | Target::Weights(n) => card.graph.nodes.iter().any(|node| &node.name == n),
         Target::Block(n) => card.graph.blocks.iter().any(|b| &b.name == n),
     };
     if there { Ok(()) } else { Err(format!("no `{target}` in this model; hint: names are those of the layer list")) }

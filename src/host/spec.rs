@@ -2,6 +2,7 @@
 
 use crate::model::Family;
 use crate::plan::Budget;
+use crate::prune::Method;
 use crate::session::{Place, write_atomically};
 use serde::{Deserialize, Serialize};
 use std::path::Path;
@@ -37,6 +38,9 @@ pub struct OpenSpec {
     pub budget: Budget,
     pub llm_url: Option<String>,
     pub llm_model: Option<String>,
+    /// How units of a group are ranked.
+    #[serde(default)]
+    pub importance: Method,
     /// Measure and propose by itself once open.
     pub auto: bool,
     /// Planning must not look at what was measured on the evaluation data.
@@ -65,6 +69,7 @@ impl OpenSpec {
             budget: Budget { macs: Some(0.6), drop: Some(1.0), ..Budget::default() },
             llm_url: None,
             llm_model: None,
+            importance: Method::default(),
             auto: true,
             blind: false,
         }

@@ -60,6 +60,31 @@ pub fn check(
                 Action::Prune { ratio, kept } => prune(group, *ratio, kept, target, constraints),
                 Action::Precision { .. } => Err(mismatch(target, "precision", "set a precision on one of its layers")),
                 Action::RemoveBlock => Err(mismatch(target, "remove_block", "name a block")),
+                Action::Sparsify { .. } => Err(mismatch(target, "sparsify", "name the weights of a layer")),
+            }
+        }
+        Target::Weights(name) => {
+            let node = graph
+                .nodes
+                .iter()
+                .find(|n| &n.name == name)
+                .ok_or_else(|| unknown("layer", name, graph.nodes.iter().map(|n| n.name.as_str())))?;
+            match action {
+                Action::Keep => Ok(Action::Keep),
+                Action::Sparsify { sparsity } => {
+                    if !matches!(node.op, Op::Conv2d { .. } | Op::Linear { .. }) {
+                        return Err(mismatch(target, "sparsify", "only convolutions and linear layers have masks"));
+                    }
+                    if sparsity.check().is_err() {
+                        return Err(mismatch(target, "sparsify", "the pattern drops all or nothing"));
+                    }
+                    not_frozen(target, constraints)?;
+                    not_frozen(&Target::Layer(name.clone()), constraints)?;
+                    Ok(action.clone())
+                }
+                Action::Precision { .. } => Err(mismatch(target, "precision", "set it on the layer")),
+                Action::Prune { .. } => Err(mismatch(target, "prune", "prune the group that the layer belongs to")),
+                Action::RemoveBlock => Err(mismatch(target, "remove_block", "name a block")),
             }
         }
         Target::Layer(name) => {
@@ -75,6 +100,7 @@ pub fn check(
                 }
                 Action::Prune { .. } => Err(mismatch(target, "prune", "prune the group that the layer belongs to")),
                 Action::RemoveBlock => Err(mismatch(target, "remove_block", "name a block")),
+                Action::Sparsify { .. } => Err(mismatch(target, "sparsify", "name the weights of the layer")),
             }
         }
         Target::Block(name) => {
@@ -99,6 +125,7 @@ pub fn check(
                 }
                 Action::Prune { .. } => Err(mismatch(target, "prune", "prune one of the groups inside the block")),
                 Action::Precision { .. } => Err(mismatch(target, "precision", "set it on the layers of the block")),
+                Action::Sparsify { .. } => Err(mismatch(target, "sparsify", "name the weights of its layers")),
             }
         }
     }
@@ -152,7 +179,7 @@ fn least_kept(group: &Group, constraints: &[Constraint]) -> usize {
         .filter(|c| match &c.target {
             Target::Group(g) => *g == group.id,
             Target::Block(b) => group.block.as_ref() == Some(b),
-            Target::Layer(_) => false,
+            Target::Layer(_) | Target::Weights(_) => false,
         })
         .filter_map(|c| match c.limit {
             Limit::MaxRatio { ratio } => Some(ratio.clamp(0.0, 1.0)),
@@ -201,7 +228,7 @@ pub fn keeps_f32<'a>(
             .any(|id| graph.nodes.get(id.index()).is_some_and(|n| n.name == layer))
     };
     constraints.iter().filter(|c| c.limit == Limit::KeepF32).find(|c| match &c.target {
-        Target::Layer(l) => l == layer,
+        Target::Layer(l) | Target::Weights(l) => l == layer,
         Target::Group(g) => groups.iter().any(|group| &group.id == g && group.members.iter().any(|m| m.node == layer)),
         Target::Block(b) => inside(b),
     })

@@ -432,7 +432,8 @@ impl Forecaster {
                 Some(curves.get(&SensTarget::Layer(l.clone(), *precision))?.at(0.0))
             }
             (Target::Block(b), Action::RemoveBlock) => Some(curves.get(&SensTarget::Block(b.clone()))?.at(0.0)),
-            (Target::Group(_) | Target::Layer(_) | Target::Block(_), _) => None,
+            // Nobody measured what zeros cost.
+            (Target::Group(_) | Target::Layer(_) | Target::Block(_) | Target::Weights(_), _) => None,
         }
     }
 
@@ -444,7 +445,7 @@ impl Forecaster {
     fn block_of<'a>(&'a self, target: &'a Target) -> Option<&'a str> {
         match target {
             Target::Group(g) => self.groups.iter().find(|x| &x.id == g)?.block.as_deref(),
-            Target::Layer(l) => {
+            Target::Layer(l) | Target::Weights(l) => {
                 let id = *self.index.get(l)?;
                 self.graph.blocks.iter().find(|b| b.nodes.iter().any(|n| n.index() == id)).map(|b| b.name.as_str())
             }

@@ -1,5 +1,6 @@
 //! What can be done to a target: the plain data that pruning applies and decisions carry.
 
+use super::sparsity::Sparsity;
 use crate::quant::Precision;
 use serde::{Deserialize, Serialize};
 use std::fmt;
@@ -14,12 +15,14 @@ pub enum Target {
     Layer(String),
     /// A removable residual block by name.
     Block(String),
+    /// The weights of a conv or linear node by name (for masks).
+    Weights(String),
 }
 
 impl Target {
     pub fn name(&self) -> &str {
         match self {
-            Target::Group(n) | Target::Layer(n) | Target::Block(n) => n,
+            Target::Group(n) | Target::Layer(n) | Target::Block(n) | Target::Weights(n) => n,
         }
     }
 }
@@ -30,6 +33,7 @@ impl fmt::Display for Target {
             Target::Group(n) => write!(f, "group {n}"),
             Target::Layer(n) => write!(f, "layer {n}"),
             Target::Block(n) => write!(f, "block {n}"),
+            Target::Weights(n) => write!(f, "weights {n}"),
         }
     }
 }
@@ -50,4 +54,8 @@ pub enum Action {
         precision: Precision,
     },
     RemoveBlock,
+    /// Set weights to zero by magnitude, after everything else that changes them.
+    Sparsify {
+        sparsity: Sparsity,
+    },
 }

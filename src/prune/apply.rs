@@ -25,7 +25,8 @@ pub fn apply(model: &Model, groups: &[Group], actions: &[(Target, Action)]) -> R
     let edits = Edits::new(&model.graph, groups, actions, false)?;
     let graph = shrunk(&model.graph, &edits)?;
     graph.check()?;
-    let params = sliced(&model.graph, &graph, &model.params, &edits)?;
+    let mut params = sliced(&model.graph, &graph, &model.params, &edits)?;
+    zero(&graph, &mut params, &edits)?;
     let mut precision = model.precision.clone();
     for (node, p) in &edits.precision {
         precision.set(node.clone(), *p);
@@ -33,6 +34,38 @@ pub fn apply(model: &Model, groups: &[Group], actions: &[(Target, Action)]) -> R
     let mut info = model.info.clone();
     info.hash = params.hash();
     Ok(Model { graph: Arc::new(graph), params, precision, info })
+}
+
+/// The masks among `actions` laid over `model`, which they were otherwise applied to: what a re-fit filled in between
+/// goes again, by the magnitudes that are there now.
+///
+/// # Errors
+/// As [`apply`].
+pub fn sparsify(model: &mut Model, groups: &[Group], actions: &[(Target, Action)]) -> Result<(), PruneError> {
+    let masks: Vec<_> = actions.iter().filter(|(t, _)| matches!(t, Target::Weights(_))).cloned().collect();
+    if masks.is_empty() {
+        return Ok(());
+    }
+    let edits = Edits::new(&model.graph, groups, &masks, true)?;
+    zero(&model.graph, &mut model.params, &edits)?;
+    model.info.hash = model.params.hash();
+    Ok(())
+}
+
+fn zero(graph: &Graph, params: &mut ParamStore, edits: &Edits) -> Result<(), PruneError> {
+    let reachable = graph.reachable();
+    for (name, sparsity) in &edits.sparse {
+        let node = graph.by_name(name).filter(|id| reachable[id.index()]).map(|id| graph.node(id));
+        let Some(weight) = node.and_then(|n| n.param(ParamRole::Weight)) else { continue };
+        let old = params.get(weight)?;
+        let shape = old.shape().to_vec();
+        let mut values = old.values().into_owned();
+        sparsity.apply(&mut values, &shape);
+        if let Some(p) = Param::owned(shape, values) {
+            params.insert(weight.to_owned(), p);
+        }
+    }
+    Ok(())
 }
 
 /// Which original indices are left of every axis that `actions` cut, by node name and axis (0 rows, 1 columns).

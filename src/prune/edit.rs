@@ -6,6 +6,7 @@
 use super::action::{Action, Target};
 use super::error::{PruneError, nearest};
 use super::group::Group;
+use super::sparsity::Sparsity;
 use crate::graph::{Graph, NodeId, Op, Precision};
 use std::collections::{BTreeMap, HashMap};
 
@@ -17,6 +18,8 @@ pub(super) struct Edits {
     /// Indices into `graph.blocks`.
     pub removed: Vec<usize>,
     pub precision: Vec<(String, Precision)>,
+    /// Masks by layer name.
+    pub sparse: Vec<(String, Sparsity)>,
 }
 
 /// Length of a node's prunable axis: parameter axis for layers, 0 output and 1 input for a channel pad, 0 heads for an
@@ -53,6 +56,7 @@ impl Edits {
         let mut pruned: BTreeMap<usize, Vec<bool>> = BTreeMap::new();
         let mut removed: BTreeMap<usize, bool> = BTreeMap::new();
         let mut precision: BTreeMap<&str, Precision> = BTreeMap::new();
+        let mut sparse: BTreeMap<&str, Sparsity> = BTreeMap::new();
         for (target, action) in actions {
             let mismatch = |action, hint| PruneError::Mismatch { target: target.to_string(), action, hint };
             match (target, action) {
@@ -103,13 +107,38 @@ impl Edits {
                         }
                     }
                 }
-                (Target::Group(_), Action::Precision { .. }) | (Target::Block(_), Action::Precision { .. }) => {
+                (Target::Weights(name), Action::Keep | Action::Sparsify { .. }) => {
+                    let at = *nodes.get(name.as_str()).ok_or_else(|| PruneError::Unknown {
+                        kind: "layer",
+                        name: name.clone(),
+                        hint: nearest(name, graph.nodes.iter().map(|n| n.name.as_str())),
+                    })?;
+                    let op = &graph.nodes[at].op;
+                    match action {
+                        Action::Sparsify { sparsity } => {
+                            if !matches!(op, Op::Conv2d { .. } | Op::Linear { .. }) {
+                                return Err(mismatch("sparsify", "only convolutions and linear layers have masks"));
+                            }
+                            if sparsity.check().is_err() {
+                                return Err(mismatch("sparsify", "the pattern drops all or nothing"));
+                            }
+                            sparse.insert(name, *sparsity);
+                        }
+                        _ => {
+                            sparse.remove(name.as_str());
+                        }
+                    }
+                }
+                (Target::Group(_) | Target::Block(_) | Target::Weights(_), Action::Precision { .. }) => {
                     return Err(mismatch("precision", "a precision belongs to a layer"));
                 }
-                (Target::Group(_) | Target::Layer(_), Action::RemoveBlock) => {
+                (Target::Group(_) | Target::Layer(_) | Target::Weights(_), Action::RemoveBlock) => {
                     return Err(mismatch("remove_block", "only a block can be removed"));
                 }
-                (Target::Layer(_) | Target::Block(_), Action::Prune { .. }) => {
+                (Target::Group(_) | Target::Layer(_) | Target::Block(_), Action::Sparsify { .. }) => {
+                    return Err(mismatch("sparsify", "name the weights that get zeros"));
+                }
+                (Target::Layer(_) | Target::Block(_) | Target::Weights(_), Action::Prune { .. }) => {
                     return Err(mismatch("prune", "name the group whose units are pruned"));
                 }
             }
@@ -117,6 +146,7 @@ impl Edits {
         let mut edits = Edits {
             removed: removed.into_iter().filter_map(|(at, gone)| gone.then_some(at)).collect(),
             precision: precision.into_iter().map(|(n, p)| (n.to_owned(), p)).collect(),
+            sparse: sparse.into_iter().map(|(n, s)| (n.to_owned(), s)).collect(),
             ..Edits::default()
         };
         for (at, keep) in &pruned {

@@ -1,79 +1,205 @@
-//! How much each unit of a group matters: magnitudes scaled by the batch norm that follows, and first-order Taylor.
-//!
-//! Scores compare units within one group and, for L1/L2 scaled by batch norm, roughly across groups of one network.
+//! How much each unit of a group matters. Scores compare units within one group; those scaled by batch norm compare
+//! roughly across groups of one network, LAMP's by design.
 
 use super::error::PruneError;
-use super::group::{Group, MemberRole};
+use super::group::{Group, Member, MemberRole};
 use crate::graph::{Graph, Node, NodeId, Op, ParamRole};
 use crate::model::Model;
+use rand::{Rng, SeedableRng};
+use rand_chacha::ChaCha8Rng;
 use serde::{Deserialize, Serialize};
 use std::collections::HashMap;
 
-/// How units are ranked.
+/// How units are ranked. A unit's rows are those that compute it in every producer of the group.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Method {
-    /// Sum of absolute weights of the unit's rows, each row scaled by `|γ| / √(var + ε)` of the batch norm after it.
+    /// Sum of absolute weights of the unit's rows, each row scaled by `|γ| / √(var + ε)` of the batch norm after it
+    /// (Li et al. 2017, with the folded batch norm).
     L1,
-    /// Euclidean norm of the same (Li et al. 2017, with the folded batch norm).
+    /// Euclidean norm of the same.
     #[default]
     L2,
+    /// `|γ|` of the batch norm after the rows (Liu et al. 2017, network slimming); L2 where there is none.
+    BatchNorm,
+    /// Squared L2 over the sum of all squared L2 that are at least as large (Lee et al. 2021, per unit).
+    Lamp,
+    /// Sum of distances to the other units' rows: what others can stand in for matters less (He et al. 2019).
+    Fpgm,
     /// `|Σ w · ∂L/∂w|` over the unit's rows, a mean over calibration batches (Molchanov et al. 2019).
     Taylor,
+    /// `½ Σ w² · h` with the Hessian's diagonal `h` as the mean square of calibration batches' gradients
+    /// (LeCun et al. 1990; Theis et al. 2018).
+    Hessian,
+    /// `Σ |w| · ‖x‖` with the norm of every input over the calibration images (Sun et al. 2023, Wanda, summed by row).
+    Activation,
+    /// By lot, the same every time: what any method must beat.
+    Random,
 }
 
-/// What first-order Taylor importance needs of the calibration data: per node and batch, `Σ w · ∂L/∂w` of every output
-/// row (weight and bias). Small: one number per row and batch.
+impl Method {
+    pub const ALL: [Method; 9] = [
+        Method::L1,
+        Method::L2,
+        Method::BatchNorm,
+        Method::Lamp,
+        Method::Fpgm,
+        Method::Taylor,
+        Method::Hessian,
+        Method::Activation,
+        Method::Random,
+    ];
+
+    pub fn label(self) -> &'static str {
+        match self {
+            Method::L1 => "l1",
+            Method::L2 => "l2",
+            Method::BatchNorm => "batch-norm",
+            Method::Lamp => "lamp",
+            Method::Fpgm => "fpgm",
+            Method::Taylor => "taylor",
+            Method::Hessian => "hessian",
+            Method::Activation => "activation",
+            Method::Random => "random",
+        }
+    }
+
+    /// Does it need [`Evidence`] from calibration images?
+    pub fn needs_evidence(self) -> bool {
+        matches!(self, Method::Taylor | Method::Hessian | Method::Activation)
+    }
+}
+
+impl std::str::FromStr for Method {
+    type Err = String;
+
+    fn from_str(s: &str) -> Result<Method, String> {
+        let wanted = s.trim().to_lowercase().replace('_', "-");
+        Method::ALL.into_iter().find(|m| m.label() == wanted).ok_or_else(|| {
+            let known: Vec<&str> = Method::ALL.iter().map(|m| m.label()).collect();
+            format!("unknown importance `{s}`; hint: one of {}", known.join(", "))
+        })
+    }
+}
+
+/// What calibration images say about the output rows of every convolution and linear layer, by node name. Small: a few
+/// numbers per row.
 #[derive(Debug, Clone, Default)]
-pub struct Gradients {
-    pub rows: HashMap<String, Vec<Vec<f32>>>,
+pub struct Evidence {
+    /// Per batch, `Σ w · ∂L/∂w` of every row (weight and bias).
+    pub first: HashMap<String, Vec<Vec<f32>>>,
+    /// `½ Σ w² · mean (∂L/∂w)²` of every row.
+    pub second: HashMap<String, Vec<f32>>,
+    /// `Σ |w| · ‖x‖` of every row.
+    pub activation: HashMap<String, Vec<f32>>,
 }
 
 /// One score per unit, at least zero; larger matters more. Several producers: the sum of their scores.
+///
+/// # Errors
+/// [`PruneError::NoGradients`] when `method` needs evidence that is not there; a group of another model.
 pub fn importance(
     model: &Model,
     group: &Group,
     method: Method,
-    gradients: Option<&Gradients>,
+    evidence: Option<&Evidence>,
 ) -> Result<Vec<f32>, PruneError> {
+    if method == Method::Random {
+        let seed = blake3::hash(group.id.as_bytes());
+        let mut rng = ChaCha8Rng::from_seed(*seed.as_bytes());
+        return Ok((0..group.size).map(|_| rng.random::<f32>()).collect());
+    }
     let mut scores = vec![0f32; group.size];
     for m in group.members.iter().filter(|m| m.role == MemberRole::Producer && !m.roles.is_empty()) {
         let foreign = || PruneError::Foreign { group: group.id.clone(), node: m.node.clone(), axis: m.axis };
         let id = model.graph.by_name(&m.node).ok_or_else(foreign)?;
-        if method == Method::Taylor {
-            let missing = || PruneError::NoGradients { node: m.node.clone() };
-            let batches = gradients.and_then(|g| g.rows.get(&m.node)).filter(|b| !b.is_empty()).ok_or_else(missing)?;
-            for rows in batches {
-                for (u, score) in scores.iter_mut().enumerate() {
-                    let sum: f32 = m.indices(u).map(|i| rows.get(i).copied().unwrap_or(0.0)).sum();
-                    *score += sum.abs() / batches.len() as f32;
-                }
+        let missing = || PruneError::NoGradients { node: m.node.clone() };
+        let add = |scores: &mut [f32], rows: &[f32], f: fn(f32) -> f32, g: fn(f32) -> f32| {
+            for (u, score) in scores.iter_mut().enumerate() {
+                *score += g(m.indices(u).map(|i| f(rows.get(i).copied().unwrap_or(0.0))).sum());
             }
-            continue;
-        }
-        let rows = row_norms(model, id, method)?;
-        for (u, score) in scores.iter_mut().enumerate() {
-            let parts = m.indices(u).map(|i| rows.get(i).copied().unwrap_or(0.0));
-            *score += match method {
-                Method::L1 => parts.sum::<f32>(),
-                Method::L2 | Method::Taylor => parts.map(|r| r * r).sum::<f32>().sqrt(),
-            };
+        };
+        let same = |v: f32| v;
+        match method {
+            Method::Random => {}
+            Method::Taylor => {
+                let batches = evidence.and_then(|g| g.first.get(&m.node)).filter(|b| !b.is_empty());
+                let batches = batches.ok_or_else(missing)?;
+                let mut sum = vec![0f32; group.size];
+                batches.iter().for_each(|rows| add(&mut sum, rows, same, f32::abs));
+                scores.iter_mut().zip(sum).for_each(|(s, v)| *s += v / batches.len() as f32);
+            }
+            Method::Hessian => {
+                add(&mut scores, evidence.and_then(|g| g.second.get(&m.node)).ok_or_else(missing)?, same, same);
+            }
+            Method::Activation => {
+                add(&mut scores, evidence.and_then(|g| g.activation.get(&m.node)).ok_or_else(missing)?, same, same);
+            }
+            Method::L1 => add(&mut scores, &row_norms(model, id, true)?, same, same),
+            Method::L2 => add(&mut scores, &row_norms(model, id, false)?, |v| v * v, f32::sqrt),
+            Method::BatchNorm => match gammas(model, id)? {
+                Some(rows) => add(&mut scores, &rows, f32::abs, same),
+                None => add(&mut scores, &row_norms(model, id, false)?, |v| v * v, f32::sqrt),
+            },
+            Method::Lamp => {
+                let mut squares = vec![0f32; group.size];
+                add(&mut squares, &row_norms(model, id, false)?, |v| v * v, same);
+                lamp(&squares, &mut scores);
+            }
+            Method::Fpgm => fpgm(model, id, m, &mut scores)?,
         }
     }
     Ok(scores)
 }
 
-/// Norm of every output row of a conv or linear, scaled by the batch norm that reads it, if one does.
-fn row_norms(model: &Model, id: NodeId, method: Method) -> Result<Vec<f32>, PruneError> {
+/// Adds every score over the sum of the scores that are not smaller.
+fn lamp(squares: &[f32], scores: &mut [f32]) {
+    let mut order: Vec<usize> = (0..squares.len()).collect();
+    order.sort_by(|&a, &b| squares[b].total_cmp(&squares[a]).then(a.cmp(&b)));
+    let mut sum = 0f64;
+    for u in order {
+        sum += f64::from(squares[u]);
+        scores[u] += if sum > 0.0 { (f64::from(squares[u]) / sum) as f32 } else { 0.0 };
+    }
+}
+
+/// Adds the sum of distances between a unit's rows (scaled by the batch norm after them) and all other units'.
+fn fpgm(model: &Model, id: NodeId, m: &Member, scores: &mut [f32]) -> Result<(), PruneError> {
+    let Some(weight) = model.graph.node(id).param(ParamRole::Weight) else { return Ok(()) };
+    let weight = model.params.get(weight)?;
+    let (values, scale) = (weight.values(), bn_scale(model, id)?);
+    let width = (values.len() / weight.shape().first().copied().unwrap_or(1).max(1)).max(1);
+    let row = |i: usize| values.get(i * width..(i + 1) * width).unwrap_or(&[]);
+    let factor = |i: usize| scale.as_ref().and_then(|s| s.get(i)).copied().unwrap_or(1.0);
+    for a in 0..scores.len() {
+        for b in a + 1..scores.len() {
+            let square: f32 = m
+                .indices(a)
+                .zip(m.indices(b))
+                .map(|(i, j)| {
+                    let (fi, fj) = (factor(i), factor(j));
+                    row(i).iter().zip(row(j)).map(|(x, y)| (x * fi - y * fj).powi(2)).sum::<f32>()
+                })
+                .sum();
+            let distance = square.sqrt();
+            scores[a] += distance;
+            scores[b] += distance;
+        }
+    }
+    Ok(())
+}
+
+/// L1 or L2 norm of every output row of a conv or linear, scaled by the batch norm that reads it, if one does.
+fn row_norms(model: &Model, id: NodeId, l1: bool) -> Result<Vec<f32>, PruneError> {
     let node = model.graph.node(id);
     let Some(weight) = node.param(ParamRole::Weight) else { return Ok(Vec::new()) };
     let weight = model.params.get(weight)?;
     let rows = weight.shape().first().copied().unwrap_or(0);
     let scale = bn_scale(model, id)?;
     let values = weight.values();
-    let norm = |r: &[f32]| match method {
-        Method::L1 => r.iter().map(|w| w.abs()).sum::<f32>(),
-        Method::L2 | Method::Taylor => r.iter().map(|w| w * w).sum::<f32>().sqrt(),
+    let norm = |r: &[f32]| match l1 {
+        true => r.iter().map(|w| w.abs()).sum::<f32>(),
+        false => r.iter().map(|w| w * w).sum::<f32>().sqrt(),
     };
     let width = (values.len() / rows.max(1)).max(1);
     Ok(values
@@ -92,6 +218,11 @@ fn bn_scale(model: &Model, id: NodeId) -> Result<Option<Vec<f32>>, PruneError> {
     Ok(Some(gamma.iter().zip(var.iter()).map(|(g, v)| g.abs() / (v + eps as f32).sqrt()).collect()))
 }
 
+fn gammas(model: &Model, id: NodeId) -> Result<Option<Vec<f32>>, PruneError> {
+    let gamma = batch_norm_after(&model.graph, id).and_then(|(bn, _)| bn.param(ParamRole::Weight));
+    Ok(gamma.map(|g| model.params.get(g)).transpose()?.map(|p| p.values().into_owned()))
+}
+
 fn batch_norm_after(graph: &Graph, id: NodeId) -> Option<(&Node, f64)> {
     graph.nodes.iter().find_map(|n| match n.op {
         Op::BatchNorm2d { eps, .. } if n.inputs.first() == Some(&id) => Some((n, eps)),
@@ -108,4 +239,27 @@ pub fn resolve(group: &Group, scores: &[f32], ratio: f64) -> Vec<u32> {
     order.truncate(group.kept_at(ratio));
     order.sort_unstable();
     order
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lamp_divides_by_what_is_at_least_as_large() {
+        let mut scores = vec![0.0; 3];
+        lamp(&[1.0, 4.0, 3.0], &mut scores);
+        assert_eq!(scores, [1.0 / 8.0, 1.0, 3.0 / 7.0]);
+        let mut zeros = vec![0.0; 2];
+        lamp(&[0.0, 0.0], &mut zeros);
+        assert_eq!(zeros, [0.0, 0.0]);
+    }
+
+    #[test]
+    fn every_method_has_a_name_that_is_read_back() {
+        for m in Method::ALL {
+            assert_eq!(m.label().parse(), Ok(m));
+        }
+        assert!("magic".parse::<Method>().unwrap_err().contains("batch-norm"));
+    }
 }

@@ -10,11 +10,13 @@ mod gradients;
 mod group;
 mod groups;
 mod importance;
+mod sparsity;
 
 pub use action::{Action, Target};
-pub use apply::{apply, kept_indices, shrink};
+pub use apply::{apply, kept_indices, shrink, sparsify};
 pub use error::PruneError;
-pub use gradients::gradients;
+pub use gradients::evidence;
 pub use group::*;
 pub use groups::groups;
-pub use importance::{Gradients, Method, importance, resolve};
+pub use importance::{Evidence, Method, importance, resolve};
+pub use sparsity::Sparsity;

@@ -128,6 +128,8 @@ pub fn compress(
     }
     let mut model = walk.model;
     model.info.hash = model.params.hash();
+    // A re-fit knows nothing of masks.
+    prune::sparsify(&mut model, groups, actions)?;
     Ok(model)
 }
 

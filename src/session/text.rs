@@ -89,6 +89,7 @@ pub fn action(action: &Action) -> String {
         Action::Prune { ratio, .. } => format!("prune {:.1} %", ratio * 100.0),
         Action::Precision { precision } => precision.label().to_owned(),
         Action::RemoveBlock => "remove".to_owned(),
+        Action::Sparsify { sparsity } => sparsity.to_string(),
     }
 }
 

@@ -469,8 +469,14 @@ impl App {
     pub fn row_shown(&self) -> Vec<Shown> {
         let Some(row) = self.list.current() else { return Vec::new() };
         let mut out: Vec<Shown> = self.targets_of(row).iter().map(|t| self.shown(t)).collect();
-        // A layer in a block that shall go, says so.
+        // A layer whose weights get zeros, or in a block that shall go, says so.
         if let RowRef::Layer(i) = row {
+            if let Some(l) = self.table.layers.get(i) {
+                let s = self.shown(&Target::Weights(l.name.clone()));
+                if s.status.is_some() || s.drafting {
+                    out.push(s);
+                }
+            }
             let block = self.table.layers.get(i).and_then(|l| l.block).and_then(|b| self.table.blocks.get(b));
             if let Some(b) = block {
                 let s = self.shown(&Target::Block(b.name.clone()));
@@ -500,7 +506,7 @@ impl App {
             for t in self.table.targets(l, self.groups()) {
                 let mine = match &t {
                     Target::Group(_) => l.leads,
-                    Target::Layer(_) | Target::Block(_) => true,
+                    Target::Layer(_) | Target::Block(_) | Target::Weights(_) => true,
                 };
                 if mine && !out.contains(&t) {
                     out.push(t);

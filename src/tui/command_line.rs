@@ -4,6 +4,7 @@ use super::modal;
 use crate::config::{MAC_CONVENTIONS, SORTS, Theme, suggestion};
 use crate::graph::MacConvention;
 use crate::plan::Budget;
+use crate::prune::Sparsity;
 use crate::session::Proposer;
 use std::path::Path;
 use tui_textarea::TextArea;
@@ -46,6 +47,7 @@ pub const COMMANDS: &[Spec] = &[
     spec("run", "", "compress with all approved decisions, then evaluate"),
     spec("sense", "", "measure sensitivities"),
     spec("sort", "COLUMN", "sort the layers"),
+    spec("sparsify", "2:4|50%|off", "zeros among this row's weights, by magnitude"),
     spec("stop", "", "end the session's host; everything decided is kept"),
     spec("theme", "NAME", "change the theme"),
     spec("undo", "", "undo the newest review action"),
@@ -80,6 +82,7 @@ pub enum Line {
     Run,
     Sense,
     Sort(String),
+    Sparsify(Option<Sparsity>),
     Stop,
     Theme(String),
     Undo,
@@ -152,6 +155,9 @@ pub fn parse(line: &str) -> Result<Line, String> {
         "sense" => Line::Sense,
         "sort" if SORTS.contains(&rest) => Line::Sort(text()),
         "sort" => return needs(&format!("one of {}", SORTS.join(", "))),
+        "sparsify" if rest.is_empty() => return needs("a pattern such as 2:4 or 50%, or off"),
+        "sparsify" if rest == "off" => Line::Sparsify(None),
+        "sparsify" => Line::Sparsify(Some(rest.parse()?)),
         "stop" => Line::Stop,
         "theme" if rest.is_empty() => return needs("a name"),
         "theme" => Line::Theme(text()),
@@ -233,6 +239,7 @@ fn offers(text: &str, themes: Option<&Path>) -> Vec<(String, String)> {
                 "sort" => SORTS.iter().map(|s| (*s).to_owned()).collect(),
                 "mac-convention" => MAC_CONVENTIONS.iter().map(|(n, _)| (*n).to_owned()).collect(),
                 "colors" => ["truecolor", "256", "16", "none"].map(str::to_owned).to_vec(),
+                "sparsify" => ["2:4", "4:8", "50%", "off"].map(str::to_owned).to_vec(),
                 "propose" => ["planner", "agents"].map(str::to_owned).to_vec(),
                 "llm" => vec!["http://localhost:11434/v1 ".into(), "http://localhost:8000/v1 ".into(), "off".into()],
                 _ => Vec::new(),
@@ -256,6 +263,7 @@ mod tests {
         assert_eq!(parse("export  /tmp/a b"), Ok(Line::Export("/tmp/a b".into())));
         assert_eq!(parse("mac-convention norms"), Ok(Line::MacConvention(MacConvention::Norms)));
         assert_eq!(parse("max-ratio 25% too deep"), Ok(Line::MaxRatio(0.25, "too deep".into())));
+        assert_eq!(parse("sparsify 2:4"), Ok(Line::Sparsify(Some(Sparsity::NofM { n: 2, m: 4 }))));
         assert_eq!(parse("q"), Ok(Line::Detach));
         assert_eq!(parse("  "), Ok(Line::Empty));
     }

@@ -161,7 +161,7 @@ impl App {
         }
     }
 
-    fn nothing(&mut self, why: &str) -> Vec<Effect> {
+    pub(super) fn nothing(&mut self, why: &str) -> Vec<Effect> {
         self.say(Level::Info, why);
         Vec::new()
     }

@@ -496,6 +496,11 @@ impl App {
                 self.constrain(|t| matches!(t, Target::Group(_)), Limit::MaxRatio { ratio }, reason)
             }
             Line::KeepF32(reason) => self.constrain(|t| matches!(t, Target::Layer(_)), Limit::KeepF32, reason),
+            Line::Sparsify(sparsity) => {
+                let Some(l) = self.row_weighty() else { return self.nothing("this row has no weights of its own") };
+                let target = Target::Weights(l.name.clone());
+                self.set_draft(target, sparsity.map_or(Action::Keep, |sparsity| Action::Sparsify { sparsity }))
+            }
             Line::Lift => {
                 let targets: Vec<Target> = self.list.current().map(|r| self.targets_of(r)).unwrap_or_default();
                 let bound: Vec<Target> =

@@ -90,7 +90,10 @@ impl Compute {
     }
 
     pub(super) fn measure_sensitivity(&self, job: &Job) -> Result<(), JobError> {
+        let evidence = self.evidence(job.cancel()).map_err(JobError::of)?;
         let options = SensOptions {
+            method: self.spec.importance,
+            evidence,
             batch: working_batch(&self.model).min(64),
             threads: self.threads(),
             device: self.device.device.clone(),

@@ -12,12 +12,12 @@ pub use propose::plan_now;
 use super::engine::{Compressed, Engine, Exported, Job, JobError, Llm};
 use super::spec::OpenSpec;
 use crate::data::{self, Dataset};
-use crate::exec::{self, CompileOptions, Plan, device::Opened};
+use crate::exec::{self, Cancel, CompileOptions, Plan, device::Opened};
 use crate::graph::{Macs, macs};
 use crate::model::{self, LoadOptions, Model};
 use crate::plan::{self, Action, Target, Verdict};
 use crate::profile::{Ceilings, Ladder, Profile};
-use crate::prune::{self, Group, Method};
+use crate::prune::{self, Evidence, Group};
 use crate::session::{Artifacts, Evaluation, Place, Proposer, SessionCard, State};
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
@@ -38,10 +38,15 @@ pub struct Compute {
     cache: Option<PathBuf>,
     card: SessionCard,
     scores: Mutex<HashMap<String, Arc<Vec<f32>>>>,
+    evidence: Mutex<Option<Arc<Evidence>>>,
     /// Which evaluation images the original gets right.
     baseline: Mutex<Option<Arc<Vec<bool>>>>,
     ceilings: Mutex<Option<Ceilings>>,
 }
+
+/// Calibration images that importance looks at, and how many at a time.
+const EVIDENCE_IMAGES: usize = 256;
+const EVIDENCE_BATCH: usize = 16;
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
@@ -190,6 +195,7 @@ pub fn open(place: &Place, spec: Option<OpenSpec>, card: Option<&SessionCard>) -
         cache,
         card,
         scores: Mutex::default(),
+        evidence: Mutex::default(),
         baseline: Mutex::default(),
         ceilings: Mutex::default(),
     }))
@@ -239,12 +245,34 @@ impl Compute {
         model::load(&path, &LoadOptions::default()).map_err(JobError::of)
     }
 
+    /// What the session's way to rank units needs of the calibration images, if anything; worked out once. The sensitivity
+    /// scan does it first, so that an edit on the screen finds it ready.
+    fn evidence(&self, cancel: &Cancel) -> Result<Option<Arc<Evidence>>, prune::PruneError> {
+        if !self.spec.importance.needs_evidence() {
+            return Ok(None);
+        }
+        let mut known = lock(&self.evidence);
+        if let Some(e) = &*known {
+            return Ok(Some(e.clone()));
+        }
+        // Few images do: scores are sums over rows. Small batches, so that a mean of gradients is not all noise removed.
+        let (images, batch) = (self.calib.len().min(EVIDENCE_IMAGES), EVIDENCE_BATCH);
+        let starts = (0..images).step_by(batch);
+        let batches =
+            starts.filter_map(|i| self.calib.batch(i..(i + batch).min(images), &self.model.info.preprocess).ok());
+        let made = Arc::new(prune::evidence(&self.model, batches, cancel)?);
+        *known = Some(made.clone());
+        Ok(Some(made))
+    }
+
     /// How much each unit of a group matters; worked out once.
     fn scores(&self, group: &Group) -> Result<Arc<Vec<f32>>, String> {
         if let Some(known) = lock(&self.scores).get(&group.id) {
             return Ok(known.clone());
         }
-        let scores = prune::importance(&self.model, group, Method::L2, None).map_err(|e| e.to_string())?;
+        let method = self.spec.importance;
+        let evidence = self.evidence(&Cancel::default()).map_err(|e| e.to_string())?;
+        let scores = prune::importance(&self.model, group, method, evidence.as_deref()).map_err(|e| e.to_string())?;
         let scores = Arc::new(scores);
         lock(&self.scores).insert(group.id.clone(), scores.clone());
         Ok(scores)

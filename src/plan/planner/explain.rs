@@ -241,6 +241,7 @@ pub(super) fn rationale(
             }
         }
         Action::RemoveBlock => text.push_str(" Its shortcut carries the signal on."),
+        Action::Sparsify { .. } => text.push_str(" No kernel here skips zeros: it is for hardware that does."),
         Action::Keep => {}
     }
     if let Some(c) = bound_by(input.constraints, target) {
@@ -253,6 +254,7 @@ fn action_words(input: &PlannerInput, target: &Target, action: &Action) -> Strin
     match action {
         Action::Keep => "stays whole.".into(),
         Action::RemoveBlock => "goes.".into(),
+        Action::Sparsify { sparsity } => format!("gets zeros ({sparsity})."),
         Action::Precision { precision } => format!("runs in {}.", precision.label()),
         Action::Prune { ratio, .. } => {
             let Some(g) = input.groups.iter().find(|g| g.id == target.name()) else { return "is cut.".into() };

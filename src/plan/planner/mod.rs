@@ -321,6 +321,8 @@ pub(super) fn curve_of(target: &Target, action: &Action) -> SensTarget {
     match (target, action) {
         (Target::Layer(l), Action::Precision { precision }) => SensTarget::Layer(l.clone(), *precision),
         (Target::Layer(l), _) => SensTarget::Layer(l.clone(), Precision::Int8),
+        // There is none of its own: the layer at f32.
+        (Target::Weights(l), _) => SensTarget::Layer(l.clone(), Precision::F32),
         (Target::Group(g), _) => SensTarget::Group(g.clone()),
         (Target::Block(b), _) => SensTarget::Block(b.clone()),
     }

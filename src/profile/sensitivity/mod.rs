@@ -21,11 +21,12 @@ use crate::eval::{EvalError, Scorer, kl};
 use crate::exec::{Cancel, CompileOptions, Live, Plan};
 use crate::graph::{NodeId, Op};
 use crate::model::Model;
-use crate::prune::{self, Action, Group, Method, Target};
+use crate::prune::{self, Action, Evidence, Group, Method, Target};
 use crate::quant::Precision;
 use candle_core::{Device, Tensor};
 use refit::Refit;
 use std::path::Path;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 /// KL that stands for a broken output, nats.
@@ -43,6 +44,9 @@ pub struct SensOptions {
     pub blocks: bool,
     /// Measure pruned groups after a local re-fit of their readers.
     pub refit: bool,
+    /// How units are ranked, and what it needs of the calibration images.
+    pub method: Method,
+    pub evidence: Option<Arc<Evidence>>,
     pub threads: Option<usize>,
     pub device: Device,
     /// Aimed at by choosing the number of images.
@@ -58,6 +62,8 @@ impl Default for SensOptions {
             precisions: vec![Precision::Int8],
             blocks: true,
             refit: true,
+            method: Method::L2,
+            evidence: None,
             threads: None,
             device: Device::Cpu,
             time: Duration::from_secs(45),
@@ -212,6 +218,8 @@ struct Bench<'a> {
     images: usize,
     loss: f64,
     top1: f64,
+    method: Method,
+    evidence: Option<Arc<Evidence>>,
     /// Hash over the images used.
     data: String,
 }
@@ -282,6 +290,8 @@ impl<'a> Bench<'a> {
             images,
             loss: m.loss,
             top1: m.top1,
+            method: options.method,
+            evidence: options.evidence.clone(),
             data: hash.finalize().to_hex().to_string(),
         })
     }
@@ -289,11 +299,12 @@ impl<'a> Bench<'a> {
     fn key(&self, t: &ToScan, options: &SensOptions) -> String {
         let precision = serde_json::to_string(&self.model.precision).unwrap_or_default();
         format!(
-            "{} {precision} {} {:?} {:?} refit {} on {:?}",
+            "{} {precision} {} {:?} {:?} by {} refit {} on {:?}",
             self.model.info.hash,
             self.data,
             t.target,
             t.ratios,
+            self.method.label(),
             options.refit,
             options.device.location()
         )
@@ -370,7 +381,8 @@ impl<'a> Bench<'a> {
             SensTarget::Block(b) => (Target::Block(b.clone()), Action::RemoveBlock),
             SensTarget::Group(id) => {
                 let Some(g) = self.groups.iter().find(|g| &g.id == id) else { return Ok(self.model.clone()) };
-                let kept = prune::resolve(g, &prune::importance(self.model, g, Method::L2, None)?, ratio);
+                let kept =
+                    prune::resolve(g, &prune::importance(self.model, g, self.method, self.evidence.as_deref())?, ratio);
                 (Target::Group(id.clone()), Action::Prune { ratio, kept })
             }
         };

@@ -166,6 +166,10 @@ fn choice(c: &Canvas<'_>, s: &Shown, selected: bool, inner: Rect, lines: &mut Ve
                 spans.push(Span::raw(" "));
             }
         }
+        Target::Weights(_) => {
+            spans.push(span("zeros ", pal.fg(Role::Dim)));
+            spans.push(span(super::layers::brief(&s.action, pal.ascii), pal.bold(Role::Fg)));
+        }
         Target::Block(name) => {
             spans.push(span(format!("block {} ", clean(name)), pal.fg(Role::Dim)));
             spans.push(span(super::layers::brief(&s.action, pal.ascii), pal.bold(Role::Fg)));

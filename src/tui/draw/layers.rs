@@ -341,6 +341,7 @@ pub(super) fn brief(action: &Action, ascii: bool) -> String {
         Action::Prune { ratio, .. } => format!("{}{:.0}%", if ascii { "-" } else { "−" }, ratio * 100.0),
         Action::Precision { precision } => precision.label().into(),
         Action::RemoveBlock => "drop".into(),
+        Action::Sparsify { sparsity } => sparsity.to_string(),
     }
 }
 
