@@ -67,9 +67,10 @@ pub enum Cmd {
     /// Write the model of a session's last accepted (else last applied) round.
     Export {
         name: String,
-        /// Where to; `NAME.safetensors` by default.
+        /// Where to; `NAME.safetensors`, or the folder `NAME`, by default.
         #[arg(long, short, value_name = "FILE")]
         out: Option<PathBuf>,
+        /// safetensors, or pytorch: a folder with a Python loader.
         #[arg(long, default_value = "safetensors")]
         format: String,
         #[arg(long)]

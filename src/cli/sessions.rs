@@ -235,7 +235,15 @@ fn clock(at_ms: i64) -> String {
 
 pub fn export(name: &str, out: Option<&Path>, format: &str, json: bool) -> anyhow::Result<Exit> {
     let place = named(name)?;
-    let out = out.map_or_else(|| PathBuf::from(format!("{}.safetensors", place.name)), Path::to_owned);
+    let out = out.map_or_else(
+        || {
+            PathBuf::from(match format {
+                "pytorch" => place.name.clone(),
+                _ => format!("{}.safetensors", place.name),
+            })
+        },
+        Path::to_owned,
+    );
     let path = std::path::absolute(out)?.display().to_string();
     runtime()?.block_on(async {
         let was_running = lifecycle::is_running(&place);

@@ -3,6 +3,7 @@
 
 use super::engine::{Engine, Llm};
 use super::jobs::Kind;
+use crate::model::export::FORMATS;
 use crate::plan::{Action, Author, Budget, Constraint, Decision, DecisionId, Limit, Status, Target};
 use crate::session::{Command, Event, Phase, State};
 
@@ -169,8 +170,8 @@ pub fn judge(
                 return Err("no compressed model yet; hint: approve decisions, run, accept, then export".to_owned());
             }
             let format = if format.is_empty() { "safetensors".to_owned() } else { format };
-            if format != "safetensors" {
-                return Err(format!("cannot export `{format}`; hint: safetensors is what there is"));
+            if !FORMATS.contains(&format.as_str()) {
+                return Err(format!("cannot export `{format}`; hint: one of {}", FORMATS.join(", ")));
             }
             then(Vec::new(), Then::Start(Kind::Export { round, path, format }))
         }

@@ -16,6 +16,10 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+/// Formats that a model is written in, as commands name them: one file that `paring` opens again, or a folder with a
+/// generated PyTorch loader (`model::python`).
+pub const FORMATS: &[&str] = &["safetensors", "pytorch"];
+
 /// Our key in the safetensors metadata.
 pub(super) const KEY: &str = "paring";
 /// Version of the manifest; a file with a higher one is refused.
@@ -147,6 +151,39 @@ pub fn safetensors(path: &Path, model: &Model, manifest: &Manifest) -> Result<St
         entries.iter().try_for_each(|e| out.write_all(&e.bytes))
     })
     .map_err(write)
+}
+
+/// Writes what `model` computes with as plain f32 tensors under the checkpoint's own names: weights of quantized nodes
+/// are what their codes stand for.
+///
+/// # Errors
+/// As [`safetensors`].
+pub fn floats(path: &Path, model: &Model) -> Result<String, ModelError> {
+    let params = stored(model)?;
+    let values: Vec<(&str, &[usize], Vec<u8>)> =
+        params.iter().map(|(name, p)| (name, p.shape(), f32_bytes(&p.values()))).collect();
+    let write = |source: std::io::Error| ModelError::Write { path: path.to_owned(), source };
+    let mut object = serde_json::Map::new();
+    object.insert("__metadata__".into(), serde_json::json!({ "format": "pt" }));
+    let mut at = 0usize;
+    for (name, shape, bytes) in &values {
+        let entry = serde_json::json!({ "dtype": "F32", "shape": shape, "data_offsets": [at, at + bytes.len()] });
+        object.insert((*name).to_owned(), entry);
+        at += bytes.len();
+    }
+    let mut text = serde_json::to_vec(&object).map_err(|e| write(e.into()))?;
+    text.resize(text.len().next_multiple_of(8), b' ');
+    write_atomically(path, |out| {
+        out.write_all(&(text.len() as u64).to_le_bytes())?;
+        out.write_all(&text)?;
+        values.iter().try_for_each(|(_, _, bytes)| out.write_all(bytes))
+    })
+    .map_err(write)
+}
+
+/// Writes a text file whole or not at all.
+pub(super) fn write_text(path: &Path, text: &str) -> std::io::Result<()> {
+    write_atomically(path, |out| out.write_all(text.as_bytes())).map(|_| ())
 }
 
 /// Hashes what passes through.

@@ -13,6 +13,7 @@ pub mod int8;
 mod load;
 mod params;
 mod pickle;
+pub mod python;
 mod random;
 mod recognise;
 mod safetensors;

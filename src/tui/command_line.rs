@@ -3,6 +3,7 @@
 use super::modal;
 use crate::config::{MAC_CONVENTIONS, SORTS, Theme, suggestion};
 use crate::graph::MacConvention;
+use crate::model::export::FORMATS;
 use crate::plan::Budget;
 use crate::prune::Sparsity;
 use crate::session::Proposer;
@@ -27,7 +28,7 @@ pub const COMMANDS: &[Spec] = &[
     spec("budget", "latency=0.6,drop=0.5", "set targets: latency, macs, memory, params as factors; drop in points"),
     spec("colors", "truecolor|256|16|none", "use fewer colours"),
     spec("detach", "", "leave; the session keeps running"),
-    spec("export", "[PATH]", "write the compressed model and its manifest"),
+    spec("export", "[safetensors|pytorch] [PATH]", "write the compressed model and its manifest"),
     spec("filter", "[WORDS]", "show only layers with these words; empty shows all"),
     spec("freeze", "[REASON]", "this row's group must not be pruned"),
     spec("help", "", "keys and commands"),
@@ -62,7 +63,8 @@ pub enum Line {
     Budget(Budget),
     Colors(String),
     Detach,
-    Export(String),
+    /// Format and path.
+    Export(String, String),
     Filter(String),
     Freeze(String),
     Help,
@@ -108,7 +110,10 @@ pub fn parse(line: &str) -> Result<Line, String> {
             _ => return needs("truecolor, 256, 16 or none"),
         },
         "detach" | "q" | "quit" => Line::Detach,
-        "export" => Line::Export(text()),
+        "export" => match rest.split_once(char::is_whitespace).unwrap_or((rest, "")) {
+            (format, path) if FORMATS.contains(&format) => Line::Export(format.to_owned(), path.trim().to_owned()),
+            _ => Line::Export(FORMATS[0].to_owned(), text()),
+        },
         "filter" => Line::Filter(text()),
         "freeze" => Line::Freeze(text()),
         "help" => Line::Help,
@@ -239,6 +244,7 @@ fn offers(text: &str, themes: Option<&Path>) -> Vec<(String, String)> {
                 "sort" => SORTS.iter().map(|s| (*s).to_owned()).collect(),
                 "mac-convention" => MAC_CONVENTIONS.iter().map(|(n, _)| (*n).to_owned()).collect(),
                 "colors" => ["truecolor", "256", "16", "none"].map(str::to_owned).to_vec(),
+                "export" => FORMATS.iter().map(|f| format!("{f} ")).collect(),
                 "sparsify" => ["2:4", "4:8", "50%", "off"].map(str::to_owned).to_vec(),
                 "propose" => ["planner", "agents"].map(str::to_owned).to_vec(),
                 "llm" => vec!["http://localhost:11434/v1 ".into(), "http://localhost:8000/v1 ".into(), "off".into()],
@@ -260,7 +266,9 @@ mod tests {
         let llm = Line::Llm(Some(("http://h/v1".into(), Some("qwen3-32b".into()))));
         assert_eq!(parse("llm http://h/v1 qwen3-32b"), Ok(llm));
         assert_eq!(parse("llm off"), Ok(Line::Llm(None)));
-        assert_eq!(parse("export  /tmp/a b"), Ok(Line::Export("/tmp/a b".into())));
+        let export = |format: &str, path: &str| Ok(Line::Export(format.into(), path.into()));
+        assert_eq!(parse("export  /tmp/a b"), export("safetensors", "/tmp/a b"));
+        assert_eq!(parse("export pytorch /tmp/a b"), export("pytorch", "/tmp/a b"));
         assert_eq!(parse("mac-convention norms"), Ok(Line::MacConvention(MacConvention::Norms)));
         assert_eq!(parse("max-ratio 25% too deep"), Ok(Line::MaxRatio(0.25, "too deep".into())));
         assert_eq!(parse("sparsify 2:4"), Ok(Line::Sparsify(Some(Sparsity::NofM { n: 2, m: 4 }))));

@@ -483,7 +483,7 @@ impl App {
                 vec![Effect::Repaint]
             }
             Line::Detach => self.act(Act::Detach),
-            Line::Export(path) => self.command(Command::Export { path, format: "safetensors".into() }),
+            Line::Export(format, path) => self.command(Command::Export { path, format }),
             Line::Filter(words) => {
                 self.list.filter = words;
                 self.refilter();

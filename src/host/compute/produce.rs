@@ -106,7 +106,7 @@ impl Compute {
     ) -> Result<Exported, JobError> {
         job.progress("export", path, 0, 1);
         let model = self.model_of(state, round)?;
-        let path = self.export_path(path, round);
+        let path = self.export_path(path, round, format);
         let r = state.round_at(round);
         let recipe = if state.phase == crate::session::Phase::Verdict { state.recipe() } else { state.applied() };
         let figures = json!({
@@ -124,15 +124,21 @@ impl Compute {
             "model_hash": r.and_then(|r| r.model_hash.as_ref()),
         });
         let manifest = Manifest { figures, ..self.manifest(&recipe) };
-        let hash = export::safetensors(&path, &model, &manifest).map_err(JobError::of)?;
+        let hash = match format {
+            "pytorch" => crate::model::python::folder(&path, &model, &manifest),
+            _ => export::safetensors(&path, &model, &manifest),
+        };
+        let hash = hash.map_err(JobError::of)?;
         Ok(Exported { path: path.display().to_string(), format: format.to_owned(), hash })
     }
 
     /// Where an export goes: as named, into a named folder, or under the model's name where the host was started.
-    fn export_path(&self, path: &str, round: u32) -> PathBuf {
-        let name = format!("{}-paring-r{round}.safetensors", self.model.info.name);
+    fn export_path(&self, path: &str, round: u32, format: &str) -> PathBuf {
+        let ending = if format == "pytorch" { "" } else { ".safetensors" };
+        let name = format!("{}-paring-r{round}{ending}", self.model.info.name);
         match path.trim() {
             "" => PathBuf::from(name),
+            p if format == "pytorch" => PathBuf::from(p),
             p if Path::new(p).is_dir() => Path::new(p).join(name),
             p => PathBuf::from(p),
         }

@@ -1,0 +1,208 @@
+"""Rebuilds a model that paring compressed, in PyTorch alone.
+
+    from model import load
+    net = load()            # torch.nn.Module in evaluation mode, weights from model.safetensors beside this file
+    logits = net(images)    # [N, C, H, W], normalised as in model.json
+
+The state dict has the checkpoint's own tensor names, with the shapes that are left. Written by paring; the part below
+the line is generated.
+"""
+
+import json
+import math
+import os
+
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+
+def _windows(grid, size, shift):
+    """Which token stands where, window by window, and which part of the grid it comes from."""
+    h, w = grid
+    ids = torch.arange(h * w).reshape(h, w)
+    part = torch.zeros(h, w, dtype=torch.long)
+    for axis, factor in ((0, 3), (1, 1)):
+        n, s, d = grid[axis], size[axis], shift[axis]
+        p = torch.arange(n)
+        zone = ((p >= n - s).long() + (p >= n - d).long()) * factor if d else torch.zeros(n, dtype=torch.long)
+        part += zone.reshape(-1, 1) if axis == 0 else zone.reshape(1, -1)
+    ids = torch.roll(ids, (-shift[0], -shift[1]), (0, 1))
+
+    def cut(t):
+        t = t.reshape(h // size[0], size[0], w // size[1], size[1])
+        return t.permute(0, 2, 1, 3).reshape(-1, size[0] * size[1])
+
+    return cut(ids), cut(part)
+
+
+def _relative_index(size):
+    h, w = size
+    y, x = torch.meshgrid(torch.arange(h), torch.arange(w), indexing="ij")
+    y, x = y.flatten(), x.flatten()
+    return (y[:, None] - y[None, :] + h - 1) * (2 * w - 1) + (x[:, None] - x[None, :] + w - 1)
+
+
+def _log_coordinates(size, trained):
+    sides = []
+    for n, t in zip(size, trained):
+        r = torch.arange(-(n - 1), n, dtype=torch.float64) / (max(t or n, 2) - 1) * 8
+        sides.append(torch.sign(r) * torch.log2(r.abs() + 1) / 3)
+    y, x = torch.meshgrid(*sides, indexing="ij")
+    return torch.stack([y.flatten(), x.flatten()], 1).float()
+
+
+def _attention(q, k, v, heads, scale, bias=None, factors=None, windows=None):
+    """Softmax attention over `[N, tokens, heads * width]`; `bias` is `[heads, n, n]`."""
+    n, tokens, _ = q.shape
+    mask = None
+    if windows is not None:
+        order, part = (t.to(q.device) for t in _windows(*windows))
+        q, k, v = (t[:, order.flatten()].reshape(n * order.shape[0], order.shape[1], -1) for t in (q, k, v))
+        if any(windows[2]):
+            mask = (part[:, :, None] != part[:, None, :]).float() * -100.0
+    q, k, v = (t.reshape(t.shape[0], t.shape[1], heads, -1).transpose(1, 2) for t in (q, k, v))
+    if factors is not None:
+        q = F.normalize(q, dim=-1) * factors.clamp(max=math.log(100.0)).exp()
+        k = F.normalize(k, dim=-1)
+    scores = q @ k.transpose(-2, -1) * scale
+    if bias is not None:
+        scores = scores + bias
+    if mask is not None:
+        scores = (scores.reshape(n, mask.shape[0], heads, *mask.shape[1:]) + mask[None, :, None]).reshape(scores.shape)
+    y = (scores.softmax(-1) @ v).transpose(1, 2)
+    y = y.reshape(y.shape[0], y.shape[1], -1)
+    if windows is not None:
+        back = torch.empty_like(order.flatten())
+        back[order.flatten()] = torch.arange(tokens, device=back.device)
+        y = y.reshape(n, tokens, -1)[:, back]
+    return y
+
+
+def _over_channels(f, x):
+    """Runs `f`, which works over the last axis, over the channels of images as well."""
+    return f(x.permute(0, 2, 3, 1)).permute(0, 3, 1, 2) if x.dim() == 4 else f(x)
+
+
+def _batch_norm(x, p, name, names, eps, training):
+    rows = x.transpose(1, 2) if x.dim() == 3 else x
+    w, b, mean, var = (p(n) for n in names)
+    y = F.batch_norm(rows, mean, var, w, b, training, 0.1, eps)
+    return y.transpose(1, 2) if x.dim() == 3 else y
+
+
+def _channel_map(x, stride, index):
+    """Channel `j` of the result is channel `index[j]`, or zero where that is -1."""
+    axis = 1 if x.dim() == 4 else x.dim() - 1
+    if stride > 1:
+        x = x[:, :, ::stride, ::stride]
+    index = torch.tensor(index, device=x.device)
+    y = x.index_select(axis, index.clamp(min=0))
+    shape = [1] * x.dim()
+    shape[axis] = -1
+    return y * (index >= 0).to(y.dtype).reshape(shape)
+
+
+def _per_channel(v, x):
+    return v.reshape(1, -1, 1, 1) if x.dim() == 4 else v
+
+
+def _multiply(a, b):
+    if a.shape != b.shape:
+        b = b[:, :, None, None] if a.dim() == 4 else b[:, None, :]
+    return a * b
+
+
+def _max_pool(x, kernel, stride, padding):
+    t, l, b, r = padding
+    return F.max_pool2d(F.pad(x, (l, r, t, b), value=float("-inf")), kernel, stride)
+
+
+def _avg_pool(x, kernel, stride, padding, count_padding):
+    t, l, b, r = padding
+    mean = F.avg_pool2d(F.pad(x, (l, r, t, b)), kernel, stride)
+    if count_padding:
+        return mean
+    return mean / F.avg_pool2d(F.pad(torch.ones_like(x[:1, :1]), (l, r, t, b)), kernel, stride)
+
+
+def _patch_merge(x, h, w):
+    n, _, d = x.shape
+    return x.reshape(n, h // 2, 2, w // 2, 2, d).permute(0, 1, 3, 4, 2, 5).reshape(n, h // 2 * (w // 2), 4 * d)
+
+
+class _Tensors(nn.Module):
+    """Tensors under dotted names, so that the state dict has the checkpoint's keys."""
+
+    def put(self, name, value, trained):
+        *path, last = name.split(".")
+        at = self
+        for part in path:
+            if part not in at._modules:
+                at.add_module(part, nn.Module())
+            at = at._modules[part]
+        if trained:
+            at.register_parameter(last, nn.Parameter(value))
+        else:
+            at.register_buffer(last, value)
+
+    def p(self, name):
+        at = self
+        for part in name.split("."):
+            at = at._modules.get(part, None) if part in at._modules else getattr(at, part)
+        return at
+
+
+def load(path=None):
+    """The network with its weights, in evaluation mode."""
+    from safetensors.torch import load_file
+
+    tensors = load_file(path or os.path.join(os.path.dirname(os.path.abspath(__file__)), WEIGHTS))
+    return Net(tensors).eval()
+
+
+def fit(network, path=None):
+    """Gives a torchvision, timm or transformers network of this architecture the shapes and weights that are left.
+
+    `network` is built as usual, with the original configuration; its modules keep their types and code. Returns it.
+    """
+    from safetensors.torch import load_file
+
+    tensors = load_file(path or os.path.join(os.path.dirname(os.path.abspath(__file__)), WEIGHTS))
+    modules = dict(network.named_modules())
+    for name in REMOVED:
+        parent, _, last = name.rpartition(".")
+        setattr(modules[parent], last, nn.Identity())
+    for name, value in tensors.items():
+        owner, _, last = name.rpartition(".")
+        old = getattr(modules[owner], last)
+        if isinstance(old, nn.Parameter):
+            setattr(modules[owner], last, nn.Parameter(value.to(old.dtype), requires_grad=old.requires_grad))
+        else:
+            setattr(modules[owner], last, value.to(old.dtype))
+    for name, groups in GROUPS.items():
+        modules[name].groups = groups
+    for module in network.modules():
+        if isinstance(module, nn.Conv2d):
+            module.out_channels = module.weight.shape[0]
+            module.in_channels = module.weight.shape[1] * module.groups
+        elif isinstance(module, nn.Linear):
+            module.out_features, module.in_features = module.weight.shape
+        elif isinstance(module, nn.BatchNorm2d):
+            module.num_features = module.running_mean.shape[0]
+    for name, (heads, width) in ATTENTION.items():
+        # The core's name lies under its attention module's.
+        path = name
+        while path and not any(hasattr(modules.get(path), a) for a in ("num_heads", "num_attention_heads")):
+            path = path.rpartition(".")[0]
+        module = modules.get(path)
+        if module is None:
+            raise ValueError(f"no attention module for {name}")
+        for attribute, value in (("num_heads", heads), ("num_attention_heads", heads), ("attn_dim", heads * width),
+                                 ("all_head_size", heads * width)):
+            if hasattr(module, attribute):
+                setattr(module, attribute, value)
+    return network
+
+
+# --------------------------------------------------------------------------------------------------------------------

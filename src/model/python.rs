@@ -1,0 +1,246 @@
+//! A folder that PyTorch opens without us: weights under the checkpoint's own names and a generated `model.py` that
+//! rebuilds the network in the shapes that are left, alone or within torchvision, timm or transformers.
+
+use super::export::{self, Manifest};
+use super::{Model, ModelError};
+use crate::graph::{Activation, Graph, Node, NodeId, Op, ParamRole, PositionBias, Precision, Windows};
+use std::fmt::Write;
+use std::path::Path;
+
+/// What every generated file begins with.
+const PRELUDE: &str = include_str!("../../assets/torch_prelude.py");
+/// The file that we re-open.
+const MODEL: &str = "model.safetensors";
+
+/// Writes `model.safetensors` (ours to open again), `model.py`, `model.json` and, where kernels would run quantized
+/// weights, `weights.safetensors` with what those weights stand for in f32. `dir` is made when it is not there. Returns
+/// the hash of `model.safetensors`.
+///
+/// # Errors
+/// As [`export::safetensors`].
+pub fn folder(dir: &Path, model: &Model, manifest: &Manifest) -> Result<String, ModelError> {
+    let fail = |source| ModelError::Write { path: dir.to_owned(), source };
+    std::fs::create_dir_all(dir).map_err(fail)?;
+    let hash = export::safetensors(&dir.join(MODEL), model, manifest)?;
+    let float = model.graph.nodes.iter().all(|n| model.precision.get(&n.name) == Precision::F32);
+    let weights = if float { MODEL } else { "weights.safetensors" };
+    if !float {
+        export::floats(&dir.join(weights), model)?;
+    }
+    let put = |name: &str, text: &str| {
+        let path = dir.join(name);
+        export::write_text(&path, text).map_err(|source| ModelError::Write { path, source })
+    };
+    put("model.py", &source(&model.graph, weights))?;
+    let about = serde_json::json!({
+        "name": model.info.name,
+        "family": model.info.family.label(),
+        "classes": model.info.classes,
+        "class_names": model.info.class_names,
+        "preprocess": model.info.preprocess,
+    });
+    put("model.json", &format!("{about:#}\n"))?;
+    // What the ecosystem's own loader wants to see beside the weights.
+    for name in ["config.json", "preprocessor_config.json"] {
+        let beside = model.info.source.parent().unwrap_or(Path::new(".")).join(name);
+        let inside = model.info.source.join(name);
+        if let Some(text) = [inside, beside].iter().find_map(|p| std::fs::read_to_string(p).ok()) {
+            put(name, &text)?;
+        }
+    }
+    Ok(hash)
+}
+
+/// A Python string literal.
+fn quote(s: &str) -> String {
+    serde_json::to_string(s).unwrap_or_default()
+}
+
+fn tuple(v: &[usize]) -> String {
+    let all: Vec<String> = v.iter().map(usize::to_string).collect();
+    format!("({},)", all.join(", "))
+}
+
+/// The text of `model.py`.
+pub(crate) fn source(graph: &Graph, weights: &str) -> String {
+    let reachable = graph.reachable();
+    let nodes = || graph.iter().filter(|(id, _)| reachable[id.index()]);
+    let mut t = PRELUDE.to_owned();
+    let removed: Vec<String> = graph
+        .blocks
+        .iter()
+        .filter(|b| !b.residual.is_empty() && b.nodes.iter().all(|n| !reachable[n.index()]))
+        .map(|b| quote(&b.name))
+        .collect();
+    let entries = |f: &dyn Fn(&Node) -> Option<String>| -> String {
+        nodes().filter_map(|(_, n)| f(n).map(|v| format!("    {}: {v},\n", quote(&n.name)))).collect()
+    };
+    let groups = entries(&|n| match &n.op {
+        Op::Conv2d { groups, .. } if *groups > 1 => Some(groups.to_string()),
+        _ => None,
+    });
+    let heads = entries(&|n| match &n.op {
+        Op::Attention { heads, v_dim, .. } => Some(format!("({heads}, {v_dim})")),
+        _ => None,
+    });
+    let _ = write!(
+        t,
+        "\nWEIGHTS = {}\nREMOVED = [{}]\nGROUPS = {{\n{groups}}}\nATTENTION = {{\n{heads}}}\n\n\n",
+        quote(weights),
+        removed.join(", ")
+    );
+    t.push_str("class Net(_Tensors):\n    def __init__(self, tensors):\n        super().__init__()\n");
+    t.push_str("        for name, trained in (\n");
+    for (_, node) in nodes() {
+        for p in &node.params {
+            let trained = !matches!(p.role, ParamRole::Mean | ParamRole::Var);
+            let _ = writeln!(t, "            ({}, {}),", quote(&p.name), if trained { "True" } else { "False" });
+        }
+    }
+    t.push_str("        ):\n            self.put(name, tensors[name].float(), trained)\n\n");
+    t.push_str("    def forward(self, x):\n        p = self.p\n");
+    for (id, node) in nodes() {
+        let _ = writeln!(t, "        v{} = {}  # {}", id.0, expression(node), comment(&node.name));
+    }
+    let _ = writeln!(t, "        return v{}", graph.output.0);
+    t
+}
+
+/// A name as a comment: one line of printable characters.
+fn comment(name: &str) -> String {
+    super::printable(name).replace('\n', " ")
+}
+
+fn activation(act: Activation, x: &str) -> String {
+    match act {
+        Activation::Relu => format!("F.relu({x})"),
+        Activation::Relu6 => format!("F.relu6({x})"),
+        Activation::GeluErf => format!("F.gelu({x})"),
+        Activation::GeluTanh => format!("F.gelu({x}, approximate=\"tanh\")"),
+        Activation::Silu => format!("F.silu({x})"),
+        Activation::Sigmoid => format!("torch.sigmoid({x})"),
+        Activation::HardSigmoid => format!("F.hardsigmoid({x})"),
+        Activation::HardSwish => format!("F.hardswish({x})"),
+        Activation::Tanh => format!("torch.tanh({x})"),
+    }
+}
+
+/// What a node computes, of `v<id>` of its inputs and `p(name)` of its parameters.
+fn expression(node: &Node) -> String {
+    let v = |id: &NodeId| format!("v{}", id.0);
+    let x = node.inputs.first().map(v).unwrap_or_default();
+    let y = node.inputs.get(1).map(v).unwrap_or_default();
+    let p = |role: ParamRole| node.param(role).map_or_else(|| "None".to_owned(), |n| format!("p({})", quote(n)));
+    let (w, b) = (p(ParamRole::Weight), p(ParamRole::Bias));
+    match &node.op {
+        Op::Input { .. } => "x".to_owned(),
+        Op::Conv2d { stride, padding: [top, left, bottom, right], groups, .. } => {
+            let (x, padding) = match top == bottom && left == right {
+                true => (x, tuple(&[*top, *left])),
+                false => (format!("F.pad({x}, ({left}, {right}, {top}, {bottom}))"), "0".to_owned()),
+            };
+            format!("F.conv2d({x}, {w}, {b}, {}, {padding}, 1, {groups})", tuple(stride))
+        }
+        Op::Linear { .. } => format!("F.linear({x}, {w}, {b})"),
+        Op::BatchNorm2d { eps, .. } => {
+            let names: Vec<String> = [ParamRole::Weight, ParamRole::Bias, ParamRole::Mean, ParamRole::Var]
+                .iter()
+                .filter_map(|r| node.param(*r).map(quote))
+                .collect();
+            format!("_batch_norm({x}, p, {}, ({},), {eps:?}, self.training)", quote(&node.name), names.join(", "))
+        }
+        Op::LayerNorm { dim, eps } => {
+            format!("_over_channels(lambda t: F.layer_norm(t, ({dim},), {w}, {b}, {eps:?}), {x})")
+        }
+        Op::RmsNorm { dim, eps } => {
+            format!("_over_channels(lambda t: F.rms_norm(t, ({dim},), {w}, {eps:?}), {x})")
+        }
+        Op::Activation { act } => activation(*act, &x),
+        Op::Softmax => format!("_over_channels(lambda t: t.softmax(-1), {x})"),
+        Op::Add => format!("{x} + {y}"),
+        Op::Mul => format!("_multiply({x}, {y})"),
+        Op::Scale { .. } => format!("{x} * _per_channel({w}, {x})"),
+        Op::Scalar { mul, add } => format!("{x} * {mul:?} + {add:?}"),
+        Op::MaxPool2d { kernel, stride, padding } => {
+            format!("_max_pool({x}, {}, {}, {})", tuple(kernel), tuple(stride), tuple(padding))
+        }
+        Op::AvgPool2d { kernel, stride, padding, count_padding } => {
+            let counted = if *count_padding { "True" } else { "False" };
+            format!("_avg_pool({x}, {}, {}, {}, {counted})", tuple(kernel), tuple(stride), tuple(padding))
+        }
+        Op::AdaptiveAvgPool2d { out } => format!("F.adaptive_avg_pool2d({x}, {})", tuple(out)),
+        Op::GlobalAvgPool => format!("{x}.mean((2, 3))"),
+        Op::ChannelPad { stride, map, .. } => {
+            let index: Vec<String> = map.iter().map(|m| m.map_or(-1, i64::from).to_string()).collect();
+            format!("_channel_map({x}, {stride}, [{}])", index.join(", "))
+        }
+        Op::Concat { .. } => {
+            let all: Vec<String> = node.inputs.iter().map(v).collect();
+            format!("torch.cat([{}], 1 if {x}.dim() == 4 else -1)", all.join(", "))
+        }
+        Op::Flatten => format!("{x}.flatten(1)"),
+        Op::ToTokens => format!("{x}.flatten(2).transpose(1, 2)"),
+        Op::ToImage { h, w } => format!("{x}.transpose(1, 2).reshape({x}.shape[0], -1, {h}, {w})"),
+        Op::PatchMerge { grid: [h, w] } => format!("_patch_merge({x}, {h}, {w})"),
+        Op::PrependTokens { at, .. } => {
+            let t = format!("{}.expand({x}.shape[0], -1, -1)", p(ParamRole::Embedding));
+            format!("torch.cat([{x}[:, :{at}], {t}, {x}[:, {at}:]], 1)")
+        }
+        Op::AddPositions { .. } => format!("{x} + {}", p(ParamRole::Embedding)),
+        Op::Attention { heads, qk_dim, v_dim, fused, scale, cosine, windows, bias } => {
+            let parts = match fused {
+                true => format!("*{x}.split([{0}, {0}, {1}], -1)", heads * qk_dim, heads * v_dim),
+                false => node.inputs.iter().map(v).collect::<Vec<_>>().join(", "),
+            };
+            let mut more = String::new();
+            if let Some(bias) = position_bias(*bias, *windows, &p) {
+                let _ = write!(more, ", bias={bias}");
+            }
+            if *cosine {
+                let _ = write!(more, ", factors={}", p(ParamRole::LogitScale));
+            }
+            if let Some(Windows { grid, size, shift }) = windows {
+                let _ = write!(more, ", windows=({}, {}, {})", tuple(grid), tuple(size), tuple(shift));
+            }
+            format!("_attention({parts}, {heads}, {scale:?}{more})")
+        }
+        Op::SelectToken { index } => format!("{x}[:, {index}]"),
+        Op::MeanTokens { skip } => format!("{x}[:, {skip}:].mean(1)"),
+    }
+}
+
+fn position_bias(bias: PositionBias, windows: Option<Windows>, p: &dyn Fn(ParamRole) -> String) -> Option<String> {
+    let size = windows.map_or([1, 1], |w| w.size);
+    let spread = |table: &str| format!("{table}[_relative_index({})].permute(2, 0, 1)", tuple(&size));
+    match bias {
+        PositionBias::None => None,
+        PositionBias::Full { .. } => Some(p(ParamRole::PositionBias)),
+        PositionBias::Table => Some(spread(&p(ParamRole::PositionBias))),
+        PositionBias::Continuous { trained, .. } => {
+            let at = format!("_log_coordinates({}, {}).to(x.device)", tuple(&size), tuple(&trained));
+            let (w1, b1) = (p(ParamRole::PositionMlp1), p(ParamRole::PositionMlp1Bias));
+            let net = format!("F.linear(F.relu(F.linear({at}, {w1}, {b1})), {})", p(ParamRole::PositionMlp2));
+            Some(spread(&format!("(16 * torch.sigmoid({net}))")))
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::graph::{Builder, Conv};
+
+    #[test]
+    fn names_cannot_break_out_of_their_strings() {
+        let mut b = Builder::default();
+        let x = b.input([3, 8, 8]);
+        let x = b.conv("a\"); import os #\n", x, Conv::same(3, 4, 3, 1));
+        let x = b.node("pool", Op::GlobalAvgPool, &[x]);
+        let graph = b.finish(x).unwrap();
+        let text = source(&graph, "model.safetensors");
+        let generated = text.split("class Net").nth(1).unwrap();
+        assert!(generated.contains(r#"p("a\"); import os #\n.weight")"#), "{generated}");
+        assert_eq!(generated.lines().filter(|l| l.contains("import os")).count(), 2, "the parameter and its use");
+        assert!(generated.contains("v2 = v1.mean((2, 3))  # pool"));
+    }
+}
