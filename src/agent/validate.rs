@@ -237,12 +237,11 @@ fn ratio(entry: &Map<String, Value>, shown: &str) -> Result<f64, String> {
 
 fn precision(entry: &Map<String, Value>, shown: &str) -> Result<Precision, String> {
     let word = ["precision", "to", "dtype"].iter().find_map(|k| entry.get(*k)?.as_str()).unwrap_or("");
-    let known = || Precision::ALL.map(Precision::label).join(" or ");
-    match word.trim().to_ascii_lowercase().as_str() {
-        "" => Err(format!("`{shown}` names no `precision`; use {}", known())),
-        "int8" | "i8" | "w8a8" => Ok(Precision::Int8),
-        "f32" | "fp32" | "float32" => Ok(Precision::F32),
-        other => Err(format!("`{shown}`: no kernel runs `{}` here; use {}", clean::line(other, 40), known())),
+    let known = || Precision::ALL.map(Precision::label).join(", ");
+    match Precision::parse(word) {
+        Some(precision) => Ok(precision),
+        None if word.trim().is_empty() => Err(format!("`{shown}` names no `precision`; use one of {}", known())),
+        None => Err(format!("`{shown}`: no precision `{}` here; use one of {}", clean::line(word, 40), known())),
     }
 }
 

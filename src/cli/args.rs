@@ -187,7 +187,7 @@ pub struct Eval {
     pub data: Option<String>,
     #[arg(long, value_name = "N", default_value_t = 0)]
     pub limit: usize,
-    /// Run every convolution and linear layer in this precision: f32 or int8.
+    /// Every convolution and linear layer in this precision: f32, int8, w8, w4, w4g128, w4g64, w4g32, f16 or bf16.
     #[arg(long, value_name = "PRECISION")]
     pub precision: Option<String>,
     /// Set weights of every convolution and linear layer to zero by magnitude first: 2:4, 4:8 or 50%.
@@ -220,7 +220,7 @@ pub struct Profile {
     /// Timed runs.
     #[arg(long, value_name = "N", default_value_t = 50)]
     pub runs: usize,
-    /// Run every convolution and linear layer in this precision: f32 or int8.
+    /// Every convolution and linear layer in this precision: f32, int8, w8, w4, w4g128, w4g64, w4g32, f16 or bf16.
     #[arg(long, value_name = "PRECISION")]
     pub precision: Option<String>,
     /// What MACs count: conv_linear, attention or norms.
@@ -249,7 +249,7 @@ pub struct Run {
     /// `auto` approves all; a TOML file of rules vetoes, limits and approves by target.
     #[arg(long, value_name = "auto|FILE", default_value = "auto")]
     pub policy: String,
-    /// Let this precision be used for every convolution and linear layer: f32 or int8.
+    /// Every convolution and linear layer in this precision: f32, int8, w8, w4, w4g128, w4g64, w4g32, f16 or bf16.
     #[arg(long, value_name = "PRECISION")]
     pub precision: Option<String>,
     /// Zeros among the weights of every convolution and linear layer, by magnitude: 2:4, 4:8 or 50%.

@@ -14,9 +14,10 @@ use super::reference::role_name;
 use super::unfold::Window;
 use crate::graph::window::{log_coordinates, relative_index, relative_positions};
 use crate::graph::{
-    self, Activation, Graph, Node, NodeId, Op, ParamRole, PositionBias, Precision, PrecisionPlan, Windows, channel_axis,
+    self, Activation, Graph, Node, NodeId, Op, ParamRole, PositionBias, Precision, PrecisionPlan, Runs, Windows,
+    channel_axis,
 };
-use crate::model::{ParamStore, int8};
+use crate::model::{Param, ParamStore};
 use std::collections::HashSet;
 
 /// What a step is and what it holds; see the plan's documentation.
@@ -31,11 +32,14 @@ pub struct StepInfo {
     /// Names of the nodes that run inside this step besides the leading one, in order; the last one's value is the
     /// step's output.
     pub fused: Vec<String>,
-    /// The kernel that runs, e.g. `conv-f32/avx512`, `gemm-u8i8/vnni`.
+    /// The kernel that runs, e.g. `conv-f32/avx512`, `gemm-u8i8/vnni`; `gemm-f32/avx512 (w4 unpacked)` where weights are
+    /// stored in fewer bits than are multiplied.
     pub kernel: String,
     pub precision: Precision,
-    /// Bytes of this step's parameters at the precision that runs: weights, int8 scales, biases (batch norms folded).
+    /// Bytes of this step's parameters as stored: weights, scales, biases (batch norms folded).
     pub weight_bytes: u64,
+    /// Bytes of this step's parameters in memory when it runs: more than `weight_bytes` where they were unpacked.
+    pub held_bytes: u64,
     /// Output shape without batch, as the last node's op documents it.
     pub out_shape: Vec<usize>,
 }
@@ -205,7 +209,7 @@ pub(crate) fn lower(
         let inputs = node.inputs.iter().map(|&i| value(&low, i)).collect::<Result<Vec<_>, _>>()?;
         let residual = skip.map(|id| value(&low, id)).transpose()?;
         let b = Builder { graph, params, node, shapes: &low.shapes, chain: &chain };
-        let (kernel, name, weight_bytes) = b.kernel(precision.get(&node.name))?;
+        let (kernel, name, [weight_bytes, held_bytes]) = b.kernel(precision.get(&node.name))?;
         let fused = [chain.bn, chain.add.map(|a| a.0), chain.act.map(|a| a.0)];
         let info = StepInfo {
             name: node.name.clone(),
@@ -215,6 +219,7 @@ pub(crate) fn lower(
             kernel: name,
             precision: if matches!(kernel, Kernel::Dense(_)) { precision.get(&node.name) } else { Precision::F32 },
             weight_bytes,
+            held_bytes,
             out_shape: low.shapes[chain.last.index()].clone(),
         };
         let out = low.values.len();
@@ -238,9 +243,10 @@ fn check_names(graph: &Graph, precision: &PrecisionPlan, keep: &[String]) -> Res
     for (name, p) in &precision.nodes {
         let id = graph.by_name(name).ok_or_else(|| unknown(name, "precisions are set by node name"))?;
         match (p, &graph.node(id).op) {
-            (Precision::F32, _) | (Precision::Int8, Op::Conv2d { .. } | Op::Linear { .. }) => {}
-            (Precision::Int8, _) => {
-                return Err(ExecError::unsupported(graph.node(id), "int8 runs for convolutions and linears only"));
+            (Precision::F32, _) | (_, Op::Conv2d { .. } | Op::Linear { .. }) => {}
+            _ => {
+                let what = format!("{} is for convolutions and linears only", p.label());
+                return Err(ExecError::unsupported(graph.node(id), what));
             }
         }
     }
@@ -401,10 +407,10 @@ impl Builder<'_> {
         self.chain.act.map(|a| a.1)
     }
 
-    /// The kernel, its name and its parameter bytes.
-    fn kernel(&self, precision: Precision) -> Result<(Kernel, String, u64), ExecError> {
-        let plain = |k: Kernel, name: &str| Ok((k, name.to_owned(), 0));
-        let held = |k: Kernel, name: &str, n: usize| Ok((k, name.to_owned(), 4 * n as u64));
+    /// The kernel, its name and its parameter bytes, stored and in memory.
+    fn kernel(&self, precision: Precision) -> Result<(Kernel, String, [u64; 2]), ExecError> {
+        let plain = |k: Kernel, name: &str| Ok((k, name.to_owned(), [0; 2]));
+        let held = |k: Kernel, name: &str, n: usize| Ok((k, name.to_owned(), [4 * n as u64; 2]));
         match &self.node.op {
             Op::Conv2d { in_ch, out_ch, kernel, stride, padding, groups, bias } => {
                 let (_, image) = self.image()?;
@@ -518,7 +524,7 @@ impl Builder<'_> {
                 let plain = factors.is_none() && windows.is_none() && bias.is_none();
                 let around = (!plain).then(|| Around::new(&core, *windows, factors, bias));
                 let name = core.kernel();
-                Ok((Kernel::Attention { core, fused: *fused, around }, name, held))
+                Ok((Kernel::Attention { core, fused: *fused, around }, name, [held; 2]))
             }
             Op::SelectToken { index } => {
                 let (rows, channels) = self.rows()?;
@@ -585,9 +591,9 @@ impl Builder<'_> {
         shape: &[usize],
         has_bias: bool,
         precision: Precision,
-    ) -> Result<(Kernel, String, u64), ExecError> {
+    ) -> Result<(Kernel, String, [u64; 2]), ExecError> {
         let n = geo.out_channels;
-        let w = self.values(self.node, ParamRole::Weight, shape)?;
+        let weight = self.weight(shape, precision)?;
         let mut bias = match has_bias {
             true => self.values(self.node, ParamRole::Bias, &[n])?,
             false => vec![0.0; n],
@@ -609,26 +615,38 @@ impl Builder<'_> {
         }
         let epilogue = Epilogue { bias, act: self.act() };
         let bias_bytes = if any_bias { 4 * n as u64 } else { 0 };
-        let (dense, bytes) = match precision {
-            Precision::F32 => {
-                let source = Source::F32 { w: &w, factors: factors.as_deref() };
-                (Dense::new(geo, source, epilogue), 4 * w.len() as u64)
-            }
-            Precision::Int8 => {
-                // Rows that are stored as int8 run as stored: quantizing them again would round the scales again.
-                let stored = self.node.param(ParamRole::Weight).and_then(|name| self.params.get(name).ok()?.as_int8());
-                let (q, mut scales) = match stored {
-                    Some((q, scales)) => (q.to_vec(), scales.to_vec()),
-                    None => int8::quantize_rows(&w, n),
+        let dense = match (precision.int8_products(), weight.as_int8()) {
+            (true, Some((q, scales))) => {
+                let scales = scales.to_vec();
+                let factors = match &factors {
+                    Some(f) => scales.iter().zip(f).map(|(s, f)| s * f).collect(),
+                    None => scales,
                 };
-                if let Some(f) = &factors {
-                    scales.iter_mut().zip(f).for_each(|(s, f)| *s *= f);
-                }
-                let source = Source::Int8 { q: &q, factors: &scales };
-                (Dense::new(geo, source, epilogue), (q.len() + 4 * n) as u64)
+                Dense::new(geo, Source::Int8 { q, factors: &factors }, epilogue)
+            }
+            _ => Dense::new(geo, Source::F32 { w: &weight.values(), factors: factors.as_deref() }, epilogue),
+        };
+        let (mut name, stored) = (dense.kernel(), weight.stored_bytes());
+        let held = match precision.runs() {
+            Runs::Real => stored,
+            Runs::Simulated => {
+                name = format!("{name} ({} unpacked)", precision.label());
+                4 * weight.numel() as u64
             }
         };
-        let name = dense.kernel();
-        Ok((Kernel::Dense(dense), name, bytes + bias_bytes))
+        Ok((Kernel::Dense(dense), name, [stored + bias_bytes, held + bias_bytes]))
+    }
+
+    /// The layer's weight in its precision's format: as stored where it is stored so, else rounded now.
+    fn weight(&self, shape: &[usize], precision: Precision) -> Result<Param, ExecError> {
+        self.values(self.node, ParamRole::Weight, shape)?;
+        let name = self.node.param(ParamRole::Weight).unwrap_or_default();
+        let stored = self.params.get(name).map_err(|e| ExecError::param(self.node, e))?;
+        let weight = stored.stored_in(precision.weights());
+        // What f16 cannot hold.
+        if !weight.is_in(graph::WeightFormat::F16) || weight.values().iter().all(|v| v.is_finite()) {
+            return Ok(weight);
+        }
+        Err(ExecError::NonFinite { node: self.node.name.clone(), param: name.to_owned() })
     }
 }

@@ -93,7 +93,7 @@ impl Live {
 /// each thread keeps, comes on top.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Memory {
-    /// All parameters at the precisions that run.
+    /// All parameters as the kernels hold them, unpacked where they are.
     pub weights: u64,
     /// What values between steps take; `None` on a GPU, where candle allocates every node's output when it runs.
     pub activations: Option<ActivationMemory>,
@@ -116,6 +116,7 @@ pub struct Plan {
     device: Device,
     steps: Vec<StepInfo>,
     weight_bytes: u64,
+    held_bytes: u64,
     backend: Backend,
 }
 
@@ -138,7 +139,7 @@ impl std::fmt::Debug for Plan {
 }
 
 impl Plan {
-    /// Compiles `graph` with `params`; `precision` picks f32 or int8 for convolutions and linears by node name.
+    /// Compiles `graph` with `params`; `precision` is for convolutions and linears, by node name.
     ///
     /// # Errors
     /// Missing, misshapen or non-finite parameters, shapes that do not fit, a precision that the op or device has no
@@ -173,16 +174,18 @@ impl Plan {
             let steps = low.steps.iter().map(|s| s.info.clone()).collect();
             (steps, Backend::Cpu { low, arenas: Arc::default(), pool })
         } else {
-            for (name, _) in precision.nodes.iter().filter(|(_, p)| **p == Precision::Int8) {
+            for (name, p) in precision.nodes.iter().filter(|(_, p)| **p != Precision::F32) {
                 if let Some(id) = graph.by_name(name) {
-                    return Err(ExecError::unsupported(graph.node(id), "int8 has no GPU kernel yet"));
+                    let what = format!("{} has no GPU kernel yet", p.label());
+                    return Err(ExecError::unsupported(graph.node(id), what));
                 }
             }
             let steps = device_steps(&graph, &low);
             (steps, Backend::Candle { params: reference::tensors(params, &options.device)? })
         };
         let weight_bytes = steps.iter().map(|s| s.weight_bytes).sum();
-        Ok(Plan { graph, device: options.device.clone(), steps, weight_bytes, backend })
+        let held_bytes = steps.iter().map(|s| s.held_bytes).sum();
+        Ok(Plan { graph, device: options.device.clone(), steps, weight_bytes, held_bytes, backend })
     }
 
     /// The steps in the order they run.
@@ -190,7 +193,7 @@ impl Plan {
         &self.steps
     }
 
-    /// Bytes of all parameters at the precisions that run.
+    /// Bytes of all parameters as stored.
     pub fn weight_bytes(&self) -> u64 {
         self.weight_bytes
     }
@@ -211,7 +214,7 @@ impl Plan {
             }
             Backend::Candle { .. } => None,
         };
-        Memory { weights: self.weight_bytes, activations }
+        Memory { weights: self.held_bytes, activations }
     }
 
     pub fn device(&self) -> &Device {
@@ -284,7 +287,7 @@ impl Plan {
                 let fetch: Vec<usize> = ids.iter().filter_map(|id| low.value_of[id.index()]).collect();
                 let got = self.with_input(x, low, |feed| {
                     let job = Job { steps: 0..steps, feeds: &[feed], fetch: &fetch, images };
-                    run(low, self.weight_bytes, arenas, &job, None, pool)
+                    run(low, self.held_bytes, arenas, &job, None, pool)
                 })?;
                 for (id, v) in ids.iter().zip(got) {
                     values.insert(id.0, LiveValue::Cpu(v.into()));
@@ -328,7 +331,7 @@ impl Plan {
                 let value = low.value_of[self.graph.output.index()];
                 let fetch: Vec<usize> = value.into_iter().collect();
                 let job = Job { steps: first..low.steps.len(), feeds: &feeds, fetch: &fetch, images: live.images };
-                let out = run(low, self.weight_bytes, arenas, &job, None, pool);
+                let out = run(low, self.held_bytes, arenas, &job, None, pool);
                 let out = out.into_iter().next().unwrap_or_default();
                 self.tensor(self.graph.output, out, live.images)
             }
@@ -397,7 +400,7 @@ impl Plan {
                 fetch.dedup();
                 let outs = self.with_input(x, low, |feed| {
                     let job = Job { steps: 0..low.steps.len(), feeds: &[feed], fetch: &fetch, images };
-                    run(low, self.weight_bytes, arenas, &job, times, pool)
+                    run(low, self.held_bytes, arenas, &job, times, pool)
                 })?;
                 let mut outs: HashMap<usize, Vec<f32>> = fetch.into_iter().zip(outs).collect();
                 let mut uses = wanted.iter().fold(HashMap::new(), |mut m: HashMap<usize, usize>, v| {
@@ -490,6 +493,7 @@ fn crossing(graph: &Graph, id: NodeId) -> Vec<NodeId> {
 fn device_steps(graph: &Graph, low: &Lowered) -> Vec<StepInfo> {
     let reachable = graph.reachable();
     let bytes: HashMap<NodeId, u64> = low.steps.iter().map(|s| (s.info.node, s.info.weight_bytes)).collect();
+    let bytes = |id: NodeId, op| bytes.get(&id).copied().unwrap_or(4 * crate::graph::node_params(op));
     graph
         .iter()
         .filter(|(id, n)| reachable[id.index()] && !matches!(n.op, crate::graph::Op::Input { .. }))
@@ -500,7 +504,8 @@ fn device_steps(graph: &Graph, low: &Lowered) -> Vec<StepInfo> {
             fused: vec![],
             kernel: format!("candle-cuda/{}", super::error::kind(&n.op)),
             precision: Precision::F32,
-            weight_bytes: bytes.get(&id).copied().unwrap_or(4 * crate::graph::node_params(&n.op)),
+            weight_bytes: bytes(id, &n.op),
+            held_bytes: bytes(id, &n.op),
             out_shape: low.shapes[id.index()].clone(),
         })
         .collect()

@@ -20,7 +20,7 @@ pub use cost::{MacConvention, Macs, macs, node_macs, node_params, param_shapes};
 pub use error::GraphError;
 pub use links::{AxisRef, Link, NodeLinks, Protected, Site, Span, links, node_links};
 pub use op::{Activation, Op, ParamRole, channel_axis, describe};
-pub use precision::{Precision, PrecisionPlan};
+pub use precision::{Precision, PrecisionPlan, Runs, WeightFormat};
 pub use shapes::{node_shape, shapes};
 pub use window::{PositionBias, Windows};
 

@@ -1,9 +1,12 @@
-//! Which precision each node computes in. The graph itself stays float.
+//! Which precision each node is stored and computed in. The graph itself stays float.
+//!
+//! Nothing here touches a tensor: formats, their sizes, and what runs as a kernel of its own. How values are rounded is
+//! in `model`, how they are multiplied in `exec`.
 
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
-/// What a conv or linear node computes in. Only precisions with a real kernel are listed.
+/// What the weights of a conv or linear node are stored in, and what it computes in. Menus list them in this order.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Default, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Precision {
@@ -12,16 +15,173 @@ pub enum Precision {
     /// Dynamic int8: activations quantized at run time with one scale a row (linear) or image (convolution), weights
     /// symmetric per output channel, i32 accumulation.
     Int8,
+    /// Weight-only 8 bit, symmetric per output channel.
+    W8,
+    /// Weight-only 4 bit, symmetric per output channel.
+    W4,
+    /// Weight-only 4 bit with one scale for every 128 (64, 32) weights along a row.
+    W4g128,
+    W4g64,
+    W4g32,
+    F16,
+    Bf16,
+}
+
+/// How a layer's weights lie in a file and in memory. Biases and norms stay f32.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum WeightFormat {
+    F32,
+    F16,
+    Bf16,
+    /// One byte a weight, one f32 scale a row (output channel).
+    Int8,
+    /// Two weights a byte, rows begin on a byte; one f32 scale a row, or one for every `group` weights of it.
+    Int4 {
+        group: Option<usize>,
+    },
+}
+
+/// Whether what is computed is what is stored.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Runs {
+    /// A kernel multiplies the stored numbers.
+    Real,
+    /// Stored and exported so, with the accuracy that follows; multiplied by the f32 kernels after unpacking.
+    Simulated,
 }
 
 impl Precision {
-    pub const ALL: [Precision; 2] = [Precision::F32, Precision::Int8];
+    pub const ALL: [Precision; 9] = [
+        Precision::F32,
+        Precision::Int8,
+        Precision::W8,
+        Precision::W4,
+        Precision::W4g128,
+        Precision::W4g64,
+        Precision::W4g32,
+        Precision::F16,
+        Precision::Bf16,
+    ];
+
+    /// Those that a kernel of its own runs on the CPU, whose times are worth measuring apart.
+    pub const TIMED: [Precision; 2] = [Precision::F32, Precision::Int8];
 
     pub fn label(self) -> &'static str {
         match self {
             Precision::F32 => "f32",
             Precision::Int8 => "int8",
+            Precision::W8 => "w8",
+            Precision::W4 => "w4",
+            Precision::W4g128 => "w4g128",
+            Precision::W4g64 => "w4g64",
+            Precision::W4g32 => "w4g32",
+            Precision::F16 => "f16",
+            Precision::Bf16 => "bf16",
         }
+    }
+
+    /// One line on what is stored and what is computed, for people.
+    pub fn describe(self) -> &'static str {
+        match self {
+            Precision::F32 => "32-bit floats",
+            Precision::Int8 => "8-bit weights a channel, activations to 8 bits as they come",
+            Precision::W8 => "8-bit weights a channel, computed in f32",
+            Precision::W4 => "4-bit weights a channel, computed in f32",
+            Precision::W4g128 => "4-bit weights in groups of 128, computed in f32",
+            Precision::W4g64 => "4-bit weights in groups of 64, computed in f32",
+            Precision::W4g32 => "4-bit weights in groups of 32, computed in f32",
+            Precision::F16 => "16-bit floats, computed in f32",
+            Precision::Bf16 => "bfloat16, computed in f32",
+        }
+    }
+
+    /// The precision that people and other programs call `name`, in any case.
+    pub fn parse(name: &str) -> Option<Precision> {
+        let name = name.trim().to_ascii_lowercase().replace('_', "-");
+        let known = Precision::ALL.into_iter().find(|p| p.label() == name);
+        known.or(match name.as_str() {
+            "fp32" | "float32" | "float" => Some(Precision::F32),
+            "i8" | "w8a8" | "int8-dynamic" | "dynamic-int8" => Some(Precision::Int8),
+            "w8a16" | "int8-weight-only" | "weight-only-int8" => Some(Precision::W8),
+            "int4" | "i4" | "w4a16" | "int4-weight-only" | "weight-only-int4" => Some(Precision::W4),
+            "fp16" | "float16" | "half" => Some(Precision::F16),
+            "bfloat16" => Some(Precision::Bf16),
+            _ => None,
+        })
+    }
+
+    /// How the weights are stored.
+    pub fn weights(self) -> WeightFormat {
+        match self {
+            Precision::F32 => WeightFormat::F32,
+            Precision::Int8 | Precision::W8 => WeightFormat::Int8,
+            Precision::W4 => WeightFormat::Int4 { group: None },
+            Precision::W4g128 => WeightFormat::Int4 { group: Some(128) },
+            Precision::W4g64 => WeightFormat::Int4 { group: Some(64) },
+            Precision::W4g32 => WeightFormat::Int4 { group: Some(32) },
+            Precision::F16 => WeightFormat::F16,
+            Precision::Bf16 => WeightFormat::Bf16,
+        }
+    }
+
+    /// What the CPU does with it.
+    pub fn runs(self) -> Runs {
+        match self {
+            Precision::F32 | Precision::Int8 => Runs::Real,
+            Precision::W8
+            | Precision::W4
+            | Precision::W4g128
+            | Precision::W4g64
+            | Precision::W4g32
+            | Precision::F16
+            | Precision::Bf16 => Runs::Simulated,
+        }
+    }
+
+    /// The precision of [`Precision::TIMED`] whose kernel runs.
+    pub fn timed_as(self) -> Precision {
+        if self.int8_products() { Precision::Int8 } else { Precision::F32 }
+    }
+
+    /// A precision that rounds the same weights more coarsely, so that its loss, where only that was measured, bounds this
+    /// one's.
+    pub fn bounded_by(self) -> Option<Precision> {
+        match self {
+            Precision::F32 | Precision::Int8 | Precision::W4 => None,
+            Precision::W8 | Precision::F16 | Precision::Bf16 => Some(Precision::Int8),
+            Precision::W4g128 | Precision::W4g64 | Precision::W4g32 => Some(Precision::W4),
+        }
+    }
+
+    /// Products are of 8-bit integers; otherwise of f32.
+    pub fn int8_products(self) -> bool {
+        self == Precision::Int8
+    }
+}
+
+impl WeightFormat {
+    /// Scales of a row of `cols` weights.
+    pub fn scales(self, cols: usize) -> usize {
+        match self {
+            WeightFormat::F32 | WeightFormat::F16 | WeightFormat::Bf16 => 0,
+            WeightFormat::Int8 | WeightFormat::Int4 { group: None } => 1,
+            WeightFormat::Int4 { group: Some(g) } => cols.div_ceil(g.max(1)),
+        }
+    }
+
+    /// Bytes of a row of `cols` weights, scales left out.
+    pub fn row_bytes(self, cols: usize) -> usize {
+        match self {
+            WeightFormat::F32 => 4 * cols,
+            WeightFormat::F16 | WeightFormat::Bf16 => 2 * cols,
+            WeightFormat::Int8 => cols,
+            WeightFormat::Int4 { .. } => cols.div_ceil(2),
+        }
+    }
+
+    /// Bytes of `rows` rows of `cols` weights with their scales.
+    pub fn bytes(self, rows: usize, cols: usize) -> u64 {
+        rows as u64 * (self.row_bytes(cols) + 4 * self.scales(cols)) as u64
     }
 }
 
@@ -38,5 +198,37 @@ impl PrecisionPlan {
 
     pub fn set(&mut self, node: impl Into<String>, precision: Precision) {
         self.nodes.insert(node.into(), precision);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_precision_is_found_by_its_label_and_by_its_name_in_json() {
+        for p in Precision::ALL {
+            assert_eq!(Precision::parse(&p.label().to_uppercase()), Some(p));
+            let json = serde_json::to_string(&p).unwrap();
+            assert_eq!(serde_json::from_str::<Precision>(&json).unwrap(), p);
+            assert!(Precision::TIMED.contains(&p.timed_as()));
+            assert!(p.runs() == Runs::Simulated || p.timed_as() == p);
+        }
+        // Journals and files of earlier versions have these.
+        for (name, p) in [("f32", Precision::F32), ("int8", Precision::Int8)] {
+            assert_eq!(serde_json::from_str::<Precision>(&format!("\"{name}\"")).unwrap(), p);
+        }
+        assert_eq!(Precision::parse("w5"), None);
+    }
+
+    #[test]
+    fn sizes_count_scales_and_odd_rows() {
+        let of = |p: Precision| p.weights().bytes(10, 33);
+        assert_eq!(of(Precision::F32), 10 * 33 * 4);
+        assert_eq!(of(Precision::F16), 10 * 33 * 2);
+        assert_eq!(of(Precision::Int8), 10 * (33 + 4));
+        assert_eq!(of(Precision::W4), 10 * (17 + 4));
+        assert_eq!(of(Precision::W4g32), 10 * (17 + 8));
+        assert_eq!(of(Precision::W4g128), 10 * (17 + 4));
     }
 }

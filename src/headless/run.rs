@@ -3,12 +3,11 @@
 use super::policy::Policy;
 use super::report::{report, summary};
 use super::{Cancelled, Exit, ProgressLine, cancel_on_signals, print_json, progress_line};
-use crate::graph::Op;
 use crate::host::client::{Client, CommandError, Messages};
 use crate::host::{OpenSpec, lifecycle};
 use crate::plan::{Action, Budget, DecisionId, Outcome, Target};
 use crate::prune::Sparsity;
-use crate::quant::Precision;
+use crate::quant::{self, Precision};
 use crate::session::{Command, Event, Feed, HostMsg, Phase, Place, Proposer, State, describe, write_atomically};
 use anyhow::{Context, Result, anyhow, bail};
 use std::path::PathBuf;
@@ -177,15 +176,7 @@ impl Driver {
     /// Decides `action` on every convolution and linear layer that the constraints leave free.
     async fn decide_all(&mut self, target: fn(String) -> Target, action: Action) -> Result<()> {
         let card = self.state.card.as_ref().context("the session is not open")?;
-        let reachable = card.graph.reachable();
-        let layers: Vec<String> = card
-            .graph
-            .nodes
-            .iter()
-            .zip(reachable)
-            .filter(|(n, r)| *r && matches!(n.op, Op::Conv2d { .. } | Op::Linear { .. }))
-            .map(|(n, _)| n.name.clone())
-            .collect();
+        let layers: Vec<String> = quant::choosable(&card.graph).iter().map(|n| n.name.clone()).collect();
         for name in layers {
             let decide = Command::Decide { target: target(name), action: action.clone() };
             match self.client.command(decide).await {

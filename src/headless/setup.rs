@@ -3,10 +3,11 @@
 use crate::cli::args::On;
 use crate::data::{self, Dataset};
 use crate::exec::device::{self, Opened};
-use crate::graph::{Op, Precision, PrecisionPlan};
+use crate::graph::{Precision, PrecisionPlan};
 use crate::host::compute::load_model;
 use crate::model::{Family, LoadOptions, Model};
 use crate::prune::{self, Action, Sparsity, Target};
+use crate::quant;
 use anyhow::{Result, bail};
 
 /// Opens `spec`: `demo:vit`, `demo:cnn`, or a path; then lets flags correct the preprocessing.
@@ -53,9 +54,8 @@ pub fn device(on: &On) -> Result<Opened> {
 
 /// A precision by its label.
 pub fn precision(name: &str) -> Result<Precision> {
-    let Some(precision) = Precision::ALL.into_iter().find(|p| p.label() == name) else {
-        let known: Vec<&str> = Precision::ALL.iter().map(|p| p.label()).collect();
-        bail!("unknown precision `{name}`; hint: one of {}", known.join(", "));
+    let Some(precision) = Precision::parse(name) else {
+        bail!("unknown precision `{name}`; hint: one of {}", Precision::ALL.map(Precision::label).join(", "));
     };
     Ok(precision)
 }
@@ -70,12 +70,5 @@ pub fn sparse(model: Model, pattern: &str) -> Result<Model> {
 
 /// Every convolution and linear layer at `name`'s precision.
 pub fn everywhere(model: &Model, name: &str) -> Result<PrecisionPlan> {
-    let precision = precision(name)?;
-    let mut plan = PrecisionPlan::default();
-    for (_, node) in model.graph.iter() {
-        if matches!(node.op, Op::Conv2d { .. } | Op::Linear { .. }) {
-            plan.set(&node.name, precision);
-        }
-    }
-    Ok(plan)
+    Ok(quant::everywhere(&model.graph, precision(name)?))
 }

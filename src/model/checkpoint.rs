@@ -18,6 +18,12 @@ pub(super) enum RawTensor {
         blob: Blob,
         offset: usize,
     },
+    /// Bytes at `offset` of the blob (4-bit weights of our own exports).
+    U8 {
+        shape: Vec<usize>,
+        blob: Blob,
+        offset: usize,
+    },
     /// Integers, booleans: counters that no network here computes with.
     Other {
         shape: Vec<usize>,
@@ -29,7 +35,7 @@ impl RawTensor {
     pub fn shape(&self) -> &[usize] {
         match self {
             RawTensor::Float(p) => p.shape(),
-            RawTensor::I8 { shape, .. } | RawTensor::Other { shape, .. } => shape,
+            RawTensor::I8 { shape, .. } | RawTensor::U8 { shape, .. } | RawTensor::Other { shape, .. } => shape,
         }
     }
 }

@@ -1,13 +1,15 @@
 //! Writing a compressed model as one safetensors file, and opening it again with the same outputs.
 //!
 //! The file's `__metadata__["paring"]` is a JSON manifest: the graph as it is now (pruned shapes, removed blocks),
-//! precisions, what is known of the model, and how it came about. Weights of int8 nodes are stored as the very `I8`
-//! rows and `F32` scales that kernels run. Written to a temporary file, synced, then renamed.
+//! precisions, what is known of the model, and how it came about. Weights are stored in their precision's format: `F16`,
+//! `BF16`, the very `I8` rows and `F32` scales that kernels run, or 4-bit rows, two weights a `U8`, with `F32` scales. Written to a temporary file, synced, then renamed.
 
 use super::checkpoint::{Checkpoint, RawTensor};
+use super::int4::Int4;
+use super::params::Dtype;
 use super::params::numel_of;
-use super::{Model, ModelError, ModelInfo, Param, ParamError, ParamStore, int8, load, printable, text};
-use crate::graph::{Graph, Op, ParamRole, Precision, PrecisionPlan, param_shapes, shapes};
+use super::{Blob, Model, ModelError, ModelInfo, Param, ParamError, ParamStore, load, printable, text};
+use crate::graph::{Graph, Op, ParamRole, PrecisionPlan, WeightFormat, param_shapes, shapes};
 use serde::{Deserialize, Serialize};
 use std::borrow::Cow;
 use std::fs::File;
@@ -24,7 +26,7 @@ pub const FORMATS: &[&str] = &["safetensors", "pytorch"];
 pub(super) const KEY: &str = "paring";
 /// Version of the manifest; a file with a higher one is refused.
 const FORMAT: u32 = 1;
-/// Appended to an int8 weight's name for its scales.
+/// Appended to a quantized weight's name for its scales.
 const SCALES: &str = ".paring_scales";
 
 /// How a model came about, for people and for replay; `paring` carries it along unread.
@@ -57,25 +59,23 @@ struct Header<'a> {
     manifest: Cow<'a, Manifest>,
 }
 
-/// The parameters that `model` runs with: those of reachable nodes, weights of int8 nodes as int8 rows.
+/// The parameters that `model` runs with: those of reachable nodes, weights in their precision's format, the rest f32.
 fn stored(model: &Model) -> Result<ParamStore, ModelError> {
     let reachable = model.graph.reachable();
     let mut out = ParamStore::default();
-    for (id, node) in model.graph.iter().filter(|(id, _)| reachable[id.index()]) {
-        let quantize = model.precision.get(&node.name) == Precision::Int8 && quantizable(&node.op);
-        for (p, (role, shape)) in node.params.iter().zip(param_shapes(&model.graph.node(id).op)) {
+    for (_, node) in model.graph.iter().filter(|(id, _)| reachable[id.index()]) {
+        for (p, (role, shape)) in node.params.iter().zip(param_shapes(&node.op)) {
             let param = model.params.get(&p.name)?;
-            let values = model.params.expect(&p.name, &shape)?;
-            let param = if quantize && role == ParamRole::Weight && param.as_int8().is_none() {
-                let (q, scales) = int8::quantize_rows(&values, shape[0]);
-                Param::int8(shape, q, scales).unwrap_or_else(|| param.clone())
-            } else {
-                param.clone()
-            };
-            out.insert(p.name.clone(), param);
+            param.check(&p.name, &shape)?;
+            out.insert(p.name.clone(), param.stored_in(format_of(&node.op, role, &node.name, &model.precision)));
         }
     }
     Ok(out)
+}
+
+/// What a parameter of the node `name` is stored in.
+fn format_of(op: &Op, role: ParamRole, name: &str, precision: &PrecisionPlan) -> WeightFormat {
+    if role == ParamRole::Weight && quantizable(op) { precision.get(name).weights() } else { WeightFormat::F32 }
 }
 
 fn quantizable(op: &Op) -> bool {
@@ -92,6 +92,40 @@ struct Entry<'a> {
 
 fn f32_bytes(values: &[f32]) -> Vec<u8> {
     values.iter().flat_map(|v| v.to_le_bytes()).collect()
+}
+
+/// A parameter as the file holds it: values, and scales of what is quantized.
+fn entries<'a>(name: &str, param: &'a Param) -> Vec<Entry<'a>> {
+    let (name, shape) = (name.to_owned(), param.shape().to_vec());
+    let scales = |shape: Vec<usize>, scales: &[f32]| Entry {
+        name: name.clone() + SCALES,
+        dtype: "F32",
+        shape,
+        bytes: f32_bytes(scales).into(),
+    };
+    if let Some((q, s)) = param.as_int8() {
+        let bytes: Vec<u8> = q.iter().map(|v| v.to_le_bytes()[0]).collect();
+        let scales = scales(vec![s.len()], s);
+        return vec![Entry { name, dtype: "I8", shape, bytes: bytes.into() }, scales];
+    }
+    if let Some(q) = param.as_int4() {
+        let [shape, groups] = int4_shapes(q.rows, q.cols, q.group);
+        let scales = scales(groups.to_vec(), &q.scales);
+        return vec![Entry { name, dtype: "U8", shape: shape.to_vec(), bytes: q.packed.as_slice().into() }, scales];
+    }
+    let (dtype, bytes) = param.float_bytes().unwrap_or_else(|| (Dtype::F32, f32_bytes(&param.values()).into()));
+    let dtype = match dtype {
+        Dtype::F32 => "F32",
+        Dtype::F16 => "F16",
+        Dtype::Bf16 => "BF16",
+        Dtype::F64 => "F64",
+    };
+    vec![Entry { name, dtype, shape, bytes }]
+}
+
+/// Shapes of 4-bit rows' bytes and of their scales, as the file has them.
+fn int4_shapes(rows: usize, cols: usize, group: usize) -> [[usize; 2]; 2] {
+    [[rows, cols.div_ceil(2)], [rows, cols.div_ceil(group.max(1))]]
 }
 
 /// Writes `model` and its manifest to `path`. Returns the BLAKE3 (hex) of the whole file.
@@ -116,22 +150,14 @@ pub fn safetensors(path: &Path, model: &Model, manifest: &Manifest) -> Result<St
     };
     let write = |source: std::io::Error| ModelError::Write { path: path.to_owned(), source };
     let json = |e: serde_json::Error| write(e.into());
-    let mut entries = Vec::new();
-    for (name, param) in params.iter() {
-        let (name, shape) = (name.to_owned(), param.shape().to_vec());
-        match param.as_int8() {
-            Some((q, scales)) => {
-                let (scale_name, rows) = (name.clone() + SCALES, scales.len());
-                let bytes: Vec<u8> = q.iter().map(|v| v.to_le_bytes()[0]).collect();
-                entries.push(Entry { name, dtype: "I8", shape, bytes: bytes.into() });
-                let bytes = f32_bytes(scales).into();
-                entries.push(Entry { name: scale_name, dtype: "F32", shape: vec![rows], bytes });
-            }
-            None => entries.push(Entry { name, dtype: "F32", shape, bytes: f32_bytes(&param.values()).into() }),
-        }
-    }
+    let mut entries: Vec<Entry<'_>> = params.iter().flat_map(|(name, param)| entries(name, param)).collect();
     // The reference reader wants wider types first, so that every tensor is aligned.
-    entries.sort_by_key(|e| e.dtype == "I8");
+    entries.sort_by_key(|e| match e.dtype {
+        "F64" => 0,
+        "F32" => 1,
+        "F16" | "BF16" => 2,
+        _ => 3,
+    });
 
     let mut object = serde_json::Map::new();
     let metadata = serde_json::json!({ "format": "pt", KEY: serde_json::to_string(&header).map_err(json)? });
@@ -279,7 +305,7 @@ pub(super) fn reopen(c: &Checkpoint, text: &str, path: &Path) -> Result<Model, M
             return Err(damaged(format!("it sets a precision for `{}`, which is no such layer", printable(node))));
         }
     }
-    let params = fetch(c, &graph, path)?;
+    let params = fetch(c, &graph, &precision, path)?;
     load::check_values(&graph, &params)?;
     if params.hash() != hash {
         return Err(damaged("its tensors are not those that were written".into()));
@@ -300,31 +326,32 @@ pub(super) fn reopen(c: &Checkpoint, text: &str, path: &Path) -> Result<Model, M
     Ok(Model { graph: Arc::new(graph), params, precision, info })
 }
 
-/// Parameters of reachable nodes; int8 weights with their scales.
-fn fetch(c: &Checkpoint, graph: &Graph, path: &Path) -> Result<ParamStore, ModelError> {
+/// Parameters of reachable nodes; quantized weights with their scales.
+fn fetch(c: &Checkpoint, graph: &Graph, precision: &PrecisionPlan, path: &Path) -> Result<ParamStore, ModelError> {
     let reachable = graph.reachable();
     let mut params = ParamStore::default();
     for (_, node) in graph.iter().filter(|(id, _)| reachable[id.index()]) {
-        for (p, (_, expected)) in node.params.iter().zip(param_shapes(&node.op)) {
+        for (p, (role, expected)) in node.params.iter().zip(param_shapes(&node.op)) {
             let raw = c.tensors.get(&p.name).ok_or_else(|| ParamError::Missing { name: p.name.clone() })?;
-            if raw.shape() != expected {
-                let found = raw.shape().to_vec();
-                return Err(ParamError::Shape { name: p.name.clone(), found, expected }.into());
-            }
-            let param = match raw {
-                RawTensor::Float(param) => Some(param.clone()),
-                RawTensor::I8 { shape, blob, offset } => {
-                    let scales = match c.tensors.get(&format!("{}{SCALES}", p.name)) {
-                        Some(RawTensor::Float(s)) => s.values().into_owned(),
-                        _ => return Err(ParamError::Missing { name: format!("{}{SCALES}", p.name) }.into()),
-                    };
-                    let end = numel_of(shape).and_then(|n| n.checked_add(*offset));
-                    let bytes = end.and_then(|end| blob.get(*offset..end)).unwrap_or(&[]);
+            let format = format_of(&node.op, role, &node.name, precision);
+            let scales = || scales(c, &p.name);
+            let param = match (raw, format) {
+                (RawTensor::U8 { shape, blob, offset }, WeightFormat::Int4 { group }) => {
+                    fetch_int4(&expected, group, (shape, blob, *offset), &scales()?)
+                }
+                (RawTensor::Float(_) | RawTensor::I8 { .. }, _) if raw.shape() != expected => {
+                    let found = raw.shape().to_vec();
+                    return Err(ParamError::Shape { name: p.name.clone(), found, expected }.into());
+                }
+                (RawTensor::Float(param), _) => Some(param.clone()),
+                (RawTensor::I8 { shape, blob, offset }, _) => {
+                    let scales = scales()?.values().into_owned();
+                    let bytes = slice(blob, *offset, numel_of(shape));
                     let q: Vec<i8> = bytes.iter().map(|b| i8::from_le_bytes([*b])).collect();
                     let sound = q.iter().all(|v| *v != i8::MIN) && scales.iter().all(|s| s.is_finite() && *s >= 0.0);
                     Param::int8(shape.clone(), q, scales).filter(|_| sound)
                 }
-                RawTensor::Other { .. } => None,
+                (RawTensor::U8 { .. } | RawTensor::Other { .. }, _) => None,
             };
             let why = || format!("tensor `{}` is not stored as it should be", p.name);
             let param = param.ok_or_else(|| ModelError::Damaged { path: path.to_owned(), why: why() })?;
@@ -332,4 +359,35 @@ fn fetch(c: &Checkpoint, graph: &Graph, path: &Path) -> Result<ParamStore, Model
         }
     }
     Ok(params)
+}
+
+/// The scales of the quantized weight `name`.
+fn scales(c: &Checkpoint, name: &str) -> Result<Param, ParamError> {
+    match c.tensors.get(&format!("{name}{SCALES}")) {
+        Some(RawTensor::Float(s)) => Ok(s.clone()),
+        _ => Err(ParamError::Missing { name: format!("{name}{SCALES}") }),
+    }
+}
+
+/// `len` bytes from `offset` on, or none where the blob ends before.
+fn slice(blob: &Blob, offset: usize, len: Option<usize>) -> &[u8] {
+    let end = len.and_then(|n| n.checked_add(offset));
+    end.and_then(|end| blob.get(offset..end)).unwrap_or(&[])
+}
+
+/// 4-bit rows of a weight of shape `expected`, and their scales, if they are what [`Int4::quantize`] makes.
+fn fetch_int4(
+    expected: &[usize],
+    group: Option<usize>,
+    (shape, blob, offset): (&[usize], &Blob, usize),
+    scales: &Param,
+) -> Option<Param> {
+    let rows = *expected.first()?;
+    let cols = numel_of(expected)?.checked_div(rows)?;
+    let [bytes, groups] = int4_shapes(rows, cols, group.unwrap_or(cols));
+    if shape != bytes || scales.shape() != groups {
+        return None;
+    }
+    let packed = slice(blob, offset, numel_of(shape)).to_vec();
+    Param::int4(expected.to_vec(), Int4::from_parts(rows, cols, group, packed, scales.values().into_owned())?)
 }

@@ -168,8 +168,9 @@ fn fetch(c: &Checkpoint, graph: &Graph) -> Result<ParamStore, ModelError> {
             }
             match raw {
                 RawTensor::Float(param) => params.insert(p.name.clone(), param.clone()),
-                RawTensor::I8 { .. } => {
-                    return Err(ParamError::Type { name: p.name.clone(), dtype: "I8".into() }.into());
+                RawTensor::I8 { .. } | RawTensor::U8 { .. } => {
+                    let dtype = if matches!(raw, RawTensor::I8 { .. }) { "I8" } else { "U8" };
+                    return Err(ParamError::Type { name: p.name.clone(), dtype: dtype.into() }.into());
                 }
                 RawTensor::Other { dtype, .. } => {
                     return Err(ParamError::Type { name: p.name.clone(), dtype: printable(dtype) }.into());
@@ -191,7 +192,7 @@ fn extras(c: &Checkpoint, params: &ParamStore, family: Family, notes: &mut Vec<S
     for (name, tensor) in &c.tensors {
         match tensor {
             _ if params.contains(name) => {}
-            RawTensor::Other { .. } => ignored += 1,
+            RawTensor::Other { .. } | RawTensor::U8 { .. } => ignored += 1,
             _ if harmless(name) => ignored += 1,
             _ => names.push(printable(name)),
         }

@@ -9,6 +9,7 @@ mod error;
 pub mod export;
 pub mod families;
 mod hf;
+pub mod int4;
 pub mod int8;
 mod load;
 mod params;

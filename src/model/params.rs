@@ -1,7 +1,9 @@
 //! Named parameter tensors, memory-mapped or owned, read as `f32`.
 
 use super::Blob;
+use super::int4::Int4;
 use super::int8;
+use crate::graph::WeightFormat;
 use indexmap::IndexMap;
 use std::borrow::Cow;
 use std::sync::Arc;
@@ -60,6 +62,8 @@ enum Data {
         q: Arc<[i8]>,
         scales: Arc<[f32]>,
     },
+    /// Rows of `numel` 4-bit values; counts were checked at construction.
+    Int4(Arc<Int4>),
 }
 
 /// The product of `shape`, or `None` when it overflows.
@@ -90,7 +94,69 @@ impl Param {
     pub fn as_int8(&self) -> Option<(&[i8], &[f32])> {
         match &self.data {
             Data::Int8 { q, scales } => Some((q, scales)),
-            Data::Owned(_) | Data::View { .. } => None,
+            Data::Owned(_) | Data::View { .. } | Data::Int4(_) => None,
+        }
+    }
+
+    /// 4-bit rows, one per index of axis 0; `None` when counts disagree.
+    pub fn int4(shape: Vec<usize>, rows: Int4) -> Option<Param> {
+        let fits = numel_of(&shape)? == rows.rows.checked_mul(rows.cols)? && shape.first() == Some(&rows.rows);
+        fits.then(|| Param { shape, data: Data::Int4(Arc::new(rows)) })
+    }
+
+    /// The 4-bit rows of such a tensor.
+    pub fn as_int4(&self) -> Option<&Int4> {
+        match &self.data {
+            Data::Int4(rows) => Some(rows),
+            Data::Owned(_) | Data::View { .. } | Data::Int8 { .. } => None,
+        }
+    }
+
+    /// Is it stored in `format` already?
+    pub fn is_in(&self, format: WeightFormat) -> bool {
+        match (&self.data, format) {
+            (Data::Owned(_), WeightFormat::F32) | (Data::Int8 { .. }, WeightFormat::Int8) => true,
+            (Data::View { dtype, .. }, WeightFormat::F32) => *dtype == Dtype::F32,
+            (Data::View { dtype, .. }, WeightFormat::F16) => *dtype == Dtype::F16,
+            (Data::View { dtype, .. }, WeightFormat::Bf16) => *dtype == Dtype::Bf16,
+            (Data::Int4(q), WeightFormat::Int4 { group }) => q.group == group.unwrap_or(q.cols).clamp(1, q.cols.max(1)),
+            (Data::Owned(_) | Data::View { .. } | Data::Int8 { .. } | Data::Int4(_), _) => false,
+        }
+    }
+
+    /// The tensor rounded to `format`, rows along axis 0; itself when it is stored so already, since rounding what was
+    /// rounded would round the scales again. Values beyond the range of f16 become infinite, which compiling refuses.
+    pub fn stored_in(&self, format: WeightFormat) -> Param {
+        if self.is_in(format) {
+            return self.clone();
+        }
+        let (values, rows) = (self.values(), self.shape.first().copied().unwrap_or(0));
+        let narrow = |dtype, bytes: Vec<u8>| Data::View { blob: Blob::Owned(bytes.into()), offset: 0, dtype };
+        let data = match format {
+            WeightFormat::F32 => Data::Owned(values.into()),
+            WeightFormat::F16 => {
+                narrow(Dtype::F16, values.iter().flat_map(|v| half::f16::from_f32(*v).to_le_bytes()).collect())
+            }
+            WeightFormat::Bf16 => {
+                narrow(Dtype::Bf16, values.iter().flat_map(|v| half::bf16::from_f32(*v).to_le_bytes()).collect())
+            }
+            WeightFormat::Int8 => {
+                let (q, scales) = int8::quantize_rows(&values, rows);
+                Data::Int8 { q: q.into(), scales: scales.into() }
+            }
+            WeightFormat::Int4 { group } => Data::Int4(Arc::new(Int4::quantize(&values, rows, group))),
+        };
+        Param { shape: self.shape.clone(), data }
+    }
+
+    /// The bytes of a float tensor as stored, little-endian, with their type; `None` for quantized ones.
+    pub(super) fn float_bytes(&self) -> Option<(Dtype, Cow<'_, [u8]>)> {
+        match &self.data {
+            Data::Owned(v) => Some((Dtype::F32, v.iter().flat_map(|v| v.to_le_bytes()).collect())),
+            Data::View { blob, offset, dtype } => {
+                Some((*dtype, Cow::Borrowed(&blob[*offset..*offset + self.numel() * dtype.size()])))
+            }
+            Data::Int8 { .. } | Data::Int4(_) => None,
         }
     }
 
@@ -100,6 +166,7 @@ impl Param {
             Data::Owned(v) => v.len() * 4,
             Data::View { dtype, .. } => self.numel() * dtype.size(),
             Data::Int8 { q, scales } => q.len() + scales.len() * 4,
+            Data::Int4(rows) => rows.bytes(),
         };
         bytes as u64
     }
@@ -108,11 +175,22 @@ impl Param {
         &self.shape
     }
 
+    /// Is its shape the one that `name` must have?
+    ///
+    /// # Errors
+    /// [`ParamError::Shape`] otherwise.
+    pub fn check(&self, name: &str, shape: &[usize]) -> Result<(), ParamError> {
+        if self.shape == shape {
+            return Ok(());
+        }
+        Err(ParamError::Shape { name: name.to_owned(), found: self.shape.clone(), expected: shape.to_vec() })
+    }
+
     pub fn numel(&self) -> usize {
         self.shape.iter().product()
     }
 
-    /// The values as `f32` (int8 dequantized); borrowed when stored as aligned little-endian `f32`.
+    /// The values as `f32` (quantized ones dequantized); borrowed when stored as aligned little-endian `f32`.
     pub fn values(&self) -> Cow<'_, [f32]> {
         match &self.data {
             Data::Owned(v) => Cow::Borrowed(v),
@@ -121,6 +199,7 @@ impl Param {
                 decode(bytes, *dtype)
             }
             Data::Int8 { q, scales } => Cow::Owned(int8::dequantize_rows(q, scales)),
+            Data::Int4(rows) => Cow::Owned(rows.dequantize()),
         }
     }
 }
@@ -178,13 +257,7 @@ impl ParamStore {
     /// Values of `name`, checked against `shape`.
     pub fn expect(&self, name: &str, shape: &[usize]) -> Result<Cow<'_, [f32]>, ParamError> {
         let p = self.get(name)?;
-        if p.shape() != shape {
-            return Err(ParamError::Shape {
-                name: name.to_owned(),
-                found: p.shape().to_vec(),
-                expected: shape.to_vec(),
-            });
-        }
+        p.check(name, shape)?;
         Ok(p.values())
     }
 

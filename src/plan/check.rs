@@ -29,7 +29,7 @@ pub enum PlanError {
     Kept { name: String, size: usize },
     #[error("group `{name}` must not be pruned: {why}; hint: choose a group inside a block")]
     Protected { name: String, why: String },
-    #[error("`{name}` ({op}) has no int8 kernel; hint: precision is set on conv and linear layers")]
+    #[error("`{name}` ({op}) has no precision to choose; hint: it is set on conv and linear layers")]
     Precision { name: String, op: String },
     #[error("block `{name}` cannot be removed; hint: only a residual block whose shortcut is the identity can be")]
     NotRemovable { name: String },

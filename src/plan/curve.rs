@@ -114,7 +114,7 @@ impl Steps {
     pub fn of(ladder: &Ladder, full_in: usize, full_out: usize) -> Option<Steps> {
         let fraction = |p: &LadderPoint| (p.in_width as f64 / full_in as f64, p.out_width as f64 / full_out as f64);
         let mut by_precision = Vec::new();
-        for precision in Precision::ALL {
+        for precision in Precision::TIMED {
             let usable = |p: &&LadderPoint| p.precision == precision && p.ms.is_finite() && p.ms > 0.0;
             let points: Vec<&LadderPoint> = ladder.points.iter().filter(usable).collect();
             let Some(full) = points.iter().find(|p| p.in_width == full_in && p.out_width == full_out) else { continue };
@@ -154,10 +154,11 @@ impl Steps {
         has_f32.then_some(Steps { full: (full_in, full_out), by_precision })
     }
 
-    /// Time at this width and precision over the time at full width in f32; `None` when that precision has no rung.
+    /// Time at this width and precision over the time at full width in f32; `None` when the
+    /// precision whose kernel runs has no rung.
     pub fn factor(&self, in_width: usize, out_width: usize, precision: Precision) -> Option<f64> {
         let of = |p: Precision| self.by_precision.iter().find(|(q, _)| *q == p).map(|(_, a)| a);
-        let (base, axes) = (of(Precision::F32)?, of(precision)?);
+        let (base, axes) = (of(Precision::F32)?, of(precision.timed_as())?);
         let (i, o) = (in_width as f64 / self.full.0.max(1) as f64, out_width as f64 / self.full.1.max(1) as f64);
         // A precision that was only timed at full width takes its shape over width from f32.
         let shape = if axes.over_in.len() + axes.over_out.len() > 2 { axes } else { base };

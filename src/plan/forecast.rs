@@ -429,7 +429,8 @@ impl Forecaster {
                 Some(curves.get(&SensTarget::Group(g.clone()))?.at(group.ratio_of(keep)))
             }
             (Target::Layer(l), Action::Precision { precision }) => {
-                Some(curves.get(&SensTarget::Layer(l.clone(), *precision))?.at(0.0))
+                let of = |p: Precision| curves.get(&SensTarget::Layer(l.clone(), p));
+                Some(of(*precision).or_else(|| of(precision.bounded_by()?))?.at(0.0))
             }
             (Target::Block(b), Action::RemoveBlock) => Some(curves.get(&SensTarget::Block(b.clone()))?.at(0.0)),
             // Nobody measured what zeros cost.
@@ -488,10 +489,10 @@ impl Forecaster {
             // Fewer MACs never save all of their share: packing and memory stay.
             (a, b) => (0.1 + 0.9 * b as f64 / a as f64, 0.3),
         };
-        let int8 = match (row.precision, precision) {
-            (Precision::F32, Precision::Int8) => 0.6,
-            (Precision::Int8, Precision::F32) => 1.0 / 0.6,
-            (Precision::F32, Precision::F32) | (Precision::Int8, Precision::Int8) => 1.0,
+        let int8 = match (row.precision.int8_products(), precision.int8_products()) {
+            (false, true) => 0.6,
+            (true, false) => 1.0 / 0.6,
+            (false, false) | (true, true) => 1.0,
         };
         if int8 != 1.0 {
             doubt = 0.6;
@@ -595,21 +596,17 @@ fn totals(graph: &Graph) -> Option<Totals> {
     })
 }
 
-/// Stored bytes after a change, in proportion to what the row held: f32 weights and bias, or int8 weights with one f32
-/// scale and one f32 bias a row.
+/// Stored bytes after a change, in proportion to what the row held: weights in their format, and a bias a row.
 fn stored(held: u64, old: &Op, old_p: Precision, new: &Op, new_p: Precision) -> u64 {
     let bytes = |op: &Op, p: Precision| -> f64 {
-        let (weights, rows) = match op {
+        let (rows, cols) = match op {
             Op::Conv2d { in_ch, out_ch, kernel, groups, .. } => {
-                (out_ch * (in_ch / (*groups).max(1)) * kernel[0] * kernel[1], *out_ch)
+                (*out_ch, (in_ch / (*groups).max(1)) * kernel[0] * kernel[1])
             }
-            Op::Linear { in_features, out_features, .. } => (in_features * out_features, *out_features),
-            other => (crate::graph::node_params(other) as usize, 0),
+            Op::Linear { in_features, out_features, .. } => (*out_features, *in_features),
+            other => return 4.0 * crate::graph::node_params(other) as f64,
         };
-        match p {
-            Precision::F32 => 4.0 * (weights + rows) as f64,
-            Precision::Int8 => weights as f64 + 8.0 * rows as f64,
-        }
+        p.weights().bytes(rows, cols) as f64 + 4.0 * rows as f64
     };
     let before = bytes(old, old_p);
     if before > 0.0 { (held as f64 * bytes(new, new_p) / before).round() as u64 } else { held }

@@ -214,7 +214,7 @@ impl Shape {
     ) -> Result<(Vec<LadderPoint>, bool), ProfileError> {
         let start = Instant::now();
         // There is no int8 kernel on a GPU yet.
-        let precisions = if options.device.is_cpu() { &Precision::ALL[..] } else { &[Precision::F32] };
+        let precisions = if options.device.is_cpu() { &Precision::TIMED[..] } else { &[Precision::F32] };
         let wanted = self.rungs(precisions);
         let mut rungs: Vec<(usize, usize, Precision, Rung)> = Vec::new();
         for &(i, o, precision) in &wanted {
@@ -230,7 +230,7 @@ impl Shape {
             rungs.push((i, o, precision, rung));
         }
         // One precision after the other in every round: units that only int8 uses take a while to wake.
-        rungs.sort_by_key(|(_, _, precision, _)| Precision::ALL.iter().position(|p| p == precision));
+        rungs.sort_by_key(|(_, _, precision, _)| Precision::TIMED.iter().position(|p| p == precision));
         let start = Instant::now();
         // A cap a rung: small layers need no longer.
         let limit = (limit / 2).min(MOST_A_RUNG * rungs.len() as u32);
@@ -336,7 +336,7 @@ mod tests {
                     Op::Linear { in_features, out_features, .. } => (in_features, out_features),
                     _ => unreachable!(),
                 };
-                for p in Precision::ALL {
+                for p in Precision::TIMED {
                     let full = l.points.iter().find(|x| (x.in_width, x.out_width, x.precision) == (i, o, p));
                     assert!(full.is_some_and(|f| f.ms > 0.0 && f.ms.is_finite()), "{} {p:?}", n.name);
                 }
@@ -389,7 +389,7 @@ mod tests {
         let groups = groups(&graph);
         let node = graph.nodes.iter().find(|n| n.name.ends_with("1.conv2")).expect("second conv of a block");
         let shape = Shape::of(node, vec![4, 16, 16], Epilogue::default(), &groups).expect("a layer");
-        let rungs = shape.rungs(&Precision::ALL);
+        let rungs = shape.rungs(&Precision::TIMED);
         assert!(shape.in_step > 0);
         assert!(rungs.iter().all(|(i, _, _)| i % shape.in_step == 0 && *i > 0));
         assert!(rungs.iter().any(|(i, _, _)| *i == 2));

@@ -8,7 +8,6 @@ use super::{Bound, Ceilings, LatencyStats, LayerRow, Profile, ProfileError};
 use crate::exec::{Cancel, CompileOptions, Observer, Plan};
 use crate::graph::{Graph, Macs, describe, macs, node_params, shapes};
 use crate::model::Model;
-use crate::quant::Precision;
 use candle_core::{Device, Tensor};
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
@@ -268,12 +267,9 @@ fn rows(plan: &Plan, facts: &Facts, graph: &Graph, seen: &Samples, batch: usize,
         let macs: Macs = nodes.iter().filter_map(|&n| facts.macs.get(n)).copied().sum();
         let out_bytes = seen.out_bytes.get(i).copied().unwrap_or(0);
         let in_bytes: u64 = facts.inputs(graph, &nodes).iter().map(|&n| facts.elements(n) * 4 * batch as u64).sum();
-        let moved = (step.weight_bytes + in_bytes + out_bytes).max(1) as f64;
+        let moved = (step.held_bytes + in_bytes + out_bytes).max(1) as f64;
         let flops = 2.0 * ((macs.conv_linear + macs.attention) * batch as u64) as f64;
-        let peak = match step.precision {
-            Precision::F32 => ceilings.f32_gflops,
-            Precision::Int8 => ceilings.int8_gops,
-        };
+        let peak = if step.precision.int8_products() { ceilings.int8_gops } else { ceilings.f32_gflops };
         let intensity = flops / moved;
         let ridge = if ceilings.bandwidth_gbs > 0.0 { peak / ceilings.bandwidth_gbs } else { 0.0 };
         let bound = if intensity < ridge { Bound::Memory } else { Bound::Compute };
@@ -333,6 +329,7 @@ mod tests {
     use super::*;
     use crate::model::families::{CifarResnetSpec, FamilySpec};
     use crate::model::random;
+    use crate::quant::Precision;
 
     fn model() -> Model {
         random(&FamilySpec::CifarResnet(CifarResnetSpec { blocks: 1, widths: [4, 8, 8], classes: 10, image: 16 }), 1)

@@ -2,7 +2,7 @@
 //!
 //! The graph stays float: a [`PrecisionPlan`] says per node what runs, and `exec` records which kernel ran.
 
-pub use crate::graph::{Precision, PrecisionPlan};
+pub use crate::graph::{Precision, PrecisionPlan, Runs, WeightFormat};
 
 use crate::graph::{Graph, Node, Op, ParamRole, param_shapes};
 
@@ -10,7 +10,7 @@ use crate::graph::{Graph, Node, Op, ParamRole, param_shapes};
 pub fn choosable(graph: &Graph) -> Vec<&Node> {
     let reachable = graph.reachable();
     let nodes = graph.nodes.iter().zip(reachable).filter(|(_, r)| *r).map(|(n, _)| n);
-    nodes.filter(|n| matches!(n.op, Op::Conv2d { .. } | Op::Linear { .. })).collect()
+    nodes.filter(|n| layer(&n.op)).collect()
 }
 
 /// A plan that runs every layer which can at `precision`.
@@ -22,16 +22,22 @@ pub fn everywhere(graph: &Graph, precision: Precision) -> PrecisionPlan {
     plan
 }
 
-/// Bytes that an export stores for one node: four a number, but for int8 one a weight and four a row's scale.
+/// Bytes that an export stores for one node: four a number, but a layer's weights in their precision's format.
 pub fn stored_bytes(op: &Op, precision: Precision) -> u64 {
     let one = |(role, shape): &(ParamRole, Vec<usize>)| {
-        let n = shape.iter().product::<usize>() as u64;
-        match (precision, role) {
-            (Precision::Int8, ParamRole::Weight) => n + 4 * shape.first().copied().unwrap_or(0) as u64,
-            (Precision::F32 | Precision::Int8, _) => 4 * n,
+        let n = shape.iter().product::<usize>();
+        let rows = shape.first().copied().unwrap_or(0);
+        match role {
+            ParamRole::Weight if layer(op) => precision.weights().bytes(rows, n.checked_div(rows).unwrap_or(0)),
+            _ => 4 * n as u64,
         }
     };
     param_shapes(op).iter().map(one).sum()
+}
+
+/// Can its precision be chosen?
+pub fn layer(op: &Op) -> bool {
+    matches!(op, Op::Conv2d { .. } | Op::Linear { .. })
 }
 
 /// Bytes that an export of the reachable nodes stores under `plan`.

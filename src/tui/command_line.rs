@@ -6,6 +6,7 @@ use crate::graph::MacConvention;
 use crate::model::export::FORMATS;
 use crate::plan::Budget;
 use crate::prune::Sparsity;
+use crate::quant::Precision;
 use crate::session::Proposer;
 use std::path::Path;
 use tui_textarea::TextArea;
@@ -40,6 +41,7 @@ pub const COMMANDS: &[Spec] = &[
     spec("max-ratio", "RATIO [REASON]", "remove at most this part of this row's group"),
     spec("note", "TEXT", "a note to the agents"),
     spec("pen", "", "take the pen"),
+    spec("precision", "NAME", "this layer at f32, int8, w8, w4, w4g128, w4g64, w4g32, f16 or bf16"),
     spec("profile", "", "measure every layer again"),
     spec("propose", "[planner|agents]", "ask for proposals"),
     spec("redo", "", "redo the newest undone review action"),
@@ -76,6 +78,7 @@ pub enum Line {
     MaxRatio(f64, String),
     Note(String),
     Pen,
+    Precision(Precision),
     Profile,
     Propose(Option<Proposer>),
     Redo,
@@ -146,6 +149,10 @@ pub fn parse(line: &str) -> Result<Line, String> {
         "note" if rest.is_empty() => return needs("a text"),
         "note" => Line::Note(text()),
         "pen" => Line::Pen,
+        "precision" => match Precision::parse(rest) {
+            Some(precision) => Line::Precision(precision),
+            None => return needs(&format!("one of {}", Precision::ALL.map(Precision::label).join(", "))),
+        },
         "profile" => Line::Profile,
         "propose" => match rest {
             "" => Line::Propose(None),
@@ -272,6 +279,8 @@ mod tests {
         assert_eq!(parse("mac-convention norms"), Ok(Line::MacConvention(MacConvention::Norms)));
         assert_eq!(parse("max-ratio 25% too deep"), Ok(Line::MaxRatio(0.25, "too deep".into())));
         assert_eq!(parse("sparsify 2:4"), Ok(Line::Sparsify(Some(Sparsity::NofM { n: 2, m: 4 }))));
+        assert_eq!(parse("precision W4"), Ok(Line::Precision(Precision::W4)));
+        assert!(parse("precision w5").unwrap_err().contains("w4g128"));
         assert_eq!(parse("q"), Ok(Line::Detach));
         assert_eq!(parse("  "), Ok(Line::Empty));
     }

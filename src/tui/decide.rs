@@ -13,6 +13,8 @@ use crate::prune::Group;
 use crate::quant::Precision;
 use crate::session::Command;
 
+const NO_WEIGHTS: &str = "this row has no weights to quantize";
+
 /// How many of a row's decisions stand where.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Counts {
@@ -69,19 +71,37 @@ impl App {
         }
     }
 
-    pub(super) fn decide(&mut self, act: Act) -> Vec<Effect> {
+    /// Says why nothing can be decided now, where nothing can; `settling`: an edit in progress may be confirmed.
+    fn no_decisions(&mut self, settling: bool) -> Option<Vec<Effect>> {
         if self.view != View::Review {
             self.say(Level::Info, "decisions are made in the review view (1)");
-            return Vec::new();
+            return Some(Vec::new());
         }
-        if !self.reviewable() && act != Act::Confirm {
-            let text = if self.state.phase == crate::session::Phase::Verdict {
-                let key = |a: Act| self.settings.keymap.label(a);
-                format!("the round waits: {} accepts it, {} rolls it back", key(Act::Accept), key(Act::RollBack))
-            } else {
-                "a run is under way; decisions can be made again after it".to_owned()
-            };
-            return self.nothing(&text);
+        if self.reviewable() || settling {
+            return None;
+        }
+        let text = if self.state.phase == crate::session::Phase::Verdict {
+            let key = |a: Act| self.settings.keymap.label(a);
+            format!("the round waits: {} accepts it, {} rolls it back", key(Act::Accept), key(Act::RollBack))
+        } else {
+            "a run is under way; decisions can be made again after it".to_owned()
+        };
+        Some(self.nothing(&text))
+    }
+
+    /// The row's layer at `precision`, as a draft.
+    pub(super) fn set_precision(&mut self, precision: Precision) -> Vec<Effect> {
+        if let Some(refused) = self.no_decisions(false) {
+            return refused;
+        }
+        let Some(l) = self.row_weighty() else { return self.nothing(NO_WEIGHTS) };
+        let target = Target::Layer(l.name.clone());
+        self.set_draft(target, Action::Precision { precision })
+    }
+
+    pub(super) fn decide(&mut self, act: Act) -> Vec<Effect> {
+        if let Some(refused) = self.no_decisions(act == Act::Confirm) {
+            return refused;
         }
         match act {
             Act::Approve => self.approve(),
@@ -106,15 +126,13 @@ impl App {
             Act::RatioUpFast => self.drag(4),
             Act::RatioDownFast => self.drag(-4),
             Act::Precision => {
-                let Some(l) = self.row_weighty() else { return self.nothing("this row has no weights to quantize") };
-                let target = Target::Layer(l.name.clone());
-                let now = match self.shown(&target).action {
+                let Some(l) = self.row_weighty() else { return self.nothing(NO_WEIGHTS) };
+                let now = match self.shown(&Target::Layer(l.name.clone())).action {
                     Action::Precision { precision } => precision,
                     _ => l.precision,
                 };
                 let i = Precision::ALL.iter().position(|p| *p == now).unwrap_or(0);
-                let precision = Precision::ALL[(i + 1) % Precision::ALL.len()];
-                self.set_draft(target, Action::Precision { precision })
+                self.set_precision(Precision::ALL[(i + 1) % Precision::ALL.len()])
             }
             Act::RemoveBlock => {
                 let Some(b) = self.row_block() else { return self.nothing("this row lies in no block") };

@@ -495,6 +495,7 @@ impl App {
             Line::MaxRatio(ratio, reason) => {
                 self.constrain(|t| matches!(t, Target::Group(_)), Limit::MaxRatio { ratio }, reason)
             }
+            Line::Precision(precision) => self.set_precision(precision),
             Line::KeepF32(reason) => self.constrain(|t| matches!(t, Target::Layer(_)), Limit::KeepF32, reason),
             Line::Sparsify(sparsity) => {
                 let Some(l) = self.row_weighty() else { return self.nothing("this row has no weights of its own") };

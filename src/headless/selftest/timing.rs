@@ -126,7 +126,7 @@ fn time(layer: &Layer, opened: &Opened, peaks: &mut Peaks) -> Result<Timing> {
     inputs.dedup();
     let elements: usize = inputs.iter().map(|i| shapes[i.index()].iter().product::<usize>()).sum();
     let out: usize = step.out_shape.iter().product();
-    let bytes = (step.weight_bytes + 4 * (images * (elements + out)) as u64) as f64;
+    let bytes = (step.held_bytes + 4 * (images * (elements + out)) as u64) as f64;
     let flops = 2.0 * (images as u64 * macs(&layer.graph)?[step.node.index()].get(MacConvention::Attention)) as f64;
 
     let mut timing = Timing {

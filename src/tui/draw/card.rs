@@ -110,6 +110,24 @@ fn block(c: &Canvas<'_>, b: usize, lines: &mut Vec<Line<'static>>) {
     lines.push(Line::default());
 }
 
+/// As many precisions around `now`, in the menu's order, as `room` columns hold; `now` at least.
+fn choices(now: Precision, room: usize) -> &'static [Precision] {
+    const ALL: &[Precision] = &Precision::ALL;
+    let at = ALL.iter().position(|p| *p == now).unwrap_or(0);
+    let wide = |of: &[Precision]| of.iter().map(|p| p.label().len() + 3).sum::<usize>() <= room;
+    let (mut from, mut to) = (at, at + 1);
+    loop {
+        // What comes next matters more than what came before.
+        if to < ALL.len() && wide(&ALL[from..to + 1]) {
+            to += 1;
+        } else if from > 0 && wide(&ALL[from - 1..to]) {
+            from -= 1;
+        } else {
+            return &ALL[from..to];
+        }
+    }
+}
+
 /// One line a target: the slider of a group, the chooser of a precision, or a block's fate.
 fn choice(c: &Canvas<'_>, s: &Shown, selected: bool, inner: Rect, lines: &mut Vec<Line<'static>>) {
     let (app, pal) = (c.app, c.pal);
@@ -154,7 +172,9 @@ fn choice(c: &Canvas<'_>, s: &Shown, selected: bool, inner: Rect, lines: &mut Ve
                 _ => app.table.layer(name).map_or(Precision::F32, |l| l.precision),
             };
             spans.push(span("precision ", pal.fg(Role::Dim)));
-            for p in Precision::ALL {
+            let used: usize = spans.iter().map(|s| crate::config::text::width(&s.content)).sum();
+            let word = if s.drafting { "editing" } else { status_word(s.status) };
+            for &p in choices(now, (inner.width as usize).saturating_sub(used + word.len() + 2)) {
                 if p == now {
                     spans.push(span(
                         format!("[{}]", p.label()),
@@ -164,6 +184,10 @@ fn choice(c: &Canvas<'_>, s: &Shown, selected: bool, inner: Rect, lines: &mut Ve
                     spans.push(span(format!(" {} ", p.label()), pal.fg(Role::Dim)));
                 }
                 spans.push(Span::raw(" "));
+            }
+            if now != Precision::F32 && inner.height >= 13 {
+                let about = fit(now.describe(), (inner.width as usize).saturating_sub(4));
+                second = Some(Line::from(span(format!("   {about}"), pal.fg(Role::Dim))));
             }
         }
         Target::Weights(_) => {
