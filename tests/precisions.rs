@@ -19,11 +19,21 @@ fn models() -> Vec<Model> {
     vec![random(&FamilySpec::CifarResnet(cnn), 1), random(&FamilySpec::TimmVit(vit), 2)]
 }
 
-fn run(model: &Model) -> (Plan, Vec<Vec<f32>>) {
+/// Every layer at `p`; static ones with the range of the very images that are run.
+fn set(model: &mut Model, p: Precision) {
+    model.precision = quant::everywhere(&model.graph, p);
+    let mut once = |i: usize| Ok::<_, paring::exec::ExecError>((i == 0).then(images));
+    quant::calibrate(model, quant::Calibration::Mse, &mut once).unwrap();
+}
+
+fn images() -> Tensor {
     let x: Vec<f32> = (0..2 * 3 * 16 * 16).map(|i| ((i * 7919 % 1000) as f32 - 500.0) / 250.0).collect();
-    let x = Tensor::from_vec(x, (2, 3, 16, 16), &Device::Cpu).unwrap();
+    Tensor::from_vec(x, (2, 3, 16, 16), &Device::Cpu).unwrap()
+}
+
+fn run(model: &Model) -> (Plan, Vec<Vec<f32>>) {
     let plan = Plan::of(model, &CompileOptions::default()).unwrap();
-    let out = plan.run(&x).unwrap().to_vec2().unwrap();
+    let out = plan.run(&images()).unwrap().to_vec2().unwrap();
     (plan, out)
 }
 
@@ -34,7 +44,7 @@ fn files_hold_the_bytes_that_were_promised_and_run_bit_for_bit() {
     for mut model in models() {
         let mut sizes = Vec::new();
         for p in Precision::ALL {
-            model.precision = quant::everywhere(&model.graph, p);
+            set(&mut model, p);
             export::safetensors(&path, &model, &export::Manifest::default()).unwrap();
             let bytes = std::fs::read(&path).unwrap();
             let header = u64::from_le_bytes(bytes[..8].try_into().unwrap()) as usize;
@@ -70,7 +80,7 @@ fn weights_that_are_unpacked_say_so_and_equal_rounded_weights_in_f32() {
     for mut model in models() {
         let exact = run(&model).1;
         for p in Precision::ALL {
-            model.precision = quant::everywhere(&model.graph, p);
+            set(&mut model, p);
             let (plan, out) = run(&model);
             let layers: Vec<_> = plan.steps().iter().filter(|s| s.precision == p).collect();
             assert!(p == Precision::F32 || layers.len() == quant::choosable(&model.graph).len());

@@ -187,12 +187,18 @@ pub struct Eval {
     pub data: Option<String>,
     #[arg(long, value_name = "N", default_value_t = 0)]
     pub limit: usize,
-    /// Every convolution and linear layer in this precision: f32, int8, w8, w4, w4g128, w4g64, w4g32, f16 or bf16.
+    /// Every convolution and linear layer in this precision: f32, int8, int8-static, w8, w4, w4g128, w4g64, w4g32, f16 or bf16.
     #[arg(long, value_name = "PRECISION")]
     pub precision: Option<String>,
     /// Set weights of every convolution and linear layer to zero by magnitude first: 2:4, 4:8 or 50%.
     #[arg(long, value_name = "PATTERN")]
     pub sparsity: Option<String>,
+    /// Images from which int8-static takes its ranges; never the evaluation data.
+    #[arg(long, value_name = "DATA")]
+    pub calib: Option<String>,
+    /// How: minmax, percentile:99.99, entropy or mse.
+    #[arg(long, value_name = "METHOD", default_value = "mse")]
+    pub calibration: String,
     /// Also print the logits of the first N images (JSON only).
     #[arg(long, value_name = "N", default_value_t = 0)]
     pub logits: usize,
@@ -220,7 +226,7 @@ pub struct Profile {
     /// Timed runs.
     #[arg(long, value_name = "N", default_value_t = 50)]
     pub runs: usize,
-    /// Every convolution and linear layer in this precision: f32, int8, w8, w4, w4g128, w4g64, w4g32, f16 or bf16.
+    /// Every convolution and linear layer in this precision: f32, int8, int8-static, w8, w4, w4g128, w4g64, w4g32, f16 or bf16.
     #[arg(long, value_name = "PRECISION")]
     pub precision: Option<String>,
     /// What MACs count: conv_linear, attention or norms.
@@ -249,7 +255,7 @@ pub struct Run {
     /// `auto` approves all; a TOML file of rules vetoes, limits and approves by target.
     #[arg(long, value_name = "auto|FILE", default_value = "auto")]
     pub policy: String,
-    /// Every convolution and linear layer in this precision: f32, int8, w8, w4, w4g128, w4g64, w4g32, f16 or bf16.
+    /// Every convolution and linear layer in this precision: f32, int8, int8-static, w8, w4, w4g128, w4g64, w4g32, f16 or bf16.
     #[arg(long, value_name = "PRECISION")]
     pub precision: Option<String>,
     /// Zeros among the weights of every convolution and linear layer, by magnitude: 2:4, 4:8 or 50%.
@@ -257,6 +263,9 @@ pub struct Run {
     pub sparsity: Option<String>,
     #[command(flatten)]
     pub rank: Rank,
+    /// How the ranges of int8-static layers are chosen: minmax, percentile:99.99, entropy or mse.
+    #[arg(long, value_name = "METHOD")]
+    pub calibration: Option<String>,
     #[arg(long, value_name = "N", default_value_t = 1)]
     pub rounds: u32,
     /// Folder for model.safetensors, report.json and the session.

@@ -58,6 +58,7 @@ fn dispatch(cli: Cli) -> Result<Exit> {
             let asked = Session {
                 budget: o.budget.as_deref(),
                 seed: o.seed,
+                calibration: None,
                 url: o.llm_url.as_deref(),
                 llm: o.llm_model.as_deref(),
             };
@@ -86,6 +87,7 @@ fn dispatch(cli: Cli) -> Result<Exit> {
             let asked = Session {
                 budget: r.budget.as_deref(),
                 seed: r.seed,
+                calibration: r.calibration.as_deref(),
                 url: r.llm_url.as_deref(),
                 llm: r.llm_model.as_deref(),
             };
@@ -133,6 +135,7 @@ fn importance(rank: &Rank) -> Result<Method> {
 struct Session<'a> {
     budget: Option<&'a str>,
     seed: Option<u64>,
+    calibration: Option<&'a str>,
     url: Option<&'a str>,
     llm: Option<&'a str>,
 }
@@ -148,6 +151,7 @@ fn flags(screen: &Screen, on: Option<&On>, session: &Session<'_>) -> Vec<(String
     set("session.threads", on.and_then(|o| o.threads).map(|n| n.to_string()));
     set("session.batch", on.and_then(|o| o.batch).map(|n| n.to_string()));
     set("session.seed", session.seed.map(|n| n.to_string()));
+    set("session.calibration", session.calibration.map(str::to_owned));
     set("session.budget", session.budget.map(str::to_owned));
     set("llm.base_url", session.url.map(str::to_owned));
     set("llm.model", session.llm.map(str::to_owned));
@@ -179,6 +183,7 @@ fn spec_on(model: &str, on: &On, settings: &Settings) -> Result<OpenSpec> {
         threads: settings.threads,
         batch: settings.batch,
         seed: settings.seed,
+        calibration: settings.calibration,
         llm_url: settings.llm_url.clone(),
         llm_model: settings.llm_model.clone(),
         ..OpenSpec::demo("vit")
@@ -194,6 +199,7 @@ fn demo_spec(settings: &Settings) -> OpenSpec {
         threads: settings.threads,
         batch: settings.batch,
         seed: settings.seed,
+        calibration: settings.calibration,
         llm_url: settings.llm_url.clone(),
         llm_model: settings.llm_model.clone(),
         ..demo

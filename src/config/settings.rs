@@ -7,7 +7,7 @@ use super::color::ColorLevel;
 use super::diag::{Diagnostic, suggestion};
 use super::keymap::Keymap;
 use super::theme::Theme;
-use crate::graph::MacConvention;
+use crate::graph::{Calibration, MacConvention};
 use crate::plan::Budget;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -32,6 +32,8 @@ pub struct Settings {
     pub threads: usize,
     pub batch: usize,
     pub seed: u64,
+    /// How static int8 ranges are chosen.
+    pub calibration: Calibration,
     pub budget: Budget,
     pub keymap: Keymap,
     /// Folder of the user's own themes.
@@ -55,6 +57,7 @@ impl Default for Settings {
             threads: 0,
             batch: 0,
             seed: 0,
+            calibration: Calibration::Mse,
             budget: Budget::default(),
             keymap: Keymap::default(),
             theme_dir: None,
@@ -93,6 +96,7 @@ pub const KEYS: &[KeySpec] = &[
     spec("session.threads", Some("PARING_THREADS"), "compute threads; 0: all cores"),
     spec("session.batch", None, "batch size of latency measurements; 0: chosen by model"),
     spec("session.seed", None, "seed of every random choice"),
+    spec("session.calibration", None, "static int8 ranges: minmax, percentile:99.99, entropy or mse"),
     spec("session.budget", Some("PARING_BUDGET"), "default budget, such as \"latency=0.6,drop=0.5\""),
 ];
 
@@ -299,6 +303,7 @@ impl Layers {
             "session.threads" => s.threads = count(1024)?,
             "session.batch" => s.batch = count(65536)?,
             "session.seed" => s.seed = count(i64::MAX)? as u64,
+            "session.calibration" => s.calibration = string()?.parse().map_err(Wants::Hint)?,
             "session.budget" => {
                 s.budget = string()?.parse().map_err(|e: crate::plan::BudgetError| Wants::Hint(e.to_string()))?;
             }

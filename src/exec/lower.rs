@@ -7,14 +7,14 @@
 use super::arena::{self, Life};
 use super::error::{ExecError, kind};
 use super::kernel::attention::Attention;
-use super::kernel::dense::{Dense, Epilogue, Geometry, Source};
+use super::kernel::dense::{Codes, Dense, Epilogue, Geometry, Source};
 use super::kernel::simple::Pool;
 use super::kernel::window::Around;
 use super::reference::role_name;
 use super::unfold::Window;
 use crate::graph::window::{log_coordinates, relative_index, relative_positions};
 use crate::graph::{
-    self, Activation, Graph, Node, NodeId, Op, ParamRole, PositionBias, Precision, PrecisionPlan, Runs, Windows,
+    self, Activation, Graph, Node, NodeId, Op, ParamRole, PositionBias, Precision, PrecisionPlan, Range, Runs, Windows,
     channel_axis,
 };
 use crate::model::{Param, ParamStore};
@@ -208,7 +208,8 @@ pub(crate) fn lower(
         let skip = chain.add.map(|(_, other)| other);
         let inputs = node.inputs.iter().map(|&i| value(&low, i)).collect::<Result<Vec<_>, _>>()?;
         let residual = skip.map(|id| value(&low, id)).transpose()?;
-        let b = Builder { graph, params, node, shapes: &low.shapes, chain: &chain };
+        let range = precision.inputs.get(&node.name).copied();
+        let b = Builder { graph, params, node, shapes: &low.shapes, chain: &chain, range };
         let (kernel, name, [weight_bytes, held_bytes]) = b.kernel(precision.get(&node.name))?;
         let fused = [chain.bn, chain.add.map(|a| a.0), chain.act.map(|a| a.0)];
         let info = StepInfo {
@@ -340,6 +341,8 @@ struct Builder<'a> {
     node: &'a Node,
     shapes: &'a [Vec<usize>],
     chain: &'a Chain,
+    /// What the input of a static int8 layer ranges over.
+    range: Option<Range>,
 }
 
 impl Builder<'_> {
@@ -425,7 +428,7 @@ impl Builder<'_> {
                     out_channels: *out_ch,
                     window,
                     groups: *groups,
-                    per_row: false,
+                    codes: Codes::Image,
                 };
                 self.dense(geo, &[*out_ch, in_ch / groups, kernel[0], kernel[1]], *bias, precision)
             }
@@ -593,6 +596,10 @@ impl Builder<'_> {
         precision: Precision,
     ) -> Result<(Kernel, String, [u64; 2]), ExecError> {
         let n = geo.out_channels;
+        let geo = match precision {
+            Precision::Int8Static => Geometry { codes: Codes::Fixed(self.calibrated()?), ..geo },
+            _ => geo,
+        };
         let weight = self.weight(shape, precision)?;
         let mut bias = match has_bias {
             true => self.values(self.node, ParamRole::Bias, &[n])?,
@@ -628,6 +635,10 @@ impl Builder<'_> {
         };
         let (mut name, stored) = (dense.kernel(), weight.stored_bytes());
         let held = match precision.runs() {
+            Runs::Real if precision == Precision::Int8Static => {
+                name += " (static)";
+                stored
+            }
             Runs::Real => stored,
             Runs::Simulated => {
                 name = format!("{name} ({} unpacked)", precision.label());
@@ -635,6 +646,12 @@ impl Builder<'_> {
             }
         };
         Ok((Kernel::Dense(dense), name, [stored + bias_bytes, held + bias_bytes]))
+    }
+
+    /// The range that a static layer's input was calibrated to.
+    fn calibrated(&self) -> Result<Range, ExecError> {
+        let why = "int8-static has no range for its input yet; hint: calibrate it with images (`--calib`)";
+        self.range.filter(|r| r.is_sound()).ok_or_else(|| ExecError::unsupported(self.node, why))
     }
 
     /// The layer's weight in its precision's format: as stored where it is stored so, else rounded now.

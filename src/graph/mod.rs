@@ -6,6 +6,7 @@
 //! Facts, profiles, costs, sensitivities and precisions live in side tables keyed by node name.
 
 mod build;
+mod calibration;
 mod check;
 mod cost;
 mod error;
@@ -16,6 +17,7 @@ mod shapes;
 pub mod window;
 
 pub use build::{Builder, Conv};
+pub use calibration::{Calibration, Range};
 pub use cost::{MacConvention, Macs, macs, node_macs, node_params, param_shapes};
 pub use error::GraphError;
 pub use links::{AxisRef, Link, NodeLinks, Protected, Site, Span, links, node_links};

@@ -3,6 +3,7 @@
 //! Nothing here touches a tensor: formats, their sizes, and what runs as a kernel of its own. How values are rounded is
 //! in `model`, how they are multiplied in `exec`.
 
+use super::Range;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
@@ -15,6 +16,9 @@ pub enum Precision {
     /// Dynamic int8: activations quantized at run time with one scale a row (linear) or image (convolution), weights
     /// symmetric per output channel, i32 accumulation.
     Int8,
+    /// As [`Precision::Int8`], but with one fixed scale and zero point for the whole input tensor of the layer, from a range
+    /// that the plan holds.
+    Int8Static,
     /// Weight-only 8 bit, symmetric per output channel.
     W8,
     /// Weight-only 4 bit, symmetric per output channel.
@@ -51,9 +55,10 @@ pub enum Runs {
 }
 
 impl Precision {
-    pub const ALL: [Precision; 9] = [
+    pub const ALL: [Precision; 10] = [
         Precision::F32,
         Precision::Int8,
+        Precision::Int8Static,
         Precision::W8,
         Precision::W4,
         Precision::W4g128,
@@ -70,6 +75,7 @@ impl Precision {
         match self {
             Precision::F32 => "f32",
             Precision::Int8 => "int8",
+            Precision::Int8Static => "int8-static",
             Precision::W8 => "w8",
             Precision::W4 => "w4",
             Precision::W4g128 => "w4g128",
@@ -85,6 +91,7 @@ impl Precision {
         match self {
             Precision::F32 => "32-bit floats",
             Precision::Int8 => "8-bit weights a channel, activations to 8 bits as they come",
+            Precision::Int8Static => "8-bit weights a channel, activations to 8 bits over a calibrated range",
             Precision::W8 => "8-bit weights a channel, computed in f32",
             Precision::W4 => "4-bit weights a channel, computed in f32",
             Precision::W4g128 => "4-bit weights in groups of 128, computed in f32",
@@ -101,6 +108,7 @@ impl Precision {
         let known = Precision::ALL.into_iter().find(|p| p.label() == name);
         known.or(match name.as_str() {
             "fp32" | "float32" | "float" => Some(Precision::F32),
+            "static" | "static-int8" | "int8s" => Some(Precision::Int8Static),
             "i8" | "w8a8" | "int8-dynamic" | "dynamic-int8" => Some(Precision::Int8),
             "w8a16" | "int8-weight-only" | "weight-only-int8" => Some(Precision::W8),
             "int4" | "i4" | "w4a16" | "int4-weight-only" | "weight-only-int4" => Some(Precision::W4),
@@ -114,7 +122,7 @@ impl Precision {
     pub fn weights(self) -> WeightFormat {
         match self {
             Precision::F32 => WeightFormat::F32,
-            Precision::Int8 | Precision::W8 => WeightFormat::Int8,
+            Precision::Int8 | Precision::Int8Static | Precision::W8 => WeightFormat::Int8,
             Precision::W4 => WeightFormat::Int4 { group: None },
             Precision::W4g128 => WeightFormat::Int4 { group: Some(128) },
             Precision::W4g64 => WeightFormat::Int4 { group: Some(64) },
@@ -127,7 +135,7 @@ impl Precision {
     /// What the CPU does with it.
     pub fn runs(self) -> Runs {
         match self {
-            Precision::F32 | Precision::Int8 => Runs::Real,
+            Precision::F32 | Precision::Int8 | Precision::Int8Static => Runs::Real,
             Precision::W8
             | Precision::W4
             | Precision::W4g128
@@ -147,7 +155,7 @@ impl Precision {
     /// one's.
     pub fn bounded_by(self) -> Option<Precision> {
         match self {
-            Precision::F32 | Precision::Int8 | Precision::W4 => None,
+            Precision::F32 | Precision::Int8 | Precision::Int8Static | Precision::W4 => None,
             Precision::W8 | Precision::F16 | Precision::Bf16 => Some(Precision::Int8),
             Precision::W4g128 | Precision::W4g64 | Precision::W4g32 => Some(Precision::W4),
         }
@@ -155,7 +163,7 @@ impl Precision {
 
     /// Products are of 8-bit integers; otherwise of f32.
     pub fn int8_products(self) -> bool {
-        self == Precision::Int8
+        matches!(self, Precision::Int8 | Precision::Int8Static)
     }
 }
 
@@ -189,6 +197,9 @@ impl WeightFormat {
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct PrecisionPlan {
     pub nodes: BTreeMap<String, Precision>,
+    /// What the inputs of static int8 layers range over, by the layer's name.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub inputs: BTreeMap<String, Range>,
 }
 
 impl PrecisionPlan {
@@ -197,7 +208,11 @@ impl PrecisionPlan {
     }
 
     pub fn set(&mut self, node: impl Into<String>, precision: Precision) {
-        self.nodes.insert(node.into(), precision);
+        let node = node.into();
+        if precision != Precision::Int8Static {
+            self.inputs.remove(&node);
+        }
+        self.nodes.insert(node, precision);
     }
 }
 
@@ -212,7 +227,7 @@ mod tests {
             let json = serde_json::to_string(&p).unwrap();
             assert_eq!(serde_json::from_str::<Precision>(&json).unwrap(), p);
             assert!(Precision::TIMED.contains(&p.timed_as()));
-            assert!(p.runs() == Runs::Simulated || p.timed_as() == p);
+            assert!(p.runs() == Runs::Simulated || p.int8_products() || p.timed_as() == p);
         }
         // Journals and files of earlier versions have these.
         for (name, p) in [("f32", Precision::F32), ("int8", Precision::Int8)] {

@@ -20,6 +20,7 @@ pub fn run(args: &Eval) -> Result<Exit> {
     }
     let data = setup::data(args.data.as_deref(), &args.model, &model, args.limit)?;
     let opened = setup::device(&args.on)?;
+    let ranges = setup::calibrate(&mut model, &args.model, args.calib.as_deref(), &args.calibration)?;
     let plan = Plan::of(&model, &CompileOptions::on(&opened))?;
     for note in &model.info.notes {
         eprintln!("paring: note: {note}");
@@ -48,6 +49,7 @@ pub fn run(args: &Eval) -> Result<Exit> {
             "top5": m.top5,
             "loss": m.loss,
             "weight_bytes": plan.weight_bytes(),
+            "ranges": ranges,
             "per_class": m.per_class,
         });
         if args.logits > 0 {

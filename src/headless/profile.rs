@@ -20,6 +20,7 @@ pub fn run(args: &Args) -> Result<Exit> {
     let mut model = setup::model(&args.model, &args.on)?;
     if let Some(name) = &args.precision {
         model.precision = setup::everywhere(&model, name)?;
+        setup::calibrate_on_noise(&mut model)?;
     }
     let device = setup::device(&args.on)?;
     let options = ProfileOptions {

@@ -7,7 +7,7 @@ use crate::graph::{Precision, PrecisionPlan};
 use crate::host::compute::load_model;
 use crate::model::{Family, LoadOptions, Model};
 use crate::prune::{self, Action, Sparsity, Target};
-use crate::quant;
+use crate::quant::{self, Calibration};
 use anyhow::{Result, bail};
 
 /// Opens `spec`: `demo:vit`, `demo:cnn`, or a path; then lets flags correct the preprocessing.
@@ -71,4 +71,37 @@ pub fn sparse(model: Model, pattern: &str) -> Result<Model> {
 /// Every convolution and linear layer at `name`'s precision.
 pub fn everywhere(model: &Model, name: &str) -> Result<PrecisionPlan> {
     Ok(quant::everywhere(&model.graph, precision(name)?))
+}
+
+/// Images that give static int8 layers their ranges, and how many at a time.
+const RANGE_IMAGES: usize = 512;
+const RANGE_BATCH: usize = 32;
+
+/// Finds the input ranges of static int8 layers that have none, from `calib` (for a bundled model the synthetic
+/// calibration set). Returns in words how, where there was something to find.
+pub fn calibrate(model: &mut Model, spec: &str, calib: Option<&str>, how: &str) -> Result<Option<String>> {
+    let how: Calibration = how.parse().map_err(anyhow::Error::msg)?;
+    let layers = quant::static_layers(&model.graph, &model.precision);
+    if layers.iter().all(|l| model.precision.inputs.contains_key(l)) {
+        return Ok(None);
+    }
+    let calib = match calib {
+        Some(c) => c,
+        None if spec.starts_with("demo:") => "synthetic:calib",
+        None => bail!("int8-static needs images to find its ranges with; hint: --calib with training images"),
+    };
+    let set = data::open(calib, 0)?.take(RANGE_IMAGES);
+    let prep = model.info.preprocess.clone();
+    quant::calibrate(model, how, &mut |i| -> Result<_> {
+        let (from, to) = (i * RANGE_BATCH, ((i + 1) * RANGE_BATCH).min(set.len()));
+        Ok(if from < to { Some(set.batch(from..to, &prep)?.0) } else { None })
+    })?;
+    Ok(Some(format!("{} on {} images of {}", how.label(), set.len(), set.card().name)))
+}
+
+/// As [`calibrate`] for timings alone, which do not depend on the ranges: seeded noise takes the place of images.
+pub fn calibrate_on_noise(model: &mut Model) -> Result<()> {
+    let dims: Vec<usize> = std::iter::once(1).chain(model.graph.input_shape().iter().copied()).collect();
+    let noise = candle_core::Tensor::randn(0f32, 1.0, dims, &candle_core::Device::Cpu)?;
+    quant::calibrate(model, Calibration::MinMax, &mut |i| -> Result<_> { Ok((i == 0).then(|| noise.clone())) })
 }

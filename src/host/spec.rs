@@ -1,5 +1,6 @@
 //! How a session is to be opened: what the command line said, kept beside the journal for the host's later starts.
 
+use crate::graph::Calibration;
 use crate::model::Family;
 use crate::plan::Budget;
 use crate::prune::Method;
@@ -35,6 +36,9 @@ pub struct OpenSpec {
     /// 0: chosen by model.
     pub batch: usize,
     pub seed: u64,
+    /// How static int8 ranges are chosen.
+    #[serde(default = "least_error")]
+    pub calibration: Calibration,
     pub budget: Budget,
     pub llm_url: Option<String>,
     pub llm_model: Option<String>,
@@ -45,6 +49,10 @@ pub struct OpenSpec {
     pub auto: bool,
     /// Planning must not look at what was measured on the evaluation data.
     pub blind: bool,
+}
+
+fn least_error() -> Calibration {
+    Calibration::Mse
 }
 
 impl OpenSpec {
@@ -66,6 +74,7 @@ impl OpenSpec {
             threads: 0,
             batch: 0,
             seed: 0,
+            calibration: least_error(),
             budget: Budget { macs: Some(0.6), drop: Some(1.0), ..Budget::default() },
             llm_url: None,
             llm_model: None,

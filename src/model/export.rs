@@ -300,7 +300,10 @@ pub(super) fn reopen(c: &Checkpoint, text: &str, path: &Path) -> Result<Model, M
         }
     }
     graph.check()?;
-    for node in precision.nodes.keys() {
+    if let Some((node, _)) = precision.inputs.iter().find(|(_, r)| !r.is_sound()) {
+        return Err(damaged(format!("its input range of `{}` is none", printable(node))));
+    }
+    for node in precision.nodes.keys().chain(precision.inputs.keys()) {
         if !graph.by_name(node).is_some_and(|id| quantizable(&graph.node(id).op)) {
             return Err(damaged(format!("it sets a precision for `{}`, which is no such layer", printable(node))));
         }

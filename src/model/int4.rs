@@ -62,7 +62,8 @@ impl Int4 {
             && rows.checked_mul(cols.div_ceil(group)) == Some(scales.len());
         let sound = packed.iter().all(|b| b & 15 != 0 && b >> 4 != 0)
             && scales.iter().all(|s| s.is_finite() && *s >= 0.0)
-            && (cols % 2 == 0 || packed.chunks_exact(cols.div_ceil(2)).all(|r| r.last().is_some_and(|b| b >> 4 == 8)));
+            && (cols.is_multiple_of(2)
+                || packed.chunks_exact(cols.div_ceil(2)).all(|r| r.last().is_some_and(|b| b >> 4 == 8)));
         (fits && sound).then_some(Int4 { rows, cols, group, packed, scales })
     }
 

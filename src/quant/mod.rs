@@ -2,7 +2,12 @@
 //!
 //! The graph stays float: a [`PrecisionPlan`] says per node what runs, and `exec` records which kernel ran.
 
-pub use crate::graph::{Precision, PrecisionPlan, Runs, WeightFormat};
+mod calibrate;
+mod histogram;
+
+pub use crate::graph::{Calibration, Precision, PrecisionPlan, Range, Runs, WeightFormat};
+pub use calibrate::{calibrate, input_ranges, static_layers};
+pub use histogram::Histogram;
 
 use crate::graph::{Graph, Node, Op, ParamRole, param_shapes};
 

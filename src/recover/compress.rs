@@ -15,6 +15,7 @@ use crate::exec::Cancel;
 use crate::graph::{Graph, NodeId, Op, shapes};
 use crate::model::{Model, ParamStore};
 use crate::prune::{self, Action, Group, Target};
+use crate::quant::{self, Calibration};
 use candle_core::{Device, Tensor};
 use rand::SeedableRng;
 use rand::seq::SliceRandom;
@@ -45,6 +46,9 @@ pub struct RepairOptions {
     pub batch_norm: bool,
     /// Bytes for running activations.
     pub memory: usize,
+    /// How the input ranges of static int8 layers are chosen, and from how many calibration images.
+    pub ranges: Calibration,
+    pub range_images: usize,
 }
 
 impl Default for RepairOptions {
@@ -60,6 +64,8 @@ impl Default for RepairOptions {
             classifier: true,
             batch_norm: true,
             memory: 1 << 30,
+            ranges: Calibration::Mse,
+            range_images: 512,
         }
     }
 }
@@ -90,11 +96,49 @@ struct Stretch {
     layers: Vec<NodeId>,
 }
 
-/// `original` after `actions`, repaired without training on `calib`.
+/// `original` after `actions`, repaired without training on `calib`, the inputs of static int8 layers calibrated on it.
 ///
 /// # Errors
 /// Refused actions, unreadable calibration data, execution failures, cancellation (looked for before every batch).
 pub fn compress(
+    original: &Model,
+    groups: &[Group],
+    actions: &[(Target, Action)],
+    calib: &Dataset,
+    options: &RepairOptions,
+    cancel: &Cancel,
+    say: &mut dyn FnMut(RepairUpdate),
+) -> Result<Model, RepairError> {
+    let mut model = repaired(original, groups, actions, calib, options, cancel, say)?;
+    if !quant::static_layers(&model.graph, &model.precision).is_empty() {
+        if calib.is_empty() {
+            return Err(RepairError::NoImages(calib.card().name));
+        }
+        let picks: Vec<usize> = shuffled(calib, options).into_iter().take(options.range_images.max(1)).collect();
+        let batches: Vec<&[usize]> = picks.chunks(RANGE_BATCH).collect();
+        let what = format!("int8 ranges, {}", options.ranges.label());
+        quant::calibrate(&mut model, options.ranges, &mut |i| -> Result<_, RepairError> {
+            cancel.check()?;
+            say(RepairUpdate::Progress { done: i.min(batches.len()), total: batches.len(), what: what.clone() });
+            let Some(picks) = batches.get(i) else { return Ok(None) };
+            Ok(Some(calib.batch(*picks, &original.info.preprocess)?.0))
+        })?;
+    }
+    Ok(model)
+}
+
+/// Images at a time whose activations are looked at for ranges.
+const RANGE_BATCH: usize = 32;
+
+/// Calibration images in the order that the seed gives them.
+fn shuffled(calib: &Dataset, options: &RepairOptions) -> Vec<usize> {
+    let mut order: Vec<usize> = (0..calib.len()).collect();
+    order.shuffle(&mut ChaCha8Rng::seed_from_u64(options.seed));
+    order
+}
+
+/// `original` after `actions`, repaired.
+fn repaired(
     original: &Model,
     groups: &[Group],
     actions: &[(Target, Action)],
@@ -193,8 +237,7 @@ impl<'a> Walk<'a> {
         };
         let each = (widest(&original.graph)? + widest(&model.graph)?).max(1);
         let room = (options.memory / each).max(8);
-        let mut order: Vec<usize> = (0..calib.len()).collect();
-        order.shuffle(&mut ChaCha8Rng::seed_from_u64(options.seed));
+        let order = shuffled(calib, options);
         let check = options.check_images.min(order.len() / 5).min(room / 5);
         let fit = options.images.min(order.len() - check).min(room - check).max(1);
         let (check, fit) = (order[order.len() - check..].to_vec(), order[..fit].to_vec());

@@ -2,7 +2,7 @@
 //! (int8 layers included, so that later repairs see their error).
 
 use crate::exec::{CompileOptions, ExecError, Plan};
-use crate::graph::{Graph, PrecisionPlan};
+use crate::graph::{Graph, Precision, PrecisionPlan};
 use crate::model::ParamStore;
 use candle_core::Tensor;
 use std::collections::HashMap;
@@ -24,7 +24,12 @@ impl Runner {
         // The plan of the whole may speak of nodes outside this part.
         let mut own = PrecisionPlan::default();
         for node in graph.nodes.iter().filter(|n| precision.nodes.contains_key(&n.name)) {
-            own.set(node.name.clone(), precision.get(&node.name));
+            // Ranges are found once everything is repaired; until then such a layer takes them as they come.
+            let now = match precision.get(&node.name) {
+                Precision::Int8Static => Precision::Int8,
+                other => other,
+            };
+            own.set(node.name.clone(), now);
         }
         let keep: Vec<String> = keep.iter().map(|k| (*k).to_owned()).collect();
         let plan = Plan::compile(graph, params, &own, &CompileOptions::default().keeping(keep.clone()))?;

@@ -41,7 +41,7 @@ pub const COMMANDS: &[Spec] = &[
     spec("max-ratio", "RATIO [REASON]", "remove at most this part of this row's group"),
     spec("note", "TEXT", "a note to the agents"),
     spec("pen", "", "take the pen"),
-    spec("precision", "NAME", "this layer at f32, int8, w8, w4, w4g128, w4g64, w4g32, f16 or bf16"),
+    spec("precision", "NAME", "this layer at f32, int8, int8-static, w8, w4, w4g128, w4g64, w4g32, f16 or bf16"),
     spec("profile", "", "measure every layer again"),
     spec("propose", "[planner|agents]", "ask for proposals"),
     spec("redo", "", "redo the newest undone review action"),

@@ -9,9 +9,20 @@
 use super::vector;
 use super::{Par, Scratch, band, gemm, room, split, with_scratch};
 use crate::exec::unfold::Window;
-use crate::graph::Activation;
+use crate::graph::{Activation, Range};
 use rten_gemm::PackedBMatrix;
 use std::sync::OnceLock;
+
+/// How much of an input shares one int8 code.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(crate) enum Codes {
+    /// A row of a linear, by what it holds.
+    Row,
+    /// An image, by what it holds.
+    Image,
+    /// All there will be: static int8.
+    Fixed(Range),
+}
 
 /// Sizes of one dense step.
 #[derive(Debug, Clone, Copy)]
@@ -23,8 +34,7 @@ pub(crate) struct Geometry {
     pub out_channels: usize,
     pub window: Window,
     pub groups: usize,
-    /// One quantization scale a row instead of one an image.
-    pub per_row: bool,
+    pub codes: Codes,
 }
 
 impl Geometry {
@@ -36,7 +46,16 @@ impl Geometry {
             out_channels: out,
             window: Window { kernel: [1, 1], stride: [1, 1], padding: [0; 4] },
             groups: 1,
-            per_row: true,
+            codes: Codes::Row,
+        }
+    }
+
+    /// The code of the image `x`; `None` where rows have their own.
+    pub fn image_code(&self, x: &[f32], top: u8) -> Option<Code> {
+        match self.codes {
+            Codes::Row => None,
+            Codes::Image => Some(Code::of(x, top)),
+            Codes::Fixed(r) => Some(Code::covering(r.lo, r.hi, top)),
         }
     }
 
@@ -236,11 +255,8 @@ impl Dense {
             Weights::Int8 { packed, sums, factors } => {
                 let top = gemm::top_code();
                 let per_image = self.geo.rows();
-                let codes: Vec<Code> = if self.geo.per_row {
-                    vec![]
-                } else {
-                    x.chunks_exact(per_image * c).map(|img| Code::of(img, top)).collect()
-                };
+                let codes: Vec<Code> =
+                    x.chunks_exact(per_image * c).filter_map(|img| self.geo.image_code(img, top)).collect();
                 let rows = band(par, rows, 128);
                 split(par, out, rows * oc, |i, out| {
                     let n = out.len() / oc;
@@ -284,7 +300,7 @@ impl Dense {
                 }),
                 Weights::Int8 { packed, sums, factors } => with_scratch(|Scratch { u8, .. }| {
                     let top = gemm::top_code();
-                    let code = Code::of(x, top);
+                    let code = self.geo.image_code(x, top).unwrap_or_else(|| Code::of(x, top));
                     let q = room(u8, in_len);
                     vector::quantize(x, code.inverse, code.zero, top as f32, q);
                     let q = &*q;

@@ -5,7 +5,7 @@
 
 use super::amx::{self, Tiles};
 use super::avx512::{Ahead, Line, Panel, Panels, Scales, Shape, line_f32, line_u8};
-use super::dense::{Code, Epilogue, Geometry, Level};
+use super::dense::{Code, Codes, Epilogue, Geometry, Level};
 use super::layout::{Layout, Prepare};
 use super::{Par, Scratch, Shared, band, room, split, vector, with_scratch};
 use crate::graph::Activation;
@@ -127,11 +127,15 @@ impl Wide {
         if columns { one(0, par) } else { par.run(all.div_ceil(rows.max(1)), |b| one(b, Par::ALONE)) }
     }
 
-    /// One code an image, where a convolution's input has one scale an image.
+    /// One code an image, unless rows have their own.
     fn image_codes(&self, x: &[f32], par: Par<'_>) -> Option<Vec<Code>> {
         let Weights::Int8 { .. } = &self.weights else { return None };
         let len = self.geo.image[0] * self.geo.image[1] * self.geo.channels;
-        (!self.geo.per_row).then(|| x.chunks_exact(len).map(|x| code_of(x, par)).collect())
+        match self.geo.codes {
+            Codes::Row => None,
+            Codes::Image => Some(x.chunks_exact(len).map(|x| code_of(x, par)).collect()),
+            Codes::Fixed(r) => Some(vec![Code::covering(r.lo, r.hi, TOP); x.len() / len.max(1)]),
+        }
     }
 
     /// Quantizes rows of the input, of which `first` is the first one's number, each by its own or its image's code.

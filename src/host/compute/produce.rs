@@ -35,7 +35,7 @@ fn actions(recipe: &[&Decision]) -> Vec<(Target, Action)> {
 
 impl Compute {
     fn repair_options(&self) -> RepairOptions {
-        RepairOptions { seed: self.spec.seed, ..RepairOptions::default() }
+        RepairOptions { seed: self.spec.seed, ranges: self.spec.calibration, ..RepairOptions::default() }
     }
 
     fn manifest(&self, recipe: &[&Decision]) -> Manifest {
@@ -49,6 +49,7 @@ impl Compute {
                     "images": options.images, "check_images": options.check_images, "positions": options.positions,
                     "lambda": options.lambda, "refit": options.refit, "batch_norm": options.batch_norm,
                 },
+                "ranges": { "method": options.ranges.label(), "images": options.range_images },
                 "calibration": self.card.calib,
                 "program": concat!("paring ", env!("CARGO_PKG_VERSION")),
             }),

@@ -40,7 +40,7 @@ fn geometries() -> Vec<Geometry> {
         let bottom = if c % 2 == 0 { p[0] } else { 0 };
         let window = Window { kernel: k, stride: s, padding: [p[0], p[1], bottom, p[1]] };
         let out_image = [window.out(0, image[0]).unwrap(), window.out(1, image[1]).unwrap()];
-        all.push(Geometry { image, channels: c, out_image, out_channels: oc, window, groups, per_row: false });
+        all.push(Geometry { image, channels: c, out_image, out_channels: oc, window, groups, codes: Codes::Image });
     }
     all.extend([
         Geometry::linear(1, 37, 10),
@@ -117,7 +117,9 @@ fn f32_products_match_f64_with_residual_and_relu() {
 
 #[test]
 fn int8_products_are_exact_in_their_codes() {
-    for g in geometries() {
+    // A static range that cuts values off as well.
+    let fixed = |g: Geometry| Geometry { codes: Codes::Fixed(Range { lo: -0.75, hi: 1.25 }), ..g };
+    for g in geometries().into_iter().flat_map(|g| [g, fixed(g)]) {
         let x = noise(IMAGES * g.image[0] * g.image[1] * g.channels, 6);
         let (w, bias) = (noise(g.out_channels * g.k(), 7), noise(g.out_channels, 8));
         let (q, factors) = quantize_rows(&w, g.out_channels);
@@ -127,16 +129,20 @@ fn int8_products_are_exact_in_their_codes() {
             let d = Dense::with(g, Source::Int8 { q: &q, factors: &factors }, epilogue, level);
             let top = if d.kernel().contains("rten") { gemm::top_code() } else { 255 };
             // Every scope's activations as their codes say, centred on the zero point: padding is zero.
-            let scope = if g.per_row { g.channels } else { x.len() / IMAGES };
+            let scope = if g.codes == Codes::Row { g.channels } else { x.len() / IMAGES };
             let mut centred = vec![];
             let mut scales = vec![];
             for x in x.chunks_exact(scope) {
-                let code = Code::of(x, top);
+                let code = match g.codes {
+                    Codes::Fixed(r) => Code::covering(r.lo, r.hi, top),
+                    Codes::Row | Codes::Image => Code::of(x, top),
+                };
                 let mut codes = vec![0u8; x.len()];
                 vector::quantize(x, code.inverse, code.zero, top as f32, &mut codes);
                 for (&v, &c) in x.iter().zip(&codes) {
                     let back = (c as i32 - code.zero) as f32 * code.scale;
-                    assert!((back - v).abs() <= code.scale * 0.51, "{v} became {back}");
+                    let want = if let Codes::Fixed(r) = g.codes { v.clamp(r.lo, r.hi) } else { v };
+                    assert!((back - want).abs() <= code.scale * 0.51, "{v} became {back}");
                     centred.push((c as i32 - code.zero) as f64);
                 }
                 scales.push(code.scale);
@@ -146,7 +152,7 @@ fn int8_products_are_exact_in_their_codes() {
             for (i, v) in want.iter_mut().enumerate() {
                 let oc = i % g.out_channels;
                 let row = i / g.out_channels;
-                let scale = scales[if g.per_row { row } else { row / g.rows() }];
+                let scale = scales[if g.codes == Codes::Row { row } else { row / g.rows() }];
                 *v = *v * scale as f64 * factors[oc] as f64 + bias[oc] as f64;
             }
             for threads in [1, 3] {

@@ -1,0 +1,88 @@
+//! Input ranges of static int8 layers, from calibration batches.
+//!
+//! One code for the whole input tensor of a layer, chosen before it runs: no pass over the activations to find their range,
+//! the same code for every image. Layers that read one tensor share its range. Not here: how a range is chosen
+//! (`histogram`), where the images come from (`recover`, `headless`).
+
+use super::histogram::Histogram;
+use super::{Precision, PrecisionPlan};
+use crate::exec::{CompileOptions, ExecError, Plan};
+use crate::graph::{Calibration, Graph, NodeId, Range};
+use crate::model::Model;
+use candle_core::Tensor;
+use rayon::prelude::*;
+use std::collections::BTreeMap;
+
+/// Reachable layers that `plan` runs in static int8, in graph order.
+pub fn static_layers(graph: &Graph, plan: &PrecisionPlan) -> Vec<String> {
+    let layers = super::choosable(graph).into_iter().filter(|n| plan.get(&n.name) == Precision::Int8Static);
+    layers.map(|n| n.name.clone()).collect()
+}
+
+/// Ranges of the inputs of `layers` while `model` runs the batches that `batch` returns for 0, 1, … until `None`, with
+/// static layers in f32 and all others as they are. Asked for the same batches twice unless `how` is
+/// [`Calibration::MinMax`].
+///
+/// # Errors
+/// What `batch` and running the model report. Layers that are no nodes are left out.
+pub fn input_ranges<E: From<ExecError>>(
+    model: &Model,
+    layers: &[String],
+    how: Calibration,
+    batch: &mut dyn FnMut(usize) -> Result<Option<Tensor>, E>,
+) -> Result<BTreeMap<String, Range>, E> {
+    let graph = &model.graph;
+    let source = |layer: &String| graph.node(graph.by_name(layer)?).inputs.first().copied();
+    let mut sources: Vec<NodeId> = layers.iter().filter_map(source).collect();
+    sources.sort_unstable();
+    sources.dedup();
+    if sources.is_empty() {
+        return Ok(BTreeMap::new());
+    }
+    let names: Vec<&str> = sources.iter().map(|id| graph.node(*id).name.as_str()).collect();
+    let mut precision = model.precision.clone();
+    for layer in static_layers(graph, &model.precision) {
+        precision.set(layer, Precision::F32);
+    }
+    let options = CompileOptions::default().keeping(names.iter().copied());
+    let plan = Plan::compile(graph, &model.params, &precision, &options)?;
+    // Calls `each` for every source with its values, batch by batch.
+    let mut pass = |each: &(dyn Fn(&mut Histogram, &[f32]) + Sync), seen: &mut [Histogram]| -> Result<(), E> {
+        for i in 0.. {
+            let Some(x) = batch(i)? else { break };
+            let (_, values) = plan.capture(&x, &names)?;
+            let one = |(name, h): (&&str, &mut Histogram)| -> Result<(), ExecError> {
+                let Some(t) = values.get(*name) else { return Ok(()) };
+                each(h, &t.flatten_all()?.to_vec1::<f32>()?);
+                Ok(())
+            };
+            names.par_iter().zip(seen.par_iter_mut()).try_for_each(one)?;
+        }
+        Ok(())
+    };
+    let mut seen = vec![Histogram::default(); names.len()];
+    pass(&Histogram::stretch, &mut seen)?;
+    if how != Calibration::MinMax {
+        pass(&Histogram::add, &mut seen)?;
+    }
+    let ranges: BTreeMap<NodeId, Range> =
+        sources.iter().zip(seen.par_iter().map(|h| h.choose(how)).collect::<Vec<_>>()).map(|(s, r)| (*s, r)).collect();
+    Ok(layers.iter().filter_map(|l| Some((l.clone(), *ranges.get(&source(l)?)?))).collect())
+}
+
+/// `model` with the ranges of all its static layers, as [`input_ranges`] finds them.
+///
+/// # Errors
+/// As [`input_ranges`].
+pub fn calibrate<E: From<ExecError>>(
+    model: &mut Model,
+    how: Calibration,
+    batch: &mut dyn FnMut(usize) -> Result<Option<Tensor>, E>,
+) -> Result<(), E> {
+    let layers = static_layers(&model.graph, &model.precision);
+    if !layers.is_empty() {
+        let ranges = input_ranges(model, &layers, how, batch)?;
+        model.precision.inputs.extend(ranges);
+    }
+    Ok(())
+}
