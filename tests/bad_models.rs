@@ -280,6 +280,46 @@ fn a_hugging_face_folder_is_read_with_its_configuration() {
     assert_eq!(p.interpolation, paring::model::Interpolation::Bicubic);
     assert_eq!(back.info.class_names.unwrap(), ["cat", "dog\\u{1b}[2J", "cow", "owl"]);
 
+    // What the processors of ViT, DeiT, CLIP-like and ConvNeXt models do (an input of 16).
+    use paring::model::{Fit, Interpolation::*};
+    for (json, resize_shorter, fit, interpolation) in [
+        (serde_json::json!({ "size": {"height": 16, "width": 16}, "resample": 2 }), None, Fit::ShorterFloor, Bilinear),
+        (
+            serde_json::json!({ "size": {"height": 20, "width": 20}, "do_center_crop": true, "crop_size": 16, "resample": 3 }),
+            Some(20),
+            Fit::SquashFloor,
+            Bicubic,
+        ),
+        (
+            serde_json::json!({ "size": {"shortest_edge": 19}, "crop_size": {"height": 16, "width": 16}, "resample": 1 }),
+            Some(19),
+            Fit::ShorterFloor,
+            Lanczos,
+        ),
+        (
+            serde_json::json!({ "size": {"shortest_edge": 16}, "crop_pct": 0.875, "resample": 3, "image_mean": [0.25] }),
+            Some(18),
+            Fit::ShorterFloor,
+            Bicubic,
+        ),
+        (serde_json::json!({ "size": {"shortest_edge": 384}, "crop_pct": 0.875 }), None, Fit::ShorterFloor, Bilinear),
+    ] {
+        write("preprocessor_config.json", json.clone());
+        let p = open().unwrap_or_else(|e| panic!("{json}: {e}")).info.preprocess;
+        assert_eq!((p.resize_shorter, p.fit, p.interpolation), (resize_shorter, fit, interpolation), "{json}");
+        assert!(p.mean == [0.25; 3] || json.get("image_mean").is_none());
+    }
+    for (json, words) in [
+        (serde_json::json!({ "resample": 0 }), "`resample`"),
+        (serde_json::json!({ "size": {"shortest_edge": 16}, "crop_pct": 7 }), "`crop_pct`"),
+        (serde_json::json!({ "size": {"height": 16, "width": 20}, "do_center_crop": true }), "not square"),
+    ] {
+        write("preprocessor_config.json", json);
+        let error = open().unwrap_err().to_string();
+        assert!(error.contains(words) && error.contains("hint: "), "{error}");
+    }
+    std::fs::remove_file(at("preprocessor_config.json")).unwrap();
+
     for (key, value, words) in [
         ("num_attention_heads", serde_json::json!("two"), "`num_attention_heads`"),
         ("num_attention_heads", serde_json::json!(7), "7 heads do not divide"),

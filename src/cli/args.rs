@@ -145,7 +145,8 @@ pub struct Open {
     /// A checkpoint (.safetensors, .pth, .th, .pt), a Hugging Face folder, or what paring exported;
     /// `demo:vit` and `demo:cnn` are bundled.
     pub model: String,
-    /// Evaluation data: CIFAR binary file or folder, a folder of class folders, `synthetic:eval`.
+    /// Evaluation data: a folder of class folders, images with a labels.csv, CIFAR (binary or Python), IDX (MNIST),
+    /// Parquet (Hugging Face), WebDataset tars, `synthetic:eval`. DIR:train, DIR:validation, DIR:test name a part.
     #[arg(long, value_name = "DATA")]
     pub data: Option<String>,
     /// Calibration data; never evaluation images unless --calib-is-eval.

@@ -212,7 +212,7 @@ fn complete(mut spec: OpenSpec) -> Result<OpenSpec> {
     if spec.data.is_empty() {
         if !demo {
             bail!(UsageError(
-                "no data given; hint: --data with a CIFAR file, a folder of class folders or synthetic:eval".to_owned()
+                "no data given; hint: --data with a folder of class folders, CIFAR, IDX, Parquet or tar files, or synthetic:eval".to_owned()
             ));
         }
         spec.data = "synthetic:eval".to_owned();

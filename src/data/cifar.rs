@@ -1,15 +1,15 @@
 //! The CIFAR-10 and CIFAR-100 binary formats (Krizhevsky 2009): fixed-size records of one or two label bytes and three
-//! 32x32 colour planes. Files are read whole, so that a file changed later cannot disturb a running session.
+//! 32x32 colour planes.
 
-use super::{DataCard, DataError, Dataset, Part, Source, clean_name};
+use super::part::{self, Part};
+use super::raw::{self, Raw, Shape};
+use super::{DataCard, DataError, Dataset, Source, clean_name};
 use std::path::{Path, PathBuf};
 
 /// Side length of the images.
 pub(super) const SIDE: usize = 32;
 /// Bytes of one image: red, green and blue plane, row-major.
 pub(super) const PIXELS: usize = 3 * SIDE * SIDE;
-/// No file of this format is nearly as large; a mistaken path must not fill the memory.
-const MAX_BYTES: u64 = 4 << 30;
 
 /// The two record layouts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -47,61 +47,49 @@ impl Layout {
     }
 }
 
-/// Images in memory, in one or more runs of records.
-#[derive(Debug)]
-pub(super) struct Planes {
-    layout: Layout,
-    runs: Vec<Vec<u8>>,
-}
-
-impl Planes {
-    /// Records of `[label, pixels]` made in memory; `bytes` is a whole number of them.
-    pub(super) fn from_records(bytes: Vec<u8>) -> Planes {
-        Planes { layout: Layout::Ten, runs: vec![bytes] }
-    }
-
-    /// Label and planes of record `k`, counted over all runs.
-    pub(super) fn get(&self, mut k: usize) -> Option<(u32, &[u8])> {
-        let record = self.layout.record();
-        for run in &self.runs {
-            let n = run.len() / record;
-            if k < n {
-                let bytes = run.get(k * record..(k + 1) * record)?;
-                let (labels, pixels) = bytes.split_at(self.layout.labels());
-                return Some((u32::from(*labels.last()?), pixels));
-            }
-            k -= n;
-        }
-        None
-    }
-}
-
-/// The record files of a directory: the test part or the training part, `None` when it has neither.
-pub(super) fn files_in(dir: &Path, part: Part) -> Result<Option<Vec<PathBuf>>, DataError> {
-    let existing =
-        |names: &[&str]| -> Vec<PathBuf> { names.iter().map(|n| dir.join(n)).filter(|p| p.is_file()).collect() };
+/// The record files of a directory's part, `None` when it has none.
+///
+/// # Errors
+/// It has record files, and none of the wished part.
+pub(super) fn files_in(dir: &Path, part: Option<Part>) -> Result<Option<Vec<PathBuf>>, DataError> {
     let batches = ["data_batch_1.bin", "data_batch_2.bin", "data_batch_3.bin", "data_batch_4.bin", "data_batch_5.bin"];
-    let tests = [existing(&["test_batch.bin"]), existing(&["test.bin"])];
-    let trains = [existing(&batches), existing(&["train.bin"])];
+    choose(dir, part, ["test_batch.bin", "test.bin"], batches, "train.bin", &|_| true)
+}
+
+/// CIFAR's files of a part, by their names in CIFAR-10 and CIFAR-100.
+pub(super) fn choose(
+    dir: &Path,
+    part: Option<Part>,
+    tests: [&str; 2],
+    batches: [&str; 5],
+    train: &str,
+    fits: &dyn Fn(&Path) -> bool,
+) -> Result<Option<Vec<PathBuf>>, DataError> {
+    let existing = |names: &[&str]| -> Vec<PathBuf> {
+        names.iter().map(|n| dir.join(n)).filter(|p| p.is_file() && fits(p)).collect()
+    };
     let pick = |sets: [Vec<PathBuf>; 2]| sets.into_iter().find(|s| !s.is_empty());
-    let (test, train) = (pick(tests), pick(trains));
-    Ok(match part {
-        Part::Train if train.is_none() && test.is_some() => {
-            return Err(DataError::Split {
-                spec: format!("{}:train", dir.display()),
-                hint: "the directory has no `data_batch_*.bin` or `train.bin`".into(),
-            });
-        }
-        Part::Train => train,
-        Part::Test => test.or(train),
-    })
+    let [ten, hundred] = tests;
+    let test = pick([existing(&[ten]), existing(&[hundred])]);
+    let train = pick([existing(&batches), existing(&[train])]);
+    let there = [test.is_some(), false, train.is_some()];
+    if there == [false; 3] {
+        return Ok(None);
+    }
+    let found = match part {
+        None => test.or(train),
+        Some(Part::Test) => test,
+        Some(Part::Validation) => None,
+        Some(Part::Train) => train,
+    };
+    found.map(Some).ok_or_else(|| part::missing(dir, part, there))
 }
 
 /// Opens record files as one set, in the given order.
 pub(super) fn open_files(paths: &[PathBuf], spec: &str) -> Result<Dataset, DataError> {
     let mut runs = Vec::new();
     for path in paths {
-        runs.push(read(path)?);
+        runs.push(raw::read(path)?);
     }
     let mut layout: Option<Layout> = None;
     for (path, bytes) in paths.iter().zip(&runs) {
@@ -119,7 +107,9 @@ pub(super) fn open_files(paths: &[PathBuf], spec: &str) -> Result<Dataset, DataE
     for (path, bytes) in paths.iter().zip(&runs) {
         check_labels(path, bytes, layout, class_names.len())?;
     }
-    let images = runs.iter().map(|r| r.len() / layout.record()).sum();
+    let label = |record: &[u8]| record.get(layout.labels() - 1).map_or(0, |&l| u32::from(l));
+    let labels: Vec<u32> = runs.iter().flat_map(|r| r.chunks_exact(layout.record()).map(label)).collect();
+    let images = labels.len();
     if images == 0 {
         return Err(DataError::Empty {
             what: spec.to_owned(),
@@ -134,10 +124,13 @@ pub(super) fn open_files(paths: &[PathBuf], spec: &str) -> Result<Dataset, DataE
         source: spec.to_owned(),
         limit: 0,
     };
-    Ok(Dataset::new(card, Source::Planes(Planes { layout, runs }), true))
+    let shape = Shape { width: SIDE, height: SIDE, channels: 3 };
+    let planes = Raw::new(shape, layout.labels(), runs, labels);
+    let planes = planes.ok_or_else(|| DataError::Truncated { path: first.to_owned(), bytes: 0 })?;
+    Ok(Dataset::new(card, Source::Raw(planes), true))
 }
 
-fn name_of(paths: &[PathBuf]) -> String {
+pub(super) fn name_of(paths: &[PathBuf]) -> String {
     let stem = |p: &Path| p.file_stem().map(|s| clean_name(&s.to_string_lossy())).unwrap_or_default();
     let folder = |p: &Path| {
         let dir = p.canonicalize().ok()?.parent()?.file_name()?.to_string_lossy().into_owned();
@@ -148,21 +141,6 @@ fn name_of(paths: &[PathBuf]) -> String {
         [first, .., last] => format!("{}..{}", stem(first), stem(last)),
         [] => String::new(),
     }
-}
-
-fn read(path: &Path) -> Result<Vec<u8>, DataError> {
-    let io = |source| DataError::Io { path: path.to_owned(), source };
-    let meta = std::fs::metadata(path).map_err(|e| match e.kind() {
-        std::io::ErrorKind::NotFound => DataError::NotFound { path: path.to_owned() },
-        _ => io(e),
-    })?;
-    if !meta.is_file() {
-        return Err(DataError::Unknown { path: path.to_owned(), seen: "not a regular file".into() });
-    }
-    if meta.len() > MAX_BYTES {
-        return Err(DataError::TooLarge { path: path.to_owned(), bytes: meta.len(), limit: MAX_BYTES });
-    }
-    std::fs::read(path).map_err(io)
 }
 
 /// The layout by size; where both fit (a multiple of 3073 and 3074), the one whose labels are all in range.

@@ -83,7 +83,9 @@ pub const SEED: u64 = 1;
 pub fn preprocess() -> Preprocess {
     Preprocess {
         size: [32, 32],
+        channels: 3,
         resize_shorter: None,
+        fit: model::Fit::default(),
         mean: synthetic::MEAN,
         std: synthetic::STD,
         interpolation: Interpolation::Bilinear,

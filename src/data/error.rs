@@ -2,41 +2,61 @@
 
 use std::path::PathBuf;
 
+/// What is read, in words.
+pub(super) const KINDS: &str = "a folder with one sub-folder of images per class, images with a `labels.csv`, CIFAR \
+                                 binaries or Python pickles, IDX files (MNIST), Parquet (`*.parquet`), WebDataset \
+                                 (`*.tar`), or `synthetic:eval`";
+
 /// Why a data set could not be opened or a batch could not be made.
 #[derive(Debug, thiserror::Error)]
 pub enum DataError {
-    #[error(
-        "no data at `{path}`; hint: give a CIFAR `.bin` file or directory, a folder with one sub-folder per class, or `synthetic`"
-    )]
+    #[error("no data at `{path}`; hint: give {KINDS}")]
     NotFound { path: PathBuf },
-    #[error("cannot read `{path}`: {source}; hint: check that the file exists and may be read")]
+    #[error("cannot read `{path}`: {source}; hint: check that the file is whole and may be read")]
     Io { path: PathBuf, source: std::io::Error },
     #[error("`{what}` holds no images; hint: {hint}")]
     Empty { what: String, hint: String },
     #[error(
-        "`{path}` has {bytes} bytes, which is no whole number of CIFAR records (3073 or 3074 bytes each); hint: the file is \
-         truncated or of another format: download it again"
+        "`{path}` has {bytes} bytes, which is no whole number of CIFAR records (3073 or 3074 bytes each), and it begins like \
+         no other kind that is read; hint: the file is truncated or of another format: download it again"
     )]
     Truncated { path: PathBuf, bytes: u64 },
-    #[error("`{path}` has {bytes} bytes, more than a CIFAR-format file may have ({limit}); hint: use an image folder")]
-    TooLarge { path: PathBuf, bytes: u64, limit: u64 },
+    #[error("`{path}` has more than the {limit} bytes that a file of its kind may have; hint: use an image folder")]
+    TooLarge { path: PathBuf, limit: u64 },
     #[error("record {index} of `{path}` has label `{label}`, but there are {classes} classes; hint: {hint}")]
     Label { path: PathBuf, index: usize, label: u64, classes: usize, hint: String },
     #[error("line {line} of `{path}` cannot be used: {reason}; hint: each line is `file,class_index[,class name]`")]
     Labels { path: PathBuf, line: usize, reason: String },
-    #[error("cannot decode the image `{path}`: {reason}; hint: remove or re-encode it (png and jpeg are read)")]
-    Image { path: PathBuf, reason: String },
+    #[error("`{path}` cannot be used as a class list: {reason}; hint: one class a line, in index order")]
+    Names { path: PathBuf, reason: String },
+    #[error("folder `{folder}` of `{path}` is not in {list}; hint: add it to the list, or move the folder away")]
+    Folder { path: PathBuf, folder: String, list: String },
+    #[error("cannot decode the image `{name}`: {reason}; hint: remove or re-encode it (png, jpeg and webp are read)")]
+    Image { name: String, reason: String },
+    #[error("`{path}` is no readable IDX file: {reason}; hint: `*-images-idx3-ubyte[.gz]` with its labels beside it")]
+    Idx { path: PathBuf, reason: String },
     #[error(
-        "`{path}` is not a data set: {seen}; hint: expected `test_batch.bin`, `data_batch_*.bin`, `test.bin`, `train.bin`, or one sub-folder of png/jpeg images per class"
+        "`{path}` is no CIFAR batch: {reason}; hint: `test_batch` or `test` of `cifar-10-batches-py` or `cifar-100-python`"
     )]
+    Pickle { path: PathBuf, reason: String },
+    #[error("`{path}` is no readable WebDataset shard: {reason}; hint: members are `KEY.jpg` and `KEY.cls`")]
+    Tar { path: PathBuf, reason: String },
+    #[error(
+        "`{path}` cannot be read as Parquet: {reason}; hint: a column `image` of `bytes` and a whole-number `label`"
+    )]
+    Parquet { path: PathBuf, reason: String },
+    #[error(
+        "row {row} of `{path}` has label `{label}`, which is no class; hint: labels of test parts are often withheld (-1): \
+         use the validation part (`DIR:validation`)"
+    )]
+    Unlabelled { path: PathBuf, row: usize, label: i64 },
+    #[error("`{path}` is not a data set: {seen}; hint: expected {KINDS}")]
     Unknown { path: PathBuf, seen: String },
     #[error("the files of one data set disagree: {reason}; hint: open them one at a time")]
     Mixed { reason: String },
-    #[error(
-        "data set `{data}` has {data_classes} classes, model `{model}` has {model_classes}; hint: evaluate a model on the data it was trained for"
-    )]
-    Classes { data: String, data_classes: usize, model: String, model_classes: usize },
-    #[error("`{spec}` names no split; hint: {hint}")]
+    #[error("data set `{data}` has {data_classes} classes, model `{model}` has {model_classes}; hint: {hint}")]
+    Classes { data: String, data_classes: usize, model: String, model_classes: usize, hint: String },
+    #[error("`{spec}` names no part; hint: {hint}")]
     Split { spec: String, hint: String },
     #[error("image `{index}` asked of a set of {len}; hint: use a smaller index or limit")]
     Index { index: usize, len: usize },

@@ -4,13 +4,26 @@
 //! network's input. Not here: metrics (`eval`). Invariants: image `i` is the same image for as long as the set is open;
 //! labels lie below `classes()`; foreign bytes never panic.
 
+mod cache;
 mod card;
 mod cifar;
+mod cifar_py;
+mod decode;
 pub mod demo;
 mod error;
 mod folder;
+mod guard;
+mod idx;
+mod kind;
+mod labels;
+mod names;
 mod overlap;
+mod parquet;
+mod part;
 mod prepare;
+mod raw;
+mod resize;
+mod shards;
 pub mod synthetic;
 pub mod train;
 
@@ -24,23 +37,42 @@ use crate::model::Preprocess;
 use candle_core::{Device, Tensor};
 use rayon::prelude::*;
 use std::borrow::Borrow;
+use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 /// Where the images lie.
 #[derive(Debug)]
 enum Source {
-    /// 32x32 images as byte planes in memory (CIFAR files, the synthetic set).
-    Planes(cifar::Planes),
+    /// Images of one size as bytes in memory (CIFAR, IDX, the synthetic set).
+    Raw(raw::Raw),
     /// Encoded image files, decoded on demand.
     Files(folder::Files),
+    /// Encoded images in tar files.
+    Shards(shards::Shards),
+    /// Encoded images in Parquet files.
+    Rows(parquet::Rows),
 }
 
-/// A list of labelled RGB images.
+impl Source {
+    /// The class of image `k` of the source.
+    fn label(&self, k: usize) -> Option<u32> {
+        match self {
+            Source::Raw(r) => r.label(k),
+            Source::Files(f) => f.get(k).map(|e| e.label),
+            Source::Shards(s) => s.label(k),
+            Source::Rows(r) => r.label(k),
+        }
+    }
+}
+
+/// A list of labelled images.
 #[derive(Debug, Clone)]
 pub struct Dataset {
     card: DataCard,
     source: Arc<Source>,
+    /// Decoded images of `source`, by their index in it.
+    cache: Arc<cache::Cache>,
     /// Which images of `source`, in order; `None`: all of them in their own order.
     order: Option<Arc<[u32]>>,
     /// Whether `card.classes` is a fact of the data set or only the largest label seen plus one.
@@ -49,63 +81,45 @@ pub struct Dataset {
 
 /// Opens a data set; at most `limit` images of it (0: all).
 ///
-/// `spec` is a CIFAR-10/100 binary file, several joined by commas, a directory of them (`DIR` takes the test part,
-/// `DIR:train` the training part), a folder with one sub-folder of png/jpeg images per class (classes in sorted order),
-/// a folder of images with a `labels.csv`, or `synthetic`, `synthetic:eval`, `synthetic:calib`, `synthetic:train`.
+/// `spec` is a path, told by content and names:
+/// - a folder with one sub-folder of png, jpeg or webp images per class (classes in sorted order, or as a `classes.txt`,
+///   `synset_words.txt` or `imagenet_class_index.json` inside lists them);
+/// - images with a `labels.csv`;
+/// - CIFAR-10/100 binaries or Python pickles: a file or their directory;
+/// - IDX images (MNIST), perhaps gzipped, with their labels beside them: the file or its directory;
+/// - Parquet files with images, as the Hugging Face hub has them: a file or the data set's directory;
+/// - WebDataset tars: a file or a directory.
+///
+/// Several files are joined by commas or by a range, `val-{000..063}.tar`. Of a directory with several parts the one for
+/// evaluation is taken; `DIR:train`, `DIR:validation` and `DIR:test` name one. `DIR:imagenet` takes class folders that are
+/// named by WordNet ids as classes of ImageNet-1k. `synthetic`, `synthetic:eval`, `synthetic:calib` and `synthetic:train`
+/// are the demo's own images.
 pub fn open(spec: &str, limit: usize) -> Result<Dataset, DataError> {
     if let Some(split) = synthetic::Split::parse(spec)? {
         return Ok(synthetic::dataset(split, limit));
     }
     let whole = Path::new(spec);
     let full = if whole.exists() {
-        open_path(whole, Part::Test, spec)?
-    } else if let Some((dir, part)) = split_suffix(spec) {
-        open_path(Path::new(dir), part, spec)?
+        kind::open(whole, None, false, spec)?
+    } else if let Some(dir) = spec.strip_suffix(":imagenet") {
+        let (dir, part) = part::suffix(dir).map_or((dir, None), |(d, p)| (d, Some(p)));
+        kind::open(Path::new(dir), part, true, spec)?
+    } else if let Some((dir, part)) = part::suffix(spec) {
+        kind::open(Path::new(dir), Some(part), false, spec)?
+    } else if let Some(names) = part::expand(spec) {
+        kind::open_files(&names.into_iter().map(PathBuf::from).collect::<Vec<_>>(), spec)?
     } else if spec.contains(',') {
         let paths: Vec<PathBuf> = spec.split(',').map(|s| PathBuf::from(s.trim())).collect();
-        cifar::open_files(&paths, spec)?
+        kind::open_files(&paths, spec)?
     } else {
         return Err(DataError::NotFound { path: whole.to_owned() });
     };
     Ok(if limit == 0 { full } else { full.take(limit) })
 }
 
-/// Which part of a directory that holds both.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Part {
-    Test,
-    Train,
-}
-
-fn split_suffix(spec: &str) -> Option<(&str, Part)> {
-    let (dir, part) = spec.rsplit_once(':')?;
-    match part {
-        "test" => Some((dir, Part::Test)),
-        "train" => Some((dir, Part::Train)),
-        _ => None,
-    }
-}
-
-fn open_path(path: &Path, part: Part, spec: &str) -> Result<Dataset, DataError> {
-    let meta = std::fs::metadata(path).map_err(|source| match source.kind() {
-        std::io::ErrorKind::NotFound => DataError::NotFound { path: path.to_owned() },
-        _ => DataError::Io { path: path.to_owned(), source },
-    })?;
-    if meta.is_file() {
-        return cifar::open_files(&[path.to_owned()], spec);
-    }
-    if !meta.is_dir() {
-        return Err(DataError::Unknown { path: path.to_owned(), seen: "neither a file nor a directory".into() });
-    }
-    match cifar::files_in(path, part)? {
-        Some(files) => cifar::open_files(&files, spec),
-        None => folder::open(path, spec),
-    }
-}
-
 impl Dataset {
     fn new(card: DataCard, source: Source, classes_known: bool) -> Dataset {
-        Dataset { card, source: Arc::new(source), order: None, classes_known }
+        Dataset { card, source: Arc::new(source), cache: Arc::default(), order: None, classes_known }
     }
 
     /// Number of images.
@@ -142,29 +156,30 @@ impl Dataset {
     /// The class of image `i`; `None` past the end.
     pub fn label(&self, i: usize) -> Option<u32> {
         let k = self.at(i)?;
-        match &*self.source {
-            Source::Planes(p) => p.get(k).map(|(label, _)| label),
-            Source::Files(f) => f.get(k).map(|e| e.label),
-        }
+        self.source.label(k)
     }
 
-    /// A set of at most `n` of these images: the first `n` of record files (their official order), evenly spread ones of
-    /// an image folder (whose first images would all be of one class).
+    /// A set of at most `n` of these images: the first `n` of record files (their official order), else evenly spread ones
+    /// (the first images of a folder would all be of one class).
     pub fn take(&self, n: usize) -> Dataset {
         let n = n.min(self.len());
         let len = self.len();
-        let spread = matches!(&*self.source, Source::Files(_));
+        let spread = !matches!(&*self.source, Source::Raw(_));
         let pick = |j: usize| if spread { j * len / n.max(1) } else { j };
         let order = (0..n).filter_map(|j| self.at(pick(j))).map(|k| k as u32).collect();
         let mut card = self.card.clone();
         card.images = n;
         card.limit = n;
-        Dataset { card, source: self.source.clone(), order: Some(order), classes_known: self.classes_known }
+        Dataset { card, order: Some(order), ..self.clone() }
     }
 
-    /// The given images as network input `[N, 3, H, W]` (f32, on the host) with their labels.
+    /// The given images as network input `[N, C, H, W]` (f32, on the host) with their labels.
     ///
-    /// `(byte / 255 - mean) / std` in f32; resized images go through bytes first, as PIL and torchvision do.
+    /// `(byte / 255 - mean) / std` in f32; resized images go through bytes first, as Pillow and torchvision do. Images are
+    /// read and decoded by all threads; of encoded images the first 256 MiB of pixels are kept for the next time.
+    ///
+    /// # Errors
+    /// An unreadable or damaged image (which is named), an index past the end, impossible preprocessing.
     pub fn batch<I>(&self, indices: I, prep: &Preprocess) -> Result<(Tensor, Vec<u32>), DataError>
     where
         I: IntoIterator,
@@ -174,25 +189,49 @@ impl Dataset {
         let len = self.len();
         let at = |i: usize| self.at(i).ok_or(DataError::Index { index: i, len });
         let picks = indices.into_iter().map(|i| at(*i.borrow())).collect::<Result<Vec<_>, _>>()?;
+        let cached: Vec<_> = picks.iter().map(|&k| self.cache.get(k, prep)).collect();
+        let missing: Vec<usize> = picks.iter().zip(&cached).filter(|(_, c)| c.is_none()).map(|(&k, _)| k).collect();
+        // Rows of one page are read together.
+        let fetched: HashMap<usize, bytes::Bytes> = match &*self.source {
+            Source::Rows(r) => missing.iter().copied().zip(r.fetch(&missing)?).collect(),
+            Source::Raw(_) | Source::Files(_) | Source::Shards(_) => HashMap::new(),
+        };
         let [h, w] = prep.size;
-        let mut out = vec![0f32; picks.len() * 3 * h * w];
+        let one = prep.channels * h * w;
+        let mut out = vec![0f32; picks.len() * one];
+        let past = |k: usize| DataError::Index { index: k, len };
         let labels = out
-            .par_chunks_mut(3 * h * w)
-            .zip(picks.par_iter())
-            .map(|(out, &k)| match &*self.source {
-                Source::Planes(p) => {
-                    let (label, pixels) = p.get(k).ok_or(DataError::Index { index: k, len })?;
-                    ready.planes(pixels, cifar::SIDE, out)?;
-                    Ok(label)
+            .par_chunks_mut(one)
+            .zip(picks.par_iter().zip(&cached))
+            .map(|(out, (&k, cached))| {
+                let image = match (&*self.source, cached) {
+                    (_, Some(held)) => {
+                        ready.fitted(held, out);
+                        None
+                    }
+                    (Source::Raw(r), None) => {
+                        ready.planes(r.pixels(k).ok_or_else(|| past(k))?, r.shape, out)?;
+                        None
+                    }
+                    (Source::Files(f), None) => Some(decode::file(&f.get(k).ok_or_else(|| past(k))?.path)?),
+                    (Source::Shards(s), None) => {
+                        let bytes = s.read(k).ok_or_else(|| past(k))??;
+                        Some(decode::decode(&bytes, &|| s.name(k))?)
+                    }
+                    (Source::Rows(r), None) => {
+                        let bytes = fetched.get(&k).ok_or_else(|| past(k))?;
+                        Some(decode::decode(bytes, &|| r.name(k))?)
+                    }
+                };
+                if let Some(image) = image {
+                    let image = Arc::new(ready.fit(image));
+                    ready.fitted(&image, out);
+                    self.cache.put(k, prep, image);
                 }
-                Source::Files(f) => {
-                    let entry = f.get(k).ok_or(DataError::Index { index: k, len })?;
-                    ready.image(folder::decode(&entry.path)?, out);
-                    Ok(entry.label)
-                }
+                self.source.label(k).ok_or_else(|| past(k))
             })
             .collect::<Result<Vec<u32>, DataError>>()?;
-        Ok((Tensor::from_vec(out, (labels.len(), 3, h, w), &Device::Cpu)?, labels))
+        Ok((Tensor::from_vec(out, (labels.len(), prep.channels, h, w), &Device::Cpu)?, labels))
     }
 
     /// Refuses a model with another number of classes. A set whose class count is only known from its labels may have
@@ -202,7 +241,15 @@ impl Dataset {
         if fits {
             return Ok(());
         }
+        let wordnet = model_classes == 1000 && names::all_imagenet(self.card.class_names.iter().map(String::as_str));
+        let hint = match wordnet {
+            true => format!("these are classes of ImageNet: give `{}:imagenet`", self.card.source),
+            false => "evaluate a model on the data it was trained for, or put a `classes.txt` with all of the model's \
+                      classes in order into the folder"
+                .to_owned(),
+        };
         Err(DataError::Classes {
+            hint,
             data: self.card.name.clone(),
             data_classes: self.classes(),
             model: model.to_owned(),
@@ -220,6 +267,21 @@ impl Dataset {
 /// Names read from files are shown on a terminal later: no control characters, no unbounded length.
 fn clean_name(name: &str) -> String {
     name.trim().chars().filter(|c| !c.is_control()).take(80).collect()
+}
+
+/// The same for paths and for other programs' messages.
+fn clean_long(text: &str) -> String {
+    text.trim().chars().filter(|c| !c.is_control()).take(400).collect()
+}
+
+fn file_name(path: &Path) -> String {
+    path.file_name().map(|n| n.to_string_lossy().into_owned()).unwrap_or_default()
+}
+
+/// What a directory holds, in no order.
+fn list(dir: &Path) -> Result<Vec<PathBuf>, DataError> {
+    let io = |source| DataError::Io { path: dir.to_owned(), source };
+    std::fs::read_dir(dir).map_err(io)?.map(|e| Ok(e.map_err(io)?.path())).collect()
 }
 
 /// The folder of real weights and data that tests and benches use when it is there: `$PARING_REAL`, or `shared/real`

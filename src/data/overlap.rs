@@ -1,28 +1,43 @@
 //! Which images two sets share: calibration images must not be evaluation images unless the user says so.
+//!
+//! Two sets of encoded images share those with equal bytes; a set of raw pixels shares images that decode to them.
 
-use super::cifar::SIDE;
-use super::{Dataset, Source, folder};
+use super::raw::Shape;
+use super::{Dataset, Source, decode};
+use bytes::Bytes;
 use rayon::prelude::*;
 use std::collections::HashSet;
-use std::path::Path;
 
 type Key = [u8; 32];
+
+/// Images read at a time.
+const CHUNK: usize = 64;
 
 /// Number of images of `a` that are also in `b`.
 pub(super) fn count(a: &Dataset, b: &Dataset) -> usize {
     match (&*a.source, &*b.source) {
-        (Source::Files(_), Source::Files(_)) => {
-            // File sizes first: reading every file of two large sets would take minutes.
-            let sizes = |d: &Dataset| -> HashSet<u64> { paths(d).filter_map(size).collect() };
+        (Source::Raw(x), Source::Raw(y)) if x.shape != y.shape => 0,
+        (Source::Raw(x), _) => shared(&pixel_keys(a, x.shape), pixel_keys(b, x.shape)),
+        (_, Source::Raw(y)) => shared(&pixel_keys(a, y.shape), pixel_keys(b, y.shape)),
+        _ => {
+            // Sizes first where they are known: reading every file of two large sets would take minutes.
+            let sizes = |d: &Dataset| -> Option<HashSet<u64>> { (0..d.len()).map(|i| size(d, d.at(i)?)).collect() };
             let (in_a, in_b) = (sizes(a), sizes(b));
-            let keys = |d: &Dataset, other: &HashSet<u64>| -> Vec<Key> {
-                let alike: Vec<&Path> = paths(d).filter(|p| size(p).is_some_and(|s| other.contains(&s))).collect();
-                alike.par_iter().filter_map(|p| Some(*blake3::hash(&std::fs::read(p).ok()?).as_bytes())).collect()
+            let keys = |d: &Dataset, other: &Option<HashSet<u64>>| -> Vec<Key> {
+                let alike = |k: &usize| match (size(d, *k), other) {
+                    (Some(size), Some(other)) => other.contains(&size),
+                    _ => true,
+                };
+                let alike: Vec<usize> = (0..d.len()).filter_map(|i| d.at(i)).filter(alike).collect();
+                each(d, &alike, |bytes| Some(hash(bytes)))
             };
             shared(&keys(a, &in_b), keys(b, &in_a))
         }
-        _ => shared(&pixel_keys(a), pixel_keys(b)),
     }
+}
+
+fn hash(bytes: &[u8]) -> Key {
+    *blake3::hash(bytes).as_bytes()
 }
 
 fn shared(a: &[Key], b: Vec<Key>) -> usize {
@@ -30,33 +45,52 @@ fn shared(a: &[Key], b: Vec<Key>) -> usize {
     a.iter().filter(|k| b.contains(*k)).count()
 }
 
-fn paths(d: &Dataset) -> impl Iterator<Item = &Path> {
-    (0..d.len()).filter_map(|i| match &*d.source {
-        Source::Files(f) => Some(f.get(d.at(i)?)?.path.as_path()),
-        Source::Planes(_) => None,
-    })
+/// Bytes of image `k` when they can be told without reading it.
+fn size(d: &Dataset, k: usize) -> Option<u64> {
+    match &*d.source {
+        Source::Files(f) => std::fs::metadata(&f.get(k)?.path).ok().map(|m| m.len()),
+        Source::Shards(s) => s.size(k),
+        Source::Raw(_) | Source::Rows(_) => None,
+    }
 }
 
-fn size(path: &Path) -> Option<u64> {
-    std::fs::metadata(path).ok().map(|m| m.len())
-}
-
-/// Keys over the pixel planes of all 32x32 images; others cannot equal a record's.
-fn pixel_keys(d: &Dataset) -> Vec<Key> {
-    let one = |i: usize| -> Option<Key> {
-        match &*d.source {
-            Source::Planes(p) => Some(*blake3::hash(p.get(d.at(i)?)?.1).as_bytes()),
-            Source::Files(f) => {
-                let path = &f.get(d.at(i)?)?.path;
-                let side = SIDE as u32;
-                if image::image_dimensions(path).ok()? != (side, side) {
-                    return None;
-                }
-                let image = folder::decode(path).ok()?;
-                let planes: Vec<u8> = (0..3).flat_map(|c| image.pixels().map(move |p| p.0[c])).collect();
-                Some(*blake3::hash(&planes).as_bytes())
-            }
+/// `key` of the encoded bytes of each of `picks`; those that cannot be read are left out.
+fn each(d: &Dataset, picks: &[usize], key: impl Fn(&[u8]) -> Option<Key> + Sync) -> Vec<Key> {
+    let read = |k: usize| match &*d.source {
+        Source::Files(f) => std::fs::read(&f.get(k)?.path).ok().map(Bytes::from),
+        Source::Shards(s) => s.read(k)?.ok().map(Bytes::from),
+        Source::Rows(r) => r.fetch(&[k]).ok()?.pop(),
+        Source::Raw(_) => None,
+    };
+    let chunk = |picks: &[usize]| -> Vec<Key> {
+        let together = match &*d.source {
+            Source::Rows(r) => r.fetch(picks).ok(),
+            Source::Raw(_) | Source::Files(_) | Source::Shards(_) => None,
+        };
+        match together {
+            Some(all) => all.iter().filter_map(|b| key(b)).collect(),
+            None => picks.iter().filter_map(|&k| key(&read(k)?)).collect(),
         }
     };
-    (0..d.len()).into_par_iter().filter_map(one).collect()
+    picks.par_chunks(CHUNK).flat_map_iter(chunk).collect()
+}
+
+/// Keys over the pixel planes of all images of `shape`; others cannot equal a raw one.
+fn pixel_keys(d: &Dataset, shape: Shape) -> Vec<Key> {
+    let picks: Vec<usize> = (0..d.len()).filter_map(|i| d.at(i)).collect();
+    if let Source::Raw(raw) = &*d.source {
+        return picks.par_iter().filter_map(|&k| Some(hash(raw.pixels(k)?))).collect();
+    }
+    each(d, &picks, |bytes| {
+        if decode::dimensions(bytes)? != (shape.width as u32, shape.height as u32) {
+            return None;
+        }
+        let image = decode::decode(bytes, &String::new).ok()?;
+        let grey = image.pixels().all(|p| p.0[0] == p.0[1] && p.0[1] == p.0[2]);
+        if shape.channels == 1 && !grey {
+            return None;
+        }
+        let planes: Vec<u8> = (0..shape.channels).flat_map(|c| image.pixels().map(move |p| p.0[c])).collect();
+        Some(hash(&planes))
+    })
 }

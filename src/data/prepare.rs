@@ -1,12 +1,13 @@
-//! From RGB bytes to a network's input: resize, centre crop, normalise.
+//! From RGB bytes to a network's input: resize, centre crop, grey where the network wants it, normalise.
 //!
-//! Follows PIL and torchvision: antialiased bilinear or bicubic (Catmull-Rom, a = -0.5) on bytes, the long side floored,
-//! the crop's corner rounded. Images that already have the wanted size are not resampled.
+//! Resizing is Pillow's (`resize`); sizes and corners are torchvision's, timm's or Hugging Face's as [`Fit`] says. Images
+//! that already have the wanted size are not resampled.
 
 use super::DataError;
-use crate::model::{Interpolation, Preprocess};
+use super::raw::Shape;
+use super::resize::{Window, resize};
+use crate::model::{Fit, Preprocess};
 use image::RgbImage;
-use image::imageops::{self, FilterType};
 
 /// A checked [`Preprocess`] with its byte → value tables.
 pub(super) struct Ready<'a> {
@@ -20,6 +21,9 @@ impl<'a> Ready<'a> {
         let [h, w] = prep.size;
         if !(1..=4096).contains(&h) || !(1..=4096).contains(&w) {
             return bad(format!("input size `{h}x{w}` is not within 1 to 4096"));
+        }
+        if !matches!(prep.channels, 1 | 3) {
+            return bad(format!("the network's input has {} channels: images have 3, or 1 when grey", prep.channels));
         }
         if prep.resize_shorter.is_some_and(|s| !(1..=8192).contains(&s)) {
             return bad(format!("shorter side `{}` is not within 1 to 8192", prep.resize_shorter.unwrap_or(0)));
@@ -36,28 +40,56 @@ impl<'a> Ready<'a> {
         Ok(Ready { prep, table })
     }
 
-    /// `pixels`: three `side`x`side` planes; `out`: `[3, h, w]`.
-    pub(super) fn planes(&self, pixels: &[u8], side: usize, out: &mut [f32]) -> Result<(), DataError> {
-        let area = side * side;
-        if self.prep.size == [side, side] && self.prep.resize_shorter.is_none_or(|s| s == side) {
-            for ((out, plane), table) in out.chunks_exact_mut(area).zip(pixels.chunks_exact(area)).zip(&self.table) {
+    /// `pixels`: planes of `shape`; `out`: `[C, h, w]`.
+    pub(super) fn planes(&self, pixels: &[u8], shape: Shape, out: &mut [f32]) -> Result<(), DataError> {
+        let area = shape.width * shape.height;
+        let fits = self.prep.size == [shape.height, shape.width] && self.keeps(shape.width, shape.height);
+        // Equal planes, or one plane for each wanted.
+        if fits && (shape.channels == self.prep.channels || shape.channels == 1) {
+            let planes = pixels.chunks_exact(area).cycle();
+            for ((out, plane), table) in out.chunks_exact_mut(area).zip(planes).zip(&self.table) {
                 for (o, &b) in out.iter_mut().zip(plane) {
                     *o = table[usize::from(b)];
                 }
             }
             return Ok(());
         }
-        let interleaved = (0..area).flat_map(|i| [0, 1, 2].map(|c| pixels.get(c * area + i).copied().unwrap_or(0)));
-        let image = RgbImage::from_raw(side as u32, side as u32, interleaved.collect())
+        let plane = |c: usize| if shape.channels == 1 { 0 } else { c };
+        let interleaved =
+            (0..area).flat_map(|i| [0, 1, 2].map(|c| pixels.get(plane(c) * area + i).copied().unwrap_or(0)));
+        let image = RgbImage::from_raw(shape.width as u32, shape.height as u32, interleaved.collect())
             .ok_or_else(|| DataError::Preprocess { reason: "image planes of the wrong size".into() })?;
         self.image(image, out);
         Ok(())
     }
 
-    /// `out`: `[3, h, w]`.
+    /// Whether an image of this size, which is the network's, passes through unchanged.
+    fn keeps(&self, width: usize, height: usize) -> bool {
+        self.prep
+            .resize_shorter
+            .is_none_or(|s| s == width.min(height) && (width == height || self.prep.fit != Fit::SquashFloor))
+    }
+
+    /// `out`: `[C, h, w]`.
     pub(super) fn image(&self, image: RgbImage, out: &mut [f32]) {
-        let image = fit(image, self.prep);
+        self.fitted(&self.fit(image), out);
+    }
+
+    /// Resized and cropped to the network's size.
+    pub(super) fn fit(&self, image: RgbImage) -> RgbImage {
+        fit(image, self.prep)
+    }
+
+    /// `image` has the network's size; `out`: `[C, h, w]`.
+    pub(super) fn fitted(&self, image: &RgbImage, out: &mut [f32]) {
         let area = self.prep.size[0] * self.prep.size[1];
+        if self.prep.channels == 1 {
+            let [table, ..] = &self.table;
+            for (o, px) in out.iter_mut().zip(image.pixels()) {
+                *o = table[usize::from(grey(px.0))];
+            }
+            return;
+        }
         for (c, (out, table)) in out.chunks_exact_mut(area).zip(&self.table).enumerate() {
             for (o, px) in out.iter_mut().zip(image.pixels()) {
                 *o = table[usize::from(px.0[c])];
@@ -66,55 +98,60 @@ impl<'a> Ready<'a> {
     }
 }
 
-/// Resizes and crops to exactly `prep.size`.
-fn fit(image: RgbImage, prep: &Preprocess) -> RgbImage {
-    let [h, w] = prep.size.map(|s| s as u32);
-    let filter = match prep.interpolation {
-        Interpolation::Bilinear => FilterType::Triangle,
-        Interpolation::Bicubic => FilterType::CatmullRom,
-    };
-    let resize = |im: RgbImage, w: u32, h: u32| {
-        if im.dimensions() == (w, h) { im } else { imageops::resize(&im, w, h, filter) }
-    };
-    let Some(shorter) = prep.resize_shorter else {
-        return resize(image, w, h);
-    };
-    let (iw, ih) = image.dimensions();
-    let (nw, nh) = cover(iw, ih, shorter as u32, w, h);
-    let resized = resize(image, nw, nh);
-    let corner = |have: u32, want: u32| have.saturating_sub(want).div_ceil(2);
-    // torchvision rounds half to even: 0.5 → 0, 1.5 → 2, 2.5 → 2.
-    let even = |have: u32, want: u32| {
-        let up = corner(have, want);
-        if have.saturating_sub(want) % 4 == 1 { up - 1 } else { up }
-    };
-    imageops::crop_imm(&resized, even(nw, w), even(nh, h), w, h).to_image()
+/// Pillow's `convert("L")`: ITU-R 601-2 luma with 16 fractional bits. Grey stays as it is.
+fn grey([r, g, b]: [u8; 3]) -> u8 {
+    ((u32::from(r) * 19595 + u32::from(g) * 38470 + u32::from(b) * 7471 + 0x8000) >> 16) as u8
 }
 
-/// Size after scaling the shorter side to `shorter`, or as much more as covering `w`x`h` takes; at most 16 times longer
-/// than wide, so that a hostile strip of pixels cannot ask for gigabytes.
-fn cover(iw: u32, ih: u32, shorter: u32, w: u32, h: u32) -> (u32, u32) {
-    let (iw, ih) = (u64::from(iw.max(1)), u64::from(ih.max(1)));
-    let short = iw.min(ih);
-    let scaled = |s: u64| (iw * s / short, ih * s / short);
-    let mut s = u64::from(shorter);
-    let (nw, nh) = scaled(s);
-    if nw < u64::from(w) || nh < u64::from(h) {
-        s = u64::from(w.max(h));
+/// Resizes and crops to exactly `prep.size`.
+fn fit(image: RgbImage, prep: &Preprocess) -> RgbImage {
+    let [h, w] = prep.size;
+    let have = (image.width() as usize, image.height() as usize);
+    let full = match prep.resize_shorter {
+        None => (w, h),
+        Some(s) => resized(have, s, prep.fit, (w, h)),
+    };
+    let corner = |have: usize, want: usize| corner(have - want.min(have), prep.fit);
+    let window = Window { x: corner(full.0, w), y: corner(full.1, h), w, h };
+    if full == have && full == (w, h) {
+        return image;
     }
-    let (nw, nh) = scaled(s);
-    let cap = 16 * s;
-    (nw.min(cap) as u32, nh.min(cap) as u32)
+    resize(&image, full, window, prep.interpolation)
+}
+
+/// Where a crop begins that leaves `surplus` pixels out.
+fn corner(surplus: usize, fit: Fit) -> usize {
+    match fit {
+        Fit::ShorterFloor | Fit::SquashFloor => surplus / 2,
+        // `int(round(surplus / 2.0))` of Python: half to even, 0.5 → 0, 1.5 → 2, 2.5 → 2.
+        Fit::Shorter if surplus % 4 == 3 => surplus / 2 + 1,
+        Fit::Shorter => surplus / 2,
+    }
+}
+
+/// Size (width, height) before the crop: the shorter side becomes `shorter`, the other one in proportion and floored; or
+/// as much more as covering `want` takes, where the libraries would pad with black.
+fn resized(have: (usize, usize), shorter: usize, fit: Fit, want: (usize, usize)) -> (usize, usize) {
+    let short = have.0.min(have.1).max(1);
+    let scaled = |s: usize| match fit {
+        Fit::SquashFloor => (s, s),
+        Fit::Shorter | Fit::ShorterFloor => (have.0 * s / short, have.1 * s / short),
+    };
+    let full = scaled(shorter);
+    if full.0 < want.0 || full.1 < want.1 { scaled(want.0.max(want.1)) } else { full }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::model::Interpolation;
 
     fn prep(size: [usize; 2], resize_shorter: Option<usize>) -> Preprocess {
         Preprocess {
             size,
+            channels: 3,
             resize_shorter,
+            fit: Fit::Shorter,
             mean: [0.5, 0.25, 0.0],
             std: [0.5, 0.25, 1.0],
             interpolation: Interpolation::Bilinear,
@@ -131,11 +168,46 @@ mod tests {
     }
 
     #[test]
-    fn covers_and_floors_as_torchvision_does() {
-        assert_eq!(cover(500, 375, 256, 224, 224), (341, 256));
-        assert_eq!(cover(375, 500, 256, 224, 224), (256, 341));
-        assert_eq!(cover(32, 32, 16, 24, 24), (24, 24));
-        assert_eq!(cover(1, 60_000, 256, 224, 224), (256, 4096));
+    fn sizes_and_corners_are_the_libraries() {
+        let size = |have, shorter, fit| resized(have, shorter, fit, (224, 224));
+        assert_eq!(size((500, 375), 256, Fit::Shorter), (341, 256));
+        assert_eq!(size((375, 500), 256, Fit::ShorterFloor), (256, 341));
+        assert_eq!(size((375, 500), 256, Fit::SquashFloor), (256, 256));
+        assert_eq!(size((32, 32), 16, Fit::Shorter), (224, 224));
+        assert_eq!(size((1, 20_000), 256, Fit::Shorter), (256, 5_120_000));
+        assert_eq!([0, 1, 2, 3, 4, 5, 6, 7].map(|s| corner(s, Fit::Shorter)), [0, 0, 1, 2, 2, 2, 3, 4]);
+        assert_eq!([0, 1, 2, 3, 4, 5, 6, 7].map(|s| corner(s, Fit::ShorterFloor)), [0, 0, 1, 1, 2, 2, 3, 3]);
+    }
+
+    #[test]
+    fn a_long_strip_takes_no_more_memory_than_its_crop() {
+        // Resized whole it would have four billion pixels.
+        let strip = RgbImage::from_fn(1, 20_000, |_, y| image::Rgb([if y < 10_000 { 0 } else { 250 }; 3]));
+        let p = prep([224, 224], Some(256));
+        let out = fit(strip, &p);
+        assert_eq!(out.dimensions(), (224, 224));
+        assert!(out.get_pixel(0, 0).0[0] < 126 && out.get_pixel(0, 223).0[0] > 124);
+    }
+
+    #[test]
+    fn grey_networks_take_any_image() {
+        let mut p = prep([2, 2], None);
+        p.channels = 1;
+        let ready = Ready::new(&p).unwrap();
+        let mut out = [0f32; 4];
+        ready.image(RgbImage::from_pixel(2, 2, image::Rgb([255, 0, 0])), &mut out);
+        // Pillow: (255 * 19595 + 32768) >> 16 = 76.
+        assert_eq!(out, [(76.0 / 255.0 - 0.5) / 0.5; 4]);
+        let shape = Shape { width: 2, height: 2, channels: 1 };
+        ready.planes(&[0, 255, 51, 102], shape, &mut out).unwrap();
+        assert_eq!(out[1], 1.0);
+        // And grey images feed colour networks.
+        let p = prep([2, 2], None);
+        let mut out = [0f32; 12];
+        Ready::new(&p).unwrap().planes(&[0, 255, 51, 102], shape, &mut out).unwrap();
+        assert_eq!((out[1], out[5], out[9]), (1.0, 3.0, 1.0));
+        p.channels.checked_sub(3).unwrap();
+        assert!(Ready::new(&Preprocess { channels: 4, ..p }).is_err());
     }
 
     #[test]

@@ -7,7 +7,8 @@
 //! stream per image, and only `+ - * /`, square roots, comparisons and floors, which IEEE 754 defines exactly (no
 //! `sin`, no `exp`, no fused multiply-add).
 
-use super::cifar::{PIXELS, Planes, SIDE};
+use super::cifar::{PIXELS, SIDE};
+use super::raw::{Raw, Shape};
 use super::{DataCard, DataError, Dataset, Source};
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::{RngCore, SeedableRng};
@@ -117,7 +118,8 @@ pub fn dataset(split: Split, limit: usize) -> Dataset {
         source: format!("synthetic:{}", split.name()),
         limit,
     };
-    Dataset::new(card, Source::Planes(Planes::from_records(bytes)), true)
+    let shape = Shape { width: SIDE, height: SIDE, channels: 3 };
+    Dataset::new(card, Source::Raw(Raw::from_records(shape, bytes)), true)
 }
 
 /// Draws image `index` of `split` into `[3, 32, 32]` bytes and returns its class; classes alternate. Indices past
@@ -393,6 +395,8 @@ mod tests {
         let d = dataset(Split::Train, 500);
         let p = crate::model::Preprocess {
             size: [SIDE, SIDE],
+            channels: 3,
+            fit: crate::model::Fit::default(),
             resize_shorter: None,
             mean: MEAN,
             std: STD,

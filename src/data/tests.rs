@@ -1,7 +1,7 @@
 //! Data sets through `open`, good and bad, and against the real files where this machine has them.
 
 use super::*;
-use crate::model::Interpolation;
+use crate::model::{Fit, Interpolation};
 use proptest::prelude::*;
 use std::fs;
 
@@ -10,7 +10,9 @@ const PIXELS: usize = 3072;
 fn prep(size: usize, resize_shorter: Option<usize>) -> Preprocess {
     Preprocess {
         size: [size, size],
+        channels: 3,
         resize_shorter,
+        fit: Fit::default(),
         mean: [0.0; 3],
         std: [1.0; 3],
         interpolation: Interpolation::Bilinear,

@@ -149,6 +149,7 @@ fn draw(at: u64, size: usize, prep: &Preprocess) -> Result<(Tensor, Vec<u32>), D
     let ready = prepare::Ready::new(prep)?;
     let pixels = super::cifar::PIXELS;
     let [h, w] = prep.size;
+    let shape = super::raw::Shape { width: super::cifar::SIDE, height: super::cifar::SIDE, channels: 3 };
     let mut x = vec![0f32; size * 3 * h * w];
     let labels = x
         .par_chunks_mut(3 * h * w)
@@ -156,7 +157,7 @@ fn draw(at: u64, size: usize, prep: &Preprocess) -> Result<(Tensor, Vec<u32>), D
         .map(|(i, out)| {
             let mut bytes = vec![0u8; pixels];
             let class = synthetic::draw(synthetic::Split::Train, at + i as u64, &mut bytes);
-            ready.planes(&bytes, super::cifar::SIDE, out)?;
+            ready.planes(&bytes, shape, out)?;
             Ok(u32::from(class))
         })
         .collect::<Result<Vec<u32>, DataError>>()?;

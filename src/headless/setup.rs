@@ -19,12 +19,13 @@ pub fn model(spec: &str, on: &On) -> Result<Model> {
     load_model(spec, &options, mean, std).map_err(anyhow::Error::msg)
 }
 
-/// Three numbers, one per channel.
+/// Three numbers, one per channel, or one for all of them.
 pub fn triple(text: &str) -> Result<[f32; 3]> {
     let numbers: Vec<f32> = text.split(',').filter_map(|t| t.trim().parse().ok()).collect();
     match numbers[..] {
+        [one] if one.is_finite() => Ok([one; 3]),
         [r, g, b] if numbers.iter().all(|v| v.is_finite()) => Ok([r, g, b]),
-        _ => bail!("`{text}` is not three numbers; hint: for example 0.485,0.456,0.406"),
+        _ => bail!("`{text}` is neither one number nor three; hint: for example 0.485,0.456,0.406"),
     }
 }
 
@@ -33,7 +34,9 @@ pub fn data(spec: Option<&str>, model_spec: &str, model: &Model, limit: usize) -
     let spec = match spec {
         Some(s) => s,
         None if model_spec.starts_with("demo:") => "synthetic:eval",
-        None => bail!("no data given; hint: --data with a CIFAR file, a folder of class folders or synthetic:eval"),
+        None => bail!(
+            "no data given; hint: --data with a folder of class folders, CIFAR, IDX, Parquet or tar files, or synthetic:eval"
+        ),
     };
     let data = data::open(spec, limit)?;
     data.check_classes(&model.info.name, model.info.classes)?;

@@ -4,7 +4,7 @@ use super::engine::{Compressed, Engine, Exported, Job, JobError, Llm};
 use crate::data::DataCard;
 use crate::eval::Metrics;
 use crate::graph::{Graph, Macs, NodeId};
-use crate::model::{Family, Interpolation, ModelInfo, Preprocess};
+use crate::model::{Family, Fit, Interpolation, ModelInfo, Preprocess};
 use crate::plan::{Action, Author, Decision, DecisionId, Limit, Outcome, Status, Target, Verdict};
 use crate::profile::{Ceilings, Ladder, LatencyStats, Profile, SensCurve, SensTarget};
 use crate::prune::{Group, GroupKind};
@@ -78,7 +78,9 @@ impl Engine for Fake {
                 class_names: None,
                 preprocess: Preprocess {
                     size: [4, 4],
+                    channels: 3,
                     resize_shorter: None,
+                    fit: Fit::default(),
                     mean: [0.0; 3],
                     std: [1.0; 3],
                     interpolation: Interpolation::Bilinear,

@@ -1,7 +1,7 @@
 //! The JSON files that lie beside weights: Hugging Face's `config.json` (also timm's on the hub) and
 //! `preprocessor_config.json`. Read leniently for what is absent, strictly for what is there and wrong.
 
-use super::{Interpolation, ModelError, Preprocess, printable};
+use super::{Fit, Interpolation, ModelError, Preprocess, printable};
 use crate::graph::Activation;
 use serde_json::Value;
 use std::path::{Path, PathBuf};
@@ -79,6 +79,8 @@ impl Json {
     fn triple(&self, key: &str) -> Result<Option<[f32; 3]>, ModelError> {
         self.typed(key, "three numbers", |v| {
             let v: Vec<f32> = v.as_array()?.iter().map(|x| x.as_f64().map(|f| f as f32)).collect::<Option<_>>()?;
+            // One number is for all channels, or for the only one.
+            let v = if let [one] = v[..] { vec![one; 3] } else { v };
             <[f32; 3]>::try_from(v).ok().filter(|v| v.iter().all(|x| x.is_finite()))
         })
     }
@@ -224,16 +226,22 @@ fn from_preprocessor(j: &Json, base: Preprocess) -> Result<Preprocess, ModelErro
     }
     p.interpolation = match j.count("resample")? {
         None => p.interpolation,
-        Some(2) => Interpolation::Bilinear,
-        Some(3) => Interpolation::Bicubic,
-        Some(other) => return Err(j.bad(format!("`resample` {other} is not supported (2 bilinear, 3 bicubic)"))),
+        Some(number) => Interpolation::ALL.into_iter().find(|i| i.number() == number).ok_or_else(|| {
+            j.bad(format!("`resample` {number} is not supported (1 Lanczos, 2 bilinear, 3 bicubic, 4 box, 5 Hamming)"))
+        })?,
     };
     let crop = j.bool("do_center_crop")?.unwrap_or(j.field("crop_size").is_some());
-    p.resize_shorter = match size(j, "size")? {
-        _ if j.bool("do_resize")? == Some(false) => None,
-        Some(Size::Shorter(s)) => Some(s),
-        Some(Size::Exact([h, w])) if crop => Some(h.min(w)),
-        Some(Size::Exact(_)) | None => None,
+    (p.resize_shorter, p.fit) = match size(j, "size")? {
+        _ if j.bool("do_resize")? == Some(false) => (None, Fit::ShorterFloor),
+        Some(Size::Shorter(s)) => match j.number("crop_pct")? {
+            // ConvNeXt's processor: below 384 the shorter side is enlarged by `crop_pct` and cropped, else squashed.
+            Some(pct) if s < 384 => (Some(enlarged(j, s, pct)?), Fit::ShorterFloor),
+            Some(_) => (None, Fit::ShorterFloor),
+            None => (Some(s), Fit::ShorterFloor),
+        },
+        Some(Size::Exact([h, w])) if crop && h == w => (Some(h), Fit::SquashFloor),
+        Some(Size::Exact(_)) if crop => return Err(j.bad("`size` is not square, and a crop follows")),
+        Some(Size::Exact(_)) | None => (None, Fit::ShorterFloor),
     };
     checked(j, p)
 }
@@ -245,15 +253,27 @@ fn from_timm(j: &Json, base: Preprocess) -> Result<Preprocess, ModelError> {
     p.std = j.triple("std")?.unwrap_or(p.std);
     p.interpolation = match j.string("interpolation")? {
         None => p.interpolation,
-        Some("bilinear") => Interpolation::Bilinear,
-        Some("bicubic") => Interpolation::Bicubic,
-        Some(other) => return Err(j.bad(format!("`interpolation` `{}` is not supported", printable(other)))),
+        Some(name) => Interpolation::ALL
+            .into_iter()
+            .find(|i| i.label() == name)
+            .ok_or_else(|| j.bad(format!("`interpolation` `{}` is not supported", printable(name))))?,
     };
     if let Some(pct) = j.number("crop_pct")? {
-        if !(0.1..=1.0).contains(&pct) {
-            return Err(j.bad("`crop_pct` is out of range"));
-        }
-        p.resize_shorter = Some((p.size[0].min(p.size[1]) as f64 / pct).floor() as usize);
+        p.resize_shorter = Some(enlarged(j, p.size[0].min(p.size[1]), pct)?);
+    }
+    match j.string("crop_mode")? {
+        None | Some("center") => {}
+        // Squashed straight to the input's size.
+        Some("squash") if p.resize_shorter.is_none_or(|s| p.size == [s, s]) => p.resize_shorter = None,
+        Some(other) => return Err(j.bad(format!("`crop_mode` `{}` is not supported", printable(other)))),
     }
     checked(j, p)
+}
+
+/// What the shorter side becomes so that `side` is `pct` of it.
+fn enlarged(j: &Json, side: usize, pct: f64) -> Result<usize, ModelError> {
+    if !(0.1..=1.0).contains(&pct) {
+        return Err(j.bad("`crop_pct` is out of range"));
+    }
+    Ok((side as f64 / pct).floor() as usize)
 }

@@ -128,9 +128,10 @@ fn assemble(
     let params = fetch(&checkpoint, &graph)?;
     extras(&checkpoint, &params, family, &mut notes)?;
     check_values(&graph, &params)?;
-    let size = graph.input_shape();
-    let size = [size.get(1).copied().unwrap_or(0), size.get(2).copied().unwrap_or(0)];
-    let preprocess = beside.preprocess(Preprocess::family_default(family, size))?;
+    let shape = graph.input_shape();
+    let side = |axis: usize| shape.get(axis).copied().unwrap_or(0);
+    let mut preprocess = beside.preprocess(Preprocess::family_default(family, [side(1), side(2)]))?;
+    preprocess.channels = side(0);
     let classes = spec.classes();
     Ok(Model {
         info: ModelInfo {

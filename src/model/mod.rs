@@ -13,7 +13,7 @@ pub mod int4;
 pub mod int8;
 mod load;
 mod params;
-mod pickle;
+pub(crate) mod pickle;
 pub mod python;
 mod random;
 mod recognise;
@@ -95,7 +95,9 @@ impl Preprocess {
     pub fn imagenet(size: [usize; 2]) -> Preprocess {
         Preprocess {
             size,
+            channels: 3,
             resize_shorter: None,
+            fit: Fit::default(),
             mean: [0.485, 0.456, 0.406],
             std: [0.229, 0.224, 0.225],
             interpolation: Interpolation::Bilinear,
@@ -131,8 +133,14 @@ impl Preprocess {
 pub struct Preprocess {
     /// Side lengths `[h, w]` of the network input.
     pub size: [usize; 2],
+    /// Channels of the network input: 3 for RGB, 1 for grey (the first of `mean` and `std` counts then).
+    #[serde(default = "rgb")]
+    pub channels: usize,
     /// Shorter side to resize to before the centre crop; `None`: resize straight to `size`.
     pub resize_shorter: Option<usize>,
+    /// How resizing and the crop's corner are reckoned.
+    #[serde(default)]
+    pub fit: Fit,
     /// Per-channel mean and standard deviation after dividing bytes by 255.
     pub mean: [f32; 3],
     pub std: [f32; 3],
@@ -142,11 +150,65 @@ pub struct Preprocess {
     pub origin: String,
 }
 
+/// Channels where nothing else is said.
+fn rgb() -> usize {
+    3
+}
+
+/// Pillow's antialiased filters.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Interpolation {
+    Box,
     Bilinear,
+    Hamming,
     Bicubic,
+    Lanczos,
+}
+
+impl Interpolation {
+    pub const ALL: [Interpolation; 5] = [
+        Interpolation::Box,
+        Interpolation::Bilinear,
+        Interpolation::Hamming,
+        Interpolation::Bicubic,
+        Interpolation::Lanczos,
+    ];
+
+    /// Pillow's name for it, which timm's `interpolation` takes too.
+    pub fn label(self) -> &'static str {
+        match self {
+            Interpolation::Box => "box",
+            Interpolation::Bilinear => "bilinear",
+            Interpolation::Hamming => "hamming",
+            Interpolation::Bicubic => "bicubic",
+            Interpolation::Lanczos => "lanczos",
+        }
+    }
+
+    /// Pillow's number for it, which Hugging Face's `resample` holds.
+    pub fn number(self) -> usize {
+        match self {
+            Interpolation::Lanczos => 1,
+            Interpolation::Bilinear => 2,
+            Interpolation::Bicubic => 3,
+            Interpolation::Box => 4,
+            Interpolation::Hamming => 5,
+        }
+    }
+}
+
+/// Where libraries differ in resizing before a centre crop; without `resize_shorter` it says nothing.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Fit {
+    /// torchvision and timm: the shorter side is resized; half a pixel of the crop's corner rounds to even.
+    #[default]
+    Shorter,
+    /// Hugging Face: the shorter side is resized; half a pixel of the crop's corner is dropped.
+    ShorterFloor,
+    /// Hugging Face with an exact size: both sides become `resize_shorter`, whatever the image's aspect.
+    SquashFloor,
 }
 
 /// A loaded model.

@@ -1,4 +1,4 @@
-//! A pickle reader for PyTorch checkpoints that never executes anything: a stack machine over an allow-list of opcodes
+//! A pickle reader for PyTorch checkpoints and CIFAR's Python files that never executes anything: a stack machine over an allow-list of opcodes
 //! and of globals. Containers live in an arena and values refer to them by index, so that neither cycles nor
 //! million-deep nesting can overflow the stack, and memory stays a small multiple of the input.
 //!
@@ -6,6 +6,7 @@
 
 use super::printable;
 use std::collections::HashMap;
+use std::ops::Range;
 use std::rc::Rc;
 
 /// More objects or stack entries than any checkpoint needs.
@@ -13,7 +14,7 @@ const MAX_OBJECTS: usize = 4_000_000;
 
 /// Why a pickle was refused.
 #[derive(Debug, thiserror::Error)]
-pub(super) enum PickleError {
+pub(crate) enum PickleError {
     #[error("the pickle ends too early")]
     Truncated,
     #[error("the pickle is malformed ({0})")]
@@ -30,7 +31,7 @@ use PickleError::{Malformed, Truncated};
 
 /// A value; containers by arena index.
 #[derive(Debug, Clone)]
-pub(super) enum Value {
+pub(crate) enum Value {
     None,
     Bool(bool),
     Int(i64),
@@ -39,13 +40,16 @@ pub(super) enum Value {
     /// A float, whose value nobody asks for.
     Float,
     Str(Rc<str>),
-    Bytes,
+    /// Bytes, as a range of the input.
+    Bytes(Range<usize>),
     Tuple(usize),
     List(usize),
     Dict(usize),
     Global(Global),
     Storage(Rc<StorageRef>),
     Tensor(Rc<TensorRef>),
+    /// A numpy array, whose state [`Arena::state`] tells.
+    Array(usize),
     /// Something allowed but of no interest (training arguments, numpy scalars).
     Opaque,
     Mark,
@@ -53,12 +57,14 @@ pub(super) enum Value {
 
 /// What the allow-list admits.
 #[derive(Debug, Clone, PartialEq)]
-pub(super) enum Global {
+pub(crate) enum Global {
     OrderedDict,
     RebuildTensor,
     RebuildParameter,
     Size,
     Set,
+    /// Makes an empty numpy array, which BUILD fills.
+    Reconstruct,
     /// `torch.FloatStorage` and so on, by class name.
     StorageType(&'static str),
     /// Callable, result ignored.
@@ -67,7 +73,7 @@ pub(super) enum Global {
 
 /// A storage that the pickle refers to by persistent id.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) struct StorageRef {
+pub(crate) struct StorageRef {
     /// PyTorch's class name, e.g. `FloatStorage`.
     pub kind: &'static str,
     pub key: String,
@@ -77,7 +83,7 @@ pub(super) struct StorageRef {
 
 /// A tensor as a strided window over a storage, in elements.
 #[derive(Debug)]
-pub(super) struct TensorRef {
+pub(crate) struct TensorRef {
     pub storage: Rc<StorageRef>,
     pub offset: usize,
     pub shape: Vec<usize>,
@@ -116,7 +122,8 @@ fn global(module: &str, name: &str) -> Result<Global, PickleError> {
         | ("_codecs", "encode")
         | ("builtins" | "__builtin__", "dict" | "list" | "int" | "float" | "complex" | "bytearray")
         | ("numpy", "dtype" | "ndarray")
-        | ("numpy.core.multiarray" | "numpy._core.multiarray", "scalar" | "_reconstruct") => Global::Opaque,
+        | ("numpy.core.multiarray" | "numpy._core.multiarray", "scalar") => Global::Opaque,
+        ("numpy.core.multiarray" | "numpy._core.multiarray", "_reconstruct") => Global::Reconstruct,
         _ => return Err(PickleError::Global(printable(&format!("{module}.{name}")))),
     };
     Ok(found)
@@ -124,10 +131,11 @@ fn global(module: &str, name: &str) -> Result<Global, PickleError> {
 
 /// Everything a finished pickle made.
 #[derive(Debug, Default)]
-pub(super) struct Arena {
+pub(crate) struct Arena {
     seqs: Vec<Vec<Value>>,
     dicts: Vec<Vec<(Value, Value)>>,
     storages: Vec<Rc<StorageRef>>,
+    arrays: Vec<Value>,
 }
 
 impl Arena {
@@ -157,7 +165,16 @@ impl Arena {
         self.entries(dict)?.iter().rev().find(|(k, _)| matches!(k, Value::Str(s) if &**s == key)).map(|(_, v)| v)
     }
 
-    fn usizes(&self, v: &Value) -> Option<Vec<usize>> {
+    /// A numpy array's state: the tuple `(version, shape, dtype, column-major, bytes)`.
+    pub fn state(&self, v: &Value) -> Option<&Value> {
+        match v {
+            Value::Array(i) => self.arrays.get(*i),
+            _ => None,
+        }
+    }
+
+    /// The items of a tuple or list that are all counts.
+    pub fn usizes(&self, v: &Value) -> Option<Vec<usize>> {
         self.items(v)?.iter().map(as_usize).collect()
     }
 }
@@ -170,7 +187,7 @@ fn as_usize(v: &Value) -> Option<usize> {
 }
 
 /// Reads one pickle from the start of `bytes`: the value, the arena that it refers to, and how many bytes it took.
-pub(super) fn read(bytes: &[u8]) -> Result<(Value, Arena, usize), PickleError> {
+pub(crate) fn read(bytes: &[u8]) -> Result<(Value, Arena, usize), PickleError> {
     let mut m = Machine { bytes, at: 0, stack: Vec::new(), memo: HashMap::new(), arena: Arena::default() };
     let value = m.run()?;
     Ok((value, m.arena, m.at))
@@ -222,7 +239,8 @@ impl<'a> Machine<'a> {
 
     /// Python 2 strings: text when they are UTF-8, else of no interest.
     fn old_text(&mut self, n: usize) -> Result<Value, PickleError> {
-        Ok(std::str::from_utf8(self.take(n)?).map_or(Value::Bytes, |s| Value::Str(s.into())))
+        let bytes = self.take(n)?;
+        Ok(std::str::from_utf8(bytes).map_or(Value::Bytes(self.at - n..self.at), |s| Value::Str(s.into())))
     }
 
     fn long(&mut self, n: usize) -> Result<Value, PickleError> {
@@ -306,7 +324,7 @@ impl<'a> Machine<'a> {
                 }
                 Ok(())
             }
-            Some(Value::Opaque) => Ok(()),
+            Some(Value::Opaque | Value::Array(_)) => Ok(()),
             _ => Err(Malformed("items for what is no list")),
         }
     }
@@ -355,6 +373,13 @@ impl<'a> Machine<'a> {
                 _ => return Err(Malformed("a parameter without a tensor")),
             },
             Global::Size => args.into_iter().next().ok_or(Malformed("a size without numbers"))?,
+            Global::Reconstruct => {
+                if self.arena.arrays.len() >= MAX_OBJECTS {
+                    return Err(PickleError::TooLarge);
+                }
+                self.arena.arrays.push(Value::None);
+                Value::Array(self.arena.arrays.len() - 1)
+            }
             Global::Set | Global::Opaque => Value::Opaque,
             Global::StorageType(_) => return Err(Malformed("a storage made from nothing")),
         };
@@ -483,7 +508,7 @@ impl<'a> Machine<'a> {
                         _ => self.u64()?,
                     };
                     self.take(n)?;
-                    self.push(Value::Bytes)?;
+                    self.push(Value::Bytes(self.at - n..self.at))?;
                 }
                 b'}' => {
                     let v = self.dict(Vec::new())?;
@@ -575,7 +600,13 @@ impl<'a> Machine<'a> {
                     }
                 }
                 b'b' => {
-                    self.pop()?; // BUILD: attributes such as a state dict's `_metadata`, of no interest
+                    // BUILD: an array's content; else attributes such as a state dict's `_metadata`, of no interest
+                    let state = self.pop()?;
+                    if let Some(Value::Array(id)) = self.stack.last()
+                        && let Some(slot) = self.arena.arrays.get_mut(*id)
+                    {
+                        *slot = state;
+                    }
                 }
                 other => return Err(PickleError::Opcode(other)),
             }

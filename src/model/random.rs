@@ -19,8 +19,9 @@ pub fn random(spec: &FamilySpec, seed: u64) -> Model {
         Err(e) => panic!("`random` was given a spec that does not build: {e}"),
     };
     let params = random_params(&graph, seed);
-    let size = graph.input_shape();
-    let size = [size[1], size[2]];
+    let shape = graph.input_shape();
+    let preprocess = Preprocess::family_default(spec.family(), [shape[1], shape[2]]);
+    let preprocess = Preprocess { channels: shape[0], ..preprocess };
     let hash = params.hash();
     let family = spec.family();
     Model {
@@ -32,7 +33,7 @@ pub fn random(spec: &FamilySpec, seed: u64) -> Model {
             family,
             classes: spec.classes(),
             class_names: None,
-            preprocess: Preprocess::family_default(family, size),
+            preprocess,
             source: Default::default(),
             hash,
             notes: Vec::new(),

@@ -49,6 +49,8 @@ pub fn card() -> SessionCard {
             class_names: None,
             preprocess: Preprocess {
                 size: [224, 224],
+                channels: 3,
+                fit: paring::model::Fit::default(),
                 resize_shorter: None,
                 mean: [0.5; 3],
                 std: [0.5; 3],

@@ -99,6 +99,8 @@ pub fn state() -> State {
             class_names: None,
             preprocess: Preprocess {
                 size: [32, 32],
+                channels: 3,
+                fit: paring::model::Fit::default(),
                 resize_shorter: None,
                 mean: [0.5; 3],
                 std: [0.25; 3],

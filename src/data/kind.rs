@@ -1,0 +1,176 @@
+//! What kind of data a path holds, by content first and by names second.
+
+use super::part::{self, Part};
+use super::{DataError, Dataset, cifar, cifar_py, file_name, folder, idx, labels, list, parquet, raw, shards};
+use std::io::Read;
+use std::path::{Path, PathBuf};
+
+/// Folders that well-known archives unpack to and that a user may stop above.
+const INSIDE: [&str; 7] = [
+    "cifar-10-batches-bin",
+    "cifar-10-batches-py",
+    "cifar-100-binary",
+    "cifar-100-python",
+    "raw",
+    "MNIST",
+    "FashionMNIST",
+];
+
+/// The first bytes of a file.
+pub(super) fn head(path: &Path) -> std::io::Result<Vec<u8>> {
+    let mut bytes = Vec::new();
+    std::fs::File::open(path)?.take(512).read_to_end(&mut bytes)?;
+    Ok(bytes)
+}
+
+/// Opens a file or directory. `imagenet`: class folders are indexed among ImageNet's classes.
+pub(super) fn open(path: &Path, part: Option<Part>, imagenet: bool, spec: &str) -> Result<Dataset, DataError> {
+    let meta = std::fs::metadata(path).map_err(|source| match source.kind() {
+        std::io::ErrorKind::NotFound => DataError::NotFound { path: path.to_owned() },
+        _ => DataError::Io { path: path.to_owned(), source },
+    })?;
+    if meta.is_file() {
+        return open_files(&[path.to_owned()], spec);
+    }
+    if !meta.is_dir() {
+        return Err(DataError::Unknown { path: path.to_owned(), seen: "neither a file nor a directory".into() });
+    }
+    open_dir(path, part, imagenet, spec, 0)
+}
+
+/// Opens files of one kind as one set, in the given order.
+pub(super) fn open_files(paths: &[PathBuf], spec: &str) -> Result<Dataset, DataError> {
+    let Some(first) = paths.first() else {
+        return Err(DataError::Empty { what: spec.to_owned(), hint: "name at least one file".into() });
+    };
+    for path in paths {
+        match std::fs::metadata(path) {
+            Ok(m) if m.is_file() => {}
+            Ok(_) => return Err(DataError::Unknown { path: path.to_owned(), seen: "not a regular file".into() }),
+            Err(e) if e.kind() == std::io::ErrorKind::NotFound => {
+                return Err(DataError::NotFound { path: path.to_owned() });
+            }
+            Err(source) => return Err(DataError::Io { path: path.to_owned(), source }),
+        }
+    }
+    let bytes = head(first).map_err(|source| DataError::Io { path: first.to_owned(), source })?;
+    let ends = |ext: &str| first.extension().is_some_and(|e| e.eq_ignore_ascii_case(ext));
+    let dir = first.parent().unwrap_or(Path::new("."));
+    let one = |opened: fn(&Path, &str) -> Result<Dataset, DataError>| match paths {
+        [one] => opened(one, spec),
+        _ => Err(DataError::Mixed { reason: format!("`{}` is of a kind that is opened alone", first.display()) }),
+    };
+    // A CIFAR record may begin with any bytes, so its usual name counts before other kinds' first bytes.
+    if ends("bin") {
+        return cifar::open_files(paths, spec);
+    }
+    if parquet::looks_like(&bytes) || ends("parquet") {
+        return parquet::open(paths, spec);
+    }
+    if shards::looks_like(&bytes) || ends("tar") {
+        return shards::open(paths, dir, spec);
+    }
+    if idx::looks_like(&bytes) || (bytes.starts_with(&raw::GZIP) && file_name(first).contains("ubyte")) {
+        return one(idx::open);
+    }
+    if cifar_py::looks_like(&bytes) {
+        return cifar_py::open_files(paths, spec);
+    }
+    if ends("csv") {
+        return one(labels::open);
+    }
+    let packed = [(&raw::GZIP[..], "gzip"), (b"PK\x03\x04", "zip"), (b"BZh", "bzip2"), (b"\xfd7zXZ", "xz")];
+    if let Some((_, kind)) = packed.iter().find(|(magic, _)| bytes.starts_with(magic)) {
+        let seen = format!("it is a {kind} archive: unpack it first");
+        return Err(DataError::Unknown { path: first.to_owned(), seen });
+    }
+    cifar::open_files(paths, spec)
+}
+
+fn open_dir(dir: &Path, part: Option<Part>, imagenet: bool, spec: &str, depth: usize) -> Result<Dataset, DataError> {
+    let all = list(dir)?;
+    let (mut files, mut subs) = (Vec::new(), Vec::new());
+    for path in all {
+        let hidden = file_name(&path).starts_with('.');
+        if path.is_dir() && !hidden {
+            subs.push(path);
+        } else if path.is_file() {
+            files.push(path);
+        }
+    }
+    files.sort();
+    subs.sort();
+    if let Some(found) = cifar::files_in(dir, part)? {
+        return cifar::open_files(&found, spec);
+    }
+    if let Some(found) = cifar_py::files_in(dir, part)? {
+        return cifar_py::open_files(&found, spec);
+    }
+    let names: Vec<String> = files.iter().map(|f| file_name(f)).collect();
+    if let Some(name) = idx::find(&names, part, dir)? {
+        return idx::open(&dir.join(name), spec);
+    }
+    let csv = dir.join("labels.csv");
+    if csv.is_file() {
+        return labels::open(&csv, spec);
+    }
+    // Hub data sets hold their shards here, or in `data/`, or in a folder per configuration and part.
+    let many = subs.len() > 16;
+    let parquets = found(&files, if many { &[] } else { &subs }, "parquet", 3);
+    if !parquets.is_empty() {
+        let chosen = part::choose(&parquets, part, dir)?;
+        one_configuration(&chosen, dir)?;
+        return parquet::open(&chosen, spec);
+    }
+    let tars = found(&files, &[], "tar", 0);
+    if !tars.is_empty() {
+        return shards::open(&part::choose(&tars, part, dir)?, dir, spec);
+    }
+    if depth < 2 {
+        if let Some(inside) = subs.iter().find(|s| INSIDE.contains(&file_name(s).as_str())) {
+            return open_dir(inside, part, imagenet, spec, depth + 1);
+        }
+        if let Some(inside) = part::folder(dir, &subs, part)? {
+            return open_dir(&inside, None, imagenet, spec, depth + 1);
+        }
+    }
+    if part.is_some() && depth == 0 {
+        return Err(part::missing(dir, part, [false; 3]));
+    }
+    folder::open(dir, imagenet, spec)
+}
+
+/// Files of an extension here and up to `depth` folders down, sorted.
+fn found(files: &[PathBuf], subs: &[PathBuf], ext: &str, depth: usize) -> Vec<PathBuf> {
+    /// More shards than any data set has.
+    const MOST: usize = 100_000;
+    let mut all: Vec<PathBuf> =
+        files.iter().filter(|f| f.extension().is_some_and(|e| e.eq_ignore_ascii_case(ext))).cloned().collect();
+    if depth > 0 {
+        for sub in subs {
+            let inside = list(sub).unwrap_or_default();
+            let (files, subs): (Vec<PathBuf>, Vec<PathBuf>) = inside.into_iter().partition(|p| p.is_file());
+            let subs: Vec<PathBuf> = subs.into_iter().filter(|s| s.is_dir()).take(64).collect();
+            all.extend(found(&files, &subs, ext, depth - 1));
+        }
+    }
+    all.sort();
+    all.truncate(MOST);
+    all
+}
+
+/// Refuses files of several configurations of one hub data set (`fine/test-0.parquet`, `coarse/test-0.parquet`).
+fn one_configuration(files: &[PathBuf], dir: &Path) -> Result<(), DataError> {
+    let top = |f: &PathBuf| {
+        let below = f.strip_prefix(dir).ok()?;
+        let mut folders = below.parent()?.iter().map(|p| p.to_string_lossy().into_owned());
+        folders.find(|f| Part::parse(f).is_none())
+    };
+    let first = files.first().map(top);
+    match files.iter().find(|f| Some(top(f)) != first) {
+        None => Ok(()),
+        Some(other) => Err(DataError::Mixed {
+            reason: format!("`{}` and `{}` are of two configurations", files[0].display(), other.display()),
+        }),
+    }
+}

@@ -1,0 +1,144 @@
+//! `labels.csv` beside images: lines `file,class[,class name]`, with or without a header that names the columns.
+//!
+//! A class is an index, or, below a header, a name; names are indexed by the class list beside the images, else in sorted
+//! order. Fields may be quoted (RFC 4180).
+
+use super::folder::{self, Entry, Files, MAX_CLASSES};
+use super::{DataError, Dataset, Source, clean_name, names};
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::{Component, Path};
+
+const MAX_CSV_BYTES: u64 = 256 << 20;
+
+/// Which column holds what.
+#[derive(Debug, Clone, Copy)]
+struct Columns {
+    file: usize,
+    class: usize,
+    name: Option<usize>,
+    /// How many there are.
+    count: usize,
+}
+
+pub(super) fn open(csv: &Path, spec: &str) -> Result<Dataset, DataError> {
+    let dir = csv.parent().unwrap_or(Path::new("."));
+    let io = |source| DataError::Io { path: csv.to_owned(), source };
+    let bad = |line: usize, reason: String| DataError::Labels { path: csv.to_owned(), line, reason };
+    if std::fs::metadata(csv).map_err(io)?.len() > MAX_CSV_BYTES {
+        return Err(bad(0, "the file is far too large".into()));
+    }
+    let bytes = std::fs::read(csv).map_err(io)?;
+    let mut reader = csv::ReaderBuilder::new()
+        .has_headers(false)
+        .flexible(true)
+        .trim(csv::Trim::All)
+        .from_reader(bytes.strip_prefix(b"\xef\xbb\xbf").unwrap_or(&bytes));
+    let mut record = csv::ByteRecord::new();
+    let mut columns = Columns { file: 0, class: 1, name: Some(2), count: 3 };
+    let mut header = false;
+    // Class names stand for indices until all are known.
+    let mut rows: Vec<(std::path::PathBuf, Result<u32, String>)> = Vec::new();
+    let mut class_names: BTreeMap<u32, String> = BTreeMap::new();
+    let mut first = true;
+    loop {
+        let line = reader.position().line() as usize;
+        if !reader.read_byte_record(&mut record).map_err(|e| bad(line, clean_name(&e.to_string())))? {
+            break;
+        }
+        let line = record.position().map_or(line, |p| p.line() as usize);
+        let field = |i: usize| record.get(i).map(|f| String::from_utf8_lossy(f).into_owned());
+        if record.len() == 1 && field(0).is_some_and(|f| f.is_empty()) {
+            continue;
+        }
+        if std::mem::take(&mut first) {
+            let cells: Vec<String> = (0..record.len()).filter_map(field).collect();
+            if let Some(found) = headed(&cells, dir) {
+                (columns, header) = (found, true);
+                continue;
+            }
+        }
+        let (Some(file), Some(class)) = (field(columns.file), field(columns.class)) else {
+            return Err(bad(line, "it has no comma".into()));
+        };
+        let label = match class.parse::<u32>() {
+            Ok(label) if label as usize >= MAX_CLASSES => {
+                return Err(bad(line, format!("class index `{label}` is far too large")));
+            }
+            Ok(label) => Ok(label),
+            Err(_) if header && class.parse::<f64>().is_err() && !class.is_empty() => Err(clean_name(&class)),
+            Err(_) => return Err(bad(line, format!("`{}` is no class index", clean_name(&class)))),
+        };
+        if rows.first().is_some_and(|(_, l)| l.is_ok() != label.is_ok()) {
+            return Err(bad(line, format!("`{}` is no class index, or others are no names", clean_name(&class))));
+        }
+        // A list of labels must not reach outside its folder.
+        let inside = !file.is_empty() && Path::new(&file).components().all(|c| matches!(c, Component::Normal(_)));
+        if !inside {
+            return Err(bad(line, format!("`{}` is no file name in this folder", clean_name(&file))));
+        }
+        let path = dir.join(&file);
+        if !path.is_file() {
+            return Err(bad(line, format!("there is no file `{}`", clean_name(&file))));
+        }
+        if let (Ok(label), Some(at)) = (&label, columns.name.filter(|n| *n < record.len())) {
+            // A last column of names may hold commas without quotes.
+            let end = if at + 1 >= columns.count { record.len() } else { at + 1 };
+            let name: Vec<String> = (at..end).filter_map(field).collect();
+            class_names.insert(*label, clean_name(&name.join(", ")));
+        }
+        rows.push((path, label));
+    }
+    if rows.is_empty() {
+        return Err(DataError::Empty { what: spec.to_owned(), hint: "`labels.csv` lists no files".into() });
+    }
+    let list = names::list(dir)?;
+    let words: BTreeSet<&String> = rows.iter().filter_map(|(_, l)| l.as_ref().err()).collect();
+    let (by_word, mut class_list): (BTreeMap<String, u32>, Option<Vec<String>>) =
+        match (words.is_empty(), &list) {
+            (true, _) => (BTreeMap::new(), list.map(|l| l.into_iter().map(|n| n.line).collect())),
+            (false, Some(list)) => {
+                let index = names::index(list, words.iter().map(|w| w.as_str())).map_err(|folder| {
+                    DataError::Folder { path: csv.to_owned(), folder, list: "the class list beside it".into() }
+                })?;
+                let lines = list.iter().map(|n| n.line.clone()).collect();
+                (words.iter().map(|w| (*w).clone()).zip(index).collect(), Some(lines))
+            }
+            (false, None) => {
+                let names: Vec<String> = words.iter().map(|w| (*w).clone()).collect();
+                (names.iter().cloned().zip(0..).collect(), Some(names))
+            }
+        };
+    let label = |l: Result<u32, String>| l.unwrap_or_else(|word| by_word.get(&word).copied().unwrap_or(0));
+    let entries: Vec<Entry> = rows.into_iter().map(|(path, l)| Entry { path, label: label(l) }).collect();
+    let classes = entries.iter().map(|e| e.label as usize + 1).max().unwrap_or(0);
+    class_list = class_list.filter(|l| l.len() >= classes);
+    let known = class_list.is_some();
+    let class_names = class_list.unwrap_or_else(|| {
+        (0..classes as u32).map(|c| class_names.remove(&c).unwrap_or_else(|| c.to_string())).collect()
+    });
+    let card = folder::card(dir, spec, entries.len(), class_names);
+    Ok(Dataset::new(card, Source::Files(Files { entries }), known))
+}
+
+/// The columns of a header line; `None` when the line is data already (its first field is a file in the folder, or its
+/// second is a number).
+fn headed(cells: &[String], dir: &Path) -> Option<Columns> {
+    let data = cells.get(1).is_some_and(|c| c.parse::<f64>().is_ok());
+    let file = cells.first().is_some_and(|c| !c.is_empty() && dir.join(c).is_file());
+    if data || file || cells.len() < 2 {
+        return None;
+    }
+    let find = |names: &[&str]| cells.iter().position(|c| names.contains(&c.to_ascii_lowercase().as_str()));
+    let file = find(&["file", "filename", "file_name", "image", "path", "image_path", "id"]);
+    let index = find(&["class_index", "class_id", "label_id", "label_index", "index", "target", "class_idx"]);
+    let class = index.or_else(|| find(&["label", "class", "category"]));
+    let name = find(&["class_name", "label_name", "name", "class name"]).or_else(|| match (index, class) {
+        (Some(_), _) => find(&["label", "class", "category"]),
+        _ => None,
+    });
+    // Columns of other names are taken in their usual order.
+    let file = file.unwrap_or(0);
+    let class = class.unwrap_or(1);
+    let name = name.or((cells.len() > 2 && file < 2 && class < 2).then_some(2)).filter(|n| *n != file && *n != class);
+    (file != class).then_some(Columns { file, class, name, count: cells.len().max(3) })
+}

@@ -1,0 +1,175 @@
+//! WebDataset: tar files in which consecutive members of one name belong together, `0001.jpg` with `0001.cls` (a number)
+//! or `0001.json` (with a `label`).
+//!
+//! Opening reads the members' headers and labels and seeks past the images; images are read when a batch asks for them.
+
+use super::decode::{self, MAX_ENCODED};
+use super::{DataCard, DataError, Dataset, Source, clean_name, file_name, names};
+use std::fs::File;
+use std::io::{Read, Seek, SeekFrom};
+use std::path::{Path, PathBuf};
+
+/// The largest label file.
+const MAX_LABEL_BYTES: u64 = 1 << 20;
+/// More classes than any data set of this kind has.
+const MAX_CLASSES: u32 = 65_536;
+
+/// Where one image lies.
+#[derive(Debug)]
+struct Member {
+    shard: u32,
+    at: u64,
+    size: u64,
+    label: u32,
+}
+
+#[derive(Debug)]
+pub(super) struct Shards {
+    paths: Vec<PathBuf>,
+    members: Vec<Member>,
+}
+
+impl Shards {
+    pub fn label(&self, k: usize) -> Option<u32> {
+        self.members.get(k).map(|m| m.label)
+    }
+
+    /// Encoded bytes of image `k`.
+    pub fn size(&self, k: usize) -> Option<u64> {
+        self.members.get(k).map(|m| m.size)
+    }
+
+    /// Where image `k` is, in words.
+    pub fn name(&self, k: usize) -> String {
+        let place = self.members.get(k).and_then(|m| Some((self.paths.get(m.shard as usize)?, m.at)));
+        place.map_or_else(String::new, |(path, at)| format!("{} at byte {at}", path.display()))
+    }
+
+    /// The encoded bytes of image `k`; `None` past the end.
+    pub fn read(&self, k: usize) -> Option<Result<Vec<u8>, DataError>> {
+        let m = self.members.get(k)?;
+        let path = self.paths.get(m.shard as usize)?;
+        let bytes = || {
+            let mut file = File::open(path)?;
+            file.seek(SeekFrom::Start(m.at))?;
+            let mut bytes = Vec::new();
+            file.take(m.size).read_to_end(&mut bytes)?;
+            Ok(bytes)
+        };
+        Some(bytes().map_err(|source| DataError::Io { path: path.to_owned(), source }))
+    }
+}
+
+/// Members of one name, as they are gathered.
+#[derive(Default)]
+struct Sample {
+    key: String,
+    image: Option<(u64, u64)>,
+    label: Option<u32>,
+}
+
+/// Opens tar files as one set, in the given order; `dir` may hold a list of class names.
+pub(super) fn open(paths: &[PathBuf], dir: &Path, spec: &str) -> Result<Dataset, DataError> {
+    let mut members = Vec::new();
+    for (shard, path) in paths.iter().enumerate() {
+        scan(path, shard as u32, &mut members)?;
+    }
+    let Some(most) = members.iter().map(|m| m.label).max() else {
+        let hint = "no member ends in .jpg, .png or .webp: a WebDataset has `KEY.jpg` beside `KEY.cls`".to_owned();
+        return Err(DataError::Empty { what: spec.to_owned(), hint });
+    };
+    let known = names::list(dir)?.filter(|n| n.len() > most as usize);
+    let classes_known = known.is_some();
+    let class_names = match known {
+        Some(list) => list.into_iter().map(|n| n.line).collect(),
+        None => (0..=most).map(|c| c.to_string()).collect::<Vec<_>>(),
+    };
+    let first = paths.first().map(|p| file_name(p)).unwrap_or_default();
+    let card = DataCard {
+        name: clean_name(first.trim_end_matches(".tar")),
+        images: members.len(),
+        classes: class_names.len(),
+        class_names,
+        source: spec.to_owned(),
+        limit: 0,
+    };
+    Ok(Dataset::new(card, Source::Shards(Shards { paths: paths.to_vec(), members }), classes_known))
+}
+
+fn scan(path: &Path, shard: u32, members: &mut Vec<Member>) -> Result<(), DataError> {
+    let io = |source| DataError::Io { path: path.to_owned(), source };
+    let bad = |reason: String| DataError::Tar { path: path.to_owned(), reason };
+    let damaged = |e: std::io::Error| bad(format!("it is damaged ({})", clean_name(&e.to_string())));
+    let file = File::open(path).map_err(io)?;
+    let length = file.metadata().map_err(io)?.len();
+    let mut archive = tar::Archive::new(file);
+    let mut sample = Sample::default();
+    let mut flush = |s: Sample| match (s.image, s.label) {
+        (None, _) => Ok(()),
+        (Some(_), None) => Err(bad(format!("`{}` has an image and no `.cls` or `.json` label", clean_name(&s.key)))),
+        (Some((at, size)), Some(label)) => {
+            members.push(Member { shard, at, size, label });
+            Ok(())
+        }
+    };
+    for entry in archive.entries_with_seek().map_err(damaged)? {
+        let mut entry = entry.map_err(damaged)?;
+        if !matches!(entry.header().entry_type(), tar::EntryType::Regular | tar::EntryType::Continuous) {
+            continue;
+        }
+        let (at, size) = (entry.raw_file_position(), entry.size());
+        let name = String::from_utf8_lossy(&entry.path_bytes()).into_owned();
+        let (key, kind) = split(&name);
+        if at.checked_add(size).is_none_or(|end| end > length) {
+            return Err(bad(format!("`{}` reaches past its end: it is cut off", clean_name(&name))));
+        }
+        if key != sample.key {
+            flush(std::mem::take(&mut sample))?;
+            sample.key = key.to_owned();
+        }
+        let last = kind.rsplit('.').next().unwrap_or_default();
+        if decode::is_image(Path::new(&format!("x.{last}"))) {
+            if size > MAX_ENCODED {
+                return Err(bad(format!("`{}` has {size} bytes, too many for an image", clean_name(&name))));
+            }
+            // `jpg` rather than `mask.png`.
+            if sample.image.is_none() || !kind.contains('.') {
+                sample.image = Some((at, size));
+            }
+        } else if last == "cls" || (last == "json" && sample.label.is_none()) {
+            let mut bytes = Vec::new();
+            entry.by_ref().take(MAX_LABEL_BYTES).read_to_end(&mut bytes).map_err(damaged)?;
+            let label = if last == "cls" { number(&bytes) } else { field(&bytes) };
+            match label {
+                Some(label) if label < MAX_CLASSES => sample.label = Some(label),
+                None if last == "json" => {}
+                _ => return Err(bad(format!("`{}` holds no class number", clean_name(&name)))),
+            }
+        }
+    }
+    flush(sample)
+}
+
+/// Key and kind: what stands before and after the first dot of the last path piece.
+fn split(name: &str) -> (&str, String) {
+    let start = name.rfind('/').map_or(0, |i| i + 1);
+    match name[start..].find('.') {
+        Some(dot) => (&name[..start + dot], name[start + dot + 1..].to_ascii_lowercase()),
+        None => (name, String::new()),
+    }
+}
+
+fn number(bytes: &[u8]) -> Option<u32> {
+    std::str::from_utf8(bytes).ok()?.trim().parse().ok()
+}
+
+fn field(bytes: &[u8]) -> Option<u32> {
+    let json: serde_json::Value = serde_json::from_slice(bytes).ok()?;
+    let value = ["label", "cls", "class_id", "class", "target"].iter().find_map(|k| json.get(k)?.as_u64())?;
+    u32::try_from(value).ok()
+}
+
+/// Whether a file begins like a tar.
+pub(super) fn looks_like(head: &[u8]) -> bool {
+    head.get(257..262).is_some_and(|m| m == b"ustar")
+}
