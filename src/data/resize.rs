@@ -2,8 +2,10 @@
 //!
 //! Two passes, across and then down, with a byte image between them; weights are normalised in f64 and rounded to 22
 //! fractional bits; sums in i32 start at one half and are shifted and clipped. Source: Pillow, `src/libImaging/
-//! Resample.c` (`precompute_coeffs`, `normalize_coeffs_8bpc`, `ImagingResampleHorizontal_8bpc`). Our own because the
-//! known crates round weights to 16 bits and so miss Pillow by a grey level here and there.
+//! Resample.c` (`precompute_coeffs`, `normalize_coeffs_8bpc`, `ImagingResampleHorizontal_8bpc`). Our own because
+//! `fast_image_resize` follows Pillow-SIMD, which rounds weights to 16 bits.
+//! Pillow 13 goes down first where that is cheaper; the two orders differ by at most one grey level, and this one is that of
+//! every Pillow up to 12.
 //! Every output pixel depends on the source alone, so a window of the result costs no more than its own pixels.
 
 use crate::model::Interpolation;

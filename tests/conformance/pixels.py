@@ -2,6 +2,7 @@
 
     python tests/conformance/pixels.py [PHOTOS]
 
+with Pillow 12 or older (13 swaps the two passes of resizing where that is cheaper, which changes some bytes by one)
 writes tests/conformance/pixels.txt and a few small JPEG files with the PNG files that Pillow decodes them to. Images are
 made by the same few lines here and in Rust; a line of pixels.txt is a case and the FNV-1a hash of the resulting RGB bytes.
 With a folder PHOTOS of images, JPEG and PNG pairs of them are written to PHOTOS/pairs, for `PARING_JPEGS=PHOTOS/pairs

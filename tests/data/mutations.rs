@@ -13,6 +13,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
+/// `PARING_MUTATIONS` asks for more of them, from other seeds.
 const EACH: usize = 400;
 /// What one case may take on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -113,12 +114,14 @@ fn mutated_files_end_in_a_set_or_an_error() {
     let shm = Path::new("/dev/shm");
     let dir = if shm.is_dir() { tempfile::tempdir_in(shm) } else { tempfile::tempdir() }.expect("folder");
     let before = peak();
-    let mut rng = ChaCha8Rng::seed_from_u64(5);
+    let more = std::env::var("PARING_MUTATIONS").ok().and_then(|n| n.parse::<usize>().ok());
+    let each = more.unwrap_or(EACH);
+    let mut rng = ChaCha8Rng::seed_from_u64(more.map_or(5, |n| n as u64));
     for seed in seeds(dir.path()) {
         let whole = open(&seed.opened).unwrap_or_else(|e| panic!("{}: {e}", seed.file.display()));
         whole.batch(0..whole.len(), &plain(8, 3)).expect("whole images");
         let (mut sets, mut images) = (0, 0);
-        for round in 0..EACH {
+        for round in 0..each {
             fs::write(&seed.file, mutate(&seed.bytes, &mut rng)).expect("written");
             let start = Instant::now();
             match open(&seed.opened) {
@@ -135,7 +138,7 @@ fn mutated_files_end_in_a_set_or_an_error() {
             let took = start.elapsed();
             assert!(took < PATIENCE, "{} round {round}: {took:?}", seed.file.display());
         }
-        println!("{}: {sets} sets, {images} batches of {EACH}", seed.file.display());
+        println!("{}: {sets} sets, {images} batches of {each}", seed.file.display());
         fs::write(&seed.file, &seed.bytes).expect("written");
     }
     if let (Some(before), Some(after)) = (before, peak()) {
