@@ -43,7 +43,7 @@ fn weight(filter: Interpolation, x: f64) -> f64 {
         Interpolation::Box => f64::from(u8::from(x > -0.5 && x <= 0.5)),
         Interpolation::Bilinear => (1.0 - x.abs()).max(0.0),
         Interpolation::Hamming => match x.abs() {
-            x if x == 0.0 => 1.0,
+            0.0 => 1.0,
             x if x >= 1.0 => 0.0,
             x => {
                 let x = x * std::f64::consts::PI;
