@@ -4,9 +4,8 @@
 use super::arena::LINE;
 use super::device::Pool;
 use super::kernel::attention::Part;
-use super::kernel::{Par, simple, split, vector};
+use super::kernel::{Par, rows, simple, split, vector};
 use super::lower::{Kernel, Lowered, Step};
-use crate::graph::Activation;
 use rayon::prelude::*;
 use std::ops::Range;
 use std::sync::{Mutex, PoisonError};
@@ -166,75 +165,56 @@ fn chunk_run(
             })
         };
         step_run(step, &get, dst, images, par);
-        hand_over(step.out, dst);
         if let (Some(clock), Some(start)) = (clock.as_deref_mut(), start) {
             clock[i] += start.elapsed();
         }
+        // Not a layer's time: copying what was asked for is the caller's.
+        hand_over(step.out, dst);
     }
 }
 
 fn step_run<'a>(step: &Step, get: &dyn Fn(usize) -> &'a [f32], out: &mut [f32], images: usize, par: Par<'_>) {
     let Some(&first) = step.inputs.first() else { return };
     let x = get(first);
-    let post = |out: &mut [f32], act: Option<Activation>| {
-        if let Some(act) = act.filter(|a| *a != Activation::Relu) {
-            vector::activate(out, act);
-        }
-    };
-    let is_relu = |act: &Option<Activation>| *act == Some(Activation::Relu);
     // Bands for elementwise steps when one chunk has all threads.
-    let rows = |width: usize, len: usize| {
+    let band = |width: usize, len: usize| {
         let rows = len / width.max(1);
         width * rows.div_ceil(par.threads()).max(1)
     };
     match &step.kernel {
         Kernel::Dense(d) => d.run(x, step.residual.map(get), out, par),
         Kernel::Affine { scale, shift, act } => {
-            let len = rows(scale.len(), out.len());
+            let len = band(scale.len(), out.len());
             split(par, out, len, |i, out| {
-                vector::affine(&x[i * len..][..out.len()], scale, shift, out, is_relu(act));
-                post(out, *act);
+                rows::affine(&x[i * len..][..out.len()], scale, shift, *act, out);
             });
         }
         Kernel::LayerNorm { w, b, eps } => {
-            let len = rows(w.len(), out.len());
-            split(par, out, len, |i, out| {
-                let x = x[i * len..].chunks_exact(w.len());
-                out.chunks_exact_mut(w.len()).zip(x).for_each(|(o, x)| vector::layer_norm(x, w, b, *eps, o));
-            });
+            let len = band(w.len(), out.len());
+            split(par, out, len, |i, out| rows::layer_norm(&x[i * len..][..out.len()], w, b, *eps, out));
+        }
+        Kernel::RmsNorm { w, eps } => {
+            let len = band(w.len(), out.len());
+            split(par, out, len, |i, out| rows::rms_norm(&x[i * len..][..out.len()], w, *eps, out));
+        }
+        Kernel::Softmax { width } => {
+            let len = band(*width, out.len());
+            split(par, out, len, |i, out| rows::softmax_into(&x[i * len..][..out.len()], *width, out));
         }
         Kernel::Activation(act) => {
-            let len = rows(1, out.len());
-            split(par, out, len, |i, out| {
-                out.copy_from_slice(&x[i * len..][..out.len()]);
-                vector::activate(out, *act);
-            });
+            let len = band(1, out.len());
+            split(par, out, len, |i, out| rows::activate_into(&x[i * len..][..out.len()], *act, out));
         }
         Kernel::Add { act } => {
             let y = step.inputs.get(1).map_or(x, |&v| get(v));
-            let len = rows(1, out.len());
+            let len = band(1, out.len());
             split(par, out, len, |i, out| {
-                vector::add(&x[i * len..][..out.len()], &y[i * len..][..out.len()], out, is_relu(act));
-                post(out, *act);
-            });
-        }
-        Kernel::RmsNorm { w, eps } => {
-            let len = rows(w.len(), out.len());
-            split(par, out, len, |i, out| {
-                let x = x[i * len..].chunks_exact(w.len());
-                out.chunks_exact_mut(w.len()).zip(x).for_each(|(o, x)| vector::rms_norm(x, w, *eps, o));
-            });
-        }
-        Kernel::Softmax { width } => {
-            let len = rows(*width, out.len());
-            split(par, out, len, |i, out| {
-                out.copy_from_slice(&x[i * len..][..out.len()]);
-                out.chunks_exact_mut(*width).for_each(vector::softmax);
+                rows::add(&x[i * len..][..out.len()], &y[i * len..][..out.len()], *act, out);
             });
         }
         Kernel::Mul => {
             let y = step.inputs.get(1).map_or(x, |&v| get(v));
-            let len = rows(1, out.len());
+            let len = band(1, out.len());
             split(par, out, len, |i, out| {
                 vector::multiply(&x[i * len..][..out.len()], &y[i * len..][..out.len()], out);
             });
@@ -244,7 +224,7 @@ fn step_run<'a>(step: &Step, get: &dyn Fn(usize) -> &'a [f32], out: &mut [f32], 
             simple::scale_rows(*rows, *channels, x, factors, out, par);
         }
         Kernel::Scalar { mul, add } => {
-            let len = rows(1, out.len());
+            let len = band(1, out.len());
             split(par, out, len, |i, out| vector::scalar(&x[i * len..][..out.len()], *mul, *add, out));
         }
         Kernel::AvgPool { pool, count_padding } => simple::avg_pool(pool, *count_padding, x, out, par),
@@ -260,7 +240,7 @@ fn step_run<'a>(step: &Step, get: &dyn Fn(usize) -> &'a [f32], out: &mut [f32], 
         Kernel::ChannelPad { pool, map } => simple::channel_pad(pool, map, x, out, par),
         Kernel::Insert { tokens, at } => simple::insert(tokens, *at, x.len() / images, x, out, par),
         Kernel::Positions(p) => split(par, out, p.len(), |i, out| {
-            vector::add(&x[i * p.len()..][..p.len()], p, out, false);
+            rows::add(&x[i * p.len()..][..p.len()], p, None, out);
         }),
         Kernel::Attention { core, fused, around } => {
             let (qw, vw) = (core.heads * core.qk, core.heads * core.v);

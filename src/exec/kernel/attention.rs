@@ -1,6 +1,6 @@
 //! The attention core: softmax(scale · q·kᵀ)·v per image and head, as two products around a row softmax.
 
-use super::{Par, Scratch, room, split, vector, with_scratch};
+use super::{Par, Scratch, room, rows, split, vector, with_scratch};
 
 /// Sizes of one attention core; rows of `q`, `k`, `v` may be wider than the heads (fused projections).
 #[derive(Debug, Clone, Copy)]
@@ -99,7 +99,7 @@ impl Attention {
             if let Some(bias) = h.bias {
                 vector::accumulate(scores, &bias[r * t..][..t]);
             }
-            vector::softmax(scores);
+            rows::softmax(scores, t);
             vector::combine(scores, 1.0, values, h.v.width, &mut out[h.head * self.v..][..self.v]);
         }
     }

@@ -6,8 +6,7 @@
 //! int8: activations become `q = round(x / s) + z` in u8 with one `(s, z)` an image (convolution) or a row (linear);
 //! `y = (Σ q·w - z·Σ w) · s · factor + bias`, exact in integers up to the last step. Padding is `q = z`.
 
-use super::vector;
-use super::{Par, Scratch, band, gemm, room, split, with_scratch};
+use super::{Par, Scratch, band, gemm, room, rows, split, vector, with_scratch};
 use crate::exec::unfold::Window;
 use crate::graph::{Activation, Range};
 use rten_gemm::PackedBMatrix;
@@ -227,14 +226,10 @@ impl Dense {
     }
 
     fn finish(&self, out: &mut [f32], residual: Option<&[f32]>) {
-        let relu = self.epilogue.act == Some(Activation::Relu);
-        match residual {
-            Some(r) => vector::add_assign(out, r, relu),
-            None if relu => vector::relu(out),
-            None => {}
-        }
-        if let Some(act) = self.epilogue.act.filter(|_| !relu) {
-            vector::activate(out, act);
+        match (residual, self.epilogue.act) {
+            (Some(r), act) => rows::add_assign(out, r, act),
+            (None, Some(act)) => rows::activate(out, act),
+            (None, None) => {}
         }
     }
 

@@ -10,9 +10,11 @@ pub(crate) mod attention;
 mod avx512;
 pub(crate) mod dense;
 mod gemm;
+mod lanes;
 #[cfg(target_arch = "x86_64")]
 mod layout;
 pub(crate) mod peak;
+pub(crate) mod rows;
 pub(crate) mod simple;
 pub(crate) mod team;
 pub(crate) mod vector;

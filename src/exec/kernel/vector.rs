@@ -1,9 +1,7 @@
-//! Elementwise and row-wise arithmetic on slices, compiled once per vector instruction set and dispatched at run time.
+//! Elementwise arithmetic on slices that the compiler makes vectors of by itself, compiled once per vector instruction set
+//! and dispatched at run time. What it would do badly is in [`super::rows`].
 //!
 //! Invariant: every version gives the same bits (no fused multiply-add is introduced, reductions have a fixed order).
-
-use crate::graph::Activation;
-use rten_simd::{SimdOp, SimdUnaryOp};
 
 /// Defines a function whose body is compiled for AVX-512, AVX2 and the baseline.
 macro_rules! versions {
@@ -74,81 +72,10 @@ versions! {
 }
 
 versions! {
-    /// `y = relu?(y + x)`.
-    pub fn add_assign(y: &mut [f32], x: &[f32], relu: bool) {
-        if relu {
-            for (a, &b) in y.iter_mut().zip(x) {
-                let v = *a + b;
-                *a = if v <= 0.0 { 0.0 } else { v };
-            }
-        } else {
-            y.iter_mut().zip(x).for_each(|(a, &b)| *a += b);
-        }
-    }
-}
-
-versions! {
-    /// `out = relu?(a + b)`.
-    pub fn add(a: &[f32], b: &[f32], out: &mut [f32], relu: bool) {
-        for ((o, &a), &b) in out.iter_mut().zip(a).zip(b) {
-            let v = a + b;
-            *o = if relu && v <= 0.0 { 0.0 } else { v };
-        }
-    }
-}
-
-versions! {
-    /// Per row of `scale.len()` values: `out = relu?(x · scale + shift)`.
-    pub fn affine(x: &[f32], scale: &[f32], shift: &[f32], out: &mut [f32], relu: bool) {
-        let c = scale.len();
-        for (o, x) in out.chunks_exact_mut(c).zip(x.chunks_exact(c)) {
-            for (((o, &x), &s), &b) in o.iter_mut().zip(x).zip(scale).zip(shift) {
-                let v = x * s + b;
-                *o = if relu && v <= 0.0 { 0.0 } else { v };
-            }
-        }
-    }
-}
-
-versions! {
-    pub fn relu(x: &mut [f32]) {
-        x.iter_mut().for_each(|v| *v = if *v <= 0.0 { 0.0 } else { *v });
-    }
-}
-
-versions! {
     /// `out = (sums - zero·weight_sums) · (scale · factors) + bias`, one row of output channels of an int8 product.
     pub fn dequantize(sums: &[i32], zero: i32, weight_sums: &[i32], scale: f32, factors: &[f32], bias: &[f32], out: &mut [f32]) {
         for (((o, &s), (&ws, &f)), &b) in out.iter_mut().zip(sums).zip(weight_sums.iter().zip(factors)).zip(bias) {
             *o = (s - zero * ws) as f32 * (scale * f) + b;
-        }
-    }
-}
-
-versions! {
-    /// Layer norm of one row: `out = (x - mean) / sqrt(var + eps) · w + b`, biased variance, two passes.
-    pub fn layer_norm(x: &[f32], w: &[f32], b: &[f32], eps: f32, out: &mut [f32]) {
-        let n = x.len().max(1) as f32;
-        let mut sums = [0f32; LANES];
-        let chunks = x.chunks_exact(LANES);
-        let tail = chunks.remainder();
-        for c in chunks {
-            for i in 0..LANES {
-                sums[i] += c[i];
-            }
-        }
-        let mean = sums.iter().chain(tail).sum::<f32>() / n;
-        let mut squares = [0f32; LANES];
-        for c in x.chunks_exact(LANES) {
-            for i in 0..LANES {
-                let d = c[i] - mean;
-                squares[i] += d * d;
-            }
-        }
-        let var = (squares.iter().sum::<f32>() + tail.iter().map(|v| (v - mean) * (v - mean)).sum::<f32>()) / n;
-        let inv = 1.0 / (var + eps).sqrt();
-        for (((o, &x), &w), &b) in out.iter_mut().zip(x).zip(w).zip(b) {
-            *o = (x - mean) * inv * w + b;
         }
     }
 }
@@ -169,16 +96,6 @@ versions! {
 }
 
 versions! {
-    /// Root-mean-square norm of one row: `out = x / sqrt(mean(x²) + eps) · w`.
-    pub fn rms_norm(x: &[f32], w: &[f32], eps: f32, out: &mut [f32]) {
-        let inv = 1.0 / (squares(x) / x.len().max(1) as f32 + eps).sqrt();
-        for ((o, &x), &w) in out.iter_mut().zip(x).zip(w) {
-            *o = x * inv * w;
-        }
-    }
-}
-
-versions! {
     /// `out = a · b`.
     pub fn multiply(a: &[f32], b: &[f32], out: &mut [f32]) {
         for ((o, &a), &b) in out.iter_mut().zip(a).zip(b) {
@@ -191,27 +108,6 @@ versions! {
     /// `out = x · mul + add`.
     pub fn scalar(x: &[f32], mul: f32, add: f32, out: &mut [f32]) {
         out.iter_mut().zip(x).for_each(|(o, &x)| *o = x * mul + add);
-    }
-}
-
-versions! {
-    pub fn relu6(x: &mut [f32]) {
-        x.iter_mut().for_each(|v| {
-            let low = if *v <= 0.0 { 0.0 } else { *v };
-            *v = if low >= 6.0 { 6.0 } else { low };
-        });
-    }
-}
-
-versions! {
-    /// `relu6(x + 3) / 6`, times `x` with `swish`.
-    pub fn hard(x: &mut [f32], swish: bool) {
-        x.iter_mut().for_each(|v| {
-            let t = *v + 3.0;
-            let t = if t <= 0.0 { 0.0 } else { t };
-            let t = if t >= 6.0 { 6.0 } else { t } * (1.0 / 6.0);
-            *v = if swish { *v * t } else { t };
-        });
     }
 }
 
@@ -239,26 +135,6 @@ versions! {
         }
         out.iter_mut().for_each(|o| *o *= scale);
     }
-}
-
-/// Applies `act` in place.
-pub(crate) fn activate(x: &mut [f32], act: Activation) {
-    match act {
-        Activation::Relu => relu(x),
-        Activation::GeluErf => rten_vecmath::Gelu {}.map_mut(x),
-        Activation::GeluTanh => rten_vecmath::ApproxGelu {}.map_mut(x),
-        Activation::Silu => rten_vecmath::Silu {}.map_mut(x),
-        Activation::Relu6 => relu6(x),
-        Activation::Sigmoid => rten_vecmath::Sigmoid {}.map_mut(x),
-        Activation::HardSigmoid => hard(x, false),
-        Activation::HardSwish => hard(x, true),
-        Activation::Tanh => rten_vecmath::Tanh {}.map_mut(x),
-    }
-}
-
-/// Softmax of one row in place.
-pub(crate) fn softmax(row: &mut [f32]) {
-    rten_vecmath::Softmax::new_mut(row).dispatch();
 }
 
 #[cfg(test)]
@@ -293,36 +169,5 @@ mod tests {
         let mut q = [0u8; 8];
         quantize(&x, 1.0, 10, 255.0, &mut q);
         assert_eq!(q[..7], [10, 11, 12, 14, 9, 255, 0]);
-    }
-
-    #[test]
-    fn layer_norm_matches_f64() {
-        for n in [7, 16, 65, 200] {
-            let (x, w, b) = (noise(n, 1), noise(n, 2), noise(n, 3));
-            let mut out = vec![0.0; n];
-            layer_norm(&x, &w, &b, 1e-5, &mut out);
-            let mean = x.iter().map(|&v| v as f64).sum::<f64>() / n as f64;
-            let var = x.iter().map(|&v| (v as f64 - mean).powi(2)).sum::<f64>() / n as f64;
-            for i in 0..n {
-                let want = (x[i] as f64 - mean) / (var + 1e-5).sqrt() * w[i] as f64 + b[i] as f64;
-                assert!((out[i] as f64 - want).abs() < 1e-5);
-            }
-        }
-    }
-
-    #[test]
-    fn activations_match_their_definitions() {
-        let x = noise(50, 9);
-        let check = |act, f: &dyn Fn(f64) -> f64| {
-            let mut y = x.clone();
-            activate(&mut y, act);
-            for (y, &x) in y.iter().zip(&x) {
-                assert!((*y as f64 - f(x as f64)).abs() < 2e-6, "{act:?} at {x}: {y}");
-            }
-        };
-        check(Activation::Relu, &|v| v.max(0.0));
-        check(Activation::Silu, &|v| v / (1.0 + (-v).exp()));
-        let c = (2.0 / std::f64::consts::PI).sqrt();
-        check(Activation::GeluTanh, &|v| 0.5 * v * (1.0 + (c * (v + 0.044715 * v * v * v)).tanh()));
     }
 }

@@ -7,7 +7,7 @@ use super::amx::{self, Tiles};
 use super::avx512::{Ahead, Line, Panel, Panels, Scales, Shape, line_f32, line_u8};
 use super::dense::{Code, Codes, Epilogue, Geometry, Level};
 use super::layout::{Layout, Prepare};
-use super::{Par, Scratch, Shared, band, room, split, vector, with_scratch};
+use super::{Par, Scratch, Shared, band, room, rows, split, vector, with_scratch};
 use crate::graph::Activation;
 use std::arch::x86_64::{__m512, __m512i};
 
@@ -305,7 +305,7 @@ impl Wide {
             par.run(par.threads(), |t| {
                 let from = (t * len).min(all);
                 // SAFETY: the product is done, and every part has its own place.
-                vector::activate(unsafe { to.out.part(to.at + from, len.min(all - from)) }, act);
+                rows::activate(unsafe { to.out.part(to.at + from, len.min(all - from)) }, act);
             });
         }
     }
