@@ -6,6 +6,7 @@
 //! int8: activations become `q = round(x / s) + z` in u8 with one `(s, z)` an image (convolution) or a row (linear);
 //! `y = (Σ q·w - z·Σ w) · s · factor + bias`, exact in integers up to the last step. Padding is `q = z`.
 
+use super::depthwise::Depthwise;
 use super::{Par, Scratch, band, gemm, room, rows, split, vector, with_scratch};
 use crate::exec::unfold::Window;
 use crate::graph::{Activation, Range};
@@ -103,6 +104,7 @@ enum Weights {
         sums: Vec<i32>,
         factors: Vec<f32>,
     },
+    Depthwise(Depthwise),
     #[cfg(target_arch = "x86_64")]
     Wide(Box<super::wide::Wide>),
 }
@@ -185,6 +187,7 @@ impl Dense {
                     }
                 }
                 match wide_f32(geo, &rows, level) {
+                    _ if Depthwise::fits(&geo) => Weights::Depthwise(Depthwise::new(geo, &rows)),
                     Some(w) => w,
                     None => Weights::F32(rows.chunks_exact(n * k).map(|g| gemm::pack_f32(g, n, k)).collect()),
                 }
@@ -210,6 +213,7 @@ impl Dense {
         match &self.weights {
             Weights::F32(_) => format!("{what}-f32/{}", gemm::float_name()),
             Weights::Int8 { .. } => format!("{what}-u8i8/{}", gemm::int8_name()),
+            Weights::Depthwise(d) => d.kernel(),
             #[cfg(target_arch = "x86_64")]
             Weights::Wide(w) => w.kernel().to_owned(),
         }
@@ -218,6 +222,7 @@ impl Dense {
     /// `x` `[images, h, w, c]` → `out` `[images, oh, ow, oc]`; `residual` has the shape of `out`.
     pub fn run(&self, x: &[f32], residual: Option<&[f32]>, out: &mut [f32], par: Par<'_>) {
         match &self.weights {
+            Weights::Depthwise(d) => d.run(&self.epilogue, x, residual, out, par),
             #[cfg(target_arch = "x86_64")]
             Weights::Wide(w) => w.run(&self.epilogue, x, residual, out, par),
             _ if self.geo.in_place() => self.run_flat(x, residual, out, par),
@@ -273,6 +278,7 @@ impl Dense {
                     self.finish(out, res(i, rows, out.len()));
                 });
             }
+            Weights::Depthwise(_) => {}
             #[cfg(target_arch = "x86_64")]
             Weights::Wide(_) => {}
         }
@@ -304,6 +310,7 @@ impl Dense {
                         self.finish(out, residual.map(|r| &r[b * lines * line..][..out.len()]));
                     });
                 }),
+                Weights::Depthwise(_) => {}
                 #[cfg(target_arch = "x86_64")]
                 Weights::Wide(_) => {}
             }

@@ -6,6 +6,8 @@
 
 /// Sixteen numbers. Only [`dispatch`] makes those that need a feature of the processor, after it has looked for it.
 pub(super) trait Lanes: Copy {
+    const NAME: &'static str;
+
     fn splat(v: f32) -> Self;
 
     /// # Safety
@@ -62,6 +64,20 @@ pub(super) trait Job {
     fn run<V: Lanes>(self) -> Self::Out;
 }
 
+/// The widest lanes of this processor, for people.
+pub(super) fn kind() -> &'static str {
+    struct Kind;
+    impl Job for Kind {
+        type Out = &'static str;
+
+        #[inline(always)]
+        fn run<V: Lanes>(self) -> &'static str {
+            V::NAME
+        }
+    }
+    dispatch(Kind)
+}
+
 /// Runs `job` with the widest lanes of this processor.
 pub(super) fn dispatch<J: Job>(job: J) -> J::Out {
     #[cfg(target_arch = "x86_64")]
@@ -110,6 +126,8 @@ impl Plain {
 }
 
 impl Lanes for Plain {
+    const NAME: &'static str = "portable";
+
     #[inline(always)]
     fn splat(v: f32) -> Self {
         Plain([v; 16])
@@ -255,6 +273,8 @@ mod x86 {
     // SAFETY of all blocks below: these lanes are only made where `dispatch` found their features; pointers are as the
     // callers vouch.
     impl Lanes for Wide {
+        const NAME: &'static str = "avx512";
+
         #[inline(always)]
         fn splat(v: f32) -> Self {
             // SAFETY: see above.
@@ -362,6 +382,8 @@ mod x86 {
     }
 
     impl Lanes for Pair {
+        const NAME: &'static str = "avx2";
+
         #[inline(always)]
         fn splat(v: f32) -> Self {
             // SAFETY: see above.

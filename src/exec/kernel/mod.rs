@@ -9,6 +9,7 @@ pub(crate) mod attention;
 #[cfg(target_arch = "x86_64")]
 mod avx512;
 pub(crate) mod dense;
+mod depthwise;
 mod gemm;
 mod lanes;
 #[cfg(target_arch = "x86_64")]

@@ -1,0 +1,260 @@
+//! Depthwise convolutions: every channel has its own small kernel. Sixteen channels at a time, a few output pixels of a line
+//! together, so that every weight and most inputs are loaded once for several products.
+//!
+//! Invariant: every version gives the same bits ([`super::lanes`]); an output is one sum in the order of the taps. Taps beside
+//! the image are zeros, taps above and below it are left out.
+
+use super::dense::{Epilogue, Geometry};
+use super::lanes::{Job, Lanes, dispatch, kind};
+use super::{Par, rows, split};
+use crate::graph::Activation;
+
+/// A depthwise convolution with its weights in the order of reading.
+pub(crate) struct Depthwise {
+    geo: Geometry,
+    /// Per tap, every channel's weight.
+    taps: Vec<f32>,
+    /// A pixel of padding.
+    zeros: Vec<f32>,
+}
+
+/// Output pixels of a tile.
+const PIXELS: usize = 8;
+
+/// Most lines of a kernel that tiles are compiled for.
+const LINES: usize = 7;
+
+/// Most input pixels that a tile's line looks at.
+const SPAN: usize = 2 * (PIXELS - 1) + LINES;
+
+impl Depthwise {
+    /// Is it one?
+    pub fn fits(g: &Geometry) -> bool {
+        g.groups == g.channels && g.out_channels == g.channels && g.channels > 1
+    }
+
+    /// `rows`: `[channels, kh·kw]`.
+    pub fn new(geo: Geometry, rows: &[f32]) -> Depthwise {
+        let k = geo.k();
+        let taps = (0..k).flat_map(|t| rows.iter().skip(t).step_by(k.max(1)).copied()).collect();
+        Depthwise { zeros: vec![0.0; geo.channels], taps, geo }
+    }
+
+    /// What will run, for people.
+    pub fn kernel(&self) -> String {
+        format!("depthwise-f32/{}", kind())
+    }
+
+    /// As `Dense::run`.
+    pub fn run(&self, e: &Epilogue, x: &[f32], residual: Option<&[f32]>, out: &mut [f32], par: Par<'_>) {
+        let g = &self.geo;
+        let (line, image) = (g.out_image[1] * g.channels, g.image[0] * g.image[1] * g.channels);
+        let lines = out.len() / line.max(1);
+        assert!(e.bias.len() == g.channels && residual.is_none_or(|r| r.len() == out.len()));
+        assert!(x.len() * g.out_image[0] >= lines * image);
+        // Limits cost nothing within the tile; other activations go over a line that is still in the cache.
+        let (low, high) = match e.act {
+            Some(Activation::Relu) if residual.is_none() => (0.0, f32::INFINITY),
+            Some(Activation::Relu6) if residual.is_none() => (0.0, 6.0),
+            _ => (f32::NEG_INFINITY, f32::INFINITY),
+        };
+        let rest = e.act.filter(|_| low < 0.0);
+        let each = lines.div_ceil(if par.threads() > 1 { 4 * par.threads() } else { 1 }).max(1);
+        split(par, out, each * line, |b, out| {
+            for (i, out) in out.chunks_exact_mut(line).enumerate() {
+                let at = b * each + i;
+                let x = &x[at / g.out_image[0] * image..][..image];
+                dispatch(Row { d: self, bias: &e.bias, x, y: at % g.out_image[0], low, high, out });
+                match (residual, rest) {
+                    (Some(r), act) => rows::add_assign(out, &r[at * line..][..line], act),
+                    (None, Some(act)) => rows::activate(out, act),
+                    (None, None) => {}
+                }
+            }
+        });
+    }
+}
+
+/// One line of the output.
+struct Row<'a> {
+    d: &'a Depthwise,
+    bias: &'a [f32],
+    /// An image.
+    x: &'a [f32],
+    y: usize,
+    low: f32,
+    high: f32,
+    out: &'a mut [f32],
+}
+
+impl Job for Row<'_> {
+    type Out = ();
+
+    #[inline(always)]
+    fn run<V: Lanes>(self) {
+        let g = &self.d.geo;
+        if g.window.kernel[0] > LINES || g.channels < 16 {
+            return self.any::<V>();
+        }
+        match (g.window.kernel[1], g.window.stride[1]) {
+            (3, 1) => self.tiles::<V, 3, 1>(),
+            (3, 2) => self.tiles::<V, 3, 2>(),
+            (5, 1) => self.tiles::<V, 5, 1>(),
+            (5, 2) => self.tiles::<V, 5, 2>(),
+            (7, 1) => self.tiles::<V, 7, 1>(),
+            _ => self.any::<V>(),
+        }
+    }
+}
+
+impl Row<'_> {
+    /// The first input line of the window, counted from the top padding, and which of its lines are within the image.
+    #[inline(always)]
+    fn lines(&self) -> (usize, usize, usize) {
+        let g = &self.d.geo;
+        let (first, top) = (self.y * g.window.stride[0], g.window.padding[0]);
+        let from = top.saturating_sub(first);
+        (first, from, g.window.kernel[0].min((g.image[0] + top).saturating_sub(first)).max(from))
+    }
+
+    /// Any window and any number of channels, one pixel at a time.
+    #[inline(always)]
+    fn any<V: Lanes>(self) {
+        let g = &self.d.geo;
+        let ([_, kw], [_, sx], [top, left, ..]) = (g.window.kernel, g.window.stride, g.window.padding);
+        let (c, w, (first, from, to)) = (g.channels, g.image[1], self.lines());
+        for (o, out) in self.out.chunks_exact_mut(c).enumerate() {
+            let (kx0, kx1) = (left.saturating_sub(o * sx), kw.min((w + left).saturating_sub(o * sx)));
+            for at in (0..c).step_by(16) {
+                let n = (c - at).min(16);
+                // SAFETY: `n` channels from `at` on of pixels and taps that are within their bounds.
+                unsafe {
+                    let load = |p: &[f32], i: usize| {
+                        let p = p[i..][..n].as_ptr();
+                        if n == 16 { V::load(p) } else { V::load_part(p, n, 0.0) }
+                    };
+                    let mut sum = load(self.bias, at);
+                    for ky in from..to {
+                        for kx in kx0..kx1 {
+                            let pixel = (first + ky - top) * w + o * sx + kx - left;
+                            sum = load(self.x, pixel * c + at).fma(load(&self.d.taps, (ky * kw + kx) * c + at), sum);
+                        }
+                    }
+                    let y = V::splat(self.high).min(V::splat(self.low).max(sum));
+                    let out = out[at..][..n].as_mut_ptr();
+                    if n == 16 { y.store(out) } else { y.store_part(out, n) }
+                }
+            }
+        }
+    }
+
+    /// `K` columns, every `S`-th pixel.
+    #[inline(always)]
+    fn tiles<V: Lanes, const K: usize, const S: usize>(self) {
+        let g = &self.d.geo;
+        let (c, w, left, ow) = (g.channels, g.image[1], g.window.padding[1], g.out_image[1]);
+        let (first, from, to) = self.lines();
+        let mut tile = Tile {
+            x: std::ptr::null(),
+            line: w * c,
+            c,
+            zeros: self.d.zeros.as_ptr(),
+            taps: self.d.taps[from * K * c..].as_ptr(),
+            bias: self.bias.as_ptr(),
+            low: self.low,
+            high: self.high,
+            lines: to - from,
+            out: std::ptr::null_mut(),
+            pixels: ow.min(PIXELS),
+            from: 0,
+            width: w,
+        };
+        let image = self.x[(first + from).saturating_sub(g.window.padding[0]) * w * c..].as_ptr();
+        let mut o = 0;
+        while o < ow {
+            // The last tile begins earlier where it would end too late.
+            o = o.min(ow - tile.pixels);
+            tile.out = self.out[o * c..][..tile.pixels * c].as_mut_ptr();
+            let inside = o * S >= left && (o + PIXELS - 1) * S + K <= w + left && tile.pixels == PIXELS;
+            // SAFETY: `lines` lines from `image` on lie within the image; a tile inside looks at pixels of theirs only, one
+            // at the border asks for every pixel. Channels are at least sixteen.
+            unsafe {
+                if inside {
+                    tile.x = image.add((o * S - left) * c);
+                    tile.run::<V, K, S, false>();
+                } else {
+                    tile.x = image;
+                    tile.from = (o * S) as isize - left as isize;
+                    tile.run::<V, K, S, true>();
+                }
+            }
+            o += tile.pixels;
+        }
+    }
+}
+
+/// A few neighbouring pixels of an output line.
+struct Tile {
+    /// The first input pixel of the first line; at the border: the first pixel of the line.
+    x: *const f32,
+    /// Values from input line to input line.
+    line: usize,
+    c: usize,
+    zeros: *const f32,
+    /// From the first line's taps on.
+    taps: *const f32,
+    bias: *const f32,
+    low: f32,
+    high: f32,
+    lines: usize,
+    out: *mut f32,
+    /// At most [`PIXELS`], and as many unless at the border.
+    pixels: usize,
+    /// At the border: the first input pixel, and the pixels of a line.
+    from: isize,
+    width: usize,
+}
+
+impl Tile {
+    /// # Safety
+    /// All pointers reach their lines, pixels and at least sixteen channels.
+    #[inline(always)]
+    unsafe fn run<V: Lanes, const K: usize, const S: usize, const BORDER: bool>(&self) {
+        let c = self.c;
+        let mut places = [[std::ptr::null::<f32>(); SPAN]; LINES];
+        // SAFETY: pixels are looked up within the line, or are zeros; blocks of sixteen channels end with the last channel.
+        unsafe {
+            if BORDER {
+                for (y, places) in places.iter_mut().enumerate().take(self.lines) {
+                    for (i, place) in places.iter_mut().enumerate().take((PIXELS - 1) * S + K) {
+                        let at = self.from + i as isize;
+                        let inside = at >= 0 && at < self.width as isize;
+                        *place = if inside { self.x.add(y * self.line + at as usize * c) } else { self.zeros };
+                    }
+                }
+            }
+            let (low, high) = (V::splat(self.low), V::splat(self.high));
+            let mut at = 0;
+            while at < c {
+                at = at.min(c - 16);
+                let mut sums = [V::load(self.bias.add(at)); PIXELS];
+                for y in 0..self.lines {
+                    let (x, taps) = (self.x.add(y * self.line + at), self.taps.add(y * K * c + at));
+                    for k in 0..K {
+                        let w = V::load(taps.add(k * c));
+                        for p in 0..PIXELS {
+                            let pixel = if BORDER { places[y][p * S + k].add(at) } else { x.add((p * S + k) * c) };
+                            sums[p] = V::load(pixel).fma(w, sums[p]);
+                        }
+                    }
+                }
+                for (p, sum) in sums.into_iter().enumerate() {
+                    if !BORDER || p < self.pixels {
+                        high.min(low.max(sum)).store(self.out.add(p * c + at));
+                    }
+                }
+                at += 16;
+            }
+        }
+    }
+}
