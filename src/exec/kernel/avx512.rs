@@ -387,6 +387,7 @@ macro_rules! unroll {
         })*
     };
 }
+pub(super) use unroll;
 
 #[inline(always)]
 fn lanes(cols: usize, v: usize) -> __mmask16 {

@@ -7,6 +7,8 @@
 //! `y = (Σ q·w - z·Σ w) · s · factor + bias`, exact in integers up to the last step. Padding is `q = z`.
 
 use super::depthwise::Depthwise;
+#[cfg(target_arch = "x86_64")]
+use super::grouped::Grouped;
 use super::{Par, Scratch, band, gemm, room, rows, split, vector, with_scratch};
 use crate::exec::unfold::Window;
 use crate::graph::{Activation, Range};
@@ -105,6 +107,8 @@ enum Weights {
         factors: Vec<f32>,
     },
     Depthwise(Depthwise),
+    #[cfg(target_arch = "x86_64")]
+    Grouped(Box<Grouped>),
     #[cfg(target_arch = "x86_64")]
     Wide(Box<super::wide::Wide>),
 }
@@ -215,6 +219,8 @@ impl Dense {
             Weights::Int8 { .. } => format!("{what}-u8i8/{}", gemm::int8_name()),
             Weights::Depthwise(d) => d.kernel(),
             #[cfg(target_arch = "x86_64")]
+            Weights::Grouped(_) => "grouped-f32/avx512".to_owned(),
+            #[cfg(target_arch = "x86_64")]
             Weights::Wide(w) => w.kernel().to_owned(),
         }
     }
@@ -223,6 +229,8 @@ impl Dense {
     pub fn run(&self, x: &[f32], residual: Option<&[f32]>, out: &mut [f32], par: Par<'_>) {
         match &self.weights {
             Weights::Depthwise(d) => d.run(&self.epilogue, x, residual, out, par),
+            #[cfg(target_arch = "x86_64")]
+            Weights::Grouped(g) => g.run(&self.epilogue, x, residual, out, par),
             #[cfg(target_arch = "x86_64")]
             Weights::Wide(w) => w.run(&self.epilogue, x, residual, out, par),
             _ if self.geo.in_place() => self.run_flat(x, residual, out, par),
@@ -280,7 +288,7 @@ impl Dense {
             }
             Weights::Depthwise(_) => {}
             #[cfg(target_arch = "x86_64")]
-            Weights::Wide(_) => {}
+            Weights::Grouped(_) | Weights::Wide(_) => {}
         }
     }
 
@@ -312,7 +320,7 @@ impl Dense {
                 }),
                 Weights::Depthwise(_) => {}
                 #[cfg(target_arch = "x86_64")]
-                Weights::Wide(_) => {}
+                Weights::Grouped(_) | Weights::Wide(_) => {}
             }
         }
     }
@@ -368,6 +376,9 @@ impl Dense {
 
 #[cfg(target_arch = "x86_64")]
 fn wide_f32(geo: Geometry, rows: &[f32], level: Level) -> Option<Weights> {
+    if level >= Level::Vector && super::avx512::floats() && Grouped::fits(&geo) {
+        return Some(Weights::Grouped(Box::new(Grouped::new(geo, rows))));
+    }
     (level >= Level::Vector && super::avx512::floats())
         .then(|| Weights::Wide(Box::new(super::wide::Wide::f32(geo, rows))))
 }

@@ -8,6 +8,7 @@ use super::dense::{Epilogue, Geometry};
 use super::lanes::{Job, Lanes, dispatch, kind};
 use super::{Par, rows, split};
 use crate::graph::Activation;
+use std::ops::Range;
 
 /// A depthwise convolution with its weights in the order of reading.
 pub(crate) struct Depthwise {
@@ -75,6 +76,13 @@ impl Depthwise {
     }
 }
 
+/// The padding above an image, and which lines of the window of output line `y` are within the image.
+pub(super) fn lines_of(g: &Geometry, y: usize) -> (usize, Range<usize>) {
+    let (first, top) = (y * g.window.stride[0], g.window.padding[0]);
+    let from = top.saturating_sub(first);
+    (top, from..g.window.kernel[0].min((g.image[0] + top).saturating_sub(first)).max(from))
+}
+
 /// One line of the output.
 struct Row<'a> {
     d: &'a Depthwise,
@@ -108,21 +116,12 @@ impl Job for Row<'_> {
 }
 
 impl Row<'_> {
-    /// The first input line of the window, counted from the top padding, and which of its lines are within the image.
-    #[inline(always)]
-    fn lines(&self) -> (usize, usize, usize) {
-        let g = &self.d.geo;
-        let (first, top) = (self.y * g.window.stride[0], g.window.padding[0]);
-        let from = top.saturating_sub(first);
-        (first, from, g.window.kernel[0].min((g.image[0] + top).saturating_sub(first)).max(from))
-    }
-
     /// Any window and any number of channels, one pixel at a time.
     #[inline(always)]
     fn any<V: Lanes>(self) {
         let g = &self.d.geo;
-        let ([_, kw], [_, sx], [top, left, ..]) = (g.window.kernel, g.window.stride, g.window.padding);
-        let (c, w, (first, from, to)) = (g.channels, g.image[1], self.lines());
+        let ([_, kw], [sy, sx], [_, left, ..]) = (g.window.kernel, g.window.stride, g.window.padding);
+        let (c, w, (top, lines)) = (g.channels, g.image[1], lines_of(g, self.y));
         for (o, out) in self.out.chunks_exact_mut(c).enumerate() {
             let (kx0, kx1) = (left.saturating_sub(o * sx), kw.min((w + left).saturating_sub(o * sx)));
             for at in (0..c).step_by(16) {
@@ -134,9 +133,9 @@ impl Row<'_> {
                         if n == 16 { V::load(p) } else { V::load_part(p, n, 0.0) }
                     };
                     let mut sum = load(self.bias, at);
-                    for ky in from..to {
+                    for ky in lines.clone() {
                         for kx in kx0..kx1 {
-                            let pixel = (first + ky - top) * w + o * sx + kx - left;
+                            let pixel = (self.y * sy + ky - top) * w + o * sx + kx - left;
                             sum = load(self.x, pixel * c + at).fma(load(&self.d.taps, (ky * kw + kx) * c + at), sum);
                         }
                     }
@@ -153,23 +152,23 @@ impl Row<'_> {
     fn tiles<V: Lanes, const K: usize, const S: usize>(self) {
         let g = &self.d.geo;
         let (c, w, left, ow) = (g.channels, g.image[1], g.window.padding[1], g.out_image[1]);
-        let (first, from, to) = self.lines();
+        let (top, lines) = lines_of(g, self.y);
         let mut tile = Tile {
             x: std::ptr::null(),
             line: w * c,
             c,
             zeros: self.d.zeros.as_ptr(),
-            taps: self.d.taps[from * K * c..].as_ptr(),
+            taps: self.d.taps[lines.start * K * c..].as_ptr(),
             bias: self.bias.as_ptr(),
             low: self.low,
             high: self.high,
-            lines: to - from,
+            lines: lines.len(),
             out: std::ptr::null_mut(),
             pixels: ow.min(PIXELS),
             from: 0,
             width: w,
         };
-        let image = self.x[(first + from).saturating_sub(g.window.padding[0]) * w * c..].as_ptr();
+        let image = self.x[(self.y * g.window.stride[0] + lines.start).saturating_sub(top) * w * c..].as_ptr();
         let mut o = 0;
         while o < ow {
             // The last tile begins earlier where it would end too late.
@@ -238,12 +237,12 @@ impl Tile {
             while at < c {
                 at = at.min(c - 16);
                 let mut sums = [V::load(self.bias.add(at)); PIXELS];
-                for y in 0..self.lines {
+                for (y, places) in places.iter().enumerate().take(self.lines) {
                     let (x, taps) = (self.x.add(y * self.line + at), self.taps.add(y * K * c + at));
                     for k in 0..K {
                         let w = V::load(taps.add(k * c));
                         for p in 0..PIXELS {
-                            let pixel = if BORDER { places[y][p * S + k].add(at) } else { x.add((p * S + k) * c) };
+                            let pixel = if BORDER { places[p * S + k].add(at) } else { x.add((p * S + k) * c) };
                             sums[p] = V::load(pixel).fma(w, sums[p]);
                         }
                     }

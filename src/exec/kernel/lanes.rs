@@ -602,7 +602,7 @@ pub(super) struct GeluTanh;
 impl Map for GeluTanh {
     #[inline(always)]
     fn of<V: Lanes>(self, x: V) -> V {
-        const A: f32 = -1.595_769_1;
+        const A: f32 = -1.595_769;
         let x = V::splat(-88.0).max(x);
         let inner = x.mul(x.mul(x).fma(V::splat(0.044_715 * A), V::splat(A)));
         x.div(exp(inner).add(V::splat(1.0)))

@@ -11,6 +11,8 @@ mod avx512;
 pub(crate) mod dense;
 mod depthwise;
 mod gemm;
+#[cfg(target_arch = "x86_64")]
+mod grouped;
 mod lanes;
 #[cfg(target_arch = "x86_64")]
 mod layout;
