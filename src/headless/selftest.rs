@@ -111,12 +111,12 @@ fn print_table(opened: &Opened, report: &Report) {
     }
     println!();
     println!(
-        "{:<36} {:<5} {:<28} {:>9} {:>9} {:>8} {:>6}  bound",
-        "layer", "", "kernel", "p50 ms", "GFLOP/s", "GB/s", "share"
+        "{:<36} {:<5} {:<28} {:>9} {:>9} {:>8} {:>6} {:>9}  bound",
+        "layer", "", "kernel", "p50 ms", "GFLOP/s", "GB/s", "share", "of memory"
     );
     for t in &report.timings {
         println!(
-            "{:<36} {:<5} {:<28} {:>9.4} {:>9} {:>8.1} {:>5.0}%  {}",
+            "{:<36} {:<5} {:<28} {:>9.4} {:>9} {:>8.1} {:>5.0}% {:>9}  {}",
             t.name,
             t.precision,
             t.kernel,
@@ -124,6 +124,7 @@ fn print_table(opened: &Opened, report: &Report) {
             t.gflops.map_or_else(|| "-".to_owned(), |rate| format!("{rate:.0}")),
             t.gbs,
             t.share * 100.0,
+            t.of_memory.map_or_else(|| "-".to_owned(), |share| format!("{:.0}%", share * 100.0)),
             match t.bound {
                 Bound::Memory => "memory",
                 Bound::Compute => "compute",
@@ -138,7 +139,7 @@ fn print_table(opened: &Opened, report: &Report) {
     if p.int8_gops > 0.0 {
         print!("{:.0} GOP/s int8, ", p.int8_gops);
     }
-    println!("{:.1} GB/s; a layer that fits a cache is held against a copy of its size", p.bandwidth_gbs);
+    println!("{:.1} GB/s; shares of layers that fit a cache are of a copy of their size", p.bandwidth_gbs);
     let count = |outcome| report.checks.iter().filter(|c| c.outcome == outcome).count();
     let lies = report.timings.iter().filter(|t| !t.passed).count();
     println!();

@@ -136,7 +136,8 @@ mod wide {
 
         pub fn head(&self, h: Head<'_>, out: &mut [f32], s: &mut Scratch) {
             let Attention { tokens: t, heads, qk, v, scale } = self.core;
-            let (width, stride) = (heads * v, t.next_multiple_of(16));
+            // An odd number of cache lines from row to row, or a tile's rows would compete for the same few places.
+            let (width, stride) = (heads * v, (t.div_ceil(16) | 1) * 16);
             let rows = out.len() / width;
             let need = self.sizes[0] + self.sizes[1];
             if s.vectors.len() < need {
@@ -156,41 +157,53 @@ mod wide {
                     values[panel.place(j, 0)..][..panel.cols].copy_from_slice(row);
                 }
             });
-            let scores = room(&mut s.f32, rows * stride);
-            let q = &h.q.data[(h.first + h.from) * h.q.width + h.q.at + h.head * qk..];
-            assert!(q.len() >= (rows - 1) * h.q.width + qk);
-            let line = |a: &[f32], stride, steps, out: &mut [f32], out_stride| Line {
-                a: a.as_ptr(),
-                stride,
-                line_stride: 0,
-                taps: &[0],
-                steps,
-                rows,
-                lines: 1,
-                out: out.as_mut_ptr(),
-                residual: std::ptr::null(),
-                out_stride,
-                bias: ZEROS.as_ptr(),
-                relu: false,
-                resume: false,
-                partial: false,
-                ahead: (std::ptr::null(), 0),
-            };
-            // SAFETY: every row of queries has `qk` values and every row of scores `stride ≥ t`; `out` has `rows` rows.
-            unsafe {
-                for p in &self.keys {
-                    line_f32(keys.as_ptr(), p, line(q, h.q.width, qk, &mut scores[p.col..], stride));
-                }
-                if let Some(bias) = h.bias {
-                    let bias = bias.chunks_exact(t);
-                    scores.chunks_exact_mut(stride).zip(bias).for_each(|(s, b)| vector::accumulate(&mut s[..t], b));
-                }
-                softmax_rows(scores, stride, t);
-                for p in &self.values {
-                    line_f32(values.as_ptr(), p, line(scores, stride, t, &mut out[h.head * v + p.col..], width));
+            // Only as many rows at a time as their scores stay in the second-level cache: memory grows with the tokens, not
+            // with their square. Every row is on its own, so the cut does not show in the result.
+            let block = block(stride).min(rows);
+            let scores = room(&mut s.f32, block * stride);
+            for (i, out) in out.chunks_mut(block * width).enumerate() {
+                let (first, rows) = (i * block, out.len() / width);
+                let scores = &mut scores[..rows * stride];
+                let q = &h.q.data[(h.first + h.from + first) * h.q.width + h.q.at + h.head * qk..];
+                assert!(q.len() >= (rows - 1) * h.q.width + qk);
+                let line = |a: &[f32], stride, steps, out: &mut [f32], out_stride| Line {
+                    a: a.as_ptr(),
+                    stride,
+                    line_stride: 0,
+                    taps: &[0],
+                    steps,
+                    rows,
+                    lines: 1,
+                    out: out.as_mut_ptr(),
+                    residual: std::ptr::null(),
+                    out_stride,
+                    bias: ZEROS.as_ptr(),
+                    relu: false,
+                    resume: false,
+                    partial: false,
+                    ahead: (std::ptr::null(), 0),
+                };
+                // SAFETY: every row of queries has `qk` values and every row of scores `stride ≥ t`; `out` has `rows` rows.
+                unsafe {
+                    for p in &self.keys {
+                        line_f32(keys.as_ptr(), p, line(q, h.q.width, qk, &mut scores[p.col..], stride));
+                    }
+                    if let Some(bias) = h.bias {
+                        let bias = bias[first * t..].chunks_exact(t);
+                        scores.chunks_exact_mut(stride).zip(bias).for_each(|(s, b)| vector::accumulate(&mut s[..t], b));
+                    }
+                    softmax_rows(scores, stride, t);
+                    for p in &self.values {
+                        line_f32(values.as_ptr(), p, line(scores, stride, t, &mut out[h.head * v + p.col..], width));
+                    }
                 }
             }
         }
+    }
+
+    /// Query rows whose scores, `stride` values each, are half of a usual second-level cache; at least two tiles.
+    pub(super) fn block(stride: usize) -> usize {
+        ((1 << 17) / stride.max(1) / 14 * 14).max(28)
     }
 
     /// Clears the vectors and lets `fill` write each panel's values.
@@ -199,5 +212,65 @@ mod wide {
         let flat = unsafe { std::slice::from_raw_parts_mut(vectors.as_mut_ptr().cast::<f32>(), vectors.len() * 16) };
         flat.fill(0.0);
         panels.iter().for_each(|p| fill(flat, p));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn noise(n: usize, seed: u32) -> Vec<f32> {
+        let mut s = seed.wrapping_mul(2_654_435_761).max(1);
+        (0..n)
+            .map(|_| {
+                s ^= s << 13;
+                s ^= s >> 17;
+                s ^= s << 5;
+                (s as f32 / u32::MAX as f32 - 0.5) * 4.0
+            })
+            .collect()
+    }
+
+    /// `softmax(scale · q·kᵀ + bias)·v` in f64 for query row `r` of one image.
+    fn row(a: &Attention, qkv: &[f32], bias: &[f32], head: usize, r: usize) -> Vec<f64> {
+        let (qw, vw) = (a.heads * a.qk, a.heads * a.v);
+        let at = |token: usize, col: usize| f64::from(qkv[token * (2 * qw + vw) + col]);
+        let score = |j: usize| {
+            let dot: f64 = (0..a.qk).map(|d| at(r, head * a.qk + d) * at(j, qw + head * a.qk + d)).sum();
+            dot * f64::from(a.scale) + f64::from(bias[(head * a.tokens + r) * a.tokens + j])
+        };
+        let scores: Vec<f64> = (0..a.tokens).map(score).collect();
+        let top = scores.iter().fold(f64::NEG_INFINITY, |m, v| m.max(*v));
+        let e: Vec<f64> = scores.iter().map(|s| (s - top).exp()).collect();
+        let sum: f64 = e.iter().sum();
+        (0..a.v).map(|d| (0..a.tokens).map(|j| e[j] / sum * at(j, 2 * qw + head * a.v + d)).sum()).collect()
+    }
+
+    /// Long enough that the rows go in several blocks, the last one short; the same bits for every number of threads.
+    #[test]
+    fn long_sequences_match_f64_in_blocks_of_rows() {
+        let a = Attention { tokens: 1100, heads: 2, qk: 12, v: 20, scale: 0.3 };
+        #[cfg(target_arch = "x86_64")]
+        assert!(wide::block(a.tokens.next_multiple_of(16)) * 4 < a.tokens);
+        let (qw, vw) = (a.heads * a.qk, a.heads * a.v);
+        let width = 2 * qw + vw;
+        let (qkv, bias) = (noise(2 * a.tokens * width, 1), noise(a.heads * a.tokens * a.tokens, 2));
+        let part = |at| Part { data: &qkv, width, at };
+        let mut first: Option<Vec<f32>> = None;
+        for threads in [1, 3] {
+            let mut out = vec![f32::NAN; 2 * a.tokens * vw];
+            let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().unwrap();
+            crate::exec::kernel::team::Team::new(threads).with(&pool, |par| {
+                a.run(part(0), part(qw), part(2 * qw), Some(&bias), &mut out, par);
+            });
+            for (r, head) in [(0, 0), (117, 1), (500, 0), (1099, 1)] {
+                let want = row(&a, &qkv[a.tokens * width..], &bias, head, r);
+                let got = &out[(a.tokens + r) * vw + head * a.v..][..a.v];
+                want.iter()
+                    .zip(got)
+                    .for_each(|(w, g)| assert!((w - f64::from(*g)).abs() < 2e-6, "row {r}: {g}, not {w}"));
+            }
+            assert_eq!(first.get_or_insert_with(|| out.clone()), &out);
+        }
     }
 }

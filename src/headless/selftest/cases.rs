@@ -279,7 +279,24 @@ const LAYERS: &[Row] = &[
         let x = tokens(b, x);
         b.layer_norm(TARGET, x, 768, 1e-6)
     }),
+    ("depthwise conv 3x3 144, 56x56", F32, [144, 56, 56], 2.0, |b, x| {
+        b.conv(TARGET, x, Conv { groups: 144, ..Conv::same(144, 144, 3, 1) })
+    }),
+    ("grouped conv 3x3 128 by 4, 56x56", F32, [128, 56, 56], 2.0, |b, x| {
+        b.conv(TARGET, x, Conv { groups: 32, ..Conv::same(128, 128, 3, 1) })
+    }),
+    ("rms norm 768, 197 tokens", F32, [768, 197, 1], 2.0, |b, x| {
+        let x = tokens(b, x);
+        b.node(TARGET, Op::RmsNorm { dim: 768, eps: 1e-6 }, &[x])
+    }),
+    ("softmax 768, 197 rows", F32, [768, 197, 1], 2.0, |b, x| {
+        let x = tokens(b, x);
+        b.node(TARGET, Op::Softmax, &[x])
+    }),
     ("gelu 3072, 197 tokens", F32, [3072, 197, 1], 2.0, |b, x| b.act(TARGET, x, Activation::GeluErf)),
+    ("silu 256, 56x56", F32, [256, 56, 56], 2.0, |b, x| b.act(TARGET, x, Activation::Silu)),
+    // Far beyond the caches.
+    ("hard swish 256, 256x256", F32, [256, 256, 256], 2.0, |b, x| b.act(TARGET, x, Activation::HardSwish)),
     ("add 256, 56x56", F32, [256, 56, 56], 2.0, |b, x| {
         let y = b.act("act", x, Activation::Silu);
         b.add(TARGET, x, y)

@@ -35,8 +35,11 @@ pub(super) struct Timing {
     pub ms: f64,
     /// Multiplications and additions as counted from the graph, where any are counted.
     pub gflops: Option<f64>,
-    /// Weights as stored, inputs and outputs.
+    /// Weights as stored, inputs and outputs, each once: what the bandwidth is counted in too. Lines that are fetched only
+    /// to be written over count in neither.
     pub gbs: f64,
+    /// `gbs` over the bandwidth of the memory, for layers without counted arithmetic. Above one where a cache holds them.
+    pub of_memory: Option<f64>,
     /// The larger of the shares of the arithmetic and the memory ceiling.
     pub share: f64,
     pub bound: Bound,
@@ -137,6 +140,7 @@ fn time(layer: &Layer, opened: &Opened, peaks: &mut Peaks) -> Result<Timing> {
         ms: 0.0,
         gflops: None,
         gbs: 0.0,
+        of_memory: None,
         share: 0.0,
         bound: Bound::Memory,
         passed: true,
@@ -185,6 +189,7 @@ fn judge(t: &mut Timing, peaks: &Peaks, cache: f64, wall: f64) {
     let most = peaks.bandwidth_gbs.max(cache);
     let compute = t.gflops.map_or(0.0, |rate| rate / peak.max(1e-9));
     let memory = t.gbs / most.max(1e-9);
+    t.of_memory = t.gflops.is_none().then(|| t.gbs / peaks.bandwidth_gbs.max(1e-9));
     (t.share, t.bound) = if compute > memory { (compute, Bound::Compute) } else { (memory, Bound::Memory) };
     t.note = if !t.ms.is_finite() || t.ms <= 0.0 {
         Some("the clock lies: the layer took no time".to_owned())
@@ -322,6 +327,7 @@ mod tests {
             ms,
             gflops,
             gbs,
+            of_memory: None,
             share: 0.0,
             bound: Bound::Memory,
             passed: true,
@@ -341,6 +347,9 @@ mod tests {
         assert!(verdict(timing(1.0, Some(125.0), 1.0), 1.0).0, "ceilings are measured too");
         assert!(!verdict(timing(1.0, Some(140.0), 1.0), 1.0).0);
         assert!(verdict(timing(1.0, None, 25.0), 1.0).0, "a cache beats the memory");
+        let mut cached = timing(1.0, None, 25.0);
+        judge(&mut cached, &peaks, 20.0, 1.0);
+        assert_eq!((cached.of_memory, cached.share), (Some(2.5), 1.25));
         let (passed, bound, note) = verdict(timing(1.0, None, 27.0), 1.0);
         assert!(!passed && bound == Bound::Memory && note.is_some_and(|n| n.contains("clock lies")));
         assert!(!verdict(timing(0.0, None, f64::INFINITY), 1.0).0);

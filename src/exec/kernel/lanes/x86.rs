@@ -1,0 +1,284 @@
+//! Lanes of AVX-512 and AVX2.
+
+use super::{Lanes, Plain};
+use std::arch::x86_64::*;
+
+#[derive(Clone, Copy)]
+pub struct Wide(__m512);
+
+#[derive(Clone, Copy)]
+pub struct Pair(__m256, __m256);
+
+/// Lets sums of both kinds end alike: halves onto halves.
+///
+/// # Safety
+/// AVX is there.
+#[inline(always)]
+unsafe fn sum8(v: __m256) -> f32 {
+    // SAFETY: as the caller vouches.
+    unsafe {
+        let v = _mm_add_ps(_mm256_castps256_ps128(v), _mm256_extractf128_ps::<1>(v));
+        let v = _mm_add_ps(v, _mm_movehl_ps(v, v));
+        _mm_cvtss_f32(_mm_add_ss(v, _mm_shuffle_ps::<1>(v, v)))
+    }
+}
+
+/// # Safety
+/// AVX is there.
+#[inline(always)]
+unsafe fn top8(v: __m256) -> f32 {
+    // SAFETY: as the caller vouches.
+    unsafe {
+        let v = _mm_max_ps(_mm256_castps256_ps128(v), _mm256_extractf128_ps::<1>(v));
+        let v = _mm_max_ps(v, _mm_movehl_ps(v, v));
+        _mm_cvtss_f32(_mm_max_ss(v, _mm_shuffle_ps::<1>(v, v)))
+    }
+}
+
+/// The lower and upper half.
+///
+/// # Safety
+/// AVX-512F is there.
+#[inline(always)]
+unsafe fn halves(v: __m512) -> (__m256, __m256) {
+    // SAFETY: as the caller vouches.
+    unsafe {
+        let high = _mm512_extractf64x4_pd::<1>(_mm512_castps_pd(v));
+        (_mm512_castps512_ps256(v), _mm256_castpd_ps(high))
+    }
+}
+
+#[inline(always)]
+fn mask(n: usize) -> __mmask16 {
+    (1u16 << n) - 1
+}
+
+// SAFETY of all blocks below: these lanes are only made where `dispatch` found their features; pointers are as the
+// callers vouch.
+impl Lanes for Wide {
+    const NAME: &'static str = "avx512";
+
+    #[inline(always)]
+    fn splat(v: f32) -> Self {
+        // SAFETY: see above.
+        Wide(unsafe { _mm512_set1_ps(v) })
+    }
+
+    #[inline(always)]
+    unsafe fn load(p: *const f32) -> Self {
+        // SAFETY: see above.
+        Wide(unsafe { _mm512_loadu_ps(p) })
+    }
+
+    #[inline(always)]
+    unsafe fn load_part(p: *const f32, n: usize, fill: f32) -> Self {
+        // SAFETY: see above.
+        Wide(unsafe { _mm512_mask_loadu_ps(_mm512_set1_ps(fill), mask(n), p) })
+    }
+
+    #[inline(always)]
+    unsafe fn store(self, p: *mut f32) {
+        // SAFETY: see above.
+        unsafe { _mm512_storeu_ps(p, self.0) };
+    }
+
+    #[inline(always)]
+    unsafe fn store_part(self, p: *mut f32, n: usize) {
+        // SAFETY: see above.
+        unsafe { _mm512_mask_storeu_ps(p, mask(n), self.0) };
+    }
+
+    #[inline(always)]
+    fn add(self, b: Self) -> Self {
+        // SAFETY: see above.
+        Wide(unsafe { _mm512_add_ps(self.0, b.0) })
+    }
+
+    #[inline(always)]
+    fn sub(self, b: Self) -> Self {
+        // SAFETY: see above.
+        Wide(unsafe { _mm512_sub_ps(self.0, b.0) })
+    }
+
+    #[inline(always)]
+    fn mul(self, b: Self) -> Self {
+        // SAFETY: see above.
+        Wide(unsafe { _mm512_mul_ps(self.0, b.0) })
+    }
+
+    #[inline(always)]
+    fn div(self, b: Self) -> Self {
+        // SAFETY: see above.
+        Wide(unsafe { _mm512_div_ps(self.0, b.0) })
+    }
+
+    #[inline(always)]
+    fn fma(self, b: Self, c: Self) -> Self {
+        // SAFETY: see above.
+        Wide(unsafe { _mm512_fmadd_ps(self.0, b.0, c.0) })
+    }
+
+    #[inline(always)]
+    fn max(self, b: Self) -> Self {
+        // SAFETY: see above.
+        Wide(unsafe { _mm512_max_ps(self.0, b.0) })
+    }
+
+    #[inline(always)]
+    fn min(self, b: Self) -> Self {
+        // SAFETY: see above.
+        Wide(unsafe { _mm512_min_ps(self.0, b.0) })
+    }
+
+    #[inline(always)]
+    fn scale2(self, t: Self) -> Self {
+        // SAFETY: see above.
+        unsafe {
+            let n = _mm512_slli_epi32::<23>(_mm512_castps_si512(t.0));
+            Wide(_mm512_castsi512_ps(_mm512_add_epi32(_mm512_castps_si512(self.0), n)))
+        }
+    }
+
+    #[inline(always)]
+    fn where_at_least(self, x: Self, least: Self) -> Self {
+        // SAFETY: see above.
+        unsafe { Wide(_mm512_maskz_mov_ps(_mm512_cmp_ps_mask::<_CMP_NLT_UQ>(x.0, least.0), self.0)) }
+    }
+
+    #[inline(always)]
+    fn sum(self) -> f32 {
+        // SAFETY: see above.
+        unsafe {
+            let (a, b) = halves(self.0);
+            sum8(_mm256_add_ps(a, b))
+        }
+    }
+
+    #[inline(always)]
+    fn top(self) -> f32 {
+        // SAFETY: see above.
+        unsafe {
+            let (a, b) = halves(self.0);
+            top8(_mm256_max_ps(a, b))
+        }
+    }
+}
+
+impl Lanes for Pair {
+    const NAME: &'static str = "avx2";
+
+    #[inline(always)]
+    fn splat(v: f32) -> Self {
+        // SAFETY: see above.
+        let v = unsafe { _mm256_set1_ps(v) };
+        Pair(v, v)
+    }
+
+    #[inline(always)]
+    unsafe fn load(p: *const f32) -> Self {
+        // SAFETY: see above.
+        unsafe { Pair(_mm256_loadu_ps(p), _mm256_loadu_ps(p.add(8))) }
+    }
+
+    #[inline(always)]
+    unsafe fn load_part(p: *const f32, n: usize, fill: f32) -> Self {
+        // SAFETY: see above.
+        unsafe { Self::load(Plain::load_part(p, n, fill).0.as_ptr()) }
+    }
+
+    #[inline(always)]
+    unsafe fn store(self, p: *mut f32) {
+        // SAFETY: see above.
+        unsafe {
+            _mm256_storeu_ps(p, self.0);
+            _mm256_storeu_ps(p.add(8), self.1);
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn store_part(self, p: *mut f32, n: usize) {
+        let mut all = [0f32; 16];
+        // SAFETY: see above.
+        unsafe {
+            self.store(all.as_mut_ptr());
+            Plain(all).store_part(p, n);
+        }
+    }
+
+    #[inline(always)]
+    fn add(self, b: Self) -> Self {
+        // SAFETY: see above.
+        unsafe { Pair(_mm256_add_ps(self.0, b.0), _mm256_add_ps(self.1, b.1)) }
+    }
+
+    #[inline(always)]
+    fn sub(self, b: Self) -> Self {
+        // SAFETY: see above.
+        unsafe { Pair(_mm256_sub_ps(self.0, b.0), _mm256_sub_ps(self.1, b.1)) }
+    }
+
+    #[inline(always)]
+    fn mul(self, b: Self) -> Self {
+        // SAFETY: see above.
+        unsafe { Pair(_mm256_mul_ps(self.0, b.0), _mm256_mul_ps(self.1, b.1)) }
+    }
+
+    #[inline(always)]
+    fn div(self, b: Self) -> Self {
+        // SAFETY: see above.
+        unsafe { Pair(_mm256_div_ps(self.0, b.0), _mm256_div_ps(self.1, b.1)) }
+    }
+
+    #[inline(always)]
+    fn fma(self, b: Self, c: Self) -> Self {
+        // SAFETY: see above.
+        unsafe { Pair(_mm256_fmadd_ps(self.0, b.0, c.0), _mm256_fmadd_ps(self.1, b.1, c.1)) }
+    }
+
+    #[inline(always)]
+    fn max(self, b: Self) -> Self {
+        // SAFETY: see above.
+        unsafe { Pair(_mm256_max_ps(self.0, b.0), _mm256_max_ps(self.1, b.1)) }
+    }
+
+    #[inline(always)]
+    fn min(self, b: Self) -> Self {
+        // SAFETY: see above.
+        unsafe { Pair(_mm256_min_ps(self.0, b.0), _mm256_min_ps(self.1, b.1)) }
+    }
+
+    #[inline(always)]
+    fn scale2(self, t: Self) -> Self {
+        // SAFETY: see above.
+        unsafe {
+            let one = |y, t| {
+                let n = _mm256_slli_epi32::<23>(_mm256_castps_si256(t));
+                _mm256_castsi256_ps(_mm256_add_epi32(_mm256_castps_si256(y), n))
+            };
+            Pair(one(self.0, t.0), one(self.1, t.1))
+        }
+    }
+
+    #[inline(always)]
+    fn where_at_least(self, x: Self, least: Self) -> Self {
+        // SAFETY: see above.
+        unsafe {
+            Pair(
+                _mm256_and_ps(self.0, _mm256_cmp_ps::<_CMP_NLT_UQ>(x.0, least.0)),
+                _mm256_and_ps(self.1, _mm256_cmp_ps::<_CMP_NLT_UQ>(x.1, least.1)),
+            )
+        }
+    }
+
+    #[inline(always)]
+    fn sum(self) -> f32 {
+        // SAFETY: see above.
+        unsafe { sum8(_mm256_add_ps(self.0, self.1)) }
+    }
+
+    #[inline(always)]
+    fn top(self) -> f32 {
+        // SAFETY: see above.
+        unsafe { top8(_mm256_max_ps(self.0, self.1)) }
+    }
+}
