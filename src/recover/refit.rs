@@ -1,7 +1,8 @@
 //! One layer's re-fit: ridge regression from the compressed network's inputs to the original network's values.
 //!
 //! With a batch norm after the layer the regression is done for the norm's output and folded back: rows divided by
-//! the norm's scale, the intercept put into the norm's bias. Scale and running statistics stay as they are.
+//! the norm's scale, the intercept put into the norm's bias. Scale and running statistics stay as they are. With a layer
+//! scale the intercept is divided too and stays the layer's own.
 
 use super::RepairError;
 use super::ridge::Sums;
@@ -27,7 +28,7 @@ pub(super) struct Layer {
 /// The layer's own affine map and what follows it.
 struct Affine {
     weight: Vec<f32>,
-    /// `γ / √(var + ε)` of the norm, else ones.
+    /// `γ / √(var + ε)` of the norm, the layer scale's factors, else ones.
     scale: Vec<f32>,
     inputs: usize,
     outputs: usize,
@@ -67,7 +68,8 @@ pub(super) fn refit(
         sums.add(&rows, &aim)?;
     }
     let norm = layer.aim.norm.map(|n| graph.node(n));
-    let bias_name = norm.unwrap_or(node).param(ParamRole::Bias);
+    let own_bias = norm.is_none_or(|n| n.param(ParamRole::Bias).is_none());
+    let bias_name = if own_bias { node } else { norm.unwrap_or(node) }.param(ParamRole::Bias);
     let prior: Vec<f32> = scaled(&affine.weight, &affine.scale, affine.inputs, |w, s| w * s);
     let Some(fit) = sums.solve(lambda, &prior, bias_name.is_some()) else { return Ok(None) };
     // A norm that all but silences a channel cannot carry a new row.
@@ -86,7 +88,7 @@ pub(super) fn refit(
     if let Some(name) = bias_name {
         let mut bias = params.get(name)?.values().into_owned();
         // What the norm takes away as its mean (less the layer's own bias) is given back.
-        let shift: Vec<f32> = match norm {
+        let shift: Vec<f32> = match norm.filter(|_| !own_bias) {
             Some(n) => {
                 let read = |name: Option<&str>| -> Result<Vec<f32>, RepairError> {
                     Ok(match name {
@@ -100,7 +102,7 @@ pub(super) fn refit(
             None => vec![0.0; affine.outputs],
         };
         for (j, b) in bias.iter_mut().enumerate().filter(|(j, _)| affine.scale[*j].abs() > loud) {
-            *b = fit.bias[j] + shift[j];
+            *b = if own_bias { fit.bias[j] / affine.scale[j] } else { fit.bias[j] + shift[j] };
         }
         let shape = params.get(name)?.shape().to_vec();
         let Some(bias) = Param::owned(shape, bias) else { return Ok(None) };
@@ -123,6 +125,11 @@ impl Affine {
             for ((s, g), v) in scale.iter_mut().zip(gamma.iter()).zip(var.iter()) {
                 *s = g / (v + eps as f32).sqrt();
             }
+        }
+        if let Some(factors) = layer.aim.norm.map(|n| model.graph.node(n)).filter(|n| matches!(n.op, Op::Scale { .. }))
+            && let Some(name) = factors.param(ParamRole::Weight)
+        {
+            scale.copy_from_slice(&model.params.expect(name, &[outputs])?);
         }
         Ok(Affine { weight: weight.values().into_owned(), scale, inputs, outputs })
     }

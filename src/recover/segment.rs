@@ -70,7 +70,7 @@ fn needed(graph: &Graph, from: NodeId, to: NodeId) -> Vec<bool> {
 /// What a layer's re-fit aims at.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Aim {
-    /// The batch norm right after the layer, if any.
+    /// The batch norm or layer scale right after the layer, if any.
     pub norm: Option<NodeId>,
     /// The node whose original value is the target: the addition that ends the branch, else the norm or layer itself.
     pub target: NodeId,
@@ -86,7 +86,7 @@ pub(super) fn aim(graph: &Graph, consumers: &[Vec<NodeId>], layer: NodeId) -> Ai
     };
     let mut at = layer;
     let mut norm = None;
-    if let Some(next) = only(at).filter(|n| matches!(graph.node(*n).op, Op::BatchNorm2d { .. })) {
+    if let Some(next) = only(at).filter(|n| matches!(graph.node(*n).op, Op::BatchNorm2d { .. } | Op::Scale { .. })) {
         norm = Some(next);
         at = next;
     }
