@@ -10,7 +10,7 @@
 
 use paring::exec::{Cancel, CompileOptions, ExecError, Observer, Plan};
 use paring::graph::Op;
-use paring::model::families::{ResnetSpec, TimmVitSpec, VitDims};
+use paring::model::families::{ResnetSpec, VitDims, VitSpec};
 use paring::model::{FamilySpec, Model, random};
 use paring::plan::Forecaster;
 use paring::profile::{self, LadderOptions, ProfileOptions, Sensitivity};
@@ -51,9 +51,9 @@ fn args() -> Args {
 }
 
 fn models() -> Vec<(&'static str, FamilySpec)> {
-    let vit = TimmVitSpec { dims: VitDims::base16(), qkv_bias: true, class_token: true, mean_pool: false };
+    let vit = VitSpec::timm(VitDims::base16());
     let resnet = ResnetSpec::depth(50, 1000).map(|s| ("resnet50", FamilySpec::Resnet(s)));
-    resnet.into_iter().chain([("vit_b16", FamilySpec::TimmVit(vit))]).collect()
+    resnet.into_iter().chain([("vit_b16", FamilySpec::Vit(vit))]).collect()
 }
 
 /// A random plan: how many groups it touches and how far it cuts are drawn first, so that mild and harsh plans occur.

@@ -12,8 +12,8 @@ mod serve;
 
 use candle_core::{Device, Tensor};
 use paring::exec::{CompileOptions, ExecError, Observer, Plan};
-use paring::graph::{Activation, MacConvention, Precision, macs};
-use paring::model::families::{CifarResnetSpec, ResnetSpec, TimmVitSpec, TorchVitSpec, VitDims};
+use paring::graph::{MacConvention, Precision, macs};
+use paring::model::families::{CifarResnetSpec, ResnetSpec, VitDims, VitSpec};
 use paring::model::{FamilySpec, Model, random};
 use paring::quant;
 use std::time::{Duration, Instant};
@@ -23,11 +23,11 @@ fn spec(name: &str) -> Option<(FamilySpec, usize)> {
     Some(match name {
         "resnet20" => (FamilySpec::CifarResnet(CifarResnetSpec::depth(20, 10)), 128),
         "resnet56" => (FamilySpec::CifarResnet(CifarResnetSpec::depth(56, 10)), 128),
-        "vit_cifar10" => (FamilySpec::TorchVit(TorchVitSpec { dims: vit, act: Activation::Relu }), 128),
+        "vit_cifar10" => (FamilySpec::TorchVit(VitSpec::torch(vit)), 128),
         "resnet50" => (FamilySpec::Resnet(ResnetSpec::depth(50, 1000)?), 8),
         "vit_b16" => {
-            let spec = TimmVitSpec { dims: VitDims::base16(), qkv_bias: true, class_token: true, mean_pool: false };
-            (FamilySpec::TimmVit(spec), 8)
+            let spec = VitSpec::timm(VitDims::base16());
+            (FamilySpec::Vit(spec), 8)
         }
         _ => return None,
     })

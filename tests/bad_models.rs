@@ -5,7 +5,7 @@ mod common;
 
 use common::checkpoints::{Pickle, legacy, plain_safetensors, tensors_of, torch_zip, with_header};
 use paring::graph::Activation;
-use paring::model::families::{CifarResnetSpec, HfVitSpec, TimmVitSpec, VitDims};
+use paring::model::families::{CifarResnetSpec, Head, VitDims, VitSpec};
 use paring::model::{FamilySpec, LoadOptions, Model, ModelError, Param, export, load, load_bytes, random};
 use proptest::prelude::*;
 use rand::{Rng, SeedableRng};
@@ -19,8 +19,8 @@ fn dims() -> VitDims {
 }
 
 fn hf() -> Model {
-    let (prefix, act) = ("vit".to_owned(), Activation::GeluTanh);
-    random(&FamilySpec::HfVit(HfVitSpec { dims: dims(), prefix, distilled: false, act, eps: 1e-6, qkv_bias: true }), 4)
+    let act = Activation::GeluTanh;
+    random(&FamilySpec::Vit(VitSpec { eps: 1e-6, act, ..VitSpec::hugging_face(dims()) }), 4)
 }
 
 /// Loads from bytes; the leak is the price of `'static` in a test.
@@ -344,8 +344,9 @@ fn a_hugging_face_folder_is_read_with_its_configuration() {
 
 #[test]
 fn timm_files_with_and_without_class_token_are_recognised() {
-    for (class_token, mean_pool, qkv_bias) in [(true, false, true), (true, true, false), (false, true, true)] {
-        let spec = FamilySpec::TimmVit(TimmVitSpec { dims: dims(), qkv_bias, class_token, mean_pool });
+    let class = VitSpec { head: Head::MeanThenNorm, qkv_bias: false, ..VitSpec::timm(dims()) };
+    for spec in [VitSpec::timm(dims()), class, VitSpec::timm_mean(dims())] {
+        let spec = FamilySpec::Vit(spec);
         let model = random(&spec, 9);
         let back = open(plain_safetensors(&tensors_of(&model))).unwrap();
         assert_eq!(back.graph, model.graph);

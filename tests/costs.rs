@@ -2,7 +2,7 @@
 
 use paring::graph::{Graph, MacConvention, Macs, macs, node_params};
 use paring::model::FamilySpec;
-use paring::model::families::{CifarResnetSpec, HfVitSpec, ResnetSpec, TimmVitSpec, TorchVitSpec, VitDims};
+use paring::model::families::{CifarResnetSpec, ResnetSpec, SwinSpec, VitDims, VitSpec};
 
 /// Parameters, and G MACs by linear/conv, + attention, + norms.
 fn figures(spec: &FamilySpec) -> (u64, [f64; 3]) {
@@ -14,18 +14,11 @@ fn figures(spec: &FamilySpec) -> (u64, [f64; 3]) {
 }
 
 fn timm(dims: VitDims) -> FamilySpec {
-    FamilySpec::TimmVit(TimmVitSpec { dims, qkv_bias: true, class_token: true, mean_pool: false })
+    FamilySpec::Vit(VitSpec::timm(dims))
 }
 
 fn hf(dims: VitDims) -> FamilySpec {
-    FamilySpec::HfVit(HfVitSpec {
-        dims,
-        prefix: "vit".into(),
-        distilled: false,
-        act: paring::graph::Activation::GeluErf,
-        eps: 1e-12,
-        qkv_bias: true,
-    })
+    FamilySpec::Vit(VitSpec::hugging_face(dims))
 }
 
 #[test]
@@ -39,6 +32,8 @@ fn published_figures_come_out() {
         ("vit_b_16", timm(VitDims::base16()), 86_567_656, [16.849, 17.564, 17.58]),
         ("vit_b_16 hf", hf(VitDims::base16()), 86_567_656, [16.849, 17.564, 17.58]),
         ("deit_s", timm(VitDims::small16()), 22_050_664, [4.241, 4.599, 4.61]),
+        ("swin_t", FamilySpec::Swin(SwinSpec::tiny(1000)), 28_288_354, [4.350, 4.491, 4.51]),
+        ("swin_b", FamilySpec::Swin(SwinSpec::base(1000)), 87_768_224, [15.126, 15.431, 15.47]),
     ] {
         let (p, g) = figures(&spec);
         assert_eq!(p, params, "{name}");
@@ -55,7 +50,7 @@ fn cifar_networks_have_the_published_sizes() {
         assert_eq!(figures(&spec).0, params, "resnet{depth}");
     }
     let dims = VitDims { image: 32, patch: 4, dim: 128, depth: 6, heads: 8, mlp: 256, classes: 10 };
-    let spec = FamilySpec::TorchVit(TorchVitSpec { dims, act: paring::graph::Activation::Relu });
+    let spec = FamilySpec::TorchVit(VitSpec::torch(dims));
     // 811,146 elements: every tensor in the published file is a parameter.
     assert_eq!(figures(&spec).0, 811_146);
 }

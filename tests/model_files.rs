@@ -3,7 +3,7 @@
 mod common;
 
 use paring::graph::{Precision, describe, macs, node_params};
-use paring::model::families::{CifarResnetSpec, TimmVitSpec, VitDims};
+use paring::model::families::{CifarResnetSpec, Head, VitDims, VitSpec};
 use paring::model::{Family, FamilySpec, LoadOptions, Model, ModelError, export, load, random};
 use std::path::Path;
 
@@ -38,7 +38,7 @@ fn published_files_load_alike_from_both_formats() {
 fn networks_of_other_families_are_named_not_guessed() {
     let Some(real) = common::real() else { return };
     for (file, words) in [
-        ("mnist/burn_mnist.pt", &["conv1", "hf-vit", "hint"][..]),
+        ("mnist/burn_mnist.pt", &["conv1", "mobilenet-v2", "hint"][..]),
         ("mnist/burn_mnist.safetensors", &["conv1"]),
         ("stories260k/stories260K.safetensors", &["47 tensors", "layers.0.attention.wk.weight"]),
         ("stories260k/stories260K.bin", &["not a checkpoint"]),
@@ -52,9 +52,9 @@ fn networks_of_other_families_are_named_not_guessed() {
             assert!(text.contains(word), "{file}: {text}");
         }
     }
-    let wrong = LoadOptions { arch: Some(Family::TimmVit), ..LoadOptions::default() };
+    let wrong = LoadOptions { arch: Some(Family::Vit), ..LoadOptions::default() };
     let text = load(&real.join("resnet20/resnet20.safetensors"), &wrong).unwrap_err().to_string();
-    assert!(text.contains("timm-vit") && text.contains("`cls_token`"), "{text}");
+    assert!(text.contains("no vit network") && text.contains("`patch_embed.proj.weight`"), "{text}");
 }
 
 fn small_cnn() -> Model {
@@ -65,7 +65,7 @@ fn small_cnn() -> Model {
 #[test]
 fn an_export_opens_as_the_same_model() {
     let dims = VitDims { image: 16, patch: 4, dim: 24, depth: 2, heads: 3, mlp: 32, classes: 7 };
-    let vit = FamilySpec::TimmVit(TimmVitSpec { dims, qkv_bias: true, class_token: true, mean_pool: true });
+    let vit = FamilySpec::Vit(VitSpec { head: Head::MeanThenNorm, ..VitSpec::timm(dims) });
     let dir = tempfile::tempdir().unwrap();
     for (i, mut model) in [small_cnn(), random(&vit, 2)].into_iter().enumerate() {
         // Drop the last block's branches, as removing a block does.

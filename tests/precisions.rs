@@ -8,15 +8,15 @@ use paring::data;
 use paring::eval::score_with;
 use paring::exec::{Cancel, CompileOptions, Plan};
 use paring::graph::{Precision, Runs};
-use paring::model::families::{CifarResnetSpec, TimmVitSpec, VitDims};
+use paring::model::families::{CifarResnetSpec, VitDims, VitSpec};
 use paring::model::{FamilySpec, LoadOptions, Model, export, load, random};
 use paring::quant;
 
 fn models() -> Vec<Model> {
     let cnn = CifarResnetSpec { blocks: 1, widths: [5, 8, 12], classes: 5, image: 16 };
     let dims = VitDims { image: 16, patch: 4, dim: 24, depth: 2, heads: 3, mlp: 75, classes: 7 };
-    let vit = TimmVitSpec { dims, qkv_bias: true, class_token: true, mean_pool: false };
-    vec![random(&FamilySpec::CifarResnet(cnn), 1), random(&FamilySpec::TimmVit(vit), 2)]
+    let vit = VitSpec::timm(dims);
+    vec![random(&FamilySpec::CifarResnet(cnn), 1), random(&FamilySpec::Vit(vit), 2)]
 }
 
 /// Every layer at `p`; static ones with the range of the very images that are run.

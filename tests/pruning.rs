@@ -4,56 +4,36 @@
 mod common;
 
 use common::zeroed::{check, close, logits, prunable, some_units, zero};
-use paring::graph::{Activation, Graph, ParamRole};
+use paring::graph::{Graph, ParamRole};
 use paring::model;
-use paring::model::families::{
-    CifarResnetSpec, FamilySpec, HfVitSpec, ResnetBlock, ResnetSpec, TimmVitSpec, TorchVitSpec, VitDims,
-};
+use paring::model::families::{CifarResnetSpec, FamilySpec, ResnetBlock, ResnetSpec, VitDims, VitSpec};
 use paring::prune::{self, Action, Group, GroupKind, PruneError, Target};
 use proptest::prelude::*;
 
 fn specs() -> Vec<(&'static str, FamilySpec)> {
     let dims = VitDims { image: 16, patch: 4, dim: 24, depth: 2, heads: 4, mlp: 32, classes: 5 };
     let resnet = |block, inner: [usize; 4], outer, depths| {
-        FamilySpec::Resnet(ResnetSpec { block, depths, inner, outer, stem: 8, groups: 1, classes: 5, image: 32 })
+        FamilySpec::Resnet(ResnetSpec {
+            block,
+            depths,
+            inner,
+            outer,
+            stem: 8,
+            groups: 1,
+            classes: 5,
+            image: 32,
+            ..ResnetSpec::depth(18, 5).unwrap()
+        })
     };
     vec![
         ("cifar", FamilySpec::CifarResnet(CifarResnetSpec { blocks: 2, widths: [16, 32, 64], classes: 5, image: 16 })),
         ("basic", resnet(ResnetBlock::Basic, [8, 16, 24, 32], [8, 16, 24, 32], [2, 1, 1, 2])),
         ("bottleneck", resnet(ResnetBlock::Bottleneck, [8, 8, 16, 16], [16, 32, 32, 64], [2, 2, 1, 1])),
-        ("torch", FamilySpec::TorchVit(TorchVitSpec { dims: dims.clone(), act: Activation::Relu })),
-        (
-            "hf",
-            FamilySpec::HfVit(HfVitSpec {
-                dims: dims.clone(),
-                prefix: "vit".into(),
-                distilled: false,
-                act: Activation::GeluErf,
-                eps: 1e-12,
-                qkv_bias: true,
-            }),
-        ),
-        (
-            "deit",
-            FamilySpec::HfVit(HfVitSpec {
-                dims: dims.clone(),
-                prefix: "deit".into(),
-                distilled: true,
-                act: Activation::GeluErf,
-                eps: 1e-12,
-                qkv_bias: false,
-            }),
-        ),
-        (
-            "timm",
-            FamilySpec::TimmVit(TimmVitSpec {
-                dims: dims.clone(),
-                qkv_bias: true,
-                class_token: true,
-                mean_pool: false,
-            }),
-        ),
-        ("timm mean", FamilySpec::TimmVit(TimmVitSpec { dims, qkv_bias: false, class_token: false, mean_pool: true })),
+        ("torch", FamilySpec::TorchVit(VitSpec::torch(dims.clone()))),
+        ("hf", FamilySpec::Vit(VitSpec::hugging_face(dims.clone()))),
+        ("deit", FamilySpec::Vit(VitSpec { qkv_bias: false, ..VitSpec::hugging_face_deit(dims.clone()) })),
+        ("timm", FamilySpec::Vit(VitSpec::timm(dims.clone()))),
+        ("timm mean", FamilySpec::Vit(VitSpec { qkv_bias: false, ..VitSpec::timm_mean(dims) })),
     ]
 }
 

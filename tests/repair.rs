@@ -4,8 +4,8 @@
 use candle_core::{Device, Tensor};
 use paring::data::{self, Dataset};
 use paring::exec::{Cancel, reference};
-use paring::graph::{Activation, ParamRole};
-use paring::model::families::{CifarResnetSpec, FamilySpec, TimmVitSpec, TorchVitSpec, VitDims};
+use paring::graph::ParamRole;
+use paring::model::families::{CifarResnetSpec, FamilySpec, VitDims, VitSpec};
 use paring::model::{self, Model, Param};
 use paring::prune::{self, Action, Group, GroupKind, MemberRole, Target};
 use paring::recover::{RepairError, RepairOptions, RepairStep, RepairUpdate, compress};
@@ -59,11 +59,11 @@ fn twin(m: &mut Model, group: &Group) {
 
 fn models() -> Vec<(&'static str, Model)> {
     let dims = VitDims { image: 32, patch: 8, dim: 16, depth: 2, heads: 4, mlp: 24, classes: 10 };
-    let timm = TimmVitSpec { dims: dims.clone(), qkv_bias: true, class_token: true, mean_pool: false };
+    let timm = VitSpec::timm(dims.clone());
     [
         ("resnet", FamilySpec::CifarResnet(CifarResnetSpec { blocks: 1, widths: [4, 8, 8], classes: 10, image: 32 })),
-        ("torch", FamilySpec::TorchVit(TorchVitSpec { dims, act: Activation::Relu })),
-        ("timm", FamilySpec::TimmVit(timm)),
+        ("torch", FamilySpec::TorchVit(VitSpec::torch(dims))),
+        ("timm", FamilySpec::Vit(timm)),
     ]
     .map(|(name, spec)| (name, sharp(model::random(&spec, 4))))
     .into()

@@ -106,7 +106,8 @@ pub enum Cmd {
 /// Where the model's inputs come from and what runs it.
 #[derive(Debug, Clone, Default, Args)]
 pub struct On {
-    /// The family, where names and shapes do not tell: cifar-resnet, resnet, torch-vit, hf-vit, timm-vit.
+    /// The family, where names and shapes do not tell: cifar-resnet, resnet,
+    /// vgg, mobilenet-v2, mobilenet-v3, efficientnet, convnext, torch-vit, vit, swin, swin-v2.
     #[arg(long, value_name = "FAMILY")]
     pub arch: Option<String>,
     /// auto, cpu or cuda:N.

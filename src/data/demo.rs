@@ -7,7 +7,7 @@ use super::{Dataset, synthetic};
 use crate::exec::{Cancel, CompileOptions, Plan};
 use crate::graph::PrecisionPlan;
 use crate::model::export::Manifest;
-use crate::model::families::{CifarResnetSpec, TimmVitSpec, VitDims};
+use crate::model::families::{CifarResnetSpec, VitDims, VitSpec};
 use crate::model::{
     self, FamilySpec, Interpolation, LoadOptions, Model, ModelError, ModelInfo, ParamStore, Preprocess,
 };
@@ -43,12 +43,15 @@ impl Kind {
     pub fn spec(self) -> FamilySpec {
         let classes = synthetic::CLASSES.len();
         match self {
-            Kind::Vit => FamilySpec::TimmVit(TimmVitSpec {
-                dims: VitDims { image: 32, patch: 4, dim: 64, depth: 4, heads: 4, mlp: 128, classes },
-                qkv_bias: true,
-                class_token: false,
-                mean_pool: true,
-            }),
+            Kind::Vit => FamilySpec::Vit(VitSpec::timm_mean(VitDims {
+                image: 32,
+                patch: 4,
+                dim: 64,
+                depth: 4,
+                heads: 4,
+                mlp: 128,
+                classes,
+            })),
             Kind::Cnn => {
                 FamilySpec::CifarResnet(CifarResnetSpec { blocks: 2, widths: [16, 32, 64], classes, image: 32 })
             }

@@ -11,7 +11,8 @@ pub struct Conv {
     pub out_ch: usize,
     pub kernel: usize,
     pub stride: usize,
-    pub padding: usize,
+    /// `[top, left, bottom, right]`.
+    pub padding: [usize; 4],
     pub groups: usize,
     pub bias: bool,
 }
@@ -19,7 +20,7 @@ pub struct Conv {
 impl Conv {
     /// A `kernel`x`kernel` convolution without bias that keeps the image's size at stride 1 (odd kernels).
     pub fn same(in_ch: usize, out_ch: usize, kernel: usize, stride: usize) -> Conv {
-        Conv { in_ch, out_ch, kernel, stride, padding: kernel / 2, groups: 1, bias: false }
+        Conv { in_ch, out_ch, kernel, stride, padding: [kernel / 2; 4], groups: 1, bias: false }
     }
 }
 
@@ -76,7 +77,7 @@ impl Builder {
             out_ch: c.out_ch,
             kernel: [c.kernel; 2],
             stride: [c.stride; 2],
-            padding: [c.padding; 4],
+            padding: c.padding,
             groups: c.groups,
             bias: c.bias,
         };

@@ -29,6 +29,18 @@ impl Blob {
         let map = unsafe { memmap2::Mmap::map(&file)? };
         Ok(Blob::Mapped(Arc::new(map)))
     }
+
+    /// Tells the system that these bytes are not needed for now: pages of a mapped file leave memory, and come back from
+    /// the file when they are read again. A hint; nothing else changes.
+    pub fn release(&self, offset: usize, len: usize) {
+        #[cfg(unix)]
+        if let Blob::Mapped(map) = self {
+            // SAFETY: the map is shared and read-only, so that dropped pages come back with the file's own bytes.
+            let _ = unsafe { map.unchecked_advise_range(memmap2::UncheckedAdvice::DontNeed, offset, len) };
+        }
+        #[cfg(not(unix))]
+        let _ = (offset, len);
+    }
 }
 
 impl Deref for Blob {

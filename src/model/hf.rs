@@ -64,6 +64,14 @@ impl Json {
         self.typed(key, "a positive number", as_count)
     }
 
+    /// A short list of numbers.
+    fn counts(&self, key: &str) -> Result<Option<Vec<usize>>, ModelError> {
+        let small = |v: &Value| v.as_u64().and_then(|n| usize::try_from(n).ok()).filter(|n| *n <= 1 << 20);
+        self.typed(key, "a list of numbers", |v| {
+            v.as_array().filter(|a| a.len() <= 1 << 10)?.iter().map(small).collect::<Option<Vec<_>>>()
+        })
+    }
+
     fn number(&self, key: &str) -> Result<Option<f64>, ModelError> {
         self.typed(key, "a number", |v| v.as_f64().filter(|f| f.is_finite()))
     }
@@ -129,16 +137,86 @@ impl Beside {
         self.config.is_some()
     }
 
+    /// timm's name for the network.
+    pub fn architecture(&self) -> Result<Option<&str>, ModelError> {
+        self.config.as_ref().map_or(Ok(None), |c| c.string("architecture"))
+    }
+
+    /// What timm's model was built with beyond its name's defaults.
+    fn model_args(&self) -> Option<Json> {
+        let c = self.config.as_ref()?;
+        Some(Json { path: c.path.clone(), value: c.field("model_args")?.clone() })
+    }
+
     pub fn heads(&self) -> Result<Option<usize>, ModelError> {
+        if let Some(args) = self.model_args() {
+            return args.count("num_heads");
+        }
         self.config.as_ref().map_or(Ok(None), |c| c.count("num_attention_heads"))
     }
 
+    /// timm's word for how tokens become one vector.
+    pub fn global_pool(&self) -> Result<Option<&str>, ModelError> {
+        self.config.as_ref().map_or(Ok(None), |c| c.string("global_pool"))
+    }
+
+    /// A field that is true or false.
+    pub fn flag(&self, key: &str) -> Result<Option<bool>, ModelError> {
+        self.config.as_ref().map_or(Ok(None), |c| c.bool(key))
+    }
+
+    pub fn number(&self, key: &str) -> Result<Option<f64>, ModelError> {
+        self.config.as_ref().map_or(Ok(None), |c| c.number(key))
+    }
+
+    /// A field that is a list of numbers, zeros too.
+    pub fn counts(&self, key: &str) -> Result<Option<Vec<usize>>, ModelError> {
+        self.config.as_ref().map_or(Ok(None), |c| c.counts(key))
+    }
+
+    /// Side of Swin v2's windows: its own field, or in timm's name for it (`window12to16` ends with 16).
+    pub fn window(&self) -> Result<Option<usize>, ModelError> {
+        let given = match self.model_args() {
+            Some(args) => args.count("window_size")?,
+            None => self.config.as_ref().map_or(Ok(None), |c| c.count("window_size"))?,
+        };
+        Ok(given.or(self.named_windows()?.and_then(|w| w.last().copied())))
+    }
+
+    /// Windows that Swin v2 was pretrained with, a stage each; the last stage of timm's has half of it.
+    pub fn trained_windows(&self) -> Result<Option<Vec<usize>>, ModelError> {
+        const KEY: &str = "pretrained_window_sizes";
+        if let Some(given) = self.model_args().map_or_else(|| self.counts(KEY), |args| args.counts(KEY))? {
+            return Ok(Some(given));
+        }
+        Ok(match self.named_windows()?.as_deref() {
+            Some(&[w, _]) => Some(vec![w, w, w, w / 2]),
+            _ => None,
+        })
+    }
+
+    /// The numbers of `window8` or `window12to16` in timm's name.
+    fn named_windows(&self) -> Result<Option<Vec<usize>>, ModelError> {
+        let numbers = |name: &str| {
+            let word = name.split('_').find_map(|w| w.strip_prefix("window"))?;
+            word.split("to")
+                .map(|n| n.parse().ok().filter(|n| (1..=1 << 10).contains(n)))
+                .collect::<Option<Vec<usize>>>()
+        };
+        Ok(self.architecture()?.and_then(numbers))
+    }
+
+    /// Of layer norms, else of batch norms.
     pub fn eps(&self) -> Result<Option<f64>, ModelError> {
         let Some(c) = &self.config else { return Ok(None) };
-        match c.number("layer_norm_eps")? {
-            Some(e) if !(0.0..=0.1).contains(&e) => Err(c.bad("`layer_norm_eps` is out of range")),
-            e => Ok(e),
+        for key in ["layer_norm_eps", "batch_norm_eps"] {
+            match c.number(key)? {
+                Some(e) if !(0.0..=0.1).contains(&e) => return Err(c.bad(format!("`{key}` is out of range"))),
+                Some(e) => return Ok(Some(e)),
+                None => {}
+            }
         }
+        Ok(None)
     }
 
     pub fn activation(&self) -> Result<Option<Activation>, ModelError> {
@@ -148,12 +226,13 @@ impl Beside {
             Some("gelu" | "gelu_python") => Some(Activation::GeluErf),
             Some("gelu_new" | "gelu_pytorch_tanh" | "gelu_fast") => Some(Activation::GeluTanh),
             Some("relu") => Some(Activation::Relu),
+            Some("relu6") => Some(Activation::Relu6),
             Some("silu" | "swish") => Some(Activation::Silu),
             Some(other) => {
                 return Err(ModelError::Unsupported {
                     path: c.path.clone(),
                     why: format!("`hidden_act` is `{}`", printable(other)),
-                    hint: "gelu, gelu_new, gelu_pytorch_tanh, relu and silu are supported".into(),
+                    hint: "gelu, gelu_new, gelu_pytorch_tanh, relu, relu6 and silu are supported".into(),
                 });
             }
         })
@@ -179,8 +258,15 @@ impl Beside {
                 }
             }
         }
+        // ConvNeXt's processor crops by a share, so its size is the network's.
+        if let Some(p) = self.preprocessor.as_ref().filter(|p| p.field("crop_pct").is_some())
+            && let Some(Size::Shorter(s)) = size(p, "size")?
+        {
+            return Ok(Some(s));
+        }
+        let Some(c) = &self.config else { return Ok(None) };
         let side = |v: &Value| v.get("input_size")?.as_array()?.last().and_then(as_count);
-        Ok(self.config.as_ref().and_then(|c| side(c.field("pretrained_cfg")?)))
+        Ok(c.field("pretrained_cfg").and_then(side).or(c.count("image_size").ok().flatten()))
     }
 
     /// Overrides `base` by what the files say, and says so in `origin`. The network's own input size stays.

@@ -3,7 +3,7 @@
 use super::checkpoint::{self, Checkpoint, RawTensor};
 use super::hf::Beside;
 use super::{
-    Blob, Family, Model, ModelError, ModelInfo, ParamError, ParamStore, Preprocess, export, printable, recognise,
+    Blob, Family, FamilySpec, Model, ModelError, ModelInfo, ParamError, ParamStore, export, printable, recognise,
 };
 use crate::graph::{Graph, ParamRole, PrecisionPlan, param_shapes};
 use std::collections::HashSet;
@@ -125,12 +125,13 @@ fn assemble(
     let spec = recognise::spec(&checkpoint, beside, options, path, &mut notes)?;
     let graph = spec.build()?;
     let family = spec.family();
+    spec.adapt(&mut checkpoint);
     let params = fetch(&checkpoint, &graph)?;
-    extras(&checkpoint, &params, family, &mut notes)?;
+    extras(&checkpoint, &params, &spec, &mut notes)?;
     check_values(&graph, &params)?;
     let shape = graph.input_shape();
     let side = |axis: usize| shape.get(axis).copied().unwrap_or(0);
-    let mut preprocess = beside.preprocess(Preprocess::family_default(family, [side(1), side(2)]))?;
+    let mut preprocess = beside.preprocess(spec.preprocess([side(1), side(2)]))?;
     preprocess.channels = side(0);
     let classes = spec.classes();
     Ok(Model {
@@ -163,12 +164,12 @@ fn fetch(c: &Checkpoint, graph: &Graph) -> Result<ParamStore, ModelError> {
     for node in &graph.nodes {
         for (p, (_, expected)) in node.params.iter().zip(param_shapes(&node.op)) {
             let raw = c.tensors.get(&p.name).ok_or_else(|| ParamError::Missing { name: printable(&p.name) })?;
-            if raw.shape() != expected {
+            if !same_but_for_ones(raw.shape(), &expected) {
                 let found = raw.shape().to_vec();
                 return Err(ParamError::Shape { name: printable(&p.name), found, expected }.into());
             }
             match raw {
-                RawTensor::Float(param) => params.insert(p.name.clone(), param.clone()),
+                RawTensor::Float(param) => params.insert(p.name.clone(), param.with_shape(expected)),
                 RawTensor::I8 { .. } | RawTensor::U8 { .. } => {
                     let dtype = if matches!(raw, RawTensor::I8 { .. }) { "I8" } else { "U8" };
                     return Err(ParamError::Type { name: p.name.clone(), dtype: dtype.into() }.into());
@@ -182,12 +183,17 @@ fn fetch(c: &Checkpoint, graph: &Graph) -> Result<ParamStore, ModelError> {
     Ok(params)
 }
 
+/// Is it the same tensor but for axes of length 1? A linear may be stored as a 1x1 convolution and the other way round.
+fn same_but_for_ones(a: &[usize], b: &[usize]) -> bool {
+    let long = |s: &[usize]| s.iter().copied().filter(|&d| d != 1).collect::<Vec<_>>();
+    a == b || long(a) == long(b)
+}
+
 /// Tensors that the graph does not use. Counters and pooling heads that the classifier never reads are noted; anything
 /// else means that this is another network, and leaving it out would silently give wrong answers.
-fn extras(c: &Checkpoint, params: &ParamStore, family: Family, notes: &mut Vec<String>) -> Result<(), ModelError> {
-    let harmless = |name: &str| {
-        name.ends_with("num_batches_tracked") || (family == Family::HfVit && name.contains(".pooler.dense."))
-    };
+fn extras(c: &Checkpoint, params: &ParamStore, spec: &FamilySpec, notes: &mut Vec<String>) -> Result<(), ModelError> {
+    let harmless =
+        |name: &str| name.ends_with("num_batches_tracked") || spec.unused().iter().any(|part| name.contains(part));
     let mut ignored = 0usize;
     let mut names = Vec::new();
     for (name, tensor) in &c.tensors {
@@ -199,10 +205,12 @@ fn extras(c: &Checkpoint, params: &ParamStore, family: Family, notes: &mut Vec<S
         }
     }
     if !names.is_empty() {
-        return Err(ModelError::Extra { family, names });
+        return Err(ModelError::Extra { family: spec.family(), names });
     }
     if ignored > 0 {
-        notes.push(format!("{ignored} tensors without influence on the output were left out (counters, pooler)"));
+        notes.push(format!(
+            "{ignored} tensors without influence on the output were left out (counters, buffers, poolers)"
+        ));
     }
     Ok(())
 }
@@ -222,6 +230,8 @@ pub(super) fn check_values(graph: &Graph, params: &ParamStore) -> Result<(), Mod
         {
             return Err(ModelError::NegativeVariance { name: printable(name), index });
         }
+        drop(values);
+        param.release();
     }
     Ok(())
 }

@@ -40,40 +40,75 @@ use std::sync::Arc;
 pub enum Family {
     /// He et al. ResNets for CIFAR, option-A shortcuts, any depth `6n+2`.
     CifarResnet,
-    /// torchvision / timm ResNets, basic or bottleneck blocks.
+    /// ResNets, wide ResNets and ResNeXts for ImageNet.
     Resnet,
+    Vgg,
+    #[serde(rename = "mobilenet_v2")]
+    MobileNetV2,
+    #[serde(rename = "mobilenet_v3")]
+    MobileNetV3,
+    #[serde(rename = "efficientnet")]
+    EfficientNet,
+    #[serde(rename = "convnext")]
+    ConvNext,
     /// torch `TransformerEncoder` ViT (post-norm, fused `in_proj`).
     TorchVit,
-    /// Hugging Face `ViTForImageClassification` / DeiT.
-    HfVit,
-    /// timm `VisionTransformer` (also DeiT).
-    TimmVit,
+    /// ViT, DeiT and DINOv2.
+    #[serde(alias = "hf_vit", alias = "timm_vit")]
+    Vit,
+    Swin,
+    SwinV2,
 }
 
 impl Family {
     /// Every family, for messages and `--arch`.
-    pub const ALL: [Family; 5] =
-        [Family::CifarResnet, Family::Resnet, Family::TorchVit, Family::HfVit, Family::TimmVit];
+    pub const ALL: [Family; 11] = [
+        Family::CifarResnet,
+        Family::Resnet,
+        Family::Vgg,
+        Family::MobileNetV2,
+        Family::MobileNetV3,
+        Family::EfficientNet,
+        Family::ConvNext,
+        Family::TorchVit,
+        Family::Vit,
+        Family::Swin,
+        Family::SwinV2,
+    ];
 
     /// The name that `--arch` takes.
     pub fn label(self) -> &'static str {
         match self {
             Family::CifarResnet => "cifar-resnet",
             Family::Resnet => "resnet",
+            Family::Vgg => "vgg",
+            Family::MobileNetV2 => "mobilenet-v2",
+            Family::MobileNetV3 => "mobilenet-v3",
+            Family::EfficientNet => "efficientnet",
+            Family::ConvNext => "convnext",
             Family::TorchVit => "torch-vit",
-            Family::HfVit => "hf-vit",
-            Family::TimmVit => "timm-vit",
+            Family::Vit => "vit",
+            Family::Swin => "swin",
+            Family::SwinV2 => "swin-v2",
         }
     }
 
-    /// A line on what the family is.
+    /// A line on what the family is, with names from its checkpoints.
     pub fn describe(self) -> &'static str {
         match self {
             Family::CifarResnet => "He et al. CIFAR ResNets with option-A shortcuts (`layer1.0.conv1`, `linear`)",
-            Family::Resnet => "torchvision or timm ResNets, basic or bottleneck (`layer1.0.downsample.0`, `fc`)",
+            Family::Resnet => "ResNets, wide ResNets and ResNeXts (`layer1.0.conv1`, `resnet.encoder.stages.0`)",
+            Family::Vgg => "VGG with and without batch norm (`features.0`, `classifier.6`)",
+            Family::MobileNetV2 => "MobileNet v2 (`features.1.conv`, `blocks.0.0.conv_dw`)",
+            Family::MobileNetV3 => "MobileNet v3, small and large (`features.1.block`, `blocks.0.0.conv_dw`)",
+            Family::EfficientNet => "EfficientNet B0 to B3 (`features.1.0.block`, `blocks.0.0.se`)",
+            Family::ConvNext => "ConvNeXt (`stages.0.blocks.0.conv_dw`, `features.1.0.layer_scale`)",
             Family::TorchVit => "ViT on torch's TransformerEncoder (`transformer.layers.0.self_attn.in_proj_weight`)",
-            Family::HfVit => "Hugging Face ViT or DeiT (`vit.encoder.layer.0.attention.attention.query`)",
-            Family::TimmVit => "timm ViT or DeiT (`blocks.0.attn.qkv`)",
+            Family::Vit => {
+                "ViT, DeiT, DINOv2 (`blocks.0.attn.qkv`, `vit.encoder.layer.0`, `encoder.layers.encoder_layer_0`)"
+            }
+            Family::Swin => "Swin (`layers.0.blocks.0.attn`, `features.1.0.attn.relative_position_bias_table`)",
+            Family::SwinV2 => "Swin v2 (`layers.0.blocks.0.attn.logit_scale`)",
         }
     }
 }
@@ -102,28 +137,6 @@ impl Preprocess {
             std: [0.229, 0.224, 0.225],
             interpolation: Interpolation::Bilinear,
             origin: "family default".into(),
-        }
-    }
-
-    /// What a family's published weights expect for images of `size`.
-    pub fn family_default(family: Family, size: [usize; 2]) -> Preprocess {
-        let imagenet = Preprocess::imagenet(size);
-        let small = size[0].max(size[1]) <= 64;
-        // The usual evaluation crop of ImageNet networks: shorter side 256 for 224, bicubic for transformers.
-        let crop = |p: Preprocess| match small {
-            true => p,
-            false => Preprocess { resize_shorter: Some(size[0].min(size[1]) * 256 / 224), ..p },
-        };
-        match family {
-            Family::CifarResnet => imagenet,
-            Family::Resnet => crop(imagenet),
-            Family::TorchVit if size == [32, 32] => {
-                Preprocess { mean: [0.4914, 0.4822, 0.4465], std: [0.2023, 0.1994, 0.2010], ..imagenet }
-            }
-            Family::TorchVit => crop(imagenet),
-            // Hugging Face's ViT processor resizes straight to the square.
-            Family::HfVit => imagenet,
-            Family::TimmVit => crop(Preprocess { interpolation: Interpolation::Bicubic, ..imagenet }),
         }
     }
 }

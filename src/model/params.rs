@@ -160,6 +160,19 @@ impl Param {
         }
     }
 
+    /// Lets go of the pages that a memory-mapped tensor occupies, until it is read again.
+    pub fn release(&self) {
+        if let Data::View { blob, offset, dtype } = &self.data {
+            blob.release(*offset, self.numel() * dtype.size());
+        }
+    }
+
+    /// The same values as a tensor of `shape`, which must have as many; otherwise unchanged.
+    pub fn with_shape(&self, shape: Vec<usize>) -> Param {
+        let fits = numel_of(&shape) == Some(self.numel());
+        Param { shape: if fits { shape } else { self.shape.clone() }, data: self.data.clone() }
+    }
+
     /// Bytes that the values take as stored here (scales included).
     pub fn stored_bytes(&self) -> u64 {
         let bytes = match &self.data {
@@ -280,6 +293,7 @@ impl ParamStore {
                 bytes.extend(chunk.iter().flat_map(|v| v.to_le_bytes()));
                 h.update(&bytes);
             }
+            p.release();
         }
         h.finalize().to_hex().to_string()
     }

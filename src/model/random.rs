@@ -20,7 +20,7 @@ pub fn random(spec: &FamilySpec, seed: u64) -> Model {
     };
     let params = random_params(&graph, seed);
     let shape = graph.input_shape();
-    let preprocess = Preprocess::family_default(spec.family(), [shape[1], shape[2]]);
+    let preprocess = spec.preprocess([shape[1], shape[2]]);
     let preprocess = Preprocess { channels: shape[0], ..preprocess };
     let hash = params.hash();
     let family = spec.family();

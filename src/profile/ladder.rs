@@ -307,7 +307,7 @@ impl Observer for Timer {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::model::families::{CifarResnetSpec, FamilySpec, TimmVitSpec, VitDims};
+    use crate::model::families::{CifarResnetSpec, FamilySpec, VitDims, VitSpec};
     use crate::prune::groups;
 
     fn options() -> LadderOptions {
@@ -318,7 +318,7 @@ mod tests {
         let dims = VitDims { image: 16, patch: 8, dim: 16, depth: 1, heads: 4, mlp: 32, classes: 10 };
         [
             FamilySpec::CifarResnet(CifarResnetSpec { blocks: 2, widths: [4, 8, 8], classes: 10, image: 16 }),
-            FamilySpec::TimmVit(TimmVitSpec { dims, qkv_bias: true, class_token: true, mean_pool: false }),
+            FamilySpec::Vit(VitSpec::timm(dims)),
         ]
     }
 

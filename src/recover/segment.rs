@@ -154,14 +154,14 @@ pub(super) fn only_token(graph: &Graph, consumers: &[Vec<NodeId>], layer: NodeId
 mod tests {
     use super::*;
     use crate::exec::reference::{Capture, Mode, forward, tensors};
-    use crate::graph::{Activation, shapes};
-    use crate::model::families::{CifarResnetSpec, FamilySpec, TorchVitSpec, VitDims};
+    use crate::graph::shapes;
+    use crate::model::families::{CifarResnetSpec, FamilySpec, VitDims, VitSpec};
     use crate::model::random;
     use candle_core::{Device, Tensor};
 
     fn vit() -> FamilySpec {
         let dims = VitDims { image: 16, patch: 4, dim: 16, depth: 2, heads: 2, mlp: 24, classes: 5 };
-        FamilySpec::TorchVit(TorchVitSpec { dims, act: Activation::Relu })
+        FamilySpec::TorchVit(VitSpec::torch(dims))
     }
 
     fn resnet() -> FamilySpec {

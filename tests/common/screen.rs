@@ -6,7 +6,7 @@ use paring::config::Settings;
 use paring::data::DataCard;
 use paring::eval::Metrics;
 use paring::graph::{Graph, Macs, Op, PrecisionPlan, describe, macs, node_params};
-use paring::model::families::{TimmVitSpec, VitDims, timm_vit};
+use paring::model::families::{FamilySpec, VitDims, VitSpec};
 use paring::model::{Family, Interpolation, ModelInfo, Preprocess};
 use paring::plan::*;
 use paring::profile::*;
@@ -34,8 +34,7 @@ impl Story {
 }
 
 pub fn graph() -> Graph {
-    timm_vit(&TimmVitSpec { dims: VitDims::base16(), qkv_bias: true, class_token: true, mean_pool: false })
-        .expect("builds")
+    FamilySpec::Vit(VitSpec::timm(VitDims::base16())).build().expect("builds")
 }
 
 pub fn card() -> SessionCard {
@@ -44,7 +43,7 @@ pub fn card() -> SessionCard {
     SessionCard {
         model: ModelInfo {
             name: "vit_b16".into(),
-            family: Family::TimmVit,
+            family: Family::Vit,
             classes: 10,
             class_names: None,
             preprocess: Preprocess {

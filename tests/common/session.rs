@@ -4,7 +4,7 @@
 use paring::data::DataCard;
 use paring::eval::Metrics;
 use paring::graph::{Graph, Op};
-use paring::model::families::{CifarResnetSpec, cifar_resnet};
+use paring::model::families::{CifarResnetSpec, FamilySpec};
 use paring::model::{Family, Interpolation, ModelInfo, Preprocess};
 use paring::plan::{Author, Budget, Decision, DecisionId, Status};
 use paring::profile::{Bound, LatencyStats, LayerRow, Profile, SensCurve, SensPoint, SensTarget, Sensitivity};
@@ -77,7 +77,7 @@ fn sensitivity(graph: &Graph, groups: &[Group]) -> Sensitivity {
 
 /// Round 1 of a session at review, baseline measured, nothing decided.
 pub fn state() -> State {
-    let graph = cifar_resnet(&CifarResnetSpec::depth(20, 10)).expect("builds");
+    let graph = FamilySpec::CifarResnet(CifarResnetSpec::depth(20, 10)).build().expect("builds");
     let groups = paring::prune::groups(&graph);
     let profile = profile(&graph);
     let data = |name: &str| DataCard { name: name.into(), images: 1000, classes: 10, ..DataCard::default() };

@@ -1,7 +1,7 @@
 //! Compiled plans against the reference interpreter, over every family with odd sizes.
 
 use super::*;
-use crate::graph::{Activation, Op};
+use crate::graph::Op;
 use crate::model::families::*;
 use crate::model::{FamilySpec, random};
 
@@ -24,6 +24,7 @@ fn models() -> Vec<(&'static str, Model)> {
                 groups: 1,
                 classes: 7,
                 image: 37,
+                ..ResnetSpec::depth(18, 5).unwrap()
             }),
         ),
         (
@@ -37,29 +38,12 @@ fn models() -> Vec<(&'static str, Model)> {
                 groups: 2,
                 classes: 7,
                 image: 40,
+                ..ResnetSpec::depth(18, 5).unwrap()
             }),
         ),
-        ("torch", FamilySpec::TorchVit(TorchVitSpec { dims: dims(12, 4, 18, 3, 23), act: Activation::Relu })),
-        (
-            "hf",
-            FamilySpec::HfVit(HfVitSpec {
-                dims: dims(15, 5, 20, 2, 37),
-                prefix: "deit".into(),
-                distilled: true,
-                act: Activation::GeluErf,
-                eps: 1e-6,
-                qkv_bias: true,
-            }),
-        ),
-        (
-            "timm",
-            FamilySpec::TimmVit(TimmVitSpec {
-                dims: dims(16, 4, 36, 4, 50),
-                qkv_bias: false,
-                class_token: false,
-                mean_pool: true,
-            }),
-        ),
+        ("torch", FamilySpec::TorchVit(VitSpec::torch(dims(12, 4, 18, 3, 23)))),
+        ("hf", FamilySpec::Vit(VitSpec { eps: 1e-6, ..VitSpec::hugging_face_deit(dims(15, 5, 20, 2, 37)) })),
+        ("timm", FamilySpec::Vit(VitSpec { qkv_bias: false, ..VitSpec::timm_mean(dims(16, 4, 36, 4, 50)) })),
     ];
     specs.into_iter().map(|(n, s)| (n, random(&s, 5))).collect()
 }
@@ -282,7 +266,7 @@ fn constant(spec: &FamilySpec) -> (Graph, ParamStore) {
 
 #[test]
 fn buffers_hold_little_more_than_what_is_alive_at_once() {
-    let vit = |dims| FamilySpec::TimmVit(TimmVitSpec { dims, qkv_bias: true, class_token: true, mean_pool: false });
+    let vit = |dims| FamilySpec::Vit(VitSpec::timm(dims));
     let published = [
         ("resnet20", FamilySpec::CifarResnet(CifarResnetSpec::depth(20, 10))),
         ("resnet18", FamilySpec::Resnet(ResnetSpec::depth(18, 1000).unwrap())),

@@ -35,7 +35,7 @@ const ROWS: &[Row] = &[
     ("conv 3x3, ragged", BOTH, [5, 11, 13], 2.0, |b, x| b.conv(TARGET, x, Conv::same(5, 17, 3, 1))),
     ("conv 3x3/2", BOTH, [16, 15, 15], 2.0, |b, x| b.conv(TARGET, x, Conv::same(16, 32, 3, 2))),
     ("conv 4x4/4", BOTH, [3, 16, 16], 2.0, |b, x| {
-        b.conv(TARGET, x, Conv { padding: 0, bias: true, ..Conv::same(3, 64, 4, 4) })
+        b.conv(TARGET, x, Conv { padding: [0; 4], bias: true, ..Conv::same(3, 64, 4, 4) })
     }),
     ("conv 7x7/2", BOTH, [3, 30, 30], 2.0, |b, x| b.conv(TARGET, x, Conv::same(3, 24, 7, 2))),
     ("grouped conv 3x3", BOTH, [32, 10, 10], 2.0, |b, x| {

@@ -1,27 +1,91 @@
 //! Network families: a graph from a small spec, with the checkpoint's own node and parameter names.
 //!
-//! Not here: reading checkpoints (`model::load`) and telling families apart (`model::recognise`). A new family is a
-//! spec struct, one builder function out of the shared blocks, and an entry in [`FamilySpec`].
+//! A family is a spec, a table of [`Names`] per origin, a function that reads the spec off a checkpoint and one that
+//! builds the graph out of shared [`blocks`]; then an entry in [`FamilySpec`] and in [`candidates`].
+//! Not here: reading files (`model::load`) and choosing among the candidates (`model::recognise`).
 
+mod blocks;
+mod convnext;
+mod mobile;
+mod mobile_names;
+mod names;
+mod read;
 mod resnet;
+mod swin;
+mod vgg;
 mod vit;
+mod vit_names;
 
-pub use resnet::{CifarResnetSpec, ResnetBlock, ResnetSpec, cifar_resnet, resnet};
-pub use vit::{HfVitSpec, TimmVitSpec, TorchVitSpec, VitDims, hf_vit, timm_vit, torch_vit};
+pub use convnext::{ConvNextSpec, ConvNextStage};
+pub use mobile::{MobileBlock, MobileSpec, Padding};
+pub use names::{Names, Source};
+pub(super) use read::Reader;
+pub use resnet::{CifarResnetSpec, ResnetBlock, ResnetSpec};
+pub use swin::{SwinSpec, SwinStage, SwinV2};
+pub use vgg::VggSpec;
+pub use vit::{Head, Mlp, Qkv, VitDims, VitSpec};
 
-use super::Family;
+use super::checkpoint::Checkpoint;
+use super::{Family, Interpolation, ModelError, Preprocess};
 use crate::graph::{Graph, GraphError};
-use serde::{Deserialize, Serialize};
 
 /// A family with its dimensions: everything a graph is built from.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-#[serde(tag = "family", rename_all = "snake_case")]
+#[derive(Debug, Clone, PartialEq)]
 pub enum FamilySpec {
     CifarResnet(CifarResnetSpec),
     Resnet(ResnetSpec),
-    TorchVit(TorchVitSpec),
-    HfVit(HfVitSpec),
-    TimmVit(TimmVitSpec),
+    Vgg(VggSpec),
+    /// MobileNet v2, v3 and EfficientNet.
+    Mobile(MobileSpec),
+    ConvNext(ConvNextSpec),
+    TorchVit(VitSpec),
+    Vit(VitSpec),
+    Swin(SwinSpec),
+    SwinV2(SwinSpec),
+}
+
+/// How a checkpoint of a family from one origin is recognised and read.
+pub(super) struct Candidate {
+    pub family: Family,
+    pub names: &'static Names,
+    /// Tensors that it has, by the builder's names.
+    pub marks: &'static [&'static str],
+    /// Of these it has at least one, if there are any.
+    pub either: &'static [&'static str],
+    pub read: fn(&Reader) -> Result<FamilySpec, ModelError>,
+}
+
+/// Every family from every origin, in the order in which they are tried.
+pub(super) fn candidates() -> impl Iterator<Item = Candidate> {
+    let of = |family, marks, read: fn(&Reader) -> Result<FamilySpec, ModelError>| {
+        move |names| Candidate { family, names, marks, either: &[], read }
+    };
+    let vit = of(Family::Vit, vit_names::MARKS, vit_names::read);
+    (vit_names::NAMES.iter().copied().map(vit).map(|c| Candidate { either: vit_names::EITHER, ..c }))
+        .chain([&vit_names::TORCH].into_iter().map(of(Family::TorchVit, vit_names::MARKS, vit_names::read_torch)))
+        .chain(
+            swin::NAMES
+                .iter()
+                .map(of(Family::SwinV2, swin::MARKS, swin::read))
+                .map(|c| Candidate { either: swin::V2_MARK, ..c }),
+        )
+        .chain(
+            swin::NAMES
+                .iter()
+                .map(of(Family::Swin, swin::MARKS, swin::read))
+                .map(|c| Candidate { either: swin::V1_MARK, ..c }),
+        )
+        .chain(convnext::NAMES.iter().map(of(Family::ConvNext, convnext::MARKS, convnext::read)))
+        .chain(mobile_names::V3.iter().map(of(Family::MobileNetV3, mobile_names::V3_MARKS, mobile::read)))
+        .chain(mobile_names::EFFICIENTNET.iter().map(of(
+            Family::EfficientNet,
+            mobile_names::EFFICIENTNET_MARKS,
+            mobile::read,
+        )))
+        .chain(mobile_names::V2.iter().map(of(Family::MobileNetV2, mobile_names::V2_MARKS, mobile::read)))
+        .chain(vgg::NAMES.iter().map(of(Family::Vgg, vgg::MARKS, vgg::read)))
+        .chain(resnet::NAMES.iter().map(of(Family::Resnet, resnet::MARKS, resnet::read)))
+        .chain(resnet::CIFAR_NAMES.iter().map(of(Family::CifarResnet, resnet::CIFAR_MARKS, resnet::read_cifar)))
 }
 
 impl FamilySpec {
@@ -29,9 +93,13 @@ impl FamilySpec {
         match self {
             FamilySpec::CifarResnet(_) => Family::CifarResnet,
             FamilySpec::Resnet(_) => Family::Resnet,
+            FamilySpec::Vgg(_) => Family::Vgg,
+            FamilySpec::Mobile(s) => s.family,
+            FamilySpec::ConvNext(_) => Family::ConvNext,
             FamilySpec::TorchVit(_) => Family::TorchVit,
-            FamilySpec::HfVit(_) => Family::HfVit,
-            FamilySpec::TimmVit(_) => Family::TimmVit,
+            FamilySpec::Vit(_) => Family::Vit,
+            FamilySpec::Swin(_) => Family::Swin,
+            FamilySpec::SwinV2(_) => Family::SwinV2,
         }
     }
 
@@ -39,9 +107,25 @@ impl FamilySpec {
         match self {
             FamilySpec::CifarResnet(s) => s.classes,
             FamilySpec::Resnet(s) => s.classes,
-            FamilySpec::TorchVit(s) => s.dims.classes,
-            FamilySpec::HfVit(s) => s.dims.classes,
-            FamilySpec::TimmVit(s) => s.dims.classes,
+            FamilySpec::Vgg(s) => s.classes,
+            FamilySpec::Mobile(s) => s.classes,
+            FamilySpec::ConvNext(s) => s.classes,
+            FamilySpec::TorchVit(s) | FamilySpec::Vit(s) => s.dims.classes,
+            FamilySpec::Swin(s) | FamilySpec::SwinV2(s) => s.classes,
+        }
+    }
+
+    /// Parts of tensor names that the output does not depend on.
+    pub(super) fn unused(&self) -> &'static [&'static str] {
+        match self {
+            FamilySpec::Vit(s) => s.names.unused,
+            FamilySpec::Swin(s) | FamilySpec::SwinV2(s) => s.names.unused,
+            FamilySpec::CifarResnet(_)
+            | FamilySpec::Resnet(_)
+            | FamilySpec::Vgg(_)
+            | FamilySpec::Mobile(_)
+            | FamilySpec::ConvNext(_)
+            | FamilySpec::TorchVit(_) => &[],
         }
     }
 
@@ -51,11 +135,63 @@ impl FamilySpec {
     /// [`GraphError`] when the dimensions do not fit together.
     pub fn build(&self) -> Result<Graph, GraphError> {
         match self {
-            FamilySpec::CifarResnet(s) => cifar_resnet(s),
-            FamilySpec::Resnet(s) => resnet(s),
-            FamilySpec::TorchVit(s) => torch_vit(s),
-            FamilySpec::HfVit(s) => hf_vit(s),
-            FamilySpec::TimmVit(s) => timm_vit(s),
+            FamilySpec::CifarResnet(s) => resnet::cifar_resnet(s),
+            FamilySpec::Resnet(s) => resnet::resnet(s),
+            FamilySpec::Vgg(s) => vgg::build(s),
+            FamilySpec::Mobile(s) => mobile::build(s),
+            FamilySpec::ConvNext(s) => convnext::build(s),
+            FamilySpec::TorchVit(s) | FamilySpec::Vit(s) => vit::build(s),
+            FamilySpec::Swin(s) | FamilySpec::SwinV2(s) => swin::build(s),
         }
+    }
+
+    /// Turns tensors that this origin stores otherwise into those that the graph names.
+    pub(super) fn adapt(&self, c: &mut Checkpoint) {
+        match self {
+            FamilySpec::Swin(s) | FamilySpec::SwinV2(s) => swin::adapt(s, c),
+            FamilySpec::CifarResnet(_)
+            | FamilySpec::Resnet(_)
+            | FamilySpec::Vgg(_)
+            | FamilySpec::Mobile(_)
+            | FamilySpec::ConvNext(_)
+            | FamilySpec::TorchVit(_)
+            | FamilySpec::Vit(_) => {}
+        }
+    }
+
+    /// What published weights expect for images of `size`, where no file beside them tells.
+    pub fn preprocess(&self, size: [usize; 2]) -> Preprocess {
+        let imagenet = Preprocess::imagenet(size);
+        let crop = match self {
+            FamilySpec::CifarResnet(_) => return imagenet,
+            FamilySpec::TorchVit(_) if size == [32, 32] => {
+                return Preprocess { mean: [0.4914, 0.4822, 0.4465], std: [0.2023, 0.1994, 0.2010], ..imagenet };
+            }
+            FamilySpec::Resnet(s) => s.crop(),
+            FamilySpec::Vgg(s) => s.crop(),
+            FamilySpec::Mobile(s) => s.crop(),
+            FamilySpec::ConvNext(s) => s.crop(),
+            FamilySpec::TorchVit(s) | FamilySpec::Vit(s) => s.crop(),
+            FamilySpec::Swin(s) | FamilySpec::SwinV2(s) => s.crop(),
+        };
+        let (mean, std) = if crop.half { ([0.5; 3], [0.5; 3]) } else { (imagenet.mean, imagenet.std) };
+        // Networks for small images see them whole.
+        let resize_shorter = crop.resize.filter(|_| size[0].max(size[1]) > 64);
+        Preprocess { mean, std, resize_shorter, interpolation: crop.interpolation, ..imagenet }
+    }
+}
+
+/// A family's evaluation transform, as its authors publish it.
+struct Crop {
+    /// Shorter side before the centre crop; `None`: straight to the input's size.
+    resize: Option<usize>,
+    interpolation: Interpolation,
+    /// Mean and standard deviation 0.5 instead of ImageNet's.
+    half: bool,
+}
+
+impl Crop {
+    fn bilinear(resize: usize) -> Crop {
+        Crop { resize: Some(resize), interpolation: Interpolation::Bilinear, half: false }
     }
 }

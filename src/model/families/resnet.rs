@@ -1,10 +1,14 @@
-//! ResNets: He et al.'s CIFAR networks with option-A shortcuts, and torchvision's / timm's with projections.
+//! ResNets: He et al.'s CIFAR networks with option-A shortcuts, and ImageNet's with projections (He et al. 2015, ResNeXt by
+//! Xie et al. 2017, wide ones by Zagoruyko and Komodakis 2016).
 
+use super::blocks::{conv_bn, usual_resize};
+use super::read::Reader;
+use super::{Crop, FamilySpec, Names, Source};
 use crate::graph::{Builder, Conv, Graph, GraphError, NodeId, Op, ResidualAdd};
-use serde::{Deserialize, Serialize};
+use crate::model::{Interpolation, ModelError};
 
 /// A CIFAR ResNet (He et al. 2015, section 4.2): stem, three stages of `blocks` basic blocks, depth `6·blocks + 2`.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct CifarResnetSpec {
     /// Blocks per stage: 3 is ResNet-20, 9 is ResNet-56.
     pub blocks: usize,
@@ -23,8 +27,7 @@ impl CifarResnetSpec {
 }
 
 /// Which residual block a ResNet is made of.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ResnetBlock {
     /// Two 3x3 convolutions.
     Basic,
@@ -32,9 +35,10 @@ pub enum ResnetBlock {
     Bottleneck,
 }
 
-/// A torchvision or timm ResNet: 7x7/2 stem, 3x3/2 max pool, four stages, projection shortcuts where shapes change.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+/// A ResNet for ImageNet: 7x7/2 stem, 3x3/2 max pool, four stages, projection shortcuts where shapes change.
+#[derive(Debug, Clone, PartialEq)]
 pub struct ResnetSpec {
+    pub names: &'static Names,
     pub block: ResnetBlock,
     /// Blocks per stage: `[2, 2, 2, 2]` is ResNet-18, `[3, 4, 6, 3]` ResNet-34 and 50.
     pub depths: [usize; 4],
@@ -67,14 +71,91 @@ impl ResnetSpec {
             ResnetBlock::Basic => inner,
             ResnetBlock::Bottleneck => inner.map(|w| w * 4),
         };
-        Some(ResnetSpec { block, depths, inner, outer, stem: 64, groups: 1, classes, image: 224 })
+        Some(ResnetSpec { names: &NAMES[0], block, depths, inner, outer, stem: 64, groups: 1, classes, image: 224 })
     }
 }
 
-/// conv → batch norm.
-fn conv_bn(b: &mut Builder, conv: String, bn: String, x: NodeId, c: Conv) -> NodeId {
-    let x = b.conv(conv, x, c);
-    b.batch_norm(bn, x, c.out_ch)
+/// torchvision's and timm's names are the builder's own.
+pub(super) static NAMES: [Names; 2] = [
+    Names { source: Source::Torchvision, prefix: "", rules: &[], unused: &[] },
+    Names {
+        source: Source::HuggingFace,
+        prefix: "resnet",
+        rules: &[&[
+            ("conv1", "{p}.embedder.embedder.convolution"),
+            ("bn1", "{p}.embedder.embedder.normalization"),
+            ("relu", "{p}.embedder.embedder.activation"),
+            ("maxpool", "{p}.embedder.pooler"),
+            ("layer#.#.conv#", "{p}.encoder.stages.{0-1}.layers.{1}.layer.{2-1}.convolution"),
+            ("layer#.#.bn#", "{p}.encoder.stages.{0-1}.layers.{1}.layer.{2-1}.normalization"),
+            ("layer#.#.downsample.0", "{p}.encoder.stages.{0-1}.layers.{1}.shortcut.convolution"),
+            ("layer#.#.downsample.1", "{p}.encoder.stages.{0-1}.layers.{1}.shortcut.normalization"),
+            ("layer#.#", "{p}.encoder.stages.{0-1}.layers.{1}"),
+            ("fc", "classifier.1"),
+        ]],
+        unused: &[],
+    },
+];
+pub(super) const MARKS: &[&str] = &["layer1.0.conv1.weight", "layer4.0.conv1.weight", "fc.weight"];
+
+pub(super) static CIFAR_NAMES: [Names; 1] = [Names { source: Source::Paper, prefix: "", rules: &[], unused: &[] }];
+pub(super) const CIFAR_MARKS: &[&str] = &["layer1.0.conv1.weight", "layer3.0.conv1.weight", "linear.weight"];
+
+const EPS: f64 = 1e-5;
+
+pub(super) fn read_cifar(r: &Reader) -> Result<FamilySpec, ModelError> {
+    let mut widths = [0; 3];
+    let mut blocks = [0; 3];
+    for s in 0..3 {
+        blocks[s] = r.count(|i| format!("layer{}.{i}.conv1.weight", s + 1))?;
+        widths[s] = r.out(&format!("layer{}.0.conv1.weight", s + 1))?;
+    }
+    if blocks[1..] != [blocks[0]; 2] {
+        return Err(r.not(format!("its stages have {blocks:?} blocks, expected one number")));
+    }
+    let (classes, image) = (r.out("linear.weight")?, r.options.image.unwrap_or(32));
+    Ok(FamilySpec::CifarResnet(CifarResnetSpec { blocks: blocks[0], widths, classes, image }))
+}
+
+pub(super) fn read(r: &Reader) -> Result<FamilySpec, ModelError> {
+    r.called(&["resnet", "resnext", "wide_resnet", "tv_resnet"])?;
+    if r.beside.flag("downsample_in_bottleneck")? == Some(true) {
+        return Err(r.not("its bottlenecks stride in the first convolution, which is not supported"));
+    }
+    let bottleneck = r.has("layer1.0.conv3.weight");
+    let (block, last) = if bottleneck { (ResnetBlock::Bottleneck, "conv3") } else { (ResnetBlock::Basic, "conv2") };
+    let (mut depths, mut inner, mut outer) = ([0; 4], [0; 4], [0; 4]);
+    let mut groups = 1;
+    for s in 0..4 {
+        let at = format!("layer{}", s + 1);
+        depths[s] = r.count(|i| format!("{at}.{i}.conv1.weight"))?;
+        inner[s] = r.out(&format!("{at}.0.conv1.weight"))?;
+        outer[s] = r.out(&format!("{at}.0.{last}.weight"))?;
+        let [_, per_group, ..] = r.shape::<4>(&format!("{at}.0.conv2.weight"))?;
+        groups = inner[s] / per_group;
+    }
+    Ok(FamilySpec::Resnet(ResnetSpec {
+        names: r.names,
+        block,
+        depths,
+        inner,
+        outer,
+        stem: r.out("conv1.weight")?,
+        groups: groups.max(1),
+        classes: r.out("fc.weight")?,
+        image: r.image(224)?,
+    }))
+}
+
+impl ResnetSpec {
+    pub(super) fn crop(&self) -> Crop {
+        let crop = Crop::bilinear(usual_resize(self.image));
+        match self.names.source {
+            // transformers resizes with PIL's bicubic filter.
+            Source::HuggingFace => Crop { interpolation: Interpolation::Bicubic, ..crop },
+            _ => crop,
+        }
+    }
 }
 
 /// Adds branch and skip, applies the last ReLU and closes the block; it is removable when its skip is `x` itself.
@@ -86,20 +167,21 @@ fn close(b: &mut Builder, at: &str, relu: &str, branch: NodeId, skip: NodeId, x:
 }
 
 /// Builds a CIFAR ResNet; names as in `akamaster/pytorch_resnet_cifar10`.
-pub fn cifar_resnet(spec: &CifarResnetSpec) -> Result<Graph, GraphError> {
+pub(super) fn cifar_resnet(spec: &CifarResnetSpec) -> Result<Graph, GraphError> {
     let b = &mut Builder::default();
     let mut x = b.input([3, spec.image, spec.image]);
     let mut width = spec.widths[0];
-    x = conv_bn(b, "conv1".into(), "bn1".into(), x, Conv::same(3, width, 3, 1));
+    x = conv_bn(b, "conv1".into(), "bn1".into(), x, Conv::same(3, width, 3, 1), EPS);
     x = b.relu("relu", x);
     for (stage, &out) in spec.widths.iter().enumerate() {
         for i in 0..spec.blocks {
             let at = format!("layer{}.{i}", stage + 1);
             let stride = if stage > 0 && i == 0 { 2 } else { 1 };
             b.begin_block(&at);
-            let mut y = conv_bn(b, format!("{at}.conv1"), format!("{at}.bn1"), x, Conv::same(width, out, 3, stride));
+            let mut y =
+                conv_bn(b, format!("{at}.conv1"), format!("{at}.bn1"), x, Conv::same(width, out, 3, stride), EPS);
             y = b.relu(format!("{at}.relu1"), y);
-            y = conv_bn(b, format!("{at}.conv2"), format!("{at}.bn2"), y, Conv::same(out, out, 3, 1));
+            y = conv_bn(b, format!("{at}.conv2"), format!("{at}.bn2"), y, Conv::same(out, out, 3, 1), EPS);
             let skip = if stride == 1 && width == out {
                 x
             } else {
@@ -122,12 +204,12 @@ fn option_a(width: usize, out: usize) -> Vec<Option<u32>> {
     (0..out).map(|j| j.checked_sub(before).filter(|&c| c < width).map(|c| c as u32)).collect()
 }
 
-/// Builds a torchvision / timm ResNet.
-pub fn resnet(spec: &ResnetSpec) -> Result<Graph, GraphError> {
+/// Builds an ImageNet ResNet.
+pub(super) fn resnet(spec: &ResnetSpec) -> Result<Graph, GraphError> {
     let b = &mut Builder::default();
     let mut x = b.input([3, spec.image, spec.image]);
     let mut width = spec.stem;
-    x = conv_bn(b, "conv1".into(), "bn1".into(), x, Conv::same(3, width, 7, 2));
+    x = conv_bn(b, "conv1".into(), "bn1".into(), x, Conv::same(3, width, 7, 2), EPS);
     x = b.relu("relu", x);
     x = b.node("maxpool", Op::MaxPool2d { kernel: [3; 2], stride: [2; 2], padding: [1; 4] }, &[x]);
     for stage in 0..4 {
@@ -144,7 +226,7 @@ pub fn resnet(spec: &ResnetSpec) -> Result<Graph, GraphError> {
             let mut y = x;
             for (k, &conv) in convs.iter().enumerate() {
                 let k = k + 1;
-                y = conv_bn(b, format!("{at}.conv{k}"), format!("{at}.bn{k}"), y, conv);
+                y = conv_bn(b, format!("{at}.conv{k}"), format!("{at}.bn{k}"), y, conv, EPS);
                 if k < convs.len() {
                     y = b.relu(format!("{at}.relu{k}"), y);
                 }
@@ -153,7 +235,7 @@ pub fn resnet(spec: &ResnetSpec) -> Result<Graph, GraphError> {
                 x
             } else {
                 let down = format!("{at}.downsample");
-                conv_bn(b, format!("{down}.0"), format!("{down}.1"), x, Conv::same(width, out, 1, stride))
+                conv_bn(b, format!("{down}.0"), format!("{down}.1"), x, Conv::same(width, out, 1, stride), EPS)
             };
             x = close(b, &at, &format!("relu{}", convs.len()), y, skip, x);
             width = out;
@@ -161,5 +243,5 @@ pub fn resnet(spec: &ResnetSpec) -> Result<Graph, GraphError> {
     }
     x = b.node("avgpool", Op::GlobalAvgPool, &[x]);
     x = b.linear("fc", x, width, spec.classes, true);
-    std::mem::take(b).finish(x)
+    spec.names.apply(std::mem::take(b).finish(x)?)
 }

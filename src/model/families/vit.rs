@@ -1,10 +1,14 @@
-//! Vision transformers: torch's `TransformerEncoder` (post-norm), Hugging Face's and timm's ViT and DeiT (pre-norm).
+//! Vision transformers (Dosovitskiy et al. 2021): ViT, DeiT with and without distillation, DINOv2 with registers, and
+//! plain `TransformerEncoder` networks. One builder; names and what differs are in [`VitSpec`].
 
+use super::blocks::usual_resize;
+use super::vit_names as table;
+use super::{Crop, Names, Source};
 use crate::graph::{Activation, Builder, Conv, Graph, GraphError, NodeId, Op, ParamRole, ResidualAdd};
-use serde::{Deserialize, Serialize};
+use crate::model::Interpolation;
 
 /// The dimensions that every ViT here shares.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct VitDims {
     /// Image side in pixels.
     pub image: usize,
@@ -14,7 +18,7 @@ pub struct VitDims {
     pub depth: usize,
     /// Divides `dim`.
     pub heads: usize,
-    /// Hidden neurons of the MLPs.
+    /// Hidden neurons of the MLPs (of each half, where they are gated).
     pub mlp: usize,
     pub classes: usize,
 }
@@ -36,224 +40,288 @@ impl VitDims {
     }
 }
 
-/// `nn.TransformerEncoder` with `batch_first`, as in `real/vit_cifar10`: post-norm, fused `in_proj`.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct TorchVitSpec {
+/// A vision transformer.
+#[derive(Debug, Clone, PartialEq)]
+pub struct VitSpec {
+    pub names: &'static Names,
     pub dims: VitDims,
-    /// The layers' activation; torch's default is ReLU.
-    pub act: Activation,
-}
-
-/// `ViTForImageClassification` (prefix `vit`) or `DeiTForImageClassification` (prefix `deit`).
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct HfVitSpec {
-    pub dims: VitDims,
-    /// `vit` or `deit`.
-    pub prefix: String,
-    /// A distillation token after the class token (DeiT); the classifier reads the class token alone.
-    pub distilled: bool,
     pub act: Activation,
     pub eps: f64,
-    pub qkv_bias: bool,
-}
-
-/// timm's `VisionTransformer`.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct TimmVitSpec {
-    pub dims: VitDims,
-    pub qkv_bias: bool,
-    /// Class token present (`cls_token`).
+    pub patch_bias: bool,
     pub class_token: bool,
-    /// Classify the mean of the patch tokens through `fc_norm` instead of the class token through `norm`.
-    pub mean_pool: bool,
-}
-
-/// What differs between the families' transformer layers.
-struct Layer<'a> {
-    at: String,
-    dims: &'a VitDims,
-    eps: f64,
-    act: Activation,
-    qkv_bias: bool,
+    /// DeiT's distillation token, after the class token.
+    pub dist_token: bool,
+    /// Register tokens (Darcet et al. 2024), before the patches.
+    pub registers: usize,
+    /// How many of the tokens before the patches have positions: none, class and distillation token, or all.
+    pub positioned: usize,
+    /// A norm between positions and layers (CLIP).
+    pub norm_pre: bool,
     /// Norms after each addition (torch's default) instead of before each branch.
-    post_norm: bool,
-    names: &'a Names,
+    pub post_norm: bool,
+    pub qkv: Qkv,
+    pub qkv_bias: bool,
+    /// A learned factor per channel after each branch (Touvron et al. 2021).
+    pub layer_scale: bool,
+    pub mlp: Mlp,
+    pub head: Head,
 }
 
-/// Names of a layer's parts, relative to the layer.
-struct Names {
-    norm: [&'static str; 2],
-    qkv: Qkv,
-    proj: &'static str,
-    fc: [&'static str; 2],
+/// How queries, keys and values are projected.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Qkv {
+    /// By one linear.
+    Fused,
+    /// By three.
+    Separate,
 }
 
-enum Qkv {
-    /// One linear; `weight` and `bias` tensors called as given when they do not follow the node's name.
-    Fused {
-        node: &'static str,
-        tensors: Option<[&'static str; 2]>,
-    },
-    Separate([&'static str; 3]),
+/// What a layer's MLP is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Mlp {
+    /// Linear, activation, linear.
+    Plain,
+    /// SwiGLU (Shazeer 2020) whose first linear makes gate and value at once.
+    Packed,
+    /// SwiGLU with a linear for each.
+    Gated,
 }
 
-const TORCH: Names = Names {
-    norm: ["norm1", "norm2"],
-    qkv: Qkv::Fused {
-        node: "self_attn.in_proj",
-        tensors: Some(["self_attn.in_proj_weight", "self_attn.in_proj_bias"]),
-    },
-    proj: "self_attn.out_proj",
-    fc: ["linear1", "linear2"],
-};
+/// What the classifier reads.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Head {
+    /// The class token, normed.
+    Class,
+    /// Only that token is normed: the norm belongs to the head.
+    ClassThenNorm,
+    /// The mean of the normed patches.
+    Mean,
+    /// The mean of the patches, normed.
+    MeanThenNorm,
+    /// Class token and mean of the patches, both normed, beside each other (DINOv2).
+    ClassAndMean,
+    /// The mean of two classifiers, on class and distillation token.
+    Distilled,
+}
 
-const HF: Names = Names {
-    norm: ["layernorm_before", "layernorm_after"],
-    qkv: Qkv::Separate(["attention.attention.query", "attention.attention.key", "attention.attention.value"]),
-    proj: "attention.output.dense",
-    fc: ["intermediate.dense", "output.dense"],
-};
-
-const TIMM: Names = Names {
-    norm: ["norm1", "norm2"],
-    qkv: Qkv::Fused { node: "attn.qkv", tensors: None },
-    proj: "attn.proj",
-    fc: ["mlp.fc1", "mlp.fc2"],
-};
-
-fn attention(b: &mut Builder, l: &Layer, x: NodeId) -> NodeId {
-    let (dim, at) = (l.dims.dim, &l.at);
-    let head = dim / l.dims.heads.max(1);
-    let (fused, inputs) = match &l.names.qkv {
-        Qkv::Fused { node, tensors } => {
-            let qkv = b.linear(format!("{at}.{node}"), x, dim, 3 * dim, l.qkv_bias);
-            if let Some([weight, bias]) = tensors {
-                b.rename_param(qkv, ParamRole::Weight, format!("{at}.{weight}"));
-                b.rename_param(qkv, ParamRole::Bias, format!("{at}.{bias}"));
-            }
-            (true, vec![qkv])
+impl VitSpec {
+    /// timm's `VisionTransformer`, by default: class token, biases, norms first.
+    pub fn timm(dims: VitDims) -> VitSpec {
+        VitSpec {
+            names: &table::TIMM,
+            dims,
+            act: Activation::GeluErf,
+            eps: 1e-6,
+            patch_bias: true,
+            class_token: true,
+            dist_token: false,
+            registers: 0,
+            positioned: 1,
+            norm_pre: false,
+            post_norm: false,
+            qkv: Qkv::Fused,
+            qkv_bias: true,
+            layer_scale: false,
+            mlp: Mlp::Plain,
+            head: Head::Class,
         }
-        Qkv::Separate(names) => {
-            (false, names.iter().map(|n| b.linear(format!("{at}.{n}"), x, dim, dim, l.qkv_bias)).collect())
+    }
+
+    /// timm's with the patches' mean instead of a class token.
+    pub fn timm_mean(dims: VitDims) -> VitSpec {
+        VitSpec { class_token: false, positioned: 0, head: Head::MeanThenNorm, ..VitSpec::timm(dims) }
+    }
+
+    /// `ViTForImageClassification`.
+    pub fn hugging_face(dims: VitDims) -> VitSpec {
+        VitSpec { names: &table::HF_VIT, eps: 1e-12, qkv: Qkv::Separate, ..VitSpec::timm(dims) }
+    }
+
+    /// `DeiTForImageClassification`: a distillation token that its classifier does not read.
+    pub fn hugging_face_deit(dims: VitDims) -> VitSpec {
+        VitSpec { names: &table::HF_DEIT, dist_token: true, positioned: 2, ..VitSpec::hugging_face(dims) }
+    }
+
+    /// `nn.TransformerEncoder` with `batch_first`: norms after additions, ReLU.
+    pub fn torch(dims: VitDims) -> VitSpec {
+        VitSpec {
+            names: &table::TORCH,
+            act: Activation::Relu,
+            eps: 1e-5,
+            post_norm: true,
+            head: Head::ClassThenNorm,
+            ..VitSpec::timm(dims)
+        }
+    }
+
+    /// Tokens before the patches.
+    pub fn prefix(&self) -> usize {
+        usize::from(self.class_token) + usize::from(self.dist_token) + self.registers
+    }
+
+    pub(super) fn crop(&self) -> Crop {
+        let side = self.dims.image;
+        match self.names.source {
+            // Hugging Face's processor resizes straight to the square and maps bytes to -1..1.
+            Source::HuggingFace if self.names.prefix == "vit" => {
+                Crop { resize: None, half: true, ..Crop::bilinear(side) }
+            }
+            Source::HuggingFace => Crop { interpolation: Interpolation::Bicubic, ..Crop::bilinear(usual_resize(side)) },
+            Source::Timm => Crop { interpolation: Interpolation::Bicubic, ..Crop::bilinear(usual_resize(side)) },
+            Source::Torchvision | Source::Paper => Crop::bilinear(usual_resize(side)),
+        }
+    }
+}
+
+fn attention(b: &mut Builder, s: &VitSpec, at: &str, x: NodeId) -> NodeId {
+    let (dim, heads) = (s.dims.dim, s.dims.heads);
+    let head = dim / heads.max(1);
+    let inputs: Vec<NodeId> = match s.qkv {
+        Qkv::Fused => vec![b.linear(format!("{at}.attn.qkv"), x, dim, 3 * dim, s.qkv_bias)],
+        Qkv::Separate => {
+            ["q", "k", "v"].iter().map(|n| b.linear(format!("{at}.attn.{n}"), x, dim, dim, s.qkv_bias)).collect()
         }
     };
-    let scale = 1.0 / (head as f64).sqrt();
-    let op = Op::attention(l.dims.heads, head, head, fused, scale);
+    let op = Op::attention(heads, head, head, s.qkv == Qkv::Fused, 1.0 / (head as f64).sqrt());
     let core = b.node(format!("{at}.attention_core"), op, &inputs);
-    b.linear(format!("{at}.{}", l.names.proj), core, dim, dim, true)
+    b.linear(format!("{at}.attn.proj"), core, dim, dim, true)
 }
 
-fn mlp(b: &mut Builder, l: &Layer, x: NodeId) -> NodeId {
-    let (at, [fc1, fc2]) = (&l.at, l.names.fc);
-    let x = b.linear(format!("{at}.{fc1}"), x, l.dims.dim, l.dims.mlp, true);
-    let x = b.act(format!("{at}.act"), x, l.act);
-    b.linear(format!("{at}.{fc2}"), x, l.dims.mlp, l.dims.dim, true)
+fn mlp(b: &mut Builder, s: &VitSpec, at: &str, x: NodeId) -> NodeId {
+    let (dim, hidden) = (s.dims.dim, s.dims.mlp);
+    let gated = |b: &mut Builder, gate, value| {
+        let gate = b.act(format!("{at}.act"), gate, s.act);
+        b.node(format!("{at}.mlp.mul"), Op::Mul, &[gate, value])
+    };
+    let y = match s.mlp {
+        Mlp::Plain => {
+            let y = b.linear(format!("{at}.mlp.fc1"), x, dim, hidden, true);
+            b.act(format!("{at}.act"), y, s.act)
+        }
+        Mlp::Packed => {
+            let both = b.linear(format!("{at}.mlp.fc1"), x, dim, 2 * hidden, true);
+            let mut half = |name, from: usize| {
+                let map = (from..from + hidden).map(|i| Some(i as u32)).collect();
+                b.node(format!("{at}.mlp.{name}"), Op::ChannelPad { stride: 1, in_ch: 2 * hidden, map }, &[both])
+            };
+            let (gate, value) = (half("gate", 0), half("value", hidden));
+            gated(b, gate, value)
+        }
+        Mlp::Gated => {
+            let gate = b.linear(format!("{at}.mlp.fc1_g"), x, dim, hidden, true);
+            let value = b.linear(format!("{at}.mlp.fc1_x"), x, dim, hidden, true);
+            gated(b, gate, value)
+        }
+    };
+    b.linear(format!("{at}.mlp.fc2"), y, hidden, dim, true)
 }
 
 /// One encoder layer, which is one removable block with two residual additions. When it is removed a post-norm layer's
 /// norms stay (they lie on the residual stream).
-fn layer(b: &mut Builder, l: &Layer, mut x: NodeId) -> NodeId {
-    b.begin_block(&l.at);
+fn layer(b: &mut Builder, s: &VitSpec, at: &str, mut x: NodeId) -> NodeId {
+    b.begin_block(at);
+    let dim = s.dims.dim;
     let mut residual = Vec::new();
     for (i, branch) in [attention, mlp].into_iter().enumerate() {
-        let norm = format!("{}.{}", l.at, l.names.norm[i]);
+        let i = i + 1;
+        let norm = format!("{at}.norm{i}");
         let skip = x;
-        let y = if l.post_norm { x } else { b.layer_norm(&norm, x, l.dims.dim, l.eps) };
-        let y = branch(b, l, y);
-        let add = b.add(format!("{}.add{}", l.at, i + 1), y, skip);
+        let mut y = if s.post_norm { x } else { b.layer_norm(&norm, x, dim, s.eps) };
+        y = branch(b, s, at, y);
+        if s.layer_scale {
+            y = b.node(format!("{at}.ls{i}"), Op::Scale { channels: dim }, &[y]);
+            b.rename_param(y, ParamRole::Weight, format!("{at}.ls{i}.gamma"));
+        }
+        let add = b.add(format!("{at}.add{i}"), y, skip);
         residual.push(ResidualAdd { add, skip });
-        x = if l.post_norm { b.layer_norm(&norm, add, l.dims.dim, l.eps) } else { add };
+        x = if s.post_norm { b.layer_norm(&norm, add, dim, s.eps) } else { add };
     }
     b.end_block(residual);
     x
 }
 
-/// image → patch tokens, by a convolution called `name`.
-fn patches(b: &mut Builder, d: &VitDims, name: &str) -> NodeId {
-    let x = b.input([3, d.image, d.image]);
-    let conv = Conv { in_ch: 3, out_ch: d.dim, kernel: d.patch, stride: d.patch, padding: 0, groups: 1, bias: true };
-    let x = b.conv(name, x, conv);
-    b.node("tokens", Op::ToTokens, &[x])
+/// Image → patch tokens with positions, class, distillation and register tokens before them.
+fn embed(b: &mut Builder, s: &VitSpec) -> NodeId {
+    let d = &s.dims;
+    let mut x = b.input([3, d.image, d.image]);
+    let conv = Conv { padding: [0; 4], stride: d.patch, bias: s.patch_bias, ..Conv::same(3, d.dim, d.patch, 1) };
+    x = b.conv("patch_embed.proj", x, conv);
+    x = b.node("tokens", Op::ToTokens, &[x]);
+    // In their order before the patches.
+    let prefix = [
+        ("cls_token", usize::from(s.class_token)),
+        ("dist_token", usize::from(s.dist_token)),
+        ("reg_token", s.registers),
+    ];
+    let place = |b: &mut Builder, x, positioned: bool| {
+        let mut before = 0;
+        let mut todo = Vec::new();
+        for (name, count) in prefix.iter().filter(|(_, n)| *n > 0) {
+            let early = before < s.positioned;
+            if early == positioned {
+                // Tokens without positions go behind those that are there already.
+                todo.push((*name, *count, if positioned { 0 } else { before.min(s.positioned) }));
+            }
+            before += count;
+        }
+        // The last of a run first, so that each lands before the one that follows it.
+        todo.iter()
+            .rev()
+            .fold(x, |x, &(name, count, at)| b.node(name, Op::PrependTokens { count, dim: d.dim, at }, &[x]))
+    };
+    x = place(b, x, true);
+    x = b.node("pos_embed", Op::AddPositions { tokens: d.patches() + s.positioned, dim: d.dim }, &[x]);
+    x = place(b, x, false);
+    if s.norm_pre { b.layer_norm("norm_pre", x, d.dim, s.eps) } else { x }
 }
 
-fn prepend(b: &mut Builder, d: &VitDims, name: &str, x: NodeId) -> NodeId {
-    b.node(name, Op::PrependTokens { count: 1, dim: d.dim, at: 0 }, &[x])
+/// Tokens → logits.
+fn head(b: &mut Builder, s: &VitSpec, x: NodeId) -> NodeId {
+    let (dim, classes) = (s.dims.dim, s.dims.classes);
+    let norm = |b: &mut Builder, x| b.layer_norm("norm", x, dim, s.eps);
+    let class = |b: &mut Builder, x| b.node("class_token", Op::SelectToken { index: 0 }, &[x]);
+    let mean = |b: &mut Builder, x| b.node("mean_tokens", Op::MeanTokens { skip: s.prefix() }, &[x]);
+    let (x, width) = match s.head {
+        Head::Class => {
+            let x = norm(b, x);
+            (class(b, x), dim)
+        }
+        Head::ClassThenNorm => {
+            let x = class(b, x);
+            (norm(b, x), dim)
+        }
+        Head::Mean => {
+            let x = norm(b, x);
+            (mean(b, x), dim)
+        }
+        Head::MeanThenNorm => {
+            let x = mean(b, x);
+            (b.layer_norm("fc_norm", x, dim, s.eps), dim)
+        }
+        Head::ClassAndMean => {
+            let x = norm(b, x);
+            let both = [class(b, x), mean(b, x)];
+            (b.node("class_and_mean", Op::Concat { inputs: 2 }, &both), 2 * dim)
+        }
+        Head::Distilled => {
+            let x = norm(b, x);
+            let class = class(b, x);
+            let dist = b.node("distillation_token", Op::SelectToken { index: 1 }, &[x]);
+            let class = b.linear("head", class, dim, classes, true);
+            let dist = b.linear("head_dist", dist, dim, classes, true);
+            let sum = b.add("head.add", class, dist);
+            return b.node("head.mean", Op::Scalar { mul: 0.5, add: 0.0 }, &[sum]);
+        }
+    };
+    b.linear("head", x, width, classes, true)
 }
 
-fn positions(b: &mut Builder, d: &VitDims, extra: usize, name: &str, x: NodeId) -> NodeId {
-    b.node(name, Op::AddPositions { tokens: d.patches() + extra, dim: d.dim }, &[x])
-}
-
-/// Builds the torch `TransformerEncoder` ViT.
-pub fn torch_vit(spec: &TorchVitSpec) -> Result<Graph, GraphError> {
-    let (b, d) = (&mut Builder::default(), &spec.dims);
-    let mut x = patches(b, d, "patch_embed.proj");
-    x = prepend(b, d, "cls_token", x);
-    x = positions(b, d, 1, "pos_embed", x);
-    for i in 0..d.depth {
-        let at = format!("transformer.layers.{i}");
-        let l = Layer { at, dims: d, eps: 1e-5, act: spec.act, qkv_bias: true, post_norm: true, names: &TORCH };
-        x = layer(b, &l, x);
+pub(super) fn build(s: &VitSpec) -> Result<Graph, GraphError> {
+    let b = &mut Builder::default();
+    let mut x = embed(b, s);
+    for i in 0..s.dims.depth {
+        x = layer(b, s, &format!("blocks.{i}"), x);
     }
-    x = b.node("class_token", Op::SelectToken { index: 0 }, &[x]);
-    x = b.layer_norm("mlp_head.0", x, d.dim, 1e-5);
-    x = b.linear("mlp_head.1", x, d.dim, d.classes, true);
-    std::mem::take(b).finish(x)
-}
-
-/// Builds a Hugging Face ViT or DeiT classifier.
-pub fn hf_vit(spec: &HfVitSpec) -> Result<Graph, GraphError> {
-    let (b, d, p) = (&mut Builder::default(), &spec.dims, &spec.prefix);
-    let mut x = patches(b, d, &format!("{p}.embeddings.patch_embeddings.projection"));
-    if spec.distilled {
-        x = prepend(b, d, &format!("{p}.embeddings.distillation_token"), x);
-    }
-    x = prepend(b, d, &format!("{p}.embeddings.cls_token"), x);
-    x = positions(b, d, 1 + usize::from(spec.distilled), &format!("{p}.embeddings.position_embeddings"), x);
-    for i in 0..d.depth {
-        let at = format!("{p}.encoder.layer.{i}");
-        let l =
-            Layer { at, dims: d, eps: spec.eps, act: spec.act, qkv_bias: spec.qkv_bias, post_norm: false, names: &HF };
-        x = layer(b, &l, x);
-    }
-    x = b.layer_norm(format!("{p}.layernorm"), x, d.dim, spec.eps);
-    x = b.node("class_token", Op::SelectToken { index: 0 }, &[x]);
-    x = b.linear("classifier", x, d.dim, d.classes, true);
-    std::mem::take(b).finish(x)
-}
-
-/// timm's epsilon for ViTs.
-const TIMM_EPS: f64 = 1e-6;
-
-/// Builds timm's ViT or DeiT.
-pub fn timm_vit(spec: &TimmVitSpec) -> Result<Graph, GraphError> {
-    let (b, d) = (&mut Builder::default(), &spec.dims);
-    let extra = usize::from(spec.class_token);
-    let mut x = patches(b, d, "patch_embed.proj");
-    if spec.class_token {
-        x = prepend(b, d, "cls_token", x);
-    }
-    x = positions(b, d, extra, "pos_embed", x);
-    for i in 0..d.depth {
-        let at = format!("blocks.{i}");
-        let l = Layer {
-            at,
-            dims: d,
-            eps: TIMM_EPS,
-            act: Activation::GeluErf,
-            qkv_bias: spec.qkv_bias,
-            post_norm: false,
-            names: &TIMM,
-        };
-        x = layer(b, &l, x);
-    }
-    if spec.mean_pool {
-        x = b.node("mean_tokens", Op::MeanTokens { skip: extra }, &[x]);
-        x = b.layer_norm("fc_norm", x, d.dim, TIMM_EPS);
-    } else {
-        x = b.layer_norm("norm", x, d.dim, TIMM_EPS);
-        x = b.node("class_token", Op::SelectToken { index: 0 }, &[x]);
-    }
-    x = b.linear("head", x, d.dim, d.classes, true);
-    std::mem::take(b).finish(x)
+    x = head(b, s, x);
+    s.names.apply(std::mem::take(b).finish(x)?)
 }

@@ -1,7 +1,7 @@
 //! Sensitivities against direct evaluation, and what the cache must give back.
 
 use super::*;
-use crate::model::families::{CifarResnetSpec, FamilySpec, TimmVitSpec, VitDims};
+use crate::model::families::{CifarResnetSpec, FamilySpec, VitDims, VitSpec};
 use crate::model::random;
 use crate::prune::groups;
 
@@ -11,7 +11,7 @@ fn resnet() -> Model {
 
 fn vit() -> Model {
     let dims = VitDims { image: 32, patch: 8, dim: 16, depth: 2, heads: 4, mlp: 24, classes: 10 };
-    random(&FamilySpec::TimmVit(TimmVitSpec { dims, qkv_bias: true, class_token: true, mean_pool: false }), 5)
+    random(&FamilySpec::Vit(VitSpec::timm(dims)), 5)
 }
 
 fn calib(n: usize) -> Dataset {

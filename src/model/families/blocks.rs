@@ -1,0 +1,40 @@
+//! Blocks that several families are made of. Names given here are the builder's own (see `names`).
+
+use crate::graph::{Activation, Builder, Conv, NodeId, Op};
+
+/// conv → batch norm.
+pub(super) fn conv_bn(b: &mut Builder, conv: String, bn: String, x: NodeId, c: Conv, eps: f64) -> NodeId {
+    let x = b.conv(conv, x, c);
+    b.node(bn, Op::BatchNorm2d { channels: c.out_ch, eps }, &[x])
+}
+
+/// Squeeze and excitation (Hu et al. 2018) called `at`: `x` times, per channel, a gate that two layers compute from the
+/// channels' means. Checkpoints keep the layers as 1x1 convolutions of a single pixel, which are linears.
+pub(super) fn squeeze_excite(
+    b: &mut Builder,
+    at: &str,
+    x: NodeId,
+    [channels, squeezed]: [usize; 2],
+    [act, gate]: [Activation; 2],
+) -> NodeId {
+    let mut s = b.node(format!("{at}.pool"), Op::GlobalAvgPool, &[x]);
+    s = b.linear(format!("{at}.reduce"), s, channels, squeezed, true);
+    s = b.act(format!("{at}.act"), s, act);
+    s = b.linear(format!("{at}.expand"), s, squeezed, channels, true);
+    s = b.act(format!("{at}.gate"), s, gate);
+    b.node(format!("{at}.mul"), Op::Mul, &[x, s])
+}
+
+/// Padding `[top, left, bottom, right]` by which TensorFlow's "same" convolution of a `side`x`side` image gives
+/// `⌈side/stride⌉` pixels: the odd one goes below and to the right.
+pub(super) fn same_padding(side: usize, kernel: usize, stride: usize) -> [usize; 4] {
+    let stride = stride.max(1);
+    let needed = (side.div_ceil(stride).saturating_sub(1) * stride + kernel).saturating_sub(side);
+    let before = needed / 2;
+    [before, before, needed - before, needed - before]
+}
+
+/// The ImageNet evaluation resize of the original papers: shorter side 256 for a crop of 224.
+pub(super) fn usual_resize(side: usize) -> usize {
+    side * 256 / 224
+}

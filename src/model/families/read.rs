@@ -1,0 +1,102 @@
+//! Reading a network's dimensions off a checkpoint, by a builder's own names through a [`Names`] table.
+//!
+//! Shapes beat configuration where both speak; what neither tells is taken from options, then defaults, and noted.
+
+use super::{Names, Source};
+use crate::model::checkpoint::Checkpoint;
+use crate::model::hf::Beside;
+use crate::model::{Family, LoadOptions, ModelError, printable};
+use std::cell::RefCell;
+
+/// A checkpoint seen through one family's and origin's names.
+pub(in crate::model) struct Reader<'a> {
+    pub c: &'a Checkpoint,
+    pub family: Family,
+    pub names: &'static Names,
+    pub beside: &'a Beside,
+    pub options: &'a LoadOptions,
+    /// What had to be assumed.
+    pub notes: RefCell<Vec<String>>,
+}
+
+impl Reader<'_> {
+    /// This is no network of the family, because…
+    pub fn not(&self, why: impl Into<String>) -> ModelError {
+        ModelError::NotFamily { family: self.family, why: why.into() }
+    }
+
+    pub fn note(&self, what: impl Into<String>) {
+        self.notes.borrow_mut().push(what.into());
+    }
+
+    pub fn has(&self, own: &str) -> bool {
+        self.c.has(&self.names.of(own))
+    }
+
+    /// Number of axes of `own`; 0 when it is not there.
+    pub fn rank(&self, own: &str) -> usize {
+        self.c.shape(&self.names.of(own)).map_or(0, <[usize]>::len)
+    }
+
+    /// The shape of `own`, which must have `N` axes, none of them empty.
+    pub fn shape<const N: usize>(&self, own: &str) -> Result<[usize; N], ModelError> {
+        let name = self.names.of(own);
+        let found = self.c.shape(&name).ok_or_else(|| self.not(format!("tensor `{name}` is missing")))?;
+        match <[usize; N]>::try_from(found) {
+            Ok(s) if !s.contains(&0) => Ok(s),
+            _ => Err(self.not(format!("tensor `{name}` has shape {found:?}, which does not have {N} non-empty axes"))),
+        }
+    }
+
+    /// Length of the first axis of `own`: output channels, features or classes.
+    pub fn out(&self, own: &str) -> Result<usize, ModelError> {
+        let name = self.names.of(own);
+        let found = self.c.shape(&name).ok_or_else(|| self.not(format!("tensor `{name}` is missing")))?;
+        match found.first() {
+            Some(&n) if n > 0 => Ok(n),
+            _ => Err(self.not(format!("tensor `{name}` is empty"))),
+        }
+    }
+
+    /// How many consecutive indices `i` from 0 have a tensor `own(i)`; at least one.
+    pub fn count(&self, own: impl Fn(usize) -> String) -> Result<usize, ModelError> {
+        let n = (0..).take_while(|&i| self.has(&own(i))).count();
+        if n == 0 { Err(self.not(format!("tensor `{}` is missing", self.names.of(&own(0))))) } else { Ok(n) }
+    }
+
+    /// Image side: option, files beside the weights, else `default` with a note.
+    pub fn image(&self, default: usize) -> Result<usize, ModelError> {
+        if let Some(image) = self.options.image.map_or_else(|| self.beside.image(), |i| Ok(Some(i)))? {
+            return Ok(image);
+        }
+        self.note(format!("image size assumed to be {default} (weights do not tell; `--image-size` overrides)"));
+        Ok(default)
+    }
+
+    /// Head count: option, configuration, else `default` with a note.
+    pub fn heads(&self, default: usize) -> Result<usize, ModelError> {
+        if let Some(h) = self.options.heads.map_or_else(|| self.beside.heads(), |h| Ok(Some(h)))? {
+            return Ok(h);
+        }
+        self.note(format!("{default} attention heads assumed (weights do not tell; `--heads` overrides)"));
+        Ok(default)
+    }
+
+    /// timm has relatives of a family that share its names and shapes but not, say, its activations. Where timm's
+    /// name lies beside the weights it must be one of `stems`, a number, and nothing more but `_…`.
+    pub fn called(&self, stems: &[&str]) -> Result<(), ModelError> {
+        let Some(name) = self.beside.architecture()? else { return Ok(()) };
+        let known = |stem: &&str| {
+            let rest = name.strip_prefix(*stem).map(|rest| rest.trim_start_matches(|c: char| c.is_ascii_digit()));
+            rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('_'))
+        };
+        if stems.iter().any(known) {
+            return Ok(());
+        }
+        Err(self.not(format!("timm's `{}` is a relative that is not supported", printable(name))))
+    }
+
+    pub fn source(&self) -> Source {
+        self.names.source
+    }
+}
