@@ -190,8 +190,8 @@ impl Dense {
                         row.iter_mut().for_each(|v| *v *= f);
                     }
                 }
-                match wide_f32(geo, &rows, level) {
-                    _ if Depthwise::fits(&geo) => Weights::Depthwise(Depthwise::new(geo, &rows)),
+                let wide = || wide_f32(geo, &rows, level);
+                match Depthwise::fits(&geo).then(|| Weights::Depthwise(Depthwise::new(geo, &rows))).or_else(wide) {
                     Some(w) => w,
                     None => Weights::F32(rows.chunks_exact(n * k).map(|g| gemm::pack_f32(g, n, k)).collect()),
                 }
