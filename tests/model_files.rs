@@ -42,7 +42,6 @@ fn networks_of_other_families_are_named_not_guessed() {
         ("mnist/burn_mnist.safetensors", &["conv1"]),
         ("stories260k/stories260K.safetensors", &["47 tensors", "layers.0.attention.wk.weight"]),
         ("stories260k/stories260K.bin", &["not a checkpoint"]),
-        ("onnx/vit_pgd_2_3_16.onnx", &["ONNX"]),
         ("expected/expected.json", &["not a checkpoint"]),
         ("cifar10", &["holds no `model.safetensors`"]),
         ("no/such/file", &["cannot read", "hint"]),

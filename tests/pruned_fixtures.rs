@@ -7,7 +7,7 @@ mod common;
 
 use common::zeroed::{check, close, logits, picture, prunable, some_units};
 use paring::exec::{CompileOptions, Plan};
-use paring::model::export::Manifest;
+use paring::model::export::{self, Manifest};
 use paring::model::{LoadOptions, Model, load, python};
 use paring::prune::{self, Action, Target};
 use std::path::{Path, PathBuf};
@@ -76,6 +76,11 @@ fn what_is_cut_everywhere_runs_and_is_opened_again() {
         let dir = keep.as_deref().unwrap_or(temporary.path()).join(&name);
         python::folder(&dir, &small, &Manifest::default()).unwrap();
         let again = load(&dir, &LoadOptions::default()).unwrap_or_else(|e| panic!("{name}: {e}"));
+        assert_eq!(*again.graph, *small.graph, "{name}");
+        assert_eq!(run(&Plan::of(&again, &CompileOptions::default()).unwrap()), run(&plan), "{name}");
+        let onnx = dir.join("model.onnx");
+        export::write(&onnx, &small, &Manifest::default(), "onnx").unwrap();
+        let again = load(&onnx, &LoadOptions::default()).unwrap_or_else(|e| panic!("{name}: {e}"));
         assert_eq!(*again.graph, *small.graph, "{name}");
         assert_eq!(run(&Plan::of(&again, &CompileOptions::default()).unwrap()), run(&plan), "{name}");
         if keep.is_some() {

@@ -70,12 +70,14 @@ pub enum Cmd {
         /// Where to; `NAME.safetensors`, or the folder `NAME`, by default.
         #[arg(long, short, value_name = "FILE")]
         out: Option<PathBuf>,
-        /// safetensors, or pytorch: a folder with a Python loader.
-        #[arg(long, default_value = "safetensors")]
+        /// safetensors, onnx, or pytorch: a folder with a Python loader; what FILE ends in by default.
+        #[arg(long, default_value = "", hide_default_value = true)]
         format: String,
         #[arg(long)]
         json: bool,
     },
+    /// Write a model in another format.
+    Convert(Convert),
     /// The bundled demo: its models and its data.
     Demo {
         #[command(subcommand)]
@@ -143,7 +145,7 @@ pub struct Rank {
 
 #[derive(Debug, Clone, Args)]
 pub struct Open {
-    /// A checkpoint (.safetensors, .pth, .th, .pt), a Hugging Face folder, or what paring exported;
+    /// A checkpoint (.safetensors, .pth, .th, .pt), an ONNX model, a Hugging Face folder, or what paring exported;
     /// `demo:vit` and `demo:cnn` are bundled.
     pub model: String,
     /// Evaluation data: a folder of class folders, images with a labels.csv, CIFAR (binary or Python), IDX (MNIST),
@@ -204,6 +206,30 @@ pub struct Eval {
     /// Also print the logits of the first N images (JSON only).
     #[arg(long, value_name = "N", default_value_t = 0)]
     pub logits: usize,
+    #[arg(long)]
+    pub json: bool,
+    #[command(flatten)]
+    pub on: On,
+}
+
+#[derive(Debug, Clone, Args)]
+pub struct Convert {
+    pub model: String,
+    /// The file to write.
+    #[arg(long, short, value_name = "FILE")]
+    pub out: PathBuf,
+    /// safetensors, onnx, or pytorch: a folder with a Python loader; what FILE ends in by default.
+    #[arg(long, value_name = "FORMAT")]
+    pub format: Option<String>,
+    /// Store every convolution and linear layer in this precision.
+    #[arg(long, value_name = "PRECISION")]
+    pub precision: Option<String>,
+    /// Images that int8-static finds its ranges with; never evaluation images.
+    #[arg(long, value_name = "DATA")]
+    pub calib: Option<String>,
+    /// How int8-static finds its ranges: minmax, percentile:99.99, entropy or mse.
+    #[arg(long, value_name = "METHOD", default_value = "mse")]
+    pub calibration: String,
     #[arg(long)]
     pub json: bool,
     #[command(flatten)]

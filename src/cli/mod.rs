@@ -82,6 +82,7 @@ fn dispatch(cli: Cli) -> Result<Exit> {
         Cmd::Log { name, json } => sessions::log(&name, json),
         Cmd::Profile(p) => headless::profile::run(&p),
         Cmd::Eval(e) => headless::eval::run(&e),
+        Cmd::Convert(c) => headless::convert::run(&c),
         Cmd::Selftest(s) => headless::selftest::run(&s),
         Cmd::Run(r) => {
             let asked = Session {

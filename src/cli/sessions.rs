@@ -4,6 +4,7 @@ use crate::config::Settings;
 use crate::headless::Exit;
 use crate::host::client::{Client, Messages};
 use crate::host::{OpenSpec, lifecycle};
+use crate::model::export::format as export_format;
 use crate::session::{Command, Event, HostMsg, Journal, Place, State, describe};
 use anyhow::{Context, bail};
 use std::io::{IsTerminal, Write};
@@ -235,11 +236,13 @@ fn clock(at_ms: i64) -> String {
 
 pub fn export(name: &str, out: Option<&Path>, format: &str, json: bool) -> anyhow::Result<Exit> {
     let place = named(name)?;
+    let format =
+        export_format(format, &out.map(|p| p.to_string_lossy()).unwrap_or_default()).map_err(anyhow::Error::msg)?;
     let out = out.map_or_else(
         || {
             PathBuf::from(match format {
                 "pytorch" => place.name.clone(),
-                _ => format!("{}.safetensors", place.name),
+                _ => format!("{}.{format}", place.name),
             })
         },
         Path::to_owned,

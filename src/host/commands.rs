@@ -3,7 +3,6 @@
 
 use super::engine::{Engine, Llm};
 use super::jobs::Kind;
-use crate::model::export::FORMATS;
 use crate::plan::{Action, Author, Budget, Constraint, Decision, DecisionId, Limit, Status, Target};
 use crate::session::{Command, Event, Phase, State};
 
@@ -169,10 +168,7 @@ pub fn judge(
             if round == 0 {
                 return Err("no compressed model yet; hint: approve decisions, run, accept, then export".to_owned());
             }
-            let format = if format.is_empty() { "safetensors".to_owned() } else { format };
-            if !FORMATS.contains(&format.as_str()) {
-                return Err(format!("cannot export `{format}`; hint: one of {}", FORMATS.join(", ")));
-            }
+            let format = crate::model::export::format(&format, &path)?.to_owned();
             then(Vec::new(), Then::Start(Kind::Export { round, path, format }))
         }
         Command::Cancel => match running {

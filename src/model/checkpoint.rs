@@ -124,7 +124,6 @@ pub(super) fn parse(blob: &Blob, path: &Path) -> Result<Checkpoint, ModelError> 
         [0x80, 1..=5, ..] => torch::legacy(blob, path),
         [b'G', b'G', b'U', b'F', ..] => format("GGUF files are not supported"),
         [0x89, b'H', b'D', b'F', ..] => format("HDF5 (Keras) files are not supported"),
-        [0x08, _, 0x12, ..] | [0x08, _, 0x1a, ..] => format("it looks like ONNX, which is not supported"),
         _ if bytes.starts_with(b"version https://git-lfs") => {
             format("it is a Git LFS pointer, the weights were not downloaded")
         }

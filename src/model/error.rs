@@ -12,7 +12,7 @@ pub enum ModelError {
     Read { path: PathBuf, source: std::io::Error },
     #[error("cannot write `{}`: {source}; hint: check that the folder exists, is writable and has space", path.display())]
     Write { path: PathBuf, source: std::io::Error },
-    #[error("`{}` is not a checkpoint: {why}; hint: safetensors and PyTorch state dicts (.th, .pth, .pt) are read", path.display())]
+    #[error("`{}` is not a checkpoint: {why}; hint: safetensors, PyTorch state dicts (.th, .pth, .pt) and ONNX are read", path.display())]
     Format { path: PathBuf, why: String },
     #[error("`{}` is damaged: {why}; hint: compare its size and checksum with the original", path.display())]
     Damaged { path: PathBuf, why: String },
@@ -23,6 +23,12 @@ pub enum ModelError {
         path.display(), known()
     )]
     UnknownFamily { path: PathBuf, seen: String },
+    #[error(
+        "`{}` has operators that no layer here does: {list}; hint: export with a later opset and constant folding, or \
+         simplify these parts",
+        path.display()
+    )]
+    Operators { path: PathBuf, list: String },
     #[error("this is no {} network: {why}; hint: leave `--arch` out to let the family be recognised", family.label())]
     NotFamily { family: Family, why: String },
     #[error("tensor `{name}` holds {value} at element {index}; hint: the weights are broken, export them again")]

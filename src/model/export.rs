@@ -18,9 +18,36 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Formats that a model is written in, as commands name them: one file that `paring` opens again, or a folder with a
-/// generated PyTorch loader (`model::python`).
-pub const FORMATS: &[&str] = &["safetensors", "pytorch"];
+/// Formats that a model is written in, as commands name them: one file that `paring` opens again (safetensors, or ONNX
+/// for other runtimes, see `model::onnx`), or a folder with a generated PyTorch loader (`model::python`).
+pub const FORMATS: &[&str] = &["safetensors", "pytorch", "onnx"];
+
+/// The format called `name`; without a name what `path` ends in, or safetensors.
+///
+/// # Errors
+/// A name that is none of [`FORMATS`], in words.
+pub fn format(name: &str, path: &str) -> Result<&'static str, String> {
+    let wanted = name.trim().to_lowercase();
+    let ends = |f: &&&str| Path::new(path.trim()).extension().is_some_and(|e| e.eq_ignore_ascii_case(f));
+    let found = match wanted.as_str() {
+        "" => Some(FORMATS.iter().find(ends).unwrap_or(&FORMATS[0])),
+        _ => FORMATS.iter().find(|f| **f == wanted),
+    };
+    let known = || format!("cannot export `{}`; hint: one of {}", printable(&wanted), FORMATS.join(", "));
+    found.copied().ok_or_else(known)
+}
+
+/// Writes `model` to `path` in one of [`FORMATS`]. Returns the BLAKE3 (hex) of what was written.
+///
+/// # Errors
+/// As [`safetensors`], [`super::python::folder`] and [`super::export_onnx`].
+pub fn write(path: &Path, model: &Model, manifest: &Manifest, format: &str) -> Result<String, ModelError> {
+    match format {
+        "pytorch" => super::python::folder(path, model, manifest),
+        "onnx" => super::export_onnx(path, model, manifest),
+        _ => safetensors(path, model, manifest),
+    }
+}
 
 /// Our key in the safetensors metadata.
 pub(super) const KEY: &str = "paring";
@@ -60,7 +87,7 @@ struct Header<'a> {
 }
 
 /// The parameters that `model` runs with: those of reachable nodes, weights in their precision's format, the rest f32.
-fn stored(model: &Model) -> Result<ParamStore, ModelError> {
+pub(super) fn stored(model: &Model) -> Result<ParamStore, ModelError> {
     let reachable = model.graph.reachable();
     let mut out = ParamStore::default();
     for (_, node) in model.graph.iter().filter(|(id, _)| reachable[id.index()]) {
@@ -128,13 +155,8 @@ fn int4_shapes(rows: usize, cols: usize, group: usize) -> [[usize; 2]; 2] {
     [[rows, cols.div_ceil(2)], [rows, cols.div_ceil(group.max(1))]]
 }
 
-/// Writes `model` and its manifest to `path`. Returns the BLAKE3 (hex) of the whole file.
-///
-/// # Errors
-/// [`ModelError::Write`] when the file cannot be written (an older file of that name then stays as it was),
-/// [`ModelError::Param`] when the model lacks a parameter that its graph names.
-pub fn safetensors(path: &Path, model: &Model, manifest: &Manifest) -> Result<String, ModelError> {
-    let params = stored(model)?;
+/// The manifest's JSON for `model`, whose tensors are stored as `params`.
+pub(super) fn header_text(model: &Model, params: &ParamStore, manifest: &Manifest) -> serde_json::Result<String> {
     let header = Header {
         format: FORMAT,
         program: concat!("paring ", env!("CARGO_PKG_VERSION")).into(),
@@ -148,6 +170,16 @@ pub fn safetensors(path: &Path, model: &Model, manifest: &Manifest) -> Result<St
         params: params.hash(),
         manifest: Cow::Borrowed(manifest),
     };
+    serde_json::to_string(&header)
+}
+
+/// Writes `model` and its manifest to `path`. Returns the BLAKE3 (hex) of the whole file.
+///
+/// # Errors
+/// [`ModelError::Write`] when the file cannot be written (an older file of that name then stays as it was),
+/// [`ModelError::Param`] when the model lacks a parameter that its graph names.
+pub fn safetensors(path: &Path, model: &Model, manifest: &Manifest) -> Result<String, ModelError> {
+    let params = stored(model)?;
     let write = |source: std::io::Error| ModelError::Write { path: path.to_owned(), source };
     let json = |e: serde_json::Error| write(e.into());
     let mut entries: Vec<Entry<'_>> = params.iter().flat_map(|(name, param)| entries(name, param)).collect();
@@ -160,7 +192,7 @@ pub fn safetensors(path: &Path, model: &Model, manifest: &Manifest) -> Result<St
     });
 
     let mut object = serde_json::Map::new();
-    let metadata = serde_json::json!({ "format": "pt", KEY: serde_json::to_string(&header).map_err(json)? });
+    let metadata = serde_json::json!({ "format": "pt", KEY: header_text(model, &params, manifest).map_err(json)? });
     object.insert("__metadata__".into(), metadata);
     let mut at = 0usize;
     for e in &entries {
@@ -231,7 +263,10 @@ impl<W: Write> Write for Hashing<W> {
 }
 
 /// Temporary file in the same folder, sync, rename, sync of the folder. Returns the hash of what was written.
-fn write_atomically(path: &Path, body: impl FnOnce(&mut dyn Write) -> std::io::Result<()>) -> std::io::Result<String> {
+pub(super) fn write_atomically(
+    path: &Path,
+    body: impl FnOnce(&mut dyn Write) -> std::io::Result<()>,
+) -> std::io::Result<String> {
     let dir = path.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
     let name = path.file_name().ok_or_else(|| std::io::Error::other("the path names no file"))?;
     static WRITES: AtomicU64 = AtomicU64::new(0);

@@ -3,7 +3,7 @@
 use super::checkpoint::{self, Checkpoint, RawTensor};
 use super::hf::Beside;
 use super::{
-    Blob, Family, FamilySpec, Model, ModelError, ModelInfo, ParamError, ParamStore, export, printable, recognise,
+    Blob, Family, FamilySpec, Model, ModelError, ModelInfo, ParamError, ParamStore, export, onnx, printable, recognise,
 };
 use crate::graph::{Graph, ParamRole, PrecisionPlan, param_shapes};
 use std::collections::HashSet;
@@ -21,13 +21,19 @@ pub struct LoadOptions {
     pub heads: Option<usize>,
 }
 
-/// Loads a model from a checkpoint file (`.safetensors`, `.th`, `.pth`, `.pt`), a Hugging Face directory or a file
+/// Loads a model from a checkpoint file (`.safetensors`, `.th`, `.pth`, `.pt`), an ONNX model, a Hugging Face directory or a file
 /// that `paring` exported. The format is told by content, not by name.
 ///
 /// # Errors
 /// [`ModelError`]: unreadable, damaged, of no known family, shapes that do not fit, weights that are not finite.
 pub fn load(path: &Path, options: &LoadOptions) -> Result<Model, ModelError> {
     let (files, dir) = find(path)?;
+    if let [file] = files.as_slice() {
+        let blob = Blob::map(file).map_err(|source| ModelError::Read { path: file.clone(), source })?;
+        if onnx::is_onnx(&blob) {
+            return onnx::import(&blob, path, Some(&dir), &Beside::read(&dir)?, options);
+        }
+    }
     let mut checkpoint = Checkpoint::default();
     for file in &files {
         checkpoint.absorb(checkpoint::open(file)?, file)?;
@@ -42,6 +48,9 @@ pub fn load(path: &Path, options: &LoadOptions) -> Result<Model, ModelError> {
 /// As [`load`].
 pub fn load_bytes(name: &str, bytes: &'static [u8], options: &LoadOptions) -> Result<Model, ModelError> {
     let path = Path::new(name);
+    if onnx::is_onnx(bytes) {
+        return onnx::import(&Blob::Static(bytes), path, None, &Beside::default(), options);
+    }
     let checkpoint = checkpoint::parse(&Blob::Static(bytes), path)?;
     assemble(checkpoint, &Beside::default(), options, path)
 }
@@ -60,7 +69,7 @@ fn find(path: &Path) -> Result<(Vec<PathBuf>, PathBuf), ModelError> {
             return Ok((shards(&index, path)?, path.to_owned()));
         }
     }
-    for name in ["model.safetensors", "pytorch_model.bin"] {
+    for name in ["model.safetensors", "pytorch_model.bin", "model.onnx"] {
         let file = path.join(name);
         if file.is_file() {
             return Ok((vec![file], path.to_owned()));
@@ -70,7 +79,8 @@ fn find(path: &Path) -> Result<(Vec<PathBuf>, PathBuf), ModelError> {
     let mut found = Vec::new();
     for entry in std::fs::read_dir(path).map_err(read)? {
         let file = entry.map_err(read)?.path();
-        let known = file.extension().is_some_and(|e| ["safetensors", "th", "pth", "pt"].iter().any(|k| e == *k));
+        let known =
+            file.extension().is_some_and(|e| ["safetensors", "th", "pth", "pt", "onnx"].iter().any(|k| e == *k));
         if known && file.is_file() {
             found.push(file);
         }

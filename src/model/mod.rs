@@ -12,6 +12,7 @@ mod hf;
 pub mod int4;
 pub mod int8;
 mod load;
+mod onnx;
 mod params;
 pub(crate) mod pickle;
 pub mod python;
@@ -25,6 +26,7 @@ pub use blob::Blob;
 pub use error::ModelError;
 pub use families::FamilySpec;
 pub use load::{LoadOptions, load, load_bytes};
+pub use onnx::onnx as export_onnx;
 pub use params::{Dtype, Param, ParamError, ParamStore};
 pub use random::{random, random_params};
 pub use text::printable;
@@ -58,11 +60,13 @@ pub enum Family {
     Vit,
     Swin,
     SwinV2,
+    /// A network read from an ONNX file, whatever it is.
+    Onnx,
 }
 
 impl Family {
     /// Every family, for messages and `--arch`.
-    pub const ALL: [Family; 11] = [
+    pub const ALL: [Family; 12] = [
         Family::CifarResnet,
         Family::Resnet,
         Family::Vgg,
@@ -74,6 +78,7 @@ impl Family {
         Family::Vit,
         Family::Swin,
         Family::SwinV2,
+        Family::Onnx,
     ];
 
     /// The name that `--arch` takes.
@@ -90,6 +95,7 @@ impl Family {
             Family::Vit => "vit",
             Family::Swin => "swin",
             Family::SwinV2 => "swin-v2",
+            Family::Onnx => "onnx",
         }
     }
 
@@ -109,6 +115,7 @@ impl Family {
             }
             Family::Swin => "Swin (`layers.0.blocks.0.attn`, `features.1.0.attn.relative_position_bias_table`)",
             Family::SwinV2 => "Swin v2 (`layers.0.blocks.0.attn.logit_scale`)",
+            Family::Onnx => "any classifier in an ONNX file",
         }
     }
 }

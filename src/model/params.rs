@@ -57,6 +57,8 @@ enum Data {
         offset: usize,
         dtype: Dtype,
     },
+    /// A matrix stored the other way round; turned when it is read.
+    Turned(Arc<Param>),
     /// Quantized rows: `numel` values and one scale per index of axis 0; counts were checked at construction.
     Int8 {
         q: Arc<[i8]>,
@@ -89,12 +91,35 @@ impl Param {
         fits.then(|| Param { shape, data: Data::Int8 { q: q.into(), scales: scales.into() } })
     }
 
+    /// The same values in another shape; `None` when the counts differ or quantized rows would be torn.
+    pub fn reshaped(&self, shape: Vec<usize>) -> Option<Param> {
+        if numel_of(&shape)? != self.numel() {
+            return None;
+        }
+        let data = match &self.data {
+            Data::Int8 { .. } | Data::Int4(_) if shape.first() != self.shape.first() => return None,
+            other => other.clone(),
+        };
+        Some(Param { shape, data })
+    }
+
+    /// The transposed matrix, still a view of where its values are stored; `None` when this is no matrix of floats.
+    pub fn transposed(&self) -> Option<Param> {
+        let &[rows, cols] = self.shape.as_slice() else { return None };
+        let data = match &self.data {
+            Data::Int8 { .. } | Data::Int4(_) => return None,
+            Data::Turned(inner) if inner.shape == [cols, rows] => return Some(Param::clone(inner)),
+            Data::Turned(_) | Data::Owned(_) | Data::View { .. } => Data::Turned(Arc::new(self.clone())),
+        };
+        Some(Param { shape: vec![cols, rows], data })
+    }
+
     /// The quantized values and per-row scales of an int8 tensor. Kernels must use these rather than re-quantize
     /// [`Param::values`], which would round the scales again.
     pub fn as_int8(&self) -> Option<(&[i8], &[f32])> {
         match &self.data {
             Data::Int8 { q, scales } => Some((q, scales)),
-            Data::Owned(_) | Data::View { .. } | Data::Int4(_) => None,
+            Data::Owned(_) | Data::View { .. } | Data::Turned(_) | Data::Int4(_) => None,
         }
     }
 
@@ -108,7 +133,7 @@ impl Param {
     pub fn as_int4(&self) -> Option<&Int4> {
         match &self.data {
             Data::Int4(rows) => Some(rows),
-            Data::Owned(_) | Data::View { .. } | Data::Int8 { .. } => None,
+            Data::Owned(_) | Data::View { .. } | Data::Turned(_) | Data::Int8 { .. } => None,
         }
     }
 
@@ -120,7 +145,8 @@ impl Param {
             (Data::View { dtype, .. }, WeightFormat::F16) => *dtype == Dtype::F16,
             (Data::View { dtype, .. }, WeightFormat::Bf16) => *dtype == Dtype::Bf16,
             (Data::Int4(q), WeightFormat::Int4 { group }) => q.group == group.unwrap_or(q.cols).clamp(1, q.cols.max(1)),
-            (Data::Owned(_) | Data::View { .. } | Data::Int8 { .. } | Data::Int4(_), _) => false,
+            (Data::Turned(inner), WeightFormat::F32) => inner.is_in(format),
+            (Data::Owned(_) | Data::View { .. } | Data::Turned(_) | Data::Int8 { .. } | Data::Int4(_), _) => false,
         }
     }
 
@@ -153,6 +179,7 @@ impl Param {
     pub(super) fn float_bytes(&self) -> Option<(Dtype, Cow<'_, [u8]>)> {
         match &self.data {
             Data::Owned(v) => Some((Dtype::F32, v.iter().flat_map(|v| v.to_le_bytes()).collect())),
+            Data::Turned(_) => Some((Dtype::F32, self.values().iter().flat_map(|v| v.to_le_bytes()).collect())),
             Data::View { blob, offset, dtype } => {
                 Some((*dtype, Cow::Borrowed(&blob[*offset..*offset + self.numel() * dtype.size()])))
             }
@@ -162,8 +189,10 @@ impl Param {
 
     /// Lets go of the pages that a memory-mapped tensor occupies, until it is read again.
     pub fn release(&self) {
-        if let Data::View { blob, offset, dtype } = &self.data {
-            blob.release(*offset, self.numel() * dtype.size());
+        match &self.data {
+            Data::View { blob, offset, dtype } => blob.release(*offset, self.numel() * dtype.size()),
+            Data::Turned(inner) => inner.release(),
+            Data::Owned(_) | Data::Int8 { .. } | Data::Int4(_) => {}
         }
     }
 
@@ -178,6 +207,7 @@ impl Param {
         let bytes = match &self.data {
             Data::Owned(v) => v.len() * 4,
             Data::View { dtype, .. } => self.numel() * dtype.size(),
+            Data::Turned(inner) => return inner.stored_bytes(),
             Data::Int8 { q, scales } => q.len() + scales.len() * 4,
             Data::Int4(rows) => rows.bytes(),
         };
@@ -211,10 +241,27 @@ impl Param {
                 let bytes = &blob[*offset..*offset + self.numel() * dtype.size()];
                 decode(bytes, *dtype)
             }
+            Data::Turned(inner) => Cow::Owned(turned(&inner.values(), inner.shape[0], inner.shape[1])),
             Data::Int8 { q, scales } => Cow::Owned(int8::dequantize_rows(q, scales)),
             Data::Int4(rows) => Cow::Owned(rows.dequantize()),
         }
     }
+}
+
+/// A row-major `[rows, cols]` matrix transposed, in square pieces that stay in the cache.
+fn turned(v: &[f32], rows: usize, cols: usize) -> Vec<f32> {
+    const SIDE: usize = 32;
+    let mut out = vec![0.0; v.len()];
+    for r0 in (0..rows).step_by(SIDE) {
+        for c0 in (0..cols).step_by(SIDE) {
+            for r in r0..(r0 + SIDE).min(rows) {
+                for c in c0..(c0 + SIDE).min(cols) {
+                    out[c * rows + r] = v[r * cols + c];
+                }
+            }
+        }
+    }
+    out
 }
 
 fn decode(bytes: &[u8], dtype: Dtype) -> Cow<'_, [f32]> {

@@ -125,17 +125,13 @@ impl Compute {
             "model_hash": r.and_then(|r| r.model_hash.as_ref()),
         });
         let manifest = Manifest { figures, ..self.manifest(&recipe) };
-        let hash = match format {
-            "pytorch" => crate::model::python::folder(&path, &model, &manifest),
-            _ => export::safetensors(&path, &model, &manifest),
-        };
-        let hash = hash.map_err(JobError::of)?;
+        let hash = export::write(&path, &model, &manifest, format).map_err(JobError::of)?;
         Ok(Exported { path: path.display().to_string(), format: format.to_owned(), hash })
     }
 
     /// Where an export goes: as named, into a named folder, or under the model's name where the host was started.
     fn export_path(&self, path: &str, round: u32, format: &str) -> PathBuf {
-        let ending = if format == "pytorch" { "" } else { ".safetensors" };
+        let ending = if format == "pytorch" { String::new() } else { format!(".{format}") };
         let name = format!("{}-paring-r{round}{ending}", self.model.info.name);
         match path.trim() {
             "" => PathBuf::from(name),

@@ -1,0 +1,28 @@
+//! `paring convert`: a model in another format, without a session.
+
+use super::{Exit, print_json, setup};
+use crate::cli::args::Convert;
+use crate::model::export::{self, Manifest};
+use anyhow::Result;
+use serde_json::json;
+
+pub fn run(args: &Convert) -> Result<Exit> {
+    let format = args.format.as_deref().unwrap_or("");
+    let format = export::format(format, &args.out.to_string_lossy()).map_err(anyhow::Error::msg)?;
+    let mut model = setup::model(&args.model, &args.on)?;
+    if let Some(name) = &args.precision {
+        model.precision = setup::everywhere(&model, name)?;
+    }
+    let ranges = setup::calibrate(&mut model, &args.model, args.calib.as_deref(), &args.calibration)?;
+    for note in model.info.notes.iter().chain(&ranges) {
+        eprintln!("paring: note: {note}");
+    }
+    let manifest = Manifest { original: Some(model.info.hash.clone()), ..Manifest::default() };
+    let hash = export::write(&args.out, &model, &manifest, format)?;
+    if args.json {
+        print_json(&json!({ "path": args.out, "format": format, "hash": hash }))?;
+    } else {
+        println!("{}", args.out.display());
+    }
+    Ok(Exit::Done)
+}

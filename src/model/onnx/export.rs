@@ -1,0 +1,111 @@
+//! A compressed model as one ONNX file that other runtimes run and that opens here again exactly as it was.
+//!
+//! The manifest of [`export`](crate::model::export) travels in the file's metadata together with a hash of its operators:
+//! a file whose operators another program changed is read as any other ONNX file.
+
+use super::constant::{Constant, Data, Source};
+use super::proto::{GraphProto, ModelProto, NodeProto, data_type};
+use super::write;
+use crate::graph::{Op, PrecisionPlan, WeightFormat, shapes};
+use crate::model::checkpoint::{Checkpoint, RawTensor};
+use crate::model::export::{self, KEY, Manifest};
+use crate::model::{Model, ModelError, ParamStore};
+use prost::Message;
+use std::io::Write;
+use std::path::Path;
+use std::sync::Arc;
+
+/// Our key for the hash of the operators.
+const NODES: &str = "paring.nodes";
+/// Protobuf's own limit on a message.
+const MAX_BYTES: usize = i32::MAX as usize;
+
+/// Writes `model` as ONNX, opset 17, with a free batch axis. 8-bit weights are stored in 8 bits and dequantized in the
+/// graph; inputs of static int8 layers are rounded to 8 bits too. Returns the BLAKE3 (hex) of the file.
+///
+/// Precisions that are only simulated are stored as the f32 weights that they give, and are f32 when opened again.
+///
+/// # Errors
+/// [`ModelError::Write`]; [`ModelError::Param`] for a missing parameter; [`ModelError::Unsupported`] beyond 2 GB.
+pub fn onnx(path: &Path, model: &Model, manifest: &Manifest) -> Result<String, ModelError> {
+    let write_error = |source: std::io::Error| ModelError::Write { path: path.to_owned(), source };
+    let model = &plain(model)?;
+    let params = export::stored(model)?;
+    let text = export::header_text(model, &params, manifest).map_err(|e| write_error(e.into()))?;
+    let shapes = shapes(&model.graph)?;
+    let unfit =
+        |why: String| ModelError::Unsupported { path: path.to_owned(), why, hint: "export as safetensors".into() };
+    let mut proto =
+        write::model(&model.graph, &shapes, &params, &model.precision.inputs, &[(KEY, text)]).map_err(unfit)?;
+    let hash = proto.graph.as_ref().map(|g| nodes_hash(&g.node)).unwrap_or_default();
+    proto.metadata_props.push(super::proto::StringStringEntryProto { key: Some(NODES.into()), value: Some(hash) });
+    if proto.encoded_len() > MAX_BYTES {
+        return Err(unfit("it would be larger than the 2 GB that one ONNX file may have".into()));
+    }
+    let bytes = proto.encode_to_vec();
+    drop(proto);
+    export::write_atomically(path, |out: &mut dyn Write| out.write_all(&bytes)).map_err(write_error)
+}
+
+/// `model` with precisions that ONNX has: f32 and 8-bit weights; others as the f32 weights that they give.
+fn plain(model: &Model) -> Result<Model, ModelError> {
+    let mut precision = PrecisionPlan::default();
+    for (name, p) in model.precision.nodes.iter().filter(|(_, p)| p.weights() == WeightFormat::Int8) {
+        precision.set(name.clone(), *p);
+    }
+    let kept = |(name, _): &(&String, _)| precision.nodes.contains_key(*name);
+    let inputs = model.precision.inputs.iter().filter(kept).map(|(n, r)| (n.clone(), *r)).collect();
+    let mut params = ParamStore::default();
+    for (name, param) in export::stored(model)?.iter() {
+        let int8 = model.graph.nodes.iter().any(|n| {
+            n.params.iter().any(|p| p.name == name)
+                && precision.nodes.contains_key(&n.name)
+                && matches!(n.op, Op::Conv2d { .. } | Op::Linear { .. })
+        });
+        let quantized = param.as_int8().is_some() && !int8 || param.as_int4().is_some();
+        params.insert(name, if quantized { param.stored_in(WeightFormat::F32) } else { param.clone() });
+    }
+    let precision = PrecisionPlan { inputs, ..precision };
+    Ok(Model { graph: Arc::clone(&model.graph), params, precision, info: model.info.clone() })
+}
+
+fn nodes_hash(nodes: &[NodeProto]) -> String {
+    let mut h = blake3::Hasher::new();
+    for n in nodes {
+        h.update(&n.encode_length_delimited_to_vec());
+    }
+    h.finalize().to_hex().to_string()
+}
+
+/// The manifest of a file that we wrote and nobody changed.
+pub(super) fn own(model: &ModelProto) -> Option<&str> {
+    let get = |key: &str| model.metadata_props.iter().find(|p| p.key.as_deref() == Some(key))?.value.as_deref();
+    let graph = model.graph.as_ref()?;
+    (get(NODES)? == nodes_hash(&graph.node)).then(|| get(KEY)).flatten()
+}
+
+/// Opens such a file exactly as it was written.
+pub(super) fn reopen(graph: &GraphProto, source: &mut Source, text: &str, path: &Path) -> Result<Model, ModelError> {
+    let mut c = Checkpoint::default();
+    for t in &graph.initializer {
+        let name = t.name.clone().unwrap_or_default();
+        let damaged = |why: String| ModelError::Damaged {
+            path: path.to_owned(),
+            why: format!("tensor `{}` {why}", crate::model::printable(&name)),
+        };
+        // Shapes and indices of operators are no parameters.
+        let Constant { shape, data, .. } = match t.data_type {
+            Some(data_type::FLOAT | data_type::INT8) => source.tensor(t).map_err(damaged)?,
+            _ => continue,
+        };
+        let raw = match data {
+            Data::Floats(p) => RawTensor::Float(p),
+            Data::Ints(_) => match source.raw(t).map_err(damaged)? {
+                Some((blob, offset, _)) => RawTensor::I8 { shape, blob, offset },
+                None => continue,
+            },
+        };
+        c.tensors.insert(name, raw);
+    }
+    export::reopen(&c, text, path)
+}
