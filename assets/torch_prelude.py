@@ -161,10 +161,21 @@ def load(path=None):
     return Net(tensors).eval()
 
 
+def _of_rank(value, rank):
+    """1x1 convolutions, linears and scales differ by axes of length 1 only."""
+    while value.dim() > rank and value.shape[-1] == 1:
+        value = value.squeeze(-1)
+    while value.dim() < rank:
+        value = value.unsqueeze(-1)
+    return value
+
+
 def fit(network, path=None):
     """Gives a torchvision, timm or transformers network of this architecture the shapes and weights that are left.
 
     `network` is built as usual, with the original configuration; its modules keep their types and code. Returns it.
+    Raises ValueError where that code cannot express what is left (pruned heads in torch's MultiheadAttention, in
+    torchvision's Swin and in Swin v2) or names its tensors otherwise; `load` covers everything.
     """
     from safetensors.torch import load_file
 
@@ -175,11 +186,24 @@ def fit(network, path=None):
         setattr(modules[parent], last, nn.Identity())
     for name, value in tensors.items():
         owner, _, last = name.rpartition(".")
-        old = getattr(modules[owner], last)
+        if owner not in modules or not hasattr(modules[owner], last):
+            raise ValueError(f"the network has no {name} (other versions may name it otherwise): load() needs no network")
+        module, old = modules[owner], getattr(modules[owner], last)
+        if old is None:
+            # timm's Swin v2 keeps the biases of queries and values apart.
+            parent = modules.get(owner.rpartition(".")[0])
+            if not hasattr(parent, "q_bias"):
+                raise ValueError(f"the network has no {name}: load() needs no network")
+            n = len(value) // 3
+            parent.q_bias, parent.v_bias = nn.Parameter(value[:n]), nn.Parameter(value[2 * n:])
+            if getattr(parent, "k_bias", None) is not None:
+                parent.k_bias = value[n:2 * n]
+            continue
+        value = _of_rank(value, old.dim()).to(old.dtype)
         if isinstance(old, nn.Parameter):
-            setattr(modules[owner], last, nn.Parameter(value.to(old.dtype), requires_grad=old.requires_grad))
+            setattr(module, last, nn.Parameter(value, requires_grad=old.requires_grad))
         else:
-            setattr(modules[owner], last, value.to(old.dtype))
+            setattr(module, last, value)
     for name, groups in GROUPS.items():
         modules[name].groups = groups
     for module in network.modules():
@@ -191,17 +215,23 @@ def fit(network, path=None):
         elif isinstance(module, nn.BatchNorm2d):
             module.num_features = module.running_mean.shape[0]
     for name, (heads, width) in ATTENTION.items():
-        # The core's name lies under its attention module's.
-        path = name
-        while path and not any(hasattr(modules.get(path), a) for a in ("num_heads", "num_attention_heads")):
+        # The core is named after its attention module or the block around it.
+        path, found = name, []
+        while path and not found:
+            inside = (m for n, m in modules.items() if n == path or n.startswith(path + "."))
+            found = [m for m in inside if hasattr(m, "num_heads") or hasattr(m, "num_attention_heads")]
             path = path.rpartition(".")[0]
-        module = modules.get(path)
-        if module is None:
-            raise ValueError(f"no attention module for {name}")
-        for attribute, value in (("num_heads", heads), ("num_attention_heads", heads), ("attn_dim", heads * width),
-                                 ("all_head_size", heads * width)):
-            if hasattr(module, attribute):
-                setattr(module, attribute, value)
+        for module in found:
+            before = getattr(module, "num_heads", getattr(module, "num_attention_heads", None))
+            # Code that takes the width of what leaves from what enters.
+            fixed = isinstance(module, nn.MultiheadAttention) or hasattr(module, "cpb_mlp")
+            fixed = fixed or type(module).__name__.startswith("ShiftedWindowAttention")
+            if fixed and before != heads:
+                raise ValueError(f"{type(module).__name__} cannot have {heads} of {before} heads: load() needs no network")
+            for attribute, value in (("num_heads", heads), ("num_attention_heads", heads),
+                                     ("attn_dim", heads * width), ("all_head_size", heads * width)):
+                if hasattr(module, attribute):
+                    setattr(module, attribute, value)
     return network
 
 
