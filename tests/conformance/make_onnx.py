@@ -196,6 +196,19 @@ def export(model, x, path, way, opset, dynamic):
         shapes = ({0: torch.export.Dim("N", min=1, max=64)},) if dynamic else None
         x = x.repeat(2, 1, 1, 1) if dynamic else x
         torch.onnx.export(model, (x,), path, dynamo=True, opset_version=opset, input_names=["input"], output_names=["logits"], dynamic_shapes=shapes, external_data=False, verbose=False)
+        forget_where(path)
+
+
+def forget_where(path):
+    """Drops the exporter's stack traces: they name the folders of the machine that ran it."""
+    import onnx
+
+    proto = onnx.load(path)
+    for node in proto.graph.node:
+        kept = [p for p in node.metadata_props if p.key != "pkg.torch.onnx.stack_trace"]
+        del node.metadata_props[:]
+        node.metadata_props.extend(kept)
+    onnx.save(proto, path)
 
 
 def main():
