@@ -73,7 +73,7 @@ fn draw(model: &Model, groups: &[Group], int8: bool, rng: &mut ChaCha8Rng) -> Ac
     }
     if int8 {
         let part = rng.random_range(0.1..1.0);
-        let dense = model.graph.nodes.iter().filter(|n| matches!(n.op, Op::Conv2d { .. } | Op::Linear { .. }));
+        let dense = model.graph.nodes.iter().filter(|n| n.op.is_conv_or_linear());
         for n in dense {
             if rng.random_bool(part) {
                 actions.push((Target::Layer(n.name.clone()), Action::Precision { precision: Precision::Int8 }));

@@ -202,7 +202,7 @@ fn exports_are_plain_onnx() {
         for (a, b) in run(&lifted, &formula(2, side)).iter().zip(run(&model, &formula(2, side))) {
             assert_close(a, &b, 1e-5, &model.info.name);
         }
-        for node in model.graph.nodes.iter().filter(|n| matches!(n.op, Op::Conv2d { .. } | Op::Linear { .. })) {
+        for node in model.graph.nodes.iter().filter(|n| n.op.is_conv_or_linear()) {
             assert_eq!(lifted.graph.by_name(&node.name).map(|id| &lifted.graph.node(id).op), Some(&node.op));
         }
     }

@@ -303,24 +303,23 @@ impl Facts<'_> {
 
     fn precisions(&self, room: usize) -> String {
         let int8 = Precision::Int8;
-        let rows =
-            self.graph.nodes.iter().filter(|n| matches!(n.op, Op::Conv2d { .. } | Op::Linear { .. })).filter_map(|n| {
-                let saved = self.saved(Target::Layer(n.name.clone()), Action::Precision { precision: int8 })?;
-                let curve = self.state.sensitivity.get(&SensTarget::Layer(n.name.clone(), int8));
-                let row = self.profile.rows.iter().find(|r| r.name == n.name || r.fused.contains(&n.name));
-                Some(Row {
-                    weight: (saved.bytes.max(saved.latency) / 100.0).max(0.0),
-                    text: format!(
-                        "{} | {} | {} | {} | {} | {}",
-                        clean::line(&n.name, 80),
-                        clean::line(&crate::graph::describe(&n.op), 40),
-                        row.map_or("?".into(), |r| short(100.0 * r.share)),
-                        short(saved.latency),
-                        short(saved.bytes),
-                        one(curve)
-                    ),
-                })
-            });
+        let rows = self.graph.nodes.iter().filter(|n| n.op.is_conv_or_linear()).filter_map(|n| {
+            let saved = self.saved(Target::Layer(n.name.clone()), Action::Precision { precision: int8 })?;
+            let curve = self.state.sensitivity.get(&SensTarget::Layer(n.name.clone(), int8));
+            let row = self.profile.rows.iter().find(|r| r.name == n.name || r.fused.contains(&n.name));
+            Some(Row {
+                weight: (saved.bytes.max(saved.latency) / 100.0).max(0.0),
+                text: format!(
+                    "{} | {} | {} | {} | {} | {}",
+                    clean::line(&n.name, 80),
+                    clean::line(&crate::graph::describe(&n.op), 40),
+                    row.map_or("?".into(), |r| short(100.0 * r.share)),
+                    short(saved.latency),
+                    short(saved.bytes),
+                    one(curve)
+                ),
+            })
+        });
         table(
             "Layers that can run in int8 (by what it saves)",
             "layer | kind | latency % | int8 saves in % of the model: latency | bytes | dloss/dtop1 in int8",

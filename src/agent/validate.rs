@@ -245,14 +245,10 @@ fn precision(entry: &Map<String, Value>, shown: &str) -> Result<Precision, Strin
     }
 }
 
-fn quantizable(op: &Op) -> bool {
-    matches!(op, Op::Conv2d { .. } | Op::Linear { .. })
-}
-
 /// The targets that `name` means for this verb.
 fn resolve(name: &str, verb: Verb, role: Role, ground: Ground<'_>) -> Result<(Vec<Target>, Match), String> {
     let groups = || ground.groups.iter();
-    let layers = || ground.graph.nodes.iter().filter(|n| quantizable(&n.op));
+    let layers = || ground.graph.nodes.iter().filter(|n| n.op.is_conv_or_linear());
     let block = ground.graph.blocks.iter().find(|b| b.name == name);
     let group = groups().find(|g| g.id == name);
     let layer = layers().find(|n| n.name == name);
@@ -269,7 +265,7 @@ fn resolve(name: &str, verb: Verb, role: Role, ground: Ground<'_>) -> Result<(Ve
         }
         if let Some(b) = block {
             let inside = b.nodes.iter().filter_map(|id| ground.graph.nodes.get(id.index()));
-            let inside = inside.filter(|n| quantizable(&n.op)).map(|n| Target::Layer(n.name.clone()));
+            let inside = inside.filter(|n| n.op.is_conv_or_linear()).map(|n| Target::Layer(n.name.clone()));
             return Ok((inside.collect(), Match::Block));
         }
         if name.contains('*') {

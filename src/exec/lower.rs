@@ -302,7 +302,7 @@ fn chains(graph: &Graph, keep: &HashSet<&str>) -> Vec<Chain> {
             continue;
         }
         let mut c = Chain { lead: id, bn: None, add: None, act: None, last: id };
-        let dense = matches!(node.op, Op::Conv2d { .. } | Op::Linear { .. });
+        let dense = node.op.is_conv_or_linear();
         let joins = matches!(node.op, Op::BatchNorm2d { .. } | Op::Add);
         if !(dense || joins) {
             chains.push(c);

@@ -268,6 +268,11 @@ pub enum Op {
 }
 
 impl Op {
+    /// A convolution or a linear layer: what has a weight matrix, so that its precision and its zeros can be chosen.
+    pub fn is_conv_or_linear(&self) -> bool {
+        matches!(self, Op::Conv2d { .. } | Op::Linear { .. })
+    }
+
     /// Attention over all tokens, without a position bias.
     pub fn attention(heads: usize, qk_dim: usize, v_dim: usize, fused: bool, scale: f64) -> Op {
         let (cosine, windows, bias) = (false, None, PositionBias::None);

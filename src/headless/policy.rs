@@ -157,12 +157,7 @@ impl Rule {
 /// Everything a rule can name in a model.
 fn targets(card: &SessionCard) -> Vec<Target> {
     let groups = card.groups.iter().filter(|g| g.protected.is_none()).map(|g| Target::Group(g.id.clone()));
-    let layers = card
-        .graph
-        .nodes
-        .iter()
-        .filter(|n| matches!(n.op, Op::Conv2d { .. } | Op::Linear { .. }))
-        .map(|n| Target::Layer(n.name.clone()));
+    let layers = card.graph.nodes.iter().filter(|n| n.op.is_conv_or_linear()).map(|n| Target::Layer(n.name.clone()));
     let blocks = card.graph.blocks.iter().filter(|b| !b.residual.is_empty()).map(|b| Target::Block(b.name.clone()));
     groups.chain(layers).chain(blocks).collect()
 }

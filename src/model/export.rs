@@ -102,11 +102,7 @@ pub(super) fn stored(model: &Model) -> Result<ParamStore, ModelError> {
 
 /// What a parameter of the node `name` is stored in.
 fn format_of(op: &Op, role: ParamRole, name: &str, precision: &PrecisionPlan) -> WeightFormat {
-    if role == ParamRole::Weight && quantizable(op) { precision.get(name).weights() } else { WeightFormat::F32 }
-}
-
-fn quantizable(op: &Op) -> bool {
-    matches!(op, Op::Conv2d { .. } | Op::Linear { .. })
+    if role == ParamRole::Weight && op.is_conv_or_linear() { precision.get(name).weights() } else { WeightFormat::F32 }
 }
 
 /// One tensor of the file, in the order in which it is written.
@@ -339,7 +335,7 @@ pub(super) fn reopen(c: &Checkpoint, text: &str, path: &Path) -> Result<Model, M
         return Err(damaged(format!("its input range of `{}` is none", printable(node))));
     }
     for node in precision.nodes.keys().chain(precision.inputs.keys()) {
-        if !graph.by_name(node).is_some_and(|id| quantizable(&graph.node(id).op)) {
+        if !graph.by_name(node).is_some_and(|id| graph.node(id).op.is_conv_or_linear()) {
             return Err(damaged(format!("it sets a precision for `{}`, which is no such layer", printable(node))));
         }
     }

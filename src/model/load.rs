@@ -3,7 +3,8 @@
 use super::checkpoint::{self, Checkpoint, RawTensor};
 use super::hf::Beside;
 use super::{
-    Blob, Family, FamilySpec, Model, ModelError, ModelInfo, ParamError, ParamStore, export, onnx, printable, recognise,
+    Blob, Family, FamilySpec, Model, ModelError, ModelInfo, ParamError, ParamStore, Preprocess, export, onnx,
+    printable, recognise,
 };
 use crate::graph::{Graph, ParamRole, PrecisionPlan, param_shapes};
 use std::collections::HashSet;
@@ -141,10 +142,24 @@ fn assemble(
     check_values(&graph, &params)?;
     let shape = graph.input_shape();
     let side = |axis: usize| shape.get(axis).copied().unwrap_or(0);
-    let mut preprocess = beside.preprocess(spec.preprocess([side(1), side(2)]))?;
-    preprocess.channels = side(0);
-    let classes = spec.classes();
-    Ok(Model {
+    let preprocess = beside.preprocess(spec.preprocess([side(1), side(2)]))?;
+    Ok(model(graph, params, family, spec.classes(), preprocess, beside, path, notes))
+}
+
+/// What an importer found, as a model in f32.
+#[expect(clippy::too_many_arguments, reason = "each is a field of its own, from its own place")]
+pub(super) fn model(
+    graph: Graph,
+    params: ParamStore,
+    family: Family,
+    classes: usize,
+    mut preprocess: Preprocess,
+    beside: &Beside,
+    path: &Path,
+    notes: Vec<String>,
+) -> Model {
+    preprocess.channels = graph.input_shape().first().copied().unwrap_or(0);
+    Model {
         info: ModelInfo {
             name: display_name(path),
             family,
@@ -158,7 +173,7 @@ fn assemble(
         graph: Arc::new(graph),
         params,
         precision: PrecisionPlan::default(),
-    })
+    }
 }
 
 /// The file's stem, or the folder's name.

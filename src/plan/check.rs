@@ -50,6 +50,10 @@ pub fn check(
     graph: &Graph,
     constraints: &[Constraint],
 ) -> Result<Action, PlanError> {
+    let layer = |name: &str| {
+        let names = || graph.nodes.iter().map(|n| n.name.as_str());
+        graph.nodes.iter().find(|n| n.name == name).ok_or_else(|| unknown("layer", name, names()))
+    };
     match target {
         Target::Group(name) => {
             let group = groups.iter().find(|g| &g.id == name).ok_or_else(|| {
@@ -64,20 +68,11 @@ pub fn check(
             }
         }
         Target::Weights(name) => {
-            let node = graph
-                .nodes
-                .iter()
-                .find(|n| &n.name == name)
-                .ok_or_else(|| unknown("layer", name, graph.nodes.iter().map(|n| n.name.as_str())))?;
+            let node = layer(name)?;
             match action {
                 Action::Keep => Ok(Action::Keep),
                 Action::Sparsify { sparsity } => {
-                    if !matches!(node.op, Op::Conv2d { .. } | Op::Linear { .. }) {
-                        return Err(mismatch(target, "sparsify", "only convolutions and linear layers have masks"));
-                    }
-                    if sparsity.check().is_err() {
-                        return Err(mismatch(target, "sparsify", "the pattern drops all or nothing"));
-                    }
+                    sparsity.check_on(&node.op).map_err(|why| mismatch(target, "sparsify", why))?;
                     not_frozen(target, constraints)?;
                     not_frozen(&Target::Layer(name.clone()), constraints)?;
                     Ok(action.clone())
@@ -88,11 +83,7 @@ pub fn check(
             }
         }
         Target::Layer(name) => {
-            let node = graph
-                .nodes
-                .iter()
-                .find(|n| &n.name == name)
-                .ok_or_else(|| unknown("layer", name, graph.nodes.iter().map(|n| n.name.as_str())))?;
+            let node = layer(name)?;
             match action {
                 Action::Keep => Ok(Action::Keep),
                 Action::Precision { precision } => {
@@ -199,7 +190,7 @@ fn layer_precision(
     graph: &Graph,
     constraints: &[Constraint],
 ) -> Result<Action, PlanError> {
-    if !matches!(node.op, Op::Conv2d { .. } | Op::Linear { .. }) {
+    if !node.op.is_conv_or_linear() {
         return Err(PlanError::Precision { name: node.name.clone(), op: crate::graph::describe(&node.op) });
     }
     if precision == Precision::F32 {

@@ -68,6 +68,9 @@ pub struct Forecast {
     pub d_top1: Estimate,
     /// Expected rise of calibration loss, nats.
     pub d_loss: f64,
+    /// How many of the actions no sensitivity was measured for: `d_top1` counts nothing for each, and allows a point.
+    #[serde(default)]
+    pub unmeasured: u32,
 }
 
 /// One layer's, group's or block's target.

@@ -272,6 +272,7 @@ impl Forecaster {
                 d_bytes: cost.bytes as i64 - self.base_bytes as i64,
                 d_top1,
                 d_loss: self.sum(&self.losses, &used).0 * self.trust.drop,
+                unmeasured: unknown as u32,
             },
             latency: Estimate { value: per_whole(whole.value), low: per_whole(whole.low), high: per_whole(whole.high) },
             macs: ratio(cost.macs, base_macs),

@@ -71,7 +71,7 @@ pub fn profile_of(graph: &Graph, ms_per_mmac: f64) -> Profile {
     let shapes = crate::graph::shapes(graph).expect("shapes");
     let mut rows = Vec::new();
     for (i, n) in graph.nodes.iter().enumerate() {
-        if !matches!(n.op, Op::Conv2d { .. } | Op::Linear { .. }) {
+        if !n.op.is_conv_or_linear() {
             continue;
         }
         let params = crate::graph::node_params(&n.op);

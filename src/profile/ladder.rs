@@ -123,7 +123,7 @@ struct Shape {
 
 impl Shape {
     fn of(node: &Node, input: Vec<usize>, epilogue: Epilogue, groups: &[Group]) -> Option<Shape> {
-        if !matches!(node.op, Op::Conv2d { .. } | Op::Linear { .. }) {
+        if !node.op.is_conv_or_linear() {
             return None;
         }
         let step = |axis: usize, role: fn(MemberRole) -> bool| {
@@ -328,7 +328,7 @@ mod tests {
             let graph = spec.build().expect("graph");
             let groups = groups(&graph);
             let out = ladders(&graph, &groups, &options(), None, &Cancel::default(), &mut |_| {}).expect("ladders");
-            let layers = graph.nodes.iter().filter(|n| matches!(n.op, Op::Conv2d { .. } | Op::Linear { .. }));
+            let layers = graph.nodes.iter().filter(|n| n.op.is_conv_or_linear());
             for n in layers {
                 let l = out.iter().find(|l| l.layer == n.name).unwrap_or_else(|| panic!("no ladder for {}", n.name));
                 let (i, o) = match n.op {

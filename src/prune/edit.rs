@@ -53,6 +53,13 @@ impl Edits {
         forecast: bool,
     ) -> Result<Edits, PruneError> {
         let nodes: HashMap<&str, usize> = graph.nodes.iter().enumerate().map(|(i, n)| (n.name.as_str(), i)).collect();
+        let layer = |name: &str| {
+            nodes.get(name).map(|at| &graph.nodes[*at].op).ok_or_else(|| PruneError::Unknown {
+                kind: "layer",
+                name: name.to_owned(),
+                hint: nearest(name, graph.nodes.iter().map(|n| n.name.as_str())),
+            })
+        };
         let mut pruned: BTreeMap<usize, Vec<bool>> = BTreeMap::new();
         let mut removed: BTreeMap<usize, bool> = BTreeMap::new();
         let mut precision: BTreeMap<&str, Precision> = BTreeMap::new();
@@ -88,15 +95,10 @@ impl Edits {
                     removed.insert(at, matches!(action, Action::RemoveBlock));
                 }
                 (Target::Layer(name), Action::Keep | Action::Precision { .. }) => {
-                    let at = *nodes.get(name.as_str()).ok_or_else(|| PruneError::Unknown {
-                        kind: "layer",
-                        name: name.clone(),
-                        hint: nearest(name, graph.nodes.iter().map(|n| n.name.as_str())),
-                    })?;
-                    let op = &graph.nodes[at].op;
+                    let op = layer(name)?;
                     match action {
                         Action::Precision { precision: p } => {
-                            if !matches!(op, Op::Conv2d { .. } | Op::Linear { .. }) {
+                            if !op.is_conv_or_linear() {
                                 let op = crate::graph::describe(op);
                                 return Err(PruneError::NotQuantizable { node: name.clone(), op });
                             }
@@ -108,20 +110,10 @@ impl Edits {
                     }
                 }
                 (Target::Weights(name), Action::Keep | Action::Sparsify { .. }) => {
-                    let at = *nodes.get(name.as_str()).ok_or_else(|| PruneError::Unknown {
-                        kind: "layer",
-                        name: name.clone(),
-                        hint: nearest(name, graph.nodes.iter().map(|n| n.name.as_str())),
-                    })?;
-                    let op = &graph.nodes[at].op;
+                    let op = layer(name)?;
                     match action {
                         Action::Sparsify { sparsity } => {
-                            if !matches!(op, Op::Conv2d { .. } | Op::Linear { .. }) {
-                                return Err(mismatch("sparsify", "only convolutions and linear layers have masks"));
-                            }
-                            if sparsity.check().is_err() {
-                                return Err(mismatch("sparsify", "the pattern drops all or nothing"));
-                            }
+                            sparsity.check_on(op).map_err(|why| mismatch("sparsify", why))?;
                             sparse.insert(name, *sparsity);
                         }
                         _ => {

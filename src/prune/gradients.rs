@@ -28,7 +28,7 @@ pub fn evidence(
     // Layers with the node whose value they read, and how many of its channels one group of the layer reads.
     let mut readers: Vec<(&crate::graph::Node, &str)> = Vec::new();
     for node in graph.nodes.iter().zip(&reachable).filter(|(_, r)| **r).map(|(n, _)| n) {
-        if !matches!(node.op, Op::Conv2d { .. } | Op::Linear { .. }) {
+        if !node.op.is_conv_or_linear() {
             continue;
         }
         if let Some(input) = node.inputs.first() {

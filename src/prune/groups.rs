@@ -193,9 +193,7 @@ impl<'a> Axes<'a> {
     /// Rows of a convolution or linear layer: they compute the units.
     fn produces(&self, id: usize) -> bool {
         let axis = self.list[id];
-        axis.role == Some(ParamRole::Weight)
-            && axis.axis == 0
-            && matches!(self.op(id), Op::Conv2d { .. } | Op::Linear { .. })
+        axis.role == Some(ParamRole::Weight) && axis.axis == 0 && self.op(id).is_conv_or_linear()
     }
 
     /// Sorts components: by first producer, those without one last.

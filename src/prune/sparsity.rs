@@ -3,6 +3,7 @@
 //! Zeros stay in place: shapes, MACs and stored bytes do not change, and no kernel here skips them. They are for
 //! hardware that does (2:4 on NVIDIA's sparse tensor cores) and for what comes after export.
 
+use crate::graph::Op;
 use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::str::FromStr;
@@ -28,6 +29,14 @@ impl Sparsity {
             Sparsity::NofM { n, m } if n == 0 || n >= m => Err(format!("{n}:{m} does not keep some and drop some")),
             _ => Ok(()),
         }
+    }
+
+    /// Why this pattern cannot be laid on the weights of `op`, if so.
+    pub fn check_on(self, op: &Op) -> Result<(), &'static str> {
+        if !op.is_conv_or_linear() {
+            return Err("only convolutions and linear layers have masks");
+        }
+        self.check().map_err(|_| "the pattern drops all or nothing")
     }
 
     /// The part of weights that becomes zero, about.

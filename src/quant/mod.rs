@@ -15,7 +15,7 @@ use crate::graph::{Graph, Node, Op, ParamRole, param_shapes};
 pub fn choosable(graph: &Graph) -> Vec<&Node> {
     let reachable = graph.reachable();
     let nodes = graph.nodes.iter().zip(reachable).filter(|(_, r)| *r).map(|(n, _)| n);
-    nodes.filter(|n| layer(&n.op)).collect()
+    nodes.filter(|n| n.op.is_conv_or_linear()).collect()
 }
 
 /// A plan that runs every layer which can at `precision`.
@@ -33,16 +33,13 @@ pub fn stored_bytes(op: &Op, precision: Precision) -> u64 {
         let n = shape.iter().product::<usize>();
         let rows = shape.first().copied().unwrap_or(0);
         match role {
-            ParamRole::Weight if layer(op) => precision.weights().bytes(rows, n.checked_div(rows).unwrap_or(0)),
+            ParamRole::Weight if op.is_conv_or_linear() => {
+                precision.weights().bytes(rows, n.checked_div(rows).unwrap_or(0))
+            }
             _ => 4 * n as u64,
         }
     };
     param_shapes(op).iter().map(one).sum()
-}
-
-/// Can its precision be chosen?
-pub fn layer(op: &Op) -> bool {
-    matches!(op, Op::Conv2d { .. } | Op::Linear { .. })
 }
 
 /// Bytes that an export of the reachable nodes stores under `plan`.

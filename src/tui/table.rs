@@ -152,7 +152,7 @@ impl Table {
                 for row in &profile.rows {
                     let node = index.get(row.name.as_str()).copied();
                     let (m, p) = node.map(|i| of_node(i, &row.fused)).unwrap_or((row.macs, row.params));
-                    let weighty = node.and_then(|i| graph.nodes.get(i)).is_some_and(|n| weighty(&n.op));
+                    let weighty = node.and_then(|i| graph.nodes.get(i)).is_some_and(|n| n.op.is_conv_or_linear());
                     let block = block_of.get(row.name.as_str()).copied();
                     self.push(&row.name, row.kind.clone(), block, m, p, weighty);
                     for f in &row.fused {
@@ -164,7 +164,7 @@ impl Table {
                 for (i, node) in graph.nodes.iter().enumerate().filter(|(_, n)| named(&n.op)) {
                     let (m, p) = of_node(i, &[]);
                     let block = block_of.get(node.name.as_str()).copied();
-                    self.push(&node.name, graph::describe(&node.op), block, m, p, weighty(&node.op));
+                    self.push(&node.name, graph::describe(&node.op), block, m, p, node.op.is_conv_or_linear());
                 }
             }
         }
@@ -388,10 +388,6 @@ fn named(op: &Op) -> bool {
         | Op::SelectToken { .. }
         | Op::MeanTokens { .. } => false,
     }
-}
-
-fn weighty(op: &Op) -> bool {
-    matches!(op, Op::Conv2d { .. } | Op::Linear { .. })
 }
 
 /// MACs in the convention in use.

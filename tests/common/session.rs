@@ -22,7 +22,7 @@ pub fn profile(graph: &Graph) -> Profile {
     let shapes = paring::graph::shapes(graph).expect("shapes");
     let total: u64 = macs.iter().map(|m| m.conv_linear).sum();
     let rows: Vec<LayerRow> = (graph.nodes.iter().enumerate())
-        .filter(|(_, n)| matches!(n.op, Op::Conv2d { .. } | Op::Linear { .. }))
+        .filter(|(_, n)| n.op.is_conv_or_linear())
         .map(|(i, n)| {
             let params = paring::graph::node_params(&n.op);
             LayerRow {
@@ -68,7 +68,7 @@ fn sensitivity(graph: &Graph, groups: &[Group]) -> Sensitivity {
         let points = [0.125, 0.25, 0.375, 0.5].map(|r| point(r, w * ((3.0 * r).exp() - 1.0))).to_vec();
         curves.push(SensCurve { target: SensTarget::Group(g.id.clone()), points, images: 64 });
     }
-    for n in graph.nodes.iter().filter(|n| matches!(n.op, Op::Conv2d { .. } | Op::Linear { .. })) {
+    for n in graph.nodes.iter().filter(|n| n.op.is_conv_or_linear()) {
         let target = SensTarget::Layer(n.name.clone(), Precision::Int8);
         curves.push(SensCurve { target, points: vec![point(0.0, 0.001)], images: 64 });
     }

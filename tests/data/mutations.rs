@@ -151,6 +151,11 @@ fn mutated_files_end_in_a_set_or_an_error() {
 #[test]
 fn seeds_for_the_fuzzers() {
     let Some(out) = std::env::var_os("PARING_SEEDS").map(PathBuf::from) else { return };
+    let write = |target: &str, name: &str, bytes: &[u8]| {
+        fs::create_dir_all(out.join(target)).expect("folder");
+        fs::write(out.join(target).join(name), bytes).expect("written");
+    };
+    ecosystem_seeds(&write);
     let dir = tempfile::tempdir().expect("folder");
     for (n, seed) in seeds(dir.path()).into_iter().enumerate() {
         let folder = seed.file.strip_prefix(dir.path()).expect("inside").iter().next().expect("a folder");
@@ -167,8 +172,7 @@ fn seeds_for_the_fuzzers() {
             "tar" => ("tar", seed.bytes),
             _ => continue,
         };
-        fs::create_dir_all(out.join(target)).expect("folder");
-        fs::write(out.join(target).join(format!("seed{n}")), bytes).expect("written");
+        write(target, &format!("seed{n}"), &bytes);
     }
     let spec = CifarResnetSpec { blocks: 1, widths: [2, 2, 2], classes: 2, image: 8 };
     let model = paring::model::random(&FamilySpec::CifarResnet(spec), 3);
@@ -181,14 +185,42 @@ fn seeds_for_the_fuzzers() {
     };
     let tensors = tensors_of(&model);
     let pickle = Pickle::state_dict(&tensors, "", None);
-    for (target, name, bytes) in [
-        ("safetensors", "export", whole),
-        ("safetensors", "plain", plain_safetensors(&tensors)),
-        ("pth", "zip", torch_zip(&pickle, &tensors)),
-        ("pth", "legacy", legacy(&pickle, &tensors)),
-        ("manifest", "own", header["__metadata__"]["paring"].as_str().expect("text").as_bytes().to_vec()),
-    ] {
-        fs::create_dir_all(out.join(target)).expect("folder");
-        fs::write(out.join(target).join(name), bytes).expect("written");
+    write("safetensors", "export", &whole);
+    write("safetensors", "plain", &plain_safetensors(&tensors));
+    write("pth", "zip", &torch_zip(&pickle, &tensors));
+    write("pth", "legacy", &legacy(&pickle, &tensors));
+    write("manifest", "own", header["__metadata__"]["paring"].as_str().expect("text").as_bytes());
+}
+
+/// Seeds of what the ecosystems wrote: names and shapes, configurations, ONNX files.
+fn ecosystem_seeds(write: &dyn Fn(&str, &str, &[u8])) {
+    let conformance = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/conformance");
+    let within = |folder: &str| {
+        let entries = fs::read_dir(conformance.join(folder)).expect("fixtures");
+        let mut all: Vec<PathBuf> = entries.map(|e| e.expect("an entry").path()).collect();
+        all.sort();
+        all
+    };
+    let safetensors: Vec<PathBuf> =
+        within("fixtures").into_iter().filter(|p| p.join("model.safetensors").is_file()).collect();
+    for (at, folder) in safetensors.iter().enumerate() {
+        let name = folder.file_name().and_then(|n| n.to_str()).expect("text");
+        let file = fs::read(folder.join("model.safetensors")).expect("read");
+        let tensors = safetensors::SafeTensors::deserialize(&file).expect("well formed");
+        let lines: Vec<String> = tensors
+            .iter()
+            .map(|(name, t)| {
+                let dims: Vec<String> = t.shape().iter().map(usize::to_string).collect();
+                format!("{name} {}", dims.join(","))
+            })
+            .collect();
+        write("families", name, lines.join("\n").as_bytes());
+        if let Ok(config) = fs::read(folder.join("config.json")) {
+            let preprocessor = fs::read(folder.join("preprocessor_config.json")).unwrap_or_else(|_| b"{}".to_vec());
+            write("config", name, &[&[at as u8], &config[..], &[0], &preprocessor[..]].concat());
+        }
+    }
+    for file in within("onnx").iter().filter(|p| p.extension().is_some_and(|e| e == "onnx")) {
+        write("onnx", file.file_stem().and_then(|n| n.to_str()).expect("text"), &fs::read(file).expect("read"));
     }
 }

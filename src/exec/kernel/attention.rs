@@ -218,18 +218,7 @@ mod wide {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    fn noise(n: usize, seed: u32) -> Vec<f32> {
-        let mut s = seed.wrapping_mul(2_654_435_761).max(1);
-        (0..n)
-            .map(|_| {
-                s ^= s << 13;
-                s ^= s >> 17;
-                s ^= s << 5;
-                (s as f32 / u32::MAX as f32 - 0.5) * 4.0
-            })
-            .collect()
-    }
+    use crate::exec::kernel::noise;
 
     /// `softmax(scale · q·kᵀ + bias)·v` in f64 for query row `r` of one image.
     fn row(a: &Attention, qkv: &[f32], bias: &[f32], head: usize, r: usize) -> Vec<f64> {

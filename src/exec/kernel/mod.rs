@@ -28,6 +28,14 @@ pub(crate) mod window;
 use std::cell::RefCell;
 pub(crate) use team::Par;
 
+/// `n` numbers for tests, reproducible, off centre so that signs matter.
+#[cfg(test)]
+pub(crate) fn noise(n: usize, seed: u64) -> Vec<f32> {
+    use rand::{Rng, SeedableRng};
+    let mut rng = rand_chacha::ChaCha8Rng::seed_from_u64(seed);
+    (0..n).map(|_| rng.random_range(-2.0..3.0)).collect()
+}
+
 /// Lets the parts of a job write to one slice; the caller sees to it that they write to different places.
 #[derive(Clone, Copy)]
 pub(crate) struct Shared<T>(*mut T, usize);

@@ -140,18 +140,7 @@ versions! {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    fn noise(n: usize, seed: u32) -> Vec<f32> {
-        let mut s = seed.wrapping_mul(2_654_435_761).max(1);
-        (0..n)
-            .map(|_| {
-                s ^= s << 13;
-                s ^= s >> 17;
-                s ^= s << 5;
-                (s as f32 / u32::MAX as f32 - 0.4) * 5.0
-            })
-            .collect()
-    }
+    use crate::exec::kernel::noise;
 
     #[test]
     fn ranges_include_zero_and_every_tail() {

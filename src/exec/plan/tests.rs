@@ -81,7 +81,7 @@ fn options(threads: usize) -> CompileOptions {
 fn int8_everywhere(model: &Model) -> PrecisionPlan {
     let mut p = PrecisionPlan::default();
     for n in &model.graph.nodes {
-        if matches!(n.op, Op::Conv2d { .. } | Op::Linear { .. }) {
+        if n.op.is_conv_or_linear() {
             p.set(&n.name, Precision::Int8);
         }
     }

@@ -240,7 +240,7 @@ fn dense_rate(opened: &Opened, precision: Precision) -> Result<Option<f64>> {
     let mut most = 0.0f64;
     for graph in graphs {
         let graph = graph?;
-        let dense = |op: &Op| matches!(op, Op::Linear { .. } | Op::Conv2d { .. });
+        let dense = |op: &Op| op.is_conv_or_linear();
         let mut plan = PrecisionPlan::default();
         graph.nodes.iter().filter(|n| dense(&n.op)).for_each(|n| plan.set(&n.name, precision));
         let (plan, x) = match prepare(&graph, &plan, 1, opened) {

@@ -10,6 +10,7 @@ use crate::profile::{
     self, Ladder, LadderOptions, LatencyStats, Profile, ProfileError, ProfileOptions, ProfileUpdate, SensCurve,
     SensOptions, SensUpdate,
 };
+use crate::prune::PruneError;
 use crate::session::{Evaluation, Event, LiveRow, State, write_atomically};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -30,6 +31,15 @@ impl From<EvalError> for JobError {
     fn from(e: EvalError) -> JobError {
         match e {
             EvalError::Cancelled(_) => JobError::Cancelled,
+            other => JobError::of(other),
+        }
+    }
+}
+
+impl From<PruneError> for JobError {
+    fn from(e: PruneError) -> JobError {
+        match e {
+            PruneError::Cancelled(_) => JobError::Cancelled,
             other => JobError::of(other),
         }
     }
@@ -90,7 +100,7 @@ impl Compute {
     }
 
     pub(super) fn measure_sensitivity(&self, job: &Job) -> Result<(), JobError> {
-        let evidence = self.evidence(job.cancel()).map_err(JobError::of)?;
+        let evidence = self.evidence(job.cancel())?;
         let options = SensOptions {
             method: self.spec.importance,
             evidence,

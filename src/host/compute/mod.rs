@@ -247,7 +247,7 @@ impl Compute {
 
     /// What the session's way to rank units needs of the calibration images, if anything; worked out once. The sensitivity
     /// scan does it first, so that an edit on the screen finds it ready.
-    fn evidence(&self, cancel: &Cancel) -> Result<Option<Arc<Evidence>>, prune::PruneError> {
+    fn evidence(&self, cancel: &Cancel) -> Result<Option<Arc<Evidence>>, JobError> {
         if !self.spec.importance.needs_evidence() {
             return Ok(None);
         }
@@ -258,9 +258,16 @@ impl Compute {
         // Few images do: scores are sums over rows. Small batches, so that a mean of gradients is not all noise removed.
         let (images, batch) = (self.calib.len().min(EVIDENCE_IMAGES), EVIDENCE_BATCH);
         let starts = (0..images).step_by(batch);
-        let batches =
-            starts.filter_map(|i| self.calib.batch(i..(i + batch).min(images), &self.model.info.preprocess).ok());
-        let made = Arc::new(prune::evidence(&self.model, batches, cancel)?);
+        let mut unread = None;
+        let batches = starts.map_while(|i| {
+            let read = self.calib.batch(i..(i + batch).min(images), &self.model.info.preprocess);
+            read.map_err(|e| unread = Some(e)).ok()
+        });
+        let made = prune::evidence(&self.model, batches, cancel);
+        if let Some(e) = unread {
+            return Err(JobError::of(e));
+        }
+        let made = Arc::new(made?);
         *known = Some(made.clone());
         Ok(Some(made))
     }

@@ -58,9 +58,7 @@ fn plain(model: &Model) -> Result<Model, ModelError> {
     let mut params = ParamStore::default();
     for (name, param) in export::stored(model)?.iter() {
         let int8 = model.graph.nodes.iter().any(|n| {
-            n.params.iter().any(|p| p.name == name)
-                && precision.nodes.contains_key(&n.name)
-                && matches!(n.op, Op::Conv2d { .. } | Op::Linear { .. })
+            n.params.iter().any(|p| p.name == name) && precision.nodes.contains_key(&n.name) && n.op.is_conv_or_linear()
         });
         let quantized = param.as_int8().is_some() && !int8 || param.as_int4().is_some();
         params.insert(name, if quantized { param.stored_in(WeightFormat::F32) } else { param.clone() });

@@ -6,12 +6,11 @@ use super::constant::{Constant, Source};
 use super::export;
 use super::lift::{Failure, Lifter, Value};
 use super::proto::{self, GraphProto, ModelProto, ValueInfoProto, data_type};
-use crate::graph::{Graph, NodeId, PrecisionPlan};
+use crate::graph::{Graph, NodeId};
 use crate::model::hf::Beside;
-use crate::model::{Blob, Family, LoadOptions, Model, ModelError, ModelInfo, Preprocess, load, printable};
+use crate::model::{Blob, Family, LoadOptions, Model, ModelError, Preprocess, load, printable};
 use std::collections::{BTreeMap, HashMap};
 use std::path::Path;
-use std::sync::Arc;
 
 /// Stands for the batch axis in shapes of a model with a dynamic batch: a prime that no layer has as a width, so that
 /// shape arithmetic in the file carries it along recognisably.
@@ -54,26 +53,11 @@ pub(in crate::model) fn import(
     let classes = shapes.get(graph.output.index()).and_then(|s| s.last().copied()).unwrap_or(0);
     let image = graph.input_shape();
     let size = [image.get(1).copied().unwrap_or(0), image.get(2).copied().unwrap_or(0)];
-    let mut preprocess = beside.preprocess(Preprocess::imagenet(size))?;
-    preprocess.channels = image.first().copied().unwrap_or(0);
+    let preprocess = beside.preprocess(Preprocess::imagenet(size))?;
     if preprocess.origin == "family default" {
         notes.push("an ONNX file does not say how images are prepared; ImageNet's mean and deviation are assumed, --mean and --std say otherwise".into());
     }
-    Ok(Model {
-        info: ModelInfo {
-            name: load::display_name(path),
-            family: Family::Onnx,
-            classes,
-            class_names: beside.labels(classes),
-            preprocess,
-            source: path.to_owned(),
-            hash: params.hash(),
-            notes,
-        },
-        graph: Arc::new(graph),
-        params,
-        precision: PrecisionPlan::default(),
-    })
+    Ok(load::model(graph, params, Family::Onnx, classes, preprocess, beside, path, notes))
 }
 
 /// Lets [`bytes::Bytes`] hold on to a blob.

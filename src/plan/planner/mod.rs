@@ -247,7 +247,7 @@ fn candidates(input: &PlannerInput, forecaster: &Forecaster, aim: &Aim, fixed: &
         push(Target::Block(b.name.clone()), vec![Action::RemoveBlock], Some(b.name.clone()));
     }
     if aim.quantize {
-        for n in input.graph.nodes.iter().filter(|n| matches!(n.op, Op::Conv2d { .. } | Op::Linear { .. })) {
+        for n in input.graph.nodes.iter().filter(|n| n.op.is_conv_or_linear()) {
             let block = input
                 .graph
                 .blocks

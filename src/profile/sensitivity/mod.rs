@@ -178,7 +178,7 @@ fn targets(model: &Model, groups: &[Group], options: &SensOptions) -> Vec<ToScan
     let precisions = options.precisions.iter().filter(|p| **p == Precision::F32 || options.device.is_cpu());
     for &precision in precisions {
         for (id, n) in graph.iter().filter(|(id, _)| reachable[id.index()]) {
-            if matches!(n.op, Op::Conv2d { .. } | Op::Linear { .. }) && model.precision.get(&n.name) != precision {
+            if n.op.is_conv_or_linear() && model.precision.get(&n.name) != precision {
                 let target = SensTarget::Layer(n.name.clone(), precision);
                 out.push(ToScan { target, ratios: vec![0.0], first: id });
             }

@@ -274,8 +274,7 @@ fn forecast(c: &Canvas<'_>, block: bool, width: u16, all: bool, lines: &mut Vec<
             "params" => format!("{} k", signed(o.d_params as f64 / 1e3, 1)),
             _ => {
                 let e = o.d_top1;
-                // A forecast allows a point for everything that no curve speaks of.
-                if e.value == 0.0 && e.low <= -1.0 {
+                if e.value == 0.0 && o.unmeasured > 0 {
                     "unmeasured".to_owned()
                 } else if wide {
                     format!("~{} [{},{}]", signed(e.value, 2), signed(e.low, 2), signed(e.high, 2))

@@ -1,13 +1,8 @@
 //! Both kernel families against loops in f64, over odd sizes, strides, paddings and groups.
 
 use super::*;
+use crate::exec::kernel::noise;
 use crate::model::int8::quantize_rows;
-
-fn noise(n: usize, seed: u64) -> Vec<f32> {
-    use rand::{Rng, SeedableRng};
-    let mut rng = rand_chacha::ChaCha8Rng::seed_from_u64(seed);
-    (0..n).map(|_| rng.random_range(-1.0..1.5)).collect()
-}
 
 const LEVELS: [Level; 3] = [Level::Portable, Level::Vector, Level::Matrix];
 

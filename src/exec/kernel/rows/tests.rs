@@ -2,19 +2,8 @@
 
 use super::*;
 use crate::exec::kernel::lanes::Plain;
+use crate::exec::kernel::noise;
 use std::f64::consts::PI;
-
-fn noise(n: usize, seed: u32) -> Vec<f32> {
-    let mut s = seed.wrapping_mul(2_654_435_761).max(1);
-    (0..n)
-        .map(|_| {
-            s ^= s << 13;
-            s ^= s >> 17;
-            s ^= s << 5;
-            (s as f32 / u32::MAX as f32 - 0.4) * 5.0
-        })
-        .collect()
-}
 
 /// The complementary error function in f64 (Numerical Recipes' `erfc_Chebyshev`, without its table): a continued fraction
 /// far out, a Taylor series near zero.
