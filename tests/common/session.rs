@@ -3,7 +3,7 @@
 
 use paring::data::DataCard;
 use paring::eval::Metrics;
-use paring::graph::{Graph, Op};
+use paring::graph::Graph;
 use paring::model::families::{CifarResnetSpec, FamilySpec};
 use paring::model::{Family, Interpolation, ModelInfo, Preprocess};
 use paring::plan::{Author, Budget, Decision, DecisionId, Status};

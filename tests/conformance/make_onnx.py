@@ -174,7 +174,7 @@ MODELS = {
 }
 
 # exporter, opset, dynamic batch
-WAYS = [("script", 14, True), ("script", 17, False), ("dynamo", 18, True), ("dynamo", 20, False)]
+WAYS = [("script", 9, False), ("script", 11, True), ("script", 14, True), ("script", 17, False), ("dynamo", 18, True), ("dynamo", 20, False), ("dynamo", 21, True)]
 # What the repository keeps: each family once, ways in turn.
 FIXTURES = {
     "vgg": ("script", 13, True),

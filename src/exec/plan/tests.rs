@@ -1,7 +1,6 @@
 //! Compiled plans against the reference interpreter, over every family with odd sizes.
 
 use super::*;
-use crate::graph::Op;
 use crate::model::families::*;
 use crate::model::{FamilySpec, random};
 

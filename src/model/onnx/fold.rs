@@ -308,6 +308,13 @@ fn batched(op: &str, ins: &[Option<&Constant>]) -> Folded {
     let x = ins.first().copied().flatten()?;
     let f = match op {
         "Identity" | "Cast" | "Expand" => return Some(Ok(vec![x.clone()])),
+        // A mask: all of one rank, so that the first axis stays the batch.
+        "Where" => {
+            let (a, b) = (ins.get(1).copied().flatten()?, ins.get(2).copied().flatten()?);
+            let rank = [x, a, b].iter().filter(|c| c.batched).map(|c| c.shape.len()).max()?;
+            let fits = [x, a, b].iter().all(|c| c.shape.len() <= rank);
+            return fits.then(|| choose(x, a, b).map(|c| vec![Constant { batched: true, ..c }]));
+        }
         _ => binary(op)?,
     };
     let y = ins.get(1).copied().flatten()?;

@@ -29,7 +29,7 @@ impl Lifter<'_> {
             Value::Const(_) => Err("needs something computed from the image where it has a constant".into()),
             Value::Scores(_) => Err("reads attention scores outside attention".into()),
             Value::Padded(..) => Err("reads a padded image, which only a convolution may".into()),
-            Value::IsNan(_) | Value::Poison => Err("reads what is no tensor".into()),
+            Value::Grid(_) | Value::IsNan(_) | Value::Poison => Err("reads what is no tensor".into()),
         }
     }
 

@@ -54,7 +54,13 @@ impl Lifter<'_> {
                 if wrapped.iter().any(|&i| i < 0 || i >= dim) {
                     return Err(format!("gathers elements outside the {dim} that there are"));
                 }
-                if !run || c.shape.len() > 1 {
+                if run && c.shape.len() > 1 {
+                    // A run of indices in the shape of a table: cut out, then laid out like the table.
+                    let cut = self.changed(value, &Change::Slice(vec![(axis, first as usize, 1, index.len())]))?;
+                    let shape = [&from[..axis], &c.shape, &from[axis + 1..]].concat();
+                    return self.changed(cut, &Change::Reshape(shape));
+                }
+                if !run {
                     let (v, map) = (self.settled_input(0)?, wrapped.iter().map(|&i| Some(i as u32)).collect());
                     return if c.shape.len() == 1 {
                         self.gather_channels(&v, axis, map).map(Value::View)
@@ -91,7 +97,7 @@ impl Lifter<'_> {
     }
 
     /// `value` laid out otherwise.
-    fn changed(&mut self, value: Value, change: &Change) -> Lift<Value> {
+    pub(super) fn changed(&mut self, value: Value, change: &Change) -> Lift<Value> {
         let refused = |shape: Vec<usize>| format!("lays {shape:?} out in a way that is not followed");
         Ok(match value {
             Value::View(v) => match change.on(&v) {
@@ -142,7 +148,7 @@ impl Lifter<'_> {
                 Value::Const(c.reshaped(rest).filter(|_| batch).ok_or_else(|| refused(shape))?)
             }
             Value::Padded(v, _) => return Err(refused(v.shape())),
-            Value::IsNan(_) | Value::Poison => return Err("lays out what is no tensor".into()),
+            Value::Grid(_) | Value::IsNan(_) | Value::Poison => return Err("lays out what is no tensor".into()),
         })
     }
 
@@ -240,7 +246,7 @@ impl Lifter<'_> {
 }
 
 /// A change of layout.
-enum Change {
+pub(super) enum Change {
     Reshape(Vec<usize>),
     Transpose(Vec<usize>),
     /// Axis, start, step, length.

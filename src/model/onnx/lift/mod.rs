@@ -6,6 +6,7 @@
 mod arith;
 mod attention;
 mod concat;
+mod grid;
 mod layers;
 mod layout;
 mod names;
@@ -36,6 +37,8 @@ pub(super) enum Value {
     Scores(Box<Scores>),
     /// An image with zeros around it, `[top, left, bottom, right]`.
     Padded(View, [usize; 4]),
+    /// Indices that count over the batch.
+    Grid(grid::Grid),
     /// "Is it not a number" of the value of that name.
     IsNan(String),
     /// The output of something unsupported.
@@ -179,6 +182,9 @@ impl<'a> Lifter<'a> {
             return Ok(Some(folded));
         }
         let one = |v: Value| Ok(Some(vec![v]));
+        if let Some(v) = self.grid(op, &a, proto.input.len())? {
+            return one(v);
+        }
         let v = match op {
             "Identity" | "Dropout" => self.input(0)?.clone(),
             "Cast" => match a.int("to") {
@@ -244,6 +250,12 @@ impl<'a> Lifter<'a> {
                 let shape = ins.first().copied().flatten().and_then(|c| c.as_ints()).ok_or("has no shape")?;
                 Some(filled(shape, fill.as_ref(), self.batch, self.budget).map(|c| vec![c]))
             }
+            "Range" if self.batch > 1 && number(&ins, 1) == Some(batch) => {
+                let (start, delta) = (number(&ins, 0).ok_or("has no start")?, number(&ins, 2).unwrap_or(1));
+                let grid =
+                    grid::Grid::range(start, delta, self.batch).ok_or("counts over the batch, but not from 0")?;
+                return Ok(Some(vec![Value::Grid(grid)]));
+            }
             // Repeated for every image: kept once.
             "Expand" if self.batch > 1 => {
                 let shape = ins.get(1).copied().flatten().and_then(|c| c.as_ints()).ok_or("has no shape")?;
@@ -252,7 +264,16 @@ impl<'a> Lifter<'a> {
                 match shape.first() {
                     Some(&n) if n == batch && own.first() == Some(&1) && own.len() == shape.len() => {
                         let same = shape.iter().zip(&own).skip(1).all(|(&s, &o)| s == 1 || s == -1 || s == o as i64);
-                        let c = c.reshaped(own).filter(|_| same).ok_or("expands more than the batch")?;
+                        let wanted: Option<Vec<usize>> = shape[1..].iter().map(|&s| usize::try_from(s).ok()).collect();
+                        let c = match (same, wanted) {
+                            (true, _) => c.reshaped(own),
+                            (false, Some(rest)) => {
+                                let shape = fold::broadcast(&own, &[&[1], rest.as_slice()].concat());
+                                shape.map(|s| fold::expand_to(c, &s)).transpose()?
+                            }
+                            (false, None) => None,
+                        };
+                        let c = c.ok_or("expands to a shape that does not fit")?;
                         Some(Ok(vec![Constant { batched: true, ..c }]))
                     }
                     _ => fold::fold(op, a, &ins),
@@ -323,7 +344,7 @@ impl<'a> Lifter<'a> {
                 s
             }
             Value::Scores(s) => s.axes.iter().map(|a| super::view::size(a)).collect(),
-            Value::Padded(..) | Value::IsNan(_) | Value::Poison => {
+            Value::Padded(..) | Value::Grid(_) | Value::IsNan(_) | Value::Poison => {
                 return Err("asks for a shape in an odd place".into());
             }
         })
@@ -429,6 +450,14 @@ impl Weight {
     fn made(shape: Vec<usize>, values: Vec<f32>) -> Lift<Weight> {
         let param = Param::owned(shape, values).ok_or("has a parameter whose values do not fit its shape")?;
         Ok(Weight { param, name: None })
+    }
+}
+
+/// The whole number that input `i` is.
+fn number(ins: &[Option<&Constant>], i: usize) -> Option<i64> {
+    match ins.get(i).copied().flatten()?.as_ints()? {
+        [n] => Some(*n),
+        _ => None,
     }
 }
 
