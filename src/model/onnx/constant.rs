@@ -17,7 +17,7 @@ pub(super) struct Constant {
     pub data: Data,
     /// The initializer that these are the values of, if nothing but their shape was changed.
     pub name: Option<Arc<str>>,
-    /// The leading axis is the batch and every image has these same values; `shape[0]` is then 1.
+    /// The leading axis is the batch times `shape[0]` (mostly 1), and every image has these same values.
     pub batched: bool,
 }
 

@@ -318,6 +318,13 @@ fn batched(op: &str, ins: &[Option<&Constant>]) -> Folded {
         _ => binary(op)?,
     };
     let y = ins.get(1).copied().flatten()?;
+    // Where the first axis is more than the batch, the other must not have one of that length that is less.
+    let lead = |c: &Constant| if c.batched { c.shape.first().copied().unwrap_or(1) } else { 1 };
+    let (wide, rank) = (lead(x).max(lead(y)), x.shape.len().max(y.shape.len()));
+    let apart = |c: &Constant| c.batched || c.shape.len() < rank || c.shape.first() == Some(&1);
+    if wide > 1 && !(apart(x) && apart(y)) {
+        return Some(Err("mixes the batch with other axes".into()));
+    }
     // Adding nothing keeps the name: exporters expand learned tokens this way.
     let zero = |c: &Constant| c.to_f32().iter().all(|&v| v == 0.0);
     let kept = match (op, zero(x), zero(y)) {

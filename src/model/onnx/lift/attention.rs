@@ -8,6 +8,7 @@ use super::super::fold;
 use super::super::proto::NodeProto;
 use super::super::view::{Atom, View, size};
 use super::{KEYS, Lift, Lifter, Scores, Value, Weight};
+use crate::graph::window::MASKED;
 use crate::graph::{Op, PositionBias, Windows};
 use std::rc::Rc;
 
@@ -136,8 +137,11 @@ impl Lifter<'_> {
         }
         let (mut by_head, mut by_window) = (1usize, 1usize);
         for (i, &d) in c.shape[..c.shape.len() - 2].iter().enumerate().filter(|(_, d)| **d != 1) {
-            let axis = &s.axes[skip + i];
-            if d != size(axis) {
+            let axis: Vec<Atom> = match c.batched && i == 0 {
+                true => s.axes[0].iter().filter(|a| a.axis != 0).copied().collect(),
+                false => s.axes[skip + i].clone(),
+            };
+            if d != size(&axis) {
                 return Err(refused());
             }
             if axis.iter().all(|a| a.axis == channel) {
@@ -177,6 +181,16 @@ impl Lifter<'_> {
                     Some(m) => m.iter().zip(&values).map(|(a, b)| a + b).collect(),
                     None => values,
                 });
+            }
+            // Both in one constant, windows first.
+            _ if by_head == heads && s.mask.is_none() => {
+                let (bias, mask) = parted(&values, by_window, heads, t * t).ok_or_else(refused)?;
+                s.bias = Some(match s.bias.take() {
+                    Some(b) => b.iter().zip(&bias).map(|(a, b)| a + b).collect(),
+                    None => bias,
+                });
+                s.bias_name = None;
+                s.mask = Some(mask);
             }
             _ => return Err(refused()),
         }
@@ -399,4 +413,34 @@ impl Lifter<'_> {
         });
         if right { Ok(()) } else { Err("masks windows in another way than shifting them asks for".into()) }
     }
+}
+
+/// `[windows, heads, pairs]` as a bias `[heads, pairs]` and a mask `[windows, pairs]` of 0 and −100 that sum to it.
+fn parted(values: &[f32], windows: usize, heads: usize, pairs: usize) -> Option<(Vec<f32>, Vec<f32>)> {
+    let at = |w: usize, h: usize, p: usize| values.get((w * heads + h) * pairs + p).copied();
+    let mut bias = vec![f32::MIN; heads * pairs];
+    // What no window masks is the largest of all windows.
+    for (h, row) in bias.chunks_exact_mut(pairs.max(1)).enumerate() {
+        for (p, b) in row.iter_mut().enumerate() {
+            for w in 0..windows {
+                *b = b.max(at(w, h, p)?);
+            }
+        }
+    }
+    let mut mask = vec![0.0; windows * pairs];
+    for w in 0..windows {
+        for p in 0..pairs {
+            let masked = at(w, 0, p)? < bias[p] + 0.5 * MASKED;
+            let by = if masked { MASKED } else { 0.0 };
+            // Adding −100 rounds off the bias' last bits.
+            let fits = |h: usize| {
+                at(w, h, p).is_some_and(|v| (v - by - bias[h * pairs + p]).abs() <= if masked { 1e-3 } else { 0.0 })
+            };
+            if !(0..heads).all(fits) {
+                return None;
+            }
+            mask[w * pairs + p] = by;
+        }
+    }
+    Some((bias, mask))
 }

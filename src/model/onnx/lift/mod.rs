@@ -256,6 +256,14 @@ impl<'a> Lifter<'a> {
                     grid::Grid::range(start, delta, self.batch).ok_or("counts over the batch, but not from 0")?;
                 return Ok(Some(vec![Value::Grid(grid)]));
             }
+            "Reshape" if let Some(c) = ins.first().copied().flatten().filter(|c| c.batched) => {
+                let target = ins.get(1).copied().flatten().and_then(|c| c.as_ints()).ok_or("has no shape")?;
+                let allow_zero = a.int("allowzero").unwrap_or(0) != 0;
+                let mut shape = fold::reshape_target(target, &self.repeated(c), allow_zero)?;
+                let whole = shape.first_mut().filter(|n| **n % self.batch == 0).map(|n| *n /= self.batch);
+                let c = whole.and_then(|()| c.reshaped(shape)).ok_or("mixes the batch with other axes")?;
+                Some(Ok(vec![c]))
+            }
             // Repeated for every image: kept once.
             "Expand" if self.batch > 1 => {
                 let shape = ins.get(1).copied().flatten().and_then(|c| c.as_ints()).ok_or("has no shape")?;
@@ -305,6 +313,15 @@ impl<'a> Lifter<'a> {
         made.ok_or_else(|| "holds no tensor or number".into())
     }
 
+    /// The shape with the batch of a constant that every image has.
+    fn repeated(&self, c: &Constant) -> Vec<usize> {
+        let mut shape = c.shape.clone();
+        if let Some(first) = shape.first_mut() {
+            *first = first.saturating_mul(self.batch);
+        }
+        shape
+    }
+
     /// The value of input `i` of the node at hand.
     fn input(&self, i: usize) -> Lift<&Value> {
         let name = self.protos[self.at].input.get(i).filter(|n| !n.is_empty()).ok_or("lacks an input")?;
@@ -333,7 +350,7 @@ impl<'a> Lifter<'a> {
     /// The shape of `v` with the batch.
     fn value_shape(&self, v: &Value) -> Lift<Vec<usize>> {
         Ok(match v {
-            Value::Const(c) if c.batched => [&[self.batch], c.shape.get(1..).unwrap_or(&[])].concat(),
+            Value::Const(c) if c.batched => self.repeated(c),
             Value::Const(c) => c.shape.clone(),
             Value::View(v) => v.shape(),
             Value::Expr { x, e, axis } => {
