@@ -233,7 +233,8 @@ impl Plan {
         }
     }
 
-    /// Runs a batch `[N, C, H, W]` and returns `[N, classes]`.
+    /// Runs a batch `[N, C, H, W]` and returns `[N, classes]`. The result is complete when this returns, on a GPU too (the
+    /// device is waited for), so a clock around it tells what the run took.
     ///
     /// # Errors
     /// An input of another shape; what the tensor library reports.
@@ -436,6 +437,7 @@ impl Plan {
                         })?;
                     }
                 }
+                self.device.synchronize()?;
                 let get = |id: &NodeId| {
                     let name = &self.graph.node(*id).name;
                     let missing = || ExecError::UnknownNode { name: name.clone(), hint: "it was not computed".into() };
