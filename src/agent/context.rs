@@ -5,7 +5,7 @@
 
 use super::table::{Row, short, table};
 use super::{Role, clean, critic};
-use crate::graph::{Graph, Op};
+use crate::graph::Graph;
 use crate::plan::{Action, Cost, Decision, Forecaster, Limit, Target};
 use crate::profile::{Profile, SensCurve, SensTarget};
 use crate::quant::Precision;

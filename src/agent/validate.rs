@@ -5,7 +5,7 @@
 //! forecast says), which units are kept (the host resolves them by importance).
 
 use super::{Role, clean};
-use crate::graph::{Graph, Op};
+use crate::graph::Graph;
 use crate::plan::{Action, Constraint, Target};
 use crate::prune::{Group, MemberRole};
 use crate::quant::Precision;

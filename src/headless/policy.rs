@@ -11,7 +11,6 @@
 //! ```
 //! Vetoes and limits become constraints before anything is proposed; the first rule that matches a proposal decides it.
 
-use crate::graph::Op;
 use crate::plan::{Constraint, Decision, Limit, Target};
 use crate::session::SessionCard;
 use serde::Deserialize;

@@ -6,7 +6,7 @@
 //! that is no number) are errors. Not here: whether it is wise (`forecast`) and which units are kept (importance).
 
 use super::{Action, Constraint, Limit, Target};
-use crate::graph::{Graph, Node, Op};
+use crate::graph::{Graph, Node};
 use crate::prune::Group;
 use crate::quant::Precision;
 

@@ -4,7 +4,7 @@
 use super::error::PruneError;
 use super::importance::Evidence;
 use crate::exec::{Cancel, reference};
-use crate::graph::{Op, ParamRole};
+use crate::graph::ParamRole;
 use crate::model::Model;
 use candle_core::{Device, Tensor, Var};
 use std::collections::HashMap;

@@ -6,7 +6,7 @@
 use super::constant::{Constant, Data, Source};
 use super::proto::{GraphProto, ModelProto, NodeProto, data_type};
 use super::write;
-use crate::graph::{Op, PrecisionPlan, WeightFormat, shapes};
+use crate::graph::{PrecisionPlan, WeightFormat, shapes};
 use crate::model::checkpoint::{Checkpoint, RawTensor};
 use crate::model::export::{self, KEY, Manifest};
 use crate::model::{Model, ModelError, ParamStore};

@@ -11,7 +11,7 @@ use super::{
     Action, Author, Budget, Constraint, Decision, DecisionId, Forecaster, Limit, PlanError, PlanForecast, Status,
     Target, Trust, check, max_ratio,
 };
-use crate::graph::{Graph, Op};
+use crate::graph::Graph;
 use crate::profile::{Ladder, Profile, SensTarget, Sensitivity};
 use crate::prune::Group;
 use crate::quant::Precision;

@@ -19,7 +19,7 @@ use super::{ProfileError, SensCurve, SensPoint, SensTarget, Sensitivity};
 use crate::data::Dataset;
 use crate::eval::{EvalError, Scorer, kl};
 use crate::exec::{Cancel, CompileOptions, Live, Plan};
-use crate::graph::{NodeId, Op};
+use crate::graph::NodeId;
 use crate::model::Model;
 use crate::prune::{self, Action, Evidence, Group, Method, Target};
 use crate::quant::Precision;
