@@ -1,7 +1,10 @@
 //! Compiled plans against the reference interpreter, over every family with odd sizes.
 
+mod tensors;
+
 use super::*;
-use crate::graph::Op;
+use crate::exec::reference::{self, Capture, Mode};
+use crate::graph::{Op, Precision};
 use crate::model::families::*;
 use crate::model::{FamilySpec, random};
 
