@@ -3,7 +3,7 @@
 
 use paring::data::DataCard;
 use paring::eval::Metrics;
-use paring::graph::{Graph, Op};
+use paring::graph::Graph;
 use paring::model::families::{CifarResnetSpec, FamilySpec};
 use paring::model::{Family, Interpolation, ModelInfo, Preprocess};
 use paring::plan::{Author, Budget, Decision, DecisionId, Status};
@@ -56,6 +56,8 @@ pub fn profile(graph: &Graph) -> Profile {
         params: rows.iter().map(|r| r.params).sum(),
         macs: rows.iter().map(|r| r.macs).sum(),
         peak_activation_bytes: 1 << 20,
+        gpu: None,
+        notes: vec![],
         rows,
     }
 }
