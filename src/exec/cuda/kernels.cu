@@ -9,20 +9,25 @@ typedef long long i64;
 struct f16 { unsigned short bits; };
 struct bf16 { unsigned short bits; };
 
-static __device__ __forceinline__ float get(float v) { return v; }
-static __device__ __forceinline__ float get(f16 v) {
+#ifndef ON_THREADS  // tests/kernels runs all of this on a CPU's threads and has its own
+static __device__ __forceinline__ float widened(unsigned short half) {
     float f;
-    asm("cvt.f32.f16 %0, %1;" : "=f"(f) : "h"(v.bits));
+    asm("cvt.f32.f16 %0, %1;" : "=f"(f) : "h"(half));
     return f;
 }
+static __device__ __forceinline__ unsigned short narrowed(float v) {
+    unsigned short half;
+    asm("cvt.rn.f16.f32 %0, %1;" : "=h"(half) : "f"(v));
+    return half;
+}
+#endif
+
+static __device__ __forceinline__ float get(float v) { return v; }
+static __device__ __forceinline__ float get(f16 v) { return widened(v.bits); }
 static __device__ __forceinline__ float get(bf16 v) { return __uint_as_float((unsigned)v.bits << 16); }
 
 static __device__ __forceinline__ void put(float* at, float v) { *at = v; }
-static __device__ __forceinline__ void put(f16* at, float v) {
-    unsigned short bits;
-    asm("cvt.rn.f16.f32 %0, %1;" : "=h"(bits) : "f"(v));
-    at->bits = bits;
-}
+static __device__ __forceinline__ void put(f16* at, float v) { at->bits = narrowed(v); }
 static __device__ __forceinline__ void put(bf16* at, float v) {
     unsigned bits = __float_as_uint(v);
     bool nan = (bits & 0x7fffffffu) > 0x7f800000u;
