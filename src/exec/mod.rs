@@ -27,3 +27,4 @@ pub use kernel::peak::{Peak, peak};
 pub use lower::{Fusion, StepInfo, fusions};
 pub use memory::{OutOfMemory, PeakMemory, PeakWatch, halving, smaller_batch};
 pub use plan::{ActivationMemory, CompileOptions, Cut, Kernels, Live, Memory, Observer, Plan};
+pub use program::gpu_runs;

@@ -18,12 +18,20 @@ mod own;
 use super::error::{ExecError, kind};
 use super::lower::StepInfo;
 use super::reference::{self, TensorMap};
-use crate::graph::{Activation, Graph, NodeId};
+use crate::graph::{Activation, Graph, NodeId, Precision};
 use candle_core::{DType, Device, Tensor};
 pub(super) use clock::Clock;
 use kernels::{Epilogue, Norm, Pool, Softmax};
 use std::collections::BTreeMap;
 use std::ops::Range;
+
+/// Whether a GPU has a kernel for convolutions and linears of this precision.
+pub fn gpu_runs(precision: Precision) -> bool {
+    match precision {
+        Precision::F32 | Precision::F16 | Precision::Bf16 | Precision::Int8 | Precision::Int8Static => true,
+        Precision::W8 | Precision::W4 | Precision::W4g128 | Precision::W4g64 | Precision::W4g32 => false,
+    }
+}
 
 /// Lowered steps with their parameters on one device.
 pub(super) struct Program {

@@ -5,7 +5,7 @@ use super::dense::{Dense, Product, library};
 use super::dtypes::{Flow, Role, decide, passes};
 use super::int8::{Codes, Int8, Sight};
 use super::kernels::{Grouped, Norm, Pool, Pooled, Unfold, label};
-use super::{Kernel, Program, Step};
+use super::{Kernel, Program, Step, gpu_runs};
 use crate::exec::error::{ExecError, kind};
 use crate::exec::kernel::dense::Code;
 use crate::exec::lower::{Builder, Folded, StepInfo, chains, check_names};
@@ -242,15 +242,14 @@ impl Lowering<'_> {
 
     fn dense(&self, sight: Sight, shape: &[usize], has_bias: bool, precision: Precision) -> Result<Made, ExecError> {
         let (b, node) = (&self.b, self.b.node);
-        match precision {
-            Precision::F32 | Precision::F16 | Precision::Bf16 | Precision::Int8 | Precision::Int8Static => {}
-            other @ (Precision::W8 | Precision::W4 | Precision::W4g128 | Precision::W4g64 | Precision::W4g32) => {
-                let what = format!(
-                    "{} has no GPU kernel; hint: f32, f16, bf16, int8 and int8-static have, or use `--device cpu`",
-                    other.label()
-                );
-                return Err(ExecError::unsupported(node, what));
-            }
+        if !gpu_runs(precision) {
+            let have = Precision::ALL.into_iter().filter(|p| gpu_runs(*p)).map(Precision::label).collect::<Vec<_>>();
+            let what = format!(
+                "{} has no GPU kernel; hint: {} have, or use `--device cpu`",
+                precision.label(),
+                have.join(", ")
+            );
+            return Err(ExecError::unsupported(node, what));
         }
         let weight = b.weight(shape, precision)?;
         let n = shape[0];
