@@ -3,7 +3,7 @@
 
 use candle_core::{Device, Tensor};
 use paring::exec::reference::{self, Capture, Mode};
-use paring::exec::{CompileOptions, Plan};
+use paring::exec::{CompileOptions, Kernels, Plan};
 use paring::graph::node_params;
 use paring::model::{LoadOptions, Model, ModelError, load};
 use serde::Deserialize;
@@ -97,11 +97,19 @@ fn every_family_computes_what_its_own_code_does() {
         let params = reference::tensors(&model.params, &Device::Cpu).unwrap();
         let slow = reference::forward(&model.graph, &params, &x, Mode::Eval, &mut Capture::none()).unwrap();
         let fast = Plan::of(&model, &CompileOptions::default()).unwrap().run(&x).unwrap();
-        let (slow, fast) = (difference(&slow, &f.logits), difference(&fast, &f.logits));
-        println!("{name}: {:?}, off by {slow:.1e} in the interpreter, {fast:.1e} in the plan", model.info.family);
+        // What a GPU plan computes, on the CPU.
+        let tensors = CompileOptions { kernels: Kernels::Tensors, ..CompileOptions::default() };
+        let tensors = Plan::of(&model, &tensors).unwrap().run(&x).unwrap();
+        let [slow, fast, tensors] = [&slow, &fast, &tensors].map(|y| difference(y, &f.logits));
+        println!(
+            "{name}: {:?}, off by {slow:.1e} in the interpreter, {fast:.1e} in the plan, {tensors:.1e} in a GPU's plan",
+            model.info.family
+        );
         assert_eq!(parameters(&model) as i64, f.parameters as i64 + uncounted(&name), "{name}");
-        if slow.max(fast) > 1e-4 {
-            wrong.push(format!("{name}: off by {slow} in the interpreter, {fast} in the plan"));
+        if slow.max(fast).max(tensors) > 1e-4 {
+            wrong.push(format!(
+                "{name}: off by {slow} in the interpreter, {fast} in the plan, {tensors} in a GPU's plan"
+            ));
         }
     }
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));

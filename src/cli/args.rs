@@ -115,6 +115,9 @@ pub struct On {
     /// auto, cpu or cuda:N.
     #[arg(long, value_name = "DEVICE")]
     pub device: Option<String>,
+    /// Let f32 products on a GPU round to TF32: faster, about three decimal digits.
+    #[arg(long)]
+    pub tf32: bool,
     /// Compute threads; all cores by default.
     #[arg(long, value_name = "N")]
     pub threads: Option<usize>,

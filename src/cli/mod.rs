@@ -149,6 +149,7 @@ fn flags(screen: &Screen, on: Option<&On>, session: &Session<'_>) -> Vec<(String
     set("screen.colors", screen.colors.clone());
     set("screen.ascii", screen.ascii.then(|| "true".to_owned()));
     set("session.device", on.and_then(|o| o.device.clone()));
+    set("session.tf32", on.is_some_and(|o| o.tf32).then(|| "true".to_owned()));
     set("session.threads", on.and_then(|o| o.threads).map(|n| n.to_string()));
     set("session.batch", on.and_then(|o| o.batch).map(|n| n.to_string()));
     set("session.seed", session.seed.map(|n| n.to_string()));
@@ -181,6 +182,7 @@ fn spec_on(model: &str, on: &On, settings: &Settings) -> Result<OpenSpec> {
         std: on.std.as_deref().map(headless::setup::triple).transpose()?,
         budget: settings.budget,
         device: settings.device.clone(),
+        tf32: settings.tf32,
         threads: settings.threads,
         batch: settings.batch,
         seed: settings.seed,
@@ -197,6 +199,7 @@ fn demo_spec(settings: &Settings) -> OpenSpec {
     OpenSpec {
         budget,
         device: settings.device.clone(),
+        tf32: settings.tf32,
         threads: settings.threads,
         batch: settings.batch,
         seed: settings.seed,

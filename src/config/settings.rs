@@ -28,6 +28,8 @@ pub struct Settings {
     pub llm_model: Option<String>,
     /// `auto`, `cpu`, `cuda:0`.
     pub device: String,
+    /// Let f32 products on a GPU round to TF32.
+    pub tf32: bool,
     /// Compute threads; 0: all cores.
     pub threads: usize,
     pub batch: usize,
@@ -54,6 +56,7 @@ impl Default for Settings {
             llm_url: None,
             llm_model: None,
             device: "auto".into(),
+            tf32: false,
             threads: 0,
             batch: 0,
             seed: 0,
@@ -93,6 +96,7 @@ pub const KEYS: &[KeySpec] = &[
     spec("llm.base_url", Some("OPENAI_BASE_URL"), "an OpenAI-compatible endpoint"),
     spec("llm.model", Some("PARING_LLM_MODEL"), "the endpoint's model name"),
     spec("session.device", Some("PARING_DEVICE"), "auto, cpu or cuda:N"),
+    spec("session.tf32", Some("PARING_TF32"), "true: f32 products on a GPU may round to TF32"),
     spec("session.threads", Some("PARING_THREADS"), "compute threads; 0: all cores"),
     spec("session.batch", None, "batch size of latency measurements; 0: chosen by model"),
     spec("session.seed", None, "seed of every random choice"),
@@ -300,6 +304,7 @@ impl Layers {
                 }
                 s.device = d;
             }
+            "session.tf32" => s.tf32 = boolean()?,
             "session.threads" => s.threads = count(1024)?,
             "session.batch" => s.batch = count(65536)?,
             "session.seed" => s.seed = count(i64::MAX)? as u64,

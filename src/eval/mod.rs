@@ -14,7 +14,7 @@ pub use run::{EvalRun, collect_logits, evaluate, logits, score_with};
 pub use score::{Scorer, cross_entropy, kl};
 
 use crate::data::DataError;
-use crate::exec::{Cancelled, ExecError};
+use crate::exec::{Cancelled, ExecError, OutOfMemory};
 
 /// Why an evaluation stopped.
 #[derive(Debug, thiserror::Error)]
@@ -40,4 +40,19 @@ pub enum EvalError {
     Tensor(#[from] candle_core::Error),
     #[error(transparent)]
     Cancelled(#[from] Cancelled),
+}
+
+impl OutOfMemory for EvalError {
+    fn is_out_of_memory(&self) -> bool {
+        match self {
+            EvalError::Exec(e) => e.is_out_of_memory(),
+            EvalError::Tensor(e) => e.is_out_of_memory(),
+            EvalError::NonFinite { .. }
+            | EvalError::Shape { .. }
+            | EvalError::Label { .. }
+            | EvalError::Empty { .. }
+            | EvalError::Data(_)
+            | EvalError::Cancelled(_) => false,
+        }
+    }
 }

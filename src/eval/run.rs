@@ -3,7 +3,7 @@
 use super::score::Scorer;
 use super::{EvalError, Metrics};
 use crate::data::{DataError, Dataset};
-use crate::exec::{Cancel, ExecError, Plan};
+use crate::exec::{Cancel, ExecError, OutOfMemory, Plan, smaller_batch};
 use crate::model::Preprocess;
 use candle_core::{Device, Tensor};
 use std::sync::mpsc;
@@ -14,6 +14,40 @@ pub struct EvalRun {
     pub metrics: Metrics,
     pub predictions: Vec<u16>,
     pub correct: Vec<bool>,
+    /// What did not go as asked, for people.
+    pub notes: Vec<String>,
+}
+
+/// Runs a model on fewer images at a time once its device has run out of memory.
+struct Sparing<F> {
+    model: F,
+    /// The largest batch that is tried.
+    most: usize,
+}
+
+impl<F, E: Into<EvalError>> Sparing<F>
+where
+    F: FnMut(&Tensor) -> Result<Tensor, E>,
+{
+    fn run(&mut self, x: &Tensor) -> Result<Tensor, EvalError> {
+        let images = x.dim(0)?;
+        let (mut parts, mut done) = (Vec::new(), 0);
+        while done < images {
+            let n = self.most.min(images - done);
+            let part = if n == images { x.clone() } else { x.narrow(0, done, n)? };
+            match (self.model)(&part).map_err(Into::into) {
+                Err(e) if n > 1 && e.is_out_of_memory() => self.most = n / 2,
+                other => {
+                    parts.push(other?);
+                    done += n;
+                }
+            }
+        }
+        match &parts[..] {
+            [one] => Ok(one.clone()),
+            _ => Ok(Tensor::cat(&parts, 0)?),
+        }
+    }
 }
 
 /// Batches prepared ahead of the model.
@@ -53,7 +87,8 @@ fn on(plan: &Plan) -> impl FnMut(&Tensor) -> Result<Tensor, ExecError> {
     |x| plan.run(&x.to_device(plan.device())?)
 }
 
-/// Evaluates any function from images `[N, 3, H, W]` to logits `[N, classes]` over the whole set.
+/// Evaluates any function from images `[N, 3, H, W]` to logits `[N, classes]` over the whole set. Where its device runs out
+/// of memory, fewer images are run at a time, and the run's notes say so.
 ///
 /// # Errors
 /// Empty or unreadable data, non-finite logits, a failing model, cancellation (checked before each batch).
@@ -62,15 +97,18 @@ pub fn score_with<E: Into<EvalError>>(
     prep: &Preprocess,
     batch: usize,
     cancel: &Cancel,
-    mut model: impl FnMut(&Tensor) -> Result<Tensor, E>,
+    model: impl FnMut(&Tensor) -> Result<Tensor, E>,
     progress: &mut dyn FnMut(usize, usize),
 ) -> Result<EvalRun, EvalError> {
     let mut scorer = Scorer::new(data.classes());
+    let batch = batch.clamp(1, data.len().max(1));
+    let mut model = Sparing { model, most: batch };
     for_batches(data, prep, batch, cancel, progress, &mut |x, labels| {
-        let logits = model(x).map_err(Into::into)?;
+        let logits = model.run(x)?;
         scorer.add(&logits, labels)
     })?;
-    Ok(EvalRun { metrics: scorer.metrics(), predictions: scorer.predictions, correct: scorer.right })
+    let notes = smaller_batch(batch, model.most).into_iter().collect();
+    Ok(EvalRun { notes, metrics: scorer.metrics(), predictions: scorer.predictions, correct: scorer.right })
 }
 
 /// The logits `[len, classes]` of the whole set, on the host.
@@ -82,11 +120,12 @@ pub fn collect_logits<E: Into<EvalError>>(
     prep: &Preprocess,
     batch: usize,
     cancel: &Cancel,
-    mut model: impl FnMut(&Tensor) -> Result<Tensor, E>,
+    model: impl FnMut(&Tensor) -> Result<Tensor, E>,
 ) -> Result<Tensor, EvalError> {
     let mut parts = Vec::new();
+    let mut model = Sparing { model, most: batch.max(1) };
     for_batches(data, prep, batch, cancel, &mut |_, _| {}, &mut |x, _| {
-        let logits = model(x).map_err(Into::into)?;
+        let logits = model.run(x)?;
         parts.push(logits.to_device(&Device::Cpu)?);
         Ok(())
     })?;
@@ -129,4 +168,45 @@ fn for_batches(
         }
         Ok(())
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::data::synthetic;
+
+    /// A model that runs out of memory above `most` images; its logits depend on the image alone.
+    fn small(most: usize, seen: &mut Vec<usize>) -> impl FnMut(&Tensor) -> Result<Tensor, ExecError> {
+        move |x| {
+            let n = x.dim(0)?;
+            seen.push(n);
+            if n > most {
+                return Err(candle_core::Error::Cuda("CUDA_ERROR_OUT_OF_MEMORY".into()).into());
+            }
+            let image = x.flatten_from(1)?;
+            Ok(image.narrow(1, 0, 10)?.contiguous()?)
+        }
+    }
+
+    fn run(most: usize, batch: usize) -> (Result<EvalRun, EvalError>, Vec<usize>) {
+        let data = synthetic::dataset(synthetic::Split::Eval, 22);
+        let prep = Preprocess::imagenet([32, 32]);
+        let mut seen = Vec::new();
+        let r = score_with(&data, &prep, batch, &Cancel::default(), small(most, &mut seen), &mut |_, _| {});
+        (r, seen)
+    }
+
+    #[test]
+    fn a_full_device_gets_smaller_batches_and_every_image_once() {
+        let (whole, seen) = run(100, 8);
+        let whole = whole.expect("fits");
+        assert_eq!((seen, whole.notes.len()), (vec![8, 8, 6], 0));
+        let (spared, seen) = run(3, 8);
+        let spared = spared.expect("fits in parts");
+        // Tried with 8 and 4 once; what was learnt holds for the batches after it.
+        assert_eq!(seen, [8, 4, 2, 2, 2, 2, 2, 2, 2, 2, 2, 2, 2]);
+        assert_eq!((&spared.predictions, &spared.metrics), (&whole.predictions, &whole.metrics));
+        assert!(spared.notes[0].contains("out of memory with 8 images") && spared.notes[0].ends_with("with 2"));
+        assert!(run(0, 8).0.is_err_and(|e| e.is_out_of_memory()));
+    }
 }

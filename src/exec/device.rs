@@ -1,7 +1,7 @@
 //! Choosing a device and the threads that compute runs on; says in words what was opened and why something else was not.
 
-use super::ExecError;
 use super::kernel::team::Team;
+use super::{ExecError, Kernels};
 use candle_core::Device;
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
@@ -10,6 +10,8 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 #[derive(Debug, Clone)]
 pub struct Opened {
     pub device: Device,
+    /// What plans on it are made of.
+    pub kernels: Kernels,
     /// What it is, for the header: `cpu, 2 threads, avx512-vnni` or `cuda:0 NVIDIA H200`.
     pub words: String,
     /// With `auto`, why the processor was taken instead of a GPU.
@@ -21,12 +23,12 @@ pub struct Opened {
 /// # Errors
 /// An unknown spec, or an explicitly named GPU that cannot be opened.
 pub fn open(spec: &str) -> Result<Opened, ExecError> {
-    let cpu = |note| Opened { device: Device::Cpu, words: cpu_words(), note };
+    let cpu = |note| Opened { device: Device::Cpu, kernels: Kernels::Device, words: cpu_words(), note };
     let bad = |why: String| ExecError::Device { spec: spec.to_owned(), why };
     match spec.trim() {
         "cpu" => Ok(cpu(None)),
         "auto" | "" => match open_cuda(0) {
-            Ok((device, words)) => Ok(Opened { device, words, note: None }),
+            Ok((device, words)) => Ok(Opened { device, kernels: Kernels::Device, words, note: None }),
             Err(why) => Ok(cpu(Some(format!("no GPU: {why}")))),
         },
         other => {
@@ -39,9 +41,24 @@ pub fn open(spec: &str) -> Result<Opened, ExecError> {
                 None => return Err(bad("unknown device".into())),
             };
             let (device, words) = open_cuda(ordinal).map_err(bad)?;
-            Ok(Opened { device, words, note: None })
+            Ok(Opened { device, kernels: Kernels::Device, words, note: None })
         }
     }
+}
+
+/// Lets f32 matrix products on a GPU round their factors to TF32 (11 significant bits), from now on and for the whole process.
+/// On a CPU it only notes that it has no effect.
+pub fn allow_tf32(opened: &mut Opened) {
+    if opened.device.is_cuda() {
+        candle_core::cuda::set_gemm_reduced_precision_f32(true);
+        opened.words += ", tf32";
+        return;
+    }
+    let why = "tf32 has no effect on a CPU".to_owned();
+    opened.note = Some(match opened.note.take() {
+        Some(note) => format!("{note}; {why}"),
+        None => why,
+    });
 }
 
 /// The processor in words: threads and the vector instructions that kernels will use.
@@ -72,7 +89,7 @@ fn open_cuda(_ordinal: usize) -> Result<(Device, String), String> {
     Err("this build has no CUDA in it (`cargo build --release --features cuda` makes one that has)".into())
 }
 
-/// cudarc's run-time loader panics when a library is missing, so libraries are looked for first and opening is guarded.
+/// cudarc's run-time loader panics when a library is missing, so opening, which uses all of them, is guarded.
 #[cfg(feature = "cuda")]
 fn open_cuda(ordinal: usize) -> Result<(Device, String), String> {
     use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -86,24 +103,16 @@ fn open_cuda(ordinal: usize) -> Result<(Device, String), String> {
     // The panic hook would write into the terminal's screen; the message is returned instead.
     let hook = std::panic::take_hook();
     std::panic::set_hook(Box::new(|_| {}));
-    let opened = guarded(&|| {
-        let device = Device::new_cuda(ordinal).map_err(|e| e.to_string())?;
-        let name = device
-            .as_cuda_device()
-            .ok()
-            .and_then(|d| d.cuda_stream().context().name().ok())
-            .unwrap_or_else(|| "GPU".into());
-        Ok((device, format!("cuda:{ordinal} {name}")))
-    });
+    let opened = guarded(&|| super::cuda::open(ordinal));
     std::panic::set_hook(hook);
     opened.map_err(|why| {
         let line = why.lines().next().unwrap_or("unknown failure").trim();
         // The loader lists every file name that it tried.
         let line = match line.split_once("Unable to dynamically load the \"") {
-            Some((_, rest)) => format!(
-                "lib{} was not found: is the NVIDIA driver installed?",
-                rest.split('"').next().unwrap_or("cuda")
-            ),
+            Some((_, rest)) => match rest.split('"').next().unwrap_or("cuda") {
+                "cuda" => "libcuda was not found: is the NVIDIA driver installed?".to_owned(),
+                name => format!("lib{name} was not found: put the folder of the CUDA libraries on LD_LIBRARY_PATH"),
+            },
             None => line.to_owned(),
         };
         format!("opening cuda:{ordinal} failed ({line})")
@@ -155,5 +164,8 @@ mod tests {
         assert!(open("cuda:x").is_err());
         let auto = open("auto").unwrap();
         assert_eq!(auto.device.is_cpu(), auto.note.is_some(), "a fallback says why: {auto:?}");
+        let mut cpu = cpu;
+        allow_tf32(&mut cpu);
+        assert!(cpu.note.is_some_and(|n| n.contains("no effect")) && !cpu.words.contains("tf32"));
     }
 }

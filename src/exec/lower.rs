@@ -4,20 +4,18 @@
 //! A node in `keep` ends its step, so that its output exists. Steps are ordered by their last node's id; everything a
 //! step reads is produced by an earlier one.
 
+mod layer;
+
 use super::arena::{self, Life};
-use super::error::{ExecError, kind};
+use super::error::ExecError;
 use super::kernel::attention::Attention;
 use super::kernel::dense::{Codes, Dense, Epilogue, Geometry, Source};
 use super::kernel::simple::Pool;
 use super::kernel::window::Around;
-use super::reference::role_name;
 use super::unfold::Window;
-use crate::graph::window::{log_coordinates, relative_index, relative_positions};
-use crate::graph::{
-    self, Activation, Graph, Node, NodeId, Op, ParamRole, PositionBias, Precision, PrecisionPlan, Range, Runs, Windows,
-    channel_axis,
-};
-use crate::model::{Param, ParamStore};
+use crate::graph::{self, Activation, Graph, NodeId, Op, ParamRole, Precision, PrecisionPlan, Runs, channel_axis};
+use crate::model::ParamStore;
+pub(super) use layer::{Builder, Folded};
 use std::collections::HashSet;
 
 /// What a step is and what it holds; see the plan's documentation.
@@ -158,12 +156,14 @@ pub(crate) struct Lowered {
 }
 
 /// Nodes that run as one step.
-struct Chain {
-    lead: NodeId,
-    bn: Option<NodeId>,
-    add: Option<(NodeId, NodeId)>,
-    act: Option<(NodeId, Activation)>,
-    last: NodeId,
+pub(super) struct Chain {
+    pub lead: NodeId,
+    /// A batch norm or layer scale, folded.
+    pub bn: Option<NodeId>,
+    /// A residual addition and its other input.
+    pub add: Option<(NodeId, NodeId)>,
+    pub act: Option<(NodeId, Activation)>,
+    pub last: NodeId,
 }
 
 /// Lowers the reachable part of `graph`.
@@ -259,7 +259,7 @@ fn trim() {
     }
 }
 
-fn check_names(graph: &Graph, precision: &PrecisionPlan, keep: &[String]) -> Result<(), ExecError> {
+pub(super) fn check_names(graph: &Graph, precision: &PrecisionPlan, keep: &[String]) -> Result<(), ExecError> {
     let unknown = |name: &str, hint: &str| ExecError::UnknownNode { name: name.to_owned(), hint: hint.into() };
     for name in keep {
         graph.by_name(name).ok_or_else(|| unknown(name, "`keep` takes node names of this graph"))?;
@@ -293,7 +293,7 @@ pub fn fusions(graph: &Graph) -> Vec<Fusion> {
 }
 
 /// Groups reachable nodes into steps.
-fn chains(graph: &Graph, keep: &HashSet<&str>) -> Vec<Chain> {
+pub(super) fn chains(graph: &Graph, keep: &HashSet<&str>) -> Vec<Chain> {
     let (reachable, consumers) = (graph.reachable(), graph.consumers());
     let mut taken = vec![false; graph.nodes.len()];
     let mut chains = Vec::new();
@@ -358,79 +358,13 @@ impl Lowered {
     }
 }
 
-struct Builder<'a> {
-    graph: &'a Graph,
-    params: &'a ParamStore,
-    node: &'a Node,
-    shapes: &'a [Vec<usize>],
-    chain: &'a Chain,
-    /// What the input of a static int8 layer ranges over.
-    range: Option<Range>,
-}
-
 impl Builder<'_> {
-    /// Values of `node`'s parameter in `role`; finite.
-    fn values(&self, node: &Node, role: ParamRole, shape: &[usize]) -> Result<Vec<f32>, ExecError> {
-        let name = node.param(role).ok_or_else(|| ExecError::NoParam {
-            node: node.name.clone(),
-            op: kind(&node.op),
-            role: role_name(role),
-        })?;
-        let v = self.params.expect(name, shape).map_err(|e| ExecError::param(node, e))?;
-        if v.iter().any(|v| !v.is_finite()) {
-            return Err(ExecError::NonFinite { node: node.name.clone(), param: name.to_owned() });
-        }
-        Ok(v.into_owned())
-    }
-
-    /// A batch norm as `x · scale + shift`.
-    fn batch_norm(&self, node: &Node, c: usize, eps: f64) -> Result<(Vec<f32>, Vec<f32>), ExecError> {
-        let w = self.values(node, ParamRole::Weight, &[c])?;
-        let b = self.values(node, ParamRole::Bias, &[c])?;
-        let mean = self.values(node, ParamRole::Mean, &[c])?;
-        let var = self.values(node, ParamRole::Var, &[c])?;
-        let scale: Vec<f64> = w.iter().zip(&var).map(|(&w, &v)| w as f64 / (v as f64 + eps).sqrt()).collect();
-        if scale.iter().any(|s| !s.is_finite()) {
-            let param = node.param(ParamRole::Var).unwrap_or_default().to_owned();
-            return Err(ExecError::NonFinite { node: node.name.clone(), param });
-        }
-        let shift = b.iter().zip(&mean).zip(&scale).map(|((&b, &m), s)| (b as f64 - m as f64 * s) as f32).collect();
-        Ok((scale.into_iter().map(|s| s as f32).collect(), shift))
-    }
-
-    fn input(&self, i: usize) -> Result<&[usize], ExecError> {
-        let id = self.node.inputs.get(i).ok_or_else(|| ExecError::unsupported(self.node, "has too few inputs"))?;
-        Ok(&self.shapes[id.index()])
-    }
-
-    /// The first input as `[c, h, w]`.
-    fn image(&self) -> Result<(usize, [usize; 2]), ExecError> {
-        match *self.input(0)? {
-            [c, h, w] => Ok((c, [h, w])),
-            ref other => Err(ExecError::shape(self.node, other, "[channels, height, width]")),
-        }
-    }
-
-    /// The first input as `[rows, features]`: tokens, the pixels of an image, or one row for a plain vector.
-    fn rows(&self) -> Result<(usize, usize), ExecError> {
-        match *self.input(0)? {
-            [c, h, w] => Ok((h * w, c)),
-            [t, d] => Ok((t, d)),
-            [d] => Ok((1, d)),
-            ref other => Err(ExecError::shape(self.node, other, "[tokens, features] or [features]")),
-        }
-    }
-
     fn pool(&self, window: Window) -> Result<Pool, ExecError> {
         let (channels, image) = self.image()?;
         match self.shapes[self.chain.lead.index()][..] {
             [_, h, w] => Ok(Pool { image, out_image: [h, w], channels, window }),
             ref other => Err(ExecError::shape(self.node, other, "[channels, height, width]")),
         }
-    }
-
-    fn act(&self) -> Option<Activation> {
-        self.chain.act.map(|a| a.1)
     }
 
     /// The kernel, its name and its parameter bytes, stored and in memory.
@@ -566,51 +500,6 @@ impl Builder<'_> {
         }
     }
 
-    /// What an attention core has beside its products: factors per head, a bias `[heads, n, n]`, and the bytes of both.
-    #[expect(clippy::type_complexity, reason = "two options and a count")]
-    fn position(
-        &self,
-        cosine: bool,
-        windows: Option<Windows>,
-        bias: PositionBias,
-    ) -> Result<(Option<Vec<f32>>, Option<Vec<f32>>, u64), ExecError> {
-        let shapes = graph::param_shapes(&self.node.op);
-        let get = |role: ParamRole| match shapes.iter().find(|(r, _)| *r == role) {
-            Some((_, shape)) => self.values(self.node, role, shape),
-            None => Err(ExecError::unsupported(self.node, "lacks a parameter of its position bias")),
-        };
-        let held: u64 = shapes.iter().map(|(_, s)| 4 * s.iter().product::<usize>() as u64).sum();
-        let factors = match cosine {
-            true => Some(get(ParamRole::LogitScale)?.iter().map(|f| f.min(100f32.ln()).exp()).collect()),
-            false => None,
-        };
-        let spread = |table: &[f32], size: [usize; 2]| {
-            let (index, heads) = (relative_index(size), table.len() / relative_positions(size).max(1));
-            (0..heads).flat_map(|h| index.iter().map(move |&i| table[i as usize * heads + h])).collect()
-        };
-        let bias = match (bias, windows.map(|w| w.size)) {
-            (PositionBias::None, _) => None,
-            (PositionBias::Full { .. }, _) => Some(get(ParamRole::PositionBias)?),
-            (PositionBias::Table, Some(size)) => Some(spread(&get(ParamRole::PositionBias)?, size)),
-            (PositionBias::Continuous { hidden, trained }, Some(size)) => {
-                let (w1, b1) = (get(ParamRole::PositionMlp1)?, get(ParamRole::PositionMlp1Bias)?);
-                let w2 = get(ParamRole::PositionMlp2)?;
-                let mut table = Vec::new();
-                for [y, x] in log_coordinates(size, trained) {
-                    let unit = |i: usize| (y * w1[2 * i] + x * w1[2 * i + 1] + b1[i]).max(0.0);
-                    let units: Vec<f32> = (0..hidden).map(unit).collect();
-                    table.extend(w2.chunks_exact(hidden.max(1)).map(|w| {
-                        let sum: f32 = w.iter().zip(&units).map(|(w, u)| w * u).sum();
-                        16.0 / (1.0 + (-sum).exp())
-                    }));
-                }
-                Some(spread(&table, size))
-            }
-            (_, None) => return Err(ExecError::unsupported(self.node, "has a relative bias without windows")),
-        };
-        Ok((factors, bias, held))
-    }
-
     fn dense(
         &self,
         geo: Geometry,
@@ -624,27 +513,8 @@ impl Builder<'_> {
             _ => geo,
         };
         let weight = self.weight(shape, precision)?;
-        let mut bias = match has_bias {
-            true => self.values(self.node, ParamRole::Bias, &[n])?,
-            false => vec![0.0; n],
-        };
-        let mut factors = None;
-        let mut any_bias = has_bias;
-        if let Some(id) = self.chain.bn {
-            let bn = self.graph.node(id);
-            let (scale, shift) = match bn.op {
-                Op::BatchNorm2d { channels, eps } if channels == n => self.batch_norm(bn, n, eps)?,
-                Op::Scale { channels } if channels == n => (self.values(bn, ParamRole::Weight, &[n])?, vec![0.0; n]),
-                _ => return Err(ExecError::unsupported(bn, format!("does not fold into {n} channels"))),
-            };
-            for ((b, s), t) in bias.iter_mut().zip(&scale).zip(&shift) {
-                *b = *b * s + t;
-            }
-            factors = Some(scale);
-            any_bias = true;
-        }
+        let Folded { bias, factors, stored: bias_bytes } = self.folded(n, has_bias)?;
         let epilogue = Epilogue { bias, act: self.act() };
-        let bias_bytes = if any_bias { 4 * n as u64 } else { 0 };
         let dense = match (precision.int8_products(), weight.as_int8()) {
             (true, Some((q, scales))) => {
                 let scales = scales.to_vec();
@@ -669,24 +539,5 @@ impl Builder<'_> {
             }
         };
         Ok((Kernel::Dense(dense), name, [stored + bias_bytes, held + bias_bytes]))
-    }
-
-    /// The range that a static layer's input was calibrated to.
-    fn calibrated(&self) -> Result<Range, ExecError> {
-        let why = "int8-static has no range for its input yet; hint: calibrate it with images (`--calib`)";
-        self.range.filter(|r| r.is_sound()).ok_or_else(|| ExecError::unsupported(self.node, why))
-    }
-
-    /// The layer's weight in its precision's format: as stored where it is stored so, else rounded now.
-    fn weight(&self, shape: &[usize], precision: Precision) -> Result<Param, ExecError> {
-        self.values(self.node, ParamRole::Weight, shape)?;
-        let name = self.node.param(ParamRole::Weight).unwrap_or_default();
-        let stored = self.params.get(name).map_err(|e| ExecError::param(self.node, e))?;
-        let weight = stored.stored_in(precision.weights());
-        // What f16 cannot hold.
-        if !weight.is_in(graph::WeightFormat::F16) || weight.values().iter().all(|v| v.is_finite()) {
-            return Ok(weight);
-        }
-        Err(ExecError::NonFinite { node: self.node.name.clone(), param: name.to_owned() })
     }
 }

@@ -5,12 +5,16 @@
 
 mod arena;
 mod cancel;
+#[cfg(feature = "cuda")]
+mod cuda;
 pub mod device;
 mod error;
 mod fused;
 mod kernel;
 mod lower;
+mod memory;
 mod plan;
+mod program;
 pub mod reference;
 mod run;
 mod unfold;
@@ -21,4 +25,6 @@ pub use error::ExecError;
 pub(crate) use kernel::peak::best;
 pub use kernel::peak::{Peak, peak};
 pub use lower::{Fusion, StepInfo, fusions};
-pub use plan::{ActivationMemory, CompileOptions, Cut, Live, Memory, Observer, Plan};
+pub use memory::{OutOfMemory, PeakMemory, PeakWatch, halving, smaller_batch};
+pub use plan::{ActivationMemory, CompileOptions, Cut, Kernels, Live, Memory, Observer, Plan};
+pub use program::gpu_runs;

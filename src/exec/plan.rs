@@ -4,19 +4,31 @@ use super::device::{self, Opened, Pool};
 use super::error::ExecError;
 use super::kernel::simple;
 use super::lower::{Lowered, StepInfo, lower};
-use super::reference::{self, Capture, Mode, TensorMap};
+use super::program::{Clock, Program};
 use super::run::{Arenas, Feed, Job, run};
-use crate::graph::{Graph, NodeId, Precision, PrecisionPlan};
+use crate::graph::{Graph, NodeId, PrecisionPlan};
 use crate::model::{Model, ParamStore};
 use candle_core::{DType, Device, Tensor};
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
+
+/// Which kernels a plan is made of.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Kernels {
+    /// The device's own: on a CPU our prepacked kernels, on a GPU as [`Kernels::Tensors`].
+    #[default]
+    Device,
+    /// Operations of the tensor library and plain definitions of a GPU's kernels, on any device: on a CPU this is slow, and
+    /// shows what a GPU plan computes.
+    Tensors,
+}
 
 /// How to compile.
 #[derive(Debug, Clone)]
 pub struct CompileOptions {
     pub device: Device,
+    pub kernels: Kernels,
     /// Threads for CPU kernels; `None`: [`device::threads`].
     pub threads: Option<usize>,
     /// Nodes whose outputs must exist (for [`Plan::capture`]); they end a step, nothing fuses across them.
@@ -25,14 +37,14 @@ pub struct CompileOptions {
 
 impl Default for CompileOptions {
     fn default() -> Self {
-        CompileOptions { device: Device::Cpu, threads: None, keep: Vec::new() }
+        CompileOptions { device: Device::Cpu, kernels: Kernels::Device, threads: None, keep: Vec::new() }
     }
 }
 
 impl CompileOptions {
     /// On the device that was opened.
     pub fn on(opened: &Opened) -> CompileOptions {
-        CompileOptions { device: opened.device.clone(), ..CompileOptions::default() }
+        CompileOptions { device: opened.device.clone(), kernels: opened.kernels, ..CompileOptions::default() }
     }
 
     /// With these nodes kept.
@@ -44,8 +56,8 @@ impl CompileOptions {
 
 /// Told about every step of an observed run, in order, after the run.
 pub trait Observer {
-    /// Step `index` of [`Plan::steps`] took `elapsed` of wall time for the batch (the mean over the threads that shared
-    /// it) and wrote `out_bytes`.
+    /// Step `index` of [`Plan::steps`] took `elapsed` for the batch and wrote `out_bytes`: wall time on a CPU (the mean over
+    /// the threads that shared it), the time between two events of the stream on a GPU.
     fn step(&mut self, index: usize, elapsed: Duration, out_bytes: u64);
 }
 
@@ -121,15 +133,8 @@ pub struct Plan {
 }
 
 enum Backend {
-    Cpu {
-        low: Lowered,
-        arenas: Arc<Arenas>,
-        pool: Arc<Pool>,
-    },
-    /// candle's own operations on a GPU, one step a node.
-    Candle {
-        params: TensorMap,
-    },
+    Cpu { low: Lowered, arenas: Arc<Arenas>, pool: Arc<Pool> },
+    Program(Program),
 }
 
 impl std::fmt::Debug for Plan {
@@ -167,21 +172,14 @@ impl Plan {
         precision: &PrecisionPlan,
         options: &CompileOptions,
     ) -> Result<Plan, ExecError> {
-        // Lowering also checks everything a GPU plan relies on.
-        let low = lower(&graph, params, precision, &options.keep)?;
-        let (steps, backend) = if options.device.is_cpu() {
+        let (steps, backend) = if options.device.is_cpu() && options.kernels == Kernels::Device {
+            let low = lower(&graph, params, precision, &options.keep)?;
             let pool = device::pool(options.threads.unwrap_or_else(device::threads).max(1))?;
             let steps = low.steps.iter().map(|s| s.info.clone()).collect();
             (steps, Backend::Cpu { low, arenas: Arc::default(), pool })
         } else {
-            for (name, p) in precision.nodes.iter().filter(|(_, p)| **p != Precision::F32) {
-                if let Some(id) = graph.by_name(name) {
-                    let what = format!("{} has no GPU kernel yet", p.label());
-                    return Err(ExecError::unsupported(graph.node(id), what));
-                }
-            }
-            let steps = device_steps(&graph, &low);
-            (steps, Backend::Candle { params: reference::tensors(params, &options.device)? })
+            let program = Program::build(&graph, params, precision, &options.keep, &options.device)?;
+            (program.steps.iter().map(|s| s.info.clone()).collect::<Vec<_>>(), Backend::Program(program))
         };
         let weight_bytes = steps.iter().map(|s| s.weight_bytes).sum();
         let held_bytes = steps.iter().map(|s| s.held_bytes).sum();
@@ -212,7 +210,7 @@ impl Plan {
             Backend::Cpu { low, .. } => {
                 Some(ActivationMemory { arena: 4 * low.arena as u64, largest_live: 4 * low.live as u64 })
             }
-            Backend::Candle { .. } => None,
+            Backend::Program(_) => None,
         };
         Memory { weights: self.held_bytes, activations }
     }
@@ -229,11 +227,12 @@ impl Plan {
     pub fn threads(&self) -> usize {
         match &self.backend {
             Backend::Cpu { pool, .. } => pool.rayon.current_num_threads(),
-            Backend::Candle { .. } => 1,
+            Backend::Program(_) => 1,
         }
     }
 
-    /// Runs a batch `[N, C, H, W]` and returns `[N, classes]`.
+    /// Runs a batch `[N, C, H, W]` and returns `[N, classes]`. The result is complete when this returns, on a GPU too (the
+    /// device is waited for), so a clock around it tells what the run took.
     ///
     /// # Errors
     /// An input of another shape; what the tensor library reports.
@@ -293,16 +292,11 @@ impl Plan {
                     values.insert(id.0, LiveValue::Cpu(v.into()));
                 }
             }
-            Backend::Candle { params } => {
-                let ids = crossing(&self.graph, cut.id);
-                let names = ids.iter().map(|id| self.graph.node(*id).name.clone());
-                let mut capture = Capture::of(names);
-                reference::forward(&self.graph, params, &self.own(x)?, Mode::Eval, &mut capture)?;
-                for id in ids {
-                    if let Some(t) = capture.values.remove(&self.graph.node(id).name) {
-                        values.insert(id.0, LiveValue::Device(t));
-                    }
-                }
+            Backend::Program(program) => {
+                let (first, ids) = program.before(cut.id);
+                let feeds = BTreeMap::from([(program.input(), program.own(x)?)]);
+                let got = program.run(&self.graph, 0..first, feeds, &ids, None)?;
+                values.extend(ids.iter().map(|id| id.0).zip(got.into_iter().map(LiveValue::Device)));
             }
         }
         Ok(Live { cut: cut.clone(), images, values })
@@ -335,15 +329,21 @@ impl Plan {
                 let out = out.into_iter().next().unwrap_or_default();
                 self.tensor(self.graph.output, out, live.images)
             }
-            Backend::Candle { params } => {
-                let mut start = BTreeMap::new();
-                for (id, v) in &live.values {
-                    match v {
-                        LiveValue::Device(t) => start.insert(NodeId(*id), t.clone()),
-                        LiveValue::Cpu(_) => return Err(bad(NodeId(*id), "the cached value is on the CPU")),
+            Backend::Program(program) => {
+                let (first, ids) = program.before(live.cut.id);
+                let mut feeds = BTreeMap::new();
+                for id in ids {
+                    match live.values.get(&id.0) {
+                        Some(LiveValue::Device(t)) => feeds.insert(id, t.clone()),
+                        Some(LiveValue::Cpu(_)) => return Err(bad(id, "the cached value is on the CPU")),
+                        None => return Err(bad(id, "its value was not cached: the plans differ before the cut")),
                     };
                 }
-                reference::resume(&self.graph, params, &start, Mode::Eval, &mut Capture::none())
+                let steps = first..program.steps.len();
+                let out = program.run(&self.graph, steps, feeds, &[self.graph.output], None)?;
+                self.device.synchronize()?;
+                let missing = || bad(self.graph.output, "was not computed");
+                out.into_iter().next().ok_or_else(missing)
             }
         }
     }
@@ -351,9 +351,11 @@ impl Plan {
     fn id(&self, name: &str) -> Result<NodeId, ExecError> {
         let unknown = |hint: &str| ExecError::UnknownNode { name: name.to_owned(), hint: hint.into() };
         let id = self.graph.by_name(name).ok_or_else(|| unknown("captures take node names"))?;
-        if let Backend::Cpu { low, .. } = &self.backend
-            && low.value_of[id.index()].is_none()
-        {
+        let made = match &self.backend {
+            Backend::Cpu { low, .. } => low.value_of[id.index()].is_some(),
+            Backend::Program(program) => program.makes(id),
+        };
+        if !made {
             return Err(unknown("its output was fused away or is not computed; compile with it in `keep`"));
         }
         Ok(id)
@@ -414,34 +416,16 @@ impl Plan {
                 };
                 ids.iter().zip(wanted).map(|(id, v)| self.tensor(*id, take(v).unwrap_or_default(), images)).collect()
             }
-            Backend::Candle { params } => {
-                let x = self.own(x)?;
-                let mut capture = Capture::of(ids.iter().map(|id| &self.graph.node(*id).name));
-                match times {
-                    None => {
-                        reference::forward(&self.graph, params, &x, Mode::Eval, &mut capture)?;
-                    }
-                    Some(times) => {
-                        let mut step = 0;
-                        let mut before = Instant::now();
-                        // Waiting for the device after every node: what a layer takes when nothing overlaps it.
-                        reference::forward_with(&self.graph, params, &x, Mode::Eval, &mut capture, &mut |id, t| {
-                            t.device().synchronize()?;
-                            if self.steps.get(step).is_some_and(|s| s.node == id) {
-                                times[step] = before.elapsed();
-                                step += 1;
-                            }
-                            before = Instant::now();
-                            Ok(())
-                        })?;
-                    }
+            Backend::Program(program) => {
+                let feeds = BTreeMap::from([(program.input(), program.own(x)?)]);
+                let steps = 0..program.steps.len();
+                let mut clock = times.as_ref().map(|_| Clock::start(&self.device)).transpose()?;
+                let out = program.run(&self.graph, steps, feeds, ids, clock.as_mut())?;
+                self.device.synchronize()?;
+                if let (Some(times), Some(clock)) = (times, clock) {
+                    times.iter_mut().zip(clock.stop()?).for_each(|(t, took)| *t = took);
                 }
-                let get = |id: &NodeId| {
-                    let name = &self.graph.node(*id).name;
-                    let missing = || ExecError::UnknownNode { name: name.clone(), hint: "it was not computed".into() };
-                    capture.values.get(name).cloned().ok_or_else(missing)
-                };
-                ids.iter().map(get).collect()
+                Ok(out)
             }
         }
     }
@@ -480,35 +464,6 @@ impl Lowered {
         let name = |v: &usize| self.value_of.iter().position(|x| *x == Some(*v)).map(|i| NodeId(i as u32));
         (first, crossing.iter().filter_map(name).collect())
     }
-}
-
-/// Nodes before `id` that a reachable node from `id` on reads.
-fn crossing(graph: &Graph, id: NodeId) -> Vec<NodeId> {
-    let consumers = graph.consumers();
-    let before = graph.iter().map(|(i, _)| i).take_while(|i| *i < id);
-    before.filter(|i| consumers[i.index()].iter().any(|c| *c >= id)).collect()
-}
-
-/// One step a node, as candle runs them on a GPU.
-fn device_steps(graph: &Graph, low: &Lowered) -> Vec<StepInfo> {
-    let reachable = graph.reachable();
-    let bytes: HashMap<NodeId, u64> = low.steps.iter().map(|s| (s.info.node, s.info.weight_bytes)).collect();
-    let bytes = |id: NodeId, op| bytes.get(&id).copied().unwrap_or(4 * crate::graph::node_params(op));
-    graph
-        .iter()
-        .filter(|(id, n)| reachable[id.index()] && !matches!(n.op, crate::graph::Op::Input { .. }))
-        .map(|(id, n)| StepInfo {
-            name: n.name.clone(),
-            node: id,
-            kind: crate::graph::describe(&n.op),
-            fused: vec![],
-            kernel: format!("candle-cuda/{}", super::error::kind(&n.op)),
-            precision: Precision::F32,
-            weight_bytes: bytes(id, &n.op),
-            held_bytes: bytes(id, &n.op),
-            out_shape: low.shapes[id.index()].clone(),
-        })
-        .collect()
 }
 
 #[cfg(test)]

@@ -109,6 +109,11 @@ pub fn resume(
     interpret(graph, params, None, start, mode, capture, &mut |_, _| Ok(()))
 }
 
+/// Runs one node that is no batch norm and no input on the values of its inputs.
+pub(super) fn one(node: &Node, params: &TensorMap, inputs: &[Tensor]) -> Result<Tensor, ExecError> {
+    Env { node, params, mode: Mode::Eval }.run(None, inputs, &mut Capture::none())
+}
+
 fn interpret(
     graph: &Graph,
     params: &TensorMap,
@@ -512,6 +517,8 @@ pub(crate) fn role_name(role: ParamRole) -> &'static str {
 }
 
 mod ops;
+
+pub(super) use ops::over_channels;
 
 #[cfg(test)]
 mod tests;

@@ -97,8 +97,8 @@ impl Precision {
             Precision::W4g128 => "4-bit weights in groups of 128, computed in f32",
             Precision::W4g64 => "4-bit weights in groups of 64, computed in f32",
             Precision::W4g32 => "4-bit weights in groups of 32, computed in f32",
-            Precision::F16 => "16-bit floats, computed in f32",
-            Precision::Bf16 => "bfloat16, computed in f32",
+            Precision::F16 => "16-bit floats, computed in f32 on a CPU",
+            Precision::Bf16 => "bfloat16, computed in f32 on a CPU",
         }
     }
 

@@ -36,6 +36,9 @@ pub fn run(args: &Eval) -> Result<Exit> {
         Err(eval::EvalError::Cancelled(_)) => return Err(super::Cancelled.into()),
         other => other?,
     };
+    for note in &run.notes {
+        eprintln!("paring: note: {note}");
+    }
     let m = &run.metrics;
     if args.json {
         let mut out = json!({

@@ -2,6 +2,7 @@
 
 use super::{Cancelled, Exit, cancel_on_signals, print_json, progress_line, setup};
 use crate::cli::args::Profile as Args;
+use crate::config::text::clean;
 use crate::config::{MAC_CONVENTIONS, mac_convention};
 use crate::graph::MacConvention;
 use crate::host::compute::usual_batch;
@@ -41,6 +42,9 @@ pub fn run(args: &Args) -> Result<Exit> {
         Err(e) if e.is_cancelled() => return Err(Cancelled.into()),
         other => other?,
     };
+    for note in &profile.notes {
+        eprintln!("paring: note: {}", clean(note));
+    }
     if args.json {
         print_json(&serde_json::to_value(&profile)?)?;
     } else {
@@ -85,6 +89,15 @@ fn print_table(name: &str, p: &Profile, convention: MacConvention) {
         p.weight_bytes as f64 / 1e6,
         p.peak_activation_bytes as f64 / 1e6
     );
+    if let Some(gpu) = &p.gpu {
+        let energy = gpu.energy_mj_per_image.map_or_else(String::new, |mj| format!(", {mj:.2} mJ an image"));
+        let gauges = gpu.gauges.map_or_else(String::new, |g| format!("; {g}"));
+        println!(
+            "GPU: {:.3} MB of memory in use at the peak, {:.3} MB held{energy}{gauges}",
+            gpu.peak_used_bytes as f64 / 1e6,
+            gpu.peak_reserved_bytes as f64 / 1e6
+        );
+    }
     println!(
         "ceilings {:.0} GFLOP/s f32, {:.0} GOP/s int8, {:.1} GB/s",
         p.ceilings.f32_gflops, p.ceilings.int8_gops, p.ceilings.bandwidth_gbs

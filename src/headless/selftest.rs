@@ -14,7 +14,7 @@ use crate::cli::args::{On, Selftest};
 use crate::config::text::clean;
 use crate::data::demo;
 use crate::exec::device::Opened;
-use crate::profile::Bound;
+use crate::profile::{Bound, Gauges, Reading};
 use anyhow::Result;
 use checks::{Check, Outcome};
 use serde_json::json;
@@ -42,6 +42,7 @@ impl Report {
 pub fn run(args: &Selftest) -> Result<Exit> {
     let on = On { device: args.device.clone(), threads: args.threads, ..On::default() };
     let opened = setup::device(&on)?;
+    let gauges = Gauges::of(&opened.device).map(|g| g.map(|g| g.read()));
     let report = match measure(&opened) {
         Err(e) if e.is::<crate::exec::Cancelled>() => return Err(Cancelled.into()),
         other => other?,
@@ -50,20 +51,21 @@ pub fn run(args: &Selftest) -> Result<Exit> {
         print_json(&json!({
             "device": opened.words,
             "note": opened.note,
+            "gauges": gauges.as_ref().and_then(|g| g.as_ref().ok()),
             "checks": report.checks,
             "timings": report.timings,
             "ceilings": report.peaks,
             "passed": report.passed(),
         }))?;
     } else {
-        print_table(&opened, &report);
+        print_table(&opened, gauges.as_ref(), &report);
     }
     Ok(if report.passed() { Exit::Done } else { Exit::Failed })
 }
 
 fn measure(opened: &Opened) -> Result<Report> {
     let cancel = cancel_on_signals()?;
-    let cases = cases::all()?;
+    let cases = cases::all(checks::half(opened))?;
     let total = cases.len() + DEMOS.len();
     let mut line = progress_line("check");
     let mut checks = Vec::with_capacity(total);
@@ -86,8 +88,13 @@ fn measure(opened: &Opened) -> Result<Report> {
     Ok(Report { checks, timings: timings?, peaks })
 }
 
-fn print_table(opened: &Opened, report: &Report) {
+fn print_table(opened: &Opened, gauges: Option<&Result<Reading, String>>, report: &Report) {
     println!("selftest on {}", clean(&opened.words));
+    match gauges {
+        Some(Ok(reading)) => println!("{reading}"),
+        Some(Err(why)) => println!("{}", clean(why)),
+        None => {}
+    }
     println!();
     println!("{:<36} {:<5} {:<28} {:>9} {:>9} {:>6}  result", "check", "", "kernel", "max error", "tolerance", "worst");
     for c in &report.checks {

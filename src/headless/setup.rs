@@ -48,7 +48,10 @@ pub fn device(on: &On) -> Result<Opened> {
     if let Some(threads) = on.threads {
         crate::exec::set_threads(threads);
     }
-    let opened = device::open(on.device.as_deref().unwrap_or("auto"))?;
+    let mut opened = device::open(on.device.as_deref().unwrap_or("auto"))?;
+    if on.tf32 {
+        device::allow_tf32(&mut opened);
+    }
     if let Some(note) = &opened.note {
         eprintln!("paring: {note}");
     }

@@ -121,6 +121,8 @@ impl Engine for Fake {
             params: 25,
             macs: Macs::default(),
             peak_activation_bytes: 0,
+            gpu: None,
+            notes: vec![],
         })
     }
 

@@ -31,6 +31,9 @@ pub struct OpenSpec {
     /// The engineer knows that calibration images are evaluation images.
     pub calib_is_eval: bool,
     pub device: String,
+    /// Let f32 products on a GPU round to TF32.
+    #[serde(default)]
+    pub tf32: bool,
     /// 0: all cores.
     pub threads: usize,
     /// 0: chosen by model.
@@ -71,6 +74,7 @@ impl OpenSpec {
             calib_limit: 0,
             calib_is_eval: false,
             device: "auto".to_owned(),
+            tf32: false,
             threads: 0,
             batch: 0,
             seed: 0,

@@ -106,6 +106,8 @@ pub fn profile_of(graph: &Graph, ms_per_mmac: f64) -> Profile {
         params: rows.iter().map(|r| r.params).sum(),
         macs: rows.iter().map(|r| r.macs).sum(),
         peak_activation_bytes: 0,
+        gpu: None,
+        notes: vec![],
         rows,
     }
 }

@@ -5,14 +5,18 @@
 //! bandwidth is the triad `a = b + s·c` of McCalpin's STREAM, counting the write-allocate as it does (three arrays).
 
 use super::{Ceilings, ProfileError};
-use crate::exec::best;
+use crate::exec::{CompileOptions, Observer, Plan, best};
+use crate::graph::{Builder, Op, Precision, PrecisionPlan};
+use crate::model::random_params;
+use candle_core::{DType, Device, Tensor};
 use rayon::prelude::*;
 use rten_gemm::{GemmExecutor, GemmInputA, GemmInputB, GemmOptions, GemmUninitOptions};
 use rten_tensor::NdTensor;
 use rten_tensor::prelude::*;
-use std::time::Duration;
+use std::hint::black_box;
+use std::time::{Duration, Instant};
 
-/// Measures the ceilings with `threads` threads.
+/// Measures the CPU's ceilings with `threads` threads.
 pub fn ceilings(threads: usize) -> Result<Ceilings, ProfileError> {
     let pool = rayon::ThreadPoolBuilder::new()
         .num_threads(threads.max(1))
@@ -23,6 +27,88 @@ pub fn ceilings(threads: usize) -> Result<Ceilings, ProfileError> {
         Some(p) => Ceilings { f32_gflops: 2.0 * p.f32_gmacs, int8_gops: 2.0 * p.int8_gmacs, bandwidth_gbs },
         None => pool.install(|| Ceilings { f32_gflops: f32_gemm(), int8_gops: int8_gemm(), bandwidth_gbs }),
     })
+}
+
+/// Measures the ceilings of a GPU: the tensor library's product of large f32 matrices, an int8 layer of the same size by our own
+/// plan, and the bandwidth of a sum far beyond its caches.
+///
+/// # Errors
+/// What the tensor library and the plan report.
+pub fn device_ceilings(device: &Device) -> Result<Ceilings, ProfileError> {
+    const SIDE: usize = 4096;
+    let work = 2.0 * (SIDE as f64).powi(3);
+    let ones = || Tensor::ones((SIDE, SIDE), DType::F32, device);
+    let (a, b) = (ones()?, ones()?);
+    let f32_gflops = device_rate(device, work, || {
+        black_box(a.matmul(&b)?);
+        Ok(())
+    })?;
+    let bandwidth_gbs = device_bandwidth(device, 256 << 20)?;
+    Ok(Ceilings { f32_gflops, int8_gops: work / int8_layer(device, SIDE)? / 1e9, bandwidth_gbs })
+}
+
+/// GB/s of `a + b` on a GPU with `bytes` in all; many a synchronise, since one of them takes longer than a small sum.
+///
+/// # Errors
+/// What the tensor library reports.
+pub fn device_bandwidth(device: &Device, bytes: usize) -> Result<f64, ProfileError> {
+    const CALLS: usize = 20;
+    let n = (bytes / 12).max(1 << 10);
+    let (a, b) = (Tensor::ones(n, DType::F32, device)?, Tensor::ones(n, DType::F32, device)?);
+    device_rate(device, (CALLS * 12 * n) as f64, || {
+        for _ in 0..CALLS {
+            black_box((&a + &b)?);
+        }
+        Ok(())
+    })
+}
+
+/// Best rate of `work` a call, in units of 1e9 a second; the device is waited for after every call.
+fn device_rate(
+    device: &Device,
+    work: f64,
+    mut call: impl FnMut() -> Result<(), candle_core::Error>,
+) -> Result<f64, ProfileError> {
+    call()?;
+    device.synchronize()?;
+    let (start, mut rate, mut runs) = (Instant::now(), 0.0f64, 0);
+    while runs < 3 || (start.elapsed() < SPAN && runs < 500) {
+        let t = Instant::now();
+        call()?;
+        device.synchronize()?;
+        rate = rate.max(work / t.elapsed().as_secs_f64().max(1e-9) / 1e9);
+        runs += 1;
+    }
+    Ok(rate)
+}
+
+/// Seconds that an int8 linear of `side` inputs, outputs and tokens takes, at best.
+fn int8_layer(device: &Device, side: usize) -> Result<f64, ProfileError> {
+    struct Best(usize, Duration);
+    impl Observer for Best {
+        fn step(&mut self, index: usize, elapsed: Duration, _: u64) {
+            if index == self.0 {
+                self.1 = self.1.min(elapsed);
+            }
+        }
+    }
+    let mut b = Builder::default();
+    let x = b.input([side, side, 1]);
+    let x = b.node("tokens", Op::ToTokens, &[x]);
+    let x = b.linear("linear", x, side, side, true);
+    let graph = b.finish(x)?;
+    let mut precision = PrecisionPlan::default();
+    precision.set("linear", Precision::Int8);
+    let options = CompileOptions { device: device.clone(), ..CompileOptions::default() };
+    let plan = Plan::compile(&graph, &random_params(&graph, 1), &precision, &options)?;
+    let at = plan.steps().iter().position(|s| s.name == "linear").unwrap_or(0);
+    let x = Tensor::ones((1, side, side, 1), DType::F32, device)?;
+    plan.run(&x)?;
+    let mut best = Best(at, Duration::MAX);
+    for _ in 0..8 {
+        plan.run_observed(&x, &mut best)?;
+    }
+    Ok(best.1.as_secs_f64().max(1e-9))
 }
 
 const M: usize = 1024;
@@ -83,5 +169,13 @@ mod tests {
         for v in [c.f32_gflops, c.int8_gops, c.bandwidth_gbs] {
             assert!(v.is_finite() && v > 0.0, "{c:?}");
         }
+    }
+
+    /// The parts that a GPU is measured with, at sizes that a CPU does not mind.
+    #[test]
+    fn a_devices_rates_are_positive_numbers() {
+        let gbs = device_bandwidth(&Device::Cpu, 1 << 16).expect("measured");
+        let seconds = int8_layer(&Device::Cpu, 64).expect("measured");
+        assert!(gbs.is_finite() && gbs > 0.0 && seconds > 0.0 && seconds < 1.0, "{gbs} {seconds}");
     }
 }

@@ -2,7 +2,7 @@
 
 use crate::data::DataError;
 use crate::eval::EvalError;
-use crate::exec::{Cancelled, ExecError};
+use crate::exec::{Cancelled, ExecError, OutOfMemory};
 use crate::graph::GraphError;
 use crate::prune::PruneError;
 
@@ -27,6 +27,22 @@ pub enum ProfileError {
     NoImages,
     #[error(transparent)]
     Cancelled(#[from] Cancelled),
+}
+
+impl OutOfMemory for ProfileError {
+    fn is_out_of_memory(&self) -> bool {
+        match self {
+            ProfileError::Exec(e) => e.is_out_of_memory(),
+            ProfileError::Tensor(e) => e.is_out_of_memory(),
+            ProfileError::Eval(e) => e.is_out_of_memory(),
+            ProfileError::Graph(_)
+            | ProfileError::Prune(_)
+            | ProfileError::Data(_)
+            | ProfileError::Param(_)
+            | ProfileError::NoImages
+            | ProfileError::Cancelled(_) => false,
+        }
+    }
 }
 
 impl ProfileError {

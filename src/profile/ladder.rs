@@ -213,8 +213,7 @@ impl Shape {
         cancel: &Cancel,
     ) -> Result<(Vec<LadderPoint>, bool), ProfileError> {
         let start = Instant::now();
-        // There is no int8 kernel on a GPU yet.
-        let precisions = if options.device.is_cpu() { &Precision::TIMED[..] } else { &[Precision::F32] };
+        let precisions = &Precision::TIMED[..];
         let wanted = self.rungs(precisions);
         let mut rungs: Vec<(usize, usize, Precision, Rung)> = Vec::new();
         for &(i, o, precision) in &wanted {

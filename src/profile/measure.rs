@@ -4,8 +4,8 @@
 //! precision and bytes is what the compiled plan reports. Rows stream out while samples come in.
 
 use super::stats::ms;
-use super::{Bound, Ceilings, LatencyStats, LayerRow, Profile, ProfileError};
-use crate::exec::{Cancel, CompileOptions, Observer, Plan};
+use super::{Bound, Ceilings, Gauges, GpuFigures, LatencyStats, LayerRow, Profile, ProfileError};
+use crate::exec::{Cancel, CompileOptions, Observer, PeakWatch, Plan, halving, smaller_batch};
 use crate::graph::{Graph, Macs, describe, macs, node_params, shapes};
 use crate::model::Model;
 use candle_core::{Device, Tensor};
@@ -58,10 +58,14 @@ pub enum ProfileUpdate {
     },
 }
 
+/// Energy counters move several times a second only.
+const ENERGY_WINDOW: Duration = Duration::from_secs(2);
+
 /// Fewest counted runs, whatever the time limit.
 const LEAST: usize = 5;
 
-/// Profiles `model` as it stands, precision plan included.
+/// Profiles `model` as it stands, precision plan included. Where the device runs out of memory, half the batch is tried, and
+/// so on; the profile's notes say so.
 ///
 /// # Errors
 /// Whatever compiling or running reports, and cancellation.
@@ -74,39 +78,73 @@ pub fn profile(
     let threads = options.threads.unwrap_or_else(crate::exec::device::threads);
     let ceilings = match options.ceilings {
         Some(c) => c,
-        None => super::ceilings(threads)?,
+        None if options.device.is_cpu() => super::ceilings(threads)?,
+        None => super::device_ceilings(&options.device)?,
     };
     update(ProfileUpdate::Ceilings(ceilings));
     cancel.check()?;
     let compile =
         CompileOptions { device: options.device.clone(), threads: options.threads, ..CompileOptions::default() };
     let plan = Plan::of(model, &compile)?;
-    let x = noise(model.graph.input_shape(), options.batch, &options.device)?;
+    let (mut profile, batch) = halving(options.batch.max(1), |batch| {
+        let x = noise(model.graph.input_shape(), batch, &options.device)?;
+        measure(model, &plan, &x, &ProfileOptions { batch, ..options.clone() }, ceilings, cancel, update)
+    })?;
+    profile.notes.extend(smaller_batch(options.batch, batch));
+    Ok(profile)
+}
 
+/// One profile with the batch `x`.
+fn measure(
+    model: &Model,
+    plan: &Plan,
+    x: &Tensor,
+    options: &ProfileOptions,
+    ceilings: Ceilings,
+    cancel: &Cancel,
+    update: &mut dyn FnMut(ProfileUpdate),
+) -> Result<Profile, ProfileError> {
+    let threads = options.threads.unwrap_or_else(crate::exec::device::threads);
+    let mut notes = Vec::new();
     let mut seen = Samples::new(plan.steps().len());
     for _ in 0..2 {
         cancel.check()?;
-        plan.run(&x)?;
+        plan.run(x)?;
     }
-    plan.run_observed(&x, &mut seen)?;
+    plan.run_observed(x, &mut seen)?;
     seen.clear();
+    // After the warm-up, when libraries have what they keep.
+    let watch = PeakWatch::start(&options.device)?;
+    plan.run(x)?;
+    let memory = watch.map(|w| w.peak()).transpose()?;
     let names: Vec<String> = plan.steps().iter().map(|s| s.name.clone()).collect();
     let start = Instant::now();
     let mut runs = 0;
     while runs < options.runs && (runs < LEAST || start.elapsed() < options.time_limit) {
         cancel.check()?;
-        plan.run_observed(&x, &mut seen)?;
+        plan.run_observed(x, &mut seen)?;
         runs += 1;
         let rows = names.iter().zip(&seen.ms).map(|(n, s)| (n.clone(), LatencyStats::of(s))).collect();
         update(ProfileUpdate::Rows { runs, rows });
         update(ProfileUpdate::Progress { label: "layers", done: runs, total: options.runs });
     }
-    let whole = whole_latency(&plan, &x, options.runs, options.time_limit, cancel, &mut |done, total| {
+    let whole = whole_latency(plan, x, options.runs, options.time_limit, cancel, &mut |done, total| {
         update(ProfileUpdate::Progress { label: "whole model", done, total });
     })?;
 
+    let mut gpu = memory.map(|m| GpuFigures {
+        peak_used_bytes: m.used,
+        peak_reserved_bytes: m.reserved,
+        ..GpuFigures::default()
+    });
+    match (Gauges::of(&options.device), &mut gpu) {
+        (Some(Ok(gauges)), Some(gpu)) => energy(plan, x, &gauges, options.batch, cancel, gpu)?,
+        (Some(Err(why)), _) => notes.push(why),
+        _ => {}
+    }
+
     let facts = Facts::of(&model.graph)?;
-    let rows = rows(&plan, &facts, &model.graph, &seen, options.batch, ceilings);
+    let rows = rows(plan, &facts, &model.graph, &seen, options.batch, ceilings);
     Ok(Profile {
         device: options.device_words.clone(),
         threads,
@@ -117,9 +155,35 @@ pub fn profile(
         weight_bytes: plan.weight_bytes(),
         params: facts.params,
         macs: facts.macs.iter().copied().sum(),
-        peak_activation_bytes: peak(&plan, &model.graph, &facts, options.batch),
+        peak_activation_bytes: memory
+            .map_or_else(|| peak(plan, &model.graph, &facts, options.batch), |m| m.above_start),
+        gpu,
+        notes,
         rows,
     })
+}
+
+/// Runs on for as long as the board's counters need to tell anything, and fills in what they told.
+fn energy(
+    plan: &Plan,
+    x: &Tensor,
+    gauges: &Gauges,
+    batch: usize,
+    cancel: &Cancel,
+    gpu: &mut GpuFigures,
+) -> Result<(), ProfileError> {
+    let (before, start) = (gauges.read(), Instant::now());
+    let mut images = 0;
+    while start.elapsed() < ENERGY_WINDOW {
+        cancel.check()?;
+        plan.run(x)?;
+        images += batch;
+    }
+    let after = gauges.read();
+    gpu.gauges = Some(after);
+    let spent = before.energy_mj.zip(after.energy_mj).map(|(a, b)| b.saturating_sub(a));
+    gpu.energy_mj_per_image = spent.map(|mj| mj as f64 / images.max(1) as f64);
+    Ok(())
 }
 
 /// Latency of whole runs without observers: two warm-up runs, then `runs` or what the time limit allows.

@@ -6,14 +6,16 @@
 mod cache;
 mod ceilings;
 mod error;
+mod gauges;
 mod ladder;
 mod measure;
 mod sensitivity;
 mod stats;
 mod table;
 
-pub use ceilings::ceilings;
+pub use ceilings::{ceilings, device_bandwidth, device_ceilings};
 pub use error::ProfileError;
+pub use gauges::{Gauges, Reading};
 pub use ladder::{LadderOptions, LadderProgress, ladders};
 pub use measure::{ProfileOptions, ProfileUpdate, noise, paired_latency, profile, whole_latency};
 pub use sensitivity::{SensOptions, SensUpdate, sensitivity};

@@ -1,5 +1,6 @@
 //! Plain data that profiling produces: serializable, no tensors, shared with sessions and screens.
 
+use super::Reading;
 use crate::graph::Macs;
 use crate::quant::Precision;
 use serde::{Deserialize, Serialize};
@@ -80,8 +81,28 @@ pub struct Profile {
     pub weight_bytes: u64,
     pub params: u64,
     pub macs: Macs,
-    /// Largest set of live activations, bytes, whole batch.
+    /// Largest set of live activations, bytes, whole batch. On a GPU measured: the most that its memory pool handed out at
+    /// once beyond weights and input, what kernels need meanwhile included.
     pub peak_activation_bytes: u64,
+    /// What else a GPU told.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub gpu: Option<GpuFigures>,
+    /// What did not go as asked, for people.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub notes: Vec<String>,
+}
+
+/// Figures that only a GPU has.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct GpuFigures {
+    /// The most of the memory pool in use at once, weights included, bytes.
+    pub peak_used_bytes: u64,
+    /// The most that the pool held of the device's memory, bytes.
+    pub peak_reserved_bytes: u64,
+    /// While whole runs went on.
+    pub gauges: Option<Reading>,
+    /// Of whole runs, by the board's energy counter.
+    pub energy_mj_per_image: Option<f64>,
 }
 
 /// Measured loss and output change at one setting of a group or layer.

@@ -142,6 +142,8 @@ pub fn profile(graph: &Graph, factor: f64, precision: &PrecisionPlan) -> Profile
         params: rows.iter().map(|r| r.params).sum(),
         macs: rows.iter().map(|r| r.macs).sum(),
         peak_activation_bytes: 12_000_000,
+        gpu: None,
+        notes: vec![],
         rows,
     }
 }

@@ -56,6 +56,8 @@ pub fn profile(graph: &Graph) -> Profile {
         params: rows.iter().map(|r| r.params).sum(),
         macs: rows.iter().map(|r| r.macs).sum(),
         peak_activation_bytes: 1 << 20,
+        gpu: None,
+        notes: vec![],
         rows,
     }
 }

@@ -1,6 +1,10 @@
 //! Compiled plans against the reference interpreter, over every family with odd sizes.
 
+mod tensors;
+
 use super::*;
+use crate::exec::reference::{self, Capture, Mode};
+use crate::graph::Precision;
 use crate::model::families::*;
 use crate::model::{FamilySpec, random};
 

@@ -5,7 +5,7 @@ use crate::exec::unfold::{Unfold, Window};
 use crate::graph::{Activation, Windows, window};
 use candle_core::{D, DType, Tensor};
 
-pub(super) type Candle<T> = candle_core::Result<T>;
+pub(in crate::exec) type Candle<T> = candle_core::Result<T>;
 
 pub(super) fn conv(x: &Tensor, w: &Tensor, window: Window, groups: usize) -> Candle<Tensor> {
     let [sy, sx] = window.stride;
@@ -154,7 +154,7 @@ pub(super) fn per_channel(v: &Tensor, x: &Tensor) -> Candle<Tensor> {
 }
 
 /// Runs `f`, which works over the last axis, over the channels of `x`.
-pub(super) fn over_channels(x: &Tensor, f: impl Fn(&Tensor) -> Candle<Tensor>) -> Candle<Tensor> {
+pub(in crate::exec) fn over_channels(x: &Tensor, f: impl Fn(&Tensor) -> Candle<Tensor>) -> Candle<Tensor> {
     if x.rank() != 4 {
         return f(x);
     }

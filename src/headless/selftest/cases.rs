@@ -24,6 +24,15 @@ type Row = (&'static str, &'static [Precision], [usize; 3], f32, Build);
 const F32: &[Precision] = &[Precision::F32];
 const BOTH: &[Precision] = &[Precision::F32, Precision::Int8];
 
+/// What a device does with f16 and bf16.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Half {
+    /// Unpacks weights and computes in f32: nothing of its own to check.
+    Unpacked,
+    /// Multiplies them.
+    Multiplied,
+}
+
 /// Called so in every graph.
 const TARGET: &str = "target";
 
@@ -240,11 +249,16 @@ fn attention(b: &mut Builder, x: NodeId, [heads, qk_dim, v_dim]: [usize; 3], sca
     b.node(TARGET, Op::attention(heads, qk_dim, v_dim, true, scale), &[x])
 }
 
-/// Every case, f32 before int8.
-pub(super) fn all() -> Result<Vec<Case>, GraphError> {
+/// Every case, f32 before int8; what has int8 has f16 and bf16 too where those are `half`.
+pub(super) fn all(half: Half) -> Result<Vec<Case>, GraphError> {
     let mut cases = Vec::new();
-    for precision in [Precision::F32, Precision::Int8] {
-        for (name, _, shape, range, build) in ROWS.iter().filter(|r| r.1.contains(&precision)) {
+    let precisions: &[Precision] = match half {
+        Half::Unpacked => &[Precision::F32, Precision::Int8],
+        Half::Multiplied => &[Precision::F32, Precision::Int8, Precision::F16, Precision::Bf16],
+    };
+    for &precision in precisions {
+        let listed = if precision == Precision::F32 { Precision::F32 } else { Precision::Int8 };
+        for (name, _, shape, range, build) in ROWS.iter().filter(|r| r.1.contains(&listed)) {
             cases.push(Case { name, graph: graph(*shape, *build)?, precision, target: TARGET, range: *range });
         }
     }

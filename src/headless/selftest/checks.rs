@@ -1,11 +1,11 @@
 //! Runs cases and demo models on a device and compares them with the truth.
 
-use super::cases::Case;
+use super::cases::{Case, Half};
 use super::truth::{Run, SIGMAS};
 use crate::data::{demo, synthetic};
 use crate::exec::device::{self, Opened};
 use crate::exec::reference::{self, Capture, Mode};
-use crate::exec::{CompileOptions, ExecError, Plan, StepInfo};
+use crate::exec::{CompileOptions, ExecError, Kernels, Plan, StepInfo};
 use crate::graph::{Precision, PrecisionPlan};
 use crate::model::random_params;
 use anyhow::{Context, Result, bail};
@@ -21,8 +21,8 @@ const SEED: u64 = 11;
 const IMAGES: usize = 16;
 /// Of a demo model's logits, in parts of the largest one. f32 in another order stays ten times below, TF32 does not.
 const LOGITS: f64 = 2e-5;
-/// The root mean square of int8 errors, in parts of what the codes imply. Less means that int8 is not what ran; more
-/// is a kernel that loses bits which its codes have.
+/// The root mean square of int8 or half-precision errors, in parts of what the codes or bits imply. Less means that they are
+/// not what ran; more is a kernel that loses bits which it should have.
 const SPREAD: std::ops::RangeInclusive<f64> = 0.5..=1.5;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
@@ -47,7 +47,7 @@ pub(super) struct Check {
     pub tolerance: f64,
     /// Error over tolerance at the element where that is largest.
     pub worst: f64,
-    /// int8: root mean square of the errors over what the codes imply.
+    /// Of other precisions than f32: root mean square of the errors over what the codes or bits imply.
     pub spread: Option<f64>,
     pub outcome: Outcome,
     /// Why it failed or was skipped.
@@ -160,17 +160,18 @@ fn run_case(case: &Case, opened: &Opened, check: &mut Check) -> Result<()> {
         let mut dims = vec![images];
         dims.extend_from_slice(case.graph.input_shape());
         let x = uniform(dims.iter().product(), case.range, SEED + images as u64);
-        let run = Run { graph: &case.graph, params: &params, precision: &precision, images, top_code: top_code() };
+        let run =
+            Run { graph: &case.graph, params: &params, precision: &precision, images, top_code: top_code(opened) };
         let want = run.output(&x)?;
         let got = values(&plan.run(&Tensor::from_vec(x, dims, &Device::Cpu)?)?)?;
         check.compare(&got, &want.y, &want.tolerance, &mut errors);
     }
-    if case.precision == Precision::Int8 && errors.n > 0 {
+    if case.precision != Precision::F32 && errors.n > 0 {
         let spread = (errors.squares / errors.n as f64).sqrt();
         check.spread = Some(spread);
         if !SPREAD.contains(&spread) {
-            let why = if spread < 1.0 { "did f32 run instead?" } else { "codes lose bits" };
-            check.fail(format!("errors are {spread:.2} of what int8 implies; {why}"));
+            let why = if spread < 1.0 { "did f32 run instead?" } else { "bits are lost" };
+            check.fail(format!("errors are {spread:.2} of what {} implies; {why}", case.precision.label()));
         }
     }
     Ok(())
@@ -178,8 +179,14 @@ fn run_case(case: &Case, opened: &Opened, check: &mut Check) -> Result<()> {
 
 /// The largest activation code: kernels without dot-product instructions leave a bit free against overflow. Where this
 /// guesses too low the allowed error is wider than need be, never too narrow.
-fn top_code() -> u8 {
-    if device::isa() == "avx512-vnni" { 255 } else { 127 }
+fn top_code(opened: &Opened) -> u8 {
+    if half(opened) == Half::Multiplied || device::isa() == "avx512-vnni" { 255 } else { 127 }
+}
+
+/// What `opened` does with f16 and bf16.
+pub(super) fn half(opened: &Opened) -> Half {
+    let own = opened.device.is_cpu() && opened.kernels == Kernels::Device;
+    if own { Half::Unpacked } else { Half::Multiplied }
 }
 
 /// Checks a bundled model's logits on the device against the interpreter on the CPU.
@@ -226,7 +233,7 @@ mod tests {
     #[test]
     fn a_changed_parameter_fails_every_case_that_has_one() {
         let mut seen = 0;
-        for case in cases::all().expect("builds") {
+        for case in cases::all(Half::Unpacked).expect("builds") {
             let good = random_params(&case.graph, SEED);
             let mut bad = good.clone();
             let Some((name, p)) = good.iter().next() else { continue };
@@ -238,7 +245,8 @@ mod tests {
             let mut dims = vec![2];
             dims.extend_from_slice(case.graph.input_shape());
             let x = uniform(dims.iter().product(), case.range, 5);
-            let run = Run { graph: &case.graph, params: &good, precision: &precision, images: 2, top_code: top_code() };
+            let run =
+                Run { graph: &case.graph, params: &good, precision: &precision, images: 2, top_code: top_code(&cpu()) };
             let want = run.output(&x).expect("truth");
             let got = super::values(&plan.run(&Tensor::from_vec(x, dims, &Device::Cpu).expect("fits")).expect("runs"));
             let mut check = Check::new(case.name, case.precision);
@@ -249,9 +257,27 @@ mod tests {
         assert!(seen > 20, "{seen}");
     }
 
+    /// What a GPU plan computes, kernel by kernel.
+    #[test]
+    fn tensor_kernels_are_right_in_every_precision() {
+        let opened = Opened { kernels: Kernels::Tensors, ..cpu() };
+        let cases = cases::all(half(&opened)).expect("builds");
+        assert!(cases.iter().any(|c| c.precision == Precision::Bf16));
+        for case in cases {
+            let check = super::case(&case, &opened);
+            assert_eq!(check.outcome, Outcome::Passed, "{check:#?}");
+            let other = ["-f16", "-bf16", "-i8"].iter().any(|p| check.kernel.contains(p));
+            assert_eq!(other, case.precision != Precision::F32, "{check:#?}");
+        }
+        for kind in [demo::Kind::Vit, demo::Kind::Cnn] {
+            let check = demo_model(kind, &opened);
+            assert_eq!(check.outcome, Outcome::Passed, "{check:#?}");
+        }
+    }
+
     #[test]
     fn f32_where_int8_was_asked_for_is_noticed() {
-        for case in cases::all().expect("builds").into_iter().filter(|c| c.precision == Precision::Int8) {
+        for case in cases::all(Half::Unpacked).expect("builds").into_iter().filter(|c| c.precision == Precision::Int8) {
             let check = super::case(&case, &cpu());
             assert_eq!(check.outcome, Outcome::Passed, "{check:?}");
             assert!(check.spread.is_some_and(|s| s >= *SPREAD.start()), "{check:?}");

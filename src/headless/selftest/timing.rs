@@ -9,7 +9,7 @@ use crate::graph::{Graph, MacConvention, Op, Precision, PrecisionPlan, macs, sha
 use crate::model::random_params;
 use crate::profile::{self, Bound, LatencyStats};
 use anyhow::Result;
-use candle_core::{DType, Device, Tensor};
+use candle_core::Tensor;
 use serde::Serialize;
 use std::hint::black_box;
 use std::sync::Barrier;
@@ -60,14 +60,11 @@ impl Peaks {
     /// Measures. Besides [`profile::ceilings`], wide layers count, by a clock around the whole plan: our own
     /// kernels may beat the library that the ceilings are measured with.
     pub fn measure(opened: &Opened) -> Result<Peaks> {
-        let mut peaks = Peaks::default();
-        if opened.device.is_cpu() {
-            let c = profile::ceilings(crate::exec::threads())?;
-            peaks = Peaks { f32_gflops: c.f32_gflops, int8_gops: c.int8_gops, bandwidth_gbs: c.bandwidth_gbs };
-        } else {
-            peaks.bandwidth_gbs = device_bandwidth(&opened.device, 256 << 20)?;
-            peaks.f32_gflops = device_matmul(&opened.device)?;
-        }
+        let c = match opened.device.is_cpu() {
+            true => profile::ceilings(crate::exec::threads())?,
+            false => profile::device_ceilings(&opened.device)?,
+        };
+        let mut peaks = Peaks { f32_gflops: c.f32_gflops, int8_gops: c.int8_gops, bandwidth_gbs: c.bandwidth_gbs };
         peaks.f32_gflops = peaks.f32_gflops.max(dense_rate(opened, Precision::F32)?.unwrap_or(0.0));
         peaks.int8_gops = peaks.int8_gops.max(dense_rate(opened, Precision::Int8)?.unwrap_or(0.0));
         Ok(peaks)
@@ -262,7 +259,7 @@ fn bandwidth_at(opened: &Opened, bytes: usize, threads: usize) -> Result<f64> {
     if opened.device.is_cpu() {
         return Ok((0..3).map(|_| copies(bytes, threads)).fold(0.0, f64::max));
     }
-    device_bandwidth(&opened.device, bytes)
+    Ok(profile::device_bandwidth(&opened.device, bytes)?)
 }
 
 /// GB/s that `threads` reach together, each copying its own part of `bytes` (half of them read, half written) over and
@@ -286,31 +283,6 @@ fn copies(bytes: usize, threads: usize) -> f64 {
     std::thread::scope(|s| {
         let all: Vec<_> = (0..threads.max(1)).map(|_| s.spawn(one)).collect();
         all.into_iter().filter_map(|t| t.join().ok()).sum()
-    })
-}
-
-/// GB/s of `a + b` on a GPU with `bytes` in all; many a synchronise, since one of them takes longer than a small sum.
-fn device_bandwidth(device: &Device, bytes: usize) -> Result<f64> {
-    const CALLS: usize = 20;
-    let n = (bytes / 12).max(1 << 10);
-    let (a, b) = (Tensor::ones(n, DType::F32, device)?, Tensor::ones(n, DType::F32, device)?);
-    device.synchronize()?;
-    best((CALLS * 12 * n) as f64, || {
-        for _ in 0..CALLS {
-            black_box((&a + &b)?);
-        }
-        Ok(device.synchronize()?)
-    })
-}
-
-/// GFLOP/s of the tensor library's own matrix product on a GPU.
-fn device_matmul(device: &Device) -> Result<f64> {
-    const SIDE: usize = 4096;
-    let (a, b) = (Tensor::ones((SIDE, SIDE), DType::F32, device)?, Tensor::ones((SIDE, SIDE), DType::F32, device)?);
-    device.synchronize()?;
-    best(2.0 * (SIDE as f64).powi(3), || {
-        black_box(a.matmul(&b)?);
-        Ok(device.synchronize()?)
     })
 }
 

@@ -5,7 +5,8 @@
 //! half an ulp of f32), several times what is seen and far below what an approximate format such as TF32 leaves. An
 //! int8 product is off by what its codes cut away: a step `s_x = (max - min) / top` for activations, `s_w = max|w| / 127`
 //! for weights, each value uniformly up to half a step. That error has the variance
-//! `Σ (x² s_w² + w² s_x² + s_x² s_w² / 12) / 12`, and six standard deviations are allowed.
+//! `Σ (x² s_w² + w² s_x² + s_x² s_w² / 12) / 12`, and six standard deviations are allowed. A product in f16 or bf16 rounds both
+//! factors, each by up to `u` (half an ulp of one) of itself, and then the sum: `(2 Σ (x w)² + y²) u² / 3`.
 
 mod attention;
 
@@ -383,8 +384,13 @@ impl Run<'_> {
             Some(_) => self.param(node, ParamRole::Bias)?,
             None => vec![0.0; rows],
         };
-        let int8 = self.precision.get(&node.name) == Precision::Int8;
-        Ok(Dense { k: weights.len() / rows.max(1), weights, bias, int8 })
+        let precision = self.precision.get(&node.name);
+        let half = match precision {
+            Precision::F16 => Some(1.0 / f64::from(1u32 << 11)),
+            Precision::Bf16 => Some(1.0 / f64::from(1u32 << 8)),
+            _ => None,
+        };
+        Ok(Dense { k: weights.len() / rows.max(1), weights, bias, int8: precision == Precision::Int8, half })
     }
 }
 
@@ -394,6 +400,8 @@ struct Dense {
     bias: Vec<f64>,
     k: usize,
     int8: bool,
+    /// Half an ulp of one in the half precision that is multiplied.
+    half: Option<f64>,
 }
 
 impl Dense {
@@ -402,7 +410,7 @@ impl Dense {
         let row = &self.weights[o * self.k..][..self.k];
         let weight_step = row.iter().fold(0.0f64, |m, w| m.max(w.abs())) / 127.0;
         let steps = self.int8.then_some([step, weight_step]);
-        Sum { row, bias: self.bias[o], steps, y: 0.0, size: 0.0, off: 0.0, variance: 0.0 }
+        Sum { row, bias: self.bias[o], steps, half: self.half, y: 0.0, size: 0.0, off: 0.0, variance: 0.0 }
     }
 }
 
@@ -411,6 +419,7 @@ struct Sum<'a> {
     bias: f64,
     /// Of activations and weights, with int8.
     steps: Option<[f64; 2]>,
+    half: Option<f64>,
     y: f64,
     size: f64,
     off: f64,
@@ -426,9 +435,15 @@ impl Sum<'_> {
         if let Some([sx, sw]) = self.steps {
             self.variance += ((x * sw).powi(2) + (w * sx).powi(2) + (sx * sw).powi(2) / 12.0) / 12.0;
         }
+        if let Some(u) = self.half {
+            self.variance += 2.0 * (x * w * u).powi(2) / 3.0;
+        }
     }
 
-    fn finish(self, v: &mut Value) {
+    fn finish(mut self, v: &mut Value) {
+        if let Some(u) = self.half {
+            self.variance += (self.y * u).powi(2) / 3.0;
+        }
         let rounding = ((self.row.len() as f64).sqrt() + 4.0) * U * (self.size + self.bias.abs());
         v.push(self.y + self.bias, self.off + rounding + SIGMAS * self.variance.sqrt());
     }

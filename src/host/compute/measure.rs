@@ -11,7 +11,7 @@ use crate::profile::{
     SensOptions, SensUpdate,
 };
 use crate::prune::PruneError;
-use crate::session::{Evaluation, Event, LiveRow, State, write_atomically};
+use crate::session::{Evaluation, Event, Feed, LiveRow, State, write_atomically};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -57,6 +57,13 @@ pub fn run_eval(
     eval::score_with(data, &model.info.preprocess, working_batch(model), cancel, forward, progress)
 }
 
+/// What did not go as asked, in the log pane.
+fn tell(job: &Job, notes: &[String]) {
+    for text in notes {
+        job.say(Feed::Log { level: "warn".to_owned(), text: text.clone() });
+    }
+}
+
 impl Compute {
     fn threads(&self) -> Option<usize> {
         (self.spec.threads > 0).then_some(self.spec.threads)
@@ -81,6 +88,7 @@ impl Compute {
                 job.progress("profile", label, done as u64, total as u64);
             }
         })?;
+        tell(job, &profile.notes);
         Ok(profile)
     }
 
@@ -142,6 +150,7 @@ impl Compute {
         let run = run_eval(plan, &self.data, model, job.cancel(), &mut |done, total| {
             job.progress("evaluate", label, done as u64, total as u64);
         })?;
+        tell(job, &run.notes);
         Ok(run)
     }
 

@@ -159,7 +159,10 @@ pub fn open(place: &Place, spec: Option<OpenSpec>, card: Option<&SessionCard>) -
             return Err(format!("data set `{}` holds no images; hint: raise the limit", set.card().name));
         }
     }
-    let device = exec::device::open(&spec.device).map_err(|e| e.to_string())?;
+    let mut device = exec::device::open(&spec.device).map_err(|e| e.to_string())?;
+    if spec.tf32 {
+        exec::device::allow_tf32(&mut device);
+    }
     let batch = if spec.batch == 0 { usual_batch(&model) } else { spec.batch };
     let artifacts = Artifacts::open(&place.artifacts())
         .map_err(|e| format!("cannot write in `{}`: {e}; hint: check permissions", place.dir.display()))?;

@@ -18,7 +18,7 @@ use super::cache::{Cache, rounded};
 use super::{ProfileError, SensCurve, SensPoint, SensTarget, Sensitivity};
 use crate::data::Dataset;
 use crate::eval::{EvalError, Scorer, kl};
-use crate::exec::{Cancel, CompileOptions, Live, Plan};
+use crate::exec::{Cancel, CompileOptions, Live, Plan, gpu_runs};
 use crate::graph::NodeId;
 use crate::model::Model;
 use crate::prune::{self, Action, Evidence, Group, Method, Target};
@@ -174,8 +174,8 @@ fn targets(model: &Model, groups: &[Group], options: &SensOptions) -> Vec<ToScan
             out.push(ToScan { target: SensTarget::Group(g.id.clone()), ratios, first });
         }
     }
-    // There is no int8 kernel on a GPU yet, so nothing to be sensitive to.
-    let precisions = options.precisions.iter().filter(|p| **p == Precision::F32 || options.device.is_cpu());
+    // What a device refuses it is not sensitive to.
+    let precisions = options.precisions.iter().filter(|p| options.device.is_cpu() || gpu_runs(**p));
     for &precision in precisions {
         for (id, n) in graph.iter().filter(|(id, _)| reachable[id.index()]) {
             if n.op.is_conv_or_linear() && model.precision.get(&n.name) != precision {

@@ -1,0 +1,145 @@
+//! Products of signed bytes on tensor cores, through cublasLt.
+//!
+//! Invariants: both operands are k-major ("TN" is the only layout that int8 tensor cores take), and their rows and k are
+//! multiples of 16, zeros at the end. A plan is made once a shape and kept for the process.
+
+use super::Gpu;
+use candle_core::cuda_backend::DeviceId;
+use candle_core::cuda_backend::cudarc::cublaslt::{CudaBlasLT, MatmulShared, result as lt, sys};
+use candle_core::cuda_backend::cudarc::driver::{CudaSlice, DevicePtr};
+use candle_core::{CudaDevice, Error, Result};
+use std::collections::HashMap;
+use std::collections::hash_map::Entry;
+use std::ffi::c_void;
+use std::sync::{Mutex, PoisonError};
+
+/// Bytes that an algorithm may use; what NVIDIA recommends for Hopper.
+const WORKSPACE: usize = 32 << 20;
+
+static HANDLES: Mutex<Option<HashMap<DeviceId, Handle>>> = Mutex::new(None);
+
+/// Calls `f` with the device's handle, made at its first use.
+fn with_handle<R>(device: &CudaDevice, f: impl FnOnce(&mut Handle) -> Result<R>) -> Result<R> {
+    let mut handles = HANDLES.lock().unwrap_or_else(PoisonError::into_inner);
+    f(match handles.get_or_insert_default().entry(device.id()) {
+        Entry::Occupied(e) => e.into_mut(),
+        Entry::Vacant(e) => e.insert(Handle::new(device)?),
+    })
+}
+
+/// Loads the library and makes the device's handle.
+pub(super) fn prepare(device: &CudaDevice) -> Result<()> {
+    with_handle(device, |_| Ok(()))
+}
+
+/// `out[n][m] = Σ_k a[m][k] · b[n][k]`, all row-major: `a` and `b` signed bytes, `out` i32. `[m, n, k]`: `m` and `k` are
+/// multiples of 16. Queued on the device's stream.
+pub(in crate::exec) fn int8_product(gpu: &Gpu<'_>, shape: [usize; 3], a: u64, b: u64, out: u64) -> Result<()> {
+    with_handle(gpu.device, |handle| handle.run(gpu.device, shape, a, b, out))
+}
+
+struct Handle {
+    blas: CudaBlasLT,
+    workspace: CudaSlice<u8>,
+    plans: HashMap<[usize; 3], Plan>,
+}
+
+impl Handle {
+    fn new(device: &CudaDevice) -> Result<Handle> {
+        let blas = CudaBlasLT::new(device.cuda_stream()).map_err(Error::wrap)?;
+        // SAFETY: only cublasLt uses it, and writes what it reads.
+        let workspace = unsafe { device.alloc::<u8>(WORKSPACE)? };
+        Ok(Handle { blas, workspace, plans: HashMap::new() })
+    }
+
+    fn run(&mut self, device: &CudaDevice, shape: [usize; 3], a: u64, b: u64, out: u64) -> Result<()> {
+        let handle = *self.blas.handle();
+        let plan = match self.plans.entry(shape) {
+            Entry::Occupied(e) => e.into_mut(),
+            Entry::Vacant(e) => e.insert(Plan::new(handle, shape)?),
+        };
+        let stream = device.cuda_stream();
+        let (workspace, _guard) = self.workspace.device_ptr(&stream);
+        let (alpha, beta) = (1i32, 0i32);
+        // SAFETY: the operands have the sizes that the plan was made for, and all is queued on one stream.
+        unsafe {
+            sys::cublasLtMatmul(
+                handle,
+                plan.desc,
+                (&raw const alpha).cast(),
+                a as *const c_void,
+                plan.a,
+                b as *const c_void,
+                plan.b,
+                (&raw const beta).cast(),
+                out as *const c_void,
+                plan.out,
+                out as *mut c_void,
+                plan.out,
+                &raw const plan.algo,
+                workspace as *mut c_void,
+                WORKSPACE,
+                stream.cu_stream().cast(),
+            )
+            .result()
+            .map_err(Error::wrap)
+        }
+    }
+}
+
+/// What cublasLt knows of one shape. Column-major in its own words: `out` `[m, n]` is `aᵀ b` of `a` `[k, m]`, `b` `[k, n]`.
+struct Plan {
+    desc: sys::cublasLtMatmulDesc_t,
+    a: sys::cublasLtMatrixLayout_t,
+    b: sys::cublasLtMatrixLayout_t,
+    out: sys::cublasLtMatrixLayout_t,
+    algo: sys::cublasLtMatmulAlgo_t,
+}
+
+// SAFETY: descriptions that nothing changes once they are made; used under the lock of `HANDLES`.
+unsafe impl Send for Plan {}
+
+impl Plan {
+    fn new(handle: sys::cublasLtHandle_t, [m, n, k]: [usize; 3]) -> Result<Plan> {
+        use sys::cublasLtMatmulDescAttributes_t::{CUBLASLT_MATMUL_DESC_TRANSA, CUBLASLT_MATMUL_DESC_TRANSB};
+        use sys::cublasLtMatmulPreferenceAttributes_t::CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES;
+        use sys::cudaDataType::{CUDA_R_8I, CUDA_R_32I};
+        let (yes, no, room) = (1i32, 0i32, WORKSPACE);
+        let (m64, n64, k64) = (m as u64, n as u64, k as u64);
+        let ld = |v: usize| v as i64;
+        // SAFETY: handles come from the calls above each use; attributes have the sizes that are said. What a failure half
+        // way leaves behind is a few bytes of host memory.
+        unsafe {
+            let desc = lt::create_matmul_desc(sys::cublasComputeType_t::CUBLAS_COMPUTE_32I, CUDA_R_32I)
+                .map_err(Error::wrap)?;
+            let int = size_of::<i32>();
+            lt::set_matmul_desc_attribute(desc, CUBLASLT_MATMUL_DESC_TRANSA, (&raw const yes).cast(), int)
+                .map_err(Error::wrap)?;
+            lt::set_matmul_desc_attribute(desc, CUBLASLT_MATMUL_DESC_TRANSB, (&raw const no).cast(), int)
+                .map_err(Error::wrap)?;
+            let a = lt::create_matrix_layout(CUDA_R_8I, k64, m64, ld(k)).map_err(Error::wrap)?;
+            let b = lt::create_matrix_layout(CUDA_R_8I, k64, n64, ld(k)).map_err(Error::wrap)?;
+            let out = lt::create_matrix_layout(CUDA_R_32I, m64, n64, ld(m)).map_err(Error::wrap)?;
+            let wish = lt::create_matmul_pref().map_err(Error::wrap)?;
+            let bytes = size_of::<usize>();
+            let most = CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES;
+            lt::set_matmul_pref_attribute(wish, most, (&raw const room).cast(), bytes).map_err(Error::wrap)?;
+            let found = lt::get_matmul_algo_heuristic(handle, desc, a, b, out, out, wish);
+            let algo = found.map_err(|e| Error::msg(format!("no int8 product for {m}x{n}x{k}: {e:?}")))?.algo;
+            lt::destroy_matmul_pref(wish).map_err(Error::wrap)?;
+            Ok(Plan { desc, a, b, out, algo })
+        }
+    }
+}
+
+impl Drop for Plan {
+    fn drop(&mut self) {
+        // SAFETY: made by `new`, dropped once. A failure to free is nothing that anyone could act on.
+        unsafe {
+            for layout in [self.a, self.b, self.out] {
+                let _ = lt::destroy_matrix_layout(layout);
+            }
+            let _ = lt::destroy_matmul_desc(self.desc);
+        }
+    }
+}

@@ -1,0 +1,174 @@
+//! One layer as both lowerings read it: its parameters checked, a batch norm or layer scale behind it folded, its position
+//! bias worked out, its weight rounded to what it is stored in.
+
+use super::Chain;
+use crate::exec::error::{ExecError, kind};
+use crate::exec::reference::role_name;
+use crate::graph::window::{log_coordinates, relative_index, relative_positions};
+use crate::graph::{self, Activation, Graph, Node, Op, ParamRole, PositionBias, Precision, Range, Windows};
+use crate::model::{Param, ParamStore};
+
+/// A chain, and where its parameters and shapes are found.
+pub(in crate::exec) struct Builder<'a> {
+    pub graph: &'a Graph,
+    pub params: &'a ParamStore,
+    pub node: &'a Node,
+    pub shapes: &'a [Vec<usize>],
+    pub chain: &'a Chain,
+    /// What the input of a static int8 layer ranges over.
+    pub range: Option<Range>,
+}
+
+/// What joins a dense layer's product, per output channel: `y · factor + bias`.
+pub(in crate::exec) struct Folded {
+    pub bias: Vec<f32>,
+    /// Of a batch norm or layer scale.
+    pub factors: Option<Vec<f32>>,
+    /// Bytes of it as stored.
+    pub stored: u64,
+}
+
+impl Builder<'_> {
+    /// Values of `node`'s parameter in `role`; finite.
+    pub fn values(&self, node: &Node, role: ParamRole, shape: &[usize]) -> Result<Vec<f32>, ExecError> {
+        let name = node.param(role).ok_or_else(|| ExecError::NoParam {
+            node: node.name.clone(),
+            op: kind(&node.op),
+            role: role_name(role),
+        })?;
+        let v = self.params.expect(name, shape).map_err(|e| ExecError::param(node, e))?;
+        if v.iter().any(|v| !v.is_finite()) {
+            return Err(ExecError::NonFinite { node: node.name.clone(), param: name.to_owned() });
+        }
+        Ok(v.into_owned())
+    }
+
+    /// A batch norm as `x · scale + shift`.
+    pub fn batch_norm(&self, node: &Node, c: usize, eps: f64) -> Result<(Vec<f32>, Vec<f32>), ExecError> {
+        let w = self.values(node, ParamRole::Weight, &[c])?;
+        let b = self.values(node, ParamRole::Bias, &[c])?;
+        let mean = self.values(node, ParamRole::Mean, &[c])?;
+        let var = self.values(node, ParamRole::Var, &[c])?;
+        let scale: Vec<f64> = w.iter().zip(&var).map(|(&w, &v)| w as f64 / (v as f64 + eps).sqrt()).collect();
+        if scale.iter().any(|s| !s.is_finite()) {
+            let param = node.param(ParamRole::Var).unwrap_or_default().to_owned();
+            return Err(ExecError::NonFinite { node: node.name.clone(), param });
+        }
+        let shift = b.iter().zip(&mean).zip(&scale).map(|((&b, &m), s)| (b as f64 - m as f64 * s) as f32).collect();
+        Ok((scale.into_iter().map(|s| s as f32).collect(), shift))
+    }
+
+    /// Bias and factor of every output channel of a layer with `n`, with what follows it folded in.
+    pub fn folded(&self, n: usize, has_bias: bool) -> Result<Folded, ExecError> {
+        let mut bias = match has_bias {
+            true => self.values(self.node, ParamRole::Bias, &[n])?,
+            false => vec![0.0; n],
+        };
+        let mut factors = None;
+        if let Some(id) = self.chain.bn {
+            let bn = self.graph.node(id);
+            let (scale, shift) = match bn.op {
+                Op::BatchNorm2d { channels, eps } if channels == n => self.batch_norm(bn, n, eps)?,
+                Op::Scale { channels } if channels == n => (self.values(bn, ParamRole::Weight, &[n])?, vec![0.0; n]),
+                _ => return Err(ExecError::unsupported(bn, format!("does not fold into {n} channels"))),
+            };
+            for ((b, s), t) in bias.iter_mut().zip(&scale).zip(&shift) {
+                *b = *b * s + t;
+            }
+            factors = Some(scale);
+        }
+        let stored = if has_bias || factors.is_some() { 4 * n as u64 } else { 0 };
+        Ok(Folded { bias, factors, stored })
+    }
+
+    pub fn input(&self, i: usize) -> Result<&[usize], ExecError> {
+        let id = self.node.inputs.get(i).ok_or_else(|| ExecError::unsupported(self.node, "has too few inputs"))?;
+        Ok(&self.shapes[id.index()])
+    }
+
+    /// The first input as `[c, h, w]`.
+    pub fn image(&self) -> Result<(usize, [usize; 2]), ExecError> {
+        match *self.input(0)? {
+            [c, h, w] => Ok((c, [h, w])),
+            ref other => Err(ExecError::shape(self.node, other, "[channels, height, width]")),
+        }
+    }
+
+    /// The first input as `[rows, features]`: tokens, the pixels of an image, or one row for a plain vector.
+    pub fn rows(&self) -> Result<(usize, usize), ExecError> {
+        match *self.input(0)? {
+            [c, h, w] => Ok((h * w, c)),
+            [t, d] => Ok((t, d)),
+            [d] => Ok((1, d)),
+            ref other => Err(ExecError::shape(self.node, other, "[tokens, features] or [features]")),
+        }
+    }
+
+    pub fn act(&self) -> Option<Activation> {
+        self.chain.act.map(|a| a.1)
+    }
+
+    /// What an attention core has beside its products: factors per head, a bias `[heads, n, n]`, and the bytes of both.
+    #[expect(clippy::type_complexity, reason = "two options and a count")]
+    pub fn position(
+        &self,
+        cosine: bool,
+        windows: Option<Windows>,
+        bias: PositionBias,
+    ) -> Result<(Option<Vec<f32>>, Option<Vec<f32>>, u64), ExecError> {
+        let shapes = graph::param_shapes(&self.node.op);
+        let get = |role: ParamRole| match shapes.iter().find(|(r, _)| *r == role) {
+            Some((_, shape)) => self.values(self.node, role, shape),
+            None => Err(ExecError::unsupported(self.node, "lacks a parameter of its position bias")),
+        };
+        let held: u64 = shapes.iter().map(|(_, s)| 4 * s.iter().product::<usize>() as u64).sum();
+        let factors = match cosine {
+            true => Some(get(ParamRole::LogitScale)?.iter().map(|f| f.min(100f32.ln()).exp()).collect()),
+            false => None,
+        };
+        let spread = |table: &[f32], size: [usize; 2]| {
+            let (index, heads) = (relative_index(size), table.len() / relative_positions(size).max(1));
+            (0..heads).flat_map(|h| index.iter().map(move |&i| table[i as usize * heads + h])).collect()
+        };
+        let bias = match (bias, windows.map(|w| w.size)) {
+            (PositionBias::None, _) => None,
+            (PositionBias::Full { .. }, _) => Some(get(ParamRole::PositionBias)?),
+            (PositionBias::Table, Some(size)) => Some(spread(&get(ParamRole::PositionBias)?, size)),
+            (PositionBias::Continuous { hidden, trained }, Some(size)) => {
+                let (w1, b1) = (get(ParamRole::PositionMlp1)?, get(ParamRole::PositionMlp1Bias)?);
+                let w2 = get(ParamRole::PositionMlp2)?;
+                let mut table = Vec::new();
+                for [y, x] in log_coordinates(size, trained) {
+                    let unit = |i: usize| (y * w1[2 * i] + x * w1[2 * i + 1] + b1[i]).max(0.0);
+                    let units: Vec<f32> = (0..hidden).map(unit).collect();
+                    table.extend(w2.chunks_exact(hidden.max(1)).map(|w| {
+                        let sum: f32 = w.iter().zip(&units).map(|(w, u)| w * u).sum();
+                        16.0 / (1.0 + (-sum).exp())
+                    }));
+                }
+                Some(spread(&table, size))
+            }
+            (_, None) => return Err(ExecError::unsupported(self.node, "has a relative bias without windows")),
+        };
+        Ok((factors, bias, held))
+    }
+
+    /// The range that a static layer's input was calibrated to.
+    pub fn calibrated(&self) -> Result<Range, ExecError> {
+        let why = "int8-static has no range for its input yet; hint: calibrate it with images (`--calib`)";
+        self.range.filter(|r| r.is_sound()).ok_or_else(|| ExecError::unsupported(self.node, why))
+    }
+
+    /// The layer's weight in its precision's format: as stored where it is stored so, else rounded now.
+    pub fn weight(&self, shape: &[usize], precision: Precision) -> Result<Param, ExecError> {
+        self.values(self.node, ParamRole::Weight, shape)?;
+        let name = self.node.param(ParamRole::Weight).unwrap_or_default();
+        let stored = self.params.get(name).map_err(|e| ExecError::param(self.node, e))?;
+        let weight = stored.stored_in(precision.weights());
+        // What f16 cannot hold.
+        if !weight.is_in(graph::WeightFormat::F16) || weight.values().iter().all(|v| v.is_finite()) {
+            return Ok(weight);
+        }
+        Err(ExecError::NonFinite { node: self.node.name.clone(), param: name.to_owned() })
+    }
+}

@@ -1,0 +1,172 @@
+//! Plans of tensor operations, which a GPU runs, on the CPU: against the CPU's plans and the interpreter.
+
+use super::*;
+use crate::exec::device::isa;
+use crate::graph::{Builder, Conv, Range};
+use crate::model::random_params;
+
+fn tensors() -> CompileOptions {
+    CompileOptions { kernels: Kernels::Tensors, ..options(2) }
+}
+
+fn everywhere(model: &Model, precision: Precision) -> PrecisionPlan {
+    let mut p = PrecisionPlan::default();
+    model.graph.nodes.iter().filter(|n| n.op.is_conv_or_linear()).for_each(|n| p.set(&n.name, precision));
+    p
+}
+
+#[test]
+fn every_node_of_every_family_is_what_the_reference_says() {
+    for (name, model) in models() {
+        let x = input(&model, 3);
+        let mut want = Capture::all();
+        let logits = truth(&model, &x, &mut want);
+        let plan = Plan::of(&model, &tensors()).unwrap();
+        assert!(apart(&plan.run(&x).unwrap(), &logits) < 2e-5, "{name}");
+        let all: Vec<&str> = model.graph.nodes.iter().map(|n| n.name.as_str()).collect();
+        let (_, got) = Plan::of(&model, &tensors().keeping(all.iter().copied())).unwrap().capture(&x, &all).unwrap();
+        for n in all {
+            let d = apart(&got[n], &want.values[n]);
+            assert!(d < 5e-5, "{name} `{n}`: {d}");
+        }
+    }
+}
+
+#[test]
+fn steps_and_what_fuses_into_them_are_those_of_the_cpu() {
+    for (name, model) in models() {
+        let (cpu, gpu) = (Plan::of(&model, &options(1)).unwrap(), Plan::of(&model, &tensors()).unwrap());
+        // Channels-last images are tokens already on the CPU; the other layout has to be turned.
+        let turned = |n: &str| matches!(model.graph.node(model.graph.by_name(n).unwrap()).op, Op::ToTokens);
+        let of = |plan: &Plan| -> Vec<(String, Vec<String>, u64)> {
+            let steps = plan.steps().iter().filter(|s| !turned(&s.name));
+            let fused = |s: &crate::exec::StepInfo| s.fused.iter().filter(|f| !turned(f)).cloned().collect();
+            steps.map(|s| (s.name.clone(), fused(s), s.weight_bytes)).collect()
+        };
+        assert_eq!(of(&cpu), of(&gpu), "{name}");
+        let norms = gpu.steps().iter().filter(|s| s.kind == "batchnorm").count();
+        assert_eq!(norms, 0, "{name}: every batch norm follows a convolution here");
+    }
+}
+
+#[test]
+fn cuts_give_back_the_whole() {
+    for (name, model) in models() {
+        let plan = Plan::of(&model, &tensors()).unwrap();
+        let x = input(&model, 2);
+        let whole = flat(&plan.run(&x).unwrap());
+        for node in &model.graph.nodes {
+            let live = plan.run_to(&x, &plan.cut_before(&node.name).unwrap()).unwrap();
+            assert!(live.bytes() > 0);
+            assert_eq!(flat(&plan.run_from(&live).unwrap()), whole, "{name} `{}`", node.name);
+        }
+        let on_cpu = Plan::of(&model, &options(1)).unwrap();
+        let live = on_cpu.run_to(&x, &on_cpu.cut_before(&model.graph.nodes[1].name).unwrap()).unwrap();
+        assert!(plan.run_from(&live).unwrap_err().to_string().contains("on the CPU"));
+    }
+}
+
+#[test]
+fn half_precision_is_near_and_held_and_kept_in_half() {
+    for (name, model) in models() {
+        let x = input(&model, 3);
+        let full = Plan::of(&model, &tensors()).unwrap();
+        let want = full.run(&x).unwrap();
+        for (precision, label, near) in [(Precision::F16, "f16", 1e-2), (Precision::Bf16, "bf16", 1e-1)] {
+            let plan = everywhere(&model, precision);
+            let half = Plan::compile(&model.graph, &model.params, &plan, &tensors()).unwrap();
+            let d = apart(&half.run(&x).unwrap(), &want);
+            assert!(d > 1e-6 && d < near, "{name} {label}: {d}");
+            assert!(half.memory().weights < full.memory().weights * 3 / 4, "{name}: weights are held in half");
+            let dense: Vec<_> = half.steps().iter().filter(|s| s.precision == precision).collect();
+            assert!(dense.iter().all(|s| s.kernel.contains(&format!("-{label}/"))), "{name}: {dense:?}");
+        }
+    }
+    // In a residual network everything from the first convolution to the pool may stay in half.
+    let (_, model) = models().swap_remove(1);
+    let plan = everywhere(&model, Precision::F16);
+    let half = Plan::compile(&model.graph, &model.params, &plan, &tensors()).unwrap();
+    let casts: Vec<&str> = half.steps().iter().filter(|s| s.kernel.contains("(f32")).map(|s| s.name.as_str()).collect();
+    assert_eq!(casts.len(), 3, "the image in, the last block out to the pool, the classifier: {casts:?}");
+    assert!(half.steps().iter().any(|s| s.kernel.starts_with("maxpool-f16")), "{:?}", half.steps());
+}
+
+/// A layer alone, so that no rounding before it moves a code.
+fn layers() -> Vec<Graph> {
+    let conv = |c: Conv, image: [usize; 3]| {
+        let mut b = Builder::default();
+        let x = b.input(image);
+        let y = b.conv("layer", x, c);
+        let y = b.batch_norm("bn", y, c.out_ch);
+        let y = if c.in_ch == c.out_ch && c.stride == 1 { b.add("add", y, x) } else { y };
+        let y = b.relu("relu", y);
+        b.finish(y).unwrap()
+    };
+    let mut b = Builder::default();
+    let x = b.input([37, 11, 1]);
+    let x = b.node("tokens", Op::ToTokens, &[x]);
+    let x = b.linear("layer", x, 37, 23, true);
+    vec![
+        conv(Conv::same(13, 13, 3, 1), [13, 9, 7]),
+        conv(Conv::same(16, 24, 3, 2), [16, 9, 9]),
+        conv(Conv::same(16, 24, 1, 1), [16, 9, 9]),
+        conv(Conv { groups: 4, ..Conv::same(16, 24, 3, 1) }, [16, 9, 9]),
+        conv(Conv { groups: 12, ..Conv::same(12, 12, 3, 1) }, [12, 9, 9]),
+        b.finish(x).unwrap(),
+    ]
+}
+
+#[test]
+fn int8_is_the_cpus_code_for_code() {
+    for graph in layers() {
+        let params = random_params(&graph, 3);
+        for precision in [Precision::Int8, Precision::Int8Static] {
+            let mut plan = PrecisionPlan::default();
+            plan.set("layer", precision);
+            if precision == Precision::Int8Static {
+                plan.inputs.insert("layer".into(), Range { lo: -1.3, hi: 1.7 });
+            }
+            let compile = |o: &CompileOptions| Plan::compile(&graph, &params, &plan, o).unwrap();
+            let (cpu, gpu) = (compile(&options(1)), compile(&tensors()));
+            let dims: Vec<usize> = std::iter::once(3).chain(graph.input_shape().iter().copied()).collect();
+            let data = crate::exec::kernel::noise(dims.iter().product(), 7);
+            let x = Tensor::from_vec(data, dims, &Device::Cpu).unwrap();
+            let d = apart(&gpu.run(&x).unwrap(), &cpu.run(&x).unwrap());
+            // Without dot products the CPU leaves out a bit of every activation code.
+            let most = if isa().ends_with("vnni") || isa().ends_with("amx") { 1e-6 } else { 0.05 };
+            assert!(d <= most, "{:?} {precision:?}: {d}", graph.nodes);
+            let step = gpu.steps().iter().find(|s| s.name == "layer").unwrap();
+            assert!(step.precision == precision && step.kernel.contains("-i8/"), "{step:?}");
+            assert_eq!(step.kernel.contains("static"), precision == Precision::Int8Static);
+        }
+    }
+}
+
+#[test]
+fn what_has_no_kernel_is_refused_by_name() {
+    let (_, model) = models().swap_remove(0);
+    let mut plan = PrecisionPlan::default();
+    plan.set("conv1", Precision::W4);
+    let e = Plan::compile(&model.graph, &model.params, &plan, &tensors()).unwrap_err().to_string();
+    assert!(e.contains("`conv1`") && e.contains("w4") && e.contains("hint:"), "{e}");
+    let e = Plan::of(&model, &tensors()).unwrap().capture(&input(&model, 1), &["conv1"]).unwrap_err().to_string();
+    assert!(e.contains("`conv1`") && e.contains("keep"), "{e}");
+}
+
+#[test]
+fn every_step_is_timed_once() {
+    struct Seen(Vec<usize>, Duration);
+    impl Observer for Seen {
+        fn step(&mut self, index: usize, elapsed: Duration, _: u64) {
+            self.0.push(index);
+            self.1 += elapsed;
+        }
+    }
+    let (_, model) = models().swap_remove(3);
+    let plan = Plan::of(&model, &tensors()).unwrap();
+    let mut seen = Seen(vec![], Duration::ZERO);
+    let start = std::time::Instant::now();
+    plan.run_observed(&input(&model, 4), &mut seen).unwrap();
+    assert_eq!(seen.0, (0..plan.steps().len()).collect::<Vec<_>>());
+    assert!(seen.1 > Duration::ZERO && seen.1 <= start.elapsed());
+}

@@ -1,0 +1,185 @@
+//! A graph lowered to operations of the tensor library and a few kernels of our own: what a GPU runs, and what any device
+//! can run.
+//!
+//! Steps, their names and what fuses into them are those of the CPU's lowering (`lower::chains`): batch norm and layer scale
+//! go into the layer before them, a residual add and an activation into its epilogue. Images are `[n, c, h, w]`, tokens
+//! `[n, t, d]`. Not here: CPU kernels (`kernel`), what is CUDA's own (`cuda`). Invariants: values are f32 wherever they can
+//! be seen from outside; on the CPU every step computes by the same definitions as on a GPU.
+
+mod attention;
+mod build;
+mod clock;
+mod dense;
+mod dtypes;
+mod int8;
+pub(super) mod kernels;
+mod own;
+
+use super::error::{ExecError, kind};
+use super::lower::StepInfo;
+use super::reference::{self, TensorMap};
+use crate::graph::{Activation, Graph, NodeId, Precision};
+use candle_core::{DType, Device, Tensor};
+pub(super) use clock::Clock;
+use kernels::{Epilogue, Norm, Pool, Softmax};
+use std::collections::BTreeMap;
+use std::ops::Range;
+
+/// Whether a GPU has a kernel for convolutions and linears of this precision.
+pub fn gpu_runs(precision: Precision) -> bool {
+    match precision {
+        Precision::F32 | Precision::F16 | Precision::Bf16 | Precision::Int8 | Precision::Int8Static => true,
+        Precision::W8 | Precision::W4 | Precision::W4g128 | Precision::W4g64 | Precision::W4g32 => false,
+    }
+}
+
+/// Lowered steps with their parameters on one device.
+pub(super) struct Program {
+    pub steps: Vec<Step>,
+    device: Device,
+    /// Parameters of steps that the interpreter runs.
+    params: TensorMap,
+    input: NodeId,
+}
+
+/// One step.
+pub(super) struct Step {
+    pub info: StepInfo,
+    kernel: Kernel,
+    inputs: Vec<NodeId>,
+    residual: Option<NodeId>,
+    /// The node whose value it makes; steps ascend in it.
+    out: NodeId,
+    /// What its inputs are brought to.
+    compute: DType,
+    /// What its value is kept in.
+    store: DType,
+}
+
+impl Step {
+    fn reads(&self) -> impl Iterator<Item = NodeId> {
+        self.inputs.iter().chain(&self.residual).copied()
+    }
+}
+
+// A program has one of these a step, made once: boxing the largest would save nothing.
+#[allow(clippy::large_enum_variant)]
+enum Kernel {
+    Dense(dense::Dense),
+    /// Standalone batch norm or layer scale.
+    Affine {
+        scale: Tensor,
+        shift: Option<Tensor>,
+        act: Option<Activation>,
+    },
+    Add {
+        act: Option<Activation>,
+    },
+    Activation(Activation),
+    Pool(Pool),
+    Norm(Norm),
+    Softmax,
+    Attention(attention::Core),
+    /// Moves and small sums, as the interpreter has them.
+    Plain,
+}
+
+impl Program {
+    /// Nodes whose values a run makes: the input and the last node of every step.
+    pub fn makes(&self, id: NodeId) -> bool {
+        id == self.input || self.steps.iter().any(|s| s.out == id)
+    }
+
+    /// The graph's input.
+    pub fn input(&self) -> NodeId {
+        self.input
+    }
+
+    /// The first step at or after the cut before node `id`, and the nodes whose values cross the cut.
+    pub fn before(&self, id: NodeId) -> (usize, Vec<NodeId>) {
+        let first = self.steps.partition_point(|s| s.out < id);
+        let made = |v: &NodeId| self.steps[first..].iter().any(|s| s.out == *v);
+        let mut crossing: Vec<NodeId> = self.steps[first..].iter().flat_map(Step::reads).filter(|v| !made(v)).collect();
+        crossing.sort_unstable();
+        crossing.dedup();
+        (first, crossing)
+    }
+
+    /// Runs `steps` on the values `feeds` and hands back those of `fetch`, f32 on the device. The device may not be done when
+    /// this returns. `clock` is told when each step ends.
+    ///
+    /// # Errors
+    /// What the tensor library reports, with the step's node; a value that neither `feeds` nor `steps` make.
+    pub fn run(
+        &self,
+        graph: &Graph,
+        steps: Range<usize>,
+        feeds: BTreeMap<NodeId, Tensor>,
+        fetch: &[NodeId],
+        mut clock: Option<&mut Clock>,
+    ) -> Result<Vec<Tensor>, ExecError> {
+        let mut values = feeds;
+        let mut last = BTreeMap::new();
+        for i in steps.clone() {
+            last.extend(self.steps[i].reads().map(|v| (v, i)));
+        }
+        for i in steps {
+            let step = &self.steps[i];
+            let node = graph.node(step.info.node);
+            let candle = |source| ExecError::Candle { node: node.name.clone(), op: kind(&node.op), source };
+            let get = |id: &NodeId| {
+                let why = || format!("its input `{}` was not computed", graph.node(*id).name);
+                values.get(id).ok_or_else(|| ExecError::unsupported(node, why()))
+            };
+            let inputs: Vec<Tensor> = step
+                .inputs
+                .iter()
+                .map(|id| get(id)?.to_dtype(step.compute).map_err(candle))
+                .collect::<Result<_, ExecError>>()?;
+            let residual = step.residual.as_ref().map(get).transpose()?;
+            let out = match &step.kernel {
+                Kernel::Plain => reference::one(node, &self.params, &inputs)?,
+                kernel => run(kernel, &inputs, residual, step.store).map_err(candle)?,
+            };
+            values.insert(step.out, out.to_dtype(step.store).map_err(candle)?);
+            for id in step.reads() {
+                if last.get(&id) == Some(&i) && !fetch.contains(&id) {
+                    values.remove(&id);
+                }
+            }
+            if let Some(clock) = clock.as_deref_mut() {
+                clock.mark()?;
+            }
+        }
+        let get = |id: &NodeId| {
+            let name = || graph.node(*id).name.clone();
+            let missing = || ExecError::UnknownNode { name: name(), hint: "it was not computed".into() };
+            Ok(values.get(id).ok_or_else(missing)?.to_dtype(DType::F32)?)
+        };
+        fetch.iter().map(get).collect()
+    }
+
+    /// An input batch as the first step takes it.
+    pub fn own(&self, x: &Tensor) -> Result<Tensor, ExecError> {
+        Ok(x.to_device(&self.device)?.to_dtype(DType::F32)?.contiguous()?)
+    }
+}
+
+/// Every kernel but the interpreter's. `inputs` has as many tensors as the lowering gave the step.
+fn run(kernel: &Kernel, inputs: &[Tensor], residual: Option<&Tensor>, store: DType) -> candle_core::Result<Tensor> {
+    let Some(x) = inputs.first() else { candle_core::bail!("a step without an input") };
+    let plain = Epilogue { scale: None, bias: None, residual: None, act: None, dtype: store };
+    match kernel {
+        Kernel::Dense(d) => d.run(x, residual, store),
+        Kernel::Affine { scale, shift, act } => {
+            Epilogue { scale: Some(scale), bias: shift.as_ref(), act: *act, ..plain }.on(x)
+        }
+        Kernel::Add { act } => Epilogue { residual: Some(inputs.get(1).unwrap_or(x)), act: *act, ..plain }.on(x),
+        Kernel::Activation(act) => Epilogue { act: Some(*act), ..plain }.on(x),
+        Kernel::Pool(p) => own::apply(x, p),
+        Kernel::Norm(n) => reference::over_channels(x, |x| own::apply(x, n)),
+        Kernel::Softmax => reference::over_channels(x, |x| own::apply(x, &Softmax { scale: 1.0, bias: None })),
+        Kernel::Attention(core) => core.run(inputs),
+        Kernel::Plain => candle_core::bail!("this step is the interpreter's"),
+    }
+}

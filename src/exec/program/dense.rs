@@ -1,0 +1,102 @@
+//! Convolutions and linears in f32, f16, bf16 and int8, with what fuses into them.
+
+use super::int8::{Int8, Run};
+use super::kernels::{Epilogue, Grouped, Unfold};
+use super::own::apply;
+use crate::exec::unfold::Window;
+use crate::graph::Activation;
+use candle_core::{DType, Result, Tensor};
+
+/// A layer with its epilogue.
+pub(super) enum Dense {
+    Float { product: Product, scale: Option<Tensor>, bias: Option<Tensor>, act: Option<Activation> },
+    Int8(Int8),
+}
+
+/// How a layer is multiplied; weights have the type that the input is brought to.
+pub(super) enum Product {
+    /// `[out, in]` over the last axis.
+    Linear(Tensor),
+    /// A 1x1 convolution, `[1, out, in]`.
+    Pointwise(Tensor),
+    /// `[1, out, c·kh·kw]` over unfolded windows.
+    Unfolded(Tensor, Unfold),
+    /// The library's own convolution, `[out, in, kh, kw]`: where cuDNN runs it.
+    Library {
+        w: Tensor,
+        padding: usize,
+        stride: usize,
+    },
+    Grouped(Grouped),
+}
+
+impl Dense {
+    /// `x` and `residual` → the layer's output as `store`.
+    pub fn run(&self, x: &Tensor, residual: Option<&Tensor>, store: DType) -> Result<Tensor> {
+        match self {
+            Dense::Float { product, scale, bias, act } => {
+                let (scale, bias) = (scale.as_ref(), bias.as_ref());
+                Epilogue { scale, bias, residual, act: *act, dtype: store }.on(&product.of(x)?)
+            }
+            Dense::Int8(layer) => {
+                let residual = residual.map(|r| r.to_dtype(DType::F32)?.contiguous()).transpose()?;
+                apply(x, &Run { layer, residual: residual.as_ref() })
+            }
+        }
+    }
+}
+
+impl Product {
+    fn of(&self, x: &Tensor) -> Result<Tensor> {
+        match self {
+            Product::Linear(w) => {
+                let (out, inp) = w.dims2()?;
+                let mut dims = x.dims().to_vec();
+                match dims.last_mut() {
+                    Some(last) if *last == inp => *last = out,
+                    _ => candle_core::bail!("a linear of {inp} inputs got {:?}", x.dims()),
+                }
+                let rows = x.contiguous()?.reshape((x.elem_count() / inp.max(1), inp))?;
+                matmul(&rows, &w.t()?)?.reshape(dims)
+            }
+            Product::Pointwise(w) => {
+                let (n, c, h, wd) = x.dims4()?;
+                images(w, &x.contiguous()?.reshape((n, c, h * wd))?, [h, wd])
+            }
+            Product::Unfolded(w, unfold) => {
+                let (_, _, h, wd) = x.dims4()?;
+                let window = unfold.window;
+                let (Some(oh), Some(ow)) = (window.out(0, h), window.out(1, wd)) else {
+                    candle_core::bail!("a kernel of {:?} does not fit {h}x{wd}", window.kernel)
+                };
+                images(w, &apply(x, unfold)?, [oh, ow])
+            }
+            Product::Library { w, padding, stride } => x.conv2d(w, *padding, *stride, 1, 1),
+            Product::Grouped(g) => apply(x, g),
+        }
+    }
+}
+
+/// `w` `[1, out, k]` times every image's columns `[n, k, h·w]` → `[n, out, h, w]`.
+fn images(w: &Tensor, columns: &Tensor, [h, wd]: [usize; 2]) -> Result<Tensor> {
+    let (n, (_, out, k)) = (columns.dim(0)?, w.dims3()?);
+    // Not copied: the product takes one matrix for all images.
+    matmul(&w.broadcast_as((n, out, k))?, columns)?.reshape((n, out, h, wd))
+}
+
+/// A product in the operands' type, summed in f32.
+pub(super) fn matmul(a: &Tensor, b: &Tensor) -> Result<Tensor> {
+    if a.device().is_cpu() && a.dtype() != DType::F32 {
+        // The CPU's library has no bf16 product, and sums f16 as it likes.
+        let y = a.to_dtype(DType::F32)?.matmul(&b.to_dtype(DType::F32)?)?;
+        return y.to_dtype(a.dtype());
+    }
+    a.matmul(b)
+}
+
+/// Whether the library's convolution is the better one, which it is through cuDNN, in f32.
+pub(super) fn library(x: &candle_core::Device, window: &Window, dtype: DType) -> bool {
+    let even = window.stride[0] == window.stride[1] && window.padding.iter().all(|p| *p == window.padding[0]);
+    // cuDNN would sum f16 in f16.
+    cfg!(feature = "cudnn") && x.is_cuda() && even && dtype == DType::F32
+}

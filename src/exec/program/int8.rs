@@ -1,0 +1,330 @@
+//! Dynamic and static int8 of convolutions and linears: the CPU's arithmetic (`kernel::dense`), code for code.
+//!
+//! Activations become `q = round(x / s) + z` in 0..=255, with one `(s, z)` a row of a linear, an image of a convolution, or
+//! the whole layer (static). Tensor cores multiply signed bytes, so a GPU holds `q - 128`, and
+//! `y = (Σ (q - 128)·w - (z - 128)·Σ w) · s · factor + bias` is the same integer and the same float.
+//! Invariant: K and the output channels of products are padded with zeros to [`ALIGN`], as cublasLt wants them.
+
+use super::kernels::Geometry;
+use super::own::{Own, host};
+use crate::exec::kernel::dense::Code;
+use crate::exec::kernel::{rows, vector};
+use crate::exec::unfold::Window;
+use crate::graph::Activation;
+use candle_core::{DType, Device, Result, Tensor};
+
+#[cfg(feature = "cuda")]
+use crate::exec::cuda::{Arg, Gpu, Input, int8_product};
+
+/// Rows and columns of int8 operands are multiples of this: cublasLt asks for 4, its fast kernels for 16.
+pub(super) const ALIGN: usize = 16;
+
+/// The largest code.
+const TOP: u8 = 255;
+
+/// What shares one activation code.
+pub(super) enum Codes {
+    /// A row of a linear, or an image of a convolution.
+    Dynamic,
+    /// Everything.
+    Fixed(Code),
+}
+
+/// Where the layer looks.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(super) enum Sight {
+    /// A linear over the last axis.
+    Rows,
+    Windows(Window),
+    /// A convolution with this many groups.
+    Groups(Window, usize),
+}
+
+/// A quantized layer.
+pub(super) struct Int8 {
+    pub sight: Sight,
+    codes: Codes,
+    /// On a GPU the code of a static layer, `[12]` bytes.
+    #[cfg_attr(not(feature = "cuda"), expect(dead_code, reason = "read where kernels are launched"))]
+    fixed: Option<Tensor>,
+    /// Signed bytes held as u8: `[oc, k]`, on a GPU padded where a product reads them.
+    w: Tensor,
+    /// `Σ w` per output channel as i32, `[oc]`.
+    #[cfg_attr(not(feature = "cuda"), expect(dead_code, reason = "read where kernels are launched"))]
+    sums: Tensor,
+    /// Weight scale times folded batch norm, `[oc]`.
+    factors: Tensor,
+    bias: Tensor,
+    oc: usize,
+    /// Weights an output channel has.
+    k: usize,
+    act: Option<Activation>,
+}
+
+/// A layer with what its step adds.
+pub(super) struct Run<'a> {
+    pub layer: &'a Int8,
+    /// Of the output's shape, f32.
+    pub residual: Option<&'a Tensor>,
+}
+
+impl Int8 {
+    /// `q` is `[oc, k]` in PyTorch's order; `factors` and `bias` have `oc` values.
+    pub fn new(
+        sight: Sight,
+        codes: Codes,
+        q: &[i8],
+        factors: Vec<f32>,
+        bias: Vec<f32>,
+        act: Option<Activation>,
+        device: &Device,
+    ) -> Result<Int8> {
+        let oc = factors.len();
+        let k = q.len() / oc.max(1);
+        let padded = |n: usize| {
+            if device.is_cpu() || matches!(sight, Sight::Groups(..)) { n } else { n.next_multiple_of(ALIGN) }
+        };
+        let (rows, cols) = (padded(oc), padded(k));
+        let mut bytes = vec![0u8; rows * cols];
+        for (to, from) in bytes.chunks_exact_mut(cols.max(1)).zip(q.chunks_exact(k.max(1))) {
+            to.iter_mut().zip(from).for_each(|(to, q)| *to = q.cast_unsigned());
+        }
+        let sums: Vec<i32> = q.chunks_exact(k.max(1)).map(|r| r.iter().map(|&v| i32::from(v)).sum()).collect();
+        let fixed = match &codes {
+            Codes::Fixed(c) if !device.is_cpu() => {
+                let bytes = [c.scale.to_le_bytes(), c.inverse.to_le_bytes(), c.zero.to_le_bytes()].concat();
+                Some(Tensor::from_vec(bytes, 12, device)?)
+            }
+            _ => None,
+        };
+        Ok(Int8 {
+            sight,
+            codes,
+            fixed,
+            w: Tensor::from_vec(bytes, (rows, cols), device)?,
+            sums: Tensor::from_vec(sums, oc, device)?,
+            factors: Tensor::from_vec(factors, oc, device)?,
+            bias: Tensor::from_vec(bias, oc, device)?,
+            oc,
+            k,
+            act,
+        })
+    }
+
+    /// Bytes of the weights on the device, padding included.
+    pub fn weight_bytes(&self) -> u64 {
+        (self.w.elem_count() + 4 * self.oc) as u64
+    }
+
+    /// Rows of the product, and how many of them share a code.
+    #[cfg(feature = "cuda")]
+    fn rows(&self, dims: &[usize]) -> Result<(usize, usize)> {
+        let (rows, shared) = match self.sight {
+            Sight::Rows => (dims.iter().product::<usize>() / self.k.max(1), 1),
+            Sight::Windows(w) | Sight::Groups(w, _) => {
+                let positions = Geometry::of(w, dims)?.positions();
+                (dims[0] * positions, positions)
+            }
+        };
+        Ok(match self.codes {
+            Codes::Dynamic => (rows, shared),
+            Codes::Fixed(_) => (rows, rows),
+        })
+    }
+}
+
+impl Own for Run<'_> {
+    fn name(&self) -> &'static str {
+        "int8 layer"
+    }
+
+    fn out(&self, dims: &[usize]) -> Result<(Vec<usize>, DType)> {
+        let l = self.layer;
+        let dims = match l.sight {
+            Sight::Rows => {
+                let mut out = dims.to_vec();
+                match out.last_mut() {
+                    Some(last) if *last == l.k => *last = l.oc,
+                    _ => candle_core::bail!("an int8 layer of {} inputs got {dims:?}", l.k),
+                }
+                out
+            }
+            Sight::Windows(w) | Sight::Groups(w, _) => {
+                let g = Geometry::of(w, dims)?;
+                vec![dims[0], l.oc, g.oh as usize, g.ow as usize]
+            }
+        };
+        match self.residual {
+            Some(r) if r.dims() != dims => candle_core::bail!("a residual {:?} for {dims:?}", r.dims()),
+            _ => Ok((dims, DType::F32)),
+        }
+    }
+
+    fn plain(&self, x: &[f32], dims: &[usize]) -> Result<Vec<f32>> {
+        let l = self.layer;
+        let w: Vec<i32> = l.w.flatten_all()?.to_vec1::<u8>()?.iter().map(|v| i32::from(v.cast_signed())).collect();
+        let (factors, bias) = (host(&l.factors)?, host(&l.bias)?);
+        let code = |x: &[f32]| match l.codes {
+            Codes::Dynamic => Code::of(x, TOP),
+            Codes::Fixed(c) => c,
+        };
+        let quantized = |x: &[f32], c: Code| -> Vec<i32> {
+            let mut q = vec![0u8; x.len()];
+            vector::quantize(x, c.inverse, c.zero, f32::from(TOP), &mut q);
+            q.into_iter().map(|q| i32::from(q) - c.zero).collect()
+        };
+        let done = |sum: i32, c: Code, o: usize| sum as f32 * (c.scale * factors[o]) + bias[o];
+        let mut y = Vec::new();
+        match l.sight {
+            Sight::Rows => {
+                for row in x.chunks_exact(l.k.max(1)) {
+                    let c = code(row);
+                    let q = quantized(row, c);
+                    y.extend(
+                        w.chunks_exact(l.k.max(1))
+                            .enumerate()
+                            .map(|(o, w)| done(q.iter().zip(w).map(|(q, w)| q * w).sum(), c, o)),
+                    );
+                }
+            }
+            Sight::Windows(window) | Sight::Groups(window, _) => {
+                let groups = if let Sight::Groups(_, n) = l.sight { n } else { 1 };
+                let g = Geometry::of(window, dims)?;
+                let (cg, og, taps) = (dims[1] / groups, l.oc / groups, g.taps().count());
+                for image in x.chunks_exact(dims[1] * g.plane()) {
+                    let c = code(image);
+                    let q = quantized(image, c);
+                    for o in 0..l.oc {
+                        let planes = &q[o / og * cg * g.plane()..][..cg * g.plane()];
+                        let w = &w[o * l.k..][..l.k];
+                        y.extend(g.places().map(|at| {
+                            let of = |(plane, w): (&[i32], &[i32])| -> i32 {
+                                g.taps().zip(w).filter_map(|(tap, w)| Some(plane[g.under(at, tap)?] * w)).sum()
+                            };
+                            done(planes.chunks_exact(g.plane()).zip(w.chunks_exact(taps)).map(of).sum(), c, o)
+                        }));
+                    }
+                }
+            }
+        }
+        if let Some(r) = self.residual {
+            y.iter_mut().zip(host(r)?).for_each(|(y, r)| *y += r);
+        }
+        if let Some(act) = l.act {
+            rows::activate(&mut y, act);
+        }
+        Ok(y)
+    }
+
+    #[cfg(feature = "cuda")]
+    fn launch(&self, gpu: &Gpu<'_>, x: &Input<'_>, out: u64) -> Result<()> {
+        let l = self.layer;
+        let (rows, shared) = l.rows(x.dims)?;
+        // `made` holds the codes until the kernels that read them are queued; memory is freed in the stream's order.
+        let made;
+        let codes = match &l.fixed {
+            Some(code) => code,
+            None => {
+                made = dynamic_codes(gpu, x, rows / shared)?;
+                &made
+            }
+        };
+        let n = rows * l.oc;
+        let held = [Some(codes), Some(&l.w), Some(&l.sums), Some(&l.factors), Some(&l.bias), self.residual];
+        gpu.with_some(held, |[codes, w, sums, factors, bias, residual]| {
+            let act = Arg::I32(super::kernels::number(l.act));
+            let (oc, shared) = (Arg::I32(l.oc as i32), Arg::I64(shared as i64));
+            if let Sight::Groups(window, groups) = l.sight {
+                let g = Geometry::of(window, x.dims)?;
+                let args = [
+                    Arg::Ptr(x.at),
+                    Arg::Ptr(w),
+                    Arg::Ptr(codes),
+                    Arg::Ptr(factors),
+                    Arg::Ptr(bias),
+                    Arg::Ptr(residual),
+                    Arg::Geometry(g),
+                    oc,
+                    Arg::I32(groups as i32),
+                    shared,
+                    act,
+                    Arg::I64(n as i64),
+                    Arg::Ptr(out),
+                ];
+                return gpu.each("grouped_int8", n, &args);
+            }
+            let (m, k) = l.w.dims2()?;
+            let (_rows, q) = gpu.scratch(rows * k)?;
+            let inner = match l.sight {
+                Sight::Windows(window) => {
+                    let g = Geometry::of(window, x.dims)?;
+                    let n = rows * k / 4;
+                    let args = [
+                        Arg::Ptr(x.at),
+                        Arg::Ptr(codes),
+                        Arg::Geometry(g),
+                        Arg::I32(k as i32),
+                        Arg::I64(rows as i64),
+                        shared,
+                        Arg::I64(n as i64),
+                        Arg::Ptr(q),
+                    ];
+                    gpu.each("quantize_windows", n, &args)?;
+                    g.positions()
+                }
+                Sight::Rows | Sight::Groups(..) => {
+                    let n = rows * k;
+                    let args = [
+                        Arg::Ptr(x.at),
+                        Arg::Ptr(codes),
+                        Arg::I32(l.k as i32),
+                        Arg::I32(k as i32),
+                        shared,
+                        Arg::I64(n as i64),
+                        Arg::Ptr(q),
+                    ];
+                    gpu.each("quantize_rows", n, &args)?;
+                    1
+                }
+            };
+            // One row of products after another, `m` each.
+            let (_sums, acc) = gpu.scratch(4 * rows * m)?;
+            int8_product(gpu, [m, rows, k], w, q, acc)?;
+            let args = [
+                Arg::Ptr(acc),
+                Arg::I64(1),
+                Arg::I64(m as i64),
+                Arg::Ptr(codes),
+                Arg::Ptr(sums),
+                Arg::Ptr(factors),
+                Arg::Ptr(bias),
+                Arg::Ptr(residual),
+                oc,
+                Arg::I64(inner as i64),
+                shared,
+                act,
+                Arg::I64(n as i64),
+                Arg::Ptr(out),
+            ];
+            gpu.each("dequantize", n, &args)
+        })
+    }
+}
+
+/// The codes of `count` equal parts of `x`, 12 bytes each.
+#[cfg(feature = "cuda")]
+fn dynamic_codes(gpu: &Gpu<'_>, x: &Input<'_>, count: usize) -> Result<Tensor> {
+    /// Values that one block looks through.
+    const EACH: usize = 1 << 14;
+    let width = x.dims.iter().product::<usize>() / count.max(1);
+    let parts = width.div_ceil(EACH).max(1);
+    let (_ranges, ranges) = gpu.scratch(8 * count * parts)?;
+    let args = [Arg::Ptr(x.at), Arg::I64(width as i64), Arg::I32(parts as i32), Arg::Ptr(ranges)];
+    gpu.rows("ranges", count * parts, width.div_ceil(parts), &args)?;
+    let codes = Tensor::zeros(12 * count, DType::U8, &gpu.device())?;
+    gpu.with(&codes, |codes| {
+        let args = [Arg::Ptr(ranges), Arg::I32(parts as i32), Arg::I64(count as i64), Arg::Ptr(codes.at)];
+        gpu.each("codes", count, &args)
+    })?;
+    Ok(codes)
+}

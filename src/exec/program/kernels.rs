@@ -1,0 +1,441 @@
+//! Our own kernels on floats: unfolding, grouped convolution, epilogue, pooling, norms and softmax.
+//!
+//! Each type says what it computes, defines it in plain Rust, and queues the kernel of the same name in `cuda/kernels.cu`.
+//! Images are `[n, c, h, w]`. Not here: int8 (`int8`), matrix products (the tensor library's).
+
+use super::own::{Own, apply, host};
+use crate::exec::kernel::rows;
+use crate::exec::unfold::Window;
+use crate::graph::Activation;
+use candle_core::{DType, Result, Tensor};
+
+#[cfg(feature = "cuda")]
+use crate::exec::cuda::{Arg, Gpu, Input};
+
+/// A window over images of one size. The kernels' `Geometry`, field by field.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(C)]
+pub(in crate::exec) struct Geometry {
+    pub c: i32,
+    pub h: i32,
+    pub w: i32,
+    pub oh: i32,
+    pub ow: i32,
+    pub kh: i32,
+    pub kw: i32,
+    pub sy: i32,
+    pub sx: i32,
+    pub py: i32,
+    pub px: i32,
+}
+
+impl Geometry {
+    /// `window` over `[n, c, h, w]`.
+    pub fn of(window: Window, dims: &[usize]) -> Result<Geometry> {
+        let &[_, c, h, w] = dims else { candle_core::bail!("{dims:?} are no images") };
+        let (Some(oh), Some(ow)) = (window.out(0, h), window.out(1, w)) else {
+            candle_core::bail!("a kernel of {:?} does not fit {h}x{w}", window.kernel)
+        };
+        let ([kh, kw], [sy, sx], [py, px, ..]) = (window.kernel, window.stride, window.padding);
+        let all = [c, h, w, oh, ow, kh, kw, sy, sx, py, px].map(i32::try_from);
+        let [Ok(c), Ok(h), Ok(w), Ok(oh), Ok(ow), Ok(kh), Ok(kw), Ok(sy), Ok(sx), Ok(py), Ok(px)] = all else {
+            candle_core::bail!("{dims:?} is too large for a GPU kernel")
+        };
+        Ok(Geometry { c, h, w, oh, ow, kh, kw, sy, sx, py, px })
+    }
+
+    /// Values under one window.
+    pub fn k(&self) -> usize {
+        (self.c * self.kh * self.kw) as usize
+    }
+
+    /// Windows of an image.
+    pub fn positions(&self) -> usize {
+        (self.oh * self.ow) as usize
+    }
+
+    /// The offset in a plane of what lies under kernel place `(ky, kx)` at output `(oy, ox)`; `None` in the padding.
+    pub fn under(&self, [oy, ox]: [usize; 2], [ky, kx]: [usize; 2]) -> Option<usize> {
+        let (iy, ix) = (oy as i32 * self.sy + ky as i32 - self.py, ox as i32 * self.sx + kx as i32 - self.px);
+        ((0..self.h).contains(&iy) && (0..self.w).contains(&ix)).then_some((iy * self.w + ix) as usize)
+    }
+
+    /// Every output place, row by row.
+    pub fn places(&self) -> impl Iterator<Item = [usize; 2]> + Clone {
+        let (oh, ow) = (self.oh as usize, self.ow as usize);
+        (0..oh).flat_map(move |y| (0..ow).map(move |x| [y, x]))
+    }
+
+    /// Every kernel place, row by row.
+    pub fn taps(&self) -> impl Iterator<Item = [usize; 2]> + Clone {
+        let (kh, kw) = (self.kh as usize, self.kw as usize);
+        (0..kh).flat_map(move |y| (0..kw).map(move |x| [y, x]))
+    }
+
+    /// Values of one channel of an image.
+    pub fn plane(&self) -> usize {
+        (self.h * self.w) as usize
+    }
+}
+
+/// A float type's name in the kernels' names.
+pub(super) fn label(dtype: DType) -> &'static str {
+    match dtype {
+        DType::F16 => "f16",
+        DType::BF16 => "bf16",
+        _ => "f32",
+    }
+}
+
+/// An activation's number in the kernels: its place in [`Activation::ALL`] from 1, 0 for none.
+#[cfg(feature = "cuda")]
+pub(super) fn number(act: Option<Activation>) -> i32 {
+    act.and_then(|a| Activation::ALL.iter().position(|b| *b == a)).map_or(0, |i| i as i32 + 1)
+}
+
+/// `[n, c, h, w]` → `[n, c·kh·kw, oh·ow]`: a convolution's windows as the columns of one matrix an image.
+pub(super) struct Unfold {
+    pub window: Window,
+    pub dtype: DType,
+}
+
+impl Own for Unfold {
+    fn name(&self) -> &'static str {
+        "unfold"
+    }
+
+    fn out(&self, dims: &[usize]) -> Result<(Vec<usize>, DType)> {
+        let g = Geometry::of(self.window, dims)?;
+        Ok((vec![dims[0], g.k(), g.positions()], self.dtype))
+    }
+
+    fn plain(&self, x: &[f32], dims: &[usize]) -> Result<Vec<f32>> {
+        let g = Geometry::of(self.window, dims)?;
+        let mut out = Vec::with_capacity(dims[0] * g.k() * g.positions());
+        for plane in x.chunks_exact(g.plane().max(1)) {
+            for tap in g.taps() {
+                out.extend(g.places().map(|at| g.under(at, tap).map_or(0.0, |i| plane[i])));
+            }
+        }
+        Ok(out)
+    }
+
+    #[cfg(feature = "cuda")]
+    fn launch(&self, gpu: &Gpu<'_>, x: &Input<'_>, out: u64) -> Result<()> {
+        let g = Geometry::of(self.window, x.dims)?;
+        let n = x.dims[0] * g.k() * g.positions();
+        let args = [Arg::Ptr(x.at), Arg::Geometry(g), Arg::I64(n as i64), Arg::Ptr(out)];
+        gpu.each(&format!("unfold_{}", label(self.dtype)), n, &args)
+    }
+}
+
+/// A convolution whose output channels see their group's input channels only; `w` is `[oc, c/groups, kh, kw]` of the input's
+/// type.
+pub(super) struct Grouped {
+    pub w: Tensor,
+    pub window: Window,
+    pub groups: usize,
+}
+
+impl Own for Grouped {
+    fn name(&self) -> &'static str {
+        "grouped convolution"
+    }
+
+    fn out(&self, dims: &[usize]) -> Result<(Vec<usize>, DType)> {
+        let g = Geometry::of(self.window, dims)?;
+        Ok((vec![dims[0], self.w.dim(0)?, g.oh as usize, g.ow as usize], self.w.dtype()))
+    }
+
+    fn plain(&self, x: &[f32], dims: &[usize]) -> Result<Vec<f32>> {
+        let g = Geometry::of(self.window, dims)?;
+        let (w, oc) = (host(&self.w)?, self.w.dim(0)?);
+        let (cg, og, taps) = (dims[1] / self.groups, oc / self.groups, g.taps().count());
+        let mut out = Vec::with_capacity(dims[0] * oc * g.positions());
+        for image in x.chunks_exact(dims[1] * g.plane()) {
+            for o in 0..oc {
+                let planes = &image[o / og * cg * g.plane()..][..cg * g.plane()];
+                let w = &w[o * cg * taps..][..cg * taps];
+                out.extend(g.places().map(|at| {
+                    let of = |(plane, w): (&[f32], &[f32])| -> f32 {
+                        g.taps().zip(w).filter_map(|(tap, w)| Some(plane[g.under(at, tap)?] * w)).sum()
+                    };
+                    planes.chunks_exact(g.plane()).zip(w.chunks_exact(taps)).map(of).sum::<f32>()
+                }));
+            }
+        }
+        Ok(out)
+    }
+
+    #[cfg(feature = "cuda")]
+    fn launch(&self, gpu: &Gpu<'_>, x: &Input<'_>, out: u64) -> Result<()> {
+        let (g, oc) = (Geometry::of(self.window, x.dims)?, self.w.dim(0)?);
+        let n = x.dims[0] * oc * g.positions();
+        gpu.with(&self.w, |w| {
+            let args = [
+                Arg::Ptr(x.at),
+                Arg::Ptr(w.at),
+                Arg::Geometry(g),
+                Arg::I32(oc as i32),
+                Arg::I32(self.groups as i32),
+                Arg::I64(n as i64),
+                Arg::Ptr(out),
+            ];
+            gpu.each(&format!("grouped_{}", label(self.w.dtype())), n, &args)
+        })
+    }
+}
+
+/// `act(y · scale[c] + bias[c] + residual)`; what is `None` is left out. `c` goes along axis 1 of images, else along the last.
+pub(super) struct Epilogue<'a> {
+    /// `[c]`, f32.
+    pub scale: Option<&'a Tensor>,
+    /// `[c]`, f32.
+    pub bias: Option<&'a Tensor>,
+    /// Of the input's shape; of its type or f32.
+    pub residual: Option<&'a Tensor>,
+    pub act: Option<Activation>,
+    /// Of the output: the input's type or f32.
+    pub dtype: DType,
+}
+
+impl Epilogue<'_> {
+    /// Applies it; a value that nothing happens to is handed back as it is.
+    pub fn on(&self, y: &Tensor) -> Result<Tensor> {
+        if self.scale.is_none() && self.bias.is_none() && self.residual.is_none() && self.act.is_none() {
+            return y.to_dtype(self.dtype);
+        }
+        let residual = match self.residual {
+            Some(r) if r.dims() != y.dims() => candle_core::bail!("a residual {:?} for {:?}", r.dims(), y.dims()),
+            // The other half type never meets this one in a plan, but through a cut it may.
+            Some(r) if r.dtype() != y.dtype() && r.dtype() != DType::F32 => Some(r.to_dtype(DType::F32)?),
+            Some(r) => Some(r.contiguous()?),
+            None => None,
+        };
+        apply(y, &OnInput { of: self, residual, dtype: y.dtype() })
+    }
+}
+
+/// An epilogue for an input of one type.
+struct OnInput<'a> {
+    of: &'a Epilogue<'a>,
+    residual: Option<Tensor>,
+    #[cfg_attr(not(feature = "cuda"), expect(dead_code, reason = "read where kernels are launched"))]
+    dtype: DType,
+}
+
+/// Channels, and values of a channel that lie together.
+fn channels(dims: &[usize]) -> (usize, usize) {
+    match dims {
+        [_, c, h, w] => (*c, h * w),
+        _ => (dims.last().copied().unwrap_or(1), 1),
+    }
+}
+
+impl Own for OnInput<'_> {
+    fn name(&self) -> &'static str {
+        "epilogue"
+    }
+
+    fn out(&self, dims: &[usize]) -> Result<(Vec<usize>, DType)> {
+        Ok((dims.to_vec(), self.of.dtype))
+    }
+
+    fn plain(&self, x: &[f32], dims: &[usize]) -> Result<Vec<f32>> {
+        let (c, inner) = channels(dims);
+        let mut y = x.to_vec();
+        let per_channel = |y: &mut [f32], v: &[f32], f: fn(&mut f32, f32)| {
+            y.chunks_mut(inner.max(1)).enumerate().for_each(|(i, y)| y.iter_mut().for_each(|y| f(y, v[i % c])));
+        };
+        if let Some(scale) = self.of.scale {
+            per_channel(&mut y, &host(scale)?, |y, s| *y *= s);
+        }
+        if let Some(bias) = self.of.bias {
+            per_channel(&mut y, &host(bias)?, |y, b| *y += b);
+        }
+        if let Some(r) = &self.residual {
+            y.iter_mut().zip(host(r)?).for_each(|(y, r)| *y += r);
+        }
+        if let Some(act) = self.of.act {
+            rows::activate(&mut y, act);
+        }
+        Ok(y)
+    }
+
+    #[cfg(feature = "cuda")]
+    fn launch(&self, gpu: &Gpu<'_>, x: &Input<'_>, out: u64) -> Result<()> {
+        let ((c, inner), n) = (channels(x.dims), x.dims.iter().product::<usize>());
+        let residual = self.residual.as_ref().map_or(self.dtype, |r| r.dtype());
+        let name = format!("epilogue_{}_{}_{}", label(self.dtype), label(residual), label(self.of.dtype));
+        gpu.with_some([self.of.scale, self.of.bias, self.residual.as_ref()], |[scale, bias, residual]| {
+            let args = [
+                Arg::Ptr(x.at),
+                Arg::Ptr(scale),
+                Arg::Ptr(bias),
+                Arg::Ptr(residual),
+                Arg::I32(c as i32),
+                Arg::I64(inner as i64),
+                Arg::I32(number(self.of.act)),
+                Arg::I64(n as i64),
+                Arg::Ptr(out),
+            ];
+            gpu.each(&name, n, &args)
+        })
+    }
+}
+
+/// What a pooling window becomes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Pooled {
+    Max,
+    /// Over the whole window, padding as zeros.
+    MeanOfAll,
+    /// Over what is no padding.
+    MeanOfSeen,
+}
+
+/// `[n, c, h, w]` → `[n, c, oh, ow]`.
+pub(super) struct Pool {
+    pub window: Window,
+    pub pooled: Pooled,
+    pub dtype: DType,
+}
+
+impl Own for Pool {
+    fn name(&self) -> &'static str {
+        "pool"
+    }
+
+    fn out(&self, dims: &[usize]) -> Result<(Vec<usize>, DType)> {
+        let g = Geometry::of(self.window, dims)?;
+        Ok((vec![dims[0], dims[1], g.oh as usize, g.ow as usize], self.dtype))
+    }
+
+    fn plain(&self, x: &[f32], dims: &[usize]) -> Result<Vec<f32>> {
+        let g = Geometry::of(self.window, dims)?;
+        let mut out = Vec::with_capacity(dims[0] * dims[1] * g.positions());
+        for plane in x.chunks_exact(g.plane().max(1)) {
+            out.extend(g.places().map(|at| {
+                let seen = g.taps().filter_map(|tap| Some(plane[g.under(at, tap)?]));
+                match self.pooled {
+                    Pooled::Max => seen.fold(f32::MIN, f32::max),
+                    Pooled::MeanOfAll => seen.sum::<f32>() / g.taps().count() as f32,
+                    Pooled::MeanOfSeen => seen.clone().sum::<f32>() / seen.count() as f32,
+                }
+            }));
+        }
+        Ok(out)
+    }
+
+    #[cfg(feature = "cuda")]
+    fn launch(&self, gpu: &Gpu<'_>, x: &Input<'_>, out: u64) -> Result<()> {
+        let g = Geometry::of(self.window, x.dims)?;
+        let n = x.dims[0] * x.dims[1] * g.positions();
+        let mode = match self.pooled {
+            Pooled::Max => 0,
+            Pooled::MeanOfAll => 1,
+            Pooled::MeanOfSeen => 2,
+        };
+        let args = [Arg::Ptr(x.at), Arg::Geometry(g), Arg::I32(mode), Arg::I64(n as i64), Arg::Ptr(out)];
+        gpu.each(&format!("pool_{}", label(self.dtype)), n, &args)
+    }
+}
+
+/// Layer norm over the last axis, or rms norm where there is no `b`; f32.
+pub(super) struct Norm {
+    /// `[width]`.
+    pub w: Tensor,
+    /// `[width]`.
+    pub b: Option<Tensor>,
+    pub eps: f32,
+}
+
+impl Own for Norm {
+    fn name(&self) -> &'static str {
+        "norm"
+    }
+
+    fn out(&self, dims: &[usize]) -> Result<(Vec<usize>, DType)> {
+        match dims.last() {
+            Some(width) if *width == self.w.elem_count() => Ok((dims.to_vec(), DType::F32)),
+            _ => candle_core::bail!("{dims:?} normalised over {}", self.w.elem_count()),
+        }
+    }
+
+    fn plain(&self, x: &[f32], _: &[usize]) -> Result<Vec<f32>> {
+        let w = host(&self.w)?;
+        let mut out = vec![0.0; x.len()];
+        match &self.b {
+            Some(b) => rows::layer_norm(x, &w, &host(b)?, self.eps, &mut out),
+            None => rows::rms_norm(x, &w, self.eps, &mut out),
+        }
+        Ok(out)
+    }
+
+    #[cfg(feature = "cuda")]
+    fn launch(&self, gpu: &Gpu<'_>, x: &Input<'_>, out: u64) -> Result<()> {
+        let width = self.w.elem_count();
+        let rows = x.dims.iter().product::<usize>() / width;
+        gpu.with_some([Some(&self.w), self.b.as_ref()], |[w, b]| {
+            let args = [
+                Arg::Ptr(x.at),
+                Arg::Ptr(w),
+                Arg::Ptr(b),
+                Arg::I32(width as i32),
+                Arg::F32(self.eps),
+                Arg::I32(i32::from(self.b.is_some())),
+                Arg::Ptr(out),
+            ];
+            gpu.rows("norm_rows", rows, width, &args)
+        })
+    }
+}
+
+/// `softmax(scale · x + bias)` over the last axis, f32. Row `r` of `x` adds row `r mod rows` of `bias` `[rows, width]`.
+pub(super) struct Softmax<'a> {
+    pub scale: f32,
+    pub bias: Option<&'a Tensor>,
+}
+
+impl Own for Softmax<'_> {
+    fn name(&self) -> &'static str {
+        "softmax"
+    }
+
+    fn out(&self, dims: &[usize]) -> Result<(Vec<usize>, DType)> {
+        let width = dims.last().copied().unwrap_or(1);
+        match self.bias.map(|b| b.dims2()).transpose()? {
+            Some((_, w)) if w != width => candle_core::bail!("a bias over {w} for rows of {width}"),
+            _ => Ok((dims.to_vec(), DType::F32)),
+        }
+    }
+
+    fn plain(&self, x: &[f32], dims: &[usize]) -> Result<Vec<f32>> {
+        let mut y: Vec<f32> = x.iter().map(|v| v * self.scale).collect();
+        if let Some(b) = self.bias {
+            let b = host(b)?;
+            y.chunks_mut(b.len().max(1)).for_each(|y| y.iter_mut().zip(&b).for_each(|(y, b)| *y += b));
+        }
+        let mut out = vec![0.0; y.len()];
+        rows::softmax_into(&y, dims.last().copied().unwrap_or(1), &mut out);
+        Ok(out)
+    }
+
+    #[cfg(feature = "cuda")]
+    fn launch(&self, gpu: &Gpu<'_>, x: &Input<'_>, out: u64) -> Result<()> {
+        let width = x.dims.last().copied().unwrap_or(1);
+        let rows = x.dims.iter().product::<usize>() / width;
+        let bias_rows = self.bias.map(|b| b.dim(0)).transpose()?.unwrap_or(1);
+        gpu.with_some([self.bias], |[bias]| {
+            let args = [
+                Arg::Ptr(x.at),
+                Arg::Ptr(bias),
+                Arg::I32(width as i32),
+                Arg::I64(bias_rows as i64),
+                Arg::F32(self.scale),
+                Arg::Ptr(out),
+            ];
+            gpu.rows("softmax_rows", rows, width, &args)
+        })
+    }
+}

@@ -1,0 +1,330 @@
+// Runs the GPU's kernels on a CPU: a block is a set of threads with a barrier, a grid is one block after another. Every kernel
+// is compared with its definition, written once more in plain loops. Prints what differs; the exit status counts it.
+//
+// Compiled and run by tests/cuda_kernels.rs. Not here: products, which are libraries', and how fast anything is.
+
+#include <algorithm>
+#include <barrier>
+#include <cmath>
+#include <cstdio>
+#include <cstring>
+#include <random>
+#include <thread>
+#include <vector>
+
+struct Three { int x, y, z; };
+static thread_local Three threadIdx, blockIdx;
+static Three blockDim, gridDim;
+static std::barrier<>* together;
+
+#define ON_THREADS
+#define __device__
+#define __global__
+#define __forceinline__ inline
+#define __shared__ static
+static void __syncthreads() { together->arrive_and_wait(); }
+static float __uint_as_float(unsigned u) { float f; memcpy(&f, &u, 4); return f; }
+static unsigned __float_as_uint(float f) { unsigned u; memcpy(&u, &f, 4); return u; }
+static float __fadd_rn(float a, float b) { volatile float c = a + b; return c; }
+static float __fmul_rn(float a, float b) { volatile float c = a * b; return c; }
+static float __fdiv_rn(float a, float b) { volatile float c = a / b; return c; }
+static float widened(unsigned short half) { _Float16 h; memcpy(&h, &half, 2); return (float)h; }
+static unsigned short narrowed(float v) { _Float16 h = (_Float16)v; unsigned short half; memcpy(&half, &h, 2); return half; }
+
+#include "kernels.cu"
+
+using Floats = std::vector<float>;
+
+// A kernel with one block a row.
+template <class F>
+static void rows(int blocks, int threads, F kernel) {
+    gridDim = {blocks, 1, 1};
+    blockDim = {threads, 1, 1};
+    for (int b = 0; b < blocks; b++) {
+        std::barrier<> all(threads);
+        together = &all;
+        std::vector<std::thread> team;
+        for (int i = 0; i < threads; i++) {
+            team.emplace_back([&kernel, b, i] { threadIdx = {i, 0, 0}; blockIdx = {b, 0, 0}; kernel(); });
+        }
+        for (auto& t : team) t.join();
+    }
+}
+
+// A kernel that goes over elements: no thread waits for another. Fewer threads than elements, so that each does several.
+template <class F>
+static void each(F kernel) {
+    gridDim = {3, 1, 1};
+    blockDim = {16, 1, 1};
+    for (int b = 0; b < 3; b++) {
+        for (int i = 0; i < 16; i++) { threadIdx = {i, 0, 0}; blockIdx = {b, 0, 0}; kernel(); }
+    }
+}
+
+static std::mt19937 generator(1);
+static Floats noise(size_t n) {
+    Floats v(n);
+    for (auto& x : v) x = std::uniform_real_distribution<float>(-2, 3)(generator);
+    return v;
+}
+
+static int failures = 0;
+template <class A, class B>
+static void same(const char* what, const A& got, const B& want, double most) {
+    double worst = got.size() == want.size() ? 0 : 1e9;
+    for (size_t i = 0; i < std::min(got.size(), want.size()); i++) {
+        double off = std::fabs((double)got[i] - (double)want[i]) / (1 + std::fabs((double)want[i]));
+        if (!(off <= worst)) worst = off;
+    }
+    if (!(worst <= most)) {
+        printf("%s: off by %g, at most %g\n", what, worst, most);
+        failures++;
+    }
+}
+
+// Two images with a window that is uneven in everything.
+static const int N = 2, C = 6, H = 9, W = 7;
+static const Geometry G = {C, H, W, (H + 2 - 3) / 2 + 1, W - 1, 3, 2, 2, 1, 1, 0};
+static const int P = G.oh * G.ow, TAPS = G.kh * G.kw;
+
+static int under(int p, int tap) {
+    int iy = p / G.ow * G.sy + tap / G.kw - G.py, ix = p % G.ow * G.sx + tap % G.kw - G.px;
+    return iy >= 0 && iy < H && ix >= 0 && ix < W ? iy * W + ix : -1;
+}
+
+static void windows(const Floats& x) {
+    Floats want, got(N * C * TAPS * P);
+    for (int plane = 0; plane < N * C; plane++)
+        for (int t = 0; t < TAPS; t++)
+            for (int p = 0; p < P; p++) want.push_back(under(p, t) < 0 ? 0 : x[plane * H * W + under(p, t)]);
+    each([&] { unfold_f32(x.data(), G, got.size(), got.data()); });
+    same("unfold", got, want, 0);
+
+    for (int mode = 0; mode < 3; mode++) {
+        Floats want, got(N * C * P);
+        for (int plane = 0; plane < N * C; plane++)
+            for (int p = 0; p < P; p++) {
+                double sum = 0, most = -1e30;
+                int seen = 0;
+                for (int t = 0; t < TAPS; t++)
+                    if (under(p, t) >= 0) {
+                        double v = x[plane * H * W + under(p, t)];
+                        sum += v, most = std::max(most, v), seen++;
+                    }
+                want.push_back(mode == 0 ? most : sum / (mode == 1 ? TAPS : seen));
+            }
+        each([&] { pool_f32(x.data(), G, mode, got.size(), got.data()); });
+        same("pool", got, want, 1e-6);
+    }
+
+    const int oc = 4, groups = 2, cg = C / groups;
+    Floats w = noise(oc * cg * TAPS), sums, out(N * oc * P);
+    for (int n = 0; n < N; n++)
+        for (int o = 0; o < oc; o++)
+            for (int p = 0; p < P; p++) {
+                double sum = 0;
+                for (int c = 0; c < cg; c++)
+                    for (int t = 0; t < TAPS; t++)
+                        if (under(p, t) >= 0)
+                            sum += (double)x[(n * C + o / (oc / groups) * cg + c) * H * W + under(p, t)] * w[(o * cg + c) * TAPS + t];
+                sums.push_back(sum);
+            }
+    each([&] { grouped_f32(x.data(), w.data(), G, oc, groups, out.size(), out.data()); });
+    same("grouped", out, sums, 1e-5);
+}
+
+static double activated(double x, int act) {
+    double six = std::min(std::max(x + 3, 0.), 6.) / 6;
+    switch (act) {
+        case 1: return std::max(x, 0.);
+        case 2: return std::min(std::max(x, 0.), 6.);
+        case 3: return 0.5 * x * (1 + std::erf(x / std::sqrt(2.)));
+        case 4: return 0.5 * x * (1 + std::tanh(std::sqrt(2 / M_PI) * (x + 0.044715 * x * x * x)));
+        case 5: return x / (1 + std::exp(-x));
+        case 6: return 1 / (1 + std::exp(-x));
+        case 7: return six;
+        case 8: return x * six;
+        case 9: return std::tanh(x);
+        default: return x;
+    }
+}
+
+static void epilogues() {
+    const int c = 4, inner = 10;
+    const size_t n = 3 * c * inner;
+    Floats y = noise(n), r = noise(n), s = noise(c), b = noise(c), got(n), want(n);
+    for (int act = 0; act < 10; act++) {
+        for (size_t i = 0; i < n; i++) want[i] = activated(y[i] * s[i / inner % c] + b[i / inner % c] + r[i], act);
+        each([&] { epilogue_f32_f32_f32(y.data(), s.data(), b.data(), r.data(), c, inner, act, n, got.data()); });
+        same("epilogue", got, want, 1e-5);
+    }
+    each([&] { epilogue_f32_f32_f32(y.data(), nullptr, nullptr, (float*)nullptr, c, inner, 0, n, got.data()); });
+    same("epilogue of nothing", got, y, 0);
+
+    std::vector<bf16> in(n), out(n);
+    for (size_t i = 0; i < n; i++) put(&in[i], y[i]);
+    each([&] { epilogue_bf16_f32_bf16(in.data(), s.data(), b.data(), r.data(), c, inner, 1, n, out.data()); });
+    for (size_t i = 0; i < n; i++) {
+        want[i] = std::max(get(in[i]) * s[i / inner % c] + b[i / inner % c] + r[i], 0.f);
+        got[i] = get(out[i]);
+    }
+    same("epilogue in bf16", got, want, 1. / 256);
+    std::vector<f16> half(n);
+    for (size_t i = 0; i < n; i++) put(&half[i], y[i]);
+    each([&] { epilogue_f16_f16_f32(half.data(), nullptr, b.data(), half.data(), c, inner, 0, n, got.data()); });
+    for (size_t i = 0; i < n; i++) want[i] = 2 * get(half[i]) + b[i / inner % c];
+    same("epilogue from f16", got, want, 1e-6);
+}
+
+static void reductions() {
+    for (int width : {5, 45, 300}) {
+        const int n = 3;
+        int threads = 32;
+        while (threads < (width + 3) / 4) threads *= 2;
+        Floats x = noise(n * width), w = noise(width), b = noise(width), got(n * width);
+        for (int centred = 0; centred < 2; centred++) {
+            Floats want;
+            for (int r = 0; r < n; r++) {
+                double mean = 0, squares = 0;
+                for (int i = 0; i < width; i++) mean += centred * x[r * width + i] / width;
+                for (int i = 0; i < width; i++) squares += std::pow(x[r * width + i] - mean, 2);
+                for (int i = 0; i < width; i++)
+                    want.push_back((x[r * width + i] - mean) / std::sqrt(squares / width + 1e-5) * w[i] + centred * b[i]);
+            }
+            rows(n, threads, [&] { norm_rows(x.data(), w.data(), centred ? b.data() : nullptr, width, 1e-5f, centred, got.data()); });
+            same("norm", got, want, 1e-5);
+        }
+        for (int kinds = 0; kinds < 3; kinds++) {
+            Floats bias = noise(std::max(kinds, 1) * width), want;
+            for (int r = 0; r < n; r++) {
+                std::vector<double> e;
+                double sum = 0;
+                for (int i = 0; i < width; i++) {
+                    e.push_back(std::exp(x[r * width + i] * 1.7 + (kinds ? bias[r % kinds * width + i] : 0)));
+                    sum += e.back();
+                }
+                for (double v : e) want.push_back(v / sum);
+            }
+            rows(n, threads, [&] { softmax_rows(x.data(), kinds ? bias.data() : nullptr, width, std::max(kinds, 1), 1.7f, got.data()); });
+            same("softmax", got, want, 1e-5);
+        }
+    }
+}
+
+static Code code_for(const float* x, size_t n) {
+    float lo = 0, hi = 0;
+    for (size_t i = 0; i < n; i++) lo = std::min(lo, x[i]), hi = std::max(hi, x[i]);
+    Code c = {1, 1, 0};
+    float scale = (hi - lo) / 255;
+    if (scale >= 1e-30f) {
+        c.scale = scale, c.inverse = 1 / scale;
+        c.zero = (int)std::min(std::max(std::round(-lo * c.inverse), 0.f), 255.f);
+    }
+    return c;
+}
+
+static int quantized(float v, Code c) {
+    return (int)std::min(std::max(std::nearbyint(v * c.inverse) + c.zero, 0.f), 255.f);
+}
+
+static void codes_and_rows(const Floats& x) {
+    for (int parts : {1, 3}) {
+        const int n = 4, width = x.size() / n;
+        Floats ends(n * parts * 2), got, want;
+        std::vector<Code> made(n);
+        rows(n * parts, 32, [&] { ranges(x.data(), width, parts, ends.data()); });
+        each([&] { codes(ends.data(), parts, n, made.data()); });
+        for (int r = 0; r < n; r++) {
+            Code c = code_for(&x[r * width], width);
+            want.insert(want.end(), {c.scale, c.inverse, (float)c.zero});
+            got.insert(got.end(), {made[r].scale, made[r].inverse, (float)made[r].zero});
+        }
+        same("codes", got, want, 0);
+    }
+    Floats zeros(8), ends(2);
+    Code none;
+    rows(1, 32, [&] { ranges(zeros.data(), 8, 1, ends.data()); });
+    each([&] { codes(ends.data(), 1, 1, &none); });
+    same("code of zeros", Floats{none.scale, none.inverse, (float)none.zero}, Floats{1, 1, 0}, 0);
+
+    const int n = 5, k = 21, padded = 32;
+    for (int shared : {1, n}) {
+        std::vector<Code> of;
+        for (int r = 0; r < n; r += shared) of.push_back(code_for(&x[r * k], shared * k));
+        std::vector<signed char> got(n * padded, 77), want;
+        for (int i = 0; i < n * padded; i++) {
+            int r = i / padded, at = i % padded;
+            want.push_back(at < k ? quantized(x[r * k + at], of[r / shared]) - 128 : 0);
+        }
+        each([&] { quantize_rows(x.data(), of.data(), k, padded, shared, got.size(), got.data()); });
+        same("quantize_rows", got, want, 0);
+    }
+}
+
+static void int8_windows(const Floats& x) {
+    const int k = C * TAPS, padded = 48, n = N * P, oc = 5, m = 16;
+    std::vector<Code> of;
+    for (int i = 0; i < N; i++) of.push_back(code_for(&x[i * C * H * W], C * H * W));
+    auto code_at = [&](int image, int c, int p, int t) {
+        int at = under(p, t);
+        return at < 0 ? of[image].zero : quantized(x[(image * C + c) * H * W + at], of[image]);
+    };
+    std::vector<signed char> q(n * padded, 77), want;
+    for (int r = 0; r < n; r++)
+        for (int i = 0; i < padded; i++) want.push_back(i < k ? code_at(r / P, i / TAPS, r % P, i % TAPS) - 128 : 0);
+    each([&] { quantize_windows(x.data(), of.data(), G, padded, n, P, n * padded / 4, q.data()); });
+    same("quantize_windows", q, want, 0);
+
+    // The product that cublasLt makes, then what is made of it; against sums of the codes themselves.
+    std::vector<signed char> w(m * padded, 0);
+    std::vector<int> sums(oc, 0), products(n * m, 0);
+    for (int o = 0; o < oc; o++)
+        for (int i = 0; i < k; i++) sums[o] += w[o * padded + i] = (int)(generator() % 255) - 127;
+    for (int r = 0; r < n; r++)
+        for (int o = 0; o < m; o++)
+            for (int i = 0; i < padded; i++) products[r * m + o] += w[o * padded + i] * q[r * padded + i];
+    Floats factors = noise(oc), bias = noise(oc), residual = noise(n * oc), got(n * oc), values;
+    for (int image = 0; image < N; image++)
+        for (int o = 0; o < oc; o++)
+            for (int p = 0; p < P; p++) {
+                int sum = 0;
+                for (int i = 0; i < k; i++)
+                    sum += (code_at(image, i / TAPS, p, i % TAPS) - of[image].zero) * w[o * padded + i];
+                float v = (float)sum * (of[image].scale * factors[o]) + bias[o] + residual[(image * oc + o) * P + p];
+                values.push_back(std::max(v, 0.f));
+            }
+    each([&] {
+        dequantize(products.data(), 1, m, of.data(), sums.data(), factors.data(), bias.data(), residual.data(), oc, P, P, 1,
+                   got.size(), got.data());
+    });
+    same("dequantize", got, values, 1e-6);
+
+    const int groups = 2, cg = C / groups, go = 4;
+    std::vector<signed char> few(go * cg * TAPS);
+    for (auto& v : few) v = (int)(generator() % 255) - 127;
+    Floats out(N * go * P), direct;
+    for (int image = 0; image < N; image++)
+        for (int o = 0; o < go; o++)
+            for (int p = 0; p < P; p++) {
+                int sum = 0;
+                for (int c = 0; c < cg; c++)
+                    for (int t = 0; t < TAPS; t++)
+                        sum += (code_at(image, o / (go / groups) * cg + c, p, t) - of[image].zero) * few[(o * cg + c) * TAPS + t];
+                direct.push_back((float)sum * (of[image].scale * factors[o]) + bias[o]);
+            }
+    each([&] {
+        grouped_int8(x.data(), few.data(), of.data(), factors.data(), bias.data(), nullptr, G, go, groups, P, 0, out.size(),
+                     out.data());
+    });
+    same("grouped_int8", out, direct, 1e-6);
+}
+
+int main() {
+    Floats x = noise(N * C * H * W);
+    windows(x);
+    epilogues();
+    reductions();
+    codes_and_rows(x);
+    int8_windows(x);
+    return failures;
+}
