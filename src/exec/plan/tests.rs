@@ -4,7 +4,7 @@ mod tensors;
 
 use super::*;
 use crate::exec::reference::{self, Capture, Mode};
-use crate::graph::Precision;
+use crate::graph::{Op, Precision};
 use crate::model::families::*;
 use crate::model::{FamilySpec, random};
 
