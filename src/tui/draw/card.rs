@@ -174,7 +174,13 @@ fn choice(c: &Canvas<'_>, s: &Shown, selected: bool, inner: Rect, lines: &mut Ve
             spans.push(span("precision ", pal.fg(Role::Dim)));
             let used: usize = spans.iter().map(|s| crate::config::text::width(&s.content)).sum();
             let word = if s.drafting { "editing" } else { status_word(s.status) };
-            for &p in choices(now, (inner.width as usize).saturating_sub(used + word.len() + 2)) {
+            // Two columns for the marks that the menu goes on.
+            let shown = choices(now, (inner.width as usize).saturating_sub(used + word.len() + 4));
+            let more = span(pal.glyph("…", "~"), pal.fg(Role::Dim));
+            if shown.first() != Precision::ALL.first() {
+                spans.push(more.clone());
+            }
+            for &p in shown {
                 if p == now {
                     spans.push(span(
                         format!("[{}]", p.label()),
@@ -184,6 +190,9 @@ fn choice(c: &Canvas<'_>, s: &Shown, selected: bool, inner: Rect, lines: &mut Ve
                     spans.push(span(format!(" {} ", p.label()), pal.fg(Role::Dim)));
                 }
                 spans.push(Span::raw(" "));
+            }
+            if shown.last() != Precision::ALL.last() {
+                spans.push(more);
             }
             if now != Precision::F32 && inner.height >= 13 {
                 let about = fit(now.describe(), (inner.width as usize).saturating_sub(4));
