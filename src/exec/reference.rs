@@ -7,10 +7,10 @@
 use super::error::{ExecError, kind};
 use super::fused::{self, BatchNorm};
 use super::unfold::Window;
-use crate::graph::{Graph, Node, NodeId, Op, ParamRole, PositionBias, Windows};
+use crate::graph::{Graph, Node, Op, ParamRole, PositionBias, Windows};
 use crate::model::ParamStore;
 use candle_core::{D, Device, Tensor};
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::{HashMap, HashSet};
 
 /// Parameters by checkpoint name.
 pub type TensorMap = HashMap<String, Tensor>;
@@ -77,65 +77,13 @@ pub fn forward(
     mode: Mode,
     capture: &mut Capture,
 ) -> Result<Tensor, ExecError> {
-    forward_with(graph, params, x, mode, capture, &mut |_, _| Ok(()))
-}
-
-/// As [`forward`], calling `after` with every node and its value as soon as it is computed.
-///
-/// # Errors
-/// As [`forward`], and what `after` returns.
-pub fn forward_with(
-    graph: &Graph,
-    params: &TensorMap,
-    x: &Tensor,
-    mode: Mode,
-    capture: &mut Capture,
-    after: &mut dyn FnMut(NodeId, &Tensor) -> Result<(), ExecError>,
-) -> Result<Tensor, ExecError> {
-    interpret(graph, params, Some(x), &BTreeMap::new(), mode, capture, after)
-}
-
-/// Finishes a forward pass from the values of `start`, which every path from the input to the output crosses.
-///
-/// # Errors
-/// As [`forward`]; a needed value that neither `start` has nor can be computed from it.
-pub fn resume(
-    graph: &Graph,
-    params: &TensorMap,
-    start: &BTreeMap<NodeId, Tensor>,
-    mode: Mode,
-    capture: &mut Capture,
-) -> Result<Tensor, ExecError> {
-    interpret(graph, params, None, start, mode, capture, &mut |_, _| Ok(()))
-}
-
-/// Runs one node that is no batch norm and no input on the values of its inputs.
-pub(super) fn one(node: &Node, params: &TensorMap, inputs: &[Tensor]) -> Result<Tensor, ExecError> {
-    Env { node, params, mode: Mode::Eval }.run(None, inputs, &mut Capture::none())
-}
-
-fn interpret(
-    graph: &Graph,
-    params: &TensorMap,
-    x: Option<&Tensor>,
-    start: &BTreeMap<NodeId, Tensor>,
-    mode: Mode,
-    capture: &mut Capture,
-    after: &mut dyn FnMut(NodeId, &Tensor) -> Result<(), ExecError>,
-) -> Result<Tensor, ExecError> {
-    let needed = needed(graph, &capture.want, start, capture.all)?;
+    let needed = needed(graph, &capture.want, capture.all)?;
     let mut uses = vec![0usize; graph.nodes.len()];
-    for ((id, node), _) in graph.iter().zip(&needed).filter(|(_, n)| **n) {
-        if !start.contains_key(&id) {
-            node.inputs.iter().for_each(|i| uses[i.index()] += 1);
-        }
+    for ((_, node), _) in graph.iter().zip(&needed).filter(|(_, n)| **n) {
+        node.inputs.iter().for_each(|i| uses[i.index()] += 1);
     }
     let mut values: Vec<Option<Tensor>> = vec![None; graph.nodes.len()];
     for (id, node) in graph.iter().filter(|(id, _)| needed[id.index()]) {
-        if let Some(t) = start.get(&id) {
-            values[id.index()] = Some(t.clone());
-            continue;
-        }
         let mut inputs = Vec::with_capacity(node.inputs.len());
         for input in &node.inputs {
             match values.get(input.index()).and_then(Option::as_ref) {
@@ -143,8 +91,7 @@ fn interpret(
                 None => return Err(ExecError::unsupported(node, "an input is computed after it or not at all")),
             }
         }
-        let out = Env { node, params, mode }.run(x, &inputs, capture)?;
-        after(id, &out)?;
+        let out = Env { node, params, mode }.run(Some(x), &inputs, capture)?;
         if capture.all || capture.want.contains(&node.name) {
             capture.values.insert(node.name.clone(), out.clone());
         }
@@ -162,26 +109,24 @@ fn interpret(
         .ok_or_else(|| ExecError::UnknownNode { name: "output".into(), hint: "the graph's output is missing".into() })
 }
 
-/// Which nodes the output or a wanted node depends on, given the values of `start`.
-fn needed(
-    graph: &Graph,
-    want: &HashSet<String>,
-    start: &BTreeMap<NodeId, Tensor>,
-    all: bool,
-) -> Result<Vec<bool>, ExecError> {
+/// Runs one node that is no batch norm and no input on the values of its inputs.
+pub(super) fn one(node: &Node, params: &TensorMap, inputs: &[Tensor]) -> Result<Tensor, ExecError> {
+    Env { node, params, mode: Mode::Eval }.run(None, inputs, &mut Capture::none())
+}
+
+/// Which nodes the output or a wanted node depends on.
+fn needed(graph: &Graph, want: &HashSet<String>, all: bool) -> Result<Vec<bool>, ExecError> {
     for name in want {
         if graph.by_name(name).is_none() {
             let hint = "captures take node names".into();
             return Err(ExecError::UnknownNode { name: name.clone(), hint });
         }
     }
-    let mut needed = if all && start.is_empty() { graph.reachable() } else { vec![false; graph.nodes.len()] };
+    let mut needed = if all { graph.reachable() } else { vec![false; graph.nodes.len()] };
     for (id, node) in graph.iter().rev() {
         if needed[id.index()] || id == graph.output || want.contains(&node.name) {
             needed[id.index()] = true;
-            if !start.contains_key(&id) {
-                node.inputs.iter().for_each(|i| needed[i.index()] = true);
-            }
+            node.inputs.iter().for_each(|i| needed[i.index()] = true);
         }
     }
     Ok(needed)
