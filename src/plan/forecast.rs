@@ -1,15 +1,16 @@
-//! What decisions are expected to do, before they run: exact counts of MACs, parameters and bytes; estimated latency
-//! and top-1 with their ranges. Pure tables and the graph, fast enough to be asked while a ratio is dragged.
+//! What decisions are expected to do, before they run: what they cost and save (`cost`), and top-1 with its range. Pure
+//! tables and the graph, fast enough to be asked while a ratio is dragged.
 //!
-//! Invariants: an empty plan forecasts exactly nothing; counts come from `prune::shrink`, so that they equal what
-//! applying yields; every estimate has `low ≤ value ≤ high`. Not here: choosing (`planner`) and measuring (`profile`).
+//! Invariants: an empty plan forecasts exactly nothing; every estimate has `low ≤ value ≤ high`. Not here: choosing
+//! (`planner`) and measuring (`profile`).
 
-use super::curve::{Curve, Steps};
+use super::cost::{Cost, Costs, RowForecast, Slower};
+use super::curve::Curve;
 use super::{Action, Budget, Decision, Estimate, Forecast, Outcome, Status, Target};
-use crate::graph::{Graph, Macs, Op};
-use crate::profile::{Ladder, LayerRow, Profile, SensCurve, SensPoint, SensTarget, Sensitivity};
-use crate::prune::{self, Group};
-use crate::quant::{Precision, PrecisionPlan};
+use crate::graph::Graph;
+use crate::profile::{Ladder, Profile, SensCurve, SensPoint, SensTarget, Sensitivity};
+use crate::prune::Group;
+use crate::quant::Precision;
 use std::collections::HashMap;
 
 /// How far forecasts are believed, from comparing earlier rounds' forecasts with what was measured.
@@ -85,91 +86,11 @@ impl PlanForecast {
 /// Forecasts for one model from its tables. Owns copies, so that a screen can keep it.
 #[derive(Debug, Clone)]
 pub struct Forecaster {
-    graph: Graph,
-    groups: Vec<Group>,
-    rows: Vec<RowTable>,
-    index: HashMap<String, usize>,
-    base: Totals,
-    base_bytes: u64,
-    whole_ms: f64,
-    /// Whole-model latency without observers over the sum of the rows.
-    scale: f64,
+    costs: Costs,
     curves: HashMap<SensTarget, Curve>,
     /// Rise of the calibration loss.
     losses: HashMap<SensTarget, Curve>,
     trust: Trust,
-}
-
-#[derive(Debug, Clone)]
-struct RowTable {
-    node: usize,
-    ms: f64,
-    bytes: u64,
-    precision: Precision,
-    steps: Option<Steps>,
-}
-
-/// One row after a plan; `doubt` is a part of the change.
-struct RowPart {
-    ms: f64,
-    doubt: f64,
-    bytes: u64,
-    /// Its op or precision is another.
-    changed: bool,
-}
-
-/// How far two measurements of one layer lie apart, as a part of what it takes.
-const REPEAT: f64 = 0.05;
-/// As [`REPEAT`] for whole models, measured in turns.
-const REPEAT_WHOLE: f64 = 0.015;
-
-/// A cut that makes the model slower; see [`Forecaster::slower`].
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Slower {
-    /// Milliseconds a batch that it is expected to add.
-    pub ms: f64,
-    /// The nearest number of kept units that is expected to be faster than the original, if any.
-    pub pays_at: Option<usize>,
-}
-
-impl Slower {
-    /// In a sentence.
-    pub fn words(&self) -> String {
-        let ms = self.ms;
-        match self.pays_at {
-            Some(kept) => format!("Slower at this width (~{ms:+.2} ms); the nearest that pays keeps {kept}."),
-            None => format!("Slower at this width (~{ms:+.2} ms), and no width of it pays."),
-        }
-    }
-}
-
-#[derive(Debug, Clone, Default)]
-struct Totals {
-    macs: Vec<Macs>,
-    elements: Vec<u64>,
-    reachable: Vec<bool>,
-    params: u64,
-    total: Macs,
-}
-
-/// Cost of a plan in plain numbers: what the planner's inner loop asks for.
-#[derive(Debug, Clone, Copy, Default, PartialEq)]
-pub struct Cost {
-    pub macs: u64,
-    pub params: u64,
-    pub bytes: u64,
-    pub latency_ms: f64,
-    /// Uncertainty of `latency_ms`, half-width.
-    pub latency_spread: f64,
-}
-
-/// What one row of the profile is expected to take after a plan, observers on as in the profile.
-#[derive(Debug, Clone, PartialEq)]
-pub struct RowForecast {
-    /// The row's leading node.
-    pub name: String,
-    pub base_ms: f64,
-    pub ms: f64,
 }
 
 impl Forecaster {
@@ -180,37 +101,15 @@ impl Forecaster {
         ladders: &[Ladder],
         sensitivity: &Sensitivity,
     ) -> Forecaster {
-        let index: HashMap<String, usize> = graph.nodes.iter().enumerate().map(|(i, n)| (n.name.clone(), i)).collect();
-        let base = totals(graph).unwrap_or_default();
-        let row = |r: &LayerRow| -> Option<RowTable> {
-            let node = *index.get(&r.name)?;
-            let steps = widths(&graph.nodes.get(node)?.op)
-                .and_then(|(i, o)| Steps::of(ladders.iter().find(|l| l.layer == r.name)?, i, o));
-            Some(RowTable { node, ms: r.latency.p50, bytes: r.weight_bytes, precision: r.precision, steps })
-        };
-        let rows: Vec<RowTable> = profile.rows.iter().filter_map(row).collect();
-        let sum: f64 = rows.iter().map(|r| r.ms).sum();
-        let whole_ms = if profile.whole.p50 > 0.0 { profile.whole.p50 } else { sum };
         let curves = curves_of(sensitivity, |p| p.kl);
         let losses = curves_of(sensitivity, |p| p.d_loss);
-        Forecaster {
-            graph: graph.clone(),
-            groups: groups.to_vec(),
-            base_bytes: if profile.weight_bytes > 0 { profile.weight_bytes } else { base.params * 4 },
-            rows,
-            index,
-            base,
-            whole_ms,
-            scale: if sum > 0.0 { whole_ms / sum } else { 1.0 },
-            curves,
-            losses,
-            trust: Trust::default(),
-        }
+        Forecaster { costs: Costs::new(graph, groups, profile, ladders), curves, losses, trust: Trust::default() }
     }
 
     /// Forecasts with what earlier rounds taught.
     pub fn with_trust(mut self, trust: Trust) -> Forecaster {
         self.trust = trust;
+        self.costs.trust = trust.latency;
         self
     }
 
@@ -237,47 +136,28 @@ impl Forecaster {
 
     /// Forecast of a set of actions, one a target.
     pub fn actions(&self, actions: &[(Target, Action)]) -> PlanForecast {
-        let mut used: Vec<(Target, Action)> = actions.iter().filter(|(_, a)| *a != Action::Keep).cloned().collect();
-        let mut skipped = Vec::new();
-        let mut cost = self.cost(&used);
-        if cost.is_err() {
-            // Something does not combine: take actions in order as long as they do.
-            let mut good: Vec<(Target, Action)> = Vec::new();
-            for a in used {
-                good.push(a);
-                if let Err(e) = self.cost(&good) {
-                    skipped.push(e);
-                    good.pop();
-                }
-            }
-            cost = self.cost(&good);
-            used = good;
-        }
-        let Ok(cost) = cost else { return PlanForecast { skipped, ..PlanForecast::default() } };
+        let wanted = actions.iter().filter(|(_, a)| *a != Action::Keep).cloned().collect();
+        let (cost, used, skipped) = self.costs.combined(wanted);
+        let Some(cost) = cost else { return PlanForecast { skipped, ..PlanForecast::default() } };
         let (kl, unknown) = self.harm(&used);
         let d_top1 = self.top1(kl, unknown);
-        let d_ms = (cost.latency_ms - self.whole_ms) * self.trust.latency;
-        let latency = around(d_ms, cost.latency_spread * self.trust.latency);
-        // Two measurements of whole models differ by more than the changed rows tell.
-        let repeat = if used.is_empty() { 0.0 } else { REPEAT_WHOLE * cost.latency_ms };
-        let whole = around(d_ms, (cost.latency_spread + repeat) * self.trust.latency);
-        let base_macs = self.base.total.conv_linear;
+        let (d_latency_ms, latency) = self.costs.latency(&cost, !used.is_empty());
+        let base = self.base();
         let ratio = |new: u64, old: u64| exactly(if old > 0 { new as f64 / old as f64 } else { 1.0 });
-        let per_whole = |ms: f64| if self.whole_ms > 0.0 { (1.0 + ms / self.whole_ms).max(0.0) } else { 1.0 };
         PlanForecast {
             forecast: Forecast {
-                d_latency_ms: latency,
-                d_macs: cost.macs as i64 - base_macs as i64,
-                d_params: cost.params as i64 - self.base.params as i64,
-                d_bytes: cost.bytes as i64 - self.base_bytes as i64,
+                d_latency_ms,
+                d_macs: cost.macs as i64 - base.macs as i64,
+                d_params: cost.params as i64 - base.params as i64,
+                d_bytes: cost.bytes as i64 - base.bytes as i64,
                 d_top1,
                 d_loss: self.sum(&self.losses, &used).0 * self.trust.drop,
                 unmeasured: unknown as u32,
             },
-            latency: Estimate { value: per_whole(whole.value), low: per_whole(whole.low), high: per_whole(whole.high) },
-            macs: ratio(cost.macs, base_macs),
-            memory: ratio(cost.bytes, self.base_bytes),
-            params: ratio(cost.params, self.base.params),
+            latency,
+            macs: ratio(cost.macs, base.macs),
+            memory: ratio(cost.bytes, base.bytes),
+            params: ratio(cost.params, base.params),
             d_top1,
             skipped,
         }
@@ -286,110 +166,22 @@ impl Forecaster {
     /// Whether cutting a group's units makes the model slower by the ladders (odd widths can), and which nearest width
     /// pays. `None` for what is not a cut, is no slower, or cannot be applied.
     pub fn slower(&self, target: &Target, action: &Action) -> Option<Slower> {
-        let (Target::Group(id), Action::Prune { ratio, kept }) = (target, action) else { return None };
-        let group = self.groups.iter().find(|g| &g.id == id)?;
-        let keep = if kept.is_empty() { group.kept_at(*ratio) } else { kept.len() };
-        let ms_at = |keep: usize| {
-            let cut = Action::Prune { ratio: group.ratio_of(keep), kept: (0..keep as u32).collect() };
-            let cost = self.cost(&[(target.clone(), cut)]).ok()?;
-            Some((cost.latency_ms - self.whole_ms) * self.trust.latency)
-        };
-        // Changes smaller than this are rounding.
-        let least = 1e-6 * self.whole_ms;
-        let ms = ms_at(keep).filter(|ms| *ms > least)?;
-        let step = group.granule.max(1);
-        let (mut down, mut up) = (keep, keep);
-        let mut pays_at = None;
-        while pays_at.is_none() && (down > step || up + step < group.size) {
-            // The milder cut first: it costs less accuracy.
-            up += step;
-            down = down.saturating_sub(step);
-            let tried = [(up < group.size).then_some(up), (down > 0).then_some(down)];
-            pays_at = tried.into_iter().flatten().find(|&k| ms_at(k).is_some_and(|ms| ms < -least));
-        }
-        Some(Slower { ms, pays_at })
+        self.costs.slower(target, action)
     }
 
     /// What the original costs.
     pub fn base(&self) -> Cost {
-        Cost {
-            macs: self.base.total.conv_linear,
-            params: self.base.params,
-            bytes: self.base_bytes,
-            latency_ms: self.whole_ms,
-            latency_spread: 0.0,
-        }
+        self.costs.base()
     }
 
     /// Cost of the model after `actions`; an error in words when they cannot be applied together.
     pub fn cost(&self, actions: &[(Target, Action)]) -> Result<Cost, String> {
-        let (graph, new) = self.shrunk(actions)?;
-        let (mut ms, mut spread, mut bytes) = (0.0, 0.0, 0u64);
-        self.each_row(actions, &graph, &new, |row, part| {
-            ms += part.ms;
-            spread += (part.ms - row.ms).abs() * part.doubt + if part.changed { REPEAT * part.ms } else { 0.0 };
-            bytes += part.bytes;
-        });
-        if self.rows.is_empty() {
-            bytes = new.params * 4;
-        }
-        Ok(Cost {
-            macs: new.total.conv_linear,
-            params: new.params,
-            bytes,
-            latency_ms: ms * self.scale,
-            latency_spread: spread * self.scale,
-        })
+        self.costs.cost(actions)
     }
 
     /// What every row that is left is expected to take; an error in words when the actions cannot be applied together.
     pub fn rows(&self, actions: &[(Target, Action)]) -> Result<Vec<RowForecast>, String> {
-        let (graph, new) = self.shrunk(actions)?;
-        let mut out = Vec::new();
-        self.each_row(actions, &graph, &new, |row, part| {
-            let name = self.graph.nodes.get(row.node).map(|n| n.name.clone()).unwrap_or_default();
-            out.push(RowForecast { name, base_ms: row.ms, ms: part.ms });
-        });
-        Ok(out)
-    }
-
-    fn shrunk(&self, actions: &[(Target, Action)]) -> Result<(Graph, Totals), String> {
-        let graph = prune::shrink(&self.graph, &self.groups, actions).map_err(|e| e.to_string())?;
-        let new = totals(&graph).ok_or("the changed graph has no shapes")?;
-        Ok((graph, new))
-    }
-
-    /// Calls `each` with every row that the changed `graph` still reaches.
-    fn each_row(
-        &self,
-        actions: &[(Target, Action)],
-        graph: &Graph,
-        new: &Totals,
-        mut each: impl FnMut(&RowTable, RowPart),
-    ) {
-        let mut precision = PrecisionPlan::default();
-        for (t, a) in actions {
-            if let (Target::Layer(l), Action::Precision { precision: p }) = (t, a) {
-                precision.set(l.clone(), *p);
-            }
-        }
-        for row in &self.rows {
-            if !new.reachable.get(row.node).copied().unwrap_or(true) {
-                continue;
-            }
-            let (Some(old_node), Some(new_node)) = (self.graph.nodes.get(row.node), graph.nodes.get(row.node)) else {
-                continue;
-            };
-            let p = match precision.nodes.get(&old_node.name) {
-                Some(p) => *p,
-                None => row.precision,
-            };
-            let same = p == row.precision && old_node.op == new_node.op;
-            let (factor, doubt) =
-                if same { self.elements(row.node, new) } else { self.factor(row, &new_node.op, p, new) };
-            let bytes = if same { row.bytes } else { stored(row.bytes, &old_node.op, row.precision, &new_node.op, p) };
-            each(row, RowPart { ms: row.ms * factor, doubt, bytes, changed: !same });
-        }
+        self.costs.rows(actions)
     }
 
     /// Sum of the curves, nats, and how many actions have no curve. What lies in a removed block is counted once, there.
@@ -425,7 +217,7 @@ impl Forecaster {
         match (target, action) {
             (_, Action::Keep) | (_, Action::Precision { precision: Precision::F32 }) => Some(0.0),
             (Target::Group(g), Action::Prune { ratio, kept }) => {
-                let group = self.groups.iter().find(|x| &x.id == g)?;
+                let group = self.costs.groups.iter().find(|x| &x.id == g)?;
                 let keep = if kept.is_empty() { group.kept_at(*ratio) } else { kept.len() };
                 Some(curves.get(&SensTarget::Group(g.clone()))?.at(group.ratio_of(keep)))
             }
@@ -446,10 +238,15 @@ impl Forecaster {
 
     fn block_of<'a>(&'a self, target: &'a Target) -> Option<&'a str> {
         match target {
-            Target::Group(g) => self.groups.iter().find(|x| &x.id == g)?.block.as_deref(),
+            Target::Group(g) => self.costs.groups.iter().find(|x| &x.id == g)?.block.as_deref(),
             Target::Layer(l) | Target::Weights(l) => {
-                let id = *self.index.get(l)?;
-                self.graph.blocks.iter().find(|b| b.nodes.iter().any(|n| n.index() == id)).map(|b| b.name.as_str())
+                let id = *self.costs.index.get(l)?;
+                self.costs
+                    .graph
+                    .blocks
+                    .iter()
+                    .find(|b| b.nodes.iter().any(|n| n.index() == id))
+                    .map(|b| b.name.as_str())
             }
             Target::Block(b) => Some(b),
         }
@@ -476,43 +273,6 @@ impl Forecaster {
         }
         lo
     }
-
-    fn factor(&self, row: &RowTable, new: &Op, precision: Precision, totals: &Totals) -> (f64, f64) {
-        if let (Some(steps), Some((i, o))) = (&row.steps, widths(new))
-            && let (Some(now), Some(base)) = (steps.factor(i, o, precision), self.own_factor(row))
-        {
-            return (now / base.max(1e-9), 0.08);
-        }
-        let (old, now) = (self.base.macs.get(row.node), totals.macs.get(row.node));
-        let work = |m: Option<&Macs>| m.map_or(0, |m| m.conv_linear.max(m.attention));
-        let (factor, mut doubt) = match (work(old), work(now)) {
-            (0, _) => self.elements(row.node, totals),
-            // Fewer MACs never save all of their share: packing and memory stay.
-            (a, b) => (0.1 + 0.9 * b as f64 / a as f64, 0.3),
-        };
-        let int8 = match (row.precision.int8_products(), precision.int8_products()) {
-            (false, true) => 0.6,
-            (true, false) => 1.0 / 0.6,
-            (false, false) | (true, true) => 1.0,
-        };
-        if int8 != 1.0 {
-            doubt = 0.6;
-        }
-        (factor * int8, doubt)
-    }
-
-    fn own_factor(&self, row: &RowTable) -> Option<f64> {
-        let (i, o) = widths(&self.graph.nodes.get(row.node)?.op)?;
-        row.steps.as_ref()?.factor(i, o, row.precision)
-    }
-
-    /// An elementwise row takes time with its elements.
-    fn elements(&self, node: usize, new: &Totals) -> (f64, f64) {
-        match (self.base.elements.get(node), new.elements.get(node)) {
-            (Some(&a), Some(&b)) if a > 0 && a != b => (b as f64 / a as f64, 0.3),
-            _ => (1.0, 0.0),
-        }
-    }
 }
 
 fn curves_of(sensitivity: &Sensitivity, value: impl Fn(&SensPoint) -> f64) -> HashMap<SensTarget, Curve> {
@@ -534,83 +294,6 @@ fn points_of(kl: f64) -> f64 {
 
 fn exactly(value: f64) -> Estimate {
     Estimate { value, low: value, high: value }
-}
-
-fn around(value: f64, half: f64) -> Estimate {
-    Estimate { value, low: value - half, high: value + half }
-}
-
-/// Input and output width of a layer that has a ladder.
-pub(crate) fn widths(op: &Op) -> Option<(usize, usize)> {
-    match op {
-        Op::Conv2d { in_ch, out_ch, .. } => Some((*in_ch, *out_ch)),
-        Op::Linear { in_features, out_features, .. } => Some((*in_features, *out_features)),
-        Op::Input { .. }
-        | Op::BatchNorm2d { .. }
-        | Op::LayerNorm { .. }
-        | Op::RmsNorm { .. }
-        | Op::Softmax
-        | Op::Mul
-        | Op::Scale { .. }
-        | Op::Scalar { .. }
-        | Op::AvgPool2d { .. }
-        | Op::AdaptiveAvgPool2d { .. }
-        | Op::Concat { .. }
-        | Op::Flatten
-        | Op::ToImage { .. }
-        | Op::PatchMerge { .. }
-        | Op::Activation { .. }
-        | Op::Add
-        | Op::MaxPool2d { .. }
-        | Op::GlobalAvgPool
-        | Op::ChannelPad { .. }
-        | Op::ToTokens
-        | Op::PrependTokens { .. }
-        | Op::AddPositions { .. }
-        | Op::Attention { .. }
-        | Op::SelectToken { .. }
-        | Op::MeanTokens { .. } => None,
-    }
-}
-
-fn totals(graph: &Graph) -> Option<Totals> {
-    let shapes = crate::graph::shapes(graph).ok()?;
-    let reachable = graph.reachable();
-    let macs: Vec<Macs> = graph
-        .iter()
-        .map(|(id, n)| {
-            if !reachable.get(id.index()).copied().unwrap_or(false) {
-                return Macs::default();
-            }
-            let ins: Vec<&[usize]> = n.inputs.iter().filter_map(|i| shapes.get(i.index()).map(Vec::as_slice)).collect();
-            crate::graph::node_macs(&n.op, &ins, shapes.get(id.index()).map_or(&[][..], Vec::as_slice))
-        })
-        .collect();
-    let live = |i: &usize| reachable.get(*i).copied().unwrap_or(false);
-    let ids: Vec<usize> = (0..graph.nodes.len()).filter(live).collect();
-    Some(Totals {
-        params: ids.iter().filter_map(|&i| graph.nodes.get(i)).map(|n| crate::graph::node_params(&n.op)).sum(),
-        total: ids.iter().filter_map(|&i| macs.get(i)).copied().sum(),
-        elements: shapes.iter().map(|s| s.iter().product::<usize>() as u64).collect(),
-        macs,
-        reachable,
-    })
-}
-
-/// Stored bytes after a change, in proportion to what the row held: weights in their format, and a bias a row.
-fn stored(held: u64, old: &Op, old_p: Precision, new: &Op, new_p: Precision) -> u64 {
-    let bytes = |op: &Op, p: Precision| -> f64 {
-        let (rows, cols) = match op {
-            Op::Conv2d { in_ch, out_ch, kernel, groups, .. } => {
-                (*out_ch, (in_ch / (*groups).max(1)) * kernel[0] * kernel[1])
-            }
-            Op::Linear { in_features, out_features, .. } => (*out_features, *in_features),
-            other => return 4.0 * crate::graph::node_params(other) as f64,
-        };
-        p.weights().bytes(rows, cols) as f64 + 4.0 * rows as f64
-    };
-    let before = bytes(old, old_p);
-    if before > 0.0 { (held as f64 * bytes(new, new_p) / before).round() as u64 } else { held }
 }
 
 #[cfg(test)]

@@ -5,6 +5,7 @@
 
 mod budget;
 mod check;
+mod cost;
 mod curve;
 mod decision;
 mod forecast;
@@ -15,7 +16,8 @@ mod verdict;
 
 pub use budget::*;
 pub use check::{PlanError, check, keeps_f32, max_ratio};
+pub use cost::{Cost, RowForecast, Slower};
 pub use curve::Curve;
 pub use decision::*;
-pub use forecast::{BudgetLine, Cost, Forecaster, PlanForecast, RowForecast, Slower, Trust};
+pub use forecast::{BudgetLine, Forecaster, PlanForecast, Trust};
 pub use verdict::{Measured, verdict};

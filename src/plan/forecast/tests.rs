@@ -3,6 +3,7 @@
 use super::*;
 use crate::plan::testing::{chain, curves, ladders, profile_of};
 use crate::plan::{Author, DecisionId};
+use crate::prune;
 
 fn world() -> (Graph, Vec<Group>, Forecaster) {
     let (graph, groups) = chain(&[16, 32, 32], 16);

@@ -1,0 +1,379 @@
+//! What decisions cost and save: exact counts of MACs, parameters and bytes, and estimated latency. Pure tables and the
+//! graph, fast enough to be asked while a ratio is dragged.
+//!
+//! Invariants: an empty plan changes nothing; counts come from `prune::shrink`, so that they equal what applying yields.
+//! Not here: accuracy (`forecast`), choosing (`planner`) and measuring (`profile`).
+
+use super::curve::Steps;
+use super::{Action, Estimate, Target};
+use crate::graph::{Graph, Macs, Op};
+use crate::profile::{Ladder, LayerRow, Profile};
+use crate::prune::{self, Group};
+use crate::quant::{Precision, PrecisionPlan};
+use std::collections::HashMap;
+
+/// Costs for one model from its tables.
+#[derive(Debug, Clone)]
+pub(super) struct Costs {
+    pub graph: Graph,
+    pub groups: Vec<Group>,
+    rows: Vec<RowTable>,
+    pub index: HashMap<String, usize>,
+    base: Totals,
+    base_bytes: u64,
+    whole_ms: f64,
+    /// Whole-model latency without observers over the sum of the rows.
+    scale: f64,
+    /// Measured latency saving over the forecast's, in earlier rounds.
+    pub trust: f64,
+}
+
+#[derive(Debug, Clone)]
+struct RowTable {
+    node: usize,
+    ms: f64,
+    bytes: u64,
+    precision: Precision,
+    steps: Option<Steps>,
+}
+
+/// One row after a plan; `doubt` is a part of the change.
+struct RowPart {
+    ms: f64,
+    doubt: f64,
+    bytes: u64,
+    /// Its op or precision is another.
+    changed: bool,
+}
+
+/// How far two measurements of one layer lie apart, as a part of what it takes.
+const REPEAT: f64 = 0.05;
+/// As [`REPEAT`] for whole models, measured in turns.
+const REPEAT_WHOLE: f64 = 0.015;
+
+/// A cut that makes the model slower; see [`Costs::slower`].
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Slower {
+    /// Milliseconds a batch that it is expected to add.
+    pub ms: f64,
+    /// The nearest number of kept units that is expected to be faster than the original, if any.
+    pub pays_at: Option<usize>,
+}
+
+impl Slower {
+    /// In a sentence.
+    pub fn words(&self) -> String {
+        let ms = self.ms;
+        match self.pays_at {
+            Some(kept) => format!("Slower at this width (~{ms:+.2} ms); the nearest that pays keeps {kept}."),
+            None => format!("Slower at this width (~{ms:+.2} ms), and no width of it pays."),
+        }
+    }
+}
+
+#[derive(Debug, Clone, Default)]
+struct Totals {
+    macs: Vec<Macs>,
+    elements: Vec<u64>,
+    reachable: Vec<bool>,
+    params: u64,
+    total: Macs,
+}
+
+/// Cost of a plan in plain numbers: what the planner's inner loop asks for.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub struct Cost {
+    pub macs: u64,
+    pub params: u64,
+    pub bytes: u64,
+    pub latency_ms: f64,
+    /// Uncertainty of `latency_ms`, half-width.
+    pub latency_spread: f64,
+}
+
+/// What one row of the profile is expected to take after a plan, observers on as in the profile.
+#[derive(Debug, Clone, PartialEq)]
+pub struct RowForecast {
+    /// The row's leading node.
+    pub name: String,
+    pub base_ms: f64,
+    pub ms: f64,
+}
+
+impl Costs {
+    pub fn new(graph: &Graph, groups: &[Group], profile: &Profile, ladders: &[Ladder]) -> Costs {
+        let index: HashMap<String, usize> = graph.nodes.iter().enumerate().map(|(i, n)| (n.name.clone(), i)).collect();
+        let base = totals(graph).unwrap_or_default();
+        let row = |r: &LayerRow| -> Option<RowTable> {
+            let node = *index.get(&r.name)?;
+            let steps = widths(&graph.nodes.get(node)?.op)
+                .and_then(|(i, o)| Steps::of(ladders.iter().find(|l| l.layer == r.name)?, i, o));
+            Some(RowTable { node, ms: r.latency.p50, bytes: r.weight_bytes, precision: r.precision, steps })
+        };
+        let rows: Vec<RowTable> = profile.rows.iter().filter_map(row).collect();
+        let sum: f64 = rows.iter().map(|r| r.ms).sum();
+        let whole_ms = if profile.whole.p50 > 0.0 { profile.whole.p50 } else { sum };
+        Costs {
+            graph: graph.clone(),
+            groups: groups.to_vec(),
+            base_bytes: if profile.weight_bytes > 0 { profile.weight_bytes } else { base.params * 4 },
+            rows,
+            index,
+            base,
+            whole_ms,
+            scale: if sum > 0.0 { whole_ms / sum } else { 1.0 },
+            trust: 1.0,
+        }
+    }
+
+    /// The cost of as many of `actions` as combine, taken in order, with those; and in words why the others do not.
+    pub fn combined(&self, actions: Vec<(Target, Action)>) -> (Option<Cost>, Vec<(Target, Action)>, Vec<String>) {
+        if let Ok(cost) = self.cost(&actions) {
+            return (Some(cost), actions, Vec::new());
+        }
+        let (mut good, mut skipped) = (Vec::new(), Vec::new());
+        for a in actions {
+            good.push(a);
+            if let Err(e) = self.cost(&good) {
+                skipped.push(e);
+                good.pop();
+            }
+        }
+        (self.cost(&good).ok(), good, skipped)
+    }
+
+    /// The change of latency that `cost` stands for, in milliseconds a batch; and the whole as a factor of the original's.
+    /// `changed`: something was decided at all.
+    pub fn latency(&self, cost: &Cost, changed: bool) -> (Estimate, Estimate) {
+        let d_ms = (cost.latency_ms - self.whole_ms) * self.trust;
+        let own = around(d_ms, cost.latency_spread * self.trust);
+        // Two measurements of whole models differ by more than the changed rows tell.
+        let repeat = if changed { REPEAT_WHOLE * cost.latency_ms } else { 0.0 };
+        let whole = around(d_ms, (cost.latency_spread + repeat) * self.trust);
+        let part = |ms: f64| if self.whole_ms > 0.0 { (1.0 + ms / self.whole_ms).max(0.0) } else { 1.0 };
+        (own, Estimate { value: part(whole.value), low: part(whole.low), high: part(whole.high) })
+    }
+
+    /// Whether cutting a group's units makes the model slower by the ladders (odd widths can), and which nearest width
+    /// pays. `None` for what is not a cut, is no slower, or cannot be applied.
+    pub fn slower(&self, target: &Target, action: &Action) -> Option<Slower> {
+        let (Target::Group(id), Action::Prune { ratio, kept }) = (target, action) else { return None };
+        let group = self.groups.iter().find(|g| &g.id == id)?;
+        let keep = if kept.is_empty() { group.kept_at(*ratio) } else { kept.len() };
+        let ms_at = |keep: usize| {
+            let cut = Action::Prune { ratio: group.ratio_of(keep), kept: (0..keep as u32).collect() };
+            let cost = self.cost(&[(target.clone(), cut)]).ok()?;
+            Some((cost.latency_ms - self.whole_ms) * self.trust)
+        };
+        // Changes smaller than this are rounding.
+        let least = 1e-6 * self.whole_ms;
+        let ms = ms_at(keep).filter(|ms| *ms > least)?;
+        let step = group.granule.max(1);
+        let (mut down, mut up) = (keep, keep);
+        let mut pays_at = None;
+        while pays_at.is_none() && (down > step || up + step < group.size) {
+            // The milder cut first: it costs less accuracy.
+            up += step;
+            down = down.saturating_sub(step);
+            let tried = [(up < group.size).then_some(up), (down > 0).then_some(down)];
+            pays_at = tried.into_iter().flatten().find(|&k| ms_at(k).is_some_and(|ms| ms < -least));
+        }
+        Some(Slower { ms, pays_at })
+    }
+
+    /// What the original costs.
+    /// What the original costs.
+    pub fn base(&self) -> Cost {
+        Cost {
+            macs: self.base.total.conv_linear,
+            params: self.base.params,
+            bytes: self.base_bytes,
+            latency_ms: self.whole_ms,
+            latency_spread: 0.0,
+        }
+    }
+
+    /// Cost of the model after `actions`; an error in words when they cannot be applied together.
+    pub fn cost(&self, actions: &[(Target, Action)]) -> Result<Cost, String> {
+        let (graph, new) = self.shrunk(actions)?;
+        let (mut ms, mut spread, mut bytes) = (0.0, 0.0, 0u64);
+        self.each_row(actions, &graph, &new, |row, part| {
+            ms += part.ms;
+            spread += (part.ms - row.ms).abs() * part.doubt + if part.changed { REPEAT * part.ms } else { 0.0 };
+            bytes += part.bytes;
+        });
+        if self.rows.is_empty() {
+            bytes = new.params * 4;
+        }
+        Ok(Cost {
+            macs: new.total.conv_linear,
+            params: new.params,
+            bytes,
+            latency_ms: ms * self.scale,
+            latency_spread: spread * self.scale,
+        })
+    }
+
+    /// What every row that is left is expected to take; an error in words when the actions cannot be applied together.
+    pub fn rows(&self, actions: &[(Target, Action)]) -> Result<Vec<RowForecast>, String> {
+        let (graph, new) = self.shrunk(actions)?;
+        let mut out = Vec::new();
+        self.each_row(actions, &graph, &new, |row, part| {
+            let name = self.graph.nodes.get(row.node).map(|n| n.name.clone()).unwrap_or_default();
+            out.push(RowForecast { name, base_ms: row.ms, ms: part.ms });
+        });
+        Ok(out)
+    }
+
+    fn shrunk(&self, actions: &[(Target, Action)]) -> Result<(Graph, Totals), String> {
+        let graph = prune::shrink(&self.graph, &self.groups, actions).map_err(|e| e.to_string())?;
+        let new = totals(&graph).ok_or("the changed graph has no shapes")?;
+        Ok((graph, new))
+    }
+
+    /// Calls `each` with every row that the changed `graph` still reaches.
+    fn each_row(
+        &self,
+        actions: &[(Target, Action)],
+        graph: &Graph,
+        new: &Totals,
+        mut each: impl FnMut(&RowTable, RowPart),
+    ) {
+        let mut precision = PrecisionPlan::default();
+        for (t, a) in actions {
+            if let (Target::Layer(l), Action::Precision { precision: p }) = (t, a) {
+                precision.set(l.clone(), *p);
+            }
+        }
+        for row in &self.rows {
+            if !new.reachable.get(row.node).copied().unwrap_or(true) {
+                continue;
+            }
+            let (Some(old_node), Some(new_node)) = (self.graph.nodes.get(row.node), graph.nodes.get(row.node)) else {
+                continue;
+            };
+            let p = match precision.nodes.get(&old_node.name) {
+                Some(p) => *p,
+                None => row.precision,
+            };
+            let same = p == row.precision && old_node.op == new_node.op;
+            let (factor, doubt) =
+                if same { self.elements(row.node, new) } else { self.factor(row, &new_node.op, p, new) };
+            let bytes = if same { row.bytes } else { stored(row.bytes, &old_node.op, row.precision, &new_node.op, p) };
+            each(row, RowPart { ms: row.ms * factor, doubt, bytes, changed: !same });
+        }
+    }
+
+    fn factor(&self, row: &RowTable, new: &Op, precision: Precision, totals: &Totals) -> (f64, f64) {
+        if let (Some(steps), Some((i, o))) = (&row.steps, widths(new))
+            && let (Some(now), Some(base)) = (steps.factor(i, o, precision), self.own_factor(row))
+        {
+            return (now / base.max(1e-9), 0.08);
+        }
+        let (old, now) = (self.base.macs.get(row.node), totals.macs.get(row.node));
+        let work = |m: Option<&Macs>| m.map_or(0, |m| m.conv_linear.max(m.attention));
+        let (factor, mut doubt) = match (work(old), work(now)) {
+            (0, _) => self.elements(row.node, totals),
+            // Fewer MACs never save all of their share: packing and memory stay.
+            (a, b) => (0.1 + 0.9 * b as f64 / a as f64, 0.3),
+        };
+        let int8 = match (row.precision.int8_products(), precision.int8_products()) {
+            (false, true) => 0.6,
+            (true, false) => 1.0 / 0.6,
+            (false, false) | (true, true) => 1.0,
+        };
+        if int8 != 1.0 {
+            doubt = 0.6;
+        }
+        (factor * int8, doubt)
+    }
+
+    fn own_factor(&self, row: &RowTable) -> Option<f64> {
+        let (i, o) = widths(&self.graph.nodes.get(row.node)?.op)?;
+        row.steps.as_ref()?.factor(i, o, row.precision)
+    }
+
+    /// An elementwise row takes time with its elements.
+    fn elements(&self, node: usize, new: &Totals) -> (f64, f64) {
+        match (self.base.elements.get(node), new.elements.get(node)) {
+            (Some(&a), Some(&b)) if a > 0 && a != b => (b as f64 / a as f64, 0.3),
+            _ => (1.0, 0.0),
+        }
+    }
+}
+fn around(value: f64, half: f64) -> Estimate {
+    Estimate { value, low: value - half, high: value + half }
+}
+
+/// Input and output width of a layer that has a ladder.
+fn widths(op: &Op) -> Option<(usize, usize)> {
+    match op {
+        Op::Conv2d { in_ch, out_ch, .. } => Some((*in_ch, *out_ch)),
+        Op::Linear { in_features, out_features, .. } => Some((*in_features, *out_features)),
+        Op::Input { .. }
+        | Op::BatchNorm2d { .. }
+        | Op::LayerNorm { .. }
+        | Op::RmsNorm { .. }
+        | Op::Softmax
+        | Op::Mul
+        | Op::Scale { .. }
+        | Op::Scalar { .. }
+        | Op::AvgPool2d { .. }
+        | Op::AdaptiveAvgPool2d { .. }
+        | Op::Concat { .. }
+        | Op::Flatten
+        | Op::ToImage { .. }
+        | Op::PatchMerge { .. }
+        | Op::Activation { .. }
+        | Op::Add
+        | Op::MaxPool2d { .. }
+        | Op::GlobalAvgPool
+        | Op::ChannelPad { .. }
+        | Op::ToTokens
+        | Op::PrependTokens { .. }
+        | Op::AddPositions { .. }
+        | Op::Attention { .. }
+        | Op::SelectToken { .. }
+        | Op::MeanTokens { .. } => None,
+    }
+}
+
+fn totals(graph: &Graph) -> Option<Totals> {
+    let shapes = crate::graph::shapes(graph).ok()?;
+    let reachable = graph.reachable();
+    let macs: Vec<Macs> = graph
+        .iter()
+        .map(|(id, n)| {
+            if !reachable.get(id.index()).copied().unwrap_or(false) {
+                return Macs::default();
+            }
+            let ins: Vec<&[usize]> = n.inputs.iter().filter_map(|i| shapes.get(i.index()).map(Vec::as_slice)).collect();
+            crate::graph::node_macs(&n.op, &ins, shapes.get(id.index()).map_or(&[][..], Vec::as_slice))
+        })
+        .collect();
+    let live = |i: &usize| reachable.get(*i).copied().unwrap_or(false);
+    let ids: Vec<usize> = (0..graph.nodes.len()).filter(live).collect();
+    Some(Totals {
+        params: ids.iter().filter_map(|&i| graph.nodes.get(i)).map(|n| crate::graph::node_params(&n.op)).sum(),
+        total: ids.iter().filter_map(|&i| macs.get(i)).copied().sum(),
+        elements: shapes.iter().map(|s| s.iter().product::<usize>() as u64).collect(),
+        macs,
+        reachable,
+    })
+}
+
+/// Stored bytes after a change, in proportion to what the row held: weights in their format, and a bias a row.
+fn stored(held: u64, old: &Op, old_p: Precision, new: &Op, new_p: Precision) -> u64 {
+    let bytes = |op: &Op, p: Precision| -> f64 {
+        let (rows, cols) = match op {
+            Op::Conv2d { in_ch, out_ch, kernel, groups, .. } => {
+                (*out_ch, (in_ch / (*groups).max(1)) * kernel[0] * kernel[1])
+            }
+            Op::Linear { in_features, out_features, .. } => (*out_features, *in_features),
+            other => return 4.0 * crate::graph::node_params(other) as f64,
+        };
+        p.weights().bytes(rows, cols) as f64 + 4.0 * rows as f64
+    };
+    let before = bytes(old, old_p);
+    if before > 0.0 { (held as f64 * bytes(new, new_p) / before).round() as u64 } else { held }
+}
