@@ -45,7 +45,7 @@ fn planned_and_repaired_resnet56_keeps_its_accuracy() {
     let options = ProfileOptions { batch: 8, runs: 5, time_limit: Duration::from_secs(3), ..Default::default() };
     let profile = profile(&model, &options, &cancel, &mut |_| {}).expect("profiles");
     let sens = if full {
-        SensOptions { precisions: vec![], time: Duration::from_secs(120), ..Default::default() }
+        SensOptions { precisions: vec![], ..Default::default() }
     } else {
         let ratios = vec![0.25, 0.5, 0.75];
         SensOptions { images: 64, precisions: vec![], ratios, ..Default::default() }
@@ -79,6 +79,7 @@ fn planned_and_repaired_resnet56_keeps_its_accuracy() {
             first_id: 1,
             in_force: &[],
             past: &[],
+            quality: &Default::default(),
         };
         let start = Instant::now();
         let proposal = plan(&input, &mut |s| println!("{s}")).expect("plans");

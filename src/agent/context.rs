@@ -33,7 +33,7 @@ pub fn context(state: &State, role: Role, room: usize) -> String {
         out.push_str("\nNo profile has been measured yet.\n");
         return out;
     };
-    let forecaster = Forecaster::new(&card.graph, &card.groups, profile, &state.ladders, &state.sensitivity);
+    let Some(forecaster) = state.forecaster() else { return out };
     let facts = Facts { state, graph: &card.graph, profile, forecaster: &forecaster, base: forecaster.base() };
     out.push_str(&facts.standing(room / 8));
     let left = room.saturating_sub(out.chars().count()).max(LEAST_ROOM / 2);

@@ -2,7 +2,7 @@
 //! endpoint it speaks for itself. Pure.
 
 use super::table::short;
-use crate::plan::{Action, Decision, Estimate, Forecaster, Target};
+use crate::plan::{Basis, Estimate};
 use crate::session::{State, Utterance};
 use std::fmt;
 
@@ -34,13 +34,10 @@ pub struct Critique {
 
 /// The comparison for a measured round after the baseline; `None` while something is missing.
 pub fn compare(state: &State, round: u32) -> Option<Critique> {
-    let card = state.card.as_ref()?;
     let this = state.round_at(round).filter(|_| round > 0)?;
     let (e, base) = (this.evaluation.as_ref()?, state.baseline()?);
-    let profile = state.rounds.first()?.profile.as_ref()?;
-    let recipe = recipe_of(state, round);
-    let forecaster = Forecaster::new(&card.graph, &card.groups, profile, &state.ladders, &state.sensitivity);
-    let f = forecaster.actions(&recipe);
+    let recipe = state.actions_of(round);
+    let f = state.forecaster()?.actions(&recipe);
     let over = |a: u64, b: u64| if b > 0 { a as f64 / b as f64 } else { 1.0 };
     let mut lines = vec![
         CritiqueLine { name: "macs", forecast: f.macs, measured: over(e.macs.conv_linear, base.macs.conv_linear) },
@@ -51,7 +48,11 @@ pub fn compare(state: &State, round: u32) -> Option<Critique> {
         lines.insert(0, CritiqueLine { name: "latency", forecast: f.latency, measured: e.whole.p50 / e.baseline_ms });
     }
     let d_top1 = this.verdict.as_ref().map_or(100.0 * (e.metrics.top1 - base.metrics.top1), |v| v.d_top1);
-    lines.push(CritiqueLine { name: "top-1", forecast: f.d_top1, measured: d_top1 });
+    // What was shown when the run was asked for; forecasts have learnt from the round since.
+    let shown = this.forecast.filter(|q| q.basis != Basis::Unmeasured).map(|q| q.estimate());
+    if let Some(forecast) = shown {
+        lines.push(CritiqueLine { name: "top-1", forecast, measured: d_top1 });
+    }
     let kept = this.repairs.iter().filter(|r| r.kept).count();
     let repairs = match (this.repairs.first(), this.repairs.last()) {
         (Some(a), Some(b)) => {
@@ -61,19 +62,6 @@ pub fn compare(state: &State, round: u32) -> Option<Critique> {
         _ => None,
     };
     Some(Critique { round, lines, repairs })
-}
-
-/// What the model of `round` was made of: the newest decision per target of that round and of the accepted ones before.
-pub fn recipe_of(state: &State, round: u32) -> Vec<(Target, Action)> {
-    let rounds = state.rounds.iter().filter(|r| r.number == round || (r.accepted && r.number < round));
-    let mut out: Vec<&Decision> = Vec::new();
-    for d in rounds.flat_map(|r| &r.ids).filter_map(|id| state.decision(*id)) {
-        match out.iter_mut().find(|o| o.target == d.target) {
-            Some(slot) => *slot = d,
-            None => out.push(d),
-        }
-    }
-    out.into_iter().map(|d| (d.target.clone(), d.action.clone())).collect()
 }
 
 /// The comparison as an utterance of the built-in critic, for sessions without an endpoint.

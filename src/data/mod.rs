@@ -24,6 +24,7 @@ mod prepare;
 mod raw;
 mod resize;
 mod shards;
+mod split;
 pub mod synthetic;
 pub mod train;
 
@@ -32,6 +33,7 @@ mod tests;
 
 pub use card::DataCard;
 pub use error::DataError;
+pub use split::Split;
 
 use crate::model::Preprocess;
 use candle_core::{Device, Tensor};

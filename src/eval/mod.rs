@@ -7,11 +7,17 @@ mod metrics;
 mod paired;
 mod run;
 mod score;
+mod trial;
+mod views;
 
 pub use metrics::*;
 pub use paired::{from_counts, paired, wilson};
 pub use run::{EvalRun, collect_logits, evaluate, logits, score_with};
 pub use score::{Scorer, cross_entropy, kl};
+pub use trial::{Correction, Model as TrialModel, Outcome as TrialOutcome, Trials, ViewFacts};
+pub use views::Disturbance;
+
+use run::for_batches;
 
 use crate::data::DataError;
 use crate::exec::{Cancelled, ExecError, OutOfMemory};

@@ -133,9 +133,9 @@ pub fn collect_logits<E: Into<EvalError>>(
 }
 
 /// What is done with a batch of images `[N, 3, H, W]` and its labels.
-type Each<'a> = dyn FnMut(&Tensor, &[u32]) -> Result<(), EvalError> + 'a;
+pub(super) type Each<'a> = dyn FnMut(&Tensor, &[u32]) -> Result<(), EvalError> + 'a;
 
-fn for_batches(
+pub(super) fn for_batches(
     data: &Dataset,
     prep: &Preprocess,
     batch: usize,

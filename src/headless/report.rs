@@ -2,7 +2,7 @@
 
 use super::run::Wanted;
 use crate::graph::MacConvention;
-use crate::plan::Outcome;
+use crate::plan::{Basis, Outcome};
 use crate::session::{Evaluation, State};
 use serde_json::{Value, json};
 use std::fmt::Write;
@@ -37,6 +37,7 @@ pub fn report(state: &State, wanted: &Wanted, model: Option<&(String, String)>, 
                 "round": r.number,
                 "accepted": r.accepted,
                 "decisions": decisions,
+                "forecast": { "quality": r.forecast },
                 "repairs": r.repairs,
                 "measured": r.evaluation.as_ref().map(|e| figures(e, base)),
                 "verdict": r.verdict,
@@ -100,6 +101,19 @@ pub fn summary(state: &State) -> String {
             Outcome::Undecided => "undecided",
         };
         let _ = writeln!(out, "{:<14}{:>16.3}   budget {:.3}, {word}", l.name, l.measured, l.target);
+    }
+    let forecast = state.rounds.iter().rev().find(|r| r.verdict.is_some()).and_then(|r| r.forecast);
+    if let Some(q) = forecast.filter(|q| q.basis != Basis::Unmeasured) {
+        let _ = writeln!(
+            out,
+            "{:<14}{:>+16.2}   points were forecast ({}), {:.0} % range {:+.2} to {:+.2}",
+            "",
+            q.value,
+            q.basis.label(),
+            100.0 * q.coverage,
+            q.low,
+            q.high
+        );
     }
     if let Some(v) = verdict {
         let _ = writeln!(

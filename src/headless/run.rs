@@ -207,25 +207,43 @@ impl Driver {
         Ok(())
     }
 
+    /// Rehearses what was approved, so that its forecast stands before it runs; the run takes what was built.
+    async fn rehearse(&mut self) -> Result<()> {
+        let actions = self.state.recipe_actions();
+        match self.client.command(Command::Rehearse).await {
+            Ok(()) => {}
+            Err(CommandError::Refused(words)) => {
+                self.line.say(&format!("note: {words}"));
+                return self.catch_up().await;
+            }
+            Err(e @ CommandError::Gone) => return Err(e.into()),
+        }
+        self.until(|s| s.trials.of(&actions).is_some()).await
+    }
+
     async fn run_round(&mut self) -> Result<()> {
-        self.act(Command::Run).await?;
+        self.rehearse().await?;
+        // The job that rehearsed may be a moment from its end.
+        self.when_idle(Command::Run).await?;
         self.until(|s| s.phase == Phase::Verdict).await
+    }
+
+    /// Sends a command, again while the end of a job that is done still stands in its way.
+    async fn when_idle(&mut self, command: Command) -> Result<()> {
+        for _ in 0..600 {
+            match self.client.command(command.clone()).await {
+                Err(CommandError::Refused(words)) if words.contains("is running") => {
+                    tokio::time::sleep(Duration::from_millis(100)).await;
+                }
+                other => return other.map_err(|e| anyhow!(e)),
+            }
+        }
+        bail!("the host is busy with something that does not end; hint: the session's log says what")
     }
 
     async fn export(&mut self, path: String) -> Result<(String, String)> {
         // Comments on the verdict may still be coming.
-        let mut tries = 0;
-        loop {
-            let command = Command::Export { path: path.clone(), format: String::new() };
-            match self.client.command(command).await {
-                Ok(()) => break,
-                Err(CommandError::Refused(words)) if words.contains("is running") && tries < 600 => {
-                    tries += 1;
-                    tokio::time::sleep(Duration::from_millis(100)).await;
-                }
-                Err(e) => return Err(anyhow!(e)),
-            }
-        }
+        self.when_idle(Command::Export { path, format: String::new() }).await?;
         loop {
             if let Event::Exported { path, hash, .. } = self.event().await? {
                 return Ok((path, hash));

@@ -7,7 +7,7 @@ use crate::plan::{Action, Author, Budget, Constraint, Decision, DecisionId, Limi
 use crate::session::{Command, Event, Phase, State};
 
 /// What happens once the events are durable.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq)]
 pub enum Then {
     Nothing,
     Start(Kind),
@@ -140,7 +140,23 @@ pub fn judge(
             if ids.is_empty() {
                 return Err("nothing is approved; hint: approve at least one decision, then run".to_owned());
             }
-            then(vec![Event::RunStarted { round: state.round, ids }], Then::Start(Kind::Run))
+            let forecast = state.run_forecast();
+            then(vec![Event::RunStarted { round: state.round, ids, forecast }], Then::Start(Kind::Run))
+        }
+        Command::Rehearse => {
+            idle()?;
+            reviewable(state)?;
+            if !engine.rehearses() {
+                return Err("no calibration image is held back; hint: give more than a handful".to_owned());
+            }
+            let actions = state.recipe_actions();
+            if actions.iter().all(|(_, a)| *a == Action::Keep) {
+                return Err("nothing is approved; hint: approve at least one decision, then rehearse".to_owned());
+            }
+            if state.trials.of(&actions).is_some() {
+                return then(Vec::new(), Then::Nothing);
+            }
+            then(Vec::new(), Then::Start(Kind::Rehearse { actions, asked: true }))
         }
         Command::Accept => {
             settled(state, running)?;

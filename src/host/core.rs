@@ -9,27 +9,56 @@ use super::engine::{Engine, Job, JobError, Llm};
 use super::jobs::{self, Kind};
 use super::outbox::Outbox;
 use crate::exec::Cancel;
-use crate::session::{Command, Event, Feed, HostMsg, Journal, PROTOCOL, Phase, Record, State};
+use crate::plan::{Action, Target, plan_key};
+use crate::session::{Command, Event, Feed, HostMsg, Journal, PROTOCOL, Phase, Record, Seq, State};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use tokio::sync::{mpsc, oneshot};
 
+/// How long a plan stands still before it is rehearsed.
+const STILL: Duration = Duration::from_millis(1200);
 /// How long a job may take to notice that the host stops.
 const GRACE: Duration = Duration::from_secs(5);
 
 /// What reaches the heart, from clients, jobs and signals.
 #[derive(Debug)]
 pub enum Input {
-    Attach { name: String, watch: bool, outbox: Arc<Outbox>, reply: oneshot::Sender<u64> },
-    Detach { client: u64 },
-    Resync { client: u64 },
-    Command { client: u64, id: u64, command: Command },
-    Commit { events: Vec<Event>, reply: oneshot::Sender<Result<(), String>> },
-    Snapshot { reply: oneshot::Sender<Arc<State>> },
+    Attach {
+        name: String,
+        watch: bool,
+        outbox: Arc<Outbox>,
+        reply: oneshot::Sender<u64>,
+    },
+    Detach {
+        client: u64,
+    },
+    Resync {
+        client: u64,
+    },
+    Command {
+        client: u64,
+        id: u64,
+        command: Command,
+    },
+    Commit {
+        events: Vec<Event>,
+        reply: oneshot::Sender<Result<(), String>>,
+    },
+    Snapshot {
+        reply: oneshot::Sender<Arc<State>>,
+    },
     Feed(Feed),
-    JobDone { result: Result<(), JobError> },
-    Stop { reason: String },
+    JobDone {
+        result: Result<(), JobError>,
+    },
+    /// Some time has passed since the session was at `seq`.
+    Still {
+        seq: Seq,
+    },
+    Stop {
+        reason: String,
+    },
     GraceOver,
 }
 
@@ -40,6 +69,8 @@ pub struct Auto {
     pub on_open: bool,
     /// An accepted round that did not meet the budget proposes again.
     pub on_accept: bool,
+    /// A plan that stands still is rehearsed.
+    pub rehearse: bool,
 }
 
 struct Slot {
@@ -51,6 +82,8 @@ struct Slot {
 struct Running {
     what: &'static str,
     cancel: Cancel,
+    /// The plan of a rehearsal that nobody asked for: everything else goes before it.
+    background: Option<String>,
 }
 
 pub(super) struct Core {
@@ -68,6 +101,10 @@ pub(super) struct Core {
     llm: Llm,
     auto: Auto,
     stopping: Option<String>,
+    /// A [`Input::Still`] is on its way.
+    waiting: bool,
+    /// The plan whose rehearsal failed or was cancelled: not tried again by itself.
+    given_up: Option<String>,
     tx: mpsc::Sender<Input>,
 }
 
@@ -93,6 +130,8 @@ impl Core {
             llm,
             auto,
             stopping: None,
+            waiting: false,
+            given_up: None,
             tx,
         }
     }
@@ -175,6 +214,7 @@ impl Core {
             Input::Snapshot { reply } => drop(reply.send(self.state.clone())),
             Input::Feed(feed) => self.feed(feed),
             Input::JobDone { result } => self.job_done(result),
+            Input::Still { seq } => self.still(seq),
             Input::Stop { reason } => self.stop(reason),
             Input::GraceOver => {
                 if self.stopping.is_some()
@@ -205,7 +245,9 @@ impl Core {
             let holder = self.pen.and_then(|p| self.clients.get(&p)).map_or("nobody", |s| s.name.as_str());
             return Err(format!("the pen is with `{holder}`; hint: take the pen first"));
         }
-        let running = self.job.as_ref().map(|j| j.what);
+        // A rehearsal in the background is in nobody's way, but can be interrupted.
+        let shown = |j: &&Running| j.background.is_none() || command == Command::Cancel;
+        let running = self.job.as_ref().filter(shown).map(|j| j.what);
         let effect = commands::judge(&self.state, &*self.engine, running, command)?;
         self.commit(effect.events)?;
         match effect.then {
@@ -219,6 +261,7 @@ impl Core {
             Then::NextRound => {}
             Then::Cancel => {
                 if let Some(job) = &self.job {
+                    self.given_up.clone_from(&job.background);
                     job.cancel.cancel();
                 }
             }
@@ -259,7 +302,45 @@ impl Core {
         for record in records {
             self.publish(record);
         }
+        self.watch_plan();
         Ok(())
+    }
+
+    /// Lets go of a rehearsal whose plan is no longer the one to rehearse, and waits for the plan to stand still.
+    fn watch_plan(&mut self) {
+        if !self.auto.rehearse || self.stopping.is_some() {
+            return;
+        }
+        let wanted = self.wanted();
+        if let Some(Running { background: Some(key), cancel, .. }) = &self.job
+            && wanted.as_ref().map(|a| plan_key(a)).as_ref() != Some(key)
+        {
+            cancel.cancel();
+        }
+        if wanted.is_some() && !self.waiting && self.job.is_none() {
+            self.waiting = true;
+            let (seq, tx) = (self.state.seq, self.tx.clone());
+            std::thread::spawn(move || {
+                std::thread::sleep(STILL);
+                drop(tx.blocking_send(Input::Still { seq }));
+            });
+        }
+    }
+
+    /// The plan that may be rehearsed now.
+    fn wanted(&self) -> Option<Vec<(Target, Action)>> {
+        let idle = self.state.phase == Phase::Review && self.engine.rehearses();
+        let plan = self.state.to_rehearse().filter(|_| idle)?;
+        (self.given_up.as_deref() != Some(&plan_key(&plan))).then_some(plan)
+    }
+
+    fn still(&mut self, seq: Seq) {
+        self.waiting = false;
+        if self.state.seq != seq {
+            self.watch_plan();
+        } else if let (None, None, Some(actions)) = (&self.job, &self.stopping, self.wanted()) {
+            self.start(Kind::Rehearse { actions, asked: false });
+        }
     }
 
     fn publish(&mut self, record: Record) {
@@ -306,13 +387,17 @@ impl Core {
 
     fn start(&mut self, kind: Kind) {
         if let Some(job) = &self.job {
-            // Only comments on a verdict that has been answered get here; they are cut short.
+            // Only comments on a verdict that has been answered and rehearsals get here; they are cut short.
             job.cancel.cancel();
             self.next_job = Some(kind);
             return;
         }
         let cancel = Cancel::default();
         let what = kind.label();
+        let background = match &kind {
+            Kind::Rehearse { actions, asked: false } => Some(plan_key(actions)),
+            _ => None,
+        };
         let (engine, llm, tx) = (self.engine.clone(), self.llm.clone(), self.tx.clone());
         let job = Job::new(cancel.clone(), tx.clone());
         let body = move || {
@@ -328,7 +413,7 @@ impl Core {
             drop(tx.blocking_send(Input::JobDone { result }));
         };
         match std::thread::Builder::new().name(what.to_owned()).stack_size(16 << 20).spawn(body) {
-            Ok(_) => self.job = Some(Running { what, cancel }),
+            Ok(_) => self.job = Some(Running { what, cancel, background }),
             Err(e) => self.settle(Event::Failed { what: what.to_owned(), message: e.to_string() }),
         }
     }
@@ -341,6 +426,15 @@ impl Core {
             self.start(next);
             return;
         }
+        if let Some(key) = job.background {
+            if let Err(JobError::Failed(text)) = result {
+                self.given_up = Some(key);
+                self.feed(Feed::Log { level: "warn".to_owned(), text: format!("rehearsal: {text}") });
+            }
+            self.feed(Feed::JobEnd { job: what });
+            self.watch_plan();
+            return;
+        }
         let idle = Event::PhaseEntered { round: self.state.round, phase: Phase::Review };
         match (result, self.state.phase) {
             (Ok(()), Phase::Profile | Phase::Reason) => self.settle(idle),
@@ -349,6 +443,7 @@ impl Core {
             (Err(JobError::Failed(message)), _) => self.settle(Event::Failed { what: what.clone(), message }),
         }
         self.feed(Feed::JobEnd { job: what });
+        self.watch_plan();
     }
 
     fn stop(&mut self, reason: String) {

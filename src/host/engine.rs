@@ -74,6 +74,15 @@ pub trait Engine: Send + Sync {
     /// Measures sensitivities and hands them out as `Sensed` events while it goes.
     fn sense(&self, state: &State, job: &Job) -> Result<(), JobError>;
 
+    /// Builds and tries whole plans that forecasts of quality are fitted to, as `Tried` events.
+    fn anchor(&self, state: &State, job: &Job) -> Result<(), JobError>;
+
+    /// Whether there are held-back images to rehearse on.
+    fn rehearses(&self) -> bool;
+
+    /// Builds a plan as a run would and tries it on held-back images, as `Built` and `Tried` events.
+    fn rehearse(&self, state: &State, actions: &[(Target, Action)], job: &Job) -> Result<(), JobError>;
+
     /// Proposes decisions as `Proposed` events (ids, rounds and status are the host's); what is said goes out as feed
     /// and `Said` events.
     fn propose(&self, state: &State, by: Proposer, llm: &Llm, job: &Job) -> Result<(), JobError>;

@@ -2,14 +2,14 @@
 
 use super::engine::{Compressed, Engine, Exported, Job, JobError, Llm};
 use crate::data::DataCard;
-use crate::eval::Metrics;
+use crate::eval::{Metrics, TrialOutcome};
 use crate::graph::{Graph, Macs, NodeId};
 use crate::model::{Family, Fit, Interpolation, ModelInfo, Preprocess};
-use crate::plan::{Action, Author, Decision, DecisionId, Limit, Outcome, Status, Target, Verdict};
+use crate::plan::{Action, Author, Decision, DecisionId, Limit, Outcome, Status, Target, Trial, Verdict, plan_key};
 use crate::profile::{Ceilings, Ladder, LatencyStats, Profile, SensCurve, SensTarget};
 use crate::prune::{Group, GroupKind};
 use crate::recover::RepairStep;
-use crate::session::{Channel, Evaluation, Event, Feed, LiveRow, Proposer, SessionCard, State, Utterance};
+use crate::session::{Built, Channel, Evaluation, Event, Feed, LiveRow, Proposer, SessionCard, State, Utterance};
 use std::sync::Mutex;
 use std::time::Duration;
 
@@ -18,6 +18,7 @@ use std::time::Duration;
 pub enum Gate {
     Profile,
     Propose,
+    Rehearse,
     Compress,
     Evaluate,
     Reflect,
@@ -28,6 +29,7 @@ pub struct Fake {
     /// The job that reaches this waits there until it is cancelled or the gate opens.
     pub gate: Mutex<Option<Gate>>,
     pub fail: Mutex<Option<&'static str>>,
+    pub rehearses: Mutex<bool>,
 }
 
 impl Fake {
@@ -100,6 +102,7 @@ impl Engine for Fake {
             threads: 1,
             batch: 1,
             seed: 0,
+            blind: false,
             version: "test".to_owned(),
         }
     }
@@ -140,6 +143,25 @@ impl Engine for Fake {
             job.event(Event::Sensed { base_loss: 0.1, base_top1: 0.9, curves: vec![curve] })?;
         }
         Ok(())
+    }
+
+    fn anchor(&self, _: &State, _: &Job) -> Result<(), JobError> {
+        Ok(())
+    }
+
+    fn rehearses(&self) -> bool {
+        *self.rehearses.lock().expect("rehearses")
+    }
+
+    fn rehearse(&self, _: &State, actions: &[(Target, Action)], job: &Job) -> Result<(), JobError> {
+        self.pass(Gate::Rehearse, job)?;
+        job.cancel().check()?;
+        let key = plan_key(actions);
+        let built = Built { key: key.clone(), artifact: "b.x".to_owned(), model_hash: "h".to_owned(), repairs: vec![] };
+        job.event(Event::Built { built: Box::new(built) })?;
+        let outcome = TrialOutcome { d_top1: -1.0, images: 10, by_kind: vec![-1.0], ..TrialOutcome::default() };
+        let trial = Trial { key, actions: actions.to_vec(), outcome, anchor: false };
+        job.event(Event::Tried { trial: Box::new(trial), correction: None })
     }
 
     fn propose(&self, state: &State, _: Proposer, _: &Llm, job: &Job) -> Result<(), JobError> {

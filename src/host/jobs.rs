@@ -1,16 +1,22 @@
 //! What each job does, step by step, on its own thread. Every result is a durable event before the next step begins.
 
 use super::engine::{Engine, Job, JobError, Llm};
+use crate::plan::{Action, Target};
 use crate::session::{Event, Phase, Proposer};
 
 /// The jobs a host runs, one at a time.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq)]
 pub enum Kind {
     /// A fresh session's start: profile, baseline, ladders, sensitivity, the planner's proposals.
     Open,
     Profile,
     Sense,
     Propose(Proposer),
+    /// Build a plan and try it on held-back images. `asked`: by a command; otherwise anything else goes before it.
+    Rehearse {
+        actions: Vec<(Target, Action)>,
+        asked: bool,
+    },
     /// Compress by the recipe, evaluate, judge.
     Run,
     Export {
@@ -28,6 +34,7 @@ impl Kind {
             Kind::Sense => "sensitivity",
             Kind::Propose(Proposer::Planner) => "planner",
             Kind::Propose(Proposer::Agents) => "agents",
+            Kind::Rehearse { .. } => "rehearsal",
             Kind::Run => "run",
             Kind::Export { .. } => "export",
         }
@@ -60,8 +67,14 @@ pub fn run(kind: Kind, engine: &dyn Engine, llm: &Llm, job: &Job) -> Result<(), 
             }
             if state.sensitivity.curves.is_empty() {
                 sense(engine, job)?;
+            } else if state.trials.correction.is_none() {
+                anchor(engine, job)?;
             }
             propose(engine, by, llm, job)
+        }
+        Kind::Rehearse { actions, .. } => {
+            baseline(engine, job)?;
+            engine.rehearse(&*job.state()?, &actions, job)
         }
         Kind::Run => {
             compress_and_evaluate(engine, job)?;
@@ -96,7 +109,17 @@ fn baseline(engine: &dyn Engine, job: &Job) -> Result<(), JobError> {
 }
 
 fn sense(engine: &dyn Engine, job: &Job) -> Result<(), JobError> {
-    engine.sense(&*job.state()?, job)
+    engine.sense(&*job.state()?, job)?;
+    anchor(engine, job)
+}
+
+/// Trials are set to the original's error on new images, so that has to be measured first.
+fn anchor(engine: &dyn Engine, job: &Job) -> Result<(), JobError> {
+    if !engine.rehearses() {
+        return engine.anchor(&*job.state()?, job);
+    }
+    baseline(engine, job)?;
+    engine.anchor(&*job.state()?, job)
 }
 
 fn propose(engine: &dyn Engine, by: Proposer, llm: &Llm, job: &Job) -> Result<(), JobError> {

@@ -61,7 +61,7 @@ fn host_until_stopped(place: &Place) -> anyhow::Result<()> {
 pub fn start(place: &Place, spec: Option<OpenSpec>) -> Result<Host, HostError> {
     let auto = spec.as_ref().is_none_or(|s| s.auto);
     let settings = Settings {
-        auto: Auto { on_open: auto, on_accept: auto },
+        auto: Auto { on_open: auto, on_accept: auto, rehearse: auto },
         llm: Llm {
             base_url: spec.as_ref().and_then(|s| s.llm_url.clone()),
             model: spec.as_ref().and_then(|s| s.llm_model.clone()),

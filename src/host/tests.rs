@@ -18,7 +18,7 @@ struct Rig {
 }
 
 fn settings(on_open: bool) -> Settings {
-    Settings { auto: Auto { on_open, on_accept: true }, llm: Llm::default(), budget: Budget::default() }
+    Settings { auto: Auto { on_open, on_accept: true, rehearse: true }, llm: Llm::default(), budget: Budget::default() }
 }
 
 fn start(dir: &std::path::Path, fake: &Arc<Fake>, on_open: bool) -> Result<Host, HostError> {
@@ -387,3 +387,5 @@ async fn the_socket_is_private_and_goes_with_the_host() {
     serving.await.expect("joined").expect("served");
     assert!(!socket.exists());
 }
+
+mod rehearsal;

@@ -306,7 +306,7 @@ fn around(value: f64, half: f64) -> Estimate {
 }
 
 /// Input and output width of a layer that has a ladder.
-fn widths(op: &Op) -> Option<(usize, usize)> {
+pub(super) fn widths(op: &Op) -> Option<(usize, usize)> {
     match op {
         Op::Conv2d { in_ch, out_ch, .. } => Some((*in_ch, *out_ch)),
         Op::Linear { in_features, out_features, .. } => Some((*in_features, *out_features)),

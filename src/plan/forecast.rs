@@ -4,29 +4,27 @@
 //! Invariants: an empty plan forecasts exactly nothing; every estimate has `low ≤ value ≤ high`. Not here: choosing
 //! (`planner`) and measuring (`profile`).
 
-use super::cost::{Cost, Costs, RowForecast, Slower};
+use super::cost::{Cost, Costs, RowForecast, Slower, widths};
 use super::curve::Curve;
+use super::quality::{Basis, Harms, Quality, QualityInput, QualityModel, kind};
 use super::{Action, Budget, Decision, Estimate, Forecast, Outcome, Status, Target};
-use crate::graph::Graph;
+use crate::graph::{Graph, Op};
 use crate::profile::{Ladder, Profile, SensCurve, SensPoint, SensTarget, Sensitivity};
 use crate::prune::Group;
-use crate::quant::Precision;
+use crate::quant::{Precision, WeightFormat};
 use std::collections::HashMap;
 
-/// How far forecasts are believed, from comparing earlier rounds' forecasts with what was measured.
+/// How far forecasts of latency are believed, from comparing earlier rounds' with what was measured. (Forecasts of
+/// quality learn in `quality`.)
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Trust {
-    /// Measured top-1 drop over the forecast's: multiplies every accuracy forecast.
-    pub drop: f64,
-    /// Half-width of the accuracy range as a part of the value.
-    pub drop_spread: f64,
     /// Measured latency saving over the forecast's.
     pub latency: f64,
 }
 
 impl Default for Trust {
     fn default() -> Trust {
-        Trust { drop: 1.0, drop_spread: 0.7, latency: 1.0 }
+        Trust { latency: 1.0 }
     }
 }
 
@@ -38,8 +36,9 @@ pub struct PlanForecast {
     pub macs: Estimate,
     pub memory: Estimate,
     pub params: Estimate,
-    /// Points of top-1.
+    /// Points of top-1: the range of `quality`.
     pub d_top1: Estimate,
+    pub quality: Quality,
     /// Decisions that cannot be combined with the others, in words; they are left out of the figures.
     pub skipped: Vec<String>,
 }
@@ -70,7 +69,11 @@ impl PlanForecast {
         .into_iter()
         .filter_map(|(name, target, forecast)| {
             let target = target?;
-            let outcome = if forecast.high <= target + 1e-9 {
+            let known = name != "drop" || self.quality.basis != Basis::Unmeasured;
+            let outcome = if !known {
+                // Nothing to tick where nothing was measured; what is known to be lost may be too much already.
+                if forecast.value > target + 1e-9 { Outcome::Reject } else { Outcome::Undecided }
+            } else if forecast.high <= target + 1e-9 {
                 Outcome::Accept
             } else if forecast.low > target + 1e-9 {
                 Outcome::Reject
@@ -90,6 +93,7 @@ pub struct Forecaster {
     curves: HashMap<SensTarget, Curve>,
     /// Rise of the calibration loss.
     losses: HashMap<SensTarget, Curve>,
+    quality: QualityModel,
     trust: Trust,
 }
 
@@ -103,10 +107,27 @@ impl Forecaster {
     ) -> Forecaster {
         let curves = curves_of(sensitivity, |p| p.kl);
         let losses = curves_of(sensitivity, |p| p.d_loss);
-        Forecaster { costs: Costs::new(graph, groups, profile, ladders), curves, losses, trust: Trust::default() }
+        Forecaster {
+            costs: Costs::new(graph, groups, profile, ladders),
+            curves,
+            losses,
+            quality: QualityModel::default(),
+            trust: Trust::default(),
+        }
     }
 
-    /// Forecasts with what earlier rounds taught.
+    /// Forecasts of quality that rest on plans that were tried, and on earlier rounds. Without, there are none.
+    pub fn with_quality(mut self, input: QualityInput) -> Forecaster {
+        self.quality = QualityModel::fit(input, |actions| self.harms(actions));
+        self
+    }
+
+    /// Forecasts of latency with what earlier rounds taught.
+    pub fn learning_latency(self, past: &[super::planner::PastRound]) -> Forecaster {
+        let trust = super::planner::trust_from(&self, past);
+        self.with_trust(trust)
+    }
+
     pub fn with_trust(mut self, trust: Trust) -> Forecaster {
         self.trust = trust;
         self.costs.trust = trust.latency;
@@ -139,8 +160,8 @@ impl Forecaster {
         let wanted = actions.iter().filter(|(_, a)| *a != Action::Keep).cloned().collect();
         let (cost, used, skipped) = self.costs.combined(wanted);
         let Some(cost) = cost else { return PlanForecast { skipped, ..PlanForecast::default() } };
-        let (kl, unknown) = self.harm(&used);
-        let d_top1 = self.top1(kl, unknown);
+        let quality = self.quality(&used);
+        let unknown = self.harms(&used).unknown;
         let (d_latency_ms, latency) = self.costs.latency(&cost, !used.is_empty());
         let base = self.base();
         let ratio = |new: u64, old: u64| exactly(if old > 0 { new as f64 / old as f64 } else { 1.0 });
@@ -150,15 +171,16 @@ impl Forecaster {
                 d_macs: cost.macs as i64 - base.macs as i64,
                 d_params: cost.params as i64 - base.params as i64,
                 d_bytes: cost.bytes as i64 - base.bytes as i64,
-                d_top1,
-                d_loss: self.sum(&self.losses, &used).0 * self.trust.drop,
+                d_top1: quality.estimate(),
+                d_loss: self.sum(&self.losses, &used).kinds.iter().sum(),
                 unmeasured: unknown as u32,
             },
             latency,
             macs: ratio(cost.macs, base.macs),
             memory: ratio(cost.bytes, base.bytes),
             params: ratio(cost.params, base.params),
-            d_top1,
+            d_top1: quality.estimate(),
+            quality,
             skipped,
         }
     }
@@ -184,33 +206,71 @@ impl Forecaster {
         self.costs.rows(actions)
     }
 
-    /// Sum of the curves, nats, and how many actions have no curve. What lies in a removed block is counted once, there.
+    /// What the actions' own divergences add up to, in nats of cuts (what a nat of another kind does to the whole is learnt
+    /// from trials), and how many actions nobody measured. What lies in a removed block is counted once, there.
     pub fn harm(&self, actions: &[(Target, Action)]) -> (f64, usize) {
-        self.sum(&self.curves, actions)
+        let h = self.harms(actions);
+        (h.kinds.iter().enumerate().map(|(k, h)| h * self.quality.exchange(k)).sum(), h.unknown)
     }
 
-    /// Expected KL of one action alone, nats; `None` when its sensitivity was not measured.
+    /// [`Forecaster::harm`] of one action alone; `None` when its sensitivity was not measured.
     pub fn harm_of(&self, target: &Target, action: &Action) -> Option<f64> {
+        let harm = self.ask(&self.curves, target, action)?;
+        Some(harm * kind(target, action).map_or(1.0, |k| self.quality.exchange(k)))
+    }
+
+    /// Divergence that one action alone was measured to cause, nats.
+    pub fn measured(&self, target: &Target, action: &Action) -> Option<f64> {
         self.ask(&self.curves, target, action)
     }
 
-    fn sum(&self, curves: &HashMap<SensTarget, Curve>, actions: &[(Target, Action)]) -> (f64, usize) {
+    /// Points of top-1 that the plan is expected to cost, and what that rests on.
+    pub fn quality(&self, actions: &[(Target, Action)]) -> Quality {
+        self.quality.forecast(actions, &self.harms(actions), |other| self.between(actions, other))
+    }
+
+    /// The largest harm whose expected drop is at most `points`; `None` while no plan was tried.
+    pub fn harm_for(&self, points: f64) -> Option<f64> {
+        self.quality.harm_for(points)
+    }
+
+    fn harms(&self, actions: &[(Target, Action)]) -> Harms {
+        self.sum(&self.curves, actions)
+    }
+
+    /// Harms of what is different in two plans, both sides of it.
+    fn between(&self, a: &[(Target, Action)], b: &[(Target, Action)]) -> Harms {
+        let lacks = |list: &[(Target, Action)], one: &(Target, Action)| !list.contains(one);
+        let apart = a.iter().filter(|x| lacks(b, x)).chain(b.iter().filter(|x| lacks(a, x)));
+        let mut sum = Harms::default();
+        for (t, action) in apart {
+            match (self.ask(&self.curves, t, action), kind(t, action)) {
+                (Some(h), Some(k)) => sum.kinds[k] += h,
+                (None, _) => sum.unknown += 1,
+                (Some(_), None) => {}
+            }
+        }
+        sum
+    }
+
+    fn sum(&self, curves: &HashMap<SensTarget, Curve>, actions: &[(Target, Action)]) -> Harms {
         let removed: Vec<&str> = actions
             .iter()
             .filter(|(_, a)| *a == Action::RemoveBlock)
             .filter_map(|(t, _)| if let Target::Block(b) = t { Some(b.as_str()) } else { None })
             .collect();
-        let (mut sum, mut unknown) = (0.0, 0);
+        let mut sum = Harms::default();
         for (t, a) in actions {
             if !matches!(t, Target::Block(_)) && self.block_of(t).is_some_and(|b| removed.contains(&b)) {
                 continue;
             }
-            match self.ask(curves, t, a) {
-                Some(h) => sum += h,
-                None => unknown += 1,
+            match (self.ask(curves, t, a), kind(t, a)) {
+                (Some(h), Some(k)) => sum.kinds[k] += h,
+                (None, _) => sum.unknown += 1,
+                (Some(_), None) => {}
             }
         }
-        (sum, unknown)
+        sum
     }
 
     fn ask(&self, curves: &HashMap<SensTarget, Curve>, target: &Target, action: &Action) -> Option<f64> {
@@ -221,10 +281,7 @@ impl Forecaster {
                 let keep = if kept.is_empty() { group.kept_at(*ratio) } else { kept.len() };
                 Some(curves.get(&SensTarget::Group(g.clone()))?.at(group.ratio_of(keep)))
             }
-            (Target::Layer(l), Action::Precision { precision }) => {
-                let of = |p: Precision| curves.get(&SensTarget::Layer(l.clone(), p));
-                Some(of(*precision).or_else(|| of(precision.bounded_by()?))?.at(0.0))
-            }
+            (Target::Layer(l), Action::Precision { precision }) => self.rounding(curves, l, *precision),
             (Target::Block(b), Action::RemoveBlock) => Some(curves.get(&SensTarget::Block(b.clone()))?.at(0.0)),
             // Nobody measured what zeros cost.
             (Target::Group(_) | Target::Layer(_) | Target::Block(_) | Target::Weights(_), _) => None,
@@ -252,26 +309,35 @@ impl Forecaster {
         }
     }
 
-    /// Expected top-1 change for a total KL.
-    pub fn top1(&self, kl: f64, unknown: usize) -> Estimate {
-        let points = points_of(kl * self.trust.drop);
-        let s = self.trust.drop_spread;
-        let unmeasured = unknown as f64;
-        Estimate {
-            value: -points,
-            low: -(points * (1.0 + s) + if kl > 0.0 { 0.05 } else { 0.0 } + unmeasured),
-            high: -(points * (1.0 - s)).max(0.0) + if kl > 0.0 { 0.05 } else { 0.0 },
+    /// Harm of rounding a layer's weights: as scanned; between formats of different groups, by the group's length; else of
+    /// the coarser format that bounds it.
+    fn rounding(&self, curves: &HashMap<SensTarget, Curve>, layer: &str, precision: Precision) -> Option<f64> {
+        let of = |p: Precision| Some(curves.get(&SensTarget::Layer(layer.to_owned(), p))?.at(0.0));
+        if let Some(harm) = of(precision) {
+            return Some(harm);
         }
+        let group = |p: Precision| match p.weights() {
+            WeightFormat::Int4 { group } => Some(group),
+            WeightFormat::F32 | WeightFormat::F16 | WeightFormat::Bf16 | WeightFormat::Int8 => None,
+        };
+        if let (Some(Some(g)), Some(coarse), Some(fine)) = (group(precision), of(Precision::W4), of(Precision::W4g32)) {
+            let (row, fine_g) = (self.row_of(layer)? as f64, 32.0);
+            if row <= g as f64 {
+                return Some(coarse);
+            }
+            let part = ((g as f64 / fine_g).ln() / (row / fine_g).ln()).clamp(0.0, 1.0);
+            let (a, b) = (fine.max(1e-9), coarse.max(1e-9));
+            return Some(a * (b / a).powf(part));
+        }
+        of(precision.bounded_by()?)
     }
 
-    /// The largest total KL whose expected drop is at most `points`.
-    pub fn harm_for(&self, points: f64) -> f64 {
-        let (mut lo, mut hi) = (0.0, 50.0);
-        for _ in 0..60 {
-            let mid = 0.5 * (lo + hi);
-            if -self.top1(mid, 0).value <= points { lo = mid } else { hi = mid }
+    /// Weights in a row (an output's inputs) of a layer.
+    fn row_of(&self, layer: &str) -> Option<usize> {
+        match &self.costs.graph.nodes.get(*self.costs.index.get(layer)?)?.op {
+            Op::Conv2d { in_ch, kernel, groups, .. } => Some(in_ch / (*groups).max(1) * kernel[0] * kernel[1]),
+            op => widths(op).map(|(i, _)| i),
         }
-        lo
     }
 }
 
@@ -284,12 +350,6 @@ fn curves_of(sensitivity: &Sensitivity, value: impl Fn(&SensPoint) -> f64) -> Ha
         }
     };
     sensitivity.curves.iter().map(|c| (c.target.clone(), one(c))).collect()
-}
-
-/// Points of top-1 that a KL of the output against the original costs, as measured on held-out data with CIFAR-10
-/// ResNets and a small ViT (see `tests/budget_real.rs`): about proportional at first, then saturating.
-fn points_of(kl: f64) -> f64 {
-    90.0 * (1.0 - (-0.3 * kl.max(0.0)).exp())
 }
 
 fn exactly(value: f64) -> Estimate {

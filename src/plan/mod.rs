@@ -10,8 +10,10 @@ mod curve;
 mod decision;
 mod forecast;
 pub mod planner;
+mod quality;
 #[cfg(test)]
 mod testing;
+mod trial;
 mod verdict;
 
 pub use budget::*;
@@ -20,4 +22,6 @@ pub use cost::{Cost, RowForecast, Slower};
 pub use curve::Curve;
 pub use decision::*;
 pub use forecast::{BudgetLine, Forecaster, PlanForecast, Trust};
+pub use quality::{Basis, COVERAGE, Observed, Quality, QualityInput};
+pub use trial::{Trial, Trials, plan_key};
 pub use verdict::{Measured, verdict};

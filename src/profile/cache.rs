@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Changes when what is measured changes, so that old files are not taken for new ones.
-const VERSION: &str = "paring-1";
+const VERSION: &str = "paring-2";
 
 /// A cache folder, or none.
 #[derive(Debug, Clone, Copy)]

@@ -62,6 +62,8 @@ pub enum Command {
     },
     Undo,
     Redo,
+    /// Build what a run would build and try it on held-back calibration images.
+    Rehearse,
     /// Compress with all approved decisions, then evaluate.
     Run,
     Accept,

@@ -1,10 +1,10 @@
 //! Durable events: journalled before they take effect, replayable, the only thing that changes [`super::State`].
 
 use crate::data::DataCard;
-use crate::eval::Metrics;
+use crate::eval::{Correction, Metrics};
 use crate::graph::{Graph, Macs};
 use crate::model::ModelInfo;
-use crate::plan::{Action, Author, Budget, Constraint, Decision, DecisionId, Target, Verdict};
+use crate::plan::{Action, Author, Budget, Constraint, Decision, DecisionId, Quality, Target, Trial, Verdict};
 use crate::profile::{Ladder, LatencyStats, Profile, SensCurve};
 use crate::prune::Group;
 use crate::recover::RepairStep;
@@ -43,6 +43,9 @@ pub struct SessionCard {
     pub threads: usize,
     pub batch: usize,
     pub seed: u64,
+    /// Planning must not look at what was measured on the evaluation data, but for the original's error.
+    #[serde(default)]
+    pub blind: bool,
     /// Program version that opened it.
     pub version: String,
 }
@@ -76,6 +79,16 @@ pub struct Utterance {
     pub tokens: u64,
     pub seconds: f64,
     pub interrupted: bool,
+}
+
+/// A model that was built ahead of its run.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Built {
+    /// See [`crate::plan::plan_key`].
+    pub key: String,
+    pub artifact: String,
+    pub model_hash: String,
+    pub repairs: Vec<RepairStep>,
 }
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -144,6 +157,19 @@ pub enum Event {
     RunStarted {
         round: u32,
         ids: Vec<DecisionId>,
+        /// What was forecast of the whole plan when the run was asked for.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        forecast: Option<Quality>,
+    },
+    /// A plan was built as a run would build it, without being applied; a run of it takes what is there.
+    Built {
+        built: Box<Built>,
+    },
+    /// A plan was tried on held-back calibration images; what such trials rest on comes with the first.
+    Tried {
+        trial: Box<Trial>,
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        correction: Option<Correction>,
     },
     Repaired {
         round: u32,

@@ -86,6 +86,8 @@ impl State {
             | Event::Noted { .. }
             | Event::Said { .. }
             | Event::RunStarted { .. }
+            | Event::Built { .. }
+            | Event::Tried { .. }
             | Event::Repaired { .. }
             | Event::Applied { .. }
             | Event::Evaluated { .. }
@@ -185,14 +187,25 @@ impl State {
                     old.reasoning = String::new();
                 }
             }
-            Event::RunStarted { round, ids } => {
+            Event::RunStarted { round, ids, forecast } => {
                 self.failure = None;
                 self.undo.clear();
                 self.redo.clear();
                 self.enter(*round, Phase::Compress);
                 if let Some(r) = self.round_mut(*round) {
-                    *r = Round { number: *round, ids: ids.clone(), ..Round::default() };
+                    *r = Round { number: *round, ids: ids.clone(), forecast: *forecast, ..Round::default() };
                 }
+            }
+            Event::Built { built } => {
+                self.built.retain(|b| b.key != built.key);
+                self.built.push((**built).clone());
+                trim(&mut self.built, State::BUILT);
+            }
+            Event::Tried { trial, correction } => {
+                if correction.is_some() {
+                    self.trials.correction.clone_from(correction);
+                }
+                self.trials.add((**trial).clone());
             }
             Event::Repaired { round, step } => {
                 if let Some(r) = self.round_mut(*round) {

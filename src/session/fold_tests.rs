@@ -54,7 +54,7 @@ impl Session {
     fn run(&mut self, round: u32, ids: &[u64]) -> &mut Session {
         let ids: Vec<DecisionId> = ids.iter().map(|&i| DecisionId(i)).collect();
         self.push(Event::Approved { ids: ids.clone() })
-            .push(Event::RunStarted { round, ids: ids.clone() })
+            .push(Event::RunStarted { round, ids: ids.clone(), forecast: None })
             .push(Event::Applied { round, ids, artifact: "x.safetensors".to_owned(), model_hash: "h".to_owned() })
     }
 
@@ -199,7 +199,7 @@ fn an_aborted_run_leaves_approved_decisions_approved() {
         assert_eq!((s.state.round, s.state.phase), (1, Phase::Review));
         assert_eq!(s.state.rounds[1].artifact, None);
         assert_eq!(s.state.failure.is_some(), matches!(end, Event::Failed { .. }));
-        s.push(Event::RunStarted { round: 1, ids: ids(&[0, 1]) });
+        s.push(Event::RunStarted { round: 1, ids: ids(&[0, 1]), forecast: None });
         assert_eq!(s.state.failure, None);
     }
 }

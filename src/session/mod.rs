@@ -8,6 +8,7 @@ mod command;
 mod event;
 mod feed;
 mod fold;
+mod forecast;
 mod journal;
 pub mod place;
 mod state;

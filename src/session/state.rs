@@ -1,7 +1,7 @@
 //! What a session is at a moment: plain data and read-only views of it. How events change it is in `fold.rs`.
 
-use super::{Evaluation, Phase, Seq, SessionCard, Utterance};
-use crate::plan::{Budget, Constraint, Decision, DecisionId, Status, Target, Verdict};
+use super::{Built, Evaluation, Phase, Seq, SessionCard, Utterance};
+use crate::plan::{Budget, Constraint, Decision, DecisionId, Quality, Status, Target, Trials, Verdict};
 use crate::profile::{Ladder, Profile, Sensitivity};
 use crate::recover::RepairStep;
 use serde::{Deserialize, Serialize};
@@ -14,6 +14,9 @@ pub struct Round {
     pub profile: Option<Profile>,
     /// Decisions that this round's run newly applies.
     pub ids: Vec<DecisionId>,
+    /// What was forecast of the whole plan when the run was asked for.
+    #[serde(default)]
+    pub forecast: Option<Quality>,
     pub repairs: Vec<RepairStep>,
     pub evaluation: Option<Evaluation>,
     pub verdict: Option<Verdict>,
@@ -48,6 +51,12 @@ pub struct State {
     pub rounds: Vec<Round>,
     pub ladders: Vec<Ladder>,
     pub sensitivity: Sensitivity,
+    /// Whole plans that were tried on held-back images.
+    #[serde(default)]
+    pub trials: Trials,
+    /// Models built ahead of a run, newest last; at most [`State::BUILT`].
+    #[serde(default)]
+    pub built: Vec<Built>,
     pub decisions: Vec<Decision>,
     /// The id that the next decision gets; ids are never used twice, not even after an undo.
     pub next_decision: u64,
@@ -80,6 +89,8 @@ pub struct UndoPoint {
 impl State {
     /// Review actions that can be undone.
     pub const UNDO_DEPTH: usize = 64;
+    /// Models built ahead that are kept.
+    pub const BUILT: usize = 4;
 
     pub fn decision(&self, id: DecisionId) -> Option<&Decision> {
         self.decisions.iter().find(|d| d.id == id)

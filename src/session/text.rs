@@ -52,7 +52,23 @@ pub fn describe(before: &State, event: &Event) -> Option<String> {
             let cut = if utterance.interrupted { ", interrupted" } else { "" };
             format!("{} spoke ({} tokens{cut})", utterance.role, utterance.tokens)
         }
-        Event::RunStarted { round, ids } => format!("round {round}: compressing with {} new decisions", ids.len()),
+        Event::RunStarted { round, ids, .. } => format!("round {round}: compressing with {} new decisions", ids.len()),
+        Event::Built { .. } => return None,
+        Event::Tried { trial, correction } => {
+            let what = if trial.anchor { "tried a plan to learn from" } else { "rehearsed the plan" };
+            let o = &trial.outcome;
+            let views = if o.by_kind.len() == 1 { "view" } else { "views" };
+            let said = format!(
+                "{what}: {:+.2} points on {} {views} of {} held-back images",
+                o.d_top1,
+                o.by_kind.len(),
+                o.images
+            );
+            match correction.as_ref().filter(|_| before.trials.correction.is_none()) {
+                Some(c) => format!("{said}; {c}"),
+                None => said,
+            }
+        }
         Event::Repaired { step, .. } => {
             let kept = if step.kept { "kept" } else { "reverted" };
             format!("{}: loss {:.4} → {:.4}, {kept}", step.name, step.loss_before, step.loss_after)

@@ -247,6 +247,7 @@ impl App {
             | Event::Sensed { .. }
             | Event::Applied { .. }
             | Event::Evaluated { .. }
+            | Event::Tried { .. }
             | Event::RoundAccepted { .. }
             | Event::RolledBack { .. } => self.table_stale = true,
             Event::Proposed { decisions } => {
@@ -300,6 +301,7 @@ impl App {
             | Event::ConstraintSet { .. }
             | Event::ConstraintLifted { .. }
             | Event::BudgetSet { .. }
+            | Event::Built { .. }
             | Event::RunStarted { .. }
             | Event::Repaired { .. } => {}
             Event::Noted { .. } => self.say(Level::Good, "noted; it goes into the next prompt"),

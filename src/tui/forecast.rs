@@ -12,9 +12,7 @@ pub struct Forecasts {
 impl Forecasts {
     /// Takes the tables of the original model: every decision is relative to it.
     pub fn rebuild(&mut self, state: &State) {
-        self.forecaster = state.card.as_ref().zip(state.profile_of(0)).map(|(card, profile)| {
-            Forecaster::new(&card.graph, &card.groups, profile, &state.ladders, &state.sensitivity)
-        });
+        self.forecaster = state.forecaster();
     }
 
     /// What `decisions` are expected to do without the rest of the plan; what their author forecast when there is no
@@ -43,7 +41,7 @@ impl Forecasts {
             macs: Some(p.macs.value),
             memory: Some(p.memory.value),
             params: Some(p.params.value),
-            d_top1: Some(p.d_top1),
+            quality: Some(p.quality),
         }
     }
 }

@@ -2,7 +2,7 @@
 //!
 //! Invariant: a measured figure and an expected one are different types, so that no view can mix them up.
 
-use crate::plan::{Budget, Decision, Estimate, Forecast};
+use crate::plan::{Basis, Budget, Decision, Estimate, Forecast, Quality};
 use crate::session::State;
 
 /// Measured against the baseline, by the newest round in force.
@@ -25,7 +25,7 @@ pub struct Expected {
     pub macs: Option<f64>,
     pub memory: Option<f64>,
     pub params: Option<f64>,
-    pub d_top1: Option<Estimate>,
+    pub quality: Option<Quality>,
 }
 
 impl Measured {
@@ -72,7 +72,8 @@ pub fn summed(state: &State, decisions: &[&Decision]) -> Expected {
         macs: of(sum.d_macs, p.macs.conv_linear),
         memory: of(sum.d_bytes, p.weight_bytes),
         params: of(sum.d_params, p.params),
-        d_top1: Some(sum.d_top1),
+        // Without tables nobody knows what they do together.
+        quality: Some(Quality { value: sum.d_top1.value, low: -100.0, high: 0.0, ..Quality::default() }),
     }
 }
 
@@ -121,7 +122,7 @@ impl Expected {
             "memory" => self.memory.map(exact),
             "MACs" => self.macs.map(exact),
             "params" => self.params.map(exact),
-            "top-1" => self.d_top1,
+            "top-1" => self.quality.filter(|q| q.basis != Basis::Unmeasured).map(|q| q.estimate()),
             _ => None,
         }
     }

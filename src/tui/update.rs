@@ -541,6 +541,7 @@ impl App {
             Line::Redo => self.act(Act::Redo),
             Line::Report(path) => vec![Effect::Write { path, text: super::report::markdown(self) }],
             Line::RollBack(reason) => self.command(Command::RollBack { reason }),
+            Line::Rehearse => self.with_commit(Command::Rehearse),
             Line::Run => self.act(Act::Run),
             Line::Sense => self.act(Act::Sense),
             Line::Sort(word) => {

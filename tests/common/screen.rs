@@ -4,7 +4,7 @@
 
 use paring::config::Settings;
 use paring::data::DataCard;
-use paring::eval::Metrics;
+use paring::eval::{Correction, Disturbance, Metrics, TrialOutcome, ViewFacts};
 use paring::graph::{Graph, Macs, Op, PrecisionPlan, describe, macs, node_params};
 use paring::model::families::{FamilySpec, VitDims, VitSpec};
 use paring::model::{Family, Interpolation, ModelInfo, Preprocess};
@@ -70,6 +70,7 @@ pub fn card() -> SessionCard {
         threads: 16,
         batch: 8,
         seed: 7,
+        blind: false,
         version: "0.1.0".into(),
     }
 }
@@ -219,8 +220,41 @@ pub fn profiled() -> Story {
     s.push(Event::Profiled { round: 0, profile: Box::new(base.clone()) });
     s.push(Event::Evaluated { evaluation: Box::new(evaluation(0, base, 0)) });
     s.push(Event::Sensed { base_loss: 0.21, base_top1: 0.93, curves });
+    tried(&mut s);
     s.push(Event::PhaseEntered { round: 1, phase: Phase::Review });
     s
+}
+
+/// Whole plans tried on held-back images: what forecasts of accuracy are fitted to. Six points go with a nat.
+fn tried(s: &mut Story) {
+    let forecaster = s.state.forecaster().expect("profiled");
+    let correction = Correction {
+        images: 1000,
+        held_error: 0.01,
+        new_error: Some(0.07),
+        views: Disturbance::ALL.map(|k| ViewFacts { kind: Some(k), strength: 0.4, error: 0.07 }).to_vec(),
+    };
+    let cut = |ratio: f64| -> Vec<(Target, Action)> {
+        let fc1 = |b: usize| Target::Group(format!("blocks.{b}.mlp.fc1"));
+        let kept: Vec<u32> = (0..(3072.0 * (1.0 - ratio)) as u32).collect();
+        (0..12).map(|b| (fc1(b), Action::Prune { ratio, kept: kept.clone() })).collect()
+    };
+    let int8 = (0..12)
+        .map(|b| (Target::Layer(format!("blocks.{b}.attn.qkv")), Action::Precision { precision: Precision::Int8 }))
+        .collect();
+    for actions in [cut(0.25), cut(0.5), int8] {
+        let d_top1 = -6.0 * forecaster.harm(&actions).0;
+        let outcome = TrialOutcome {
+            d_top1,
+            sample_sd: 0.1,
+            kind_sd: 0.05,
+            turned: 0.01,
+            images: 1000,
+            by_kind: vec![d_top1; 4],
+        };
+        let trial = Trial { key: plan_key(&actions), actions, outcome, anchor: true };
+        s.push(Event::Tried { trial: Box::new(trial), correction: Some(correction.clone()) });
+    }
 }
 
 /// The fc1 groups and qkv layers proposed, some settled: the first round under review.
@@ -296,7 +330,7 @@ pub fn verdict() -> Story {
     let open: Vec<DecisionId> = s.state.open().iter().map(|d| d.id).collect();
     s.push(Event::Approved { ids: open });
     let ids: Vec<DecisionId> = s.state.pending().iter().map(|d| d.id).collect();
-    s.push(Event::RunStarted { round: 1, ids: ids.clone() });
+    s.push(Event::RunStarted { round: 1, ids: ids.clone(), forecast: None });
     let step =
         |name: &str, a, b, kept| RepairStep { name: name.into(), loss_before: a, loss_after: b, kept, seconds: 1.8 };
     s.push(Event::Repaired { round: 1, step: step("refit blocks.4.mlp.fc2", 0.3121, 0.2544, true) });

@@ -123,6 +123,7 @@ pub fn state() -> State {
         threads: 1,
         batch: 8,
         seed: 0,
+        blind: false,
         version: "test".into(),
     };
     State {

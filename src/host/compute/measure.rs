@@ -127,6 +127,7 @@ impl Compute {
         let cache = self.cache.as_deref();
         profile::sensitivity(&self.model, &self.groups, &self.calib, &options, cache, job.cancel(), &mut |u| match u {
             SensUpdate::Base { loss, top1, .. } => base = (loss, top1),
+            SensUpdate::Note(text) => tell(job, &[text]),
             SensUpdate::Curve(curve) => {
                 waiting.push(curve);
                 if kept.elapsed() >= KEEP_EVERY && failed.is_none() {

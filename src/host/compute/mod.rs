@@ -6,12 +6,14 @@
 pub mod measure;
 mod produce;
 mod propose;
+mod trial;
 
 pub use propose::plan_now;
 
 use super::engine::{Compressed, Engine, Exported, Job, JobError, Llm};
 use super::spec::OpenSpec;
-use crate::data::{self, Dataset};
+use crate::data::{self, Dataset, Split};
+use crate::eval::Trials;
 use crate::exec::{self, Cancel, CompileOptions, Plan, device::Opened};
 use crate::graph::{Macs, macs};
 use crate::model::{self, LoadOptions, Model};
@@ -29,7 +31,10 @@ pub struct Compute {
     model: Model,
     groups: Vec<Group>,
     data: Dataset,
+    /// Calibration images that work is fitted on.
     calib: Dataset,
+    /// Calibration images that trials alone touch.
+    held: Dataset,
     device: Opened,
     batch: usize,
     place: Place,
@@ -42,6 +47,7 @@ pub struct Compute {
     /// Which evaluation images the original gets right.
     baseline: Mutex<Option<Arc<Vec<bool>>>>,
     ceilings: Mutex<Option<Ceilings>>,
+    trials: Mutex<Option<Arc<Trials>>>,
 }
 
 /// Calibration images that importance looks at, and how many at a time.
@@ -182,15 +188,18 @@ pub fn open(place: &Place, spec: Option<OpenSpec>, card: Option<&SessionCard>) -
             threads: exec::threads(),
             batch,
             seed: spec.seed,
+            blind: spec.blind,
             version: env!("CARGO_PKG_VERSION").to_owned(),
         },
     };
+    let Split { work, held } = calib.split(spec.seed);
     Ok(Arc::new(Compute {
         spec,
         model,
         groups,
         data,
-        calib,
+        calib: work,
+        held,
         device,
         batch,
         place: place.clone(),
@@ -201,6 +210,7 @@ pub fn open(place: &Place, spec: Option<OpenSpec>, card: Option<&SessionCard>) -
         evidence: Mutex::default(),
         baseline: Mutex::default(),
         ceilings: Mutex::default(),
+        trials: Mutex::default(),
     }))
 }
 
@@ -309,6 +319,18 @@ impl Engine for Compute {
 
     fn sense(&self, _: &State, job: &Job) -> Result<(), JobError> {
         self.measure_sensitivity(job)
+    }
+
+    fn anchor(&self, state: &State, job: &Job) -> Result<(), JobError> {
+        self.try_anchors(state, job)
+    }
+
+    fn rehearses(&self) -> bool {
+        !self.held.is_empty()
+    }
+
+    fn rehearse(&self, state: &State, actions: &[(Target, Action)], job: &Job) -> Result<(), JobError> {
+        self.rehearse_plan(state, actions, job)
     }
 
     fn propose(&self, state: &State, by: Proposer, llm: &Llm, job: &Job) -> Result<(), JobError> {

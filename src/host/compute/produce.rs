@@ -2,10 +2,10 @@
 
 use super::{Compute, JobError};
 use crate::host::engine::{Compressed, Exported, Job};
-use crate::model::ModelError;
 use crate::model::export::{self, Manifest};
+use crate::model::{Model, ModelError};
 use crate::plan::{Action, Decision, Target};
-use crate::recover::{self, RepairError, RepairOptions, RepairUpdate};
+use crate::recover::{self, RepairError, RepairOptions, RepairStep, RepairUpdate};
 use crate::session::{Event, State};
 use serde_json::json;
 use std::path::{Path, PathBuf};
@@ -34,7 +34,7 @@ fn actions(recipe: &[&Decision]) -> Vec<(Target, Action)> {
 }
 
 impl Compute {
-    fn repair_options(&self) -> RepairOptions {
+    pub(super) fn repair_options(&self) -> RepairOptions {
         RepairOptions { seed: self.spec.seed, ranges: self.spec.calibration, ..RepairOptions::default() }
     }
 
@@ -59,41 +59,62 @@ impl Compute {
         }
     }
 
-    /// Compresses the original by everything approved and applied, and stores the result.
+    /// Compresses the original by everything approved and applied, and stores the result; what was built ahead of exactly
+    /// this plan is taken as it is.
     pub(super) fn make_model(&self, state: &State, round: u32, job: &Job) -> Result<Compressed, JobError> {
         let recipe = state.recipe();
         let actions = actions(&recipe);
+        if let Some(built) = self.built(state, &actions) {
+            let steps = built.repairs.iter().map(|step| Event::Repaired { round, step: step.clone() });
+            job.events(steps.collect())?;
+            return Ok(Compressed { artifact: built.artifact.clone(), model_hash: built.model_hash.clone() });
+        }
+        let model = self.build(&actions, &self.repair_options(), "compress", job, &mut |step| {
+            job.event(Event::Repaired { round, step })
+        })?;
+        let artifact = self.keep(&model, &recipe)?;
+        Ok(Compressed { artifact, model_hash: model.params.hash() })
+    }
+
+    /// The original after `actions`, repaired; progress goes out as `what`, judged repairs to `step`.
+    pub(super) fn build(
+        &self,
+        actions: &[(Target, Action)],
+        options: &RepairOptions,
+        what: &str,
+        job: &Job,
+        step: &mut dyn FnMut(RepairStep) -> Result<(), JobError>,
+    ) -> Result<Model, JobError> {
         let mut failed = None;
-        let model = recover::compress(
-            &self.model,
-            &self.groups,
-            &actions,
-            &self.calib,
-            &self.repair_options(),
-            job.cancel(),
-            &mut |update| match update {
-                RepairUpdate::Progress { done, total, what } => {
-                    job.progress("compress", &what, done as u64, total as u64);
-                }
-                RepairUpdate::Step(step) => {
-                    if failed.is_none()
-                        && let Err(e) = job.event(Event::Repaired { round, step })
-                    {
-                        failed = Some(e);
-                        job.cancel().cancel();
+        let model =
+            recover::compress(&self.model, &self.groups, actions, &self.calib, options, job.cancel(), &mut |update| {
+                match update {
+                    RepairUpdate::Progress { done, total, what: label } => {
+                        job.progress(what, &label, done as u64, total as u64);
+                    }
+                    RepairUpdate::Step(judged) => {
+                        if failed.is_none()
+                            && let Err(e) = step(judged)
+                        {
+                            failed = Some(e);
+                            job.cancel().cancel();
+                        }
                     }
                 }
-            },
-        )
-        .map_err(|e| failed.take().unwrap_or_else(|| e.into()))?;
+            })
+            .map_err(|e| failed.take().unwrap_or_else(|| e.into()))?;
         job.cancel().check()?;
-        let manifest = self.manifest(&recipe);
+        Ok(model)
+    }
+
+    /// Stores a compressed model with its manifest; returns the artifact's name.
+    pub(super) fn keep(&self, model: &Model, recipe: &[&Decision]) -> Result<String, JobError> {
+        let manifest = self.manifest(recipe);
         let put = |path: &Path| -> Result<(), PutError> {
-            export::safetensors(path, &model, &manifest)?;
+            export::safetensors(path, model, &manifest)?;
             Ok(())
         };
-        let artifact = self.artifacts.put("safetensors", put).map_err(JobError::of)?;
-        Ok(Compressed { artifact, model_hash: model.params.hash() })
+        self.artifacts.put("safetensors", put).map_err(JobError::of)
     }
 
     /// Writes a round's model for others, with what was measured of it.

@@ -4,7 +4,7 @@
 use super::{Compute, JobError};
 use crate::agent::{self, AgentEvent, AgentInput, Endpoint, StandIn};
 use crate::host::engine::{Job, Llm};
-use crate::plan::planner::{self, PastRound, PlannerInput};
+use crate::plan::planner::{self, PlannerInput};
 use crate::plan::{Decision, Forecaster};
 use crate::session::{Channel, Event, Feed, State, Utterance};
 use std::sync::Arc;
@@ -14,12 +14,12 @@ use tokio_util::sync::CancellationToken;
 
 const PLANNER: &str = "planner";
 
-/// Asks the planner what it would propose now. `blind`: without what was measured on the evaluation data.
-pub fn plan_now(state: &State, blind: bool, say: &mut dyn FnMut(&str)) -> Result<Vec<Decision>, String> {
+/// Asks the planner what it would propose now.
+pub fn plan_now(state: &State, say: &mut dyn FnMut(&str)) -> Result<Vec<Decision>, String> {
     let card = state.card.as_ref().ok_or("the session is not open; hint: open it first")?;
     let profile = state.profile_of(0).ok_or("nothing is profiled yet; hint: profile first")?;
     let in_force: Vec<Decision> = state.recipe().into_iter().cloned().collect();
-    let past = if blind { Vec::new() } else { past_rounds(state) };
+    let (past, quality) = (state.past_rounds(), state.quality_input());
     let input = PlannerInput {
         graph: &card.graph,
         groups: &card.groups,
@@ -32,25 +32,9 @@ pub fn plan_now(state: &State, blind: bool, say: &mut dyn FnMut(&str)) -> Result
         first_id: state.next_decision,
         in_force: &in_force,
         past: &past,
+        quality: &quality,
     };
     planner::propose(&input, say).map_err(|e| e.to_string())
-}
-
-fn past_rounds(state: &State) -> Vec<PastRound> {
-    let base = state.baseline();
-    let of = |number: u32| -> Option<PastRound> {
-        let round = state.round_at(number)?;
-        let (evaluation, verdict) = (round.evaluation.as_ref()?, round.verdict.as_ref()?);
-        let base_ms = if evaluation.baseline_ms > 0.0 { evaluation.baseline_ms } else { base?.whole.p50 };
-        let actions = agent::critic::recipe_of(state, number);
-        Some(PastRound {
-            round: number,
-            actions,
-            latency: if base_ms > 0.0 { evaluation.whole.p50 / base_ms } else { 1.0 },
-            d_top1: verdict.d_top1,
-        })
-    };
-    state.rounds.iter().skip(1).filter_map(|r| of(r.number)).collect()
 }
 
 impl Compute {
@@ -58,7 +42,7 @@ impl Compute {
         let began = Instant::now();
         job.say(Feed::Turn { role: PLANNER.to_owned(), model: "built-in".to_owned() });
         let mut text = String::new();
-        let planned = plan_now(state, self.spec.blind, &mut |words| {
+        let planned = plan_now(state, &mut |words| {
             text.push_str(words);
             job.say(Feed::Token { role: PLANNER.to_owned(), channel: Channel::Text, text: words.to_owned() });
         });
@@ -103,10 +87,10 @@ impl Compute {
     /// Runs the pipeline on a thread with a runtime of its own and passes on what it says, from this one.
     fn run_agents(&self, what: agent::Job, state: &State, llm: &Llm, job: &Job) -> Result<(), JobError> {
         let state = Arc::new(state.clone());
-        let (of, blind) = (state.clone(), self.spec.blind);
+        let of = state.clone();
         let stand_in: StandIn = Arc::new(move || {
             let mut text = String::new();
-            let decisions = plan_now(&of, blind, &mut |words| text.push_str(words))?;
+            let decisions = plan_now(&of, &mut |words| text.push_str(words))?;
             Ok((decisions, text))
         });
         let (prompts, complaints) = agent::Prompts::of_user();
@@ -126,7 +110,7 @@ impl Compute {
                 runtime.block_on(agent::run(input, endpoint, &mut emit, &token));
             })
             .map_err(JobError::of)?;
-        let forecaster = forecaster(&state);
+        let forecaster = state.forecaster();
         let mut failed = None;
         loop {
             match rx.recv_timeout(Duration::from_millis(20)) {
@@ -172,10 +156,4 @@ impl Compute {
         }
         Ok(())
     }
-}
-
-/// Forecasts from what the session has measured so far.
-fn forecaster(state: &State) -> Option<Forecaster> {
-    let card = state.card.as_ref()?;
-    Some(Forecaster::new(&card.graph, &card.groups, state.profile_of(0)?, &state.ladders, &state.sensitivity))
 }

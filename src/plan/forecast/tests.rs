@@ -1,7 +1,7 @@
 //! Forecasts over small tables whose answers are known.
 
 use super::*;
-use crate::plan::testing::{chain, curves, ladders, profile_of};
+use crate::plan::testing::{chain, curves, ladders, profile_of, tried};
 use crate::plan::{Author, DecisionId};
 use crate::prune;
 
@@ -10,7 +10,8 @@ fn world() -> (Graph, Vec<Group>, Forecaster) {
     let profile = profile_of(&graph, 1.0);
     let sens = curves(&groups, &[1.0, 0.5, 2.0], &["conv1", "conv2", "conv3"], 0.002);
     let f = Forecaster::new(&graph, &groups, &profile, &ladders(&graph, &profile, 0.4), &sens);
-    (graph, groups, f)
+    let known = tried(&f, &groups, &["conv1", "conv2", "conv3"]);
+    (graph, groups, f.with_quality(known))
 }
 
 fn prune(id: &str, ratio: f64) -> (Target, Action) {
@@ -71,7 +72,11 @@ fn more_cut_is_never_less_harm() {
         assert!(p.d_top1.value < last.0 && p.latency.value < last.1, "{i}");
         last = (p.d_top1.value, p.latency.value);
     }
-    assert!((-f.top1(f.harm_for(1.0), 0).value - 1.0).abs() < 1e-6);
+    // What is allowed for a point costs a point.
+    let allowed = f.harm_for(1.0).expect("plans were tried");
+    let at = |r: f64| [prune("conv2", r)];
+    let ratio = (1..1000).map(|i| i as f64 / 1000.0).find(|&r| f.harm(&at(r)).0 >= allowed).expect("reached");
+    assert!((-f.actions(&at(ratio)).d_top1.value - 1.0).abs() < 0.15, "{ratio}");
 }
 
 #[test]
@@ -108,7 +113,7 @@ fn budget_lines_follow_the_range() {
     let (_, _, f) = world();
     let p = f.actions(&[prune("conv2", 0.5)]);
     let budget: Budget =
-        format!("macs={},latency={},drop=50", p.macs.value - 0.01, p.latency.value).parse().expect("b");
+        format!("macs={},latency={},drop=80", p.macs.value - 0.01, p.latency.value).parse().expect("b");
     let lines = p.against(&budget);
     let of = |n: &str| lines.iter().find(|l| l.name == n).map(|l| l.outcome);
     assert_eq!(of("macs"), Some(Outcome::Reject));

@@ -3,7 +3,7 @@
 
 use super::solve::{Candidate, Stop};
 use super::{Aim, PlannerInput, bound_by, curve_of};
-use crate::plan::{Action, Decision, Estimate, Forecast, Forecaster, Outcome, PlanForecast, Target, Trust};
+use crate::plan::{Action, Basis, Decision, Estimate, Forecast, Forecaster, Outcome, PlanForecast, Target, Trust};
 use crate::prune::GroupKind;
 use std::collections::BTreeMap;
 
@@ -49,12 +49,9 @@ pub(super) fn opening(input: &PlannerInput, aim: &Aim, trust: Trust, say: Say) {
         say("Neither latency nor memory is asked for, so precision stays as it is. ");
     }
     if let Some(last) = input.past.last() {
-        say(&format!(
-            "Round {} measured {:+.2} points; accuracy forecasts are now scaled by {:.2}",
-            last.round, last.d_top1, trust.drop
-        ));
+        say(&format!("Round {} measured {:+.2} points, and forecasts have learnt from it", last.round, last.d_top1));
         say(&if (trust.latency - 1.0).abs() > 0.05 {
-            format!(" and latency savings by {:.2}. ", trust.latency)
+            format!("; latency savings are now scaled by {:.2}. ", trust.latency)
         } else {
             ". ".to_owned()
         });
@@ -150,20 +147,22 @@ pub(super) fn left_alone(input: &PlannerInput, candidates: &[Candidate], actions
     }
     let protected = input.groups.iter().filter(|g| g.protected.is_some()).count();
     if protected > 0 {
-        say(&format!("{protected} groups are protected by the graph itself. "));
+        let are = if protected == 1 { "group is" } else { "groups are" };
+        say(&format!("{protected} {are} protected by the graph itself. "));
     }
 }
 
 pub(super) fn outcome(input: &PlannerInput, aim: &Aim, f: &PlanForecast, stop: Stop, say: Say) {
     say(&format!(
-        "Together I expect latency ~{}, MACs {:.3}x, memory {:.3}x, parameters {:.3}x and top-1 ~{:+.2} [{:+.2}, {:+.2}]. ",
+        "Together I expect latency ~{}, MACs {:.3}x, memory {:.3}x, parameters {:.3}x and {}. ",
         factor(f.latency),
         f.macs.value,
         f.memory.value,
         f.params.value,
-        f.d_top1.value,
-        f.d_top1.low,
-        f.d_top1.high
+        match f.quality.basis {
+            Basis::Unmeasured => "a loss of top-1 that nothing has measured yet".to_owned(),
+            _ => format!("top-1 ~{:+.2} [{:+.2}, {:+.2}]", f.d_top1.value, f.d_top1.low, f.d_top1.high),
+        }
     ));
     let missed: Vec<String> = f
         .against(&aim.budget)
@@ -185,7 +184,8 @@ pub(super) fn outcome(input: &PlannerInput, aim: &Aim, f: &PlanForecast, stop: S
             if missed.is_empty() { "short of the goal by its margin".to_owned() } else { missed.join(", ") }
         )),
     }
-    if let Some(line) = f.against(&aim.budget).into_iter().find(|l| l.name == "drop") {
+    let known = f.quality.basis != Basis::Unmeasured;
+    if let Some(line) = f.against(&aim.budget).into_iter().find(|l| known && l.name == "drop") {
         if line.forecast.value > line.target {
             say(&format!(
                 "Mind the floor: the forecast drop of {:.2} is over the {:.2} allowed, though its range reaches {:.2}; the \
@@ -211,7 +211,7 @@ pub(super) fn rationale(
     forecast: &Forecast,
 ) -> String {
     let base = forecaster.base();
-    let harm = forecaster.harm_of(target, action).unwrap_or(0.0);
+    let harm = forecaster.measured(target, action).unwrap_or(0.0);
     let share = |part: f64, whole: f64| if whole > 0.0 { 100.0 * part / whole } else { 0.0 };
     let macs = share(-(forecast.d_macs as f64), base.macs as f64);
     let mem = share(-(forecast.d_bytes as f64), base.bytes as f64);

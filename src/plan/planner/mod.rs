@@ -4,17 +4,19 @@
 //! target that the human decided; the same input gives the same plan. Harm is what sensitivity measured, the KL of the
 //! output against the original, taken as additive and corrected by what earlier rounds measured.
 
+mod anchors;
 mod explain;
 mod solve;
 
 use super::{
-    Action, Author, Budget, Constraint, Decision, DecisionId, Forecaster, Limit, PlanError, PlanForecast, Status,
-    Target, Trust, check, max_ratio,
+    Action, Author, Budget, Constraint, Decision, DecisionId, Forecaster, Limit, PlanError, PlanForecast, QualityInput,
+    Status, Target, Trust, check, max_ratio,
 };
 use crate::graph::Graph;
 use crate::profile::{Ladder, Profile, SensTarget, Sensitivity};
 use crate::prune::Group;
 use crate::quant::Precision;
+pub use anchors::anchors;
 use solve::{Candidate, Kind, Need, Problem, Solution, Stop};
 
 /// What an earlier round decided and what was measured of it.
@@ -47,6 +49,8 @@ pub struct PlannerInput<'a> {
     pub in_force: &'a [Decision],
     /// Earlier rounds, oldest first.
     pub past: &'a [PastRound],
+    /// What forecasts of quality rest on besides the sensitivities.
+    pub quality: &'a QualityInput,
 }
 
 /// Why nothing can be proposed.
@@ -80,7 +84,8 @@ pub fn plan(input: &PlannerInput, say: &mut dyn FnMut(&str)) -> Result<Proposal,
     if input.sensitivity.curves.is_empty() {
         return Err(PlannerError::NoSensitivity);
     }
-    let plain = Forecaster::new(input.graph, input.groups, input.profile, input.ladders, input.sensitivity);
+    let plain = Forecaster::new(input.graph, input.groups, input.profile, input.ladders, input.sensitivity)
+        .with_quality(input.quality.clone());
     let trust = trust_from(&plain, input.past);
     let forecaster = plain.with_trust(trust);
     let aim = Aim::of(input.budget);
@@ -160,16 +165,17 @@ impl Aim {
 /// Without evidence from earlier rounds the factors come first, unless even the hopeful end of the forecast breaks the
 /// floor: forecasts of accuracy are too wide to give up a target for. With evidence the floor binds.
 fn solve_under(problem: &mut Problem, aim: &Aim, first: bool) -> Solution {
-    let floor = aim.budget.drop.map(|d| problem.forecaster.harm_for(d));
+    let floor = aim.budget.drop.and_then(|d| problem.forecaster.harm_for(d));
     if aim.open_ended {
-        problem.harm_limit = floor.unwrap_or(f64::INFINITY);
+        // How far a floor allows to go nobody knows before plans were tried.
+        problem.harm_limit = floor.unwrap_or(0.0);
         return problem.solve();
     }
     problem.harm_limit = f64::INFINITY;
     let free = problem.solve();
     let (Some(floor), Some(drop)) = (floor, aim.budget.drop) else { return free };
-    let (harm, unknown) = problem.forecaster.harm(&free.actions);
-    let hopeful = -problem.forecaster.top1(harm, unknown).high;
+    let (harm, _) = problem.forecaster.harm(&free.actions);
+    let hopeful = -problem.forecaster.quality(&free.actions).high;
     if harm <= floor || (first && hopeful <= drop) {
         return free;
     }
@@ -177,19 +183,12 @@ fn solve_under(problem: &mut Problem, aim: &Aim, first: bool) -> Solution {
     problem.solve()
 }
 
-/// Compares what past rounds were forecast with what they measured; the newest counts most.
-fn trust_from(plain: &Forecaster, past: &[PastRound]) -> Trust {
+/// Compares the latency that past rounds were forecast with what they measured; the newest counts most.
+pub(super) fn trust_from(plain: &Forecaster, past: &[PastRound]) -> Trust {
     let mut trust = Trust::default();
     for p in past {
         let f = plain.actions(&p.actions);
         let weight = if trust == Trust::default() { 1.0 } else { 0.7 };
-        let expected = -f.d_top1.value;
-        if expected > 0.02 && p.d_top1.is_finite() {
-            // A drop below 0.1 points is noise on any test set of ours.
-            let seen = ((-p.d_top1).max(0.1) / expected).clamp(0.15, 8.0);
-            trust.drop = trust.drop.powf(1.0 - weight) * seen.powf(weight);
-            trust.drop_spread = 0.35;
-        }
         let saving = 1.0 - f.latency.value;
         if saving > 0.03 && p.latency.is_finite() {
             let seen = ((1.0 - p.latency) / saving).clamp(0.25, 1.5);
@@ -331,7 +330,8 @@ pub(super) fn curve_of(target: &Target, action: &Action) -> SensTarget {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::plan::testing::{chain, curves, freeze, ladders, profile_of};
+    use crate::plan::Observed;
+    use crate::plan::testing::{chain, curves, freeze, ladders, profile_of, trial, tried};
 
     struct World {
         graph: Graph,
@@ -343,6 +343,7 @@ mod tests {
         constraints: Vec<Constraint>,
         in_force: Vec<Decision>,
         past: Vec<PastRound>,
+        quality: QualityInput,
     }
 
     impl World {
@@ -350,7 +351,7 @@ mod tests {
             let (graph, groups) = chain(&[16, 32, 32, 48], 16);
             let profile = profile_of(&graph, 1.0);
             let layers = ["conv1", "conv2", "conv3", "conv4", "fc"];
-            World {
+            let mut world = World {
                 ladders: ladders(&graph, &profile, 0.4),
                 sensitivity: curves(&groups, &[0.5, 0.1, 0.2, 0.1], &layers, 0.0005),
                 graph,
@@ -360,7 +361,14 @@ mod tests {
                 constraints: Vec::new(),
                 in_force: Vec::new(),
                 past: Vec::new(),
-            }
+                quality: QualityInput::default(),
+            };
+            world.quality = tried(&world.forecaster(), &world.groups, &layers);
+            world
+        }
+
+        fn forecaster(&self) -> Forecaster {
+            Forecaster::new(&self.graph, &self.groups, &self.profile, &self.ladders, &self.sensitivity)
         }
 
         fn plan(&self) -> (Proposal, String) {
@@ -377,6 +385,7 @@ mod tests {
                 first_id: 7,
                 in_force: &self.in_force,
                 past: &self.past,
+                quality: &self.quality,
             };
             let p = plan(&input, &mut |s| said.push_str(s)).expect("a plan");
             (p, said)
@@ -475,12 +484,17 @@ mod tests {
         let (first, _) = w.plan();
         let expected = -first.forecast.d_top1.value;
         w.budget.drop = Some(expected * 1.2);
-        let actions = first.decisions.iter().map(|d| (d.target.clone(), d.action.clone())).collect();
-        w.past = vec![PastRound { round: 1, actions, latency: 0.5, d_top1: -2.0 * expected }];
+        let actions: Vec<_> = first.decisions.iter().map(|d| (d.target.clone(), d.action.clone())).collect();
+        let seen = |k: f64| Observed { actions: actions.clone(), d_top1: -k * expected, sd: 0.01 * expected };
+        // As sure of the trials as of the round: what was measured differs by more than both errors.
+        w.quality.trials.add(trial(&w.forecaster(), actions.clone(), 27.0));
+        w.past = vec![PastRound { round: 1, actions: actions.clone(), latency: 0.5, d_top1: -2.0 * expected }];
+        w.quality.observed = vec![seen(2.0)];
         let (second, said) = w.plan();
         assert!(second.forecast.macs.value > first.forecast.macs.value + 0.01, "{said}");
         // With less than was feared, the factor stands.
         w.past[0].d_top1 = -0.5 * expected;
+        w.quality.observed = vec![seen(0.5)];
         let (third, _) = w.plan();
         assert!(third.met && (third.forecast.macs.value - first.forecast.macs.value).abs() < 1e-9);
     }
@@ -537,6 +551,7 @@ mod tests {
             first_id: 0,
             in_force: &[],
             past: &[],
+            quality: &w.quality,
         };
         assert_eq!(plan(&input, &mut |_| {}), Err(PlannerError::NoSensitivity));
     }

@@ -2,15 +2,16 @@
 //!
 //! Every variant is measured on its own against the untouched model, re-using the activations before the touched layer.
 //! A pruned group is measured *after* a local least-squares re-fit of the layers that read it, because that is how it
-//! will be used: what a re-fit can restore is no harm. Results are cached per target by content, so that a scan that was
+//! will be used: what a re-fit can restore is no harm. The re-fit never sees the images that it is scored on. Results are cached per target by content, so that a scan that was
 //! cancelled goes on where it stopped.
 //!
 //! Calibration images are mostly training images, on which a network is so sure of itself that the plain KL of its output
 //! sees nothing until much is broken. So both outputs are softened by one temperature, as in distillation (Hinton et al.
 //! 2015), chosen from the margins of the untouched model; a network that is not so sure keeps temperature 1.
 //!
-//! Invariants: calibration images only; the same model, images and options give the same curves; a variant whose output
-//! is not finite counts as [`BROKEN`] harm and never as an error.
+//! Invariants: calibration images only; the same model, images and options give the same curves, however busy the machine
+//! (the number of images follows from the work, not from a stopwatch); a variant whose output is not finite counts as
+//! [`BROKEN`] harm and never as an error.
 
 mod refit;
 
@@ -27,7 +28,6 @@ use candle_core::{Device, Tensor};
 use refit::Refit;
 use std::path::Path;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
 
 /// KL that stands for a broken output, nats.
 pub const BROKEN: f64 = 50.0;
@@ -35,7 +35,7 @@ pub const BROKEN: f64 = 50.0;
 /// What to scan and how.
 #[derive(Debug, Clone)]
 pub struct SensOptions {
-    /// At most this many calibration images; fewer when the time would not suffice.
+    /// Calibration images to score on, at most; fewer where `work` does not allow them. As many again serve the re-fits.
     pub images: usize,
     pub batch: usize,
     /// Parts of each group removed.
@@ -49,8 +49,8 @@ pub struct SensOptions {
     pub evidence: Option<Arc<Evidence>>,
     pub threads: Option<usize>,
     pub device: Device,
-    /// Aimed at by choosing the number of images.
-    pub time: Duration,
+    /// MACs that the scan may take about, all variants together: decides the number of images.
+    pub work: f64,
 }
 
 impl Default for SensOptions {
@@ -59,14 +59,14 @@ impl Default for SensOptions {
             images: 512,
             batch: 64,
             ratios: vec![0.125, 0.25, 0.375, 0.5, 0.625, 0.75, 0.875],
-            precisions: vec![Precision::Int8],
+            precisions: vec![Precision::Int8, Precision::W4, Precision::W4g32],
             blocks: true,
             refit: true,
             method: Method::L2,
             evidence: None,
             threads: None,
             device: Device::Cpu,
-            time: Duration::from_secs(45),
+            work: WORK,
         }
     }
 }
@@ -79,6 +79,8 @@ pub enum SensUpdate {
         top1: f64,
         images: usize,
     },
+    /// What did not go as asked, for people.
+    Note(String),
     /// A target is done.
     Curve(SensCurve),
     Progress {
@@ -90,8 +92,10 @@ pub enum SensUpdate {
 
 /// Fewest images a scan uses, when there are as many.
 const LEAST: usize = 32;
-/// Images below which the time aimed at may be exceeded.
+/// Images below which the work aimed at may be exceeded.
 const WANTED: usize = 128;
+/// MACs of a scan: half a minute on two cores with AVX-512.
+const WORK: f64 = 4e12;
 /// Bytes of Gram matrices held at once.
 const GRAM_BYTES: usize = 384 << 20;
 
@@ -110,13 +114,21 @@ pub fn sensitivity(
 ) -> Result<Sensitivity, ProfileError> {
     let targets = targets(model, groups, options);
     let cache = Cache(cache);
-    let bench = Bench::new(model, groups, calib, options, &targets, &cache, cancel)?;
+    let bench = Bench::new(model, groups, calib, options, &targets, cancel)?;
     update(SensUpdate::Base { loss: bench.loss, top1: bench.top1, images: bench.images });
+    if bench.shared {
+        update(SensUpdate::Note(format!(
+            "{} calibration images are too few to keep some apart: re-fits are scored on the images that they were fitted \
+             on, so cuts look milder than they are",
+            calib.len()
+        )));
+    }
     let mut out = Sensitivity { curves: Vec::new(), base_loss: bench.loss, base_top1: bench.top1 };
     let total = targets.len();
 
     let mut lives: Option<(NodeId, Vec<Live>)> = None;
     let mut refits: Vec<(String, Refit)> = Vec::new();
+    let mut thin: Vec<String> = Vec::new();
     for (done, t) in targets.iter().enumerate() {
         cancel.check()?;
         update(SensUpdate::Progress { label: label(&t.target), done, total });
@@ -132,6 +144,7 @@ pub fn sensitivity(
                 let ready = if let (SensTarget::Group(id), true) = (&t.target, options.refit) {
                     if !refits.iter().any(|(g, _)| g == id) {
                         refits = bench.refits(&targets[done..], &cache, options, cancel)?;
+                        thin.extend(refits.iter().filter(|(_, r)| r.is_thin()).map(|(g, _)| g.clone()));
                     }
                     refits.iter().find(|(g, _)| g == id).map(|(_, r)| r)
                 } else {
@@ -147,6 +160,12 @@ pub fn sensitivity(
         out.curves.push(curve);
     }
     update(SensUpdate::Progress { label: String::new(), done: total, total });
+    if let [first, rest @ ..] = thin.as_slice() {
+        update(SensUpdate::Note(format!(
+            "re-fits of `{first}`{} had fewer samples than columns; hint: more calibration images",
+            if rest.is_empty() { String::new() } else { format!(" and {} more groups", rest.len()) }
+        )));
+    }
     Ok(out)
 }
 
@@ -211,6 +230,10 @@ struct Bench<'a> {
     compile: CompileOptions,
     plan: Plan,
     batches: Vec<(Tensor, Vec<u32>)>,
+    /// What re-fits are fitted on.
+    fit: Vec<(Tensor, Vec<u32>)>,
+    /// There were too few images to keep `fit` apart from `batches`.
+    shared: bool,
     /// Softened, as every variant's are before they are compared.
     logits: Tensor,
     temperature: f64,
@@ -231,7 +254,6 @@ impl<'a> Bench<'a> {
         calib: &Dataset,
         options: &SensOptions,
         targets: &[ToScan],
-        cache: &Cache,
         cancel: &Cancel,
     ) -> Result<Bench<'a>, ProfileError> {
         if calib.is_empty() {
@@ -241,28 +263,22 @@ impl<'a> Bench<'a> {
             CompileOptions { device: options.device.clone(), threads: options.threads, ..CompileOptions::default() };
         let plan = Plan::of(model, &compile)?;
         let prep = &model.info.preprocess;
-        let most = options.images.min(calib.len()).max(1);
-        let (probe, _) = calib.batch(0..LEAST.min(most), prep)?;
-        let images = {
-            // Remembered, so that a resumed scan on a busier machine does not choose another number and start over.
-            let key = format!("{} {:?} {most} {} {:?}", model.info.hash, calib.card(), targets.len(), options.time);
-            match cache.get::<usize>("sense-images", &key).filter(|n| *n <= most) {
-                Some(n) => n,
-                None => {
-                    let n = affordable(&plan, &probe, targets, model.graph.nodes.len(), most, options.time)?;
-                    cache.put("sense-images", &key, &n);
-                    n
-                }
-            }
+        let images = images_for(model, targets, options)?;
+        // Scored and fitted ones in turns, so that both are spread over the set alike.
+        let set = calib.take(2 * images);
+        let shared = set.len() < 2 * LEAST.min(images);
+        let part = |odd: usize| -> Vec<usize> {
+            let all = (0..set.len()).filter(|i| shared || i % 2 == odd);
+            all.take(images).collect()
         };
-        let set = calib.take(images);
-        let images = set.len().min(images);
+        let (scored, fitted) = (part(0), part(1));
+        let images = scored.len();
         let mut hash = blake3::Hasher::new();
         let (mut batches, mut parts, mut labels) = (Vec::new(), Vec::new(), Vec::new());
         let mut scorer = Scorer::new(0);
-        for start in (0..images).step_by(options.batch.max(1)) {
+        for picks in scored.chunks(options.batch.max(1)) {
             cancel.check()?;
-            let (x, y) = set.batch(start..(start + options.batch.max(1)).min(images), prep)?;
+            let (x, y) = set.batch(picks, prep)?;
             for v in x.flatten_all()?.to_vec1::<f32>()? {
                 hash.update(&v.to_le_bytes());
             }
@@ -275,6 +291,15 @@ impl<'a> Bench<'a> {
             labels.extend_from_slice(&y);
             batches.push((x, y));
         }
+        let mut fit = Vec::new();
+        for picks in fitted.chunks(options.batch.max(1)).filter(|_| options.refit) {
+            cancel.check()?;
+            let (x, y) = set.batch(picks, prep)?;
+            for v in x.flatten_all()?.to_vec1::<f32>()? {
+                hash.update(&v.to_le_bytes());
+            }
+            fit.push((x, y));
+        }
         let m = scorer.metrics();
         let logits = Tensor::cat(&parts, 0)?;
         let temperature = temperature(&logits)?;
@@ -284,6 +309,8 @@ impl<'a> Bench<'a> {
             compile,
             plan,
             batches,
+            fit,
+            shared,
             logits: (logits / temperature)?,
             temperature,
             labels,
@@ -346,7 +373,7 @@ impl<'a> Bench<'a> {
             bytes += need;
             wanted.push(g);
         }
-        refit::gather(self.model, &wanted, &self.batches, &self.compile, cancel)
+        refit::gather(self.model, &wanted, &self.fit, &self.compile, cancel)
     }
 
     fn curve(
@@ -411,9 +438,18 @@ impl<'a> Bench<'a> {
     }
 }
 
-/// The power of two times the fewest that fits; up to [`WANTED`] images may take four times the time, because with fewer
-/// the order of the groups is mostly chance.
-fn images_for(fit: f64) -> usize {
+/// The power of two times the fewest whose variants take about [`SensOptions::work`]; up to [`WANTED`] images may take four
+/// times that, because with fewer the order of the groups is mostly chance. A variant re-runs the network from its first
+/// changed node on.
+fn images_for(model: &Model, targets: &[ToScan], options: &SensOptions) -> Result<usize, ProfileError> {
+    let macs: Vec<f64> =
+        crate::graph::macs(&model.graph)?.iter().map(|m| (m.conv_linear + m.attention) as f64).collect();
+    let after = |first: NodeId| macs.iter().skip(first.index()).sum::<f64>();
+    let each: f64 = targets.iter().map(|t| t.ratios.len() as f64 * after(t.first)).sum();
+    Ok(fitting(options.work / each.max(1.0)).min(options.images).max(1))
+}
+
+fn fitting(fit: f64) -> usize {
     let mut n = LEAST;
     while (2 * n) as f64 <= if 2 * n <= WANTED { 4.0 * fit } else { fit } {
         n *= 2;
@@ -438,33 +474,6 @@ fn temperature(logits: &Tensor) -> Result<f64, ProfileError> {
     let margins: Vec<f64> = rows.iter().map(margin).filter(|m| m.is_finite()).collect();
     let mean = margins.iter().sum::<f64>() / margins.len().max(1) as f64;
     Ok(rounded((mean / 2.0).max(1.0)))
-}
-
-/// Images that fit into `time`: a variant re-runs the network from its first changed node on. A power of two times the
-/// fewest.
-fn affordable(
-    plan: &Plan,
-    probe: &Tensor,
-    targets: &[ToScan],
-    nodes: usize,
-    most: usize,
-    time: Duration,
-) -> Result<usize, ProfileError> {
-    plan.run(probe)?;
-    let mut least = f64::INFINITY;
-    for _ in 0..3 {
-        let t = Instant::now();
-        plan.run(probe)?;
-        least = least.min(t.elapsed().as_secs_f64());
-    }
-    let each = least / probe.dim(0)?.max(1) as f64;
-    let passes: f64 = targets
-        .iter()
-        .map(|t| t.ratios.len() as f64 * (1.0 - t.first.index() as f64 / nodes.max(1) as f64))
-        .sum::<f64>()
-        + 4.0;
-    let fit = time.as_secs_f64() / (each * passes).max(1e-9);
-    Ok(images_for(fit).min(most))
 }
 
 #[cfg(test)]

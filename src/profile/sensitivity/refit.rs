@@ -23,8 +23,8 @@ const LAMBDA: f64 = 1e-3;
 const SAMPLES: usize = 8_192;
 /// Bytes of activations captured at once.
 const CAPTURE_BYTES: usize = 128 << 20;
-/// A group with more readers than this (a residual stream) is measured without re-fit: repair treats those one by one.
-const READERS: usize = 3;
+/// A group whose moments take more than this is measured without re-fit.
+const MOST_BYTES: usize = 1 << 30;
 
 /// Moments of the inputs of every reader of one group.
 pub(super) struct Refit {
@@ -53,9 +53,6 @@ pub(super) fn bytes(graph: &Graph, group: &Group) -> usize {
 /// Readers of the group that can be re-fitted: node, fan-in, weight columns per unit.
 fn readers(graph: &Graph, group: &Group) -> Vec<(NodeId, usize, Vec<Vec<usize>>)> {
     let consumers: Vec<_> = group.members.iter().filter(|m| m.role == MemberRole::Consumer && m.axis == 1).collect();
-    if consumers.len() > READERS {
-        return Vec::new();
-    }
     let mut out = Vec::new();
     for m in consumers {
         let Some(id) = graph.by_name(&m.node) else { continue };
@@ -72,6 +69,9 @@ fn readers(graph: &Graph, group: &Group) -> Vec<(NodeId, usize, Vec<Vec<usize>>)
             .map(|u| m.indices(u).filter(|c| *c < channels).flat_map(|c| c * patch..(c + 1) * patch).collect())
             .collect();
         out.push((id, channels * patch, columns));
+    }
+    if out.iter().map(|(_, d, _)| 8 * d * d).sum::<usize>() > MOST_BYTES {
+        out.clear();
     }
     out
 }
@@ -115,7 +115,8 @@ pub(super) fn gather(
     let plan = Plan::of(model, &compile.clone().keeping(names.iter().cloned()))?;
     let asked: Vec<&str> = names.iter().map(String::as_str).collect();
     let images: usize = batches.iter().map(|(_, y)| y.len()).sum();
-    let per_image = SAMPLES.div_ceil(images.max(1)).max(24);
+    // Twice as many samples as columns at least, where the images have as many places.
+    let per_image = |d: usize| SAMPLES.max(2 * d).div_ceil(images.max(1)).max(24);
     // Small pieces bound the memory of the captures.
     let held: usize = out
         .iter()
@@ -134,7 +135,7 @@ pub(super) fn gather(
                 let node = graph.node(reader.node);
                 let Some(value) = values.get(&graph.node(reader.input).name) else { continue };
                 let mut rng = ChaCha8Rng::seed_from_u64(seed ^ ((reader.node.index() as u64) << 32));
-                let rows = samples(&node.op, value, reader, per_image, &mut rng)?;
+                let rows = samples(&node.op, value, reader, per_image(reader.d), &mut rng)?;
                 reader.add(&rows)?;
             }
             seed += 1;
@@ -144,6 +145,11 @@ pub(super) fn gather(
 }
 
 impl Refit {
+    /// Whether some reader was fitted on fewer samples than it has columns.
+    pub fn is_thin(&self) -> bool {
+        self.readers.iter().any(|r| r.n < r.d as f64)
+    }
+
     /// Sets the readers' weights in `changed` (the model with only `kept` units left) to the best fit of the original.
     pub fn mend(&self, original: &Model, changed: &mut Model, kept: &[u32]) -> Result<(), ProfileError> {
         for r in &self.readers {

@@ -120,12 +120,7 @@ fn a_cancelled_scan_resumes_from_its_cache_and_repeats_exactly() {
     assert!(stopped.is_err_and(|e| e.is_cancelled()));
     let kept = || {
         let files = std::fs::read_dir(dir.path()).expect("dir").flatten();
-        files
-            .filter(|f| {
-                f.file_name().to_string_lossy().starts_with("sense-")
-                    && !f.file_name().to_string_lossy().starts_with("sense-images")
-            })
-            .count()
+        files.filter(|f| f.file_name().to_string_lossy().starts_with("sense-")).count()
     };
     assert_eq!(kept(), 4);
     let (whole, n) = scan(&model, &options(), Some(dir.path()));
@@ -143,11 +138,40 @@ fn a_sure_network_is_softened_and_an_unsure_one_is_not() {
 }
 
 #[test]
-fn the_number_of_images_follows_the_time() {
+fn the_number_of_images_follows_the_work() {
     let cases = [(3.0, 32), (20.0, 64), (40.0, 128), (200.0, 128), (256.0, 256), (5000.0, 4096)];
     for (fit, want) in cases {
-        assert_eq!(images_for(fit), want, "{fit}");
+        assert_eq!(fitting(fit), want, "{fit}");
     }
+    let (model, o) = (resnet(), options());
+    let targets = targets(&model, &groups(&model.graph), &o);
+    let n = |work: f64| images_for(&model, &targets, &SensOptions { work, images: 4096, ..o.clone() }).expect("counts");
+    assert!(n(1e6) == LEAST && n(1e12) > n(1e10), "{} {}", n(1e10), n(1e12));
+}
+
+/// Images that a re-fit was fitted on flatter it: with few of them the fit goes through its noise.
+#[test]
+fn a_refit_is_scored_on_images_that_it_was_not_fitted_on() {
+    let model = vit();
+    let groups = groups(&model.graph);
+    let only = SensOptions { images: 40, precisions: vec![], blocks: false, refit: true, ..options() };
+    let targets = targets(&model, &groups, &only);
+    let bench = Bench::new(&model, &groups, &calib(80), &only, &targets, &Cancel::default()).expect("bench");
+    assert!(!bench.shared && bench.images == 40);
+    let rows = |b: &[(Tensor, Vec<u32>)]| -> Vec<Vec<f32>> {
+        b.iter().flat_map(|(x, _)| x.flatten_from(1).expect("flat").to_vec2::<f32>().expect("values")).collect()
+    };
+    let (scored, fitted) = (rows(&bench.batches), rows(&bench.fit));
+    assert_eq!((scored.len(), fitted.len()), (40, 40));
+    assert!(scored.iter().all(|s| !fitted.contains(s)), "an image is in both parts");
+    let mut said = Vec::new();
+    sensitivity(&model, &groups, &calib(12), &only, None, &Cancel::default(), &mut |u| {
+        if let SensUpdate::Note(n) = u {
+            said.push(n);
+        }
+    })
+    .expect("scan");
+    assert!(said.iter().any(|n| n.contains("12 calibration images are too few")), "{said:?}");
 }
 
 #[test]

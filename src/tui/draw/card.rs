@@ -299,9 +299,10 @@ fn forecast(c: &Canvas<'_>, block: bool, width: u16, all: bool, lines: &mut Vec<
         let plan = match (before, after) {
             (Some(a), Some(b)) if a != b && own.is_some() => format!("~{a} {arrow} {b}"),
             (_, Some(b)) => format!("~{b}"),
+            _ if g.points && app.expected.is_some() => "unmeasured".to_owned(),
             _ => pal.glyph("—", "-").into(),
         };
-        let value = app.expected.and_then(|e| e.get(g.name)).map(|e| e.value);
+        let value = app.expected.and_then(|e| e.get(g.name));
         let style = pal.fg(Role::Forecast);
         let mut spans = vec![
             span(format!(" {}", left(g.name, 9)), dim),
@@ -311,16 +312,24 @@ fn forecast(c: &Canvas<'_>, block: bool, width: u16, all: bool, lines: &mut Vec<
         spans.extend(target(c, &g, value));
         lines.push(Line::from(spans));
     }
+    let quality = app.expected.and_then(|e| e.quality);
+    if let Some(text) = quality.and_then(|q| super::basis::words(&app.state, &q)) {
+        for part in wrap(&text, usize::from(width).saturating_sub(2)) {
+            lines.push(Line::from(span(format!(" {part}"), dim)));
+        }
+    }
 }
 
-fn target(c: &Canvas<'_>, g: &Goal, value: Option<f64>) -> Vec<Span<'static>> {
+fn target(c: &Canvas<'_>, g: &Goal, value: Option<Estimate>) -> Vec<Span<'static>> {
     let pal = c.pal;
     let Some(t) = g.target else { return vec![span(pal.glyph("—", "-"), pal.fg(Role::Faint))] };
     let text = if g.points { signed(-t, 2) } else { factor(t) };
     let mut out = vec![span(format!("{} ", right(&text, 5)), pal.fg(Role::Dim))];
-    match value.and_then(|v| meets(g, v)) {
-        Some(true) => out.push(span(pal.glyph("✓", "ok"), pal.bold(Role::Good))),
-        Some(false) => out.push(span(pal.glyph("✗", "no"), pal.bold(Role::Bad))),
+    // A tick is for what holds over the whole range.
+    match value.and_then(|v| Some((meets(g, v.low)?, meets(g, v.high)?))) {
+        Some((true, true)) => out.push(span(pal.glyph("✓", "ok"), pal.bold(Role::Good))),
+        Some((false, false)) => out.push(span(pal.glyph("✗", "no"), pal.bold(Role::Bad))),
+        Some(_) => out.push(span("?", pal.bold(Role::Warn))),
         None => {}
     }
     out

@@ -4,6 +4,7 @@
 //! everything is drawn no cell holds a control character.
 
 mod agents;
+mod basis;
 mod card;
 mod evaluate;
 mod footer;

@@ -1,0 +1,74 @@
+//! Calibration images in two parts: those that work may be fitted on, and those that nothing touches but a trial.
+//!
+//! Invariants: every image is in exactly one part; the same set and seed give the same parts; a set too small to spare
+//! any holds nothing back.
+
+use super::Dataset;
+use rand::SeedableRng;
+use rand::seq::SliceRandom;
+use rand_chacha::ChaCha8Rng;
+
+/// Both parts, each in the order of the whole set.
+#[derive(Debug, Clone)]
+pub struct Split {
+    /// For repair, sensitivities, importance and ranges.
+    pub work: Dataset,
+    /// For trials alone; empty when there are fewer than [`FEWEST`] images.
+    pub held: Dataset,
+}
+
+/// Held back at most: this many images tell a loss of two points to about half a point.
+const MOST_HELD: usize = 1000;
+/// One image in this many is held back.
+const ONE_IN: usize = 3;
+/// A smaller set is not split.
+pub const FEWEST: usize = 10;
+
+impl Dataset {
+    /// Holds back a third of the images, 1,000 at most, drawn by `seed`.
+    pub fn split(&self, seed: u64) -> Split {
+        let held = if self.len() < FEWEST { 0 } else { (self.len() / ONE_IN).min(MOST_HELD) };
+        let mut order: Vec<usize> = (0..self.len()).collect();
+        // A stream of its own: repair shuffles what is left by the same seed.
+        let mut rng = ChaCha8Rng::seed_from_u64(seed);
+        rng.set_stream(0x68_65_6c_64);
+        order.shuffle(&mut rng);
+        let (back, work) = order.split_at(held);
+        Split { work: self.pick(work), held: self.pick(back) }
+    }
+
+    /// The images at `picks`, in the set's own order; numbers past the end are left out.
+    pub fn pick(&self, picks: &[usize]) -> Dataset {
+        let mut sorted = picks.to_vec();
+        sorted.sort_unstable();
+        let order: Vec<u32> = sorted.into_iter().filter_map(|i| self.at(i)).map(|k| k as u32).collect();
+        let mut card = self.card.clone();
+        card.images = order.len();
+        Dataset { card, order: Some(order.into()), ..self.clone() }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::MOST_HELD;
+    use crate::data::synthetic::{self, Split};
+
+    #[test]
+    fn every_image_is_in_one_part_and_the_seed_decides_which() {
+        let set = synthetic::dataset(Split::Calib, 200);
+        let parts = set.split(3);
+        assert_eq!((parts.work.len(), parts.held.len()), (134, 66));
+        let at = |d: &crate::data::Dataset| (0..d.len()).filter_map(|i| d.at(i)).collect::<Vec<_>>();
+        let (work, held) = (at(&parts.work), at(&parts.held));
+        let mut all = [work.clone(), held.clone()].concat();
+        all.sort_unstable();
+        assert_eq!(all, at(&set));
+        assert!(work.is_sorted() && held.is_sorted());
+        assert_eq!(at(&set.split(3).held), held);
+        assert_ne!(at(&set.split(4).held), held);
+        assert_eq!(parts.work.overlaps(&parts.held), 0);
+        let few = synthetic::dataset(Split::Calib, 9).split(0);
+        assert_eq!((few.work.len(), few.held.len()), (9, 0));
+        assert_eq!(synthetic::dataset(Split::Train, 6000).split(0).held.len(), MOST_HELD);
+    }
+}

@@ -1,0 +1,176 @@
+//! Trials for the host: anchors after the sensitivity scan, and rehearsals of the plan on the screen.
+//!
+//! Invariants: what is rehearsed is built exactly as a run builds it, and a run of the same plan takes what was built;
+//! held-back images serve trials and nothing else.
+
+use super::{Compute, JobError, lock, working_batch};
+use crate::eval::{EvalError, TrialOutcome, Trials};
+use crate::exec::Plan;
+use crate::host::engine::Job;
+use crate::model::Model;
+use crate::plan::planner::{self, PlannerInput};
+use crate::plan::{Action, Budget, QualityInput, Target, Trial, plan_key};
+use crate::prune;
+use crate::recover::RepairOptions;
+use crate::session::{Built, Event, State};
+use std::sync::Arc;
+
+/// MACs that fitting one anchor may take about: large networks are repaired on fewer images for it.
+const ANCHOR_WORK: f64 = 3e12;
+/// Fewest images an anchor is repaired on.
+const ANCHOR_IMAGES: usize = 256;
+
+impl Compute {
+    /// The held-back images with the views on which the original errs as on new ones; found once, and found again after
+    /// a restart from what the session recorded.
+    fn trials(&self, state: &State, job: &Job) -> Result<Option<Arc<Trials>>, JobError> {
+        if self.held.is_empty() {
+            return Ok(None);
+        }
+        let error = state.baseline().map(|e| 1.0 - e.metrics.top1);
+        let mut known = lock(&self.trials);
+        if let Some(t) = known.as_ref().filter(|t| t.correction().new_error == error) {
+            return Ok(Some(t.clone()));
+        }
+        let plan = self.compile(&self.model)?;
+        let prep = &self.model.info.preprocess;
+        let mut run = |x: &candle_core::Tensor| -> Result<_, EvalError> { Ok(plan.run(x)?) };
+        let with = (working_batch(&self.model), self.spec.seed);
+        let mut progress = |done: usize, total: usize| {
+            job.progress("trials", "views of held-back images", done as u64, total as u64);
+        };
+        let known_views = state.trials.correction.as_ref();
+        let made = Trials::prepare(&mut run, &self.held, prep, error, known_views, with, job.cancel(), &mut progress)?;
+        let made = Arc::new(made);
+        *known = Some(made.clone());
+        Ok(Some(made))
+    }
+
+    fn try_model(&self, trials: &Trials, plan: &Plan, what: &str, job: &Job) -> Result<TrialOutcome, JobError> {
+        let mut run = |x: &candle_core::Tensor| -> Result<_, EvalError> { Ok(plan.run(x)?) };
+        let mut progress =
+            |done: usize, total: usize| job.progress(what, "held-back images", done as u64, total as u64);
+        Ok(trials.run(&mut run, job.cancel(), &mut progress)?)
+    }
+
+    /// Builds and tries the plans that forecasts are fitted to, those that the session has not.
+    pub(super) fn try_anchors(&self, state: &State, job: &Job) -> Result<(), JobError> {
+        let Some(trials) = self.trials(state, job)? else {
+            let words = format!(
+                "{} calibration images are too few to hold some back: what a plan costs in accuracy is not forecast",
+                self.calib.len()
+            );
+            job.say(crate::session::Feed::Log { level: "warn".to_owned(), text: words });
+            return Ok(());
+        };
+        let (Some(card), Some(profile)) = (state.card.as_ref(), state.profile_of(0)) else { return Ok(()) };
+        let (budget, nothing) = (Budget::default(), QualityInput::default());
+        let input = PlannerInput {
+            graph: &card.graph,
+            groups: &card.groups,
+            profile,
+            ladders: &[],
+            sensitivity: &state.sensitivity,
+            budget: &budget,
+            constraints: &[],
+            round: 1,
+            first_id: 0,
+            in_force: &[],
+            past: &[],
+            quality: &nothing,
+        };
+        let anchors = planner::anchors(&input);
+        let macs = crate::graph::macs(&self.model.graph).map_err(JobError::of)?;
+        let each: f64 = macs.iter().map(|m| (m.conv_linear + m.attention) as f64).sum();
+        let usual = self.repair_options();
+        let images = usual.images.min(((ANCHOR_WORK / each.max(1.0)) as usize).max(ANCHOR_IMAGES));
+        let options = RepairOptions { images, check_images: usual.check_images.min(images / 4), ..usual };
+        let total = anchors.len();
+        for (done, actions) in anchors.into_iter().enumerate() {
+            job.cancel().check()?;
+            job.progress("trials", "plans to learn from", done as u64, total as u64);
+            let actions = self.with_units(actions)?;
+            // Of precisions a device refuses nothing can be learnt on it.
+            let refused = |(_, a): &(Target, Action)| {
+                matches!(a, Action::Precision { precision }
+                if !self.device.device.is_cpu() && !crate::exec::gpu_runs(*precision))
+            };
+            if actions.iter().any(refused) || job.state()?.trials.of(&actions).is_some() {
+                continue;
+            }
+            let small = self.build(&actions, &options, "trials", job, &mut |_| Ok(()))?;
+            let outcome = self.try_model(&trials, &self.compile(&small)?, "trials", job)?;
+            let trial = Box::new(Trial { key: plan_key(&actions), actions, outcome, anchor: true });
+            job.event(Event::Tried { trial, correction: Some(trials.correction().clone()) })?;
+        }
+        job.progress("trials", "plans to learn from", total as u64, total as u64);
+        Ok(())
+    }
+
+    /// Cuts with the units that stay, by the session's importance.
+    fn with_units(&self, actions: Vec<(Target, Action)>) -> Result<Vec<(Target, Action)>, JobError> {
+        let one = |(target, action): (Target, Action)| -> Result<_, JobError> {
+            let group = self.groups.iter().find(|g| matches!(&target, Target::Group(id) if *id == g.id));
+            Ok(match (group, action) {
+                (Some(g), Action::Prune { ratio, kept }) if kept.is_empty() => {
+                    let scores = self.scores(g).map_err(JobError::Failed)?;
+                    let kept = prune::resolve(g, &scores, ratio);
+                    (target, Action::Prune { ratio, kept })
+                }
+                (_, action) => (target, action),
+            })
+        };
+        actions.into_iter().map(one).collect()
+    }
+
+    /// Builds a plan as a run would and tries it on the held-back images.
+    pub(super) fn rehearse_plan(&self, state: &State, actions: &[(Target, Action)], job: &Job) -> Result<(), JobError> {
+        let Some(trials) = self.trials(state, job)? else { return Ok(()) };
+        let small = match self.built(state, actions) {
+            Some(built) => self.artifact(&built.artifact)?,
+            None => {
+                let (small, built) = self.build_to_keep(state, actions, job)?;
+                self.forget_built(state);
+                job.event(Event::Built { built: Box::new(built) })?;
+                small
+            }
+        };
+        let outcome = self.try_model(&trials, &self.compile(&small)?, "rehearsal", job)?;
+        let trial = Trial { key: plan_key(actions), actions: actions.to_vec(), outcome, anchor: false };
+        job.event(Event::Tried { trial: Box::new(trial), correction: Some(trials.correction().clone()) })
+    }
+
+    fn build_to_keep(
+        &self,
+        state: &State,
+        actions: &[(Target, Action)],
+        job: &Job,
+    ) -> Result<(Model, Built), JobError> {
+        let mut repairs = Vec::new();
+        let small = self.build(actions, &self.repair_options(), "rehearsal", job, &mut |step| {
+            repairs.push(step);
+            Ok(())
+        })?;
+        let decisions = state.decisions_of(actions);
+        let artifact = self.keep(&small, &decisions)?;
+        let built = Built { key: plan_key(actions), artifact, model_hash: small.params.hash(), repairs };
+        Ok((small, built))
+    }
+
+    /// What was built ahead of exactly these actions, if it is still there.
+    pub(super) fn built<'a>(&self, state: &'a State, actions: &[(Target, Action)]) -> Option<&'a Built> {
+        let key = plan_key(actions);
+        state.built.iter().rev().find(|b| b.key == key && self.artifacts.path(&b.artifact).is_some())
+    }
+
+    /// Removes the oldest model that was built ahead and that no round took.
+    fn forget_built(&self, state: &State) {
+        if state.built.len() < State::BUILT {
+            return;
+        }
+        let taken = |b: &&Built| state.rounds.iter().any(|r| r.artifact.as_ref() == Some(&b.artifact));
+        if let Some(path) = state.built.first().filter(|b| !taken(b)).and_then(|b| self.artifacts.path(&b.artifact)) {
+            drop(std::fs::remove_file(path));
+        }
+    }
+}

@@ -1,0 +1,99 @@
+//! Rehearsals: begun when a plan stands still, in nobody's way, and taken by the run that follows.
+
+use super::*;
+use crate::plan::plan_key;
+
+/// A session under review whose three proposals are open; `gate` holds its rehearsals.
+async fn reviewed(gate: Option<Gate>) -> Rig {
+    let mut r = Rig::new(false, gate).await;
+    *r.fake.rehearses.lock().expect("rehearses") = true;
+    r.ok(Command::Propose { by: Proposer::Planner }).await;
+    r.until("proposals", |s| s.phase == Phase::Review && s.decisions.len() == 3).await;
+    r
+}
+
+fn rehearsed(s: &State) -> bool {
+    s.trials.of(&s.shown_actions()).is_some()
+}
+
+#[tokio::test]
+async fn a_plan_that_stands_still_is_rehearsed_once() {
+    let mut r = reviewed(None).await;
+    assert!(r.state.trials.list.is_empty(), "not at once");
+    r.until("a rehearsal", rehearsed).await;
+    let shown = r.state.shown_actions();
+    assert_eq!(r.state.built.last().map(|b| b.key.clone()), Some(plan_key(&shown)), "built, then tried");
+    assert!(r.state.decisions.iter().all(|d| d.status == Status::Proposed), "nothing is approved by it");
+    assert_eq!(r.state.phase, Phase::Review);
+    r.ok(Command::Note { text: "nothing that the plan depends on".to_owned() }).await;
+    let n = r.state.trials.list.len();
+    tokio::time::sleep(Duration::from_millis(1600)).await;
+    r.ok(Command::Approve { ids: ids(&[0, 1, 2]) }).await;
+    tokio::time::sleep(Duration::from_millis(1600)).await;
+    r.ok(Command::Note { text: "now".to_owned() }).await;
+    r.until("the note", |s| s.notes.len() == 2).await;
+    assert_eq!(r.state.trials.list.len(), n, "the same plan, approved, needs no other");
+}
+
+#[tokio::test]
+async fn an_edit_interrupts_it_and_the_new_plan_is_next() {
+    let mut r = reviewed(Some(Gate::Rehearse)).await;
+    let first = r.state.shown_actions();
+    tokio::time::sleep(Duration::from_millis(1500)).await;
+    r.ok(Command::Edit { id: DecisionId(0), action: prune(0.25) }).await;
+    r.gate(None);
+    r.until("the new plan's rehearsal", |s| s.trials.of(&s.shown_actions()).is_some()).await;
+    assert!(r.state.trials.of(&first).is_none() && r.state.shown_actions() != first);
+    let ends = |r: &Rig| r.state.timeline.iter().filter(|t| t.text.contains("cancelled")).count();
+    assert_eq!(ends(&r), 0, "no event tells of what nobody asked for");
+}
+
+#[tokio::test]
+async fn everything_else_goes_first_and_a_run_takes_what_was_built() {
+    let mut r = reviewed(Some(Gate::Rehearse)).await;
+    tokio::time::sleep(Duration::from_millis(1500)).await;
+    // Commands that refuse while something runs do not refuse for a rehearsal.
+    r.ok(Command::Approve { ids: ids(&[0, 1, 2]) }).await;
+    r.ok(Command::Run).await;
+    r.until("verdict", |s| s.phase == Phase::Verdict).await;
+    assert!(r.state.trials.list.is_empty());
+    r.idle().await;
+    r.ok(Command::RollBack { reason: String::new() }).await;
+    r.gate(None);
+    tokio::time::sleep(Duration::from_millis(1500)).await;
+    let forecast = r.state.rounds[1].forecast.expect("journalled with the run");
+    assert_eq!(forecast.basis, crate::plan::Basis::Unmeasured, "nothing was tried");
+}
+
+#[tokio::test]
+async fn an_interrupted_rehearsal_is_not_begun_again_until_the_plan_changes() {
+    let mut r = reviewed(Some(Gate::Rehearse)).await;
+    tokio::time::sleep(Duration::from_millis(1500)).await;
+    r.ok(Command::Cancel).await;
+    r.idle().await;
+    r.gate(None);
+    tokio::time::sleep(Duration::from_millis(1800)).await;
+    r.ok(Command::Note { text: "still".to_owned() }).await;
+    r.until("the note", |s| s.notes.len() == 1).await;
+    assert!(r.state.trials.list.is_empty(), "begun again by itself");
+    r.ok(Command::Edit { id: DecisionId(1), action: prune(0.25) }).await;
+    r.until("a rehearsal", rehearsed).await;
+}
+
+#[tokio::test]
+async fn asking_for_one_waits_for_nothing_and_needs_a_plan() {
+    let mut r = Rig::new(false, None).await;
+    assert!(r.refused(Command::Rehearse).await.contains("held back"));
+    *r.fake.rehearses.lock().expect("rehearses") = true;
+    assert!(r.refused(Command::Rehearse).await.contains("nothing is approved"));
+    r.ok(Command::Propose { by: Proposer::Planner }).await;
+    r.until("proposals", |s| s.phase == Phase::Review && s.decisions.len() == 3).await;
+    r.idle().await;
+    r.ok(Command::Approve { ids: ids(&[2]) }).await;
+    r.ok(Command::Rehearse).await;
+    r.until("the recipe's rehearsal", |s| s.trials.of(&s.recipe_actions()).is_some()).await;
+    r.idle().await;
+    r.ok(Command::Rehearse).await;
+    r.ok(Command::Run).await;
+    r.until("verdict", |s| s.phase == Phase::Verdict).await;
+}

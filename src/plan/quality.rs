@@ -1,0 +1,431 @@
+//! What a plan is expected to cost in quality (points of top-1), with its range, and what that rests on.
+//!
+//! Every action has a *harm*, the divergence (KL) that it alone was measured to cause. What harms add up to in points is
+//! not known beforehand: it is fitted to whole plans of this model that were built and tried on held-back images
+//! ([`Trials`]) and to earlier rounds. With `h_k` the sum of harms of one kind of action (cuts, removed blocks, precisions,
+//! masks), `u = Σ w_k h_k` and `D` the points that the original has above chance:
+//!
+//! `drop = D · (1 − exp(−u / D))`
+//!
+//! The weights `w_k` maximise the posterior under log-normal priors; how far the fit is off on plans that it was not
+//! fitted to widens the range. A plan that was itself tried is *rehearsed*: its own outcome counts, weighed against what the
+//! others make expect of it, and of its near neighbours the difference alone is fitted. Ranges hold the change *measured* on so many evaluation images: chance there
+//! is a part of them.
+//!
+//! Invariants: nothing changed is exactly nothing; `low ≤ value ≤ high` within what can happen; no constant here was fitted
+//! to any network. Pure.
+
+use super::{Action, Estimate, Target, Trial, Trials};
+use serde::{Deserialize, Serialize};
+
+/// Part of the ranges that are to hold what is measured.
+pub const COVERAGE: f64 = 0.9;
+/// 95 % point of the standard normal distribution: two such tails leave [`COVERAGE`].
+const Z: f64 = 1.644_853_626_951_472_7;
+
+/// What a forecast of quality rests on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Basis {
+    /// Nothing changes.
+    Unchanged,
+    /// This very plan was built and tried.
+    Rehearsed,
+    /// A plan much like it was; the difference is scanned.
+    Neighbour,
+    /// Its actions were measured one by one, and whole plans told what they add up to.
+    Scanned,
+    /// Some action, or what actions add up to, was never measured: there is no figure.
+    #[default]
+    Unmeasured,
+}
+
+impl Basis {
+    pub fn label(self) -> &'static str {
+        match self {
+            Basis::Unchanged => "unchanged",
+            Basis::Rehearsed => "rehearsed",
+            Basis::Neighbour => "near a rehearsed plan",
+            Basis::Scanned => "scanned",
+            Basis::Unmeasured => "unmeasured",
+        }
+    }
+}
+
+/// A forecast of quality.
+#[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
+pub struct Quality {
+    /// Points of top-1 against the original, negative for worse.
+    pub value: f64,
+    pub low: f64,
+    pub high: f64,
+    /// How often such a range is to hold what is measured, 0 to 1.
+    pub coverage: f64,
+    pub basis: Basis,
+}
+
+impl Quality {
+    pub fn estimate(&self) -> Estimate {
+        Estimate { value: self.value, low: self.low, high: self.high }
+    }
+}
+
+/// Harms of a plan by kind of action, nats.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub(super) struct Harms {
+    pub kinds: [f64; KINDS],
+    /// Actions that nobody measured.
+    pub unknown: usize,
+}
+
+/// Kinds of actions: cuts, removed blocks, precisions, masks.
+pub(super) const KINDS: usize = 4;
+
+/// The kind of an action; `None` for those that change nothing.
+pub(super) fn kind(target: &Target, action: &Action) -> Option<usize> {
+    match (target, action) {
+        (_, Action::Keep) => None,
+        (_, Action::Prune { .. }) => Some(0),
+        (_, Action::RemoveBlock) => Some(1),
+        (_, Action::Precision { .. }) => Some(2),
+        (_, Action::Sparsify { .. }) => Some(3),
+    }
+}
+
+/// What was measured of an earlier round.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Observed {
+    pub actions: Vec<(Target, Action)>,
+    /// Points, negative for worse.
+    pub d_top1: f64,
+    /// Its standard error.
+    pub sd: f64,
+}
+
+/// What forecasts of one session rest on besides the scan.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct QualityInput {
+    pub trials: Trials,
+    /// Earlier rounds, oldest first; empty where what was measured on the evaluation data must not plan.
+    pub observed: Vec<Observed>,
+    /// The original's top-1 on the evaluation data, 0 to 1.
+    pub base_top1: Option<f64>,
+    pub classes: usize,
+    /// Evaluation images.
+    pub images: usize,
+}
+
+/// Prior of a weight's logarithm about that of cuts.
+const KIND_SPREAD: f64 = 1.0;
+/// Relative error of a fit nobody has checked yet, and how many checked plans that is worth.
+const DOUBT: (f64, f64) = (0.5, 3.0);
+/// Rehearsals that the fit looks at, newest first.
+const RECENT: usize = 16;
+/// How far measured rounds lie from trials beyond both errors, as a logarithm, before any round was measured.
+const SHIFT: f64 = 0.2;
+
+/// The fit, ready to be asked.
+#[derive(Debug, Clone, Default)]
+pub(super) struct QualityModel {
+    input: QualityInput,
+    /// Harms of the trials, in their order.
+    harms: Vec<Harms>,
+    /// Points per nat by kind; `None`: nothing was tried.
+    weights: Option<[f64; KINDS]>,
+    /// Relative error of the fit.
+    doubt: f64,
+    /// Measured drops over tried ones: factor, and the error of its logarithm.
+    shift: (f64, f64),
+    /// Share of answers that turn, for a root of what the fit adds up to: answers turn with the size of a disturbance, and
+    /// a divergence goes with its square.
+    turned: f64,
+}
+
+struct Point {
+    h: [f64; KINDS],
+    drop: f64,
+    sd: f64,
+}
+
+impl QualityModel {
+    /// Fits; `harm` gives a plan's harms.
+    pub fn fit(input: QualityInput, harm: impl Fn(&[(Target, Action)]) -> Harms) -> QualityModel {
+        let harms: Vec<Harms> = input.trials.list.iter().map(|t| harm(&t.actions)).collect();
+        let mut model = QualityModel { doubt: DOUBT.0, shift: (1.0, SHIFT), harms, input, ..QualityModel::default() };
+        let points = model.points(None);
+        if !points.is_empty() {
+            let log = model.weights_for(&points, None);
+            model.weights = Some(log.map(f64::exp));
+            model.doubt = model.doubt_of(&points, log);
+        }
+        if let Some(weights) = model.weights {
+            let rates: Vec<f64> = (model.input.trials.list.iter().zip(&model.harms))
+                .map(|(t, h)| (t.outcome.turned, h.kinds.iter().zip(&weights).map(|(h, w)| h * w).sum::<f64>()))
+                .filter(|(_, u)| *u > 0.0)
+                .map(|(turned, u)| turned / u.sqrt())
+                .collect();
+            model.turned = rates.iter().sum::<f64>() / rates.len().max(1) as f64;
+        }
+        model.shift = model.shift_by(&harm);
+        model
+    }
+
+    /// What the fit looks at: all anchors and the newest rehearsals, without the plan `but`.
+    fn points(&self, but: Option<&str>) -> Vec<Point> {
+        let (mut points, mut recent): (Vec<Point>, usize) = (Vec::new(), 0);
+        for (t, h) in self.input.trials.list.iter().zip(&self.harms).rev() {
+            recent += usize::from(!t.anchor);
+            let known = h.unknown == 0 && h.kinds.iter().sum::<f64>() > 0.0;
+            if known && (t.anchor || recent <= RECENT) && but != Some(&t.key) {
+                points.push(Point { h: h.kinds, drop: -t.outcome.d_top1, sd: spread(t) });
+            }
+        }
+        points
+    }
+
+    /// Points that the original has above chance.
+    fn most(&self) -> f64 {
+        let chance = 1.0 / self.input.classes.max(1) as f64;
+        100.0 * (self.input.base_top1.unwrap_or(1.0) - chance).max(0.01)
+    }
+
+    fn drop_of(&self, h: &[f64; KINDS], weights: &[f64; KINDS]) -> f64 {
+        let u: f64 = h.iter().zip(weights).map(|(h, w)| h * w).sum();
+        let most = self.most();
+        most * (1.0 - (-u / most).exp())
+    }
+
+    /// Maximum a posteriori, a coordinate at a time by golden section; the posterior is smooth and nearly separable.
+    /// Returns logarithms; `start` is a solution of nearly the same points.
+    fn weights_for(&self, points: &[Point], start: Option<[f64; KINDS]>) -> [f64; KINDS] {
+        // The level that the points themselves suggest, weighted by how much they can say.
+        let (mut sum, mut mass) = (0.0, 0.0);
+        for p in points {
+            let h: f64 = p.h.iter().sum();
+            let most = self.most();
+            let drop = p.drop.clamp(0.02, 0.98 * most);
+            let u = -most * (1.0 - drop / most).ln();
+            let weight = 1.0 / ((p.sd / drop).powi(2) + DOUBT.0 * DOUBT.0);
+            sum += weight * (u / h).ln();
+            mass += weight;
+        }
+        let level = sum / mass.max(1e-12);
+        let mut log = start.unwrap_or([level; KINDS]);
+        let (sweeps, reach) = if start.is_some() { (3, 1.0) } else { (12, 3.0) };
+        let cost = |log: &[f64; KINDS]| -> f64 {
+            let weights = log.map(f64::exp);
+            let mean = log.iter().sum::<f64>() / KINDS as f64;
+            let prior: f64 = log.iter().map(|l| ((l - mean) / KIND_SPREAD).powi(2)).sum();
+            let misfit: f64 = points
+                .iter()
+                .map(|p| {
+                    let fit = self.drop_of(&p.h, &weights);
+                    // The error is of the larger of both, so that no weight grows for the sake of a wide error.
+                    let sd2 = p.sd * p.sd + (DOUBT.0 * 0.5 * (fit.abs() + p.drop.abs())).powi(2) + 1e-6;
+                    (p.drop - fit).powi(2) / sd2
+                })
+                .sum();
+            // A weak pull to the level keeps what no plan touched in place.
+            prior + misfit + 1e-3 * log.iter().map(|l| (l - level).powi(2)).sum::<f64>()
+        };
+        for _ in 0..sweeps {
+            for k in 0..KINDS {
+                let at = |v: f64| {
+                    let mut l = log;
+                    l[k] = v;
+                    cost(&l)
+                };
+                log[k] = golden(at, log[k] - reach, log[k] + reach);
+            }
+        }
+        log
+    }
+
+    /// Relative error on points that the fit did not see (leave one out), with a prior.
+    fn doubt_of(&self, points: &[Point], log: [f64; KINDS]) -> f64 {
+        let (mut sum, mut n) = (DOUBT.1 * DOUBT.0 * DOUBT.0, DOUBT.1);
+        for i in 0..points.len() {
+            let rest: Vec<Point> = points
+                .iter()
+                .enumerate()
+                .filter(|(j, _)| *j != i)
+                .map(|(_, p)| Point { h: p.h, drop: p.drop, sd: p.sd })
+                .collect();
+            let p = &points[i];
+            // Of what is lost in noise nothing can be told, nor from it.
+            let tells = |p: &Point| p.drop > 2.0 * p.sd;
+            let alike = |q: &Point| q.h.iter().zip(&p.h).any(|(a, b)| *a > 0.0 && *b > 0.0);
+            if !tells(p) || !rest.iter().any(|q| tells(q) && alike(q)) {
+                continue;
+            }
+            let fit = self.drop_of(&p.h, &self.weights_for(&rest, Some(log)).map(f64::exp)).max(0.01);
+            let chance = (p.sd / p.drop).powi(2);
+            sum += ((p.drop / fit).ln().powi(2) - chance).max(0.0);
+            n += 1.0;
+        }
+        (sum / n).sqrt()
+    }
+
+    /// How measured rounds compare with what was forecast of them without them.
+    fn shift_by(&self, harm: &impl Fn(&[(Target, Action)]) -> Harms) -> (f64, f64) {
+        let (mut sum, mut mass) = (0.0, 1.0 / (SHIFT * SHIFT));
+        for o in &self.input.observed {
+            let Some((drop, sd)) = self.raw(&o.actions, &harm(&o.actions)) else { continue };
+            let seen = -o.d_top1;
+            if drop < 0.05 || seen < 0.05 {
+                continue;
+            }
+            // Tried and measured share nothing but the plan.
+            let weight = 1.0 / ((o.sd / seen).powi(2) + (sd / drop).powi(2));
+            sum += weight * (seen / drop).ln();
+            mass += weight;
+        }
+        ((sum / mass).exp(), (1.0 / mass).sqrt())
+    }
+
+    /// What a trial and the fit to the other trials say together, each by its error: a few hundred images alone leave
+    /// drops below a point to chance. Where the two contradict each other, the trial is believed.
+    fn rehearsed(&self, t: &Trial, h: &Harms) -> (f64, f64) {
+        let (seen, sd) = (-t.outcome.d_top1, spread(t));
+        let others = self.points(Some(&t.key));
+        let Some(weights) = self.weights.filter(|_| h.unknown == 0 && !others.is_empty()) else { return (seen, sd) };
+        let weights = self.weights_for(&others, Some(weights.map(f64::ln))).map(f64::exp);
+        let expected = self.drop_of(&h.kinds, &weights);
+        // Two errors apart is chance still.
+        let apart = 0.25 * (seen - expected).powi(2) - sd * sd;
+        let prior = (self.doubt * expected).powi(2).max(apart).max(1e-8);
+        let mass = 1.0 / (sd * sd) + 1.0 / prior;
+        ((seen / (sd * sd) + expected / prior) / mass, (1.0 / mass).sqrt())
+    }
+
+    /// Drop on held-back images and its error, of a plan that was tried or from the fit.
+    fn raw(&self, actions: &[(Target, Action)], h: &Harms) -> Option<(f64, f64)> {
+        if let Some(t) = self.input.trials.of(actions) {
+            return Some(self.rehearsed(t, h));
+        }
+        let weights = self.weights.filter(|_| h.unknown == 0)?;
+        let drop = self.drop_of(&h.kinds, &weights);
+        Some((drop, self.doubt * drop))
+    }
+
+    /// Points that harms of these kinds add, one nat of each against one nat of a cut: 1 where nothing was tried.
+    pub fn exchange(&self, kind: usize) -> f64 {
+        self.weights.map_or(1.0, |w| w[kind] / w[0].max(1e-12))
+    }
+
+    /// The harm (in nats of cuts) whose expected drop is `points`; `None` where nothing was tried.
+    pub fn harm_for(&self, points: f64) -> Option<f64> {
+        let w = self.weights?;
+        let (most, points) = (self.most(), points / self.shift.0);
+        if points >= 0.999 * most {
+            return Some(f64::INFINITY);
+        }
+        Some(-most * (1.0 - points / most).ln() / w[0].max(1e-12))
+    }
+
+    /// The forecast of a plan with these harms; `between` gives the harms of what differs from another plan, in points per
+    /// nat irrelevant: both sides of every target that differs, added.
+    pub fn forecast(
+        &self,
+        actions: &[(Target, Action)],
+        h: &Harms,
+        between: impl Fn(&[(Target, Action)]) -> Harms,
+    ) -> Quality {
+        if actions.iter().all(|(_, a)| *a == Action::Keep) {
+            return Quality { coverage: COVERAGE, basis: Basis::Unchanged, ..Quality::default() };
+        }
+        if let Some(t) = self.input.trials.of(actions) {
+            let (drop, sd) = self.rehearsed(t, h);
+            return self.ranged(drop, sd, 0.0, t.outcome.turned, Basis::Rehearsed);
+        }
+        let Some(weights) = self.weights.filter(|_| h.unknown == 0) else { return self.unmeasured(h) };
+        let drop = self.drop_of(&h.kinds, &weights);
+        let alone = self.doubt * drop;
+        // The rehearsed plan from which the difference is least in doubt.
+        let near = self
+            .input
+            .trials
+            .list
+            .iter()
+            .zip(&self.harms)
+            .filter(|(t, theirs)| theirs.unknown == 0 && !t.anchor)
+            .map(|(t, theirs)| {
+                let apart: f64 = between(&t.actions).kinds.iter().zip(&weights).map(|(h, w)| h * w).sum();
+                let moved = drop - self.drop_of(&theirs.kinds, &weights);
+                let doubt = self.doubt * apart.abs().max(moved.abs());
+                (-t.outcome.d_top1 + moved, (spread(t).powi(2) + doubt.powi(2)).sqrt())
+            })
+            .min_by(|a, b| a.1.total_cmp(&b.1));
+        match near {
+            Some((value, sd)) if sd < alone => self.ranged(value, sd, 0.0, self.turned_at(h, value), Basis::Neighbour),
+            _ => self.ranged(drop, 0.0, self.doubt, self.turned_at(h, drop), Basis::Scanned),
+        }
+    }
+
+    /// `drop` on held-back images with an error in points and one as a logarithm, as it would be measured.
+    fn ranged(&self, drop: f64, sd: f64, log_sd: f64, turned: f64, basis: Basis) -> Quality {
+        let (shift, shift_sd) = self.shift;
+        let value = if drop > 0.0 { drop * shift } else { drop };
+        let log_sd = (log_sd.powi(2) + shift_sd.powi(2)).sqrt();
+        let (worse, better) = (value.max(0.0) * (Z * log_sd).exp(), value.max(0.0) * (-Z * log_sd).exp());
+        // Chance on the evaluation images: so many answers turn, either way.
+        let n = self.input.images.max(1) as f64;
+        let chance = 1e4 * (turned - (value / 100.0).powi(2)).max(0.0) / n;
+        let points = Z * (sd * sd + chance).sqrt();
+        let up = ((worse - value.max(0.0)).powi(2) + points * points).sqrt();
+        let down = ((value.max(0.0) - better).powi(2) + points * points).sqrt();
+        self.clamped(-value, -(value + up), -(value - down), basis)
+    }
+
+    fn clamped(&self, value: f64, low: f64, high: f64, basis: Basis) -> Quality {
+        let top = self.input.base_top1.unwrap_or(1.0);
+        let (worst, best) = (-100.0 * top, 100.0 * (1.0 - top));
+        let clamp = |v: f64| v.clamp(worst, best.max(worst));
+        let value = clamp(value);
+        Quality { value, low: clamp(low).min(value), high: clamp(high).max(value), coverage: COVERAGE, basis }
+    }
+
+    /// No figure: what is known is lost at least, what is not may be anything.
+    fn unmeasured(&self, h: &Harms) -> Quality {
+        let known = self.weights.map_or(0.0, |w| self.drop_of(&h.kinds, &w) * self.shift.0);
+        let q = self.clamped(0.0 - known, -100.0, 0.0, Basis::Unmeasured);
+        Quality { high: q.high.max(q.value), ..q }
+    }
+
+    /// Share of answers that turn in a plan with these harms; one answer a lost point at least.
+    fn turned_at(&self, h: &Harms, drop: f64) -> f64 {
+        let u: f64 = h.kinds.iter().zip(&self.weights.unwrap_or_default()).map(|(h, w)| h * w).sum();
+        (self.turned * u.sqrt()).clamp((drop / 100.0).clamp(0.0, 1.0), 1.0)
+    }
+}
+
+/// Error of a trial's drop: images, and kinds of views, of which new images are another one.
+fn spread(t: &Trial) -> f64 {
+    let kinds = t.outcome.by_kind.len().max(1) as f64;
+    let o = &t.outcome;
+    // At least half an image: zero turned answers of n are no proof of none.
+    let least = if o.images > 0 { 50.0 / o.images as f64 } else { 0.0 };
+    (o.sample_sd.max(least).powi(2) + o.kind_sd.powi(2) * (1.0 + 1.0 / kinds)).sqrt()
+}
+
+/// Where `f` is least between `low` and `high`, by golden section.
+fn golden(f: impl Fn(f64) -> f64, mut low: f64, mut high: f64) -> f64 {
+    let ratio = 0.5 * (5f64.sqrt() - 1.0);
+    let (mut a, mut b) = (high - ratio * (high - low), low + ratio * (high - low));
+    let (mut fa, mut fb) = (f(a), f(b));
+    for _ in 0..28 {
+        if fa < fb {
+            (high, b, fb) = (b, a, fa);
+            a = high - ratio * (high - low);
+            fa = f(a);
+        } else {
+            (low, a, fa) = (a, b, fb);
+            b = low + ratio * (high - low);
+            fb = f(b);
+        }
+    }
+    0.5 * (low + high)
+}
+
+#[cfg(test)]
+mod tests;

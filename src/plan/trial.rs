@@ -1,0 +1,98 @@
+//! Whole plans that were built and tried on held-back calibration images: what forecasts of quality rest on.
+//!
+//! A *rehearsal* is the plan on the screen, built as a run would build it; an *anchor* is a plan made only to learn from.
+//! Plain data; trying is `eval`'s, building `recover`'s.
+
+use super::{Action, Target};
+use crate::eval::{Correction, TrialOutcome};
+use serde::{Deserialize, Serialize};
+
+/// One plan that was tried.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Trial {
+    /// See [`plan_key`].
+    pub key: String,
+    pub actions: Vec<(Target, Action)>,
+    pub outcome: TrialOutcome,
+    /// Made to learn from, not asked for.
+    #[serde(default)]
+    pub anchor: bool,
+}
+
+/// All trials of a session, and what makes them speak for new images.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct Trials {
+    pub correction: Option<Correction>,
+    pub list: Vec<Trial>,
+}
+
+impl Trials {
+    /// The trial of exactly these actions.
+    pub fn of(&self, actions: &[(Target, Action)]) -> Option<&Trial> {
+        let key = plan_key(actions);
+        self.list.iter().rev().find(|t| t.key == key)
+    }
+
+    /// Takes a trial in; an earlier one of the same plan gives way.
+    pub fn add(&mut self, trial: Trial) {
+        self.list.retain(|t| t.key != trial.key);
+        self.list.push(trial);
+        if self.list.len() > Trials::MOST {
+            // Anchors teach most: the oldest rehearsal goes.
+            let at = self.list.iter().position(|t| !t.anchor).unwrap_or(0);
+            self.list.remove(at);
+        }
+    }
+
+    /// Trials that are kept.
+    pub const MOST: usize = 100;
+}
+
+/// What a plan is known by: its actions whatever their order, [`Action::Keep`] left out.
+pub fn plan_key(actions: &[(Target, Action)]) -> String {
+    let mut parts: Vec<String> = actions
+        .iter()
+        .filter(|(_, a)| *a != Action::Keep)
+        .map(|one| serde_json::to_string(one).unwrap_or_default())
+        .collect();
+    parts.sort_unstable();
+    blake3::hash(parts.join("\n").as_bytes()).to_hex().as_str()[..32].to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn cut(id: &str, ratio: f64) -> (Target, Action) {
+        (Target::Group(id.into()), Action::Prune { ratio, kept: vec![0, 2] })
+    }
+
+    #[test]
+    fn a_plan_is_known_by_its_actions_in_any_order() {
+        let (a, b) = (cut("a", 0.5), cut("b", 0.25));
+        let keep = (Target::Group("c".into()), Action::Keep);
+        assert_eq!(plan_key(&[a.clone(), b.clone()]), plan_key(&[b.clone(), keep, a.clone()]));
+        assert_ne!(plan_key(&[a.clone()]), plan_key(&[cut("a", 0.25)]));
+        let other = (a.0.clone(), Action::Prune { ratio: 0.5, kept: vec![0, 1] });
+        assert_ne!(plan_key(&[a]), plan_key(&[other]), "which units stay decides");
+    }
+
+    #[test]
+    fn the_newest_trial_of_a_plan_counts_and_anchors_stay() {
+        let of = |ratio: f64, d: f64, anchor| {
+            let actions = vec![cut("a", ratio)];
+            let outcome = TrialOutcome { d_top1: d, ..Default::default() };
+            Trial { key: plan_key(&actions), actions, outcome, anchor }
+        };
+        let mut t = Trials::default();
+        t.add(of(0.5, -1.0, false));
+        t.add(of(0.5, -2.0, false));
+        assert_eq!((t.list.len(), t.of(&[cut("a", 0.5)]).map(|t| t.outcome.d_top1)), (1, Some(-2.0)));
+        t.add(of(0.25, -3.0, true));
+        for i in 0..2 * Trials::MOST {
+            t.add(of(0.001 * i as f64 + 0.0005, 0.0, false));
+        }
+        assert_eq!(t.list.len(), Trials::MOST);
+        assert!(t.of(&[cut("a", 0.25)]).is_some_and(|t| t.anchor));
+    }
+}

@@ -1,0 +1,115 @@
+//! The one forecaster of a session: what planner, card, header, agents, critic and headless runs ask.
+//!
+//! Invariant: whoever forecasts from the same state gets the same figures, with everything learnt from trials and, unless
+//! the session plans blind, from earlier rounds.
+
+use super::State;
+use crate::plan::planner::PastRound;
+use crate::plan::{Action, Decision, Forecaster, Observed, Quality, QualityInput, Target};
+
+/// 97.5 % point of the standard normal distribution: verdicts carry 95 % intervals.
+const Z95: f64 = 1.96;
+
+impl State {
+    /// Forecasts from what the session has measured so far; `None` before the original is profiled.
+    pub fn forecaster(&self) -> Option<Forecaster> {
+        let card = self.card.as_ref()?;
+        let plain = Forecaster::new(&card.graph, &card.groups, self.profile_of(0)?, &self.ladders, &self.sensitivity);
+        Some(plain.with_quality(self.quality_input()).learning_latency(&self.past_rounds()))
+    }
+
+    /// What forecasts of quality rest on besides the sensitivities. Of the evaluation data a blind session uses the
+    /// original's error alone.
+    pub fn quality_input(&self) -> QualityInput {
+        let card = self.card.as_ref();
+        let observed = |number: u32| -> Option<Observed> {
+            let v = self.round_at(number)?.verdict.as_ref()?;
+            let sd = (v.d_top1_high - v.d_top1_low) / (2.0 * Z95);
+            Some(Observed { actions: self.actions_of(number), d_top1: v.d_top1, sd })
+        };
+        let blind = card.is_some_and(|c| c.blind);
+        QualityInput {
+            trials: self.trials.clone(),
+            observed: if blind { Vec::new() } else { self.measured_rounds().filter_map(observed).collect() },
+            base_top1: self.baseline().map(|e| e.metrics.top1),
+            classes: card.map_or(0, |c| c.model.classes),
+            images: card.map_or(0, |c| c.data.images),
+        }
+    }
+
+    /// Earlier rounds for the planner, oldest first; none in a blind session.
+    pub fn past_rounds(&self) -> Vec<PastRound> {
+        if self.card.as_ref().is_some_and(|c| c.blind) {
+            return Vec::new();
+        }
+        let base = self.baseline();
+        let of = |number: u32| -> Option<PastRound> {
+            let round = self.round_at(number)?;
+            let (evaluation, verdict) = (round.evaluation.as_ref()?, round.verdict.as_ref()?);
+            let base_ms = if evaluation.baseline_ms > 0.0 { evaluation.baseline_ms } else { base?.whole.p50 };
+            Some(PastRound {
+                round: number,
+                actions: self.actions_of(number),
+                latency: if base_ms > 0.0 { evaluation.whole.p50 / base_ms } else { 1.0 },
+                d_top1: verdict.d_top1,
+            })
+        };
+        self.measured_rounds().filter_map(of).collect()
+    }
+
+    fn measured_rounds(&self) -> impl Iterator<Item = u32> + '_ {
+        self.rounds.iter().skip(1).filter(|r| r.verdict.is_some()).map(|r| r.number)
+    }
+
+    /// What the model of `round` was made of: the newest decision per target of that round and of the accepted ones
+    /// before.
+    pub fn actions_of(&self, round: u32) -> Vec<(Target, Action)> {
+        let rounds = self.rounds.iter().filter(|r| r.number == round || (r.accepted && r.number < round));
+        let mut out: Vec<&Decision> = Vec::new();
+        for d in rounds.flat_map(|r| &r.ids).filter_map(|id| self.decision(*id)) {
+            match out.iter_mut().find(|o| o.target == d.target) {
+                Some(slot) => *slot = d,
+                None => out.push(d),
+            }
+        }
+        out.into_iter().map(|d| (d.target.clone(), d.action.clone())).collect()
+    }
+
+    /// What `R` would build now, as actions.
+    pub fn recipe_actions(&self) -> Vec<(Target, Action)> {
+        self.recipe().into_iter().map(|d| (d.target.clone(), d.action.clone())).collect()
+    }
+
+    /// What would be built if every open proposal were approved, too.
+    pub fn shown_actions(&self) -> Vec<(Target, Action)> {
+        let mut out = self.recipe_actions();
+        for d in self.open() {
+            match out.iter_mut().find(|(t, _)| *t == d.target) {
+                Some(slot) => slot.1 = d.action.clone(),
+                None => out.push((d.target.clone(), d.action.clone())),
+            }
+        }
+        out
+    }
+
+    /// The decisions behind `actions`, in their order, as far as they stand in the session.
+    pub fn decisions_of(&self, actions: &[(Target, Action)]) -> Vec<&Decision> {
+        let behind = |(t, a): &(Target, Action)| self.decisions.iter().rev().find(|d| d.target == *t && d.action == *a);
+        actions.iter().filter_map(behind).collect()
+    }
+
+    /// The plan to rehearse next: what is shown, then what `R` would build if that is another; `None` when both were
+    /// tried, nothing would change, or units are still to be chosen.
+    pub fn to_rehearse(&self) -> Option<Vec<(Target, Action)>> {
+        let ready = |a: &Vec<(Target, Action)>| {
+            let open = |(_, a): &(Target, Action)| matches!(a, Action::Prune { kept, .. } if kept.is_empty());
+            a.iter().any(|(_, a)| *a != Action::Keep) && !a.iter().any(open) && self.trials.of(a).is_none()
+        };
+        [self.shown_actions(), self.recipe_actions()].into_iter().find(ready)
+    }
+
+    /// The forecast of what `R` would build now.
+    pub fn run_forecast(&self) -> Option<Quality> {
+        Some(self.forecaster()?.actions(&self.recipe_actions()).quality)
+    }
+}
