@@ -3,7 +3,7 @@
 use super::{Evaluation, Phase, Seq, SessionCard, Utterance};
 use crate::plan::{Budget, Constraint, Decision, DecisionId, Status, Target, Verdict};
 use crate::profile::{Ladder, Profile, Sensitivity};
-use crate::recover::RepairStep;
+use crate::recover::{RepairStep, RepairUse};
 use serde::{Deserialize, Serialize};
 
 /// One round's course.
@@ -15,6 +15,9 @@ pub struct Round {
     /// Decisions that this round's run newly applies.
     pub ids: Vec<DecisionId>,
     pub repairs: Vec<RepairStep>,
+    /// What those looked at, once the model exists.
+    #[serde(default)]
+    pub used: RepairUse,
     pub evaluation: Option<Evaluation>,
     pub verdict: Option<Verdict>,
     /// Name of the compressed model's artifact, once durable.

@@ -5,7 +5,7 @@ use crate::host::engine::{Compressed, Exported, Job};
 use crate::model::ModelError;
 use crate::model::export::{self, Manifest};
 use crate::plan::{Action, Decision, Target};
-use crate::recover::{self, RepairError, RepairOptions, RepairUpdate};
+use crate::recover::{self, RepairError, RepairStep, RepairUpdate, RepairUse};
 use crate::session::{Event, State};
 use serde_json::json;
 use std::path::{Path, PathBuf};
@@ -33,49 +33,66 @@ fn actions(recipe: &[&Decision]) -> Vec<(Target, Action)> {
     recipe.iter().map(|d| (d.target.clone(), d.action.clone())).collect()
 }
 
-impl Compute {
-    fn repair_options(&self) -> RepairOptions {
-        RepairOptions { seed: self.spec.seed, ranges: self.spec.calibration, ..RepairOptions::default() }
-    }
+/// What a compression did, for the manifest: nothing in it depends on the clock, so that the same recipe makes the same
+/// file.
+struct Done<'a> {
+    used: &'a RepairUse,
+    steps: &'a [RepairStep],
+}
 
-    fn manifest(&self, recipe: &[&Decision]) -> Manifest {
-        let options = self.repair_options();
-        let list: Vec<_> = recipe.iter().map(|d| json!({ "target": d.target, "action": d.action })).collect();
+impl Compute {
+    fn manifest(&self, decisions: &[&Decision], done: &Done<'_>) -> Manifest {
+        let (recipe, used) = (&self.recipe, done.used);
+        let repair = &recipe.repair;
+        let list: Vec<_> = decisions.iter().map(|d| json!({ "target": d.target, "action": d.action })).collect();
+        let step = |s: &RepairStep| {
+            json!({ "name": s.name, "samples": s.samples, "kept": s.kept, "loss_before": s.loss_before,
+                "loss_after": s.loss_after })
+        };
+        let repaired = (used.fitted > 0).then(|| {
+            json!({
+                "images": used.fitted, "check_images": used.checked, "checked_on_fitted": used.checked_on_fitted,
+                "positions": repair.positions, "lambda": repair.lambda, "refit": repair.refit,
+                "producers": repair.producers, "classifier": repair.classifier, "batch_norm": repair.batch_norm,
+                "steps": done.steps.iter().map(step).collect::<Vec<_>>(),
+            })
+        });
         Manifest {
             recipe: json!({
                 "actions": list,
-                "seed": options.seed,
-                "repair": {
-                    "images": options.images, "check_images": options.check_images, "positions": options.positions,
-                    "lambda": options.lambda, "refit": options.refit, "batch_norm": options.batch_norm,
-                },
-                "ranges": { "method": options.ranges.label(), "images": options.range_images },
-                "calibration": self.card.calib,
+                "importance": recipe.importance,
+                "seed": repair.seed,
+                "preprocess": recipe.preprocess,
+                "repair": repaired,
+                "ranges": (used.ranged > 0).then(|| json!({ "method": repair.ranges.label(), "images": used.ranged })),
+                "calibration": { "data": recipe.calib, "classes": self.card.calib.classes, "used": used.hash },
+                "kernels": recipe.kernels,
                 "program": concat!("paring ", env!("CARGO_PKG_VERSION")),
             }),
-            decisions: json!(recipe),
-            figures: serde_json::Value::Null,
             original: Some(self.model.info.hash.clone()),
+            ..Manifest::default()
         }
     }
 
-    /// Compresses the original by everything approved and applied, and stores the result.
+    /// Compresses the original by everything approved and applied, and stores the result: a function of the recipe, so
+    /// the artifact says nothing of who decided what and when.
     pub(super) fn make_model(&self, state: &State, round: u32, job: &Job) -> Result<Compressed, JobError> {
-        let recipe = state.recipe();
-        let actions = actions(&recipe);
+        let decisions = state.recipe();
+        let (mut used, mut steps) = (RepairUse::default(), Vec::new());
         let mut failed = None;
         let model = recover::compress(
             &self.model,
             &self.groups,
-            &actions,
+            &actions(&decisions),
             &self.calib,
-            &self.repair_options(),
+            &self.recipe.repair,
             job.cancel(),
             &mut |update| match update {
                 RepairUpdate::Progress { done, total, what } => {
                     job.progress("compress", &what, done as u64, total as u64);
                 }
                 RepairUpdate::Step(step) => {
+                    steps.push(step.clone());
                     if failed.is_none()
                         && let Err(e) = job.event(Event::Repaired { round, step })
                     {
@@ -83,17 +100,36 @@ impl Compute {
                         job.cancel().cancel();
                     }
                 }
+                RepairUpdate::Used(u) => used = u,
             },
         )
         .map_err(|e| failed.take().unwrap_or_else(|| e.into()))?;
         job.cancel().check()?;
-        let manifest = self.manifest(&recipe);
+        self.same_images(state, &used)?;
+        let manifest = self.manifest(&decisions, &Done { used: &used, steps: &steps });
         let put = |path: &Path| -> Result<(), PutError> {
             export::safetensors(path, &model, &manifest)?;
             Ok(())
         };
         let artifact = self.artifacts.put("safetensors", put).map_err(JobError::of)?;
-        Ok(Compressed { artifact, model_hash: model.params.hash() })
+        Ok(Compressed { artifact, model_hash: model.params.hash(), used })
+    }
+
+    /// The same choice of calibration images must be the same images in every round, or rounds cannot be compared. (What
+    /// of a set is not read when it is opened is noticed here.)
+    fn same_images(&self, state: &State, used: &RepairUse) -> Result<(), JobError> {
+        let alike = |old: &RepairUse| {
+            (old.fitted, old.checked, old.ranged) == (used.fitted, used.checked, used.ranged) && old.hash.is_some()
+        };
+        let old = state.rounds.iter().map(|r| &r.used).find(|old| alike(old));
+        if old.is_none_or(|old| used.hash.is_none() || old.hash == used.hash) {
+            return Ok(());
+        }
+        Err(JobError::Failed(format!(
+            "the images of calibration data `{}` changed since an earlier round; hint: put the old data back, or open a \
+             new session with `--name`",
+            self.recipe.calib.spec
+        )))
     }
 
     /// Writes a round's model for others, with what was measured of it.
@@ -124,7 +160,9 @@ impl Compute {
             "repairs": r.map(|r| &r.repairs),
             "model_hash": r.and_then(|r| r.model_hash.as_ref()),
         });
-        let manifest = Manifest { figures, ..self.manifest(&recipe) };
+        let (none, nothing) = (RepairUse::default(), Vec::new());
+        let done = Done { used: r.map_or(&none, |r| &r.used), steps: r.map_or(&nothing, |r| &r.repairs) };
+        let manifest = Manifest { figures, decisions: json!(recipe), ..self.manifest(&recipe, &done) };
         let hash = export::write(&path, &model, &manifest, format).map_err(JobError::of)?;
         Ok(Exported { path: path.display().to_string(), format: format.to_owned(), hash })
     }
