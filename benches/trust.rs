@@ -222,7 +222,7 @@ fn run(net: &Net, a: &Args, rows: &mut Vec<Row>) -> Outcome<()> {
     let cancel = Cancel::default();
     let model = load_model(&net.model, &LoadOptions::default(), net.prep.map(|p| p.0), net.prep.map(|p| p.1))?;
     let groups = prune::groups(&model.graph);
-    let parts = net.calib.split(0);
+    let parts = net.calib.split(0, net.calib.usually_held());
     let prep = &model.info.preprocess;
     let original = plan_of(&model)?;
     let start = Instant::now();

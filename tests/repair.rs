@@ -1,13 +1,15 @@
-//! Repair on small models with a known right answer: a redundant unit is pruned, and the re-fit must move its share to
-//! the twin that stays.
+//! Repair on small models with a known right answer (a redundant unit is pruned, and the re-fit must move its share to the
+//! twin that stays) and on trained ones, where it must win accuracy back.
 
 use candle_core::{Device, Tensor};
+use paring::data::demo::{self, Kind};
 use paring::data::{self, Dataset};
-use paring::exec::{Cancel, reference};
-use paring::graph::ParamRole;
+use paring::eval::evaluate;
+use paring::exec::{Cancel, CompileOptions, Plan, reference};
+use paring::graph::{Op, ParamRole};
 use paring::model::families::{CifarResnetSpec, FamilySpec, VitDims, VitSpec};
 use paring::model::{self, Model, Param};
-use paring::prune::{self, Action, Group, GroupKind, MemberRole, Target};
+use paring::prune::{self, Action, Group, GroupKind, MemberRole, Method, Target};
 use paring::recover::{RepairError, RepairOptions, RepairStep, RepairUpdate, compress};
 
 fn logits(m: &Model, x: &Tensor) -> Vec<Vec<f32>> {
@@ -145,34 +147,95 @@ fn the_same_seed_gives_the_same_bytes_and_originals_stay() {
     let (a, _) = run(&m, &groups, &actions, &calib);
     let (b, _) = run(&m, &groups, &actions, &calib);
     assert_eq!((a.params.hash(), &a.info.hash), (b.params.hash(), &a.params.hash()));
+    // Nor does the number of threads matter, so that a recipe need not name it.
+    let threads = paring::exec::threads();
+    for n in [1, 2, 5] {
+        paring::exec::set_threads(n);
+        assert_eq!(run(&m, &groups, &actions, &calib).0.params.hash(), a.params.hash(), "{n} threads");
+    }
+    paring::exec::set_threads(threads);
     assert_eq!(m.params.hash(), before);
 }
 
-#[test]
-fn batch_norm_statistics_are_taken_only_when_the_loss_falls() {
-    let dir = tempfile::tempdir().unwrap();
-    let mut m = models().swap_remove(0).1;
-    let calib = labelled_by(&m, 120, dir.path());
-    let groups = prune::groups(&m.graph);
-    // Statistics spoilt after labelling: re-estimating them must help, and be kept.
-    let bn = m.graph.nodes.iter().find(|n| n.name == "bn1").unwrap().clone();
-    let var = bn.param(ParamRole::Var).unwrap();
-    let n = m.params.get(var).unwrap().numel();
-    m.params.insert(var, Param::owned(vec![n], vec![400.0; n]).unwrap());
-    let action =
-        without_unit_one(groups.iter().find(|g| g.protected.is_none() && g.kind == GroupKind::Channels).unwrap());
-    let o = RepairOptions { refit: false, batch_norm: true, ..options() };
-    let mut steps = Vec::new();
-    let mut say = |u| {
-        if let RepairUpdate::Step(s) = u {
-            steps.push(s);
-        }
+/// Without this share of every inner group's units, the least first by L2.
+fn cut(m: &Model, groups: &[Group], ratio: f64) -> Vec<(Target, Action)> {
+    let inner = groups.iter().filter(|g| g.protected.is_none() && g.kind != GroupKind::Residual);
+    let action = |g: &Group| {
+        let scores = prune::importance(m, g, Method::L2, None).unwrap();
+        let kept = prune::resolve(g, &scores, ratio);
+        (Target::Group(g.id.clone()), Action::Prune { ratio: g.ratio_of(kept.len()), kept })
     };
-    let out = compress(&m, &groups, std::slice::from_ref(&action), &calib, &o, &Cancel::default(), &mut say).unwrap();
-    let [step] = steps.as_slice() else { panic!("{steps:?}") };
-    assert_eq!(step.kept, step.loss_after < step.loss_before);
-    let pruned = prune::apply(&m, &groups, &[action]).unwrap();
-    assert_eq!(step.kept, out.params.hash() != pruned.params.hash());
+    inner.map(action).collect()
+}
+
+/// Percent of the demo's images that `m` gets right.
+fn top1(m: &Model, images: &Dataset) -> f64 {
+    let plan = Plan::of(m, &CompileOptions::default()).unwrap();
+    let run = evaluate(&plan, images, &m.info.preprocess, 100, &Cancel::default(), &mut |_, _| {}).unwrap();
+    run.metrics.top1 * 100.0
+}
+
+/// Trained networks, images that no repair has seen, and accuracy: what a repair is for.
+#[test]
+fn repair_wins_back_accuracy_on_images_it_has_not_seen() {
+    let (calib, images) = (data::open("synthetic:calib", 600).unwrap(), data::open("synthetic:eval", 1000).unwrap());
+    for kind in [Kind::Vit, Kind::Cnn] {
+        let m = demo::load(kind).unwrap();
+        let groups = prune::groups(&m.graph);
+        let actions = cut(&m, &groups, 0.5);
+        let options = RepairOptions { images: 480, check_images: 120, ..Default::default() };
+        let mut steps = Vec::new();
+        let mut say = |u| {
+            if let RepairUpdate::Step(s) = u {
+                steps.push(s);
+            }
+        };
+        let fixed = compress(&m, &groups, &actions, &calib, &options, &Cancel::default(), &mut say).unwrap();
+        let pruned = prune::apply(&m, &groups, &actions).unwrap();
+        let [whole, cut, mended] = [&m, &pruned, &fixed].map(|m| top1(m, &images));
+        println!("{}: {whole:.1} %, cut {cut:.1} %, repaired {mended:.1} %", kind.name());
+        assert!(whole - cut > 8.0, "{}: there is something to repair: {whole} -> {cut}", kind.name());
+        assert!(mended - cut > 0.5 * (whole - cut), "{}: {whole} -> {cut}, repaired {mended}", kind.name());
+        assert!(steps.iter().filter(|s| s.kept).count() > steps.len() / 2, "{steps:?}");
+    }
+}
+
+#[test]
+fn batch_norm_statistics_of_the_cut_network_are_taken_where_they_help_and_not_where_they_hurt() {
+    let calib = data::open("synthetic:calib", 400).unwrap();
+    let m = demo::load(Kind::Cnn).unwrap();
+    let groups = prune::groups(&m.graph);
+    let actions = cut(&m, &groups, 0.375);
+    let o = RepairOptions { refit: false, images: 300, check_images: 80, ..Default::default() };
+    let repair = |m: &Model| {
+        let mut steps = Vec::new();
+        let mut say = |u| {
+            if let RepairUpdate::Step(s) = u {
+                steps.push(s);
+            }
+        };
+        let out = compress(m, &groups, &actions, &calib, &o, &Cancel::default(), &mut say).unwrap();
+        let [step] = steps.as_slice() else { panic!("{steps:?}") };
+        (out, step.clone())
+    };
+    let pruned = prune::apply(&m, &groups, &actions).unwrap();
+    let (out, step) = repair(&m);
+    assert!(step.kept && step.loss_after < 0.9 * step.loss_before, "{step:?}");
+    assert_ne!(out.params.hash(), pruned.params.hash());
+    let images = data::open("synthetic:eval", 1000).unwrap();
+    let (cut, mended) = (top1(&pruned, &images), top1(&out, &images));
+    assert!(mended > cut, "{cut} -> {mended}");
+
+    // A network whose answers rest on statistics that its images do not have: taking theirs would make it another one.
+    let mut odd = m.clone();
+    let norms = m.graph.nodes.iter().filter(|n| matches!(n.op, Op::BatchNorm2d { .. }));
+    for var in norms.filter_map(|n| n.param(ParamRole::Var)) {
+        let values: Vec<f32> = m.params.get(var).unwrap().values().iter().map(|v| v * 9.0).collect();
+        odd.params.insert(var, Param::owned(vec![values.len()], values).unwrap());
+    }
+    let (out, step) = repair(&odd);
+    assert!(!step.kept && step.loss_after > step.loss_before, "{step:?}");
+    assert_eq!(out.params.hash(), prune::apply(&odd, &groups, &actions).unwrap().params.hash());
 }
 
 #[test]

@@ -49,6 +49,22 @@ fn global_l2(m: &Model, groups: &[Group], budget: f64) -> Vec<(Target, Action)> 
     at(all[low])
 }
 
+/// The same part of every block's inner channels, the least first by L2: the smallest that meets `budget`.
+fn uniform_l2(m: &Model, groups: &[Group], budget: f64) -> Vec<(Target, Action)> {
+    let inner = || groups.iter().filter(|g| g.kind == GroupKind::Channels && g.protected.is_none());
+    let at = |ratio: f64| -> Vec<(Target, Action)> {
+        let action = |g: &Group| {
+            let kept = prune::resolve(g, &prune::importance(m, g, Method::L2, None).unwrap(), ratio);
+            (Target::Group(g.id.clone()), Action::Prune { ratio: g.ratio_of(kept.len()), kept })
+        };
+        inner().filter(|g| g.kept_at(ratio) < g.size).map(action).collect()
+    };
+    let fits = |actions: &[(Target, Action)]| {
+        macs(&prune::shrink(&m.graph, groups, actions).unwrap()) as f64 <= budget * macs(&m.graph) as f64
+    };
+    (1..100).map(|percent| at(f64::from(percent) / 100.0)).find(|a| fits(a)).unwrap()
+}
+
 fn accuracy(m: &Model, test: &data::Dataset) -> f64 {
     let plan = Plan::of(m, &CompileOptions::default()).unwrap();
     let mut run = |x: &candle_core::Tensor| plan.run(x);
@@ -69,6 +85,12 @@ fn resnet56_repaired() {
     let budgets = std::env::var("REPAIR_BUDGETS").unwrap_or("0.6 0.5".into());
     for budget in budgets.split(' ').map(|b| b.parse::<f64>().unwrap()) {
         let actions = global_l2(&m, &groups, budget);
+        let even = prune::apply(&m, &groups, &uniform_l2(&m, &groups, budget)).unwrap();
+        println!(
+            "macs {:.4}: cut uniformly {:.2}",
+            macs(&even.graph) as f64 / macs(&m.graph) as f64,
+            accuracy(&even, &test)
+        );
         let pruned = prune::apply(&m, &groups, &actions).unwrap();
         let part = macs(&pruned.graph) as f64 / macs(&m.graph) as f64;
         let started = Instant::now();

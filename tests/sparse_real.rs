@@ -54,12 +54,14 @@ fn every_importance_ranks_every_group_and_gradients_beat_the_lot() {
     let model = load(&real.join("resnet20/resnet20.safetensors"), &LoadOptions::default()).unwrap();
     let calib = data::open(real.join("cifar10/calib_5000.bin").to_str().unwrap(), 512).unwrap();
     let prep = &model.info.preprocess;
-    let batches = (0..256).step_by(32).map(|i| calib.batch(i..i + 32, prep).unwrap());
-    let evidence = prune::evidence(&model, batches, &Cancel::default()).unwrap();
     let groups = prune::groups(&model.graph);
     let inner: Vec<_> = groups.iter().filter(|g| g.protected.is_none() && g.block.is_some()).collect();
     assert_eq!(inner.len(), 9);
+    // As a session does it: images by lot.
+    let picks = prune::spread(calib.len(), 256, 0);
     let right = |method: Method| {
+        let batches = picks.chunks(16).map(|p| calib.batch(p, prep).unwrap());
+        let evidence = prune::evidence(&model, method, batches, &Cancel::default(), &mut |_| {}).unwrap();
         let actions: Vec<_> = inner
             .iter()
             .map(|g| {

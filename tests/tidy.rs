@@ -121,6 +121,24 @@ fn the_screen_touches_no_tensor_and_no_host_internals() {
     assert!(bad.is_empty(), "{}", bad.join("\n"));
 }
 
+/// What the session's thread asks while commands wait must not be able to reach anything heavy.
+#[test]
+fn commands_are_judged_without_compute() {
+    let mut bad = Vec::new();
+    for (path, text) in all(&["src/host"]) {
+        let name = path.file_name().map(|n| n.to_string_lossy().into_owned()).unwrap_or_default();
+        if !["commands.rs", "desk.rs"].contains(&name.as_str()) {
+            continue;
+        }
+        for word in ["crate::exec", "crate::data", "crate::eval", "crate::recover", "Dataset", "Engine", "compute"] {
+            if text.lines().any(|l| l.contains(word) && !l.trim_start().starts_with("//")) {
+                bad.push(format!("{}: mentions `{word}`", path.display()));
+            }
+        }
+    }
+    assert!(bad.is_empty(), "{}", bad.join("\n"));
+}
+
 #[test]
 fn crates_whose_types_cross_have_one_version() {
     let lock = std::fs::read_to_string(root().join("Cargo.lock")).expect("Cargo.lock");

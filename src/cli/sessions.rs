@@ -30,7 +30,7 @@ fn waiting(what: &str) -> impl FnMut(Duration) + '_ {
 pub fn open(spec: OpenSpec, name: Option<&str>, detach: bool, settings: Settings) -> anyhow::Result<Exit> {
     let place = Place::named(&name.map_or_else(|| spec.suggested_name(), str::to_owned))?;
     if lifecycle::is_opened(&place) {
-        if let Some(old) = OpenSpec::load(&place)
+        if let Some(old) = OpenSpec::of_session(&place)
             && (old.model != spec.model || old.data != spec.data || old.calib != spec.calib)
         {
             bail!(

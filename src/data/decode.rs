@@ -16,21 +16,24 @@ const MAX_ALLOC: u64 = 268 << 20;
 /// The largest encoded image.
 pub(super) const MAX_ENCODED: u64 = 128 << 20;
 
-/// Decodes one file; the format is told by its bytes.
-pub(super) fn file(path: &Path) -> Result<RgbImage, DataError> {
-    let name = || path.display().to_string();
+/// The encoded bytes of one file, no more of them than an image may have and one.
+pub(super) fn read(path: &Path) -> Result<Vec<u8>, DataError> {
     let io = |source| DataError::Io { path: path.to_owned(), source };
     let mut bytes = Vec::new();
     std::fs::File::open(path).map_err(io)?.take(MAX_ENCODED + 1).read_to_end(&mut bytes).map_err(io)?;
-    decode(&bytes, &name)
+    Ok(bytes)
 }
 
-/// Decodes the bytes of an image; `name` says where they come from.
+/// Decodes the bytes of an image, whose format they tell; `name` says where they come from.
 pub(super) fn decode(bytes: &[u8], name: &dyn Fn() -> String) -> Result<RgbImage, DataError> {
     let bad =
         |reason: String| DataError::Image { name: super::clean_long(&name()), reason: super::clean_long(&reason) };
     if bytes.len() as u64 > MAX_ENCODED {
         return Err(bad("the file is far too large".into()));
+    }
+    // The decoder paints what is missing of a JPEG grey; Pillow and torchvision refuse it.
+    if bytes.starts_with(&JPEG) && !jpeg_is_whole(bytes) {
+        return Err(bad("it is cut off: the end of the picture is missing".into()));
     }
     let reader = ImageReader::new(Cursor::new(bytes)).with_guessed_format();
     let mut reader = reader.map_err(|e| bad(e.to_string()))?;
@@ -44,6 +47,30 @@ pub(super) fn decode(bytes: &[u8], name: &dyn Fn() -> String) -> Result<RgbImage
         return Err(bad("it has no pixels".into()));
     }
     Ok(image)
+}
+
+/// How a JPEG file begins: start of image and the next marker's first byte.
+const JPEG: [u8; 3] = [0xff, 0xd8, 0xff];
+
+/// Whether a JPEG's scans are followed by its end-of-image marker (ITU-T T.81, annex B). What follows that does not count.
+fn jpeg_is_whole(bytes: &[u8]) -> bool {
+    let mut at = 2;
+    loop {
+        // To the next marker: past entropy-coded data, in which 0xff is followed by a stuffed zero or a restart marker.
+        let Some(next) = bytes.get(at..).and_then(|rest| rest.iter().position(|b| *b == 0xff)) else { return false };
+        at += next + 1;
+        match bytes.get(at) {
+            None => return false,
+            Some(0xd9) => return true,
+            // A fill byte is the marker's next first byte.
+            Some(0xff) => {}
+            Some(0x00 | 0x01 | 0xd0..=0xd8) => at += 1,
+            Some(_) => {
+                let Some(&[high, low]) = bytes.get(at + 1..at + 3) else { return false };
+                at += 1 + usize::from(u16::from_be_bytes([high, low])).max(2);
+            }
+        }
+    }
 }
 
 /// Side lengths (width, height) of an encoded image, from its header.

@@ -33,6 +33,11 @@ pub enum DataError {
     Folder { path: PathBuf, folder: String, list: String },
     #[error("cannot decode the image `{name}`: {reason}; hint: remove or re-encode it (png, jpeg and webp are read)")]
     Image { name: String, reason: String },
+    #[error(
+        "the image `{name}` changed while the data set was in use; hint: what was measured before is of the old one: put it \
+         back, or open a new session"
+    )]
+    Changed { name: String },
     #[error("`{path}` is no readable IDX file: {reason}; hint: `*-images-idx3-ubyte[.gz]` with its labels beside it")]
     Idx { path: PathBuf, reason: String },
     #[error(

@@ -5,7 +5,7 @@
 
 use super::folder::{self, Entry, Files, MAX_CLASSES};
 use super::{DataError, Dataset, Source, clean_name, names};
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::path::{Component, Path};
 
 const MAX_CSV_BYTES: u64 = 256 << 20;
@@ -38,6 +38,7 @@ pub(super) fn open(csv: &Path, spec: &str) -> Result<Dataset, DataError> {
     let mut header = false;
     // Class names stand for indices until all are known.
     let mut rows: Vec<(std::path::PathBuf, Result<u32, String>)> = Vec::new();
+    let mut listed: HashMap<std::path::PathBuf, usize> = HashMap::new();
     let mut class_names: BTreeMap<u32, String> = BTreeMap::new();
     let mut first = true;
     loop {
@@ -79,6 +80,10 @@ pub(super) fn open(csv: &Path, spec: &str) -> Result<Dataset, DataError> {
         let path = dir.join(&file);
         if !path.is_file() {
             return Err(bad(line, format!("there is no file `{}`", clean_name(&file))));
+        }
+        // An image that counts twice weighs twice in every figure.
+        if let Some(before) = listed.insert(path.clone(), line) {
+            return Err(bad(line, format!("`{}` is listed in line {before} already", clean_name(&file))));
         }
         if let (Ok(label), Some(at)) = (&label, columns.name.filter(|n| *n < record.len())) {
             // A last column of names may hold commas without quotes.

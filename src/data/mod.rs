@@ -16,6 +16,7 @@ mod guard;
 mod idx;
 mod kind;
 mod labels;
+mod mark;
 mod names;
 mod overlap;
 mod parquet;
@@ -33,6 +34,7 @@ mod tests;
 
 pub use card::DataCard;
 pub use error::DataError;
+pub use mark::DataMark;
 pub use split::Split;
 
 use crate::model::Preprocess;
@@ -75,6 +77,8 @@ pub struct Dataset {
     source: Arc<Source>,
     /// Decoded images of `source`, by their index in it.
     cache: Arc<cache::Cache>,
+    /// What images of `source` held when they were read.
+    seen: Arc<mark::Seen>,
     /// Which images of `source`, in order; `None`: all of them in their own order.
     order: Option<Arc<[u32]>>,
     /// Whether `card.classes` is a fact of the data set or only the largest label seen plus one.
@@ -121,7 +125,14 @@ pub fn open(spec: &str, limit: usize) -> Result<Dataset, DataError> {
 
 impl Dataset {
     fn new(card: DataCard, source: Source, classes_known: bool) -> Dataset {
-        Dataset { card, source: Arc::new(source), cache: Arc::default(), order: None, classes_known }
+        Dataset {
+            card,
+            source: Arc::new(source),
+            cache: Arc::default(),
+            seen: Arc::default(),
+            order: None,
+            classes_known,
+        }
     }
 
     /// Number of images.
@@ -202,6 +213,11 @@ impl Dataset {
         let one = prep.channels * h * w;
         let mut out = vec![0f32; picks.len() * one];
         let past = |k: usize| DataError::Index { index: k, len };
+        // An image is decoded from the bytes that were noted, and those must be the same whenever it is read.
+        let decoded = |k: usize, bytes: &[u8], name: &dyn Fn() -> String| {
+            let image = decode::decode(bytes, name)?;
+            if self.seen.note(k, bytes) { Ok(image) } else { Err(DataError::Changed { name: clean_long(&name()) }) }
+        };
         let labels = out
             .par_chunks_mut(one)
             .zip(picks.par_iter().zip(&cached))
@@ -215,14 +231,17 @@ impl Dataset {
                         ready.planes(r.pixels(k).ok_or_else(|| past(k))?, r.shape, out)?;
                         None
                     }
-                    (Source::Files(f), None) => Some(decode::file(&f.get(k).ok_or_else(|| past(k))?.path)?),
+                    (Source::Files(f), None) => {
+                        let path = &f.get(k).ok_or_else(|| past(k))?.path;
+                        Some(decoded(k, &decode::read(path)?, &|| path.display().to_string())?)
+                    }
                     (Source::Shards(s), None) => {
                         let bytes = s.read(k).ok_or_else(|| past(k))??;
-                        Some(decode::decode(&bytes, &|| s.name(k))?)
+                        Some(decoded(k, &bytes, &|| s.name(k))?)
                     }
                     (Source::Rows(r), None) => {
                         let bytes = fetched.get(&k).ok_or_else(|| past(k))?;
-                        Some(decode::decode(bytes, &|| r.name(k))?)
+                        Some(decoded(k, bytes, &|| r.name(k))?)
                     }
                 };
                 if let Some(image) = image {
@@ -288,11 +307,22 @@ fn list(dir: &Path) -> Result<Vec<PathBuf>, DataError> {
 
 /// The folder of real weights and data that tests and benches use when it is there: `$PARING_REAL`, or `shared/real`
 /// beside this checkout or beside one of its ancestors.
+///
+/// # Panics
+/// Where there is none although `PARING_REAL_DATA=required`, so that no test that needs it is skipped unnoticed.
 #[doc(hidden)]
 pub fn real_dir() -> Option<PathBuf> {
-    if let Some(dir) = std::env::var_os("PARING_REAL") {
-        return Some(PathBuf::from(dir)).filter(|d| d.is_dir());
-    }
-    let here = Path::new(env!("CARGO_MANIFEST_DIR"));
-    here.ancestors().map(|a| a.join("shared/real")).find(|d| d.is_dir())
+    let found = match std::env::var_os("PARING_REAL") {
+        Some(dir) => Some(PathBuf::from(dir)).filter(|d| d.is_dir()),
+        None => {
+            let here = Path::new(env!("CARGO_MANIFEST_DIR"));
+            here.ancestors().map(|a| a.join("shared/real")).find(|d| d.is_dir())
+        }
+    };
+    let required = std::env::var_os("PARING_REAL_DATA").is_some_and(|v| v == "required");
+    assert!(
+        found.is_some() || !required,
+        "PARING_REAL_DATA=required, but there is no `shared/real` and no $PARING_REAL"
+    );
+    found
 }

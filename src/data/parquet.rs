@@ -92,6 +92,11 @@ impl Rows {
         self.labels.get(k).copied()
     }
 
+    /// The files, in order.
+    pub fn paths(&self) -> impl Iterator<Item = &Path> {
+        self.shards.iter().map(|s| s.path.as_path())
+    }
+
     /// Shard, row group and row in it.
     fn place(&self, k: usize) -> Option<(usize, usize, usize)> {
         let shard = self.shards.partition_point(|s| s.starts.first().is_none_or(|&f| f <= k)).checked_sub(1)?;

@@ -39,6 +39,12 @@ impl Shards {
         self.members.get(k).map(|m| m.size)
     }
 
+    /// Shard and place of image `k`, wherever the shard lies.
+    pub fn key(&self, k: usize) -> String {
+        let place = self.members.get(k).and_then(|m| Some((self.paths.get(m.shard as usize)?, m.at)));
+        place.map_or_else(String::new, |(path, at)| format!("{}@{at}", file_name(path)))
+    }
+
     /// Where image `k` is, in words.
     pub fn name(&self, k: usize) -> String {
         let place = self.members.get(k).and_then(|m| Some((self.paths.get(m.shard as usize)?, m.at)));

@@ -13,7 +13,7 @@ use rand_chacha::ChaCha8Rng;
 pub struct Split {
     /// For repair, sensitivities, importance and ranges.
     pub work: Dataset,
-    /// For trials alone; empty when there are fewer than [`FEWEST`] images.
+    /// For trials alone.
     pub held: Dataset,
 }
 
@@ -22,12 +22,17 @@ const MOST_HELD: usize = 1000;
 /// One image in this many is held back.
 const ONE_IN: usize = 3;
 /// A smaller set is not split.
-pub const FEWEST: usize = 10;
+const FEWEST: usize = 10;
 
 impl Dataset {
-    /// Holds back a third of the images, 1,000 at most, drawn by `seed`.
-    pub fn split(&self, seed: u64) -> Split {
-        let held = if self.len() < FEWEST { 0 } else { (self.len() / ONE_IN).min(MOST_HELD) };
+    /// Images that are held back unless something else is said: a third, 1,000 at most, none of a handful.
+    pub fn usually_held(&self) -> usize {
+        if self.len() < FEWEST { 0 } else { (self.len() / ONE_IN).min(MOST_HELD) }
+    }
+
+    /// Holds back `held` images, drawn by `seed`.
+    pub fn split(&self, seed: u64, held: usize) -> Split {
+        let held = held.min(self.len());
         let mut order: Vec<usize> = (0..self.len()).collect();
         // A stream of its own: repair shuffles what is left by the same seed.
         let mut rng = ChaCha8Rng::seed_from_u64(seed);
@@ -56,7 +61,7 @@ mod tests {
     #[test]
     fn every_image_is_in_one_part_and_the_seed_decides_which() {
         let set = synthetic::dataset(Split::Calib, 200);
-        let parts = set.split(3);
+        let parts = set.split(3, set.usually_held());
         assert_eq!((parts.work.len(), parts.held.len()), (134, 66));
         let at = |d: &crate::data::Dataset| (0..d.len()).filter_map(|i| d.at(i)).collect::<Vec<_>>();
         let (work, held) = (at(&parts.work), at(&parts.held));
@@ -64,11 +69,10 @@ mod tests {
         all.sort_unstable();
         assert_eq!(all, at(&set));
         assert!(work.is_sorted() && held.is_sorted());
-        assert_eq!(at(&set.split(3).held), held);
-        assert_ne!(at(&set.split(4).held), held);
+        assert_eq!(at(&set.split(3, set.usually_held()).held), held);
+        assert_ne!(at(&set.split(4, set.usually_held()).held), held);
         assert_eq!(parts.work.overlaps(&parts.held), 0);
-        let few = synthetic::dataset(Split::Calib, 9).split(0);
-        assert_eq!((few.work.len(), few.held.len()), (9, 0));
-        assert_eq!(synthetic::dataset(Split::Train, 6000).split(0).held.len(), MOST_HELD);
+        assert_eq!(synthetic::dataset(Split::Calib, 9).usually_held(), 0);
+        assert_eq!(synthetic::dataset(Split::Train, 6000).usually_held(), MOST_HELD);
     }
 }

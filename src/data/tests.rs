@@ -205,6 +205,8 @@ fn labels_csv_lists_files_of_its_own_folder_only() {
         ("a.png", "no comma"),
         ("a.png,1\na.png,x", "no class index"),
         ("a.png,4000000000", "far too large"),
+        ("a.png,1\na.png,1", "line 1 already"),
+        ("file,class_index\na.png,1\na.png,2", "line 2 already"),
     ] {
         fs::write(&csv, bad).unwrap();
         assert!(message(open(spec(dir.path()), 0)).contains(why), "{bad}");
@@ -232,6 +234,96 @@ fn overlap_is_seen_between_kinds_of_set() {
         (bin.overlaps(&images), images.overlaps(&bin), bin.overlaps(&bin), images.overlaps(&images)),
         (1, 1, 3, 4)
     );
+}
+
+#[test]
+fn jpegs_that_are_cut_off_are_errors_and_what_follows_their_end_is_not() {
+    let dir = tempfile::tempdir().unwrap();
+    let folder = dir.path().join("photos/a");
+    fs::create_dir_all(&folder).unwrap();
+    let mut photo = image::RgbImage::new(64, 48);
+    photo.enumerate_pixels_mut().for_each(|(x, y, p)| p.0 = [(x * 4) as u8, (y * 5) as u8, (x * y) as u8]);
+    let path = folder.join("x.jpg");
+    photo.save(&path).unwrap();
+    let whole = fs::read(&path).unwrap();
+    let read = |bytes: &[u8]| {
+        fs::write(&path, bytes).unwrap();
+        open(spec(&dir.path().join("photos")), 0).unwrap().batch(0..1, &prep(8, None))
+    };
+    let (x, _) = read(&whole).unwrap();
+    let trailing = read(&[&whole[..], b"\xff\x00 appended by a camera"].concat()).unwrap().0;
+    assert_eq!(
+        x.flatten_all().unwrap().to_vec1::<f32>().unwrap(),
+        trailing.flatten_all().unwrap().to_vec1::<f32>().unwrap()
+    );
+    for cut in [1, 2, 3, whole.len() / 4, whole.len() / 2, whole.len() * 9 / 10] {
+        let text = read(&whole[..whole.len() - cut]).expect_err("cut off").to_string();
+        assert!(text.contains("x.jpg") && text.contains("hint: "), "{cut}: {text}");
+    }
+}
+
+#[test]
+fn changed_images_are_noticed_at_opening_and_in_use() {
+    let dir = tempfile::tempdir().unwrap();
+    let root = dir.path().join("images");
+    for (class, rgb) in [("a", [200, 0, 0]), ("b", [0, 200, 0])] {
+        fs::create_dir_all(root.join(class)).unwrap();
+        (0..3).for_each(|i| png(&root.join(format!("{class}/{i}.png")), [rgb[0], rgb[1], i * 10], 9, 9));
+    }
+    let mark = |most| open(spec(&root), 0).unwrap().mark(most).unwrap();
+    let (small, large) = (mark(1 << 20), mark(8));
+    assert!(small.content.is_some() && large.content.is_none());
+    assert_eq!((small.difference(&mark(1 << 20)), large.difference(&mark(8))), (None, None));
+    // Moved as a whole: the same data.
+    let moved = dir.path().join("moved");
+    fs::rename(&root, &moved).unwrap();
+    assert_eq!(small.difference(&open(spec(&moved), 0).unwrap().mark(1 << 20).unwrap()), None);
+    fs::rename(&moved, &root).unwrap();
+
+    let set = open(spec(&root), 0).unwrap();
+    assert_eq!(set.seen(0..6), None, "nothing was read");
+    let run = |set: &Dataset| set.batch(0..6, &prep(8, None)).map(|_| set.seen(0..6).unwrap());
+    let then = run(&set).unwrap();
+    assert_eq!(run(&open(spec(&root), 0).unwrap()).unwrap(), then);
+    // Another image of the same size in bytes: only its content tells.
+    let path = root.join("b/1.png");
+    let old = fs::read(&path).unwrap();
+    png(&path, [0, 200, 11], 9, 9);
+    assert_eq!(fs::metadata(&path).unwrap().len(), old.len() as u64, "the test's own condition");
+    assert!(small.difference(&mark(1 << 20)).unwrap().contains("content"));
+    assert_eq!(large.difference(&mark(8)), None, "not read at opening");
+    assert_ne!(run(&open(spec(&root), 0).unwrap()).unwrap(), then, "but when it is used");
+    // In a set that is open and has seen the old one (another geometry reads the files again).
+    let text = set.batch(0..6, &prep(7, None)).expect_err("changed").to_string();
+    assert!(text.contains("1.png") && text.contains("changed") && text.contains("hint: "), "{text}");
+    fs::write(&path, &old).unwrap();
+    assert!(set.batch(0..6, &prep(7, None)).is_ok());
+
+    fs::rename(root.join("a/0.png"), root.join("a/9.png")).unwrap();
+    assert!(small.difference(&mark(8)).unwrap().contains("names"));
+    fs::rename(root.join("a/9.png"), root.join("b/9.png")).unwrap();
+    assert!(small.difference(&mark(8)).unwrap().contains("labels"));
+    fs::remove_file(root.join("b/9.png")).unwrap();
+    assert!(small.difference(&mark(8)).unwrap().contains("5 images, it had 6"));
+}
+
+/// With `PARING_REAL_DATA=required` the tests that need real data fail where there is none; else they say that they skip.
+#[test]
+fn real_data_that_is_required_is_not_skipped() {
+    let run = |required: bool| {
+        let mut command = std::process::Command::new(std::env::current_exe().unwrap());
+        command.args(["data::tests::real_cifar_and_photos", "--exact", "--nocapture"]).env("PARING_REAL", "/nowhere");
+        match required {
+            true => command.env("PARING_REAL_DATA", "required"),
+            false => command.env_remove("PARING_REAL_DATA"),
+        };
+        let out = command.output().unwrap();
+        (out.status.success(), String::from_utf8_lossy(&[out.stdout, out.stderr].concat()).into_owned())
+    };
+    let (passed, words) = run(false);
+    assert!(passed && words.contains("skipped: no real data"), "{words}");
+    let (passed, words) = run(true);
+    assert!(!passed && words.contains("PARING_REAL_DATA=required"), "{words}");
 }
 
 #[test]

@@ -84,6 +84,14 @@ pub fn isa() -> &'static str {
     if cfg!(target_arch = "aarch64") { "neon" } else { "generic" }
 }
 
+/// [`isa`], and what `PARING_KERNELS` holds it down to: with the same words the same sums are rounded in the same order.
+pub fn kernels() -> String {
+    match std::env::var("PARING_KERNELS").as_deref() {
+        Ok(held @ ("portable" | "vector")) => format!("{} ({held})", isa()),
+        _ => isa().to_owned(),
+    }
+}
+
 #[cfg(not(feature = "cuda"))]
 fn open_cuda(_ordinal: usize) -> Result<(Device, String), String> {
     Err("this build has no CUDA in it (`cargo build --release --features cuda` makes one that has)".into())

@@ -1,7 +1,8 @@
-//! Judges commands: against the session's state, the phase, the constraints and the model. Pure but for the engine's
-//! quick answers: a command becomes events and what follows them, or words that say why not.
+//! Judges commands: against the session's state, the phase, the constraints and the model. Pure but for the desk's
+//! answers, which are ready: a command becomes events and what follows them, or words that say why not.
 
-use super::engine::{Engine, Llm};
+use super::desk::Desk;
+use super::engine::Llm;
 use super::jobs::Kind;
 use crate::plan::{Action, Author, Budget, Constraint, Decision, DecisionId, Limit, Status, Target};
 use crate::session::{Command, Event, Phase, State};
@@ -36,7 +37,7 @@ const NOTE_BYTES: usize = 8 << 10;
 /// What `command` amounts to now; `running` names the job in progress.
 pub fn judge(
     state: &State,
-    engine: &dyn Engine,
+    desk: &dyn Desk,
     running: Option<&'static str>,
     command: Command,
 ) -> Result<Effect, String> {
@@ -64,23 +65,23 @@ pub fn judge(
         }
         Command::Edit { id, action } => {
             reviewable(state)?;
-            Ok(Effect::events([edit(state, engine, id, &action)?]))
+            Ok(Effect::events([edit(state, desk, id, &action)?]))
         }
         Command::Decide { target, action } => {
             reviewable(state)?;
             match state.current(&target) {
                 Some(d) if matches!(d.status, Status::Proposed | Status::Edited | Status::Approved) => {
-                    Ok(Effect::events([edit(state, engine, d.id, &action)?]))
+                    Ok(Effect::events([edit(state, desk, d.id, &action)?]))
                 }
                 _ => {
-                    let action = engine.resolve(state, &target, &action)?;
+                    let action = desk.resolve(state, &target, &action)?;
                     Ok(Effect::events([Event::Proposed { decisions: vec![own(state, target, action)] }]))
                 }
             }
         }
         Command::Approve { ids } => {
             reviewable(state)?;
-            approve(state, engine, &ids)
+            approve(state, desk, &ids)
         }
         Command::Veto { ids, reason } => {
             reviewable(state)?;
@@ -255,10 +256,10 @@ fn pick(
     if out.is_empty() { Err(why) } else { Ok(out) }
 }
 
-fn edit(state: &State, engine: &dyn Engine, id: DecisionId, action: &Action) -> Result<Event, String> {
+fn edit(state: &State, desk: &dyn Desk, id: DecisionId, action: &Action) -> Result<Event, String> {
     pick(state, &[id], "edited", |s| matches!(s, Status::Proposed | Status::Edited | Status::Approved))?;
     let d = find(state, id)?;
-    let action = engine.resolve(state, &d.target, action)?;
+    let action = desk.resolve(state, &d.target, action)?;
     Ok(Event::Edited { id, action, author: Author::Human })
 }
 
@@ -277,14 +278,14 @@ fn own(state: &State, target: Target, action: Action) -> Decision {
     }
 }
 
-fn approve(state: &State, engine: &dyn Engine, ids: &[DecisionId]) -> Result<Effect, String> {
+fn approve(state: &State, desk: &dyn Desk, ids: &[DecisionId]) -> Result<Effect, String> {
     let fit = pick(state, ids, "approved", |s| matches!(s, Status::Proposed | Status::Edited))?;
     let mut out = Vec::with_capacity(fit.len());
     let mut why = None;
     for id in fit {
         let d = find(state, id)?;
         // A constraint may have come after the proposal.
-        match bound(state, engine, d) {
+        match bound(state, desk, d) {
             Some(words) => why = Some(words),
             None => out.push(id),
         }
@@ -296,20 +297,30 @@ fn approve(state: &State, engine: &dyn Engine, ids: &[DecisionId]) -> Result<Eff
 }
 
 /// Why the constraints forbid `decision` as it stands, if they do.
-fn bound(state: &State, engine: &dyn Engine, d: &Decision) -> Option<String> {
+fn bound(state: &State, desk: &dyn Desk, d: &Decision) -> Option<String> {
     if state.constraints.is_empty() {
         return None;
     }
-    match engine.resolve(state, &d.target, &d.action) {
-        Ok(action) if action == d.action => None,
+    match desk.resolve(state, &d.target, &d.action) {
+        Ok(action) if same(&action, &d.action) => None,
         Ok(_) => Some(format!("your limit on `{}` forbids this ratio; hint: edit it, or lift the limit", d.target)),
         Err(words) => Some(words),
     }
 }
 
+/// Whether two actions do the same; a cut whose units are not picked yet is told by its ratio.
+fn same(a: &Action, b: &Action) -> bool {
+    match (a, b) {
+        (Action::Prune { ratio: x, kept: k }, Action::Prune { ratio: y, kept: l }) if k.is_empty() || l.is_empty() => {
+            x == y
+        }
+        _ => a == b,
+    }
+}
+
 /// Proposals that are still welcome: not on targets the engineer has decided meanwhile, not against a constraint, and
 /// numbered.
-pub fn admit(state: &State, engine: &dyn Engine, decisions: Vec<Decision>) -> Vec<Decision> {
+pub fn admit(state: &State, desk: &dyn Desk, decisions: Vec<Decision>) -> Vec<Decision> {
     let taken =
         |target: &Target| state.current(target).is_some_and(|d| matches!(d.status, Status::Approved | Status::Vetoed));
     let mut next = state.next_decision;
@@ -318,7 +329,7 @@ pub fn admit(state: &State, engine: &dyn Engine, decisions: Vec<Decision>) -> Ve
         if taken(&d.target) || out.iter().any(|o| o.target == d.target) {
             continue;
         }
-        match engine.resolve(state, &d.target, &d.action) {
+        match desk.resolve(state, &d.target, &d.action) {
             Ok(action) => d.action = action,
             Err(words) => {
                 tracing::info!(target = %d.target, words, "proposal dropped");

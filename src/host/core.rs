@@ -136,10 +136,12 @@ impl Core {
         }
     }
 
-    /// Writes the session's first event, or lands what a dead host left half done.
-    pub fn begin(&mut self, opened: Option<Event>) -> Result<(), String> {
-        if let Some(event) = opened {
-            self.commit(vec![event])?;
+    /// Writes what opening has to say: a fresh session's first event, or a recipe that is another one. Then starts its
+    /// first job, or lands what a dead host left half done.
+    pub fn begin(&mut self, first: Option<Event>) -> Result<(), String> {
+        let fresh = matches!(first, Some(Event::Opened { .. }));
+        self.commit(first.into_iter().collect())?;
+        if fresh {
             if self.auto.on_open {
                 self.start(Kind::Open);
             }
@@ -248,7 +250,7 @@ impl Core {
         // A rehearsal in the background is in nobody's way, but can be interrupted.
         let shown = |j: &&Running| j.background.is_none() || command == Command::Cancel;
         let running = self.job.as_ref().filter(shown).map(|j| j.what);
-        let effect = commands::judge(&self.state, &*self.engine, running, command)?;
+        let effect = commands::judge(&self.state, self.engine.desk(), running, command)?;
         self.commit(effect.events)?;
         match effect.then {
             Then::Nothing => {}
@@ -363,7 +365,7 @@ impl Core {
     fn admit(&self, event: Event) -> Option<Event> {
         match event {
             Event::Proposed { decisions } => {
-                let decisions = commands::admit(&self.state, &*self.engine, decisions);
+                let decisions = commands::admit(&self.state, self.engine.desk(), decisions);
                 Some(Event::Proposed { decisions })
             }
             other => Some(other),

@@ -1,12 +1,14 @@
 //! The one narrow door between the host and compute: what a session needs done, and how a job talks while doing it.
 //!
 //! Not here: anything about sockets, clients or the journal. Invariants: methods that take a [`Job`] run on a job's own
-//! thread and check its cancel flag; the others are quick enough to be answered between two commands.
+//! thread and check its cancel flag; the others hand out what is there.
 
 use super::core::Input;
+use super::desk::Desk;
 use crate::exec::{Cancel, Cancelled};
-use crate::plan::{Action, Target, Verdict};
+use crate::plan::Verdict;
 use crate::profile::{Ladder, Profile};
+use crate::recover::RepairUse;
 use crate::session::{Evaluation, Event, Feed, LiveRow, Progress, Proposer, SessionCard, State};
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -41,6 +43,7 @@ impl JobError {
 pub struct Compressed {
     pub artifact: String,
     pub model_hash: String,
+    pub used: RepairUse,
 }
 
 /// An exported file.
@@ -90,8 +93,11 @@ pub trait Engine: Send + Sync {
     /// After a verdict: says what to make of it.
     fn reflect(&self, state: &State, round: u32, llm: &Llm, job: &Job) -> Result<(), JobError>;
 
-    /// Checks an action against the model and the constraints, rounds its ratio, and picks the kept units.
-    fn resolve(&self, state: &State, target: &Target, action: &Action) -> Result<Action, String>;
+    /// Where commands are answered, between two of them and without any of the work below.
+    fn desk(&self) -> &dyn Desk;
+
+    /// Works out how units rank where the desk does not know it yet.
+    fn rank(&self, job: &Job) -> Result<(), JobError>;
 
     /// Compresses the original by the state's recipe and stores the result.
     fn compress(&self, state: &State, round: u32, job: &Job) -> Result<Compressed, JobError>;

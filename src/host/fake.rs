@@ -1,5 +1,6 @@
 //! A deterministic engine for the host's tests: three groups, instant work, and a gate to hold a job at.
 
+use super::desk::Desk;
 use super::engine::{Compressed, Engine, Exported, Job, JobError, Llm};
 use crate::data::DataCard;
 use crate::eval::{Metrics, TrialOutcome};
@@ -8,9 +9,10 @@ use crate::model::{Family, Fit, Interpolation, ModelInfo, Preprocess};
 use crate::plan::{Action, Author, Decision, DecisionId, Limit, Outcome, Status, Target, Trial, Verdict, plan_key};
 use crate::profile::{Ceilings, Ladder, LatencyStats, Profile, SensCurve, SensTarget};
 use crate::prune::{Group, GroupKind};
-use crate::recover::RepairStep;
+use crate::recover::{RepairStep, RepairUse};
 use crate::session::{Built, Channel, Evaluation, Event, Feed, LiveRow, Proposer, SessionCard, State, Utterance};
 use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 /// Where a test holds the fake engine.
@@ -30,6 +32,8 @@ pub struct Fake {
     pub gate: Mutex<Option<Gate>>,
     pub fail: Mutex<Option<&'static str>>,
     pub rehearses: Mutex<bool>,
+    /// Whether a job has worked out how units rank.
+    pub ranked: AtomicBool,
 }
 
 impl Fake {
@@ -58,6 +62,7 @@ fn evaluation(round: u32) -> Evaluation {
         macs: Macs::default(),
         profile: None,
         baseline_ms: 1.0,
+        data_hash: None,
     }
 }
 
@@ -102,8 +107,8 @@ impl Engine for Fake {
             threads: 1,
             batch: 1,
             seed: 0,
-            blind: false,
             version: "test".to_owned(),
+            recipe: None,
         }
     }
 
@@ -157,7 +162,13 @@ impl Engine for Fake {
         self.pass(Gate::Rehearse, job)?;
         job.cancel().check()?;
         let key = plan_key(actions);
-        let built = Built { key: key.clone(), artifact: "b.x".to_owned(), model_hash: "h".to_owned(), repairs: vec![] };
+        let built = Built {
+            key: key.clone(),
+            artifact: "b.x".to_owned(),
+            model_hash: "h".to_owned(),
+            repairs: vec![],
+            used: RepairUse::default(),
+        };
         job.event(Event::Built { built: Box::new(built) })?;
         let outcome = TrialOutcome { d_top1: -1.0, images: 10, by_kind: vec![-1.0], ..TrialOutcome::default() };
         let trial = Trial { key, actions: actions.to_vec(), outcome, anchor: false };
@@ -201,6 +212,46 @@ impl Engine for Fake {
         self.pass(Gate::Reflect, job)
     }
 
+    fn desk(&self) -> &dyn Desk {
+        self
+    }
+
+    fn rank(&self, _: &Job) -> Result<(), JobError> {
+        self.ranked.store(true, Ordering::Relaxed);
+        Ok(())
+    }
+
+    fn compress(&self, state: &State, round: u32, job: &Job) -> Result<Compressed, JobError> {
+        let step = RepairStep {
+            name: "refit a".to_owned(),
+            loss_before: 1.0,
+            loss_after: 0.5,
+            samples: 64,
+            kept: true,
+            seconds: 0.0,
+        };
+        job.event(Event::Repaired { round, step })?;
+        self.pass(Gate::Compress, job)?;
+        Ok(Compressed {
+            artifact: format!("{}.x", state.recipe().len()),
+            model_hash: "h".to_owned(),
+            used: RepairUse::default(),
+        })
+    }
+
+    fn evaluate(&self, _: &State, round: u32, _: &str, job: &Job) -> Result<(Evaluation, Verdict), JobError> {
+        self.pass(Gate::Evaluate, job)?;
+        let verdict =
+            Verdict { outcome: Outcome::Reject, lines: Vec::new(), d_top1: 0.0, d_top1_low: 0.0, d_top1_high: 0.0 };
+        Ok((evaluation(round), verdict))
+    }
+
+    fn export(&self, _: &State, round: u32, path: &str, format: &str, _: &Job) -> Result<Exported, JobError> {
+        Ok(Exported { path: format!("{path}{round}"), format: format.to_owned(), hash: "h".to_owned() })
+    }
+}
+
+impl Desk for Fake {
     fn resolve(&self, state: &State, target: &Target, action: &Action) -> Result<Action, String> {
         if !["a", "b", "c"].contains(&target.name()) {
             return Err(format!("no `{target}`; hint: a, b or c"));
@@ -215,29 +266,15 @@ impl Engine for Fake {
                         Limit::KeepF32 => {}
                     }
                 }
-                let kept = (8.0 * (1.0 - ratio)).round() as u32;
-                Ok(Action::Prune { ratio: 1.0 - f64::from(kept) / 8.0, kept: (0..kept).collect() })
+                let ratio = 1.0 - (8.0 * (1.0 - ratio)).round() / 8.0;
+                Ok(Action::Prune { ratio, kept: self.kept(target.name(), ratio).unwrap_or_default() })
             }
             other => Ok(other.clone()),
         }
     }
 
-    fn compress(&self, state: &State, round: u32, job: &Job) -> Result<Compressed, JobError> {
-        let step =
-            RepairStep { name: "refit a".to_owned(), loss_before: 1.0, loss_after: 0.5, kept: true, seconds: 0.0 };
-        job.event(Event::Repaired { round, step })?;
-        self.pass(Gate::Compress, job)?;
-        Ok(Compressed { artifact: format!("{}.x", state.recipe().len()), model_hash: "h".to_owned() })
-    }
-
-    fn evaluate(&self, _: &State, round: u32, _: &str, job: &Job) -> Result<(Evaluation, Verdict), JobError> {
-        self.pass(Gate::Evaluate, job)?;
-        let verdict =
-            Verdict { outcome: Outcome::Reject, lines: Vec::new(), d_top1: 0.0, d_top1_low: 0.0, d_top1_high: 0.0 };
-        Ok((evaluation(round), verdict))
-    }
-
-    fn export(&self, _: &State, round: u32, path: &str, format: &str, _: &Job) -> Result<Exported, JobError> {
-        Ok(Exported { path: format!("{path}{round}"), format: format.to_owned(), hash: "h".to_owned() })
+    fn kept(&self, _: &str, ratio: f64) -> Option<Vec<u32>> {
+        let units = (8.0 * (1.0 - ratio)).round() as u32;
+        self.ranked.load(Ordering::Relaxed).then(|| (0..units).collect())
     }
 }

@@ -1,7 +1,7 @@
 //! What each job does, step by step, on its own thread. Every result is a durable event before the next step begins.
 
 use super::engine::{Engine, Job, JobError, Llm};
-use crate::plan::{Action, Target};
+use crate::plan::{Action, Decision, Target};
 use crate::session::{Event, Phase, Proposer};
 
 /// The jobs a host runs, one at a time.
@@ -109,32 +109,47 @@ fn baseline(engine: &dyn Engine, job: &Job) -> Result<(), JobError> {
 }
 
 fn sense(engine: &dyn Engine, job: &Job) -> Result<(), JobError> {
+    settle(engine, job)?;
     engine.sense(&*job.state()?, job)?;
     anchor(engine, job)
 }
 
 /// Trials are set to the original's error on new images, so that has to be measured first.
 fn anchor(engine: &dyn Engine, job: &Job) -> Result<(), JobError> {
-    if !engine.rehearses() {
-        return engine.anchor(&*job.state()?, job);
+    if engine.rehearses() {
+        baseline(engine, job)?;
     }
-    baseline(engine, job)?;
     engine.anchor(&*job.state()?, job)
 }
 
+/// Works out how units rank, and picks those of cuts that were decided before it was known.
+fn settle(engine: &dyn Engine, job: &Job) -> Result<(), JobError> {
+    engine.rank(job)?;
+    let state = job.state()?;
+    let picked = |d: &Decision| match &d.action {
+        Action::Prune { ratio, kept } if kept.is_empty() => Some((d.id, engine.desk().kept(d.target.name(), *ratio)?)),
+        _ => None,
+    };
+    let kept: Vec<_> = state.decisions.iter().filter_map(picked).collect();
+    if kept.is_empty() { Ok(()) } else { job.event(Event::Resolved { kept }) }
+}
+
 fn propose(engine: &dyn Engine, by: Proposer, llm: &Llm, job: &Job) -> Result<(), JobError> {
+    settle(engine, job)?;
     engine.propose(&*job.state()?, by, llm, job)
 }
 
 fn compress_and_evaluate(engine: &dyn Engine, job: &Job) -> Result<(), JobError> {
     // The verdict needs the original's figures; a session that was cancelled early has none.
     baseline(engine, job)?;
+    settle(engine, job)?;
     let state = job.state()?;
     let round = state.round;
     let ids = state.round_at(round).map(|r| r.ids.clone()).unwrap_or_default();
     let made = engine.compress(&state, round, job)?;
     job.cancel().check()?;
-    job.event(Event::Applied { round, ids, artifact: made.artifact.clone(), model_hash: made.model_hash })?;
+    let (artifact, model_hash) = (made.artifact.clone(), made.model_hash);
+    job.event(Event::Applied { round, ids, artifact, model_hash, used: made.used })?;
     let (evaluation, verdict) = engine.evaluate(&*job.state()?, round, &made.artifact, job)?;
     job.cancel().check()?;
     job.events(vec![Event::Evaluated { evaluation: Box::new(evaluation) }, Event::VerdictGiven { round, verdict }])

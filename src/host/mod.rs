@@ -8,6 +8,7 @@ pub mod client;
 mod commands;
 pub mod compute;
 mod core;
+pub mod desk;
 pub mod engine;
 mod jobs;
 pub mod lifecycle;
@@ -77,7 +78,10 @@ impl Host {
         let state = State::fold(&opened.records);
         let engine = open(state.card.as_ref()).map_err(HostError::Engine)?;
         let first = match &state.card {
-            Some(_) => None,
+            // A journal without a recipe gets one; a recipe that is another one now is written down before it counts.
+            Some(old) => (engine.card().recipe)
+                .filter(|new| old.recipe.as_ref() != Some(new))
+                .map(|recipe| Event::RecipeSet { recipe }),
             None => Some(Event::Opened { card: Box::new(engine.card()), budget: settings.budget }),
         };
         let (inputs, rx) = mpsc::channel(QUEUE);

@@ -1,10 +1,11 @@
-//! How a session is to be opened: what the command line said, kept beside the journal for the host's later starts.
+//! How a session is to be opened: what the command line said, kept beside the journal for the host's first start. From
+//! then on the journal's [`Recipe`] counts; of this file only what decides no result (endpoint, budget, what goes on by itself).
 
 use crate::graph::Calibration;
 use crate::model::Family;
 use crate::plan::Budget;
 use crate::prune::Method;
-use crate::session::{Place, write_atomically};
+use crate::session::{Journal, Place, Recipe, State, write_atomically};
 use serde::{Deserialize, Serialize};
 use std::path::Path;
 
@@ -85,6 +86,41 @@ impl OpenSpec {
             importance: Method::default(),
             auto: true,
             blind: false,
+        }
+    }
+
+    /// The spec that opens a session with this recipe; what decides no result is taken from `aside`.
+    pub fn of_recipe(recipe: &Recipe, aside: Option<OpenSpec>) -> OpenSpec {
+        OpenSpec {
+            model: recipe.model.clone(),
+            arch: recipe.arch,
+            image: recipe.image,
+            heads: recipe.heads,
+            mean: Some(recipe.preprocess.mean),
+            std: Some(recipe.preprocess.std),
+            data: recipe.data.spec.clone(),
+            limit: recipe.data.limit,
+            calib: (!recipe.calib_from_data).then(|| recipe.calib.spec.clone()),
+            calib_limit: recipe.calib.limit,
+            calib_is_eval: recipe.calib_is_eval,
+            device: recipe.device.clone(),
+            tf32: recipe.tf32,
+            threads: recipe.threads,
+            batch: recipe.batch,
+            seed: recipe.seed(),
+            calibration: recipe.ranges(),
+            importance: recipe.importance,
+            blind: recipe.blind,
+            ..aside.unwrap_or_else(|| OpenSpec::demo("vit"))
+        }
+    }
+
+    /// How the session at `place` was opened: by its journal's recipe, or while it has none by the file beside it.
+    pub fn of_session(place: &Place) -> Option<OpenSpec> {
+        let state = Journal::read(&place.dir).ok().map(|records| State::fold(&records));
+        match state.and_then(|s| s.card).and_then(|c| c.recipe) {
+            Some(recipe) => Some(OpenSpec::of_recipe(&recipe, OpenSpec::load(place))),
+            None => OpenSpec::load(place),
         }
     }
 

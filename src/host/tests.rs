@@ -239,6 +239,30 @@ async fn the_engineer_acts_while_agents_think_and_wins() {
 }
 
 #[tokio::test]
+async fn cuts_decided_before_units_are_ranked_wait_for_nothing_and_get_theirs_from_the_run() {
+    let mut r = Rig::new(false, None).await;
+    r.ok(Command::Decide { target: group("a"), action: prune(0.3) }).await;
+    r.ok(Command::Decide { target: group("b"), action: prune(0.5) }).await;
+    let limit =
+        |ratio| crate::plan::Constraint { target: group("b"), limit: Limit::MaxRatio { ratio }, reason: String::new() };
+    // A limit that allows what was decided does not stand in the way of cuts without units.
+    r.ok(Command::Constrain { constraint: limit(0.5) }).await;
+    r.ok(Command::Approve { ids: ids(&[0, 1]) }).await;
+    r.until("approved", |s| s.pending().len() == 2).await;
+    let units = |s: &State, name: &str| match &s.current(&group(name)).expect("decided").action {
+        Action::Prune { ratio, kept } => (*ratio, kept.clone()),
+        other => panic!("{other:?}"),
+    };
+    assert_eq!(units(&r.state, "a"), (0.25, vec![]), "rounded, not resolved");
+    r.gate(Some(Gate::Compress));
+    r.ok(Command::Run).await;
+    r.until("the gate", |s| !s.rounds[1].repairs.is_empty()).await;
+    assert_eq!((units(&r.state, "a"), units(&r.state, "b")), ((0.25, (0..6).collect()), (0.5, (0..4).collect())));
+    r.gate(None);
+    r.until("verdict", |s| s.phase == Phase::Verdict).await;
+}
+
+#[tokio::test]
 async fn cancel_and_failure_leave_approved_decisions_approved() {
     for gate in [Gate::Compress, Gate::Evaluate] {
         let mut r = Rig::new(true, None).await;

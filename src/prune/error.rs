@@ -30,7 +30,7 @@ pub enum PruneError {
         "group `{group}` does not fit this model: `{node}` has no axis {axis} of that length; hint: find groups on the graph they are applied to"
     )]
     Foreign { group: String, node: String, axis: usize },
-    #[error("no gradients were given for `{node}`; hint: first-order Taylor importance needs calibration batches")]
+    #[error("no gradients were given for `{node}`; hint: this importance needs calibration images")]
     NoGradients { node: String },
     #[error(transparent)]
     Graph(#[from] GraphError),

@@ -1,5 +1,6 @@
-//! How much each unit of a group matters. Scores compare units within one group; those scaled by batch norm compare
-//! roughly across groups of one network, LAMP's by design.
+//! How much each unit of a group matters. Scores compare units within one group, and nothing else is done with them: how
+//! much of a group goes is decided by measured sensitivities. (LAMP of Lee et al. 2021 is therefore not here. It compares
+//! weights across layers; within one it ranks as magnitude does.)
 
 use super::error::PruneError;
 use super::group::{Group, Member, MemberRole};
@@ -17,32 +18,32 @@ pub enum Method {
     /// Sum of absolute weights of the unit's rows, each row scaled by `|γ| / √(var + ε)` of the batch norm after it
     /// (Li et al. 2017, with the folded batch norm).
     L1,
-    /// Euclidean norm of the same.
+    /// Euclidean norm of the same. (Journals of older versions may say `lamp`, which ranked one producer's rows alike.)
     #[default]
+    #[serde(alias = "lamp")]
     L2,
     /// `|γ|` of the batch norm after the rows (Liu et al. 2017, network slimming); L2 where there is none.
     BatchNorm,
-    /// Squared L2 over the sum of all squared L2 that are at least as large (Lee et al. 2021, per unit).
-    Lamp,
     /// Sum of distances to the other units' rows: what others can stand in for matters less (He et al. 2019).
     Fpgm,
-    /// `|Σ w · ∂L/∂w|` over the unit's rows, a mean over calibration batches (Molchanov et al. 2019).
+    /// Mean over calibration images of `(Σ w · ∂L/∂w)²` over all of the unit's rows, weights and biases (Molchanov et al.
+    /// 2019, equation 8 with the gate on the unit).
     Taylor,
-    /// `½ Σ w² · h` with the Hessian's diagonal `h` as the mean square of calibration batches' gradients
-    /// (LeCun et al. 1990; Theis et al. 2018).
+    /// `½ Σ w² · h` with the Hessian's diagonal `h` as the mean over calibration images of squared gradients (LeCun et
+    /// al. 1990, optimal brain damage; the empirical Fisher information for `h` as in Theis et al. 2018).
     Hessian,
-    /// `Σ |w| · ‖x‖` with the norm of every input over the calibration images (Sun et al. 2023, Wanda, summed by row).
+    /// `Σ |w| · ‖x‖` with the norm of every input channel over the calibration images and places (Sun et al. 2023, Wanda,
+    /// summed by row).
     Activation,
     /// By lot, the same every time: what any method must beat.
     Random,
 }
 
 impl Method {
-    pub const ALL: [Method; 9] = [
+    pub const ALL: [Method; 8] = [
         Method::L1,
         Method::L2,
         Method::BatchNorm,
-        Method::Lamp,
         Method::Fpgm,
         Method::Taylor,
         Method::Hessian,
@@ -55,7 +56,6 @@ impl Method {
             Method::L1 => "l1",
             Method::L2 => "l2",
             Method::BatchNorm => "batch-norm",
-            Method::Lamp => "lamp",
             Method::Fpgm => "fpgm",
             Method::Taylor => "taylor",
             Method::Hessian => "hessian",
@@ -68,6 +68,11 @@ impl Method {
     pub fn needs_evidence(self) -> bool {
         matches!(self, Method::Taylor | Method::Hessian | Method::Activation)
     }
+
+    /// Does it take no longer than reading the weights once? (FPGM compares every unit with every other.)
+    pub fn is_quick(self) -> bool {
+        !self.needs_evidence() && self != Method::Fpgm
+    }
 }
 
 impl std::str::FromStr for Method {
@@ -75,6 +80,11 @@ impl std::str::FromStr for Method {
 
     fn from_str(s: &str) -> Result<Method, String> {
         let wanted = s.trim().to_lowercase().replace('_', "-");
+        if wanted == "lamp" {
+            let words = "importance `lamp` compares layers with each other and ranks the units of one as `l2` does; how much \
+                         of each goes is decided by measured sensitivity; hint: l2";
+            return Err(words.to_owned());
+        }
         Method::ALL.into_iter().find(|m| m.label() == wanted).ok_or_else(|| {
             let known: Vec<&str> = Method::ALL.iter().map(|m| m.label()).collect();
             format!("unknown importance `{s}`; hint: one of {}", known.join(", "))
@@ -86,15 +96,37 @@ impl std::str::FromStr for Method {
 /// numbers per row.
 #[derive(Debug, Clone, Default)]
 pub struct Evidence {
-    /// Per batch, `Σ w · ∂L/∂w` of every row (weight and bias).
+    /// Per image, `Σ w · ∂L/∂w` of every row (weight and bias).
     pub first: HashMap<String, Vec<Vec<f32>>>,
-    /// `½ Σ w² · mean (∂L/∂w)²` of every row.
+    /// `½ Σ w² · h` of every row (weight and bias), `h` the images' mean of `(∂L/∂w)²`.
     pub second: HashMap<String, Vec<f32>>,
     /// `Σ |w| · ‖x‖` of every row.
     pub activation: HashMap<String, Vec<f32>>,
 }
 
-/// One score per unit, at least zero; larger matters more. Several producers: the sum of their scores.
+impl Evidence {
+    /// A hash over all of it, so that what was measured with it can be kept by content.
+    pub fn hash(&self) -> String {
+        let mut hash = blake3::Hasher::new();
+        let mut add = |name: &str, rows: &[f32]| {
+            hash.update(name.as_bytes()).update(&[0]);
+            for v in rows {
+                hash.update(&v.to_le_bytes());
+            }
+        };
+        let mut names: Vec<&String> =
+            self.first.keys().chain(self.second.keys()).chain(self.activation.keys()).collect();
+        names.sort();
+        for name in names {
+            self.first.get(name).into_iter().flatten().for_each(|image| add(name, image));
+            [self.second.get(name), self.activation.get(name)].into_iter().flatten().for_each(|rows| add(name, rows));
+        }
+        hash.finalize().to_hex().to_string()
+    }
+}
+
+/// One score per unit, at least zero; larger matters more. Several producers: the sum of their scores, with `taylor` the
+/// score of their sum.
 ///
 /// # Errors
 /// [`PruneError::NoGradients`] when `method` needs evidence that is not there; a group of another model.
@@ -110,6 +142,8 @@ pub fn importance(
         return Ok((0..group.size).map(|_| rng.random::<f32>()).collect());
     }
     let mut scores = vec![0f32; group.size];
+    // Per image and unit, with first-order evidence.
+    let mut moved: Vec<Vec<f64>> = Vec::new();
     for m in group.members.iter().filter(|m| m.role == MemberRole::Producer && !m.roles.is_empty()) {
         let foreign = || PruneError::Foreign { group: group.id.clone(), node: m.node.clone(), axis: m.axis };
         let id = model.graph.by_name(&m.node).ok_or_else(foreign)?;
@@ -123,11 +157,14 @@ pub fn importance(
         match method {
             Method::Random => {}
             Method::Taylor => {
-                let batches = evidence.and_then(|g| g.first.get(&m.node)).filter(|b| !b.is_empty());
-                let batches = batches.ok_or_else(missing)?;
-                let mut sum = vec![0f32; group.size];
-                batches.iter().for_each(|rows| add(&mut sum, rows, same, f32::abs));
-                scores.iter_mut().zip(sum).for_each(|(s, v)| *s += v / batches.len() as f32);
+                let images = evidence.and_then(|g| g.first.get(&m.node)).filter(|i| !i.is_empty());
+                let images = images.ok_or_else(missing)?;
+                moved.resize(images.len(), vec![0.0; group.size]);
+                for (moved, rows) in moved.iter_mut().zip(images) {
+                    for (u, sum) in moved.iter_mut().enumerate() {
+                        *sum += m.indices(u).filter_map(|i| rows.get(i)).map(|v| f64::from(*v)).sum::<f64>();
+                    }
+                }
             }
             Method::Hessian => {
                 add(&mut scores, evidence.and_then(|g| g.second.get(&m.node)).ok_or_else(missing)?, same, same);
@@ -141,26 +178,13 @@ pub fn importance(
                 Some(rows) => add(&mut scores, &rows, f32::abs, same),
                 None => add(&mut scores, &row_norms(model, id, false)?, |v| v * v, f32::sqrt),
             },
-            Method::Lamp => {
-                let mut squares = vec![0f32; group.size];
-                add(&mut squares, &row_norms(model, id, false)?, |v| v * v, same);
-                lamp(&squares, &mut scores);
-            }
             Method::Fpgm => fpgm(model, id, m, &mut scores)?,
         }
     }
-    Ok(scores)
-}
-
-/// Adds every score over the sum of the scores that are not smaller.
-fn lamp(squares: &[f32], scores: &mut [f32]) {
-    let mut order: Vec<usize> = (0..squares.len()).collect();
-    order.sort_by(|&a, &b| squares[b].total_cmp(&squares[a]).then(a.cmp(&b)));
-    let mut sum = 0f64;
-    for u in order {
-        sum += f64::from(squares[u]);
-        scores[u] += if sum > 0.0 { (f64::from(squares[u]) / sum) as f32 } else { 0.0 };
+    for (u, score) in scores.iter_mut().enumerate().filter(|_| !moved.is_empty()) {
+        *score = (moved.iter().map(|m| m[u] * m[u]).sum::<f64>() / moved.len() as f64) as f32;
     }
+    Ok(scores)
 }
 
 /// Adds the sum of distances between a unit's rows (scaled by the batch norm after them) and all other units'.
@@ -246,20 +270,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn lamp_divides_by_what_is_at_least_as_large() {
-        let mut scores = vec![0.0; 3];
-        lamp(&[1.0, 4.0, 3.0], &mut scores);
-        assert_eq!(scores, [1.0 / 8.0, 1.0, 3.0 / 7.0]);
-        let mut zeros = vec![0.0; 2];
-        lamp(&[0.0, 0.0], &mut zeros);
-        assert_eq!(zeros, [0.0, 0.0]);
-    }
-
-    #[test]
     fn every_method_has_a_name_that_is_read_back() {
         for m in Method::ALL {
             assert_eq!(m.label().parse(), Ok(m));
         }
         assert!("magic".parse::<Method>().unwrap_err().contains("batch-norm"));
+        assert!("lamp".parse::<Method>().unwrap_err().contains("hint: l2"));
+        assert_eq!(serde_json::from_str::<Method>("\"lamp\"").ok(), Some(Method::L2), "older sessions open");
     }
 }

@@ -15,7 +15,7 @@ mod sparsity;
 pub use action::{Action, Target};
 pub use apply::{apply, kept_indices, shrink, sparsify};
 pub use error::PruneError;
-pub use gradients::evidence;
+pub use gradients::{evidence, spread, temperature};
 pub use group::*;
 pub use groups::groups;
 pub use importance::{Evidence, Method, importance, resolve};

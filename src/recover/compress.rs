@@ -9,7 +9,7 @@
 use super::refit::{Layer, refit};
 use super::runner::Runner;
 use super::segment::{aim, boundaries, only_token, part};
-use super::{RepairError, RepairStep, batchnorm, sample};
+use super::{RepairError, RepairStep, RepairUse, batchnorm, sample};
 use crate::data::Dataset;
 use crate::exec::Cancel;
 use crate::graph::{Graph, NodeId, Op, shapes};
@@ -20,11 +20,12 @@ use candle_core::{Device, Tensor};
 use rand::SeedableRng;
 use rand::seq::SliceRandom;
 use rand_chacha::ChaCha8Rng;
+use serde::{Deserialize, Serialize};
 use std::collections::HashMap;
 use std::time::Instant;
 
 /// How repairs are made.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct RepairOptions {
     /// Chooses images and positions.
     pub seed: u64,
@@ -77,6 +78,8 @@ pub enum RepairUpdate {
     Progress { done: usize, total: usize, what: String },
     /// A repair that has been judged.
     Step(RepairStep),
+    /// What was looked at; once, when all is done.
+    Used(RepairUse),
 }
 
 /// Calibration images at a boundary of the walk.
@@ -109,13 +112,15 @@ pub fn compress(
     cancel: &Cancel,
     say: &mut dyn FnMut(RepairUpdate),
 ) -> Result<Model, RepairError> {
-    let mut model = repaired(original, groups, actions, calib, options, cancel, say)?;
+    let (mut model, mut used, mut picked) = repaired(original, groups, actions, calib, options, cancel, say)?;
     if !quant::static_layers(&model.graph, &model.precision).is_empty() {
         if calib.is_empty() {
             return Err(RepairError::NoImages(calib.card().name));
         }
         let picks: Vec<usize> = shuffled(calib, options).into_iter().take(options.range_images.max(1)).collect();
         let batches: Vec<&[usize]> = picks.chunks(RANGE_BATCH).collect();
+        used.ranged = picks.len() as u64;
+        picked.extend_from_slice(&picks);
         let what = format!("int8 ranges, {}", options.ranges.label());
         quant::calibrate(&mut model, options.ranges, &mut |i| -> Result<_, RepairError> {
             cancel.check()?;
@@ -124,6 +129,8 @@ pub fn compress(
             Ok(Some(calib.batch(*picks, &original.info.preprocess)?.0))
         })?;
     }
+    used.hash = if picked.is_empty() { None } else { calib.seen(picked) };
+    say(RepairUpdate::Used(used));
     Ok(model)
 }
 
@@ -137,7 +144,7 @@ fn shuffled(calib: &Dataset, options: &RepairOptions) -> Vec<usize> {
     order
 }
 
-/// `original` after `actions`, repaired.
+/// `original` after `actions`, repaired; with what was looked at, and which images those were.
 fn repaired(
     original: &Model,
     groups: &[Group],
@@ -146,7 +153,7 @@ fn repaired(
     options: &RepairOptions,
     cancel: &Cancel,
     say: &mut dyn FnMut(RepairUpdate),
-) -> Result<Model, RepairError> {
+) -> Result<(Model, RepairUse, Vec<usize>), RepairError> {
     let model = prune::apply(original, groups, actions)?;
     let kept = prune::kept_indices(&original.graph, groups, actions)?;
     let changed = !kept.is_empty() || model.graph.output != original.graph.output || {
@@ -154,7 +161,7 @@ fn repaired(
         a != b
     };
     if !changed || !(options.refit || options.batch_norm) {
-        return Ok(model);
+        return Ok((model, RepairUse::default(), Vec::new()));
     }
     if calib.is_empty() {
         return Err(RepairError::NoImages(calib.card().name));
@@ -170,11 +177,20 @@ fn repaired(
     if batch_norms {
         walk.batch_norms(calib, say)?;
     }
+    let checked: Vec<usize> =
+        walk.chunks.iter().filter(|c| c.answer.is_some()).flat_map(|c| c.picks.iter().copied()).collect();
+    let used = RepairUse {
+        fitted: walk.fit.len() as u64,
+        checked: checked.len() as u64,
+        checked_on_fitted: checked == walk.fit,
+        ..RepairUse::default()
+    };
+    let picked = [walk.fit, checked].concat();
     let mut model = walk.model;
     model.info.hash = model.params.hash();
     // A re-fit knows nothing of masks.
     prune::sparsify(&mut model, groups, actions)?;
-    Ok(model)
+    Ok((model, used, picked))
 }
 
 /// The stretches to walk: those with layers to re-fit one by one, what lies between them joined.
@@ -396,6 +412,7 @@ impl<'a> Walk<'a> {
         let started = Instant::now();
         let name = format!("refit {}", self.model.graph.node(layer.id).name);
         say(RepairUpdate::Progress { done: self.done, total: self.total, what: name.clone() });
+        let samples = targets.iter().map(|t| t.values.dims().first().copied().unwrap_or(0) as u64).sum();
         let fit_chunks: Vec<&Tensor> =
             self.chunks.iter().filter(|c| c.answer.is_none()).map(|c| &c.compressed).collect();
         let new = refit(&self.model, part, layer, &fit_chunks, targets, self.options.lambda, self.cancel)?;
@@ -408,7 +425,7 @@ impl<'a> Walk<'a> {
             self.model.params = old;
         }
         let seconds = started.elapsed().as_secs_f64();
-        say(RepairUpdate::Step(RepairStep { name, loss_before: before, loss_after: after, kept, seconds }));
+        say(RepairUpdate::Step(RepairStep { name, loss_before: before, loss_after: after, samples, kept, seconds }));
         Ok(if kept { after } else { before })
     }
 
@@ -427,7 +444,8 @@ impl<'a> Walk<'a> {
             self.model.params = new;
         }
         let seconds = started.elapsed().as_secs_f64();
-        say(RepairUpdate::Step(RepairStep { name, loss_before: before, loss_after: after, kept, seconds }));
+        let samples = images.len() as u64;
+        say(RepairUpdate::Step(RepairStep { name, loss_before: before, loss_after: after, samples, kept, seconds }));
         Ok(())
     }
 

@@ -14,4 +14,4 @@ mod step;
 pub use compress::{RepairOptions, RepairUpdate, compress};
 pub use error::RepairError;
 pub use rebuild::{Rebuild, rebuild};
-pub use step::RepairStep;
+pub use step::{RepairStep, RepairUse};

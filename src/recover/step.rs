@@ -1,4 +1,4 @@
-//! Plain record of a repair step.
+//! Plain records of what a repair did.
 
 use serde::{Deserialize, Serialize};
 
@@ -11,7 +11,24 @@ pub struct RepairStep {
     /// calibration images, of the network compressed up to this place (of all of it for batch norm).
     pub loss_before: f64,
     pub loss_after: f64,
+    /// What it was fitted on: samples (images times places) of a re-fit, images of batch-norm statistics.
+    #[serde(default)]
+    pub samples: u64,
     /// Kept or reverted because the calibration loss said so.
     pub kept: bool,
     pub seconds: f64,
+}
+
+/// What a compression really looked at, which may be less than its options allow.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RepairUse {
+    /// Calibration images that repairs were fitted on, and others that said whether they stay.
+    pub fitted: u64,
+    pub checked: u64,
+    /// There were too few images to check on others than those that were fitted.
+    pub checked_on_fitted: bool,
+    /// Images that gave static int8 layers their ranges.
+    pub ranged: u64,
+    /// The hash over contents and labels of all of these, in that order.
+    pub hash: Option<String>,
 }

@@ -1,5 +1,6 @@
 //! Durable events: journalled before they take effect, replayable, the only thing that changes [`super::State`].
 
+use super::Recipe;
 use crate::data::DataCard;
 use crate::eval::{Correction, Metrics};
 use crate::graph::{Graph, Macs};
@@ -7,7 +8,7 @@ use crate::model::ModelInfo;
 use crate::plan::{Action, Author, Budget, Constraint, Decision, DecisionId, Quality, Target, Trial, Verdict};
 use crate::profile::{Ladder, LatencyStats, Profile, SensCurve};
 use crate::prune::Group;
-use crate::recover::RepairStep;
+use crate::recover::{RepairStep, RepairUse};
 use serde::{Deserialize, Serialize};
 
 /// Sequence number of an event in its journal, from 1.
@@ -43,11 +44,12 @@ pub struct SessionCard {
     pub threads: usize,
     pub batch: usize,
     pub seed: u64,
-    /// Planning must not look at what was measured on the evaluation data, but for the original's error.
-    #[serde(default)]
-    pub blind: bool,
     /// Program version that opened it.
     pub version: String,
+    /// What decides results besides weights and decisions, as it is now; `None` in journals of versions that kept it
+    /// in a file beside them.
+    #[serde(default)]
+    pub recipe: Option<Box<Recipe>>,
 }
 
 /// One round's measured result; round 0 is the baseline.
@@ -63,6 +65,9 @@ pub struct Evaluation {
     pub profile: Option<Profile>,
     /// Latency of the baseline measured in the same minute, for ratios on a noisy machine.
     pub baseline_ms: f64,
+    /// Hash over contents and labels of the images that were evaluated.
+    #[serde(default)]
+    pub data_hash: Option<String>,
 }
 
 /// Something an agent or the planner said, kept once it is complete.
@@ -89,6 +94,7 @@ pub struct Built {
     pub artifact: String,
     pub model_hash: String,
     pub repairs: Vec<RepairStep>,
+    pub used: RepairUse,
 }
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -97,6 +103,10 @@ pub enum Event {
     Opened {
         card: Box<SessionCard>,
         budget: Budget,
+    },
+    /// The recipe is another one from here on, or is first written down.
+    RecipeSet {
+        recipe: Box<Recipe>,
     },
     PhaseEntered {
         round: u32,
@@ -122,6 +132,10 @@ pub enum Event {
         id: DecisionId,
         action: Action,
         author: Author,
+    },
+    /// The kept units of cuts that were decided before importance was known.
+    Resolved {
+        kept: Vec<(DecisionId, Vec<u32>)>,
     },
     Approved {
         ids: Vec<DecisionId>,
@@ -181,6 +195,9 @@ pub enum Event {
         ids: Vec<DecisionId>,
         artifact: String,
         model_hash: String,
+        /// What repairs looked at.
+        #[serde(default)]
+        used: RepairUse,
     },
     Evaluated {
         evaluation: Box<Evaluation>,

@@ -5,7 +5,7 @@
 //! approve, veto, reopen, constraint, budget, a decision of their own), and never across a run's start.
 
 use super::{Event, Phase, Record, Round, State, TimelineEntry, UndoPoint, text};
-use crate::plan::{Author, Constraint, Decision, DecisionId, Limit, Status, Target};
+use crate::plan::{Action, Author, Constraint, Decision, DecisionId, Limit, Status, Target};
 
 const TIMELINE: usize = 2000;
 const UTTERANCES: usize = 200;
@@ -77,6 +77,8 @@ impl State {
             }
             Event::BudgetSet { .. } => point.budget = Some(self.budget),
             Event::Opened { .. }
+            | Event::RecipeSet { .. }
+            | Event::Resolved { .. }
             | Event::PhaseEntered { .. }
             | Event::Profiled { .. }
             | Event::LaddersMeasured { .. }
@@ -108,6 +110,11 @@ impl State {
                 self.budget = *budget;
                 self.enter(1, Phase::Profile);
             }
+            Event::RecipeSet { recipe } => {
+                if let Some(card) = &mut self.card {
+                    card.recipe = Some(recipe.clone());
+                }
+            }
             Event::PhaseEntered { round, phase } => {
                 self.failure = None;
                 self.enter(*round, *phase);
@@ -137,6 +144,16 @@ impl State {
                 d.status = Status::Edited;
                 d.forecast = None;
             }),
+            Event::Resolved { kept: resolved } => {
+                for d in &mut self.decisions {
+                    if let Action::Prune { kept, .. } = &mut d.action
+                        && kept.is_empty()
+                        && let Some((_, units)) = resolved.iter().find(|(id, _)| *id == d.id)
+                    {
+                        kept.clone_from(units);
+                    }
+                }
+            }
             Event::Approved { ids } => self.each(ids, |d, round| {
                 d.status = Status::Approved;
                 d.round = round;
@@ -212,12 +229,13 @@ impl State {
                     r.repairs.push(step.clone());
                 }
             }
-            Event::Applied { round, ids, artifact, model_hash } => {
+            Event::Applied { round, ids, artifact, model_hash, used } => {
                 self.each(ids, |d, _| d.status = Status::Applied);
                 if let Some(r) = self.round_mut(*round) {
                     r.ids.clone_from(ids);
                     r.artifact = Some(artifact.clone());
                     r.model_hash = Some(model_hash.clone());
+                    r.used = used.clone();
                 }
                 self.enter(*round, Phase::Evaluate);
             }

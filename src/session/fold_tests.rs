@@ -55,7 +55,13 @@ impl Session {
         let ids: Vec<DecisionId> = ids.iter().map(|&i| DecisionId(i)).collect();
         self.push(Event::Approved { ids: ids.clone() })
             .push(Event::RunStarted { round, ids: ids.clone(), forecast: None })
-            .push(Event::Applied { round, ids, artifact: "x.safetensors".to_owned(), model_hash: "h".to_owned() })
+            .push(Event::Applied {
+                round,
+                ids,
+                artifact: "x.safetensors".to_owned(),
+                model_hash: "h".to_owned(),
+                used: Default::default(),
+            })
     }
 
     fn verdict(&mut self, round: u32) -> &mut Session {

@@ -27,7 +27,7 @@ impl State {
             let sd = (v.d_top1_high - v.d_top1_low) / (2.0 * Z95);
             Some(Observed { actions: self.actions_of(number), d_top1: v.d_top1, sd })
         };
-        let blind = card.is_some_and(|c| c.blind);
+        let blind = self.is_blind();
         QualityInput {
             trials: self.trials.clone(),
             observed: if blind { Vec::new() } else { self.measured_rounds().filter_map(observed).collect() },
@@ -37,9 +37,14 @@ impl State {
         }
     }
 
+    /// Planning must not look at what was measured on the evaluation data, but for the original's error.
+    pub fn is_blind(&self) -> bool {
+        self.card.as_ref().and_then(|c| c.recipe.as_ref()).is_some_and(|r| r.blind)
+    }
+
     /// Earlier rounds for the planner, oldest first; none in a blind session.
     pub fn past_rounds(&self) -> Vec<PastRound> {
-        if self.card.as_ref().is_some_and(|c| c.blind) {
+        if self.is_blind() {
             return Vec::new();
         }
         let base = self.baseline();
@@ -90,12 +95,6 @@ impl State {
             }
         }
         out
-    }
-
-    /// The decisions behind `actions`, in their order, as far as they stand in the session.
-    pub fn decisions_of(&self, actions: &[(Target, Action)]) -> Vec<&Decision> {
-        let behind = |(t, a): &(Target, Action)| self.decisions.iter().rev().find(|d| d.target == *t && d.action == *a);
-        actions.iter().filter_map(behind).collect()
     }
 
     /// The plan to rehearse next: what is shown, then what `R` would build if that is another; `None` when both were

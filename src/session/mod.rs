@@ -11,6 +11,7 @@ mod fold;
 mod forecast;
 mod journal;
 pub mod place;
+mod recipe;
 mod state;
 mod text;
 
@@ -20,5 +21,6 @@ pub use event::*;
 pub use feed::*;
 pub use journal::{Journal, JournalError, Opened, is_locked, lock_holder};
 pub use place::Place;
+pub use recipe::{Images, Recipe};
 pub use state::*;
 pub use text::{action as action_text, describe};

@@ -3,7 +3,7 @@
 use super::{Built, Evaluation, Phase, Seq, SessionCard, Utterance};
 use crate::plan::{Budget, Constraint, Decision, DecisionId, Quality, Status, Target, Trials, Verdict};
 use crate::profile::{Ladder, Profile, Sensitivity};
-use crate::recover::RepairStep;
+use crate::recover::{RepairStep, RepairUse};
 use serde::{Deserialize, Serialize};
 
 /// One round's course.
@@ -18,6 +18,9 @@ pub struct Round {
     #[serde(default)]
     pub forecast: Option<Quality>,
     pub repairs: Vec<RepairStep>,
+    /// What those looked at, once the model exists.
+    #[serde(default)]
+    pub used: RepairUse,
     pub evaluation: Option<Evaluation>,
     pub verdict: Option<Verdict>,
     /// Name of the compressed model's artifact, once durable.

@@ -11,6 +11,11 @@ pub fn describe(before: &State, event: &Event) -> Option<String> {
             let goal = if goal.is_empty() { "none".to_owned() } else { goal };
             format!("opened {} on {} ({} images), budget {goal}", card.model.name, card.data.name, card.data.images)
         }
+        Event::RecipeSet { recipe } => match before.card.as_ref().and_then(|c| c.recipe.as_ref()) {
+            Some(old) => format!("recipe changed: {}", old.differences(recipe).join(", ")),
+            None => "recipe written down; this journal had none".to_owned(),
+        },
+        Event::Resolved { .. } => return None,
         Event::PhaseEntered { round, phase } => match phase {
             Phase::Profile | Phase::Reason => format!("round {round}: {}", phase.label()),
             Phase::Review | Phase::Compress | Phase::Evaluate | Phase::Verdict => return None,

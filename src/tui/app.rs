@@ -294,7 +294,9 @@ impl App {
                 };
                 self.say(level, format!("round {round} is {word}; {c} accepts it, {b} rolls it back"));
             }
-            Event::PhaseEntered { .. }
+            Event::RecipeSet { .. }
+            | Event::Resolved { .. }
+            | Event::PhaseEntered { .. }
             | Event::Approved { .. }
             | Event::Vetoed { .. }
             | Event::Reopened { .. }

@@ -6,7 +6,8 @@ pub mod zeroed;
 
 use std::path::PathBuf;
 
-/// The folder of real weights and data, or `None` (with a line saying so) when this machine has none.
+/// The folder of real weights and data, or `None` (with a line saying so) when this machine has none; a failure where
+/// `PARING_REAL_DATA=required` says that there must be one.
 pub fn real() -> Option<PathBuf> {
     let dir = paring::data::real_dir();
     if dir.is_none() {

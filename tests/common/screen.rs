@@ -70,8 +70,8 @@ pub fn card() -> SessionCard {
         threads: 16,
         batch: 8,
         seed: 7,
-        blind: false,
         version: "0.1.0".into(),
+        recipe: None,
     }
 }
 
@@ -189,6 +189,7 @@ fn evaluation(round: u32, profile: Profile, lost: usize) -> Evaluation {
         macs: profile.macs,
         baseline_ms: if round == 0 { profile.whole.p50 } else { profile.whole.p50 / 0.62 },
         profile: Some(profile),
+        data_hash: None,
     }
 }
 
@@ -331,11 +332,23 @@ pub fn verdict() -> Story {
     s.push(Event::Approved { ids: open });
     let ids: Vec<DecisionId> = s.state.pending().iter().map(|d| d.id).collect();
     s.push(Event::RunStarted { round: 1, ids: ids.clone(), forecast: None });
-    let step =
-        |name: &str, a, b, kept| RepairStep { name: name.into(), loss_before: a, loss_after: b, kept, seconds: 1.8 };
+    let step = |name: &str, a, b, kept| RepairStep {
+        name: name.into(),
+        loss_before: a,
+        loss_after: b,
+        samples: 24_576,
+        kept,
+        seconds: 1.8,
+    };
     s.push(Event::Repaired { round: 1, step: step("refit blocks.4.mlp.fc2", 0.3121, 0.2544, true) });
     s.push(Event::Repaired { round: 1, step: step("refit blocks.5.mlp.fc2", 0.2544, 0.2391, true) });
-    s.push(Event::Applied { round: 1, ids, artifact: "round-1".into(), model_hash: "77".repeat(32) });
+    s.push(Event::Applied {
+        round: 1,
+        ids,
+        artifact: "round-1".into(),
+        model_hash: "77".repeat(32),
+        used: Default::default(),
+    });
     let card = s.state.card.clone().expect("opened");
     let mut plan = PrecisionPlan::default();
     for b in 6..12 {

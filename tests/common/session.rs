@@ -92,6 +92,7 @@ pub fn state() -> State {
         macs: profile.macs,
         profile: None,
         baseline_ms: profile.whole.p50,
+        data_hash: None,
     };
     let card = SessionCard {
         model: ModelInfo {
@@ -123,8 +124,8 @@ pub fn state() -> State {
         threads: 1,
         batch: 8,
         seed: 0,
-        blind: false,
         version: "test".into(),
+        recipe: None,
     };
     State {
         budget: "macs=0.6,drop=1.0".parse::<Budget>().expect("budget"),

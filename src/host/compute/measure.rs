@@ -108,7 +108,7 @@ impl Compute {
     }
 
     pub(super) fn measure_sensitivity(&self, job: &Job) -> Result<(), JobError> {
-        let evidence = self.evidence(job.cancel())?;
+        let evidence = self.evidence(job)?;
         let options = SensOptions {
             method: self.spec.importance,
             evidence,
@@ -173,6 +173,7 @@ impl Compute {
             macs,
             profile: None,
             baseline_ms: whole.p50,
+            data_hash: self.data.seen(0..self.data.len()),
         })
     }
 
@@ -196,6 +197,16 @@ impl Compute {
         let (plan, original) = (self.compile(&model)?, self.compile(&self.model)?);
         let correct = self.baseline_correct(&original, job)?;
         let run = self.evaluate_model(&model, &plan, "the compressed model", job)?;
+        let data_hash = self.data.seen(0..self.data.len());
+        if let (Some(then), Some(now)) = (&baseline.data_hash, &data_hash)
+            && then != now
+        {
+            return Err(JobError::Failed(format!(
+                "the images of evaluation data `{}` changed since the baseline was measured on them; hint: put the old data \
+                 back, or open a new session with `--name`",
+                self.recipe.data.spec
+            )));
+        }
         let paired = eval::paired(&correct, &run.correct);
         job.progress("evaluate", "latency against the original", 0, 1);
         let x = profile::noise(self.model.graph.input_shape(), self.batch, &self.device.device)?;
@@ -228,6 +239,7 @@ impl Compute {
             macs,
             profile: Some(layers),
             baseline_ms: base_ms.p50,
+            data_hash,
         };
         Ok((evaluation, verdict))
     }

@@ -6,30 +6,33 @@
 pub mod measure;
 mod produce;
 mod propose;
+mod recipe;
 mod trial;
 
 pub use propose::plan_now;
 
+use super::desk::{Desk, Ranks, Table};
 use super::engine::{Compressed, Engine, Exported, Job, JobError, Llm};
 use super::spec::OpenSpec;
 use crate::data::{self, Dataset, Split};
 use crate::eval::Trials;
-use crate::exec::{self, Cancel, CompileOptions, Plan, device::Opened};
+use crate::exec::{self, CompileOptions, Plan, device::Opened};
 use crate::graph::{Macs, macs};
 use crate::model::{self, LoadOptions, Model};
-use crate::plan::{self, Action, Target, Verdict};
+use crate::plan::Verdict;
 use crate::profile::{Ceilings, Ladder, Profile};
 use crate::prune::{self, Evidence, Group};
-use crate::session::{Artifacts, Evaluation, Place, Proposer, SessionCard, State};
-use std::collections::HashMap;
+use crate::session::{Artifacts, Evaluation, Place, Proposer, Recipe, SessionCard, State};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// Model, data and device of one session.
 pub struct Compute {
     spec: OpenSpec,
+    recipe: Recipe,
     model: Model,
     groups: Vec<Group>,
+    desk: Table,
     data: Dataset,
     /// Calibration images that work is fitted on.
     calib: Dataset,
@@ -42,7 +45,6 @@ pub struct Compute {
     /// Measurements that other sessions share; `None` when no such folder can be made.
     cache: Option<PathBuf>,
     card: SessionCard,
-    scores: Mutex<HashMap<String, Arc<Vec<f32>>>>,
     evidence: Mutex<Option<Arc<Evidence>>>,
     /// Which evaluation images the original gets right.
     baseline: Mutex<Option<Arc<Vec<bool>>>>,
@@ -50,8 +52,7 @@ pub struct Compute {
     trials: Mutex<Option<Arc<Trials>>>,
 }
 
-/// Calibration images that importance looks at, and how many at a time.
-const EVIDENCE_IMAGES: usize = 256;
+/// Calibration images whose evidence is gathered at a time.
 const EVIDENCE_BATCH: usize = 16;
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -139,16 +140,28 @@ pub fn open_data(spec: &OpenSpec) -> Result<(Dataset, Dataset, bool), String> {
     Ok((data, calib, shared > 0))
 }
 
-/// Opens the session's engine: from `spec`, or from what the session's card says when no spec was kept.
+/// Opens the session's engine: by the journal's recipe, or for a new session by `spec`.
+///
+/// # Errors
+/// What cannot be opened, and what is no longer what the session was opened with, by name.
 pub fn open(place: &Place, spec: Option<OpenSpec>, card: Option<&SessionCard>) -> Result<Arc<dyn Engine>, String> {
-    let spec = spec
-        .or_else(|| card.map(from_card))
-        .ok_or_else(|| format!("session `{}` was never opened; hint: `paring open MODEL --data D`", place.name))?;
+    let recipe = card.and_then(|c| c.recipe.as_deref());
+    let spec = match (recipe, spec, card) {
+        (Some(recipe), aside, _) => OpenSpec::of_recipe(recipe, aside),
+        (None, Some(spec), _) => spec,
+        (None, None, Some(card)) => from_card(card),
+        (None, None, None) => {
+            return Err(format!("session `{}` was never opened; hint: `paring open MODEL --data D`", place.name));
+        }
+    };
     if spec.threads > 0 {
         exec::set_threads(spec.threads);
     }
     let options = LoadOptions { arch: spec.arch, image: spec.image, heads: spec.heads };
-    let model = load_model(&spec.model, &options, spec.mean, spec.std)?;
+    let mut model = load_model(&spec.model, &options, spec.mean, spec.std)?;
+    if let Some(recipe) = recipe {
+        model.info.preprocess = recipe.preprocess.clone();
+    }
     if let Some(card) = card
         && card.model.hash != model.info.hash
     {
@@ -170,11 +183,13 @@ pub fn open(place: &Place, spec: Option<OpenSpec>, card: Option<&SessionCard>) -
         exec::device::allow_tf32(&mut device);
     }
     let batch = if spec.batch == 0 { usual_batch(&model) } else { spec.batch };
+    let recipe = recipe::now(&spec, &model, &data, &calib, batch, recipe)?;
     let artifacts = Artifacts::open(&place.artifacts())
         .map_err(|e| format!("cannot write in `{}`: {e}; hint: check permissions", place.dir.display()))?;
     let cache = crate::session::place::cache().ok().filter(|dir| std::fs::create_dir_all(dir).is_ok());
     let groups = prune::groups(&model.graph);
-    let card = match card {
+    let desk = Table { graph: model.graph.clone(), groups: groups.clone(), ranks: Ranks::default() };
+    let mut card = match card {
         Some(card) => card.clone(),
         None => SessionCard {
             model: model.info.clone(),
@@ -188,15 +203,18 @@ pub fn open(place: &Place, spec: Option<OpenSpec>, card: Option<&SessionCard>) -
             threads: exec::threads(),
             batch,
             seed: spec.seed,
-            blind: spec.blind,
             version: env!("CARGO_PKG_VERSION").to_owned(),
+            recipe: None,
         },
     };
-    let Split { work, held } = calib.split(spec.seed);
-    Ok(Arc::new(Compute {
+    card.recipe = Some(Box::new(recipe.clone()));
+    let Split { work, held } = calib.split(recipe.seed(), recipe.held);
+    let compute = Compute {
         spec,
+        recipe,
         model,
         groups,
+        desk,
         data,
         calib: work,
         held,
@@ -206,19 +224,26 @@ pub fn open(place: &Place, spec: Option<OpenSpec>, card: Option<&SessionCard>) -
         artifacts,
         cache,
         card,
-        scores: Mutex::default(),
         evidence: Mutex::default(),
         baseline: Mutex::default(),
         ceilings: Mutex::default(),
         trials: Mutex::default(),
-    }))
+    };
+    // One look at the weights, as hashing them just was; what takes longer is a job's.
+    if compute.recipe.importance.is_quick() {
+        compute.rank_groups(&mut |_, _| Ok(())).map_err(|e| e.to_string())?;
+    }
+    Ok(Arc::new(compute))
 }
 
-/// A spec for a session whose folder lost its own.
+/// A spec for a session whose journal is older than recipes and whose folder lost its file: what the card tells, and
+/// else what such a session has unless it is told otherwise.
 fn from_card(card: &SessionCard) -> OpenSpec {
     OpenSpec {
         model: card.model.source.display().to_string(),
         arch: Some(card.model.family),
+        mean: Some(card.model.preprocess.mean),
+        std: Some(card.model.preprocess.std),
         data: card.data.source.clone(),
         limit: card.data.limit,
         calib: Some(card.calib.source.clone()),
@@ -258,25 +283,27 @@ impl Compute {
         model::load(&path, &LoadOptions::default()).map_err(JobError::of)
     }
 
-    /// What the session's way to rank units needs of the calibration images, if anything; worked out once. The sensitivity
-    /// scan does it first, so that an edit on the screen finds it ready.
-    fn evidence(&self, cancel: &Cancel) -> Result<Option<Arc<Evidence>>, JobError> {
-        if !self.spec.importance.needs_evidence() {
+    /// What the session's way to rank units needs of the calibration images, if anything; worked out once. Needs a job:
+    /// it takes as long as hundreds of forward and backward passes.
+    fn evidence(&self, job: &Job) -> Result<Option<Arc<Evidence>>, JobError> {
+        let method = self.recipe.importance;
+        if !method.needs_evidence() {
             return Ok(None);
         }
         let mut known = lock(&self.evidence);
         if let Some(e) = &*known {
             return Ok(Some(e.clone()));
         }
-        // Few images do: scores are sums over rows. Small batches, so that a mean of gradients is not all noise removed.
-        let (images, batch) = (self.calib.len().min(EVIDENCE_IMAGES), EVIDENCE_BATCH);
-        let starts = (0..images).step_by(batch);
+        let picks = prune::spread(self.calib.len(), self.recipe.evidence_images, self.recipe.seed());
         let mut unread = None;
-        let batches = starts.map_while(|i| {
-            let read = self.calib.batch(i..(i + batch).min(images), &self.model.info.preprocess);
+        let batches = picks.chunks(EVIDENCE_BATCH).map_while(|picks| {
+            let read = self.calib.batch(picks, &self.model.info.preprocess);
             read.map_err(|e| unread = Some(e)).ok()
         });
-        let made = prune::evidence(&self.model, batches, cancel);
+        let what = format!("{} of calibration images", method.label());
+        let mut say = |done| job.progress("importance", &what, done as u64, picks.len() as u64);
+        say(0);
+        let made = prune::evidence(&self.model, method, batches, job.cancel(), &mut say);
         if let Some(e) = unread {
             return Err(JobError::of(e));
         }
@@ -285,17 +312,17 @@ impl Compute {
         Ok(Some(made))
     }
 
-    /// How much each unit of a group matters; worked out once.
-    fn scores(&self, group: &Group) -> Result<Arc<Vec<f32>>, String> {
-        if let Some(known) = lock(&self.scores).get(&group.id) {
-            return Ok(known.clone());
+    /// Ranks the units of every group that is not ranked yet.
+    fn rank_groups(&self, before: &mut dyn FnMut(usize, usize) -> Result<(), JobError>) -> Result<(), JobError> {
+        let evidence = lock(&self.evidence).clone();
+        let open: Vec<&Group> =
+            self.groups.iter().filter(|g| g.protected.is_none() && self.desk.ranks.of(&g.id).is_none()).collect();
+        for (i, group) in open.iter().enumerate() {
+            before(i, open.len())?;
+            let scores = prune::importance(&self.model, group, self.recipe.importance, evidence.as_deref())?;
+            self.desk.ranks.set(&group.id, scores);
         }
-        let method = self.spec.importance;
-        let evidence = self.evidence(&Cancel::default()).map_err(|e| e.to_string())?;
-        let scores = prune::importance(&self.model, group, method, evidence.as_deref()).map_err(|e| e.to_string())?;
-        let scores = Arc::new(scores);
-        lock(&self.scores).insert(group.id.clone(), scores.clone());
-        Ok(scores)
+        Ok(())
     }
 }
 
@@ -344,18 +371,20 @@ impl Engine for Compute {
         self.compare_with_forecast(state, round, llm, job)
     }
 
-    fn resolve(&self, state: &State, target: &Target, action: &Action) -> Result<Action, String> {
-        let checked = plan::check(action, target, &self.groups, &self.model.graph, &state.constraints)
-            .map_err(|e| e.to_string())?;
-        match checked {
-            Action::Prune { ratio, kept } if kept.is_empty() => {
-                let group = self.groups.iter().find(|g| g.id == target.name());
-                let group = group.ok_or_else(|| format!("no `{target}`; hint: see the layer list"))?;
-                let kept = prune::resolve(group, &self.scores(group)?, ratio);
-                Ok(Action::Prune { ratio, kept })
-            }
-            other => Ok(other),
+    fn desk(&self) -> &dyn Desk {
+        &self.desk
+    }
+
+    fn rank(&self, job: &Job) -> Result<(), JobError> {
+        if self.groups.iter().all(|g| g.protected.is_some() || self.desk.ranks.of(&g.id).is_some()) {
+            return Ok(());
         }
+        self.evidence(job)?;
+        self.rank_groups(&mut |done, all| {
+            job.cancel().check()?;
+            job.progress("importance", self.recipe.importance.label(), done as u64, all as u64);
+            Ok(())
+        })
     }
 
     fn compress(&self, state: &State, round: u32, job: &Job) -> Result<Compressed, JobError> {

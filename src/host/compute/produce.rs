@@ -5,7 +5,7 @@ use crate::host::engine::{Compressed, Exported, Job};
 use crate::model::export::{self, Manifest};
 use crate::model::{Model, ModelError};
 use crate::plan::{Action, Decision, Target};
-use crate::recover::{self, RepairError, RepairOptions, RepairStep, RepairUpdate};
+use crate::recover::{self, RepairError, RepairOptions, RepairStep, RepairUpdate, RepairUse};
 use crate::session::{Event, State};
 use serde_json::json;
 use std::path::{Path, PathBuf};
@@ -28,63 +28,92 @@ enum PutError {
     Io(#[from] std::io::Error),
 }
 
-/// Decisions as the manifest keeps them, and as they are applied.
+/// Decisions as the manifest keeps them, and as they are applied: in the targets' order, whoever decided when, so that
+/// equal plans give equal files.
 fn actions(recipe: &[&Decision]) -> Vec<(Target, Action)> {
-    recipe.iter().map(|d| (d.target.clone(), d.action.clone())).collect()
+    in_order(recipe.iter().map(|d| (d.target.clone(), d.action.clone())).collect())
+}
+
+pub(super) fn in_order(mut actions: Vec<(Target, Action)>) -> Vec<(Target, Action)> {
+    actions.retain(|(_, a)| *a != Action::Keep);
+    actions.sort_by(|a, b| a.0.cmp(&b.0));
+    actions
+}
+
+/// What a compression did, for the manifest: nothing in it depends on the clock, so that the same recipe makes the same
+/// file.
+struct Done<'a> {
+    used: &'a RepairUse,
+    steps: &'a [RepairStep],
 }
 
 impl Compute {
-    pub(super) fn repair_options(&self) -> RepairOptions {
-        RepairOptions { seed: self.spec.seed, ranges: self.spec.calibration, ..RepairOptions::default() }
-    }
-
-    fn manifest(&self, recipe: &[&Decision]) -> Manifest {
-        let options = self.repair_options();
-        let list: Vec<_> = recipe.iter().map(|d| json!({ "target": d.target, "action": d.action })).collect();
+    fn manifest(&self, actions: &[(Target, Action)], done: &Done<'_>) -> Manifest {
+        let (recipe, used) = (&self.recipe, done.used);
+        let repair = &recipe.repair;
+        let list: Vec<_> = actions.iter().map(|(t, a)| json!({ "target": t, "action": a })).collect();
+        let step = |s: &RepairStep| {
+            json!({ "name": s.name, "samples": s.samples, "kept": s.kept, "loss_before": s.loss_before,
+                "loss_after": s.loss_after })
+        };
+        let repaired = (used.fitted > 0).then(|| {
+            json!({
+                "images": used.fitted, "check_images": used.checked, "checked_on_fitted": used.checked_on_fitted,
+                "positions": repair.positions, "lambda": repair.lambda, "refit": repair.refit,
+                "producers": repair.producers, "classifier": repair.classifier, "batch_norm": repair.batch_norm,
+                "steps": done.steps.iter().map(step).collect::<Vec<_>>(),
+            })
+        });
         Manifest {
             recipe: json!({
                 "actions": list,
-                "seed": options.seed,
-                "repair": {
-                    "images": options.images, "check_images": options.check_images, "positions": options.positions,
-                    "lambda": options.lambda, "refit": options.refit, "batch_norm": options.batch_norm,
-                },
-                "ranges": { "method": options.ranges.label(), "images": options.range_images },
-                "calibration": self.card.calib,
+                "importance": recipe.importance,
+                "seed": repair.seed,
+                "preprocess": recipe.preprocess,
+                "repair": repaired,
+                "ranges": (used.ranged > 0).then(|| json!({ "method": repair.ranges.label(), "images": used.ranged })),
+                "calibration": { "data": recipe.calib, "classes": self.card.calib.classes, "used": used.hash },
+                "kernels": recipe.kernels,
                 "program": concat!("paring ", env!("CARGO_PKG_VERSION")),
             }),
-            decisions: json!(recipe),
-            figures: serde_json::Value::Null,
             original: Some(self.model.info.hash.clone()),
+            ..Manifest::default()
         }
     }
 
-    /// Compresses the original by everything approved and applied, and stores the result; what was built ahead of exactly
-    /// this plan is taken as it is.
+    /// Compresses the original by everything approved and applied, and stores the result: a function of the recipe, so
+    /// the artifact says nothing of who decided what and when. What was built ahead of exactly this plan is taken as it
+    /// is.
     pub(super) fn make_model(&self, state: &State, round: u32, job: &Job) -> Result<Compressed, JobError> {
-        let recipe = state.recipe();
-        let actions = actions(&recipe);
+        let actions = actions(&state.recipe());
         if let Some(built) = self.built(state, &actions) {
             let steps = built.repairs.iter().map(|step| Event::Repaired { round, step: step.clone() });
             job.events(steps.collect())?;
-            return Ok(Compressed { artifact: built.artifact.clone(), model_hash: built.model_hash.clone() });
+            return Ok(Compressed {
+                artifact: built.artifact.clone(),
+                model_hash: built.model_hash.clone(),
+                used: built.used.clone(),
+            });
         }
-        let model = self.build(&actions, &self.repair_options(), "compress", job, &mut |step| {
-            job.event(Event::Repaired { round, step })
+        let (model, used, steps) = self.build(&actions, &self.recipe.repair, "compress", job, &mut |step| {
+            job.event(Event::Repaired { round, step: step.clone() })
         })?;
-        let artifact = self.keep(&model, &recipe)?;
-        Ok(Compressed { artifact, model_hash: model.params.hash() })
+        self.same_images(state, &used)?;
+        let artifact = self.keep(&model, &actions, &used, &steps)?;
+        Ok(Compressed { artifact, model_hash: model.params.hash(), used })
     }
 
-    /// The original after `actions`, repaired; progress goes out as `what`, judged repairs to `step`.
+    /// The original after `actions`, repaired, with what that used and its judged steps; progress goes out as `what`,
+    /// steps to `step` as they are judged.
     pub(super) fn build(
         &self,
         actions: &[(Target, Action)],
         options: &RepairOptions,
         what: &str,
         job: &Job,
-        step: &mut dyn FnMut(RepairStep) -> Result<(), JobError>,
-    ) -> Result<Model, JobError> {
+        step: &mut dyn FnMut(&RepairStep) -> Result<(), JobError>,
+    ) -> Result<(Model, RepairUse, Vec<RepairStep>), JobError> {
+        let (mut used, mut steps) = (RepairUse::default(), Vec::new());
         let mut failed = None;
         let model =
             recover::compress(&self.model, &self.groups, actions, &self.calib, options, job.cancel(), &mut |update| {
@@ -94,27 +123,52 @@ impl Compute {
                     }
                     RepairUpdate::Step(judged) => {
                         if failed.is_none()
-                            && let Err(e) = step(judged)
+                            && let Err(e) = step(&judged)
                         {
                             failed = Some(e);
                             job.cancel().cancel();
                         }
+                        steps.push(judged);
                     }
+                    RepairUpdate::Used(u) => used = u,
                 }
             })
             .map_err(|e| failed.take().unwrap_or_else(|| e.into()))?;
         job.cancel().check()?;
-        Ok(model)
+        Ok((model, used, steps))
     }
 
     /// Stores a compressed model with its manifest; returns the artifact's name.
-    pub(super) fn keep(&self, model: &Model, recipe: &[&Decision]) -> Result<String, JobError> {
-        let manifest = self.manifest(recipe);
+    pub(super) fn keep(
+        &self,
+        model: &Model,
+        actions: &[(Target, Action)],
+        used: &RepairUse,
+        steps: &[RepairStep],
+    ) -> Result<String, JobError> {
+        let manifest = self.manifest(actions, &Done { used, steps });
         let put = |path: &Path| -> Result<(), PutError> {
             export::safetensors(path, model, &manifest)?;
             Ok(())
         };
         self.artifacts.put("safetensors", put).map_err(JobError::of)
+    }
+
+    /// The same choice of calibration images must be the same images in every round, or rounds cannot be compared. (What
+    /// of a set is not read when it is opened is noticed here.)
+    pub(super) fn same_images(&self, state: &State, used: &RepairUse) -> Result<(), JobError> {
+        let alike = |old: &RepairUse| {
+            (old.fitted, old.checked, old.ranged) == (used.fitted, used.checked, used.ranged) && old.hash.is_some()
+        };
+        let old = state.rounds.iter().map(|r| &r.used).find(|old| alike(old));
+        if old.is_none_or(|old| used.hash.is_none() || old.hash == used.hash) {
+            return Ok(());
+        }
+        Err(JobError::Failed(format!(
+            "the images of calibration data `{}` changed since an earlier round; hint: put the old data back, or open a \
+             new session with `--name`",
+            self.recipe.calib.spec
+        )))
     }
 
     /// Writes a round's model for others, with what was measured of it.
@@ -145,7 +199,9 @@ impl Compute {
             "repairs": r.map(|r| &r.repairs),
             "model_hash": r.and_then(|r| r.model_hash.as_ref()),
         });
-        let manifest = Manifest { figures, ..self.manifest(&recipe) };
+        let (none, nothing) = (RepairUse::default(), Vec::new());
+        let done = Done { used: r.map_or(&none, |r| &r.used), steps: r.map_or(&nothing, |r| &r.repairs) };
+        let manifest = Manifest { figures, decisions: json!(recipe), ..self.manifest(&actions(&recipe), &done) };
         let hash = export::write(&path, &model, &manifest, format).map_err(JobError::of)?;
         Ok(Exported { path: path.display().to_string(), format: format.to_owned(), hash })
     }

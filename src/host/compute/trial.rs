@@ -3,14 +3,15 @@
 //! Invariants: what is rehearsed is built exactly as a run builds it, and a run of the same plan takes what was built;
 //! held-back images serve trials and nothing else.
 
+use super::produce::in_order;
 use super::{Compute, JobError, lock, working_batch};
 use crate::eval::{EvalError, TrialOutcome, Trials};
 use crate::exec::Plan;
+use crate::host::desk::Desk;
 use crate::host::engine::Job;
 use crate::model::Model;
 use crate::plan::planner::{self, PlannerInput};
 use crate::plan::{Action, Budget, QualityInput, Target, Trial, plan_key};
-use crate::prune;
 use crate::recover::RepairOptions;
 use crate::session::{Built, Event, State};
 use std::sync::Arc;
@@ -35,7 +36,7 @@ impl Compute {
         let plan = self.compile(&self.model)?;
         let prep = &self.model.info.preprocess;
         let mut run = |x: &candle_core::Tensor| -> Result<_, EvalError> { Ok(plan.run(x)?) };
-        let with = (working_batch(&self.model), self.spec.seed);
+        let with = (working_batch(&self.model), self.recipe.seed());
         let mut progress = |done: usize, total: usize| {
             job.progress("trials", "views of held-back images", done as u64, total as u64);
         };
@@ -82,14 +83,14 @@ impl Compute {
         let anchors = planner::anchors(&input);
         let macs = crate::graph::macs(&self.model.graph).map_err(JobError::of)?;
         let each: f64 = macs.iter().map(|m| (m.conv_linear + m.attention) as f64).sum();
-        let usual = self.repair_options();
+        let usual = self.recipe.repair.clone();
         let images = usual.images.min(((ANCHOR_WORK / each.max(1.0)) as usize).max(ANCHOR_IMAGES));
         let options = RepairOptions { images, check_images: usual.check_images.min(images / 4), ..usual };
         let total = anchors.len();
         for (done, actions) in anchors.into_iter().enumerate() {
             job.cancel().check()?;
             job.progress("trials", "plans to learn from", done as u64, total as u64);
-            let actions = self.with_units(actions)?;
+            let actions = self.with_units(actions);
             // Of precisions a device refuses nothing can be learnt on it.
             let refused = |(_, a): &(Target, Action)| {
                 matches!(a, Action::Precision { precision }
@@ -98,7 +99,7 @@ impl Compute {
             if actions.iter().any(refused) || job.state()?.trials.of(&actions).is_some() {
                 continue;
             }
-            let small = self.build(&actions, &options, "trials", job, &mut |_| Ok(()))?;
+            let (small, _, _) = self.build(&actions, &options, "trials", job, &mut |_| Ok(()))?;
             let outcome = self.try_model(&trials, &self.compile(&small)?, "trials", job)?;
             let trial = Box::new(Trial { key: plan_key(&actions), actions, outcome, anchor: true });
             job.event(Event::Tried { trial, correction: Some(trials.correction().clone()) })?;
@@ -108,17 +109,13 @@ impl Compute {
     }
 
     /// Cuts with the units that stay, by the session's importance.
-    fn with_units(&self, actions: Vec<(Target, Action)>) -> Result<Vec<(Target, Action)>, JobError> {
-        let one = |(target, action): (Target, Action)| -> Result<_, JobError> {
-            let group = self.groups.iter().find(|g| matches!(&target, Target::Group(id) if *id == g.id));
-            Ok(match (group, action) {
-                (Some(g), Action::Prune { ratio, kept }) if kept.is_empty() => {
-                    let scores = self.scores(g).map_err(JobError::Failed)?;
-                    let kept = prune::resolve(g, &scores, ratio);
-                    (target, Action::Prune { ratio, kept })
-                }
-                (_, action) => (target, action),
-            })
+    fn with_units(&self, actions: Vec<(Target, Action)>) -> Vec<(Target, Action)> {
+        let one = |(target, action): (Target, Action)| match action {
+            Action::Prune { ratio, kept } if kept.is_empty() => {
+                let kept = self.desk.kept(target.name(), ratio).unwrap_or_default();
+                (target, Action::Prune { ratio, kept })
+            }
+            action => (target, action),
         };
         actions.into_iter().map(one).collect()
     }
@@ -126,6 +123,7 @@ impl Compute {
     /// Builds a plan as a run would and tries it on the held-back images.
     pub(super) fn rehearse_plan(&self, state: &State, actions: &[(Target, Action)], job: &Job) -> Result<(), JobError> {
         let Some(trials) = self.trials(state, job)? else { return Ok(()) };
+        let actions = &in_order(actions.to_vec())[..];
         let small = match self.built(state, actions) {
             Some(built) => self.artifact(&built.artifact)?,
             None => {
@@ -146,14 +144,10 @@ impl Compute {
         actions: &[(Target, Action)],
         job: &Job,
     ) -> Result<(Model, Built), JobError> {
-        let mut repairs = Vec::new();
-        let small = self.build(actions, &self.repair_options(), "rehearsal", job, &mut |step| {
-            repairs.push(step);
-            Ok(())
-        })?;
-        let decisions = state.decisions_of(actions);
-        let artifact = self.keep(&small, &decisions)?;
-        let built = Built { key: plan_key(actions), artifact, model_hash: small.params.hash(), repairs };
+        let (small, used, repairs) = self.build(actions, &self.recipe.repair, "rehearsal", job, &mut |_| Ok(()))?;
+        self.same_images(state, &used)?;
+        let artifact = self.keep(&small, actions, &used, &repairs)?;
+        let built = Built { key: plan_key(actions), artifact, model_hash: small.params.hash(), repairs, used };
         Ok((small, built))
     }
 

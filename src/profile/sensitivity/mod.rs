@@ -243,6 +243,8 @@ struct Bench<'a> {
     top1: f64,
     method: Method,
     evidence: Option<Arc<Evidence>>,
+    /// Hash over that evidence.
+    seen: String,
     /// Hash over the images used.
     data: String,
 }
@@ -319,6 +321,7 @@ impl<'a> Bench<'a> {
             top1: m.top1,
             method: options.method,
             evidence: options.evidence.clone(),
+            seen: options.evidence.as_ref().map(|e| e.hash()).unwrap_or_default(),
             data: hash.finalize().to_hex().to_string(),
         })
     }
@@ -326,12 +329,13 @@ impl<'a> Bench<'a> {
     fn key(&self, t: &ToScan, options: &SensOptions) -> String {
         let precision = serde_json::to_string(&self.model.precision).unwrap_or_default();
         format!(
-            "{} {precision} {} {:?} {:?} by {} refit {} on {:?}",
+            "{} {precision} {} {:?} {:?} by {} {} refit {} on {:?}",
             self.model.info.hash,
             self.data,
             t.target,
             t.ratios,
             self.method.label(),
+            self.seen,
             options.refit,
             options.device.location()
         )

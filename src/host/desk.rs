@@ -1,0 +1,62 @@
+//! What commands may ask while the session's thread waits: answers from plain data that is ready.
+//!
+//! Invariant: nothing here can reach a model, a data set or a device, so that no command ever waits for compute. What
+//! needs work (how units of a group rank) a job works out and leaves in [`Ranks`]; until then a cut is accepted by its ratio
+//! alone, and a job picks its units before it is applied.
+
+use crate::graph::Graph;
+use crate::plan::{self, Action, Target};
+use crate::prune::{self, Group};
+use crate::session::State;
+use std::collections::HashMap;
+use std::sync::{Arc, PoisonError, RwLock};
+
+/// Quick answers about actions.
+pub trait Desk: Send + Sync {
+    /// Checks an action against the model's groups and the constraints, rounds its ratio, and picks the kept units where
+    /// it is known how they rank; else `kept` comes back empty.
+    fn resolve(&self, state: &State, target: &Target, action: &Action) -> Result<Action, String>;
+
+    /// The units of group `id` that stay when `ratio` of it goes; `None` while it is not known how they rank.
+    fn kept(&self, id: &str, ratio: f64) -> Option<Vec<u32>>;
+}
+
+/// How the units of each group rank, as far as it is worked out.
+#[derive(Debug, Default)]
+pub struct Ranks(RwLock<HashMap<String, Arc<Vec<f32>>>>);
+
+impl Ranks {
+    pub fn of(&self, group: &str) -> Option<Arc<Vec<f32>>> {
+        self.0.read().unwrap_or_else(PoisonError::into_inner).get(group).cloned()
+    }
+
+    pub fn set(&self, group: &str, scores: Vec<f32>) {
+        self.0.write().unwrap_or_else(PoisonError::into_inner).insert(group.to_owned(), Arc::new(scores));
+    }
+}
+
+/// The desk of a session on real compute.
+#[derive(Debug)]
+pub struct Table {
+    pub graph: Arc<Graph>,
+    pub groups: Vec<Group>,
+    pub ranks: Ranks,
+}
+
+impl Desk for Table {
+    fn resolve(&self, state: &State, target: &Target, action: &Action) -> Result<Action, String> {
+        let checked =
+            plan::check(action, target, &self.groups, &self.graph, &state.constraints).map_err(|e| e.to_string())?;
+        Ok(match checked {
+            Action::Prune { ratio, kept } if kept.is_empty() => {
+                Action::Prune { ratio, kept: self.kept(target.name(), ratio).unwrap_or_default() }
+            }
+            other => other,
+        })
+    }
+
+    fn kept(&self, id: &str, ratio: f64) -> Option<Vec<u32>> {
+        let group = self.groups.iter().find(|g| g.id == id)?;
+        Some(prune::resolve(group, &self.ranks.of(id)?, ratio))
+    }
+}

@@ -1,0 +1,93 @@
+//! The recipe: what, besides the original weights and the approved decisions, decides what a run makes and how it is
+//! judged. It lies in the journal; the file beside it only says how a session was first asked to open.
+//!
+//! Invariant: with the same checkpoint and data the recipe rebuilds the same compressed models, byte for byte, on a machine
+//! whose kernels have the same name; what of it is missing or has become another is said, not assumed.
+
+use crate::data::DataMark;
+use crate::graph::Calibration;
+use crate::model::{Family, Preprocess};
+use crate::prune::Method;
+use crate::recover::RepairOptions;
+use serde::{Deserialize, Serialize};
+
+/// See the module's page. Paths are absolute.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Recipe {
+    /// The checkpoint as it was named; what it held is in the card (`model.hash`).
+    pub model: String,
+    /// What its names and shapes do not tell.
+    pub arch: Option<Family>,
+    pub image: Option<usize>,
+    pub heads: Option<usize>,
+    /// As it was used, wherever it came from.
+    pub preprocess: Preprocess,
+    pub data: Images,
+    pub calib: Images,
+    /// `calib` is a part of `data`, which was opened once.
+    pub calib_from_data: bool,
+    /// The engineer knows that calibration images are evaluation images.
+    pub calib_is_eval: bool,
+    /// How units are ranked, and the images that say so where images do.
+    pub importance: Method,
+    pub evidence_images: usize,
+    /// Calibration images held back for trials: the rest alone is fitted on.
+    #[serde(default)]
+    pub held: usize,
+    /// How models are repaired and static ranges are found; its seed is the session's.
+    pub repair: RepairOptions,
+    /// As asked: `auto`, `cpu`, `cuda:0`.
+    pub device: String,
+    pub tf32: bool,
+    /// As asked, 0: all cores. It decides latencies, not weights.
+    pub threads: usize,
+    /// Images a batch in latency measurements.
+    pub batch: usize,
+    /// Planning does not look at what was measured on the evaluation data.
+    pub blind: bool,
+    /// The instruction set whose kernels compute repairs, since sums are rounded in their order.
+    pub kernels: String,
+    /// Version of the program.
+    pub program: String,
+}
+
+/// A data set as it was opened, and what it held.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Images {
+    /// As `data::open` takes it.
+    pub spec: String,
+    /// At most this many images of it (0: all).
+    pub limit: usize,
+    pub mark: DataMark,
+}
+
+impl Recipe {
+    pub fn seed(&self) -> u64 {
+        self.repair.seed
+    }
+
+    pub fn ranges(&self) -> Calibration {
+        self.repair.ranges
+    }
+
+    /// What `new` has otherwise, in words; empty when both give the same results.
+    pub fn differences(&self, new: &Recipe) -> Vec<String> {
+        let mut out = Vec::new();
+        let mut say = |what: &str, old: &dyn std::fmt::Debug, now: &dyn std::fmt::Debug| {
+            let (old, now) = (format!("{old:?}"), format!("{now:?}"));
+            if old != now {
+                out.push(format!("{what} {old} → {now}"));
+            }
+        };
+        say("preprocessing", &self.preprocess, &new.preprocess);
+        say("importance", &self.importance, &new.importance);
+        say("repair", &self.repair, &new.repair);
+        say("held-back images", &self.held, &new.held);
+        say("data", &self.data, &new.data);
+        say("calibration", &self.calib, &new.calib);
+        say("kernels", &self.kernels, &new.kernels);
+        say("program", &self.program, &new.program);
+        say("device", &(&self.device, self.tf32, self.batch), &(&new.device, new.tf32, new.batch));
+        out
+    }
+}
