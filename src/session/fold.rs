@@ -104,6 +104,8 @@ impl State {
     }
 
     fn change(&mut self, event: &Event) {
+        // A failure is news until anything else happens.
+        self.failure = None;
         match event {
             Event::Opened { card, budget } => {
                 self.card = Some((**card).clone());
@@ -116,11 +118,9 @@ impl State {
                 }
             }
             Event::PhaseEntered { round, phase } => {
-                self.failure = None;
                 self.enter(*round, *phase);
             }
             Event::Profiled { round, profile } => {
-                self.failure = None;
                 if let Some(r) = self.round_mut(*round) {
                     r.profile = Some((**profile).clone());
                 }
@@ -205,7 +205,6 @@ impl State {
                 }
             }
             Event::RunStarted { round, ids, forecast } => {
-                self.failure = None;
                 self.undo.clear();
                 self.redo.clear();
                 self.enter(*round, Phase::Compress);

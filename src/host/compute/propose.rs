@@ -78,7 +78,8 @@ impl Compute {
         if let Some(utterance) = agent::critic::utterance(state, round) {
             job.event(Event::Said { utterance: Box::new(utterance) })?;
         }
-        if llm.base_url.is_none() && llm.model.is_none() {
+        // What it would argue from is what agents of a blind session are not told.
+        if self.spec.blind || (llm.base_url.is_none() && llm.model.is_none()) {
             return Ok(());
         }
         self.run_agents(agent::Job::Evaluate, state, llm, job)
@@ -86,8 +87,8 @@ impl Compute {
 
     /// Runs the pipeline on a thread with a runtime of its own and passes on what it says, from this one.
     fn run_agents(&self, what: agent::Job, state: &State, llm: &Llm, job: &Job) -> Result<(), JobError> {
-        let state = Arc::new(state.clone());
-        let of = state.clone();
+        let of = Arc::new(state.clone());
+        let state = if self.recipe.blind { Arc::new(agent::blinded(state)) } else { of.clone() };
         let stand_in: StandIn = Arc::new(move || {
             let mut text = String::new();
             let decisions = plan_now(&of, &mut |words| text.push_str(words))?;
