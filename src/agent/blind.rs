@@ -16,6 +16,9 @@ pub fn blinded(state: &State) -> State {
         rounds,
         ladders,
         sensitivity,
+        // Set to the original's error on the evaluation data.
+        trials: _,
+        built: _,
         decisions,
         next_decision,
         constraints,
@@ -29,13 +32,15 @@ pub fn blinded(state: &State) -> State {
     } = state;
     State {
         seq: *seq,
-        card: card.as_ref().map(|c| SessionCard { data: Default::default(), ..c.clone() }),
+        card: card.as_ref().map(|c| SessionCard { data: Default::default(), recipe: None, ..c.clone() }),
         budget: *budget,
         round: *round,
         phase: *phase,
         rounds: rounds.iter().map(blinded_round).collect(),
         ladders: ladders.clone(),
         sensitivity: sensitivity.clone(),
+        trials: Default::default(),
+        built: Vec::new(),
         decisions: decisions.clone(),
         next_decision: *next_decision,
         constraints: constraints.clone(),
@@ -51,13 +56,27 @@ pub fn blinded(state: &State) -> State {
 
 /// Costs are in the profile and the forecasts; an evaluation and its verdict are accuracy first of all.
 fn blinded_round(round: &Round) -> Round {
-    let Round { number, profile, ids, repairs, evaluation: _, verdict: _, artifact, model_hash, accepted, rolled_back } =
-        round;
+    let Round {
+        number,
+        profile,
+        ids,
+        forecast: _,
+        repairs,
+        used,
+        evaluation: _,
+        verdict: _,
+        artifact,
+        model_hash,
+        accepted,
+        rolled_back,
+    } = round;
     Round {
         number: *number,
         profile: profile.clone(),
         ids: ids.clone(),
+        forecast: None,
         repairs: repairs.clone(),
+        used: used.clone(),
         evaluation: None,
         verdict: None,
         artifact: artifact.clone(),

@@ -6,7 +6,7 @@
 use super::table::{Row, short, table};
 use super::{Role, clean, critic};
 use crate::graph::Graph;
-use crate::plan::{Action, Cost, Decision, Forecaster, Limit, Target};
+use crate::plan::{Action, Basis, Cost, Decision, Forecaster, Limit, Target};
 use crate::profile::{BROKEN, Profile, SensCurve, SensTarget};
 use crate::quant::Precision;
 use crate::session::State;
@@ -207,12 +207,21 @@ impl Facts<'_> {
         );
         let _ = writeln!(
             out,
-            "together, by forecast: latency {} macs {} memory {} params {} top-1 {:+.2} points",
+            "together, by forecast: latency {} macs {} memory {} params {} top-1 {}",
             short(f.latency.value),
             short(f.macs.value),
             short(f.memory.value),
             short(f.params.value),
-            f.d_top1.value
+            match f.quality.basis {
+                Basis::Unmeasured => "unmeasured".to_owned(),
+                basis => format!(
+                    "{:+.2} points [{:+.2}, {:+.2}] ({})",
+                    f.d_top1.value,
+                    f.d_top1.low,
+                    f.d_top1.high,
+                    basis.label()
+                ),
+            }
         );
         out
     }

@@ -147,7 +147,7 @@ pub fn judge(
         Command::Rehearse => {
             idle()?;
             reviewable(state)?;
-            if !engine.rehearses() {
+            if !desk.rehearses() {
                 return Err("no calibration image is held back; hint: give more than a handful".to_owned());
             }
             let actions = state.recipe_actions();

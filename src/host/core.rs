@@ -371,7 +371,7 @@ impl Core {
 
     /// The plan that may be rehearsed now.
     fn wanted(&self) -> Option<Vec<(Target, Action)>> {
-        let idle = self.state.phase == Phase::Review && self.engine.rehearses();
+        let idle = self.state.phase == Phase::Review && self.engine.desk().rehearses();
         let plan = self.state.to_rehearse().filter(|_| idle)?;
         (self.given_up.as_deref() != Some(&plan_key(&plan))).then_some(plan)
     }

@@ -19,6 +19,9 @@ pub trait Desk: Send + Sync {
 
     /// The units of group `id` that stay when `ratio` of it goes; `None` while it is not known how they rank.
     fn kept(&self, id: &str, ratio: f64) -> Option<Vec<u32>>;
+
+    /// Whether there are held-back images to rehearse plans on.
+    fn rehearses(&self) -> bool;
 }
 
 /// How the units of each group rank, as far as it is worked out.
@@ -41,6 +44,7 @@ pub struct Table {
     pub graph: Arc<Graph>,
     pub groups: Vec<Group>,
     pub ranks: Ranks,
+    pub rehearses: bool,
 }
 
 impl Desk for Table {
@@ -58,5 +62,9 @@ impl Desk for Table {
     fn kept(&self, id: &str, ratio: f64) -> Option<Vec<u32>> {
         let group = self.groups.iter().find(|g| g.id == id)?;
         Some(prune::resolve(group, &self.ranks.of(id)?, ratio))
+    }
+
+    fn rehearses(&self) -> bool {
+        self.rehearses
     }
 }

@@ -6,7 +6,7 @@
 use super::core::Input;
 use super::desk::Desk;
 use crate::exec::{Cancel, Cancelled};
-use crate::plan::Verdict;
+use crate::plan::{Action, Target, Verdict};
 use crate::profile::{Ladder, Profile};
 use crate::recover::RepairUse;
 use crate::session::{Evaluation, Event, Feed, LiveRow, Progress, Proposer, SessionCard, State};
@@ -79,9 +79,6 @@ pub trait Engine: Send + Sync {
 
     /// Builds and tries whole plans that forecasts of quality are fitted to, as `Tried` events.
     fn anchor(&self, state: &State, job: &Job) -> Result<(), JobError>;
-
-    /// Whether there are held-back images to rehearse on.
-    fn rehearses(&self) -> bool;
 
     /// Builds a plan as a run would and tries it on held-back images, as `Built` and `Tried` events.
     fn rehearse(&self, state: &State, actions: &[(Target, Action)], job: &Job) -> Result<(), JobError>;

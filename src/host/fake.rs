@@ -154,10 +154,6 @@ impl Engine for Fake {
         Ok(())
     }
 
-    fn rehearses(&self) -> bool {
-        *self.rehearses.lock().expect("rehearses")
-    }
-
     fn rehearse(&self, _: &State, actions: &[(Target, Action)], job: &Job) -> Result<(), JobError> {
         self.pass(Gate::Rehearse, job)?;
         job.cancel().check()?;
@@ -252,6 +248,10 @@ impl Engine for Fake {
 }
 
 impl Desk for Fake {
+    fn rehearses(&self) -> bool {
+        *self.rehearses.lock().expect("rehearses")
+    }
+
     fn resolve(&self, state: &State, target: &Target, action: &Action) -> Result<Action, String> {
         if !["a", "b", "c"].contains(&target.name()) {
             return Err(format!("no `{target}`; hint: a, b or c"));

@@ -116,7 +116,7 @@ fn sense(engine: &dyn Engine, job: &Job) -> Result<(), JobError> {
 
 /// Trials are set to the original's error on new images, so that has to be measured first.
 fn anchor(engine: &dyn Engine, job: &Job) -> Result<(), JobError> {
-    if engine.rehearses() {
+    if engine.desk().rehearses() {
         baseline(engine, job)?;
     }
     engine.anchor(&*job.state()?, job)

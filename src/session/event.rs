@@ -246,6 +246,10 @@ impl Event {
             | Event::Failed { .. }
             | Event::Cancelled { .. } => true,
             Event::Opened { .. }
+            | Event::RecipeSet { .. }
+            | Event::Resolved { .. }
+            | Event::Built { .. }
+            | Event::Tried { .. }
             | Event::Sensed { .. }
             | Event::Edited { .. }
             | Event::Approved { .. }

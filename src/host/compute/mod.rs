@@ -19,7 +19,7 @@ use crate::eval::Trials;
 use crate::exec::{self, CompileOptions, Plan, device::Opened};
 use crate::graph::{Macs, macs};
 use crate::model::{self, LoadOptions, Model};
-use crate::plan::Verdict;
+use crate::plan::{Action, Target, Verdict};
 use crate::profile::{Ceilings, Ladder, Profile};
 use crate::prune::{self, Evidence, Group};
 use crate::session::{Artifacts, Evaluation, Place, Proposer, Recipe, SessionCard, State};
@@ -188,7 +188,12 @@ pub fn open(place: &Place, spec: Option<OpenSpec>, card: Option<&SessionCard>) -
         .map_err(|e| format!("cannot write in `{}`: {e}; hint: check permissions", place.dir.display()))?;
     let cache = crate::session::place::cache().ok().filter(|dir| std::fs::create_dir_all(dir).is_ok());
     let groups = prune::groups(&model.graph);
-    let desk = Table { graph: model.graph.clone(), groups: groups.clone(), ranks: Ranks::default() };
+    let desk = Table {
+        graph: model.graph.clone(),
+        groups: groups.clone(),
+        ranks: Ranks::default(),
+        rehearses: recipe.held > 0 && calib.len() > recipe.held,
+    };
     let mut card = match card {
         Some(card) => card.clone(),
         None => SessionCard {
@@ -350,10 +355,6 @@ impl Engine for Compute {
 
     fn anchor(&self, state: &State, job: &Job) -> Result<(), JobError> {
         self.try_anchors(state, job)
-    }
-
-    fn rehearses(&self) -> bool {
-        !self.held.is_empty()
     }
 
     fn rehearse(&self, state: &State, actions: &[(Target, Action)], job: &Job) -> Result<(), JobError> {
