@@ -21,6 +21,7 @@
 //! | [`host`] | runtime: jobs, device worker, cancellation, socket server, lifecycle |
 //! | [`tui`] | view state, update, views, widgets, input, frame scheduling, terminal guard |
 //! | [`headless`] | the same commands without a screen |
+//! | [`words`] | one small help for all of them: nouns after numbers |
 //!
 //! # Invariants
 //!
@@ -37,6 +38,9 @@
 //! Imports point one way: graph ← model ← exec ← {profile, prune, quant, eval, recover} ← plan ← agent;
 //! session holds plain data; host wires everything; tui sees session state and plan's data types only.
 //! `tests/tidy.rs` checks this.
+
+// A stream that is closed or full must not panic: `headless::out` writes.
+#![cfg_attr(not(test), deny(clippy::print_stdout, clippy::print_stderr))]
 
 pub mod agent;
 pub mod cli;
@@ -55,3 +59,4 @@ pub mod quant;
 pub mod recover;
 pub mod session;
 pub mod tui;
+pub mod words;

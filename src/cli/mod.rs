@@ -8,6 +8,7 @@ pub mod args;
 mod sessions;
 
 use crate::config::{self, Settings, Sources};
+use crate::headless::out::{self, tell};
 use crate::headless::{self, Exit};
 use crate::host::{OpenSpec, lifecycle};
 use crate::prune::Method;
@@ -26,22 +27,24 @@ pub fn main() -> Exit {
     let cli = match Cli::try_parse() {
         Ok(cli) => cli,
         Err(e) => {
-            let _ = e.print();
-            return if e.use_stderr() { Exit::Usage } else { Exit::Done };
+            return match e.print() {
+                _ if e.use_stderr() => Exit::Usage,
+                Err(e) if e.kind() != std::io::ErrorKind::BrokenPipe => {
+                    tell!("paring: standard output cannot be written: {e}");
+                    Exit::Failed
+                }
+                _ => Exit::Done,
+            };
         }
     };
-    match dispatch(cli) {
+    match dispatch(cli).and_then(|exit| Ok(out::flush().map(|()| exit)?)) {
         Ok(exit) => exit,
         Err(e) if e.is::<headless::Cancelled>() => {
-            eprintln!("paring: cancelled");
+            tell!("paring: cancelled");
             Exit::Cancelled
         }
-        // A reader such as `head` that has seen enough.
-        Err(e) if e.downcast_ref::<std::io::Error>().is_some_and(|e| e.kind() == std::io::ErrorKind::BrokenPipe) => {
-            Exit::Done
-        }
         Err(e) => {
-            eprintln!("paring: {e:#}");
+            tell!("paring: {e:#}");
             if e.is::<UsageError>() { Exit::Usage } else { Exit::Failed }
         }
     }

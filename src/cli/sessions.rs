@@ -2,12 +2,13 @@
 
 use crate::config::Settings;
 use crate::headless::Exit;
+use crate::headless::out::{self, say, tell};
 use crate::host::client::{Client, Messages};
 use crate::host::{OpenSpec, lifecycle};
 use crate::model::export::format as export_format;
 use crate::session::{Command, Event, HostMsg, Journal, Place, State, describe};
 use anyhow::{Context, bail};
-use std::io::{IsTerminal, Write};
+use std::io::IsTerminal;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -21,7 +22,7 @@ fn waiting(what: &str) -> impl FnMut(Duration) + '_ {
     move |elapsed| {
         if elapsed > Duration::from_millis(700) && !said {
             said = true;
-            eprintln!("starting {what} …");
+            tell!("starting {what} …");
         }
     }
 }
@@ -52,7 +53,7 @@ pub fn open(spec: OpenSpec, name: Option<&str>, detach: bool, settings: Settings
             }
             anyhow::Ok(())
         })?;
-        println!("{}", place.name);
+        say!("{}", place.name)?;
         return Ok(Exit::Done);
     }
     show(&place, false, settings)
@@ -105,11 +106,11 @@ fn farewell(place: &Place, exit: &crate::tui::Exit) -> anyhow::Result<Exit> {
     use crate::tui::Exit as Left;
     match exit {
         Left::Detached => {
-            eprintln!("session `{}` goes on; `paring attach {0}` comes back", place.name);
+            tell!("session `{}` goes on; `paring attach {0}` comes back", place.name);
             Ok(Exit::Done)
         }
         Left::HostGone(reason) if reason.starts_with("stopped") => {
-            eprintln!("session `{}` is stopped; `paring attach {0}` comes back to it", place.name);
+            tell!("session `{}` is stopped; `paring attach {0}` comes back to it", place.name);
             Ok(Exit::Done)
         }
         Left::HostGone(reason) => {
@@ -138,20 +139,27 @@ fn client_name() -> String {
 pub fn ls(json: bool) -> anyhow::Result<Exit> {
     let all: Vec<lifecycle::Listed> = Place::all()?.iter().map(lifecycle::list).collect();
     if json {
-        println!("{}", serde_json::to_string_pretty(&all)?);
+        say!("{}", serde_json::to_string_pretty(&all)?)?;
         return Ok(Exit::Done);
     }
     if all.is_empty() {
-        eprintln!("no sessions; `paring` opens the demo, `paring open MODEL --data D` a model");
+        tell!("no sessions; `paring` opens the demo, `paring open MODEL --data D` a model");
         return Ok(Exit::Done);
     }
-    println!(
+    say!(
         "{:<24} {:<8} {:<22} {:<16} {:>5} {:<9} {:>8} {:>8}",
-        "session", "host", "model", "data", "round", "phase", "approved", "applied"
-    );
+        "session",
+        "host",
+        "model",
+        "data",
+        "round",
+        "phase",
+        "approved",
+        "applied"
+    )?;
     for s in all {
         let host = if s.running { "running" } else { "-" };
-        println!(
+        say!(
             "{:<24} {:<8} {:<22} {:<16} {:>5} {:<9} {:>8} {:>8}",
             s.name,
             host,
@@ -161,9 +169,9 @@ pub fn ls(json: bool) -> anyhow::Result<Exit> {
             s.phase.label(),
             s.approved,
             s.applied
-        );
+        )?;
         if let Some(e) = s.error {
-            eprintln!("  {e}");
+            tell!("  {e}");
         }
     }
     Ok(Exit::Done)
@@ -172,25 +180,28 @@ pub fn ls(json: bool) -> anyhow::Result<Exit> {
 pub fn stop(name: &str) -> anyhow::Result<Exit> {
     let place = named(name)?;
     if runtime()?.block_on(lifecycle::stop(&place))? {
-        eprintln!("stopped `{}`", place.name);
+        tell!("stopped `{}`", place.name);
     } else {
-        eprintln!("`{}` was not running", place.name);
+        tell!("`{}` was not running", place.name);
     }
     Ok(Exit::Done)
 }
 
 pub fn log(name: &str, json: bool) -> anyhow::Result<Exit> {
     let place = named(name)?;
-    let mut out = std::io::stdout().lock();
     let mut state = State::default();
     for record in Journal::read(&place.dir)? {
         if json {
-            serde_json::to_writer(&mut out, &record)?;
-            writeln!(out)?;
-        } else if let Some(text) = describe(&state, &record.event) {
-            writeln!(out, "{:>5} {} {}", record.seq, clock(record.at_ms), crate::config::text::clean(&text))?;
+            say!("{}", serde_json::to_string(&record)?)?;
+        } else {
+            if let Some(text) = describe(&state, &record.event) {
+                say!("{:>5} {} {}", record.seq, clock(record.at_ms), crate::config::text::clean(&text))?;
+            }
+            state.apply(&record);
         }
-        state.apply(&record);
+        if out::closed() {
+            break;
+        }
     }
     Ok(Exit::Done)
 }
@@ -209,7 +220,10 @@ pub fn screenshot(name: &str, size: &str, out: &Path, keys: &str, mut settings: 
                 .with_context(|| format!("`{k}` is not a key; hint: such as j, enter or ctrl-l"))
         })
         .collect::<anyhow::Result<_>>()?;
-    settings.colors = crate::config::ColorLevel::True;
+    // What this terminal shows says nothing about a picture; what was asked for does.
+    if !settings.origins.contains_key("screen.colors") {
+        settings.colors = crate::config::ColorLevel::True;
+    }
     let mut state = State::default();
     Journal::read(&place.dir)?.iter().for_each(|r| state.apply(r));
     let picture = crate::tui::picture::session(state, settings, size, &keys);
@@ -258,9 +272,9 @@ pub fn export(name: &str, out: Option<&Path>, format: &str, json: bool) -> anyho
         }
         let (path, format, hash) = exported?;
         if json {
-            println!("{}", serde_json::json!({ "path": path, "format": format, "hash": hash }));
+            say!("{}", serde_json::json!({ "path": path, "format": format, "hash": hash }))?;
         } else {
-            println!("{path}");
+            say!("{path}")?;
         }
         anyhow::Ok(Exit::Done)
     })

@@ -327,7 +327,11 @@ impl Layers {
             "256" => ColorLevel::Ansi256,
             "16" => ColorLevel::Ansi16,
             "none" => ColorLevel::None,
-            _ => ColorLevel::detect(env),
+            _ => {
+                // `auto` is the default, whoever says it.
+                self.settings.origins.remove("screen.colors");
+                ColorLevel::detect(env)
+            }
         };
         Loaded { settings: self.settings, diagnostics: self.diagnostics }
     }

@@ -1,5 +1,6 @@
 //! `paring convert`: a model in another format, without a session.
 
+use super::out::{say, tell};
 use super::{Exit, print_json, setup};
 use crate::cli::args::Convert;
 use crate::model::export::{self, Manifest};
@@ -15,14 +16,14 @@ pub fn run(args: &Convert) -> Result<Exit> {
     }
     let ranges = setup::calibrate(&mut model, &args.model, args.calib.as_deref(), &args.calibration)?;
     for note in model.info.notes.iter().chain(&ranges) {
-        eprintln!("paring: note: {note}");
+        tell!("paring: note: {note}");
     }
     let manifest = Manifest { original: Some(model.info.hash.clone()), ..Manifest::default() };
     let hash = export::write(&args.out, &model, &manifest, format)?;
     if args.json {
         print_json(&json!({ "path": args.out, "format": format, "hash": hash }))?;
     } else {
-        println!("{}", args.out.display());
+        say!("{}", args.out.display())?;
     }
     Ok(Exit::Done)
 }

@@ -1,6 +1,7 @@
 //! `paring demo`: pictures of the synthetic set, and training of the bundled models.
 
 use super::Exit;
+use super::out::{say, tell};
 use crate::data::demo::{self, Kind};
 use crate::data::synthetic;
 use crate::exec::Cancel;
@@ -27,7 +28,7 @@ pub fn images(split: &str, count: usize, out: &Path) -> Result<Exit> {
         image::save_buffer(&path, &rgb, SIDE as u32, SIDE as u32, image::ColorType::Rgb8)
             .with_context(|| format!("cannot write `{}`", path.display()))?;
     }
-    println!("{}", out.display());
+    say!("{}", out.display())?;
     Ok(Exit::Done)
 }
 
@@ -42,9 +43,9 @@ pub fn train(kind: &str, seed: u64, out: &Path) -> Result<Exit> {
     let trained = demo::train(kind, seed, out, &Cancel::default(), &mut |p| {
         if p.step >= told + 25 || p.step == p.steps {
             told = p.step;
-            eprintln!("step {} of {}: loss {:.3}, top-1 {:.1} %", p.step, p.steps, p.loss, 100.0 * p.top1);
+            tell!("step {} of {}: loss {:.3}, top-1 {:.1} %", p.step, p.steps, p.loss, 100.0 * p.top1);
         }
     })?;
-    println!("{}: {} of {} right, {}", out.display(), trained.correct, trained.images, trained.hash);
+    say!("{}: {} of {} right, {}", out.display(), trained.correct, trained.images, trained.hash)?;
     Ok(Exit::Done)
 }

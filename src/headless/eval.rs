@@ -1,9 +1,11 @@
 //! `paring eval`: accuracy of a checkpoint, or of what `run` and `export` wrote.
 
+use super::out::{say, tell};
 use super::{Exit, print_json, progress_line, setup};
 use crate::cli::args::Eval;
 use crate::eval;
 use crate::exec::{CompileOptions, Plan};
+use crate::words::counted;
 use anyhow::Result;
 use serde_json::json;
 
@@ -23,7 +25,7 @@ pub fn run(args: &Eval) -> Result<Exit> {
     let ranges = setup::calibrate(&mut model, &args.model, args.calib.as_deref(), &args.calibration)?;
     let plan = Plan::of(&model, &CompileOptions::on(&opened))?;
     for note in &model.info.notes {
-        eprintln!("paring: note: {note}");
+        tell!("paring: note: {note}");
     }
     let batch = args.on.batch.unwrap_or(BATCH).max(1);
     let mut line = progress_line("evaluate");
@@ -37,7 +39,7 @@ pub fn run(args: &Eval) -> Result<Exit> {
         other => other?,
     };
     for note in &run.notes {
-        eprintln!("paring: note: {note}");
+        tell!("paring: note: {note}");
     }
     let m = &run.metrics;
     if args.json {
@@ -63,19 +65,19 @@ pub fn run(args: &Eval) -> Result<Exit> {
         print_json(&out)?;
         return Ok(Exit::Done);
     }
-    println!("model     {}  ({})", model.info.name, model.info.family.label());
-    println!("data      {}  {} images", data.card().name, m.n);
-    println!("device    {}", opened.words);
-    println!("top-1     {:.2} %  ({} of {})", m.top1 * 100.0, m.correct, m.n);
-    println!("top-5     {:.2} %", m.top5 * 100.0);
-    println!("loss      {:.5}", m.loss);
-    println!("weights   {:.3} MB stored", plan.weight_bytes() as f64 / 1e6);
-    println!();
-    println!("class                 correct     of");
+    say!("model     {}  ({})", model.info.name, model.info.family.label())?;
+    say!("data      {}  {}", data.card().name, counted(m.n, "image"))?;
+    say!("device    {}", opened.words)?;
+    say!("top-1     {:.2} %  ({} of {})", m.top1 * 100.0, m.correct, m.n)?;
+    say!("top-5     {:.2} %", m.top5 * 100.0)?;
+    say!("loss      {:.5}", m.loss)?;
+    say!("weights   {:.3} MB stored", plan.weight_bytes() as f64 / 1e6)?;
+    say!()?;
+    say!("class                 correct     of")?;
     for (c, (right, total)) in m.per_class.iter().enumerate() {
         let name = data.class_names().get(c).cloned().unwrap_or_else(|| c.to_string());
         let name: String = name.chars().filter(|c| !c.is_control()).take(20).collect();
-        println!("{name:<20}  {right:>7}  {total:>5}");
+        say!("{name:<20}  {right:>7}  {total:>5}")?;
     }
     Ok(Exit::Done)
 }

@@ -6,6 +6,7 @@
 pub mod convert;
 pub mod demo;
 pub mod eval;
+pub mod out;
 pub mod policy;
 pub mod profile;
 mod report;
@@ -14,7 +15,8 @@ pub mod selftest;
 pub mod setup;
 
 use crate::exec::Cancel;
-use std::io::{IsTerminal, Write};
+use out::{Unwritten, tell};
+use std::io::IsTerminal;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
@@ -66,12 +68,9 @@ pub(crate) fn cancel_on_signals() -> std::io::Result<Cancel> {
 /// Prints one JSON value and a newline on standard output.
 ///
 /// # Errors
-/// Standard output is closed or full.
-pub fn print_json(value: &serde_json::Value) -> std::io::Result<()> {
-    let mut out = std::io::stdout().lock();
-    serde_json::to_writer_pretty(&mut out, value)?;
-    out.write_all(b"\n")?;
-    out.flush()
+/// Standard output is full or broken.
+pub fn print_json(value: &serde_json::Value) -> Result<(), Unwritten> {
+    out::data(format_args!("{value:#}\n"))
 }
 
 /// A progress line on standard error; silent when that is not a terminal.
@@ -98,7 +97,7 @@ impl ProgressLine {
         self.shown = Some(Instant::now());
         let rate = done as f64 / self.started.elapsed().as_secs_f64().max(1e-9);
         let left = if rate > 0.0 { total.saturating_sub(done) as f64 / rate } else { 0.0 };
-        eprint!("\r\x1b[K{} {done}/{total}  {rate:.0}/s  {left:.0} s left", self.what);
+        out::words(format_args!("\r\x1b[K{} {done}/{total}  {rate:.0}/s  {left:.0} s left", self.what));
     }
 
     /// Shows progress that the host has worked out.
@@ -109,19 +108,20 @@ impl ProgressLine {
         self.shown = Some(Instant::now());
         let left = p.eta_s.map(|s| format!("  {s:.0} s left")).unwrap_or_default();
         let text = format!("{} {}/{}{left}  {}", p.job, p.done, p.total, p.label);
-        eprint!("\r\x1b[K{}", crate::config::text::fit(&crate::config::text::clean(&text), 78));
+        let text = crate::config::text::clean(&text);
+        out::words(format_args!("\r\x1b[K{}", crate::config::text::fit(&text, 78)));
     }
 
     /// A line that stays.
     pub fn say(&mut self, text: &str) {
         self.clear();
-        eprintln!("{}", crate::config::text::clean(text));
+        tell!("{}", crate::config::text::clean(text));
     }
 
     /// Removes the line.
     pub fn clear(&mut self) {
         if self.live && self.shown.is_some() {
-            eprint!("\r\x1b[K");
+            out::words(format_args!("\r\x1b[K"));
             self.shown = None;
         }
     }

@@ -1,5 +1,6 @@
 //! `paring profile`: where a model's cost sits.
 
+use super::out::{Unwritten, say, tell};
 use super::{Cancelled, Exit, cancel_on_signals, print_json, progress_line, setup};
 use crate::cli::args::Profile as Args;
 use crate::config::text::clean;
@@ -7,6 +8,7 @@ use crate::config::{MAC_CONVENTIONS, mac_convention};
 use crate::graph::MacConvention;
 use crate::host::compute::usual_batch;
 use crate::profile::{self as profiling, Bound, Profile, ProfileOptions, ProfileUpdate};
+use crate::words::counted;
 use anyhow::{Result, bail};
 
 pub fn run(args: &Args) -> Result<Exit> {
@@ -43,28 +45,36 @@ pub fn run(args: &Args) -> Result<Exit> {
         other => other?,
     };
     for note in &profile.notes {
-        eprintln!("paring: note: {}", clean(note));
+        tell!("paring: note: {}", clean(note));
     }
     if args.json {
         print_json(&serde_json::to_value(&profile)?)?;
     } else {
-        print_table(&model.info.name, &profile, convention);
+        print_table(&model.info.name, &profile, convention)?;
     }
     Ok(Exit::Done)
 }
 
-fn print_table(name: &str, p: &Profile, convention: MacConvention) {
-    println!("{name} on {}, batch {}, {} runs", p.device, p.batch, p.runs);
-    println!(
+fn print_table(name: &str, p: &Profile, convention: MacConvention) -> Result<(), Unwritten> {
+    say!("{name} on {}, batch {}, {}", p.device, p.batch, counted(p.runs, "run"))?;
+    say!(
         "{:<34} {:<16} {:>9} {:>9} {:>6} {:>10} {:>9} {:>8} {:<7} kernel",
-        "layer", "kind", "p50 ms", "p95 ms", "share", "MACs M", "params k", "MB", "bound"
-    );
+        "layer",
+        "kind",
+        "p50 ms",
+        "p95 ms",
+        "share",
+        "MACs M",
+        "params k",
+        "MB",
+        "bound"
+    )?;
     for r in &p.rows {
         let bound = match r.bound {
             Bound::Memory => "memory",
             Bound::Compute => "compute",
         };
-        println!(
+        say!(
             "{:<34} {:<16} {:>9.4} {:>9.4} {:>5.1}% {:>10.3} {:>9.1} {:>8.3} {:<7} {}",
             r.name,
             r.kind,
@@ -76,30 +86,34 @@ fn print_table(name: &str, p: &Profile, convention: MacConvention) {
             r.weight_bytes as f64 / 1e6,
             bound,
             r.kernel
-        );
+        )?;
     }
-    println!(
+    say!(
         "whole model {:.3} ms p50, {:.3} p95, {:.3} p99 a batch, observers off",
-        p.whole.p50, p.whole.p95, p.whole.p99
-    );
-    println!(
+        p.whole.p50,
+        p.whole.p95,
+        p.whole.p99
+    )?;
+    say!(
         "{:.3} M MACs, {:.3} M params, {:.3} MB of weights, {:.3} MB of activations at the peak",
         p.macs.get(convention) as f64 / 1e6,
         p.params as f64 / 1e6,
         p.weight_bytes as f64 / 1e6,
         p.peak_activation_bytes as f64 / 1e6
-    );
+    )?;
     if let Some(gpu) = &p.gpu {
         let energy = gpu.energy_mj_per_image.map_or_else(String::new, |mj| format!(", {mj:.2} mJ an image"));
         let gauges = gpu.gauges.map_or_else(String::new, |g| format!("; {g}"));
-        println!(
+        say!(
             "GPU: {:.3} MB of memory in use at the peak, {:.3} MB held{energy}{gauges}",
             gpu.peak_used_bytes as f64 / 1e6,
             gpu.peak_reserved_bytes as f64 / 1e6
-        );
+        )?;
     }
-    println!(
+    say!(
         "ceilings {:.0} GFLOP/s f32, {:.0} GOP/s int8, {:.1} GB/s",
-        p.ceilings.f32_gflops, p.ceilings.int8_gops, p.ceilings.bandwidth_gbs
-    );
+        p.ceilings.f32_gflops,
+        p.ceilings.int8_gops,
+        p.ceilings.bandwidth_gbs
+    )
 }

@@ -1,5 +1,6 @@
 //! `paring run`: a whole session by policy, through the same commands that a screen sends.
 
+use super::out::{self, say, tell};
 use super::policy::Policy;
 use super::report::{report, summary};
 use super::{Cancelled, Exit, ProgressLine, cancel_on_signals, print_json, progress_line};
@@ -45,7 +46,7 @@ pub fn run(spec: OpenSpec, wanted: &Wanted, json: bool) -> Result<Exit> {
     let runtime =
         tokio::runtime::Builder::new_multi_thread().worker_threads(1).thread_name("io").enable_all().build()?;
     let began = Instant::now();
-    eprintln!("opening {}", spec.model);
+    tell!("opening {}", spec.model);
     let host = lifecycle::start(&place, Some(spec))?;
     let (state, model) = runtime.block_on(async {
         let (client, messages) = host.connect("paring run", false).await?;
@@ -72,12 +73,12 @@ pub fn run(spec: OpenSpec, wanted: &Wanted, json: bool) -> Result<Exit> {
     if json {
         print_json(&report)?;
     } else {
-        print!("{}", summary(&state));
-        println!("written to {}", wanted.out.display());
+        out::data(format_args!("{}", summary(&state)))?;
+        say!("written to {}", wanted.out.display())?;
     }
     let met = report["met"] == true;
     if !met {
-        eprintln!("paring: the budget was not met: {}", how_near(&state));
+        tell!("paring: the budget was not met: {}", how_near(&state));
     }
     Ok(if met { Exit::Done } else { Exit::BudgetNotMet })
 }

@@ -9,6 +9,7 @@ mod checks;
 mod timing;
 mod truth;
 
+use super::out::{Unwritten, say};
 use super::{Cancelled, Exit, cancel_on_signals, print_json, progress_line, setup};
 use crate::cli::args::{On, Selftest};
 use crate::config::text::clean;
@@ -58,7 +59,7 @@ pub fn run(args: &Selftest) -> Result<Exit> {
             "passed": report.passed(),
         }))?;
     } else {
-        print_table(&opened, gauges.as_ref(), &report);
+        print_table(&opened, gauges.as_ref(), &report)?;
     }
     Ok(if report.passed() { Exit::Done } else { Exit::Failed })
 }
@@ -88,22 +89,22 @@ fn measure(opened: &Opened) -> Result<Report> {
     Ok(Report { checks, timings: timings?, peaks })
 }
 
-fn print_table(opened: &Opened, gauges: Option<&Result<Reading, String>>, report: &Report) {
-    println!("selftest on {}", clean(&opened.words));
+fn print_table(opened: &Opened, gauges: Option<&Result<Reading, String>>, report: &Report) -> Result<(), Unwritten> {
+    say!("selftest on {}", clean(&opened.words))?;
     match gauges {
-        Some(Ok(reading)) => println!("{reading}"),
-        Some(Err(why)) => println!("{}", clean(why)),
+        Some(Ok(reading)) => say!("{reading}")?,
+        Some(Err(why)) => say!("{}", clean(why))?,
         None => {}
     }
-    println!();
-    println!("{:<36} {:<5} {:<28} {:>9} {:>9} {:>6}  result", "check", "", "kernel", "max error", "tolerance", "worst");
+    say!()?;
+    say!("{:<36} {:<5} {:<28} {:>9} {:>9} {:>6}  result", "check", "", "kernel", "max error", "tolerance", "worst")?;
     for c in &report.checks {
         let result = match c.outcome {
             Outcome::Passed => "ok",
             Outcome::Failed => "FAILED",
             Outcome::Skipped => "skipped",
         };
-        println!(
+        say!(
             "{:<36} {:<5} {:<28} {:>9.1e} {:>9.1e} {:>5.0}%  {result}",
             c.name,
             c.precision,
@@ -111,18 +112,25 @@ fn print_table(opened: &Opened, gauges: Option<&Result<Reading, String>>, report
             c.error,
             c.tolerance,
             c.worst * 100.0
-        );
+        )?;
         if let Some(note) = &c.note {
-            println!("    {}", clean(note));
+            say!("    {}", clean(note))?;
         }
     }
-    println!();
-    println!(
+    say!()?;
+    say!(
         "{:<36} {:<5} {:<28} {:>9} {:>9} {:>8} {:>6} {:>9}  bound",
-        "layer", "", "kernel", "p50 ms", "GFLOP/s", "GB/s", "share", "of memory"
-    );
+        "layer",
+        "",
+        "kernel",
+        "p50 ms",
+        "GFLOP/s",
+        "GB/s",
+        "share",
+        "of memory"
+    )?;
     for t in &report.timings {
-        println!(
+        say!(
             "{:<36} {:<5} {:<28} {:>9.4} {:>9} {:>8.1} {:>5.0}% {:>9}  {}",
             t.name,
             t.precision,
@@ -136,21 +144,22 @@ fn print_table(opened: &Opened, gauges: Option<&Result<Reading, String>>, report
                 Bound::Memory => "memory",
                 Bound::Compute => "compute",
             }
-        );
+        )?;
         if let Some(note) = &t.note {
-            println!("    FAILED: {}", clean(note));
+            say!("    FAILED: {}", clean(note))?;
         }
     }
     let p = &report.peaks;
-    print!("ceilings {:.0} GFLOP/s f32, ", p.f32_gflops);
-    if p.int8_gops > 0.0 {
-        print!("{:.0} GOP/s int8, ", p.int8_gops);
-    }
-    println!("{:.1} GB/s; shares of layers that fit a cache are of a copy of their size", p.bandwidth_gbs);
+    let int8 = if p.int8_gops > 0.0 { format!("{:.0} GOP/s int8, ", p.int8_gops) } else { String::new() };
+    say!(
+        "ceilings {:.0} GFLOP/s f32, {int8}{:.1} GB/s; shares of layers that fit a cache are of a copy of their size",
+        p.f32_gflops,
+        p.bandwidth_gbs
+    )?;
     let count = |outcome| report.checks.iter().filter(|c| c.outcome == outcome).count();
     let lies = report.timings.iter().filter(|t| !t.passed).count();
-    println!();
-    println!(
+    say!()?;
+    say!(
         "{}: {} of {} checks passed, {} failed, {} skipped; {} of {} timings are plausible",
         if report.passed() { "passed" } else { "FAILED" },
         count(Outcome::Passed),
@@ -159,5 +168,5 @@ fn print_table(opened: &Opened, gauges: Option<&Result<Reading, String>>, report
         count(Outcome::Skipped),
         report.timings.len() - lies,
         report.timings.len(),
-    );
+    )
 }

@@ -1,5 +1,6 @@
 //! From flags to an opened model, data set and device, shared by every command that computes.
 
+use super::out::tell;
 use crate::cli::args::On;
 use crate::data::{self, Dataset};
 use crate::exec::device::{self, Opened};
@@ -8,6 +9,7 @@ use crate::host::compute::load_model;
 use crate::model::{Family, LoadOptions, Model};
 use crate::prune::{self, Action, Sparsity, Target};
 use crate::quant::{self, Calibration};
+use crate::words::counted;
 use anyhow::{Result, bail};
 
 /// Opens `spec`: `demo:vit`, `demo:cnn`, or a path; then lets flags correct the preprocessing.
@@ -53,7 +55,7 @@ pub fn device(on: &On) -> Result<Opened> {
         device::allow_tf32(&mut opened);
     }
     if let Some(note) = &opened.note {
-        eprintln!("paring: {note}");
+        tell!("paring: {note}");
     }
     Ok(opened)
 }
@@ -102,7 +104,7 @@ pub fn calibrate(model: &mut Model, spec: &str, calib: Option<&str>, how: &str) 
         let (from, to) = (i * RANGE_BATCH, ((i + 1) * RANGE_BATCH).min(set.len()));
         Ok(if from < to { Some(set.batch(from..to, &prep)?.0) } else { None })
     })?;
-    Ok(Some(format!("{} on {} images of {}", how.label(), set.len(), set.card().name)))
+    Ok(Some(format!("{} on {} of {}", how.label(), counted(set.len(), "image"), set.card().name)))
 }
 
 /// As [`calibrate`] for timings alone, which do not depend on the ranges: seeded noise takes the place of images.

@@ -12,7 +12,7 @@ use crate::session::{Command, Event, Journal, Phase, Place, State, is_locked};
 use anyhow::{Context, bail};
 use serde::Serialize;
 use std::fs::File;
-use std::io::{Read, Seek, SeekFrom};
+use std::io::{Read, Seek, SeekFrom, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::os::unix::process::CommandExt;
 use std::process::Stdio;
@@ -28,7 +28,8 @@ pub fn run_host(place: &Place) -> anyhow::Result<()> {
     drop(tracing_subscriber::fmt().with_env_filter(filter).with_ansi(false).with_writer(std::io::stderr).try_init());
     let result = host_until_stopped(place);
     if let Err(e) = &result {
-        eprintln!("{FATAL}{}", format!("{e:#}").replace('\n', " "));
+        // The pipe to whoever started us may be gone.
+        drop(writeln!(std::io::stderr(), "{FATAL}{}", format!("{e:#}").replace('\n', " ")));
     }
     result
 }

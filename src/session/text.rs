@@ -2,6 +2,7 @@
 
 use super::{Event, Phase, State};
 use crate::plan::{Action, Author, DecisionId, Limit, Outcome};
+use crate::words::counted;
 
 /// One line about `event`, read against the state before it; `None` for events that a timeline need not show.
 pub fn describe(before: &State, event: &Event) -> Option<String> {
@@ -9,7 +10,8 @@ pub fn describe(before: &State, event: &Event) -> Option<String> {
         Event::Opened { card, budget } => {
             let goal = budget.to_string();
             let goal = if goal.is_empty() { "none".to_owned() } else { goal };
-            format!("opened {} on {} ({} images), budget {goal}", card.model.name, card.data.name, card.data.images)
+            let images = counted(card.data.images, "image");
+            format!("opened {} on {} ({images}), budget {goal}", card.model.name, card.data.name)
         }
         Event::RecipeSet { recipe } => match before.card.as_ref().and_then(|c| c.recipe.as_ref()) {
             Some(old) => format!("recipe changed: {}", old.differences(recipe).join(", ")),
@@ -24,11 +26,13 @@ pub fn describe(before: &State, event: &Event) -> Option<String> {
             let of = if *round == 0 { "the original".to_owned() } else { format!("round {round}'s model") };
             format!("profiled {of}: {:.2} ms a batch of {}", profile.whole.p50, profile.batch)
         }
-        Event::LaddersMeasured { ladders } => format!("measured latency ladders of {} layers", ladders.len()),
+        Event::LaddersMeasured { ladders } => {
+            format!("measured latency ladders of {}", counted(ladders.len(), "layer"))
+        }
         // Curves come in dozens of small parts while a scan goes on; its first sign of life is enough.
         Event::Sensed { .. } if !before.sensitivity.curves.is_empty() => return None,
         Event::Sensed { curves, .. } if curves.len() < 10 => "sensitivity scan: first results".to_owned(),
-        Event::Sensed { curves, .. } => format!("sensitivity of {} targets", curves.len()),
+        Event::Sensed { curves, .. } => format!("sensitivity of {}", counted(curves.len(), "target")),
         Event::Proposed { decisions } => match decisions.as_slice() {
             [] => "no proposals".to_owned(),
             [d] => format!("{} {} {}", proposes(&d.author), d.target, action(&d.action)),
@@ -54,15 +58,20 @@ pub fn describe(before: &State, event: &Event) -> Option<String> {
         Event::Redone => format!("redo: {}", before.redo.last().map_or("nothing", |p| p.text.as_str())),
         Event::Noted { text, .. } => format!("note: {text}"),
         Event::Said { utterance } => {
-            let cut = if utterance.interrupted { ", interrupted" } else { "" };
-            format!("{} spoke ({} tokens{cut})", utterance.role, utterance.tokens)
+            let tokens = (utterance.tokens > 0).then(|| counted(utterance.tokens, "token"));
+            let about: Vec<String> =
+                tokens.into_iter().chain(utterance.interrupted.then(|| "interrupted".into())).collect();
+            let about = if about.is_empty() { String::new() } else { format!(" ({})", about.join(", ")) };
+            format!("{} spoke{about}", utterance.role)
         }
-        Event::RunStarted { round, ids } => format!("round {round}: compressing with {} new decisions", ids.len()),
+        Event::RunStarted { round, ids } => {
+            format!("round {round}: compressing with {}", counted(ids.len(), "new decision"))
+        }
         Event::Repaired { step, .. } => {
             let kept = if step.kept { "kept" } else { "reverted" };
             format!("{}: loss {:.4} → {:.4}, {kept}", step.name, step.loss_before, step.loss_after)
         }
-        Event::Applied { round, ids, .. } => format!("round {round}: applied {} decisions", ids.len()),
+        Event::Applied { round, ids, .. } => format!("round {round}: applied {}", counted(ids.len(), "decision")),
         Event::Evaluated { evaluation: e } => format!(
             "{}: top-1 {:.2} % ({} of {}), {:.2} ms",
             if e.round == 0 { "baseline".to_owned() } else { format!("round {} evaluated", e.round) },

@@ -5,6 +5,7 @@ use super::solve::{Candidate, Stop};
 use super::{Aim, PlannerInput, bound_by, curve_of};
 use crate::plan::{Action, Decision, Estimate, Forecast, Forecaster, Outcome, PlanForecast, Target, Trust};
 use crate::prune::GroupKind;
+use crate::words::{counted, counted_as};
 use std::collections::BTreeMap;
 
 /// Decisions that get a sentence of their own; the others are summed up.
@@ -90,7 +91,11 @@ pub(super) fn landscape(input: &PlannerInput, candidates: &[Candidate], say: Say
         .filter(|g| input.sensitivity.get(&curve_of(&Target::Group(g.id.clone()), &Action::Keep)).is_none())
         .count();
     if unknown > 0 {
-        say(&format!("{unknown} groups have no sensitivity yet; I leave them alone. "));
+        say(&format!(
+            "{} no sensitivity yet; I leave {} alone. ",
+            counted_as(unknown, "group has", "groups have"),
+            if unknown == 1 { "it" } else { "them" }
+        ));
     }
 }
 
@@ -103,7 +108,10 @@ pub(super) fn choices(input: &PlannerInput, decisions: &[Decision], say: Say) {
     let mut order: Vec<&Decision> = decisions.iter().collect();
     order.sort_by(|a, b| saved(b).total_cmp(&saved(a)));
     for d in order.iter().take(SPOKEN) {
-        say(&format!("{}: {} {} ", d.target, action_words(input, &d.target, &d.action), d.rationale));
+        say(&format!("\n{}: {} {}", d.target, action_words(input, &d.target, &d.action), d.rationale));
+    }
+    if !order.is_empty() {
+        say("\n");
     }
     if let Some(rest) = order.get(SPOKEN..).filter(|r| !r.is_empty()) {
         let pruned: Vec<f64> = rest
@@ -114,14 +122,17 @@ pub(super) fn choices(input: &PlannerInput, decisions: &[Decision], say: Say) {
         let mut parts = Vec::new();
         if !pruned.is_empty() {
             let (lo, hi) = pruned.iter().fold((f64::INFINITY, 0.0f64), |(l, h), &r| (l.min(r), h.max(r)));
-            parts.push(format!("{} groups lose {:.0} to {:.0} %", pruned.len(), 100.0 * lo, 100.0 * hi));
+            parts.push(match pruned.len() {
+                1 => format!("1 group loses {:.0} %", 100.0 * lo),
+                n => format!("{n} groups lose {:.0} to {:.0} %", 100.0 * lo, 100.0 * hi),
+            });
         }
         if int8 > 0 {
-            parts.push(format!("{int8} layers go to int8"));
+            parts.push(format!("{} to int8", counted_as(int8, "layer goes", "layers go")));
         }
         let other = rest.len() - pruned.len() - int8;
         if other > 0 {
-            parts.push(format!("{other} other changes"));
+            parts.push(counted(other, "other change"));
         }
         say(&format!("Beyond these, {}; each card says why. ", parts.join(" and ")));
     }
@@ -142,15 +153,15 @@ pub(super) fn left_alone(input: &PlannerInput, candidates: &[Candidate], actions
     spared.sort_by(|a, b| b.1.total_cmp(&a.1));
     if let Some((c, harm)) = spared.first() {
         say(&format!(
-            "I left {} groups whole; {} is the dearest, where the first step already costs {:.4} nats. ",
-            spared.len(),
+            "I left {} whole; {} is the dearest, where the first step already costs {:.4} nats. ",
+            counted(spared.len(), "group"),
             c.target.name(),
             harm
         ));
     }
     let protected = input.groups.iter().filter(|g| g.protected.is_some()).count();
     if protected > 0 {
-        say(&format!("{protected} groups are protected by the graph itself. "));
+        say(&format!("{} protected by the graph itself. ", counted_as(protected, "group is", "groups are")));
     }
 }
 
