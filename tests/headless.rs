@@ -1,5 +1,9 @@
 //! The real binary without a screen: eval, profile, run, log, and the words and exit codes of what goes wrong.
 
+#[path = "common/fake_llm.rs"]
+mod fake_llm;
+
+use fake_llm::{Answer, FakeLlm};
 use paring::data;
 use paring::model::{FamilySpec, export, families::CifarResnetSpec};
 use serde_json::Value;
@@ -25,16 +29,20 @@ impl Rig {
         self.dir.path().join(name)
     }
 
-    fn paring(&self, args: &[&str]) -> Output {
-        Command::new(env!("CARGO_BIN_EXE_paring"))
+    fn command(&self, args: &[&str]) -> Command {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_paring"));
+        command
             .args(args)
             .current_dir(self.dir.path())
             .env("PARING_HOME", self.path("home"))
             .env("XDG_CONFIG_HOME", self.path("config"))
             .env_remove("OPENAI_BASE_URL")
-            .env_remove("OPENAI_API_KEY")
-            .output()
-            .expect("runs")
+            .env_remove("OPENAI_API_KEY");
+        command
+    }
+
+    fn paring(&self, args: &[&str]) -> Output {
+        self.command(args).output().expect("runs")
     }
 
     fn json(&self, args: &[&str], code: i32) -> Value {
@@ -115,6 +123,19 @@ fn a_run_meets_its_budget_and_its_model_evaluates_as_reported() {
     for line in String::from_utf8_lossy(&lines.stdout).lines() {
         serde_json::from_str::<Value>(line).expect("one object a line");
     }
+
+    // A picture has the colours that were asked for; without a word, all of them.
+    let colours = |flags: &[&str]| {
+        let svg = rig.path("screen.svg");
+        let args = [&["screenshot", text(&session), "--size", "120x40", "--out", text(&svg)], flags].concat();
+        let out = rig.command(&args).env("NO_COLOR", "1").output().expect("runs");
+        assert_eq!(out.status.code(), Some(0), "{}", String::from_utf8_lossy(&out.stderr));
+        let svg = std::fs::read_to_string(&svg).expect("written");
+        svg.split("fill=\"").skip(1).map(|s| s[..7].to_owned()).collect::<std::collections::BTreeSet<_>>().len()
+    };
+    let (all, some, two) = (colours(&[]), colours(&["--colors", "16"]), colours(&["--colors", "none"]));
+    assert!(all > some && some > two && (1..=2).contains(&two), "{all} {some} {two}");
+    assert!(some <= 18, "sixteen, and the ground: {some}");
 }
 
 #[test]
@@ -217,4 +238,94 @@ fn a_detached_session_can_be_listed_exported_and_stopped() {
     assert_eq!(ls[0]["running"], false);
     let other = ["open", model, "--data", "synthetic:calib", "--calib", "synthetic:train", "--name", "s", "--detach"];
     assert!(rig.fails(&other, 1).contains("`s`"), "another data set is another session");
+}
+
+/// Standard output that nobody reads any more, as behind `| head`.
+fn nobody() -> std::process::Stdio {
+    let (reader, writer) = std::io::pipe().expect("a pipe");
+    drop(reader);
+    writer.into()
+}
+
+#[test]
+fn closed_and_full_streams_are_no_crash() {
+    use std::process::Stdio;
+    let rig = Rig::new();
+    let (model, out) = (text(&rig.model), rig.path("out"));
+    let run = ["run", model, "--data", "synthetic:eval", "--calib", "synthetic:calib", "--limit", "8", "--precision"];
+    let run: Vec<&str> = run.into_iter().chain(["int8", "--batch", "2", "--out", text(&out), "--json"]).collect();
+    let full = || Stdio::from(std::fs::OpenOptions::new().write(true).open("/dev/full").expect("/dev/full"));
+    let ends = |args: &[&str], stdout: Stdio, stderr: Stdio| {
+        let out = rig.command(args).stdout(stdout).stderr(stderr).output().expect("runs");
+        let words = String::from_utf8_lossy(&out.stderr).into_owned();
+        assert!(!words.contains("panicked") && !words.contains("roken pipe"), "{args:?}: {words}");
+        (out.status.code(), words)
+    };
+    // The result of a run does not depend on who reads it.
+    let (code, words) = ends(&run, nobody(), Stdio::piped());
+    assert_eq!(code, Some(0), "{words}");
+    let session = out.join("session");
+    let eval = ["eval", model, "--data", "synthetic:eval", "--limit", "8"];
+    let profile = ["profile", model, "--runs", "1", "--batch", "2"];
+    let with = |args: &[&'static str]| args.to_vec();
+    let commands: Vec<Vec<&str>> = vec![
+        with(&["ls", "--json"]),
+        with(&["--help"]),
+        vec!["log", text(&session)],
+        vec!["log", text(&session), "--json"],
+        eval.to_vec(),
+        eval.into_iter().chain(["--json"]).collect(),
+        profile.to_vec(),
+        profile.into_iter().chain(["--json"]).collect(),
+    ];
+    for args in &commands {
+        let (code, words) = ends(args, nobody(), Stdio::piped());
+        assert_eq!(code, Some(0), "{args:?}: {words}");
+        let (code, words) = ends(args, full(), Stdio::piped());
+        assert_eq!(code, Some(1), "{args:?}: {words}");
+        assert!(words.contains("standard output cannot be written"), "{args:?}: {words}");
+        let (code, _) = ends(args, Stdio::piped(), full());
+        assert_eq!(code, Some(0), "{args:?} with standard error full");
+    }
+    let (code, _) = ends(&["eval", "nowhere.safetensors"], Stdio::piped(), full());
+    assert_eq!(code, Some(1), "an error that cannot be told is still one");
+}
+
+#[test]
+fn agents_of_a_run_are_told_nothing_of_the_evaluation_data() {
+    let rig = Rig::new();
+    let (model, out) = (text(&rig.model), rig.path("out"));
+    let prune = r#"A quarter of all.
+```json
+{"decisions":[{"target":"*","action":"prune","ratio":0.25,"why":"flat"}],"summary":"s"}
+```"#;
+    let none = "```json\n{\"decisions\":[],\"summary\":\"nothing\"}\n```";
+    let says = |text: &str| Answer::says("", text);
+    let round = [says("The first stage is cheap."), says(prune), says(none)];
+    let fake = FakeLlm::start(&["fake-9b"], round.iter().cycle().take(6).cloned().collect());
+    // Out of reach, so that a second round asks again, with a first one measured.
+    let args = ["run", model, "--data", "synthetic:eval", "--calib", "synthetic:calib", "--limit", "77", "--budget"];
+    let args = args.into_iter().chain(["macs=0.2", "--rounds", "2", "--batch", "2", "--out", text(&out)]);
+    let args: Vec<&str> = args.chain(["--llm-url", &fake.url, "--llm-model", "fake-9b", "--json"]).collect();
+    let report = rig.json(&args, 3);
+    assert_eq!(report["rounds"].as_array().map(Vec::len), Some(2), "two rounds were measured");
+    let requests = fake.requests.lock().expect("requests").clone();
+    assert_eq!(requests.len(), 6, "three roles a round, and nobody is asked to judge what must not be known");
+    let base = &report["baseline"];
+    let top1 = |v: &Value| format!("{:.2} %", 100.0 * v["top1"].as_f64().expect("a number"));
+    let mut secrets = vec![top1(base), "synthetic-eval".to_owned(), "of 77 images".to_owned()];
+    for r in report["rounds"].as_array().expect("rounds") {
+        secrets.extend([top1(&r["measured"]), format!("{:+.2} [", r["verdict"]["d_top1"].as_f64().expect("a number"))]);
+    }
+    secrets.extend(
+        ["original top-1", "Rounds measured", "against measurement", "verdict", "per-class"].map(str::to_owned),
+    );
+    for (i, request) in requests.iter().enumerate() {
+        let all: String =
+            request["messages"].as_array().expect("messages").iter().filter_map(|m| m["content"].as_str()).collect();
+        assert!(all.contains("macs=0.2"), "a prompt: {all}");
+        for secret in &secrets {
+            assert!(!all.contains(secret.as_str()), "request {i} tells `{secret}`:\n{all}");
+        }
+    }
 }

@@ -7,9 +7,10 @@ use super::table::{Row, short, table};
 use super::{Role, clean, critic};
 use crate::graph::Graph;
 use crate::plan::{Action, Cost, Decision, Forecaster, Limit, Target};
-use crate::profile::{Profile, SensCurve, SensTarget};
+use crate::profile::{BROKEN, Profile, SensCurve, SensTarget};
 use crate::quant::Precision;
 use crate::session::State;
+use crate::words::{counted, counted_as};
 use std::fmt::Write;
 
 /// Characters of context that a prompt gets unless told otherwise: about 8,000 tokens, which small local servers hold.
@@ -59,14 +60,18 @@ fn head(state: &State) -> String {
     let Some(card) = &state.card else { return out };
     let name = clean::line(&card.model.name, 80);
     let _ = writeln!(out, "# The session");
+    let data = match clean::line(&card.data.name, 80) {
+        name if name.is_empty() => String::new(),
+        name => format!("evaluated on {name}, "),
+    };
     let _ = writeln!(
         out,
-        "model {name} ({:?}), {} classes; data {}; device {}, {} threads, batch {}",
+        "model {name} ({:?}), {} classes; {data}calibrated on {}; device {}, {}, batch {}",
         card.model.family,
         card.model.classes,
-        clean::line(&card.data.name, 80),
+        clean::line(&card.calib.name, 80),
         clean::line(&card.device, 80),
-        card.threads,
+        counted(card.threads, "thread"),
         card.batch
     );
     if let Some(p) = state.rounds.first().and_then(|r| r.profile.as_ref()) {
@@ -267,12 +272,13 @@ impl Facts<'_> {
         }
         let mut out = table(
             "Groups that can be pruned (by what half of them saves)",
-            "group | kind | units | step | saves at 0.5 in % of the model: latency | MACs | params | ratio: dloss/dtop1 ...",
+            "group | kind | units | step | saves at 0.5 in % of the model: latency | MACs | params | ratio: KL in nats after the re-fit, ...",
             rows,
             room,
         );
         if protected > 0 {
-            let _ = writeln!(out, "({protected} further groups are protected and cannot be pruned)");
+            let protected = counted_as(protected, "further group is", "further groups are");
+            let _ = writeln!(out, "({protected} protected and cannot be pruned)");
         }
         out
     }
@@ -295,7 +301,7 @@ impl Facts<'_> {
         });
         table(
             "Residual blocks that can be removed whole",
-            "block | saves in % of the model: latency | MACs | params | dloss/dtop1",
+            "block | saves in % of the model: latency | MACs | params | KL in nats when removed",
             rows.collect(),
             room,
         )
@@ -322,7 +328,7 @@ impl Facts<'_> {
         });
         table(
             "Layers that can run in int8 (by what it saves)",
-            "layer | kind | latency % | int8 saves in % of the model: latency | bytes | dloss/dtop1 in int8",
+            "layer | kind | latency % | int8 saves in % of the model: latency | bytes | KL in nats in int8",
             rows.collect(),
             room,
         )
@@ -346,13 +352,27 @@ pub fn action_line(target: &Target, action: &Action) -> String {
     format!("{} | {what}", clean::line(target.name(), 80))
 }
 
+/// A curve's sensitivities, from which the plan is made: calibration loss and accuracy barely move on training images.
 fn points(curve: Option<&SensCurve>) -> String {
     let Some(c) = curve.filter(|c| !c.points.is_empty()) else { return "not measured".into() };
-    let cell = |p: &crate::profile::SensPoint| format!("{}: {}/{}", short(p.ratio), short(p.d_loss), short(p.d_top1));
+    let cell = |p: &crate::profile::SensPoint| format!("{}: {}", short(p.ratio), nats(p.kl));
     c.points.iter().filter(|p| p.ratio > 0.0).map(cell).collect::<Vec<_>>().join(", ")
 }
 
 fn one(curve: Option<&SensCurve>) -> String {
     let last = curve.and_then(|c| c.points.last());
-    last.map_or("not measured".into(), |p| format!("{}/{}", short(p.d_loss), short(p.d_top1)))
+    last.map_or("not measured".into(), |p| nats(p.kl))
+}
+
+/// A divergence with three significant digits: the small ones are what targets are told apart by.
+fn nats(kl: f64) -> String {
+    match kl {
+        k if !k.is_finite() || k >= BROKEN => "broken".into(),
+        k if k < 1e-6 => "0".into(),
+        k if k < 0.1 => {
+            let digits = (2.0 - k.log10().floor()).clamp(0.0, 8.0) as usize;
+            format!("{k:.digits$}").trim_end_matches('0').to_owned()
+        }
+        k => short(k),
+    }
 }

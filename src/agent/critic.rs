@@ -3,7 +3,8 @@
 
 use super::table::short;
 use crate::plan::{Action, Decision, Estimate, Forecaster, Target};
-use crate::session::{State, Utterance};
+use crate::session::{Round, State, Utterance};
+use crate::words::counted;
 use std::fmt;
 
 /// One figure of a round: forecast with its range, and measured.
@@ -28,8 +29,34 @@ impl CritiqueLine {
 pub struct Critique {
     pub round: u32,
     pub lines: Vec<CritiqueLine>,
-    /// Repair steps kept and reverted, and the calibration loss before the first and after the last.
-    pub repairs: Option<(usize, usize, f64, f64)>,
+    /// What the repair steps did; `None` without any.
+    pub repairs: Option<Repairs>,
+}
+
+/// Repair steps, summed up. Each is judged by a loss at its own place in the network, so that losses of different steps
+/// cannot be set beside each other; what each takes off its own can.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Repairs {
+    pub kept: usize,
+    pub reverted: usize,
+    /// Part of the loss that the middle one of the kept steps took off, 0 to 1.
+    pub median_gain: Option<f64>,
+}
+
+impl Repairs {
+    /// `None` without steps.
+    pub fn of(round: &Round) -> Option<Repairs> {
+        let steps = &round.repairs;
+        if steps.is_empty() {
+            return None;
+        }
+        let kept = steps.iter().filter(|s| s.kept);
+        let mut gains: Vec<f64> =
+            kept.clone().filter(|s| s.loss_before > 0.0).map(|s| 1.0 - s.loss_after / s.loss_before).collect();
+        gains.sort_by(f64::total_cmp);
+        let kept = kept.count();
+        Some(Repairs { kept, reverted: steps.len() - kept, median_gain: gains.get(gains.len() / 2).copied() })
+    }
 }
 
 /// The comparison for a measured round after the baseline; `None` while something is missing.
@@ -52,15 +79,7 @@ pub fn compare(state: &State, round: u32) -> Option<Critique> {
     }
     let d_top1 = this.verdict.as_ref().map_or(100.0 * (e.metrics.top1 - base.metrics.top1), |v| v.d_top1);
     lines.push(CritiqueLine { name: "top-1", forecast: f.d_top1, measured: d_top1 });
-    let kept = this.repairs.iter().filter(|r| r.kept).count();
-    let repairs = match (this.repairs.first(), this.repairs.last()) {
-        (Some(a), Some(b)) => {
-            let after = if b.kept { b.loss_after } else { b.loss_before };
-            Some((kept, this.repairs.len() - kept, a.loss_before, after))
-        }
-        _ => None,
-    };
-    Some(Critique { round, lines, repairs })
+    Some(Critique { round, lines, repairs: Repairs::of(this) })
 }
 
 /// What the model of `round` was made of: the newest decision per target of that round and of the accepted ones before.
@@ -111,12 +130,17 @@ impl fmt::Display for Critique {
             )?;
         }
         match self.repairs {
-            Some((kept, reverted, before, after)) => write!(
-                f,
-                "repair: {kept} steps kept, {reverted} reverted; calibration loss {} -> {}",
-                short(before),
-                short(after)
-            ),
+            Some(Repairs { kept, reverted, median_gain }) => {
+                write!(f, "repair: {} kept, {reverted} reverted", counted(kept, "step"))?;
+                match median_gain {
+                    Some(gain) => write!(
+                        f,
+                        "; at its place in the network a kept step took {:.0} % off the calibration loss (median)",
+                        100.0 * gain
+                    ),
+                    None => Ok(()),
+                }
+            }
             None => write!(f, "repair: none was run"),
         }
     }

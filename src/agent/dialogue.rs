@@ -10,6 +10,7 @@ use super::{
 };
 use crate::plan::{Author, Decision, DecisionId, Status, Target};
 use crate::session::{Channel, Utterance};
+use crate::words::{counted, counted_as};
 
 /// What happens to a dialogue.
 #[derive(Debug)]
@@ -298,7 +299,7 @@ impl Dialogue {
     /// Sends the errors back, once.
     fn repair(&mut self, turn: Turn, first: Validated, out: &mut Vec<Effect>) {
         let (role, n) = (turn.role, first.errors.len());
-        let what = if n == 1 { "1 error".to_owned() } else { format!("{n} errors") };
+        let what = counted(n, "error");
         self.say(
             role.name(),
             &format!("proposal has {what}, asking once for a correction: {}", list(&first.errors)),
@@ -340,7 +341,8 @@ impl Dialogue {
         }
         if !both.errors.is_empty() {
             let n = both.errors.len();
-            self.say(role.name(), &format!("{n} entries left out: {}", list(&both.errors)), out);
+            let n = counted_as(n, "entry", "entries");
+            self.say(role.name(), &format!("{n} left out: {}", list(&both.errors)), out);
         }
         self.propose(role, both, out);
     }

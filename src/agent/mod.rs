@@ -5,6 +5,7 @@
 //! the groups and constraints, and clamped; nothing it writes leaves as text without control characters neutralised;
 //! the endpoint's key never appears in an event, an error or a log.
 
+mod blind;
 pub mod clean;
 pub mod context;
 pub mod critic;
@@ -19,6 +20,7 @@ mod table;
 mod transport;
 pub mod validate;
 
+pub use blind::blinded;
 pub use endpoint::Endpoint;
 pub use error::{ApiKind, LlmError};
 pub use prompts::Prompts;
@@ -82,7 +84,8 @@ pub enum Job {
 /// blocking thread. An error is shown as it is.
 pub type StandIn = Arc<dyn Fn() -> Result<(Vec<Decision>, String), String> + Send + Sync>;
 
-/// Everything that a run of the pipeline sees. The state must have a card (an opened session).
+/// Everything that a run of the pipeline sees. The state must have a card (an opened session); where the evaluation data
+/// must not choose, it is [`blinded`].
 #[derive(Clone)]
 pub struct AgentInput {
     pub job: Job,

@@ -1,5 +1,7 @@
 //! Compact text tables for prompts, cut to fit: the least important rows go first and the cut is stated. Pure.
 
+use crate::words::counted;
+
 /// A row with its weight (its share of what the table is about, 0 to 1); weightier rows come first.
 pub struct Row {
     pub weight: f64,
@@ -31,7 +33,7 @@ pub fn table(title: &str, header: &str, mut rows: Vec<Row>, room: usize) -> Stri
     if !rest.is_empty() {
         let share: f64 = rest.iter().map(|r| r.weight.max(0.0)).sum();
         let together = if share > 0.0 { format!(", together {:.1} %", 100.0 * share) } else { String::new() };
-        out.push_str(&format!("({} lesser rows left out for room{together})\n", rest.len()));
+        out.push_str(&format!("({} left out for room{together})\n", counted(rest.len(), "lesser row")));
     }
     out
 }

@@ -9,6 +9,7 @@ use crate::graph::Graph;
 use crate::plan::{Action, Constraint, Target};
 use crate::prune::{Group, MemberRole};
 use crate::quant::Precision;
+use crate::words::counted_as;
 use serde_json::{Map, Value};
 
 /// Most decisions that one proposal may come to, wildcards expanded.
@@ -88,7 +89,8 @@ pub fn validate(proposal: &Map<String, Value>, role: Role, ground: Ground<'_>) -
         }
     }
     if left_out > 0 {
-        out.remarks.push(format!("{left_out} entries left out: another role decides on them"));
+        out.remarks
+            .push(format!("{} left out: another role decides on them", counted_as(left_out, "entry", "entries")));
     }
     if out.errors.len() > MAX_ERRORS {
         let more = out.errors.len() - MAX_ERRORS;

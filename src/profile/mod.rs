@@ -18,5 +18,5 @@ pub use error::ProfileError;
 pub use gauges::{Gauges, Reading};
 pub use ladder::{LadderOptions, LadderProgress, ladders};
 pub use measure::{ProfileOptions, ProfileUpdate, noise, paired_latency, profile, whole_latency};
-pub use sensitivity::{SensOptions, SensUpdate, sensitivity};
+pub use sensitivity::{BROKEN, SensOptions, SensUpdate, sensitivity};
 pub use table::*;

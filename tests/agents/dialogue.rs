@@ -159,7 +159,7 @@ async fn of_a_half_good_proposal_the_good_half_stands() {
     let ran = propose(&fake).await;
     assert_eq!(ran.outcome, Outcome { by_agents: 21, ..Outcome::default() });
     assert!(fake.question(2).contains("1 decision was accepted as it stands"), "{}", fake.question(2));
-    assert!(ran.notices().contains("entries left out"), "{}", ran.notices());
+    assert!(ran.notices().contains("1 entry left out"), "{}", ran.notices());
 }
 
 #[tokio::test]

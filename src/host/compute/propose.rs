@@ -94,7 +94,8 @@ impl Compute {
         if let Some(utterance) = agent::critic::utterance(state, round) {
             job.event(Event::Said { utterance: Box::new(utterance) })?;
         }
-        if llm.base_url.is_none() && llm.model.is_none() {
+        // What it would argue from is what agents of a blind session are not told.
+        if self.spec.blind || (llm.base_url.is_none() && llm.model.is_none()) {
             return Ok(());
         }
         self.run_agents(agent::Job::Evaluate, state, llm, job)
@@ -102,7 +103,7 @@ impl Compute {
 
     /// Runs the pipeline on a thread with a runtime of its own and passes on what it says, from this one.
     fn run_agents(&self, what: agent::Job, state: &State, llm: &Llm, job: &Job) -> Result<(), JobError> {
-        let state = Arc::new(state.clone());
+        let state = Arc::new(if self.spec.blind { agent::blinded(state) } else { state.clone() });
         let (of, blind) = (state.clone(), self.spec.blind);
         let stand_in: StandIn = Arc::new(move || {
             let mut text = String::new();
