@@ -9,7 +9,7 @@ use super::engine::{Engine, Job, JobError, Llm};
 use super::jobs::{self, Kind};
 use super::outbox::Outbox;
 use crate::exec::Cancel;
-use crate::session::{Command, Event, Feed, HostMsg, Journal, PROTOCOL, Phase, Record, State};
+use crate::session::{Command, Event, Feed, HostMsg, Journal, PROTOCOL, Phase, Progress, Record, State};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -51,6 +51,41 @@ struct Slot {
 struct Running {
     what: &'static str,
     cancel: Cancel,
+    /// The round whose verdict is given: what still runs only comments on it.
+    comments_on: Option<u32>,
+    /// Newest progress and whoever speaks, for clients that attach meanwhile.
+    progress: Option<Feed>,
+    turn: Option<Feed>,
+}
+
+impl Running {
+    /// What ends, in words, when the job is cut short.
+    fn words(&self) -> String {
+        match self.comments_on {
+            Some(round) => format!("comment on round {round}"),
+            None => self.what.to_owned(),
+        }
+    }
+
+    /// A stage that has come to its result is no longer on the way.
+    fn hear(&mut self, event: &Event) {
+        if let Event::VerdictGiven { round, .. } = event {
+            self.comments_on = Some(*round);
+        }
+        if event.ends_a_stage() {
+            self.progress = None;
+        }
+    }
+
+    /// What a client that has only the state does not see: that something runs, and how far it is.
+    fn seen(&self) -> Vec<Feed> {
+        let started = || Feed::Progress(Progress { job: self.words(), ..Progress::default() });
+        let mut out: Vec<Feed> = self.progress.iter().chain(&self.turn).cloned().collect();
+        if out.is_empty() {
+            out.push(started());
+        }
+        out
+    }
 }
 
 pub(super) struct Core {
@@ -142,7 +177,7 @@ impl Core {
                 if self.pen.is_none() && !watch {
                     self.pen = Some(client);
                 }
-                outbox.push(self.welcome(client));
+                self.greet(client, &outbox);
                 self.clients.insert(client, Slot { name, watch, outbox });
                 self.tell_pen();
                 let _ = reply.send(client);
@@ -158,7 +193,7 @@ impl Core {
             Input::Resync { client } => {
                 tracing::warn!(client, "too slow for its events, sending the state anew");
                 if let Some(slot) = self.clients.get(&client) {
-                    slot.outbox.push(self.welcome(client));
+                    self.greet(client, &slot.outbox);
                 }
             }
             Input::Command { client, id, command } => {
@@ -183,14 +218,19 @@ impl Core {
                     && let Some(job) = self.job.take()
                 {
                     tracing::warn!(job = job.what, "did not end in time");
-                    self.settle(Event::Cancelled { what: job.what.to_owned() });
+                    self.settle(Event::Cancelled { what: job.words() });
                 }
             }
         }
     }
 
-    fn welcome(&self, you: u64) -> HostMsg {
-        HostMsg::Welcome { protocol: PROTOCOL, state: Box::new((*self.state).clone()), you, pen: self.pen }
+    /// The whole session as it is, and what runs in it.
+    fn greet(&self, you: u64, outbox: &Outbox) {
+        let state = Box::new((*self.state).clone());
+        outbox.push(HostMsg::Welcome { protocol: PROTOCOL, state, you, pen: self.pen });
+        for feed in self.job.iter().flat_map(Running::seen) {
+            outbox.push(HostMsg::Feed { feed });
+        }
     }
 
     fn tell_pen(&self) {
@@ -269,6 +309,9 @@ impl Core {
             tracing::info!(seq = record.seq, "{text}");
         }
         Arc::make_mut(&mut self.state).apply(&record);
+        if let Some(job) = &mut self.job {
+            job.hear(&record.event);
+        }
         self.broadcast(&HostMsg::Event { record: Box::new(record) });
     }
 
@@ -291,7 +334,7 @@ impl Core {
         }
     }
 
-    fn feed(&self, mut feed: Feed) {
+    fn feed(&mut self, mut feed: Feed) {
         match &mut feed {
             // JSON has no infinities.
             Feed::Progress(p) => {
@@ -302,6 +345,14 @@ impl Core {
             }
             Feed::Live { rows, .. } => rows.retain(|r| r.p50_ms.is_finite() && r.p95_ms.is_finite()),
             Feed::Turn { .. } | Feed::Token { .. } | Feed::TurnEnd { .. } | Feed::JobEnd { .. } | Feed::Log { .. } => {}
+        }
+        if let Some(job) = &mut self.job {
+            match &feed {
+                Feed::Progress(_) => job.progress = Some(feed.clone()),
+                Feed::Turn { .. } => (job.progress, job.turn) = (None, Some(feed.clone())),
+                Feed::TurnEnd { .. } => job.turn = None,
+                Feed::Token { .. } | Feed::JobEnd { .. } | Feed::Live { .. } | Feed::Log { .. } => {}
+            }
         }
         self.broadcast(&HostMsg::Feed { feed });
     }
@@ -330,14 +381,16 @@ impl Core {
             drop(tx.blocking_send(Input::JobDone { result }));
         };
         match std::thread::Builder::new().name(what.to_owned()).stack_size(16 << 20).spawn(body) {
-            Ok(_) => self.job = Some(Running { what, cancel }),
+            Ok(_) => {
+                self.job = Some(Running { what, cancel, comments_on: None, progress: None, turn: None });
+            }
             Err(e) => self.settle(Event::Failed { what: what.to_owned(), message: e.to_string() }),
         }
     }
 
     fn job_done(&mut self, result: Result<(), JobError>) {
         let Some(job) = self.job.take() else { return };
-        let what = job.what.to_owned();
+        let what = job.words();
         if let Some(next) = self.next_job.take().filter(|_| self.stopping.is_none()) {
             self.feed(Feed::JobEnd { job: what });
             self.start(next);

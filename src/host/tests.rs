@@ -295,6 +295,62 @@ async fn cancel_and_failure_leave_approved_decisions_approved() {
 }
 
 #[tokio::test]
+async fn who_attaches_meanwhile_is_told_what_runs() {
+    let mut r = Rig::new(true, Some(Gate::Profile)).await;
+    while !r.feed.iter().any(|f| matches!(f, Feed::Progress(_))) {
+        r.next().await;
+    }
+    // Whatever the job tells later: the first messages already say that it runs.
+    let greeting = async |host: &Host| {
+        let (_client, mut messages) = host.connect("late", true).await.expect("connects");
+        let mut seen = Vec::new();
+        while seen.len() < 2 {
+            seen.push(messages.recv().await.expect("the host lives"));
+        }
+        seen
+    };
+    let seen = greeting(&r.host).await;
+    assert!(matches!(seen[0], HostMsg::Welcome { .. }), "{seen:?}");
+    assert!(matches!(&seen[1], HostMsg::Feed { feed: Feed::Progress(p) } if p.job == "gate"), "{seen:?}");
+    // Agents that speak are told of by name.
+    r.gate(Some(Gate::Propose));
+    r.until("reasoning", |s| s.phase == Phase::Reason && !s.utterances.is_empty()).await;
+    while !r.feed.iter().any(|f| matches!(f, Feed::Token { text, .. } if text.contains("three"))) {
+        r.next().await;
+    }
+    let seen = greeting(&r.host).await;
+    let told = |f: &HostMsg| match f {
+        HostMsg::Feed { feed: Feed::Turn { role, .. } } => role == "planner",
+        HostMsg::Feed { feed: Feed::Progress(p) } => p.job == "gate",
+        _ => false,
+    };
+    assert!(told(&seen[1]), "{seen:?}");
+    r.gate(None);
+    r.until("proposals", |s| s.phase == Phase::Review).await;
+    r.idle().await;
+    let (_client, mut messages) = r.host.connect("idle", true).await.expect("connects");
+    assert!(matches!(messages.recv().await, Some(HostMsg::Welcome { .. })));
+    assert!(matches!(messages.recv().await, Some(HostMsg::Pen { .. })), "an idle host tells of no work");
+}
+
+#[tokio::test]
+async fn cutting_a_comment_short_does_not_touch_the_verdict() {
+    let mut r = Rig::new(true, None).await;
+    r.until("proposals", |s| s.phase == Phase::Review).await;
+    r.idle().await;
+    r.ok(Command::Approve { ids: ids(&[0]) }).await;
+    r.gate(Some(Gate::Reflect));
+    r.ok(Command::Run).await;
+    r.until("verdict", |s| s.phase == Phase::Verdict).await;
+    r.ok(Command::Cancel).await;
+    r.idle().await;
+    assert_eq!(r.state.phase, Phase::Verdict);
+    assert!(r.state.rounds[1].verdict.is_some() && r.status("a") == Status::Applied);
+    let last = &r.state.timeline.last().expect("told").text;
+    assert_eq!(last, "comment on round 1 cancelled", "not the run");
+}
+
+#[tokio::test]
 async fn a_restart_lands_idle_and_resurrects_nothing() {
     for (gate, phase) in
         [(Gate::Profile, Phase::Profile), (Gate::Propose, Phase::Reason), (Gate::Compress, Phase::Compress)]

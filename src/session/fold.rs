@@ -102,6 +102,8 @@ impl State {
     }
 
     fn change(&mut self, event: &Event) {
+        // A failure is news until anything else happens.
+        self.failure = None;
         match event {
             Event::Opened { card, budget } => {
                 self.card = Some((**card).clone());
@@ -114,11 +116,9 @@ impl State {
                 }
             }
             Event::PhaseEntered { round, phase } => {
-                self.failure = None;
                 self.enter(*round, *phase);
             }
             Event::Profiled { round, profile } => {
-                self.failure = None;
                 if let Some(r) = self.round_mut(*round) {
                     r.profile = Some((**profile).clone());
                 }
@@ -203,7 +203,6 @@ impl State {
                 }
             }
             Event::RunStarted { round, ids } => {
-                self.failure = None;
                 self.undo.clear();
                 self.redo.clear();
                 self.enter(*round, Phase::Compress);

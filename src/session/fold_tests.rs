@@ -211,6 +211,19 @@ fn an_aborted_run_leaves_approved_decisions_approved() {
 }
 
 #[test]
+fn a_failure_is_news_until_anything_else_happens() {
+    let exported = Event::Exported { path: "m".to_owned(), format: "onnx".to_owned(), hash: "0".to_owned() };
+    let noted = Event::Noted { round: 1, text: "again".to_owned() };
+    for next in [exported, noted, Event::Approved { ids: ids(&[0]) }, Event::Proposed { decisions: Vec::new() }] {
+        let mut s = Session::new();
+        s.push(Event::Failed { what: "export".to_owned(), message: "no space".to_owned() });
+        assert_eq!(s.state.failure.as_deref(), Some("export: no space"));
+        s.push(next.clone());
+        assert_eq!(s.state.failure, None, "{next:?}");
+    }
+}
+
+#[test]
 fn sensitivities_merge_by_target() {
     let curve = |name: &str, images| SensCurve {
         target: SensTarget::Layer(name.to_owned(), Precision::Int8),

@@ -58,7 +58,7 @@ pub struct State {
     pub notes: Vec<(u32, String)>,
     pub utterances: Vec<Utterance>,
     pub timeline: Vec<TimelineEntry>,
-    /// Newest failure in words, until the next job starts.
+    /// The newest failure in words, until anything else happens.
     pub failure: Option<String>,
     pub exports: Vec<String>,
     /// What the newest review actions changed, newest last; at most [`State::UNDO_DEPTH`].
