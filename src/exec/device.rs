@@ -4,6 +4,7 @@ use super::kernel::team::Team;
 use super::{ExecError, Kernels};
 use candle_core::Device;
 use std::collections::HashMap;
+use std::path::Path;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 /// A device that was opened.
@@ -14,7 +15,7 @@ pub struct Opened {
     pub kernels: Kernels,
     /// What it is, for the header: `cpu, 2 threads, avx512-vnni` or `cuda:0 NVIDIA H200`.
     pub words: String,
-    /// With `auto`, why the processor was taken instead of a GPU.
+    /// With `auto`, why the processor was taken instead of a GPU that is there. A machine without one needs no excuse.
     pub note: Option<String>,
 }
 
@@ -29,7 +30,7 @@ pub fn open(spec: &str) -> Result<Opened, ExecError> {
         "cpu" => Ok(cpu(None)),
         "auto" | "" => match open_cuda(0) {
             Ok((device, words)) => Ok(Opened { device, kernels: Kernels::Device, words, note: None }),
-            Err(why) => Ok(cpu(Some(format!("no GPU: {why}")))),
+            Err(why) => Ok(cpu(fallback(Path::new("/"), &why))),
         },
         other => {
             let ordinal = match other.strip_prefix("cuda") {
@@ -44,6 +45,13 @@ pub fn open(spec: &str) -> Result<Opened, ExecError> {
             Ok(Opened { device, kernels: Kernels::Device, words, note: None })
         }
     }
+}
+
+/// Why `auto` stays on the CPU, where that is worth a word: an NVIDIA device is there and cannot be used.
+fn fallback(root: &Path, why: &str) -> Option<String> {
+    // What the driver makes when it is loaded; a container may have only the first.
+    let signs = ["dev/nvidia0", "proc/driver/nvidia/version"];
+    signs.iter().any(|s| root.join(s).exists()).then(|| format!("the NVIDIA GPU of this machine is not used: {why}"))
 }
 
 /// Lets f32 matrix products on a GPU round their factors to TF32 (11 significant bits), from now on and for the whole process.
@@ -63,7 +71,7 @@ pub fn allow_tf32(opened: &mut Opened) {
 
 /// The processor in words: threads and the vector instructions that kernels will use.
 pub fn cpu_words() -> String {
-    format!("cpu, {} threads, {}", threads(), isa())
+    format!("cpu, {}, {}", crate::words::counted(threads(), "thread"), isa())
 }
 
 /// The best instruction set that kernels choose on this machine.
@@ -171,9 +179,21 @@ mod tests {
         assert!(open("gpu").unwrap_err().to_string().contains("`gpu`"));
         assert!(open("cuda:x").is_err());
         let auto = open("auto").unwrap();
-        assert_eq!(auto.device.is_cpu(), auto.note.is_some(), "a fallback says why: {auto:?}");
+        assert!(auto.device.is_cpu() || auto.note.is_none(), "{auto:?}");
         let mut cpu = cpu;
         allow_tf32(&mut cpu);
         assert!(cpu.note.is_some_and(|n| n.contains("no effect")) && !cpu.words.contains("tf32"));
+    }
+
+    #[test]
+    fn only_a_gpu_that_is_there_is_missed() {
+        let root = tempfile::tempdir().unwrap();
+        assert_eq!(fallback(root.path(), "no CUDA"), None);
+        // The driver's folder alone may be left over from a container's image.
+        std::fs::create_dir_all(root.path().join("proc/driver/nvidia")).unwrap();
+        assert_eq!(fallback(root.path(), "no CUDA"), None);
+        std::fs::write(root.path().join("proc/driver/nvidia/version"), "NVRM").unwrap();
+        let note = fallback(root.path(), "no CUDA").unwrap();
+        assert!(note.contains("NVIDIA") && note.ends_with("no CUDA"), "{note}");
     }
 }

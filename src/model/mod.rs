@@ -133,6 +133,11 @@ impl std::str::FromStr for Family {
 }
 
 impl Preprocess {
+    /// Nothing said how images are prepared: what the family's published weights expect is taken.
+    pub fn assumed(&self) -> bool {
+        self.origin == FAMILY_DEFAULT
+    }
+
     /// ImageNet statistics, `x = (byte/255 - mean)/std`, straight to `size`.
     pub fn imagenet(size: [usize; 2]) -> Preprocess {
         Preprocess {
@@ -143,10 +148,13 @@ impl Preprocess {
             mean: [0.485, 0.456, 0.406],
             std: [0.229, 0.224, 0.225],
             interpolation: Interpolation::Bilinear,
-            origin: "family default".into(),
+            origin: FAMILY_DEFAULT.into(),
         }
     }
 }
+
+/// [`Preprocess::origin`] of what was not told.
+const FAMILY_DEFAULT: &str = "family default";
 
 /// How a raw RGB image becomes the network's input.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]

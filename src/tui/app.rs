@@ -14,7 +14,7 @@ use crate::config::Settings;
 use crate::config::text::clean;
 use crate::plan::{Action, Decision, DecisionId, Forecast, Status, Target};
 use crate::prune::Group;
-use crate::session::{Command, Event, Feed, HostMsg, Progress, Record, State};
+use crate::session::{Command, Event, Feed, HostMsg, Phase, Progress, Record, State};
 use ratatui::layout::Rect;
 use std::collections::VecDeque;
 
@@ -123,7 +123,12 @@ pub struct App {
     pub full: Scroll,
     /// Scroll of evaluate, timeline and report.
     pub scroll: usize,
+    /// The stage of long work that is under way; at most one, since a host runs one job at a time.
     pub jobs: Vec<Progress>,
+    /// The host has told of a job and not yet of its end.
+    pub running: bool,
+    /// Notes that stay until they are put away were put away.
+    pub notes_hidden: bool,
     pub log: VecDeque<String>,
     pub modal: Option<Modal>,
     pub message: Option<(Level, String)>,
@@ -174,6 +179,8 @@ impl App {
             full: Scroll::new(true),
             scroll: 0,
             jobs: Vec::new(),
+            running: false,
+            notes_hidden: false,
             log: VecDeque::new(),
             modal: None,
             message: None,
@@ -233,13 +240,21 @@ impl App {
         self.turns = state.utterances.iter().map(Turn::of).collect();
         self.state = state;
         self.jobs.clear();
+        // The host tells next what runs, if anything does.
+        self.running = false;
         (self.table_stale, self.outlook_stale, self.words_stale) = (true, true, true);
+        if let Some(note) = self.state.card.as_ref().and_then(|c| c.device_note.clone()) {
+            self.say(Level::Warn, note);
+        }
     }
 
     fn event(&mut self, record: &Record) -> Vec<Effect> {
         self.state.apply(record);
         self.outlook_stale = true;
         let mut effects = Vec::new();
+        if record.event.ends_a_stage() {
+            self.jobs.clear();
+        }
         match &record.event {
             Event::Opened { .. }
             | Event::Profiled { .. }
@@ -267,12 +282,13 @@ impl App {
             Event::Said { utterance } => self.said(utterance),
             Event::Exported { path, format, .. } => self.say(Level::Good, format!("exported {format} to {path}")),
             Event::Failed { what, message } => {
-                self.jobs.clear();
+                self.running = false;
                 self.say(Level::Bad, format!("{what} failed: {message}"));
             }
             Event::Cancelled { what } => {
-                self.jobs.clear();
-                self.say(Level::Warn, format!("{what} cancelled"));
+                self.running = false;
+                let stands = if self.state.phase == Phase::Verdict { "; the verdict stands" } else { "" };
+                self.say(Level::Warn, format!("{what} cancelled{stands}"));
             }
             Event::Undone => {
                 let what = self.state.redo.last().map(|p| p.text.clone()).unwrap_or_default();
@@ -287,11 +303,11 @@ impl App {
                 let c = self.settings.keymap.label(crate::config::Act::Accept);
                 let b = self.settings.keymap.label(crate::config::Act::RollBack);
                 let (level, word) = match verdict.outcome {
-                    Outcome::Accept => (Level::Good, "within the budget"),
-                    Outcome::Reject => (Level::Bad, "outside the budget"),
-                    Outcome::Undecided => (Level::Warn, "undecided: the interval straddles the floor"),
+                    Outcome::Accept => (Level::Good, "is within the budget"),
+                    Outcome::Reject => (Level::Bad, "is outside the budget"),
+                    Outcome::Undecided => (Level::Warn, "undecided: the interval holds the floor"),
                 };
-                self.say(level, format!("round {round} is {word}; {c} accepts it, {b} rolls it back"));
+                self.say(level, format!("round {round} {word}; {c} accepts it, {b} rolls it back"));
             }
             Event::RecipeSet { .. }
             | Event::Resolved { .. }
@@ -323,6 +339,8 @@ impl App {
     fn feed(&mut self, feed: Feed) {
         match feed {
             Feed::Turn { role, model } => {
+                // Whoever speaks has what was computed before.
+                (self.running, self.jobs) = (true, Vec::new());
                 self.turns.push(Turn::begin(&role, &model, self.now_ms));
                 self.words_stale = true;
             }
@@ -345,17 +363,15 @@ impl App {
                 }
                 self.words_stale = true;
             }
-            Feed::Progress(p) => match self.jobs.iter_mut().find(|j| j.job == p.job) {
-                Some(j) => *j = p,
-                None => {
-                    // A job goes through several stages, each with a name of its own: the next one ends those that are done.
-                    self.jobs.retain(|j| j.done < j.total);
-                    self.jobs.push(p);
-                }
-            },
+            // A job goes through stages one after the other, each with a name of its own: a new one ends the last, whose
+            // final figures may have been dropped on the way.
+            Feed::Progress(p) => (self.running, self.jobs) = (true, vec![p]),
             Feed::JobEnd { .. } => {
-                // A host runs one job at a time, so its end is the end of every stage shown.
-                self.jobs.clear();
+                (self.running, self.jobs) = (false, Vec::new());
+                for t in self.turns.iter_mut().filter(|t| t.live) {
+                    t.live = false;
+                    t.rev += 1;
+                }
                 if self.table.settle_live() {
                     self.table_stale = true;
                 }
@@ -428,8 +444,12 @@ impl App {
                     "calibration images are evaluation images: accuracy figures are flattered".to_owned(),
                 ));
             }
-            if let Some(note) = &card.device_note {
-                out.push((Level::Warn, clean(note).into_owned()));
+            if card.model.preprocess.assumed() && !self.notes_hidden {
+                let key = self.settings.keymap.label(crate::config::Act::Cancel);
+                out.push((
+                    Level::Warn,
+                    format!("preprocessing is assumed (family default): --mean, --std; {key} hides this"),
+                ));
             }
         }
         out
@@ -590,7 +610,9 @@ impl App {
         self.turns.iter().any(|t| t.live)
     }
 
+    /// The host is at work: by what it tells, and by what the state says.
     pub fn busy(&self) -> bool {
-        self.speaking() || !self.jobs.is_empty()
+        let working = matches!(self.state.phase, Phase::Reason | Phase::Compress | Phase::Evaluate);
+        self.speaking() || self.running || working
     }
 }

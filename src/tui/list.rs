@@ -71,6 +71,8 @@ pub struct List {
     pub shown: Vec<RowRef>,
     pub cursor: usize,
     pub offset: usize,
+    /// Nobody has pressed a key yet: the cursor stays at the top while rows find their places.
+    pub untouched: bool,
     /// Samples changed figures since the last sort.
     pub order_held: bool,
     /// Order of top-level rows and of layers within blocks, as of the last sort.
@@ -90,6 +92,7 @@ impl List {
             shown: Vec::new(),
             cursor: 0,
             offset: 0,
+            untouched: true,
             order_held: false,
             order: Vec::new(),
             inner: Vec::new(),
@@ -150,7 +153,7 @@ impl List {
 
     /// Lists the rows again in the held order, after folding or filtering.
     pub fn show(&mut self, table: &Table, height: usize) {
-        if !self.started && !table.layers.is_empty() {
+        if (!self.started || self.untouched) && !table.layers.is_empty() {
             self.started = true;
             if table.layers.len() + table.blocks.len() > height.max(4) {
                 let blocks = self.order.iter().filter_map(|r| match r {
@@ -203,6 +206,10 @@ impl List {
                 }
             })
         });
+        if self.untouched {
+            (self.cursor, self.offset) = (0, 0);
+            return self.clamp(height);
+        }
         self.cursor = home.unwrap_or_else(|| self.cursor.min(self.shown.len().saturating_sub(1)));
         self.offset = self.cursor.saturating_sub(line);
         self.clamp(height);

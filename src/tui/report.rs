@@ -8,6 +8,7 @@ use super::table::macs_of;
 use crate::config::text::{clean, clean_lines};
 use crate::plan::{Action, Status};
 use crate::session::action_text as describe_action;
+use crate::words::{counted, counted_as};
 use std::fmt::Write;
 
 /// The report: model, budget, rounds, decisions in force, refused ones, movers, layers.
@@ -26,20 +27,36 @@ pub fn markdown(app: &App) -> String {
     );
     let _ = writeln!(
         o,
-        "- evaluated on {} ({} images), calibrated on {} ({} images)",
+        "- evaluated on {} ({}), calibrated on {} ({})",
         cell(&card.data.name),
-        card.data.images,
+        counted(card.data.images, "image"),
         cell(&card.calib.name),
-        card.calib.images
+        counted(card.calib.images, "image")
     );
+    let p = &card.model.preprocess;
+    let three = |v: [f32; 3]| v.map(|x| x.to_string()).join(", ");
+    let _ = writeln!(
+        o,
+        "- images prepared to {}x{} with mean {} and deviation {} ({}{})",
+        p.size[0],
+        p.size[1],
+        three(p.mean),
+        three(p.std),
+        cell(&p.origin),
+        if p.assumed() { ": **assumed**, `--mean` and `--std` say otherwise" } else { "" }
+    );
+    if let Some(note) = &card.device_note {
+        let _ = writeln!(o, "- {}", cell(note));
+    }
     if card.calib_is_eval {
         let _ = writeln!(o, "- **calibration images are evaluation images: accuracy figures are flattered**");
     }
     let _ = writeln!(
         o,
-        "- {}, {} threads, batch {}, seed {}, paring {}",
+        "- {}{}, batch {}, seed {}, paring {}",
         cell(&card.device),
-        card.threads,
+        // A CPU's name has them already.
+        if card.device.contains(" thread") { String::new() } else { format!(", {}", counted(card.threads, "thread")) },
         card.batch,
         card.seed,
         cell(&card.version)
@@ -114,14 +131,18 @@ fn decisions(app: &App, o: &mut String, cell: &dyn Fn(&str) -> String) {
         );
     }
     if !s.constraints.is_empty() {
-        let _ = writeln!(o, "\n{} constraints bind later proposals.", s.constraints.len());
+        let _ = writeln!(
+            o,
+            "\n{} later proposals.",
+            counted_as(s.constraints.len(), "constraint binds", "constraints bind")
+        );
     }
 }
 
 fn repairs(app: &App, o: &mut String, cell: &dyn Fn(&str) -> String) {
     for r in app.state.rounds.iter().filter(|r| !r.repairs.is_empty()) {
         let _ = writeln!(o, "\n## Repairs of round {}\n", r.number);
-        let _ = writeln!(o, "| step | loss before | after | kept | s |");
+        let _ = writeln!(o, "| step | loss at its place before | after | kept | s |");
         let _ = writeln!(o, "| --- | --- | --- | --- | --- |");
         for p in &r.repairs {
             let kept = if p.kept { "yes" } else { "reverted" };

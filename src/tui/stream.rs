@@ -182,7 +182,9 @@ fn wrapped(t: &Turn, width: usize, with_prompts: bool) -> Vec<WrappedLine> {
             head.push_str(&format!(" · round {r}"));
         }
         let about = if t.exact { "" } else { "~" };
-        head.push_str(&format!(" · {about}{} tok · {}", t.tokens, super::num::duration(t.seconds)));
+        if t.tokens > 0 {
+            head.push_str(&format!(" · {about}{} tok · {}", t.tokens, super::num::duration(t.seconds)));
+        }
     }
     if t.interrupted {
         head.push_str(" · interrupted");

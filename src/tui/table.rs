@@ -5,11 +5,11 @@
 use crate::config::text::clean;
 use crate::graph::{self, MacConvention, Macs, Op};
 use crate::plan::Target;
-use crate::profile::{Bound, LayerRow, SensTarget};
+use crate::profile::{BROKEN, Bound, LayerRow, SensTarget};
 use crate::prune::{Group, MemberRole};
 use crate::quant::Precision;
 use crate::session::{LiveRow, SessionCard, State};
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 /// Figures of a layer or, summed, of a block.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
@@ -21,7 +21,7 @@ pub struct Figures {
     pub bytes: u64,
     pub macs: Macs,
     pub params: u64,
-    /// Expected rise of calibration loss at half width, for sorting; `None`: not measured.
+    /// Sensitivity at half width (KL in nats, see `profile::sensitivity`), for sorting; `None`: not measured.
     pub sens: Option<f64>,
 }
 
@@ -52,7 +52,7 @@ pub struct Layer {
     pub group: Option<usize>,
     /// This row carries the group's id, so it leads it on screen.
     pub leads: bool,
-    /// Loss rise per sensitivity point of `group`.
+    /// KL in nats per sensitivity point of `group`; [`BROKEN`] where the output was not finite.
     pub spark: Vec<f64>,
     /// Precision can be chosen (conv and linear).
     pub weighty: bool,
@@ -77,7 +77,7 @@ pub struct Block {
 pub struct Table {
     pub layers: Vec<Layer>,
     pub blocks: Vec<Block>,
-    /// Largest loss rise of any curve: the sparklines' scale.
+    /// Largest KL of any curve that stays finite: the sparklines' scale.
     pub sens_scale: f64,
     /// Round whose profile the figures come from, and whether a newer model is in force.
     pub of_round: Option<u32>,
@@ -86,6 +86,9 @@ pub struct Table {
     by_name: HashMap<String, usize>,
     /// Layers of each group, by index into the card's groups.
     pub members: Vec<Vec<usize>>,
+    /// How many convolutions and linear layers each group couples; unlike `members` it does not depend on which steps a
+    /// profile made rows of.
+    pub coupled: Vec<usize>,
 }
 
 /// The newest round whose model exists and was not rolled back.
@@ -227,6 +230,10 @@ impl Table {
 
     fn groups(&mut self, card: &SessionCard) {
         self.members = vec![Vec::new(); card.groups.len()];
+        let weighty = |m: &str| card.graph.nodes.iter().any(|n| n.name == m && n.op.is_conv_or_linear());
+        let count =
+            |g: &Group| g.members.iter().map(|m| m.node.as_str()).filter(|m| weighty(m)).collect::<HashSet<_>>().len();
+        self.coupled = card.groups.iter().map(count).collect();
         // Producers first, so that a row's own group wins over one it only reads from.
         for pass in [MemberRole::Producer, MemberRole::Follower, MemberRole::Consumer] {
             for (gi, g) in card.groups.iter().enumerate().filter(|(_, g)| g.protected.is_none()) {
@@ -248,8 +255,8 @@ impl Table {
         self.sens_scale = 0.02;
         for c in &state.sensitivity.curves {
             by_target.insert(&c.target, c);
-            for p in c.points.iter().filter(|p| p.d_loss.is_finite()) {
-                self.sens_scale = self.sens_scale.max(p.d_loss);
+            for p in c.points.iter().filter(|p| p.kl < BROKEN) {
+                self.sens_scale = self.sens_scale.max(p.kl);
             }
         }
         for l in &mut self.layers {
@@ -258,9 +265,9 @@ impl Table {
                 if l.weighty { by_target.get(&SensTarget::Layer(l.name.clone(), Precision::Int8)) } else { None }
             });
             let Some(curve) = curve else { continue };
-            l.spark = curve.points.iter().map(|p| p.d_loss.max(0.0)).collect();
+            l.spark = curve.points.iter().map(|p| p.kl.max(0.0)).collect();
             let mid = curve.points.iter().min_by(|a, b| (a.ratio - 0.5).abs().total_cmp(&(b.ratio - 0.5).abs()));
-            l.fig.sens = mid.map(|p| p.d_loss);
+            l.fig.sens = mid.map(|p| p.kl);
         }
     }
 

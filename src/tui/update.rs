@@ -50,6 +50,7 @@ impl App {
     }
 
     fn key(&mut self, k: KeyEvent) -> Vec<Effect> {
+        self.list.untouched = false;
         if self.modal.is_some() {
             return self.modal_key(k);
         }
@@ -343,6 +344,7 @@ impl App {
                     self.view = View::Review;
                 } else {
                     self.pane = Pane::Layers;
+                    self.notes_hidden = true;
                 }
                 self.outlook_stale = true;
                 Vec::new()

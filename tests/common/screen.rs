@@ -54,7 +54,7 @@ pub fn card() -> SessionCard {
                 mean: [0.5; 3],
                 std: [0.5; 3],
                 interpolation: Interpolation::Bicubic,
-                origin: "family default".into(),
+                origin: "preprocessor_config.json".into(),
             },
             source: "/models/vit_b16.safetensors".into(),
             hash: "3f9a".repeat(16),

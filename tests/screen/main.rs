@@ -4,9 +4,11 @@
 mod bytes;
 #[path = "../common/screen.rs"]
 mod fixture;
+mod header;
 mod keys;
 mod looks;
 mod robust;
+mod work;
 
 use paring::tui::{App, Input, draw_on};
 use ratatui::buffer::Buffer;

@@ -54,7 +54,7 @@ pub(in crate::model) fn import(
     let image = graph.input_shape();
     let size = [image.get(1).copied().unwrap_or(0), image.get(2).copied().unwrap_or(0)];
     let preprocess = beside.preprocess(Preprocess::imagenet(size))?;
-    if preprocess.origin == "family default" {
+    if preprocess.assumed() {
         notes.push("an ONNX file does not say how images are prepared; ImageNet's mean and deviation are assumed, --mean and --std say otherwise".into());
     }
     Ok(load::model(graph, params, Family::Onnx, classes, preprocess, beside, path, notes))

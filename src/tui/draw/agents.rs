@@ -4,11 +4,15 @@ use super::{Canvas, span};
 use crate::config::{Act, Role};
 use crate::tui::app::{Pane, View};
 use crate::tui::stream::{LineKind, Scroll, WrappedLine};
+use crate::words::counted;
 use ratatui::layout::Rect;
 use ratatui::text::{Line, Span};
 
 /// The pipeline's roles, in order of speaking.
 const ROLES: [&str; 4] = ["analysis", "pruning", "quantization", "evaluation"];
+
+/// Who speaks where no endpoint is set.
+const BUILT_IN: [&str; 2] = ["planner", "critic"];
 
 /// Pane titles as tabs on small screens.
 pub(super) fn tab_title(c: &Canvas<'_>, agents: bool) -> Vec<Span<'static>> {
@@ -53,7 +57,7 @@ pub(super) fn draw(c: &mut Canvas<'_>, area: Rect, tab: bool) {
     let mut legend = roles(c);
     if !app.brief.follow {
         let f = app.settings.keymap.label(Act::Follow);
-        legend.push(span(format!("  {} lines below, {f} follows", app.brief.back), pal.fg(Role::Warn)));
+        legend.push(span(format!("  {} below, {f} follows", counted(app.brief.back, "line")), pal.fg(Role::Warn)));
     }
     c.legend(area, legend);
 }
@@ -79,8 +83,9 @@ fn empty(c: &mut Canvas<'_>, inner: Rect) {
 /// Which roles have spoken, which speaks, which are still to come.
 fn roles(c: &Canvas<'_>) -> Vec<Span<'static>> {
     let (app, pal) = (c.app, c.pal);
-    let agents = app.turns.iter().rev().take(8).any(|t| t.role != "planner");
-    let names: &[&str] = if agents { &ROLES } else { &["planner"] };
+    let spoke = |role: &&str| app.turns.iter().rev().take(8).any(|t| t.role == **role);
+    let built_in: Vec<&str> = BUILT_IN.into_iter().filter(spoke).collect();
+    let names: &[&str] = if ROLES.iter().any(|r| spoke(&r)) { &ROLES } else { &built_in };
     let mut out = Vec::new();
     for name in names {
         let last = app.turns.iter().rev().find(|t| t.role == *name);
@@ -143,8 +148,8 @@ pub(super) fn transcripts(c: &mut Canvas<'_>, area: Rect) {
         span("transcripts", pal.bold(Role::Focus)),
         span(
             format!(
-                " {} turns, {} tokens, {}",
-                app.turns.len(),
+                " {}, {} tokens, {}",
+                counted(app.turns.len(), "turn"),
                 super::super::num::count(tokens),
                 super::super::num::duration(seconds)
             ),
@@ -158,6 +163,9 @@ pub(super) fn transcripts(c: &mut Canvas<'_>, area: Rect) {
     lines(c, inner, &app.full);
     if !app.full.follow {
         let f = app.settings.keymap.label(Act::Follow);
-        c.legend(area, vec![span(format!("{} lines below, {f} follows", app.full.back), pal.fg(Role::Warn))]);
+        c.legend(
+            area,
+            vec![span(format!("{} below, {f} follows", counted(app.full.back, "line")), pal.fg(Role::Warn))],
+        );
     }
 }

@@ -34,10 +34,10 @@ pub(super) fn draw(c: &mut Canvas<'_>, area: Rect, tab: bool) {
         title.push(span(format!("{sep}{}", crate::config::text::fit_end(n, 22)), pal.fg(Role::Fg)));
     }
     if let Some(Target::Group(g)) = focus.as_ref().map(|f| &f.target) {
-        let members = app.group(g).and_then(|g| app.groups().iter().position(|x| x.id == g.id));
-        let n = members.and_then(|i| app.table.members.get(i)).map_or(0, Vec::len);
+        let at = app.groups().iter().position(|x| x.id == *g);
+        let n = at.and_then(|i| app.table.coupled.get(i)).copied().unwrap_or(0);
         if n > 1 && area.width > 40 {
-            title.push(span(format!("{sep}group of {n}"), pal.fg(Role::Dim)));
+            title.push(span(format!("{sep}group of {n} layers"), pal.fg(Role::Dim)));
         }
     }
     let inner = c.pane(area, title, focused);
@@ -46,7 +46,7 @@ pub(super) fn draw(c: &mut Canvas<'_>, area: Rect, tab: bool) {
     }
     let mut lines: Vec<Line<'static>> = Vec::new();
     match app.list.current() {
-        Some(RowRef::Block(b)) => block(c, b, &mut lines),
+        Some(RowRef::Block(b)) => block(c, b, inner.height > 8, &mut lines),
         Some(RowRef::Layer(_)) if shown.is_empty() => nothing(c, &mut lines, inner.width),
         Some(RowRef::Layer(_)) => {
             for (i, s) in shown.iter().enumerate() {
@@ -57,8 +57,8 @@ pub(super) fn draw(c: &mut Canvas<'_>, area: Rect, tab: bool) {
     }
     let block = matches!(app.list.current(), Some(RowRef::Block(_)));
     if focus.is_some() || block {
-        let about = lines.len();
-        forecast(c, block, inner.width, inner.height as usize > about + 6, &mut lines);
+        let room = (inner.height as usize).saturating_sub(lines.len());
+        forecast(c, block, inner.width, room, &mut lines);
     }
     if let Some(f) = &focus {
         why(c, f, inner.width, &mut lines);
@@ -81,7 +81,7 @@ fn nothing(c: &Canvas<'_>, lines: &mut Vec<Line<'static>>, width: u16) {
     }
 }
 
-fn block(c: &Canvas<'_>, b: usize, lines: &mut Vec<Line<'static>>) {
+fn block(c: &Canvas<'_>, b: usize, airy: bool, lines: &mut Vec<Line<'static>>) {
     let (app, pal) = (c.app, c.pal);
     let Some(block) = app.table.blocks.get(b) else { return };
     let all: Vec<Shown> = app.targets_in_block(b).iter().map(|t| app.shown(t)).filter(|s| s.status.is_some()).collect();
@@ -90,7 +90,7 @@ fn block(c: &Canvas<'_>, b: usize, lines: &mut Vec<Line<'static>>) {
     let (open, approved) = (count(&[Status::Proposed, Status::Edited]), count(&[Status::Approved, Status::Applied]));
     let vetoed = count(&[Status::Vetoed]);
     lines.push(Line::from(vec![
-        span(format!(" {} layers  ", block.layers.len()), pal.fg(Role::Fg)),
+        span(format!(" {}  ", crate::words::counted(block.layers.len(), "layer")), pal.fg(Role::Fg)),
         span(format!("{open} open  "), pal.fg(if open > 0 { Role::Proposed } else { Role::Dim })),
         span(format!("{approved} approved  "), pal.fg(if approved > 0 { Role::Approved } else { Role::Dim })),
         span(format!("{vetoed} vetoed"), pal.fg(if vetoed > 0 { Role::Vetoed } else { Role::Dim })),
@@ -103,11 +103,14 @@ fn block(c: &Canvas<'_>, b: usize, lines: &mut Vec<Line<'static>>) {
                 if s.drafting { "not kept yet: enter keeps it" } else { status_word(s.status) }
             )
         }
+        Some(_) if !app.can(crate::config::Act::RemoveBlock) => " may be removed whole".to_owned(),
         Some(_) => format!(" {} removes the whole block", key(crate::config::Act::RemoveBlock)),
         None => " this block changes the shape, so it cannot be removed".to_owned(),
     };
     lines.push(Line::from(span(text, pal.fg(Role::Dim))));
-    lines.push(Line::default());
+    if airy {
+        lines.push(Line::default());
+    }
 }
 
 /// As many precisions around `now`, in the menu's order, as `room` columns hold; `now` at least.
@@ -236,8 +239,32 @@ fn slider(c: &Canvas<'_>, t: f64, columns: usize, drafting: bool) -> Vec<Span<'s
     ]
 }
 
+/// The goals that fit into `room` lines: accuracy and what the budget names first, then the rest in order.
+fn fitting(budget: &crate::plan::Budget, room: usize) -> Vec<Goal> {
+    let all = goals(budget, true);
+    let must = |g: &Goal| g.points || g.target.is_some();
+    let mut spare = room.saturating_sub(all.iter().filter(|g| must(g)).count());
+    let mut out: Vec<Goal> = Vec::new();
+    for g in all {
+        let wanted = match g.name {
+            "params" => false,
+            "MACs" => room > 5,
+            _ => true,
+        };
+        if must(&g) || (wanted && spare > 0) {
+            spare -= usize::from(!must(&g));
+            out.push(g);
+        }
+    }
+    while out.len() > room {
+        let Some(i) = out.iter().rposition(|g| !g.points) else { break };
+        out.remove(i);
+    }
+    out
+}
+
 /// This decision, the whole plan, the budget.
-fn forecast(c: &Canvas<'_>, block: bool, width: u16, all: bool, lines: &mut Vec<Line<'static>>) {
+fn forecast(c: &Canvas<'_>, block: bool, width: u16, room: usize, lines: &mut Vec<Line<'static>>) {
     let (app, pal) = (c.app, c.pal);
     let own = app.expected_own;
     let base_ms = app.state.profile_of(0).map(|p| p.whole.p50);
@@ -262,12 +289,7 @@ fn forecast(c: &Canvas<'_>, block: bool, width: u16, all: bool, lines: &mut Vec<
         format!(" {}{}{}{}", left("", 9), left(head, w1), left("whole plan", w2), "budget"),
         dim,
     )));
-    let budget = app.state.budget;
-    for g in goals(&budget, true) {
-        let optional = matches!(g.name, "MACs" | "params") && g.target.is_none();
-        if optional && (!all || g.name == "params") {
-            continue;
-        }
+    for g in fitting(&app.state.budget, room.saturating_sub(1)) {
         let mine = own.map(|o| match g.name {
             "latency" => {
                 let e = o.d_latency_ms;

@@ -2,7 +2,7 @@
 
 use super::{Canvas, plot, span};
 use crate::config::Role;
-use crate::config::text::{clean, fit, left, right};
+use crate::config::text::{clean, fit, left, right, width};
 use crate::plan::Outcome;
 use crate::session::{Evaluation, State};
 use crate::tui::app::App;
@@ -81,14 +81,22 @@ fn table(c: &mut Canvas<'_>, area: Rect, evals: &[&Evaluation]) {
     let (app, pal) = (c.app, c.pal);
     let n = evals.first().map_or(0, |e| e.metrics.n);
     let data = app.state.card.as_ref().map(|c| clean(&c.data.name).into_owned()).unwrap_or_default();
-    let title = vec![
+    let mut title = vec![
         span("rounds", pal.bold(Role::Focus)),
-        span(format!(" {n} images of {data}, 95 % intervals"), pal.fg(Role::Dim)),
+        span(format!(" {} of {data}, 95 % intervals", crate::words::counted(n, "image")), pal.fg(Role::Dim)),
     ];
+    if app.state.card.as_ref().is_some_and(|c| c.model.preprocess.assumed()) {
+        title.push(span(", preprocessing assumed", pal.fg(Role::Warn)));
+    }
     let inner = c.pane(area, title, true);
-    let wide = inner.width >= 104;
-    let mut head = format!(" {}{}{}", left("round", 9), right("top-1 %", 8), left("", 16));
-    head.push_str(&format!("{}{}{}", right("change", 7), left("  paired", 18), right("top-5 %", 8)));
+    // Columns go whole: half an interval would be a false one.
+    let (intervals, roomy, wide) = (inner.width >= 72, inner.width >= 92, inner.width >= 104);
+    let interval = |text: &str, w: usize| if intervals { left(text, w) } else { String::new() };
+    let mut head = format!(" {}{}{}", left("round", 9), right("top-1 %", 8), interval("", 16));
+    head.push_str(&format!("{}{}", right("change", 7), interval("  paired", 18)));
+    if roomy {
+        head.push_str(&right("top-5 %", 8));
+    }
     if wide {
         head.push_str(&format!("{}{}{}{}", right("loss", 8), right("ms", 8), right("MB", 8), right("MACs M", 9)));
     }
@@ -107,7 +115,7 @@ fn table(c: &mut Canvas<'_>, area: Rect, evals: &[&Evaluation]) {
         let mut spans: Vec<Span<'static>> = vec![
             span(format!(" {}", left(&name, 9)), fg),
             span(right(&format!("{:.2}", e.metrics.top1 * 100.0), 8), if rolled { fg } else { pal.bold(Role::Fg) }),
-            span(left(&format!("  [{:.2}, {:.2}]", low * 100.0, high * 100.0), 16), dim),
+            span(interval(&format!("  [{:.2}, {:.2}]", low * 100.0, high * 100.0), 16), dim),
         ];
         let change = base
             .filter(|_| e.round > 0)
@@ -115,8 +123,10 @@ fn table(c: &mut Canvas<'_>, area: Rect, evals: &[&Evaluation]) {
         spans.push(span(right(&change.map_or(String::new(), |d| num::signed(d, 2)), 7), fg));
         let paired =
             verdict.map(|v| format!("  [{}, {}]", num::signed(v.d_top1_low, 2), num::signed(v.d_top1_high, 2)));
-        spans.push(span(left(&paired.unwrap_or_default(), 18), dim));
-        spans.push(span(right(&format!("{:.2}", e.metrics.top5 * 100.0), 8), fg));
+        spans.push(span(interval(&paired.unwrap_or_default(), 18), dim));
+        if roomy {
+            spans.push(span(right(&format!("{:.2}", e.metrics.top5 * 100.0), 8), fg));
+        }
         if wide {
             spans.push(span(right(&format!("{:.4}", e.metrics.loss), 8), fg));
             spans.push(span(right(&num::ms(e.whole.p50), 8), fg));
@@ -132,8 +142,11 @@ fn table(c: &mut Canvas<'_>, area: Rect, evals: &[&Evaluation]) {
             (_, Some(Outcome::Undecided)) => ("? ", "undecided", Role::Warn),
             (_, None) => ("", "", Role::Dim),
         };
+        let accepted = round.is_some_and(|r| r.accepted);
+        // Where both words do not fit, what was decided stands for itself, and the mark for the verdict.
+        let word = if accepted && !roomy { "accepted" } else { word };
         spans.push(span(format!("{glyph}{word}"), pal.fg(role)));
-        if round.is_some_and(|r| r.accepted) {
+        if accepted && roomy {
             spans.push(span(", accepted", pal.fg(Role::Good)));
         }
         c.line(inner, row as u16 + 1, &Line::from(spans));
@@ -148,12 +161,24 @@ fn table(c: &mut Canvas<'_>, area: Rect, evals: &[&Evaluation]) {
                 Outcome::Reject => Role::Bad,
                 Outcome::Undecided => Role::Warn,
             };
-            let text = if l.name == "drop" {
-                format!("drop {:.2} of {:.2}   ", l.measured, l.target)
-            } else {
-                format!("{} {} of {}   ", clean(&l.name), num::factor(l.measured), num::factor(l.target))
+            let le = pal.glyph("≤", "<=");
+            let mark = match l.outcome {
+                Outcome::Accept => pal.glyph("✓", "ok"),
+                Outcome::Reject => pal.glyph("✗", "no"),
+                Outcome::Undecided => "?",
             };
-            spans.push(span(text, pal.fg(role)));
+            let text = match l.name.as_str() {
+                "drop" => format!("drop {:.2} ({le} {:.2})", l.measured, l.target),
+                name => {
+                    let name = if name == "macs" { "MACs".into() } else { clean(name) };
+                    format!("{name} {} ({le} {})", num::factor(l.measured), num::factor(l.target))
+                }
+            };
+            let next = span(format!("{text} {mark}   "), pal.fg(role));
+            if spans.iter().map(Span::width).sum::<usize>() + next.content.trim_end().len() > inner.width as usize {
+                break;
+            }
+            spans.push(next);
         }
         if !v.lines.is_empty() {
             c.line(inner, lines, &Line::from(spans));
@@ -172,7 +197,11 @@ fn classes(c: &mut Canvas<'_>, area: Rect, evals: &[&Evaluation]) {
     let inner = c.pane(area, vec![span(title, pal.fg(Role::Title))], false);
     let all = movers(base, now);
     let worst = all.iter().map(|m| (m.now - m.base).abs()).fold(0.0, f64::max).max(0.01);
-    let name_w = (inner.width as usize).saturating_sub(36).clamp(8, 24);
+    // Names differ at their ends: bars give way to them.
+    let longest = all.iter().map(|m| width(&class_name(&app.state, m.class))).max().unwrap_or(0);
+    let figures = if now.round > 0 { 24 } else { 8 };
+    let name_w = longest.clamp(8, 24).min((inner.width as usize).saturating_sub(figures)).max(4);
+    let bar_w = (inner.width as usize).saturating_sub(figures + name_w).min(8);
     for (row, m) in all.iter().skip(app.scroll).take(inner.height as usize).enumerate() {
         let d = (m.now - m.base) * 100.0;
         let role = match d {
@@ -187,7 +216,7 @@ fn classes(c: &mut Canvas<'_>, area: Rect, evals: &[&Evaluation]) {
         if now.round > 0 {
             spans.push(span(format!(" {} {:>5.1}", pal.glyph("→", "->"), m.now * 100.0), pal.fg(Role::Fg)));
             spans.push(span(format!(" {:>6} ", num::signed(d, 1)), pal.fg(role)));
-            spans.push(span(pal.bar(d.abs() / 100.0 / worst, 8), pal.fg(role)));
+            spans.push(span(pal.bar(d.abs() / 100.0 / worst, bar_w), pal.fg(role)));
         }
         c.line(inner, row as u16, &Line::from(spans));
     }

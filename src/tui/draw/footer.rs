@@ -4,49 +4,81 @@ use super::header::level_role;
 use super::{Canvas, span};
 use crate::config::text::{clean, fit};
 use crate::config::{Act, Role};
+use crate::session::Phase;
 use crate::tui::app::{Pane, View};
 use crate::tui::num::duration;
 use ratatui::layout::Rect;
 use ratatui::text::{Line, Span};
 
+/// How far the work is, then the newest message or what to do next. The message comes first when there is not room for
+/// both: a verdict must not be pushed off by a bar.
 pub(super) fn status(c: &mut Canvas<'_>, area: Rect) {
     let (app, pal) = (c.app, c.pal);
     if area.height == 0 {
         return;
     }
+    let message = match &app.message {
+        Some((level, text)) => Some(span(text.clone(), pal.fg(level_role(*level)))),
+        None if app.busy() => None,
+        None => Some(span(next_step(c), pal.fg(Role::Dim))),
+    };
+    let width = |spans: &[Span<'_>]| spans.iter().map(Span::width).sum::<usize>();
+    let room = (area.width as usize).saturating_sub(1);
+    let said = message.as_ref().map_or(0, Span::width);
     let mut spans: Vec<Span<'static>> = vec![Span::raw(" ")];
-    let stop = app.settings.keymap.label(Act::Interrupt);
+    if app.busy() {
+        let levels = (0..=WORK_DETAILS).rev().map(|detail| work(c, detail));
+        spans.extend(levels.into_iter().find(|w| width(w) + said <= room).unwrap_or_default());
+    }
+    let left = room.saturating_sub(width(&spans) - 1);
+    spans.extend(message.map(|m| span(fit(&m.content, left).into_owned(), m.style)));
+    c.line(area, 0, &Line::from(spans));
+}
+
+const WORK_DETAILS: usize = 4;
+
+/// What is under way: with everything (4), without what it is at (3), without the rate (2), without the bar (1), and as its
+/// name alone (0).
+fn work(c: &Canvas<'_>, detail: usize) -> Vec<Span<'static>> {
+    let (app, pal) = (c.app, c.pal);
+    let mut spans: Vec<Span<'static>> = Vec::new();
     for j in &app.jobs {
         let part = if j.total > 0 { j.done as f64 / j.total as f64 } else { 0.0 };
         spans.push(span(format!("{} ", clean(&j.job)), pal.bold(Role::Accent)));
-        if j.total > 0 {
-            spans.push(span(pal.bar(part, 12), pal.fg(Role::Bar)));
-            spans.push(span(format!(" {}/{} ", j.done, j.total), pal.fg(Role::Fg)));
+        if j.total > 0 && detail >= 1 {
+            if detail >= 2 {
+                let bar = pal.bar(part, 12);
+                let done = bar.trim_end();
+                let track = pal.glyph("░", ".").repeat(12 - done.chars().count().min(12));
+                spans.push(span(done.to_owned(), pal.fg(Role::Bar)));
+                spans.push(span(format!("{track} "), pal.fg(Role::Faint)));
+            }
+            spans.push(span(format!("{}/{} ", j.done, j.total), pal.fg(Role::Fg)));
         }
-        if !j.label.is_empty() {
+        if !j.label.is_empty() && detail >= 4 {
             spans.push(span(format!("{} ", fit(&clean(&j.label), 28)), pal.fg(Role::Dim)));
         }
-        if j.rate > 0.0 {
+        if j.rate > 0.0 && detail >= 3 {
             let rate = if j.rate >= 10.0 { format!("{:.0}/s ", j.rate) } else { format!("{:.1}/s ", j.rate) };
             spans.push(span(rate, pal.fg(Role::Dim)));
         }
-        if let Some(eta) = j.eta_s {
+        if let Some(eta) = j.eta_s.filter(|_| detail >= 1) {
             spans.push(span(format!("~{} left ", duration(eta)), pal.fg(Role::Forecast)));
         }
         spans.push(Span::raw(" "));
     }
-    if !app.jobs.is_empty() || app.speaking() {
-        if app.jobs.is_empty() {
-            spans.push(span("the agents are speaking ", pal.fg(Role::Accent)));
-        }
-        spans.push(span(format!("{stop} interrupts  "), pal.fg(Role::Dim)));
+    if app.jobs.is_empty() {
+        let what = match app.state.phase {
+            _ if app.speaking() => "the agents are speaking ",
+            Phase::Compress => "compressing ",
+            Phase::Evaluate => "evaluating ",
+            Phase::Profile | Phase::Reason | Phase::Review | Phase::Verdict => "working ",
+        };
+        spans.push(span(what, pal.fg(Role::Accent)));
     }
-    if let Some((level, text)) = &app.message {
-        spans.push(span(text.clone(), pal.fg(level_role(*level))));
-    } else if app.jobs.is_empty() && !app.speaking() {
-        spans.push(span(next_step(c), pal.fg(Role::Dim)));
-    }
-    c.line(area, 0, &Line::from(spans));
+    let stop = app.settings.keymap.label(Act::Interrupt);
+    spans.push(span(format!("{stop} interrupts  "), pal.fg(Role::Dim)));
+    spans
 }
 
 /// What the engineer would do now, in a sentence.
@@ -59,12 +91,14 @@ fn next_step(c: &Canvas<'_>) -> String {
     if s.profile_of(0).is_none() {
         return format!("{} measures every layer", key(Act::Profile));
     }
-    if s.phase == crate::session::Phase::Verdict {
-        return format!(
-            "2 shows the evaluation; {} accepts the round, {} rolls it back",
-            key(Act::Accept),
-            key(Act::RollBack)
-        );
+    if s.phase == Phase::Verdict {
+        let answer = format!("{} accepts the round, {} rolls it back", key(Act::Accept), key(Act::RollBack));
+        return match app.view {
+            View::Evaluate => answer,
+            View::Review | View::Agents | View::Timeline | View::Report => {
+                format!("{} shows the evaluation; {answer}", key(Act::View2))
+            }
+        };
     }
     let (open, pending) = (s.open().len(), s.pending().len());
     match (open, pending) {
@@ -73,6 +107,7 @@ fn next_step(c: &Canvas<'_>) -> String {
         }
         (0, 0) => format!("{} asks for proposals", key(Act::Propose)),
         (0, n) => format!("{n} approved; {} compresses and evaluates", key(Act::Run)),
+        (n, _) if app.view != View::Review => format!("{n} open; {} goes to them", key(Act::View1)),
         (n, _) => format!("{n} open; {} approves the row, {} all shown", key(Act::Approve), key(Act::ApproveAll)),
     }
 }

@@ -2,7 +2,7 @@
 
 use super::{Canvas, span};
 use crate::config::Role;
-use crate::config::text::clean;
+use crate::config::text::{clean, fit};
 use crate::plan::Status;
 use crate::session::Phase;
 use crate::tui::app::Level;
@@ -34,54 +34,110 @@ pub(super) fn draw(c: &mut Canvas<'_>, l: &Layout, banners: &[(Level, String)]) 
     }
 }
 
+/// How much the header tells; what there is no room for is left out whole, never cut: half a figure is a false one.
+#[derive(Debug, Clone, Copy)]
+struct Detail {
+    /// Parts of the left side: more is more.
+    left: usize,
+    /// Columns of a goal's bar.
+    bar: usize,
+    interval: bool,
+    expected: bool,
+}
+
+/// From everything to the least, in the order in which things go when room is short.
+const DETAILS: [Detail; 11] = {
+    const fn of(left: usize, bar: usize, interval: bool, expected: bool) -> Detail {
+        Detail { left, bar, interval, expected }
+    }
+    [
+        of(4, 8, true, true),
+        of(4, 5, true, true),
+        of(3, 8, true, true),
+        of(3, 5, true, true),
+        of(2, 5, true, true),
+        of(3, 0, true, true),
+        of(2, 0, true, true),
+        of(2, 0, false, true),
+        of(2, 0, false, false),
+        of(1, 0, false, false),
+        of(0, 0, false, false),
+    ]
+};
+
 fn top(c: &mut Canvas<'_>, area: Rect, wide: bool) {
-    let (app, pal) = (c.app, c.pal);
-    let mut left: Vec<Span<'static>> = vec![span(" paring ", pal.bold(Role::Accent))];
-    let dim = pal.fg(Role::Dim);
-    let sep = pal.glyph(" · ", " | ");
-    match &app.state.card {
-        Some(card) => {
-            left.push(span(format!(" {}", clean(&card.model.name)), pal.bold(Role::Fg)));
-            if wide {
-                left.push(span(format!("{sep}{}{sep}{}", clean(&card.data.name), clean(&card.device)), dim));
+    let mut wanted = shown_goals(c);
+    loop {
+        for d in DETAILS {
+            let d = if wide { d } else { Detail { bar: 0, interval: false, ..d } };
+            let (left, right) = (Line::from(identity(c, wide, d.left)), Line::from(totals(c, &wanted, d)));
+            let gap = 2 * u16::from(d.left > 0);
+            if left.width() as u16 + right.width() as u16 + gap <= area.width {
+                let at = area.x + area.width - right.width() as u16;
+                c.line(area, 0, &left);
+                c.line(Rect { x: at, width: area.x + area.width - at, ..area }, 0, &right);
+                return;
             }
         }
-        None => left.push(span(" opening the session …", dim)),
-    }
-    if !wide {
-        left.push(span(format!("{sep}r{} {}", app.state.round, app.state.phase.label()), pal.fg(Role::Accent)));
-        if app.connected && !app.has_pen() {
-            left.push(span(format!("{sep}watching"), pal.fg(Role::Warn)));
-        }
-    }
-    let left = Line::from(left);
-    let right = Line::from(totals(c, if wide { 8 } else { 0 }));
-    let lw = (left.width() as u16).min(area.width);
-    let room = area.width.saturating_sub(lw + 2);
-    let rw = (right.width() as u16).min(room);
-    c.line(Rect { width: area.width.saturating_sub(rw).min(area.width), ..area }, 0, &left);
-    if rw > 4 {
-        c.line(Rect { x: area.x + area.width - rw, width: rw, ..area }, 0, &right);
+        // Accuracy is the last to go.
+        let Some(i) = wanted.iter().rposition(|g| !g.points).or(wanted.len().checked_sub(1)) else { return };
+        wanted.remove(i);
     }
 }
 
-/// One figure per goal: measured when a compressed round was measured, else expected; with a bar against the target.
-fn totals(c: &Canvas<'_>, bar: usize) -> Vec<Span<'static>> {
+/// Whose session this is and where it stands, in `parts` parts at most.
+fn identity(c: &Canvas<'_>, wide: bool, parts: usize) -> Vec<Span<'static>> {
     let (app, pal) = (c.app, c.pal);
-    let mut wanted = goals(&app.state.budget, false);
+    let dim = pal.fg(Role::Dim);
+    let sep = pal.glyph(" · ", " | ");
+    let mut out: Vec<Span<'static>> = Vec::new();
+    if parts >= 2 {
+        out.push(span(" paring ", pal.bold(Role::Accent)));
+    }
+    let Some(card) = &app.state.card else {
+        if parts >= 1 {
+            out.push(span(" opening the session …", dim));
+        }
+        return out;
+    };
+    if parts >= 1 {
+        out.push(span(format!(" {}", clean(&card.model.name)), pal.bold(Role::Fg)));
+    }
+    if wide && parts >= 3 {
+        out.push(span(format!("{sep}{}", clean(&card.data.name)), dim));
+    }
+    if wide && parts >= 4 {
+        out.push(span(format!("{sep}{}", clean(&card.device)), dim));
+    }
+    if !wide {
+        let lead = if parts >= 1 { sep } else { " " };
+        out.push(span(format!("{lead}r{} {}", app.state.round, app.state.phase.label()), pal.fg(Role::Accent)));
+        if app.connected && !app.has_pen() {
+            out.push(span(format!("{sep}watching"), pal.fg(Role::Warn)));
+        }
+    }
+    out
+}
+
+/// The budget's figures, and accuracy in any case.
+fn shown_goals(c: &Canvas<'_>) -> Vec<Goal> {
+    let budget = &c.app.state.budget;
+    let mut wanted = goals(budget, false);
     if wanted.is_empty() {
-        wanted = goals(&app.state.budget, true)
-            .into_iter()
-            .filter(|g| ["latency", "memory", "top-1"].contains(&g.name))
-            .collect();
+        wanted = goals(budget, true).into_iter().filter(|g| ["latency", "memory", "top-1"].contains(&g.name)).collect();
     }
     if !wanted.iter().any(|g| g.points) {
         wanted.push(Goal { name: "top-1", target: None, points: true });
     }
-    wanted.truncate(if bar == 0 { 3 } else { 4 });
+    wanted
+}
+
+/// One figure per goal: measured when a compressed round was measured, else expected; with a bar against the target.
+fn totals(c: &Canvas<'_>, wanted: &[Goal], d: Detail) -> Vec<Span<'static>> {
+    let (app, pal) = (c.app, c.pal);
     let measured = app.measured.filter(|m| m.round > 0 || app.expected.is_none());
     let mut out = Vec::new();
-    for g in &wanted {
+    for g in wanted {
         let name = if g.name == "memory" { "mem" } else { g.name };
         out.push(span(format!("{name} "), pal.fg(Role::Dim)));
         let now = measured.and_then(|m| m.get(g.name)).filter(|v| v.is_finite());
@@ -101,15 +157,15 @@ fn totals(c: &Canvas<'_>, bar: usize) -> Vec<Span<'static>> {
         let text = if g.points { signed(value, 2) } else { factor(value) };
         out.push(span(format!("{tilde}{text}"), if forecast { pal.fg(role) } else { pal.bold(role) }));
         if g.points {
-            if let Some((low, high)) = measured.and_then(|m| m.interval).filter(|_| !forecast && bar > 0) {
+            if let Some((low, high)) = measured.and_then(|m| m.interval).filter(|_| !forecast && d.interval) {
                 out.push(span(format!(" [{},{}]", signed(low, 2), signed(high, 2)), pal.fg(Role::Dim)));
             }
-        } else if bar > 0 {
+        } else if d.bar > 0 {
             out.push(Span::raw(" "));
-            out.extend(gauge(c, g, value, bar, forecast));
+            out.extend(gauge(c, g, value, d.bar, forecast));
         }
         // A measured figure of an earlier round, next to what the plan is expected to add.
-        if let (Some(e), false) = (expected, forecast)
+        if let (Some(e), false, true) = (expected, forecast, d.expected)
             && app.state.phase <= Phase::Review
             && !app.state.open().is_empty()
         {
@@ -147,17 +203,40 @@ fn gauge(c: &Canvas<'_>, goal: &Goal, value: f64, columns: usize, forecast: bool
         .collect()
 }
 
+/// The round's course on the left, goal and pen on the right: each as long as there is room for, so that neither runs into
+/// the other.
 fn phases(c: &mut Canvas<'_>, area: Rect) {
+    let order = [(3, 3), (3, 2), (2, 3), (2, 2), (1, 2), (3, 1), (2, 1), (1, 1), (0, 1), (1, 0), (0, 0)];
+    for (left, right) in order {
+        let (left, right) = (Line::from(course(c, left)), Line::from(goal_and_pen(c, right)));
+        let (lw, rw) = (left.width() as u16, right.width() as u16);
+        if lw + rw + 2 <= area.width {
+            c.line(area, 0, &left);
+            c.line(Rect { x: area.x + area.width - rw, width: rw, ..area }, 0, &right);
+            return;
+        }
+    }
+    c.line(area, 0, &Line::from(course(c, 0)));
+}
+
+/// The phases: all of them with ticks (3), without (2), from the current one on (1), or the current one alone (0).
+fn course(c: &Canvas<'_>, detail: usize) -> Vec<Span<'static>> {
     let (app, pal) = (c.app, c.pal);
     let s = &app.state;
     let arrow = pal.glyph(" ❯ ", " > ");
-    let mut spans = vec![span(format!(" round {}  ", s.round), pal.fg(Role::Dim))];
+    let round = if detail > 0 { format!(" round {}  ", s.round) } else { format!(" r{} ", s.round) };
+    let mut spans = vec![span(round, pal.fg(Role::Dim))];
     let phases = [Phase::Profile, Phase::Reason, Phase::Review, Phase::Compress, Phase::Evaluate];
-    for (i, p) in phases.into_iter().enumerate() {
-        if i > 0 {
+    let mut first = true;
+    for p in phases {
+        let current = p == s.phase || (p == Phase::Evaluate && s.phase == Phase::Verdict);
+        let passed = p < s.phase && !current;
+        if (passed && detail < 2) || (!current && detail < 1) {
+            continue;
+        }
+        if !std::mem::take(&mut first) {
             spans.push(span(arrow, pal.fg(Role::Faint)));
         }
-        let current = p == s.phase || (p == Phase::Evaluate && s.phase == Phase::Verdict);
         let waits = p == Phase::Evaluate && s.phase == Phase::Verdict;
         let mut text = if waits { "verdict" } else { p.label() }.to_owned();
         if p == Phase::Review {
@@ -171,43 +250,51 @@ fn phases(c: &mut Canvas<'_>, area: Rect) {
                 text.push_str(&format!(" {settled}/{all}"));
             }
         }
-        let style = match (current, p < s.phase) {
+        let style = match (current, passed) {
             (true, _) => pal.bold(Role::Accent),
             (false, true) => pal.fg(Role::Good),
             (false, false) => pal.fg(Role::Dim),
         };
-        if p < s.phase && !current {
+        if passed && detail > 2 {
             text.push_str(pal.glyph(" ✓", " ok"));
         }
         spans.push(span(text, style));
     }
-    let left = Line::from(spans);
+    spans
+}
+
+/// The goal and who has the pen: in full (3), without the word (2), without the other's name (1), or the pen alone (0).
+fn goal_and_pen(c: &Canvas<'_>, detail: usize) -> Vec<Span<'static>> {
+    let (app, pal) = (c.app, c.pal);
     let mut right: Vec<Span<'static>> = Vec::new();
     let le = pal.glyph("≤", "<=");
-    let goal: Vec<String> = goals(&s.budget, false)
+    let goal: Vec<String> = goals(&app.state.budget, false)
         .iter()
         .filter_map(|g| {
             let t = g.target?;
             Some(if g.points { format!("drop {le} {t:.2}") } else { format!("{} {le} {t:.2}x", g.name) })
         })
         .collect();
-    if goal.is_empty() {
-        right.push(span("no budget: `:budget macs=0.6,drop=1`   ", pal.fg(Role::Dim)));
-    } else {
-        right.push(span("goal  ", pal.fg(Role::Dim)));
-        right.push(span(format!("{}   ", goal.join(pal.glyph(" · ", ", "))), pal.fg(Role::Fg)));
+    match (goal.is_empty(), detail) {
+        (_, 0) => {}
+        (true, 1 | 2) => right.push(span("no budget   ", pal.fg(Role::Dim))),
+        (true, _) => right.push(span("no budget: `:budget macs=0.6,drop=1`   ", pal.fg(Role::Dim))),
+        (false, _) => {
+            if detail > 2 {
+                right.push(span("goal  ", pal.fg(Role::Dim)));
+            }
+            right.push(span(format!("{}   ", goal.join(pal.glyph(" · ", ", "))), pal.fg(Role::Fg)));
+        }
     }
-    let pen = pal.glyph("✎ ", "");
     if app.has_pen() {
-        right.push(span(format!("{pen}pen "), pal.fg(Role::Good)));
-    } else if app.connected {
+        right.push(span(format!("{}pen ", pal.glyph("✎ ", "")), pal.fg(Role::Good)));
+    } else if app.connected && detail > 1 {
         let who = if app.pen_name.is_empty() { "another terminal" } else { &app.pen_name };
-        right.push(span(format!("watching ({who} has the pen) "), pal.fg(Role::Warn)));
+        right.push(span(format!("watching ({} has the pen) ", fit(who, 24)), pal.fg(Role::Warn)));
+    } else if app.connected {
+        right.push(span("watching ", pal.fg(Role::Warn)));
     } else {
         right.push(span("connecting ", pal.fg(Role::Dim)));
     }
-    let right = Line::from(right);
-    let rw = (right.width() as u16).min(area.width * 2 / 3);
-    c.line(Rect { width: area.width - rw, ..area }, 0, &left);
-    c.line(Rect { x: area.x + area.width - rw, width: rw, ..area }, 0, &right);
+    right
 }

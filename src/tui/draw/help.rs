@@ -7,6 +7,7 @@ use crate::plan::Status;
 use crate::tui::app::App;
 use crate::tui::command_line::COMMANDS;
 use crate::tui::palette::status_word;
+use crate::words::counted;
 use ratatui::layout::Rect;
 use ratatui::text::{Line, Span};
 
@@ -62,6 +63,11 @@ pub fn lines(app: &App) -> Vec<Line<'static>> {
         ),
         pal.fg(Role::Dim),
     )));
+    let bars = [pal.spark(0.1), pal.spark(0.4), pal.spark(1.0)].iter().collect::<String>();
+    out.push(Line::from(span(
+        format!("  {bars} sens: how far the output moves as more is cut, after the re-fit (KL in nats, roots drawn)"),
+        pal.fg(Role::Dim),
+    )));
     out
 }
 
@@ -74,7 +80,10 @@ pub(super) fn draw(c: &mut Canvas<'_>, body: Rect, scroll: usize) {
         c.line(inner, i as u16, l);
     }
     let more = all.len().saturating_sub(scroll + inner.height as usize);
-    let text =
-        if more > 0 { format!("{more} more lines below; any other key closes") } else { "any other key closes".into() };
+    let text = if more > 0 {
+        format!("{} below; any other key closes", counted(more, "more line"))
+    } else {
+        "any other key closes".into()
+    };
     c.legend(body, vec![span(text, pal.fg(Role::Dim))]);
 }

@@ -463,7 +463,10 @@ fn legend(c: &mut Canvas<'_>, area: Rect, layers: &Scale, t: &Table) {
         spans.push(span(format!(" {} {}", pal.glyph("·", "|"), app.palette.theme.heat_name), dim));
     }
     if t.live_runs > 0 {
-        spans.push(span(format!(" {} live {} runs", pal.glyph("·", "|"), t.live_runs), pal.fg(Role::Accent)));
+        spans.push(span(
+            format!(" {} live {}", pal.glyph("·", "|"), crate::words::counted(t.live_runs, "run")),
+            pal.fg(Role::Accent),
+        ));
     }
     if app.list.order_held {
         spans.push(span(format!(" {} order held", pal.glyph("·", "|")), pal.fg(Role::Warn)));

@@ -67,10 +67,13 @@ impl Canvas<'_> {
         inside(area)
     }
 
-    /// A legend in the bottom border of a pane.
-    pub fn legend(&mut self, area: Rect, spans: Vec<Span<'static>>) {
+    /// A legend in the bottom border of a pane; parts at its end that do not fit are left out whole.
+    pub fn legend(&mut self, area: Rect, mut spans: Vec<Span<'static>>) {
         if area.width < 6 || area.height < 2 {
             return;
+        }
+        while spans.len() > 1 && spans.iter().map(Span::width).sum::<usize>() + 6 > area.width as usize {
+            spans.pop();
         }
         let line = Line::from(spans);
         let w = (line.width() as u16 + 2).min(area.width - 4);
@@ -139,7 +142,7 @@ pub fn draw_on(app: &App, area: Rect, buf: &mut Buffer) -> Option<Position> {
 pub fn text_lines(app: &App) -> usize {
     match app.view {
         View::Timeline => app.state.timeline.len(),
-        View::Report => super::report::markdown(app).lines().count(),
+        View::Report => text::report_lines(app, app.layout().body),
         View::Evaluate => evaluate::lines(app),
         View::Review | View::Agents => 0,
     }

@@ -2,18 +2,20 @@
 
 use super::{Canvas, span};
 use crate::config::Role;
-use crate::config::text::clean;
+use crate::config::text::{clean, fit, wrap};
+use crate::tui::app::App;
+use crate::tui::layout::inside;
 use crate::tui::num::clock;
 use ratatui::layout::Rect;
 use ratatui::style::Modifier;
-use ratatui::text::Line;
+use ratatui::text::{Line, Span};
 
 pub(super) fn timeline(c: &mut Canvas<'_>, area: Rect) {
     let (app, pal) = (c.app, c.pal);
     let t = &app.state.timeline;
     let title = vec![
         span("timeline", pal.bold(Role::Focus)),
-        span(format!(" {} events, newest first, UTC", t.len()), pal.fg(Role::Dim)),
+        span(format!(" {}, newest first, UTC", crate::words::counted(t.len(), "event")), pal.fg(Role::Dim)),
     ];
     let inner = c.pane(area, title, true);
     if t.is_empty() {
@@ -26,36 +28,54 @@ pub(super) fn timeline(c: &mut Canvas<'_>, area: Rect) {
         if e.undone {
             style = pal.fg(Role::Faint).add_modifier(Modifier::CROSSED_OUT);
         }
-        let mut spans = vec![
-            span(format!(" {:>5} ", e.seq), pal.fg(Role::Faint)),
-            span(format!("{}  ", clock(e.at_ms)), pal.fg(Role::Dim)),
-            span(clean(&e.text).into_owned(), style),
-        ];
+        let mut after = Vec::new();
         if e.undone {
-            spans.push(span("  undone", pal.fg(Role::Warn)));
+            after.push(span("  undone", pal.fg(Role::Warn)));
         }
         if Some(e.seq) == undo {
             let u = app.settings.keymap.label(crate::config::Act::Undo);
-            spans.push(span(format!("  {} {u} undoes this", pal.glyph("◂", "<")), pal.fg(Role::Accent)));
+            after.push(span(format!("  {} {u} undoes this", pal.glyph("◂", "<")), pal.fg(Role::Accent)));
         }
+        let mut spans = vec![
+            span(format!(" {:>5} ", e.seq), pal.fg(Role::Faint)),
+            span(format!("{}  ", clock(e.at_ms)), pal.fg(Role::Dim)),
+        ];
+        let used: usize = spans.iter().chain(&after).map(Span::width).sum();
+        spans.push(span(fit(&clean(&e.text), (inner.width as usize).saturating_sub(used)).into_owned(), style));
+        spans.extend(after);
         c.line(inner, row as u16, &Line::from(spans));
     }
 }
 
+/// The report's lines wrapped to `width` columns, with how each looks.
+fn wrapped(app: &App, width: usize) -> Vec<(Role, bool, String)> {
+    let mut out = Vec::new();
+    for l in crate::tui::report::markdown(app).lines() {
+        let (role, bold) = match l {
+            l if l.starts_with('#') => (Role::Title, true),
+            l if l.starts_with("|--") || l.starts_with("| --") => (Role::Faint, false),
+            l if l.starts_with('>') => (Role::Warn, false),
+            _ => (Role::Fg, false),
+        };
+        for (i, part) in wrap(l, width.saturating_sub(2).max(8)).into_iter().enumerate() {
+            out.push((role, bold, if i == 0 { part } else { format!("  {part}") }));
+        }
+    }
+    out
+}
+
+/// How many lines the report takes in a body of that width.
+pub(super) fn report_lines(app: &App, body: Rect) -> usize {
+    wrapped(app, inside(body).width as usize).len()
+}
+
 pub(super) fn report(c: &mut Canvas<'_>, area: Rect) {
     let (app, pal) = (c.app, c.pal);
-    let text = crate::tui::report::markdown(app);
     let title =
         vec![span("report", pal.bold(Role::Focus)), span(" Markdown; `:report PATH` writes it", pal.fg(Role::Dim))];
     let inner = c.pane(area, title, true);
-    for (row, l) in text.lines().skip(app.scroll).take(inner.height as usize).enumerate() {
-        let style = match l {
-            l if l.starts_with('#') => pal.bold(Role::Title),
-            l if l.starts_with("|--") || l.starts_with("| --") => pal.fg(Role::Faint),
-            l if l.starts_with('|') => pal.fg(Role::Fg),
-            l if l.starts_with('>') => pal.fg(Role::Warn),
-            _ => pal.fg(Role::Fg),
-        };
-        c.put(inner, row as u16, 1, l, style);
+    let lines = wrapped(app, inner.width as usize);
+    for (row, (role, bold, l)) in lines.iter().skip(app.scroll).take(inner.height as usize).enumerate() {
+        c.put(inner, row as u16, 1, l, if *bold { pal.bold(*role) } else { pal.fg(*role) });
     }
 }

@@ -1,0 +1,192 @@
+//! What the screen says of work under way, of notes and of what has just happened: true now, and only as long.
+
+use crate::{drawn, fixture, press, text};
+use paring::config::Settings;
+use paring::plan::DecisionId;
+use paring::session::{Event, Feed, HostMsg, Progress, Record, State};
+use paring::tui::App;
+
+fn app(state: State, size: (u16, u16)) -> App {
+    fixture::app(state, Settings::default(), size)
+}
+
+fn feed(app: &mut App, feed: Feed) {
+    app.host(HostMsg::Feed { feed });
+}
+
+fn progress(app: &mut App, job: &str, done: u64, total: u64) {
+    let p = Progress { job: job.into(), label: "blocks.11.mlp.fc2".into(), done, total, rate: 3.0, eta_s: Some(9.0) };
+    feed(app, Feed::Progress(p));
+}
+
+fn event(app: &mut App, event: Event) {
+    let record = Record { seq: app.state.seq + 1, at_ms: fixture::START_MS, event };
+    app.host(HostMsg::Event { record: Box::new(record) });
+}
+
+/// The line above the keys.
+fn status(app: &mut App) -> String {
+    let screen = text(&drawn(app));
+    screen.lines().rev().nth(1).unwrap_or_default().to_owned()
+}
+
+/// The verdict of a round, as the host tells it.
+fn verdict_given() -> Event {
+    let verdict = fixture::verdict().state.rounds[1].verdict.clone().expect("a verdict");
+    Event::VerdictGiven { round: 1, verdict }
+}
+
+/// A round that is being compressed.
+fn running() -> State {
+    let mut s = fixture::review();
+    let ids: Vec<DecisionId> = s.state.pending().iter().map(|d| d.id).collect();
+    s.push(Event::RunStarted { round: 1, ids });
+    s.state
+}
+
+#[test]
+fn a_stage_ends_where_the_next_begins() {
+    let mut a = app(running(), (120, 40));
+    progress(&mut a, "compress", 6, 7);
+    assert!(status(&mut a).contains("compress"));
+    progress(&mut a, "evaluate", 12, 40);
+    let line = status(&mut a);
+    assert!(line.contains("evaluate") && line.contains("12/40") && !line.contains("compress"), "{line}");
+}
+
+#[test]
+fn who_attaches_during_a_run_sees_that_it_runs() {
+    for size in [(80, 24), (120, 40)] {
+        let mut a = app(running(), size);
+        let line = status(&mut a);
+        assert!(line.contains("compressing") && line.contains("interrupts"), "{line}");
+        assert!(!line.contains("approve") && !line.contains("evaluates"), "{line}");
+        progress(&mut a, "compress", 2, 7);
+        assert!(status(&mut a).contains("2/7"));
+    }
+}
+
+#[test]
+fn a_verdict_is_not_pushed_off_by_bars() {
+    for (width, height) in [(60, 20), (80, 24), (120, 40)] {
+        let mut a = app(fixture::verdict().state, (width, height));
+        progress(&mut a, "evaluate", 4999, 5000);
+        event(&mut a, verdict_given());
+        for role in ["evaluation", "analysis"] {
+            feed(&mut a, Feed::Turn { role: role.into(), model: "qwen3-32b".into() });
+            let line = status(&mut a);
+            assert!(line.contains("round 1 is outside the budget"), "{width}: {line}");
+            assert!(!line.contains("4999"), "the bar is stale: {line}");
+        }
+    }
+    // Even a bar that is not stale gives way.
+    let mut a = app(fixture::verdict().state, (80, 24));
+    event(&mut a, verdict_given());
+    progress(&mut a, "evaluate", 12, 5000);
+    let line = status(&mut a);
+    assert!(line.contains("round 1 is outside the budget; C accepts it, B rolls it back"), "{line}");
+}
+
+#[test]
+fn agents_that_speak_have_no_bar_beside_them() {
+    let mut a = app(fixture::profiled().state, (120, 40));
+    progress(&mut a, "sensitivity", 30, 30);
+    feed(&mut a, Feed::Turn { role: "analysis".into(), model: "m".into() });
+    let line = status(&mut a);
+    assert!(line.contains("speaking") && !line.contains("sensitivity"), "{line}");
+    feed(&mut a, Feed::JobEnd { job: "agents".into() });
+    assert!(!status(&mut a).contains("speaking"), "a lost end of turn must not last");
+}
+
+#[test]
+fn an_interrupted_comment_leaves_the_verdict() {
+    let mut a = app(fixture::verdict().state, (80, 24));
+    feed(&mut a, Feed::Turn { role: "evaluation".into(), model: "m".into() });
+    press(&mut a, "i");
+    event(&mut a, Event::Cancelled { what: "comment on round 1".into() });
+    let line = status(&mut a);
+    assert!(line.contains("comment on round 1 cancelled; the verdict stands"), "{line}");
+}
+
+#[test]
+fn a_failure_goes_when_something_else_happens() {
+    let mut a = app(fixture::verdict().state, (120, 40));
+    event(&mut a, Event::Failed { what: "export".into(), message: "disk full; hint: free some space".into() });
+    assert!(text(&drawn(&mut a)).contains("▲ failed: export: disk full"));
+    let exported = Event::Exported { path: "/x/m.onnx".into(), format: "onnx".into(), hash: "0".into() };
+    event(&mut a, exported);
+    let screen = text(&drawn(&mut a));
+    assert!(!screen.contains("disk full") && screen.contains("exported onnx to /x/m.onnx"), "{screen}");
+}
+
+#[test]
+fn assumed_preprocessing_is_said() {
+    let mut state = fixture::review().state;
+    for size in [(80, 24), (120, 40), (200, 60)] {
+        assert!(!text(&drawn(&mut app(state.clone(), size))).contains("assumed"));
+    }
+    state.card.as_mut().expect("card").model.preprocess = paring::model::Preprocess::imagenet([224, 224]);
+    for size in [(80, 24), (120, 40), (200, 60)] {
+        let mut a = app(state.clone(), size);
+        let screen = text(&drawn(&mut a));
+        assert!(
+            screen.contains("preprocessing is assumed (family default): --mean, --std; esc hides this"),
+            "{screen}"
+        );
+        press(&mut a, "<esc>");
+        assert!(!text(&drawn(&mut a)).contains("assumed"), "put away");
+        // Where accuracy is told, and in the report, it stays.
+        press(&mut a, "2");
+        assert!(text(&drawn(&mut a)).contains("preprocessing assumed"));
+        press(&mut a, "5");
+        assert!(text(&drawn(&mut a)).contains("**assumed**"));
+    }
+}
+
+#[test]
+fn the_devices_note_is_said_once() {
+    let mut state = fixture::review().state;
+    state.card.as_mut().expect("card").device_note = Some("the NVIDIA GPU of this machine is not used: no CUDA".into());
+    let mut a = app(state, (120, 40));
+    assert!(status(&mut a).contains("NVIDIA GPU of this machine is not used"));
+    press(&mut a, "j");
+    assert!(!text(&drawn(&mut a)).contains("NVIDIA"), "it does not stand on every screen");
+    press(&mut a, "5");
+    assert!(text(&drawn(&mut a)).contains("NVIDIA GPU of this machine is not used"), "the report keeps it");
+}
+
+#[test]
+fn one_is_singular() {
+    let mut state = fixture::review().state;
+    state.utterances.truncate(1);
+    let mut a = app(state, (120, 40));
+    press(&mut a, "3");
+    let screen = text(&drawn(&mut a));
+    assert!(screen.contains("1 turn,") && !screen.contains("1 turns"), "{screen}");
+}
+
+#[test]
+fn a_group_counts_its_layers_and_not_the_rows_of_a_profile() {
+    let title = |state: State| {
+        let mut a = app(state, (120, 40));
+        press(&mut a, ":filter blocks.3.mlp.fc1<enter>n");
+        let screen = text(&drawn(&mut a));
+        let at = screen.find("group of ").unwrap_or_else(|| panic!("{screen}"));
+        screen[at..].chars().take(17).collect::<String>()
+    };
+    let mut profiled = fixture::profiled().state;
+    let card = profiled.card.clone().expect("card");
+    // A step between the layers that runs by itself, as batch norms and layer scales do on some devices.
+    let between = card.graph.nodes.iter().find(|n| matches!(n.op, paring::graph::Op::Activation { .. }));
+    let between = between.expect("the activation").name.clone();
+    let groups = &mut profiled.card.as_mut().expect("card").groups;
+    let group = groups.iter_mut().find(|g| g.id == "blocks.3.mlp.fc1").expect("a group");
+    let member = paring::prune::Member { node: between.clone(), ..group.members[0].clone() };
+    group.members.push(member);
+    let (id, before) = (group.id.clone(), title(State { rounds: Vec::new(), ..profiled.clone() }));
+    let rows = &mut profiled.rounds[0].profile.as_mut().expect("a profile").rows;
+    let row = rows.iter().find(|r| r.name == id).expect("a row").clone();
+    rows.push(paring::profile::LayerRow { name: between, kind: "gelu".into(), params: 0, ..row });
+    assert_eq!(before, "group of 2 layers");
+    assert_eq!(title(profiled), before);
+}
