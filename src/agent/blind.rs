@@ -29,7 +29,7 @@ pub fn blinded(state: &State) -> State {
     } = state;
     State {
         seq: *seq,
-        card: card.as_ref().map(|c| SessionCard { data: Default::default(), ..c.clone() }),
+        card: card.as_ref().map(|c| SessionCard { data: Default::default(), recipe: None, ..c.clone() }),
         budget: *budget,
         round: *round,
         phase: *phase,
@@ -51,13 +51,25 @@ pub fn blinded(state: &State) -> State {
 
 /// Costs are in the profile and the forecasts; an evaluation and its verdict are accuracy first of all.
 fn blinded_round(round: &Round) -> Round {
-    let Round { number, profile, ids, repairs, evaluation: _, verdict: _, artifact, model_hash, accepted, rolled_back } =
-        round;
+    let Round {
+        number,
+        profile,
+        ids,
+        repairs,
+        used,
+        evaluation: _,
+        verdict: _,
+        artifact,
+        model_hash,
+        accepted,
+        rolled_back,
+    } = round;
     Round {
         number: *number,
         profile: profile.clone(),
         ids: ids.clone(),
         repairs: repairs.clone(),
+        used: used.clone(),
         evaluation: None,
         verdict: None,
         artifact: artifact.clone(),

@@ -123,7 +123,8 @@ impl Driver {
         for round in 1..=wanted.rounds {
             if pruning {
                 let by = if wanted.agents { Proposer::Agents } else { Proposer::Planner };
-                self.act(Command::Propose { by }).await?;
+                self.when_free(Command::Propose { by }).await?;
+                self.catch_up().await?;
                 self.until(|s| s.phase == Phase::Review).await?;
             }
             if let (1, Some(precision)) = (round, wanted.precision) {
@@ -214,22 +215,25 @@ impl Driver {
     }
 
     async fn export(&mut self, path: String) -> Result<(String, String)> {
-        // Comments on the verdict may still be coming.
+        self.when_free(Command::Export { path, format: String::new() }).await?;
+        loop {
+            if let Event::Exported { path, hash, .. } = self.event().await? {
+                return Ok((path, hash));
+            }
+        }
+    }
+
+    /// Sends a command once nothing runs any more: comments on a verdict may still be coming.
+    async fn when_free(&mut self, command: Command) -> Result<()> {
         let mut tries = 0;
         loop {
-            let command = Command::Export { path: path.clone(), format: String::new() };
-            match self.client.command(command).await {
-                Ok(()) => break,
+            match self.client.command(command.clone()).await {
+                Ok(()) => return Ok(()),
                 Err(CommandError::Refused(words)) if words.contains("is running") && tries < 600 => {
                     tries += 1;
                     tokio::time::sleep(Duration::from_millis(100)).await;
                 }
                 Err(e) => return Err(anyhow!(e)),
-            }
-        }
-        loop {
-            if let Event::Exported { path, hash, .. } = self.event().await? {
-                return Ok((path, hash));
             }
         }
     }

@@ -222,6 +222,8 @@ impl Event {
             | Event::Failed { .. }
             | Event::Cancelled { .. } => true,
             Event::Opened { .. }
+            | Event::RecipeSet { .. }
+            | Event::Resolved { .. }
             | Event::Sensed { .. }
             | Event::Edited { .. }
             | Event::Approved { .. }
