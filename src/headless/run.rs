@@ -123,7 +123,8 @@ impl Driver {
         for round in 1..=wanted.rounds {
             if pruning {
                 let by = if wanted.agents { Proposer::Agents } else { Proposer::Planner };
-                self.act(Command::Propose { by }).await?;
+                self.when_free(Command::Propose { by }).await?;
+                self.catch_up().await?;
                 self.until(|s| s.phase == Phase::Review).await?;
             }
             if let (1, Some(precision)) = (round, wanted.precision) {

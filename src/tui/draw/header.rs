@@ -179,28 +179,33 @@ fn totals(c: &Canvas<'_>, wanted: &[Goal], d: Detail) -> Vec<Span<'static>> {
     out
 }
 
-/// A bar from 0 to the original's cost, with a tick at the target.
+/// A bar from 0 to the original's cost, with a tick between the cells at the target: what is filled beyond it is too much.
 fn gauge(c: &Canvas<'_>, goal: &Goal, value: f64, columns: usize, forecast: bool) -> Vec<Span<'static>> {
     let pal = c.pal;
-    let fill = ((value.clamp(0.0, 1.0)) * columns as f64).round() as usize;
-    let tick = goal.target.map(|t| ((t * columns as f64).round() as usize).min(columns.saturating_sub(1)));
+    let cells = |part: f64| (part.clamp(0.0, 1.0) * columns as f64).round() as usize;
+    let tick = goal.target.map(cells);
+    let mut fill = cells(value);
+    if let Some(t) = tick {
+        // Too much is seen as such, however little it is, and what keeps to the goal stays this side of the tick.
+        fill = if meets(goal, value) == Some(false) { fill.max(t + 1) } else { fill.min(t) };
+    }
     let role = match meets(goal, value) {
         Some(false) => Role::Bad,
         Some(true) => Role::Good,
         None => Role::Bar,
     };
     let style = if forecast { pal.fg(Role::Forecast) } else { pal.fg(role) };
-    (0..columns)
-        .map(|i| {
-            if Some(i) == tick {
-                span(pal.glyph("│", "|"), pal.bold(Role::Fg))
-            } else if i < fill {
-                span(pal.glyph(if forecast { "▒" } else { "▓" }, "#"), style)
-            } else {
-                span(pal.glyph("░", "."), pal.fg(Role::Faint))
-            }
-        })
-        .collect()
+    let mut out = Vec::new();
+    for i in 0..=columns {
+        if Some(i) == tick {
+            out.push(span(pal.glyph("│", "|"), pal.bold(Role::Fg)));
+        }
+        if i < columns {
+            let (full, empty) = (pal.glyph(if forecast { "▒" } else { "▓" }, "#"), pal.glyph("░", "."));
+            out.push(if i < fill { span(full, style) } else { span(empty, pal.fg(Role::Faint)) });
+        }
+    }
+    out
 }
 
 /// The round's course on the left, goal and pen on the right: each as long as there is room for, so that neither runs into
