@@ -212,7 +212,7 @@ impl Driver {
     /// Rehearses what was approved, so that its forecast stands before it runs; the run takes what was built.
     async fn rehearse(&mut self) -> Result<()> {
         let actions = self.state.recipe_actions();
-        match self.client.command(Command::Rehearse).await {
+        match self.when_free(Command::Rehearse).await {
             Ok(()) => {}
             Err(CommandError::Refused(words)) => {
                 self.line.say(&format!("note: {words}"));
@@ -226,26 +226,26 @@ impl Driver {
     async fn run_round(&mut self) -> Result<()> {
         self.rehearse().await?;
         // The job that rehearsed may be a moment from its end.
-        self.when_idle(Command::Run).await?;
+        self.when_free(Command::Run).await?;
         self.until(|s| s.phase == Phase::Verdict).await
     }
 
     /// Sends a command, again while the end of a job that is done still stands in its way.
-    async fn when_idle(&mut self, command: Command) -> Result<()> {
+    async fn when_free(&mut self, command: Command) -> Result<(), CommandError> {
         for _ in 0..600 {
             match self.client.command(command.clone()).await {
                 Err(CommandError::Refused(words)) if words.contains("is running") => {
                     tokio::time::sleep(Duration::from_millis(100)).await;
                 }
-                other => return other.map_err(|e| anyhow!(e)),
+                other => return other,
             }
         }
-        bail!("the host is busy with something that does not end; hint: the session's log says what")
+        self.client.command(command).await
     }
 
     async fn export(&mut self, path: String) -> Result<(String, String)> {
         // Comments on the verdict may still be coming.
-        self.when_idle(Command::Export { path, format: String::new() }).await?;
+        self.when_free(Command::Export { path, format: String::new() }).await?;
         loop {
             if let Event::Exported { path, hash, .. } = self.event().await? {
                 return Ok((path, hash));

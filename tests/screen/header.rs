@@ -66,6 +66,18 @@ fn no_width_shows_half_a_figure_or_a_goal_in_the_phases() {
 }
 
 #[test]
+fn a_bar_beyond_its_tick_is_beyond_its_goal() {
+    let bar = |budget: &str| {
+        let line = rows(&with_budget(fixture::verdict(), budget), (200, 60))[0].clone();
+        let rest = line.split("latency 0.62x ").nth(1).unwrap_or_else(|| panic!("{line}")).to_owned();
+        rest.split_whitespace().next().unwrap_or_default().to_owned()
+    };
+    assert_eq!(bar("latency=0.6,drop=1"), "▓▓▓▓▓│▓░░", "0.62 is over 0.60");
+    assert_eq!(bar("latency=0.63,drop=1"), "▓▓▓▓▓│░░░", "0.62 is under 0.63");
+    assert_eq!(bar("latency=0.1,drop=1"), "▓│▓▓▓▓░░░");
+}
+
+#[test]
 fn accuracy_is_the_last_figure_to_go() {
     for budget in BUDGETS {
         for state in [with_budget(fixture::review(), budget), with_budget(fixture::verdict(), budget)] {

@@ -36,8 +36,11 @@ pub(super) fn draw(c: &mut Canvas<'_>, area: Rect, tab: bool) {
     if let Some(Target::Group(g)) = focus.as_ref().map(|f| &f.target) {
         let at = app.groups().iter().position(|x| x.id == *g);
         let n = at.and_then(|i| app.table.coupled.get(i)).copied().unwrap_or(0);
-        if n > 1 && area.width > 40 {
-            title.push(span(format!("{sep}group of {n} layers"), pal.fg(Role::Dim)));
+        let used: usize = title.iter().map(Span::width).sum();
+        let words = [format!("{sep}group of {n} layers"), format!("{sep}group of {n}")];
+        let fits = |w: &&String| used + crate::config::text::width(w) + 4 <= area.width as usize;
+        if let Some(words) = words.iter().find(fits).filter(|_| n > 1) {
+            title.push(span(words.clone(), pal.fg(Role::Dim)));
         }
     }
     let inner = c.pane(area, title, focused);
