@@ -243,6 +243,8 @@ impl App {
         match &record.event {
             Event::Opened { .. }
             | Event::Profiled { .. }
+            | Event::Remeasured { .. }
+            | Event::Paired { .. }
             | Event::LaddersMeasured { .. }
             | Event::Sensed { .. }
             | Event::Applied { .. }

@@ -5,6 +5,7 @@ mod bytes;
 #[path = "../common/screen.rs"]
 mod fixture;
 mod keys;
+mod latency;
 mod looks;
 mod robust;
 

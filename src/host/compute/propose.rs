@@ -37,16 +37,15 @@ pub fn plan_now(state: &State, blind: bool, say: &mut dyn FnMut(&str)) -> Result
 }
 
 fn past_rounds(state: &State) -> Vec<PastRound> {
-    let base = state.baseline();
     let of = |number: u32| -> Option<PastRound> {
         let round = state.round_at(number)?;
         let (evaluation, verdict) = (round.evaluation.as_ref()?, round.verdict.as_ref()?);
-        let base_ms = if evaluation.baseline_ms > 0.0 { evaluation.baseline_ms } else { base?.whole.p50 };
         let actions = agent::critic::recipe_of(state, number);
         Some(PastRound {
             round: number,
             actions,
-            latency: if base_ms > 0.0 { evaluation.whole.p50 / base_ms } else { 1.0 },
+            // What is in doubt teaches nothing.
+            latency: evaluation.latency().filter(|_| evaluation.doubt.is_none()).map_or(f64::NAN, |l| l.value),
             d_top1: verdict.d_top1,
         })
     };

@@ -99,7 +99,8 @@ fn totals(c: &Canvas<'_>, bar: usize) -> Vec<Span<'static>> {
         };
         let tilde = if forecast { "~" } else { "" };
         let text = if g.points { signed(value, 2) } else { factor(value) };
-        out.push(span(format!("{tilde}{text}"), if forecast { pal.fg(role) } else { pal.bold(role) }));
+        let doubt = if g.name == "latency" && !forecast && measured.is_some_and(|m| m.doubtful) { "?" } else { "" };
+        out.push(span(format!("{tilde}{text}{doubt}"), if forecast { pal.fg(role) } else { pal.bold(role) }));
         if g.points {
             if let Some((low, high)) = measured.and_then(|m| m.interval).filter(|_| !forecast && bar > 0) {
                 out.push(span(format!(" [{},{}]", signed(low, 2), signed(high, 2)), pal.fg(Role::Dim)));
@@ -188,7 +189,15 @@ fn phases(c: &mut Canvas<'_>, area: Rect) {
         .iter()
         .filter_map(|g| {
             let t = g.target?;
-            Some(if g.points { format!("drop {le} {t:.2}") } else { format!("{} {le} {t:.2}x", g.name) })
+            Some(match (g.points, g.name, s.profile_of(0)) {
+                (true, ..) => format!("drop {le} {t:.2}"),
+                // What the factor is one of.
+                (_, "latency", Some(p)) => {
+                    let mark = if p.doubt.is_some() { "?" } else { "" };
+                    format!("latency {le} {t:.2}x of {}{mark} ms", crate::tui::num::ms(p.whole.p50))
+                }
+                _ => format!("{} {le} {t:.2}x", g.name),
+            })
         })
         .collect();
     if goal.is_empty() {
