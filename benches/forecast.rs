@@ -132,7 +132,8 @@ fn compare(name: &str, spec: &FamilySpec, a: &Args) -> Outcome<()> {
             return Err(format!("plan {index} does not combine: {}", f.skipped.join("; ")).into());
         }
         let small = Plan::of(&prune::apply(&model, &groups, &actions)?, &CompileOptions::default())?;
-        let (old, new) = profile::paired_latency(&original, &small, &x, 15, Duration::from_secs(3), &cancel)?;
+        let paired = PairedOptions { runs: 15, time_limit: Duration::from_secs(3), ..PairedOptions::default() };
+        let paired = profile::paired_latency(&original, &small, &x, &paired, &cancel, &mut |_, _| {})?;
         trials.push(Trial {
             index,
             int8,
@@ -140,8 +141,8 @@ fn compare(name: &str, spec: &FamilySpec, a: &Args) -> Outcome<()> {
             macs: f.macs.value,
             forecast: f.latency.value,
             range: (f.latency.low, f.latency.high),
-            measured: new.p50 / old.p50,
-            fastest: new.min / old.min,
+            measured: paired.ratio.value,
+            fastest: paired.new.min / paired.base.min,
         });
     }
     table(&trials);

@@ -134,7 +134,7 @@ fn history(state: &State, room: usize) -> String {
             .verdict
             .as_ref()
             .map_or("?".into(), |v| format!("{:+.2} [{:+.2},{:+.2}]", v.d_top1, v.d_top1_low, v.d_top1_high));
-        let latency = if e.baseline_ms > 0.0 { short(e.whole.p50 / e.baseline_ms) } else { "?".into() };
+        let latency = e.latency().map_or_else(|| "?".into(), |l| short(l.value));
         let text = format!(
             "{} | {d} | {} | {} | {} | {latency} | {fate}",
             r.number,
@@ -234,7 +234,7 @@ impl Facts<'_> {
                 "{} | {} | {} | {} | {} | {} | {} | {:?} | {}",
                 clean::line(&r.name, 80),
                 clean::line(&r.kind, 40),
-                short(r.latency.p50),
+                short(self.profile.ms(r)) + if r.doubt.is_some() { "?" } else { "" },
                 short(100.0 * r.share),
                 short(100.0 * r.macs.conv_linear as f64 / total),
                 short(r.weight_bytes as f64 / 1024.0),
@@ -244,7 +244,7 @@ impl Facts<'_> {
             ),
         });
         table(
-            "Layers as measured (by latency)",
+            "Layers as measured (by latency; ? = in doubt, do not decide on it)",
             "layer | kind | ms | latency % | MACs % | weights KiB | output KiB | bound | precision",
             rows.collect(),
             room,

@@ -71,8 +71,8 @@ pub fn compare(state: &State, round: u32) -> Option<Critique> {
         CritiqueLine { name: "memory", forecast: f.memory, measured: over(e.weight_bytes, base.weight_bytes) },
         CritiqueLine { name: "params", forecast: f.params, measured: over(e.params, base.params) },
     ];
-    if e.baseline_ms > 0.0 {
-        lines.insert(0, CritiqueLine { name: "latency", forecast: f.latency, measured: e.whole.p50 / e.baseline_ms });
+    if let Some(latency) = e.latency() {
+        lines.insert(0, CritiqueLine { name: "latency", forecast: f.latency, measured: latency.value });
     }
     let d_top1 = this.verdict.as_ref().map_or(100.0 * (e.metrics.top1 - base.metrics.top1), |v| v.d_top1);
     // What was shown when the run was asked for; forecasts have learnt from the round since.

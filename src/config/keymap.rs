@@ -162,7 +162,8 @@ acts! {
         Redo "redo" ["U"] "redo" "redo it";
     }
     "Session" {
-        Profile "profile" ["P"] "profile" "measure every layer again";
+        Profile "profile" ["P"] "profile" "measure every layer again, and the original that factors refer to";
+        Measure "measure" ["M"] "measure row" "measure this row again; where a figure has a ?, do";
         Sense "sense" ["W"] "sensitivity" "measure what pruning each group would cost";
         Propose "propose" ["r"] "reason" "ask the agents, or the planner when no endpoint is set, to propose";
         ProposePlanner "propose-planner" ["L"] "planner" "ask the built-in planner to propose";

@@ -74,6 +74,32 @@ pub fn cpu_words() -> String {
     format!("cpu, {}, {}", crate::words::counted(threads(), "thread"), isa())
 }
 
+/// Which processor this is, by its maker's name and numbers: what a measurement on it is good for. Empty where the system
+/// does not tell.
+pub fn processor() -> String {
+    let text = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
+    processor_of(&text)
+}
+
+/// Of the first processor that `/proc/cpuinfo` lists.
+fn processor_of(cpuinfo: &str) -> String {
+    let first = cpuinfo.split("\n\n").next().unwrap_or_default();
+    // On x86 and on Arm.
+    let telling = [
+        "vendor_id",
+        "cpu family",
+        "model",
+        "model name",
+        "stepping",
+        "cache size",
+        "CPU implementer",
+        "CPU part",
+        "CPU variant",
+    ];
+    let fields = first.lines().filter_map(|l| l.split_once(':')).filter(|(k, _)| telling.contains(&k.trim()));
+    fields.map(|(_, v)| v.trim()).filter(|v| !v.is_empty()).collect::<Vec<_>>().join(" ")
+}
+
 /// The best instruction set that kernels choose on this machine.
 pub fn isa() -> &'static str {
     #[cfg(target_arch = "x86_64")]
@@ -171,6 +197,14 @@ pub(crate) fn pool(n: usize) -> Result<Arc<Pool>, ExecError> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_processor_is_told_by_name_and_numbers_not_by_its_clock() {
+        let info = "processor\t: 0\nvendor_id\t: GenuineIntel\ncpu family\t: 6\nmodel\t\t: 143\nmodel name\t: Intel(R) Xeon(R)\n\
+                    stepping\t: 8\ncpu MHz\t\t: 2000.123\ncache size\t: 107520 KB\n\nprocessor\t: 1\nmodel name\t: other\n";
+        assert_eq!(processor_of(info), "GenuineIntel 6 143 Intel(R) Xeon(R) 8 107520 KB");
+        assert_eq!(processor_of(""), "");
+    }
 
     #[test]
     fn specs_open_or_say_why() {

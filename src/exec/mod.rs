@@ -18,6 +18,7 @@ mod program;
 pub mod reference;
 mod run;
 mod unfold;
+mod version;
 
 pub use cancel::{Cancel, Cancelled};
 pub use device::{set_threads, threads};
@@ -28,3 +29,4 @@ pub use lower::{Fusion, StepInfo, fusions};
 pub use memory::{OutOfMemory, PeakMemory, PeakWatch, halving, smaller_batch};
 pub use plan::{ActivationMemory, CompileOptions, Cut, Kernels, Live, Memory, Observer, Plan};
 pub use program::gpu_runs;
+pub use version::KERNELS;

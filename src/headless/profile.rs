@@ -48,11 +48,23 @@ pub fn run(args: &Args) -> Result<Exit> {
         tell!("paring: note: {}", clean(note));
     }
     if args.json {
-        print_json(&serde_json::to_value(&profile)?)?;
+        print_json(&json(&profile)?)?;
     } else {
         print_table(&model.info.name, &profile, convention)?;
     }
     Ok(Exit::Done)
+}
+
+/// The profile, with what every view shows of a row: its part of the whole model's latency.
+fn json(profile: &Profile) -> Result<serde_json::Value> {
+    let mut value = serde_json::to_value(profile)?;
+    if let Some(rows) = value.get_mut("rows").and_then(|r| r.as_array_mut()) {
+        for (row, r) in rows.iter_mut().zip(&profile.rows) {
+            row["ms"] = profile.ms(r).into();
+            row["spread_ms"] = (profile.ms(r) * r.latency.spread()).into();
+        }
+    }
+    Ok(value)
 }
 
 fn print_table(name: &str, p: &Profile, convention: MacConvention) -> Result<(), Unwritten> {
@@ -61,8 +73,8 @@ fn print_table(name: &str, p: &Profile, convention: MacConvention) -> Result<(),
         "{:<34} {:<16} {:>9} {:>9} {:>6} {:>10} {:>9} {:>8} {:<7} kernel",
         "layer",
         "kind",
-        "p50 ms",
-        "p95 ms",
+        "ms",
+        "± ms",
         "share",
         "MACs M",
         "params k",
@@ -75,11 +87,12 @@ fn print_table(name: &str, p: &Profile, convention: MacConvention) -> Result<(),
             Bound::Compute => "compute",
         };
         say!(
-            "{:<34} {:<16} {:>9.4} {:>9.4} {:>5.1}% {:>10.3} {:>9.1} {:>8.3} {:<7} {}",
+            "{:<34} {:<16} {:>8.4}{:1} {:>9.4} {:>5.1}% {:>10.3} {:>9.1} {:>8.3} {:<7} {}",
             r.name,
             r.kind,
-            r.latency.p50,
-            r.latency.p95,
+            p.ms(r),
+            if r.doubt.is_some() { "?" } else { "" },
+            p.ms(r) * r.latency.spread(),
             r.share * 100.0,
             r.macs.get(convention) as f64 / 1e6,
             r.params as f64 / 1e3,
@@ -88,12 +101,17 @@ fn print_table(name: &str, p: &Profile, convention: MacConvention) -> Result<(),
             r.kernel
         )?;
     }
+    let tail = p.whole.p99().map_or_else(String::new, |t| format!(", {t:.3} p99"));
     say!(
-        "whole model {:.3} ms p50, {:.3} p95, {:.3} p99 a batch, observers off",
+        "whole model {:.3}{} ms ±{:.3} at the median, {:.3} p95{tail} a batch, observers off; rows add up to it",
         p.whole.p50,
-        p.whole.p95,
-        p.whole.p99
+        if p.doubt.is_some() { "?" } else { "" },
+        p.whole.p50 * p.whole.spread(),
+        p.whole.p95
     )?;
+    for r in p.rows.iter().filter_map(|r| r.doubt.map(|d| (r, d))) {
+        say!("? {}: {}", r.0.name, r.1)?;
+    }
     say!(
         "{:.3} M MACs, {:.3} M params, {:.3} MB of weights, {:.3} MB of activations at the peak",
         p.macs.get(convention) as f64 / 1e6,

@@ -13,11 +13,16 @@ fn figures(e: &Evaluation, base: Option<&Evaluation>) -> Value {
     json!({
         "n": e.metrics.n, "correct": e.metrics.correct, "top1": e.metrics.top1, "top5": e.metrics.top5,
         "loss": e.metrics.loss, "per_class": e.metrics.per_class,
-        "latency_ms": { "p50": e.whole.p50, "p95": e.whole.p95, "p99": e.whole.p99 },
+        "latency_ms": { "p50": e.whole.p50, "p95": e.whole.p95, "p99": e.whole.p99(), "spread": e.whole.spread() },
         "baseline_ms": e.baseline_ms,
+        // The median ratio of pairs of runs, with its interval: what `factors.latency` is.
+        "latency_factor": e.latency().map(|l| json!({
+            "value": l.value, "low": l.low, "high": l.high, "coverage": l.coverage, "pairs": l.n, "doubt": e.doubt,
+            "baseline_ms": e.baseline_ms,
+        })),
         "weight_bytes": e.weight_bytes, "params": e.params, "macs": macs(e),
         "factors": base.map(|b| json!({
-            "latency": over(e.whole.p50, e.baseline_ms), "macs": over(macs(e), macs(b)),
+            "latency": e.latency().map(|l| l.value), "macs": over(macs(e), macs(b)),
             "memory": over(e.weight_bytes as f64, b.weight_bytes as f64), "params": over(e.params as f64, b.params as f64),
         })),
     })
@@ -86,14 +91,19 @@ pub fn summary(state: &State) -> String {
     row("top-1 %", &|e| format!("{:.2}", e.metrics.top1 * 100.0));
     row("correct", &|e| format!("{}/{}", e.metrics.correct, e.metrics.n));
     row("loss", &|e| format!("{:.4}", e.metrics.loss));
-    row("latency ms", &|e| format!("{:.3}", e.whole.p50));
-    row("  of original", &|e| {
-        if e.baseline_ms > 0.0 { format!("{:.3}x", e.whole.p50 / e.baseline_ms) } else { "-".to_owned() }
-    });
+    let mark = |e: &Evaluation| if e.doubt.is_some() { "?" } else { "" };
+    row("latency ms", &|e| format!("{:.3}{}", e.whole.p50, mark(e)));
+    row("  original's", &|e| format!("{:.3}", e.baseline_ms));
+    row("  of original", &|e| e.latency().map_or("-".to_owned(), |l| format!("{:.3}x{}", l.value, mark(e))));
     row("MACs M", &|e| format!("{:.3}", e.macs.get(MacConvention::default()) as f64 / 1e6));
     row("params k", &|e| format!("{:.1}", e.params as f64 / 1e3));
     row("weights MB", &|e| format!("{:.3}", e.weight_bytes as f64 / 1e6));
     let verdict = state.rounds.iter().rev().find_map(|r| r.verdict.as_ref());
+    for e in evaluations.iter().filter(|e| e.round > 0) {
+        if let Some(why) = e.doubt {
+            let _ = writeln!(out, "round {}: its latency is in doubt: {why}", e.round);
+        }
+    }
     for l in verdict.map(|v| v.lines.as_slice()).unwrap_or_default() {
         let word = match l.outcome {
             Outcome::Accept => "met",

@@ -53,6 +53,19 @@ pub fn judge(
             reviewable(state)?;
             then(phase(Phase::Profile), Then::Start(Kind::Profile))
         }
+        Command::Measure { layer } => {
+            idle()?;
+            reviewable(state)?;
+            let Some(profile) = state.profile() else {
+                return Err("nothing is measured yet; hint: profile first".to_owned());
+            };
+            if !profile.rows.iter().any(|r| r.name == layer) {
+                return Err(format!(
+                    "`{layer}` is no row of the model in force; hint: names are those of the layer list"
+                ));
+            }
+            then(phase(Phase::Profile), Then::Start(Kind::Measure { layer }))
+        }
         Command::Sense => {
             idle()?;
             reviewable(state)?;

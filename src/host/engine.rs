@@ -7,7 +7,7 @@ use super::core::Input;
 use super::desk::Desk;
 use crate::exec::{Cancel, Cancelled};
 use crate::plan::{Action, Target, Verdict};
-use crate::profile::{Ladder, Profile};
+use crate::profile::{Ladder, Paired, Profile};
 use crate::recover::RepairUse;
 use crate::session::{Evaluation, Event, Feed, LiveRow, Progress, Proposer, SessionCard, State};
 use std::collections::BTreeMap;
@@ -66,8 +66,11 @@ pub trait Engine: Send + Sync {
     /// What was opened, for the session's first event.
     fn card(&self) -> SessionCard;
 
-    /// Profiles the model in force.
-    fn profile(&self, state: &State, job: &Job) -> Result<Profile, JobError>;
+    /// Profiles the model that `round` made; 0 is the original.
+    fn profile(&self, state: &State, round: u32, job: &Job) -> Result<Profile, JobError>;
+
+    /// Times the model that `round` made beside the original.
+    fn beside_original(&self, state: &State, round: u32, job: &Job) -> Result<Paired, JobError>;
 
     /// Evaluates the original on the evaluation data.
     fn baseline(&self, state: &State, job: &Job) -> Result<Evaluation, JobError>;

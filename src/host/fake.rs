@@ -7,12 +7,15 @@ use crate::eval::{Metrics, TrialOutcome};
 use crate::graph::{Graph, Macs, NodeId};
 use crate::model::{Family, Fit, Interpolation, ModelInfo, Preprocess};
 use crate::plan::{Action, Author, Decision, DecisionId, Limit, Outcome, Status, Target, Trial, Verdict, plan_key};
-use crate::profile::{Ceilings, Ladder, LatencyStats, Profile, SensCurve, SensTarget};
+use crate::profile::{
+    Bound, Ceilings, Ladder, LatencyStats, LayerRow, Load, Paired, Profile, Ratio, SensCurve, SensTarget,
+};
 use crate::prune::{Group, GroupKind};
+use crate::quant::Precision;
 use crate::recover::{RepairStep, RepairUse};
 use crate::session::{Built, Channel, Evaluation, Event, Feed, LiveRow, Proposer, SessionCard, State, Utterance};
 use std::sync::Mutex;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::Duration;
 
 /// Where a test holds the fake engine.
@@ -34,6 +37,7 @@ pub struct Fake {
     pub rehearses: Mutex<bool>,
     /// Whether a job has worked out how units rank.
     pub ranked: AtomicBool,
+    profiles: AtomicU32,
 }
 
 impl Fake {
@@ -63,6 +67,8 @@ fn evaluation(round: u32) -> Evaluation {
         profile: None,
         baseline_ms: 1.0,
         data_hash: None,
+        paired: None,
+        doubt: None,
     }
 }
 
@@ -112,19 +118,49 @@ impl Engine for Fake {
         }
     }
 
-    fn profile(&self, _: &State, job: &Job) -> Result<Profile, JobError> {
+    fn beside_original(&self, _: &State, _: u32, _: &Job) -> Result<Paired, JobError> {
+        let (base, new) = (LatencyStats { p50: 4.0, ..LatencyStats::default() }, LatencyStats::default());
+        let ratio = Ratio { n: 9, value: 0.5, low: 0.4, high: 0.6, coverage: 0.95 };
+        Ok(Paired { base, new: LatencyStats { p50: 2.0, ..new }, ratio, doubt: None, load: Load::default() })
+    }
+
+    fn profile(&self, _: &State, round: u32, job: &Job) -> Result<Profile, JobError> {
         for runs in 0..50 {
             job.live(runs, [LiveRow { name: "a".to_owned(), p50_ms: 1.0, p95_ms: f64::NAN, n: runs }]);
         }
         self.pass(Gate::Profile, job)?;
+        let stats = |p50: f64| LatencyStats { n: 9, p50, ..LatencyStats::default() };
+        // Another figure every time.
+        let ms = f64::from(self.profiles.fetch_add(1, Ordering::Relaxed) + 1);
+        let row = |name: &str| LayerRow {
+            name: name.to_owned(),
+            kind: "layer".to_owned(),
+            block: None,
+            fused: Vec::new(),
+            kernel: "fake".to_owned(),
+            precision: Precision::F32,
+            latency: stats(ms),
+            doubt: None,
+            share: 0.5,
+            weight_bytes: 50,
+            activation_bytes: 0,
+            macs: Macs::default(),
+            params: 12,
+            intensity: 1.0,
+            bound: Bound::Compute,
+            efficiency: 0.5,
+            out_shape: vec![1],
+        };
         Ok(Profile {
             device: "cpu".to_owned(),
             threads: 1,
             batch: 1,
             runs: 1,
             ceilings: Ceilings::default(),
-            rows: Vec::new(),
-            whole: LatencyStats::default(),
+            rows: vec![row("a"), row("b")],
+            whole: stats(2.0 * ms + f64::from(round)),
+            doubt: None,
+            load: None,
             weight_bytes: 100,
             params: 25,
             macs: Macs::default(),

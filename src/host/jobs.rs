@@ -10,6 +10,10 @@ pub enum Kind {
     /// A fresh session's start: profile, baseline, ladders, sensitivity, the planner's proposals.
     Open,
     Profile,
+    /// One row again.
+    Measure {
+        layer: String,
+    },
     Sense,
     Propose(Proposer),
     /// Build a plan and try it on held-back images. `asked`: by a command; otherwise anything else goes before it.
@@ -31,6 +35,7 @@ impl Kind {
         match self {
             Kind::Open => "first look",
             Kind::Profile => "profile",
+            Kind::Measure { .. } => "measure",
             Kind::Sense => "sensitivity",
             Kind::Propose(Proposer::Planner) => "planner",
             Kind::Propose(Proposer::Agents) => "agents",
@@ -50,20 +55,39 @@ pub fn usual_proposer(llm: &Llm) -> Proposer {
 pub fn run(kind: Kind, engine: &dyn Engine, llm: &Llm, job: &Job) -> Result<(), JobError> {
     match kind {
         Kind::Open => {
-            profile(engine, job)?;
+            profile(engine, 0, job)?;
+            ladders(engine, job)?;
             baseline(engine, job)?;
             sense(engine, job)?;
             let round = job.state()?.round;
             job.event(Event::PhaseEntered { round, phase: Phase::Reason })?;
             propose(engine, usual_proposer(llm), llm, job)
         }
-        Kind::Profile => profile(engine, job),
+        Kind::Profile => {
+            let state = job.state()?;
+            // What the model in force is compared with is measured anew with it.
+            profile(engine, 0, job)?;
+            let round = state.base_round();
+            if round > 0 {
+                profile(engine, round, job)?;
+                let latency = Box::new(engine.beside_original(&*job.state()?, round, job)?);
+                job.event(Event::Paired { round, latency })?;
+            }
+            ladders(engine, job)
+        }
+        Kind::Measure { layer } => {
+            let state = job.state()?;
+            let round = if state.profile_of(state.base_round()).is_some() { state.base_round() } else { 0 };
+            let profile = Box::new(engine.profile(&state, round, job)?);
+            job.event(Event::Remeasured { round, layer, profile })
+        }
         Kind::Sense => sense(engine, job),
         Kind::Propose(by) => {
             let state = job.state()?;
             // Proposals rest on measurements; a session that has none yet gets them first.
             if state.profile().is_none() {
-                profile(engine, job)?;
+                profile(engine, 0, job)?;
+                ladders(engine, job)?;
             }
             if state.sensitivity.curves.is_empty() {
                 sense(engine, job)?;
@@ -88,12 +112,17 @@ pub fn run(kind: Kind, engine: &dyn Engine, llm: &Llm, job: &Job) -> Result<(), 
     }
 }
 
-fn profile(engine: &dyn Engine, job: &Job) -> Result<(), JobError> {
+fn profile(engine: &dyn Engine, round: u32, job: &Job) -> Result<(), JobError> {
+    let profile = Box::new(engine.profile(&*job.state()?, round, job)?);
+    job.event(Event::Profiled { round, profile })
+}
+
+/// Unless they are known and none of them is in doubt.
+fn ladders(engine: &dyn Engine, job: &Job) -> Result<(), JobError> {
     let state = job.state()?;
-    let profile = engine.profile(&state, job)?;
-    job.event(Event::Profiled { round: state.base_round(), profile: Box::new(profile) })?;
-    if state.ladders.is_empty() {
-        let ladders = engine.ladders(&*job.state()?, job)?;
+    let noisy = |l: &crate::profile::Ladder| l.points.iter().any(|p| p.noisy);
+    if state.ladders.is_empty() || state.ladders.iter().any(noisy) {
+        let ladders = engine.ladders(&state, job)?;
         job.event(Event::LaddersMeasured { ladders })?;
     }
     Ok(())

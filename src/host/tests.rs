@@ -177,6 +177,48 @@ async fn a_whole_session() {
     assert_eq!(r.state, before, "a restart shows the same session");
 }
 
+/// A figure that cannot be believed is measured again: a row alone, or all of them with what factors refer to.
+#[tokio::test]
+async fn rows_and_the_baseline_are_measured_again() {
+    let mut r = Rig::new(true, None).await;
+    r.until("proposals", |s| s.decisions.len() == 3 && s.phase == Phase::Review).await;
+    r.idle().await;
+    let ms = |s: &State, round: u32| -> Vec<f64> {
+        s.profile_of(round).expect("profiled").rows.iter().map(|r| r.latency.p50).collect()
+    };
+    assert_eq!(ms(&r.state, 0), [1.0, 1.0]);
+    assert!(r.refused(Command::Measure { layer: "no such".to_owned() }).await.contains("`no such`"));
+    r.ok(Command::Measure { layer: "b".to_owned() }).await;
+    r.idle().await;
+    // The row alone: the rest was not in doubt.
+    assert_eq!((ms(&r.state, 0), r.state.phase), (vec![1.0, 2.0], Phase::Review));
+    assert!(r.state.timeline.iter().any(|e| e.text.contains("measured b again")), "{:?}", r.state.timeline);
+    r.ok(Command::Profile).await;
+    r.idle().await;
+    assert_eq!(ms(&r.state, 0), [3.0, 3.0]);
+    assert_eq!(r.state.baseline().expect("evaluated").whole.p50, 6.0, "what factors refer to follows");
+
+    let all: Vec<DecisionId> = r.state.open().iter().map(|d| d.id).collect();
+    r.ok(Command::Approve { ids: all }).await;
+    r.ok(Command::Run).await;
+    r.until("verdict", |s| s.phase == Phase::Verdict).await;
+    r.idle().await;
+    assert!(r.refused(Command::Measure { layer: "b".to_owned() }).await.contains("verdict"));
+    r.ok(Command::Accept).await;
+    r.until("next round", |s| s.round == 2 && s.phase == Phase::Review && s.decisions.len() > 3).await;
+    r.idle().await;
+    r.ok(Command::Profile).await;
+    r.idle().await;
+    // The original, the model in force, and the two in pairs; the pair's original takes the place of the other.
+    let e = r.state.round_at(1).and_then(|r| r.evaluation.as_ref()).expect("evaluated");
+    assert_eq!((e.latency().map(|l| l.value), e.whole.p50, e.baseline_ms), (Some(0.5), 2.0, 4.0));
+    assert_eq!((ms(&r.state, 0), ms(&r.state, 1)), (vec![4.0; 2], vec![5.0; 2]));
+    assert_eq!(r.state.baseline().map(|b| (b.whole.p50, b.baseline_ms)), Some((4.0, 4.0)));
+    let before = r.state.clone();
+    let r = r.restart().await;
+    assert_eq!(r.state, before, "all of it is in the journal");
+}
+
 #[tokio::test]
 async fn one_client_has_the_pen() {
     let mut a = Rig::new(false, None).await;

@@ -87,6 +87,9 @@ pub struct VerdictLine {
     pub name: String,
     pub target: f64,
     pub measured: f64,
+    /// The interval that the outcome rests on, where the figure has one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub range: Option<(f64, f64)>,
     pub outcome: Outcome,
 }
 

@@ -21,9 +21,8 @@ pub(super) struct Costs {
     pub index: HashMap<String, usize>,
     base: Totals,
     base_bytes: u64,
+    /// Of the original, which the rows add up to.
     whole_ms: f64,
-    /// Whole-model latency without observers over the sum of the rows.
-    scale: f64,
     /// Measured latency saving over the forecast's, in earlier rounds.
     pub trust: f64,
 }
@@ -31,23 +30,29 @@ pub(super) struct Costs {
 #[derive(Debug, Clone)]
 struct RowTable {
     node: usize,
+    /// Its part of the whole model's latency.
     ms: f64,
+    /// How far another measurement of it is expected to lie, as a part of it.
+    repeat: f64,
     bytes: u64,
     precision: Precision,
     steps: Option<Steps>,
 }
 
-/// One row after a plan; `doubt` is a part of the change.
+/// One row after a plan.
 struct RowPart {
     ms: f64,
-    doubt: f64,
+    /// Half-width of the range around it.
+    spread: f64,
     bytes: u64,
-    /// Its op or precision is another.
+    /// It takes another time than before.
     changed: bool,
 }
 
-/// How far two measurements of one layer lie apart, as a part of what it takes.
+/// How far two measurements of one layer lie apart at least, as a part of what it takes.
 const REPEAT: f64 = 0.05;
+/// And at most, for a forecast to make sense at all.
+const REPEAT_MOST: f64 = 0.5;
 /// As [`REPEAT`] for whole models, measured in turns.
 const REPEAT_WHOLE: f64 = 0.015;
 
@@ -89,9 +94,11 @@ pub struct Cost {
     pub latency_ms: f64,
     /// Uncertainty of `latency_ms`, half-width.
     pub latency_spread: f64,
+    /// What the rows that change or go take in the original: as much could be saved at most.
+    pub touched_ms: f64,
 }
 
-/// What one row of the profile is expected to take after a plan, observers on as in the profile.
+/// What one row of the profile is expected to take after a plan, as a part of the whole model's latency.
 #[derive(Debug, Clone, PartialEq)]
 pub struct RowForecast {
     /// The row's leading node.
@@ -108,11 +115,18 @@ impl Costs {
             let node = *index.get(&r.name)?;
             let steps = widths(&graph.nodes.get(node)?.op)
                 .and_then(|(i, o)| Steps::of(ladders.iter().find(|l| l.layer == r.name)?, i, o));
-            Some(RowTable { node, ms: r.latency.p50, bytes: r.weight_bytes, precision: r.precision, steps })
+            let repeat = r.latency.spread().clamp(REPEAT, REPEAT_MOST);
+            Some(RowTable {
+                node,
+                ms: profile.counted_ms(r),
+                repeat,
+                bytes: r.weight_bytes,
+                precision: r.precision,
+                steps,
+            })
         };
         let rows: Vec<RowTable> = profile.rows.iter().filter_map(row).collect();
-        let sum: f64 = rows.iter().map(|r| r.ms).sum();
-        let whole_ms = if profile.whole.p50 > 0.0 { profile.whole.p50 } else { sum };
+        let whole_ms = rows.iter().map(|r| r.ms).sum();
         Costs {
             graph: graph.clone(),
             groups: groups.to_vec(),
@@ -121,7 +135,6 @@ impl Costs {
             index,
             base,
             whole_ms,
-            scale: if sum > 0.0 { whole_ms / sum } else { 1.0 },
             trust: 1.0,
         }
     }
@@ -143,13 +156,14 @@ impl Costs {
     }
 
     /// The change of latency that `cost` stands for, in milliseconds a batch; and the whole as a factor of the original's.
-    /// `changed`: something was decided at all.
+    /// `changed`: something was decided at all. No end of the range saves more than the rows that it touches take.
     pub fn latency(&self, cost: &Cost, changed: bool) -> (Estimate, Estimate) {
-        let d_ms = (cost.latency_ms - self.whole_ms) * self.trust;
-        let own = around(d_ms, cost.latency_spread * self.trust);
+        let d_ms = cost.latency_ms - self.whole_ms;
+        let mut own = around(d_ms, cost.latency_spread);
+        own.low = own.low.max(-cost.touched_ms).min(own.value);
         // Two measurements of whole models differ by more than the changed rows tell.
         let repeat = if changed { REPEAT_WHOLE * cost.latency_ms } else { 0.0 };
-        let whole = around(d_ms, (cost.latency_spread + repeat) * self.trust);
+        let whole = around(d_ms, cost.latency_spread + repeat);
         let part = |ms: f64| if self.whole_ms > 0.0 { (1.0 + ms / self.whole_ms).max(0.0) } else { 1.0 };
         (own, Estimate { value: part(whole.value), low: part(whole.low), high: part(whole.high) })
     }
@@ -163,11 +177,10 @@ impl Costs {
         let ms_at = |keep: usize| {
             let cut = Action::Prune { ratio: group.ratio_of(keep), kept: (0..keep as u32).collect() };
             let cost = self.cost(&[(target.clone(), cut)]).ok()?;
-            Some((cost.latency_ms - self.whole_ms) * self.trust)
+            Some((cost.latency_ms - self.whole_ms, cost.latency_spread))
         };
-        // Changes smaller than this are rounding.
-        let least = 1e-6 * self.whole_ms;
-        let ms = ms_at(keep).filter(|ms| *ms > least)?;
+        // Nothing is said of what two measurements may differ by.
+        let (ms, _) = ms_at(keep).filter(|(ms, spread)| ms - spread > 1e-6 * self.whole_ms)?;
         let step = group.granule.max(1);
         let (mut down, mut up) = (keep, keep);
         let mut pays_at = None;
@@ -176,7 +189,7 @@ impl Costs {
             up += step;
             down = down.saturating_sub(step);
             let tried = [(up < group.size).then_some(up), (down > 0).then_some(down)];
-            pays_at = tried.into_iter().flatten().find(|&k| ms_at(k).is_some_and(|ms| ms < -least));
+            pays_at = tried.into_iter().flatten().find(|&k| ms_at(k).is_some_and(|(ms, spread)| ms + spread < 0.0));
         }
         Some(Slower { ms, pays_at })
     }
@@ -190,16 +203,18 @@ impl Costs {
             bytes: self.base_bytes,
             latency_ms: self.whole_ms,
             latency_spread: 0.0,
+            touched_ms: 0.0,
         }
     }
 
     /// Cost of the model after `actions`; an error in words when they cannot be applied together.
     pub fn cost(&self, actions: &[(Target, Action)]) -> Result<Cost, String> {
         let (graph, new) = self.shrunk(actions)?;
-        let (mut ms, mut spread, mut bytes) = (0.0, 0.0, 0u64);
+        let (mut ms, mut spread, mut touched, mut bytes) = (0.0, 0.0, 0.0, 0u64);
         self.each_row(actions, &graph, &new, |row, part| {
             ms += part.ms;
-            spread += (part.ms - row.ms).abs() * part.doubt + if part.changed { REPEAT * part.ms } else { 0.0 };
+            spread += part.spread;
+            touched += if part.changed { row.ms } else { 0.0 };
             bytes += part.bytes;
         });
         if self.rows.is_empty() {
@@ -209,12 +224,13 @@ impl Costs {
             macs: new.total.conv_linear,
             params: new.params,
             bytes,
-            latency_ms: ms * self.scale,
-            latency_spread: spread * self.scale,
+            latency_ms: ms,
+            latency_spread: spread,
+            touched_ms: touched,
         })
     }
 
-    /// What every row that is left is expected to take; an error in words when the actions cannot be applied together.
+    /// What every row is expected to take, nothing where it goes; an error in words when the actions cannot be applied together.
     pub fn rows(&self, actions: &[(Target, Action)]) -> Result<Vec<RowForecast>, String> {
         let (graph, new) = self.shrunk(actions)?;
         let mut out = Vec::new();
@@ -225,13 +241,48 @@ impl Costs {
         Ok(out)
     }
 
+    /// What changes when a model made by `from` is made by `to` instead, in milliseconds of the latency that `shown`, its
+    /// profile, measured; and what the rows that change or go take there. Each row changes by the same factor as in the
+    /// original's tables, so that none saves more than is shown of it. `None` when actions cannot be applied together.
+    pub fn latency_over(
+        &self,
+        from: &[(Target, Action)],
+        to: &[(Target, Action)],
+        shown: &Profile,
+    ) -> Option<(Estimate, f64)> {
+        let parts = |actions: &[(Target, Action)]| {
+            let (graph, new) = self.shrunk(actions).ok()?;
+            let mut parts = Vec::with_capacity(self.rows.len());
+            self.each_row(actions, &graph, &new, |_, part| parts.push(part));
+            Some(parts)
+        };
+        let (from, to) = (parts(from)?, parts(to)?);
+        let measured: HashMap<&str, f64> = shown.rows.iter().map(|r| (r.name.as_str(), shown.counted_ms(r))).collect();
+        let (mut change, mut spread, mut touched) = (0.0, 0.0, 0.0);
+        for ((row, a), b) in self.rows.iter().zip(&from).zip(&to) {
+            let name = self.graph.nodes.get(row.node).map_or("", |n| n.name.as_str());
+            if a.ms == b.ms {
+                continue;
+            }
+            // A row that comes back is not shown now; the original's figure has to do.
+            let now = measured.get(name).copied().filter(|_| a.ms > 0.0);
+            let scale = now.map_or(1.0, |now| now / a.ms);
+            change += (b.ms - a.ms) * scale;
+            spread += (b.spread - a.spread).abs().max(row.repeat * (b.ms - a.ms).abs()) * scale;
+            touched += now.unwrap_or(0.0);
+        }
+        let mut change = around(change, spread);
+        change.low = change.low.max(-touched).min(change.value);
+        Some((change, touched))
+    }
+
     fn shrunk(&self, actions: &[(Target, Action)]) -> Result<(Graph, Totals), String> {
         let graph = prune::shrink(&self.graph, &self.groups, actions).map_err(|e| e.to_string())?;
         let new = totals(&graph).ok_or("the changed graph has no shapes")?;
         Ok((graph, new))
     }
 
-    /// Calls `each` with every row that the changed `graph` still reaches.
+    /// Calls `each` with every row and what becomes of it.
     fn each_row(
         &self,
         actions: &[(Target, Action)],
@@ -246,12 +297,13 @@ impl Costs {
             }
         }
         for row in &self.rows {
-            if !new.reachable.get(row.node).copied().unwrap_or(true) {
-                continue;
-            }
             let (Some(old_node), Some(new_node)) = (self.graph.nodes.get(row.node), graph.nodes.get(row.node)) else {
                 continue;
             };
+            if !new.reachable.get(row.node).copied().unwrap_or(true) {
+                each(row, self.part(row, 0.0, 0.0, true, 0));
+                continue;
+            }
             let p = match precision.nodes.get(&old_node.name) {
                 Some(p) => *p,
                 None => row.precision,
@@ -260,8 +312,19 @@ impl Costs {
             let (factor, doubt) =
                 if same { self.elements(row.node, new) } else { self.factor(row, &new_node.op, p, new) };
             let bytes = if same { row.bytes } else { stored(row.bytes, &old_node.op, row.precision, &new_node.op, p) };
-            each(row, RowPart { ms: row.ms * factor, doubt, bytes, changed: !same });
+            each(row, self.part(row, factor, doubt, !same, bytes));
         }
+    }
+
+    /// A row that takes `factor` of what it takes, corrected by what earlier rounds saved; it cannot save more than it takes.
+    /// `doubt` is a part of the change.
+    fn part(&self, row: &RowTable, factor: f64, doubt: f64, again: bool, bytes: u64) -> RowPart {
+        let change = row.ms * (factor - 1.0);
+        let change = if change < 0.0 { change * self.trust } else { change };
+        let ms = (row.ms + change).max(0.0);
+        // What stays as it is needs no forecast; what is measured anew differs even where it should not.
+        let repeat = if again { row.repeat * ms } else { 0.0 };
+        RowPart { ms, spread: (ms - row.ms).abs() * doubt + repeat, bytes, changed: again || factor != 1.0 }
     }
 
     fn factor(&self, row: &RowTable, new: &Op, precision: Precision, totals: &Totals) -> (f64, f64) {
@@ -377,3 +440,6 @@ fn stored(held: u64, old: &Op, old_p: Precision, new: &Op, new_p: Precision) -> 
     let before = bytes(old, old_p);
     if before > 0.0 { (held as f64 * bytes(new, new_p) / before).round() as u64 } else { held }
 }
+
+#[cfg(test)]
+mod tests;

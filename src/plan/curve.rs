@@ -107,7 +107,12 @@ struct Axes {
     over_in: Vec<(f64, f64)>,
     over_out: Vec<(f64, f64)>,
     both: Vec<(f64, f64)>,
+    /// The most that any rung took.
+    most: f64,
 }
+
+/// What two times of a rung differ by, where nobody looked or it was by chance nothing.
+const REPEAT: f64 = 0.05;
 
 impl Steps {
     /// `None` when the ladder has no usable point at full width in f32.
@@ -115,27 +120,26 @@ impl Steps {
         let fraction = |p: &LadderPoint| (p.in_width as f64 / full_in as f64, p.out_width as f64 / full_out as f64);
         let mut by_precision = Vec::new();
         for precision in Precision::TIMED {
-            let usable = |p: &&LadderPoint| p.precision == precision && p.ms.is_finite() && p.ms > 0.0;
+            let usable = |p: &&LadderPoint| p.precision == precision && p.ms.is_finite() && p.ms > 0.0 && !p.noisy;
             let points: Vec<&LadderPoint> = ladder.points.iter().filter(usable).collect();
             let Some(full) = points.iter().find(|p| p.in_width == full_in && p.out_width == full_out) else { continue };
-            let mut axes = Axes { full_ms: full.ms, ..Axes::default() };
+            let most = points.iter().fold(1.0, |m: f64, p| m.max(p.ms / full.ms));
+            let mut axes = Axes { full_ms: full.ms, most, ..Axes::default() };
+            let (mut over_in, mut over_out) = (Vec::new(), Vec::new());
             for p in &points {
                 let (i, o) = fraction(p);
-                let t = p.ms / full.ms;
+                let (t, spread) = (p.ms / full.ms, p.spread.max(REPEAT));
                 match (p.in_width == full_in, p.out_width == full_out) {
                     (true, true) => {
-                        axes.over_in.push((1.0, 1.0));
-                        axes.over_out.push((1.0, 1.0));
-                        axes.both.push((1.0, 1.0));
+                        over_in.push((1.0, 1.0, spread));
+                        over_out.push((1.0, 1.0, spread));
                     }
-                    (false, true) => axes.over_in.push((i, t)),
-                    (true, false) => axes.over_out.push((o, t)),
-                    (false, false) => axes.both.push((i.max(o), t)),
+                    (false, true) => over_in.push((i, t, spread)),
+                    (true, false) => over_out.push((o, t, spread)),
+                    (false, false) => {}
                 }
             }
-            for line in [&mut axes.over_in, &mut axes.over_out, &mut axes.both] {
-                line.sort_by(|a, b| a.0.total_cmp(&b.0));
-            }
+            (axes.over_in, axes.over_out) = (levelled(over_in), levelled(over_out));
             // What both axes together take beyond the product of the two: overheads are paid once.
             let product: Vec<(f64, f64)> = points
                 .iter()
@@ -163,8 +167,35 @@ impl Steps {
         // A precision that was only timed at full width takes its shape over width from f32.
         let shape = if axes.over_in.len() + axes.over_out.len() > 2 { axes } else { base };
         let both = if (i - 1.0).abs() < 1e-9 || (o - 1.0).abs() < 1e-9 { 1.0 } else { line_at(&shape.both, i.max(o)) };
-        Some(axes.full_ms / base.full_ms * line_at(&shape.over_in, i) * line_at(&shape.over_out, o) * both)
+        // No width takes longer than the slowest that was measured.
+        let width = (line_at(&shape.over_in, i) * line_at(&shape.over_out, o) * both).min(shape.most);
+        Some(axes.full_ms / base.full_ms * width)
     }
+}
+
+/// Points `(width, time, spread)` as a line over width: where a narrower one took longer than the next wider one by no more than
+/// both spread, the two are one level (pooling adjacent violators, as in isotonic regression: Barlow et al., *Statistical
+/// Inference under Order Restrictions*, 1972). What is slower beyond that is slower.
+fn levelled(mut points: Vec<(f64, f64, f64)>) -> Vec<(f64, f64)> {
+    points.sort_by(|a, b| a.0.total_cmp(&b.0));
+    // Widths on a level, and its time and spread.
+    let mut levels: Vec<(Vec<f64>, f64, f64)> = Vec::new();
+    for (width, time, spread) in points {
+        levels.push((vec![width], time, spread));
+        while let [.., a, b] = levels.as_slice() {
+            let slower = a.1 > b.1;
+            let beyond = a.1 * (1.0 - a.2) > b.1 * (1.0 + b.2);
+            if !slower || beyond {
+                break;
+            }
+            let (na, nb) = (a.0.len() as f64, b.0.len() as f64);
+            let mean = (a.1 * na + b.1 * nb) / (na + nb);
+            let merged = ([a.0.as_slice(), b.0.as_slice()].concat(), mean, a.2.max(b.2));
+            levels.truncate(levels.len() - 2);
+            levels.push(merged);
+        }
+    }
+    levels.into_iter().flat_map(|(widths, time, _)| widths.into_iter().map(move |w| (w, time))).collect()
 }
 
 /// Straight lines between points; below the first point in proportion to a line towards a tenth of it at width zero,
@@ -217,7 +248,7 @@ mod tests {
     }
 
     fn rung(i: usize, o: usize, precision: Precision, ms: f64) -> LadderPoint {
-        LadderPoint { in_width: i, out_width: o, precision, ms }
+        LadderPoint { in_width: i, out_width: o, precision, ms, spread: 0.0, noisy: false }
     }
 
     #[test]
@@ -238,8 +269,42 @@ mod tests {
         near(s.factor(8, 16, f), 1.5 / 4.0);
         near(s.factor(16, 32, q), 0.25);
         near(s.factor(8, 32, q), 0.25 * 0.6);
+        assert_eq!(s.factor(16, 32, f), s.factor(16, 32, Precision::W8), "computed in f32");
         let tiny = s.factor(1, 32, f).expect("extrapolates");
         assert!(tiny > 0.06 && tiny < 0.2, "{tiny}");
         assert!(Steps::of(&Ladder { layer: "l".into(), points: vec![rung(8, 8, f, 1.0)] }, 16, 32).is_none());
+    }
+
+    fn steps(points: Vec<LadderPoint>) -> Steps {
+        Steps::of(&Ladder { layer: "l".into(), points }, 16, 32).expect("full width is there")
+    }
+
+    /// A width that took three times as long once is no step of the ladder.
+    #[test]
+    fn a_noisy_rung_advises_nothing() {
+        let f = Precision::F32;
+        let spike = LadderPoint { noisy: true, ..rung(16, 28, f, 12.0) };
+        let with = steps(vec![rung(16, 32, f, 4.0), rung(16, 16, f, 2.0), spike]);
+        let without = steps(vec![rung(16, 32, f, 4.0), rung(16, 16, f, 2.0)]);
+        for o in 1..=32 {
+            assert_eq!(with.factor(16, o, f), without.factor(16, o, f), "{o}");
+        }
+        let full = LadderPoint { noisy: true, ..rung(16, 32, f, 4.0) };
+        assert!(Steps::of(&Ladder { layer: "l".into(), points: vec![full, rung(16, 16, f, 2.0)] }, 16, 32).is_none());
+    }
+
+    #[test]
+    fn dips_within_the_spread_are_level_and_real_ones_stay() {
+        let f = Precision::F32;
+        // 24 seems 4 % slower than 28, within what two measurements differ by; 16 is half as slow again, beyond it.
+        let s = steps(vec![rung(16, 32, f, 4.0), rung(16, 28, f, 3.0), rung(16, 24, f, 3.12), rung(16, 16, f, 4.5)]);
+        let at = |o| s.factor(16, o, f).expect("timed");
+        assert!((at(28) - 3.06 / 4.0).abs() < 1e-9 && (at(24) - at(28)).abs() < 1e-12);
+        assert!((at(16) - 4.5 / 4.0).abs() < 1e-9);
+        // And nothing is slower than the slowest that was measured, cut in whatever way.
+        let s = steps(vec![rung(16, 32, f, 4.0), rung(8, 32, f, 5.0), rung(16, 16, f, 5.0)]);
+        for (i, o) in [(8, 16), (4, 8), (8, 31), (15, 16)] {
+            assert!(s.factor(i, o, f).expect("timed") <= 5.0 / 4.0 + 1e-9, "{i} {o}");
+        }
     }
 }

@@ -58,8 +58,11 @@ pub struct Estimate {
 /// What we expect a decision or a whole plan to do, before it runs. Changes are against the original model.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
 pub struct Forecast {
-    /// Milliseconds per batch (negative: saved), observers off.
+    /// Milliseconds of the whole model's latency (negative: saved).
     pub d_latency_ms: Estimate,
+    /// What the rows that it changes or removes take of the original's latency, milliseconds: no more can be saved.
+    #[serde(default)]
+    pub touched_ms: f64,
     pub d_macs: i64,
     pub d_params: i64,
     /// Stored weight bytes.

@@ -168,6 +168,7 @@ impl Forecaster {
         PlanForecast {
             forecast: Forecast {
                 d_latency_ms,
+                touched_ms: cost.touched_ms,
                 d_macs: cost.macs as i64 - base.macs as i64,
                 d_params: cost.params as i64 - base.params as i64,
                 d_bytes: cost.bytes as i64 - base.bytes as i64,
@@ -204,6 +205,17 @@ impl Forecaster {
     /// What every row that is left is expected to take; an error in words when the actions cannot be applied together.
     pub fn rows(&self, actions: &[(Target, Action)]) -> Result<Vec<RowForecast>, String> {
         self.costs.rows(actions)
+    }
+
+    /// What changes in the latency that `shown` measured of the model made by `from` when it is made by `to` instead, and
+    /// what the rows that change take there; see [`Costs::latency_over`].
+    pub fn latency_over(
+        &self,
+        from: &[(Target, Action)],
+        to: &[(Target, Action)],
+        shown: &Profile,
+    ) -> Option<(Estimate, f64)> {
+        self.costs.latency_over(from, to, shown)
     }
 
     /// What the actions' own divergences add up to, in nats of cuts (what a nat of another kind does to the whole is learnt

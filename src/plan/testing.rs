@@ -63,7 +63,7 @@ pub fn freeze(target: Target) -> Vec<Constraint> {
 }
 
 pub fn stats(ms: f64) -> LatencyStats {
-    LatencyStats { n: 10, p50: ms, p95: ms * 1.1, p99: ms * 1.2, mean: ms, min: ms * 0.95 }
+    LatencyStats { n: 10, p50: ms, p95: ms * 1.1, p99: None, mean: ms, min: ms * 0.95, spread: None, middle: 0.0 }
 }
 
 /// A profile whose conv and linear rows take `ms_per_mmac` a million MACs; the whole takes 1.1 times their sum.
@@ -84,6 +84,7 @@ pub fn profile_of(graph: &Graph, ms_per_mmac: f64) -> Profile {
             kernel: "test".into(),
             precision: Precision::F32,
             latency: stats(macs[i].conv_linear as f64 / 1e6 * ms_per_mmac),
+            doubt: None,
             share: 0.0,
             weight_bytes: params * 4,
             activation_bytes: 0,
@@ -103,6 +104,8 @@ pub fn profile_of(graph: &Graph, ms_per_mmac: f64) -> Profile {
         runs: 10,
         ceilings: Default::default(),
         whole: stats(total * 1.1),
+        doubt: None,
+        load: None,
         weight_bytes: rows.iter().map(|r| r.weight_bytes).sum(),
         params: rows.iter().map(|r| r.params).sum(),
         macs: rows.iter().map(|r| r.macs).sum(),
@@ -153,6 +156,8 @@ pub fn ladders(graph: &Graph, profile: &Profile, int8: f64) -> Vec<Ladder> {
             out_width: ow,
             precision,
             ms: full * k * (iw as f64 / i as f64) * (ow as f64 / o as f64),
+            spread: 0.0,
+            noisy: false,
         };
         let mut points = vec![at(i, o, Precision::F32, 1.0), at(i, o, Precision::Int8, int8)];
         for (iw, ow) in [(i / 2, o), (i, o / 2), (i / 2, o / 2)] {

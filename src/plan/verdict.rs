@@ -4,30 +4,24 @@
 //! else undecided if any is, else accepted.
 
 use super::{Budget, Outcome, Verdict, VerdictLine};
+use crate::profile::Ratio;
 
-/// What a verdict compares: one model measured.
+/// What a verdict compares: one model counted.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct Measured {
-    /// Whole-model latency, ms a batch; original and new must come from the same minute.
-    pub latency_ms: f64,
-    /// Spread of the ratio of two such latencies, as a part of it (p95 over p50, less one, is a fair choice); 0 when
-    /// unknown.
-    pub latency_spread: f64,
     pub macs: u64,
     pub weight_bytes: u64,
     pub params: u64,
 }
 
-/// Weighs `new` against `base` by `budget`. `d_top1` is the paired difference in points with its 95 % interval
+/// Weighs `new` against `base` by `budget`. `latency` is the factor measured in pairs, with its interval. `d_top1` is the paired difference in points with its 95 % interval
 /// `(diff, low, high)`, negative when accuracy fell.
-pub fn verdict(budget: &Budget, base: &Measured, new: &Measured, d_top1: (f64, f64, f64)) -> Verdict {
+pub fn verdict(budget: &Budget, base: &Measured, new: &Measured, latency: Ratio, d_top1: (f64, f64, f64)) -> Verdict {
     let (diff, low, high) = d_top1;
     let over = |a: f64, b: f64| if b > 0.0 { a / b } else { 1.0 };
-    let latency = over(new.latency_ms, base.latency_ms);
-    let spread = base.latency_spread.max(new.latency_spread).clamp(0.0, 0.5);
     let exact = |v: f64| (v, v, v);
     let items = [
-        ("latency", budget.latency, (latency, latency * (1.0 - spread), latency * (1.0 + spread))),
+        ("latency", budget.latency, (latency.value, latency.low, latency.high)),
         ("macs", budget.macs, exact(over(new.macs as f64, base.macs as f64))),
         ("memory", budget.memory, exact(over(new.weight_bytes as f64, base.weight_bytes as f64))),
         ("params", budget.params, exact(over(new.params as f64, base.params as f64))),
@@ -37,7 +31,9 @@ pub fn verdict(budget: &Budget, base: &Measured, new: &Measured, d_top1: (f64, f
         .into_iter()
         .filter_map(|(name, target, (value, low, high))| {
             let target = target?;
-            Some(VerdictLine { name: name.into(), target, measured: value, outcome: decide(target, low, high) })
+            let outcome = decide(target, low, high);
+            let range = (low < high).then_some((low, high));
+            Some(VerdictLine { name: name.into(), target, measured: value, range, outcome })
         })
         .collect();
     let any = |o: Outcome| lines.iter().any(|l| l.outcome == o);
@@ -68,30 +64,34 @@ fn decide(target: f64, low: f64, high: f64) -> Outcome {
 mod tests {
     use super::*;
 
-    fn at(ms: f64, spread: f64, macs: u64, bytes: u64) -> Measured {
-        Measured { latency_ms: ms, latency_spread: spread, macs, weight_bytes: bytes, params: bytes / 4 }
+    fn at(macs: u64, bytes: u64) -> Measured {
+        Measured { macs, weight_bytes: bytes, params: bytes / 4 }
+    }
+
+    fn ratio(value: f64, spread: f64) -> Ratio {
+        Ratio { n: 60, value, low: value * (1.0 - spread), high: value * (1.0 + spread), coverage: 0.95 }
     }
 
     #[test]
     fn table() {
-        let base = at(100.0, 0.0, 1000, 400);
+        let base = at(1000, 400);
         let cases = [
-            ("macs=0.6", at(90.0, 0.0, 600, 400), (0.0, 0.0, 0.0), Outcome::Accept),
-            ("macs=0.6", at(90.0, 0.0, 601, 400), (0.0, 0.0, 0.0), Outcome::Reject),
-            ("macs=0.6,drop=1", at(90.0, 0.0, 600, 400), (-0.5, -0.9, -0.1), Outcome::Accept),
-            ("macs=0.6,drop=1", at(90.0, 0.0, 600, 400), (-0.9, -1.3, -0.5), Outcome::Undecided),
-            ("macs=0.6,drop=1", at(90.0, 0.0, 600, 400), (-1.9, -2.3, -1.5), Outcome::Reject),
-            ("latency=0.8", at(79.0, 0.05, 600, 400), (0.0, 0.0, 0.0), Outcome::Undecided),
-            ("latency=0.8", at(70.0, 0.05, 600, 400), (0.0, 0.0, 0.0), Outcome::Accept),
-            ("latency=0.8,drop=1", at(95.0, 0.05, 600, 400), (-0.9, -1.3, -0.5), Outcome::Reject),
-            ("memory=0.27,params=1", at(95.0, 0.05, 600, 108), (-3.0, -4.0, -2.0), Outcome::Accept),
-            ("latency=0.8", at(f64::NAN, 0.0, 600, 400), (0.0, 0.0, 0.0), Outcome::Undecided),
-            ("", at(500.0, 0.0, 9000, 4000), (-50.0, -51.0, -49.0), Outcome::Accept),
+            ("macs=0.6", (ratio(0.9, 0.0), at(600, 400)), (0.0, 0.0, 0.0), Outcome::Accept),
+            ("macs=0.6", (ratio(0.9, 0.0), at(601, 400)), (0.0, 0.0, 0.0), Outcome::Reject),
+            ("macs=0.6,drop=1", (ratio(0.9, 0.0), at(600, 400)), (-0.5, -0.9, -0.1), Outcome::Accept),
+            ("macs=0.6,drop=1", (ratio(0.9, 0.0), at(600, 400)), (-0.9, -1.3, -0.5), Outcome::Undecided),
+            ("macs=0.6,drop=1", (ratio(0.9, 0.0), at(600, 400)), (-1.9, -2.3, -1.5), Outcome::Reject),
+            ("latency=0.8", (ratio(0.79, 0.05), at(600, 400)), (0.0, 0.0, 0.0), Outcome::Undecided),
+            ("latency=0.8", (ratio(0.7, 0.05), at(600, 400)), (0.0, 0.0, 0.0), Outcome::Accept),
+            ("latency=0.8,drop=1", (ratio(0.95, 0.05), at(600, 400)), (-0.9, -1.3, -0.5), Outcome::Reject),
+            ("memory=0.27,params=1", (ratio(0.95, 0.05), at(600, 108)), (-3.0, -4.0, -2.0), Outcome::Accept),
+            ("latency=0.8", (ratio(f64::NAN, 0.0), at(600, 400)), (0.0, 0.0, 0.0), Outcome::Undecided),
+            ("", (ratio(5.0, 0.0), at(9000, 4000)), (-50.0, -51.0, -49.0), Outcome::Accept),
         ];
-        for (budget, new, d, want) in cases {
+        for (budget, (latency, new), d, want) in cases {
             let b: Budget = budget.parse().expect("budget");
-            let v = verdict(&b, &base, &new, d);
-            assert_eq!(v.outcome, want, "{budget} {new:?} {d:?}: {:?}", v.lines);
+            let v = verdict(&b, &base, &new, latency, d);
+            assert_eq!(v.outcome, want, "{budget} {latency:?} {new:?} {d:?}: {:?}", v.lines);
             assert_eq!(v.lines.len(), budget.split(',').filter(|s| !s.is_empty()).count());
         }
     }
@@ -99,7 +99,7 @@ mod tests {
     #[test]
     fn drop_is_reported_as_a_positive_number() {
         let b: Budget = "drop=1".parse().expect("budget");
-        let v = verdict(&b, &Measured::default(), &Measured::default(), (-0.4, -0.8, 0.0));
-        assert_eq!((v.lines[0].measured, v.d_top1), (0.4, -0.4));
+        let v = verdict(&b, &Measured::default(), &Measured::default(), Ratio::default(), (-0.4, -0.8, 0.0));
+        assert_eq!((v.lines[0].measured, v.lines[0].range, v.d_top1), (0.4, Some((-0.0, 0.8)), -0.4));
     }
 }

@@ -4,19 +4,26 @@
 //! Layers of one shape share one measurement. A rung is one layer compiled and run as `exec` would run it in the model,
 //! with the residual add and the activation that fuse into it; its time comes from the step that carries the layer's
 //! name. All rungs of a shape run in turns: what disturbs the machine weighs on all alike, and each finds its weights
-//! outside the nearest cache, as it does in a model. Results are cached by shape, device, threads and batch.
+//! outside the nearest cache, as it does in a model.
+//!
+//! A rung is timed twice at least, some time apart. Where the two differ, or where a narrower layer seems slower than a
+//! wider one, it is timed again; what no two times agree on is marked as noisy, and no forecast uses it. Results without
+//! such rungs are cached by shape, processor, kernels, threads and batch.
 
 mod alone;
+mod rung;
 
 use super::cache::{Cache, rounded};
-use super::stats::ms;
+use super::load::Watch;
+use super::turns::Turns;
 use super::{Ladder, LadderPoint, ProfileError};
-use crate::exec::{Cancel, CompileOptions, Observer, Plan, fusions};
+use crate::exec::{Cancel, CompileOptions, Plan, fusions};
 use crate::graph::{Graph, Node, NodeId, Op, PrecisionPlan, shapes};
 use crate::prune::{Group, MemberRole};
 use crate::quant::Precision;
 use alone::{Epilogue, LAYER, alone};
-use candle_core::{Device, Tensor};
+use candle_core::Device;
+use rung::{Rung, Timer, estimate, spikes};
 use std::collections::HashMap;
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -30,6 +37,7 @@ pub struct LadderOptions {
     pub device_words: String,
     /// Time for everything; what is left out when it runs short is told by fewer points.
     pub time_limit: Duration,
+    pub watch: Watch,
 }
 
 impl Default for LadderOptions {
@@ -40,6 +48,7 @@ impl Default for LadderOptions {
             device: Device::Cpu,
             device_words: crate::exec::device::cpu_words(),
             time_limit: Duration::from_secs(20),
+            watch: Watch::System,
         }
     }
 }
@@ -96,7 +105,7 @@ pub fn ladders(
             Some(points) => points,
             None => {
                 let (points, complete) = shape.measure(options, share, cancel)?;
-                if complete {
+                if complete && !points.iter().any(|p| p.noisy) {
                     cache.put("ladder", &key, &points);
                 }
                 points
@@ -151,9 +160,18 @@ impl Shape {
 
     fn key(&self, o: &LadderOptions) -> String {
         let threads = o.threads.unwrap_or_else(crate::exec::device::threads);
+        let processor = if o.device.is_cpu() { crate::exec::device::processor() } else { String::new() };
         format!(
-            "in turns, fed by steps, in one arena {:?} {:?} {:?} {} {} batch {} threads {threads} on {}",
-            self.op, self.input, self.epilogue, self.in_step, self.out_step, o.batch, o.device_words
+            "in turns, twice, fed by steps, in one arena {:?} {:?} {:?} {} {} batch {} threads {threads} on {} {processor} \
+             kernels {:x}",
+            self.op,
+            self.input,
+            self.epilogue,
+            self.in_step,
+            self.out_step,
+            o.batch,
+            o.device_words,
+            crate::exec::KERNELS
         )
     }
 
@@ -230,34 +248,35 @@ impl Shape {
         }
         // One precision after the other in every round: units that only int8 uses take a while to wake.
         rungs.sort_by_key(|(_, _, precision, _)| Precision::TIMED.iter().position(|p| p == precision));
-        let start = Instant::now();
         // A cap a rung: small layers need no longer.
         let limit = (limit / 2).min(MOST_A_RUNG * rungs.len() as u32);
-        let mut rounds = 0;
-        while rounds < LEAST_ROUNDS || (rounds < MOST_ROUNDS && start.elapsed() < limit) {
-            // There and back again, so that no rung always follows the same one.
-            let order: Vec<usize> = match rounds % 2 {
-                0 => (0..rungs.len()).collect(),
-                _ => (0..rungs.len()).rev().collect(),
-            };
-            for at in order {
-                cancel.check()?;
-                let (.., rung) = &mut rungs[at];
-                rung.plan.run_observed(&rung.x, &mut rung.timer)?;
-                if rounds == 0 {
-                    // Warm-up.
-                    rung.timer.ms.clear();
-                }
+        let mut times: Vec<Vec<f64>> = vec![Vec::new(); rungs.len()];
+        let mut retried = Vec::new();
+        for pass in 0..PASSES {
+            let which: Vec<usize> = if pass < 2 { (0..rungs.len()).collect() } else { retried };
+            if which.is_empty() {
+                break;
             }
-            rounds += 1;
+            for (&at, ms) in which.iter().zip(sweep(&mut rungs, &which, limit / 2, options, cancel)?) {
+                times[at].extend(ms);
+            }
+            let widths: Vec<(usize, usize, Precision)> = rungs.iter().map(|(i, o, p, _)| (*i, *o, *p)).collect();
+            let now: Vec<(f64, f64, bool)> = times.iter().map(|t| estimate(t)).collect();
+            let spikes = spikes(&widths, &now);
+            retried = (0..rungs.len()).filter(|&i| now[i].2 || (spikes[i] && times[i].len() < PASSES - 1)).collect();
         }
-        let point = |(in_width, out_width, precision, rung): &(usize, usize, Precision, Rung)| LadderPoint {
-            in_width: *in_width,
-            out_width: *out_width,
-            precision: *precision,
-            ms: rounded(lower_quartile(&rung.timer.ms)),
+        let point = |((in_width, out_width, precision, _), times): (&(usize, usize, Precision, Rung), &Vec<f64>)| {
+            let (ms, spread, noisy) = estimate(times);
+            LadderPoint {
+                in_width: *in_width,
+                out_width: *out_width,
+                precision: *precision,
+                ms: rounded(ms),
+                spread: rounded(spread),
+                noisy,
+            }
         };
-        Ok((rungs.iter().map(point).collect(), rungs.len() == wanted.len()))
+        Ok((rungs.iter().zip(&times).map(point).collect(), rungs.len() == wanted.len()))
     }
 
     fn compile(&self, i: usize, o: usize, precision: Precision, options: &LadderOptions) -> Result<Rung, ProfileError> {
@@ -268,39 +287,50 @@ impl Shape {
             CompileOptions { device: options.device.clone(), threads: options.threads, ..CompileOptions::default() };
         let plan = Plan::compile(&graph, &params, &plan, &compile)?;
         let x = super::noise(graph.input_shape(), options.batch, &options.device)?;
-        let timer = Timer { step: plan.steps().iter().position(|s| s.name == LAYER), ms: Vec::new() };
-        Ok(Rung { plan, x, timer })
+        let step = plan.steps().iter().position(|s| s.name == LAYER);
+        Ok(Rung { plan, x, timer: Timer { step, ms: 0.0 } })
     }
 }
 
-const LEAST_ROUNDS: usize = 6;
-const MOST_ROUNDS: usize = 60;
+/// Runs of each rung at least and at most in one pass over them.
+const LEAST_SWEEPS: usize = 3;
+const MOST_SWEEPS: usize = 30;
 const MOST_A_RUNG: Duration = Duration::from_millis(60);
+/// Two passes over all rungs, and further ones over those that are in doubt.
+const PASSES: usize = 4;
 
-struct Rung {
-    plan: Plan,
-    x: Tensor,
-    timer: Timer,
-}
-
-/// Between the fastest sample and the median: few samples on a shared machine, where the lower part says more.
-fn lower_quartile(samples: &[f64]) -> f64 {
-    let mut s = samples.to_vec();
-    s.sort_by(f64::total_cmp);
-    s.get(s.len().saturating_sub(1) / 4).copied().unwrap_or_default()
-}
-
-struct Timer {
-    step: Option<usize>,
-    ms: Vec<f64>,
-}
-
-impl Observer for Timer {
-    fn step(&mut self, index: usize, elapsed: Duration, _out_bytes: u64) {
-        if Some(index) == self.step {
-            self.ms.push(ms(elapsed));
-        }
+/// What each rung of `which` takes by one pass, there and back again so that no rung always follows the same one; `None`
+/// where the machine was never quiet enough.
+fn sweep(
+    rungs: &mut [(usize, usize, Precision, Rung)],
+    which: &[usize],
+    time_limit: Duration,
+    options: &LadderOptions,
+    cancel: &Cancel,
+) -> Result<Vec<Option<f64>>, ProfileError> {
+    let n = which.len();
+    for &at in which {
+        cancel.check()?;
+        // To warm up.
+        rungs[at].3.time()?;
     }
+    let busy = options.threads.unwrap_or_else(crate::exec::device::threads);
+    let threads = if options.device.is_cpu() { busy } else { 1 };
+    let turns =
+        Turns { wanted: MOST_SWEEPS * n, least: LEAST_SWEEPS * n, time_limit, threads, watch: &options.watch, cancel };
+    let mut taken: Vec<(usize, f64)> = Vec::with_capacity(MOST_SWEEPS * n);
+    let counted = turns.take(|run| {
+        let (there, step) = ((run / n).is_multiple_of(2), run % n);
+        let slot = if there { step } else { n - 1 - step };
+        taken.push((slot, rungs[which[slot]].3.time()?));
+        Ok(())
+    })?;
+    let mut samples: Vec<Vec<f64>> = vec![Vec::new(); n];
+    for &run in &counted.rounds {
+        let (slot, ms) = taken[run];
+        samples[slot].push(ms);
+    }
+    Ok(samples.iter().map(|s| rung::lower_quartile(s)).collect())
 }
 
 #[cfg(test)]
@@ -310,7 +340,8 @@ mod tests {
     use crate::prune::groups;
 
     fn options() -> LadderOptions {
-        LadderOptions { threads: Some(1), time_limit: Duration::from_millis(300), ..LadderOptions::default() }
+        let time_limit = Duration::from_millis(300);
+        LadderOptions { threads: Some(1), time_limit, watch: Watch::Quiet, ..LadderOptions::default() }
     }
 
     fn specs() -> [FamilySpec; 2] {
@@ -394,21 +425,40 @@ mod tests {
         assert!(rungs.iter().any(|(i, _, _)| *i == 2));
     }
 
+    /// Another processor or other kernels take other times.
+    #[test]
+    fn the_key_names_the_kernels_and_the_processor() {
+        let graph = specs()[0].build().expect("graph");
+        let node = graph.nodes.iter().find(|n| n.op.is_conv_or_linear()).expect("a layer");
+        let shape = Shape::of(node, vec![3, 16, 16], Epilogue::default(), &[]).expect("a layer");
+        let key = shape.key(&options());
+        assert!(key.contains(&format!("kernels {:x}", crate::exec::KERNELS)), "{key}");
+        assert!(key.contains(&crate::exec::device::processor()) && key.contains("threads 1"), "{key}");
+    }
+
     #[test]
     fn a_second_run_comes_from_the_cache() {
         let graph = specs()[0].build().expect("graph");
         let groups = groups(&graph);
         let dir = tempfile::tempdir().expect("folder");
         let o = LadderOptions { time_limit: Duration::from_secs(20), ..options() };
-        let run = |cached: &mut usize| {
-            let note = &mut |p: LadderProgress| *cached += usize::from(p.cached);
+        let run = |cached: &mut Vec<String>| {
+            let note = &mut |p: LadderProgress| {
+                if p.cached {
+                    cached.push(p.layer);
+                }
+            };
             ladders(&graph, &groups, &o, Some(dir.path()), &Cancel::default(), note).expect("ladders")
         };
-        let (mut first, mut second) = (0, 0);
+        let (mut first, mut second) = (Vec::new(), Vec::new());
         let a = run(&mut first);
         let b = run(&mut second);
-        assert!(a == b, "the cache changed something");
-        assert!(first == 0 && second > 3, "{first} {second}");
+        assert!(first.is_empty() && !second.is_empty(), "{first:?} {second:?}");
+        for (a, b) in a.iter().zip(&b) {
+            // What was noisy is measured again; what was not is what it was.
+            assert!(a == b || a.points.iter().any(|p| p.noisy), "the cache changed {}", a.layer);
+            assert!(!second.contains(&a.layer) || !a.points.iter().any(|p| p.noisy), "{} was kept", a.layer);
+        }
         let cancel = Cancel::default();
         cancel.cancel();
         assert!(ladders(&graph, &groups, &o, None, &cancel, &mut |_| {}).is_err_and(|e| e.is_cancelled()));

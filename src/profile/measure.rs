@@ -1,10 +1,17 @@
 //! A profile of one model on one device: per-layer samples with observers on, whole-model latency with them off.
 //!
+//! Latency, here and everywhere: the median of whole runs of one batch without observers, warm, on the session's device
+//! and threads. A row's latency is its part of that: the median of its time in runs with observers, which take turns with
+//! the others, times [`Profile::scale`]. A factor is the median ratio of pairs of runs ([`super::paired_latency`]).
+//!
 //! Invariants: warm-up runs are never counted; a row's name is its step's leading node; what a row says of kernel,
 //! precision and bytes is what the compiled plan reports. Rows stream out while samples come in.
 
-use super::stats::ms;
-use super::{Bound, Ceilings, Gauges, GpuFigures, LatencyStats, LayerRow, Profile, ProfileError};
+use super::load::{Load, Watch};
+use super::paired::{ORDER_SEED, Order, REPEAT_MS, REPEAT_WHOLE, pick, timed};
+use super::stats::{self, ms};
+use super::turns::{LEAST, Turns};
+use super::{Bound, Ceilings, Doubt, Gauges, GpuFigures, LatencyStats, LayerRow, Profile, ProfileError};
 use crate::exec::{Cancel, CompileOptions, Observer, PeakWatch, Plan, halving, smaller_batch};
 use crate::graph::{Graph, Macs, describe, macs, node_params, shapes};
 use crate::model::Model;
@@ -16,16 +23,16 @@ use std::time::{Duration, Instant};
 #[derive(Debug, Clone)]
 pub struct ProfileOptions {
     pub batch: usize,
-    /// Observed runs, and as many without observers, unless `time_limit` ends them first (never fewer than five).
+    /// Observed runs that count, and as many without observers, unless `time_limit` ends them first (never fewer than five).
     pub runs: usize,
     pub threads: Option<usize>,
     pub device: Device,
     /// The device in words, for the record.
     pub device_words: String,
-    /// For either half.
     pub time_limit: Duration,
     /// Known ceilings, or `None` to measure them first.
     pub ceilings: Option<Ceilings>,
+    pub watch: Watch,
 }
 
 impl Default for ProfileOptions {
@@ -36,8 +43,9 @@ impl Default for ProfileOptions {
             threads: None,
             device: Device::Cpu,
             device_words: crate::exec::device::cpu_words(),
-            time_limit: Duration::from_secs(6),
+            time_limit: Duration::from_secs(12),
             ceilings: None,
+            watch: Watch::System,
         }
     }
 }
@@ -51,6 +59,7 @@ pub enum ProfileUpdate {
         runs: usize,
         rows: Vec<(String, LatencyStats)>,
     },
+    /// Runs that count so far.
     Progress {
         label: &'static str,
         done: usize,
@@ -61,8 +70,10 @@ pub enum ProfileUpdate {
 /// Energy counters move several times a second only.
 const ENERGY_WINDOW: Duration = Duration::from_secs(2);
 
-/// Fewest counted runs, whatever the time limit.
-const LEAST: usize = 5;
+/// What two measurements of the same row differ by even on a quiet machine, as a part of it; see [`REPEAT_WHOLE`].
+const REPEAT_ROW: f64 = 0.05;
+/// Scatter of less than this part of the whole model's latency decides nothing.
+const MATTERS: f64 = 0.005;
 
 /// Profiles `model` as it stands, precision plan included. Where the device runs out of memory, half the batch is tried, and
 /// so on; the profile's notes say so.
@@ -118,19 +129,41 @@ fn measure(
     plan.run(x)?;
     let memory = watch.map(|w| w.peak()).transpose()?;
     let names: Vec<String> = plan.steps().iter().map(|s| s.name.clone()).collect();
-    let start = Instant::now();
-    let mut runs = 0;
-    while runs < options.runs && (runs < LEAST || start.elapsed() < options.time_limit) {
-        cancel.check()?;
-        plan.run_observed(x, &mut seen)?;
-        runs += 1;
+    let busy = if options.device.is_cpu() { threads } else { 1 };
+    let turns = Turns {
+        wanted: options.runs,
+        least: LEAST,
+        time_limit: options.time_limit,
+        threads: busy,
+        watch: &options.watch,
+        cancel,
+    };
+    let mut whole_ms = Vec::new();
+    let mut order = Order::new(ORDER_SEED);
+    let counted = turns.take(|round| {
+        for observed in order.pair() {
+            if observed {
+                plan.run_observed(x, &mut seen)?;
+            } else {
+                whole_ms.push(timed(plan, x)?);
+            }
+        }
         let rows = names.iter().zip(&seen.ms).map(|(n, s)| (n.clone(), LatencyStats::of(s))).collect();
-        update(ProfileUpdate::Rows { runs, rows });
-        update(ProfileUpdate::Progress { label: "layers", done: runs, total: options.runs });
-    }
-    let whole = whole_latency(plan, x, options.runs, options.time_limit, cancel, &mut |done, total| {
-        update(ProfileUpdate::Progress { label: "whole model", done, total });
+        update(ProfileUpdate::Rows { runs: round + 1, rows });
+        update(ProfileUpdate::Progress { label: "layers", done: (round + 1).min(options.runs), total: options.runs });
+        Ok(())
     })?;
+    let load = counted.load;
+    let whole = LatencyStats::of(&pick(&whole_ms, &counted.rounds));
+    let doubt = whole.doubt(&load);
+    let whole = whole.at_least(REPEAT_WHOLE, REPEAT_MS);
+    for samples in &mut seen.ms {
+        *samples = pick(samples, &counted.rounds);
+    }
+    notes.extend(load.words());
+    if let Some(why) = doubt {
+        notes.push(format!("the whole model's latency is in doubt: {why}; measure again when the machine is quiet"));
+    }
 
     let mut gpu = memory.map(|m| GpuFigures {
         peak_used_bytes: m.used,
@@ -144,14 +177,22 @@ fn measure(
     }
 
     let facts = Facts::of(&model.graph)?;
-    let rows = rows(plan, &facts, &model.graph, &seen, options.batch, ceilings);
+    let mut rows = rows(plan, &facts, &model.graph, &seen, options.batch, ceilings, &load);
+    for r in rows.iter_mut().filter(|r| matches!(r.doubt, Some(Doubt::Scatter { .. }))) {
+        if r.latency.spread() * r.latency.p50 < MATTERS * whole.p50 {
+            r.doubt = None;
+        }
+    }
+    stats::outliers(&mut rows);
     Ok(Profile {
         device: options.device_words.clone(),
         threads,
         batch: options.batch,
-        runs,
+        runs: counted.rounds.len(),
         ceilings,
         whole,
+        doubt,
+        load: Some(load),
         weight_bytes: plan.weight_bytes(),
         params: facts.params,
         macs: facts.macs.iter().copied().sum(),
@@ -184,57 +225,6 @@ fn energy(
     let spent = before.energy_mj.zip(after.energy_mj).map(|(a, b)| b.saturating_sub(a));
     gpu.energy_mj_per_image = spent.map(|mj| mj as f64 / images.max(1) as f64);
     Ok(())
-}
-
-/// Latency of whole runs without observers: two warm-up runs, then `runs` or what the time limit allows.
-pub fn whole_latency(
-    plan: &Plan,
-    x: &Tensor,
-    runs: usize,
-    time_limit: Duration,
-    cancel: &Cancel,
-    progress: &mut dyn FnMut(usize, usize),
-) -> Result<LatencyStats, ProfileError> {
-    for _ in 0..2 {
-        cancel.check()?;
-        plan.run(x)?;
-    }
-    let mut samples = Vec::with_capacity(runs);
-    let start = Instant::now();
-    while samples.len() < runs && (samples.len() < LEAST || start.elapsed() < time_limit) {
-        cancel.check()?;
-        let t = Instant::now();
-        plan.run(x)?;
-        samples.push(ms(t.elapsed()));
-        progress(samples.len(), runs);
-    }
-    Ok(LatencyStats::of(&samples))
-}
-
-/// Latency of two plans on the same input, run in turns so that a busy machine weighs on both alike.
-pub fn paired_latency(
-    a: &Plan,
-    b: &Plan,
-    x: &Tensor,
-    runs: usize,
-    time_limit: Duration,
-    cancel: &Cancel,
-) -> Result<(LatencyStats, LatencyStats), ProfileError> {
-    let (mut of_a, mut of_b) = (Vec::new(), Vec::new());
-    for plan in [a, b, a, b] {
-        cancel.check()?;
-        plan.run(x)?;
-    }
-    let start = Instant::now();
-    while of_a.len() < runs && (of_a.len() < LEAST || start.elapsed() < time_limit) {
-        cancel.check()?;
-        for (plan, samples) in [(a, &mut of_a), (b, &mut of_b)] {
-            let t = Instant::now();
-            plan.run(x)?;
-            samples.push(ms(t.elapsed()));
-        }
-    }
-    Ok((LatencyStats::of(&of_a), LatencyStats::of(&of_b)))
 }
 
 /// A batch of seeded normal noise `[batch, c, h, w]`: dense kernels take the same time whatever the values.
@@ -320,7 +310,15 @@ impl Facts {
     }
 }
 
-fn rows(plan: &Plan, facts: &Facts, graph: &Graph, seen: &Samples, batch: usize, ceilings: Ceilings) -> Vec<LayerRow> {
+fn rows(
+    plan: &Plan,
+    facts: &Facts,
+    graph: &Graph,
+    seen: &Samples,
+    batch: usize,
+    ceilings: Ceilings,
+    load: &Load,
+) -> Vec<LayerRow> {
     let stats: Vec<LatencyStats> = seen.ms.iter().map(|s| LatencyStats::of(s)).collect();
     let total: f64 = stats.iter().map(|s| s.p50).sum();
     let mut rows = Vec::new();
@@ -349,7 +347,8 @@ fn rows(plan: &Plan, facts: &Facts, graph: &Graph, seen: &Samples, batch: usize,
             fused: step.fused.iter().filter(|f| **f != step.name).cloned().collect(),
             kernel: step.kernel.clone(),
             precision: step.precision,
-            latency,
+            doubt: latency.doubt(load),
+            latency: latency.at_least(REPEAT_ROW, REPEAT_MS),
             share: if total > 0.0 { latency.p50 / total } else { 0.0 },
             weight_bytes: step.weight_bytes,
             activation_bytes: out_bytes,
@@ -401,7 +400,14 @@ mod tests {
 
     fn options() -> ProfileOptions {
         let ceilings = Some(Ceilings { f32_gflops: 100.0, int8_gops: 300.0, bandwidth_gbs: 10.0 });
-        ProfileOptions { batch: 2, runs: 6, threads: Some(1), ceilings, ..ProfileOptions::default() }
+        ProfileOptions {
+            batch: 2,
+            runs: 6,
+            threads: Some(1),
+            ceilings,
+            watch: Watch::Quiet,
+            ..ProfileOptions::default()
+        }
     }
 
     #[test]

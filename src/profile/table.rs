@@ -1,6 +1,6 @@
 //! Plain data that profiling produces: serializable, no tensors, shared with sessions and screens.
 
-use super::Reading;
+use super::{Load, Reading};
 use crate::graph::Macs;
 use crate::quant::Precision;
 use serde::{Deserialize, Serialize};
@@ -11,9 +11,72 @@ pub struct LatencyStats {
     pub n: usize,
     pub p50: f64,
     pub p95: f64,
-    pub p99: f64,
+    /// `None` below [`LatencyStats::TAIL`] samples; ask [`LatencyStats::p99`], since older versions always wrote one.
+    #[serde(default)]
+    pub p99: Option<f64>,
     pub mean: f64,
     pub min: f64,
+    /// How far another measurement's median is expected to lie at most, as a part of `p50`; see [`LatencyStats::spread`].
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub spread: Option<f64>,
+    /// From the lower to the upper quartile, as a part of `p50`.
+    #[serde(default)]
+    pub middle: f64,
+}
+
+/// Why a figure is not to be decided on. It is shown with a mark, until it is measured again.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case", tag = "why")]
+pub enum Doubt {
+    /// Samples scatter, or drift: the median is known to this part of it only.
+    Scatter { spread: f64 },
+    /// Rows of the same shape and kernel take so long at the median.
+    Outlier { twins_ms: f64 },
+    /// Others had this part of the processors, 0 to 1, and were in the way.
+    Contention { others: f64 },
+    /// The clock fell by this part.
+    Clock { by: f64 },
+}
+
+impl std::fmt::Display for Doubt {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Doubt::Scatter { spread } => write!(f, "its samples scatter, known to ±{:.0} % only", spread * 100.0),
+            Doubt::Outlier { twins_ms } => write!(f, "rows of the same shape take {twins_ms:.3} ms"),
+            Doubt::Contention { others } => write!(f, "others had {:.0} % of the processors meanwhile", others * 100.0),
+            Doubt::Clock { by } => write!(f, "the clock fell by {:.0} % meanwhile", by * 100.0),
+        }
+    }
+}
+
+/// A latency over another one's, measured in pairs.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
+pub struct Ratio {
+    /// Pairs.
+    pub n: usize,
+    /// The median of the pairs' ratios.
+    pub value: f64,
+    /// Its interval, by order statistics.
+    pub low: f64,
+    pub high: f64,
+    /// The probability that such an interval holds the median: at least 0.95, less where there are fewer than six pairs.
+    pub coverage: f64,
+}
+
+/// Latency of a model and of the original it is compared with: whole runs of one batch without observers, in pairs, the
+/// order within each pair by chance.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+pub struct Paired {
+    pub base: LatencyStats,
+    pub new: LatencyStats,
+    /// `new` over `base`.
+    pub ratio: Ratio,
+    /// Why it is not to be decided on.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub doubt: Option<Doubt>,
+    /// What the machine did meanwhile.
+    #[serde(default)]
+    pub load: Load,
 }
 
 /// Which ceiling a layer sits under on this device.
@@ -38,8 +101,11 @@ pub struct LayerRow {
     /// Which kernel ran, e.g. `gemm-f32/avx512`, `gemm-u8i8/vnni`.
     pub kernel: String,
     pub precision: Precision,
-    /// Time per batch, observers on.
+    /// Time per batch, observers on. What is shown is [`Profile::ms`].
     pub latency: LatencyStats,
+    /// Why that is not to be decided on.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub doubt: Option<Doubt>,
     /// Share of the observed total, 0 to 1.
     pub share: f64,
     /// Stored weight bytes at the precision that ran.
@@ -75,8 +141,14 @@ pub struct Profile {
     pub runs: usize,
     pub ceilings: Ceilings,
     pub rows: Vec<LayerRow>,
-    /// Whole-model latency per batch, measured without observers.
+    /// Whole-model latency per batch, measured without observers, in turns with the runs that rows come from.
     pub whole: LatencyStats,
+    /// Why `whole` is not to be decided on.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub doubt: Option<Doubt>,
+    /// What the machine did meanwhile.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub load: Option<Load>,
     /// Sum of stored weight bytes.
     pub weight_bytes: u64,
     pub params: u64,
@@ -90,6 +162,64 @@ pub struct Profile {
     /// What did not go as asked, for people.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub notes: Vec<String>,
+}
+
+impl Profile {
+    /// What a row's observed time is multiplied by to be a part of the whole model's latency: observers cost a little, and
+    /// medians do not add up.
+    pub fn scale(&self) -> f64 {
+        let sum: f64 = self.rows.iter().map(LayerRow::counted).sum();
+        if sum > 0.0 && self.whole.p50 > 0.0 { self.whole.p50 / sum } else { 1.0 }
+    }
+
+    /// What `row` contributes to the whole model's latency, milliseconds a batch: the figure that every view shows, and
+    /// of which an action cannot save more.
+    pub fn ms(&self, row: &LayerRow) -> f64 {
+        row.latency.p50 * self.scale()
+    }
+
+    /// As [`Profile::ms`] in forecasts: what stands out among rows of its shape counts as they do.
+    pub fn counted_ms(&self, row: &LayerRow) -> f64 {
+        row.counted() * self.scale()
+    }
+
+    /// Takes `fresh`'s figures for the row named `row`, and for whatever is in doubt here and not there. Figures of the same
+    /// model: what it stores, computes and moves stays.
+    pub fn renew(&mut self, row: &str, fresh: &Profile) {
+        for old in &mut self.rows {
+            let Some(new) = fresh.rows.iter().find(|n| n.name == old.name && n.kernel == old.kernel) else { continue };
+            if old.name == row || (old.doubt.is_some() && new.doubt.is_none()) {
+                *old = new.clone();
+            }
+        }
+        if self.doubt.is_some() && fresh.doubt.is_none() {
+            (self.whole, self.doubt, self.load) = (fresh.whole, None, fresh.load);
+        }
+        self.share();
+    }
+
+    /// Works out every row's share of the observed total.
+    pub fn share(&mut self) {
+        let total: f64 = self.rows.iter().map(|r| r.latency.p50).sum();
+        for r in &mut self.rows {
+            r.share = if total > 0.0 { r.latency.p50 / total } else { 0.0 };
+        }
+    }
+
+    /// Rows in doubt.
+    pub fn doubts(&self) -> usize {
+        self.rows.iter().filter(|r| r.doubt.is_some()).count()
+    }
+}
+
+impl LayerRow {
+    /// Observed milliseconds that forecasts count.
+    fn counted(&self) -> f64 {
+        match self.doubt {
+            Some(Doubt::Outlier { twins_ms }) => self.latency.p50.min(twins_ms),
+            Some(Doubt::Scatter { .. } | Doubt::Contention { .. } | Doubt::Clock { .. }) | None => self.latency.p50,
+        }
+    }
 }
 
 /// Figures that only a GPU has.
@@ -158,6 +288,12 @@ pub struct LadderPoint {
     pub out_width: usize,
     pub precision: Precision,
     pub ms: f64,
+    /// How far another measurement is expected to lie, as a part of `ms`; 0: nobody looked.
+    #[serde(default)]
+    pub spread: f64,
+    /// Measured several times and never the same: not to be used.
+    #[serde(default)]
+    pub noisy: bool,
 }
 
 /// Latency ladder of one layer: points at several widths, for forecasts between them.
@@ -166,3 +302,7 @@ pub struct Ladder {
     pub layer: String,
     pub points: Vec<LadderPoint>,
 }
+
+#[cfg(test)]
+#[path = "table_tests.rs"]
+mod tests;

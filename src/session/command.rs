@@ -5,7 +5,7 @@ use crate::plan::{Action, Budget, Constraint, DecisionId, Target};
 use serde::{Deserialize, Serialize};
 
 /// Version of the frames; a host refuses a client of another one, naming both.
-pub const PROTOCOL: u32 = 1;
+pub const PROTOCOL: u32 = 2;
 
 /// Who shall propose.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -20,7 +20,12 @@ pub enum Proposer {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", tag = "command")]
 pub enum Command {
+    /// Measures every layer of the model in force again, and the original beside it.
     Profile,
+    /// Measures one layer's row again.
+    Measure {
+        layer: String,
+    },
     Sense,
     Propose {
         by: Proposer,

@@ -6,7 +6,7 @@ use crate::eval::{Correction, Metrics};
 use crate::graph::{Graph, Macs};
 use crate::model::ModelInfo;
 use crate::plan::{Action, Author, Budget, Constraint, Decision, DecisionId, Quality, Target, Trial, Verdict};
-use crate::profile::{Ladder, LatencyStats, Profile, SensCurve};
+use crate::profile::{Doubt, Ladder, LatencyStats, Paired, Profile, Ratio, SensCurve};
 use crate::prune::Group;
 use crate::recover::{RepairStep, RepairUse};
 use serde::{Deserialize, Serialize};
@@ -68,6 +68,34 @@ pub struct Evaluation {
     /// Hash over contents and labels of the images that were evaluated.
     #[serde(default)]
     pub data_hash: Option<String>,
+    /// The two in pairs: what the factor is made of. `None` for the baseline, and in sessions of older versions.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub paired: Option<Paired>,
+    /// Why `whole` is not to be decided on.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub doubt: Option<Doubt>,
+}
+
+impl Evaluation {
+    /// Latency as a factor of the original's, both measured in the same minute: the one that every view, the verdict and
+    /// reports show. `None` where no original was measured beside it.
+    pub fn latency(&self) -> Option<Ratio> {
+        let exactly = |value: f64| Ratio { n: 0, value, low: value, high: value, coverage: 0.0 };
+        match self.paired {
+            _ if self.round == 0 => Some(exactly(1.0)),
+            Some(p) => Some(p.ratio),
+            None if self.baseline_ms > 0.0 => Some(exactly(self.whole.p50 / self.baseline_ms)),
+            None => None,
+        }
+    }
+
+    /// Takes a newer measurement of the same model beside the original.
+    pub fn measured_again(&mut self, paired: &Paired) {
+        self.whole = paired.new;
+        self.baseline_ms = paired.base.p50;
+        self.doubt = paired.doubt;
+        self.paired = Some(*paired);
+    }
 }
 
 /// Something an agent or the planner said, kept once it is complete.
@@ -115,6 +143,17 @@ pub enum Event {
     Profiled {
         round: u32,
         profile: Box<Profile>,
+    },
+    /// One row of the round's profile was measured again; with it, what was in doubt and no longer is.
+    Remeasured {
+        round: u32,
+        layer: String,
+        profile: Box<Profile>,
+    },
+    /// The round's model was timed again beside the original.
+    Paired {
+        round: u32,
+        latency: Box<Paired>,
     },
     LaddersMeasured {
         ladders: Vec<Ladder>,
@@ -248,6 +287,8 @@ impl Event {
             Event::Opened { .. }
             | Event::RecipeSet { .. }
             | Event::Resolved { .. }
+            | Event::Remeasured { .. }
+            | Event::Paired { .. }
             | Event::Built { .. }
             | Event::Tried { .. }
             | Event::Sensed { .. }

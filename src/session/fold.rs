@@ -6,6 +6,7 @@
 
 use super::{Event, Phase, Record, Round, State, TimelineEntry, UndoPoint, text};
 use crate::plan::{Action, Author, Constraint, Decision, DecisionId, Limit, Status, Target};
+use crate::profile::Paired;
 
 const TIMELINE: usize = 2000;
 const UTTERANCES: usize = 200;
@@ -81,6 +82,8 @@ impl State {
             | Event::Resolved { .. }
             | Event::PhaseEntered { .. }
             | Event::Profiled { .. }
+            | Event::Remeasured { .. }
+            | Event::Paired { .. }
             | Event::LaddersMeasured { .. }
             | Event::Sensed { .. }
             | Event::Undone
@@ -124,6 +127,26 @@ impl State {
                 if let Some(r) = self.round_mut(*round) {
                     r.profile = Some((**profile).clone());
                 }
+                self.baseline_from_profile(*round);
+            }
+            Event::Remeasured { round, layer, profile } => {
+                self.failure = None;
+                if let Some(r) = self.rounds.get_mut(*round as usize) {
+                    let known = match &mut r.profile {
+                        Some(p) => Some(p),
+                        None => r.evaluation.as_mut().and_then(|e| e.profile.as_mut()),
+                    };
+                    if let Some(p) = known {
+                        p.renew(layer, profile);
+                    }
+                }
+                self.baseline_from_profile(*round);
+            }
+            Event::Paired { round, latency } => {
+                if let Some(e) = self.rounds.get_mut(*round as usize).and_then(|r| r.evaluation.as_mut()) {
+                    e.measured_again(latency);
+                }
+                self.baseline_beside(latency);
             }
             Event::LaddersMeasured { ladders } => self.ladders.clone_from(ladders),
             Event::Sensed { base_loss, base_top1, curves } => {
@@ -242,6 +265,9 @@ impl State {
                 if let Some(r) = self.round_mut(evaluation.round) {
                     r.evaluation = Some((**evaluation).clone());
                 }
+                if let Some(paired) = &evaluation.paired {
+                    self.baseline_beside(paired);
+                }
             }
             Event::VerdictGiven { round, verdict } => {
                 if let Some(r) = self.round_mut(*round) {
@@ -273,6 +299,34 @@ impl State {
                 self.failure = Some(format!("{what}: {message}"));
             }
             Event::Cancelled { .. } => self.abort(),
+        }
+    }
+
+    /// The original's evaluation says what its profile says of latency.
+    fn baseline_from_profile(&mut self, round: u32) {
+        let Some(r) = self.rounds.get_mut(round as usize).filter(|_| round == 0) else { return };
+        if let (Some(p), Some(e)) = (&r.profile, &mut r.evaluation) {
+            (e.whole, e.baseline_ms, e.doubt) = (p.whole, p.whole.p50, p.doubt);
+        }
+    }
+
+    /// The original was timed beside another model: unless that is in doubt and what was known is not, it is what the
+    /// original takes from now on. Rows follow, since they are parts of it.
+    fn baseline_beside(&mut self, paired: &Paired) {
+        let Some(r) = self.rounds.first_mut() else { return };
+        let stained = match (&r.profile, &r.evaluation) {
+            (Some(p), _) => p.doubt.is_some(),
+            (None, Some(e)) => e.doubt.is_some(),
+            (None, None) => return,
+        };
+        if paired.doubt.is_some() && !stained {
+            return;
+        }
+        if let Some(p) = &mut r.profile {
+            (p.whole, p.doubt) = (paired.base, paired.doubt);
+        }
+        if let Some(e) = &mut r.evaluation {
+            (e.whole, e.baseline_ms, e.doubt) = (paired.base, paired.base.p50, paired.doubt);
         }
     }
 

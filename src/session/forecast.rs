@@ -47,15 +47,14 @@ impl State {
         if self.is_blind() {
             return Vec::new();
         }
-        let base = self.baseline();
         let of = |number: u32| -> Option<PastRound> {
             let round = self.round_at(number)?;
             let (evaluation, verdict) = (round.evaluation.as_ref()?, round.verdict.as_ref()?);
-            let base_ms = if evaluation.baseline_ms > 0.0 { evaluation.baseline_ms } else { base?.whole.p50 };
             Some(PastRound {
                 round: number,
                 actions: self.actions_of(number),
-                latency: if base_ms > 0.0 { evaluation.whole.p50 / base_ms } else { 1.0 },
+                // What is in doubt teaches nothing.
+                latency: evaluation.latency().filter(|_| evaluation.doubt.is_none()).map_or(f64::NAN, |l| l.value),
                 d_top1: verdict.d_top1,
             })
         };

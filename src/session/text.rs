@@ -26,6 +26,19 @@ pub fn describe(before: &State, event: &Event) -> Option<String> {
             let of = if *round == 0 { "the original".to_owned() } else { format!("round {round}'s model") };
             format!("profiled {of}: {:.2} ms a batch of {}", profile.whole.p50, profile.batch)
         }
+        Event::Remeasured { round, layer, profile } => {
+            let ms = profile.rows.iter().find(|r| &r.name == layer).map_or(0.0, |r| profile.ms(r));
+            let doubt = profile.rows.iter().find(|r| &r.name == layer).and_then(|r| r.doubt);
+            let doubt = doubt.map_or_else(String::new, |d| format!(", in doubt: {d}"));
+            format!("round {round}: measured {layer} again: {ms:.3} ms{doubt}")
+        }
+        Event::Paired { round, latency } => {
+            let r = latency.ratio;
+            format!(
+                "round {round}: {:.2} ms beside the original's {:.2}, {:.2}x [{:.2}, {:.2}]",
+                latency.new.p50, latency.base.p50, r.value, r.low, r.high
+            )
+        }
         Event::LaddersMeasured { ladders } => {
             format!("measured latency ladders of {}", counted(ladders.len(), "layer"))
         }

@@ -258,6 +258,8 @@ impl App {
         match &record.event {
             Event::Opened { .. }
             | Event::Profiled { .. }
+            | Event::Remeasured { .. }
+            | Event::Paired { .. }
             | Event::LaddersMeasured { .. }
             | Event::Sensed { .. }
             | Event::Applied { .. }

@@ -39,10 +39,11 @@ pub const COMMANDS: &[Spec] = &[
     spec("llm", "URL MODEL | off", "set the OpenAI-compatible endpoint that the agents use"),
     spec("mac-convention", "conv_linear|attention|norms", "what MACs count"),
     spec("max-ratio", "RATIO [REASON]", "remove at most this part of this row's group"),
+    spec("measure", "", "measure this row again"),
     spec("note", "TEXT", "a note to the agents"),
     spec("pen", "", "take the pen"),
     spec("precision", "NAME", "this layer at f32, int8, int8-static, w8, w4, w4g128, w4g64, w4g32, f16 or bf16"),
-    spec("profile", "", "measure every layer again"),
+    spec("profile", "", "measure every layer again, and the original"),
     spec("propose", "[planner|agents]", "ask for proposals"),
     spec("redo", "", "redo the newest undone review action"),
     spec("report", "[PATH]", "write the report as Markdown"),
@@ -77,6 +78,7 @@ pub enum Line {
     Llm(Option<(String, Option<String>)>),
     MacConvention(MacConvention),
     MaxRatio(f64, String),
+    Measure,
     Note(String),
     Pen,
     Precision(Precision),
@@ -148,6 +150,7 @@ pub fn parse(line: &str) -> Result<Line, String> {
             }
             Line::MaxRatio(ratio, reason.trim().to_owned())
         }
+        "measure" => Line::Measure,
         "note" if rest.is_empty() => return needs("a text"),
         "note" => Line::Note(text()),
         "pen" => Line::Pen,

@@ -1,7 +1,8 @@
 //! Forecasts while a ratio is dragged: a hold on `plan`'s forecaster, made anew when its tables change.
 
 use super::outlook::{Expected, summed};
-use crate::plan::{Action, Decision, Forecast, Forecaster, Target};
+use super::table::shown_round;
+use crate::plan::{Action, Decision, Estimate, Forecast, Forecaster, Target};
 use crate::session::State;
 
 #[derive(Default)]
@@ -21,7 +22,11 @@ impl Forecasts {
         match &self.forecaster {
             Some(f) => {
                 let all: Vec<Decision> = decisions.iter().map(|d| resolved(state, d)).collect();
-                Some(f.plan(&all.iter().collect::<Vec<_>>()).forecast)
+                let mut forecast = f.plan(&all.iter().collect::<Vec<_>>()).forecast;
+                if let Some((change, touched)) = in_the_rows_shown(f, state, &all) {
+                    (forecast.d_latency_ms, forecast.touched_ms) = (change, touched);
+                }
+                Some(forecast)
             }
             None => decisions.first().filter(|_| decisions.len() == 1).and_then(|d| d.forecast),
         }
@@ -44,6 +49,24 @@ impl Forecasts {
             quality: Some(p.quality),
         }
     }
+}
+
+/// What `decisions` change in the latency of the rows as they are shown: those of the newest model, which earlier rounds
+/// may have made faster already. With what those rows take.
+fn in_the_rows_shown(f: &Forecaster, state: &State, decisions: &[Decision]) -> Option<(Estimate, f64)> {
+    let newest = shown_round(state);
+    let of = (0..=newest).rev().find(|&r| state.profile_of(r).is_some())?;
+    let applied = if of > 0 { state.applied() } else { Vec::new() };
+    let from: Vec<(Target, Action)> = applied
+        .iter()
+        .map(|d| resolved(state, d))
+        .filter(|d| d.action != Action::Keep)
+        .map(|d| (d.target, d.action))
+        .collect();
+    let mut to: Vec<(Target, Action)> =
+        from.iter().filter(|(t, _)| !decisions.iter().any(|d| d.target == *t)).cloned().collect();
+    to.extend(decisions.iter().filter(|d| d.action != Action::Keep).map(|d| (d.target.clone(), d.action.clone())));
+    f.latency_over(&from, &to, state.profile_of(of)?)
 }
 
 /// With as many kept units as the host will keep; which ones does not matter to a forecast.

@@ -10,6 +10,10 @@ use crate::session::State;
 pub struct Measured {
     pub round: u32,
     pub latency: f64,
+    /// The latency is not to be decided on.
+    pub doubtful: bool,
+    /// The original's latency that `latency` refers to, milliseconds a batch.
+    pub base_ms: f64,
     pub macs: f64,
     pub memory: f64,
     pub params: f64,
@@ -35,10 +39,11 @@ impl Measured {
         let e = state.evaluation()?;
         let ratio = |a: f64, b: f64| if b > 0.0 { a / b } else { f64::NAN };
         let verdict = state.round_at(e.round).and_then(|r| r.verdict.as_ref());
-        let base_ms = if e.baseline_ms > 0.0 { e.baseline_ms } else { base.whole.p50 };
         Some(Measured {
             round: e.round,
-            latency: if e.round == 0 { 1.0 } else { ratio(e.whole.p50, base_ms) },
+            latency: e.latency().map_or(f64::NAN, |l| l.value),
+            doubtful: e.doubt.is_some(),
+            base_ms: e.baseline_ms,
             macs: ratio(e.macs.conv_linear as f64, base.macs.conv_linear as f64),
             memory: ratio(e.weight_bytes as f64, base.weight_bytes as f64),
             params: ratio(e.params as f64, base.params as f64),

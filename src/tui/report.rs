@@ -65,8 +65,11 @@ pub fn markdown(app: &App) -> String {
     let _ = writeln!(o, "- budget {}\n", if budget.is_empty() { "none".to_owned() } else { format!("`{budget}`") });
 
     let _ = writeln!(o, "## Rounds\n");
-    let _ = writeln!(o, "| round | top-1 % | change (95 %) | top-5 % | loss | ms | MB | MACs M | params | verdict |");
-    let _ = writeln!(o, "| --- | --- | --- | --- | --- | --- | --- | --- | --- | --- |");
+    let _ = writeln!(
+        o,
+        "| round | top-1 % | change (95 %) | top-5 % | loss | ms | of original (95 %) | MB | MACs M | params | verdict |"
+    );
+    let _ = writeln!(o, "| --- | --- | --- | --- | --- | --- | --- | --- | --- | --- | --- |");
     for r in &s.rounds {
         let Some(e) = &r.evaluation else { continue };
         let change = r.verdict.as_ref().map_or(String::new(), |v| {
@@ -77,6 +80,11 @@ pub fn markdown(app: &App) -> String {
                 num::signed(v.d_top1_high, 2)
             )
         });
+        let mark = if e.doubt.is_some() { "?" } else { "" };
+        let factor = e.latency().filter(|_| r.number > 0).map_or(String::new(), |f| {
+            let range = format!("[{}, {}]", num::factor(f.low), num::factor(f.high));
+            format!("{}{mark} {range} of {} ms", num::factor(f.value), num::ms(e.baseline_ms))
+        });
         let verdict = match (&r.rolled_back, &r.verdict) {
             (Some(why), _) => format!("rolled back: {}", cell(why)),
             (None, Some(v)) => format!("{:?}{}", v.outcome, if r.accepted { ", accepted" } else { "" }).to_lowercase(),
@@ -84,12 +92,12 @@ pub fn markdown(app: &App) -> String {
         };
         let _ = writeln!(
             o,
-            "| {} | {:.2} | {change} | {:.2} | {:.4} | {} | {} | {} | {} | {verdict} |",
+            "| {} | {:.2} | {change} | {:.2} | {:.4} | {} | {factor} | {} | {} | {} | {verdict} |",
             if r.number == 0 { "baseline".to_owned() } else { r.number.to_string() },
             e.metrics.top1 * 100.0,
             e.metrics.top5 * 100.0,
             e.metrics.loss,
-            num::ms(e.whole.p50),
+            num::ms(e.whole.p50) + mark,
             num::scaled(e.weight_bytes as f64, 1e6),
             num::scaled(e.macs.get(app.settings.mac_convention) as f64, 1e6),
             num::count(e.params),
@@ -175,7 +183,7 @@ fn layers(app: &App, o: &mut String, cell: &dyn Fn(&str) -> String) {
             "| {} | {} | {} | {} | {} | {} | {} | {} |",
             cell(&l.name),
             cell(&l.kind),
-            l.fig.p50.map_or("—".into(), num::ms),
+            l.fig.p50.map_or("—".into(), |v| num::ms(v) + if l.fig.doubtful { "?" } else { "" }),
             l.fig.share.map_or("—".into(), |s| format!("{:.1}", s * 100.0)),
             num::scaled(l.fig.bytes as f64, 1e6),
             num::scaled(macs_of(&l.fig, app.settings.mac_convention) as f64, 1e6),

@@ -5,7 +5,7 @@
 use crate::config::text::clean;
 use crate::graph::{self, MacConvention, Macs, Op};
 use crate::plan::Target;
-use crate::profile::{BROKEN, Bound, LayerRow, SensTarget};
+use crate::profile::{BROKEN, Bound, Doubt, LayerRow, Profile, SensTarget};
 use crate::prune::{Group, MemberRole};
 use crate::quant::Precision;
 use crate::session::{LiveRow, SessionCard, State};
@@ -14,8 +14,10 @@ use std::collections::{HashMap, HashSet};
 /// Figures of a layer or, summed, of a block.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct Figures {
-    /// `None`: not measured yet.
+    /// Part of the whole model's latency, milliseconds a batch. `None`: not measured yet.
     pub p50: Option<f64>,
+    /// Not to be decided on.
+    pub doubtful: bool,
     /// Part of the observed total, 0 to 1.
     pub share: Option<f64>,
     pub bytes: u64,
@@ -45,7 +47,12 @@ pub struct Layer {
     pub efficiency: f64,
     pub intensity: f64,
     pub p95: f64,
-    pub p99: f64,
+    /// `None` where there are too few samples for one.
+    pub p99: Option<f64>,
+    /// Half-width of the range around the figure, as a part of it.
+    pub spread: f64,
+    /// Why the figure is not to be decided on.
+    pub doubt: Option<Doubt>,
     pub activation_bytes: u64,
     pub out_shape: Vec<usize>,
     /// The group this row's ratio keys move: the one it produces, else the first prunable one it takes part in.
@@ -79,6 +86,8 @@ pub struct Table {
     pub blocks: Vec<Block>,
     /// Largest KL of any curve that stays finite: the sparklines' scale.
     pub sens_scale: f64,
+    /// Latency of the whole model that the figures are parts of, milliseconds a batch of so many, and whether it is in doubt.
+    pub whole: Option<(f64, usize, bool)>,
     /// Round whose profile the figures come from, and whether a newer model is in force.
     pub of_round: Option<u32>,
     pub stale: bool,
@@ -110,8 +119,9 @@ impl Table {
             for layer in &mut t.layers {
                 layer.gone = true;
             }
+            t.whole = Some((profile.whole.p50, profile.batch, profile.doubt.is_some()));
             for row in &profile.rows {
-                t.measure(row);
+                t.measure(profile, row);
             }
         }
         t.groups(card);
@@ -195,7 +205,9 @@ impl Table {
             efficiency: 0.0,
             intensity: 0.0,
             p95: 0.0,
-            p99: 0.0,
+            p99: None,
+            spread: 0.0,
+            doubt: None,
             activation_bytes: 0,
             out_shape: Vec::new(),
             group: None,
@@ -206,11 +218,12 @@ impl Table {
         });
     }
 
-    fn measure(&mut self, row: &LayerRow) {
+    fn measure(&mut self, profile: &Profile, row: &LayerRow) {
         let Some(l) = self.by_name.get(&row.name).and_then(|&i| self.layers.get_mut(i)) else { return };
         l.gone = false;
         l.fig = Figures {
-            p50: Some(row.latency.p50),
+            p50: Some(profile.ms(row)),
+            doubtful: row.doubt.is_some(),
             share: Some(row.share),
             bytes: row.weight_bytes,
             macs: row.macs,
@@ -222,8 +235,11 @@ impl Table {
         l.bound = Some(row.bound);
         l.efficiency = row.efficiency;
         l.intensity = row.intensity;
-        l.p95 = row.latency.p95;
-        l.p99 = row.latency.p99;
+        let scale = profile.scale();
+        l.p95 = row.latency.p95 * scale;
+        l.p99 = row.latency.p99().map(|p| p * scale);
+        l.spread = row.latency.spread();
+        l.doubt = row.doubt;
         l.activation_bytes = row.activation_bytes;
         l.out_shape.clone_from(&row.out_shape);
     }
@@ -274,7 +290,7 @@ impl Table {
     fn histories(&mut self, state: &State) {
         for r in &state.rounds {
             let Some(p) = state.profile_of(r.number) else { continue };
-            let by: HashMap<&str, f64> = p.rows.iter().map(|x| (x.name.as_str(), x.latency.p50)).collect();
+            let by: HashMap<&str, f64> = p.rows.iter().map(|x| (x.name.as_str(), p.ms(x))).collect();
             for l in &mut self.layers {
                 l.history.push(by.get(l.name.as_str()).copied());
             }
@@ -290,6 +306,7 @@ impl Table {
             let mut history: Vec<Option<f64>> = Vec::new();
             for l in rows {
                 f.p50 = plus(f.p50, l.fig.p50);
+                f.doubtful |= l.fig.doubtful;
                 f.share = plus(f.share, l.fig.share);
                 f.bytes = f.bytes.saturating_add(l.fig.bytes);
                 f.macs = f.macs + l.fig.macs;
@@ -321,6 +338,8 @@ impl Table {
         for r in rows {
             let Some(l) = self.by_name.get(&r.name).and_then(|&i| self.layers.get_mut(i)) else { continue };
             l.fig.p50 = Some(r.p50_ms);
+            // Nobody knows yet.
+            (l.fig.doubtful, l.doubt, l.spread) = (false, None, 0.0);
             l.p95 = r.p95_ms;
             l.live = Some(r.n);
         }

@@ -290,6 +290,14 @@ impl App {
             Act::Undo => self.command(Command::Undo),
             Act::Redo => self.command(Command::Redo),
             Act::Profile => self.with_commit(Command::Profile),
+            Act::Measure => match self.row_layer().map(|l| l.name.clone()) {
+                Some(layer) => self.with_commit(Command::Measure { layer }),
+                None => {
+                    let all = self.settings.keymap.label(Act::Profile);
+                    self.say(Level::Info, format!("move to a layer to measure it; {all} measures all of them"));
+                    Vec::new()
+                }
+            },
             Act::Sense => self.with_commit(Command::Sense),
             Act::Propose => {
                 let by = if self.settings.llm_url.is_some() { Proposer::Agents } else { Proposer::Planner };
@@ -535,6 +543,7 @@ impl App {
                 self.resort();
                 Vec::new()
             }
+            Line::Measure => self.act(Act::Measure),
             Line::Note(text) => self.command(Command::Note { text }),
             Line::Pen => self.act(Act::TakePen),
             Line::Profile => self.act(Act::Profile),
@@ -636,6 +645,9 @@ impl App {
             Act::Follow => self.view == View::Agents || (self.view == View::Review && self.pane == Pane::Agents),
             Act::NextMatch | Act::PrevMatch => !self.last_words.is_empty() || !self.list.filter.is_empty(),
             Act::Sort | Act::SortReverse | Act::Flat | Act::Search | Act::FoldAll => self.view == View::Review,
+            Act::Measure => {
+                !self.busy() && self.reviewable() && self.row_layer().is_some_and(|l| l.fig.p50.is_some() && !l.gone)
+            }
             Act::Propose | Act::ProposePlanner | Act::Profile | Act::Sense => {
                 !self.busy() && self.state.card.is_some() && self.reviewable()
             }

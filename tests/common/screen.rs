@@ -94,7 +94,16 @@ fn noise(name: &str) -> f64 {
 }
 
 fn stats(ms: f64) -> LatencyStats {
-    LatencyStats { n: 200, p50: ms, p95: ms * 1.06, p99: ms * 1.2, mean: ms * 1.01, min: ms * 0.96 }
+    LatencyStats {
+        n: 200,
+        p50: ms,
+        p95: ms * 1.06,
+        p99: None,
+        mean: ms * 1.01,
+        min: ms * 0.96,
+        spread: None,
+        middle: 0.0,
+    }
 }
 
 /// A profile whose layers take time by their MACs.
@@ -119,6 +128,7 @@ pub fn profile(graph: &Graph, factor: f64, precision: &PrecisionPlan) -> Profile
             kernel: if p == Precision::Int8 { "gemm-u8i8/vnni".into() } else { "gemm-f32/avx512".into() },
             precision: p,
             latency: stats(if p == Precision::Int8 { ms * 0.4 } else { ms }),
+            doubt: None,
             share: 0.0,
             weight_bytes: if p == Precision::Int8 { params } else { params * 4 },
             activation_bytes: 8 * 197 * 768 * 4,
@@ -139,6 +149,8 @@ pub fn profile(graph: &Graph, factor: f64, precision: &PrecisionPlan) -> Profile
         runs: 200,
         ceilings: Ceilings { f32_gflops: 460.0, int8_gops: 1700.0, bandwidth_gbs: 38.0 },
         whole: stats(total * 0.98),
+        doubt: None,
+        load: None,
         weight_bytes: rows.iter().map(|r| r.weight_bytes).sum(),
         params: rows.iter().map(|r| r.params).sum(),
         macs: rows.iter().map(|r| r.macs).sum(),
@@ -188,6 +200,14 @@ fn evaluation(round: u32, profile: Profile, lost: usize) -> Evaluation {
         params: profile.params,
         macs: profile.macs,
         baseline_ms: if round == 0 { profile.whole.p50 } else { profile.whole.p50 / 0.62 },
+        paired: (round > 0).then(|| Paired {
+            base: stats(profile.whole.p50 / 0.62),
+            new: profile.whole,
+            ratio: Ratio { n: 60, value: 0.62, low: 0.61, high: 0.63, coverage: 0.97 },
+            doubt: None,
+            load: Load::default(),
+        }),
+        doubt: None,
         profile: Some(profile),
         data_hash: None,
     }
@@ -356,7 +376,13 @@ pub fn verdict() -> Story {
     }
     let p = profile(&card.graph, 0.66, &plan);
     s.push(Event::Evaluated { evaluation: Box::new(evaluation(1, p, 22)) });
-    let line = |name: &str, target, measured, outcome| VerdictLine { name: name.into(), target, measured, outcome };
+    let line = |name: &str, target, measured, outcome| VerdictLine {
+        name: name.into(),
+        target,
+        measured,
+        range: None,
+        outcome,
+    };
     s.push(Event::VerdictGiven {
         round: 1,
         verdict: Verdict {

@@ -13,7 +13,7 @@ use paring::quant::Precision;
 use paring::session::{Evaluation, Phase, Round, SessionCard, State};
 
 pub fn stats(ms: f64) -> LatencyStats {
-    LatencyStats { n: 10, p50: ms, p95: ms * 1.1, p99: ms * 1.2, mean: ms, min: ms * 0.95 }
+    LatencyStats { n: 10, p50: ms, p95: ms * 1.1, p99: None, mean: ms, min: ms * 0.95, spread: None, middle: 0.0 }
 }
 
 /// Time in proportion to MACs.
@@ -33,6 +33,7 @@ pub fn profile(graph: &Graph) -> Profile {
                 kernel: "test".into(),
                 precision: Precision::F32,
                 latency: stats(macs[i].conv_linear as f64 / 4e6),
+                doubt: None,
                 share: macs[i].conv_linear as f64 / total as f64,
                 weight_bytes: params * 4,
                 activation_bytes: 4 * shapes[i].iter().product::<usize>() as u64,
@@ -52,6 +53,8 @@ pub fn profile(graph: &Graph) -> Profile {
         runs: 10,
         ceilings: Default::default(),
         whole: stats(total as f64 / 4e6),
+        doubt: None,
+        load: None,
         weight_bytes: rows.iter().map(|r| r.weight_bytes).sum(),
         params: rows.iter().map(|r| r.params).sum(),
         macs: rows.iter().map(|r| r.macs).sum(),
@@ -93,6 +96,8 @@ pub fn state() -> State {
         profile: None,
         baseline_ms: profile.whole.p50,
         data_hash: None,
+        paired: None,
+        doubt: None,
     };
     let card = SessionCard {
         model: ModelInfo {

@@ -6,6 +6,7 @@ mod bytes;
 mod fixture;
 mod header;
 mod keys;
+mod latency;
 mod looks;
 mod robust;
 mod work;

@@ -7,8 +7,8 @@ use crate::host::engine::Job;
 use crate::model::Model;
 use crate::plan::{self, Measured, Verdict};
 use crate::profile::{
-    self, Ladder, LadderOptions, LatencyStats, Profile, ProfileError, ProfileOptions, ProfileUpdate, SensCurve,
-    SensOptions, SensUpdate,
+    self, Doubt, Ladder, LadderOptions, LatencyStats, Paired, PairedOptions, Profile, ProfileError, ProfileOptions,
+    ProfileUpdate, SensCurve, SensOptions, SensUpdate,
 };
 use crate::prune::PruneError;
 use crate::session::{Evaluation, Event, Feed, LiveRow, State, write_atomically};
@@ -17,9 +17,6 @@ use std::time::{Duration, Instant};
 
 /// Sensitivity curves become durable this often, so that a dead host has not measured in vain.
 const KEEP_EVERY: Duration = Duration::from_secs(1);
-/// Paired latency: runs of each model, and the time for all of them.
-const PAIRED_RUNS: usize = 30;
-const PAIRED_TIME: Duration = Duration::from_secs(8);
 
 impl From<ProfileError> for JobError {
     fn from(e: ProfileError) -> JobError {
@@ -159,8 +156,8 @@ impl Compute {
         let plan = self.compile(&self.model)?;
         let run = self.evaluate_model(&self.model, &plan, "the original", job)?;
         self.remember_baseline(run.correct);
-        let whole = match state.profile_of(0) {
-            Some(profile) => profile.whole,
+        let (whole, doubt) = match state.profile_of(0) {
+            Some(profile) => (profile.whole, profile.doubt),
             None => self.whole_latency(&plan, job)?,
         };
         let (macs, params) = counts(&self.model).map_err(JobError::Failed)?;
@@ -174,13 +171,39 @@ impl Compute {
             profile: None,
             baseline_ms: whole.p50,
             data_hash: self.data.seen(0..self.data.len()),
+            paired: None,
+            doubt,
         })
     }
 
-    fn whole_latency(&self, plan: &Plan, job: &Job) -> Result<LatencyStats, JobError> {
+    fn paired_options(&self) -> PairedOptions {
+        let threads = if self.device.device.is_cpu() { self.threads().unwrap_or_else(crate::exec::threads) } else { 1 };
+        PairedOptions { threads, seed: self.spec.seed, ..PairedOptions::default() }
+    }
+
+    fn whole_latency(&self, plan: &Plan, job: &Job) -> Result<(LatencyStats, Option<Doubt>), JobError> {
         let x = profile::noise(self.model.graph.input_shape(), self.batch, &self.device.device)?;
         let mut progress = |done: usize, total: usize| job.progress("evaluate", "latency", done as u64, total as u64);
-        Ok(profile::whole_latency(plan, &x, PAIRED_RUNS, PAIRED_TIME, job.cancel(), &mut progress)?)
+        Ok(profile::whole_latency(plan, &x, &self.paired_options(), job.cancel(), &mut progress)?)
+    }
+
+    /// Latency of `plan` beside the original's, on the session's batch.
+    pub(super) fn time_beside(&self, original: &Plan, plan: &Plan, job: &Job) -> Result<Paired, JobError> {
+        let x = profile::noise(self.model.graph.input_shape(), self.batch, &self.device.device)?;
+        let mut progress = |done: usize, total: usize| {
+            job.progress("evaluate", "latency against the original", done as u64, total as u64);
+        };
+        let paired = profile::paired_latency(original, plan, &x, &self.paired_options(), job.cancel(), &mut progress)?;
+        tell(job, &paired.load.words().into_iter().collect::<Vec<_>>());
+        if let Some(why) = paired.doubt {
+            let ratio = paired.ratio;
+            let note = format!(
+                "the latency factor {:.2}x [{:.2}, {:.2}] is in doubt: {why}",
+                ratio.value, ratio.low, ratio.high
+            );
+            tell(job, &[note]);
+        }
+        Ok(paired)
     }
 
     /// Evaluates what a round made, in the same minute as the original's latency.
@@ -208,38 +231,29 @@ impl Compute {
             )));
         }
         let paired = eval::paired(&correct, &run.correct);
-        job.progress("evaluate", "latency against the original", 0, 1);
-        let x = profile::noise(self.model.graph.input_shape(), self.batch, &self.device.device)?;
-        let (base_ms, new_ms) = profile::paired_latency(&original, &plan, &x, PAIRED_RUNS, PAIRED_TIME, job.cancel())?;
+        let latency = self.time_beside(&original, &plan, job)?;
         let layers = self.profile_model(&model, job)?;
         let (macs, params) = counts(&model).map_err(JobError::Failed)?;
-        let spread = |s: &LatencyStats| if s.p50 > 0.0 { (s.p95 / s.p50 - 1.0).clamp(0.0, 0.5) } else { 0.0 };
         let convention = crate::graph::MacConvention::default();
         let base = Measured {
-            latency_ms: base_ms.p50,
-            latency_spread: spread(&base_ms),
             macs: baseline.macs.get(convention),
             weight_bytes: baseline.weight_bytes,
             params: baseline.params,
         };
-        let new = Measured {
-            latency_ms: new_ms.p50,
-            latency_spread: spread(&new_ms),
-            macs: macs.get(convention),
-            weight_bytes: plan.weight_bytes(),
-            params,
-        };
-        let verdict = plan::verdict(&state.budget, &base, &new, (paired.diff, paired.low, paired.high));
+        let new = Measured { macs: macs.get(convention), weight_bytes: plan.weight_bytes(), params };
+        let verdict = plan::verdict(&state.budget, &base, &new, latency.ratio, (paired.diff, paired.low, paired.high));
         let evaluation = Evaluation {
             round,
             metrics: run.metrics,
-            whole: new_ms,
+            whole: latency.new,
             weight_bytes: plan.weight_bytes(),
             params,
             macs,
             profile: Some(layers),
-            baseline_ms: base_ms.p50,
             data_hash,
+            baseline_ms: latency.base.p50,
+            doubt: latency.doubt,
+            paired: Some(latency),
         };
         Ok((evaluation, verdict))
     }

@@ -20,7 +20,7 @@ use crate::exec::{self, CompileOptions, Plan, device::Opened};
 use crate::graph::{Macs, macs};
 use crate::model::{self, LoadOptions, Model};
 use crate::plan::{Action, Target, Verdict};
-use crate::profile::{Ceilings, Ladder, Profile};
+use crate::profile::{Ceilings, Ladder, Paired, Profile};
 use crate::prune::{self, Evidence, Group};
 use crate::session::{Artifacts, Evaluation, Place, Proposer, Recipe, SessionCard, State};
 use std::path::{Path, PathBuf};
@@ -336,9 +336,14 @@ impl Engine for Compute {
         self.card.clone()
     }
 
-    fn profile(&self, state: &State, job: &Job) -> Result<Profile, JobError> {
-        let model = self.model_of(state, state.base_round())?;
+    fn profile(&self, state: &State, round: u32, job: &Job) -> Result<Profile, JobError> {
+        let model = self.model_of(state, round)?;
         self.profile_model(&model, job)
+    }
+
+    fn beside_original(&self, state: &State, round: u32, job: &Job) -> Result<Paired, JobError> {
+        let plan = self.compile(&self.model_of(state, round)?)?;
+        self.time_beside(&self.compile(&self.model)?, &plan, job)
     }
 
     fn baseline(&self, state: &State, job: &Job) -> Result<Evaluation, JobError> {

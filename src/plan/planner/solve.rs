@@ -149,10 +149,7 @@ impl Problem<'_> {
     /// The item's forecast in absolute units, on the careful side for latency.
     fn value(&self, kind: Kind, cost: &Cost) -> f64 {
         match kind {
-            Kind::Latency => {
-                let base = self.forecaster.base().latency_ms;
-                base + (cost.latency_ms - base + 0.5 * cost.latency_spread) * self.forecaster.trust().latency
-            }
+            Kind::Latency => cost.latency_ms + 0.5 * cost.latency_spread,
             Kind::Macs => cost.macs as f64,
             Kind::Memory => cost.bytes as f64,
             Kind::Params => cost.params as f64,

@@ -296,11 +296,14 @@ fn forecast(c: &Canvas<'_>, block: bool, width: u16, room: usize, lines: &mut Ve
         let mine = own.map(|o| match g.name {
             "latency" => {
                 let e = o.d_latency_ms;
-                let spread = (e.high - e.low).abs() / 2.0;
-                if wide {
-                    format!("~{} ms ±{}", signed(e.value, 2), ms(spread))
-                } else {
-                    format!("~{} ms", signed(e.value, 2))
+                // Beside what the rows that it changes take: more cannot be saved.
+                match (e.value == 0.0 && o.touched_ms == 0.0, wide) {
+                    (true, _) => "no change".to_owned(),
+                    (false, true) => {
+                        let spread = (e.high - e.low).abs() / 2.0;
+                        format!("~{}±{} of {} ms", signed(e.value, 2), ms(spread), ms(o.touched_ms))
+                    }
+                    (false, false) => format!("~{}/{}ms", signed(e.value, 2), ms(o.touched_ms)),
                 }
             }
             "memory" => format!("{} MB", signed(o.d_bytes as f64 / 1e6, 2)),
@@ -416,11 +419,16 @@ fn facts(c: &Canvas<'_>, lines: &mut Vec<Line<'static>>, width: u16, height: usi
             crate::profile::Bound::Memory => "memory-bound",
             crate::profile::Bound::Compute => "compute-bound",
         };
+        let tail = l.p99.map_or_else(String::new, |p| format!(" p99 {}", ms(p)));
+        if let Some(why) = &l.doubt {
+            let key = app.settings.keymap.label(crate::config::Act::Measure);
+            out.push(format!("? noisy, {key} measures again: {why}"));
+        }
         out.push(format!(
-            "p50 {} p95 {} p99 {} ms{sep}{:.0} FLOP/B, {bound}, {:.0} % of the ceiling{sep}activations {}",
+            "p50 {} ±{} p95 {}{tail} ms{sep}{:.0} FLOP/B, {bound}, {:.0} % of the ceiling{sep}activations {}",
             ms(p50),
+            ms(p50 * l.spread),
             ms(l.p95),
-            ms(l.p99),
             l.intensity,
             l.efficiency * 100.0,
             super::super::num::bytes(l.activation_bytes)

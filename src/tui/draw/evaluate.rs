@@ -62,7 +62,7 @@ pub(super) fn draw(c: &mut Canvas<'_>, area: Rect) {
         );
         return;
     }
-    let table_h = (evals.len() as u16 + 4).clamp(6, area.height.saturating_sub(4).max(6)).min(area.height);
+    let table_h = (evals.len() as u16 + 5).clamp(7, area.height.saturating_sub(4).max(7)).min(area.height);
     let top = Rect { height: table_h, ..area };
     table(c, top, &evals);
     let rest = Rect { y: area.y + table_h, height: area.height - table_h, ..area };
@@ -98,7 +98,7 @@ fn table(c: &mut Canvas<'_>, area: Rect, evals: &[&Evaluation]) {
         head.push_str(&right("top-5 %", 8));
     }
     if wide {
-        head.push_str(&format!("{}{}{}{}", right("loss", 8), right("ms", 8), right("MB", 8), right("MACs M", 9)));
+        head.push_str(&format!("{}{}{}{}", right("ms", 8), right("of orig.", 9), right("MB", 8), right("MACs M", 9)));
     }
     head.push_str("  verdict");
     c.put(inner, 0, 0, &head, pal.fg(Role::Dim));
@@ -128,8 +128,12 @@ fn table(c: &mut Canvas<'_>, area: Rect, evals: &[&Evaluation]) {
             spans.push(span(right(&format!("{:.2}", e.metrics.top5 * 100.0), 8), fg));
         }
         if wide {
-            spans.push(span(right(&format!("{:.4}", e.metrics.loss), 8), fg));
-            spans.push(span(right(&num::ms(e.whole.p50), 8), fg));
+            let mark = if e.doubt.is_some() { "?" } else { "" };
+            let style = if e.doubt.is_some() && !rolled { pal.fg(Role::Warn) } else { fg };
+            spans.push(span(right(&format!("{}{mark}", num::ms(e.whole.p50)), 8), style));
+            let factor = e.latency().filter(|_| e.round > 0);
+            let factor = factor.map(|f| format!("{}{mark}", num::factor(f.value)));
+            spans.push(span(right(&factor.unwrap_or_default(), 9), style));
             spans.push(span(right(&num::scaled(e.weight_bytes as f64, 1e6), 8), fg));
             let macs = e.macs.get(app.settings.mac_convention) as f64;
             spans.push(span(right(&num::scaled(macs, 1e6), 9), fg));
@@ -152,7 +156,13 @@ fn table(c: &mut Canvas<'_>, area: Rect, evals: &[&Evaluation]) {
         c.line(inner, row as u16 + 1, &Line::from(spans));
     }
     // What the newest verdict rests on.
-    let lines = evals.len().saturating_sub(skip) as u16 + 1;
+    let mut lines = evals.len().saturating_sub(skip) as u16 + 1;
+    if let Some(text) = evals.last().and_then(|e| beside(e)) {
+        let doubtful = evals.last().is_some_and(|e| e.doubt.is_some());
+        let style = if doubtful { pal.fg(Role::Warn) } else { pal.fg(Role::Fg) };
+        c.line(inner, lines, &Line::from(vec![span(" latency ", pal.fg(Role::Dim)), span(text, style)]));
+        lines += 1;
+    }
     if let Some(v) = app.state.rounds.iter().rev().find_map(|r| r.verdict.as_ref()) {
         let mut spans = vec![span(" budget  ", pal.fg(Role::Dim))];
         for l in &v.lines {
@@ -184,6 +194,25 @@ fn table(c: &mut Canvas<'_>, area: Rect, evals: &[&Evaluation]) {
             c.line(inner, lines, &Line::from(spans));
         }
     }
+}
+
+/// A round's latency, the original's of the same minute, and what that makes: nothing for the baseline.
+pub fn beside(e: &Evaluation) -> Option<String> {
+    let ratio = e.latency().filter(|_| e.round > 0)?;
+    let mut text = format!(
+        "round {}: {} ms beside the original's {} of that minute, {}",
+        e.round,
+        num::ms(e.whole.p50),
+        num::ms(e.baseline_ms),
+        num::factor(ratio.value)
+    );
+    if ratio.n > 0 {
+        text.push_str(&format!(" [{}, {}], {} pairs", num::factor(ratio.low), num::factor(ratio.high), ratio.n));
+    }
+    if let Some(why) = e.doubt {
+        text.push_str(&format!("; in doubt: {why}"));
+    }
+    Some(text)
 }
 
 fn classes(c: &mut Canvas<'_>, area: Rect, evals: &[&Evaluation]) {

@@ -155,7 +155,8 @@ fn totals(c: &Canvas<'_>, wanted: &[Goal], d: Detail) -> Vec<Span<'static>> {
         };
         let tilde = if forecast { "~" } else { "" };
         let text = if g.points { signed(value, 2) } else { factor(value) };
-        out.push(span(format!("{tilde}{text}"), if forecast { pal.fg(role) } else { pal.bold(role) }));
+        let doubt = if g.name == "latency" && !forecast && measured.is_some_and(|m| m.doubtful) { "?" } else { "" };
+        out.push(span(format!("{tilde}{text}{doubt}"), if forecast { pal.fg(role) } else { pal.bold(role) }));
         if g.points {
             if let Some((low, high)) = measured.and_then(|m| m.interval).filter(|_| !forecast && d.interval) {
                 out.push(span(format!(" [{},{}]", signed(low, 2), signed(high, 2)), pal.fg(Role::Dim)));
@@ -277,7 +278,15 @@ fn goal_and_pen(c: &Canvas<'_>, detail: usize) -> Vec<Span<'static>> {
         .iter()
         .filter_map(|g| {
             let t = g.target?;
-            Some(if g.points { format!("drop {le} {t:.2}") } else { format!("{} {le} {t:.2}x", g.name) })
+            Some(match (g.points, g.name, s.profile_of(0)) {
+                (true, ..) => format!("drop {le} {t:.2}"),
+                // What the factor is one of.
+                (_, "latency", Some(p)) => {
+                    let mark = if p.doubt.is_some() { "?" } else { "" };
+                    format!("latency {le} {t:.2}x of {}{mark} ms", crate::tui::num::ms(p.whole.p50))
+                }
+                _ => format!("{} {le} {t:.2}x", g.name),
+            })
         })
         .collect();
     match (goal.is_empty(), detail) {

@@ -11,6 +11,16 @@ use crate::words::counted;
 use ratatui::layout::Rect;
 use ratatui::text::{Line, Span};
 
+/// What every figure of latency means; in the README too.
+pub const LATENCY: &[&str] = &[
+    "Latency is the median time of a whole run of one batch, warm, without observers, on the session's device.",
+    "A row's ms is its part of that: rows add up to it, so no decision saves more than its rows take.",
+    "A factor is the median of new/original over pairs of runs in one minute, the order within a pair by",
+    "chance; [ ] is its 95 % interval by order statistics. The original's ms of that minute stands beside it.",
+    "Runs during which threads waited for a processor are left out. ? is a figure not to be decided on: too few",
+    "such runs, samples that scatter, a row unlike its twins. M measures a row again, P all and the original.",
+];
+
 /// All lines, for any width.
 pub fn lines(app: &App) -> Vec<Line<'static>> {
     let pal = &app.palette;
@@ -30,6 +40,11 @@ pub fn lines(app: &App) -> Vec<Line<'static>> {
             span(format!("  {}", left(&keys, 16)), pal.bold(Role::Key)),
             span(spec.long.to_owned(), pal.fg(Role::Fg)),
         ]));
+    }
+    out.push(Line::default());
+    out.push(Line::from(span(" Latency", pal.bold(Role::Title))));
+    for line in LATENCY {
+        out.push(Line::from(span(format!("  {line}"), pal.fg(Role::Fg))));
     }
     out.push(Line::default());
     out.push(Line::from(span(" Command line", pal.bold(Role::Title))));
@@ -59,7 +74,7 @@ pub fn lines(app: &App) -> Vec<Line<'static>> {
     let stale = pal.glyph("†", "'");
     out.push(Line::from(span(
         format!(
-            "  {follower} moves with its group   ~ expected, not measured   {stale} measured before the last change"
+            "  {follower} moves with its group   ~ expected, not measured   ? in doubt   {stale} measured before the last change"
         ),
         pal.fg(Role::Dim),
     )));

@@ -279,7 +279,11 @@ fn line(
                 if live && measured {
                     style = style.add_modifier(Modifier::ITALIC);
                 }
-                let mark = if measured && t.stale { pal.glyph("†", "'") } else { "" };
+                let mark = match (measured, fig.doubtful && !live) {
+                    (true, true) => "?",
+                    (true, false) if t.stale => pal.glyph("†", "'"),
+                    _ => "",
+                };
                 let body_w = w - 1 - mark.chars().count();
                 c.put(body, row, at, &format!("{density}{}{mark}", right(&text, body_w)), style);
             }
@@ -467,6 +471,17 @@ fn legend(c: &mut Canvas<'_>, area: Rect, layers: &Scale, t: &Table) {
             format!(" {} live {}", pal.glyph("·", "|"), crate::words::counted(t.live_runs, "run")),
             pal.fg(Role::Accent),
         ));
+    }
+    if let Some((ms, batch, doubtful)) = t.whole.filter(|_| t.live_runs == 0) {
+        let mark = if doubtful { "?" } else { "" };
+        let text = format!(" {} whole {}{mark} ms a batch of {batch}", pal.glyph("·", "|"), num::ms(ms));
+        spans.push(span(text, if doubtful { pal.fg(Role::Warn) } else { dim }));
+    }
+    let noisy = t.layers.iter().filter(|l| l.fig.doubtful && !l.gone).count();
+    if noisy > 0 && t.live_runs == 0 {
+        let key = app.settings.keymap.label(crate::config::Act::Measure);
+        let text = format!(" {} ? noisy: {noisy} rows, {key} measures again", pal.glyph("·", "|"));
+        spans.push(span(text, pal.fg(Role::Warn)));
     }
     if app.list.order_held {
         spans.push(span(format!(" {} order held", pal.glyph("·", "|")), pal.fg(Role::Warn)));

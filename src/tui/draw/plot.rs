@@ -22,14 +22,12 @@ pub(super) struct Point {
 }
 
 pub(super) fn points(state: &State) -> Vec<Point> {
-    let Some(base) = state.baseline() else { return Vec::new() };
     let mut out: Vec<Point> = state
         .rounds
         .iter()
         .filter_map(|r| {
             let e = r.evaluation.as_ref()?;
-            let base_ms = if e.baseline_ms > 0.0 { e.baseline_ms } else { base.whole.p50 };
-            let latency = if r.number == 0 { 1.0 } else { e.whole.p50 / base_ms };
+            let latency = e.latency().map_or(f64::NAN, |l| l.value);
             let (low, high) = num::wilson(e.metrics.correct, e.metrics.n);
             let p = Point {
                 round: r.number,

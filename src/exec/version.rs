@@ -1,0 +1,93 @@
+//! Which kernels this program has: a number that changes with their source, for measurements that outlive a program.
+
+/// A hash of the source of everything that decides how long a compiled layer takes.
+pub const KERNELS: u64 = {
+    let mut hash = 0xcbf2_9ce4_8422_2325;
+    let mut i = 0;
+    while i < SOURCES.len() {
+        hash = fnv(hash, SOURCES[i].1);
+        i += 1;
+    }
+    hash
+};
+
+/// FNV-1a, 64 bit.
+#[allow(long_running_const_eval)]
+const fn fnv(mut hash: u64, bytes: &[u8]) -> u64 {
+    let mut i = 0;
+    while i < bytes.len() {
+        hash = (hash ^ bytes[i] as u64).wrapping_mul(0x0000_0100_0000_01b3);
+        i += 1;
+    }
+    hash
+}
+
+macro_rules! sources {
+    ($($path:literal)*) => { &[$(($path, include_bytes!($path))),*] };
+}
+
+/// Read by the compiler alone: the bytes are not part of the program.
+const SOURCES: &[(&str, &[u8])] = sources! {
+    "kernel/amx.rs"
+    "kernel/attention.rs"
+    "kernel/avx512.rs"
+    "kernel/dense.rs"
+    "kernel/depthwise.rs"
+    "kernel/gemm.rs"
+    "kernel/grouped.rs"
+    "kernel/lanes.rs"
+    "kernel/layout.rs"
+    "kernel/mod.rs"
+    "kernel/peak.rs"
+    "kernel/rows.rs"
+    "kernel/simple.rs"
+    "kernel/team.rs"
+    "kernel/vector.rs"
+    "kernel/wide.rs"
+    "kernel/window.rs"
+    "kernel/lanes/x86.rs"
+    "program/attention.rs"
+    "program/build.rs"
+    "program/clock.rs"
+    "program/dense.rs"
+    "program/dtypes.rs"
+    "program/int8.rs"
+    "program/kernels.rs"
+    "program/own.rs"
+    "lower/layer.rs"
+    "cuda/kernels.cu"
+    "cuda/lt.rs"
+    "fused.rs"
+    "lower.rs"
+    "program.rs"
+    "run.rs"
+    "unfold.rs"
+    "arena.rs"
+    "cuda.rs"
+    "plan.rs"
+};
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::path::Path;
+
+    /// A kernel in a new file would otherwise be taken for the old one.
+    #[test]
+    fn every_kernel_is_counted() {
+        let here = Path::new(env!("CARGO_MANIFEST_DIR")).join("src/exec");
+        let mut missing = Vec::new();
+        for dir in ["kernel", "kernel/lanes", "program", "lower", "cuda"] {
+            for file in std::fs::read_dir(here.join(dir)).expect("a folder of sources").flatten() {
+                let name = file.file_name().to_string_lossy().into_owned();
+                let path = format!("{dir}/{name}");
+                let code = name.ends_with(".rs") || name.ends_with(".cu");
+                if code && !name.contains("test") && !SOURCES.iter().any(|(p, _)| *p == path) {
+                    missing.push(path);
+                }
+            }
+        }
+        assert!(missing.is_empty(), "not in SOURCES: {missing:?}");
+        assert_ne!(fnv(1, b"a kernel"), fnv(1, b"a kernal"));
+    }
+}

@@ -1,0 +1,180 @@
+//! Whole runs without observers: of one model, and of two in pairs, which is what a factor of latency is made of.
+
+use super::load::{Load, Watch};
+use super::stats::ms;
+use super::turns::{LEAST, Turns};
+use super::{Doubt, LatencyStats, Paired, ProfileError, Ratio};
+use crate::exec::{Cancel, Plan};
+use candle_core::Tensor;
+use std::time::{Duration, Instant};
+
+/// What two measurements of the same model differ by even on a quiet machine, as a part of it: memory lies elsewhere, the clock is
+/// another. Intervals within one measurement cannot tell.
+pub(super) const REPEAT_WHOLE: f64 = 0.02;
+/// And at least so many milliseconds: what reading the clock and waking threads takes.
+pub(super) const REPEAT_MS: f64 = 0.003;
+
+/// How to measure whole models.
+#[derive(Debug, Clone)]
+pub struct PairedOptions {
+    /// Runs that count, of each model.
+    pub runs: usize,
+    pub time_limit: Duration,
+    /// Threads that a run keeps busy.
+    pub threads: usize,
+    /// Of the order within pairs.
+    pub seed: u64,
+    pub watch: Watch,
+}
+
+impl Default for PairedOptions {
+    fn default() -> PairedOptions {
+        PairedOptions {
+            runs: 60,
+            time_limit: Duration::from_secs(8),
+            threads: crate::exec::device::threads(),
+            seed: ORDER_SEED,
+            watch: Watch::System,
+        }
+    }
+}
+
+pub(super) const ORDER_SEED: u64 = 0x0a11;
+
+/// Which of two comes first, by chance, so that what one leaves behind does not always meet the other.
+pub(super) struct Order(rand_chacha::ChaCha8Rng);
+
+impl Order {
+    pub fn new(seed: u64) -> Order {
+        use rand::SeedableRng;
+        Order(rand_chacha::ChaCha8Rng::seed_from_u64(seed))
+    }
+
+    pub fn pair(&mut self) -> [bool; 2] {
+        use rand::Rng;
+        let first = self.0.random_range(0..2u32) == 1;
+        [first, !first]
+    }
+}
+
+/// Milliseconds of one whole run.
+pub(super) fn timed(plan: &Plan, x: &Tensor) -> Result<f64, ProfileError> {
+    let t = Instant::now();
+    plan.run(x)?;
+    Ok(ms(t.elapsed()))
+}
+
+pub(super) fn pick<T: Copy>(all: &[T], rounds: &[usize]) -> Vec<T> {
+    rounds.iter().filter_map(|&r| all.get(r).copied()).collect()
+}
+
+/// Latency of one model: whole runs without observers, after two to warm up; and why it is not to be decided on, if so.
+///
+/// # Errors
+/// What running reports, and cancellation.
+pub fn whole_latency(
+    plan: &Plan,
+    x: &Tensor,
+    options: &PairedOptions,
+    cancel: &Cancel,
+    progress: &mut dyn FnMut(usize, usize),
+) -> Result<(LatencyStats, Option<Doubt>), ProfileError> {
+    for _ in 0..2 {
+        cancel.check()?;
+        plan.run(x)?;
+    }
+    let mut samples = Vec::with_capacity(options.runs);
+    let counted = options.turns(cancel).take(|round| {
+        samples.push(timed(plan, x)?);
+        progress((round + 1).min(options.runs), options.runs);
+        Ok(())
+    })?;
+    let stats = LatencyStats::of(&pick(&samples, &counted.rounds));
+    Ok((stats.at_least(REPEAT_WHOLE, REPEAT_MS), stats.doubt(&counted.load)))
+}
+
+/// Latency of `base` and `new` on the same input: runs in pairs, either first by chance, so that what weighs on the machine
+/// weighs on both alike. The factor is the median of the pairs' ratios, with its interval by order statistics. In doubt,
+/// it says so and the interval becomes that of single pairs.
+///
+/// # Errors
+/// What running reports, and cancellation.
+pub fn paired_latency(
+    base: &Plan,
+    new: &Plan,
+    x: &Tensor,
+    options: &PairedOptions,
+    cancel: &Cancel,
+    progress: &mut dyn FnMut(usize, usize),
+) -> Result<Paired, ProfileError> {
+    for plan in [base, new, base, new] {
+        cancel.check()?;
+        plan.run(x)?;
+    }
+    let (mut pairs, mut order) = (Vec::new(), Order::new(options.seed));
+    let counted = options.turns(cancel).take(|round| {
+        let mut pair = (0.0, 0.0);
+        for is_new in order.pair() {
+            *if is_new { &mut pair.1 } else { &mut pair.0 } = timed(if is_new { new } else { base }, x)?;
+        }
+        pairs.push(pair);
+        progress((round + 1).min(options.runs), options.runs);
+        Ok(())
+    })?;
+    Ok(of_pairs(&pick(&pairs, &counted.rounds), counted.load))
+}
+
+fn of_pairs(pairs: &[(f64, f64)], load: Load) -> Paired {
+    let of = |side: fn(&(f64, f64)) -> f64| LatencyStats::of(&pairs.iter().map(side).collect::<Vec<_>>());
+    let mut ratio = Ratio::of(pairs);
+    let doubt = ratio.doubt(&load);
+    if doubt.is_some() {
+        let (low, high) = Ratio::of_single(pairs);
+        (ratio.low, ratio.high) = (ratio.low.min(low), ratio.high.max(high));
+    }
+    let [base, new] = [of(|p| p.0), of(|p| p.1)].map(|s| s.at_least(REPEAT_WHOLE, REPEAT_MS));
+    Paired { base, new, ratio, doubt, load }
+}
+
+impl PairedOptions {
+    fn turns<'a>(&'a self, cancel: &'a Cancel) -> Turns<'a> {
+        Turns {
+            wanted: self.runs,
+            least: LEAST,
+            time_limit: self.time_limit,
+            threads: self.threads,
+            watch: &self.watch,
+            cancel,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn either_comes_first_by_chance_and_by_the_seed() {
+        let draw = |seed| {
+            let mut o = Order::new(seed);
+            (0..200).map(|_| o.pair()).collect::<Vec<_>>()
+        };
+        let a = draw(1);
+        assert!(a.iter().all(|[x, y]| x != y));
+        let first = a.iter().filter(|[x, _]| *x).count();
+        assert!((70..=130).contains(&first), "{first} of 200");
+        assert!(a == draw(1) && a != draw(2));
+    }
+
+    #[test]
+    fn in_doubt_the_range_is_that_of_single_pairs() {
+        let pairs: Vec<(f64, f64)> = (0..60).map(|i| (10.0, 6.0 + f64::from(i % 7) * 0.05)).collect();
+        let quiet = of_pairs(&pairs, Load { clock: 1.0, ..Load::default() });
+        assert_eq!(quiet.doubt, None);
+        let busy = of_pairs(&pairs, Load { waited: 0.3, clock: 1.0, ..Load::default() });
+        assert!(busy.doubt.is_some() && busy.ratio.value == quiet.ratio.value);
+        assert!(busy.ratio.low <= 0.6 && busy.ratio.high >= 0.63 && busy.ratio.low < quiet.ratio.low);
+        // The two medians are stated no better than they repeat.
+        assert!(quiet.base.spread() >= REPEAT_WHOLE && (quiet.base.p50, quiet.base.n) == (10.0, 60));
+    }
+}
