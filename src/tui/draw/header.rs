@@ -278,14 +278,9 @@ fn goal_and_pen(c: &Canvas<'_>, detail: usize) -> Vec<Span<'static>> {
         .iter()
         .filter_map(|g| {
             let t = g.target?;
-            Some(match (g.points, g.name, s.profile_of(0)) {
-                (true, ..) => format!("drop {le} {t:.2}"),
-                // What the factor is one of.
-                (_, "latency", Some(p)) => {
-                    let mark = if p.doubt.is_some() { "?" } else { "" };
-                    format!("latency {le} {t:.2}x of {}{mark} ms", crate::tui::num::ms(p.whole.p50))
-                }
-                _ => format!("{} {le} {t:.2}x", g.name),
+            Some(match g.points {
+                true => format!("drop {le} {t:.2}"),
+                false => format!("{} {le} {t:.2}x", g.name),
             })
         })
         .collect();
