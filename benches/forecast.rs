@@ -13,7 +13,7 @@ use paring::graph::Op;
 use paring::model::families::{ResnetSpec, VitDims, VitSpec};
 use paring::model::{FamilySpec, Model, random};
 use paring::plan::Forecaster;
-use paring::profile::{self, LadderOptions, ProfileOptions, Sensitivity};
+use paring::profile::{self, LadderOptions, PairedOptions, ProfileOptions, Sensitivity};
 use paring::prune::{self, Action, Group, Target};
 use paring::quant::Precision;
 use rand::seq::SliceRandom;

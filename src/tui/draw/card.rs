@@ -296,14 +296,11 @@ fn forecast(c: &Canvas<'_>, block: bool, width: u16, room: usize, lines: &mut Ve
         let mine = own.map(|o| match g.name {
             "latency" => {
                 let e = o.d_latency_ms;
-                // Beside what the rows that it changes take: more cannot be saved.
-                match (e.value == 0.0 && o.touched_ms == 0.0, wide) {
-                    (true, _) => "no change".to_owned(),
-                    (false, true) => {
-                        let spread = (e.high - e.low).abs() / 2.0;
-                        format!("~{}±{} of {} ms", signed(e.value, 2), ms(spread), ms(o.touched_ms))
-                    }
-                    (false, false) => format!("~{}/{}ms", signed(e.value, 2), ms(o.touched_ms)),
+                let spread = (e.high - e.low).abs() / 2.0;
+                if wide {
+                    format!("~{} ms ±{}", signed(e.value, 2), ms(spread))
+                } else {
+                    format!("~{} ms", signed(e.value, 2))
                 }
             }
             "memory" => format!("{} MB", signed(o.d_bytes as f64 / 1e6, 2)),
@@ -339,6 +336,14 @@ fn forecast(c: &Canvas<'_>, block: bool, width: u16, room: usize, lines: &mut Ve
         ];
         spans.extend(target(c, &g, value));
         lines.push(Line::from(spans));
+        // What the rows that it changes take, of which no more can be saved; and what the factor is one of.
+        if let (true, Some(p)) = (g.name == "latency", app.state.profile_of(0)) {
+            let mark = if p.doubt.is_some() { "?" } else { "" };
+            let rows = own.map_or(String::new(), |o| format!("{} ms", ms(o.touched_ms)));
+            let whole = format!("{}{mark} ms", ms(p.whole.p50));
+            let text = format!(" {}{}{whole}", left("  of", 9), left(&format!(" {rows}"), w1));
+            lines.push(Line::from(span(text, pal.fg(if p.doubt.is_some() { Role::Warn } else { Role::Dim }))));
+        }
     }
     let quality = app.expected.and_then(|e| e.quality);
     if let Some(text) = quality.and_then(|q| super::basis::words(&app.state, &q)) {

@@ -278,10 +278,7 @@ fn goal_and_pen(c: &Canvas<'_>, detail: usize) -> Vec<Span<'static>> {
         .iter()
         .filter_map(|g| {
             let t = g.target?;
-            Some(match g.points {
-                true => format!("drop {le} {t:.2}"),
-                false => format!("{} {le} {t:.2}x", g.name),
-            })
+            Some(if g.points { format!("drop {le} {t:.2}") } else { format!("{} {le} {t:.2}x", g.name) })
         })
         .collect();
     match (goal.is_empty(), detail) {

@@ -463,25 +463,22 @@ fn legend(c: &mut Canvas<'_>, area: Rect, layers: &Scale, t: &Table) {
     }
     let most = if layers.p50 > 0.0 { format!(" {} ms", num::ms(layers.p50)) } else { " not measured".to_owned() };
     spans.push(span(most, dim));
-    if t.live_runs == 0 {
-        spans.push(span(format!(" {} {}", pal.glyph("·", "|"), app.palette.theme.heat_name), dim));
-    }
     if t.live_runs > 0 {
         spans.push(span(
             format!(" {} live {}", pal.glyph("·", "|"), crate::words::counted(t.live_runs, "run")),
             pal.fg(Role::Accent),
         ));
     }
-    if let Some((ms, batch, doubtful)) = t.whole.filter(|_| t.live_runs == 0) {
-        let mark = if doubtful { "?" } else { "" };
-        let text = format!(" {} whole {}{mark} ms a batch of {batch}", pal.glyph("·", "|"), num::ms(ms));
-        spans.push(span(text, if doubtful { pal.fg(Role::Warn) } else { dim }));
-    }
     let noisy = t.layers.iter().filter(|l| l.fig.doubtful && !l.gone).count();
     if noisy > 0 && t.live_runs == 0 {
         let key = app.settings.keymap.label(crate::config::Act::Measure);
-        let text = format!(" {} ? noisy: {noisy} rows, {key} measures again", pal.glyph("·", "|"));
+        let text = format!(" {} ? {noisy} noisy, {key} measures again", pal.glyph("·", "|"));
         spans.push(span(text, pal.fg(Role::Warn)));
+    }
+    if let Some((ms, batch, doubtful)) = t.whole.filter(|_| t.live_runs == 0) {
+        let mark = if doubtful { "?" } else { "" };
+        let text = format!(" {} whole {}{mark} ms, batch {batch}", pal.glyph("·", "|"), num::ms(ms));
+        spans.push(span(text, if doubtful { pal.fg(Role::Warn) } else { dim }));
     }
     if app.list.order_held {
         spans.push(span(format!(" {} order held", pal.glyph("·", "|")), pal.fg(Role::Warn)));
@@ -489,6 +486,9 @@ fn legend(c: &mut Canvas<'_>, area: Rect, layers: &Scale, t: &Table) {
     if t.stale {
         let round = t.of_round.unwrap_or(0);
         spans.push(span(format!(" {} measured on round {round}", pal.glyph("†", "'")), pal.fg(Role::Warn)));
+    }
+    if t.live_runs == 0 {
+        spans.push(span(format!(" {} {}", pal.glyph("·", "|"), app.palette.theme.heat_name), dim));
     }
     let at = Rect { width: area.width.saturating_sub(9), ..area };
     c.legend(at, spans);
