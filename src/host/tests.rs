@@ -339,7 +339,8 @@ async fn cancel_and_failure_leave_approved_decisions_approved() {
 #[tokio::test]
 async fn who_attaches_meanwhile_is_told_what_runs() {
     let mut r = Rig::new(true, Some(Gate::Profile)).await;
-    while !r.feed.iter().any(|f| matches!(f, Feed::Progress(_))) {
+    // Its own greeting may have been that something runs; this is the job speaking.
+    while !r.feed.iter().any(|f| matches!(f, Feed::Progress(p) if p.job == "gate")) {
         r.next().await;
     }
     // Whatever the job tells later: the first messages already say that it runs.
