@@ -2,7 +2,7 @@
 //! endpoint it speaks for itself. Pure.
 
 use super::table::short;
-use crate::plan::{Action, Decision, Estimate, Forecaster, Target};
+use crate::plan::{Estimate, Forecaster};
 use crate::session::{State, Utterance};
 use std::fmt;
 
@@ -38,7 +38,7 @@ pub fn compare(state: &State, round: u32) -> Option<Critique> {
     let this = state.round_at(round).filter(|_| round > 0)?;
     let (e, base) = (this.evaluation.as_ref()?, state.baseline()?);
     let profile = state.rounds.first()?.profile.as_ref()?;
-    let recipe = recipe_of(state, round);
+    let recipe = state.actions_of(round);
     let forecaster = Forecaster::new(&card.graph, &card.groups, profile, &state.ladders, &state.sensitivity);
     let f = forecaster.actions(&recipe);
     let over = |a: u64, b: u64| if b > 0 { a as f64 / b as f64 } else { 1.0 };
@@ -61,19 +61,6 @@ pub fn compare(state: &State, round: u32) -> Option<Critique> {
         _ => None,
     };
     Some(Critique { round, lines, repairs })
-}
-
-/// What the model of `round` was made of: the newest decision per target of that round and of the accepted ones before.
-pub fn recipe_of(state: &State, round: u32) -> Vec<(Target, Action)> {
-    let rounds = state.rounds.iter().filter(|r| r.number == round || (r.accepted && r.number < round));
-    let mut out: Vec<&Decision> = Vec::new();
-    for d in rounds.flat_map(|r| &r.ids).filter_map(|id| state.decision(*id)) {
-        match out.iter_mut().find(|o| o.target == d.target) {
-            Some(slot) => *slot = d,
-            None => out.push(d),
-        }
-    }
-    out.into_iter().map(|d| (d.target.clone(), d.action.clone())).collect()
 }
 
 /// The comparison as an utterance of the built-in critic, for sessions without an endpoint.

@@ -5,7 +5,7 @@ use crate::plan::{Action, Budget, Constraint, DecisionId, Target};
 use serde::{Deserialize, Serialize};
 
 /// Version of the frames; a host refuses a client of another one, naming both.
-pub const PROTOCOL: u32 = 1;
+pub const PROTOCOL: u32 = 2;
 
 /// Who shall propose.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -30,7 +30,7 @@ pub enum Command {
         id: DecisionId,
         action: Action,
     },
-    /// Decides on a target that nobody proposed for.
+    /// Decides on a target: edits what waits there, or proposes it as the engineer's own.
     Decide {
         target: Target,
         action: Action,

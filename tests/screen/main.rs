@@ -6,6 +6,7 @@ mod bytes;
 mod fixture;
 mod keys;
 mod looks;
+mod plan;
 mod robust;
 
 use paring::tui::{App, Input, draw_on};

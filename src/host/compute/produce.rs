@@ -4,7 +4,7 @@ use super::{Compute, JobError};
 use crate::host::engine::{Compressed, Exported, Job};
 use crate::model::ModelError;
 use crate::model::export::{self, Manifest};
-use crate::plan::{Action, Decision, Target};
+use crate::plan::Decision;
 use crate::recover::{self, RepairError, RepairStep, RepairUpdate, RepairUse};
 use crate::session::{Event, State};
 use serde_json::json;
@@ -26,11 +26,6 @@ enum PutError {
     Model(#[from] ModelError),
     #[error("cannot write the compressed model: {0}; hint: is there space left? the session is unchanged")]
     Io(#[from] std::io::Error),
-}
-
-/// Decisions as the manifest keeps them, and as they are applied.
-fn actions(recipe: &[&Decision]) -> Vec<(Target, Action)> {
-    recipe.iter().map(|d| (d.target.clone(), d.action.clone())).collect()
 }
 
 /// What a compression did, for the manifest: nothing in it depends on the clock, so that the same recipe makes the same
@@ -74,16 +69,16 @@ impl Compute {
         }
     }
 
-    /// Compresses the original by everything approved and applied, and stores the result: a function of the recipe, so
-    /// the artifact says nothing of who decided what and when.
+    /// Compresses the original by the recipe of `round`, and stores the result: a function of that recipe, so the artifact
+    /// says nothing of who decided what and when.
     pub(super) fn make_model(&self, state: &State, round: u32, job: &Job) -> Result<Compressed, JobError> {
-        let decisions = state.recipe();
+        let decisions = state.recipe_of(round);
         let (mut used, mut steps) = (RepairUse::default(), Vec::new());
         let mut failed = None;
         let model = recover::compress(
             &self.model,
             &self.groups,
-            &actions(&decisions),
+            &state.actions_of(round),
             &self.calib,
             &self.recipe.repair,
             job.cancel(),
@@ -145,7 +140,7 @@ impl Compute {
         let model = self.model_of(state, round)?;
         let path = self.export_path(path, round, format);
         let r = state.round_at(round);
-        let recipe = if state.phase == crate::session::Phase::Verdict { state.recipe() } else { state.applied() };
+        let recipe = state.recipe_of(round);
         let figures = json!({
             "round": round,
             "budget": state.budget,

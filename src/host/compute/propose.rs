@@ -18,7 +18,7 @@ const PLANNER: &str = "planner";
 pub fn plan_now(state: &State, blind: bool, say: &mut dyn FnMut(&str)) -> Result<Vec<Decision>, String> {
     let card = state.card.as_ref().ok_or("the session is not open; hint: open it first")?;
     let profile = state.profile_of(0).ok_or("nothing is profiled yet; hint: profile first")?;
-    let in_force: Vec<Decision> = state.recipe().into_iter().cloned().collect();
+    let in_force: Vec<Decision> = state.given().into_iter().cloned().collect();
     let past = if blind { Vec::new() } else { past_rounds(state) };
     let input = PlannerInput {
         graph: &card.graph,
@@ -42,7 +42,7 @@ fn past_rounds(state: &State) -> Vec<PastRound> {
         let round = state.round_at(number)?;
         let (evaluation, verdict) = (round.evaluation.as_ref()?, round.verdict.as_ref()?);
         let base_ms = if evaluation.baseline_ms > 0.0 { evaluation.baseline_ms } else { base?.whole.p50 };
-        let actions = agent::critic::recipe_of(state, number);
+        let actions = state.actions_of(number);
         Some(PastRound {
             round: number,
             actions,

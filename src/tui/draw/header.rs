@@ -3,8 +3,7 @@
 use super::{Canvas, span};
 use crate::config::Role;
 use crate::config::text::clean;
-use crate::plan::Status;
-use crate::session::Phase;
+use crate::session::{Phase, Standing};
 use crate::tui::app::Level;
 use crate::tui::layout::{Class, Layout, class};
 use crate::tui::num::{factor, signed};
@@ -55,8 +54,14 @@ fn top(c: &mut Canvas<'_>, area: Rect, wide: bool) {
         }
     }
     let left = Line::from(left);
-    let right = Line::from(totals(c, if wide { 8 } else { 0 }));
     let lw = (left.width() as u16).min(area.width);
+    let mut right = Line::from(totals(c, if wide { 8 } else { 0 }));
+    // What the forecasts among them count on, where there is room; the card says it always.
+    let forecast = app.expected.is_some() && app.state.phase <= Phase::Review && app.plan_differs();
+    let words = span(format!("{}:  ", app.plan_words()), dim);
+    if forecast && right.width() + words.width() + lw as usize + 2 <= area.width as usize {
+        right.spans.insert(0, words);
+    }
     let room = area.width.saturating_sub(lw + 2);
     let rw = (right.width() as u16).min(room);
     c.line(Rect { width: area.width.saturating_sub(rw).min(area.width), ..area }, 0, &left);
@@ -108,10 +113,10 @@ fn totals(c: &Canvas<'_>, bar: usize) -> Vec<Span<'static>> {
             out.push(Span::raw(" "));
             out.extend(gauge(c, g, value, bar, forecast));
         }
-        // A measured figure of an earlier round, next to what the plan is expected to add.
+        // A measured figure of an earlier round, next to what the plan is expected to reach.
         if let (Some(e), false) = (expected, forecast)
             && app.state.phase <= Phase::Review
-            && !app.state.open().is_empty()
+            && app.plan_differs()
         {
             let e = if g.points { signed(e, 2) } else { factor(e) };
             out.push(span(format!(" ~{e}"), pal.fg(Role::Forecast)));
@@ -161,12 +166,12 @@ fn phases(c: &mut Canvas<'_>, area: Rect) {
         let waits = p == Phase::Evaluate && s.phase == Phase::Verdict;
         let mut text = if waits { "verdict" } else { p.label() }.to_owned();
         if p == Phase::Review {
-            let newest = s.newest();
-            let all = newest.iter().filter(|d| !matches!(d.status, Status::RolledBack)).count();
-            let settled = newest
-                .iter()
-                .filter(|d| matches!(d.status, Status::Approved | Status::Vetoed | Status::Applied))
-                .count();
+            let plan = s.plan();
+            let standings: Vec<Standing> = plan.iter().map(|(_, p)| p.standing()).collect();
+            let counts = |s: &&Standing| !matches!(s, Standing::Free | Standing::RolledBack);
+            let open = |s: &&Standing| matches!(s, Standing::Proposed | Standing::Edited);
+            let all = standings.iter().filter(counts).count();
+            let settled = all - standings.iter().filter(open).count();
             if all > 0 {
                 text.push_str(&format!(" {settled}/{all}"));
             }
