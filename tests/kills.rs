@@ -6,7 +6,7 @@ mod pty;
 
 use paring::model::{FamilySpec, export, families::CifarResnetSpec};
 use paring::plan::Status;
-use paring::session::{Journal, Phase, Place, State, is_locked, lock_holder};
+use paring::session::{Journal, Phase, Place, Standing, State, is_locked, lock_holder};
 use pty::{Home, LONG, Term, review};
 use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
@@ -20,7 +20,11 @@ fn round(screen: &str) -> Option<u32> {
 
 /// Decisions of this state that the engineer has settled, as the header counts them.
 fn settled(state: &State) -> usize {
-    state.newest().iter().filter(|d| !matches!(d.status, Status::Proposed | Status::Edited)).count()
+    let settled = |s: Standing| match s {
+        Standing::Free | Standing::Proposed | Standing::Edited | Standing::RolledBack => false,
+        Standing::Approved | Standing::InForce { .. } | Standing::Leaving { .. } | Standing::Vetoed => true,
+    };
+    state.plan().iter().filter(|(_, p)| settled(p.standing())).count()
 }
 
 fn read(place: &Place) -> State {

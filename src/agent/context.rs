@@ -100,7 +100,12 @@ fn head(state: &State) -> String {
 fn constraints(state: &State, room: usize) -> String {
     let row = |c: &crate::plan::Constraint| {
         let what = match c.limit {
-            Limit::Freeze => "leave alone".to_owned(),
+            Limit::Freeze => match c.target {
+                Target::Group(_) => "do not cut".to_owned(),
+                Target::Layer(_) => "leave its precision".to_owned(),
+                Target::Block(_) => "do not remove".to_owned(),
+                Target::Weights(_) => "no zeros".to_owned(),
+            },
             Limit::MaxRatio { ratio } => format!("remove at most {}", short(ratio)),
             Limit::KeepF32 => "keep f32".to_owned(),
         };
@@ -193,16 +198,25 @@ impl Facts<'_> {
 
     /// What is decided already, and how far it reaches.
     fn standing(&self, room: usize) -> String {
-        let recipe = self.state.recipe();
-        if recipe.is_empty() {
+        let given = self.state.given();
+        if given.is_empty() {
             return String::new();
         }
-        let f = self.forecaster.plan(&recipe);
-        let row = |d: &&Decision| Row { weight: 0.0, text: decision_line(d) };
+        let f = self.forecaster.plan(&given);
+        let row = |d: &&Decision| {
+            let here = self.state.planned(&d.target);
+            let how = match (here.approved, here.in_force) {
+                (Some(a), _) if a.id == d.id => "approved".to_owned(),
+                (_, Some((i, since))) if i.id == d.id => format!("in force since round {since}"),
+                _ => "the engineer's own, not approved yet".to_owned(),
+            };
+            Row { weight: 0.0, text: format!("{} | {how}", decision_line(d)) }
+        };
         let mut out = table(
-            "Already approved or applied (stays unless you propose otherwise for the same target)",
-            "target | action | by",
-            recipe.iter().map(row).collect(),
+            "What the next run builds, and the engineer's own decisions (what is in force stays unless you propose \
+             otherwise for the same target; the others stand)",
+            "target | action | by | standing",
+            given.iter().map(row).collect(),
             room,
         );
         let _ = writeln!(

@@ -145,8 +145,8 @@ acts! {
     }
     "Decide" {
         Approve "approve" ["a"] "approve" "approve what is proposed for this row";
-        Veto "veto" ["v"] "veto…" "veto it, with a reason that binds later proposals";
-        Reopen "reopen" ["o"] "reopen" "take back an approval or a veto";
+        Veto "veto" ["v"] "veto…" "veto it, with a reason that binds; what is in force goes with the next run";
+        Reopen "reopen" ["o"] "reopen" "take back an approval or a veto; propose again what was rolled back";
         Edit "edit" ["e"] "edit…" "type an exact ratio or number of units to keep";
         RatioDown "ratio-down" ["["] "ratio" "remove one step less of the group";
         RatioUp "ratio-up" ["]"] "ratio" "remove one step more of the group";

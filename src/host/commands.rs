@@ -5,7 +5,7 @@ use super::desk::Desk;
 use super::engine::Llm;
 use super::jobs::Kind;
 use crate::plan::{Action, Author, Budget, Constraint, Decision, DecisionId, Limit, Status, Target};
-use crate::session::{Command, Event, Phase, State};
+use crate::session::{Command, Event, PassedOver, Phase, Planned, State};
 
 /// What happens once the events are durable.
 #[derive(Debug, Clone, PartialEq)]
@@ -82,30 +82,39 @@ pub fn judge(
         }
         Command::Decide { target, action } => {
             reviewable(state)?;
-            match state.current(&target) {
-                Some(d) if matches!(d.status, Status::Proposed | Status::Edited | Status::Approved) => {
-                    Ok(Effect::events([edit(state, desk, d.id, &action)?]))
-                }
-                _ => {
+            let here = state.planned(&target);
+            match here.open.or(here.approved) {
+                Some(d) => Ok(Effect::events([edit(state, desk, d.id, &action)?])),
+                None => {
                     let action = desk.resolve(state, &target, &action)?;
+                    if here.frozen.is_some() {
+                        // Not even to keep it: that would wait beside the veto.
+                        return Err(format!("`{target}` is vetoed or frozen; hint: reopen it, or lift the constraint"));
+                    }
                     Ok(Effect::events([Event::Proposed { decisions: vec![own(state, target, action)] }]))
                 }
             }
         }
         Command::Approve { ids } => {
             reviewable(state)?;
-            approve(state, desk, &ids)
+            approve(state, &ids)
         }
         Command::Veto { ids, reason } => {
             reviewable(state)?;
-            let ids = pick(state, &ids, "vetoed", |s| s != Status::Applied && s != Status::Vetoed)?;
+            // A veto of what is in force takes it back with the next run; what an earlier round had is history.
+            let newest = |d: &Decision| state.planned(&d.target).newest.is_some_and(|n| n.id == d.id);
+            let fit = |d: &Decision| match d.status {
+                Status::Proposed | Status::Edited | Status::Approved => true,
+                Status::Applied => in_force(state, d.id),
+                Status::RolledBack => in_force(state, d.id) || newest(d),
+                Status::Vetoed => false,
+            };
+            let ids = pick(state, &ids, "vetoed", fit)?;
             Ok(Effect::events([Event::Vetoed { ids, reason: reason.trim().to_owned() }]))
         }
         Command::Reopen { ids } => {
             reviewable(state)?;
-            let ids =
-                pick(state, &ids, "reopened", |s| matches!(s, Status::Approved | Status::Vetoed | Status::RolledBack))?;
-            Ok(Effect::events([Event::Reopened { ids }]))
+            reopen(state, &ids)
         }
         Command::Note { text } => {
             let text = text.trim();
@@ -125,13 +134,31 @@ pub fn judge(
             {
                 return Err(format!("limit `{ratio}` is out of range; hint: a ratio lies between 0 and 1"));
             }
+            let here = state.planned(&constraint.target);
+            let waits: Vec<DecisionId> = here.open.iter().chain(&here.approved).map(|d| d.id).collect();
+            if constraint.limit == Limit::Freeze && !waits.is_empty() && reviewable(state).is_ok() {
+                // To freeze a target is to refuse what waits there.
+                return Ok(Effect::events([Event::Vetoed { ids: waits, reason: constraint.reason }]));
+            }
             Ok(Effect::events([Event::ConstraintSet { constraint }]))
         }
         Command::Unconstrain { target } => {
             if state.constraints_on(&target).next().is_none() {
                 return Err(format!("`{target}` has no constraint; hint: the decision card lists those that bind"));
             }
-            Ok(Effect::events([Event::ConstraintLifted { target }]))
+            // A veto without its freeze would bind nobody and still look like one.
+            let vetoed = |d: &&Decision| d.target == target && d.status == Status::Vetoed;
+            let ids: Vec<DecisionId> = state.decisions.iter().filter(vetoed).map(|d| d.id).collect();
+            let ids = reopenable(state, &ids);
+            let more = state.constraints_on(&target).any(|c| c.limit != Limit::Freeze);
+            let mut events = Vec::new();
+            if more || ids.is_empty() {
+                events.push(Event::ConstraintLifted { target });
+            }
+            if !ids.is_empty() {
+                events.push(Event::Reopened { ids });
+            }
+            Ok(Effect::events(events))
         }
         Command::Undo => {
             reviewable(state)?;
@@ -150,12 +177,18 @@ pub fn judge(
         Command::Run => {
             idle()?;
             reviewable(state)?;
-            let ids: Vec<DecisionId> = state.pending().iter().map(|d| d.id).collect();
-            if ids.is_empty() {
+            let pending = state.pending();
+            if pending.is_empty() && state.leaving().is_empty() {
                 return Err("nothing is approved; hint: approve at least one decision, then run".to_owned());
             }
+            // A constraint may have come after the approval.
+            if let Some((d, words)) = pending.iter().find_map(|d| Some((d, state.forbids(d)?))) {
+                return Err(format!("`{}` is approved against your constraint: {words}", d.target));
+            }
+            let ids: Vec<DecisionId> = pending.iter().map(|d| d.id).collect();
+            let recipe = Some(state.recipe().iter().map(|d| d.id).collect());
             let forecast = state.run_forecast();
-            then(vec![Event::RunStarted { round: state.round, ids, forecast }], Then::Start(Kind::Run))
+            then(vec![Event::RunStarted { round: state.round, ids, recipe, forecast }], Then::Start(Kind::Run))
         }
         Command::Rehearse => {
             idle()?;
@@ -239,29 +272,38 @@ fn find(state: &State, id: DecisionId) -> Result<&Decision, String> {
     state.decision(id).ok_or_else(|| format!("no decision `{}`; hint: it gave way to a newer one", id.0))
 }
 
-/// The ids among `ids` whose status is fit; an error in words when there are none.
+/// The ids among `ids` of decisions that are fit; an error in words when there are none.
 fn pick(
     state: &State,
     ids: &[DecisionId],
     what: &str,
-    fit: impl Fn(Status) -> bool,
+    fit: impl Fn(&Decision) -> bool,
 ) -> Result<Vec<DecisionId>, String> {
     let mut out = Vec::new();
     let mut why = format!("nothing there to be {what}; hint: pick a decision first");
     for &id in ids {
         let d = find(state, id)?;
-        if fit(d.status) {
+        if out.contains(&id) {
+            continue;
+        }
+        if fit(d) {
             out.push(id);
         } else {
             why = match d.status {
-                Status::Applied => {
-                    format!("`{}` is applied already; hint: roll the round back, or decide on it anew", d.target)
+                Status::Applied if in_force(state, id) => {
+                    format!("`{}` is in force already; hint: veto it, roll the round back, or decide anew", d.target)
                 }
-                Status::Vetoed => format!("`{}` is vetoed; hint: reopen it first", d.target),
+                Status::Applied => {
+                    format!("`{}` is no longer in force; hint: decide on it anew", d.target)
+                }
                 Status::Approved => format!("`{}` is approved already; hint: reopen it to change that", d.target),
                 Status::Proposed | Status::Edited => {
                     format!("`{}` is open already; hint: approve or veto it", d.target)
                 }
+                Status::RolledBack | Status::Vetoed if what == "reopened" => {
+                    format!("`{}` has a newer decision that waits; hint: edit or approve that one", d.target)
+                }
+                Status::Vetoed => format!("`{}` is vetoed; hint: reopen it first", d.target),
                 Status::RolledBack => format!("`{}` was rolled back; hint: reopen it first", d.target),
             };
         }
@@ -269,8 +311,77 @@ fn pick(
     if out.is_empty() { Err(why) } else { Ok(out) }
 }
 
+/// No decision on `target` is open or approved.
+fn nothing_waits(state: &State, target: &Target) -> bool {
+    let here = state.planned(target);
+    here.open.is_none() && here.approved.is_none()
+}
+
+fn in_force(state: &State, id: DecisionId) -> bool {
+    state.in_force().iter().any(|d| d.id == id)
+}
+
+/// What of `ids` can be taken back to what it was, so that on no target two decisions come to wait; newest first.
+fn reopenable(state: &State, ids: &[DecisionId]) -> Vec<DecisionId> {
+    let mut of: Vec<&Decision> = ids.iter().filter_map(|id| state.decision(*id)).collect();
+    of.sort_by_key(|d| std::cmp::Reverse(d.id));
+    of.dedup_by_key(|d| d.id);
+    let mut opened: Vec<&Target> = Vec::new();
+    let mut out = Vec::new();
+    for d in of {
+        let stands = in_force(state, d.id);
+        let free = nothing_waits(state, &d.target);
+        let alone = free && !opened.contains(&&d.target);
+        let (fits, opens) = match d.status {
+            Status::Approved => (true, true),
+            // Back in force, or back to history: nothing waits for it.
+            Status::Vetoed if stands => (true, false),
+            Status::Vetoed if state.has_run(d.id) => (free, false),
+            Status::Vetoed => (alone, true),
+            Status::RolledBack => (!stands && alone, true),
+            Status::Proposed | Status::Edited | Status::Applied => (false, false),
+        };
+        if fits {
+            out.push(d.id);
+            if opens {
+                opened.push(&d.target);
+            }
+        }
+    }
+    out
+}
+
+/// Takes back approvals and vetoes. What was rolled back is history, which stays as it ran: it is proposed again, as the
+/// engineer's own.
+fn reopen(state: &State, ids: &[DecisionId]) -> Result<Effect, String> {
+    let fit = reopenable(state, ids);
+    let of = |id: &DecisionId| state.decision(*id);
+    let is_history = |id: &DecisionId| of(id).is_some_and(|d| d.status == Status::RolledBack);
+    let (history, closed): (Vec<DecisionId>, Vec<DecisionId>) =
+        pick(state, ids, "reopened", |d| fit.contains(&d.id))?.into_iter().partition(is_history);
+    let mut again: Vec<Decision> = Vec::new();
+    for d in history.iter().filter_map(of) {
+        again.push(Decision { rationale: d.rationale.clone(), ..own(state, d.target.clone(), d.action.clone()) });
+    }
+    if let Some(words) = again.iter().find_map(|d| state.forbids(d)) {
+        return Err(words);
+    }
+    for (d, id) in again.iter_mut().zip(state.next_decision..) {
+        d.id = DecisionId(id);
+    }
+    let mut events = Vec::new();
+    if !closed.is_empty() {
+        events.push(Event::Reopened { ids: closed });
+    }
+    if !again.is_empty() {
+        events.push(Event::Proposed { decisions: again });
+    }
+    Ok(Effect::events(events))
+}
+
 fn edit(state: &State, desk: &dyn Desk, id: DecisionId, action: &Action) -> Result<Event, String> {
-    pick(state, &[id], "edited", |s| matches!(s, Status::Proposed | Status::Edited | Status::Approved))?;
+    let fit = |d: &Decision| matches!(d.status, Status::Proposed | Status::Edited | Status::Approved);
+    pick(state, &[id], "edited", fit)?;
     let d = find(state, id)?;
     let action = desk.resolve(state, &d.target, action)?;
     Ok(Event::Edited { id, action, author: Author::Human })
@@ -291,14 +402,13 @@ fn own(state: &State, target: Target, action: Action) -> Decision {
     }
 }
 
-fn approve(state: &State, desk: &dyn Desk, ids: &[DecisionId]) -> Result<Effect, String> {
-    let fit = pick(state, ids, "approved", |s| matches!(s, Status::Proposed | Status::Edited))?;
+fn approve(state: &State, ids: &[DecisionId]) -> Result<Effect, String> {
+    let fit = pick(state, ids, "approved", |d| matches!(d.status, Status::Proposed | Status::Edited))?;
     let mut out = Vec::with_capacity(fit.len());
     let mut why = None;
     for id in fit {
-        let d = find(state, id)?;
         // A constraint may have come after the proposal.
-        match bound(state, desk, d) {
+        match state.forbids(find(state, id)?) {
             Some(words) => why = Some(words),
             None => out.push(id),
         }
@@ -309,37 +419,32 @@ fn approve(state: &State, desk: &dyn Desk, ids: &[DecisionId]) -> Result<Effect,
     }
 }
 
-/// Why the constraints forbid `decision` as it stands, if they do.
-fn bound(state: &State, desk: &dyn Desk, d: &Decision) -> Option<String> {
-    if state.constraints.is_empty() {
-        return None;
-    }
-    match desk.resolve(state, &d.target, &d.action) {
-        Ok(action) if same(&action, &d.action) => None,
-        Ok(_) => Some(format!("your limit on `{}` forbids this ratio; hint: edit it, or lift the limit", d.target)),
-        Err(words) => Some(words),
-    }
-}
-
-/// Whether two actions do the same; a cut whose units are not picked yet is told by its ratio.
-fn same(a: &Action, b: &Action) -> bool {
-    match (a, b) {
-        (Action::Prune { ratio: x, kept: k }, Action::Prune { ratio: y, kept: l }) if k.is_empty() || l.is_empty() => {
-            x == y
-        }
-        _ => a == b,
-    }
-}
-
-/// Proposals that are still welcome: not on targets the engineer has decided meanwhile, not against a constraint, and
-/// numbered.
-pub fn admit(state: &State, desk: &dyn Desk, decisions: Vec<Decision>) -> Vec<Decision> {
-    let taken =
-        |target: &Target| state.current(target).is_some_and(|d| matches!(d.status, Status::Approved | Status::Vetoed));
+/// Proposals that are still welcome, numbered, and those that gave way: on targets that the engineer has settled
+/// meanwhile, or against a constraint.
+pub fn admit(state: &State, desk: &dyn Desk, decisions: Vec<Decision>) -> Vec<Event> {
     let mut next = state.next_decision;
     let mut out: Vec<Decision> = Vec::with_capacity(decisions.len());
+    let mut passed: Vec<PassedOver> = Vec::new();
     for mut d in decisions {
-        if taken(&d.target) || out.iter().any(|o| o.target == d.target) {
+        if out.iter().any(|o| o.target == d.target) {
+            continue;
+        }
+        let here = state.planned(&d.target);
+        let stands = match here.settled() {
+            Some(s) if same_cut(&s.action, &d.action) => continue,
+            Some(s) if s.status == Status::Approved => Some("what you approved"),
+            Some(s) if s.edited_from.is_some() => Some("your edit"),
+            Some(_) => Some("your decision"),
+            None if measured_now(state, &here) => Some("what is being measured"),
+            None => here.frozen.map(|_| "your veto"),
+        };
+        if let Some(stands) = stands {
+            passed.push(PassedOver {
+                target: d.target,
+                action: bare(d.action),
+                author: d.author,
+                stands: stands.to_owned(),
+            });
             continue;
         }
         match desk.resolve(state, &d.target, &d.action) {
@@ -355,7 +460,31 @@ pub fn admit(state: &State, desk: &dyn Desk, decisions: Vec<Decision>) -> Vec<De
         next += 1;
         out.push(d);
     }
-    out
+    let mut events = vec![Event::Proposed { decisions: out }];
+    if !passed.is_empty() {
+        events.push(Event::PassedOver { proposals: passed });
+    }
+    events
+}
+
+/// The run under way has built a decision here: should it fail, that is approved as before, and nothing may be in its way.
+fn measured_now(state: &State, here: &Planned<'_>) -> bool {
+    state.phase == Phase::Evaluate && here.in_force.is_some_and(|(_, since)| since == state.round)
+}
+
+/// The action without which units are kept: those are long, and picked by the host.
+fn bare(action: Action) -> Action {
+    match action {
+        Action::Prune { ratio, .. } => Action::Prune { ratio, kept: Vec::new() },
+        other => other,
+    }
+}
+
+fn same_cut(a: &Action, b: &Action) -> bool {
+    match (a, b) {
+        (Action::Prune { ratio: x, .. }, Action::Prune { ratio: y, .. }) => (x - y).abs() < 1e-3,
+        _ => a == b,
+    }
 }
 
 fn known(state: &State, target: &Target) -> Result<(), String> {

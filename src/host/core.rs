@@ -245,7 +245,7 @@ impl Core {
                 }
             }
             Input::Commit { events, reply } => {
-                let events = events.into_iter().filter_map(|e| self.admit(e)).collect();
+                let events = events.into_iter().flat_map(|e| self.admit(e)).collect();
                 drop(reply.send(self.commit(events)));
             }
             Input::Snapshot { reply } => drop(reply.send(self.state.clone())),
@@ -405,13 +405,10 @@ impl Core {
     }
 
     /// What a job may add to the session as it is *now*: proposals get their ids and must still be welcome.
-    fn admit(&self, event: Event) -> Option<Event> {
+    fn admit(&self, event: Event) -> Vec<Event> {
         match event {
-            Event::Proposed { decisions } => {
-                let decisions = commands::admit(&self.state, self.engine.desk(), decisions);
-                Some(Event::Proposed { decisions })
-            }
-            other => Some(other),
+            Event::Proposed { decisions } => commands::admit(&self.state, self.engine.desk(), decisions),
+            other => vec![other],
         }
     }
 

@@ -37,10 +37,21 @@ pub struct Fake {
     pub rehearses: Mutex<bool>,
     /// Whether a job has worked out how units rank.
     pub ranked: AtomicBool,
-    profiles: AtomicU32,
+    pub profiles: AtomicU32,
+    /// What it proposes instead of half of everything.
+    pub proposes: Mutex<Vec<(&'static str, Action)>>,
+    /// What it was given to build, run by run.
+    pub built: Mutex<Vec<Vec<(Target, Action)>>>,
 }
 
 impl Fake {
+    /// Takes what a run builds, as the real engine does.
+    pub fn build(&self, state: &State, round: u32) -> Vec<(Target, Action)> {
+        let actions = state.actions_of(round);
+        self.built.lock().expect("built").push(actions.clone());
+        actions
+    }
+
     fn pass(&self, gate: Gate, job: &Job) -> Result<(), JobError> {
         while *self.gate.lock().expect("gate") == Some(gate) {
             job.cancel().check()?;
@@ -225,11 +236,11 @@ impl Engine for Fake {
         };
         job.event(Event::Said { utterance: Box::new(utterance) })?;
         self.pass(Gate::Propose, job)?;
-        let decision = |name: &str| Decision {
+        let decision = |name: &str, action: Action| Decision {
             id: DecisionId(999),
             round: 0,
             target: Target::Group(name.to_owned()),
-            action: Action::Prune { ratio: 0.5, kept: Vec::new() },
+            action,
             author: Author::Planner,
             rationale: "because".to_owned(),
             forecast: None,
@@ -237,7 +248,10 @@ impl Engine for Fake {
             edited_from: None,
             veto_reason: None,
         };
-        job.event(Event::Proposed { decisions: ["a", "b", "c"].map(decision).to_vec() })
+        let told = self.proposes.lock().expect("proposes").clone();
+        let half = |name| (name, Action::Prune { ratio: 0.5, kept: Vec::new() });
+        let of = if told.is_empty() { ["a", "b", "c"].map(half).to_vec() } else { told };
+        job.event(Event::Proposed { decisions: of.into_iter().map(|(name, action)| decision(name, action)).collect() })
     }
 
     fn reflect(&self, _: &State, _: u32, _: &Llm, job: &Job) -> Result<(), JobError> {
@@ -265,7 +279,7 @@ impl Engine for Fake {
         job.event(Event::Repaired { round, step })?;
         self.pass(Gate::Compress, job)?;
         Ok(Compressed {
-            artifact: format!("{}.x", state.recipe().len()),
+            artifact: format!("{}.x", self.build(state, round).len()),
             model_hash: "h".to_owned(),
             used: RepairUse::default(),
         })

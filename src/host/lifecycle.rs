@@ -217,7 +217,7 @@ pub fn list(place: &Place) -> Listed {
         round: state.round,
         phase: state.phase,
         approved: state.pending().len(),
-        applied: state.applied().len(),
+        applied: state.in_force().len(),
         outcome: state.rounds.iter().rev().find_map(|r| r.verdict.as_ref()).map(|v| v.outcome),
         changed_ms: records.last().map_or(0, |r| r.at_ms),
         error,

@@ -126,4 +126,6 @@ impl Host {
 #[cfg(test)]
 mod fake;
 #[cfg(test)]
+mod model_tests;
+#[cfg(test)]
 mod tests;

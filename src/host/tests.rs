@@ -170,7 +170,7 @@ async fn a_whole_session() {
     r.ok(Command::RollBack { reason: "too much".to_owned() }).await;
     r.until("rolled back", |s| s.round == 3).await;
     assert_eq!(r.state.base_round(), 1);
-    assert_eq!(r.state.applied().iter().map(|d| d.id.0).collect::<Vec<_>>(), [0, 2]);
+    assert_eq!(r.state.in_force().iter().map(|d| d.id.0).collect::<Vec<_>>(), [0, 2]);
 
     let before = r.state.clone();
     let r = r.restart().await;
@@ -511,4 +511,6 @@ async fn the_socket_is_private_and_goes_with_the_host() {
     assert!(!socket.exists());
 }
 
+#[path = "plan_tests.rs"]
+mod plan;
 mod rehearsal;

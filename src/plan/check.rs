@@ -321,6 +321,30 @@ mod tests {
         let _ = group_of(&groups, "conv1");
     }
 
+    /// A veto is of one kind of change: a group's cut, a layer's weights in fewer bits or with zeros, a block's removal.
+    #[test]
+    fn a_veto_binds_what_it_names() {
+        let (graph, groups) = chain(&[8, 8], 8);
+        let (group, layer) = (Target::Group("conv1".into()), Target::Layer("conv1".into()));
+        let weights = Target::Weights("conv1".into());
+        let w4 = Action::Precision { precision: Precision::W4 };
+        let zeros = Action::Sparsify { sparsity: "50%".parse().expect("sparsity") };
+        let run = |a: &Action, t: &Target, c: &[Constraint]| check(a, t, &groups, &graph, c);
+        let cut = freeze(group.clone());
+        assert!(matches!(run(&prune_of(0.5), &group, &cut), Err(PlanError::Frozen { .. })));
+        assert_eq!(run(&w4, &layer, &cut), Ok(w4.clone()), "the layer of the same name keeps its own say");
+        assert_eq!(run(&zeros, &weights, &cut), Ok(zeros.clone()));
+        let bits = freeze(layer.clone());
+        assert!(matches!(run(&w4, &layer, &bits), Err(PlanError::Frozen { .. })));
+        assert!(matches!(run(&zeros, &weights, &bits), Err(PlanError::Frozen { .. })));
+        assert_eq!(run(&prune_of(0.5), &group, &bits), Ok(prune_of(0.5)));
+        // Back to the original is never forbidden.
+        assert!(run(&Action::Precision { precision: Precision::F32 }, &layer, &bits).is_ok());
+        let both =
+            [cut, vec![Constraint { target: group.clone(), limit: Limit::KeepF32, reason: "x".into() }]].concat();
+        assert!(matches!(run(&w4, &layer, &both), Err(PlanError::KeepF32 { .. })), "unless it is kept in f32");
+    }
+
     #[test]
     fn blocks_are_removed_only_when_nothing_forbids_it() {
         let (mut graph, mut groups) = chain(&[8, 8], 8);

@@ -92,6 +92,13 @@ pub struct Decision {
     pub veto_reason: Option<String>,
 }
 
+impl Decision {
+    /// A person made or edited it, or wrote the rule that did.
+    pub fn by_person(&self) -> bool {
+        matches!(self.author, Author::Human | Author::Rule { .. }) || self.edited_from.is_some()
+    }
+}
+
 /// A veto or a limit that the human set; binds every later proposal, in code.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Constraint {
@@ -103,7 +110,8 @@ pub struct Constraint {
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", tag = "limit")]
 pub enum Limit {
-    /// Leave the target alone.
+    /// Do nothing new to the target: its channels, its precision, its zeros or its removal, as the target names. What is in
+    /// force on it stays.
     Freeze,
     /// Remove at most this part.
     MaxRatio { ratio: f64 },

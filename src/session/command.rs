@@ -35,7 +35,7 @@ pub enum Command {
         id: DecisionId,
         action: Action,
     },
-    /// Decides on a target that nobody proposed for.
+    /// Decides on a target: edits what waits there, or proposes it as the engineer's own.
     Decide {
         target: Target,
         action: Action,

@@ -125,6 +125,17 @@ pub struct Built {
     pub used: RepairUse,
 }
 
+/// A proposal that gave way to what the engineer had settled.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct PassedOver {
+    pub target: Target,
+    /// As proposed, without the kept units.
+    pub action: Action,
+    pub author: Author,
+    /// What stands instead: `your edit`, `your approval`, `your veto`.
+    pub stands: String,
+}
+
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", tag = "event")]
 pub enum Event {
@@ -167,6 +178,10 @@ pub enum Event {
     Proposed {
         decisions: Vec<Decision>,
     },
+    /// Proposals that came too late or in vain: the engineer had settled these targets. Nothing changes by it.
+    PassedOver {
+        proposals: Vec<PassedOver>,
+    },
     Edited {
         id: DecisionId,
         action: Action,
@@ -179,11 +194,13 @@ pub enum Event {
     Approved {
         ids: Vec<DecisionId>,
     },
+    /// Freezes the targets. A decision that is in force stays so until the next run, which builds without it.
     Vetoed {
         ids: Vec<DecisionId>,
         reason: String,
     },
-    /// Back to proposed (un-approve, un-veto); also lifts the constraint a veto set.
+    /// Back to what it was before it was approved or vetoed (proposed, in force, rolled back); also lifts the constraint a
+    /// veto set.
     Reopened {
         ids: Vec<DecisionId>,
     },
@@ -209,7 +226,11 @@ pub enum Event {
     },
     RunStarted {
         round: u32,
+        /// What it adds to the model in force.
         ids: Vec<DecisionId>,
+        /// All that it builds; journals that lack it built the newest approved or applied decision of every target.
+        #[serde(default)]
+        recipe: Option<Vec<DecisionId>>,
         /// What was forecast of the whole plan when the run was asked for.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         forecast: Option<Quality>,
@@ -287,6 +308,7 @@ impl Event {
             Event::Opened { .. }
             | Event::RecipeSet { .. }
             | Event::Resolved { .. }
+            | Event::PassedOver { .. }
             | Event::Remeasured { .. }
             | Event::Paired { .. }
             | Event::Built { .. }

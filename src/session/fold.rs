@@ -86,6 +86,7 @@ impl State {
             | Event::Paired { .. }
             | Event::LaddersMeasured { .. }
             | Event::Sensed { .. }
+            | Event::PassedOver { .. }
             | Event::Undone
             | Event::Redone
             | Event::Noted { .. }
@@ -160,6 +161,7 @@ impl State {
                 }
             }
             Event::Proposed { decisions } => decisions.iter().for_each(|d| self.insert(d.clone())),
+            Event::PassedOver { .. } => {}
             Event::Edited { id, action, author } => self.each(&[*id], |d, _| {
                 let old = std::mem::replace(&mut d.action, action.clone());
                 d.edited_from.get_or_insert(old);
@@ -191,10 +193,18 @@ impl State {
                 }
             }
             Event::Reopened { ids } => {
+                let in_force: Vec<DecisionId> = self.in_force().iter().map(|d| d.id).collect();
+                let ran: Vec<DecisionId> = ids.iter().copied().filter(|id| self.has_run(*id)).collect();
                 self.each(ids, |d, round| {
-                    d.status = if d.edited_from.is_some() { Status::Edited } else { Status::Proposed };
                     d.veto_reason = None;
-                    d.round = round;
+                    d.status = match d.status {
+                        Status::Vetoed if in_force.contains(&d.id) => Status::Applied,
+                        Status::Vetoed if ran.contains(&d.id) => Status::RolledBack,
+                        _ => {
+                            d.round = round;
+                            if d.edited_from.is_some() { Status::Edited } else { Status::Proposed }
+                        }
+                    };
                 });
                 let targets = self.targets(ids);
                 self.constraints.retain(|c| c.limit != Limit::Freeze || !targets.contains(&c.target));
@@ -227,12 +237,13 @@ impl State {
                     old.reasoning = String::new();
                 }
             }
-            Event::RunStarted { round, ids, forecast } => {
+            Event::RunStarted { round, ids, recipe, forecast } => {
+                let recipe = recipe.clone().unwrap_or_else(|| self.newest_approved_or_applied());
                 self.undo.clear();
                 self.redo.clear();
                 self.enter(*round, Phase::Compress);
                 if let Some(r) = self.round_mut(*round) {
-                    *r = Round { number: *round, ids: ids.clone(), forecast: *forecast, ..Round::default() };
+                    *r = Round { number: *round, ids: ids.clone(), recipe, forecast: *forecast, ..Round::default() };
                 }
             }
             Event::Built { built } => {
@@ -283,12 +294,29 @@ impl State {
             }
             Event::RolledBack { round, reason } => {
                 let ids = self.round_at(*round).map(|r| r.ids.clone()).unwrap_or_default();
-                self.each(&ids, |d, _| d.status = Status::RolledBack);
+                // A veto on what goes with the round stays a veto; an undo must not put back what is gone.
+                let gone = |d: &mut Decision| {
+                    if d.status == Status::Applied {
+                        d.status = Status::RolledBack;
+                    }
+                };
+                self.each(&ids, |d, _| gone(d));
+                let points = self.undo.iter_mut().chain(&mut self.redo);
+                let saved = points.flat_map(|p| &mut p.decisions).filter(|(id, _)| ids.contains(id));
+                saved.filter_map(|(_, d)| d.as_mut()).for_each(gone);
                 if let Some(r) = self.round_mut(*round) {
                     r.accepted = false;
                     r.rolled_back = Some(reason.clone());
                 }
-                self.enter(round.saturating_add(1), Phase::Review);
+                // An earlier round than the newest may go back; numbers never do, so that each names one model.
+                self.enter(round.saturating_add(1).max(self.round), Phase::Review);
+                // What an earlier round had and a later one left out is in force again.
+                let back: Vec<DecisionId> = self.in_force().iter().map(|d| d.id).collect();
+                self.each(&back, |d, _| {
+                    if d.status == Status::RolledBack {
+                        d.status = Status::Applied;
+                    }
+                });
             }
             Event::Exported { path, .. } => {
                 self.exports.push(path.clone());
@@ -349,6 +377,16 @@ impl State {
             }
             Phase::Review | Phase::Verdict => {}
         }
+    }
+
+    /// What journals meant by a run before its recipe was written down.
+    fn newest_approved_or_applied(&self) -> Vec<DecisionId> {
+        let mut seen = std::collections::HashSet::new();
+        let counts = |d: &&Decision| matches!(d.status, Status::Approved | Status::Applied);
+        let mut out: Vec<DecisionId> =
+            self.decisions.iter().rev().filter(counts).filter(|d| seen.insert(&d.target)).map(|d| d.id).collect();
+        out.reverse();
+        out
     }
 
     /// Adds a decision in id order; an open one on the same target gives way to it.

@@ -3,7 +3,7 @@
 use crate::plan::{Action, Author, Budget, Constraint, Decision, DecisionId, Limit, Outcome, Status, Target, Verdict};
 use crate::profile::{SensCurve, SensTarget};
 use crate::quant::Precision;
-use crate::session::{Event, Phase, Record, State};
+use crate::session::{Event, Phase, Record, Standing, State};
 
 fn group(name: &str) -> Target {
     Target::Group(name.to_owned())
@@ -53,15 +53,12 @@ impl Session {
 
     fn run(&mut self, round: u32, ids: &[u64]) -> &mut Session {
         let ids: Vec<DecisionId> = ids.iter().map(|&i| DecisionId(i)).collect();
+        let artifact = "x.safetensors".to_owned();
+        let applied =
+            Event::Applied { round, ids: ids.clone(), artifact, model_hash: "h".to_owned(), used: Default::default() };
         self.push(Event::Approved { ids: ids.clone() })
-            .push(Event::RunStarted { round, ids: ids.clone(), forecast: None })
-            .push(Event::Applied {
-                round,
-                ids,
-                artifact: "x.safetensors".to_owned(),
-                model_hash: "h".to_owned(),
-                used: Default::default(),
-            })
+            .push(Event::RunStarted { round, ids, recipe: None, forecast: None })
+            .push(applied)
     }
 
     fn verdict(&mut self, round: u32) -> &mut Session {
@@ -193,6 +190,60 @@ fn roll_back_restores_the_round_before() {
 }
 
 #[test]
+fn what_stands_is_what_its_round_was_made_of() {
+    let mut s = Session::new();
+    s.run(1, &[0, 1]).verdict(1).push(Event::RoundAccepted { round: 1 });
+    let standing = |s: &State, name: &str| s.planned(&group(name)).standing();
+    s.push(Event::Vetoed { ids: ids(&[0]), reason: "no".to_owned() });
+    assert_eq!(standing(&s.state, "a"), Standing::Leaving { since: 1 });
+    assert_eq!((s.state.in_force().len(), s.state.recipe().len(), s.state.changes()), (2, 1, 1));
+    // Round 2 is made without it, and says so: `a` is neither in force nor comes back when the veto is lifted.
+    let recipe = Some(s.state.recipe().iter().map(|d| d.id).collect());
+    s.push(Event::RunStarted { round: 2, ids: Vec::new(), recipe, forecast: None });
+    let made = Event::Applied {
+        round: 2,
+        ids: Vec::new(),
+        artifact: "y".to_owned(),
+        model_hash: "h".to_owned(),
+        used: Default::default(),
+    };
+    s.push(made).verdict(2).push(Event::RoundAccepted { round: 2 });
+    assert_eq!((standing(&s.state, "a"), standing(&s.state, "b")), (Standing::Vetoed, Standing::InForce { since: 1 }));
+    s.push(Event::Reopened { ids: ids(&[0]) });
+    assert_eq!((standing(&s.state, "a"), s.state.recipe().len()), (Standing::RolledBack, 1));
+    // Back in round 1, the cut is in force again.
+    s.push(Event::RolledBack { round: 2, reason: String::new() });
+    assert_eq!(standing(&s.state, "a"), Standing::InForce { since: 1 });
+    assert_eq!((s.state.base_round(), s.state.round), (1, 3));
+    s.push(Event::RolledBack { round: 1, reason: String::new() });
+    assert_eq!((s.state.base_round(), s.state.round), (0, 3), "numbers do not go back");
+    assert_eq!((standing(&s.state, "b"), s.state.changes()), (Standing::RolledBack, 0));
+    assert_eq!(State::fold(&s.log), s.state);
+}
+
+#[test]
+fn an_undo_does_not_put_back_what_was_rolled_back() {
+    let mut s = Session::new();
+    s.run(1, &[0]).verdict(1).push(Event::RoundAccepted { round: 1 });
+    s.push(Event::Vetoed { ids: ids(&[0]), reason: "no".to_owned() });
+    s.push(Event::RolledBack { round: 1, reason: String::new() }).push(Event::Undone);
+    assert_eq!((s.status("a"), s.state.constraints.len()), (Status::RolledBack, 0));
+}
+
+#[test]
+fn journals_that_name_no_recipe_fold_as_they_ran() {
+    let old: Event = serde_json::from_str(r#"{"event":"run_started","round":2,"ids":[3]}"#).expect("reads");
+    let mut s = Session::new();
+    s.run(1, &[0, 1]).verdict(1).push(Event::RoundAccepted { round: 1 });
+    // A freeze on what was in force never kept it from running.
+    let freeze = Constraint { target: group("b"), limit: Limit::Freeze, reason: String::new() };
+    s.push(Event::ConstraintSet { constraint: freeze });
+    s.push(Event::Proposed { decisions: vec![decision(3, "a", Author::Human)] });
+    s.push(Event::Approved { ids: ids(&[3]) }).push(old);
+    assert_eq!(s.state.rounds[2].recipe, ids(&[1, 3]));
+}
+
+#[test]
 fn an_aborted_run_leaves_approved_decisions_approved() {
     let ends = [
         Event::Cancelled { what: "compress".to_owned() },
@@ -205,7 +256,7 @@ fn an_aborted_run_leaves_approved_decisions_approved() {
         assert_eq!((s.state.round, s.state.phase), (1, Phase::Review));
         assert_eq!(s.state.rounds[1].artifact, None);
         assert_eq!(s.state.failure.is_some(), matches!(end, Event::Failed { .. }));
-        s.push(Event::RunStarted { round: 1, ids: ids(&[0, 1]), forecast: None });
+        s.push(Event::RunStarted { round: 1, ids: ids(&[0, 1]), recipe: None, forecast: None });
         assert_eq!(s.state.failure, None);
     }
 }

@@ -5,7 +5,7 @@
 
 use super::State;
 use crate::plan::planner::PastRound;
-use crate::plan::{Action, Decision, Forecaster, Observed, Quality, QualityInput, Target};
+use crate::plan::{Action, Forecaster, Observed, Quality, QualityInput, Target};
 
 /// 97.5 % point of the standard normal distribution: verdicts carry 95 % intervals.
 const Z95: f64 = 1.96;
@@ -65,20 +65,6 @@ impl State {
         self.rounds.iter().skip(1).filter(|r| r.verdict.is_some()).map(|r| r.number)
     }
 
-    /// What the model of `round` was made of: the newest decision per target of that round and of the accepted ones
-    /// before.
-    pub fn actions_of(&self, round: u32) -> Vec<(Target, Action)> {
-        let rounds = self.rounds.iter().filter(|r| r.number == round || (r.accepted && r.number < round));
-        let mut out: Vec<&Decision> = Vec::new();
-        for d in rounds.flat_map(|r| &r.ids).filter_map(|id| self.decision(*id)) {
-            match out.iter_mut().find(|o| o.target == d.target) {
-                Some(slot) => *slot = d,
-                None => out.push(d),
-            }
-        }
-        out.into_iter().map(|d| (d.target.clone(), d.action.clone())).collect()
-    }
-
     /// What `R` would build now, as actions.
     pub fn recipe_actions(&self) -> Vec<(Target, Action)> {
         self.recipe().into_iter().map(|d| (d.target.clone(), d.action.clone())).collect()
@@ -86,14 +72,7 @@ impl State {
 
     /// What would be built if every open proposal were approved, too.
     pub fn shown_actions(&self) -> Vec<(Target, Action)> {
-        let mut out = self.recipe_actions();
-        for d in self.open() {
-            match out.iter_mut().find(|(t, _)| *t == d.target) {
-                Some(slot) => slot.1 = d.action.clone(),
-                None => out.push((d.target.clone(), d.action.clone())),
-            }
-        }
-        out
+        self.if_approved().into_iter().map(|d| (d.target.clone(), d.action.clone())).collect()
     }
 
     /// The plan to rehearse next: what is shown, then what `R` would build if that is another; `None` when both were

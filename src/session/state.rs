@@ -1,7 +1,8 @@
-//! What a session is at a moment: plain data and read-only views of it. How events change it is in `fold.rs`.
+//! What a session is at a moment: plain data and read-only views of it. How events change it is in `fold.rs`, what of it
+//! would run in `inforce.rs`.
 
 use super::{Built, Evaluation, Phase, Seq, SessionCard, Utterance};
-use crate::plan::{Budget, Constraint, Decision, DecisionId, Quality, Status, Target, Trials, Verdict};
+use crate::plan::{Budget, Constraint, Decision, DecisionId, Quality, Target, Trials, Verdict};
 use crate::profile::{Ladder, Profile, Sensitivity};
 use crate::recover::{RepairStep, RepairUse};
 use serde::{Deserialize, Serialize};
@@ -14,6 +15,9 @@ pub struct Round {
     pub profile: Option<Profile>,
     /// Decisions that this round's run newly applies.
     pub ids: Vec<DecisionId>,
+    /// All decisions that its model consists of, those of earlier rounds included.
+    #[serde(default)]
+    pub recipe: Vec<DecisionId>,
     /// What was forecast of the whole plan when the run was asked for.
     #[serde(default)]
     pub forecast: Option<Quality>,
@@ -40,8 +44,8 @@ pub struct TimelineEntry {
     pub undone: bool,
 }
 
-/// The whole session. Decisions of all rounds are kept, ascending by id (superseded open ones are dropped); the newest
-/// per target counts.
+/// The whole session. Decisions of all rounds are kept, ascending by id (superseded open ones are dropped); which of them
+/// count is in `inforce.rs`.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct State {
     pub seq: Seq,
@@ -102,42 +106,6 @@ impl State {
     /// The newest decision on `target`, whatever its status.
     pub fn current(&self, target: &Target) -> Option<&Decision> {
         self.decisions.iter().rev().find(|d| &d.target == target)
-    }
-
-    /// The newest decision per target, ascending by id.
-    pub fn newest(&self) -> Vec<&Decision> {
-        let mut seen = std::collections::HashSet::new();
-        let mut out: Vec<&Decision> = self.decisions.iter().rev().filter(|d| seen.insert(&d.target)).collect();
-        out.reverse();
-        out
-    }
-
-    /// Decisions that wait for the engineer: proposed or edited.
-    pub fn open(&self) -> Vec<&Decision> {
-        self.decisions.iter().filter(|d| matches!(d.status, Status::Proposed | Status::Edited)).collect()
-    }
-
-    /// Approved and not yet applied: what the next run adds.
-    pub fn pending(&self) -> Vec<&Decision> {
-        self.decisions.iter().filter(|d| d.status == Status::Approved).collect()
-    }
-
-    /// What a model compressed now would consist of: per target the newest approved or applied decision.
-    pub fn recipe(&self) -> Vec<&Decision> {
-        self.newest_with(|s| matches!(s, Status::Approved | Status::Applied))
-    }
-
-    /// What the model in force consists of: per target the newest applied decision.
-    pub fn applied(&self) -> Vec<&Decision> {
-        self.newest_with(|s| s == Status::Applied)
-    }
-
-    fn newest_with(&self, counts: impl Fn(Status) -> bool) -> Vec<&Decision> {
-        let mut seen = std::collections::HashSet::new();
-        let mut out: Vec<&Decision> =
-            self.decisions.iter().rev().filter(|d| counts(d.status) && seen.insert(&d.target)).collect();
-        out.reverse();
-        out
     }
 
     /// The round whose model is in force: the last accepted one, or 0 (the original).

@@ -1,6 +1,6 @@
 //! Events in words, for the timeline, `paring log` and the log file.
 
-use super::{Event, Phase, State};
+use super::{Event, PassedOver, Phase, State};
 use crate::plan::{Action, Author, DecisionId, Limit, Outcome};
 use crate::words::counted;
 
@@ -50,6 +50,11 @@ pub fn describe(before: &State, event: &Event) -> Option<String> {
             [] => "no proposals".to_owned(),
             [d] => format!("{} {} {}", proposes(&d.author), d.target, action(&d.action)),
             [d, ..] => format!("{} {} decisions", proposes(&d.author), decisions.len()),
+        },
+        Event::PassedOver { proposals } => match proposals.as_slice() {
+            [] => return None,
+            [one] => passed_over(one),
+            [one, rest @ ..] => format!("{}; {} more gave way", passed_over(one), rest.len()),
         },
         Event::Edited { id, action: a, author } => {
             format!("{author} edited {}: {}", names(before, &[*id]), action(a))
@@ -118,6 +123,11 @@ pub fn describe(before: &State, event: &Event) -> Option<String> {
         Event::Failed { what, message } => format!("{what} failed: {message}"),
         Event::Cancelled { what } => format!("{what} cancelled"),
     })
+}
+
+/// A proposal that gave way, in a sentence: `pruning/qwen3 proposed prune 25.0 % for group fc1, your edit stands`.
+pub fn passed_over(p: &PassedOver) -> String {
+    format!("{} proposed {} for {}, {} stands", p.author, action(&p.action), p.target, p.stands)
 }
 
 /// An action in a few words: `prune 37.5 %`, `int8`, `remove`.

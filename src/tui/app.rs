@@ -14,7 +14,7 @@ use crate::config::Settings;
 use crate::config::text::clean;
 use crate::plan::{Action, Decision, DecisionId, Forecast, Status, Target};
 use crate::prune::Group;
-use crate::session::{Command, Event, Feed, HostMsg, Phase, Progress, Record, State};
+use crate::session::{Command, Event, Feed, HostMsg, Phase, Progress, Record, Standing, State};
 use ratatui::layout::Rect;
 use std::collections::VecDeque;
 
@@ -93,16 +93,37 @@ pub struct Draft {
     pub action: Action,
 }
 
-/// A decision as a row shows it.
+/// An edit that was sent and is not durable yet.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Sent {
+    pub draft: Draft,
+    /// The command's id, once it is on its way: the reply to it, and to no other, settles this edit.
+    pub reply: Option<u64>,
+}
+
+/// A target as a row shows it.
 #[derive(Debug, Clone)]
 pub struct Shown {
     pub target: Target,
+    /// The decision that is shown: open, else approved, else in force, else the newest.
     pub id: Option<DecisionId>,
-    /// `None`: nothing proposed.
-    pub status: Option<Status>,
+    pub standing: Standing,
+    /// What would run here once what is open is approved; [`Action::Keep`] where that is the original.
     pub action: Action,
     /// Being edited here, not yet durable.
     pub drafting: bool,
+}
+
+impl Shown {
+    /// There is something to tell about the target.
+    pub fn decided(&self) -> bool {
+        self.drafting || self.standing != Standing::Free
+    }
+
+    /// Waits for the engineer.
+    pub fn open(&self) -> bool {
+        matches!(self.standing, Standing::Proposed | Standing::Edited)
+    }
 }
 
 pub struct App {
@@ -134,7 +155,7 @@ pub struct App {
     pub message: Option<(Level, String)>,
     pub draft: Option<Draft>,
     /// Edits sent and not yet answered, so that the row does not flicker back.
-    pub sent: Vec<Draft>,
+    pub sent: Vec<Sent>,
     /// Approve these once the engineer's own decision on them is durable.
     pub approve_next: Vec<Target>,
     /// Selected line of the decision card.
@@ -212,13 +233,7 @@ impl App {
             HostMsg::Refused { message } => return vec![Effect::Quit(Exit::HostGone(clean(&message).into_owned()))],
             HostMsg::Event { record } => return self.event(&record),
             HostMsg::Feed { feed } => self.feed(feed),
-            HostMsg::Reply { result, .. } => {
-                if let Err(e) = result {
-                    self.sent.clear();
-                    self.outlook_stale = true;
-                    self.say(Level::Bad, e);
-                }
-            }
+            HostMsg::Reply { id, result } => self.reply(id, result),
             HostMsg::Pen { holder, holder_name } => {
                 let had = self.has_pen();
                 self.pen = holder;
@@ -234,6 +249,36 @@ impl App {
         Vec::new()
     }
 
+    /// `command` went out and will be answered under `reply`, or could not be sent.
+    pub fn posted(&mut self, command: &Command, reply: Option<u64>) {
+        let Command::Decide { target, .. } = command else { return };
+        match reply {
+            Some(_) => {
+                let waits = |s: &&mut Sent| s.reply.is_none() && s.draft.target == *target;
+                if let Some(sent) = self.sent.iter_mut().find(waits) {
+                    sent.reply = reply;
+                }
+            }
+            None => {
+                self.sent.retain(|s| s.reply.is_some() || s.draft.target != *target);
+                self.approve_next.retain(|t| t != target);
+            }
+        }
+    }
+
+    /// What is durable came as events before this; an edit that was refused is dropped, with the approval that was to
+    /// follow it. Other edits are not touched.
+    fn reply(&mut self, id: u64, result: Result<(), String>) {
+        if let Some(at) = self.sent.iter().position(|s| s.reply == Some(id)) {
+            let target = self.sent.remove(at).draft.target;
+            self.approve_next.retain(|t| *t != target);
+            self.outlook_stale = true;
+        }
+        if let Err(e) = result {
+            self.say(Level::Bad, e);
+        }
+    }
+
     fn welcome(&mut self, state: State, you: u64, pen: Option<u64>) {
         self.connected = true;
         (self.you, self.pen) = (you, pen);
@@ -242,6 +287,9 @@ impl App {
         self.jobs.clear();
         // The host tells next what runs, if anything does.
         self.running = false;
+        // What was sent is in this state, or was never taken.
+        self.sent.clear();
+        self.approve_next.clear();
         (self.table_stale, self.outlook_stale, self.words_stale) = (true, true, true);
         if let Some(note) = self.state.card.as_ref().and_then(|c| c.device_note.clone()) {
             self.say(Level::Warn, note);
@@ -249,7 +297,11 @@ impl App {
     }
 
     fn event(&mut self, record: &Record) -> Vec<Effect> {
+        let undoable = |s: &State| (s.decisions.clone(), s.constraints.clone(), s.budget);
+        let turns = matches!(record.event, Event::Undone | Event::Redone);
+        let before = turns.then(|| undoable(&self.state));
         self.state.apply(record);
+        let idle = before.is_some_and(|b| b == undoable(&self.state));
         self.outlook_stale = true;
         let mut effects = Vec::new();
         if record.event.ends_a_stage() {
@@ -268,19 +320,23 @@ impl App {
             | Event::RoundAccepted { .. }
             | Event::RolledBack { .. } => self.table_stale = true,
             Event::Proposed { decisions } => {
-                for d in decisions {
-                    self.sent.retain(|s| s.target != d.target);
-                    if let Some(i) = self.approve_next.iter().position(|t| *t == d.target) {
-                        self.approve_next.swap_remove(i);
-                        if matches!(d.status, Status::Proposed | Status::Edited) {
-                            effects.push(Effect::Send(Command::Approve { ids: vec![d.id] }));
-                        }
-                    }
+                for d in decisions.iter().filter(|d| d.by_person()) {
+                    effects.extend(self.landed(&d.target, &d.action));
                 }
             }
-            Event::Edited { id, .. } => {
-                let target = self.state.decision(*id).map(|d| d.target.clone());
-                self.sent.retain(|s| Some(&s.target) != target.as_ref());
+            Event::Edited { id, action, .. } => {
+                if let Some(target) = self.state.decision(*id).map(|d| d.target.clone()) {
+                    effects.extend(self.landed(&target, action));
+                }
+            }
+            Event::PassedOver { proposals } => {
+                let more = match proposals.len() {
+                    0 | 1 => String::new(),
+                    n => format!("; {} more gave way", n - 1),
+                };
+                if let Some(p) = proposals.first() {
+                    self.say(Level::Warn, format!("{}{more}", crate::session::passed_over(p)));
+                }
             }
             Event::Said { utterance } => self.said(utterance),
             Event::Exported { path, format, .. } => self.say(Level::Good, format!("exported {format} to {path}")),
@@ -293,14 +349,8 @@ impl App {
                 let stands = if self.state.phase == Phase::Verdict { "; the verdict stands" } else { "" };
                 self.say(Level::Warn, format!("{what} cancelled{stands}"));
             }
-            Event::Undone => {
-                let what = self.state.redo.last().map(|p| p.text.clone()).unwrap_or_default();
-                self.say(Level::Info, format!("undone: {what}"));
-            }
-            Event::Redone => {
-                let what = self.state.undo.last().map(|p| p.text.clone()).unwrap_or_default();
-                self.say(Level::Info, format!("redone: {what}"));
-            }
+            Event::Undone => self.turned("undone", self.state.redo.last().map(|p| p.text.clone()), idle),
+            Event::Redone => self.turned("redone", self.state.undo.last().map(|p| p.text.clone()), idle),
             Event::VerdictGiven { verdict, round } => {
                 use crate::plan::Outcome;
                 let c = self.settings.keymap.label(crate::config::Act::Accept);
@@ -327,6 +377,28 @@ impl App {
             Event::Noted { .. } => self.say(Level::Good, "noted; it goes into the next prompt"),
         }
         effects
+    }
+
+    /// An edit of ours is durable: its draft is done, and the approval that was to follow it may.
+    fn landed(&mut self, target: &Target, action: &Action) -> Option<Effect> {
+        let mine = |s: &Sent| s.draft.target == *target && super::decide::same(&s.draft.action, action);
+        // A host that rounds or clamps still answers the oldest one.
+        let at =
+            self.sent.iter().position(mine).or_else(|| self.sent.iter().position(|s| s.draft.target == *target))?;
+        self.sent.remove(at);
+        if self.sent.iter().any(|s| s.draft.target == *target) {
+            return None;
+        }
+        let i = self.approve_next.iter().position(|t| t == target)?;
+        self.approve_next.swap_remove(i);
+        let id = self.state.planned(target).open?.id;
+        Some(Effect::Send(Command::Approve { ids: vec![id] }))
+    }
+
+    /// Says what an undo or redo did; what it meant may have given way to newer proposals meanwhile.
+    fn turned(&mut self, word: &str, what: Option<String>, idle: bool) {
+        let but = if idle { "; nothing changed by it, what is there is newer" } else { "" };
+        self.say(Level::Info, format!("{word}: {}{but}", what.unwrap_or_default()));
     }
 
     fn said(&mut self, u: &crate::session::Utterance) {
@@ -467,14 +539,17 @@ impl App {
         self.groups().iter().find(|g| g.id == id)
     }
 
-    /// What counts for `target` now: the draft, else what was sent, else the newest decision.
+    /// What counts for `target` now: the draft, else what was sent, else what the session says.
     pub fn shown(&self, target: &Target) -> Shown {
-        let d = self.state.current(target);
-        let status = d.map(|d| d.status);
-        let id = d.map(|d| d.id);
-        let local = self.draft.iter().chain(&self.sent).find(|x| x.target == *target);
-        let action = local.map(|x| x.action.clone()).or_else(|| d.map(|d| d.action.clone())).unwrap_or(Action::Keep);
-        Shown { target: target.clone(), id, status, action, drafting: local.is_some() }
+        let here = self.state.planned(target);
+        let sent = self.sent.iter().rev().map(|s| &s.draft);
+        let local = self.draft.iter().chain(sent).find(|x| x.target == *target);
+        let action = match local {
+            Some(draft) => draft.action.clone(),
+            None => here.open.or_else(|| here.runs()).map_or(Action::Keep, |d| d.action.clone()),
+        };
+        let id = here.shown().map(|d| d.id);
+        Shown { target: target.clone(), id, standing: here.standing(), action, drafting: local.is_some() }
     }
 
     /// Everything that can be decided on a row.
@@ -499,14 +574,14 @@ impl App {
         if let RowRef::Layer(i) = row {
             if let Some(l) = self.table.layers.get(i) {
                 let s = self.shown(&Target::Weights(l.name.clone()));
-                if s.status.is_some() || s.drafting {
+                if s.decided() {
                     out.push(s);
                 }
             }
             let block = self.table.layers.get(i).and_then(|l| l.block).and_then(|b| self.table.blocks.get(b));
             if let Some(b) = block {
                 let s = self.shown(&Target::Block(b.name.clone()));
-                if s.status.is_some() || s.drafting {
+                if s.decided() {
                     out.push(s);
                 }
             }
@@ -520,7 +595,7 @@ impl App {
         if self.pane == Pane::Decision {
             return all.into_iter().nth(self.card);
         }
-        let first = all.iter().position(|s| s.drafting).or_else(|| all.iter().position(|s| s.status.is_some()));
+        let first = all.iter().position(|s| s.drafting).or_else(|| all.iter().position(Shown::decided));
         all.into_iter().nth(first.unwrap_or(0))
     }
 
@@ -542,21 +617,44 @@ impl App {
         out
     }
 
-    /// The plan as it stands: per target the newest decision that is not refused, with the draft in place.
+    /// The plan whose forecast the screen shows: what the next run would build if everything open were approved, with the
+    /// edits that are not durable yet in place. On the targets of `without` what is open does not count, and where
+    /// nothing is, what runs does not either.
     pub fn plan(&self, without: &[Target]) -> Vec<Decision> {
-        let counts = |s: Status| match s {
-            Status::Proposed | Status::Edited | Status::Approved | Status::Applied => true,
-            Status::Vetoed | Status::RolledBack => false,
-        };
-        let mut out: Vec<Decision> = self.state.newest().into_iter().filter(|d| counts(d.status)).cloned().collect();
-        for draft in self.sent.iter().chain(&self.draft) {
+        let mut out: Vec<Decision> = self.state.if_approved().into_iter().cloned().collect();
+        for draft in self.sent.iter().map(|s| &s.draft).chain(&self.draft) {
             match out.iter_mut().find(|d| d.target == draft.target) {
                 Some(d) => d.action = draft.action.clone(),
                 None => out.push(self.fresh(&draft.target, draft.action.clone())),
             }
         }
-        out.retain(|d| !without.contains(&d.target));
+        for target in without {
+            let shown = self.shown(target);
+            let stays = self.state.planned(target).runs().filter(|_| shown.open() || shown.drafting);
+            out.retain(|d| d.target != *target);
+            out.extend(stays.cloned());
+        }
         out
+    }
+
+    /// Whether the plan that is shown counts on approvals that were not given.
+    pub fn plan_is_open(&self) -> bool {
+        self.draft.is_some() || !self.sent.is_empty() || !self.state.open().is_empty()
+    }
+
+    /// Which plan's forecast is shown, in words.
+    pub fn plan_words(&self) -> String {
+        use crate::session::Phase;
+        match (self.plan_is_open(), self.state.phase) {
+            (true, _) => "if all approved".into(),
+            (false, Phase::Evaluate | Phase::Verdict) => format!("as in round {}", self.state.round),
+            (false, _) => format!("as {} runs it", self.settings.keymap.label(crate::config::Act::Run)),
+        }
+    }
+
+    /// The plan that is shown is another than the model that was measured.
+    pub fn plan_differs(&self) -> bool {
+        self.plan_is_open() || self.state.changes() > 0
     }
 
     /// A decision of the engineer's that exists only to be forecast.
@@ -585,10 +683,14 @@ impl App {
         self.expected_without = (!focus.is_empty()).then(|| self.forecasts.plan(&self.state, &refs));
         // What the row under the cursor stands for, alone.
         let mine: Vec<Decision> = match self.focused() {
-            Some(s) if s.drafting || s.status.is_some() => {
-                let known = s.id.and_then(|id| self.state.decision(id)).filter(|_| !s.drafting);
-                vec![known.cloned().unwrap_or_else(|| self.fresh(&s.target, s.action.clone()))]
-            }
+            Some(s) if s.decided() => match s.action {
+                // Nothing would run here.
+                Action::Keep if !s.drafting && !s.open() => Vec::new(),
+                action => {
+                    let known = s.id.and_then(|id| self.state.decision(id)).filter(|d| d.action == action);
+                    vec![known.cloned().unwrap_or_else(|| self.fresh(&s.target, action))]
+                }
+            },
             _ => plan.into_iter().filter(|d| focus.contains(&d.target)).collect(),
         };
         let refs: Vec<&Decision> = mine.iter().collect();
@@ -602,7 +704,7 @@ impl App {
     /// The targets that the decision card is about.
     fn focus_targets(&self) -> Vec<Target> {
         match (self.list.current(), self.focused()) {
-            (_, Some(s)) if s.drafting || s.status.is_some() => vec![s.target],
+            (_, Some(s)) if s.decided() => vec![s.target],
             (Some(RowRef::Block(b)), _) => self.targets_in_block(b),
             (_, Some(s)) => vec![s.target],
             _ => Vec::new(),

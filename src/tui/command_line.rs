@@ -31,7 +31,7 @@ pub const COMMANDS: &[Spec] = &[
     spec("detach", "", "leave; the session keeps running"),
     spec("export", "[safetensors|pytorch] [PATH]", "write the compressed model and its manifest"),
     spec("filter", "[WORDS]", "show only layers with these words; empty shows all"),
-    spec("freeze", "[REASON]", "this row's group must not be pruned"),
+    spec("freeze", "[REASON]", "this row's group stays as it is: no new cut of it"),
     spec("help", "", "keys and commands"),
     spec("interrupt", "", "interrupt the agents or the running job"),
     spec("keep-f32", "[REASON]", "this row must stay f32"),

@@ -3,17 +3,33 @@
 //! A draft lives here only; it becomes durable when it is confirmed, when the cursor leaves its row, or when the row is
 //! approved. The host rounds and clamps what it gets; the screen steps by the group's granule so that it agrees.
 
-use super::app::{App, Draft, Effect, Level, Pane, Shown, View};
+use super::app::{App, Draft, Effect, Level, Pane, Sent, Shown, View};
 use super::list::RowRef;
 use super::modal::{Ask, Modal, Prompt};
 use super::table::{Block, Layer};
 use crate::config::Act;
-use crate::plan::{Action, DecisionId, Status, Target};
+use crate::plan::{Action, DecisionId, Target};
 use crate::prune::Group;
 use crate::quant::Precision;
-use crate::session::Command;
+use crate::session::{Command, Standing};
 
 const NO_WEIGHTS: &str = "this row has no weights to quantize";
+
+/// The keys that decide. Every one of them has its own arm below, so that none can fall into another's.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Deciding {
+    Approve,
+    Veto,
+    Reopen,
+    Edit,
+    /// So many steps more of the group removed; negative: less.
+    Ratio(isize),
+    Precision,
+    RemoveBlock,
+    Confirm,
+    ApproveBlock,
+    ApproveShown,
+}
 
 /// How many of a row's decisions stand where.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -21,19 +37,35 @@ pub struct Counts {
     /// Open, or a draft that is not durable yet.
     pub approvable: usize,
     pub vetoable: usize,
-    /// Approved or vetoed: can be reopened.
+    /// Approved, vetoed or rolled back: can be reopened.
     pub closed: usize,
 }
 
 pub fn sorted(shown: &[Shown]) -> Counts {
     let mut c = Counts::default();
     for s in shown {
-        let open = matches!(s.status, Some(Status::Proposed | Status::Edited));
-        c.approvable += usize::from(open || s.drafting);
-        c.vetoable += usize::from(open || s.status == Some(Status::Approved));
-        c.closed += usize::from(matches!(s.status, Some(Status::Approved | Status::Vetoed)));
+        c.approvable += usize::from(s.open() || s.drafting);
+        c.vetoable += usize::from(refusable(s) || in_force(s));
+        c.closed += usize::from(closed(s));
     }
     c
+}
+
+/// Waits for the engineer or for the next run.
+fn refusable(s: &Shown) -> bool {
+    s.open() || s.standing == Standing::Approved
+}
+
+fn in_force(s: &Shown) -> bool {
+    matches!(s.standing, Standing::InForce { .. })
+}
+
+/// Can be taken back to what it was.
+fn closed(s: &Shown) -> bool {
+    match s.standing {
+        Standing::Approved | Standing::Leaving { .. } | Standing::Vetoed | Standing::RolledBack => true,
+        Standing::Free | Standing::Proposed | Standing::Edited | Standing::InForce { .. } => false,
+    }
 }
 
 impl App {
@@ -99,19 +131,18 @@ impl App {
         self.set_draft(target, Action::Precision { precision })
     }
 
-    pub(super) fn decide(&mut self, act: Act) -> Vec<Effect> {
-        if let Some(refused) = self.no_decisions(act == Act::Confirm) {
+    pub(super) fn decide(&mut self, deciding: Deciding) -> Vec<Effect> {
+        if let Some(refused) = self.no_decisions(deciding == Deciding::Confirm) {
             return refused;
         }
-        match act {
-            Act::Approve => self.approve(),
-            Act::Veto => self.veto(),
-            Act::Reopen => {
-                let closed = |s: &Shown| matches!(s.status, Some(Status::Approved | Status::Vetoed));
+        match deciding {
+            Deciding::Approve => self.approve(),
+            Deciding::Veto => self.veto(),
+            Deciding::Reopen => {
                 let ids: Vec<DecisionId> = self.chosen().iter().filter(|s| closed(s)).filter_map(|s| s.id).collect();
-                self.ids(ids, "nothing approved or vetoed here", |ids| Command::Reopen { ids })
+                self.ids(ids, "nothing approved, vetoed or rolled back here", |ids| Command::Reopen { ids })
             }
-            Act::Edit => {
+            Deciding::Edit => {
                 let Some(g) = self.row_group() else { return self.nothing("no group to prune on this row") };
                 let (id, size, granule) = (g.id.clone(), g.size, g.granule);
                 let kept = self.kept_of(&Target::Group(id.clone()));
@@ -121,20 +152,14 @@ impl App {
                 self.modal = Some(Modal::Prompt(Box::new(p)));
                 Vec::new()
             }
-            Act::RatioUp => self.drag(1),
-            Act::RatioDown => self.drag(-1),
-            Act::RatioUpFast => self.drag(4),
-            Act::RatioDownFast => self.drag(-4),
-            Act::Precision => {
+            Deciding::Ratio(steps) => self.drag(steps),
+            Deciding::Precision => {
                 let Some(l) = self.row_weighty() else { return self.nothing(NO_WEIGHTS) };
-                let now = match self.shown(&Target::Layer(l.name.clone())).action {
-                    Action::Precision { precision } => precision,
-                    _ => l.precision,
-                };
+                let now = self.precision_of(&self.shown(&Target::Layer(l.name.clone())), &l.name);
                 let i = Precision::ALL.iter().position(|p| *p == now).unwrap_or(0);
                 self.set_precision(Precision::ALL[(i + 1) % Precision::ALL.len()])
             }
-            Act::RemoveBlock => {
+            Deciding::RemoveBlock => {
                 let Some(b) = self.row_block() else { return self.nothing("this row lies in no block") };
                 if !b.removable {
                     return self.nothing("this block changes the shape, so it cannot be removed");
@@ -146,8 +171,8 @@ impl App {
                 };
                 self.set_draft(target, action)
             }
-            Act::Confirm if self.draft.is_some() => self.commit(),
-            Act::Confirm => match self.list.current() {
+            Deciding::Confirm if self.draft.is_some() => self.commit(),
+            Deciding::Confirm => match self.list.current() {
                 Some(RowRef::Block(_)) => self.act(Act::ToggleFold),
                 _ => {
                     self.pane = if self.pane == Pane::Decision { Pane::Layers } else { Pane::Decision };
@@ -155,7 +180,7 @@ impl App {
                     Vec::new()
                 }
             },
-            Act::ApproveBlock => {
+            Deciding::ApproveBlock => {
                 let block = match self.list.current() {
                     Some(RowRef::Block(b)) => Some(b),
                     Some(RowRef::Layer(i)) => self.table.layers.get(i).and_then(|l| l.block),
@@ -165,8 +190,8 @@ impl App {
                 let targets = self.targets_in_block(block);
                 self.approve_targets(&targets)
             }
-            _ => {
-                // Approve all shown: rows that the filter lets through, folded or not.
+            Deciding::ApproveShown => {
+                // Rows that the filter lets through, folded or not.
                 let mut targets: Vec<Target> = Vec::new();
                 for row in self.list.shown.clone() {
                     match row {
@@ -193,12 +218,20 @@ impl App {
 
     fn approve_targets(&mut self, targets: &[Target]) -> Vec<Effect> {
         let mut effects = self.commit();
-        let open = |s: &Shown| matches!(s.status, Some(Status::Proposed | Status::Edited));
+        // An edit on its way may be refused; what it was to replace must not be approved in its place.
+        let on_its_way = |app: &App, t: &Target| app.sent.iter().any(|s| s.draft.target == *t);
+        let (later, now): (Vec<&Target>, Vec<&Target>) = targets.iter().partition(|t| on_its_way(self, t));
         let mut ids: Vec<DecisionId> =
-            targets.iter().map(|t| self.shown(t)).filter(open).filter_map(|s| s.id).collect();
+            now.iter().map(|t| self.shown(t)).filter(Shown::open).filter_map(|s| s.id).collect();
         ids.sort_unstable();
         ids.dedup();
-        let n = ids.len();
+        for t in later {
+            self.approve_when_durable(t);
+        }
+        let (n, waits) = (ids.len(), !effects.is_empty());
+        if n == 0 && waits {
+            return effects;
+        }
         let sent = self.ids(ids, "no open decision here", |ids| Command::Approve { ids });
         if !sent.is_empty() {
             self.say(Level::Good, format!("approving {n} decision{}", if n == 1 { "" } else { "s" }));
@@ -207,22 +240,28 @@ impl App {
         effects
     }
 
+    fn approve_when_durable(&mut self, target: &Target) {
+        if !self.approve_next.contains(target) {
+            self.approve_next.push(target.clone());
+        }
+    }
+
     fn approve(&mut self) -> Vec<Effect> {
-        let chosen = self.chosen();
-        let drafted = self.draft.as_ref().map(|d| d.target.clone());
+        let targets: Vec<Target> = self.chosen().into_iter().map(|s| s.target).collect();
         let mut effects = self.commit();
         let mut ids = Vec::new();
-        for s in &chosen {
-            match (s.status, s.id) {
-                (Some(Status::Proposed | Status::Edited), Some(id)) => ids.push(id),
-                // An applied, refused or unheard-of target gets a fresh decision first; it is approved when durable.
-                _ if Some(&s.target) == drafted.as_ref() && !effects.is_empty() => {
-                    self.approve_next.push(s.target.clone());
-                }
-                _ => {}
+        let mut waits = false;
+        for t in &targets {
+            let s = self.shown(t);
+            if self.sent.iter().any(|x| x.draft.target == *t) {
+                // The engineer's own version first; approved once it is durable, and not if it is refused.
+                self.approve_when_durable(t);
+                waits = true;
+            } else if s.open() {
+                ids.extend(s.id);
             }
         }
-        if ids.is_empty() && !effects.is_empty() {
+        if ids.is_empty() && waits {
             return effects;
         }
         let none = "nothing open on this row; [ ] p x or e propose something";
@@ -230,22 +269,47 @@ impl App {
         effects
     }
 
+    /// Refuses what waits on the row; where nothing does, takes back what is in force.
     fn veto(&mut self) -> Vec<Effect> {
-        let refusable = |s: &Shown| matches!(s.status, Some(Status::Proposed | Status::Edited | Status::Approved));
-        let chosen: Vec<Shown> = self.chosen().into_iter().filter(refusable).collect();
+        let all = self.chosen();
+        let waits = all.iter().any(refusable);
+        let chosen: Vec<&Shown> = all.iter().filter(|s| if waits { refusable(s) } else { in_force(s) }).collect();
         let ids: Vec<DecisionId> = chosen.iter().filter_map(|s| s.id).collect();
-        if ids.is_empty() {
+        let (Some(first), false) = (chosen.first(), ids.is_empty()) else {
             return self.nothing("nothing to veto on this row");
-        }
+        };
+        let what = match (ids.len(), &first.target) {
+            (1, Target::Group(n)) => format!("cutting {}", crate::config::text::clean(n)),
+            (1, Target::Layer(n)) => format!("{}'s precision", crate::config::text::clean(n)),
+            (1, Target::Weights(n)) => format!("zeros in {}", crate::config::text::clean(n)),
+            (1, Target::Block(n)) => format!("removing {}", crate::config::text::clean(n)),
+            (n, _) => format!("{n} decisions"),
+        };
+        let (title, hint) = match first.standing {
+            Standing::InForce { since } => {
+                let since = if ids.len() == 1 { format!(", in force since r{since}") } else { ", in force".to_owned() };
+                (format!("veto {what}{since}"), "why? gone with the next run; binds later proposals for just this")
+            }
+            _ => (format!("veto {what}"), "why? the reason binds later proposals for just this"),
+        };
         if !self.may_write() {
             return Vec::new();
         }
         self.draft = None;
-        let name = chosen.first().map(|s| crate::config::text::clean(s.target.name()).into_owned()).unwrap_or_default();
-        let title = if ids.len() == 1 { format!("veto {name}") } else { format!("veto {} decisions", ids.len()) };
-        let p = Prompt::new(Ask::Veto(ids), title, "why? the reason binds and informs later proposals", "");
+        let p = Prompt::new(Ask::Veto(ids), title, hint, "");
         self.modal = Some(Modal::Prompt(Box::new(p)));
         Vec::new()
+    }
+
+    /// The precision that `layer` would run in as `shown`: the original's where nothing else is decided.
+    pub(super) fn precision_of(&self, shown: &Shown, layer: &str) -> Precision {
+        let original = || self.state.profile_of(0)?.rows.iter().find(|r| r.name == layer).map(|r| r.precision);
+        match shown.action {
+            Action::Precision { precision } => precision,
+            Action::Keep | Action::Prune { .. } | Action::RemoveBlock | Action::Sparsify { .. } => {
+                original().unwrap_or(Precision::F32)
+            }
+        }
     }
 
     /// Units that `target`'s group keeps as things stand.
@@ -297,32 +361,25 @@ impl App {
         effects
     }
 
-    /// Sends the draft: an edit of the open decision on its target, or a decision of the engineer's own.
+    /// Sends the draft, which the host takes as an edit of what waits on its target, or as a decision of the engineer's own.
     pub(super) fn commit(&mut self) -> Vec<Effect> {
         let Some(draft) = self.draft.take() else { return Vec::new() };
         self.outlook_stale = true;
-        let current = self.state.current(&draft.target);
-        if current.is_some_and(|d| same(&d.action, &draft.action)) {
+        if same(&self.shown(&draft.target).action, &draft.action) {
             return Vec::new();
         }
-        let open = current.filter(|d| matches!(d.status, Status::Proposed | Status::Edited | Status::Approved));
-        if open.is_none() && draft.action == Action::Keep && current.is_none() {
-            return Vec::new();
-        }
-        let command = match open {
-            Some(d) => Command::Edit { id: d.id, action: draft.action.clone() },
-            None => Command::Decide { target: draft.target.clone(), action: draft.action.clone() },
-        };
+        // By target, not by id: a proposal that comes in between takes the place of the decision, not of this edit.
+        let command = Command::Decide { target: draft.target.clone(), action: draft.action.clone() };
         let effects = self.command(command);
         if !effects.is_empty() {
-            self.sent.push(draft);
+            self.sent.push(Sent { draft, reply: None });
         }
         effects
     }
 }
 
 /// The same but for exactly which units are kept.
-fn same(a: &Action, b: &Action) -> bool {
+pub(super) fn same(a: &Action, b: &Action) -> bool {
     match (a, b) {
         (Action::Prune { ratio: x, .. }, Action::Prune { ratio: y, .. }) => (x - y).abs() < 1e-9,
         _ => a == b,

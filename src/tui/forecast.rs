@@ -56,7 +56,7 @@ impl Forecasts {
 fn in_the_rows_shown(f: &Forecaster, state: &State, decisions: &[Decision]) -> Option<(Estimate, f64)> {
     let newest = shown_round(state);
     let of = (0..=newest).rev().find(|&r| state.profile_of(r).is_some())?;
-    let applied = if of > 0 { state.applied() } else { Vec::new() };
+    let applied = state.recipe_of(of);
     let from: Vec<(Target, Action)> = applied
         .iter()
         .map(|d| resolved(state, d))

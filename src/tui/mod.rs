@@ -18,12 +18,13 @@ mod palette;
 pub mod picture;
 mod report;
 mod runtime;
+mod standing;
 mod stream;
 mod table;
 mod term;
 mod update;
 
-pub use app::{App, Effect, Exit, Level, Pane, View};
+pub use app::{App, Draft, Effect, Exit, Level, Pane, Sent, Shown, View};
 pub use draw::{draw, draw_on};
 pub use palette::Palette;
 pub use report::markdown;

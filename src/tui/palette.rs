@@ -3,7 +3,7 @@
 //! Invariant: every meaning that a colour carries is also carried by a glyph, a word or a number.
 
 use crate::config::{ColorLevel, Rgb, Role, Theme};
-use crate::plan::Status;
+use crate::session::Standing;
 use ratatui::style::{Color, Modifier, Style};
 
 /// A theme at a colour level.
@@ -152,28 +152,29 @@ impl Palette {
         if self.ascii { ascii } else { unicode }
     }
 
-    pub fn status_glyph(&self, status: Option<Status>) -> &'static str {
-        let (u, a) = match status {
-            None => ("○", "."),
-            Some(Status::Proposed) => ("●", "o"),
-            Some(Status::Edited) => ("✎", "e"),
-            Some(Status::Approved) => ("✔", "+"),
-            Some(Status::Vetoed) => ("✘", "x"),
-            Some(Status::Applied) => ("◆", "*"),
-            Some(Status::RolledBack) => ("↺", "<"),
+    pub fn standing_glyph(&self, standing: Standing) -> &'static str {
+        let (u, a) = match standing {
+            Standing::Free => ("○", "."),
+            Standing::Proposed => ("●", "o"),
+            Standing::Edited => ("✎", "e"),
+            Standing::Approved => ("✔", "+"),
+            Standing::Vetoed => ("✘", "x"),
+            Standing::InForce { .. } => ("◆", "*"),
+            Standing::Leaving { .. } => ("◇", "-"),
+            Standing::RolledBack => ("↺", "<"),
         };
         if self.ascii { a } else { u }
     }
 
-    pub fn status_role(&self, status: Option<Status>) -> Role {
-        match status {
-            None => Role::Open,
-            Some(Status::Proposed) => Role::Proposed,
-            Some(Status::Edited) => Role::Edited,
-            Some(Status::Approved) => Role::Approved,
-            Some(Status::Vetoed) => Role::Vetoed,
-            Some(Status::Applied) => Role::Applied,
-            Some(Status::RolledBack) => Role::RolledBack,
+    pub fn standing_role(&self, standing: Standing) -> Role {
+        match standing {
+            Standing::Free => Role::Open,
+            Standing::Proposed => Role::Proposed,
+            Standing::Edited => Role::Edited,
+            Standing::Approved => Role::Approved,
+            Standing::Vetoed | Standing::Leaving { .. } => Role::Vetoed,
+            Standing::InForce { .. } => Role::Applied,
+            Standing::RolledBack => Role::RolledBack,
         }
     }
 
@@ -200,18 +201,17 @@ fn rgb(c: Rgb) -> Color {
     Color::Rgb(c.0, c.1, c.2)
 }
 
-/// A status in a word.
-pub fn status_word(status: Option<Status>) -> &'static str {
-    match status {
-        None => "open",
-        Some(Status::Proposed) => "proposed",
-        Some(Status::Edited) => "edited",
-        Some(Status::Approved) => "approved",
-        Some(Status::Vetoed) => "vetoed",
-        Some(Status::Applied) => "applied",
-        Some(Status::RolledBack) => "rolled back",
-    }
-}
+/// Every standing once, for legends.
+pub const STANDINGS: [Standing; 8] = [
+    Standing::Free,
+    Standing::Proposed,
+    Standing::Edited,
+    Standing::Approved,
+    Standing::Vetoed,
+    Standing::InForce { since: 1 },
+    Standing::Leaving { since: 1 },
+    Standing::RolledBack,
+];
 
 #[cfg(test)]
 mod tests {
@@ -224,19 +224,10 @@ mod tests {
     #[test]
     fn every_glyph_has_an_ascii_twin() {
         let p = palette(ColorLevel::None, true);
-        let statuses = [
-            None,
-            Some(Status::Proposed),
-            Some(Status::Edited),
-            Some(Status::Approved),
-            Some(Status::Vetoed),
-            Some(Status::Applied),
-            Some(Status::RolledBack),
-        ];
         let mut seen = std::collections::HashSet::new();
-        for s in statuses {
-            assert!(p.status_glyph(s).is_ascii());
-            assert!(seen.insert(p.status_glyph(s)), "{s:?} shares its glyph");
+        for s in STANDINGS {
+            assert!(p.standing_glyph(s).is_ascii());
+            assert!(seen.insert(p.standing_glyph(s)), "{s:?} shares its glyph");
         }
         for i in 0..=10 {
             let t = i as f64 / 10.0;

@@ -3,11 +3,10 @@
 use super::app::{App, Pane, View};
 use super::list::RowRef;
 use super::num;
-use super::palette::status_word;
+use super::standing::{builds, word};
 use super::table::macs_of;
 use crate::config::text::{clean, clean_lines};
-use crate::plan::{Action, Status};
-use crate::session::action_text as describe_action;
+use crate::session::{Standing, action_text};
 use crate::words::{counted, counted_as};
 use std::fmt::Write;
 
@@ -111,30 +110,34 @@ pub fn markdown(app: &App) -> String {
 
 fn decisions(app: &App, o: &mut String, cell: &dyn Fn(&str) -> String) {
     let s = &app.state;
-    let newest = s.newest();
-    if newest.is_empty() {
+    let plan = s.plan();
+    let plan: Vec<_> = plan.into_iter().filter(|(_, p)| p.standing() != Standing::Free).collect();
+    if plan.is_empty() {
         return;
     }
     let _ = writeln!(o, "\n## Decisions\n");
-    let _ = writeln!(o, "| target | action | status | author | why |");
-    let _ = writeln!(o, "| --- | --- | --- | --- | --- |");
-    for d in newest {
+    let _ = writeln!(o, "| target | the next run builds | standing | decided | author | why |");
+    let _ = writeln!(o, "| --- | --- | --- | --- | --- | --- |");
+    for (target, here) in plan {
+        let Some(d) = here.shown() else { continue };
         let mut why = cell(&d.rationale);
         if let Some(r) = d.veto_reason.as_deref().filter(|r| !r.is_empty()) {
             why = format!("vetoed: {}", cell(r));
         }
-        let mut action = describe_action(&d.action);
-        if let Some(from) = d.edited_from.as_ref().filter(|_| d.status != Status::RolledBack) {
-            let _ = write!(action, " (proposed {})", describe_action(from));
+        let mut action = action_text(&d.action);
+        if let Some(from) = &d.edited_from {
+            let _ = write!(action, " (proposed {})", action_text(from));
         }
-        if matches!(d.action, Action::RemoveBlock) {
-            action = "remove".into();
-        }
+        let standing = match (here.standing(), app.story(target)) {
+            (Standing::InForce { .. } | Standing::Leaving { .. } | Standing::RolledBack, Some(story)) => story,
+            (standing, _) => word(standing),
+        };
         let _ = writeln!(
             o,
-            "| {} | {action} | {} | {} | {why} |",
-            cell(&d.target.to_string()),
-            status_word(Some(d.status)),
+            "| {} | {} | {} | {action} | {} | {why} |",
+            cell(&target.to_string()),
+            builds(&here),
+            cell(&standing),
             cell(&d.author.to_string())
         );
     }
@@ -238,8 +241,8 @@ impl App {
                         o,
                         "{}: {} ({})",
                         clean(&s.target.to_string()),
-                        describe_action(&s.action),
-                        status_word(s.status)
+                        action_text(&s.action),
+                        word(s.standing)
                     );
                     if let Some(d) = s.id.and_then(|id| self.state.decision(id)) {
                         let _ = writeln!(o, "  by {}: {}", clean(&d.author.to_string()), clean_lines(&d.rationale));

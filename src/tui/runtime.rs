@@ -161,11 +161,13 @@ impl Loop {
 
     fn effect(&mut self, e: Effect, screen: &mut Screen, redraw: &mut bool) -> io::Result<Option<Exit>> {
         match e {
-            Effect::Send(command) => {
-                if let Err(e) = self.client.post(command) {
+            Effect::Send(command) => match self.client.post(command.clone()) {
+                Ok(id) => self.app.posted(&command, Some(id)),
+                Err(e) => {
+                    self.app.posted(&command, None);
                     self.app.say(Level::Bad, e.to_string());
                 }
-            }
+            },
             Effect::Yank(text) => {
                 let out = screen.backend_mut();
                 out.write_all(term::osc52(&text).as_bytes())?;

@@ -2,7 +2,7 @@
 
 use super::app::{App, Effect, Exit, Level, Pane, View};
 use super::command_line::{CommandLine, Line, parse};
-use super::decide::sorted;
+use super::decide::{Deciding, sorted};
 use super::layout::{self, list_rows};
 use super::list::{RowRef, SortKey};
 use super::modal::{Ask, Modal, Prompt, parse_kept};
@@ -10,6 +10,24 @@ use crate::config::{Act, ColorLevel, Key, Theme};
 use crate::plan::{Action, Constraint, Limit, Target};
 use crate::session::{Command, Proposer};
 use crossterm::event::{KeyCode, KeyEvent, KeyEventKind, KeyModifiers};
+
+#[derive(Debug, Clone, Copy)]
+enum Folding {
+    Toggle,
+    Open,
+    Close,
+    All,
+}
+
+#[derive(Debug, Clone, Copy)]
+enum Scrolling {
+    Up,
+    Down,
+    PageUp,
+    PageDown,
+    Top,
+    Bottom,
+}
 
 /// What a terminal sends.
 #[derive(Debug, Clone, PartialEq)]
@@ -213,38 +231,29 @@ impl App {
 
     /// Does what a key asks for.
     pub fn act(&mut self, act: Act) -> Vec<Effect> {
-        let text_view = self.view != View::Review || self.pane == Pane::Agents;
         match act {
-            Act::Down | Act::Up | Act::PageDown | Act::PageUp | Act::Top | Act::Bottom if text_view => {
-                self.scroll_text(act);
-                Vec::new()
-            }
-            Act::Down | Act::Up if self.pane == Pane::Decision => {
-                let n = self.row_shown().len();
-                self.card = if act == Act::Down {
-                    (self.card + 1).min(n.saturating_sub(1))
-                } else {
-                    self.card.saturating_sub(1)
-                };
-                self.outlook_stale = true;
-                Vec::new()
-            }
-            Act::Down => self.go(1),
-            Act::Up => self.go(-1),
-            Act::PageDown => self.go(self.page()),
-            Act::PageUp => self.go(-self.page()),
-            Act::Top => self.go(isize::MIN / 2),
-            Act::Bottom => self.go(isize::MAX / 2),
+            Act::Down => self.step(Scrolling::Down, 1),
+            Act::Up => self.step(Scrolling::Up, -1),
+            Act::PageDown => self.step(Scrolling::PageDown, self.page()),
+            Act::PageUp => self.step(Scrolling::PageUp, -self.page()),
+            Act::Top => self.step(Scrolling::Top, isize::MIN / 2),
+            Act::Bottom => self.step(Scrolling::Bottom, isize::MAX / 2),
             Act::NextPane | Act::PrevPane => self.next_pane(act == Act::NextPane),
-            Act::ToggleFold | Act::Unfold | Act::Fold | Act::FoldAll => self.fold(act),
-            Act::Sort | Act::SortReverse | Act::Flat => {
-                match act {
-                    Act::Sort => (self.list.sort, self.list.reverse) = (self.list.sort.next(), false),
-                    Act::SortReverse => self.list.reverse = !self.list.reverse,
-                    _ => self.list.flat = !self.list.flat,
-                }
-                self.resort();
-                Vec::new()
+            Act::ToggleFold => self.fold(Folding::Toggle),
+            Act::Unfold => self.fold(Folding::Open),
+            Act::Fold => self.fold(Folding::Close),
+            Act::FoldAll => self.fold(Folding::All),
+            Act::Sort => {
+                (self.list.sort, self.list.reverse) = (self.list.sort.next(), false);
+                self.resort()
+            }
+            Act::SortReverse => {
+                self.list.reverse = !self.list.reverse;
+                self.resort()
+            }
+            Act::Flat => {
+                self.list.flat = !self.list.flat;
+                self.resort()
             }
             Act::Search => {
                 let before = self.list.filter.clone();
@@ -265,19 +274,19 @@ impl App {
                 self.outlook_stale = true;
                 Vec::new()
             }
-            Act::Approve
-            | Act::Veto
-            | Act::Reopen
-            | Act::Edit
-            | Act::RatioDown
-            | Act::RatioUp
-            | Act::RatioDownFast
-            | Act::RatioUpFast
-            | Act::Precision
-            | Act::RemoveBlock
-            | Act::Confirm
-            | Act::ApproveBlock
-            | Act::ApproveAll => self.decide(act),
+            Act::Approve => self.decide(Deciding::Approve),
+            Act::Veto => self.decide(Deciding::Veto),
+            Act::Reopen => self.decide(Deciding::Reopen),
+            Act::Edit => self.decide(Deciding::Edit),
+            Act::RatioUp => self.decide(Deciding::Ratio(1)),
+            Act::RatioDown => self.decide(Deciding::Ratio(-1)),
+            Act::RatioUpFast => self.decide(Deciding::Ratio(4)),
+            Act::RatioDownFast => self.decide(Deciding::Ratio(-4)),
+            Act::Precision => self.decide(Deciding::Precision),
+            Act::RemoveBlock => self.decide(Deciding::RemoveBlock),
+            Act::Confirm => self.decide(Deciding::Confirm),
+            Act::ApproveBlock => self.decide(Deciding::ApproveBlock),
+            Act::ApproveAll => self.decide(Deciding::ApproveShown),
             Act::Note => {
                 let p = Prompt::new(Ask::Note, "note to the agents", "goes into the next prompt", "");
                 self.modal = Some(Modal::Prompt(Box::new(p)));
@@ -307,7 +316,13 @@ impl App {
             Act::Run => self.run(),
             Act::Accept => self.command(Command::Accept),
             Act::RollBack => {
-                let p = Prompt::new(Ask::RollBack, "roll back this round", "why? (kept in the journal)", "");
+                let round = self.state.model_round();
+                if round == 0 {
+                    self.say(Level::Info, "no round to roll back: the original model is in force");
+                    return Vec::new();
+                }
+                let title = format!("roll back round {round}");
+                let p = Prompt::new(Ask::RollBack, title, "why? (kept in the journal)", "");
                 self.modal = Some(Modal::Prompt(Box::new(p)));
                 Vec::new()
             }
@@ -380,6 +395,21 @@ impl App {
         list_rows(&self.layout()).saturating_sub(1).max(1) as isize
     }
 
+    /// Scrolls the text that has the keys, moves along the card's lines, or moves the cursor by `rows`.
+    fn step(&mut self, scrolling: Scrolling, rows: isize) -> Vec<Effect> {
+        if self.view != View::Review || self.pane == Pane::Agents {
+            self.scroll_text(scrolling);
+            return Vec::new();
+        }
+        if self.pane == Pane::Decision && rows.abs() == 1 {
+            let last = self.row_shown().len().saturating_sub(1);
+            self.card = self.card.saturating_add_signed(rows).min(last);
+            self.outlook_stale = true;
+            return Vec::new();
+        }
+        self.go(rows)
+    }
+
     /// Moves the cursor; an edit in progress on the row that is left is kept.
     fn go(&mut self, by: isize) -> Vec<Effect> {
         let before = self.list.current();
@@ -408,24 +438,25 @@ impl App {
         Vec::new()
     }
 
-    fn fold(&mut self, act: Act) -> Vec<Effect> {
+    fn fold(&mut self, folding: Folding) -> Vec<Effect> {
         let Some(row) = self.list.current() else { return Vec::new() };
         let block = match row {
             RowRef::Block(b) => Some(b),
             RowRef::Layer(i) => self.table.layers.get(i).and_then(|l| l.block).filter(|_| !self.list.flat),
         };
         let name = block.and_then(|b| self.table.blocks.get(b)).map(|b| b.name.clone());
-        let Some(name) = name.or_else(|| (act == Act::FoldAll).then(String::new)) else { return Vec::new() };
-        let folded = self.list.folded.contains(&name);
-        match act {
-            Act::ToggleFold if folded => drop(self.list.folded.remove(&name)),
-            Act::ToggleFold | Act::Fold => drop(self.list.folded.insert(name)),
-            Act::Unfold if folded => drop(self.list.folded.remove(&name)),
-            Act::Unfold => return if matches!(row, RowRef::Block(_)) { self.go(1) } else { Vec::new() },
-            _ if self.list.folded.is_empty() => {
+        let is_folded = name.as_ref().is_some_and(|n| self.list.folded.contains(n));
+        match (folding, name) {
+            (Folding::All, _) if self.list.folded.is_empty() => {
                 self.list.folded = self.table.blocks.iter().map(|b| b.name.clone()).collect();
             }
-            _ => self.list.folded.clear(),
+            (Folding::All, _) => self.list.folded.clear(),
+            (_, None) => return Vec::new(),
+            (Folding::Toggle | Folding::Open, Some(name)) if is_folded => drop(self.list.folded.remove(&name)),
+            (Folding::Toggle | Folding::Close, Some(name)) => drop(self.list.folded.insert(name)),
+            (Folding::Open, Some(_)) => {
+                return if matches!(row, RowRef::Block(_)) { self.go(1) } else { Vec::new() };
+            }
         }
         let mut effects = Vec::new();
         let before = self.list.current();
@@ -436,36 +467,37 @@ impl App {
         effects
     }
 
-    fn resort(&mut self) {
+    fn resort(&mut self) -> Vec<Effect> {
         let rows = list_rows(&self.layout());
         self.list.resort(&self.table, self.settings.mac_convention, rows);
+        Vec::new()
     }
 
-    fn scroll_text(&mut self, act: Act) {
+    fn scroll_text(&mut self, by: Scrolling) {
         let l = self.layout();
         if self.view == View::Review || self.view == View::Agents {
             let h = if self.view == View::Review { layout::inside(l.agents) } else { layout::inside(l.body) }.height
                 as usize;
             let s = if self.view == View::Review { &mut self.brief } else { &mut self.full };
-            match act {
-                Act::Up => s.up(1, h),
-                Act::Down => s.down(1),
-                Act::PageUp => s.up(h.saturating_sub(1), h),
-                Act::PageDown => s.down(h.saturating_sub(1)),
-                Act::Top => s.top(h),
-                _ => s.down(usize::MAX),
+            match by {
+                Scrolling::Up => s.up(1, h),
+                Scrolling::Down => s.down(1),
+                Scrolling::PageUp => s.up(h.saturating_sub(1), h),
+                Scrolling::PageDown => s.down(h.saturating_sub(1)),
+                Scrolling::Top => s.top(h),
+                Scrolling::Bottom => s.down(usize::MAX),
             }
             return;
         }
         let h = layout::inside(l.body).height as usize;
         let most = super::draw::text_lines(self).saturating_sub(h);
-        self.scroll = match act {
-            Act::Up => self.scroll.saturating_sub(1),
-            Act::Down => self.scroll + 1,
-            Act::PageUp => self.scroll.saturating_sub(h.saturating_sub(1)),
-            Act::PageDown => self.scroll + h.saturating_sub(1),
-            Act::Top => 0,
-            _ => most,
+        self.scroll = match by {
+            Scrolling::Up => self.scroll.saturating_sub(1),
+            Scrolling::Down => self.scroll + 1,
+            Scrolling::PageUp => self.scroll.saturating_sub(h.saturating_sub(1)),
+            Scrolling::PageDown => self.scroll + h.saturating_sub(1),
+            Scrolling::Top => 0,
+            Scrolling::Bottom => most,
         }
         .min(most);
     }
@@ -540,8 +572,7 @@ impl App {
             }
             Line::MacConvention(c) => {
                 self.settings.mac_convention = c;
-                self.resort();
-                Vec::new()
+                self.resort()
             }
             Line::Measure => self.act(Act::Measure),
             Line::Note(text) => self.command(Command::Note { text }),
@@ -557,8 +588,7 @@ impl App {
             Line::Sense => self.act(Act::Sense),
             Line::Sort(word) => {
                 (self.list.sort, self.list.reverse) = (SortKey::parse(&word).unwrap_or(SortKey::P50), false);
-                self.resort();
-                Vec::new()
+                self.resort()
             }
             Line::Stop => {
                 let question = "end the session's host? everything decided is kept".to_owned();
@@ -603,12 +633,20 @@ impl App {
     }
 
     fn run(&mut self) -> Vec<Effect> {
-        if self.state.pending().is_empty() && self.draft.is_none() {
-            let a = self.settings.keymap.label(Act::Approve);
-            self.say(Level::Warn, format!("nothing is approved; {a} approves the row's proposal"));
-            return Vec::new();
+        let (approve, drop) = (self.settings.keymap.label(Act::Approve), self.settings.keymap.label(Act::Cancel));
+        if self.draft.is_some() || !self.sent.is_empty() {
+            // It would have to be approved first, and may be refused: a run must not go on without it unasked.
+            return self.warn(format!("an edit is not approved yet; {approve} approves it, {drop} drops it"));
         }
-        self.with_commit(Command::Run)
+        if self.state.changes() == 0 {
+            return self.warn(format!("nothing is approved; {approve} approves the row's proposal"));
+        }
+        self.command(Command::Run)
+    }
+
+    fn warn(&mut self, text: String) -> Vec<Effect> {
+        self.say(Level::Warn, text);
+        Vec::new()
     }
 
     /// Decisions may be worked on: no run is under way or waits for its verdict.
@@ -634,7 +672,7 @@ impl App {
             Act::ApproveAll => review && !self.state.open().is_empty(),
             Act::Undo => self.draft.is_some() || (self.reviewable() && !self.state.undo.is_empty()),
             Act::Redo => self.reviewable() && !self.state.redo.is_empty(),
-            Act::Run => !self.busy() && self.reviewable() && !self.state.pending().is_empty(),
+            Act::Run => !self.busy() && self.reviewable() && self.state.changes() > 0,
             Act::Accept | Act::RollBack => self.state.phase == crate::session::Phase::Verdict,
             Act::Export => self.state.rounds.iter().any(|r| r.artifact.is_some()),
             Act::Interrupt => self.busy(),
@@ -651,7 +689,28 @@ impl App {
             Act::Propose | Act::ProposePlanner | Act::Profile | Act::Sense => {
                 !self.busy() && self.state.card.is_some() && self.reviewable()
             }
-            _ => true,
+            Act::Down
+            | Act::Up
+            | Act::PageDown
+            | Act::PageUp
+            | Act::Top
+            | Act::Bottom
+            | Act::NextPane
+            | Act::PrevPane
+            | Act::Unfold
+            | Act::Fold
+            | Act::Note
+            | Act::Detach
+            | Act::View1
+            | Act::View2
+            | Act::View3
+            | Act::View4
+            | Act::View5
+            | Act::Yank
+            | Act::Command
+            | Act::Help
+            | Act::Redraw
+            | Act::Suspend => true,
         }
     }
 }

@@ -23,7 +23,7 @@ fn contexts_hold_what_each_role_needs_and_fit() {
             assert!(text.chars().count() <= room + 200, "{role} {room}: {}", text.chars().count());
             assert!(!text.contains('\u{1b}'));
             for needle in
-                ["macs=0.6,drop=1", "resnet20", "leave[2J the stem alone", "layer3.0.conv1 | leave alone | drifts"]
+                ["macs=0.6,drop=1", "resnet20", "leave[2J the stem alone", "layer3.0.conv1 | do not cut | drifts"]
             {
                 assert!(text.contains(needle), "{role} {room} lacks {needle}:\n{text}");
             }
@@ -59,6 +59,7 @@ fn the_critic_compares_forecast_and_measurement() {
     state.rounds.push(Round {
         number: 1,
         ids: vec![state.decisions[0].id],
+        recipe: vec![state.decisions[0].id],
         evaluation: Some(e),
         verdict: Some(Verdict {
             outcome: paring::plan::Outcome::Reject,

@@ -351,7 +351,7 @@ pub fn verdict() -> Story {
     let open: Vec<DecisionId> = s.state.open().iter().map(|d| d.id).collect();
     s.push(Event::Approved { ids: open });
     let ids: Vec<DecisionId> = s.state.pending().iter().map(|d| d.id).collect();
-    s.push(Event::RunStarted { round: 1, ids: ids.clone(), forecast: None });
+    s.push(Event::RunStarted { round: 1, ids: ids.clone(), recipe: None, forecast: None });
     let step = |name: &str, a, b, kept| RepairStep {
         name: name.into(),
         loss_before: a,
@@ -393,6 +393,37 @@ pub fn verdict() -> Story {
             d_top1_high: -0.03,
         },
     });
+    s
+}
+
+/// Round 1 accepted; round 2 took its cut of block 9 back and cut block 5 deeper, and was rolled back.
+pub fn rolled_back() -> Story {
+    let mut s = verdict();
+    s.push(Event::RoundAccepted { round: 1 });
+    let fc1 = |b: usize| Target::Group(format!("blocks.{b}.mlp.fc1"));
+    let keep = "round 1 had it; this plan meets the goal better without";
+    let deeper = Action::Prune { ratio: 0.75, kept: (0..768).collect() };
+    let mut decisions = vec![decision(101, fc1(9), Action::Keep, keep), decision(102, fc1(5), deeper, "still flat")];
+    decisions.iter_mut().for_each(|d| d.round = 2);
+    let ids: Vec<DecisionId> = decisions.iter().map(|d| d.id).collect();
+    s.push(Event::Proposed { decisions });
+    s.push(Event::Approved { ids: ids.clone() });
+    let recipe = Some(s.state.recipe().iter().map(|d| d.id).collect());
+    s.push(Event::RunStarted { round: 2, ids: ids.clone(), recipe, forecast: None });
+    s.push(Event::Applied {
+        round: 2,
+        ids,
+        artifact: "round-2".into(),
+        model_hash: "78".repeat(32),
+        used: Default::default(),
+    });
+    let graph = s.state.card.clone().expect("opened").graph;
+    let p = profile(&graph, 0.6, &PrecisionPlan::default());
+    s.push(Event::Evaluated { evaluation: Box::new(evaluation(2, p, 60)) });
+    let (d_top1, d_top1_low, d_top1_high) = (-4.9, -5.4, -4.4);
+    let verdict = Verdict { outcome: Outcome::Reject, lines: vec![], d_top1, d_top1_low, d_top1_high };
+    s.push(Event::VerdictGiven { round: 2, verdict });
+    s.push(Event::RolledBack { round: 2, reason: "too deep".into() });
     s
 }
 

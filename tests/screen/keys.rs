@@ -2,7 +2,7 @@
 
 use crate::{drawn, fixture, press, text};
 use paring::config::Settings;
-use paring::plan::{Action, Constraint, DecisionId, Limit, Status, Target};
+use paring::plan::{Action, Author, Constraint, DecisionId, Limit, Status, Target};
 use paring::quant::Precision;
 use paring::session::{Command, Event, HostMsg, Proposer, Record};
 use paring::tui::{App, Effect, Exit, Pane, View};
@@ -12,7 +12,7 @@ fn reviewing() -> App {
 }
 
 /// The commands among effects.
-fn sent(effects: Vec<Effect>) -> Vec<Command> {
+pub fn sent(effects: Vec<Effect>) -> Vec<Command> {
     effects
         .into_iter()
         .filter_map(|e| match e {
@@ -22,7 +22,7 @@ fn sent(effects: Vec<Effect>) -> Vec<Command> {
         .collect()
 }
 
-fn go(app: &mut App, layer: &str) {
+pub fn go(app: &mut App, layer: &str) {
     press(app, &format!("z/{layer}<enter>"));
     press(app, "n<esc>");
 }
@@ -31,11 +31,11 @@ fn id_of(app: &App, target: &Target) -> DecisionId {
     app.state.current(target).expect("decided").id
 }
 
-fn group(name: &str) -> Target {
+pub fn group(name: &str) -> Target {
     Target::Group(name.into())
 }
 
-fn event(app: &mut App, event: Event) -> Vec<Effect> {
+pub fn event(app: &mut App, event: Event) -> Vec<Effect> {
     let record = Record { seq: app.state.seq + 1, at_ms: 0, event };
     let effects = app.host(HostMsg::Event { record: Box::new(record) });
     app.settle();
@@ -74,9 +74,9 @@ fn deciding_on_a_row() {
 fn an_exact_ratio_replaces_the_number_in_the_prompt() {
     let mut app = reviewing();
     go(&mut app, "blocks.11.mlp.fc1");
-    let id = id_of(&app, &group("blocks.11.mlp.fc1"));
+    let target = group("blocks.11.mlp.fc1");
     let commands = sent(press(&mut app, "e<bs><bs><bs><bs>50%<enter>"));
-    assert_eq!(commands, [Command::Edit { id, action: Action::Prune { ratio: 0.5, kept: vec![] } }]);
+    assert_eq!(commands, [Command::Decide { target, action: Action::Prune { ratio: 0.5, kept: vec![] } }]);
 }
 
 #[test]
@@ -84,7 +84,6 @@ fn dragging_is_local_until_it_is_kept() {
     let fc1 = group("blocks.11.mlp.fc1");
     let mut app = reviewing();
     go(&mut app, "blocks.11.mlp.fc1");
-    let id = id_of(&app, &fc1);
     let size = 3072.0;
     let before = app.expected.unwrap().macs.unwrap();
     assert_eq!(sent(press(&mut app, "]]")), [], "a drag sends nothing");
@@ -101,12 +100,12 @@ fn dragging_is_local_until_it_is_kept() {
     press(&mut app, "<esc>");
     assert!(app.draft.is_none());
     let commands = sent(press(&mut app, "]<enter>"));
-    assert!(matches!(&commands[..], [Command::Edit { id: i, .. }] if *i == id), "{commands:?}");
+    assert!(matches!(&commands[..], [Command::Decide { target, .. }] if *target == fc1), "{commands:?}");
     // Leaving the row keeps an edit too.
     let mut app = reviewing();
     go(&mut app, "blocks.11.mlp.fc1");
     let commands = sent(press(&mut app, "[k"));
-    assert!(matches!(&commands[..], [Command::Edit { .. }]), "{commands:?}");
+    assert!(matches!(&commands[..], [Command::Decide { .. }]), "{commands:?}");
     // Back to where it was: nothing to send.
     let mut app = reviewing();
     go(&mut app, "blocks.11.mlp.fc1");
@@ -121,7 +120,7 @@ fn the_engineers_own_decision_is_approved_once_it_is_durable() {
     let [Command::Decide { target, action }] = &commands[..] else { panic!("{commands:?}") };
     assert_eq!(target, &group("blocks.5.mlp.fc1"));
     let mut d = fixture::decision(77, target.clone(), action.clone(), "");
-    d.status = Status::Edited;
+    (d.status, d.author) = (Status::Edited, Author::Human);
     let effects = event(&mut app, Event::Proposed { decisions: vec![d] });
     assert_eq!(sent(effects), [Command::Approve { ids: vec![DecisionId(77)] }]);
     assert!(app.sent.is_empty(), "nothing is pending any more");
@@ -131,8 +130,9 @@ fn the_engineers_own_decision_is_approved_once_it_is_durable() {
 fn a_refused_edit_goes_back_to_what_is_durable() {
     let mut app = reviewing();
     go(&mut app, "blocks.11.mlp.fc1");
-    press(&mut app, "]<enter>");
+    let commands = sent(press(&mut app, "]<enter>"));
     assert_eq!(app.sent.len(), 1);
+    app.posted(&commands[0], Some(1));
     app.host(HostMsg::Reply { id: 1, result: Err("`blocks.11.mlp.fc1` is frozen; hint: `:lift`".into()) });
     app.settle();
     assert!(app.sent.is_empty());
@@ -186,7 +186,7 @@ fn session_keys() {
         ("u", vec![Command::Undo]),
         ("U", vec![Command::Redo]),
         ("C", vec![Command::Accept]),
-        ("Btoo slow<enter>", vec![Command::RollBack { reason: "too slow".into() }]),
+        ("Btoo slow<enter>", vec![]),
         ("T", vec![Command::TakePen]),
         ("E/tmp/out<enter>", vec![Command::Export { path: "/tmp/out".into(), format: "safetensors".into() }]),
         (":budget macs=0.5<enter>", vec![Command::SetBudget { budget: "macs=0.5".parse().unwrap() }]),
@@ -203,6 +203,8 @@ fn session_keys() {
         let mut app = reviewing();
         assert_eq!(sent(press(&mut app, keys)), wanted, "{keys}");
     }
+    let mut app = fixture::app(fixture::verdict().state, Settings::default(), (120, 40));
+    assert_eq!(sent(press(&mut app, "Btoo slow<enter>")), [Command::RollBack { reason: "too slow".into() }]);
     let mut app = reviewing();
     assert_eq!(press(&mut app, "q"), [Effect::Quit(Exit::Detached)]);
     let mut app = reviewing();

@@ -8,6 +8,7 @@ mod header;
 mod keys;
 mod latency;
 mod looks;
+mod plan;
 mod robust;
 mod work;
 

@@ -40,7 +40,7 @@ fn verdict_given() -> Event {
 fn running() -> State {
     let mut s = fixture::review();
     let ids: Vec<DecisionId> = s.state.pending().iter().map(|d| d.id).collect();
-    s.push(Event::RunStarted { round: 1, ids, forecast: None });
+    s.push(Event::RunStarted { round: 1, ids, recipe: None, forecast: None });
     s.state
 }
 

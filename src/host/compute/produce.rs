@@ -4,7 +4,7 @@ use super::{Compute, JobError};
 use crate::host::engine::{Compressed, Exported, Job};
 use crate::model::export::{self, Manifest};
 use crate::model::{Model, ModelError};
-use crate::plan::{Action, Decision, Target};
+use crate::plan::{Action, Target};
 use crate::recover::{self, RepairError, RepairOptions, RepairStep, RepairUpdate, RepairUse};
 use crate::session::{Event, State};
 use serde_json::json;
@@ -28,12 +28,8 @@ enum PutError {
     Io(#[from] std::io::Error),
 }
 
-/// Decisions as the manifest keeps them, and as they are applied: in the targets' order, whoever decided when, so that
+/// Actions as the manifest keeps them, and as they are applied: in the targets' order, whoever decided when, so that
 /// equal plans give equal files.
-fn actions(recipe: &[&Decision]) -> Vec<(Target, Action)> {
-    in_order(recipe.iter().map(|d| (d.target.clone(), d.action.clone())).collect())
-}
-
 pub(super) fn in_order(mut actions: Vec<(Target, Action)>) -> Vec<(Target, Action)> {
     actions.retain(|(_, a)| *a != Action::Keep);
     actions.sort_by(|a, b| a.0.cmp(&b.0));
@@ -81,11 +77,10 @@ impl Compute {
         }
     }
 
-    /// Compresses the original by everything approved and applied, and stores the result: a function of the recipe, so
-    /// the artifact says nothing of who decided what and when. What was built ahead of exactly this plan is taken as it
-    /// is.
+    /// Compresses the original by the recipe of `round`, and stores the result: a function of that recipe, so the artifact
+    /// says nothing of who decided what and when. What was built ahead of exactly this plan is taken as it is.
     pub(super) fn make_model(&self, state: &State, round: u32, job: &Job) -> Result<Compressed, JobError> {
-        let actions = actions(&state.recipe());
+        let actions = in_order(state.actions_of(round));
         if let Some(built) = self.built(state, &actions) {
             let steps = built.repairs.iter().map(|step| Event::Repaired { round, step: step.clone() });
             job.events(steps.collect())?;
@@ -184,7 +179,7 @@ impl Compute {
         let model = self.model_of(state, round)?;
         let path = self.export_path(path, round, format);
         let r = state.round_at(round);
-        let recipe = if state.phase == crate::session::Phase::Verdict { state.recipe() } else { state.applied() };
+        let recipe = state.recipe_of(round);
         let figures = json!({
             "round": round,
             "budget": state.budget,
@@ -195,13 +190,15 @@ impl Compute {
                 "weight_bytes": e.weight_bytes, "params": e.params, "macs": e.macs })),
             "measured": r.and_then(|r| r.evaluation.as_ref()).map(|e| json!({ "metrics": e.metrics, "latency": e.whole,
                 "baseline_ms": e.baseline_ms, "weight_bytes": e.weight_bytes, "params": e.params, "macs": e.macs })),
+            "forecast": r.and_then(|r| r.forecast.as_ref()).map(|q| json!({ "quality": q })),
             "verdict": r.and_then(|r| r.verdict.as_ref()),
             "repairs": r.map(|r| &r.repairs),
             "model_hash": r.and_then(|r| r.model_hash.as_ref()),
         });
         let (none, nothing) = (RepairUse::default(), Vec::new());
         let done = Done { used: r.map_or(&none, |r| &r.used), steps: r.map_or(&nothing, |r| &r.repairs) };
-        let manifest = Manifest { figures, decisions: json!(recipe), ..self.manifest(&actions(&recipe), &done) };
+        let manifest =
+            Manifest { figures, decisions: json!(recipe), ..self.manifest(&in_order(state.actions_of(round)), &done) };
         let hash = export::write(&path, &model, &manifest, format).map_err(JobError::of)?;
         Ok(Exported { path: path.display().to_string(), format: format.to_owned(), hash })
     }

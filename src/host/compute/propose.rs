@@ -18,7 +18,7 @@ const PLANNER: &str = "planner";
 pub fn plan_now(state: &State, say: &mut dyn FnMut(&str)) -> Result<Vec<Decision>, String> {
     let card = state.card.as_ref().ok_or("the session is not open; hint: open it first")?;
     let profile = state.profile_of(0).ok_or("nothing is profiled yet; hint: profile first")?;
-    let in_force: Vec<Decision> = state.recipe().into_iter().cloned().collect();
+    let in_force: Vec<Decision> = state.given().into_iter().cloned().collect();
     let (past, quality) = (state.past_rounds(), state.quality_input());
     let input = PlannerInput {
         graph: &card.graph,

@@ -44,8 +44,8 @@ pub struct PlannerInput<'a> {
     pub round: u32,
     /// Decisions get ids from here on.
     pub first_id: u64,
-    /// Decisions in force (approved or applied, newest per target). Those that the human made or edited stand; the
-    /// planner may replace the others, by a [`Action::Keep`] where it no longer wants them.
+    /// What the next run would build, and over it the human's own open decisions. Those that the human made, edited or
+    /// approved stand; the planner may replace the others, by a [`Action::Keep`] where it no longer wants them.
     pub in_force: &'a [Decision],
     /// Earlier rounds, oldest first.
     pub past: &'a [PastRound],
@@ -203,8 +203,9 @@ fn standing(input: &PlannerInput) -> Vec<(Target, Action)> {
     input.in_force.iter().filter(|d| by_human(d)).map(|d| (d.target.clone(), d.action.clone())).collect()
 }
 
+/// The human made, edited or approved it: no proposal of ours would take its place.
 fn by_human(d: &Decision) -> bool {
-    matches!(d.author, Author::Human | Author::Rule { .. }) || d.edited_from.is_some()
+    d.by_person() || d.status == Status::Approved
 }
 
 fn candidates(input: &PlannerInput, forecaster: &Forecaster, aim: &Aim, fixed: &[(Target, Action)]) -> Vec<Candidate> {
@@ -513,8 +514,12 @@ mod tests {
     fn human_decisions_stand_and_stale_ones_are_withdrawn() {
         let mut w = World::new("macs=0.6");
         let (first, _) = w.plan();
-        let approve = |d: &Decision| Decision { status: Status::Approved, ..d.clone() };
-        w.in_force = first.decisions.iter().map(approve).collect();
+        let as_ = |status: Status| first.decisions.iter().map(|d| Decision { status, ..d.clone() }).collect();
+        // An approval stands as an edit does, even where the plan would rather do without.
+        (w.in_force, w.budget) = (as_(Status::Approved), "macs=1".parse().expect("budget"));
+        let (approved, _) = w.plan();
+        assert!(approved.decisions.is_empty(), "{:?}", approved.decisions);
+        (w.in_force, w.budget) = (as_(Status::Applied), "macs=0.6".parse().expect("budget"));
         let (again, said) = w.plan();
         assert!(again.decisions.is_empty() && said.contains("Nothing new"), "{:?}", again.decisions);
         // The human cuts conv4 harder than planned: it stands, and others may give back.

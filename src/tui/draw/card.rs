@@ -3,14 +3,15 @@
 use super::{Canvas, span};
 use crate::config::Role;
 use crate::config::text::{clean, fit, left, right, wrap};
-use crate::plan::{Action, Estimate, Limit, Status, Target};
+use crate::plan::{Action, Estimate, Limit, Target};
 use crate::quant::Precision;
+use crate::session::Standing;
 use crate::tui::app::{Pane, Shown};
 use crate::tui::decide::unit;
 use crate::tui::list::RowRef;
 use crate::tui::num::{factor, ms, signed};
 use crate::tui::outlook::{Goal, goals, meets};
-use crate::tui::palette::status_word;
+use crate::tui::standing::{kind, word};
 use ratatui::layout::Rect;
 use ratatui::text::{Line, Span};
 
@@ -87,23 +88,32 @@ fn nothing(c: &Canvas<'_>, lines: &mut Vec<Line<'static>>, width: u16) {
 fn block(c: &Canvas<'_>, b: usize, airy: bool, lines: &mut Vec<Line<'static>>) {
     let (app, pal) = (c.app, c.pal);
     let Some(block) = app.table.blocks.get(b) else { return };
-    let all: Vec<Shown> = app.targets_in_block(b).iter().map(|t| app.shown(t)).filter(|s| s.status.is_some()).collect();
-    let count = |w: &[Status]| all.iter().filter(|s| s.status.is_some_and(|x| w.contains(&x))).count();
+    let all: Vec<Shown> = app.targets_in_block(b).iter().map(|t| app.shown(t)).filter(Shown::decided).collect();
+    let count = |f: &dyn Fn(&Shown) -> bool| all.iter().filter(|s| f(s)).count();
     let key = |a| app.settings.keymap.label(a);
-    let (open, approved) = (count(&[Status::Proposed, Status::Edited]), count(&[Status::Approved, Status::Applied]));
-    let vetoed = count(&[Status::Vetoed]);
-    lines.push(Line::from(vec![
-        span(format!(" {}  ", crate::words::counted(block.layers.len(), "layer")), pal.fg(Role::Fg)),
-        span(format!("{open} open  "), pal.fg(if open > 0 { Role::Proposed } else { Role::Dim })),
-        span(format!("{approved} approved  "), pal.fg(if approved > 0 { Role::Approved } else { Role::Dim })),
-        span(format!("{vetoed} vetoed"), pal.fg(if vetoed > 0 { Role::Vetoed } else { Role::Dim })),
-    ]));
+    let open = count(&Shown::open);
+    let approved = count(&|s| s.standing == Standing::Approved);
+    let in_force = count(&|s| matches!(s.standing, Standing::InForce { .. }));
+    let vetoed = count(&|s| matches!(s.standing, Standing::Vetoed | Standing::Leaving { .. }));
+    let layers = crate::words::counted(block.layers.len(), "layer");
+    let mut spans = vec![span(format!(" {layers}  "), pal.fg(Role::Fg))];
+    for (n, word, role, always) in [
+        (open, "open", Role::Proposed, true),
+        (approved, "approved", Role::Approved, true),
+        (in_force, "in force", Role::Applied, false),
+        (vetoed, "vetoed", Role::Vetoed, true),
+    ] {
+        if n > 0 || always {
+            spans.push(span(format!("{n} {word}  "), pal.fg(if n > 0 { role } else { Role::Dim })));
+        }
+    }
+    lines.push(Line::from(spans));
     let can = app.targets_of(RowRef::Block(b));
     let text = match can.first().map(|t| app.shown(t)) {
         Some(s) if s.action == Action::RemoveBlock => {
             format!(
                 " whole block: drop ({})",
-                if s.drafting { "not kept yet: enter keeps it" } else { status_word(s.status) }
+                if s.drafting { "not kept yet: enter keeps it".to_owned() } else { word(s.standing) }
             )
         }
         Some(_) if !app.can(crate::config::Act::RemoveBlock) => " may be removed whole".to_owned(),
@@ -139,8 +149,8 @@ fn choice(c: &Canvas<'_>, s: &Shown, selected: bool, inner: Rect, lines: &mut Ve
     let (app, pal) = (c.app, c.pal);
     let mark = if selected { pal.glyph("❯", ">") } else { " " };
     let mut spans = vec![span(mark, pal.bold(Role::Focus))];
-    let status = if s.drafting { pal.bold(Role::Edited) } else { pal.fg(pal.status_role(s.status)) };
-    let glyph = if s.drafting { pal.glyph("✎", "e") } else { pal.status_glyph(s.status) };
+    let status = if s.drafting { pal.bold(Role::Edited) } else { pal.fg(pal.standing_role(s.standing)) };
+    let glyph = if s.drafting { pal.glyph("✎", "e") } else { pal.standing_glyph(s.standing) };
     spans.push(span(format!("{glyph} "), status));
     let mut second = None;
     match &s.target {
@@ -158,7 +168,7 @@ fn choice(c: &Canvas<'_>, s: &Shown, selected: bool, inner: Rect, lines: &mut Ve
             }
             let used: usize = spans.iter().map(|s| crate::config::text::width(&s.content)).sum();
             let step = format!(" step {}", g.granule);
-            let rest = step.len() + status_word(s.status).len().max(7) + 6;
+            let rest = step.len() + word(s.standing).len().max(7) + 6;
             let room = (inner.width as usize).saturating_sub(used + rest).min(24);
             if room >= 10 {
                 spans.push(Span::raw("  "));
@@ -173,13 +183,10 @@ fn choice(c: &Canvas<'_>, s: &Shown, selected: bool, inner: Rect, lines: &mut Ve
             }
         }
         Target::Layer(name) => {
-            let now = match s.action {
-                Action::Precision { precision } => precision,
-                _ => app.table.layer(name).map_or(Precision::F32, |l| l.precision),
-            };
+            let now = app.precision_of(s, name);
             spans.push(span("precision ", pal.fg(Role::Dim)));
             let used: usize = spans.iter().map(|s| crate::config::text::width(&s.content)).sum();
-            let word = if s.drafting { "editing" } else { status_word(s.status) };
+            let word = if s.drafting { "editing".to_owned() } else { word(s.standing) };
             // Two columns for the marks that the menu goes on.
             let shown = choices(now, (inner.width as usize).saturating_sub(used + word.len() + 4));
             let more = span(pal.glyph("…", "~"), pal.fg(Role::Dim));
@@ -214,11 +221,16 @@ fn choice(c: &Canvas<'_>, s: &Shown, selected: bool, inner: Rect, lines: &mut Ve
             spans.push(span(super::layers::brief(&s.action, pal.ascii), pal.bold(Role::Fg)));
         }
     }
-    spans.push(span(format!("  {}", if s.drafting { "editing" } else { status_word(s.status) }), status));
     let bound = app.state.constraints_on(&s.target).next();
+    // A veto is told by what it freezes; together the two would not fit.
+    let frozen = s.standing == Standing::Vetoed && bound.is_some_and(|b| b.limit == Limit::Freeze);
+    if s.drafting || !frozen {
+        let word = if s.drafting { "editing".to_owned() } else { word(s.standing) };
+        spans.push(span(format!("  {word}"), status));
+    }
     if let Some(b) = bound {
         let text = match b.limit {
-            Limit::Freeze => "frozen".to_owned(),
+            Limit::Freeze => format!("{} frozen", kind(&s.target)),
             Limit::MaxRatio { ratio } => format!("at most {:.0} %", ratio * 100.0),
             Limit::KeepF32 => "stays f32".to_owned(),
         };
@@ -288,10 +300,8 @@ fn forecast(c: &Canvas<'_>, block: bool, width: u16, room: usize, lines: &mut Ve
         (false, true) => "this decision",
         (false, false) => "this one",
     };
-    lines.push(Line::from(span(
-        format!(" {}{}{}{}", left("", 9), left(head, w1), left("whole plan", w2), "budget"),
-        dim,
-    )));
+    let whole = left(&app.plan_words(), w2);
+    lines.push(Line::from(span(format!(" {}{}{whole}{}", left("", 9), left(head, w1), "budget"), dim)));
     for g in fitting(&app.state.budget, room.saturating_sub(1)) {
         let mine = own.map(|o| match g.name {
             "latency" => {
@@ -382,8 +392,14 @@ fn why(c: &Canvas<'_>, f: &Shown, width: u16, lines: &mut Vec<Line<'static>>) {
     for l in app.slower.iter().flat_map(|text| wrap(text, room)) {
         lines.push(Line::from(span(format!(" {l}"), pal.fg(Role::Warn))));
     }
+    if let Some(story) = app.story(&f.target) {
+        for l in wrap(&story, room).into_iter().take(3) {
+            lines.push(Line::from(span(format!(" {l}"), pal.fg(pal.standing_role(f.standing)))));
+        }
+    }
     let Some(d) = f.id.and_then(|id| app.state.decision(id)) else { return };
-    if let Some(r) = d.veto_reason.as_deref().filter(|r| !r.is_empty()) {
+    let told = matches!(f.standing, Standing::Vetoed);
+    if let Some(r) = d.veto_reason.as_deref().filter(|r| !r.is_empty() && !told) {
         for l in wrap(&format!("vetoed: {}", clean(r)), room).into_iter().take(2) {
             lines.push(Line::from(span(format!(" {l}"), pal.fg(Role::Vetoed))));
         }

@@ -100,8 +100,11 @@ fn next_step(c: &Canvas<'_>) -> String {
             }
         };
     }
-    let (open, pending) = (s.open().len(), s.pending().len());
+    let (open, pending, leaving) = (s.open().len(), s.pending().len(), s.leaving().len());
     match (open, pending) {
+        (0, 0) if leaving > 0 => {
+            format!("{leaving} in force and vetoed; {} builds without, or {} keeps it", key(Act::Run), key(Act::Reopen))
+        }
         (0, 0) if s.sensitivity.curves.is_empty() => {
             format!("{} measures sensitivities, {} asks for proposals", key(Act::Sense), key(Act::Propose))
         }

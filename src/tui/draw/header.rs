@@ -3,8 +3,7 @@
 use super::{Canvas, span};
 use crate::config::Role;
 use crate::config::text::{clean, fit};
-use crate::plan::Status;
-use crate::session::Phase;
+use crate::session::{Phase, Standing};
 use crate::tui::app::Level;
 use crate::tui::layout::{Class, Layout, class};
 use crate::tui::num::{factor, signed};
@@ -70,7 +69,15 @@ fn top(c: &mut Canvas<'_>, area: Rect, wide: bool) {
     loop {
         for d in DETAILS {
             let d = if wide { d } else { Detail { bar: 0, interval: false, ..d } };
-            let (left, right) = (Line::from(identity(c, wide, d.left)), Line::from(totals(c, &wanted, d)));
+            let (left, mut right) = (Line::from(identity(c, wide, d.left)), Line::from(totals(c, &wanted, d)));
+            // What the forecasts among them count on, where there is room; the card says it always.
+            let app = c.app;
+            if app.expected.is_some() && app.state.phase <= Phase::Review && app.plan_differs() {
+                let words = span(format!("{}:  ", app.plan_words()), c.pal.fg(Role::Dim));
+                if left.width() + words.width() + right.width() + 2 <= area.width as usize {
+                    right.spans.insert(0, words);
+                }
+            }
             let gap = 2 * u16::from(d.left > 0);
             if left.width() as u16 + right.width() as u16 + gap <= area.width {
                 let at = area.x + area.width - right.width() as u16;
@@ -165,10 +172,10 @@ fn totals(c: &Canvas<'_>, wanted: &[Goal], d: Detail) -> Vec<Span<'static>> {
             out.push(Span::raw(" "));
             out.extend(gauge(c, g, value, d.bar, forecast));
         }
-        // A measured figure of an earlier round, next to what the plan is expected to add.
+        // A measured figure of an earlier round, next to what the plan is expected to reach.
         if let (Some(e), false, true) = (expected, forecast, d.expected)
             && app.state.phase <= Phase::Review
-            && !app.state.open().is_empty()
+            && app.plan_differs()
         {
             let e = if g.points { signed(e, 2) } else { factor(e) };
             out.push(span(format!(" ~{e}"), pal.fg(Role::Forecast)));
@@ -246,12 +253,12 @@ fn course(c: &Canvas<'_>, detail: usize) -> Vec<Span<'static>> {
         let waits = p == Phase::Evaluate && s.phase == Phase::Verdict;
         let mut text = if waits { "verdict" } else { p.label() }.to_owned();
         if p == Phase::Review {
-            let newest = s.newest();
-            let all = newest.iter().filter(|d| !matches!(d.status, Status::RolledBack)).count();
-            let settled = newest
-                .iter()
-                .filter(|d| matches!(d.status, Status::Approved | Status::Vetoed | Status::Applied))
-                .count();
+            let plan = s.plan();
+            let standings: Vec<Standing> = plan.iter().map(|(_, p)| p.standing()).collect();
+            let counts = |s: &&Standing| !matches!(s, Standing::Free | Standing::RolledBack);
+            let open = |s: &&Standing| matches!(s, Standing::Proposed | Standing::Edited);
+            let all = standings.iter().filter(counts).count();
+            let settled = all - standings.iter().filter(open).count();
             if all > 0 {
                 text.push_str(&format!(" {settled}/{all}"));
             }

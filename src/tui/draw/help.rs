@@ -3,10 +3,10 @@
 use super::{Canvas, span};
 use crate::config::text::left;
 use crate::config::{ACTS, Role};
-use crate::plan::Status;
 use crate::tui::app::App;
 use crate::tui::command_line::COMMANDS;
-use crate::tui::palette::status_word;
+use crate::tui::palette::STANDINGS;
+use crate::tui::standing::word;
 use crate::words::counted;
 use ratatui::layout::Rect;
 use ratatui::text::{Line, Span};
@@ -56,18 +56,9 @@ pub fn lines(app: &App) -> Vec<Line<'static>> {
     }
     out.push(Line::default());
     out.push(Line::from(span(" Marks", pal.bold(Role::Title))));
-    let statuses = [
-        None,
-        Some(Status::Proposed),
-        Some(Status::Edited),
-        Some(Status::Approved),
-        Some(Status::Vetoed),
-        Some(Status::Applied),
-        Some(Status::RolledBack),
-    ];
     let mut marks: Vec<Span<'static>> = vec![Span::raw("  ")];
-    for s in statuses {
-        marks.push(span(format!("{} {}  ", pal.status_glyph(s), status_word(s)), pal.fg(pal.status_role(s))));
+    for s in STANDINGS {
+        marks.push(span(format!("{} {}  ", pal.standing_glyph(s), word(s)), pal.fg(pal.standing_role(s))));
     }
     out.push(Line::from(marks));
     let follower = pal.glyph("┊", ":");

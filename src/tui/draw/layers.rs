@@ -3,7 +3,8 @@
 use super::{Canvas, span};
 use crate::config::Role;
 use crate::config::text::{fit_end, left, right, width};
-use crate::plan::{Action, Status, Target};
+use crate::plan::{Action, Target};
+use crate::session::Standing;
 use crate::tui::app::{Pane, Shown};
 use crate::tui::list::{RowRef, SortKey};
 use crate::tui::num;
@@ -376,27 +377,31 @@ fn one(c: &Canvas<'_>, s: &Shown, follower: bool) -> Vec<Span<'static>> {
             style,
         )];
     }
-    let role = pal.status_role(s.status);
-    let text = if s.status == Some(Status::Vetoed) { "veto".to_owned() } else { text };
+    // What would run here, and where it is from: a round's cut, or the original.
+    let text = match s.standing {
+        Standing::Free | Standing::Proposed | Standing::Edited | Standing::Approved => text,
+        Standing::InForce { since } => format!("{text} r{since}"),
+        Standing::Leaving { since } => format!("orig r{since}"),
+        Standing::Vetoed => "veto".to_owned(),
+        Standing::RolledBack => "orig".to_owned(),
+    };
     if follower {
         return vec![span(format!("{} {text}", pal.glyph("┊", ":")), pal.fg(Role::Dim))];
     }
-    vec![span(format!("{} {text}", pal.status_glyph(s.status)), pal.fg(role))]
+    vec![span(format!("{} {text}", pal.standing_glyph(s.standing)), pal.fg(pal.standing_role(s.standing)))]
 }
 
 fn layer_plan(c: &Canvas<'_>, i: usize) -> Vec<Span<'static>> {
     let (app, pal) = (c.app, c.pal);
     let Some(l) = app.table.layers.get(i) else { return Vec::new() };
     let block = l.block.and_then(|b| app.table.blocks.get(b)).map(|b| app.shown(&Target::Block(b.name.clone())));
-    if let Some(s) = block.filter(|s| {
-        (s.status.is_some() || s.drafting) && s.action == Action::RemoveBlock && s.status != Some(Status::Vetoed)
-    }) {
+    if let Some(s) = block.filter(|s| s.action == Action::RemoveBlock) {
         return one(c, &s, true);
     }
     let mut parts: Vec<Vec<Span<'static>>> = Vec::new();
     for t in app.table.targets(l, app.groups()) {
         let s = app.shown(&t);
-        if s.status.is_none() && !s.drafting {
+        if !s.decided() {
             continue;
         }
         let follower = matches!(t, Target::Group(_)) && !l.leads;
@@ -404,7 +409,7 @@ fn layer_plan(c: &Canvas<'_>, i: usize) -> Vec<Span<'static>> {
     }
     if parts.is_empty() {
         return if l.weighty || (l.leads && l.group.is_some()) {
-            vec![span(pal.status_glyph(None), pal.fg(Role::Faint))]
+            vec![span(pal.standing_glyph(Standing::Free), pal.fg(Role::Faint))]
         } else if l.group.is_some() {
             vec![span(pal.glyph("┊", ":"), pal.fg(Role::Faint))]
         } else {
@@ -431,25 +436,25 @@ fn layer_plan(c: &Canvas<'_>, i: usize) -> Vec<Span<'static>> {
 /// How far a block's decisions are: the least settled status, and settled of all.
 fn block_plan(c: &Canvas<'_>, b: usize) -> Vec<Span<'static>> {
     let (app, pal) = (c.app, c.pal);
-    let all: Vec<Shown> =
-        app.targets_in_block(b).iter().map(|t| app.shown(t)).filter(|s| s.status.is_some() || s.drafting).collect();
+    let all: Vec<Shown> = app.targets_in_block(b).iter().map(|t| app.shown(t)).filter(Shown::decided).collect();
     if let Some(s) = all.iter().find(|s| matches!(s.target, Target::Block(_))) {
         return one(c, s, false);
     }
     if all.is_empty() {
-        return vec![span(pal.status_glyph(None), pal.fg(Role::Faint))];
+        return vec![span(pal.standing_glyph(Standing::Free), pal.fg(Role::Faint))];
     }
-    let rank = |s: &Shown| match s.status {
-        Some(Status::Proposed | Status::Edited) | None => 0,
-        Some(Status::Vetoed) => 1,
-        Some(Status::Approved) => 2,
-        Some(Status::Applied) => 3,
-        Some(Status::RolledBack) => 4,
+    let rank = |s: &Shown| match s.standing {
+        Standing::Free | Standing::Proposed | Standing::Edited => 0,
+        Standing::Vetoed => 1,
+        Standing::Approved => 2,
+        Standing::Leaving { .. } => 3,
+        Standing::InForce { .. } => 4,
+        Standing::RolledBack => 5,
     };
     let settled = all.iter().filter(|s| rank(s) > 0).count();
-    let worst = all.iter().min_by_key(|s| rank(s)).and_then(|s| s.status);
-    let style = pal.fg(pal.status_role(worst));
-    vec![span(format!("{} {settled}/{}", pal.status_glyph(worst), all.len()), style)]
+    let worst = all.iter().min_by_key(|s| rank(s)).map_or(Standing::Free, |s| s.standing);
+    let style = pal.fg(pal.standing_role(worst));
+    vec![span(format!("{} {settled}/{}", pal.standing_glyph(worst), all.len()), style)]
 }
 
 fn legend(c: &mut Canvas<'_>, area: Rect, layers: &Scale, t: &Table) {
