@@ -9,7 +9,7 @@ use super::fused::{self, BatchNorm};
 use super::unfold::Window;
 use crate::graph::{Graph, Node, Op, ParamRole, PositionBias, Windows};
 use crate::model::ParamStore;
-use candle_core::{D, Device, Tensor, Var};
+use candle_core::{D, Device, Tensor};
 use std::collections::{HashMap, HashSet};
 
 /// Parameters by checkpoint name.
@@ -40,9 +40,6 @@ pub struct Capture {
     all: bool,
     /// Outputs of the wanted nodes by node name.
     pub values: HashMap<String, Tensor>,
-    gated: HashSet<String>,
-    /// Factors of 1 on the outputs of gated nodes, one for every image and channel; their gradients are `Σ y · ∂L/∂y`.
-    pub gates: HashMap<String, Var>,
     /// In [`Mode::Batch`], the statistics of every batch norm by node name.
     pub stats: HashMap<String, BatchStats>,
 }
@@ -56,26 +53,6 @@ impl Capture {
     /// Keeps the outputs of these nodes.
     pub fn of<S: AsRef<str>>(names: impl IntoIterator<Item = S>) -> Capture {
         Capture { want: names.into_iter().map(|s| s.as_ref().to_owned()).collect(), ..Capture::default() }
-    }
-
-    /// Puts a factor of 1 on the outputs of these nodes.
-    pub fn gated<S: AsRef<str>>(names: impl IntoIterator<Item = S>) -> Capture {
-        Capture { gated: names.into_iter().map(|s| s.as_ref().to_owned()).collect(), ..Capture::default() }
-    }
-
-    /// `out` of `node` `[N, C, H, W]`, `[N, T, C]` or `[N, C]` behind its factor, if it has one.
-    fn gate(&mut self, node: &Node, out: Tensor) -> Result<Tensor, ExecError> {
-        if !self.gated.contains(&node.name) {
-            return Ok(out);
-        }
-        let mut shape = vec![1; out.rank()];
-        let channels = if out.rank() == 4 { 1 } else { out.rank() - 1 };
-        shape[0] = out.dim(0)?;
-        shape[channels] = out.dim(channels)?;
-        let ones = Var::ones(shape, out.dtype(), out.device())?;
-        let gated = out.broadcast_mul(&ones)?;
-        self.gates.insert(node.name.clone(), ones);
-        Ok(gated)
     }
 
     /// Keeps every node's output.
@@ -115,7 +92,6 @@ pub fn forward(
             }
         }
         let out = Env { node, params, mode }.run(Some(x), &inputs, capture)?;
-        let out = capture.gate(node, out)?;
         if capture.all || capture.want.contains(&node.name) {
             capture.values.insert(node.name.clone(), out.clone());
         }

@@ -44,7 +44,7 @@ pub fn evidence(
     cancel: &Cancel,
     say: &mut dyn FnMut(usize),
 ) -> Result<Evidence, PruneError> {
-    let of = Rows::of(model)?;
+    let of = Rows::of(model);
     match method {
         Method::Taylor => of.first_order(batches, cancel, say),
         Method::Hessian => of.second_order(batches, cancel, say),
@@ -78,19 +78,20 @@ pub fn temperature<'a>(logits: impl IntoIterator<Item = &'a [f32]>) -> f64 {
 struct Rows<'a> {
     model: &'a Model,
     layers: Vec<&'a Node>,
-    params: reference::TensorMap,
 }
 
 fn exec(e: impl std::fmt::Display) -> PruneError {
     PruneError::Exec(e.to_string())
 }
 
+/// Weights and biases of rows, as variables, with their node.
+type Vars<'a> = Vec<(&'a Node, Var)>;
+
 impl<'a> Rows<'a> {
-    fn of(model: &'a Model) -> Result<Rows<'a>, PruneError> {
+    fn of(model: &'a Model) -> Rows<'a> {
         let reachable = model.graph.reachable();
         let nodes = model.graph.nodes.iter().zip(&reachable).filter(|(_, r)| **r).map(|(n, _)| n);
-        let layers = nodes.filter(|n| n.op.is_conv_or_linear()).collect();
-        Ok(Rows { model, layers, params: reference::tensors(&model.params, &Device::Cpu).map_err(exec)? })
+        Rows { model, layers: nodes.filter(|n| n.op.is_conv_or_linear()).collect() }
     }
 
     /// All batches, and the temperature at which the network is unsure of them.
@@ -109,37 +110,80 @@ impl<'a> Rows<'a> {
         Ok((all, temperature(logits.iter().map(Vec::as_slice))))
     }
 
-    /// `Σ w · ∂L/∂w` of every row for every image: the derivative by a factor on the row's output, which is 1. Factors of
-    /// their own for each image give each image's derivative from one backward pass.
+    /// Hands out what `of` makes of each image's gradients, which it gets by variable, in the images' order. A few images
+    /// are worked on side by side, one thread each: their gradients must not be added up, and a batch would.
+    fn each_image<T: Send>(
+        &self,
+        batches: impl IntoIterator<Item = Batch>,
+        cancel: &Cancel,
+        of: impl Fn(&Vars, &[Option<Tensor>]) -> candle_core::Result<T> + Sync,
+        take: &mut dyn FnMut(T) -> Result<(), PruneError>,
+    ) -> Result<Vars<'a>, PruneError> {
+        let (batches, temperature) = self.softened(batches, cancel)?;
+        let mut params = reference::tensors(&self.model.params, &Device::Cpu).map_err(exec)?;
+        let mut vars: Vars = Vec::new();
+        for &node in &self.layers {
+            for role in [ParamRole::Weight, ParamRole::Bias] {
+                if let Some((name, t)) = node.param(role).and_then(|n| Some((n, params.get(n)?.clone()))) {
+                    let var = Var::from_tensor(&t).map_err(exec)?;
+                    params.insert(name.to_owned(), var.as_tensor().clone());
+                    vars.push((node, var));
+                }
+            }
+        }
+        let one = |x: &Tensor, label: u32| -> Result<T, PruneError> {
+            let graph = &self.model.graph;
+            let mut capture = reference::Capture::none();
+            let logits = reference::forward(graph, &params, x, reference::Mode::Eval, &mut capture).map_err(exec)?;
+            let grads = loss(&logits, label, temperature).and_then(|l| l.backward()).map_err(exec)?;
+            let grads: Vec<Option<Tensor>> = vars.iter().map(|(_, v)| grads.get(v).map(Tensor::detach)).collect();
+            of(&vars, &grads).map_err(exec)
+        };
+        let bytes: usize = vars.iter().map(|(_, v)| v.elem_count() * 4).sum();
+        let at_once = (IN_FLIGHT / bytes.max(1)).clamp(1, crate::exec::threads().max(1));
+        for (x, labels) in &batches {
+            let images: Vec<(usize, u32)> = labels.iter().copied().enumerate().collect();
+            for part in images.chunks(at_once) {
+                cancel.check()?;
+                let each = |&(i, label): &(usize, u32)| one(&x.narrow(0, i, 1).map_err(exec)?, label);
+                let made = part.par_iter().map(each).collect::<Result<Vec<_>, PruneError>>()?;
+                made.into_iter().try_for_each(&mut *take)?;
+            }
+        }
+        Ok(vars)
+    }
+
+    /// `Σ w · ∂L/∂w` of every row for every image.
     fn first_order(
         &self,
         batches: impl IntoIterator<Item = Batch>,
         cancel: &Cancel,
         say: &mut dyn FnMut(usize),
     ) -> Result<Evidence, PruneError> {
-        let (batches, temperature) = self.softened(batches, cancel)?;
-        let (mut out, mut done) = (Evidence::default(), 0);
-        for (x, labels) in &batches {
-            cancel.check()?;
-            let mut capture = reference::Capture::gated(self.layers.iter().map(|n| &n.name));
-            let graph = &self.model.graph;
-            let logits =
-                reference::forward(graph, &self.params, x, reference::Mode::Eval, &mut capture).map_err(exec)?;
-            let mut rows = || -> candle_core::Result<()> {
-                let grads = loss(&logits, labels, temperature)?.backward()?;
-                for node in &self.layers {
-                    let Some(gate) = capture.gates.get(&node.name) else { continue };
-                    let zeros = || gate.zeros_like();
-                    let g = grads.get(gate).map_or_else(zeros, |g| Ok(g.clone()))?;
-                    let images = g.reshape((labels.len(), ()))?.to_vec2::<f32>()?;
-                    out.first.entry(node.name.clone()).or_default().extend(images);
+        let mut out = Evidence::default();
+        let mut done = 0;
+        self.each_image(
+            batches,
+            cancel,
+            |vars, grads| {
+                let mut rows: HashMap<String, Vec<f32>> = HashMap::new();
+                for ((node, var), g) in vars.iter().zip(grads) {
+                    let weight = var.as_tensor().detach();
+                    let of_each = match g {
+                        Some(g) => (weight * g)?.reshape((g.dim(0)?, ()))?.sum(1)?.to_vec1::<f32>()?,
+                        None => vec![0.0; weight.dim(0)?],
+                    };
+                    add(&mut rows, node, &of_each);
                 }
+                Ok(rows)
+            },
+            &mut |rows: HashMap<String, Vec<f32>>| {
+                rows.into_iter().for_each(|(node, rows)| out.first.entry(node).or_default().push(rows));
+                done += 1;
+                say(done);
                 Ok(())
-            };
-            rows().map_err(exec)?;
-            done += labels.len();
-            say(done);
-        }
+            },
+        )?;
         Ok(out)
     }
 
@@ -150,63 +194,35 @@ impl<'a> Rows<'a> {
         cancel: &Cancel,
         say: &mut dyn FnMut(usize),
     ) -> Result<Evidence, PruneError> {
-        let (batches, temperature) = self.softened(batches, cancel)?;
-        let mut params = self.params.clone();
-        let mut vars: Vec<(&Node, Var)> = Vec::new();
-        for node in &self.layers {
-            for role in [ParamRole::Weight, ParamRole::Bias] {
-                if let Some((name, t)) = node.param(role).and_then(|n| Some((n, params.get(n)?.clone()))) {
-                    let var = Var::from_tensor(&t).map_err(exec)?;
-                    params.insert(name.to_owned(), var.as_tensor().clone());
-                    vars.push((node, var));
-                }
-            }
-        }
-        let one = |x: &Tensor, label: u32| -> Result<Vec<Option<Tensor>>, PruneError> {
-            let graph = &self.model.graph;
-            let mut capture = reference::Capture::none();
-            let logits = reference::forward(graph, &params, x, reference::Mode::Eval, &mut capture).map_err(exec)?;
-            let grads = loss(&logits, &[label], temperature).and_then(|l| l.backward()).map_err(exec)?;
-            let square = |(_, var): &(&Node, Var)| grads.get(var).map(|g| g.detach().sqr()).transpose().map_err(exec);
-            vars.iter().map(square).collect()
-        };
-        let bytes: usize = vars.iter().map(|(_, v)| v.elem_count() * 4).sum();
-        let at_once = (IN_FLIGHT / bytes.max(1)).clamp(1, crate::exec::threads().max(1));
-        let mut curvature: Vec<Option<Tensor>> = vec![None; vars.len()];
+        let mut sums: Vec<Option<Tensor>> = Vec::new();
         let mut count = 0usize;
-        for (x, labels) in &batches {
-            let images: Vec<usize> = (0..labels.len()).collect();
-            for part in images.chunks(at_once) {
-                cancel.check()?;
-                // Images go side by side, and are added up in their order.
-                let squares = part
-                    .par_iter()
-                    .map(|&i| one(&x.narrow(0, i, 1).map_err(exec)?, labels[i]))
-                    .collect::<Result<Vec<_>, PruneError>>()?;
-                for (sum, square) in squares.iter().flat_map(|s| curvature_of(s)) {
-                    let slot = &mut curvature[sum];
-                    *slot = Some(match slot.take() {
-                        Some(s) => (s + square).map_err(exec)?,
-                        None => square.clone(),
-                    });
+        let vars = self.each_image(
+            batches,
+            cancel,
+            |_, grads| {
+                grads.iter().map(|g| g.as_ref().map(Tensor::sqr).transpose()).collect::<candle_core::Result<Vec<_>>>()
+            },
+            &mut |squares: Vec<Option<Tensor>>| {
+                sums.resize(squares.len(), None);
+                for (sum, square) in sums.iter_mut().zip(squares) {
+                    *sum = match (sum.take(), square) {
+                        (Some(sum), Some(square)) => Some((sum + square).map_err(exec)?),
+                        (sum, square) => sum.or(square),
+                    };
                 }
-                count += part.len();
+                count += 1;
                 say(count);
-            }
-        }
+                Ok(())
+            },
+        )?;
         let mut out = Evidence::default();
-        for ((node, var), h) in vars.iter().zip(curvature) {
+        for ((node, var), h) in vars.iter().zip(sums) {
             let Some(h) = h else { continue };
             let rows = || -> candle_core::Result<Vec<f32>> {
                 let half = ((var.as_tensor().detach().sqr()? * h)? * (0.5 / count.max(1) as f64))?;
                 half.reshape((half.dim(0)?, ()))?.sum(1)?.to_vec1::<f32>()
             };
-            let rows = rows().map_err(exec)?;
-            match out.second.get_mut(&node.name) {
-                // Weight first, then the bias of the same node.
-                Some(have) => have.iter_mut().zip(&rows).for_each(|(a, b)| *a += b),
-                None => drop(out.second.insert(node.name.clone(), rows)),
-            }
+            add(&mut out.second, node, &rows().map_err(exec)?);
         }
         Ok(out)
     }
@@ -221,14 +237,16 @@ impl<'a> Rows<'a> {
         let graph = &self.model.graph;
         let readers: Vec<(&Node, &str)> =
             self.layers.iter().filter_map(|n| Some((*n, graph.node(*n.inputs.first()?).name.as_str()))).collect();
+        let names: Vec<&str> = readers.iter().map(|(_, input)| *input).collect();
+        let keep = CompileOptions::default().keeping(names.iter().copied());
+        let plan = Plan::of(self.model, &keep).map_err(exec)?;
         let mut squares: HashMap<&str, Vec<f64>> = HashMap::new();
         let mut done = 0;
         for (x, labels) in batches {
             cancel.check()?;
-            let mut capture = reference::Capture::of(readers.iter().map(|(_, input)| *input));
-            reference::forward(graph, &self.params, &x, reference::Mode::Eval, &mut capture).map_err(exec)?;
+            let (_, values) = plan.capture(&x, &names).map_err(exec)?;
             for (node, input) in &readers {
-                let Some(value) = capture.values.get(*input) else { continue };
+                let Some(value) = values.get(*input) else { continue };
                 let sums = channel_squares(value).map_err(exec)?;
                 let all = squares.entry(node.name.as_str()).or_insert_with(|| vec![0.0; sums.len()]);
                 all.iter_mut().zip(sums).for_each(|(a, s)| *a += f64::from(s));
@@ -248,16 +266,18 @@ impl<'a> Rows<'a> {
     }
 }
 
-/// What one image adds, by variable.
-fn curvature_of(squares: &[Option<Tensor>]) -> impl Iterator<Item = (usize, &Tensor)> {
-    squares.iter().enumerate().filter_map(|(i, s)| Some((i, s.as_ref()?)))
+/// Adds a parameter's rows to those of its node: the weight's first, then the bias's.
+fn add(all: &mut HashMap<String, Vec<f32>>, node: &Node, rows: &[f32]) {
+    match all.get_mut(&node.name) {
+        Some(have) => have.iter_mut().zip(rows).for_each(|(a, b)| *a += b),
+        None => drop(all.insert(node.name.clone(), rows.to_vec())),
+    }
 }
 
-/// Cross-entropy of softened logits, summed over images so that each keeps its own gradient.
-fn loss(logits: &Tensor, labels: &[u32], temperature: f64) -> candle_core::Result<Tensor> {
-    let n = labels.len() as f64;
-    let labels = Tensor::new(labels, logits.device())?;
-    candle_nn::loss::cross_entropy(&(logits / temperature)?, &labels)? * n
+/// Cross-entropy of one image's softened logits `[1, classes]`.
+fn loss(logits: &Tensor, label: u32, temperature: f64) -> candle_core::Result<Tensor> {
+    let label = Tensor::new(&[label], logits.device())?;
+    candle_nn::loss::cross_entropy(&(logits / temperature)?, &label)
 }
 
 /// Sum of squares of every channel of a batch.
