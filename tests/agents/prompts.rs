@@ -168,8 +168,14 @@ fn a_blind_session_tells_agents_nothing_of_the_evaluation_data() {
 fn repairs_are_summed_up_step_by_step() {
     let mut state = measured(0);
     // Losses at different places of the network: each falls, though the last is larger than the first.
-    let step =
-        |name: &str, a, b, kept| RepairStep { name: name.into(), loss_before: a, loss_after: b, kept, seconds: 0.1 };
+    let step = |name: &str, a, b, kept| RepairStep {
+        name: name.into(),
+        loss_before: a,
+        loss_after: b,
+        kept,
+        seconds: 0.1,
+        samples: 64,
+    };
     state.rounds[1].repairs = vec![
         step("refit a", 0.087, 0.0435, true),
         step("refit b", 0.4, 0.5, false),
