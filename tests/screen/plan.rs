@@ -37,7 +37,7 @@ fn after_a_roll_back_rows_card_and_header_speak_of_one_plan() {
     assert!(shown.contains("◆ −38% r1"), "in force, not kept: {shown}");
     let in_force = app.state.recipe_of(1);
     assert_eq!(in_force.len(), 17, "all but the veto");
-    let (expected, wanted) = (app.expected.and_then(|e| e.d_top1).expect("forecast").value, loses(&app, &in_force));
+    let (expected, wanted) = (app.expected.and_then(|e| e.quality).expect("forecast").value, loses(&app, &in_force));
     assert!((expected - wanted).abs() < 1e-9 && wanted < -0.01, "{expected} for {wanted}");
     // The card's column says which plan it is, and the header shows what was measured of the same one.
     let t = text(&drawn(&mut app));
@@ -59,7 +59,7 @@ fn after_a_roll_back_rows_card_and_header_speak_of_one_plan() {
     assert!(t.contains("if all approved") && header.contains("~"), "{t}");
     let mut plan = app.state.recipe_of(1);
     plan.push(&d);
-    let expected = app.expected.and_then(|e| e.d_top1).expect("forecast").value;
+    let expected = app.expected.and_then(|e| e.quality).expect("forecast").value;
     assert!((expected - loses(&app, &plan)).abs() < 1e-9);
 }
 
