@@ -2,7 +2,7 @@
 
 use crate::session;
 use paring::agent::{Prompts, Role, blinded, context, critic};
-use paring::plan::{Constraint, Limit, Status, Verdict};
+use paring::plan::{Basis, Constraint, Limit, Quality, Status, Verdict};
 use paring::profile::{SensCurve, SensPoint, SensTarget};
 use paring::prune::{Action, Target};
 use paring::recover::RepairStep;
@@ -60,6 +60,8 @@ fn the_critic_compares_forecast_and_measurement() {
         number: 1,
         ids: vec![state.decisions[0].id],
         recipe: vec![state.decisions[0].id],
+        // As it stood when the run was asked for.
+        forecast: Some(Quality { value: -0.5, low: -1.0, high: -0.1, coverage: 0.9, basis: Basis::Rehearsed }),
         evaluation: Some(e),
         verdict: Some(Verdict {
             outcome: paring::plan::Outcome::Reject,

@@ -178,6 +178,14 @@ pub fn curves(groups: &[Group]) -> Vec<SensCurve> {
             images: 1024,
         }
     })
+    .chain((0..12).map(|b| {
+        let kl = 0.0008 + 0.002 * noise(&format!("int8 {b}"));
+        SensCurve {
+            target: SensTarget::Layer(format!("blocks.{b}.attn.qkv"), Precision::Int8),
+            points: vec![SensPoint { ratio: 0.0, d_loss: kl, kl, d_top1: 0.0 }],
+            images: 1024,
+        }
+    }))
     .collect()
 }
 

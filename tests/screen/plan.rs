@@ -4,7 +4,7 @@
 use crate::keys::{event, go, group, sent};
 use crate::{drawn, fixture, press, text};
 use paring::config::Settings;
-use paring::plan::{Action, Author, Decision, DecisionId, Forecaster, Target};
+use paring::plan::{Action, Author, Decision, DecisionId, Target};
 use paring::session::{Command, Event, HostMsg, PassedOver, Standing};
 use paring::tui::App;
 
@@ -24,9 +24,7 @@ fn row(app: &mut App) -> String {
 
 /// What a plan is expected to lose, points.
 fn loses(app: &App, plan: &[&Decision]) -> f64 {
-    let (s, card) = (&app.state, app.state.card.as_ref().expect("opened"));
-    let profile = s.profile_of(0).expect("profiled");
-    Forecaster::new(&card.graph, &card.groups, profile, &s.ladders, &s.sensitivity).plan(plan).d_top1.value
+    app.state.forecaster().expect("profiled").plan(plan).d_top1.value
 }
 
 #[test]

@@ -3,33 +3,40 @@
 use crate::plan::{Basis, COVERAGE, Quality};
 use crate::session::State;
 use crate::tui::num::signed;
+use crate::words::counted;
 
-/// One line about `q`, the forecast of a whole plan; `None` where nothing would change.
-pub(super) fn words(state: &State, q: &Quality) -> Option<String> {
-    let correction = state.trials.correction.as_ref();
-    let held = || match correction {
-        Some(c) if c.views.iter().any(|v| v.kind.is_some()) => {
-            format!("{} held-back images in {} disturbed views", c.images, c.views.len())
+/// The range and where it comes from, in a few words; `None` where nothing would change.
+pub(super) fn short(q: &Quality) -> Option<String> {
+    match q.basis {
+        Basis::Unchanged => None,
+        Basis::Unmeasured => Some("top-1 was never measured for this plan".to_owned()),
+        Basis::Rehearsed | Basis::Neighbour | Basis::Scanned => {
+            Some(format!("top-1 [{}, {}] {}", signed(q.low, 2), signed(q.high, 2), q.basis.label()))
         }
-        Some(c) => format!("{} held-back images", c.images),
+    }
+}
+
+/// What [`short`] leaves out: how it was found, over what, and how often such a range holds.
+pub(super) fn words(state: &State, q: &Quality) -> Option<String> {
+    let held = || match state.trials.correction.as_ref() {
+        Some(c) if c.views.iter().any(|v| v.kind.is_some()) => {
+            format!("{} in {}", counted(c.images, "held-back image"), counted(c.views.len(), "disturbed view"))
+        }
+        Some(c) => counted(c.images, "held-back image"),
         None => "held-back images".to_owned(),
     };
-    let often = format!("range holds {:.0} of 10", 10.0 * COVERAGE);
-    let range = format!("[{}, {}]", signed(q.low, 2), signed(q.high, 2));
+    let often = format!("such ranges hold {:.0} of 10", 10.0 * COVERAGE);
     Some(match q.basis {
         Basis::Unchanged => return None,
-        Basis::Rehearsed => format!("top-1 {range} rehearsed: built and tried on {}; {often}", held()),
-        Basis::Neighbour => format!("top-1 {range} by the difference from a rehearsed plan; {often}"),
+        Basis::Rehearsed => format!("rehearsed: built and tried on {}; {often}", held()),
+        Basis::Neighbour => format!("the difference from a rehearsed plan is scanned; {often}"),
         Basis::Scanned => {
-            let tried = state.trials.list.len();
-            let s = if tried == 1 { "" } else { "s" };
-            format!("top-1 {range} scanned layer by layer, added up as in {tried} tried plan{s}; {often}")
+            let tried = counted(state.trials.list.len(), "tried plan");
+            format!("scanned one by one, added up as in {tried}; {often}")
         }
-        Basis::Unmeasured if state.trials.list.is_empty() => {
-            "top-1 unmeasured: no plan of this model was tried yet".to_owned()
-        }
+        Basis::Unmeasured if state.trials.list.is_empty() => "no plan of this model was tried yet".to_owned(),
         Basis::Unmeasured => {
-            format!("top-1 unmeasured beyond {}: something in the plan was never measured", signed(q.value, 2))
+            format!("beyond {} something in the plan was never measured; a rehearsal will tell", signed(q.value, 2))
         }
     })
 }
@@ -43,7 +50,7 @@ mod tests {
     fn every_basis_says_what_it_is() {
         let mut state = State::default();
         let q = |basis| Quality { value: -0.5, low: -1.0, high: -0.1, coverage: COVERAGE, basis };
-        assert_eq!(words(&state, &q(Basis::Unchanged)), None);
+        assert_eq!((words(&state, &q(Basis::Unchanged)), short(&q(Basis::Unchanged))), (None, None));
         let said = |s: &State, b| words(s, &q(b)).unwrap_or_default();
         assert!(said(&state, Basis::Unmeasured).contains("no plan of this model"));
         state.trials.correction = Some(Correction { images: 200, ..Correction::default() });
@@ -53,11 +60,10 @@ mod tests {
             outcome: Default::default(),
             anchor: true,
         });
-        assert!(
-            said(&state, Basis::Unmeasured).contains("beyond −0.50")
-                || said(&state, Basis::Unmeasured).contains("beyond -0.50")
-        );
-        assert!(said(&state, Basis::Rehearsed).contains("tried on 200 held-back images; range holds 9 of 10"));
+        assert!(said(&state, Basis::Unmeasured).contains("never measured"));
+        assert!(said(&state, Basis::Rehearsed).contains("tried on 200 held-back images; such ranges hold 9 of 10"));
         assert!(said(&state, Basis::Scanned).contains("as in 1 tried plan;"));
+        assert!(short(&q(Basis::Rehearsed)).is_some_and(|s| s.ends_with("] rehearsed")));
+        assert!(short(&q(Basis::Unmeasured)).is_some_and(|s| !s.contains('[')), "no figure where there is none");
     }
 }

@@ -67,6 +67,7 @@ pub(super) fn draw(c: &mut Canvas<'_>, area: Rect, tab: bool) {
     if let Some(f) = &focus {
         why(c, f, inner.width, &mut lines);
     }
+    rests_on(c, inner.width, inner.height as usize, &mut lines);
     facts(c, &mut lines, inner.width, inner.height as usize);
     for (i, l) in lines.iter().enumerate() {
         c.line(inner, i as u16, l);
@@ -356,10 +357,19 @@ fn forecast(c: &Canvas<'_>, block: bool, width: u16, room: usize, lines: &mut Ve
         }
     }
     let quality = app.expected.and_then(|e| e.quality);
-    if let Some(text) = quality.and_then(|q| super::basis::words(&app.state, &q)) {
-        for part in wrap(&text, usize::from(width).saturating_sub(2)) {
-            lines.push(Line::from(span(format!(" {part}"), dim)));
-        }
+    if let Some(text) = quality.and_then(|q| super::basis::short(&q)) {
+        lines.push(Line::from(span(format!(" {}", fit(&text, usize::from(width).saturating_sub(2))), dim)));
+    }
+}
+
+/// What the whole plan's figure of quality rests on, where there is room for it.
+fn rests_on(c: &Canvas<'_>, width: u16, height: usize, lines: &mut Vec<Line<'static>>) {
+    let quality = c.app.expected.and_then(|e| e.quality);
+    let Some(text) = quality.and_then(|q| super::basis::words(&c.app.state, &q)) else { return };
+    let parts = wrap(&text, usize::from(width).saturating_sub(2));
+    if lines.len() + parts.len() + 1 < height {
+        let dim = c.pal.fg(Role::Dim);
+        lines.extend(parts.into_iter().map(|part| Line::from(span(format!(" {part}"), dim))));
     }
 }
 

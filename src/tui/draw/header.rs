@@ -150,6 +150,11 @@ fn totals(c: &Canvas<'_>, wanted: &[Goal], d: Detail) -> Vec<Span<'static>> {
         let now = measured.and_then(|m| m.get(g.name)).filter(|v| v.is_finite());
         let expected = app.expected.and_then(|e| e.get(g.name)).map(|e| e.value);
         let Some(value) = now.or(expected) else {
+            if g.points && app.expected.is_some() {
+                // A plan whose loss nothing has measured is not a plan that loses nothing.
+                out.push(span("~?  ", pal.fg(Role::Warn)));
+                continue;
+            }
             out.push(span(pal.glyph("—  ", "-  "), pal.fg(Role::Faint)));
             continue;
         };
