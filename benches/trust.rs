@@ -8,7 +8,7 @@
 //! nine of ten measured changes. `--cache` keeps what was built and measured between runs, by plan.
 
 use paring::data::{self, Dataset};
-use paring::eval::{self, TrialOutcome, Trials};
+use paring::eval::{self, TrialOptions, TrialOutcome, Trials};
 use paring::exec::{Cancel, CompileOptions, Plan};
 use paring::host::compute::load_model;
 use paring::model::{LoadOptions, Model};
@@ -234,9 +234,7 @@ fn run(net: &Net, a: &Args, rows: &mut Vec<Row>) -> Outcome<()> {
         &mut |x| Ok(original.run(x)?),
         &parts.held,
         prep,
-        Some(error),
-        None,
-        (batch_for(&model), 0),
+        &TrialOptions { new_error: Some(error), known: None, batch: batch_for(&model), seed: 0 },
         &cancel,
         &mut |_, _| {},
     )?;

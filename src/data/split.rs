@@ -36,7 +36,7 @@ impl Dataset {
         let mut order: Vec<usize> = (0..self.len()).collect();
         // A stream of its own: repair shuffles what is left by the same seed.
         let mut rng = ChaCha8Rng::seed_from_u64(seed);
-        rng.set_stream(0x68_65_6c_64);
+        rng.set_stream(0x6865_6c64);
         order.shuffle(&mut rng);
         let (back, work) = order.split_at(held);
         Split { work: self.pick(work), held: self.pick(back) }

@@ -14,7 +14,7 @@ pub use metrics::*;
 pub use paired::{from_counts, paired, wilson};
 pub use run::{EvalRun, collect_logits, evaluate, logits, score_with};
 pub use score::{Scorer, cross_entropy, kl};
-pub use trial::{Correction, Model as TrialModel, Outcome as TrialOutcome, Trials, ViewFacts};
+pub use trial::{Correction, Model as TrialModel, Outcome as TrialOutcome, TrialOptions, Trials, ViewFacts};
 pub use views::Disturbance;
 
 use run::for_batches;

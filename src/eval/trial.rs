@@ -85,6 +85,17 @@ pub struct Trials {
     right: Vec<Vec<bool>>,
 }
 
+/// What trials are set to.
+#[derive(Debug, Clone, Copy)]
+pub struct TrialOptions<'a> {
+    /// The original's error on new images, 0 to 1; `None`: unknown.
+    pub new_error: Option<f64>,
+    /// Views that were found before; taken if they were found for as many images and that error.
+    pub known: Option<&'a Correction>,
+    pub batch: usize,
+    pub seed: u64,
+}
+
 /// Images on which strengths are searched; all of them say how often the original errs then.
 const SEARCH_IMAGES: usize = 400;
 /// Halvings of the strength's range.
@@ -105,12 +116,11 @@ impl Trials {
         original: &mut Model<'_>,
         held: &Dataset,
         prep: &Preprocess,
-        new_error: Option<f64>,
-        known: Option<&Correction>,
-        (batch, seed): (usize, u64),
+        options: &TrialOptions<'_>,
         cancel: &Cancel,
         progress: &mut dyn FnMut(usize, usize),
     ) -> Result<Trials, EvalError> {
+        let TrialOptions { new_error, known, batch, seed } = *options;
         let mut trials = Trials {
             held: held.clone(),
             prep: prep.clone(),
@@ -310,7 +320,15 @@ mod tests {
         let prep = Preprocess::imagenet([32, 32]);
         let none = Cancel::default();
         let mut original = toy(0.0);
-        let t = Trials::prepare(&mut original, &held, &prep, Some(0.1), None, (16, 1), &none, &mut |_, _| {}).unwrap();
+        let t = Trials::prepare(
+            &mut original,
+            &held,
+            &prep,
+            &TrialOptions { new_error: Some(0.1), known: None, batch: 16, seed: 1 },
+            &none,
+            &mut |_, _| {},
+        )
+        .unwrap();
         assert!(t.correction().held_error > 0.5, "a toy knows nothing");
         assert_eq!(t.correction().views.len(), 1);
         assert_eq!(t.correction().views[0].kind, None);
@@ -318,7 +336,15 @@ mod tests {
         assert_eq!((same.d_top1, same.turned), (0.0, 0.0), "the original against itself");
         let other = t.run(&mut toy(3.0), &none, &mut |_, _| {}).unwrap();
         assert!(other.turned > 0.0 && other.sample_sd > 0.0);
-        let t = Trials::prepare(&mut original, &held, &prep, None, None, (7, 1), &none, &mut |_, _| {}).unwrap();
+        let t = Trials::prepare(
+            &mut original,
+            &held,
+            &prep,
+            &TrialOptions { new_error: None, known: None, batch: 7, seed: 1 },
+            &none,
+            &mut |_, _| {},
+        )
+        .unwrap();
         assert_eq!(t.run(&mut toy(3.0), &none, &mut |_, _| {}).unwrap(), other, "batches change nothing");
     }
 
@@ -330,15 +356,30 @@ mod tests {
         let none = Cancel::default();
         let mut original = |x: &Tensor| Ok(plan.run(x)?);
         let prep = &model.info.preprocess;
-        let t = Trials::prepare(&mut original, &held, prep, Some(0.3), None, (64, 1), &none, &mut |_, _| {}).unwrap();
+        let t = Trials::prepare(
+            &mut original,
+            &held,
+            prep,
+            &TrialOptions { new_error: Some(0.3), known: None, batch: 64, seed: 1 },
+            &none,
+            &mut |_, _| {},
+        )
+        .unwrap();
         let c = t.correction();
         assert!(c.held_error < 0.2, "{c:?}");
         assert!(c.views.len() >= 3, "{c:?}");
         assert!(c.views.iter().all(|v| (v.error - 0.3).abs() < 0.1), "{c:?}");
         let o = t.run(&mut original, &none, &mut |_, _| {}).unwrap();
         assert_eq!((o.d_top1, o.turned, o.by_kind.len()), (0.0, 0.0, c.views.len()));
-        let again =
-            Trials::prepare(&mut original, &held, prep, Some(0.3), Some(c), (64, 1), &none, &mut |_, _| {}).unwrap();
+        let again = Trials::prepare(
+            &mut original,
+            &held,
+            prep,
+            &TrialOptions { new_error: Some(0.3), known: Some(c), batch: 64, seed: 1 },
+            &none,
+            &mut |_, _| {},
+        )
+        .unwrap();
         assert_eq!((again.correction(), &again.right), (c, &t.right), "found again from what was recorded");
     }
 }

@@ -72,7 +72,7 @@ mod tests {
         let (a, b) = (cut("a", 0.5), cut("b", 0.25));
         let keep = (Target::Group("c".into()), Action::Keep);
         assert_eq!(plan_key(&[a.clone(), b.clone()]), plan_key(&[b.clone(), keep, a.clone()]));
-        assert_ne!(plan_key(&[a.clone()]), plan_key(&[cut("a", 0.25)]));
+        assert_ne!(plan_key(std::slice::from_ref(&a)), plan_key(&[cut("a", 0.25)]));
         let other = (a.0.clone(), Action::Prune { ratio: 0.5, kept: vec![0, 1] });
         assert_ne!(plan_key(&[a]), plan_key(&[other]), "which units stay decides");
     }

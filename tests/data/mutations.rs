@@ -56,8 +56,8 @@ fn seeds(dir: &Path) -> Vec<Seed> {
         let props = WriterProperties::builder().set_compression(codec).build();
         add(name, "x.parquet", parquet(&rows, 2, props, &["a", "b"]), &[], false);
     }
-    let csv = b"file,class_index,name\n\"a.png\",1,x\na.png,0,y\n".to_vec();
-    add("csv", "labels.csv", csv, &[("a.png", one.clone())], true);
+    let csv = b"file,class_index,name\n\"a.png\",1,x\nb.png,0,y\n".to_vec();
+    add("csv", "labels.csv", csv, &[("a.png", one.clone()), ("b.png", one.clone())], true);
     add("list", "classes.txt", b"one\ntwo\n".to_vec(), &[], true);
     fs::create_dir_all(dir.join("list/one")).expect("folder");
     fs::write(dir.join("list/one/a.png"), &one).expect("written");

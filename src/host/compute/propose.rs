@@ -79,7 +79,7 @@ impl Compute {
             job.event(Event::Said { utterance: Box::new(utterance) })?;
         }
         // What it would argue from is what agents of a blind session are not told.
-        if self.spec.blind || (llm.base_url.is_none() && llm.model.is_none()) {
+        if self.recipe.blind || (llm.base_url.is_none() && llm.model.is_none()) {
             return Ok(());
         }
         self.run_agents(agent::Job::Evaluate, state, llm, job)

@@ -5,7 +5,7 @@
 
 use super::produce::in_order;
 use super::{Compute, JobError, lock, working_batch};
-use crate::eval::{EvalError, TrialOutcome, Trials};
+use crate::eval::{EvalError, TrialOptions, TrialOutcome, Trials};
 use crate::exec::Plan;
 use crate::host::desk::Desk;
 use crate::host::engine::Job;
@@ -36,12 +36,16 @@ impl Compute {
         let plan = self.compile(&self.model)?;
         let prep = &self.model.info.preprocess;
         let mut run = |x: &candle_core::Tensor| -> Result<_, EvalError> { Ok(plan.run(x)?) };
-        let with = (working_batch(&self.model), self.recipe.seed());
+        let options = TrialOptions {
+            new_error: error,
+            known: state.trials.correction.as_ref(),
+            batch: working_batch(&self.model),
+            seed: self.recipe.seed(),
+        };
         let mut progress = |done: usize, total: usize| {
             job.progress("trials", "views of held-back images", done as u64, total as u64);
         };
-        let known_views = state.trials.correction.as_ref();
-        let made = Trials::prepare(&mut run, &self.held, prep, error, known_views, with, job.cancel(), &mut progress)?;
+        let made = Trials::prepare(&mut run, &self.held, prep, &options, job.cancel(), &mut progress)?;
         let made = Arc::new(made);
         *known = Some(made.clone());
         Ok(Some(made))

@@ -37,9 +37,11 @@ fn disturbed(graph: &Graph, rng: &mut ChaCha8Rng) -> (Profile, Vec<Ladder>) {
 }
 
 fn plan_by_chance(groups: &[Group], layers: &[&str], rng: &mut ChaCha8Rng) -> Vec<(Target, Action)> {
-    let mut plan: Vec<_> =
-        groups.iter().filter_map(|g| rng.random_bool(0.6).then(|| cut(g, rng.random_range(1..=g.size)))).collect();
-    plan.extend(layers.iter().filter_map(|l| rng.random_bool(0.3).then(|| int8(l))));
+    let mut plan: Vec<_> = groups
+        .iter()
+        .filter_map(|g| if rng.random_bool(0.6) { Some(cut(g, rng.random_range(1..=g.size))) } else { None })
+        .collect();
+    plan.extend(layers.iter().filter(|_| rng.random_bool(0.3)).map(|l| int8(l)));
     plan
 }
 
