@@ -99,6 +99,7 @@ fn nets(a: &Args) -> Outcome<Vec<Net>> {
         out.push(Net {
             name: "mobilenet".into(),
             model: at("mobilenet_v1_075_224/mobilenet_v1_075_224.onnx"),
+            prep: Some(([0.5; 3], [0.5; 3])),
             calib,
             new,
         });

@@ -85,7 +85,7 @@ fn roles(c: &Canvas<'_>) -> Vec<Span<'static>> {
     let (app, pal) = (c.app, c.pal);
     let spoke = |role: &&str| app.turns.iter().rev().take(8).any(|t| t.role == **role);
     let built_in: Vec<&str> = BUILT_IN.into_iter().filter(spoke).collect();
-    let names: &[&str] = if ROLES.iter().any(|r| spoke(r)) { &ROLES } else { &built_in };
+    let names: &[&str] = if ROLES.iter().any(spoke) { &ROLES } else { &built_in };
     let mut out = Vec::new();
     for name in names {
         let last = app.turns.iter().rev().find(|t| t.role == *name);
