@@ -294,8 +294,9 @@ impl QualityModel {
         // Two errors apart is chance still.
         let apart = 0.25 * (seen - expected).powi(2) - sd * sd;
         let prior = (self.doubt * expected).powi(2).max(apart).max(1e-8);
-        let mass = 1.0 / (sd * sd) + 1.0 / prior;
-        ((seen / (sd * sd) + expected / prior) / mass, (1.0 / mass).sqrt())
+        let weight = prior / (sd * sd + prior);
+        // Both rest on the same held-back images, so that their errors do not average out.
+        (weight * seen + (1.0 - weight) * expected, weight * sd + (1.0 - weight) * prior.sqrt())
     }
 
     /// Drop on held-back images and its error, of a plan that was tried or from the fit.

@@ -25,7 +25,7 @@ pub(super) fn words(state: &State, q: &Quality) -> Option<String> {
         Some(c) => counted(c.images, "held-back image"),
         None => "held-back images".to_owned(),
     };
-    let often = format!("such ranges hold {:.0} of 10", 10.0 * COVERAGE);
+    let often = format!("meant to hold {:.0} of 10", 10.0 * COVERAGE);
     Some(match q.basis {
         Basis::Unchanged => return None,
         Basis::Rehearsed => format!("rehearsed: built and tried on {}; {often}", held()),
@@ -61,7 +61,7 @@ mod tests {
             anchor: true,
         });
         assert!(said(&state, Basis::Unmeasured).contains("never measured"));
-        assert!(said(&state, Basis::Rehearsed).contains("tried on 200 held-back images; such ranges hold 9 of 10"));
+        assert!(said(&state, Basis::Rehearsed).contains("tried on 200 held-back images; meant to hold 9 of 10"));
         assert!(said(&state, Basis::Scanned).contains("as in 1 tried plan;"));
         assert!(short(&q(Basis::Rehearsed)).is_some_and(|s| s.ends_with("] rehearsed")));
         assert!(short(&q(Basis::Unmeasured)).is_some_and(|s| !s.contains('[')), "no figure where there is none");

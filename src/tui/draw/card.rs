@@ -67,8 +67,9 @@ pub(super) fn draw(c: &mut Canvas<'_>, area: Rect, tab: bool) {
     if let Some(f) = &focus {
         why(c, f, inner.width, &mut lines);
     }
-    rests_on(c, inner.width, inner.height as usize, &mut lines);
-    facts(c, &mut lines, inner.width, inner.height as usize);
+    let below = facts(c, inner.width);
+    rests_on(c, inner.width, (inner.height as usize).saturating_sub(below.len()), &mut lines);
+    at_the_foot(c, below, inner.height as usize, &mut lines);
     for (i, l) in lines.iter().enumerate() {
         c.line(inner, i as u16, l);
     }
@@ -102,7 +103,7 @@ fn block(c: &Canvas<'_>, b: usize, airy: bool, lines: &mut Vec<Line<'static>>) {
         (open, "open", Role::Proposed, true),
         (approved, "approved", Role::Approved, true),
         (in_force, "in force", Role::Applied, false),
-        (vetoed, "vetoed", Role::Vetoed, true),
+        (vetoed, "vetoed", Role::Vetoed, in_force == 0),
     ] {
         if n > 0 || always {
             spans.push(span(format!("{n} {word}  "), pal.fg(if n > 0 { role } else { Role::Dim })));
@@ -432,9 +433,9 @@ fn why(c: &Canvas<'_>, f: &Shown, width: u16, lines: &mut Vec<Line<'static>>) {
 }
 
 /// What was measured of the row, at the bottom when there is room.
-fn facts(c: &Canvas<'_>, lines: &mut Vec<Line<'static>>, width: u16, height: usize) {
+fn facts(c: &Canvas<'_>, width: u16) -> Vec<Line<'static>> {
     let (app, pal) = (c.app, c.pal);
-    let Some(l) = app.row_layer() else { return };
+    let Some(l) = app.row_layer() else { return Vec::new() };
     let mut text = vec![l.kind.clone()];
     if !l.out_shape.is_empty() {
         let dims: Vec<String> = l.out_shape.iter().map(ToString::to_string).collect();
@@ -465,14 +466,18 @@ fn facts(c: &Canvas<'_>, lines: &mut Vec<Line<'static>>, width: u16, height: usi
             super::super::num::bytes(l.activation_bytes)
         ));
     }
-    let out: Vec<String> = out.iter().flat_map(|t| wrap(t, width.saturating_sub(2) as usize)).collect();
-    if lines.len() + out.len() > height {
-        return;
-    }
-    while lines.len() + out.len() < height {
-        lines.push(Line::default());
-    }
-    for t in out {
-        lines.push(Line::from(span(format!(" {t}"), pal.fg(Role::Dim))));
+    let out = out.iter().flat_map(|t| wrap(t, width.saturating_sub(2) as usize));
+    out.map(|t| Line::from(span(format!(" {t}"), pal.fg(Role::Dim)))).collect()
+}
+
+/// Puts `below` at the card's foot: all of it, or at least why a figure is in doubt.
+fn at_the_foot(c: &Canvas<'_>, below: Vec<Line<'static>>, height: usize, lines: &mut Vec<Line<'static>>) {
+    if lines.len() + below.len() <= height {
+        lines.resize(height - below.len(), Line::default());
+        lines.extend(below);
+    } else if let Some(why) = c.app.row_layer().and_then(|l| l.doubt.clone()) {
+        // What a figure is worth comes before what speaks for a cut.
+        lines.truncate(height.saturating_sub(1));
+        lines.push(Line::from(span(format!(" ? {why}"), c.pal.fg(Role::Warn))));
     }
 }
