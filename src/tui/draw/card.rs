@@ -475,7 +475,7 @@ fn at_the_foot(c: &Canvas<'_>, below: Vec<Line<'static>>, height: usize, lines: 
     if lines.len() + below.len() <= height {
         lines.resize(height - below.len(), Line::default());
         lines.extend(below);
-    } else if let Some(why) = c.app.row_layer().and_then(|l| l.doubt.clone()) {
+    } else if let Some(why) = c.app.row_layer().and_then(|l| l.doubt) {
         // What a figure is worth comes before what speaks for a cut.
         lines.truncate(height.saturating_sub(1));
         lines.push(Line::from(span(format!(" ? {why}"), c.pal.fg(Role::Warn))));
