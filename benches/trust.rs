@@ -235,7 +235,7 @@ fn run(net: &Net, a: &Args, rows: &mut Vec<Row>) -> Outcome<()> {
         &mut |x| Ok(original.run(x)?),
         &parts.held,
         prep,
-        &TrialOptions { new_error: Some(error), known: None, batch: batch_for(&model), seed: 0 },
+        &TrialOptions { new: Some(&eval::Margins::of(&base.margins)), known: None, batch: batch_for(&model), seed: 0 },
         &cancel,
         &mut |_, _| {},
     )?;

@@ -3,6 +3,7 @@
 //! Not here: latency (`profile`). Invariants: every image of the set is counted exactly once, in order; a logit that is
 //! not a number is an error, never a wrong class.
 
+mod margin;
 mod metrics;
 mod paired;
 mod run;
@@ -10,6 +11,7 @@ mod score;
 mod trial;
 mod views;
 
+pub use margin::Margins;
 pub use metrics::*;
 pub use paired::{from_counts, paired, wilson};
 pub use run::{EvalRun, collect_logits, evaluate, logits, score_with};

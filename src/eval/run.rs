@@ -14,6 +14,8 @@ pub struct EvalRun {
     pub metrics: Metrics,
     pub predictions: Vec<u16>,
     pub correct: Vec<bool>,
+    /// Margins of the right class, in logits.
+    pub margins: Vec<f32>,
     /// What did not go as asked, for people.
     pub notes: Vec<String>,
 }
@@ -108,7 +110,13 @@ pub fn score_with<E: Into<EvalError>>(
         scorer.add(&logits, labels)
     })?;
     let notes = smaller_batch(batch, model.most).into_iter().collect();
-    Ok(EvalRun { notes, metrics: scorer.metrics(), predictions: scorer.predictions, correct: scorer.right })
+    Ok(EvalRun {
+        notes,
+        metrics: scorer.metrics(),
+        predictions: scorer.predictions,
+        correct: scorer.right,
+        margins: scorer.margins,
+    })
 }
 
 /// The logits `[len, classes]` of the whole set, on the host.

@@ -14,6 +14,8 @@ pub struct Scorer {
     per_class: Vec<(usize, usize)>,
     pub(super) predictions: Vec<u16>,
     pub(super) right: Vec<bool>,
+    /// Logit of the right class less the best other one.
+    pub(super) margins: Vec<f32>,
 }
 
 impl Scorer {
@@ -65,6 +67,8 @@ impl Scorer {
             }
             self.predictions.push(u16::try_from(best).unwrap_or(u16::MAX));
             self.right.push(best == class);
+            let other = row.iter().enumerate().filter(|(j, _)| *j != class).map(|(_, v)| *v);
+            self.margins.push(own - other.fold(f32::NEG_INFINITY, f32::max));
             self.n += 1;
         }
         Ok(())

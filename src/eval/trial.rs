@@ -1,15 +1,18 @@
 //! Trials: a changed model against the original on images that nothing else touched, for what the change will cost on
 //! new images.
 //!
-//! Held-back calibration images are usually training images, of which the original gets nearly all right; the drop
-//! measured there says little. So views of them are disturbed (see [`Disturbance`]), each kind until the original errs
-//! on its views as often as it does on new images, and a trial counts on those what the change turns right or wrong.
-//! Kinds disagree; their spread is part of the answer, since new images are a kind of their own. Where the original errs
-//! on the held-back images as often as on new ones, they are tried as they are.
+//! Held-back calibration images are usually training images, of which the original gets nearly all right and most by far;
+//! the drop measured there says little. What turns an answer is how near it is to the boundary, its margin: so images are
+//! weighted until the original's margins are distributed as on new ones (see [`Margins`]). Of those that are near, training
+//! images have too few: views of them are disturbed (see [`Disturbance`]), each kind until the original errs on its views as
+//! often as on new images, and stand beside the images as they are. Kinds disagree; their spread is part of the answer, since
+//! new images are a kind of their own. Where the original errs on the held-back images as often as on new ones, they are
+//! tried without views.
 //!
-//! Invariants: labels and images of the held-back set alone, and one number of the evaluation set (the original's error
-//! on it); the same inputs and batch give the same outcome.
+//! Invariants: labels and images of the held-back set alone, and of the evaluation set how the original's margins are
+//! distributed on it; the same inputs and batch give the same outcome.
 
+use super::margin::{Margins, Stratum};
 use super::score::Scorer;
 use super::views::Disturbance;
 use super::{EvalError, for_batches};
@@ -39,6 +42,9 @@ pub struct Correction {
     /// Its error on new images, aimed at; `None`: unknown, images are tried as they are.
     pub new_error: Option<f64>,
     pub views: Vec<ViewFacts>,
+    /// Whether they are weighted by the original's margins.
+    #[serde(default)]
+    pub weighted: bool,
 }
 
 /// The evidence, in words.
@@ -48,12 +54,13 @@ impl std::fmt::Display for Correction {
         if let Some(e) = self.new_error {
             write!(f, ", on {:.1} % of new ones", 100.0 * e)?;
         }
+        let weighed = if self.weighted { "; weighted until its margins are distributed as on new ones" } else { "" };
         let disturbed: Vec<String> =
             self.views.iter().filter_map(|v| Some(format!("{} {:.1} %", v.kind?.label(), 100.0 * v.error))).collect();
         if disturbed.is_empty() {
-            write!(f, ": they are tried as they are")
+            write!(f, ": they are tried as they are{weighed}")
         } else {
-            write!(f, "; so they are disturbed until it errs as often: {}", disturbed.join(", "))
+            write!(f, "; so they are disturbed until it errs as often: {}{weighed}", disturbed.join(", "))
         }
     }
 }
@@ -81,15 +88,38 @@ pub struct Trials {
     batch: usize,
     seed: u64,
     correction: Correction,
-    /// Per kind and image: whether the original is right.
-    right: Vec<Vec<bool>>,
+    /// The original on the images as they are.
+    plain: Seen,
+    /// The original on each kind of views.
+    seen: Vec<Seen>,
+    /// By kind: which images stand for which part of the new ones. Numbers from the count of images on are views.
+    strata: Vec<Vec<Stratum>>,
+}
+
+/// A model's answers to a set of images.
+#[derive(Debug, Clone, Default, PartialEq)]
+struct Seen {
+    right: Vec<bool>,
+    margins: Vec<f32>,
+}
+
+impl Seen {
+    fn error(&self) -> f64 {
+        self.right.iter().filter(|r| !**r).count() as f64 / self.right.len().max(1) as f64
+    }
+
+    /// Per image +1, 0 or −1: turned right, as before, turned wrong.
+    fn change<'a>(&'a self, before: &'a Seen) -> impl Iterator<Item = f64> + 'a {
+        let one = |(new, old): (&bool, &bool)| f64::from(u8::from(*new)) - f64::from(u8::from(*old));
+        self.right.iter().zip(&before.right).map(one)
+    }
 }
 
 /// What trials are set to.
 #[derive(Debug, Clone, Copy)]
 pub struct TrialOptions<'a> {
-    /// The original's error on new images, 0 to 1; `None`: unknown.
-    pub new_error: Option<f64>,
+    /// The original's margins on new images; `None`: not even its error is known.
+    pub new: Option<&'a Margins>,
     /// Views that were found before; taken if they were found for as many images and that error.
     pub known: Option<&'a Correction>,
     pub batch: usize,
@@ -107,8 +137,8 @@ const REACHED: f64 = 0.7;
 pub type Model<'a> = dyn FnMut(&Tensor) -> Result<Tensor, EvalError> + 'a;
 
 impl Trials {
-    /// Finds the views of `held` on which `original` errs at the rate `new_error` (`None`: not known); those of `known`, if it
-    /// was found for as many images and that rate.
+    /// Finds the views of `held` on which `original` errs as often as on new images; those of `known`, if it was found for as
+    /// many images and that error.
     ///
     /// # Errors
     /// No images, unreadable ones, a failing model, cancellation.
@@ -120,46 +150,81 @@ impl Trials {
         cancel: &Cancel,
         progress: &mut dyn FnMut(usize, usize),
     ) -> Result<Trials, EvalError> {
-        let TrialOptions { new_error, known, batch, seed } = *options;
+        let TrialOptions { new, known, batch, seed } = *options;
+        let new_error = new.map(|m| m.error);
         let mut trials = Trials {
             held: held.clone(),
             prep: prep.clone(),
             batch: batch.max(1),
             seed,
             correction: Correction { images: held.len(), new_error, ..Correction::default() },
-            right: Vec::new(),
+            plain: Seen::default(),
+            seen: Vec::new(),
+            strata: Vec::new(),
         };
-        if let Some(known) = known.filter(|k| k.images == held.len() && k.new_error == new_error && !k.views.is_empty())
-        {
+        let known = known.filter(|k| k.images == held.len() && k.new_error == new_error && !k.views.is_empty());
+        let total = 1 + known.map_or(Disturbance::ALL.len(), |k| k.views.len());
+        trials.plain = trials.see(original, None, 0.0, held.len(), cancel)?;
+        progress(1, total);
+        if let Some(known) = known {
             for (done, view) in known.views.iter().enumerate() {
-                progress(done, known.views.len());
-                trials.right.push(trials.right_on(original, view.kind, view.strength, held.len(), cancel)?);
+                if view.kind.is_some() {
+                    trials.seen.push(trials.see(original, view.kind, view.strength, held.len(), cancel)?);
+                }
+                progress(done + 2, total);
             }
             trials.correction = known.clone();
-            return Ok(trials);
+        } else {
+            trials.find_views(original, cancel, &mut |done| progress(done + 1, total))?;
         }
-        let plain = trials.right_on(original, None, 0.0, held.len(), cancel)?;
-        let held_error = error(&plain);
-        trials.correction.held_error = held_error;
-        // Within chance of each other: these images are as new to the network as any.
-        let chance = |e: f64| (e * (1.0 - e) / held.len().max(1) as f64).sqrt();
-        let wanted = new_error.filter(|e| held_error + chance(*e) < *e && *e < 0.95);
-        if let Some(wanted) = wanted {
-            let total = Disturbance::ALL.len();
-            for (done, kind) in Disturbance::ALL.into_iter().enumerate() {
-                progress(done, total);
-                let Some(strength) = trials.strength_for(original, kind, wanted, cancel)? else { continue };
-                let right = trials.right_on(original, Some(kind), strength, held.len(), cancel)?;
-                trials.correction.views.push(ViewFacts { kind: Some(kind), strength, error: error(&right) });
-                trials.right.push(right);
-            }
-            progress(total, total);
-        }
-        if trials.right.is_empty() {
-            trials.correction.views.push(ViewFacts { kind: None, strength: 0.0, error: held_error });
-            trials.right.push(plain);
-        }
+        trials.weigh(new);
         Ok(trials)
+    }
+
+    fn find_views(
+        &mut self,
+        original: &mut Model<'_>,
+        cancel: &Cancel,
+        progress: &mut dyn FnMut(usize),
+    ) -> Result<(), EvalError> {
+        let (images, held_error) = (self.held.len(), self.plain.error());
+        self.correction.held_error = held_error;
+        // Within chance of each other: these images are as new to the network as any.
+        let chance = |e: f64| (e * (1.0 - e) / images.max(1) as f64).sqrt();
+        let wanted = self.correction.new_error.filter(|e| held_error + chance(*e) < *e && *e < 0.95);
+        if let Some(wanted) = wanted {
+            for (done, kind) in Disturbance::ALL.into_iter().enumerate() {
+                progress(done);
+                let Some(strength) = self.strength_for(original, kind, wanted, cancel)? else { continue };
+                let seen = self.see(original, Some(kind), strength, images, cancel)?;
+                self.correction.views.push(ViewFacts { kind: Some(kind), strength, error: seen.error() });
+                self.seen.push(seen);
+            }
+        }
+        progress(Disturbance::ALL.len());
+        if self.seen.is_empty() {
+            self.correction.views.push(ViewFacts { kind: None, strength: 0.0, error: held_error });
+        }
+        Ok(())
+    }
+
+    /// Says which images and views stand for which of the new ones.
+    fn weigh(&mut self, new: Option<&Margins>) {
+        let images = self.held.len();
+        let even = Margins::default();
+        let new = new.unwrap_or(&even);
+        self.correction.weighted = !new.quantiles.is_empty();
+        let both = |views: &Seen| {
+            let margins = [&self.plain.margins[..], &views.margins].concat();
+            if self.correction.weighted {
+                return new.strata(&margins);
+            }
+            vec![Stratum { share: 1.0, images: (images..2 * images).collect() }]
+        };
+        self.strata = match &self.seen[..] {
+            [] => vec![new.strata(&self.plain.margins)],
+            seen => seen.iter().map(both).collect(),
+        };
     }
 
     /// The evidence for what trials say.
@@ -177,16 +242,20 @@ impl Trials {
         cancel: &Cancel,
         progress: &mut dyn FnMut(usize, usize),
     ) -> Result<Outcome, EvalError> {
-        let views = &self.correction.views;
-        let mut change: Vec<Vec<f64>> = Vec::with_capacity(views.len());
-        for (i, (view, base)) in views.iter().zip(&self.right).enumerate() {
-            progress(i, views.len());
-            let right = self.right_on(model, view.kind, view.strength, self.held.len(), cancel)?;
-            let one = |(new, old): (&bool, &bool)| f64::from(u8::from(*new)) - f64::from(u8::from(*old));
-            change.push(right.iter().zip(base).map(one).collect());
+        let views: Vec<&ViewFacts> = self.correction.views.iter().filter(|v| v.kind.is_some()).collect();
+        let total = views.len() + 1;
+        let images = self.held.len();
+        let plain: Vec<f64> = self.see(model, None, 0.0, images, cancel)?.change(&self.plain).collect();
+        progress(1, total);
+        let mut change = vec![plain.clone(); self.strata.len()];
+        for (i, (view, before)) in views.iter().zip(&self.seen).enumerate() {
+            let now = self.see(model, view.kind, view.strength, images, cancel)?;
+            if let Some(both) = change.get_mut(i) {
+                both.extend(now.change(before));
+            }
+            progress(i + 2, total);
         }
-        progress(views.len(), views.len());
-        Ok(outcome(&change))
+        Ok(outcome(images, &change, &self.strata))
     }
 
     fn strength_for(
@@ -197,7 +266,7 @@ impl Trials {
         cancel: &Cancel,
     ) -> Result<Option<f64>, EvalError> {
         let few = self.held.len().min(SEARCH_IMAGES);
-        let mut at = |s: f64| Ok::<f64, EvalError>(error(&self.right_on(original, Some(kind), s, few, cancel)?));
+        let mut at = |s: f64| Ok::<f64, EvalError>(self.see(original, Some(kind), s, few, cancel)?.error());
         if at(1.0)? < REACHED * wanted {
             return Ok(None);
         }
@@ -209,72 +278,88 @@ impl Trials {
         Ok(Some(0.5 * (low + high)))
     }
 
-    /// Whether `model` is right on the views of the first `images`.
-    fn right_on(
+    /// What `model` answers to the views of the first `images`.
+    fn see(
         &self,
         model: &mut Model<'_>,
         kind: Option<Disturbance>,
         strength: f64,
         images: usize,
         cancel: &Cancel,
-    ) -> Result<Vec<bool>, EvalError> {
-        let mut out = Vec::with_capacity(images);
+    ) -> Result<Seen, EvalError> {
+        let mut out = Seen::default();
         for_batches(&self.held, &self.prep, self.batch, cancel, &mut |_, _| {}, &mut |x, labels| {
-            if out.len() >= images {
+            let done = out.right.len();
+            if done >= images {
                 return Ok(());
             }
             let view = match kind {
-                Some(kind) => kind.views(x, out.len(), strength, self.seed)?,
+                Some(kind) => kind.views(x, done, strength, self.seed)?,
                 None => x.clone(),
             };
             let logits = model(&view)?;
             let mut scorer = Scorer::new(0);
             match scorer.add(&logits, labels) {
-                Ok(()) => out.extend(scorer.right),
+                Ok(()) => {
+                    out.right.extend(scorer.right);
+                    out.margins.extend(scorer.margins);
+                }
                 // A plan can break a network: that is an answer.
-                Err(EvalError::NonFinite { .. }) => out.extend(labels.iter().map(|_| false)),
+                Err(EvalError::NonFinite { .. }) => {
+                    out.right.extend(labels.iter().map(|_| false));
+                    out.margins.extend(labels.iter().map(|_| f32::MIN));
+                }
                 Err(e) => return Err(e),
             }
             Ok(())
         })?;
-        out.truncate(images);
+        out.right.truncate(images);
+        out.margins.truncate(images);
         Ok(out)
     }
 }
 
-fn error(right: &[bool]) -> f64 {
-    right.iter().filter(|r| !**r).count() as f64 / right.len().max(1) as f64
-}
-
-/// Means and errors of per-kind, per-image changes (−1, 0 or 1).
-fn outcome(change: &[Vec<f64>]) -> Outcome {
+/// Means and errors of changes (−1, 0 or 1): `change` by kind, of the images and then, where there are views, of the views
+/// of the same images; `strata` by kind.
+fn outcome(n: usize, change: &[Vec<f64>], strata: &[Vec<Stratum>]) -> Outcome {
     let kinds = change.len();
-    let n = change.first().map_or(0, Vec::len);
-    if n == 0 {
+    if n == 0 || kinds == 0 {
         return Outcome::default();
     }
     let mean = |v: &[f64]| v.iter().sum::<f64>() / v.len().max(1) as f64;
-    let by_kind: Vec<f64> = change.iter().map(|k| mean(k)).collect();
+    let (mut by_kind, mut turned) = (vec![0.0; kinds], 0.0);
+    // What each image contributes beyond its strata's means, by kind. Views of one image are not independent: images are
+    // what was sampled.
+    let mut beyond = vec![vec![0.0; n]; kinds];
+    for (k, (change, strata)) in change.iter().zip(strata).enumerate() {
+        for s in strata.iter().filter(|s| !s.images.is_empty()) {
+            let of = |i: &usize| change.get(*i).copied().unwrap_or_default();
+            // The images as they are stand beside every kind, and count as one of them over all.
+            let one = |i: &usize| if *i < n { 1.0 / kinds as f64 } else { 1.0 };
+            let mass: f64 = s.images.iter().map(one).sum();
+            let over = |f: &dyn Fn(&usize) -> f64| s.images.iter().map(|i| one(i) * f(i)).sum::<f64>() / mass;
+            let about = over(&of);
+            by_kind[k] += s.share * about;
+            turned += s.share * over(&|i| of(i).abs()) / kinds as f64;
+            let effective = mass * mass / s.images.iter().map(|i| one(i).powi(2)).sum::<f64>();
+            let small = (effective / (effective - 1.0).max(1.0)).sqrt();
+            for i in &s.images {
+                beyond[k][i % n] += s.share * one(i) / mass * small * (of(i) - about);
+            }
+        }
+    }
     let value = mean(&by_kind);
-    let image = |i: usize| change.iter().map(|k| k[i]).sum::<f64>() / kinds as f64;
-    // Views of one image are not independent: images are what was sampled.
-    let over = |v: &dyn Fn(usize) -> f64, about: f64| {
-        let ss: f64 = (0..n).map(|i| (v(i) - about).powi(2)).sum();
-        ss / (n.max(2) - 1) as f64 / n as f64
-    };
-    let sample = over(&image, value);
+    let image = |i: usize| beyond.iter().map(|k| k[i]).sum::<f64>() / kinds as f64;
+    let sample: f64 = (0..n).map(|i| image(i).powi(2)).sum();
     let kind_sd = if kinds > 1 {
         let between = by_kind.iter().map(|k| (k - value).powi(2)).sum::<f64>() / (kinds - 1) as f64;
         // What differing views of the same images differ by through chance alone.
-        let chance =
-            mean(&by_kind.iter().zip(change).map(|(k, c)| over(&|i| c[i] - image(i), k - value)).collect::<Vec<f64>>())
-                * kinds as f64
-                / (kinds - 1) as f64;
+        let apart = |k: &Vec<f64>| (0..n).map(|i| (k[i] - image(i)).powi(2)).sum::<f64>();
+        let chance = beyond.iter().map(apart).sum::<f64>() / (kinds - 1) as f64;
         (between - chance).max(0.0).sqrt()
     } else {
         0.0
     };
-    let turned = change.iter().flatten().filter(|c| **c != 0.0).count() as f64 / (n * kinds) as f64;
     Outcome {
         d_top1: 100.0 * value,
         sample_sd: 100.0 * sample.sqrt(),
@@ -293,16 +378,28 @@ mod tests {
 
     #[test]
     fn outcomes_are_means_with_errors_of_images_and_of_kinds() {
-        let o = outcome(&[vec![-1.0, 0.0, 0.0, 0.0], vec![0.0, 0.0, 0.0, 1.0]]);
+        let even = |change: &[Vec<f64>]| {
+            let all = |c: &Vec<f64>| vec![Stratum { share: 1.0, images: (0..c.len()).collect() }];
+            outcome(change.first().map_or(0, Vec::len), change, &change.iter().map(all).collect::<Vec<_>>())
+        };
+        let o = even(&[vec![-1.0, 0.0, 0.0, 0.0], vec![0.0, 0.0, 0.0, 1.0]]);
         assert_eq!((o.d_top1, o.turned, o.images), (0.0, 0.25, 4));
         assert_eq!(o.by_kind, [-25.0, 25.0]);
         // Image means −½, 0, 0, ½: variance 1/6, over four images.
         assert!((o.sample_sd - 100.0 * (1.0f64 / 24.0).sqrt()).abs() < 1e-9);
-        let same = outcome(&[vec![-1.0, 0.0, 1.0, -1.0], vec![-1.0, 0.0, 1.0, -1.0]]);
+        let same = even(&[vec![-1.0, 0.0, 1.0, -1.0], vec![-1.0, 0.0, 1.0, -1.0]]);
         assert_eq!((same.d_top1, same.kind_sd), (-25.0, 0.0));
-        let apart = outcome(&[vec![-1.0; 50], vec![0.0; 50]]);
+        let apart = even(&[vec![-1.0; 50], vec![0.0; 50]]);
         assert!((apart.kind_sd - 100.0 * 0.5f64.sqrt()).abs() < 1e-9 && apart.sample_sd == 0.0);
-        assert_eq!(outcome(&[]), Outcome::default());
+        assert_eq!(even(&[]), Outcome::default());
+        // Three images and three views of them: those near the boundary stand for nine in ten.
+        let strata = vec![
+            Stratum { share: 0.9, images: vec![0, 4] },
+            Stratum { share: 0.1, images: vec![1, 2, 3, 5] },
+        ];
+        let weighed = outcome(3, &[vec![-1.0, 0.0, 0.0, 0.0, 0.0, 1.0]], &[strata]);
+        assert!((weighed.d_top1 - 100.0 * (0.9 * -0.5 + 0.1 * 0.25)).abs() < 1e-9, "{weighed:?}");
+        assert!((weighed.turned - (0.9 * 0.5 + 0.1 * 0.25)).abs() < 1e-9, "{weighed:?}");
     }
 
     /// Knows nothing: an image's first ten values are its logits, `push` favours the later classes.
@@ -324,7 +421,7 @@ mod tests {
             &mut original,
             &held,
             &prep,
-            &TrialOptions { new_error: Some(0.1), known: None, batch: 16, seed: 1 },
+            &TrialOptions { new: Some(&Margins::unknown(0.1)), known: None, batch: 16, seed: 1 },
             &none,
             &mut |_, _| {},
         )
@@ -340,7 +437,7 @@ mod tests {
             &mut original,
             &held,
             &prep,
-            &TrialOptions { new_error: None, known: None, batch: 7, seed: 1 },
+            &TrialOptions { new: None, known: None, batch: 7, seed: 1 },
             &none,
             &mut |_, _| {},
         )
@@ -360,7 +457,7 @@ mod tests {
             &mut original,
             &held,
             prep,
-            &TrialOptions { new_error: Some(0.3), known: None, batch: 64, seed: 1 },
+            &TrialOptions { new: Some(&Margins::unknown(0.3)), known: None, batch: 64, seed: 1 },
             &none,
             &mut |_, _| {},
         )
@@ -375,11 +472,11 @@ mod tests {
             &mut original,
             &held,
             prep,
-            &TrialOptions { new_error: Some(0.3), known: Some(c), batch: 64, seed: 1 },
+            &TrialOptions { new: Some(&Margins::unknown(0.3)), known: Some(c), batch: 64, seed: 1 },
             &none,
             &mut |_, _| {},
         )
         .unwrap();
-        assert_eq!((again.correction(), &again.right), (c, &t.right), "found again from what was recorded");
+        assert_eq!((again.correction(), &again.seen, &again.plain), (c, &t.seen, &t.plain), "found again from what was recorded");
     }
 }

@@ -371,8 +371,11 @@ impl Core {
 
     /// The plan that may be rehearsed now.
     fn wanted(&self) -> Option<Vec<(Target, Action)>> {
-        let idle = self.state.phase == Phase::Review && self.engine.desk().rehearses();
-        let plan = self.state.to_rehearse().filter(|_| idle)?;
+        // Asked at every commit: what is cheap to know comes first.
+        if self.state.phase != Phase::Review || !self.engine.desk().rehearses() {
+            return None;
+        }
+        let plan = self.state.to_rehearse()?;
         (self.given_up.as_deref() != Some(&plan_key(&plan))).then_some(plan)
     }
 

@@ -77,6 +77,7 @@ fn evaluation(round: u32) -> Evaluation {
         macs: Macs::default(),
         profile: None,
         baseline_ms: 1.0,
+        margins: None,
         data_hash: None,
         paired: None,
         doubt: None,

@@ -16,6 +16,7 @@
 //! to any network. Pure.
 
 use super::{Action, Estimate, Target, Trial, Trials};
+use crate::eval::TrialOutcome;
 use serde::{Deserialize, Serialize};
 
 /// Part of the ranges that are to hold what is measured.
@@ -293,10 +294,15 @@ impl QualityModel {
         let expected = self.drop_of(&h.kinds, &weights);
         // Two errors apart is chance still.
         let apart = 0.25 * (seen - expected).powi(2) - sd * sd;
-        let prior = (self.doubt * expected).powi(2).max(apart).max(1e-8);
+        let prior = (self.doubt * expected).powi(2).max(apart).max(least(&t.outcome).powi(2));
         let weight = prior / (sd * sd + prior);
         // Both rest on the same held-back images, so that their errors do not average out.
         (weight * seen + (1.0 - weight) * expected, weight * sd + (1.0 - weight) * prior.sqrt())
+    }
+
+    /// What nothing that was tried can tell from nothing, in points.
+    fn least(&self) -> f64 {
+        self.input.trials.list.iter().map(|t| least(&t.outcome)).fold(0.0, f64::max)
     }
 
     /// Drop on held-back images and its error, of a plan that was tried or from the fit.
@@ -306,7 +312,7 @@ impl QualityModel {
         }
         let weights = self.weights.filter(|_| h.unknown == 0)?;
         let drop = self.drop_of(&h.kinds, &weights);
-        Some((drop, self.doubt * drop))
+        Some((drop, (self.doubt * drop).max(self.least())))
     }
 
     /// Points that harms of these kinds add, one nat of each against one nat of a cut: 1 where nothing was tried.
@@ -359,7 +365,7 @@ impl QualityModel {
             .min_by(|a, b| a.1.total_cmp(&b.1));
         match near {
             Some((value, sd)) if sd < alone => self.ranged(value, sd, 0.0, self.turned_at(h, value), Basis::Neighbour),
-            _ => self.ranged(drop, 0.0, self.doubt, self.turned_at(h, drop), Basis::Scanned),
+            _ => self.ranged(drop, self.least(), self.doubt, self.turned_at(h, drop), Basis::Scanned),
         }
     }
 
@@ -371,6 +377,7 @@ impl QualityModel {
         let (worse, better) = (value.max(0.0) * (Z * log_sd).exp(), value.max(0.0) * (-Z * log_sd).exp());
         // Chance on the evaluation images: so many answers turn, either way.
         let n = self.input.images.max(1) as f64;
+        let turned = turned.max(self.least() / 100.0);
         let chance = 1e4 * (turned - (value / 100.0).powi(2)).max(0.0) / n;
         let points = Z * (sd * sd + chance).sqrt();
         let up = ((worse - value.max(0.0)).powi(2) + points * points).sqrt();
@@ -404,9 +411,12 @@ impl QualityModel {
 fn spread(t: &Trial) -> f64 {
     let kinds = t.outcome.by_kind.len().max(1) as f64;
     let o = &t.outcome;
-    // At least half an image: zero turned answers of n are no proof of none.
-    let least = if o.images > 0 { 50.0 / o.images as f64 } else { 0.0 };
-    (o.sample_sd.max(least).powi(2) + o.kind_sd.powi(2) * (1.0 + 1.0 / kinds)).sqrt()
+    (o.sample_sd.max(least(o)).powi(2) + o.kind_sd.powi(2) * (1.0 + 1.0 / kinds)).sqrt()
+}
+
+/// Half an image, in points: zero turned answers of n are no proof of none.
+fn least(o: &TrialOutcome) -> f64 {
+    if o.images > 0 { 50.0 / o.images as f64 } else { 0.0 }
 }
 
 /// Where `f` is least between `low` and `high`, by golden section.

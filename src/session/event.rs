@@ -2,7 +2,7 @@
 
 use super::Recipe;
 use crate::data::DataCard;
-use crate::eval::{Correction, Metrics};
+use crate::eval::{Correction, Margins, Metrics};
 use crate::graph::{Graph, Macs};
 use crate::model::ModelInfo;
 use crate::plan::{Action, Author, Budget, Constraint, Decision, DecisionId, Quality, Target, Trial, Verdict};
@@ -65,6 +65,9 @@ pub struct Evaluation {
     pub profile: Option<Profile>,
     /// Latency of the baseline measured in the same minute, for ratios on a noisy machine.
     pub baseline_ms: f64,
+    /// How far the right class led, of the original alone: what forecasts weigh held-back images by.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub margins: Option<Margins>,
     /// Hash over contents and labels of the images that were evaluated.
     #[serde(default)]
     pub data_hash: Option<String>,

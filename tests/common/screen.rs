@@ -217,6 +217,7 @@ fn evaluation(round: u32, profile: Profile, lost: usize) -> Evaluation {
         }),
         doubt: None,
         profile: Some(profile),
+        margins: None,
         data_hash: None,
     }
 }
@@ -261,6 +262,7 @@ fn tried(s: &mut Story) {
         images: 1000,
         held_error: 0.01,
         new_error: Some(0.07),
+        weighted: true,
         views: Disturbance::ALL.map(|k| ViewFacts { kind: Some(k), strength: 0.4, error: 0.07 }).to_vec(),
     };
     let cut = |ratio: f64| -> Vec<(Target, Action)> {

@@ -95,6 +95,7 @@ pub fn state() -> State {
         macs: profile.macs,
         profile: None,
         baseline_ms: profile.whole.p50,
+        margins: None,
         data_hash: None,
         paired: None,
         doubt: None,

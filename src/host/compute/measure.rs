@@ -1,7 +1,7 @@
 //! Measuring for the host: profiles, ladders, sensitivities, the baseline, and a compressed model against it.
 
 use super::{Compute, JobError, counts, lock, working_batch};
-use crate::eval::{self, EvalError, EvalRun};
+use crate::eval::{self, EvalError, EvalRun, Margins};
 use crate::exec::{Cancel, Plan};
 use crate::host::engine::Job;
 use crate::model::Model;
@@ -155,6 +155,7 @@ impl Compute {
     pub(super) fn evaluate_original(&self, state: &State, job: &Job) -> Result<Evaluation, JobError> {
         let plan = self.compile(&self.model)?;
         let run = self.evaluate_model(&self.model, &plan, "the original", job)?;
+        let margins = Some(Margins::of(&run.margins));
         self.remember_baseline(run.correct);
         let (whole, doubt) = match state.profile_of(0) {
             Some(profile) => (profile.whole, profile.doubt),
@@ -170,6 +171,7 @@ impl Compute {
             macs,
             profile: None,
             baseline_ms: whole.p50,
+            margins,
             data_hash: self.data.seen(0..self.data.len()),
             paired: None,
             doubt,
@@ -250,6 +252,7 @@ impl Compute {
             params,
             macs,
             profile: Some(layers),
+            margins: None,
             data_hash,
             baseline_ms: latency.base.p50,
             doubt: latency.doubt,

@@ -5,7 +5,7 @@
 
 use super::produce::in_order;
 use super::{Compute, JobError, lock, working_batch};
-use crate::eval::{EvalError, TrialOptions, TrialOutcome, Trials};
+use crate::eval::{EvalError, Margins, TrialOptions, TrialOutcome, Trials};
 use crate::exec::Plan;
 use crate::host::desk::Desk;
 use crate::host::engine::Job;
@@ -28,7 +28,9 @@ impl Compute {
         if self.held.is_empty() {
             return Ok(None);
         }
-        let error = state.baseline().map(|e| 1.0 - e.metrics.top1);
+        // Sessions of older versions know the error alone.
+        let new = state.baseline().map(|e| e.margins.clone().unwrap_or_else(|| Margins::unknown(1.0 - e.metrics.top1)));
+        let error = new.as_ref().map(|m| m.error);
         let mut known = lock(&self.trials);
         if let Some(t) = known.as_ref().filter(|t| t.correction().new_error == error) {
             return Ok(Some(t.clone()));
@@ -37,7 +39,7 @@ impl Compute {
         let prep = &self.model.info.preprocess;
         let mut run = |x: &candle_core::Tensor| -> Result<_, EvalError> { Ok(plan.run(x)?) };
         let options = TrialOptions {
-            new_error: error,
+            new: new.as_ref(),
             known: state.trials.correction.as_ref(),
             batch: working_batch(&self.model),
             seed: self.recipe.seed(),

@@ -464,20 +464,7 @@ fn fitting(fit: f64) -> usize {
 /// Temperature at which the mean margin between the best two classes is two, at least 1.
 fn temperature(logits: &Tensor) -> Result<f64, ProfileError> {
     let rows = logits.to_vec2::<f32>()?;
-    let margin = |r: &Vec<f32>| {
-        let (mut first, mut second) = (f32::NEG_INFINITY, f32::NEG_INFINITY);
-        for &v in r {
-            if v > first {
-                (first, second) = (v, first);
-            } else if v > second {
-                second = v;
-            }
-        }
-        f64::from(first - second)
-    };
-    let margins: Vec<f64> = rows.iter().map(margin).filter(|m| m.is_finite()).collect();
-    let mean = margins.iter().sum::<f64>() / margins.len().max(1) as f64;
-    Ok(rounded((mean / 2.0).max(1.0)))
+    Ok(rounded(prune::temperature(rows.iter().map(Vec::as_slice))))
 }
 
 #[cfg(test)]
