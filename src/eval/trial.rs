@@ -393,10 +393,7 @@ mod tests {
         assert!((apart.kind_sd - 100.0 * 0.5f64.sqrt()).abs() < 1e-9 && apart.sample_sd == 0.0);
         assert_eq!(even(&[]), Outcome::default());
         // Three images and three views of them: those near the boundary stand for nine in ten.
-        let strata = vec![
-            Stratum { share: 0.9, images: vec![0, 4] },
-            Stratum { share: 0.1, images: vec![1, 2, 3, 5] },
-        ];
+        let strata = vec![Stratum { share: 0.9, images: vec![0, 4] }, Stratum { share: 0.1, images: vec![1, 2, 3, 5] }];
         let weighed = outcome(3, &[vec![-1.0, 0.0, 0.0, 0.0, 0.0, 1.0]], &[strata]);
         assert!((weighed.d_top1 - 100.0 * (0.9 * -0.5 + 0.1 * 0.25)).abs() < 1e-9, "{weighed:?}");
         assert!((weighed.turned - (0.9 * 0.5 + 0.1 * 0.25)).abs() < 1e-9, "{weighed:?}");
@@ -477,6 +474,10 @@ mod tests {
             &mut |_, _| {},
         )
         .unwrap();
-        assert_eq!((again.correction(), &again.seen, &again.plain), (c, &t.seen, &t.plain), "found again from what was recorded");
+        assert_eq!(
+            (again.correction(), &again.seen, &again.plain),
+            (c, &t.seen, &t.plain),
+            "found again from what was recorded"
+        );
     }
 }

@@ -15,8 +15,11 @@
 //! Invariants: nothing changed is exactly nothing; `low ≤ value ≤ high` within what can happen; no constant here was fitted
 //! to any network. Pure.
 
+mod fit;
+
 use super::{Action, Estimate, Target, Trial, Trials};
 use crate::eval::TrialOutcome;
+use fit::{Fit, Point};
 use serde::{Deserialize, Serialize};
 
 /// Part of the ranges that are to hold what is measured.
@@ -116,12 +119,13 @@ pub struct QualityInput {
     pub images: usize,
 }
 
-/// Prior of a weight's logarithm about that of cuts.
-const KIND_SPREAD: f64 = 1.0;
 /// Relative error of a fit nobody has checked yet, and how many checked plans that is worth.
 const DOUBT: (f64, f64) = (0.5, 3.0);
 /// Rehearsals that the fit looks at, newest first.
 const RECENT: usize = 16;
+/// By what part of the answers that turn their balance lies off what is expected of it: a change that does no harm on the
+/// whole still favours some answers over others, to the good or the bad of any one set of images.
+const ONE_SIDED: f64 = 0.15;
 /// How far measured rounds lie from trials beyond both errors, as a logarithm, before any round was measured.
 const SHIFT: f64 = 0.2;
 
@@ -132,7 +136,7 @@ pub(super) struct QualityModel {
     /// Harms of the trials, in their order.
     harms: Vec<Harms>,
     /// Points per nat by kind; `None`: nothing was tried.
-    weights: Option<[f64; KINDS]>,
+    fit: Option<Fit>,
     /// Relative error of the fit.
     doubt: f64,
     /// Measured drops over tried ones: factor, and the error of its logarithm.
@@ -142,12 +146,6 @@ pub(super) struct QualityModel {
     turned: f64,
 }
 
-struct Point {
-    h: [f64; KINDS],
-    drop: f64,
-    sd: f64,
-}
-
 impl QualityModel {
     /// Fits; `harm` gives a plan's harms.
     pub fn fit(input: QualityInput, harm: impl Fn(&[(Target, Action)]) -> Harms) -> QualityModel {
@@ -155,13 +153,12 @@ impl QualityModel {
         let mut model = QualityModel { doubt: DOUBT.0, shift: (1.0, SHIFT), harms, input, ..QualityModel::default() };
         let points = model.points(None);
         if !points.is_empty() {
-            let log = model.weights_for(&points, None);
-            model.weights = Some(log.map(f64::exp));
-            model.doubt = model.doubt_of(&points, log);
-        }
-        if let Some(weights) = model.weights {
+            let fit = Fit::of(&points, model.most(), None);
+            model.doubt = model.doubt_of(&points, &fit);
+            let fit = fit.sure(&points);
+            model.fit = Some(fit);
             let rates: Vec<f64> = (model.input.trials.list.iter().zip(&model.harms))
-                .map(|(t, h)| (t.outcome.turned, h.kinds.iter().zip(&weights).map(|(h, w)| h * w).sum::<f64>()))
+                .map(|(t, h)| (t.outcome.turned, fit.sum(&h.kinds)))
                 .filter(|(_, u)| *u > 0.0)
                 .map(|(turned, u)| turned / u.sqrt())
                 .collect();
@@ -190,68 +187,11 @@ impl QualityModel {
         100.0 * (self.input.base_top1.unwrap_or(1.0) - chance).max(0.01)
     }
 
-    fn drop_of(&self, h: &[f64; KINDS], weights: &[f64; KINDS]) -> f64 {
-        let u: f64 = h.iter().zip(weights).map(|(h, w)| h * w).sum();
-        let most = self.most();
-        most * (1.0 - (-u / most).exp())
-    }
-
-    /// Maximum a posteriori, a coordinate at a time by golden section; the posterior is smooth and nearly separable.
-    /// Returns logarithms; `start` is a solution of nearly the same points.
-    fn weights_for(&self, points: &[Point], start: Option<[f64; KINDS]>) -> [f64; KINDS] {
-        // The level that the points themselves suggest, weighted by how much they can say.
-        let (mut sum, mut mass) = (0.0, 0.0);
-        for p in points {
-            let h: f64 = p.h.iter().sum();
-            let most = self.most();
-            let drop = p.drop.clamp(0.02, 0.98 * most);
-            let u = -most * (1.0 - drop / most).ln();
-            let weight = 1.0 / ((p.sd / drop).powi(2) + DOUBT.0 * DOUBT.0);
-            sum += weight * (u / h).ln();
-            mass += weight;
-        }
-        let level = sum / mass.max(1e-12);
-        let mut log = start.unwrap_or([level; KINDS]);
-        let (sweeps, reach) = if start.is_some() { (3, 1.0) } else { (12, 3.0) };
-        let cost = |log: &[f64; KINDS]| -> f64 {
-            let weights = log.map(f64::exp);
-            let mean = log.iter().sum::<f64>() / KINDS as f64;
-            let prior: f64 = log.iter().map(|l| ((l - mean) / KIND_SPREAD).powi(2)).sum();
-            let misfit: f64 = points
-                .iter()
-                .map(|p| {
-                    let fit = self.drop_of(&p.h, &weights);
-                    // The error is of the larger of both, so that no weight grows for the sake of a wide error.
-                    let sd2 = p.sd * p.sd + (DOUBT.0 * 0.5 * (fit.abs() + p.drop.abs())).powi(2) + 1e-6;
-                    (p.drop - fit).powi(2) / sd2
-                })
-                .sum();
-            // A weak pull to the level keeps what no plan touched in place.
-            prior + misfit + 1e-3 * log.iter().map(|l| (l - level).powi(2)).sum::<f64>()
-        };
-        for _ in 0..sweeps {
-            for k in 0..KINDS {
-                let at = |v: f64| {
-                    let mut l = log;
-                    l[k] = v;
-                    cost(&l)
-                };
-                log[k] = golden(at, log[k] - reach, log[k] + reach);
-            }
-        }
-        log
-    }
-
     /// Relative error on points that the fit did not see (leave one out), with a prior.
-    fn doubt_of(&self, points: &[Point], log: [f64; KINDS]) -> f64 {
+    fn doubt_of(&self, points: &[Point], all: &Fit) -> f64 {
         let (mut sum, mut n) = (DOUBT.1 * DOUBT.0 * DOUBT.0, DOUBT.1);
         for i in 0..points.len() {
-            let rest: Vec<Point> = points
-                .iter()
-                .enumerate()
-                .filter(|(j, _)| *j != i)
-                .map(|(_, p)| Point { h: p.h, drop: p.drop, sd: p.sd })
-                .collect();
+            let rest: Vec<Point> = points.iter().enumerate().filter(|(j, _)| *j != i).map(|(_, p)| *p).collect();
             let p = &points[i];
             // Of what is lost in noise nothing can be told, nor from it.
             let tells = |p: &Point| p.drop > 2.0 * p.sd;
@@ -259,7 +199,7 @@ impl QualityModel {
             if !tells(p) || !rest.iter().any(|q| tells(q) && alike(q)) {
                 continue;
             }
-            let fit = self.drop_of(&p.h, &self.weights_for(&rest, Some(log)).map(f64::exp)).max(0.01);
+            let fit = Fit::of(&rest, self.most(), Some(all)).drop(&p.h).max(0.01);
             let chance = (p.sd / p.drop).powi(2);
             sum += ((p.drop / fit).ln().powi(2) - chance).max(0.0);
             n += 1.0;
@@ -289,15 +229,19 @@ impl QualityModel {
     fn rehearsed(&self, t: &Trial, h: &Harms) -> (f64, f64) {
         let (seen, sd) = (-t.outcome.d_top1, spread(t));
         let others = self.points(Some(&t.key));
-        let Some(weights) = self.weights.filter(|_| h.unknown == 0 && !others.is_empty()) else { return (seen, sd) };
-        let weights = self.weights_for(&others, Some(weights.map(f64::ln))).map(f64::exp);
-        let expected = self.drop_of(&h.kinds, &weights);
+        let Some(all) = self.fit.filter(|_| h.unknown == 0 && !others.is_empty()) else { return (seen, sd) };
+        let fit = Fit::of(&others, self.most(), Some(&all)).sure(&others);
+        let expected = fit.drop(&h.kinds);
         // Two errors apart is chance still.
         let apart = 0.25 * (seen - expected).powi(2) - sd * sd;
-        let prior = (self.doubt * expected).powi(2).max(apart).max(least(&t.outcome).powi(2));
-        let weight = prior / (sd * sd + prior);
-        // Both rest on the same held-back images, so that their errors do not average out.
-        (weight * seen + (1.0 - weight) * expected, weight * sd + (1.0 - weight) * prior.sqrt())
+        let model = (self.doubt * expected).hypot(100.0 * ONE_SIDED * t.outcome.turned);
+        // Anchors were tried on the same images: this error is the trial's own.
+        let shared = fit.sd(&h.kinds, None).max(least(&t.outcome));
+        let prior = model.hypot(shared).max(apart.max(0.0).sqrt());
+        let weight = prior * prior / (sd * sd + prior * prior);
+        let rest = 1.0 - weight;
+        let var = (weight * sd).powi(2) + (rest * prior).powi(2) + 2.0 * weight * rest * sd * shared;
+        (weight * seen + rest * expected, var.sqrt())
     }
 
     /// What nothing that was tried can tell from nothing, in points.
@@ -310,19 +254,19 @@ impl QualityModel {
         if let Some(t) = self.input.trials.of(actions) {
             return Some(self.rehearsed(t, h));
         }
-        let weights = self.weights.filter(|_| h.unknown == 0)?;
-        let drop = self.drop_of(&h.kinds, &weights);
-        Some((drop, (self.doubt * drop).max(self.least())))
+        let fit = self.fit.filter(|_| h.unknown == 0)?;
+        let drop = fit.drop(&h.kinds);
+        Some((drop, (self.doubt * drop).hypot(fit.sd(&h.kinds, None)).max(self.least())))
     }
 
     /// Points that harms of these kinds add, one nat of each against one nat of a cut: 1 where nothing was tried.
     pub fn exchange(&self, kind: usize) -> f64 {
-        self.weights.map_or(1.0, |w| w[kind] / w[0].max(1e-12))
+        self.fit.map(|f| f.weights()).map_or(1.0, |w| w[kind] / w[0].max(1e-12))
     }
 
     /// The harm (in nats of cuts) whose expected drop is `points`; `None` where nothing was tried.
     pub fn harm_for(&self, points: f64) -> Option<f64> {
-        let w = self.weights?;
+        let w = self.fit?.weights();
         let (most, points) = (self.most(), points / self.shift.0);
         if points >= 0.999 * most {
             return Some(f64::INFINITY);
@@ -345,9 +289,11 @@ impl QualityModel {
             let (drop, sd) = self.rehearsed(t, h);
             return self.ranged(drop, sd, 0.0, t.outcome.turned, Basis::Rehearsed);
         }
-        let Some(weights) = self.weights.filter(|_| h.unknown == 0) else { return self.unmeasured(h) };
-        let drop = self.drop_of(&h.kinds, &weights);
-        let alone = self.doubt * drop;
+        let Some(fit) = self.fit.filter(|_| h.unknown == 0) else { return self.unmeasured(h) };
+        let drop = fit.drop(&h.kinds);
+        let turned = self.turned_at(h, drop);
+        let unsure = fit.sd(&h.kinds, None).max(self.least()).hypot(100.0 * ONE_SIDED * turned);
+        let alone = (self.doubt * drop).hypot(unsure);
         // The rehearsed plan from which the difference is least in doubt.
         let near = self
             .input
@@ -357,15 +303,15 @@ impl QualityModel {
             .zip(&self.harms)
             .filter(|(t, theirs)| theirs.unknown == 0 && !t.anchor)
             .map(|(t, theirs)| {
-                let apart: f64 = between(&t.actions).kinds.iter().zip(&weights).map(|(h, w)| h * w).sum();
-                let moved = drop - self.drop_of(&theirs.kinds, &weights);
-                let doubt = self.doubt * apart.abs().max(moved.abs());
-                (-t.outcome.d_top1 + moved, (spread(t).powi(2) + doubt.powi(2)).sqrt())
+                let apart = fit.sum(&between(&t.actions).kinds);
+                let moved = drop - fit.drop(&theirs.kinds);
+                let doubt = (self.doubt * apart.abs().max(moved.abs())).hypot(fit.sd(&h.kinds, Some(&theirs.kinds)));
+                (-t.outcome.d_top1 + moved, spread(t).hypot(doubt))
             })
             .min_by(|a, b| a.1.total_cmp(&b.1));
         match near {
             Some((value, sd)) if sd < alone => self.ranged(value, sd, 0.0, self.turned_at(h, value), Basis::Neighbour),
-            _ => self.ranged(drop, self.least(), self.doubt, self.turned_at(h, drop), Basis::Scanned),
+            _ => self.ranged(drop, unsure, self.doubt, turned, Basis::Scanned),
         }
     }
 
@@ -395,14 +341,14 @@ impl QualityModel {
 
     /// No figure: what is known is lost at least, what is not may be anything.
     fn unmeasured(&self, h: &Harms) -> Quality {
-        let known = self.weights.map_or(0.0, |w| self.drop_of(&h.kinds, &w) * self.shift.0);
+        let known = self.fit.map_or(0.0, |f| f.drop(&h.kinds) * self.shift.0);
         let q = self.clamped(0.0 - known, -100.0, 0.0, Basis::Unmeasured);
         Quality { high: q.high.max(q.value), ..q }
     }
 
     /// Share of answers that turn in a plan with these harms; one answer a lost point at least.
     fn turned_at(&self, h: &Harms, drop: f64) -> f64 {
-        let u: f64 = h.kinds.iter().zip(&self.weights.unwrap_or_default()).map(|(h, w)| h * w).sum();
+        let u = self.fit.map_or(0.0, |f| f.sum(&h.kinds));
         (self.turned * u.sqrt()).clamp((drop / 100.0).clamp(0.0, 1.0), 1.0)
     }
 }
@@ -417,25 +363,6 @@ fn spread(t: &Trial) -> f64 {
 /// Half an image, in points: zero turned answers of n are no proof of none.
 fn least(o: &TrialOutcome) -> f64 {
     if o.images > 0 { 50.0 / o.images as f64 } else { 0.0 }
-}
-
-/// Where `f` is least between `low` and `high`, by golden section.
-fn golden(f: impl Fn(f64) -> f64, mut low: f64, mut high: f64) -> f64 {
-    let ratio = 0.5 * (5f64.sqrt() - 1.0);
-    let (mut a, mut b) = (high - ratio * (high - low), low + ratio * (high - low));
-    let (mut fa, mut fb) = (f(a), f(b));
-    for _ in 0..28 {
-        if fa < fb {
-            (high, b, fb) = (b, a, fa);
-            a = high - ratio * (high - low);
-            fa = f(a);
-        } else {
-            (low, a, fa) = (a, b, fb);
-            b = low + ratio * (high - low);
-            fb = f(b);
-        }
-    }
-    0.5 * (low + high)
 }
 
 #[cfg(test)]

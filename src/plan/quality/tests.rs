@@ -82,7 +82,7 @@ fn a_known_law_is_found_and_doubt_falls_with_evidence() {
         assert!((-q.value - law(&plan)).abs() < 0.1 * law(&plan) + 0.02, "{q:?} {}", law(&plan));
         assert!(q.low < q.value && q.value < q.high && q.basis == Basis::Scanned && q.coverage == COVERAGE);
     }
-    let w = m.weights.expect("fitted");
+    let w = m.fit.expect("fitted").weights();
     assert!((w[2] / w[0] - 0.25).abs() < 0.05, "{w:?}");
     assert!((m.exchange(2) - w[2] / w[0]).abs() < 1e-12 && m.exchange(0) == 1.0);
     let harm_of_two = m.harm_for(2.0).expect("fitted");
