@@ -3,6 +3,7 @@
 
 use super::table::short;
 use crate::plan::{Basis, Estimate};
+use crate::profile::Doubt;
 use crate::session::{Round, State, Utterance};
 use crate::words::counted;
 use std::fmt;
@@ -14,6 +15,8 @@ pub struct CritiqueLine {
     pub name: &'static str,
     pub forecast: Estimate,
     pub measured: f64,
+    /// Why the measurement is not to be decided on.
+    pub doubt: Option<Doubt>,
 }
 
 impl CritiqueLine {
@@ -66,19 +69,20 @@ pub fn compare(state: &State, round: u32) -> Option<Critique> {
     let recipe = state.actions_of(round);
     let f = state.forecaster()?.actions(&recipe);
     let over = |a: u64, b: u64| if b > 0 { a as f64 / b as f64 } else { 1.0 };
+    let line = |name, forecast, measured| CritiqueLine { name, forecast, measured, doubt: None };
     let mut lines = vec![
-        CritiqueLine { name: "macs", forecast: f.macs, measured: over(e.macs.conv_linear, base.macs.conv_linear) },
-        CritiqueLine { name: "memory", forecast: f.memory, measured: over(e.weight_bytes, base.weight_bytes) },
-        CritiqueLine { name: "params", forecast: f.params, measured: over(e.params, base.params) },
+        line("macs", f.macs, over(e.macs.conv_linear, base.macs.conv_linear)),
+        line("memory", f.memory, over(e.weight_bytes, base.weight_bytes)),
+        line("params", f.params, over(e.params, base.params)),
     ];
     if let Some(latency) = e.latency() {
-        lines.insert(0, CritiqueLine { name: "latency", forecast: f.latency, measured: latency.value });
+        lines.insert(0, CritiqueLine { doubt: e.doubt, ..line("latency", f.latency, latency.value) });
     }
     let d_top1 = this.verdict.as_ref().map_or(100.0 * (e.metrics.top1 - base.metrics.top1), |v| v.d_top1);
     // What was shown when the run was asked for; forecasts have learnt from the round since.
     let shown = this.forecast.filter(|q| q.basis != Basis::Unmeasured).map(|q| q.estimate());
     if let Some(forecast) = shown {
-        lines.push(CritiqueLine { name: "top-1", forecast, measured: d_top1 });
+        lines.push(line("top-1", forecast, d_top1));
     }
     Some(Critique { round, lines, repairs: Repairs::of(this) })
 }
@@ -104,10 +108,11 @@ impl fmt::Display for Critique {
         for l in &self.lines {
             let unit = if l.name == "top-1" { " points" } else { "x" };
             let (low, high) = (short(l.forecast.low), short(l.forecast.high));
-            let word = match (l.held(), l.measured > l.forecast.value, l.name == "top-1") {
-                (true, _, _) => "as forecast",
-                (false, true, true) | (false, false, false) => "better than forecast",
-                (false, false, true) | (false, true, false) => "worse than forecast",
+            let word = match (l.doubt, l.held(), l.measured > l.forecast.value, l.name == "top-1") {
+                (Some(why), ..) => format!("in doubt, nothing to conclude from: {why}"),
+                (None, true, _, _) => "within the forecast's range".to_owned(),
+                (None, false, true, true) | (None, false, false, false) => "better than forecast".to_owned(),
+                (None, false, false, true) | (None, false, true, false) => "worse than forecast".to_owned(),
             };
             let value = short(l.forecast.value);
             writeln!(

@@ -36,6 +36,10 @@ use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
 use std::sync::Arc;
 
+/// The note of a model whose file is silent about preprocessing.
+pub const ASSUMED: &str = "an ONNX file does not say how images are prepared; ImageNet's mean and deviation are assumed, \
+                           --mean and --std say otherwise";
+
 /// Network families that an importer can build a graph for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]

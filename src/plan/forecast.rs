@@ -250,17 +250,25 @@ impl Forecaster {
         self.sum(&self.curves, actions)
     }
 
-    /// Harms of what is different in two plans, both sides of it.
+    /// Harms of what is different in two plans, both sides of it; of two cuts of a group of which one goes on where the other
+    /// stops, what it takes more.
     fn between(&self, a: &[(Target, Action)], b: &[(Target, Action)]) -> Harms {
-        let lacks = |list: &[(Target, Action)], one: &(Target, Action)| !list.contains(one);
-        let apart = a.iter().filter(|x| lacks(b, x)).chain(b.iter().filter(|x| lacks(a, x)));
         let mut sum = Harms::default();
-        for (t, action) in apart {
-            match (self.ask(&self.curves, t, action), kind(t, action)) {
-                (Some(h), Some(k)) => sum.kinds[k] += h,
+        let mut add =
+            |(t, action): &(Target, Action), less: f64| match (self.ask(&self.curves, t, action), kind(t, action)) {
+                (Some(h), Some(k)) => sum.kinds[k] += (h - less).abs(),
                 (None, _) => sum.unknown += 1,
                 (Some(_), None) => {}
-            }
+            };
+        let beside = |(target, action): &(Target, Action), list: &[(Target, Action)]| -> Option<f64> {
+            let other = list.iter().find(|(t, other)| t == target && nested(action, other))?;
+            self.ask(&self.curves, target, &other.1)
+        };
+        for one in a.iter().filter(|x| !b.contains(x)) {
+            add(one, beside(one, b).unwrap_or_default());
+        }
+        for one in b.iter().filter(|x| !a.contains(x) && beside(x, a).is_none()) {
+            add(one, 0.0);
         }
         sum
     }
@@ -366,6 +374,13 @@ fn curves_of(sensitivity: &Sensitivity, value: impl Fn(&SensPoint) -> f64) -> Ha
 
 fn exactly(value: f64) -> Estimate {
     Estimate { value, low: value, high: value }
+}
+
+/// Whether both are cuts and the units that the harsher one keeps are kept by the other too.
+fn nested(a: &Action, b: &Action) -> bool {
+    let (Action::Prune { kept: a, .. }, Action::Prune { kept: b, .. }) = (a, b) else { return false };
+    let (few, many) = if a.len() < b.len() { (a, b) } else { (b, a) };
+    !few.is_empty() && few.iter().all(|u| many.contains(u))
 }
 
 #[cfg(test)]

@@ -17,7 +17,7 @@
 
 mod fit;
 
-use super::{Action, Estimate, Target, Trial, Trials};
+use super::{Action, Estimate, Target, Trial, Trials, plan_key};
 use crate::eval::TrialOutcome;
 use fit::{Fit, Point};
 use serde::{Deserialize, Serialize};
@@ -33,9 +33,11 @@ const Z: f64 = 1.644_853_626_951_472_7;
 pub enum Basis {
     /// Nothing changes.
     Unchanged,
+    /// A round of this very plan was measured: no forecast, the measurement.
+    Measured,
     /// This very plan was built and tried.
     Rehearsed,
-    /// A plan much like it was; the difference is scanned.
+    /// A plan much like it was tried or measured; the difference is scanned.
     Neighbour,
     /// Its actions were measured one by one, and whole plans told what they add up to.
     Scanned,
@@ -48,8 +50,9 @@ impl Basis {
     pub fn label(self) -> &'static str {
         match self {
             Basis::Unchanged => "unchanged",
+            Basis::Measured => "measured",
             Basis::Rehearsed => "rehearsed",
-            Basis::Neighbour => "near a rehearsed plan",
+            Basis::Neighbour => "near a tried plan",
             Basis::Scanned => "scanned",
             Basis::Unmeasured => "unmeasured",
         }
@@ -135,6 +138,8 @@ pub(super) struct QualityModel {
     input: QualityInput,
     /// Harms of the trials, in their order.
     harms: Vec<Harms>,
+    /// Harms of the measured rounds, in their order.
+    measured: Vec<Harms>,
     /// Points per nat by kind; `None`: nothing was tried.
     fit: Option<Fit>,
     /// Relative error of the fit.
@@ -150,7 +155,9 @@ impl QualityModel {
     /// Fits; `harm` gives a plan's harms.
     pub fn fit(input: QualityInput, harm: impl Fn(&[(Target, Action)]) -> Harms) -> QualityModel {
         let harms: Vec<Harms> = input.trials.list.iter().map(|t| harm(&t.actions)).collect();
-        let mut model = QualityModel { doubt: DOUBT.0, shift: (1.0, SHIFT), harms, input, ..QualityModel::default() };
+        let measured = input.observed.iter().map(|o| harm(&o.actions)).collect();
+        let (doubt, shift) = (DOUBT.0, (1.0, SHIFT));
+        let mut model = QualityModel { doubt, shift, harms, measured, input, ..QualityModel::default() };
         let points = model.points(None);
         if !points.is_empty() {
             let fit = Fit::of(&points, model.most(), None);
@@ -164,7 +171,7 @@ impl QualityModel {
                 .collect();
             model.turned = rates.iter().sum::<f64>() / rates.len().max(1) as f64;
         }
-        model.shift = model.shift_by(&harm);
+        model.shift = model.shift_by();
         model
     }
 
@@ -208,10 +215,10 @@ impl QualityModel {
     }
 
     /// How measured rounds compare with what was forecast of them without them.
-    fn shift_by(&self, harm: &impl Fn(&[(Target, Action)]) -> Harms) -> (f64, f64) {
+    fn shift_by(&self) -> (f64, f64) {
         let (mut sum, mut mass) = (0.0, 1.0 / (SHIFT * SHIFT));
-        for o in &self.input.observed {
-            let Some((drop, sd)) = self.raw(&o.actions, &harm(&o.actions)) else { continue };
+        for (o, h) in self.input.observed.iter().zip(&self.measured) {
+            let Some((drop, sd)) = self.raw(&o.actions, h) else { continue };
             let seen = -o.d_top1;
             if drop < 0.05 || seen < 0.05 {
                 continue;
@@ -285,9 +292,21 @@ impl QualityModel {
         if actions.iter().all(|(_, a)| *a == Action::Keep) {
             return Quality { coverage: COVERAGE, basis: Basis::Unchanged, ..Quality::default() };
         }
+        let key = plan_key(actions);
+        if let Some(o) = self.input.observed.iter().rev().find(|o| plan_key(&o.actions) == key) {
+            return self.clamped(o.d_top1, o.d_top1 - Z * o.sd, o.d_top1 + Z * o.sd, Basis::Measured);
+        }
+        let beside = self.beside_measured(h, &between);
         if let Some(t) = self.input.trials.of(actions) {
             let (drop, sd) = self.rehearsed(t, h);
-            return self.ranged(drop, sd, 0.0, t.outcome.turned, Basis::Rehearsed);
+            let Some((near, error)) = beside else {
+                return self.ranged(drop, sd, 0.0, t.outcome.turned, Basis::Rehearsed);
+            };
+            // Held-back and evaluation images are others: each counts by its error.
+            let (own, own_error) = (drop * self.shift.0, sd.hypot(self.shift.1 * drop));
+            let weight = error * error / (error * error + own_error * own_error).max(1e-12);
+            let both = own_error * error / own_error.hypot(error).max(1e-12);
+            return self.spread_about(weight * own + (1.0 - weight) * near, both, t.outcome.turned, Basis::Rehearsed);
         }
         let Some(fit) = self.fit.filter(|_| h.unknown == 0) else { return self.unmeasured(h) };
         let drop = fit.drop(&h.kinds);
@@ -295,24 +314,52 @@ impl QualityModel {
         let unsure = fit.sd(&h.kinds, None).max(self.least()).hypot(100.0 * ONE_SIDED * turned);
         let alone = (self.doubt * drop).hypot(unsure);
         // The rehearsed plan from which the difference is least in doubt.
-        let near = self
-            .input
-            .trials
-            .list
-            .iter()
-            .zip(&self.harms)
+        let near = (self.input.trials.list.iter().zip(&self.harms))
             .filter(|(t, theirs)| theirs.unknown == 0 && !t.anchor)
             .map(|(t, theirs)| {
-                let apart = fit.sum(&between(&t.actions).kinds);
-                let moved = drop - fit.drop(&theirs.kinds);
-                let doubt = (self.doubt * apart.abs().max(moved.abs())).hypot(fit.sd(&h.kinds, Some(&theirs.kinds)));
+                let (moved, doubt) = self.between(&fit, h, theirs, &between(&t.actions));
                 (-t.outcome.d_top1 + moved, spread(t).hypot(doubt))
             })
-            .min_by(|a, b| a.1.total_cmp(&b.1));
-        match near {
-            Some((value, sd)) if sd < alone => self.ranged(value, sd, 0.0, self.turned_at(h, value), Basis::Neighbour),
-            _ => self.ranged(drop, unsure, self.doubt, turned, Basis::Scanned),
+            .min_by(|a, b| a.1.total_cmp(&b.1))
+            .filter(|(_, sd)| *sd < alone);
+        let (value, sd) = near.unwrap_or((drop, alone));
+        match (beside, near) {
+            (Some((value, error)), _) if error < (self.shift.0 * sd).hypot(self.shift.1 * drop) => {
+                self.spread_about(value, error, turned, Basis::Neighbour)
+            }
+            (_, Some(_)) => self.ranged(value, sd, 0.0, self.turned_at(h, value), Basis::Neighbour),
+            (_, None) => self.ranged(drop, unsure, self.doubt, turned, Basis::Scanned),
         }
+    }
+
+    /// What a plan loses more than another, and the error of that; `apart`: the harms of what differs.
+    fn between(&self, fit: &Fit, h: &Harms, theirs: &Harms, apart: &Harms) -> (f64, f64) {
+        let moved = fit.drop(&h.kinds) - fit.drop(&theirs.kinds);
+        let doubt = self.doubt * fit.sum(&apart.kinds).abs().max(moved.abs());
+        (moved, doubt.hypot(fit.sd(&h.kinds, Some(&theirs.kinds))))
+    }
+
+    /// What measured rounds say of a plan: theirs, and what it loses more; the one with the least error.
+    fn beside_measured(&self, h: &Harms, between: &impl Fn(&[(Target, Action)]) -> Harms) -> Option<(f64, f64)> {
+        let fit = self.fit.filter(|_| h.unknown == 0)?;
+        let of = |(o, theirs): (&Observed, &Harms)| {
+            let (moved, doubt) = self.between(&fit, h, theirs, &between(&o.actions));
+            (-o.d_top1 + self.shift.0 * moved, o.sd.hypot(self.shift.0 * doubt).hypot(self.shift.1 * moved))
+        };
+        let rounds = self.input.observed.iter().zip(&self.measured).filter(|(_, theirs)| theirs.unknown == 0);
+        rounds.map(of).min_by(|a, b| a.1.total_cmp(&b.1))
+    }
+
+    /// A drop as it would be measured, with its error in points.
+    fn spread_about(&self, value: f64, sd: f64, turned: f64, basis: Basis) -> Quality {
+        let width = Z * (sd * sd + self.chance(turned, value)).sqrt();
+        self.clamped(-value, -(value + width), -(value - width), basis)
+    }
+
+    /// Variance of a measured drop through chance on the evaluation images: so many answers turn, either way.
+    fn chance(&self, turned: f64, value: f64) -> f64 {
+        let turned = turned.max(self.least() / 100.0);
+        1e4 * (turned - (value / 100.0).powi(2)).max(0.0) / self.input.images.max(1) as f64
     }
 
     /// `drop` on held-back images with an error in points and one as a logarithm, as it would be measured.
@@ -321,11 +368,7 @@ impl QualityModel {
         let value = if drop > 0.0 { drop * shift } else { drop };
         let log_sd = (log_sd.powi(2) + shift_sd.powi(2)).sqrt();
         let (worse, better) = (value.max(0.0) * (Z * log_sd).exp(), value.max(0.0) * (-Z * log_sd).exp());
-        // Chance on the evaluation images: so many answers turn, either way.
-        let n = self.input.images.max(1) as f64;
-        let turned = turned.max(self.least() / 100.0);
-        let chance = 1e4 * (turned - (value / 100.0).powi(2)).max(0.0) / n;
-        let points = Z * (sd * sd + chance).sqrt();
+        let points = Z * (sd * sd + self.chance(turned, value)).sqrt();
         let up = ((worse - value.max(0.0)).powi(2) + points * points).sqrt();
         let down = ((value.max(0.0) - better).powi(2) + points * points).sqrt();
         self.clamped(-value, -(value + up), -(value - down), basis)

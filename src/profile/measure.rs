@@ -356,8 +356,13 @@ fn rows(
             macs,
             intensity,
             bound,
-            // A cache that holds a layer's operands can beat the memory's ceiling.
-            efficiency: if most > 0.0 { (rate / most).min(1.0) } else { 0.0 },
+            // A cache that holds a layer's operands can beat the memory's ceiling; nothing beats the arithmetic's, unless that
+            // was measured on a busier machine, and then it should be seen.
+            efficiency: match bound {
+                _ if most <= 0.0 => 0.0,
+                Bound::Memory => (rate / most).min(1.0),
+                Bound::Compute => rate / most,
+            },
             out_shape: nodes.last().and_then(|&n| facts.shapes.get(n)).cloned().unwrap_or_default(),
         });
     }
@@ -427,7 +432,7 @@ mod tests {
         let conv = p.rows.iter().find(|r| r.name == "conv1").expect("stem row");
         assert_eq!(conv.out_shape, vec![4, 16, 16]);
         assert_eq!(conv.activation_bytes, 2 * 4 * 16 * 16 * 4);
-        assert!(conv.intensity > 0.0 && (0.0..=1.0).contains(&conv.efficiency));
+        assert!(conv.intensity > 0.0 && conv.efficiency >= 0.0);
         // At least the stem's input and output, at most everything ever made.
         let all: u64 = p.rows.iter().map(|r| r.activation_bytes).sum::<u64>() + 2 * 3 * 16 * 16 * 4;
         assert!(p.peak_activation_bytes >= conv.activation_bytes + 2 * 3 * 16 * 16 * 4);

@@ -118,7 +118,7 @@ pub struct LayerRow {
     /// MACs·2 over bytes moved (weights, inputs, outputs), FLOP per byte.
     pub intensity: f64,
     pub bound: Bound,
-    /// Achieved part of the ceiling that binds, 0 to 1.
+    /// Achieved part of the ceiling that binds; above 1 where that was measured on a busier machine than this.
     pub efficiency: f64,
     /// Output shape without batch.
     pub out_shape: Vec<usize>,

@@ -338,16 +338,16 @@ impl State {
         }
     }
 
-    /// The original was timed beside another model: unless that is in doubt and what was known is not, it is what the
-    /// original takes from now on. Rows follow, since they are parts of it.
+    /// The original was timed beside another model: unless that is in doubt and what was known is not, or rests on more
+    /// runs, it is what the original takes from now on. Rows follow, since they are parts of it.
     fn baseline_beside(&mut self, paired: &Paired) {
         let Some(r) = self.rounds.first_mut() else { return };
-        let stained = match (&r.profile, &r.evaluation) {
-            (Some(p), _) => p.doubt.is_some(),
-            (None, Some(e)) => e.doubt.is_some(),
+        let (stained, runs) = match (&r.profile, &r.evaluation) {
+            (Some(p), _) => (p.doubt.is_some(), p.whole.n),
+            (None, Some(e)) => (e.doubt.is_some(), e.whole.n),
             (None, None) => return,
         };
-        if paired.doubt.is_some() && !stained {
+        if paired.doubt.is_some() && (!stained || paired.base.n < runs) {
             return;
         }
         if let Some(p) = &mut r.profile {

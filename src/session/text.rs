@@ -102,12 +102,13 @@ pub fn describe(before: &State, event: &Event) -> Option<String> {
         }
         Event::Applied { round, ids, .. } => format!("round {round}: applied {}", counted(ids.len(), "decision")),
         Event::Evaluated { evaluation: e } => format!(
-            "{}: top-1 {:.2} % ({} of {}), {:.2} ms",
+            "{}: top-1 {:.2} % ({} of {}), {:.2}{} ms",
             if e.round == 0 { "baseline".to_owned() } else { format!("round {} evaluated", e.round) },
             e.metrics.top1 * 100.0,
             e.metrics.correct,
             e.metrics.n,
-            e.whole.p50
+            e.whole.p50,
+            if e.doubt.is_some() { "?" } else { "" }
         ),
         Event::VerdictGiven { round, verdict } => {
             let outcome = match verdict.outcome {

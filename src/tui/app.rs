@@ -652,6 +652,14 @@ impl App {
         }
     }
 
+    /// The same in a word.
+    pub fn plan_word(&self) -> String {
+        match self.plan_is_open() {
+            true => "~all".into(),
+            false => format!("~{}", self.settings.keymap.label(crate::config::Act::Run)),
+        }
+    }
+
     /// The plan that is shown is another than the model that was measured.
     pub fn plan_differs(&self) -> bool {
         self.plan_is_open() || self.state.changes() > 0

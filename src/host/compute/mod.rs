@@ -18,7 +18,7 @@ use crate::data::{self, Dataset, Split};
 use crate::eval::Trials;
 use crate::exec::{self, CompileOptions, Plan, device::Opened};
 use crate::graph::{Macs, macs};
-use crate::model::{self, LoadOptions, Model};
+use crate::model::{self, ASSUMED, LoadOptions, Model};
 use crate::plan::{Action, Target, Verdict};
 use crate::profile::{Ceilings, Ladder, Paired, Profile};
 use crate::prune::{self, Evidence, Group};
@@ -79,9 +79,19 @@ pub fn load_model(
     }
     let prep = &mut model.info.preprocess;
     if mean.is_some() || std.is_some() {
+        let (assumed, was) = (prep.assumed(), prep.clone());
         prep.mean = mean.unwrap_or(prep.mean);
         prep.std = std.unwrap_or(prep.std);
         prep.origin = "flags".to_owned();
+        model.info.notes.retain(|n| n != ASSUMED);
+        let other = match (mean, std) {
+            (Some(_), None) => Some(format!("--mean is given, the deviation {:?} is", was.std)),
+            (None, Some(_)) => Some(format!("--std is given, the mean {:?} is", was.mean)),
+            _ => None,
+        };
+        if let Some(other) = other.filter(|_| assumed) {
+            model.info.notes.push(format!("{other} ImageNet's and assumed"));
+        }
     }
     Ok(model)
 }

@@ -8,7 +8,7 @@ use super::lift::{Failure, Lifter, Value};
 use super::proto::{self, GraphProto, ModelProto, ValueInfoProto, data_type};
 use crate::graph::{Graph, NodeId};
 use crate::model::hf::Beside;
-use crate::model::{Blob, Family, LoadOptions, Model, ModelError, Preprocess, load, printable};
+use crate::model::{ASSUMED, Blob, Family, LoadOptions, Model, ModelError, Preprocess, load, printable};
 use std::collections::{BTreeMap, HashMap};
 use std::path::Path;
 
@@ -55,7 +55,7 @@ pub(in crate::model) fn import(
     let size = [image.get(1).copied().unwrap_or(0), image.get(2).copied().unwrap_or(0)];
     let preprocess = beside.preprocess(Preprocess::imagenet(size))?;
     if preprocess.assumed() {
-        notes.push("an ONNX file does not say how images are prepared; ImageNet's mean and deviation are assumed, --mean and --std say otherwise".into());
+        notes.push(ASSUMED.into());
     }
     Ok(load::model(graph, params, Family::Onnx, classes, preprocess, beside, path, notes))
 }

@@ -168,6 +168,21 @@ fn what_rounds_measured_moves_every_forecast() {
     let after = QualityModel::fit(i, harm);
     assert!(after.shift.0 > 1.5 && after.shift.0 < 1.6 && after.shift.1 < before.shift.1, "{:?}", after.shift);
     assert!((ask(&after, &plan).value + 1.6 * drop).abs() < 0.1 * drop, "{:?}", ask(&after, &plan));
+    assert_eq!(ask(&after, &plan).basis, Basis::Measured, "what was measured is not forecast");
+    // More of the same cuts loses more than what was measured of less, and is known about as well.
+    let mut more = plan.clone();
+    more[0].1 = Action::Prune { ratio: 0.25, kept: vec![0] };
+    let (q, known) = (ask(&after, &more), ask(&after, &plan));
+    assert_eq!(q.basis, Basis::Neighbour);
+    assert!(q.value < known.value - 0.2 && q.value > known.value - 4.0, "{q:?} {known:?}");
+    let without = ask(&before, &more);
+    assert!(q.high - q.low < without.high - without.low, "{q:?} {without:?}");
+    // A rehearsal that says otherwise counts by its error beside the measured neighbour.
+    let mut with = after.input.clone();
+    with.trials.add(trial(more.clone(), 0.5 * drop, 2.0, false));
+    let both = ask(&QualityModel::fit(with, harm), &more);
+    assert_eq!(both.basis, Basis::Rehearsed);
+    assert!(both.value < -0.5 * after.shift.0 * drop - 1.0 && both.value > q.value, "{both:?} {q:?}");
     let other = cuts(2, 0.2);
     assert!(ask(&after, &other).value < 1.3 * ask(&before, &other).value);
 }
@@ -182,7 +197,8 @@ fn ranges_hold_as_often_as_they_say_in_a_world_of_chance() {
     let (mut held, mut rehearsed, mut all) = (0, 0, 0);
     for _ in 0..60 {
         let mut i = input();
-        let truth = |actions: &[(Target, Action)], e: f64| law(actions) * (0.3 * e).exp();
+        // Of the answers that turn (see `trial`) the balance is one plan's own.
+        let truth = |actions: &[(Target, Action)], e: f64| law(actions) * ((0.3 * e).exp() + ONE_SIDED * 2.0 * e);
         for actions in [cuts(4, 0.05), cuts(4, 0.2), cuts(4, 0.5), int8(20), int8(8)] {
             let drop = truth(&actions, normal()) + 0.3 * normal();
             i.trials.add(trial(actions, drop, 0.3, true));

@@ -10,7 +10,7 @@ pub(super) fn short(q: &Quality) -> Option<String> {
     match q.basis {
         Basis::Unchanged => None,
         Basis::Unmeasured => Some("top-1 was never measured for this plan".to_owned()),
-        Basis::Rehearsed | Basis::Neighbour | Basis::Scanned => {
+        Basis::Measured | Basis::Rehearsed | Basis::Neighbour | Basis::Scanned => {
             Some(format!("top-1 [{}, {}] {}", signed(q.low, 2), signed(q.high, 2), q.basis.label()))
         }
     }
@@ -29,7 +29,8 @@ pub(super) fn words(state: &State, q: &Quality) -> Option<String> {
     Some(match q.basis {
         Basis::Unchanged => return None,
         Basis::Rehearsed => format!("rehearsed: built and tried on {}; {often}", held()),
-        Basis::Neighbour => format!("the difference from a rehearsed plan is scanned; {often}"),
+        Basis::Measured => format!("a round of this plan was measured; {:.0} % interval", 100.0 * COVERAGE),
+        Basis::Neighbour => format!("the difference from a plan that was tried or measured is scanned; {often}"),
         Basis::Scanned => {
             let tried = counted(state.trials.list.len(), "tried plan");
             format!("scanned one by one, added up as in {tried}; {often}")

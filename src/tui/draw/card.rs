@@ -64,12 +64,13 @@ pub(super) fn draw(c: &mut Canvas<'_>, area: Rect, tab: bool) {
         let room = (inner.height as usize).saturating_sub(lines.len());
         forecast(c, block, inner.width, room, &mut lines);
     }
+    let figures = lines.len();
     if let Some(f) = &focus {
         why(c, f, inner.width, &mut lines);
     }
     let below = facts(c, inner.width);
     rests_on(c, inner.width, (inner.height as usize).saturating_sub(below.len()), &mut lines);
-    at_the_foot(c, below, inner.height as usize, &mut lines);
+    at_the_foot(c, below, figures, inner.height as usize, &mut lines);
     for (i, l) in lines.iter().enumerate() {
         c.line(inner, i as u16, l);
     }
@@ -286,7 +287,11 @@ fn forecast(c: &Canvas<'_>, block: bool, width: u16, room: usize, lines: &mut Ve
     let own = app.expected_own;
     let base_ms = app.state.profile_of(0).map(|p| p.whole.p50);
     let wide = width >= 58;
-    let (w1, w2) = if wide { (22, 18) } else { (12, 16) };
+    let (w1, w2) = match width {
+        74.. => (22, 32),
+        _ if wide => (22, 18),
+        _ => (12, 16),
+    };
     let dim = pal.fg(Role::Dim);
     if own.is_none() && app.expected.is_none() {
         let text = if base_ms.is_none() {
@@ -304,7 +309,9 @@ fn forecast(c: &Canvas<'_>, block: bool, width: u16, room: usize, lines: &mut Ve
     };
     let whole = left(&app.plan_words(), w2);
     lines.push(Line::from(span(format!(" {}{}{whole}{}", left("", 9), left(head, w1), "budget"), dim)));
-    for g in fitting(&app.state.budget, room.saturating_sub(1)) {
+    // Its heading, and what the latency is one of.
+    let other = 1 + usize::from(app.state.profile_of(0).is_some());
+    for g in fitting(&app.state.budget, room.saturating_sub(other)) {
         let mine = own.map(|o| match g.name {
             "latency" => {
                 let e = o.d_latency_ms;
@@ -338,6 +345,14 @@ fn forecast(c: &Canvas<'_>, block: bool, width: u16, room: usize, lines: &mut Ve
             (_, Some(b)) => format!("~{b}"),
             _ if g.points && app.expected.is_some() => "unmeasured".to_owned(),
             _ => pal.glyph("—", "-").into(),
+        };
+        let range = app.expected.and_then(|e| e.get(g.name)).filter(|_| g.points);
+        let plan = match range {
+            Some(e) if e.low < e.high => {
+                let whole = format!("{plan} [{},{}]", signed(e.low, 2), signed(e.high, 2));
+                if crate::config::text::width(&whole) < w2 { whole } else { plan }
+            }
+            _ => plan,
         };
         let value = app.expected.and_then(|e| e.get(g.name));
         let style = pal.fg(Role::Forecast);
@@ -456,13 +471,16 @@ fn facts(c: &Canvas<'_>, width: u16) -> Vec<Line<'static>> {
             let key = app.settings.keymap.label(crate::config::Act::Measure);
             out.push(format!("? noisy, {key} measures again: {why}"));
         }
+        let reached = match l.efficiency {
+            e if e > 1.05 => "past the ceiling, which was measured while the machine was busier".to_owned(),
+            e => format!("{:.0} % of the ceiling", e * 100.0),
+        };
         out.push(format!(
-            "p50 {} ±{} p95 {}{tail} ms{sep}{:.0} FLOP/B, {bound}, {:.0} % of the ceiling{sep}activations {}",
+            "p50 {} ±{} p95 {}{tail} ms{sep}{:.0} FLOP/B, {bound}, {reached}{sep}activations {}",
             ms(p50),
             ms(p50 * l.spread),
             ms(l.p95),
             l.intensity,
-            l.efficiency * 100.0,
             super::super::num::bytes(l.activation_bytes)
         ));
     }
@@ -470,12 +488,19 @@ fn facts(c: &Canvas<'_>, width: u16) -> Vec<Line<'static>> {
     out.map(|t| Line::from(span(format!(" {t}"), pal.fg(Role::Dim)))).collect()
 }
 
-/// Puts `below` at the card's foot: all of it, or at least why a figure is in doubt.
-fn at_the_foot(c: &Canvas<'_>, below: Vec<Line<'static>>, height: usize, lines: &mut Vec<Line<'static>>) {
+/// What the layer is, at the foot where there is room; else at least why its time is in doubt, unless that would hide one of
+/// the `figures` lines that are decided on.
+fn at_the_foot(
+    c: &Canvas<'_>,
+    below: Vec<Line<'static>>,
+    figures: usize,
+    height: usize,
+    lines: &mut Vec<Line<'static>>,
+) {
     if lines.len() + below.len() <= height {
         lines.resize(height - below.len(), Line::default());
         lines.extend(below);
-    } else if let Some(why) = c.app.row_layer().and_then(|l| l.doubt) {
+    } else if let Some(why) = c.app.row_layer().and_then(|l| l.doubt).filter(|_| figures < height) {
         // What a figure is worth comes before what speaks for a cut.
         lines.truncate(height.saturating_sub(1));
         lines.push(Line::from(span(format!(" ? {why}"), c.pal.fg(Role::Warn))));

@@ -70,12 +70,17 @@ fn top(c: &mut Canvas<'_>, area: Rect, wide: bool) {
         for d in DETAILS {
             let d = if wide { d } else { Detail { bar: 0, interval: false, ..d } };
             let (left, mut right) = (Line::from(identity(c, wide, d.left)), Line::from(totals(c, &wanted, d)));
-            // What the forecasts among them count on, where there is room; the card says it always.
+            // What the forecasts among them count on, in full or short; it goes last, since a forecast of who knows what is
+            // none.
             let app = c.app;
             if app.expected.is_some() && app.state.phase <= Phase::Review && app.plan_differs() {
-                let words = span(format!("{}:  ", app.plan_words()), c.pal.fg(Role::Dim));
-                if left.width() + words.width() + right.width() + 2 <= area.width as usize {
-                    right.spans.insert(0, words);
+                let room =
+                    (area.width as usize).saturating_sub(left.width() + right.width() + 2 * usize::from(d.left > 0));
+                let words = [format!("{}:  ", app.plan_words()), format!("{}: ", app.plan_word())];
+                match words.into_iter().find(|w| crate::config::text::width(w) <= room) {
+                    Some(w) => right.spans.insert(0, span(w, c.pal.fg(Role::Dim))),
+                    None if d.expected || d.left > 0 => continue,
+                    None => {}
                 }
             }
             let gap = 2 * u16::from(d.left > 0);
