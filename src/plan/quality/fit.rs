@@ -186,9 +186,9 @@ mod tests {
             std::array::from_fn(|i| std::array::from_fn(|j| 1.0 / (1.0 + i as f64 + j as f64)));
         let m = std::array::from_fn(|i| std::array::from_fn(|j| m[i][j] + f64::from(u8::from(i == j))));
         let inv = inverse(m);
-        for i in 0..KINDS {
+        for (i, row) in m.iter().enumerate() {
             for j in 0..KINDS {
-                let v: f64 = (0..KINDS).map(|k| m[i][k] * inv[k][j]).sum();
+                let v: f64 = row.iter().zip(&inv).map(|(a, b)| a * b[j]).sum();
                 assert!((v - f64::from(u8::from(i == j))).abs() < 1e-12, "{i} {j} {v}");
             }
         }
