@@ -141,7 +141,7 @@ pub struct On {
 /// How units are ranked when part of them goes.
 #[derive(Debug, Clone, Default, Args)]
 pub struct Rank {
-    /// l1, l2, batch-norm, lamp, fpgm, taylor, hessian, activation or random; l2 by default.
+    /// l1, l2, batch-norm, fpgm, taylor, hessian, activation or random; l2 by default.
     #[arg(long, value_name = "METHOD")]
     pub importance: Option<String>,
 }
