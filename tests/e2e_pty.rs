@@ -12,13 +12,15 @@ use serde_json::{Value, json};
 use std::time::Duration;
 
 /// Small enough for a busy machine; loose enough to be accepted.
-const OPEN: [&str; 11] = [
+const OPEN: [&str; 13] = [
     "open",
     "demo:cnn",
     "--name",
     "e2e",
     "--limit",
     "200",
+    "--calib-limit",
+    "600",
     "--threads",
     "2",
     "--budget",

@@ -161,7 +161,10 @@ pub struct Open {
     /// Let calibration images be evaluation images; the screen says so.
     #[arg(long)]
     pub calib_is_eval: bool,
-    /// Use at most this many evaluation images.
+    /// Use at most this many calibration images; 0 takes all.
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    pub calib_limit: usize,
+    /// Use at most this many evaluation images; 0 takes all.
     #[arg(long, value_name = "N", default_value_t = 0)]
     pub limit: usize,
     /// Targets, such as `latency=0.6,drop=0.5`: factors of the original and points of top-1.
@@ -279,6 +282,9 @@ pub struct Run {
     pub calib: Option<String>,
     #[arg(long)]
     pub calib_is_eval: bool,
+    /// Use at most this many calibration images; 0 takes all.
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    pub calib_limit: usize,
     #[arg(long, value_name = "N", default_value_t = 0)]
     pub limit: usize,
     #[arg(long, value_name = "BUDGET")]

@@ -70,6 +70,7 @@ fn dispatch(cli: Cli) -> Result<Exit> {
                 data: o.data.clone().unwrap_or_default(),
                 calib: o.calib.clone(),
                 calib_is_eval: o.calib_is_eval,
+                calib_limit: o.calib_limit,
                 limit: o.limit,
                 importance: importance(&o.rank)?,
                 ..spec_on(&o.model, &o.on, &settings)?
@@ -100,6 +101,7 @@ fn dispatch(cli: Cli) -> Result<Exit> {
                 data: r.data.clone().unwrap_or_default(),
                 calib: r.calib.clone(),
                 calib_is_eval: r.calib_is_eval,
+                calib_limit: r.calib_limit,
                 limit: r.limit,
                 importance: importance(&r.rank)?,
                 auto: false,

@@ -80,6 +80,17 @@ pub enum Outcome {
     Undecided,
 }
 
+impl Outcome {
+    /// The outcome in the words of every screen, log and report.
+    pub fn label(self) -> &'static str {
+        match self {
+            Outcome::Accept => "within budget",
+            Outcome::Reject => "outside budget",
+            Outcome::Undecided => "undecided",
+        }
+    }
+}
+
 /// One budget item measured.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct VerdictLine {

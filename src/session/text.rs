@@ -1,7 +1,7 @@
 //! Events in words, for the timeline, `paring log` and the log file.
 
 use super::{Event, PassedOver, Phase, State};
-use crate::plan::{Action, Author, DecisionId, Limit, Outcome};
+use crate::plan::{Action, Author, DecisionId, Limit};
 use crate::words::counted;
 
 /// One line about `event`, read against the state before it; `None` for events that a timeline need not show.
@@ -111,12 +111,7 @@ pub fn describe(before: &State, event: &Event) -> Option<String> {
             if e.doubt.is_some() { "?" } else { "" }
         ),
         Event::VerdictGiven { round, verdict } => {
-            let outcome = match verdict.outcome {
-                Outcome::Accept => "within budget",
-                Outcome::Reject => "outside the budget",
-                Outcome::Undecided => "undecided",
-            };
-            format!("round {round}: {outcome}, top-1 {:+.2} points", verdict.d_top1)
+            format!("round {round}: {}, top-1 {:+.2} points", verdict.outcome.label(), verdict.d_top1)
         }
         Event::RoundAccepted { round } => format!("accepted round {round}"),
         Event::RolledBack { round, reason } => format!("rolled back round {round}{}", because(reason)),

@@ -355,12 +355,13 @@ impl App {
                 use crate::plan::Outcome;
                 let c = self.settings.keymap.label(crate::config::Act::Accept);
                 let b = self.settings.keymap.label(crate::config::Act::RollBack);
-                let (level, word) = match verdict.outcome {
-                    Outcome::Accept => (Level::Good, "is within the budget"),
-                    Outcome::Reject => (Level::Bad, "is outside the budget"),
-                    Outcome::Undecided => (Level::Warn, "undecided: the interval holds the floor"),
+                let (level, why) = match verdict.outcome {
+                    Outcome::Accept => (Level::Good, ""),
+                    Outcome::Reject => (Level::Bad, ""),
+                    Outcome::Undecided => (Level::Warn, ": the interval holds the floor"),
                 };
-                self.say(level, format!("round {round} {word}; {c} accepts it, {b} rolls it back"));
+                let word = verdict.outcome.label();
+                self.say(level, format!("round {round} is {word}{why}; {c} accepts it, {b} rolls it back"));
             }
             Event::RecipeSet { .. }
             | Event::Resolved { .. }

@@ -68,6 +68,13 @@ pub fn factor(v: f64) -> String {
     if v.is_finite() { format!("{v:.2}x") } else { "—".into() }
 }
 
+/// A factor beside the target that it exceeds, in so many decimals that it is seen to: `0.603x` over `0.60x`.
+pub fn factor_over(v: f64, target: f64) -> String {
+    let at = |decimals: usize| format!("{v:.decimals$}");
+    let decimals = (2..=4).find(|&d| v <= target + 1e-9 || at(d) != format!("{target:.d$}")).unwrap_or(4);
+    if v.is_finite() { format!("{}x", at(decimals)) } else { factor(v) }
+}
+
 /// Time left or spent: `8 s`, `3 min`, `1 h 20`.
 pub fn duration(seconds: f64) -> String {
     if !seconds.is_finite() || seconds < 0.0 {
@@ -102,6 +109,16 @@ pub fn wilson(correct: usize, n: usize) -> (f64, f64) {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_exceeds_its_target_is_not_rounded_into_it() {
+        assert_eq!(factor_over(0.603, 0.6), "0.603x");
+        assert_eq!(factor_over(0.6003, 0.6), "0.6003x");
+        assert_eq!(factor_over(0.6, 0.6), "0.60x");
+        assert_eq!(factor_over(0.598, 0.6), "0.60x");
+        assert_eq!(factor_over(0.71, 0.6), "0.71x");
+        assert_eq!(factor_over(f64::NAN, 0.6), factor(f64::NAN));
+    }
 
     #[test]
     fn figures_are_short_at_every_magnitude() {

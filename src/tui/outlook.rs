@@ -4,6 +4,7 @@
 
 use crate::plan::{Basis, Budget, Decision, Estimate, Forecast, Quality};
 use crate::session::State;
+use crate::tui::num;
 
 /// Measured against the baseline, by the newest round in force.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
@@ -95,6 +96,17 @@ pub struct Goal {
     pub target: Option<f64>,
     /// Accuracy is in points and must not fall below; the others are factors and must not exceed.
     pub points: bool,
+}
+
+impl Goal {
+    /// A figure of this goal: points with a sign, or a factor that is not rounded into its target.
+    pub fn show(&self, value: f64) -> String {
+        match (self.points, self.target) {
+            (true, _) => num::signed(value, 2),
+            (false, Some(t)) => num::factor_over(value, t),
+            (false, None) => num::factor(value),
+        }
+    }
 }
 
 /// The budget's items in screen order; `always` also lists items without a target.

@@ -6,7 +6,6 @@ use super::num;
 use super::standing::{builds, word};
 use super::table::macs_of;
 use crate::config::text::{clean, clean_lines};
-use crate::plan::Outcome;
 use crate::session::{Standing, action_text};
 use crate::words::{counted, counted_as};
 use std::fmt::Write;
@@ -88,12 +87,7 @@ pub fn markdown(app: &App) -> String {
         let verdict = match (&r.rolled_back, &r.verdict) {
             (Some(why), _) => format!("rolled back: {}", cell(why)),
             (None, Some(v)) => {
-                let outcome = match v.outcome {
-                    Outcome::Accept => "within the budget",
-                    Outcome::Reject => "outside the budget",
-                    Outcome::Undecided => "undecided",
-                };
-                format!("{outcome}{}", if r.accepted { ", accepted" } else { "" })
+                format!("{}{}", v.outcome.label(), if r.accepted { ", accepted" } else { "" })
             }
             (None, None) => String::new(),
         };

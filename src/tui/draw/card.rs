@@ -336,7 +336,7 @@ fn forecast(c: &Canvas<'_>, block: bool, width: u16, room: usize, lines: &mut Ve
                 }
             }
         });
-        let show = |e: Option<Estimate>| e.map(|e| if g.points { signed(e.value, 2) } else { factor(e.value) });
+        let show = |e: Option<Estimate>| e.map(|e| g.show(e.value));
         let (before, after) =
             (show(app.expected_without.and_then(|e| e.get(g.name))), show(app.expected.and_then(|e| e.get(g.name))));
         let arrow = pal.glyph("→", "->");
@@ -436,10 +436,14 @@ fn why(c: &Canvas<'_>, f: &Shown, width: u16, lines: &mut Vec<Line<'static>>) {
     }
     lines.push(Line::from(span(format!(" {}", fit(&by, room)), pal.fg(Role::Dim))));
     if !d.rationale.is_empty() {
-        for (i, l) in wrap(&format!("why: {}", clean(&d.rationale)), room).into_iter().take(4).enumerate() {
+        // An edit keeps the reasons of what it replaced, whose figures are not its own.
+        let head = if d.edited_from.is_some() || f.drafting { "why it was proposed:" } else { "why:" };
+        for (i, l) in wrap(&format!("{head} {}", clean(&d.rationale)), room).into_iter().take(4).enumerate() {
             let style = pal.fg(Role::Fg);
-            let line = match l.strip_prefix("why:").filter(|_| i == 0) {
-                Some(rest) => Line::from(vec![span(" why:", pal.fg(Role::Dim)), span(rest.to_owned(), style)]),
+            let line = match l.strip_prefix(head).filter(|_| i == 0) {
+                Some(rest) => {
+                    Line::from(vec![span(format!(" {head}"), pal.fg(Role::Dim)), span(rest.to_owned(), style)])
+                }
                 None => Line::from(span(format!(" {l}"), style)),
             };
             lines.push(line);

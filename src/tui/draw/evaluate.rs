@@ -139,12 +139,12 @@ fn table(c: &mut Canvas<'_>, area: Rect, evals: &[&Evaluation]) {
             spans.push(span(right(&num::scaled(macs, 1e6), 9), fg));
         }
         spans.push(Span::raw("  "));
-        let (glyph, word, role) = match (rolled, verdict.map(|v| v.outcome)) {
-            (true, _) => (pal.glyph("↺ ", ""), "rolled back", Role::RolledBack),
-            (_, Some(Outcome::Accept)) => (pal.glyph("✓ ", ""), "within budget", Role::Good),
-            (_, Some(Outcome::Reject)) => (pal.glyph("✗ ", ""), "outside", Role::Bad),
-            (_, Some(Outcome::Undecided)) => ("? ", "undecided", Role::Warn),
-            (_, None) => ("", "", Role::Dim),
+        let (glyph, word, role) = match verdict.map(|v| v.outcome) {
+            _ if rolled => (pal.glyph("↺ ", ""), "rolled back", Role::RolledBack),
+            Some(o @ Outcome::Accept) => (pal.glyph("✓ ", ""), o.label(), Role::Good),
+            Some(o @ Outcome::Reject) => (pal.glyph("✗ ", ""), o.label(), Role::Bad),
+            Some(o @ Outcome::Undecided) => ("? ", o.label(), Role::Warn),
+            None => ("", "", Role::Dim),
         };
         let accepted = round.is_some_and(|r| r.accepted);
         // Where both words do not fit, what was decided stands for itself, and the mark for the verdict.
@@ -181,7 +181,7 @@ fn table(c: &mut Canvas<'_>, area: Rect, evals: &[&Evaluation]) {
                 "drop" => format!("drop {:.2} ({le} {:.2})", l.measured, l.target),
                 name => {
                     let name = if name == "macs" { "MACs".into() } else { clean(name) };
-                    format!("{name} {} ({le} {})", num::factor(l.measured), num::factor(l.target))
+                    format!("{name} {} ({le} {})", num::factor_over(l.measured, l.target), num::factor(l.target))
                 }
             };
             let next = span(format!("{text} {mark}   "), pal.fg(role));

@@ -6,7 +6,7 @@ use crate::config::text::{clean, fit};
 use crate::session::{Phase, Standing};
 use crate::tui::app::Level;
 use crate::tui::layout::{Class, Layout, class};
-use crate::tui::num::{factor, signed};
+use crate::tui::num::signed;
 use crate::tui::outlook::{Goal, goals, meets};
 use ratatui::layout::Rect;
 use ratatui::text::{Line, Span};
@@ -171,7 +171,7 @@ fn totals(c: &Canvas<'_>, wanted: &[Goal], d: Detail) -> Vec<Span<'static>> {
             None => Role::Fg,
         };
         let tilde = if forecast { "~" } else { "" };
-        let text = if g.points { signed(value, 2) } else { factor(value) };
+        let text = g.show(value);
         let doubt = if g.name == "latency" && !forecast && measured.is_some_and(|m| m.doubtful) { "?" } else { "" };
         out.push(span(format!("{tilde}{text}{doubt}"), if forecast { pal.fg(role) } else { pal.bold(role) }));
         if g.points {
@@ -187,8 +187,7 @@ fn totals(c: &Canvas<'_>, wanted: &[Goal], d: Detail) -> Vec<Span<'static>> {
             && app.state.phase <= Phase::Review
             && app.plan_differs()
         {
-            let e = if g.points { signed(e, 2) } else { factor(e) };
-            out.push(span(format!(" ~{e}"), pal.fg(Role::Forecast)));
+            out.push(span(format!(" ~{}", g.show(e)), pal.fg(Role::Forecast)));
         }
         out.push(Span::raw("  "));
     }
