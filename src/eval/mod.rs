@@ -13,7 +13,7 @@ mod views;
 
 pub use margin::Margins;
 pub use metrics::*;
-pub use paired::{from_counts, paired, wilson};
+pub use paired::{from_counts, paired};
 pub use run::{EvalRun, collect_logits, evaluate, logits, score_with};
 pub use score::{Scorer, cross_entropy, kl};
 pub use trial::{Correction, Model as TrialModel, Outcome as TrialOutcome, TrialOptions, Trials, ViewFacts};

@@ -1,10 +1,7 @@
 //! Paired statistics: two models on the same images. Far sharper than comparing two accuracies, because the images that
 //! both get right or wrong cancel.
 
-use super::Paired;
-
-/// 97.5 % point of the standard normal distribution.
-const Z: f64 = 1.959_963_984_540_054;
+use super::{Paired, wilson};
 
 /// New minus base accuracy with its 95 % interval. Image `i` of both slices must be the same image; surplus entries of
 /// the longer slice are ignored.
@@ -50,15 +47,6 @@ pub fn from_counts(both: usize, lost: usize, gained: usize, neither: usize) -> P
         high: 100.0 * high.min(1.0),
         p: mcnemar(gained, lost),
     }
-}
-
-/// Wilson's score interval of `k` out of `n` (E. B. Wilson, JASA 22:209-212, 1927).
-pub fn wilson(k: f64, n: f64) -> (f64, f64) {
-    let (p, z2) = (k / n, Z * Z);
-    let centre = p + z2 / (2.0 * n);
-    let half = Z * (p * (1.0 - p) / n + z2 / (4.0 * n * n)).sqrt();
-    let scale = 1.0 + z2 / n;
-    (((centre - half) / scale).max(0.0), ((centre + half) / scale).min(1.0))
 }
 
 /// Two-sided exact p-value: under "no difference" the gained ones of the discordant images are Binomial(d, 1/2).

@@ -42,6 +42,9 @@ pub fn run(args: &Eval) -> Result<Exit> {
         tell!("paring: note: {note}");
     }
     let m = &run.metrics;
+    if let Some(text) = m.guess_warning() {
+        tell!("paring: note: {text}");
+    }
     if args.json {
         let mut out = json!({
             "model": model.info.name,

@@ -101,15 +101,17 @@ pub fn describe(before: &State, event: &Event) -> Option<String> {
             format!("{}: loss {:.4} → {:.4}, {kept}", step.name, step.loss_before, step.loss_after)
         }
         Event::Applied { round, ids, .. } => format!("round {round}: applied {}", counted(ids.len(), "decision")),
-        Event::Evaluated { evaluation: e } => format!(
-            "{}: top-1 {:.2} % ({} of {}), {:.2}{} ms",
-            if e.round == 0 { "baseline".to_owned() } else { format!("round {} evaluated", e.round) },
-            e.metrics.top1 * 100.0,
-            e.metrics.correct,
-            e.metrics.n,
-            e.whole.p50,
-            if e.doubt.is_some() { "?" } else { "" }
-        ),
+        Event::Evaluated { evaluation: e } => {
+            format!(
+                "{}: top-1 {:.2} % ({} of {}), {:.2}{} ms",
+                if e.round == 0 { "baseline".to_owned() } else { format!("round {} evaluated", e.round) },
+                e.metrics.top1 * 100.0,
+                e.metrics.correct,
+                e.metrics.n,
+                e.whole.p50,
+                if e.doubt.is_some() { "?" } else { "" }
+            ) + &e.metrics.guess_warning().filter(|_| e.round == 0).map_or(String::new(), |w| format!("; {w}"))
+        }
         Event::VerdictGiven { round, verdict } => {
             format!("round {round}: {}, top-1 {:+.2} points", verdict.outcome.label(), verdict.d_top1)
         }

@@ -521,6 +521,9 @@ impl App {
                     "calibration images are evaluation images: accuracy figures are flattered".to_owned(),
                 ));
             }
+            if let Some(text) = self.state.baseline().and_then(|e| e.metrics.guess_warning()) {
+                out.push((Level::Warn, text));
+            }
             if card.model.preprocess.assumed() && !self.notes_hidden {
                 let key = self.settings.keymap.label(crate::config::Act::Cancel);
                 out.push((

@@ -94,18 +94,6 @@ pub fn clock(at_ms: i64) -> String {
     format!("{:02}:{:02}:{:02}", s / 3600, s / 60 % 60, s % 60)
 }
 
-/// The Wilson 95 % interval of `correct` of `n`, as parts.
-pub fn wilson(correct: usize, n: usize) -> (f64, f64) {
-    if n == 0 {
-        return (0.0, 1.0);
-    }
-    let (z, n) = (1.959_964, n as f64);
-    let p = correct as f64 / n;
-    let mid = (p + z * z / (2.0 * n)) / (1.0 + z * z / n);
-    let half = z * (p * (1.0 - p) / n + z * z / (4.0 * n * n)).sqrt() / (1.0 + z * z / n);
-    (mid - half, mid + half)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -149,12 +137,5 @@ mod tests {
         assert_eq!(duration(6000.0), "1 h 40");
         assert_eq!(clock(1_700_000_000_000), "22:13:20");
         assert_eq!(clock(-1000), "23:59:59");
-    }
-
-    #[test]
-    fn wilson_matches_known_values() {
-        let (low, high) = wilson(9173, 10_000);
-        assert!((low - 0.91174).abs() < 2e-4 && (high - 0.92255).abs() < 2e-4, "{low} {high}");
-        assert_eq!(wilson(0, 0), (0.0, 1.0));
     }
 }

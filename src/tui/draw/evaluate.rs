@@ -106,7 +106,7 @@ fn table(c: &mut Canvas<'_>, area: Rect, evals: &[&Evaluation]) {
     let skip = evals.len().saturating_sub(inner.height.saturating_sub(1) as usize);
     for (row, e) in evals.iter().enumerate().skip(skip).map(|(i, e)| (i - skip, e)) {
         let round = app.state.round_at(e.round);
-        let (low, high) = num::wilson(e.metrics.correct, e.metrics.n);
+        let (low, high) = e.metrics.interval();
         let name = if e.round == 0 { "baseline".to_owned() } else { format!("round {}", e.round) };
         let verdict = round.and_then(|r| r.verdict.as_ref());
         let rolled = round.is_some_and(|r| r.rolled_back.is_some());

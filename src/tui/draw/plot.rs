@@ -28,7 +28,7 @@ pub(super) fn points(state: &State) -> Vec<Point> {
         .filter_map(|r| {
             let e = r.evaluation.as_ref()?;
             let latency = e.latency().map_or(f64::NAN, |l| l.value);
-            let (low, high) = num::wilson(e.metrics.correct, e.metrics.n);
+            let (low, high) = e.metrics.interval();
             let p = Point {
                 round: r.number,
                 latency,
