@@ -4,7 +4,6 @@ use super::{Canvas, span};
 use crate::config::Role;
 use crate::config::text::width;
 use crate::session::State;
-use crate::tui::num;
 use ratatui::layout::Rect;
 
 /// A round's place in the plot.
