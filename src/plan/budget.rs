@@ -23,6 +23,8 @@ pub enum BudgetError {
     Syntax(String),
     #[error("unknown budget name `{0}`; hint: latency, macs, memory, params (factors up to 1) or drop (points)")]
     Unknown(String),
+    #[error("budget names `{0}` twice; hint: one target each")]
+    Twice(String),
     #[error("budget `{name}={value}` is out of range; hint: factors lie in (0, 1], drop in [0, 100]")]
     Range { name: String, value: f64 },
 }
@@ -50,7 +52,9 @@ impl FromStr for Budget {
             if !ok {
                 return Err(range());
             }
-            *slot = Some(value);
+            if slot.replace(value).is_some() {
+                return Err(BudgetError::Twice(name.to_owned()));
+            }
         }
         Ok(b)
     }
@@ -113,4 +117,17 @@ pub struct Verdict {
     pub d_top1: f64,
     pub d_top1_low: f64,
     pub d_top1_high: f64,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_target_that_is_named_twice_is_none() {
+        let twice = "macs=0.5,drop=1,macs=0.7".parse::<Budget>();
+        assert_eq!(twice, Err(BudgetError::Twice("macs".into())));
+        let once: Budget = "macs=0.5,drop=1".parse().unwrap();
+        assert_eq!(once.to_string(), "macs=0.5,drop=1");
+    }
 }
