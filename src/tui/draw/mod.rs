@@ -1,7 +1,7 @@
 //! Drawing: reads the app, writes cells, changes nothing.
 //!
 //! Invariants: nothing is written outside its area at any size; a forecast carries `~` and the forecast colour; after
-//! everything is drawn no cell holds a control character.
+//! everything is drawn no cell holds a hostile character.
 
 mod agents;
 mod basis;
@@ -169,7 +169,7 @@ fn neutralise(buf: &mut Buffer, area: Rect, ascii: bool) {
                 };
                 // A wide letter also owns the next cell, which is blank.
                 cell.set_symbol(twin);
-            } else if cell.symbol().chars().any(char::is_control) {
+            } else if cell.symbol().chars().any(crate::plain::hostile) {
                 cell.set_symbol("\u{FFFD}");
             }
         }
