@@ -175,3 +175,20 @@ fn neutralise(buf: &mut Buffer, area: Rect, ascii: bool) {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_cell_keeps_what_could_steer_or_reorder() {
+        let area = Rect::new(0, 0, 8, 1);
+        let mut buf = Buffer::empty(area);
+        for (x, symbol) in ["a", "\x1b", "\u{202e}", "\u{9b}", "e\u{61c}", "模", "", "\u{200d}"].iter().enumerate() {
+            buf[(x as u16, 0)].set_symbol(symbol);
+        }
+        neutralise(&mut buf, area, false);
+        let left: String = (0..8).map(|x| buf[(x, 0)].symbol()).collect();
+        assert!(!left.chars().any(crate::plain::hostile) && left.starts_with('a') && left.contains('模'), "{left:?}");
+    }
+}
