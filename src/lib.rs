@@ -21,7 +21,7 @@
 //! | [`host`] | runtime: jobs, device worker, cancellation, socket server, lifecycle |
 //! | [`tui`] | view state, update, views, widgets, input, frame scheduling, terminal guard |
 //! | [`headless`] | the same commands without a screen |
-//! | [`words`] | one small help for all of them: nouns after numbers |
+//! | [`words`], [`plain`] | small helps for all of them: nouns after numbers; foreign text made plain before it is shown |
 //!
 //! # Invariants
 //!
@@ -52,6 +52,7 @@ pub mod graph;
 pub mod headless;
 pub mod host;
 pub mod model;
+pub mod plain;
 pub mod plan;
 pub mod profile;
 pub mod prune;

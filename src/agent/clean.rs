@@ -1,14 +1,7 @@
-//! Neutralises and bounds foreign text before it reaches a terminal, a prompt or the journal.
+//! Bounds what servers and agents say before it reaches a prompt or the journal, without its hostile characters (what
+//! those are, [`crate::plain`] says): removed, not replaced, so that JSON among the text stays JSON.
 
-/// Whether a character must not reach a terminal: C0 and C1 controls, DEL, bidirectional overrides and isolates, line
-/// and paragraph separators, byte-order marks, invisible tag characters, private control sequences' introducers.
-fn hostile(c: char) -> bool {
-    matches!(
-        c,
-        '\0'..='\u{8}' | '\u{b}'..='\u{1f}' | '\u{7f}'..='\u{9f}' | '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}'
-            | '\u{2066}'..='\u{2069}' | '\u{feff}' | '\u{fff9}'..='\u{fffb}' | '\u{e0000}'..='\u{e007f}'
-    )
-}
+use crate::plain::hostile;
 
 /// Text with newlines kept, tabs as spaces, everything hostile removed. Works on any split of a stream: a character is
 /// judged alone, and without its introducer an escape sequence is harmless text.
@@ -17,7 +10,7 @@ pub fn text(s: &str) -> String {
     for c in s.chars() {
         match c {
             '\t' => out.push_str("  "),
-            '\u{2028}' | '\u{2029}' => out.push('\n'),
+            '\n' | '\u{2028}' | '\u{2029}' => out.push('\n'),
             c if hostile(c) => {}
             c => out.push(c),
         }
@@ -52,7 +45,8 @@ mod tests {
     fn escape_sequences_lose_their_introducers() {
         assert_eq!(text("a\u{1b}[31mred\u{1b}]0;title\u{7}\nb\tc\r"), "a[31mred]0;title\nb  c");
         assert_eq!(text("\u{9b}2J\u{202e}evil\u{2066}"), "2Jevil");
-        assert_eq!(text("naïve 模型 👩‍🔬"), "naïve 模型 👩‍🔬");
+        assert_eq!(text("naïve 模型 ❤️"), "naïve 模型 ❤️");
+        assert_eq!(text("\u{feff}{\u{61c}}\u{e0041}"), "{}");
     }
 
     #[test]

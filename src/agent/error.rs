@@ -26,6 +26,14 @@ pub enum LlmError {
         "the API key holds characters that cannot be sent; hint: OPENAI_API_KEY may contain a line break or a quote"
     )]
     Key,
+    #[error("the endpoint is no http or https address; hint: such as http://localhost:8000/v1")]
+    Address,
+    #[error(
+        "plain http to `{origin}` would show prompts and key to everybody on the way; hint: https, or an SSH tunnel to \
+         localhost; where you trust the network, `trusted = [\"{origin}\"]` under [llm] in your own config.toml, or \
+         PARING_LLM_TRUSTED={origin}"
+    )]
+    Clear { origin: String },
     #[error("`{url}` lists no models; hint: name one with --llm-model")]
     NoModel { url: String },
 }
@@ -36,6 +44,8 @@ pub enum ApiKind {
     Auth,
     /// Wrong path or unknown model.
     NotFound,
+    /// A redirect to another origin, or in circles: nothing was sent there.
+    Elsewhere,
     /// No credit: permanent, though some servers send it as 429.
     Quota,
     RateLimit,
@@ -51,6 +61,9 @@ impl ApiKind {
         match self {
             ApiKind::Auth => "check OPENAI_API_KEY",
             ApiKind::NotFound => "check --llm-model and that OPENAI_BASE_URL ends in /v1",
+            ApiKind::Elsewhere => {
+                "it sends on to another server, which got nothing; name that one with --llm-url if it is right"
+            }
             ApiKind::Quota => "the account has no credit left; the built-in planner needs none",
             ApiKind::RateLimit => "wait a little, then propose again",
             ApiKind::ContextTooLong => "start the server with a larger context, or name a model with one",
@@ -92,7 +105,8 @@ impl LlmError {
         match self {
             LlmError::Connect { .. } | LlmError::Broken { .. } => true,
             LlmError::Api { kind, .. } => matches!(kind, ApiKind::RateLimit | ApiKind::Server),
-            LlmError::Silent { .. } | LlmError::Nonsense { .. } | LlmError::Key | LlmError::NoModel { .. } => false,
+            LlmError::Silent { .. } | LlmError::Nonsense { .. } | LlmError::NoModel { .. } => false,
+            LlmError::Key | LlmError::Address | LlmError::Clear { .. } => false,
         }
     }
 
@@ -100,9 +114,13 @@ impl LlmError {
     pub fn hopeless(&self) -> bool {
         match self {
             LlmError::Api { kind, .. } => {
-                matches!(kind, ApiKind::Auth | ApiKind::NotFound | ApiKind::Quota | ApiKind::RateLimit)
+                matches!(
+                    kind,
+                    ApiKind::Auth | ApiKind::NotFound | ApiKind::Elsewhere | ApiKind::Quota | ApiKind::RateLimit
+                )
             }
-            LlmError::Connect { .. } | LlmError::Nonsense { .. } | LlmError::Key | LlmError::NoModel { .. } => true,
+            LlmError::Connect { .. } | LlmError::Nonsense { .. } | LlmError::NoModel { .. } => true,
+            LlmError::Key | LlmError::Address | LlmError::Clear { .. } => true,
             LlmError::Silent { .. } => true,
             LlmError::Broken { .. } => false,
         }
@@ -188,6 +206,7 @@ fn classify(status: Option<u16>, message: &str, code: &str) -> ApiKind {
         return ApiKind::ContextTooLong;
     }
     match status {
+        Some(300..400) => ApiKind::Elsewhere,
         Some(401 | 403) => ApiKind::Auth,
         Some(402) => ApiKind::Quota,
         Some(404 | 405) => ApiKind::NotFound,

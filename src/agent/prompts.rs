@@ -21,9 +21,6 @@ const SPECS: [Spec; 6] = [
     Spec { name: "repair", text: include_str!("../../prompts/repair.md"), needs: &["errors"] },
 ];
 
-/// Longest prompt file that is read, bytes.
-const MAX_FILE: u64 = 64 * 1024;
-
 /// All prompt texts.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Prompts {
@@ -93,11 +90,7 @@ impl Prompts {
 }
 
 fn read(path: &Path, needs: &[&str]) -> Result<String, String> {
-    let size = std::fs::metadata(path).map_err(|e| e.to_string())?.len();
-    if size > MAX_FILE {
-        return Err(format!("{size} bytes are more than a prompt may have ({MAX_FILE})"));
-    }
-    let text = std::fs::read_to_string(path).map_err(|e| e.to_string())?;
+    let text = crate::config::file::read(path).map_err(|e| e.to_string())?.unwrap_or_default();
     match needs.iter().find(|n| !text.contains(&format!("{{{{{n}}}}}"))) {
         Some(n) => Err(format!("it lacks the placeholder `{{{{{n}}}}}`")),
         None => Ok(text),

@@ -94,12 +94,11 @@ pub struct Chat {
 
 impl Chat {
     pub fn open(endpoint: &Endpoint, timeouts: Timeouts) -> Result<Chat, LlmError> {
-        if !endpoint.key_is_sendable() {
-            return Err(LlmError::Key);
-        }
+        endpoint.check()?;
         let url = &endpoint.base_url;
         let connect = |e: reqwest::Error| LlmError::Connect { url: url.clone(), reason: reason(&e) };
-        let mut http = reqwest::Client::builder().connect_timeout(timeouts.connect);
+        let mut http =
+            reqwest::Client::builder().connect_timeout(timeouts.connect).redirect(super::endpoint::redirects());
         if is_loopback(url) {
             http = http.no_proxy();
         }
@@ -437,8 +436,7 @@ fn reason(e: &reqwest::Error) -> String {
 }
 
 fn is_loopback(url: &str) -> bool {
-    let host = url.split("://").nth(1).unwrap_or(url);
-    ["localhost", "127.", "[::1]", "0.0.0.0"].iter().any(|h| host.starts_with(h))
+    crate::config::Origin::of(url).is_some_and(|o| o.is_local())
 }
 
 fn model_names(v: &Value) -> Vec<String> {

@@ -207,8 +207,8 @@ pub struct Eval {
     #[arg(long, value_name = "DATA")]
     pub calib: Option<String>,
     /// How: minmax, percentile:99.99, entropy or mse.
-    #[arg(long, value_name = "METHOD", default_value = "mse")]
-    pub calibration: String,
+    #[arg(long, value_name = "METHOD")]
+    pub calibration: Option<String>,
     /// Also print the logits of the first N images (JSON only).
     #[arg(long, value_name = "N", default_value_t = 0)]
     pub logits: usize,
@@ -234,8 +234,8 @@ pub struct Convert {
     #[arg(long, value_name = "DATA")]
     pub calib: Option<String>,
     /// How int8-static finds its ranges: minmax, percentile:99.99, entropy or mse.
-    #[arg(long, value_name = "METHOD", default_value = "mse")]
-    pub calibration: String,
+    #[arg(long, value_name = "METHOD")]
+    pub calibration: Option<String>,
     #[arg(long)]
     pub json: bool,
     #[command(flatten)]

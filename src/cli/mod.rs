@@ -7,6 +7,7 @@
 pub mod args;
 mod sessions;
 
+use crate::agent::Endpoint;
 use crate::config::{self, Settings, Sources};
 use crate::headless::out::{self, tell};
 use crate::headless::{self, Exit};
@@ -27,8 +28,12 @@ pub fn main() -> Exit {
     let cli = match Cli::try_parse() {
         Ok(cli) => cli,
         Err(e) => {
+            if e.use_stderr() {
+                // It quotes what was typed, which a shell may have taken from the names of files.
+                out::words(format_args!("{}", e.render()));
+                return Exit::Usage;
+            }
             return match e.print() {
-                _ if e.use_stderr() => Exit::Usage,
                 Err(e) if e.kind() != std::io::ErrorKind::BrokenPipe => {
                     tell!("paring: standard output cannot be written: {e}");
                     Exit::Failed
@@ -54,6 +59,7 @@ fn dispatch(cli: Cli) -> Result<Exit> {
     let screen = cli.screen;
     let Some(command) = cli.command else {
         let settings = settings(flags(&screen, None, &Session::default()))?;
+        reachable(&settings)?;
         return sessions::open(demo_spec(&settings), None, false, settings);
     };
     match command {
@@ -66,6 +72,7 @@ fn dispatch(cli: Cli) -> Result<Exit> {
                 llm: o.llm_model.as_deref(),
             };
             let settings = settings(flags(&screen, Some(&o.on), &asked))?;
+            reachable(&settings)?;
             let spec = OpenSpec {
                 data: o.data.clone().unwrap_or_default(),
                 calib: o.calib.clone(),
@@ -84,10 +91,30 @@ fn dispatch(cli: Cli) -> Result<Exit> {
         Cmd::Ls { json } => sessions::ls(json),
         Cmd::Stop { name } => sessions::stop(&name),
         Cmd::Log { name, json } => sessions::log(&name, json),
-        Cmd::Profile(p) => headless::profile::run(&p),
-        Cmd::Eval(e) => headless::eval::run(&e),
-        Cmd::Convert(c) => headless::convert::run(&c),
-        Cmd::Selftest(s) => headless::selftest::run(&s),
+        Cmd::Profile(mut p) => {
+            let mut flags = flags(&screen, Some(&p.on), &Session::default());
+            flags.extend(p.macs.clone().map(|word| ("screen.mac_convention".to_owned(), word)));
+            let settings = settings(flags)?;
+            p.on = settled(p.on, &settings);
+            headless::profile::run(&p, settings.mac_convention)
+        }
+        Cmd::Eval(mut e) => {
+            let asked = Session { calibration: e.calibration.as_deref(), ..Session::default() };
+            let settings = settings(flags(&screen, Some(&e.on), &asked))?;
+            e.on = settled(e.on, &settings);
+            headless::eval::run(&e, settings.calibration)
+        }
+        Cmd::Convert(mut c) => {
+            let asked = Session { calibration: c.calibration.as_deref(), ..Session::default() };
+            let settings = settings(flags(&screen, Some(&c.on), &asked))?;
+            c.on = settled(c.on, &settings);
+            headless::convert::run(&c, settings.calibration)
+        }
+        Cmd::Selftest(s) => {
+            let on = On { device: s.device.clone(), threads: s.threads, ..On::default() };
+            let settings = settings(flags(&screen, Some(&on), &Session::default()))?;
+            headless::selftest::run(&settled(on, &settings), s.json)
+        }
         Cmd::Run(r) => {
             let asked = Session {
                 budget: r.budget.as_deref(),
@@ -97,6 +124,7 @@ fn dispatch(cli: Cli) -> Result<Exit> {
                 llm: r.llm_model.as_deref(),
             };
             let settings = settings(flags(&screen, Some(&r.on), &asked))?;
+            reachable(&settings)?;
             let spec = OpenSpec {
                 data: r.data.clone().unwrap_or_default(),
                 calib: r.calib.clone(),
@@ -168,11 +196,33 @@ fn flags(screen: &Screen, on: Option<&On>, session: &Session<'_>) -> Vec<(String
 /// All layers of settings; whatever is wrong in any of them is told, all at once.
 fn settings(flags: Vec<(String, String)>) -> Result<Settings> {
     let loaded = config::load(&Sources::of_process(flags));
+    for ignored in &loaded.ignored {
+        tell!("paring: {ignored}");
+    }
     if loaded.diagnostics.is_empty() {
         return Ok(loaded.settings);
     }
     let all: Vec<String> = loaded.diagnostics.iter().map(ToString::to_string).collect();
     Err(UsageError(all.join("\nparing: ")).into())
+}
+
+/// What the layers of settings say of device, threads and batch, where `on` was the topmost of them.
+fn settled(on: On, settings: &Settings) -> On {
+    let given = |n: usize| (n > 0).then_some(n);
+    On {
+        device: Some(settings.device.clone()),
+        tf32: settings.tf32,
+        threads: given(settings.threads),
+        batch: given(settings.batch),
+        ..on
+    }
+}
+
+/// An endpoint to which nothing would be sent is refused before a session is opened with it.
+fn reachable(settings: &Settings) -> Result<()> {
+    let Some(url) = &settings.llm_url else { return Ok(()) };
+    let endpoint = Endpoint::new(url, "", None).trusting(&settings.llm_trusted);
+    Ok(endpoint.check().map_err(|e| UsageError(e.to_string()))?)
 }
 
 /// What settings and `on` say of a session on `model`; data is the caller's to fill in.

@@ -1,8 +1,8 @@
 //! Subcommands about sessions: open, attach, list, stop, log, export.
 
 use crate::config::Settings;
-use crate::headless::Exit;
 use crate::headless::out::{self, say, tell};
+use crate::headless::{Exit, print_json};
 use crate::host::client::{Client, Messages};
 use crate::host::{OpenSpec, lifecycle};
 use crate::model::export::format as export_format;
@@ -42,7 +42,8 @@ pub fn open(spec: OpenSpec, name: Option<&str>, detach: bool, settings: Settings
             );
         }
     } else {
-        std::fs::create_dir_all(&place.dir)
+        place
+            .make()
             .and_then(|()| spec.save(&place))
             .with_context(|| format!("cannot write in `{}`; hint: set PARING_HOME", place.dir.display()))?;
     }
@@ -133,13 +134,13 @@ fn client_name() -> String {
         Some(host) => format!("{user} from {host}"),
         None => format!("{user}, process {}", std::process::id()),
     };
-    name.chars().filter(|c| !c.is_control()).take(60).collect()
+    crate::plain::stripped(&name).chars().take(60).collect()
 }
 
 pub fn ls(json: bool) -> anyhow::Result<Exit> {
     let all: Vec<lifecycle::Listed> = Place::all()?.iter().map(lifecycle::list).collect();
     if json {
-        say!("{}", serde_json::to_string_pretty(&all)?)?;
+        print_json(&all)?;
         return Ok(Exit::Done);
     }
     if all.is_empty() {
@@ -192,7 +193,7 @@ pub fn log(name: &str, json: bool) -> anyhow::Result<Exit> {
     let mut state = State::default();
     for record in Journal::read(&place.dir)? {
         if json {
-            say!("{}", serde_json::to_string(&record)?)?;
+            say!("{}", crate::plain::json(&serde_json::to_string(&record)?))?;
         } else {
             if let Some(text) = describe(&state, &record.event) {
                 say!("{:>5} {} {}", record.seq, clock(record.at_ms), crate::config::text::clean(&text))?;
@@ -272,7 +273,8 @@ pub fn export(name: &str, out: Option<&Path>, format: &str, json: bool) -> anyho
         }
         let (path, format, hash) = exported?;
         if json {
-            say!("{}", serde_json::json!({ "path": path, "format": format, "hash": hash }))?;
+            let written = serde_json::json!({ "path": path, "format": format, "hash": hash });
+            say!("{}", crate::plain::json(&written.to_string()))?;
         } else {
             say!("{path}")?;
         }

@@ -203,12 +203,14 @@ impl Act {
 pub struct Keymap {
     by_key: HashMap<Key, Act>,
     keys: Vec<Vec<Key>>,
+    /// By action: the file that gave its keys; `None` while they are the defaults.
+    given_by: Vec<Option<String>>,
 }
 
 impl Default for Keymap {
     fn default() -> Keymap {
         let keys: Vec<Vec<Key>> = ACTS.iter().map(|s| s.keys.iter().filter_map(|k| Key::parse(k)).collect()).collect();
-        let mut map = Keymap { by_key: HashMap::new(), keys };
+        let mut map = Keymap { by_key: HashMap::new(), keys, given_by: vec![None; ACTS.len()] };
         map.index();
         map
     }
@@ -259,6 +261,7 @@ impl Keymap {
             match words.iter().map(|w| Key::parse(w).ok_or(*w)).collect::<Result<Vec<Key>, &str>>() {
                 Ok(keys) => {
                     self.keys[i] = keys;
+                    self.given_by[i] = Some(origin.to_owned());
                     changed.push(i);
                 }
                 Err(word) => {
@@ -267,26 +270,46 @@ impl Keymap {
                 }
             }
         }
-        // A key the user gave to one action leaves the defaults of the others; two of the user's own are a conflict.
         for &i in &changed {
-            let mine = self.keys[i].clone();
-            for (j, keys) in self.keys.iter_mut().enumerate().filter(|(j, _)| *j != i) {
-                let Some(k) = keys.iter().find(|k| mine.contains(k)).copied() else { continue };
-                if changed.contains(&j) {
-                    if i < j {
-                        diagnostics.push(Diagnostic {
-                            origin: origin.to_owned(),
-                            key: format!("keys.{}", ACTS[j].id),
-                            message: format!("`{k}` is also bound to `{}`", ACTS[i].id),
-                            hint: "give one of them another key".into(),
-                        });
-                    }
-                } else {
-                    keys.retain(|k| !mine.contains(k));
-                }
-            }
+            self.settle(i, &changed, origin, diagnostics);
         }
         self.index();
+    }
+
+    /// Makes action `i`'s keys its own. A default of another action gives way, as long as that keeps a key; two bindings
+    /// of the user's own are a conflict, whichever files they stand in, and so is taking the only key of an action: what
+    /// it does could no longer be asked for, without a word.
+    fn settle(&mut self, i: usize, changed: &[usize], origin: &str, diagnostics: &mut Vec<Diagnostic>) {
+        let mine = self.keys[i].clone();
+        for j in (0..self.keys.len()).filter(|j| *j != i) {
+            let Some(k) = self.keys[j].iter().find(|k| mine.contains(k)).copied() else { continue };
+            let mut complain = |key: usize, message: String, hint: String| {
+                let key = format!("keys.{}", ACTS[key].id);
+                diagnostics.push(Diagnostic { origin: origin.to_owned(), key, message, hint });
+            };
+            match &self.given_by[j] {
+                // Told once, at the later of the two.
+                Some(_) if changed.contains(&j) && j < i => {}
+                Some(_) if changed.contains(&j) => {
+                    let message = format!("`{k}` is also bound to `{}`", ACTS[i].id);
+                    complain(j, message, "give one of them another key".into());
+                }
+                Some(file) => {
+                    let message = format!("`{k}` is also bound to `{}`, in {file}", ACTS[j].id);
+                    complain(i, message, "give one of them another key".into());
+                }
+                None if self.keys[j].iter().all(|k| mine.contains(k)) => {
+                    let other = ACTS[j].id;
+                    let message = format!("`{k}` is the only key of `{other}`");
+                    complain(
+                        i,
+                        message,
+                        format!("give `{other}` another key as well, or `{other} = []` to do without"),
+                    );
+                }
+                None => self.keys[j].retain(|k| !mine.contains(k)),
+            }
+        }
     }
 }
 
@@ -335,5 +358,34 @@ mod tests {
         map.merge(&"run = \"=\"\naccept = \"=\"".parse().unwrap(), "test", &mut d);
         assert_eq!(d.len(), 1);
         assert!(d[0].message.contains("also bound"), "{}", d[0]);
+    }
+
+    #[test]
+    fn conflicts_are_refused_with_both_names() {
+        let said = |files: &[&str]| -> Vec<String> {
+            let (mut map, mut d) = (Keymap::default(), Vec::new());
+            for (i, text) in files.iter().enumerate() {
+                map.merge(&text.parse().unwrap(), &format!("file {i}"), &mut d);
+            }
+            d.iter().map(ToString::to_string).collect()
+        };
+        for files in [
+            &["run = \"=\"\naccept = \"=\""][..],
+            &["run = \"=\"", "accept = [\"+\", \"=\"]"],
+            &["accept = \"R\""],
+            &["run = \"C\""],
+        ] {
+            let said = said(files);
+            assert_eq!(said.len(), 1, "{files:?}: {said:?}");
+            assert!(said[0].contains("`keys.") && said[0].contains("accept") && said[0].contains("run"), "{}", said[0]);
+        }
+        for sound in [
+            &["accept = \"R\"\nrun = \"C\""][..],
+            &["accept = \"R\"\nrun = []"],
+            &["veto = \"j\""],
+            &["run = \"=\"", "run = \"+\"\naccept = \"=\""],
+        ] {
+            assert_eq!(said(sound), [] as [String; 0], "{sound:?}");
+        }
     }
 }

@@ -1,9 +1,11 @@
 //! Layered settings, keymap and theme loading: a value plus every diagnostic, not the first error. Also the lowest room
-//! for text and colour helpers that make foreign strings safe to show.
+//! for text and colour helpers, and for whom the user named as a language model's server ([`Origin`]).
 
 mod color;
 mod diag;
+pub mod file;
 mod keymap;
+mod origin;
 mod settings;
 pub mod text;
 mod theme;
@@ -11,7 +13,9 @@ mod theme;
 pub use color::{ANSI_NAMES, ColorLevel, Rgb, from_256};
 pub use diag::{Diagnostic, nearest, suggestion};
 pub use keymap::{ACTS, Act, ActSpec, Key, Keymap};
+pub use origin::Origin;
 pub use settings::{
-    KEYS, KeySpec, Loaded, MAC_CONVENTIONS, SORTS, Settings, Sources, config_dir, load, mac_convention, process_env,
+    KEYS, KeySpec, Loaded, MAC_CONVENTIONS, MOST_THREADS, SORTS, Settings, Sources, config_dir, load, mac_convention,
+    process_env,
 };
 pub use theme::{BUILT_IN, Role, Theme};

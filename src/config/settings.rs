@@ -1,11 +1,16 @@
 //! Layered settings: built-in < user file < project file < environment < flags.
 //!
+//! The project file, `./paring.toml`, is whoever's wrote the folder. What it says of the language model is a request: an
+//! endpoint counts only if the user named its origin, in the own configuration or the environment; see [`Layers::asked`].
+//!
 //! Every key is one line of [`KEYS`]; reading a layer, the error for an unknown key and `paring config` come from it.
 //! Invariant: loading always yields whole settings plus every diagnostic, never just the first error.
 
 use super::color::ColorLevel;
 use super::diag::{Diagnostic, suggestion};
+use super::file;
 use super::keymap::Keymap;
+use super::origin::Origin;
 use super::theme::Theme;
 use crate::graph::{Calibration, MacConvention};
 use crate::plan::Budget;
@@ -26,6 +31,8 @@ pub struct Settings {
     pub mac_convention: MacConvention,
     pub llm_url: Option<String>,
     pub llm_model: Option<String>,
+    /// Origins that the user named for good: a project file may name them too, and plain http may go there.
+    pub llm_trusted: Vec<Origin>,
     /// `auto`, `cpu`, `cuda:0`.
     pub device: String,
     /// Let f32 products on a GPU round to TF32.
@@ -55,6 +62,7 @@ impl Default for Settings {
             mac_convention: MacConvention::ConvLinear,
             llm_url: None,
             llm_model: None,
+            llm_trusted: Vec::new(),
             device: "auto".into(),
             tf32: false,
             threads: 0,
@@ -95,6 +103,11 @@ pub const KEYS: &[KeySpec] = &[
     spec("screen.mac_convention", None, "what MACs count: conv_linear, attention, norms"),
     spec("llm.base_url", Some("OPENAI_BASE_URL"), "an OpenAI-compatible endpoint"),
     spec("llm.model", Some("PARING_LLM_MODEL"), "the endpoint's model name"),
+    spec(
+        "llm.trusted",
+        Some("PARING_LLM_TRUSTED"),
+        "origins, such as [\"http://gpu-box:8000\"], that ./paring.toml may name and plain http may go to",
+    ),
     spec("session.device", Some("PARING_DEVICE"), "auto, cpu or cuda:N"),
     spec("session.tf32", Some("PARING_TF32"), "true: f32 products on a GPU may round to TF32"),
     spec("session.threads", Some("PARING_THREADS"), "compute threads; 0: all cores"),
@@ -103,6 +116,9 @@ pub const KEYS: &[KeySpec] = &[
     spec("session.calibration", None, "static int8 ranges: minmax, percentile:99.99, entropy or mse"),
     spec("session.budget", Some("PARING_BUDGET"), "default budget, such as \"latency=0.6,drop=0.5\""),
 ];
+
+/// Compute threads at most: more than the largest machines have cores, fewer than any system refuses to start.
+pub const MOST_THREADS: usize = 1024;
 
 /// Sort columns by their setting's name.
 pub const SORTS: &[&str] = &["order", "p50", "share", "memory", "macs", "params", "sensitivity"];
@@ -147,26 +163,41 @@ impl Sources<'static> {
 pub struct Loaded {
     pub settings: Settings,
     pub diagnostics: Vec<Diagnostic>,
+    /// What a project file asked for and was not given: to be told, and no mistake of the user's.
+    pub ignored: Vec<Diagnostic>,
 }
 
 /// Loads all layers. A wrong value keeps the lower layer's and leaves a diagnostic.
 pub fn load(sources: &Sources<'_>) -> Loaded {
-    let mut l =
-        Layers { settings: Settings::default(), theme: "dark".into(), colors: "auto".into(), diagnostics: vec![] };
+    let mut l = Layers::default();
     l.settings.theme_dir = sources.user.as_ref().and_then(|u| u.parent()).map(|d| d.join("themes"));
     l.settings.ascii = !utf8(sources.env);
-    for path in [&sources.user, &sources.project].into_iter().flatten() {
-        l.file(path);
+    if let Some(path) = &sources.user {
+        l.file(path, Layer::User);
+    }
+    if let Some(path) = &sources.project {
+        l.file(path, Layer::Project);
     }
     for spec in KEYS {
         if let Some(value) = spec.env.and_then(|e| (sources.env)(e)).filter(|v| !v.is_empty()) {
-            l.set(spec.key, &from_word(&value), "environment");
+            l.set(spec.key, &from_word(&value), ENVIRONMENT);
         }
     }
     for (key, value) in &sources.flags {
         l.set(key, &from_word(value), "flags");
     }
+    l.asked();
     l.finish(sources.env)
+}
+
+/// The origin of values from the environment.
+const ENVIRONMENT: &str = "environment";
+
+/// Whose file it is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Layer {
+    User,
+    Project,
 }
 
 /// A word from the environment or a flag as the TOML value it looks like.
@@ -190,11 +221,33 @@ fn utf8(env: &dyn Fn(&str) -> Option<String>) -> bool {
     })
 }
 
+/// What a project file says of the language model, until everybody who may name one has spoken.
+#[derive(Debug, Default)]
+struct Asked {
+    path: String,
+    keys: BTreeMap<String, toml::Value>,
+}
+
 struct Layers {
     settings: Settings,
     theme: String,
     colors: String,
+    asked: Asked,
     diagnostics: Vec<Diagnostic>,
+    ignored: Vec<Diagnostic>,
+}
+
+impl Default for Layers {
+    fn default() -> Layers {
+        Layers {
+            settings: Settings::default(),
+            theme: "dark".into(),
+            colors: "auto".into(),
+            asked: Asked::default(),
+            diagnostics: Vec::new(),
+            ignored: Vec::new(),
+        }
+    }
 }
 
 impl Layers {
@@ -202,15 +255,19 @@ impl Layers {
         self.diagnostics.push(Diagnostic { origin: origin.to_owned(), key: key.to_owned(), message, hint });
     }
 
-    fn file(&mut self, path: &Path) {
+    fn file(&mut self, path: &Path, layer: Layer) {
         let origin = path.display().to_string();
-        let text = match std::fs::read_to_string(path) {
-            Ok(t) => t,
-            Err(e) if e.kind() == std::io::ErrorKind::NotFound => return,
+        let text = match file::read(path) {
+            Ok(Some(t)) => t,
+            Ok(None) => return,
             Err(e) => {
-                return self.complain(&origin, "", format!("cannot be read: {e}"), "check its permissions".into());
+                let hint = "settings are a short text file that you may read; move this one away".into();
+                return self.complain(&origin, "", format!("cannot be read: {e}"), hint);
             }
         };
+        if layer == Layer::Project {
+            self.asked.path.clone_from(&origin);
+        }
         let table: toml::Table = match text.parse() {
             Ok(t) => t,
             Err(e) => {
@@ -225,12 +282,65 @@ impl Layers {
                 }
                 toml::Value::Table(t) => {
                     for (name, v) in t {
-                        self.set(&format!("{section}.{name}"), v, &origin);
+                        let key = format!("{section}.{name}");
+                        if layer == Layer::Project && section == "llm" && KEYS.iter().any(|s| s.key == key) {
+                            self.asked.keys.insert(key, v.clone());
+                        } else {
+                            self.set(&key, v, &origin);
+                        }
                     }
                 }
                 v => self.set(section, v, &origin),
             }
         }
+    }
+
+    /// Grants what the project file asks of the language model, or says why not. An endpoint counts if the user named its
+    /// origin; a model name, where there is an endpoint that it can belong to, since a name alone would send prompts with
+    /// the user's key to OpenAI; whom to trust is never a project's to say. What the environment or a flag says comes
+    /// after a project file anyway.
+    fn asked(&mut self) {
+        let Asked { path, keys } = std::mem::take(&mut self.asked);
+        let later =
+            |l: &Layers, key: &str| l.settings.origins.get(key).is_some_and(|o| o == ENVIRONMENT || o == "flags");
+        for (key, value) in keys {
+            let refused = match key.as_str() {
+                _ if later(self, &key) => continue,
+                "llm.base_url" => match value.as_str().and_then(Origin::of) {
+                    // What is no address is a mistake like any other.
+                    None => None,
+                    Some(origin) if self.named(&origin) => None,
+                    Some(origin) => Some((
+                        format!("`{origin}` is no endpoint that you named"),
+                        format!(
+                            "`--llm-url` names it for one session, `trusted = [\"{origin}\"]` under [llm] in your own \
+                             config.toml for good"
+                        ),
+                    )),
+                },
+                "llm.model" if self.settings.llm_url.is_none() => {
+                    Some(("no endpoint is named".to_owned(), "`--llm-model` names a model at OpenAI's own".to_owned()))
+                }
+                "llm.trusted" => Some((
+                    "whom you trust only you can say".to_owned(),
+                    "put it into your own config.toml, or PARING_LLM_TRUSTED".to_owned(),
+                )),
+                _ => None,
+            };
+            match refused {
+                None => self.set(&key, &value, &path),
+                Some((message, hint)) => {
+                    let message = format!("ignored: {message}");
+                    self.ignored.push(Diagnostic { origin: path.clone(), key, message, hint });
+                }
+            }
+        }
+    }
+
+    /// Whether the user named this origin, as the endpoint or as one to trust.
+    fn named(&self, origin: &Origin) -> bool {
+        let url = self.settings.llm_url.as_deref().and_then(Origin::of);
+        url.as_ref() == Some(origin) || self.settings.llm_trusted.contains(origin)
     }
 
     fn set(&mut self, key: &str, value: &toml::Value, origin: &str) {
@@ -290,12 +400,22 @@ impl Layers {
             }
             "llm.base_url" => {
                 let url = string()?;
-                if !(url.starts_with("http://") || url.starts_with("https://")) {
+                if Origin::of(&url).is_none() {
                     return Err(Wants::Hint("a URL such as \"http://localhost:11434/v1\"".into()));
                 }
                 s.llm_url = Some(url);
             }
             "llm.model" => s.llm_model = Some(string()?),
+            "llm.trusted" => {
+                let words: Option<Vec<&str>> = match value {
+                    toml::Value::String(s) => Some(s.split(',').collect()),
+                    toml::Value::Array(a) => a.iter().map(toml::Value::as_str).collect(),
+                    _ => None,
+                };
+                let origins: Option<Vec<Origin>> = words.and_then(|w| w.into_iter().map(Origin::of).collect());
+                s.llm_trusted =
+                    origins.ok_or_else(|| Wants::Hint("origins such as [\"http://gpu-box:8000\"]".into()))?;
+            }
             "session.device" => {
                 let d = string()?;
                 let cuda = d.strip_prefix("cuda:").is_some_and(|n| n.parse::<u16>().is_ok());
@@ -305,7 +425,7 @@ impl Layers {
                 s.device = d;
             }
             "session.tf32" => s.tf32 = boolean()?,
-            "session.threads" => s.threads = count(1024)?,
+            "session.threads" => s.threads = count(MOST_THREADS as i64)?,
             "session.batch" => s.batch = count(65536)?,
             "session.seed" => s.seed = count(i64::MAX)? as u64,
             "session.calibration" => s.calibration = string()?.parse().map_err(Wants::Hint)?,
@@ -333,7 +453,7 @@ impl Layers {
                 ColorLevel::detect(env)
             }
         };
-        Loaded { settings: self.settings, diagnostics: self.diagnostics }
+        Loaded { settings: self.settings, diagnostics: self.diagnostics, ignored: self.ignored }
     }
 }
 
@@ -419,16 +539,71 @@ mod tests {
         assert!(l.diagnostics[0].message.starts_with("line "), "{}", l.diagnostics[0]);
     }
 
+    /// What `user`, `project` and the environment say, loaded.
+    fn three(user: &str, project: &str, env: &dyn Fn(&str) -> Option<String>) -> Loaded {
+        let dir = tempfile::tempdir().unwrap();
+        let (mine, theirs) = (dir.path().join("config.toml"), dir.path().join("paring.toml"));
+        std::fs::write(&mine, user).unwrap();
+        std::fs::write(&theirs, project).unwrap();
+        load(&Sources { user: Some(mine), project: Some(theirs), env, flags: vec![] })
+    }
+
+    #[test]
+    fn a_project_cannot_name_an_endpoint_by_itself() {
+        let asks = "[llm]\nbase_url = \"http://evil.example:8000/v1\"\nmodel = \"m\"\ntrusted = [\"http://evil.example:8000\"]\n";
+        let l = three("", asks, &none);
+        assert_eq!(l.diagnostics, []);
+        assert_eq!((&l.settings.llm_url, &l.settings.llm_model), (&None, &None));
+        assert_eq!(l.settings.llm_trusted, []);
+        let said: Vec<String> = l.ignored.iter().map(ToString::to_string).collect();
+        assert_eq!(said.len(), 3, "{said:#?}");
+        assert!(
+            said[0].contains("ignored: `http://evil.example:8000`") && said[0].contains("--llm-url"),
+            "{}",
+            said[0]
+        );
+
+        // Where the user has an endpoint, that one stays, with the project's model.
+        let mine = "[llm]\nbase_url = \"https://mine.example/v1\"\n";
+        let l = three(mine, asks, &none);
+        assert_eq!(l.settings.llm_url.as_deref(), Some("https://mine.example/v1"));
+        assert_eq!((l.settings.llm_model.as_deref(), l.ignored.len()), (Some("m"), 2));
+    }
+
+    #[test]
+    fn a_project_may_name_an_origin_that_the_user_named() {
+        let asks = "[llm]\nbase_url = \"https://lab.example/team/v1\"\nmodel = \"m\"\n";
+        let listed = |k: &str| (k == "PARING_LLM_TRUSTED").then(|| "https://lab.example,http://gpu:1".to_owned());
+        for (mine, env) in [
+            ("[llm]\nbase_url = \"https://lab.example/v1\"\n", &none as &dyn Fn(&str) -> Option<String>),
+            ("[llm]\ntrusted = [\"https://lab.example\"]\n", &none),
+            ("", &listed),
+        ] {
+            let l = three(mine, asks, env);
+            assert_eq!((l.diagnostics.len(), l.ignored.len()), (0, 0), "{:?}", l.ignored);
+            assert_eq!(l.settings.llm_url.as_deref(), Some("https://lab.example/team/v1"));
+            assert_eq!(l.settings.llm_model.as_deref(), Some("m"));
+        }
+        // What the environment names wins over a project file, as always.
+        let env = |k: &str| (k == "OPENAI_BASE_URL").then(|| "http://localhost:1/v1".to_owned());
+        let l = three("", asks, &env);
+        assert_eq!((l.settings.llm_url.as_deref(), l.ignored.len()), (Some("http://localhost:1/v1"), 0));
+    }
+
+    #[test]
+    fn what_is_no_file_is_a_diagnostic_at_once() {
+        for odd in ["/dev/zero", "/dev", "/dev/full"] {
+            let l = load(&Sources { user: None, project: Some(odd.into()), env: &none, flags: vec![] });
+            assert_eq!(l.diagnostics.len(), 1);
+            assert!(l.diagnostics[0].to_string().contains("no regular file"), "{}", l.diagnostics[0]);
+        }
+    }
+
     #[test]
     fn every_listed_key_is_understood() {
         for spec in KEYS {
-            let mut l = Layers {
-                settings: Settings::default(),
-                theme: String::new(),
-                colors: String::new(),
-                diagnostics: vec![],
-            };
-            l.set(spec.key, &toml::Value::Array(vec![]), "test");
+            let mut l = Layers::default();
+            l.set(spec.key, &toml::Value::Float(0.5), "test");
             assert_eq!(l.diagnostics.len(), 1);
             assert_ne!(l.diagnostics[0].message, "unknown key", "{}", spec.key);
         }

@@ -1,52 +1,11 @@
-//! Text that came from outside (names in files, agents' words, paths), made safe and fitted for a terminal.
-//!
-//! Invariant: what [`clean`] returns holds no control character, no escape and no bidirectional override, so it cannot
-//! move the cursor, recolour the screen or reorder what is read.
+//! Text fitted to the columns of a terminal: width, cutting, padding, wrapping. What makes foreign text safe to show is
+//! [`crate::plain`], under the names that the screen uses.
 
 use std::borrow::Cow;
 use unicode_segmentation::UnicodeSegmentation;
 use unicode_width::UnicodeWidthStr;
 
-/// Stands for a character that was neutralised.
-const SUBSTITUTE: char = '\u{FFFD}';
-
-fn unsafe_char(c: char) -> bool {
-    c.is_control()
-        || matches!(c, '\u{200B}'..='\u{200F}' | '\u{2028}'..='\u{202E}' | '\u{2060}'..='\u{206F}' | '\u{FEFF}' | '\u{FFF9}'..='\u{FFFB}')
-        || ('\u{E0000}'..='\u{E007F}').contains(&c)
-}
-
-/// One line of safe text: every control character, newline included, becomes a substitute; a tab becomes a space.
-pub fn clean(s: &str) -> Cow<'_, str> {
-    if !s.chars().any(unsafe_char) {
-        return Cow::Borrowed(s);
-    }
-    Cow::Owned(
-        s.chars()
-            .map(|c| match c {
-                '\t' | '\n' => ' ',
-                c if unsafe_char(c) => SUBSTITUTE,
-                c => c,
-            })
-            .collect(),
-    )
-}
-
-/// Safe text of several lines: `\n` stays, `\r\n` becomes `\n`, a tab becomes four spaces.
-pub fn clean_lines(s: &str) -> String {
-    let mut out = String::with_capacity(s.len());
-    let mut chars = s.chars().peekable();
-    while let Some(c) = chars.next() {
-        match c {
-            '\n' => out.push('\n'),
-            '\r' if chars.peek() == Some(&'\n') => {}
-            '\t' => out.push_str("    "),
-            c if unsafe_char(c) => out.push(SUBSTITUTE),
-            c => out.push(c),
-        }
-    }
-    out
-}
+pub use crate::plain::{line as clean, lines as clean_lines};
 
 /// Columns that `s` takes on a terminal.
 pub fn width(s: &str) -> usize {
@@ -166,15 +125,6 @@ pub fn wrap(s: &str, columns: usize) -> Vec<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn neutralises_what_could_steer_a_terminal() {
-        assert_eq!(clean("layer1.0\x1b[2J"), "layer1.0\u{FFFD}[2J");
-        assert_eq!(clean("a\u{202E}b\u{9b}c\x07"), "a\u{FFFD}b\u{FFFD}c\u{FFFD}");
-        assert_eq!(clean("ok — 模型"), "ok — 模型");
-        assert_eq!(clean("two\nlines\there"), "two lines here");
-        assert_eq!(clean_lines("a\r\nb\tc\x1b]52;c;x\x07"), "a\nb    c\u{FFFD}]52;c;x\u{FFFD}");
-    }
 
     #[test]
     fn fits_by_columns_not_chars() {

@@ -141,7 +141,9 @@ struct Partial {
 
 impl Partial {
     fn read(&mut self, name: &str, dir: Option<&Path>, diagnostics: &mut Vec<Diagnostic>, seen: &mut Vec<String>) {
-        let own = dir.map(|d| d.join(format!("{name}.toml"))).filter(|p| p.is_file());
+        // A name is one part of a path: a project file may say it, and what lies elsewhere is none of its business.
+        let plain = !name.contains(['/', '\0']) && !name.starts_with('.');
+        let own = dir.filter(|_| plain).map(|d| d.join(format!("{name}.toml"))).filter(|p| p.is_file());
         let origin = own.as_ref().map_or_else(|| format!("theme `{name}`"), |p| p.display().to_string());
         let mut complain = |key: &str, message: String, hint: String| {
             diagnostics.push(Diagnostic { origin: origin.clone(), key: key.to_owned(), message, hint });
@@ -152,8 +154,8 @@ impl Partial {
         }
         seen.push(name.to_owned());
         let text = match &own {
-            Some(path) => match std::fs::read_to_string(path) {
-                Ok(t) => t,
+            Some(path) => match super::file::read(path) {
+                Ok(t) => t.unwrap_or_default(),
                 Err(e) => return complain("", format!("cannot be read: {e}"), "check its permissions".into()),
             },
             None => match BUILT_IN.iter().find(|(n, _)| *n == name) {

@@ -287,12 +287,12 @@ impl Dataset {
 
 /// Names read from files are shown on a terminal later: no control characters, no unbounded length.
 fn clean_name(name: &str) -> String {
-    name.trim().chars().filter(|c| !c.is_control()).take(80).collect()
+    crate::plain::stripped(name.trim()).chars().take(80).collect()
 }
 
 /// The same for paths and for other programs' messages.
 fn clean_long(text: &str) -> String {
-    text.trim().chars().filter(|c| !c.is_control()).take(400).collect()
+    crate::plain::stripped(text.trim()).chars().take(400).collect()
 }
 
 fn file_name(path: &Path) -> String {

@@ -161,6 +161,9 @@ fn open_cuda(ordinal: usize) -> Result<(Device, String), String> {
     })
 }
 
+/// Threads that a pool may have at most; `config::MOST_THREADS` says why, and refuses more with the name of the setting.
+pub const MOST_THREADS: usize = 1024;
+
 static THREADS: Mutex<Option<usize>> = Mutex::new(None);
 
 /// How many threads compute uses from now on, for plans compiled without an explicit number. At least one.
@@ -183,6 +186,11 @@ pub(crate) struct Pool {
 /// The shared pool of `n` threads; pools are made once a size and kept.
 pub(crate) fn pool(n: usize) -> Result<Arc<Pool>, ExecError> {
     static POOLS: OnceLock<Mutex<HashMap<usize, Arc<Pool>>>> = OnceLock::new();
+    if n > MOST_THREADS {
+        // Each would take a stack, and a machine's last process numbers.
+        let why = format!("{n} threads are asked for, at most {MOST_THREADS} are of use");
+        return Err(ExecError::Device { spec: "cpu".into(), why });
+    }
     let mut pools = POOLS.get_or_init(Default::default).lock().unwrap_or_else(PoisonError::into_inner);
     if let Some(p) = pools.get(&n) {
         return Ok(p.clone());
@@ -204,6 +212,13 @@ mod tests {
                     stepping\t: 8\ncpu MHz\t\t: 2000.123\ncache size\t: 107520 KB\n\nprocessor\t: 1\nmodel name\t: other\n";
         assert_eq!(processor_of(info), "GenuineIntel 6 143 Intel(R) Xeon(R) 8 107520 KB");
         assert_eq!(processor_of(""), "");
+    }
+
+    #[test]
+    fn no_pool_takes_a_machines_last_threads() {
+        assert_eq!(MOST_THREADS, crate::config::MOST_THREADS, "what the setting takes, a pool does");
+        let refused = pool(20_000).err().map(|e| e.to_string()).unwrap_or_default();
+        assert!(refused.contains("20000 threads") && refused.contains("1024"), "{refused}");
     }
 
     #[test]

@@ -4,17 +4,19 @@ use super::out::{say, tell};
 use super::{Exit, print_json, setup};
 use crate::cli::args::Convert;
 use crate::model::export::{self, Manifest};
+use crate::quant::Calibration;
 use anyhow::Result;
 use serde_json::json;
 
-pub fn run(args: &Convert) -> Result<Exit> {
+/// Runs the command; `how` static int8 layers find their ranges.
+pub fn run(args: &Convert, how: Calibration) -> Result<Exit> {
     let format = args.format.as_deref().unwrap_or("");
     let format = export::format(format, &args.out.to_string_lossy()).map_err(anyhow::Error::msg)?;
     let mut model = setup::model(&args.model, &args.on)?;
     if let Some(name) = &args.precision {
         model.precision = setup::everywhere(&model, name)?;
     }
-    let ranges = setup::calibrate(&mut model, &args.model, args.calib.as_deref(), &args.calibration)?;
+    let ranges = setup::calibrate(&mut model, &args.model, args.calib.as_deref(), how)?;
     for note in model.info.notes.iter().chain(&ranges) {
         tell!("paring: note: {note}");
     }

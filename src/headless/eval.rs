@@ -3,8 +3,10 @@
 use super::out::{say, tell};
 use super::{Exit, print_json, progress_line, setup};
 use crate::cli::args::Eval;
+use crate::config::text::{clean, left};
 use crate::eval;
 use crate::exec::{CompileOptions, Plan};
+use crate::quant::Calibration;
 use crate::words::counted;
 use anyhow::Result;
 use serde_json::json;
@@ -12,7 +14,8 @@ use serde_json::json;
 /// Images a batch unless told otherwise.
 const BATCH: usize = 128;
 
-pub fn run(args: &Eval) -> Result<Exit> {
+/// Runs the command; `how` static int8 layers find their ranges.
+pub fn run(args: &Eval, how: Calibration) -> Result<Exit> {
     let mut model = setup::model(&args.model, &args.on)?;
     if let Some(name) = &args.precision {
         model.precision = setup::everywhere(&model, name)?;
@@ -22,7 +25,7 @@ pub fn run(args: &Eval) -> Result<Exit> {
     }
     let data = setup::data(args.data.as_deref(), &args.model, &model, args.limit)?;
     let opened = setup::device(&args.on)?;
-    let ranges = setup::calibrate(&mut model, &args.model, args.calib.as_deref(), &args.calibration)?;
+    let ranges = setup::calibrate(&mut model, &args.model, args.calib.as_deref(), how)?;
     let plan = Plan::of(&model, &CompileOptions::on(&opened))?;
     for note in &model.info.notes {
         tell!("paring: note: {note}");
@@ -79,8 +82,7 @@ pub fn run(args: &Eval) -> Result<Exit> {
     say!("class                 correct     of")?;
     for (c, (right, total)) in m.per_class.iter().enumerate() {
         let name = data.class_names().get(c).cloned().unwrap_or_else(|| c.to_string());
-        let name: String = name.chars().filter(|c| !c.is_control()).take(20).collect();
-        say!("{name:<20}  {right:>7}  {total:>5}")?;
+        say!("{}  {right:>7}  {total:>5}", left(&clean(&name), 20))?;
     }
     Ok(Exit::Done)
 }

@@ -15,7 +15,7 @@ pub mod selftest;
 pub mod setup;
 
 use crate::exec::Cancel;
-use out::{Unwritten, tell};
+use out::tell;
 use std::io::IsTerminal;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
@@ -68,9 +68,10 @@ pub(crate) fn cancel_on_signals() -> std::io::Result<Cancel> {
 /// Prints one JSON value and a newline on standard output.
 ///
 /// # Errors
-/// Standard output is full or broken.
-pub fn print_json(value: &serde_json::Value) -> Result<(), Unwritten> {
-    out::data(format_args!("{value:#}\n"))
+/// Standard output is full or broken; the value is none that JSON can hold.
+pub fn print_json(value: &impl serde::Serialize) -> anyhow::Result<()> {
+    let text = serde_json::to_string_pretty(value)?;
+    Ok(out::data(format_args!("{}\n", crate::plain::json(&text)))?)
 }
 
 /// A progress line on standard error; silent when that is not a terminal.
@@ -97,7 +98,7 @@ impl ProgressLine {
         self.shown = Some(Instant::now());
         let rate = done as f64 / self.started.elapsed().as_secs_f64().max(1e-9);
         let left = if rate > 0.0 { total.saturating_sub(done) as f64 / rate } else { 0.0 };
-        out::words(format_args!("\r\x1b[K{} {done}/{total}  {rate:.0}/s  {left:.0} s left", self.what));
+        out::status(&format!("{} {done}/{total}  {rate:.0}/s  {left:.0} s left", self.what));
     }
 
     /// Shows progress that the host has worked out.
@@ -109,7 +110,7 @@ impl ProgressLine {
         let left = p.eta_s.map(|s| format!("  {s:.0} s left")).unwrap_or_default();
         let text = format!("{} {}/{}{left}  {}", p.job, p.done, p.total, p.label);
         let text = crate::config::text::clean(&text);
-        out::words(format_args!("\r\x1b[K{}", crate::config::text::fit(&text, 78)));
+        out::status(&crate::config::text::fit(&text, 78));
     }
 
     /// A line that stays.
@@ -121,7 +122,7 @@ impl ProgressLine {
     /// Removes the line.
     pub fn clear(&mut self) {
         if self.live && self.shown.is_some() {
-            out::words(format_args!("\r\x1b[K"));
+            out::status("");
             self.shown = None;
         }
     }

@@ -2,8 +2,10 @@
 //!
 //! Invariants: nothing here panics, whatever the two streams are connected to. A reader that has seen enough (`| head`)
 //! is no error: what follows goes nowhere, and the exit code says what the command came to. Standard output that is full
-//! or broken is an error in words; standard error that cannot be written is nobody's to tell.
+//! or broken is an error in words; standard error that cannot be written is nobody's to tell. Only plain text gets out,
+//! whatever names it holds; the one escape sequence that is written is [`status`]'s own.
 
+use crate::plain::{self, Plain};
 use std::fmt::Arguments;
 use std::io::{self, ErrorKind, Write};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -29,7 +31,7 @@ pub fn data(args: Arguments<'_>) -> Result<(), Unwritten> {
     if closed() {
         return Ok(());
     }
-    settle(io::stdout().lock().write_fmt(args))
+    settle(Plain(io::stdout().lock()).write_fmt(args))
 }
 
 /// Hands on what is still held back, before the process ends.
@@ -52,8 +54,14 @@ fn settle(written: io::Result<()>) -> Result<(), Unwritten> {
 
 /// Writes on standard error; lost when that cannot be.
 pub fn words(args: Arguments<'_>) {
-    let mut to = io::stderr().lock();
+    let mut to = Plain(io::stderr().lock());
     drop(to.write_fmt(args).and_then(|()| to.flush()));
+}
+
+/// Puts `text` in the place of the terminal's current line on standard error; an empty one clears it.
+pub fn status(text: &str) {
+    let mut to = io::stderr().lock();
+    drop(to.write_all(format!("\r\x1b[K{}", plain::line(text)).as_bytes()).and_then(|()| to.flush()));
 }
 
 /// A line of data on standard output, as `println!`, with a result instead of a panic.

@@ -4,21 +4,14 @@ use super::out::{Unwritten, say, tell};
 use super::{Cancelled, Exit, cancel_on_signals, print_json, progress_line, setup};
 use crate::cli::args::Profile as Args;
 use crate::config::text::clean;
-use crate::config::{MAC_CONVENTIONS, mac_convention};
 use crate::graph::MacConvention;
 use crate::host::compute::usual_batch;
 use crate::profile::{self as profiling, Bound, Profile, ProfileOptions, ProfileUpdate};
 use crate::words::counted;
-use anyhow::{Result, bail};
+use anyhow::Result;
 
-pub fn run(args: &Args) -> Result<Exit> {
-    let convention = match args.macs.as_deref() {
-        None => MacConvention::default(),
-        Some(word) => match mac_convention(word) {
-            Some(c) => c,
-            None => bail!("unknown MAC convention `{word}`; hint: {}", MAC_CONVENTIONS.map(|(n, _)| n).join(", ")),
-        },
-    };
+/// Runs the command; `convention` says what MACs count.
+pub fn run(args: &Args, convention: MacConvention) -> Result<Exit> {
     let cancel = cancel_on_signals()?;
     let mut model = setup::model(&args.model, &args.on)?;
     if let Some(name) = &args.precision {

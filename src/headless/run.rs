@@ -93,7 +93,9 @@ fn fresh(out: &std::path::Path) -> Result<Place> {
         std::fs::remove_dir_all(&place.dir)
             .with_context(|| format!("cannot replace the earlier run in `{}`", place.dir.display()))?;
     }
-    std::fs::create_dir_all(&place.dir)
+    // The folder is the user's to share; the session in it is not.
+    std::fs::create_dir_all(out)
+        .and_then(|()| place.make())
         .with_context(|| format!("cannot make `{}`; hint: give --out a folder you can write", place.dir.display()))?;
     Ok(place)
 }

@@ -11,7 +11,7 @@ mod truth;
 
 use super::out::{Unwritten, say};
 use super::{Cancelled, Exit, cancel_on_signals, print_json, progress_line, setup};
-use crate::cli::args::{On, Selftest};
+use crate::cli::args::On;
 use crate::config::text::clean;
 use crate::data::demo;
 use crate::exec::device::Opened;
@@ -40,15 +40,14 @@ impl Report {
 ///
 /// # Errors
 /// The device cannot be opened or measured, or the user cancelled.
-pub fn run(args: &Selftest) -> Result<Exit> {
-    let on = On { device: args.device.clone(), threads: args.threads, ..On::default() };
-    let opened = setup::device(&on)?;
+pub fn run(on: &On, as_json: bool) -> Result<Exit> {
+    let opened = setup::device(on)?;
     let gauges = Gauges::of(&opened.device).map(|g| g.map(|g| g.read()));
     let report = match measure(&opened) {
         Err(e) if e.is::<crate::exec::Cancelled>() => return Err(Cancelled.into()),
         other => other?,
     };
-    if args.json {
+    if as_json {
         print_json(&json!({
             "device": opened.words,
             "note": opened.note,

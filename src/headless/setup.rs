@@ -87,8 +87,7 @@ const RANGE_BATCH: usize = 32;
 
 /// Finds the input ranges of static int8 layers that have none, from `calib` (for a bundled model the synthetic
 /// calibration set). Returns in words how, where there was something to find.
-pub fn calibrate(model: &mut Model, spec: &str, calib: Option<&str>, how: &str) -> Result<Option<String>> {
-    let how: Calibration = how.parse().map_err(anyhow::Error::msg)?;
+pub fn calibrate(model: &mut Model, spec: &str, calib: Option<&str>, how: Calibration) -> Result<Option<String>> {
     let layers = quant::static_layers(&model.graph, &model.precision);
     if layers.iter().all(|l| model.precision.inputs.contains_key(l)) {
         return Ok(None);

@@ -7,6 +7,8 @@ use super::client::{Client, Messages};
 use super::engine::Llm;
 use super::spec::OpenSpec;
 use super::{Auto, Host, HostError, Settings, compute};
+use crate::config::{self, Sources};
+use crate::plain::Plain;
 use crate::plan::Outcome;
 use crate::session::{Command, Event, Journal, Phase, Place, State, is_locked};
 use anyhow::{Context, bail};
@@ -25,11 +27,17 @@ const FATAL: &str = "paring host: ";
 pub fn run_host(place: &Place) -> anyhow::Result<()> {
     let filter = tracing_subscriber::EnvFilter::try_from_env("PARING_LOG")
         .unwrap_or_else(|_| tracing_subscriber::EnvFilter::new("warn,paring=info"));
-    drop(tracing_subscriber::fmt().with_env_filter(filter).with_ansi(false).with_writer(std::io::stderr).try_init());
+    drop(
+        tracing_subscriber::fmt()
+            .with_env_filter(filter)
+            .with_ansi(false)
+            .with_writer(|| Plain(std::io::stderr()))
+            .try_init(),
+    );
     let result = host_until_stopped(place);
     if let Err(e) = &result {
         // The pipe to whoever started us may be gone.
-        drop(writeln!(std::io::stderr(), "{FATAL}{}", format!("{e:#}").replace('\n', " ")));
+        drop(writeln!(Plain(std::io::stderr()), "{FATAL}{}", format!("{e:#}").replace('\n', " ")));
     }
     result
 }
@@ -39,7 +47,13 @@ fn host_until_stopped(place: &Place) -> anyhow::Result<()> {
     unsafe { libc::signal(libc::SIGHUP, libc::SIG_IGN) };
     let runtime =
         tokio::runtime::Builder::new_multi_thread().worker_threads(2).thread_name("io").enable_all().build()?;
-    let host = start(place, OpenSpec::load(place))?;
+    let user = config::load(&Sources { project: None, ..Sources::of_process(Vec::new()) }).settings;
+    let spec = OpenSpec::load(place).map(|spec| {
+        let (spec, ignored) = spec.granted(place, &user);
+        ignored.iter().for_each(|words| tracing::warn!("{words}"));
+        spec
+    });
+    let host = start(place, spec)?;
     if let Some(words) = &host.recovered {
         tracing::warn!("{words}");
     }
@@ -85,7 +99,7 @@ pub fn is_running(place: &Place) -> bool {
 /// now and then meanwhile.
 pub async fn spawn_detached(place: &Place, mut waiting: impl FnMut(Duration)) -> anyhow::Result<()> {
     let socket = place.socket()?;
-    std::fs::create_dir_all(&place.dir).with_context(|| format!("cannot make `{}`", place.dir.display()))?;
+    place.make().with_context(|| format!("cannot make `{}`", place.dir.display()))?;
     let log = File::options()
         .create(true)
         .append(true)

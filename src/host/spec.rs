@@ -1,13 +1,17 @@
 //! How a session is to be opened: what the command line said, kept beside the journal for the host's first start. From
 //! then on the journal's [`Recipe`] counts; of this file only what decides no result (endpoint, budget, what goes on by itself).
 
+use crate::config::{self, Origin};
 use crate::graph::Calibration;
 use crate::model::Family;
 use crate::plan::Budget;
 use crate::prune::Method;
-use crate::session::{Journal, Place, Recipe, State, write_atomically};
+use crate::session::{Journal, Place, Recipe, State, write_privately};
 use serde::{Deserialize, Serialize};
 use std::path::Path;
+
+/// Bytes of a kept spec at most: it may name thousands of data files.
+const MOST_BYTES: u64 = 4 << 20;
 
 /// Everything a host needs to open its model and data. Paths are absolute.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -167,18 +171,58 @@ impl OpenSpec {
 
     pub fn save(&self, place: &Place) -> std::io::Result<()> {
         let text = serde_json::to_vec_pretty(self).map_err(std::io::Error::other)?;
-        write_atomically(&place.spec_file(), &text)
+        write_privately(&place.spec_file(), &text)
     }
 
     /// The spec kept in the session's folder, if there is one that can be read.
     pub fn load(place: &Place) -> Option<OpenSpec> {
-        serde_json::from_slice(&std::fs::read(place.spec_file()).ok()?).ok()
+        serde_json::from_str(&config::file::read_up_to(&place.spec_file(), MOST_BYTES).ok()??).ok()
+    }
+
+    /// The spec with the endpoint that counts. A folder outside the user's own sessions may have come from anywhere, and
+    /// what it says of the language model is a request, as `./paring.toml`'s is: granted for an origin that `user` (the
+    /// settings without a project's) names, else left out, and said in words.
+    pub fn granted(mut self, place: &Place, user: &config::Settings) -> (OpenSpec, Option<String>) {
+        let named = |url: &str| {
+            let origin = Origin::of(url);
+            let mine = user.llm_url.as_deref().and_then(Origin::of);
+            origin.is_some() && (origin == mine || origin.is_some_and(|o| user.llm_trusted.contains(&o)))
+        };
+        if place.is_own() || self.llm_url.as_deref().is_some_and(named) {
+            return (self, None);
+        }
+        let Some(asked) = self.llm_url.take().or_else(|| self.llm_model.take()) else { return (self, None) };
+        (self.llm_url, self.llm_model) = (user.llm_url.clone(), user.llm_model.clone());
+        let asked = Origin::of(&asked).map_or(asked, |o| o.to_string());
+        let said = format!(
+            "`{asked}`, which the session's folder asks for, is no endpoint that you named: ignored; hint: `:llm URL MODEL`"
+        );
+        (self, Some(said))
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_folder_from_elsewhere_cannot_name_an_endpoint() {
+        let asks = || OpenSpec {
+            llm_url: Some("https://evil.example/v1".to_owned()),
+            llm_model: Some("m".to_owned()),
+            ..OpenSpec::demo("cnn")
+        };
+        let place = Place::at(Path::new("/somewhere/session"));
+        let mut user = config::Settings::default();
+        let (spec, said) = asks().granted(&place, &user);
+        assert_eq!((spec.llm_url, spec.llm_model), (None, None));
+        assert!(said.is_some_and(|s| s.contains("`https://evil.example`") && s.contains("hint:")));
+        user.llm_url = Some("https://mine.example/v1".to_owned());
+        assert_eq!(asks().granted(&place, &user).0.llm_url, user.llm_url);
+        user.llm_trusted.extend(Origin::of("https://evil.example"));
+        let (spec, said) = asks().granted(&place, &user);
+        assert_eq!((spec.llm_url.as_deref(), said), (Some("https://evil.example/v1"), None));
+    }
 
     #[test]
     fn names_and_paths() {

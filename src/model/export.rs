@@ -8,7 +8,7 @@ use super::checkpoint::{Checkpoint, RawTensor};
 use super::int4::Int4;
 use super::params::Dtype;
 use super::params::numel_of;
-use super::{Blob, Model, ModelError, ModelInfo, Param, ParamError, ParamStore, load, printable, text};
+use super::{Blob, Model, ModelError, ModelInfo, Param, ParamError, ParamStore, load, printable};
 use crate::graph::{Graph, Op, ParamRole, PrecisionPlan, WeightFormat, param_shapes, shapes};
 use serde::{Deserialize, Serialize};
 use std::borrow::Cow;
@@ -326,7 +326,7 @@ pub(super) fn reopen(c: &Checkpoint, text: &str, path: &Path) -> Result<Model, M
     // Names from here on reach screens as they are, so they must be harmless.
     let names = graph.nodes.iter().flat_map(|n| std::iter::once(&n.name).chain(n.params.iter().map(|p| &p.name)));
     for name in names.chain(graph.blocks.iter().map(|b| &b.name)) {
-        if name.is_empty() || name.len() > 1024 || name.chars().any(text::hides) {
+        if name.is_empty() || name.len() > 1024 || name.chars().any(crate::plain::hostile) {
             return Err(damaged(format!("its manifest has the name `{}`", printable(name))));
         }
     }

@@ -19,7 +19,6 @@ pub mod python;
 mod random;
 mod recognise;
 mod safetensors;
-mod text;
 mod torch;
 
 pub use blob::Blob;
@@ -29,7 +28,8 @@ pub use load::{LoadOptions, load, load_bytes};
 pub use onnx::onnx as export_onnx;
 pub use params::{Dtype, Param, ParamError, ParamStore};
 pub use random::{random, random_params};
-pub use text::printable;
+
+pub use crate::plain::name as printable;
 
 use crate::graph::{Graph, PrecisionPlan};
 use serde::{Deserialize, Serialize};

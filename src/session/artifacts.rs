@@ -3,8 +3,10 @@
 //! Invariants: a file under its final name is complete and never changes (written under a temporary name, synced, renamed,
 //! folder synced); its name is the BLAKE3 hash of its bytes, so equal content is stored once.
 
-use std::fs::File;
+use super::private;
+use std::fs::{File, Permissions};
 use std::io;
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
 /// The artifacts of one session.
@@ -16,7 +18,8 @@ pub struct Artifacts {
 impl Artifacts {
     /// Artifacts in `dir`, which is made; left-overs of writes that did not end are removed.
     pub fn open(dir: &Path) -> io::Result<Artifacts> {
-        std::fs::create_dir_all(dir)?;
+        private::make_dir(dir)?;
+        private::mend(dir)?;
         for entry in std::fs::read_dir(dir)?.flatten() {
             if entry.file_name().to_string_lossy().starts_with(".tmp-") {
                 std::fs::remove_file(entry.path())?;
@@ -36,6 +39,7 @@ impl Artifacts {
         let tmp = Temporary(self.dir.join(format!(".tmp-{}-{n}.{extension}", std::process::id())));
         write(&tmp.0)?;
         let file = File::open(&tmp.0)?;
+        file.set_permissions(Permissions::from_mode(0o600))?;
         file.sync_all()?;
         let mut hasher = blake3::Hasher::new();
         hasher.update_reader(&file)?;
@@ -64,9 +68,19 @@ impl Drop for Temporary {
 
 /// Replaces `path` by `bytes`, whole or not at all.
 pub fn write_atomically(path: &Path, bytes: &[u8]) -> io::Result<()> {
+    replace(path, bytes, |tmp| File::create(tmp))
+}
+
+/// As [`write_atomically`], for its owner's eyes alone.
+pub fn write_privately(path: &Path, bytes: &[u8]) -> io::Result<()> {
+    // One that an earlier process of this number left is not continued.
+    replace(path, bytes, |tmp| private::create(tmp).and_then(|f| f.set_len(0).map(|()| f)))
+}
+
+fn replace(path: &Path, bytes: &[u8], create: impl FnOnce(&Path) -> io::Result<File>) -> io::Result<()> {
     let name = path.file_name().map(|n| n.to_string_lossy().into_owned()).unwrap_or_default();
     let tmp = Temporary(path.with_file_name(format!(".tmp-{}-{name}", std::process::id())));
-    let mut file = File::create(&tmp.0)?;
+    let mut file = create(&tmp.0)?;
     io::Write::write_all(&mut file, bytes)?;
     file.sync_all()?;
     std::fs::rename(&tmp.0, path)?;

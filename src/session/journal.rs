@@ -5,16 +5,18 @@
 //! prefix of what was written. A damaged file is never repaired in place: the readable prefix goes to a new generation
 //! (`journal-2.db`), the damaged one stays beside it.
 
-use super::{Event, Record, Seq};
+use super::{Event, Record, Seq, private};
 use rusqlite::config::DbConfig;
 use rusqlite::{Connection, ErrorCode, OpenFlags, params};
 use std::fs::File;
-use std::io::Write;
-use std::os::fd::AsRawFd;
+use std::io::{Read as _, Write};
 use std::path::{Path, PathBuf};
 
 /// Version of the tables and of the events' JSON; see [`migrate`].
 pub const SCHEMA: i64 = 1;
+
+/// The file whose lock says that a host owns the session.
+const LOCK: &str = "lock";
 
 /// Why the journal could not be opened or written. Nothing that was appended before is lost by any of these.
 #[derive(Debug, thiserror::Error)]
@@ -67,7 +69,8 @@ pub struct Opened {
 impl Journal {
     /// Opens the journal in `dir`, making both if there are none, and reads every record.
     pub fn open(dir: &Path) -> Result<Opened, JournalError> {
-        make_dir(dir)?;
+        private::make_dir(dir).map_err(|e| write_error(dir, &e))?;
+        private::mend(dir).map_err(|e| write_error(dir, &e))?;
         let lock = lock(dir)?;
         sweep(dir);
         let generation = newest(dir).unwrap_or(1);
@@ -190,6 +193,8 @@ struct Read {
 
 /// Opens one generation for writing.
 fn load(path: &Path) -> Result<Loaded, JournalError> {
+    // SQLite would make it readable to all; its log and index take over the mode that they find here.
+    private::create(path).map_err(|e| write_error(path, &e))?;
     let attempt = || -> rusqlite::Result<Connection> {
         let conn = Connection::open(path)?;
         conn.busy_timeout(std::time::Duration::from_secs(5))?;
@@ -306,6 +311,7 @@ fn salvage(path: &Path) -> Result<Read, JournalError> {
 fn rewrite(path: &Path, read: &Read) -> Result<(), JournalError> {
     let tmp = path.with_extension("new");
     drop(std::fs::remove_file(&tmp));
+    private::create(&tmp).map_err(|e| write_error(path, &e))?;
     let write = || -> rusqlite::Result<()> {
         let conn = Connection::open(&tmp)?;
         conn.execute_batch("PRAGMA synchronous=FULL")?;
@@ -360,36 +366,65 @@ fn sweep(dir: &Path) {
     }
 }
 
-fn make_dir(dir: &Path) -> Result<(), JournalError> {
-    use std::os::unix::fs::DirBuilderExt;
-    std::fs::DirBuilder::new().recursive(true).mode(0o700).create(dir).map_err(|e| write_error(dir, &e))
-}
-
 /// Takes the session's lock; it goes with the process, however that ends.
 fn lock(dir: &Path) -> Result<File, JournalError> {
-    let path = dir.join("lock");
-    let file =
-        File::options().create(true).truncate(false).write(true).open(&path).map_err(|e| write_error(dir, &e))?;
-    // SAFETY: flock on a descriptor that lives as long as the call.
-    if unsafe { libc::flock(file.as_raw_fd(), libc::LOCK_EX | libc::LOCK_NB) } != 0 {
+    let path = dir.join(LOCK);
+    let create = |path: &Path| private::create(path).map_err(|e| write_error(path, &e));
+    let locked = || {
         let name = dir.file_name().map(|n| n.to_string_lossy().into_owned()).unwrap_or_default();
-        return Err(JournalError::Locked { dir: show(dir), name });
+        JournalError::Locked { dir: show(dir), name }
+    };
+    // A round more than there can be changes of the file meanwhile: from a stranger's to ours.
+    for _ in 0..3 {
+        let mut file = create(&path)?;
+        if !private::try_lock(&file, libc::LOCK_EX) {
+            if !private::held_by_strangers(&file) {
+                return Err(locked());
+            }
+            file = match usurp(dir, &path)? {
+                Some(fresh) => fresh,
+                None => continue,
+            };
+        }
+        // One that was put in its place meanwhile is the one that counts.
+        if !private::is_at(&file, &path) {
+            continue;
+        }
+        // Only for whoever wants to know which process it is; the lock is what counts.
+        drop(file.set_len(0).and_then(|()| (&file).write_all(std::process::id().to_string().as_bytes())));
+        return Ok(file);
     }
-    // Only for whoever wants to know which process it is; the lock is what counts.
-    drop(file.set_len(0).and_then(|()| (&file).write_all(std::process::id().to_string().as_bytes())));
-    Ok(file)
+    Err(locked())
+}
+
+/// A lock file in place of one that another user holds, who opened it while the folder let them: the new one they cannot
+/// open. Whoever makes it holds it before it has the name, one at a time; `None` when there is something new to look at.
+fn usurp(dir: &Path, path: &Path) -> Result<Option<File>, JournalError> {
+    let next = dir.join("lock.new");
+    let fresh = private::create(&next).map_err(|e| write_error(dir, &e))?;
+    if !private::try_lock(&fresh, libc::LOCK_EX) || !private::is_at(&fresh, &next) {
+        return Ok(None);
+    }
+    let now = private::create(path).map_err(|e| write_error(dir, &e))?;
+    if private::try_lock(&now, libc::LOCK_EX) || !private::held_by_strangers(&now) {
+        return Ok(None);
+    }
+    std::fs::rename(&next, path).map_err(|e| write_error(dir, &e))?;
+    Ok(Some(fresh))
 }
 
 /// The process that wrote itself into the session's lock file.
 pub fn lock_holder(dir: &Path) -> Option<i32> {
-    std::fs::read_to_string(dir.join("lock")).ok()?.trim().parse().ok().filter(|&pid| pid > 1)
+    let mut text = String::new();
+    private::open(&dir.join(LOCK)).ok()?.take(16).read_to_string(&mut text).ok()?;
+    text.trim().parse().ok().filter(|&pid| pid > 1)
 }
 
 /// Whether a host holds the lock of the session in `dir`.
 pub fn is_locked(dir: &Path) -> bool {
-    let Ok(file) = File::open(dir.join("lock")) else { return false };
-    // SAFETY: as above; a shared lock taken here is released at once with the descriptor.
-    unsafe { libc::flock(file.as_raw_fd(), libc::LOCK_SH | libc::LOCK_NB) != 0 }
+    let Ok(file) = private::open(&dir.join(LOCK)) else { return false };
+    // A shared lock taken here is released at once with the descriptor.
+    !private::try_lock(&file, libc::LOCK_SH) && !private::held_by_strangers(&file)
 }
 
 fn show(path: &Path) -> String {

@@ -202,3 +202,60 @@ fn an_impossible_folder_is_an_error_that_names_it() {
     let error = Journal::open(&inside_file.join("session")).expect_err("not a folder").to_string();
     assert!(error.contains("file/session") && error.contains("hint:"), "{error}");
 }
+
+/// Modes of `path` for others than its owner.
+fn open_to_others(path: &Path) -> u32 {
+    use std::os::unix::fs::MetadataExt;
+    std::fs::metadata(path).expect("there").mode() & 0o077
+}
+
+#[test]
+fn a_session_is_its_owners_alone() {
+    use std::os::unix::fs::PermissionsExt;
+    let root = tempfile::tempdir().expect("temp dir");
+    let dir = root.path().join("sessions").join("s");
+    let all = |dir: &Path| -> Vec<PathBuf> {
+        std::fs::read_dir(dir).expect("listed").map(|e| e.expect("entry").path()).chain([dir.to_owned()]).collect()
+    };
+    // As a careless earlier version left it.
+    std::fs::create_dir_all(&dir).expect("made");
+    std::fs::set_permissions(&dir, std::fs::Permissions::from_mode(0o755)).expect("set");
+    for (name, text) in [("lock", "1"), ("open.json", "{}"), ("host.log", "")] {
+        std::fs::write(dir.join(name), text).expect("written");
+        std::fs::set_permissions(dir.join(name), std::fs::Permissions::from_mode(0o644)).expect("set");
+    }
+    let mut opened = Journal::open(&dir).expect("opens");
+    opened.journal.append(vec![note(1)], 0).expect("appended");
+    let paths = all(&dir);
+    assert!(paths.iter().any(|p| p.to_string_lossy().ends_with("-wal")), "{paths:?}");
+    for path in paths {
+        assert_eq!(open_to_others(&path), 0, "{}", path.display());
+    }
+    drop(opened);
+
+    // Of a damaged journal the new generation is as private.
+    let db = dir.join("journal-1.db");
+    let bytes = std::fs::read(&db).expect("readable");
+    std::fs::write(&db, &bytes[..bytes.len() / 2]).expect("cut");
+    drop(Journal::open(&dir));
+    for path in all(&dir) {
+        assert_eq!(open_to_others(&path), 0, "{}", path.display());
+    }
+}
+
+#[test]
+fn a_lock_that_is_a_link_or_a_pipe_is_refused() {
+    use std::os::unix::ffi::OsStrExt;
+    let dir = tempfile::tempdir().expect("temp dir");
+    let (lock, mine) = (dir.path().join("lock"), dir.path().join("mine"));
+    std::fs::write(&mine, "precious").expect("written");
+    std::os::unix::fs::symlink(&mine, &lock).expect("linked");
+    assert!(matches!(Journal::open(dir.path()), Err(JournalError::ReadOnly { .. })));
+    assert_eq!(std::fs::read_to_string(&mine).expect("readable"), "precious");
+    std::fs::remove_file(&lock).expect("removed");
+    let name = std::ffi::CString::new(lock.as_os_str().as_bytes()).expect("a path");
+    // SAFETY: a path that ends in a zero byte.
+    assert_eq!(unsafe { libc::mkfifo(name.as_ptr(), 0o644) }, 0);
+    assert!(!is_locked(dir.path()), "looking does not wait");
+    assert!(Journal::open(dir.path()).is_err());
+}

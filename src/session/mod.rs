@@ -12,11 +12,12 @@ mod forecast;
 mod inforce;
 mod journal;
 pub mod place;
+mod private;
 mod recipe;
 mod state;
 mod text;
 
-pub use artifacts::{Artifacts, write_atomically};
+pub use artifacts::{Artifacts, write_atomically, write_privately};
 pub use command::*;
 pub use event::*;
 pub use feed::*;

@@ -1,6 +1,7 @@
 //! Where sessions live: `$PARING_HOME` or the XDG state folder, one folder a session, and the socket's runtime folder.
 //!
-//! Invariants: names are plain (no separators, not hidden); the runtime folder belongs to this user and to nobody else.
+//! Invariants: names are plain (no separators, not hidden); the runtime folder belongs to this user and to nobody else; a
+//! session's folder is private from the moment it is there.
 
 use std::io;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt};
@@ -69,6 +70,16 @@ impl Place {
             return Err(PlaceError::Name(name.to_owned()));
         }
         Ok(Place { name: name.to_owned(), dir: home()?.join("sessions").join(name) })
+    }
+
+    /// Makes the session's folder, for its owner alone.
+    pub fn make(&self) -> io::Result<()> {
+        super::private::make_dir(&self.dir)
+    }
+
+    /// Whether this session lies among the user's own, rather than in a folder that anybody may have filled.
+    pub fn is_own(&self) -> bool {
+        Place::named(&self.name).is_ok_and(|own| own.dir == self.dir)
     }
 
     /// A session in a folder of its own, wherever that is.

@@ -8,8 +8,9 @@ use crate::host::client::{Client, Messages};
 use crossterm::event::{Event, EventStream, MouseEventKind};
 use crossterm::{execute, queue, terminal};
 use futures::StreamExt;
-use ratatui::Terminal;
-use ratatui::backend::CrosstermBackend;
+use ratatui::backend::{Backend, CrosstermBackend};
+use ratatui::layout::{Rect, Size};
+use ratatui::{Terminal, TerminalOptions, Viewport};
 use std::io::{self, BufWriter, Stdout, Write};
 use std::task::Poll;
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -28,6 +29,15 @@ pub enum TuiError {
 
 type Screen = Terminal<CrosstermBackend<BufWriter<Stdout>>>;
 
+/// Columns and rows that are drawn on at most, twice those of the largest displays at their smallest letters. A terminal
+/// may say that it has 65,535 of each, and two buffers of that many cells are more than most machines have memory.
+const MOST: Size = Size { width: 1000, height: 500 };
+
+/// The part of a terminal of this size that is drawn on.
+fn bounded(size: Size) -> Rect {
+    Rect::new(0, 0, size.width.min(MOST.width), size.height.min(MOST.height))
+}
+
 /// Milliseconds since the Unix epoch.
 fn now_ms() -> i64 {
     SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_millis() as i64)
@@ -42,9 +52,11 @@ pub async fn run(client: Client, messages: Messages, settings: Settings) -> Resu
     let mut signals = Signals::new().map_err(TuiError::Setup)?;
     let guard = term::Guard::new(&mut io::stdout()).map_err(TuiError::Setup)?;
     let backend = CrosstermBackend::new(BufWriter::with_capacity(1 << 16, io::stdout()));
-    let mut screen = Terminal::new(backend).map_err(TuiError::Setup)?;
-    let size = screen.size().map(|s| (s.width, s.height)).unwrap_or((80, 24));
-    let app = App::new(settings, size);
+    // A fixed viewport, since one that follows the terminal takes whatever size it says.
+    let area = bounded(backend.size().unwrap_or(Size::new(80, 24)));
+    let options = TerminalOptions { viewport: Viewport::Fixed(area) };
+    let mut screen = Terminal::with_options(backend, options).map_err(TuiError::Setup)?;
+    let app = App::new(settings, (area.width, area.height));
     let ended = Loop { app, client, messages }.turn(&mut screen, &mut signals).await;
     drop(guard);
     match ended {
@@ -149,7 +161,10 @@ impl Loop {
         match event {
             Event::Key(k) => self.app.input(Input::Key(k)),
             Event::Paste(t) => self.app.input(Input::Paste(t)),
-            Event::Resize(w, h) => self.app.input(Input::Resize(w, h)),
+            Event::Resize(w, h) => {
+                let area = bounded(Size::new(w, h));
+                self.app.input(Input::Resize(area.width, area.height))
+            }
             Event::Mouse(m) => match m.kind {
                 MouseEventKind::ScrollDown => self.app.input(Input::Wheel(3)),
                 MouseEventKind::ScrollUp => self.app.input(Input::Wheel(-3)),
@@ -200,14 +215,18 @@ impl Loop {
     }
 
     fn repaint(&mut self, screen: &mut Screen) -> io::Result<()> {
-        let size = screen.size()?;
-        self.app.size = (size.width, size.height);
+        let area = bounded(screen.size()?);
+        self.app.size = (area.width, area.height);
         // Not `clear`: that asks the terminal where its cursor is and waits for the answer, which the event stream eats.
-        screen.resize(ratatui::layout::Rect::new(0, 0, size.width, size.height))?;
+        screen.resize(area)?;
         self.paint(screen)
     }
 
     fn paint(&mut self, screen: &mut Screen) -> io::Result<()> {
+        let area = bounded(screen.size()?);
+        if area != screen.get_frame().area() {
+            screen.resize(area)?;
+        }
         self.app.dirty = true;
         paint(&mut self.app, screen).map(|_| ())
     }
@@ -237,4 +256,18 @@ fn write_private(path: &std::path::Path, text: &str) -> io::Result<()> {
     let _ = std::fs::remove_file(path);
     let mut f = std::fs::OpenOptions::new().write(true).create_new(true).mode(0o600).open(path)?;
     f.write_all(text.as_bytes())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_terminal_of_any_size_takes_bounded_memory() {
+        assert_eq!(bounded(Size::new(65_535, 65_535)), Rect::new(0, 0, MOST.width, MOST.height));
+        assert_eq!(bounded(Size::new(200, 60)), Rect::new(0, 0, 200, 60));
+        assert_eq!(bounded(Size::new(65_535, 1)), Rect::new(0, 0, MOST.width, 1));
+        let cells = MOST.width as usize * MOST.height as usize;
+        assert!(2 * cells * size_of::<ratatui::buffer::Cell>() < 100 << 20);
+    }
 }

@@ -7,6 +7,7 @@ mod session;
 
 mod dialogue;
 mod hostile;
+mod origins;
 mod prompts;
 mod validation;
 mod wire;

@@ -43,16 +43,22 @@ impl Home {
     }
 
     /// Variables of the developer's own that must not reach the program under test.
-    const UNSET: [&'static str; 8] = [
+    const UNSET: [&'static str; 9] = [
         "OPENAI_BASE_URL",
         "OPENAI_API_KEY",
         "PARING_LLM_MODEL",
+        "PARING_LLM_TRUSTED",
         "PARING_BUDGET",
         "PARING_THEME",
         "PARING_COLORS",
         "PARING_ASCII",
         "NO_COLOR",
     ];
+
+    /// What a program of this home finds in its environment.
+    pub fn variables(&self) -> impl Iterator<Item = (&str, &str)> {
+        self.env.iter().map(|(k, v)| (k.as_str(), v.as_str()))
+    }
 
     /// Runs a subcommand without a terminal.
     pub fn run(&self, args: &[&str]) -> std::process::Output {

@@ -1,7 +1,7 @@
 //! Drawing: reads the app, writes cells, changes nothing.
 //!
 //! Invariants: nothing is written outside its area at any size; a forecast carries `~` and the forecast colour; after
-//! everything is drawn no cell holds a control character.
+//! everything is drawn no cell holds a hostile character.
 
 mod agents;
 mod basis;
@@ -169,9 +169,26 @@ fn neutralise(buf: &mut Buffer, area: Rect, ascii: bool) {
                 };
                 // A wide letter also owns the next cell, which is blank.
                 cell.set_symbol(twin);
-            } else if cell.symbol().chars().any(char::is_control) {
+            } else if cell.symbol().chars().any(crate::plain::hostile) {
                 cell.set_symbol("\u{FFFD}");
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_cell_keeps_what_could_steer_or_reorder() {
+        let area = Rect::new(0, 0, 8, 1);
+        let mut buf = Buffer::empty(area);
+        for (x, symbol) in ["a", "\x1b", "\u{202e}", "\u{9b}", "e\u{61c}", "模", "", "\u{200d}"].iter().enumerate() {
+            buf[(x as u16, 0)].set_symbol(symbol);
+        }
+        neutralise(&mut buf, area, false);
+        let left: String = (0..8).map(|x| buf[(x, 0)].symbol()).collect();
+        assert!(!left.chars().any(crate::plain::hostile) && left.starts_with('a') && left.contains('模'), "{left:?}");
     }
 }

@@ -2,7 +2,7 @@
 
 use super::{Lifter, suffix};
 use crate::graph::{Activation, Op, ParamRole};
-use crate::model::text::hides;
+use crate::plain::hostile;
 
 /// Longest name kept.
 const MAX_NAME: usize = 200;
@@ -31,7 +31,7 @@ impl Lifter<'_> {
 
     /// `name` made printable, and with a number if another node or parameter has it.
     fn unique(&mut self, name: &str) -> String {
-        let clean: String = name.chars().filter(|c| !hides(*c)).take(MAX_NAME).collect();
+        let clean: String = name.chars().filter(|c| !hostile(*c)).take(MAX_NAME).collect();
         let clean = if clean.trim().is_empty() { "node".to_owned() } else { clean };
         let mut out = clean.clone();
         while !self.taken.insert(out.clone()) {
@@ -42,7 +42,7 @@ impl Lifter<'_> {
 
     /// The name that a node's `role` parameter is stored under: its initializer's, or made from the node's.
     pub(super) fn param_name(&mut self, node: &str, role: ParamRole, own: Option<&str>) -> String {
-        let fits = |n: &&str| !anonymous(n) && n.chars().count() <= MAX_NAME && !n.chars().any(hides);
+        let fits = |n: &&str| !anonymous(n) && n.chars().count() <= MAX_NAME && !n.chars().any(hostile);
         let wanted = own.filter(fits).map_or_else(|| format!("{node}.{}", suffix(role)), str::to_owned);
         let mut out = wanted.clone();
         while self.params.contains(&out) {
