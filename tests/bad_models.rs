@@ -3,7 +3,7 @@
 
 mod common;
 
-use common::checkpoints::{Pickle, legacy, plain_safetensors, tensors_of, torch_zip, with_header};
+use common::checkpoints::{Pickle, legacy, plain_safetensors, tensors_of, torch_zip, torch_zip_named, with_header};
 use paring::graph::Activation;
 use paring::model::families::{CifarResnetSpec, Head, VitDims, VitSpec};
 use paring::model::{FamilySpec, LoadOptions, Model, ModelError, Param, export, load, load_bytes, random};
@@ -56,6 +56,51 @@ fn every_container_gives_the_same_model() {
         assert_eq!(back.graph, model.graph, "{name}");
         assert_eq!(back.info.hash, model.info.hash, "{name}");
     }
+}
+
+/// How long an archive's root is decides where everything in it lies; none of it may be taken for something else.
+#[test]
+fn a_pytorch_file_loads_under_whatever_name_it_was_saved() {
+    let model = cnn();
+    let tensors = tensors_of(&model);
+    let pickle = Pickle::state_dict(&tensors, "", None);
+    for letters in 1..=64 {
+        let bytes = torch_zip_named(&"a".repeat(letters), &pickle, &tensors);
+        let back = open(bytes).unwrap_or_else(|e| panic!("{letters} letters: {e}"));
+        assert_eq!(back.info.hash, model.info.hash, "{letters} letters");
+    }
+}
+
+#[test]
+fn a_pickle_fills_no_more_memory_than_its_size_allows() {
+    // Ordered dicts of a list that was written once: six bytes for a thousand entries.
+    let mut dicts = Pickle::new();
+    dicts.global("collections", "OrderedDict").op(b'q').op(0).op(b'0').op(b'(').op(b'(');
+    (0..1000).for_each(|_| {
+        dicts.op(b'N').op(b'N').op(0x86);
+    });
+    dicts.op(b'l').op(0x85).op(b'q').op(1).op(b'1').op(b'(');
+    (0..10_000).for_each(|_| {
+        dicts.op(b'h').op(0).op(b'h').op(1).op(b'R').op(b'0');
+    });
+    dicts.op(b't').op(b'.');
+    refused(torch_zip(&dicts.0, &[]), &["unreasonably large"]);
+    refused(legacy(&dicts.0, &[]), &["unreasonably large"]);
+}
+
+#[test]
+fn an_index_of_very_many_shards_is_read_at_once() {
+    let dir = tempfile::tempdir().unwrap();
+    let shard = |i: usize| format!("model-{i:05}-of-40000.safetensors");
+    let map: serde_json::Map<String, serde_json::Value> =
+        (0..40_000).map(|i| (format!("t{i}"), shard(i).into())).collect();
+    let index = serde_json::json!({ "weight_map": map }).to_string();
+    std::fs::write(dir.path().join("model.safetensors.index.json"), index).unwrap();
+    let start = std::time::Instant::now();
+    let error = load(dir.path(), &LoadOptions::default()).unwrap_err().to_string();
+    assert!(error.contains(&shard(0)), "{error}");
+    // Comparing each with each takes half a minute and more.
+    assert!(start.elapsed().as_secs() < 10, "{:?}", start.elapsed());
 }
 
 #[test]

@@ -20,7 +20,7 @@ pub(super) const MAX_ENCODED: u64 = 128 << 20;
 pub(super) fn read(path: &Path) -> Result<Vec<u8>, DataError> {
     let io = |source| DataError::Io { path: path.to_owned(), source };
     let mut bytes = Vec::new();
-    std::fs::File::open(path).map_err(io)?.take(MAX_ENCODED + 1).read_to_end(&mut bytes).map_err(io)?;
+    crate::files::open(path).map_err(io)?.take(MAX_ENCODED + 1).read_to_end(&mut bytes).map_err(io)?;
     Ok(bytes)
 }
 

@@ -3,13 +3,18 @@
 use super::out::{say, tell};
 use super::{Exit, print_json, setup};
 use crate::cli::args::Convert;
+use crate::files;
 use crate::model::export::{self, Manifest};
-use anyhow::Result;
+use anyhow::{Context, Result};
 use serde_json::json;
 
 pub fn run(args: &Convert) -> Result<Exit> {
     let format = args.format.as_deref().unwrap_or("");
     let format = export::format(format, &args.out.to_string_lossy()).map_err(anyhow::Error::msg)?;
+    // Before anything is calibrated.
+    files::target(&args.out).with_context(|| {
+        format!("cannot write `{}`; hint: name a regular file, or a folder for pytorch", args.out.display())
+    })?;
     let mut model = setup::model(&args.model, &args.on)?;
     if let Some(name) = &args.precision {
         model.precision = setup::everywhere(&model, name)?;
