@@ -97,7 +97,7 @@ fn read(path: &Path, needs: &[&str]) -> Result<String, String> {
     if size > MAX_FILE {
         return Err(format!("{size} bytes are more than a prompt may have ({MAX_FILE})"));
     }
-    let text = std::fs::read_to_string(path).map_err(|e| e.to_string())?;
+    let text = crate::files::read_text(path, MAX_FILE).map_err(|e| e.to_string())?;
     match needs.iter().find(|n| !text.contains(&format!("{{{{{n}}}}}"))) {
         Some(n) => Err(format!("it lacks the placeholder `{{{{{n}}}}}`")),
         None => Ok(text),

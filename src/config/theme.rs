@@ -6,6 +6,9 @@ use super::color::{ANSI_NAMES, Rgb};
 use super::diag::{Diagnostic, suggestion};
 use std::path::Path;
 
+/// No theme comes near this many bytes.
+const MAX_FILE: u64 = 1 << 20;
+
 macro_rules! roles {
     ($($variant:ident $name:literal $what:literal),* $(,)?) => {
         /// What a colour is for.
@@ -152,7 +155,7 @@ impl Partial {
         }
         seen.push(name.to_owned());
         let text = match &own {
-            Some(path) => match std::fs::read_to_string(path) {
+            Some(path) => match crate::files::read_text(path, MAX_FILE) {
                 Ok(t) => t,
                 Err(e) => return complain("", format!("cannot be read: {e}"), "check its permissions".into()),
             },

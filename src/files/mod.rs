@@ -6,7 +6,7 @@
 mod open;
 mod scratch;
 
-pub use open::{open, read};
+pub use open::{open, read, read_text};
 pub use scratch::{Scratch, replace, replace_folder, target};
 
 use std::fs::FileType;

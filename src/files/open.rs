@@ -44,6 +44,14 @@ pub fn read(path: &Path, most: u64) -> io::Result<Vec<u8>> {
     Ok(bytes)
 }
 
+/// The text of a regular file that has no more than `most` bytes.
+///
+/// # Errors
+/// As [`read`]; [`io::ErrorKind::InvalidData`] for what is not UTF-8.
+pub fn read_text(path: &Path, most: u64) -> io::Result<String> {
+    String::from_utf8(read(path, most)?).map_err(|_| io::Error::new(io::ErrorKind::InvalidData, "it is not UTF-8 text"))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -77,8 +77,7 @@ impl Policy {
         if word == "auto" {
             return Ok(Policy::default());
         }
-        let text = crate::files::read(Path::new(word), MAX_BYTES)
-            .and_then(|bytes| String::from_utf8(bytes).map_err(std::io::Error::other))
+        let text = crate::files::read_text(Path::new(word), MAX_BYTES)
             .map_err(|e| format!("policy `{word}`: {e}; hint: `auto`, or a TOML file of rules"))?;
         Policy::parse(&text, word)
     }

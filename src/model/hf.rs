@@ -157,6 +157,11 @@ impl Beside {
         self.config.as_ref().map_or(Ok(None), |c| c.string("global_pool"))
     }
 
+    /// A field that is a word.
+    pub fn word(&self, key: &str) -> Result<Option<&str>, ModelError> {
+        self.config.as_ref().map_or(Ok(None), |c| c.string(key))
+    }
+
     /// A field that is true or false.
     pub fn flag(&self, key: &str) -> Result<Option<bool>, ModelError> {
         self.config.as_ref().map_or(Ok(None), |c| c.bool(key))

@@ -7,7 +7,7 @@ use super::{
     printable, recognise,
 };
 use crate::files;
-use crate::graph::{Graph, ParamRole, PrecisionPlan, param_shapes};
+use crate::graph::{Graph, Node, Op, ParamRole, PrecisionPlan, param_shapes};
 use std::collections::{BTreeSet, HashSet};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -132,7 +132,10 @@ fn assemble(
     checkpoint.strip_wrappers();
     let mut notes = std::mem::take(&mut checkpoint.notes);
     let spec = recognise::spec(&checkpoint, beside, options, path, &mut notes)?;
-    let graph = spec.build()?;
+    let mut graph = spec.build()?;
+    if grey(&checkpoint, &mut graph) {
+        graph.check()?;
+    }
     let family = spec.family();
     spec.adapt(&mut checkpoint);
     let params = fetch(&checkpoint, &graph)?;
@@ -142,6 +145,32 @@ fn assemble(
     let side = |axis: usize| shape.get(axis).copied().unwrap_or(0);
     let preprocess = beside.preprocess(spec.preprocess([side(1), side(2)]))?;
     Ok(model(graph, params, family, spec.classes(), preprocess, beside, path, notes))
+}
+
+/// Families are built for images of three channels. A network for grey ones differs in that number alone, and its first
+/// convolution tells; then `graph` becomes one.
+fn grey(c: &Checkpoint, graph: &mut Graph) -> bool {
+    let Some(input) = graph.iter().find(|(_, n)| matches!(n.op, Op::Input { .. })).map(|(id, _)| id) else {
+        return false;
+    };
+    let reads = |n: &Node| n.inputs.contains(&input);
+    let one = |n: &Node| n.param(ParamRole::Weight).and_then(|w| c.shape(w)).and_then(|s| s.get(1)) == Some(&1);
+    if !graph
+        .nodes
+        .iter()
+        .filter(|n| reads(n))
+        .all(|n| matches!(n.op, Op::Conv2d { in_ch: 3, groups: 1, .. }) && one(n))
+    {
+        return false;
+    }
+    for node in &mut graph.nodes {
+        match &mut node.op {
+            Op::Input { shape } => shape[..1].fill(1),
+            Op::Conv2d { in_ch, .. } if node.inputs.contains(&input) => *in_ch = 1,
+            _ => {}
+        }
+    }
+    true
 }
 
 /// What an importer found, as a model in f32.

@@ -84,16 +84,11 @@ fn fill(dir: &Path, model: &Model, manifest: &Manifest) -> Result<String, ModelE
     for name in BESIDE {
         let beside = model.info.source.parent().unwrap_or(Path::new(".")).join(name);
         let inside = model.info.source.join(name);
-        if let Some(text) = [inside, beside].iter().find_map(|p| read_text(p)) {
+        if let Some(text) = [inside, beside].iter().find_map(|p| files::read_text(p, hf::MAX_BYTES).ok()) {
             put(name, &text)?;
         }
     }
     Ok(hash)
-}
-
-/// The text of a configuration, where there is one.
-fn read_text(path: &Path) -> Option<String> {
-    String::from_utf8(files::read(path, hf::MAX_BYTES).ok()?).ok()
 }
 
 /// A Python string literal.
