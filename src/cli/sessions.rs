@@ -263,9 +263,7 @@ pub fn export(name: &str, out: Option<&Path>, format: &str, json: bool) -> anyho
     );
     let out = std::path::absolute(out)?;
     // The host would follow a link to an open file of a process to one of its own.
-    crate::files::target(&out).with_context(|| {
-        format!("cannot write `{}`; hint: name a regular file, or a folder for pytorch", out.display())
-    })?;
+    crate::files::target(&out).map_err(|e| crate::headless::convert::unwritable(&out, &e))?;
     let path = out.display().to_string();
     runtime()?.block_on(async {
         let was_running = lifecycle::is_running(&place);
