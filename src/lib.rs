@@ -20,6 +20,7 @@
 //! | [`session`] | events, state (a fold), journal, artifacts |
 //! | [`host`] | runtime: jobs, device worker, cancellation, socket server, lifecycle |
 //! | [`tui`] | view state, update, views, widgets, input, frame scheduling, terminal guard |
+//! | [`files`] | opening and replacing files, for all of them |
 //! | [`headless`] | the same commands without a screen |
 //! | [`words`], [`plain`] | small helps for all of them: nouns after numbers; foreign text made plain before it is shown |
 //!
@@ -48,6 +49,7 @@ pub mod config;
 pub mod data;
 pub mod eval;
 pub mod exec;
+pub mod files;
 pub mod graph;
 pub mod headless;
 pub mod host;

@@ -3,9 +3,9 @@
 
 mod common;
 
-use common::checkpoints::{Pickle, legacy, plain_safetensors, tensors_of, torch_zip, with_header};
+use common::checkpoints::{Pickle, legacy, plain_safetensors, tensors_of, torch_zip, torch_zip_named, with_header};
 use paring::graph::Activation;
-use paring::model::families::{CifarResnetSpec, Head, VitDims, VitSpec};
+use paring::model::families::{CifarResnetSpec, Head, ResnetBlock, ResnetSpec, ResnetStage, VitDims, VitSpec};
 use paring::model::{FamilySpec, LoadOptions, Model, ModelError, Param, export, load, load_bytes, random};
 use proptest::prelude::*;
 use rand::{Rng, SeedableRng};
@@ -56,6 +56,81 @@ fn every_container_gives_the_same_model() {
         assert_eq!(back.graph, model.graph, "{name}");
         assert_eq!(back.info.hash, model.info.hash, "{name}");
     }
+}
+
+/// How long an archive's root is decides where everything in it lies; none of it may be taken for something else.
+#[test]
+fn a_pytorch_file_loads_under_whatever_name_it_was_saved() {
+    let model = cnn();
+    let tensors = tensors_of(&model);
+    let pickle = Pickle::state_dict(&tensors, "", None);
+    for letters in 1..=64 {
+        let bytes = torch_zip_named(&"a".repeat(letters), &pickle, &tensors);
+        let back = open(bytes).unwrap_or_else(|e| panic!("{letters} letters: {e}"));
+        assert_eq!(back.info.hash, model.info.hash, "{letters} letters");
+    }
+}
+
+#[test]
+fn a_pickle_fills_no_more_memory_than_its_size_allows() {
+    // Ordered dicts of a list that was written once: six bytes for a thousand entries.
+    let mut dicts = Pickle::new();
+    dicts.global("collections", "OrderedDict").op(b'q').op(0).op(b'0').op(b'(').op(b'(');
+    (0..1000).for_each(|_| {
+        dicts.op(b'N').op(b'N').op(0x86);
+    });
+    dicts.op(b'l').op(0x85).op(b'q').op(1).op(b'1').op(b'(');
+    (0..10_000).for_each(|_| {
+        dicts.op(b'h').op(0).op(b'h').op(1).op(b'R').op(b'0');
+    });
+    dicts.op(b't').op(b'.');
+    refused(torch_zip(&dicts.0, &[]), &["unreasonably large"]);
+    refused(legacy(&dicts.0, &[]), &["unreasonably large"]);
+}
+
+/// A pipe would wait for a writer for ever, wherever a file is expected.
+#[cfg(unix)]
+#[test]
+fn pipes_and_devices_are_no_models() {
+    let (done, wait) = std::sync::mpsc::channel();
+    std::thread::spawn(move || {
+        let dir = tempfile::tempdir().unwrap();
+        let at = |name: &str| dir.path().join(name);
+        let pipe = |path: &std::path::Path| {
+            assert!(std::process::Command::new("mkfifo").arg(path).status().unwrap().success());
+        };
+        let refused = |path: &std::path::Path, words: &str| {
+            let error = load(path, &LoadOptions::default()).unwrap_err().to_string();
+            assert!(error.contains(words) && error.contains("hint: "), "{error}");
+        };
+        pipe(&at("model.pth"));
+        refused(&at("model.pth"), "a pipe");
+        refused("/dev/zero".as_ref(), "a device");
+        for beside in ["config.json", "preprocessor_config.json"] {
+            let folder = at(&format!("{beside}.d"));
+            std::fs::create_dir(&folder).unwrap();
+            std::fs::write(folder.join("model.safetensors"), plain_safetensors(&tensors_of(&hf()))).unwrap();
+            pipe(&folder.join(beside));
+            refused(&folder, "a pipe");
+        }
+        done.send(()).unwrap();
+    });
+    wait.recv_timeout(std::time::Duration::from_secs(60)).expect("refused, and at once");
+}
+
+#[test]
+fn an_index_of_very_many_shards_is_read_at_once() {
+    let dir = tempfile::tempdir().unwrap();
+    let shard = |i: usize| format!("model-{i:05}-of-40000.safetensors");
+    let map: serde_json::Map<String, serde_json::Value> =
+        (0..40_000).map(|i| (format!("t{i}"), shard(i).into())).collect();
+    let index = serde_json::json!({ "weight_map": map }).to_string();
+    std::fs::write(dir.path().join("model.safetensors.index.json"), index).unwrap();
+    let start = std::time::Instant::now();
+    let error = load(dir.path(), &LoadOptions::default()).unwrap_err().to_string();
+    assert!(error.contains(&shard(0)), "{error}");
+    // Comparing each with each takes half a minute and more.
+    assert!(start.elapsed().as_secs() < 10, "{:?}", start.elapsed());
 }
 
 #[test]
@@ -345,11 +420,56 @@ fn a_hugging_face_folder_is_read_with_its_configuration() {
 #[test]
 fn timm_files_with_and_without_class_token_are_recognised() {
     let class = VitSpec { head: Head::MeanThenNorm, qkv_bias: false, ..VitSpec::timm(dims()) };
-    for spec in [VitSpec::timm(dims()), class, VitSpec::timm_mean(dims())] {
+    // Without a class token, the mean of the normed patches; without a final norm, either as it is.
+    let gap = VitSpec { head: Head::Mean, qkv_bias: false, layer_scale: true, ..VitSpec::timm_mean(dims()) };
+    let plain = VitSpec { head: Head::MeanAsIs, ..VitSpec::timm_mean(dims()) };
+    let token = VitSpec { head: Head::ClassAsIs, ..VitSpec::timm(dims()) };
+    for spec in [VitSpec::timm(dims()), class, VitSpec::timm_mean(dims()), gap, plain, token] {
         let spec = FamilySpec::Vit(spec);
         let model = random(&spec, 9);
         let back = open(plain_safetensors(&tensors_of(&model))).unwrap();
         assert_eq!(back.graph, model.graph);
+    }
+}
+
+/// A family is what its blocks compute, not how many of them there are.
+#[test]
+fn resnets_of_any_depth_are_recognised() {
+    let spec = |block, depths: &[usize], inner: &[usize], factor: usize| {
+        let outer: Vec<usize> = inner.iter().map(|w| w * factor).collect();
+        let stages = ResnetStage::usual(depths, inner, &outer);
+        let spec = ResnetSpec { block, stages, stem: 5, classes: 4, ..ResnetSpec::depth(18, 4).unwrap() };
+        [spec.clone().hugging_face(), spec]
+    };
+    let specs = [
+        spec(ResnetBlock::Bottleneck, &[2, 3, 2], &[3, 4, 5], 4),
+        spec(ResnetBlock::Basic, &[1, 1, 2, 1, 1], &[4, 5, 6, 7, 8], 1),
+        spec(ResnetBlock::Basic, &[2], &[6], 1),
+    ];
+    for spec in specs.into_iter().flatten() {
+        let model = random(&FamilySpec::Resnet(spec), 5);
+        let back = open(plain_safetensors(&tensors_of(&model))).unwrap();
+        assert_eq!(back.graph, model.graph);
+        assert_eq!(back.info.hash, model.info.hash);
+    }
+    // A first stage that strides says so by its shortcut.
+    let [_, mut strided] = spec(ResnetBlock::Basic, &[1, 1], &[5, 6], 1);
+    strided.stages[0].stride = 2;
+    let model = random(&FamilySpec::Resnet(strided), 5);
+    assert_eq!(open(plain_safetensors(&tensors_of(&model))).unwrap().graph, model.graph);
+}
+
+#[test]
+fn networks_for_grey_images_differ_in_a_number() {
+    let vit = random(&FamilySpec::Vit(VitSpec::timm(dims())), 9);
+    for (model, first) in [(cnn(), "conv1.weight"), (vit, "patch_embed.proj.weight")] {
+        let mut tensors = tensors_of(&model);
+        let t = tensors.iter_mut().find(|t| t.name == first).unwrap();
+        t.shape[1] = 1;
+        t.values.truncate(t.shape.iter().product());
+        let grey = open(plain_safetensors(&tensors)).unwrap();
+        assert_eq!((grey.graph.input_shape()[0], grey.info.preprocess.channels), (1, 1));
+        assert_eq!(grey.params.get(first).unwrap().shape()[1], 1);
     }
 }
 

@@ -33,8 +33,11 @@ struct Options {
     heads: Option<usize>,
 }
 
+/// Where the fixtures are; by hand, those that `make_fixtures.py --members DIR` made: `PARING_FIXTURES=DIR cargo test
+/// --test families every_family`.
 fn folder() -> PathBuf {
-    PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/conformance")
+    let here = || PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/conformance");
+    std::env::var_os("PARING_FIXTURES").map_or_else(here, PathBuf::from)
 }
 
 fn fixtures(folder: &Path) -> BTreeMap<String, Fixture> {
@@ -149,6 +152,33 @@ fn fixtures_are_all_listed_and_small() {
     assert!(bytes < 10_000_000, "{bytes} bytes");
 }
 
+/// A fixture, loaded with another word in its configuration.
+fn with_config(name: &str, from: &str, to: &str) -> Result<Model, ModelError> {
+    let dir = tempfile::tempdir().unwrap();
+    for file in folder().join("fixtures").join(name).read_dir().unwrap() {
+        let file = file.unwrap();
+        std::fs::copy(file.path(), dir.path().join(file.file_name())).unwrap();
+    }
+    assert!(load(dir.path(), &LoadOptions::default()).is_ok(), "{name}");
+    let config = dir.path().join("config.json");
+    let text = std::fs::read_to_string(&config).unwrap();
+    assert!(text.contains(from), "{name}");
+    std::fs::write(&config, text.replace(from, to)).unwrap();
+    load(dir.path(), &LoadOptions::default())
+}
+
+/// timm names widths and depths in more ways than one.
+#[test]
+fn members_that_differ_in_numbers_alone_are_taken_by_any_name() {
+    for (name, from, to) in [
+        ("timm_mobilenetv2_100", "\"mobilenetv2_100\"", "\"mobilenetv2_110d\""),
+        ("timm_mobilenetv3_large_100", "\"mobilenetv3_large_100\"", "\"mobilenetv3_large_150d\""),
+        ("timm_efficientnet_b0", "\"efficientnet_b0\"", "\"efficientnet_l2\""),
+    ] {
+        with_config(name, from, to).unwrap_or_else(|e| panic!("{to}: {e}"));
+    }
+}
+
 /// timm has networks that share all names and shapes with a family and compute something else.
 #[test]
 fn relatives_that_compute_something_else_are_refused() {
@@ -160,18 +190,11 @@ fn relatives_that_compute_something_else_are_refused() {
         ("timm_efficientnet_b0", "\"efficientnet_b0\"", "\"efficientnet_lite0\""),
         ("hf_resnet_bottleneck", "\"downsample_in_bottleneck\": false", "\"downsample_in_bottleneck\": true"),
         ("hf_vit", "\"hidden_act\": \"gelu\"", "\"hidden_act\": \"quick_gelu\""),
+        ("timm_vit", "\"vit_base_patch16_224\"", "\"vit_base_patch16_rpn_224\""),
+        ("hf_mobilenet_v2", "\"output_stride\": 32", "\"output_stride\": 16"),
+        ("hf_efficientnet_b0", "\"pooling_type\": \"mean\"", "\"pooling_type\": \"max\""),
     ] {
-        let dir = tempfile::tempdir().unwrap();
-        for file in folder().join("fixtures").join(name).read_dir().unwrap() {
-            let file = file.unwrap();
-            std::fs::copy(file.path(), dir.path().join(file.file_name())).unwrap();
-        }
-        assert!(load(dir.path(), &LoadOptions::default()).is_ok(), "{name}");
-        let config = dir.path().join("config.json");
-        let text = std::fs::read_to_string(&config).unwrap();
-        assert!(text.contains(from), "{name}");
-        std::fs::write(&config, text.replace(from, to)).unwrap();
-        let error = load(dir.path(), &LoadOptions::default()).unwrap_err().to_string();
+        let error = with_config(name, from, to).unwrap_err().to_string();
         assert!(error.contains("not supported") || error.contains("supported"), "{name}: {error}");
         assert!(error.contains("hint: "), "{error}");
     }

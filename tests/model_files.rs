@@ -4,7 +4,7 @@ mod common;
 
 use paring::graph::{Precision, describe, macs, node_params};
 use paring::model::families::{CifarResnetSpec, Head, VitDims, VitSpec};
-use paring::model::{Family, FamilySpec, LoadOptions, Model, ModelError, export, load, random};
+use paring::model::{Family, FamilySpec, LoadOptions, Model, ModelError, export, load, python, random};
 use std::path::Path;
 
 fn open(path: &Path) -> Result<Model, ModelError> {
@@ -147,4 +147,41 @@ fn an_int8_export_runs_bit_for_bit_as_before() {
         plan.run(&x).unwrap().to_vec2::<f32>().unwrap()
     };
     assert_eq!(run(&model), run(&back));
+}
+
+#[test]
+fn a_pytorch_folder_appears_whole_and_replaces_nothing_but_its_like() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("net");
+    let (model, manifest) = (small_cnn(), export::Manifest::default());
+    python::folder(&path, &model, &manifest).unwrap();
+    assert_eq!(open(&path).unwrap().info.hash, model.info.hash);
+    // An earlier export gives way as a whole: nothing of it is left among the new one's files.
+    std::fs::write(path.join("weights.safetensors"), "of an int8 export").unwrap();
+    python::folder(&path, &model, &manifest).unwrap();
+    assert!(!path.join("weights.safetensors").exists());
+    // Anything else stays what it is.
+    std::fs::write(path.join("notes.txt"), "mine").unwrap();
+    let error = python::folder(&path, &model, &manifest).unwrap_err().to_string();
+    assert!(error.contains("other files") && error.contains("hint: "), "{error}");
+    let file = dir.path().join("file");
+    std::fs::write(&file, "mine").unwrap();
+    assert!(python::folder(&file, &model, &manifest).is_err());
+    assert_eq!(std::fs::read_to_string(&file).unwrap(), "mine");
+    assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 2, "no temporary folder is left");
+}
+
+#[test]
+fn an_export_has_the_format_that_its_name_says() {
+    let of = |name: &str, path: &str| export::format(name, path);
+    assert_eq!(of("", "/tmp/x.onnx"), Ok("onnx"));
+    assert_eq!(of("", "/tmp/x.ONNX"), Ok("onnx"));
+    assert_eq!(of("", "/tmp/x"), Ok("safetensors"));
+    assert_eq!(of("onnx", "/tmp/x.final"), Ok("onnx"));
+    assert_eq!(of("pytorch", "/tmp/x.v2"), Ok("pytorch"));
+    for (name, path) in [("safetensors", "/tmp/x.onnx"), ("onnx", "x.safetensors"), ("", "x.pth"), ("onnx", "x.pt")] {
+        let error = of(name, path).unwrap_err();
+        assert!(error.contains("hint: "), "{error}");
+    }
+    assert!(of("tf", "x").unwrap_err().contains("pytorch"));
 }

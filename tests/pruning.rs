@@ -6,18 +6,16 @@ mod common;
 use common::zeroed::{check, close, logits, prunable, some_units, zero};
 use paring::graph::{Graph, ParamRole};
 use paring::model;
-use paring::model::families::{CifarResnetSpec, FamilySpec, ResnetBlock, ResnetSpec, VitDims, VitSpec};
+use paring::model::families::{CifarResnetSpec, FamilySpec, ResnetBlock, ResnetSpec, ResnetStage, VitDims, VitSpec};
 use paring::prune::{self, Action, Group, GroupKind, PruneError, Target};
 use proptest::prelude::*;
 
 fn specs() -> Vec<(&'static str, FamilySpec)> {
     let dims = VitDims { image: 16, patch: 4, dim: 24, depth: 2, heads: 4, mlp: 32, classes: 5 };
-    let resnet = |block, inner: [usize; 4], outer, depths| {
+    let resnet = |block, inner: [usize; 4], outer: [usize; 4], depths: [usize; 4]| {
         FamilySpec::Resnet(ResnetSpec {
             block,
-            depths,
-            inner,
-            outer,
+            stages: ResnetStage::usual(&depths, &inner, &outer),
             stem: 8,
             groups: 1,
             classes: 5,

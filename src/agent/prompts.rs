@@ -3,6 +3,7 @@
 //! Invariant: loading never fails; what is wrong with a user's file is a diagnostic, and the built-in text stands in.
 
 use super::Role;
+use crate::config::MOST_BYTES;
 use std::path::Path;
 
 /// One prompt file: its name, the built-in text, and the placeholders it must hold to be of use.
@@ -90,7 +91,7 @@ impl Prompts {
 }
 
 fn read(path: &Path, needs: &[&str]) -> Result<String, String> {
-    let text = crate::config::file::read(path).map_err(|e| e.to_string())?.unwrap_or_default();
+    let text = crate::files::read_text(path, MOST_BYTES).map_err(|e| e.to_string())?;
     match needs.iter().find(|n| !text.contains(&format!("{{{{{n}}}}}"))) {
         Some(n) => Err(format!("it lacks the placeholder `{{{{{n}}}}}`")),
         None => Ok(text),

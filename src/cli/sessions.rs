@@ -262,7 +262,10 @@ pub fn export(name: &str, out: Option<&Path>, format: &str, json: bool) -> anyho
         },
         Path::to_owned,
     );
-    let path = std::path::absolute(out)?.display().to_string();
+    let out = std::path::absolute(out)?;
+    // The host would follow a link to an open file of a process to one of its own.
+    crate::files::target(&out).map_err(|e| crate::headless::convert::unwritable(&out, &e))?;
+    let path = out.display().to_string();
     runtime()?.block_on(async {
         let was_running = lifecycle::is_running(&place);
         let (client, mut messages) = lifecycle::attach(&place, "paring export", false, waiting(&place.name)).await?;

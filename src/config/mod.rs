@@ -3,12 +3,15 @@
 
 mod color;
 mod diag;
-pub mod file;
 mod keymap;
 mod origin;
 mod settings;
 pub mod text;
 mod theme;
+
+/// Bytes of a settings file, theme or prompt at most. The longest settings of use, every key bound and every colour set,
+/// have 10 kB; a prompt of more than this leaves a model no room for anything else.
+pub const MOST_BYTES: u64 = 1 << 16;
 
 pub use color::{ANSI_NAMES, ColorLevel, Rgb, from_256};
 pub use diag::{Diagnostic, nearest, suggestion};

@@ -6,12 +6,13 @@
 //! Every key is one line of [`KEYS`]; reading a layer, the error for an unknown key and `paring config` come from it.
 //! Invariant: loading always yields whole settings plus every diagnostic, never just the first error.
 
+use super::MOST_BYTES;
 use super::color::ColorLevel;
 use super::diag::{Diagnostic, suggestion};
-use super::file;
 use super::keymap::Keymap;
 use super::origin::Origin;
 use super::theme::Theme;
+use crate::files;
 use crate::graph::{Calibration, MacConvention};
 use crate::plan::Budget;
 use std::collections::BTreeMap;
@@ -257,9 +258,9 @@ impl Layers {
 
     fn file(&mut self, path: &Path, layer: Layer) {
         let origin = path.display().to_string();
-        let text = match file::read(path) {
-            Ok(Some(t)) => t,
-            Ok(None) => return,
+        let text = match files::read_text(path, MOST_BYTES) {
+            Ok(t) => t,
+            Err(e) if e.kind() == std::io::ErrorKind::NotFound => return,
             Err(e) => {
                 let hint = "settings are a short text file that you may read; move this one away".into();
                 return self.complain(&origin, "", format!("cannot be read: {e}"), hint);
@@ -595,7 +596,7 @@ mod tests {
         for odd in ["/dev/zero", "/dev", "/dev/full"] {
             let l = load(&Sources { user: None, project: Some(odd.into()), env: &none, flags: vec![] });
             assert_eq!(l.diagnostics.len(), 1);
-            assert!(l.diagnostics[0].to_string().contains("no regular file"), "{}", l.diagnostics[0]);
+            assert!(l.diagnostics[0].to_string().contains("not a regular file"), "{}", l.diagnostics[0]);
         }
     }
 

@@ -2,6 +2,7 @@
 //!
 //! Invariant: a [`Theme`] has a colour for every [`Role`]; a file may leave roles out only if what it inherits has them.
 
+use super::MOST_BYTES;
 use super::color::{ANSI_NAMES, Rgb};
 use super::diag::{Diagnostic, suggestion};
 use std::path::Path;
@@ -154,8 +155,8 @@ impl Partial {
         }
         seen.push(name.to_owned());
         let text = match &own {
-            Some(path) => match super::file::read(path) {
-                Ok(t) => t.unwrap_or_default(),
+            Some(path) => match crate::files::read_text(path, MOST_BYTES) {
+                Ok(t) => t,
                 Err(e) => return complain("", format!("cannot be read: {e}"), "check its permissions".into()),
             },
             None => match BUILT_IN.iter().find(|(n, _)| *n == name) {

@@ -175,7 +175,8 @@ fn class_names(path: &Path) -> Result<Option<Vec<String>>, DataError> {
     if !path.is_file() {
         return Ok(None);
     }
-    let bytes = std::fs::read(path).map_err(|source| DataError::Io { path: path.to_owned(), source })?;
+    let bytes =
+        crate::files::read(path, raw::MAX_BYTES).map_err(|source| DataError::Io { path: path.to_owned(), source })?;
     let text = String::from_utf8_lossy(&bytes);
     let names: Vec<String> = text.lines().map(clean_name).filter(|l| !l.is_empty()).take(256).collect();
     Ok((!names.is_empty()).then_some(names))

@@ -20,7 +20,7 @@ pub(super) const MAX_ENCODED: u64 = 128 << 20;
 pub(super) fn read(path: &Path) -> Result<Vec<u8>, DataError> {
     let io = |source| DataError::Io { path: path.to_owned(), source };
     let mut bytes = Vec::new();
-    std::fs::File::open(path).map_err(io)?.take(MAX_ENCODED + 1).read_to_end(&mut bytes).map_err(io)?;
+    crate::files::open(path).map_err(io)?.take(MAX_ENCODED + 1).read_to_end(&mut bytes).map_err(io)?;
     Ok(bytes)
 }
 
@@ -82,4 +82,42 @@ pub(super) fn dimensions(bytes: &[u8]) -> Option<(u32, u32)> {
 pub(super) fn is_image(path: &Path) -> bool {
     let known = ["png", "jpg", "jpeg", "webp"];
     path.extension().is_some_and(|e| known.iter().any(|k| e.eq_ignore_ascii_case(k)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// 24 by 24 pixels as Pillow writes lossy WebP.
+    const WEBP: &str = "524946466c0000005745425056503820600000001004009d012a180018003ec956a24bafa52322b7f55801f019096a009d32847030b\
+        17694078b7b235400e43990a84bff8568de3f61ffc61723ad96fc2f9f7688b329e1ec31b3f6dd351ca33e220e9379cdb3b6ddef478cb9c44c26aa38a0\
+        0000";
+
+    #[test]
+    fn a_picture_that_is_cut_off_is_no_picture() {
+        let side = 24;
+        let pixel = |x: u32, y: u32| image::Rgb([(x * y % 251) as u8, (x * 7) as u8, (y * 9) as u8]);
+        let picture = RgbImage::from_fn(side, side, pixel);
+        let encoded = |format| {
+            let mut bytes = Cursor::new(Vec::new());
+            picture.write_to(&mut bytes, format).expect("encodes");
+            bytes.into_inner()
+        };
+        let digits: Vec<u8> = WEBP.bytes().filter(u8::is_ascii_hexdigit).collect();
+        let digit = |d: u8| (d as char).to_digit(16).expect("a digit") as u8;
+        let lossy: Vec<u8> = digits.chunks_exact(2).map(|d| digit(d[0]) << 4 | digit(d[1])).collect();
+        use image::ImageFormat::{Jpeg, Png, WebP};
+        for (kind, bytes) in
+            [("png", encoded(Png)), ("webp", encoded(WebP)), ("lossy webp", lossy), ("jpeg", encoded(Jpeg))]
+        {
+            let name = || kind.to_owned();
+            let whole = decode(&bytes, &name).expect("whole");
+            for cut in 0..bytes.len() {
+                // What is missing may be a checksum or the mark of the end, but nothing of the picture.
+                if let Ok(image) = decode(&bytes[..cut], &name) {
+                    assert_eq!(image, whole, "{kind} cut at {cut} of {}", bytes.len());
+                }
+            }
+        }
+    }
 }

@@ -19,7 +19,7 @@ const INSIDE: [&str; 7] = [
 /// The first bytes of a file.
 pub(super) fn head(path: &Path) -> std::io::Result<Vec<u8>> {
     let mut bytes = Vec::new();
-    std::fs::File::open(path)?.take(512).read_to_end(&mut bytes)?;
+    crate::files::open(path)?.take(512).read_to_end(&mut bytes)?;
     Ok(bytes)
 }
 

@@ -24,10 +24,10 @@ pub(super) fn open(csv: &Path, spec: &str) -> Result<Dataset, DataError> {
     let dir = csv.parent().unwrap_or(Path::new("."));
     let io = |source| DataError::Io { path: csv.to_owned(), source };
     let bad = |line: usize, reason: String| DataError::Labels { path: csv.to_owned(), line, reason };
-    if std::fs::metadata(csv).map_err(io)?.len() > MAX_CSV_BYTES {
-        return Err(bad(0, "the file is far too large".into()));
-    }
-    let bytes = std::fs::read(csv).map_err(io)?;
+    let bytes = crate::files::read(csv, MAX_CSV_BYTES).map_err(|e| match e.kind() {
+        std::io::ErrorKind::FileTooLarge => bad(0, "the file is far too large".into()),
+        _ => io(e),
+    })?;
     let mut reader = csv::ReaderBuilder::new()
         .has_headers(false)
         .flexible(true)

@@ -32,10 +32,10 @@ pub(super) fn list(dir: &Path) -> Result<Option<Vec<Named>>, DataError> {
     let Some(path) = path else { return Ok(None) };
     let io = |source| DataError::Io { path: path.clone(), source };
     let bad = |reason: &str| DataError::Names { path: path.clone(), reason: reason.to_owned() };
-    if std::fs::metadata(&path).map_err(io)?.len() > MAX_BYTES {
-        return Err(bad("it is far too large"));
-    }
-    let bytes = std::fs::read(&path).map_err(io)?;
+    let bytes = crate::files::read(&path, MAX_BYTES).map_err(|e| match e.kind() {
+        std::io::ErrorKind::FileTooLarge => bad("it is far too large"),
+        _ => io(e),
+    })?;
     let named: Vec<Named> = if path.extension().is_some_and(|e| e == "json") {
         // {"0": ["n01440764", "tench"], ..}
         let json: HashMap<usize, (String, String)> =

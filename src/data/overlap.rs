@@ -57,7 +57,7 @@ fn size(d: &Dataset, k: usize) -> Option<u64> {
 /// `key` of the encoded bytes of each of `picks`; those that cannot be read are left out.
 fn each(d: &Dataset, picks: &[usize], key: impl Fn(&[u8]) -> Option<Key> + Sync) -> Vec<Key> {
     let read = |k: usize| match &*d.source {
-        Source::Files(f) => std::fs::read(&f.get(k)?.path).ok().map(Bytes::from),
+        Source::Files(f) => decode::read(&f.get(k)?.path).ok().map(Bytes::from),
         Source::Shards(s) => s.read(k)?.ok().map(Bytes::from),
         Source::Rows(r) => r.fetch(&[k]).ok()?.pop(),
         Source::Raw(_) => None,

@@ -329,7 +329,7 @@ struct Pages {
 
 impl Pages {
     fn open(path: &Path) -> std::io::Result<Pages> {
-        let file = File::open(path)?;
+        let file = crate::files::open(path)?;
         let len = file.metadata()?.len();
         Ok(Pages { file, len })
     }

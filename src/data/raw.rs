@@ -3,7 +3,8 @@
 //! Files of this kind are read whole, so that a file changed later cannot disturb a running session.
 
 use super::DataError;
-use std::io::Read;
+use crate::files;
+use std::io::{ErrorKind, Read};
 use std::path::Path;
 
 /// No file of this kind is nearly as large; a mistaken path, or a small file that inflates, must not fill the memory.
@@ -70,20 +71,13 @@ impl Raw {
 /// A whole file, inflated when it is gzipped; at most [`MAX_BYTES`] of it.
 pub(super) fn read(path: &Path) -> Result<Vec<u8>, DataError> {
     let io = |source| DataError::Io { path: path.to_owned(), source };
-    let mut file = std::fs::File::open(path).map_err(|e| match e.kind() {
-        std::io::ErrorKind::NotFound => DataError::NotFound { path: path.to_owned() },
+    let large = || DataError::TooLarge { path: path.to_owned(), limit: MAX_BYTES };
+    let mut bytes = files::read(path, MAX_BYTES).map_err(|e| match e.kind() {
+        ErrorKind::NotFound => DataError::NotFound { path: path.to_owned() },
+        ErrorKind::InvalidInput => DataError::Unknown { path: path.to_owned(), seen: e.to_string() },
+        ErrorKind::FileTooLarge => large(),
         _ => io(e),
     })?;
-    let meta = file.metadata().map_err(io)?;
-    if !meta.is_file() {
-        return Err(DataError::Unknown { path: path.to_owned(), seen: "not a regular file".into() });
-    }
-    let large = || DataError::TooLarge { path: path.to_owned(), limit: MAX_BYTES };
-    if meta.len() > MAX_BYTES {
-        return Err(large());
-    }
-    let mut bytes = Vec::new();
-    file.by_ref().take(MAX_BYTES + 1).read_to_end(&mut bytes).map_err(io)?;
     if bytes.starts_with(&GZIP) {
         let mut inflated = Vec::new();
         let mut reader = flate2::read::MultiGzDecoder::new(&bytes[..]).take(MAX_BYTES + 1);

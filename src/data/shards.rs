@@ -5,7 +5,6 @@
 
 use super::decode::{self, MAX_ENCODED};
 use super::{DataCard, DataError, Dataset, Source, clean_name, file_name, names};
-use std::fs::File;
 use std::io::{Read, Seek, SeekFrom};
 use std::path::{Path, PathBuf};
 
@@ -56,7 +55,7 @@ impl Shards {
         let m = self.members.get(k)?;
         let path = self.paths.get(m.shard as usize)?;
         let bytes = || {
-            let mut file = File::open(path)?;
+            let mut file = crate::files::open(path)?;
             file.seek(SeekFrom::Start(m.at))?;
             let mut bytes = Vec::new();
             file.take(m.size).read_to_end(&mut bytes)?;
@@ -106,7 +105,7 @@ fn scan(path: &Path, shard: u32, members: &mut Vec<Member>) -> Result<(), DataEr
     let io = |source| DataError::Io { path: path.to_owned(), source };
     let bad = |reason: String| DataError::Tar { path: path.to_owned(), reason };
     let damaged = |e: std::io::Error| bad(format!("it is damaged ({})", clean_name(&e.to_string())));
-    let file = File::open(path).map_err(io)?;
+    let file = crate::files::open(path).map_err(io)?;
     let length = file.metadata().map_err(io)?.len();
     let mut archive = tar::Archive::new(file);
     let mut sample = Sample::default();

@@ -3,15 +3,24 @@
 use super::out::{say, tell};
 use super::{Exit, print_json, setup};
 use crate::cli::args::Convert;
+use crate::files;
 use crate::model::export::{self, Manifest};
 use crate::quant::Calibration;
 use anyhow::Result;
 use serde_json::json;
+use std::path::Path;
+
+/// Nothing can be written at `path`.
+pub fn unwritable(path: &Path, why: &std::io::Error) -> anyhow::Error {
+    anyhow::anyhow!("cannot write `{}`: {why}; hint: name a regular file, or a folder for pytorch", path.display())
+}
 
 /// Runs the command; `how` static int8 layers find their ranges.
 pub fn run(args: &Convert, how: Calibration) -> Result<Exit> {
     let format = args.format.as_deref().unwrap_or("");
     let format = export::format(format, &args.out.to_string_lossy()).map_err(anyhow::Error::msg)?;
+    // Before anything is calibrated.
+    files::target(&args.out).map_err(|e| unwritable(&args.out, &e))?;
     let mut model = setup::model(&args.model, &args.on)?;
     if let Some(name) = &args.precision {
         model.precision = setup::everywhere(&model, name)?;

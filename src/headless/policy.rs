@@ -55,6 +55,9 @@ pub struct Rule {
     pub reason: String,
 }
 
+/// No set of rules comes near this many bytes.
+const MAX_BYTES: u64 = 1 << 20;
+
 /// How proposals are answered.
 #[derive(Debug, Clone, Default, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -74,7 +77,7 @@ impl Policy {
         if word == "auto" {
             return Ok(Policy::default());
         }
-        let text = std::fs::read_to_string(Path::new(word))
+        let text = crate::files::read_text(Path::new(word), MAX_BYTES)
             .map_err(|e| format!("policy `{word}`: {e}; hint: `auto`, or a TOML file of rules"))?;
         Policy::parse(&text, word)
     }

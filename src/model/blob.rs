@@ -1,7 +1,6 @@
 //! Immutable bytes that tensors view: a memory-mapped file, bytes compiled into the program, or an owned buffer.
 
 use std::fmt;
-use std::fs::File;
 use std::ops::Deref;
 use std::path::Path;
 use std::sync::Arc;
@@ -15,12 +14,9 @@ pub enum Blob {
 }
 
 impl Blob {
-    /// Maps `path` read-only.
+    /// Maps `path`, a regular file, read-only.
     pub fn map(path: &Path) -> std::io::Result<Blob> {
-        let file = File::open(path)?;
-        if !file.metadata()?.is_file() {
-            return Err(std::io::Error::new(std::io::ErrorKind::InvalidInput, "not a regular file"));
-        }
+        let file = crate::files::open(path)?;
         if file.metadata()?.len() == 0 {
             return Ok(Blob::Static(&[]));
         }

@@ -9,6 +9,7 @@ use super::int4::Int4;
 use super::params::Dtype;
 use super::params::numel_of;
 use super::{Blob, Model, ModelError, ModelInfo, Param, ParamError, ParamStore, load, printable};
+use crate::files;
 use crate::graph::{Graph, Op, ParamRole, PrecisionPlan, WeightFormat, param_shapes, shapes};
 use serde::{Deserialize, Serialize};
 use std::borrow::Cow;
@@ -16,25 +17,36 @@ use std::fs::File;
 use std::io::{BufWriter, Write};
 use std::path::Path;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Formats that a model is written in, as commands name them: one file that `paring` opens again (safetensors, or ONNX
 /// for other runtimes, see `model::onnx`), or a folder with a generated PyTorch loader (`model::python`).
 pub const FORMATS: &[&str] = &["safetensors", "pytorch", "onnx"];
 
+/// Endings of files that others write, and that nobody shall take ours for.
+const OTHERS: &[&str] = &["pth", "pt", "th", "bin", "ckpt", "h5", "gguf", "tflite"];
+
 /// The format called `name`; without a name what `path` ends in, or safetensors.
 ///
 /// # Errors
-/// A name that is none of [`FORMATS`], in words.
+/// A name that is none of [`FORMATS`], or another than `path` ends in, in words.
 pub fn format(name: &str, path: &str) -> Result<&'static str, String> {
     let wanted = name.trim().to_lowercase();
-    let ends = |f: &&&str| Path::new(path.trim()).extension().is_some_and(|e| e.eq_ignore_ascii_case(f));
+    let ending = Path::new(path.trim()).extension().map(|e| e.to_string_lossy().to_lowercase());
+    let named = |word: &str| FORMATS.iter().find(|f| **f == word).copied();
+    let ends = ending.as_deref().and_then(named);
     let found = match wanted.as_str() {
-        "" => Some(FORMATS.iter().find(ends).unwrap_or(&FORMATS[0])),
-        _ => FORMATS.iter().find(|f| **f == wanted),
+        "" => ends.unwrap_or(FORMATS[0]),
+        word => named(word)
+            .ok_or_else(|| format!("cannot export `{}`; hint: one of {}", printable(word), FORMATS.join(", ")))?,
     };
-    let known = || format!("cannot export `{}`; hint: one of {}", printable(&wanted), FORMATS.join(", "));
-    found.copied().ok_or_else(known)
+    let ending = printable(&ending.unwrap_or_default());
+    if ends.is_some_and(|e| e != found) || (found != "pytorch" && OTHERS.contains(&&*ending)) {
+        return Err(format!(
+            "a file that ends in `.{ending}` would not be {found}; hint: name it `.{found}`, or choose another format ({})",
+            FORMATS.join(", ")
+        ));
+    }
+    Ok(found)
 }
 
 /// Writes `model` to `path` in one of [`FORMATS`]. Returns the BLAKE3 (hex) of what was written.
@@ -258,31 +270,16 @@ impl<W: Write> Write for Hashing<W> {
     }
 }
 
-/// Temporary file in the same folder, sync, rename, sync of the folder. Returns the hash of what was written.
+/// Replaces the file `path` by what `body` writes, whole or not at all. Returns the hash of what was written.
 pub(super) fn write_atomically(
     path: &Path,
     body: impl FnOnce(&mut dyn Write) -> std::io::Result<()>,
 ) -> std::io::Result<String> {
-    let dir = path.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
-    let name = path.file_name().ok_or_else(|| std::io::Error::other("the path names no file"))?;
-    static WRITES: AtomicU64 = AtomicU64::new(0);
-    let unique = format!("{}-{}", std::process::id(), WRITES.fetch_add(1, Ordering::Relaxed));
-    let temporary = dir.join(format!(".{}.{unique}.tmp", name.to_string_lossy()));
-    let run = || {
-        let mut out = Hashing { inner: BufWriter::new(File::create(&temporary)?), hash: blake3::Hasher::new() };
+    files::replace(path, |new| {
+        let mut out = Hashing { inner: BufWriter::new(File::create_new(new)?), hash: blake3::Hasher::new() };
         body(&mut out)?;
         out.flush()?;
-        let Hashing { inner, hash } = out;
-        inner.into_inner().map_err(|e| e.into_error())?.sync_all()?;
-        std::fs::rename(&temporary, path)?;
-        // Makes the rename itself durable; not every file system can, which is no reason to fail.
-        if let Ok(d) = File::open(dir) {
-            let _ = d.sync_all();
-        }
-        Ok(hash.finalize().to_hex().to_string())
-    };
-    run().inspect_err(|_| {
-        let _ = std::fs::remove_file(&temporary);
+        Ok(out.hash.finalize().to_hex().to_string())
     })
 }
 

@@ -2,12 +2,13 @@
 //! `preprocessor_config.json`. Read leniently for what is absent, strictly for what is there and wrong.
 
 use super::{Fit, Interpolation, ModelError, Preprocess, printable};
+use crate::files;
 use crate::graph::Activation;
 use serde_json::Value;
 use std::path::{Path, PathBuf};
 
-/// No configuration comes near this many bytes.
-const MAX_BYTES: u64 = 16 << 20;
+/// No configuration comes near this many bytes; an index of a hundred thousand tensors has ten million.
+pub(super) const MAX_BYTES: u64 = 16 << 20;
 
 /// One JSON object with the path that it came from.
 #[derive(Debug, Clone)]
@@ -29,14 +30,10 @@ impl Json {
     }
 
     fn read(path: PathBuf) -> Result<Option<Json>, ModelError> {
-        match std::fs::metadata(&path) {
-            Err(_) => return Ok(None),
-            Ok(m) if m.len() > MAX_BYTES => {
-                return Err(ModelError::Config { path, why: "it is unreasonably large".into() });
-            }
-            Ok(_) => {}
+        if !path.exists() {
+            return Ok(None);
         }
-        let text = std::fs::read(&path).map_err(|source| ModelError::Read { path: path.clone(), source })?;
+        let text = files::read(&path, MAX_BYTES).map_err(|source| ModelError::Read { path: path.clone(), source })?;
         match serde_json::from_slice::<Value>(&text) {
             Ok(value @ Value::Object(_)) => Ok(Some(Json { path, value })),
             Ok(_) => Err(ModelError::Config { path, why: "it is no JSON object".into() }),
@@ -158,6 +155,11 @@ impl Beside {
     /// timm's word for how tokens become one vector.
     pub fn global_pool(&self) -> Result<Option<&str>, ModelError> {
         self.config.as_ref().map_or(Ok(None), |c| c.string("global_pool"))
+    }
+
+    /// A field that is a word.
+    pub fn word(&self, key: &str) -> Result<Option<&str>, ModelError> {
+        self.config.as_ref().map_or(Ok(None), |c| c.string(key))
     }
 
     /// A field that is true or false.

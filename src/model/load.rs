@@ -1,13 +1,14 @@
 //! From a path to a [`Model`]: find the files, read the checkpoint, recognise the network, fetch and check parameters.
 
 use super::checkpoint::{self, Checkpoint, RawTensor};
-use super::hf::Beside;
+use super::hf::{self, Beside};
 use super::{
     Blob, Family, FamilySpec, Model, ModelError, ModelInfo, ParamError, ParamStore, Preprocess, export, onnx,
     printable, recognise,
 };
-use crate::graph::{Graph, ParamRole, PrecisionPlan, param_shapes};
-use std::collections::HashSet;
+use crate::files;
+use crate::graph::{Graph, Node, Op, ParamRole, PrecisionPlan, param_shapes};
+use std::collections::{BTreeSet, HashSet};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -102,24 +103,21 @@ fn find(path: &Path) -> Result<(Vec<PathBuf>, PathBuf), ModelError> {
 /// The shard files of a Hugging Face index (`weight_map`: tensor → file name), each once. Names stay inside `dir`.
 fn shards(index: &Path, dir: &Path) -> Result<Vec<PathBuf>, ModelError> {
     let bad = |why: String| ModelError::Config { path: index.to_owned(), why };
-    let text = std::fs::read(index).map_err(|source| ModelError::Read { path: index.to_owned(), source })?;
+    let text =
+        files::read(index, hf::MAX_BYTES).map_err(|source| ModelError::Read { path: index.to_owned(), source })?;
     let json: serde_json::Value =
         serde_json::from_slice(&text).map_err(|e| bad(format!("it is not valid JSON: {e}")))?;
     let map = json.get("weight_map").and_then(|m| m.as_object()).ok_or_else(|| bad("it has no `weight_map`".into()))?;
-    let mut files: Vec<PathBuf> = Vec::new();
+    let mut files = BTreeSet::new();
     for value in map.values() {
         let name = value.as_str().unwrap_or_default();
         let plain = Path::new(name).file_name().is_some_and(|f| f == name);
         if !plain {
             return Err(bad(format!("`{}` is no file name", printable(name))));
         }
-        let file = dir.join(name);
-        if !files.contains(&file) {
-            files.push(file);
-        }
+        files.insert(name);
     }
-    files.sort();
-    Ok(files)
+    Ok(files.into_iter().map(|name| dir.join(name)).collect())
 }
 
 fn assemble(
@@ -134,7 +132,10 @@ fn assemble(
     checkpoint.strip_wrappers();
     let mut notes = std::mem::take(&mut checkpoint.notes);
     let spec = recognise::spec(&checkpoint, beside, options, path, &mut notes)?;
-    let graph = spec.build()?;
+    let mut graph = spec.build()?;
+    if grey(&checkpoint, &mut graph) {
+        graph.check()?;
+    }
     let family = spec.family();
     spec.adapt(&mut checkpoint);
     let params = fetch(&checkpoint, &graph)?;
@@ -144,6 +145,32 @@ fn assemble(
     let side = |axis: usize| shape.get(axis).copied().unwrap_or(0);
     let preprocess = beside.preprocess(spec.preprocess([side(1), side(2)]))?;
     Ok(model(graph, params, family, spec.classes(), preprocess, beside, path, notes))
+}
+
+/// Families are built for images of three channels. A network for grey ones differs in that number alone, and its first
+/// convolution tells; then `graph` becomes one.
+fn grey(c: &Checkpoint, graph: &mut Graph) -> bool {
+    let Some(input) = graph.iter().find(|(_, n)| matches!(n.op, Op::Input { .. })).map(|(id, _)| id) else {
+        return false;
+    };
+    let reads = |n: &Node| n.inputs.contains(&input);
+    let one = |n: &Node| n.param(ParamRole::Weight).and_then(|w| c.shape(w)).and_then(|s| s.get(1)) == Some(&1);
+    if !graph
+        .nodes
+        .iter()
+        .filter(|n| reads(n))
+        .all(|n| matches!(n.op, Op::Conv2d { in_ch: 3, groups: 1, .. }) && one(n))
+    {
+        return false;
+    }
+    for node in &mut graph.nodes {
+        match &mut node.op {
+            Op::Input { shape } => shape[..1].fill(1),
+            Op::Conv2d { in_ch, .. } if node.inputs.contains(&input) => *in_ch = 1,
+            _ => {}
+        }
+    }
+    true
 }
 
 /// What an importer found, as a model in f32.

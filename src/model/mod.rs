@@ -111,7 +111,7 @@ impl Family {
             Family::Vgg => "VGG with and without batch norm (`features.0`, `classifier.6`)",
             Family::MobileNetV2 => "MobileNet v2 (`features.1.conv`, `blocks.0.0.conv_dw`)",
             Family::MobileNetV3 => "MobileNet v3, small and large (`features.1.block`, `blocks.0.0.conv_dw`)",
-            Family::EfficientNet => "EfficientNet B0 to B3 (`features.1.0.block`, `blocks.0.0.se`)",
+            Family::EfficientNet => "EfficientNet B0 to B7 (`features.1.0.block`, `blocks.0.0.se`)",
             Family::ConvNext => "ConvNeXt (`stages.0.blocks.0.conv_dw`, `features.1.0.layer_scale`)",
             Family::TorchVit => "ViT on torch's TransformerEncoder (`transformer.layers.0.self_attn.in_proj_weight`)",
             Family::Vit => {

@@ -1,6 +1,7 @@
 //! A pickle reader for PyTorch checkpoints and CIFAR's Python files that never executes anything: a stack machine over an allow-list of opcodes
 //! and of globals. Containers live in an arena and values refer to them by index, so that neither cycles nor
-//! million-deep nesting can overflow the stack, and memory stays a small multiple of the input.
+//! million-deep nesting can overflow the stack. What a pickle makes is paid for out of a budget that its own length sets,
+//! before it is made: a few bytes can ask again and again for a copy of what is there already.
 //!
 //! Source: CPython's `Lib/pickletools.py`; PyTorch's `torch/serialization.py`, `torch/_utils.py`.
 
@@ -9,8 +10,15 @@ use std::collections::HashMap;
 use std::ops::Range;
 use std::rc::Rc;
 
-/// More objects or stack entries than any checkpoint needs.
-const MAX_OBJECTS: usize = 4_000_000;
+/// More values on the stack than any checkpoint needs at once.
+const MAX_STACK: usize = 4_000_000;
+/// Memory that a pickle may fill for each of its bytes. A list of small numbers takes 12, a state dict about 4; the most that
+/// opcodes fill which copy nothing is 80, by tuples of one byte each.
+const MEMORY_PER_BYTE: usize = 96;
+/// Added to it, so that a tiny pickle need not count its bytes.
+const MEMORY_BASE: usize = 1 << 20;
+/// And in all: hundreds of thousands of tensors.
+const MAX_MEMORY: usize = 512 << 20;
 
 /// Why a pickle was refused.
 #[derive(Debug, thiserror::Error)]
@@ -76,7 +84,8 @@ pub(crate) enum Global {
 pub(crate) struct StorageRef {
     /// PyTorch's class name, e.g. `FloatStorage`.
     pub kind: &'static str,
-    pub key: String,
+    /// Shared with the pickle's own string: a long one may be used a million times.
+    pub key: Rc<str>,
     /// For a legacy view storage: the offset into the root storage `key`, in elements.
     pub view_offset: usize,
 }
@@ -89,6 +98,9 @@ pub(crate) struct TensorRef {
     pub shape: Vec<usize>,
     pub stride: Vec<usize>,
 }
+
+/// More axes than any layer's weights have.
+const MAX_AXES: usize = 8;
 
 /// Storage classes and nothing else from `torch`.
 const STORAGES: [&str; 10] = [
@@ -188,7 +200,8 @@ fn as_usize(v: &Value) -> Option<usize> {
 
 /// Reads one pickle from the start of `bytes`: the value, the arena that it refers to, and how many bytes it took.
 pub(crate) fn read(bytes: &[u8]) -> Result<(Value, Arena, usize), PickleError> {
-    let mut m = Machine { bytes, at: 0, stack: Vec::new(), memo: HashMap::new(), arena: Arena::default() };
+    let memory = bytes.len().saturating_mul(MEMORY_PER_BYTE).saturating_add(MEMORY_BASE).min(MAX_MEMORY);
+    let mut m = Machine { bytes, at: 0, stack: Vec::new(), memo: HashMap::new(), arena: Arena::default(), memory };
     let value = m.run()?;
     Ok((value, m.arena, m.at))
 }
@@ -199,6 +212,13 @@ struct Machine<'a> {
     stack: Vec<Value>,
     memo: HashMap<u32, Value>,
     arena: Arena,
+    /// Bytes that may still be filled.
+    memory: usize,
+}
+
+/// What `n` values take in a list or on the heap, with what an allocation itself costs.
+fn size_of<T>(n: usize) -> usize {
+    n.saturating_mul(std::mem::size_of::<T>()).saturating_add(16)
 }
 
 impl<'a> Machine<'a> {
@@ -232,14 +252,23 @@ impl<'a> Machine<'a> {
         std::str::from_utf8(&rest[..n]).map_err(|_| Malformed("a name is not text"))
     }
 
+    /// Pays for `bytes` of memory that are about to be filled, and for good: containers are not given back.
+    fn pay(&mut self, bytes: usize) -> Result<(), PickleError> {
+        self.memory = self.memory.checked_sub(bytes).ok_or(PickleError::TooLarge)?;
+        Ok(())
+    }
+
     fn text(&mut self, n: usize) -> Result<Value, PickleError> {
-        let s = std::str::from_utf8(self.take(n)?).map_err(|_| Malformed("a string is not UTF-8"))?;
+        let bytes = self.take(n)?;
+        self.pay(size_of::<u8>(n))?;
+        let s = std::str::from_utf8(bytes).map_err(|_| Malformed("a string is not UTF-8"))?;
         Ok(Value::Str(s.into()))
     }
 
     /// Python 2 strings: text when they are UTF-8, else of no interest.
     fn old_text(&mut self, n: usize) -> Result<Value, PickleError> {
         let bytes = self.take(n)?;
+        self.pay(size_of::<u8>(n))?;
         Ok(std::str::from_utf8(bytes).map_or(Value::Bytes(self.at - n..self.at), |s| Value::Str(s.into())))
     }
 
@@ -247,6 +276,7 @@ impl<'a> Machine<'a> {
         let bytes = self.take(n)?;
         let mut wide = [if bytes.last().is_some_and(|b| b & 0x80 != 0) { 0xff } else { 0 }; 8];
         if bytes.len() > 8 {
+            self.pay(size_of::<u8>(n))?;
             return Ok(Value::BigInt(bytes.into()));
         }
         wide[..bytes.len()].copy_from_slice(bytes);
@@ -254,7 +284,7 @@ impl<'a> Machine<'a> {
     }
 
     fn push(&mut self, v: Value) -> Result<(), PickleError> {
-        if self.stack.len() >= MAX_OBJECTS {
+        if self.stack.len() >= MAX_STACK {
             return Err(PickleError::TooLarge);
         }
         self.stack.push(v);
@@ -276,17 +306,14 @@ impl<'a> Machine<'a> {
     }
 
     fn seq(&mut self, items: Vec<Value>) -> Result<usize, PickleError> {
-        if self.arena.seqs.len() >= MAX_OBJECTS {
-            return Err(PickleError::TooLarge);
-        }
+        self.pay(size_of::<Vec<Value>>(1) + size_of::<Value>(items.len()))?;
         self.arena.seqs.push(items);
         Ok(self.arena.seqs.len() - 1)
     }
 
+    /// A dict of entries that were paid for.
     fn dict(&mut self, entries: Vec<(Value, Value)>) -> Result<Value, PickleError> {
-        if self.arena.dicts.len() >= MAX_OBJECTS {
-            return Err(PickleError::TooLarge);
-        }
+        self.pay(size_of::<Vec<Value>>(1))?;
         self.arena.dicts.push(entries);
         Ok(Value::Dict(self.arena.dicts.len() - 1))
     }
@@ -303,9 +330,7 @@ impl<'a> Machine<'a> {
 
     fn memoize(&mut self, key: u32) -> Result<(), PickleError> {
         let v = self.stack.last().cloned().ok_or(Malformed("a value is missing"))?;
-        if self.memo.len() >= MAX_OBJECTS {
-            return Err(PickleError::TooLarge);
-        }
+        self.pay(size_of::<(u32, Value)>(1))?;
         self.memo.insert(key, v);
         Ok(())
     }
@@ -317,6 +342,7 @@ impl<'a> Machine<'a> {
 
     /// Adds items to the list on top (or to something opaque, where they are lost).
     fn extend(&mut self, items: Vec<Value>) -> Result<(), PickleError> {
+        self.pay(size_of::<Value>(items.len()))?;
         match self.stack.last() {
             Some(Value::List(id)) => {
                 if let Some(list) = self.arena.seqs.get_mut(*id) {
@@ -333,6 +359,7 @@ impl<'a> Machine<'a> {
         if !items.len().is_multiple_of(2) {
             return Err(Malformed("a key without a value"));
         }
+        self.pay(size_of::<Value>(items.len()))?;
         match self.stack.last() {
             Some(Value::Dict(id)) => {
                 if let Some(dict) = self.arena.dicts.get_mut(*id) {
@@ -355,28 +382,27 @@ impl<'a> Machine<'a> {
         let Value::Global(callable) = callable else {
             return Err(Malformed("a call of what is no global"));
         };
-        let args = self.arena.items(&args).ok_or(Malformed("call arguments are no tuple"))?.to_vec();
+        let args = self.arena.items(&args).ok_or(Malformed("call arguments are no tuple"))?;
         let result = match callable {
             Global::OrderedDict => {
-                let mut entries = Vec::new();
-                for pair in args.first().and_then(|a| self.arena.items(a)).unwrap_or(&[]) {
-                    match self.arena.items(pair) {
-                        Some([k, v]) => entries.push((k.clone(), v.clone())),
-                        _ => return Err(Malformed("an ordered dict without pairs")),
-                    }
-                }
+                let pairs = args.first().and_then(|a| self.arena.items(a)).map_or(0, <[Value]>::len);
+                let paid = self.memory.checked_sub(size_of::<(Value, Value)>(pairs)).ok_or(PickleError::TooLarge)?;
+                let entries = self.pairs(args)?;
+                self.memory = paid;
                 self.dict(entries)?
             }
-            Global::RebuildTensor => self.tensor(&args)?,
+            Global::RebuildTensor => {
+                let tensor = self.tensor(args)?;
+                self.pay(size_of::<TensorRef>(1) + 2 * size_of::<usize>(MAX_AXES))?;
+                tensor
+            }
             Global::RebuildParameter => match args.first() {
                 Some(v @ Value::Tensor(_)) => v.clone(),
                 _ => return Err(Malformed("a parameter without a tensor")),
             },
-            Global::Size => args.into_iter().next().ok_or(Malformed("a size without numbers"))?,
+            Global::Size => args.first().cloned().ok_or(Malformed("a size without numbers"))?,
             Global::Reconstruct => {
-                if self.arena.arrays.len() >= MAX_OBJECTS {
-                    return Err(PickleError::TooLarge);
-                }
+                self.pay(size_of::<Value>(1))?;
                 self.arena.arrays.push(Value::None);
                 Value::Array(self.arena.arrays.len() - 1)
             }
@@ -386,16 +412,29 @@ impl<'a> Machine<'a> {
         self.push(result)
     }
 
+    /// The entries of `OrderedDict(pairs)`.
+    fn pairs(&self, args: &[Value]) -> Result<Vec<(Value, Value)>, PickleError> {
+        let pair = |pair: &Value| match self.arena.items(pair) {
+            Some([k, v]) => Ok((k.clone(), v.clone())),
+            _ => Err(Malformed("an ordered dict without pairs")),
+        };
+        args.first().and_then(|a| self.arena.items(a)).unwrap_or(&[]).iter().map(pair).collect()
+    }
+
     /// `(storage, offset, size, stride, ..)`.
     fn tensor(&self, args: &[Value]) -> Result<Value, PickleError> {
         let [Value::Storage(storage), offset, shape, stride, ..] = args else {
             return Err(Malformed("a tensor without a storage"));
         };
+        // Before they are copied: a long list is named again with a byte or two.
+        if [shape, stride].iter().any(|v| self.arena.items(v).is_none_or(|items| items.len() > MAX_AXES)) {
+            return Err(Malformed("a tensor with impossible sizes"));
+        }
         let numbers = (as_usize(offset), self.arena.usizes(shape), self.arena.usizes(stride));
         let (Some(offset), Some(shape), Some(stride)) = numbers else {
             return Err(Malformed("a tensor with impossible sizes"));
         };
-        if shape.len() != stride.len() || shape.len() > 8 {
+        if shape.len() != stride.len() {
             return Err(Malformed("a tensor with impossible sizes"));
         }
         Ok(Value::Tensor(Rc::new(TensorRef { storage: storage.clone(), offset, shape, stride })))
@@ -416,10 +455,8 @@ impl<'a> Machine<'a> {
             Some(Some([_, offset, _])) => as_usize(offset).ok_or(Malformed("a storage view of an unknown form"))?,
             _ => 0,
         };
-        let storage = Rc::new(StorageRef { kind, key: key.to_string(), view_offset });
-        if self.arena.storages.len() >= MAX_OBJECTS {
-            return Err(PickleError::TooLarge);
-        }
+        let storage = Rc::new(StorageRef { kind, key: key.clone(), view_offset });
+        self.pay(size_of::<StorageRef>(1) + size_of::<Rc<StorageRef>>(1))?;
         self.arena.storages.push(storage.clone());
         self.push(Value::Storage(storage))
     }

@@ -2,28 +2,69 @@
 //! rebuilds the network in the shapes that are left, alone or within torchvision, timm or transformers.
 
 use super::export::{self, Manifest};
-use super::{Model, ModelError};
+use super::{Model, ModelError, hf};
+use crate::files;
 use crate::graph::{Activation, Graph, Node, NodeId, Op, ParamRole, PositionBias, Precision, Windows};
+use std::ffi::OsStr;
 use std::fmt::Write;
+use std::io::Read;
 use std::path::Path;
 
 /// What every generated file begins with.
 const PRELUDE: &str = include_str!("../../assets/torch_prelude.py");
 /// The file that we re-open.
 const MODEL: &str = "model.safetensors";
+/// What its weights stand for in f32, where kernels would run quantized ones.
+const FLOATS: &str = "weights.safetensors";
+/// What the ecosystem's own loader wants to see beside the weights.
+const BESIDE: [&str; 2] = ["config.json", "preprocessor_config.json"];
+
+/// Does the folder hold an earlier export and nothing else?
+fn is_export(dir: &Path) -> bool {
+    let Ok(Ok(entries)) = std::fs::read_dir(dir).map(|all| all.collect::<Result<Vec<_>, _>>()) else { return false };
+    let known = |name: &OsStr| [MODEL, FLOATS, "model.py", "model.json"].iter().chain(&BESIDE).any(|k| name == *k);
+    let first = PRELUDE.lines().next().unwrap_or_default();
+    let mut begins = vec![0; first.len()];
+    let ours = files::open(&dir.join("model.py")).and_then(|mut f| f.read_exact(&mut begins));
+    ours.is_ok() && begins == first.as_bytes() && entries.iter().all(|e| known(&e.file_name()))
+}
 
 /// Writes `model.safetensors` (ours to open again), `model.py`, `model.json` and, where kernels would run quantized
-/// weights, `weights.safetensors` with what those weights stand for in f32. `dir` is made when it is not there. Returns
-/// the hash of `model.safetensors`.
+/// weights, `weights.safetensors` with what those weights stand for in f32. The folder appears whole or not at all, in the
+/// place of an earlier export if there is one. Returns the hash of `model.safetensors`.
 ///
 /// # Errors
-/// As [`export::safetensors`].
+/// As [`export::safetensors`], and when `dir` holds anything else.
 pub fn folder(dir: &Path, model: &Model, manifest: &Manifest) -> Result<String, ModelError> {
-    let fail = |source| ModelError::Write { path: dir.to_owned(), source };
-    std::fs::create_dir_all(dir).map_err(fail)?;
+    let failed = |e: WriteError| match e {
+        WriteError::Model(e) => e,
+        WriteError::Io(source) => ModelError::Write { path: dir.to_owned(), source },
+    };
+    files::replace_folder(dir, is_export, |new| Ok(fill(new, model, manifest)?)).map_err(failed)
+}
+
+/// What can go wrong between an empty folder and a full one.
+enum WriteError {
+    Io(std::io::Error),
+    Model(ModelError),
+}
+
+impl From<std::io::Error> for WriteError {
+    fn from(e: std::io::Error) -> WriteError {
+        WriteError::Io(e)
+    }
+}
+
+impl From<ModelError> for WriteError {
+    fn from(e: ModelError) -> WriteError {
+        WriteError::Model(e)
+    }
+}
+
+fn fill(dir: &Path, model: &Model, manifest: &Manifest) -> Result<String, ModelError> {
     let hash = export::safetensors(&dir.join(MODEL), model, manifest)?;
     let float = model.graph.nodes.iter().all(|n| model.precision.get(&n.name) == Precision::F32);
-    let weights = if float { MODEL } else { "weights.safetensors" };
+    let weights = if float { MODEL } else { FLOATS };
     if !float {
         export::floats(&dir.join(weights), model)?;
     }
@@ -40,11 +81,10 @@ pub fn folder(dir: &Path, model: &Model, manifest: &Manifest) -> Result<String, 
         "preprocess": model.info.preprocess,
     });
     put("model.json", &format!("{about:#}\n"))?;
-    // What the ecosystem's own loader wants to see beside the weights.
-    for name in ["config.json", "preprocessor_config.json"] {
+    for name in BESIDE {
         let beside = model.info.source.parent().unwrap_or(Path::new(".")).join(name);
         let inside = model.info.source.join(name);
-        if let Some(text) = [inside, beside].iter().find_map(|p| std::fs::read_to_string(p).ok()) {
+        if let Some(text) = [inside, beside].iter().find_map(|p| files::read_text(p, hf::MAX_BYTES).ok()) {
             put(name, &text)?;
         }
     }

@@ -37,7 +37,12 @@ type Storages = HashMap<String, (usize, usize)>;
 pub(super) fn zip(blob: &Blob, path: &Path) -> Result<Checkpoint, ModelError> {
     let bytes: &[u8] = blob;
     let broken = |e: zip::result::ZipError| damaged(path, format!("its zip directory: {}", printable(&e.to_string())));
-    let mut archive = zip::ZipArchive::new(Cursor::new(bytes)).map_err(broken)?;
+    // PyTorch writes the records of large archives also for small ones, between the directory and the record that every zip
+    // file ends with. Told to find out where the archive begins, the reader takes the directory to end at that last record;
+    // it is then wrong by the 76 bytes between, and believes it where an entry happens to begin there: below a root of 21
+    // letters. These archives begin where the file does.
+    let config = zip::read::Config { archive_offset: zip::read::ArchiveOffset::Known(0) };
+    let mut archive = zip::ZipArchive::with_config(config, Cursor::new(bytes)).map_err(broken)?;
     let mut storages = Storages::new();
     let mut root: Option<(usize, usize)> = None;
     for i in 0..archive.len() {
@@ -133,7 +138,7 @@ pub(super) fn legacy(blob: &Blob, path: &Path) -> Result<Checkpoint, ModelError>
     let (value, arena) = next()?;
     let (keys, keys_arena) = next()?;
     let keys = keys_arena.items(&keys).ok_or_else(|| damaged(path, "its list of storages is missing"))?;
-    let sizes: HashMap<&str, usize> = arena.storages().iter().map(|s| (s.key.as_str(), element_size(s.kind))).collect();
+    let sizes: HashMap<&str, usize> = arena.storages().iter().map(|s| (&*s.key, element_size(s.kind))).collect();
     let mut storages = Storages::new();
     for key in keys {
         let Value::Str(key) = key else { return Err(damaged(path, "a storage has no name")) };
@@ -226,7 +231,7 @@ fn contiguous(shape: &[usize], stride: &[usize]) -> bool {
 
 fn tensor(blob: &Blob, t: &TensorRef, storages: &Storages, budget: &mut usize) -> Result<RawTensor, &'static str> {
     const PAST: &str = "reaches past the end of its storage";
-    let &(start, length) = storages.get(&t.storage.key).ok_or("has no data in the file")?;
+    let &(start, length) = storages.get(&*t.storage.key).ok_or("has no data in the file")?;
     let size = element_size(t.storage.kind);
     let numel = numel_of(&t.shape).ok_or("has an impossible size")?;
     let first = t.offset.checked_add(t.storage.view_offset).ok_or(PAST)?;

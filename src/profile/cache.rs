@@ -1,16 +1,18 @@
 //! Content-addressed results on disk: small JSON files named by the hash of everything they depend on.
 //!
-//! Invariants: a file appears whole or not at all (temporary file, sync, rename); a file that cannot be read or parsed
+//! Invariants: a file appears whole or not at all (`files::replace`); a file that cannot be read or parsed
 //! counts as absent; failing to write costs only the next run's time, so it is logged and not an error.
 
+use crate::files;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
-use std::io::Write;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Changes when what is measured changes, so that old files are not taken for new ones.
 const VERSION: &str = "paring-2";
+
+/// A result has some thousands of numbers.
+const MAX_BYTES: u64 = 64 << 20;
 
 /// A cache folder, or none.
 #[derive(Debug, Clone, Copy)]
@@ -23,7 +25,7 @@ impl Cache<'_> {
     }
 
     pub fn get<T: DeserializeOwned>(&self, kind: &str, key: &str) -> Option<T> {
-        let text = std::fs::read(self.path(kind, key)?).ok()?;
+        let text = files::read(&self.path(kind, key)?, MAX_BYTES).ok()?;
         serde_json::from_slice(&text).ok()
     }
 
@@ -41,21 +43,8 @@ pub(super) fn rounded(v: f64) -> f64 {
 }
 
 fn write<T: Serialize>(path: &Path, value: &T) -> std::io::Result<()> {
-    static COUNT: AtomicU64 = AtomicU64::new(0);
-    let dir = path.parent().unwrap_or(Path::new("."));
-    std::fs::create_dir_all(dir)?;
-    let unique = COUNT.fetch_add(1, Ordering::Relaxed);
-    let temp = path.with_extension(format!("{}-{unique}.tmp", std::process::id()));
-    let done = (|| {
-        let mut file = std::fs::File::create(&temp)?;
-        file.write_all(&serde_json::to_vec(value)?)?;
-        file.sync_all()?;
-        std::fs::rename(&temp, path)
-    })();
-    if done.is_err() {
-        let _ = std::fs::remove_file(&temp);
-    }
-    done
+    std::fs::create_dir_all(path.parent().unwrap_or(Path::new(".")))?;
+    files::replace(path, |new| std::fs::write(new, serde_json::to_vec(value)?))
 }
 
 #[cfg(test)]

@@ -4,6 +4,7 @@
 //! folder synced); its name is the BLAKE3 hash of its bytes, so equal content is stored once.
 
 use super::private;
+use crate::files::{self, Scratch};
 use std::fs::{File, Permissions};
 use std::io;
 use std::os::unix::fs::PermissionsExt;
@@ -20,11 +21,16 @@ impl Artifacts {
     pub fn open(dir: &Path) -> io::Result<Artifacts> {
         private::make_dir(dir)?;
         private::mend(dir)?;
+        // Earlier versions wrote to files of these names in this folder, which is nobody else's.
         for entry in std::fs::read_dir(dir)?.flatten() {
-            if entry.file_name().to_string_lossy().starts_with(".tmp-") {
+            let name = entry.file_name();
+            let old = |n: &str| n.starts_with(".tmp-") || n.starts_with("..tmp-");
+            if old(&name.to_string_lossy()) && entry.file_type().is_ok_and(|t| t.is_file()) {
                 std::fs::remove_file(entry.path())?;
             }
         }
+        // Making one removes what the dead left.
+        drop(Scratch::within(dir)?);
         Ok(Artifacts { dir: dir.to_owned() })
     }
 
@@ -34,17 +40,16 @@ impl Artifacts {
         extension: &str,
         write: impl FnOnce(&Path) -> Result<(), E>,
     ) -> Result<String, E> {
-        static COUNT: std::sync::atomic::AtomicU64 = std::sync::atomic::AtomicU64::new(0);
-        let n = COUNT.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
-        let tmp = Temporary(self.dir.join(format!(".tmp-{}-{n}.{extension}", std::process::id())));
-        write(&tmp.0)?;
-        let file = File::open(&tmp.0)?;
+        let scratch = Scratch::within(&self.dir)?;
+        let new = scratch.path().join(format!("new.{extension}"));
+        write(&new)?;
+        let file = files::open(&new)?;
         file.set_permissions(Permissions::from_mode(0o600))?;
         file.sync_all()?;
         let mut hasher = blake3::Hasher::new();
         hasher.update_reader(&file)?;
         let name = format!("{}.{extension}", hasher.finalize().to_hex());
-        std::fs::rename(&tmp.0, self.dir.join(&name))?;
+        std::fs::rename(&new, self.dir.join(&name))?;
         File::open(&self.dir)?.sync_all()?;
         Ok(name)
     }
@@ -57,37 +62,14 @@ impl Artifacts {
     }
 }
 
-/// A file that goes away unless it was renamed.
-struct Temporary(PathBuf);
-
-impl Drop for Temporary {
-    fn drop(&mut self) {
-        drop(std::fs::remove_file(&self.0));
-    }
-}
-
 /// Replaces `path` by `bytes`, whole or not at all.
 pub fn write_atomically(path: &Path, bytes: &[u8]) -> io::Result<()> {
-    replace(path, bytes, |tmp| File::create(tmp))
+    files::replace(path, |new| std::fs::write(new, bytes))
 }
 
 /// As [`write_atomically`], for its owner's eyes alone.
 pub fn write_privately(path: &Path, bytes: &[u8]) -> io::Result<()> {
-    // One that an earlier process of this number left is not continued.
-    replace(path, bytes, |tmp| private::create(tmp).and_then(|f| f.set_len(0).map(|()| f)))
-}
-
-fn replace(path: &Path, bytes: &[u8], create: impl FnOnce(&Path) -> io::Result<File>) -> io::Result<()> {
-    let name = path.file_name().map(|n| n.to_string_lossy().into_owned()).unwrap_or_default();
-    let tmp = Temporary(path.with_file_name(format!(".tmp-{}-{name}", std::process::id())));
-    let mut file = create(&tmp.0)?;
-    io::Write::write_all(&mut file, bytes)?;
-    file.sync_all()?;
-    std::fs::rename(&tmp.0, path)?;
-    match path.parent() {
-        Some(dir) if !dir.as_os_str().is_empty() => File::open(dir)?.sync_all(),
-        _ => Ok(()),
-    }
+    files::replace(path, |new| io::Write::write_all(&mut private::create(new)?, bytes))
 }
 
 #[cfg(test)]
@@ -111,7 +93,13 @@ mod tests {
         assert!(failed.is_err());
         assert_eq!(std::fs::read_dir(dir.path()).expect("listed").count(), 2);
         assert_eq!(a.path("../secret"), None);
-        std::fs::write(dir.path().join(".tmp-1-1.bin"), "left over").expect("written");
+        for old in [".tmp-1-1.bin", "..tmp-1-1.bin.1-0.tmp"] {
+            std::fs::write(dir.path().join(old), "left over").expect("written");
+        }
+        // What a writer was at when it was killed.
+        let dead = dir.path().join(".paring-0123456789abcdef.tmp");
+        std::fs::create_dir(&dead).expect("made");
+        std::fs::write(dead.join("new.bin"), "left over").expect("written");
         Artifacts::open(dir.path()).expect("opens");
         assert_eq!(std::fs::read_dir(dir.path()).expect("listed").count(), 2);
     }

@@ -29,7 +29,7 @@ pub const COMMANDS: &[Spec] = &[
     spec("budget", "latency=0.6,drop=0.5", "set targets: latency, macs, memory, params as factors; drop in points"),
     spec("colors", "truecolor|256|16|none", "use fewer colours"),
     spec("detach", "", "leave; the session keeps running"),
-    spec("export", "[safetensors|pytorch] [PATH]", "write the compressed model and its manifest"),
+    spec("export", "[safetensors|onnx|pytorch] [PATH]", "write the compressed model and its manifest"),
     spec("filter", "[WORDS]", "show only layers with these words; empty shows all"),
     spec("freeze", "[REASON]", "this row's group stays as it is: no new cut of it"),
     spec("help", "", "keys and commands"),
@@ -119,7 +119,8 @@ pub fn parse(line: &str) -> Result<Line, String> {
         "detach" | "q" | "quit" => Line::Detach,
         "export" => match rest.split_once(char::is_whitespace).unwrap_or((rest, "")) {
             (format, path) if FORMATS.contains(&format) => Line::Export(format.to_owned(), path.trim().to_owned()),
-            _ => Line::Export(FORMATS[0].to_owned(), text()),
+            // What the path ends in says which, as in `paring export`.
+            _ => Line::Export(String::new(), text()),
         },
         "filter" => Line::Filter(text()),
         "freeze" => Line::Freeze(text()),
@@ -280,7 +281,7 @@ mod tests {
         assert_eq!(parse("llm http://h/v1 qwen3-32b"), Ok(llm));
         assert_eq!(parse("llm off"), Ok(Line::Llm(None)));
         let export = |format: &str, path: &str| Ok(Line::Export(format.into(), path.into()));
-        assert_eq!(parse("export  /tmp/a b"), export("safetensors", "/tmp/a b"));
+        assert_eq!(parse("export  /tmp/a b"), export("", "/tmp/a b"));
         assert_eq!(parse("export pytorch /tmp/a b"), export("pytorch", "/tmp/a b"));
         assert_eq!(parse("mac-convention norms"), Ok(Line::MacConvention(MacConvention::Norms)));
         assert_eq!(parse("max-ratio 25% too deep"), Ok(Line::MaxRatio(0.25, "too deep".into())));

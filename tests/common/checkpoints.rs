@@ -2,7 +2,6 @@
 //! readers are tested against bytes that this crate's own writers never make.
 
 use paring::model::Model;
-use std::io::{Cursor, Write};
 
 /// A tensor as a window over its own storage.
 #[derive(Debug, Clone)]
@@ -120,19 +119,47 @@ impl Pickle {
 
 /// PyTorch's zip container around `pickle`.
 pub fn torch_zip(pickle: &[u8], tensors: &[Tensor]) -> Vec<u8> {
-    let mut zip = zip::ZipWriter::new(Cursor::new(Vec::new()));
-    let options = zip::write::SimpleFileOptions::default().compression_method(zip::CompressionMethod::Stored);
-    let mut add = |name: String, data: &[u8]| {
-        zip.start_file(name, options).unwrap();
-        zip.write_all(data).unwrap();
-    };
-    add("net/data.pkl".into(), pickle);
-    add("net/byteorder".into(), b"little");
-    for (i, t) in tensors.iter().enumerate() {
-        add(format!("net/data/{i}"), &bytes(&t.values));
+    torch_zip_named("net", pickle, tensors)
+}
+
+/// PyTorch's zip container as `torch.save` writes it to `{root}.pth`, byte for byte but for checksums: entries are stored,
+/// padded in their local headers to start at multiples of 64, followed by their sizes; the directory is followed by the
+/// records of large archives, however small this one is.
+pub fn torch_zip_named(root: &str, pickle: &[u8], tensors: &[Tensor]) -> Vec<u8> {
+    let mut entries: Vec<(String, Vec<u8>)> = vec![
+        ("data.pkl".into(), pickle.to_vec()),
+        (".format_version".into(), b"1".into()),
+        (".storage_alignment".into(), b"64".into()),
+        ("byteorder".into(), b"little".into()),
+    ];
+    entries.extend(tensors.iter().enumerate().map(|(i, t)| (format!("data/{i}"), bytes(&t.values))));
+    entries.push(("version".into(), b"3\n".into()));
+    entries.push((".data/serialization_id".into(), vec![b'7'; 40]));
+    let (mut out, mut directory) = (Vec::new(), Vec::new());
+    for (name, data) in &entries {
+        let (name, at, size) = (format!("{root}/{name}"), out.len() as u32, data.len() as u32);
+        let padding = 64 - (out.len() + 30 + name.len() + 4) % 64;
+        let lengths = [(name.len() as u16).to_le_bytes(), (padding as u16 + 4).to_le_bytes()].concat();
+        out.extend(b"PK\x03\x04\0\0\x08\x08\0\0\0\0\0\0");
+        out.extend([[0; 12].as_slice(), &lengths, name.as_bytes(), b"FB", &(padding as u16).to_le_bytes()].concat());
+        out.extend(vec![b'Z'; padding]);
+        out.extend(data);
+        let sizes = [[0; 4], size.to_le_bytes(), size.to_le_bytes()].concat();
+        out.extend([b"PK\x07\x08".as_slice(), &sizes].concat());
+        directory.extend(b"PK\x01\x02\0\0\0\0\x08\x08\0\0\0\0\0\0");
+        directory.extend([&sizes, &lengths[..2], &[0; 12], &at.to_le_bytes(), name.as_bytes()].concat());
     }
-    add("net/version".into(), b"3\n");
-    zip.finish().unwrap().into_inner()
+    let (at, n, size) = (out.len(), entries.len(), directory.len());
+    out.extend(directory);
+    let large = out.len();
+    out.extend([b"PK\x06\x06".as_slice(), &44u64.to_le_bytes(), &[0x1e, 3, 0x2d, 0], &[0; 8]].concat());
+    out.extend([n, n, size, at].iter().flat_map(|v| (*v as u64).to_le_bytes()));
+    out.extend([b"PK\x06\x07".as_slice(), &[0; 4], &(large as u64).to_le_bytes(), &1u32.to_le_bytes()].concat());
+    out.extend(b"PK\x05\x06\0\0\0\0");
+    out.extend([n, n].iter().flat_map(|v| (*v as u16).to_le_bytes()));
+    out.extend([size, at].iter().flat_map(|v| (*v as u32).to_le_bytes()));
+    out.extend([0, 0]);
+    out
 }
 
 /// PyTorch's stream format around `pickle`, with views written as protocol 2 of old did.

@@ -3,6 +3,7 @@ ecosystem saves it, and the logits that the ecosystem's own code computes (in do
 
     python3 -m venv venv && venv/bin/pip install torch torchvision timm transformers safetensors
     venv/bin/python tests/conformance/make_fixtures.py [NAME...]       # no name: all
+    venv/bin/python tests/conformance/make_fixtures.py --members DIR [NAME...]
     venv/bin/python tests/conformance/make_fixtures.py --full-size DIR [NAME...]
 
 Fixtures go to tests/conformance/fixtures/NAME/, logits and load options to tests/conformance/expected.json.
@@ -398,6 +399,40 @@ hf_model("swin", "SwinForImageClassification", "SwinConfig", 32, **SWIN_HF)
 hf_model("swinv2", "Swinv2ForImageClassification", "Swinv2Config", 32, **SWIN_HF)
 
 
+# ---- other members of the families, by hand ---------------------------------------------------------------------------
+
+STORED = dict(FIXTURES)
+FIXTURES.clear()
+
+# Networks that differ from the stored ones in numbers alone: they add nothing to the stored ones but a test of that.
+hf_model("resnet_three_stages", "ResNetForImageClassification", "ResNetConfig", 48, hidden_sizes=[64, 128, 256], depths=[2, 3, 2])
+hf_model("resnet_five_stages", "ResNetForImageClassification", "ResNetConfig", 96, embedding_size=8, layer_type="basic",
+         hidden_sizes=[8, 12, 16, 24, 32], depths=[1, 2, 1, 1, 1], downsample_in_first_stage=True, hidden_act="gelu")
+for arch in ("resnet26", "resnet34", "wide_resnet50_2"):
+    timm_model(arch, arch, 48, shrink=by16)
+for arch in ("mobilenetv2_050", "mobilenetv2_110d", "mobilenetv2_120d", "mobilenetv2_140", "mobilenetv3_large_150d",
+             "mobilenetv3_small_075", "efficientnet_b1", "efficientnet_b4", "tf_efficientnet_b2"):
+    timm_model(arch, arch, 64, shrink=mobile)
+# (expansion, width, blocks, stride) of each stage: 1.2 times as deep.
+DEEPER = [[1, 16, 1, 1], [6, 24, 3, 2], [6, 32, 4, 2], [6, 64, 5, 2], [6, 96, 4, 1], [6, 160, 4, 2], [6, 320, 1, 1]]
+torchvision("mobilenet_v2_deeper", 64)(mobile_tv(tv.MobileNetV2, inverted_residual_setting=DEEPER))
+torchvision("efficientnet_b4", 64)(mobile_tv(tv.efficientnet_b4, weights=None))
+# Of its full width, which tells that its epsilon is another.
+torchvision("efficientnet_b5", 64)(lambda: (tv.efficientnet_b5(num_classes=CLASSES, weights=None), {}))
+hf_model("mobilenet_v2_relu", "MobileNetV2ForImageClassification", "MobileNetV2Config", 64, depth_multiplier=0.25,
+         depth_divisible_by=4, min_depth=4, finegrained_output=False, hidden_act="relu", tf_padding=False)
+hf_model("efficientnet_deeper", "EfficientNetForImageClassification", "EfficientNetConfig", 64, width_coefficient=0.125,
+         depth_coefficient=1.4, depth_divisor=2, hidden_dim=160, image_size=64, depthwise_padding=[5])
+timm_model("vit_medium_gap", "vit_medium_patch16_gap_240", 32, **VIT)
+timm_model("vit_no_norm", "vit_base_patch16_224", 32, final_norm=False, **VIT)
+timm_model("vit_mean_no_norm", "vit_base_patch16_224", 32, final_norm=False, class_token=False, global_pool="avg", **VIT)
+timm_model("vit_reg_gap", "vit_little_patch16_reg4_gap_256", 32, **VIT)
+hf_model("swin_three_stages", "SwinForImageClassification", "SwinConfig", 32, image_size=32, patch_size=2, embed_dim=12,
+         depths=[2, 1, 2], num_heads=[2, 3, 4], window_size=4)
+
+MEMBERS, FIXTURES = FIXTURES, STORED
+
+
 # ---- variants of files -----------------------------------------------------------------------------------------------
 
 
@@ -473,7 +508,8 @@ def build_with(name, seed):
             if re.search(r"(^|\.)(head|fc|classifier|cls_classifier|distillation_classifier|head_dist|heads)(\.\w+)?\.(weight|bias)$", n):
                 if p.shape[0] == CLASSES:
                     p.mul_(scale)
-    result = entry(model, file or "", image, options)
+    # Whether every tensor matters is asked of the stored ones.
+    result = entry(model, file or "", image, options, check=FIXTURES is not MEMBERS)
     save(model, fresh(name), **args)
     return result
 
@@ -544,9 +580,12 @@ def full_size(root, only):
 
 
 def main():
+    global HERE, FIXTURES
     if sys.argv[1:2] == ["--full-size"]:
         return full_size(sys.argv[2], sys.argv[3:])
     only = sys.argv[1:]
+    if sys.argv[1:2] == ["--members"]:
+        HERE, only, FIXTURES = sys.argv[2], sys.argv[3:], MEMBERS
     path = os.path.join(HERE, "expected.json")
     entries = json.load(open(path))["fixtures"] if os.path.exists(path) else {}
     failed = []
@@ -562,7 +601,8 @@ def main():
             shutil.rmtree(os.path.join(HERE, "fixtures", name), ignore_errors=True)
             entries.pop(name, None)
             print(f"{name}: FAILED {type(e).__name__}: {e}")
-    variants(entries, only)
+    if FIXTURES is not MEMBERS:
+        variants(entries, only)
     made_with = {m.__name__: m.__version__ for m in (torch, timm, hf)} | {"torchvision": __import__("torchvision").__version__}
     with open(path, "w") as f:
         json.dump({"made_with": made_with, "fixtures": dict(sorted(entries.items()))}, f, indent=1)

@@ -109,6 +109,37 @@ fn peak() -> Option<u64> {
     Some(line.split_whitespace().nth(1)?.parse::<u64>().ok()? << 10)
 }
 
+/// A pipe would wait for a writer for ever, wherever a file is expected.
+#[cfg(unix)]
+#[test]
+fn pipes_are_no_data() {
+    let (done, wait) = std::sync::mpsc::channel();
+    std::thread::spawn(move || {
+        let dir = tempfile::tempdir().expect("temp dir");
+        let at = |name: &str| dir.path().join(name);
+        let pipe = |path: &Path| {
+            assert!(std::process::Command::new("mkfifo").arg(path).status().expect("mkfifo").success());
+        };
+        // Named themselves, as a list of labels, and as an image.
+        pipe(&at("set.parquet"));
+        refused(open(&at("set.parquet")));
+        for folder in ["labels", "images"] {
+            std::fs::create_dir(at(folder)).expect("made");
+            std::fs::write(at(folder).join("a.png"), png([1, 2, 3])).expect("written");
+        }
+        pipe(&at("labels/labels.csv"));
+        refused(open(&at("labels")));
+        pipe(&at("images/b.png"));
+        std::fs::write(at("images/labels.csv"), "a.png,0\nb.png,1\n").expect("written");
+        if let Ok(set) = open(&at("images")) {
+            let error = set.batch(0..2, &plain(8, 3)).expect_err("refused").to_string();
+            assert!(error.contains("b.png"), "{error}");
+        }
+        done.send(()).expect("heard");
+    });
+    wait.recv_timeout(std::time::Duration::from_secs(60)).expect("refused, and at once");
+}
+
 #[test]
 fn mutated_files_end_in_a_set_or_an_error() {
     let shm = Path::new("/dev/shm");

@@ -20,9 +20,7 @@ fn models() -> Vec<(&'static str, Model)> {
             "basic",
             FamilySpec::Resnet(ResnetSpec {
                 block: ResnetBlock::Basic,
-                depths: [1, 2, 1, 1],
-                inner: [6, 17, 20, 33],
-                outer: [6, 17, 20, 33],
+                stages: ResnetStage::usual(&[1, 2, 1, 1], &[6, 17, 20, 33], &[6, 17, 20, 33]),
                 stem: 6,
                 groups: 1,
                 classes: 7,
@@ -34,9 +32,7 @@ fn models() -> Vec<(&'static str, Model)> {
             "bottleneck",
             FamilySpec::Resnet(ResnetSpec {
                 block: ResnetBlock::Bottleneck,
-                depths: [1, 1, 1, 1],
-                inner: [4, 8, 12, 16],
-                outer: [16, 22, 34, 50],
+                stages: ResnetStage::usual(&[1, 1, 1, 1], &[4, 8, 12, 16], &[16, 22, 34, 50]),
                 stem: 10,
                 groups: 2,
                 classes: 7,

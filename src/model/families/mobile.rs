@@ -18,6 +18,8 @@ pub struct MobileSpec {
     pub stages: Vec<Vec<MobileBlock>>,
     /// Channels of the last 1x1 convolution.
     pub top: usize,
+    /// How many more of its kind follow it: a depth multiplier repeats it too.
+    pub more: usize,
     /// Neurons of the layer between pooling and classifier (v3).
     pub hidden: Option<usize>,
     /// Of stem, top and hidden layer.
@@ -132,10 +134,16 @@ fn read_stages(r: &Reader, layout: &Layout) -> Result<Vec<Vec<MobileBlock>>, Mod
     if layout.flat {
         let mut all = stages.concat().into_iter();
         let expected: usize = layout.depths.iter().sum();
-        if flat != expected {
-            return Err(r.not(format!("it has {flat} blocks, expected {expected}")));
+        stages = match flat == expected {
+            true => layout.depths.iter().map(|&n| all.by_ref().take(n).collect()).collect(),
+            // Of another depth: a stage ends where the width changes.
+            false => stages.concat().chunk_by(|a, b| a.out == b.out).map(<[_]>::to_vec).collect(),
+        };
+        if stages.len() != layout.strides.len() {
+            return Err(
+                r.not(format!("it has {flat} blocks, expected {expected}, and its widths do not tell its stages"))
+            );
         }
-        stages = layout.depths.iter().map(|&n| all.by_ref().take(n).collect()).collect();
     }
     if stages.len() != layout.strides.len() {
         return Err(r.not(format!("it has {} stages, expected {}", stages.len(), layout.strides.len())));
@@ -164,6 +172,7 @@ pub(super) fn read(r: &Reader) -> Result<FamilySpec, ModelError> {
         names: r.names,
         stem: r.out("stem.conv.weight")?,
         top: r.out(&format!("top.{n}.{}.conv.weight", stages.len()))?,
+        more: (1..).take_while(|i| r.has(&format!("more.{}.{i}.conv.weight", stages.len()))).count(),
         stages,
         hidden,
         act: layout.acts[1],
@@ -246,6 +255,11 @@ pub(super) fn build(s: &MobileSpec) -> Result<Graph, GraphError> {
     let top = format!("top.{flat}.{}", s.stages.len());
     x = conv_bn(b, format!("{top}.conv"), format!("{top}.bn"), f.x, Conv::same(f.width, s.top, 1, 1), s.eps);
     x = b.act(format!("{top}.act"), x, s.act);
+    for i in 1..=s.more {
+        let more = format!("more.{}.{i}", s.stages.len());
+        x = conv_bn(b, format!("{more}.conv"), format!("{more}.bn"), x, Conv::same(s.top, s.top, 1, 1), s.eps);
+        x = b.act(format!("{more}.act"), x, s.act);
+    }
     x = b.node("pool", Op::GlobalAvgPool, &[x]);
     let mut width = s.top;
     if let Some(hidden) = s.hidden {
@@ -265,6 +279,8 @@ impl MobileSpec {
             (Family::EfficientNet, Source::Torchvision, 240) => Crop::bilinear(256),
             (Family::EfficientNet, Source::Torchvision, 288) => bicubic(288),
             (Family::EfficientNet, Source::Torchvision, 300) => bicubic(320),
+            (Family::EfficientNet, Source::Torchvision, 380) => bicubic(384),
+            (Family::EfficientNet, Source::Torchvision, side @ (456 | 528 | 600)) => bicubic(side),
             (Family::EfficientNet, ..) | (_, Source::Timm, _) => bicubic(usual_resize(self.image)),
             _ => Crop::bilinear(usual_resize(self.image)),
         }

@@ -31,13 +31,15 @@ pub(super) struct Layout {
 impl Layout {
     pub fn of(r: &Reader) -> Result<Layout, ModelError> {
         let source = r.source();
-        r.called(match r.family {
+        let stems: &[&str] = match r.family {
             Family::MobileNetV2 => &["mobilenetv2_"],
             Family::MobileNetV3 => {
                 &["mobilenetv3_small_", "mobilenetv3_large_", "tf_mobilenetv3_small_", "tf_mobilenetv3_large_"]
             }
-            _ => &["efficientnet_b", "tf_efficientnet_b"],
-        })?;
+            _ => &["efficientnet_b", "tf_efficientnet_b", "efficientnet_l", "tf_efficientnet_l"],
+        };
+        // `110d`: of 1.1 times the width, and deeper.
+        r.called(stems, if r.family == Family::EfficientNet { &[] } else { &["d"] })?;
         // Weights that TensorFlow trained: other padding and epsilon.
         let tf = r.beside.architecture()?.is_some_and(|a| a.starts_with("tf_"));
         if source == Source::Timm && !r.beside.has_config() {
@@ -62,6 +64,7 @@ impl Layout {
         Ok(match (r.family, source) {
             (Family::MobileNetV2, Source::HuggingFace) => Layout {
                 flat: true,
+                acts: [hugging_face_v2(r)?; 2],
                 eps: r.beside.eps()?.unwrap_or(1e-3),
                 padding: if r.beside.flag("tf_padding")?.unwrap_or(true) { Padding::Same } else { Padding::Centred },
                 ..common
@@ -97,6 +100,9 @@ impl Layout {
                     |key| r.beside.counts(key)?.ok_or_else(|| r.not(format!("config.json does not tell its `{key}`")));
                 let deeper = r.beside.number("depth_coefficient")?.unwrap_or(1.0).clamp(0.01, 100.0);
                 let depths = list("num_block_repeats")?.iter().map(|&n| (n as f64 * deeper).ceil() as usize).collect();
+                if r.beside.word("pooling_type")?.is_some_and(|p| p != "mean") {
+                    return Err(r.not("its pooling is not the mean, which is not supported"));
+                }
                 let padding = Padding::Listed(r.beside.counts("depthwise_padding")?.unwrap_or_default());
                 let (strides, eps) = (list("strides")?, r.beside.eps()?.unwrap_or(1e-3));
                 let squeeze = [acts[0], Activation::Sigmoid];
@@ -105,18 +111,34 @@ impl Layout {
             }
             (_, _) => {
                 let squeeze = [silu, Activation::Sigmoid];
-                // B1 to B3 are trained on larger images; their widths tell which it is.
-                let image = match r.out("head.weight").and(r.shape::<2>("head.weight"))? {
-                    [_, 1408] => 288,
-                    [_, 1536] => 300,
+                // B1 to B7 are trained on larger images; their widths tell which it is.
+                let [_, width] = r.shape::<2>("head.weight")?;
+                let image = match width {
+                    1408 => 288,
+                    1536 => 300,
+                    1792 => 380,
+                    2048 => 456,
+                    2304 => 528,
+                    2560 => 600,
                     _ if r.has("mb.1.2.0.dw.1.conv.weight") => 240,
                     _ => 224,
                 };
+                // torchvision took B5 to B7 over with TensorFlow's epsilon.
+                let eps = if source == Source::Torchvision && width >= 2048 { 1e-3 } else { plain };
                 let (kernels, squeezes) = (vec![3, 3, 5, 3, 5, 5, 3], vec![true; 7]);
-                Layout { kernels, squeezes, acts: [silu; 2], squeeze, image, ..common }
+                Layout { kernels, squeezes, acts: [silu; 2], squeeze, eps, image, ..common }
             }
         })
     }
+}
+
+/// The activation of transformers' MobileNet v2, whose strides must be the usual ones.
+fn hugging_face_v2(r: &Reader) -> Result<Activation, ModelError> {
+    const USUAL: f64 = 32.0;
+    if r.beside.number("output_stride")?.is_some_and(|s| s < USUAL) {
+        return Err(r.not("its last stages are dilated instead of strided (`output_stride`), which is not supported"));
+    }
+    Ok(r.beside.activation()?.unwrap_or(Activation::Relu6))
 }
 
 pub(super) const V2_MARKS: &[&str] = &["stem.conv.weight", "ds.0.0.0.dw.0.conv.weight", "head.weight"];
@@ -212,6 +234,9 @@ pub(super) static V3: [Names; 2] = [
                 ("top.#.#.conv", "blocks.{1}.0.conv"),
                 ("top.#.#.bn", "blocks.{1}.0.bn1"),
                 ("top.#.#", "blocks.{1}.0"),
+                ("more.#.#.conv", "blocks.{0}.{1}.conv"),
+                ("more.#.#.bn", "blocks.{0}.{1}.bn1"),
+                ("more.#.#", "blocks.{0}.{1}"),
                 ("hidden", "conv_head"),
             ],
             TIMM,

@@ -20,7 +20,7 @@ pub use convnext::{ConvNextSpec, ConvNextStage};
 pub use mobile::{MobileBlock, MobileSpec, Padding};
 pub use names::{Names, Source};
 pub(super) use read::Reader;
-pub use resnet::{CifarResnetSpec, ResnetBlock, ResnetSpec};
+pub use resnet::{CifarResnetSpec, ResnetBlock, ResnetSpec, ResnetStage};
 pub use swin::{SwinSpec, SwinStage, SwinV2};
 pub use vgg::VggSpec;
 pub use vit::{Head, Mlp, Qkv, VitDims, VitSpec};

@@ -83,12 +83,15 @@ impl Reader<'_> {
     }
 
     /// timm has relatives of a family that share its names and shapes but not, say, its activations. Where timm's
-    /// name lies beside the weights it must be one of `stems`, a number, and nothing more but `_…`.
-    pub fn called(&self, stems: &[&str]) -> Result<(), ModelError> {
+    /// name lies beside the weights it must be one of `stems`, a number, one of `variants` that differ in numbers alone, and
+    /// nothing more but `_…`.
+    pub fn called(&self, stems: &[&str], variants: &[&str]) -> Result<(), ModelError> {
         let Some(name) = self.beside.architecture()? else { return Ok(()) };
+        let ends = |rest: &str| rest.is_empty() || rest.starts_with('_');
         let known = |stem: &&str| {
             let rest = name.strip_prefix(*stem).map(|rest| rest.trim_start_matches(|c: char| c.is_ascii_digit()));
-            rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('_'))
+            let variant = |v: &&str| rest.and_then(|rest| rest.strip_prefix(*v)).is_some_and(ends);
+            rest.is_some_and(ends) || variants.iter().any(variant)
         };
         if stems.iter().any(known) {
             return Ok(());

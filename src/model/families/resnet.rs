@@ -4,7 +4,7 @@
 use super::blocks::{conv_bn, usual_resize};
 use super::read::Reader;
 use super::{Crop, FamilySpec, Names, Source};
-use crate::graph::{Builder, Conv, Graph, GraphError, NodeId, Op, ResidualAdd};
+use crate::graph::{Activation, Builder, Conv, Graph, GraphError, NodeId, Op, ResidualAdd};
 use crate::model::{Interpolation, ModelError};
 
 /// A CIFAR ResNet (He et al. 2015, section 4.2): stem, three stages of `blocks` basic blocks, depth `6·blocks + 2`.
@@ -35,21 +35,41 @@ pub enum ResnetBlock {
     Bottleneck,
 }
 
-/// A ResNet for ImageNet: 7x7/2 stem, 3x3/2 max pool, four stages, projection shortcuts where shapes change.
+/// Blocks of one width.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ResnetStage {
+    /// Blocks.
+    pub depth: usize,
+    /// Width between a block's first and last convolution.
+    pub inner: usize,
+    /// Width between blocks: `inner` for basic ones, usually four times that for bottlenecks.
+    pub outer: usize,
+    /// Of the first block: 1 in the first stage and 2 in the others, as a rule.
+    pub stride: usize,
+}
+
+impl ResnetStage {
+    /// Stages with the usual strides.
+    pub fn usual(depths: &[usize], inner: &[usize], outer: &[usize]) -> Vec<ResnetStage> {
+        let stage =
+            |(i, ((&depth, &inner), &outer))| ResnetStage { depth, inner, outer, stride: 1 + usize::from(i > 0) };
+        depths.iter().zip(inner).zip(outer).enumerate().map(stage).collect()
+    }
+}
+
+/// A ResNet for ImageNet: 7x7/2 stem, 3x3/2 max pool, stages, projection shortcuts where shapes change.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ResnetSpec {
     pub names: &'static Names,
     pub block: ResnetBlock,
-    /// Blocks per stage: `[2, 2, 2, 2]` is ResNet-18, `[3, 4, 6, 3]` ResNet-34 and 50.
-    pub depths: [usize; 4],
-    /// Inner 3x3 width per stage; `[64, 128, 256, 512]` in the paper, doubled in a wide ResNet.
-    pub inner: [usize; 4],
-    /// Output width per stage: `inner` for basic blocks, usually `[256, 512, 1024, 2048]` for bottlenecks.
-    pub outer: [usize; 4],
+    /// Four in the paper, of 64, 128, 256 and 512 inner channels: 2, 2, 2 and 2 blocks are ResNet-18, 3, 4, 6 and 3
+    /// ResNet-34 and 50. A wide ResNet has twice the inner channels.
+    pub stages: Vec<ResnetStage>,
     /// Stem channels, usually 64.
     pub stem: usize,
     /// Groups of the 3x3 convolutions of bottlenecks (ResNeXt), else 1.
     pub groups: usize,
+    pub act: Activation,
     pub classes: usize,
     /// Image side; 224 for ImageNet.
     pub image: usize,
@@ -71,7 +91,23 @@ impl ResnetSpec {
             ResnetBlock::Basic => inner,
             ResnetBlock::Bottleneck => inner.map(|w| w * 4),
         };
-        Some(ResnetSpec { names: &NAMES[0], block, depths, inner, outer, stem: 64, groups: 1, classes, image: 224 })
+        Some(ResnetSpec {
+            names: &NAMES[0],
+            block,
+            stages: ResnetStage::usual(&depths, &inner, &outer),
+            stem: 64,
+            groups: 1,
+            act: Activation::Relu,
+            classes,
+            image: 224,
+        })
+    }
+}
+
+impl ResnetSpec {
+    /// The same network as `ResNetForImageClassification`.
+    pub fn hugging_face(self) -> ResnetSpec {
+        ResnetSpec { names: &NAMES[1], ..self }
     }
 }
 
@@ -96,12 +132,14 @@ pub(super) static NAMES: [Names; 2] = [
         unused: &[],
     },
 ];
-pub(super) const MARKS: &[&str] = &["layer1.0.conv1.weight", "layer4.0.conv1.weight", "fc.weight"];
+pub(super) const MARKS: &[&str] = &["conv1.weight", "layer1.0.conv1.weight", "fc.weight"];
 
 pub(super) static CIFAR_NAMES: [Names; 1] = [Names { source: Source::Paper, prefix: "", rules: &[], unused: &[] }];
 pub(super) const CIFAR_MARKS: &[&str] = &["layer1.0.conv1.weight", "layer3.0.conv1.weight", "linear.weight"];
 
 const EPS: f64 = 1e-5;
+/// Side of the first kernel of a ResNet for ImageNet.
+const STEM_KERNEL: usize = 7;
 
 pub(super) fn read_cifar(r: &Reader) -> Result<FamilySpec, ModelError> {
     let mut widths = [0; 3];
@@ -118,30 +156,44 @@ pub(super) fn read_cifar(r: &Reader) -> Result<FamilySpec, ModelError> {
 }
 
 pub(super) fn read(r: &Reader) -> Result<FamilySpec, ModelError> {
-    r.called(&["resnet", "resnext", "wide_resnet", "tv_resnet"])?;
+    r.called(&["resnet", "resnext", "wide_resnet", "tv_resnet"], &[])?;
     if r.beside.flag("downsample_in_bottleneck")? == Some(true) {
         return Err(r.not("its bottlenecks stride in the first convolution, which is not supported"));
     }
     let bottleneck = r.has("layer1.0.conv3.weight");
     let (block, last) = if bottleneck { (ResnetBlock::Bottleneck, "conv3") } else { (ResnetBlock::Basic, "conv2") };
-    let (mut depths, mut inner, mut outer) = ([0; 4], [0; 4], [0; 4]);
+    let [stem, _, kernel, _] = r.shape::<4>("conv1.weight")?;
+    if kernel != STEM_KERNEL {
+        return Err(r.not(format!(
+            "its first convolution is {kernel}x{kernel}, and weights do not tell its stride and whether pooling follows"
+        )));
+    }
     let mut groups = 1;
-    for s in 0..4 {
-        let at = format!("layer{}", s + 1);
-        depths[s] = r.count(|i| format!("{at}.{i}.conv1.weight"))?;
-        inner[s] = r.out(&format!("{at}.0.conv1.weight"))?;
-        outer[s] = r.out(&format!("{at}.0.{last}.weight"))?;
+    let mut stages = Vec::new();
+    while r.has(&format!("layer{}.0.conv1.weight", stages.len() + 1)) {
+        let at = format!("layer{}", stages.len() + 1);
+        let inner = r.out(&format!("{at}.0.conv1.weight"))?;
+        let outer = r.out(&format!("{at}.0.{last}.weight"))?;
         let [_, per_group, ..] = r.shape::<4>(&format!("{at}.0.conv2.weight"))?;
-        groups = inner[s] / per_group;
+        groups = inner / per_group;
+        // A first stage that changes no width has a shortcut of its own only if it strides.
+        let strides = if stages.is_empty() {
+            r.beside
+                .flag("downsample_in_first_stage")?
+                .unwrap_or(stem == outer && r.has(&format!("{at}.0.downsample.0.weight")))
+        } else {
+            true
+        };
+        let depth = r.count(|i| format!("{at}.{i}.conv1.weight"))?;
+        stages.push(ResnetStage { depth, inner, outer, stride: 1 + usize::from(strides) });
     }
     Ok(FamilySpec::Resnet(ResnetSpec {
         names: r.names,
         block,
-        depths,
-        inner,
-        outer,
-        stem: r.out("conv1.weight")?,
+        stages,
+        stem,
         groups: groups.max(1),
+        act: r.beside.activation()?.unwrap_or(Activation::Relu),
         classes: r.out("fc.weight")?,
         image: r.image(224)?,
     }))
@@ -158,10 +210,12 @@ impl ResnetSpec {
     }
 }
 
-/// Adds branch and skip, applies the last ReLU and closes the block; it is removable when its skip is `x` itself.
-fn close(b: &mut Builder, at: &str, relu: &str, branch: NodeId, skip: NodeId, x: NodeId) -> NodeId {
+/// Adds branch and skip, applies the last activation, called `name`, and closes the block; it is removable when its skip is
+/// `x` itself.
+fn close(b: &mut Builder, name: [&str; 2], act: Activation, branch: NodeId, skip: NodeId, x: NodeId) -> NodeId {
+    let [at, name] = name;
     let add = b.add(format!("{at}.add"), branch, skip);
-    let out = b.relu(format!("{at}.{relu}"), add);
+    let out = b.act(format!("{at}.{name}"), add, act);
     b.end_block(if skip == x { vec![ResidualAdd { add, skip }] } else { Vec::new() });
     out
 }
@@ -188,7 +242,7 @@ pub(super) fn cifar_resnet(spec: &CifarResnetSpec) -> Result<Graph, GraphError> 
                 let op = Op::ChannelPad { stride, in_ch: width, map: option_a(width, out) };
                 b.node(format!("{at}.shortcut"), op, &[x])
             };
-            x = close(b, &at, "relu2", y, skip, x);
+            x = close(b, [&at, "relu2"], Activation::Relu, y, skip, x);
             width = out;
         }
     }
@@ -209,14 +263,14 @@ pub(super) fn resnet(spec: &ResnetSpec) -> Result<Graph, GraphError> {
     let b = &mut Builder::default();
     let mut x = b.input([3, spec.image, spec.image]);
     let mut width = spec.stem;
-    x = conv_bn(b, "conv1".into(), "bn1".into(), x, Conv::same(3, width, 7, 2), EPS);
-    x = b.relu("relu", x);
+    x = conv_bn(b, "conv1".into(), "bn1".into(), x, Conv::same(3, width, STEM_KERNEL, 2), EPS);
+    x = b.act("relu", x, spec.act);
     x = b.node("maxpool", Op::MaxPool2d { kernel: [3; 2], stride: [2; 2], padding: [1; 4] }, &[x]);
-    for stage in 0..4 {
-        let (inner, out) = (spec.inner[stage], spec.outer[stage]);
-        for i in 0..spec.depths[stage] {
-            let at = format!("layer{}.{i}", stage + 1);
-            let stride = if stage > 0 && i == 0 { 2 } else { 1 };
+    for (s, stage) in spec.stages.iter().enumerate() {
+        let (inner, out) = (stage.inner, stage.outer);
+        for i in 0..stage.depth {
+            let at = format!("layer{}.{i}", s + 1);
+            let stride = if i == 0 { stage.stride } else { 1 };
             let grouped = Conv { groups: spec.groups, ..Conv::same(inner, inner, 3, stride) };
             let convs: &[Conv] = match spec.block {
                 ResnetBlock::Basic => &[Conv::same(width, inner, 3, stride), Conv::same(inner, out, 3, 1)],
@@ -228,7 +282,7 @@ pub(super) fn resnet(spec: &ResnetSpec) -> Result<Graph, GraphError> {
                 let k = k + 1;
                 y = conv_bn(b, format!("{at}.conv{k}"), format!("{at}.bn{k}"), y, conv, EPS);
                 if k < convs.len() {
-                    y = b.relu(format!("{at}.relu{k}"), y);
+                    y = b.act(format!("{at}.relu{k}"), y, spec.act);
                 }
             }
             let skip = if stride == 1 && width == out {
@@ -237,7 +291,7 @@ pub(super) fn resnet(spec: &ResnetSpec) -> Result<Graph, GraphError> {
                 let down = format!("{at}.downsample");
                 conv_bn(b, format!("{down}.0"), format!("{down}.1"), x, Conv::same(width, out, 1, stride), EPS)
             };
-            x = close(b, &at, &format!("relu{}", convs.len()), y, skip, x);
+            x = close(b, [&at, &format!("relu{}", convs.len())], spec.act, y, skip, x);
             width = out;
         }
     }

@@ -100,6 +100,10 @@ pub enum Head {
     MeanThenNorm,
     /// Class token and mean of the patches, both normed, beside each other (DINOv2).
     ClassAndMean,
+    /// The class token as the last layer leaves it.
+    ClassAsIs,
+    /// The mean of the patches as the last layer leaves them.
+    MeanAsIs,
     /// The mean of two classifiers, on class and distillation token.
     Distilled,
 }
@@ -298,6 +302,8 @@ fn head(b: &mut Builder, s: &VitSpec, x: NodeId) -> NodeId {
             let x = mean(b, x);
             (b.layer_norm("fc_norm", x, dim, s.eps), dim)
         }
+        Head::ClassAsIs => (class(b, x), dim),
+        Head::MeanAsIs => (mean(b, x), dim),
         Head::ClassAndMean => {
             let x = norm(b, x);
             let both = [class(b, x), mean(b, x)];

@@ -134,9 +134,9 @@ pub(super) const EITHER: &[&str] = &["blocks.0.mlp.fc1.weight", "blocks.0.mlp.fc
 /// positions, one of `candidates`.
 fn dims(r: &Reader, mlp: usize, heads: usize, candidates: &[usize]) -> Result<(VitDims, usize), ModelError> {
     let [dim, channels, patch, patch_w] = r.shape::<4>("patch_embed.proj.weight")?;
-    if channels != 3 || patch != patch_w {
+    if !matches!(channels, 1 | 3) || patch != patch_w {
         let name = r.names.of("patch_embed.proj.weight");
-        return Err(r.not(format!("`{name}` does not cut square RGB patches")));
+        return Err(r.not(format!("`{name}` does not cut square patches of grey or RGB images")));
     }
     let [_, tokens, _] = r.shape::<3>("pos_embed")?;
     let square = |&extra: &usize| {
@@ -158,7 +158,7 @@ fn dims(r: &Reader, mlp: usize, heads: usize, candidates: &[usize]) -> Result<(V
 /// Every published size has heads of 64 but ViT-H, 1280 wide with 16 heads of 80, and the giants.
 fn usual_heads(dim: usize) -> usize {
     match dim {
-        1280 | 1408 | 1664 => 16,
+        1152 | 1280 | 1408 | 1664 => 16,
         _ => (dim / 64).max(1),
     }
 }
@@ -177,8 +177,9 @@ pub(super) fn read(r: &Reader) -> Result<FamilySpec, ModelError> {
     let dino = prefix.starts_with("dinov2");
     if let Some(name) = r.beside.architecture()? {
         // Relatives that share all names but have other activations, pooling or positions.
-        let other =
-            ["quickgelu", "siglip", "so400m", "rope", "relpos", "gemma", "_xp_"].iter().any(|w| name.contains(w));
+        let other = ["quickgelu", "siglip", "so400m", "rope", "relpos", "gemma", "_xp_", "_rpn_"]
+            .iter()
+            .any(|w| name.contains(w));
         if other || !["vit_", "deit", "flexivit_"].iter().any(|stem| name.starts_with(stem)) {
             let name = crate::model::printable(name);
             return Err(r.not(format!("timm's `{name}` is a relative that is not supported")));
@@ -238,6 +239,10 @@ pub(super) fn read(r: &Reader) -> Result<FamilySpec, ModelError> {
 
 fn head(r: &Reader, class_token: bool, dist_token: bool, dino: bool) -> Result<Head, ModelError> {
     let pool = r.beside.global_pool()?;
+    let normed = r.has("norm.weight");
+    if pool.is_none() && !class_token && !r.has("fc_norm.weight") && r.source() == Source::Timm {
+        r.note("the mean of the patches assumed before the classifier (weights do not tell)");
+    }
     Ok(match pool {
         _ if r.has("head_dist.weight") && dist_token => Head::Distilled,
         _ if dino => Head::ClassAndMean,
@@ -245,9 +250,23 @@ fn head(r: &Reader, class_token: bool, dist_token: bool, dino: bool) -> Result<H
             return Err(r.not("its class token is normed by `fc_norm`, which is not supported"));
         }
         _ if r.has("fc_norm.weight") => Head::MeanThenNorm,
+        Some("token") | None if class_token => {
+            if normed {
+                Head::Class
+            } else {
+                Head::ClassAsIs
+            }
+        }
+        // Without a class token there is nothing else to read.
+        Some("avg") | None if r.source() == Source::Timm => {
+            if normed {
+                Head::Mean
+            } else {
+                Head::MeanAsIs
+            }
+        }
         Some("avg") => Head::Mean,
-        Some("token") | None if class_token => Head::Class,
-        Some("token") | None => return Err(r.not("it has neither `cls_token` nor `fc_norm.weight`")),
+        Some("token") | None => return Err(r.not("it has no `cls_token`")),
         Some(other) => {
             let other = crate::model::printable(other);
             return Err(r.not(format!("its pooling is `{other}`, which is not supported")));

@@ -178,6 +178,7 @@ fn external_data_stays_inside_the_folder() {
     std::fs::write(inner.join("w.bin"), &bytes).unwrap();
     std::fs::write(dir.path().join("w.bin"), &bytes).unwrap();
     std::os::unix::fs::symlink(dir.path().join("w.bin"), inner.join("link.bin")).unwrap();
+    assert!(std::process::Command::new("mkfifo").arg(inner.join("pipe.bin")).status().unwrap().success());
     let write = |entries: &[(&str, &str)]| {
         let entry = |(k, v): &(&str, &str)| StringStringEntryProto { key: Some((*k).into()), value: Some((*v).into()) };
         let tensor = TensorProto {
@@ -197,6 +198,7 @@ fn external_data_stays_inside_the_folder() {
         (&[("location", "/etc/passwd")], "no path inside"),
         (&[("location", "")], "no path inside"),
         (&[("location", "gone.bin")], "`gone.bin`"),
+        (&[("location", "pipe.bin")], "a pipe"),
         (&[("location", "w.bin"), ("offset", "8"), ("length", "16")], "past the end"),
         (&[("location", "w.bin"), ("offset", "18446744073709551615"), ("length", "16")], "past the end"),
         (&[("location", "w.bin"), ("offset", "-4")], "no number"),

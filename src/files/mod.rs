@@ -1,0 +1,35 @@
+//! Files of the user's: opening none that is no file, and writing so that whatever dies leaves what was there, or all of
+//! what is new. Every room may use it.
+//!
+//! Not here: what is in the files, and the journal's own files, which SQLite writes.
+
+mod open;
+mod scratch;
+
+pub use open::{open, read, read_text};
+pub use scratch::{Scratch, replace, replace_folder, target};
+
+use std::fs::FileType;
+use std::io;
+
+/// What is there is none of the files that were meant.
+fn refused(found: FileType) -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidInput, format!("it is {}, not a regular file", kind(found)))
+}
+
+fn kind(found: FileType) -> &'static str {
+    #[cfg(unix)]
+    {
+        use std::os::unix::fs::FileTypeExt;
+        if found.is_fifo() {
+            return "a pipe";
+        }
+        if found.is_socket() {
+            return "a socket";
+        }
+        if found.is_char_device() || found.is_block_device() {
+            return "a device";
+        }
+    }
+    if found.is_dir() { "a folder" } else { "something else" }
+}
