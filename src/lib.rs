@@ -21,6 +21,7 @@
 //! | [`host`] | runtime: jobs, device worker, cancellation, socket server, lifecycle |
 //! | [`tui`] | view state, update, views, widgets, input, frame scheduling, terminal guard |
 //! | [`headless`] | the same commands without a screen |
+//! | [`mask`] | secrets that are never shown: in addresses, in what a server echoes |
 //! | [`words`] | one small help for all of them: nouns after numbers |
 //!
 //! # Invariants
@@ -51,6 +52,7 @@ pub mod exec;
 pub mod graph;
 pub mod headless;
 pub mod host;
+pub mod mask;
 pub mod model;
 pub mod plan;
 pub mod profile;

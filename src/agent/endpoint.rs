@@ -1,8 +1,10 @@
 //! Where the language model is: base URL, key and model name, from settings or the environment.
 
+use crate::mask;
 use std::fmt;
 
-/// An OpenAI-compatible endpoint. `Debug` and `Display` never show the key.
+/// An OpenAI-compatible endpoint. `Debug` and `Display` never show the key, nor what stands for one in the
+/// address.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Endpoint {
     /// Up to and including `/v1`, without a trailing slash.
@@ -56,7 +58,7 @@ impl Endpoint {
 impl fmt::Debug for Endpoint {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Endpoint")
-            .field("base_url", &self.base_url)
+            .field("base_url", &mask::address(&self.base_url))
             .field("api_key", &if self.api_key.is_empty() { "none" } else { "set" })
             .field("model", &self.model)
             .finish()
@@ -66,8 +68,8 @@ impl fmt::Debug for Endpoint {
 impl fmt::Display for Endpoint {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.model {
-            Some(m) => write!(f, "{m} at {}", self.base_url),
-            None => write!(f, "{}", self.base_url),
+            Some(m) => write!(f, "{m} at {}", mask::address(&self.base_url)),
+            None => f.write_str(&mask::address(&self.base_url)),
         }
     }
 }
@@ -95,7 +97,7 @@ mod tests {
 
     #[test]
     fn the_key_is_never_shown() {
-        let e = Endpoint::new("http://x/v1", "sk-secret", None);
+        let e = Endpoint::new("http://me:secret@x/v1?api-key=secret", "sk-secret", None);
         assert!(!format!("{e:?} {e}").contains("secret"));
     }
 }

@@ -5,8 +5,10 @@ mod fake_llm;
 #[path = "../common/session.rs"]
 mod session;
 
+mod bounds;
 mod dialogue;
 mod hostile;
 mod prompts;
+mod secrets;
 mod validation;
 mod wire;
