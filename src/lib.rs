@@ -22,6 +22,7 @@
 //! | [`tui`] | view state, update, views, widgets, input, frame scheduling, terminal guard |
 //! | [`files`] | opening and replacing files, for all of them |
 //! | [`headless`] | the same commands without a screen |
+//! | [`mask`] | secrets that are never shown: in addresses, in what a server echoes |
 //! | [`words`], [`plain`] | small helps for all of them: nouns after numbers; foreign text made plain before it is shown |
 //!
 //! # Invariants
@@ -53,6 +54,7 @@ pub mod files;
 pub mod graph;
 pub mod headless;
 pub mod host;
+pub mod mask;
 pub mod model;
 pub mod plain;
 pub mod plan;

@@ -127,55 +127,51 @@ const OPEN: [&str; 2] = ["<think>", "<thinking>"];
 const CLOSE: [&str; 2] = ["</think>", "</thinking>"];
 
 impl ThinkSplitter {
-    /// Feeds content; returns what is certain by now.
+    /// Feeds content; returns what is certain by now. The cost is linear, whatever the content.
     pub fn push(&mut self, text: &str) -> Vec<Part> {
         let mut out = Vec::new();
-        self.held.push_str(text);
-        loop {
+        let all = std::mem::take(&mut self.held) + text;
+        let mut rest = all.as_str();
+        while let Some(at) = rest.find('<') {
+            let (before, from) = rest.split_at(at);
+            self.give(before, &mut out);
             let tags = if self.thinking { &CLOSE } else { &OPEN };
-            let Some(at) = self.held.find('<') else {
-                let all = std::mem::take(&mut self.held);
-                self.give(all, &mut out);
-                return out;
-            };
-            if at > 0 {
-                let rest = self.held.split_off(at);
-                let before = std::mem::replace(&mut self.held, rest);
-                self.give(before, &mut out);
-            }
             let may_tag = self.thinking || !self.line_dirty;
-            if let Some(tag) = tags.iter().find(|t| may_tag && self.held.starts_with(**t)) {
-                self.held.drain(..tag.len());
+            rest = if let Some(tag) = tags.iter().find(|t| may_tag && from.starts_with(**t)) {
                 self.thinking = !self.thinking;
                 self.line_dirty = false;
-            } else if may_tag && tags.iter().any(|t| t.starts_with(self.held.as_str())) {
+                &from[tag.len()..]
+            } else if may_tag && tags.iter().any(|t| t.starts_with(from)) {
+                self.held = from.to_owned();
                 return out;
             } else {
-                self.held.remove(0);
-                self.give("<".to_owned(), &mut out);
-            }
+                self.give("<", &mut out);
+                &from[1..]
+            };
         }
+        self.give(rest, &mut out);
+        out
     }
 
     /// What was held back, at the end of the stream.
     pub fn finish(&mut self) -> Vec<Part> {
         let mut out = Vec::new();
         let rest = std::mem::take(&mut self.held);
-        self.give(rest, &mut out);
+        self.give(&rest, &mut out);
         out
     }
 
-    fn give(&mut self, s: String, out: &mut Vec<Part>) {
+    fn give(&mut self, s: &str, out: &mut Vec<Part>) {
         if s.is_empty() {
             return;
         }
         let tail = s.rsplit('\n').next().unwrap_or("");
         let fresh = s.contains('\n');
         self.line_dirty = (self.line_dirty && !fresh) || !tail.trim().is_empty();
-        let make = if self.thinking { Part::Reasoning } else { Part::Text };
         match (out.last_mut(), self.thinking) {
-            (Some(Part::Reasoning(t)), true) | (Some(Part::Text(t)), false) => t.push_str(&s),
-            _ => out.push(make(s)),
+            (Some(Part::Reasoning(t)), true) | (Some(Part::Text(t)), false) => t.push_str(s),
+            (_, true) => out.push(Part::Reasoning(s.to_owned())),
+            (_, false) => out.push(Part::Text(s.to_owned())),
         }
     }
 }

@@ -373,15 +373,15 @@ impl Dialogue {
 
     fn failed(&mut self, turn: Turn, error: LlmError, seconds: f64, out: &mut Vec<Effect>) {
         let role = turn.role;
-        if error.context_too_long() && self.halvings < HALVINGS && self.room > context::LEAST_ROOM {
+        if error.perhaps_too_long() && self.halvings < HALVINGS && self.room > context::LEAST_ROOM {
             self.halvings += 1;
             self.room = (self.room.min(self.used) / 2).max(context::LEAST_ROOM);
             out.push(Effect::Emit(AgentEvent::TurnEnd { role: role.name().into() }));
-            self.say(
-                role.name(),
-                &format!("the prompt is too long for this model: asking with {} characters", self.room),
-                out,
-            );
+            let why = match error.context_too_long() {
+                true => "the prompt is too long for this model",
+                false => "no answer came, perhaps since the prompt is too long",
+            };
+            self.say(role.name(), &format!("{why}: asking with {} characters", self.room), out);
             return match turn.repairing {
                 // The second question would be longer still: what stood after the first answer stands.
                 Some(first) => {

@@ -6,13 +6,15 @@
 
 use super::LlmError;
 use crate::config::{self, Origin, Sources};
+use crate::mask;
 use reqwest::redirect::Policy;
 use std::fmt;
 
 /// Redirects that are followed on one origin: a missing slash, an old path; more is a loop.
 const MOST_REDIRECTS: usize = 4;
 
-/// An OpenAI-compatible endpoint. `Debug` and `Display` never show the key.
+/// An OpenAI-compatible endpoint. `Debug` and `Display` never show the key, nor what stands for one in the
+/// address.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Endpoint {
     /// Up to and including `/v1`, without a trailing slash.
@@ -107,7 +109,7 @@ pub(super) fn redirects() -> Policy {
 impl fmt::Debug for Endpoint {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Endpoint")
-            .field("base_url", &self.base_url)
+            .field("base_url", &mask::address(&self.base_url))
             .field("api_key", &if self.api_key.is_empty() { "none" } else { "set" })
             .field("model", &self.model)
             .finish()
@@ -117,8 +119,8 @@ impl fmt::Debug for Endpoint {
 impl fmt::Display for Endpoint {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.model {
-            Some(m) => write!(f, "{m} at {}", self.base_url),
-            None => write!(f, "{}", self.base_url),
+            Some(m) => write!(f, "{m} at {}", mask::address(&self.base_url)),
+            None => f.write_str(&mask::address(&self.base_url)),
         }
     }
 }
@@ -167,7 +169,7 @@ mod tests {
 
     #[test]
     fn the_key_is_never_shown() {
-        let e = Endpoint::new("http://x/v1", "sk-secret", None);
+        let e = Endpoint::new("http://me:secret@x/v1?api-key=secret", "sk-secret", None);
         assert!(!format!("{e:?} {e}").contains("secret"));
     }
 }

@@ -1,7 +1,7 @@
 //! What goes wrong between here and a language model, in words that name the server's own message and a way out.
 //!
 //! Error bodies are read as JSON values, never as strict types: servers send integer codes, bare strings, `detail`
-//! lists or HTML, and the message in them is what the engineer needs.
+//! lists or HTML, and the message in them is what the engineer needs. Whoever brings one has masked it (`wire`, `answer`).
 
 use super::clean;
 use serde_json::Value;
@@ -22,6 +22,14 @@ pub enum LlmError {
         "`{url}` sent no usable answer: {reason}; hint: does OPENAI_BASE_URL point at an OpenAI-compatible API (…/v1)?"
     )]
     Nonsense { url: String, reason: String },
+    #[error(
+        "`{url}` ended its answer without a word; hint: the prompt may be too long for it, see the server's log; or does OPENAI_BASE_URL not end in /v1?"
+    )]
+    Empty { url: String },
+    #[error(
+        "`{url}` goes on without an answer ({sent}) and was cut off; hint: see the server's log; the built-in planner works without it"
+    )]
+    Endless { url: String, sent: String },
     #[error(
         "the API key holds characters that cannot be sent; hint: OPENAI_API_KEY may contain a line break or a quote"
     )]
@@ -77,19 +85,16 @@ impl ApiKind {
 impl LlmError {
     /// An error from an HTTP status and body.
     pub fn from_body(url: &str, status: u16, body: &str) -> LlmError {
-        let value = serde_json::from_str::<Value>(body).ok();
-        let (message, code) = match &value {
-            Some(v) => message_of(v).unwrap_or_else(|| (body.to_owned(), String::new())),
-            None => (plain(body), String::new()),
-        };
-        LlmError::api(url, Some(status), &message, &code)
+        let value = serde_json::from_str(body).unwrap_or_else(|_| Value::String(body.to_owned()));
+        LlmError::from_value(url, Some(status), &value)
     }
 
-    /// An error that came inside the stream, as a chunk.
-    pub fn from_chunk(url: &str, error: &Value) -> LlmError {
-        let (message, code) = message_of(error).unwrap_or_else(|| (error.to_string(), String::new()));
-        let status = code.parse::<u16>().ok().filter(|s| (400..600).contains(s));
-        LlmError::api(url, status, &message, &code)
+    /// An error from what a server says about it: an HTTP status' body (text as a string), or with `None` a chunk that
+    /// came inside a stream, whose code may be a status.
+    pub(super) fn from_value(url: &str, status: Option<u16>, said: &Value) -> LlmError {
+        let (message, code) = message_of(said).unwrap_or_else(|| (said.to_string(), String::new()));
+        let status = status.or_else(|| code.parse().ok().filter(|s| (400..600).contains(s)));
+        LlmError::api(url, status, &plain(&message), &code)
     }
 
     fn api(url: &str, status: Option<u16>, message: &str, code: &str) -> LlmError {
@@ -105,7 +110,11 @@ impl LlmError {
         match self {
             LlmError::Connect { .. } | LlmError::Broken { .. } => true,
             LlmError::Api { kind, .. } => matches!(kind, ApiKind::RateLimit | ApiKind::Server),
-            LlmError::Silent { .. } | LlmError::Nonsense { .. } | LlmError::NoModel { .. } => false,
+            LlmError::Silent { .. }
+            | LlmError::Nonsense { .. }
+            | LlmError::Empty { .. }
+            | LlmError::Endless { .. }
+            | LlmError::NoModel { .. } => false,
             LlmError::Key | LlmError::Address | LlmError::Clear { .. } => false,
         }
     }
@@ -121,13 +130,18 @@ impl LlmError {
             }
             LlmError::Connect { .. } | LlmError::Nonsense { .. } | LlmError::NoModel { .. } => true,
             LlmError::Key | LlmError::Address | LlmError::Clear { .. } => true,
-            LlmError::Silent { .. } => true,
+            LlmError::Silent { .. } | LlmError::Empty { .. } | LlmError::Endless { .. } => true,
             LlmError::Broken { .. } => false,
         }
     }
 
     pub fn context_too_long(&self) -> bool {
         matches!(self, LlmError::Api { kind: ApiKind::ContextTooLong, .. })
+    }
+
+    /// Whether a shorter prompt may get an answer. Some servers end a stream in silence where others say why.
+    pub fn perhaps_too_long(&self) -> bool {
+        self.context_too_long() || matches!(self, LlmError::Empty { .. })
     }
 }
 
@@ -159,7 +173,7 @@ fn message_of(v: &Value) -> Option<(String, String)> {
 }
 
 /// The readable part of a body that is not JSON (often an HTML page of a proxy).
-fn plain(body: &str) -> String {
+pub(super) fn plain(body: &str) -> String {
     if !body.trim_start().starts_with('<') {
         return body.to_owned();
     }
@@ -297,11 +311,11 @@ mod tests {
     #[test]
     fn chunk_errors_take_integer_codes() {
         let v: Value = serde_json::json!({"error": {"code": 500, "message": "CUDA out of memory"}});
-        let e = LlmError::from_chunk("http://h/v1", &v["error"]);
+        let e = LlmError::from_value("http://h/v1", None, &v["error"]);
         assert_eq!(
             e.to_string(),
             "`http://h/v1` answered 500: CUDA out of memory; hint: see the server's log; the built-in planner works without it"
         );
-        assert!(LlmError::from_chunk("u", &serde_json::json!("gone")).to_string().contains("gone"));
+        assert!(LlmError::from_value("u", None, &serde_json::json!("gone")).to_string().contains("gone"));
     }
 }

@@ -3,8 +3,10 @@
 //! Not here: the built-in planner (`plan::planner`), deciding when agents run and journalling what they say (`host`).
 //! Invariants: nothing that a model writes leaves this room as a decision without having been parsed, checked against
 //! the groups and constraints, and clamped; nothing it writes leaves as text without control characters neutralised;
-//! the endpoint's key never appears in an event, an error or a log.
+//! the endpoint's key never appears in an event, an error or a log, also where a server echoes it (`wire`, `answer`); no
+//! server can make this room hold more than a bounded amount.
 
+mod answer;
 mod blind;
 pub mod clean;
 pub mod context;
@@ -13,12 +15,14 @@ mod delta;
 pub mod dialogue;
 mod endpoint;
 mod error;
+mod incoming;
 mod prompts;
 pub mod proposal;
 mod run;
 mod table;
 mod transport;
 pub mod validate;
+mod wire;
 
 pub use blind::blinded;
 pub use endpoint::Endpoint;

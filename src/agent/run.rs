@@ -88,7 +88,7 @@ impl Line {
             },
             Effect::Ask(messages) => {
                 let Some(chat) = &mut self.chat else { return Input::NoEndpoint };
-                match chat.ask(&self.model, &messages, on).await {
+                match chat.ask(&messages, on).await {
                     Ok(r) => Input::Replied { tokens: r.tokens, cut: r.cut, seconds: began.elapsed().as_secs_f64() },
                     Err(e) => failed(e),
                 }

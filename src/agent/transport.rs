@@ -1,18 +1,22 @@
-//! Streams chat completions from any OpenAI-compatible server through async-openai's bring-your-own-types interface.
+//! Asks chat completions of any OpenAI-compatible server and hands the answers on while they stream.
 //!
-//! Not here: what is asked and what an answer means. Invariants: there is a connect and an idle timeout, never a total
-//! one; a request is repeated only while nothing of its answer has been handed on; dropping the future closes the
-//! connection; what one answer may accumulate is bounded.
+//! Not here: what is asked and what an answer means, bytes and their bounds (`wire`). Invariants: there is a connect and an
+//! idle timeout, never a total one for an answer that goes on; a request is repeated only while nothing of its answer has
+//! been handed on, and never sooner than the server asks; dropping the future closes the connection.
 
-use super::delta::{self, Part, ThinkSplitter};
-use super::{Endpoint, LlmError, clean};
-use async_openai::Client;
-use async_openai::config::OpenAIConfig;
-use async_openai::error::OpenAIError;
-use async_openai::middleware::HttpRequestFactory;
-use futures::StreamExt;
-use serde_json::{Value, json};
+use super::answer::{Answer, Took};
+use super::wire::{Failure, Wire};
+use super::{Endpoint, LlmError};
+use async_openai::config::{Config, OpenAIConfig};
+use async_openai::types::chat::{
+    ChatCompletionRequestAssistantMessage, ChatCompletionRequestAssistantMessageContent, ChatCompletionRequestMessage,
+    ChatCompletionRequestSystemMessage, ChatCompletionRequestUserMessage, ChatCompletionStreamOptions,
+    CreateChatCompletionRequest,
+};
 use std::time::Duration;
+
+/// Longest wait for a server that says when to come back; for one that asks for more the planner need not wait.
+const MAX_PAUSE: Duration = Duration::from_secs(120);
 
 /// How long to wait, how often to try, how much to take.
 #[derive(Debug, Clone, Copy)]
@@ -48,7 +52,7 @@ pub struct Message {
     pub content: String,
 }
 
-/// What arrives while an answer streams; control characters are already neutralised.
+/// What arrives while an answer streams; control characters are already neutralised, secrets masked.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Piece {
     Reasoning(String),
@@ -74,20 +78,11 @@ struct Quirks {
     no_stream: bool,
 }
 
-/// What our HTTP layer keeps of a refused request, before any strict type sees it.
-#[derive(Debug, thiserror::Error)]
-#[error("HTTP {status}")]
-struct Refusal {
-    status: u16,
-    retry_after: Option<Duration>,
-    body: String,
-}
-
 /// A connection to one endpoint, remembering what the server cannot do.
 pub struct Chat {
-    endpoint: Endpoint,
-    client: Client<OpenAIConfig>,
-    http: reqwest::Client,
+    wire: Wire,
+    /// As the server calls it: sent, never shown.
+    model: Option<String>,
     timeouts: Timeouts,
     quirks: Quirks,
 }
@@ -96,13 +91,15 @@ impl Chat {
     pub fn open(endpoint: &Endpoint, timeouts: Timeouts) -> Result<Chat, LlmError> {
         endpoint.check()?;
         let url = &endpoint.base_url;
-        let connect = |e: reqwest::Error| LlmError::Connect { url: url.clone(), reason: reason(&e) };
         let mut http =
             reqwest::Client::builder().connect_timeout(timeouts.connect).redirect(super::endpoint::redirects());
         if is_loopback(url) {
             http = http.no_proxy();
         }
-        let http = http.build().map_err(connect)?;
+        let http = http.build().map_err(|e| LlmError::Connect {
+            url: crate::mask::address(url),
+            reason: super::clean::line(&e.to_string(), 200),
+        })?;
         // async-openai would panic on such a value from the environment.
         let word = |name: &str| {
             std::env::var(name).ok().filter(|v| v.chars().all(|c| c.is_ascii_graphic())).unwrap_or_default()
@@ -112,341 +109,183 @@ impl Chat {
             .with_api_key(&endpoint.api_key)
             .with_org_id(word("OPENAI_ORG_ID"))
             .with_project_id(word("OPENAI_PROJECT_ID"));
-        let (sender, keyless) = (http.clone(), endpoint.api_key.is_empty());
-        let service = tower::service_fn(move |factory: HttpRequestFactory| {
-            let sender = sender.clone();
-            async move {
-                let mut request = factory.build().await?;
-                if keyless {
-                    request.headers_mut().remove(reqwest::header::AUTHORIZATION);
-                }
-                send(&sender, request).await
-            }
-        });
-        let client = Client::with_config(config).with_http_service(service);
-        Ok(Chat { endpoint: endpoint.clone(), client, http, timeouts, quirks: Quirks::default() })
+        let mut headers = config.headers();
+        if endpoint.api_key.is_empty() {
+            headers.remove(reqwest::header::AUTHORIZATION);
+        }
+        let wire = Wire::new(http, endpoint, headers, timeouts.idle)?;
+        Ok(Chat { wire, model: endpoint.model.clone(), timeouts, quirks: Quirks::default() })
     }
 
-    /// The model to use: as named, or the first that the server lists (then `say` is told).
+    /// Settles which model is asked: the one that was named, or the first that the server lists (then `say` is told).
+    /// Returns its name as it may be shown.
     pub async fn model(&mut self, say: &mut (dyn FnMut(String) + Send)) -> Result<String, LlmError> {
-        if let Some(m) = &self.endpoint.model {
-            return Ok(m.clone());
+        if let Some(m) = &self.model {
+            return Ok(self.wire.line(m, 120));
         }
-        let url = self.endpoint.base_url.clone();
         let mut attempt = 0;
-        let list = loop {
-            match self.list().await {
-                Ok(v) => break v,
-                Err((e, after)) if e.retryable() && attempt < self.timeouts.retries => {
-                    self.wait(attempt, after).await;
-                    attempt += 1;
-                    say(format!("trying again: {e}"));
-                }
-                Err((e, _)) => return Err(e),
+        let names = loop {
+            match self.wire.models().await {
+                Ok(names) => break names,
+                Err(failure) => self.again(failure, &mut attempt, say).await?,
             }
         };
-        let names = model_names(&list);
+        let url = &self.wire.url;
         let other = ["embed", "whisper", "tts", "dall-e", "moderation", "rerank"];
         let chats = names.iter().find(|n| !other.iter().any(|o| n.to_lowercase().contains(o)));
-        let Some(name) = chats.or(names.first()) else { return Err(LlmError::NoModel { url }) };
-        let shown = clean::line(name, 80);
+        let Some(name) = chats.or(names.first()) else { return Err(LlmError::NoModel { url: url.clone() }) };
+        let shown = self.wire.line(name, 80);
         say(match names.len() {
             1 => format!("no model named: using `{shown}`, the only one that {url} lists"),
             n => format!(
                 "no model named: using `{shown}`, the first of {n} that {url} lists (--llm-model names another)"
             ),
         });
-        self.endpoint.model = Some(name.clone());
-        Ok(name.clone())
+        self.model = Some(name.clone());
+        Ok(shown)
     }
 
-    async fn list(&self) -> Result<Value, (LlmError, Option<Duration>)> {
-        let url = format!("{}/models", self.endpoint.base_url);
-        let mut request = self.http.get(&url);
-        if !self.endpoint.api_key.is_empty() {
-            request = request.bearer_auth(&self.endpoint.api_key);
+    /// Waits before another try, and says so; the failure's error when there is to be none.
+    async fn again(
+        &self,
+        failure: Failure,
+        attempt: &mut u32,
+        say: &mut (dyn FnMut(String) + Send),
+    ) -> Result<(), LlmError> {
+        let Failure { error, after } = failure;
+        let tries = self.timeouts.retries;
+        if !error.retryable() || *attempt >= tries {
+            return Err(error);
         }
-        let get = async {
-            let request = request.build().map_err(OpenAIError::Reqwest)?;
-            let response = send(&self.http, request).await?;
-            response.text().await.map_err(OpenAIError::Reqwest)
+        let seconds = |d: Duration| d.as_secs_f64().ceil();
+        let pause = self.timeouts.pause.saturating_mul(2u32.saturating_pow(*attempt));
+        *attempt += 1;
+        let when = match after.filter(|a| !a.is_zero()) {
+            Some(after) if after > MAX_PAUSE => {
+                let most = seconds(MAX_PAUSE);
+                say(format!("the server asks to wait {} s, and {most} s is the most that is waited", seconds(after)));
+                return Err(error);
+            }
+            Some(after) => format!(", in {} s as the server asks", seconds(after)),
+            None => String::new(),
         };
-        let body = self.timed(get).await?;
-        serde_json::from_str(&body).map_err(|_| {
-            let reason = format!("/models is not JSON: {}", clean::line(&body, 80));
-            (LlmError::Nonsense { url: self.endpoint.base_url.clone(), reason }, None)
-        })
+        say(format!("trying again ({attempt} of {tries}){when}: {error}"));
+        tokio::time::sleep(after.map_or(pause, |a| a.max(pause))).await;
+        Ok(())
     }
 
     /// Streams the answer to `messages`, handing each piece to `on`. On an error, what was handed on stays valid.
-    pub async fn ask(
-        &mut self,
-        model: &str,
-        messages: &[Message],
-        on: &mut (dyn FnMut(Piece) + Send),
-    ) -> Result<Reply, LlmError> {
+    /// [`Chat::model`] comes first.
+    pub async fn ask(&mut self, messages: &[Message], on: &mut (dyn FnMut(Piece) + Send)) -> Result<Reply, LlmError> {
         let mut attempt = 0;
+        // Of a stream that ended without a word. It says nothing about the next question: a prompt that is too long
+        // ends so too, and asked in one piece the server may say what is wrong.
+        let mut empty: Option<LlmError> = None;
         loop {
             let mut begun = false;
             let mut watch = |p: Piece| {
                 begun = true;
                 on(p);
             };
-            let (error, after) = match self.once(model, messages, &mut watch).await {
+            let stream = empty.is_none() && !self.quirks.no_stream;
+            let failure = match self.once(messages, stream, &mut watch).await {
                 Ok(reply) => return Ok(reply),
                 Err(e) => e,
             };
             if begun {
-                return Err(error);
+                return Err(failure.error);
             }
-            if let Some(said) = self.adapt(&error) {
+            if stream && matches!(failure.error, LlmError::Empty { .. }) {
+                on(Piece::Notice("the server ended the stream without a word: asking for the whole answer".to_owned()));
+                empty = Some(failure.error);
+            } else if let Some(said) = self.adapt(&failure.error) {
                 on(Piece::Notice(said));
-                continue;
+            } else if let (Some(empty), LlmError::Empty { .. } | LlmError::Broken { .. }) = (&empty, &failure.error) {
+                return Err(empty.clone());
+            } else {
+                self.again(failure, &mut attempt, &mut |line| on(Piece::Notice(line))).await?;
             }
-            if !error.retryable() || attempt >= self.timeouts.retries {
-                return Err(error);
-            }
-            on(Piece::Notice(format!("trying again ({} of {}): {error}", attempt + 1, self.timeouts.retries)));
-            self.wait(attempt, after).await;
-            attempt += 1;
         }
     }
 
     /// Learns from a refusal; `Some` when asking again, differently, may work.
     fn adapt(&mut self, error: &LlmError) -> Option<String> {
+        let LlmError::Api { status: Some(400 | 422), message, .. } = error else { return None };
         let q = &mut self.quirks;
-        match error {
-            LlmError::Api { status: Some(400 | 422), message, .. } => {
-                let m = message.to_lowercase();
-                if m.contains("stream_options") && !q.no_usage {
-                    q.no_usage = true;
-                    Some("the server refuses stream_options: asking without token counts".into())
-                } else if m.contains("system") && m.contains("role") && !q.no_system {
-                    q.no_system = true;
-                    Some("the model takes no system message: sending it with the question".into())
-                } else {
-                    None
-                }
-            }
-            LlmError::Nonsense { .. } if !q.no_stream => {
-                q.no_stream = true;
-                Some("the server did not stream: asking for the answer in one piece".into())
-            }
-            _ => None,
+        let m = message.to_lowercase();
+        let says = |words: &[&str]| words.iter().any(|w| m.contains(w));
+        if m.contains("stream_options") && !q.no_usage {
+            q.no_usage = true;
+            Some("the server refuses stream_options: asking without token counts".into())
+        } else if m.contains("system") && m.contains("role") && !q.no_system {
+            q.no_system = true;
+            Some("the model takes no system message: sending it with the question".into())
+        } else if m.contains("stream") && says(&["not support", "unsupported", "not implemented"]) && !q.no_stream {
+            q.no_stream = true;
+            Some("the server does not stream: asking for answers in one piece".into())
+        } else {
+            None
         }
-    }
-
-    async fn wait(&self, attempt: u32, after: Option<Duration>) {
-        let pause = self.timeouts.pause.saturating_mul(2u32.saturating_pow(attempt));
-        tokio::time::sleep(after.unwrap_or(pause).min(Duration::from_secs(20))).await;
-    }
-
-    /// Runs a request under the idle timeout and names its failure.
-    async fn timed<T>(
-        &self,
-        request: impl Future<Output = Result<T, OpenAIError>>,
-    ) -> Result<T, (LlmError, Option<Duration>)> {
-        match tokio::time::timeout(self.timeouts.idle, request).await {
-            Ok(Ok(v)) => Ok(v),
-            Ok(Err(e)) => Err(self.read(e)),
-            Err(_) => Err((self.silent(), None)),
-        }
-    }
-
-    fn silent(&self) -> LlmError {
-        LlmError::Silent { url: self.endpoint.base_url.clone(), after: self.timeouts.idle }
     }
 
     async fn once(
         &self,
-        model: &str,
         messages: &[Message],
+        stream: bool,
         on: &mut (dyn FnMut(Piece) + Send),
-    ) -> Result<Reply, (LlmError, Option<Duration>)> {
-        let body = self.body(model, messages);
-        let chat = self.client.chat();
-        let mut take = Taker::new(&self.endpoint, self.timeouts.max_chars, on);
-        if self.quirks.no_stream {
-            let whole: Value = self.timed(chat.create_byot(body)).await?;
-            take.chunk(&whole).map_err(|e| (e, None))?;
-            return Ok(take.end());
-        }
-        let mut stream = self.timed(chat.create_stream_byot::<Value, Value>(body)).await?;
-        let mut events = 0u64;
-        loop {
-            match tokio::time::timeout(self.timeouts.idle, stream.next()).await {
-                Err(_) => return Err((self.silent(), None)),
-                Ok(None) => break,
-                Ok(Some(Ok(chunk))) => {
-                    events += 1;
-                    if take.chunk(&chunk).map_err(|e| (e, None))? {
-                        break;
-                    }
-                }
-                // One line that is not JSON: passed over, the next may be.
-                Ok(Some(Err(OpenAIError::JSONDeserialize(e, _)))) => tracing::debug!("chunk is not JSON: {e}"),
-                Ok(Some(Err(e))) => return Err(self.read(e)),
+    ) -> Result<Reply, Failure> {
+        let mut incoming = self.wire.ask(&self.question(messages, stream)).await?;
+        let mut answer = Answer::new(&self.wire, self.timeouts.max_chars, on);
+        let ended = loop {
+            let values = match incoming.next().await {
+                Ok(Some(values)) => values,
+                Ok(None) => break Ok(()),
+                Err(e) => break Err(e),
+            };
+            let took = values.iter().try_fold(Took::Nothing, |most, v| answer.chunk(v).map(|took| took.max(most)));
+            match took {
+                Ok(Took::Nothing) => {}
+                Ok(Took::Content) => incoming.had_content(),
+                Ok(Took::Enough) => break Ok(()),
+                Err(e) => break Err(e),
             }
-        }
-        if events == 0 {
-            let reason = "the answer holds no events".to_owned();
-            return Err((LlmError::Nonsense { url: self.endpoint.base_url.clone(), reason }, None));
-        }
-        Ok(take.end())
+        };
+        let reply = answer.end();
+        Ok(ended.map(|()| reply)?)
     }
 
-    fn body(&self, model: &str, messages: &[Message]) -> Value {
-        let mut list: Vec<Value> = Vec::new();
+    fn question(&self, messages: &[Message], stream: bool) -> CreateChatCompletionRequest {
+        let mut list = Vec::new();
         let mut carried = String::new();
         for m in messages {
             if self.quirks.no_system && m.role == "system" {
                 carried = format!("{}\n\n", m.content);
             } else {
-                list.push(json!({"role": m.role, "content": format!("{}{}", std::mem::take(&mut carried), m.content)}));
+                list.push(message(m.role, format!("{}{}", std::mem::take(&mut carried), m.content)));
             }
         }
-        let mut body = json!({"model": model, "messages": list, "stream": !self.quirks.no_stream});
-        if !self.quirks.no_usage && !self.quirks.no_stream {
-            body["stream_options"] = json!({"include_usage": true});
-        }
-        body
-    }
-
-    fn read(&self, e: OpenAIError) -> (LlmError, Option<Duration>) {
-        let url = self.endpoint.base_url.clone();
-        let error = match e {
-            OpenAIError::Boxed(inner) => match inner.downcast::<Refusal>() {
-                Ok(r) => return (self.hide(LlmError::from_body(&url, r.status, &r.body)), r.retry_after),
-                Err(other) => LlmError::Nonsense { url, reason: clean::line(&other.to_string(), 200) },
-            },
-            OpenAIError::Reqwest(e) if e.is_connect() || e.is_builder() => {
-                LlmError::Connect { url, reason: reason(&e) }
-            }
-            OpenAIError::Reqwest(e) => LlmError::Broken { url, reason: reason(&e) },
-            OpenAIError::StreamError(e) => LlmError::Broken { url, reason: clean::line(&e.to_string(), 200) },
-            OpenAIError::JSONDeserialize(_, content) => {
-                LlmError::Nonsense { url, reason: format!("not JSON: {}", clean::line(&content, 80)) }
-            }
-            other => LlmError::Nonsense { url, reason: clean::line(&other.to_string(), 200) },
-        };
-        (error, None)
-    }
-
-    /// A server may echo the key in its message.
-    fn hide(&self, e: LlmError) -> LlmError {
-        match e {
-            LlmError::Api { url, status, message, kind } if self.endpoint.api_key.len() >= 8 => {
-                LlmError::Api { url, status, message: message.replace(&self.endpoint.api_key, "…"), kind }
-            }
-            e => e,
+        let usage = ChatCompletionStreamOptions { include_usage: Some(true), ..Default::default() };
+        CreateChatCompletionRequest {
+            model: self.model.clone().unwrap_or_default(),
+            messages: list,
+            stream: Some(stream),
+            stream_options: (stream && !self.quirks.no_usage).then_some(usage),
+            ..Default::default()
         }
     }
 }
 
-/// Turns chunks into pieces, within bounds.
-struct Taker<'a> {
-    endpoint: &'a Endpoint,
-    on: &'a mut (dyn FnMut(Piece) + Send),
-    think: ThinkSplitter,
-    room: usize,
-    deltas: u64,
-    tokens: Option<u64>,
-    cut: bool,
-}
-
-impl<'a> Taker<'a> {
-    fn new(endpoint: &'a Endpoint, room: usize, on: &'a mut (dyn FnMut(Piece) + Send)) -> Taker<'a> {
-        Taker { endpoint, on, think: ThinkSplitter::default(), room, deltas: 0, tokens: None, cut: false }
-    }
-
-    /// `Ok(true)`: enough was taken.
-    fn chunk(&mut self, chunk: &Value) -> Result<bool, LlmError> {
-        for part in delta::parts(chunk) {
-            match part {
-                Part::Text(t) => {
-                    self.deltas += 1;
-                    for p in self.think.push(&t) {
-                        self.give(p);
-                    }
-                }
-                Part::Reasoning(t) => {
-                    self.deltas += 1;
-                    self.give(Part::Reasoning(t));
-                }
-                Part::Tokens(n) => self.tokens = Some(n),
-                Part::Finish(why) => self.cut |= matches!(why.as_str(), "length" | "max_tokens"),
-                Part::Error(e) => return Err(LlmError::from_chunk(&self.endpoint.base_url, &e)),
-            }
-            if self.room == 0 {
-                self.cut = true;
-                return Ok(true);
-            }
+fn message(role: &str, content: String) -> ChatCompletionRequestMessage {
+    match role {
+        "system" => ChatCompletionRequestSystemMessage::from(content).into(),
+        "assistant" => {
+            let content = ChatCompletionRequestAssistantMessageContent::from(content);
+            ChatCompletionRequestAssistantMessage::from(content).into()
         }
-        Ok(false)
+        _ => ChatCompletionRequestUserMessage::from(content).into(),
     }
-
-    fn give(&mut self, part: Part) {
-        let (raw, make): (String, fn(String) -> Piece) = match part {
-            Part::Reasoning(t) => (t, Piece::Reasoning),
-            Part::Text(t) => (t, Piece::Text),
-            Part::Tokens(_) | Part::Finish(_) | Part::Error(_) => return,
-        };
-        let text: String = clean::text(&raw).chars().take(self.room).collect();
-        self.room -= text.chars().count();
-        if !text.is_empty() {
-            (self.on)(make(text));
-        }
-    }
-
-    fn end(mut self) -> Reply {
-        for p in self.think.finish() {
-            self.give(p);
-        }
-        Reply { tokens: self.tokens.unwrap_or(self.deltas), cut: self.cut }
-    }
-}
-
-/// Sends a request; a status that is no success becomes a [`Refusal`] with at most 64 KiB of its body.
-async fn send(http: &reqwest::Client, request: reqwest::Request) -> Result<reqwest::Response, OpenAIError> {
-    let mut response = http.execute(request).await.map_err(OpenAIError::Reqwest)?;
-    if response.status().is_success() {
-        return Ok(response);
-    }
-    let status = response.status().as_u16();
-    let after = response.headers().get(reqwest::header::RETRY_AFTER);
-    let retry_after = after.and_then(|v| v.to_str().ok()).and_then(|v| v.parse().ok()).map(Duration::from_secs);
-    let mut body = Vec::new();
-    while let Ok(Some(bytes)) = response.chunk().await {
-        body.extend_from_slice(&bytes);
-        if body.len() > 65_536 {
-            break;
-        }
-    }
-    let body = String::from_utf8_lossy(&body).into_owned();
-    Err(OpenAIError::Boxed(Box::new(Refusal { status, retry_after, body })))
-}
-
-/// The innermost cause, which is the part that says something.
-fn reason(e: &reqwest::Error) -> String {
-    let mut cause: &dyn std::error::Error = e;
-    while let Some(next) = cause.source() {
-        cause = next;
-    }
-    clean::line(&cause.to_string(), 200)
 }
 
 fn is_loopback(url: &str) -> bool {
     crate::config::Origin::of(url).is_some_and(|o| o.is_local())
-}
-
-fn model_names(v: &Value) -> Vec<String> {
-    let list = match v {
-        Value::Array(a) => Some(a),
-        v => v.get("data").or_else(|| v.get("models")).and_then(Value::as_array),
-    };
-    let name = |m: &Value| match m {
-        Value::String(s) => Some(s.clone()),
-        m => ["id", "name", "model"].iter().find_map(|k| m.get(*k)?.as_str()).map(str::to_owned),
-    };
-    list.map(|l| l.iter().filter_map(name).filter(|n| !n.trim().is_empty()).collect()).unwrap_or_default()
 }

@@ -357,7 +357,7 @@ impl Layers {
                 let hint = suggestion(key, KEYS.iter().map(|s| s.key));
                 self.complain(origin, key, "unknown key".into(), hint);
             }
-            Wants::Hint(hint) => self.complain(origin, key, format!("cannot be {value}"), hint),
+            Wants::Hint(hint) => self.complain(origin, key, format!("cannot be {}", shown(key, value)), hint),
         }
     }
 
@@ -476,6 +476,14 @@ pub fn mac_convention(word: &str) -> Option<MacConvention> {
     MAC_CONVENTIONS.iter().find(|(n, _)| *n == word).map(|(_, c)| *c)
 }
 
+/// A value as it may be shown; an address can hold a password.
+fn shown(key: &str, value: &toml::Value) -> String {
+    match value.as_str().filter(|_| key == "llm.base_url") {
+        Some(url) => format!("\"{}\"", crate::mask::address(url)),
+        None => value.to_string(),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -514,7 +522,7 @@ mod tests {
         std::fs::write(
             &user,
             "[screen]\nteme = \"light\"\ncolors = \"lots\"\nascii = 3\n[session]\nthreads = -1\nbudget = \"mcas=1\"\nbatch = 8\n\
-             [llm]\nbase_url = \"localhost\"\n[sesion]\nseed = 1\n[keys]\nnope = \"a\"\n",
+             [llm]\nbase_url = \"me:secret@localhost\"\n[sesion]\nseed = 1\n[keys]\nnope = \"a\"\n",
         )
         .unwrap();
         let l = load(&Sources { user: Some(user), project: None, env: &none, flags: vec![("x".into(), "1".into())] });
@@ -525,7 +533,7 @@ mod tests {
         {
             assert!(text.iter().any(|t| t.contains(wanted)), "{wanted}: {text:#?}");
         }
-        assert!(text.iter().all(|t| t.contains("hint: ")));
+        assert!(text.iter().all(|t| t.contains("hint: ") && !t.contains("secret")), "{text:#?}");
         assert_eq!(l.settings.batch, 8);
         assert_eq!(l.settings.theme.color(Role::Fg), Theme::dark().color(Role::Fg));
     }

@@ -314,7 +314,7 @@ impl Core {
                     (url, model) => format!(
                         "agents: {} at {}",
                         model.as_deref().unwrap_or("the server's model"),
-                        url.as_deref().unwrap_or("the endpoint from the environment")
+                        url.as_deref().map_or("the endpoint from the environment".to_owned(), crate::mask::address)
                     ),
                 };
                 self.feed(Feed::Log { level: "info".to_owned(), text: words });

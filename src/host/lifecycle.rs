@@ -5,6 +5,7 @@
 
 use super::client::{Client, Messages};
 use super::engine::Llm;
+use super::log::Log;
 use super::spec::OpenSpec;
 use super::{Auto, Host, HostError, Settings, compute};
 use crate::config::{self, Sources};
@@ -18,6 +19,7 @@ use std::io::{Read, Seek, SeekFrom, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::os::unix::process::CommandExt;
 use std::process::Stdio;
+use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
 /// Marks the line of a host's log that says why it did not start.
@@ -27,13 +29,11 @@ const FATAL: &str = "paring host: ";
 pub fn run_host(place: &Place) -> anyhow::Result<()> {
     let filter = tracing_subscriber::EnvFilter::try_from_env("PARING_LOG")
         .unwrap_or_else(|_| tracing_subscriber::EnvFilter::new("warn,paring=info"));
-    drop(
-        tracing_subscriber::fmt()
-            .with_env_filter(filter)
-            .with_ansi(false)
-            .with_writer(|| Plain(std::io::stderr()))
-            .try_init(),
-    );
+    // Without a standard error there is nobody to tell.
+    if let Ok(log) = Log::of_stderr(&place.log_file()) {
+        let log = Mutex::new(Plain(log));
+        drop(tracing_subscriber::fmt().with_env_filter(filter).with_ansi(false).with_writer(log).try_init());
+    }
     let result = host_until_stopped(place);
     if let Err(e) = &result {
         // The pipe to whoever started us may be gone.
@@ -149,6 +149,8 @@ pub async fn spawn_detached(place: &Place, mut waiting: impl FnMut(Duration)) ->
 /// Why a host that ended at once did not start, from its log after `from`.
 fn last_words(place: &Place, from: u64) -> Option<String> {
     let mut log = File::open(place.log_file()).ok()?;
+    // Set aside meanwhile, it begins anew.
+    let from = if log.metadata().ok()?.len() < from { 0 } else { from };
     log.seek(SeekFrom::Start(from)).ok()?;
     let mut text = Vec::new();
     log.take(1 << 20).read_to_end(&mut text).ok()?;

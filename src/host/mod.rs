@@ -12,6 +12,7 @@ pub mod desk;
 pub mod engine;
 mod jobs;
 pub mod lifecycle;
+mod log;
 mod outbox;
 mod server;
 pub mod spec;

@@ -563,6 +563,7 @@ impl App {
                 let effects = self.command(Command::SetLlm { base_url: base_url.clone(), model: model.clone() });
                 if !effects.is_empty() {
                     let said = base_url.as_deref().map_or("the built-in planner will propose".to_owned(), |u| {
+                        let u = crate::mask::address(u);
                         format!("agents use {} at {u}", model.as_deref().unwrap_or("the endpoint's model"))
                     });
                     self.say(Level::Good, said);

@@ -223,6 +223,23 @@ async fn a_prompt_that_is_too_long_is_halved() {
 }
 
 #[tokio::test]
+async fn a_server_that_closes_without_a_word_is_asked_more_briefly_and_streams_on() {
+    let silent = || Answer::stream(vec![]);
+    let fake = FakeLlm::start(
+        &["m"],
+        vec![silent(), silent(), Answer::says("", "short now"), Answer::says("", PRUNE), Answer::says("", QUANT)],
+    );
+    let ran = propose(&fake).await;
+    assert_eq!(ran.outcome.by_agents, 21, "{}", ran.notices());
+    let size = |i: usize| fake.question(i).chars().count();
+    assert!(size(2) < size(0), "{} {}", size(0), size(2));
+    let notices = ran.notices();
+    assert!(notices.contains("perhaps since the prompt is too long: asking with "), "{notices}");
+    let streamed: Vec<bool> = fake.requests.lock().unwrap().iter().map(|r| r["stream"] == json!(true)).collect();
+    assert_eq!(streamed, [true, false, true, true, true]);
+}
+
+#[tokio::test]
 async fn cancelling_keeps_what_was_said_and_proposes_nothing() {
     let fake =
         FakeLlm::start(&["m"], vec![Answer::stream(vec![delta(json!({"content": "half a thought"})), Step::Hang])]);

@@ -5,9 +5,11 @@ mod fake_llm;
 #[path = "../common/session.rs"]
 mod session;
 
+mod bounds;
 mod dialogue;
 mod hostile;
 mod origins;
 mod prompts;
+mod secrets;
 mod validation;
 mod wire;

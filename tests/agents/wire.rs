@@ -16,18 +16,18 @@ pub fn quick() -> Timeouts {
 }
 
 #[derive(Default, Debug)]
-struct Heard {
-    reasoning: String,
-    text: String,
-    notices: Vec<String>,
+pub struct Heard {
+    pub reasoning: String,
+    pub text: String,
+    pub notices: Vec<String>,
 }
 
-async fn ask_with(fake: &FakeLlm, timeouts: Timeouts) -> (Result<Reply, LlmError>, Heard) {
+pub async fn ask_with(fake: &FakeLlm, timeouts: Timeouts) -> (Result<Reply, LlmError>, Heard) {
     let mut chat = Chat::open(&Endpoint::new(&fake.url, "sk-secret-key", Some("m")), timeouts).unwrap();
     let mut heard = Heard::default();
     let messages = [Message { role: "system", content: "S".into() }, Message { role: "user", content: "U".into() }];
     let reply = chat
-        .ask("m", &messages, &mut |p| match p {
+        .ask(&messages, &mut |p| match p {
             Piece::Reasoning(t) => heard.reasoning.push_str(&t),
             Piece::Text(t) => heard.text.push_str(&t),
             Piece::Notice(n) => heard.notices.push(n),
@@ -36,13 +36,13 @@ async fn ask_with(fake: &FakeLlm, timeouts: Timeouts) -> (Result<Reply, LlmError
     (reply, heard)
 }
 
-async fn ask(script: Vec<Answer>) -> (Result<Reply, LlmError>, Heard, usize) {
+pub async fn ask(script: Vec<Answer>) -> (Result<Reply, LlmError>, Heard, usize) {
     let fake = FakeLlm::start(&["m"], script);
     let (reply, heard) = ask_with(&fake, quick()).await;
     (reply, heard, fake.asked())
 }
 
-fn text(t: &str) -> Step {
+pub fn text(t: &str) -> Step {
     delta(json!({ "content": t }))
 }
 
@@ -184,22 +184,29 @@ async fn servers_that_refuse_fields_are_asked_without_them() {
 }
 
 #[tokio::test]
-async fn a_server_that_does_not_stream_is_asked_for_the_whole() {
+async fn an_answer_in_one_piece_is_as_good() {
     let whole =
         json!({"choices": [{"message": {"content": "all", "reasoning": "r"}}], "usage": {"completion_tokens": 5}});
     let (reply, heard, asked) = ask(vec![Answer::status(200, &whole.to_string())]).await;
     assert_eq!(reply, Ok(Reply { tokens: 5, cut: false }));
-    assert_eq!((heard.text.as_str(), heard.reasoning.as_str(), asked), ("all", "r", 2));
-    let (reply, _, _) = ask(vec![Answer::status(200, "<html>a portal</html>")]).await;
+    assert_eq!((heard.text.as_str(), heard.reasoning.as_str(), asked), ("all", "r", 1));
+    let (reply, _, asked) = ask(vec![Answer::status(200, "<html>a portal</html>")]).await;
     let message = reply.unwrap_err().to_string();
     assert!(message.contains("portal") && message.contains("/v1"), "{message}");
+    assert_eq!(asked, 1);
+    // Where streaming is refused by name, later questions are asked in one piece.
+    let refuse = r#"{"error":{"message":"`stream` is not supported"}}"#;
+    let fake = FakeLlm::start(&["m"], vec![Answer::status(400, refuse), Answer::status(200, &whole.to_string())]);
+    let (reply, heard) = ask_with(&fake, quick()).await;
+    assert!(reply.is_ok() && heard.text == "all", "{reply:?}");
+    assert_eq!(fake.requests.lock().unwrap()[1]["stream"], json!(false));
 }
 
 #[tokio::test]
 async fn an_unreachable_endpoint_is_named() {
     let gone = FakeLlm::start(&[], vec![]).url.replace("/v1", "");
     let mut chat = Chat::open(&Endpoint::new("http://127.0.0.1:1/v1", "", Some("m")), quick()).unwrap();
-    let e = chat.ask("m", &[], &mut |_| {}).await.unwrap_err();
+    let e = chat.ask(&[], &mut |_| {}).await.unwrap_err();
     assert!(matches!(e, LlmError::Connect { .. }), "{e:?}");
     assert!(e.to_string().contains("127.0.0.1:1/v1"), "{e} {gone}");
     assert!(matches!(Chat::open(&Endpoint::new("http://x/v1", "a\nb", None), quick()), Err(LlmError::Key)));

@@ -17,6 +17,8 @@ pub enum Step {
     /// Bytes as they are, as one HTTP chunk.
     Raw(Vec<u8>),
     Sleep(Duration),
+    /// These bytes again and again, with this pause, until the client goes away.
+    Endless(Vec<u8>, Duration),
     /// Says nothing more until the client goes away.
     Hang,
     /// Closes the connection in the middle of the body.
@@ -81,6 +83,10 @@ pub struct FakeLlm {
     pub requests: Arc<Mutex<Vec<Value>>>,
     /// `authorization` headers of all requests.
     pub keys: Arc<Mutex<Vec<String>>>,
+    /// First lines and headers of all requests.
+    pub heads: Arc<Mutex<Vec<String>>>,
+    /// Bytes of each answer that the client cut off during [`Step::Endless`].
+    pub cut_off: Arc<Mutex<Vec<u64>>>,
     /// Connections that the client closed during [`Step::Hang`].
     pub hung_up: Arc<AtomicUsize>,
     stop: Arc<AtomicBool>,
@@ -89,33 +95,56 @@ pub struct FakeLlm {
 impl FakeLlm {
     /// Serves `script`, one answer a chat request; the last repeats. `/models` lists `models`.
     pub fn start(models: &[&str], script: Vec<Answer>) -> FakeLlm {
+        let models: Vec<Value> = models.iter().map(|m| json!({"id": m, "object": "model"})).collect();
+        let list = json!({"object": "list", "data": models}).to_string();
+        FakeLlm::with_list(Answer::status(200, &list), script)
+    }
+
+    /// As [`FakeLlm::start`], with this answer to `/models`.
+    pub fn with_list(list: Answer, script: Vec<Answer>) -> FakeLlm {
         let listener = TcpListener::bind("127.0.0.1:0").expect("a loopback port");
         let url = format!("http://{}/v1", listener.local_addr().expect("address"));
         let fake = FakeLlm {
             url,
             requests: Arc::default(),
             keys: Arc::default(),
+            heads: Arc::default(),
+            cut_off: Arc::default(),
             hung_up: Arc::default(),
             stop: Arc::default(),
         };
-        let models: Vec<Value> = models.iter().map(|m| json!({"id": m, "object": "model"})).collect();
-        let models = json!({"object": "list", "data": models}).to_string();
-        let (requests, keys, hung, stop) =
-            (fake.requests.clone(), fake.keys.clone(), fake.hung_up.clone(), fake.stop.clone());
+        let seen = Arc::new(Seen {
+            requests: fake.requests.clone(),
+            keys: fake.keys.clone(),
+            heads: fake.heads.clone(),
+            cut_off: fake.cut_off.clone(),
+            hung_up: fake.hung_up.clone(),
+        });
+        let stop = fake.stop.clone();
         std::thread::spawn(move || {
             for stream in listener.incoming().flatten() {
                 if stop.load(Ordering::Relaxed) {
                     return;
                 }
-                let (script, models) = (script.clone(), models.clone());
-                let (requests, keys, hung) = (requests.clone(), keys.clone(), hung.clone());
+                let (script, list, seen) = (script.clone(), list.clone(), seen.clone());
                 std::thread::spawn(move || {
                     // A client that goes away ends its thread: nothing to report.
-                    let _ = serve(stream, &script, &models, &requests, &keys, &hung);
+                    let _ = serve(stream, &script, list, &seen);
                 });
             }
         });
         fake
+    }
+
+    /// Bytes that were written of the first answer that never ends, once the client has cut it off.
+    pub fn bytes_until_cut_off(&self) -> u64 {
+        for _ in 0..1_000 {
+            if let Some(bytes) = self.cut_off.lock().expect("cut off").first() {
+                return *bytes;
+            }
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        panic!("the client still reads");
     }
 
     pub fn asked(&self) -> usize {
@@ -138,24 +167,27 @@ impl Drop for FakeLlm {
     }
 }
 
-fn serve(
-    stream: TcpStream,
-    script: &[Answer],
-    models: &str,
-    requests: &Mutex<Vec<Value>>,
-    keys: &Mutex<Vec<String>>,
-    hung_up: &AtomicUsize,
-) -> std::io::Result<()> {
+/// What the threads report.
+struct Seen {
+    requests: Arc<Mutex<Vec<Value>>>,
+    keys: Arc<Mutex<Vec<String>>>,
+    heads: Arc<Mutex<Vec<String>>>,
+    cut_off: Arc<Mutex<Vec<u64>>>,
+    hung_up: Arc<AtomicUsize>,
+}
+
+fn serve(stream: TcpStream, script: &[Answer], list: Answer, seen: &Seen) -> std::io::Result<()> {
     let mut reader = BufReader::new(stream.try_clone()?);
     let mut out = stream;
     let mut first = String::new();
     reader.read_line(&mut first)?;
-    let (mut length, mut key) = (0usize, String::new());
+    let (mut length, mut key, mut head) = (0usize, String::new(), first.clone());
     loop {
         let mut line = String::new();
         if reader.read_line(&mut line)? == 0 || line == "\r\n" {
             break;
         }
+        head.push_str(&line);
         let (name, value) = line.split_once(':').unwrap_or((&line, ""));
         match name.to_ascii_lowercase().as_str() {
             "content-length" => length = value.trim().parse().unwrap_or(0),
@@ -166,13 +198,14 @@ fn serve(
     if first.is_empty() {
         return Ok(());
     }
-    keys.lock().expect("keys").push(key);
+    seen.keys.lock().expect("keys").push(key);
+    seen.heads.lock().expect("heads").push(head);
     let mut body = vec![0; length];
     reader.read_exact(&mut body)?;
     let answer = if first.contains("/models") {
-        Answer::status(200, models)
+        list
     } else if first.contains("/chat/completions") {
-        let mut all = requests.lock().expect("requests");
+        let mut all = seen.requests.lock().expect("requests");
         let n = all.len();
         all.push(serde_json::from_slice(&body).unwrap_or(Value::Null));
         script.get(n).or(script.last()).cloned().unwrap_or(Answer::status(500, "no script"))
@@ -193,11 +226,20 @@ fn serve(
             }
             Step::Raw(bytes) => chunk(&mut out, bytes)?,
             Step::Sleep(time) => std::thread::sleep(*time),
+            Step::Endless(bytes, pause) => {
+                let mut written = 0;
+                while chunk(&mut out, bytes).is_ok() {
+                    written += bytes.len() as u64;
+                    std::thread::sleep(*pause);
+                }
+                seen.cut_off.lock().expect("cut off").push(written);
+                return Ok(());
+            }
             Step::Hang => {
                 out.set_read_timeout(Some(Duration::from_secs(60)))?;
                 let mut byte = [0];
                 if !matches!(reader.read(&mut byte), Ok(n) if n > 0) {
-                    hung_up.fetch_add(1, Ordering::Relaxed);
+                    seen.hung_up.fetch_add(1, Ordering::Relaxed);
                 }
                 return Ok(());
             }

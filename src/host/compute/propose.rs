@@ -14,6 +14,9 @@ use tokio_util::sync::CancellationToken;
 
 const PLANNER: &str = "planner";
 
+/// Events by which the agents may be ahead of the host: a burst of tokens, not an answer.
+const AHEAD: usize = 256;
+
 /// Asks the planner what it would propose now.
 pub fn plan_now(state: &State, say: &mut dyn FnMut(&str)) -> Result<Vec<Decision>, String> {
     let card = state.card.as_ref().ok_or("the session is not open; hint: open it first")?;
@@ -100,13 +103,14 @@ impl Compute {
         }
         let input = AgentInput { prompts, ..AgentInput::new(what, state.clone(), stand_in) };
         let endpoint = Endpoint::from_env(llm.base_url.as_deref(), llm.model.as_deref());
-        let (tx, rx) = mpsc::channel::<AgentEvent>();
+        let (tx, rx) = mpsc::sync_channel::<AgentEvent>(AHEAD);
         let cancel = CancellationToken::new();
         let token = cancel.clone();
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(JobError::of)?;
         let pipeline = std::thread::Builder::new()
             .name("agents".to_owned())
             .spawn(move || {
+                // Waits where there is no room. The runtime is this connection's alone: the server is not read meanwhile.
                 let mut emit = |event| drop(tx.send(event));
                 runtime.block_on(agent::run(input, endpoint, &mut emit, &token));
             })

@@ -69,7 +69,7 @@ fn empty(c: &mut Canvas<'_>, inner: Rect) {
         Some(url) => format!(
             "Agents will use {} at {}. {key} asks them to propose.",
             app.settings.llm_model.as_deref().unwrap_or("the endpoint's model"),
-            crate::config::text::clean(url)
+            crate::config::text::clean(&crate::mask::address(url))
         ),
         None => format!(
             "No endpoint set: the built-in planner will propose and explain itself here; {key} asks it to. `:llm URL MODEL` sets an OpenAI-compatible endpoint."
