@@ -410,7 +410,9 @@ hf_model("resnet_five_stages", "ResNetForImageClassification", "ResNetConfig", 9
          hidden_sizes=[8, 12, 16, 24, 32], depths=[1, 2, 1, 1, 1], downsample_in_first_stage=True, hidden_act="gelu")
 for arch in ("resnet26", "resnet34", "wide_resnet50_2"):
     timm_model(arch, arch, 48, shrink=by16)
-for arch in ("mobilenetv2_050", "mobilenetv2_110d", "mobilenetv2_120d", "mobilenetv2_140", "mobilenetv3_large_150d",
+# Of its own widths: shrunk, some that differ would be the same, and add what this network does not.
+timm_model("mobilenetv2_050", "mobilenetv2_050", 64)
+for arch in ("mobilenetv2_110d", "mobilenetv2_120d", "mobilenetv2_140", "mobilenetv3_large_150d",
              "mobilenetv3_small_075", "efficientnet_b1", "efficientnet_b4", "tf_efficientnet_b2"):
     timm_model(arch, arch, 64, shrink=mobile)
 # (expansion, width, blocks, stride) of each stage: 1.2 times as deep.

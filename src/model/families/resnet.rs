@@ -69,6 +69,7 @@ pub struct ResnetSpec {
     pub stem: usize,
     /// Groups of the 3x3 convolutions of bottlenecks (ResNeXt), else 1.
     pub groups: usize,
+    /// After the stem and after each addition. Between a block's convolutions transformers has ReLU whatever it is told.
     pub act: Activation,
     pub classes: usize,
     /// Image side; 224 for ImageNet.
@@ -282,7 +283,7 @@ pub(super) fn resnet(spec: &ResnetSpec) -> Result<Graph, GraphError> {
                 let k = k + 1;
                 y = conv_bn(b, format!("{at}.conv{k}"), format!("{at}.bn{k}"), y, conv, EPS);
                 if k < convs.len() {
-                    y = b.act(format!("{at}.relu{k}"), y, spec.act);
+                    y = b.relu(format!("{at}.relu{k}"), y);
                 }
             }
             let skip = if stride == 1 && width == out {
