@@ -20,6 +20,7 @@ pub fn run(args: &Convert) -> Result<Exit> {
     }
     let manifest = Manifest { original: Some(model.info.hash.clone()), ..Manifest::default() };
     let hash = export::write(&args.out, &model, &manifest, format)?;
+    model.params.unchanged()?;
     if args.json {
         print_json(&json!({ "path": args.out, "format": format, "hash": hash }))?;
     } else {

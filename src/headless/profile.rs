@@ -44,6 +44,7 @@ pub fn run(args: &Args) -> Result<Exit> {
         Err(e) if e.is_cancelled() => return Err(Cancelled.into()),
         other => other?,
     };
+    model.params.unchanged()?;
     for note in &profile.notes {
         tell!("paring: note: {}", clean(note));
     }
