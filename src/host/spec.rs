@@ -5,7 +5,7 @@ use crate::graph::Calibration;
 use crate::model::Family;
 use crate::plan::Budget;
 use crate::prune::Method;
-use crate::session::{Journal, Place, Recipe, State, write_atomically};
+use crate::session::{Journal, Place, Recipe, State, files, write_atomically};
 use serde::{Deserialize, Serialize};
 use std::path::Path;
 
@@ -172,7 +172,7 @@ impl OpenSpec {
 
     /// The spec kept in the session's folder, if there is one that can be read.
     pub fn load(place: &Place) -> Option<OpenSpec> {
-        serde_json::from_slice(&std::fs::read(place.spec_file()).ok()?).ok()
+        serde_json::from_slice(&files::read(&place.spec_file()).ok()?).ok()
     }
 }
 

@@ -5,11 +5,11 @@
 //! prefix of what was written. A damaged file is never repaired in place: the readable prefix goes to a new generation
 //! (`journal-2.db`), the damaged one stays beside it.
 
-use super::{Event, Record, Seq};
+use super::{Event, Record, Seq, files, wal};
 use rusqlite::config::DbConfig;
 use rusqlite::{Connection, ErrorCode, OpenFlags, params};
 use std::fs::File;
-use std::io::Write;
+use std::io::{Read as _, Write};
 use std::os::fd::AsRawFd;
 use std::path::{Path, PathBuf};
 
@@ -27,6 +27,8 @@ pub enum JournalError {
     Newer { path: String, found: i64 },
     #[error("cannot write in `{path}`: {message}; hint: check its permissions, or set PARING_HOME to another folder")]
     ReadOnly { path: String, message: String },
+    #[error("`{path}` is not used: {message}")]
+    NotOurs { path: String, message: String },
     #[error(
         "no space left for `{path}`; hint: free some and repeat the last command, everything before it is safe on disk"
     )]
@@ -72,7 +74,15 @@ impl Journal {
         sweep(dir);
         let generation = newest(dir).unwrap_or(1);
         let path = file(dir, generation);
-        let (conn, read, path, damage) = match load(&path)? {
+        for p in [path.clone(), beside(&path, "-wal"), beside(&path, "-shm")] {
+            files::check(&p).map_err(|e| not_ours(&p, &e))?;
+        }
+        // SQLite drops what follows a damaged place of the log without a word, and with the next write for good.
+        let first = match wal::lost(&beside(&path, "-wal")) {
+            Some(lost) => Loaded::Damaged(lost.to_string()),
+            None => load(&path)?,
+        };
+        let (conn, read, path, damage) = match first {
             Loaded::Whole(conn, read) => (conn, read, path, None),
             Loaded::Damaged(message) => {
                 let whole = salvage(&path)?;
@@ -102,6 +112,7 @@ impl Journal {
             return Ok(Vec::new());
         };
         let path = file(dir, generation);
+        files::check(&path).map_err(|e| not_ours(&path, &e))?;
         // After a crash the log must be recovered before it can be read, which a read-only connection cannot do; only
         // from a read-only medium, where no host can have written, is the file taken as it is.
         let conn = Connection::open_with_flags(&path, OpenFlags::SQLITE_OPEN_READ_WRITE)
@@ -278,7 +289,7 @@ fn rows(conn: &Connection, path: &Path) -> Result<Read, JournalError> {
 fn salvage(path: &Path) -> Result<Read, JournalError> {
     let damaged = |message: String| JournalError::Damaged { path: show(path), message };
     let copy = path.with_extension("salvage");
-    let wal = |p: &Path| PathBuf::from(format!("{}-wal", p.display()));
+    let wal = |p: &Path| beside(p, "-wal");
     let io = |e: std::io::Error| write_error(path, &e);
     std::fs::copy(path, &copy).map_err(io)?;
     if wal(path).exists() {
@@ -296,7 +307,7 @@ fn salvage(path: &Path) -> Result<Read, JournalError> {
         Ok(read)
     };
     let read = read();
-    for p in [copy.clone(), wal(&copy), PathBuf::from(format!("{}-shm", copy.display()))] {
+    for p in [copy.clone(), wal(&copy), beside(&copy, "-shm")] {
         drop(std::fs::remove_file(p));
     }
     read
@@ -343,6 +354,13 @@ fn file(dir: &Path, generation: u32) -> PathBuf {
     dir.join(format!("journal-{generation}.db"))
 }
 
+/// A file that SQLite keeps beside the database.
+fn beside(path: &Path, suffix: &str) -> PathBuf {
+    let mut name = path.as_os_str().to_owned();
+    name.push(suffix);
+    name.into()
+}
+
 fn newest(dir: &Path) -> Option<u32> {
     let names = std::fs::read_dir(dir).ok()?.flatten().filter_map(|e| e.file_name().into_string().ok());
     names.filter_map(|n| n.strip_prefix("journal-")?.strip_suffix(".db")?.parse().ok()).max()
@@ -365,13 +383,24 @@ fn make_dir(dir: &Path) -> Result<(), JournalError> {
     std::fs::DirBuilder::new().recursive(true).mode(0o700).create(dir).map_err(|e| write_error(dir, &e))
 }
 
+/// How long a lock is tried: whoever looks whether it is held ([`is_locked`]) holds it for that moment.
+const LOCK_TRIES: u32 = 50;
+const LOCK_PAUSE: std::time::Duration = std::time::Duration::from_millis(10);
+
 /// Takes the session's lock; it goes with the process, however that ends.
 fn lock(dir: &Path) -> Result<File, JournalError> {
     let path = dir.join("lock");
-    let file =
-        File::options().create(true).truncate(false).write(true).open(&path).map_err(|e| write_error(dir, &e))?;
-    // SAFETY: flock on a descriptor that lives as long as the call.
-    if unsafe { libc::flock(file.as_raw_fd(), libc::LOCK_EX | libc::LOCK_NB) } != 0 {
+    let file = files::open(&path, File::options().create(true).truncate(false).write(true)).map_err(|e| {
+        if e.kind() == std::io::ErrorKind::InvalidInput { not_ours(&path, &e) } else { write_error(dir, &e) }
+    })?;
+    let taken = (0..LOCK_TRIES).any(|i| {
+        if i > 0 {
+            std::thread::sleep(LOCK_PAUSE);
+        }
+        // SAFETY: flock on a descriptor that lives as long as the call.
+        unsafe { libc::flock(file.as_raw_fd(), libc::LOCK_EX | libc::LOCK_NB) == 0 }
+    });
+    if !taken {
         let name = dir.file_name().map(|n| n.to_string_lossy().into_owned()).unwrap_or_default();
         return Err(JournalError::Locked { dir: show(dir), name });
     }
@@ -382,12 +411,15 @@ fn lock(dir: &Path) -> Result<File, JournalError> {
 
 /// The process that wrote itself into the session's lock file.
 pub fn lock_holder(dir: &Path) -> Option<i32> {
-    std::fs::read_to_string(dir.join("lock")).ok()?.trim().parse().ok().filter(|&pid| pid > 1)
+    let mut text = String::new();
+    let file = files::open(&dir.join("lock"), File::options().read(true)).ok()?;
+    file.take(64).read_to_string(&mut text).ok()?;
+    text.trim().parse().ok().filter(|&pid| pid > 1)
 }
 
 /// Whether a host holds the lock of the session in `dir`.
 pub fn is_locked(dir: &Path) -> bool {
-    let Ok(file) = File::open(dir.join("lock")) else { return false };
+    let Ok(file) = files::open(&dir.join("lock"), File::options().read(true)) else { return false };
     // SAFETY: as above; a shared lock taken here is released at once with the descriptor.
     unsafe { libc::flock(file.as_raw_fd(), libc::LOCK_SH | libc::LOCK_NB) != 0 }
 }
@@ -406,15 +438,25 @@ fn corrupt(e: &rusqlite::Error) -> bool {
 
 fn write_error(path: &Path, e: &std::io::Error) -> JournalError {
     match e.raw_os_error() {
-        Some(libc::ENOSPC | libc::EDQUOT) => JournalError::Full { path: show(path) },
+        Some(libc::ENOSPC | libc::EDQUOT | libc::EFBIG) => JournalError::Full { path: show(path) },
         _ => JournalError::ReadOnly { path: show(path), message: e.to_string() },
     }
 }
 
+fn not_ours(path: &Path, e: &std::io::Error) -> JournalError {
+    JournalError::NotOurs { path: show(path), message: e.to_string() }
+}
+
+/// Errors of writing that SQLite reports apart from a full disk: no room for the log's index, or a limit on file sizes.
+const NO_ROOM: [i32; 3] =
+    [rusqlite::ffi::SQLITE_IOERR_SHMSIZE, rusqlite::ffi::SQLITE_IOERR_WRITE, rusqlite::ffi::SQLITE_IOERR_TRUNCATE];
+
 fn sql(path: &Path, e: &rusqlite::Error) -> JournalError {
     let path = show(path);
+    let extended = e.sqlite_error().map_or(0, |e| e.extended_code);
     match e.sqlite_error_code() {
         Some(ErrorCode::DiskFull) => JournalError::Full { path },
+        _ if NO_ROOM.contains(&extended) => JournalError::Full { path },
         Some(ErrorCode::ReadOnly | ErrorCode::CannotOpen | ErrorCode::PermissionDenied) => {
             JournalError::ReadOnly { path, message: e.to_string() }
         }

@@ -7,6 +7,7 @@ mod artifacts;
 mod command;
 mod event;
 mod feed;
+pub mod files;
 mod fold;
 mod forecast;
 mod inforce;
@@ -15,6 +16,7 @@ pub mod place;
 mod recipe;
 mod state;
 mod text;
+mod wal;
 
 pub use artifacts::{Artifacts, write_atomically};
 pub use command::*;
