@@ -11,6 +11,7 @@ use futures::StreamExt;
 use ratatui::Terminal;
 use ratatui::backend::CrosstermBackend;
 use std::io::{self, BufWriter, Stdout, Write};
+use std::mem::ManuallyDrop;
 use std::task::Poll;
 use std::time::{SystemTime, UNIX_EPOCH};
 use tokio::signal::unix::{Signal, SignalKind, signal};
@@ -42,7 +43,9 @@ pub async fn run(client: Client, messages: Messages, settings: Settings) -> Resu
     let mut signals = Signals::new().map_err(TuiError::Setup)?;
     let guard = term::Guard::new(&mut io::stdout()).map_err(TuiError::Setup)?;
     let backend = CrosstermBackend::new(BufWriter::with_capacity(1 << 16, io::stdout()));
-    let mut screen = Terminal::new(backend).map_err(TuiError::Setup)?;
+    // Never dropped: that would show the cursor, which the guard does, and say on standard error that it could not, with a
+    // macro that panics when the terminal that went away was that too.
+    let mut screen = ManuallyDrop::new(Terminal::new(backend).map_err(TuiError::Setup)?);
     let size = screen.size().map(|s| (s.width, s.height)).unwrap_or((80, 24));
     let app = App::new(settings, size);
     let ended = Loop { app, client, messages }.turn(&mut screen, &mut signals).await;
