@@ -7,7 +7,7 @@
 //! | [`cli`] | arguments, validated settings, subcommands' entry points |
 //! | [`config`] | layered settings, keymap, theme and prompt loading: a value plus every diagnostic |
 //! | [`graph`] | pure IR, no tensors: the closed [`graph::Op`] enum, shapes, axis links, patches, costs |
-//! | [`model`] | named parameters (memory-mapped), families, importers and exporters |
+//! | [`model`] | named parameters (views of their files), families, importers and exporters |
 //! | [`exec`] | graph + params + precision plan → compiled plan; observers; kernels |
 //! | [`profile`] | samples, timers, ladders, roofline, sensitivity |
 //! | [`data`] | data sets, preprocessing, the synthetic demo set |
@@ -28,7 +28,7 @@
 //! # Invariants
 //!
 //! 1. A compressed model is a pure function of (original weights, approved decisions, recipe seed).
-//!    Original weights are memory-mapped and never written.
+//!    Original weights are read and never written; what was read of them stays what it was, or is noticed.
 //! 2. The journal is the truth: session state = fold(events). A decision is durable before it takes effect.
 //! 3. The screen never touches a tensor; compute never touches the terminal; compute never runs on the
 //!    async runtime's threads.

@@ -290,7 +290,7 @@ fn a_second_host_on_a_session_says_who_has_it() {
         .env("PARING_HOME", rig.home.path())
         .output()
         .expect("runs");
-    assert_eq!(second.status.code(), Some(1));
+    assert_eq!(second.status.code(), Some(5));
     let words = String::from_utf8_lossy(&second.stderr).into_owned();
     assert!(words.contains("in use by another host") && words.contains("hint:"), "{words}");
     child.kill().expect("killed");

@@ -25,6 +25,9 @@ pub struct UsageError(pub String);
 
 /// Runs the program: parses the command line, dispatches, and prints an error with its causes on standard error.
 pub fn main() -> Exit {
+    // SAFETY: ignoring a signal has no preconditions. A file that may not grow is then an error of the write, as a full disk
+    // is, instead of the end of whoever writes.
+    unsafe { libc::signal(libc::SIGXFSZ, libc::SIG_IGN) };
     let cli = match Cli::try_parse() {
         Ok(cli) => cli,
         Err(e) => {
@@ -153,10 +156,10 @@ fn dispatch(cli: Cli) -> Result<Exit> {
             let settings = settings(flags(&screen, None, &Session::default()))?;
             sessions::screenshot(&name, &size, &out, &keys, settings)
         }
-        Cmd::Host { dir } => {
-            lifecycle::run_host(&Place::at(&dir))?;
-            Ok(Exit::Done)
-        }
+        Cmd::Host { dir } => Ok(match lifecycle::run_host(&Place::at(&dir))? {
+            lifecycle::Served::Done => Exit::Done,
+            lifecycle::Served::Elsewhere => Exit::InUse,
+        }),
     }
 }
 

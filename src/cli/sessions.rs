@@ -30,17 +30,8 @@ fn waiting(what: &str) -> impl FnMut(Duration) + '_ {
 /// Opens a session, or attaches to it if it was opened before with the same model and data.
 pub fn open(spec: OpenSpec, name: Option<&str>, detach: bool, settings: Settings) -> anyhow::Result<Exit> {
     let place = Place::named(&name.map_or_else(|| spec.suggested_name(), str::to_owned))?;
-    if lifecycle::is_opened(&place) {
-        if let Some(old) = OpenSpec::of_session(&place)
-            && (old.model != spec.model || old.data != spec.data || old.calib != spec.calib)
-        {
-            bail!(
-                "session `{}` holds `{}` on `{}`; hint: give this one another `--name`, or `paring attach {0}`",
-                place.name,
-                old.model,
-                old.data
-            );
-        }
+    if lifecycle::is_opened(&place) || lifecycle::is_running(&place) {
+        holds(&place, &spec)?;
     } else {
         place
             .make()
@@ -48,16 +39,28 @@ pub fn open(spec: OpenSpec, name: Option<&str>, detach: bool, settings: Settings
             .with_context(|| format!("cannot write in `{}`; hint: set PARING_HOME", place.dir.display()))?;
     }
     if detach {
-        runtime()?.block_on(async {
-            if !lifecycle::is_running(&place) {
-                lifecycle::spawn_detached(&place, waiting(&place.name)).await?;
-            }
-            anyhow::Ok(())
-        })?;
+        runtime()?.block_on(async { lifecycle::spawn_detached(&place, waiting(&place.name)).await })?;
+        // Somebody else may have opened the name for something else at the same moment.
+        holds(&place, &spec)?;
         say!("{}", place.name)?;
         return Ok(Exit::Done);
     }
     show(&place, false, settings)
+}
+
+/// Is the session at `place` one of the model and data that `spec` asks for?
+fn holds(place: &Place, spec: &OpenSpec) -> anyhow::Result<()> {
+    if let Some(old) = OpenSpec::of_session(place)
+        && (old.model != spec.model || old.data != spec.data || old.calib != spec.calib)
+    {
+        bail!(
+            "session `{}` holds `{}` on `{}`; hint: give this one another `--name`, or `paring attach {0}`",
+            place.name,
+            old.model,
+            old.data
+        );
+    }
+    Ok(())
 }
 
 /// Attaches to a session, by name or to the one that changed last.
@@ -79,7 +82,18 @@ fn named(name: &str) -> anyhow::Result<Place> {
     if !lifecycle::is_opened(&place) {
         // What is wrong with its journal says more than that there is no session.
         Journal::read(&place.dir)?;
-        let known: Vec<String> = Place::all()?.into_iter().map(|p| p.name).collect();
+        if lifecycle::is_running(&place) {
+            bail!(
+                "session `{name}` is being opened; hint: wait a moment, `{}` tells how it goes",
+                place.log_file().display()
+            );
+        }
+        if place.dir.is_dir() {
+            bail!(
+                "session `{name}` was never opened, its journal is empty; hint: `paring open MODEL --data D --name NAME`"
+            );
+        }
+        let known: Vec<String> = Place::all()?.into_iter().filter(lifecycle::is_opened).map(|p| p.name).collect();
         let hint = crate::config::nearest(name, known.iter().map(String::as_str))
             .map_or_else(|| "`paring ls` lists sessions".to_owned(), |near| format!("did you mean `{near}`?"));
         bail!("no session `{name}`; hint: {hint}");
@@ -121,7 +135,10 @@ fn farewell(place: &Place, exit: &crate::tui::Exit) -> anyhow::Result<Exit> {
             )
         }
         Left::Signal(_) => Ok(Exit::Cancelled),
-        Left::TerminalGone => Ok(Exit::Done),
+        Left::TerminalGone => {
+            out::give_up();
+            Ok(Exit::Done)
+        }
     }
 }
 
@@ -268,21 +285,31 @@ pub fn export(name: &str, out: Option<&Path>, format: &str, json: bool) -> anyho
     let path = out.display().to_string();
     runtime()?.block_on(async {
         let was_running = lifecycle::is_running(&place);
+        // Nobody has it open: what it holds needs neither the original nor the data, which may be gone.
+        if !was_running && let Ok(host) = lifecycle::start_shelf(&place) {
+            let (client, mut messages) = host.connect("paring export", false).await?;
+            let exported = export_over(&client, &mut messages, path, format.to_owned()).await;
+            host.stop("the export is done").await;
+            host.ended().await;
+            return said(exported?, json);
+        }
         let (client, mut messages) = lifecycle::attach(&place, "paring export", false, waiting(&place.name)).await?;
         client.command(Command::TakePen).await?;
         let exported = export_over(&client, &mut messages, path, format.to_owned()).await;
         if !was_running {
             client.command(Command::Stop).await?;
         }
-        let (path, format, hash) = exported?;
-        if json {
-            let written = serde_json::json!({ "path": path, "format": format, "hash": hash });
-            say!("{}", crate::plain::json(&written.to_string()))?;
-        } else {
-            say!("{path}")?;
-        }
-        anyhow::Ok(Exit::Done)
+        said(exported?, json)
     })
+}
+
+fn said((path, format, hash): (String, String, String), json: bool) -> anyhow::Result<Exit> {
+    if json {
+        say!("{}", serde_json::json!({ "path": path, "format": format, "hash": hash }))?;
+    } else {
+        say!("{path}")?;
+    }
+    Ok(Exit::Done)
 }
 
 /// Exports and waits for the file.

@@ -31,6 +31,7 @@ pub fn run(args: &Convert, how: Calibration) -> Result<Exit> {
     }
     let manifest = Manifest { original: Some(model.info.hash.clone()), ..Manifest::default() };
     let hash = export::write(&args.out, &model, &manifest, format)?;
+    model.params.unchanged()?;
     if args.json {
         print_json(&json!({ "path": args.out, "format": format, "hash": hash }))?;
     } else {

@@ -41,6 +41,7 @@ pub fn run(args: &Eval, how: Calibration) -> Result<Exit> {
         Err(eval::EvalError::Cancelled(_)) => return Err(super::Cancelled.into()),
         other => other?,
     };
+    model.params.unchanged()?;
     for note in &run.notes {
         tell!("paring: note: {note}");
     }

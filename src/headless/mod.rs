@@ -30,17 +30,26 @@ pub enum Exit {
     /// The work is done and written, but the budget was not met.
     BudgetNotMet,
     Cancelled,
+    /// Of the hidden `host` command alone: another host has the session.
+    InUse,
 }
 
-impl From<Exit> for ExitCode {
-    fn from(exit: Exit) -> ExitCode {
-        ExitCode::from(match exit {
+impl From<Exit> for u8 {
+    fn from(exit: Exit) -> u8 {
+        match exit {
             Exit::Done => 0,
             Exit::Failed => 1,
             Exit::Usage => 2,
             Exit::BudgetNotMet => 3,
             Exit::Cancelled => 4,
-        })
+            Exit::InUse => crate::host::lifecycle::IN_USE,
+        }
+    }
+}
+
+impl From<Exit> for ExitCode {
+    fn from(exit: Exit) -> ExitCode {
+        ExitCode::from(u8::from(exit))
     }
 }
 

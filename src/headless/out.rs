@@ -23,6 +23,11 @@ pub fn closed() -> bool {
     CLOSED.load(Ordering::Relaxed)
 }
 
+/// The terminal that standard output was is gone: whatever is still held back goes nowhere, and that is no error.
+pub fn give_up() {
+    CLOSED.store(true, Ordering::Relaxed);
+}
+
 /// Writes on standard output.
 ///
 /// # Errors

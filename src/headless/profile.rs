@@ -37,6 +37,7 @@ pub fn run(args: &Args, convention: MacConvention) -> Result<Exit> {
         Err(e) if e.is_cancelled() => return Err(Cancelled.into()),
         other => other?,
     };
+    model.params.unchanged()?;
     for note in &profile.notes {
         tell!("paring: note: {}", clean(note));
     }

@@ -305,8 +305,8 @@ impl Driver {
             }
             HostMsg::Feed { feed: Feed::Progress(p) } => self.line.feed(&p),
             HostMsg::Feed { feed: Feed::Log { text, .. } } => self.line.say(&text),
-            HostMsg::Bye { reason } => bail!("the host ended: {reason}"),
-            HostMsg::Feed { .. } | HostMsg::Refused { .. } | HostMsg::Reply { .. } | HostMsg::Pen { .. } => {}
+            HostMsg::Bye { reason } | HostMsg::Refused { message: reason } => bail!("the host ended: {reason}"),
+            HostMsg::Feed { .. } | HostMsg::Reply { .. } | HostMsg::Pen { .. } => {}
         }
         Ok(None)
     }

@@ -5,7 +5,7 @@ use super::desk::Desk;
 use super::engine::Llm;
 use super::jobs::Kind;
 use crate::plan::{Action, Author, Budget, Constraint, Decision, DecisionId, Limit, Status, Target};
-use crate::session::{Command, Event, PassedOver, Phase, Planned, State};
+use crate::session::{Command, Event, NOTE_BYTES, PassedOver, Phase, Planned, REASON_BYTES, State};
 
 /// What happens once the events are durable.
 #[derive(Debug, Clone, PartialEq)]
@@ -31,8 +31,6 @@ impl Effect {
         Effect { events: events.into_iter().collect(), then: Then::Nothing }
     }
 }
-
-const NOTE_BYTES: usize = 8 << 10;
 
 /// What `command` amounts to now; `running` names the job in progress.
 pub fn judge(
@@ -110,7 +108,7 @@ pub fn judge(
                 Status::Vetoed => false,
             };
             let ids = pick(state, &ids, "vetoed", fit)?;
-            Ok(Effect::events([Event::Vetoed { ids, reason: reason.trim().to_owned() }]))
+            Ok(Effect::events([Event::Vetoed { ids, reason: bounded(&reason)? }]))
         }
         Command::Reopen { ids } => {
             reviewable(state)?;
@@ -129,6 +127,7 @@ pub fn judge(
         }
         Command::Constrain { constraint } => {
             known(state, &constraint.target)?;
+            let constraint = Constraint { reason: bounded(&constraint.reason)?, ..constraint };
             if let Limit::MaxRatio { ratio } = constraint.limit
                 && !(0.0..=1.0).contains(&ratio)
             {
@@ -223,7 +222,7 @@ pub fn judge(
             if round == 0 {
                 return Err("no round to roll back; hint: the original model is in force".to_owned());
             }
-            Ok(Effect::events([Event::RolledBack { round, reason: reason.trim().to_owned() }]))
+            Ok(Effect::events([Event::RolledBack { round, reason: bounded(&reason)? }]))
         }
         Command::Export { path, format } => {
             idle()?;
@@ -245,6 +244,15 @@ pub fn judge(
         Command::TakePen => then(Vec::new(), Then::TakePen),
         Command::Stop => then(Vec::new(), Then::Stop),
     }
+}
+
+/// A reason, trimmed, that is no longer than a state can hold many of.
+fn bounded(reason: &str) -> Result<String, String> {
+    let reason = reason.trim();
+    if reason.len() > REASON_BYTES {
+        return Err(format!("a reason has at most {REASON_BYTES} bytes, this one {}; hint: shorten it", reason.len()));
+    }
+    Ok(reason.to_owned())
 }
 
 /// Decisions may be worked on unless a run is under way or waits for its verdict.

@@ -60,6 +60,11 @@ pub enum Input {
         reason: String,
     },
     GraceOver,
+    /// The journal may have this many pages.
+    #[cfg(test)]
+    Room {
+        pages: u32,
+    },
 }
 
 /// What goes on by itself.
@@ -140,12 +145,14 @@ pub(super) struct Core {
     waiting: bool,
     /// The plan whose rehearsal failed or was cancelled: not tried again by itself.
     given_up: Option<String>,
+    /// What opening the journal had to repair, for every client.
+    recovered: Option<String>,
     tx: mpsc::Sender<Input>,
 }
 
 impl Core {
     pub fn new(
-        journal: Journal,
+        (journal, recovered): (Journal, Option<String>),
         state: State,
         engine: Arc<dyn Engine>,
         llm: Llm,
@@ -167,6 +174,7 @@ impl Core {
             stopping: None,
             waiting: false,
             given_up: None,
+            recovered,
             tx,
         }
     }
@@ -253,6 +261,8 @@ impl Core {
             Input::JobDone { result } => self.job_done(result),
             Input::Still { seq } => self.still(seq),
             Input::Stop { reason } => self.stop(reason),
+            #[cfg(test)]
+            Input::Room { pages } => self.journal.limit_pages(pages),
             Input::GraceOver => {
                 if self.stopping.is_some()
                     && let Some(job) = self.job.take()
@@ -268,6 +278,9 @@ impl Core {
     fn greet(&self, you: u64, outbox: &Outbox) {
         let state = Box::new((*self.state).clone());
         outbox.push(HostMsg::Welcome { protocol: PROTOCOL, state, you, pen: self.pen });
+        if let Some(text) = self.recovered.clone() {
+            outbox.push(HostMsg::Feed { feed: Feed::Log { level: "warn".to_owned(), text } });
+        }
         for feed in self.job.iter().flat_map(Running::seen) {
             outbox.push(HostMsg::Feed { feed });
         }
@@ -287,11 +300,17 @@ impl Core {
             let holder = self.pen.and_then(|p| self.clients.get(&p)).map_or("nobody", |s| s.name.as_str());
             return Err(format!("the pen is with `{holder}`; hint: take the pen first"));
         }
+        // How a job ended may still be owed, and the state without it refuses what was meant to follow: then the disk is the
+        // reason, not the state.
+        let owed = self.commit(Vec::new());
         // A rehearsal in the background is in nobody's way, but can be interrupted.
         let shown = |j: &&Running| j.background.is_none() || command == Command::Cancel;
         let running = self.job.as_ref().filter(shown).map(|j| j.what);
-        let effect = commands::judge(&self.state, self.engine.desk(), running, command)?;
-        self.commit(effect.events)?;
+        let effect = commands::judge(&self.state, self.engine.desk(), running, command)
+            .map_err(|words| owed.err().unwrap_or(words))?;
+        if !effect.events.is_empty() {
+            self.commit(effect.events)?;
+        }
         match effect.then {
             Then::Nothing => {}
             Then::Start(kind) => self.start(kind),

@@ -1,7 +1,8 @@
 //! Hosts as processes: running one, starting one detached, finding and stopping them.
 //!
 //! Invariants: a detached host has its own session and no terminal (hang-ups do not reach it), logs to its session's
-//! folder, and ends cleanly on SIGTERM; a socket without a host behind it is removed by whoever finds it.
+//! folder as far as that can be written, and ends cleanly on SIGTERM; whoever asks for a session gets the one host that has
+//! it, however many ask at once.
 
 use super::client::{Client, Messages};
 use super::engine::Llm;
@@ -11,7 +12,7 @@ use super::{Auto, Host, HostError, Settings, compute};
 use crate::config::{self, Sources};
 use crate::plain::Plain;
 use crate::plan::Outcome;
-use crate::session::{Command, Event, Journal, Phase, Place, State, is_locked};
+use crate::session::{Command, Event, Journal, JournalError, Phase, Place, State, is_locked, lock_holder, private};
 use anyhow::{Context, bail};
 use serde::Serialize;
 use std::fs::File;
@@ -22,24 +23,52 @@ use std::process::Stdio;
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
-/// Marks the line of a host's log that says why it did not start.
+/// Before the words that say why a host did not start.
 const FATAL: &str = "paring host: ";
+/// Most that is read of such words.
+const LAST_WORDS: u64 = 64 << 10;
+/// Hosts that are started for one who asks, each after another's host that had the session has ended.
+const STARTS: usize = 5;
+/// How often it is looked whether a host listens.
+const LOOK: Duration = Duration::from_millis(25);
+/// How long another's host may have the session without listening: what loads a large model does, what only exports or
+/// runs without a screen never will.
+const SILENT: Duration = Duration::from_secs(180);
+/// Exit code of a `host` command that found another host with the session.
+pub const IN_USE: u8 = 5;
+
+/// How the `host` command ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Served {
+    /// To its end.
+    Done,
+    /// Not at all: another host has the session.
+    Elsewhere,
+}
 
 /// Runs the host of the session at `place` in this process until it is stopped. The body of the hidden `host` command.
-pub fn run_host(place: &Place) -> anyhow::Result<()> {
+pub fn run_host(place: &Place) -> anyhow::Result<Served> {
     let filter = tracing_subscriber::EnvFilter::try_from_env("PARING_LOG")
         .unwrap_or_else(|_| tracing_subscriber::EnvFilter::new("warn,paring=info"));
-    // Without a standard error there is nobody to tell.
+    // A line that finds no room is lost; without a standard error there is nobody to tell. What the subscriber would say
+    // about that goes through a macro that panics when it, too, finds none.
     if let Ok(log) = Log::of_stderr(&place.log_file()) {
-        let log = Mutex::new(Plain(log));
-        drop(tracing_subscriber::fmt().with_env_filter(filter).with_ansi(false).with_writer(log).try_init());
+        let said = tracing_subscriber::fmt().log_internal_errors(false).with_env_filter(filter).with_ansi(false);
+        drop(said.with_writer(Mutex::new(Plain(log))).try_init());
     }
     let result = host_until_stopped(place);
     if let Err(e) = &result {
-        // The pipe to whoever started us may be gone.
-        drop(writeln!(Plain(std::io::stderr()), "{FATAL}{}", format!("{e:#}").replace('\n', " ")));
+        let words = format!("{FATAL}{}", format!("{e:#}").replace('\n', " "));
+        // For the log, and for whoever started us, who may be gone; the log may have no room.
+        drop(writeln!(Plain(std::io::stderr()), "{words}"));
+        drop(writeln!(Plain(std::io::stdout()), "{words}").and_then(|()| std::io::stdout().flush()));
     }
-    result
+    match result {
+        Err(e) if matches!(e.downcast_ref(), Some(HostError::Journal(JournalError::Locked { .. }))) => {
+            Ok(Served::Elsewhere)
+        }
+        other => other.map(|()| Served::Done),
+    }
 }
 
 fn host_until_stopped(place: &Place) -> anyhow::Result<()> {
@@ -86,30 +115,81 @@ pub fn start(place: &Place, spec: Option<OpenSpec>) -> Result<Host, HostError> {
     Host::start(place, settings, |card| compute::open(place, spec, card))
 }
 
-/// Whether a host answers for this session; a stale socket is removed.
-pub fn is_running(place: &Place) -> bool {
-    let running = is_locked(&place.dir);
-    if !running && let Ok(socket) = place.socket() {
-        drop(std::fs::remove_file(socket));
-    }
-    running
+/// Starts a host in this process that needs neither the session's model nor its data, for exports.
+pub fn start_shelf(place: &Place) -> Result<Host, HostError> {
+    let auto = Auto { on_open: false, on_accept: false, rehearse: false };
+    let settings = Settings { auto, llm: Llm::default(), budget: Default::default() };
+    Host::start(place, settings, |card| compute::archive(place, card))
 }
 
-/// Starts the session's host as a process of its own, unless one runs, and waits until it listens. `waiting` is called
-/// now and then meanwhile.
+/// Whether a host has this session. It may not listen yet.
+///
+/// A socket that a dead host left is not touched: only who holds the session's lock knows that it is stale, and removes it
+/// before it binds its own.
+pub fn is_running(place: &Place) -> bool {
+    is_locked(&place.dir)
+}
+
+/// A host process that was started, and how its end is known.
+struct Started {
+    child: std::process::Child,
+    /// Where its log was when it began.
+    log_from: u64,
+}
+
+/// Waits until the session's host listens, and starts one as a process of its own where none has the session. Of several
+/// who ask at once, one gets to start it and the others wait for the same. `waiting` is called now and then meanwhile.
 pub async fn spawn_detached(place: &Place, mut waiting: impl FnMut(Duration)) -> anyhow::Result<()> {
     let socket = place.socket()?;
     place.make().with_context(|| format!("cannot make `{}`", place.dir.display()))?;
-    let log = File::options()
-        .create(true)
-        .append(true)
-        .read(true)
-        .mode(0o600)
-        .open(place.log_file())
+    let began = Instant::now();
+    let mut starts = 0;
+    let mut ours: Option<Started> = None;
+    loop {
+        if tokio::net::UnixStream::connect(&socket).await.is_ok() {
+            if let Some(mut ours) = ours {
+                // Reaped here if it ends before this process does.
+                std::thread::spawn(move || ours.child.wait());
+            }
+            return Ok(());
+        }
+        match &mut ours {
+            Some(host) => {
+                if let Some(status) = host.child.try_wait()? {
+                    // That another host has it is no failure: it is as good.
+                    let elsewhere = status.code() == Some(i32::from(IN_USE));
+                    if !elsewhere || (starts >= STARTS && !is_locked(&place.dir)) {
+                        bail!("{}", last_words(place, host, status));
+                    }
+                    ours = None;
+                }
+            }
+            // Somebody's host is on its way, or ends just now.
+            None if is_locked(&place.dir) => {
+                if began.elapsed() > SILENT {
+                    bail!(
+                        "session `{}` is in use by process {}, which takes no clients; hint: wait for it to end",
+                        place.name,
+                        lock_holder(&place.dir).map_or_else(|| "unknown".to_owned(), |pid| pid.to_string())
+                    );
+                }
+            }
+            None => {
+                starts += 1;
+                ours = Some(start_process(place)?);
+            }
+        }
+        waiting(began.elapsed());
+        tokio::time::sleep(LOOK).await;
+    }
+}
+
+fn start_process(place: &Place) -> anyhow::Result<Started> {
+    let log = private::append(&place.log_file())
         .with_context(|| format!("cannot write `{}`; hint: set PARING_HOME", place.log_file().display()))?;
-    let from = log.metadata()?.len();
+    let log_from = log.metadata()?.len();
     let mut command = std::process::Command::new(std::env::current_exe()?);
-    command.arg("host").arg(&place.dir).stdin(Stdio::null()).stdout(log.try_clone()?).stderr(log);
+    command.arg("host").arg(&place.dir).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(log);
     // SAFETY: setsid is async-signal-safe.
     unsafe {
         command.pre_exec(|| {
@@ -117,45 +197,32 @@ pub async fn spawn_detached(place: &Place, mut waiting: impl FnMut(Duration)) ->
             Ok(())
         });
     }
-    let mut child = command.spawn().context("cannot start the host process")?;
-    let began = Instant::now();
-    loop {
-        if tokio::net::UnixStream::connect(&socket).await.is_ok() {
-            // Reaped here if it ends before this process does.
-            std::thread::spawn(move || child.wait());
-            return Ok(());
-        }
-        if let Some(status) = child.try_wait()? {
-            // Another terminal may have started it at the same moment; then that host is as good.
-            if is_locked(&place.dir) {
-                tokio::time::sleep(Duration::from_millis(200)).await;
-                if tokio::net::UnixStream::connect(&socket).await.is_ok() {
-                    return Ok(());
-                }
-            }
-            bail!(
-                "{}",
-                last_words(place, from).unwrap_or_else(|| format!(
-                    "the host ended with {status}; hint: see `{}`",
-                    place.log_file().display()
-                ))
-            );
-        }
-        waiting(began.elapsed());
-        tokio::time::sleep(Duration::from_millis(25)).await;
-    }
+    let child = command.spawn().context("cannot start the host process")?;
+    Ok(Started { child, log_from })
 }
 
-/// Why a host that ended at once did not start, from its log after `from`.
-fn last_words(place: &Place, from: u64) -> Option<String> {
-    let mut log = File::open(place.log_file()).ok()?;
-    // Set aside meanwhile, it begins anew.
-    let from = if log.metadata().ok()?.len() < from { 0 } else { from };
-    log.seek(SeekFrom::Start(from)).ok()?;
+/// Why a host that has ended did not start: in its own words, through the pipe, or from its log.
+fn last_words(place: &Place, host: &mut Started, status: std::process::ExitStatus) -> String {
+    let said = |text: &[u8]| -> Option<String> {
+        let text = String::from_utf8_lossy(text);
+        text.lines().rev().find_map(|l| l.strip_prefix(FATAL)).map(str::to_owned)
+    };
     let mut text = Vec::new();
-    log.take(1 << 20).read_to_end(&mut text).ok()?;
-    let text = String::from_utf8_lossy(&text);
-    text.lines().rev().find_map(|l| l.strip_prefix(FATAL)).map(str::to_owned)
+    if let Some(out) = host.child.stdout.take() {
+        drop(out.take(LAST_WORDS).read_to_end(&mut text));
+    }
+    let logged = || -> Option<String> {
+        let mut log = private::open(&place.log_file()).ok()?;
+        // Set aside meanwhile, it begins anew.
+        let from = if log.metadata().ok()?.len() < host.log_from { 0 } else { host.log_from };
+        log.seek(SeekFrom::Start(from)).ok()?;
+        let mut text = Vec::new();
+        log.take(LAST_WORDS).read_to_end(&mut text).ok()?;
+        said(&text)
+    };
+    said(&text)
+        .or_else(logged)
+        .unwrap_or_else(|| format!("the host ended with {status}; hint: see `{}`", place.log_file().display()))
 }
 
 /// Connects to the session's host, starting it if none runs.
@@ -165,9 +232,7 @@ pub async fn attach(
     watch: bool,
     waiting: impl FnMut(Duration),
 ) -> anyhow::Result<(Client, Messages)> {
-    if !is_running(place) || tokio::net::UnixStream::connect(place.socket()?).await.is_err() {
-        spawn_detached(place, waiting).await?;
-    }
+    spawn_detached(place, waiting).await?;
     Ok(Client::connect(&place.socket()?, name, watch).await?)
 }
 
@@ -184,7 +249,7 @@ pub async fn stop(place: &Place) -> anyhow::Result<bool> {
         anyhow::Ok(())
     };
     if !matches!(tokio::time::timeout(Duration::from_secs(10), asked).await, Ok(Ok(()))) {
-        let pid = crate::session::lock_holder(&place.dir).context("the host does not answer and its pid is unknown")?;
+        let pid = lock_holder(&place.dir).context("the host does not answer and its pid is unknown")?;
         // SAFETY: plain system call; the pid is the lock holder's own.
         unsafe { libc::kill(pid, libc::SIGTERM) };
     }

@@ -20,7 +20,7 @@ pub struct Log {
     file: File,
     /// The file's name where it is one of ours: only then is it set aside.
     path: Option<PathBuf>,
-    /// Standard output and error go where the log goes.
+    /// Standard error goes where the log goes.
     stdio: bool,
     most: u64,
     /// Lines that could not be written.
@@ -46,10 +46,8 @@ impl Log {
             Ok(fresh) => {
                 if self.stdio {
                     // What a panic or a library prints, too.
-                    for fd in [libc::STDOUT_FILENO, libc::STDERR_FILENO] {
-                        // SAFETY: plain system call on a descriptor that is open; a failure leaves the old one.
-                        unsafe { libc::dup2(fresh.as_raw_fd(), fd) };
-                    }
+                    // SAFETY: plain system call on a descriptor that is open; a failure leaves the old one.
+                    unsafe { libc::dup2(fresh.as_raw_fd(), libc::STDERR_FILENO) };
                 }
                 self.file = fresh;
                 Ok(())

@@ -86,7 +86,8 @@ impl Host {
             None => Some(Event::Opened { card: Box::new(engine.card()), budget: settings.budget }),
         };
         let (inputs, rx) = mpsc::channel(QUEUE);
-        let mut core = Core::new(opened.journal, state, engine, settings.llm, settings.auto, inputs.clone());
+        let kept = (opened.journal, opened.recovered.clone());
+        let mut core = Core::new(kept, state, engine, settings.llm, settings.auto, inputs.clone());
         core.begin(first).map_err(HostError::Engine)?;
         let (end, ended) = watch::channel(false);
         std::thread::Builder::new().name("session".to_owned()).spawn(move || {

@@ -23,7 +23,7 @@ where
     S: AsyncRead + AsyncWrite + Send + 'static,
 {
     let (reader, writer) = tokio::io::split(stream);
-    let (mut reader, mut writer) = (wire::Receiver::new(reader), wire::Sender::new(writer));
+    let (mut reader, mut writer) = (wire::Receiver::bounded(reader, wire::MAX_COMMAND), wire::Sender::new(writer));
     let (name, watch) = match tokio::time::timeout(GREETING, reader.receive::<ClientMsg>()).await {
         Ok(Ok(Some(ClientMsg::Hello { protocol: PROTOCOL, client, watch }))) => (client, watch),
         Ok(Ok(Some(ClientMsg::Hello { protocol, .. }))) => {
@@ -39,7 +39,12 @@ where
             drop(writer.send(&HostMsg::Refused { message }).await);
             return;
         }
-        Ok(Ok(None)) | Ok(Err(_)) | Err(_) => return,
+        // Somebody who only looked whether anyone answers.
+        Ok(Ok(None)) | Err(_) => return,
+        Ok(Err(e)) => {
+            drop(writer.send(&HostMsg::Refused { message: e.to_string() }).await);
+            return;
+        }
     };
     let outbox = Arc::new(Outbox::new(Limits::default()));
     let (reply, welcome) = oneshot::channel();
@@ -48,13 +53,27 @@ where
         return;
     }
     let Ok(client) = welcome.await else { return };
-    let inputs2 = inputs.clone();
+    let (inputs2, refused) = (inputs.clone(), outbox.clone());
     let incoming = async move {
-        while let Ok(Some(ClientMsg::Command { id, command })) = reader.receive::<ClientMsg>().await {
-            if inputs2.send(Input::Command { client, id, command }).await.is_err() {
-                // The host ends; its goodbye is still to be written.
-                std::future::pending::<()>().await;
-            }
+        loop {
+            let message = match reader.receive::<ClientMsg>().await {
+                Ok(Some(ClientMsg::Command { id, command })) => {
+                    if inputs2.send(Input::Command { client, id, command }).await.is_err() {
+                        // The host ends; its goodbye is still to be written.
+                        std::future::pending::<()>().await;
+                    }
+                    continue;
+                }
+                Ok(None) => return,
+                Ok(Some(ClientMsg::Hello { .. })) => "you are greeted already; hint: send commands".to_owned(),
+                Err(e) => e.to_string(),
+            };
+            // What comes behind a frame that is none cannot be made out; but what was wrong can be said, after what is
+            // still to be sent. The connection ends with it.
+            refused.push(HostMsg::Refused { message });
+            refused.close();
+            tokio::time::sleep(GOODBYE).await;
+            return;
         }
     };
     let (inputs3, outbox2) = (inputs.clone(), outbox.clone());

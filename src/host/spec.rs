@@ -6,7 +6,7 @@ use crate::graph::Calibration;
 use crate::model::Family;
 use crate::plan::Budget;
 use crate::prune::Method;
-use crate::session::{Journal, Place, Recipe, State, write_privately};
+use crate::session::{Journal, Place, Recipe, State, private, write_privately};
 use serde::{Deserialize, Serialize};
 use std::path::Path;
 
@@ -176,7 +176,7 @@ impl OpenSpec {
 
     /// The spec kept in the session's folder, if there is one that can be read.
     pub fn load(place: &Place) -> Option<OpenSpec> {
-        serde_json::from_str(&crate::files::read_text(&place.spec_file(), MOST_BYTES).ok()?).ok()
+        serde_json::from_slice(&private::read(&place.spec_file(), MOST_BYTES).ok()?).ok()
     }
 
     /// The spec with the endpoint that counts. A folder outside the user's own sessions may have come from anywhere, and

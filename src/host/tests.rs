@@ -511,6 +511,7 @@ async fn the_socket_is_private_and_goes_with_the_host() {
     assert!(!socket.exists());
 }
 
+mod bounds;
 #[path = "plan_tests.rs"]
 mod plan;
 mod rehearsal;

@@ -1,28 +1,39 @@
 //! Frames on a byte stream: a big-endian `u32` length, then one JSON message. The same code serves the Unix socket and
 //! the in-memory transport.
 //!
-//! Invariants: no frame is larger than [`MAX_FRAME`]; a frame that does not parse ends the connection, in words.
+//! Invariants: no frame is larger than its receiver's bound; a frame that does not parse ends the connection, in words.
 
 use bytes::Bytes;
 use futures::{SinkExt, StreamExt};
 use serde::{Serialize, de::DeserializeOwned};
 use tokio::io::{AsyncRead, AsyncWrite};
-use tokio_util::codec::{FramedRead, FramedWrite, LengthDelimitedCodec};
+use tokio_util::codec::{FramedRead, FramedWrite, LengthDelimitedCodec, LengthDelimitedCodecError};
 
-/// Largest frame either side accepts: a whole session's state with room to spare.
+/// Largest frame that a client accepts: a whole session's state with room to spare.
 pub const MAX_FRAME: usize = 256 << 20;
+/// Largest frame that a host accepts: a command, whose longest names thousands of units or decisions.
+pub const MAX_COMMAND: usize = 1 << 20;
 
 /// Why a connection ended.
 #[derive(Debug, thiserror::Error)]
 pub enum WireError {
     #[error("connection lost: {0}")]
-    Io(#[from] std::io::Error),
+    Io(std::io::Error),
+    #[error("a frame is larger than this side accepts; hint: shorten what it holds")]
+    TooLarge,
     #[error("not a message of this protocol: {0}; hint: client and host must be the same version of paring")]
     Message(#[from] serde_json::Error),
 }
 
-fn codec() -> LengthDelimitedCodec {
-    LengthDelimitedCodec::builder().max_frame_length(MAX_FRAME).new_codec()
+impl From<std::io::Error> for WireError {
+    fn from(e: std::io::Error) -> WireError {
+        let too_large = e.get_ref().is_some_and(|e| e.is::<LengthDelimitedCodecError>());
+        if too_large { WireError::TooLarge } else { WireError::Io(e) }
+    }
+}
+
+fn codec(most: usize) -> LengthDelimitedCodec {
+    LengthDelimitedCodec::builder().max_frame_length(most).new_codec()
 }
 
 /// Receives messages of type `T`.
@@ -33,7 +44,12 @@ pub struct Sender<W>(FramedWrite<W, LengthDelimitedCodec>);
 
 impl<R: AsyncRead + Unpin> Receiver<R> {
     pub fn new(reader: R) -> Receiver<R> {
-        Receiver(FramedRead::new(reader, codec()))
+        Receiver::bounded(reader, MAX_FRAME)
+    }
+
+    /// As [`Receiver::new`], for frames of at most `most` bytes.
+    pub fn bounded(reader: R, most: usize) -> Receiver<R> {
+        Receiver(FramedRead::new(reader, codec(most)))
     }
 
     /// The next message; `None` at the end of the stream.
@@ -47,7 +63,7 @@ impl<R: AsyncRead + Unpin> Receiver<R> {
 
 impl<W: AsyncWrite + Unpin> Sender<W> {
     pub fn new(writer: W) -> Sender<W> {
-        Sender(FramedWrite::new(writer, codec()))
+        Sender(FramedWrite::new(writer, codec(MAX_FRAME)))
     }
 
     pub async fn send<T: Serialize>(&mut self, message: &T) -> Result<(), WireError> {
@@ -76,6 +92,6 @@ mod tests {
         Sender::new(&mut b).send(&"words").await.expect("sent");
         assert!(matches!(receiver.receive::<Vec<u8>>().await, Err(WireError::Message(_))));
         b.write_all(&u32::MAX.to_be_bytes()).await.expect("written");
-        assert!(matches!(receiver.receive::<Vec<u8>>().await, Err(WireError::Io(_))), "too long a frame");
+        assert!(matches!(receiver.receive::<Vec<u8>>().await, Err(WireError::TooLarge)));
     }
 }

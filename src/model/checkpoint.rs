@@ -109,7 +109,7 @@ pub(super) fn float_dtype(word: &str) -> Option<Dtype> {
 
 /// Reads one checkpoint file. The format is told by its first bytes, not by its name.
 pub(super) fn open(path: &Path) -> Result<Checkpoint, ModelError> {
-    let blob = Blob::map(path).map_err(|source| ModelError::Read { path: path.to_owned(), source })?;
+    let blob = Blob::open(path).map_err(|source| ModelError::Read { path: path.to_owned(), source })?;
     parse(&blob, path)
 }
 

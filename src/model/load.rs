@@ -29,9 +29,16 @@ pub struct LoadOptions {
 /// # Errors
 /// [`ModelError`]: unreadable, damaged, of no known family, shapes that do not fit, weights that are not finite.
 pub fn load(path: &Path, options: &LoadOptions) -> Result<Model, ModelError> {
+    let model = read(path, options)?;
+    // Its hash was worked out while it was read: from here on the file must be what it was.
+    model.params.unchanged()?;
+    Ok(model)
+}
+
+fn read(path: &Path, options: &LoadOptions) -> Result<Model, ModelError> {
     let (files, dir) = find(path)?;
     if let [file] = files.as_slice() {
-        let blob = Blob::map(file).map_err(|source| ModelError::Read { path: file.clone(), source })?;
+        let blob = Blob::open(file).map_err(|source| ModelError::Read { path: file.clone(), source })?;
         if onnx::is_onnx(&blob) {
             return onnx::import(&blob, path, Some(&dir), &Beside::read(&dir)?, options);
         }

@@ -1,6 +1,6 @@
 //! Models: a [`Graph`] with its named parameters, where it came from and how its inputs are prepared.
 //!
-//! Invariants: source files are memory-mapped and never written; a checkpoint is parsed, never executed; a
+//! Invariants: source files are only ever read, and what was read of them stays what it was or is noticed; a checkpoint is parsed, never executed; a
 //! [`ParamStore`] clone is cheap and copy-on-write per tensor.
 
 mod blob;
@@ -20,8 +20,11 @@ mod random;
 mod recognise;
 mod safetensors;
 mod torch;
+mod torn;
 
 pub use blob::Blob;
+#[cfg(test)]
+pub(crate) use blob::map_all;
 pub use error::ModelError;
 pub use families::FamilySpec;
 pub use load::{LoadOptions, load, load_bytes};

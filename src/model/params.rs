@@ -1,11 +1,14 @@
-//! Named parameter tensors, memory-mapped or owned, read as `f32`.
+//! Named parameter tensors, views of a file's bytes or owned, read as `f32`.
 
 use super::Blob;
+use super::blob::FileState;
 use super::int4::Int4;
 use super::int8;
 use crate::graph::WeightFormat;
 use indexmap::IndexMap;
 use std::borrow::Cow;
+use std::collections::HashSet;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 /// Why a parameter could not be read.
@@ -19,6 +22,12 @@ pub enum ParamError {
         "tensor `{name}` holds `{dtype}`, expected floating point; hint: quantized checkpoints of others are not read"
     )]
     Type { name: String, dtype: String },
+    #[error(
+        "`{}` changed while it was in use: {how}; hint: put the old file back and start again; rounds that have run are \
+         exported without it",
+        path.display()
+    )]
+    Changed { path: PathBuf, how: String },
 }
 
 /// Element types that a checkpoint may store.
@@ -196,6 +205,15 @@ impl Param {
         }
     }
 
+    /// The bytes that it views, if it does.
+    fn blob(&self) -> Option<&Blob> {
+        match &self.data {
+            Data::View { blob, .. } => Some(blob),
+            Data::Turned(inner) => inner.blob(),
+            Data::Owned(_) | Data::Int8 { .. } | Data::Int4(_) => None,
+        }
+    }
+
     /// The same values as a tensor of `shape`, which must have as many; otherwise unchanged.
     pub fn with_shape(&self, shape: Vec<usize>) -> Param {
         let fits = numel_of(&shape) == Some(self.numel());
@@ -278,6 +296,13 @@ fn decode(bytes: &[u8], dtype: Dtype) -> Cow<'_, [f32]> {
     }
 }
 
+/// How a file differs whose tensors do.
+const OTHER: &str = "it holds other weights";
+
+fn changed(blob: &Blob, how: String) -> ParamError {
+    ParamError::Changed { path: blob.path().unwrap_or(Path::new("")).to_owned(), how }
+}
+
 /// All parameters of a model, in the checkpoint's order.
 #[derive(Debug, Clone, Default)]
 pub struct ParamStore {
@@ -319,6 +344,64 @@ impl ParamStore {
         let p = self.get(name)?;
         p.check(name, shape)?;
         Ok(p.values())
+    }
+
+    /// What the tensors view, each once.
+    fn blobs(&self) -> impl Iterator<Item = &Blob> {
+        let mut seen = HashSet::new();
+        self.map.values().filter_map(|p| p.blob()).filter(move |b| seen.insert(b.as_ptr()))
+    }
+
+    /// Is every file that tensors view what it was? Asked after a use, so that nothing comes of other weights than those
+    /// that were meant; whether bytes were changed and put back meanwhile nobody could tell.
+    ///
+    /// # Errors
+    /// [`ParamError::Changed`], naming the first that is not.
+    pub fn unchanged(&self) -> Result<(), ParamError> {
+        self.blobs().try_for_each(|b| match b.state() {
+            FileState::Same => Ok(()),
+            FileState::Touched => Err(changed(b, "it was written to".to_owned())),
+            FileState::Other(how) => Err(changed(b, how)),
+        })
+    }
+
+    /// Are the tensors those of `hash`? Asked before a use: files that were touched are read again, and are as good as
+    /// before when their tensors are the same.
+    ///
+    /// # Errors
+    /// As [`ParamStore::unchanged`].
+    pub fn confirm(&self, hash: &str) -> Result<(), ParamError> {
+        let mut touched = Vec::new();
+        for b in self.blobs() {
+            match b.state() {
+                FileState::Same => {}
+                FileState::Touched => touched.push((b, b.stamp())),
+                FileState::Other(how) => return Err(changed(b, how)),
+            }
+        }
+        let Some((first, _)) = touched.first() else { return Ok(()) };
+        if self.hash() != hash {
+            return Err(changed(first, OTHER.to_owned()));
+        }
+        // As they were before they were read: what came later is the next check's.
+        touched.iter().for_each(|(b, stamp)| b.renew(*stamp));
+        self.unchanged()
+    }
+
+    /// Are the tensors those of `hash`, by their bytes? What is in memory of our own is not asked.
+    ///
+    /// # Errors
+    /// As [`ParamStore::unchanged`].
+    pub fn still(&self, hash: &str) -> Result<(), ParamError> {
+        match self.blobs().find(|b| b.is_mapped()) {
+            Some(b) if self.hash() != hash => Err(changed(b, OTHER.to_owned())),
+            _ => self.unchanged(),
+        }
+    }
+
+    /// A file whose copy in memory is used, and that is no longer what was copied.
+    pub fn outdated(&self) -> Option<&Path> {
+        self.blobs().find(|b| b.is_outdated()).and_then(Blob::path)
     }
 
     /// BLAKE3 (hex) over names, shapes and `f32` little-endian values, independent of order and source format.

@@ -18,6 +18,9 @@ pub struct Artifacts {
 
 impl Artifacts {
     /// Artifacts in `dir`, which is made; left-overs of writes that did not end are removed.
+    ///
+    /// # Errors
+    /// It cannot be made, or is a link: what lies behind one is not ours to remove.
     pub fn open(dir: &Path) -> io::Result<Artifacts> {
         private::make_dir(dir)?;
         private::mend(dir)?;
@@ -102,6 +105,21 @@ mod tests {
         std::fs::write(dead.join("new.bin"), "left over").expect("written");
         Artifacts::open(dir.path()).expect("opens");
         assert_eq!(std::fs::read_dir(dir.path()).expect("listed").count(), 2);
+    }
+
+    #[test]
+    fn what_lies_behind_a_link_is_left_alone() {
+        let dir = tempfile::tempdir().expect("temp dir");
+        let (other, link) = (dir.path().join("other"), dir.path().join("artifacts"));
+        std::fs::create_dir(&other).expect("made");
+        std::fs::write(other.join(".tmp-mine"), "mine").expect("written");
+        std::os::unix::fs::symlink(&other, &link).expect("linked");
+        let error = Artifacts::open(&link).expect_err("a link").to_string();
+        assert!(error.contains("a link") && error.contains("hint:"), "{error}");
+        assert!(other.join(".tmp-mine").is_file());
+        // Nor does a folder of that name stop a session.
+        std::fs::create_dir(other.join(".tmp-folder")).expect("made");
+        Artifacts::open(&other).expect("opens");
     }
 
     #[test]

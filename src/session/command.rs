@@ -7,6 +7,12 @@ use serde::{Deserialize, Serialize};
 /// Version of the frames; a host refuses a client of another one, naming both.
 pub const PROTOCOL: u32 = 2;
 
+/// Longest note to the agents, bytes: it goes into the next prompt.
+pub const NOTE_BYTES: usize = 8 << 10;
+/// Longest reason of a veto, a constraint or a roll-back, bytes: a paragraph. The state that every client gets holds each
+/// several times (decision, constraint, what can be undone, timeline), and must stay far below a frame.
+pub const REASON_BYTES: usize = 1 << 10;
+
 /// Who shall propose.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]

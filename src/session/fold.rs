@@ -4,9 +4,10 @@
 //! timeline; sizes are bounded (undo, timeline, utterances, notes). Undoable are the engineer's review acts (edit,
 //! approve, veto, reopen, constraint, budget, a decision of their own), and never across a run's start.
 
-use super::{Event, Phase, Record, Round, State, TimelineEntry, UndoPoint, text};
+use super::{Event, Phase, REASON_BYTES, Record, Round, Seq, State, TimelineEntry, UndoPoint, text};
 use crate::plan::{Action, Author, Constraint, Decision, DecisionId, Limit, Status, Target};
 use crate::profile::Paired;
+use std::borrow::Cow;
 
 const TIMELINE: usize = 2000;
 const UTTERANCES: usize = 200;
@@ -14,6 +15,29 @@ const UTTERANCES: usize = 200;
 const FULL_UTTERANCES: usize = 40;
 const NOTES: usize = 200;
 const EXPORTS: usize = 100;
+
+/// The event with its reason no longer than [`REASON_BYTES`]: journals of versions that had no bound hold longer ones, and
+/// a state with all of them would fit into no frame. The journal keeps them.
+fn bounded(event: &Event) -> Cow<'_, Event> {
+    let mut event = Cow::Borrowed(event);
+    let reason = match &*event {
+        Event::Vetoed { reason, .. } | Event::RolledBack { reason, .. } => reason,
+        Event::ConstraintSet { constraint } => &constraint.reason,
+        _ => return event,
+    };
+    if reason.len() <= REASON_BYTES {
+        return event;
+    }
+    const MORE: &str = "…";
+    let end = (0..=REASON_BYTES - MORE.len()).rev().find(|&i| reason.is_char_boundary(i)).unwrap_or(0);
+    let short = format!("{}{MORE}", &reason[..end]);
+    match event.to_mut() {
+        Event::Vetoed { reason, .. } | Event::RolledBack { reason, .. } => *reason = short,
+        Event::ConstraintSet { constraint } => constraint.reason = short,
+        _ => {}
+    }
+    event
+}
 
 impl State {
     /// The state after all of `records`.
@@ -29,9 +53,10 @@ impl State {
             return;
         }
         self.seq = record.seq;
-        let text = text::describe(self, &record.event);
-        let before = self.before(record, &text);
-        self.change(&record.event);
+        let event = &*bounded(&record.event);
+        let text = text::describe(self, event);
+        let before = self.before(record.seq, event, &text);
+        self.change(event);
         if let Some(point) = before {
             self.redo.clear();
             self.undo.push(point);
@@ -44,9 +69,9 @@ impl State {
     }
 
     /// What an undoable event is about to change; `None` for events that cannot be undone.
-    fn before(&self, record: &Record, text: &Option<String>) -> Option<UndoPoint> {
+    fn before(&self, seq: Seq, event: &Event, text: &Option<String>) -> Option<UndoPoint> {
         let mut point = UndoPoint {
-            seq: record.seq,
+            seq,
             text: text.clone().unwrap_or_default(),
             decisions: Vec::new(),
             constraints: None,
@@ -55,7 +80,7 @@ impl State {
         let touched = |ids: &[DecisionId]| -> Vec<(DecisionId, Option<Decision>)> {
             ids.iter().filter_map(|&id| self.decision(id).map(|d| (id, Some(d.clone())))).collect()
         };
-        match &record.event {
+        match event {
             Event::Edited { id, .. } => point.decisions = touched(&[*id]),
             Event::Approved { ids } => point.decisions = touched(ids),
             Event::Vetoed { ids, .. } | Event::Reopened { ids } => {

@@ -5,7 +5,7 @@
 //! prefix of what was written. A damaged file is never repaired in place: the readable prefix goes to a new generation
 //! (`journal-2.db`), the damaged one stays beside it.
 
-use super::{Event, Record, Seq, private};
+use super::{Event, Record, Seq, private, wal};
 use rusqlite::config::DbConfig;
 use rusqlite::{Connection, ErrorCode, OpenFlags, params};
 use std::fs::File;
@@ -29,6 +29,8 @@ pub enum JournalError {
     Newer { path: String, found: i64 },
     #[error("cannot write in `{path}`: {message}; hint: check its permissions, or set PARING_HOME to another folder")]
     ReadOnly { path: String, message: String },
+    #[error("`{path}` is not used: {message}")]
+    NotOurs { path: String, message: String },
     #[error(
         "no space left for `{path}`; hint: free some and repeat the last command, everything before it is safe on disk"
     )]
@@ -75,7 +77,15 @@ impl Journal {
         sweep(dir);
         let generation = newest(dir).unwrap_or(1);
         let path = file(dir, generation);
-        let (conn, read, path, damage) = match load(&path)? {
+        for p in [path.clone(), beside(&path, "-wal"), beside(&path, "-shm")] {
+            private::check(&p).map_err(|e| not_ours(&p, &e))?;
+        }
+        // SQLite drops what follows a damaged place of the log without a word, and with the next write for good.
+        let first = match wal::lost(&beside(&path, "-wal")) {
+            Some(lost) => Loaded::Damaged(lost.to_string()),
+            None => load(&path)?,
+        };
+        let (conn, read, path, damage) = match first {
             Loaded::Whole(conn, read) => (conn, read, path, None),
             Loaded::Damaged(message) => {
                 let whole = salvage(&path)?;
@@ -105,6 +115,7 @@ impl Journal {
             return Ok(Vec::new());
         };
         let path = file(dir, generation);
+        private::check(&path).map_err(|e| not_ours(&path, &e))?;
         // After a crash the log must be recovered before it can be read, which a read-only connection cannot do; only
         // from a read-only medium, where no host can have written, is the file taken as it is.
         let conn = Connection::open_with_flags(&path, OpenFlags::SQLITE_OPEN_READ_WRITE)
@@ -283,7 +294,7 @@ fn rows(conn: &Connection, path: &Path) -> Result<Read, JournalError> {
 fn salvage(path: &Path) -> Result<Read, JournalError> {
     let damaged = |message: String| JournalError::Damaged { path: show(path), message };
     let copy = path.with_extension("salvage");
-    let wal = |p: &Path| PathBuf::from(format!("{}-wal", p.display()));
+    let wal = |p: &Path| beside(p, "-wal");
     let io = |e: std::io::Error| write_error(path, &e);
     std::fs::copy(path, &copy).map_err(io)?;
     if wal(path).exists() {
@@ -301,7 +312,7 @@ fn salvage(path: &Path) -> Result<Read, JournalError> {
         Ok(read)
     };
     let read = read();
-    for p in [copy.clone(), wal(&copy), PathBuf::from(format!("{}-shm", copy.display()))] {
+    for p in [copy.clone(), wal(&copy), beside(&copy, "-shm")] {
         drop(std::fs::remove_file(p));
     }
     read
@@ -349,6 +360,13 @@ fn file(dir: &Path, generation: u32) -> PathBuf {
     dir.join(format!("journal-{generation}.db"))
 }
 
+/// A file that SQLite keeps beside the database.
+fn beside(path: &Path, suffix: &str) -> PathBuf {
+    let mut name = path.as_os_str().to_owned();
+    name.push(suffix);
+    name.into()
+}
+
 fn newest(dir: &Path) -> Option<u32> {
     let names = std::fs::read_dir(dir).ok()?.flatten().filter_map(|e| e.file_name().into_string().ok());
     names.filter_map(|n| n.strip_prefix("journal-")?.strip_suffix(".db")?.parse().ok()).max()
@@ -366,10 +384,27 @@ fn sweep(dir: &Path) {
     }
 }
 
+/// How long a lock is tried: whoever looks whether it is held ([`is_locked`]) holds it for that moment.
+const LOCK_TRIES: u32 = 50;
+const LOCK_PAUSE: std::time::Duration = std::time::Duration::from_millis(10);
+
 /// Takes the session's lock; it goes with the process, however that ends.
 fn lock(dir: &Path) -> Result<File, JournalError> {
     let path = dir.join(LOCK);
-    let create = |path: &Path| private::create(path).map_err(|e| write_error(path, &e));
+    let create = |path: &Path| {
+        private::create(path).map_err(|e| match e.kind() {
+            std::io::ErrorKind::InvalidInput => not_ours(path, &e),
+            _ => write_error(dir, &e),
+        })
+    };
+    let taken = |file: &File| {
+        (0..LOCK_TRIES).any(|i| {
+            if i > 0 {
+                std::thread::sleep(LOCK_PAUSE);
+            }
+            private::try_lock(file, libc::LOCK_EX)
+        })
+    };
     let locked = || {
         let name = dir.file_name().map(|n| n.to_string_lossy().into_owned()).unwrap_or_default();
         JournalError::Locked { dir: show(dir), name }
@@ -377,7 +412,7 @@ fn lock(dir: &Path) -> Result<File, JournalError> {
     // A round more than there can be changes of the file meanwhile: from a stranger's to ours.
     for _ in 0..3 {
         let mut file = create(&path)?;
-        if !private::try_lock(&file, libc::LOCK_EX) {
+        if !taken(&file) {
             if !private::held_by_strangers(&file) {
                 return Err(locked());
             }
@@ -441,15 +476,25 @@ fn corrupt(e: &rusqlite::Error) -> bool {
 
 fn write_error(path: &Path, e: &std::io::Error) -> JournalError {
     match e.raw_os_error() {
-        Some(libc::ENOSPC | libc::EDQUOT) => JournalError::Full { path: show(path) },
+        Some(libc::ENOSPC | libc::EDQUOT | libc::EFBIG) => JournalError::Full { path: show(path) },
         _ => JournalError::ReadOnly { path: show(path), message: e.to_string() },
     }
 }
 
+fn not_ours(path: &Path, e: &std::io::Error) -> JournalError {
+    JournalError::NotOurs { path: show(path), message: e.to_string() }
+}
+
+/// Errors of writing that SQLite reports apart from a full disk: no room for the log's index, or a limit on file sizes.
+const NO_ROOM: [i32; 3] =
+    [rusqlite::ffi::SQLITE_IOERR_SHMSIZE, rusqlite::ffi::SQLITE_IOERR_WRITE, rusqlite::ffi::SQLITE_IOERR_TRUNCATE];
+
 fn sql(path: &Path, e: &rusqlite::Error) -> JournalError {
     let path = show(path);
+    let extended = e.sqlite_error().map_or(0, |e| e.extended_code);
     match e.sqlite_error_code() {
         Some(ErrorCode::DiskFull) => JournalError::Full { path },
+        _ if NO_ROOM.contains(&extended) => JournalError::Full { path },
         Some(ErrorCode::ReadOnly | ErrorCode::CannotOpen | ErrorCode::PermissionDenied) => {
             JournalError::ReadOnly { path, message: e.to_string() }
         }

@@ -102,6 +102,114 @@ proptest! {
     }
 }
 
+/// SQLite reads a log up to its first bad frame, and takes the rest for never written.
+#[test]
+fn a_tail_that_is_lost_behind_a_bad_place_of_the_log_is_told_of_and_kept() {
+    let s = sample();
+    let dir = tempfile::tempdir().expect("temp dir");
+    let (path, wal) = (file(dir.path(), 1), beside(&file(dir.path(), 1), "-wal"));
+    let mut bytes = s.wal.clone();
+    let at = bytes.len() / 2;
+    bytes[at] ^= 1;
+    std::fs::write(&path, &s.db).expect("written");
+    std::fs::write(&wal, &bytes).expect("written");
+    let opened = Journal::open(dir.path()).expect("opens");
+    assert!(is_prefix(&opened.records) && opened.records.len() < s.history.len());
+    let told = opened.recovered.expect("told of");
+    assert!(told.contains("log") && told.contains(&format!("first {} events", opened.records.len())), "{told}");
+    drop(opened.journal);
+    assert_eq!(std::fs::read(&wal).expect("left"), bytes, "what was damaged stays beside it");
+    // Told of once; an undamaged log, whole or cut, is nothing to tell.
+    assert_eq!(Journal::open(dir.path()).expect("opens").recovered, None);
+    for cut in [s.wal.len(), s.wal.len() / 2, 40, 0] {
+        let dir = tempfile::tempdir().expect("temp dir");
+        std::fs::write(file(dir.path(), 1), &s.db).expect("written");
+        std::fs::write(beside(&file(dir.path(), 1), "-wal"), &s.wal[..cut]).expect("written");
+        assert_eq!(Journal::open(dir.path()).expect("opens").recovered, None, "cut at {cut}");
+    }
+    // A log whose head is damaged is not read at all.
+    let dir = tempfile::tempdir().expect("temp dir");
+    let mut bytes = s.wal.clone();
+    bytes[20] ^= 1;
+    std::fs::write(file(dir.path(), 1), &s.db).expect("written");
+    std::fs::write(beside(&file(dir.path(), 1), "-wal"), &bytes).expect("written");
+    assert!(Journal::open(dir.path()).expect("opens").recovered.is_some());
+}
+
+/// Frames of an earlier log lie behind those of the present one, and a transaction that did not end behind the last.
+#[test]
+fn what_is_left_of_older_logs_is_no_damage() {
+    let dir = tempfile::tempdir().expect("temp dir");
+    let mut j = Journal::open(dir.path()).expect("opens").journal;
+    for i in 0..40 {
+        j.append(vec![note(900 + i)], 0).expect("appended");
+    }
+    j.conn.query_row("PRAGMA wal_checkpoint(RESTART)", [], |_| Ok(())).expect("checkpoint");
+    j.append(vec![note(1)], 0).expect("appended");
+    j.limit_pages(40);
+    let big = Event::Noted { round: 1, text: "x".repeat(3_000_000) };
+    assert!(matches!(j.append(vec![big], 0), Err(JournalError::Full { .. })));
+    j.limit_pages(1_000_000);
+    j.append(vec![note(2)], 0).expect("appended");
+    let copy = tempfile::tempdir().expect("temp dir");
+    for name in ["journal-1.db", "journal-1.db-wal"] {
+        std::fs::copy(dir.path().join(name), copy.path().join(name)).expect("as a kill leaves it");
+    }
+    let opened = Journal::open(copy.path()).expect("opens");
+    assert_eq!((opened.recovered, opened.records.len()), (None, 42));
+}
+
+#[test]
+fn links_and_pipes_in_the_folder_are_neither_followed_nor_waited_for() {
+    use std::os::unix::fs::symlink;
+    let dir = tempfile::tempdir().expect("temp dir");
+    let mine = dir.path().join("mine");
+    std::fs::write(&mine, "mine").expect("written");
+    let pipe = |path: &Path| {
+        let name = std::ffi::CString::new(path.to_str().expect("utf-8")).expect("plain");
+        // SAFETY: a plain system call with a terminated string.
+        assert_eq!(unsafe { libc::mkfifo(name.as_ptr(), 0o600) }, 0);
+    };
+    let lock = |path: &Path| path.join("lock");
+    let make: [&dyn Fn(&Path); 6] = [
+        &|d| pipe(&lock(d)),
+        &|d| symlink(&mine, lock(d)).expect("linked"),
+        &|d| std::fs::hard_link(&mine, lock(d)).expect("linked"),
+        &|d| pipe(&file(d, 1)),
+        &|d| symlink(&mine, file(d, 1)).expect("linked"),
+        &|d| symlink(&mine, beside(&file(d, 1), "-wal")).expect("linked"),
+    ];
+    for (i, make) in make.iter().enumerate() {
+        let session = dir.path().join(format!("session{i}"));
+        std::fs::create_dir(&session).expect("made");
+        make(&session);
+        let error = Journal::open(&session).expect_err("not ours").to_string();
+        assert!(error.contains(&format!("session{i}")) && error.contains("hint:"), "{i}: {error}");
+        // Whoever only looks does not hang either.
+        assert!(!is_locked(&session), "{i}");
+        let _ = lock_holder(&session);
+        drop(Journal::read(&session));
+        assert_eq!(std::fs::read(&mine).expect("there"), b"mine", "{i}");
+    }
+}
+
+/// Whoever looks whether a session is locked holds its lock for that moment.
+#[test]
+fn looking_at_a_lock_keeps_nobody_from_taking_it() {
+    let dir = tempfile::tempdir().expect("temp dir");
+    drop(Journal::open(dir.path()).expect("opens"));
+    let looks = File::open(dir.path().join("lock")).expect("opens");
+    // SAFETY: flock on a descriptor that lives as long as the call.
+    assert_eq!(unsafe { libc::flock(looks.as_raw_fd(), libc::LOCK_SH | libc::LOCK_NB) }, 0);
+    std::thread::scope(|s| {
+        s.spawn(move || {
+            std::thread::sleep(std::time::Duration::from_millis(40));
+            drop(looks);
+        });
+        assert!(Journal::open(dir.path()).is_ok());
+    });
+}
+
 #[test]
 fn what_was_appended_comes_back() {
     let dir = tempfile::tempdir().expect("temp dir");

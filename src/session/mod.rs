@@ -12,10 +12,11 @@ mod forecast;
 mod inforce;
 mod journal;
 pub mod place;
-mod private;
+pub(crate) mod private;
 mod recipe;
 mod state;
 mod text;
+mod wal;
 
 pub use artifacts::{Artifacts, write_atomically, write_privately};
 pub use command::*;

@@ -20,10 +20,21 @@ fn me() -> u32 {
     unsafe { libc::geteuid() }
 }
 
+/// Why something is not touched; the caller names it.
+fn not(what: &str) -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidInput, format!("it is {what}; hint: remove it"))
+}
+
 /// Makes `dir` and what is missing above it; closes `dir` to others when it was there before.
+///
+/// # Errors
+/// There is something else, such as a link: what lies behind one is not ours to fill or to remove.
 pub fn make_dir(dir: &Path) -> io::Result<()> {
     DirBuilder::new().recursive(true).mode(DIR).create(dir)?;
-    let meta = std::fs::metadata(dir)?;
+    let meta = std::fs::symlink_metadata(dir)?;
+    if !meta.is_dir() {
+        return Err(not(if meta.is_symlink() { "a link" } else { "no folder" }));
+    }
     if meta.uid() == me() && meta.mode() & OTHERS != 0 {
         std::fs::set_permissions(dir, Permissions::from_mode(DIR))?;
     }
@@ -42,21 +53,71 @@ pub fn mend(dir: &Path) -> io::Result<()> {
     Ok(())
 }
 
-/// Opens the regular file at `path` for writing, made when it is missing; what is in it stays.
+/// Opens the file at `path` for writing, made when it is missing; what is in it stays.
+///
+/// # Errors
+/// As [`open_as`].
 pub fn create(path: &Path) -> io::Result<File> {
-    regular(OpenOptions::new().create(true).truncate(false).read(true).write(true).mode(FILE), path)
+    open_as(OpenOptions::new().create(true).truncate(false).read(true).write(true), path)
 }
 
-/// Opens the regular file at `path` for reading.
+/// As [`create`], to write at its end.
+///
+/// # Errors
+/// As [`open_as`].
+pub fn append(path: &Path) -> io::Result<File> {
+    open_as(OpenOptions::new().create(true).append(true).read(true), path)
+}
+
+/// Opens a file to be written as `options` say.
+///
+/// # Errors
+/// It is a link, no regular file, or has other names too: what is written here must not be somebody else's as well.
+fn open_as(options: &mut OpenOptions, path: &Path) -> io::Result<File> {
+    let file = regular(options.mode(FILE), path)?;
+    if file.metadata()?.nlink() > 1 { Err(not("a file with other names")) } else { Ok(file) }
+}
+
+/// Opens the file at `path` for reading.
+///
+/// # Errors
+/// It is a link or no regular file.
 pub fn open(path: &Path) -> io::Result<File> {
     regular(OpenOptions::new().read(true), path)
 }
 
+/// The bytes of the file at `path`, of at most `most`.
+///
+/// # Errors
+/// As [`open`]; [`io::ErrorKind::FileTooLarge`] for a longer file.
+pub fn read(path: &Path, most: u64) -> io::Result<Vec<u8>> {
+    let mut bytes = Vec::new();
+    open(path)?.take(most.saturating_add(1)).read_to_end(&mut bytes)?;
+    if bytes.len() as u64 > most { Err(io::ErrorKind::FileTooLarge.into()) } else { Ok(bytes) }
+}
+
 fn regular(options: &mut OpenOptions, path: &Path) -> io::Result<File> {
-    let file = options.custom_flags(libc::O_NOFOLLOW | libc::O_NONBLOCK | libc::O_NOCTTY).open(path)?;
-    match file.metadata()?.is_file() {
-        true => Ok(file),
-        false => Err(io::Error::other("it is no regular file")),
+    let opened = options.custom_flags(libc::O_NOFOLLOW | libc::O_NONBLOCK | libc::O_NOCTTY).open(path);
+    let file = opened.map_err(|e| match e.raw_os_error() {
+        Some(libc::ELOOP) => not("a link"),
+        // A pipe that nobody reads.
+        Some(libc::ENXIO) => not("no regular file"),
+        _ => e,
+    })?;
+    if file.metadata()?.is_file() { Ok(file) } else { Err(not("no regular file")) }
+}
+
+/// Nothing, or a regular file, lies at `path`: for those who open it by its name.
+///
+/// # Errors
+/// It is a link or no regular file.
+pub fn check(path: &Path) -> io::Result<()> {
+    match std::fs::symlink_metadata(path) {
+        Ok(meta) if meta.is_file() => Ok(()),
+        Ok(meta) if meta.is_symlink() => Err(not("a link")),
+        Ok(_) => Err(not("no regular file")),
+        Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(()),
+        Err(e) => Err(e),
     }
 }
 

@@ -2,7 +2,7 @@
 
 use super::command_line::CommandLine;
 use crate::plan::{DecisionId, Target};
-use crate::session::Command;
+use crate::session::{Command, NOTE_BYTES, REASON_BYTES};
 use ratatui::style::Style;
 use tui_textarea::TextArea;
 
@@ -50,6 +50,42 @@ impl Prompt {
     pub fn text(&self) -> String {
         self.area.lines().join(" ").trim().to_owned()
     }
+
+    /// Most bytes that this prompt takes.
+    fn most(&self) -> usize {
+        match self.ask {
+            Ask::Veto(_) | Ask::RollBack => REASON_BYTES,
+            Ask::Note => NOTE_BYTES,
+            Ask::Edit(_) | Ask::Search(_) => LINE_BYTES,
+        }
+    }
+
+    /// Takes what was pasted; what goes beyond the bound is left out, and that is said.
+    pub fn paste(&mut self, text: &str) -> Option<String> {
+        let most = self.most();
+        paste(&mut self.area, text, most)
+    }
+
+    /// Whether another letter fits.
+    pub fn has_room(&self) -> bool {
+        used(&self.area) < self.most()
+    }
+}
+
+/// Longest line for a filter, a number or a command: longer ones are pasted by accident.
+pub const LINE_BYTES: usize = 4 << 10;
+
+fn used(area: &TextArea<'_>) -> usize {
+    area.lines().iter().map(|l| l.len() + 1).sum::<usize>().saturating_sub(1)
+}
+
+/// Inserts `text` at the cursor as far as `area` may hold it; says what was left out.
+pub fn paste(area: &mut TextArea<'_>, text: &str, most: usize) -> Option<String> {
+    let room = most.saturating_sub(used(area));
+    let end = (0..=room.min(text.len())).rev().find(|&i| text.is_char_boundary(i)).unwrap_or(0);
+    area.insert_str(&text[..end]);
+    let rest = text.len() - end;
+    (rest > 0).then(|| format!("{rest} bytes of the paste were left out: there is room for {most}"))
 }
 
 /// What an edit prompt's answer means for a group of `size` units: the number of units to keep.
@@ -80,6 +116,16 @@ pub fn parse_kept(text: &str, size: usize) -> Result<usize, String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_paste_is_taken_as_far_as_there_is_room_and_the_rest_is_told_of() {
+        let mut p = Prompt::new(Ask::RollBack, "", "", "");
+        assert_eq!(p.paste("short"), None);
+        let told = p.paste(&"é".repeat(3_000_000)).expect("told");
+        assert!(told.contains("bytes of the paste") && told.contains(&REASON_BYTES.to_string()), "{told}");
+        assert!(p.text().len() <= REASON_BYTES && p.text().starts_with("shorté"));
+        assert!(p.text().len() >= REASON_BYTES - 1);
+    }
 
     #[test]
     fn edits_are_understood_as_people_write_them() {

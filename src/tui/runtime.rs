@@ -12,6 +12,7 @@ use ratatui::backend::{Backend, CrosstermBackend};
 use ratatui::layout::{Rect, Size};
 use ratatui::{Terminal, TerminalOptions, Viewport};
 use std::io::{self, BufWriter, Stdout, Write};
+use std::mem::ManuallyDrop;
 use std::task::Poll;
 use std::time::{SystemTime, UNIX_EPOCH};
 use tokio::signal::unix::{Signal, SignalKind, signal};
@@ -55,7 +56,9 @@ pub async fn run(client: Client, messages: Messages, settings: Settings) -> Resu
     // A fixed viewport, since one that follows the terminal takes whatever size it says.
     let area = bounded(backend.size().unwrap_or(Size::new(80, 24)));
     let options = TerminalOptions { viewport: Viewport::Fixed(area) };
-    let mut screen = Terminal::with_options(backend, options).map_err(TuiError::Setup)?;
+    // Never dropped: that would show the cursor, which the guard does, and say on standard error that it could not, with a
+    // macro that panics when the terminal that went away was that too.
+    let mut screen = ManuallyDrop::new(Terminal::with_options(backend, options).map_err(TuiError::Setup)?);
     let app = App::new(settings, (area.width, area.height));
     let ended = Loop { app, client, messages }.turn(&mut screen, &mut signals).await;
     drop(guard);

@@ -5,7 +5,7 @@ use super::command_line::{CommandLine, Line, parse};
 use super::decide::{Deciding, sorted};
 use super::layout::{self, list_rows};
 use super::list::{RowRef, SortKey};
-use super::modal::{Ask, Modal, Prompt, parse_kept};
+use super::modal::{Ask, LINE_BYTES, Modal, Prompt, parse_kept, paste};
 use crate::config::{Act, ColorLevel, Key, Theme};
 use crate::plan::{Action, Constraint, Limit, Target};
 use crate::session::{Command, Proposer};
@@ -52,10 +52,13 @@ impl App {
             Input::Key(k) => self.key(k),
             Input::Paste(text) => {
                 let text = crate::config::text::clean(&text).into_owned();
-                match &mut self.modal {
-                    Some(Modal::Prompt(p)) => drop(p.area.insert_str(&text)),
-                    Some(Modal::Command(c)) => drop(c.area.insert_str(&text)),
-                    Some(Modal::Confirm { .. } | Modal::Help { .. }) | None => {}
+                let left_out = match &mut self.modal {
+                    Some(Modal::Prompt(p)) => p.paste(&text),
+                    Some(Modal::Command(c)) => paste(&mut c.area, &text, LINE_BYTES),
+                    Some(Modal::Confirm { .. } | Modal::Help { .. }) | None => None,
+                };
+                if let Some(words) = left_out {
+                    self.say(Level::Warn, words);
                 }
                 self.live_search();
                 Vec::new()
@@ -128,7 +131,11 @@ impl App {
                     self.modal = None;
                     return self.answer(*p);
                 }
-                p.area.input(k);
+                if matches!(k.code, KeyCode::Char(_)) && !ctrl && !p.has_room() {
+                    self.say(Level::Warn, "no room for more");
+                } else {
+                    p.area.input(k);
+                }
                 self.live_search();
                 Vec::new()
             }

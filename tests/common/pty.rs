@@ -62,12 +62,18 @@ impl Home {
 
     /// Runs a subcommand without a terminal.
     pub fn run(&self, args: &[&str]) -> std::process::Output {
+        self.command(args).output().expect("the binary runs")
+    }
+
+    /// A subcommand, to be run as the caller likes.
+    pub fn command(&self, args: &[&str]) -> Command {
         let mut c = Command::new(binary());
         c.args(args).current_dir(self.dir.path());
         for name in Home::UNSET {
             c.env_remove(name);
         }
-        c.envs(self.env.iter().map(|(k, v)| (k, v))).output().expect("the binary runs")
+        c.envs(self.env.iter().map(|(k, v)| (k, v)));
+        c
     }
 
     /// As [`Home::run`], with its standard output as JSON.

@@ -119,6 +119,7 @@ impl Compute {
         let mut kept = Instant::now();
         let mut failed = None;
         let keep = |base: (f64, f64), curves: &mut Vec<SensCurve>| {
+            self.unchanged()?;
             job.event(Event::Sensed { base_loss: base.0, base_top1: base.1, curves: std::mem::take(curves) })
         };
         let cache = self.cache.as_deref();
@@ -156,6 +157,7 @@ impl Compute {
         let plan = self.compile(&self.model)?;
         let run = self.evaluate_model(&self.model, &plan, "the original", job)?;
         let margins = Some(Margins::of(&run.margins));
+        self.unchanged()?;
         self.remember_baseline(run.correct);
         let (whole, doubt) = match state.profile_of(0) {
             Some(profile) => (profile.whole, profile.doubt),
@@ -279,7 +281,7 @@ impl Compute {
         if let Some(known) = lock(&self.baseline).clone() {
             return Ok(known);
         }
-        if let Ok(bytes) = std::fs::read(self.baseline_file())
+        if let Ok(bytes) = private::read(&self.baseline_file(), self.data.len() as u64)
             && bytes.len() == self.data.len()
         {
             let correct = Arc::new(bytes.iter().map(|&b| b == 1).collect::<Vec<bool>>());
@@ -287,6 +289,7 @@ impl Compute {
             return Ok(correct);
         }
         let run = self.evaluate_model(&self.model, original, "the original", job)?;
+        self.unchanged()?;
         let correct = Arc::new(run.correct);
         *lock(&self.baseline) = Some(correct.clone());
         Ok(correct)

@@ -1,15 +1,20 @@
 //! The real engine: the rooms of compute behind the host's one door.
 //!
-//! Invariants: the original model is never changed, every compressed one is made from it and the session's decisions;
+//! Invariants: the original model is never changed, every compressed one is made from it and the session's decisions, and
+//! work on it comes to nothing when its file changed under it;
 //! what is measured on the evaluation data reaches verdicts only, and planning never when the session is blind.
 
 pub mod measure;
 mod produce;
 mod propose;
 mod recipe;
+mod shelf;
+#[cfg(test)]
+mod tests;
 mod trial;
 
 pub use propose::plan_now;
+pub use shelf::archive;
 
 use super::desk::{Desk, Ranks, Table};
 use super::engine::{Compressed, Engine, Exported, Job, JobError, Llm};
@@ -23,6 +28,7 @@ use crate::plan::{Action, Target, Verdict};
 use crate::profile::{Ceilings, Ladder, Paired, Profile};
 use crate::prune::{self, Evidence, Group};
 use crate::session::{Artifacts, Evaluation, Place, Proposer, Recipe, SessionCard, State};
+use shelf::Shelf;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -283,19 +289,31 @@ impl Compute {
         if round == 0 {
             return Ok(self.model.clone());
         }
-        let name = state.round_at(round).and_then(|r| r.artifact.as_deref());
-        let name = name.ok_or_else(|| JobError::Failed(format!("round {round} has no model; hint: run it again")))?;
-        self.artifact(name)
+        self.shelf().model_of(state, round)
     }
 
     fn artifact(&self, name: &str) -> Result<Model, JobError> {
-        let path = self.artifacts.path(name).ok_or_else(|| {
-            JobError::Failed(format!(
-                "artifact `{name}` is gone from `{}`; hint: roll the round back and run again",
-                self.place.artifacts().display()
-            ))
-        })?;
-        model::load(&path, &LoadOptions::default()).map_err(JobError::of)
+        self.shelf().artifact(name)
+    }
+
+    fn shelf(&self) -> Shelf<'_> {
+        Shelf { place: &self.place, artifacts: &self.artifacts, card: &self.card, recipe: &self.recipe }
+    }
+
+    /// Asked before anything is kept that was worked out from the original, in memory or on disk.
+    fn unchanged(&self) -> Result<(), JobError> {
+        self.model.params.unchanged().map_err(JobError::of)
+    }
+
+    /// Does `work`, which uses the original. Nothing comes of it when the original's file is not what was read, before or
+    /// after; an error of its own gives way then, being most likely what other weights led to.
+    fn on_original<T>(&self, work: impl FnOnce() -> Result<T, JobError>) -> Result<T, JobError> {
+        let params = &self.model.params;
+        params.confirm(&self.model.info.hash).map_err(JobError::of)?;
+        match work() {
+            Err(JobError::Cancelled) => Err(JobError::Cancelled),
+            done => self.unchanged().and(done),
+        }
     }
 
     /// What the session's way to rank units needs of the calibration images, if anything; worked out once. Needs a job:
@@ -323,6 +341,7 @@ impl Compute {
             return Err(JobError::of(e));
         }
         let made = Arc::new(made?);
+        self.unchanged()?;
         *known = Some(made.clone());
         Ok(Some(made))
     }
@@ -335,6 +354,7 @@ impl Compute {
         for (i, group) in open.iter().enumerate() {
             before(i, open.len())?;
             let scores = prune::importance(&self.model, group, self.recipe.importance, evidence.as_deref())?;
+            self.unchanged()?;
             self.desk.ranks.set(&group.id, scores);
         }
         Ok(())
@@ -347,33 +367,34 @@ impl Engine for Compute {
     }
 
     fn profile(&self, state: &State, round: u32, job: &Job) -> Result<Profile, JobError> {
-        let model = self.model_of(state, round)?;
-        self.profile_model(&model, job)
+        self.on_original(|| self.profile_model(&self.model_of(state, round)?, job))
     }
 
     fn beside_original(&self, state: &State, round: u32, job: &Job) -> Result<Paired, JobError> {
-        let plan = self.compile(&self.model_of(state, round)?)?;
-        self.time_beside(&self.compile(&self.model)?, &plan, job)
+        self.on_original(|| {
+            let plan = self.compile(&self.model_of(state, round)?)?;
+            self.time_beside(&self.compile(&self.model)?, &plan, job)
+        })
     }
 
     fn baseline(&self, state: &State, job: &Job) -> Result<Evaluation, JobError> {
-        self.evaluate_original(state, job)
+        self.on_original(|| self.evaluate_original(state, job))
     }
 
     fn ladders(&self, _: &State, job: &Job) -> Result<Vec<Ladder>, JobError> {
-        self.measure_ladders(job)
+        self.on_original(|| self.measure_ladders(job))
     }
 
     fn sense(&self, _: &State, job: &Job) -> Result<(), JobError> {
-        self.measure_sensitivity(job)
+        self.on_original(|| self.measure_sensitivity(job))
     }
 
     fn anchor(&self, state: &State, job: &Job) -> Result<(), JobError> {
-        self.try_anchors(state, job)
+        self.on_original(|| self.try_anchors(state, job))
     }
 
     fn rehearse(&self, state: &State, actions: &[(Target, Action)], job: &Job) -> Result<(), JobError> {
-        self.rehearse_plan(state, actions, job)
+        self.on_original(|| self.rehearse_plan(state, actions, job))
     }
 
     fn propose(&self, state: &State, by: Proposer, llm: &Llm, job: &Job) -> Result<(), JobError> {
@@ -395,16 +416,18 @@ impl Engine for Compute {
         if self.groups.iter().all(|g| g.protected.is_some() || self.desk.ranks.of(&g.id).is_some()) {
             return Ok(());
         }
-        self.evidence(job)?;
-        self.rank_groups(&mut |done, all| {
-            job.cancel().check()?;
-            job.progress("importance", self.recipe.importance.label(), done as u64, all as u64);
-            Ok(())
+        self.on_original(|| {
+            self.evidence(job)?;
+            self.rank_groups(&mut |done, all| {
+                job.cancel().check()?;
+                job.progress("importance", self.recipe.importance.label(), done as u64, all as u64);
+                Ok(())
+            })
         })
     }
 
     fn compress(&self, state: &State, round: u32, job: &Job) -> Result<Compressed, JobError> {
-        self.make_model(state, round, job)
+        self.on_original(|| self.make_model(state, round, job))
     }
 
     fn evaluate(
@@ -414,10 +437,10 @@ impl Engine for Compute {
         artifact: &str,
         job: &Job,
     ) -> Result<(Evaluation, Verdict), JobError> {
-        self.judge_model(state, round, artifact, job)
+        self.on_original(|| self.judge_model(state, round, artifact, job))
     }
 
     fn export(&self, state: &State, round: u32, path: &str, format: &str, job: &Job) -> Result<Exported, JobError> {
-        self.write_model(state, round, path, format, job)
+        self.shelf().write_model(state, round, path, format, job)
     }
 }

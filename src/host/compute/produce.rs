@@ -1,14 +1,13 @@
-//! Making and writing compressed models: always from the original, by the session's recipe.
+//! Making compressed models: always from the original, by the session's recipe.
 
 use super::{Compute, JobError};
-use crate::host::engine::{Compressed, Exported, Job};
-use crate::model::export::{self, Manifest};
+use crate::host::engine::{Compressed, Job};
+use crate::model::export;
 use crate::model::{Model, ModelError};
 use crate::plan::{Action, Target};
 use crate::recover::{self, RepairError, RepairOptions, RepairStep, RepairUpdate, RepairUse};
-use crate::session::{Event, State};
-use serde_json::json;
-use std::path::{Path, PathBuf};
+use crate::session::{Event, Feed, State};
+use std::path::Path;
 
 impl From<RepairError> for JobError {
     fn from(e: RepairError) -> JobError {
@@ -36,47 +35,7 @@ pub(super) fn in_order(mut actions: Vec<(Target, Action)>) -> Vec<(Target, Actio
     actions
 }
 
-/// What a compression did, for the manifest: nothing in it depends on the clock, so that the same recipe makes the same
-/// file.
-struct Done<'a> {
-    used: &'a RepairUse,
-    steps: &'a [RepairStep],
-}
-
 impl Compute {
-    fn manifest(&self, actions: &[(Target, Action)], done: &Done<'_>) -> Manifest {
-        let (recipe, used) = (&self.recipe, done.used);
-        let repair = &recipe.repair;
-        let list: Vec<_> = actions.iter().map(|(t, a)| json!({ "target": t, "action": a })).collect();
-        let step = |s: &RepairStep| {
-            json!({ "name": s.name, "samples": s.samples, "kept": s.kept, "loss_before": s.loss_before,
-                "loss_after": s.loss_after })
-        };
-        let repaired = (used.fitted > 0).then(|| {
-            json!({
-                "images": used.fitted, "check_images": used.checked, "checked_on_fitted": used.checked_on_fitted,
-                "positions": repair.positions, "lambda": repair.lambda, "refit": repair.refit,
-                "producers": repair.producers, "classifier": repair.classifier, "batch_norm": repair.batch_norm,
-                "steps": done.steps.iter().map(step).collect::<Vec<_>>(),
-            })
-        });
-        Manifest {
-            recipe: json!({
-                "actions": list,
-                "importance": recipe.importance,
-                "seed": repair.seed,
-                "preprocess": recipe.preprocess,
-                "repair": repaired,
-                "ranges": (used.ranged > 0).then(|| json!({ "method": repair.ranges.label(), "images": used.ranged })),
-                "calibration": { "data": recipe.calib, "classes": self.card.calib.classes, "used": used.hash },
-                "kernels": recipe.kernels,
-                "program": concat!("paring ", env!("CARGO_PKG_VERSION")),
-            }),
-            original: Some(self.model.info.hash.clone()),
-            ..Manifest::default()
-        }
-    }
-
     /// Compresses the original by the recipe of `round`, and stores the result: a function of that recipe, so the artifact
     /// says nothing of who decided what and when. What was built ahead of exactly this plan is taken as it is.
     pub(super) fn make_model(&self, state: &State, round: u32, job: &Job) -> Result<Compressed, JobError> {
@@ -89,6 +48,14 @@ impl Compute {
                 model_hash: built.model_hash.clone(),
                 used: built.used.clone(),
             });
+        }
+        if let Some(path) = self.model.params.outdated() {
+            let text = format!(
+                "`{}` is no longer the file that this session was opened with; what was read of it then is used. To open \
+                 the session again, the old file is needed",
+                path.display()
+            );
+            job.say(Feed::Log { level: "warn".to_owned(), text });
         }
         let (model, used, steps) = self.build(&actions, &self.recipe.repair, "compress", job, &mut |step| {
             job.event(Event::Repaired { round, step: step.clone() })
@@ -130,6 +97,8 @@ impl Compute {
             })
             .map_err(|e| failed.take().unwrap_or_else(|| e.into()))?;
         job.cancel().check()?;
+        // What was cut out of other weights must not be tried, kept or shown.
+        self.model.params.still(&self.model.info.hash).map_err(JobError::of)?;
         Ok((model, used, steps))
     }
 
@@ -141,7 +110,7 @@ impl Compute {
         used: &RepairUse,
         steps: &[RepairStep],
     ) -> Result<String, JobError> {
-        let manifest = self.manifest(actions, &Done { used, steps });
+        let manifest = self.shelf().manifest(actions, used, steps);
         let put = |path: &Path| -> Result<(), PutError> {
             export::safetensors(path, model, &manifest)?;
             Ok(())
@@ -164,54 +133,5 @@ impl Compute {
              new session with `--name`",
             self.recipe.calib.spec
         )))
-    }
-
-    /// Writes a round's model for others, with what was measured of it.
-    pub(super) fn write_model(
-        &self,
-        state: &State,
-        round: u32,
-        path: &str,
-        format: &str,
-        job: &Job,
-    ) -> Result<Exported, JobError> {
-        job.progress("export", path, 0, 1);
-        let model = self.model_of(state, round)?;
-        let path = self.export_path(path, round, format);
-        let r = state.round_at(round);
-        let recipe = state.recipe_of(round);
-        let figures = json!({
-            "round": round,
-            "budget": state.budget,
-            "data": self.card.data,
-            "device": self.card.device,
-            "batch": self.card.batch,
-            "baseline": state.baseline().map(|e| json!({ "metrics": e.metrics, "latency": e.whole,
-                "weight_bytes": e.weight_bytes, "params": e.params, "macs": e.macs })),
-            "measured": r.and_then(|r| r.evaluation.as_ref()).map(|e| json!({ "metrics": e.metrics, "latency": e.whole,
-                "baseline_ms": e.baseline_ms, "weight_bytes": e.weight_bytes, "params": e.params, "macs": e.macs })),
-            "forecast": r.and_then(|r| r.forecast.as_ref()).map(|q| json!({ "quality": q })),
-            "verdict": r.and_then(|r| r.verdict.as_ref()),
-            "repairs": r.map(|r| &r.repairs),
-            "model_hash": r.and_then(|r| r.model_hash.as_ref()),
-        });
-        let (none, nothing) = (RepairUse::default(), Vec::new());
-        let done = Done { used: r.map_or(&none, |r| &r.used), steps: r.map_or(&nothing, |r| &r.repairs) };
-        let manifest =
-            Manifest { figures, decisions: json!(recipe), ..self.manifest(&in_order(state.actions_of(round)), &done) };
-        let hash = export::write(&path, &model, &manifest, format).map_err(JobError::of)?;
-        Ok(Exported { path: path.display().to_string(), format: format.to_owned(), hash })
-    }
-
-    /// Where an export goes: as named, into a named folder, or under the model's name where the host was started.
-    fn export_path(&self, path: &str, round: u32, format: &str) -> PathBuf {
-        let ending = if format == "pytorch" { String::new() } else { format!(".{format}") };
-        let name = format!("{}-paring-r{round}{ending}", self.model.info.name);
-        match path.trim() {
-            "" => PathBuf::from(name),
-            p if format == "pytorch" => PathBuf::from(p),
-            p if Path::new(p).is_dir() => Path::new(p).join(name),
-            p => PathBuf::from(p),
-        }
     }
 }

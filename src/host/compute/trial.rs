@@ -49,6 +49,7 @@ impl Compute {
         };
         let made = Trials::prepare(&mut run, &self.held, prep, &options, job.cancel(), &mut progress)?;
         let made = Arc::new(made);
+        self.unchanged()?;
         *known = Some(made.clone());
         Ok(Some(made))
     }

@@ -200,7 +200,7 @@ impl Source {
             if path.exists() && !within {
                 return Err(format!("lies in `{}`, which is no path inside the model's folder", printable(location)));
             }
-            let blob = Blob::map(&path).map_err(|e| format!("lies in `{}`: {e}", printable(location)))?;
+            let blob = Blob::open(&path).map_err(|e| format!("lies in `{}`: {e}", printable(location)))?;
             self.external.insert(location.to_owned(), blob);
         }
         let blob = self.external.get(location).cloned().unwrap_or(Blob::Static(&[]));

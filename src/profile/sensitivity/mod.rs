@@ -152,6 +152,8 @@ pub fn sensitivity(
                 };
                 let lives = lives.as_ref().map_or(&[][..], |(_, l)| l.as_slice());
                 let curve = bench.curve(t, ready, lives, cancel)?;
+                // Kept for other sessions under the model's hash: only what that model gave.
+                model.params.unchanged()?;
                 cache.put("sense", &key, &curve);
                 curve
             }

@@ -1,0 +1,233 @@
+//! What a session holds of its own: the models of its rounds, and what their manifests say.
+//!
+//! Invariant: nothing here needs the original or the data, so that what was made is exported when they are gone.
+
+use super::produce::in_order;
+use crate::host::desk::Desk;
+use crate::host::engine::{Compressed, Engine, Exported, Job, JobError, Llm};
+use crate::model::export::{self, Manifest};
+use crate::model::{self, LoadOptions, Model};
+use crate::plan::{Action, Target, Verdict};
+use crate::profile::{Ladder, Paired, Profile};
+use crate::recover::{RepairStep, RepairUse};
+use crate::session::{Artifacts, Evaluation, Place, Proposer, Recipe, SessionCard, State};
+use serde_json::json;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+/// A session's models and what is known of them.
+pub(super) struct Shelf<'a> {
+    pub place: &'a Place,
+    pub artifacts: &'a Artifacts,
+    pub card: &'a SessionCard,
+    pub recipe: &'a Recipe,
+}
+
+impl Shelf<'_> {
+    /// How a model came about. Nothing in it depends on the clock, so that the same recipe makes the same file.
+    pub fn manifest(&self, actions: &[(Target, Action)], used: &RepairUse, steps: &[RepairStep]) -> Manifest {
+        let recipe = self.recipe;
+        let repair = &recipe.repair;
+        let list: Vec<_> = actions.iter().map(|(t, a)| json!({ "target": t, "action": a })).collect();
+        let step = |s: &RepairStep| {
+            json!({ "name": s.name, "samples": s.samples, "kept": s.kept, "loss_before": s.loss_before,
+                "loss_after": s.loss_after })
+        };
+        let repaired = (used.fitted > 0).then(|| {
+            json!({
+                "images": used.fitted, "check_images": used.checked, "checked_on_fitted": used.checked_on_fitted,
+                "positions": repair.positions, "lambda": repair.lambda, "refit": repair.refit,
+                "producers": repair.producers, "classifier": repair.classifier, "batch_norm": repair.batch_norm,
+                "steps": steps.iter().map(step).collect::<Vec<_>>(),
+            })
+        });
+        Manifest {
+            recipe: json!({
+                "actions": list,
+                "importance": recipe.importance,
+                "seed": repair.seed,
+                "preprocess": recipe.preprocess,
+                "repair": repaired,
+                "ranges": (used.ranged > 0).then(|| json!({ "method": repair.ranges.label(), "images": used.ranged })),
+                "calibration": { "data": recipe.calib, "classes": self.card.calib.classes, "used": used.hash },
+                "kernels": recipe.kernels,
+                "program": concat!("paring ", env!("CARGO_PKG_VERSION")),
+            }),
+            original: Some(self.card.model.hash.clone()),
+            ..Manifest::default()
+        }
+    }
+
+    /// The model stored under `name`.
+    pub fn artifact(&self, name: &str) -> Result<Model, JobError> {
+        let path = self.artifacts.path(name).ok_or_else(|| {
+            JobError::Failed(format!(
+                "artifact `{name}` is gone from `{}`; hint: roll the round back and run again",
+                self.place.artifacts().display()
+            ))
+        })?;
+        model::load(&path, &LoadOptions::default()).map_err(JobError::of)
+    }
+
+    /// The model that `round`, from 1, made.
+    pub fn model_of(&self, state: &State, round: u32) -> Result<Model, JobError> {
+        let name = state.round_at(round).and_then(|r| r.artifact.as_deref());
+        let name = name.ok_or_else(|| JobError::Failed(format!("round {round} has no model; hint: run it again")))?;
+        self.artifact(name)
+    }
+
+    /// Writes a round's model for others, with what was measured of it.
+    pub fn write_model(
+        &self,
+        state: &State,
+        round: u32,
+        path: &str,
+        format: &str,
+        job: &Job,
+    ) -> Result<Exported, JobError> {
+        job.progress("export", path, 0, 1);
+        let model = self.model_of(state, round)?;
+        let path = self.export_path(path, round, format);
+        let r = state.round_at(round);
+        let recipe = state.recipe_of(round);
+        let figures = json!({
+            "round": round,
+            "budget": state.budget,
+            "data": self.card.data,
+            "device": self.card.device,
+            "batch": self.card.batch,
+            "baseline": state.baseline().map(|e| json!({ "metrics": e.metrics, "latency": e.whole,
+                "weight_bytes": e.weight_bytes, "params": e.params, "macs": e.macs })),
+            "measured": r.and_then(|r| r.evaluation.as_ref()).map(|e| json!({ "metrics": e.metrics, "latency": e.whole,
+                "baseline_ms": e.baseline_ms, "weight_bytes": e.weight_bytes, "params": e.params, "macs": e.macs })),
+            "forecast": r.and_then(|r| r.forecast.as_ref()).map(|q| json!({ "quality": q })),
+            "verdict": r.and_then(|r| r.verdict.as_ref()),
+            "repairs": r.map(|r| &r.repairs),
+            "model_hash": r.and_then(|r| r.model_hash.as_ref()),
+        });
+        let (none, nothing) = (RepairUse::default(), Vec::new());
+        let (used, steps) = (r.map_or(&none, |r| &r.used), r.map_or(&nothing, |r| &r.repairs));
+        let actions = in_order(state.actions_of(round));
+        let manifest = Manifest { figures, decisions: json!(recipe), ..self.manifest(&actions, used, steps) };
+        let hash = export::write(&path, &model, &manifest, format).map_err(JobError::of)?;
+        model.params.still(&model.info.hash).map_err(JobError::of)?;
+        Ok(Exported { path: path.display().to_string(), format: format.to_owned(), hash })
+    }
+
+    /// Where an export goes: as named, into a named folder, or under the model's name where the host was started.
+    fn export_path(&self, path: &str, round: u32, format: &str) -> PathBuf {
+        let ending = if format == "pytorch" { String::new() } else { format!(".{format}") };
+        let name = format!("{}-paring-r{round}{ending}", self.card.model.name);
+        match path.trim() {
+            "" => PathBuf::from(name),
+            p if format == "pytorch" => PathBuf::from(p),
+            p if Path::new(p).is_dir() => Path::new(p).join(name),
+            p => PathBuf::from(p),
+        }
+    }
+}
+
+/// A session whose original and data are not opened: its models can be exported, and nothing else can be done.
+struct Archive {
+    place: Place,
+    artifacts: Artifacts,
+    card: SessionCard,
+    recipe: Recipe,
+}
+
+/// Opens a session for exports alone.
+///
+/// # Errors
+/// In words: it was never opened, is older than recipes in journals, or its folder cannot be used.
+pub fn archive(place: &Place, card: Option<&SessionCard>) -> Result<Arc<dyn Engine>, String> {
+    let unknown =
+        || format!("session `{}` does not say how its models were made; hint: `paring attach {0}`", place.name);
+    let card = card.ok_or_else(unknown)?.clone();
+    let recipe = card.recipe.as_deref().ok_or_else(unknown)?.clone();
+    let artifacts = Artifacts::open(&place.artifacts()).map_err(|e| e.to_string())?;
+    Ok(Arc::new(Archive { place: place.clone(), artifacts, card, recipe }))
+}
+
+const CLOSED: &str =
+    "the session is opened for an export alone; hint: `paring attach` opens it with its model and data";
+
+fn closed<T>() -> Result<T, JobError> {
+    Err(JobError::Failed(CLOSED.to_owned()))
+}
+
+impl Engine for Archive {
+    fn card(&self) -> SessionCard {
+        self.card.clone()
+    }
+
+    fn export(&self, state: &State, round: u32, path: &str, format: &str, job: &Job) -> Result<Exported, JobError> {
+        let Archive { place, artifacts, card, recipe } = self;
+        Shelf { place, artifacts, card, recipe }.write_model(state, round, path, format, job)
+    }
+
+    fn desk(&self) -> &dyn Desk {
+        self
+    }
+
+    fn profile(&self, _: &State, _: u32, _: &Job) -> Result<Profile, JobError> {
+        closed()
+    }
+
+    fn beside_original(&self, _: &State, _: u32, _: &Job) -> Result<Paired, JobError> {
+        closed()
+    }
+
+    fn baseline(&self, _: &State, _: &Job) -> Result<Evaluation, JobError> {
+        closed()
+    }
+
+    fn ladders(&self, _: &State, _: &Job) -> Result<Vec<Ladder>, JobError> {
+        closed()
+    }
+
+    fn sense(&self, _: &State, _: &Job) -> Result<(), JobError> {
+        closed()
+    }
+
+    fn anchor(&self, _: &State, _: &Job) -> Result<(), JobError> {
+        closed()
+    }
+
+    fn rehearse(&self, _: &State, _: &[(Target, Action)], _: &Job) -> Result<(), JobError> {
+        closed()
+    }
+
+    fn propose(&self, _: &State, _: Proposer, _: &Llm, _: &Job) -> Result<(), JobError> {
+        closed()
+    }
+
+    fn reflect(&self, _: &State, _: u32, _: &Llm, _: &Job) -> Result<(), JobError> {
+        closed()
+    }
+
+    fn rank(&self, _: &Job) -> Result<(), JobError> {
+        closed()
+    }
+
+    fn compress(&self, _: &State, _: u32, _: &Job) -> Result<Compressed, JobError> {
+        closed()
+    }
+
+    fn evaluate(&self, _: &State, _: u32, _: &str, _: &Job) -> Result<(Evaluation, Verdict), JobError> {
+        closed()
+    }
+}
+
+impl Desk for Archive {
+    fn resolve(&self, _: &State, _: &Target, _: &Action) -> Result<Action, String> {
+        Err(CLOSED.to_owned())
+    }
+
+    fn kept(&self, _: &str, _: f64) -> Option<Vec<u32>> {
+        None
+    }
+
+    fn rehearses(&self) -> bool {
+        false
+    }
+}

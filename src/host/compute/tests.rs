@@ -1,0 +1,196 @@
+//! The original's file under the engine: cut, rewritten, replaced and gone. A small network that is mapped as a large one
+//! would be, and as it is: copied.
+
+use super::*;
+use crate::exec::Cancel;
+use crate::graph::Precision;
+use crate::host::engine::Job;
+use crate::model::families::CifarResnetSpec;
+use crate::model::{FamilySpec, ParamStore, export, random};
+use crate::plan::{Author, Decision, DecisionId, Status};
+use crate::session::{Event, Record};
+use std::os::unix::fs::FileExt;
+
+struct Rig {
+    dir: tempfile::TempDir,
+    engine: Arc<dyn Engine>,
+    state: State,
+    job: Job,
+}
+
+fn weights(seed: u64) -> Model {
+    let classes = data::synthetic::CLASSES.len();
+    let spec = CifarResnetSpec { blocks: 1, widths: [8, 8, 8], classes, image: 32 };
+    random(&FamilySpec::CifarResnet(spec), seed)
+}
+
+impl Rig {
+    /// A session with one approved decision and its run asked for.
+    fn new(mapped: bool) -> Rig {
+        let dir = tempfile::tempdir().expect("temp dir");
+        let path = dir.path().join("model.safetensors");
+        export::safetensors(&path, &weights(1), &export::Manifest::default()).expect("written");
+        let spec = OpenSpec {
+            model: path.display().to_string(),
+            limit: 16,
+            calib_limit: 16,
+            batch: 8,
+            threads: 1,
+            ..OpenSpec::demo("cnn")
+        };
+        crate::model::map_all(mapped);
+        let engine = open(&Place::at(&dir.path().join("session")), Some(spec), None);
+        crate::model::map_all(false);
+        let engine = engine.expect("opens");
+        let layer = |id: u64, name: &str| Decision {
+            id: DecisionId(id),
+            round: 1,
+            target: Target::Layer(name.to_owned()),
+            action: Action::Precision { precision: Precision::Int8 },
+            author: Author::Human,
+            rationale: String::new(),
+            forecast: None,
+            status: Status::Proposed,
+            edited_from: None,
+            veto_reason: None,
+        };
+        let ids = vec![DecisionId(0)];
+        let events = [
+            Event::Opened { card: Box::new(engine.card()), budget: Default::default() },
+            Event::Proposed { decisions: vec![layer(0, "layer1.0.conv1")] },
+            Event::Approved { ids: ids.clone() },
+            Event::RunStarted { round: 1, ids: ids.clone(), recipe: Some(ids), forecast: None },
+        ];
+        let state = State::fold(&records(1, events));
+        // Nobody listens: what a job says goes nowhere, what it makes durable is answered here.
+        let (inputs, mut heard) = tokio::sync::mpsc::channel(64);
+        std::thread::spawn(move || {
+            while let Some(input) = heard.blocking_recv() {
+                if let crate::host::core::Input::Commit { reply, .. } = input {
+                    drop(reply.send(Ok(())));
+                }
+            }
+        });
+        Rig { dir, engine, state, job: Job::new(Cancel::default(), inputs) }
+    }
+
+    fn model(&self) -> std::path::PathBuf {
+        self.dir.path().join("model.safetensors")
+    }
+
+    /// Another network's weights into the same file, which stays as long as it was.
+    fn rewrite(&self) {
+        let other = self.dir.path().join("other.safetensors");
+        export::safetensors(&other, &weights(2), &export::Manifest::default()).expect("written");
+        let bytes = std::fs::read(&other).expect("read");
+        assert_eq!(bytes.len() as u64, std::fs::metadata(self.model()).expect("there").len());
+        std::thread::sleep(std::time::Duration::from_millis(20));
+        let file = std::fs::File::options().write(true).open(self.model()).expect("opens");
+        file.write_all_at(&bytes, 0).expect("rewritten in place");
+    }
+
+    fn refused<T: std::fmt::Debug>(&self, result: Result<T, JobError>) {
+        let words = result.expect_err("other weights").to_string();
+        assert!(words.contains("model.safetensors") && words.contains("hint:"), "{words}");
+    }
+
+    /// The run's model is in the journal now.
+    fn applied(&mut self, made: &Compressed) {
+        let event = Event::Applied {
+            round: 1,
+            ids: vec![DecisionId(0)],
+            artifact: made.artifact.clone(),
+            model_hash: made.model_hash.clone(),
+            used: made.used.clone(),
+        };
+        records(self.state.seq + 1, [event]).iter().for_each(|r| self.state.apply(r));
+    }
+}
+
+fn records(from: u64, events: impl IntoIterator<Item = Event>) -> Vec<Record> {
+    events.into_iter().zip(from..).map(|(event, seq)| Record { seq, at_ms: 0, event }).collect()
+}
+
+#[test]
+fn other_weights_in_a_mapped_file_are_not_compressed_and_what_was_made_is_still_exported() {
+    let mut r = Rig::new(true);
+    let made = r.engine.compress(&r.state, 1, &r.job).expect("compressed");
+    r.applied(&made);
+    // To touch it, or to write what it holds already, changes nothing.
+    let bytes = std::fs::read(r.model()).expect("read");
+    std::thread::sleep(std::time::Duration::from_millis(20));
+    std::fs::File::options()
+        .write(true)
+        .open(r.model())
+        .and_then(|f| f.write_all_at(&bytes, 0))
+        .expect("the same bytes");
+    r.engine.compress(&r.state, 1, &r.job).expect("the same weights");
+
+    r.rewrite();
+    r.refused(r.engine.compress(&r.state, 1, &r.job));
+    r.refused(r.engine.baseline(&r.state, &r.job));
+    r.refused(r.engine.sense(&r.state, &r.job));
+    r.refused(r.engine.profile(&r.state, 0, &r.job));
+    let out = r.dir.path().join("out.safetensors");
+    let export = |engine: &dyn Engine, out: &Path| {
+        std::fs::remove_file(out).ok();
+        let done = engine.export(&r.state, 1, &out.display().to_string(), "safetensors", &r.job).expect("exported");
+        let model = model::load(out, &LoadOptions::default()).expect("opens");
+        let kept = r.dir.path().join("session/artifacts").join(&made.artifact);
+        assert_eq!(model.info.hash, model::load(&kept, &LoadOptions::default()).expect("opens").info.hash);
+        done.hash
+    };
+    let hash = export(&*r.engine, &out);
+
+    // With the file gone altogether, from the session's folder alone; and it is the very same file.
+    std::fs::remove_file(r.model()).expect("removed");
+    let place = Place::at(&r.dir.path().join("session"));
+    assert!(open(&place, None, r.state.card.as_ref()).is_err_and(|e| e.contains("model.safetensors")));
+    let alone = archive(&place, r.state.card.as_ref()).expect("needs no original");
+    assert_eq!(export(&*alone, &out), hash);
+    assert!(alone.compress(&r.state, 1, &r.job).is_err_and(|e| e.to_string().contains("hint:")));
+}
+
+#[test]
+fn a_mapped_file_that_is_cut_under_the_work_is_an_error_and_no_signal() {
+    let r = Rig::new(true);
+    std::fs::File::options().write(true).open(r.model()).and_then(|f| f.set_len(600)).expect("cut");
+    r.refused(r.engine.compress(&r.state, 1, &r.job));
+    r.refused(r.engine.baseline(&r.state, &r.job));
+    // Where it is cut between the look before and the use.
+    let whole = Rig::new(true);
+    let file = std::fs::File::options().write(true).open(whole.model()).expect("opens");
+    crate::model::map_all(true);
+    let model = model::load(&whole.model(), &LoadOptions::default()).expect("opens");
+    crate::model::map_all(false);
+    model.params.confirm(&model.info.hash).expect("as it was");
+    file.set_len(600).expect("cut");
+    let read: f32 = model.params.iter().map(|(_, p)| p.values().iter().sum::<f32>()).sum();
+    assert!(read.is_finite());
+    let words = model.params.unchanged().expect_err("cut").to_string();
+    assert!(words.contains("model.safetensors"), "{words}");
+}
+
+#[test]
+fn a_small_file_is_copied_and_the_session_goes_on_with_what_was_measured() {
+    let r = Rig::new(false);
+    let before = r.engine.compress(&r.state, 1, &r.job).expect("compressed");
+    r.rewrite();
+    let after = r.engine.compress(&r.state, 1, &r.job).expect("from the copy");
+    assert_eq!((before.artifact, before.model_hash), (after.artifact, after.model_hash));
+    // Only a new start needs the file, and says so.
+    let place = Place::at(&r.dir.path().join("session"));
+    let words = open(&place, None, r.state.card.as_ref()).err().expect("another model");
+    assert!(words.contains("changed since the session opened") && words.contains("hint:"), "{words}");
+}
+
+#[test]
+fn copies_know_that_their_file_is_another() {
+    let r = Rig::new(false);
+    let model = model::load(&r.model(), &LoadOptions::default()).expect("opens");
+    assert_eq!(model.params.outdated(), None);
+    r.rewrite();
+    assert_eq!(model.params.outdated(), Some(r.model().as_path()));
+    assert!(model.params.confirm(&model.info.hash).is_ok());
+    assert_eq!(ParamStore::default().outdated(), None);
+}
