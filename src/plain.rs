@@ -180,7 +180,8 @@ mod tests {
     #[test]
     fn streams_pass_lines_and_nothing_that_steers() {
         let mut out = Plain(Vec::new());
-        write!(out, "{}\t{}\n", "a\x1b[2J", "b\u{202e}\r").unwrap();
+        let (a, b) = ("a\x1b[2J", "b\u{202e}\r");
+        writeln!(out, "{a}\t{b}").unwrap();
         out.write_all(&[b'c', 0xff, b'\n']).unwrap();
         assert_eq!(String::from_utf8(out.0).unwrap(), "a\u{FFFD}[2J\tb\u{FFFD}\u{FFFD}\nc\u{FFFD}\n");
     }
