@@ -11,7 +11,7 @@ use std::fmt;
 use std::fs::{File, Metadata};
 use std::io::{self, Read};
 use std::ops::Deref;
-use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 

@@ -199,8 +199,7 @@ fn looking_at_a_lock_keeps_nobody_from_taking_it() {
     let dir = tempfile::tempdir().expect("temp dir");
     drop(Journal::open(dir.path()).expect("opens"));
     let looks = File::open(dir.path().join("lock")).expect("opens");
-    // SAFETY: flock on a descriptor that lives as long as the call.
-    assert_eq!(unsafe { libc::flock(looks.as_raw_fd(), libc::LOCK_SH | libc::LOCK_NB) }, 0);
+    assert!(private::try_lock(&looks, libc::LOCK_SH));
     std::thread::scope(|s| {
         s.spawn(move || {
             std::thread::sleep(std::time::Duration::from_millis(40));
@@ -349,21 +348,4 @@ fn a_session_is_its_owners_alone() {
     for path in all(&dir) {
         assert_eq!(open_to_others(&path), 0, "{}", path.display());
     }
-}
-
-#[test]
-fn a_lock_that_is_a_link_or_a_pipe_is_refused() {
-    use std::os::unix::ffi::OsStrExt;
-    let dir = tempfile::tempdir().expect("temp dir");
-    let (lock, mine) = (dir.path().join("lock"), dir.path().join("mine"));
-    std::fs::write(&mine, "precious").expect("written");
-    std::os::unix::fs::symlink(&mine, &lock).expect("linked");
-    assert!(matches!(Journal::open(dir.path()), Err(JournalError::ReadOnly { .. })));
-    assert_eq!(std::fs::read_to_string(&mine).expect("readable"), "precious");
-    std::fs::remove_file(&lock).expect("removed");
-    let name = std::ffi::CString::new(lock.as_os_str().as_bytes()).expect("a path");
-    // SAFETY: a path that ends in a zero byte.
-    assert_eq!(unsafe { libc::mkfifo(name.as_ptr(), 0o644) }, 0);
-    assert!(!is_locked(dir.path()), "looking does not wait");
-    assert!(Journal::open(dir.path()).is_err());
 }

@@ -11,7 +11,7 @@ use crate::profile::{
     ProfileUpdate, SensCurve, SensOptions, SensUpdate,
 };
 use crate::prune::PruneError;
-use crate::session::{Evaluation, Event, Feed, LiveRow, State, write_atomically};
+use crate::session::{Evaluation, Event, Feed, LiveRow, State, private, write_atomically};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
