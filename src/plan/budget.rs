@@ -89,7 +89,7 @@ impl Outcome {
     pub fn label(self) -> &'static str {
         match self {
             Outcome::Accept => "within budget",
-            Outcome::Reject => "outside budget",
+            Outcome::Reject => "over budget",
             Outcome::Undecided => "undecided",
         }
     }

@@ -188,7 +188,7 @@ fn session_keys() {
         ("C", vec![Command::Accept]),
         ("Btoo slow<enter>", vec![]),
         ("T", vec![Command::TakePen]),
-        ("E/tmp/out<enter>", vec![Command::Export { path: "/tmp/out".into(), format: "safetensors".into() }]),
+        ("E/tmp/out<enter>", vec![Command::Export { path: "/tmp/out".into(), format: String::new() }]),
         (":budget macs=0.5<enter>", vec![Command::SetBudget { budget: "macs=0.5".parse().unwrap() }]),
         (
             ":llm http://h:1/v1 qwen<enter>r",

@@ -75,7 +75,7 @@ fn a_verdict_is_not_pushed_off_by_bars() {
         for role in ["evaluation", "analysis"] {
             feed(&mut a, Feed::Turn { role: role.into(), model: "qwen3-32b".into() });
             let line = status(&mut a);
-            assert!(line.contains("round 1 is outside budget"), "{width}: {line}");
+            assert!(line.contains("round 1 is over budget"), "{width}: {line}");
             assert!(!line.contains("4999"), "the bar is stale: {line}");
         }
     }
@@ -84,7 +84,7 @@ fn a_verdict_is_not_pushed_off_by_bars() {
     event(&mut a, verdict_given());
     progress(&mut a, "evaluate", 12, 5000);
     let line = status(&mut a);
-    assert!(line.contains("round 1 is outside budget; C accepts it, B rolls it back"), "{line}");
+    assert!(line.contains("round 1 is over budget; C accepts it, B rolls it back"), "{line}");
 }
 
 #[test]
