@@ -6,7 +6,7 @@
 
 use super::cost::{Cost, Costs, RowForecast, Slower, widths};
 use super::curve::Curve;
-use super::quality::{Basis, Harms, Quality, QualityInput, QualityModel, kind};
+use super::quality::{self, Basis, Harms, Quality, QualityInput, QualityModel, kind};
 use super::{Action, Budget, Decision, Estimate, Forecast, Outcome, Status, Target};
 use crate::graph::{Graph, Op};
 use crate::profile::{Ladder, Profile, SensCurve, SensPoint, SensTarget, Sensitivity};
@@ -173,7 +173,7 @@ impl Forecaster {
                 d_params: cost.params as i64 - base.params as i64,
                 d_bytes: cost.bytes as i64 - base.bytes as i64,
                 d_top1: quality.estimate(),
-                d_loss: self.sum(&self.losses, &used).kinds.iter().sum(),
+                d_loss: self.sum(&self.losses, &used, |rise| rise).kinds.iter().sum(),
                 unmeasured: unknown as u32,
             },
             latency,
@@ -218,17 +218,23 @@ impl Forecaster {
         self.costs.latency_over(from, to, shown)
     }
 
-    /// What the actions' own divergences add up to, in nats of cuts (what a nat of another kind does to the whole is learnt
-    /// from trials), and how many actions nobody measured. What lies in a removed block is counted once, there.
+    /// What the actions' own harms add up to, as harm of cuts (what other kinds do to the whole is learnt from trials), and
+    /// how many actions nobody measured. What lies in a removed block is counted once, there.
     pub fn harm(&self, actions: &[(Target, Action)]) -> (f64, usize) {
         let h = self.harms(actions);
         (h.kinds.iter().enumerate().map(|(k, h)| h * self.quality.exchange(k)).sum(), h.unknown)
     }
 
-    /// [`Forecaster::harm`] of one action alone; `None` when its sensitivity was not measured.
-    pub fn harm_of(&self, target: &Target, action: &Action) -> Option<f64> {
-        let harm = self.ask(&self.curves, target, action)?;
-        Some(harm * kind(target, action).map_or(1.0, |k| self.quality.exchange(k)))
+    /// What the actions' own divergences add up to, as divergence by cuts that harms as much, nats.
+    pub fn divergence(&self, actions: &[(Target, Action)]) -> f64 {
+        let sums = self.sum(&self.curves, actions, |d| d).kinds;
+        sums.iter().enumerate().map(|(k, d)| d * self.quality.exchange_of_divergence(k)).sum()
+    }
+
+    /// [`Forecaster::divergence`] of one action alone; `None` when its sensitivity was not measured.
+    pub fn divergence_of(&self, target: &Target, action: &Action) -> Option<f64> {
+        let measured = self.ask(&self.curves, target, action)?;
+        Some(measured * kind(target, action).map_or(1.0, |k| self.quality.exchange_of_divergence(k)))
     }
 
     /// Divergence that one action alone was measured to cause, nats.
@@ -247,7 +253,7 @@ impl Forecaster {
     }
 
     fn harms(&self, actions: &[(Target, Action)]) -> Harms {
-        self.sum(&self.curves, actions)
+        self.sum(&self.curves, actions, quality::harm)
     }
 
     /// Harms of what is different in two plans, both sides of it; of two cuts of a group of which one goes on where the other
@@ -262,7 +268,7 @@ impl Forecaster {
             };
         let beside = |(target, action): &(Target, Action), list: &[(Target, Action)]| -> Option<f64> {
             let other = list.iter().find(|(t, other)| t == target && nested(action, other))?;
-            self.ask(&self.curves, target, &other.1)
+            self.ask(&self.curves, target, &other.1).map(quality::harm)
         };
         for one in a.iter().filter(|x| !b.contains(x)) {
             add(one, beside(one, b).unwrap_or_default());
@@ -273,7 +279,7 @@ impl Forecaster {
         sum
     }
 
-    fn sum(&self, curves: &HashMap<SensTarget, Curve>, actions: &[(Target, Action)]) -> Harms {
+    fn sum(&self, curves: &HashMap<SensTarget, Curve>, actions: &[(Target, Action)], of: impl Fn(f64) -> f64) -> Harms {
         let removed: Vec<&str> = actions
             .iter()
             .filter(|(_, a)| *a == Action::RemoveBlock)
@@ -285,7 +291,7 @@ impl Forecaster {
                 continue;
             }
             match (self.ask(curves, t, a), kind(t, a)) {
-                (Some(h), Some(k)) => sum.kinds[k] += h,
+                (Some(h), Some(k)) => sum.kinds[k] += of(h),
                 (None, _) => sum.unknown += 1,
                 (Some(_), None) => {}
             }

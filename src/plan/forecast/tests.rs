@@ -80,6 +80,17 @@ fn more_cut_is_never_less_harm() {
 }
 
 #[test]
+fn a_large_divergence_harms_less_than_small_ones_that_add_up_to_it() {
+    let (_, _, f) = world();
+    let apart = [prune("conv1", 0.375), prune("conv2", 0.375), prune("conv3", 0.375)];
+    let sum = f.divergence(&apart);
+    let at = |r: f64| [prune("conv3", r)];
+    let ratio = (1..2000).map(|i| i as f64 / 2000.0).find(|&r| f.divergence(&at(r)) >= sum).expect("reached");
+    let (one, many) = (-f.actions(&at(ratio)).d_top1.value, -f.actions(&apart).d_top1.value);
+    assert!(one < 0.95 * many && one > 0.5 * many, "{one} {many}");
+}
+
+#[test]
 fn newest_decision_counts_and_vetoed_ones_do_not() {
     let (_, _, f) = world();
     let d = |ratio, status| Decision {

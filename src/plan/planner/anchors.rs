@@ -4,13 +4,15 @@
 //! Invariants: the same tables give the same anchors; each can be applied to the original. Nobody is asked to approve one.
 
 use super::{PlannerInput, plan};
-use crate::plan::{Action, Budget, Constraint, QualityInput, Target};
+use crate::plan::{Action, Budget, Constraint, Forecaster, QualityInput, Target};
 use crate::quant::Precision;
 
 /// Parts of the MACs that cuts are planned for: mild, usual, harsh.
 const KEPT: [f64; 3] = [0.8, 0.62, 0.45];
+/// Cuts everywhere alike go in steps of this part of a group.
+const STEP: f64 = 1.0 / 32.0;
 
-/// The anchors for a model, mildest first; kept units are still to be resolved.
+/// The anchors for a model: the planner's cuts, cuts everywhere alike, precisions; kept units are still to be resolved.
 pub fn anchors(input: &PlannerInput) -> Vec<Vec<(Target, Action)>> {
     let nothing = QualityInput::default();
     let none: &[Constraint] = &[];
@@ -33,6 +35,11 @@ pub fn anchors(input: &PlannerInput) -> Vec<Vec<(Target, Action)>> {
             out.push(actions);
         }
     }
+    if let Some(alike) = out.last().and_then(|harsh| everywhere(input, harsh))
+        && !out.contains(&alike)
+    {
+        out.push(alike);
+    }
     for precision in [Precision::Int8, Precision::W4] {
         let layers = input.graph.nodes.iter().filter(|n| n.op.is_conv_or_linear());
         let actions: Vec<(Target, Action)> =
@@ -42,4 +49,74 @@ pub fn anchors(input: &PlannerInput) -> Vec<Vec<(Target, Action)>> {
         }
     }
     out
+}
+
+/// Every group cut by the same part, to about the harm that `harsh` adds up to: what the planner leaves alone is learnt from
+/// too, and whether the same harm costs as much there. The mildest that cuts at all, where even that harms more.
+fn everywhere(input: &PlannerInput, harsh: &[(Target, Action)]) -> Option<Vec<(Target, Action)>> {
+    let forecaster = Forecaster::new(input.graph, input.groups, input.profile, input.ladders, input.sensitivity);
+    let (limit, _) = forecaster.harm(harsh);
+    let cut = |part: f64| -> Vec<(Target, Action)> {
+        (input.groups.iter().filter(|g| g.protected.is_none()))
+            .map(|g| (Target::Group(g.id.clone()), g.ratio_of(g.kept_at(part))))
+            .filter(|(_, ratio)| *ratio > 0.0 && *ratio < 1.0)
+            .map(|(target, ratio)| (target, Action::Prune { ratio, kept: Vec::new() }))
+            .collect()
+    };
+    let mut found: Option<Vec<(Target, Action)>> = None;
+    for step in 1..=(0.75 / STEP) as usize {
+        let actions = cut(step as f64 * STEP);
+        if actions.is_empty() || forecaster.cost(&actions).is_err() {
+            continue;
+        }
+        let (harm, unknown) = forecaster.harm(&actions);
+        if unknown > 0 || (found.is_some() && harm > limit) {
+            break;
+        }
+        found = Some(actions);
+    }
+    found
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::plan::testing::{chain, curves, profile_of};
+
+    #[test]
+    fn one_anchor_cuts_every_group_alike_and_harms_about_as_much_as_the_planners_harsh_one() {
+        let (graph, mut groups) = chain(&[32, 64, 64, 64], 16);
+        groups[3].protected = Some("the output".into());
+        let (profile, layers) = (profile_of(&graph, 1.0), ["conv1", "conv2", "conv3"]);
+        let sensitivity = curves(&groups, &[4.0, 0.5, 0.1, 1.0], &layers, 0.002);
+        let (budget, quality) = (Budget::default(), QualityInput::default());
+        let input = PlannerInput {
+            graph: &graph,
+            groups: &groups,
+            profile: &profile,
+            ladders: &[],
+            sensitivity: &sensitivity,
+            budget: &budget,
+            constraints: &[],
+            round: 1,
+            first_id: 0,
+            in_force: &[],
+            past: &[],
+            quality: &quality,
+        };
+        let all = anchors(&input);
+        assert_eq!(all.len(), KEPT.len() + 3, "{all:?}");
+        let ratios = |actions: &[(Target, Action)]| -> Vec<f64> {
+            let cut = |a: &Action| if let Action::Prune { ratio, .. } = a { *ratio } else { 0.0 };
+            actions.iter().map(|(_, a)| cut(a)).collect()
+        };
+        let (harsh, alike) = (&all[KEPT.len() - 1], &all[KEPT.len()]);
+        assert_eq!(ratios(alike).len(), 3, "every group that may be cut: {alike:?}");
+        assert!(ratios(alike).iter().all(|r| (r - ratios(alike)[0]).abs() < STEP + 1e-9), "{alike:?}");
+        let spread = ratios(harsh).iter().fold((1.0f64, 0.0f64), |(l, h), r| (l.min(*r), h.max(*r)));
+        assert!(spread.1 - spread.0 > 0.2, "the planner's go where it harms least: {harsh:?}");
+        let forecaster = Forecaster::new(&graph, &groups, &profile, &[], &sensitivity);
+        let (theirs, limit) = (forecaster.harm(alike).0, forecaster.harm(harsh).0);
+        assert!(theirs <= limit && theirs > 0.7 * limit, "{theirs} {limit}");
+    }
 }

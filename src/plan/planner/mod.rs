@@ -219,7 +219,7 @@ fn candidates(input: &PlannerInput, forecaster: &Forecaster, aim: &Aim, fixed: &
         let mut harm = vec![0.0];
         for a in actions {
             let Ok(a) = check(&a, &target, input.groups, input.graph, input.constraints) else { continue };
-            let Some(h) = forecaster.harm_of(&target, &a) else { continue };
+            let Some(h) = forecaster.divergence_of(&target, &a) else { continue };
             if a != Action::Keep && levels.last() != Some(&a) {
                 levels.push(a);
                 harm.push(h);

@@ -12,7 +12,7 @@ use crate::plan::{Action, Cost, Forecaster, Target};
 pub(super) struct Candidate {
     pub target: Target,
     pub levels: Vec<Action>,
-    /// KL of each level, nats.
+    /// Divergence of each level, nats.
     pub harm: Vec<f64>,
     /// The block it lies in: gone with it.
     pub block: Option<String>,
@@ -55,11 +55,11 @@ pub(super) struct Problem<'a> {
     pub fixed: Vec<(Target, Action)>,
     pub candidates: Vec<Candidate>,
     pub needs: Vec<Need>,
-    /// Total KL allowed, nats; infinite without a floor.
+    /// Total harm allowed; infinite without a floor.
     pub harm_limit: f64,
 }
 
-/// Harm below which two moves count as equally harmless, nats.
+/// Divergence below which two moves count as equally harmless, nats.
 const HARMLESS: f64 = 2e-5;
 /// Recounts allowed in the improving passes.
 const IMPROVE: usize = 1500;
@@ -68,6 +68,9 @@ const IMPROVE: usize = 1500;
 struct At {
     level: Vec<usize>,
     missing: Vec<f64>,
+    /// What moves are chosen by: sums of divergences choose plans that measure better than sums of harms do.
+    divergence: f64,
+    /// What the floor binds.
     harm: f64,
 }
 
@@ -83,6 +86,7 @@ impl Problem<'_> {
         let mut at = self.at(vec![0; self.candidates.len()]).unwrap_or(At {
             level: vec![0; self.candidates.len()],
             missing: self.needs.iter().map(|_| f64::INFINITY).collect(),
+            divergence: 0.0,
             harm: 0.0,
         });
         let scale: Vec<f64> = at.missing.iter().map(|&m| 1.0 / m.max(1e-12)).collect();
@@ -143,7 +147,8 @@ impl Problem<'_> {
         let actions = self.actions(&level);
         let cost = self.forecaster.cost(&actions).ok()?;
         let missing = self.needs.iter().map(|n| self.value(n.kind, &cost) - n.limit).collect();
-        Some(At { harm: self.forecaster.harm(&actions).0, level, missing })
+        let (divergence, harm) = (self.forecaster.divergence(&actions), self.forecaster.harm(&actions).0);
+        Some(At { divergence, harm, level, missing })
     }
 
     /// The item's forecast in absolute units, on the careful side for latency.
@@ -183,7 +188,7 @@ impl Problem<'_> {
                     k * if saved > 0.0 { saved.min(a.max(0.0)) } else { saved }
                 })
                 .sum();
-            let score = gain / ((next.harm - at.harm).max(0.0) + HARMLESS);
+            let score = gain / ((next.divergence - at.divergence).max(0.0) + HARMLESS);
             if gain > 1e-9 && best.as_ref().is_none_or(|m| score > m.score) {
                 best = Some(Move { level: now + jump, score, fresh: true });
             }
@@ -200,12 +205,12 @@ impl Problem<'_> {
         })
     }
 
-    /// Gives back what overshoots, then exchanges a step here for a step there while that lowers the harm.
+    /// Gives back what overshoots, then exchanges a step here for a step there while that diverges less.
     fn improve(&self, mut at: At) -> Vec<usize> {
         let mut left = IMPROVE;
         self.give_back(&mut at, &mut left);
         loop {
-            let before = at.harm;
+            let before = at.divergence;
             // Steps that would cost least, cheapest first.
             let mut up: Vec<(f64, usize)> = self
                 .candidates
@@ -226,11 +231,11 @@ impl Problem<'_> {
                 left -= 1;
                 let Some(mut trial) = self.at(level) else { continue };
                 self.give_back(&mut trial, &mut left);
-                if met(&trial) && trial.harm < at.harm - 1e-9 {
+                if met(&trial) && trial.divergence < at.divergence - 1e-9 {
                     at = trial;
                 }
             }
-            if left == 0 || at.harm > before - 1e-6 {
+            if left == 0 || at.divergence > before - 1e-6 {
                 return at.level;
             }
         }
@@ -255,7 +260,7 @@ impl Problem<'_> {
             level[i] -= 1;
             *left -= 1;
             match self.at(level) {
-                Some(n) if met(&n) && n.harm < at.harm => *at = n,
+                Some(n) if met(&n) && n.divergence < at.divergence => *at = n,
                 Some(_) | None => stuck[i] = true,
             }
         }
