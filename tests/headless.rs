@@ -83,6 +83,8 @@ fn a_run_meets_its_budget_and_its_model_evaluates_as_reported() {
         "64",
         "--calib",
         "synthetic:calib",
+        "--calib-limit",
+        "240",
         "--budget",
         "macs=0.8",
         "--policy",
@@ -153,6 +155,8 @@ fn a_budget_out_of_reach_says_how_near_it_got() {
         "32",
         "--calib",
         "synthetic:calib",
+        "--calib-limit",
+        "240",
         "--budget",
         "macs=0.1",
         "--policy",
@@ -222,6 +226,8 @@ fn a_detached_session_can_be_listed_exported_and_stopped() {
         "16",
         "--calib",
         "synthetic:calib",
+        "--calib-limit",
+        "240",
         "--name",
         "s",
         "--detach",
@@ -304,8 +310,10 @@ fn agents_of_a_run_are_told_nothing_of_the_evaluation_data() {
     let round = [says("The first stage is cheap."), says(prune), says(none)];
     let fake = FakeLlm::start(&["fake-9b"], round.iter().cycle().take(6).cloned().collect());
     // Out of reach, so that a second round asks again, with a first one measured.
-    let args = ["run", model, "--data", "synthetic:eval", "--calib", "synthetic:calib", "--limit", "77", "--budget"];
-    let args = args.into_iter().chain(["macs=0.2", "--rounds", "2", "--batch", "2", "--out", text(&out)]);
+    let args =
+        ["run", model, "--data", "synthetic:eval", "--calib", "synthetic:calib", "--limit", "77", "--calib-limit"];
+    let args =
+        args.into_iter().chain(["240", "--budget", "macs=0.2", "--rounds", "2", "--batch", "2", "--out", text(&out)]);
     let args: Vec<&str> = args.chain(["--llm-url", &fake.url, "--llm-model", "fake-9b", "--json"]).collect();
     let report = rig.json(&args, 3);
     assert_eq!(report["rounds"].as_array().map(Vec::len), Some(2), "two rounds were measured");
