@@ -26,7 +26,9 @@ mod pty;
 
 mod answers;
 mod audit;
+mod exports;
 mod http;
+mod kills;
 mod rig;
 mod server;
 mod servers;
