@@ -10,8 +10,8 @@
 //! | variable | meaning | default |
 //! | --- | --- | --- |
 //! | `SOAK_SEED` | what is chosen, when and how often | 1 |
-//! | `SOAK_SECONDS` | each part goes on for so long, and always once through | 300 |
-//! | `SOAK_KILLS` | kills of a session's processes; each export is killed a sixth as often | 120 |
+//! | `SOAK_SECONDS` | servers and faults go on for so long, and always once through | 300 |
+//! | `SOAK_KILLS` | kills of a session's processes; of exports as many, of runs a quarter | 120 |
 //!
 //! What is held against the program throughout: every event that a client heard and every command that was acknowledged is in
 //! the journal afterwards; nothing is built that was not approved, and what is applied lies on disk as its recipe says; an
