@@ -279,7 +279,7 @@ fn run(net: &Net, a: &Args, rows: &mut Vec<Row>) -> Outcome<()> {
         cache: a.cache.as_deref(),
         model,
     };
-    let (model, none) = (&bench.model, QualityInput::default());
+    let model = &bench.model;
     let planned = |budget: &str, quality: &QualityInput| -> Outcome<Actions> {
         let budget: Budget = budget.parse()?;
         let input = PlannerInput {
@@ -299,23 +299,8 @@ fn run(net: &Net, a: &Args, rows: &mut Vec<Row>) -> Outcome<()> {
         let found = planner::plan(&input, &mut |_| {})?;
         Ok(found.decisions.into_iter().map(|d| (d.target, d.action)).collect())
     };
-    let budget = Budget::default();
-    let input = PlannerInput {
-        graph: &model.graph,
-        groups: &groups,
-        profile: &table,
-        ladders: &[],
-        sensitivity: &scan,
-        budget: &budget,
-        constraints: &[],
-        round: 1,
-        first_id: 1,
-        in_force: &[],
-        past: &[],
-        quality: &none,
-    };
     let start = Instant::now();
-    for actions in planner::anchors(&input) {
+    for actions in planner::anchors(&model.graph, &groups, &table, &scan) {
         let actions = bench.resolved(actions)?;
         let built = bench.build(&actions, false)?;
         println!(

@@ -1,31 +1,18 @@
 //! SIGKILL at random moments of a real session on a real host process: no approved decision is lost, nothing unapplied is
 //! shown as applied, and a restart is idle. Also what signals do that are less rude.
 
-use paring::data;
-use paring::host::OpenSpec;
+#[path = "common/small.rs"]
+mod small;
+
 use paring::host::client::{Client, CommandError, Messages};
-use paring::model::{FamilySpec, export, families::CifarResnetSpec};
-use paring::plan::{Action, Budget, DecisionId, Status, Target};
+use paring::plan::{Action, DecisionId, Status, Target};
 use paring::session::{Command, HostMsg, Journal, Phase, Place, State, is_locked};
 use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 use std::collections::BTreeSet;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Child, Stdio};
 use std::time::{Duration, Instant};
-
-/// A small random network: what matters here is when things happen, not how well they classify.
-fn model(dir: &Path) -> PathBuf {
-    let spec = FamilySpec::CifarResnet(CifarResnetSpec {
-        blocks: 1,
-        widths: [8, 16, 16],
-        classes: data::synthetic::CLASSES.len(),
-        image: 32,
-    });
-    let path = dir.join("model.safetensors");
-    export::safetensors(&path, &paring::model::random(&spec, 3), &export::Manifest::default()).expect("written");
-    path
-}
 
 struct Rig {
     home: tempfile::TempDir,
@@ -37,17 +24,9 @@ impl Rig {
         let home = tempfile::tempdir().expect("temp dir");
         let place = Place::at(&home.path().join("session"));
         std::fs::create_dir_all(&place.dir).expect("made");
-        let spec = OpenSpec {
-            model: model(home.path()).display().to_string(),
-            limit: 32,
-            calib_limit: 32,
-            batch: 1,
-            threads: 1,
-            budget: Budget { macs: Some(0.9), ..Budget::default() },
-            auto: false,
-            ..OpenSpec::demo("cnn")
-        };
-        spec.save(&place).expect("saved");
+        let checkpoint = home.path().join("model.safetensors");
+        small::model(&checkpoint, 3);
+        small::spec(&checkpoint).save(&place).expect("saved");
         Rig { home, place }
     }
 

@@ -3,26 +3,21 @@
 
 #[path = "common/pty.rs"]
 mod pty;
+#[path = "common/small.rs"]
+mod small;
 
-use paring::host::OpenSpec;
 use paring::host::client::{Client, CommandError, Messages};
-use paring::model::{FamilySpec, LoadOptions, export, families::CifarResnetSpec};
-use paring::plan::{Action, Budget, DecisionId, Target};
+use paring::model::LoadOptions;
+use paring::plan::{Action, DecisionId, Target};
 use paring::session::{Command, HostMsg, Journal, Phase, Place, State, is_locked, lock_holder};
 use pty::Home;
+use small::model;
 use std::fs::File;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::os::unix::process::CommandExt;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::{Child, Stdio};
 use std::time::{Duration, Instant};
-
-/// A small random network: what matters here is what surrounds it.
-fn model(path: &Path, seed: u64) {
-    let classes = paring::data::synthetic::CLASSES.len();
-    let spec = FamilySpec::CifarResnet(CifarResnetSpec { blocks: 1, widths: [8, 16, 16], classes, image: 32 });
-    export::safetensors(path, &paring::model::random(&spec, seed), &export::Manifest::default()).expect("written");
-}
 
 /// A session's place in `home` that measures nothing by itself, not opened yet.
 fn place(home: &Home, name: &str) -> Place {
@@ -30,17 +25,7 @@ fn place(home: &Home, name: &str) -> Place {
     model(&path, 3);
     let place = Place::at(&home.path("home").join("sessions").join(name));
     std::fs::create_dir_all(&place.dir).expect("made");
-    let spec = OpenSpec {
-        model: path.display().to_string(),
-        limit: 32,
-        calib_limit: 32,
-        batch: 1,
-        threads: 1,
-        budget: Budget { macs: Some(0.9), ..Budget::default() },
-        auto: false,
-        ..OpenSpec::demo("cnn")
-    };
-    spec.save(&place).expect("saved");
+    small::spec(&path).save(&place).expect("saved");
     place
 }
 

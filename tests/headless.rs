@@ -2,10 +2,10 @@
 
 #[path = "common/fake_llm.rs"]
 mod fake_llm;
+#[path = "common/small.rs"]
+mod small;
 
 use fake_llm::{Answer, FakeLlm};
-use paring::data;
-use paring::model::{FamilySpec, export, families::CifarResnetSpec};
 use serde_json::Value;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
@@ -18,10 +18,8 @@ struct Rig {
 impl Rig {
     fn new() -> Rig {
         let dir = tempfile::tempdir().expect("temp dir");
-        let classes = data::synthetic::CLASSES.len();
-        let spec = FamilySpec::CifarResnet(CifarResnetSpec { blocks: 1, widths: [8, 16, 16], classes, image: 32 });
         let model = dir.path().join("small.safetensors");
-        export::safetensors(&model, &paring::model::random(&spec, 3), &export::Manifest::default()).expect("written");
+        small::model(&model, 3);
         Rig { dir, model }
     }
 

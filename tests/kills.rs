@@ -3,8 +3,9 @@
 
 #[path = "common/pty.rs"]
 mod pty;
+#[path = "common/small.rs"]
+mod small;
 
-use paring::model::{FamilySpec, export, families::CifarResnetSpec};
 use paring::plan::Status;
 use paring::session::{Journal, Phase, Place, Standing, State, is_locked, lock_holder};
 use pty::{Home, LONG, Term, review};
@@ -44,9 +45,7 @@ fn check_applied(state: &State, place: &Place) {
 fn kills_of_host_and_screen_lose_nothing() {
     let home = Home::new(&[]);
     let model = home.path("model.safetensors");
-    let classes = paring::data::synthetic::CLASSES.len();
-    let spec = FamilySpec::CifarResnet(CifarResnetSpec { blocks: 1, widths: [8, 16, 16], classes, image: 32 });
-    export::safetensors(&model, &paring::model::random(&spec, 3), &export::Manifest::default()).expect("written");
+    small::model(&model, 3);
     let model = model.display().to_string();
     let args = ["open", &model, "--data", "synthetic:eval", "--calib", "synthetic:calib", "--name", "k"];
     let rest = ["--limit", "64", "--threads", "1", "--seed", "1", "--budget", "macs=0.7,drop=100"];

@@ -1,11 +1,13 @@
 //! The recipe is in the journal: without the file beside it a session rebuilds the same model byte for byte, notices data that
 //! became other data, and says in its exports what was really done.
 
-use paring::data;
+#[path = "common/small.rs"]
+mod small;
+
 use paring::graph::Calibration;
 use paring::host::client::{Client, Messages};
 use paring::host::{Host, HostError, OpenSpec, lifecycle};
-use paring::model::{FamilySpec, export, families::CifarResnetSpec};
+use paring::model::export;
 use paring::plan::{Action, DecisionId, Status, Target};
 use paring::prune::Method;
 use paring::quant::Precision;
@@ -15,10 +17,8 @@ use std::time::Duration;
 
 /// A small random network: what matters here is which bytes come out.
 fn model(dir: &Path) -> PathBuf {
-    let classes = data::synthetic::CLASSES.len();
-    let spec = FamilySpec::CifarResnet(CifarResnetSpec { blocks: 1, widths: [8, 16, 16], classes, image: 32 });
     let path = dir.join("model.safetensors");
-    export::safetensors(&path, &paring::model::random(&spec, 3), &export::Manifest::default()).expect("written");
+    small::model(&path, 3);
     path
 }
 

@@ -5,10 +5,11 @@
 mod fake_llm;
 #[path = "common/pty.rs"]
 mod pty;
+#[path = "common/small.rs"]
+mod small;
 
 use fake_llm::{Answer, FakeLlm};
 use paring::data;
-use paring::model::{FamilySpec, export, families::CifarResnetSpec};
 use portable_pty::{CommandBuilder, PtySize, native_pty_system};
 use pty::Home;
 use serde_json::Value;
@@ -37,11 +38,6 @@ fn assert_plain(what: &str, bytes: &[u8]) -> bool {
     text.contains(MARK)
 }
 
-fn model(path: &Path) {
-    let spec = FamilySpec::CifarResnet(CifarResnetSpec { blocks: 1, widths: [8, 16, 16], classes: CLASSES, image: 32 });
-    export::safetensors(path, &paring::model::random(&spec, 3), &export::Manifest::default()).expect("written");
-}
-
 fn text(path: &Path) -> &str {
     path.to_str().expect("utf-8")
 }
@@ -56,7 +52,7 @@ fn a_project_folder_gets_neither_the_key_nor_a_prompt() {
     let fake = FakeLlm::start(&["m"], vec![Answer::says("", "thank you")]);
     let home = Home::new(&[("OPENAI_API_KEY", "sk-not-to-be-sent")]);
     let checkpoint = home.path("m.safetensors");
-    model(&checkpoint);
+    small::model(&checkpoint, 3);
     let asks = format!("[llm]\nbase_url = \"{}\"\nmodel = \"m\"\n", fake.url);
     std::fs::write(home.path("paring.toml"), asks).expect("written");
     let data = ["--data", "synthetic:eval", "--calib", "synthetic:calib", "--limit", "8"];
@@ -144,7 +140,7 @@ fn every_command_that_computes_reads_the_settings() {
 fn hostile_names_reach_no_output() {
     let home = Home::new(&[]);
     let checkpoint = home.path(&format!("{EVIL}.safetensors"));
-    model(&checkpoint);
+    small::model(&checkpoint, 3);
     let images = |name: &str, shade: u8| -> PathBuf {
         let dir = home.path(&format!("{name}{EVIL}"));
         for class in 0..CLASSES {
@@ -242,7 +238,7 @@ fn hostile_names_reach_no_output() {
 fn a_terminal_of_any_size_is_drawn_on() {
     let home = Home::new(&[]);
     let checkpoint = home.path("m.safetensors");
-    model(&checkpoint);
+    small::model(&checkpoint, 3);
     let size = PtySize { rows: u16::MAX, cols: u16::MAX, pixel_width: 0, pixel_height: 0 };
     let pair = native_pty_system().openpty(size).expect("a pseudo-terminal");
     let mut c = CommandBuilder::new(env!("CARGO_BIN_EXE_paring"));

@@ -1,8 +1,8 @@
 //! What a plan is expected to cost in quality (points of top-1), with its range, and what that rests on.
 //!
 //! Every action has a *harm*: the divergence (KL) that it alone was measured to cause, to the power of [`CONCAVE`]. What
-//! harms add up to in points is not known beforehand: it is fitted to whole plans of this model that were built and tried on held-back images
-//! ([`Trials`]) and to earlier rounds. With `h_k` the sum of harms of one kind of action (cuts, removed blocks, precisions,
+//! harms add up to in points is not known beforehand: it is fitted to whole plans of this model that were built and tried on
+//! held-back images ([`Trials`]) and to earlier rounds. With `h_k` the sum of harms of one kind of action (cuts, removed blocks, precisions,
 //! masks), `u = Σ w_k h_k` and `D` the points that the original has above chance:
 //!
 //! `drop = D · (1 − exp(−u / D))`
@@ -79,9 +79,9 @@ impl Quality {
 
 /// Divergences to this power are added. With the size of a disturbance they grow as its square and the answers that turn in
 /// proportion, so that an action of a large divergence costs less than many of small ones that add up to as much (1/2 were
-/// all turned answers lost, 1 were none balanced by others). Between the two, as four networks trained
-/// for development say (residual ones of 8, 8 and 44 layers, a transformer; 52 plans): what was seen lies about the fit by a
-/// factor of 1.6 at 1, of 1.3 from 0.8 to 0.7, of 1.5 at 1/2.
+/// all turned answers lost, 1 were none balanced by others). Between the two, as four networks trained for
+/// development say (residual ones of 8, 8 and 44 layers, a transformer; 52 plans): what was seen lies about the fit by a factor
+/// of 1.6 at 1, of 1.3 from 0.8 to 0.7, of 1.5 at 1/2.
 pub(super) const CONCAVE: f64 = 0.75;
 
 /// The harm of a measured divergence in nats.

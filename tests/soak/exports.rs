@@ -1,7 +1,8 @@
 //! SIGKILL of every way to write a model in every format, at random moments, onto nothing and over an older file: what is
 //! under its name afterwards is nothing, the old one or the new one, to the last byte.
 
-use crate::rig::{Rig, model, rng, runtime, setting};
+use crate::rig::{Rig, rng, runtime, setting};
+use crate::small::model;
 use paring::model::{LoadOptions, load};
 use paring::plan::{Action, DecisionId, Target};
 use paring::session::{Command, Phase};
@@ -119,9 +120,10 @@ fn exports() {
                 } else {
                     // As soon as it writes, and a little later: what was left by those before goes first.
                     let began = Instant::now();
-                    let writes =
-                        || left > 0 && scratch(&dir) == 0 || scratch(&dir) > left || (left > 0 && scratch(&dir) < left);
-                    while !writes() && began.elapsed() < whole * 2 && child.try_wait().expect("a child").is_none() {
+                    while scratch(&dir) == left
+                        && began.elapsed() < whole * 2
+                        && child.try_wait().expect("a child").is_none()
+                    {
                         std::thread::sleep(Duration::from_micros(200));
                     }
                     std::thread::sleep(Duration::from_micros(rng.random_range(0..20_000)));

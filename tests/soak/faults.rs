@@ -2,7 +2,8 @@
 //! program, folders that go, a journal that is cut. After each the world is put right, and everything must be there.
 
 use crate::kills::{How, work};
-use crate::rig::{Line, MEMORY, OPENS, PROMPT, Rig, deadline, model, rng, runtime, setting};
+use crate::rig::{Line, MEMORY, OPENS, PROMPT, Rig, deadline, rng, runtime, setting};
+use crate::small::model;
 use crate::world::{Clock, Disk, Group, address_space, descriptors, limit};
 use paring::host::OpenSpec;
 use paring::plan::{Action, Budget, Target};

@@ -3,7 +3,8 @@
 
 use crate::audit::audit;
 use crate::pty::{Home, Term};
-use crate::rig::{Line, MEMORY, OPENS, PROMPT, Rig, kill, model, peak, rng, runtime, setting};
+use crate::rig::{Line, MEMORY, OPENS, PROMPT, Rig, kill, peak, rng, runtime, setting};
+use crate::small::model;
 use paring::host::client::CommandError;
 use paring::model::{LoadOptions, load};
 use paring::plan::{Action, DecisionId, Status, Target};

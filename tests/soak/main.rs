@@ -23,6 +23,8 @@
 
 #[path = "../common/pty.rs"]
 mod pty;
+#[path = "../common/small.rs"]
+mod small;
 
 mod answers;
 mod audit;

@@ -2,10 +2,9 @@
 
 use crate::audit::{Heard, audit};
 use crate::pty::Home;
+use crate::small;
 use paring::host::OpenSpec;
 use paring::host::client::{Client, CommandError, Messages};
-use paring::model::{FamilySpec, export, families::CifarResnetSpec};
-use paring::plan::Budget;
 use paring::session::{Command, HostMsg, Journal, Place, Record, State};
 use rand::SeedableRng;
 use rand_chacha::ChaCha8Rng;
@@ -39,13 +38,6 @@ pub fn deadline() -> Instant {
 
 pub fn runtime() -> tokio::runtime::Runtime {
     tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().expect("runtime")
-}
-
-/// A small random network: what matters is what happens around it.
-pub fn model(path: &Path, seed: u64) {
-    let classes = paring::data::synthetic::CLASSES.len();
-    let spec = FamilySpec::CifarResnet(CifarResnetSpec { blocks: 1, widths: [8, 16, 16], classes, image: 32 });
-    export::safetensors(path, &paring::model::random(&spec, seed), &export::Manifest::default()).expect("written");
 }
 
 /// SIGKILL, by number.
@@ -86,20 +78,10 @@ impl Rig {
     pub fn new(env: &[(&str, &str)], change: impl FnOnce(&Home, OpenSpec) -> OpenSpec) -> Rig {
         let home = Home::new(&[&[("OPENAI_API_KEY", KEY), ("PARING_LOG", "debug")], env].concat());
         let checkpoint = home.path("model.safetensors");
-        model(&checkpoint, 3);
+        small::model(&checkpoint, 3);
         let place = Place::at(&home.path("home").join("sessions").join("soak"));
         std::fs::create_dir_all(&place.dir).expect("made");
-        let spec = OpenSpec {
-            model: checkpoint.display().to_string(),
-            limit: 32,
-            calib_limit: 32,
-            batch: 1,
-            threads: 1,
-            budget: Budget { macs: Some(0.9), ..Budget::default() },
-            auto: false,
-            ..OpenSpec::demo("cnn")
-        };
-        change(&home, spec).save(&place).expect("saved");
+        change(&home, small::spec(&checkpoint)).save(&place).expect("saved");
         Rig { home, place, checkpoint, heard: Heard::default(), host: None, beyond: 0, slowest: Duration::ZERO }
     }
 

@@ -10,8 +10,8 @@ use crate::exec::Plan;
 use crate::host::desk::Desk;
 use crate::host::engine::Job;
 use crate::model::Model;
-use crate::plan::planner::{self, PlannerInput};
-use crate::plan::{Action, Budget, QualityInput, Target, Trial, plan_key};
+use crate::plan::planner;
+use crate::plan::{Action, Target, Trial, plan_key};
 use crate::recover::RepairOptions;
 use crate::session::{Built, Event, State};
 use std::sync::Arc;
@@ -72,22 +72,7 @@ impl Compute {
             return Ok(());
         };
         let (Some(card), Some(profile)) = (state.card.as_ref(), state.profile_of(0)) else { return Ok(()) };
-        let (budget, nothing) = (Budget::default(), QualityInput::default());
-        let input = PlannerInput {
-            graph: &card.graph,
-            groups: &card.groups,
-            profile,
-            ladders: &[],
-            sensitivity: &state.sensitivity,
-            budget: &budget,
-            constraints: &[],
-            round: 1,
-            first_id: 0,
-            in_force: &[],
-            past: &[],
-            quality: &nothing,
-        };
-        let anchors = planner::anchors(&input);
+        let anchors = planner::anchors(&card.graph, &card.groups, profile, &state.sensitivity);
         let macs = crate::graph::macs(&self.model.graph).map_err(JobError::of)?;
         let each: f64 = macs.iter().map(|m| (m.conv_linear + m.attention) as f64).sum();
         let usual = self.recipe.repair.clone();

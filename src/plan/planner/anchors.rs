@@ -4,7 +4,10 @@
 //! Invariants: the same tables give the same anchors; each can be applied to the original. Nobody is asked to approve one.
 
 use super::{PlannerInput, plan};
-use crate::plan::{Action, Budget, Constraint, Forecaster, QualityInput, Target};
+use crate::graph::Graph;
+use crate::plan::{Action, Budget, Forecaster, QualityInput, Target};
+use crate::profile::{Profile, Sensitivity};
+use crate::prune::Group;
 use crate::quant::Precision;
 
 /// Parts of the MACs that cuts are planned for: mild, usual, harsh.
@@ -13,35 +16,38 @@ const KEPT: [f64; 3] = [0.8, 0.62, 0.45];
 const STEP: f64 = 1.0 / 32.0;
 
 /// The anchors for a model: the planner's cuts, cuts everywhere alike, precisions; kept units are still to be resolved.
-pub fn anchors(input: &PlannerInput) -> Vec<Vec<(Target, Action)>> {
-    let nothing = QualityInput::default();
-    let none: &[Constraint] = &[];
+/// Latency has no part in them.
+pub fn anchors(graph: &Graph, groups: &[Group], profile: &Profile, sens: &Sensitivity) -> Vec<Vec<(Target, Action)>> {
     let mut out: Vec<Vec<(Target, Action)>> = Vec::new();
     for kept in KEPT {
-        let budget = Budget { macs: Some(kept), ..Budget::default() };
-        let free = PlannerInput {
-            budget: &budget,
-            constraints: none,
-            in_force: &[],
-            past: &[],
-            quality: &nothing,
+        let input = PlannerInput {
+            graph,
+            groups,
+            profile,
+            ladders: &[],
+            sensitivity: sens,
+            budget: &Budget { macs: Some(kept), ..Budget::default() },
+            constraints: &[],
             round: 1,
             first_id: 0,
-            ..*input
+            in_force: &[],
+            past: &[],
+            quality: &QualityInput::default(),
         };
-        let Ok(found) = plan(&free, &mut |_| {}) else { continue };
+        let Ok(found) = plan(&input, &mut |_| {}) else { continue };
         let actions: Vec<(Target, Action)> = found.decisions.into_iter().map(|d| (d.target, d.action)).collect();
         if !actions.is_empty() && !out.contains(&actions) {
             out.push(actions);
         }
     }
-    if let Some(alike) = out.last().and_then(|harsh| everywhere(input, harsh))
+    let forecaster = Forecaster::new(graph, groups, profile, &[], sens);
+    if let Some(alike) = out.last().and_then(|harsh| everywhere(&forecaster, groups, harsh))
         && !out.contains(&alike)
     {
         out.push(alike);
     }
     for precision in [Precision::Int8, Precision::W4] {
-        let layers = input.graph.nodes.iter().filter(|n| n.op.is_conv_or_linear());
+        let layers = graph.nodes.iter().filter(|n| n.op.is_conv_or_linear());
         let actions: Vec<(Target, Action)> =
             layers.map(|n| (Target::Layer(n.name.clone()), Action::Precision { precision })).collect();
         if !actions.is_empty() {
@@ -53,11 +59,10 @@ pub fn anchors(input: &PlannerInput) -> Vec<Vec<(Target, Action)>> {
 
 /// Every group cut by the same part, to about the harm that `harsh` adds up to: what the planner leaves alone is learnt from
 /// too, and whether the same harm costs as much there. The mildest that cuts at all, where even that harms more.
-fn everywhere(input: &PlannerInput, harsh: &[(Target, Action)]) -> Option<Vec<(Target, Action)>> {
-    let forecaster = Forecaster::new(input.graph, input.groups, input.profile, input.ladders, input.sensitivity);
+fn everywhere(forecaster: &Forecaster, groups: &[Group], harsh: &[(Target, Action)]) -> Option<Vec<(Target, Action)>> {
     let (limit, _) = forecaster.harm(harsh);
     let cut = |part: f64| -> Vec<(Target, Action)> {
-        (input.groups.iter().filter(|g| g.protected.is_none()))
+        (groups.iter().filter(|g| g.protected.is_none()))
             .map(|g| (Target::Group(g.id.clone()), g.ratio_of(g.kept_at(part))))
             .filter(|(_, ratio)| *ratio > 0.0 && *ratio < 1.0)
             .map(|(target, ratio)| (target, Action::Prune { ratio, kept: Vec::new() }))
@@ -89,22 +94,7 @@ mod tests {
         groups[3].protected = Some("the output".into());
         let (profile, layers) = (profile_of(&graph, 1.0), ["conv1", "conv2", "conv3"]);
         let sensitivity = curves(&groups, &[4.0, 0.5, 0.1, 1.0], &layers, 0.002);
-        let (budget, quality) = (Budget::default(), QualityInput::default());
-        let input = PlannerInput {
-            graph: &graph,
-            groups: &groups,
-            profile: &profile,
-            ladders: &[],
-            sensitivity: &sensitivity,
-            budget: &budget,
-            constraints: &[],
-            round: 1,
-            first_id: 0,
-            in_force: &[],
-            past: &[],
-            quality: &quality,
-        };
-        let all = anchors(&input);
+        let all = anchors(&graph, &groups, &profile, &sensitivity);
         assert_eq!(all.len(), KEPT.len() + 3, "{all:?}");
         let ratios = |actions: &[(Target, Action)]| -> Vec<f64> {
             let cut = |a: &Action| if let Action::Prune { ratio, .. } = a { *ratio } else { 0.0 };

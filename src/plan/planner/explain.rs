@@ -66,7 +66,7 @@ pub(super) fn landscape(input: &PlannerInput, candidates: &[Candidate], say: Say
         .filter(|c| matches!(c.target, Target::Group(_)))
         .filter_map(|c| {
             let at = c.levels.iter().position(|a| matches!(a, Action::Prune { ratio, .. } if *ratio >= 0.499))?;
-            Some((c.target.name(), *c.harm.get(at)?))
+            Some((c.target.name(), *c.divergence.get(at)?))
         })
         .collect();
     if half.len() > 1 {
@@ -145,7 +145,7 @@ pub(super) fn left_alone(input: &PlannerInput, candidates: &[Candidate], actions
         .iter()
         .filter(|c| matches!(c.target, Target::Group(_)))
         .filter(|c| !actions.iter().any(|(t, _)| *t == c.target))
-        .filter_map(|c| Some((c, *c.harm.get(1)?)))
+        .filter_map(|c| Some((c, *c.divergence.get(1)?)))
         .collect();
     spared.sort_by(|a, b| b.1.total_cmp(&a.1));
     if let Some((c, harm)) = spared.first() {
@@ -238,7 +238,9 @@ pub(super) fn rationale(
         Action::Prune { .. } => {
             let cand = candidates.iter().find(|c| &c.target == target);
             let at = cand.and_then(|c| c.levels.iter().position(|l| super::same(l, action)));
-            if let Some((next, now)) = cand.zip(at).and_then(|(c, i)| Some((c.harm.get(i + 1)?, c.harm.get(i)?))) {
+            if let Some((next, now)) =
+                cand.zip(at).and_then(|(c, i)| Some((c.divergence.get(i + 1)?, c.divergence.get(i)?)))
+            {
                 text.push_str(&format!(" The next step would cost {:.4} more.", (next - now).max(0.0)));
             }
             if let Some(slower) = forecaster.slower(target, action) {

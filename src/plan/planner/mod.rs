@@ -216,17 +216,17 @@ fn candidates(input: &PlannerInput, forecaster: &Forecaster, aim: &Aim, fixed: &
             return;
         }
         let mut levels = vec![Action::Keep];
-        let mut harm = vec![0.0];
+        let mut divergence = vec![0.0];
         for a in actions {
             let Ok(a) = check(&a, &target, input.groups, input.graph, input.constraints) else { continue };
-            let Some(h) = forecaster.divergence_of(&target, &a) else { continue };
+            let Some(d) = forecaster.divergence_of(&target, &a) else { continue };
             if a != Action::Keep && levels.last() != Some(&a) {
                 levels.push(a);
-                harm.push(h);
+                divergence.push(d);
             }
         }
         if levels.len() > 1 {
-            out.push(Candidate { target, levels, harm, block });
+            out.push(Candidate { target, levels, divergence, block });
         }
     };
     for g in input.groups {

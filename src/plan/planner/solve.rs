@@ -13,7 +13,7 @@ pub(super) struct Candidate {
     pub target: Target,
     pub levels: Vec<Action>,
     /// Divergence of each level, nats.
-    pub harm: Vec<f64>,
+    pub divergence: Vec<f64>,
     /// The block it lies in: gone with it.
     pub block: Option<String>,
 }
@@ -70,8 +70,6 @@ struct At {
     missing: Vec<f64>,
     /// What moves are chosen by: sums of divergences choose plans that measure better than sums of harms do.
     divergence: f64,
-    /// What the floor binds.
-    harm: f64,
 }
 
 struct Move {
@@ -87,7 +85,6 @@ impl Problem<'_> {
             level: vec![0; self.candidates.len()],
             missing: self.needs.iter().map(|_| f64::INFINITY).collect(),
             divergence: 0.0,
-            harm: 0.0,
         });
         let scale: Vec<f64> = at.missing.iter().map(|&m| 1.0 / m.max(1e-12)).collect();
         let mut moves: Vec<Option<Move>> =
@@ -147,8 +144,13 @@ impl Problem<'_> {
         let actions = self.actions(&level);
         let cost = self.forecaster.cost(&actions).ok()?;
         let missing = self.needs.iter().map(|n| self.value(n.kind, &cost) - n.limit).collect();
-        let (divergence, harm) = (self.forecaster.divergence(&actions), self.forecaster.harm(&actions).0);
-        Some(At { divergence, harm, level, missing })
+        Some(At { divergence: self.forecaster.divergence(&actions), level, missing })
+    }
+
+    /// Whether `next` breaks the floor, and more than `at` does.
+    fn breaks_floor(&self, next: &At, at: &At) -> bool {
+        let harm = |at: &At| self.forecaster.harm(&self.actions(&at.level)).0;
+        self.harm_limit.is_finite() && harm(next) > self.harm_limit.max(harm(at))
     }
 
     /// The item's forecast in absolute units, on the careful side for latency.
@@ -173,7 +175,7 @@ impl Problem<'_> {
             let mut level = at.level.clone();
             level[i] = now + jump;
             let Some(next) = self.at(level) else { continue };
-            if next.harm > self.harm_limit && next.harm > at.harm {
+            if self.breaks_floor(&next, at) {
                 *floor_hit = true;
                 break;
             }
@@ -217,7 +219,7 @@ impl Problem<'_> {
                 .iter()
                 .enumerate()
                 .filter_map(|(i, c)| {
-                    let (now, next) = (c.harm.get(at.level[i])?, c.harm.get(at.level[i] + 1)?);
+                    let (now, next) = (c.divergence.get(at.level[i])?, c.divergence.get(at.level[i] + 1)?);
                     Some((next - now, i))
                 })
                 .collect();
@@ -250,7 +252,7 @@ impl Problem<'_> {
                 .iter()
                 .enumerate()
                 .filter(|(i, _)| !stuck[*i] && at.level[*i] > 0)
-                .filter_map(|(i, c)| Some((c.harm.get(at.level[i])? - c.harm.get(at.level[i] - 1)?, i)))
+                .filter_map(|(i, c)| Some((c.divergence.get(at.level[i])? - c.divergence.get(at.level[i] - 1)?, i)))
                 .max_by(|a, b| a.0.total_cmp(&b.0));
             let Some((relief, i)) = best else { return };
             if relief <= 0.0 {
