@@ -19,12 +19,55 @@ const SECRET_NAMES: [&str; 9] =
     ["key", "token", "secret", "password", "passwd", "pwd", "sig", "signature", "authorization"];
 
 /// An address as it may be shown: no user, no password, no values of parameters that are keys.
+///
+/// All of `url` is taken for one, also what no address may hold: it may be one that was mistyped.
 pub fn address(url: &str) -> String {
-    match url.contains("://") {
-        true => addresses(url).into_owned(),
-        // As it is typed: `user:pw@host/v1`.
-        false => addresses(&format!("://{url}"))["://".len()..].to_owned(),
+    // Also as it is typed, `user:pw@host/v1`, and without its scheme.
+    let (scheme, rest) = url.split_at(url.find("://").map_or(0, |at| at + "://".len()));
+    let slashes = rest.len() - rest.trim_start_matches('/').len();
+    let mut out = format!("{scheme}{}", &rest[..slashes]);
+    one(&rest[slashes..], &mut out);
+    out
+}
+
+/// A secret as it is, and as those write it who pack text up: percent signs, base64 of it within something longer (RFC
+/// 4648, both alphabets), hexadecimal digits, a string of JSON within one.
+fn forms(secret: &str) -> Vec<String> {
+    use base64::Engine;
+    use base64::engine::general_purpose::{STANDARD_NO_PAD, URL_SAFE_NO_PAD};
+    use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
+    const UNRESERVED: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b'_').remove(b'~');
+    let all = |begin: &str, digits: &dyn Fn(u8) -> String| -> String {
+        secret.bytes().map(|b| format!("{begin}{}", digits(b))).collect()
+    };
+    let (upper, lower) = (|b: u8| format!("{b:02X}"), |b: u8| format!("{b:02x}"));
+    let percent: Vec<String> =
+        [UNRESERVED, NON_ALPHANUMERIC].iter().map(|set| utf8_percent_encode(secret, set).to_string()).collect();
+    let mut forms = vec![secret.to_owned(), secret.replace('/', "\\/"), all("", &upper), all("", &lower)];
+    forms.extend([all("%", &upper), all("%", &lower)]);
+    forms.extend(percent.iter().map(|p| lower_escapes(p)));
+    forms.extend(percent);
+    let json = serde_json::Value::String(secret.to_owned()).to_string();
+    forms.extend(json.get(1..json.len() - 1).map(str::to_owned));
+    for before in 0..3 {
+        // Only whole letters are the secret's alone: what stands before and after has a part in those at the ends.
+        let bytes = [&b"\0\0"[..before], secret.as_bytes()].concat();
+        let own = (before * 8).div_ceil(6)..bytes.len() * 8 / 6;
+        for letters in [STANDARD_NO_PAD.encode(&bytes), URL_SAFE_NO_PAD.encode(&bytes)] {
+            forms.extend(letters.get(own.clone()).map(str::to_owned));
+        }
     }
+    forms
+}
+
+/// `%2B` as `%2b`.
+fn lower_escapes(percent: &str) -> String {
+    let mut digits = 0;
+    let lower = |c: char| {
+        digits = if c == '%' { 3 } else { usize::saturating_sub(digits, 1) };
+        if digits > 0 { c.to_ascii_lowercase() } else { c }
+    };
+    percent.chars().map(lower).collect()
 }
 
 /// The secrets of one endpoint.
@@ -52,6 +95,7 @@ impl Mask {
             secrets.extend(url.query_pairs().filter(|(n, _)| is_secret(n)).map(|(_, v)| v.into_owned()));
         }
         secrets.retain(|s| s.len() >= LEAST);
+        secrets = secrets.iter().flat_map(|s| forms(s)).collect();
         secrets.sort_by_key(|s| std::cmp::Reverse(s.len()));
         secrets.dedup();
         Mask { secrets }
@@ -146,6 +190,8 @@ fn addresses(text: &str) -> Cow<'_, str> {
 /// One address, after its scheme.
 fn one(url: &str, out: &mut String) {
     let authority = url.find(['/', '?', '#']).unwrap_or(url.len());
+    // A password with one of these in it is none of an address's, and somebody's all the same.
+    let authority = if is_host(&url[..authority]) { authority } else { url.len() };
     let host = url[..authority].rfind('@').map_or(0, |at| {
         out.push_str(SHOWN);
         at
@@ -165,6 +211,13 @@ fn one(url: &str, out: &mut String) {
     out.push_str(rest);
 }
 
+/// What stands before an address's path can be that: there is a user in it, or what follows the host is a port.
+fn is_host(authority: &str) -> bool {
+    let host = authority.rsplit('@').next().unwrap_or_default();
+    let port = host.rsplit_once(':').filter(|_| !host.ends_with(']')).map(|(_, port)| port);
+    authority.contains('@') || port.is_none_or(|p| p.bytes().all(|b| b.is_ascii_digit()))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -182,6 +235,13 @@ mod tests {
             ("h/v1?api_key=abc", "h/v1?api_key=…"),
             ("http://localhost:11434/v1", "http://localhost:11434/v1"),
             ("https://h/@user/v1?max_tokens=5", "https://h/@user/v1?max_tokens=5"),
+            ("http://[::1]:8000/a@b", "http://[::1]:8000/a@b"),
+            ("http://[::1]/a@b", "http://[::1]/a@b"),
+            // What is no address: a password that ends the authority, a space, no scheme.
+            ("http://u:SEK/RET@h/v1", "http://…@h/v1"),
+            ("http://u:SEK#RET@h/v1?key=a", "http://…@h/v1?key=…"),
+            ("//u:SEKRET@h/v1?key=SEKRET", "//…@h/v1?key=…"),
+            ("http://us:PW@ev il:99999/v1?api-key=SEKRET1", "http://…@ev il:99999/v1?api-key=…"),
             ("", ""),
         ] {
             assert_eq!(address(url), shown, "{url}");
@@ -204,6 +264,44 @@ mod tests {
         assert_eq!(mask.text("cut off: sk-secret-k"), "cut off: …");
         // A word that stands for a key is a word.
         assert_eq!(Mask::of("http://h/v1", "ollama").text("ollama serve"), "ollama serve");
+    }
+
+    #[test]
+    fn a_key_is_hidden_however_it_is_packed_up() {
+        use base64::Engine;
+        use base64::engine::general_purpose::{STANDARD, URL_SAFE};
+        let key = "sk-Fe+K/ey~\"\u{fc}\u{3ff}9x";
+        let mask = Mask::of("http://h", key);
+        let hex = |before: &str, f: &dyn Fn(u8) -> String| key.bytes().map(|b| format!("{before}{}", f(b))).collect();
+        let packed: [String; 8] = [
+            hex("", &|b| format!("{b:02x}")),
+            hex("", &|b| format!("{b:02X}")),
+            hex("%", &|b| format!("{b:02X}")),
+            "sk-Fe%2BK%2Fey~%22%C3%BC%CF%BF9x".into(),
+            "sk%2dFe%2bK%2fey%7e%22%c3%bc%cf%bf9x".into(),
+            key.replace('/', "\\/"),
+            key.replace('"', "\\\""),
+            key.to_owned(),
+        ];
+        for p in packed {
+            assert_eq!(mask.text(&format!("a {p} b")), "a … b");
+        }
+        for before in ["", "B", "Be", "Bearer ", "user:"] {
+            for after in ["", "!", "!!", "!!!"] {
+                let whole = format!("{before}{key}{after}");
+                for packed in [STANDARD.encode(&whole), URL_SAFE.encode(&whole)] {
+                    let told = mask.text(&format!("a {packed} b"));
+                    // What is left are the letters at its ends, which hold no whole byte of the key.
+                    let rest: usize = told.len() - "a … b".len();
+                    assert!(
+                        told.contains('…') && rest <= (before.len() + after.len() + 4) * 4 / 3 + 2,
+                        "{whole}: {told}"
+                    );
+                }
+            }
+        }
+        let words = "https://h/a%2Fb?q=c2stRm9v+dead/beef~";
+        assert_eq!(mask.text(words), words);
     }
 
     #[test]
