@@ -5,9 +5,12 @@
 
 use super::decode::{self, MAX_ENCODED};
 use super::{DataCard, DataError, Dataset, Source, clean_name, file_name, names};
+use std::collections::HashSet;
 use std::io::{Read, Seek, SeekFrom};
 use std::path::{Path, PathBuf};
 
+/// Bytes of a tar's block: members fill whole ones, and one of zeros at least ends the archive (POSIX.1-1988, ustar).
+const BLOCK: u64 = 512;
 /// The largest label file.
 const MAX_LABEL_BYTES: u64 = 1 << 20;
 /// More classes than any data set of this kind has.
@@ -109,20 +112,26 @@ fn scan(path: &Path, shard: u32, members: &mut Vec<Member>) -> Result<(), DataEr
     let length = file.metadata().map_err(io)?.len();
     let mut archive = tar::Archive::new(file);
     let mut sample = Sample::default();
+    let mut keys = HashSet::new();
     let mut flush = |s: Sample| match (s.image, s.label) {
         (None, _) => Ok(()),
         (Some(_), None) => Err(bad(format!("`{}` has an image and no `.cls` or `.json` label", clean_name(&s.key)))),
         (Some((at, size)), Some(label)) => {
             members.push(Member { shard, at, size, label });
-            Ok(())
+            match keys.replace(s.key) {
+                Some(key) => Err(bad(format!("`{}` is in it twice", clean_name(&key)))),
+                None => Ok(()),
+            }
         }
     };
+    let mut end = 0;
     for entry in archive.entries_with_seek().map_err(damaged)? {
         let mut entry = entry.map_err(damaged)?;
         if !matches!(entry.header().entry_type(), tar::EntryType::Regular | tar::EntryType::Continuous) {
             continue;
         }
         let (at, size) = (entry.raw_file_position(), entry.size());
+        end = at.saturating_add(size);
         let name = String::from_utf8_lossy(&entry.path_bytes()).into_owned();
         let (key, kind) = split(&name);
         if at.checked_add(size).is_none_or(|end| end > length) {
@@ -152,7 +161,12 @@ fn scan(path: &Path, shard: u32, members: &mut Vec<Member>) -> Result<(), DataEr
             }
         }
     }
-    flush(sample)
+    flush(sample)?;
+    // The reader takes a file that ends between two members for whole.
+    if length < end.next_multiple_of(BLOCK).saturating_add(BLOCK) {
+        return Err(bad("it is cut off: the mark of its end is missing".to_owned()));
+    }
+    Ok(())
 }
 
 /// Key and kind: what stands before and after the first dot of the last path piece.

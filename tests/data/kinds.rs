@@ -156,6 +156,19 @@ fn webdataset_tars() {
         (tar(&[("1.png", &red), ("1.cls", b"4000000000")]), "no class number"),
         (tar(&[("1.txt", b"x")]), "no member ends in"),
         (whole[..520].to_vec(), "cut off"),
+        // Between the image's label and the next member, where there is nothing to miss but the end.
+        (whole[..whole.len() - 1024].to_vec(), "the mark of its end is missing"),
+        (
+            tar(&[
+                ("1.png", &red),
+                ("1.cls", b"1"),
+                ("2.png", &red),
+                ("2.cls", b"1"),
+                ("1.png", &red),
+                ("1.cls", b"0"),
+            ]),
+            "`1` is in it twice",
+        ),
     ] {
         fs::write(&bad, bytes).unwrap();
         let text = refused(open(&bad));
