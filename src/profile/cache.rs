@@ -1,11 +1,15 @@
 //! Content-addressed results on disk: small JSON files named by the hash of everything they depend on.
 //!
-//! Invariants: a file appears whole or not at all (`files::replace`); a file that cannot be read or parsed
-//! counts as absent; failing to write costs only the next run's time, so it is logged and not an error.
+//! Invariants: only their owner writes and reads them, since they are believed as measurements; a file appears whole or not
+//! at all (`files::replace`); a file that cannot be read or parsed counts as absent; failing to write costs only the next
+//! run's time, so it is logged and not an error.
 
 use crate::files;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
+use std::fs::OpenOptions;
+use std::io::Write;
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
 /// Changes when what is measured changes, so that old files are not taken for new ones.
@@ -44,7 +48,10 @@ pub(super) fn rounded(v: f64) -> f64 {
 
 fn write<T: Serialize>(path: &Path, value: &T) -> std::io::Result<()> {
     std::fs::create_dir_all(path.parent().unwrap_or(Path::new(".")))?;
-    files::replace(path, |new| std::fs::write(new, serde_json::to_vec(value)?))
+    let bytes = serde_json::to_vec(value)?;
+    let mut private = OpenOptions::new();
+    private.write(true).create_new(true).mode(0o600);
+    files::replace(path, |new| private.open(new)?.write_all(&bytes))
 }
 
 #[cfg(test)]
@@ -71,6 +78,8 @@ mod tests {
         assert_eq!(cache.get::<Vec<f64>>("ladder", "b"), None);
         assert_eq!(cache.get::<Vec<f64>>("sense", "a"), None);
         let file = std::fs::read_dir(dir.path()).expect("dir").next().expect("one file").expect("entry").path();
+        let mode = std::os::unix::fs::MetadataExt::mode(&file.metadata().expect("there"));
+        assert_eq!(mode & 0o077, 0, "nobody else's business");
         std::fs::write(&file, b"[1.5, 2").expect("damage");
         assert_eq!(cache.get::<Vec<f64>>("ladder", "a"), None);
         Cache(None).put("ladder", "a", &1);

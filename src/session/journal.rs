@@ -5,6 +5,7 @@
 //! prefix of what was written. A damaged file is never repaired in place: the readable prefix goes to a new generation
 //! (`journal-2.db`), the damaged one stays beside it.
 
+use super::place::{ARTIFACTS, BASELINE};
 use super::{Event, Record, Seq, private, wal};
 use rusqlite::config::DbConfig;
 use rusqlite::{Connection, ErrorCode, OpenFlags, params};
@@ -79,6 +80,10 @@ impl Journal {
         let path = file(dir, generation);
         for p in [path.clone(), beside(&path, "-wal"), beside(&path, "-shm")] {
             private::check(&p).map_err(|e| not_ours(&p, &e))?;
+        }
+        if let Some(left) = emptied(dir, &path) {
+            let message = format!("it is empty or gone, and `{left}` beside it is not");
+            return Err(JournalError::Damaged { path: show(&path), message });
         }
         // SQLite drops what follows a damaged place of the log without a word, and with the next write for good.
         let first = match wal::lost(&beside(&path, "-wal")) {
@@ -370,6 +375,19 @@ fn beside(path: &Path, suffix: &str) -> PathBuf {
 fn newest(dir: &Path) -> Option<u32> {
     let names = std::fs::read_dir(dir).ok()?.flatten().filter_map(|e| e.file_name().into_string().ok());
     names.filter_map(|n| n.strip_prefix("journal-")?.strip_suffix(".db")?.parse().ok()).max()
+}
+
+/// What of a session that was used is left where its journal at `path` is none: to begin another there would lose the
+/// name of what can still be restored. SQLite's first write is a whole page, before there is a log.
+fn emptied(dir: &Path, path: &Path) -> Option<String> {
+    let holds = |p: &Path| std::fs::symlink_metadata(p).is_ok_and(|m| m.len() > 0);
+    if holds(path) {
+        return None;
+    }
+    let made = std::fs::read_dir(dir.join(ARTIFACTS)).into_iter().flatten().flatten().map(|e| e.path());
+    let made = made.filter(|p| p.file_name().is_some_and(|n| !n.to_string_lossy().starts_with('.')));
+    let mut left = [beside(path, "-wal"), dir.join(BASELINE)].into_iter().chain(made);
+    left.find(|p| holds(p)).map(|p| show(&p))
 }
 
 /// Removes what a host that died while salvaging left behind.

@@ -349,3 +349,34 @@ fn a_session_is_its_owners_alone() {
         assert_eq!(open_to_others(&path), 0, "{}", path.display());
     }
 }
+
+/// An empty journal is that of a host that died at once, unless something beside it says otherwise.
+#[test]
+fn a_journal_that_was_emptied_is_no_new_session() {
+    for (left, refused) in [(None, false), (Some("baseline.bits"), true), (Some("artifacts/model"), true)] {
+        for gone in [false, true] {
+            let dir = tempfile::tempdir().expect("temp dir");
+            drop(Journal::open(dir.path()).expect("opens"));
+            for end in ["-wal", "-shm"] {
+                drop(std::fs::remove_file(beside(&file(dir.path(), 1), end)));
+            }
+            if gone {
+                std::fs::remove_file(file(dir.path(), 1)).expect("removed");
+            } else {
+                std::fs::write(file(dir.path(), 1), "").expect("emptied");
+            }
+            std::fs::create_dir(dir.path().join("artifacts")).expect("made");
+            if let Some(left) = left {
+                std::fs::write(dir.path().join(left), "x").expect("written");
+            }
+            match Journal::open(dir.path()) {
+                Ok(opened) => assert!(!refused && opened.records.is_empty(), "{left:?}"),
+                Err(e) => assert!(refused && e.to_string().contains("restore a copy"), "{left:?}: {e}"),
+            }
+        }
+    }
+    let dir = tempfile::tempdir().expect("temp dir");
+    let s = sample();
+    std::fs::write(beside(&file(dir.path(), 1), "-wal"), &s.wal).expect("written");
+    assert!(matches!(Journal::open(dir.path()), Err(JournalError::Damaged { .. })), "a log without its journal");
+}

@@ -7,6 +7,10 @@ use std::io;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
+/// What a session leaves in its folder besides its journal.
+pub(super) const ARTIFACTS: &str = "artifacts";
+pub(super) const BASELINE: &str = "baseline.bits";
+
 /// Why a place cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum PlaceError {
@@ -116,7 +120,12 @@ impl Place {
     }
 
     pub fn artifacts(&self) -> PathBuf {
-        self.dir.join("artifacts")
+        self.dir.join(ARTIFACTS)
+    }
+
+    /// Which images the original gets right.
+    pub fn baseline_file(&self) -> PathBuf {
+        self.dir.join(BASELINE)
     }
 
     /// How the session was asked to open, for its host's first start.

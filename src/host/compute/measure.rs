@@ -11,7 +11,7 @@ use crate::profile::{
     ProfileUpdate, SensCurve, SensOptions, SensUpdate,
 };
 use crate::prune::PruneError;
-use crate::session::{Evaluation, Event, Feed, LiveRow, State, private, write_atomically};
+use crate::session::{Evaluation, Event, Feed, LiveRow, State, private, write_privately};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -263,13 +263,9 @@ impl Compute {
         Ok((evaluation, verdict))
     }
 
-    fn baseline_file(&self) -> std::path::PathBuf {
-        self.place.dir.join("baseline.bits")
-    }
-
     fn remember_baseline(&self, correct: Vec<bool>) {
         let bytes: Vec<u8> = correct.iter().map(|&c| u8::from(c)).collect();
-        if let Err(e) = write_atomically(&self.baseline_file(), &bytes) {
+        if let Err(e) = write_privately(&self.place.baseline_file(), &bytes) {
             // Worked out again when it is needed.
             tracing::warn!(error = %e, "could not keep the baseline's predictions");
         }
@@ -281,7 +277,7 @@ impl Compute {
         if let Some(known) = lock(&self.baseline).clone() {
             return Ok(known);
         }
-        if let Ok(bytes) = private::read(&self.baseline_file(), self.data.len() as u64)
+        if let Ok(bytes) = private::read(&self.place.baseline_file(), self.data.len() as u64)
             && bytes.len() == self.data.len()
         {
             let correct = Arc::new(bytes.iter().map(|&b| b == 1).collect::<Vec<bool>>());
