@@ -1,5 +1,6 @@
-//! Words that follow a number, for every room that speaks to people.
+//! Words for every room that speaks to people: what follows a number, what a panic said.
 
+use std::any::Any;
 use std::fmt::Display;
 
 /// `1 turn`, `2 turns`: the number and its noun.
@@ -10,6 +11,11 @@ pub fn counted<N: Display + PartialEq + From<u8>>(n: N, one: &str) -> String {
 /// As [`counted`], for nouns and phrases whose plural is not an `s` more: `1 entry is`, `2 entries are`.
 pub fn counted_as<N: Display + PartialEq + From<u8>>(n: N, one: &str, many: &str) -> String {
     if n == N::from(1) { format!("1 {one}") } else { format!("{n} {many}") }
+}
+
+/// What a panic said, where it said it in words.
+pub fn of_panic(payload: &(dyn Any + Send)) -> Option<&str> {
+    payload.downcast_ref::<String>().map(String::as_str).or_else(|| payload.downcast_ref::<&str>().copied())
 }
 
 #[cfg(test)]

@@ -5,6 +5,8 @@
 //! those of [`Exit`].
 
 pub mod args;
+mod kept;
+mod panics;
 mod sessions;
 
 use crate::agent::Endpoint;
@@ -25,6 +27,7 @@ pub struct UsageError(pub String);
 
 /// Runs the program: parses the command line, dispatches, and prints an error with its causes on standard error.
 pub fn main() -> Exit {
+    panics::install();
     // SAFETY: ignoring a signal has no preconditions. A file that may not grow is then an error of the write, as a full disk
     // is, instead of the end of whoever writes.
     unsafe { libc::signal(libc::SIGXFSZ, libc::SIG_IGN) };
@@ -52,7 +55,7 @@ pub fn main() -> Exit {
             Exit::Cancelled
         }
         Err(e) => {
-            tell!("paring: {e:#}");
+            out::complain(&format!("{e:#}"));
             if e.is::<UsageError>() { Exit::Usage } else { Exit::Failed }
         }
     }
@@ -200,13 +203,15 @@ fn flags(screen: &Screen, on: Option<&On>, session: &Session<'_>) -> Vec<(String
 fn settings(flags: Vec<(String, String)>) -> Result<Settings> {
     let loaded = config::load(&Sources::of_process(flags));
     for ignored in &loaded.ignored {
-        tell!("paring: {ignored}");
+        out::complain(&ignored.to_string());
     }
     if loaded.diagnostics.is_empty() {
         return Ok(loaded.settings);
     }
-    let all: Vec<String> = loaded.diagnostics.iter().map(ToString::to_string).collect();
-    Err(UsageError(all.join("\nparing: ")).into())
+    let mut all: Vec<String> = loaded.diagnostics.iter().map(ToString::to_string).collect();
+    let last = all.pop().unwrap_or_default();
+    all.iter().for_each(|d| out::complain(d));
+    Err(UsageError(last).into())
 }
 
 /// What the layers of settings say of device, threads and batch, where `on` was the topmost of them.

@@ -1,6 +1,8 @@
 //! Subcommands about sessions: open, attach, list, stop, log, export.
 
+use super::kept;
 use crate::config::Settings;
+use crate::files;
 use crate::headless::out::{self, say, tell};
 use crate::headless::{Exit, print_json};
 use crate::host::client::{Client, Messages};
@@ -30,8 +32,9 @@ fn waiting(what: &str) -> impl FnMut(Duration) + '_ {
 /// Opens a session, or attaches to it if it was opened before with the same model and data.
 pub fn open(spec: OpenSpec, name: Option<&str>, detach: bool, settings: Settings) -> anyhow::Result<Exit> {
     let place = Place::named(&name.map_or_else(|| spec.suggested_name(), str::to_owned))?;
-    if lifecycle::is_opened(&place) || lifecycle::is_running(&place) {
-        holds(&place, &spec)?;
+    let known = lifecycle::is_opened(&place) || lifecycle::is_running(&place);
+    if known {
+        kept::check(&place, &spec, &settings)?;
     } else {
         place
             .make()
@@ -40,27 +43,14 @@ pub fn open(spec: OpenSpec, name: Option<&str>, detach: bool, settings: Settings
     }
     if detach {
         runtime()?.block_on(async { lifecycle::spawn_detached(&place, waiting(&place.name)).await })?;
-        // Somebody else may have opened the name for something else at the same moment.
-        holds(&place, &spec)?;
+        if !known {
+            // Somebody else may have opened the name for something else at the same moment.
+            kept::check(&place, &spec, &settings)?;
+        }
         say!("{}", place.name)?;
         return Ok(Exit::Done);
     }
     show(&place, false, settings)
-}
-
-/// Is the session at `place` one of the model and data that `spec` asks for?
-fn holds(place: &Place, spec: &OpenSpec) -> anyhow::Result<()> {
-    if let Some(old) = OpenSpec::of_session(place)
-        && (old.model != spec.model || old.data != spec.data || old.calib != spec.calib)
-    {
-        bail!(
-            "session `{}` holds `{}` on `{}`; hint: give this one another `--name`, or `paring attach {0}`",
-            place.name,
-            old.model,
-            old.data
-        );
-    }
-    Ok(())
 }
 
 /// Attaches to a session, by name or to the one that changed last.
@@ -245,7 +235,7 @@ pub fn screenshot(name: &str, size: &str, out: &Path, keys: &str, mut settings: 
     let mut state = State::default();
     Journal::read(&place.dir)?.iter().for_each(|r| state.apply(r));
     let picture = crate::tui::picture::session(state, settings, size, &keys);
-    std::fs::write(out, picture)
+    files::replace(out, |new| std::fs::write(new, picture))
         .with_context(|| format!("cannot write `{}`; hint: try another path", out.display()))?;
     Ok(Exit::Done)
 }

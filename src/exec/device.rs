@@ -136,11 +136,8 @@ fn open_cuda(_ordinal: usize) -> Result<(Device, String), String> {
 fn open_cuda(ordinal: usize) -> Result<(Device, String), String> {
     use std::panic::{AssertUnwindSafe, catch_unwind};
     let guarded = |f: &dyn Fn() -> Result<(Device, String), String>| {
-        catch_unwind(AssertUnwindSafe(f)).unwrap_or_else(|p| {
-            let text = p.downcast_ref::<String>().cloned();
-            let text = text.or_else(|| p.downcast_ref::<&str>().map(|s| (*s).to_owned()));
-            Err(text.unwrap_or_else(|| "the CUDA loader panicked".into()))
-        })
+        catch_unwind(AssertUnwindSafe(f))
+            .unwrap_or_else(|p| Err(crate::words::of_panic(&*p).unwrap_or("the CUDA loader panicked").to_owned()))
     };
     // The panic hook would write into the terminal's screen; the message is returned instead.
     let hook = std::panic::take_hook();

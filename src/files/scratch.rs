@@ -126,6 +126,12 @@ pub fn target(path: &Path) -> io::Result<PathBuf> {
     invalid("it is a link that leads in a circle")
 }
 
+/// Whether writing at `path` would replace `source` or something in it, whatever links lead there.
+pub fn overwrites(path: &Path, source: &Path) -> bool {
+    let (Ok(path), Ok(source)) = (std::fs::canonicalize(path), std::fs::canonicalize(source)) else { return false };
+    path.starts_with(&source) || source.starts_with(&path)
+}
+
 /// Makes the rename of something in `dir` durable. Not every file system can, which is no reason to fail.
 fn sync_folder(dir: &Path) {
     if let Ok(d) = File::open(dir) {
@@ -136,11 +142,14 @@ fn sync_folder(dir: &Path) {
 /// Replaces the file `path` by what `write` puts at the path that it is given, whole or not at all.
 ///
 /// # Errors
-/// As [`target`], as `write`, and as the system says.
+/// As [`target`], as `write`, and as the system says; for a file that nobody may write, which a rename would pass over.
 pub fn replace<T, E: From<io::Error>>(path: &Path, write: impl FnOnce(&Path) -> Result<T, E>) -> Result<T, E> {
     let path = target(path)?;
     if path.is_dir() {
         return Err(io::Error::new(io::ErrorKind::IsADirectory, "it is a folder").into());
+    }
+    if path.metadata().is_ok_and(|m| m.permissions().readonly()) {
+        return Err(io::Error::new(io::ErrorKind::PermissionDenied, "it is write-protected").into());
     }
     let name = path.file_name().ok_or_else(|| io::Error::other("the path names no file"))?;
     let dir = folder_of(&path);
@@ -281,6 +290,36 @@ mod tests {
         let path = living.path().to_owned();
         drop(living);
         assert!(!path.exists());
+    }
+
+    #[cfg(unix)]
+    #[test]
+    fn what_is_protected_or_was_read_from_is_not_replaced() {
+        use std::os::unix::fs::{PermissionsExt, symlink};
+        let dir = tempfile::tempdir().expect("temp dir");
+        let at = |name: &str| dir.path().join(name);
+        std::fs::write(at("model"), "old").expect("written");
+        std::fs::create_dir(at("folder")).expect("made");
+        std::fs::write(at("folder/config"), "old").expect("written");
+        symlink(at("model"), at("link")).expect("linked");
+        for (path, source, clash) in [
+            ("model", "model", true),
+            ("link", "model", true),
+            ("model", "link", true),
+            ("folder/config", "folder", true),
+            ("folder", "folder/config", true),
+            ("folder/new", "folder", false),
+            ("new", "model", false),
+            ("model", "folder", false),
+        ] {
+            assert_eq!(overwrites(&at(path), &at(source)), clash, "{path} {source}");
+        }
+        std::fs::set_permissions(at("model"), std::fs::Permissions::from_mode(0o444)).expect("set");
+        for path in ["model", "link"] {
+            let error = replace(&at(path), |p| std::fs::write(p, "new")).unwrap_err();
+            assert_eq!(error.kind(), io::ErrorKind::PermissionDenied, "{path}");
+        }
+        assert_eq!(std::fs::read_to_string(at("model")).expect("read"), "old");
     }
 
     #[cfg(unix)]

@@ -1,6 +1,6 @@
 //! `paring convert`: a model in another format, without a session.
 
-use super::out::{say, tell};
+use super::out::{self, say};
 use super::{Exit, print_json, setup};
 use crate::cli::args::Convert;
 use crate::files;
@@ -21,13 +21,14 @@ pub fn run(args: &Convert, how: Calibration) -> Result<Exit> {
     let format = export::format(format, &args.out.to_string_lossy()).map_err(anyhow::Error::msg)?;
     // Before anything is calibrated.
     files::target(&args.out).map_err(|e| unwritable(&args.out, &e))?;
+    setup::keep_source(&args.model, &args.out)?;
     let mut model = setup::model(&args.model, &args.on)?;
     if let Some(name) = &args.precision {
         model.precision = setup::everywhere(&model, name)?;
     }
     let ranges = setup::calibrate(&mut model, &args.model, args.calib.as_deref(), how)?;
     for note in model.info.notes.iter().chain(&ranges) {
-        tell!("paring: note: {note}");
+        out::complain(&format!("note: {note}"));
     }
     let manifest = Manifest { original: Some(model.info.hash.clone()), ..Manifest::default() };
     let hash = export::write(&args.out, &model, &manifest, format)?;

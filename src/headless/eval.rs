@@ -1,6 +1,6 @@
 //! `paring eval`: accuracy of a checkpoint, or of what `run` and `export` wrote.
 
-use super::out::{say, tell};
+use super::out::{self, say};
 use super::{Exit, print_json, progress_line, setup};
 use crate::cli::args::Eval;
 use crate::config::text::{clean, left};
@@ -28,7 +28,7 @@ pub fn run(args: &Eval, how: Calibration) -> Result<Exit> {
     let ranges = setup::calibrate(&mut model, &args.model, args.calib.as_deref(), how)?;
     let plan = Plan::of(&model, &CompileOptions::on(&opened))?;
     for note in &model.info.notes {
-        tell!("paring: note: {note}");
+        out::complain(&format!("note: {note}"));
     }
     let batch = args.on.batch.unwrap_or(BATCH).max(1);
     let mut line = progress_line("evaluate");
@@ -43,11 +43,11 @@ pub fn run(args: &Eval, how: Calibration) -> Result<Exit> {
     };
     model.params.unchanged()?;
     for note in &run.notes {
-        tell!("paring: note: {note}");
+        out::complain(&format!("note: {note}"));
     }
     let m = &run.metrics;
     if let Some(text) = m.guess_warning() {
-        tell!("paring: note: {text}");
+        out::complain(&format!("note: {text}"));
     }
     if args.json {
         let mut out = json!({

@@ -63,6 +63,28 @@ pub fn words(args: Arguments<'_>) {
     drop(to.write_fmt(args).and_then(|()| to.flush()));
 }
 
+/// Characters of an error at most: a terminal's worth. Its way out stands at the end, so the middle is what goes.
+const COMPLAINT: (usize, usize) = (3000, 900);
+
+/// An error or a note on standard error. A name in it with line breaks begins no line of ours.
+pub fn complain(text: &str) {
+    words(format_args!("{}\n", complaint(text)));
+}
+
+fn complaint(text: &str) -> String {
+    let (head, tail) = COMPLAINT;
+    let length = text.chars().count();
+    let text = match length > head + tail {
+        true => {
+            let cut = |n: usize| text.char_indices().nth(n).map_or(text.len(), |(at, _)| at);
+            let (begin, end) = (&text[..cut(head)], &text[cut(length - tail)..]);
+            format!("{begin} … ({} characters are left out) … {end}", length - head - tail)
+        }
+        false => text.to_owned(),
+    };
+    format!("paring: {}", text.replace('\n', "\n  "))
+}
+
 /// Puts `text` in the place of the terminal's current line on standard error; an empty one clears it.
 pub fn status(text: &str) {
     let mut to = io::stderr().lock();
@@ -81,3 +103,16 @@ macro_rules! tell {
 }
 
 pub(crate) use {say, tell};
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_complaint_is_one_whatever_it_quotes() {
+        assert_eq!(complaint("no `a\nparing: b`; hint: c"), "paring: no `a\n  paring: b`; hint: c");
+        let long = complaint(&format!("no `{}`; hint: c", "é".repeat(100_000)));
+        assert!(long.chars().count() < 4000 && long.ends_with("; hint: c"), "{long}");
+        assert!(long.contains("(96114 characters are left out)"), "{long}");
+    }
+}

@@ -38,9 +38,14 @@ struct Driver {
     line: ProgressLine,
 }
 
+/// The file in the folder that a run fills.
+const MODEL: &str = "model.safetensors";
+
 /// Runs to the end, writes model and report, and prints what came out.
 pub fn run(spec: OpenSpec, wanted: &Wanted, json: bool) -> Result<Exit> {
     let cancel = cancel_on_signals()?;
+    // Before hours are spent on what could not be written.
+    super::setup::keep_source(&spec.model, &wanted.out.join(MODEL))?;
     let place = fresh(&wanted.out)?;
     spec.save(&place).with_context(|| format!("cannot write in `{}`", place.dir.display()))?;
     let runtime =
@@ -157,7 +162,7 @@ impl Driver {
         if self.state.phase == Phase::Verdict && self.verdict().is_some_and(|v| v.outcome == Outcome::Accept) {
             self.act(Command::Accept).await?;
         }
-        let path = wanted.out.join("model.safetensors").display().to_string();
+        let path = wanted.out.join(MODEL).display().to_string();
         self.export(path).await.map(Some)
     }
 

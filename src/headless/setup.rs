@@ -1,9 +1,10 @@
 //! From flags to an opened model, data set and device, shared by every command that computes.
 
-use super::out::tell;
+use super::out;
 use crate::cli::args::On;
 use crate::data::{self, Dataset};
 use crate::exec::device::{self, Opened};
+use crate::files;
 use crate::graph::{Precision, PrecisionPlan};
 use crate::host::compute::load_model;
 use crate::model::{Family, LoadOptions, Model};
@@ -11,6 +12,7 @@ use crate::prune::{self, Action, Sparsity, Target};
 use crate::quant::{self, Calibration};
 use crate::words::counted;
 use anyhow::{Result, bail};
+use std::path::Path;
 
 /// Opens `spec`: `demo:vit`, `demo:cnn`, or a path; then lets flags correct the preprocessing.
 pub fn model(spec: &str, on: &On) -> Result<Model> {
@@ -19,6 +21,14 @@ pub fn model(spec: &str, on: &On) -> Result<Model> {
     let mean = on.mean.as_deref().map(triple).transpose()?;
     let std = on.std.as_deref().map(triple).transpose()?;
     load_model(spec, &options, mean, std).map_err(anyhow::Error::msg)
+}
+
+/// The model that is read stays: `out` must not be it.
+pub fn keep_source(model: &str, out: &Path) -> Result<()> {
+    if files::overwrites(out, Path::new(model)) {
+        bail!("`{}` is not replaced: the model is read from `{model}`; hint: another --out", out.display());
+    }
+    Ok(())
 }
 
 /// Three numbers, one per channel, or one for all of them.
@@ -55,7 +65,7 @@ pub fn device(on: &On) -> Result<Opened> {
         device::allow_tf32(&mut opened);
     }
     if let Some(note) = &opened.note {
-        tell!("paring: {note}");
+        out::complain(note);
     }
     Ok(opened)
 }

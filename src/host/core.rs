@@ -475,11 +475,7 @@ impl Core {
         let body = move || {
             let work = std::panic::AssertUnwindSafe(|| jobs::run(kind, &*engine, &llm, &job));
             let result = std::panic::catch_unwind(work).unwrap_or_else(|panic| {
-                let words = panic
-                    .downcast_ref::<String>()
-                    .cloned()
-                    .or_else(|| panic.downcast_ref::<&str>().map(|s| (*s).to_owned()))
-                    .unwrap_or_default();
+                let words = crate::words::of_panic(&*panic).unwrap_or_default();
                 Err(JobError::Failed(format!("internal error: {words}; hint: the log file has more, please report it")))
             });
             drop(tx.blocking_send(Input::JobDone { result }));

@@ -27,7 +27,7 @@ use crate::model::{self, ASSUMED, LoadOptions, Model};
 use crate::plan::{Action, Target, Verdict};
 use crate::profile::{Ceilings, Ladder, Paired, Profile};
 use crate::prune::{self, Evidence, Group};
-use crate::session::{Artifacts, Evaluation, Place, Proposer, Recipe, SessionCard, State};
+use crate::session::{Artifacts, Evaluation, Place, Proposer, Recipe, SessionCard, State, private};
 use shelf::Shelf;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -78,6 +78,11 @@ pub fn load_model(
         Some(other) => return Err(format!("no bundled model `{other}`; hint: demo:vit or demo:cnn")),
         None => model::load(Path::new(name), options).map_err(|e| e.to_string())?,
     };
+    if let (Some(asked), &[_, h, w]) = (options.image, model.graph.input_shape())
+        && (h, w) != (asked, asked)
+    {
+        return Err(format!("`{name}` takes images of {h}x{w} pixels, not {asked}; hint: leave --image-size out"));
+    }
     if std.is_some_and(|s| s.iter().any(|v| *v <= 0.0)) {
         return Err(
             "the standard deviation has a number that is not positive; hint: such as 0.229,0.224,0.225".to_owned()
@@ -202,7 +207,7 @@ pub fn open(place: &Place, spec: Option<OpenSpec>, card: Option<&SessionCard>) -
     let recipe = recipe::now(&spec, &model, &data, &calib, batch, recipe)?;
     let artifacts = Artifacts::open(&place.artifacts())
         .map_err(|e| format!("cannot write in `{}`: {e}; hint: check permissions", place.dir.display()))?;
-    let cache = crate::session::place::cache().ok().filter(|dir| std::fs::create_dir_all(dir).is_ok());
+    let cache = crate::session::place::cache().ok().filter(|dir| private::make_dir(dir).is_ok() || dir.is_dir());
     let groups = prune::groups(&model.graph);
     let desk = Table {
         graph: model.graph.clone(),

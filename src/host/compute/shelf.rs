@@ -3,6 +3,7 @@
 //! Invariant: nothing here needs the original or the data, so that what was made is exported when they are gone.
 
 use super::produce::in_order;
+use crate::files;
 use crate::host::desk::Desk;
 use crate::host::engine::{Compressed, Engine, Exported, Job, JobError, Llm};
 use crate::model::export::{self, Manifest};
@@ -88,6 +89,7 @@ impl Shelf<'_> {
         job.progress("export", path, 0, 1);
         let model = self.model_of(state, round)?;
         let path = self.export_path(path, round, format);
+        keep_sources(&path, self.recipe, &self.place.dir).map_err(JobError::Failed)?;
         let r = state.round_at(round);
         let recipe = state.recipe_of(round);
         let figures = json!({
@@ -124,6 +126,22 @@ impl Shelf<'_> {
             p if Path::new(p).is_dir() => Path::new(p).join(name),
             p => PathBuf::from(p),
         }
+    }
+}
+
+/// Nothing that a session was opened on, and nothing of its own, gives way to an export of it.
+fn keep_sources(path: &Path, recipe: &Recipe, session: &Path) -> Result<(), String> {
+    let data = [&recipe.data.spec, &recipe.calib.spec];
+    let data = data.into_iter().flat_map(|spec| spec.split(',').map(|part| ("data is read from", Path::new(part))));
+    let mut all =
+        [("model was read from", Path::new(&recipe.model)), ("session is kept in", session)].into_iter().chain(data);
+    match all.find(|(_, source)| files::overwrites(path, source)) {
+        Some((what, source)) => Err(format!(
+            "`{}` is not replaced: the {what} `{}`; hint: give the export another path",
+            path.display(),
+            source.display()
+        )),
+        None => Ok(()),
     }
 }
 
