@@ -4,7 +4,8 @@
 //!
 //! | room | what belongs there |
 //! | --- | --- |
-//! | [`cli`] | arguments, validated settings, subcommands' entry points |
+//! | [`args`] | the command line as it is typed |
+//! | [`cli`] | validated settings, subcommands' entry points |
 //! | [`config`] | layered settings, keymap, theme and prompt loading: a value plus every diagnostic |
 //! | [`graph`] | pure IR, no tensors: the closed [`graph::Op`] enum, shapes, axis links, patches, costs |
 //! | [`model`] | named parameters (views of their files), families, importers and exporters |
@@ -14,7 +15,8 @@
 //! | [`eval`] | metrics, paired statistics, latency runs |
 //! | [`prune`] | groups, importance, apply |
 //! | [`quant`] | precision plans and the quantization arithmetic that kernels and checks share |
-//! | [`recover`] | repair without training: least-squares re-fit, batch-norm re-estimation |
+//! | [`recover`] | repair without training: least-squares re-fit, batch-norm re-estimation; ranges of static int8 inputs |
+//! | [`train`] | training from labelled batches: trainer, objective, optimiser, schedule; the bundled demo models |
 //! | [`plan`] | decisions, constraints, budgets, forecasts, the built-in planner |
 //! | [`agent`] | roles, dialogue, prompt context, proposal parsing and validation, transport |
 //! | [`session`] | events, state (a fold), journal, artifacts |
@@ -37,14 +39,15 @@
 //!    nothing from a file or an agent reaches the terminal without control characters neutralised.
 //! 6. An unsupported op, layer or format is a clear error that names it.
 //!
-//! Imports point one way: graph ← model ← exec ← {profile, prune, quant, eval, recover} ← plan ← agent;
-//! session holds plain data; host wires everything; tui sees session state and plan's data types only.
-//! `tests/tidy.rs` checks this.
+//! Imports point one way: graph ← model ← {quant, data} ← exec ← {train, eval, prune, recover, profile} ← plan ← session
+//! ← config ← agent ← host ← {tui, headless} ← cli. Session holds plain data; host wires everything; tui sees session state
+//! and plan's data types only. `tests/tidy.rs` has the list and checks it.
 
 // A stream that is closed or full must not panic: `headless::out` writes.
 #![cfg_attr(not(test), deny(clippy::print_stdout, clippy::print_stderr))]
 
 pub mod agent;
+pub mod args;
 pub mod cli;
 pub mod config;
 pub mod data;
@@ -63,5 +66,6 @@ pub mod prune;
 pub mod quant;
 pub mod recover;
 pub mod session;
+pub mod train;
 pub mod tui;
 pub mod words;

@@ -1,12 +1,12 @@
 //! The bundled demo models are worth demonstrating on: good, but not so good that careless compression goes unseen.
 
-use paring::data::demo::{self, Kind};
 use paring::data::{self, Dataset};
 use paring::eval::{self, EvalRun};
 use paring::exec::{Cancel, CompileOptions, Plan};
 use paring::graph::MacConvention;
 use paring::model::{LoadOptions, Model};
 use paring::prune::{self, Action, Method, Target};
+use paring::train::demo::{self, Kind};
 use std::path::Path;
 
 fn evaluate(model: &Model, data: &Dataset) -> EvalRun {

@@ -5,12 +5,12 @@
 #![cfg(target_os = "linux")]
 
 use candle_core::{Device, Tensor};
-use paring::data::demo;
 use paring::exec::{CompileOptions, Plan};
 use paring::graph::Precision;
 use paring::model::families::CifarResnetSpec;
 use paring::model::{FamilySpec, Model, random};
 use paring::quant;
+use paring::train::demo;
 
 /// Minor page faults of this process so far.
 fn faults() -> i64 {

@@ -10,7 +10,7 @@ use paring::exec::{Cancel, CompileOptions, Plan};
 use paring::graph::{Precision, Runs};
 use paring::model::families::{CifarResnetSpec, VitDims, VitSpec};
 use paring::model::{FamilySpec, LoadOptions, Model, export, load, random};
-use paring::quant;
+use paring::{quant, recover};
 
 fn models() -> Vec<Model> {
     let cnn = CifarResnetSpec { blocks: 1, widths: [5, 8, 12], classes: 5, image: 16 };
@@ -23,7 +23,7 @@ fn models() -> Vec<Model> {
 fn set(model: &mut Model, p: Precision) {
     model.precision = quant::everywhere(&model.graph, p);
     let mut once = |i: usize| Ok::<_, paring::exec::ExecError>((i == 0).then(images));
-    quant::calibrate(model, quant::Calibration::Mse, &mut once).unwrap();
+    recover::calibrate(model, quant::Calibration::Mse, &mut once).unwrap();
 }
 
 fn images() -> Tensor {

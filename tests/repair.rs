@@ -2,7 +2,6 @@
 //! twin that stays) and on trained ones, where it must win accuracy back.
 
 use candle_core::{Device, Tensor};
-use paring::data::demo::{self, Kind};
 use paring::data::{self, Dataset};
 use paring::eval::evaluate;
 use paring::exec::{Cancel, CompileOptions, Plan, reference};
@@ -11,6 +10,7 @@ use paring::model::families::{CifarResnetSpec, FamilySpec, VitDims, VitSpec};
 use paring::model::{self, Model, Param};
 use paring::prune::{self, Action, Group, GroupKind, MemberRole, Method, Target};
 use paring::recover::{RepairError, RepairOptions, RepairStep, RepairUpdate, compress};
+use paring::train::demo::{self, Kind};
 
 fn logits(m: &Model, x: &Tensor) -> Vec<Vec<f32>> {
     let params = reference::tensors(&m.params, &Device::Cpu).unwrap();

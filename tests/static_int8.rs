@@ -11,7 +11,7 @@ use paring::model::families::CifarResnetSpec;
 use paring::model::{FamilySpec, LoadOptions, Model, export, load, random};
 use paring::prune::{self, Action, Target};
 use paring::quant;
-use paring::recover::{RepairOptions, compress};
+use paring::recover::{self, RepairOptions, compress};
 
 fn small() -> Model {
     let cnn = CifarResnetSpec { blocks: 1, widths: [6, 8, 12], classes: 5, image: 16 };
@@ -24,7 +24,7 @@ fn batch(seed: usize) -> Tensor {
 }
 
 fn calibrate(model: &mut Model, how: Calibration) {
-    quant::calibrate(model, how, &mut |i| Ok::<_, ExecError>((i < 3).then(|| batch(i)))).unwrap();
+    recover::calibrate(model, how, &mut |i| Ok::<_, ExecError>((i < 3).then(|| batch(i)))).unwrap();
 }
 
 fn logits(model: &Model, x: &Tensor) -> Vec<Vec<f32>> {
@@ -118,7 +118,7 @@ fn accuracy_by_calibration_method_on_a_published_network() {
     let prep = model.info.preprocess.clone();
     for how in Calibration::ALL {
         model.precision = quant::everywhere(&model.graph, Precision::Int8Static);
-        quant::calibrate(&mut model, how, &mut |i| {
+        recover::calibrate(&mut model, how, &mut |i| {
             let picks = i * 64..((i + 1) * 64).min(calib.len());
             let x = (!picks.is_empty()).then(|| calib.batch(picks, &prep).unwrap().0);
             Ok::<_, ExecError>(x)

@@ -1,16 +1,16 @@
 //! What a session keeps of how it was opened: whoever opens it again with other words is told, not passed over.
 //!
-//! Not here: the budget and the endpoint in a session that runs (`:budget`, `:llm`), and what a journal holds.
+//! Not here: how budget and endpoint change in a session that runs (`:budget`, `:llm`), and what a journal holds.
 
 use super::UsageError;
 use crate::config::Settings;
-use crate::headless::out::tell;
+use crate::headless::out;
 use crate::host::OpenSpec;
 use crate::session::Place;
 use serde_json::Value;
 
 /// A spec's field, how it is asked for, and the setting that it comes from where a flag is not its only source.
-const KEPT: [(&str, &str, Option<&str>); 16] = [
+const KEPT: [(&str, &str, Option<&str>); 18] = [
     ("arch", "--arch", None),
     ("image", "--image-size", None),
     ("heads", "--heads", None),
@@ -27,6 +27,8 @@ const KEPT: [(&str, &str, Option<&str>); 16] = [
     ("tf32", "--tf32", Some("session.tf32")),
     ("threads", "--threads", Some("session.threads")),
     ("batch", "--batch", Some("session.batch")),
+    ("llm_url", "--llm-url", Some("llm.base_url")),
+    ("llm_model", "--llm-model", Some("llm.model")),
 ];
 
 /// Is the session at `place` one of what `spec` asks for? What a flag asks for otherwise is refused; what only the
@@ -55,7 +57,11 @@ pub(super) fn check(place: &Place, spec: &OpenSpec, settings: &Settings) -> anyh
         .into());
     }
     if !rest.is_empty() {
-        tell!("paring: session `{}` stays as it was opened: {}", place.name, rest.join(", "));
+        out::complain(&format!(
+            "session `{}` stays as it was opened: {}; hint: in the session, `:budget` and `:llm` change what they name",
+            place.name,
+            rest.join(", ")
+        ));
     }
     Ok(())
 }
@@ -88,6 +94,7 @@ fn others<'a>(
 fn difference(name: &str, old: &Value, asked: &Value) -> String {
     let word = |v: &Value| match v {
         Value::Null => Some("none".to_owned()),
+        Value::String(s) if s.contains("//") => Some(crate::mask::address(s)),
         Value::String(s) => Some(s.clone()),
         Value::Number(_) | Value::Bool(_) => Some(v.to_string()),
         Value::Array(_) | Value::Object(_) => None,
@@ -118,6 +125,14 @@ mod tests {
         let (flags, rest) = others(&old, &OpenSpec { seed: 8, ..plain }, &by("environment")).expect("json");
         assert!(flags.is_empty());
         assert_eq!(rest, ["`session.seed` is 7, not 8"]);
+    }
+
+    #[test]
+    fn an_endpoint_is_named_without_its_secrets() {
+        let asked = OpenSpec { llm_url: Some("http://u:secret@h/v1".into()), ..OpenSpec::demo("cnn") };
+        let by = |key: &str| (key == "llm.base_url").then_some("environment");
+        let (_, rest) = others(&OpenSpec::demo("cnn"), &asked, &by).expect("json");
+        assert_eq!(rest, ["`llm.base_url` is none, not http://…@h/v1"]);
     }
 
     #[test]

@@ -4,12 +4,12 @@
 //! Invariants: standard output carries data only; every failure says what failed and what to do; the exit codes are
 //! those of [`Exit`].
 
-pub mod args;
 mod kept;
 mod panics;
 mod sessions;
 
 use crate::agent::Endpoint;
+use crate::args::{Cli, Cmd, Demo, On, Rank, Screen};
 use crate::config::{self, Settings, Sources};
 use crate::headless::out::{self, tell};
 use crate::headless::{self, Exit};
@@ -17,7 +17,6 @@ use crate::host::{OpenSpec, lifecycle};
 use crate::prune::Method;
 use crate::session::Place;
 use anyhow::{Result, bail};
-use args::{Cli, Cmd, Demo, On, Rank, Screen};
 use clap::Parser;
 
 /// The command line or a settings file says something that cannot be.

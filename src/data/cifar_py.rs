@@ -31,7 +31,7 @@ pub(super) fn files_in(dir: &Path, part: Option<Part>) -> Result<Option<Vec<Path
 }
 
 fn is_pickle(path: &Path) -> bool {
-    looks_like(&super::kind::head(path).unwrap_or_default())
+    looks_like(&super::decode::head(path).unwrap_or_default())
 }
 
 pub(super) fn open_files(paths: &[PathBuf], spec: &str) -> Result<Dataset, DataError> {

@@ -16,6 +16,13 @@ const MAX_ALLOC: u64 = 268 << 20;
 /// The largest encoded image.
 pub(super) const MAX_ENCODED: u64 = 128 << 20;
 
+/// The first bytes of a file.
+pub(super) fn head(path: &Path) -> std::io::Result<Vec<u8>> {
+    let mut bytes = Vec::new();
+    crate::files::open(path)?.take(512).read_to_end(&mut bytes)?;
+    Ok(bytes)
+}
+
 /// The encoded bytes of one file, no more of them than an image may have and one.
 pub(super) fn read(path: &Path) -> Result<Vec<u8>, DataError> {
     let io = |source| DataError::Io { path: path.to_owned(), source };

@@ -1,8 +1,7 @@
 //! What kind of data a path holds, by content first and by names second.
 
 use super::part::{self, Part};
-use super::{DataError, Dataset, cifar, cifar_py, file_name, folder, idx, labels, list, parquet, raw, shards};
-use std::io::Read;
+use super::{DataError, Dataset, cifar, cifar_py, decode, file_name, folder, idx, labels, list, parquet, raw, shards};
 use std::path::{Path, PathBuf};
 
 /// Folders that well-known archives unpack to and that a user may stop above.
@@ -15,13 +14,6 @@ const INSIDE: [&str; 7] = [
     "MNIST",
     "FashionMNIST",
 ];
-
-/// The first bytes of a file.
-pub(super) fn head(path: &Path) -> std::io::Result<Vec<u8>> {
-    let mut bytes = Vec::new();
-    crate::files::open(path)?.take(512).read_to_end(&mut bytes)?;
-    Ok(bytes)
-}
 
 /// Opens a file or directory. `imagenet`: class folders are indexed among ImageNet's classes.
 pub(super) fn open(path: &Path, part: Option<Part>, imagenet: bool, spec: &str) -> Result<Dataset, DataError> {
@@ -53,7 +45,7 @@ pub(super) fn open_files(paths: &[PathBuf], spec: &str) -> Result<Dataset, DataE
             Err(source) => return Err(DataError::Io { path: path.to_owned(), source }),
         }
     }
-    let bytes = head(first).map_err(|source| DataError::Io { path: first.to_owned(), source })?;
+    let bytes = decode::head(first).map_err(|source| DataError::Io { path: first.to_owned(), source })?;
     let ends = |ext: &str| first.extension().is_some_and(|e| e.eq_ignore_ascii_case(ext));
     let dir = first.parent().unwrap_or(Path::new("."));
     let one = |opened: fn(&Path, &str) -> Result<Dataset, DataError>| match paths {

@@ -9,7 +9,6 @@ mod card;
 mod cifar;
 mod cifar_py;
 mod decode;
-pub mod demo;
 mod error;
 mod folder;
 mod guard;
@@ -27,7 +26,6 @@ mod resize;
 mod shards;
 mod split;
 pub mod synthetic;
-pub mod train;
 
 #[cfg(test)]
 mod tests;

@@ -9,7 +9,9 @@
 
 use super::cifar::{PIXELS, SIDE};
 use super::raw::{Raw, Shape};
-use super::{DataCard, DataError, Dataset, Source};
+use super::{DataCard, DataError, Dataset, Source, prepare};
+use crate::model::Preprocess;
+use candle_core::{Device, Tensor};
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::{RngCore, SeedableRng};
 use rayon::prelude::*;
@@ -120,6 +122,28 @@ pub fn dataset(split: Split, limit: usize) -> Dataset {
     };
     let shape = Shape { width: SIDE, height: SIDE, channels: 3 };
     Dataset::new(card, Source::Raw(Raw::from_records(shape, bytes)), true)
+}
+
+/// Images `at..at + size` of `split` as `prep` makes them, `[size, 3, height, width]`, and their classes.
+///
+/// # Errors
+/// A preprocessing that does not fit images of three channels.
+pub fn batch(split: Split, at: u64, size: usize, prep: &Preprocess) -> Result<(Tensor, Vec<u32>), DataError> {
+    let ready = prepare::Ready::new(prep)?;
+    let [h, w] = prep.size;
+    let shape = Shape { width: SIDE, height: SIDE, channels: 3 };
+    let mut x = vec![0f32; size * 3 * h * w];
+    let labels = x
+        .par_chunks_mut(3 * h * w)
+        .enumerate()
+        .map(|(i, out)| {
+            let mut bytes = vec![0u8; PIXELS];
+            let class = draw(split, at + i as u64, &mut bytes);
+            ready.planes(&bytes, shape, out)?;
+            Ok(u32::from(class))
+        })
+        .collect::<Result<Vec<u32>, DataError>>()?;
+    Ok((Tensor::from_vec(x, (size, 3, h, w), &Device::Cpu)?, labels))
 }
 
 /// Draws image `index` of `split` into `[3, 32, 32]` bytes and returns its class; classes alternate. Indices past

@@ -445,7 +445,7 @@ mod tests {
     #[test]
     fn views_are_disturbed_until_the_original_errs_at_the_wanted_rate() {
         let held = synthetic::dataset(synthetic::Split::Calib, 150);
-        let model = crate::data::demo::vit().unwrap();
+        let model = crate::train::demo::vit().unwrap();
         let plan = crate::exec::Plan::of(&model, &Default::default()).unwrap();
         let none = Cancel::default();
         let mut original = |x: &Tensor| Ok(plan.run(x)?);

@@ -2,7 +2,7 @@
 
 use super::out::{self, say};
 use super::{Exit, print_json, setup};
-use crate::cli::args::Convert;
+use crate::args::Convert;
 use crate::files;
 use crate::model::export::{self, Manifest};
 use crate::quant::Calibration;

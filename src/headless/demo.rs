@@ -2,9 +2,9 @@
 
 use super::Exit;
 use super::out::{say, tell};
-use crate::data::demo::{self, Kind};
 use crate::data::synthetic;
 use crate::exec::Cancel;
+use crate::train::demo::{self, Kind};
 use anyhow::{Context, Result, bail};
 use std::path::Path;
 

@@ -2,7 +2,7 @@
 
 use super::out::{self, say};
 use super::{Exit, print_json, progress_line, setup};
-use crate::cli::args::Eval;
+use crate::args::Eval;
 use crate::config::text::{clean, left};
 use crate::eval;
 use crate::exec::{CompileOptions, Plan};

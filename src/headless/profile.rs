@@ -2,7 +2,7 @@
 
 use super::out::{Unwritten, say, tell};
 use super::{Cancelled, Exit, cancel_on_signals, print_json, progress_line, setup};
-use crate::cli::args::Profile as Args;
+use crate::args::Profile as Args;
 use crate::config::text::clean;
 use crate::graph::MacConvention;
 use crate::host::compute::usual_batch;

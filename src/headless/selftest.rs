@@ -11,11 +11,11 @@ mod truth;
 
 use super::out::{Unwritten, say};
 use super::{Cancelled, Exit, cancel_on_signals, print_json, progress_line, setup};
-use crate::cli::args::On;
+use crate::args::On;
 use crate::config::text::clean;
-use crate::data::demo;
 use crate::exec::device::Opened;
 use crate::profile::{Bound, Gauges, Reading};
+use crate::train::demo;
 use anyhow::Result;
 use checks::{Check, Outcome};
 use serde_json::json;

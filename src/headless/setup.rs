@@ -1,7 +1,7 @@
 //! From flags to an opened model, data set and device, shared by every command that computes.
 
 use super::out;
-use crate::cli::args::On;
+use crate::args::On;
 use crate::data::{self, Dataset};
 use crate::exec::device::{self, Opened};
 use crate::files;
@@ -10,6 +10,7 @@ use crate::host::compute::load_model;
 use crate::model::{Family, LoadOptions, Model};
 use crate::prune::{self, Action, Sparsity, Target};
 use crate::quant::{self, Calibration};
+use crate::recover;
 use crate::words::counted;
 use anyhow::{Result, bail};
 use std::path::Path;
@@ -109,7 +110,7 @@ pub fn calibrate(model: &mut Model, spec: &str, calib: Option<&str>, how: Calibr
     };
     let set = data::open(calib, 0)?.take(RANGE_IMAGES);
     let prep = model.info.preprocess.clone();
-    quant::calibrate(model, how, &mut |i| -> Result<_> {
+    recover::calibrate(model, how, &mut |i| -> Result<_> {
         let (from, to) = (i * RANGE_BATCH, ((i + 1) * RANGE_BATCH).min(set.len()));
         Ok(if from < to { Some(set.batch(from..to, &prep)?.0) } else { None })
     })?;
@@ -120,5 +121,5 @@ pub fn calibrate(model: &mut Model, spec: &str, calib: Option<&str>, how: Calibr
 pub fn calibrate_on_noise(model: &mut Model) -> Result<()> {
     let dims: Vec<usize> = std::iter::once(1).chain(model.graph.input_shape().iter().copied()).collect();
     let noise = candle_core::Tensor::randn(0f32, 1.0, dims, &candle_core::Device::Cpu)?;
-    quant::calibrate(model, Calibration::MinMax, &mut |i| -> Result<_> { Ok((i == 0).then(|| noise.clone())) })
+    recover::calibrate(model, Calibration::MinMax, &mut |i| -> Result<_> { Ok((i == 0).then(|| noise.clone())) })
 }

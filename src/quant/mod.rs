@@ -2,11 +2,9 @@
 //!
 //! The graph stays float: a [`PrecisionPlan`] says per node what runs, and `exec` records which kernel ran.
 
-mod calibrate;
 mod histogram;
 
 pub use crate::graph::{Calibration, Precision, PrecisionPlan, Range, Runs, WeightFormat};
-pub use calibrate::{calibrate, input_ranges, static_layers};
 pub use histogram::Histogram;
 
 use crate::graph::{Graph, Node, Op, ParamRole, param_shapes};
@@ -16,6 +14,12 @@ pub fn choosable(graph: &Graph) -> Vec<&Node> {
     let reachable = graph.reachable();
     let nodes = graph.nodes.iter().zip(reachable).filter(|(_, r)| *r).map(|(n, _)| n);
     nodes.filter(|n| n.op.is_conv_or_linear()).collect()
+}
+
+/// Reachable layers that `plan` runs in static int8, in graph order.
+pub fn static_layers(graph: &Graph, plan: &PrecisionPlan) -> Vec<String> {
+    let layers = choosable(graph).into_iter().filter(|n| plan.get(&n.name) == Precision::Int8Static);
+    layers.map(|n| n.name.clone()).collect()
 }
 
 /// A plan that runs every layer which can at `precision`.

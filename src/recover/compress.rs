@@ -122,7 +122,7 @@ pub fn compress(
         used.ranged = picks.len() as u64;
         picked.extend_from_slice(&picks);
         let what = format!("int8 ranges, {}", options.ranges.label());
-        quant::calibrate(&mut model, options.ranges, &mut |i| -> Result<_, RepairError> {
+        super::ranges::calibrate(&mut model, options.ranges, &mut |i| -> Result<_, RepairError> {
             cancel.check()?;
             say(RepairUpdate::Progress { done: i.min(batches.len()), total: batches.len(), what: what.clone() });
             let Some(picks) = batches.get(i) else { return Ok(None) };

@@ -2,12 +2,13 @@
 
 use super::cases::{Case, Half};
 use super::truth::{Run, SIGMAS};
-use crate::data::{demo, synthetic};
+use crate::data::synthetic;
 use crate::exec::device::{self, Opened};
 use crate::exec::reference::{self, Capture, Mode};
 use crate::exec::{CompileOptions, ExecError, Kernels, Plan, StepInfo};
 use crate::graph::{Precision, PrecisionPlan};
 use crate::model::random_params;
+use crate::train::demo;
 use anyhow::{Context, Result, bail};
 use candle_core::{Device, Tensor};
 use rand::{Rng, SeedableRng};

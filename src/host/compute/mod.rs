@@ -73,8 +73,8 @@ pub fn load_model(
     std: Option<[f32; 3]>,
 ) -> Result<Model, String> {
     let mut model = match name.strip_prefix("demo:") {
-        Some("vit") => data::demo::vit().map_err(|e| e.to_string())?,
-        Some("cnn") => data::demo::cnn().map_err(|e| e.to_string())?,
+        Some("vit") => crate::train::demo::vit().map_err(|e| e.to_string())?,
+        Some("cnn") => crate::train::demo::cnn().map_err(|e| e.to_string())?,
         Some(other) => return Err(format!("no bundled model `{other}`; hint: demo:vit or demo:cnn")),
         None => model::load(Path::new(name), options).map_err(|e| e.to_string())?,
     };

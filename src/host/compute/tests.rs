@@ -66,7 +66,7 @@ impl Rig {
         let (inputs, mut heard) = tokio::sync::mpsc::channel(64);
         std::thread::spawn(move || {
             while let Some(input) = heard.blocking_recv() {
-                if let crate::host::core::Input::Commit { reply, .. } = input {
+                if let crate::host::input::Input::Commit { reply, .. } = input {
                     drop(reply.send(Ok(())));
                 }
             }

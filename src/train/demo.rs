@@ -2,8 +2,8 @@
 //!
 //! `assets/README.md` states the command, the seed and the accuracy that was measured.
 
-use super::train::{Cycle, Progress, Recipe, TrainError, train as run};
-use super::{Dataset, synthetic};
+use super::{Batches, Cycle, Progress, Recipe, TrainError};
+use crate::data::{DataError, Dataset, synthetic};
 use crate::exec::{Cancel, CompileOptions, Plan};
 use crate::graph::PrecisionPlan;
 use crate::model::export::Manifest;
@@ -11,7 +11,7 @@ use crate::model::families::{CifarResnetSpec, VitDims, VitSpec};
 use crate::model::{
     self, FamilySpec, Interpolation, LoadOptions, Model, ModelError, ModelInfo, ParamStore, Preprocess,
 };
-use candle_core::D;
+use candle_core::{D, Tensor};
 use std::path::Path;
 use std::sync::Arc;
 
@@ -135,6 +135,31 @@ pub struct Trained {
     pub hash: String,
 }
 
+/// The synthetic set's training images, one after the other. Every step draws fresh ones: there are no epochs, no
+/// augmentation and no over-fitting.
+pub(super) struct Drawn<'a> {
+    prep: &'a Preprocess,
+    next: u64,
+}
+
+impl Drawn<'_> {
+    pub fn new(prep: &Preprocess) -> Drawn<'_> {
+        Drawn { prep, next: 0 }
+    }
+}
+
+impl Batches for Drawn<'_> {
+    fn next(&mut self, size: usize) -> Result<(Tensor, Vec<u32>), DataError> {
+        let at = self.next;
+        self.skip(size);
+        synthetic::batch(synthetic::Split::Train, at, size, self.prep)
+    }
+
+    fn skip(&mut self, count: usize) {
+        self.next += count as u64;
+    }
+}
+
 /// Trains a demo model from scratch (minutes on one core), measures it on the evaluation split and writes it to `out`
 /// with its recipe and accuracy.
 ///
@@ -148,7 +173,9 @@ pub fn train(
     progress: &mut dyn FnMut(Progress),
 ) -> Result<Trained, TrainError> {
     let recipe = kind.recipe();
-    let params = run(&kind.spec(), &preprocess(), &recipe, seed, None, cancel, progress)?;
+    let prep = preprocess();
+    let mut images = Drawn::new(&prep);
+    let params = super::train(&kind.spec(), &recipe, seed, &mut images, None, cancel, progress)?;
     finish(kind, params, seed, out, cancel)
 }
 

@@ -2,22 +2,15 @@
 //!
 //! One code for the whole input tensor of a layer, chosen before it runs: no pass over the activations to find their range,
 //! the same code for every image. Layers that read one tensor share its range. Not here: how a range is chosen
-//! (`histogram`), where the images come from (`recover`, `headless`).
+//! (`quant::Histogram`), where the images come from (`compress`, `headless`).
 
-use super::histogram::Histogram;
-use super::{Precision, PrecisionPlan};
 use crate::exec::{CompileOptions, ExecError, Plan};
-use crate::graph::{Calibration, Graph, NodeId, Range};
+use crate::graph::{Calibration, NodeId, Range};
 use crate::model::Model;
+use crate::quant::{Histogram, Precision, static_layers};
 use candle_core::Tensor;
 use rayon::prelude::*;
 use std::collections::BTreeMap;
-
-/// Reachable layers that `plan` runs in static int8, in graph order.
-pub fn static_layers(graph: &Graph, plan: &PrecisionPlan) -> Vec<String> {
-    let layers = super::choosable(graph).into_iter().filter(|n| plan.get(&n.name) == Precision::Int8Static);
-    layers.map(|n| n.name.clone()).collect()
-}
 
 /// Ranges of the inputs of `layers` while `model` runs the batches that `batch` returns for 0, 1, … until `None`, with
 /// static layers in f32 and all others as they are. Asked for the same batches twice unless `how` is

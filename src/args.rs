@@ -1,4 +1,4 @@
-//! The command line as it is typed. Values are checked in `cli::mod` and the rooms behind it, not here.
+//! The command line as it is typed, for `cli` and `headless`. Values are checked in `cli` and the rooms behind it, not here.
 
 use clap::{Args, Parser, Subcommand};
 use std::path::PathBuf;

@@ -1,0 +1,165 @@
+//! Supervised training of a network: trainer, objective, optimiser, schedule and where batches come from; and with them
+//! the bundled demo models ([`demo`]).
+//!
+//! Not here: repair after compression (`recover`). Invariant: trained weights are a function of (spec, recipe, seed,
+//! batches); weights are initialised, batches asked for and steps taken in one fixed order, whatever the threads.
+
+mod adamw;
+mod batches;
+pub mod demo;
+mod error;
+mod initial;
+mod net;
+mod objective;
+mod schedule;
+
+pub use batches::Batches;
+pub use error::TrainError;
+pub use schedule::Cycle;
+
+use crate::exec::Cancel;
+use crate::model::{FamilySpec, ParamStore};
+use net::{Net, Part};
+use objective::CrossEntropy;
+use rayon::prelude::*;
+
+/// How to train: one or more cycles, each with a schedule and a fresh optimiser (warm restarts).
+#[derive(Debug, Clone, PartialEq)]
+pub struct Recipe {
+    pub cycles: Vec<Cycle>,
+    /// Images per step.
+    pub batch: usize,
+    /// Decoupled weight decay (Loshchilov and Hutter 2019), on conv and linear weights only.
+    pub decay: f64,
+    /// Share of the target spread evenly over all classes.
+    pub smoothing: f64,
+}
+
+/// Finished cycles of an earlier run: training goes on after them as if it had never stopped.
+#[derive(Debug, Clone)]
+pub struct Resume {
+    pub cycles: usize,
+    pub params: ParamStore,
+}
+
+/// Where training stands.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Progress {
+    pub step: usize,
+    pub steps: usize,
+    /// Of this step's batch, before its update.
+    pub loss: f64,
+    pub top1: f64,
+}
+
+/// Parts of a batch that run in parallel, each with its own batch-norm statistics; fixed, so that the number of threads
+/// changes nothing.
+const SHARDS: usize = 2;
+/// Trains `spec` from random weights on `batches`, on the CPU.
+///
+/// # Errors
+/// A spec that does not build, images that cannot be had, a diverging loss, cancellation (checked before each step).
+pub fn train(
+    spec: &FamilySpec,
+    recipe: &Recipe,
+    seed: u64,
+    batches: &mut dyn Batches,
+    resume: Option<&Resume>,
+    cancel: &Cancel,
+    progress: &mut dyn FnMut(Progress),
+) -> Result<ParamStore, TrainError> {
+    let graph = spec.build()?;
+    let mut net = Net::new(&graph, seed)?;
+    let done = resume.map_or(0, |r| r.cycles);
+    if let Some(r) = resume {
+        net.restore(&r.params)?;
+    }
+    let mut step = recipe.cycles.iter().take(done).map(|c| c.steps).sum::<usize>();
+    let steps = recipe.cycles.iter().map(|c| c.steps).sum();
+    batches.skip(step * recipe.batch);
+    let objective = CrossEntropy { smoothing: recipe.smoothing };
+    for cycle in recipe.cycles.iter().skip(done) {
+        net.forget();
+        for at in 0..cycle.steps {
+            cancel.check()?;
+            let (x, labels) = batches.next(recipe.batch)?;
+            let share = recipe.batch.div_ceil(SHARDS);
+            let parts = (0..recipe.batch.div_ceil(share.max(1)))
+                .into_par_iter()
+                .map(|i| {
+                    let (from, to) = (i * share, ((i + 1) * share).min(recipe.batch));
+                    let weight = (to - from) as f64 / recipe.batch as f64;
+                    let labels = labels.get(from..to).unwrap_or_default();
+                    net.gradients(&graph, &x.narrow(0, from, to - from)?, labels, weight, objective)
+                })
+                .collect::<Result<Vec<Part>, TrainError>>()?;
+            let loss: f64 = parts.iter().map(|p| p.loss).sum();
+            let top1: f64 = parts.iter().map(|p| p.top1).sum();
+            if !loss.is_finite() {
+                return Err(TrainError::Diverged { step });
+            }
+            net.update(&parts, at, cycle, recipe.decay)?;
+            step += 1;
+            progress(Progress { step, steps, loss, top1 });
+        }
+    }
+    net.settle_statistics(&graph, batches, recipe.batch, cancel)?;
+    net.into_store(&graph)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::demo::Drawn;
+    use super::*;
+    use crate::model::families::CifarResnetSpec;
+
+    fn recipe(cycles: &[usize]) -> Recipe {
+        let cycles = cycles.iter().map(|&steps| Cycle { steps, rate: 3e-3, warmup: 2 }).collect();
+        Recipe { cycles, batch: 20, decay: 1e-2, smoothing: 0.05 }
+    }
+
+    fn spec() -> FamilySpec {
+        FamilySpec::CifarResnet(CifarResnetSpec { blocks: 1, widths: [4, 8, 8], classes: 10, image: 32 })
+    }
+
+    #[test]
+    fn a_few_steps_lower_the_loss_repeat_exactly_and_resume() {
+        let run = |cycles: &[usize], seed, resume: Option<&Resume>| {
+            let mut losses = Vec::new();
+            let mut each = |p: Progress| losses.push(p.loss);
+            let store = train(
+                &spec(),
+                &recipe(cycles),
+                seed,
+                &mut Drawn::new(&demo::preprocess()),
+                resume,
+                &Cancel::default(),
+                &mut each,
+            )
+            .unwrap();
+            (store, losses)
+        };
+        let (whole, losses) = run(&[12, 3], 1, None);
+        assert_eq!(losses.len(), 15);
+        assert!(losses[9..12].iter().sum::<f64>() < losses[..3].iter().sum::<f64>(), "{losses:?}");
+        let (first, _) = run(&[12], 1, None);
+        let (resumed, rest) = run(&[12, 3], 1, Some(&Resume { cycles: 1, params: first }));
+        assert_eq!((whole.hash(), &losses[12..]), (resumed.hash(), &rest[..]));
+        assert_ne!(whole.hash(), run(&[12, 3], 2, None).0.hash());
+        // Running statistics were measured.
+        let var = whole.get("bn1.running_var").unwrap();
+        assert!(var.values().iter().all(|v| *v > 0.0 && *v != 1.0));
+    }
+
+    #[test]
+    fn cancelling_stops_it() {
+        let cancel = Cancel::default();
+        let stop = cancel.clone();
+        let mut seen = 0;
+        let run = train(&spec(), &recipe(&[50]), 1, &mut Drawn::new(&demo::preprocess()), None, &cancel, &mut |_| {
+            seen += 1;
+            stop.cancel();
+        });
+        assert!(matches!(run, Err(TrainError::Cancelled(_))) && seen == 1);
+    }
+}
