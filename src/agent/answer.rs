@@ -2,11 +2,30 @@
 //!
 //! Not here: where the chunks come from (`wire`). Invariant: what is handed on is all that ever leaves of an answer.
 
+use super::clean;
 use super::delta::{self, Part, ThinkSplitter};
+use super::error::LlmError;
 use super::wire::Wire;
-use super::{LlmError, Piece, Reply, clean};
 use crate::mask::Masked;
 use serde_json::Value;
+
+/// What arrives while an answer streams; control characters are already neutralised, secrets masked.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Piece {
+    Reasoning(String),
+    Text(String),
+    /// A line for people: a retry, a field the server refused.
+    Notice(String),
+}
+
+/// How an answer ended.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Reply {
+    /// Completion tokens by the server's count, or else the number of deltas.
+    pub tokens: u64,
+    /// The server said it stopped for length, or we cut the answer off.
+    pub cut: bool,
+}
 
 /// What a chunk brought.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]

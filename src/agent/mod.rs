@@ -24,12 +24,13 @@ mod transport;
 pub mod validate;
 mod wire;
 
+pub use answer::{Piece, Reply};
 pub use blind::blinded;
 pub use endpoint::Endpoint;
 pub use error::{ApiKind, LlmError};
 pub use prompts::Prompts;
 pub use run::{run, run_with};
-pub use transport::{Chat, Message, Piece, Reply, Timeouts};
+pub use transport::{Chat, Message, Timeouts};
 
 use crate::plan::Decision;
 use crate::session::{Channel, State, Utterance};

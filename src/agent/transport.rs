@@ -4,7 +4,7 @@
 //! idle timeout, never a total one for an answer that goes on; a request is repeated only while nothing of its answer has
 //! been handed on, and never sooner than the server asks; dropping the future closes the connection.
 
-use super::answer::{Answer, Took};
+use super::answer::{Answer, Piece, Reply, Took};
 use super::wire::{Failure, Wire};
 use super::{Endpoint, LlmError};
 use async_openai::config::{Config, OpenAIConfig};
@@ -50,24 +50,6 @@ pub struct Message {
     /// `system`, `user` or `assistant`.
     pub role: &'static str,
     pub content: String,
-}
-
-/// What arrives while an answer streams; control characters are already neutralised, secrets masked.
-#[derive(Debug, Clone, PartialEq)]
-pub enum Piece {
-    Reasoning(String),
-    Text(String),
-    /// A line for people: a retry, a field the server refused.
-    Notice(String),
-}
-
-/// How an answer ended.
-#[derive(Debug, Clone, Default, PartialEq)]
-pub struct Reply {
-    /// Completion tokens by the server's count, or else the number of deltas.
-    pub tokens: u64,
-    /// The server said it stopped for length, or we cut the answer off.
-    pub cut: bool,
 }
 
 /// Request fields that this server turned out to refuse.

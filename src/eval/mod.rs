@@ -3,6 +3,7 @@
 //! Not here: latency (`profile`). Invariants: every image of the set is counted exactly once, in order; a logit that is
 //! not a number is an error, never a wrong class.
 
+mod error;
 mod margin;
 mod metrics;
 mod paired;
@@ -11,6 +12,7 @@ mod score;
 mod trial;
 mod views;
 
+pub use error::EvalError;
 pub use margin::Margins;
 pub use metrics::*;
 pub use paired::{from_counts, paired};
@@ -20,47 +22,3 @@ pub use trial::{Correction, Model as TrialModel, Outcome as TrialOutcome, TrialO
 pub use views::Disturbance;
 
 use run::for_batches;
-
-use crate::data::DataError;
-use crate::exec::{Cancelled, ExecError, OutOfMemory};
-
-/// Why an evaluation stopped.
-#[derive(Debug, thiserror::Error)]
-pub enum EvalError {
-    #[error(
-        "the logits of {images} of {batch} images are not finite (first: image `{first}`); hint: the weights or the last \
-         change of the model are broken: evaluate the original, then roll back"
-    )]
-    NonFinite { images: usize, batch: usize, first: usize },
-    #[error(
-        "logits of shape {found:?} for {images} images of {classes} classes; hint: the model was trained for other data"
-    )]
-    Shape { found: Vec<usize>, images: usize, classes: usize },
-    #[error("label `{label}` for a model of {classes} classes; hint: the model was trained for other data")]
-    Label { label: u32, classes: usize },
-    #[error("data set `{data}` holds no images; hint: raise the limit")]
-    Empty { data: String },
-    #[error(transparent)]
-    Data(#[from] DataError),
-    #[error(transparent)]
-    Exec(#[from] ExecError),
-    #[error("tensor operation failed: {0}; hint: use a smaller batch")]
-    Tensor(#[from] candle_core::Error),
-    #[error(transparent)]
-    Cancelled(#[from] Cancelled),
-}
-
-impl OutOfMemory for EvalError {
-    fn is_out_of_memory(&self) -> bool {
-        match self {
-            EvalError::Exec(e) => e.is_out_of_memory(),
-            EvalError::Tensor(e) => e.is_out_of_memory(),
-            EvalError::NonFinite { .. }
-            | EvalError::Shape { .. }
-            | EvalError::Label { .. }
-            | EvalError::Empty { .. }
-            | EvalError::Data(_)
-            | EvalError::Cancelled(_) => false,
-        }
-    }
-}

@@ -1,7 +1,8 @@
 //! One pass over a data set: batches are decoded on a thread of their own while the model runs the one before.
 
+use super::error::EvalError;
+use super::metrics::Metrics;
 use super::score::Scorer;
-use super::{EvalError, Metrics};
 use crate::data::{DataError, Dataset};
 use crate::exec::{Cancel, ExecError, OutOfMemory, Plan, smaller_batch};
 use crate::model::Preprocess;

@@ -1,6 +1,7 @@
 //! Logits to metrics: numerically stable, and strict about values that are not numbers.
 
-use super::{EvalError, Metrics};
+use super::error::EvalError;
+use super::metrics::Metrics;
 use candle_core::{DType, Device, Tensor};
 
 /// Collects metrics batch by batch.

@@ -1,11 +1,22 @@
 //! Choosing a device and the threads that compute runs on; says in words what was opened and why something else was not.
 
+use super::ExecError;
 use super::kernel::team::Team;
-use super::{ExecError, Kernels};
 use candle_core::Device;
 use std::collections::HashMap;
 use std::path::Path;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+
+/// Which kernels a plan is made of.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Kernels {
+    /// The device's own: on a CPU our prepacked kernels, on a GPU as [`Kernels::Tensors`].
+    #[default]
+    Device,
+    /// Operations of the tensor library and plain definitions of a GPU's kernels, on any device: on a CPU this is slow, and
+    /// shows what a GPU plan computes.
+    Tensors,
+}
 
 /// A device that was opened.
 #[derive(Debug, Clone)]

@@ -21,12 +21,13 @@ mod unfold;
 mod version;
 
 pub use cancel::{Cancel, Cancelled};
+pub use device::Kernels;
 pub use device::{set_threads, threads};
 pub use error::ExecError;
 pub(crate) use kernel::peak::best;
 pub use kernel::peak::{Peak, peak};
 pub use lower::{Fusion, StepInfo, fusions};
 pub use memory::{OutOfMemory, PeakMemory, PeakWatch, halving, smaller_batch};
-pub use plan::{ActivationMemory, CompileOptions, Cut, Kernels, Live, Memory, Observer, Plan};
+pub use plan::{ActivationMemory, CompileOptions, Cut, Live, Memory, Observer, Plan};
 pub use program::gpu_runs;
 pub use version::KERNELS;

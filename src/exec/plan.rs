@@ -1,6 +1,6 @@
 //! [`Plan`]: a compiled model that can be run, observed, captured from and cut.
 
-use super::device::{self, Opened, Pool};
+use super::device::{self, Kernels, Opened, Pool};
 use super::error::ExecError;
 use super::kernel::simple;
 use super::lower::{Lowered, StepInfo, lower};
@@ -12,17 +12,6 @@ use candle_core::{DType, Device, Tensor};
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 use std::time::Duration;
-
-/// Which kernels a plan is made of.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum Kernels {
-    /// The device's own: on a CPU our prepacked kernels, on a GPU as [`Kernels::Tensors`].
-    #[default]
-    Device,
-    /// Operations of the tensor library and plain definitions of a GPU's kernels, on any device: on a CPU this is slow, and
-    /// shows what a GPU plan computes.
-    Tensors,
-}
 
 /// How to compile.
 #[derive(Debug, Clone)]

@@ -34,6 +34,7 @@ const SOURCES: &[(&str, &[u8])] = sources! {
     "kernel/dense.rs"
     "kernel/depthwise.rs"
     "kernel/gemm.rs"
+    "kernel/geometry.rs"
     "kernel/grouped.rs"
     "kernel/lanes.rs"
     "kernel/layout.rs"

@@ -1,6 +1,6 @@
 //! What a headless run leaves: `report.json` and the summary on standard output.
 
-use super::run::Wanted;
+use super::policy::Policy;
 use crate::graph::MacConvention;
 use crate::plan::{Basis, Outcome};
 use crate::session::{Evaluation, State};
@@ -29,7 +29,7 @@ fn figures(e: &Evaluation, base: Option<&Evaluation>) -> Value {
 }
 
 /// The whole run in one object.
-pub fn report(state: &State, wanted: &Wanted, model: Option<&(String, String)>, seconds: f64) -> Value {
+pub fn report(state: &State, policy: &Policy, model: Option<&(String, String)>, seconds: f64) -> Value {
     let base = state.baseline();
     let rounds: Vec<Value> = state
         .rounds
@@ -63,7 +63,7 @@ pub fn report(state: &State, wanted: &Wanted, model: Option<&(String, String)>, 
         "device": card.map(|c| &c.device),
         "batch": card.map(|c| c.batch),
         "threads": card.map(|c| c.threads),
-        "policy": if wanted.policy.file.is_empty() { "auto" } else { wanted.policy.file.as_str() },
+        "policy": if policy.file.is_empty() { "auto" } else { policy.file.as_str() },
         "constraints": state.constraints,
         "baseline": base.map(|e| figures(e, None)),
         "final": last.and_then(|r| r.evaluation.as_ref()).map(|e| figures(e, base)),

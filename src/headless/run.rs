@@ -71,7 +71,7 @@ pub fn run(spec: OpenSpec, wanted: &Wanted, json: bool) -> Result<Exit> {
         host.ended().await;
         result.map(|model| (driver.state, model))
     })?;
-    let report = report(&state, wanted, model.as_ref(), began.elapsed().as_secs_f64());
+    let report = report(&state, &wanted.policy, model.as_ref(), began.elapsed().as_secs_f64());
     let path = wanted.out.join("report.json");
     write_atomically(&path, &serde_json::to_vec_pretty(&report)?)
         .with_context(|| format!("cannot write `{}`", path.display()))?;

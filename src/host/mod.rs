@@ -10,6 +10,8 @@ pub mod compute;
 mod core;
 pub mod desk;
 pub mod engine;
+mod error;
+mod input;
 mod jobs;
 pub mod lifecycle;
 mod log;
@@ -22,11 +24,12 @@ pub use self::core::Auto;
 pub use commands::freeze;
 pub use spec::OpenSpec;
 
-use self::core::{Core, Input};
+use self::core::Core;
 use crate::plan::Budget;
 use crate::session::{Event, Journal, JournalError, Place, SessionCard, State};
 use client::{Client, ConnectError, Messages};
 use engine::{Engine, Llm};
+use input::Input;
 use std::sync::Arc;
 use tokio::sync::{mpsc, watch};
 

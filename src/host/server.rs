@@ -1,6 +1,6 @@
 //! Connections: frames in, commands to the heart; outbox to frames. One path for sockets and for the in-memory transport.
 
-use super::core::Input;
+use super::input::Input;
 use super::outbox::{Limits, Next, Outbox};
 use super::wire;
 use crate::session::{ClientMsg, HostMsg, PROTOCOL};

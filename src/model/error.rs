@@ -29,8 +29,16 @@ pub enum ModelError {
         path.display()
     )]
     Operators { path: PathBuf, list: String },
-    #[error("this is no {} network: {why}; hint: leave `--arch` out to let the family be recognised", family.label())]
-    NotFamily { family: Family, why: String },
+    #[error(
+        "this is no {} network: {why}; hint: {}", family.label(),
+        if *asked { "leave `--arch` out to let the family be recognised" } else { "export it to ONNX, which tells all of it" }
+    )]
+    NotFamily {
+        family: Family,
+        why: String,
+        /// The family was named, not recognised.
+        asked: bool,
+    },
     #[error("tensor `{name}` holds {value} at element {index}; hint: the weights are broken, export them again")]
     NotFinite { name: String, index: usize, value: f32 },
     #[error(

@@ -8,7 +8,7 @@ use super::checkpoint::{Checkpoint, RawTensor};
 use super::int4::Int4;
 use super::params::Dtype;
 use super::params::numel_of;
-use super::{Blob, Model, ModelError, ModelInfo, Param, ParamError, ParamStore, load, printable};
+use super::{Blob, Model, ModelError, ModelInfo, Param, ParamError, ParamStore, printable, values};
 use crate::files;
 use crate::graph::{Graph, Op, ParamRole, PrecisionPlan, WeightFormat, param_shapes, shapes};
 use serde::{Deserialize, Serialize};
@@ -337,7 +337,7 @@ pub(super) fn reopen(c: &Checkpoint, text: &str, path: &Path) -> Result<Model, M
         }
     }
     let params = fetch(c, &graph, &precision, path)?;
-    load::check_values(&graph, &params)?;
+    values::check(&graph, &params)?;
     if params.hash() != hash {
         return Err(damaged("its tensors are not those that were written".into()));
     }

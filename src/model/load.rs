@@ -3,25 +3,14 @@
 use super::checkpoint::{self, Checkpoint, RawTensor};
 use super::hf::{self, Beside};
 use super::{
-    Blob, Family, FamilySpec, Model, ModelError, ModelInfo, ParamError, ParamStore, Preprocess, export, onnx,
-    printable, recognise,
+    Blob, Family, FamilySpec, LoadOptions, Model, ModelError, ModelInfo, ParamError, ParamStore, Preprocess, export,
+    onnx, printable, recognise, values,
 };
 use crate::files;
 use crate::graph::{Graph, Node, Op, ParamRole, PrecisionPlan, param_shapes};
-use std::collections::{BTreeSet, HashSet};
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-
-/// What the caller knows better than the file.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct LoadOptions {
-    /// The family, instead of recognising it.
-    pub arch: Option<Family>,
-    /// Image side in pixels, for families whose weights do not tell (ResNets).
-    pub image: Option<usize>,
-    /// Attention heads, where neither weights nor `config.json` tell.
-    pub heads: Option<usize>,
-}
 
 /// Loads a model from a checkpoint file (`.safetensors`, `.th`, `.pth`, `.pt`), an ONNX model, a Hugging Face directory or a file
 /// that `paring` exported. The format is told by content, not by name.
@@ -147,7 +136,7 @@ fn assemble(
     spec.adapt(&mut checkpoint);
     let params = fetch(&checkpoint, &graph)?;
     extras(&checkpoint, &params, &spec, &mut notes)?;
-    check_values(&graph, &params)?;
+    values::check(&graph, &params)?;
     let shape = graph.input_shape();
     let side = |axis: usize| shape.get(axis).copied().unwrap_or(0);
     let preprocess = beside.preprocess(spec.preprocess([side(1), side(2)]))?;
@@ -270,27 +259,6 @@ fn extras(c: &Checkpoint, params: &ParamStore, spec: &FamilySpec, notes: &mut Ve
         notes.push(format!(
             "{ignored} tensors without influence on the output were left out (counters, buffers, poolers)"
         ));
-    }
-    Ok(())
-}
-
-/// Every value finite, every running variance non-negative.
-pub(super) fn check_values(graph: &Graph, params: &ParamStore) -> Result<(), ModelError> {
-    let variances: HashSet<&str> = graph.nodes.iter().filter_map(|n| n.param(ParamRole::Var)).collect();
-    for (name, param) in params.iter() {
-        let values = param.values();
-        // Summing magnitudes in lanes would be faster still; a plain scan already runs at memory speed.
-        if let Some(index) = values.iter().position(|v| !v.is_finite()) {
-            let value = values[index];
-            return Err(ModelError::NotFinite { name: printable(name), index, value });
-        }
-        if variances.contains(name)
-            && let Some(index) = values.iter().position(|v| *v < 0.0)
-        {
-            return Err(ModelError::NegativeVariance { name: printable(name), index });
-        }
-        drop(values);
-        param.release();
     }
     Ok(())
 }

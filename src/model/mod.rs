@@ -13,6 +13,7 @@ pub mod int4;
 pub mod int8;
 mod load;
 mod onnx;
+mod options;
 mod params;
 pub(crate) mod pickle;
 pub mod python;
@@ -21,14 +22,16 @@ mod recognise;
 mod safetensors;
 mod torch;
 mod torn;
+mod values;
 
 pub use blob::Blob;
 #[cfg(test)]
 pub(crate) use blob::map_all;
 pub use error::ModelError;
 pub use families::FamilySpec;
-pub use load::{LoadOptions, load, load_bytes};
+pub use load::{load, load_bytes};
 pub use onnx::onnx as export_onnx;
+pub use options::LoadOptions;
 pub use params::{Dtype, Param, ParamError, ParamStore};
 pub use random::{random, random_params};
 

@@ -19,7 +19,9 @@ mod fit;
 
 use super::{Action, Estimate, Target, Trial, Trials, plan_key};
 use crate::eval::TrialOutcome;
-use fit::{Fit, Point};
+use fit::{DOUBT, Fit, Point};
+
+pub(super) use fit::KINDS;
 use serde::{Deserialize, Serialize};
 
 /// Part of the ranges that are to hold what is measured.
@@ -97,9 +99,6 @@ pub(super) struct Harms {
     pub unknown: usize,
 }
 
-/// Kinds of actions: cuts, removed blocks, precisions, masks.
-pub(super) const KINDS: usize = 4;
-
 /// The kind of an action; `None` for those that change nothing.
 pub(super) fn kind(target: &Target, action: &Action) -> Option<usize> {
     match (target, action) {
@@ -134,8 +133,6 @@ pub struct QualityInput {
     pub images: usize,
 }
 
-/// Relative error of a fit nobody has checked yet, and how many checked plans that is worth.
-const DOUBT: (f64, f64) = (0.5, 3.0);
 /// Rehearsals that the fit looks at, newest first.
 const RECENT: usize = 16;
 /// By what part of the answers that turn their balance lies off what is expected of it: a change that does no harm on the

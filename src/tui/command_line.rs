@@ -1,6 +1,5 @@
 //! The command line behind `:`: its table, completion and parsing. What a line means is data; `update.rs` acts on it.
 
-use super::modal;
 use crate::config::{MAC_CONVENTIONS, SORTS, Theme, suggestion};
 use crate::graph::MacConvention;
 use crate::model::export::FORMATS;
@@ -8,6 +7,7 @@ use crate::plan::Budget;
 use crate::prune::Sparsity;
 use crate::quant::Precision;
 use crate::session::Proposer;
+use ratatui::style::Style;
 use std::path::Path;
 use tui_textarea::TextArea;
 
@@ -192,6 +192,14 @@ fn usage(name: &str) -> &'static str {
     COMMANDS.iter().find(|c| c.name == name).map_or("", |c| c.args)
 }
 
+/// A one-line text area with `text` and the cursor behind it.
+pub fn line(text: &str) -> TextArea<'static> {
+    let mut area = TextArea::new(vec![text.to_owned()]);
+    area.set_cursor_line_style(Style::new());
+    area.move_cursor(tui_textarea::CursorMove::End);
+    area
+}
+
 /// The line being typed, with what could follow.
 #[derive(Debug, Clone)]
 pub struct CommandLine {
@@ -203,7 +211,7 @@ pub struct CommandLine {
 
 impl CommandLine {
     pub fn new(text: &str, themes: Option<&Path>) -> CommandLine {
-        let mut c = CommandLine { area: modal::line(text), offers: Vec::new(), chosen: None };
+        let mut c = CommandLine { area: line(text), offers: Vec::new(), chosen: None };
         c.complete(themes);
         c
     }
@@ -213,7 +221,7 @@ impl CommandLine {
     }
 
     pub fn set(&mut self, text: &str) {
-        self.area = modal::line(text);
+        self.area = line(text);
     }
 
     /// Refreshes the offers for the text as it stands.

@@ -3,7 +3,7 @@
 //! A draft lives here only; it becomes durable when it is confirmed, when the cursor leaves its row, or when the row is
 //! approved. The host rounds and clamps what it gets; the screen steps by the group's granule so that it agrees.
 
-use super::app::{App, Draft, Effect, Level, Pane, Sent, Shown, View};
+use super::app::{App, Draft, Effect, Level, Pane, Sent, Shown, View, same};
 use super::list::RowRef;
 use super::modal::{Ask, Modal, Prompt};
 use super::table::{Block, Layer};
@@ -375,14 +375,6 @@ impl App {
             self.sent.push(Sent { draft, reply: None });
         }
         effects
-    }
-}
-
-/// The same but for exactly which units are kept.
-pub(super) fn same(a: &Action, b: &Action) -> bool {
-    match (a, b) {
-        (Action::Prune { ratio: x, .. }, Action::Prune { ratio: y, .. }) => (x - y).abs() < 1e-9,
-        _ => a == b,
     }
 }
 

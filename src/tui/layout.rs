@@ -1,7 +1,29 @@
 //! Where everything is, from the terminal's size alone: update and drawing share it, so scrolling agrees with what is seen.
 
-use super::app::View;
 use ratatui::layout::Rect;
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum View {
+    Review,
+    Evaluate,
+    Agents,
+    Timeline,
+    Report,
+}
+
+impl View {
+    pub const ALL: [View; 5] = [View::Review, View::Evaluate, View::Agents, View::Timeline, View::Report];
+
+    pub fn label(self) -> &'static str {
+        match self {
+            View::Review => "review",
+            View::Evaluate => "evaluate",
+            View::Agents => "agents",
+            View::Timeline => "timeline",
+            View::Report => "report",
+        }
+    }
+}
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Class {

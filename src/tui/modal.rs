@@ -1,9 +1,8 @@
 //! Dialogs over the screen: a prompt, the command line, a confirmation, the help.
 
-use super::command_line::CommandLine;
+use super::command_line::{CommandLine, line};
 use crate::plan::{DecisionId, Target};
 use crate::session::{Command, NOTE_BYTES, REASON_BYTES};
-use ratatui::style::Style;
 use tui_textarea::TextArea;
 
 /// What a prompt's text is for.
@@ -32,14 +31,6 @@ pub enum Modal {
     Command(Box<CommandLine>),
     Confirm { question: String, yes: Command },
     Help { scroll: usize },
-}
-
-/// A one-line text area with `text` and the cursor behind it.
-pub fn line(text: &str) -> TextArea<'static> {
-    let mut area = TextArea::new(vec![text.to_owned()]);
-    area.set_cursor_line_style(Style::new());
-    area.move_cursor(tui_textarea::CursorMove::End);
-    area
 }
 
 impl Prompt {

@@ -252,7 +252,7 @@ extern "C" __global__ void softmax_rows(const float* x, const float* bias, int w
 
 // ---- Int8: as the CPU's kernels have it. The _rn intrinsics keep products and sums from fusing, so that both round alike.
 
-// `kernel::dense::Code`, of codes 0..=255.
+// `kernel::geometry::Code`, of codes 0..=255.
 struct Code {
     float scale, inverse;
     int zero;

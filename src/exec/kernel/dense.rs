@@ -7,82 +7,11 @@
 //! `y = (Σ q·w - z·Σ w) · s · factor + bias`, exact in integers up to the last step. Padding is `q = z`.
 
 use super::depthwise::Depthwise;
+use super::geometry::{Code, Epilogue, Geometry, Level};
 #[cfg(target_arch = "x86_64")]
 use super::grouped::Grouped;
 use super::{Par, Scratch, band, gemm, room, rows, split, vector, with_scratch};
-use crate::exec::unfold::Window;
-use crate::graph::{Activation, Range};
 use rten_gemm::PackedBMatrix;
-use std::sync::OnceLock;
-
-/// How much of an input shares one int8 code.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub(crate) enum Codes {
-    /// A row of a linear, by what it holds.
-    Row,
-    /// An image, by what it holds.
-    Image,
-    /// All there will be: static int8.
-    Fixed(Range),
-}
-
-/// Sizes of one dense step.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Geometry {
-    /// Input rows and columns (tokens and 1 for a linear).
-    pub image: [usize; 2],
-    pub channels: usize,
-    pub out_image: [usize; 2],
-    pub out_channels: usize,
-    pub window: Window,
-    pub groups: usize,
-    pub codes: Codes,
-}
-
-impl Geometry {
-    pub fn linear(tokens: usize, inp: usize, out: usize) -> Geometry {
-        Geometry {
-            image: [tokens, 1],
-            channels: inp,
-            out_image: [tokens, 1],
-            out_channels: out,
-            window: Window { kernel: [1, 1], stride: [1, 1], padding: [0; 4] },
-            groups: 1,
-            codes: Codes::Row,
-        }
-    }
-
-    /// The code of the image `x`; `None` where rows have their own.
-    pub fn image_code(&self, x: &[f32], top: u8) -> Option<Code> {
-        match self.codes {
-            Codes::Row => None,
-            Codes::Image => Some(Code::of(x, top)),
-            Codes::Fixed(r) => Some(Code::covering(r.lo, r.hi, top)),
-        }
-    }
-
-    /// Window elements of one group.
-    pub fn k(&self) -> usize {
-        self.window.kernel[0] * self.window.kernel[1] * self.channels / self.groups
-    }
-
-    /// Rows of the matrix product for one image.
-    pub fn rows(&self) -> usize {
-        self.out_image[0] * self.out_image[1]
-    }
-
-    /// The input is the left-hand matrix as it lies.
-    pub fn in_place(&self) -> bool {
-        self.window == Window { kernel: [1, 1], stride: [1, 1], padding: [0; 4] } && self.groups == 1
-    }
-}
-
-/// What follows the product: `+ bias`, `+ residual`, activation.
-#[derive(Debug, Clone, Default)]
-pub(crate) struct Epilogue {
-    pub bias: Vec<f32>,
-    pub act: Option<Activation>,
-}
 
 /// Weights as PyTorch orders them, `[out, in/groups, kh, kw]`, and what scales each output channel.
 pub(crate) enum Source<'a> {
@@ -113,33 +42,6 @@ enum Weights {
     Wide(Box<super::wide::Wide>),
 }
 
-/// How one row or image was quantized.
-#[derive(Debug, Clone, Copy, Default, PartialEq)]
-#[repr(C)]
-pub(crate) struct Code {
-    pub scale: f32,
-    pub inverse: f32,
-    pub zero: i32,
-}
-
-impl Code {
-    /// The asymmetric code whose range `0..=top` covers `x` and zero.
-    pub fn of(x: &[f32], top: u8) -> Code {
-        let (lo, hi) = vector::range_with_zero(x);
-        Code::covering(lo, hi, top)
-    }
-
-    /// The code for values within `lo ≤ 0 ≤ hi`.
-    pub fn covering(lo: f32, hi: f32, top: u8) -> Code {
-        let scale = (hi - lo) / top as f32;
-        if scale < 1e-30 {
-            return Code { scale: 1.0, inverse: 1.0, zero: 0 };
-        }
-        let inverse = 1.0 / scale;
-        Code { scale, inverse, zero: (-lo * inverse).round().clamp(0.0, top as f32) as i32 }
-    }
-}
-
 /// `[out, in, kh, kw]` → `[out, kh, kw, in]`.
 fn channels_last<T: Copy>(w: &[T], geo: &Geometry) -> Vec<T> {
     let [kh, kw] = geo.window.kernel;
@@ -149,28 +51,6 @@ fn channels_last<T: Copy>(w: &[T], geo: &Geometry) -> Vec<T> {
         (0..taps).for_each(|t| out.extend((0..c).map(|ch| row[ch * taps + t])));
     }
     out
-}
-
-/// The best kernels that may be chosen; less where the processor has less.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd)]
-pub(crate) enum Level {
-    Portable,
-    /// AVX-512, with VNNI for int8.
-    Vector,
-    /// AMX for int8, else as `Vector`.
-    Matrix,
-}
-
-impl Level {
-    /// `PARING_KERNELS`: `portable`, `vector` or (by default) `matrix`.
-    fn allowed() -> Level {
-        static ALLOWED: OnceLock<Level> = OnceLock::new();
-        *ALLOWED.get_or_init(|| match std::env::var("PARING_KERNELS").as_deref() {
-            Ok("portable") => Level::Portable,
-            Ok("vector") => Level::Vector,
-            _ => Level::Matrix,
-        })
-    }
 }
 
 impl Dense {

@@ -4,7 +4,7 @@
 //! Invariant: every version gives the same bits ([`super::lanes`]); an output is one sum in the order of the taps. Taps beside
 //! the image are zeros, taps above and below it are left out.
 
-use super::dense::{Epilogue, Geometry};
+use super::geometry::{Epilogue, Geometry};
 use super::lanes::{Job, Lanes, dispatch, kind};
 use super::{Par, rows, split};
 use crate::graph::Activation;

@@ -5,8 +5,8 @@
 //! the image are zeros, taps above and below it are left out.
 
 use super::avx512::unroll;
-use super::dense::{Epilogue, Geometry};
 use super::depthwise::lines_of;
+use super::geometry::{Epilogue, Geometry};
 use super::{Par, rows, split};
 use crate::graph::Activation;
 use std::arch::x86_64::*;

@@ -3,7 +3,7 @@
 //! Rows that are a multiple of many cache lines apart compete for the same few places of the first-level cache, so the
 //! pixels of such an input are copied (or quantized) to a pitch of an odd number of lines.
 
-use super::dense::Geometry;
+use super::geometry::Geometry;
 
 /// What has to be done to an input before the tiles read it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

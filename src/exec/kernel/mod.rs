@@ -11,6 +11,7 @@ mod avx512;
 pub(crate) mod dense;
 mod depthwise;
 mod gemm;
+pub(crate) mod geometry;
 #[cfg(target_arch = "x86_64")]
 mod grouped;
 mod lanes;
@@ -105,7 +106,7 @@ pub(crate) struct Scratch {
     pub u8: Vec<u8>,
     pub cols: Vec<u8>,
     pub i32: Vec<i32>,
-    pub codes: Vec<dense::Code>,
+    pub codes: Vec<geometry::Code>,
     /// Lent out while the core of a windowed attention runs.
     pub window: Vec<f32>,
     #[cfg(target_arch = "x86_64")]

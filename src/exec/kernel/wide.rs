@@ -5,7 +5,7 @@
 
 use super::amx::{self, Tiles};
 use super::avx512::{Ahead, Line, Panel, Panels, Scales, Shape, line_f32, line_u8};
-use super::dense::{Code, Codes, Epilogue, Geometry, Level};
+use super::geometry::{Code, Codes, Epilogue, Geometry, Level};
 use super::layout::{Layout, Prepare};
 use super::{Par, Scratch, Shared, band, room, rows, split, vector, with_scratch};
 use crate::graph::Activation;

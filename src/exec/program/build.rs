@@ -7,7 +7,7 @@ use super::int8::{Codes, Int8, Sight};
 use super::kernels::{Grouped, Norm, Pool, Pooled, Unfold, label};
 use super::{Kernel, Program, Step, gpu_runs};
 use crate::exec::error::{ExecError, kind};
-use crate::exec::kernel::dense::Code;
+use crate::exec::kernel::geometry::Code;
 use crate::exec::lower::{Builder, Folded, StepInfo, chains, check_names};
 use crate::exec::reference::{TensorMap, role_name};
 use crate::exec::unfold::Window;

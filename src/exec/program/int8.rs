@@ -7,7 +7,7 @@
 
 use super::kernels::Geometry;
 use super::own::{Own, host};
-use crate::exec::kernel::dense::Code;
+use crate::exec::kernel::geometry::Code;
 use crate::exec::kernel::{rows, vector};
 use crate::exec::unfold::Window;
 use crate::graph::Activation;

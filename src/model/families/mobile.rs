@@ -3,6 +3,7 @@
 
 use super::blocks::{conv_bn, same_padding, squeeze_excite, usual_resize};
 use super::mobile_names::Layout;
+pub use super::mobile_names::Padding;
 use super::read::Reader;
 use super::{Crop, FamilySpec, Names, Source};
 use crate::graph::{Activation, Builder, Conv, Graph, GraphError, NodeId, Op, ResidualAdd};
@@ -30,17 +31,6 @@ pub struct MobileSpec {
     pub padding: Padding,
     pub classes: usize,
     pub image: usize,
-}
-
-/// How strided convolutions are padded.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Padding {
-    /// `kernel/2` on every side.
-    Centred,
-    /// As TensorFlow's "same" (see [`same_padding`]).
-    Same,
-    /// transformers' EfficientNet: one pixel less above and left, but for the listed blocks.
-    Listed(Vec<usize>),
 }
 
 /// expand 1x1 → depthwise → squeeze and excite → project 1x1, plus the input where shapes agree.

@@ -1,11 +1,21 @@
 //! What networks of inverted residuals call their parts, and what their weights do not tell: strides and activations by
 //! stage, as published.
 
-use super::mobile::Padding;
 use super::read::Reader;
 use super::{Names, Source};
 use crate::graph::Activation;
 use crate::model::{Family, ModelError};
+
+/// How strided convolutions are padded.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Padding {
+    /// `kernel/2` on every side.
+    Centred,
+    /// As TensorFlow's "same" (see [`same_padding`]).
+    Same,
+    /// transformers' EfficientNet: one pixel less above and left, but for the listed blocks.
+    Listed(Vec<usize>),
+}
 
 /// Published facts of a family of one origin.
 pub(super) struct Layout {

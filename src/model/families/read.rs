@@ -22,7 +22,7 @@ pub(in crate::model) struct Reader<'a> {
 impl Reader<'_> {
     /// This is no network of the family, because…
     pub fn not(&self, why: impl Into<String>) -> ModelError {
-        ModelError::NotFamily { family: self.family, why: why.into() }
+        ModelError::NotFamily { family: self.family, why: why.into(), asked: self.options.arch.is_some() }
     }
 
     pub fn note(&self, what: impl Into<String>) {

@@ -8,7 +8,7 @@ use super::lift::{Failure, Lifter, Value};
 use super::proto::{self, GraphProto, ModelProto, ValueInfoProto, data_type};
 use crate::graph::{Graph, NodeId};
 use crate::model::hf::Beside;
-use crate::model::{ASSUMED, Blob, Family, LoadOptions, Model, ModelError, Preprocess, load, printable};
+use crate::model::{ASSUMED, Blob, Family, LoadOptions, Model, ModelError, Preprocess, load, printable, values};
 use std::collections::{BTreeMap, HashMap};
 use std::path::Path;
 
@@ -48,7 +48,7 @@ pub(in crate::model) fn import(
     }
     let mut notes = Vec::new();
     let (graph, params) = Importer { blob, path, dir, options }.lift(&model, &mut notes)?;
-    load::check_values(&graph, &params)?;
+    values::check(&graph, &params)?;
     let shapes = crate::graph::shapes(&graph)?;
     let classes = shapes.get(graph.output.index()).and_then(|s| s.last().copied()).unwrap_or(0);
     let image = graph.input_shape();

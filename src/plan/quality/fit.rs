@@ -3,7 +3,10 @@
 //!
 //! Here: arithmetic on points. What the points are, and what else a forecast rests on, is the model's (`super`).
 
-use super::{DOUBT, KINDS};
+/// Kinds of actions: cuts, removed blocks, precisions, masks.
+pub(in crate::plan) const KINDS: usize = 4;
+/// Relative error of a fit nobody has checked yet, and how many checked plans that is worth.
+pub(super) const DOUBT: (f64, f64) = (0.5, 3.0);
 
 /// One plan that was tried: its harms, the drop that was seen, and that drop's error, both in points of top-1.
 #[derive(Debug, Clone, Copy, PartialEq)]

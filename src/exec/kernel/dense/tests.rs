@@ -1,7 +1,10 @@
 //! Both kernel families against loops in f64, over odd sizes, strides, paddings and groups.
 
 use super::*;
+use crate::exec::kernel::geometry::Codes;
 use crate::exec::kernel::noise;
+use crate::exec::unfold::Window;
+use crate::graph::{Activation, Range};
 use crate::model::int8::quantize_rows;
 
 const LEVELS: [Level; 3] = [Level::Portable, Level::Vector, Level::Matrix];

@@ -1,0 +1,26 @@
+//! What every weight must be, wherever it came from.
+
+use super::{ModelError, ParamStore, printable};
+use crate::graph::{Graph, ParamRole};
+use std::collections::HashSet;
+
+/// Every value finite, every running variance non-negative.
+pub(super) fn check(graph: &Graph, params: &ParamStore) -> Result<(), ModelError> {
+    let variances: HashSet<&str> = graph.nodes.iter().filter_map(|n| n.param(ParamRole::Var)).collect();
+    for (name, param) in params.iter() {
+        let values = param.values();
+        // Summing magnitudes in lanes would be faster still; a plain scan already runs at memory speed.
+        if let Some(index) = values.iter().position(|v| !v.is_finite()) {
+            let value = values[index];
+            return Err(ModelError::NotFinite { name: printable(name), index, value });
+        }
+        if variances.contains(name)
+            && let Some(index) = values.iter().position(|v| *v < 0.0)
+        {
+            return Err(ModelError::NegativeVariance { name: printable(name), index });
+        }
+        drop(values);
+        param.release();
+    }
+    Ok(())
+}
