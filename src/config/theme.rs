@@ -144,7 +144,10 @@ impl Partial {
     fn read(&mut self, name: &str, dir: Option<&Path>, diagnostics: &mut Vec<Diagnostic>, seen: &mut Vec<String>) {
         // A name is one part of a path: a project file may say it, and what lies elsewhere is none of its business.
         let plain = !name.contains(['/', '\0']) && !name.starts_with('.');
-        let own = dir.filter(|_| plain).map(|d| d.join(format!("{name}.toml"))).filter(|p| p.is_file());
+        let own = dir
+            .filter(|_| plain)
+            .map(|d| d.join(format!("{name}.toml")))
+            .filter(|p| std::fs::symlink_metadata(p).is_ok());
         let origin = own.as_ref().map_or_else(|| format!("theme `{name}`"), |p| p.display().to_string());
         let mut complain = |key: &str, message: String, hint: String| {
             diagnostics.push(Diagnostic { origin: origin.clone(), key: key.to_owned(), message, hint });

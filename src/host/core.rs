@@ -6,6 +6,7 @@
 
 use super::commands::{self, Then};
 use super::engine::{Engine, Job, JobError, Llm};
+use super::input::Input;
 use super::jobs::{self, Kind};
 use super::outbox::Outbox;
 use crate::exec::Cancel;
@@ -14,58 +15,12 @@ use crate::session::{Command, Event, Feed, HostMsg, Journal, PROTOCOL, Phase, Pr
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::mpsc;
 
 /// How long a plan stands still before it is rehearsed.
 const STILL: Duration = Duration::from_millis(1200);
 /// How long a job may take to notice that the host stops.
 const GRACE: Duration = Duration::from_secs(5);
-
-/// What reaches the heart, from clients, jobs and signals.
-#[derive(Debug)]
-pub enum Input {
-    Attach {
-        name: String,
-        watch: bool,
-        outbox: Arc<Outbox>,
-        reply: oneshot::Sender<u64>,
-    },
-    Detach {
-        client: u64,
-    },
-    Resync {
-        client: u64,
-    },
-    Command {
-        client: u64,
-        id: u64,
-        command: Command,
-    },
-    Commit {
-        events: Vec<Event>,
-        reply: oneshot::Sender<Result<(), String>>,
-    },
-    Snapshot {
-        reply: oneshot::Sender<Arc<State>>,
-    },
-    Feed(Feed),
-    JobDone {
-        result: Result<(), JobError>,
-    },
-    /// Some time has passed since the session was at `seq`.
-    Still {
-        seq: Seq,
-    },
-    Stop {
-        reason: String,
-    },
-    GraceOver,
-    /// The journal may have this many pages.
-    #[cfg(test)]
-    Room {
-        pages: u32,
-    },
-}
 
 /// What goes on by itself.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -281,6 +236,9 @@ impl Core {
         if let Some(text) = self.recovered.clone() {
             outbox.push(HostMsg::Feed { feed: Feed::Log { level: "warn".to_owned(), text } });
         }
+        if let at @ Some(_) = self.llm.words() {
+            outbox.push(HostMsg::Feed { feed: Feed::Agents { at } });
+        }
         for feed in self.job.iter().flat_map(Running::seen) {
             outbox.push(HostMsg::Feed { feed });
         }
@@ -328,15 +286,11 @@ impl Core {
             }
             Then::Llm(llm) => {
                 self.llm = llm;
-                let words = match (&self.llm.base_url, &self.llm.model) {
-                    (None, None) => "agents: the endpoint from the environment".to_owned(),
-                    (url, model) => format!(
-                        "agents: {} at {}",
-                        model.as_deref().unwrap_or("the server's model"),
-                        url.as_deref().map_or("the endpoint from the environment".to_owned(), crate::mask::address)
-                    ),
-                };
+                let at = self.llm.words();
+                let words =
+                    at.as_ref().map_or("the built-in planner proposes".to_owned(), |at| format!("agents: {at}"));
                 self.feed(Feed::Log { level: "info".to_owned(), text: words });
+                self.feed(Feed::Agents { at });
             }
             Then::TakePen => {
                 self.pen = Some(client);
@@ -444,14 +398,23 @@ impl Core {
                 p.eta_s = p.eta_s.filter(|e| e.is_finite());
             }
             Feed::Live { rows, .. } => rows.retain(|r| r.p50_ms.is_finite() && r.p95_ms.is_finite()),
-            Feed::Turn { .. } | Feed::Token { .. } | Feed::TurnEnd { .. } | Feed::JobEnd { .. } | Feed::Log { .. } => {}
+            Feed::Turn { .. }
+            | Feed::Token { .. }
+            | Feed::TurnEnd { .. }
+            | Feed::JobEnd { .. }
+            | Feed::Agents { .. }
+            | Feed::Log { .. } => {}
         }
         if let Some(job) = &mut self.job {
             match &feed {
                 Feed::Progress(_) => job.progress = Some(feed.clone()),
                 Feed::Turn { .. } => (job.progress, job.turn) = (None, Some(feed.clone())),
                 Feed::TurnEnd { .. } => job.turn = None,
-                Feed::Token { .. } | Feed::JobEnd { .. } | Feed::Live { .. } | Feed::Log { .. } => {}
+                Feed::Token { .. }
+                | Feed::JobEnd { .. }
+                | Feed::Live { .. }
+                | Feed::Agents { .. }
+                | Feed::Log { .. } => {}
             }
         }
         self.broadcast(&HostMsg::Feed { feed });

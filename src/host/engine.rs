@@ -3,9 +3,10 @@
 //! Not here: anything about sockets, clients or the journal. Invariants: methods that take a [`Job`] run on a job's own
 //! thread and check its cancel flag; the others hand out what is there.
 
-use super::core::Input;
 use super::desk::Desk;
-use crate::exec::{Cancel, Cancelled};
+pub use super::error::JobError;
+use super::input::Input;
+use crate::exec::Cancel;
 use crate::plan::{Action, Target, Verdict};
 use crate::profile::{Ladder, Paired, Profile};
 use crate::recover::RepairUse;
@@ -14,29 +15,6 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 use tokio::sync::{mpsc, oneshot};
-
-/// Why a job ended before its end.
-#[derive(Debug, thiserror::Error)]
-pub enum JobError {
-    #[error("cancelled")]
-    Cancelled,
-    /// In words for the engineer, hint included.
-    #[error("{0}")]
-    Failed(String),
-}
-
-impl From<Cancelled> for JobError {
-    fn from(_: Cancelled) -> JobError {
-        JobError::Cancelled
-    }
-}
-
-impl JobError {
-    /// Wraps a room's error.
-    pub fn of(error: impl std::fmt::Display) -> JobError {
-        JobError::Failed(error.to_string())
-    }
-}
 
 /// The compressed model of a round, durable.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -59,6 +37,18 @@ pub struct Exported {
 pub struct Llm {
     pub base_url: Option<String>,
     pub model: Option<String>,
+}
+
+impl Llm {
+    /// Model and endpoint as they may be shown; `None` where neither is named and the planner proposes.
+    pub fn words(&self) -> Option<String> {
+        if self.base_url.is_none() && self.model.is_none() {
+            return None;
+        }
+        let model = self.model.as_deref().unwrap_or("the endpoint's model");
+        let url = self.base_url.as_deref().map_or("the endpoint from the environment".to_owned(), crate::mask::address);
+        Some(format!("{model} at {url}"))
+    }
 }
 
 /// Everything a session asks of compute.

@@ -48,7 +48,7 @@ impl Kind {
 
 /// Agents when an endpoint was set, else the planner.
 pub fn usual_proposer(llm: &Llm) -> Proposer {
-    if llm.model.is_some() || llm.base_url.is_some() { Proposer::Agents } else { Proposer::Planner }
+    if llm.words().is_some() { Proposer::Agents } else { Proposer::Planner }
 }
 
 /// Does the job. What it says and finds goes out through `job`.

@@ -160,7 +160,11 @@ fn push_feed(q: &mut Queue, feed: Feed, limits: &Limits) {
             }
             Feed::Live { runs, rows: merged }
         }
-        other @ (Feed::Turn { .. } | Feed::TurnEnd { .. } | Feed::JobEnd { .. } | Feed::Log { .. }) => other,
+        other @ (Feed::Turn { .. }
+        | Feed::TurnEnd { .. }
+        | Feed::JobEnd { .. }
+        | Feed::Agents { .. }
+        | Feed::Log { .. }) => other,
     };
     q.messages.push_back(HostMsg::Feed { feed });
     q.feeds += 1;

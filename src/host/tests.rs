@@ -377,6 +377,25 @@ async fn who_attaches_meanwhile_is_told_what_runs() {
 }
 
 #[tokio::test]
+async fn everybody_is_told_whom_the_session_asks_and_no_secret_of_it() {
+    let mut r = Rig::new(false, None).await;
+    let url = "http://u:secret@h:1/v1?key=secret";
+    r.ok(Command::SetLlm { base_url: Some(url.to_owned()), model: Some("qwen".to_owned()) }).await;
+    let told = Feed::Agents { at: Some("qwen at http://…@h:1/v1?key=…".to_owned()) };
+    while r.feed.last() != Some(&told) {
+        r.next().await;
+    }
+    let (_client, mut messages) = r.host.connect("late", true).await.expect("connects");
+    assert!(matches!(messages.recv().await, Some(HostMsg::Welcome { .. })));
+    assert_eq!(messages.recv().await, Some(HostMsg::Feed { feed: told }));
+    assert!(!format!("{:?}", r.feed).contains("secret"), "{:?}", r.feed);
+    r.ok(Command::SetLlm { base_url: None, model: None }).await;
+    while r.feed.last() != Some(&Feed::Agents { at: None }) {
+        r.next().await;
+    }
+}
+
+#[tokio::test]
 async fn cutting_a_comment_short_does_not_touch_the_verdict() {
     let mut r = Rig::new(true, None).await;
     r.until("proposals", |s| s.phase == Phase::Review).await;

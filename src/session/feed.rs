@@ -59,6 +59,10 @@ pub enum Feed {
         runs: u64,
         rows: Vec<LiveRow>,
     },
+    /// Whom the session asks to propose: a model and where it is, in words, or the built-in planner.
+    Agents {
+        at: Option<String>,
+    },
     /// A line for the log pane.
     Log {
         level: String,

@@ -3,6 +3,7 @@
 //! Everything here is plain data: [`App::host`] and [`App::input`](super::update) return [`Effect`]s, drawing only
 //! reads. Invariant: what is durable comes from `State` alone; the screen never guesses that a command succeeded.
 
+pub use super::layout::View;
 use super::layout::{self, Layout};
 use super::list::{List, RowRef, SortKey};
 use super::modal::Modal;
@@ -47,29 +48,6 @@ pub enum Exit {
     Signal(i32),
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum View {
-    Review,
-    Evaluate,
-    Agents,
-    Timeline,
-    Report,
-}
-
-impl View {
-    pub const ALL: [View; 5] = [View::Review, View::Evaluate, View::Agents, View::Timeline, View::Report];
-
-    pub fn label(self) -> &'static str {
-        match self {
-            View::Review => "review",
-            View::Evaluate => "evaluate",
-            View::Agents => "agents",
-            View::Timeline => "timeline",
-            View::Report => "report",
-        }
-    }
-}
-
 /// The pane of the review view that has the keys.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Pane {
@@ -84,6 +62,14 @@ pub enum Level {
     Good,
     Warn,
     Bad,
+}
+
+/// The same but for exactly which units are kept.
+pub(super) fn same(a: &Action, b: &Action) -> bool {
+    match (a, b) {
+        (Action::Prune { ratio: x, .. }, Action::Prune { ratio: y, .. }) => (x - y).abs() < 1e-9,
+        _ => a == b,
+    }
 }
 
 /// An edit that is not sent yet.
@@ -150,6 +136,8 @@ pub struct App {
     pub running: bool,
     /// Notes that stay until they are put away were put away.
     pub notes_hidden: bool,
+    /// Whom the host asks to propose, in its words; without one the planner.
+    pub agents: Option<String>,
     pub log: VecDeque<String>,
     pub modal: Option<Modal>,
     pub message: Option<(Level, String)>,
@@ -202,6 +190,7 @@ impl App {
             jobs: Vec::new(),
             running: false,
             notes_hidden: false,
+            agents: None,
             log: VecDeque::new(),
             modal: None,
             message: None,
@@ -382,7 +371,7 @@ impl App {
 
     /// An edit of ours is durable: its draft is done, and the approval that was to follow it may.
     fn landed(&mut self, target: &Target, action: &Action) -> Option<Effect> {
-        let mine = |s: &Sent| s.draft.target == *target && super::decide::same(&s.draft.action, action);
+        let mine = |s: &Sent| s.draft.target == *target && same(&s.draft.action, action);
         // A host that rounds or clamps still answers the oldest one.
         let at =
             self.sent.iter().position(mine).or_else(|| self.sent.iter().position(|s| s.draft.target == *target))?;
@@ -457,6 +446,7 @@ impl App {
                 self.table.live(runs, &rows);
                 self.list.order_held = true;
             }
+            Feed::Agents { at } => self.agents = at,
             Feed::Log { level, text } => {
                 if matches!(level.to_ascii_lowercase().as_str(), "warn" | "error") {
                     self.say(Level::Warn, text.clone());

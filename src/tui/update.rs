@@ -316,7 +316,7 @@ impl App {
             },
             Act::Sense => self.with_commit(Command::Sense),
             Act::Propose => {
-                let by = if self.settings.llm_url.is_some() { Proposer::Agents } else { Proposer::Planner };
+                let by = if self.agents.is_some() { Proposer::Agents } else { Proposer::Planner };
                 self.with_commit(Command::Propose { by })
             }
             Act::ProposePlanner => self.with_commit(Command::Propose { by: Proposer::Planner }),
@@ -567,14 +567,15 @@ impl App {
                     Some((url, model)) => (Some(url), model),
                     None => (None, None),
                 };
-                let effects = self.command(Command::SetLlm { base_url: base_url.clone(), model: model.clone() });
+                let at = base_url.as_deref().map(|u| {
+                    format!("{} at {}", model.as_deref().unwrap_or("the endpoint's model"), crate::mask::address(u))
+                });
+                let effects = self.command(Command::SetLlm { base_url, model });
                 if !effects.is_empty() {
-                    let said = base_url.as_deref().map_or("the built-in planner will propose".to_owned(), |u| {
-                        let u = crate::mask::address(u);
-                        format!("agents use {} at {u}", model.as_deref().unwrap_or("the endpoint's model"))
-                    });
-                    self.say(Level::Good, said);
-                    (self.settings.llm_url, self.settings.llm_model) = (base_url, model);
+                    let said = at.as_deref().map(|at| format!("agents use {at}"));
+                    self.say(Level::Good, said.unwrap_or_else(|| "the built-in planner will propose".to_owned()));
+                    // The host says so too, after keys that are typed at once.
+                    self.agents = at;
                 }
                 effects
             }

@@ -4,7 +4,7 @@ use crate::{drawn, fixture, press, text};
 use paring::config::Settings;
 use paring::plan::{Action, Author, Constraint, DecisionId, Limit, Status, Target};
 use paring::quant::Precision;
-use paring::session::{Command, Event, HostMsg, Proposer, Record};
+use paring::session::{Command, Event, Feed, HostMsg, Proposer, Record};
 use paring::tui::{App, Effect, Exit, Pane, View};
 
 fn reviewing() -> App {
@@ -202,6 +202,12 @@ fn session_keys() {
     ] {
         let mut app = reviewing();
         assert_eq!(sent(press(&mut app, keys)), wanted, "{keys}");
+    }
+    // Whom the host asks, not what this terminal's environment says.
+    let mut app = reviewing();
+    for (at, by) in [(Some("qwen at http://h:1/v1"), Proposer::Agents), (None, Proposer::Planner)] {
+        app.host(HostMsg::Feed { feed: Feed::Agents { at: at.map(str::to_owned) } });
+        assert_eq!(sent(press(&mut app, "r")), [Command::Propose { by }]);
     }
     let mut app = fixture::app(fixture::verdict().state, Settings::default(), (120, 40));
     assert_eq!(sent(press(&mut app, "Btoo slow<enter>")), [Command::RollBack { reason: "too slow".into() }]);

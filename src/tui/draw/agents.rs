@@ -65,12 +65,8 @@ pub(super) fn draw(c: &mut Canvas<'_>, area: Rect, tab: bool) {
 fn empty(c: &mut Canvas<'_>, inner: Rect) {
     let (app, pal) = (c.app, c.pal);
     let key = app.settings.keymap.label(Act::Propose);
-    let text = match &app.settings.llm_url {
-        Some(url) => format!(
-            "Agents will use {} at {}. {key} asks them to propose.",
-            app.settings.llm_model.as_deref().unwrap_or("the endpoint's model"),
-            crate::config::text::clean(&crate::mask::address(url))
-        ),
+    let text = match &app.agents {
+        Some(at) => format!("Agents will use {}. {key} asks them to propose.", crate::config::text::clean(at)),
         None => format!(
             "No endpoint set: the built-in planner will propose and explain itself here; {key} asks it to. `:llm URL MODEL` sets an OpenAI-compatible endpoint."
         ),
