@@ -82,7 +82,7 @@ impl Journal {
             private::check(&p).map_err(|e| not_ours(&p, &e))?;
         }
         if let Some(left) = emptied(dir, &path) {
-            let message = format!("it is empty or gone, and `{left}` beside it is not");
+            let message = format!("it is empty or gone, and `{left}` of the same session is there");
             return Err(JournalError::Damaged { path: show(&path), message });
         }
         // SQLite drops what follows a damaged place of the log without a word, and with the next write for good.
@@ -378,16 +378,16 @@ fn newest(dir: &Path) -> Option<u32> {
 }
 
 /// What of a session that was used is left where its journal at `path` is none: to begin another there would lose the
-/// name of what can still be restored. SQLite's first write is a whole page, before there is a log.
+/// name of what can still be restored. SQLite's first write is a whole page, before there is a log, and the folder of
+/// artifacts is made by a host that has its journal.
 fn emptied(dir: &Path, path: &Path) -> Option<String> {
     let holds = |p: &Path| std::fs::symlink_metadata(p).is_ok_and(|m| m.len() > 0);
     if holds(path) {
         return None;
     }
-    let made = std::fs::read_dir(dir.join(ARTIFACTS)).into_iter().flatten().flatten().map(|e| e.path());
-    let made = made.filter(|p| p.file_name().is_some_and(|n| !n.to_string_lossy().starts_with('.')));
-    let mut left = [beside(path, "-wal"), dir.join(BASELINE)].into_iter().chain(made);
-    left.find(|p| holds(p)).map(|p| show(&p))
+    let (log, baseline, artifacts) = (beside(path, "-wal"), dir.join(BASELINE), dir.join(ARTIFACTS));
+    let left = [&log, &baseline].into_iter().find(|p| holds(p));
+    left.or((artifacts.is_dir()).then_some(&artifacts)).map(|p| show(p))
 }
 
 /// Removes what a host that died while salvaging left behind.
