@@ -146,15 +146,9 @@ pub struct Rank {
     pub importance: Option<String>,
 }
 
-#[derive(Debug, Clone, Args)]
-pub struct Open {
-    /// A checkpoint (.safetensors, .pth, .th, .pt), an ONNX model, a Hugging Face folder, or what paring exported;
-    /// `demo:vit` and `demo:cnn` are bundled.
-    pub model: String,
-    /// Evaluation data: a folder of class folders, images with a labels.csv, CIFAR (binary or Python), IDX (MNIST),
-    /// Parquet (Hugging Face), WebDataset tars, `synthetic:eval`. DIR:train, DIR:validation, DIR:test name a part.
-    #[arg(long, value_name = "DATA")]
-    pub data: Option<String>,
+/// The images of a session beside its evaluation data, and how many of each.
+#[derive(Debug, Clone, Default, Args)]
+pub struct Images {
     /// Calibration data; never evaluation images unless --calib-is-eval.
     #[arg(long, value_name = "DATA")]
     pub calib: Option<String>,
@@ -167,6 +161,19 @@ pub struct Open {
     /// Use at most this many evaluation images; 0 takes all.
     #[arg(long, value_name = "N", default_value_t = 0)]
     pub limit: usize,
+}
+
+#[derive(Debug, Clone, Args)]
+pub struct Open {
+    /// A checkpoint (.safetensors, .pth, .th, .pt), an ONNX model, a Hugging Face folder, or what paring exported;
+    /// `demo:vit` and `demo:cnn` are bundled.
+    pub model: String,
+    /// Evaluation data: a folder of class folders, images with a labels.csv, CIFAR (binary or Python), IDX (MNIST),
+    /// Parquet (Hugging Face), WebDataset tars, `synthetic:eval`. DIR:train, DIR:validation, DIR:test name a part.
+    #[arg(long, value_name = "DATA")]
+    pub data: Option<String>,
+    #[command(flatten)]
+    pub images: Images,
     /// Targets, such as `latency=0.6,drop=0.5`: factors of the original and points of top-1.
     #[arg(long, value_name = "BUDGET")]
     pub budget: Option<String>,
@@ -278,15 +285,8 @@ pub struct Run {
     /// Evaluation data, touched for the verdict alone.
     #[arg(long, value_name = "DATA")]
     pub data: Option<String>,
-    #[arg(long, value_name = "DATA")]
-    pub calib: Option<String>,
-    #[arg(long)]
-    pub calib_is_eval: bool,
-    /// Use at most this many calibration images; 0 takes all.
-    #[arg(long, value_name = "N", default_value_t = 0)]
-    pub calib_limit: usize,
-    #[arg(long, value_name = "N", default_value_t = 0)]
-    pub limit: usize,
+    #[command(flatten)]
+    pub images: Images,
     #[arg(long, value_name = "BUDGET")]
     pub budget: Option<String>,
     /// `auto` approves all; a TOML file of rules vetoes, limits and approves by target.

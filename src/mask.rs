@@ -96,7 +96,7 @@ impl Mask {
         }
         secrets.retain(|s| s.len() >= LEAST);
         secrets = secrets.iter().flat_map(|s| forms(s)).collect();
-        secrets.sort_by_key(|s| std::cmp::Reverse(s.len()));
+        secrets.sort_by(|a, b| b.len().cmp(&a.len()).then_with(|| a.cmp(b)));
         secrets.dedup();
         Mask { secrets }
     }

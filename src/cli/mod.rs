@@ -9,7 +9,7 @@ mod panics;
 mod sessions;
 
 use crate::agent::Endpoint;
-use crate::args::{Cli, Cmd, Demo, On, Rank, Screen};
+use crate::args::{Cli, Cmd, Demo, Images, On, Rank, Screen};
 use crate::config::{self, Settings, Sources};
 use crate::headless::out::{self, tell};
 use crate::headless::{self, Exit};
@@ -78,15 +78,8 @@ fn dispatch(cli: Cli) -> Result<Exit> {
             };
             let settings = settings(flags(&screen, Some(&o.on), &asked))?;
             reachable(&settings)?;
-            let spec = OpenSpec {
-                data: o.data.clone().unwrap_or_default(),
-                calib: o.calib.clone(),
-                calib_is_eval: o.calib_is_eval,
-                calib_limit: o.calib_limit,
-                limit: o.limit,
-                importance: importance(&o.rank)?,
-                ..spec_on(&o.model, &o.on, &settings)?
-            };
+            let data = o.data.clone().unwrap_or_default();
+            let spec = OpenSpec { data, ..spec_of(&o.model, &o.images, &o.rank, &o.on, &settings)? };
             sessions::open(complete(spec)?, o.name.as_deref(), o.detach, settings)
         }
         Cmd::Attach { name, watch } => {
@@ -130,17 +123,9 @@ fn dispatch(cli: Cli) -> Result<Exit> {
             };
             let settings = settings(flags(&screen, Some(&r.on), &asked))?;
             reachable(&settings)?;
-            let spec = OpenSpec {
-                data: r.data.clone().unwrap_or_default(),
-                calib: r.calib.clone(),
-                calib_is_eval: r.calib_is_eval,
-                calib_limit: r.calib_limit,
-                limit: r.limit,
-                importance: importance(&r.rank)?,
-                auto: false,
-                blind: true,
-                ..spec_on(&r.model, &r.on, &settings)?
-            };
+            let data = r.data.clone().unwrap_or_default();
+            let spec =
+                OpenSpec { data, auto: false, blind: true, ..spec_of(&r.model, &r.images, &r.rank, &r.on, &settings)? };
             let wanted = headless::run::Wanted {
                 policy: headless::policy::Policy::load(&r.policy).map_err(UsageError)?,
                 rounds: r.rounds.max(1),
@@ -232,8 +217,8 @@ fn reachable(settings: &Settings) -> Result<()> {
     Ok(endpoint.check().map_err(|e| UsageError(e.to_string()))?)
 }
 
-/// What settings and `on` say of a session on `model`; data is the caller's to fill in.
-fn spec_on(model: &str, on: &On, settings: &Settings) -> Result<OpenSpec> {
+/// What flags and settings say of a session on `model`; data is the caller's to fill in.
+fn spec_of(model: &str, images: &Images, rank: &Rank, on: &On, settings: &Settings) -> Result<OpenSpec> {
     let arch = on.arch.as_deref().map(str::parse).transpose().map_err(UsageError)?;
     Ok(OpenSpec {
         model: model.to_owned(),
@@ -242,6 +227,11 @@ fn spec_on(model: &str, on: &On, settings: &Settings) -> Result<OpenSpec> {
         heads: on.heads,
         mean: on.mean.as_deref().map(headless::setup::triple).transpose()?,
         std: on.std.as_deref().map(headless::setup::triple).transpose()?,
+        calib: images.calib.clone(),
+        calib_is_eval: images.calib_is_eval,
+        calib_limit: images.calib_limit,
+        limit: images.limit,
+        importance: importance(rank)?,
         budget: settings.budget,
         device: settings.device.clone(),
         tf32: settings.tf32,

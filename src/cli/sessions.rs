@@ -235,8 +235,7 @@ pub fn screenshot(name: &str, size: &str, out: &Path, keys: &str, mut settings: 
     let mut state = State::default();
     Journal::read(&place.dir)?.iter().for_each(|r| state.apply(r));
     let picture = crate::tui::picture::session(state, settings, size, &keys);
-    files::replace(out, |new| std::fs::write(new, picture))
-        .with_context(|| format!("cannot write `{}`; hint: try another path", out.display()))?;
+    files::write(out, picture).with_context(|| format!("cannot write `{}`; hint: try another path", out.display()))?;
     Ok(Exit::Done)
 }
 

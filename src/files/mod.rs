@@ -7,7 +7,7 @@ mod open;
 mod scratch;
 
 pub use open::{open, read, read_text};
-pub use scratch::{Scratch, overwrites, replace, replace_folder, target};
+pub use scratch::{Scratch, overwrites, replace, replace_folder, target, write, write_privately};
 
 use std::fs::FileType;
 use std::io;

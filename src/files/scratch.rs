@@ -162,6 +162,26 @@ pub fn replace<T, E: From<io::Error>>(path: &Path, write: impl FnOnce(&Path) -> 
     Ok(done)
 }
 
+/// As [`replace`], by `bytes`.
+///
+/// # Errors
+/// As [`replace`].
+pub fn write(path: &Path, bytes: impl AsRef<[u8]>) -> io::Result<()> {
+    replace(path, |new| std::fs::write(new, bytes))
+}
+
+/// As [`write`], a file that nobody but its owner may read.
+///
+/// # Errors
+/// As [`replace`].
+pub fn write_privately(path: &Path, bytes: impl AsRef<[u8]>) -> io::Result<()> {
+    let mut options = std::fs::OpenOptions::new();
+    options.write(true).create_new(true);
+    #[cfg(unix)]
+    std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o600);
+    replace(path, |new| io::Write::write_all(&mut options.open(new)?, bytes.as_ref()))
+}
+
 /// Replaces the folder `path` by the one that `write` fills, as a whole. A folder that is there already must be empty, or
 /// `old` must know it as one that may be replaced. What `write` puts there is for it to sync.
 ///

@@ -1,9 +1,8 @@
 //! `paring profile`: where a model's cost sits.
 
-use super::out::{Unwritten, say, tell};
+use super::out::{self, Unwritten, say};
 use super::{Cancelled, Exit, cancel_on_signals, print_json, progress_line, setup};
 use crate::args::Profile as Args;
-use crate::config::text::clean;
 use crate::graph::MacConvention;
 use crate::host::compute::usual_batch;
 use crate::profile::{self as profiling, Bound, Profile, ProfileOptions, ProfileUpdate};
@@ -39,7 +38,7 @@ pub fn run(args: &Args, convention: MacConvention) -> Result<Exit> {
     };
     model.params.unchanged()?;
     for note in &profile.notes {
-        tell!("paring: note: {}", clean(note));
+        out::complain(&format!("note: {note}"));
     }
     if args.json {
         print_json(&json(&profile)?)?;

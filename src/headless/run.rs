@@ -4,12 +4,13 @@ use super::out::{self, say, tell};
 use super::policy::Policy;
 use super::report::{report, summary};
 use super::{Cancelled, Exit, ProgressLine, cancel_on_signals, print_json, progress_line};
+use crate::files;
 use crate::host::client::{Client, CommandError, Messages};
 use crate::host::{OpenSpec, lifecycle};
 use crate::plan::{Action, Budget, DecisionId, Outcome, Target};
 use crate::prune::Sparsity;
 use crate::quant::{self, Precision};
-use crate::session::{Command, Event, Feed, HostMsg, Phase, Place, Proposer, State, describe, write_atomically};
+use crate::session::{Command, Event, Feed, HostMsg, Phase, Place, Proposer, State, describe};
 use anyhow::{Context, Result, anyhow, bail};
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
@@ -73,7 +74,7 @@ pub fn run(spec: OpenSpec, wanted: &Wanted, json: bool) -> Result<Exit> {
     })?;
     let report = report(&state, &wanted.policy, model.as_ref(), began.elapsed().as_secs_f64());
     let path = wanted.out.join("report.json");
-    write_atomically(&path, &serde_json::to_vec_pretty(&report)?)
+    files::write(&path, serde_json::to_vec_pretty(&report)?)
         .with_context(|| format!("cannot write `{}`", path.display()))?;
     if json {
         print_json(&report)?;

@@ -6,7 +6,7 @@ use crate::graph::Calibration;
 use crate::model::Family;
 use crate::plan::Budget;
 use crate::prune::Method;
-use crate::session::{Journal, Place, Recipe, State, private, write_privately};
+use crate::session::{Journal, Place, Recipe, State, private};
 use serde::{Deserialize, Serialize};
 use std::path::Path;
 
@@ -171,7 +171,7 @@ impl OpenSpec {
 
     pub fn save(&self, place: &Place) -> std::io::Result<()> {
         let text = serde_json::to_vec_pretty(self).map_err(std::io::Error::other)?;
-        write_privately(&place.spec_file(), &text)
+        crate::files::write_privately(&place.spec_file(), &text)
     }
 
     /// The spec kept in the session's folder, if there is one that can be read.

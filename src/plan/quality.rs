@@ -2,15 +2,15 @@
 //!
 //! Every action has a *harm*: the divergence (KL) that it alone was measured to cause, to the power of [`CONCAVE`]. What
 //! harms add up to in points is not known beforehand: it is fitted to whole plans of this model that were built and tried on
-//! held-back images ([`Trials`]) and to earlier rounds. With `h_k` the sum of harms of one kind of action (cuts, removed blocks, precisions,
-//! masks), `u = Σ w_k h_k` and `D` the points that the original has above chance:
+//! held-back images ([`Trials`]) and to earlier rounds. With `h_k` the sum of harms of one kind of action (cuts, removed
+//! blocks, precisions, masks), `u = Σ w_k h_k` and `D` the points that the original has above chance:
 //!
 //! `drop = D · (1 − exp(−u / D))`
 //!
 //! The weights `w_k` maximise the posterior under log-normal priors; how far the fit is off on plans that it was not
 //! fitted to widens the range. A plan that was itself tried is *rehearsed*: its own outcome counts, weighed against what the
-//! others make expect of it, and of its near neighbours the difference alone is fitted. Ranges hold the change *measured* on so many evaluation images: chance there
-//! is a part of them.
+//! others make expect of it, and of its near neighbours the difference alone is fitted. Ranges hold the change *measured* on
+//! so many evaluation images: chance there is a part of them.
 //!
 //! Invariants: nothing changed is exactly nothing; `low ≤ value ≤ high` within what can happen; no constant here was fitted
 //! to any network. Pure.
@@ -19,9 +19,8 @@ mod fit;
 
 use super::{Action, Estimate, Target, Trial, Trials, plan_key};
 use crate::eval::TrialOutcome;
-use fit::{DOUBT, Fit, Point};
-
 pub(super) use fit::KINDS;
+use fit::{DOUBT, Fit, Point};
 use serde::{Deserialize, Serialize};
 
 /// Part of the ranges that are to hold what is measured.

@@ -7,9 +7,6 @@
 use crate::files;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
-use std::fs::OpenOptions;
-use std::io::Write;
-use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
 /// Changes when what is measured changes, so that old files are not taken for new ones.
@@ -48,10 +45,7 @@ pub(super) fn rounded(v: f64) -> f64 {
 
 fn write<T: Serialize>(path: &Path, value: &T) -> std::io::Result<()> {
     std::fs::create_dir_all(path.parent().unwrap_or(Path::new(".")))?;
-    let bytes = serde_json::to_vec(value)?;
-    let mut private = OpenOptions::new();
-    private.write(true).create_new(true).mode(0o600);
-    files::replace(path, |new| private.open(new)?.write_all(&bytes))
+    files::write_privately(path, serde_json::to_vec(value)?)
 }
 
 #[cfg(test)]

@@ -65,16 +65,6 @@ impl Artifacts {
     }
 }
 
-/// Replaces `path` by `bytes`, whole or not at all.
-pub fn write_atomically(path: &Path, bytes: &[u8]) -> io::Result<()> {
-    files::replace(path, |new| std::fs::write(new, bytes))
-}
-
-/// As [`write_atomically`], for its owner's eyes alone.
-pub fn write_privately(path: &Path, bytes: &[u8]) -> io::Result<()> {
-    files::replace(path, |new| io::Write::write_all(&mut private::create(new)?, bytes))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -126,8 +116,8 @@ mod tests {
     fn atomic_writes_replace() {
         let dir = tempfile::tempdir().expect("temp dir");
         let path = dir.path().join("report.json");
-        write_atomically(&path, b"1").expect("written");
-        write_atomically(&path, b"2").expect("written");
+        files::write(&path, b"1").expect("written");
+        files::write(&path, b"2").expect("written");
         assert_eq!(std::fs::read(&path).expect("readable"), b"2");
         assert_eq!(std::fs::read_dir(dir.path()).expect("listed").count(), 1);
     }

@@ -18,7 +18,7 @@ mod state;
 mod text;
 mod wal;
 
-pub use artifacts::{Artifacts, write_atomically, write_privately};
+pub use artifacts::Artifacts;
 pub use command::*;
 pub use event::*;
 pub use feed::*;

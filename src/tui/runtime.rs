@@ -200,7 +200,7 @@ impl Loop {
             }
             Effect::Write { path, text } => {
                 let path = if path.is_empty() { "paring-report.md".to_owned() } else { path };
-                match crate::files::replace(path.as_ref(), |new| std::fs::write(new, text)) {
+                match crate::files::write(path.as_ref(), text) {
                     Ok(()) => self.app.say(Level::Good, format!("wrote {path}")),
                     Err(e) => {
                         self.app.say(Level::Bad, format!("`{path}` could not be written: {e}; hint: try another path"))

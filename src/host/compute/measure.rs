@@ -11,7 +11,7 @@ use crate::profile::{
     ProfileUpdate, SensCurve, SensOptions, SensUpdate,
 };
 use crate::prune::PruneError;
-use crate::session::{Evaluation, Event, Feed, LiveRow, State, private, write_privately};
+use crate::session::{Evaluation, Event, Feed, LiveRow, State, private};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -265,7 +265,7 @@ impl Compute {
 
     fn remember_baseline(&self, correct: Vec<bool>) {
         let bytes: Vec<u8> = correct.iter().map(|&c| u8::from(c)).collect();
-        if let Err(e) = write_privately(&self.place.baseline_file(), &bytes) {
+        if let Err(e) = crate::files::write_privately(&self.place.baseline_file(), &bytes) {
             // Worked out again when it is needed.
             tracing::warn!(error = %e, "could not keep the baseline's predictions");
         }
