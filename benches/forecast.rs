@@ -10,6 +10,7 @@
 
 use paring::exec::{Cancel, CompileOptions, ExecError, Observer, Plan};
 use paring::graph::Op;
+use paring::graph::op;
 use paring::model::families::{ResnetSpec, VitDims, VitSpec};
 use paring::model::{FamilySpec, Model, random};
 use paring::plan::Forecaster;
@@ -253,8 +254,8 @@ fn blame(
     for (off, line, j) in lines.iter().take(8) {
         let step = &plan.steps()[*j];
         let widths = small.graph.by_name(&step.name).map(|id| match small.graph.node(id).op {
-            Op::Conv2d { in_ch, out_ch, .. } => format!("{in_ch}->{out_ch}"),
-            Op::Linear { in_features, out_features, .. } => format!("{in_features}->{out_features}"),
+            Op::Conv2d(op::Conv2d { in_ch, out_ch, .. }) => format!("{in_ch}->{out_ch}"),
+            Op::Linear(op::Linear { in_features, out_features, .. }) => format!("{in_features}->{out_features}"),
             _ => String::new(),
         });
         println!("      {line}  {off:>+7.3}  {} {}", step.kernel, widths.unwrap_or_default());

@@ -228,7 +228,7 @@ fn batch_norm_statistics_of_the_cut_network_are_taken_where_they_help_and_not_wh
 
     // A network whose answers rest on statistics that its images do not have: taking theirs would make it another one.
     let mut odd = m.clone();
-    let norms = m.graph.nodes.iter().filter(|n| matches!(n.op, Op::BatchNorm2d { .. }));
+    let norms = m.graph.nodes.iter().filter(|n| matches!(n.op, Op::BatchNorm2d(_)));
     for var in norms.filter_map(|n| n.param(ParamRole::Var)) {
         let values: Vec<f32> = m.params.get(var).unwrap().values().iter().map(|v| v * 9.0).collect();
         odd.params.insert(var, Param::owned(vec![values.len()], values).unwrap());

@@ -1,6 +1,6 @@
 //! What can go wrong when a graph is compiled or run: every message names the node, its op and the shapes.
 
-use crate::graph::{GraphError, Node, Op};
+use crate::graph::{GraphError, Node};
 use crate::model::ParamError;
 
 /// A failure of compilation or execution.
@@ -35,54 +35,21 @@ impl ExecError {
     pub(crate) fn shape(node: &Node, found: impl std::fmt::Debug, expected: impl Into<String>) -> ExecError {
         ExecError::Shape {
             node: node.name.clone(),
-            op: kind(&node.op),
+            op: node.op.facts().traits().name,
             found: format!("{found:?}"),
             expected: expected.into(),
         }
     }
 
     pub(crate) fn param(node: &Node, source: ParamError) -> ExecError {
-        ExecError::Param { node: node.name.clone(), op: kind(&node.op), source }
+        ExecError::Param { node: node.name.clone(), op: node.op.facts().traits().name, source }
     }
 
     pub(crate) fn unsupported(node: &Node, what: impl Into<String>) -> ExecError {
-        ExecError::Unsupported { node: node.name.clone(), op: kind(&node.op), what: what.into() }
+        ExecError::Unsupported { node: node.name.clone(), op: node.op.facts().traits().name, what: what.into() }
     }
 }
 
 fn join(dims: &[usize]) -> String {
     dims.iter().map(usize::to_string).collect::<Vec<_>>().join(", ")
-}
-
-/// The op's short name in messages.
-pub(crate) fn kind(op: &Op) -> &'static str {
-    match op {
-        Op::Input { .. } => "input",
-        Op::Conv2d { .. } => "conv2d",
-        Op::Linear { .. } => "linear",
-        Op::BatchNorm2d { .. } => "batch norm",
-        Op::LayerNorm { .. } => "layer norm",
-        Op::RmsNorm { .. } => "rms norm",
-        Op::Softmax => "softmax",
-        Op::Mul => "multiply",
-        Op::Scale { .. } => "layer scale",
-        Op::Scalar { .. } => "scalar",
-        Op::AvgPool2d { .. } => "average pool",
-        Op::AdaptiveAvgPool2d { .. } => "adaptive average pool",
-        Op::Concat { .. } => "concat",
-        Op::Flatten => "flatten",
-        Op::ToImage { .. } => "to image",
-        Op::PatchMerge { .. } => "patch merge",
-        Op::Activation { .. } => "activation",
-        Op::Add => "add",
-        Op::MaxPool2d { .. } => "max pool",
-        Op::GlobalAvgPool => "global average pool",
-        Op::ChannelPad { .. } => "channel pad",
-        Op::ToTokens => "to tokens",
-        Op::PrependTokens { .. } => "prepend tokens",
-        Op::AddPositions { .. } => "add positions",
-        Op::Attention { .. } => "attention",
-        Op::SelectToken { .. } => "select token",
-        Op::MeanTokens { .. } => "mean tokens",
-    }
 }

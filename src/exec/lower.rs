@@ -14,6 +14,7 @@ use super::kernel::geometry::{Codes, Epilogue, Geometry};
 use super::kernel::simple::Pool;
 use super::kernel::window::Around;
 use super::unfold::Window;
+use crate::graph::op;
 use crate::graph::{self, Activation, Graph, NodeId, Op, ParamRole, Precision, PrecisionPlan, Runs, channel_axis};
 use crate::model::ParamStore;
 pub(super) use layer::{Builder, Folded};
@@ -191,13 +192,13 @@ pub(crate) fn lower(
         };
         let numel = low.shapes[chain.last.index()].iter().product();
         match &node.op {
-            Op::Input { .. } => {
+            Op::Input(_) => {
                 low.value_of[chain.lead.index()] = Some(low.values.len());
                 low.values.push(Value { numel, at: 0, step: None });
                 continue;
             }
             // Channels-last images are token sequences already.
-            Op::ToTokens | Op::ToImage { .. } => {
+            Op::ToTokens | Op::ToImage(_) => {
                 let v = value(&low, node.inputs[0])?;
                 low.value_of[chain.lead.index()] = Some(v);
                 if let Some(s) = low.values[v].step {
@@ -268,7 +269,7 @@ pub(super) fn check_names(graph: &Graph, precision: &PrecisionPlan, keep: &[Stri
     for (name, p) in &precision.nodes {
         let id = graph.by_name(name).ok_or_else(|| unknown(name, "precisions are set by node name"))?;
         match (p, &graph.node(id).op) {
-            (Precision::F32, _) | (_, Op::Conv2d { .. } | Op::Linear { .. }) => {}
+            (Precision::F32, _) | (_, Op::Conv2d(_) | Op::Linear(_)) => {}
             _ => {
                 let what = format!("{} is for convolutions and linears only", p.label());
                 return Err(ExecError::unsupported(graph.node(id), what));
@@ -304,7 +305,7 @@ pub(super) fn chains(graph: &Graph, keep: &HashSet<&str>) -> Vec<Chain> {
         }
         let mut c = Chain { lead: id, bn: None, add: None, act: None, last: id };
         let dense = node.op.is_conv_or_linear();
-        let joins = matches!(node.op, Op::BatchNorm2d { .. } | Op::Add);
+        let joins = matches!(node.op, Op::BatchNorm2d(_) | Op::Add);
         if !(dense || joins) {
             chains.push(c);
             continue;
@@ -316,7 +317,7 @@ pub(super) fn chains(graph: &Graph, keep: &HashSet<&str>) -> Vec<Chain> {
                 break;
             }
             match &graph.node(next).op {
-                Op::BatchNorm2d { .. } | Op::Scale { .. } if c.last == id && dense => c.bn = Some(next),
+                Op::BatchNorm2d(_) | Op::Scale(_) if c.last == id && dense => c.bn = Some(next),
                 Op::Add if dense && c.add.is_none() => match graph.node(next).inputs[..] {
                     [a, b] => c.add = Some((next, if a == c.last { b } else { a })),
                     _ => break,
@@ -373,7 +374,7 @@ impl Builder<'_> {
         let plain = |k: Kernel, name: &str| Ok((k, name.to_owned(), [0; 2]));
         let held = |k: Kernel, name: &str, n: usize| Ok((k, name.to_owned(), [4 * n as u64; 2]));
         match &self.node.op {
-            Op::Conv2d { in_ch, out_ch, kernel, stride, padding, groups, bias } => {
+            Op::Conv2d(op::Conv2d { in_ch, out_ch, kernel, stride, padding, groups, bias }) => {
                 let (_, image) = self.image()?;
                 let window = Window { kernel: *kernel, stride: *stride, padding: *padding };
                 let (Some(oh), Some(ow)) = (window.out(0, image[0]), window.out(1, image[1])) else {
@@ -390,7 +391,7 @@ impl Builder<'_> {
                 };
                 self.dense(geo, &[*out_ch, in_ch / groups, kernel[0], kernel[1]], *bias, precision)
             }
-            Op::Linear { in_features, out_features, bias } => {
+            Op::Linear(op::Linear { in_features, out_features, bias }) => {
                 if self.input(0)?.len() > 2 {
                     return Err(ExecError::shape(self.node, self.input(0)?, "[tokens, features] or [features]"));
                 }
@@ -398,17 +399,17 @@ impl Builder<'_> {
                 let geo = Geometry::linear(rows, *in_features, *out_features);
                 self.dense(geo, &[*out_features, *in_features], *bias, precision)
             }
-            Op::BatchNorm2d { channels, eps } => {
+            Op::BatchNorm2d(op::BatchNorm2d { channels, eps }) => {
                 let (scale, shift) = self.batch_norm(self.node, *channels, *eps)?;
                 held(Kernel::Affine { scale, shift, act: self.act() }, "affine-f32", 2 * channels)
             }
-            Op::LayerNorm { dim, eps } => {
+            Op::LayerNorm(op::LayerNorm { dim, eps }) => {
                 self.rows()?;
                 let w = self.values(self.node, ParamRole::Weight, &[*dim])?;
                 let b = self.values(self.node, ParamRole::Bias, &[*dim])?;
                 held(Kernel::LayerNorm { w, b, eps: *eps as f32 }, "layernorm-f32", 2 * dim)
             }
-            Op::RmsNorm { dim, eps } => {
+            Op::RmsNorm(op::RmsNorm { dim, eps }) => {
                 let w = self.values(self.node, ParamRole::Weight, &[*dim])?;
                 held(Kernel::RmsNorm { w, eps: *eps as f32 }, "rmsnorm-f32", *dim)
             }
@@ -422,26 +423,28 @@ impl Builder<'_> {
                 };
                 plain(kernel, "multiply-f32")
             }
-            Op::Scale { channels } => {
+            Op::Scale(op::Scale { channels }) => {
                 let scale = self.values(self.node, ParamRole::Weight, &[*channels])?;
                 let shift = vec![0.0; *channels];
                 held(Kernel::Affine { scale, shift, act: self.act() }, "affine-f32", *channels)
             }
-            Op::Scalar { mul, add } => plain(Kernel::Scalar { mul: *mul as f32, add: *add as f32 }, "scalar-f32"),
+            Op::Scalar(op::Scalar { mul, add }) => {
+                plain(Kernel::Scalar { mul: *mul as f32, add: *add as f32 }, "scalar-f32")
+            }
             Op::Add => plain(Kernel::Add { act: self.act() }, "add-f32"),
-            Op::MaxPool2d { kernel, stride, padding } => {
+            Op::MaxPool2d(op::MaxPool2d { kernel, stride, padding }) => {
                 let window = Window { kernel: *kernel, stride: *stride, padding: *padding };
                 plain(Kernel::MaxPool(self.pool(window)?), "maxpool-f32")
             }
-            Op::AvgPool2d { kernel, stride, padding, count_padding } => {
+            Op::AvgPool2d(op::AvgPool2d { kernel, stride, padding, count_padding }) => {
                 let pool = self.pool(Window { kernel: *kernel, stride: *stride, padding: *padding })?;
                 plain(Kernel::AvgPool { pool, count_padding: *count_padding }, "avgpool-f32")
             }
-            Op::AdaptiveAvgPool2d { .. } => {
+            Op::AdaptiveAvgPool2d(_) => {
                 let window = Window { kernel: [1; 2], stride: [1; 2], padding: [0; 4] };
                 plain(Kernel::AdaptivePool(self.pool(window)?), "avgpool-f32")
             }
-            Op::Concat { inputs } => {
+            Op::Concat(op::Concat { inputs }) => {
                 let width = |i| Ok(self.input(i)?[channel_axis(self.input(i)?)]);
                 let widths = (0..*inputs).map(width).collect::<Result<_, ExecError>>()?;
                 plain(Kernel::Concat { widths }, "copy-f32")
@@ -450,7 +453,7 @@ impl Builder<'_> {
                 let (channels, [h, w]) = self.image()?;
                 plain(Kernel::Flatten { channels, positions: h * w }, "copy-f32")
             }
-            Op::PatchMerge { grid } => {
+            Op::PatchMerge(op::PatchMerge { grid }) => {
                 let (_, width) = self.rows()?;
                 plain(Kernel::PatchMerge { grid: *grid, width }, "copy-f32")
             }
@@ -458,7 +461,7 @@ impl Builder<'_> {
                 let (channels, [h, w]) = self.image()?;
                 plain(Kernel::Mean { rows: h * w, skip: 0, channels }, "mean-f32")
             }
-            Op::ChannelPad { stride, map, .. } => {
+            Op::ChannelPad(op::ChannelPad { stride, map, .. }) => {
                 let window = Window { kernel: [1, 1], stride: [*stride; 2], padding: [0; 4] };
                 let pool = match self.input(0)?.len() {
                     3 => self.pool(window)?,
@@ -469,15 +472,15 @@ impl Builder<'_> {
                 };
                 plain(Kernel::ChannelPad { pool, map: map.clone() }, "pad-f32")
             }
-            Op::PrependTokens { count, dim, at } => {
+            Op::PrependTokens(op::PrependTokens { count, dim, at }) => {
                 let tokens = self.values(self.node, ParamRole::Embedding, &[1, *count, *dim])?;
                 held(Kernel::Insert { tokens, at: at * dim }, "copy-f32", count * dim)
             }
-            Op::AddPositions { tokens, dim } => {
+            Op::AddPositions(op::AddPositions { tokens, dim }) => {
                 let p = self.values(self.node, ParamRole::Embedding, &[1, *tokens, *dim])?;
                 held(Kernel::Positions(p), "add-f32", tokens * dim)
             }
-            Op::Attention { heads, qk_dim, v_dim, fused, scale, cosine, windows, bias } => {
+            Op::Attention(op::Attention { heads, qk_dim, v_dim, fused, scale, cosine, windows, bias }) => {
                 let (tokens, _) = self.rows()?;
                 let tokens = windows.map_or(tokens, |w| w.tokens());
                 let core = Attention { tokens, heads: *heads, qk: *qk_dim, v: *v_dim, scale: *scale as f32 };
@@ -487,17 +490,15 @@ impl Builder<'_> {
                 let name = core.kernel();
                 Ok((Kernel::Attention { core, fused: *fused, around }, name, [held; 2]))
             }
-            Op::SelectToken { index } => {
+            Op::SelectToken(op::SelectToken { index }) => {
                 let (rows, channels) = self.rows()?;
                 plain(Kernel::Select { rows, index: *index, channels }, "copy-f32")
             }
-            Op::MeanTokens { skip } => {
+            Op::MeanTokens(op::MeanTokens { skip }) => {
                 let (rows, channels) = self.rows()?;
                 plain(Kernel::Mean { rows, skip: *skip, channels }, "mean-f32")
             }
-            Op::Input { .. } | Op::ToTokens | Op::ToImage { .. } => {
-                Err(ExecError::unsupported(self.node, "is not a step"))
-            }
+            Op::Input(_) | Op::ToTokens | Op::ToImage(_) => Err(ExecError::unsupported(self.node, "is not a step")),
         }
     }
 

@@ -15,7 +15,7 @@ mod int8;
 pub(super) mod kernels;
 mod own;
 
-use super::error::{ExecError, kind};
+use super::error::ExecError;
 use super::lower::StepInfo;
 use super::reference::{self, TensorMap};
 use crate::graph::{Activation, Graph, NodeId, Precision};
@@ -126,7 +126,8 @@ impl Program {
         for i in steps {
             let step = &self.steps[i];
             let node = graph.node(step.info.node);
-            let candle = |source| ExecError::Candle { node: node.name.clone(), op: kind(&node.op), source };
+            let candle =
+                |source| ExecError::Candle { node: node.name.clone(), op: node.op.facts().traits().name, source };
             let get = |id: &NodeId| {
                 let why = || format!("its input `{}` was not computed", graph.node(*id).name);
                 values.get(id).ok_or_else(|| ExecError::unsupported(node, why()))

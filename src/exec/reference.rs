@@ -4,9 +4,10 @@
 //! nodes. Values have the shapes of [`Op`]'s documentation with the batch axis first. Slow by design: measuring is
 //! `exec::Plan`'s business.
 
-use super::error::{ExecError, kind};
+use super::error::ExecError;
 use super::fused::{self, BatchNorm};
 use super::unfold::Window;
+use crate::graph::op;
 use crate::graph::{Graph, Node, Op, ParamRole, PositionBias, Windows};
 use crate::model::ParamStore;
 use candle_core::{D, Device, Tensor};
@@ -155,12 +156,17 @@ impl Env<'_> {
     }
 
     fn no_param(&self, role: ParamRole) -> ExecError {
-        ExecError::NoParam { node: self.node.name.clone(), op: kind(&self.node.op), role: role_name(role) }
+        ExecError::NoParam {
+            node: self.node.name.clone(),
+            op: self.node.op.facts().traits().name,
+            role: role_name(role),
+        }
     }
 
     fn run(&self, x: Option<&Tensor>, inputs: &[Tensor], capture: &mut Capture) -> Result<Tensor, ExecError> {
-        let err = |source| ExecError::Candle { node: self.node.name.clone(), op: kind(&self.node.op), source };
-        if let Op::Input { shape } = &self.node.op {
+        let err =
+            |source| ExecError::Candle { node: self.node.name.clone(), op: self.node.op.facts().traits().name, source };
+        if let Op::Input(op::Input { shape }) = &self.node.op {
             let x = x.ok_or_else(|| ExecError::unsupported(self.node, "the cached values do not cover this input"))?;
             return match x.dims() {
                 [_, rest @ ..] if rest == shape.as_slice() => Ok(x.clone()),
@@ -169,8 +175,8 @@ impl Env<'_> {
         }
         let first = inputs.first().ok_or_else(|| ExecError::unsupported(self.node, "has no input"))?;
         match &self.node.op {
-            Op::Input { .. } => Ok(first.clone()),
-            Op::Conv2d { in_ch, out_ch, kernel, stride, padding, groups, bias } => {
+            Op::Input(_) => Ok(first.clone()),
+            Op::Conv2d(op::Conv2d { in_ch, out_ch, kernel, stride, padding, groups, bias }) => {
                 self.rank(first, 4)?;
                 self.dim(first, 1, *in_ch)?;
                 if *groups == 0 || in_ch % groups != 0 || out_ch % groups != 0 {
@@ -188,23 +194,23 @@ impl Env<'_> {
                 }
                 Ok(y)
             }
-            Op::Linear { in_features, out_features, bias } => {
+            Op::Linear(op::Linear { in_features, out_features, bias }) => {
                 self.last(first, *in_features)?;
                 let w = self.param(ParamRole::Weight, &[*out_features, *in_features])?;
                 let b = bias.then(|| self.param(ParamRole::Bias, &[*out_features])).transpose()?;
                 ops::linear(first, &w, b.as_ref()).map_err(err)
             }
-            Op::BatchNorm2d { channels, eps } => {
+            Op::BatchNorm2d(op::BatchNorm2d { channels, eps }) => {
                 self.channels(first, *channels)?;
                 self.batch_norm(first, *channels, *eps, capture)
             }
-            Op::LayerNorm { dim, eps } => {
+            Op::LayerNorm(op::LayerNorm { dim, eps }) => {
                 self.channels(first, *dim)?;
                 let w = self.param(ParamRole::Weight, &[*dim])?;
                 let b = self.param(ParamRole::Bias, &[*dim])?;
                 ops::over_channels(first, |x| ops::layer_norm(x, &w, &b, *eps)).map_err(err)
             }
-            Op::RmsNorm { dim, eps } => {
+            Op::RmsNorm(op::RmsNorm { dim, eps }) => {
                 self.channels(first, *dim)?;
                 let w = self.param(ParamRole::Weight, &[*dim])?;
                 ops::over_channels(first, |x| ops::rms_norm(x, &w, *eps)).map_err(err)
@@ -215,12 +221,12 @@ impl Env<'_> {
                 [a, b] => ops::multiply(a, b).map_err(err),
                 _ => Err(ExecError::shape(self.node, inputs.len(), "two inputs")),
             },
-            Op::Scale { channels } => {
+            Op::Scale(op::Scale { channels }) => {
                 self.channels(first, *channels)?;
                 let w = self.param(ParamRole::Weight, &[*channels])?;
                 first.broadcast_mul(&ops::per_channel(&w, first)?).map_err(err)
             }
-            Op::Scalar { mul, add } => first.affine(*mul, *add).map_err(err),
+            Op::Scalar(op::Scalar { mul, add }) => first.affine(*mul, *add).map_err(err),
             Op::Add => match inputs {
                 [a, b] if a.dims() == b.dims() => (a + b).map_err(err),
                 _ => {
@@ -228,7 +234,7 @@ impl Env<'_> {
                     Err(ExecError::shape(self.node, found, "two equal shapes"))
                 }
             },
-            Op::MaxPool2d { kernel, stride, padding } => {
+            Op::MaxPool2d(op::MaxPool2d { kernel, stride, padding }) => {
                 self.rank(first, 4)?;
                 let window = Window { kernel: *kernel, stride: *stride, padding: *padding };
                 if window.out(0, first.dims()[2]).is_none() || window.out(1, first.dims()[3]).is_none() {
@@ -236,7 +242,7 @@ impl Env<'_> {
                 }
                 ops::max_pool(first, window).map_err(err)
             }
-            Op::AvgPool2d { kernel, stride, padding, count_padding } => {
+            Op::AvgPool2d(op::AvgPool2d { kernel, stride, padding, count_padding }) => {
                 self.rank(first, 4)?;
                 let window = Window { kernel: *kernel, stride: *stride, padding: *padding };
                 if window.out(0, first.dims()[2]).is_none() || window.out(1, first.dims()[3]).is_none() {
@@ -244,22 +250,22 @@ impl Env<'_> {
                 }
                 ops::avg_pool(first, window, *count_padding).map_err(err)
             }
-            Op::AdaptiveAvgPool2d { out } => {
+            Op::AdaptiveAvgPool2d(op::AdaptiveAvgPool2d { out }) => {
                 self.rank(first, 4)?;
                 ops::adaptive_avg_pool(first, *out).map_err(err)
             }
-            Op::Concat { .. } => {
+            Op::Concat(_) => {
                 let axis = ops::channel_axis(first);
                 Tensor::cat(inputs, axis).map_err(err)
             }
             Op::Flatten => first.contiguous().and_then(|x| x.flatten_from(1)).map_err(err),
-            Op::ToImage { h, w } => {
+            Op::ToImage(op::ToImage { h, w }) => {
                 self.rank(first, 3)?;
                 self.dim(first, 1, h * w)?;
                 let image = || first.transpose(1, 2)?.contiguous()?.reshape((first.dim(0)?, first.dim(2)?, *h, *w));
                 image().map_err(err)
             }
-            Op::PatchMerge { grid } => {
+            Op::PatchMerge(op::PatchMerge { grid }) => {
                 self.rank(first, 3)?;
                 self.dim(first, 1, grid[0] * grid[1])?;
                 ops::patch_merge(first, *grid).map_err(err)
@@ -268,7 +274,7 @@ impl Env<'_> {
                 self.rank(first, 4)?;
                 first.mean((2, 3)).map_err(err)
             }
-            Op::ChannelPad { stride, in_ch, map } => {
+            Op::ChannelPad(op::ChannelPad { stride, in_ch, map }) => {
                 self.channels(first, *in_ch)?;
                 if *stride > 1 {
                     self.rank(first, 4)?;
@@ -282,7 +288,7 @@ impl Env<'_> {
                 self.rank(first, 4)?;
                 first.flatten_from(2).and_then(|t| t.transpose(1, 2)?.contiguous()).map_err(err)
             }
-            Op::PrependTokens { count, dim, at } => {
+            Op::PrependTokens(op::PrependTokens { count, dim, at }) => {
                 self.rank(first, 3)?;
                 self.last(first, *dim)?;
                 let t = self.param(ParamRole::Embedding, &[1, *count, *dim])?;
@@ -300,13 +306,13 @@ impl Env<'_> {
                 };
                 insert().map_err(err)
             }
-            Op::AddPositions { tokens, dim } => {
+            Op::AddPositions(op::AddPositions { tokens, dim }) => {
                 self.rank(first, 3)?;
                 self.dim(first, 1, *tokens)?;
                 self.last(first, *dim)?;
                 first.broadcast_add(&self.param(ParamRole::Embedding, &[1, *tokens, *dim])?).map_err(err)
             }
-            Op::Attention { heads, qk_dim, v_dim, fused, scale, cosine, windows, bias } => {
+            Op::Attention(op::Attention { heads, qk_dim, v_dim, fused, scale, cosine, windows, bias }) => {
                 let (h, qk, v) = (*heads, *qk_dim, *v_dim);
                 let (q, k, vs) = match (fused, inputs) {
                     (true, [x]) => {
@@ -326,14 +332,14 @@ impl Env<'_> {
                 let core = self.attention(h, *cosine, *windows, *bias, q.dims()[1])?;
                 core.run(&q, &k, &vs, *scale).map_err(err)
             }
-            Op::SelectToken { index } => {
+            Op::SelectToken(op::SelectToken { index }) => {
                 self.rank(first, 3)?;
                 if *index >= first.dims()[1] {
                     return Err(ExecError::shape(self.node, first.dims(), format!("more than {index} tokens")));
                 }
                 first.narrow(1, *index, 1).and_then(|t| t.squeeze(1)?.contiguous()).map_err(err)
             }
-            Op::MeanTokens { skip } => {
+            Op::MeanTokens(op::MeanTokens { skip }) => {
                 self.rank(first, 3)?;
                 let t = first.dims()[1];
                 if *skip >= t {
@@ -353,7 +359,8 @@ impl Env<'_> {
         bias: PositionBias,
         tokens: usize,
     ) -> Result<ops::Attention, ExecError> {
-        let err = |source| ExecError::Candle { node: self.node.name.clone(), op: kind(&self.node.op), source };
+        let err =
+            |source| ExecError::Candle { node: self.node.name.clone(), op: self.node.op.facts().traits().name, source };
         if let Some(w) = windows {
             w.check(tokens).map_err(|why| ExecError::unsupported(self.node, why))?;
         }

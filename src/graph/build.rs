@@ -2,6 +2,7 @@
 //!
 //! Families in `model::families` are written with it; a graph leaves it only through [`Builder::finish`], checked.
 
+use super::op;
 use super::{Activation, Block, Graph, GraphError, Node, NodeId, Op, ParamRef, ParamRole, ResidualAdd, param_shapes};
 
 /// The geometry of a square convolution.
@@ -68,11 +69,11 @@ impl Builder {
     }
 
     pub fn input(&mut self, shape: [usize; 3]) -> NodeId {
-        self.node("input", Op::Input { shape: shape.to_vec() }, &[])
+        self.node("input", Op::Input(op::Input { shape: shape.to_vec() }), &[])
     }
 
     pub fn conv(&mut self, name: impl Into<String>, x: NodeId, c: Conv) -> NodeId {
-        let op = Op::Conv2d {
+        let op = Op::Conv2d(op::Conv2d {
             in_ch: c.in_ch,
             out_ch: c.out_ch,
             kernel: [c.kernel; 2],
@@ -80,7 +81,7 @@ impl Builder {
             padding: c.padding,
             groups: c.groups,
             bias: c.bias,
-        };
+        });
         self.node(name, op, &[x])
     }
 
@@ -92,16 +93,16 @@ impl Builder {
         out_features: usize,
         bias: bool,
     ) -> NodeId {
-        self.node(name, Op::Linear { in_features, out_features, bias }, &[x])
+        self.node(name, Op::Linear(op::Linear { in_features, out_features, bias }), &[x])
     }
 
     /// PyTorch's default epsilon, 1e-5.
     pub fn batch_norm(&mut self, name: impl Into<String>, x: NodeId, channels: usize) -> NodeId {
-        self.node(name, Op::BatchNorm2d { channels, eps: 1e-5 }, &[x])
+        self.node(name, Op::BatchNorm2d(op::BatchNorm2d { channels, eps: 1e-5 }), &[x])
     }
 
     pub fn layer_norm(&mut self, name: impl Into<String>, x: NodeId, dim: usize, eps: f64) -> NodeId {
-        self.node(name, Op::LayerNorm { dim, eps }, &[x])
+        self.node(name, Op::LayerNorm(op::LayerNorm { dim, eps }), &[x])
     }
 
     pub fn act(&mut self, name: impl Into<String>, x: NodeId, act: Activation) -> NodeId {
@@ -110,6 +111,10 @@ impl Builder {
 
     pub fn relu(&mut self, name: impl Into<String>, x: NodeId) -> NodeId {
         self.act(name, x, Activation::Relu)
+    }
+
+    pub fn softmax(&mut self, name: impl Into<String>, x: NodeId) -> NodeId {
+        self.node(name, Op::Softmax, &[x])
     }
 
     pub fn add(&mut self, name: impl Into<String>, a: NodeId, b: NodeId) -> NodeId {

@@ -5,23 +5,27 @@
 //! removing a block rewires inputs and leaves unreachable nodes behind, which [`Graph::reachable`] skips.
 //! Facts, profiles, costs, sensitivities and precisions live in side tables keyed by node name.
 
+mod axes;
 mod build;
 mod calibration;
 mod check;
 mod cost;
 mod error;
 mod links;
-mod op;
+mod macs;
+pub mod op;
 mod precision;
 mod shapes;
 pub mod window;
 
+pub use axes::{AxisRef, Link, NodeLinks, Protected, Site, Span};
 pub use build::{Builder, Conv};
 pub use calibration::{Calibration, Range};
-pub use cost::{MacConvention, Macs, macs, node_macs, node_params, param_shapes};
+pub use cost::{macs, node_macs, node_params, param_shapes};
 pub use error::GraphError;
-pub use links::{AxisRef, Link, NodeLinks, Protected, Site, Span, links, node_links};
-pub use op::{Activation, Op, ParamRole, channel_axis, describe};
+pub use links::{links, node_links};
+pub use macs::{MacConvention, Macs};
+pub use op::{Activation, Facts, Op, ParamRole, Traits, channel_axis, describe};
 pub use precision::{Precision, PrecisionPlan, Runs, WeightFormat};
 pub use shapes::{node_shape, shapes};
 pub use window::{PositionBias, Windows};
@@ -134,7 +138,7 @@ impl Graph {
         self.nodes
             .iter()
             .find_map(|n| match &n.op {
-                Op::Input { shape } => Some(shape.as_slice()),
+                Op::Input(op::Input { shape }) => Some(shape.as_slice()),
                 _ => None,
             })
             .unwrap_or(&[])

@@ -7,6 +7,7 @@ use super::{
     onnx, printable, recognise, values,
 };
 use crate::files;
+use crate::graph::op;
 use crate::graph::{Graph, Node, Op, ParamRole, PrecisionPlan, param_shapes};
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -146,7 +147,7 @@ fn assemble(
 /// Families are built for images of three channels. A network for grey ones differs in that number alone, and its first
 /// convolution tells; then `graph` becomes one.
 fn grey(c: &Checkpoint, graph: &mut Graph) -> bool {
-    let Some(input) = graph.iter().find(|(_, n)| matches!(n.op, Op::Input { .. })).map(|(id, _)| id) else {
+    let Some(input) = graph.iter().find(|(_, n)| matches!(n.op, Op::Input(_))).map(|(id, _)| id) else {
         return false;
     };
     let reads = |n: &Node| n.inputs.contains(&input);
@@ -155,14 +156,14 @@ fn grey(c: &Checkpoint, graph: &mut Graph) -> bool {
         .nodes
         .iter()
         .filter(|n| reads(n))
-        .all(|n| matches!(n.op, Op::Conv2d { in_ch: 3, groups: 1, .. }) && one(n))
+        .all(|n| matches!(n.op, Op::Conv2d(op::Conv2d { in_ch: 3, groups: 1, .. })) && one(n))
     {
         return false;
     }
     for node in &mut graph.nodes {
         match &mut node.op {
-            Op::Input { shape } => shape[..1].fill(1),
-            Op::Conv2d { in_ch, .. } if node.inputs.contains(&input) => *in_ch = 1,
+            Op::Input(op::Input { shape }) => shape[..1].fill(1),
+            Op::Conv2d(op::Conv2d { in_ch, .. }) if node.inputs.contains(&input) => *in_ch = 1,
             _ => {}
         }
     }

@@ -4,6 +4,7 @@
 use super::export::{self, Manifest};
 use super::{Model, ModelError, hf};
 use crate::files;
+use crate::graph::op;
 use crate::graph::{Activation, Graph, Node, NodeId, Op, ParamRole, PositionBias, Precision, Windows};
 use std::ffi::OsStr;
 use std::fmt::Write;
@@ -116,11 +117,11 @@ pub(crate) fn source(graph: &Graph, weights: &str) -> String {
         nodes().filter_map(|(_, n)| f(n).map(|v| format!("    {}: {v},\n", quote(&n.name)))).collect()
     };
     let groups = entries(&|n| match &n.op {
-        Op::Conv2d { groups, .. } if *groups > 1 => Some(groups.to_string()),
+        Op::Conv2d(op::Conv2d { groups, .. }) if *groups > 1 => Some(groups.to_string()),
         _ => None,
     });
     let heads = entries(&|n| match &n.op {
-        Op::Attention { heads, v_dim, .. } => Some(format!("({heads}, {v_dim})")),
+        Op::Attention(op::Attention { heads, v_dim, .. }) => Some(format!("({heads}, {v_dim})")),
         _ => None,
     });
     let _ = write!(
@@ -173,61 +174,61 @@ fn expression(node: &Node) -> String {
     let p = |role: ParamRole| node.param(role).map_or_else(|| "None".to_owned(), |n| format!("p({})", quote(n)));
     let (w, b) = (p(ParamRole::Weight), p(ParamRole::Bias));
     match &node.op {
-        Op::Input { .. } => "x".to_owned(),
-        Op::Conv2d { stride, padding: [top, left, bottom, right], groups, .. } => {
+        Op::Input(_) => "x".to_owned(),
+        Op::Conv2d(op::Conv2d { stride, padding: [top, left, bottom, right], groups, .. }) => {
             let (x, padding) = match top == bottom && left == right {
                 true => (x, tuple(&[*top, *left])),
                 false => (format!("F.pad({x}, ({left}, {right}, {top}, {bottom}))"), "0".to_owned()),
             };
             format!("F.conv2d({x}, {w}, {b}, {}, {padding}, 1, {groups})", tuple(stride))
         }
-        Op::Linear { .. } => format!("F.linear({x}, {w}, {b})"),
-        Op::BatchNorm2d { eps, .. } => {
+        Op::Linear(_) => format!("F.linear({x}, {w}, {b})"),
+        Op::BatchNorm2d(op::BatchNorm2d { eps, .. }) => {
             let names: Vec<String> = [ParamRole::Weight, ParamRole::Bias, ParamRole::Mean, ParamRole::Var]
                 .iter()
                 .filter_map(|r| node.param(*r).map(quote))
                 .collect();
             format!("_batch_norm({x}, p, {}, ({},), {eps:?}, self.training)", quote(&node.name), names.join(", "))
         }
-        Op::LayerNorm { dim, eps } => {
+        Op::LayerNorm(op::LayerNorm { dim, eps }) => {
             format!("_over_channels(lambda t: F.layer_norm(t, ({dim},), {w}, {b}, {eps:?}), {x})")
         }
-        Op::RmsNorm { dim, eps } => {
+        Op::RmsNorm(op::RmsNorm { dim, eps }) => {
             format!("_over_channels(lambda t: F.rms_norm(t, ({dim},), {w}, {eps:?}), {x})")
         }
         Op::Activation { act } => activation(*act, &x),
         Op::Softmax => format!("_over_channels(lambda t: t.softmax(-1), {x})"),
         Op::Add => format!("{x} + {y}"),
         Op::Mul => format!("_multiply({x}, {y})"),
-        Op::Scale { .. } => format!("{x} * _per_channel({w}, {x})"),
-        Op::Scalar { mul, add } => format!("{x} * {mul:?} + {add:?}"),
-        Op::MaxPool2d { kernel, stride, padding } => {
+        Op::Scale(_) => format!("{x} * _per_channel({w}, {x})"),
+        Op::Scalar(op::Scalar { mul, add }) => format!("{x} * {mul:?} + {add:?}"),
+        Op::MaxPool2d(op::MaxPool2d { kernel, stride, padding }) => {
             format!("_max_pool({x}, {}, {}, {})", tuple(kernel), tuple(stride), tuple(padding))
         }
-        Op::AvgPool2d { kernel, stride, padding, count_padding } => {
+        Op::AvgPool2d(op::AvgPool2d { kernel, stride, padding, count_padding }) => {
             let counted = if *count_padding { "True" } else { "False" };
             format!("_avg_pool({x}, {}, {}, {}, {counted})", tuple(kernel), tuple(stride), tuple(padding))
         }
-        Op::AdaptiveAvgPool2d { out } => format!("F.adaptive_avg_pool2d({x}, {})", tuple(out)),
+        Op::AdaptiveAvgPool2d(op::AdaptiveAvgPool2d { out }) => format!("F.adaptive_avg_pool2d({x}, {})", tuple(out)),
         Op::GlobalAvgPool => format!("{x}.mean((2, 3))"),
-        Op::ChannelPad { stride, map, .. } => {
+        Op::ChannelPad(op::ChannelPad { stride, map, .. }) => {
             let index: Vec<String> = map.iter().map(|m| m.map_or(-1, i64::from).to_string()).collect();
             format!("_channel_map({x}, {stride}, [{}])", index.join(", "))
         }
-        Op::Concat { .. } => {
+        Op::Concat(_) => {
             let all: Vec<String> = node.inputs.iter().map(v).collect();
             format!("torch.cat([{}], 1 if {x}.dim() == 4 else -1)", all.join(", "))
         }
         Op::Flatten => format!("{x}.flatten(1)"),
         Op::ToTokens => format!("{x}.flatten(2).transpose(1, 2)"),
-        Op::ToImage { h, w } => format!("{x}.transpose(1, 2).reshape({x}.shape[0], -1, {h}, {w})"),
-        Op::PatchMerge { grid: [h, w] } => format!("_patch_merge({x}, {h}, {w})"),
-        Op::PrependTokens { at, .. } => {
+        Op::ToImage(op::ToImage { h, w }) => format!("{x}.transpose(1, 2).reshape({x}.shape[0], -1, {h}, {w})"),
+        Op::PatchMerge(op::PatchMerge { grid: [h, w] }) => format!("_patch_merge({x}, {h}, {w})"),
+        Op::PrependTokens(op::PrependTokens { at, .. }) => {
             let t = format!("{}.expand({x}.shape[0], -1, -1)", p(ParamRole::Embedding));
             format!("torch.cat([{x}[:, :{at}], {t}, {x}[:, {at}:]], 1)")
         }
-        Op::AddPositions { .. } => format!("{x} + {}", p(ParamRole::Embedding)),
-        Op::Attention { heads, qk_dim, v_dim, fused, scale, cosine, windows, bias } => {
+        Op::AddPositions(_) => format!("{x} + {}", p(ParamRole::Embedding)),
+        Op::Attention(op::Attention { heads, qk_dim, v_dim, fused, scale, cosine, windows, bias }) => {
             let parts = match fused {
                 true => format!("*{x}.split([{0}, {0}, {1}], -1)", heads * qk_dim, heads * v_dim),
                 false => node.inputs.iter().map(v).collect::<Vec<_>>().join(", "),
@@ -244,8 +245,8 @@ fn expression(node: &Node) -> String {
             }
             format!("_attention({parts}, {heads}, {scale:?}{more})")
         }
-        Op::SelectToken { index } => format!("{x}[:, {index}]"),
-        Op::MeanTokens { skip } => format!("{x}[:, {skip}:].mean(1)"),
+        Op::SelectToken(op::SelectToken { index }) => format!("{x}[:, {index}]"),
+        Op::MeanTokens(op::MeanTokens { skip }) => format!("{x}[:, {skip}:].mean(1)"),
     }
 }
 

@@ -6,6 +6,7 @@
 
 use super::curve::Steps;
 use super::{Action, Estimate, Target};
+use crate::graph::op;
 use crate::graph::{Graph, Macs, Op};
 use crate::profile::{Ladder, LayerRow, Profile};
 use crate::prune::{self, Group};
@@ -113,7 +114,12 @@ impl Costs {
         let base = totals(graph).unwrap_or_default();
         let row = |r: &LayerRow| -> Option<RowTable> {
             let node = *index.get(&r.name)?;
-            let steps = widths(&graph.nodes.get(node)?.op)
+            let steps = graph
+                .nodes
+                .get(node)?
+                .op
+                .facts()
+                .widths()
                 .and_then(|(i, o)| Steps::of(ladders.iter().find(|l| l.layer == r.name)?, i, o));
             let repeat = r.latency.spread().clamp(REPEAT, REPEAT_MOST);
             Some(RowTable {
@@ -328,7 +334,7 @@ impl Costs {
     }
 
     fn factor(&self, row: &RowTable, new: &Op, precision: Precision, totals: &Totals) -> (f64, f64) {
-        if let (Some(steps), Some((i, o))) = (&row.steps, widths(new))
+        if let (Some(steps), Some((i, o))) = (&row.steps, new.facts().widths())
             && let (Some(now), Some(base)) = (steps.factor(i, o, precision), self.own_factor(row))
         {
             return (now / base.max(1e-9), 0.08);
@@ -352,7 +358,7 @@ impl Costs {
     }
 
     fn own_factor(&self, row: &RowTable) -> Option<f64> {
-        let (i, o) = widths(&self.graph.nodes.get(row.node)?.op)?;
+        let (i, o) = self.graph.nodes.get(row.node)?.op.facts().widths()?;
         row.steps.as_ref()?.factor(i, o, row.precision)
     }
 
@@ -366,39 +372,6 @@ impl Costs {
 }
 fn around(value: f64, half: f64) -> Estimate {
     Estimate { value, low: value - half, high: value + half }
-}
-
-/// Input and output width of a layer that has a ladder.
-pub(super) fn widths(op: &Op) -> Option<(usize, usize)> {
-    match op {
-        Op::Conv2d { in_ch, out_ch, .. } => Some((*in_ch, *out_ch)),
-        Op::Linear { in_features, out_features, .. } => Some((*in_features, *out_features)),
-        Op::Input { .. }
-        | Op::BatchNorm2d { .. }
-        | Op::LayerNorm { .. }
-        | Op::RmsNorm { .. }
-        | Op::Softmax
-        | Op::Mul
-        | Op::Scale { .. }
-        | Op::Scalar { .. }
-        | Op::AvgPool2d { .. }
-        | Op::AdaptiveAvgPool2d { .. }
-        | Op::Concat { .. }
-        | Op::Flatten
-        | Op::ToImage { .. }
-        | Op::PatchMerge { .. }
-        | Op::Activation { .. }
-        | Op::Add
-        | Op::MaxPool2d { .. }
-        | Op::GlobalAvgPool
-        | Op::ChannelPad { .. }
-        | Op::ToTokens
-        | Op::PrependTokens { .. }
-        | Op::AddPositions { .. }
-        | Op::Attention { .. }
-        | Op::SelectToken { .. }
-        | Op::MeanTokens { .. } => None,
-    }
 }
 
 fn totals(graph: &Graph) -> Option<Totals> {
@@ -429,10 +402,10 @@ fn totals(graph: &Graph) -> Option<Totals> {
 fn stored(held: u64, old: &Op, old_p: Precision, new: &Op, new_p: Precision) -> u64 {
     let bytes = |op: &Op, p: Precision| -> f64 {
         let (rows, cols) = match op {
-            Op::Conv2d { in_ch, out_ch, kernel, groups, .. } => {
+            Op::Conv2d(op::Conv2d { in_ch, out_ch, kernel, groups, .. }) => {
                 (*out_ch, (in_ch / (*groups).max(1)) * kernel[0] * kernel[1])
             }
-            Op::Linear { in_features, out_features, .. } => (*out_features, *in_features),
+            Op::Linear(op::Linear { in_features, out_features, .. }) => (*out_features, *in_features),
             other => return 4.0 * crate::graph::node_params(other) as f64,
         };
         p.weights().bytes(rows, cols) as f64 + 4.0 * rows as f64

@@ -4,10 +4,11 @@
 //! Invariants: an empty plan forecasts exactly nothing; every estimate has `low ≤ value ≤ high`. Not here: choosing
 //! (`planner`) and measuring (`profile`).
 
-use super::cost::{Cost, Costs, RowForecast, Slower, widths};
+use super::cost::{Cost, Costs, RowForecast, Slower};
 use super::curve::Curve;
 use super::quality::{self, Basis, Harms, Quality, QualityInput, QualityModel, kind};
 use super::{Action, Budget, Decision, Estimate, Forecast, Outcome, Status, Target};
+use crate::graph::op;
 use crate::graph::{Graph, Op};
 use crate::profile::{Ladder, Profile, SensCurve, SensPoint, SensTarget, Sensitivity};
 use crate::prune::Group;
@@ -361,8 +362,10 @@ impl Forecaster {
     /// Weights in a row (an output's inputs) of a layer.
     fn row_of(&self, layer: &str) -> Option<usize> {
         match &self.costs.graph.nodes.get(*self.costs.index.get(layer)?)?.op {
-            Op::Conv2d { in_ch, kernel, groups, .. } => Some(in_ch / (*groups).max(1) * kernel[0] * kernel[1]),
-            op => widths(op).map(|(i, _)| i),
+            Op::Conv2d(op::Conv2d { in_ch, kernel, groups, .. }) => {
+                Some(in_ch / (*groups).max(1) * kernel[0] * kernel[1])
+            }
+            op => op.facts().widths().map(|(i, _)| i),
         }
     }
 }

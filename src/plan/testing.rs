@@ -2,6 +2,7 @@
 
 use super::{Action, Constraint, Forecaster, Limit, QualityInput, Target, Trial, plan_key};
 use crate::eval::TrialOutcome;
+use crate::graph::op;
 use crate::graph::{Activation, Graph, Node, NodeId, Op, ParamRef, ParamRole};
 use crate::profile::{
     Ladder, LadderPoint, LatencyStats, LayerRow, Profile, SensCurve, SensPoint, SensTarget, Sensitivity,
@@ -16,7 +17,7 @@ fn node(name: &str, op: Op, inputs: &[u32], params: &[ParamRole]) -> Node {
 
 /// `conv1 relu1 conv2 relu2 … pool fc` of 3x3 convolutions on `[3, side, side]`, with one group a convolution.
 pub fn chain(widths: &[usize], side: usize) -> (Graph, Vec<Group>) {
-    let mut nodes = vec![node("image", Op::Input { shape: vec![3, side, side] }, &[], &[])];
+    let mut nodes = vec![node("image", Op::Input(op::Input { shape: vec![3, side, side] }), &[], &[])];
     let mut groups = Vec::new();
     let mut in_ch = 3;
     let member = |node: String, role, axis| Member {
@@ -31,7 +32,15 @@ pub fn chain(widths: &[usize], side: usize) -> (Graph, Vec<Group>) {
     };
     for (i, &out_ch) in widths.iter().enumerate() {
         let (name, last) = (format!("conv{}", i + 1), nodes.len() as u32 - 1);
-        let op = Op::Conv2d { in_ch, out_ch, kernel: [3, 3], stride: [1, 1], padding: [1; 4], groups: 1, bias: false };
+        let op = Op::Conv2d(op::Conv2d {
+            in_ch,
+            out_ch,
+            kernel: [3, 3],
+            stride: [1, 1],
+            padding: [1; 4],
+            groups: 1,
+            bias: false,
+        });
         nodes.push(node(&name, op, &[last], &[ParamRole::Weight]));
         nodes.push(node(&format!("relu{}", i + 1), Op::Activation { act: Activation::Relu }, &[last + 1], &[]));
         let next = if i + 1 < widths.len() { format!("conv{}", i + 2) } else { "fc".into() };
@@ -48,7 +57,7 @@ pub fn chain(widths: &[usize], side: usize) -> (Graph, Vec<Group>) {
     }
     let last = nodes.len() as u32 - 1;
     nodes.push(node("pool", Op::GlobalAvgPool, &[last], &[]));
-    let fc = Op::Linear { in_features: in_ch, out_features: 10, bias: true };
+    let fc = Op::Linear(op::Linear { in_features: in_ch, out_features: 10, bias: true });
     nodes.push(node("fc", fc, &[last + 1], &[ParamRole::Weight, ParamRole::Bias]));
     let output = NodeId(nodes.len() as u32 - 1);
     (Graph { nodes, output, blocks: Vec::new() }, groups)
@@ -146,8 +155,8 @@ pub fn ladders(graph: &Graph, profile: &Profile, int8: f64) -> Vec<Ladder> {
     let mut out = Vec::new();
     for n in &graph.nodes {
         let (i, o) = match n.op {
-            Op::Conv2d { in_ch, out_ch, .. } => (in_ch, out_ch),
-            Op::Linear { in_features, out_features, .. } => (in_features, out_features),
+            Op::Conv2d(op::Conv2d { in_ch, out_ch, .. }) => (in_ch, out_ch),
+            Op::Linear(op::Linear { in_features, out_features, .. }) => (in_features, out_features),
             _ => continue,
         };
         let full = profile.rows.iter().find(|r| r.name == n.name).map_or(1.0, |r| r.latency.p50);

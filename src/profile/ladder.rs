@@ -18,6 +18,7 @@ use super::load::Watch;
 use super::turns::Turns;
 use super::{Ladder, LadderPoint, ProfileError};
 use crate::exec::{Cancel, CompileOptions, Plan, fusions};
+use crate::graph::op;
 use crate::graph::{Graph, Node, NodeId, Op, PrecisionPlan, shapes};
 use crate::prune::{Group, MemberRole};
 use crate::quant::Precision;
@@ -149,7 +150,7 @@ impl Shape {
         let consumes = |r| matches!(r, MemberRole::Consumer | MemberRole::Follower);
         let (in_step, out_step) = match node.op {
             // Inputs go with outputs.
-            Op::Conv2d { in_ch, out_ch, groups, .. } if groups > 1 => {
+            Op::Conv2d(op::Conv2d { in_ch, out_ch, groups, .. }) if groups > 1 => {
                 let out = step(0, produces);
                 (out * in_ch / out_ch.max(1), out)
             }
@@ -177,8 +178,8 @@ impl Shape {
 
     fn full(&self) -> (usize, usize) {
         match self.op {
-            Op::Conv2d { in_ch, out_ch, .. } => (in_ch, out_ch),
-            Op::Linear { in_features, out_features, .. } => (in_features, out_features),
+            Op::Conv2d(op::Conv2d { in_ch, out_ch, .. }) => (in_ch, out_ch),
+            Op::Linear(op::Linear { in_features, out_features, .. }) => (in_features, out_features),
             _ => (0, 0),
         }
     }
@@ -194,7 +195,7 @@ impl Shape {
             kept.min(full)
         };
         let mut rungs = Vec::new();
-        let grouped = matches!(self.op, Op::Conv2d { groups, .. } if groups > 1);
+        let grouped = matches!(self.op, Op::Conv2d(op::Conv2d { groups, .. }) if groups > 1);
         let mut push = |iw: usize, ow: usize, precision: Precision| {
             let fits = !grouped || iw * o == ow * i;
             if fits && iw > 0 && ow > 0 && !rungs.contains(&(iw, ow, precision)) {
@@ -362,8 +363,8 @@ mod tests {
             for n in layers {
                 let l = out.iter().find(|l| l.layer == n.name).unwrap_or_else(|| panic!("no ladder for {}", n.name));
                 let (i, o) = match n.op {
-                    Op::Conv2d { in_ch, out_ch, .. } => (in_ch, out_ch),
-                    Op::Linear { in_features, out_features, .. } => (in_features, out_features),
+                    Op::Conv2d(op::Conv2d { in_ch, out_ch, .. }) => (in_ch, out_ch),
+                    Op::Linear(op::Linear { in_features, out_features, .. }) => (in_features, out_features),
                     _ => unreachable!(),
                 };
                 for p in Precision::TIMED {
@@ -395,7 +396,7 @@ mod tests {
                 let norms = |n: &&String| {
                     !matches!(
                         model.graph.by_name(n).map(|id| &model.graph.node(id).op),
-                        Some(Op::BatchNorm2d { .. } | Op::ToTokens)
+                        Some(Op::BatchNorm2d(_) | Op::ToTokens)
                     )
                 };
                 assert_eq!(

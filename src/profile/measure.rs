@@ -443,7 +443,7 @@ mod tests {
     #[test]
     fn int8_rows_say_so_and_hold_fewer_bytes() {
         let mut quantized = model();
-        for n in quantized.graph.clone().nodes.iter().filter(|n| matches!(n.op, crate::graph::Op::Conv2d { .. })) {
+        for n in quantized.graph.clone().nodes.iter().filter(|n| matches!(n.op, crate::graph::Op::Conv2d(_))) {
             quantized.precision.set(n.name.clone(), Precision::Int8);
         }
         let run = |m: &Model| profile(m, &options(), &Cancel::default(), &mut |_| {}).expect("profile");

@@ -8,6 +8,7 @@ use super::action::{Action, Target};
 use super::edit::{Edits, stand_ins};
 use super::error::PruneError;
 use super::group::Group;
+use crate::graph::op;
 use crate::graph::{Graph, Op, ParamRole, PositionBias};
 use crate::model::{Model, Param, ParamStore};
 use std::collections::{HashMap, HashSet};
@@ -85,7 +86,9 @@ pub fn kept_indices(
 fn shrunk(graph: &Graph, edits: &Edits) -> Result<Graph, PruneError> {
     let mut g = graph.clone();
     for ((node, axis), mask) in &edits.masks {
-        cut(&mut g.nodes[*node].op, *axis, mask);
+        if let Some(facts) = g.nodes[*node].op.facts_mut() {
+            facts.narrow(*axis, mask);
+        }
     }
     if !edits.removed.is_empty() {
         let to = stand_ins(graph, &edits.removed)?;
@@ -97,72 +100,6 @@ fn shrunk(graph: &Graph, edits: &Edits) -> Result<Graph, PruneError> {
         g.output = to[g.output.index()];
     }
     Ok(g)
-}
-
-/// Shrinks one axis of an op to the kept indices.
-fn cut(op: &mut Op, axis: usize, mask: &[bool]) {
-    let n = mask.iter().filter(|&&k| k).count();
-    match op {
-        Op::Input { shape } => {
-            if let Some(c) = shape.first_mut() {
-                *c = n;
-            }
-        }
-        Op::Conv2d { in_ch, out_ch, groups, .. } if *groups > 1 => {
-            // Whole groups go, inputs with outputs.
-            let left = n * *groups / (*out_ch).max(1);
-            (*in_ch, *out_ch, *groups) = (*in_ch / *groups * left, n, left);
-        }
-        Op::Conv2d { in_ch, out_ch, .. } => *(if axis == 0 { out_ch } else { in_ch }) = n,
-        Op::Linear { in_features, out_features, .. } => *(if axis == 0 { out_features } else { in_features }) = n,
-        Op::BatchNorm2d { channels, .. } | Op::Scale { channels } => *channels = n,
-        Op::LayerNorm { dim, .. }
-        | Op::RmsNorm { dim, .. }
-        | Op::PrependTokens { dim, .. }
-        | Op::AddPositions { dim, .. } => *dim = n,
-        Op::ChannelPad { map, .. } if axis == 0 => {
-            let mut at = 0;
-            map.retain(|_| {
-                at += 1;
-                mask.get(at - 1).copied().unwrap_or(true)
-            });
-        }
-        Op::ChannelPad { in_ch, map, .. } => {
-            // A pruned input channel is zero, so whatever gathered it gets a zero channel.
-            let mut next = 0u32;
-            let new: Vec<Option<u32>> = mask
-                .iter()
-                .map(|&k| {
-                    k.then(|| {
-                        next += 1;
-                        next - 1
-                    })
-                })
-                .collect();
-            for m in map.iter_mut() {
-                *m = m.and_then(|c| new.get(c as usize).copied().flatten());
-            }
-            *in_ch = n;
-        }
-        Op::Attention { heads, .. } => *heads = n,
-        // No axis of these is a member of a group: they carry whatever width arrives.
-        Op::Activation { .. }
-        | Op::Softmax
-        | Op::Add
-        | Op::Mul
-        | Op::Scalar { .. }
-        | Op::MaxPool2d { .. }
-        | Op::AvgPool2d { .. }
-        | Op::AdaptiveAvgPool2d { .. }
-        | Op::GlobalAvgPool
-        | Op::Concat { .. }
-        | Op::Flatten
-        | Op::ToTokens
-        | Op::ToImage { .. }
-        | Op::PatchMerge { .. }
-        | Op::SelectToken { .. }
-        | Op::MeanTokens { .. } => {}
-    }
 }
 
 fn sliced(before: &Graph, after: &Graph, params: &ParamStore, edits: &Edits) -> Result<ParamStore, PruneError> {
@@ -179,8 +116,8 @@ fn sliced(before: &Graph, after: &Graph, params: &ParamStore, edits: &Edits) -> 
                 continue;
             }
             let axes: &[usize] = match (p.role, &node.op) {
-                (ParamRole::Weight, Op::Conv2d { groups: 1, .. } | Op::Linear { .. }) => &[0, 1],
-                (ParamRole::PositionBias, Op::Attention { bias: PositionBias::Table, .. }) => &[1],
+                (ParamRole::Weight, Op::Conv2d(op::Conv2d { groups: 1, .. }) | Op::Linear(_)) => &[0, 1],
+                (ParamRole::PositionBias, Op::Attention(op::Attention { bias: PositionBias::Table, .. })) => &[1],
                 (ParamRole::PositionBias | ParamRole::LogitScale | ParamRole::PositionMlp2, _) => &[0],
                 // Shared by all heads.
                 (ParamRole::PositionMlp1 | ParamRole::PositionMlp1Bias, _) => &[],

@@ -22,27 +22,6 @@ pub(super) struct Edits {
     pub sparse: Vec<(String, Sparsity)>,
 }
 
-/// Length of a node's prunable axis: parameter axis for layers, 0 output and 1 input for a channel pad, 0 heads for an
-/// attention core. `None`: no such axis.
-pub(super) fn axis_len(op: &Op, axis: usize) -> Option<usize> {
-    match (op, axis) {
-        (Op::Input { shape }, 0) => shape.first().copied(),
-        (Op::Conv2d { out_ch, .. }, 0) => Some(*out_ch),
-        (Op::Conv2d { in_ch, groups: 1, .. }, 1) => Some(*in_ch),
-        (Op::Linear { out_features, .. }, 0) => Some(*out_features),
-        (Op::Linear { in_features, .. }, 1) => Some(*in_features),
-        (Op::BatchNorm2d { channels, .. }, 0) => Some(*channels),
-        (Op::LayerNorm { dim, .. } | Op::RmsNorm { dim, .. }, 0) => Some(*dim),
-        (Op::Scale { channels }, 0) => Some(*channels),
-        (Op::ChannelPad { map, .. }, 0) => Some(map.len()),
-        (Op::ChannelPad { in_ch, .. }, 1) => Some(*in_ch),
-        (Op::PrependTokens { dim, .. } | Op::AddPositions { dim, .. }, 2) => Some(*dim),
-        // Its parameters carry heads on either axis.
-        (Op::Attention { heads, .. }, 0 | 1) => Some(*heads),
-        _ => None,
-    }
-}
-
 impl Edits {
     /// Validates `actions`. With `forecast`, a `Prune` without kept units stands for the first units at its ratio;
     /// otherwise it is refused as unresolved.
@@ -157,7 +136,7 @@ impl Edits {
         for m in &group.members {
             let foreign = || PruneError::Foreign { group: group.id.clone(), node: m.node.clone(), axis: m.axis };
             let at = *nodes.get(m.node.as_str()).ok_or_else(foreign)?;
-            let len = axis_len(&graph.nodes[at].op, m.axis).ok_or_else(foreign)?;
+            let len = graph.nodes[at].op.facts().axis_len(m.axis).ok_or_else(foreign)?;
             let mask = self.masks.entry((at, m.axis)).or_insert_with(|| vec![true; len]);
             for u in (0..group.size).filter(|&u| !keep[u]) {
                 for i in m.indices(u) {

@@ -199,7 +199,7 @@ impl<'a> Axes<'a> {
     /// Sorts components: by first producer, those without one last.
     fn rank(&self, id: usize) -> (bool, usize) {
         let node = self.list[id].node;
-        (!(self.produces(id) || matches!(self.op(id), Op::Input { .. })), node)
+        (!(self.produces(id) || matches!(self.op(id), Op::Input(_))), node)
     }
 
     /// The group of one component; `None` when nothing computes its units (the inside of a norm).
@@ -262,18 +262,18 @@ impl<'a> Axes<'a> {
         let values = || component.iter().filter(|&&id| self.list[id].role.is_none());
         let normed = |id: usize| {
             let node = NodeId(self.list[id].node as u32);
-            let norm = |op: &Op| matches!(op, Op::LayerNorm { .. } | Op::RmsNorm { .. });
+            let norm = |op: &Op| matches!(op, Op::LayerNorm(_) | Op::RmsNorm(_));
             let reads = |n: &crate::graph::Node| norm(&n.op) && n.inputs.contains(&node);
             norm(self.op(id)) || self.graph.nodes.iter().any(reads)
         };
         let producers = || component.iter().filter(|&&id| self.produces(id));
-        if values().any(|&id| matches!(self.op(id), Op::Attention { .. })) {
+        if values().any(|&id| matches!(self.op(id), Op::Attention(_))) {
             GroupKind::Heads
         } else if values().any(|&id| normed(id)) {
             GroupKind::Width
         } else if values().any(|&id| matches!(self.op(id), Op::Add)) {
             GroupKind::Residual
-        } else if producers().count() > 0 && producers().all(|&id| matches!(self.op(id), Op::Linear { .. })) {
+        } else if producers().count() > 0 && producers().all(|&id| matches!(self.op(id), Op::Linear(_))) {
             GroupKind::Neurons
         } else {
             GroupKind::Channels
@@ -326,14 +326,14 @@ impl<'a> Axes<'a> {
         for &span in spans {
             if let Some(r) = role {
                 let side = match self.op(id) {
-                    Op::Conv2d { .. } | Op::Linear { .. } if axis == 0 => MemberRole::Producer,
-                    Op::Conv2d { .. } | Op::Linear { .. } => MemberRole::Consumer,
+                    Op::Conv2d(_) | Op::Linear(_) if axis == 0 => MemberRole::Producer,
+                    Op::Conv2d(_) | Op::Linear(_) => MemberRole::Consumer,
                     _ => MemberRole::Follower,
                 };
                 out.push((node, vec![r], axis, side, span));
                 continue;
             }
-            if matches!(self.op(id), Op::Attention { .. }) {
+            if matches!(self.op(id), Op::Attention(_)) {
                 out.push((node, Vec::new(), 0, MemberRole::Follower, Span::EACH));
             }
             for &(pad, side) in self.free.get(&id).into_iter().flatten() {

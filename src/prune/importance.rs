@@ -4,6 +4,7 @@
 
 use super::error::PruneError;
 use super::group::{Group, Member, MemberRole};
+use crate::graph::op;
 use crate::graph::{Graph, Node, NodeId, Op, ParamRole};
 use crate::model::Model;
 use rand::{Rng, SeedableRng};
@@ -249,7 +250,7 @@ fn gammas(model: &Model, id: NodeId) -> Result<Option<Vec<f32>>, PruneError> {
 
 fn batch_norm_after(graph: &Graph, id: NodeId) -> Option<(&Node, f64)> {
     graph.nodes.iter().find_map(|n| match n.op {
-        Op::BatchNorm2d { eps, .. } if n.inputs.first() == Some(&id) => Some((n, eps)),
+        Op::BatchNorm2d(op::BatchNorm2d { eps, .. }) if n.inputs.first() == Some(&id) => Some((n, eps)),
         _ => None,
     })
 }

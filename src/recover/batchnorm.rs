@@ -34,7 +34,7 @@ pub(super) fn reestimated(
         }
     }
     let mut params = model.params.clone();
-    for node in model.graph.nodes.iter().filter(|n| matches!(n.op, Op::BatchNorm2d { .. })) {
+    for node in model.graph.nodes.iter().filter(|n| matches!(n.op, Op::BatchNorm2d(_))) {
         let Some((mean, var)) = sums.get(&node.name) else { continue };
         for (role, sum) in [(ParamRole::Mean, mean), (ParamRole::Var, var)] {
             let values: Vec<f32> = sum.iter().map(|s| (s / total) as f32).collect();

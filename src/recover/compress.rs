@@ -12,6 +12,7 @@ use super::segment::{aim, boundaries, only_token, part};
 use super::{RepairError, RepairStep, RepairUse, batchnorm, sample};
 use crate::data::Dataset;
 use crate::exec::Cancel;
+use crate::graph::op;
 use crate::graph::{Graph, NodeId, Op, shapes};
 use crate::model::{Model, ParamStore};
 use crate::prune::{self, Action, Group, Target};
@@ -167,7 +168,7 @@ fn repaired(
         return Err(RepairError::NoImages(calib.card().name));
     }
     let stretches = if options.refit { stretches(&original.graph, &model.graph, &kept, options) } else { Vec::new() };
-    let batch_norms = options.batch_norm && model.graph.nodes.iter().any(|n| matches!(n.op, Op::BatchNorm2d { .. }));
+    let batch_norms = options.batch_norm && model.graph.nodes.iter().any(|n| matches!(n.op, Op::BatchNorm2d(_)));
     let total = stretches.iter().map(|s| s.layers.len()).sum::<usize>() + usize::from(batch_norms);
     let mut walk = Walk::start(original, model, calib, options, cancel)?;
     walk.total = total;
@@ -209,7 +210,7 @@ fn stretches(
         let last = options.classifier && i == model.output.index();
         reachable[i]
             && (touched(1) || last || (options.producers && touched(0)))
-            && matches!(n.op, Op::Conv2d { groups: 1, .. } | Op::Linear { .. })
+            && matches!(n.op, Op::Conv2d(op::Conv2d { groups: 1, .. }) | Op::Linear(_))
     };
     let mut out: Vec<Stretch> = Vec::new();
     for pair in common.windows(2) {
@@ -475,35 +476,13 @@ fn carried(graph: &Graph, from: NodeId) -> Option<NodeId> {
     let mut at = from;
     loop {
         let node = graph.node(at);
-        match &node.op {
-            Op::Conv2d { .. } | Op::Linear { .. } | Op::ChannelPad { .. } => return Some(at),
-            Op::BatchNorm2d { .. }
-            | Op::Activation { .. }
-            | Op::Add
-            | Op::Mul
-            | Op::Scale { .. }
-            | Op::Scalar { .. }
-            | Op::MaxPool2d { .. }
-            | Op::AvgPool2d { .. }
-            | Op::AdaptiveAvgPool2d { .. } => {
-                at = *node.inputs.first()?;
-            }
-            Op::Input { .. }
-            | Op::LayerNorm { .. }
-            | Op::RmsNorm { .. }
-            | Op::Softmax
-            | Op::GlobalAvgPool
-            | Op::Concat { .. }
-            | Op::Flatten
-            | Op::ToTokens
-            | Op::ToImage { .. }
-            | Op::PatchMerge { .. }
-            | Op::PrependTokens { .. }
-            | Op::AddPositions { .. }
-            | Op::Attention { .. }
-            | Op::SelectToken { .. }
-            | Op::MeanTokens { .. } => return None,
+        if node.op.is_conv_or_linear() || matches!(node.op, Op::ChannelPad(_)) {
+            return Some(at);
         }
+        if !node.op.facts().traits().per_channel {
+            return None;
+        }
+        at = *node.inputs.first()?;
     }
 }
 

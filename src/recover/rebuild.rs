@@ -13,6 +13,7 @@ use super::sample;
 use super::segment::only_token;
 use crate::data::Dataset;
 use crate::exec::Cancel;
+use crate::graph::op;
 use crate::graph::{NodeId, Op, ParamRole, shapes};
 use crate::model::Model;
 use crate::prune::{Group, Member, MemberRole};
@@ -59,8 +60,8 @@ pub fn rebuild(
         let Some(id) = graph.by_name(&member.node) else { continue };
         let node = graph.node(id);
         let outputs = match node.op {
-            Op::Conv2d { groups: 1, out_ch, .. } => out_ch,
-            Op::Linear { out_features, .. } => out_features,
+            Op::Conv2d(op::Conv2d { groups: 1, out_ch, .. }) => out_ch,
+            Op::Linear(op::Linear { out_features, .. }) => out_features,
             _ => continue,
         };
         let Some(weight) = node.param(ParamRole::Weight) else { continue };

@@ -10,6 +10,7 @@ use super::runner::Runner;
 use super::sample::{self, Places};
 use super::segment::Aim;
 use crate::exec::Cancel;
+use crate::graph::op;
 use crate::graph::{Graph, NodeId, Op, ParamRole};
 use crate::model::{Model, Param, ParamStore};
 use candle_core::Tensor;
@@ -118,7 +119,7 @@ impl Affine {
         let inputs = weight.numel() / outputs.max(1);
         let mut scale = vec![1f32; outputs];
         if let Some(norm) = layer.aim.norm.map(|n| model.graph.node(n))
-            && let Op::BatchNorm2d { eps, .. } = norm.op
+            && let Op::BatchNorm2d(op::BatchNorm2d { eps, .. }) = norm.op
             && let (Some(gamma), Some(var)) = (norm.param(ParamRole::Weight), norm.param(ParamRole::Var))
         {
             let (gamma, var) = (model.params.get(gamma)?.values(), model.params.get(var)?.values());
@@ -126,7 +127,7 @@ impl Affine {
                 *s = g / (v + eps as f32).sqrt();
             }
         }
-        if let Some(factors) = layer.aim.norm.map(|n| model.graph.node(n)).filter(|n| matches!(n.op, Op::Scale { .. }))
+        if let Some(factors) = layer.aim.norm.map(|n| model.graph.node(n)).filter(|n| matches!(n.op, Op::Scale(_)))
             && let Some(name) = factors.param(ParamRole::Weight)
         {
             scale.copy_from_slice(&model.params.expect(name, &[outputs])?);

@@ -3,6 +3,7 @@
 //! Invariant: the same seed, layer and images give the same places, whatever the chunking of the rest.
 
 use crate::graph::Op;
+use crate::graph::op;
 use candle_core::{Device, Tensor};
 use rand::seq::index;
 use rand_chacha::ChaCha8Rng;
@@ -43,7 +44,7 @@ pub(super) fn places_of(value: &Tensor) -> usize {
 pub(super) fn inputs(op: &Op, x: &Tensor, out_width: usize, at: &[Vec<usize>]) -> candle_core::Result<Tensor> {
     let x = x.to_device(&Device::Cpu)?.contiguous()?;
     match (op, x.dims()) {
-        (Op::Conv2d { kernel, stride, padding, .. }, &[_, c, h, w]) => {
+        (Op::Conv2d(op::Conv2d { kernel, stride, padding, .. }), &[_, c, h, w]) => {
             let values = x.flatten_all()?.to_vec1::<f32>()?;
             let (kh, kw) = (kernel[0], kernel[1]);
             let width = c * kh * kw;

@@ -3,6 +3,7 @@
 //!
 //! Invariant: running the segments one after the other computes exactly what the whole graph computes.
 
+use crate::graph::op;
 use crate::graph::{Graph, Node, NodeId, Op};
 
 /// Nodes after which their own value is the only one still needed, in order: the input first, the output last.
@@ -20,7 +21,7 @@ pub(super) fn boundaries(graph: &Graph) -> Vec<NodeId> {
         // What only feeds a norm or activation is fused with it: no place to stop.
         let fused = match consumers[i].as_slice() {
             [next] => {
-                matches!(graph.node(*next).op, Op::BatchNorm2d { .. } | Op::Scale { .. } | Op::Activation { .. })
+                matches!(graph.node(*next).op, Op::BatchNorm2d(_) | Op::Scale(_) | Op::Activation { .. })
             }
             _ => false,
         };
@@ -37,7 +38,7 @@ pub(super) fn part(graph: &Graph, from: NodeId, shape: &[usize], to: NodeId) -> 
     let mut new_id = vec![None; graph.nodes.len()];
     let input = Node {
         name: graph.node(from).name.clone(),
-        op: Op::Input { shape: shape.to_vec() },
+        op: Op::Input(op::Input { shape: shape.to_vec() }),
         inputs: Vec::new(),
         params: Vec::new(),
     };
@@ -86,7 +87,7 @@ pub(super) fn aim(graph: &Graph, consumers: &[Vec<NodeId>], layer: NodeId) -> Ai
     };
     let mut at = layer;
     let mut norm = None;
-    if let Some(next) = only(at).filter(|n| matches!(graph.node(*n).op, Op::BatchNorm2d { .. } | Op::Scale { .. })) {
+    if let Some(next) = only(at).filter(|n| matches!(graph.node(*n).op, Op::BatchNorm2d(_) | Op::Scale(_))) {
         norm = Some(next);
         at = next;
     }
@@ -110,40 +111,15 @@ pub(super) fn only_token(graph: &Graph, consumers: &[Vec<NodeId>], layer: NodeId
         }
         for &next in &consumers[at.index()] {
             match &graph.node(next).op {
-                Op::SelectToken { index } => {
+                Op::SelectToken(op::SelectToken { index }) => {
                     if found.is_some_and(|f| f != *index) {
                         return None;
                     }
                     found = Some(*index);
                 }
-                Op::Linear { .. }
-                | Op::BatchNorm2d { .. }
-                | Op::LayerNorm { .. }
-                | Op::RmsNorm { .. }
-                | Op::Activation { .. }
-                | Op::Softmax
-                | Op::Scale { .. }
-                | Op::Scalar { .. }
-                | Op::Add
-                | Op::Concat { .. } => todo.push(next),
+                op if op.facts().traits().per_token => todo.push(next),
                 // Anything else may mix tokens.
-                Op::Input { .. }
-                | Op::Conv2d { .. }
-                // A second factor may be one row for all tokens.
-                | Op::Mul
-                | Op::MaxPool2d { .. }
-                | Op::AvgPool2d { .. }
-                | Op::AdaptiveAvgPool2d { .. }
-                | Op::Flatten
-                | Op::ToImage { .. }
-                | Op::PatchMerge { .. }
-                | Op::GlobalAvgPool
-                | Op::ChannelPad { .. }
-                | Op::ToTokens
-                | Op::PrependTokens { .. }
-                | Op::AddPositions { .. }
-                | Op::Attention { .. }
-                | Op::MeanTokens { .. } => return None,
+                _ => return None,
             }
         }
     }

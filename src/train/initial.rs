@@ -1,5 +1,6 @@
 //! Parameters before the first step, by what they are.
 
+use crate::graph::op;
 use crate::graph::{Op, ParamRole};
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::{RngCore, SeedableRng};
@@ -19,11 +20,11 @@ impl Normal {
         let count: usize = shape.iter().product();
         match (role, op) {
             // He et al. 2015: ReLU networks keep their scale.
-            (ParamRole::Weight, Op::Conv2d { .. }) => {
+            (ParamRole::Weight, Op::Conv2d(_)) => {
                 let fan_in: usize = shape.iter().skip(1).product();
                 self.take(count, (2.0 / fan_in.max(1) as f64).sqrt())
             }
-            (ParamRole::Weight, Op::Linear { in_features, out_features, .. }) => {
+            (ParamRole::Weight, Op::Linear(op::Linear { in_features, out_features, .. })) => {
                 self.take(count, (2.0 / (in_features + out_features).max(1) as f64).sqrt())
             }
             (ParamRole::Embedding | ParamRole::PositionBias, _) => self.take(count, 0.02),

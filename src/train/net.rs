@@ -120,7 +120,7 @@ impl Net {
         size: usize,
         cancel: &Cancel,
     ) -> Result<(), TrainError> {
-        if !graph.nodes.iter().any(|n| matches!(n.op, Op::BatchNorm2d { .. })) {
+        if !graph.nodes.iter().any(|n| matches!(n.op, Op::BatchNorm2d(_))) {
             return Ok(());
         }
         // Without gradients: the variables' values alone.

@@ -3,7 +3,7 @@
 //! Pure: rebuilt when a durable event arrives, patched by live samples. Sorting and scrolling are in `list.rs`.
 
 use crate::config::text::clean;
-use crate::graph::{self, MacConvention, Macs, Op};
+use crate::graph::{self, MacConvention, Macs};
 use crate::plan::Target;
 use crate::profile::{BROKEN, Bound, Doubt, LayerRow, Profile, SensTarget};
 use crate::prune::{Group, MemberRole};
@@ -174,7 +174,7 @@ impl Table {
                 }
             }
             None => {
-                for (i, node) in graph.nodes.iter().enumerate().filter(|(_, n)| named(&n.op)) {
+                for (i, node) in graph.nodes.iter().enumerate().filter(|(_, n)| n.op.facts().traits().layer) {
                     let (m, p) = of_node(i, &[]);
                     let block = block_of.get(node.name.as_str()).copied();
                     self.push(&node.name, graph::describe(&node.op), block, m, p, node.op.is_conv_or_linear());
@@ -382,37 +382,6 @@ fn plus(a: Option<f64>, b: Option<f64>) -> Option<f64> {
     match (a, b) {
         (Some(a), Some(b)) => Some(a + b),
         (a, b) => a.or(b),
-    }
-}
-
-/// Layers that an engineer would name.
-fn named(op: &Op) -> bool {
-    match op {
-        Op::Conv2d { .. } | Op::Linear { .. } | Op::LayerNorm { .. } | Op::RmsNorm { .. } | Op::Attention { .. } => {
-            true
-        }
-        Op::Input { .. }
-        | Op::BatchNorm2d { .. }
-        | Op::Softmax
-        | Op::Mul
-        | Op::Scale { .. }
-        | Op::Scalar { .. }
-        | Op::AvgPool2d { .. }
-        | Op::AdaptiveAvgPool2d { .. }
-        | Op::Concat { .. }
-        | Op::Flatten
-        | Op::ToImage { .. }
-        | Op::PatchMerge { .. }
-        | Op::Activation { .. }
-        | Op::Add
-        | Op::MaxPool2d { .. }
-        | Op::GlobalAvgPool
-        | Op::ChannelPad { .. }
-        | Op::ToTokens
-        | Op::PrependTokens { .. }
-        | Op::AddPositions { .. }
-        | Op::SelectToken { .. }
-        | Op::MeanTokens { .. } => false,
     }
 }
 

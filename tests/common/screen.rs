@@ -111,7 +111,7 @@ pub fn profile(graph: &Graph, factor: f64, precision: &PrecisionPlan) -> Profile
     let costs = macs(graph).expect("costs");
     let mut rows: Vec<LayerRow> = Vec::new();
     for (i, node) in graph.nodes.iter().enumerate() {
-        if !matches!(node.op, Op::Conv2d { .. } | Op::Linear { .. } | Op::LayerNorm { .. } | Op::Attention { .. }) {
+        if !matches!(node.op, Op::Conv2d(_) | Op::Linear(_) | Op::LayerNorm(_) | Op::Attention(_)) {
             continue;
         }
         let m: Macs = costs[i];

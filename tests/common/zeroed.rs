@@ -2,6 +2,7 @@
 
 use candle_core::{Device, Tensor};
 use paring::exec::reference;
+use paring::graph::op;
 use paring::graph::{Op, ParamRole};
 use paring::model::{Model, Param};
 use paring::prune::{self, Action, Group, MemberRole, Target};
@@ -53,9 +54,9 @@ pub fn zeroed(model: &Model, group: &Group, kept: &[u32]) -> Model {
         for p in node.params.iter().filter(|p| member.roles.contains(&p.role) && p.role != ParamRole::Var) {
             zero(&mut m, &p.name, member.axis, &gone);
         }
-        if let Op::ChannelPad { .. } = node.op {
+        if let Op::ChannelPad(_) = node.op {
             let graph = Arc::make_mut(&mut m.graph);
-            if let Op::ChannelPad { map, .. } = &mut graph.nodes[id.index()].op {
+            if let Op::ChannelPad(op::ChannelPad { map, .. }) = &mut graph.nodes[id.index()].op {
                 gone.iter().for_each(|&j| map[j] = None);
             }
         }

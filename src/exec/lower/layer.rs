@@ -2,8 +2,9 @@
 //! bias worked out, its weight rounded to what it is stored in.
 
 use super::Chain;
-use crate::exec::error::{ExecError, kind};
+use crate::exec::error::ExecError;
 use crate::exec::reference::role_name;
+use crate::graph::op;
 use crate::graph::window::{log_coordinates, relative_index, relative_positions};
 use crate::graph::{self, Activation, Graph, Node, Op, ParamRole, PositionBias, Precision, Range, Windows};
 use crate::model::{Param, ParamStore};
@@ -33,7 +34,7 @@ impl Builder<'_> {
     pub fn values(&self, node: &Node, role: ParamRole, shape: &[usize]) -> Result<Vec<f32>, ExecError> {
         let name = node.param(role).ok_or_else(|| ExecError::NoParam {
             node: node.name.clone(),
-            op: kind(&node.op),
+            op: node.op.facts().traits().name,
             role: role_name(role),
         })?;
         let v = self.params.expect(name, shape).map_err(|e| ExecError::param(node, e))?;
@@ -68,8 +69,10 @@ impl Builder<'_> {
         if let Some(id) = self.chain.bn {
             let bn = self.graph.node(id);
             let (scale, shift) = match bn.op {
-                Op::BatchNorm2d { channels, eps } if channels == n => self.batch_norm(bn, n, eps)?,
-                Op::Scale { channels } if channels == n => (self.values(bn, ParamRole::Weight, &[n])?, vec![0.0; n]),
+                Op::BatchNorm2d(op::BatchNorm2d { channels, eps }) if channels == n => self.batch_norm(bn, n, eps)?,
+                Op::Scale(op::Scale { channels }) if channels == n => {
+                    (self.values(bn, ParamRole::Weight, &[n])?, vec![0.0; n])
+                }
                 _ => return Err(ExecError::unsupported(bn, format!("does not fold into {n} channels"))),
             };
             for ((b, s), t) in bias.iter_mut().zip(&scale).zip(&shift) {

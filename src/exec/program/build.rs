@@ -2,15 +2,16 @@
 
 use super::attention::{Core, Sizes};
 use super::dense::{Dense, Product, library};
-use super::dtypes::{Flow, Role, decide, passes};
+use super::dtypes::{Flow, Role, decide};
 use super::int8::{Codes, Int8, Sight};
 use super::kernels::{Grouped, Norm, Pool, Pooled, Unfold, label};
 use super::{Kernel, Program, Step, gpu_runs};
-use crate::exec::error::{ExecError, kind};
+use crate::exec::error::ExecError;
 use crate::exec::kernel::geometry::Code;
 use crate::exec::lower::{Builder, Folded, StepInfo, chains, check_names};
 use crate::exec::reference::{TensorMap, role_name};
 use crate::exec::unfold::Window;
+use crate::graph::op;
 use crate::graph::{self, Graph, NodeId, Op, ParamRole, Precision, PrecisionPlan};
 use crate::model::ParamStore;
 use candle_core::{DType, Device, Tensor};
@@ -33,10 +34,10 @@ impl Program {
         let keep: HashSet<&str> = keep.iter().map(String::as_str).collect();
         let mut chains = chains(graph, &keep);
         chains.sort_by_key(|c| c.last);
-        let input = chains.iter().find(|c| matches!(graph.node(c.lead).op, Op::Input { .. })).map(|c| c.lead);
+        let input = chains.iter().find(|c| matches!(graph.node(c.lead).op, Op::Input(_))).map(|c| c.lead);
         let missing = |name: &str, hint: &str| ExecError::UnknownNode { name: name.into(), hint: hint.into() };
         let input = input.ok_or_else(|| missing("input", "the graph has no input"))?;
-        chains.retain(|c| !matches!(graph.node(c.lead).op, Op::Input { .. }));
+        chains.retain(|c| !matches!(graph.node(c.lead).op, Op::Input(_)));
         let mut made = HashSet::from([input]);
         let mut flows = Vec::with_capacity(chains.len());
         for c in &chains {
@@ -50,7 +51,7 @@ impl Program {
             let role = match (node.op.is_conv_or_linear(), precision.get(&node.name)) {
                 (true, Precision::F16) => Role::Fixed(DType::F16),
                 (true, Precision::Bf16) => Role::Fixed(DType::BF16),
-                (false, _) if passes(&node.op) => Role::Passes,
+                (false, _) if node.op.facts().traits().half => Role::Passes,
                 _ => Role::Fixed(DType::F32),
             };
             flows.push(Flow { out: c.last, inputs: node.inputs.clone(), residual, role });
@@ -143,13 +144,13 @@ impl Lowering<'_> {
 
     fn kernel(&self, precision: Precision, params: &mut TensorMap) -> Result<Made, ExecError> {
         let (b, node) = (&self.b, self.b.node);
-        let kind = kind(&node.op).replace(' ', "");
+        let kind = node.op.facts().traits().name.replace(' ', "");
         let own = |kernel, what: &str, n: usize| {
             let name = format!("{what}-{}/{}", label(self.compute), self.own());
             Ok(Made { kernel, name, stored: 4 * n as u64, held: 4 * n as u64 })
         };
         match &node.op {
-            Op::Conv2d { in_ch, out_ch, kernel, stride, padding, groups, bias } => {
+            Op::Conv2d(op::Conv2d { in_ch, out_ch, kernel, stride, padding, groups, bias }) => {
                 let (_, [h, w]) = b.image()?;
                 let window = Window { kernel: *kernel, stride: *stride, padding: *padding };
                 if window.out(0, h).is_none() || window.out(1, w).is_none() {
@@ -159,43 +160,43 @@ impl Lowering<'_> {
                 let sight = if *groups > 1 { Sight::Groups(window, *groups) } else { Sight::Windows(window) };
                 self.dense(sight, &shape, *bias, precision)
             }
-            Op::Linear { in_features, out_features, bias } => {
+            Op::Linear(op::Linear { in_features, out_features, bias }) => {
                 if b.input(0)?.len() > 2 {
                     return Err(ExecError::shape(node, b.input(0)?, "[tokens, features] or [features]"));
                 }
                 self.dense(Sight::Rows, &[*out_features, *in_features], *bias, precision)
             }
-            Op::BatchNorm2d { channels, eps } => {
+            Op::BatchNorm2d(op::BatchNorm2d { channels, eps }) => {
                 let (scale, shift) = b.batch_norm(node, *channels, *eps)?;
                 let (scale, shift) = (self.tensor(scale)?, Some(self.tensor(shift)?));
                 own(Kernel::Affine { scale, shift, act: b.act() }, "affine", 2 * channels)
             }
-            Op::Scale { channels } => {
+            Op::Scale(op::Scale { channels }) => {
                 let scale = self.tensor(b.values(node, ParamRole::Weight, &[*channels])?)?;
                 own(Kernel::Affine { scale, shift: None, act: b.act() }, "affine", *channels)
             }
-            Op::LayerNorm { dim, eps } => {
+            Op::LayerNorm(op::LayerNorm { dim, eps }) => {
                 let w = self.tensor(b.values(node, ParamRole::Weight, &[*dim])?)?;
                 let bias = Some(self.tensor(b.values(node, ParamRole::Bias, &[*dim])?)?);
                 own(Kernel::Norm(Norm { w, b: bias, eps: *eps as f32 }), "layernorm", 2 * dim)
             }
-            Op::RmsNorm { dim, eps } => {
+            Op::RmsNorm(op::RmsNorm { dim, eps }) => {
                 let w = self.tensor(b.values(node, ParamRole::Weight, &[*dim])?)?;
                 own(Kernel::Norm(Norm { w, b: None, eps: *eps as f32 }), "rmsnorm", *dim)
             }
             Op::Activation { act } => own(Kernel::Activation(*act), "activation", 0),
             Op::Add => own(Kernel::Add { act: b.act() }, "add", 0),
             Op::Softmax => own(Kernel::Softmax, "softmax", 0),
-            Op::MaxPool2d { kernel, stride, padding } => {
+            Op::MaxPool2d(op::MaxPool2d { kernel, stride, padding }) => {
                 let window = Window { kernel: *kernel, stride: *stride, padding: *padding };
                 own(Kernel::Pool(Pool { window, pooled: Pooled::Max, dtype: self.compute }), "maxpool", 0)
             }
-            Op::AvgPool2d { kernel, stride, padding, count_padding } => {
+            Op::AvgPool2d(op::AvgPool2d { kernel, stride, padding, count_padding }) => {
                 let window = Window { kernel: *kernel, stride: *stride, padding: *padding };
                 let pooled = if *count_padding { Pooled::MeanOfAll } else { Pooled::MeanOfSeen };
                 own(Kernel::Pool(Pool { window, pooled, dtype: self.compute }), "avgpool", 0)
             }
-            Op::Attention { heads, qk_dim, v_dim, fused, scale, cosine, windows, bias } => {
+            Op::Attention(op::Attention { heads, qk_dim, v_dim, fused, scale, cosine, windows, bias }) => {
                 let (tokens, _) = b.rows()?;
                 if let Some(w) = windows {
                     w.check(tokens).map_err(|why| ExecError::unsupported(node, why))?;
@@ -208,25 +209,25 @@ impl Lowering<'_> {
                 Ok(Made { kernel: Kernel::Attention(core), name, stored: held, held })
             }
             Op::Mul
-            | Op::Scalar { .. }
-            | Op::AdaptiveAvgPool2d { .. }
+            | Op::Scalar(_)
+            | Op::AdaptiveAvgPool2d(_)
             | Op::GlobalAvgPool
-            | Op::ChannelPad { .. }
-            | Op::Concat { .. }
+            | Op::ChannelPad(_)
+            | Op::Concat(_)
             | Op::Flatten
             | Op::ToTokens
-            | Op::ToImage { .. }
-            | Op::PatchMerge { .. }
-            | Op::PrependTokens { .. }
-            | Op::AddPositions { .. }
-            | Op::SelectToken { .. }
-            | Op::MeanTokens { .. } => {
+            | Op::ToImage(_)
+            | Op::PatchMerge(_)
+            | Op::PrependTokens(_)
+            | Op::AddPositions(_)
+            | Op::SelectToken(_)
+            | Op::MeanTokens(_) => {
                 let mut bytes = 0;
                 for (role, shape) in graph::param_shapes(&node.op) {
                     let values = b.values(node, role, &shape)?;
                     let name = node.param(role).ok_or_else(|| ExecError::NoParam {
                         node: node.name.clone(),
-                        op: crate::exec::error::kind(&node.op),
+                        op: node.op.facts().traits().name,
                         role: role_name(role),
                     })?;
                     bytes += 4 * values.len() as u64;
@@ -236,7 +237,7 @@ impl Lowering<'_> {
                 let name = format!("{kind}-{}/{place}", label(self.compute));
                 Ok(Made { kernel: Kernel::Plain, name, stored: bytes, held: bytes })
             }
-            Op::Input { .. } => Err(ExecError::unsupported(node, "is not a step")),
+            Op::Input(_) => Err(ExecError::unsupported(node, "is not a step")),
         }
     }
 

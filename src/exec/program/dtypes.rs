@@ -1,7 +1,7 @@
 //! Which values stay in half precision between steps: those that a half-precision layer makes and whose readers all take
 //! them so. Everything else is f32, and so is all that norms, softmax and sums over positions read.
 
-use crate::graph::{NodeId, Op};
+use crate::graph::NodeId;
 use candle_core::DType;
 use std::collections::BTreeMap;
 
@@ -19,39 +19,6 @@ pub(super) enum Role {
     Fixed(DType),
     /// Takes and makes whatever it is given, but all of one type.
     Passes,
-}
-
-/// Moves, maxima and elementwise operations may run in half precision; what adds many values up may not.
-pub(super) fn passes(op: &Op) -> bool {
-    match op {
-        Op::Activation { .. }
-        | Op::Add
-        | Op::Mul
-        | Op::MaxPool2d { .. }
-        | Op::Concat { .. }
-        | Op::Flatten
-        | Op::ToTokens
-        | Op::ToImage { .. }
-        | Op::PatchMerge { .. } => true,
-        Op::Input { .. }
-        | Op::Conv2d { .. }
-        | Op::Linear { .. }
-        | Op::BatchNorm2d { .. }
-        | Op::LayerNorm { .. }
-        | Op::RmsNorm { .. }
-        | Op::Softmax
-        | Op::Scale { .. }
-        | Op::Scalar { .. }
-        | Op::AvgPool2d { .. }
-        | Op::AdaptiveAvgPool2d { .. }
-        | Op::GlobalAvgPool
-        | Op::ChannelPad { .. }
-        | Op::PrependTokens { .. }
-        | Op::AddPositions { .. }
-        | Op::Attention { .. }
-        | Op::SelectToken { .. }
-        | Op::MeanTokens { .. } => false,
-    }
 }
 
 /// What each step computes in and keeps its value in; `flows` in the order they run, `output` the graph's.

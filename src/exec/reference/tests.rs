@@ -3,6 +3,7 @@
 use super::ops::{channel_pad, conv, max_pool, unfold_composed};
 use super::*;
 use crate::exec::unfold::Unfold;
+use crate::graph::op;
 use crate::graph::{Activation, NodeId, ParamRef};
 use candle_core::Var;
 
@@ -12,7 +13,7 @@ fn node(name: &str, op: Op, inputs: &[u32], roles: &[ParamRole]) -> Node {
 }
 
 fn graph(shape: &[usize], rest: Vec<Node>) -> Graph {
-    let mut nodes = vec![node("input", Op::Input { shape: shape.to_vec() }, &[], &[])];
+    let mut nodes = vec![node("input", Op::Input(op::Input { shape: shape.to_vec() }), &[], &[])];
     nodes.extend(rest);
     Graph { output: NodeId(nodes.len() as u32 - 1), nodes, blocks: vec![] }
 }
@@ -106,21 +107,33 @@ fn check_gradient(var: &Var, loss: &dyn Fn() -> Tensor) {
 #[test]
 fn gradients_match_finite_differences() {
     use ParamRole::{Bias, Mean, Weight};
-    let conv =
-        Op::Conv2d { in_ch: 3, out_ch: 4, kernel: [3, 3], stride: [2, 2], padding: [1; 4], groups: 1, bias: true };
+    let conv = Op::Conv2d(op::Conv2d {
+        in_ch: 3,
+        out_ch: 4,
+        kernel: [3, 3],
+        stride: [2, 2],
+        padding: [1; 4],
+        groups: 1,
+        bias: true,
+    });
     let g = graph(
         &[3, 6, 6],
         vec![
             node("conv", conv, &[0], &[Weight, Bias]),
-            node("bn", Op::BatchNorm2d { channels: 4, eps: 1e-5 }, &[1], &[Weight, Bias, Mean, ParamRole::Var]),
+            node(
+                "bn",
+                Op::BatchNorm2d(op::BatchNorm2d { channels: 4, eps: 1e-5 }),
+                &[1],
+                &[Weight, Bias, Mean, ParamRole::Var],
+            ),
             node("act", Op::Activation { act: Activation::GeluErf }, &[2], &[]),
             node("tok", Op::ToTokens, &[3], &[]),
-            node("ln", Op::LayerNorm { dim: 4, eps: 1e-5 }, &[4], &[Weight, Bias]),
-            node("qkv", Op::Linear { in_features: 4, out_features: 12, bias: true }, &[5], &[Weight, Bias]),
+            node("ln", Op::LayerNorm(op::LayerNorm { dim: 4, eps: 1e-5 }), &[4], &[Weight, Bias]),
+            node("qkv", Op::Linear(op::Linear { in_features: 4, out_features: 12, bias: true }), &[5], &[Weight, Bias]),
             node("attn", Op::attention(2, 2, 2, true, 0.7), &[6], &[]),
             node("add", Op::Add, &[7, 4], &[]),
             node("gelu", Op::Activation { act: Activation::GeluTanh }, &[8], &[]),
-            node("mean", Op::MeanTokens { skip: 1 }, &[9], &[]),
+            node("mean", Op::MeanTokens(op::MeanTokens { skip: 1 }), &[9], &[]),
         ],
     );
     let vars: HashMap<String, Var> = [
@@ -188,7 +201,7 @@ fn batch_mode_reports_statistics_and_normalises() {
         &[2, 3, 3],
         vec![node(
             "bn",
-            Op::BatchNorm2d { channels: 2, eps: 1e-5 },
+            Op::BatchNorm2d(op::BatchNorm2d { channels: 2, eps: 1e-5 }),
             &[0],
             &[ParamRole::Weight, ParamRole::Bias, ParamRole::Mean, ParamRole::Var],
         )],
@@ -211,7 +224,7 @@ fn batch_mode_reports_statistics_and_normalises() {
 
 #[test]
 fn complaints_name_the_node() {
-    let lin = Op::Linear { in_features: 4, out_features: 2, bias: false };
+    let lin = Op::Linear(op::Linear { in_features: 4, out_features: 2, bias: false });
     let g = graph(&[4], vec![node("fc", lin, &[0], &[ParamRole::Weight])]);
     let x = noise((1, 4), 1);
     let run = |params: &TensorMap, x: &Tensor| forward(&g, params, x, Mode::Eval, &mut Capture::none());

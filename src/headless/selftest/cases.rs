@@ -1,6 +1,7 @@
 //! The graphs that are checked: one kernel each, or a few where kernels fuse; sizes are ragged on purpose, so that
 //! vector tails and partial tiles run too.
 
+use crate::graph::op;
 use crate::graph::{Activation, Builder, Conv, Graph, GraphError, NodeId, Op, PositionBias, Precision, Windows};
 
 /// One kernel to check.
@@ -74,7 +75,7 @@ const ROWS: &[Row] = &[
     }),
     ("linear, one row", BOTH, [64, 3, 3], 2.0, |b, x| {
         let x = tokens(b, x);
-        let x = b.node("select", Op::SelectToken { index: 4 }, &[x]);
+        let x = b.node("select", Op::SelectToken(op::SelectToken { index: 4 }), &[x]);
         b.linear(TARGET, x, 64, 100, true)
     }),
     ("linear + gelu", F32, [64, 19, 1], 2.0, |b, x| {
@@ -110,7 +111,7 @@ const ROWS: &[Row] = &[
     ("attention, biased", F32, [3 * 2 * 8, 19, 1], 2.0, |b, x| {
         let (x, bias) = (tokens(b, x), PositionBias::Full { tokens: 19 });
         let (heads, qk_dim, v_dim, fused, scale, cosine, windows) = (2, 8, 8, true, 0.35, false, None);
-        b.node(TARGET, Op::Attention { heads, qk_dim, v_dim, fused, scale, cosine, windows, bias }, &[x])
+        b.node(TARGET, Op::Attention(op::Attention { heads, qk_dim, v_dim, fused, scale, cosine, windows, bias }), &[x])
     }),
     // Scores over about ±80: the row maximum must be taken out before the exponential.
     ("softmax, wide scores", F32, [3 * 2 * 8, 37, 1], 2.0, |b, x| attention(b, x, [2, 8, 8], 8.0)),
@@ -125,11 +126,11 @@ const ROWS: &[Row] = &[
     ("tanh", F32, [19, 9, 7], 8.0, |b, x| b.act(TARGET, x, Activation::Tanh)),
     ("softmax", F32, [45, 9, 1], 8.0, |b, x| {
         let x = tokens(b, x);
-        b.node(TARGET, Op::Softmax, &[x])
+        b.softmax(TARGET, x)
     }),
     ("rms norm", F32, [45, 9, 1], 2.0, |b, x| {
         let x = tokens(b, x);
-        b.node(TARGET, Op::RmsNorm { dim: 45, eps: 1e-6 }, &[x])
+        b.node(TARGET, Op::RmsNorm(op::RmsNorm { dim: 45, eps: 1e-6 }), &[x])
     }),
     ("layer norm, image", F32, [24, 9, 7], 2.0, |b, x| b.layer_norm(TARGET, x, 24, 1e-6)),
     ("batch norm, tokens", F32, [24, 9, 1], 2.0, |b, x| {
@@ -137,7 +138,7 @@ const ROWS: &[Row] = &[
         b.batch_norm(TARGET, x, 24)
     }),
     ("conv 3x3/2, padded after", BOTH, [16, 14, 14], 2.0, |b, x| {
-        let op = Op::Conv2d {
+        let op = Op::Conv2d(op::Conv2d {
             in_ch: 16,
             out_ch: 24,
             kernel: [3; 2],
@@ -145,17 +146,17 @@ const ROWS: &[Row] = &[
             padding: [0, 0, 1, 1],
             groups: 1,
             bias: true,
-        };
+        });
         b.node(TARGET, op, &[x])
     }),
     ("linear + layer scale + add", F32, [48, 17, 1], 2.0, |b, x| {
         let x = tokens(b, x);
         let y = b.linear(TARGET, x, 48, 48, true);
-        let y = b.node("scale", Op::Scale { channels: 48 }, &[y]);
+        let y = b.node("scale", Op::Scale(op::Scale { channels: 48 }), &[y]);
         b.add("add", y, x)
     }),
-    ("layer scale", F32, [24, 9, 7], 2.0, |b, x| b.node(TARGET, Op::Scale { channels: 24 }, &[x])),
-    ("scalar", F32, [24, 9, 7], 2.0, |b, x| b.node(TARGET, Op::Scalar { mul: 0.5, add: -1.0 }, &[x])),
+    ("layer scale", F32, [24, 9, 7], 2.0, |b, x| b.node(TARGET, Op::Scale(op::Scale { channels: 24 }), &[x])),
+    ("scalar", F32, [24, 9, 7], 2.0, |b, x| b.node(TARGET, Op::Scalar(op::Scalar { mul: 0.5, add: -1.0 }), &[x])),
     ("multiply", F32, [24, 9, 7], 2.0, |b, x| {
         let y = b.act("act", x, Activation::Silu);
         b.node(TARGET, Op::Mul, &[x, y])
@@ -166,44 +167,47 @@ const ROWS: &[Row] = &[
         b.node(TARGET, Op::Mul, &[x, y])
     }),
     ("avg pool 3x3/2", F32, [21, 13, 11], 2.0, |b, x| {
-        let op = Op::AvgPool2d { kernel: [3; 2], stride: [2; 2], padding: [1; 4], count_padding: false };
+        let op = Op::AvgPool2d(op::AvgPool2d { kernel: [3; 2], stride: [2; 2], padding: [1; 4], count_padding: false });
         b.node(TARGET, op, &[x])
     }),
     ("avg pool 2x2, zeros counted", F32, [21, 13, 11], 2.0, |b, x| {
-        let op = Op::AvgPool2d { kernel: [2; 2], stride: [2; 2], padding: [1, 0, 0, 1], count_padding: true };
+        let op =
+            Op::AvgPool2d(op::AvgPool2d { kernel: [2; 2], stride: [2; 2], padding: [1, 0, 0, 1], count_padding: true });
         b.node(TARGET, op, &[x])
     }),
-    ("adaptive avg pool", F32, [21, 13, 5], 2.0, |b, x| b.node(TARGET, Op::AdaptiveAvgPool2d { out: [7, 7] }, &[x])),
+    ("adaptive avg pool", F32, [21, 13, 5], 2.0, |b, x| {
+        b.node(TARGET, Op::AdaptiveAvgPool2d(op::AdaptiveAvgPool2d { out: [7, 7] }), &[x])
+    }),
     ("concat", F32, [21, 9, 7], 2.0, |b, x| {
         let y = b.relu("relu", x);
-        b.node(TARGET, Op::Concat { inputs: 3 }, &[x, y, x])
+        b.node(TARGET, Op::Concat(op::Concat { inputs: 3 }), &[x, y, x])
     }),
     ("flatten", F32, [21, 9, 7], 2.0, |b, x| b.node(TARGET, Op::Flatten, &[x])),
     ("to image", F32, [24, 20, 1], 2.0, |b, x| {
         let x = tokens(b, x);
-        let x = b.node("image", Op::ToImage { h: 4, w: 5 }, &[x]);
+        let x = b.node("image", Op::ToImage(op::ToImage { h: 4, w: 5 }), &[x]);
         b.conv(TARGET, x, Conv::same(24, 16, 3, 1))
     }),
     ("patch merge", F32, [27, 24, 1], 2.0, |b, x| {
         let x = tokens(b, x);
-        b.node(TARGET, Op::PatchMerge { grid: [4, 6] }, &[x])
+        b.node(TARGET, Op::PatchMerge(op::PatchMerge { grid: [4, 6] }), &[x])
     }),
     ("channel map, tokens", F32, [27, 8, 1], 2.0, |b, x| {
         let x = tokens(b, x);
         let map = vec![Some(3), None, Some(26), Some(0)];
-        b.node(TARGET, Op::ChannelPad { stride: 1, in_ch: 27, map }, &[x])
+        b.node(TARGET, Op::ChannelPad(op::ChannelPad { stride: 1, in_ch: 27, map }), &[x])
     }),
     ("tokens after the first", F32, [27, 8, 1], 2.0, |b, x| {
         let x = tokens(b, x);
-        b.node(TARGET, Op::PrependTokens { count: 2, dim: 27, at: 1 }, &[x])
+        b.node(TARGET, Op::PrependTokens(op::PrependTokens { count: 2, dim: 27, at: 1 }), &[x])
     }),
     ("max pool 3x3/2", F32, [21, 13, 11], 2.0, |b, x| {
-        b.node(TARGET, Op::MaxPool2d { kernel: [3; 2], stride: [2; 2], padding: [1; 4] }, &[x])
+        b.node(TARGET, Op::MaxPool2d(op::MaxPool2d { kernel: [3; 2], stride: [2; 2], padding: [1; 4] }), &[x])
     }),
     ("global mean", F32, [37, 7, 9], 2.0, |b, x| b.node(TARGET, Op::GlobalAvgPool, &[x])),
     ("mean tokens", F32, [37, 17, 1], 2.0, |b, x| {
         let x = tokens(b, x);
-        b.node(TARGET, Op::MeanTokens { skip: 1 }, &[x])
+        b.node(TARGET, Op::MeanTokens(op::MeanTokens { skip: 1 }), &[x])
     }),
     ("add", F32, [21, 9, 7], 2.0, |b, x| {
         let y = b.batch_norm("bn", x, 21);
@@ -212,23 +216,23 @@ const ROWS: &[Row] = &[
     }),
     ("channel pad", F32, [8, 9, 9], 2.0, |b, x| {
         let map = (0..16u32).map(|j| (4..12).contains(&j).then(|| j - 4)).collect();
-        b.node(TARGET, Op::ChannelPad { stride: 2, in_ch: 8, map }, &[x])
+        b.node(TARGET, Op::ChannelPad(op::ChannelPad { stride: 2, in_ch: 8, map }), &[x])
     }),
     ("channel pad, pruned", F32, [8, 8, 8], 2.0, |b, x| {
         let map = vec![None, Some(6), Some(1), None, Some(3), Some(7)];
-        b.node(TARGET, Op::ChannelPad { stride: 2, in_ch: 8, map }, &[x])
+        b.node(TARGET, Op::ChannelPad(op::ChannelPad { stride: 2, in_ch: 8, map }), &[x])
     }),
     ("prepend tokens", F32, [27, 8, 1], 2.0, |b, x| {
         let x = tokens(b, x);
-        b.node(TARGET, Op::PrependTokens { count: 2, dim: 27, at: 0 }, &[x])
+        b.node(TARGET, Op::PrependTokens(op::PrependTokens { count: 2, dim: 27, at: 0 }), &[x])
     }),
     ("positions", F32, [27, 8, 1], 2.0, |b, x| {
         let x = tokens(b, x);
-        b.node(TARGET, Op::AddPositions { tokens: 8, dim: 27 }, &[x])
+        b.node(TARGET, Op::AddPositions(op::AddPositions { tokens: 8, dim: 27 }), &[x])
     }),
     ("select token", F32, [27, 8, 1], 2.0, |b, x| {
         let x = tokens(b, x);
-        b.node(TARGET, Op::SelectToken { index: 5 }, &[x])
+        b.node(TARGET, Op::SelectToken(op::SelectToken { index: 5 }), &[x])
     }),
 ];
 
@@ -237,7 +241,7 @@ fn swin(b: &mut Builder, x: NodeId, shift: [usize; 2], cosine: bool, bias: Posit
     let x = tokens(b, x);
     let windows = Some(Windows { grid: [4, 6], size: [2, 3], shift });
     let (heads, qk_dim, v_dim, fused, scale) = (2, 8, 8, true, if cosine { 1.0 } else { 0.35 });
-    b.node(TARGET, Op::Attention { heads, qk_dim, v_dim, fused, scale, cosine, windows, bias }, &[x])
+    b.node(TARGET, Op::Attention(op::Attention { heads, qk_dim, v_dim, fused, scale, cosine, windows, bias }), &[x])
 }
 
 fn tokens(b: &mut Builder, x: NodeId) -> NodeId {
@@ -301,11 +305,11 @@ const LAYERS: &[Row] = &[
     }),
     ("rms norm 768, 197 tokens", F32, [768, 197, 1], 2.0, |b, x| {
         let x = tokens(b, x);
-        b.node(TARGET, Op::RmsNorm { dim: 768, eps: 1e-6 }, &[x])
+        b.node(TARGET, Op::RmsNorm(op::RmsNorm { dim: 768, eps: 1e-6 }), &[x])
     }),
     ("softmax 768, 197 rows", F32, [768, 197, 1], 2.0, |b, x| {
         let x = tokens(b, x);
-        b.node(TARGET, Op::Softmax, &[x])
+        b.softmax(TARGET, x)
     }),
     ("gelu 3072, 197 tokens", F32, [3072, 197, 1], 2.0, |b, x| b.act(TARGET, x, Activation::GeluErf)),
     ("silu 256, 56x56", F32, [256, 56, 56], 2.0, |b, x| b.act(TARGET, x, Activation::Silu)),

@@ -10,6 +10,7 @@
 
 mod attention;
 
+use crate::graph::op;
 use crate::graph::{Activation, Graph, Node, Op, ParamRole, Precision, PrecisionPlan, shapes};
 use crate::model::ParamStore;
 use anyhow::{Context, Result, bail};
@@ -55,7 +56,7 @@ impl Run<'_> {
             let inputs: Vec<(&Value, &[usize])> =
                 node.inputs.iter().map(|i| (&values[i.index()], shapes[i.index()].as_slice())).collect();
             let value = match (&node.op, &inputs[..]) {
-                (Op::Input { .. }, _) => {
+                (Op::Input(_), _) => {
                     Value { y: x.iter().map(|v| f64::from(*v)).collect(), tolerance: vec![0.0; x.len()] }
                 }
                 (_, [first, rest @ ..]) => self.node(node, *first, rest, &shapes[id.index()])?,
@@ -86,9 +87,9 @@ impl Run<'_> {
         let last = shape.last().copied().unwrap_or(1).max(1);
         let mut v = Value::default();
         match &node.op {
-            Op::Input { .. } => bail!("node `{}` is an input with inputs", node.name),
-            Op::Conv2d { .. } => return self.conv(node, x, shape, out),
-            Op::Linear { out_features, .. } => {
+            Op::Input(_) => bail!("node `{}` is an input with inputs", node.name),
+            Op::Conv2d(_) => return self.conv(node, x, shape, out),
+            Op::Linear(op::Linear { out_features, .. }) => {
                 let sums = self.dense(node, *out_features)?;
                 let steps = |row: usize| self.step(&x.y[row * last..][..last]);
                 for row in 0..x.y.len() / last {
@@ -99,15 +100,13 @@ impl Run<'_> {
                     }
                 }
             }
-            Op::BatchNorm2d { .. } | Op::LayerNorm { .. } | Op::RmsNorm { .. } | Op::Softmax | Op::Scale { .. }
-                if shape.len() == 3 =>
-            {
+            Op::BatchNorm2d(_) | Op::LayerNorm(_) | Op::RmsNorm(_) | Op::Softmax | Op::Scale(_) if shape.len() == 3 => {
                 // Pixel by pixel, as tokens.
                 let [c, h, w] = image(node, shape)?;
                 let rows = self.node(node, (&self.turned(x, c, h * w), &[h * w, c]), rest, &[h * w, c])?;
                 return Ok(self.turned(&rows, h * w, c));
             }
-            Op::BatchNorm2d { channels, eps } => {
+            Op::BatchNorm2d(op::BatchNorm2d { channels, eps }) => {
                 let (w, b) = (self.param(node, ParamRole::Weight)?, self.param(node, ParamRole::Bias)?);
                 let (mean, var) = (self.param(node, ParamRole::Mean)?, self.param(node, ParamRole::Var)?);
                 for (i, (&x, &t)) in x.y.iter().zip(&x.tolerance).enumerate() {
@@ -117,7 +116,7 @@ impl Run<'_> {
                     v.push((x - mean[c]) * scale + b[c], scale.abs() * t + 8.0 * U * size);
                 }
             }
-            Op::LayerNorm { eps, .. } => {
+            Op::LayerNorm(op::LayerNorm { eps, .. }) => {
                 let (w, b) = (self.param(node, ParamRole::Weight)?, self.param(node, ParamRole::Bias)?);
                 let n = last as f64;
                 for (row, tolerance) in x.y.chunks(last).zip(x.tolerance.chunks(last)) {
@@ -133,7 +132,7 @@ impl Run<'_> {
                     }
                 }
             }
-            Op::RmsNorm { eps, .. } => {
+            Op::RmsNorm(op::RmsNorm { eps, .. }) => {
                 let w = self.param(node, ParamRole::Weight)?;
                 let n = last as f64;
                 for (row, tolerance) in x.y.chunks(last).zip(x.tolerance.chunks(last)) {
@@ -170,19 +169,19 @@ impl Run<'_> {
                     v.push(a * b, s * b.abs() + t * a.abs() + s * t + 2.0 * U * (a * b).abs());
                 }
             }
-            Op::Scale { channels } => {
+            Op::Scale(op::Scale { channels }) => {
                 let w = self.param(node, ParamRole::Weight)?;
                 for (i, (x, t)) in x.y.iter().zip(&x.tolerance).enumerate() {
                     let w = w[i % channels];
                     v.push(x * w, w.abs() * t + 2.0 * U * (x * w).abs());
                 }
             }
-            Op::Scalar { mul, add } => {
+            Op::Scalar(op::Scalar { mul, add }) => {
                 for (x, t) in x.y.iter().zip(&x.tolerance) {
                     v.push(x * mul + add, mul.abs() * t + 4.0 * U * ((x * mul).abs() + add.abs()));
                 }
             }
-            Op::AvgPool2d { kernel, stride, padding, count_padding } => {
+            Op::AvgPool2d(op::AvgPool2d { kernel, stride, padding, count_padding }) => {
                 let ([c, h, w], [_, oh, ow]) = (image(node, shape)?, image(node, out)?);
                 for (plane, at) in (0..self.images * c).flat_map(|p| (0..oh * ow).map(move |at| (p, at))) {
                     let mut seen: Vec<usize> = Vec::new();
@@ -192,7 +191,7 @@ impl Run<'_> {
                     mean(seen.iter().map(|p| (&x.y[at(p)], &x.tolerance[at(p)])), n, &mut v);
                 }
             }
-            Op::AdaptiveAvgPool2d { .. } => {
+            Op::AdaptiveAvgPool2d(_) => {
                 let ([c, h, w], [_, oh, ow]) = (image(node, shape)?, image(node, out)?);
                 let range = |o: usize, len: usize, n: usize| o * len / n..((o + 1) * len).div_ceil(n);
                 for (plane, at) in (0..self.images * c).flat_map(|p| (0..oh * ow).map(move |at| (p, at))) {
@@ -202,7 +201,7 @@ impl Run<'_> {
                     mean(pixels.map(|i| (&x.y[i], &x.tolerance[i])), n, &mut v);
                 }
             }
-            Op::Concat { .. } => {
+            Op::Concat(_) => {
                 let all: Vec<(&Value, &[usize])> = std::iter::once((x, shape)).chain(rest.iter().copied()).collect();
                 // Runs of values that go one after the other: planes of an image, the columns of a row.
                 let run = |s: &[usize]| if s.len() == 3 { s.iter().product() } else { s.last().copied().unwrap_or(1) };
@@ -215,8 +214,8 @@ impl Run<'_> {
                 }
             }
             Op::Flatten => x.y.iter().zip(&x.tolerance).for_each(|(y, t)| v.push(*y, *t)),
-            Op::ToImage { h, w } => v = self.turned(x, h * w, last),
-            Op::PatchMerge { grid: [h, w] } => {
+            Op::ToImage(op::ToImage { h, w }) => v = self.turned(x, h * w, last),
+            Op::PatchMerge(op::PatchMerge { grid: [h, w] }) => {
                 for i in 0..self.images * h * w * last {
                     let (at, cell, d) = (i / (4 * last), i % (4 * last) / last, i % last);
                     let (image, y, column) = (at / (h * w / 4), at / (w / 2) % (h / 2), at % (w / 2));
@@ -240,7 +239,7 @@ impl Run<'_> {
                 let both = x.y.iter().zip(&x.tolerance).zip(other.y.iter().zip(&other.tolerance));
                 both.for_each(|((a, s), (b, t))| v.push(a + b, s + t + 2.0 * U * (a + b).abs()));
             }
-            Op::MaxPool2d { kernel, stride, padding } => {
+            Op::MaxPool2d(op::MaxPool2d { kernel, stride, padding }) => {
                 let [c, h, w] = image(node, shape)?;
                 let [_, oh, ow] = image(node, out)?;
                 for plane in 0..self.images * c {
@@ -260,7 +259,7 @@ impl Run<'_> {
                     mean(y.iter().zip(t), h * w, &mut v);
                 }
             }
-            Op::MeanTokens { skip } => {
+            Op::MeanTokens(op::MeanTokens { skip }) => {
                 let rows = shape.first().copied().unwrap_or(0);
                 for image in 0..self.images {
                     for c in 0..last {
@@ -269,14 +268,14 @@ impl Run<'_> {
                     }
                 }
             }
-            Op::ChannelPad { map, .. } if shape.len() < 3 => {
+            Op::ChannelPad(op::ChannelPad { map, .. }) if shape.len() < 3 => {
                 for row in 0..x.y.len() / last {
                     for from in map.iter().map(|m| m.map(|c| row * last + c as usize)) {
                         v.push(from.map_or(0.0, |i| x.y[i]), from.map_or(0.0, |i| x.tolerance[i]));
                     }
                 }
             }
-            Op::ChannelPad { stride, map, .. } => {
+            Op::ChannelPad(op::ChannelPad { stride, map, .. }) => {
                 let [c, h, w] = image(node, shape)?;
                 let [_, oh, ow] = image(node, out)?;
                 for image in 0..self.images {
@@ -291,7 +290,7 @@ impl Run<'_> {
                 let [c, h, w] = image(node, shape)?;
                 v = self.turned(x, c, h * w);
             }
-            Op::PrependTokens { at, .. } => {
+            Op::PrependTokens(op::PrependTokens { at, .. }) => {
                 let tokens = self.param(node, ParamRole::Embedding)?;
                 let each = x.y.len() / self.images.max(1);
                 for image in 0..self.images {
@@ -301,14 +300,14 @@ impl Run<'_> {
                     (split..(image + 1) * each).for_each(|i| v.push(x.y[i], x.tolerance[i]));
                 }
             }
-            Op::AddPositions { .. } => {
+            Op::AddPositions(_) => {
                 let positions = self.param(node, ParamRole::Embedding)?;
                 for (i, (x, t)) in x.y.iter().zip(&x.tolerance).enumerate() {
                     let y = x + positions[i % positions.len()];
                     v.push(y, t + 2.0 * U * y.abs());
                 }
             }
-            Op::Attention { heads, qk_dim, v_dim, fused, scale, cosine, windows, bias } => {
+            Op::Attention(op::Attention { heads, qk_dim, v_dim, fused, scale, cosine, windows, bias }) => {
                 let (h, qk, vd) = (*heads, *qk_dim, *v_dim);
                 let parts = match (fused, rest) {
                     (true, []) => [(x, last, 0), (x, last, h * qk), (x, last, 2 * h * qk)],
@@ -326,7 +325,7 @@ impl Run<'_> {
                     }
                 }
             }
-            Op::SelectToken { index } => {
+            Op::SelectToken(op::SelectToken { index }) => {
                 let rows = shape.first().copied().unwrap_or(0);
                 for image in 0..self.images {
                     let from = (image * rows + index) * last;
@@ -349,7 +348,7 @@ impl Run<'_> {
     }
 
     fn conv(&self, node: &Node, x: &Value, shape: &[usize], out: &[usize]) -> Result<Value> {
-        let Op::Conv2d { in_ch, out_ch, kernel, stride, padding, groups, .. } = &node.op else {
+        let Op::Conv2d(op::Conv2d { in_ch, out_ch, kernel, stride, padding, groups, .. }) = &node.op else {
             bail!("node `{}` is not a convolution", node.name)
         };
         let ([_, h, w], [_, oh, ow]) = (image(node, shape)?, image(node, out)?);

@@ -1,11 +1,12 @@
 //! Blocks that several families are made of. Names given here are the builder's own (see `names`).
 
+use crate::graph::op;
 use crate::graph::{Activation, Builder, Conv, NodeId, Op};
 
 /// conv → batch norm.
 pub(super) fn conv_bn(b: &mut Builder, conv: String, bn: String, x: NodeId, c: Conv, eps: f64) -> NodeId {
     let x = b.conv(conv, x, c);
-    b.node(bn, Op::BatchNorm2d { channels: c.out_ch, eps }, &[x])
+    b.node(bn, Op::BatchNorm2d(op::BatchNorm2d { channels: c.out_ch, eps }), &[x])
 }
 
 /// Squeeze and excitation (Hu et al. 2018) called `at`: `x` times, per channel, a gate that two layers compute from the

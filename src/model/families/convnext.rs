@@ -4,6 +4,7 @@
 
 use super::read::Reader;
 use super::{Crop, FamilySpec, Names, Source};
+use crate::graph::op;
 use crate::graph::{Activation, Builder, Conv, Graph, GraphError, NodeId, Op, ParamRole, ResidualAdd};
 use crate::model::{Interpolation, ModelError};
 
@@ -124,7 +125,7 @@ fn block(b: &mut Builder, spec: &ConvNextSpec, s: &ConvNextStage, at: &str, x: N
     y = b.act(format!("{at}.mlp.act"), y, spec.act);
     y = b.conv(format!("{at}.mlp.fc2"), y, point(s.mlp, s.width));
     if spec.layer_scale {
-        y = b.node(format!("{at}.scale"), Op::Scale { channels: s.width }, &[y]);
+        y = b.node(format!("{at}.scale"), Op::Scale(op::Scale { channels: s.width }), &[y]);
         b.rename_param(y, ParamRole::Weight, format!("{at}.gamma"));
     }
     let add = b.add(format!("{at}.add"), y, x);

@@ -4,6 +4,7 @@
 use super::blocks::{conv_bn, usual_resize};
 use super::read::Reader;
 use super::{Crop, FamilySpec, Names, Source};
+use crate::graph::op;
 use crate::graph::{Activation, Builder, Conv, Graph, GraphError, NodeId, Op, ResidualAdd};
 use crate::model::{Interpolation, ModelError};
 
@@ -240,7 +241,7 @@ pub(super) fn cifar_resnet(spec: &CifarResnetSpec) -> Result<Graph, GraphError> 
             let skip = if stride == 1 && width == out {
                 x
             } else {
-                let op = Op::ChannelPad { stride, in_ch: width, map: option_a(width, out) };
+                let op = Op::ChannelPad(op::ChannelPad { stride, in_ch: width, map: option_a(width, out) });
                 b.node(format!("{at}.shortcut"), op, &[x])
             };
             x = close(b, [&at, "relu2"], Activation::Relu, y, skip, x);
@@ -266,7 +267,7 @@ pub(super) fn resnet(spec: &ResnetSpec) -> Result<Graph, GraphError> {
     let mut width = spec.stem;
     x = conv_bn(b, "conv1".into(), "bn1".into(), x, Conv::same(3, width, STEM_KERNEL, 2), EPS);
     x = b.act("relu", x, spec.act);
-    x = b.node("maxpool", Op::MaxPool2d { kernel: [3; 2], stride: [2; 2], padding: [1; 4] }, &[x]);
+    x = b.node("maxpool", Op::MaxPool2d(op::MaxPool2d { kernel: [3; 2], stride: [2; 2], padding: [1; 4] }), &[x]);
     for (s, stage) in spec.stages.iter().enumerate() {
         let (inner, out) = (stage.inner, stage.outer);
         for i in 0..stage.depth {

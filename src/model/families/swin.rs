@@ -2,6 +2,7 @@
 
 use super::read::Reader;
 use super::{Crop, FamilySpec, Names, Source};
+use crate::graph::op;
 use crate::graph::{
     Activation, Builder, Conv, Graph, GraphError, NodeId, Op, ParamRole, PositionBias, ResidualAdd, Windows,
 };
@@ -217,7 +218,7 @@ fn attention(b: &mut Builder, s: &Stage, at: &str, layer: usize, x: NodeId) -> N
     };
     let size = spec.window.min(s.side);
     let shift = if layer % 2 == 1 && s.side > spec.window { spec.window / 2 } else { 0 };
-    let op = Op::Attention {
+    let op = Op::Attention(op::Attention {
         heads,
         qk_dim: head,
         v_dim: head,
@@ -232,7 +233,7 @@ fn attention(b: &mut Builder, s: &Stage, at: &str, layer: usize, x: NodeId) -> N
                 PositionBias::Continuous { hidden: v.hidden, trained: [trained; 2] }
             }
         },
-    };
+    });
     let core = b.node(format!("{at}.attention_core"), op, &inputs);
     for (role, name) in [
         (ParamRole::PositionBias, "relative_position_bias_table"),
@@ -284,7 +285,7 @@ pub(super) fn build(spec: &SwinSpec) -> Result<Graph, GraphError> {
     for (index, &dims) in spec.stages.iter().enumerate() {
         if index > 0 {
             let at = format!("merge.{index}");
-            x = b.node(format!("{at}.merge"), Op::PatchMerge { grid: [side; 2] }, &[x]);
+            x = b.node(format!("{at}.merge"), Op::PatchMerge(op::PatchMerge { grid: [side; 2] }), &[x]);
             if spec.v2.is_none() {
                 x = b.layer_norm(format!("{at}.norm"), x, 4 * width, EPS);
             }
@@ -300,7 +301,7 @@ pub(super) fn build(spec: &SwinSpec) -> Result<Graph, GraphError> {
         }
     }
     x = b.layer_norm("norm", x, width, spec.eps);
-    x = b.node("mean_tokens", Op::MeanTokens { skip: 0 }, &[x]);
+    x = b.node("mean_tokens", Op::MeanTokens(op::MeanTokens { skip: 0 }), &[x]);
     x = b.linear("head", x, width, spec.classes, true);
     spec.names.apply(std::mem::take(b).finish(x)?)
 }

@@ -3,6 +3,7 @@
 use super::blocks::usual_resize;
 use super::read::Reader;
 use super::{Crop, FamilySpec, Names, Source};
+use crate::graph::op;
 use crate::graph::{Builder, Conv, Graph, GraphError, Op};
 use crate::model::ModelError;
 
@@ -80,7 +81,7 @@ pub(super) fn build(s: &VggSpec) -> Result<Graph, GraphError> {
                 width = out;
             }
             None => {
-                let pool = Op::MaxPool2d { kernel: [2; 2], stride: [2; 2], padding: [0; 4] };
+                let pool = Op::MaxPool2d(op::MaxPool2d { kernel: [2; 2], stride: [2; 2], padding: [0; 4] });
                 x = b.node(format!("features.{i}"), pool, &[x]);
                 side /= 2;
             }
@@ -97,7 +98,7 @@ pub(super) fn build(s: &VggSpec) -> Result<Graph, GraphError> {
         x = b.node("avgpool", Op::GlobalAvgPool, &[x]);
     } else {
         if side != POOLED {
-            x = b.node("avgpool", Op::AdaptiveAvgPool2d { out: [POOLED; 2] }, &[x]);
+            x = b.node("avgpool", Op::AdaptiveAvgPool2d(op::AdaptiveAvgPool2d { out: [POOLED; 2] }), &[x]);
         }
         x = b.node("flatten", Op::Flatten, &[x]);
         x = b.linear("fc1", x, width * POOLED * POOLED, h1, true);

@@ -4,6 +4,7 @@
 use super::blocks::usual_resize;
 use super::vit_names as table;
 use super::{Crop, Names, Source};
+use crate::graph::op;
 use crate::graph::{Activation, Builder, Conv, Graph, GraphError, NodeId, Op, ParamRole, ResidualAdd};
 use crate::model::Interpolation;
 
@@ -206,7 +207,11 @@ fn mlp(b: &mut Builder, s: &VitSpec, at: &str, x: NodeId) -> NodeId {
             let both = b.linear(format!("{at}.mlp.fc1"), x, dim, 2 * hidden, true);
             let mut half = |name, from: usize| {
                 let map = (from..from + hidden).map(|i| Some(i as u32)).collect();
-                b.node(format!("{at}.mlp.{name}"), Op::ChannelPad { stride: 1, in_ch: 2 * hidden, map }, &[both])
+                b.node(
+                    format!("{at}.mlp.{name}"),
+                    Op::ChannelPad(op::ChannelPad { stride: 1, in_ch: 2 * hidden, map }),
+                    &[both],
+                )
             };
             let (gate, value) = (half("gate", 0), half("value", hidden));
             gated(b, gate, value)
@@ -233,7 +238,7 @@ fn layer(b: &mut Builder, s: &VitSpec, at: &str, mut x: NodeId) -> NodeId {
         let mut y = if s.post_norm { x } else { b.layer_norm(&norm, x, dim, s.eps) };
         y = branch(b, s, at, y);
         if s.layer_scale {
-            y = b.node(format!("{at}.ls{i}"), Op::Scale { channels: dim }, &[y]);
+            y = b.node(format!("{at}.ls{i}"), Op::Scale(op::Scale { channels: dim }), &[y]);
             b.rename_param(y, ParamRole::Weight, format!("{at}.ls{i}.gamma"));
         }
         let add = b.add(format!("{at}.add{i}"), y, skip);
@@ -269,12 +274,16 @@ fn embed(b: &mut Builder, s: &VitSpec) -> NodeId {
             before += count;
         }
         // The last of a run first, so that each lands before the one that follows it.
-        todo.iter()
-            .rev()
-            .fold(x, |x, &(name, count, at)| b.node(name, Op::PrependTokens { count, dim: d.dim, at }, &[x]))
+        todo.iter().rev().fold(x, |x, &(name, count, at)| {
+            b.node(name, Op::PrependTokens(op::PrependTokens { count, dim: d.dim, at }), &[x])
+        })
     };
     x = place(b, x, true);
-    x = b.node("pos_embed", Op::AddPositions { tokens: d.patches() + s.positioned, dim: d.dim }, &[x]);
+    x = b.node(
+        "pos_embed",
+        Op::AddPositions(op::AddPositions { tokens: d.patches() + s.positioned, dim: d.dim }),
+        &[x],
+    );
     x = place(b, x, false);
     if s.norm_pre { b.layer_norm("norm_pre", x, d.dim, s.eps) } else { x }
 }
@@ -283,8 +292,8 @@ fn embed(b: &mut Builder, s: &VitSpec) -> NodeId {
 fn head(b: &mut Builder, s: &VitSpec, x: NodeId) -> NodeId {
     let (dim, classes) = (s.dims.dim, s.dims.classes);
     let norm = |b: &mut Builder, x| b.layer_norm("norm", x, dim, s.eps);
-    let class = |b: &mut Builder, x| b.node("class_token", Op::SelectToken { index: 0 }, &[x]);
-    let mean = |b: &mut Builder, x| b.node("mean_tokens", Op::MeanTokens { skip: s.prefix() }, &[x]);
+    let class = |b: &mut Builder, x| b.node("class_token", Op::SelectToken(op::SelectToken { index: 0 }), &[x]);
+    let mean = |b: &mut Builder, x| b.node("mean_tokens", Op::MeanTokens(op::MeanTokens { skip: s.prefix() }), &[x]);
     let (x, width) = match s.head {
         Head::Class => {
             let x = norm(b, x);
@@ -307,16 +316,16 @@ fn head(b: &mut Builder, s: &VitSpec, x: NodeId) -> NodeId {
         Head::ClassAndMean => {
             let x = norm(b, x);
             let both = [class(b, x), mean(b, x)];
-            (b.node("class_and_mean", Op::Concat { inputs: 2 }, &both), 2 * dim)
+            (b.node("class_and_mean", Op::Concat(op::Concat { inputs: 2 }), &both), 2 * dim)
         }
         Head::Distilled => {
             let x = norm(b, x);
             let class = class(b, x);
-            let dist = b.node("distillation_token", Op::SelectToken { index: 1 }, &[x]);
+            let dist = b.node("distillation_token", Op::SelectToken(op::SelectToken { index: 1 }), &[x]);
             let class = b.linear("head", class, dim, classes, true);
             let dist = b.linear("head_dist", dist, dim, classes, true);
             let sum = b.add("head.add", class, dist);
-            return b.node("head.mean", Op::Scalar { mul: 0.5, add: 0.0 }, &[sum]);
+            return b.node("head.mean", Op::Scalar(op::Scalar { mul: 0.5, add: 0.0 }), &[sum]);
         }
     };
     b.linear("head", x, width, classes, true)

@@ -2,6 +2,7 @@
 //! external data stays inside the folder, old and new spellings of operators mean the same.
 
 use super::proto::*;
+use crate::graph::op;
 use crate::graph::{Activation, Op};
 use crate::model::{LoadOptions, Model, ModelError, load, load_bytes};
 use prost::Message;
@@ -246,7 +247,7 @@ fn old_and_new_spellings_mean_the_same() {
     assert_eq!(old.graph, new.graph);
     assert_eq!(old.info.hash, new.info.hash);
     let ops: Vec<&Op> = old.graph.nodes.iter().map(|n| &n.op).collect();
-    assert!(matches!(ops[1], Op::Conv2d { padding: [0, 0, 1, 1], stride: [2, 2], .. }), "{ops:?}");
+    assert!(matches!(ops[1], Op::Conv2d(op::Conv2d { padding: [0, 0, 1, 1], stride: [2, 2], .. })), "{ops:?}");
     assert!(matches!(ops[2], Op::Activation { act: Activation::Relu6 }), "{ops:?}");
     assert!(matches!(ops[3], Op::GlobalAvgPool), "{ops:?}");
 }

@@ -9,6 +9,7 @@ use super::proto::{
     AttributeProto, DimensionProto, GraphProto, ModelProto, NodeProto, OperatorSetIdProto, StringStringEntryProto,
     TensorProto, TensorShapeProto, TensorTypeProto, TypeProto, ValueInfoProto, attribute_type, data_type,
 };
+use crate::graph::op;
 use crate::graph::{Activation, Graph, Node, Op, ParamRole, PositionBias, Range, Windows, channel_axis, window};
 use crate::model::{Param, ParamStore};
 use std::collections::BTreeMap;
@@ -112,7 +113,7 @@ pub(in crate::model) fn model(
 /// What a node's output is called.
 fn value(node: &Node) -> String {
     match node.op {
-        Op::Input { .. } => "input".to_owned(),
+        Op::Input(_) => "input".to_owned(),
         _ => format!("/{}", node.name),
     }
 }
@@ -243,8 +244,8 @@ impl Writer<'_> {
         let rank = ins.first().map_or(0, |s| s.len());
         let axis = ins.first().map_or(1, |s| channel_axis(s) + 1);
         match &node.op {
-            Op::Input { .. } => {}
-            Op::Conv2d { kernel, stride, padding, groups, bias, .. } => {
+            Op::Input(_) => {}
+            Op::Conv2d(op::Conv2d { kernel, stride, padding, groups, bias, .. }) => {
                 let x = self.rounded(node, first);
                 let w = self.weight(node)?;
                 let b = bias.then(|| self.param(node, ParamRole::Bias)).transpose()?;
@@ -257,7 +258,7 @@ impl Writer<'_> {
                 ];
                 self.op("Conv", &all, &out, attrs);
             }
-            Op::Linear { bias, .. } => {
+            Op::Linear(op::Linear { bias, .. }) => {
                 let x = self.rounded(node, first);
                 let w = self.weight(node)?;
                 let b = bias.then(|| self.param(node, ParamRole::Bias)).transpose()?;
@@ -276,7 +277,7 @@ impl Writer<'_> {
                     }
                 };
             }
-            Op::BatchNorm2d { eps, .. } => {
+            Op::BatchNorm2d(op::BatchNorm2d { eps, .. }) => {
                 use ParamRole::{Bias, Mean, Var, Weight};
                 let p = [Weight, Bias, Mean, Var].map(|r| self.param(node, r));
                 let [w, b, m, v] = p;
@@ -290,13 +291,13 @@ impl Writer<'_> {
                     self.op("BatchNormalization", &ins, &out, vec![float("epsilon", *eps)]);
                 }
             }
-            Op::LayerNorm { eps, .. } => {
+            Op::LayerNorm(op::LayerNorm { eps, .. }) => {
                 let (w, b) = (self.param(node, ParamRole::Weight)?, self.param(node, ParamRole::Bias)?);
                 self.over_channels(first, rank, &out, |s, x, out| {
                     s.op("LayerNormalization", &[x, &w, &b], out, vec![int("axis", -1), float("epsilon", *eps)]);
                 });
             }
-            Op::RmsNorm { eps, .. } => {
+            Op::RmsNorm(op::RmsNorm { eps, .. }) => {
                 let w = self.param(node, ParamRole::Weight)?;
                 self.over_channels(first, rank, &out, |s, x, out| {
                     let e = s.number(*eps);
@@ -320,21 +321,21 @@ impl Writer<'_> {
                 };
                 self.op("Mul", &[first, &second], &out, vec![]);
             }
-            Op::Scale { .. } => {
+            Op::Scale(_) => {
                 let w = self.param(node, ParamRole::Weight)?;
                 let w = if rank == 3 { self.reshape(&w, &[-1, 1, 1]) } else { w };
                 self.op("Mul", &[first, &w], &out, vec![]);
             }
-            Op::Scalar { mul, add } => {
+            Op::Scalar(op::Scalar { mul, add }) => {
                 let (m, a) = (self.number(*mul), self.number(*add));
                 let y = self.then("Mul", &[first, &m], vec![]);
                 self.op("Add", &[&y, &a], &out, vec![]);
             }
-            Op::MaxPool2d { kernel, stride, padding } => {
+            Op::MaxPool2d(op::MaxPool2d { kernel, stride, padding }) => {
                 let attrs = vec![ints("kernel_shape", kernel), ints("strides", stride), ints("pads", padding)];
                 self.op("MaxPool", &[first], &out, attrs);
             }
-            Op::AvgPool2d { kernel, stride, padding, count_padding } => {
+            Op::AvgPool2d(op::AvgPool2d { kernel, stride, padding, count_padding }) => {
                 let attrs = vec![
                     ints("kernel_shape", kernel),
                     ints("strides", stride),
@@ -343,13 +344,15 @@ impl Writer<'_> {
                 ];
                 self.op("AveragePool", &[first], &out, attrs);
             }
-            Op::AdaptiveAvgPool2d { out: size } => self.adaptive(first, ins[0], *size, &out),
+            Op::AdaptiveAvgPool2d(op::AdaptiveAvgPool2d { out: size }) => self.adaptive(first, ins[0], *size, &out),
             Op::GlobalAvgPool => {
                 let y = self.then("GlobalAveragePool", &[first], vec![]);
                 self.op("Flatten", &[&y], &out, vec![int("axis", 1)]);
             }
-            Op::ChannelPad { stride, in_ch, map } => self.channels(first, rank, axis, *stride, *in_ch, map, &out),
-            Op::Concat { .. } => {
+            Op::ChannelPad(op::ChannelPad { stride, in_ch, map }) => {
+                self.channels(first, rank, axis, *stride, *in_ch, map, &out)
+            }
+            Op::Concat(_) => {
                 let all: Vec<&str> = names.iter().map(String::as_str).collect();
                 self.op("Concat", &all, &out, vec![int("axis", axis as i64)]);
             }
@@ -358,19 +361,19 @@ impl Writer<'_> {
                 let y = self.reshape(first, &[0, 0, -1]);
                 self.op("Transpose", &[&y], &out, vec![ints("perm", &[0, 2, 1])]);
             }
-            Op::ToImage { h, w } => {
+            Op::ToImage(op::ToImage { h, w }) => {
                 let y = self.transpose(first, &[0, 2, 1]);
                 let to = self.integers(&[0, 0, *h as i64, *w as i64]);
                 self.op("Reshape", &[&y, &to], &out, vec![]);
             }
-            Op::PatchMerge { grid: [h, w] } => {
+            Op::PatchMerge(op::PatchMerge { grid: [h, w] }) => {
                 let d = ins[0].get(1).copied().unwrap_or(0);
                 let y = self.reshape(first, &[0, (h / 2) as i64, 2, (w / 2) as i64, 2, d as i64]);
                 let y = self.transpose(&y, &[0, 1, 3, 4, 2, 5]);
                 let to = self.integers(&[0, (h / 2 * (w / 2)) as i64, (4 * d) as i64]);
                 self.op("Reshape", &[&y, &to], &out, vec![]);
             }
-            Op::PrependTokens { count, dim, at } => {
+            Op::PrependTokens(op::PrependTokens { count, dim, at }) => {
                 let tokens = self.param(node, ParamRole::Embedding)?;
                 let all = self.then("Shape", &[first], vec![]);
                 let batch = self.slice(&all, 0, 0, 1);
@@ -394,11 +397,11 @@ impl Writer<'_> {
                 let parts: Vec<&str> = parts.iter().map(String::as_str).collect();
                 self.op("Concat", &parts, &out, vec![int("axis", 1)]);
             }
-            Op::AddPositions { .. } => {
+            Op::AddPositions(_) => {
                 let p = self.param(node, ParamRole::Embedding)?;
                 self.op("Add", &[first, &p], &out, vec![]);
             }
-            Op::Attention { heads, qk_dim, v_dim, fused, scale, cosine, windows, bias } => {
+            Op::Attention(op::Attention { heads, qk_dim, v_dim, fused, scale, cosine, windows, bias }) => {
                 let t = ins[0].first().copied().unwrap_or(0);
                 let a =
                     Attention { heads: *heads, widths: [*qk_dim, *qk_dim, *v_dim], t, scale: *scale, cosine: *cosine };
@@ -414,13 +417,13 @@ impl Writer<'_> {
                 let factors = cosine.then(|| self.param(node, ParamRole::LogitScale)).transpose()?;
                 self.attention(&a, &parts, windows.as_ref(), bias.as_deref(), factors.as_deref(), &out);
             }
-            Op::SelectToken { index } => {
+            Op::SelectToken(op::SelectToken { index }) => {
                 let at = self.fresh("index");
                 let bytes = (*index as i64).to_le_bytes().to_vec();
                 self.out.initializer.push(tensor(&at, &[], data_type::INT64, bytes));
                 self.op("Gather", &[first, &at], &out, vec![int("axis", 1)]);
             }
-            Op::MeanTokens { skip } => {
+            Op::MeanTokens(op::MeanTokens { skip }) => {
                 let x = match *skip {
                     0 => first.to_owned(),
                     skip => self.slice(first, 1, skip, ins[0].first().copied().unwrap_or(0)),

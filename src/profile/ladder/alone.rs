@@ -1,5 +1,6 @@
 //! One layer alone in a graph, at any widths, with what fuses into it: the step that a ladder times.
 
+use crate::graph::op;
 use crate::graph::{Activation, Graph, Node, NodeId, Op, ParamRef, param_shapes};
 use crate::model::{Param, ParamStore};
 
@@ -24,10 +25,10 @@ pub(super) fn alone(op: &Op, input: &[usize], epilogue: Epilogue, i: usize, o: u
     };
     // Channel k of the residual is channel k of the input, again from the first when those run out.
     let map: Vec<Option<u32>> = (0..o).map(|k| Some((k % i.max(1)) as u32)).collect();
-    let gather = Op::ChannelPad { stride: 1, in_ch: i, map };
+    let gather = Op::ChannelPad(op::ChannelPad { stride: 1, in_ch: i, map });
     let (mut x, mut skip) = (None, None);
     match &mut op {
-        Op::Conv2d { in_ch, out_ch, kernel, stride, padding, groups, .. } => {
+        Op::Conv2d(op::Conv2d { in_ch, out_ch, kernel, stride, padding, groups, .. }) => {
             if *groups > 1 {
                 // Groups keep their width: there are fewer of them.
                 *groups = (o * *groups / (*out_ch).max(1)).max(1);
@@ -36,19 +37,19 @@ pub(super) fn alone(op: &Op, input: &[usize], epilogue: Epilogue, i: usize, o: u
             if let Some(c) = input.first_mut() {
                 *c = i;
             }
-            let image = add("x", Op::Input { shape: input }, &[], vec![]);
+            let image = add("x", Op::Input(op::Input { shape: input }), &[], vec![]);
             let keeps = *stride == [1, 1] && (0..2).all(|d| kernel[d] == padding[d] + padding[d + 2] + 1);
             skip = (epilogue.residual && keeps).then(|| add("gather", gather, &[image], vec![]));
             x = Some(image);
         }
-        Op::Linear { in_features, out_features, .. } => {
+        Op::Linear(op::Linear { in_features, out_features, .. }) => {
             (*in_features, *out_features) = (i, o);
             // Tokens come from an image of one column; a pooled vector from an image of one pixel.
             let (rows, turn) = match input[..] {
                 [tokens, _] => (tokens, Op::ToTokens),
                 _ => (1, Op::GlobalAvgPool),
             };
-            let image = add("x", Op::Input { shape: vec![i, rows, 1] }, &[], vec![]);
+            let image = add("x", Op::Input(op::Input { shape: vec![i, rows, 1] }), &[], vec![]);
             if epilogue.residual && turn == Op::ToTokens {
                 let image = add("gather", gather, &[image], vec![]);
                 skip = Some(add("gathered", Op::ToTokens, &[image], vec![]));

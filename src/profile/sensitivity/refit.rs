@@ -7,6 +7,7 @@
 
 use super::super::ProfileError;
 use crate::exec::{Cancel, CompileOptions, Plan};
+use crate::graph::op;
 use crate::graph::{Graph, NodeId, Op, ParamRole, shapes};
 use crate::model::{Model, Param};
 use crate::prune::{Group, MemberRole};
@@ -57,8 +58,8 @@ fn readers(graph: &Graph, group: &Group) -> Vec<(NodeId, usize, Vec<Vec<usize>>)
     for m in consumers {
         let Some(id) = graph.by_name(&m.node) else { continue };
         let (channels, patch) = match graph.node(id).op {
-            Op::Conv2d { in_ch, kernel, groups: 1, .. } => (in_ch, kernel[0] * kernel[1]),
-            Op::Linear { in_features, .. } => (in_features, 1),
+            Op::Conv2d(op::Conv2d { in_ch, kernel, groups: 1, .. }) => (in_ch, kernel[0] * kernel[1]),
+            Op::Linear(op::Linear { in_features, .. }) => (in_features, 1),
             _ => continue,
         };
         let own_rows = group.members.iter().any(|o| o.node == m.node && o.axis == 0);
@@ -255,7 +256,7 @@ impl Shift {
         let consumers = graph.consumers();
         if let [next] = consumers[node.index()].as_slice() {
             let next = graph.node(*next);
-            if let (Op::BatchNorm2d { .. }, Some(mean)) = (&next.op, next.param(ParamRole::Mean)) {
+            if let (Op::BatchNorm2d(_), Some(mean)) = (&next.op, next.param(ParamRole::Mean)) {
                 return Shift::Mean(mean.to_owned());
             }
         }
@@ -283,7 +284,7 @@ fn samples(
         for place in at {
             let Some(row) = rows.next() else { break };
             match (op, dims.as_slice()) {
-                (Op::Conv2d { kernel, stride, padding, .. }, &[_, c, h, w]) => {
+                (Op::Conv2d(op::Conv2d { kernel, stride, padding, .. }), &[_, c, h, w]) => {
                     let top = (place / reader.out_width * stride[0]) as isize - padding[0] as isize;
                     let left = (place % reader.out_width * stride[1]) as isize - padding[1] as isize;
                     let mut k = 0;

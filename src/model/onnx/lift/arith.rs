@@ -7,6 +7,7 @@ use super::super::fold;
 use super::super::proto::NodeProto;
 use super::super::view::View;
 use super::{Lift, Lifter, Value, Weight};
+use crate::graph::op;
 use crate::graph::{Activation, NodeId, Op, ParamRef, ParamRole};
 use crate::model::Param;
 use std::collections::HashMap;
@@ -63,7 +64,7 @@ impl Lifter<'_> {
     fn emit_new(&mut self, x: &View, e: &Rc<E>, axis: Option<usize>, done: &mut Done) -> Lift<View> {
         match e.known() {
             Some(Known::Affine { mul, add }) if mul == 1.0 && add == 0.0 => return Ok(x.clone()),
-            Some(Known::Affine { mul, add }) => return self.pointwise(Op::Scalar { mul, add }, x),
+            Some(Known::Affine { mul, add }) => return self.pointwise(Op::Scalar(op::Scalar { mul, add }), x),
             Some(Known::Act(act)) => return self.pointwise(Op::Activation { act }, x),
             Some(k @ (Known::LayerNorm { .. } | Known::RmsNorm { .. })) => {
                 let x = self.selected(x)?;
@@ -74,9 +75,9 @@ impl Lifter<'_> {
                 let one = || Weight::filled(vec![dim], 1.0);
                 let (op, params) = match k {
                     Known::LayerNorm { eps } => {
-                        (Op::LayerNorm { dim, eps }, vec![one()?, Weight::filled(vec![dim], 0.0)?])
+                        (Op::LayerNorm(op::LayerNorm { dim, eps }), vec![one()?, Weight::filled(vec![dim], 0.0)?])
                     }
-                    Known::RmsNorm { eps } => (Op::RmsNorm { dim, eps }, vec![one()?]),
+                    Known::RmsNorm { eps } => (Op::RmsNorm(op::RmsNorm { dim, eps }), vec![one()?]),
                     Known::Affine { .. } | Known::Act(_) | Known::Unit => return Err("is no norm".into()),
                 };
                 let base = self.emit(op, &[x.base], params, None)?;
@@ -110,7 +111,7 @@ impl Lifter<'_> {
                     _ => return Err("divides a constant by a tensor".into()),
                 };
                 let inner = self.emit_part(x, inner, axis, done)?;
-                self.pointwise(Op::Scalar { mul, add }, &inner)
+                self.pointwise(Op::Scalar(op::Scalar { mul, add }), &inner)
             }
             _ => Err("computes a formula that no layer here has".into()),
         }
@@ -216,7 +217,7 @@ impl Lifter<'_> {
         match op {
             "Add" => self.pair(Op::Add, a, b),
             "Sub" => {
-                let b = self.pointwise(Op::Scalar { mul: -1.0, add: 0.0 }, b)?;
+                let b = self.pointwise(Op::Scalar(op::Scalar { mul: -1.0, add: 0.0 }), b)?;
                 self.pair(Op::Add, a, &b)
             }
             "Mul" if a.shape() == b.shape() => self.pair(Op::Mul, a, b),
@@ -291,7 +292,7 @@ impl Lifter<'_> {
         let c = c.reshaped(vec![n]).ok_or("has a factor whose shape does not fit")?;
         let weight = Weight::of(&c)?;
         if let Some(id) = self.fresh(i, v)
-            && matches!(self.nodes[id.index()].op, Op::LayerNorm { .. } | Op::RmsNorm { .. })
+            && matches!(self.nodes[id.index()].op, Op::LayerNorm(_) | Op::RmsNorm(_))
             && self.untouched(id, ParamRole::Weight, 1.0)
             && self.untouched(id, ParamRole::Bias, 0.0)
         {
@@ -299,7 +300,7 @@ impl Lifter<'_> {
             return Ok(v.clone());
         }
         let v = self.selected(v)?;
-        let base = self.emit(Op::Scale { channels: n }, &[v.base], vec![weight], None)?;
+        let base = self.emit(Op::Scale(op::Scale { channels: n }), &[v.base], vec![weight], None)?;
         Ok(View { base, ..v })
     }
 
@@ -310,11 +311,11 @@ impl Lifter<'_> {
             let bias = Weight::of(&c.reshaped(vec![n]).ok_or("has a bias whose shape does not fit")?)?;
             if let Some(id) = self.fresh(i, v) {
                 let complete = match &mut self.nodes[id.index()].op {
-                    Op::Linear { bias, .. } | Op::Conv2d { bias, .. } if !*bias => {
+                    Op::Linear(op::Linear { bias, .. }) | Op::Conv2d(op::Conv2d { bias, .. }) if !*bias => {
                         *bias = true;
                         true
                     }
-                    Op::LayerNorm { .. } => self.untouched(id, ParamRole::Bias, 0.0),
+                    Op::LayerNorm(_) => self.untouched(id, ParamRole::Bias, 0.0),
                     _ => false,
                 };
                 if complete {
@@ -347,7 +348,12 @@ impl Lifter<'_> {
             fold::expand_to(&own, &shape[1..])?.reshaped(vec![1, tokens, dim])
         };
         let positions = positions.ok_or_else(|| format!("adds a constant of shape {:?} to {shape:?}", c.shape))?;
-        let base = self.emit(Op::AddPositions { tokens, dim }, &[v.base], vec![Weight::of(&positions)?], None)?;
+        let base = self.emit(
+            Op::AddPositions(op::AddPositions { tokens, dim }),
+            &[v.base],
+            vec![Weight::of(&positions)?],
+            None,
+        )?;
         Ok(View { base, ..v })
     }
 
@@ -451,7 +457,7 @@ impl Lifter<'_> {
                 let skip = v.offset[1];
                 let run = skip == 0 || gone.iter().all(|a| a.axis == 1 && a.stride == 1) && gone.len() <= 1;
                 let all = skip + walks(1) == v.dims[1] && walks(2) == 1 && walks(0) == 1 && v.offset[2] == 0;
-                ((run && all).then_some(Op::MeanTokens { skip }), 2)
+                ((run && all).then_some(Op::MeanTokens(op::MeanTokens { skip })), 2)
             }
             _ => (None, 1),
         };

@@ -8,6 +8,7 @@ use super::super::fold;
 use super::super::proto::NodeProto;
 use super::super::view::{Atom, View, size};
 use super::{KEYS, Lift, Lifter, Scores, Value, Weight};
+use crate::graph::op;
 use crate::graph::window::MASKED;
 use crate::graph::{Op, PositionBias, Windows};
 use std::rc::Rc;
@@ -294,7 +295,12 @@ impl Lifter<'_> {
                 let map = (p.offset..p.offset + heads * p.width).map(|c| Some(c as u32)).collect();
                 out.push(match whole(x, p) {
                     true => x.base,
-                    false => self.emit(Op::ChannelPad { stride: 1, in_ch: x.dims[2], map }, &[x.base], vec![], None)?,
+                    false => self.emit(
+                        Op::ChannelPad(op::ChannelPad { stride: 1, in_ch: x.dims[2], map }),
+                        &[x.base],
+                        vec![],
+                        None,
+                    )?,
                 });
             }
             out
@@ -322,7 +328,8 @@ impl Lifter<'_> {
                 PositionBias::Full { tokens: t }
             }
         };
-        let op = Op::Attention { heads, qk_dim: qk, v_dim: vd, fused, scale, cosine: s.unit, windows, bias };
+        let op =
+            Op::Attention(op::Attention { heads, qk_dim: qk, v_dim: vd, fused, scale, cosine: s.unit, windows, bias });
         let hint = self.scope_of_inputs(&inputs);
         let base = self.emit(op, &inputs, params, hint.as_deref())?;
         // The output lies as the queries did, with its own width of a head.

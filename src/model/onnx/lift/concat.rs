@@ -6,6 +6,7 @@ use super::super::fold;
 use super::super::view::View;
 use super::{Lift, Lifter, Value, Weight};
 use crate::graph::Op;
+use crate::graph::op;
 
 impl Lifter<'_> {
     pub(super) fn concat(&mut self, a: &Attrs) -> Lift<Value> {
@@ -100,7 +101,7 @@ impl Lifter<'_> {
                 Weight::made(vec![1, count, dim], values)?
             }
         };
-        let id = self.emit(Op::PrependTokens { count, dim, at }, &[v.base], vec![weight], None)?;
+        let id = self.emit(Op::PrependTokens(op::PrependTokens { count, dim, at }), &[v.base], vec![weight], None)?;
         Ok(self.whole(id))
     }
 
@@ -132,7 +133,7 @@ impl Lifter<'_> {
             model.get_or_insert(p);
         }
         let model = model.ok_or_else(refused)?;
-        let id = self.emit(Op::Concat { inputs: bases.len() }, &bases, vec![], None)?;
+        let id = self.emit(Op::Concat(op::Concat { inputs: bases.len() }), &bases, vec![], None)?;
         let mut v = View { base: id, dims: self.dims(id), ..model };
         let full = v.full(v.channel_axis());
         v.axes[axis] = full;

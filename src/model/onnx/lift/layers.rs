@@ -6,6 +6,7 @@ use super::super::fold;
 use super::super::view::View;
 use super::{Lift, Lifter, Value, Weight};
 use crate::graph::Op;
+use crate::graph::op;
 
 /// Kernel sizes, strides and pads beyond this belong to no network.
 const MAX_SIDE: usize = 1 << 12;
@@ -75,8 +76,12 @@ impl Lifter<'_> {
             if kernel != [1, 1] || groups != 1 || around != [0; 4] || padding(a, [1, 1], kernel, stride)? != [0; 4] {
                 return Err("convolves a single pixel".into());
             }
-            let base =
-                self.emit(Op::Linear { in_features: per_group, out_features: out_ch, bias }, &[v.base], params, None)?;
+            let base = self.emit(
+                Op::Linear(op::Linear { in_features: per_group, out_features: out_ch, bias }),
+                &[v.base],
+                params,
+                None,
+            )?;
             let mut axes = v.axes.clone();
             axes[1] = View::whole(base, self.dims(base)).axes[1].clone();
             return Ok(Value::View(View { base, dims: self.dims(base), axes, ..v }));
@@ -86,7 +91,7 @@ impl Lifter<'_> {
         let mut pad = padding(a, [dims[2] + around[0] + around[2], dims[3] + around[1] + around[3]], kernel, stride)?;
         pad.iter_mut().zip(around).for_each(|(p, q)| *p += q);
         let in_ch = per_group.checked_mul(groups).ok_or("has too many channels")?;
-        let op = Op::Conv2d { in_ch, out_ch, kernel, stride, padding: pad, groups, bias };
+        let op = Op::Conv2d(op::Conv2d { in_ch, out_ch, kernel, stride, padding: pad, groups, bias });
         let id = self.emit(op, &[x], params, None)?;
         Ok(Value::View(self.whole(id)))
     }
@@ -100,7 +105,7 @@ impl Lifter<'_> {
         let v = self.rows(&v, false)?;
         let hint = w.name.clone().or_else(|| bias.as_ref().and_then(|b| b.name.as_deref().map(Into::into)));
         let mut params = vec![Weight::of(w)?];
-        let op = Op::Linear { in_features, out_features, bias: bias.is_some() };
+        let op = Op::Linear(op::Linear { in_features, out_features, bias: bias.is_some() });
         params.extend(bias);
         let base = self.emit(op, &[v.base], params, hint.as_deref())?;
         Ok(Value::View(v.onto(base, self.dims(base))))
@@ -151,7 +156,7 @@ impl Lifter<'_> {
             return Err(format!("normalises axis 1 of {:?}, which is not all channels", v.shape()));
         }
         let eps = f64::from(a.float("epsilon").unwrap_or(1e-5));
-        let base = self.emit(Op::BatchNorm2d { channels, eps: tidy(eps) }, &[v.base], params, None)?;
+        let base = self.emit(Op::BatchNorm2d(op::BatchNorm2d { channels, eps: tidy(eps) }), &[v.base], params, None)?;
         Ok(Value::View(View { base, ..v }))
     }
 
@@ -170,7 +175,7 @@ impl Lifter<'_> {
             None => Weight::filled(vec![dim], 0.0)?,
         };
         let eps = tidy(f64::from(a.float("epsilon").unwrap_or(1e-5)));
-        let base = self.emit(Op::LayerNorm { dim, eps }, &[v.base], vec![weight, bias], None)?;
+        let base = self.emit(Op::LayerNorm(op::LayerNorm { dim, eps }), &[v.base], vec![weight, bias], None)?;
         Ok(Value::View(View { base, ..v }))
     }
 
@@ -204,7 +209,7 @@ impl Lifter<'_> {
             }
         }
         let op = if op == "MaxPool" {
-            Op::MaxPool2d { kernel, stride, padding }
+            Op::MaxPool2d(op::MaxPool2d { kernel, stride, padding })
         } else if kernel == size && padding == [0; 4] {
             let id = self.emit(Op::GlobalAvgPool, &[x], vec![], None)?;
             let v = self.whole(id);
@@ -215,7 +220,7 @@ impl Lifter<'_> {
             if grown && count_padding {
                 return Err("rounds sizes up and counts padding".into());
             }
-            Op::AvgPool2d { kernel, stride, padding, count_padding }
+            Op::AvgPool2d(op::AvgPool2d { kernel, stride, padding, count_padding })
         };
         let id = self.emit(op, &[x], vec![], None)?;
         Ok(Value::View(self.whole(id)))

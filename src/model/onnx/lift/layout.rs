@@ -7,6 +7,7 @@ use super::super::proto::NodeProto;
 use super::super::view::View;
 use super::{Lift, Lifter, Scores, Value};
 use crate::graph::Op;
+use crate::graph::op;
 
 impl Lifter<'_> {
     pub(super) fn relayout(&mut self, op: &str, a: &Attrs, proto: &NodeProto) -> Lift<Value> {
@@ -88,7 +89,7 @@ impl Lifter<'_> {
         if v.axes[axis] != v.full(channel) || !v.rolls.is_empty() {
             return Err("gathers elements that do not follow each other".into());
         }
-        let op = Op::ChannelPad { stride: 1, in_ch: v.dims[channel], map };
+        let op = Op::ChannelPad(op::ChannelPad { stride: 1, in_ch: v.dims[channel], map });
         let base = self.emit(op, &[v.base], vec![], None)?;
         let mut out = View { base, dims: self.dims(base), ..v };
         let full = out.full(channel);
@@ -226,14 +227,19 @@ impl Lifter<'_> {
                 .chain(std::iter::repeat_n(None, after))
                 .collect();
             v = match self.nodes.last().map(|n| n.op.clone()) {
-                Some(Op::ChannelPad { stride, in_ch, map: inner })
+                Some(Op::ChannelPad(op::ChannelPad { stride, in_ch, map: inner }))
                     if from.index() + 1 == self.nodes.len() && self.unread(from) =>
                 {
                     let map = map.iter().map(|m| m.and_then(|c| inner.get(c as usize).copied().flatten())).collect();
-                    self.replace_last(Op::ChannelPad { stride, in_ch, map })?
+                    self.replace_last(Op::ChannelPad(op::ChannelPad { stride, in_ch, map }))?
                 }
                 _ => {
-                    let id = self.emit(Op::ChannelPad { stride: 1, in_ch: channels, map }, &[from], vec![], None)?;
+                    let id = self.emit(
+                        Op::ChannelPad(op::ChannelPad { stride: 1, in_ch: channels, map }),
+                        &[from],
+                        vec![],
+                        None,
+                    )?;
                     self.whole(id)
                 }
             };

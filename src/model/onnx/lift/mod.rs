@@ -18,6 +18,7 @@ use super::expr::E;
 use super::fold;
 use super::proto::NodeProto;
 use super::view::{Atom, View};
+use crate::graph::op;
 use crate::graph::{Node, NodeId, Op, ParamRef, ParamRole, node_shape, param_shapes};
 use crate::model::{Param, ParamStore, printable};
 use std::collections::{HashMap, HashSet};
@@ -421,8 +422,12 @@ impl<'a> Lifter<'a> {
 
     /// The image itself, as `[c, h, w]`.
     pub fn image(&mut self, shape: [usize; 3]) -> Lift<View> {
-        let node =
-            Node { name: "input".into(), op: Op::Input { shape: shape.to_vec() }, inputs: vec![], params: vec![] };
+        let node = Node {
+            name: "input".into(),
+            op: Op::Input(op::Input { shape: shape.to_vec() }),
+            inputs: vec![],
+            params: vec![],
+        };
         self.taken.insert(node.name.clone());
         self.nodes.push(node);
         self.shapes.push([&[self.batch], shape.as_slice()].concat());

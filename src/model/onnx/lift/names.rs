@@ -1,7 +1,7 @@
 //! Names of nodes and parameters: those of the network that was exported, as far as the file still tells them.
 
 use super::{Lifter, suffix};
-use crate::graph::{Activation, Op, ParamRole};
+use crate::graph::{Op, ParamRole};
 use crate::plain::hostile;
 
 /// Longest name kept.
@@ -63,7 +63,7 @@ impl Lifter<'_> {
         let proto = &self.protos[self.at];
         let raw = proto.name.as_deref().filter(|n| !n.is_empty());
         let raw = raw.or(proto.output.first().map(String::as_str)).unwrap_or("node");
-        let word = word(op);
+        let word = op.facts().traits().word;
         let noted = proto.metadata_props.iter().find(|p| p.key.as_deref() == Some("pkg.torch.onnx.name_scopes"));
         let path = match noted.and_then(|p| p.value.as_deref()) {
             // ['', 'layer1', 'layer1.0', 'relu_3']: the last is the operation, the one before it its module.
@@ -73,7 +73,7 @@ impl Lifter<'_> {
             }
             None if raw.starts_with('/') => module_path(raw),
             // What only moves data is written while another node is read, whose own layer has the name.
-            None if moves(op) => return format!("{raw}.{word}"),
+            None if op.facts().traits().moves => return format!("{raw}.{word}"),
             None => return raw.to_owned(),
         };
         match path.as_str() {
@@ -110,56 +110,6 @@ fn anonymous(name: &str) -> bool {
         || name.starts_with("_val_")
         || name.starts_with("Constant_")
         || tail.chars().all(|c| c.is_ascii_digit())
-}
-
-fn moves(op: &Op) -> bool {
-    matches!(
-        op,
-        Op::ToTokens
-            | Op::ToImage { .. }
-            | Op::Flatten
-            | Op::ChannelPad { .. }
-            | Op::SelectToken { .. }
-            | Op::PatchMerge { .. }
-    )
-}
-
-fn word(op: &Op) -> &'static str {
-    match op {
-        Op::Input { .. } => "input",
-        Op::Conv2d { .. } => "conv",
-        Op::Linear { .. } => "linear",
-        Op::BatchNorm2d { .. } => "bn",
-        Op::LayerNorm { .. } | Op::RmsNorm { .. } => "norm",
-        Op::Activation { act } => match act {
-            Activation::Relu => "relu",
-            Activation::Relu6 => "relu6",
-            Activation::GeluErf | Activation::GeluTanh => "gelu",
-            Activation::Silu => "silu",
-            Activation::Sigmoid => "sigmoid",
-            Activation::HardSigmoid => "hardsigmoid",
-            Activation::HardSwish => "hardswish",
-            Activation::Tanh => "tanh",
-        },
-        Op::Softmax => "softmax",
-        Op::Add => "add",
-        Op::Mul => "mul",
-        Op::Scale { .. } => "scale",
-        Op::Scalar { .. } => "scalar",
-        Op::MaxPool2d { .. } => "maxpool",
-        Op::AvgPool2d { .. } | Op::AdaptiveAvgPool2d { .. } | Op::GlobalAvgPool => "avgpool",
-        Op::ChannelPad { .. } => "channels",
-        Op::Concat { .. } => "concat",
-        Op::Flatten => "flatten",
-        Op::ToTokens => "tokens",
-        Op::ToImage { .. } => "image",
-        Op::PatchMerge { .. } => "merge",
-        Op::PrependTokens { .. } => "extra_tokens",
-        Op::AddPositions { .. } => "positions",
-        Op::Attention { .. } => "attention_core",
-        Op::SelectToken { .. } => "token",
-        Op::MeanTokens { .. } => "mean_tokens",
-    }
 }
 
 #[cfg(test)]

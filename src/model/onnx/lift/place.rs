@@ -3,6 +3,7 @@
 
 use super::super::view::{Atom, View, size};
 use super::{Lift, Lifter};
+use crate::graph::op;
 use crate::graph::{NodeId, Op};
 
 impl Lifter<'_> {
@@ -18,7 +19,7 @@ impl Lifter<'_> {
         let mut v = v.clone();
         // One token of the sequence.
         if v.dims.len() == 3 && v.dims[1] > 1 && !uses(&v, 1) {
-            let id = self.emit(Op::SelectToken { index: v.offset[1] }, &[v.base], vec![], None)?;
+            let id = self.emit(Op::SelectToken(op::SelectToken { index: v.offset[1] }), &[v.base], vec![], None)?;
             let shift = |a: &Atom| Atom { axis: if a.axis == 2 { 1 } else { a.axis }, ..*a };
             let axes = v.axes.iter().map(|axis| axis.iter().map(shift).collect()).collect();
             v = View { base: id, dims: self.dims(id), offset: vec![0, v.offset[2]], axes, rolls: Vec::new() };
@@ -70,7 +71,7 @@ impl Lifter<'_> {
         }
         let map = map.iter().map(|&m| u32::try_from(m).ok().filter(|_| m < all).map(Some)).collect::<Option<Vec<_>>>();
         let map = map.ok_or("reads channels that are not there")?;
-        let id = self.emit(Op::ChannelPad { stride, in_ch: all, map }, &[v.base], vec![], None)?;
+        let id = self.emit(Op::ChannelPad(op::ChannelPad { stride, in_ch: all, map }), &[v.base], vec![], None)?;
         // Channels now lie in the order in which they are read.
         let mut left = count;
         let mut place = |a: &Atom| {
@@ -132,7 +133,7 @@ impl Lifter<'_> {
             }
             axes.push(out);
         }
-        let id = self.emit(Op::ToImage { h, w }, &[v.base], vec![], None)?;
+        let id = self.emit(Op::ToImage(op::ToImage { h, w }), &[v.base], vec![], None)?;
         Ok(View { base: id, dims: self.dims(id), offset: vec![0; 4], axes, rolls: Vec::new() })
     }
 
@@ -190,7 +191,7 @@ impl Lifter<'_> {
         if !cell || channel != (Atom { axis: 2, stride: 1, len: c }) || w == 0 || !v.dims[1].is_multiple_of(w) {
             return Ok(None);
         }
-        let id = self.emit(Op::PatchMerge { grid: [v.dims[1] / w, w] }, &[v.base], vec![], None)?;
+        let id = self.emit(Op::PatchMerge(op::PatchMerge { grid: [v.dims[1] / w, w] }), &[v.base], vec![], None)?;
         // Remaining atoms walk rows by 2w and columns by 2.
         let half = |a: &Atom| match a.axis {
             1 if a.stride.is_multiple_of(2 * w) => {
@@ -237,7 +238,7 @@ impl Lifter<'_> {
         if parts.iter().any(|p| p.axes.len() != 4) || !parts.iter().enumerate().all(fits) || a.dims[1] != 4 * h2 * w2 {
             return Ok(None);
         }
-        let id = self.emit(Op::PatchMerge { grid: [2 * h2, w] }, &[a.base], vec![], None)?;
+        let id = self.emit(Op::PatchMerge(op::PatchMerge { grid: [2 * h2, w] }), &[a.base], vec![], None)?;
         let whole = self.whole(id);
         let channels = 4 * shape[3];
         Ok(Some(whole.reshape(&[shape[0], h2, w2, channels]).ok_or("merges patches in an odd order")?))

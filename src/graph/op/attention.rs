@@ -1,0 +1,149 @@
+//! Softmax attention without its projections.
+
+use super::facts::{Facts, MAX_ELEMENTS, Traits, input, kept, output, param, product, tokens, want};
+use super::{ParamRole, exact};
+use crate::graph::axes::{Link, NodeLinks, Span};
+use crate::graph::macs::Macs;
+use crate::graph::window::{PositionBias, Windows, relative_positions};
+use serde::{Deserialize, Serialize};
+
+/// With `fused`, one input `[t, heads·(2·qk_dim + v_dim)]` laid out q, k, v (each head-major); otherwise three inputs
+/// `[t, heads·qk_dim]`, `[t, heads·qk_dim]`, `[t, heads·v_dim]`. Output `[t, heads·v_dim]`. `scale` multiplies q·kᵀ. With
+/// `cosine`, q and k are brought to length 1 per head first and `exp(min(logit scale, ln 100))` multiplies as well
+/// (Swin v2, Liu et al. 2022).
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Attention {
+    pub heads: usize,
+    pub qk_dim: usize,
+    pub v_dim: usize,
+    pub fused: bool,
+    #[serde(with = "exact")]
+    pub scale: f64,
+    #[serde(default)]
+    pub cosine: bool,
+    #[serde(default)]
+    pub windows: Option<Windows>,
+    #[serde(default)]
+    pub bias: PositionBias,
+}
+
+impl Attention {
+    /// Which parameters have a place per head, and on which axis.
+    fn per_head(&self) -> impl Iterator<Item = (ParamRole, usize)> {
+        let bias = match self.bias {
+            PositionBias::None => None,
+            PositionBias::Table => Some((ParamRole::PositionBias, 1)),
+            PositionBias::Full { .. } => Some((ParamRole::PositionBias, 0)),
+            PositionBias::Continuous { .. } => Some((ParamRole::PositionMlp2, 0)),
+        };
+        self.cosine.then_some((ParamRole::LogitScale, 0)).into_iter().chain(bias)
+    }
+}
+
+impl Facts for Attention {
+    fn describe(&self) -> String {
+        let heads = self.heads;
+        match self.windows {
+            None => format!("attention {heads}h"),
+            Some(w) => {
+                let shifted = if w.shift == [0, 0] { "" } else { " shifted" };
+                format!("attention {heads}h {}x{}{shifted}", w.size[0], w.size[1])
+            }
+        }
+    }
+
+    fn traits(&self) -> Traits {
+        Traits { layer: true, ..Traits::of("attention", "attention_core") }
+    }
+
+    fn arity(&self) -> usize {
+        if self.fused { 1 } else { 3 }
+    }
+
+    fn shape(&self, ins: &[&[usize]]) -> Result<Vec<usize>, String> {
+        let Attention { heads, qk_dim, v_dim, .. } = *self;
+        if heads == 0 || qk_dim == 0 || v_dim == 0 {
+            return Err("it needs at least one head with a width".into());
+        }
+        let times = |d: usize| heads.checked_mul(d).ok_or("heads are too wide");
+        let (qk, v) = (times(qk_dim)?, times(v_dim)?);
+        let all = qk.checked_mul(2).and_then(|n| n.checked_add(v)).ok_or("heads are too wide")?;
+        let widths: &[usize] = if self.fused { &[all] } else { &[qk, qk, v] };
+        let t = ins[0].first().copied().unwrap_or(0);
+        for (s, &width) in ins.iter().zip(widths) {
+            let [st, sd] = tokens(&[s])?;
+            want("token count", st, t)?;
+            want("width", sd, width)?;
+        }
+        let size = match self.windows {
+            Some(w) => w.check(t).map(|()| Some(w.size))?,
+            None => None,
+        };
+        let relative = matches!(self.bias, PositionBias::Table | PositionBias::Continuous { .. });
+        if relative && size.is_none() {
+            return Err("a relative position bias needs windows".into());
+        }
+        let pairs = size.map_or(t, |[h, w]| h * w).checked_pow(2).and_then(|n| n.checked_mul(heads));
+        if let PositionBias::Full { tokens } = self.bias {
+            want("tokens of its bias", tokens, size.map_or(t, |[h, w]| h * w))?;
+        }
+        if self.bias != PositionBias::None && pairs.is_none_or(|n| n > MAX_ELEMENTS) {
+            return Err("its position bias would be too large".into());
+        }
+        Ok(vec![t, v])
+    }
+
+    /// A unit is a head: its rows of q, k and v go with its columns of the output.
+    fn links(&self, _ins: &[&[usize]], _out: &[usize]) -> NodeLinks {
+        let Attention { heads, qk_dim, v_dim, .. } = *self;
+        let block = Span::run;
+        let qk = heads * qk_dim;
+        let parts = if self.fused {
+            [(0, block(0, qk_dim)), (0, block(qk, qk_dim)), (0, block(2 * qk, v_dim))]
+        } else {
+            [(0, block(0, qk_dim)), (1, block(0, qk_dim)), (2, block(0, v_dim))]
+        };
+        let b_span = block(0, v_dim);
+        let link = |a, a_span| Link { a, b: output(1), units: heads, a_span, b_span };
+        let inputs = parts.into_iter().map(|(i, a_span)| link(input(i, 1), a_span));
+        let params = self.per_head().map(|(role, axis)| link(param(role, axis), Span::EACH));
+        NodeLinks { links: inputs.chain(params).collect(), ..NodeLinks::default() }
+    }
+
+    fn params(&self) -> Vec<(ParamRole, Vec<usize>)> {
+        let heads = self.heads;
+        let mut p = Vec::new();
+        if self.cosine {
+            p.push((ParamRole::LogitScale, vec![heads, 1, 1]));
+        }
+        match (self.bias, self.windows) {
+            (PositionBias::None, _) => {}
+            (PositionBias::Table, w) => {
+                p.push((ParamRole::PositionBias, vec![relative_positions(w.map_or([1, 1], |w| w.size)), heads]));
+            }
+            (PositionBias::Full { tokens }, _) => p.push((ParamRole::PositionBias, vec![heads, tokens, tokens])),
+            (PositionBias::Continuous { hidden, .. }, _) => p.extend([
+                (ParamRole::PositionMlp1, vec![hidden, 2]),
+                (ParamRole::PositionMlp1Bias, vec![hidden]),
+                (ParamRole::PositionMlp2, vec![heads, hidden]),
+            ]),
+        }
+        p
+    }
+
+    /// QKᵀ and AV.
+    fn macs(&self, ins: &[&[usize]], _out: &[usize]) -> Macs {
+        let tokens = ins.first().and_then(|s| s.first()).copied().unwrap_or(0);
+        let seen = self.windows.map_or(tokens, |w| w.tokens());
+        Macs { attention: product(&[self.heads, tokens, seen, self.qk_dim + self.v_dim]), ..Macs::default() }
+    }
+
+    /// Its parameters carry heads on either axis.
+    fn axis_len(&self, axis: usize) -> Option<usize> {
+        (axis < 2).then_some(self.heads)
+    }
+
+    fn narrow(&mut self, _axis: usize, mask: &[bool]) {
+        self.heads = kept(mask);
+    }
+}

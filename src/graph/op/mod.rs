@@ -1,0 +1,223 @@
+//! The closed set of layer-sized operations, a file per family: each op says all that is true of it without a tensor
+//! ([`Facts`]: shapes, axis links, costs, parameters, traits). Whoever runs, writes or checks ops matches [`Op`] without
+//! a wildcard: a new op must not compile until they know it.
+
+mod activation;
+mod attention;
+mod elementwise;
+mod facts;
+mod input;
+mod layer;
+mod layout;
+mod norm;
+mod pool;
+mod role;
+mod tokens;
+
+pub use activation::Activation;
+pub use attention::Attention;
+pub use elementwise::{Scalar, Scale};
+pub use facts::{Facts, MAX_ELEMENTS, Traits, channel_axis};
+pub(super) use facts::{output, product};
+pub use input::Input;
+pub use layer::{Conv2d, Linear};
+pub use layout::{ChannelPad, Concat, PatchMerge, ToImage};
+pub use norm::{BatchNorm2d, LayerNorm, RmsNorm};
+pub use pool::{AdaptiveAvgPool2d, AvgPool2d, MaxPool2d};
+pub use role::ParamRole;
+pub use tokens::{AddPositions, MeanTokens, PrependTokens, SelectToken};
+
+use super::window::PositionBias;
+use serde::{Deserialize, Serialize};
+
+/// Floats as decimal text. `serde_json` reads numbers to within an ulp only, and a graph that comes back from a file
+/// must be the very same graph.
+mod exact {
+    use serde::{Deserialize, Deserializer, Serializer, de::Error};
+
+    pub fn serialize<S: Serializer>(v: &f64, s: S) -> Result<S::Ok, S::Error> {
+        s.collect_str(&format_args!("{v:e}"))
+    }
+
+    pub fn deserialize<'de, D: Deserializer<'de>>(d: D) -> Result<f64, D::Error> {
+        let text = String::deserialize(d)?;
+        text.parse().ok().filter(|v: &f64| v.is_finite()).ok_or_else(|| D::Error::custom("expected a number as text"))
+    }
+}
+
+/// Padding as `[top, left, bottom, right]`; two numbers mean the same on both sides.
+fn sides<'de, D: serde::Deserializer<'de>>(d: D) -> Result<[usize; 4], D::Error> {
+    #[derive(Deserialize)]
+    #[serde(untagged)]
+    enum Sides {
+        Four([usize; 4]),
+        Two([usize; 2]),
+    }
+    Ok(match Sides::deserialize(d)? {
+        Sides::Four(p) => p,
+        Sides::Two([y, x]) => [y, x, y, x],
+    })
+}
+
+/// Layer-sized operations. "Channels" are those of [`channel_axis`]. Shapes leave out the batch axis, which is always first.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(tag = "kind", rename_all = "snake_case")]
+pub enum Op {
+    Input(Input),
+    Conv2d(Conv2d),
+    Linear(Linear),
+    BatchNorm2d(BatchNorm2d),
+    LayerNorm(LayerNorm),
+    RmsNorm(RmsNorm),
+    Activation {
+        act: Activation,
+    },
+    /// Over the channels.
+    Softmax,
+    /// Elementwise sum of two equal shapes.
+    Add,
+    /// Elementwise product of two equal shapes, or of an image or tokens with a vector `[channels]` as second input
+    /// (squeeze-and-excitation).
+    Mul,
+    Scale(Scale),
+    Scalar(Scalar),
+    MaxPool2d(MaxPool2d),
+    AvgPool2d(AvgPool2d),
+    AdaptiveAvgPool2d(AdaptiveAvgPool2d),
+    /// `[c, h, w]` → `[c]`.
+    GlobalAvgPool,
+    ChannelPad(ChannelPad),
+    Concat(Concat),
+    /// `[c, h, w]` → `[c·h·w]`, channel by channel.
+    Flatten,
+    /// `[c, h, w]` → `[h·w, c]`.
+    ToTokens,
+    ToImage(ToImage),
+    PatchMerge(PatchMerge),
+    PrependTokens(PrependTokens),
+    AddPositions(AddPositions),
+    Attention(Attention),
+    SelectToken(SelectToken),
+    MeanTokens(MeanTokens),
+}
+
+impl Op {
+    /// What is true of it without a tensor.
+    pub fn facts(&self) -> &dyn Facts {
+        match self {
+            Op::Input(op) => op,
+            Op::Conv2d(op) => op,
+            Op::Linear(op) => op,
+            Op::BatchNorm2d(op) => op,
+            Op::LayerNorm(op) => op,
+            Op::RmsNorm(op) => op,
+            Op::Activation { act } => act,
+            Op::Softmax => &norm::Softmax,
+            Op::Add => &elementwise::Add,
+            Op::Mul => &elementwise::Mul,
+            Op::Scale(op) => op,
+            Op::Scalar(op) => op,
+            Op::MaxPool2d(op) => op,
+            Op::AvgPool2d(op) => op,
+            Op::AdaptiveAvgPool2d(op) => op,
+            Op::GlobalAvgPool => &pool::GlobalAvgPool,
+            Op::ChannelPad(op) => op,
+            Op::Concat(op) => op,
+            Op::Flatten => &layout::Flatten,
+            Op::ToTokens => &layout::ToTokens,
+            Op::ToImage(op) => op,
+            Op::PatchMerge(op) => op,
+            Op::PrependTokens(op) => op,
+            Op::AddPositions(op) => op,
+            Op::Attention(op) => op,
+            Op::SelectToken(op) => op,
+            Op::MeanTokens(op) => op,
+        }
+    }
+
+    /// The same, to be changed; `None` for ops that have nothing to change.
+    pub fn facts_mut(&mut self) -> Option<&mut dyn Facts> {
+        Some(match self {
+            Op::Input(op) => op,
+            Op::Conv2d(op) => op,
+            Op::Linear(op) => op,
+            Op::BatchNorm2d(op) => op,
+            Op::LayerNorm(op) => op,
+            Op::RmsNorm(op) => op,
+            Op::Activation { act } => act,
+            Op::Scale(op) => op,
+            Op::Scalar(op) => op,
+            Op::MaxPool2d(op) => op,
+            Op::AvgPool2d(op) => op,
+            Op::AdaptiveAvgPool2d(op) => op,
+            Op::ChannelPad(op) => op,
+            Op::Concat(op) => op,
+            Op::ToImage(op) => op,
+            Op::PatchMerge(op) => op,
+            Op::PrependTokens(op) => op,
+            Op::AddPositions(op) => op,
+            Op::Attention(op) => op,
+            Op::SelectToken(op) => op,
+            Op::MeanTokens(op) => op,
+            Op::Softmax | Op::Add | Op::Mul | Op::GlobalAvgPool | Op::Flatten | Op::ToTokens => return None,
+        })
+    }
+
+    /// A convolution or a linear layer: what has a weight matrix, so that its precision and its zeros can be chosen.
+    pub fn is_conv_or_linear(&self) -> bool {
+        self.facts().widths().is_some()
+    }
+
+    /// Attention over all tokens, without a position bias.
+    pub fn attention(heads: usize, qk_dim: usize, v_dim: usize, fused: bool, scale: f64) -> Op {
+        let (cosine, windows, bias) = (false, None, PositionBias::None);
+        Op::Attention(Attention { heads, qk_dim, v_dim, fused, scale, cosine, windows, bias })
+    }
+}
+
+/// A few words for people: `conv 3x3/2`, `linear`, `attention 8h`.
+pub fn describe(op: &Op) -> String {
+    op.facts().describe()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn floats_survive_json_bit_for_bit() {
+        for head in 1..200usize {
+            let scale = 1.0 / (head as f64).sqrt();
+            let op = Op::attention(1, head, head, true, scale);
+            let back: Op = serde_json::from_str(&serde_json::to_string(&op).unwrap()).unwrap();
+            assert_eq!(op, back);
+        }
+        assert!(serde_json::from_str::<Op>(r#"{"kind":"layer_norm","dim":4,"eps":"inf"}"#).is_err());
+    }
+
+    #[test]
+    fn older_files_have_padding_the_same_on_both_sides() {
+        let text = r#"{"kind":"max_pool2d","kernel":[3,3],"stride":[2,2],"padding":[1,2]}"#;
+        let want = Op::MaxPool2d(MaxPool2d { kernel: [3, 3], stride: [2, 2], padding: [1, 2, 1, 2] });
+        assert_eq!(serde_json::from_str::<Op>(text).unwrap(), want);
+        assert_eq!(serde_json::from_str::<Op>(&serde_json::to_string(&want).unwrap()).unwrap(), want);
+        let text = r#"{"kind":"attention","heads":1,"qk_dim":2,"v_dim":2,"fused":true,"scale":"1"}"#;
+        assert_eq!(serde_json::from_str::<Op>(text).unwrap(), Op::attention(1, 2, 2, true, 1.0));
+    }
+
+    #[test]
+    fn descriptions_name_what_matters() {
+        let conv = |groups, stride| {
+            Op::Conv2d(Conv2d { in_ch: 8, out_ch: 8, kernel: [3, 3], stride, padding: [1; 4], groups, bias: false })
+        };
+        for (op, want) in [
+            (conv(1, [1, 1]), "conv 3x3"),
+            (conv(1, [2, 2]), "conv 3x3/2"),
+            (conv(8, [2, 1]), "depthwise conv 3x3/2x1"),
+            (conv(4, [1, 1]), "conv g4 3x3"),
+            (Op::attention(6, 64, 64, true, 0.125), "attention 6h"),
+        ] {
+            assert_eq!(describe(&op), want);
+        }
+    }
+}

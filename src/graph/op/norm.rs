@@ -1,0 +1,169 @@
+//! What normalises over channels: batch norm (with its statistics fixed), layer norm, RMS norm, softmax.
+
+use super::ParamRole::{Bias, Mean, Var, Weight};
+use super::facts::{Facts, Traits, ends, kept, param, product, same, want};
+use super::{ParamRole, exact};
+use crate::graph::axes::NodeLinks;
+use crate::graph::macs::Macs;
+use serde::{Deserialize, Serialize};
+
+/// Inference batch norm per channel, of images, tokens or vectors.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct BatchNorm2d {
+    pub channels: usize,
+    #[serde(with = "exact")]
+    pub eps: f64,
+}
+
+/// Over the channels (of an image: at every pixel).
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct LayerNorm {
+    pub dim: usize,
+    #[serde(with = "exact")]
+    pub eps: f64,
+}
+
+/// `x / sqrt(mean(x²) + eps) · w` over the channels (Zhang and Sennrich 2019).
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct RmsNorm {
+    pub dim: usize,
+    #[serde(with = "exact")]
+    pub eps: f64,
+}
+
+/// Over the channels.
+pub(super) struct Softmax;
+
+/// Removing an element changes the statistics of all the others: zeroed would not equal pruned.
+fn whole(ins: &[&[usize]], out: &[usize], why: &'static str) -> NodeLinks {
+    let mut l = NodeLinks::default();
+    let (from, to, _) = ends(ins, 0, out);
+    l.protect(from, why);
+    l.protect(to, why);
+    l
+}
+
+impl Facts for BatchNorm2d {
+    fn describe(&self) -> String {
+        "batchnorm".into()
+    }
+
+    fn traits(&self) -> Traits {
+        Traits { per_token: true, per_channel: true, ..Traits::of("batch norm", "bn") }
+    }
+
+    fn shape(&self, ins: &[&[usize]]) -> Result<Vec<usize>, String> {
+        same(ins, Some(self.channels))
+    }
+
+    fn links(&self, ins: &[&[usize]], out: &[usize]) -> NodeLinks {
+        let mut l = NodeLinks::default();
+        let (from, to, _) = ends(ins, 0, out);
+        l.each(from, to, self.channels);
+        for role in [Weight, Bias, Mean, Var] {
+            l.each(to, param(role, 0), self.channels);
+        }
+        l
+    }
+
+    fn params(&self) -> Vec<(ParamRole, Vec<usize>)> {
+        [Weight, Bias, Mean, Var].map(|r| (r, vec![self.channels])).to_vec()
+    }
+
+    fn macs(&self, _ins: &[&[usize]], out: &[usize]) -> Macs {
+        Macs { norms: product(out).saturating_mul(2), ..Macs::default() }
+    }
+
+    fn axis_len(&self, axis: usize) -> Option<usize> {
+        (axis == 0).then_some(self.channels)
+    }
+
+    fn narrow(&mut self, _axis: usize, mask: &[bool]) {
+        self.channels = kept(mask);
+    }
+}
+
+impl Facts for LayerNorm {
+    fn describe(&self) -> String {
+        "layernorm".into()
+    }
+
+    fn traits(&self) -> Traits {
+        Traits { layer: true, per_token: true, ..Traits::of("layer norm", "norm") }
+    }
+
+    fn shape(&self, ins: &[&[usize]]) -> Result<Vec<usize>, String> {
+        same(ins, Some(self.dim))
+    }
+
+    fn links(&self, ins: &[&[usize]], out: &[usize]) -> NodeLinks {
+        whole(ins, out, "a layer norm normalises over it")
+    }
+
+    fn params(&self) -> Vec<(ParamRole, Vec<usize>)> {
+        [Weight, Bias].map(|r| (r, vec![self.dim])).to_vec()
+    }
+
+    /// As fvcore counts it.
+    fn macs(&self, _ins: &[&[usize]], out: &[usize]) -> Macs {
+        Macs { norms: product(out).saturating_mul(5), ..Macs::default() }
+    }
+
+    fn axis_len(&self, axis: usize) -> Option<usize> {
+        (axis == 0).then_some(self.dim)
+    }
+
+    fn narrow(&mut self, _axis: usize, mask: &[bool]) {
+        self.dim = kept(mask);
+    }
+}
+
+impl Facts for RmsNorm {
+    fn describe(&self) -> String {
+        "rmsnorm".into()
+    }
+
+    fn traits(&self) -> Traits {
+        Traits { layer: true, per_token: true, ..Traits::of("rms norm", "norm") }
+    }
+
+    fn shape(&self, ins: &[&[usize]]) -> Result<Vec<usize>, String> {
+        same(ins, Some(self.dim))
+    }
+
+    fn links(&self, ins: &[&[usize]], out: &[usize]) -> NodeLinks {
+        whole(ins, out, "a layer norm normalises over it")
+    }
+
+    fn params(&self) -> Vec<(ParamRole, Vec<usize>)> {
+        vec![(Weight, vec![self.dim])]
+    }
+
+    /// A layer norm's five without a mean and a bias.
+    fn macs(&self, _ins: &[&[usize]], out: &[usize]) -> Macs {
+        Macs { norms: product(out).saturating_mul(3), ..Macs::default() }
+    }
+
+    fn axis_len(&self, axis: usize) -> Option<usize> {
+        (axis == 0).then_some(self.dim)
+    }
+
+    fn narrow(&mut self, _axis: usize, mask: &[bool]) {
+        self.dim = kept(mask);
+    }
+}
+
+impl Facts for Softmax {
+    fn traits(&self) -> Traits {
+        Traits { per_token: true, ..Traits::of("softmax", "softmax") }
+    }
+
+    fn shape(&self, ins: &[&[usize]]) -> Result<Vec<usize>, String> {
+        want("number of axes", ins[0].len().min(2), ins[0].len())?;
+        same(ins, None)
+    }
+
+    fn links(&self, ins: &[&[usize]], out: &[usize]) -> NodeLinks {
+        whole(ins, out, "a softmax normalises over it")
+    }
+}

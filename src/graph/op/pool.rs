@@ -1,0 +1,119 @@
+//! Pooling over images.
+
+use super::facts::{Facts, Traits, carried, image, window};
+use super::sides;
+use crate::graph::axes::NodeLinks;
+use serde::{Deserialize, Serialize};
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct MaxPool2d {
+    pub kernel: [usize; 2],
+    pub stride: [usize; 2],
+    /// `[top, left, bottom, right]`.
+    #[serde(deserialize_with = "sides")]
+    pub padding: [usize; 4],
+}
+
+/// Mean over windows; padding counts as zeros, or not at all.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct AvgPool2d {
+    pub kernel: [usize; 2],
+    pub stride: [usize; 2],
+    /// `[top, left, bottom, right]`.
+    #[serde(deserialize_with = "sides")]
+    pub padding: [usize; 4],
+    pub count_padding: bool,
+}
+
+/// Mean over `out[0] x out[1]` nearly equal cells: cell `i` of `n` over a side of `len` is
+/// `⌊i·len/n⌋ .. ⌈(i+1)·len/n⌉`, as PyTorch has it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct AdaptiveAvgPool2d {
+    pub out: [usize; 2],
+}
+
+/// `[c, h, w]` → `[c]`.
+pub(super) struct GlobalAvgPool;
+
+/// Every window must see at least one pixel.
+fn pooled(ins: &[&[usize]], kernel: [usize; 2], stride: [usize; 2], padding: [usize; 4]) -> Result<Vec<usize>, String> {
+    let [c, h, w] = image(ins)?;
+    if (0..4).any(|i| padding[i] >= kernel[i % 2].max(1)) {
+        return Err("padding is as large as the kernel".into());
+    }
+    let [h, w] = window([h, w], kernel, stride, padding)?;
+    Ok(vec![c, h, w])
+}
+
+impl Facts for MaxPool2d {
+    fn describe(&self) -> String {
+        format!("maxpool {}x{}", self.kernel[0], self.kernel[1])
+    }
+
+    fn traits(&self) -> Traits {
+        Traits { per_channel: true, half: true, ..Traits::of("max pool", "maxpool") }
+    }
+
+    fn shape(&self, ins: &[&[usize]]) -> Result<Vec<usize>, String> {
+        pooled(ins, self.kernel, self.stride, self.padding)
+    }
+
+    fn links(&self, ins: &[&[usize]], out: &[usize]) -> NodeLinks {
+        carried(ins, out)
+    }
+}
+
+impl Facts for AvgPool2d {
+    fn describe(&self) -> String {
+        format!("avgpool {}x{}", self.kernel[0], self.kernel[1])
+    }
+
+    fn traits(&self) -> Traits {
+        Traits { per_channel: true, ..Traits::of("average pool", "avgpool") }
+    }
+
+    fn shape(&self, ins: &[&[usize]]) -> Result<Vec<usize>, String> {
+        pooled(ins, self.kernel, self.stride, self.padding)
+    }
+
+    fn links(&self, ins: &[&[usize]], out: &[usize]) -> NodeLinks {
+        carried(ins, out)
+    }
+}
+
+impl Facts for AdaptiveAvgPool2d {
+    fn describe(&self) -> String {
+        format!("avgpool to {}x{}", self.out[0], self.out[1])
+    }
+
+    fn traits(&self) -> Traits {
+        Traits { per_channel: true, ..Traits::of("adaptive average pool", "avgpool") }
+    }
+
+    fn shape(&self, ins: &[&[usize]]) -> Result<Vec<usize>, String> {
+        Ok(vec![image(ins)?[0], self.out[0], self.out[1]])
+    }
+
+    fn links(&self, ins: &[&[usize]], out: &[usize]) -> NodeLinks {
+        carried(ins, out)
+    }
+}
+
+impl Facts for GlobalAvgPool {
+    fn describe(&self) -> String {
+        "avgpool".into()
+    }
+
+    /// A vector comes of an image: not per channel in the sense of [`Traits::per_channel`].
+    fn traits(&self) -> Traits {
+        Traits::of("global average pool", "avgpool")
+    }
+
+    fn shape(&self, ins: &[&[usize]]) -> Result<Vec<usize>, String> {
+        Ok(vec![image(ins)?[0]])
+    }
+
+    fn links(&self, ins: &[&[usize]], out: &[usize]) -> NodeLinks {
+        carried(ins, out)
+    }
+}

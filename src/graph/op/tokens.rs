@@ -1,0 +1,145 @@
+//! Tokens put in, marked with their positions, picked, averaged.
+
+use super::ParamRole;
+use super::ParamRole::Embedding;
+use super::facts::{Facts, Traits, carried, input, kept, output, param, tokens, want};
+use crate::graph::axes::NodeLinks;
+use serde::{Deserialize, Serialize};
+
+/// Learned tokens put before token `at`: `[t, d]` → `[count + t, d]`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PrependTokens {
+    pub count: usize,
+    pub dim: usize,
+    #[serde(default)]
+    pub at: usize,
+}
+
+/// Adds learned positions `[tokens, dim]`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct AddPositions {
+    pub tokens: usize,
+    pub dim: usize,
+}
+
+/// `[t, d]` → `[d]`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SelectToken {
+    pub index: usize,
+}
+
+/// Mean over tokens from `skip` on: `[t, d]` → `[d]`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct MeanTokens {
+    pub skip: usize,
+}
+
+/// A learned `[1, tokens, dim]` that meets the input on its width.
+fn embedded(dim: usize) -> NodeLinks {
+    let mut l = NodeLinks::default();
+    l.each(input(0, 1), output(1), dim);
+    l.each(output(1), param(Embedding, 2), dim);
+    l
+}
+
+impl Facts for PrependTokens {
+    fn describe(&self) -> String {
+        format!("tokens +{}", self.count)
+    }
+
+    fn traits(&self) -> Traits {
+        Traits::of("prepend tokens", "extra_tokens")
+    }
+
+    fn shape(&self, ins: &[&[usize]]) -> Result<Vec<usize>, String> {
+        let [t, d] = tokens(ins)?;
+        want("width", d, self.dim)?;
+        if self.at > t {
+            return Err(format!("there is no place {} among {t} tokens", self.at));
+        }
+        Ok(vec![t.checked_add(self.count).ok_or("too many tokens")?, d])
+    }
+
+    fn links(&self, _ins: &[&[usize]], _out: &[usize]) -> NodeLinks {
+        embedded(self.dim)
+    }
+
+    fn params(&self) -> Vec<(ParamRole, Vec<usize>)> {
+        vec![(Embedding, vec![1, self.count, self.dim])]
+    }
+
+    fn axis_len(&self, axis: usize) -> Option<usize> {
+        (axis == 2).then_some(self.dim)
+    }
+
+    fn narrow(&mut self, _axis: usize, mask: &[bool]) {
+        self.dim = kept(mask);
+    }
+}
+
+impl Facts for AddPositions {
+    fn describe(&self) -> String {
+        "positions".into()
+    }
+
+    fn traits(&self) -> Traits {
+        Traits::of("add positions", "positions")
+    }
+
+    fn shape(&self, ins: &[&[usize]]) -> Result<Vec<usize>, String> {
+        let [t, d] = tokens(ins)?;
+        want("token count", t, self.tokens)?;
+        want("width", d, self.dim)?;
+        Ok(vec![t, d])
+    }
+
+    fn links(&self, _ins: &[&[usize]], _out: &[usize]) -> NodeLinks {
+        embedded(self.dim)
+    }
+
+    fn params(&self) -> Vec<(ParamRole, Vec<usize>)> {
+        vec![(Embedding, vec![1, self.tokens, self.dim])]
+    }
+
+    fn axis_len(&self, axis: usize) -> Option<usize> {
+        (axis == 2).then_some(self.dim)
+    }
+
+    fn narrow(&mut self, _axis: usize, mask: &[bool]) {
+        self.dim = kept(mask);
+    }
+}
+
+impl Facts for SelectToken {
+    fn describe(&self) -> String {
+        format!("token {}", self.index)
+    }
+
+    fn traits(&self) -> Traits {
+        Traits { moves: true, ..Traits::of("select token", "token") }
+    }
+
+    fn shape(&self, ins: &[&[usize]]) -> Result<Vec<usize>, String> {
+        let [t, d] = tokens(ins)?;
+        if self.index < t { Ok(vec![d]) } else { Err(format!("there is no token {}", self.index)) }
+    }
+
+    fn links(&self, ins: &[&[usize]], out: &[usize]) -> NodeLinks {
+        carried(ins, out)
+    }
+}
+
+impl Facts for MeanTokens {
+    fn traits(&self) -> Traits {
+        Traits::of("mean tokens", "mean_tokens")
+    }
+
+    fn shape(&self, ins: &[&[usize]]) -> Result<Vec<usize>, String> {
+        let [t, d] = tokens(ins)?;
+        if self.skip < t { Ok(vec![d]) } else { Err(format!("nothing is left after skipping {} tokens", self.skip)) }
+    }
+
+    fn links(&self, ins: &[&[usize]], out: &[usize]) -> NodeLinks {
+        carried(ins, out)
+    }
+}
