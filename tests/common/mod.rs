@@ -15,3 +15,8 @@ pub fn real() -> Option<PathBuf> {
     }
     dir
 }
+
+/// Everything by hand (`PARING_FULL=1`), or what a suite that runs with every change has time for?
+pub fn full() -> bool {
+    std::env::var_os("PARING_FULL").is_some()
+}
