@@ -46,26 +46,15 @@
 // A stream that is closed or full must not panic: `headless::out` writes.
 #![cfg_attr(not(test), deny(clippy::print_stdout, clippy::print_stderr))]
 
+pub use paring_engine::{data, eval, exec, files, graph, model, plain, profile, prune, quant, recover, train, words};
+
 pub mod agent;
 pub mod args;
 pub mod cli;
 pub mod config;
-pub mod data;
-pub mod eval;
-pub mod exec;
-pub mod files;
-pub mod graph;
 pub mod headless;
 pub mod host;
 pub mod mask;
-pub mod model;
-pub mod plain;
 pub mod plan;
-pub mod profile;
-pub mod prune;
-pub mod quant;
-pub mod recover;
 pub mod session;
-pub mod train;
 pub mod tui;
-pub mod words;

@@ -28,7 +28,7 @@ fn every_kernel_computes_its_definition() {
     let built = Command::new(compiler)
         // Nothing may fuse that the GPU's intrinsics keep apart.
         .args(["-std=c++20", "-O1", "-ffp-contract=off", "-pthread", "-w", "-I"])
-        .arg(root.join("src/exec/cuda"))
+        .arg(root.join("src/engine/exec/cuda"))
         .arg("-o")
         .arg(&program)
         .arg(root.join("tests/kernels/on_threads.cpp"))

@@ -18,7 +18,6 @@ pub use diag::{Diagnostic, nearest, suggestion};
 pub use keymap::{ACTS, Act, ActSpec, Key, Keymap};
 pub use origin::Origin;
 pub use settings::{
-    KEYS, KeySpec, Loaded, MAC_CONVENTIONS, MOST_THREADS, SORTS, Settings, Sources, config_dir, load, mac_convention,
-    process_env,
+    KEYS, KeySpec, Loaded, MAC_CONVENTIONS, SORTS, Settings, Sources, config_dir, load, mac_convention, process_env,
 };
 pub use theme::{BUILT_IN, Role, Theme};

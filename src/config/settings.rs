@@ -12,6 +12,7 @@ use super::diag::{Diagnostic, suggestion};
 use super::keymap::Keymap;
 use super::origin::Origin;
 use super::theme::Theme;
+use crate::exec::device::MOST_THREADS;
 use crate::files;
 use crate::graph::{Calibration, MacConvention};
 use crate::plan::Budget;
@@ -117,9 +118,6 @@ pub const KEYS: &[KeySpec] = &[
     spec("session.calibration", None, "static int8 ranges: minmax, percentile:99.99, entropy or mse"),
     spec("session.budget", Some("PARING_BUDGET"), "default budget, such as \"latency=0.6,drop=0.5\""),
 ];
-
-/// Compute threads at most: more than the largest machines have cores, fewer than any system refuses to start.
-pub const MOST_THREADS: usize = 1024;
 
 /// Sort columns by their setting's name.
 pub const SORTS: &[&str] = &["order", "p50", "share", "memory", "macs", "params", "sensitivity"];

@@ -12,7 +12,7 @@ use std::io::Read;
 use std::path::Path;
 
 /// What every generated file begins with.
-const PRELUDE: &str = include_str!("../../assets/torch_prelude.py");
+const PRELUDE: &str = include_str!("../../../assets/torch_prelude.py");
 /// The file that we re-open.
 const MODEL: &str = "model.safetensors";
 /// What its weights stand for in f32, where kernels would run quantized ones.

@@ -5,7 +5,7 @@ use std::collections::{HashMap, HashSet};
 use std::path::Path;
 
 /// The 1000 WordNet ids of ILSVRC 2012, one a line in class order, which is also their sorted order.
-const IMAGENET: &str = include_str!("../../assets/imagenet_wnids.txt");
+const IMAGENET: &str = include_str!("../../../assets/imagenet_wnids.txt");
 const MAX_BYTES: u64 = 16 << 20;
 const MAX_CLASSES: usize = 65_536;
 

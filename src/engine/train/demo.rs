@@ -118,8 +118,8 @@ pub fn cnn() -> Result<Model, ModelError> {
 /// As [`vit`].
 pub fn load(kind: Kind) -> Result<Model, ModelError> {
     let bytes: &'static [u8] = match kind {
-        Kind::Vit => include_bytes!("../../assets/demo_vit.safetensors"),
-        Kind::Cnn => include_bytes!("../../assets/demo_cnn.safetensors"),
+        Kind::Vit => include_bytes!("../../../assets/demo_vit.safetensors"),
+        Kind::Cnn => include_bytes!("../../../assets/demo_cnn.safetensors"),
     };
     model::load_bytes(kind.name(), bytes, &LoadOptions::default())
 }

@@ -25,8 +25,8 @@ mod torn;
 mod values;
 
 pub use blob::Blob;
-#[cfg(test)]
-pub(crate) use blob::map_all;
+#[doc(hidden)]
+pub use blob::map_all;
 pub use error::ModelError;
 pub use families::FamilySpec;
 pub use load::{load, load_bytes};

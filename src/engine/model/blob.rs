@@ -212,24 +212,17 @@ impl fmt::Debug for Blob {
     }
 }
 
-#[cfg(not(test))]
-fn copied_up_to() -> u64 {
-    COPIED
-}
-
-#[cfg(test)]
 thread_local! {
     static MAP_ALL: std::cell::Cell<bool> = const { std::cell::Cell::new(false) };
 }
 
-#[cfg(test)]
 fn copied_up_to() -> u64 {
     if MAP_ALL.get() { 0 } else { COPIED }
 }
 
 /// Whether files that this thread opens are mapped however small they are, so that tests need no large ones.
-#[cfg(test)]
-pub(crate) fn map_all(on: bool) {
+#[doc(hidden)]
+pub fn map_all(on: bool) {
     MAP_ALL.set(on);
 }
 
