@@ -59,43 +59,34 @@ fn logits_agree_with_pytorch() {
     }
 }
 
-/// Evaluates the first `limit` images (0: all) and compares every prediction with PyTorch's.
-fn compare(real: &Path, name: &str, file: &str, limit: usize) {
+/// Compares every prediction on the whole test set with PyTorch's.
+fn compare(real: &Path, name: &str, file: &str) {
     let want = expected(real, name);
-    let set = test_set(real, limit);
+    let set = test_set(real, 0);
     let model = open(&real.join(file));
     let plan = Plan::of(&model, &CompileOptions::default()).unwrap();
     let prep = &model.info.preprocess;
     let run = score_with(&set, prep, 128, &Cancel::default(), |x| plan.run(x), &mut |_, _| {}).unwrap();
     let stored = std::fs::read(real.join(format!("expected/{name}.pred.u16"))).unwrap();
     let stored: Vec<u16> = stored.chunks_exact(2).map(|b| u16::from_le_bytes([b[0], b[1]])).collect();
-    assert_eq!(run.predictions.len(), if limit == 0 { stored.len() } else { limit });
-    let differ = run.predictions.iter().zip(&stored).filter(|(a, b)| a != b).count();
-    let correct = run.correct.iter().filter(|c| **c).count() as i64;
-    println!("{name}: {correct} correct, {differ} predictions differ");
-    assert!(differ <= 2, "{name}: {differ} predictions differ from PyTorch's");
-    let key = if limit == 0 { "top1_correct" } else { "first1000_correct" };
-    let expected = want[key].as_i64().unwrap();
-    assert!((correct - expected).abs() <= 2, "{name}: {correct} correct, published {expected}");
-    if limit == 0 {
-        let loss = want["mean_cross_entropy"].as_f64().unwrap();
-        assert!((run.metrics.loss - loss).abs() < 1e-4, "{name}: loss {} of {loss}", run.metrics.loss);
+    assert_eq!(run.predictions.len(), stored.len());
+    for (key, n) in [("first1000_correct", 1000), ("top1_correct", stored.len())] {
+        let differ = run.predictions.iter().zip(&stored).take(n).filter(|(a, b)| a != b).count();
+        let correct = run.correct.iter().take(n).filter(|c| **c).count() as i64;
+        println!("{name}: {correct} of {n} correct, {differ} predictions differ");
+        assert!(differ <= 2, "{name}: {differ} of {n} predictions differ from PyTorch's");
+        let expected = want[key].as_i64().unwrap();
+        assert!((correct - expected).abs() <= 2, "{name}: {correct} correct, published {expected}");
     }
-}
-
-#[test]
-fn the_first_thousand_predictions_are_pytorchs() {
-    let Some(real) = common::real() else { return };
-    for (name, _, safetensors) in MODELS {
-        compare(&real, name, safetensors, 1000);
-    }
+    let loss = want["mean_cross_entropy"].as_f64().unwrap();
+    assert!((run.metrics.loss - loss).abs() < 1e-4, "{name}: loss {} of {loss}", run.metrics.loss);
 }
 
 /// 9173, 9339 and 7372 of 10,000.
 #[test]
-fn correct_counts_on_the_whole_test_set_are_the_published_ones() {
+fn predictions_and_correct_counts_on_the_whole_test_set_are_the_published_ones() {
     let Some(real) = common::real() else { return };
     for (name, pickle, _) in MODELS {
-        compare(&real, name, pickle, 0);
+        compare(&real, name, pickle);
     }
 }

@@ -108,11 +108,13 @@ fn compressing_calibrates_what_was_decided() {
     assert_eq!(run().precision, out.precision, "the same again");
 }
 
-/// Every convolution and linear layer, ranges from 512 training images, the whole test set.
+/// Every convolution and linear layer, ranges from 512 training images.
 #[test]
 fn accuracy_by_calibration_method_on_a_published_network() {
     let Some(real) = common::real() else { return };
-    let set = data::open(real.join("cifar10/test_batch.bin").to_str().unwrap(), 0).unwrap();
+    // Of the first 2,000 images and of all: 1833 and 9173 in f32; half a point for rounding activations with one code a tensor.
+    let (part, least) = if common::full() { (0, 9123) } else { (2000, 1823) };
+    let set = data::open(real.join("cifar10/test_batch.bin").to_str().unwrap(), part).unwrap();
     let calib = data::open(real.join("cifar10/calib_5000.bin").to_str().unwrap(), 512).unwrap();
     let mut model = load(&real.join("resnet20/resnet20.safetensors"), &LoadOptions::default()).unwrap();
     let prep = model.info.preprocess.clone();
@@ -128,7 +130,6 @@ fn accuracy_by_calibration_method_on_a_published_network() {
         let run = score_with(&set, &prep, 128, &Cancel::default(), |x| plan.run(x), &mut |_, _| {}).unwrap();
         let correct = run.correct.iter().filter(|c| **c).count();
         println!("resnet20 int8-static, {}: {correct} of {} correct", how.label(), set.len());
-        // 9173 in f32; half a point for rounding activations with one code a tensor.
-        assert!(correct >= 9123, "{how:?}: {correct}");
+        assert!(correct >= least, "{how:?}: {correct}");
     }
 }

@@ -78,38 +78,12 @@ pub fn judge(
             reviewable(state)?;
             Ok(Effect::events([edit(state, desk, id, &action)?]))
         }
-        Command::Decide { target, action } => {
-            reviewable(state)?;
-            let here = state.planned(&target);
-            match here.open.or(here.approved) {
-                Some(d) => Ok(Effect::events([edit(state, desk, d.id, &action)?])),
-                None => {
-                    let action = desk.resolve(state, &target, &action)?;
-                    if here.frozen.is_some() {
-                        // Not even to keep it: that would wait beside the veto.
-                        return Err(format!("`{target}` is vetoed or frozen; hint: reopen it, or lift the constraint"));
-                    }
-                    Ok(Effect::events([Event::Proposed { decisions: vec![own(state, target, action)] }]))
-                }
-            }
-        }
+        Command::Decide { target, action } => decide(state, desk, target, action),
         Command::Approve { ids } => {
             reviewable(state)?;
             approve(state, &ids)
         }
-        Command::Veto { ids, reason } => {
-            reviewable(state)?;
-            // A veto of what is in force takes it back with the next run; what an earlier round had is history.
-            let newest = |d: &Decision| state.planned(&d.target).newest.is_some_and(|n| n.id == d.id);
-            let fit = |d: &Decision| match d.status {
-                Status::Proposed | Status::Edited | Status::Approved => true,
-                Status::Applied => in_force(state, d.id),
-                Status::RolledBack => in_force(state, d.id) || newest(d),
-                Status::Vetoed => false,
-            };
-            let ids = pick(state, &ids, "vetoed", fit)?;
-            Ok(Effect::events([Event::Vetoed { ids, reason: bounded(&reason)? }]))
-        }
+        Command::Veto { ids, reason } => veto(state, &ids, &reason),
         Command::Reopen { ids } => {
             reviewable(state)?;
             reopen(state, &ids)
@@ -125,40 +99,8 @@ pub fn judge(
             in_range(&budget)?;
             Ok(Effect::events([Event::BudgetSet { budget }]))
         }
-        Command::Constrain { constraint } => {
-            known(state, &constraint.target)?;
-            let constraint = Constraint { reason: bounded(&constraint.reason)?, ..constraint };
-            if let Limit::MaxRatio { ratio } = constraint.limit
-                && !(0.0..=1.0).contains(&ratio)
-            {
-                return Err(format!("limit `{ratio}` is out of range; hint: a ratio lies between 0 and 1"));
-            }
-            let here = state.planned(&constraint.target);
-            let waits: Vec<DecisionId> = here.open.iter().chain(&here.approved).map(|d| d.id).collect();
-            if constraint.limit == Limit::Freeze && !waits.is_empty() && reviewable(state).is_ok() {
-                // To freeze a target is to refuse what waits there.
-                return Ok(Effect::events([Event::Vetoed { ids: waits, reason: constraint.reason }]));
-            }
-            Ok(Effect::events([Event::ConstraintSet { constraint }]))
-        }
-        Command::Unconstrain { target } => {
-            if state.constraints_on(&target).next().is_none() {
-                return Err(format!("`{target}` has no constraint; hint: the decision card lists those that bind"));
-            }
-            // A veto without its freeze would bind nobody and still look like one.
-            let vetoed = |d: &&Decision| d.target == target && d.status == Status::Vetoed;
-            let ids: Vec<DecisionId> = state.decisions.iter().filter(vetoed).map(|d| d.id).collect();
-            let ids = reopenable(state, &ids);
-            let more = state.constraints_on(&target).any(|c| c.limit != Limit::Freeze);
-            let mut events = Vec::new();
-            if more || ids.is_empty() {
-                events.push(Event::ConstraintLifted { target });
-            }
-            if !ids.is_empty() {
-                events.push(Event::Reopened { ids });
-            }
-            Ok(Effect::events(events))
-        }
+        Command::Constrain { constraint } => constrain(state, constraint),
+        Command::Unconstrain { target } => unconstrain(state, target),
         Command::Undo => {
             reviewable(state)?;
             if state.undo.is_empty() {
@@ -175,34 +117,11 @@ pub fn judge(
         }
         Command::Run => {
             idle()?;
-            reviewable(state)?;
-            let pending = state.pending();
-            if pending.is_empty() && state.leaving().is_empty() {
-                return Err("nothing is approved; hint: approve at least one decision, then run".to_owned());
-            }
-            // A constraint may have come after the approval.
-            if let Some((d, words)) = pending.iter().find_map(|d| Some((d, state.forbids(d)?))) {
-                return Err(format!("`{}` is approved against your constraint: {words}", d.target));
-            }
-            let ids: Vec<DecisionId> = pending.iter().map(|d| d.id).collect();
-            let recipe = Some(state.recipe().iter().map(|d| d.id).collect());
-            let forecast = state.run_forecast();
-            then(vec![Event::RunStarted { round: state.round, ids, recipe, forecast }], Then::Start(Kind::Run))
+            run(state)
         }
         Command::Rehearse => {
             idle()?;
-            reviewable(state)?;
-            if !desk.rehearses() {
-                return Err("no calibration image is held back; hint: give more than a handful".to_owned());
-            }
-            let actions = state.recipe_actions();
-            if actions.iter().all(|(_, a)| *a == Action::Keep) {
-                return Err("nothing is approved; hint: approve at least one decision, then rehearse".to_owned());
-            }
-            if state.trials.of(&actions).is_some() {
-                return then(Vec::new(), Then::Nothing);
-            }
-            then(Vec::new(), Then::Start(Kind::Rehearse { actions, asked: true }))
+            rehearse(state, desk)
         }
         Command::Accept => {
             settled(state, running)?;
@@ -244,6 +163,103 @@ pub fn judge(
         Command::TakePen => then(Vec::new(), Then::TakePen),
         Command::Stop => then(Vec::new(), Then::Stop),
     }
+}
+
+/// What the engineer sets on a target that may have a decision already.
+fn decide(state: &State, desk: &dyn Desk, target: Target, action: Action) -> Result<Effect, String> {
+    reviewable(state)?;
+    let here = state.planned(&target);
+    if let Some(d) = here.open.or(here.approved) {
+        return Ok(Effect::events([edit(state, desk, d.id, &action)?]));
+    }
+    let action = desk.resolve(state, &target, &action)?;
+    if here.frozen.is_some() {
+        // Not even to keep it: that would wait beside the veto.
+        return Err(format!("`{target}` is vetoed or frozen; hint: reopen it, or lift the constraint"));
+    }
+    Ok(Effect::events([Event::Proposed { decisions: vec![own(state, target, action)] }]))
+}
+
+fn veto(state: &State, ids: &[DecisionId], reason: &str) -> Result<Effect, String> {
+    reviewable(state)?;
+    // A veto of what is in force takes it back with the next run; what an earlier round had is history.
+    let newest = |d: &Decision| state.planned(&d.target).newest.is_some_and(|n| n.id == d.id);
+    let fit = |d: &Decision| match d.status {
+        Status::Proposed | Status::Edited | Status::Approved => true,
+        Status::Applied => in_force(state, d.id),
+        Status::RolledBack => in_force(state, d.id) || newest(d),
+        Status::Vetoed => false,
+    };
+    let ids = pick(state, ids, "vetoed", fit)?;
+    Ok(Effect::events([Event::Vetoed { ids, reason: bounded(reason)? }]))
+}
+
+fn constrain(state: &State, constraint: Constraint) -> Result<Effect, String> {
+    known(state, &constraint.target)?;
+    let constraint = Constraint { reason: bounded(&constraint.reason)?, ..constraint };
+    if let Limit::MaxRatio { ratio } = constraint.limit
+        && !(0.0..=1.0).contains(&ratio)
+    {
+        return Err(format!("limit `{ratio}` is out of range; hint: a ratio lies between 0 and 1"));
+    }
+    let here = state.planned(&constraint.target);
+    let waits: Vec<DecisionId> = here.open.iter().chain(&here.approved).map(|d| d.id).collect();
+    if constraint.limit == Limit::Freeze && !waits.is_empty() && reviewable(state).is_ok() {
+        // To freeze a target is to refuse what waits there.
+        return Ok(Effect::events([Event::Vetoed { ids: waits, reason: constraint.reason }]));
+    }
+    Ok(Effect::events([Event::ConstraintSet { constraint }]))
+}
+
+fn unconstrain(state: &State, target: Target) -> Result<Effect, String> {
+    if state.constraints_on(&target).next().is_none() {
+        return Err(format!("`{target}` has no constraint; hint: the decision card lists those that bind"));
+    }
+    // A veto without its freeze would bind nobody and still look like one.
+    let vetoed = |d: &&Decision| d.target == target && d.status == Status::Vetoed;
+    let ids: Vec<DecisionId> = state.decisions.iter().filter(vetoed).map(|d| d.id).collect();
+    let ids = reopenable(state, &ids);
+    let more = state.constraints_on(&target).any(|c| c.limit != Limit::Freeze);
+    let mut events = Vec::new();
+    if more || ids.is_empty() {
+        events.push(Event::ConstraintLifted { target });
+    }
+    if !ids.is_empty() {
+        events.push(Event::Reopened { ids });
+    }
+    Ok(Effect::events(events))
+}
+
+fn run(state: &State) -> Result<Effect, String> {
+    reviewable(state)?;
+    let pending = state.pending();
+    if pending.is_empty() && state.leaving().is_empty() {
+        return Err("nothing is approved; hint: approve at least one decision, then run".to_owned());
+    }
+    // A constraint may have come after the approval.
+    if let Some((d, words)) = pending.iter().find_map(|d| Some((d, state.forbids(d)?))) {
+        return Err(format!("`{}` is approved against your constraint: {words}", d.target));
+    }
+    let ids: Vec<DecisionId> = pending.iter().map(|d| d.id).collect();
+    let recipe = Some(state.recipe().iter().map(|d| d.id).collect());
+    let started = Event::RunStarted { round: state.round, ids, recipe, forecast: state.run_forecast() };
+    Ok(Effect { events: vec![started], then: Then::Start(Kind::Run) })
+}
+
+fn rehearse(state: &State, desk: &dyn Desk) -> Result<Effect, String> {
+    reviewable(state)?;
+    if !desk.rehearses() {
+        return Err("no calibration image is held back; hint: give more than a handful".to_owned());
+    }
+    let actions = state.recipe_actions();
+    if actions.iter().all(|(_, a)| *a == Action::Keep) {
+        return Err("nothing is approved; hint: approve at least one decision, then rehearse".to_owned());
+    }
+    let then = match state.trials.of(&actions) {
+        Some(_) => Then::Nothing,
+        None => Then::Start(Kind::Rehearse { actions, asked: true }),
+    };
+    Ok(Effect { events: Vec::new(), then })
 }
 
 /// A reason, trimmed, that is no longer than a state can hold many of.

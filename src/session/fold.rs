@@ -4,9 +4,9 @@
 //! timeline; sizes are bounded (undo, timeline, utterances, notes). Undoable are the engineer's review acts (edit,
 //! approve, veto, reopen, constraint, budget, a decision of their own), and never across a run's start.
 
-use super::{Event, Phase, REASON_BYTES, Record, Round, Seq, State, TimelineEntry, UndoPoint, text};
+use super::{Event, Phase, REASON_BYTES, Record, Round, Seq, State, TimelineEntry, UndoPoint, Utterance, text};
 use crate::plan::{Action, Author, Constraint, Decision, DecisionId, Limit, Status, Target};
-use crate::profile::Paired;
+use crate::profile::{Paired, Profile, SensCurve};
 use std::borrow::Cow;
 
 const TIMELINE: usize = 2000;
@@ -155,19 +155,7 @@ impl State {
                 }
                 self.baseline_from_profile(*round);
             }
-            Event::Remeasured { round, layer, profile } => {
-                self.failure = None;
-                if let Some(r) = self.rounds.get_mut(*round as usize) {
-                    let known = match &mut r.profile {
-                        Some(p) => Some(p),
-                        None => r.evaluation.as_mut().and_then(|e| e.profile.as_mut()),
-                    };
-                    if let Some(p) = known {
-                        p.renew(layer, profile);
-                    }
-                }
-                self.baseline_from_profile(*round);
-            }
+            Event::Remeasured { round, layer, profile } => self.remeasured(*round, layer, profile),
             Event::Paired { round, latency } => {
                 if let Some(e) = self.rounds.get_mut(*round as usize).and_then(|r| r.evaluation.as_mut()) {
                     e.measured_again(latency);
@@ -176,14 +164,8 @@ impl State {
             }
             Event::LaddersMeasured { ladders } => self.ladders.clone_from(ladders),
             Event::Sensed { base_loss, base_top1, curves } => {
-                self.sensitivity.base_loss = *base_loss;
-                self.sensitivity.base_top1 = *base_top1;
-                for curve in curves {
-                    match self.sensitivity.curves.iter_mut().find(|c| c.target == curve.target) {
-                        Some(old) => *old = curve.clone(),
-                        None => self.sensitivity.curves.push(curve.clone()),
-                    }
-                }
+                (self.sensitivity.base_loss, self.sensitivity.base_top1) = (*base_loss, *base_top1);
+                self.sensed(curves);
             }
             Event::Proposed { decisions } => decisions.iter().for_each(|d| self.insert(d.clone())),
             Event::PassedOver { .. } => {}
@@ -194,46 +176,13 @@ impl State {
                 d.status = Status::Edited;
                 d.forecast = None;
             }),
-            Event::Resolved { kept: resolved } => {
-                for d in &mut self.decisions {
-                    if let Action::Prune { kept, .. } = &mut d.action
-                        && kept.is_empty()
-                        && let Some((_, units)) = resolved.iter().find(|(id, _)| *id == d.id)
-                    {
-                        kept.clone_from(units);
-                    }
-                }
-            }
+            Event::Resolved { kept } => self.resolved(kept),
             Event::Approved { ids } => self.each(ids, |d, round| {
                 d.status = Status::Approved;
                 d.round = round;
             }),
-            Event::Vetoed { ids, reason } => {
-                self.each(ids, |d, _| {
-                    d.status = Status::Vetoed;
-                    d.veto_reason = Some(reason.clone());
-                });
-                for target in self.targets(ids) {
-                    self.constrain(Constraint { target, limit: Limit::Freeze, reason: reason.clone() });
-                }
-            }
-            Event::Reopened { ids } => {
-                let in_force: Vec<DecisionId> = self.in_force().iter().map(|d| d.id).collect();
-                let ran: Vec<DecisionId> = ids.iter().copied().filter(|id| self.has_run(*id)).collect();
-                self.each(ids, |d, round| {
-                    d.veto_reason = None;
-                    d.status = match d.status {
-                        Status::Vetoed if in_force.contains(&d.id) => Status::Applied,
-                        Status::Vetoed if ran.contains(&d.id) => Status::RolledBack,
-                        _ => {
-                            d.round = round;
-                            if d.edited_from.is_some() { Status::Edited } else { Status::Proposed }
-                        }
-                    };
-                });
-                let targets = self.targets(ids);
-                self.constraints.retain(|c| c.limit != Limit::Freeze || !targets.contains(&c.target));
-            }
+            Event::Vetoed { ids, reason } => self.vetoed(ids, reason),
+            Event::Reopened { ids } => self.reopened(ids),
             Event::ConstraintSet { constraint } => self.constrain(constraint.clone()),
             Event::ConstraintLifted { target } => self.constraints.retain(|c| &c.target != target),
             Event::BudgetSet { budget } => self.budget = *budget,
@@ -253,15 +202,7 @@ impl State {
                 self.notes.push((*round, text.clone()));
                 trim(&mut self.notes, NOTES);
             }
-            Event::Said { utterance } => {
-                self.utterances.push((**utterance).clone());
-                trim(&mut self.utterances, UTTERANCES);
-                let full = self.utterances.len().saturating_sub(FULL_UTTERANCES);
-                for old in &mut self.utterances[..full] {
-                    old.prompt = String::new();
-                    old.reasoning = String::new();
-                }
-            }
+            Event::Said { utterance } => self.said((**utterance).clone()),
             Event::RunStarted { round, ids, recipe, forecast } => {
                 let recipe = recipe.clone().unwrap_or_else(|| self.newest_approved_or_applied());
                 self.undo.clear();
@@ -317,32 +258,7 @@ impl State {
                 }
                 self.enter(round.saturating_add(1), Phase::Review);
             }
-            Event::RolledBack { round, reason } => {
-                let ids = self.round_at(*round).map(|r| r.ids.clone()).unwrap_or_default();
-                // A veto on what goes with the round stays a veto; an undo must not put back what is gone.
-                let gone = |d: &mut Decision| {
-                    if d.status == Status::Applied {
-                        d.status = Status::RolledBack;
-                    }
-                };
-                self.each(&ids, |d, _| gone(d));
-                let points = self.undo.iter_mut().chain(&mut self.redo);
-                let saved = points.flat_map(|p| &mut p.decisions).filter(|(id, _)| ids.contains(id));
-                saved.filter_map(|(_, d)| d.as_mut()).for_each(gone);
-                if let Some(r) = self.round_mut(*round) {
-                    r.accepted = false;
-                    r.rolled_back = Some(reason.clone());
-                }
-                // An earlier round than the newest may go back; numbers never do, so that each names one model.
-                self.enter(round.saturating_add(1).max(self.round), Phase::Review);
-                // What an earlier round had and a later one left out is in force again.
-                let back: Vec<DecisionId> = self.in_force().iter().map(|d| d.id).collect();
-                self.each(&back, |d, _| {
-                    if d.status == Status::RolledBack {
-                        d.status = Status::Applied;
-                    }
-                });
-            }
+            Event::RolledBack { round, reason } => self.rolled_back(*round, reason),
             Event::Exported { path, .. } => {
                 self.exports.push(path.clone());
                 trim(&mut self.exports, EXPORTS);
@@ -353,6 +269,104 @@ impl State {
             }
             Event::Cancelled { .. } => self.abort(),
         }
+    }
+
+    fn remeasured(&mut self, round: u32, layer: &str, profile: &Profile) {
+        if let Some(r) = self.rounds.get_mut(round as usize) {
+            let known = match &mut r.profile {
+                Some(p) => Some(p),
+                None => r.evaluation.as_mut().and_then(|e| e.profile.as_mut()),
+            };
+            if let Some(p) = known {
+                p.renew(layer, profile);
+            }
+        }
+        self.baseline_from_profile(round);
+    }
+
+    fn sensed(&mut self, curves: &[SensCurve]) {
+        for curve in curves {
+            match self.sensitivity.curves.iter_mut().find(|c| c.target == curve.target) {
+                Some(old) => *old = curve.clone(),
+                None => self.sensitivity.curves.push(curve.clone()),
+            }
+        }
+    }
+
+    fn resolved(&mut self, resolved: &[(DecisionId, Vec<u32>)]) {
+        for d in &mut self.decisions {
+            if let Action::Prune { kept, .. } = &mut d.action
+                && kept.is_empty()
+                && let Some((_, units)) = resolved.iter().find(|(id, _)| *id == d.id)
+            {
+                kept.clone_from(units);
+            }
+        }
+    }
+
+    fn vetoed(&mut self, ids: &[DecisionId], reason: &str) {
+        self.each(ids, |d, _| {
+            d.status = Status::Vetoed;
+            d.veto_reason = Some(reason.to_owned());
+        });
+        for target in self.targets(ids) {
+            self.constrain(Constraint { target, limit: Limit::Freeze, reason: reason.to_owned() });
+        }
+    }
+
+    fn reopened(&mut self, ids: &[DecisionId]) {
+        let in_force: Vec<DecisionId> = self.in_force().iter().map(|d| d.id).collect();
+        let ran: Vec<DecisionId> = ids.iter().copied().filter(|id| self.has_run(*id)).collect();
+        self.each(ids, |d, round| {
+            d.veto_reason = None;
+            d.status = match d.status {
+                Status::Vetoed if in_force.contains(&d.id) => Status::Applied,
+                Status::Vetoed if ran.contains(&d.id) => Status::RolledBack,
+                _ => {
+                    d.round = round;
+                    if d.edited_from.is_some() { Status::Edited } else { Status::Proposed }
+                }
+            };
+        });
+        let targets = self.targets(ids);
+        self.constraints.retain(|c| c.limit != Limit::Freeze || !targets.contains(&c.target));
+    }
+
+    fn said(&mut self, utterance: Utterance) {
+        self.utterances.push(utterance);
+        trim(&mut self.utterances, UTTERANCES);
+        let full = self.utterances.len().saturating_sub(FULL_UTTERANCES);
+        for old in &mut self.utterances[..full] {
+            old.prompt = String::new();
+            old.reasoning = String::new();
+        }
+    }
+
+    fn rolled_back(&mut self, round: u32, reason: &str) {
+        let ids = self.round_at(round).map(|r| r.ids.clone()).unwrap_or_default();
+        // A veto on what goes with the round stays a veto; an undo must not put back what is gone.
+        let gone = |d: &mut Decision| {
+            if d.status == Status::Applied {
+                d.status = Status::RolledBack;
+            }
+        };
+        self.each(&ids, |d, _| gone(d));
+        let points = self.undo.iter_mut().chain(&mut self.redo);
+        let saved = points.flat_map(|p| &mut p.decisions).filter(|(id, _)| ids.contains(id));
+        saved.filter_map(|(_, d)| d.as_mut()).for_each(gone);
+        if let Some(r) = self.round_mut(round) {
+            r.accepted = false;
+            r.rolled_back = Some(reason.to_owned());
+        }
+        // An earlier round than the newest may go back; numbers never do, so that each names one model.
+        self.enter(round.saturating_add(1).max(self.round), Phase::Review);
+        // What an earlier round had and a later one left out is in force again.
+        let back: Vec<DecisionId> = self.in_force().iter().map(|d| d.id).collect();
+        self.each(&back, |d, _| {
+            if d.status == Status::RolledBack {
+                d.status = Status::Applied;
+            }
+        });
     }
 
     /// The original's evaluation says what its profile says of latency.
