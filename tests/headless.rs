@@ -34,6 +34,8 @@ impl Rig {
             .current_dir(self.dir.path())
             .env("PARING_HOME", self.path("home"))
             .env("XDG_CONFIG_HOME", self.path("config"))
+            // What is tested here is not how well latency is known.
+            .env("PARING_PATIENCE", "0.1")
             .env_remove("OPENAI_BASE_URL")
             .env_remove("OPENAI_API_KEY");
         command

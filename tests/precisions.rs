@@ -130,7 +130,7 @@ fn weight_only_accuracy_is_that_of_the_reference() {
     let references = [
         ("resnet20", [1832, 9177], [1806, 9012]),
         ("resnet56", [1863, 9345], [1842, 9222]),
-        ("vit_cifar10", [0, 7375], [0, 7274]),
+        ("vit_cifar10", [1445, 7375], [1407, 7274]),
     ];
     for (name, w8, w4) in references {
         let mut model = load(&real.join(format!("{name}/{name}.safetensors")), &LoadOptions::default()).unwrap();

@@ -56,6 +56,7 @@ impl Rig {
             calib_limit: 64,
             batch: 1,
             threads: 1,
+            patience: 0.1,
             auto: false,
             ..OpenSpec::demo("cnn")
         };

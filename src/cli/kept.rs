@@ -10,7 +10,7 @@ use crate::session::Place;
 use serde_json::Value;
 
 /// A spec's field, how it is asked for, and the setting that it comes from where a flag is not its only source.
-const KEPT: [(&str, &str, Option<&str>); 18] = [
+const KEPT: [(&str, &str, Option<&str>); 19] = [
     ("arch", "--arch", None),
     ("image", "--image-size", None),
     ("heads", "--heads", None),
@@ -27,6 +27,7 @@ const KEPT: [(&str, &str, Option<&str>); 18] = [
     ("tf32", "--tf32", Some("session.tf32")),
     ("threads", "--threads", Some("session.threads")),
     ("batch", "--batch", Some("session.batch")),
+    ("patience", "session.patience", Some("session.patience")),
     ("llm_url", "--llm-url", Some("llm.base_url")),
     ("llm_model", "--llm-model", Some("llm.model")),
 ];

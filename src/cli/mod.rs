@@ -94,7 +94,7 @@ fn dispatch(cli: Cli) -> Result<Exit> {
             flags.extend(p.macs.clone().map(|word| ("screen.mac_convention".to_owned(), word)));
             let settings = settings(flags)?;
             p.on = settled(p.on, &settings);
-            headless::profile::run(&p, settings.mac_convention)
+            headless::profile::run(&p, settings.mac_convention, settings.patience)
         }
         Cmd::Eval(mut e) => {
             let asked = Session { calibration: e.calibration.as_deref(), ..Session::default() };
@@ -237,6 +237,7 @@ fn spec_of(model: &str, images: &Images, rank: &Rank, on: &On, settings: &Settin
         tf32: settings.tf32,
         threads: settings.threads,
         batch: settings.batch,
+        patience: settings.patience,
         seed: settings.seed,
         calibration: settings.calibration,
         llm_url: settings.llm_url.clone(),
@@ -254,6 +255,7 @@ fn demo_spec(settings: &Settings) -> OpenSpec {
         tf32: settings.tf32,
         threads: settings.threads,
         batch: settings.batch,
+        patience: settings.patience,
         seed: settings.seed,
         calibration: settings.calibration,
         llm_url: settings.llm_url.clone(),

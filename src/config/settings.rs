@@ -42,6 +42,8 @@ pub struct Settings {
     /// Compute threads; 0: all cores.
     pub threads: usize,
     pub batch: usize,
+    /// How long latency is measured, as a factor of the usual time.
+    pub patience: f64,
     pub seed: u64,
     /// How static int8 ranges are chosen.
     pub calibration: Calibration,
@@ -69,6 +71,7 @@ impl Default for Settings {
             tf32: false,
             threads: 0,
             batch: 0,
+            patience: 1.0,
             seed: 0,
             calibration: Calibration::Mse,
             budget: Budget::default(),
@@ -114,6 +117,11 @@ pub const KEYS: &[KeySpec] = &[
     spec("session.tf32", Some("PARING_TF32"), "true: f32 products on a GPU may round to TF32"),
     spec("session.threads", Some("PARING_THREADS"), "compute threads; 0: all cores"),
     spec("session.batch", None, "batch size of latency measurements; 0: chosen by model"),
+    spec(
+        "session.patience",
+        Some("PARING_PATIENCE"),
+        "how long latency is measured: 0.1 for a quick look, 3 for a busy machine",
+    ),
     spec("session.seed", None, "seed of every random choice"),
     spec("session.calibration", None, "static int8 ranges: minmax, percentile:99.99, entropy or mse"),
     spec("session.budget", Some("PARING_BUDGET"), "default budget, such as \"latency=0.6,drop=0.5\""),
@@ -203,6 +211,11 @@ enum Layer {
 fn from_word(word: &str) -> toml::Value {
     if let Ok(i) = word.parse::<i64>() {
         return toml::Value::Integer(i);
+    }
+    if let Ok(f) = word.parse::<f64>()
+        && word.starts_with(|c: char| c.is_ascii_digit())
+    {
+        return toml::Value::Float(f);
     }
     match word {
         "true" => toml::Value::Boolean(true),
@@ -363,6 +376,7 @@ impl Layers {
         let s = &mut self.settings;
         let string = || value.as_str().map(str::to_owned).ok_or_else(|| Wants::Hint("a string".into()));
         let boolean = || value.as_bool().ok_or_else(|| Wants::Hint("true or false".into()));
+        let number = || value.as_float().or_else(|| value.as_integer().map(|n| n as f64));
         let count = |most: i64| {
             value
                 .as_integer()
@@ -426,6 +440,10 @@ impl Layers {
             "session.tf32" => s.tf32 = boolean()?,
             "session.threads" => s.threads = count(MOST_THREADS as i64)?,
             "session.batch" => s.batch = count(65536)?,
+            "session.patience" => {
+                let wanted = number().filter(|p| (0.02..=20.0).contains(p));
+                s.patience = wanted.ok_or_else(|| Wants::Hint("a factor between 0.02 and 20".into()))?;
+            }
             "session.seed" => s.seed = count(i64::MAX)? as u64,
             "session.calibration" => s.calibration = string()?.parse().map_err(Wants::Hint)?,
             "session.budget" => {
@@ -610,7 +628,7 @@ mod tests {
     fn every_listed_key_is_understood() {
         for spec in KEYS {
             let mut l = Layers::default();
-            l.set(spec.key, &toml::Value::Float(0.5), "test");
+            l.set(spec.key, &toml::Value::Float(-0.5), "test");
             assert_eq!(l.diagnostics.len(), 1);
             assert_ne!(l.diagnostics[0].message, "unknown key", "{}", spec.key);
         }

@@ -9,8 +9,8 @@ use crate::profile::{self as profiling, Bound, Profile, ProfileOptions, ProfileU
 use crate::words::counted;
 use anyhow::Result;
 
-/// Runs the command; `convention` says what MACs count.
-pub fn run(args: &Args, convention: MacConvention) -> Result<Exit> {
+/// Runs the command; `convention` says what MACs count, `patience` for how much of the usual time is measured.
+pub fn run(args: &Args, convention: MacConvention, patience: f64) -> Result<Exit> {
     let cancel = cancel_on_signals()?;
     let mut model = setup::model(&args.model, &args.on)?;
     if let Some(name) = &args.precision {
@@ -24,6 +24,7 @@ pub fn run(args: &Args, convention: MacConvention) -> Result<Exit> {
         threads: args.on.threads.filter(|t| *t > 0),
         device: device.device.clone(),
         device_words: device.words.clone(),
+        time_limit: ProfileOptions::default().time_limit.mul_f64(patience),
         ..ProfileOptions::default()
     };
     let mut line = progress_line("profile");

@@ -43,6 +43,9 @@ pub struct OpenSpec {
     pub threads: usize,
     /// 0: chosen by model.
     pub batch: usize,
+    /// How long latency is measured, as a factor of the usual time.
+    #[serde(default = "usual")]
+    pub patience: f64,
     pub seed: u64,
     /// How static int8 ranges are chosen.
     #[serde(default = "least_error")]
@@ -57,6 +60,10 @@ pub struct OpenSpec {
     pub auto: bool,
     /// Planning must not look at what was measured on the evaluation data.
     pub blind: bool,
+}
+
+fn usual() -> f64 {
+    1.0
 }
 
 fn least_error() -> Calibration {
@@ -82,6 +89,7 @@ impl OpenSpec {
             tf32: false,
             threads: 0,
             batch: 0,
+            patience: usual(),
             seed: 0,
             calibration: least_error(),
             budget: Budget { macs: Some(0.6), drop: Some(1.0), ..Budget::default() },

@@ -33,6 +33,8 @@ impl Home {
             ("TERM".to_owned(), "xterm-256color".to_owned()),
             ("COLORTERM".to_owned(), "truecolor".to_owned()),
             ("LANG".to_owned(), "C.UTF-8".to_owned()),
+            // What is tested here is not how well latency is known.
+            ("PARING_PATIENCE".to_owned(), "0.1".to_owned()),
         ];
         all.extend(env.iter().map(|(k, v)| ((*k).to_owned(), (*v).to_owned())));
         Home { dir, env: all }

@@ -22,6 +22,7 @@ pub fn spec(model: &Path) -> OpenSpec {
         calib_limit: 32,
         batch: 1,
         threads: 1,
+        patience: 0.1,
         budget: Budget { macs: Some(0.9), ..Budget::default() },
         auto: false,
         ..OpenSpec::demo("cnn")

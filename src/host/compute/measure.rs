@@ -66,6 +66,11 @@ impl Compute {
         (self.spec.threads > 0).then_some(self.spec.threads)
     }
 
+    /// A measurement's usual time, as the engineer would wait for it.
+    fn patient(&self, usual: Duration) -> Duration {
+        usual.mul_f64(self.spec.patience)
+    }
+
     pub(super) fn profile_model(&self, model: &Model, job: &Job) -> Result<Profile, JobError> {
         let options = ProfileOptions {
             batch: self.batch,
@@ -73,6 +78,7 @@ impl Compute {
             device: self.device.device.clone(),
             device_words: self.device.words.clone(),
             ceilings: *lock(&self.ceilings),
+            time_limit: self.patient(ProfileOptions::default().time_limit),
             ..ProfileOptions::default()
         };
         let profile = profile::profile(model, &options, job.cancel(), &mut |update| match update {
@@ -95,6 +101,7 @@ impl Compute {
             threads: self.threads(),
             device: self.device.device.clone(),
             device_words: self.device.words.clone(),
+            time_limit: self.patient(LadderOptions::default().time_limit),
             ..LadderOptions::default()
         };
         let cache = self.cache.as_deref();
@@ -182,7 +189,8 @@ impl Compute {
 
     fn paired_options(&self) -> PairedOptions {
         let threads = if self.device.device.is_cpu() { self.threads().unwrap_or_else(crate::exec::threads) } else { 1 };
-        PairedOptions { threads, seed: self.spec.seed, ..PairedOptions::default() }
+        let usual = PairedOptions::default();
+        PairedOptions { threads, seed: self.spec.seed, time_limit: self.patient(usual.time_limit), ..usual }
     }
 
     fn whole_latency(&self, plan: &Plan, job: &Job) -> Result<(LatencyStats, Option<Doubt>), JobError> {
