@@ -360,6 +360,9 @@ impl Lowered {
     }
 }
 
+/// A kernel, its name and its parameter bytes, stored and in memory.
+type Made = (Kernel, String, [u64; 2]);
+
 impl Builder<'_> {
     fn pool(&self, window: Window) -> Result<Pool, ExecError> {
         let (channels, image) = self.image()?;
@@ -369,28 +372,11 @@ impl Builder<'_> {
         }
     }
 
-    /// The kernel, its name and its parameter bytes, stored and in memory.
-    fn kernel(&self, precision: Precision) -> Result<(Kernel, String, [u64; 2]), ExecError> {
+    fn kernel(&self, precision: Precision) -> Result<Made, ExecError> {
         let plain = |k: Kernel, name: &str| Ok((k, name.to_owned(), [0; 2]));
         let held = |k: Kernel, name: &str, n: usize| Ok((k, name.to_owned(), [4 * n as u64; 2]));
         match &self.node.op {
-            Op::Conv2d(op::Conv2d { in_ch, out_ch, kernel, stride, padding, groups, bias }) => {
-                let (_, image) = self.image()?;
-                let window = Window { kernel: *kernel, stride: *stride, padding: *padding };
-                let (Some(oh), Some(ow)) = (window.out(0, image[0]), window.out(1, image[1])) else {
-                    return Err(ExecError::shape(self.node, image, "an image that the kernel fits"));
-                };
-                let geo = Geometry {
-                    image,
-                    channels: *in_ch,
-                    out_image: [oh, ow],
-                    out_channels: *out_ch,
-                    window,
-                    groups: *groups,
-                    codes: Codes::Image,
-                };
-                self.dense(geo, &[*out_ch, in_ch / groups, kernel[0], kernel[1]], *bias, precision)
-            }
+            Op::Conv2d(conv) => self.conv(conv, precision),
             Op::Linear(op::Linear { in_features, out_features, bias }) => {
                 if self.input(0)?.len() > 2 {
                     return Err(ExecError::shape(self.node, self.input(0)?, "[tokens, features] or [features]"));
@@ -461,16 +447,9 @@ impl Builder<'_> {
                 let (channels, [h, w]) = self.image()?;
                 plain(Kernel::Mean { rows: h * w, skip: 0, channels }, "mean-f32")
             }
-            Op::ChannelPad(op::ChannelPad { stride, map, .. }) => {
-                let window = Window { kernel: [1, 1], stride: [*stride; 2], padding: [0; 4] };
-                let pool = match self.input(0)?.len() {
-                    3 => self.pool(window)?,
-                    _ => {
-                        let (rows, channels) = self.rows()?;
-                        Pool { image: [rows, 1], out_image: [rows, 1], channels, window }
-                    }
-                };
-                plain(Kernel::ChannelPad { pool, map: map.clone() }, "pad-f32")
+            Op::ChannelPad(pad) => {
+                let pool = self.padded(pad)?;
+                plain(Kernel::ChannelPad { pool, map: pad.map.clone() }, "pad-f32")
             }
             Op::PrependTokens(op::PrependTokens { count, dim, at }) => {
                 let tokens = self.values(self.node, ParamRole::Embedding, &[1, *count, *dim])?;
@@ -480,16 +459,7 @@ impl Builder<'_> {
                 let p = self.values(self.node, ParamRole::Embedding, &[1, *tokens, *dim])?;
                 held(Kernel::Positions(p), "add-f32", tokens * dim)
             }
-            Op::Attention(op::Attention { heads, qk_dim, v_dim, fused, scale, cosine, windows, bias }) => {
-                let (tokens, _) = self.rows()?;
-                let tokens = windows.map_or(tokens, |w| w.tokens());
-                let core = Attention { tokens, heads: *heads, qk: *qk_dim, v: *v_dim, scale: *scale as f32 };
-                let (factors, bias, held) = self.position(*cosine, *windows, *bias)?;
-                let plain = factors.is_none() && windows.is_none() && bias.is_none();
-                let around = (!plain).then(|| Around::new(&core, *windows, factors, bias));
-                let name = core.kernel();
-                Ok((Kernel::Attention { core, fused: *fused, around }, name, [held; 2]))
-            }
+            Op::Attention(attention) => self.attention(attention),
             Op::SelectToken(op::SelectToken { index }) => {
                 let (rows, channels) = self.rows()?;
                 plain(Kernel::Select { rows, index: *index, channels }, "copy-f32")
@@ -502,13 +472,48 @@ impl Builder<'_> {
         }
     }
 
-    fn dense(
-        &self,
-        geo: Geometry,
-        shape: &[usize],
-        has_bias: bool,
-        precision: Precision,
-    ) -> Result<(Kernel, String, [u64; 2]), ExecError> {
+    fn conv(&self, conv: &op::Conv2d, precision: Precision) -> Result<Made, ExecError> {
+        let op::Conv2d { in_ch, out_ch, kernel, stride, padding, groups, bias } = *conv;
+        let (_, image) = self.image()?;
+        let window = Window { kernel, stride, padding };
+        let (Some(oh), Some(ow)) = (window.out(0, image[0]), window.out(1, image[1])) else {
+            return Err(ExecError::shape(self.node, image, "an image that the kernel fits"));
+        };
+        let geo = Geometry {
+            image,
+            channels: in_ch,
+            out_image: [oh, ow],
+            out_channels: out_ch,
+            window,
+            groups,
+            codes: Codes::Image,
+        };
+        self.dense(geo, &[out_ch, in_ch / groups, kernel[0], kernel[1]], bias, precision)
+    }
+
+    /// The positions that a channel padding keeps; every row of tokens.
+    fn padded(&self, pad: &op::ChannelPad) -> Result<Pool, ExecError> {
+        let window = Window { kernel: [1, 1], stride: [pad.stride; 2], padding: [0; 4] };
+        if self.input(0)?.len() == 3 {
+            return self.pool(window);
+        }
+        let (rows, channels) = self.rows()?;
+        Ok(Pool { image: [rows, 1], out_image: [rows, 1], channels, window })
+    }
+
+    fn attention(&self, attention: &op::Attention) -> Result<Made, ExecError> {
+        let op::Attention { heads, qk_dim, v_dim, fused, scale, cosine, windows, bias } = *attention;
+        let (tokens, _) = self.rows()?;
+        let tokens = windows.map_or(tokens, |w| w.tokens());
+        let core = Attention { tokens, heads, qk: qk_dim, v: v_dim, scale: scale as f32 };
+        let (factors, bias, held) = self.position(cosine, windows, bias)?;
+        let plain = factors.is_none() && windows.is_none() && bias.is_none();
+        let around = (!plain).then(|| Around::new(&core, windows, factors, bias));
+        let name = core.kernel();
+        Ok((Kernel::Attention { core, fused, around }, name, [held; 2]))
+    }
+
+    fn dense(&self, geo: Geometry, shape: &[usize], has_bias: bool, precision: Precision) -> Result<Made, ExecError> {
         let n = geo.out_channels;
         let geo = match precision {
             Precision::Int8Static => Geometry { codes: Codes::Fixed(self.calibrated()?), ..geo },
