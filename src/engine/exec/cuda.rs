@@ -7,7 +7,7 @@
 
 mod lt;
 
-use super::program::kernels::Geometry;
+use super::program::geometry::Geometry;
 use candle_core::backend::BackendDevice;
 use candle_core::cuda_backend::cudarc::driver::sys::{CUevent_flags, CUmemPool_attribute};
 use candle_core::cuda_backend::cudarc::driver::{

@@ -4,7 +4,9 @@
 //! (`profile`). Invariant: what a step reports as its kernel and stored bytes is what runs and is held.
 
 mod arena;
+mod backend;
 mod cancel;
+mod cpu;
 #[cfg(feature = "cuda")]
 mod cuda;
 pub mod device;
@@ -20,6 +22,7 @@ mod run;
 mod unfold;
 mod version;
 
+pub use backend::{ActivationMemory, Cut, Live};
 pub use cancel::{Cancel, Cancelled};
 pub use device::Kernels;
 pub use device::{set_threads, threads};
@@ -28,6 +31,6 @@ pub(crate) use kernel::peak::best;
 pub use kernel::peak::{Peak, peak};
 pub use lower::{Fusion, StepInfo, fusions};
 pub use memory::{OutOfMemory, PeakMemory, PeakWatch, halving, smaller_batch};
-pub use plan::{ActivationMemory, CompileOptions, Cut, Live, Memory, Observer, Plan};
+pub use plan::{CompileOptions, Memory, Observer, Plan};
 pub use program::gpu_runs;
 pub use version::KERNELS;

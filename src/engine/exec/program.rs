@@ -11,19 +11,23 @@ mod build;
 mod clock;
 mod dense;
 mod dtypes;
+pub(super) mod geometry;
 mod int8;
-pub(super) mod kernels;
+mod kernels;
 mod own;
 
+use super::backend::{ActivationMemory, Backend, Cut, Live, LiveValues};
 use super::error::ExecError;
 use super::lower::StepInfo;
 use super::reference::{self, TensorMap};
 use crate::graph::{Activation, Graph, NodeId, Precision};
 use candle_core::{DType, Device, Tensor};
-pub(super) use clock::Clock;
+use clock::Clock;
 use kernels::{Epilogue, Norm, Pool, Softmax};
 use std::collections::BTreeMap;
 use std::ops::Range;
+use std::sync::Arc;
+use std::time::Duration;
 
 /// Whether a GPU has a kernel for convolutions and linears of this precision.
 pub fn gpu_runs(precision: Precision) -> bool {
@@ -35,7 +39,8 @@ pub fn gpu_runs(precision: Precision) -> bool {
 
 /// Lowered steps with their parameters on one device.
 pub(super) struct Program {
-    pub steps: Vec<Step>,
+    graph: Arc<Graph>,
+    steps: Vec<Step>,
     device: Device,
     /// Parameters of steps that the interpreter runs.
     params: TensorMap,
@@ -43,8 +48,8 @@ pub(super) struct Program {
 }
 
 /// One step.
-pub(super) struct Step {
-    pub info: StepInfo,
+struct Step {
+    info: StepInfo,
     kernel: Kernel,
     inputs: Vec<NodeId>,
     residual: Option<NodeId>,
@@ -85,19 +90,9 @@ enum Kernel {
 }
 
 impl Program {
-    /// Nodes whose values a run makes: the input and the last node of every step.
-    pub fn makes(&self, id: NodeId) -> bool {
-        id == self.input || self.steps.iter().any(|s| s.out == id)
-    }
-
-    /// The graph's input.
-    pub fn input(&self) -> NodeId {
-        self.input
-    }
-
-    /// The first step at or after the cut before node `id`, and the nodes whose values cross the cut.
-    pub fn before(&self, id: NodeId) -> (usize, Vec<NodeId>) {
-        let first = self.steps.partition_point(|s| s.out < id);
+    /// The first step at or after `cut`, and the nodes whose values cross it.
+    fn before(&self, cut: &Cut) -> (usize, Vec<NodeId>) {
+        let first = self.steps.partition_point(|s| s.out < cut.id);
         let made = |v: &NodeId| self.steps[first..].iter().any(|s| s.out == *v);
         let mut crossing: Vec<NodeId> = self.steps[first..].iter().flat_map(Step::reads).filter(|v| !made(v)).collect();
         crossing.sort_unstable();
@@ -110,14 +105,14 @@ impl Program {
     ///
     /// # Errors
     /// What the tensor library reports, with the step's node; a value that neither `feeds` nor `steps` make.
-    pub fn run(
+    fn execute(
         &self,
-        graph: &Graph,
         steps: Range<usize>,
         feeds: BTreeMap<NodeId, Tensor>,
         fetch: &[NodeId],
         mut clock: Option<&mut Clock>,
     ) -> Result<Vec<Tensor>, ExecError> {
+        let graph = &self.graph;
         let mut values = feeds;
         let mut last = BTreeMap::new();
         for i in steps.clone() {
@@ -160,9 +155,65 @@ impl Program {
         fetch.iter().map(get).collect()
     }
 
-    /// An input batch as the first step takes it.
-    pub fn own(&self, x: &Tensor) -> Result<Tensor, ExecError> {
-        Ok(x.to_device(&self.device)?.to_dtype(DType::F32)?.contiguous()?)
+    /// The values that a run of a batch begins with.
+    fn feeds(&self, x: &Tensor) -> Result<BTreeMap<NodeId, Tensor>, ExecError> {
+        Ok(BTreeMap::from([(self.input, x.to_device(&self.device)?.to_dtype(DType::F32)?.contiguous()?)]))
+    }
+}
+
+impl Backend for Program {
+    fn steps(&self) -> Vec<StepInfo> {
+        self.steps.iter().map(|s| s.info.clone()).collect()
+    }
+
+    fn threads(&self) -> usize {
+        1
+    }
+
+    /// The tensor library allocates every node's output when it runs.
+    fn activations(&self) -> Option<ActivationMemory> {
+        None
+    }
+
+    /// The input and the last node of every step.
+    fn makes(&self, id: NodeId) -> bool {
+        id == self.input || self.steps.iter().any(|s| s.out == id)
+    }
+
+    fn run(&self, x: &Tensor, ids: &[NodeId], times: Option<&mut [Duration]>) -> Result<Vec<Tensor>, ExecError> {
+        let feeds = self.feeds(x)?;
+        let mut clock = times.as_ref().map(|_| Clock::start(&self.device)).transpose()?;
+        let out = self.execute(0..self.steps.len(), feeds, ids, clock.as_mut())?;
+        self.device.synchronize()?;
+        if let (Some(times), Some(clock)) = (times, clock) {
+            times.iter_mut().zip(clock.stop()?).for_each(|(t, took)| *t = took);
+        }
+        Ok(out)
+    }
+
+    fn run_to(&self, x: &Tensor, cut: &Cut) -> Result<Live, ExecError> {
+        let (first, ids) = self.before(cut);
+        let got = self.execute(0..first, self.feeds(x)?, &ids, None)?;
+        let bytes = got.iter().map(|t| 4 * t.elem_count() as u64).sum();
+        let values = LiveValues::Device(ids.into_iter().zip(got).collect());
+        Ok(Live { cut: cut.clone(), images: x.dim(0)?, bytes, values })
+    }
+
+    fn run_from(&self, live: &Live) -> Result<Tensor, ExecError> {
+        let (first, ids) = self.before(&live.cut);
+        let bad = |id: NodeId, what: &str| ExecError::unsupported(self.graph.node(id), what.to_owned());
+        let LiveValues::Device(values) = &live.values else {
+            return Err(bad(self.graph.output, "the cached values are on the CPU, those of its own kernels"));
+        };
+        let mut feeds = BTreeMap::new();
+        for id in ids {
+            let value = values.get(&id).cloned();
+            let missing = || bad(id, "its value was not cached: the plans differ before the cut");
+            feeds.insert(id, value.ok_or_else(missing)?);
+        }
+        let mut out = self.execute(first..self.steps.len(), feeds, &[self.graph.output], None)?;
+        self.device.synchronize()?;
+        Ok(out.swap_remove(0))
     }
 }
 

@@ -1,7 +1,7 @@
 //! One layer as both lowerings read it: its parameters checked, a batch norm or layer scale behind it folded, its position
 //! bias worked out, its weight rounded to what it is stored in.
 
-use super::Chain;
+use super::chain::Chain;
 use crate::exec::error::ExecError;
 use crate::exec::reference::role_name;
 use crate::graph::op;

@@ -16,6 +16,7 @@ use crate::graph::{self, Graph, NodeId, Op, ParamRole, Precision, PrecisionPlan}
 use crate::model::ParamStore;
 use candle_core::{DType, Device, Tensor};
 use std::collections::HashSet;
+use std::sync::Arc;
 
 impl Program {
     /// Lowers the reachable part of `graph` to `device`; `precision` and `keep` as for the CPU's lowering.
@@ -23,16 +24,16 @@ impl Program {
     /// # Errors
     /// Those of the CPU's lowering, a precision that a GPU has no kernel for, and what the tensor library reports.
     pub fn build(
-        graph: &Graph,
+        graph: Arc<Graph>,
         params: &ParamStore,
         precision: &PrecisionPlan,
         keep: &[String],
         device: &Device,
     ) -> Result<Program, ExecError> {
-        check_names(graph, precision, keep)?;
-        let shapes = graph::shapes(graph)?;
+        check_names(&graph, precision, keep)?;
+        let shapes = graph::shapes(&graph)?;
         let keep: HashSet<&str> = keep.iter().map(String::as_str).collect();
-        let mut chains = chains(graph, &keep);
+        let mut chains = chains(&graph, &keep);
         chains.sort_by_key(|c| c.last);
         let input = chains.iter().find(|c| matches!(graph.node(c.lead).op, Op::Input(_))).map(|c| c.lead);
         let missing = |name: &str, hint: &str| ExecError::UnknownNode { name: name.into(), hint: hint.into() };
@@ -60,19 +61,18 @@ impl Program {
             return Err(missing("output", "the graph's output is not computed"));
         }
         let types = decide(&flows, graph.output);
-        let mut program = Program { steps: Vec::new(), device: device.clone(), params: TensorMap::new(), input };
+        let (mut steps, mut tensors) = (Vec::<Step>::new(), TensorMap::new());
         for ((chain, flow), (compute, store)) in chains.iter().zip(flows).zip(types) {
             let node = graph.node(chain.lead);
             let range = precision.inputs.get(&node.name).copied();
-            let b = Builder { graph, params, node, shapes: &shapes, chain, range };
+            let b = Builder { graph: &graph, params, node, shapes: &shapes, chain, range };
             let wanted = precision.get(&node.name);
-            let made = Lowering { b, device, compute }.kernel(wanted, &mut program.params)?;
+            let made = Lowering { b, device, compute }.kernel(wanted, &mut tensors)?;
             for id in [Some(chain.lead), chain.bn].into_iter().flatten() {
                 graph.node(id).params.iter().filter_map(|p| params.get(&p.name).ok()).for_each(|p| p.release());
             }
             let dense = matches!(made.kernel, Kernel::Dense(_));
-            let reads_f32 =
-                |id: &NodeId| program.steps.iter().find(|s| s.out == *id).is_none_or(|s| s.store != compute);
+            let reads_f32 = |id: &NodeId| steps.iter().find(|s| s.out == *id).is_none_or(|s| s.store != compute);
             let casts = match (flow.inputs.iter().any(reads_f32), store == compute) {
                 _ if compute == DType::F32 => "",
                 (false, true) => "",
@@ -92,7 +92,7 @@ impl Program {
                 held_bytes: made.held,
                 out_shape: shapes[chain.last.index()].clone(),
             };
-            program.steps.push(Step {
+            steps.push(Step {
                 info,
                 kernel: made.kernel,
                 inputs: flow.inputs,
@@ -102,7 +102,7 @@ impl Program {
                 store,
             });
         }
-        Ok(program)
+        Ok(Program { graph, steps, device: device.clone(), params: tensors, input })
     }
 }
 

@@ -6,7 +6,7 @@ use candle_core::Device;
 use std::time::{Duration, Instant};
 
 /// Moments between steps.
-pub(in crate::exec) enum Clock {
+pub(super) enum Clock {
     Host(Vec<Instant>),
     #[cfg(feature = "cuda")]
     Events(crate::exec::cuda::Events),

@@ -5,7 +5,7 @@
 //! `y = (Σ (q - 128)·w - (z - 128)·Σ w) · s · factor + bias` is the same integer and the same float.
 //! Invariant: K and the output channels of products are padded with zeros to [`ALIGN`], as cublasLt wants them.
 
-use super::kernels::Geometry;
+use super::geometry::Geometry;
 use super::own::{Own, host};
 use crate::exec::kernel::geometry::Code;
 use crate::exec::kernel::{rows, vector};

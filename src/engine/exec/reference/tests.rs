@@ -2,9 +2,9 @@
 
 use super::ops::{channel_pad, conv, max_pool, unfold_composed};
 use super::*;
-use crate::exec::unfold::Unfold;
+use crate::exec::unfold::{Unfold, Window};
 use crate::graph::op;
-use crate::graph::{Activation, NodeId, ParamRef};
+use crate::graph::{Activation, NodeId, ParamRef, ParamRole};
 use candle_core::Var;
 
 fn node(name: &str, op: Op, inputs: &[u32], roles: &[ParamRole]) -> Node {

@@ -1,21 +1,41 @@
 //! The attention core in f64, one query row and head at a time, with windows, masks, biases and cosine factors.
 
-use super::{Run, U, Value};
-use crate::graph::{Node, ParamRole, PositionBias, Windows, window};
+use super::site::{Site, U, Value};
+use crate::graph::{ParamRole, PositionBias, op, window};
 use anyhow::{Result, bail};
+
+pub(super) fn attention(at: &Site<'_>, attention: &op::Attention) -> Result<Value> {
+    let op::Attention { heads: h, qk_dim: qk, v_dim: vd, fused, scale, .. } = *attention;
+    let (x, last) = (at.x, at.last());
+    let parts = match (fused, at.rest) {
+        (true, []) => [(x, last, 0), (x, last, h * qk), (x, last, 2 * h * qk)],
+        (false, [(k, _), (vs, _)]) => [(x, h * qk, 0), (*k, h * qk, 0), (*vs, h * vd, 0)],
+        _ => bail!("node `{}` needs one fused input or three", at.node.name),
+    };
+    let parts = parts.map(|(value, width, at)| Part { value, width, at });
+    let (around, tokens, mut v) = (Around::of(at, attention)?, at.tokens(), Vec::new());
+    for row in 0..at.run.images * tokens {
+        let first = row / tokens * tokens;
+        for head in 0..h {
+            let keys = around.keys(row - first, head, first);
+            attend(parts, row, &keys, [head, qk, vd], (scale, around.factor(head)), &mut v);
+        }
+    }
+    Ok(v.into_iter().collect())
+}
 
 /// Queries, keys or values: `width` numbers a row, heads from column `at` on.
 #[derive(Clone, Copy)]
-pub(super) struct Part<'a> {
-    pub value: &'a Value,
-    pub width: usize,
-    pub at: usize,
+struct Part<'a> {
+    value: &'a Value,
+    width: usize,
+    at: usize,
 }
 
 impl Part<'_> {
     fn get(&self, row: usize, column: usize) -> (f64, f64) {
         let i = row * self.width + self.at + column;
-        (self.value.y[i], self.value.tolerance[i])
+        self.value.get(i)
     }
 
     /// Length of columns `from..from + n` of a row.
@@ -25,7 +45,7 @@ impl Part<'_> {
 }
 
 /// Which keys a query sees, and what is added to its scores.
-pub(super) struct Around {
+struct Around {
     /// Tokens of each window; the place of every token as (window, index in it).
     windows: Vec<Vec<usize>>,
     place: Vec<(usize, usize)>,
@@ -37,13 +57,9 @@ pub(super) struct Around {
 }
 
 impl Around {
-    pub fn of(
-        truth: &Run<'_>,
-        node: &Node,
-        tokens: usize,
-        (cosine, windows, bias): (bool, Option<Windows>, PositionBias),
-        heads: usize,
-    ) -> Result<Around> {
+    fn of(at: &Site<'_>, attention: &op::Attention) -> Result<Around> {
+        let op::Attention { heads, cosine, windows, bias, .. } = *attention;
+        let tokens = at.tokens();
         let (order, parts, n) = match windows {
             Some(w) => (w.order(), w.parts(), w.tokens()),
             None => ((0..tokens as u32).collect(), vec![0; tokens], tokens),
@@ -59,20 +75,18 @@ impl Around {
             (around.place[t as usize], around.part[t as usize]) = ((i / n, i % n), part);
         }
         if cosine {
-            around.factors =
-                truth.param(node, ParamRole::LogitScale)?.iter().map(|f| f.min(100f64.ln()).exp()).collect();
+            around.factors = at.param(ParamRole::LogitScale)?.iter().map(|f| f.min(100f64.ln()).exp()).collect();
         }
         let table = match (bias, windows.map(|w| w.size)) {
             (PositionBias::None, _) => return Ok(around),
             (PositionBias::Full { .. }, _) => {
-                around.bias = truth.param(node, ParamRole::PositionBias)?;
+                around.bias = at.param(ParamRole::PositionBias)?;
                 return Ok(around);
             }
-            (PositionBias::Table, Some(_)) => truth.param(node, ParamRole::PositionBias)?,
+            (PositionBias::Table, Some(_)) => at.param(ParamRole::PositionBias)?,
             (PositionBias::Continuous { hidden, trained }, Some(size)) => {
-                let (w1, b1) =
-                    (truth.param(node, ParamRole::PositionMlp1)?, truth.param(node, ParamRole::PositionMlp1Bias)?);
-                let w2 = truth.param(node, ParamRole::PositionMlp2)?;
+                let (w1, b1) = (at.param(ParamRole::PositionMlp1)?, at.param(ParamRole::PositionMlp1Bias)?);
+                let w2 = at.param(ParamRole::PositionMlp2)?;
                 let mut table = Vec::new();
                 for [y, x] in window::log_coordinates(size, trained) {
                     let (y, x) = (f64::from(y), f64::from(x));
@@ -85,7 +99,7 @@ impl Around {
                 }
                 table
             }
-            (_, None) => bail!("node `{}` has a relative bias without windows", node.name),
+            (_, None) => bail!("node `{}` has a relative bias without windows", at.node.name),
         };
         let size = windows.map_or([1, 1], |w| w.size);
         let index = window::relative_index(size);
@@ -97,12 +111,12 @@ impl Around {
     }
 
     /// What cosine attention multiplies a head's scores by.
-    pub fn factor(&self, head: usize) -> Option<f64> {
+    fn factor(&self, head: usize) -> Option<f64> {
         self.factors.get(head).copied()
     }
 
     /// The rows that token `t` of the image beginning at row `first` attends to, with what is added to their scores.
-    pub fn keys(&self, t: usize, head: usize, first: usize) -> Vec<(usize, f64)> {
+    fn keys(&self, t: usize, head: usize, first: usize) -> Vec<(usize, f64)> {
         let (window, q) = self.place[t];
         let tokens = &self.windows[window];
         let n = tokens.len();
@@ -115,13 +129,13 @@ impl Around {
 }
 
 /// One head of one query row over its keys.
-pub(super) fn attend(
+fn attend(
     [q, k, values]: [Part<'_>; 3],
     row: usize,
     keys: &[(usize, f64)],
     [head, qk, vd]: [usize; 3],
     (scale, factor): (f64, Option<f64>),
-    v: &mut Value,
+    v: &mut Vec<(f64, f64)>,
 ) {
     let mut off = 0.0f64;
     let mut scores: Vec<f64> = Vec::with_capacity(keys.len());
@@ -158,6 +172,6 @@ pub(super) fn attend(
             size += p * x.abs();
             carried += p * t;
         }
-        v.push(y, carried + relative * size);
+        v.push((y, carried + relative * size));
     }
 }

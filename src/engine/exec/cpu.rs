@@ -1,0 +1,181 @@
+//! A CPU as a backend: brings tensors to the kernels' channels-last values and back, and picks what runs of a plan.
+//!
+//! Not here: how a graph becomes steps (`lower`), how steps run on threads (`run`). Invariant: what is lowered never
+//! changes; only the arenas do, and no value outlives a run in them.
+
+use super::backend::{ActivationMemory, Backend, Cut, Live, LiveValues};
+use super::device::{self, Pool};
+use super::error::ExecError;
+use super::kernel::simple;
+use super::lower::{Lowered, StepInfo, lower};
+use super::run::{Arenas, Feed, Job, run};
+use crate::graph::{Graph, NodeId, PrecisionPlan};
+use crate::model::ParamStore;
+use candle_core::{DType, Device, Tensor};
+use std::collections::HashMap;
+use std::ops::Range;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// Lowered steps, the threads that run them and the memory that their values are kept in.
+pub(super) struct Cpu {
+    graph: Arc<Graph>,
+    low: Lowered,
+    /// Bytes of all parameters in memory.
+    held_bytes: u64,
+    arenas: Arc<Arenas>,
+    pool: Arc<Pool>,
+}
+
+impl Cpu {
+    /// Lowers `graph` for `threads` threads; `None`: [`device::threads`].
+    ///
+    /// # Errors
+    /// Those of [`lower`], and threads that cannot be had.
+    pub fn build(
+        graph: Arc<Graph>,
+        params: &ParamStore,
+        precision: &PrecisionPlan,
+        keep: &[String],
+        threads: Option<usize>,
+    ) -> Result<Cpu, ExecError> {
+        let low = lower(&graph, params, precision, keep)?;
+        let pool = device::pool(threads.unwrap_or_else(device::threads).max(1))?;
+        let held_bytes = low.steps.iter().map(|s| s.info.held_bytes).sum();
+        Ok(Cpu { graph, low, held_bytes, arenas: Arc::default(), pool })
+    }
+
+    fn job(&self, job: &Job<'_>, times: Option<&mut [Duration]>) -> Vec<Vec<f32>> {
+        run(&self.low, self.held_bytes, &self.arenas, job, times, &self.pool)
+    }
+
+    /// Runs `steps`, which begin with the first, on a batch `x`.
+    fn on_input(
+        &self,
+        x: &Tensor,
+        steps: Range<usize>,
+        fetch: &[usize],
+        times: Option<&mut [Duration]>,
+    ) -> Result<Vec<Vec<f32>>, ExecError> {
+        let x = x.to_device(&Device::Cpu)?.to_dtype(DType::F32)?.contiguous()?;
+        let (storage, layout) = x.storage_and_layout();
+        let candle_core::Storage::Cpu(cpu) = &*storage else {
+            return Err(ExecError::Tensor(candle_core::Error::Msg("the input is not on the CPU".into())));
+        };
+        let data = cpu.as_slice::<f32>()?;
+        let data = &data[layout.start_offset()..layout.start_offset() + x.elem_count()];
+        let input = self.low.values.iter().position(|v| v.step.is_none());
+        let value = input.ok_or_else(|| ExecError::UnknownNode { name: "input".into(), hint: "no input".into() })?;
+        let turn = match self.graph.input_shape() {
+            [c, h, w] => Some([*c, h * w]),
+            _ => None,
+        };
+        let feeds = &[Feed { value, data, turn }];
+        Ok(self.job(&Job { steps, feeds, fetch, images: x.dim(0)? }, times))
+    }
+
+    /// The first step at or after `cut`, and the nodes whose values cross it, each with its value.
+    fn before(&self, cut: &Cut) -> (usize, Vec<(NodeId, usize)>) {
+        let low = &self.low;
+        let first = low.steps.partition_point(|s| s.last < cut.id);
+        let mut crossing: Vec<usize> = low.steps[first..]
+            .iter()
+            .flat_map(|s| s.inputs.iter().chain(&s.residual).copied())
+            .filter(|&v| low.values[v].step.is_none_or(|s| s < first))
+            .collect();
+        crossing.sort_unstable();
+        crossing.dedup();
+        // A value may go by two node names (an image and its tokens); the first is the one that computes it.
+        let name = |v: usize| low.value_of.iter().position(|x| *x == Some(v)).map(|i| (NodeId(i as u32), v));
+        (first, crossing.into_iter().filter_map(name).collect())
+    }
+
+    /// A channels-last batch as a tensor of the shape that the node's op documents.
+    fn tensor(&self, id: NodeId, data: Vec<f32>, images: usize) -> Result<Tensor, ExecError> {
+        let shape = &self.low.shapes[id.index()];
+        let dims: Vec<usize> = std::iter::once(images).chain(shape.iter().copied()).collect();
+        let data = match shape[..] {
+            [c, h, w] => {
+                let mut turned = vec![0f32; data.len()];
+                simple::to_channels_first(c, h * w, &data, &mut turned);
+                turned
+            }
+            _ => data,
+        };
+        Ok(Tensor::from_vec(data, dims, &Device::Cpu)?)
+    }
+}
+
+impl Backend for Cpu {
+    fn steps(&self) -> Vec<StepInfo> {
+        self.low.steps.iter().map(|s| s.info.clone()).collect()
+    }
+
+    fn threads(&self) -> usize {
+        self.pool.rayon.current_num_threads()
+    }
+
+    fn activations(&self) -> Option<ActivationMemory> {
+        Some(ActivationMemory { arena: 4 * self.low.arena as u64, largest_live: 4 * self.low.live as u64 })
+    }
+
+    fn makes(&self, id: NodeId) -> bool {
+        self.low.value_of[id.index()].is_some()
+    }
+
+    fn run(&self, x: &Tensor, ids: &[NodeId], times: Option<&mut [Duration]>) -> Result<Vec<Tensor>, ExecError> {
+        // A name may be asked for twice; each value is fetched once.
+        let wanted: Vec<usize> = ids.iter().filter_map(|id| self.low.value_of[id.index()]).collect();
+        let mut fetch = wanted.clone();
+        fetch.sort_unstable();
+        fetch.dedup();
+        let outs = self.on_input(x, 0..self.low.steps.len(), &fetch, times)?;
+        let mut outs: HashMap<usize, Vec<f32>> = fetch.into_iter().zip(outs).collect();
+        let images = x.dim(0)?;
+        let one = |(i, (id, v)): (usize, (&NodeId, &usize))| {
+            let out = if wanted[i + 1..].contains(v) { outs.get(v).cloned() } else { outs.remove(v) };
+            self.tensor(*id, out.unwrap_or_default(), images)
+        };
+        ids.iter().zip(&wanted).enumerate().map(one).collect()
+    }
+
+    fn run_to(&self, x: &Tensor, cut: &Cut) -> Result<Live, ExecError> {
+        let (first, crossing) = self.before(cut);
+        let fetch: Vec<usize> = crossing.iter().map(|(_, v)| *v).collect();
+        let outs = self.on_input(x, 0..first, &fetch, None)?;
+        let bytes = outs.iter().map(|v| 4 * v.len() as u64).sum();
+        let values = crossing.iter().zip(outs).map(|((id, _), v)| (*id, v.into())).collect();
+        Ok(Live { cut: cut.clone(), images: x.dim(0)?, bytes, values: LiveValues::Host(values) })
+    }
+
+    fn run_from(&self, live: &Live) -> Result<Tensor, ExecError> {
+        let (first, crossing) = self.before(&live.cut);
+        let output = self.graph.output;
+        let bad = |id: NodeId, what: &str| ExecError::unsupported(self.graph.node(id), what.to_owned());
+        let LiveValues::Host(values) = &live.values else {
+            return Err(bad(output, "the cached values are not those of the CPU's own kernels"));
+        };
+        let mut feeds = Vec::with_capacity(crossing.len());
+        for (id, value) in crossing {
+            match values.get(&id) {
+                Some(data) if data.len() == self.low.values[value].numel * live.images => {
+                    feeds.push(Feed { value, data, turn: None });
+                }
+                Some(_) => return Err(bad(id, "the cached value before the cut has another size")),
+                None => return Err(bad(id, "its value was not cached: the plans differ before the cut")),
+            }
+        }
+        let fetch: Vec<usize> = self.low.value_of[output.index()].into_iter().collect();
+        let steps = first..self.low.steps.len();
+        let outs = self.job(&Job { steps, feeds: &feeds, fetch: &fetch, images: live.images }, None);
+        self.tensor(output, outs.into_iter().next().unwrap_or_default(), live.images)
+    }
+
+    fn arenas(&self) -> Option<Arc<Arenas>> {
+        Some(self.arenas.clone())
+    }
+
+    fn keep_in(&mut self, arenas: Arc<Arenas>) {
+        self.arenas = arenas;
+    }
+}

@@ -1,0 +1,117 @@
+//! Convolutions and linear layers: sums of products, rounded, in codes or in half precision.
+
+use super::site::{SIGMAS, Site, U, Value, taps};
+use crate::graph::{ParamRole, Precision, op};
+use anyhow::Result;
+
+pub(super) fn conv(at: &Site<'_>, conv: &op::Conv2d) -> Result<Value> {
+    let op::Conv2d { in_ch, out_ch, kernel, stride, padding, groups, .. } = *conv;
+    let [[_, h, w], [_, oh, ow]] = at.images()?;
+    let sums = Dense::of(at, out_ch)?;
+    let (ci, co, x) = (in_ch / groups, out_ch / groups, at.x);
+    let mut v = Vec::new();
+    for image in 0..at.run.images {
+        let step = step(at, &x.y[image * in_ch * h * w..][..in_ch * h * w]);
+        for (o, place) in (0..out_ch).flat_map(|o| (0..oh * ow).map(move |place| (o, place))) {
+            let mut sum = sums.start(o, step);
+            taps(place / ow, place % ow, kernel, stride, padding, [h, w], |tap, pixel| {
+                for c in 0..ci {
+                    let i = (image * in_ch + o / co * ci + c) * h * w + pixel;
+                    sum.add(x.get(i), c * kernel[0] * kernel[1] + tap);
+                }
+            });
+            v.push(sum.finish());
+        }
+    }
+    Ok(v.into_iter().collect())
+}
+
+pub(super) fn linear(at: &Site<'_>, linear: &op::Linear) -> Result<Value> {
+    let sums = Dense::of(at, linear.out_features)?;
+    let mut v = Vec::new();
+    for (row, tolerance) in at.rows() {
+        let step = step(at, row);
+        for o in 0..linear.out_features {
+            let mut sum = sums.start(o, step);
+            row.iter().zip(tolerance).enumerate().for_each(|(i, (x, t))| sum.add((*x, *t), i));
+            v.push(sum.finish());
+        }
+    }
+    Ok(v.into_iter().collect())
+}
+
+/// The step of the activation codes that cover `x` and zero.
+fn step(at: &Site<'_>, x: &[f64]) -> f64 {
+    let (low, high) = x.iter().fold((0.0f64, 0.0f64), |(a, b), &v| (a.min(v), b.max(v)));
+    (high - low) / f64::from(at.run.top_code)
+}
+
+/// Rows of weights that products are summed with.
+struct Dense {
+    weights: Vec<f64>,
+    bias: Vec<f64>,
+    k: usize,
+    int8: bool,
+    /// Half an ulp of one in the half precision that is multiplied.
+    half: Option<f64>,
+}
+
+impl Dense {
+    fn of(at: &Site<'_>, rows: usize) -> Result<Dense> {
+        let weights = at.param(ParamRole::Weight)?;
+        let bias = match at.node.param(ParamRole::Bias) {
+            Some(_) => at.param(ParamRole::Bias)?,
+            None => vec![0.0; rows],
+        };
+        let precision = at.run.precision.get(&at.node.name);
+        let half = match precision {
+            Precision::F16 => Some(1.0 / f64::from(1u32 << 11)),
+            Precision::Bf16 => Some(1.0 / f64::from(1u32 << 8)),
+            _ => None,
+        };
+        Ok(Dense { k: weights.len() / rows.max(1), weights, bias, int8: precision == Precision::Int8, half })
+    }
+
+    /// A sum with row `o`, over activations whose int8 codes have this step.
+    fn start(&self, o: usize, step: f64) -> Sum<'_> {
+        let row = &self.weights[o * self.k..][..self.k];
+        let weight_step = row.iter().fold(0.0f64, |m, w| m.max(w.abs())) / 127.0;
+        let steps = self.int8.then_some([step, weight_step]);
+        Sum { row, bias: self.bias[o], steps, half: self.half, y: 0.0, size: 0.0, off: 0.0, variance: 0.0 }
+    }
+}
+
+struct Sum<'a> {
+    row: &'a [f64],
+    bias: f64,
+    /// Of activations and weights, with int8.
+    steps: Option<[f64; 2]>,
+    half: Option<f64>,
+    y: f64,
+    size: f64,
+    off: f64,
+    variance: f64,
+}
+
+impl Sum<'_> {
+    fn add(&mut self, (x, tolerance): (f64, f64), i: usize) {
+        let w = self.row[i];
+        self.y += x * w;
+        self.size += (x * w).abs();
+        self.off += tolerance * w.abs();
+        if let Some([sx, sw]) = self.steps {
+            self.variance += ((x * sw).powi(2) + (w * sx).powi(2) + (sx * sw).powi(2) / 12.0) / 12.0;
+        }
+        if let Some(u) = self.half {
+            self.variance += 2.0 * (x * w * u).powi(2) / 3.0;
+        }
+    }
+
+    fn finish(mut self) -> (f64, f64) {
+        if let Some(u) = self.half {
+            self.variance += (self.y * u).powi(2) / 3.0;
+        }
+        let rounding = ((self.row.len() as f64).sqrt() + 4.0) * U * (self.size + self.bias.abs());
+        (self.y + self.bias, self.off + rounding + SIGMAS * self.variance.sqrt())
+    }
+}
