@@ -1,6 +1,6 @@
 //! The words in which ops say how their axes hang together: sites, spans, links.
 
-use super::op::ParamRole;
+use super::role::ParamRole;
 
 /// Which tensor of a node an axis belongs to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]

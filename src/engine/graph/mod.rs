@@ -15,6 +15,7 @@ mod links;
 mod macs;
 pub mod op;
 mod precision;
+mod role;
 mod shapes;
 pub mod window;
 
@@ -25,8 +26,9 @@ pub use cost::{macs, node_macs, node_params, param_shapes};
 pub use error::GraphError;
 pub use links::{links, node_links};
 pub use macs::{MacConvention, Macs};
-pub use op::{Activation, Facts, Op, ParamRole, Traits, channel_axis, describe};
+pub use op::{Activation, Facts, Op, Traits, channel_axis, describe};
 pub use precision::{Precision, PrecisionPlan, Runs, WeightFormat};
+pub use role::ParamRole;
 pub use shapes::{node_shape, shapes};
 pub use window::{PositionBias, Windows};
 

@@ -1,9 +1,10 @@
 //! Softmax attention without its projections.
 
 use super::facts::{Facts, MAX_ELEMENTS, Traits, input, kept, output, param, product, tokens, want};
-use super::{ParamRole, exact};
+use super::numbers::exact;
 use crate::graph::axes::{Link, NodeLinks, Span};
 use crate::graph::macs::Macs;
+use crate::graph::role::ParamRole;
 use crate::graph::window::{PositionBias, Windows, relative_positions};
 use serde::{Deserialize, Serialize};
 

@@ -1,9 +1,11 @@
 //! Value by value: activations, sums, products, factors.
 
-use super::ParamRole::Weight;
+use super::activation::Activation;
 use super::facts::{Facts, Traits, carried, channels, ends, kept, param, same};
-use super::{Activation, ParamRole, exact};
+use super::numbers::exact;
 use crate::graph::axes::NodeLinks;
+use crate::graph::role::ParamRole;
+use crate::graph::role::ParamRole::Weight;
 use serde::{Deserialize, Serialize};
 
 /// Elementwise sum of two equal shapes.

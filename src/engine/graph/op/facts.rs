@@ -1,8 +1,8 @@
 //! What every op says of itself without a tensor, and what the families share to say it.
 
-use super::ParamRole;
 use crate::graph::axes::{AxisRef, NodeLinks, Site};
 use crate::graph::macs::Macs;
+use crate::graph::role::ParamRole;
 
 /// Largest number of elements one node's output may have for one image: 1 GiB of `f32`, far beyond any network here. A
 /// damaged file must fail here and not in an allocator.

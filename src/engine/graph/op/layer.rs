@@ -1,10 +1,11 @@
 //! Layers with a weight matrix: convolutions and linear layers.
 
-use super::ParamRole::{Bias, Weight};
 use super::facts::{Facts, Traits, image, input, kept, output, param, product, want, window};
-use super::{ParamRole, sides};
+use super::numbers::sides;
 use crate::graph::axes::{Link, NodeLinks, Span};
 use crate::graph::macs::Macs;
+use crate::graph::role::ParamRole;
+use crate::graph::role::ParamRole::{Bias, Weight};
 use serde::{Deserialize, Serialize};
 
 /// `[in_ch, h, w]` → `[out_ch, h', w']`.

@@ -10,8 +10,8 @@ mod input;
 mod layer;
 mod layout;
 mod norm;
+mod numbers;
 mod pool;
-mod role;
 mod tokens;
 
 pub use activation::Activation;
@@ -24,40 +24,10 @@ pub use layer::{Conv2d, Linear};
 pub use layout::{ChannelPad, Concat, PatchMerge, ToImage};
 pub use norm::{BatchNorm2d, LayerNorm, RmsNorm};
 pub use pool::{AdaptiveAvgPool2d, AvgPool2d, MaxPool2d};
-pub use role::ParamRole;
 pub use tokens::{AddPositions, MeanTokens, PrependTokens, SelectToken};
 
 use super::window::PositionBias;
 use serde::{Deserialize, Serialize};
-
-/// Floats as decimal text. `serde_json` reads numbers to within an ulp only, and a graph that comes back from a file
-/// must be the very same graph.
-mod exact {
-    use serde::{Deserialize, Deserializer, Serializer, de::Error};
-
-    pub fn serialize<S: Serializer>(v: &f64, s: S) -> Result<S::Ok, S::Error> {
-        s.collect_str(&format_args!("{v:e}"))
-    }
-
-    pub fn deserialize<'de, D: Deserializer<'de>>(d: D) -> Result<f64, D::Error> {
-        let text = String::deserialize(d)?;
-        text.parse().ok().filter(|v: &f64| v.is_finite()).ok_or_else(|| D::Error::custom("expected a number as text"))
-    }
-}
-
-/// Padding as `[top, left, bottom, right]`; two numbers mean the same on both sides.
-fn sides<'de, D: serde::Deserializer<'de>>(d: D) -> Result<[usize; 4], D::Error> {
-    #[derive(Deserialize)]
-    #[serde(untagged)]
-    enum Sides {
-        Four([usize; 4]),
-        Two([usize; 2]),
-    }
-    Ok(match Sides::deserialize(d)? {
-        Sides::Four(p) => p,
-        Sides::Two([y, x]) => [y, x, y, x],
-    })
-}
 
 /// Layer-sized operations. "Channels" are those of [`channel_axis`]. Shapes leave out the batch axis, which is always first.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]

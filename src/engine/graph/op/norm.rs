@@ -1,10 +1,11 @@
 //! What normalises over channels: batch norm (with its statistics fixed), layer norm, RMS norm, softmax.
 
-use super::ParamRole::{Bias, Mean, Var, Weight};
 use super::facts::{Facts, Traits, ends, kept, param, product, same, want};
-use super::{ParamRole, exact};
+use super::numbers::exact;
 use crate::graph::axes::NodeLinks;
 use crate::graph::macs::Macs;
+use crate::graph::role::ParamRole;
+use crate::graph::role::ParamRole::{Bias, Mean, Var, Weight};
 use serde::{Deserialize, Serialize};
 
 /// Inference batch norm per channel, of images, tokens or vectors.

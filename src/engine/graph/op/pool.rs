@@ -1,7 +1,7 @@
 //! Pooling over images.
 
 use super::facts::{Facts, Traits, carried, image, window};
-use super::sides;
+use super::numbers::sides;
 use crate::graph::axes::NodeLinks;
 use serde::{Deserialize, Serialize};
 

@@ -1,9 +1,9 @@
 //! Tokens put in, marked with their positions, picked, averaged.
 
-use super::ParamRole;
-use super::ParamRole::Embedding;
 use super::facts::{Facts, Traits, carried, input, kept, output, param, tokens, want};
 use crate::graph::axes::NodeLinks;
+use crate::graph::role::ParamRole;
+use crate::graph::role::ParamRole::Embedding;
 use serde::{Deserialize, Serialize};
 
 /// Learned tokens put before token `at`: `[t, d]` → `[count + t, d]`.
