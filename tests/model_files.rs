@@ -4,7 +4,7 @@ mod common;
 
 use paring::graph::{Precision, describe, macs, node_params};
 use paring::model::families::{CifarResnetSpec, Head, VitDims, VitSpec};
-use paring::model::{Family, FamilySpec, LoadOptions, Model, ModelError, export, load, python, random};
+use paring::model::{Family, FamilySpec, LoadOptions, Model, ModelError, export, formats, load, python, random};
 use std::path::Path;
 
 fn open(path: &Path) -> Result<Model, ModelError> {
@@ -173,7 +173,7 @@ fn a_pytorch_folder_appears_whole_and_replaces_nothing_but_its_like() {
 
 #[test]
 fn an_export_has_the_format_that_its_name_says() {
-    let of = |name: &str, path: &str| export::format(name, path);
+    let of = |name: &str, path: &str| formats::format(name, path);
     assert_eq!(of("", "/tmp/x.onnx"), Ok("onnx"));
     assert_eq!(of("", "/tmp/x.ONNX"), Ok("onnx"));
     assert_eq!(of("", "/tmp/x"), Ok("safetensors"));

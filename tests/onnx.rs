@@ -9,8 +9,9 @@ use paring::eval::score_with;
 use paring::exec::{Cancel, CompileOptions, Plan};
 use paring::graph::op;
 use paring::graph::{Activation, Op, Precision};
-use paring::model::export::{self, Manifest};
+use paring::model::export::Manifest;
 use paring::model::families::{CifarResnetSpec, VitDims, VitSpec};
+use paring::model::formats;
 use paring::model::{Family, FamilySpec, LoadOptions, Model, Preprocess, load, load_bytes, random};
 use paring::prune::{Action, Target};
 use rand::{Rng, SeedableRng};
@@ -178,7 +179,7 @@ fn exports_come_back_exactly() {
                 let last = model.graph.nodes.last().unwrap().name.clone();
                 model.precision.set(last, Precision::Int8);
             }
-            export::write(&path, &model, &Manifest::default(), "onnx").unwrap();
+            formats::write(&path, &model, &Manifest::default(), "onnx").unwrap();
             let back = open(&path);
             assert_eq!((&back.graph, &back.precision), (&model.graph, &model.precision));
             let side = model.graph.input_shape()[1];
@@ -195,7 +196,7 @@ fn exports_are_plain_onnx() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("m.onnx");
     for model in models() {
-        export::write(&path, &model, &Manifest::default(), "onnx").unwrap();
+        formats::write(&path, &model, &Manifest::default(), "onnx").unwrap();
         let mut bytes = std::fs::read(&path).unwrap();
         // Another key of the same length: the manifest is no longer found.
         let at = bytes.windows(12).position(|w| w == b"paring.nodes").unwrap();
@@ -296,7 +297,7 @@ fn pruned_exports_come_back_with_the_same_logits() {
         let name = path.file_stem().unwrap().to_string_lossy().into_owned();
         for (suffix, model) in [("", original.clone()), ("-30", pruned(&original))] {
             let file = out.join(format!("{name}{suffix}.onnx"));
-            export::write(&file, &model, &Manifest::default(), "onnx").unwrap();
+            formats::write(&file, &model, &Manifest::default(), "onnx").unwrap();
             let back = open(&file);
             assert_eq!(back.graph, model.graph, "{name}{suffix}");
             let side = model.graph.input_shape()[1];

@@ -7,7 +7,8 @@ mod common;
 
 use common::zeroed::{check, close, logits, picture, prunable, some_units};
 use paring::exec::{CompileOptions, Plan};
-use paring::model::export::{self, Manifest};
+use paring::model::export::Manifest;
+use paring::model::formats;
 use paring::model::{LoadOptions, Model, load, python};
 use paring::prune::{self, Action, Target};
 use std::path::{Path, PathBuf};
@@ -79,7 +80,7 @@ fn what_is_cut_everywhere_runs_and_is_opened_again() {
         assert_eq!(*again.graph, *small.graph, "{name}");
         assert_eq!(run(&Plan::of(&again, &CompileOptions::default()).unwrap()), run(&plan), "{name}");
         let onnx = dir.join("model.onnx");
-        export::write(&onnx, &small, &Manifest::default(), "onnx").unwrap();
+        formats::write(&onnx, &small, &Manifest::default(), "onnx").unwrap();
         let again = load(&onnx, &LoadOptions::default()).unwrap_or_else(|e| panic!("{name}: {e}"));
         assert_eq!(*again.graph, *small.graph, "{name}");
         assert_eq!(run(&Plan::of(&again, &CompileOptions::default()).unwrap()), run(&plan), "{name}");

@@ -4,7 +4,7 @@
 //! standing in, and the events say so; one repair round a role at most; decisions leave only validated; a cancelled
 //! run proposes nothing more.
 
-use super::validate::{Draft, Ground, Validated, validate};
+use super::validate::{Draft, SearchSpace, Validated, validate};
 use super::{
     AgentEvent, AgentInput, Job, LlmError, Message, Outcome, Piece, Role, clean, context, critic, delta, proposal,
 };
@@ -288,9 +288,10 @@ impl Dialogue {
     fn check(&self, turn: &Turn, cut: bool) -> Validated {
         let broken = |e: String| Validated { errors: vec![e], ..Validated::default() };
         let Some(card) = &self.input.state.card else { return broken("no session is open".into()) };
-        let ground = Ground { graph: &card.graph, groups: &card.groups, constraints: &self.input.state.constraints };
+        let space =
+            SearchSpace { graph: &card.graph, groups: &card.groups, constraints: &self.input.state.constraints };
         match proposal::find(&turn.text, &turn.reasoning) {
-            Ok(object) => validate(&object, turn.role, ground),
+            Ok(object) => validate(&object, turn.role, space),
             Err(e) if cut => broken(format!("{e} (the reply was cut off for length: be briefer)")),
             Err(e) => broken(e.to_string()),
         }

@@ -5,6 +5,7 @@
 //! been handed on, and never sooner than the server asks; dropping the future closes the connection.
 
 use super::answer::{Answer, Piece, Reply, Took};
+use super::incoming::Incoming;
 use super::wire::{Failure, Wire};
 use super::{Endpoint, LlmError};
 use async_openai::config::{Config, OpenAIConfig};
@@ -216,7 +217,8 @@ impl Chat {
         stream: bool,
         on: &mut (dyn FnMut(Piece) + Send),
     ) -> Result<Reply, Failure> {
-        let mut incoming = self.wire.ask(&self.question(messages, stream)).await?;
+        let response = self.wire.ask(&self.question(messages, stream)).await?;
+        let mut incoming = Incoming::new(&self.wire, response);
         let mut answer = Answer::new(&self.wire, self.timeouts.max_chars, on);
         let ended = loop {
             let values = match incoming.next().await {

@@ -20,9 +20,9 @@ const MAX_WHY: usize = 280;
 const MAX_SUMMARY: usize = 600;
 const MAX_ERRORS: usize = 20;
 
-/// What a proposal is checked against.
+/// What may be decided at all: the network's layers, blocks and groups, under the engineer's constraints.
 #[derive(Debug, Clone, Copy)]
-pub struct Ground<'a> {
+pub struct SearchSpace<'a> {
     pub graph: &'a Graph,
     pub groups: &'a [Group],
     pub constraints: &'a [Constraint],
@@ -56,7 +56,7 @@ enum Match {
 }
 
 /// Validates the entries of `proposal` for `role`.
-pub fn validate(proposal: &Map<String, Value>, role: Role, ground: Ground<'_>) -> Validated {
+pub fn validate(proposal: &Map<String, Value>, role: Role, space: SearchSpace<'_>) -> Validated {
     let mut out = Validated::default();
     if let Some(s) = proposal.get("summary").and_then(Value::as_str) {
         out.summary = clean::line(s, MAX_SUMMARY);
@@ -69,7 +69,7 @@ pub fn validate(proposal: &Map<String, Value>, role: Role, ground: Ground<'_>) -
     let mut left_out = 0usize;
     for (i, entry) in entries.iter().take(MAX_ENTRIES).enumerate() {
         let number = i + 1;
-        match read(entry, role, ground) {
+        match read(entry, role, space) {
             Ok(Read::OtherRole) => left_out += 1,
             Ok(Read::Drafts(list, errors)) => {
                 out.errors.extend(errors.into_iter().map(|e| format!("decision {number}: {e}")));
@@ -149,7 +149,7 @@ enum Verb {
     RemoveBlock,
 }
 
-fn read(entry: &Value, role: Role, ground: Ground<'_>) -> Result<Read, String> {
+fn read(entry: &Value, role: Role, space: SearchSpace<'_>) -> Result<Read, String> {
     let entry = entry.as_object().ok_or("is not an object with `target` and `action`")?;
     let name = target_name(entry)?;
     let shown = clean::line(name, 80);
@@ -172,10 +172,10 @@ fn read(entry: &Value, role: Role, ground: Ground<'_>) -> Result<Read, String> {
         Verb::Precision => Action::Precision { precision: precision(entry, &shown)? },
         Verb::RemoveBlock => Action::RemoveBlock,
     };
-    let (targets, how) = resolve(name, verb, role, ground)?;
+    let (targets, how) = resolve(name, verb, role, space)?;
     let (mut drafts, mut errors) = (Vec::new(), Vec::new());
     for target in targets.into_iter().take(MAX_DECISIONS + 1) {
-        match crate::plan::check(&action, &target, ground.groups, ground.graph, ground.constraints) {
+        match crate::plan::check(&action, &target, space.groups, space.graph, space.constraints) {
             Ok(action) => drafts.push((Draft { target, action, why: why.clone() }, how, asked)),
             // A pattern simply passes over what may not be touched.
             Err(_) if how != Match::Name => {}
@@ -248,17 +248,17 @@ fn precision(entry: &Map<String, Value>, shown: &str) -> Result<Precision, Strin
 }
 
 /// The targets that `name` means for this verb.
-fn resolve(name: &str, verb: Verb, role: Role, ground: Ground<'_>) -> Result<(Vec<Target>, Match), String> {
-    let groups = || ground.groups.iter();
-    let layers = || ground.graph.nodes.iter().filter(|n| n.op.is_conv_or_linear());
-    let block = ground.graph.blocks.iter().find(|b| b.name == name);
+fn resolve(name: &str, verb: Verb, role: Role, space: SearchSpace<'_>) -> Result<(Vec<Target>, Match), String> {
+    let groups = || space.groups.iter();
+    let layers = || space.graph.nodes.iter().filter(|n| n.op.is_conv_or_linear());
+    let block = space.graph.blocks.iter().find(|b| b.name == name);
     let group = groups().find(|g| g.id == name);
     let layer = layers().find(|n| n.name == name);
     let on_layers = verb == Verb::Precision || (verb == Verb::Keep && role == Role::Quantization);
     if verb == Verb::RemoveBlock {
         return match block {
             Some(b) => Ok((vec![Target::Block(b.name.clone())], Match::Name)),
-            None => Err(unknown("block", name, ground.graph.blocks.iter().map(|b| b.name.as_str()))),
+            None => Err(unknown("block", name, space.graph.blocks.iter().map(|b| b.name.as_str()))),
         };
     }
     if on_layers {
@@ -266,7 +266,7 @@ fn resolve(name: &str, verb: Verb, role: Role, ground: Ground<'_>) -> Result<(Ve
             return Ok((vec![Target::Layer(n.name.clone())], Match::Name));
         }
         if let Some(b) = block {
-            let inside = b.nodes.iter().filter_map(|id| ground.graph.nodes.get(id.index()));
+            let inside = b.nodes.iter().filter_map(|id| space.graph.nodes.get(id.index()));
             let inside = inside.filter(|n| n.op.is_conv_or_linear()).map(|n| Target::Layer(n.name.clone()));
             return Ok((inside.collect(), Match::Block));
         }

@@ -4,7 +4,6 @@
 //! chunk means (`delta`), what of it is handed on (`answer`). Invariants: every read has a bound in bytes and in time; an
 //! error's words are masked before they are cut.
 
-use super::incoming::Incoming;
 use super::{Endpoint, LlmError, clean};
 use crate::mask::{self, Mask};
 use reqwest::header::{self, HeaderMap, HeaderValue};
@@ -80,12 +79,11 @@ impl Wire {
         Ok(model_names(&list?))
     }
 
-    /// Sends a question; the answer's beginning may still be awaited.
-    pub async fn ask(&self, question: &impl serde::Serialize) -> Result<Incoming<'_>, Failure> {
+    /// Sends a question; the answer is still to be read.
+    pub async fn ask(&self, question: &impl serde::Serialize) -> Result<Response, Failure> {
         let body = serde_json::to_vec(question).map_err(|e| self.nonsense(&e.to_string()))?;
         let post = self.http.post(self.at(&["chat", "completions"]));
-        let response = self.send(post.header(header::CONTENT_TYPE, "application/json").body(body)).await?;
-        Ok(Incoming::new(self, response))
+        self.send(post.header(header::CONTENT_TYPE, "application/json").body(body)).await
     }
 
     /// The base URL with `path` after its own; its query stays.

@@ -7,7 +7,7 @@ use crate::headless::out::{self, say, tell};
 use crate::headless::{Exit, print_json};
 use crate::host::client::{Client, Messages};
 use crate::host::{OpenSpec, lifecycle};
-use crate::model::export::format as export_format;
+use crate::model::formats::format as export_format;
 use crate::session::{Command, Event, HostMsg, Journal, Place, State, describe};
 use anyhow::{Context, bail};
 use std::io::IsTerminal;

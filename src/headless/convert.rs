@@ -4,7 +4,8 @@ use super::out::{self, say};
 use super::{Exit, print_json, setup};
 use crate::args::Convert;
 use crate::files;
-use crate::model::export::{self, Manifest};
+use crate::model::export::Manifest;
+use crate::model::formats;
 use crate::quant::Calibration;
 use anyhow::Result;
 use serde_json::json;
@@ -18,7 +19,7 @@ pub fn unwritable(path: &Path, why: &std::io::Error) -> anyhow::Error {
 /// Runs the command; `how` static int8 layers find their ranges.
 pub fn run(args: &Convert, how: Calibration) -> Result<Exit> {
     let format = args.format.as_deref().unwrap_or("");
-    let format = export::format(format, &args.out.to_string_lossy()).map_err(anyhow::Error::msg)?;
+    let format = formats::format(format, &args.out.to_string_lossy()).map_err(anyhow::Error::msg)?;
     // Before anything is calibrated.
     files::target(&args.out).map_err(|e| unwritable(&args.out, &e))?;
     setup::keep_source(&args.model, &args.out)?;
@@ -31,7 +32,7 @@ pub fn run(args: &Convert, how: Calibration) -> Result<Exit> {
         out::complain(&format!("note: {note}"));
     }
     let manifest = Manifest { original: Some(model.info.hash.clone()), ..Manifest::default() };
-    let hash = export::write(&args.out, &model, &manifest, format)?;
+    let hash = formats::write(&args.out, &model, &manifest, format)?;
     model.params.unchanged()?;
     if args.json {
         print_json(&json!({ "path": args.out, "format": format, "hash": hash }))?;

@@ -149,7 +149,7 @@ pub fn judge(
             if round == 0 {
                 return Err("no compressed model yet; hint: approve decisions, run, accept, then export".to_owned());
             }
-            let format = crate::model::export::format(&format, &path)?.to_owned();
+            let format = crate::model::formats::format(&format, &path)?.to_owned();
             then(Vec::new(), Then::Start(Kind::Export { round, path, format }))
         }
         Command::Cancel => match running {

@@ -2,7 +2,7 @@
 
 use crate::config::{MAC_CONVENTIONS, SORTS, Theme, suggestion};
 use crate::graph::MacConvention;
-use crate::model::export::FORMATS;
+use crate::model::formats::FORMATS;
 use crate::plan::Budget;
 use crate::prune::Sparsity;
 use crate::quant::Precision;

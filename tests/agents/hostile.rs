@@ -1,7 +1,7 @@
 //! Arbitrary bytes from a server: nothing panics, nothing hostile gets through, nothing is lost.
 
 use crate::session;
-use paring::agent::validate::{Ground, validate};
+use paring::agent::validate::{SearchSpace, validate};
 use paring::agent::{LlmError, Role, clean, proposal};
 use proptest::prelude::*;
 use serde_json::{Map, Value, json};
@@ -61,10 +61,10 @@ proptest! {
     fn entries_of_any_kind_yield_only_what_can_stand(entries in prop::collection::vec(value(), 0..12)) {
         let state = session::state();
         let card = state.card.as_ref().unwrap();
-        let ground = Ground { graph: &card.graph, groups: &card.groups, constraints: &[] };
+        let space = SearchSpace { graph: &card.graph, groups: &card.groups, constraints: &[] };
         let object = Map::from_iter([("decisions".to_owned(), Value::from(entries))]);
         for role in [Role::Pruning, Role::Quantization] {
-            let v = validate(&object, role, ground);
+            let v = validate(&object, role, space);
             for d in &v.drafts {
                 let again = paring::plan::check(&d.action, &d.target, &card.groups, &card.graph, &[]);
                 prop_assert_eq!(again.as_ref(), Ok(&d.action));

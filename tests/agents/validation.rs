@@ -1,7 +1,7 @@
 //! Every way in which a proposal can be wrong, and what becomes of the rest of it.
 
 use crate::session;
-use paring::agent::validate::{Ground, MAX_DECISIONS, Validated, validate};
+use paring::agent::validate::{MAX_DECISIONS, SearchSpace, Validated, validate};
 use paring::agent::{Role, proposal};
 use paring::plan::{Constraint, Limit};
 use paring::prune::{Action, Target};
@@ -10,8 +10,8 @@ use paring::session::State;
 
 fn check_in(state: &State, role: Role, json: &str) -> Validated {
     let card = state.card.as_ref().unwrap();
-    let ground = Ground { graph: &card.graph, groups: &card.groups, constraints: &state.constraints };
-    validate(&proposal::find(json, "").unwrap(), role, ground)
+    let space = SearchSpace { graph: &card.graph, groups: &card.groups, constraints: &state.constraints };
+    validate(&proposal::find(json, "").unwrap(), role, space)
 }
 
 fn check(role: Role, decisions: &str) -> Validated {

@@ -4,7 +4,7 @@
 //! checked; floats are viewed in place.
 
 use super::params::Dtype;
-use super::{Blob, ModelError, Param, printable, safetensors, torch};
+use super::{Blob, ModelError, Param, printable};
 use indexmap::IndexMap;
 use std::path::Path;
 
@@ -104,29 +104,5 @@ pub(super) fn float_dtype(word: &str) -> Option<Dtype> {
         "BF16" | "BFloat16Storage" => Some(Dtype::Bf16),
         "F64" | "DoubleStorage" => Some(Dtype::F64),
         _ => None,
-    }
-}
-
-/// Reads one checkpoint file. The format is told by its first bytes, not by its name.
-pub(super) fn open(path: &Path) -> Result<Checkpoint, ModelError> {
-    let blob = Blob::open(path).map_err(|source| ModelError::Read { path: path.to_owned(), source })?;
-    parse(&blob, path)
-}
-
-/// Reads a checkpoint from bytes; `path` is for messages.
-pub(super) fn parse(blob: &Blob, path: &Path) -> Result<Checkpoint, ModelError> {
-    let format = |why: &str| Err(ModelError::Format { path: path.to_owned(), why: why.into() });
-    let bytes: &[u8] = blob;
-    match bytes {
-        [] => format("the file is empty"),
-        _ if bytes.get(8) == Some(&b'{') => safetensors::read(blob, path),
-        [b'P', b'K', 3, 4, ..] => torch::zip(blob, path),
-        [0x80, 1..=5, ..] => torch::legacy(blob, path),
-        [b'G', b'G', b'U', b'F', ..] => format("GGUF files are not supported"),
-        [0x89, b'H', b'D', b'F', ..] => format("HDF5 (Keras) files are not supported"),
-        _ if bytes.starts_with(b"version https://git-lfs") => {
-            format("it is a Git LFS pointer, the weights were not downloaded")
-        }
-        _ => format("its first bytes belong to no known format"),
     }
 }

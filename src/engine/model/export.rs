@@ -18,49 +18,6 @@ use std::io::{BufWriter, Write};
 use std::path::Path;
 use std::sync::Arc;
 
-/// Formats that a model is written in, as commands name them: one file that `paring` opens again (safetensors, or ONNX
-/// for other runtimes, see `model::onnx`), or a folder with a generated PyTorch loader (`model::python`).
-pub const FORMATS: &[&str] = &["safetensors", "pytorch", "onnx"];
-
-/// Endings of files that others write, and that nobody shall take ours for.
-const OTHERS: &[&str] = &["pth", "pt", "th", "bin", "ckpt", "h5", "gguf", "tflite"];
-
-/// The format called `name`; without a name what `path` ends in, or safetensors.
-///
-/// # Errors
-/// A name that is none of [`FORMATS`], or another than `path` ends in, in words.
-pub fn format(name: &str, path: &str) -> Result<&'static str, String> {
-    let wanted = name.trim().to_lowercase();
-    let ending = Path::new(path.trim()).extension().map(|e| e.to_string_lossy().to_lowercase());
-    let named = |word: &str| FORMATS.iter().find(|f| **f == word).copied();
-    let ends = ending.as_deref().and_then(named);
-    let found = match wanted.as_str() {
-        "" => ends.unwrap_or(FORMATS[0]),
-        word => named(word)
-            .ok_or_else(|| format!("cannot export `{}`; hint: one of {}", printable(word), FORMATS.join(", ")))?,
-    };
-    let ending = printable(&ending.unwrap_or_default());
-    if ends.is_some_and(|e| e != found) || (found != "pytorch" && OTHERS.contains(&&*ending)) {
-        return Err(format!(
-            "a file that ends in `.{ending}` would not be {found}; hint: name it `.{found}`, or choose another format ({})",
-            FORMATS.join(", ")
-        ));
-    }
-    Ok(found)
-}
-
-/// Writes `model` to `path` in one of [`FORMATS`]. Returns the BLAKE3 (hex) of what was written.
-///
-/// # Errors
-/// As [`safetensors`], [`super::python::folder`] and [`super::export_onnx`].
-pub fn write(path: &Path, model: &Model, manifest: &Manifest, format: &str) -> Result<String, ModelError> {
-    match format {
-        "pytorch" => super::python::folder(path, model, manifest),
-        "onnx" => super::export_onnx(path, model, manifest),
-        _ => safetensors(path, model, manifest),
-    }
-}
-
 /// Our key in the safetensors metadata.
 pub(super) const KEY: &str = "paring";
 /// Version of the manifest; a file with a higher one is refused.
@@ -288,7 +245,7 @@ pub(super) fn write_atomically(
 /// # Errors
 /// As `load`; [`ModelError::Format`] when another program wrote the file.
 pub fn manifest(path: &Path) -> Result<Manifest, ModelError> {
-    let checkpoint = super::checkpoint::open(path)?;
+    let checkpoint = super::container::open(path)?;
     match checkpoint.metadata.get(KEY) {
         Some(text) => Ok(header(text, path)?.manifest.into_owned()),
         None => Err(ModelError::Format { path: path.to_owned(), why: "`paring` did not write it".into() }),

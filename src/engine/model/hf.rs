@@ -19,7 +19,7 @@ struct Json {
 
 /// What lies beside the weights; empty when nothing does.
 #[derive(Debug, Clone, Default)]
-pub(super) struct Beside {
+pub(super) struct Sidecar {
     config: Option<Json>,
     preprocessor: Option<Json>,
 }
@@ -115,10 +115,10 @@ fn size(j: &Json, key: &str) -> Result<Option<Size>, ModelError> {
     })
 }
 
-impl Beside {
+impl Sidecar {
     /// Reads what lies in `dir`.
-    pub fn read(dir: &Path) -> Result<Beside, ModelError> {
-        Ok(Beside {
+    pub fn read(dir: &Path) -> Result<Sidecar, ModelError> {
+        Ok(Sidecar {
             config: Json::read(dir.join("config.json"))?,
             preprocessor: Json::read(dir.join("preprocessor_config.json"))?,
         })

@@ -1,10 +1,10 @@
 //! From a path to a [`Model`]: find the files, read the checkpoint, recognise the network, fetch and check parameters.
 
-use super::checkpoint::{self, Checkpoint, RawTensor};
-use super::hf::{self, Beside};
+use super::checkpoint::{Checkpoint, RawTensor};
+use super::hf::{self, Sidecar};
 use super::{
-    Blob, Family, FamilySpec, LoadOptions, Model, ModelError, ModelInfo, ParamError, ParamStore, Preprocess, export,
-    onnx, printable, recognise, values,
+    Blob, Family, FamilySpec, LoadOptions, Model, ModelError, ModelInfo, ParamError, ParamStore, Preprocess, container,
+    export, onnx, printable, recognise, values,
 };
 use crate::files;
 use crate::graph::op;
@@ -30,15 +30,15 @@ fn read(path: &Path, options: &LoadOptions) -> Result<Model, ModelError> {
     if let [file] = files.as_slice() {
         let blob = Blob::open(file).map_err(|source| ModelError::Read { path: file.clone(), source })?;
         if onnx::is_onnx(&blob) {
-            return onnx::import(&blob, path, Some(&dir), &Beside::read(&dir)?, options);
+            return onnx::import(&blob, path, Some(&dir), &Sidecar::read(&dir)?, options);
         }
     }
     let mut checkpoint = Checkpoint::default();
     for file in &files {
-        checkpoint.absorb(checkpoint::open(file)?, file)?;
+        checkpoint.absorb(container::open(file)?, file)?;
     }
-    let beside = if checkpoint.metadata.contains_key(export::KEY) { Beside::default() } else { Beside::read(&dir)? };
-    assemble(checkpoint, &beside, options, path)
+    let sidecar = if checkpoint.metadata.contains_key(export::KEY) { Sidecar::default() } else { Sidecar::read(&dir)? };
+    assemble(checkpoint, &sidecar, options, path)
 }
 
 /// Loads a model from bytes compiled into the program; `name` is what it will be called.
@@ -48,10 +48,10 @@ fn read(path: &Path, options: &LoadOptions) -> Result<Model, ModelError> {
 pub fn load_bytes(name: &str, bytes: &'static [u8], options: &LoadOptions) -> Result<Model, ModelError> {
     let path = Path::new(name);
     if onnx::is_onnx(bytes) {
-        return onnx::import(&Blob::Static(bytes), path, None, &Beside::default(), options);
+        return onnx::import(&Blob::Static(bytes), path, None, &Sidecar::default(), options);
     }
-    let checkpoint = checkpoint::parse(&Blob::Static(bytes), path)?;
-    assemble(checkpoint, &Beside::default(), options, path)
+    let checkpoint = container::parse(&Blob::Static(bytes), path)?;
+    assemble(checkpoint, &Sidecar::default(), options, path)
 }
 
 /// The weight files that `path` stands for, and the folder to look for configuration in.
@@ -119,7 +119,7 @@ fn shards(index: &Path, dir: &Path) -> Result<Vec<PathBuf>, ModelError> {
 
 fn assemble(
     mut checkpoint: Checkpoint,
-    beside: &Beside,
+    sidecar: &Sidecar,
     options: &LoadOptions,
     path: &Path,
 ) -> Result<Model, ModelError> {
@@ -128,7 +128,7 @@ fn assemble(
     }
     checkpoint.strip_wrappers();
     let mut notes = std::mem::take(&mut checkpoint.notes);
-    let spec = recognise::spec(&checkpoint, beside, options, path, &mut notes)?;
+    let spec = recognise::spec(&checkpoint, sidecar, options, path, &mut notes)?;
     let mut graph = spec.build()?;
     if grey(&checkpoint, &mut graph) {
         graph.check()?;
@@ -140,8 +140,8 @@ fn assemble(
     values::check(&graph, &params)?;
     let shape = graph.input_shape();
     let side = |axis: usize| shape.get(axis).copied().unwrap_or(0);
-    let preprocess = beside.preprocess(spec.preprocess([side(1), side(2)]))?;
-    Ok(model(graph, params, family, spec.classes(), preprocess, beside, path, notes))
+    let preprocess = sidecar.preprocess(spec.preprocess([side(1), side(2)]))?;
+    Ok(model(graph, params, family, spec.classes(), preprocess, sidecar, path, notes))
 }
 
 /// Families are built for images of three channels. A network for grey ones differs in that number alone, and its first
@@ -178,7 +178,7 @@ pub(super) fn model(
     family: Family,
     classes: usize,
     mut preprocess: Preprocess,
-    beside: &Beside,
+    sidecar: &Sidecar,
     path: &Path,
     notes: Vec<String>,
 ) -> Model {
@@ -188,7 +188,7 @@ pub(super) fn model(
             name: display_name(path),
             family,
             classes,
-            class_names: beside.labels(classes),
+            class_names: sidecar.labels(classes),
             preprocess,
             source: path.to_owned(),
             hash: params.hash(),

@@ -5,9 +5,11 @@
 
 mod blob;
 mod checkpoint;
+mod container;
 mod error;
 pub mod export;
 pub mod families;
+pub mod formats;
 mod hf;
 pub mod int4;
 pub mod int8;

@@ -4,7 +4,7 @@
 
 use super::checkpoint::Checkpoint;
 use super::families::{Candidate, FamilySpec, Reader, candidates};
-use super::hf::Beside;
+use super::hf::Sidecar;
 use super::{LoadOptions, ModelError};
 use std::path::Path;
 
@@ -17,7 +17,7 @@ fn fits(c: &Checkpoint, candidate: &Candidate) -> bool {
 /// The spec of the network in `c`; what had to be assumed goes to `notes`.
 pub(super) fn spec(
     c: &Checkpoint,
-    beside: &Beside,
+    sidecar: &Sidecar,
     options: &LoadOptions,
     path: &Path,
     notes: &mut Vec<String>,
@@ -27,11 +27,11 @@ pub(super) fn spec(
     // A family that was asked for says itself what is missing.
     let found = found.or_else(|| options.arch.and_then(|_| candidates().find(wanted)));
     let Some(candidate) = found else {
-        let calls = beside.calls_itself().map(|t| format!("; config.json says `{t}`")).unwrap_or_default();
+        let calls = sidecar.calls_itself().map(|t| format!("; config.json says `{t}`")).unwrap_or_default();
         return Err(ModelError::UnknownFamily { path: path.to_owned(), seen: c.summary() + &calls });
     };
     let (family, names) = (candidate.family, candidate.names);
-    let reader = Reader { c, family, names, beside, options, notes: Default::default() };
+    let reader = Reader { c, family, names, sidecar, options, notes: Default::default() };
     let spec = (candidate.read)(&reader)?;
     notes.append(&mut reader.notes.into_inner());
     Ok(spec)

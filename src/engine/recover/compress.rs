@@ -8,7 +8,7 @@
 
 use super::refit::{Layer, refit};
 use super::runner::Runner;
-use super::segment::{aim, boundaries, only_token, part};
+use super::segment::{boundaries, fit_target, only_token, part};
 use super::{RepairError, RepairStep, RepairUse, batchnorm, sample};
 use crate::data::Dataset;
 use crate::exec::Cancel;
@@ -349,7 +349,7 @@ impl<'a> Walk<'a> {
             .iter()
             .map(|&id| Layer {
                 id,
-                aim: aim(&graph, &consumers, id),
+                target: fit_target(&graph, &consumers, id),
                 rows: kept.get(&(graph.node(id).name.clone(), 0)).cloned(),
                 places: sample::Places {
                     per_image: self.options.positions.max(1),
@@ -359,7 +359,7 @@ impl<'a> Walk<'a> {
             })
             .collect();
         // The original goes first: its values at the sampled places are all that the re-fits need of it.
-        let targets: Vec<&str> = layers.iter().map(|l| graph.node(l.aim.target).name.as_str()).collect();
+        let targets: Vec<&str> = layers.iter().map(|l| graph.node(l.target.node).name.as_str()).collect();
         let runner = Runner::new(&original_part, &self.original.params, &self.original.precision, &targets)?;
         let mut samples: Vec<Vec<sample::Target>> = layers.iter().map(|_| Vec::new()).collect();
         for (c, chunk) in self.chunks.iter_mut().enumerate() {

@@ -8,7 +8,7 @@ use super::RepairError;
 use super::ridge::Sums;
 use super::runner::Runner;
 use super::sample::{self, Places};
-use super::segment::Aim;
+use super::segment::FitTarget;
 use crate::exec::Cancel;
 use crate::graph::op;
 use crate::graph::{Graph, NodeId, Op, ParamRole};
@@ -18,7 +18,7 @@ use candle_core::Tensor;
 /// A layer to re-fit.
 pub(super) struct Layer {
     pub id: NodeId,
-    pub aim: Aim,
+    pub target: FitTarget,
     /// Which of the original layer's outputs are left; `None`: all.
     pub rows: Option<Vec<u32>>,
     pub places: Places,
@@ -52,7 +52,7 @@ pub(super) fn refit(
         return Ok(None);
     };
     let input = graph.node(source).name.as_str();
-    let skip = layer.aim.skip.map(|s| graph.node(s).name.as_str());
+    let skip = layer.target.skip.map(|s| graph.node(s).name.as_str());
     let keep: Vec<&str> = [Some(input), skip].into_iter().flatten().collect();
     let affine = Affine::of(model, layer, weight_name)?;
     let runner = Runner::new(part, &model.params, &model.precision, &keep)?;
@@ -62,13 +62,13 @@ pub(super) fn refit(
         let (out, values) = runner.run(x)?;
         let value = |name: &str| values.get(name).cloned().unwrap_or_else(|| out.clone());
         let rows = sample::inputs(&node.op, &value(input), layer.out_width, &target.at)?;
-        let aim = match skip {
+        let wanted = match skip {
             Some(s) => (&target.values - sample::values(&value(s), &target.at)?)?,
             None => target.values.clone(),
         };
-        sums.add(&rows, &aim)?;
+        sums.add(&rows, &wanted)?;
     }
-    let norm = layer.aim.norm.map(|n| graph.node(n));
+    let norm = layer.target.norm.map(|n| graph.node(n));
     let own_bias = norm.is_none_or(|n| n.param(ParamRole::Bias).is_none());
     let bias_name = if own_bias { node } else { norm.unwrap_or(node) }.param(ParamRole::Bias);
     let prior: Vec<f32> = scaled(&affine.weight, &affine.scale, affine.inputs, |w, s| w * s);
@@ -118,7 +118,7 @@ impl Affine {
         let outputs = weight.shape().first().copied().unwrap_or(0);
         let inputs = weight.numel() / outputs.max(1);
         let mut scale = vec![1f32; outputs];
-        if let Some(norm) = layer.aim.norm.map(|n| model.graph.node(n))
+        if let Some(norm) = layer.target.norm.map(|n| model.graph.node(n))
             && let Op::BatchNorm2d(op::BatchNorm2d { eps, .. }) = norm.op
             && let (Some(gamma), Some(var)) = (norm.param(ParamRole::Weight), norm.param(ParamRole::Var))
         {
@@ -127,7 +127,7 @@ impl Affine {
                 *s = g / (v + eps as f32).sqrt();
             }
         }
-        if let Some(factors) = layer.aim.norm.map(|n| model.graph.node(n)).filter(|n| matches!(n.op, Op::Scale(_)))
+        if let Some(factors) = layer.target.norm.map(|n| model.graph.node(n)).filter(|n| matches!(n.op, Op::Scale(_)))
             && let Some(name) = factors.param(ParamRole::Weight)
         {
             scale.copy_from_slice(&model.params.expect(name, &[outputs])?);

@@ -68,19 +68,19 @@ fn needed(graph: &Graph, from: NodeId, to: NodeId) -> Vec<bool> {
     needed
 }
 
-/// What a layer's re-fit aims at.
+/// What a layer is re-fitted to reproduce.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Aim {
+pub(super) struct FitTarget {
     /// The batch norm or layer scale right after the layer, if any.
     pub norm: Option<NodeId>,
     /// The node whose original value is the target: the addition that ends the branch, else the norm or layer itself.
-    pub target: NodeId,
+    pub node: NodeId,
     /// The other input of that addition.
     pub skip: Option<NodeId>,
 }
 
 /// Follows `layer` to what it should reproduce.
-pub(super) fn aim(graph: &Graph, consumers: &[Vec<NodeId>], layer: NodeId) -> Aim {
+pub(super) fn fit_target(graph: &Graph, consumers: &[Vec<NodeId>], layer: NodeId) -> FitTarget {
     let only = |id: NodeId| match consumers[id.index()].as_slice() {
         [one] => Some(*one),
         _ => None,
@@ -94,10 +94,10 @@ pub(super) fn aim(graph: &Graph, consumers: &[Vec<NodeId>], layer: NodeId) -> Ai
     if let Some(next) = only(at).filter(|n| matches!(graph.node(*n).op, Op::Add)) {
         let skip = graph.node(next).inputs.iter().copied().find(|i| *i != at);
         if skip.is_some() {
-            return Aim { norm, target: next, skip };
+            return FitTarget { norm, node: next, skip };
         }
     }
-    Aim { norm, target: at, skip: None }
+    FitTarget { norm, node: at, skip: None }
 }
 
 /// The one token of `layer`'s output that the network's answer depends on, if only one does: everything downstream
@@ -173,11 +173,11 @@ mod tests {
         let consumers = g.consumers();
         let name = |id: NodeId| g.node(id).name.as_str();
         let conv2 = g.by_name("layer1.0.conv2").unwrap();
-        let a = aim(&g, &consumers, conv2);
+        let a = fit_target(&g, &consumers, conv2);
         assert_eq!(a.norm.map(name), Some("layer1.0.bn2"));
-        assert!(matches!(g.node(a.target).op, Op::Add) && a.skip.is_some());
-        let conv1 = aim(&g, &consumers, g.by_name("layer1.0.conv1").unwrap());
-        assert_eq!((name(conv1.target), conv1.skip), ("layer1.0.bn1", None));
+        assert!(matches!(g.node(a.node).op, Op::Add) && a.skip.is_some());
+        let conv1 = fit_target(&g, &consumers, g.by_name("layer1.0.conv1").unwrap());
+        assert_eq!((name(conv1.node), conv1.skip), ("layer1.0.bn1", None));
 
         let g = vit().build().unwrap();
         let consumers = g.consumers();

@@ -6,7 +6,8 @@ use super::produce::in_order;
 use crate::files;
 use crate::host::desk::Desk;
 use crate::host::engine::{Compressed, Engine, Exported, Job, JobError, Llm};
-use crate::model::export::{self, Manifest};
+use crate::model::export::Manifest;
+use crate::model::formats;
 use crate::model::{self, LoadOptions, Model};
 use crate::plan::{Action, Target, Verdict};
 use crate::profile::{Ladder, Paired, Profile};
@@ -111,7 +112,7 @@ impl Shelf<'_> {
         let (used, steps) = (r.map_or(&none, |r| &r.used), r.map_or(&nothing, |r| &r.repairs));
         let actions = in_order(state.actions_of(round));
         let manifest = Manifest { figures, decisions: json!(recipe), ..self.manifest(&actions, used, steps) };
-        let hash = export::write(&path, &model, &manifest, format).map_err(JobError::of)?;
+        let hash = formats::write(&path, &model, &manifest, format).map_err(JobError::of)?;
         model.params.still(&model.info.hash).map_err(JobError::of)?;
         Ok(Exported { path: path.display().to_string(), format: format.to_owned(), hash })
     }

@@ -2,7 +2,7 @@
 //! Every figure in a sentence is one that the search used.
 
 use super::solve::{Candidate, Stop};
-use super::{Aim, PlannerInput, bound_by, curve_of};
+use super::{Goal, PlannerInput, bound_by, curve_of};
 use crate::plan::{Action, Basis, Decision, Estimate, Forecast, Forecaster, Outcome, PlanForecast, Target, Trust};
 use crate::prune::GroupKind;
 use crate::words::{counted, counted_as};
@@ -13,7 +13,7 @@ const SPOKEN: usize = 10;
 
 type Say<'a> = &'a mut dyn FnMut(&str);
 
-pub(super) fn opening(input: &PlannerInput, aim: &Aim, trust: Trust, say: Say) {
+pub(super) fn opening(input: &PlannerInput, goal: &Goal, trust: Trust, say: Say) {
     let p = input.profile;
     if p.whole.p50 > 0.0 {
         say(&format!(
@@ -36,17 +36,17 @@ pub(super) fn opening(input: &PlannerInput, aim: &Aim, trust: Trust, say: Say) {
         let named: Vec<String> = top.iter().take(3).map(|(n, s)| format!("{n} ({:.0} %)", 100.0 * s)).collect();
         say(&format!("The cost sits in {}. ", named.join(", ")));
     }
-    if aim.assumed_floor {
+    if goal.assumed_floor {
         say("No goal is set, so I look for what half a point of top-1 buys; `:budget` sets one. ");
-    } else if aim.open_ended {
+    } else if goal.open_ended {
         say(&format!(
             "Only a floor is set: I take time and bytes as far as {:.2} points of top-1 allow. ",
-            aim.budget.drop.unwrap_or_default()
+            goal.budget.drop.unwrap_or_default()
         ));
     } else {
-        say(&format!("The goal is {}. ", aim.budget));
+        say(&format!("The goal is {}. ", goal.budget));
     }
-    if !aim.quantize {
+    if !goal.quantize {
         say("Neither latency nor memory is asked for, so precision stays as it is. ");
     }
     if let Some(last) = input.past.last() {
@@ -162,7 +162,7 @@ pub(super) fn left_alone(input: &PlannerInput, candidates: &[Candidate], actions
     }
 }
 
-pub(super) fn outcome(input: &PlannerInput, aim: &Aim, f: &PlanForecast, stop: Stop, say: Say) {
+pub(super) fn outcome(input: &PlannerInput, goal: &Goal, f: &PlanForecast, stop: Stop, say: Say) {
     say(&format!(
         "Together I expect latency ~{}, MACs {:.3}x, memory {:.3}x, parameters {:.3}x and {}. ",
         factor(f.latency),
@@ -175,18 +175,18 @@ pub(super) fn outcome(input: &PlannerInput, aim: &Aim, f: &PlanForecast, stop: S
         }
     ));
     let missed: Vec<String> = f
-        .against(&aim.budget)
+        .against(&goal.budget)
         .iter()
         .filter(|l| l.name != "drop" && l.forecast.value > l.target + 1e-9)
         .map(|l| format!("{} at {:.3}x of the {:.3}x asked", l.name, l.forecast.value, l.target))
         .collect();
     match stop {
-        _ if aim.open_ended => {}
+        _ if goal.open_ended => {}
         Stop::Met => {}
         Stop::Floor => say(&format!(
             "The goal cannot be met within {:.2} points as far as I can tell: this plan stops at the floor with {}. \
              A larger drop, or training afterwards, would go further. ",
-            aim.budget.drop.unwrap_or_default(),
+            goal.budget.drop.unwrap_or_default(),
             if missed.is_empty() { "every factor in reach".to_owned() } else { missed.join(", ") }
         )),
         Stop::Exhausted => say(&format!(
@@ -195,7 +195,7 @@ pub(super) fn outcome(input: &PlannerInput, aim: &Aim, f: &PlanForecast, stop: S
         )),
     }
     let known = f.quality.basis != Basis::Unmeasured;
-    if let Some(line) = f.against(&aim.budget).into_iter().find(|l| known && l.name == "drop") {
+    if let Some(line) = f.against(&goal.budget).into_iter().find(|l| known && l.name == "drop") {
         if line.forecast.value > line.target {
             say(&format!(
                 "Mind the floor: the forecast drop of {:.2} is over the {:.2} allowed, though its range reaches {:.2}; the \

@@ -88,34 +88,34 @@ pub fn plan(input: &PlannerInput, say: &mut dyn FnMut(&str)) -> Result<Proposal,
         .with_quality(input.quality.clone());
     let trust = trust_from(&plain, input.past);
     let forecaster = plain.with_trust(trust);
-    let aim = Aim::of(input.budget);
-    explain::opening(input, &aim, trust, say);
+    let goal = Goal::of(input.budget);
+    explain::opening(input, &goal, trust, say);
 
     let fixed = standing(input);
     forecaster.cost(&fixed).map_err(PlannerError::Standing)?;
-    let candidates = candidates(input, &forecaster, &aim, &fixed);
+    let candidates = candidates(input, &forecaster, &goal, &fixed);
     explain::landscape(input, &candidates, say);
 
     let mut problem = Problem {
         forecaster: &forecaster,
         fixed,
         candidates,
-        needs: aim.needs(&forecaster),
+        needs: goal.needs(&forecaster),
         harm_limit: f64::INFINITY,
     };
-    let solution = solve_under(&mut problem, &aim, input.past.is_empty());
+    let solution = solve_under(&mut problem, &goal, input.past.is_empty());
     let forecast = forecaster.actions(&solution.actions);
     let decisions = decisions(input, &forecaster, &problem, &solution)?;
     explain::choices(input, &decisions, say);
     explain::left_alone(input, &problem.candidates, &solution.actions, say);
-    explain::outcome(input, &aim, &forecast, solution.stop, say);
-    let met = solution.stop == Stop::Met && !aim.open_ended;
+    explain::outcome(input, &goal, &forecast, solution.stop, say);
+    let met = solution.stop == Stop::Met && !goal.open_ended;
     Ok(Proposal { decisions, forecast, met })
 }
 
 /// The budget as the planner pursues it.
 #[derive(Debug, Clone)]
-pub(super) struct Aim {
+pub(super) struct Goal {
     budget: Budget,
     /// No factor was set: go as far as the floor allows.
     open_ended: bool,
@@ -127,8 +127,8 @@ pub(super) struct Aim {
 /// Floor assumed when neither factors nor a floor are set, points.
 const ASSUMED_DROP: f64 = 0.5;
 
-impl Aim {
-    fn of(budget: &Budget) -> Aim {
+impl Goal {
+    fn of(budget: &Budget) -> Goal {
         let mut budget = *budget;
         let open_ended =
             budget.latency.is_none() && budget.macs.is_none() && budget.memory.is_none() && budget.params.is_none();
@@ -137,7 +137,7 @@ impl Aim {
             budget.drop = Some(ASSUMED_DROP);
         }
         let quantize = open_ended || budget.latency.is_some() || budget.memory.is_some();
-        Aim { budget, open_ended, assumed_floor, quantize }
+        Goal { budget, open_ended, assumed_floor, quantize }
     }
 
     fn needs(&self, forecaster: &Forecaster) -> Vec<Need> {
@@ -164,16 +164,16 @@ impl Aim {
 
 /// Without evidence from earlier rounds the factors come first, unless even the hopeful end of the forecast breaks the
 /// floor: forecasts of accuracy are too wide to give up a target for. With evidence the floor binds.
-fn solve_under(problem: &mut Problem, aim: &Aim, first: bool) -> Solution {
-    let floor = aim.budget.drop.and_then(|d| problem.forecaster.harm_for(d));
-    if aim.open_ended {
+fn solve_under(problem: &mut Problem, goal: &Goal, first: bool) -> Solution {
+    let floor = goal.budget.drop.and_then(|d| problem.forecaster.harm_for(d));
+    if goal.open_ended {
         // How far a floor allows to go nobody knows before plans were tried.
         problem.harm_limit = floor.unwrap_or(0.0);
         return problem.solve();
     }
     problem.harm_limit = f64::INFINITY;
     let free = problem.solve();
-    let (Some(floor), Some(drop)) = (floor, aim.budget.drop) else { return free };
+    let (Some(floor), Some(drop)) = (floor, goal.budget.drop) else { return free };
     let (harm, _) = problem.forecaster.harm(&free.actions);
     let hopeful = -problem.forecaster.quality(&free.actions).high;
     if harm <= floor || (first && hopeful <= drop) {
@@ -208,7 +208,12 @@ fn by_human(d: &Decision) -> bool {
     d.by_person() || d.status == Status::Approved
 }
 
-fn candidates(input: &PlannerInput, forecaster: &Forecaster, aim: &Aim, fixed: &[(Target, Action)]) -> Vec<Candidate> {
+fn candidates(
+    input: &PlannerInput,
+    forecaster: &Forecaster,
+    goal: &Goal,
+    fixed: &[(Target, Action)],
+) -> Vec<Candidate> {
     let mut out = Vec::new();
     let taken = |t: &Target| fixed.iter().any(|(f, _)| f == t);
     let mut push = |target: Target, actions: Vec<Action>, block: Option<String>| {
@@ -246,7 +251,7 @@ fn candidates(input: &PlannerInput, forecaster: &Forecaster, aim: &Aim, fixed: &
     for b in input.graph.blocks.iter().filter(|b| !b.residual.is_empty()) {
         push(Target::Block(b.name.clone()), vec![Action::RemoveBlock], Some(b.name.clone()));
     }
-    if aim.quantize {
+    if goal.quantize {
         for n in input.graph.nodes.iter().filter(|n| n.op.is_conv_or_linear()) {
             let block = input
                 .graph

@@ -102,13 +102,13 @@ pub(super) fn read(r: &Reader) -> Result<FamilySpec, ModelError> {
         stages.push(ConvNextStage { width, depth, mlp: r.out(&format!("stages.{s}.0.mlp.fc1.weight"))?, kernel });
     }
     let [_, _, patch, _] = r.shape::<4>("stem.conv.weight")?;
-    let head_eps = if r.source() == Source::HuggingFace { r.beside.eps()?.unwrap_or(1e-12) } else { EPS };
+    let head_eps = if r.source() == Source::HuggingFace { r.sidecar.eps()?.unwrap_or(1e-12) } else { EPS };
     Ok(FamilySpec::ConvNext(ConvNextSpec {
         names: r.names,
         patch,
         stages,
         layer_scale: r.has("stages.0.0.gamma"),
-        act: r.beside.activation()?.unwrap_or(Activation::GeluErf),
+        act: r.sidecar.activation()?.unwrap_or(Activation::GeluErf),
         head_eps,
         classes: r.out("head.weight")?,
         image: r.image(224)?,

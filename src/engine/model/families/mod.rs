@@ -15,6 +15,7 @@ mod swin;
 mod vgg;
 mod vit;
 mod vit_names;
+mod vit_read;
 
 pub use convnext::{ConvNextSpec, ConvNextStage};
 pub use mobile::{MobileBlock, MobileSpec, Padding};
@@ -60,9 +61,9 @@ pub(super) fn candidates() -> impl Iterator<Item = Candidate> {
     let of = |family, marks, read: fn(&Reader) -> Result<FamilySpec, ModelError>| {
         move |names| Candidate { family, names, marks, either: &[], read }
     };
-    let vit = of(Family::Vit, vit_names::MARKS, vit_names::read);
+    let vit = of(Family::Vit, vit_names::MARKS, vit_read::read);
     (vit_names::NAMES.iter().copied().map(vit).map(|c| Candidate { either: vit_names::EITHER, ..c }))
-        .chain([&vit_names::TORCH].into_iter().map(of(Family::TorchVit, vit_names::MARKS, vit_names::read_torch)))
+        .chain([&vit_names::TORCH].into_iter().map(of(Family::TorchVit, vit_names::MARKS, vit_read::read_torch)))
         .chain(
             swin::NAMES
                 .iter()

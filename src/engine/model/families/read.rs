@@ -4,7 +4,7 @@
 
 use super::{Names, Source};
 use crate::model::checkpoint::Checkpoint;
-use crate::model::hf::Beside;
+use crate::model::hf::Sidecar;
 use crate::model::{Family, LoadOptions, ModelError, printable};
 use std::cell::RefCell;
 
@@ -13,7 +13,7 @@ pub(in crate::model) struct Reader<'a> {
     pub c: &'a Checkpoint,
     pub family: Family,
     pub names: &'static Names,
-    pub beside: &'a Beside,
+    pub sidecar: &'a Sidecar,
     pub options: &'a LoadOptions,
     /// What had to be assumed.
     pub notes: RefCell<Vec<String>>,
@@ -66,7 +66,7 @@ impl Reader<'_> {
 
     /// Image side: option, files beside the weights, else `default` with a note.
     pub fn image(&self, default: usize) -> Result<usize, ModelError> {
-        if let Some(image) = self.options.image.map_or_else(|| self.beside.image(), |i| Ok(Some(i)))? {
+        if let Some(image) = self.options.image.map_or_else(|| self.sidecar.image(), |i| Ok(Some(i)))? {
             return Ok(image);
         }
         self.note(format!("image size assumed to be {default} (weights do not tell; `--image-size` overrides)"));
@@ -75,7 +75,7 @@ impl Reader<'_> {
 
     /// Head count: option, configuration, else `default` with a note.
     pub fn heads(&self, default: usize) -> Result<usize, ModelError> {
-        if let Some(h) = self.options.heads.map_or_else(|| self.beside.heads(), |h| Ok(Some(h)))? {
+        if let Some(h) = self.options.heads.map_or_else(|| self.sidecar.heads(), |h| Ok(Some(h)))? {
             return Ok(h);
         }
         self.note(format!("{default} attention heads assumed (weights do not tell; `--heads` overrides)"));
@@ -86,7 +86,7 @@ impl Reader<'_> {
     /// name lies beside the weights it must be one of `stems`, a number, one of `variants` that differ in numbers alone, and
     /// nothing more but `_…`.
     pub fn called(&self, stems: &[&str], variants: &[&str]) -> Result<(), ModelError> {
-        let Some(name) = self.beside.architecture()? else { return Ok(()) };
+        let Some(name) = self.sidecar.architecture()? else { return Ok(()) };
         let ends = |rest: &str| rest.is_empty() || rest.starts_with('_');
         let known = |stem: &&str| {
             let rest = name.strip_prefix(*stem).map(|rest| rest.trim_start_matches(|c: char| c.is_ascii_digit()));

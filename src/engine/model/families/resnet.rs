@@ -159,7 +159,7 @@ pub(super) fn read_cifar(r: &Reader) -> Result<FamilySpec, ModelError> {
 
 pub(super) fn read(r: &Reader) -> Result<FamilySpec, ModelError> {
     r.called(&["resnet", "resnext", "wide_resnet", "tv_resnet"], &[])?;
-    if r.beside.flag("downsample_in_bottleneck")? == Some(true) {
+    if r.sidecar.flag("downsample_in_bottleneck")? == Some(true) {
         return Err(r.not("its bottlenecks stride in the first convolution, which is not supported"));
     }
     let bottleneck = r.has("layer1.0.conv3.weight");
@@ -180,7 +180,7 @@ pub(super) fn read(r: &Reader) -> Result<FamilySpec, ModelError> {
         groups = inner / per_group;
         // A first stage that changes no width has a shortcut of its own only if it strides.
         let strides = if stages.is_empty() {
-            r.beside
+            r.sidecar
                 .flag("downsample_in_first_stage")?
                 .unwrap_or(stem == outer && r.has(&format!("{at}.0.downsample.0.weight")))
         } else {
@@ -195,7 +195,7 @@ pub(super) fn read(r: &Reader) -> Result<FamilySpec, ModelError> {
         stages,
         stem,
         groups: groups.max(1),
-        act: r.beside.activation()?.unwrap_or(Activation::Relu),
+        act: r.sidecar.activation()?.unwrap_or(Activation::Relu),
         classes: r.out("fc.weight")?,
         image: r.image(224)?,
     }))

@@ -156,7 +156,7 @@ pub(super) fn read(r: &Reader) -> Result<FamilySpec, ModelError> {
         }
         stages.push(SwinStage { dim, depth, heads, mlp });
     }
-    let trained = if v2 { r.beside.trained_windows()?.unwrap_or_default() } else { Vec::new() };
+    let trained = if v2 { r.sidecar.trained_windows()?.unwrap_or_default() } else { Vec::new() };
     let [_, _, patch, _] = r.shape::<4>("patch_embed.proj.weight")?;
     let window = window(r, v2)?;
     let hidden = || r.out("layers.0.0.attn.cpb_mlp.0.weight");
@@ -168,8 +168,8 @@ pub(super) fn read(r: &Reader) -> Result<FamilySpec, ModelError> {
         window,
         fused,
         qkv_bias: ["qkv.bias", "q.bias", "q_bias"].iter().any(|n| r.has(&format!("layers.0.0.attn.{n}"))),
-        act: r.beside.activation()?.unwrap_or(Activation::GeluErf),
-        eps: r.beside.eps()?.unwrap_or(EPS),
+        act: r.sidecar.activation()?.unwrap_or(Activation::GeluErf),
+        eps: r.sidecar.eps()?.unwrap_or(EPS),
         classes: r.out("head.weight")?,
         image: r.image(if v2 { 256 } else { 224 })?,
     };
@@ -186,7 +186,7 @@ fn window(r: &Reader, v2: bool) -> Result<usize, ModelError> {
         let [_, rows, ..] = r.shape::<4>("layers.0.0.attn.relative_coords_table")?;
         return Ok(rows.div_ceil(2));
     }
-    if let Some(window) = r.beside.window()? {
+    if let Some(window) = r.sidecar.window()? {
         return Ok(window);
     }
     r.note("windows of 8 assumed (neither weights nor config.json tell)");

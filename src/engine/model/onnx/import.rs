@@ -7,7 +7,7 @@ use super::export;
 use super::lift::{Failure, Lifter, Value};
 use super::proto::{self, GraphProto, ModelProto, ValueInfoProto, data_type};
 use crate::graph::{Graph, NodeId};
-use crate::model::hf::Beside;
+use crate::model::hf::Sidecar;
 use crate::model::{ASSUMED, Blob, Family, LoadOptions, Model, ModelError, Preprocess, load, printable, values};
 use std::collections::{BTreeMap, HashMap};
 use std::path::Path;
@@ -34,7 +34,7 @@ pub(in crate::model) fn import(
     blob: &Blob,
     path: &Path,
     dir: Option<&Path>,
-    beside: &Beside,
+    sidecar: &Sidecar,
     options: &LoadOptions,
 ) -> Result<Model, ModelError> {
     let damaged = |why: String| ModelError::Damaged { path: path.to_owned(), why };
@@ -53,11 +53,11 @@ pub(in crate::model) fn import(
     let classes = shapes.get(graph.output.index()).and_then(|s| s.last().copied()).unwrap_or(0);
     let image = graph.input_shape();
     let size = [image.get(1).copied().unwrap_or(0), image.get(2).copied().unwrap_or(0)];
-    let preprocess = beside.preprocess(Preprocess::imagenet(size))?;
+    let preprocess = sidecar.preprocess(Preprocess::imagenet(size))?;
     if preprocess.assumed() {
         notes.push(ASSUMED.into());
     }
-    Ok(load::model(graph, params, Family::Onnx, classes, preprocess, beside, path, notes))
+    Ok(load::model(graph, params, Family::Onnx, classes, preprocess, sidecar, path, notes))
 }
 
 /// Lets [`bytes::Bytes`] hold on to a blob.
