@@ -3,15 +3,14 @@
 use super::checkpoint::{Checkpoint, RawTensor};
 use super::hf::{self, Sidecar};
 use super::{
-    Blob, Family, FamilySpec, LoadOptions, Model, ModelError, ModelInfo, ParamError, ParamStore, Preprocess, container,
-    export, onnx, printable, recognise, values,
+    Blob, Family, FamilySpec, LoadOptions, Model, ModelError, ParamError, ParamStore, container, export, imported,
+    onnx, printable, recognise, values,
 };
 use crate::files;
 use crate::graph::op;
-use crate::graph::{Graph, Node, Op, ParamRole, PrecisionPlan, param_shapes};
+use crate::graph::{Graph, Node, Op, ParamRole, param_shapes};
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 
 /// Loads a model from a checkpoint file (`.safetensors`, `.th`, `.pth`, `.pt`), an ONNX model, a Hugging Face directory or a file
 /// that `paring` exported. The format is told by content, not by name.
@@ -141,7 +140,7 @@ fn assemble(
     let shape = graph.input_shape();
     let side = |axis: usize| shape.get(axis).copied().unwrap_or(0);
     let preprocess = sidecar.preprocess(spec.preprocess([side(1), side(2)]))?;
-    Ok(model(graph, params, family, spec.classes(), preprocess, sidecar, path, notes))
+    Ok(imported::model(graph, params, family, spec.classes(), preprocess, sidecar, path, notes))
 }
 
 /// Families are built for images of three channels. A network for grey ones differs in that number alone, and its first
@@ -168,43 +167,6 @@ fn grey(c: &Checkpoint, graph: &mut Graph) -> bool {
         }
     }
     true
-}
-
-/// What an importer found, as a model in f32.
-#[expect(clippy::too_many_arguments, reason = "each is a field of its own, from its own place")]
-pub(super) fn model(
-    graph: Graph,
-    params: ParamStore,
-    family: Family,
-    classes: usize,
-    mut preprocess: Preprocess,
-    sidecar: &Sidecar,
-    path: &Path,
-    notes: Vec<String>,
-) -> Model {
-    preprocess.channels = graph.input_shape().first().copied().unwrap_or(0);
-    Model {
-        info: ModelInfo {
-            name: display_name(path),
-            family,
-            classes,
-            class_names: sidecar.labels(classes),
-            preprocess,
-            source: path.to_owned(),
-            hash: params.hash(),
-            notes,
-        },
-        graph: Arc::new(graph),
-        params,
-        precision: PrecisionPlan::default(),
-    }
-}
-
-/// The file's stem, or the folder's name.
-pub(super) fn display_name(path: &Path) -> String {
-    let absolute = path.canonicalize().unwrap_or_else(|_| path.to_owned());
-    let stem = if path.is_dir() { absolute.file_name() } else { path.file_stem() };
-    stem.map_or_else(|| "model".to_owned(), |s| printable(&s.to_string_lossy()))
 }
 
 /// Every parameter that `graph` names, with the shape that it must have.

@@ -11,6 +11,7 @@ pub mod export;
 pub mod families;
 pub mod formats;
 mod hf;
+mod imported;
 pub mod int4;
 pub mod int8;
 mod load;

@@ -8,7 +8,7 @@ use super::lift::{Failure, Lifter, Value};
 use super::proto::{self, GraphProto, ModelProto, ValueInfoProto, data_type};
 use crate::graph::{Graph, NodeId};
 use crate::model::hf::Sidecar;
-use crate::model::{ASSUMED, Blob, Family, LoadOptions, Model, ModelError, Preprocess, load, printable, values};
+use crate::model::{ASSUMED, Blob, Family, LoadOptions, Model, ModelError, Preprocess, imported, printable, values};
 use std::collections::{BTreeMap, HashMap};
 use std::path::Path;
 
@@ -57,7 +57,7 @@ pub(in crate::model) fn import(
     if preprocess.assumed() {
         notes.push(ASSUMED.into());
     }
-    Ok(load::model(graph, params, Family::Onnx, classes, preprocess, sidecar, path, notes))
+    Ok(imported::model(graph, params, Family::Onnx, classes, preprocess, sidecar, path, notes))
 }
 
 /// Lets [`bytes::Bytes`] hold on to a blob.

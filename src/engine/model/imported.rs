@@ -1,0 +1,44 @@
+//! What every importer ends with: graph, parameters and words become a model in f32.
+
+use super::hf::Sidecar;
+use super::{Family, Model, ModelInfo, ParamStore, Preprocess, printable};
+use crate::graph::{Graph, PrecisionPlan};
+use std::path::Path;
+use std::sync::Arc;
+
+/// What an importer found, as a model in f32.
+#[expect(clippy::too_many_arguments, reason = "each is a field of its own, from its own place")]
+pub(super) fn model(
+    graph: Graph,
+    params: ParamStore,
+    family: Family,
+    classes: usize,
+    mut preprocess: Preprocess,
+    sidecar: &Sidecar,
+    path: &Path,
+    notes: Vec<String>,
+) -> Model {
+    preprocess.channels = graph.input_shape().first().copied().unwrap_or(0);
+    Model {
+        info: ModelInfo {
+            name: display_name(path),
+            family,
+            classes,
+            class_names: sidecar.labels(classes),
+            preprocess,
+            source: path.to_owned(),
+            hash: params.hash(),
+            notes,
+        },
+        graph: Arc::new(graph),
+        params,
+        precision: PrecisionPlan::default(),
+    }
+}
+
+/// The file's stem, or the folder's name.
+fn display_name(path: &Path) -> String {
+    let absolute = path.canonicalize().unwrap_or_else(|_| path.to_owned());
+    let stem = if path.is_dir() { absolute.file_name() } else { path.file_stem() };
+    stem.map_or_else(|| "model".to_owned(), |s| printable(&s.to_string_lossy()))
+}
