@@ -1,4 +1,4 @@
-//! Turns the chunks of one answer into pieces: apart by channel, neutralised, masked, and not more than may be taken.
+//! Turns the chunks of one answer into tokens: apart by channel, neutralised, masked, and not more than may be taken.
 //!
 //! Not here: where the chunks come from (`wire`). Invariant: what is handed on is all that ever leaves of an answer.
 
@@ -7,16 +7,8 @@ use super::delta::{self, Part, ThinkSplitter};
 use super::error::LlmError;
 use super::wire::Wire;
 use crate::mask::Masked;
+use crate::session::{Channel, Feed};
 use serde_json::Value;
-
-/// What arrives while an answer streams; control characters are already neutralised, secrets masked.
-#[derive(Debug, Clone, PartialEq)]
-pub enum Piece {
-    Reasoning(String),
-    Text(String),
-    /// A line for people: a retry, a field the server refused.
-    Notice(String),
-}
 
 /// How an answer ended.
 #[derive(Debug, Clone, Default, PartialEq)]
@@ -37,9 +29,10 @@ pub enum Took {
 }
 
 /// One answer on its way to whoever listens.
-pub struct Answer<'a> {
+pub struct Answer<'a, F> {
     wire: &'a Wire,
-    on: &'a mut (dyn FnMut(Piece) + Send),
+    role: &'a str,
+    on: &'a mut F,
     think: ThinkSplitter,
     reasoning: Masked,
     text: Masked,
@@ -50,25 +43,26 @@ pub struct Answer<'a> {
     cut: bool,
 }
 
-impl<'a> Answer<'a> {
-    pub fn new(wire: &'a Wire, room: usize, on: &'a mut (dyn FnMut(Piece) + Send)) -> Answer<'a> {
-        let (reasoning, text) = (wire.mask.stream(), wire.mask.stream());
-        Answer { wire, on, think: ThinkSplitter::default(), reasoning, text, room, deltas: 0, tokens: None, cut: false }
+impl<'a, F: AsyncFnMut(Feed)> Answer<'a, F> {
+    /// What `role` says, `room` characters of it at most, goes to `on`.
+    pub fn new(wire: &'a Wire, role: &'a str, room: usize, on: &'a mut F) -> Answer<'a, F> {
+        let (think, reasoning, text) = (ThinkSplitter::default(), wire.mask.stream(), wire.mask.stream());
+        Answer { wire, role, on, think, reasoning, text, room, deltas: 0, tokens: None, cut: false }
     }
 
-    pub fn chunk(&mut self, chunk: &Value) -> Result<Took, LlmError> {
+    pub async fn chunk(&mut self, chunk: &Value) -> Result<Took, LlmError> {
         let before = self.room;
         for part in delta::parts(chunk) {
             match part {
                 Part::Text(t) => {
                     self.deltas += 1;
                     for p in self.think.push(&t) {
-                        self.give(p);
+                        self.give(p).await;
                     }
                 }
                 Part::Reasoning(t) => {
                     self.deltas += 1;
-                    self.give(Part::Reasoning(t));
+                    self.give(Part::Reasoning(t)).await;
                 }
                 Part::Tokens(n) => self.tokens = Some(n),
                 Part::Finish(why) => self.cut |= matches!(why.as_str(), "length" | "max_tokens"),
@@ -82,31 +76,36 @@ impl<'a> Answer<'a> {
         Ok(if self.room < before { Took::Content } else { Took::Nothing })
     }
 
-    fn give(&mut self, part: Part) {
-        let known = match &part {
-            Part::Reasoning(t) => self.reasoning.push(&clean::text(t)),
-            Part::Text(t) => self.text.push(&clean::text(t)),
-            Part::Tokens(_) | Part::Finish(_) | Part::Error(_) => return,
-        };
-        self.hand_on(known, matches!(part, Part::Reasoning(_)));
+    async fn give(&mut self, part: Part) {
+        match part {
+            Part::Reasoning(t) => {
+                let known = self.reasoning.push(&clean::text(&t));
+                self.hand_on(known, Channel::Reasoning).await;
+            }
+            Part::Text(t) => {
+                let known = self.text.push(&clean::text(&t));
+                self.hand_on(known, Channel::Text).await;
+            }
+            Part::Tokens(_) | Part::Finish(_) | Part::Error(_) => {}
+        }
     }
 
-    fn hand_on(&mut self, text: String, reasoning: bool) {
+    async fn hand_on(&mut self, text: String, channel: Channel) {
         let text: String = text.chars().take(self.room).collect();
         self.room -= text.chars().count();
         if !text.is_empty() {
-            (self.on)(if reasoning { Piece::Reasoning(text) } else { Piece::Text(text) });
+            (self.on)(Feed::Token { role: self.role.to_owned(), channel, text }).await;
         }
     }
 
     /// Hands on what was held back. Also after an error: what had arrived is kept.
-    pub fn end(mut self) -> Reply {
+    pub async fn end(mut self) -> Reply {
         for p in self.think.finish() {
-            self.give(p);
+            self.give(p).await;
         }
         let (reasoning, text) = (self.reasoning.finish(), self.text.finish());
-        self.hand_on(reasoning, true);
-        self.hand_on(text, false);
+        self.hand_on(reasoning, Channel::Reasoning).await;
+        self.hand_on(text, Channel::Text).await;
         Reply { tokens: self.tokens.unwrap_or(self.deltas), cut: self.cut }
     }
 }

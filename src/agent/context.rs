@@ -4,12 +4,12 @@
 //! come back on the screen. Order of sacrifice when room is short: rows of small cost, then history, then notes.
 
 use super::table::{Row, short, table};
-use super::{Role, clean, critic};
+use super::{clean, critic};
 use crate::graph::Graph;
 use crate::plan::{Action, Basis, Cost, Decision, Forecaster, Limit, Target};
 use crate::profile::{BROKEN, Profile, SensCurve, SensTarget};
 use crate::quant::Precision;
-use crate::session::State;
+use crate::session::{Role, Share, State, Table, Task};
 use crate::words::{counted, counted_as};
 use std::fmt::Write;
 
@@ -19,7 +19,7 @@ pub const DEFAULT_ROOM: usize = 24_000;
 pub const LEAST_ROOM: usize = 800;
 
 /// The facts for `role` in about `room` characters (the head, which is small and bounded, may exceed a tiny room).
-pub fn context(state: &State, role: Role, room: usize) -> String {
+pub fn context(state: &State, role: &Role, room: usize) -> String {
     let Some(card) = &state.card else { return "No session is open.".into() };
     let mut out = head(state);
     if let Some(list) = Some(constraints(state, room / 6)).filter(|l| !l.is_empty()) {
@@ -27,7 +27,7 @@ pub fn context(state: &State, role: Role, room: usize) -> String {
     }
     out.push_str(&notes(state, room / 8));
     out.push_str(&history(state, room / 8));
-    if role != Role::Evaluation {
+    if role.task == Task::Propose {
         out.push_str(&last_critique(state, room / 16));
     }
     let Some(profile) = state.rounds.first().and_then(|r| r.profile.as_ref()) else {
@@ -38,19 +38,15 @@ pub fn context(state: &State, role: Role, room: usize) -> String {
     let facts = Facts { state, graph: &card.graph, profile, forecaster: &forecaster, base: forecaster.base() };
     out.push_str(&facts.standing(room / 8));
     let left = room.saturating_sub(out.chars().count()).max(LEAST_ROOM / 2);
-    match role {
-        Role::Analysis => {
-            out.push_str(&facts.layers(left / 2));
-            out.push_str(&facts.groups(left / 2));
-        }
-        Role::Pruning => {
-            let blocks = facts.blocks(left / 4);
-            let left = left.saturating_sub(blocks.chars().count());
-            out.push_str(&facts.groups(left));
-            out.push_str(&blocks);
-        }
-        Role::Quantization => out.push_str(&facts.precisions(left)),
-        Role::Evaluation => out.push_str(&facts.layers(left.min(6_000))),
+    let share = |table, share| match share {
+        Share::Part(of) => Some(facts.table(table, left / of)),
+        Share::Most(most) => Some(facts.table(table, left.min(most))),
+        Share::Rest => None,
+    };
+    let tables: Vec<Option<String>> = role.reads.iter().map(|(table, of)| share(*table, *of)).collect();
+    let rest = left.saturating_sub(tables.iter().flatten().map(|t| t.chars().count()).sum());
+    for ((table, _), text) in role.reads.iter().zip(tables) {
+        out.push_str(&text.unwrap_or_else(|| facts.table(*table, rest)));
     }
     out
 }
@@ -185,6 +181,15 @@ struct Saved {
 }
 
 impl Facts<'_> {
+    fn table(&self, table: Table, room: usize) -> String {
+        match table {
+            Table::Layers => self.layers(room),
+            Table::Groups => self.groups(room),
+            Table::Blocks => self.blocks(room),
+            Table::Precisions => self.precisions(room),
+        }
+    }
+
     fn saved(&self, target: Target, action: Action) -> Option<Saved> {
         let new = self.forecaster.cost(&[(target, action)]).ok()?;
         let part = |old: f64, new: f64| if old > 0.0 { 100.0 * (old - new) / old } else { 0.0 };

@@ -5,12 +5,11 @@
 //! run proposes nothing more.
 
 use super::validate::{Draft, SearchSpace, Validated, validate};
-use super::{
-    AgentEvent, AgentInput, Job, LlmError, Message, Outcome, Piece, Role, clean, context, critic, delta, proposal,
-};
-use crate::plan::{Author, Decision, DecisionId, Status, Target};
-use crate::session::{Channel, Utterance};
+use super::{AGENTS, AgentInput, LlmError, Message, Outcome, clean, context, critic, delta, notice, proposal};
+use crate::plan::{Author, Decision, DecisionId, Status};
+use crate::session::{Channel, Event, Feed, ROLES, Role, Utterance};
 use crate::words::{counted, counted_as};
+use std::collections::BTreeMap;
 
 /// What happens to a dialogue.
 #[derive(Debug)]
@@ -22,7 +21,6 @@ pub enum Input {
     },
     /// No endpoint is set.
     NoEndpoint,
-    Piece(Piece),
     /// The answer ended; `tokens` by the server's count or ours.
     Replied {
         tokens: u64,
@@ -43,10 +41,14 @@ pub enum Input {
 /// What a dialogue wants done.
 #[derive(Debug, PartialEq)]
 pub enum Effect {
-    Emit(AgentEvent),
+    Feed(Feed),
+    Event(Event),
     /// Find out which model will be asked.
     Connect,
-    Ask(Vec<Message>),
+    Ask {
+        role: &'static str,
+        messages: Vec<Message>,
+    },
     /// Ask the planner.
     StandIn,
     Done(Outcome),
@@ -58,14 +60,14 @@ enum Step {
     Connecting,
     Asking(Turn),
     /// The planner is asked on behalf of these roles.
-    StandingIn(Vec<Role>),
+    StandingIn(Vec<&'static Role>),
     Done,
 }
 
 /// One answer in the making.
 #[derive(Debug)]
 struct Turn {
-    role: Role,
+    role: &'static Role,
     messages: Vec<Message>,
     reasoning: String,
     text: String,
@@ -88,9 +90,10 @@ pub struct Dialogue {
     used: usize,
     halvings: u32,
     step: Step,
-    queue: Vec<Role>,
-    analysis: String,
-    pruning: String,
+    /// Last comes first.
+    queue: Vec<&'static Role>,
+    /// What roles said or proposed, for the prompts of later ones.
+    told: BTreeMap<&'static str, String>,
     /// The planner's answer, once asked.
     planner: Option<Result<(Vec<Decision>, String), String>>,
     planner_spoke: bool,
@@ -101,21 +104,15 @@ pub struct Dialogue {
 
 impl Dialogue {
     pub fn new(input: AgentInput) -> Dialogue {
-        let mut queue = match input.job {
-            Job::Propose => vec![Role::Analysis, Role::Pruning, Role::Quantization],
-            Job::Evaluate => vec![Role::Evaluation],
-        };
-        queue.reverse();
         Dialogue {
+            queue: ROLES.iter().rev().filter(|r| r.task == input.task).collect(),
             room: input.room,
             input,
             model: String::new(),
             used: 0,
             halvings: 0,
             step: Step::Idle,
-            queue,
-            analysis: String::new(),
-            pruning: String::new(),
+            told: BTreeMap::new(),
             planner: None,
             planner_spoke: false,
             because: String::new(),
@@ -123,7 +120,7 @@ impl Dialogue {
         }
     }
 
-    /// The one way in. Inputs that do not fit the step (a piece after a cancel) change nothing.
+    /// What happens comes in here. Inputs that do not fit the step (a reply after a cancel) change nothing.
     pub fn handle(&mut self, input: Input) -> Vec<Effect> {
         let step = std::mem::replace(&mut self.step, Step::Idle);
         let mut out = Vec::new();
@@ -139,7 +136,7 @@ impl Dialogue {
             (Step::Connecting, Input::NoEndpoint) => {
                 self.because = "no endpoint is set".into();
                 self.say(
-                    "agents",
+                    AGENTS,
                     "no endpoint is set (OPENAI_BASE_URL, or :llm); the built-in planner answers",
                     &mut out,
                 );
@@ -147,14 +144,9 @@ impl Dialogue {
             }
             (Step::Connecting, Input::Failed { error, .. }) => {
                 self.because = error.to_string();
-                self.say("agents", &error.to_string(), &mut out);
+                self.say(AGENTS, &error.to_string(), &mut out);
                 self.give_up(None, &mut out);
             }
-            (Step::Connecting, Input::Piece(Piece::Notice(text))) => {
-                self.say("agents", &text, &mut out);
-                self.step = Step::Connecting;
-            }
-            (Step::Asking(turn), Input::Piece(piece)) => self.step = Step::Asking(self.hear(turn, piece, &mut out)),
             (Step::Asking(turn), Input::Replied { tokens, cut, seconds }) => {
                 self.replied(turn, tokens, cut, seconds, &mut out);
             }
@@ -176,13 +168,23 @@ impl Dialogue {
                 Input::Start
                 | Input::Connected { .. }
                 | Input::NoEndpoint
-                | Input::Piece(_)
                 | Input::Replied { .. }
                 | Input::Failed { .. }
                 | Input::StoodIn(_),
             ) => self.step = step,
         }
         out
+    }
+
+    /// What a model says while it is asked, as it arrives. Whoever listens hears it at once; here it is kept until the turn is
+    /// over.
+    pub fn hear(&mut self, said: &Feed) {
+        if let (Step::Asking(turn), Feed::Token { channel, text, .. }) = (&mut self.step, said) {
+            match channel {
+                Channel::Reasoning => turn.reasoning.push_str(text),
+                Channel::Text => turn.text.push_str(text),
+            }
+        }
     }
 
     fn done(&mut self, out: &mut Vec<Effect>) {
@@ -198,16 +200,16 @@ impl Dialogue {
         }
     }
 
-    fn ask(&mut self, role: Role, out: &mut Vec<Effect>) {
+    fn ask(&mut self, role: &'static Role, out: &mut Vec<Effect>) {
         let state = &self.input.state;
         let facts = context::context(state, role, self.room);
         self.used = facts.chars().count();
         let critique = critic::compare(state, state.round).map(|c| c.to_string()).unwrap_or_default();
-        let none = "(none)".to_owned();
-        let or_none = |s: &str| if s.is_empty() { none.clone() } else { s.to_owned() };
-        let (analysis, pruning, critique) = (or_none(&self.analysis), or_none(&self.pruning), or_none(&critique));
-        let values: [(&str, &str); 4] =
-            [("context", &facts), ("analysis", &analysis), ("pruning", &pruning), ("critique", &critique)];
+        let told = |r: &Role| (r.name, self.told.get(r.name).map_or("", String::as_str));
+        let values: Vec<(&str, &str)> = (ROLES.iter().map(told).chain([("critique", critique.as_str())]))
+            .map(|(name, text)| (name, if text.is_empty() { "(none)" } else { text }))
+            .chain([("context", facts.as_str())])
+            .collect();
         let messages = vec![
             Message { role: "system", content: self.input.prompts.system(role) },
             Message { role: "user", content: self.input.prompts.question(role, &values) },
@@ -216,30 +218,14 @@ impl Dialogue {
     }
 
     fn begin(&mut self, turn: Turn, out: &mut Vec<Effect>) {
-        out.push(Effect::Emit(AgentEvent::Turn { role: turn.role.name().into(), model: self.model.clone() }));
-        out.push(Effect::Ask(turn.messages.clone()));
+        out.push(Effect::Feed(Feed::Turn { role: turn.role.name.into(), model: self.model.clone() }));
+        out.push(Effect::Ask { role: turn.role.name, messages: turn.messages.clone() });
         self.step = Step::Asking(turn);
-    }
-
-    fn hear(&mut self, mut turn: Turn, piece: Piece, out: &mut Vec<Effect>) -> Turn {
-        let role = turn.role.name().to_owned();
-        match piece {
-            Piece::Notice(text) => self.say(&role, &text, out),
-            Piece::Reasoning(text) => {
-                turn.reasoning.push_str(&text);
-                out.push(Effect::Emit(AgentEvent::Token { role, channel: Channel::Reasoning, text }));
-            }
-            Piece::Text(text) => {
-                turn.text.push_str(&text);
-                out.push(Effect::Emit(AgentEvent::Token { role, channel: Channel::Text, text }));
-            }
-        }
-        turn
     }
 
     /// The turn is over: what was said becomes durable. Says nothing when nothing was said.
     fn spoken(&mut self, turn: &Turn, tokens: u64, seconds: f64, interrupted: bool, out: &mut Vec<Effect>) {
-        let role = turn.role.name().to_owned();
+        let role = turn.role.name.to_owned();
         let (mut reasoning, mut text) = (turn.reasoning.clone(), turn.text.clone());
         if let Some((before, after)) = delta::split_orphan_close(&turn.text) {
             reasoning.push_str(before);
@@ -247,32 +233,32 @@ impl Dialogue {
         }
         if !reasoning.is_empty() || !text.is_empty() {
             let prompt = turn.messages.iter().map(|m| format!("[{}]\n{}\n\n", m.role, m.content)).collect::<String>();
-            out.push(Effect::Emit(AgentEvent::Said(Box::new(Utterance {
-                round: self.input.state.round,
-                role: role.clone(),
-                model: self.model.clone(),
-                reasoning,
-                text,
-                prompt: prompt.trim_end().to_owned(),
-                tokens,
-                seconds,
-                interrupted,
-            }))));
+            out.push(Effect::Event(Event::Said {
+                utterance: Box::new(Utterance {
+                    round: self.input.state.round,
+                    role: role.clone(),
+                    model: self.model.clone(),
+                    reasoning,
+                    text,
+                    prompt: prompt.trim_end().to_owned(),
+                    tokens,
+                    seconds,
+                    interrupted,
+                }),
+            }));
         }
-        out.push(Effect::Emit(AgentEvent::TurnEnd { role }));
+        out.push(Effect::Feed(Feed::TurnEnd { role }));
     }
 
     fn replied(&mut self, turn: Turn, tokens: u64, cut: bool, seconds: f64, out: &mut Vec<Effect>) {
         self.spoken(&turn, tokens, seconds, false, out);
         if cut {
-            self.say(turn.role.name(), "the answer was cut off for length", out);
+            self.say(turn.role.name, "the answer was cut off for length", out);
         }
         if !turn.role.proposes() {
-            if turn.role == Role::Analysis {
-                self.analysis = clean::cut(turn.text.trim(), CARRIED);
-            }
+            self.told.insert(turn.role.name, clean::cut(turn.text.trim(), CARRIED));
             if turn.text.trim().is_empty() && turn.reasoning.trim().is_empty() {
-                self.say(turn.role.name(), "the model said nothing", out);
+                self.say(turn.role.name, "the model said nothing", out);
             }
             return self.next(out);
         }
@@ -302,7 +288,7 @@ impl Dialogue {
         let (role, n) = (turn.role, first.errors.len());
         let what = counted(n, "error");
         self.say(
-            role.name(),
+            role.name,
             &format!("proposal has {what}, asking once for a correction: {}", list(&first.errors)),
             out,
         );
@@ -322,7 +308,7 @@ impl Dialogue {
     }
 
     /// After the repair round: what stands of both answers, or the planner.
-    fn settle(&mut self, role: Role, first: Validated, second: Validated, out: &mut Vec<Effect>) {
+    fn settle(&mut self, role: &'static Role, first: Validated, second: Validated, out: &mut Vec<Effect>) {
         let mut both = first;
         for draft in second.drafts {
             match both.drafts.iter_mut().find(|d| d.target == draft.target) {
@@ -337,39 +323,37 @@ impl Dialogue {
         both.errors = second.errors;
         if both.drafts.is_empty() && !both.errors.is_empty() {
             self.because = format!("the proposal was still broken after one correction: {}", list(&both.errors));
-            self.say(role.name(), &format!("still broken after one correction: {}", list(&both.errors)), out);
+            self.say(role.name, &format!("still broken after one correction: {}", list(&both.errors)), out);
             return self.ask_planner(vec![role], out);
         }
         if !both.errors.is_empty() {
             let n = both.errors.len();
             let n = counted_as(n, "entry", "entries");
-            self.say(role.name(), &format!("{n} left out: {}", list(&both.errors)), out);
+            self.say(role.name, &format!("{n} left out: {}", list(&both.errors)), out);
         }
         self.propose(role, both, out);
     }
 
-    fn propose(&mut self, role: Role, checked: Validated, out: &mut Vec<Effect>) {
+    fn propose(&mut self, role: &'static Role, checked: Validated, out: &mut Vec<Effect>) {
         if !checked.remarks.is_empty() {
-            self.say(role.name(), &list(&checked.remarks), out);
+            self.say(role.name, &list(&checked.remarks), out);
         }
         if checked.drafts.is_empty() {
-            self.say(role.name(), "proposes no change", out);
+            self.say(role.name, "proposes no change", out);
         } else {
-            let author = Author::Agent { role: role.name().into(), model: self.model.clone() };
+            let author = Author::Agent { role: role.name.into(), model: self.model.clone() };
             let decisions: Vec<Decision> =
                 checked.drafts.into_iter().map(|d| decision(d, self.input.state.round, author.clone())).collect();
             self.remember(role, &decisions);
             self.outcome.by_agents += decisions.len();
-            out.push(Effect::Emit(AgentEvent::Proposed { role: role.name().into(), decisions }));
+            out.push(Effect::Event(Event::Proposed { decisions }));
         }
         self.next(out);
     }
 
-    fn remember(&mut self, role: Role, decisions: &[Decision]) {
-        if role == Role::Pruning {
-            let lines = decisions.iter().map(|d| context::action_line(&d.target, &d.action) + "\n");
-            self.pruning = clean::cut(lines.collect::<String>().trim_end(), CARRIED);
-        }
+    fn remember(&mut self, role: &'static Role, decisions: &[Decision]) {
+        let lines = decisions.iter().map(|d| context::action_line(&d.target, &d.action) + "\n");
+        self.told.insert(role.name, clean::cut(lines.collect::<String>().trim_end(), CARRIED));
     }
 
     fn failed(&mut self, turn: Turn, error: LlmError, seconds: f64, out: &mut Vec<Effect>) {
@@ -377,12 +361,12 @@ impl Dialogue {
         if error.perhaps_too_long() && self.halvings < HALVINGS && self.room > context::LEAST_ROOM {
             self.halvings += 1;
             self.room = (self.room.min(self.used) / 2).max(context::LEAST_ROOM);
-            out.push(Effect::Emit(AgentEvent::TurnEnd { role: role.name().into() }));
+            out.push(Effect::Feed(Feed::TurnEnd { role: role.name.into() }));
             let why = match error.context_too_long() {
                 true => "the prompt is too long for this model",
                 false => "no answer came, perhaps since the prompt is too long",
             };
-            self.say(role.name(), &format!("{why}: asking with {} characters", self.room), out);
+            self.say(role.name, &format!("{why}: asking with {} characters", self.room), out);
             return match turn.repairing {
                 // The second question would be longer still: what stood after the first answer stands.
                 Some(first) => {
@@ -393,7 +377,7 @@ impl Dialogue {
         }
         self.because = error.to_string();
         self.spoken(&turn, 0, seconds, true, out);
-        self.say(role.name(), &error.to_string(), out);
+        self.say(role.name, &error.to_string(), out);
         if !role.proposes() {
             return if error.hopeless() { self.give_up(None, out) } else { self.next(out) };
         }
@@ -408,13 +392,13 @@ impl Dialogue {
     }
 
     /// No further role is asked; the planner stands in for all that would have proposed.
-    fn give_up(&mut self, current: Option<Role>, out: &mut Vec<Effect>) {
+    fn give_up(&mut self, current: Option<&'static Role>, out: &mut Vec<Effect>) {
         let rest = std::mem::take(&mut self.queue);
-        let roles: Vec<Role> = current.into_iter().chain(rest.into_iter().rev()).filter(|r| r.proposes()).collect();
+        let roles: Vec<_> = current.into_iter().chain(rest.into_iter().rev()).filter(|r| r.proposes()).collect();
         if roles.is_empty() { self.done(out) } else { self.ask_planner(roles, out) }
     }
 
-    fn ask_planner(&mut self, roles: Vec<Role>, out: &mut Vec<Effect>) {
+    fn ask_planner(&mut self, roles: Vec<&'static Role>, out: &mut Vec<Effect>) {
         self.say("planner", &format!("the built-in planner stands in for {}", names(&roles)), out);
         self.outcome.stood_in += roles.len();
         if self.planner.is_some() {
@@ -425,7 +409,7 @@ impl Dialogue {
         }
     }
 
-    fn stand_in(&mut self, roles: Vec<Role>, out: &mut Vec<Effect>) {
+    fn stand_in(&mut self, roles: Vec<&'static Role>, out: &mut Vec<Effect>) {
         match self.planner.clone() {
             Some(Ok((decisions, explanation))) => {
                 // The transcript must tell whose proposal this is, also when the planner spoke before.
@@ -434,29 +418,31 @@ impl Dialogue {
                 // Last, where a pane that follows the stream still shows it.
                 let text = format!("{}\n\nI stand in for {}: {because}", clean::text(&explanation), names(&roles));
                 self.planner_spoke = true;
-                out.push(Effect::Emit(AgentEvent::Said(Box::new(Utterance {
-                    round: self.input.state.round,
-                    role: "planner".into(),
-                    model: "built-in".into(),
-                    reasoning: String::new(),
-                    text: text.trim().to_owned(),
-                    prompt: String::new(),
-                    tokens: 0,
-                    seconds: 0.0,
-                    interrupted: false,
-                }))));
+                out.push(Effect::Event(Event::Said {
+                    utterance: Box::new(Utterance {
+                        round: self.input.state.round,
+                        role: "planner".into(),
+                        model: "built-in".into(),
+                        reasoning: String::new(),
+                        text: text.trim().to_owned(),
+                        prompt: String::new(),
+                        tokens: 0,
+                        seconds: 0.0,
+                        interrupted: false,
+                    }),
+                }));
                 let round = self.input.state.round;
                 let blank = |d: Decision| Decision { id: DecisionId(0), round, status: Status::Proposed, ..d };
                 let own: Vec<Decision> =
-                    decisions.into_iter().filter(|d| roles.contains(&owner(&d.target))).map(blank).collect();
+                    decisions.into_iter().filter(|d| roles.iter().any(|r| r.may(d.target.kind()))).map(blank).collect();
                 for role in &roles {
-                    self.remember(*role, &own);
+                    self.remember(role, &own);
                 }
                 if own.is_empty() {
                     self.say("planner", "has nothing to propose there", out);
                 } else {
                     self.outcome.by_planner += own.len();
-                    out.push(Effect::Emit(AgentEvent::Proposed { role: "planner".into(), decisions: own }));
+                    out.push(Effect::Event(Event::Proposed { decisions: own }));
                 }
             }
             Some(Err(why)) => self.say("planner", &format!("has no proposal either: {why}"), out),
@@ -466,21 +452,13 @@ impl Dialogue {
     }
 
     fn say(&mut self, role: &str, text: &str, out: &mut Vec<Effect>) {
-        out.push(Effect::Emit(AgentEvent::Notice { role: role.to_owned(), text: clean::line(text, 1_000) }));
+        out.push(Effect::Feed(notice(role, text)));
     }
 }
 
 /// `pruning and quantization`.
-fn names(roles: &[Role]) -> String {
-    roles.iter().map(|r| r.name()).collect::<Vec<_>>().join(" and ")
-}
-
-/// Which role decides on a target.
-fn owner(target: &Target) -> Role {
-    match target {
-        Target::Group(_) | Target::Block(_) | Target::Weights(_) => Role::Pruning,
-        Target::Layer(_) => Role::Quantization,
-    }
+fn names(roles: &[&Role]) -> String {
+    roles.iter().map(|r| r.name).collect::<Vec<_>>().join(" and ")
 }
 
 fn decision(draft: Draft, round: u32, author: Author) -> Decision {

@@ -1,6 +1,7 @@
-//! Agents: roles, dialogue, prompt context, proposal parsing and validation, OpenAI-compatible transport.
+//! Agents: dialogue, prompt context, proposal parsing and validation, OpenAI-compatible transport.
 //!
-//! Not here: the built-in planner (`plan::planner`), deciding when agents run and journalling what they say (`host`).
+//! Not here: the built-in planner (`plan::planner`), who there is (`session::ROLES`), deciding when
+//! agents run and journalling what they say (`host`).
 //! Invariants: nothing that a model writes leaves this room as a decision without having been parsed, checked against
 //! the groups and constraints, and clamped; nothing it writes leaves as text without control characters neutralised;
 //! the endpoint's key never appears in an event, an error or a log, also where a server echoes it (`wire`, `answer`); no
@@ -24,7 +25,7 @@ mod transport;
 pub mod validate;
 mod wire;
 
-pub use answer::{Piece, Reply};
+pub use answer::Reply;
 pub use blind::blinded;
 pub use endpoint::Endpoint;
 pub use error::{ApiKind, LlmError};
@@ -33,57 +34,8 @@ pub use run::{run, run_with};
 pub use transport::{Chat, Message, Timeouts};
 
 use crate::plan::Decision;
-use crate::session::{Channel, State, Utterance};
-use serde::{Deserialize, Serialize};
-use std::fmt;
+use crate::session::{Event, Feed, State, Task};
 use std::sync::Arc;
-
-/// The parts of the pipeline, in the order in which they speak.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Role {
-    /// Reads the profile and says where the cost and the slack are.
-    Analysis,
-    /// Proposes prune ratios and removed blocks.
-    Pruning,
-    /// Proposes precisions.
-    Quantization,
-    /// After a round: compares forecast with measurement and says what to do next.
-    Evaluation,
-}
-
-impl Role {
-    pub const ALL: [Role; 4] = [Role::Analysis, Role::Pruning, Role::Quantization, Role::Evaluation];
-
-    pub fn name(self) -> &'static str {
-        match self {
-            Role::Analysis => "analysis",
-            Role::Pruning => "pruning",
-            Role::Quantization => "quantization",
-            Role::Evaluation => "evaluation",
-        }
-    }
-
-    /// Whether this role's reply must contain a proposal.
-    pub fn proposes(self) -> bool {
-        matches!(self, Role::Pruning | Role::Quantization)
-    }
-}
-
-impl fmt::Display for Role {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.name())
-    }
-}
-
-/// What the pipeline is asked to do.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Job {
-    /// Analysis, pruning, quantization: ends in proposals.
-    Propose,
-    /// Evaluation of the round that was just measured: text only.
-    Evaluate,
-}
 
 /// The planner's proposal with its explanation, asked for only when a role's own did not come to anything. Called on a
 /// blocking thread. An error is shown as it is.
@@ -93,7 +45,7 @@ pub type StandIn = Arc<dyn Fn() -> Result<(Vec<Decision>, String), String> + Sen
 /// must not choose, it is [`blinded`].
 #[derive(Clone)]
 pub struct AgentInput {
-    pub job: Job,
+    pub task: Task,
     pub state: Arc<State>,
     pub stand_in: StandIn,
     pub prompts: Prompts,
@@ -103,27 +55,28 @@ pub struct AgentInput {
 
 impl AgentInput {
     /// With the built-in prompts and the default room.
-    pub fn new(job: Job, state: Arc<State>, stand_in: StandIn) -> AgentInput {
-        AgentInput { job, state, stand_in, prompts: Prompts::default(), room: context::DEFAULT_ROOM }
+    pub fn new(task: Task, state: Arc<State>, stand_in: StandIn) -> AgentInput {
+        AgentInput { task, state, stand_in, prompts: Prompts::default(), room: context::DEFAULT_ROOM }
     }
 }
 
-/// What a run tells the host, in order.
-#[derive(Debug, Clone, PartialEq)]
-pub enum AgentEvent {
-    /// A role begins to speak; maps to `Feed::Turn`.
-    Turn { role: String, model: String },
-    /// Text as it arrives, control characters already neutralised; maps to `Feed::Token`.
-    Token { role: String, channel: Channel, text: String },
-    /// The role fell silent; maps to `Feed::TurnEnd`.
-    TurnEnd { role: String },
-    /// What was said, complete (or interrupted); to be journalled as `Event::Said`.
-    Said(Box<Utterance>),
-    /// Validated decisions. Their ids are 0: the host assigns them, resolves kept units by importance and adds forecasts.
-    /// Authors are `Agent{role, model}`, or `Planner` where it stands in.
-    Proposed { role: String, decisions: Vec<Decision> },
-    /// A line for people: which model was chosen, what was left out of a proposal and why, a retry, a fallback.
-    Notice { role: String, text: String },
+/// Who hears a run, in order. Whoever takes long is waited for, and the server with it.
+pub trait Listener {
+    /// What is said, as it is said: turns, tokens, and lines for people (a retry, what was left out and why).
+    fn feed(&mut self, feed: Feed) -> impl Future<Output = ()>;
+
+    /// What is to last: what was said in a turn, complete or interrupted, and validated decisions. Their ids are 0: the host
+    /// assigns them, resolves kept units by importance and adds forecasts. Authors are `Agent{role, model}`, or `Planner`
+    /// where it stands in.
+    fn event(&mut self, event: Event) -> impl Future<Output = ()>;
+}
+
+/// Who speaks before any role does.
+const AGENTS: &str = "agents";
+
+/// A line for people.
+fn notice(role: &str, text: &str) -> Feed {
+    Feed::Log { level: "info".to_owned(), text: format!("{role}: {}", clean::line(text, 1_000)) }
 }
 
 /// How a run ended.

@@ -2,8 +2,9 @@
 //!
 //! Invariant: loading never fails; what is wrong with a user's file is a diagnostic, and the built-in text stands in.
 
-use super::Role;
 use crate::config::MOST_BYTES;
+use crate::session::{ROLES, Role, Task};
+use std::collections::BTreeMap;
 use std::path::Path;
 
 /// One prompt file: its name, the built-in text, and the placeholders it must hold to be of use.
@@ -13,24 +14,27 @@ struct Spec {
     needs: &'static [&'static str],
 }
 
-const SPECS: [Spec; 6] = [
-    Spec { name: "system", text: include_str!("../../prompts/system.md"), needs: &[] },
-    Spec { name: "analysis", text: include_str!("../../prompts/analysis.md"), needs: &["context"] },
-    Spec { name: "pruning", text: include_str!("../../prompts/pruning.md"), needs: &["context"] },
-    Spec { name: "quantization", text: include_str!("../../prompts/quantization.md"), needs: &["context"] },
-    Spec { name: "evaluation", text: include_str!("../../prompts/evaluation.md"), needs: &["context", "critique"] },
-    Spec { name: "repair", text: include_str!("../../prompts/repair.md"), needs: &["errors"] },
-];
-
-/// All prompt texts.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Prompts {
-    texts: [String; 6],
+/// Every prompt file: what all roles are told, the roles' own, and what follows a proposal that could not stand.
+fn specs() -> impl Iterator<Item = Spec> {
+    let of_role = |r: &'static Role| {
+        let needs: &[&str] = match r.task {
+            Task::Propose => &["context"],
+            Task::Evaluate => &["context", "critique"],
+        };
+        Spec { name: r.name, text: r.prompt, needs }
+    };
+    let system = Spec { name: "system", text: include_str!("../../prompts/system.md"), needs: &[] };
+    let repair = Spec { name: "repair", text: include_str!("../../prompts/repair.md"), needs: &["errors"] };
+    [system].into_iter().chain(ROLES.iter().map(of_role)).chain([repair])
 }
+
+/// All prompt texts by name.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Prompts(BTreeMap<&'static str, String>);
 
 impl Default for Prompts {
     fn default() -> Prompts {
-        Prompts { texts: SPECS.map(|s| s.text.to_owned()) }
+        Prompts(specs().map(|s| (s.name, s.text.to_owned())).collect())
     }
 }
 
@@ -46,17 +50,13 @@ impl Prompts {
         for path in paths.iter().filter(|p| p.extension().is_some_and(|e| e == "md")) {
             let stem = path.file_stem().and_then(|s| s.to_str()).unwrap_or("");
             let shown = super::clean::line(&path.display().to_string(), 160);
-            let Some(at) = SPECS.iter().position(|s| s.name == stem) else {
-                let names = SPECS.map(|s| s.name).join(", ");
+            let Some(spec) = specs().find(|s| s.name == stem) else {
+                let names = specs().map(|s| s.name).collect::<Vec<_>>().join(", ");
                 diagnostics.push(format!("`{shown}` is no prompt; hint: one of {names}"));
                 continue;
             };
-            match read(path, SPECS.get(at).map(|s| s.needs).unwrap_or_default()) {
-                Ok(text) => {
-                    if let Some(slot) = prompts.texts.get_mut(at) {
-                        *slot = text;
-                    }
-                }
+            match read(path, spec.needs) {
+                Ok(text) => drop(prompts.0.insert(spec.name, text)),
                 Err(e) => diagnostics.push(format!("`{shown}`: {e}; the built-in prompt is used")),
             }
         }
@@ -72,17 +72,17 @@ impl Prompts {
     }
 
     fn get(&self, name: &str) -> &str {
-        SPECS.iter().zip(&self.texts).find(|(s, _)| s.name == name).map(|(_, t)| t.as_str()).unwrap_or("")
+        self.0.get(name).map_or("", String::as_str)
     }
 
     /// The system message for a role.
-    pub fn system(&self, role: Role) -> String {
-        fill(self.get("system"), &[("role", role.name())])
+    pub fn system(&self, role: &Role) -> String {
+        fill(self.get("system"), &[("role", role.name)])
     }
 
     /// The question to a role; `values` fill its placeholders.
-    pub fn question(&self, role: Role, values: &[(&str, &str)]) -> String {
-        fill(self.get(role.name()), values)
+    pub fn question(&self, role: &Role, values: &[(&str, &str)]) -> String {
+        fill(self.get(role.name), values)
     }
 
     pub fn repair(&self, values: &[(&str, &str)]) -> String {
@@ -126,12 +126,12 @@ mod tests {
 
     #[test]
     fn built_in_prompts_hold_their_placeholders() {
-        for s in SPECS {
+        for s in specs() {
             for n in s.needs {
                 assert!(s.text.contains(&format!("{{{{{n}}}}}")), "{} lacks {n}", s.name);
             }
         }
-        for role in Role::ALL {
+        for role in &ROLES {
             assert!(!Prompts::default().question(role, &[("context", "x")]).is_empty(), "{role}");
         }
     }
@@ -149,8 +149,9 @@ mod tests {
         std::fs::write(dir.path().join("prunning.md"), "x").unwrap();
         std::fs::write(dir.path().join("notes.txt"), "x").unwrap();
         let (p, diagnostics) = Prompts::load(dir.path());
-        assert_eq!(p.question(Role::Pruning, &[("context", "C")]), "mine C");
-        assert_eq!(p.question(Role::Analysis, &[]), Prompts::default().question(Role::Analysis, &[]));
+        let [analysis, pruning, ..] = &ROLES;
+        assert_eq!(p.question(pruning, &[("context", "C")]), "mine C");
+        assert_eq!(p.question(analysis, &[]), Prompts::default().question(analysis, &[]));
         assert_eq!(diagnostics.len(), 2, "{diagnostics:?}");
         assert!(diagnostics.iter().any(|d| d.contains("{{context}}")));
         assert!(Prompts::load(Path::new("/nonexistent")).1.is_empty());

@@ -1,21 +1,22 @@
 //! Drives a dialogue over a real endpoint: sockets, clocks and the planner's thread are here, and only here.
 
 use super::dialogue::{Dialogue, Effect, Input};
-use super::{AgentEvent, AgentInput, Chat, Endpoint, LlmError, Outcome, Piece, StandIn, Timeouts};
+use super::{AgentInput, Chat, Endpoint, Listener, LlmError, Outcome, StandIn, Timeouts};
+use crate::session::Feed;
 use std::collections::VecDeque;
 use std::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-/// Runs the pipeline to its end and returns how it went. Never fails: what goes wrong is said in the events, and the
+/// Runs the pipeline to its end and returns how it went. Never fails: what goes wrong is said, and the
 /// planner stands in (`endpoint: None` means at once). Cancelling closes the connection, keeps what had been said as an
 /// interrupted utterance, and proposes nothing more. Must run on a tokio runtime with time and I/O enabled.
 pub async fn run(
     input: AgentInput,
     endpoint: Option<Endpoint>,
-    emit: &mut (dyn FnMut(AgentEvent) + Send),
+    to: &mut impl Listener,
     cancel: &CancellationToken,
 ) -> Outcome {
-    run_with(input, endpoint, Timeouts::default(), emit, cancel).await
+    run_with(input, endpoint, Timeouts::default(), to, cancel).await
 }
 
 /// [`run`] with other timeouts.
@@ -23,7 +24,7 @@ pub async fn run_with(
     input: AgentInput,
     endpoint: Option<Endpoint>,
     timeouts: Timeouts,
-    emit: &mut (dyn FnMut(AgentEvent) + Send),
+    to: &mut impl Listener,
     cancel: &CancellationToken,
 ) -> Outcome {
     let stand_in = input.stand_in.clone();
@@ -33,20 +34,21 @@ pub async fn run_with(
     while let Some(effect) = effects.pop_front() {
         let began = Instant::now();
         let effect = match effect {
-            Effect::Emit(event) => {
-                emit(event);
+            Effect::Feed(feed) => {
+                to.feed(feed).await;
+                continue;
+            }
+            Effect::Event(event) => {
+                to.event(event).await;
                 continue;
             }
             Effect::Done(outcome) => return outcome,
-            work @ (Effect::Connect | Effect::Ask(_) | Effect::StandIn) => work,
+            work @ (Effect::Connect | Effect::Ask { .. } | Effect::StandIn) => work,
         };
         let input = {
-            let mut on = |piece| {
-                for e in dialogue.handle(Input::Piece(piece)) {
-                    if let Effect::Emit(event) = e {
-                        emit(event);
-                    }
-                }
+            let mut on = async |feed: Feed| {
+                dialogue.hear(&feed);
+                to.feed(feed).await;
             };
             let work = line.work(effect, &stand_in, began, &mut on);
             tokio::select! {
@@ -75,7 +77,7 @@ impl Line {
         effect: Effect,
         stand_in: &StandIn,
         began: Instant,
-        on: &mut (dyn FnMut(Piece) + Send),
+        on: &mut impl AsyncFnMut(Feed),
     ) -> Input {
         let failed = |error| Input::Failed { error, seconds: began.elapsed().as_secs_f64() };
         match effect {
@@ -86,9 +88,9 @@ impl Line {
                     Err(e) => failed(e),
                 },
             },
-            Effect::Ask(messages) => {
+            Effect::Ask { role, messages } => {
                 let Some(chat) = &mut self.chat else { return Input::NoEndpoint };
-                match chat.ask(&messages, on).await {
+                match chat.ask(role, &messages, on).await {
                     Ok(r) => Input::Replied { tokens: r.tokens, cut: r.cut, seconds: began.elapsed().as_secs_f64() },
                     Err(e) => failed(e),
                 }
@@ -98,13 +100,13 @@ impl Line {
                 let answer = tokio::task::spawn_blocking(move || ask()).await;
                 Input::StoodIn(answer.unwrap_or_else(|e| Err(format!("the planner broke off: {e}"))))
             }
-            Effect::Emit(_) | Effect::Done(_) => Input::Start,
+            Effect::Feed(_) | Effect::Event(_) | Effect::Done(_) => Input::Start,
         }
     }
 
-    async fn connect(&mut self, endpoint: &Endpoint, on: &mut (dyn FnMut(Piece) + Send)) -> Result<(), LlmError> {
+    async fn connect(&mut self, endpoint: &Endpoint, on: &mut impl AsyncFnMut(Feed)) -> Result<(), LlmError> {
         let mut chat = Chat::open(endpoint, self.timeouts)?;
-        self.model = chat.model(&mut |line| on(Piece::Notice(line))).await?;
+        self.model = chat.model(on).await?;
         self.chat = Some(chat);
         Ok(())
     }

@@ -4,10 +4,11 @@
 //! idle timeout, never a total one for an answer that goes on; a request is repeated only while nothing of its answer has
 //! been handed on, and never sooner than the server asks; dropping the future closes the connection.
 
-use super::answer::{Answer, Piece, Reply, Took};
+use super::answer::{Answer, Reply, Took};
 use super::incoming::Incoming;
 use super::wire::{Failure, Wire};
-use super::{Endpoint, LlmError};
+use super::{AGENTS, Endpoint, LlmError, notice};
+use crate::session::Feed;
 use async_openai::config::{Config, OpenAIConfig};
 use async_openai::types::chat::{
     ChatCompletionRequestAssistantMessage, ChatCompletionRequestAssistantMessageContent, ChatCompletionRequestMessage,
@@ -100,9 +101,9 @@ impl Chat {
         Ok(Chat { wire, model: endpoint.model.clone(), timeouts, quirks: Quirks::default() })
     }
 
-    /// Settles which model is asked: the one that was named, or the first that the server lists (then `say` is told).
+    /// Settles which model is asked: the one that was named, or the first that the server lists (then `on` is told).
     /// Returns its name as it may be shown.
-    pub async fn model(&mut self, say: &mut (dyn FnMut(String) + Send)) -> Result<String, LlmError> {
+    pub async fn model(&mut self, on: &mut impl AsyncFnMut(Feed)) -> Result<String, LlmError> {
         if let Some(m) = &self.model {
             return Ok(self.wire.line(m, 120));
         }
@@ -110,7 +111,7 @@ impl Chat {
         let names = loop {
             match self.wire.models().await {
                 Ok(names) => break names,
-                Err(failure) => self.again(failure, &mut attempt, say).await?,
+                Err(failure) => self.again(failure, &mut attempt, AGENTS, on).await?,
             }
         };
         let url = &self.wire.url;
@@ -118,12 +119,13 @@ impl Chat {
         let chats = names.iter().find(|n| !other.iter().any(|o| n.to_lowercase().contains(o)));
         let Some(name) = chats.or(names.first()) else { return Err(LlmError::NoModel { url: url.clone() }) };
         let shown = self.wire.line(name, 80);
-        say(match names.len() {
+        let said = match names.len() {
             1 => format!("no model named: using `{shown}`, the only one that {url} lists"),
             n => format!(
                 "no model named: using `{shown}`, the first of {n} that {url} lists (--llm-model names another)"
             ),
-        });
+        };
+        on(notice(AGENTS, &said)).await;
         self.model = Some(name.clone());
         Ok(shown)
     }
@@ -133,7 +135,8 @@ impl Chat {
         &self,
         failure: Failure,
         attempt: &mut u32,
-        say: &mut (dyn FnMut(String) + Send),
+        role: &str,
+        on: &mut impl AsyncFnMut(Feed),
     ) -> Result<(), LlmError> {
         let Failure { error, after } = failure;
         let tries = self.timeouts.retries;
@@ -146,32 +149,39 @@ impl Chat {
         let when = match after.filter(|a| !a.is_zero()) {
             Some(after) if after > MAX_PAUSE => {
                 let most = seconds(MAX_PAUSE);
-                say(format!("the server asks to wait {} s, and {most} s is the most that is waited", seconds(after)));
+                let asks =
+                    format!("the server asks to wait {} s, and {most} s is the most that is waited", seconds(after));
+                on(notice(role, &asks)).await;
                 return Err(error);
             }
             Some(after) => format!(", in {} s as the server asks", seconds(after)),
             None => String::new(),
         };
-        say(format!("trying again ({attempt} of {tries}){when}: {error}"));
+        on(notice(role, &format!("trying again ({attempt} of {tries}){when}: {error}"))).await;
         tokio::time::sleep(after.map_or(pause, |a| a.max(pause))).await;
         Ok(())
     }
 
-    /// Streams the answer to `messages`, handing each piece to `on`. On an error, what was handed on stays valid.
-    /// [`Chat::model`] comes first.
-    pub async fn ask(&mut self, messages: &[Message], on: &mut (dyn FnMut(Piece) + Send)) -> Result<Reply, LlmError> {
+    /// Streams `role`'s answer to `messages` to `on`, and lines for people in between. On an error, what was handed on stays
+    /// valid. [`Chat::model`] comes first.
+    pub async fn ask(
+        &mut self,
+        role: &str,
+        messages: &[Message],
+        on: &mut impl AsyncFnMut(Feed),
+    ) -> Result<Reply, LlmError> {
         let mut attempt = 0;
         // Of a stream that ended without a word. It says nothing about the next question: a prompt that is too long
         // ends so too, and asked in one piece the server may say what is wrong.
         let mut empty: Option<LlmError> = None;
         loop {
             let mut begun = false;
-            let mut watch = |p: Piece| {
+            let mut watch = async |token: Feed| {
                 begun = true;
-                on(p);
+                on(token).await;
             };
             let stream = empty.is_none() && !self.quirks.no_stream;
-            let failure = match self.once(messages, stream, &mut watch).await {
+            let failure = match self.once(role, messages, stream, &mut watch).await {
                 Ok(reply) => return Ok(reply),
                 Err(e) => e,
             };
@@ -179,14 +189,14 @@ impl Chat {
                 return Err(failure.error);
             }
             if stream && matches!(failure.error, LlmError::Empty { .. }) {
-                on(Piece::Notice("the server ended the stream without a word: asking for the whole answer".to_owned()));
+                on(notice(role, "the server ended the stream without a word: asking for the whole answer")).await;
                 empty = Some(failure.error);
             } else if let Some(said) = self.adapt(&failure.error) {
-                on(Piece::Notice(said));
+                on(notice(role, &said)).await;
             } else if let (Some(empty), LlmError::Empty { .. } | LlmError::Broken { .. }) = (&empty, &failure.error) {
                 return Err(empty.clone());
             } else {
-                self.again(failure, &mut attempt, &mut |line| on(Piece::Notice(line))).await?;
+                self.again(failure, &mut attempt, role, on).await?;
             }
         }
     }
@@ -213,28 +223,16 @@ impl Chat {
 
     async fn once(
         &self,
+        role: &str,
         messages: &[Message],
         stream: bool,
-        on: &mut (dyn FnMut(Piece) + Send),
+        on: &mut impl AsyncFnMut(Feed),
     ) -> Result<Reply, Failure> {
         let response = self.wire.ask(&self.question(messages, stream)).await?;
         let mut incoming = Incoming::new(&self.wire, response);
-        let mut answer = Answer::new(&self.wire, self.timeouts.max_chars, on);
-        let ended = loop {
-            let values = match incoming.next().await {
-                Ok(Some(values)) => values,
-                Ok(None) => break Ok(()),
-                Err(e) => break Err(e),
-            };
-            let took = values.iter().try_fold(Took::Nothing, |most, v| answer.chunk(v).map(|took| took.max(most)));
-            match took {
-                Ok(Took::Nothing) => {}
-                Ok(Took::Content) => incoming.had_content(),
-                Ok(Took::Enough) => break Ok(()),
-                Err(e) => break Err(e),
-            }
-        };
-        let reply = answer.end();
+        let mut answer = Answer::new(&self.wire, role, self.timeouts.max_chars, on);
+        let ended = listen(&mut incoming, &mut answer).await;
+        let reply = answer.end().await;
         Ok(ended.map(|()| reply)?)
     }
 
@@ -257,6 +255,22 @@ impl Chat {
             ..Default::default()
         }
     }
+}
+
+/// Takes what comes in until it ends or is enough.
+async fn listen(incoming: &mut Incoming<'_>, answer: &mut Answer<'_, impl AsyncFnMut(Feed)>) -> Result<(), LlmError> {
+    while let Some(values) = incoming.next().await? {
+        let mut most = Took::Nothing;
+        for value in &values {
+            most = most.max(answer.chunk(value).await?);
+        }
+        match most {
+            Took::Nothing => {}
+            Took::Content => incoming.had_content(),
+            Took::Enough => break,
+        }
+    }
+    Ok(())
 }
 
 fn message(role: &str, content: String) -> ChatCompletionRequestMessage {

@@ -4,11 +4,12 @@
 //! bounded; one broken entry never takes a good one with it. Not here: whether the plan meets the budget (the screen's
 //! forecast says), which units are kept (the host resolves them by importance).
 
-use super::{Role, clean};
+use super::clean;
 use crate::graph::Graph;
-use crate::plan::{Action, Constraint, Target};
+use crate::plan::{Action, Constraint, Target, TargetKind};
 use crate::prune::{Group, MemberRole};
 use crate::quant::Precision;
+use crate::session::Role;
 use crate::words::counted_as;
 use serde_json::{Map, Value};
 
@@ -56,7 +57,7 @@ enum Match {
 }
 
 /// Validates the entries of `proposal` for `role`.
-pub fn validate(proposal: &Map<String, Value>, role: Role, space: SearchSpace<'_>) -> Validated {
+pub fn validate(proposal: &Map<String, Value>, role: &Role, space: SearchSpace<'_>) -> Validated {
     let mut out = Validated::default();
     if let Some(s) = proposal.get("summary").and_then(Value::as_str) {
         out.summary = clean::line(s, MAX_SUMMARY);
@@ -149,18 +150,27 @@ enum Verb {
     RemoveBlock,
 }
 
-fn read(entry: &Value, role: Role, space: SearchSpace<'_>) -> Result<Read, String> {
+impl Verb {
+    /// What it can be said of; `None`: of everything.
+    fn changes(self) -> Option<TargetKind> {
+        match self {
+            Verb::Keep => None,
+            Verb::Prune => Some(TargetKind::Group),
+            Verb::Precision => Some(TargetKind::Layer),
+            Verb::RemoveBlock => Some(TargetKind::Block),
+        }
+    }
+}
+
+fn read(entry: &Value, role: &Role, space: SearchSpace<'_>) -> Result<Read, String> {
     let entry = entry.as_object().ok_or("is not an object with `target` and `action`")?;
     let name = target_name(entry)?;
     let shown = clean::line(name, 80);
     let verb = verb(entry, &shown)?;
     let why = ["why", "reason", "rationale"].iter().find_map(|k| entry.get(*k)?.as_str());
     let why = clean::line(why.unwrap_or(""), MAX_WHY);
-    match (role, verb) {
-        (Role::Pruning, Verb::Precision) | (Role::Quantization, Verb::Prune | Verb::RemoveBlock) => {
-            return Ok(Read::OtherRole);
-        }
-        _ => {}
+    if verb.changes().is_some_and(|kind| !role.may(kind)) {
+        return Ok(Read::OtherRole);
     }
     let asked = match verb {
         Verb::Prune => Some(ratio(entry, &shown)?),
@@ -248,13 +258,13 @@ fn precision(entry: &Map<String, Value>, shown: &str) -> Result<Precision, Strin
 }
 
 /// The targets that `name` means for this verb.
-fn resolve(name: &str, verb: Verb, role: Role, space: SearchSpace<'_>) -> Result<(Vec<Target>, Match), String> {
+fn resolve(name: &str, verb: Verb, role: &Role, space: SearchSpace<'_>) -> Result<(Vec<Target>, Match), String> {
     let groups = || space.groups.iter();
     let layers = || space.graph.nodes.iter().filter(|n| n.op.is_conv_or_linear());
     let block = space.graph.blocks.iter().find(|b| b.name == name);
     let group = groups().find(|g| g.id == name);
     let layer = layers().find(|n| n.name == name);
-    let on_layers = verb == Verb::Precision || (verb == Verb::Keep && role == Role::Quantization);
+    let on_layers = verb == Verb::Precision || (verb == Verb::Keep && !role.may(TargetKind::Group));
     if verb == Verb::RemoveBlock {
         return match block {
             Some(b) => Ok((vec![Target::Block(b.name.clone())], Match::Name)),

@@ -11,7 +11,7 @@
 //! ```
 //! Vetoes and limits become constraints before anything is proposed; the first rule that matches a proposal decides it.
 
-use crate::plan::{Constraint, Decision, Limit, Target};
+use crate::plan::{Constraint, Decision, Limit, Target, TargetKind};
 use crate::session::SessionCard;
 use serde::Deserialize;
 use std::path::Path;
@@ -23,15 +23,6 @@ pub enum Verb {
     Limit,
     KeepF32,
     Approve,
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum TargetKind {
-    Group,
-    Layer,
-    Block,
-    Weights,
 }
 
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
@@ -146,13 +137,7 @@ impl Policy {
 
 impl Rule {
     fn matches(&self, target: &Target) -> bool {
-        let kind = match target {
-            Target::Group(_) => TargetKind::Group,
-            Target::Layer(_) => TargetKind::Layer,
-            Target::Block(_) => TargetKind::Block,
-            Target::Weights(_) => TargetKind::Weights,
-        };
-        self.kind.is_none_or(|k| k == kind) && glob(&self.pattern, target.name())
+        self.kind.is_none_or(|k| k == target.kind()) && glob(&self.pattern, target.name())
     }
 }
 

@@ -5,11 +5,10 @@
 //! written before anything else.
 
 use super::commands::{self, Then};
-use super::engine::{Engine, Job, JobError, Llm};
+use super::engine::{Engine, Job, JobError, Llm, Stop};
 use super::input::Input;
 use super::jobs::{self, Kind};
 use super::outbox::Outbox;
-use crate::exec::Cancel;
 use crate::plan::{Action, Target, plan_key};
 use crate::session::{Command, Event, Feed, HostMsg, Journal, PROTOCOL, Phase, Progress, Record, Seq, State};
 use std::collections::BTreeMap;
@@ -41,7 +40,7 @@ struct Slot {
 
 struct Running {
     what: &'static str,
-    cancel: Cancel,
+    stop: Stop,
     /// The plan of a rehearsal that nobody asked for: everything else goes before it.
     background: Option<String>,
     /// The round whose verdict is given: what still runs only comments on it.
@@ -281,7 +280,7 @@ impl Core {
             Then::Cancel => {
                 if let Some(job) = &self.job {
                     self.given_up.clone_from(&job.background);
-                    job.cancel.cancel();
+                    job.stop.cancel();
                 }
             }
             Then::Llm(llm) => {
@@ -327,10 +326,10 @@ impl Core {
             return;
         }
         let wanted = self.wanted();
-        if let Some(Running { background: Some(key), cancel, .. }) = &self.job
+        if let Some(Running { background: Some(key), stop, .. }) = &self.job
             && wanted.as_ref().map(|a| plan_key(a)).as_ref() != Some(key)
         {
-            cancel.cancel();
+            stop.cancel();
         }
         if wanted.is_some() && !self.waiting && self.job.is_none() {
             self.waiting = true;
@@ -423,18 +422,18 @@ impl Core {
     fn start(&mut self, kind: Kind) {
         if let Some(job) = &self.job {
             // Only comments on a verdict that has been answered and rehearsals get here; they are cut short.
-            job.cancel.cancel();
+            job.stop.cancel();
             self.next_job = Some(kind);
             return;
         }
-        let cancel = Cancel::default();
+        let stop = Stop::default();
         let what = kind.label();
         let background = match &kind {
             Kind::Rehearse { actions, asked: false } => Some(plan_key(actions)),
             _ => None,
         };
         let (engine, llm, tx) = (self.engine.clone(), self.llm.clone(), self.tx.clone());
-        let job = Job::new(cancel.clone(), tx.clone());
+        let job = Job::new(stop.clone(), tx.clone());
         let body = move || {
             let work = std::panic::AssertUnwindSafe(|| jobs::run(kind, &*engine, &llm, &job));
             let result = std::panic::catch_unwind(work).unwrap_or_else(|panic| {
@@ -445,7 +444,7 @@ impl Core {
         };
         match std::thread::Builder::new().name(what.to_owned()).stack_size(16 << 20).spawn(body) {
             Ok(_) => {
-                self.job = Some(Running { what, cancel, background, comments_on: None, progress: None, turn: None });
+                self.job = Some(Running { what, stop, background, comments_on: None, progress: None, turn: None });
             }
             Err(e) => self.settle(Event::Failed { what: what.to_owned(), message: e.to_string() }),
         }
@@ -484,7 +483,7 @@ impl Core {
             self.stopping = Some(reason);
         }
         if let Some(job) = &self.job {
-            job.cancel.cancel();
+            job.stop.cancel();
             let tx = self.tx.clone();
             std::thread::spawn(move || {
                 std::thread::sleep(GRACE);

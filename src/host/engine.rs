@@ -15,6 +15,7 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 use tokio::sync::{mpsc, oneshot};
+use tokio_util::sync::CancellationToken;
 
 /// The compressed model of a round, durable.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -100,10 +101,24 @@ pub trait Engine: Send + Sync {
     fn export(&self, state: &State, round: u32, path: &str, format: &str, job: &Job) -> Result<Exported, JobError>;
 }
 
+/// What stops a job: compute looks at the flag between batches, whoever waits is woken.
+#[derive(Debug, Clone, Default)]
+pub struct Stop {
+    flag: Cancel,
+    token: CancellationToken,
+}
+
+impl Stop {
+    pub fn cancel(&self) {
+        self.flag.cancel();
+        self.token.cancel();
+    }
+}
+
 /// A running job's line to the host.
 #[derive(Debug)]
 pub struct Job {
-    cancel: Cancel,
+    stop: Stop,
     inputs: mpsc::Sender<Input>,
     pace: Mutex<Pace>,
 }
@@ -126,12 +141,17 @@ struct Meter {
 }
 
 impl Job {
-    pub(super) fn new(cancel: Cancel, inputs: mpsc::Sender<Input>) -> Job {
-        Job { cancel, inputs, pace: Mutex::default() }
+    pub(super) fn new(stop: Stop, inputs: mpsc::Sender<Input>) -> Job {
+        Job { stop, inputs, pace: Mutex::default() }
     }
 
     pub fn cancel(&self) -> &Cancel {
-        &self.cancel
+        &self.stop.flag
+    }
+
+    /// Cancelled as soon as the job is.
+    pub fn token(&self) -> CancellationToken {
+        self.stop.token.child_token()
     }
 
     /// Makes `event` durable and applies it; returns once both have happened.
@@ -144,6 +164,14 @@ impl Job {
         let (reply, done) = oneshot::channel();
         self.send(Input::Commit { events, reply })?;
         done.blocking_recv().map_err(|_| JobError::Cancelled)?.map_err(JobError::Failed)
+    }
+
+    /// As [`Job::event`], on a runtime.
+    pub async fn event_async(&self, event: Event) -> Result<(), JobError> {
+        let (reply, done) = oneshot::channel();
+        let input = Input::Commit { events: vec![event], reply };
+        self.inputs.send(input).await.map_err(|_| JobError::Cancelled)?;
+        done.await.map_err(|_| JobError::Cancelled)?.map_err(JobError::Failed)
     }
 
     /// The session's state now.
@@ -160,6 +188,11 @@ impl Job {
     /// Words from an agent, or a line for the log: nothing is lost, so this may wait for the host.
     pub fn say(&self, feed: Feed) {
         drop(self.send(Input::Feed(feed)));
+    }
+
+    /// As [`Job::say`], on a runtime.
+    pub async fn say_async(&self, feed: Feed) {
+        drop(self.inputs.send(Input::Feed(feed)).await);
     }
 
     /// How far `job` is. Sent now and then; rate and time left are worked out here.

@@ -1,6 +1,6 @@
 //! What is decided, by whom, why, and where it stands.
 
-pub use crate::prune::{Action, Target};
+pub use crate::prune::{Action, Target, TargetKind};
 
 use serde::{Deserialize, Serialize};
 use std::fmt;

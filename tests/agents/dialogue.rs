@@ -3,11 +3,11 @@
 use crate::fake_llm::{Answer, FakeLlm, Step, delta};
 use crate::session;
 use crate::wire::quick;
-use paring::agent::{AgentEvent, AgentInput, Endpoint, Job, Outcome, Timeouts, run_with};
+use paring::agent::{AgentInput, Endpoint, Listener, Outcome, Timeouts, run_with};
 use paring::plan::{Author, Decision, DecisionId};
 use paring::prune::{Action, Target};
 use paring::quant::Precision;
-use paring::session::{Channel, Utterance};
+use paring::session::{Channel, Event, Feed, Task, Utterance};
 use serde_json::json;
 use std::sync::Arc;
 use std::time::Duration;
@@ -17,42 +17,58 @@ const PRUNE: &str = "Cut the early blocks.\n```json\n{\"decisions\":[{\"target\"
 const QUANT: &str = "```json\n{\"decisions\":[{\"target\":\"*\",\"action\":\"precision\",\"precision\":\"int8\",\"why\":\"free\"}]}\n```";
 const BROKEN: &str = "```json\n{\"decisions\":[{\"target\":\"layer1.0.conv7\",\"action\":\"prune\",\"ratio\":2}]}\n```";
 
-struct Ran {
-    events: Vec<AgentEvent>,
+#[derive(Debug, Default)]
+pub struct Ran {
+    pub feeds: Vec<Feed>,
+    pub events: Vec<Event>,
     outcome: Outcome,
 }
 
+impl Listener for Ran {
+    async fn feed(&mut self, feed: Feed) {
+        self.feeds.push(feed);
+    }
+
+    async fn event(&mut self, event: Event) {
+        self.events.push(event);
+    }
+}
+
 impl Ran {
+    /// Who proposed, and what.
     fn proposed(&self) -> Vec<(&str, &[Decision])> {
-        let of = |e: &'_ AgentEvent| matches!(e, AgentEvent::Proposed { .. });
+        let of = |e: &'_ Event| matches!(e, Event::Proposed { .. });
         self.events
             .iter()
             .filter(|e| of(e))
             .map(|e| match e {
-                AgentEvent::Proposed { role, decisions } => (role.as_str(), decisions.as_slice()),
+                Event::Proposed { decisions } => match &decisions[0].author {
+                    Author::Agent { role, .. } => (role.as_str(), decisions.as_slice()),
+                    _ => ("planner", decisions.as_slice()),
+                },
                 _ => unreachable!(),
             })
             .collect()
     }
 
     fn said(&self) -> Vec<&Utterance> {
-        self.events.iter().filter_map(|e| if let AgentEvent::Said(u) = e { Some(u.as_ref()) } else { None }).collect()
+        self.events
+            .iter()
+            .filter_map(|e| if let Event::Said { utterance: u } = e { Some(u.as_ref()) } else { None })
+            .collect()
     }
 
     fn notices(&self) -> String {
-        let of = |e: &AgentEvent| match e {
-            AgentEvent::Notice { role, text } => Some(format!("{role}: {text}\n")),
-            _ => None,
-        };
-        self.events.iter().filter_map(of).collect()
+        let of = |f: &Feed| if let Feed::Log { text, .. } = f { Some(format!("{text}\n")) } else { None };
+        self.feeds.iter().filter_map(of).collect()
     }
 
     fn tokens(&self, want: Channel) -> String {
-        let of = |e: &AgentEvent| match e {
-            AgentEvent::Token { channel, text, .. } if *channel == want => Some(text.clone()),
+        let of = |f: &Feed| match f {
+            Feed::Token { channel, text, .. } if *channel == want => Some(text.clone()),
             _ => None,
         };
-        self.events.iter().filter_map(of).collect()
+        self.feeds.iter().filter_map(of).collect()
     }
 }
 
@@ -64,17 +80,17 @@ fn planner() -> Vec<Decision> {
     vec![kept, session::decision(8, Target::Layer("linear".into()), int8)]
 }
 
-async fn run_job(job: Job, endpoint: Option<Endpoint>, timeouts: Timeouts, cancel: &CancellationToken) -> Ran {
+async fn run_task(task: Task, endpoint: Option<Endpoint>, timeouts: Timeouts, cancel: &CancellationToken) -> Ran {
     let stand_in = Arc::new(|| Ok((planner(), "I solved the budget.".to_owned())));
-    let input = AgentInput::new(job, Arc::new(session::state()), stand_in);
-    let mut events = Vec::new();
-    let outcome = run_with(input, endpoint, timeouts, &mut |e| events.push(e), cancel).await;
-    Ran { events, outcome }
+    let input = AgentInput::new(task, Arc::new(session::state()), stand_in);
+    let mut ran = Ran::default();
+    ran.outcome = run_with(input, endpoint, timeouts, &mut ran, cancel).await;
+    ran
 }
 
 async fn propose(fake: &FakeLlm) -> Ran {
     let endpoint = Endpoint::new(&fake.url, "k", None);
-    run_job(Job::Propose, Some(endpoint), quick(), &CancellationToken::new()).await
+    run_task(Task::Propose, Some(endpoint), quick(), &CancellationToken::new()).await
 }
 
 #[tokio::test]
@@ -104,8 +120,8 @@ async fn a_good_run_ends_in_two_validated_proposals() {
     assert!(ran.tokens(Channel::Reasoning).starts_with("where is the cost"));
     assert!(ran.tokens(Channel::Text).contains("\"decisions\""));
     // A turn's events are bracketed.
-    let opened = ran.events.iter().filter(|e| matches!(e, AgentEvent::Turn { .. })).count();
-    let closed = ran.events.iter().filter(|e| matches!(e, AgentEvent::TurnEnd { .. })).count();
+    let opened = ran.feeds.iter().filter(|f| matches!(f, Feed::Turn { .. })).count();
+    let closed = ran.feeds.iter().filter(|f| matches!(f, Feed::TurnEnd { .. })).count();
     assert_eq!((opened, closed), (3, 3));
 }
 
@@ -190,7 +206,7 @@ async fn a_dead_endpoint_is_asked_once_and_the_planner_answers_for_all() {
         (Some(Endpoint::new("http://127.0.0.1:1/v1", "", None)), "no connection"),
         (None, "no endpoint is set"),
     ] {
-        let ran = run_job(Job::Propose, endpoint, quick(), &CancellationToken::new()).await;
+        let ran = run_task(Task::Propose, endpoint, quick(), &CancellationToken::new()).await;
         assert_eq!(ran.outcome, Outcome { by_planner: 2, stood_in: 2, ..Outcome::default() }, "{}", ran.notices());
         assert!(ran.notices().contains(says), "{}", ran.notices());
         assert!(ran.notices().contains("stands in for pruning and quantization"));
@@ -250,23 +266,23 @@ async fn cancelling_keeps_what_was_said_and_proposes_nothing() {
         after.cancel();
     };
     let timeouts = Timeouts { idle: Duration::from_secs(60), ..quick() };
-    let run = run_job(Job::Propose, Some(Endpoint::new(&fake.url, "", None)), timeouts, &cancel);
+    let run = run_task(Task::Propose, Some(Endpoint::new(&fake.url, "", None)), timeouts, &cancel);
     let (ran, ()) = tokio::join!(run, stop);
     assert_eq!(ran.outcome, Outcome { cancelled: true, ..Outcome::default() });
     assert!(ran.proposed().is_empty());
     let said = ran.said();
     assert_eq!((said.len(), said[0].text.as_str(), said[0].interrupted), (1, "half a thought", true));
-    assert!(matches!(ran.events.last(), Some(AgentEvent::TurnEnd { .. })));
+    assert!(matches!(ran.feeds.last(), Some(Feed::TurnEnd { .. })));
 }
 
 #[tokio::test]
 async fn evaluation_is_text_only_and_its_failure_costs_nothing() {
     let fake = FakeLlm::start(&["m"], vec![Answer::says("", "Accept it.")]);
     let endpoint = || Some(Endpoint::new(&fake.url, "", None));
-    let ran = run_job(Job::Evaluate, endpoint(), quick(), &CancellationToken::new()).await;
+    let ran = run_task(Task::Evaluate, endpoint(), quick(), &CancellationToken::new()).await;
     assert_eq!(ran.outcome, Outcome::default());
     assert_eq!(ran.said()[0].text, "Accept it.");
-    let down = run_job(Job::Evaluate, None, quick(), &CancellationToken::new()).await;
+    let down = run_task(Task::Evaluate, None, quick(), &CancellationToken::new()).await;
     assert_eq!(down.outcome, Outcome::default());
     assert!(down.proposed().is_empty());
 }

@@ -1,8 +1,8 @@
 //! Arbitrary bytes from a server: nothing panics, nothing hostile gets through, nothing is lost.
 
-use crate::session;
+use crate::{role, session};
 use paring::agent::validate::{SearchSpace, validate};
-use paring::agent::{LlmError, Role, clean, proposal};
+use paring::agent::{LlmError, clean, proposal};
 use proptest::prelude::*;
 use serde_json::{Map, Value, json};
 
@@ -63,7 +63,7 @@ proptest! {
         let card = state.card.as_ref().unwrap();
         let space = SearchSpace { graph: &card.graph, groups: &card.groups, constraints: &[] };
         let object = Map::from_iter([("decisions".to_owned(), Value::from(entries))]);
-        for role in [Role::Pruning, Role::Quantization] {
+        for role in [role("pruning"), role("quantization")] {
             let v = validate(&object, role, space);
             for d in &v.drafts {
                 let again = paring::plan::check(&d.action, &d.target, &card.groups, &card.graph, &[]);

@@ -13,3 +13,9 @@ mod prompts;
 mod secrets;
 mod validation;
 mod wire;
+
+use paring::session::{ROLES, Role};
+
+fn role(name: &str) -> &'static Role {
+    ROLES.iter().find(|r| r.name == name).expect("a role")
+}

@@ -7,8 +7,8 @@ use paring::agent::{ApiKind, Chat, Endpoint, LlmError, Message};
 async fn ask(url: &str) -> Result<(), LlmError> {
     let mut chat = Chat::open(&Endpoint::new(url, "sk-secret-key", Some("m")), quick())?;
     let messages = [Message { role: "user", content: "a secret question".into() }];
-    chat.model(&mut |_| {}).await?;
-    chat.ask(&messages, &mut |_| {}).await.map(drop)
+    chat.model(&mut async |_| {}).await?;
+    chat.ask("r", &messages, &mut async |_| {}).await.map(drop)
 }
 
 fn redirect(status: u16, to: &str) -> Answer {

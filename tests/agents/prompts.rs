@@ -1,12 +1,12 @@
 //! What a role is told: the facts are there, it fits, and nothing hostile is in it.
 
-use crate::session;
-use paring::agent::{Prompts, Role, blinded, context, critic};
+use crate::{role, session};
+use paring::agent::{Prompts, blinded, context, critic};
 use paring::plan::{Basis, Constraint, Limit, Quality, Status, Verdict};
 use paring::profile::{SensCurve, SensPoint, SensTarget};
 use paring::prune::{Action, Target};
 use paring::recover::RepairStep;
-use paring::session::{Round, State, Utterance};
+use paring::session::{ROLES, Round, State, Utterance};
 
 #[test]
 fn contexts_hold_what_each_role_needs_and_fit() {
@@ -17,7 +17,7 @@ fn contexts_hold_what_each_role_needs_and_fit() {
         limit: Limit::Freeze,
         reason: "drifts".into(),
     }];
-    for role in Role::ALL {
+    for role in &ROLES {
         for room in [3_000, 8_000, context::DEFAULT_ROOM] {
             let text = context::context(&state, role, room);
             assert!(text.chars().count() <= room + 200, "{role} {room}: {}", text.chars().count());
@@ -29,18 +29,18 @@ fn contexts_hold_what_each_role_needs_and_fit() {
             }
         }
     }
-    let pruning = context::context(&state, Role::Pruning, context::DEFAULT_ROOM);
+    let pruning = context::context(&state, role("pruning"), context::DEFAULT_ROOM);
     assert!(pruning.contains("layer1.0.conv1 | Channels | 16 | 1 |") && pruning.contains("0.25: "), "{pruning}");
     assert!(pruning.contains("can be removed whole"));
-    let small = context::context(&state, Role::Pruning, 2_500);
+    let small = context::context(&state, role("pruning"), 2_500);
     assert!(small.contains("lesser rows left out for room, together"), "{small}");
-    let quant = context::context(&state, Role::Quantization, context::DEFAULT_ROOM);
+    let quant = context::context(&state, role("quantization"), context::DEFAULT_ROOM);
     assert!(quant.contains("linear | linear") && quant.contains(" | 0.001\n"), "{quant}");
 }
 
 #[test]
 fn an_empty_session_is_no_error() {
-    let text = context::context(&Default::default(), Role::Analysis, 1000);
+    let text = context::context(&Default::default(), role("analysis"), 1000);
     assert!(!text.is_empty());
 }
 
@@ -80,7 +80,7 @@ fn the_critic_compares_forecast_and_measurement() {
     assert!(!of("latency").held() && !of("top-1").held());
     let text = c.to_string();
     assert!(text.contains("latency: forecast ~") && text.contains("worse than forecast"), "{text}");
-    assert!(context::context(&state, Role::Pruning, 8_000).contains("Forecast against measurement, round 1"));
+    assert!(context::context(&state, role("pruning"), 8_000).contains("Forecast against measurement, round 1"));
     assert_eq!(critic::utterance(&state, 1).unwrap().text, text);
 }
 
@@ -92,15 +92,15 @@ fn sensitivities_are_told_as_they_rank() {
     let points = vec![point(0.25, 0.004321), point(0.5, 1.25), point(0.75, 50.0)];
     state.sensitivity.curves.retain(|c| c.target != target);
     state.sensitivity.curves.push(SensCurve { target, points, images: 64 });
-    let text = context::context(&state, Role::Pruning, context::DEFAULT_ROOM);
+    let text = context::context(&state, role("pruning"), context::DEFAULT_ROOM);
     assert!(text.contains("0.25: 0.00432, 0.5: 1.25, 0.75: broken"), "{text}");
     // What calibration images, which a network is sure of, say of loss and accuracy is not told as sensitivity.
-    for role in Role::ALL {
+    for role in &ROLES {
         let text = context::context(&state, role, context::DEFAULT_ROOM);
         assert!(!text.contains("0.777") && !text.contains("0.555"), "{role}: {text}");
     }
     let prompts = Prompts::default();
-    for role in Role::ALL {
+    for role in &ROLES {
         let all = prompts.system(role) + &prompts.question(role, &[("context", &text)]);
         assert!(!all.contains("dloss") && !all.contains("dtop1") && !all.contains("before repair"), "{role}");
         assert!(all.contains("in nats") && all.contains("measured after such a re-fit"), "{role}");
@@ -146,7 +146,7 @@ fn measured(mark: usize) -> State {
 #[test]
 fn a_blind_session_tells_agents_nothing_of_the_evaluation_data() {
     let (one, other) = (measured(0), measured(31));
-    for role in Role::ALL {
+    for role in &ROLES {
         for room in [3_000, context::DEFAULT_ROOM] {
             let text = |s: &State| context::context(s, role, room);
             assert_ne!(text(&one), text(&other), "{role}: the two sessions differ in what a sighted agent is told");

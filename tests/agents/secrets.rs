@@ -1,9 +1,11 @@
 //! Keys and passwords that a server echoes, or that an address holds: nothing that leaves the agents' room shows them.
 
+use crate::dialogue::Ran;
 use crate::fake_llm::{Answer, FakeLlm, Step, delta, pieces};
 use crate::session;
 use crate::wire::{Heard, ask, ask_with, quick};
-use paring::agent::{AgentEvent, AgentInput, Chat, Endpoint, Job, run_with};
+use paring::agent::{AgentInput, Chat, Endpoint, run_with};
+use paring::session::{Feed, Task};
 use serde_json::json;
 use std::sync::Arc;
 use tokio_util::sync::CancellationToken;
@@ -57,18 +59,18 @@ async fn the_key_in_an_answer_is_masked_however_it_is_cut() {
 async fn lists_of_models_are_masked_and_their_names_still_work() {
     let fake = FakeLlm::with_list(Answer::status(200, &format!("no list for {KEY}")), vec![]);
     let mut chat = Chat::open(&Endpoint::new(&fake.url, KEY, None), quick()).unwrap();
-    let e = chat.model(&mut |_| {}).await.unwrap_err().to_string();
+    let e = chat.model(&mut async |_| {}).await.unwrap_err().to_string();
     assert!(e.contains("no list for …") && !e.contains("secret"), "{e}");
 
     let name = format!("m-{KEY}-1");
     let fake = FakeLlm::start(&[name.as_str()], vec![Answer::says("", &format!("I am {name}"))]);
     let stand_in = Arc::new(|| Ok((vec![], "planned".to_owned())));
-    let input = AgentInput::new(Job::Propose, Arc::new(session::state()), stand_in);
-    let mut events = Vec::new();
+    let input = AgentInput::new(Task::Propose, Arc::new(session::state()), stand_in);
+    let mut ran = Ran::default();
     let endpoint = Endpoint::new(&fake.url, KEY, None);
-    run_with(input, Some(endpoint), quick(), &mut |e| events.push(e), &CancellationToken::new()).await;
-    assert!(!format!("{events:?}").contains("secret"));
-    assert!(events.iter().any(|e| matches!(e, AgentEvent::Turn { model, .. } if model == "m-…-1")));
+    run_with(input, Some(endpoint), quick(), &mut ran, &CancellationToken::new()).await;
+    assert!(!format!("{ran:?}").contains("secret"));
+    assert!(ran.feeds.iter().any(|f| matches!(f, Feed::Turn { model, .. } if model == "m-…-1")));
     assert_eq!(fake.requests.lock().unwrap()[0]["model"], json!(name));
 }
 
@@ -80,8 +82,8 @@ async fn secrets_in_an_address_are_sent_and_not_shown() {
     let with = fake.url.replace("http://", "http://me:secret-password@");
     let mut chat = Chat::open(&Endpoint::new(&format!("{with}?api-key=secret-query"), "", None), quick()).unwrap();
     let mut heard = Vec::new();
-    let name = chat.model(&mut |line| heard.push(line)).await.unwrap();
-    let reply = chat.ask(&[], &mut |piece| heard.push(format!("{piece:?}"))).await;
+    let name = chat.model(&mut async |line| heard.push(format!("{line:?}"))).await.unwrap();
+    let reply = chat.ask("r", &[], &mut async |feed| heard.push(format!("{feed:?}"))).await;
     assert!(reply.is_ok() && name == "m", "{reply:?}");
     let heard = heard.concat();
     assert!(
@@ -95,7 +97,7 @@ async fn secrets_in_an_address_are_sent_and_not_shown() {
     }
     assert_eq!(fake.keys.lock().unwrap()[1], "Basic bWU6c2VjcmV0LXBhc3N3b3Jk");
     let gone = Endpoint::new("http://me:secret-password@127.0.0.1:1/v1?key=secret-query", KEY, Some("m"));
-    let e = Chat::open(&gone, quick()).unwrap().ask(&[], &mut |_| {}).await.unwrap_err().to_string();
+    let e = Chat::open(&gone, quick()).unwrap().ask("r", &[], &mut async |_| {}).await.unwrap_err().to_string();
     assert!(e.contains("http://…@127.0.0.1:1/v1?key=…") && !e.contains("secret"), "{e}");
     let bad = Chat::open(&Endpoint::new("http://me:secret-password@[/v1", KEY, None), quick());
     assert!(!bad.err().unwrap().to_string().contains("secret"));

@@ -1,20 +1,20 @@
 //! Every way in which a proposal can be wrong, and what becomes of the rest of it.
 
-use crate::session;
+use crate::{role, session};
+use paring::agent::proposal;
 use paring::agent::validate::{MAX_DECISIONS, SearchSpace, Validated, validate};
-use paring::agent::{Role, proposal};
 use paring::plan::{Constraint, Limit};
 use paring::prune::{Action, Target};
 use paring::quant::Precision;
-use paring::session::State;
+use paring::session::{Role, State};
 
-fn check_in(state: &State, role: Role, json: &str) -> Validated {
+fn check_in(state: &State, role: &Role, json: &str) -> Validated {
     let card = state.card.as_ref().unwrap();
     let space = SearchSpace { graph: &card.graph, groups: &card.groups, constraints: &state.constraints };
     validate(&proposal::find(json, "").unwrap(), role, space)
 }
 
-fn check(role: Role, decisions: &str) -> Validated {
+fn check(role: &Role, decisions: &str) -> Validated {
     check_in(&session::state(), role, &format!("{{\"decisions\":[{decisions}],\"summary\":\"s\\u001b[0m\"}}"))
 }
 
@@ -25,7 +25,7 @@ fn group(name: &str) -> Target {
 #[test]
 fn good_entries_become_checked_decisions() {
     let v = check(
-        Role::Pruning,
+        role("pruning"),
         r#"{"target":"layer1.0.conv1","action":"prune","ratio":0.26,"why":"flat \u001b[31m\u202e"},
            {"target":"group layer2.0.conv1","action":"Prune","ratio":"50%"},
            {"target":"layer1.1.conv1","action":"keep","why":"sensitive"}"#,
@@ -63,7 +63,7 @@ fn every_error_names_its_entry_and_spares_the_others() {
         (r#""just text""#, "not an object"),
         (r#"{"target":"layer1.0.conv1","action":"prune","ratio":0.5}"#, "already decided, differently, in decision 1"),
     ] {
-        let v = check(Role::Pruning, &format!("{good},{bad}"));
+        let v = check(role("pruning"), &format!("{good},{bad}"));
         assert_eq!(v.errors.len(), 1, "{bad}: {:?}", v.errors);
         assert!(v.errors[0].starts_with("decision 2: ") && v.errors[0].contains(says), "{bad}: {:?}", v.errors);
         assert_eq!(v.drafts.len(), 1, "{bad}");
@@ -83,7 +83,7 @@ fn constraints_bind_in_code() {
         {"target":"layer1.0.conv1","action":"prune","ratio":0.5},
         {"target":"layer2.0.conv1","action":"prune","ratio":0.5},
         {"target":"layer*","action":"prune","ratio":0.125}]}"#;
-    let v = check_in(&state, Role::Pruning, all);
+    let v = check_in(&state, role("pruning"), all);
     assert_eq!(v.errors.len(), 1);
     assert!(v.errors[0].contains("frozen") && v.errors[0].contains("mine"), "{:?}", v.errors);
     assert!(v.drafts.iter().all(|d| d.target != group("layer1.0.conv1")));
@@ -91,14 +91,14 @@ fn constraints_bind_in_code() {
     assert_eq!(second.action, Action::Prune { ratio: 0.25, kept: vec![] });
     assert!(v.remarks.iter().any(|r| r.contains("asked to remove 0.5")), "{:?}", v.remarks);
     let linear = r#"{"decisions":[{"target":"linear","action":"precision","precision":"int8"}]}"#;
-    let v = check_in(&state, Role::Quantization, linear);
+    let v = check_in(&state, role("quantization"), linear);
     assert!(v.drafts.is_empty() && v.errors[0].contains("must stay f32"), "{:?}", v.errors);
 }
 
 #[test]
 fn precisions_by_layer_block_and_pattern() {
     let v = check(
-        Role::Quantization,
+        role("quantization"),
         r#"{"target":"*","action":"precision","precision":"int8","why":"all"},
            {"target":"layer1.0","action":"quantize","precision":"int8"},
            {"target":"conv1","action":"precision","precision":"fp32","why":"first"},
@@ -120,7 +120,7 @@ fn precisions_by_layer_block_and_pattern() {
 fn lengths_and_counts_are_bounded() {
     let long = "x".repeat(100_000);
     let v = check(
-        Role::Pruning,
+        role("pruning"),
         &format!(
             r#"{{"target":"layer1.0.conv1","action":"prune","ratio":0.25,"why":"{long}"}},{{"target":"{long}","action":"prune","ratio":0.5}}"#
         ),
@@ -128,8 +128,8 @@ fn lengths_and_counts_are_bounded() {
     assert!(v.drafts[0].why.chars().count() <= 280);
     assert!(v.errors[0].chars().count() <= 400, "{}", v.errors[0].len());
     let many = vec![r#"{"target":"nope","action":"prune","ratio":0.5}"#; 3_000].join(",");
-    let v = check(Role::Pruning, &many);
+    let v = check(role("pruning"), &many);
     assert!(v.errors.len() <= 21 && v.errors.last().unwrap().contains("more of the kind"));
     let same = vec![r#"{"target":"layer*","action":"prune","ratio":0.5}"#; 500].join(",");
-    assert!(check(Role::Pruning, &same).drafts.len() <= MAX_DECISIONS);
+    assert!(check(role("pruning"), &same).drafts.len() <= MAX_DECISIONS);
 }

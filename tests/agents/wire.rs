@@ -1,7 +1,8 @@
 //! The transport against everything that servers really send.
 
 use crate::fake_llm::{Answer, FakeLlm, Step, delta, finish};
-use paring::agent::{Chat, Endpoint, LlmError, Message, Piece, Reply, Timeouts};
+use paring::agent::{Chat, Endpoint, LlmError, Message, Reply, Timeouts};
+use paring::session::{Channel, Feed};
 use serde_json::json;
 use std::time::Duration;
 
@@ -27,10 +28,10 @@ pub async fn ask_with(fake: &FakeLlm, timeouts: Timeouts) -> (Result<Reply, LlmE
     let mut heard = Heard::default();
     let messages = [Message { role: "system", content: "S".into() }, Message { role: "user", content: "U".into() }];
     let reply = chat
-        .ask(&messages, &mut |p| match p {
-            Piece::Reasoning(t) => heard.reasoning.push_str(&t),
-            Piece::Text(t) => heard.text.push_str(&t),
-            Piece::Notice(n) => heard.notices.push(n),
+        .ask("r", &messages, &mut async |f| match f {
+            Feed::Token { channel: Channel::Reasoning, text, .. } => heard.reasoning.push_str(&text),
+            Feed::Token { channel: Channel::Text, text, .. } => heard.text.push_str(&text),
+            other => heard.notices.extend(if let Feed::Log { text, .. } = other { Some(text) } else { None }),
         })
         .await;
     (reply, heard)
@@ -206,7 +207,7 @@ async fn an_answer_in_one_piece_is_as_good() {
 async fn an_unreachable_endpoint_is_named() {
     let gone = FakeLlm::start(&[], vec![]).url.replace("/v1", "");
     let mut chat = Chat::open(&Endpoint::new("http://127.0.0.1:1/v1", "", Some("m")), quick()).unwrap();
-    let e = chat.ask(&[], &mut |_| {}).await.unwrap_err();
+    let e = chat.ask("r", &[], &mut async |_| {}).await.unwrap_err();
     assert!(matches!(e, LlmError::Connect { .. }), "{e:?}");
     assert!(e.to_string().contains("127.0.0.1:1/v1"), "{e} {gone}");
     assert!(matches!(Chat::open(&Endpoint::new("http://x/v1", "a\nb", None), quick()), Err(LlmError::Key)));
@@ -217,13 +218,13 @@ async fn without_a_name_the_first_model_is_used_and_said() {
     let fake = FakeLlm::start(&["text-embedding-3", "qwen3", "other"], vec![Answer::says("", "hi")]);
     let mut chat = Chat::open(&Endpoint::new(&fake.url, "", None), quick()).unwrap();
     let mut said = Vec::new();
-    assert_eq!(chat.model(&mut |s| said.push(s)).await.unwrap(), "qwen3");
+    assert_eq!(chat.model(&mut async |s| said.push(format!("{s:?}"))).await.unwrap(), "qwen3");
     assert!(said[0].contains("`qwen3`, the first of 3"), "{said:?}");
     // No key, no header.
     assert_eq!(*fake.keys.lock().unwrap(), [""]);
     let none = FakeLlm::start(&[], vec![]);
     let mut chat = Chat::open(&Endpoint::new(&none.url, "", None), quick()).unwrap();
-    assert!(matches!(chat.model(&mut |_| {}).await, Err(LlmError::NoModel { .. })));
+    assert!(matches!(chat.model(&mut async |_| {}).await, Err(LlmError::NoModel { .. })));
 }
 
 #[tokio::test]

@@ -19,7 +19,26 @@ pub enum Target {
     Weights(String),
 }
 
+/// What of a network a target is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum TargetKind {
+    Group,
+    Layer,
+    Block,
+    Weights,
+}
+
 impl Target {
+    pub fn kind(&self) -> TargetKind {
+        match self {
+            Target::Group(_) => TargetKind::Group,
+            Target::Layer(_) => TargetKind::Layer,
+            Target::Block(_) => TargetKind::Block,
+            Target::Weights(_) => TargetKind::Weights,
+        }
+    }
+
     pub fn name(&self) -> &str {
         match self {
             Target::Group(n) | Target::Layer(n) | Target::Block(n) | Target::Weights(n) => n,

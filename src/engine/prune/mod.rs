@@ -12,7 +12,7 @@ mod groups;
 mod importance;
 mod sparsity;
 
-pub use action::{Action, Target};
+pub use action::{Action, Target, TargetKind};
 pub use apply::{apply, kept_indices, shrink, sparsify};
 pub use error::PruneError;
 pub use gradients::{evidence, spread, temperature};

@@ -2,20 +2,16 @@
 //! while it is said; decisions become events, which the host numbers, checks and clamps.
 
 use super::{Compute, JobError};
-use crate::agent::{self, AgentEvent, AgentInput, Endpoint, StandIn};
+use crate::agent::{self, AgentInput, Endpoint, Listener, StandIn};
 use crate::host::engine::{Job, Llm};
 use crate::plan::planner::{self, PlannerInput};
 use crate::plan::{Decision, Forecaster};
-use crate::session::{Channel, Event, Feed, State, Utterance};
+use crate::session::{Channel, Event, Feed, State, Task, Utterance};
 use std::sync::Arc;
-use std::sync::mpsc::{self, RecvTimeoutError};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 const PLANNER: &str = "planner";
-
-/// Events by which the agents may be ahead of the host: a burst of tokens, not an answer.
-const AHEAD: usize = 256;
 
 /// Asks the planner what it would propose now.
 pub fn plan_now(state: &State, say: &mut dyn FnMut(&str)) -> Result<Vec<Decision>, String> {
@@ -67,7 +63,7 @@ impl Compute {
     }
 
     pub(super) fn ask_agents(&self, state: &State, llm: &Llm, job: &Job) -> Result<(), JobError> {
-        self.run_agents(agent::Job::Propose, state, llm, job)
+        self.run_agents(Task::Propose, state, llm, job)
     }
 
     /// After a verdict: what was forecast against what was measured; an endpoint's evaluation role argues from it.
@@ -85,11 +81,11 @@ impl Compute {
         if self.recipe.blind || (llm.base_url.is_none() && llm.model.is_none()) {
             return Ok(());
         }
-        self.run_agents(agent::Job::Evaluate, state, llm, job)
+        self.run_agents(Task::Evaluate, state, llm, job)
     }
 
-    /// Runs the pipeline on a thread with a runtime of its own and passes on what it says, from this one.
-    fn run_agents(&self, what: agent::Job, state: &State, llm: &Llm, job: &Job) -> Result<(), JobError> {
+    /// Runs the pipeline on this thread and passes on what it says.
+    fn run_agents(&self, task: Task, state: &State, llm: &Llm, job: &Job) -> Result<(), JobError> {
         let of = Arc::new(state.clone());
         let state = if self.recipe.blind { Arc::new(agent::blinded(state)) } else { of.clone() };
         let stand_in: StandIn = Arc::new(move || {
@@ -101,64 +97,43 @@ impl Compute {
         for text in complaints {
             job.say(Feed::Log { level: "warn".to_owned(), text });
         }
-        let input = AgentInput { prompts, ..AgentInput::new(what, state.clone(), stand_in) };
+        let input = AgentInput { prompts, ..AgentInput::new(task, state.clone(), stand_in) };
         let endpoint = Endpoint::from_env(llm.base_url.as_deref(), llm.model.as_deref());
-        let (tx, rx) = mpsc::sync_channel::<AgentEvent>(AHEAD);
-        let cancel = CancellationToken::new();
-        let token = cancel.clone();
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(JobError::of)?;
-        let pipeline = std::thread::Builder::new()
-            .name("agents".to_owned())
-            .spawn(move || {
-                // Waits where there is no room. The runtime is this connection's alone: the server is not read meanwhile.
-                let mut emit = |event| drop(tx.send(event));
-                runtime.block_on(agent::run(input, endpoint, &mut emit, &token));
-            })
-            .map_err(JobError::of)?;
-        let forecaster = state.forecaster();
-        let mut failed = None;
-        loop {
-            match rx.recv_timeout(Duration::from_millis(20)) {
-                Ok(event) => {
-                    if failed.is_none()
-                        && let Err(e) = self.pass_on(event, forecaster.as_ref(), job)
-                    {
-                        failed = Some(e);
-                        cancel.cancel();
-                    }
-                }
-                Err(RecvTimeoutError::Timeout) => {}
-                Err(RecvTimeoutError::Disconnected) => break,
-            }
-            if job.cancel().is_cancelled() {
-                cancel.cancel();
-            }
-        }
-        if pipeline.join().is_err() {
-            return Err(JobError::Failed("the agents' pipeline broke; hint: see the log, please report it".to_owned()));
-        }
+        let cancel = job.token();
+        let mut to = ToHost { job, forecaster: state.forecaster(), cancel: cancel.clone(), failed: None };
+        runtime.block_on(agent::run(input, endpoint, &mut to, &cancel));
         job.cancel().check()?;
-        failed.map_or(Ok(()), Err)
+        to.failed.map_or(Ok(()), Err)
+    }
+}
+
+/// Hands on what agents say, until the host does not take it.
+struct ToHost<'a> {
+    job: &'a Job,
+    forecaster: Option<Forecaster>,
+    cancel: CancellationToken,
+    failed: Option<JobError>,
+}
+
+impl Listener for ToHost<'_> {
+    async fn feed(&mut self, feed: Feed) {
+        if self.failed.is_none() {
+            self.job.say_async(feed).await;
+        }
     }
 
-    fn pass_on(&self, event: AgentEvent, forecaster: Option<&Forecaster>, job: &Job) -> Result<(), JobError> {
-        match event {
-            AgentEvent::Turn { role, model } => job.say(Feed::Turn { role, model }),
-            AgentEvent::Token { role, channel, text } => job.say(Feed::Token { role, channel, text }),
-            AgentEvent::TurnEnd { role } => job.say(Feed::TurnEnd { role }),
-            AgentEvent::Said(utterance) => job.event(Event::Said { utterance })?,
-            AgentEvent::Proposed { mut decisions, .. } => {
-                for d in &mut decisions {
-                    if d.forecast.is_none() {
-                        d.forecast = forecaster.map(|f| f.decision(d));
-                    }
-                }
-                job.event(Event::Proposed { decisions })?;
-            }
-            AgentEvent::Notice { role, text } => {
-                job.say(Feed::Log { level: "info".to_owned(), text: format!("{role}: {text}") });
+    async fn event(&mut self, mut event: Event) {
+        if let Event::Proposed { decisions } = &mut event {
+            for d in decisions.iter_mut().filter(|d| d.forecast.is_none()) {
+                d.forecast = self.forecaster.as_ref().map(|f| f.decision(d));
             }
         }
-        Ok(())
+        if self.failed.is_none()
+            && let Err(e) = self.job.event_async(event).await
+        {
+            self.failed = Some(e);
+            self.cancel.cancel();
+        }
     }
 }

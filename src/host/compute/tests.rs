@@ -2,9 +2,8 @@
 //! would be, and as it is: copied.
 
 use super::*;
-use crate::exec::Cancel;
 use crate::graph::Precision;
-use crate::host::engine::Job;
+use crate::host::engine::{Job, Stop};
 use crate::model::families::CifarResnetSpec;
 use crate::model::{FamilySpec, ParamStore, export, random};
 use crate::plan::{Author, Decision, DecisionId, Status};
@@ -71,7 +70,7 @@ impl Rig {
                 }
             }
         });
-        Rig { dir, engine, state, job: Job::new(Cancel::default(), inputs) }
+        Rig { dir, engine, state, job: Job::new(Stop::default(), inputs) }
     }
 
     fn model(&self) -> std::path::PathBuf {

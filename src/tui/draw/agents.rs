@@ -2,14 +2,12 @@
 
 use super::{Canvas, span};
 use crate::config::{Act, Role};
+use crate::session::ROLES;
 use crate::tui::app::{Pane, View};
 use crate::tui::stream::{LineKind, Scroll, WrappedLine};
 use crate::words::counted;
 use ratatui::layout::Rect;
 use ratatui::text::{Line, Span};
-
-/// The pipeline's roles, in order of speaking.
-const ROLES: [&str; 4] = ["analysis", "pruning", "quantization", "evaluation"];
 
 /// Who speaks where no endpoint is set.
 const BUILT_IN: [&str; 2] = ["planner", "critic"];
@@ -79,12 +77,14 @@ fn empty(c: &mut Canvas<'_>, inner: Rect) {
 /// Which roles have spoken, which speaks, which are still to come.
 fn roles(c: &Canvas<'_>) -> Vec<Span<'static>> {
     let (app, pal) = (c.app, c.pal);
-    let spoke = |role: &&str| app.turns.iter().rev().take(8).any(|t| t.role == **role);
-    let built_in: Vec<&str> = BUILT_IN.into_iter().filter(spoke).collect();
-    let names: &[&str] = if ROLES.iter().any(spoke) { &ROLES } else { &built_in };
+    let spoke = |role: &str| app.turns.iter().rev().take(8).any(|t| t.role == role);
+    let names: Vec<(&str, &str)> = match ROLES.iter().any(|r| spoke(r.name)) {
+        true => ROLES.iter().map(|r| (r.name, r.short)).collect(),
+        false => BUILT_IN.into_iter().filter(|name| spoke(name)).map(|name| (name, name)).collect(),
+    };
     let mut out = Vec::new();
-    for name in names {
-        let last = app.turns.iter().rev().find(|t| t.role == *name);
+    for (name, short) in names {
+        let last = app.turns.iter().rev().find(|t| t.role == name);
         let (glyph, role) = match last {
             Some(t) if t.live => (pal.glyph("●", "o"), Role::Accent),
             Some(t) if t.interrupted => (pal.glyph("✘", "x"), Role::Warn),
@@ -94,11 +94,6 @@ fn roles(c: &Canvas<'_>) -> Vec<Span<'static>> {
         if !out.is_empty() {
             out.push(Span::raw("  "));
         }
-        let short = match *name {
-            "quantization" => "quant",
-            "evaluation" => "eval",
-            other => other,
-        };
         out.push(span(format!("{short} {glyph}"), pal.fg(role)));
     }
     out

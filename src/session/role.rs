@@ -1,0 +1,106 @@
+//! The agents' roles: who speaks in a session, what each is told and what it may decide. A role is one row of [`ROLES`]
+//! and one file in `prompts/`.
+//!
+//! Not here: what a table holds (`agent::context`), how a proposal is read (`agent::validate`).
+
+use crate::plan::TargetKind;
+use std::fmt;
+
+/// What agents are asked for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Task {
+    /// Proposals for the round to come.
+    Propose,
+    /// What to make of the round that was just measured.
+    Evaluate,
+}
+
+/// A table of facts about the session.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Table {
+    Layers,
+    Groups,
+    Blocks,
+    Precisions,
+}
+
+/// How much of the room for a role's tables one of them gets.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Share {
+    /// One part of so many.
+    Part(usize),
+    /// All of it, at most so many characters.
+    Most(usize),
+    /// What the others leave.
+    Rest,
+}
+
+/// A part of the pipeline.
+#[derive(Debug)]
+pub struct Role {
+    pub name: &'static str,
+    /// Where there is little room for the name.
+    pub short: &'static str,
+    /// When it speaks.
+    pub task: Task,
+    /// What it is asked; `{{context}}` stands for what it reads, `{{critique}}` for forecast against measurement, and the
+    /// name of a role that spoke before it for what that one said or proposed.
+    pub prompt: &'static str,
+    /// The tables that it is told, in order.
+    pub reads: &'static [(Table, Share)],
+    /// What it may decide on. Its answer must hold a proposal, unless that is nothing.
+    pub writes: &'static [TargetKind],
+}
+
+/// In the order in which they speak.
+pub static ROLES: [Role; 4] = [
+    Role {
+        name: "analysis",
+        short: "analysis",
+        task: Task::Propose,
+        prompt: include_str!("../../prompts/analysis.md"),
+        reads: &[(Table::Layers, Share::Part(2)), (Table::Groups, Share::Part(2))],
+        writes: &[],
+    },
+    Role {
+        name: "pruning",
+        short: "pruning",
+        task: Task::Propose,
+        prompt: include_str!("../../prompts/pruning.md"),
+        reads: &[(Table::Groups, Share::Rest), (Table::Blocks, Share::Part(4))],
+        writes: &[TargetKind::Group, TargetKind::Block, TargetKind::Weights],
+    },
+    Role {
+        name: "quantization",
+        short: "quant",
+        task: Task::Propose,
+        prompt: include_str!("../../prompts/quantization.md"),
+        reads: &[(Table::Precisions, Share::Rest)],
+        writes: &[TargetKind::Layer],
+    },
+    Role {
+        name: "evaluation",
+        short: "eval",
+        task: Task::Evaluate,
+        prompt: include_str!("../../prompts/evaluation.md"),
+        reads: &[(Table::Layers, Share::Most(6_000))],
+        writes: &[],
+    },
+];
+
+impl Role {
+    /// Whether its answer must hold a proposal.
+    pub fn proposes(&self) -> bool {
+        !self.writes.is_empty()
+    }
+
+    pub fn may(&self, kind: TargetKind) -> bool {
+        self.writes.contains(&kind)
+    }
+}
+
+impl fmt::Display for Role {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name)
+    }
+}
