@@ -3,8 +3,8 @@
 use super::checkpoint::{Checkpoint, RawTensor};
 use super::hf::{self, Sidecar};
 use super::{
-    Blob, Family, FamilySpec, LoadOptions, Model, ModelError, ParamError, ParamStore, container, export, imported,
-    onnx, printable, recognise, values,
+    Blob, FamilySpec, LoadOptions, Model, ModelError, ParamError, ParamStore, container, export, imported, onnx,
+    printable, recognise, values,
 };
 use crate::files;
 use crate::graph::op;
