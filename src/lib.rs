@@ -2,6 +2,8 @@
 //!
 //! # The map
 //!
+//! Rooms from [`graph`] to [`profile`], with [`files`], [`plain`] and [`words`], are the package `paring-engine` (`src/engine`).
+//!
 //! | room | what belongs there |
 //! | --- | --- |
 //! | [`args`] | the command line as it is typed |
