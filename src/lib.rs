@@ -20,8 +20,8 @@
 //! | [`recover`] | repair without training: least-squares re-fit, batch-norm re-estimation; ranges of static int8 inputs |
 //! | [`train`] | training from labelled batches: trainer, objective, optimiser, schedule; the bundled demo models |
 //! | [`plan`] | decisions, constraints, budgets, forecasts, the built-in planner |
-//! | [`agent`] | roles, dialogue, prompt context, proposal parsing and validation, transport |
-//! | [`session`] | events, state (a fold), journal, artifacts |
+//! | [`agent`] | dialogue, prompt context, proposal parsing and validation, transport |
+//! | [`session`] | events, state (a fold), journal, artifacts, the agents' roles |
 //! | [`host`] | runtime: jobs, device worker, cancellation, socket server, lifecycle |
 //! | [`tui`] | view state, update, views, widgets, input, frame scheduling, terminal guard |
 //! | [`files`] | opening and replacing files, for all of them |
