@@ -18,6 +18,7 @@ use paring::profile::{self, ProfileOptions, SensOptions};
 use paring::prune::{self, Group, Method, Sparsity};
 use paring::quant::Precision;
 use paring::recover::{self, RepairOptions};
+use paring::task::{Metric, TaskError};
 use rand::seq::IndexedRandom;
 use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
@@ -115,7 +116,7 @@ fn nets(a: &Args) -> Outcome<Vec<Net>> {
 #[derive(Serialize, Deserialize, Clone)]
 struct Built {
     tried: TrialOutcome,
-    d_top1: f64,
+    d_quality: f64,
     seconds: f64,
 }
 
@@ -179,17 +180,17 @@ impl Bench<'_> {
         let plan = plan_of(&small)?;
         let seconds = start.elapsed().as_secs_f64();
         let tried = self.trials.run(&mut |x| Ok(plan.run(x)?), &cancel, &mut |_, _| {})?;
-        let mut d_top1 = 0.0;
+        let mut d_quality = 0.0;
         if measure {
             let prep = &self.model.info.preprocess;
             let run = eval::evaluate(&plan, &self.net.new, prep, batch_for(&small), &cancel, &mut |_, _| {});
-            d_top1 = match run {
-                Ok(run) => eval::paired(&self.right, &run.correct).diff,
-                Err(eval::EvalError::NonFinite { .. }) => f64::NAN,
+            d_quality = match run {
+                Ok(run) => eval::paired(&self.right, &run.correct()).diff,
+                Err(eval::EvalError::Task(TaskError::NonFinite { .. })) => f64::NAN,
                 Err(e) => return Err(e.into()),
             };
         }
-        let built = Built { tried, d_top1, seconds };
+        let built = Built { tried, d_quality, seconds };
         if let Some(file) = file {
             std::fs::write(file, serde_json::to_vec(&built)?)?;
         }
@@ -229,7 +230,7 @@ fn run(net: &Net, a: &Args, rows: &mut Vec<Row>) -> Outcome<()> {
     let start = Instant::now();
     let base = eval::evaluate(&original, &net.new, prep, batch_for(&model), &cancel, &mut |_, _| {})?;
     let evaluated = start.elapsed().as_secs_f64();
-    let error = 1.0 - base.metrics.top1;
+    let error = 1.0 - base.metrics.score;
     let start = Instant::now();
     let trials = Trials::prepare(
         &mut |x| Ok(original.run(x)?),
@@ -246,7 +247,7 @@ fn run(net: &Net, a: &Args, rows: &mut Vec<Row>) -> Outcome<()> {
         parts.held.len(),
         net.new.len(),
         100.0 * error,
-        100.0 * trials.correction().held_error
+        100.0 * trials.correction().held_error.unwrap_or_default()
     );
     for v in &trials.correction().views {
         let kind = v.kind.map_or("as they are", eval::Disturbance::label);
@@ -265,8 +266,8 @@ fn run(net: &Net, a: &Args, rows: &mut Vec<Row>) -> Outcome<()> {
     let options = ProfileOptions { batch: 1, runs: 3, ..ProfileOptions::default() };
     let table = profile::profile(&model, &options, &cancel, &mut |_| {})?;
     let mut quality = QualityInput {
-        base_top1: Some(base.metrics.top1),
-        classes: model.info.classes,
+        base: Some(base.metrics.score),
+        metric: Metric::top1(model.info.classes),
         images: net.new.len(),
         ..QualityInput::default()
     };
@@ -275,7 +276,7 @@ fn run(net: &Net, a: &Args, rows: &mut Vec<Row>) -> Outcome<()> {
         groups: groups.clone(),
         work: parts.work.clone(),
         trials,
-        right: base.correct,
+        right: base.correct(),
         cache: a.cache.as_deref(),
         model,
     };
@@ -306,7 +307,7 @@ fn run(net: &Net, a: &Args, rows: &mut Vec<Row>) -> Outcome<()> {
         println!(
             "  anchor of {} actions: {:+.2} ± {:.2} ± {:.2}, built in {:.1} s",
             actions.len(),
-            built.tried.d_top1,
+            built.tried.d_quality,
             built.tried.sample_sd,
             built.tried.kind_sd,
             built.seconds
@@ -369,7 +370,7 @@ fn run(net: &Net, a: &Args, rows: &mut Vec<Row>) -> Outcome<()> {
             scanned: before,
             rehearsed: forecaster(&with),
             tried: built.tried,
-            measured: built.d_top1,
+            measured: built.d_quality,
         };
         print_row(&row);
         rows.push(row);

@@ -48,7 +48,9 @@
 // A stream that is closed or full must not panic: `headless::out` writes.
 #![cfg_attr(not(test), deny(clippy::print_stdout, clippy::print_stderr))]
 
-pub use paring_engine::{data, eval, exec, files, graph, model, plain, profile, prune, quant, recover, train, words};
+pub use paring_engine::{
+    data, eval, exec, files, graph, model, plain, profile, prune, quant, recover, task, train, words,
+};
 
 pub mod agent;
 pub mod args;

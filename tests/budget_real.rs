@@ -30,7 +30,7 @@ fn resolved(model: &Model, groups: &[Group], decisions: &[paring::plan::Decision
 fn correct(model: &Model, test: &Dataset) -> Vec<bool> {
     let plan = Plan::of(model, &CompileOptions::default()).expect("compiles");
     let run = score_with(test, &model.info.preprocess, 250, &Cancel::default(), |x| plan.run(x), &mut |_, _| {});
-    run.expect("evaluates").correct
+    run.expect("evaluates").correct()
 }
 
 #[test]
@@ -105,7 +105,7 @@ fn planned_and_repaired_resnet56_keeps_its_accuracy() {
             paired.diff,
             paired.low,
             paired.high,
-            proposal.forecast.d_top1.value,
+            proposal.forecast.d_quality.value,
             forecaster.harm(&actions).0,
         );
         let kept: u64 = paring::graph::macs(&small.graph).expect("macs").iter().map(|m| m.conv_linear).sum();

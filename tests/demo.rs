@@ -6,6 +6,7 @@ use paring::exec::{Cancel, CompileOptions, Plan};
 use paring::graph::MacConvention;
 use paring::model::{LoadOptions, Model};
 use paring::prune::{self, Action, Method, Target};
+use paring::task::TaskError;
 use paring::train::demo::{self, Kind};
 use std::path::Path;
 
@@ -39,13 +40,13 @@ fn baselines_are_in_range_and_careless_pruning_hurts() {
         let model = demo::load(kind).unwrap();
         data.check_classes(&model.info.name, model.info.classes).unwrap();
         let base = evaluate(&model, &data);
-        let top1 = base.metrics.top1;
-        println!("{}: {} of {}", kind.name(), base.metrics.correct, base.metrics.n);
+        let top1 = base.metrics.score;
+        println!("{}: {} of {}", kind.name(), base.metrics.correct().unwrap(), base.metrics.n);
         assert!((0.88..=0.97).contains(&top1), "{}: {top1}", kind.name());
         let m = &base.metrics;
-        assert_eq!(m.per_class.iter().map(|c| c.1).collect::<Vec<_>>(), [400; 10]);
-        assert_eq!(m.per_class.iter().map(|c| c.0).sum::<usize>(), m.correct);
-        assert_eq!(base.correct.iter().filter(|c| **c).count(), m.correct);
+        assert_eq!(m.per_class().iter().map(|c| c.1).collect::<Vec<_>>(), [400; 10]);
+        assert_eq!(m.per_class().iter().map(|c| c.0).sum::<usize>(), m.correct().unwrap());
+        assert_eq!(base.correct().iter().filter(|c| **c).count(), m.correct().unwrap());
 
         let small = halved(&model);
         let macs = |m: &Model| {
@@ -54,7 +55,7 @@ fn baselines_are_in_range_and_careless_pruning_hurts() {
         };
         assert!(macs(&small) < 0.8 * macs(&model));
         let after = evaluate(&small, &data.take(1000));
-        let paired = eval::paired(&base.correct, &after.correct);
+        let paired = eval::paired(&base.correct(), &after.correct());
         println!("halved: {paired:?}");
         assert!(paired.n == 1000 && paired.high < -5.0, "{}: {paired:?}", kind.name());
     }
@@ -104,5 +105,5 @@ fn plans_and_cancellation_and_other_class_counts() {
     // Logits of fewer classes than the data has are refused.
     let narrow = |x: &candle_core::Tensor| -> Result<_, eval::EvalError> { Ok(x.flatten_from(1)?.narrow(1, 0, 4)?) };
     let run = eval::score_with(&data, prep, 5, &Cancel::default(), narrow, &mut |_, _| {});
-    assert!(matches!(run, Err(eval::EvalError::Shape { .. })));
+    assert!(matches!(run, Err(eval::EvalError::Task(TaskError::Shape { .. }))));
 }

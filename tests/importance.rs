@@ -6,6 +6,7 @@ use paring::graph::{Builder, Conv, Graph, Op};
 use paring::model::families::{CifarResnetSpec, FamilySpec};
 use paring::model::{self, Model, Param, ParamStore};
 use paring::prune::{self, Group, Method};
+use paring::task::{Classify, Targets};
 use std::sync::Arc;
 
 fn conv(inputs: usize, outputs: usize, bias: bool) -> Conv {
@@ -119,21 +120,22 @@ impl Net {
 }
 
 /// The images in batches of these sizes.
-fn batches(sizes: &[usize]) -> Vec<(Tensor, Vec<u32>)> {
+fn batches(sizes: &[usize]) -> Vec<(Tensor, Targets)> {
     let mut at = 0;
     let mut out = Vec::new();
     for &n in sizes {
         let part = &IMAGES[at..at + n];
         let values: Vec<f32> = part.iter().flat_map(|(x, _)| x.iter().map(|v| *v as f32)).collect();
         let x = Tensor::from_vec(values, (n, 1, 2, 2), &Device::Cpu).expect("tensor");
-        out.push((x, part.iter().map(|(_, l)| *l).collect()));
+        out.push((x, Targets::Classes(part.iter().map(|(_, l)| *l).collect())));
         at += n;
     }
     out
 }
 
 fn scores(m: &Model, method: Method, sizes: &[usize]) -> Vec<f32> {
-    let evidence = prune::evidence(m, method, batches(sizes), &Cancel::default(), &mut |_| {}).expect("evidence");
+    let evidence =
+        prune::evidence(m, &Classify, method, batches(sizes), &Cancel::default(), &mut |_| {}).expect("evidence");
     prune::importance(m, &only_group(m), method, Some(&evidence)).expect("scores")
 }
 
@@ -191,8 +193,15 @@ fn activation_is_each_weight_times_the_norm_of_its_input() {
         [("fc1.weight", &[2, 2], &[1.0, -2.0, 0.5, 3.0]), ("fc2.weight", &[2, 2], &[1.0, 0.0, 0.0, 1.0])];
     let m = model(g.finish(fc2).expect("sound"), &params);
     let x = Tensor::new(&[[[[3f32]], [[1.0]]], [[[-4.0]], [[2.0]]]], &Device::Cpu).expect("tensor");
-    let evidence =
-        prune::evidence(&m, Method::Activation, [(x, vec![0, 1])], &Cancel::default(), &mut |_| {}).expect("evidence");
+    let evidence = prune::evidence(
+        &m,
+        &Classify,
+        Method::Activation,
+        [(x, Targets::Classes(vec![0, 1]))],
+        &Cancel::default(),
+        &mut |_| {},
+    )
+    .expect("evidence");
     // Norms: 5 and √5.
     let scores = prune::importance(&m, &only_group(&m), Method::Activation, Some(&evidence)).expect("scores");
     near(&scores, &[5.0 + 2.0 * 5f64.sqrt(), 2.5 + 3.0 * 5f64.sqrt()], "activation");

@@ -28,7 +28,7 @@ fn int8_everywhere_keeps_accuracy_at_a_quarter_of_the_bytes() {
         let ratio = int8.weight_bytes() as f64 / f32.weight_bytes() as f64;
         let run =
             score_with(&set, &model.info.preprocess, 128, &Cancel::default(), |x| int8.run(x), &mut |_, _| {}).unwrap();
-        let correct = run.correct.iter().filter(|c| **c).count();
+        let correct = run.correct().iter().filter(|c| **c).count();
         println!("{name}: {correct} of {} correct in int8, {:.1} % of the bytes", set.len(), 100.0 * ratio);
         assert!(int8.steps().iter().filter(|s| s.precision == Precision::Int8).all(|s| s.kernel.contains("u8i8")));
         assert!(correct >= right, "{name}: {correct}");

@@ -121,12 +121,12 @@ fn compare(name: &str, file: &str, set: &str, prep: Option<Preprocess>, limit: u
     let prep = prep.unwrap_or_else(|| model.info.preprocess.clone());
     let plan = Plan::of(&model, &CompileOptions::default()).unwrap();
     let run = score_with(&set, &prep, 100, &Cancel::default(), |x| plan.run(x), &mut |_, _| {}).unwrap();
-    let correct = run.correct.iter().filter(|c| **c).count() as i64;
+    let correct = run.correct().iter().filter(|c| **c).count() as i64;
     let key = if limit == 0 { "top1_correct" } else { "first1000_correct" };
     println!("{name}: {correct} correct");
     assert!((correct - want[key].as_i64().unwrap()).abs() <= 2, "{name}: {correct} correct, {}", want[key]);
     if let (0, Some(top5)) = (limit, want["top5_correct"].as_i64()) {
-        let found = (run.metrics.top5 * run.metrics.n as f64).round() as i64;
+        let found = (run.metrics.other("top-5").unwrap() * run.metrics.n as f64).round() as i64;
         assert!((found - top5).abs() <= 2, "{name}: {found} in the first five, {top5}");
     }
     let (x, _) = set.batch(0..4, &prep).unwrap();

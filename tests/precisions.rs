@@ -139,7 +139,7 @@ fn weight_only_accuracy_is_that_of_the_reference() {
             let plan = Plan::of(&model, &CompileOptions::default()).unwrap();
             let run = |x: &_| plan.run(x);
             let run = score_with(&set, &model.info.preprocess, 128, &Cancel::default(), run, &mut |_, _| {}).unwrap();
-            let correct = run.correct.iter().filter(|c| **c).count() as i64;
+            let correct = run.correct().iter().filter(|c| **c).count() as i64;
             let want: i64 = want[usize::from(common::full())];
             println!("{name} {}: {correct} of {} correct", precision.label(), set.len());
             assert!((correct - want).abs() <= off, "{name} {}: {correct}, expected {want}", precision.label());

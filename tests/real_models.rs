@@ -72,7 +72,7 @@ fn compare(real: &Path, name: &str, file: &str) {
     assert_eq!(run.predictions.len(), stored.len());
     for (key, n) in [("first1000_correct", 1000), ("top1_correct", stored.len())] {
         let differ = run.predictions.iter().zip(&stored).take(n).filter(|(a, b)| a != b).count();
-        let correct = run.correct.iter().take(n).filter(|c| **c).count() as i64;
+        let correct = run.correct().iter().take(n).filter(|c| **c).count() as i64;
         println!("{name}: {correct} of {n} correct, {differ} predictions differ");
         assert!(differ <= 2, "{name}: {differ} of {n} predictions differ from PyTorch's");
         let expected = want[key].as_i64().unwrap();

@@ -172,7 +172,7 @@ fn cut(m: &Model, groups: &[Group], ratio: f64) -> Vec<(Target, Action)> {
 fn top1(m: &Model, images: &Dataset) -> f64 {
     let plan = Plan::of(m, &CompileOptions::default()).unwrap();
     let run = evaluate(&plan, images, &m.info.preprocess, 100, &Cancel::default(), &mut |_, _| {}).unwrap();
-    run.metrics.top1 * 100.0
+    run.metrics.score * 100.0
 }
 
 /// Trained networks, images that no repair has seen, and accuracy: what a repair is for.

@@ -10,6 +10,7 @@ use paring::graph::ParamRole;
 use paring::model::{LoadOptions, Model, load};
 use paring::prune::{self, Action, Method, Sparsity, Target};
 use paring::quant;
+use paring::task::Classify;
 
 fn sparse(model: &Model, sparsity: Sparsity) -> Model {
     let of = |n: &paring::graph::Node| (Target::Weights(n.name.clone()), Action::Sparsify { sparsity });
@@ -40,7 +41,7 @@ fn half_of_the_weights_can_go_as_the_literature_says() {
         let plan = Plan::of(&half, &CompileOptions::default()).unwrap();
         let prep = &model.info.preprocess;
         let run = score_with(&set, prep, 128, &Cancel::default(), |x| plan.run(x), &mut |_, _| {}).unwrap();
-        let correct = run.correct.iter().filter(|c| **c).count() as i64;
+        let correct = run.correct().iter().filter(|c| **c).count() as i64;
         let (zero, all) = zeros(&half);
         println!("{name}: {correct} of {} correct with {zero} of {all} weights zero", set.len());
         assert!((correct - reference).abs() <= off, "{name}: {correct}, reference {reference}");
@@ -64,7 +65,7 @@ fn every_importance_ranks_every_group_and_gradients_beat_the_lot() {
     let picks = prune::spread(calib.len(), 256, 0);
     let right = |method: Method| {
         let batches = picks.chunks(16).map(|p| calib.batch(p, prep).unwrap());
-        let evidence = prune::evidence(&model, method, batches, &Cancel::default(), &mut |_| {}).unwrap();
+        let evidence = prune::evidence(&model, &Classify, method, batches, &Cancel::default(), &mut |_| {}).unwrap();
         let actions: Vec<_> = inner
             .iter()
             .map(|g| {
@@ -77,7 +78,7 @@ fn every_importance_ranks_every_group_and_gradients_beat_the_lot() {
         let cut = prune::apply(&model, &groups, &actions).unwrap();
         let plan = Plan::of(&cut, &CompileOptions::default()).unwrap();
         let run = score_with(&calib, prep, 128, &Cancel::default(), |x: &Tensor| plan.run(x), &mut |_, _| {}).unwrap();
-        run.correct.iter().filter(|c| **c).count()
+        run.correct().iter().filter(|c| **c).count()
     };
     let lot = right(Method::Random);
     for method in Method::ALL {

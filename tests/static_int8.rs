@@ -128,7 +128,7 @@ fn accuracy_by_calibration_method_on_a_published_network() {
         .unwrap();
         let plan = Plan::of(&model, &CompileOptions::default()).unwrap();
         let run = score_with(&set, &prep, 128, &Cancel::default(), |x| plan.run(x), &mut |_, _| {}).unwrap();
-        let correct = run.correct.iter().filter(|c| **c).count();
+        let correct = run.correct().iter().filter(|c| **c).count();
         println!("resnet20 int8-static, {}: {correct} of {} correct", how.label(), set.len());
         assert!(correct >= least, "{how:?}: {correct}");
     }

@@ -81,11 +81,14 @@ fn head(state: &State) -> String {
         );
     }
     if let Some(e) = state.baseline() {
-        let _ = writeln!(out, "original top-1: {:.2} % of {} images", 100.0 * e.metrics.top1, e.metrics.n);
+        let (metric, n) = (card.metric(), e.metrics.n);
+        let _ = writeln!(out, "original {}: {} of {n} images", metric.name, metric.value_words(e.metrics.score));
     }
     if !state.sensitivity.curves.is_empty() {
         let s = &state.sensitivity;
-        let _ = writeln!(out, "on calibration data: loss {}, top-1 {:.2} %", short(s.base_loss), 100.0 * s.base_top1);
+        let metric = card.metric();
+        let (loss, value) = (short(s.base_loss), metric.value_words(s.base_score));
+        let _ = writeln!(out, "on calibration data: loss {loss}, {} {value}", metric.name);
     }
     let budget = state.budget.to_string();
     let budget = if budget.is_empty() { "none set: aim at macs=0.7 without visible loss".to_owned() } else { budget };
@@ -122,6 +125,7 @@ fn notes(state: &State, room: usize) -> String {
 /// One line a measured round.
 fn history(state: &State, room: usize) -> String {
     let Some(base) = state.baseline() else { return String::new() };
+    let metric = state.metric();
     let over = |a: u64, b: u64| if b > 0 { short(a as f64 / b as f64) } else { "?".into() };
     let row = |r: &crate::session::Round| {
         let e = r.evaluation.as_ref()?;
@@ -131,10 +135,10 @@ fn history(state: &State, room: usize) -> String {
             (None, false, Some(v)) => format!("{:?}", v.outcome).to_lowercase(),
             (None, false, None) => "measured".into(),
         };
-        let d = r
-            .verdict
-            .as_ref()
-            .map_or("?".into(), |v| format!("{:+.2} [{:+.2},{:+.2}]", v.d_top1, v.d_top1_low, v.d_top1_high));
+        let d = r.verdict.as_ref().map_or("?".into(), |v| {
+            let (digits, (low, high)) = (metric.digits, metric.shown_range(v.d_quality_low, v.d_quality_high));
+            format!("{:+.digits$} [{low:+.digits$},{high:+.digits$}]", metric.shown(v.d_quality))
+        });
         let latency = e.latency().map_or_else(|| "?".into(), |l| short(l.value));
         let text = format!(
             "{} | {d} | {} | {} | {} | {latency} | {fate}",
@@ -207,7 +211,7 @@ impl Facts<'_> {
         if given.is_empty() {
             return String::new();
         }
-        let f = self.forecaster.plan(&given);
+        let (f, metric) = (self.forecaster.plan(&given), self.state.metric());
         let row = |d: &&Decision| {
             let here = self.state.planned(&d.target);
             let how = match (here.approved, here.in_force) {
@@ -226,18 +230,18 @@ impl Facts<'_> {
         );
         let _ = writeln!(
             out,
-            "together, by forecast: latency {} macs {} memory {} params {} top-1 {}",
+            "together, by forecast: latency {} macs {} memory {} params {} {} {}",
             short(f.latency.value),
             short(f.macs.value),
             short(f.memory.value),
             short(f.params.value),
+            metric.name,
             match f.quality.basis {
                 Basis::Unmeasured => "unmeasured".to_owned(),
                 basis => format!(
-                    "{:+.2} points [{:+.2}, {:+.2}] ({})",
-                    f.d_top1.value,
-                    f.d_top1.low,
-                    f.d_top1.high,
+                    "{} {} ({})",
+                    metric.change_words(f.d_quality.value),
+                    metric.range_words(f.d_quality.low, f.d_quality.high),
                     basis.label()
                 ),
             }

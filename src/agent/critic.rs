@@ -5,24 +5,30 @@ use super::table::short;
 use crate::plan::{Basis, Estimate};
 use crate::profile::Doubt;
 use crate::session::{Round, State, Utterance};
+use crate::task::Metric;
 use crate::words::counted;
 use std::fmt;
+
+/// The line of the task's metric.
+const QUALITY: &str = "quality";
 
 /// One figure of a round: forecast with its range, and measured.
 #[derive(Debug, Clone, PartialEq)]
 pub struct CritiqueLine {
-    /// `latency`, `macs`, `memory`, `params` (factors of the original) or `top-1` (points).
+    /// `latency`, `macs`, `memory`, `params` (factors of the original) or [`QUALITY`] (the metric's unit).
     pub name: &'static str,
     pub forecast: Estimate,
     pub measured: f64,
     /// Why the measurement is not to be decided on.
     pub doubt: Option<Doubt>,
+    /// What rounding hides of the metric.
+    slack: f64,
 }
 
 impl CritiqueLine {
     /// Whether the measurement lies in the forecast's range, give or take what rounding hides.
     pub fn held(&self) -> bool {
-        let slack = if self.name == "top-1" { 0.05 } else { 0.005 };
+        let slack = if self.name == QUALITY { self.slack } else { 0.005 };
         (self.forecast.low - slack..=self.forecast.high + slack).contains(&self.measured)
     }
 }
@@ -31,6 +37,7 @@ impl CritiqueLine {
 #[derive(Debug, Clone, PartialEq)]
 pub struct Critique {
     pub round: u32,
+    pub metric: Metric,
     pub lines: Vec<CritiqueLine>,
     /// What the repair steps did; `None` without any.
     pub repairs: Option<Repairs>,
@@ -69,7 +76,9 @@ pub fn compare(state: &State, round: u32) -> Option<Critique> {
     let recipe = state.actions_of(round);
     let f = state.forecaster()?.actions(&recipe);
     let over = |a: u64, b: u64| if b > 0 { a as f64 / b as f64 } else { 1.0 };
-    let line = |name, forecast, measured| CritiqueLine { name, forecast, measured, doubt: None };
+    let metric = state.metric();
+    let slack = metric.of_points(0.05);
+    let line = |name, forecast, measured| CritiqueLine { name, forecast, measured, doubt: None, slack };
     let mut lines = vec![
         line("macs", f.macs, over(e.macs.conv_linear, base.macs.conv_linear)),
         line("memory", f.memory, over(e.weight_bytes, base.weight_bytes)),
@@ -78,13 +87,14 @@ pub fn compare(state: &State, round: u32) -> Option<Critique> {
     if let Some(latency) = e.latency() {
         lines.insert(0, CritiqueLine { doubt: e.doubt, ..line("latency", f.latency, latency.value) });
     }
-    let d_top1 = this.verdict.as_ref().map_or(100.0 * (e.metrics.top1 - base.metrics.top1), |v| v.d_top1);
+    let change = metric.change(base.metrics.score, e.metrics.score);
+    let d_quality = this.verdict.as_ref().map_or(change, |v| v.d_quality);
     // What was shown when the run was asked for; forecasts have learnt from the round since.
     let shown = this.forecast.filter(|q| q.basis != Basis::Unmeasured).map(|q| q.estimate());
     if let Some(forecast) = shown {
-        lines.push(line("top-1", forecast, d_top1));
+        lines.push(line(QUALITY, forecast, d_quality));
     }
-    Some(Critique { round, lines, repairs: Repairs::of(this) })
+    Some(Critique { round, metric, lines, repairs: Repairs::of(this) })
 }
 
 /// The comparison as an utterance of the built-in critic, for sessions without an endpoint.
@@ -106,20 +116,24 @@ pub fn utterance(state: &State, round: u32) -> Option<Utterance> {
 impl fmt::Display for Critique {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for l in &self.lines {
-            let unit = if l.name == "top-1" { " points" } else { "x" };
-            let (low, high) = (short(l.forecast.low), short(l.forecast.high));
-            let word = match (l.doubt, l.held(), l.measured > l.forecast.value, l.name == "top-1") {
+            let quality = l.name == QUALITY;
+            let unit = if quality { format!(" {}", self.metric.change_unit) } else { "x".to_owned() };
+            let of = |v: f64| short(if quality { self.metric.shown(v) } else { v });
+            let ends = (l.forecast.low, l.forecast.high);
+            let (low, high) = if quality { self.metric.shown_range(ends.0, ends.1) } else { ends };
+            let (low, high) = (short(low), short(high));
+            let word = match (l.doubt, l.held(), l.measured > l.forecast.value, quality) {
                 (Some(why), ..) => format!("in doubt, nothing to conclude from: {why}"),
                 (None, true, _, _) => "within the forecast's range".to_owned(),
                 (None, false, true, true) | (None, false, false, false) => "better than forecast".to_owned(),
                 (None, false, false, true) | (None, false, true, false) => "worse than forecast".to_owned(),
             };
-            let value = short(l.forecast.value);
+            let value = of(l.forecast.value);
             writeln!(
                 f,
                 "{}: forecast ~{value}{unit} [{low}, {high}], measured {}{unit}: {word}",
-                l.name,
-                short(l.measured)
+                if quality { &self.metric.name } else { l.name },
+                of(l.measured)
             )?;
         }
         match self.repairs {

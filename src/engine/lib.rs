@@ -17,5 +17,6 @@ pub mod profile;
 pub mod prune;
 pub mod quant;
 pub mod recover;
+pub mod task;
 pub mod train;
 pub mod words;

@@ -43,7 +43,7 @@ pub fn train(kind: &str, seed: u64, out: &Path) -> Result<Exit> {
     let trained = demo::train(kind, seed, out, &Cancel::default(), &mut |p| {
         if p.step >= told + 25 || p.step == p.steps {
             told = p.step;
-            tell!("step {} of {}: loss {:.3}, top-1 {:.1} %", p.step, p.steps, p.loss, 100.0 * p.top1);
+            tell!("step {} of {}: loss {:.3}, top-1 {:.1} %", p.step, p.steps, p.loss, 100.0 * p.right);
         }
     })?;
     say!("{}: {} of {} right, {}", out.display(), trained.correct, trained.images, trained.hash)?;

@@ -45,7 +45,7 @@ pub fn run(args: &Eval, how: Calibration) -> Result<Exit> {
     for note in &run.notes {
         out::complain(&format!("note: {note}"));
     }
-    let m = &run.metrics;
+    let (m, metric) = (&run.metrics, data.task().metric(&model.info));
     if let Some(text) = m.guess_warning() {
         out::complain(&format!("note: {text}"));
     }
@@ -56,13 +56,15 @@ pub fn run(args: &Eval, how: Calibration) -> Result<Exit> {
             "data": data.card().name,
             "device": opened.words,
             "n": m.n,
-            "correct": m.correct,
-            "top1": m.top1,
-            "top5": m.top5,
+            "metric": metric.name,
+            "score": m.score,
+            "correct": m.correct(),
+            "top1": m.correct().map(|_| m.score),
+            "top5": m.other("top-5"),
             "loss": m.loss,
             "weight_bytes": plan.weight_bytes(),
             "ranges": ranges,
-            "per_class": m.per_class,
+            "per_class": m.per_class(),
         });
         if args.logits > 0 {
             let (x, _) = data.batch(0..args.logits.min(data.len()), &model.info.preprocess)?;
@@ -75,13 +77,19 @@ pub fn run(args: &Eval, how: Calibration) -> Result<Exit> {
     say!("model     {}  ({})", model.info.name, model.info.family.label())?;
     say!("data      {}  {}", data.card().name, counted(m.n, "image"))?;
     say!("device    {}", opened.words)?;
-    say!("top-1     {:.2} %  ({} of {})", m.top1 * 100.0, m.correct, m.n)?;
-    say!("top-5     {:.2} %", m.top5 * 100.0)?;
+    let counts = m.correct().map_or(String::new(), |correct| format!("  ({correct} of {})", m.n));
+    say!("{}  {}{counts}", left(&metric.name, 8), metric.value_words(m.score))?;
+    for r in &m.others {
+        say!("{}  {:.2} {}", left(&r.name, 8), r.score * r.scale, r.unit)?;
+    }
     say!("loss      {:.5}", m.loss)?;
     say!("weights   {:.3} MB stored", plan.weight_bytes() as f64 / 1e6)?;
+    if m.per_class().is_empty() {
+        return Ok(Exit::Done);
+    }
     say!()?;
     say!("class                 correct     of")?;
-    for (c, (right, total)) in m.per_class.iter().enumerate() {
+    for (c, (right, total)) in m.per_class().iter().enumerate() {
         let name = data.class_names().get(c).cloned().unwrap_or_else(|| c.to_string());
         say!("{}  {right:>7}  {total:>5}", left(&clean(&name), 20))?;
     }

@@ -2,7 +2,7 @@
 
 use super::policy::Policy;
 use crate::graph::MacConvention;
-use crate::plan::{Basis, Outcome};
+use crate::plan::{Basis, Outcome, Verdict};
 use crate::session::{Evaluation, State};
 use serde_json::{Value, json};
 use std::fmt::Write;
@@ -11,8 +11,9 @@ fn figures(e: &Evaluation, base: Option<&Evaluation>) -> Value {
     let macs = |e: &Evaluation| e.macs.get(MacConvention::default()) as f64;
     let over = |a: f64, b: f64| if b > 0.0 { Some(a / b) } else { None };
     json!({
-        "n": e.metrics.n, "correct": e.metrics.correct, "top1": e.metrics.top1, "top5": e.metrics.top5,
-        "loss": e.metrics.loss, "per_class": e.metrics.per_class,
+        "n": e.metrics.n, "score": e.metrics.score, "loss": e.metrics.loss,
+        "correct": e.metrics.correct(), "top1": e.metrics.correct().map(|_| e.metrics.score),
+        "top5": e.metrics.other("top-5"), "per_class": e.metrics.per_class(),
         "latency_ms": { "p50": e.whole.p50, "p95": e.whole.p95, "p99": e.whole.p99(), "spread": e.whole.spread() },
         "baseline_ms": e.baseline_ms,
         // The median ratio of pairs of runs, with its interval: what `factors.latency` is.
@@ -26,6 +27,15 @@ fn figures(e: &Evaluation, base: Option<&Evaluation>) -> Value {
             "memory": over(e.weight_bytes as f64, b.weight_bytes as f64), "params": over(e.params as f64, b.params as f64),
         })),
     })
+}
+
+/// A verdict, its change by the names that reports had before there were other tasks, too.
+fn verdict(v: &Verdict) -> Value {
+    let mut out = json!(v);
+    for end in ["", "_low", "_high"] {
+        out[format!("d_top1{end}")] = out[format!("d_quality{end}")].clone();
+    }
+    out
 }
 
 /// The whole run in one object.
@@ -45,7 +55,7 @@ pub fn report(state: &State, policy: &Policy, model: Option<&(String, String)>, 
                 "forecast": { "quality": r.forecast },
                 "repairs": r.repairs,
                 "measured": r.evaluation.as_ref().map(|e| figures(e, base)),
-                "verdict": r.verdict,
+                "verdict": r.verdict.as_ref().map(verdict),
                 "model_hash": r.model_hash,
             })
         })
@@ -67,7 +77,8 @@ pub fn report(state: &State, policy: &Policy, model: Option<&(String, String)>, 
         "constraints": state.constraints,
         "baseline": base.map(|e| figures(e, None)),
         "final": last.and_then(|r| r.evaluation.as_ref()).map(|e| figures(e, base)),
-        "verdict": last.and_then(|r| r.verdict.as_ref()),
+        "metric": state.metric(),
+        "verdict": last.and_then(|r| r.verdict.as_ref()).map(verdict),
         "rounds": rounds,
         "file": model.map(|(path, _)| path),
         "file_hash": model.map(|(_, hash)| hash),
@@ -79,6 +90,7 @@ pub fn report(state: &State, policy: &Policy, model: Option<&(String, String)>, 
 /// A table: baseline beside every round.
 pub fn summary(state: &State) -> String {
     let mut out = String::new();
+    let metric = state.metric();
     let evaluations: Vec<&Evaluation> = state.rounds.iter().filter_map(|r| r.evaluation.as_ref()).collect();
     let mut row = |name: &str, cell: &dyn Fn(&Evaluation) -> String| {
         let _ = write!(out, "{name:<14}");
@@ -88,8 +100,10 @@ pub fn summary(state: &State) -> String {
         out.push('\n');
     };
     row("", &|e| if e.round == 0 { "original".to_owned() } else { format!("round {}", e.round) });
-    row("top-1 %", &|e| format!("{:.2}", e.metrics.top1 * 100.0));
-    row("correct", &|e| format!("{}/{}", e.metrics.correct, e.metrics.n));
+    row(&metric.title(), &|e| format!("{:.*}", metric.digits, metric.value(e.metrics.score)));
+    if evaluations.iter().any(|e| e.metrics.correct().is_some()) {
+        row("correct", &|e| format!("{}/{}", e.metrics.correct().unwrap_or_default(), e.metrics.n));
+    }
     row("loss", &|e| format!("{:.4}", e.metrics.loss));
     let mark = |e: &Evaluation| if e.doubt.is_some() { "?" } else { "" };
     row("latency ms", &|e| format!("{:.3}{}", e.whole.p50, mark(e)));
@@ -112,24 +126,26 @@ pub fn summary(state: &State) -> String {
         };
         let _ = writeln!(out, "{:<14}{:>16.3}   budget {:.3}, {word}", l.name, l.measured, l.target);
     }
+    let (digits, unit) = (metric.digits, metric.change_unit.as_str());
     let forecast = state.rounds.iter().rev().find(|r| r.verdict.is_some()).and_then(|r| r.forecast);
     if let Some(q) = forecast.filter(|q| q.basis != Basis::Unmeasured) {
+        let (low, high) = metric.shown_range(q.low, q.high);
         let _ = writeln!(
             out,
-            "{:<14}{:>+16.2}   points were forecast ({}), {:.0} % range {:+.2} to {:+.2}",
+            "{:<14}{:>+16.digits$}   {unit} were forecast ({}), {:.0} % range {low:+.digits$} to {high:+.digits$}",
             "",
-            q.value,
+            metric.shown(q.value),
             q.basis.label(),
             100.0 * q.coverage,
-            q.low,
-            q.high
         );
     }
     if let Some(v) = verdict {
+        let (low, high) = metric.shown_range(v.d_quality_low, v.d_quality_high);
         let _ = writeln!(
             out,
-            "{:<14}{:>+16.2}   points, 95 % interval {:+.2} to {:+.2}",
-            "top-1 change", v.d_top1, v.d_top1_low, v.d_top1_high
+            "{:<14}{:>+16.digits$}   {unit}, 95 % interval {low:+.digits$} to {high:+.digits$}",
+            format!("{} change", metric.name),
+            metric.shown(v.d_quality)
         );
     }
     out

@@ -52,7 +52,7 @@ pub fn data(spec: Option<&str>, model_spec: &str, model: &Model, limit: usize) -
         ),
     };
     let data = data::open(spec, limit)?;
-    data.check_classes(&model.info.name, model.info.classes)?;
+    data.check_fits(&model.info)?;
     Ok(data)
 }
 

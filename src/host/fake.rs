@@ -70,7 +70,7 @@ impl Fake {
 fn evaluation(round: u32) -> Evaluation {
     Evaluation {
         round,
-        metrics: Metrics { n: 10, correct: 9, top1: 0.9, ..Metrics::default() },
+        metrics: Metrics::of_classes(10, 9, 1.0, 0.0, Vec::new()),
         whole: LatencyStats::default(),
         weight_bytes: 100,
         params: 25,
@@ -125,6 +125,7 @@ impl Engine for Fake {
             threads: 1,
             batch: 1,
             seed: 0,
+            metric: None,
             version: "test".to_owned(),
             recipe: None,
         }
@@ -193,7 +194,7 @@ impl Engine for Fake {
     fn sense(&self, _: &State, job: &Job) -> Result<(), JobError> {
         for name in ["a", "b", "c"] {
             let curve = SensCurve { target: SensTarget::Group(name.to_owned()), points: Vec::new(), images: 1 };
-            job.event(Event::Sensed { base_loss: 0.1, base_top1: 0.9, curves: vec![curve] })?;
+            job.event(Event::Sensed { base_loss: 0.1, base_score: 0.9, curves: vec![curve] })?;
         }
         Ok(())
     }
@@ -214,7 +215,7 @@ impl Engine for Fake {
             used: RepairUse::default(),
         };
         job.event(Event::Built { built: Box::new(built) })?;
-        let outcome = TrialOutcome { d_top1: -1.0, images: 10, by_kind: vec![-1.0], ..TrialOutcome::default() };
+        let outcome = TrialOutcome { d_quality: -1.0, images: 10, by_kind: vec![-1.0], ..TrialOutcome::default() };
         let trial = Trial { key, actions: actions.to_vec(), outcome, anchor: false };
         job.event(Event::Tried { trial: Box::new(trial), correction: None })
     }
@@ -288,8 +289,13 @@ impl Engine for Fake {
 
     fn evaluate(&self, _: &State, round: u32, _: &str, job: &Job) -> Result<(Evaluation, Verdict), JobError> {
         self.pass(Gate::Evaluate, job)?;
-        let verdict =
-            Verdict { outcome: Outcome::Reject, lines: Vec::new(), d_top1: 0.0, d_top1_low: 0.0, d_top1_high: 0.0 };
+        let verdict = Verdict {
+            outcome: Outcome::Reject,
+            lines: Vec::new(),
+            d_quality: 0.0,
+            d_quality_low: 0.0,
+            d_quality_high: 0.0,
+        };
         Ok((evaluation(round), verdict))
     }
 

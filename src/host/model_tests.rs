@@ -228,8 +228,13 @@ impl World {
             self.commit(vec![applied]);
             self.made.insert(round, built);
         } else {
-            let verdict =
-                Verdict { outcome: Outcome::Reject, lines: Vec::new(), d_top1: 0.0, d_top1_low: 0.0, d_top1_high: 0.0 };
+            let verdict = Verdict {
+                outcome: Outcome::Reject,
+                lines: Vec::new(),
+                d_quality: 0.0,
+                d_quality_low: 0.0,
+                d_quality_high: 0.0,
+            };
             self.done.push("evaluated".into());
             self.commit(vec![Event::VerdictGiven { round, verdict }]);
             self.running = None;

@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 use std::str::FromStr;
 
-/// Targets as factors of the original, and the accuracy floor in points of top-1.
+/// Targets as factors of the original, and how much quality may be lost, in the unit of the task's metric (points of top-1).
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
 pub struct Budget {
     /// Whole-model latency at most this factor of the original's.
@@ -12,7 +12,7 @@ pub struct Budget {
     /// Stored weight bytes.
     pub memory: Option<f64>,
     pub params: Option<f64>,
-    /// Top-1 may fall by at most this many points.
+    /// The metric may get worse by at most this much.
     pub drop: Option<f64>,
 }
 
@@ -113,10 +113,13 @@ pub struct VerdictLine {
 pub struct Verdict {
     pub outcome: Outcome,
     pub lines: Vec<VerdictLine>,
-    /// Top-1 change against the baseline in points, with its 95 % paired interval.
-    pub d_top1: f64,
-    pub d_top1_low: f64,
-    pub d_top1_high: f64,
+    /// Change of the task's metric against the baseline in its unit, negative for worse, with its 95 % paired interval.
+    #[serde(alias = "d_top1")]
+    pub d_quality: f64,
+    #[serde(alias = "d_top1_low")]
+    pub d_quality_low: f64,
+    #[serde(alias = "d_top1_high")]
+    pub d_quality_high: f64,
 }
 
 #[cfg(test)]

@@ -67,11 +67,12 @@ pub struct Forecast {
     pub d_params: i64,
     /// Stored weight bytes.
     pub d_bytes: i64,
-    /// Top-1 change in points.
-    pub d_top1: Estimate,
+    /// Change of the task's metric in its unit, negative for worse.
+    #[serde(alias = "d_top1")]
+    pub d_quality: Estimate,
     /// Expected rise of calibration loss, nats.
     pub d_loss: f64,
-    /// How many of the actions no sensitivity was measured for: `d_top1` counts nothing for each, and allows a point.
+    /// How many of the actions no sensitivity was measured for: `d_quality` counts nothing for each, and allows a point.
     #[serde(default)]
     pub unmeasured: u32,
 }

@@ -1,4 +1,4 @@
-//! What decisions are expected to do, before they run: what they cost and save (`cost`), and top-1 with its range. Pure
+//! What decisions are expected to do, before they run: what they cost and save (`cost`), and quality with its range. Pure
 //! tables and the graph, fast enough to be asked while a ratio is dragged.
 //!
 //! Invariants: an empty plan forecasts exactly nothing; every estimate has `low ≤ value ≤ high`. Not here: choosing
@@ -37,8 +37,8 @@ pub struct PlanForecast {
     pub macs: Estimate,
     pub memory: Estimate,
     pub params: Estimate,
-    /// Points of top-1: the range of `quality`.
-    pub d_top1: Estimate,
+    /// The range of `quality`.
+    pub d_quality: Estimate,
     pub quality: Quality,
     /// Decisions that cannot be combined with the others, in words; they are left out of the figures.
     pub skipped: Vec<String>,
@@ -50,7 +50,7 @@ pub struct BudgetLine {
     /// `latency`, `macs`, `memory`, `params` or `drop`.
     pub name: &'static str,
     pub target: f64,
-    /// Factor, or for `drop` the expected drop in points (positive: worse).
+    /// Factor, or for `drop` the expected drop in the metric's unit (positive: worse).
     pub forecast: Estimate,
     /// Undecided when the range straddles the target.
     pub outcome: Outcome,
@@ -59,7 +59,7 @@ pub struct BudgetLine {
 impl PlanForecast {
     /// The forecast against each item that the budget sets.
     pub fn against(&self, budget: &Budget) -> Vec<BudgetLine> {
-        let drop = Estimate { value: -self.d_top1.value, low: -self.d_top1.high, high: -self.d_top1.low };
+        let drop = Estimate { value: -self.d_quality.value, low: -self.d_quality.high, high: -self.d_quality.low };
         [
             ("latency", budget.latency, self.latency),
             ("macs", budget.macs, self.macs),
@@ -173,7 +173,7 @@ impl Forecaster {
                 d_macs: cost.macs as i64 - base.macs as i64,
                 d_params: cost.params as i64 - base.params as i64,
                 d_bytes: cost.bytes as i64 - base.bytes as i64,
-                d_top1: quality.estimate(),
+                d_quality: quality.estimate(),
                 d_loss: self.sum(&self.losses, &used, |rise| rise).kinds.iter().sum(),
                 unmeasured: unknown as u32,
             },
@@ -181,7 +181,7 @@ impl Forecaster {
             macs: ratio(cost.macs, base.macs),
             memory: ratio(cost.bytes, base.bytes),
             params: ratio(cost.params, base.params),
-            d_top1: quality.estimate(),
+            d_quality: quality.estimate(),
             quality,
             skipped,
         }
@@ -243,14 +243,14 @@ impl Forecaster {
         self.ask(&self.curves, target, action)
     }
 
-    /// Points of top-1 that the plan is expected to cost, and what that rests on.
+    /// The change of the task's metric that the plan is expected to bring, and what that rests on.
     pub fn quality(&self, actions: &[(Target, Action)]) -> Quality {
         self.quality.forecast(actions, &self.harms(actions), |other| self.between(actions, other))
     }
 
-    /// The largest harm whose expected drop is at most `points`; `None` while no plan was tried.
-    pub fn harm_for(&self, points: f64) -> Option<f64> {
-        self.quality.harm_for(points)
+    /// The largest harm whose expected drop is at most `drop`, in the metric's unit; `None` while no plan was tried.
+    pub fn harm_for(&self, drop: f64) -> Option<f64> {
+        self.quality.harm_for(drop)
     }
 
     fn harms(&self, actions: &[(Target, Action)]) -> Harms {

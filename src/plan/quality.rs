@@ -1,4 +1,4 @@
-//! What a plan is expected to cost in quality (points of top-1), with its range, and what that rests on.
+//! What a plan is expected to cost in quality (the task's metric), with its range, and what that rests on.
 //!
 //! Every action has a *harm*: the divergence (KL) that it alone was measured to cause, to the power of [`CONCAVE`]. What
 //! harms add up to in points is not known beforehand: it is fitted to whole plans of this model that were built and tried on
@@ -19,6 +19,7 @@ mod fit;
 
 use super::{Action, Estimate, Target, Trial, Trials, plan_key};
 use crate::eval::TrialOutcome;
+use crate::task::Metric;
 pub(super) use fit::KINDS;
 use fit::{DOUBT, Fit, Point};
 use serde::{Deserialize, Serialize};
@@ -60,10 +61,10 @@ impl Basis {
     }
 }
 
-/// A forecast of quality.
+/// A forecast of quality, in the unit of the task's metric.
 #[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
 pub struct Quality {
-    /// Points of top-1 against the original, negative for worse.
+    /// Change against the original, negative for worse.
     pub value: f64,
     pub low: f64,
     pub high: f64,
@@ -113,8 +114,8 @@ pub(super) fn kind(target: &Target, action: &Action) -> Option<usize> {
 #[derive(Debug, Clone, PartialEq)]
 pub struct Observed {
     pub actions: Vec<(Target, Action)>,
-    /// Points, negative for worse.
-    pub d_top1: f64,
+    /// In the metric's unit, negative for worse.
+    pub d_quality: f64,
     /// Its standard error.
     pub sd: f64,
 }
@@ -125,9 +126,9 @@ pub struct QualityInput {
     pub trials: Trials,
     /// Earlier rounds, oldest first; empty where what was measured on the evaluation data must not plan.
     pub observed: Vec<Observed>,
-    /// The original's top-1 on the evaluation data, 0 to 1.
-    pub base_top1: Option<f64>,
-    pub classes: usize,
+    pub metric: Metric,
+    /// The original's mean score on the evaluation data; of classifiers top-1, 0 to 1.
+    pub base: Option<f64>,
     /// Evaluation images.
     pub images: usize,
 }
@@ -137,13 +138,18 @@ const RECENT: usize = 16;
 /// By what part of the answers that turn their balance lies off what is expected of it: a change that does no harm on the
 /// whole still favours some answers over others, to the good or the bad of any one set of images.
 const ONE_SIDED: f64 = 0.15;
+/// Points that no metric without bounds loses or gains.
+const UNBOUNDED: f64 = 1e6;
 /// How far measured rounds lie from trials beyond both errors, as a logarithm, before any round was measured.
 const SHIFT: f64 = 0.2;
 
 /// The fit, ready to be asked.
 #[derive(Debug, Clone, Default)]
 pub(super) struct QualityModel {
+    /// Changes are in points here: see [`Metric::whole`].
     input: QualityInput,
+    /// What an answer that turns changes at most, in points.
+    size: f64,
     /// Harms of the trials, in their order.
     harms: Vec<Harms>,
     /// Harms of the measured rounds, in their order.
@@ -161,11 +167,22 @@ pub(super) struct QualityModel {
 
 impl QualityModel {
     /// Fits; `harm` gives a plan's harms.
-    pub fn fit(input: QualityInput, harm: impl Fn(&[(Target, Action)]) -> Harms) -> QualityModel {
+    pub fn fit(mut input: QualityInput, harm: impl Fn(&[(Target, Action)]) -> Harms) -> QualityModel {
+        let points = 100.0 / input.metric.whole;
+        for t in &mut input.trials.list {
+            let o = &mut t.outcome;
+            let changes = [&mut o.d_quality, &mut o.sample_sd, &mut o.kind_sd, &mut o.size];
+            changes.into_iter().chain(&mut o.by_kind).for_each(|v| *v *= points);
+        }
+        for o in &mut input.observed {
+            o.d_quality *= points;
+            o.sd *= points;
+        }
+        let size = input.trials.list.iter().map(|t| t.outcome.size).reduce(f64::max).unwrap_or(100.0);
         let harms: Vec<Harms> = input.trials.list.iter().map(|t| harm(&t.actions)).collect();
         let measured = input.observed.iter().map(|o| harm(&o.actions)).collect();
         let (doubt, shift) = (DOUBT.0, (1.0, SHIFT));
-        let mut model = QualityModel { doubt, shift, harms, measured, input, ..QualityModel::default() };
+        let mut model = QualityModel { doubt, shift, harms, measured, input, size, ..QualityModel::default() };
         let points = model.points(None);
         if !points.is_empty() {
             let fit = Fit::of(&points, model.most(), None);
@@ -190,7 +207,7 @@ impl QualityModel {
             recent += usize::from(!t.anchor);
             let known = h.unknown == 0 && h.kinds.iter().sum::<f64>() > 0.0;
             if known && (t.anchor || recent <= RECENT) && but != Some(&t.key) {
-                points.push(Point { h: h.kinds, drop: -t.outcome.d_top1, sd: spread(t) });
+                points.push(Point { h: h.kinds, drop: -t.outcome.d_quality, sd: spread(t) });
             }
         }
         points
@@ -198,8 +215,18 @@ impl QualityModel {
 
     /// Points that the original has above chance.
     fn most(&self) -> f64 {
-        let chance = 1.0 / self.input.classes.max(1) as f64;
-        100.0 * (self.input.base_top1.unwrap_or(1.0) - chance).max(0.01)
+        let m = &self.input.metric;
+        let score = m.scale.abs() * 100.0 / m.whole;
+        match m.chance.or(m.worst) {
+            Some(chance) => score * (self.base() - chance).max(0.01 * 100.0 / score),
+            // Nothing to saturate at.
+            None => UNBOUNDED,
+        }
+    }
+
+    /// The original's mean score; the best there is where nobody knows.
+    fn base(&self) -> f64 {
+        self.input.base.or(self.input.metric.best).unwrap_or_default()
     }
 
     /// Relative error on points that the fit did not see (leave one out), with a prior.
@@ -227,7 +254,7 @@ impl QualityModel {
         let (mut sum, mut mass) = (0.0, 1.0 / (SHIFT * SHIFT));
         for (o, h) in self.input.observed.iter().zip(&self.measured) {
             let Some((drop, sd)) = self.raw(&o.actions, h) else { continue };
-            let seen = -o.d_top1;
+            let seen = -o.d_quality;
             if drop < 0.05 || seen < 0.05 {
                 continue;
             }
@@ -242,14 +269,14 @@ impl QualityModel {
     /// What a trial and the fit to the other trials say together, each by its error: a few hundred images alone leave
     /// drops below a point to chance. Where the two contradict each other, the trial is believed.
     fn rehearsed(&self, t: &Trial, h: &Harms) -> (f64, f64) {
-        let (seen, sd) = (-t.outcome.d_top1, spread(t));
+        let (seen, sd) = (-t.outcome.d_quality, spread(t));
         let others = self.points(Some(&t.key));
         let Some(all) = self.fit.filter(|_| h.unknown == 0 && !others.is_empty()) else { return (seen, sd) };
         let fit = Fit::of(&others, self.most(), Some(&all)).sure(&others);
         let expected = fit.drop(&h.kinds);
         // Two errors apart is chance still.
         let apart = 0.25 * (seen - expected).powi(2) - sd * sd;
-        let model = (self.doubt * expected).hypot(100.0 * ONE_SIDED * t.outcome.turned);
+        let model = (self.doubt * expected).hypot(self.size * ONE_SIDED * t.outcome.turned);
         // Anchors were tried on the same images: this error is the trial's own.
         let shared = fit.sd(&h.kinds, None).max(least(&t.outcome));
         let prior = model.hypot(shared).max(apart.max(0.0).sqrt());
@@ -284,8 +311,9 @@ impl QualityModel {
         self.exchange(kind).powf(1.0 / CONCAVE)
     }
 
-    /// The harm (of cuts) whose expected drop is `points`; `None` where nothing was tried.
-    pub fn harm_for(&self, points: f64) -> Option<f64> {
+    /// The harm (of cuts) whose expected drop is `drop`, in the metric's unit; `None` where nothing was tried.
+    pub fn harm_for(&self, drop: f64) -> Option<f64> {
+        let points = drop * (100.0 / self.input.metric.whole);
         let w = self.fit?.weights();
         let (most, points) = (self.most(), points / self.shift.0);
         if points >= 0.999 * most {
@@ -302,12 +330,23 @@ impl QualityModel {
         h: &Harms,
         between: impl Fn(&[(Target, Action)]) -> Harms,
     ) -> Quality {
+        let q = self.points_of(actions, h, between);
+        let unit = |points: f64| self.input.metric.of_points(points);
+        Quality { value: unit(q.value), low: unit(q.low), high: unit(q.high), ..q }
+    }
+
+    fn points_of(
+        &self,
+        actions: &[(Target, Action)],
+        h: &Harms,
+        between: impl Fn(&[(Target, Action)]) -> Harms,
+    ) -> Quality {
         if actions.iter().all(|(_, a)| *a == Action::Keep) {
             return Quality { coverage: COVERAGE, basis: Basis::Unchanged, ..Quality::default() };
         }
         let key = plan_key(actions);
         if let Some(o) = self.input.observed.iter().rev().find(|o| plan_key(&o.actions) == key) {
-            return self.clamped(o.d_top1, o.d_top1 - Z * o.sd, o.d_top1 + Z * o.sd, Basis::Measured);
+            return self.clamped(o.d_quality, o.d_quality - Z * o.sd, o.d_quality + Z * o.sd, Basis::Measured);
         }
         let beside = self.beside_measured(h, &between);
         if let Some(t) = self.input.trials.of(actions) {
@@ -324,14 +363,14 @@ impl QualityModel {
         let Some(fit) = self.fit.filter(|_| h.unknown == 0) else { return self.unmeasured(h) };
         let drop = fit.drop(&h.kinds);
         let turned = self.turned_at(h, drop);
-        let unsure = fit.sd(&h.kinds, None).max(self.least()).hypot(100.0 * ONE_SIDED * turned);
+        let unsure = fit.sd(&h.kinds, None).max(self.least()).hypot(self.size * ONE_SIDED * turned);
         let alone = (self.doubt * drop).hypot(unsure);
         // The rehearsed plan from which the difference is least in doubt.
         let near = (self.input.trials.list.iter().zip(&self.harms))
             .filter(|(t, theirs)| theirs.unknown == 0 && !t.anchor)
             .map(|(t, theirs)| {
                 let (moved, doubt) = self.between(&fit, h, theirs, &between(&t.actions));
-                (-t.outcome.d_top1 + moved, spread(t).hypot(doubt))
+                (-t.outcome.d_quality + moved, spread(t).hypot(doubt))
             })
             .min_by(|a, b| a.1.total_cmp(&b.1))
             .filter(|(_, sd)| *sd < alone);
@@ -357,7 +396,7 @@ impl QualityModel {
         let fit = self.fit.filter(|_| h.unknown == 0)?;
         let of = |(o, theirs): (&Observed, &Harms)| {
             let (moved, doubt) = self.between(&fit, h, theirs, &between(&o.actions));
-            (-o.d_top1 + self.shift.0 * moved, o.sd.hypot(self.shift.0 * doubt).hypot(self.shift.1 * moved))
+            (-o.d_quality + self.shift.0 * moved, o.sd.hypot(self.shift.0 * doubt).hypot(self.shift.1 * moved))
         };
         let rounds = self.input.observed.iter().zip(&self.measured).filter(|(_, theirs)| theirs.unknown == 0);
         rounds.map(of).min_by(|a, b| a.1.total_cmp(&b.1))
@@ -371,8 +410,8 @@ impl QualityModel {
 
     /// Variance of a measured drop through chance on the evaluation images: so many answers turn, either way.
     fn chance(&self, turned: f64, value: f64) -> f64 {
-        let turned = turned.max(self.least() / 100.0);
-        1e4 * (turned - (value / 100.0).powi(2)).max(0.0) / self.input.images.max(1) as f64
+        let turned = turned.max(self.least() / self.size);
+        self.size * self.size * (turned - (value / self.size).powi(2)).max(0.0) / self.input.images.max(1) as f64
     }
 
     /// `drop` on held-back images with an error in points and one as a logarithm, as it would be measured.
@@ -388,8 +427,12 @@ impl QualityModel {
     }
 
     fn clamped(&self, value: f64, low: f64, high: f64, basis: Basis) -> Quality {
-        let top = self.input.base_top1.unwrap_or(1.0);
-        let (worst, best) = (-100.0 * top, 100.0 * (1.0 - top));
+        let (m, base) = (&self.input.metric, self.base());
+        let score = m.scale.abs() * 100.0 / m.whole;
+        let (worst, best) = (
+            m.worst.map_or(-UNBOUNDED, |worst| -score * (base - worst)),
+            m.best.map_or(UNBOUNDED, |best| score * (best - base)),
+        );
         let clamp = |v: f64| v.clamp(worst, best.max(worst));
         let value = clamp(value);
         Quality { value, low: clamp(low).min(value), high: clamp(high).max(value), coverage: COVERAGE, basis }
@@ -405,7 +448,7 @@ impl QualityModel {
     /// Share of answers that turn in a plan with these harms; one answer a lost point at least.
     fn turned_at(&self, h: &Harms, drop: f64) -> f64 {
         let u = self.fit.map_or(0.0, |f| f.sum(&h.kinds));
-        (self.turned * u.sqrt()).clamp((drop / 100.0).clamp(0.0, 1.0), 1.0)
+        (self.turned * u.sqrt()).clamp((drop / self.size).clamp(0.0, 1.0), 1.0)
     }
 }
 
@@ -418,7 +461,7 @@ fn spread(t: &Trial) -> f64 {
 
 /// Half an image, in points: zero turned answers of n are no proof of none.
 fn least(o: &TrialOutcome) -> f64 {
-    if o.images > 0 { 50.0 / o.images as f64 } else { 0.0 }
+    if o.images > 0 { 0.5 * o.size / o.images as f64 } else { 0.0 }
 }
 
 #[cfg(test)]

@@ -9,6 +9,7 @@ use crate::profile::{
 };
 use crate::prune::{Group, GroupKind, Member, MemberRole};
 use crate::quant::Precision;
+use crate::task::Metric;
 
 fn node(name: &str, op: Op, inputs: &[u32], params: &[ParamRole]) -> Node {
     let params = params.iter().map(|&role| ParamRef { role, name: format!("{name}.{role:?}") }).collect();
@@ -127,7 +128,7 @@ pub fn profile_of(graph: &Graph, ms_per_mmac: f64) -> Profile {
 
 /// `kl = weight · (exp(3 ratio) − 1) / 100` for every group, `int8_kl` for every layer.
 pub fn curves(groups: &[Group], weights: &[f64], layers: &[&str], int8_kl: f64) -> Sensitivity {
-    let point = |ratio: f64, kl: f64| SensPoint { ratio, d_loss: kl, kl, d_top1: -kl * 5.0 };
+    let point = |ratio: f64, kl: f64| SensPoint { ratio, d_loss: kl, kl, d_quality: -kl * 5.0 };
     let mut curves: Vec<SensCurve> = groups
         .iter()
         .zip(weights)
@@ -147,7 +148,7 @@ pub fn curves(groups: &[Group], weights: &[f64], layers: &[&str], int8_kl: f64) 
             images: 64,
         });
     }
-    Sensitivity { curves, base_loss: 0.1, base_top1: 0.95 }
+    Sensitivity { curves, base_loss: 0.1, base_score: 0.95 }
 }
 
 /// Ladders in which time is proportional to both widths and int8 takes `int8` of f32.
@@ -183,7 +184,8 @@ pub fn ladders(graph: &Graph, profile: &Profile, int8: f64) -> Vec<Ladder> {
 /// What was tried of `forecaster`'s model, if 27 points go with each nat of whatever was done: cuts of every group by a
 /// quarter, a half and three quarters, and int8 everywhere, on a network that is right on 95 of 100 images of ten classes.
 pub fn tried(forecaster: &Forecaster, groups: &[Group], layers: &[&str]) -> QualityInput {
-    let mut input = QualityInput { base_top1: Some(0.95), classes: 10, images: 10_000, ..QualityInput::default() };
+    let mut input =
+        QualityInput { base: Some(0.95), metric: Metric::top1(10), images: 10_000, ..QualityInput::default() };
     let cuts = |ratio: f64| -> Vec<(Target, Action)> {
         let free = groups.iter().filter(|g| g.protected.is_none());
         free.map(|g| (Target::Group(g.id.clone()), Action::Prune { ratio, kept: Vec::new() })).collect()
@@ -202,7 +204,7 @@ pub fn trial(forecaster: &Forecaster, actions: Vec<(Target, Action)>, points: f6
     let drop = 85.0 * (1.0 - (-forecaster.harm(&actions).0 * points / 85.0).exp());
     let turned = (3.0 * drop / 100.0).min(1.0);
     let outcome = TrialOutcome {
-        d_top1: -drop,
+        d_quality: -drop,
         sample_sd: 0.01 * drop,
         turned,
         images: 1_000_000,

@@ -81,13 +81,13 @@ mod tests {
     fn the_newest_trial_of_a_plan_counts_and_anchors_stay() {
         let of = |ratio: f64, d: f64, anchor| {
             let actions = vec![cut("a", ratio)];
-            let outcome = TrialOutcome { d_top1: d, ..Default::default() };
+            let outcome = TrialOutcome { d_quality: d, ..Default::default() };
             Trial { key: plan_key(&actions), actions, outcome, anchor }
         };
         let mut t = Trials::default();
         t.add(of(0.5, -1.0, false));
         t.add(of(0.5, -2.0, false));
-        assert_eq!((t.list.len(), t.of(&[cut("a", 0.5)]).map(|t| t.outcome.d_top1)), (1, Some(-2.0)));
+        assert_eq!((t.list.len(), t.of(&[cut("a", 0.5)]).map(|t| t.outcome.d_quality)), (1, Some(-2.0)));
         t.add(of(0.25, -3.0, true));
         for i in 0..2 * Trials::MOST {
             t.add(of(0.001 * i as f64 + 0.0005, 0.0, false));

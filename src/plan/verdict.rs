@@ -5,6 +5,7 @@
 
 use super::{Budget, Outcome, Verdict, VerdictLine};
 use crate::profile::Ratio;
+use crate::task::Change;
 
 /// What a verdict compares: one model counted.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
@@ -14,10 +15,10 @@ pub struct Measured {
     pub params: u64,
 }
 
-/// Weighs `new` against `base` by `budget`. `latency` is the factor measured in pairs, with its interval. `d_top1` is the paired difference in points with its 95 % interval
-/// `(diff, low, high)`, negative when accuracy fell.
-pub fn verdict(budget: &Budget, base: &Measured, new: &Measured, latency: Ratio, d_top1: (f64, f64, f64)) -> Verdict {
-    let (diff, low, high) = d_top1;
+/// Weighs `new` against `base` by `budget`. `latency` is the factor measured in pairs, with its interval, `quality` the
+/// paired change of the task's metric, with its own.
+pub fn verdict(budget: &Budget, base: &Measured, new: &Measured, latency: Ratio, quality: Change) -> Verdict {
+    let Change { value: diff, low, high } = quality;
     let over = |a: f64, b: f64| if b > 0.0 { a / b } else { 1.0 };
     let exact = |v: f64| (v, v, v);
     let items = [
@@ -44,7 +45,7 @@ pub fn verdict(budget: &Budget, base: &Measured, new: &Measured, latency: Ratio,
     } else {
         Outcome::Accept
     };
-    Verdict { outcome, lines, d_top1: diff, d_top1_low: low, d_top1_high: high }
+    Verdict { outcome, lines, d_quality: diff, d_quality_low: low, d_quality_high: high }
 }
 
 fn decide(target: f64, low: f64, high: f64) -> Outcome {
@@ -66,6 +67,10 @@ mod tests {
 
     fn at(macs: u64, bytes: u64) -> Measured {
         Measured { macs, weight_bytes: bytes, params: bytes / 4 }
+    }
+
+    fn change((value, low, high): (f64, f64, f64)) -> Change {
+        Change { value, low, high }
     }
 
     fn ratio(value: f64, spread: f64) -> Ratio {
@@ -90,7 +95,7 @@ mod tests {
         ];
         for (budget, (latency, new), d, want) in cases {
             let b: Budget = budget.parse().expect("budget");
-            let v = verdict(&b, &base, &new, latency, d);
+            let v = verdict(&b, &base, &new, latency, change(d));
             assert_eq!(v.outcome, want, "{budget} {latency:?} {new:?} {d:?}: {:?}", v.lines);
             assert_eq!(v.lines.len(), budget.split(',').filter(|s| !s.is_empty()).count());
         }
@@ -99,7 +104,7 @@ mod tests {
     #[test]
     fn drop_is_reported_as_a_positive_number() {
         let b: Budget = "drop=1".parse().expect("budget");
-        let v = verdict(&b, &Measured::default(), &Measured::default(), Ratio::default(), (-0.4, -0.8, 0.0));
-        assert_eq!((v.lines[0].measured, v.lines[0].range, v.d_top1), (0.4, Some((-0.0, 0.8)), -0.4));
+        let v = verdict(&b, &Measured::default(), &Measured::default(), Ratio::default(), change((-0.4, -0.8, 0.0)));
+        assert_eq!((v.lines[0].measured, v.lines[0].range, v.d_quality), (0.4, Some((-0.0, 0.8)), -0.4));
     }
 }

@@ -2,13 +2,14 @@
 
 use super::Recipe;
 use crate::data::DataCard;
-use crate::eval::{Correction, Margins, Metrics};
+use crate::eval::{Correction, Margins};
 use crate::graph::{Graph, Macs};
 use crate::model::ModelInfo;
 use crate::plan::{Action, Author, Budget, Constraint, Decision, DecisionId, Quality, Target, Trial, Verdict};
 use crate::profile::{Doubt, Ladder, LatencyStats, Paired, Profile, Ratio, SensCurve};
 use crate::prune::Group;
 use crate::recover::{RepairStep, RepairUse};
+use crate::task::{Metric, Metrics};
 use serde::{Deserialize, Serialize};
 
 /// Sequence number of an event in its journal, from 1.
@@ -44,6 +45,9 @@ pub struct SessionCard {
     pub threads: usize,
     pub batch: usize,
     pub seed: u64,
+    /// What quality is measured by; `None` in journals from before there were tasks: top-1.
+    #[serde(default)]
+    pub metric: Option<Metric>,
     /// Program version that opened it.
     pub version: String,
     /// What decides results besides weights and decisions, as it is now; `None` in journals of versions that kept it
@@ -77,6 +81,13 @@ pub struct Evaluation {
     /// Why `whole` is not to be decided on.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub doubt: Option<Doubt>,
+}
+
+impl SessionCard {
+    /// What quality is measured by.
+    pub fn metric(&self) -> Metric {
+        self.metric.clone().unwrap_or_else(|| Metric::top1(self.model.classes))
+    }
 }
 
 impl Evaluation {
@@ -174,7 +185,8 @@ pub enum Event {
     },
     Sensed {
         base_loss: f64,
-        base_top1: f64,
+        #[serde(alias = "base_top1")]
+        base_score: f64,
         curves: Vec<SensCurve>,
     },
     /// New decisions; an earlier open decision on the same target is superseded.

@@ -163,8 +163,8 @@ impl State {
                 self.baseline_beside(latency);
             }
             Event::LaddersMeasured { ladders } => self.ladders.clone_from(ladders),
-            Event::Sensed { base_loss, base_top1, curves } => {
-                (self.sensitivity.base_loss, self.sensitivity.base_top1) = (*base_loss, *base_top1);
+            Event::Sensed { base_loss, base_score, curves } => {
+                (self.sensitivity.base_loss, self.sensitivity.base_score) = (*base_loss, *base_score);
                 self.sensed(curves);
             }
             Event::Proposed { decisions } => decisions.iter().for_each(|d| self.insert(d.clone())),

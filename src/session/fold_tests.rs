@@ -62,8 +62,13 @@ impl Session {
     }
 
     fn verdict(&mut self, round: u32) -> &mut Session {
-        let verdict =
-            Verdict { outcome: Outcome::Accept, lines: Vec::new(), d_top1: 0.0, d_top1_low: 0.0, d_top1_high: 0.0 };
+        let verdict = Verdict {
+            outcome: Outcome::Accept,
+            lines: Vec::new(),
+            d_quality: 0.0,
+            d_quality_low: 0.0,
+            d_quality_high: 0.0,
+        };
         self.push(Event::VerdictGiven { round, verdict })
     }
 }
@@ -282,8 +287,8 @@ fn sensitivities_merge_by_target() {
         images,
     };
     let mut s = Session::new();
-    s.push(Event::Sensed { base_loss: 1.0, base_top1: 0.9, curves: vec![curve("a", 1), curve("b", 1)] });
-    s.push(Event::Sensed { base_loss: 1.0, base_top1: 0.9, curves: vec![curve("b", 2), curve("c", 2)] });
+    s.push(Event::Sensed { base_loss: 1.0, base_score: 0.9, curves: vec![curve("a", 1), curve("b", 1)] });
+    s.push(Event::Sensed { base_loss: 1.0, base_score: 0.9, curves: vec![curve("b", 2), curve("c", 2)] });
     assert_eq!(s.state.sensitivity.curves.iter().map(|c| c.images).collect::<Vec<_>>(), [1, 2, 2]);
 }
 

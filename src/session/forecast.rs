@@ -6,6 +6,7 @@
 use super::State;
 use crate::plan::planner::PastRound;
 use crate::plan::{Action, Forecaster, Observed, Quality, QualityInput, Target};
+use crate::task::Metric;
 
 /// 97.5 % point of the standard normal distribution: verdicts carry 95 % intervals.
 const Z95: f64 = 1.96;
@@ -24,17 +25,22 @@ impl State {
         let card = self.card.as_ref();
         let observed = |number: u32| -> Option<Observed> {
             let v = self.round_at(number)?.verdict.as_ref()?;
-            let sd = (v.d_top1_high - v.d_top1_low) / (2.0 * Z95);
-            Some(Observed { actions: self.actions_of(number), d_top1: v.d_top1, sd })
+            let sd = (v.d_quality_high - v.d_quality_low) / (2.0 * Z95);
+            Some(Observed { actions: self.actions_of(number), d_quality: v.d_quality, sd })
         };
         let blind = self.is_blind();
         QualityInput {
             trials: self.trials.clone(),
             observed: if blind { Vec::new() } else { self.measured_rounds().filter_map(observed).collect() },
-            base_top1: self.baseline().map(|e| e.metrics.top1),
-            classes: card.map_or(0, |c| c.model.classes),
+            metric: self.metric(),
+            base: self.baseline().map(|e| e.metrics.score),
             images: card.map_or(0, |c| c.data.images),
         }
+    }
+
+    /// What quality is measured by in this session.
+    pub fn metric(&self) -> Metric {
+        self.card.as_ref().map(|c| c.metric()).unwrap_or_default()
     }
 
     /// Planning must not look at what was measured on the evaluation data, but for the original's error.
@@ -55,7 +61,7 @@ impl State {
                 actions: self.actions_of(number),
                 // What is in doubt teaches nothing.
                 latency: evaluation.latency().filter(|_| evaluation.doubt.is_none()).map_or(f64::NAN, |l| l.value),
-                d_top1: verdict.d_top1,
+                d_quality: verdict.d_quality,
             })
         };
         self.measured_rounds().filter_map(of).collect()

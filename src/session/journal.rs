@@ -14,7 +14,7 @@ use std::io::{Read as _, Write};
 use std::path::{Path, PathBuf};
 
 /// Version of the tables and of the events' JSON; see [`migrate`].
-pub const SCHEMA: i64 = 1;
+pub const SCHEMA: i64 = 2;
 
 /// The file whose lock says that a host owns the session.
 const LOCK: &str = "lock";
@@ -245,10 +245,15 @@ fn check_version(conn: &Connection, path: &Path) -> Result<i64, JournalError> {
     if found > SCHEMA { Err(JournalError::Newer { path: show(path), found }) } else { Ok(found) }
 }
 
-/// Brings an older journal to [`SCHEMA`], one step per version, in one transaction. Version 0 is an empty file.
+/// Brings an older journal to [`SCHEMA`], one step per version, in one transaction. Version 0 is an empty file. Events of
+/// version 1 speak of top-1 where later ones speak of the task's metric; they stay as they were written, as their chain
+/// demands, and are understood when they are read ([`Event`]'s aliases). The number keeps older programs from later ones.
 fn migrate(conn: &Connection, from: i64) -> rusqlite::Result<()> {
-    const STEPS: [&str; SCHEMA as usize] = ["CREATE TABLE events (
-        seq INTEGER PRIMARY KEY, at_ms INTEGER NOT NULL, body TEXT NOT NULL, chain BLOB NOT NULL) STRICT;"];
+    const STEPS: [&str; SCHEMA as usize] = [
+        "CREATE TABLE events (
+        seq INTEGER PRIMARY KEY, at_ms INTEGER NOT NULL, body TEXT NOT NULL, chain BLOB NOT NULL) STRICT;",
+        "",
+    ];
     conn.execute_batch("BEGIN IMMEDIATE")?;
     for step in STEPS.iter().skip(usize::try_from(from).unwrap_or(0)) {
         conn.execute_batch(step)?;

@@ -245,7 +245,7 @@ fn numbers_survive_restarts() {
         assert_eq!(opened.records, all);
         for _ in 0..200 {
             x = (x * 3.999).mul_add(-x, x * 3.999);
-            let event = Event::Sensed { base_loss: x, base_top1: x * 1e-7, curves: Vec::new() };
+            let event = Event::Sensed { base_loss: x, base_score: x * 1e-7, curves: Vec::new() };
             all.extend(opened.journal.append(vec![event], 0).expect("appended"));
         }
     }
@@ -295,7 +295,7 @@ fn a_full_disk_loses_nothing_and_can_be_overcome() {
 fn values_that_json_cannot_hold_are_refused() {
     let dir = tempfile::tempdir().expect("temp dir");
     let mut j = Journal::open(dir.path()).expect("opens").journal;
-    let bad = Event::Sensed { base_loss: f64::NAN, base_top1: 0.0, curves: Vec::new() };
+    let bad = Event::Sensed { base_loss: f64::NAN, base_score: 0.0, curves: Vec::new() };
     assert!(matches!(j.append(vec![note(1), bad], 0), Err(JournalError::Unstorable { .. })));
     drop(j);
     assert_eq!(records(dir.path()), []);

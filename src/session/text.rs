@@ -90,7 +90,7 @@ pub fn describe(before: &State, event: &Event) -> Option<String> {
             let what = if trial.anchor { "tried a plan to learn from" } else { "rehearsed the plan" };
             let o = &trial.outcome;
             let (views, images) = (counted(o.by_kind.len(), "view"), counted(o.images, "held-back image"));
-            let said = format!("{what}: {:+.2} points on {views} of {images}", o.d_top1);
+            let said = format!("{what}: {} on {views} of {images}", before.metric().change_words(o.d_quality));
             match correction.as_ref().filter(|_| before.trials.correction.is_none()) {
                 Some(c) => format!("{said}; {c}"),
                 None => said,
@@ -102,18 +102,24 @@ pub fn describe(before: &State, event: &Event) -> Option<String> {
         }
         Event::Applied { round, ids, .. } => format!("round {round}: applied {}", counted(ids.len(), "decision")),
         Event::Evaluated { evaluation: e } => {
+            let metric = before.metric();
+            let of = match e.metrics.correct() {
+                Some(correct) => format!("{correct} of {}", e.metrics.n),
+                None => format!("over {}", e.metrics.n),
+            };
             format!(
-                "{}: top-1 {:.2} % ({} of {}), {:.2}{} ms",
+                "{}: {} {} ({of}), {:.2}{} ms",
                 if e.round == 0 { "baseline".to_owned() } else { format!("round {} evaluated", e.round) },
-                e.metrics.top1 * 100.0,
-                e.metrics.correct,
-                e.metrics.n,
+                metric.name,
+                metric.value_words(e.metrics.score),
                 e.whole.p50,
                 if e.doubt.is_some() { "?" } else { "" }
             ) + &e.metrics.guess_warning().filter(|_| e.round == 0).map_or(String::new(), |w| format!("; {w}"))
         }
         Event::VerdictGiven { round, verdict } => {
-            format!("round {round}: {}, top-1 {:+.2} points", verdict.outcome.label(), verdict.d_top1)
+            let metric = before.metric();
+            let change = metric.change_words(verdict.d_quality);
+            format!("round {round}: {}, {} {change}", verdict.outcome.label(), metric.name)
         }
         Event::RoundAccepted { round } => format!("accepted round {round}"),
         Event::RolledBack { round, reason } => format!("rolled back round {round}{}", because(reason)),

@@ -4,6 +4,7 @@
 
 use crate::plan::{Basis, Budget, Decision, Estimate, Forecast, Quality};
 use crate::session::State;
+use crate::task::Metric;
 use crate::tui::num;
 
 /// Measured against the baseline, by the newest round in force.
@@ -18,8 +19,9 @@ pub struct Measured {
     pub macs: f64,
     pub memory: f64,
     pub params: f64,
-    /// Points of top-1 against the baseline, with the paired interval when a verdict has one.
-    pub d_top1: f64,
+    /// The task's metric against the baseline in its unit, negative for worse, with the paired interval when a verdict has
+    /// one.
+    pub d_quality: f64,
     pub interval: Option<(f64, f64)>,
 }
 
@@ -48,8 +50,8 @@ impl Measured {
             macs: ratio(e.macs.conv_linear as f64, base.macs.conv_linear as f64),
             memory: ratio(e.weight_bytes as f64, base.weight_bytes as f64),
             params: ratio(e.params as f64, base.params as f64),
-            d_top1: verdict.map_or((e.metrics.top1 - base.metrics.top1) * 100.0, |v| v.d_top1),
-            interval: verdict.map(|v| (v.d_top1_low, v.d_top1_high)),
+            d_quality: verdict.map_or(state.metric().change(base.metrics.score, e.metrics.score), |v| v.d_quality),
+            interval: verdict.map(|v| (v.d_quality_low, v.d_quality_high)),
         })
     }
 }
@@ -60,7 +62,7 @@ pub fn summed(state: &State, decisions: &[&Decision]) -> Expected {
     let mut sum = Forecast::default();
     for f in &all {
         add(&mut sum.d_latency_ms, f.d_latency_ms);
-        add(&mut sum.d_top1, f.d_top1);
+        add(&mut sum.d_quality, f.d_quality);
         sum.d_macs += f.d_macs;
         sum.d_params += f.d_params;
         sum.d_bytes += f.d_bytes;
@@ -79,7 +81,12 @@ pub fn summed(state: &State, decisions: &[&Decision]) -> Expected {
         memory: of(sum.d_bytes, p.weight_bytes),
         params: of(sum.d_params, p.params),
         // Without tables nobody knows what they do together.
-        quality: Some(Quality { value: sum.d_top1.value, low: -100.0, high: 0.0, ..Quality::default() }),
+        quality: Some(Quality {
+            value: sum.d_quality.value,
+            low: state.metric().of_points(-100.0),
+            high: 0.0,
+            ..Quality::default()
+        }),
     }
 }
 
@@ -92,17 +99,29 @@ fn add(a: &mut Estimate, b: Estimate) {
 /// One line of the goal: name, target, and how the figure is written.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Goal {
+    /// [`QUALITY`] stands for the task's metric: [`Goal::label`] names it.
     pub name: &'static str,
     pub target: Option<f64>,
-    /// Accuracy is in points and must not fall below; the others are factors and must not exceed.
+    /// Quality is a change, negative for worse, and must not fall below; the others are factors and must not exceed.
     pub points: bool,
+    /// Decimals of a change, and whether less of the metric is better.
+    pub digits: usize,
+    pub less: bool,
 }
 
+/// The goal that the task's metric has.
+pub const QUALITY: &str = "quality";
+
 impl Goal {
+    /// As people call it.
+    pub fn label<'a>(&self, metric: &'a Metric) -> &'a str {
+        if self.points { &metric.name } else { self.name }
+    }
+
     /// A figure of this goal: points with a sign, or a factor that is not rounded into its target.
     pub fn show(&self, value: f64) -> String {
         match (self.points, self.target) {
-            (true, _) => num::signed(value, 2),
+            (true, _) => num::signed(if self.less { -value } else { value }, self.digits),
             (false, Some(t)) => num::factor_over(value, t),
             (false, None) => num::factor(value),
         }
@@ -110,18 +129,24 @@ impl Goal {
 }
 
 /// The budget's items in screen order; `always` also lists items without a target.
-pub fn goals(budget: &Budget, always: bool) -> Vec<Goal> {
+pub fn goals(budget: &Budget, metric: &Metric, always: bool) -> Vec<Goal> {
     let items = [
         ("latency", budget.latency),
         ("memory", budget.memory),
         ("MACs", budget.macs),
         ("params", budget.params),
-        ("top-1", budget.drop),
+        (QUALITY, budget.drop),
     ];
     items
         .into_iter()
         .filter(|(_, t)| always || t.is_some())
-        .map(|(name, target)| Goal { name, target, points: name == "top-1" })
+        .map(|(name, target)| Goal {
+            name,
+            target,
+            points: name == QUALITY,
+            digits: metric.digits,
+            less: metric.scale < 0.0,
+        })
         .collect()
 }
 
@@ -139,7 +164,7 @@ impl Expected {
             "memory" => self.memory.map(exact),
             "MACs" => self.macs.map(exact),
             "params" => self.params.map(exact),
-            "top-1" => self.quality.filter(|q| q.basis != Basis::Unmeasured).map(|q| q.estimate()),
+            QUALITY => self.quality.filter(|q| q.basis != Basis::Unmeasured).map(|q| q.estimate()),
             _ => None,
         }
     }
@@ -152,7 +177,7 @@ impl Measured {
             "memory" => Some(self.memory),
             "MACs" => Some(self.macs),
             "params" => Some(self.params),
-            "top-1" => Some(self.d_top1),
+            QUALITY => Some(self.d_quality),
             _ => None,
         }
     }

@@ -64,20 +64,22 @@ pub fn markdown(app: &App) -> String {
     let _ = writeln!(o, "- budget {}\n", if budget.is_empty() { "none".to_owned() } else { format!("`{budget}`") });
 
     let _ = writeln!(o, "## Rounds\n");
+    let metric = s.metric();
+    let digits = metric.digits;
+    let first = s.rounds.iter().filter_map(|r| r.evaluation.as_ref()).find_map(|e| e.metrics.others.first());
+    let other = first.map_or(String::new(), |r| cell(&format!("{} {}", r.name, r.unit)));
     let _ = writeln!(
         o,
-        "| round | top-1 % | change (95 %) | top-5 % | loss | ms | of original (95 %) | MB | MACs M | params | verdict |"
+        "| round | {} | change (95 %) | {other} | loss | ms | of original (95 %) | MB | MACs M | params | verdict |",
+        cell(&metric.title())
     );
     let _ = writeln!(o, "| --- | --- | --- | --- | --- | --- | --- | --- | --- | --- | --- |");
     for r in &s.rounds {
         let Some(e) = &r.evaluation else { continue };
         let change = r.verdict.as_ref().map_or(String::new(), |v| {
-            format!(
-                "{} [{}, {}]",
-                num::signed(v.d_top1, 2),
-                num::signed(v.d_top1_low, 2),
-                num::signed(v.d_top1_high, 2)
-            )
+            let (low, high) = metric.shown_range(v.d_quality_low, v.d_quality_high);
+            let change = num::signed(metric.shown(v.d_quality), digits);
+            format!("{change} [{}, {}]", num::signed(low, digits), num::signed(high, digits))
         });
         let mark = if e.doubt.is_some() { "?" } else { "" };
         let factor = e.latency().filter(|_| r.number > 0).map_or(String::new(), |f| {
@@ -91,12 +93,12 @@ pub fn markdown(app: &App) -> String {
             }
             (None, None) => String::new(),
         };
+        let further = e.metrics.others.first().map_or(String::new(), |r| format!("{:.2}", r.score * r.scale));
         let _ = writeln!(
             o,
-            "| {} | {:.2} | {change} | {:.2} | {:.4} | {} | {factor} | {} | {} | {} | {verdict} |",
+            "| {} | {:.digits$} | {change} | {further} | {:.4} | {} | {factor} | {} | {} | {} | {verdict} |",
             if r.number == 0 { "baseline".to_owned() } else { r.number.to_string() },
-            e.metrics.top1 * 100.0,
-            e.metrics.top5 * 100.0,
+            metric.value(e.metrics.score),
             e.metrics.loss,
             num::ms(e.whole.p50) + mark,
             num::scaled(e.weight_bytes as f64, 1e6),

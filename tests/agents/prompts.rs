@@ -66,9 +66,9 @@ fn the_critic_compares_forecast_and_measurement() {
         verdict: Some(Verdict {
             outcome: paring::plan::Outcome::Reject,
             lines: vec![],
-            d_top1: -3.0,
-            d_top1_low: -3.5,
-            d_top1_high: -2.5,
+            d_quality: -3.0,
+            d_quality_low: -3.5,
+            d_quality_high: -2.5,
         }),
         ..Round::default()
     });
@@ -88,7 +88,7 @@ fn the_critic_compares_forecast_and_measurement() {
 fn sensitivities_are_told_as_they_rank() {
     let mut state = session::state();
     let target = SensTarget::Group("layer1.0.conv1".into());
-    let point = |ratio, kl| SensPoint { ratio, d_loss: -0.777, kl, d_top1: 0.555 };
+    let point = |ratio, kl| SensPoint { ratio, d_loss: -0.777, kl, d_quality: 0.555 };
     let points = vec![point(0.25, 0.004321), point(0.5, 1.25), point(0.75, 50.0)];
     state.sensitivity.curves.retain(|c| c.target != target);
     state.sensitivity.curves.push(SensCurve { target, points, images: 64 });
@@ -118,19 +118,20 @@ fn measured(mark: usize) -> State {
     card.data.name = format!("data{mark}");
     card.data.images += mark;
     let base = state.rounds[0].evaluation.as_mut().expect("a baseline");
-    base.metrics.correct -= mark;
-    base.metrics.top1 -= mark as f64 / 1000.0;
+    let counts = base.metrics.classes.as_mut().expect("a classifier");
+    counts.correct -= mark;
+    counts.per_class[0].0 -= mark;
+    base.metrics.score -= mark as f64 / 1000.0;
     base.metrics.loss += mark as f64 / 100.0;
-    base.metrics.per_class[0].0 -= mark;
     let mut e = base.clone();
     e.round = 1;
-    let d_top1 = -1.0 - mark as f64 / 7.0;
+    let d_quality = -1.0 - mark as f64 / 7.0;
     let verdict = Verdict {
         outcome: if mark == 0 { paring::plan::Outcome::Accept } else { paring::plan::Outcome::Reject },
         lines: vec![],
-        d_top1,
-        d_top1_low: d_top1 - 0.5,
-        d_top1_high: d_top1 + 0.5,
+        d_quality,
+        d_quality_low: d_quality - 0.5,
+        d_quality_high: d_quality + 0.5,
     };
     let ids = vec![state.decisions[0].id];
     let (evaluation, verdict) = (Some(e), Some(verdict));

@@ -70,6 +70,7 @@ pub fn card() -> SessionCard {
         threads: 16,
         batch: 8,
         seed: 7,
+        metric: None,
         version: "0.1.0".into(),
         recipe: None,
     }
@@ -170,7 +171,7 @@ pub fn curves(groups: &[Group]) -> Vec<SensCurve> {
             ratio: r,
             d_loss: hard * r * r * r,
             kl: hard * r * r * r,
-            d_top1: -hard * 20.0 * r * r * r,
+            d_quality: -hard * 20.0 * r * r * r,
         };
         SensCurve {
             target: SensTarget::Group(g.id.clone()),
@@ -182,7 +183,7 @@ pub fn curves(groups: &[Group]) -> Vec<SensCurve> {
         let kl = 0.0008 + 0.002 * noise(&format!("int8 {b}"));
         SensCurve {
             target: SensTarget::Layer(format!("blocks.{b}.attn.qkv"), Precision::Int8),
-            points: vec![SensPoint { ratio: 0.0, d_loss: kl, kl, d_top1: 0.0 }],
+            points: vec![SensPoint { ratio: 0.0, d_loss: kl, kl, d_quality: 0.0 }],
             images: 1024,
         }
     }))
@@ -195,14 +196,13 @@ fn evaluation(round: u32, profile: Profile, lost: usize) -> Evaluation {
     let correct: usize = per_class.iter().map(|c| c.0).sum();
     Evaluation {
         round,
-        metrics: Metrics {
-            n: 5000,
+        metrics: Metrics::of_classes(
+            5000,
             correct,
-            top1: correct as f64 / 5000.0,
-            top5: 0.9962 - 0.0001 * lost as f64,
-            loss: 0.2113 + 0.001 * lost as f64,
+            0.9962 - 0.0001 * lost as f64,
+            0.2113 + 0.001 * lost as f64,
             per_class,
-        },
+        ),
         whole: profile.whole,
         weight_bytes: profile.weight_bytes,
         params: profile.params,
@@ -249,7 +249,7 @@ pub fn profiled() -> Story {
     s.push(Event::PhaseEntered { round: 0, phase: Phase::Profile });
     s.push(Event::Profiled { round: 0, profile: Box::new(base.clone()) });
     s.push(Event::Evaluated { evaluation: Box::new(evaluation(0, base, 0)) });
-    s.push(Event::Sensed { base_loss: 0.21, base_top1: 0.93, curves });
+    s.push(Event::Sensed { base_loss: 0.21, base_score: 0.93, curves });
     tried(&mut s);
     s.push(Event::PhaseEntered { round: 1, phase: Phase::Review });
     s
@@ -260,7 +260,7 @@ fn tried(s: &mut Story) {
     let forecaster = s.state.forecaster().expect("profiled");
     let correction = Correction {
         images: 1000,
-        held_error: 0.01,
+        held_error: Some(0.01),
         new_error: Some(0.07),
         weighted: true,
         views: Disturbance::ALL.map(|k| ViewFacts { kind: Some(k), strength: 0.4, error: 0.07 }).to_vec(),
@@ -274,14 +274,15 @@ fn tried(s: &mut Story) {
         .map(|b| (Target::Layer(format!("blocks.{b}.attn.qkv")), Action::Precision { precision: Precision::Int8 }))
         .collect();
     for actions in [cut(0.25), cut(0.5), int8] {
-        let d_top1 = -6.0 * forecaster.harm(&actions).0;
+        let d_quality = -6.0 * forecaster.harm(&actions).0;
         let outcome = TrialOutcome {
-            d_top1,
+            d_quality,
             sample_sd: 0.1,
             kind_sd: 0.05,
+            size: 100.0,
             turned: 0.01,
             images: 1000,
-            by_kind: vec![d_top1; 4],
+            by_kind: vec![d_quality; 4],
         };
         let trial = Trial { key: plan_key(&actions), actions, outcome, anchor: true };
         s.push(Event::Tried { trial: Box::new(trial), correction: Some(correction.clone()) });
@@ -398,9 +399,9 @@ pub fn verdict() -> Story {
         verdict: Verdict {
             outcome: Outcome::Reject,
             lines: vec![line("latency", 0.6, 0.62, Outcome::Reject), line("drop", 0.5, 0.32, Outcome::Accept)],
-            d_top1: -0.32,
-            d_top1_low: -0.61,
-            d_top1_high: -0.03,
+            d_quality: -0.32,
+            d_quality_low: -0.61,
+            d_quality_high: -0.03,
         },
     });
     s
@@ -430,8 +431,8 @@ pub fn rolled_back() -> Story {
     let graph = s.state.card.clone().expect("opened").graph;
     let p = profile(&graph, 0.6, &PrecisionPlan::default());
     s.push(Event::Evaluated { evaluation: Box::new(evaluation(2, p, 60)) });
-    let (d_top1, d_top1_low, d_top1_high) = (-4.9, -5.4, -4.4);
-    let verdict = Verdict { outcome: Outcome::Reject, lines: vec![], d_top1, d_top1_low, d_top1_high };
+    let (d_quality, d_quality_low, d_quality_high) = (-4.9, -5.4, -4.4);
+    let verdict = Verdict { outcome: Outcome::Reject, lines: vec![], d_quality, d_quality_low, d_quality_high };
     s.push(Event::VerdictGiven { round: 2, verdict });
     s.push(Event::RolledBack { round: 2, reason: "too deep".into() });
     s

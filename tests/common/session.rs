@@ -66,7 +66,7 @@ pub fn profile(graph: &Graph) -> Profile {
 }
 
 fn sensitivity(graph: &Graph, groups: &[Group]) -> Sensitivity {
-    let point = |ratio: f64, kl: f64| SensPoint { ratio, d_loss: kl, kl, d_top1: -5.0 * kl };
+    let point = |ratio: f64, kl: f64| SensPoint { ratio, d_loss: kl, kl, d_quality: -5.0 * kl };
     let mut curves = Vec::new();
     for (i, g) in groups.iter().enumerate().filter(|(_, g)| g.protected.is_none()) {
         let w = 0.01 + 0.002 * i as f64;
@@ -77,7 +77,7 @@ fn sensitivity(graph: &Graph, groups: &[Group]) -> Sensitivity {
         let target = SensTarget::Layer(n.name.clone(), Precision::Int8);
         curves.push(SensCurve { target, points: vec![point(0.0, 0.001)], images: 64 });
     }
-    Sensitivity { curves, base_loss: 0.3, base_top1: 0.92 }
+    Sensitivity { curves, base_loss: 0.3, base_score: 0.92 }
 }
 
 /// Round 1 of a session at review, baseline measured, nothing decided.
@@ -88,7 +88,7 @@ pub fn state() -> State {
     let data = |name: &str| DataCard { name: name.into(), images: 1000, classes: 10, ..DataCard::default() };
     let baseline = Evaluation {
         round: 0,
-        metrics: Metrics { n: 1000, correct: 920, top1: 0.92, top5: 0.99, loss: 0.3, per_class: vec![(92, 100); 10] },
+        metrics: Metrics::of_classes(1000, 920, 0.99, 0.3, vec![(92, 100); 10]),
         whole: profile.whole,
         weight_bytes: profile.weight_bytes,
         params: profile.params,
@@ -130,6 +130,7 @@ pub fn state() -> State {
         threads: 1,
         batch: 8,
         seed: 0,
+        metric: None,
         version: "test".into(),
         recipe: None,
     };

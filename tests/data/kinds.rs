@@ -209,7 +209,7 @@ fn hub_parquet_in_every_codec_and_page_size() {
             assert_eq!((set.len(), set.classes(), set.class_names()[4].as_str()), (23, 5, "e"));
             let picks = [22usize, 0, 8, 9, 9, 3];
             let (x, got) = set.batch(picks, &plain(8, 3)).unwrap();
-            assert_eq!(got, picks.map(|i| (i % 4) as u32));
+            assert_eq!(got.classes(), picks.map(|i| (i % 4) as u32));
             let v = x.to_device(&candle_core::Device::Cpu).unwrap().get_on_dim(1, 0).unwrap();
             let red = v.flatten_from(1).unwrap().to_vec2::<f32>().unwrap();
             for (i, row) in picks.iter().zip(red) {

@@ -112,6 +112,7 @@ impl Dataset {
                 all.iter().for_each(|(name, size)| add(name, *size));
             }
             Source::Shards(s) => all.iter().for_each(|&k| add(&s.key(k), s.size(k).unwrap_or(0))),
+            Source::Items(_) => {}
             Source::Rows(r) => {
                 for path in r.paths() {
                     add(&file_name(path), std::fs::metadata(path).map_or(0, |m| m.len()));
@@ -130,11 +131,13 @@ impl Dataset {
         let mut hash = blake3::Hasher::new();
         for i in indices {
             let k = self.at(i)?;
-            let one = match &*self.source {
-                Source::Raw(r) => digest(r.pixels(k)?),
-                Source::Files(_) | Source::Shards(_) | Source::Rows(_) => self.seen.get(k)?,
+            let (one, label) = match &*self.source {
+                Source::Raw(r) => (digest(r.pixels(k)?), self.source.label(k)?),
+                Source::Files(_) | Source::Shards(_) | Source::Rows(_) => (self.seen.get(k)?, self.source.label(k)?),
+                // Their content has their targets in it.
+                Source::Items(items) => (digest(&items.content(k)?), 0),
             };
-            hash.update(&one).update(&self.source.label(k)?.to_le_bytes());
+            hash.update(&one).update(&label.to_le_bytes());
         }
         Some(hex(&hash))
     }
@@ -147,6 +150,7 @@ impl Dataset {
                 Source::Raw(r) => return Ok(digest(r.pixels(k).ok_or_else(|| past(k))?)),
                 Source::Files(f) => decode::read(&f.get(k).ok_or_else(|| past(k))?.path)?.into(),
                 Source::Shards(s) => s.read(k).ok_or_else(|| past(k))??.into(),
+                Source::Items(items) => items.content(k).ok_or_else(|| past(k))?.into(),
                 Source::Rows(_) => return Err(past(k)),
             };
             Ok(digest(&bytes))
@@ -155,7 +159,9 @@ impl Dataset {
             match &*self.source {
                 // Rows of one page are read together.
                 Source::Rows(r) => Ok(r.fetch(picks)?.iter().map(|b| digest(b)).collect()),
-                Source::Raw(_) | Source::Files(_) | Source::Shards(_) => picks.iter().map(|&k| read(k)).collect(),
+                Source::Raw(_) | Source::Files(_) | Source::Shards(_) | Source::Items(_) => {
+                    picks.iter().map(|&k| read(k)).collect()
+                }
             }
         };
         let parts = picks.par_chunks(CHUNK).map(chunk).collect::<Result<Vec<_>, DataError>>()?;

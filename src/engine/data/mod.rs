@@ -13,6 +13,7 @@ mod error;
 mod folder;
 mod guard;
 mod idx;
+mod items;
 mod kind;
 mod labels;
 mod mark;
@@ -32,10 +33,12 @@ mod tests;
 
 pub use card::DataCard;
 pub use error::DataError;
+pub use items::Items;
 pub use mark::DataMark;
 pub use split::Split;
 
-use crate::model::Preprocess;
+use crate::model::{ModelInfo, Preprocess};
+use crate::task::{Classify, Targets, Task};
 use candle_core::{Device, Tensor};
 use rayon::prelude::*;
 use std::borrow::Borrow;
@@ -54,6 +57,8 @@ enum Source {
     Shards(shards::Shards),
     /// Encoded images in Parquet files.
     Rows(parquet::Rows),
+    /// No images.
+    Items(Arc<dyn Items>),
 }
 
 impl Source {
@@ -64,14 +69,16 @@ impl Source {
             Source::Files(f) => f.get(k).map(|e| e.label),
             Source::Shards(s) => s.label(k),
             Source::Rows(r) => r.label(k),
+            Source::Items(_) => None,
         }
     }
 }
 
-/// A list of labelled images.
+/// A list of labelled images, or of another task's items.
 #[derive(Debug, Clone)]
 pub struct Dataset {
     card: DataCard,
+    task: Arc<dyn Task>,
     source: Arc<Source>,
     /// Decoded images of `source`, by their index in it.
     cache: Arc<cache::Cache>,
@@ -125,6 +132,7 @@ impl Dataset {
     fn new(card: DataCard, source: Source, classes_known: bool) -> Dataset {
         Dataset {
             card,
+            task: Arc::new(Classify),
             source: Arc::new(source),
             cache: Arc::default(),
             seen: Arc::default(),
@@ -184,28 +192,32 @@ impl Dataset {
         Dataset { card, order: Some(order), ..self.clone() }
     }
 
-    /// The given images as network input `[N, C, H, W]` (f32, on the host) with their labels.
+    /// The given images as network input `[N, C, H, W]` (f32, on the host) with their labels; items of another task as it
+    /// has them.
     ///
     /// `(byte / 255 - mean) / std` in f32; resized images go through bytes first, as Pillow and torchvision do. Images are
     /// read and decoded by all threads; of encoded images the first 256 MiB of pixels are kept for the next time.
     ///
     /// # Errors
     /// An unreadable or damaged image (which is named), an index past the end, impossible preprocessing.
-    pub fn batch<I>(&self, indices: I, prep: &Preprocess) -> Result<(Tensor, Vec<u32>), DataError>
+    pub fn batch<I>(&self, indices: I, prep: &Preprocess) -> Result<(Tensor, Targets), DataError>
     where
         I: IntoIterator,
         I::Item: Borrow<usize>,
     {
-        let ready = prepare::Ready::new(prep)?;
         let len = self.len();
         let at = |i: usize| self.at(i).ok_or(DataError::Index { index: i, len });
         let picks = indices.into_iter().map(|i| at(*i.borrow())).collect::<Result<Vec<_>, _>>()?;
+        if let Source::Items(items) = &*self.source {
+            return items.batch(&picks);
+        }
+        let ready = prepare::Ready::new(prep)?;
         let cached: Vec<_> = picks.iter().map(|&k| self.cache.get(k, prep)).collect();
         let missing: Vec<usize> = picks.iter().zip(&cached).filter(|(_, c)| c.is_none()).map(|(&k, _)| k).collect();
         // Rows of one page are read together.
         let fetched: HashMap<usize, bytes::Bytes> = match &*self.source {
             Source::Rows(r) => missing.iter().copied().zip(r.fetch(&missing)?).collect(),
-            Source::Raw(_) | Source::Files(_) | Source::Shards(_) => HashMap::new(),
+            Source::Raw(_) | Source::Files(_) | Source::Shards(_) | Source::Items(_) => HashMap::new(),
         };
         let [h, w] = prep.size;
         let one = prep.channels * h * w;
@@ -237,6 +249,7 @@ impl Dataset {
                         let bytes = s.read(k).ok_or_else(|| past(k))??;
                         Some(decoded(k, &bytes, &|| s.name(k))?)
                     }
+                    (Source::Items(_), None) => return Err(past(k)),
                     (Source::Rows(r), None) => {
                         let bytes = fetched.get(&k).ok_or_else(|| past(k))?;
                         Some(decoded(k, bytes, &|| r.name(k))?)
@@ -250,7 +263,21 @@ impl Dataset {
                 self.source.label(k).ok_or_else(|| past(k))
             })
             .collect::<Result<Vec<u32>, DataError>>()?;
-        Ok((Tensor::from_vec(out, (labels.len(), prep.channels, h, w), &Device::Cpu)?, labels))
+        let images = Tensor::from_vec(out, (labels.len(), prep.channels, h, w), &Device::Cpu)?;
+        Ok((images, Targets::Classes(labels)))
+    }
+
+    /// Refuses a model that the set was not made for: one with another number of classes, where it has classes.
+    ///
+    /// # Errors
+    /// [`DataError::Classes`].
+    pub fn check_fits(&self, model: &ModelInfo) -> Result<(), DataError> {
+        match &*self.source {
+            Source::Items(_) => Ok(()),
+            Source::Raw(_) | Source::Files(_) | Source::Shards(_) | Source::Rows(_) => {
+                self.check_classes(&model.name, model.classes)
+            }
+        }
     }
 
     /// Refuses a model with another number of classes. A set whose class count is only known from its labels may have

@@ -50,7 +50,7 @@ fn size(d: &Dataset, k: usize) -> Option<u64> {
     match &*d.source {
         Source::Files(f) => std::fs::metadata(&f.get(k)?.path).ok().map(|m| m.len()),
         Source::Shards(s) => s.size(k),
-        Source::Raw(_) | Source::Rows(_) => None,
+        Source::Raw(_) | Source::Rows(_) | Source::Items(_) => None,
     }
 }
 
@@ -60,12 +60,13 @@ fn each(d: &Dataset, picks: &[usize], key: impl Fn(&[u8]) -> Option<Key> + Sync)
         Source::Files(f) => decode::read(&f.get(k)?.path).ok().map(Bytes::from),
         Source::Shards(s) => s.read(k)?.ok().map(Bytes::from),
         Source::Rows(r) => r.fetch(&[k]).ok()?.pop(),
+        Source::Items(items) => items.content(k).map(Bytes::from),
         Source::Raw(_) => None,
     };
     let chunk = |picks: &[usize]| -> Vec<Key> {
         let together = match &*d.source {
             Source::Rows(r) => r.fetch(picks).ok(),
-            Source::Raw(_) | Source::Files(_) | Source::Shards(_) => None,
+            Source::Raw(_) | Source::Files(_) | Source::Shards(_) | Source::Items(_) => None,
         };
         match together {
             Some(all) => all.iter().filter_map(|b| key(b)).collect(),

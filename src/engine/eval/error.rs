@@ -2,21 +2,13 @@
 
 use crate::data::DataError;
 use crate::exec::{Cancelled, ExecError, OutOfMemory};
+use crate::task::TaskError;
 
 /// An evaluation without a result.
 #[derive(Debug, thiserror::Error)]
 pub enum EvalError {
-    #[error(
-        "the logits of {images} of {batch} images are not finite (first: image `{first}`); hint: the weights or the last \
-         change of the model are broken: evaluate the original, then roll back"
-    )]
-    NonFinite { images: usize, batch: usize, first: usize },
-    #[error(
-        "logits of shape {found:?} for {images} images of {classes} classes; hint: the model was trained for other data"
-    )]
-    Shape { found: Vec<usize>, images: usize, classes: usize },
-    #[error("label `{label}` for a model of {classes} classes; hint: the model was trained for other data")]
-    Label { label: u32, classes: usize },
+    #[error(transparent)]
+    Task(#[from] TaskError),
     #[error("data set `{data}` holds no images; hint: raise the limit")]
     Empty { data: String },
     #[error(transparent)]
@@ -34,12 +26,8 @@ impl OutOfMemory for EvalError {
         match self {
             EvalError::Exec(e) => e.is_out_of_memory(),
             EvalError::Tensor(e) => e.is_out_of_memory(),
-            EvalError::NonFinite { .. }
-            | EvalError::Shape { .. }
-            | EvalError::Label { .. }
-            | EvalError::Empty { .. }
-            | EvalError::Data(_)
-            | EvalError::Cancelled(_) => false,
+            EvalError::Task(TaskError::Tensor(e)) => e.is_out_of_memory(),
+            EvalError::Task(_) | EvalError::Empty { .. } | EvalError::Data(_) | EvalError::Cancelled(_) => false,
         }
     }
 }

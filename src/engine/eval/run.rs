@@ -1,24 +1,31 @@
 //! One pass over a data set: batches are decoded on a thread of their own while the model runs the one before.
 
 use super::error::EvalError;
-use super::metrics::Metrics;
-use super::score::Scorer;
 use crate::data::{DataError, Dataset};
 use crate::exec::{Cancel, ExecError, OutOfMemory, Plan, smaller_batch};
 use crate::model::Preprocess;
+use crate::task::{Metrics, Scored, Targets};
 use candle_core::{Device, Tensor};
 use std::sync::mpsc;
 
-/// Metrics, and what was predicted for each image in the data set's order.
+/// Metrics, and what each item was scored, in the data set's order.
 #[derive(Debug, Clone, PartialEq)]
 pub struct EvalRun {
     pub metrics: Metrics,
+    /// Better the higher; of a classifier 1 for right and 0 for wrong.
+    pub scores: Vec<f32>,
+    /// See [`Scored`].
     pub predictions: Vec<u16>,
-    pub correct: Vec<bool>,
-    /// Margins of the right class, in logits.
     pub margins: Vec<f32>,
     /// What did not go as asked, for people.
     pub notes: Vec<String>,
+}
+
+impl EvalRun {
+    /// Which items a classifier gets right.
+    pub fn correct(&self) -> Vec<bool> {
+        self.scores.iter().map(|s| *s > 0.5).collect()
+    }
 }
 
 /// Runs a model on fewer images at a time once its device has run out of memory.
@@ -59,7 +66,7 @@ const AHEAD: usize = 2;
 /// Evaluates a compiled model over the whole set; `progress` gets images done and in total.
 ///
 /// # Errors
-/// Empty or unreadable data, another class count than the model's, non-finite logits, a failing model, cancellation
+/// Empty or unreadable data, another class count than the model's, non-finite outputs, a failing model, cancellation
 /// (checked before each batch).
 pub fn evaluate(
     plan: &Plan,
@@ -90,11 +97,12 @@ fn on(plan: &Plan) -> impl FnMut(&Tensor) -> Result<Tensor, ExecError> {
     |x| plan.run(&x.to_device(plan.device())?)
 }
 
-/// Evaluates any function from images `[N, 3, H, W]` to logits `[N, classes]` over the whole set. Where its device runs out
+/// Evaluates any function from inputs `[N, …]` to outputs (images `[N, 3, H, W]` to logits `[N, classes]`) over the whole
+/// set, as its task scores them. Where its device runs out
 /// of memory, fewer images are run at a time, and the run's notes say so.
 ///
 /// # Errors
-/// Empty or unreadable data, non-finite logits, a failing model, cancellation (checked before each batch).
+/// Empty or unreadable data, non-finite outputs, a failing model, cancellation (checked before each batch).
 pub fn score_with<E: Into<EvalError>>(
     data: &Dataset,
     prep: &Preprocess,
@@ -103,21 +111,16 @@ pub fn score_with<E: Into<EvalError>>(
     model: impl FnMut(&Tensor) -> Result<Tensor, E>,
     progress: &mut dyn FnMut(usize, usize),
 ) -> Result<EvalRun, EvalError> {
-    let mut scorer = Scorer::new(data.classes());
+    let mut scorer = data.task().scorer(data.classes());
     let batch = batch.clamp(1, data.len().max(1));
     let mut model = Sparing { model, most: batch };
     for_batches(data, prep, batch, cancel, progress, &mut |x, labels| {
         let logits = model.run(x)?;
-        scorer.add(&logits, labels)
+        Ok(scorer.add(&logits, labels)?)
     })?;
     let notes = smaller_batch(batch, model.most).into_iter().collect();
-    Ok(EvalRun {
-        notes,
-        metrics: scorer.metrics(),
-        predictions: scorer.predictions,
-        correct: scorer.right,
-        margins: scorer.margins,
-    })
+    let Scored { metrics, scores, margins, predictions } = scorer.scored();
+    Ok(EvalRun { metrics, scores, predictions, margins, notes })
 }
 
 /// The logits `[len, classes]` of the whole set, on the host.
@@ -141,8 +144,8 @@ pub fn collect_logits<E: Into<EvalError>>(
     Ok(Tensor::cat(&parts, 0)?)
 }
 
-/// What is done with a batch of images `[N, 3, H, W]` and its labels.
-pub(super) type Each<'a> = dyn FnMut(&Tensor, &[u32]) -> Result<(), EvalError> + 'a;
+/// What is done with a batch of inputs `[N, …]` and its targets.
+pub(super) type Each<'a> = dyn FnMut(&Tensor, &Targets) -> Result<(), EvalError> + 'a;
 
 pub(super) fn for_batches(
     data: &Dataset,
@@ -157,7 +160,7 @@ pub(super) fn for_batches(
         return Err(EvalError::Empty { data: data.card().name });
     }
     std::thread::scope(|scope| {
-        let (send, receive) = mpsc::sync_channel::<Result<(Tensor, Vec<u32>), DataError>>(AHEAD);
+        let (send, receive) = mpsc::sync_channel::<Result<(Tensor, Targets), DataError>>(AHEAD);
         scope.spawn(move || {
             for start in (0..total).step_by(batch) {
                 // A receiver that is gone means cancelled or failed: stop loading.

@@ -13,12 +13,12 @@
 //! distributed on it; the same inputs and batch give the same outcome.
 
 use super::margin::{Margins, Stratum};
-use super::score::Scorer;
 use super::views::Disturbance;
 use super::{EvalError, for_batches};
 use crate::data::Dataset;
 use crate::exec::Cancel;
 use crate::model::Preprocess;
+use crate::task::TaskError;
 use candle_core::Tensor;
 use serde::{Deserialize, Serialize};
 
@@ -37,8 +37,8 @@ pub struct ViewFacts {
 pub struct Correction {
     /// Held-back images.
     pub images: usize,
-    /// The original's error on them as they are, 0 to 1.
-    pub held_error: f64,
+    /// The original's error on them as they are, 0 to 1; `None` where there is no right and wrong.
+    pub held_error: Option<f64>,
     /// Its error on new images, aimed at; `None`: unknown, images are tried as they are.
     pub new_error: Option<f64>,
     pub views: Vec<ViewFacts>,
@@ -50,7 +50,10 @@ pub struct Correction {
 /// The evidence, in words.
 impl std::fmt::Display for Correction {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "the original errs on {:.1} % of the held-back images as they are", 100.0 * self.held_error)?;
+        let Some(held_error) = self.held_error else {
+            return write!(f, "{} held-back items are tried as they are", self.images);
+        };
+        write!(f, "the original errs on {:.1} % of the held-back images as they are", 100.0 * held_error)?;
         if let Some(e) = self.new_error {
             write!(f, ", on {:.1} % of new ones", 100.0 * e)?;
         }
@@ -65,19 +68,44 @@ impl std::fmt::Display for Correction {
     }
 }
 
-/// What a trial found. Changes are in points of top-1, negative for worse.
-#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+/// What a trial found. Changes are in the unit of the task's metric, negative for worse.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Outcome {
-    pub d_top1: f64,
-    /// Standard error of `d_top1` from the number of held-back images.
+    #[serde(alias = "d_top1")]
+    pub d_quality: f64,
+    /// Standard error of `d_quality` from the number of held-back images.
     pub sample_sd: f64,
     /// How far kinds of views lie apart beyond their sampling errors; 0 with one kind.
     pub kind_sd: f64,
-    /// Part of the views whose answer turned right or wrong, 0 to 1.
+    /// Part of the views whose answer turned right or wrong, 0 to 1; where scores are of any size, what part would have to
+    /// turn, by `size` each, for as much change and as much of its chance.
     pub turned: f64,
+    /// What one answer that turns changes, in the metric's unit.
+    #[serde(default = "answer")]
+    pub size: f64,
     pub images: usize,
     /// Change by kind, in the order of [`Correction::views`].
     pub by_kind: Vec<f64>,
+}
+
+/// An answer of a classifier that turns, in points.
+fn answer() -> f64 {
+    100.0
+}
+
+/// Nothing changed on no images.
+impl Default for Outcome {
+    fn default() -> Outcome {
+        Outcome {
+            d_quality: 0.0,
+            sample_sd: 0.0,
+            kind_sd: 0.0,
+            turned: 0.0,
+            size: answer(),
+            images: 0,
+            by_kind: Vec::new(),
+        }
+    }
 }
 
 /// Held-back images, their views, and what the original makes of them.
@@ -99,19 +127,22 @@ pub struct Trials {
 /// A model's answers to a set of images.
 #[derive(Debug, Clone, Default, PartialEq)]
 struct Seen {
-    right: Vec<bool>,
+    scores: Vec<f32>,
+    /// Zero where the task has none.
     margins: Vec<f32>,
+    /// Answers are right or wrong.
+    errs: bool,
 }
 
 impl Seen {
     fn error(&self) -> f64 {
-        self.right.iter().filter(|r| !**r).count() as f64 / self.right.len().max(1) as f64
+        self.scores.iter().filter(|s| **s <= 0.5).count() as f64 / self.scores.len().max(1) as f64
     }
 
-    /// Per image +1, 0 or −1: turned right, as before, turned wrong.
+    /// Change of every image's score: of classifiers +1, 0 or −1, as it turned right, stayed, turned wrong.
     fn change<'a>(&'a self, before: &'a Seen) -> impl Iterator<Item = f64> + 'a {
-        let one = |(new, old): (&bool, &bool)| f64::from(u8::from(*new)) - f64::from(u8::from(*old));
-        self.right.iter().zip(&before.right).map(one)
+        let one = |(new, old): (&f32, &f32)| f64::from(*new) - f64::from(*old);
+        self.scores.iter().zip(&before.scores).map(one)
     }
 }
 
@@ -188,10 +219,11 @@ impl Trials {
         progress: &mut dyn FnMut(usize),
     ) -> Result<(), EvalError> {
         let (images, held_error) = (self.held.len(), self.plain.error());
-        self.correction.held_error = held_error;
+        self.correction.held_error = self.plain.errs.then_some(held_error);
         // Within chance of each other: these images are as new to the network as any.
         let chance = |e: f64| (e * (1.0 - e) / images.max(1) as f64).sqrt();
-        let wanted = self.correction.new_error.filter(|e| held_error + chance(*e) < *e && *e < 0.95);
+        let wanted = self.correction.new_error.filter(|_| self.plain.errs);
+        let wanted = wanted.filter(|e| held_error + chance(*e) < *e && *e < 0.95);
         if let Some(wanted) = wanted {
             for (done, kind) in Disturbance::ALL.into_iter().enumerate() {
                 progress(done);
@@ -255,7 +287,7 @@ impl Trials {
             }
             progress(i + 2, total);
         }
-        Ok(outcome(images, &change, &self.strata))
+        Ok(outcome(images, &change, &self.strata, self.held.task().scale()))
     }
 
     fn strength_for(
@@ -289,7 +321,7 @@ impl Trials {
     ) -> Result<Seen, EvalError> {
         let mut out = Seen::default();
         for_batches(&self.held, &self.prep, self.batch, cancel, &mut |_, _| {}, &mut |x, labels| {
-            let done = out.right.len();
+            let done = out.scores.len();
             if done >= images {
                 return Ok(());
             }
@@ -298,36 +330,39 @@ impl Trials {
                 None => x.clone(),
             };
             let logits = model(&view)?;
-            let mut scorer = Scorer::new(0);
+            let mut scorer = self.held.task().scorer(0);
             match scorer.add(&logits, labels) {
                 Ok(()) => {
-                    out.right.extend(scorer.right);
-                    out.margins.extend(scorer.margins);
+                    let scored = scorer.scored();
+                    out.errs = scored.metrics.classes.is_some();
+                    out.margins.extend(scored.margins);
+                    out.scores.extend(scored.scores);
+                    out.margins.resize(out.scores.len(), 0.0);
                 }
                 // A plan can break a network: that is an answer.
-                Err(EvalError::NonFinite { .. }) => {
-                    out.right.extend(labels.iter().map(|_| false));
-                    out.margins.extend(labels.iter().map(|_| f32::MIN));
+                Err(TaskError::NonFinite { .. }) => {
+                    out.scores.resize(done + labels.len(), self.held.task().broken());
+                    out.margins.resize(out.scores.len(), f32::MIN);
                 }
-                Err(e) => return Err(e),
+                Err(e) => return Err(e.into()),
             }
             Ok(())
         })?;
-        out.right.truncate(images);
+        out.scores.truncate(images);
         out.margins.truncate(images);
         Ok(out)
     }
 }
 
-/// Means and errors of changes (−1, 0 or 1): `change` by kind, of the images and then, where there are views, of the views
-/// of the same images; `strata` by kind.
-fn outcome(n: usize, change: &[Vec<f64>], strata: &[Vec<Stratum>]) -> Outcome {
+/// Means and errors of changes of scores: `change` by kind, of the images and then, where there are views, of the views of
+/// the same images; `strata` by kind; `scale` is what a score of one is in the metric's unit.
+fn outcome(n: usize, change: &[Vec<f64>], strata: &[Vec<Stratum>], scale: f64) -> Outcome {
     let kinds = change.len();
     if n == 0 || kinds == 0 {
         return Outcome::default();
     }
     let mean = |v: &[f64]| v.iter().sum::<f64>() / v.len().max(1) as f64;
-    let (mut by_kind, mut turned) = (vec![0.0; kinds], 0.0);
+    let (mut by_kind, mut moved, mut square) = (vec![0.0; kinds], 0.0, 0.0);
     // What each image contributes beyond its strata's means, by kind. Views of one image are not independent: images are
     // what was sampled.
     let mut beyond = vec![vec![0.0; n]; kinds];
@@ -340,7 +375,8 @@ fn outcome(n: usize, change: &[Vec<f64>], strata: &[Vec<Stratum>]) -> Outcome {
             let over = |f: &dyn Fn(&usize) -> f64| s.images.iter().map(|i| one(i) * f(i)).sum::<f64>() / mass;
             let about = over(&of);
             by_kind[k] += s.share * about;
-            turned += s.share * over(&|i| of(i).abs()) / kinds as f64;
+            moved += s.share * over(&|i| of(i).abs()) / kinds as f64;
+            square += s.share * over(&|i| of(i).powi(2)) / kinds as f64;
             let effective = mass * mass / s.images.iter().map(|i| one(i).powi(2)).sum::<f64>();
             let small = (effective / (effective - 1.0).max(1.0)).sqrt();
             for i in &s.images {
@@ -360,13 +396,16 @@ fn outcome(n: usize, change: &[Vec<f64>], strata: &[Vec<Stratum>]) -> Outcome {
     } else {
         0.0
     };
+    // Answers of this size, turned so often, have this mean size and this mean square.
+    let size = if moved > 0.0 { square / moved } else { 1.0 };
     Outcome {
-        d_top1: 100.0 * value,
-        sample_sd: 100.0 * sample.sqrt(),
-        kind_sd: 100.0 * kind_sd,
-        turned,
+        d_quality: scale * value,
+        sample_sd: scale * sample.sqrt(),
+        kind_sd: scale * kind_sd,
+        turned: moved / size,
+        size: scale * size,
         images: n,
-        by_kind: by_kind.iter().map(|k| 100.0 * k).collect(),
+        by_kind: by_kind.iter().map(|k| scale * k).collect(),
     }
 }
 
@@ -380,22 +419,22 @@ mod tests {
     fn outcomes_are_means_with_errors_of_images_and_of_kinds() {
         let even = |change: &[Vec<f64>]| {
             let all = |c: &Vec<f64>| vec![Stratum { share: 1.0, images: (0..c.len()).collect() }];
-            outcome(change.first().map_or(0, Vec::len), change, &change.iter().map(all).collect::<Vec<_>>())
+            outcome(change.first().map_or(0, Vec::len), change, &change.iter().map(all).collect::<Vec<_>>(), 100.0)
         };
         let o = even(&[vec![-1.0, 0.0, 0.0, 0.0], vec![0.0, 0.0, 0.0, 1.0]]);
-        assert_eq!((o.d_top1, o.turned, o.images), (0.0, 0.25, 4));
+        assert_eq!((o.d_quality, o.turned, o.images), (0.0, 0.25, 4));
         assert_eq!(o.by_kind, [-25.0, 25.0]);
         // Image means −½, 0, 0, ½: variance 1/6, over four images.
         assert!((o.sample_sd - 100.0 * (1.0f64 / 24.0).sqrt()).abs() < 1e-9);
         let same = even(&[vec![-1.0, 0.0, 1.0, -1.0], vec![-1.0, 0.0, 1.0, -1.0]]);
-        assert_eq!((same.d_top1, same.kind_sd), (-25.0, 0.0));
+        assert_eq!((same.d_quality, same.kind_sd), (-25.0, 0.0));
         let apart = even(&[vec![-1.0; 50], vec![0.0; 50]]);
         assert!((apart.kind_sd - 100.0 * 0.5f64.sqrt()).abs() < 1e-9 && apart.sample_sd == 0.0);
         assert_eq!(even(&[]), Outcome::default());
         // Three images and three views of them: those near the boundary stand for nine in ten.
         let strata = vec![Stratum { share: 0.9, images: vec![0, 4] }, Stratum { share: 0.1, images: vec![1, 2, 3, 5] }];
-        let weighed = outcome(3, &[vec![-1.0, 0.0, 0.0, 0.0, 0.0, 1.0]], &[strata]);
-        assert!((weighed.d_top1 - 100.0 * (0.9 * -0.5 + 0.1 * 0.25)).abs() < 1e-9, "{weighed:?}");
+        let weighed = outcome(3, &[vec![-1.0, 0.0, 0.0, 0.0, 0.0, 1.0]], &[strata], 100.0);
+        assert!((weighed.d_quality - 100.0 * (0.9 * -0.5 + 0.1 * 0.25)).abs() < 1e-9, "{weighed:?}");
         assert!((weighed.turned - (0.9 * 0.5 + 0.1 * 0.25)).abs() < 1e-9, "{weighed:?}");
     }
 
@@ -423,11 +462,11 @@ mod tests {
             &mut |_, _| {},
         )
         .unwrap();
-        assert!(t.correction().held_error > 0.5, "a toy knows nothing");
+        assert!(t.correction().held_error > Some(0.5), "a toy knows nothing");
         assert_eq!(t.correction().views.len(), 1);
         assert_eq!(t.correction().views[0].kind, None);
         let same = t.run(&mut toy(0.0), &none, &mut |_, _| {}).unwrap();
-        assert_eq!((same.d_top1, same.turned), (0.0, 0.0), "the original against itself");
+        assert_eq!((same.d_quality, same.turned), (0.0, 0.0), "the original against itself");
         let other = t.run(&mut toy(3.0), &none, &mut |_, _| {}).unwrap();
         assert!(other.turned > 0.0 && other.sample_sd > 0.0);
         let t = Trials::prepare(
@@ -460,11 +499,11 @@ mod tests {
         )
         .unwrap();
         let c = t.correction();
-        assert!(c.held_error < 0.2, "{c:?}");
+        assert!(c.held_error < Some(0.2), "{c:?}");
         assert!(c.views.len() >= 3, "{c:?}");
         assert!(c.views.iter().all(|v| (v.error - 0.3).abs() < 0.1), "{c:?}");
         let o = t.run(&mut original, &none, &mut |_, _| {}).unwrap();
-        assert_eq!((o.d_top1, o.turned, o.by_kind.len()), (0.0, 0.0, c.views.len()));
+        assert_eq!((o.d_quality, o.turned, o.by_kind.len()), (0.0, 0.0, c.views.len()));
         let again = Trials::prepare(
             &mut original,
             &held,

@@ -5,6 +5,7 @@ use crate::eval::EvalError;
 use crate::exec::{Cancelled, ExecError, OutOfMemory};
 use crate::graph::GraphError;
 use crate::prune::PruneError;
+use crate::task::TaskError;
 
 /// Errors of this room. Cancellation is one, so that callers can tell it apart.
 #[derive(Debug, thiserror::Error)]
@@ -19,6 +20,8 @@ pub enum ProfileError {
     Data(#[from] DataError),
     #[error(transparent)]
     Eval(#[from] EvalError),
+    #[error(transparent)]
+    Task(#[from] TaskError),
     #[error(transparent)]
     Param(#[from] crate::model::ParamError),
     #[error("tensor operation failed: {0}; hint: use a smaller batch")]
@@ -35,7 +38,8 @@ impl OutOfMemory for ProfileError {
             ProfileError::Exec(e) => e.is_out_of_memory(),
             ProfileError::Tensor(e) => e.is_out_of_memory(),
             ProfileError::Eval(e) => e.is_out_of_memory(),
-            ProfileError::Graph(_)
+            ProfileError::Task(_)
+            | ProfileError::Graph(_)
             | ProfileError::Prune(_)
             | ProfileError::Data(_)
             | ProfileError::Param(_)

@@ -240,13 +240,14 @@ pub struct GpuFigures {
 pub struct SensPoint {
     /// Part of the group removed, 0 to 1 (for precisions: unused, 0).
     pub ratio: f64,
-    /// Cross-entropy against labels minus the baseline's, nats.
+    /// Loss against the targets minus the baseline's (cross-entropy: nats).
     pub d_loss: f64,
-    /// KL(baseline ‖ changed) of the output distribution, nats; both softened where the baseline is over-sure, see
+    /// Divergence of the outputs from the baseline's; of classifiers KL(baseline ‖ changed) in nats, both softened where the baseline is over-sure, see
     /// [`super::sensitivity`].
     pub kl: f64,
-    /// Top-1 of the changed model minus the baseline's on calibration data, points.
-    pub d_top1: f64,
+    /// Change of the task's metric on calibration data, in its unit, negative for worse.
+    #[serde(alias = "d_top1")]
+    pub d_quality: f64,
 }
 
 /// Sensitivity of a group (over ratios), or of a layer at a precision, or of a block's removal.
@@ -270,9 +271,10 @@ pub enum SensTarget {
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Sensitivity {
     pub curves: Vec<SensCurve>,
-    /// Baseline cross-entropy and top-1 (0 to 1) on the calibration data.
+    /// Baseline loss and mean score (of classifiers top-1, 0 to 1) on the calibration data.
     pub base_loss: f64,
-    pub base_top1: f64,
+    #[serde(alias = "base_top1")]
+    pub base_score: f64,
 }
 
 impl Sensitivity {

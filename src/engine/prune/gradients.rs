@@ -10,6 +10,7 @@ use super::importance::{Evidence, Method};
 use crate::exec::{Cancel, CompileOptions, Plan, reference};
 use crate::graph::{Node, ParamRole};
 use crate::model::Model;
+use crate::task::{Targets, Task};
 use candle_core::{Device, Tensor, Var};
 use rand::SeedableRng;
 use rand::seq::SliceRandom;
@@ -17,8 +18,8 @@ use rand_chacha::ChaCha8Rng;
 use rayon::prelude::*;
 use std::collections::HashMap;
 
-/// Images `[N, C, H, W]` with their labels.
-pub type Batch = (Tensor, Vec<u32>);
+/// Inputs `[N, …]` with their targets.
+pub type Batch = (Tensor, Targets);
 
 /// Bytes of gradients that images in flight may hold.
 const IN_FLIGHT: usize = 1 << 30;
@@ -39,12 +40,13 @@ pub fn spread(len: usize, n: usize, seed: u64) -> Vec<usize> {
 /// Whatever execution reports, and [`PruneError::Cancelled`], which is looked for before every batch.
 pub fn evidence(
     model: &Model,
+    task: &dyn Task,
     method: Method,
     batches: impl IntoIterator<Item = Batch>,
     cancel: &Cancel,
     say: &mut dyn FnMut(usize),
 ) -> Result<Evidence, PruneError> {
-    let of = Rows::of(model);
+    let of = Rows::of(model, task);
     match method {
         Method::Taylor => of.first_order(batches, cancel, say),
         Method::Hessian => of.second_order(batches, cancel, say),
@@ -53,30 +55,10 @@ pub fn evidence(
     }
 }
 
-/// Temperature at which the mean margin between the best two classes is two, at least 1.
-pub fn temperature<'a>(logits: impl IntoIterator<Item = &'a [f32]>) -> f64 {
-    let (mut sum, mut n) = (0.0, 0usize);
-    for row in logits {
-        let (mut first, mut second) = (f32::NEG_INFINITY, f32::NEG_INFINITY);
-        for &v in row {
-            if v > first {
-                (first, second) = (v, first);
-            } else if v > second {
-                second = v;
-            }
-        }
-        let margin = f64::from(first - second);
-        if margin.is_finite() {
-            sum += margin;
-            n += 1;
-        }
-    }
-    (sum / n.max(1) as f64 / 2.0).max(1.0)
-}
-
 /// A model and its convolutions and linear layers.
 struct Rows<'a> {
     model: &'a Model,
+    task: &'a dyn Task,
     layers: Vec<&'a Node>,
 }
 
@@ -88,10 +70,10 @@ fn exec(e: impl std::fmt::Display) -> PruneError {
 type Vars<'a> = Vec<(&'a Node, Var)>;
 
 impl<'a> Rows<'a> {
-    fn of(model: &'a Model) -> Rows<'a> {
+    fn of(model: &'a Model, task: &'a dyn Task) -> Rows<'a> {
         let reachable = model.graph.reachable();
         let nodes = model.graph.nodes.iter().zip(&reachable).filter(|(_, r)| **r).map(|(n, _)| n);
-        Rows { model, layers: nodes.filter(|n| n.op.is_conv_or_linear()).collect() }
+        Rows { model, task, layers: nodes.filter(|n| n.op.is_conv_or_linear()).collect() }
     }
 
     /// All batches, and the temperature at which the network is unsure of them.
@@ -101,13 +83,17 @@ impl<'a> Rows<'a> {
         cancel: &Cancel,
     ) -> Result<(Vec<Batch>, f64), PruneError> {
         let plan = Plan::of(self.model, &CompileOptions::default()).map_err(exec)?;
-        let (mut all, mut logits) = (Vec::new(), Vec::new());
-        for (x, labels) in batches {
+        let (mut all, mut outputs) = (Vec::new(), Vec::new());
+        for (x, targets) in batches {
             cancel.check()?;
-            logits.extend(plan.run(&x).and_then(|l| Ok(l.to_vec2::<f32>()?)).map_err(exec)?);
-            all.push((x, labels));
+            outputs.push(plan.run(&x).map_err(exec)?);
+            all.push((x, targets));
         }
-        Ok((all, temperature(logits.iter().map(Vec::as_slice))))
+        if outputs.is_empty() {
+            return Ok((all, 1.0));
+        }
+        let outputs = Tensor::cat(&outputs, 0).map_err(exec)?;
+        Ok((all, self.task.temperature(&outputs).map_err(exec)?))
     }
 
     /// Hands out what `of` makes of each image's gradients, which it gets by variable, in the images' order. A few images
@@ -131,21 +117,22 @@ impl<'a> Rows<'a> {
                 }
             }
         }
-        let one = |x: &Tensor, label: u32| -> Result<T, PruneError> {
+        let one = |x: &Tensor, target: &Targets| -> Result<T, PruneError> {
             let graph = &self.model.graph;
             let mut capture = reference::Capture::none();
             let logits = reference::forward(graph, &params, x, reference::Mode::Eval, &mut capture).map_err(exec)?;
-            let grads = loss(&logits, label, temperature).and_then(|l| l.backward()).map_err(exec)?;
+            let loss = self.task.loss(&logits, target, temperature);
+            let grads = loss.and_then(|l| l.backward()).map_err(exec)?;
             let grads: Vec<Option<Tensor>> = vars.iter().map(|(_, v)| grads.get(v).map(Tensor::detach)).collect();
             of(&vars, &grads).map_err(exec)
         };
         let bytes: usize = vars.iter().map(|(_, v)| v.elem_count() * 4).sum();
         let at_once = (IN_FLIGHT / bytes.max(1)).clamp(1, crate::exec::threads().max(1));
-        for (x, labels) in &batches {
-            let images: Vec<(usize, u32)> = labels.iter().copied().enumerate().collect();
-            for part in images.chunks(at_once) {
+        for (x, targets) in &batches {
+            let items: Vec<usize> = (0..targets.len()).collect();
+            for part in items.chunks(at_once) {
                 cancel.check()?;
-                let each = |&(i, label): &(usize, u32)| one(&x.narrow(0, i, 1).map_err(exec)?, label);
+                let each = |&i: &usize| one(&x.narrow(0, i, 1).map_err(exec)?, &targets.narrow(i, 1).map_err(exec)?);
                 let made = part.par_iter().map(each).collect::<Result<Vec<_>, PruneError>>()?;
                 made.into_iter().try_for_each(&mut *take)?;
             }
@@ -274,12 +261,6 @@ fn add(all: &mut HashMap<String, Vec<f32>>, node: &Node, rows: &[f32]) {
     }
 }
 
-/// Cross-entropy of one image's softened logits `[1, classes]`.
-fn loss(logits: &Tensor, label: u32, temperature: f64) -> candle_core::Result<Tensor> {
-    let label = Tensor::new(&[label], logits.device())?;
-    candle_nn::loss::cross_entropy(&(logits / temperature)?, &label)
-}
-
 /// Sum of squares of every channel of a batch.
 fn channel_squares(value: &Tensor) -> candle_core::Result<Vec<f32>> {
     let axis = if value.rank() == 4 { 1 } else { value.rank() - 1 };
@@ -328,13 +309,5 @@ mod tests {
         });
         assert!(tenths.iter().all(|n| (8..=36).contains(n)), "{tenths:?}");
         assert_eq!(spread(3, 200, 1), [0, 1, 2]);
-    }
-
-    #[test]
-    fn the_temperature_brings_the_mean_margin_to_two() {
-        let rows: [&[f32]; 2] = [&[9.0, 1.0, 0.0], &[-1.0, 3.0, -1.0]];
-        assert_eq!(temperature(rows), 3.0);
-        assert_eq!(temperature([&[0.5f32, 0.0][..]]), 1.0);
-        assert_eq!(temperature([]), 1.0);
     }
 }

@@ -15,7 +15,7 @@ mod sparsity;
 pub use action::{Action, Target, TargetKind};
 pub use apply::{apply, kept_indices, shrink, sparsify};
 pub use error::PruneError;
-pub use gradients::{evidence, spread, temperature};
+pub use gradients::{evidence, spread};
 pub use group::*;
 pub use groups::groups;
 pub use importance::{Evidence, Method, importance, resolve};

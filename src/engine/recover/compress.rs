@@ -17,6 +17,7 @@ use crate::graph::{Graph, NodeId, Op, shapes};
 use crate::model::{Model, ParamStore};
 use crate::prune::{self, Action, Group, Target};
 use crate::quant::{self, Calibration};
+use crate::task::Task;
 use candle_core::{Device, Tensor};
 use rand::SeedableRng;
 use rand::seq::SliceRandom;
@@ -231,6 +232,7 @@ fn stretches(
 struct Walk<'a> {
     original: &'a Model,
     model: Model,
+    task: &'a dyn Task,
     options: &'a RepairOptions,
     cancel: &'a Cancel,
     chunks: Vec<Chunk>,
@@ -244,7 +246,7 @@ impl<'a> Walk<'a> {
     fn start(
         original: &'a Model,
         model: Model,
-        calib: &Dataset,
+        calib: &'a Dataset,
         options: &'a RepairOptions,
         cancel: &'a Cancel,
     ) -> Result<Walk<'a>, RepairError> {
@@ -271,7 +273,7 @@ impl<'a> Walk<'a> {
                 chunks.push(Chunk { original: x.clone(), compressed: x, picks: picks.to_vec(), answer });
             }
         }
-        Ok(Walk { original, model, options, cancel, chunks, done: 0, total: 0, fit })
+        Ok(Walk { original, model, task: calib.task(), options, cancel, chunks, done: 0, total: 0, fit })
     }
 
     /// Calibration loss of the network compressed up to `to` and original from there on: what the compression so far
@@ -291,7 +293,7 @@ impl<'a> Walk<'a> {
                 None if to == self.model.graph.output => value,
                 None => return Ok(f64::INFINITY),
             };
-            mean.add(&logits, answer);
+            mean.add(self.task, &logits, answer);
         }
         Ok(mean.get())
     }
@@ -457,7 +459,7 @@ impl<'a> Walk<'a> {
         for (chunk, answer) in self.chunks.iter().filter_map(|c| Some((c, c.answer.as_ref()?))) {
             self.cancel.check()?;
             let (x, _) = calib.batch(&chunk.picks, &self.model.info.preprocess)?;
-            mean.add(&runner.run(&x)?.0, answer);
+            mean.add(self.task, &runner.run(&x)?.0, answer);
         }
         Ok(mean.get())
     }
@@ -493,8 +495,8 @@ const BATCH_NORM_IMAGES: usize = 512;
 /// that plain cross-entropy barely sees damage that costs points elsewhere; at this temperature it does.
 const TEMPERATURE: f64 = 4.0;
 
-/// The calibration loss: mean distillation loss against the original's logits (Hinton et al. 2015, `T²·KL` at
-/// temperature [`TEMPERATURE`]); zero for the original itself, infinite for logits that are no numbers.
+/// The calibration loss: the task's mean divergence from the original's outputs at temperature [`TEMPERATURE`], times its
+/// square (of classifiers the distillation loss, Hinton et al. 2015); zero for the original itself, infinite for logits that are no numbers.
 #[derive(Default)]
 struct Mean {
     sum: f64,
@@ -502,12 +504,8 @@ struct Mean {
 }
 
 impl Mean {
-    fn add(&mut self, logits: &Tensor, answer: &Tensor) {
-        let soft = |t: &Tensor| t / TEMPERATURE;
-        let kl = match (soft(answer), soft(logits)) {
-            (Ok(a), Ok(l)) => crate::eval::kl(&a, &l).unwrap_or(f64::INFINITY),
-            _ => f64::INFINITY,
-        };
+    fn add(&mut self, task: &dyn Task, logits: &Tensor, answer: &Tensor) {
+        let kl = task.divergence(answer, logits, TEMPERATURE).unwrap_or(f64::INFINITY);
         let n = answer.dims().first().copied().unwrap_or(0);
         self.sum += kl * TEMPERATURE * TEMPERATURE * n as f64;
         self.n += n;

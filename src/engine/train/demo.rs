@@ -210,7 +210,7 @@ fn correct(model: &Model, data: &Dataset, cancel: &Cancel) -> Result<usize, Trai
         cancel.check()?;
         let (x, labels) = data.batch(from..(from + 100).min(data.len()), &model.info.preprocess)?;
         let best = plan.run(&x)?.argmax(D::Minus1)?.to_vec1::<u32>()?;
-        correct += best.iter().zip(&labels).filter(|(a, b)| a == b).count();
+        correct += best.iter().zip(labels.classes()).filter(|(a, b)| a == b).count();
     }
     Ok(correct)
 }

@@ -49,7 +49,7 @@ pub struct Progress {
     pub steps: usize,
     /// Of this step's batch, before its update.
     pub loss: f64,
-    pub top1: f64,
+    pub right: f64,
 }
 
 /// Parts of a batch that run in parallel, each with its own batch-norm statistics; fixed, so that the number of threads
@@ -94,13 +94,13 @@ pub fn train(
                 })
                 .collect::<Result<Vec<Part>, TrainError>>()?;
             let loss: f64 = parts.iter().map(|p| p.loss).sum();
-            let top1: f64 = parts.iter().map(|p| p.top1).sum();
+            let right: f64 = parts.iter().map(|p| p.right).sum();
             if !loss.is_finite() {
                 return Err(TrainError::Diverged { step });
             }
             net.update(&parts, at, cycle, recipe.decay)?;
             step += 1;
-            progress(Progress { step, steps, loss, top1 });
+            progress(Progress { step, steps, loss, right });
         }
     }
     net.settle_statistics(&graph, batches, recipe.batch, cancel)?;

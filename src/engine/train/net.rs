@@ -19,7 +19,7 @@ const STATISTICS_BATCHES: usize = 16;
 /// What one shard of a batch contributes, already weighted by its share of the batch.
 pub(super) struct Part {
     pub loss: f64,
-    pub top1: f64,
+    pub right: f64,
     /// One gradient per slot; empty where none reached it.
     grads: Vec<Vec<f32>>,
 }
@@ -77,7 +77,7 @@ impl Net {
             None => Ok(Vec::new()),
         };
         let grads = self.slots.iter().map(flat).collect::<Result<_, _>>()?;
-        Ok(Part { loss: f64::from(loss.to_scalar::<f32>()?), top1: f64::from(hits) * weight, grads })
+        Ok(Part { loss: f64::from(loss.to_scalar::<f32>()?), right: f64::from(hits) * weight, grads })
     }
 
     /// Takes over trained values; statistics are settled again at the end.

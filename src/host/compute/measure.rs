@@ -127,11 +127,11 @@ impl Compute {
         let mut failed = None;
         let keep = |base: (f64, f64), curves: &mut Vec<SensCurve>| {
             self.unchanged()?;
-            job.event(Event::Sensed { base_loss: base.0, base_top1: base.1, curves: std::mem::take(curves) })
+            job.event(Event::Sensed { base_loss: base.0, base_score: base.1, curves: std::mem::take(curves) })
         };
         let cache = self.cache.as_deref();
         profile::sensitivity(&self.model, &self.groups, &self.calib, &options, cache, job.cancel(), &mut |u| match u {
-            SensUpdate::Base { loss, top1, .. } => base = (loss, top1),
+            SensUpdate::Base { loss, score, .. } => base = (loss, score),
             SensUpdate::Note(text) => tell(job, &[text]),
             SensUpdate::Curve(curve) => {
                 waiting.push(curve);
@@ -163,9 +163,9 @@ impl Compute {
     pub(super) fn evaluate_original(&self, state: &State, job: &Job) -> Result<Evaluation, JobError> {
         let plan = self.compile(&self.model)?;
         let run = self.evaluate_model(&self.model, &plan, "the original", job)?;
-        let margins = Some(Margins::of(&run.margins));
+        let margins = (!run.margins.is_empty()).then(|| Margins::of(&run.margins));
         self.unchanged()?;
-        self.remember_baseline(run.correct);
+        self.remember_baseline(run.scores);
         let (whole, doubt) = match state.profile_of(0) {
             Some(profile) => (profile.whole, profile.doubt),
             None => self.whole_latency(&plan, job)?,
@@ -230,7 +230,7 @@ impl Compute {
         let baseline = state.baseline().ok_or_else(missing)?;
         let model = self.artifact(artifact)?;
         let (plan, original) = (self.compile(&model)?, self.compile(&self.model)?);
-        let correct = self.baseline_correct(&original, job)?;
+        let scores = self.baseline_scores(&original, job)?;
         let run = self.evaluate_model(&model, &plan, "the compressed model", job)?;
         let data_hash = self.data.seen(0..self.data.len());
         if let (Some(then), Some(now)) = (&baseline.data_hash, &data_hash)
@@ -242,7 +242,7 @@ impl Compute {
                 self.recipe.data.spec
             )));
         }
-        let paired = eval::paired(&correct, &run.correct);
+        let change = self.data.task().compare(&scores, &run.scores);
         let latency = self.time_beside(&original, &plan, job)?;
         let layers = self.profile_model(&model, job)?;
         let (macs, params) = counts(&model).map_err(JobError::Failed)?;
@@ -253,7 +253,7 @@ impl Compute {
             params: baseline.params,
         };
         let new = Measured { macs: macs.get(convention), weight_bytes: plan.weight_bytes(), params };
-        let verdict = plan::verdict(&state.budget, &base, &new, latency.ratio, (paired.diff, paired.low, paired.high));
+        let verdict = plan::verdict(&state.budget, &base, &new, latency.ratio, change);
         let evaluation = Evaluation {
             round,
             metrics: run.metrics,
@@ -271,31 +271,40 @@ impl Compute {
         Ok((evaluation, verdict))
     }
 
-    fn remember_baseline(&self, correct: Vec<bool>) {
-        let bytes: Vec<u8> = correct.iter().map(|&c| u8::from(c)).collect();
+    fn remember_baseline(&self, scores: Vec<f32>) {
+        let bytes: Vec<u8> = scores.iter().flat_map(|s| s.to_le_bytes()).collect();
         if let Err(e) = crate::files::write_privately(&self.place.baseline_file(), &bytes) {
             // Worked out again when it is needed.
-            tracing::warn!(error = %e, "could not keep the baseline's predictions");
+            tracing::warn!(error = %e, "could not keep the baseline's scores");
         }
-        *lock(&self.baseline) = Some(Arc::new(correct));
+        *lock(&self.baseline) = Some(Arc::new(scores));
     }
 
-    /// Which images the original gets right: from memory, from the session's folder, or evaluated again.
-    fn baseline_correct(&self, original: &Plan, job: &Job) -> Result<Arc<Vec<bool>>, JobError> {
+    /// What the original scores on each item: from memory, from the session's folder, or evaluated again.
+    fn baseline_scores(&self, original: &Plan, job: &Job) -> Result<Arc<Vec<f32>>, JobError> {
         if let Some(known) = lock(&self.baseline).clone() {
             return Ok(known);
         }
-        if let Ok(bytes) = private::read(&self.place.baseline_file(), self.data.len() as u64)
-            && bytes.len() == self.data.len()
+        if let Ok(bytes) = private::read(&self.place.baseline_file(), 4 * self.data.len() as u64)
+            && let Some(scores) = stored_scores(&bytes, self.data.len())
         {
-            let correct = Arc::new(bytes.iter().map(|&b| b == 1).collect::<Vec<bool>>());
-            *lock(&self.baseline) = Some(correct.clone());
-            return Ok(correct);
+            let scores = Arc::new(scores);
+            *lock(&self.baseline) = Some(scores.clone());
+            return Ok(scores);
         }
         let run = self.evaluate_model(&self.model, original, "the original", job)?;
         self.unchanged()?;
-        let correct = Arc::new(run.correct);
-        *lock(&self.baseline) = Some(correct.clone());
-        Ok(correct)
+        let scores = Arc::new(run.scores);
+        *lock(&self.baseline) = Some(scores.clone());
+        Ok(scores)
     }
+}
+
+/// Scores of `n` items as they were stored: an f32 each, or in sessions of older versions a byte, 1 for right.
+fn stored_scores(bytes: &[u8], n: usize) -> Option<Vec<f32>> {
+    if bytes.len() == n {
+        return Some(bytes.iter().map(|&b| f32::from(u8::from(b == 1))).collect());
+    }
+    let (each, rest) = bytes.as_chunks::<4>();
+    (each.len() == n && rest.is_empty()).then(|| each.iter().map(|b| f32::from_le_bytes(*b)).collect())
 }

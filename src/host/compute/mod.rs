@@ -52,8 +52,8 @@ pub struct Compute {
     cache: Option<PathBuf>,
     card: SessionCard,
     evidence: Mutex<Option<Arc<Evidence>>>,
-    /// Which evaluation images the original gets right.
-    baseline: Mutex<Option<Arc<Vec<bool>>>>,
+    /// What the original scores on each evaluation image.
+    baseline: Mutex<Option<Arc<Vec<f32>>>>,
     ceilings: Mutex<Option<Ceilings>>,
     trials: Mutex<Option<Arc<Trials>>>,
 }
@@ -107,16 +107,23 @@ pub fn load_model(
     Ok(model)
 }
 
-/// Images a batch when the user named no number: latency of small networks is only steady over many.
-pub fn usual_batch(model: &Model) -> usize {
-    let [h, w] = model.info.preprocess.size;
-    if h * w <= 64 * 64 { 64 } else { 8 }
+/// Whether inputs are small: images of 64x64 pixels, or as many values of another kind.
+fn takes_little(model: &Model) -> bool {
+    let places: usize = match model.graph.input_shape() {
+        [_, image @ ..] if image.len() == 2 => image.iter().product(),
+        other => other.iter().product(),
+    };
+    places <= 64 * 64
 }
 
-/// Images a batch for work whose latency does not count.
+/// Items a batch when the user named no number: latency of small networks is only steady over many.
+pub fn usual_batch(model: &Model) -> usize {
+    if takes_little(model) { 64 } else { 8 }
+}
+
+/// Items a batch for work whose latency does not count.
 pub fn working_batch(model: &Model) -> usize {
-    let [h, w] = model.info.preprocess.size;
-    if h * w <= 64 * 64 { 128 } else { 16 }
+    if takes_little(model) { 128 } else { 16 }
 }
 
 /// MACs and parameters of a model as it stands.
@@ -161,11 +168,47 @@ pub fn open_data(spec: &OpenSpec) -> Result<(Dataset, Dataset, bool), String> {
     Ok((data, calib, shared > 0))
 }
 
+/// What a session is about: a model, what it is evaluated on, and what compressing it may look at. The data knows the task.
+#[derive(Debug)]
+pub struct Subject {
+    pub model: Model,
+    pub data: Dataset,
+    pub calib: Dataset,
+    /// Calibration items are also evaluation items.
+    pub calib_is_eval: bool,
+}
+
+impl Subject {
+    /// A classifier's checkpoint and images.
+    ///
+    /// # Errors
+    /// What cannot be opened, by name.
+    pub fn load(spec: &OpenSpec) -> Result<Subject, String> {
+        let options = LoadOptions { arch: spec.arch, image: spec.image, heads: spec.heads };
+        let model = load_model(&spec.model, &options, spec.mean, spec.std)?;
+        let (data, calib, calib_is_eval) = open_data(spec)?;
+        Ok(Subject { model, data, calib, calib_is_eval })
+    }
+}
+
 /// Opens the session's engine: by the journal's recipe, or for a new session by `spec`.
 ///
 /// # Errors
 /// What cannot be opened, and what is no longer what the session was opened with, by name.
 pub fn open(place: &Place, spec: Option<OpenSpec>, card: Option<&SessionCard>) -> Result<Arc<dyn Engine>, String> {
+    open_subject(place, spec, card, Subject::load)
+}
+
+/// [`open`] of what `load` makes of a spec.
+///
+/// # Errors
+/// As [`open`], and what `load` says.
+pub fn open_subject(
+    place: &Place,
+    spec: Option<OpenSpec>,
+    card: Option<&SessionCard>,
+    load: impl FnOnce(&OpenSpec) -> Result<Subject, String>,
+) -> Result<Arc<dyn Engine>, String> {
     let recipe = card.and_then(|c| c.recipe.as_deref());
     let spec = match (recipe, spec, card) {
         (Some(recipe), aside, _) => OpenSpec::of_recipe(recipe, aside),
@@ -178,8 +221,7 @@ pub fn open(place: &Place, spec: Option<OpenSpec>, card: Option<&SessionCard>) -
     if spec.threads > 0 {
         exec::set_threads(spec.threads);
     }
-    let options = LoadOptions { arch: spec.arch, image: spec.image, heads: spec.heads };
-    let mut model = load_model(&spec.model, &options, spec.mean, spec.std)?;
+    let Subject { mut model, data, calib, calib_is_eval } = load(&spec)?;
     if let Some(recipe) = recipe {
         model.info.preprocess = recipe.preprocess.clone();
     }
@@ -192,9 +234,8 @@ pub fn open(place: &Place, spec: Option<OpenSpec>, card: Option<&SessionCard>) -
             spec.model, model.info.hash, card.model.hash
         ));
     }
-    let (data, calib, calib_is_eval) = open_data(&spec)?;
     for set in [&data, &calib] {
-        set.check_classes(&model.info.name, model.info.classes).map_err(|e| e.to_string())?;
+        set.check_fits(&model.info).map_err(|e| e.to_string())?;
         if set.is_empty() {
             return Err(format!("data set `{}` holds no images; hint: raise the limit", set.card().name));
         }
@@ -229,6 +270,7 @@ pub fn open(place: &Place, spec: Option<OpenSpec>, card: Option<&SessionCard>) -
             threads: exec::threads(),
             batch,
             seed: spec.seed,
+            metric: Some(data.task().metric(&model.info)),
             version: env!("CARGO_PKG_VERSION").to_owned(),
             recipe: None,
         },
@@ -341,7 +383,7 @@ impl Compute {
         let what = format!("{} of calibration images", method.label());
         let mut say = |done| job.progress("importance", &what, done as u64, picks.len() as u64);
         say(0);
-        let made = prune::evidence(&self.model, method, batches, job.cancel(), &mut say);
+        let made = prune::evidence(&self.model, self.calib.task(), method, batches, job.cancel(), &mut say);
         if let Some(e) = unread {
             return Err(JobError::of(e));
         }

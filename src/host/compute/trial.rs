@@ -13,7 +13,7 @@ use crate::model::Model;
 use crate::plan::planner;
 use crate::plan::{Action, Target, Trial, plan_key};
 use crate::recover::RepairOptions;
-use crate::session::{Built, Event, State};
+use crate::session::{Built, Evaluation, Event, State};
 use std::sync::Arc;
 
 /// MACs that fitting one anchor may take about: large networks are repaired on fewer images for it.
@@ -29,7 +29,8 @@ impl Compute {
             return Ok(None);
         }
         // Sessions of older versions know the error alone.
-        let new = state.baseline().map(|e| e.margins.clone().unwrap_or_else(|| Margins::unknown(1.0 - e.metrics.top1)));
+        let known = |e: &Evaluation| e.metrics.correct().map(|_| Margins::unknown(1.0 - e.metrics.score));
+        let new = state.baseline().and_then(|e| e.margins.clone().or_else(|| known(e)));
         let error = new.as_ref().map(|m| m.error);
         let mut known = lock(&self.trials);
         if let Some(t) = known.as_ref().filter(|t| t.correction().new_error == error) {

@@ -3,8 +3,11 @@
 
 use super::solve::{Candidate, Stop};
 use super::{Goal, PlannerInput, bound_by, curve_of};
-use crate::plan::{Action, Basis, Decision, Estimate, Forecast, Forecaster, Outcome, PlanForecast, Target, Trust};
+use crate::plan::{
+    Action, Basis, Budget, Decision, Estimate, Forecast, Forecaster, Outcome, PlanForecast, Target, Trust,
+};
 use crate::prune::GroupKind;
+use crate::task::Metric;
 use crate::words::{counted, counted_as};
 use std::collections::BTreeMap;
 
@@ -13,7 +16,15 @@ const SPOKEN: usize = 10;
 
 type Say<'a> = &'a mut dyn FnMut(&str);
 
+/// What may be lost, in words: `0.50 points of top-1`.
+fn loss(budget: &Budget, metric: &Metric) -> String {
+    let drop = budget.drop.unwrap_or_default();
+    let unit = format!("{:.*} {}", metric.digits, drop, metric.change_unit);
+    format!("{} of {}", unit.trim_end(), metric.name)
+}
+
 pub(super) fn opening(input: &PlannerInput, goal: &Goal, trust: Trust, say: Say) {
+    let metric = &input.quality.metric;
     let p = input.profile;
     if p.whole.p50 > 0.0 {
         say(&format!(
@@ -37,11 +48,11 @@ pub(super) fn opening(input: &PlannerInput, goal: &Goal, trust: Trust, say: Say)
         say(&format!("The cost sits in {}. ", named.join(", ")));
     }
     if goal.assumed_floor {
-        say("No goal is set, so I look for what half a point of top-1 buys; `:budget` sets one. ");
+        say(&format!("No goal is set, so I look for what {} buys; `:budget` sets one. ", loss(&goal.budget, metric)));
     } else if goal.open_ended {
         say(&format!(
-            "Only a floor is set: I take time and bytes as far as {:.2} points of top-1 allow. ",
-            goal.budget.drop.unwrap_or_default()
+            "Only a floor is set: I take time and bytes as far as a loss of {} allows. ",
+            loss(&goal.budget, metric)
         ));
     } else {
         say(&format!("The goal is {}. ", goal.budget));
@@ -50,7 +61,11 @@ pub(super) fn opening(input: &PlannerInput, goal: &Goal, trust: Trust, say: Say)
         say("Neither latency nor memory is asked for, so precision stays as it is. ");
     }
     if let Some(last) = input.past.last() {
-        say(&format!("Round {} measured {:+.2} points, and forecasts have learnt from it", last.round, last.d_top1));
+        say(&format!(
+            "Round {} measured {}, and forecasts have learnt from it",
+            last.round,
+            metric.change_words(last.d_quality)
+        ));
         say(&if (trust.latency - 1.0).abs() > 0.05 {
             format!("; latency savings are now scaled by {:.2}. ", trust.latency)
         } else {
@@ -163,6 +178,7 @@ pub(super) fn left_alone(input: &PlannerInput, candidates: &[Candidate], actions
 }
 
 pub(super) fn outcome(input: &PlannerInput, goal: &Goal, f: &PlanForecast, stop: Stop, say: Say) {
+    let metric = &input.quality.metric;
     say(&format!(
         "Together I expect latency ~{}, MACs {:.3}x, memory {:.3}x, parameters {:.3}x and {}. ",
         factor(f.latency),
@@ -170,8 +186,8 @@ pub(super) fn outcome(input: &PlannerInput, goal: &Goal, f: &PlanForecast, stop:
         f.memory.value,
         f.params.value,
         match f.quality.basis {
-            Basis::Unmeasured => "a loss of top-1 that nothing has measured yet".to_owned(),
-            _ => format!("top-1 ~{:+.2} [{:+.2}, {:+.2}]", f.d_top1.value, f.d_top1.low, f.d_top1.high),
+            Basis::Unmeasured => format!("a loss of {} that nothing has measured yet", metric.name),
+            _ => metric.forecast_words(f.d_quality.value, f.d_quality.low, f.d_quality.high),
         }
     ));
     let missed: Vec<String> = f
@@ -184,9 +200,9 @@ pub(super) fn outcome(input: &PlannerInput, goal: &Goal, f: &PlanForecast, stop:
         _ if goal.open_ended => {}
         Stop::Met => {}
         Stop::Floor => say(&format!(
-            "The goal cannot be met within {:.2} points as far as I can tell: this plan stops at the floor with {}. \
+            "The goal cannot be met within {} as far as I can tell: this plan stops at the floor with {}. \
              A larger drop, or training afterwards, would go further. ",
-            goal.budget.drop.unwrap_or_default(),
+            loss(&goal.budget, metric),
             if missed.is_empty() { "every factor in reach".to_owned() } else { missed.join(", ") }
         )),
         Stop::Exhausted => say(&format!(
@@ -198,17 +214,19 @@ pub(super) fn outcome(input: &PlannerInput, goal: &Goal, f: &PlanForecast, stop:
     if let Some(line) = f.against(&goal.budget).into_iter().find(|l| known && l.name == "drop") {
         if line.forecast.value > line.target {
             say(&format!(
-                "Mind the floor: the forecast drop of {:.2} is over the {:.2} allowed, though its range reaches {:.2}; the \
+                "Mind the floor: the forecast drop of {:.*} is over the {:.*} allowed, though its range reaches {:.*}; the \
                  evaluation will tell. ",
+                metric.digits,
                 line.forecast.value,
+                metric.digits,
                 line.target,
+                metric.digits,
                 line.forecast.low.max(0.0)
             ));
         } else if line.outcome == Outcome::Undecided {
             say("The floor lies within the forecast's range, so the evaluation decides. ");
         }
     }
-    let _ = input;
 }
 
 /// Why one decision, with its figures.

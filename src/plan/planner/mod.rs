@@ -16,6 +16,7 @@ use crate::graph::Graph;
 use crate::profile::{Ladder, Profile, SensTarget, Sensitivity};
 use crate::prune::Group;
 use crate::quant::Precision;
+use crate::task::Metric;
 pub use anchors::anchors;
 use solve::{Candidate, Kind, Need, Problem, Solution, Stop};
 
@@ -26,8 +27,8 @@ pub struct PastRound {
     pub actions: Vec<(Target, Action)>,
     /// Measured latency as a factor of the original's.
     pub latency: f64,
-    /// Measured top-1 change in points, negative when it fell.
-    pub d_top1: f64,
+    /// Measured change of the task's metric in its unit, negative for worse.
+    pub d_quality: f64,
 }
 
 /// Everything the planner looks at.
@@ -88,7 +89,7 @@ pub fn plan(input: &PlannerInput, say: &mut dyn FnMut(&str)) -> Result<Proposal,
         .with_quality(input.quality.clone());
     let trust = trust_from(&plain, input.past);
     let forecaster = plain.with_trust(trust);
-    let goal = Goal::of(input.budget);
+    let goal = Goal::of(input.budget, &input.quality.metric);
     explain::opening(input, &goal, trust, say);
 
     let fixed = standing(input);
@@ -128,13 +129,13 @@ pub(super) struct Goal {
 const ASSUMED_DROP: f64 = 0.5;
 
 impl Goal {
-    fn of(budget: &Budget) -> Goal {
+    fn of(budget: &Budget, metric: &Metric) -> Goal {
         let mut budget = *budget;
         let open_ended =
             budget.latency.is_none() && budget.macs.is_none() && budget.memory.is_none() && budget.params.is_none();
         let assumed_floor = open_ended && budget.drop.is_none();
         if assumed_floor {
-            budget.drop = Some(ASSUMED_DROP);
+            budget.drop = Some(metric.of_points(ASSUMED_DROP));
         }
         let quantize = open_ended || budget.latency.is_some() || budget.memory.is_some();
         Goal { budget, open_ended, assumed_floor, quantize }
@@ -427,7 +428,7 @@ mod tests {
         assert!(ratio(&q, "conv2") < ratio(&p, "conv2"), "{} {}", ratio(&q, "conv2"), ratio(&p, "conv2"));
         let harm = |b: &str| {
             let (p, _) = World::new(b).plan();
-            -p.forecast.d_top1.value
+            -p.forecast.d_quality.value
         };
         let drops: Vec<f64> = ["macs=0.9", "macs=0.7", "macs=0.5", "macs=0.3"].into_iter().map(harm).collect();
         assert!(drops.windows(2).all(|w| w[0] < w[1]), "{drops:?}");
@@ -483,23 +484,23 @@ mod tests {
     #[test]
     fn the_floor_binds_when_it_is_surely_broken_and_after_evidence() {
         let (p, said) = World::new("macs=0.15,drop=0.02").plan();
-        assert!(!p.met && p.forecast.d_top1.high >= -0.02 - 1e-6, "surely broken: {:?}", p.forecast.d_top1);
+        assert!(!p.met && p.forecast.d_quality.high >= -0.02 - 1e-6, "surely broken: {:?}", p.forecast.d_quality);
         assert!(said.contains("stops at the floor"), "{said}");
         // Round 1 met the factor at a forecast drop; twice that was measured, so round 2 backs off.
         let mut w = World::new("macs=0.5");
         let (first, _) = w.plan();
-        let expected = -first.forecast.d_top1.value;
+        let expected = -first.forecast.d_quality.value;
         w.budget.drop = Some(expected * 1.2);
         let actions: Vec<_> = first.decisions.iter().map(|d| (d.target.clone(), d.action.clone())).collect();
-        let seen = |k: f64| Observed { actions: actions.clone(), d_top1: -k * expected, sd: 0.01 * expected };
+        let seen = |k: f64| Observed { actions: actions.clone(), d_quality: -k * expected, sd: 0.01 * expected };
         // As sure of the trials as of the round: what was measured differs by more than both errors.
         w.quality.trials.add(trial(&w.forecaster(), actions.clone(), 27.0));
-        w.past = vec![PastRound { round: 1, actions: actions.clone(), latency: 0.5, d_top1: -2.0 * expected }];
+        w.past = vec![PastRound { round: 1, actions: actions.clone(), latency: 0.5, d_quality: -2.0 * expected }];
         w.quality.observed = vec![seen(2.0)];
         let (second, said) = w.plan();
         assert!(second.forecast.macs.value > first.forecast.macs.value + 0.01, "{said}");
         // With less than was feared, the factor stands.
-        w.past[0].d_top1 = -0.5 * expected;
+        w.past[0].d_quality = -0.5 * expected;
         w.quality.observed = vec![seen(0.5)];
         let (third, _) = w.plan();
         assert!(third.met && (third.forecast.macs.value - first.forecast.macs.value).abs() < 1e-9);
@@ -511,7 +512,7 @@ mod tests {
             let (p, _) = World::new(budget).plan();
             let allowed = if budget.is_empty() { ASSUMED_DROP } else { 1.0 };
             assert!(!p.decisions.is_empty());
-            assert!(-p.forecast.d_top1.value <= allowed + 1e-6 && p.forecast.memory.value < 0.5);
+            assert!(-p.forecast.d_quality.value <= allowed + 1e-6 && p.forecast.memory.value < 0.5);
         }
     }
 

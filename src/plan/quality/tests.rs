@@ -31,10 +31,11 @@ fn int8(n: usize) -> Vec<(Target, Action)> {
 
 fn trial(actions: Vec<(Target, Action)>, drop: f64, sd: f64, anchor: bool) -> Trial {
     let outcome = TrialOutcome {
-        d_top1: -drop,
+        d_quality: -drop,
         sample_sd: sd,
         kind_sd: 0.0,
         turned: (0.02 * drop).min(1.0),
+        size: 100.0,
         images: 10_000,
         by_kind: vec![-drop],
     };
@@ -42,7 +43,7 @@ fn trial(actions: Vec<(Target, Action)>, drop: f64, sd: f64, anchor: bool) -> Tr
 }
 
 fn input() -> QualityInput {
-    QualityInput { base_top1: Some(0.9), classes: 10, images: 10_000, ..QualityInput::default() }
+    QualityInput { base: Some(0.9), metric: Metric::top1(10), images: 10_000, ..QualityInput::default() }
 }
 
 /// The law of these worlds: points of a plan, 20 a nat of cuts and 5 a nat of rounding, saturating at 80.
@@ -164,7 +165,7 @@ fn what_rounds_measured_moves_every_forecast() {
     let drop = law(&plan);
     i.trials.add(trial(plan.clone(), drop, 0.1, false));
     let before = QualityModel::fit(i.clone(), harm);
-    i.observed.push(Observed { actions: plan.clone(), d_top1: -1.6 * drop, sd: 0.2 });
+    i.observed.push(Observed { actions: plan.clone(), d_quality: -1.6 * drop, sd: 0.2 });
     let after = QualityModel::fit(i, harm);
     assert!(after.shift.0 > 1.5 && after.shift.0 < 1.6 && after.shift.1 < before.shift.1, "{:?}", after.shift);
     assert!((ask(&after, &plan).value + 1.6 * drop).abs() < 0.1 * drop, "{:?}", ask(&after, &plan));

@@ -2,16 +2,19 @@
 
 use crate::plan::{Basis, COVERAGE, Quality};
 use crate::session::State;
+use crate::task::Metric;
 use crate::tui::num::signed;
 use crate::words::counted;
 
 /// The range and where it comes from, in a few words; `None` where nothing would change.
-pub(super) fn short(q: &Quality) -> Option<String> {
+pub(super) fn short(q: &Quality, metric: &Metric) -> Option<String> {
     match q.basis {
         Basis::Unchanged => None,
-        Basis::Unmeasured => Some("top-1 was never measured for this plan".to_owned()),
+        Basis::Unmeasured => Some(format!("{} was never measured for this plan", metric.name)),
         Basis::Measured | Basis::Rehearsed | Basis::Neighbour | Basis::Scanned => {
-            Some(format!("top-1 [{}, {}] {}", signed(q.low, 2), signed(q.high, 2), q.basis.label()))
+            let (low, high) = metric.shown_range(q.low, q.high);
+            let (low, high) = (signed(low, metric.digits), signed(high, metric.digits));
+            Some(format!("{} [{low}, {high}] {}", metric.name, q.basis.label()))
         }
     }
 }
@@ -37,7 +40,9 @@ pub(super) fn words(state: &State, q: &Quality) -> Option<String> {
         }
         Basis::Unmeasured if state.trials.list.is_empty() => "no plan of this model was tried yet".to_owned(),
         Basis::Unmeasured => {
-            format!("beyond {} something in the plan was never measured; a rehearsal will tell", signed(q.value, 2))
+            let metric = state.metric();
+            let beyond = signed(metric.shown(q.value), metric.digits);
+            format!("beyond {beyond} something in the plan was never measured; a rehearsal will tell")
         }
     })
 }
@@ -49,9 +54,9 @@ mod tests {
 
     #[test]
     fn every_basis_says_what_it_is() {
-        let mut state = State::default();
+        let (mut state, top1) = (State::default(), Metric::default());
         let q = |basis| Quality { value: -0.5, low: -1.0, high: -0.1, coverage: COVERAGE, basis };
-        assert_eq!((words(&state, &q(Basis::Unchanged)), short(&q(Basis::Unchanged))), (None, None));
+        assert_eq!((words(&state, &q(Basis::Unchanged)), short(&q(Basis::Unchanged), &top1)), (None, None));
         let said = |s: &State, b| words(s, &q(b)).unwrap_or_default();
         assert!(said(&state, Basis::Unmeasured).contains("no plan of this model"));
         state.trials.correction = Some(Correction { images: 200, ..Correction::default() });
@@ -64,7 +69,7 @@ mod tests {
         assert!(said(&state, Basis::Unmeasured).contains("never measured"));
         assert!(said(&state, Basis::Rehearsed).contains("tried on 200 held-back images; meant to hold 9 of 10"));
         assert!(said(&state, Basis::Scanned).contains("as in 1 tried plan;"));
-        assert!(short(&q(Basis::Rehearsed)).is_some_and(|s| s.ends_with("] rehearsed")));
-        assert!(short(&q(Basis::Unmeasured)).is_some_and(|s| !s.contains('[')), "no figure where there is none");
+        assert!(short(&q(Basis::Rehearsed), &top1).is_some_and(|s| s.ends_with("] rehearsed")));
+        assert!(short(&q(Basis::Unmeasured), &top1).is_some_and(|s| !s.contains('[')), "no figure where there is none");
     }
 }

@@ -6,6 +6,7 @@ use crate::config::text::{clean, fit, left, right, wrap};
 use crate::plan::{Action, Estimate, Limit, Target};
 use crate::quant::Precision;
 use crate::session::Standing;
+use crate::task::Metric;
 use crate::tui::app::{Pane, Shown};
 use crate::tui::decide::unit;
 use crate::tui::list::RowRef;
@@ -258,8 +259,8 @@ fn slider(c: &Canvas<'_>, t: f64, columns: usize, drafting: bool) -> Vec<Span<'s
 }
 
 /// The goals that fit into `room` lines: accuracy and what the budget names first, then the rest in order.
-fn fitting(budget: &crate::plan::Budget, room: usize) -> Vec<Goal> {
-    let all = goals(budget, true);
+fn fitting(budget: &crate::plan::Budget, metric: &Metric, room: usize) -> Vec<Goal> {
+    let all = goals(budget, metric, true);
     let must = |g: &Goal| g.points || g.target.is_some();
     let mut spare = room.saturating_sub(all.iter().filter(|g| must(g)).count());
     let mut out: Vec<Goal> = Vec::new();
@@ -311,7 +312,8 @@ fn forecast(c: &Canvas<'_>, block: bool, width: u16, room: usize, lines: &mut Ve
     lines.push(Line::from(span(format!(" {}{}{whole}{}", left("", 9), left(head, w1), "budget"), dim)));
     // Its heading, and what the latency is one of.
     let other = 1 + usize::from(app.state.profile_of(0).is_some());
-    for g in fitting(&app.state.budget, room.saturating_sub(other)) {
+    let metric = app.state.metric();
+    for g in fitting(&app.state.budget, &metric, room.saturating_sub(other)) {
         let mine = own.map(|o| match g.name {
             "latency" => {
                 let e = o.d_latency_ms;
@@ -326,13 +328,15 @@ fn forecast(c: &Canvas<'_>, block: bool, width: u16, room: usize, lines: &mut Ve
             "MACs" => format!("{} M", signed(o.d_macs as f64 / 1e6, 1)),
             "params" => format!("{} k", signed(o.d_params as f64 / 1e3, 1)),
             _ => {
-                let e = o.d_top1;
+                let e = o.d_quality;
+                let (low, high) = metric.shown_range(e.low, e.high);
+                let signed = |v: f64| signed(v, metric.digits);
                 if e.value == 0.0 && o.unmeasured > 0 {
                     "unmeasured".to_owned()
                 } else if wide {
-                    format!("~{} [{},{}]", signed(e.value, 2), signed(e.low, 2), signed(e.high, 2))
+                    format!("~{} [{},{}]", signed(metric.shown(e.value)), signed(low), signed(high))
                 } else {
-                    format!("~{}", signed(e.value, 2))
+                    format!("~{}", signed(metric.shown(e.value)))
                 }
             }
         });
@@ -349,7 +353,8 @@ fn forecast(c: &Canvas<'_>, block: bool, width: u16, room: usize, lines: &mut Ve
         let range = app.expected.and_then(|e| e.get(g.name)).filter(|_| g.points);
         let plan = match range {
             Some(e) if e.low < e.high => {
-                let whole = format!("{plan} [{},{}]", signed(e.low, 2), signed(e.high, 2));
+                let (low, high) = metric.shown_range(e.low, e.high);
+                let whole = format!("{plan} [{},{}]", signed(low, metric.digits), signed(high, metric.digits));
                 if crate::config::text::width(&whole) < w2 { whole } else { plan }
             }
             _ => plan,
@@ -357,7 +362,7 @@ fn forecast(c: &Canvas<'_>, block: bool, width: u16, room: usize, lines: &mut Ve
         let value = app.expected.and_then(|e| e.get(g.name));
         let style = pal.fg(Role::Forecast);
         let mut spans = vec![
-            span(format!(" {}", left(g.name, 9)), dim),
+            span(format!(" {}", left(g.label(&metric), 9)), dim),
             span(left(&fit(&mine.unwrap_or_else(|| pal.glyph("—", "-").into()), w1 - 1), w1), style),
             span(left(&fit(&plan, w2 - 1), w2), style),
         ];
@@ -373,7 +378,7 @@ fn forecast(c: &Canvas<'_>, block: bool, width: u16, room: usize, lines: &mut Ve
         }
     }
     let quality = app.expected.and_then(|e| e.quality);
-    if let Some(text) = quality.and_then(|q| super::basis::short(&q)) {
+    if let Some(text) = quality.and_then(|q| super::basis::short(&q, &metric)) {
         lines.push(Line::from(span(format!(" {}", fit(&text, usize::from(width).saturating_sub(2))), dim)));
     }
 }
@@ -392,7 +397,7 @@ fn rests_on(c: &Canvas<'_>, width: u16, height: usize, lines: &mut Vec<Line<'sta
 fn target(c: &Canvas<'_>, g: &Goal, value: Option<Estimate>) -> Vec<Span<'static>> {
     let pal = c.pal;
     let Some(t) = g.target else { return vec![span(pal.glyph("—", "-"), pal.fg(Role::Faint))] };
-    let text = if g.points { signed(-t, 2) } else { factor(t) };
+    let text = if g.points { g.show(-t) } else { factor(t) };
     let mut out = vec![span(format!("{} ", right(&text, 5)), pal.fg(Role::Dim))];
     // A tick is for what holds over the whole range.
     match value.and_then(|v| Some((meets(g, v.low)?, meets(g, v.high)?))) {

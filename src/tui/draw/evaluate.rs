@@ -23,9 +23,9 @@ pub fn movers(base: &Evaluation, now: &Evaluation) -> Vec<Mover> {
     let rate = |(c, n): (usize, usize)| if n > 0 { c as f64 / n as f64 } else { f64::NAN };
     let mut out: Vec<Mover> = base
         .metrics
-        .per_class
+        .per_class()
         .iter()
-        .zip(&now.metrics.per_class)
+        .zip(now.metrics.per_class())
         .enumerate()
         .map(|(class, (a, b))| Mover { class, base: rate(*a), now: rate(*b) })
         .filter(|m| m.base.is_finite() && m.now.is_finite())
@@ -43,7 +43,7 @@ pub fn class_name(state: &State, class: usize) -> String {
 
 /// Lines that scroll: the class table.
 pub fn lines(app: &App) -> usize {
-    app.state.baseline().map_or(0, |b| b.metrics.per_class.len())
+    app.state.baseline().map_or(0, |b| b.metrics.per_class().len())
 }
 
 pub(super) fn draw(c: &mut Canvas<'_>, area: Rect) {
@@ -92,10 +92,13 @@ fn table(c: &mut Canvas<'_>, area: Rect, evals: &[&Evaluation]) {
     // Columns go whole: half an interval would be a false one.
     let (intervals, roomy, wide) = (inner.width >= 72, inner.width >= 92, inner.width >= 104);
     let interval = |text: &str, w: usize| if intervals { left(text, w) } else { String::new() };
-    let mut head = format!(" {}{}{}", left("round", 9), right("top-1 %", 8), interval("", 16));
+    let metric = app.state.metric();
+    // The first of the further metrics has a column.
+    let other = evals.iter().find_map(|e| e.metrics.others.first()).map(|r| format!("{} {}", r.name, r.unit));
+    let mut head = format!(" {}{}{}", left("round", 9), right(&metric.title(), 8), interval("", 16));
     head.push_str(&format!("{}{}", right("change", 7), interval("  paired", 18)));
     if roomy {
-        head.push_str(&right("top-5 %", 8));
+        head.push_str(&right(other.as_deref().unwrap_or_default(), 8));
     }
     if wide {
         head.push_str(&format!("{}{}{}{}", right("ms", 8), right("of orig.", 9), right("MB", 8), right("MACs M", 9)));
@@ -107,6 +110,8 @@ fn table(c: &mut Canvas<'_>, area: Rect, evals: &[&Evaluation]) {
     for (row, e) in evals.iter().enumerate().skip(skip).map(|(i, e)| (i - skip, e)) {
         let round = app.state.round_at(e.round);
         let (low, high) = e.metrics.interval();
+        let (low, high) = metric.shown_range(metric.scale.abs() * low, metric.scale.abs() * high);
+        let digits = metric.digits;
         let name = if e.round == 0 { "baseline".to_owned() } else { format!("round {}", e.round) };
         let verdict = round.and_then(|r| r.verdict.as_ref());
         let rolled = round.is_some_and(|r| r.rolled_back.is_some());
@@ -114,18 +119,25 @@ fn table(c: &mut Canvas<'_>, area: Rect, evals: &[&Evaluation]) {
         let dim = pal.fg(Role::Dim);
         let mut spans: Vec<Span<'static>> = vec![
             span(format!(" {}", left(&name, 9)), fg),
-            span(right(&format!("{:.2}", e.metrics.top1 * 100.0), 8), if rolled { fg } else { pal.bold(Role::Fg) }),
-            span(interval(&format!("  [{:.2}, {:.2}]", low * 100.0, high * 100.0), 16), dim),
+            span(
+                right(&format!("{:.*}", digits, metric.value(e.metrics.score)), 8),
+                if rolled { fg } else { pal.bold(Role::Fg) },
+            ),
+            span(interval(&format!("  [{low:.digits$}, {high:.digits$}]"), 16), dim),
         ];
         let change = base
             .filter(|_| e.round > 0)
-            .map(|b| verdict.map_or((e.metrics.top1 - b.metrics.top1) * 100.0, |v| v.d_top1));
-        spans.push(span(right(&change.map_or(String::new(), |d| num::signed(d, 2)), 7), fg));
-        let paired =
-            verdict.map(|v| format!("  [{}, {}]", num::signed(v.d_top1_low, 2), num::signed(v.d_top1_high, 2)));
+            .map(|b| verdict.map_or(metric.change(b.metrics.score, e.metrics.score), |v| v.d_quality));
+        let change = change.map_or(String::new(), |d| num::signed(metric.shown(d), digits));
+        spans.push(span(right(&change, 7), fg));
+        let paired = verdict.map(|v| {
+            let (low, high) = metric.shown_range(v.d_quality_low, v.d_quality_high);
+            format!("  [{}, {}]", num::signed(low, digits), num::signed(high, digits))
+        });
         spans.push(span(interval(&paired.unwrap_or_default(), 18), dim));
         if roomy {
-            spans.push(span(right(&format!("{:.2}", e.metrics.top5 * 100.0), 8), fg));
+            let further = e.metrics.others.first().map(|r| format!("{:.2}", r.score * r.scale));
+            spans.push(span(right(&further.unwrap_or_default(), 8), fg));
         }
         if wide {
             let mark = if e.doubt.is_some() { "?" } else { "" };

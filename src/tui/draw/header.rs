@@ -7,7 +7,7 @@ use crate::session::{Phase, Standing};
 use crate::tui::app::Level;
 use crate::tui::layout::{Class, Layout, class};
 use crate::tui::num::signed;
-use crate::tui::outlook::{Goal, goals, meets};
+use crate::tui::outlook::{Goal, QUALITY, goals, meets};
 use ratatui::layout::Rect;
 use ratatui::text::{Line, Span};
 
@@ -133,13 +133,16 @@ fn identity(c: &Canvas<'_>, wide: bool, parts: usize) -> Vec<Span<'static>> {
 
 /// The budget's figures, and accuracy in any case.
 fn shown_goals(c: &Canvas<'_>) -> Vec<Goal> {
-    let budget = &c.app.state.budget;
-    let mut wanted = goals(budget, false);
+    let (budget, metric) = (&c.app.state.budget, c.app.state.metric());
+    let mut wanted = goals(budget, &metric, false);
     if wanted.is_empty() {
-        wanted = goals(budget, true).into_iter().filter(|g| ["latency", "memory", "top-1"].contains(&g.name)).collect();
+        wanted = goals(budget, &metric, true)
+            .into_iter()
+            .filter(|g| ["latency", "memory", QUALITY].contains(&g.name))
+            .collect();
     }
     if !wanted.iter().any(|g| g.points) {
-        wanted.push(Goal { name: "top-1", target: None, points: true });
+        wanted.extend(goals(budget, &metric, true).into_iter().filter(|g| g.points));
     }
     wanted
 }
@@ -148,9 +151,10 @@ fn shown_goals(c: &Canvas<'_>) -> Vec<Goal> {
 fn totals(c: &Canvas<'_>, wanted: &[Goal], d: Detail) -> Vec<Span<'static>> {
     let (app, pal) = (c.app, c.pal);
     let measured = app.measured.filter(|m| m.round > 0 || app.expected.is_none());
+    let metric = app.state.metric();
     let mut out = Vec::new();
     for g in wanted {
-        let name = if g.name == "memory" { "mem" } else { g.name };
+        let name = if g.name == "memory" { "mem" } else { g.label(&metric) };
         out.push(span(format!("{name} "), pal.fg(Role::Dim)));
         let now = measured.and_then(|m| m.get(g.name)).filter(|v| v.is_finite());
         let expected = app.expected.and_then(|e| e.get(g.name)).map(|e| e.value);
@@ -176,7 +180,9 @@ fn totals(c: &Canvas<'_>, wanted: &[Goal], d: Detail) -> Vec<Span<'static>> {
         out.push(span(format!("{tilde}{text}{doubt}"), if forecast { pal.fg(role) } else { pal.bold(role) }));
         if g.points {
             if let Some((low, high)) = measured.and_then(|m| m.interval).filter(|_| !forecast && d.interval) {
-                out.push(span(format!(" [{},{}]", signed(low, 2), signed(high, 2)), pal.fg(Role::Dim)));
+                let (low, high) = metric.shown_range(low, high);
+                let ends = (signed(low, metric.digits), signed(high, metric.digits));
+                out.push(span(format!(" [{},{}]", ends.0, ends.1), pal.fg(Role::Dim)));
             }
         } else if d.bar > 0 {
             out.push(Span::raw(" "));
@@ -290,11 +296,11 @@ fn goal_and_pen(c: &Canvas<'_>, detail: usize) -> Vec<Span<'static>> {
     let (app, pal) = (c.app, c.pal);
     let mut right: Vec<Span<'static>> = Vec::new();
     let le = pal.glyph("≤", "<=");
-    let goal: Vec<String> = goals(&app.state.budget, false)
+    let goal: Vec<String> = goals(&app.state.budget, &app.state.metric(), false)
         .iter()
         .filter_map(|g| {
             let t = g.target?;
-            Some(if g.points { format!("drop {le} {t:.2}") } else { format!("{} {le} {t:.2}x", g.name) })
+            Some(if g.points { format!("drop {le} {t:.*}", g.digits) } else { format!("{} {le} {t:.2}x", g.name) })
         })
         .collect();
     match (goal.is_empty(), detail) {

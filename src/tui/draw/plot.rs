@@ -2,7 +2,7 @@
 
 use super::{Canvas, span};
 use crate::config::Role;
-use crate::config::text::width;
+use crate::config::text::{fit, width};
 use crate::session::State;
 use ratatui::layout::Rect;
 
@@ -12,8 +12,8 @@ pub(super) struct Point {
     pub round: u32,
     /// Factor of the baseline.
     pub latency: f64,
-    /// 0 to 1.
-    pub top1: f64,
+    /// Mean score: better the higher.
+    pub score: f64,
     pub low: f64,
     pub high: f64,
     pub rolled_back: bool,
@@ -31,20 +31,20 @@ pub(super) fn points(state: &State) -> Vec<Point> {
             let p = Point {
                 round: r.number,
                 latency,
-                top1: e.metrics.top1,
+                score: e.metrics.score,
                 low,
                 high,
                 rolled_back: r.rolled_back.is_some(),
                 pareto: false,
             };
-            (latency.is_finite() && e.metrics.top1.is_finite()).then_some(p)
+            (latency.is_finite() && e.metrics.score.is_finite()).then_some(p)
         })
         .collect();
     for i in 0..out.len() {
         let p = out[i].clone();
         let beaten = out
             .iter()
-            .any(|q| q.latency <= p.latency && q.top1 >= p.top1 && (q.latency < p.latency || q.top1 > p.top1));
+            .any(|q| q.latency <= p.latency && q.score >= p.score && (q.latency < p.latency || q.score > p.score));
         out[i].pareto = !beaten;
     }
     out
@@ -66,9 +66,9 @@ pub(super) fn draw(c: &mut Canvas<'_>, area: Rect) {
         c.put(area, 0, 1, "no evaluation yet", pal.fg(Role::Dim));
         return;
     }
-    let budget = app.state.budget;
-    let base = pts[0].top1;
-    let floor = budget.drop.map(|d| base - d / 100.0);
+    let (budget, metric) = (app.state.budget, app.state.metric());
+    let base = pts[0].score;
+    let floor = budget.drop.map(|d| base - d / metric.scale.abs());
     let fold = |f: fn(f64, f64) -> f64, v: &mut dyn Iterator<Item = f64>| v.reduce(f).unwrap_or(0.0);
     let mut x0 = fold(f64::min, &mut pts.iter().map(|p| p.latency).chain(budget.latency)) - 0.05;
     let mut x1 = fold(f64::max, &mut pts.iter().map(|p| p.latency)) + 0.05;
@@ -77,7 +77,7 @@ pub(super) fn draw(c: &mut Canvas<'_>, area: Rect) {
     if x1 - x0 < 0.1 {
         (x0, x1) = (x0 - 0.05, x1 + 0.05);
     }
-    let pad = ((y1 - y0) * 0.08).max(0.001);
+    let pad = ((y1 - y0) * 0.08).max(metric.of_points(0.1) / metric.scale.abs());
     (y0, y1) = (y0 - pad, y1 + pad);
     let axis = 6u16;
     let plot = Rect { x: area.x + axis, y: area.y, width: area.width - axis, height: area.height - 1 };
@@ -93,7 +93,7 @@ pub(super) fn draw(c: &mut Canvas<'_>, area: Rect) {
     }
     for (i, y) in [y1, (y0 + y1) / 2.0, y0].into_iter().enumerate() {
         let r = [0, (plot.height - 1) / 2, plot.height - 1][i];
-        c.put(area, r, 0, &format!("{:>5.1}", y * 100.0), pal.fg(Role::Dim));
+        c.put(area, r, 0, &format!("{:>5.*}", metric.digits.saturating_sub(1), metric.value(y)), pal.fg(Role::Dim));
     }
     if let Some(x) = budget.latency.filter(|x| (x0..=x1).contains(x)) {
         for r in 0..plot.height {
@@ -110,7 +110,7 @@ pub(super) fn draw(c: &mut Canvas<'_>, area: Rect) {
     front.sort_by(|a, b| a.latency.total_cmp(&b.latency));
     for w in front.windows(2) {
         let (a, b) = (w[0], w[1]);
-        let (ca, cb, ra, rb) = (col(a.latency), col(b.latency), row(a.top1), row(b.top1));
+        let (ca, cb, ra, rb) = (col(a.latency), col(b.latency), row(a.score), row(b.score));
         for x in ca + 1..cb {
             c.put(plot, ra, x, pal.glyph("╌", "."), pal.fg(Role::Bar));
         }
@@ -119,7 +119,7 @@ pub(super) fn draw(c: &mut Canvas<'_>, area: Rect) {
         }
     }
     for p in &pts {
-        let (x, y) = (col(p.latency), row(p.top1));
+        let (x, y) = (col(p.latency), row(p.score));
         let role = match (p.rolled_back, p.pareto) {
             (true, _) => Role::RolledBack,
             (_, true) => Role::Accent,
@@ -145,5 +145,5 @@ pub(super) fn draw(c: &mut Canvas<'_>, area: Rect) {
     let right = format!("latency {x1:.2}x");
     c.put(area, area.height - 1, axis, &left, pal.fg(Role::Dim));
     c.put(area, area.height - 1, area.width.saturating_sub(width(&right) as u16), &right, pal.fg(Role::Dim));
-    c.put(area, area.height - 1, 0, "top-1", pal.fg(Role::Dim));
+    c.put(area, area.height - 1, 0, &fit(&metric.name, usize::from(axis)), pal.fg(Role::Dim));
 }

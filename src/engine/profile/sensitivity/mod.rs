@@ -18,12 +18,12 @@ mod refit;
 use super::cache::{Cache, rounded};
 use super::{ProfileError, SensCurve, SensPoint, SensTarget, Sensitivity};
 use crate::data::Dataset;
-use crate::eval::{EvalError, Scorer, kl};
 use crate::exec::{Cancel, CompileOptions, Live, Plan, gpu_runs};
 use crate::graph::NodeId;
 use crate::model::Model;
 use crate::prune::{self, Action, Evidence, Group, Method, Target};
 use crate::quant::Precision;
+use crate::task::{Targets, Task, TaskError};
 use candle_core::{Device, Tensor};
 use refit::Refit;
 use std::path::Path;
@@ -76,7 +76,8 @@ impl Default for SensOptions {
 pub enum SensUpdate {
     Base {
         loss: f64,
-        top1: f64,
+        /// Mean score.
+        score: f64,
         images: usize,
     },
     /// What did not go as asked, for people.
@@ -115,7 +116,7 @@ pub fn sensitivity(
     let targets = targets(model, groups, options);
     let cache = Cache(cache);
     let bench = Bench::new(model, groups, calib, options, &targets, cancel)?;
-    update(SensUpdate::Base { loss: bench.loss, top1: bench.top1, images: bench.images });
+    update(SensUpdate::Base { loss: bench.loss, score: bench.score, images: bench.images });
     if bench.shared {
         update(SensUpdate::Note(format!(
             "{} calibration images are too few to keep some apart: re-fits are scored on the images that they were fitted \
@@ -123,7 +124,7 @@ pub fn sensitivity(
             calib.len()
         )));
     }
-    let mut out = Sensitivity { curves: Vec::new(), base_loss: bench.loss, base_top1: bench.top1 };
+    let mut out = Sensitivity { curves: Vec::new(), base_loss: bench.loss, base_score: bench.score };
     let total = targets.len();
 
     let mut lives: Option<(NodeId, Vec<Live>)> = None;
@@ -231,18 +232,18 @@ struct Bench<'a> {
     groups: &'a [Group],
     compile: CompileOptions,
     plan: Plan,
-    batches: Vec<(Tensor, Vec<u32>)>,
+    batches: Vec<(Tensor, Targets)>,
     /// What re-fits are fitted on.
-    fit: Vec<(Tensor, Vec<u32>)>,
+    fit: Vec<(Tensor, Targets)>,
     /// There were too few images to keep `fit` apart from `batches`.
     shared: bool,
-    /// Softened, as every variant's are before they are compared.
+    task: &'a dyn Task,
     logits: Tensor,
     temperature: f64,
-    labels: Vec<u32>,
+    targets: Targets,
     images: usize,
     loss: f64,
-    top1: f64,
+    score: f64,
     method: Method,
     evidence: Option<Arc<Evidence>>,
     /// Hash over that evidence.
@@ -255,9 +256,9 @@ impl<'a> Bench<'a> {
     fn new(
         model: &'a Model,
         groups: &'a [Group],
-        calib: &Dataset,
+        calib: &'a Dataset,
         options: &SensOptions,
-        targets: &[ToScan],
+        to_scan: &[ToScan],
         cancel: &Cancel,
     ) -> Result<Bench<'a>, ProfileError> {
         if calib.is_empty() {
@@ -267,7 +268,7 @@ impl<'a> Bench<'a> {
             CompileOptions { device: options.device.clone(), threads: options.threads, ..CompileOptions::default() };
         let plan = Plan::of(model, &compile)?;
         let prep = &model.info.preprocess;
-        let images = images_for(model, targets, options)?;
+        let images = images_for(model, to_scan, options)?;
         // Scored and fitted ones in turns, so that both are spread over the set alike.
         let set = calib.take(2 * images);
         let shared = set.len() < 2 * LEAST.min(images);
@@ -278,21 +279,22 @@ impl<'a> Bench<'a> {
         let (scored, fitted) = (part(0), part(1));
         let images = scored.len();
         let mut hash = blake3::Hasher::new();
-        let (mut batches, mut parts, mut labels) = (Vec::new(), Vec::new(), Vec::new());
-        let mut scorer = Scorer::new(0);
+        let (mut batches, mut parts, mut targets) = (Vec::new(), Vec::new(), Vec::new());
+        let task = calib.task();
+        let mut scorer = task.scorer(0);
         for picks in scored.chunks(options.batch.max(1)) {
             cancel.check()?;
             let (x, y) = set.batch(picks, prep)?;
             for v in x.flatten_all()?.to_vec1::<f32>()? {
                 hash.update(&v.to_le_bytes());
             }
-            y.iter().for_each(|l| {
-                hash.update(&l.to_le_bytes());
-            });
+            for i in 0..y.len() {
+                hash.update(&y.bytes(i)?);
+            }
             let logits = plan.run(&x)?.to_device(&Device::Cpu)?;
             scorer.add(&logits, &y)?;
             parts.push(logits);
-            labels.extend_from_slice(&y);
+            targets.push(y.clone());
             batches.push((x, y));
         }
         let mut fit = Vec::new();
@@ -304,9 +306,9 @@ impl<'a> Bench<'a> {
             }
             fit.push((x, y));
         }
-        let m = scorer.metrics();
+        let m = scorer.scored().metrics;
         let logits = Tensor::cat(&parts, 0)?;
-        let temperature = temperature(&logits)?;
+        let temperature = temperature(task, &logits)?;
         Ok(Bench {
             model,
             groups,
@@ -315,12 +317,13 @@ impl<'a> Bench<'a> {
             batches,
             fit,
             shared,
-            logits: (logits / temperature)?,
+            task,
+            logits,
             temperature,
-            labels,
+            targets: Targets::join(&targets)?,
             images,
             loss: m.loss,
-            top1: m.top1,
+            score: m.score,
             method: options.method,
             evidence: options.evidence.clone(),
             seen: options.evidence.as_ref().map(|e| e.hash()).unwrap_or_default(),
@@ -427,19 +430,22 @@ impl<'a> Bench<'a> {
     }
 
     fn compare(&self, ratio: f64, logits: &Tensor) -> Result<SensPoint, ProfileError> {
-        let mut scorer = Scorer::new(0);
-        let broken = SensPoint { ratio, d_loss: BROKEN, kl: BROKEN, d_top1: rounded(-100.0 * self.top1) };
-        match scorer.add(logits, &self.labels) {
+        let scale = self.task.scale();
+        let lost = f64::from(self.task.broken()) - self.score;
+        let broken = SensPoint { ratio, d_loss: BROKEN, kl: BROKEN, d_quality: rounded(scale * lost) };
+        let mut scorer = self.task.scorer(0);
+        match scorer.add(logits, &self.targets) {
             Ok(()) => {}
-            Err(EvalError::NonFinite { .. }) => return Ok(broken),
+            Err(TaskError::NonFinite { .. }) => return Ok(broken),
             Err(e) => return Err(e.into()),
         }
-        let m = scorer.metrics();
+        let m = scorer.scored().metrics;
+        let kl = self.task.divergence(&self.logits, logits, self.temperature)?;
         Ok(SensPoint {
             ratio,
             d_loss: rounded(m.loss - self.loss),
-            kl: rounded(kl(&self.logits, &(logits / self.temperature)?)?.min(BROKEN)),
-            d_top1: rounded(100.0 * (m.top1 - self.top1)),
+            kl: rounded(kl.min(BROKEN)),
+            d_quality: rounded(scale * (m.score - self.score)),
         })
     }
 }
@@ -463,10 +469,9 @@ fn fitting(fit: f64) -> usize {
     n
 }
 
-/// Temperature at which the mean margin between the best two classes is two, at least 1.
-fn temperature(logits: &Tensor) -> Result<f64, ProfileError> {
-    let rows = logits.to_vec2::<f32>()?;
-    Ok(rounded(prune::temperature(rows.iter().map(Vec::as_slice))))
+/// The temperature that outputs are compared at.
+fn temperature(task: &dyn Task, outputs: &Tensor) -> Result<f64, ProfileError> {
+    Ok(rounded(task.temperature(outputs)?))
 }
 
 #[cfg(test)]

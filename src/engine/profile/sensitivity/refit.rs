@@ -11,6 +11,7 @@ use crate::graph::op;
 use crate::graph::{Graph, NodeId, Op, ParamRole, shapes};
 use crate::model::{Model, Param};
 use crate::prune::{Group, MemberRole};
+use crate::task::Targets;
 use candle_core::{Device, Tensor};
 use faer::linalg::solvers::Solve;
 use faer::{Mat, Side};
@@ -81,7 +82,7 @@ fn readers(graph: &Graph, group: &Group) -> Vec<(NodeId, usize, Vec<Vec<usize>>)
 pub(super) fn gather(
     model: &Model,
     groups: &[&Group],
-    batches: &[(Tensor, Vec<u32>)],
+    batches: &[(Tensor, Targets)],
     compile: &CompileOptions,
     cancel: &Cancel,
 ) -> Result<Vec<(String, Refit)>, ProfileError> {

@@ -4,6 +4,7 @@ use super::*;
 use crate::model::families::{CifarResnetSpec, FamilySpec, VitDims, VitSpec};
 use crate::model::random;
 use crate::prune::groups;
+use crate::task::Classify;
 
 fn resnet() -> Model {
     random(&FamilySpec::CifarResnet(CifarResnetSpec { blocks: 2, widths: [4, 8, 12], classes: 10, image: 32 }), 3)
@@ -37,10 +38,10 @@ fn direct(model: &Model, variant: &Model) -> (f64, f64) {
     let (x, y) = set.batch(0..12, &model.info.preprocess).expect("batch");
     let run = |m: &Model| Plan::of(m, &CompileOptions::default()).expect("plan").run(&x).expect("run");
     let (base, new) = (run(model), run(variant));
-    let loss = |l: &Tensor| crate::eval::cross_entropy(l, &y).expect("loss");
-    let t = temperature(&base).expect("temperature");
+    let loss = |l: &Tensor| crate::eval::cross_entropy(l, y.classes()).expect("loss");
+    let t = temperature(set.task(), &base).expect("temperature");
     let soft = |l: &Tensor| (l / t).expect("division");
-    (kl(&soft(&base), &soft(&new)).expect("kl"), loss(&new) - loss(&base))
+    (crate::eval::kl(&soft(&base), &soft(&new)).expect("kl"), loss(&new) - loss(&base))
 }
 
 #[test]
@@ -133,8 +134,8 @@ fn a_cancelled_scan_resumes_from_its_cache_and_repeats_exactly() {
 #[test]
 fn a_sure_network_is_softened_and_an_unsure_one_is_not() {
     let logits = |v: Vec<f32>| Tensor::from_vec(v, (2, 3), &Device::Cpu).expect("tensor");
-    assert_eq!(temperature(&logits(vec![10.0, 0.0, -3.0, 1.0, 15.0, 1.0])).expect("t"), 6.0);
-    assert_eq!(temperature(&logits(vec![1.0, 0.0, -3.0, 1.0, 1.5, 1.0])).expect("t"), 1.0);
+    assert_eq!(temperature(&Classify, &logits(vec![10.0, 0.0, -3.0, 1.0, 15.0, 1.0])).expect("t"), 6.0);
+    assert_eq!(temperature(&Classify, &logits(vec![1.0, 0.0, -3.0, 1.0, 1.5, 1.0])).expect("t"), 1.0);
 }
 
 #[test]
@@ -156,9 +157,10 @@ fn a_refit_is_scored_on_images_that_it_was_not_fitted_on() {
     let groups = groups(&model.graph);
     let only = SensOptions { images: 40, precisions: vec![], blocks: false, refit: true, ..options() };
     let targets = targets(&model, &groups, &only);
-    let bench = Bench::new(&model, &groups, &calib(80), &only, &targets, &Cancel::default()).expect("bench");
+    let images = calib(80);
+    let bench = Bench::new(&model, &groups, &images, &only, &targets, &Cancel::default()).expect("bench");
     assert!(!bench.shared && bench.images == 40);
-    let rows = |b: &[(Tensor, Vec<u32>)]| -> Vec<Vec<f32>> {
+    let rows = |b: &[(Tensor, Targets)]| -> Vec<Vec<f32>> {
         b.iter().flat_map(|(x, _)| x.flatten_from(1).expect("flat").to_vec2::<f32>().expect("values")).collect()
     };
     let (scored, fitted) = (rows(&bench.batches), rows(&bench.fit));

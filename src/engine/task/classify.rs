@@ -1,39 +1,104 @@
-//! Logits to metrics: numerically stable, and strict about values that are not numbers.
+//! Classification: one class an item, right or wrong. Numerically stable, and strict about values that are not numbers.
 
-use super::error::EvalError;
-use super::metrics::Metrics;
+use super::error::TaskError;
+use super::metrics::{Metric, Metrics};
+use super::{Change, Scored, Scorer, Targets, Task, paired};
+use crate::model::ModelInfo;
 use candle_core::{DType, Device, Tensor};
 
-/// Collects metrics batch by batch.
+/// Logits `[N, classes]` against one class an item; a score is 1 for a right answer and 0 for a wrong one.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Classify;
+
+impl Task for Classify {
+    fn metric(&self, model: &ModelInfo) -> Metric {
+        Metric::top1(model.classes)
+    }
+
+    fn scale(&self) -> f64 {
+        100.0
+    }
+
+    fn scorer(&self, least: usize) -> Box<dyn Scorer> {
+        Box::new(Answers::new(least))
+    }
+
+    fn broken(&self) -> f32 {
+        0.0
+    }
+
+    /// Cross-entropy.
+    fn loss(&self, outputs: &Tensor, targets: &Targets, temperature: f64) -> candle_core::Result<Tensor> {
+        let labels = Tensor::new(targets.classes(), outputs.device())?;
+        candle_nn::loss::cross_entropy(&(outputs / temperature)?, &labels)
+    }
+
+    /// KL divergence in nats.
+    fn divergence(&self, base: &Tensor, new: &Tensor, temperature: f64) -> Result<f64, TaskError> {
+        kl(&(base / temperature)?, &(new / temperature)?)
+    }
+
+    fn temperature(&self, outputs: &Tensor) -> Result<f64, TaskError> {
+        Ok(softening(rows(outputs)?.iter().map(Vec::as_slice)))
+    }
+
+    /// Newcombe's interval for paired proportions.
+    fn compare(&self, base: &[f32], new: &[f32]) -> Change {
+        let right = |scores: &[f32]| scores.iter().map(|s| *s > 0.5).collect::<Vec<bool>>();
+        let p = paired(&right(base), &right(new));
+        Change { value: p.diff, low: p.low, high: p.high }
+    }
+}
+
+/// Temperature at which the mean margin between the best two classes is two, at least 1: networks are so sure of images that
+/// they were trained on that their plain loss says little.
+pub fn softening<'a>(logits: impl IntoIterator<Item = &'a [f32]>) -> f64 {
+    let (mut sum, mut n) = (0.0, 0usize);
+    for row in logits {
+        let (mut first, mut second) = (f32::NEG_INFINITY, f32::NEG_INFINITY);
+        for &v in row {
+            if v > first {
+                (first, second) = (v, first);
+            } else if v > second {
+                second = v;
+            }
+        }
+        let margin = f64::from(first - second);
+        if margin.is_finite() {
+            sum += margin;
+            n += 1;
+        }
+    }
+    (sum / n.max(1) as f64 / 2.0).max(1.0)
+}
+
+/// Collects answers batch by batch.
 #[derive(Debug, Default)]
-pub struct Scorer {
+struct Answers {
     classes: usize,
     n: usize,
     correct: usize,
     top5: usize,
     loss: f64,
     per_class: Vec<(usize, usize)>,
-    pub(super) predictions: Vec<u16>,
-    pub(super) right: Vec<bool>,
+    predictions: Vec<u16>,
+    right: Vec<bool>,
     /// Logit of the right class less the best other one.
-    pub(super) margins: Vec<f32>,
+    margins: Vec<f32>,
 }
 
-impl Scorer {
-    pub fn new(classes: usize) -> Scorer {
-        Scorer { classes, per_class: vec![(0, 0); classes], ..Scorer::default() }
+impl Answers {
+    fn new(classes: usize) -> Answers {
+        Answers { classes, per_class: vec![(0, 0); classes], ..Answers::default() }
     }
 
-    /// Adds one batch: `logits` `[N, classes]`, its labels in order.
-    ///
-    /// # Errors
-    /// Another shape, a label out of range, or any logit that is NaN or infinite ([`EvalError::NonFinite`] counts the
-    /// images and names the first).
-    pub fn add(&mut self, logits: &Tensor, labels: &[u32]) -> Result<(), EvalError> {
+    /// Adds logits `[N, classes]` with their labels in order; labels out of range are errors, as is any logit that is NaN or
+    /// infinite.
+    fn answers(&mut self, logits: &Tensor, labels: &[u32]) -> Result<(), TaskError> {
         let rows = rows(logits)?;
         let classes = logits.dims().get(1).copied().unwrap_or(0);
         if rows.len() != labels.len() || classes < self.classes || classes == 0 {
-            return Err(EvalError::Shape {
+            return Err(TaskError::Shape {
                 found: logits.dims().to_vec(),
                 images: labels.len(),
                 classes: self.classes,
@@ -46,12 +111,12 @@ impl Scorer {
             .map(|(i, _)| self.n + i)
             .collect();
         if let Some(&first) = bad.first() {
-            return Err(EvalError::NonFinite { images: bad.len(), batch: labels.len(), first });
+            return Err(TaskError::NonFinite { images: bad.len(), batch: labels.len(), first });
         }
         for (row, &label) in rows.iter().zip(labels) {
             let class = label as usize;
             let Some(&own) = row.get(class) else {
-                return Err(EvalError::Label { label, classes });
+                return Err(TaskError::Label { label, classes });
             };
             if self.per_class.len() <= class {
                 self.per_class.resize(class + 1, (0, 0));
@@ -76,15 +141,26 @@ impl Scorer {
     }
 
     /// Metrics of what was added so far.
-    pub fn metrics(&self) -> Metrics {
+    fn metrics(&self) -> Metrics {
         let n = self.n.max(1) as f64;
-        Metrics {
-            n: self.n,
-            correct: self.correct,
-            top1: self.correct as f64 / n,
-            top5: self.top5 as f64 / n,
-            loss: self.loss / n,
-            per_class: self.per_class.clone(),
+        Metrics::of_classes(self.n, self.correct, self.top5 as f64 / n, self.loss / n, self.per_class.clone())
+    }
+}
+
+impl Scorer for Answers {
+    fn add(&mut self, outputs: &Tensor, targets: &Targets) -> Result<(), TaskError> {
+        match targets {
+            Targets::Classes(labels) => self.answers(outputs, labels),
+            Targets::Values(_) => Err(TaskError::Targets),
+        }
+    }
+
+    fn scored(&self) -> Scored {
+        Scored {
+            metrics: self.metrics(),
+            scores: self.right.iter().map(|r| f32::from(u8::from(*r))).collect(),
+            margins: self.margins.clone(),
+            predictions: self.predictions.clone(),
         }
     }
 }
@@ -107,9 +183,9 @@ fn log_sum_exp(row: &[f32]) -> f64 {
     f64::from(max) + sum.ln()
 }
 
-fn rows(logits: &Tensor) -> Result<Vec<Vec<f32>>, EvalError> {
+fn rows(logits: &Tensor) -> Result<Vec<Vec<f32>>, TaskError> {
     if logits.rank() != 2 {
-        return Err(EvalError::Shape { found: logits.dims().to_vec(), images: 0, classes: 0 });
+        return Err(TaskError::Shape { found: logits.dims().to_vec(), images: 0, classes: 0 });
     }
     Ok(logits.to_dtype(DType::F32)?.to_device(&Device::Cpu)?.to_vec2::<f32>()?)
 }
@@ -118,17 +194,17 @@ fn rows(logits: &Tensor) -> Result<Vec<Vec<f32>>, EvalError> {
 ///
 /// # Errors
 /// Different shapes, no images, or non-finite logits.
-pub fn kl(base: &Tensor, new: &Tensor) -> Result<f64, EvalError> {
+pub fn kl(base: &Tensor, new: &Tensor) -> Result<f64, TaskError> {
     if base.dims() != new.dims() || base.elem_count() == 0 {
         let classes = base.dims().get(1).copied().unwrap_or(0);
         let images = base.dims().first().copied().unwrap_or(0);
-        return Err(EvalError::Shape { found: new.dims().to_vec(), images, classes });
+        return Err(TaskError::Shape { found: new.dims().to_vec(), images, classes });
     }
     let (p, q) = (rows(base)?, rows(new)?);
     let finite = |r: &[f32]| r.iter().all(|v| v.is_finite());
     let bad: Vec<usize> = (0..p.len()).filter(|&i| !finite(&p[i]) || !finite(&q[i])).collect();
     if let Some(&first) = bad.first() {
-        return Err(EvalError::NonFinite { images: bad.len(), batch: p.len(), first });
+        return Err(TaskError::NonFinite { images: bad.len(), batch: p.len(), first });
     }
     let one = |p: &[f32], q: &[f32]| -> f64 {
         let (zp, zq) = (log_sum_exp(p), log_sum_exp(q));
@@ -148,11 +224,11 @@ pub fn kl(base: &Tensor, new: &Tensor) -> Result<f64, EvalError> {
 /// Mean cross-entropy in nats of `[N, classes]` logits.
 ///
 /// # Errors
-/// As [`Scorer::add`].
-pub fn cross_entropy(logits: &Tensor, labels: &[u32]) -> Result<f64, EvalError> {
-    let mut scorer = Scorer::new(0);
-    scorer.add(logits, labels)?;
-    Ok(scorer.metrics().loss)
+/// Another shape, a label out of range, logits that are no numbers.
+pub fn cross_entropy(logits: &Tensor, labels: &[u32]) -> Result<f64, TaskError> {
+    let mut answers = Answers::new(0);
+    answers.answers(logits, labels)?;
+    Ok(answers.metrics().loss)
 }
 
 #[cfg(test)]
@@ -166,17 +242,17 @@ mod tests {
 
     #[test]
     fn counts_ranks_and_losses() {
-        let mut s = Scorer::new(6);
+        let mut s = Answers::new(6);
         let logits = tensor(&[&[5.0, 0.0, 0.0, 0.0, 0.0, 0.0], &[5.0, 4.0, 3.0, 2.0, 1.0, 0.0], &[0.0; 6]]);
-        s.add(&logits, &[0, 5, 4]).unwrap();
+        s.answers(&logits, &[0, 5, 4]).unwrap();
         let m = s.metrics();
-        assert_eq!((m.n, m.correct), (3, 1));
+        assert_eq!((m.n, m.correct()), (3, Some(1)));
         // Image 0 first, image 1 sixth, image 2 fifth among ties.
-        assert!((m.top5 - 2.0 / 3.0).abs() < 1e-12);
+        assert!((m.other("top-5").unwrap() - 2.0 / 3.0).abs() < 1e-12);
         let ce0 = (1.0 + 5.0 * (-5f64).exp()).ln();
         let ce1 = (0..6).map(|i| f64::from(i).exp()).sum::<f64>().ln();
         assert!((m.loss - (ce0 + ce1 + 6f64.ln()) / 3.0).abs() < 1e-9);
-        assert_eq!(m.per_class, vec![(1, 1), (0, 0), (0, 0), (0, 0), (0, 1), (0, 1)]);
+        assert_eq!(m.per_class(), [(1, 1), (0, 0), (0, 0), (0, 0), (0, 1), (0, 1)]);
         assert_eq!((s.predictions, s.right), (vec![0, 0, 0], vec![true, false, false]));
     }
 
@@ -188,11 +264,11 @@ mod tests {
 
     #[test]
     fn not_a_number_is_an_error_with_its_place() {
-        let mut s = Scorer::new(2);
-        s.add(&tensor(&[&[0.0, 1.0]]), &[1]).unwrap();
+        let mut s = Answers::new(2);
+        s.answers(&tensor(&[&[0.0, 1.0]]), &[1]).unwrap();
         let bad = tensor(&[&[0.0, 1.0], &[f32::NAN, 1.0], &[f32::INFINITY, 0.0]]);
-        match s.add(&bad, &[0, 1, 1]) {
-            Err(EvalError::NonFinite { images: 2, batch: 3, first: 2 }) => {}
+        match s.answers(&bad, &[0, 1, 1]) {
+            Err(TaskError::NonFinite { images: 2, batch: 3, first: 2 }) => {}
             other => panic!("{other:?}"),
         }
         assert_eq!(s.metrics().n, 1);
@@ -200,10 +276,10 @@ mod tests {
 
     #[test]
     fn wrong_shapes_and_labels_are_errors() {
-        let mut s = Scorer::new(3);
-        assert!(matches!(s.add(&tensor(&[&[0.0, 1.0]]), &[1]), Err(EvalError::Shape { .. })));
-        assert!(matches!(s.add(&tensor(&[&[0.0, 1.0, 2.0]]), &[1, 2]), Err(EvalError::Shape { .. })));
-        assert!(matches!(s.add(&tensor(&[&[0.0, 1.0, 2.0]]), &[3]), Err(EvalError::Label { .. })));
+        let mut s = Answers::new(3);
+        assert!(matches!(s.answers(&tensor(&[&[0.0, 1.0]]), &[1]), Err(TaskError::Shape { .. })));
+        assert!(matches!(s.answers(&tensor(&[&[0.0, 1.0, 2.0]]), &[1, 2]), Err(TaskError::Shape { .. })));
+        assert!(matches!(s.answers(&tensor(&[&[0.0, 1.0, 2.0]]), &[3]), Err(TaskError::Label { .. })));
     }
 
     #[test]
@@ -218,5 +294,13 @@ mod tests {
         assert!((kl(&a, &shifted).unwrap() - want).abs() < 1e-5);
         assert!(kl(&a, &tensor(&[&[0.0, 0.0, 0.0]])).is_err());
         assert!(kl(&a, &tensor(&[&[0.0, f32::NAN]])).is_err());
+    }
+
+    #[test]
+    fn the_temperature_brings_the_mean_margin_to_two() {
+        let rows: [&[f32]; 2] = [&[9.0, 1.0, 0.0], &[-1.0, 3.0, -1.0]];
+        assert_eq!(softening(rows), 3.0);
+        assert_eq!(softening([&[0.5f32, 0.0][..]]), 1.0);
+        assert_eq!(softening([]), 1.0);
     }
 }

@@ -1,0 +1,21 @@
+//! Why outputs cannot be scored.
+
+/// Outputs that do not fit what they are scored against. Counts are of items: images, for classifiers.
+#[derive(Debug, thiserror::Error)]
+pub enum TaskError {
+    #[error(
+        "the logits of {images} of {batch} images are not finite (first: image `{first}`); hint: the weights or the last \
+         change of the model are broken: evaluate the original, then roll back"
+    )]
+    NonFinite { images: usize, batch: usize, first: usize },
+    #[error(
+        "logits of shape {found:?} for {images} images of {classes} classes; hint: the model was trained for other data"
+    )]
+    Shape { found: Vec<usize>, images: usize, classes: usize },
+    #[error("label `{label}` for a model of {classes} classes; hint: the model was trained for other data")]
+    Label { label: u32, classes: usize },
+    #[error("the data has no targets that this task scores against; hint: give data made for the model's task")]
+    Targets,
+    #[error("tensor operation failed: {0}; hint: use a smaller batch")]
+    Tensor(#[from] candle_core::Error),
+}
