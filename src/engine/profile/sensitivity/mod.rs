@@ -19,7 +19,7 @@ use super::cache::{Cache, rounded};
 use super::{ProfileError, SensCurve, SensPoint, SensTarget, Sensitivity};
 use crate::data::Dataset;
 use crate::eval::{EvalError, Scorer, kl};
-use crate::exec::{Cancel, CompileOptions, Live, Plan, gpu_runs};
+use crate::exec::{Cancel, Capabilities, CompileOptions, Kernels, Live, Plan};
 use crate::graph::NodeId;
 use crate::model::Model;
 use crate::prune::{self, Action, Evidence, Group, Method, Target};
@@ -196,7 +196,8 @@ fn targets(model: &Model, groups: &[Group], options: &SensOptions) -> Vec<ToScan
         }
     }
     // What a device refuses it is not sensitive to.
-    let precisions = options.precisions.iter().filter(|p| options.device.is_cpu() || gpu_runs(**p));
+    let capable = Capabilities::of(&options.device, Kernels::Device);
+    let precisions = options.precisions.iter().filter(|p| capable.refuses(**p).is_none());
     for &precision in precisions {
         for (id, n) in graph.iter().filter(|(id, _)| reachable[id.index()]) {
             if n.op.is_conv_or_linear() && model.precision.get(&n.name) != precision {
