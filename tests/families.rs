@@ -2,7 +2,7 @@
 //! transformers saved (tests/conformance), against the logits that their own code computed.
 
 use candle_core::{Device, Tensor};
-use paring::exec::reference::{self, Capture, Mode};
+use paring::exec::candle::{self, Capture, Mode};
 use paring::exec::{CompileOptions, Kernels, Plan};
 use paring::graph::node_params;
 use paring::model::{LoadOptions, Model, ModelError, load};
@@ -97,8 +97,8 @@ fn every_family_computes_what_its_own_code_does() {
             }
         };
         let x = pixels(f.image, f.logits.len());
-        let params = reference::tensors(&model.params, &Device::Cpu).unwrap();
-        let slow = reference::forward(&model.graph, &params, &x, Mode::Eval, &mut Capture::none()).unwrap();
+        let params = candle::tensors(&model.params, &Device::Cpu).unwrap();
+        let slow = candle::forward(&model.graph, &params, &x, Mode::Eval, &mut Capture::none()).unwrap();
         let fast = Plan::of(&model, &CompileOptions::default()).unwrap().run(&x).unwrap();
         // What a GPU plan computes, on the CPU.
         let tensors = CompileOptions { kernels: Kernels::Tensors, ..CompileOptions::default() };

@@ -6,7 +6,7 @@ mod common;
 use candle_core::{Device, Tensor};
 use paring::data::{self, Dataset};
 use paring::eval::score_with;
-use paring::exec::reference::{self, Capture, Mode};
+use paring::exec::candle::{self, Capture, Mode};
 use paring::exec::{Cancel, CompileOptions, Plan};
 use paring::model::{LoadOptions, Model, load};
 use std::path::Path;
@@ -50,8 +50,8 @@ fn logits_agree_with_pytorch() {
         for file in [pickle, safetensors] {
             let model = open(&real.join(file));
             let (x, _) = set.batch(0..4, &model.info.preprocess).unwrap();
-            let params = reference::tensors(&model.params, &Device::Cpu).unwrap();
-            let logits = reference::forward(&model.graph, &params, &x, Mode::Eval, &mut Capture::none()).unwrap();
+            let params = candle::tensors(&model.params, &Device::Cpu).unwrap();
+            let logits = candle::forward(&model.graph, &params, &x, Mode::Eval, &mut Capture::none()).unwrap();
             assert_logits(&logits, &want, &format!("{file}, reference"));
             let plan = Plan::of(&model, &CompileOptions::default()).unwrap();
             assert_logits(&plan.run(&x).unwrap(), &want, &format!("{file}, plan"));

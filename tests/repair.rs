@@ -4,7 +4,7 @@
 use candle_core::{Device, Tensor};
 use paring::data::{self, Dataset};
 use paring::eval::evaluate;
-use paring::exec::{Cancel, CompileOptions, Plan, reference};
+use paring::exec::{Cancel, CompileOptions, Plan, candle};
 use paring::graph::{Op, ParamRole};
 use paring::model::families::{CifarResnetSpec, FamilySpec, VitDims, VitSpec};
 use paring::model::{self, Model, Param};
@@ -13,8 +13,8 @@ use paring::recover::{RepairError, RepairOptions, RepairStep, RepairUpdate, comp
 use paring::train::demo::{self, Kind};
 
 fn logits(m: &Model, x: &Tensor) -> Vec<Vec<f32>> {
-    let params = reference::tensors(&m.params, &Device::Cpu).unwrap();
-    let out = reference::forward(&m.graph, &params, x, reference::Mode::Eval, &mut reference::Capture::none());
+    let params = candle::tensors(&m.params, &Device::Cpu).unwrap();
+    let out = candle::forward(&m.graph, &params, x, candle::Mode::Eval, &mut candle::Capture::none());
     out.unwrap().to_vec2().unwrap()
 }
 

@@ -7,6 +7,7 @@
 use crate::graph::Graph;
 use crate::plan::{self, Action, Target};
 use crate::prune::{self, Group};
+use crate::quant::Precision;
 use crate::session::State;
 use std::collections::HashMap;
 use std::sync::{Arc, PoisonError, RwLock};
@@ -44,6 +45,8 @@ pub struct Table {
     pub graph: Arc<Graph>,
     pub groups: Vec<Group>,
     pub ranks: Ranks,
+    /// Precisions that the session's device has no kernel for, each with why and what to do.
+    pub refused: Vec<(Precision, String)>,
     pub rehearses: bool,
 }
 
@@ -51,6 +54,11 @@ impl Desk for Table {
     fn resolve(&self, state: &State, target: &Target, action: &Action) -> Result<Action, String> {
         let checked =
             plan::check(action, target, &self.groups, &self.graph, &state.constraints).map_err(|e| e.to_string())?;
+        if let Action::Precision { precision } = checked
+            && let Some((_, why)) = self.refused.iter().find(|(p, _)| *p == precision)
+        {
+            return Err(format!("`{}`: {why}", target.name()));
+        }
         Ok(match checked {
             Action::Prune { ratio, kept } if kept.is_empty() => {
                 Action::Prune { ratio, kept: self.kept(target.name(), ratio).unwrap_or_default() }
@@ -66,5 +74,25 @@ impl Desk for Table {
 
     fn rehearses(&self) -> bool {
         self.rehearses
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::model::families::{CifarResnetSpec, FamilySpec};
+
+    #[test]
+    fn a_precision_that_the_device_refuses_cannot_be_decided() {
+        let graph = FamilySpec::CifarResnet(CifarResnetSpec::depth(20, 10)).build().unwrap();
+        let refused = vec![(Precision::W4, "w4 has no GPU kernel; hint: int8 has".to_owned())];
+        let table =
+            Table { graph: Arc::new(graph), groups: vec![], ranks: Ranks::default(), refused, rehearses: false };
+        let decide = |precision| {
+            table.resolve(&State::default(), &Target::Layer("conv1".into()), &Action::Precision { precision })
+        };
+        assert!(decide(Precision::Int8).is_ok());
+        let why = decide(Precision::W4).unwrap_err();
+        assert!(why.contains("`conv1`") && why.contains("hint:"), "{why}");
     }
 }

@@ -1,7 +1,7 @@
 //! Models with units set to zero, to hold pruned ones against.
 
 use candle_core::{Device, Tensor};
-use paring::exec::reference;
+use paring::exec::candle;
 use paring::graph::op;
 use paring::graph::{Op, ParamRole};
 use paring::model::{Model, Param};
@@ -19,8 +19,8 @@ pub fn picture(m: &Model, seed: u64) -> Tensor {
 /// The interpreter's answer to [`picture`].
 pub fn logits(m: &Model, seed: u64) -> Vec<f32> {
     let x = picture(m, seed);
-    let params = reference::tensors(&m.params, &Device::Cpu).unwrap();
-    let out = reference::forward(&m.graph, &params, &x, reference::Mode::Eval, &mut reference::Capture::none());
+    let params = candle::tensors(&m.params, &Device::Cpu).unwrap();
+    let out = candle::forward(&m.graph, &params, &x, candle::Mode::Eval, &mut candle::Capture::none());
     out.unwrap().flatten_all().unwrap().to_vec1().unwrap()
 }
 

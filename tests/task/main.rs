@@ -101,10 +101,10 @@ fn screens(state: &State) -> String {
     let mut out = String::new();
     for view in ["1", "2", "4", "5"] {
         let key = crossterm::event::KeyCode::Char(view.chars().next().expect("a digit"));
-        app.key(crossterm::event::KeyEvent::from(key));
+        app.input(paring::tui::Input::Key(crossterm::event::KeyEvent::from(key)));
         app.settle();
         let mut buf = Buffer::empty(area);
-        draw_on(&mut app, area, &mut buf);
+        draw_on(&app, area, &mut buf);
         for y in 0..area.height {
             out.extend((0..area.width).map(|x| buf[(x, y)].symbol()));
             out.push('\n');

@@ -1,6 +1,6 @@
 //! What a plan asks of whoever executes it, and what passes between the two.
 //!
-//! Not here: who executes (`cpu`, `program`), and which of them does (`plan` chooses when it compiles). Invariants: a run
+//! Not here: who executes (`cpu`, `candle`), and which of them does (`plan` chooses when it compiles). Invariants: a run
 //! changes nothing that a later run's results depend on, so a backend may be shared between threads; inputs have been
 //! checked against the graph before they come here.
 

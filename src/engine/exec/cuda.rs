@@ -2,12 +2,12 @@
 //! int8 products.
 //!
 //! Everything runs on the one stream of the device that [`open`] made, so the order of calls is the order of work and no
-//! tensor needs events of its own. Not here: what kernels compute (`exec::program` defines it and is tested on a CPU).
+//! tensor needs events of its own. Not here: what kernels compute (`exec::candle` defines it and is tested on a CPU).
 //! Invariant: opening uses every library once, so one that is missing is told then (cudarc panics; the caller catches).
 
 mod lt;
 
-use super::program::geometry::Geometry;
+use super::candle::geometry::Geometry;
 use candle_core::backend::BackendDevice;
 use candle_core::cuda_backend::cudarc::driver::sys::{CUevent_flags, CUmemPool_attribute};
 use candle_core::cuda_backend::cudarc::driver::{

@@ -1,6 +1,6 @@
 //! What can go wrong when a graph is compiled or run: every message names the node, its op and the shapes.
 
-use crate::graph::{GraphError, Node};
+use crate::graph::{GraphError, Node, ParamRole};
 use crate::model::ParamError;
 
 /// A failure of compilation or execution.
@@ -45,8 +45,32 @@ impl ExecError {
         ExecError::Param { node: node.name.clone(), op: node.op.facts().traits().name, source }
     }
 
+    /// What the tensor library reports of `node`.
+    pub(crate) fn candle(node: &Node, source: candle_core::Error) -> ExecError {
+        ExecError::Candle { node: node.name.clone(), op: node.op.facts().traits().name, source }
+    }
+
+    pub(crate) fn no_param(node: &Node, role: ParamRole) -> ExecError {
+        ExecError::NoParam { node: node.name.clone(), op: node.op.facts().traits().name, role: role_name(role) }
+    }
+
     pub(crate) fn unsupported(node: &Node, what: impl Into<String>) -> ExecError {
         ExecError::Unsupported { node: node.name.clone(), op: node.op.facts().traits().name, what: what.into() }
+    }
+}
+
+pub(super) fn role_name(role: ParamRole) -> &'static str {
+    match role {
+        ParamRole::Weight => "weight",
+        ParamRole::Bias => "bias",
+        ParamRole::Mean => "running mean",
+        ParamRole::Var => "running variance",
+        ParamRole::Embedding => "embedding",
+        ParamRole::PositionBias => "position bias",
+        ParamRole::LogitScale => "logit scale",
+        ParamRole::PositionMlp1 => "first position weight",
+        ParamRole::PositionMlp1Bias => "first position bias",
+        ParamRole::PositionMlp2 => "second position weight",
     }
 }
 

@@ -1,29 +1,30 @@
 //! Compiled execution: a graph, its parameters and a precision plan become a [`Plan`] of steps over prepacked kernels.
 //!
-//! Not here: training (that is [`reference`], candle's differentiable operations), sampling statistics
-//! (`profile`). Invariant: what a step reports as its kernel and stored bytes is what runs and is held.
+//! [`candle`] defines what every op computes, differentiably: training runs that, a GPU what is lowered from it, and CPU
+//! kernels are held against it. Not here: trainers (`train`), sampling statistics (`profile`). Invariant: what a step
+//! reports as its kernel and stored bytes is what runs and is held.
 
 mod arena;
 mod backend;
 mod cancel;
+pub mod candle;
+mod capability;
 mod cpu;
 #[cfg(feature = "cuda")]
 mod cuda;
 pub mod device;
 mod error;
-mod fused;
 mod kernel;
 mod lower;
 mod memory;
 mod plan;
-mod program;
-pub mod reference;
 mod run;
 mod unfold;
 mod version;
 
 pub use backend::{ActivationMemory, Cut, Live};
 pub use cancel::{Cancel, Cancelled};
+pub use capability::{Capabilities, Support, Timing};
 pub use device::Kernels;
 pub use device::{set_threads, threads};
 pub use error::ExecError;
@@ -32,5 +33,4 @@ pub use kernel::peak::{Peak, peak};
 pub use lower::{Fusion, StepInfo, fusions};
 pub use memory::{OutOfMemory, PeakMemory, PeakWatch, halving, smaller_batch};
 pub use plan::{CompileOptions, Memory, Observer, Plan};
-pub use program::gpu_runs;
 pub use version::KERNELS;

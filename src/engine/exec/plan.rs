@@ -1,11 +1,11 @@
 //! [`Plan`]: a compiled model that can be run, observed, captured from and cut.
 
 use super::backend::{ActivationMemory, Backend, Cut, Live};
+use super::candle::Program;
 use super::cpu::Cpu;
 use super::device::{Kernels, Opened};
 use super::error::ExecError;
 use super::lower::StepInfo;
-use super::program::Program;
 use crate::graph::{Graph, NodeId, PrecisionPlan};
 use crate::model::{Model, ParamStore};
 use candle_core::{Device, Tensor};

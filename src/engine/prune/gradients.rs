@@ -7,7 +7,7 @@
 
 use super::error::PruneError;
 use super::importance::{Evidence, Method};
-use crate::exec::{Cancel, CompileOptions, Plan, reference};
+use crate::exec::{Cancel, CompileOptions, Plan, candle};
 use crate::graph::{Node, ParamRole};
 use crate::model::Model;
 use crate::task::{Targets, Task};
@@ -106,7 +106,7 @@ impl<'a> Rows<'a> {
         take: &mut dyn FnMut(T) -> Result<(), PruneError>,
     ) -> Result<Vars<'a>, PruneError> {
         let (batches, temperature) = self.softened(batches, cancel)?;
-        let mut params = reference::tensors(&self.model.params, &Device::Cpu).map_err(exec)?;
+        let mut params = candle::tensors(&self.model.params, &Device::Cpu).map_err(exec)?;
         let mut vars: Vars = Vec::new();
         for &node in &self.layers {
             for role in [ParamRole::Weight, ParamRole::Bias] {
@@ -119,8 +119,8 @@ impl<'a> Rows<'a> {
         }
         let one = |x: &Tensor, target: &Targets| -> Result<T, PruneError> {
             let graph = &self.model.graph;
-            let mut capture = reference::Capture::none();
-            let logits = reference::forward(graph, &params, x, reference::Mode::Eval, &mut capture).map_err(exec)?;
+            let mut capture = candle::Capture::none();
+            let logits = candle::forward(graph, &params, x, candle::Mode::Eval, &mut capture).map_err(exec)?;
             let loss = self.task.loss(&logits, target, temperature);
             let grads = loss.and_then(|l| l.backward()).map_err(exec)?;
             let grads: Vec<Option<Tensor>> = vars.iter().map(|(_, v)| grads.get(v).map(Tensor::detach)).collect();

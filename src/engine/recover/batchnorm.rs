@@ -2,7 +2,7 @@
 
 use super::RepairError;
 use crate::data::Dataset;
-use crate::exec::{Cancel, reference};
+use crate::exec::{Cancel, candle};
 use crate::graph::{Op, ParamRole};
 use crate::model::{Model, Param, ParamStore};
 use candle_core::Device;
@@ -16,14 +16,14 @@ pub(super) fn reestimated(
     images: &[usize],
     cancel: &Cancel,
 ) -> Result<ParamStore, RepairError> {
-    let tensors = reference::tensors(&model.params, &Device::Cpu)?;
+    let tensors = candle::tensors(&model.params, &Device::Cpu)?;
     let mut sums: HashMap<String, (Vec<f64>, Vec<f64>)> = HashMap::new();
     let mut total = 0.0;
     for picks in images.chunks(128) {
         cancel.check()?;
         let (x, _) = calib.batch(picks, &model.info.preprocess)?;
-        let mut capture = reference::Capture::none();
-        reference::forward(&model.graph, &tensors, &x, reference::Mode::Batch, &mut capture)?;
+        let mut capture = candle::Capture::none();
+        candle::forward(&model.graph, &tensors, &x, candle::Mode::Batch, &mut capture)?;
         let weight = picks.len() as f64;
         total += weight;
         for (node, stats) in &capture.stats {

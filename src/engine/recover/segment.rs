@@ -129,7 +129,7 @@ pub(super) fn only_token(graph: &Graph, consumers: &[Vec<NodeId>], layer: NodeId
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::exec::reference::{Capture, Mode, forward, tensors};
+    use crate::exec::candle::{Capture, Mode, forward, tensors};
     use crate::graph::shapes;
     use crate::model::families::{CifarResnetSpec, FamilySpec, VitDims, VitSpec};
     use crate::model::random;

@@ -7,7 +7,7 @@ use super::initial::Normal;
 use super::objective::CrossEntropy;
 use super::schedule::{Cycle, schedule};
 use crate::exec::Cancel;
-use crate::exec::reference::{self, Capture, Mode, TensorMap};
+use crate::exec::candle::{self, Capture, Mode, TensorMap};
 use crate::graph::{Graph, Op, ParamRole, param_shapes};
 use crate::model::{ModelError, Param, ParamStore};
 use candle_core::{Device, Tensor, Var};
@@ -32,7 +32,7 @@ struct Slot {
 }
 
 pub(super) struct Net {
-    /// What `reference::forward` reads: the variables, and batch norms' statistics.
+    /// What `candle::forward` reads: the variables, and batch norms' statistics.
     tensors: TensorMap,
     slots: Vec<Slot>,
 }
@@ -68,7 +68,7 @@ impl Net {
         weight: f64,
         objective: CrossEntropy,
     ) -> Result<Part, TrainError> {
-        let logits = reference::forward(graph, &self.tensors, x, Mode::Batch, &mut Capture::none())?;
+        let logits = candle::forward(graph, &self.tensors, x, Mode::Batch, &mut Capture::none())?;
         let (loss, hits) = objective.of(&logits, labels)?;
         let loss = (loss * weight)?;
         let store = loss.backward()?;
@@ -129,7 +129,7 @@ impl Net {
         for _ in 0..STATISTICS_BATCHES {
             cancel.check()?;
             let mut capture = Capture::none();
-            reference::forward(graph, &fixed, &batches.next(size)?.0, Mode::Batch, &mut capture)?;
+            candle::forward(graph, &fixed, &batches.next(size)?.0, Mode::Batch, &mut capture)?;
             for (node, s) in capture.stats {
                 for (role, value) in [(ParamRole::Mean, s.mean), (ParamRole::Var, s.var)] {
                     let share = (value / STATISTICS_BATCHES as f64)?;

@@ -3,8 +3,8 @@
 use super::cases::{Case, Half};
 use super::truth::{Run, SIGMAS};
 use crate::data::synthetic;
+use crate::exec::candle::{self, Capture, Mode};
 use crate::exec::device::{self, Opened};
-use crate::exec::reference::{self, Capture, Mode};
 use crate::exec::{CompileOptions, ExecError, Kernels, Plan, StepInfo};
 use crate::graph::{Precision, PrecisionPlan};
 use crate::model::random_params;
@@ -208,8 +208,8 @@ fn run_demo(kind: demo::Kind, opened: &Opened, check: &mut Check) -> Result<()> 
     check.kernel = format!("{} kinds in {} steps", kernels.len(), plan.steps().len());
     let data = synthetic::dataset(synthetic::Split::Eval, IMAGES);
     let (x, _) = data.batch(0..IMAGES, &model.info.preprocess)?;
-    let params = reference::tensors(&model.params, &Device::Cpu)?;
-    let want = values(&reference::forward(&model.graph, &params, &x, Mode::Eval, &mut Capture::none())?)?;
+    let params = candle::tensors(&model.params, &Device::Cpu)?;
+    let want = values(&candle::forward(&model.graph, &params, &x, Mode::Eval, &mut Capture::none())?)?;
     let want: Vec<f64> = want.into_iter().map(f64::from).collect();
     let top = want.iter().fold(0.0f64, |m, v| m.max(v.abs()));
     let got = values(&plan.run(&x)?)?;

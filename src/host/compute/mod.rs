@@ -254,6 +254,7 @@ pub fn open_subject(
         graph: model.graph.clone(),
         groups: groups.clone(),
         ranks: Ranks::default(),
+        refused: exec::Capabilities::of(&device.device, device.kernels).refused(),
         rehearses: recipe.held > 0 && calib.len() > recipe.held,
     };
     let mut card = match card {

@@ -1,6 +1,6 @@
 // Kernels that the tensor library lacks or has as chains of launches only. NVRTC compiles this at run time, so nothing is
 // included. All tensors are row-major and contiguous. Values are f32, f16 or bf16 and are computed in f32. What each
-// kernel computes is defined, and tested on a CPU, by the Rust type of the same name in `exec::program`.
+// kernel computes is defined, and tested on a CPU, by the Rust type of the same name in `exec::candle`.
 //
 // Not here: matrix products (cuBLAS, cublasLt). Invariant: a kernel writes only its last pointer and needs no shared memory
 // from its launch.
@@ -58,7 +58,7 @@ static __device__ __forceinline__ float activate(float x, int act) {
 // One of these for a kernel of one type.
 #define EACH_TYPE(MAKE) MAKE(float, f32) MAKE(f16, f16) MAKE(bf16, bf16)
 
-// `program::kernels::Geometry`.
+// `candle::geometry::Geometry`.
 struct Geometry {
     int c, h, w, oh, ow, kh, kw, sy, sx, py, px;
 };

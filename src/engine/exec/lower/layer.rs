@@ -3,7 +3,6 @@
 
 use super::chain::Chain;
 use crate::exec::error::ExecError;
-use crate::exec::reference::role_name;
 use crate::graph::op;
 use crate::graph::window::{log_coordinates, relative_index, relative_positions};
 use crate::graph::{self, Activation, Graph, Node, Op, ParamRole, PositionBias, Precision, Range, Windows};
@@ -32,11 +31,7 @@ pub(in crate::exec) struct Folded {
 impl Builder<'_> {
     /// Values of `node`'s parameter in `role`; finite.
     pub fn values(&self, node: &Node, role: ParamRole, shape: &[usize]) -> Result<Vec<f32>, ExecError> {
-        let name = node.param(role).ok_or_else(|| ExecError::NoParam {
-            node: node.name.clone(),
-            op: node.op.facts().traits().name,
-            role: role_name(role),
-        })?;
+        let name = node.param(role).ok_or_else(|| ExecError::no_param(node, role))?;
         let v = self.params.expect(name, shape).map_err(|e| ExecError::param(node, e))?;
         if v.iter().any(|v| !v.is_finite()) {
             return Err(ExecError::NonFinite { node: node.name.clone(), param: name.to_owned() });

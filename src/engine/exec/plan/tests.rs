@@ -1,9 +1,9 @@
-//! Compiled plans against the reference interpreter, over every family with odd sizes.
+//! Compiled plans against the definitions (`candle::forward`), over every family with odd sizes.
 
 mod tensors;
 
 use super::*;
-use crate::exec::reference::{self, Capture, Mode};
+use crate::exec::candle::{self, Capture, Mode, Pass};
 use crate::graph::{Op, Precision};
 use crate::model::families::*;
 use crate::model::{FamilySpec, random};
@@ -69,8 +69,8 @@ fn apart(a: &Tensor, b: &Tensor) -> f32 {
 }
 
 fn truth(model: &Model, x: &Tensor, capture: &mut Capture) -> Tensor {
-    let params = reference::tensors(&model.params, &Device::Cpu).unwrap();
-    reference::forward(&model.graph, &params, x, Mode::Eval, capture).unwrap()
+    let params = candle::tensors(&model.params, &Device::Cpu).unwrap();
+    candle::forward(&model.graph, &params, x, Mode::Eval, capture).unwrap()
 }
 
 fn options(threads: usize) -> CompileOptions {
@@ -192,6 +192,22 @@ fn int8_is_near_f32_and_holds_a_quarter_of_the_bytes() {
             }
         }
         assert!(q.weight_bytes() < f.weight_bytes());
+    }
+}
+
+#[test]
+fn simulated_plans_round_as_a_differentiable_pass_does() {
+    for (name, model) in models() {
+        let x = input(&model, 3);
+        let params = candle::tensors(&model.params, &Device::Cpu).unwrap();
+        for precision in [Precision::W8, Precision::W4, Precision::W4g32, Precision::F16] {
+            let rounded = crate::quant::everywhere(&model.graph, precision);
+            let plan = Plan::compile(&model.graph, &model.params, &rounded, &options(1)).unwrap();
+            let pass = Pass { precision: Some(&rounded), ..Pass::default() };
+            let want = candle::forward(&model.graph, &params, &x, pass, &mut Capture::none()).unwrap();
+            let d = apart(&plan.run(&x).unwrap(), &want);
+            assert!(d < 2e-5, "{name} {precision:?}: {d}");
+        }
     }
 }
 

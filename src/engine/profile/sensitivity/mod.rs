@@ -18,7 +18,7 @@ mod refit;
 use super::cache::{Cache, rounded};
 use super::{ProfileError, SensCurve, SensPoint, SensTarget, Sensitivity};
 use crate::data::Dataset;
-use crate::exec::{Cancel, CompileOptions, Live, Plan, gpu_runs};
+use crate::exec::{Cancel, Capabilities, CompileOptions, Kernels, Live, Plan};
 use crate::graph::NodeId;
 use crate::model::Model;
 use crate::prune::{self, Action, Evidence, Group, Method, Target};
@@ -197,7 +197,8 @@ fn targets(model: &Model, groups: &[Group], options: &SensOptions) -> Vec<ToScan
         }
     }
     // What a device refuses it is not sensitive to.
-    let precisions = options.precisions.iter().filter(|p| options.device.is_cpu() || gpu_runs(**p));
+    let capable = Capabilities::of(&options.device, Kernels::Device);
+    let precisions = options.precisions.iter().filter(|p| capable.refuses(**p).is_none());
     for &precision in precisions {
         for (id, n) in graph.iter().filter(|(id, _)| reachable[id.index()]) {
             if n.op.is_conv_or_linear() && model.precision.get(&n.name) != precision {

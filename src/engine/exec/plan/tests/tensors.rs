@@ -1,6 +1,7 @@
-//! Plans of tensor operations, which a GPU runs, on the CPU: against the CPU's plans and the interpreter.
+//! Plans of tensor operations, which a GPU runs, on the CPU: against the CPU's plans and the definitions.
 
 use super::*;
+use crate::exec::Capabilities;
 use crate::exec::device::isa;
 use crate::graph::{Builder, Conv, Range};
 use crate::model::random_params;
@@ -151,6 +152,28 @@ fn what_has_no_kernel_is_refused_by_name() {
     assert!(e.contains("`conv1`") && e.contains("w4") && e.contains("hint:"), "{e}");
     let e = Plan::of(&model, &tensors()).unwrap().capture(&input(&model, 1), &["conv1"]).unwrap_err().to_string();
     assert!(e.contains("`conv1`") && e.contains("keep"), "{e}");
+}
+
+#[test]
+fn what_a_device_can_do_is_what_its_plans_do() {
+    for kernels in [Kernels::Device, Kernels::Tensors] {
+        let options = CompileOptions { kernels, ..options(1) };
+        let capable = Capabilities::of(&Device::Cpu, kernels);
+        for (name, model) in models() {
+            for precision in Precision::ALL.into_iter().filter(|p| *p != Precision::Int8Static) {
+                let plan = everywhere(&model, precision);
+                let made = Plan::compile(&model.graph, &model.params, &plan, &options);
+                assert_eq!(made.is_err(), capable.refuses(precision).is_some(), "{name} {precision:?} {kernels:?}");
+            }
+            for step in Plan::of(&model, &options).unwrap().steps() {
+                let kernel = capable.has_kernel(&model.graph.node(step.node).op);
+                // Products are a library's on every device but its own.
+                let library = step.kernel.contains("candle") && !step.kernel.contains("gemm-");
+                let core = step.kernel.starts_with("attention");
+                assert_eq!(kernel, !library || core, "{name}: {step:?}");
+            }
+        }
+    }
 }
 
 #[test]

@@ -30,9 +30,9 @@ pub(super) enum Codes {
     Fixed(Code),
 }
 
-/// Where the layer looks.
+/// What a layer multiplies its weights with.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub(super) enum Sight {
+pub(super) enum ProductLayout {
     /// A linear over the last axis.
     Rows,
     Windows(Window),
@@ -42,7 +42,7 @@ pub(super) enum Sight {
 
 /// A quantized layer.
 pub(super) struct Int8 {
-    pub sight: Sight,
+    pub layout: ProductLayout,
     codes: Codes,
     /// On a GPU the code of a static layer, `[12]` bytes.
     #[cfg_attr(not(feature = "cuda"), expect(dead_code, reason = "read where kernels are launched"))]
@@ -71,7 +71,7 @@ pub(super) struct Run<'a> {
 impl Int8 {
     /// `q` is `[oc, k]` in PyTorch's order; `factors` and `bias` have `oc` values.
     pub fn new(
-        sight: Sight,
+        layout: ProductLayout,
         codes: Codes,
         q: &[i8],
         factors: Vec<f32>,
@@ -82,7 +82,7 @@ impl Int8 {
         let oc = factors.len();
         let k = q.len() / oc.max(1);
         let padded = |n: usize| {
-            if device.is_cpu() || matches!(sight, Sight::Groups(..)) { n } else { n.next_multiple_of(ALIGN) }
+            if device.is_cpu() || matches!(layout, ProductLayout::Groups(..)) { n } else { n.next_multiple_of(ALIGN) }
         };
         let (rows, cols) = (padded(oc), padded(k));
         let mut bytes = vec![0u8; rows * cols];
@@ -98,7 +98,7 @@ impl Int8 {
             _ => None,
         };
         Ok(Int8 {
-            sight,
+            layout,
             codes,
             fixed,
             w: Tensor::from_vec(bytes, (rows, cols), device)?,
@@ -119,9 +119,9 @@ impl Int8 {
     /// Rows of the product, and how many of them share a code.
     #[cfg(feature = "cuda")]
     fn rows(&self, dims: &[usize]) -> Result<(usize, usize)> {
-        let (rows, shared) = match self.sight {
-            Sight::Rows => (dims.iter().product::<usize>() / self.k.max(1), 1),
-            Sight::Windows(w) | Sight::Groups(w, _) => {
+        let (rows, shared) = match self.layout {
+            ProductLayout::Rows => (dims.iter().product::<usize>() / self.k.max(1), 1),
+            ProductLayout::Windows(w) | ProductLayout::Groups(w, _) => {
                 let positions = Geometry::of(w, dims)?.positions();
                 (dims[0] * positions, positions)
             }
@@ -140,8 +140,8 @@ impl Own for Run<'_> {
 
     fn out(&self, dims: &[usize]) -> Result<(Vec<usize>, DType)> {
         let l = self.layer;
-        let dims = match l.sight {
-            Sight::Rows => {
+        let dims = match l.layout {
+            ProductLayout::Rows => {
                 let mut out = dims.to_vec();
                 match out.last_mut() {
                     Some(last) if *last == l.k => *last = l.oc,
@@ -149,7 +149,7 @@ impl Own for Run<'_> {
                 }
                 out
             }
-            Sight::Windows(w) | Sight::Groups(w, _) => {
+            ProductLayout::Windows(w) | ProductLayout::Groups(w, _) => {
                 let g = Geometry::of(w, dims)?;
                 vec![dims[0], l.oc, g.oh as usize, g.ow as usize]
             }
@@ -175,8 +175,8 @@ impl Own for Run<'_> {
         };
         let done = |sum: i32, c: Code, o: usize| sum as f32 * (c.scale * factors[o]) + bias[o];
         let mut y = Vec::new();
-        match l.sight {
-            Sight::Rows => {
+        match l.layout {
+            ProductLayout::Rows => {
                 for row in x.chunks_exact(l.k.max(1)) {
                     let c = code(row);
                     let q = quantized(row, c);
@@ -187,8 +187,8 @@ impl Own for Run<'_> {
                     );
                 }
             }
-            Sight::Windows(window) | Sight::Groups(window, _) => {
-                let groups = if let Sight::Groups(_, n) = l.sight { n } else { 1 };
+            ProductLayout::Windows(window) | ProductLayout::Groups(window, _) => {
+                let groups = if let ProductLayout::Groups(_, n) = l.layout { n } else { 1 };
                 let g = Geometry::of(window, dims)?;
                 let (cg, og, taps) = (dims[1] / groups, l.oc / groups, g.taps().count());
                 for image in x.chunks_exact(dims[1] * g.plane()) {
@@ -234,7 +234,7 @@ impl Own for Run<'_> {
         gpu.with_some(held, |[codes, w, sums, factors, bias, residual]| {
             let act = Arg::I32(super::kernels::number(l.act));
             let (oc, shared) = (Arg::I32(l.oc as i32), Arg::I64(shared as i64));
-            if let Sight::Groups(window, groups) = l.sight {
+            if let ProductLayout::Groups(window, groups) = l.layout {
                 let g = Geometry::of(window, x.dims)?;
                 let args = [
                     Arg::Ptr(x.at),
@@ -255,8 +255,8 @@ impl Own for Run<'_> {
             }
             let (m, k) = l.w.dims2()?;
             let (_rows, q) = gpu.scratch(rows * k)?;
-            let inner = match l.sight {
-                Sight::Windows(window) => {
+            let inner = match l.layout {
+                ProductLayout::Windows(window) => {
                     let g = Geometry::of(window, x.dims)?;
                     let n = rows * k / 4;
                     let args = [
@@ -272,7 +272,7 @@ impl Own for Run<'_> {
                     gpu.each("quantize_windows", n, &args)?;
                     g.positions()
                 }
-                Sight::Rows | Sight::Groups(..) => {
+                ProductLayout::Rows | ProductLayout::Groups(..) => {
                     let n = rows * k;
                     let args = [
                         Arg::Ptr(x.at),

@@ -1,11 +1,16 @@
-//! The interpreter against definitions written out as loops, and its gradients against finite differences.
+//! Definitions against the same written out as loops, their gradients against finite differences, and rounded weights
+//! against weights that were rounded before.
 
 use super::ops::{channel_pad, conv, max_pool, unfold_composed};
 use super::*;
+use crate::exec::error::{ExecError, role_name};
 use crate::exec::unfold::{Unfold, Window};
 use crate::graph::op;
-use crate::graph::{Activation, NodeId, ParamRef, ParamRole};
-use candle_core::Var;
+use crate::graph::{Activation, Builder, Conv, Graph, Node, NodeId, Op, ParamRef, ParamRole};
+use crate::model::{Param, random_params};
+use crate::quant::{Precision, PrecisionPlan, everywhere};
+use candle_core::{Device, Tensor, Var};
+use std::collections::HashMap;
 
 fn node(name: &str, op: Op, inputs: &[u32], roles: &[ParamRole]) -> Node {
     let params = roles.iter().map(|&role| ParamRef { role, name: format!("{name}.{}", role_name(role)) }).collect();
@@ -235,4 +240,66 @@ fn complaints_name_the_node() {
     assert!(matches!(run(&wrong, &noise((1, 5), 1)), Err(ExecError::Input { .. })));
     let unknown = forward(&g, &wrong, &x, Mode::Eval, &mut Capture::of(["nope"])).unwrap_err();
     assert!(unknown.to_string().contains("`nope`"));
+}
+
+/// A convolution with a batch norm, and a linear, with their parameters.
+fn two_layers() -> (Graph, TensorMap) {
+    let mut b = Builder::default();
+    let x = b.input([3, 5, 5]);
+    let x = b.conv("conv", x, Conv::same(3, 4, 3, 1));
+    let x = b.batch_norm("bn", x, 4);
+    let x = b.relu("relu", x);
+    let x = b.node("pool", Op::GlobalAvgPool, &[x]);
+    let x = b.linear("fc", x, 4, 3, true);
+    let graph = b.finish(x).unwrap();
+    let params = tensors(&random_params(&graph, 3), &Device::Cpu).unwrap();
+    (graph, params)
+}
+
+#[test]
+fn rounded_weights_are_those_of_a_stored_model_and_gradients_pass_straight_through() {
+    let (g, params) = two_layers();
+    let x = noise((2, 3, 5, 5), 3);
+    let layers = ["conv.weight", "fc.weight"];
+    for precision in Precision::ALL.into_iter().filter(|p| *p != Precision::F32) {
+        let plan = everywhere(&g, precision);
+        let mut stored = params.clone();
+        for name in layers {
+            let p = Param::owned(params[name].dims().to_vec(), flat(&params[name])).unwrap();
+            let rounded = p.stored_in(precision.weights()).values().into_owned();
+            stored.insert(name.into(), Tensor::from_vec(rounded, p.shape(), &Device::Cpu).unwrap());
+        }
+        for mode in [Mode::Eval, Mode::Batch] {
+            let run = |params: &TensorMap, pass: Pass| {
+                let vars = layers.map(|n| Var::from_tensor(&params[n]).unwrap());
+                let mut params = params.clone();
+                layers.iter().zip(&vars).for_each(|(n, v)| drop(params.insert((*n).into(), v.as_tensor().clone())));
+                let y = forward(&g, &params, &x, pass, &mut Capture::none()).unwrap();
+                let grads = y.sqr().unwrap().sum_all().unwrap().backward().unwrap();
+                (flat(&y), vars.map(|v| flat(grads.get(&v).unwrap())))
+            };
+            let (y, grads) = run(&params, Pass { mode, precision: Some(&plan) });
+            assert_ne!(y, run(&params, mode.into()).0, "{precision:?}: nothing was rounded");
+            assert!(grads.iter().all(|g| g.iter().any(|v| *v != 0.0)));
+            assert_eq!((y, grads), run(&stored, mode.into()), "{precision:?} {mode:?}");
+        }
+    }
+}
+
+#[test]
+fn a_plan_that_does_not_fit_is_refused_by_name() {
+    let (g, mut params) = two_layers();
+    let x = noise((1, 3, 5, 5), 3);
+    let run = |params: &TensorMap, node: &str, precision| {
+        let mut plan = PrecisionPlan::default();
+        plan.set(node, precision);
+        let pass = Pass { precision: Some(&plan), ..Pass::default() };
+        forward(&g, params, &x, pass, &mut Capture::none())
+    };
+    assert!(matches!(run(&params, "nope", Precision::W4), Err(ExecError::UnknownNode { .. })));
+    assert!(run(&params, "bn", Precision::W4).unwrap_err().to_string().contains("`bn`"));
+    let large = (&params["fc.weight"] * 1e6).unwrap();
+    params.insert("fc.weight".into(), large);
+    assert!(matches!(run(&params, "fc", Precision::F16), Err(ExecError::NonFinite { .. })));
+    assert!(run(&params, "fc", Precision::Bf16).is_ok());
 }

@@ -1,15 +1,22 @@
 //! Lowering to a [`Program`]: chains become steps, parameters become tensors on the device.
+//!
+//! Steps, their names and what fuses into them are those of the CPU's lowering (`lower::chains`): batch norm and layer scale
+//! go into the layer before them, a residual add and an activation into its epilogue.
 
 use super::attention::{Core, Sizes};
 use super::dense::{Dense, Product, library};
 use super::dtypes::{Flow, Role, decide};
-use super::int8::{Codes, Int8, Sight};
-use super::kernels::{Grouped, Norm, Pool, Pooled, Unfold, label};
-use super::{Kernel, Program, Step, gpu_runs};
+use super::int8::{Codes, Int8, ProductLayout};
+use super::kernels::{Grouped, Unfold, label};
+use super::program::Program;
+use super::site::{Pass, Site, TensorMap};
+use super::special::Special;
+use super::walk::Step;
+use crate::exec::capability::Capabilities;
+use crate::exec::device::Kernels;
 use crate::exec::error::ExecError;
 use crate::exec::kernel::geometry::Code;
 use crate::exec::lower::{Builder, Folded, StepInfo, chains, check_names};
-use crate::exec::reference::{TensorMap, role_name};
 use crate::exec::unfold::Window;
 use crate::graph::op;
 use crate::graph::{self, Graph, NodeId, Op, ParamRole, Precision, PrecisionPlan};
@@ -61,17 +68,17 @@ impl Program {
             return Err(missing("output", "the graph's output is not computed"));
         }
         let types = decide(&flows, graph.output);
-        let (mut steps, mut tensors) = (Vec::<Step>::new(), TensorMap::new());
+        let (mut steps, mut infos, mut tensors) = (Vec::<Step>::new(), Vec::new(), TensorMap::new());
         for ((chain, flow), (compute, store)) in chains.iter().zip(flows).zip(types) {
             let node = graph.node(chain.lead);
             let range = precision.inputs.get(&node.name).copied();
             let b = Builder { graph: &graph, params, node, shapes: &shapes, chain, range };
             let wanted = precision.get(&node.name);
-            let made = Lowering { b, device, compute }.kernel(wanted, &mut tensors)?;
+            let chosen = Lowering { b, device, compute }.choose(wanted, &mut tensors)?;
             for id in [Some(chain.lead), chain.bn].into_iter().flatten() {
                 graph.node(id).params.iter().filter_map(|p| params.get(&p.name).ok()).for_each(|p| p.release());
             }
-            let dense = matches!(made.kernel, Kernel::Dense(_));
+            let dense = matches!(chosen.special, Some(Special::Dense(_)));
             let reads_f32 = |id: &NodeId| steps.iter().find(|s| s.out == *id).is_none_or(|s| s.store != compute);
             let casts = match (flow.inputs.iter().any(reads_f32), store == compute) {
                 _ if compute == DType::F32 => "",
@@ -81,20 +88,20 @@ impl Program {
                 (true, false) => " (f32 in, out)",
             };
             let fused = [chain.bn, chain.add.map(|a| a.0), chain.act.map(|a| a.0)];
-            let info = StepInfo {
+            infos.push(StepInfo {
                 name: node.name.clone(),
                 node: chain.lead,
                 kind: graph::describe(&node.op),
                 fused: fused.into_iter().flatten().map(|id| graph.node(id).name.clone()).collect(),
-                kernel: format!("{}{casts}", made.name),
+                kernel: format!("{}{casts}", chosen.name),
                 precision: if dense { wanted } else { Precision::F32 },
-                weight_bytes: made.stored,
-                held_bytes: made.held,
+                weight_bytes: chosen.stored,
+                held_bytes: chosen.held,
                 out_shape: shapes[chain.last.index()].clone(),
-            };
+            });
             steps.push(Step {
-                info,
-                kernel: made.kernel,
+                lead: chain.lead,
+                special: chosen.special,
                 inputs: flow.inputs,
                 residual: flow.residual,
                 out: chain.last,
@@ -102,13 +109,14 @@ impl Program {
                 store,
             });
         }
-        Ok(Program { graph, steps, device: device.clone(), params: tensors, input })
+        Ok(Program { graph, steps, infos, device: device.clone(), params: tensors, input })
     }
 }
 
-/// A step's kernel, its name, and its parameters' bytes as stored and as held.
-struct Made {
-    kernel: Kernel,
+/// What a step runs, its name, and its parameters' bytes as stored and as held.
+struct Chosen {
+    /// `None`: the op's definition.
+    special: Option<Special>,
     name: String,
     stored: u64,
     held: u64,
@@ -142,12 +150,11 @@ impl Lowering<'_> {
         Ok(Tensor::from_vec(values, n, self.device)?)
     }
 
-    fn kernel(&self, precision: Precision, params: &mut TensorMap) -> Result<Made, ExecError> {
+    fn choose(&self, precision: Precision, params: &mut TensorMap) -> Result<Chosen, ExecError> {
         let (b, node) = (&self.b, self.b.node);
-        let kind = node.op.facts().traits().name.replace(' ', "");
-        let own = |kernel, what: &str, n: usize| {
+        let own = |special, what: &str, n: usize| {
             let name = format!("{what}-{}/{}", label(self.compute), self.own());
-            Ok(Made { kernel, name, stored: 4 * n as u64, held: 4 * n as u64 })
+            Ok(Chosen { special: Some(special), name, stored: 4 * n as u64, held: 4 * n as u64 })
         };
         match &node.op {
             Op::Conv2d(op::Conv2d { in_ch, out_ch, kernel, stride, padding, groups, bias }) => {
@@ -157,45 +164,26 @@ impl Lowering<'_> {
                     return Err(ExecError::shape(node, [h, w], "an image that the kernel fits"));
                 }
                 let shape = [*out_ch, in_ch / groups, kernel[0], kernel[1]];
-                let sight = if *groups > 1 { Sight::Groups(window, *groups) } else { Sight::Windows(window) };
-                self.dense(sight, &shape, *bias, precision)
+                let layout =
+                    if *groups > 1 { ProductLayout::Groups(window, *groups) } else { ProductLayout::Windows(window) };
+                self.dense(layout, &shape, *bias, precision)
             }
             Op::Linear(op::Linear { in_features, out_features, bias }) => {
                 if b.input(0)?.len() > 2 {
                     return Err(ExecError::shape(node, b.input(0)?, "[tokens, features] or [features]"));
                 }
-                self.dense(Sight::Rows, &[*out_features, *in_features], *bias, precision)
+                self.dense(ProductLayout::Rows, &[*out_features, *in_features], *bias, precision)
             }
             Op::BatchNorm2d(op::BatchNorm2d { channels, eps }) => {
                 let (scale, shift) = b.batch_norm(node, *channels, *eps)?;
                 let (scale, shift) = (self.tensor(scale)?, Some(self.tensor(shift)?));
-                own(Kernel::Affine { scale, shift, act: b.act() }, "affine", 2 * channels)
+                own(Special::Affine { scale, shift, act: b.act() }, "affine", 2 * channels)
             }
             Op::Scale(op::Scale { channels }) => {
                 let scale = self.tensor(b.values(node, ParamRole::Weight, &[*channels])?)?;
-                own(Kernel::Affine { scale, shift: None, act: b.act() }, "affine", *channels)
+                own(Special::Affine { scale, shift: None, act: b.act() }, "affine", *channels)
             }
-            Op::LayerNorm(op::LayerNorm { dim, eps }) => {
-                let w = self.tensor(b.values(node, ParamRole::Weight, &[*dim])?)?;
-                let bias = Some(self.tensor(b.values(node, ParamRole::Bias, &[*dim])?)?);
-                own(Kernel::Norm(Norm { w, b: bias, eps: *eps as f32 }), "layernorm", 2 * dim)
-            }
-            Op::RmsNorm(op::RmsNorm { dim, eps }) => {
-                let w = self.tensor(b.values(node, ParamRole::Weight, &[*dim])?)?;
-                own(Kernel::Norm(Norm { w, b: None, eps: *eps as f32 }), "rmsnorm", *dim)
-            }
-            Op::Activation { act } => own(Kernel::Activation(*act), "activation", 0),
-            Op::Add => own(Kernel::Add { act: b.act() }, "add", 0),
-            Op::Softmax => own(Kernel::Softmax, "softmax", 0),
-            Op::MaxPool2d(op::MaxPool2d { kernel, stride, padding }) => {
-                let window = Window { kernel: *kernel, stride: *stride, padding: *padding };
-                own(Kernel::Pool(Pool { window, pooled: Pooled::Max, dtype: self.compute }), "maxpool", 0)
-            }
-            Op::AvgPool2d(op::AvgPool2d { kernel, stride, padding, count_padding }) => {
-                let window = Window { kernel: *kernel, stride: *stride, padding: *padding };
-                let pooled = if *count_padding { Pooled::MeanOfAll } else { Pooled::MeanOfSeen };
-                own(Kernel::Pool(Pool { window, pooled, dtype: self.compute }), "avgpool", 0)
-            }
+            Op::Add => own(Special::Add { act: b.act() }, "add", 0),
             Op::Attention(op::Attention { heads, qk_dim, v_dim, fused, scale, cosine, windows, bias }) => {
                 let (tokens, _) = b.rows()?;
                 if let Some(w) = windows {
@@ -206,51 +194,46 @@ impl Lowering<'_> {
                 let sizes = Sizes { heads: *heads, qk: *qk_dim, v: *v_dim, scale: *scale as f32, fused: *fused };
                 let core = Core::new(sizes, tokens, *windows, factors, bias, self.device)?;
                 let name = format!("attention-{}/{}", self.factors(), self.products());
-                Ok(Made { kernel: Kernel::Attention(core), name, stored: held, held })
-            }
-            Op::Mul
-            | Op::Scalar(_)
-            | Op::AdaptiveAvgPool2d(_)
-            | Op::GlobalAvgPool
-            | Op::ChannelPad(_)
-            | Op::Concat(_)
-            | Op::Flatten
-            | Op::ToTokens
-            | Op::ToImage(_)
-            | Op::PatchMerge(_)
-            | Op::PrependTokens(_)
-            | Op::AddPositions(_)
-            | Op::SelectToken(_)
-            | Op::MeanTokens(_) => {
-                let mut bytes = 0;
-                for (role, shape) in graph::param_shapes(&node.op) {
-                    let values = b.values(node, role, &shape)?;
-                    let name = node.param(role).ok_or_else(|| ExecError::NoParam {
-                        node: node.name.clone(),
-                        op: node.op.facts().traits().name,
-                        role: role_name(role),
-                    })?;
-                    bytes += 4 * values.len() as u64;
-                    params.insert(name.to_owned(), Tensor::from_vec(values, shape, self.device)?);
-                }
-                let place = if self.device.is_cpu() { "candle-cpu" } else { "candle-cuda" };
-                let name = format!("{kind}-{}/{place}", label(self.compute));
-                Ok(Made { kernel: Kernel::Plain, name, stored: bytes, held: bytes })
+                Ok(Chosen { special: Some(Special::Attention(core)), name, stored: held, held })
             }
             Op::Input(_) => Err(ExecError::unsupported(node, "is not a step")),
+            // Every op has a definition, so a new one runs here before it has a kernel.
+            _ => self.alone(params),
         }
     }
 
-    fn dense(&self, sight: Sight, shape: &[usize], has_bias: bool, precision: Precision) -> Result<Made, ExecError> {
+    /// A node that nothing fuses with: by a kernel of ours where there is one, else by its definition.
+    fn alone(&self, params: &mut TensorMap) -> Result<Chosen, ExecError> {
         let (b, node) = (&self.b, self.b.node);
-        if !gpu_runs(precision) {
-            let have = Precision::ALL.into_iter().filter(|p| gpu_runs(*p)).map(Precision::label).collect::<Vec<_>>();
-            let what = format!(
-                "{} has no GPU kernel; hint: {} have, or use `--device cpu`",
-                precision.label(),
-                have.join(", ")
-            );
-            return Err(ExecError::unsupported(node, what));
+        let mut bytes = 0;
+        for (role, shape) in graph::param_shapes(&node.op) {
+            let values = b.values(node, role, &shape)?;
+            let name = node.param(role).ok_or_else(|| ExecError::no_param(node, role))?;
+            bytes += 4 * values.len() as u64;
+            params.insert(name.to_owned(), Tensor::from_vec(values, shape, self.device)?);
+        }
+        let site = Site { node, params, pass: Pass::default() };
+        let (special, what, place) = match site.special(self.compute)? {
+            Some((special, what)) => (Some(special), what.to_owned(), self.own()),
+            None => {
+                let place = if self.device.is_cpu() { "candle-cpu" } else { "candle-cuda" };
+                (None, node.op.facts().traits().name.replace(' ', ""), place)
+            }
+        };
+        let name = format!("{what}-{}/{place}", label(self.compute));
+        Ok(Chosen { special, name, stored: bytes, held: bytes })
+    }
+
+    fn dense(
+        &self,
+        layout: ProductLayout,
+        shape: &[usize],
+        has_bias: bool,
+        precision: Precision,
+    ) -> Result<Chosen, ExecError> {
+        let (b, node) = (&self.b, self.b.node);
+        if let Some(why) = Capabilities::of(self.device, Kernels::Tensors).refuses(precision) {
+            return Err(ExecError::unsupported(node, why));
         }
         let weight = b.weight(shape, precision)?;
         let n = shape[0];
@@ -268,16 +251,16 @@ impl Lowering<'_> {
                 }
                 _ => (Codes::Dynamic, ""),
             };
-            let (what, by) = match sight {
-                Sight::Rows => ("gemm", "cublaslt"),
-                Sight::Windows(_) => ("unfold+gemm", "cublaslt"),
-                Sight::Groups(..) => (self.grouped(shape), "cuda"),
+            let (what, by) = match layout {
+                ProductLayout::Rows => ("gemm", "cublaslt"),
+                ProductLayout::Windows(_) => ("unfold+gemm", "cublaslt"),
+                ProductLayout::Groups(..) => (self.grouped(shape), "cuda"),
             };
             let by = if self.device.is_cpu() { "plain" } else { by };
-            let layer = Int8::new(sight, codes, q, factors, bias, act, self.device)?;
+            let layer = Int8::new(layout, codes, q, factors, bias, act, self.device)?;
             let (held, stored) = (layer.weight_bytes() + stored, weight.stored_bytes() + stored);
             let name = format!("{what}-i8/{by}{suffix}");
-            return Ok(Made { kernel: Kernel::Dense(Dense::Int8(layer)), name, stored, held });
+            return Ok(Chosen { special: Some(Special::Dense(Dense::Int8(layer))), name, stored, held });
         }
         let mut values = weight.values().into_owned();
         let mut scale = factors;
@@ -292,20 +275,20 @@ impl Lowering<'_> {
         let held = (w.elem_count() * self.compute.size_in_bytes()) as u64;
         let one = Window { kernel: [1, 1], stride: [1, 1], padding: [0; 4] };
         let dtype = self.compute;
-        let (product, what, by) = match sight {
-            Sight::Rows => (Product::Linear(w), "gemm", self.products()),
-            Sight::Windows(window) if library(self.device, &window, dtype) => {
+        let (product, what, by) = match layout {
+            ProductLayout::Rows => (Product::Linear(w), "gemm", self.products()),
+            ProductLayout::Windows(window) if library(self.device, &window, dtype) => {
                 let (padding, stride) = (window.padding[0], window.stride[0]);
                 (Product::Library { w, padding, stride }, "conv", "cudnn")
             }
-            Sight::Windows(window) if window == one => {
+            ProductLayout::Windows(window) if window == one => {
                 (Product::Pointwise(w.reshape((1, n, k))?), "gemm", self.products())
             }
-            Sight::Windows(window) => {
+            ProductLayout::Windows(window) => {
                 let unfold = Unfold { window, dtype };
                 (Product::Unfolded(w.reshape((1, n, k))?, unfold), "unfold+gemm", self.products())
             }
-            Sight::Groups(window, groups) => {
+            ProductLayout::Groups(window, groups) => {
                 (Product::Grouped(Grouped { w, window, groups }), self.grouped(shape), self.own())
             }
         };
@@ -314,7 +297,8 @@ impl Lowering<'_> {
         let products = matches!(product, Product::Linear(_) | Product::Pointwise(_) | Product::Unfolded(..));
         let name = format!("{what}-{}/{by}", if products { self.factors() } else { label(dtype) });
         let (stored, held) = (weight.stored_bytes() + stored, held + stored);
-        Ok(Made { kernel: Kernel::Dense(Dense::Float { product, scale, bias, act }), name, stored, held })
+        let special = Some(Special::Dense(Dense::Float { product, scale, bias, act }));
+        Ok(Chosen { special, name, stored, held })
     }
 
     fn grouped(&self, shape: &[usize]) -> &'static str {

@@ -1,11 +1,11 @@
 //! The reference's operations on batches of tensors: composed of candle operations with a backward pass each.
 
-use crate::exec::fused::{LayerNorm, Softmax};
+use super::fused::{LayerNorm, Softmax};
 use crate::exec::unfold::{Unfold, Window};
 use crate::graph::{Activation, Windows, window};
-use candle_core::{D, DType, Tensor};
+use candle_core::{D, DType, Device, Tensor};
 
-pub(in crate::exec) type Candle<T> = candle_core::Result<T>;
+pub(super) type Candle<T> = candle_core::Result<T>;
 
 pub(super) fn conv(x: &Tensor, w: &Tensor, window: Window, groups: usize) -> Candle<Tensor> {
     let [sy, sx] = window.stride;
@@ -154,7 +154,7 @@ pub(super) fn per_channel(v: &Tensor, x: &Tensor) -> Candle<Tensor> {
 }
 
 /// Runs `f`, which works over the last axis, over the channels of `x`.
-pub(in crate::exec) fn over_channels(x: &Tensor, f: impl Fn(&Tensor) -> Candle<Tensor>) -> Candle<Tensor> {
+pub(super) fn over_channels(x: &Tensor, f: impl Fn(&Tensor) -> Candle<Tensor>) -> Candle<Tensor> {
     if x.rank() != 4 {
         return f(x);
     }
@@ -284,11 +284,8 @@ impl Attention {
             return attention(q, k, v, self, scale, None);
         };
         let (n, t, _) = q.dims3()?;
-        let order = w.order();
-        let mut back = vec![0u32; t];
-        (0u32..).zip(&order).for_each(|(i, &o)| back[o as usize] = i);
-        let index = Tensor::new(order, q.device())?;
-        let cut = |x: &Tensor| x.contiguous()?.index_select(&index, 1)?.reshape((n * w.count(), w.tokens(), ()));
+        let [order, back] = gathered(w, q.device())?;
+        let cut = |x: &Tensor| x.contiguous()?.index_select(&order, 1)?.reshape((n * w.count(), w.tokens(), ()));
         let mask = match w.shift {
             [0, 0] => None,
             _ => {
@@ -300,12 +297,20 @@ impl Attention {
             }
         };
         let y = attention(&cut(q)?, &cut(k)?, &cut(v)?, self, scale, mask)?;
-        y.reshape((n, t, ()))?.index_select(&Tensor::new(back, q.device())?, 1)
+        y.reshape((n, t, ()))?.index_select(&back, 1)
     }
 }
 
+/// Which token goes where when an image's tokens are gathered into windows, and back.
+pub(super) fn gathered(w: &Windows, device: &Device) -> Candle<[Tensor; 2]> {
+    let order = w.order();
+    let mut back = vec![0u32; order.len()];
+    (0u32..).zip(&order).for_each(|(i, &o)| back[o as usize] = i);
+    Ok([Tensor::new(order, device)?, Tensor::new(back, device)?])
+}
+
 /// Rows of length 1.
-fn unit(x: &Tensor) -> Candle<Tensor> {
+pub(super) fn unit(x: &Tensor) -> Candle<Tensor> {
     let length = x.sqr()?.sum_keepdim(D::Minus1)?.sqrt()?.maximum(1e-12)?;
     x.broadcast_div(&length)
 }

@@ -3,6 +3,7 @@
 
 use super::dense::matmul;
 use super::kernels::Softmax;
+use super::ops::{gathered, unit};
 use super::own::apply;
 use crate::graph::{Windows, window};
 use candle_core::{D, Device, Result, Tensor};
@@ -54,10 +55,8 @@ impl Core {
         let bias = bias.map(|b| Tensor::from_vec(b.clone(), (b.len() / tokens.max(1), tokens), device)).transpose()?;
         let factors = factors.map(|f| Tensor::from_vec(f, (1, heads, 1, 1), device)).transpose()?;
         let cut = |windows: Windows| -> Result<Cut> {
-            let order = windows.order();
-            let mut back = vec![0u32; order.len()];
-            (0u32..).zip(&order).for_each(|(i, &o)| back[o as usize] = i);
-            Ok(Cut { windows, order: Tensor::new(order, device)?, back: Tensor::new(back, device)? })
+            let [order, back] = gathered(&windows, device)?;
+            Ok(Cut { windows, order, back })
         };
         Ok(Core { sizes, factors, windows: windows.map(cut).transpose()?, bias })
     }
@@ -117,10 +116,4 @@ fn masked(w: Windows, heads: usize, bias: Option<Vec<f32>>) -> Vec<f32> {
         }));
     }
     all
-}
-
-/// Rows of length 1.
-fn unit(x: &Tensor) -> Result<Tensor> {
-    let length = x.sqr()?.sum_keepdim(D::Minus1)?.sqrt()?.maximum(1e-12)?;
-    x.broadcast_div(&length)
 }

@@ -1,0 +1,34 @@
+//! Execution through candle: what every op computes, and what a GPU runs of it.
+//!
+//! There is one walk over steps (`walk`) and one definition of every op (`definition`, of the operations in `ops`), which
+//! gradients go through. A differentiable pass (`pass`) walks a graph node by node with parameters that are given when it
+//! runs; a compiled program (`program`, lowered by `build`) walks chains of nodes, and chooses for each a kernel with packed
+//! parameters where there is one (`special`), else the definition. Images are `[n, c, h, w]`, tokens `[n, t, d]`.
+//! Not here: CPU kernels (`kernel`), what is CUDA's own (`cuda`).
+
+mod attention;
+mod build;
+mod clock;
+mod definition;
+mod dense;
+mod dtypes;
+mod fused;
+pub(super) mod geometry;
+mod int8;
+mod kernels;
+mod ops;
+mod own;
+mod pass;
+mod program;
+mod rounding;
+mod site;
+mod special;
+mod walk;
+
+pub(super) use definition::has_kernel;
+pub use pass::{Capture, forward, tensors};
+pub(super) use program::Program;
+pub use site::{BatchStats, Mode, Pass, TensorMap};
+
+#[cfg(test)]
+mod tests;

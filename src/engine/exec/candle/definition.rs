@@ -1,0 +1,191 @@
+//! What every op computes, composed of operations of the tensor library that have a backward pass; and which ops have a
+//! kernel of ours that may run instead.
+//!
+//! Not here: the operations themselves (`ops`), parameters (`site`). Invariants: every op has a definition; values have the
+//! shapes of [`Op`]'s documentation with the batch axis first; what an op does not take is refused by its own shape rule
+//! before the tensor library sees it.
+
+use super::fused::{self, BatchNorm};
+use super::kernels::{Norm, Pool, Pooled};
+use super::ops;
+use super::site::{BatchStats, Mode, Site, Stats};
+use super::special::Special;
+use crate::exec::error::ExecError;
+use crate::exec::unfold::Window;
+use crate::graph::{self, Op, ParamRole, PositionBias, op};
+use candle_core::{D, DType, Tensor};
+
+/// Whether a step that `op` leads runs a kernel, alone or with what fuses into it (`build`); if not, the definition.
+pub(in crate::exec) fn has_kernel(op: &Op) -> bool {
+    let fuses = matches!(op, Op::BatchNorm2d(_) | Op::Scale(_) | Op::Add | Op::Attention(_));
+    let norms = matches!(op, Op::LayerNorm(_) | Op::RmsNorm(_) | Op::Softmax | Op::Activation { .. });
+    op.is_conv_or_linear() || fuses || norms || matches!(op, Op::MaxPool2d(_) | Op::AvgPool2d(_))
+}
+
+impl Site<'_> {
+    /// The node's value for those of its inputs; for the graph's input, the batch as its only one. In [`Mode::Batch`] a batch
+    /// norm adds its statistics to `seen`.
+    pub fn define(&self, inputs: &[Tensor], seen: &mut Stats) -> Result<Tensor, ExecError> {
+        if !matches!(self.node.op, Op::Input(_)) {
+            let shapes: Vec<&[usize]> = inputs.iter().map(|t| t.dims().get(1..).unwrap_or_default()).collect();
+            graph::node_shape(self.node, &shapes)?;
+        }
+        self.value(inputs, seen).map_err(|e| match e {
+            ExecError::Tensor(source) => ExecError::candle(self.node, source),
+            other => other,
+        })
+    }
+
+    /// `inputs` are as many as the op takes, of shapes that it takes.
+    fn value(&self, inputs: &[Tensor], seen: &mut Stats) -> Result<Tensor, ExecError> {
+        let x = inputs.first().ok_or_else(|| ExecError::unsupported(self.node, "has no input"))?;
+        let other = inputs.get(1).unwrap_or(x);
+        Ok(match &self.node.op {
+            Op::Input(op::Input { shape }) => match x.dims() {
+                [_, rest @ ..] if rest == shape.as_slice() => x.clone(),
+                dims => return Err(ExecError::Input { found: dims.to_vec(), expected: shape.clone() }),
+            },
+            Op::Conv2d(op::Conv2d { kernel, stride, padding, groups, bias, .. }) => {
+                let window = Window { kernel: *kernel, stride: *stride, padding: *padding };
+                let y = ops::conv(x, &self.weight()?, window, *groups)?;
+                match bias {
+                    true => y.broadcast_add(&ops::per_channel(&self.param(ParamRole::Bias)?, &y)?)?,
+                    false => y,
+                }
+            }
+            Op::Linear(op::Linear { bias, .. }) => {
+                let b = bias.then(|| self.param(ParamRole::Bias)).transpose()?;
+                ops::linear(x, &self.weight()?, b.as_ref())?
+            }
+            Op::BatchNorm2d(op::BatchNorm2d { channels, eps }) => self.batch_norm(x, *channels, *eps, seen)?,
+            Op::LayerNorm(op::LayerNorm { eps, .. }) => {
+                let (w, b) = (self.param(ParamRole::Weight)?, self.param(ParamRole::Bias)?);
+                ops::over_channels(x, |x| ops::layer_norm(x, &w, &b, *eps))?
+            }
+            Op::RmsNorm(op::RmsNorm { eps, .. }) => {
+                let w = self.param(ParamRole::Weight)?;
+                ops::over_channels(x, |x| ops::rms_norm(x, &w, *eps))?
+            }
+            Op::Activation { act } => ops::activate(x, *act)?,
+            Op::Softmax => ops::over_channels(x, |x| ops::softmax(x, 1.0))?,
+            Op::Mul => ops::multiply(x, other)?,
+            Op::Scale(_) => x.broadcast_mul(&ops::per_channel(&self.param(ParamRole::Weight)?, x)?)?,
+            Op::Scalar(op::Scalar { mul, add }) => x.affine(*mul, *add)?,
+            Op::Add => (x + other)?,
+            Op::MaxPool2d(op::MaxPool2d { kernel, stride, padding }) => {
+                ops::max_pool(x, Window { kernel: *kernel, stride: *stride, padding: *padding })?
+            }
+            Op::AvgPool2d(op::AvgPool2d { kernel, stride, padding, count_padding }) => {
+                ops::avg_pool(x, Window { kernel: *kernel, stride: *stride, padding: *padding }, *count_padding)?
+            }
+            Op::AdaptiveAvgPool2d(op::AdaptiveAvgPool2d { out }) => ops::adaptive_avg_pool(x, *out)?,
+            Op::Concat(_) => Tensor::cat(inputs, ops::channel_axis(x))?,
+            Op::Flatten => x.contiguous()?.flatten_from(1)?,
+            Op::ToImage(op::ToImage { h, w }) => {
+                x.transpose(1, 2)?.contiguous()?.reshape((x.dim(0)?, x.dim(2)?, *h, *w))?
+            }
+            Op::PatchMerge(op::PatchMerge { grid }) => ops::patch_merge(x, *grid)?,
+            Op::GlobalAvgPool => x.mean((2, 3))?,
+            Op::ChannelPad(op::ChannelPad { stride, map, .. }) => ops::channel_pad(x, *stride, map)?,
+            Op::ToTokens => x.flatten_from(2)?.transpose(1, 2)?.contiguous()?,
+            Op::PrependTokens(op::PrependTokens { count, dim, at }) => {
+                let (n, have, _) = x.dims3()?;
+                let t = self.param(ParamRole::Embedding)?.broadcast_as((n, *count, *dim))?.contiguous()?;
+                match *at {
+                    0 => Tensor::cat(&[&t, x], 1)?,
+                    at if at == have => Tensor::cat(&[x, &t], 1)?,
+                    at => Tensor::cat(&[&x.narrow(1, 0, at)?, &t, &x.narrow(1, at, have - at)?], 1)?,
+                }
+            }
+            Op::AddPositions(_) => x.broadcast_add(&self.param(ParamRole::Embedding)?)?,
+            Op::Attention(attention) => self.attention(x, inputs, attention)?,
+            Op::SelectToken(op::SelectToken { index }) => x.narrow(1, *index, 1)?.squeeze(1)?.contiguous()?,
+            Op::MeanTokens(op::MeanTokens { skip }) => x.narrow(1, *skip, x.dim(1)? - skip)?.mean(1)?,
+        })
+    }
+
+    /// The kernel of ours for the op alone that may run instead of its definition on values of type `dtype`, with its name.
+    ///
+    /// # Errors
+    /// A parameter that is missing or misshapen.
+    pub fn special(&self, dtype: DType) -> Result<Option<(Special, &'static str)>, ExecError> {
+        let pool = |kernel, stride, padding, pooled| {
+            Special::Pool(Pool { window: Window { kernel, stride, padding }, pooled, dtype })
+        };
+        Ok(Some(match self.node.op {
+            Op::LayerNorm(op::LayerNorm { eps, .. }) => {
+                let (w, b) = (self.param(ParamRole::Weight)?, self.param(ParamRole::Bias)?);
+                (Special::Norm(Norm { w, b: Some(b), eps: eps as f32 }), "layernorm")
+            }
+            Op::RmsNorm(op::RmsNorm { eps, .. }) => {
+                (Special::Norm(Norm { w: self.param(ParamRole::Weight)?, b: None, eps: eps as f32 }), "rmsnorm")
+            }
+            Op::Activation { act } => (Special::Activation(act), "activation"),
+            Op::Softmax => (Special::Softmax, "softmax"),
+            Op::MaxPool2d(op::MaxPool2d { kernel, stride, padding }) => {
+                (pool(kernel, stride, padding, Pooled::Max), "maxpool")
+            }
+            Op::AvgPool2d(op::AvgPool2d { kernel, stride, padding, count_padding }) => {
+                let pooled = if count_padding { Pooled::MeanOfAll } else { Pooled::MeanOfSeen };
+                (pool(kernel, stride, padding, pooled), "avgpool")
+            }
+            _ => return Ok(None),
+        }))
+    }
+
+    fn attention(&self, x: &Tensor, inputs: &[Tensor], attention: &op::Attention) -> Result<Tensor, ExecError> {
+        let op::Attention { heads, qk_dim, v_dim, scale, cosine, windows, bias, .. } = *attention;
+        let (qk, v) = (heads * qk_dim, heads * v_dim);
+        let [q, k, v] = match inputs {
+            [q, k, v] => [q, k, v].map(Tensor::clone),
+            _ => {
+                let part = |start, len| x.narrow(D::Minus1, start, len);
+                [part(0, qk)?, part(qk, qk)?, part(2 * qk, v)?]
+            }
+        };
+        // A relative bias has windows.
+        let size = windows.map_or([0; 2], |w| w.size);
+        let bias = match bias {
+            PositionBias::None => None,
+            PositionBias::Full { .. } => Some(self.param(ParamRole::PositionBias)?),
+            PositionBias::Table => Some(ops::relative_bias(&self.param(ParamRole::PositionBias)?, size)?),
+            PositionBias::Continuous { trained, .. } => {
+                let net = [ParamRole::PositionMlp1, ParamRole::PositionMlp1Bias, ParamRole::PositionMlp2];
+                let [w1, b1, w2] = net.map(|role| self.param(role));
+                Some(ops::continuous_bias([&w1?, &b1?, &w2?], size, trained)?)
+            }
+        };
+        let factors = cosine.then(|| self.param(ParamRole::LogitScale)).transpose()?;
+        Ok(ops::Attention { heads, factors, windows, bias }.run(&q, &k, &v, scale)?)
+    }
+
+    fn batch_norm(&self, x: &Tensor, c: usize, eps: f64, seen: &mut Stats) -> Result<Tensor, ExecError> {
+        let (w, b) = (self.param(ParamRole::Weight)?, self.param(ParamRole::Bias)?);
+        if self.pass.mode == Mode::Eval {
+            let (mean, var) = (self.param(ParamRole::Mean)?, self.param(ParamRole::Var)?);
+            let scale = (w / (var + eps)?.sqrt()?)?;
+            let shift = (b - (mean * &scale)?)?;
+            return Ok(x.broadcast_mul(&ops::per_channel(&scale, x)?)?.broadcast_add(&ops::per_channel(&shift, x)?)?);
+        }
+        let n = x.elem_count() / c.max(1);
+        let fix = n as f64 / (n.max(2) - 1) as f64;
+        if ops::fusable(x) && x.rank() == 4 {
+            let x = x.contiguous()?;
+            let data = x.detach().flatten_all()?.to_vec1::<f32>()?;
+            let stats = fused::moments(&data, c, x.dim(2)? * x.dim(3)?);
+            let mean = Tensor::from_iter(stats.iter().map(|s| s.0 as f32), x.device())?;
+            let var = Tensor::from_iter(stats.iter().map(|s| (s.1 * fix) as f32), x.device())?;
+            seen.insert(self.node.name.clone(), BatchStats { mean, var });
+            return Ok(x.apply_op3(&w, &b, BatchNorm { eps })?);
+        }
+        let ch = ops::channel_axis(x);
+        let others: Vec<usize> = (0..x.rank()).filter(|&a| a != ch).collect();
+        let mean = x.mean_keepdim(others.as_slice())?;
+        let centred = x.broadcast_sub(&mean)?;
+        let var = centred.sqr()?.mean_keepdim(others.as_slice())?;
+        let unbiased = (var.detach().flatten_all()? * fix)?;
+        seen.insert(self.node.name.clone(), BatchStats { mean: mean.detach().flatten_all()?, var: unbiased });
+        let y = centred.broadcast_div(&(var + eps)?.sqrt()?)?;
+        Ok(y.broadcast_mul(&ops::per_channel(&w, x)?)?.broadcast_add(&ops::per_channel(&b, x)?)?)
+    }
+}

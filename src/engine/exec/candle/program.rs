@@ -1,0 +1,126 @@
+//! A lowered graph as a backend: what a GPU runs, and what any device can run.
+//!
+//! Not here: how a graph is lowered (`build`), how steps run (`walk`). Invariants: values are f32 wherever they can be seen
+//! from outside; on the CPU every step computes by the same definitions as on a GPU.
+
+use super::clock::Clock;
+use super::site::{Pass, TensorMap};
+use super::walk::{Step, Walk};
+use crate::exec::backend::{ActivationMemory, Backend, Cut, Live, LiveValues};
+use crate::exec::error::ExecError;
+use crate::exec::lower::StepInfo;
+use crate::graph::{Graph, NodeId};
+use candle_core::{DType, Device, Tensor};
+use std::collections::BTreeMap;
+use std::ops::Range;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// Lowered steps with their parameters on one device.
+pub(in crate::exec) struct Program {
+    pub(super) graph: Arc<Graph>,
+    /// Ascending in the node whose value they make.
+    pub(super) steps: Vec<Step>,
+    /// One a step.
+    pub(super) infos: Vec<StepInfo>,
+    pub(super) device: Device,
+    /// Parameters of steps that run their op's definition.
+    pub(super) params: TensorMap,
+    pub(super) input: NodeId,
+}
+
+impl Program {
+    /// The first step at or after `cut`, and the nodes whose values cross it.
+    fn before(&self, cut: &Cut) -> (usize, Vec<NodeId>) {
+        let first = self.steps.partition_point(|s| s.out < cut.id);
+        let made = |v: &NodeId| self.steps[first..].iter().any(|s| s.out == *v);
+        let mut crossing: Vec<NodeId> = self.steps[first..].iter().flat_map(Step::reads).filter(|v| !made(v)).collect();
+        crossing.sort_unstable();
+        crossing.dedup();
+        (first, crossing)
+    }
+
+    /// Runs `steps` on the values `feeds` and hands back those of `fetch`, f32 on the device. The device may not be done when
+    /// this returns. `clock` is told when each step ends.
+    ///
+    /// # Errors
+    /// What the tensor library reports, with the step's node; a value that neither `feeds` nor `steps` make.
+    fn execute(
+        &self,
+        steps: Range<usize>,
+        feeds: BTreeMap<NodeId, Tensor>,
+        fetch: &[NodeId],
+        mut clock: Option<&mut Clock>,
+    ) -> Result<Vec<Tensor>, ExecError> {
+        let mark = || clock.as_deref_mut().map_or(Ok(()), Clock::mark);
+        let graph = &self.graph;
+        let values = Walk::new(graph, &self.params, Pass::default()).run(&self.steps[steps], feeds, fetch, mark)?;
+        let get = |id: &NodeId| {
+            let name = || graph.node(*id).name.clone();
+            let missing = || ExecError::UnknownNode { name: name(), hint: "it was not computed".into() };
+            Ok(values.get(id).ok_or_else(missing)?.to_dtype(DType::F32)?)
+        };
+        fetch.iter().map(get).collect()
+    }
+
+    /// The values that a run of a batch begins with.
+    fn feeds(&self, x: &Tensor) -> Result<BTreeMap<NodeId, Tensor>, ExecError> {
+        Ok(BTreeMap::from([(self.input, x.to_device(&self.device)?.to_dtype(DType::F32)?.contiguous()?)]))
+    }
+}
+
+impl Backend for Program {
+    fn steps(&self) -> Vec<StepInfo> {
+        self.infos.clone()
+    }
+
+    fn threads(&self) -> usize {
+        1
+    }
+
+    /// The tensor library allocates every node's output when it runs.
+    fn activations(&self) -> Option<ActivationMemory> {
+        None
+    }
+
+    /// The input and the last node of every step.
+    fn makes(&self, id: NodeId) -> bool {
+        id == self.input || self.steps.iter().any(|s| s.out == id)
+    }
+
+    fn run(&self, x: &Tensor, ids: &[NodeId], times: Option<&mut [Duration]>) -> Result<Vec<Tensor>, ExecError> {
+        let feeds = self.feeds(x)?;
+        let mut clock = times.as_ref().map(|_| Clock::start(&self.device)).transpose()?;
+        let out = self.execute(0..self.steps.len(), feeds, ids, clock.as_mut())?;
+        self.device.synchronize()?;
+        if let (Some(times), Some(clock)) = (times, clock) {
+            times.iter_mut().zip(clock.stop()?).for_each(|(t, took)| *t = took);
+        }
+        Ok(out)
+    }
+
+    fn run_to(&self, x: &Tensor, cut: &Cut) -> Result<Live, ExecError> {
+        let (first, ids) = self.before(cut);
+        let got = self.execute(0..first, self.feeds(x)?, &ids, None)?;
+        let bytes = got.iter().map(|t| 4 * t.elem_count() as u64).sum();
+        let values = LiveValues::Device(ids.into_iter().zip(got).collect());
+        Ok(Live { cut: cut.clone(), images: x.dim(0)?, bytes, values })
+    }
+
+    fn run_from(&self, live: &Live) -> Result<Tensor, ExecError> {
+        let (first, ids) = self.before(&live.cut);
+        let bad = |id: NodeId, what: &str| ExecError::unsupported(self.graph.node(id), what.to_owned());
+        let LiveValues::Device(values) = &live.values else {
+            return Err(bad(self.graph.output, "the cached values are on the CPU, those of its own kernels"));
+        };
+        let mut feeds = BTreeMap::new();
+        for id in ids {
+            let value = values.get(&id).cloned();
+            let missing = || bad(id, "its value was not cached: the plans differ before the cut");
+            feeds.insert(id, value.ok_or_else(missing)?);
+        }
+        let mut out = self.execute(first..self.steps.len(), feeds, &[self.graph.output], None)?;
+        self.device.synchronize()?;
+        Ok(out.swap_remove(0))
+    }
+}
