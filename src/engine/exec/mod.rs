@@ -12,6 +12,7 @@ mod cuda;
 pub mod device;
 mod error;
 mod fused;
+mod input;
 mod kernel;
 mod lower;
 mod memory;
@@ -19,6 +20,7 @@ mod plan;
 mod program;
 pub mod reference;
 mod run;
+mod sizes;
 mod unfold;
 mod version;
 

@@ -18,9 +18,10 @@ mod own;
 
 use super::backend::{ActivationMemory, Backend, Cut, Live, LiveValues};
 use super::error::ExecError;
+use super::input;
 use super::lower::StepInfo;
 use super::reference::{self, TensorMap};
-use crate::graph::{Activation, Graph, NodeId, Precision};
+use crate::graph::{Activation, Binding, Graph, NodeId, Precision, shapes_at};
 use candle_core::{DType, Device, Tensor};
 use clock::Clock;
 use kernels::{Epilogue, Norm, Pool, Softmax};
@@ -157,6 +158,10 @@ impl Program {
 
     /// The values that a run of a batch begins with.
     fn feeds(&self, x: &Tensor) -> Result<BTreeMap<NodeId, Tensor>, ExecError> {
+        if let binding @ Binding { tokens: Some(_) } = input::binding(&self.graph, x)? {
+            // Steps go by what they get: that it fits is known from here.
+            shapes_at(&self.graph, binding)?;
+        }
         Ok(BTreeMap::from([(self.input, x.to_device(&self.device)?.to_dtype(DType::F32)?.contiguous()?)]))
     }
 }
@@ -171,8 +176,8 @@ impl Backend for Program {
     }
 
     /// The tensor library allocates every node's output when it runs.
-    fn activations(&self) -> Option<ActivationMemory> {
-        None
+    fn activations(&self, _: Binding) -> Result<Option<ActivationMemory>, ExecError> {
+        Ok(None)
     }
 
     /// The input and the last node of every step.

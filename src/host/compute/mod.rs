@@ -78,7 +78,7 @@ pub fn load_model(
         Some(other) => return Err(format!("no bundled model `{other}`; hint: demo:vit or demo:cnn")),
         None => model::load(Path::new(name), options).map_err(|e| e.to_string())?,
     };
-    if let (Some(asked), &[_, h, w]) = (options.image, model.graph.input_shape())
+    if let (Some(asked), Ok(&[_, h, w])) = (options.image, model.graph.input_shape().as_deref())
         && (h, w) != (asked, asked)
     {
         return Err(format!("`{name}` takes images of {h}x{w} pixels, not {asked}; hint: leave --image-size out"));

@@ -6,10 +6,11 @@
 use super::ops;
 use crate::exec::error::ExecError;
 use crate::exec::fused::{self, BatchNorm};
+use crate::exec::input;
 use crate::exec::unfold::Window;
 use crate::graph::op;
 use crate::graph::{Node, Op, ParamRole, PositionBias};
-use candle_core::{D, Tensor};
+use candle_core::{D, DType, Tensor};
 use std::collections::HashMap;
 
 /// Parameters by checkpoint name.
@@ -78,10 +79,14 @@ impl Env<'_> {
         let err = |source| self.candle(source);
         let first = inputs.first().ok_or_else(|| ExecError::unsupported(self.node, "has no input"))?;
         match &self.node.op {
-            Op::Input(op::Input { shape }) => match first.dims() {
-                [_, rest @ ..] if rest == shape.as_slice() => Ok(first.clone()),
-                dims => Err(ExecError::Input { found: dims.to_vec(), expected: shape.clone() }),
-            },
+            Op::Input(input) => input::check(self.node, input, first).map(|_| first.clone()),
+            Op::Embedding(op::Embedding { vocab, dim }) => {
+                self.rank(first, 2)?;
+                let table = self.param(ParamRole::Weight, &[*vocab, *dim])?;
+                let ids = first.to_dtype(DType::U32).and_then(|ids| ids.contiguous()?.flatten_all()).map_err(err)?;
+                let shape = (first.dims()[0], first.dims()[1], *dim);
+                table.index_select(&ids, 0).and_then(|rows| rows.reshape(shape)).map_err(err)
+            }
             Op::Conv2d(conv) => self.conv(first, conv),
             Op::Linear(linear) => self.linear(first, linear),
             Op::BatchNorm2d(op::BatchNorm2d { channels, eps }) => {
