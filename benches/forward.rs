@@ -53,7 +53,7 @@ fn case(name: &str, batch: Option<usize>) -> Option<Case> {
     let model: Model = random(&spec, 1);
     let batch = batch.unwrap_or(usual);
     let mut shape = vec![batch];
-    shape.extend(model.graph.input_shape());
+    shape.extend(model.graph.input_shape().ok()?);
     let x = Tensor::randn(0f32, 1.0, shape, &Device::Cpu).ok()?;
     let per_image: u64 = macs(&model.graph).ok()?.iter().map(|m| m.get(MacConvention::Attention)).sum();
     Some(Case {

@@ -48,7 +48,7 @@ fn forward_passes_take_no_page_faults_after_warm_up() {
             let plan = plan(model, int8);
             for batch in [1, 16] {
                 let mut shape = vec![batch];
-                shape.extend(model.graph.input_shape());
+                shape.extend(model.graph.input_shape().unwrap());
                 let x = Tensor::randn(0f32, 1.0, shape, &Device::Cpu).unwrap();
                 // Chunks go to whichever thread is free: both need to have had every size.
                 (0..20).for_each(|_| drop(plan.run(&x).unwrap()));

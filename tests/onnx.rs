@@ -182,7 +182,7 @@ fn exports_come_back_exactly() {
             formats::write(&path, &model, &Manifest::default(), "onnx").unwrap();
             let back = open(&path);
             assert_eq!((&back.graph, &back.precision), (&model.graph, &model.precision));
-            let side = model.graph.input_shape()[1];
+            let side = model.graph.input_shape().unwrap()[1];
             assert_eq!(run(&back, &formula(3, side)), run(&model, &formula(3, side)));
             let bytes = std::fs::read(&path).unwrap();
             assert!(load_bytes("cut", Vec::leak(bytes[..bytes.len() - 9].to_vec()), &LoadOptions::default()).is_err());
@@ -203,7 +203,7 @@ fn exports_are_plain_onnx() {
         bytes[at..at + 12].copy_from_slice(b"other__nodes");
         let lifted = load_bytes("lifted", Vec::leak(bytes), &LoadOptions::default()).unwrap();
         assert_eq!(lifted.info.family, Family::Onnx);
-        let side = model.graph.input_shape()[1];
+        let side = model.graph.input_shape().unwrap()[1];
         for (a, b) in run(&lifted, &formula(2, side)).iter().zip(run(&model, &formula(2, side))) {
             assert_close(a, &b, 1e-5, &model.info.name);
         }
@@ -300,7 +300,7 @@ fn pruned_exports_come_back_with_the_same_logits() {
             formats::write(&file, &model, &Manifest::default(), "onnx").unwrap();
             let back = open(&file);
             assert_eq!(back.graph, model.graph, "{name}{suffix}");
-            let side = model.graph.input_shape()[1];
+            let side = model.graph.input_shape().unwrap()[1];
             let rows = run(&model, &formula(2, side));
             assert_eq!(run(&back, &formula(2, side)), rows, "{name}{suffix}");
             expected.insert(format!("{name}{suffix}"), serde_json::json!({ "side": side, "logits": rows[0] }));

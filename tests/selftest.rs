@@ -49,6 +49,7 @@ fn every_kernel_of_the_cpu_is_checked_and_right() {
         ("select token", "copy"),
         ("positions", "add"),
         ("prepend tokens", "copy"),
+        ("embedding", "gather"),
     ];
     let find = |name: &str, precision: &str| {
         let found = checks.iter().find(|c| c["name"] == name && c["precision"] == precision);
@@ -59,8 +60,17 @@ fn every_kernel_of_the_cpu_is_checked_and_right() {
         assert!(check["kernel"].as_str().is_some_and(|k| k.contains(kernel)), "{check:#}");
     }
     // These copy or choose values, or halve and quarter them, so that nothing is rounded; every other kernel rounds somewhere.
-    let copies =
-        ["channel pad", "channel map", "prepend", "select", "tokens after", "concat", "flatten", "patch merge"];
+    let copies = [
+        "channel pad",
+        "channel map",
+        "prepend",
+        "select",
+        "tokens after",
+        "concat",
+        "flatten",
+        "patch merge",
+        "embedding",
+    ];
     let exact = [&copies[..], &["relu", "max pool", "scalar", "avg pool 2x2"]].concat();
     for check in checks {
         let name = check["name"].as_str().expect("a name");

@@ -57,7 +57,7 @@ fn answer(request: &Value, plans: &mut Plans) -> Result<Value, String> {
         let model = model(name)?;
         let plan = super::plan(&model, precision == "int8").map_err(|e| e.to_string())?;
         let mut shape = vec![batch];
-        shape.extend(model.graph.input_shape());
+        shape.extend(model.graph.input_shape().map_err(|e| e.to_string())?);
         let x = Tensor::randn(0f32, 1.0, shape, &Device::Cpu).map_err(|e| e.to_string())?;
         plan.run(&x).map_err(|e| e.to_string())?;
         plans.insert(key.clone(), (plan, x));

@@ -119,7 +119,7 @@ pub fn calibrate(model: &mut Model, spec: &str, calib: Option<&str>, how: Calibr
 
 /// As [`calibrate`] for timings alone, which do not depend on the ranges: seeded noise takes the place of images.
 pub fn calibrate_on_noise(model: &mut Model) -> Result<()> {
-    let dims: Vec<usize> = std::iter::once(1).chain(model.graph.input_shape().iter().copied()).collect();
+    let dims: Vec<usize> = std::iter::once(1).chain(model.graph.input_shape()?).collect();
     let noise = candle_core::Tensor::randn(0f32, 1.0, dims, &candle_core::Device::Cpu)?;
     recover::calibrate(model, Calibration::MinMax, &mut |i| -> Result<_> { Ok((i == 0).then(|| noise.clone())) })
 }

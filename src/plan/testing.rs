@@ -18,7 +18,7 @@ fn node(name: &str, op: Op, inputs: &[u32], params: &[ParamRole]) -> Node {
 
 /// `conv1 relu1 conv2 relu2 … pool fc` of 3x3 convolutions on `[3, side, side]`, with one group a convolution.
 pub fn chain(widths: &[usize], side: usize) -> (Graph, Vec<Group>) {
-    let mut nodes = vec![node("image", Op::Input(op::Input { shape: vec![3, side, side] }), &[], &[])];
+    let mut nodes = vec![node("image", Op::Input(op::Input::fixed([3, side, side])), &[], &[])];
     let mut groups = Vec::new();
     let mut in_ch = 3;
     let member = |node: String, role, axis| Member {

@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 /// Two fixed, rough pictures: no randomness of the tensor library's own.
 pub fn picture(m: &Model, seed: u64) -> Tensor {
-    let shape = m.graph.input_shape();
+    let shape = m.graph.input_shape().unwrap();
     let n: usize = shape.iter().product();
     let values: Vec<f32> = (0..2 * n).map(|i| (((i as u64 + seed) * 2654435761 % 1000) as f32) / 500.0 - 1.0).collect();
     Tensor::from_vec(values, (2, shape[0], shape[1], shape[2]), &Device::Cpu).unwrap()

@@ -7,7 +7,7 @@
 use super::error::ExecError;
 use super::lower::StepInfo;
 use super::run::Arenas;
-use crate::graph::NodeId;
+use crate::graph::{Binding, NodeId};
 use candle_core::Tensor;
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -21,8 +21,8 @@ pub(super) trait Backend: Send + Sync {
     /// Threads that share a batch.
     fn threads(&self) -> usize;
 
-    /// What values between steps take, where that is planned.
-    fn activations(&self) -> Option<ActivationMemory>;
+    /// What values between steps take under `binding`, where that is planned.
+    fn activations(&self, binding: Binding) -> Result<Option<ActivationMemory>, ExecError>;
 
     /// Whether a run makes the value of node `id`.
     fn makes(&self, id: NodeId) -> bool;
@@ -67,8 +67,8 @@ pub struct Live {
 /// Values by node id, as the backend that made them keeps them.
 #[derive(Debug, Clone)]
 pub(super) enum LiveValues {
-    /// In memory, channels-last.
-    Host(BTreeMap<NodeId, Arc<[f32]>>),
+    /// In memory, channels-last, with the binding of their batch.
+    Host(Binding, BTreeMap<NodeId, Arc<[f32]>>),
     Device(BTreeMap<NodeId, Tensor>),
 }
 

@@ -1,15 +1,17 @@
 //! A CPU as a backend: brings tensors to the kernels' channels-last values and back, and picks what runs of a plan.
 //!
 //! Not here: how a graph becomes steps (`lower`), how steps run on threads (`run`). Invariant: what is lowered never
-//! changes; only the arenas do, and no value outlives a run in them.
+//! changes; only the arenas and what is known of sizes do, and no value outlives a run in them.
 
 use super::backend::{ActivationMemory, Backend, Cut, Live, LiveValues};
 use super::device::{self, Pool};
 use super::error::ExecError;
+use super::input;
 use super::kernel::simple;
 use super::lower::{Lowered, StepInfo, lower};
 use super::run::{Arenas, Feed, Job, run};
-use crate::graph::{Graph, NodeId, PrecisionPlan};
+use super::sizes::{Known, Sizes};
+use crate::graph::{Binding, Graph, NodeId, PrecisionPlan};
 use crate::model::ParamStore;
 use candle_core::{DType, Device, Tensor};
 use std::collections::HashMap;
@@ -21,6 +23,7 @@ use std::time::Duration;
 pub(super) struct Cpu {
     graph: Arc<Graph>,
     low: Lowered,
+    sizes: Known,
     /// Bytes of all parameters in memory.
     held_bytes: u64,
     arenas: Arc<Arenas>,
@@ -42,17 +45,23 @@ impl Cpu {
         let low = lower(&graph, params, precision, keep)?;
         let pool = device::pool(threads.unwrap_or_else(device::threads).max(1))?;
         let held_bytes = low.steps.iter().map(|s| s.info.held_bytes).sum();
-        Ok(Cpu { graph, low, held_bytes, arenas: Arc::default(), pool })
+        let sizes = Known::new(&graph, &low)?;
+        Ok(Cpu { graph, low, sizes, held_bytes, arenas: Arc::default(), pool })
+    }
+
+    fn sizes(&self, binding: Binding) -> Result<Arc<Sizes>, ExecError> {
+        Ok(self.sizes.at(&self.graph, &self.low, binding)?)
     }
 
     fn job(&self, job: &Job<'_>, times: Option<&mut [Duration]>) -> Vec<Vec<f32>> {
         run(&self.low, self.held_bytes, &self.arenas, job, times, &self.pool)
     }
 
-    /// Runs `steps`, which begin with the first, on a batch `x`.
+    /// Runs `steps`, which begin with the first, on a batch `x` of these sizes.
     fn on_input(
         &self,
         x: &Tensor,
+        sizes: &Sizes,
         steps: Range<usize>,
         fetch: &[usize],
         times: Option<&mut [Duration]>,
@@ -66,12 +75,12 @@ impl Cpu {
         let data = &data[layout.start_offset()..layout.start_offset() + x.elem_count()];
         let input = self.low.values.iter().position(|v| v.step.is_none());
         let value = input.ok_or_else(|| ExecError::UnknownNode { name: "input".into(), hint: "no input".into() })?;
-        let turn = match self.graph.input_shape() {
-            [c, h, w] => Some([*c, h * w]),
+        let turn = match sizes.shapes[self.low.values[value].node.index()][..] {
+            [c, h, w] => Some([c, h * w]),
             _ => None,
         };
         let feeds = &[Feed { value, data, turn }];
-        Ok(self.job(&Job { steps, feeds, fetch, images: x.dim(0)? }, times))
+        Ok(self.job(&Job { steps, feeds, fetch, sizes, images: x.dim(0)? }, times))
     }
 
     /// The first step at or after `cut`, and the nodes whose values cross it, each with its value.
@@ -91,8 +100,8 @@ impl Cpu {
     }
 
     /// A channels-last batch as a tensor of the shape that the node's op documents.
-    fn tensor(&self, id: NodeId, data: Vec<f32>, images: usize) -> Result<Tensor, ExecError> {
-        let shape = &self.low.shapes[id.index()];
+    fn tensor(&self, id: NodeId, sizes: &Sizes, data: Vec<f32>, images: usize) -> Result<Tensor, ExecError> {
+        let shape = &sizes.shapes[id.index()];
         let dims: Vec<usize> = std::iter::once(images).chain(shape.iter().copied()).collect();
         let data = match shape[..] {
             [c, h, w] => {
@@ -115,8 +124,9 @@ impl Backend for Cpu {
         self.pool.rayon.current_num_threads()
     }
 
-    fn activations(&self) -> Option<ActivationMemory> {
-        Some(ActivationMemory { arena: 4 * self.low.arena as u64, largest_live: 4 * self.low.live as u64 })
+    fn activations(&self, binding: Binding) -> Result<Option<ActivationMemory>, ExecError> {
+        let sizes = self.sizes(binding)?;
+        Ok(Some(ActivationMemory { arena: 4 * sizes.arena as u64, largest_live: 4 * sizes.live as u64 }))
     }
 
     fn makes(&self, id: NodeId) -> bool {
@@ -129,12 +139,13 @@ impl Backend for Cpu {
         let mut fetch = wanted.clone();
         fetch.sort_unstable();
         fetch.dedup();
-        let outs = self.on_input(x, 0..self.low.steps.len(), &fetch, times)?;
+        let sizes = self.sizes(input::binding(&self.graph, x)?)?;
+        let outs = self.on_input(x, &sizes, 0..self.low.steps.len(), &fetch, times)?;
         let mut outs: HashMap<usize, Vec<f32>> = fetch.into_iter().zip(outs).collect();
         let images = x.dim(0)?;
         let one = |(i, (id, v)): (usize, (&NodeId, &usize))| {
             let out = if wanted[i + 1..].contains(v) { outs.get(v).cloned() } else { outs.remove(v) };
-            self.tensor(*id, out.unwrap_or_default(), images)
+            self.tensor(*id, &sizes, out.unwrap_or_default(), images)
         };
         ids.iter().zip(&wanted).enumerate().map(one).collect()
     }
@@ -142,23 +153,25 @@ impl Backend for Cpu {
     fn run_to(&self, x: &Tensor, cut: &Cut) -> Result<Live, ExecError> {
         let (first, crossing) = self.before(cut);
         let fetch: Vec<usize> = crossing.iter().map(|(_, v)| *v).collect();
-        let outs = self.on_input(x, 0..first, &fetch, None)?;
+        let binding = input::binding(&self.graph, x)?;
+        let outs = self.on_input(x, &*self.sizes(binding)?, 0..first, &fetch, None)?;
         let bytes = outs.iter().map(|v| 4 * v.len() as u64).sum();
         let values = crossing.iter().zip(outs).map(|((id, _), v)| (*id, v.into())).collect();
-        Ok(Live { cut: cut.clone(), images: x.dim(0)?, bytes, values: LiveValues::Host(values) })
+        Ok(Live { cut: cut.clone(), images: x.dim(0)?, bytes, values: LiveValues::Host(binding, values) })
     }
 
     fn run_from(&self, live: &Live) -> Result<Tensor, ExecError> {
         let (first, crossing) = self.before(&live.cut);
         let output = self.graph.output;
         let bad = |id: NodeId, what: &str| ExecError::unsupported(self.graph.node(id), what.to_owned());
-        let LiveValues::Host(values) = &live.values else {
+        let LiveValues::Host(binding, values) = &live.values else {
             return Err(bad(output, "the cached values are not those of the CPU's own kernels"));
         };
+        let sizes = &*self.sizes(*binding)?;
         let mut feeds = Vec::with_capacity(crossing.len());
         for (id, value) in crossing {
             match values.get(&id) {
-                Some(data) if data.len() == self.low.values[value].numel * live.images => {
+                Some(data) if data.len() == sizes.places[value].numel * live.images => {
                     feeds.push(Feed { value, data, turn: None });
                 }
                 Some(_) => return Err(bad(id, "the cached value before the cut has another size")),
@@ -167,8 +180,8 @@ impl Backend for Cpu {
         }
         let fetch: Vec<usize> = self.low.value_of[output.index()].into_iter().collect();
         let steps = first..self.low.steps.len();
-        let outs = self.job(&Job { steps, feeds: &feeds, fetch: &fetch, images: live.images }, None);
-        self.tensor(output, outs.into_iter().next().unwrap_or_default(), live.images)
+        let outs = self.job(&Job { steps, feeds: &feeds, fetch: &fetch, sizes, images: live.images }, None);
+        self.tensor(output, sizes, outs.into_iter().next().unwrap_or_default(), live.images)
     }
 
     fn arenas(&self) -> Option<Arc<Arenas>> {

@@ -1,5 +1,6 @@
 //! What can go wrong when a graph is compiled or run: every message names the node, its op and the shapes.
 
+use crate::graph::op::Dim;
 use crate::graph::{GraphError, Node, ParamRole};
 use crate::model::ParamError;
 
@@ -19,7 +20,13 @@ pub enum ExecError {
     #[error("the graph has no node `{name}`; hint: {hint}")]
     UnknownNode { name: String, hint: String },
     #[error("the input has shape {found:?}, expected [N, {}]; hint: check the preprocessing size", join(.expected))]
-    Input { found: Vec<usize>, expected: Vec<usize> },
+    Input { found: Vec<usize>, expected: Vec<Dim> },
+    #[error(
+        "the input `{node}` has the token id {id} (token {} of sequence {}), but its vocabulary has {vocab}; hint: is this \
+         the model's own tokenizer?",
+        .place[1], .place[0]
+    )]
+    Id { node: String, id: i64, place: [usize; 2], vocab: usize },
     #[error("device `{spec}`: {why}; hint: use `cpu`, `cuda:0` or `auto`")]
     Device { spec: String, why: String },
     #[error("node `{node}` ({op}): {source}")]
@@ -74,6 +81,6 @@ pub(super) fn role_name(role: ParamRole) -> &'static str {
     }
 }
 
-fn join(dims: &[usize]) -> String {
-    dims.iter().map(usize::to_string).collect::<Vec<_>>().join(", ")
+fn join(dims: &[Dim]) -> String {
+    dims.iter().map(Dim::to_string).collect::<Vec<_>>().join(", ")
 }

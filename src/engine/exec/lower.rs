@@ -9,7 +9,6 @@ mod kernel;
 mod layer;
 mod step;
 
-use super::arena;
 use super::error::ExecError;
 use crate::graph::{self, Graph, NodeId, Op, Precision, PrecisionPlan};
 use crate::model::ParamStore;
@@ -21,7 +20,7 @@ pub use step::StepInfo;
 use step::Value;
 pub(crate) use step::{Kernel, Lowered, Step};
 
-/// Lowers the reachable part of `graph`.
+/// Lowers the reachable part of `graph`. What is made holds for any number of tokens, where that is free.
 pub(crate) fn lower(
     graph: &Graph,
     params: &ParamStore,
@@ -29,12 +28,12 @@ pub(crate) fn lower(
     keep: &[String],
 ) -> Result<Lowered, ExecError> {
     check_names(graph, precision, keep)?;
-    let shapes = graph::shapes(graph)?;
+    let shapes = graph::shapes_at(graph, graph::least(graph)?)?;
+    let free = graph.is_free();
     let keep: HashSet<&str> = keep.iter().map(String::as_str).collect();
     let mut chains = chains(graph, &keep);
     chains.sort_by_key(|c| c.last);
-    let mut low =
-        Lowered { steps: vec![], values: vec![], value_of: vec![None; graph.nodes.len()], shapes, arena: 0, live: 0 };
+    let mut low = Lowered { steps: vec![], values: vec![], value_of: vec![None; graph.nodes.len()] };
     let mut packed = 0;
     for chain in chains {
         let node = graph.node(chain.lead);
@@ -43,11 +42,10 @@ pub(crate) fn lower(
                 ExecError::unsupported(node, format!("its input `{}` is not computed before it", graph.node(id).name))
             })
         };
-        let numel = low.shapes[chain.last.index()].iter().product();
         match &node.op {
             Op::Input(_) => {
                 low.value_of[chain.lead.index()] = Some(low.values.len());
-                low.values.push(Value { numel, at: 0, step: None });
+                low.values.push(Value { node: chain.lead, step: None });
                 continue;
             }
             // Channels-last images are token sequences already.
@@ -65,7 +63,7 @@ pub(crate) fn lower(
         let inputs = node.inputs.iter().map(|&i| value(&low, i)).collect::<Result<Vec<_>, _>>()?;
         let residual = skip.map(|id| value(&low, id)).transpose()?;
         let range = precision.inputs.get(&node.name).copied();
-        let b = Builder { graph, params, node, shapes: &low.shapes, chain: &chain, range };
+        let b = Builder { graph, params, node, shapes: &shapes, free, chain: &chain, range };
         let (kernel, name, [weight_bytes, held_bytes]) = b.kernel(precision.get(&node.name))?;
         // Kernels keep their own copies, so the file's pages need not stay in memory beside them.
         for id in [Some(chain.lead), chain.bn].into_iter().flatten() {
@@ -86,10 +84,10 @@ pub(crate) fn lower(
             precision: if matches!(kernel, Kernel::Dense(_)) { precision.get(&node.name) } else { Precision::F32 },
             weight_bytes,
             held_bytes,
-            out_shape: low.shapes[chain.last.index()].clone(),
+            out_shape: shapes[chain.last.index()].clone(),
         };
         let out = low.values.len();
-        low.values.push(Value { numel, at: 0, step: Some(low.steps.len()) });
+        low.values.push(Value { node: chain.last, step: Some(low.steps.len()) });
         low.value_of[chain.last.index()] = Some(out);
         low.steps.push(Step { info, kernel, inputs, residual, out, last: chain.last });
     }
@@ -97,7 +95,6 @@ pub(crate) fn lower(
         let hint = "the graph's output is not computed".into();
         return Err(ExecError::UnknownNode { name: "output".into(), hint });
     }
-    place_values(&mut low, graph.output);
     Ok(low)
 }
 
@@ -112,13 +109,4 @@ fn trim() {
     unsafe {
         libc::malloc_trim(0);
     }
-}
-
-/// Gives every value its place in the arena.
-fn place_values(low: &mut Lowered, output: NodeId) {
-    let lives = low.lives(output);
-    let (at, end) = arena::place(&lives);
-    low.values.iter_mut().zip(at).for_each(|(v, at)| v.at = at);
-    low.arena = end;
-    low.live = arena::largest_live(&lives);
 }

@@ -85,6 +85,7 @@ impl OutOfMemory for ExecError {
             | ExecError::Unsupported { .. }
             | ExecError::UnknownNode { .. }
             | ExecError::Input { .. }
+            | ExecError::Id { .. }
             | ExecError::Device { .. }
             | ExecError::Graph(_) => false,
         }

@@ -14,11 +14,13 @@ mod cpu;
 mod cuda;
 pub mod device;
 mod error;
+mod input;
 mod kernel;
 mod lower;
 mod memory;
 mod plan;
 mod run;
+mod sizes;
 mod unfold;
 mod version;
 

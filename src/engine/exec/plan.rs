@@ -5,8 +5,9 @@ use super::candle::Program;
 use super::cpu::Cpu;
 use super::device::{Kernels, Opened};
 use super::error::ExecError;
+use super::input;
 use super::lower::StepInfo;
-use crate::graph::{Graph, NodeId, PrecisionPlan};
+use crate::graph::{Binding, Graph, NodeId, PrecisionPlan, shapes_at};
 use crate::model::{Model, ParamStore};
 use candle_core::{Device, Tensor};
 use std::collections::HashMap;
@@ -56,7 +57,8 @@ pub trait Observer {
 pub struct Memory {
     /// All parameters as the kernels hold them, unpacked where they are.
     pub weights: u64,
-    /// What values between steps take; `None` on a GPU, where candle allocates every node's output when it runs.
+    /// What values between steps take; `None` on a GPU, where candle allocates every node's output when it runs, and where
+    /// the number of tokens is free and was not said.
     pub activations: Option<ActivationMemory>,
 }
 
@@ -136,7 +138,16 @@ impl Plan {
 
     /// The bytes that this plan holds and needs, known before it runs.
     pub fn memory(&self) -> Memory {
-        Memory { weights: self.held_bytes, activations: self.backend.activations() }
+        let activations = self.backend.activations(Binding::default()).unwrap_or_default();
+        Memory { weights: self.held_bytes, activations }
+    }
+
+    /// As [`Plan::memory`], with the free dimensions as long as `binding` says.
+    ///
+    /// # Errors
+    /// A number of tokens that some op does not take; a free dimension without a length.
+    pub fn memory_at(&self, binding: Binding) -> Result<Memory, ExecError> {
+        Ok(Memory { weights: self.held_bytes, activations: self.backend.activations(binding)? })
     }
 
     pub fn device(&self) -> &Device {
@@ -152,11 +163,13 @@ impl Plan {
         self.backend.threads()
     }
 
-    /// Runs a batch `[N, C, H, W]` and returns `[N, classes]`. The result is complete when this returns, on a GPU too (the
+    /// Runs a batch `[N, C, H, W]` (or whatever else the graph's input takes, the batch axis first: `[N, tokens, width]`,
+    /// whole-number ids `[N, tokens]`) and returns `[N, classes]`. The result is complete when this returns, on a GPU too (the
     /// device is waited for), so a clock around it tells what the run took.
     ///
     /// # Errors
-    /// An input of another shape; what the tensor library reports.
+    /// An input of another shape; a number of tokens that some op does not take; ids beyond the vocabulary; what the tensor
+    /// library reports.
     pub fn run(&self, x: &Tensor) -> Result<Tensor, ExecError> {
         Ok(self.run_fetch(x, &[self.graph.output], None)?.swap_remove(0))
     }
@@ -169,10 +182,22 @@ impl Plan {
         let mut times = vec![Duration::ZERO; self.steps.len()];
         let out = self.run_fetch(x, &[self.graph.output], Some(&mut times))?.swap_remove(0);
         let images = x.dims().first().copied().unwrap_or(0) as u64;
+        let free = self.free(x)?;
         for (i, (step, t)) in self.steps.iter().zip(times).enumerate() {
-            observer.step(i, t, 4 * images * step.out_shape.iter().product::<usize>() as u64);
+            // A step makes the value of its last node.
+            let last = || self.graph.by_name(step.fused.last().unwrap_or(&step.name));
+            let shape = free.as_ref().and_then(|shapes| shapes.get(last()?.index())).unwrap_or(&step.out_shape);
+            observer.step(i, t, 4 * images * shape.iter().product::<usize>() as u64);
         }
         Ok(out)
+    }
+
+    /// The shapes for the batch `x`, where they are not those of every batch.
+    fn free(&self, x: &Tensor) -> Result<Option<Vec<Vec<usize>>>, ExecError> {
+        match input::binding(&self.graph, x)? {
+            Binding { tokens: None } => Ok(None),
+            binding => Ok(Some(shapes_at(&self.graph, binding)?)),
+        }
     }
 
     /// Runs a batch and also returns the outputs of the named nodes, shaped as their ops document (batch axis first).
@@ -221,10 +246,9 @@ impl Plan {
     }
 
     fn check_input(&self, x: &Tensor) -> Result<(), ExecError> {
-        let expected = self.graph.input_shape();
-        match x.dims() {
-            [_, rest @ ..] if rest == expected => Ok(()),
-            dims => Err(ExecError::Input { found: dims.to_vec(), expected: expected.to_vec() }),
+        match self.graph.input() {
+            Some((node, taken)) => input::check(node, taken, x).map(drop),
+            None => Err(ExecError::UnknownNode { name: "input".into(), hint: "the graph has no input".into() }),
         }
     }
 

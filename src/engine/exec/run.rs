@@ -3,9 +3,10 @@
 
 use super::arena::LINE;
 use super::device::Pool;
-use super::kernel::attention::Part;
+use super::kernel::attention::{Attention, Part};
 use super::kernel::{Par, rows, simple, split, vector};
 use super::lower::{Kernel, Lowered, Step};
+use super::sizes::Sizes;
 use rayon::prelude::*;
 use std::ops::Range;
 use std::sync::{Mutex, PoisonError};
@@ -26,6 +27,8 @@ pub(crate) struct Job<'a> {
     pub feeds: &'a [Feed<'a>],
     /// Values to hand back, for the whole batch.
     pub fetch: &'a [usize],
+    /// Those of the batch.
+    pub sizes: &'a Sizes,
     pub images: usize,
 }
 
@@ -47,8 +50,8 @@ impl Arenas {
 }
 
 /// Images a chunk should have: activations within cache, but enough images that weights are not fetched for each anew.
-fn chunk(low: &Lowered, weight_bytes: u64, images: usize, threads: usize) -> usize {
-    let per_image: usize = 4 * low.arena;
+fn chunk(sizes: &Sizes, weight_bytes: u64, images: usize, threads: usize) -> usize {
+    let per_image: usize = 4 * sizes.arena;
     let room = (1usize << 20).max(weight_bytes as usize / 8);
     let most = images.div_ceil(threads).max(1);
     let fit = (room / per_image.max(1)).clamp(1, most);
@@ -67,16 +70,17 @@ pub(crate) fn run(
     times: Option<&mut [Duration]>,
     pool: &Pool,
 ) -> Vec<Vec<f32>> {
-    let mut outs: Vec<Vec<f32>> = job.fetch.iter().map(|&v| vec![0f32; low.values[v].numel * job.images]).collect();
+    let mut outs: Vec<Vec<f32>> =
+        job.fetch.iter().map(|&v| vec![0f32; job.sizes.places[v].numel * job.images]).collect();
     if job.images == 0 {
         return outs;
     }
     let threads = pool.rayon.current_num_threads();
     let par = threads > 1 && job.images < threads;
-    let size = if par { job.images } else { chunk(low, weight_bytes, job.images, threads) };
+    let size = if par { job.images } else { chunk(job.sizes, weight_bytes, job.images, threads) };
     let mut parts: Vec<Vec<&mut [f32]>> = (0..job.images.div_ceil(size)).map(|_| Vec::new()).collect();
     for (out, &v) in outs.iter_mut().zip(job.fetch) {
-        let len = low.values[v].numel * size;
+        let len = job.sizes.places[v].numel * size;
         out.chunks_mut(len.max(1)).zip(&mut parts).for_each(|(c, p)| p.push(c));
     }
     let timed = times.is_some();
@@ -123,18 +127,22 @@ fn chunk_run(
     mut clock: Option<&mut [Duration]>,
 ) {
     // A line more than needed: values begin on cache lines.
-    let len = low.arena * images;
+    let sizes = job.sizes;
+    let len = sizes.arena * images;
     if arena.len() < len + LINE {
         arena.clear();
         arena.resize(len + LINE, 0.0);
     }
     let skip = arena.as_ptr().align_offset(4 * LINE).min(LINE);
     let arena = &mut arena[skip..skip + len];
-    let place = |v: usize| low.values[v].at * images..(low.values[v].at + low.values[v].numel) * images;
+    let place = |v: usize| {
+        let p = sizes.places[v];
+        p.at * images..(p.at + p.numel) * images
+    };
     let mut fed: Vec<Option<&[f32]>> = vec![None; low.values.len()];
     for f in job.feeds {
-        let v = &low.values[f.value];
-        let data = &f.data[from * v.numel..(from + images) * v.numel];
+        let numel = sizes.places[f.value].numel;
+        let data = &f.data[from * numel..(from + images) * numel];
         match f.turn {
             Some([c, p]) => simple::to_channels_last(c, p, data, &mut arena[place(f.value)]),
             None => fed[f.value] = Some(data),
@@ -177,6 +185,8 @@ fn step_run<'a>(step: &Step, get: &dyn Fn(usize) -> &'a [f32], out: &mut [f32], 
     let Some(&first) = step.inputs.first() else { return };
     let x = get(first);
     // Bands for elementwise steps when one chunk has all threads.
+    // Rows of an image: pixels or tokens, however many there are.
+    let rows_of = |width: usize| x.len() / (images * width).max(1);
     let band = |width: usize, len: usize| {
         let rows = len / width.max(1);
         width * rows.div_ceil(par.threads()).max(1)
@@ -219,9 +229,9 @@ fn step_run<'a>(step: &Step, get: &dyn Fn(usize) -> &'a [f32], out: &mut [f32], 
                 vector::multiply(&x[i * len..][..out.len()], &y[i * len..][..out.len()], out);
             });
         }
-        Kernel::MulRows { rows, channels } => {
+        Kernel::MulRows { channels } => {
             let factors = step.inputs.get(1).map_or(x, |&v| get(v));
-            simple::scale_rows(*rows, *channels, x, factors, out, par);
+            simple::scale_rows(rows_of(*channels), *channels, x, factors, out, par);
         }
         Kernel::Scalar { mul, add } => {
             let len = band(1, out.len());
@@ -236,14 +246,16 @@ fn step_run<'a>(step: &Step, get: &dyn Fn(usize) -> &'a [f32], out: &mut [f32], 
         Kernel::Flatten { channels, positions } => simple::to_channels_first(*channels, *positions, x, out),
         Kernel::PatchMerge { grid, width } => simple::patch_merge(*grid, *width, x, out, par),
         Kernel::MaxPool(p) => simple::max_pool(p, x, out, par),
-        Kernel::Mean { rows, skip, channels } => simple::mean_rows(*rows, *skip, *channels, x, out, par),
+        Kernel::Mean { skip, channels } => simple::mean_rows(rows_of(*channels), *skip, *channels, x, out, par),
         Kernel::ChannelPad { pool, map } => simple::channel_pad(pool, map, x, out, par),
         Kernel::Insert { tokens, at } => simple::insert(tokens, *at, x.len() / images, x, out, par),
         Kernel::Positions(p) => split(par, out, p.len(), |i, out| {
             rows::add(&x[i * p.len()..][..p.len()], p, None, out);
         }),
-        Kernel::Attention { core, fused, around } => {
+        Kernel::Attention { core, fused, windowed, around } => {
             let (qw, vw) = (core.heads * core.qk, core.heads * core.v);
+            let tokens = if *windowed { core.tokens } else { rows_of(if *fused { 2 * qw + vw } else { qw }) };
+            let core = &Attention { tokens, ..*core };
             let part = |data, width, at| Part { data, width, at };
             let parts = match (fused, &step.inputs[..]) {
                 (false, &[q, k, v]) => [part(get(q), qw, 0), part(get(k), qw, 0), part(get(v), vw, 0)],
@@ -254,6 +266,10 @@ fn step_run<'a>(step: &Step, get: &dyn Fn(usize) -> &'a [f32], out: &mut [f32], 
                 None => core.run(parts[0], parts[1], parts[2], None, out, par),
             }
         }
-        Kernel::Select { rows, index, channels } => simple::select(*rows, *index, *channels, x, out),
+        Kernel::Gather { table, dim } => {
+            let len = band(*dim, out.len());
+            split(par, out, len, |i, out| simple::gather(table, *dim, &x[i * len / dim..], out));
+        }
+        Kernel::Select { index, channels } => simple::select(rows_of(*channels), *index, *channels, x, out),
     }
 }

@@ -26,7 +26,7 @@ impl Conv {
 }
 
 /// Collects nodes in topological order; see the module's page.
-#[derive(Debug, Default)]
+#[derive(Debug, Clone, Default)]
 pub struct Builder {
     nodes: Vec<Node>,
     blocks: Vec<Block>,
@@ -68,8 +68,17 @@ impl Builder {
         }
     }
 
+    /// An image `[c, h, w]`.
     pub fn input(&mut self, shape: [usize; 3]) -> NodeId {
-        self.node("input", Op::Input(op::Input { shape: shape.to_vec() }), &[])
+        self.input_of(op::Input::fixed(shape))
+    }
+
+    pub fn input_of(&mut self, input: op::Input) -> NodeId {
+        self.node("input", Op::Input(input), &[])
+    }
+
+    pub fn embedding(&mut self, name: impl Into<String>, ids: NodeId, vocab: usize, dim: usize) -> NodeId {
+        self.node(name, Op::Embedding(op::Embedding { vocab, dim }), &[ids])
     }
 
     pub fn conv(&mut self, name: impl Into<String>, x: NodeId, c: Conv) -> NodeId {

@@ -2,9 +2,10 @@
 //!
 //! Not here: bytes (they depend on what ran, see `exec`) and time (`profile`). Counts are for one image.
 
+use super::binding::Binding;
 use super::macs::Macs;
 use super::op::product;
-use super::{Graph, GraphError, Op, ParamRole, shapes};
+use super::{Graph, GraphError, Op, ParamRole, shapes_at};
 
 /// MACs of one node for one image; `in_shapes` and `out` leave out the batch axis.
 pub fn node_macs(op: &Op, in_shapes: &[&[usize]], out: &[usize]) -> Macs {
@@ -12,8 +13,19 @@ pub fn node_macs(op: &Op, in_shapes: &[&[usize]], out: &[usize]) -> Macs {
 }
 
 /// MACs per node for one image; zero for unreachable nodes.
+///
+/// # Errors
+/// Shapes that do not fit; [`GraphError::Unbound`] for a graph that leaves its number of tokens free.
 pub fn macs(graph: &Graph) -> Result<Vec<Macs>, GraphError> {
-    let shapes = shapes(graph)?;
+    macs_at(graph, Binding::default())
+}
+
+/// As [`macs`], with the free dimensions as long as `binding` says: for one sequence of that many tokens.
+///
+/// # Errors
+/// As [`shapes_at`].
+pub fn macs_at(graph: &Graph, binding: Binding) -> Result<Vec<Macs>, GraphError> {
+    let shapes = shapes_at(graph, binding)?;
     let reachable = graph.reachable();
     Ok(graph
         .iter()

@@ -11,6 +11,12 @@ pub enum GraphError {
     Arity { node: String, op: String, found: usize, expected: usize },
     #[error("node `{node}` ({op}) cannot take input shapes {shapes:?}: {why}; hint: dimensions do not fit together")]
     Shape { node: String, op: String, shapes: Vec<Vec<usize>>, why: String },
+    #[error("the input `{node}` takes any number of tokens; hint: say for how many")]
+    Unbound { node: String },
+    #[error(
+        "node `{node}` ({op}) {why}; hint: token ids go into an embedding of their vocabulary, and nothing else does"
+    )]
+    Ids { node: String, op: String, why: String },
     #[error("node `{node}` ({op}) has parameters {found:?}, expected {expected:?}; hint: the graph is malformed")]
     Params { node: String, op: String, found: Vec<String>, expected: Vec<String> },
     #[error("block `{block}` {why}; hint: the graph is malformed")]

@@ -7,11 +7,12 @@
 
 use super::axes::NodeLinks;
 use super::op::output;
-use super::{Graph, GraphError, Op, shapes};
+use super::{Graph, GraphError, Op, least, shapes_at};
 
-/// Axis facts of every node; empty for unreachable ones. The graph's own output is protected.
+/// Axis facts of every node; empty for unreachable ones. The graph's own output is protected. They hold for any number
+/// of tokens, where that is free.
 pub fn links(graph: &Graph) -> Result<Vec<NodeLinks>, GraphError> {
-    let shapes = shapes(graph)?;
+    let shapes = shapes_at(graph, least(graph)?)?;
     let reachable = graph.reachable();
     Ok(graph
         .iter()

@@ -6,6 +6,7 @@
 //! Facts, profiles, costs, sensitivities and precisions live in side tables keyed by node name.
 
 mod axes;
+mod binding;
 mod build;
 mod calibration;
 mod check;
@@ -20,16 +21,17 @@ mod shapes;
 pub mod window;
 
 pub use axes::{AxisRef, Link, NodeLinks, Protected, Site, Span};
+pub use binding::Binding;
 pub use build::{Builder, Conv};
 pub use calibration::{Calibration, Range};
-pub use cost::{macs, node_macs, node_params, param_shapes};
+pub use cost::{macs, macs_at, node_macs, node_params, param_shapes};
 pub use error::GraphError;
 pub use links::{links, node_links};
 pub use macs::{MacConvention, Macs};
 pub use op::{Activation, Facts, Op, Traits, channel_axis, describe};
 pub use precision::{Precision, PrecisionPlan, Runs, WeightFormat};
 pub use role::ParamRole;
-pub use shapes::{node_shape, shapes};
+pub use shapes::{least, node_shape, shapes, shapes_at};
 pub use window::{PositionBias, Windows};
 
 use serde::{Deserialize, Serialize};
@@ -79,7 +81,7 @@ pub struct ResidualAdd {
     pub skip: NodeId,
 }
 
-/// A directed acyclic graph from one image input to one logits output.
+/// A directed acyclic graph from one input (an image, tokens or token ids) to one logits output.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Graph {
     pub nodes: Vec<Node>,
@@ -135,15 +137,26 @@ impl Graph {
         out
     }
 
-    /// The image shape `[c, h, w]` that the first input node takes; empty for a graph without one.
-    pub fn input_shape(&self) -> &[usize] {
-        self.nodes
-            .iter()
-            .find_map(|n| match &n.op {
-                Op::Input(op::Input { shape }) => Some(shape.as_slice()),
-                _ => None,
-            })
-            .unwrap_or(&[])
+    /// The first input node and what it takes.
+    pub fn input(&self) -> Option<(&Node, &op::Input)> {
+        self.nodes.iter().find_map(|n| match &n.op {
+            Op::Input(input) => Some((n, input)),
+            _ => None,
+        })
+    }
+
+    /// Whether its input leaves the number of tokens free: sizes then need a [`Binding`].
+    pub fn is_free(&self) -> bool {
+        self.input().is_some_and(|(_, input)| input.is_free())
+    }
+
+    /// The shape that the first input node takes, `[c, h, w]` of an image; empty for a graph without one.
+    ///
+    /// # Errors
+    /// [`GraphError::Unbound`] when the number of tokens is free.
+    pub fn input_shape(&self) -> Result<Vec<usize>, GraphError> {
+        let Some((node, input)) = self.input() else { return Ok(Vec::new()) };
+        input.bound(Binding::default()).ok_or_else(|| GraphError::Unbound { node: node.name.clone() })
     }
 
     /// The block that `id` lies in.

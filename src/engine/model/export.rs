@@ -301,7 +301,7 @@ pub(super) fn reopen(c: &Checkpoint, text: &str, path: &Path) -> Result<Model, M
     let classes = shapes(&graph)?.get(graph.output.index()).and_then(|s| s.last().copied()).unwrap_or(0);
     let p = &info.preprocess;
     // Only images have a size that preprocessing brings them to.
-    let size_fits = graph.input_shape().len() != 3 || graph.input_shape()[1..] == p.size;
+    let size_fits = !matches!(graph.input_shape().as_deref(), Ok([_, h, w]) if [*h, *w] != p.size);
     if classes != info.classes || !size_fits || p.std.iter().any(|s| !s.is_finite() || *s <= 0.0) {
         return Err(damaged("its manifest does not fit its graph".into()));
     }

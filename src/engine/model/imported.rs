@@ -18,7 +18,7 @@ pub(super) fn model(
     path: &Path,
     notes: Vec<String>,
 ) -> Model {
-    preprocess.channels = graph.input_shape().first().copied().unwrap_or(0);
+    preprocess.channels = graph.input_shape().ok().and_then(|s| s.first().copied()).unwrap_or(0);
     Model {
         info: ModelInfo {
             name: display_name(path),

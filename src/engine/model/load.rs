@@ -137,7 +137,7 @@ fn assemble(
     let params = fetch(&checkpoint, &graph)?;
     extras(&checkpoint, &params, &spec, &mut notes)?;
     values::check(&graph, &params)?;
-    let shape = graph.input_shape();
+    let shape = graph.input_shape()?;
     let side = |axis: usize| shape.get(axis).copied().unwrap_or(0);
     let preprocess = sidecar.preprocess(spec.preprocess([side(1), side(2)]))?;
     Ok(imported::model(graph, params, family, spec.classes(), preprocess, sidecar, path, notes))
@@ -161,7 +161,7 @@ fn grey(c: &Checkpoint, graph: &mut Graph) -> bool {
     }
     for node in &mut graph.nodes {
         match &mut node.op {
-            Op::Input(op::Input { shape }) => shape[..1].fill(1),
+            Op::Input(op::Input { dims, .. }) => dims[..1].fill(op::Dim::Fixed(1)),
             Op::Conv2d(op::Conv2d { in_ch, .. }) if node.inputs.contains(&input) => *in_ch = 1,
             _ => {}
         }

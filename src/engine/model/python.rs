@@ -175,6 +175,7 @@ fn expression(node: &Node) -> String {
     let (w, b) = (p(ParamRole::Weight), p(ParamRole::Bias));
     match &node.op {
         Op::Input(_) => "x".to_owned(),
+        Op::Embedding(_) => format!("F.embedding({x}, {w})"),
         Op::Conv2d(op::Conv2d { stride, padding: [top, left, bottom, right], groups, .. }) => {
             let (x, padding) = match top == bottom && left == right {
                 true => (x, tuple(&[*top, *left])),

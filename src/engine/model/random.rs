@@ -19,9 +19,10 @@ pub fn random(spec: &FamilySpec, seed: u64) -> Model {
         Err(e) => panic!("`random` was given a spec that does not build: {e}"),
     };
     let params = random_params(&graph, seed);
-    let shape = graph.input_shape();
-    let preprocess = spec.preprocess([shape[1], shape[2]]);
-    let preprocess = Preprocess { channels: shape[0], ..preprocess };
+    let Ok(&[channels, h, w]) = graph.input_shape().as_deref() else {
+        panic!("`random` was given a spec of something else than images");
+    };
+    let preprocess = Preprocess { channels, ..spec.preprocess([h, w]) };
     let hash = params.hash();
     let family = spec.family();
     Model {

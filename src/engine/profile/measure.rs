@@ -99,7 +99,7 @@ pub fn profile(
         CompileOptions { device: options.device.clone(), threads: options.threads, ..CompileOptions::default() };
     let plan = Plan::of(model, &compile)?;
     let (mut profile, batch) = halving(options.batch.max(1), |batch| {
-        let x = noise(model.graph.input_shape(), batch, &options.device)?;
+        let x = noise(&model.graph.input_shape()?, batch, &options.device)?;
         measure(model, &plan, &x, &ProfileOptions { batch, ..options.clone() }, ceilings, cancel, update)
     })?;
     profile.notes.extend(smaller_batch(options.batch, batch));

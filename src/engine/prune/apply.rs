@@ -117,6 +117,8 @@ fn sliced(before: &Graph, after: &Graph, params: &ParamStore, edits: &Edits) -> 
             }
             let axes: &[usize] = match (p.role, &node.op) {
                 (ParamRole::Weight, Op::Conv2d(op::Conv2d { groups: 1, .. }) | Op::Linear(_)) => &[0, 1],
+                // A row is a word's.
+                (ParamRole::Weight, Op::Embedding(_)) => &[1],
                 (ParamRole::PositionBias, Op::Attention(op::Attention { bias: PositionBias::Table, .. })) => &[1],
                 (ParamRole::PositionBias | ParamRole::LogitScale | ParamRole::PositionMlp2, _) => &[0],
                 // Shared by all heads.

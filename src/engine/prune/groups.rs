@@ -5,7 +5,9 @@
 //! has in no regular place, is protected, with a reason.
 
 use super::group::{Group, GroupKind, Member, MemberRole};
-use crate::graph::{AxisRef, Graph, NodeId, NodeLinks, Op, ParamRole, Site, Span, links, param_shapes, shapes};
+use crate::graph::{
+    AxisRef, Graph, NodeId, NodeLinks, Op, ParamRole, Site, Span, least, links, param_shapes, shapes_at,
+};
 use std::collections::{BTreeMap, HashMap};
 
 /// One axis: of a node's output (`role` none) or of one of its parameters.
@@ -45,7 +47,8 @@ impl Sets {
 /// All groups of `graph`, protected ones included, in the order of their first producer; empty for a graph whose
 /// shapes do not fit. Ids are unique.
 pub fn groups(graph: &Graph) -> Vec<Group> {
-    let (Ok(links), Ok(shapes)) = (links(graph), shapes(graph)) else { return Vec::new() };
+    let sized = least(graph).and_then(|binding| shapes_at(graph, binding));
+    let (Ok(links), Ok(shapes)) = (links(graph), sized) else { return Vec::new() };
     let mut axes = Axes::new(graph);
     for (i, facts) in links.iter().enumerate() {
         axes.add_node(&shapes, i, facts);

@@ -38,7 +38,7 @@ pub(super) fn part(graph: &Graph, from: NodeId, shape: &[usize], to: NodeId) -> 
     let mut new_id = vec![None; graph.nodes.len()];
     let input = Node {
         name: graph.node(from).name.clone(),
-        op: Op::Input(op::Input { shape: shape.to_vec() }),
+        op: Op::Input(op::Input::fixed(shape)),
         inputs: Vec::new(),
         params: Vec::new(),
     };

@@ -1,7 +1,7 @@
 //! The graphs that are checked: one kernel each, or a few where kernels fuse; sizes are ragged on purpose, so that
 //! vector tails and partial tiles run too.
 
-use crate::graph::op;
+use crate::graph::op::{self, Dim, Input};
 use crate::graph::{Activation, Builder, Conv, Graph, GraphError, NodeId, Op, PositionBias, Precision, Windows};
 
 /// One kernel to check.
@@ -265,8 +265,19 @@ pub(super) fn all(half: Half) -> Result<Vec<Case>, GraphError> {
         for (name, _, shape, range, build) in ROWS.iter().filter(|r| r.1.contains(&listed)) {
             cases.push(Case { name, graph: graph(*shape, *build)?, precision, target: TARGET, range: *range });
         }
+        if listed == Precision::F32 {
+            cases.push(Case { name: "embedding", graph: ids()?, precision, target: TARGET, range: 0.0 });
+        }
     }
     Ok(cases)
+}
+
+/// Rows of a table, by token ids.
+fn ids() -> Result<Graph, GraphError> {
+    let mut b = Builder::default();
+    let x = b.input_of(Input { dims: vec![Dim::Fixed(9)], ..Input::ids(11) });
+    let x = b.embedding(TARGET, x, 11, 27);
+    b.finish(x)
 }
 
 fn graph(shape: [usize; 3], build: Build) -> Result<Graph, GraphError> {

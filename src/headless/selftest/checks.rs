@@ -6,6 +6,7 @@ use crate::data::synthetic;
 use crate::exec::candle::{self, Capture, Mode};
 use crate::exec::device::{self, Opened};
 use crate::exec::{CompileOptions, ExecError, Kernels, Plan, StepInfo};
+use crate::graph::op::InputType;
 use crate::graph::{Precision, PrecisionPlan};
 use crate::model::random_params;
 use crate::train::demo;
@@ -115,6 +116,24 @@ pub(super) fn uniform(n: usize, range: f32, seed: u64) -> Vec<f32> {
     (0..n).map(|_| rng.random_range(-range..range)).collect()
 }
 
+/// A seeded input for `case`, as numbers and as the plan takes it: values within the case's range, or token ids from
+/// all over the vocabulary.
+fn input(case: &Case, images: usize, seed: u64) -> Result<(Vec<f32>, Tensor)> {
+    let mut dims = vec![images];
+    dims.extend(case.graph.input_shape()?);
+    let n = dims.iter().product();
+    match case.graph.input().map(|(_, input)| input.dtype) {
+        Some(InputType::Ids { vocab }) => {
+            let ids: Vec<u32> = (seed as usize..seed as usize + n).map(|i| (i * 7 % vocab) as u32).collect();
+            Ok((ids.iter().map(|id| *id as f32).collect(), Tensor::from_vec(ids, dims, &Device::Cpu)?))
+        }
+        Some(InputType::F32) | None => {
+            let x = uniform(n, case.range, seed);
+            Ok((x.clone(), Tensor::from_vec(x, dims, &Device::Cpu)?))
+        }
+    }
+}
+
 /// The step that runs `node`.
 pub(super) fn step_of<'a>(plan: &'a Plan, node: &str) -> Result<(usize, &'a StepInfo)> {
     let runs = |s: &StepInfo| s.name == node || s.fused.iter().any(|f| f == node);
@@ -158,13 +177,11 @@ fn run_case(case: &Case, opened: &Opened, check: &mut Check) -> Result<()> {
     }
     let mut errors = Errors::default();
     for images in BATCHES {
-        let mut dims = vec![images];
-        dims.extend_from_slice(case.graph.input_shape());
-        let x = uniform(dims.iter().product(), case.range, SEED + images as u64);
+        let (x, tensor) = input(case, images, SEED + images as u64)?;
         let run =
             Run { graph: &case.graph, params: &params, precision: &precision, images, top_code: top_code(opened) };
         let want = run.output(&x)?;
-        let got = values(&plan.run(&Tensor::from_vec(x, dims, &Device::Cpu)?)?)?;
+        let got = values(&plan.run(&tensor)?)?;
         check.compare(&got, &want.y, &want.tolerance, &mut errors);
     }
     if case.precision != Precision::F32 && errors.n > 0 {
@@ -243,13 +260,11 @@ mod tests {
             bad.insert(name, crate::model::Param::owned(p.shape().to_vec(), values).expect("fits"));
             let precision = precision_at(case.target, case.precision);
             let plan = Plan::compile(&case.graph, &bad, &precision, &CompileOptions::on(&cpu())).expect("compiles");
-            let mut dims = vec![2];
-            dims.extend_from_slice(case.graph.input_shape());
-            let x = uniform(dims.iter().product(), case.range, 5);
+            let (x, tensor) = input(&case, 2, 5).expect("fits");
             let run =
                 Run { graph: &case.graph, params: &good, precision: &precision, images: 2, top_code: top_code(&cpu()) };
             let want = run.output(&x).expect("truth");
-            let got = super::values(&plan.run(&Tensor::from_vec(x, dims, &Device::Cpu).expect("fits")).expect("runs"));
+            let got = super::values(&plan.run(&tensor).expect("runs"));
             let mut check = Check::new(case.name, case.precision);
             check.compare(&got.expect("values"), &want.y, &want.tolerance, &mut Errors::default());
             assert_eq!(check.outcome, Outcome::Failed, "{}: {check:?}", case.name);

@@ -206,7 +206,7 @@ fn prepare(graph: &Graph, precision: &PrecisionPlan, images: usize, opened: &Ope
     let params = random_params(graph, 1);
     let plan = Plan::compile(graph, &params, precision, &CompileOptions::on(opened))?;
     let mut dims = vec![images];
-    dims.extend_from_slice(graph.input_shape());
+    dims.extend(graph.input_shape()?);
     let x = Tensor::from_vec(uniform(dims.iter().product(), 2.0, 1), dims, &opened.device)?;
     Ok((plan, x))
 }

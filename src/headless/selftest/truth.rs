@@ -22,7 +22,7 @@ pub(super) use site::{Run, SIGMAS};
 use site::{Site, Value};
 
 impl Run<'_> {
-    /// The graph's output for `x` `[images, c, h, w]`.
+    /// The graph's output for `x` `[images, c, h, w]`, or ids `[images, tokens]`.
     pub(super) fn output(&self, x: &[f32]) -> Result<Value> {
         let shapes = shapes(self.graph)?;
         let mut values: Vec<Value> = Vec::with_capacity(shapes.len());
@@ -49,6 +49,7 @@ impl Run<'_> {
 fn value(at: &Site<'_>) -> Result<Value> {
     Ok(match &at.node.op {
         Op::Input(_) => bail!("node `{}` is an input with inputs", at.node.name),
+        Op::Embedding(op::Embedding { dim, .. }) => layout::embedding(at, *dim)?,
         Op::Conv2d(conv) => layer::conv(at, conv)?,
         Op::Linear(linear) => layer::linear(at, linear)?,
         Op::BatchNorm2d(_) | Op::LayerNorm(_) | Op::RmsNorm(_) | Op::Softmax | Op::Scale(_) if at.shape.len() == 3 => {

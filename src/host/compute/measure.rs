@@ -194,14 +194,16 @@ impl Compute {
     }
 
     fn whole_latency(&self, plan: &Plan, job: &Job) -> Result<(LatencyStats, Option<Doubt>), JobError> {
-        let x = profile::noise(self.model.graph.input_shape(), self.batch, &self.device.device)?;
+        let shape = self.model.graph.input_shape().map_err(JobError::of)?;
+        let x = profile::noise(&shape, self.batch, &self.device.device)?;
         let mut progress = |done: usize, total: usize| job.progress("evaluate", "latency", done as u64, total as u64);
         Ok(profile::whole_latency(plan, &x, &self.paired_options(), job.cancel(), &mut progress)?)
     }
 
     /// Latency of `plan` beside the original's, on the session's batch.
     pub(super) fn time_beside(&self, original: &Plan, plan: &Plan, job: &Job) -> Result<Paired, JobError> {
-        let x = profile::noise(self.model.graph.input_shape(), self.batch, &self.device.device)?;
+        let shape = self.model.graph.input_shape().map_err(JobError::of)?;
+        let x = profile::noise(&shape, self.batch, &self.device.device)?;
         let mut progress = |done: usize, total: usize| {
             job.progress("evaluate", "latency against the original", done as u64, total as u64);
         };

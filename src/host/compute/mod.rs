@@ -78,7 +78,7 @@ pub fn load_model(
         Some(other) => return Err(format!("no bundled model `{other}`; hint: demo:vit or demo:cnn")),
         None => model::load(Path::new(name), options).map_err(|e| e.to_string())?,
     };
-    if let (Some(asked), &[_, h, w]) = (options.image, model.graph.input_shape())
+    if let (Some(asked), Ok(&[_, h, w])) = (options.image, model.graph.input_shape().as_deref())
         && (h, w) != (asked, asked)
     {
         return Err(format!("`{name}` takes images of {h}x{w} pixels, not {asked}; hint: leave --image-size out"));
@@ -109,9 +109,11 @@ pub fn load_model(
 
 /// Whether inputs are small: images of 64x64 pixels, or as many values of another kind.
 fn takes_little(model: &Model) -> bool {
-    let places: usize = match model.graph.input_shape() {
-        [_, image @ ..] if image.len() == 2 => image.iter().product(),
-        other => other.iter().product(),
+    let places: usize = match model.graph.input_shape().as_deref() {
+        Ok([_, image @ ..]) if image.len() == 2 => image.iter().product(),
+        Ok(other) => other.iter().product(),
+        // As long as a sequence is.
+        Err(_) => return false,
     };
     places <= 64 * 64
 }

@@ -38,7 +38,8 @@ impl Program {
         device: &Device,
     ) -> Result<Program, ExecError> {
         check_names(&graph, precision, keep)?;
-        let shapes = graph::shapes(&graph)?;
+        let shapes = graph::shapes_at(&graph, graph::least(&graph)?)?;
+        let free = graph.is_free();
         let keep: HashSet<&str> = keep.iter().map(String::as_str).collect();
         let mut chains = chains(&graph, &keep);
         chains.sort_by_key(|c| c.last);
@@ -72,7 +73,7 @@ impl Program {
         for ((chain, flow), (compute, store)) in chains.iter().zip(flows).zip(types) {
             let node = graph.node(chain.lead);
             let range = precision.inputs.get(&node.name).copied();
-            let b = Builder { graph: &graph, params, node, shapes: &shapes, chain, range };
+            let b = Builder { graph: &graph, params, node, shapes: &shapes, free, chain, range };
             let wanted = precision.get(&node.name);
             let chosen = Lowering { b, device, compute }.choose(wanted, &mut tensors)?;
             for id in [Some(chain.lead), chain.bn].into_iter().flatten() {

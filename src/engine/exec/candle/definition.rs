@@ -11,6 +11,7 @@ use super::ops;
 use super::site::{BatchStats, Mode, Site, Stats};
 use super::special::Special;
 use crate::exec::error::ExecError;
+use crate::exec::input;
 use crate::exec::unfold::Window;
 use crate::graph::{self, Op, ParamRole, PositionBias, op};
 use candle_core::{D, DType, Tensor};
@@ -41,10 +42,15 @@ impl Site<'_> {
         let x = inputs.first().ok_or_else(|| ExecError::unsupported(self.node, "has no input"))?;
         let other = inputs.get(1).unwrap_or(x);
         Ok(match &self.node.op {
-            Op::Input(op::Input { shape }) => match x.dims() {
-                [_, rest @ ..] if rest == shape.as_slice() => x.clone(),
-                dims => return Err(ExecError::Input { found: dims.to_vec(), expected: shape.clone() }),
-            },
+            Op::Input(input) => {
+                input::check(self.node, input, x)?;
+                x.clone()
+            }
+            Op::Embedding(op::Embedding { dim, .. }) => {
+                let (n, tokens) = x.dims2()?;
+                let ids = x.to_dtype(DType::U32)?.contiguous()?.flatten_all()?;
+                self.weight()?.index_select(&ids, 0)?.reshape((n, tokens, *dim))?
+            }
             Op::Conv2d(op::Conv2d { kernel, stride, padding, groups, bias, .. }) => {
                 let window = Window { kernel: *kernel, stride: *stride, padding: *padding };
                 let y = ops::conv(x, &self.weight()?, window, *groups)?;

@@ -8,8 +8,9 @@ use super::site::{Pass, TensorMap};
 use super::walk::{Step, Walk};
 use crate::exec::backend::{ActivationMemory, Backend, Cut, Live, LiveValues};
 use crate::exec::error::ExecError;
+use crate::exec::input;
 use crate::exec::lower::StepInfo;
-use crate::graph::{Graph, NodeId};
+use crate::graph::{Binding, Graph, NodeId, shapes_at};
 use candle_core::{DType, Device, Tensor};
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -65,6 +66,10 @@ impl Program {
 
     /// The values that a run of a batch begins with.
     fn feeds(&self, x: &Tensor) -> Result<BTreeMap<NodeId, Tensor>, ExecError> {
+        if let binding @ Binding { tokens: Some(_) } = input::binding(&self.graph, x)? {
+            // Steps go by what they get: that it fits is known from here.
+            shapes_at(&self.graph, binding)?;
+        }
         Ok(BTreeMap::from([(self.input, x.to_device(&self.device)?.to_dtype(DType::F32)?.contiguous()?)]))
     }
 }
@@ -79,8 +84,8 @@ impl Backend for Program {
     }
 
     /// The tensor library allocates every node's output when it runs.
-    fn activations(&self) -> Option<ActivationMemory> {
-        None
+    fn activations(&self, _: Binding) -> Result<Option<ActivationMemory>, ExecError> {
+        Ok(None)
     }
 
     /// The input and the last node of every step.

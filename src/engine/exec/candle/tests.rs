@@ -18,7 +18,7 @@ fn node(name: &str, op: Op, inputs: &[u32], roles: &[ParamRole]) -> Node {
 }
 
 fn graph(shape: &[usize], rest: Vec<Node>) -> Graph {
-    let mut nodes = vec![node("input", Op::Input(op::Input { shape: shape.to_vec() }), &[], &[])];
+    let mut nodes = vec![node("input", Op::Input(op::Input::fixed(shape)), &[], &[])];
     nodes.extend(rest);
     Graph { output: NodeId(nodes.len() as u32 - 1), nodes, blocks: vec![] }
 }

@@ -158,6 +158,13 @@ pub(crate) fn patch_merge([h, w]: [usize; 2], d: usize, x: &[f32], out: &mut [f3
     });
 }
 
+/// Row `id` of `table`, `[.., dim]`, for each of `ids`: whole numbers below the table's rows, as many as `out` has rows.
+pub(crate) fn gather(table: &[f32], dim: usize, ids: &[f32], out: &mut [f32]) {
+    for (out, id) in out.chunks_exact_mut(dim.max(1)).zip(ids) {
+        out.copy_from_slice(&table[*id as usize * dim..][..dim]);
+    }
+}
+
 /// Row `index` of each `[rows, c]` image.
 pub(crate) fn select(rows: usize, index: usize, c: usize, x: &[f32], out: &mut [f32]) {
     for (img, out) in out.chunks_exact_mut(c.max(1)).enumerate() {

@@ -30,11 +30,16 @@ impl Builder<'_> {
         let held = |k: Kernel, name: &str, n: usize| Ok((k, name.to_owned(), [4 * n as u64; 2]));
         match &self.node.op {
             Op::Conv2d(conv) => self.conv(conv, precision),
+            Op::Embedding(op::Embedding { vocab, dim }) => {
+                let table = self.values(self.node, ParamRole::Weight, &[*vocab, *dim])?;
+                held(Kernel::Gather { table, dim: *dim }, "gather-f32", vocab * dim)
+            }
             Op::Linear(op::Linear { in_features, out_features, bias }) => {
                 if self.input(0)?.len() > 2 {
                     return Err(ExecError::shape(self.node, self.input(0)?, "[tokens, features] or [features]"));
                 }
-                let (rows, _) = self.rows()?;
+                // Rows are on their own; an image of one holds for any number of them.
+                let rows = if self.free { 1 } else { self.rows()?.0 };
                 let geo = Geometry::linear(rows, *in_features, *out_features);
                 self.dense(geo, &[*out_features, *in_features], *bias, precision)
             }
@@ -55,10 +60,10 @@ impl Builder<'_> {
             Op::Activation { act } => plain(Kernel::Activation(*act), "activation-f32"),
             Op::Softmax => plain(Kernel::Softmax { width: self.rows()?.1 }, "softmax-f32"),
             Op::Mul => {
-                let (rows, channels) = self.rows()?;
-                let kernel = match self.input(0)? == self.input(1)? {
+                let (_, channels) = self.rows()?;
+                let kernel = match self.input(0)?.len() == self.input(1)?.len() {
                     true => Kernel::Mul,
-                    false => Kernel::MulRows { rows, channels },
+                    false => Kernel::MulRows { channels },
                 };
                 plain(kernel, "multiply-f32")
             }
@@ -97,8 +102,8 @@ impl Builder<'_> {
                 plain(Kernel::PatchMerge { grid: *grid, width }, "copy-f32")
             }
             Op::GlobalAvgPool => {
-                let (channels, [h, w]) = self.image()?;
-                plain(Kernel::Mean { rows: h * w, skip: 0, channels }, "mean-f32")
+                let (channels, _) = self.image()?;
+                plain(Kernel::Mean { skip: 0, channels }, "mean-f32")
             }
             Op::ChannelPad(pad) => {
                 let pool = self.padded(pad)?;
@@ -114,12 +119,12 @@ impl Builder<'_> {
             }
             Op::Attention(attention) => self.attention(attention),
             Op::SelectToken(op::SelectToken { index }) => {
-                let (rows, channels) = self.rows()?;
-                plain(Kernel::Select { rows, index: *index, channels }, "copy-f32")
+                let (_, channels) = self.rows()?;
+                plain(Kernel::Select { index: *index, channels }, "copy-f32")
             }
             Op::MeanTokens(op::MeanTokens { skip }) => {
-                let (rows, channels) = self.rows()?;
-                plain(Kernel::Mean { rows, skip: *skip, channels }, "mean-f32")
+                let (_, channels) = self.rows()?;
+                plain(Kernel::Mean { skip: *skip, channels }, "mean-f32")
             }
             Op::Input(_) | Op::ToTokens | Op::ToImage(_) => Err(ExecError::unsupported(self.node, "is not a step")),
         }
@@ -150,8 +155,9 @@ impl Builder<'_> {
         if self.input(0)?.len() == 3 {
             return self.pool(window);
         }
-        let (rows, channels) = self.rows()?;
-        Ok(Pool { image: [rows, 1], out_image: [rows, 1], channels, window })
+        // Rows of tokens are images of one pixel.
+        let (_, channels) = self.rows()?;
+        Ok(Pool { image: [1, 1], out_image: [1, 1], channels, window })
     }
 
     fn attention(&self, attention: &op::Attention) -> Result<Made, ExecError> {
@@ -163,7 +169,7 @@ impl Builder<'_> {
         let plain = factors.is_none() && windows.is_none() && bias.is_none();
         let around = (!plain).then(|| Around::new(&core, windows, factors, bias));
         let name = core.kernel();
-        Ok((Kernel::Attention { core, fused, around }, name, [held; 2]))
+        Ok((Kernel::Attention { core, fused, windowed: windows.is_some(), around }, name, [held; 2]))
     }
 
     fn dense(&self, geo: Geometry, shape: &[usize], has_bias: bool, precision: Precision) -> Result<Made, ExecError> {

@@ -14,6 +14,8 @@ pub(in crate::exec) struct Builder<'a> {
     pub params: &'a ParamStore,
     pub node: &'a Node,
     pub shapes: &'a [Vec<usize>],
+    /// The number of tokens is free: that of `shapes` is one of many.
+    pub free: bool,
     pub chain: &'a Chain,
     /// What the input of a static int8 layer ranges over.
     pub range: Option<Range>,

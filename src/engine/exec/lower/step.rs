@@ -2,7 +2,6 @@
 //!
 //! Not here: how they come about (`lower`), what a kernel computes (`exec::kernel`).
 
-use crate::exec::arena::Life;
 use crate::exec::kernel::attention::Attention;
 use crate::exec::kernel::dense::Dense;
 use crate::exec::kernel::simple::Pool;
@@ -29,21 +28,22 @@ pub struct StepInfo {
     pub weight_bytes: u64,
     /// Bytes of this step's parameters in memory when it runs: more than `weight_bytes` where they were unpacked.
     pub held_bytes: u64,
-    /// Output shape without batch, as the last node's op documents it.
+    /// Output shape without batch, as the last node's op documents it; where the number of tokens is free, for the fewest
+    /// that the graph takes.
     pub out_shape: Vec<usize>,
 }
 
-/// A value that lives between steps, channels-last.
+/// A value that lives between steps, channels-last. How large it is and where it lies: `exec::sizes`.
 #[derive(Debug, Clone)]
 pub(crate) struct Value {
-    /// Elements for one image.
-    pub numel: usize,
-    /// Its first element in an arena for one image; an arena for `n` images is the same `n` times as large.
-    pub at: usize,
+    /// The node that it was made for; others may go by the same value.
+    pub node: NodeId,
     /// Step that writes it; `None` for the input.
     pub step: Option<usize>,
 }
 
+// What a kernel can count in its input (tokens of a sequence) is not in here: a batch may have any number.
+//
 // A plan has one of these a step, made once: boxing the largest would save nothing.
 #[allow(clippy::large_enum_variant)]
 pub(crate) enum Kernel {
@@ -63,9 +63,8 @@ pub(crate) enum Kernel {
         act: Option<Activation>,
     },
     MaxPool(Pool),
-    /// Mean over `rows` from `skip` on.
+    /// Mean over an image's rows from `skip` on.
     Mean {
-        rows: usize,
         skip: usize,
         channels: usize,
     },
@@ -83,7 +82,6 @@ pub(crate) enum Kernel {
     Mul,
     /// The second input has one row of factors an image.
     MulRows {
-        rows: usize,
         channels: usize,
     },
     Scalar {
@@ -112,13 +110,19 @@ pub(crate) enum Kernel {
         at: usize,
     },
     Positions(Vec<f32>),
+    /// Without `windowed` over all tokens that there are, whatever `core` says.
     Attention {
         core: Attention,
         fused: bool,
+        windowed: bool,
         around: Option<Around>,
     },
+    /// Rows of a table of `dim` columns, by their numbers.
+    Gather {
+        table: Vec<f32>,
+        dim: usize,
+    },
     Select {
-        rows: usize,
         index: usize,
         channels: usize,
     },
@@ -139,27 +143,4 @@ pub(crate) struct Lowered {
     pub values: Vec<Value>,
     /// Per node: its value, when its output exists between steps.
     pub value_of: Vec<Option<usize>>,
-    pub shapes: Vec<Vec<usize>>,
-    /// Elements of the arena for one image.
-    pub arena: usize,
-    /// Elements of the largest set of values alive at once, for one image.
-    pub live: usize,
-}
-
-impl Lowered {
-    /// When each value is alive: from the step that writes it to the last that reads it, the output to the end.
-    pub fn lives(&self, output: NodeId) -> Vec<Life> {
-        let of = |v: &Value| {
-            let first = v.step.unwrap_or(0);
-            Life { numel: v.numel, first, last: first }
-        };
-        let mut lives: Vec<Life> = self.values.iter().map(of).collect();
-        for (i, s) in self.steps.iter().enumerate() {
-            s.inputs.iter().chain(&s.residual).for_each(|&v| lives[v].last = i);
-        }
-        if let Some(v) = self.value_of[output.index()] {
-            lives[v].last = self.steps.len();
-        }
-        lives
-    }
 }

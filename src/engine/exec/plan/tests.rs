@@ -1,6 +1,7 @@
 //! Compiled plans against the definitions (`candle::forward`), over every family with odd sizes.
 
 mod tensors;
+mod tokens;
 
 use super::*;
 use crate::exec::candle::{self, Capture, Mode, Pass};
@@ -51,7 +52,7 @@ fn input(model: &Model, n: usize) -> Tensor {
     use rand::{Rng, SeedableRng};
     let mut rng = rand_chacha::ChaCha8Rng::seed_from_u64(n as u64);
     let mut shape = vec![n];
-    shape.extend(model.graph.input_shape());
+    shape.extend(model.graph.input_shape().unwrap());
     let data: Vec<f32> = (0..shape.iter().product()).map(|_| rng.random_range(-2.0..2.0)).collect();
     Tensor::from_vec(data, shape, &Device::Cpu).unwrap()
 }
@@ -304,7 +305,8 @@ fn buffers_hold_little_more_than_what_is_alive_at_once() {
         assert_eq!(memory.weights, plan.weight_bytes(), "{name}");
         // At least the image and what the first step makes of it.
         let first = &plan.steps()[0].out_shape;
-        let least = 4 * (graph.input_shape().iter().product::<usize>() + first.iter().product::<usize>()) as u64;
+        let least =
+            4 * (graph.input_shape().unwrap().iter().product::<usize>() + first.iter().product::<usize>()) as u64;
         assert!(a.arena >= a.largest_live && a.largest_live >= least, "{name}: {a:?}");
         seen.push((name, a.arena as f64 / a.largest_live as f64));
     }

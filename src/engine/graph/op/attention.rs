@@ -1,6 +1,6 @@
 //! Softmax attention without its projections.
 
-use super::facts::{Facts, MAX_ELEMENTS, Traits, input, kept, output, param, product, tokens, want};
+use super::facts::{Facts, Length, MAX_ELEMENTS, Traits, input, kept, output, param, product, tokens, want};
 use super::numbers::exact;
 use crate::graph::axes::{Link, NodeLinks, Span};
 use crate::graph::macs::Macs;
@@ -92,6 +92,14 @@ impl Facts for Attention {
             return Err("its position bias would be too large".into());
         }
         Ok(vec![t, v])
+    }
+
+    fn length(&self) -> Length {
+        match (self.windows, self.bias) {
+            (Some(w), _) => Length::Exactly(w.grid[0].saturating_mul(w.grid[1])),
+            (None, PositionBias::Full { tokens }) => Length::Exactly(tokens),
+            (None, PositionBias::None | PositionBias::Table | PositionBias::Continuous { .. }) => Length::Any,
+        }
     }
 
     /// A unit is a head: its rows of q, k and v go with its columns of the output.

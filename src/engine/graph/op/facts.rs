@@ -34,6 +34,15 @@ impl Traits {
     }
 }
 
+/// How many tokens an op asks its first input for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Length {
+    Any,
+    AtLeast(usize),
+    /// It fixes the number: learned positions, windows of a grid.
+    Exactly(usize),
+}
+
 /// Everything that is true of an op without tensors. Shapes leave out the batch axis, which is always first.
 pub trait Facts {
     fn traits(&self) -> Traits;
@@ -50,6 +59,11 @@ pub trait Facts {
 
     /// The output's shape, or why these inputs do not fit. `ins` has [`Facts::arity`] shapes.
     fn shape(&self, ins: &[&[usize]]) -> Result<Vec<usize>, String>;
+
+    /// How many tokens its first input must have; [`Facts::shape`] refuses others.
+    fn length(&self) -> Length {
+        Length::Any
+    }
 
     /// Which axes lose their elements together. `ins` and `out` are shapes that fit.
     fn links(&self, ins: &[&[usize]], out: &[usize]) -> NodeLinks;

@@ -1,6 +1,8 @@
 //! Where values lie: images and tokens turned into one another, channels picked, put together, merged.
 
-use super::facts::{Facts, Traits, carried, channel_axis, channels, ends, image, input, kept, output, tokens, want};
+use super::facts::{
+    Facts, Length, Traits, carried, channel_axis, channels, ends, image, input, kept, output, tokens, want,
+};
 use crate::graph::axes::{Link, NodeLinks, Span};
 use serde::{Deserialize, Serialize};
 
@@ -191,6 +193,10 @@ impl Facts for ToImage {
         Ok(vec![d, self.h, self.w])
     }
 
+    fn length(&self) -> Length {
+        Length::Exactly(self.h.saturating_mul(self.w))
+    }
+
     fn links(&self, ins: &[&[usize]], out: &[usize]) -> NodeLinks {
         carried(ins, out)
     }
@@ -209,6 +215,10 @@ impl Facts for PatchMerge {
             return Err("its grid must have even sides".into());
         }
         Ok(vec![t / 4, d.checked_mul(4).ok_or("too wide")?])
+    }
+
+    fn length(&self) -> Length {
+        Length::Exactly(self.grid[0].saturating_mul(self.grid[1]))
     }
 
     fn links(&self, _ins: &[&[usize]], out: &[usize]) -> NodeLinks {

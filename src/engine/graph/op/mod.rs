@@ -5,6 +5,7 @@
 mod activation;
 mod attention;
 mod elementwise;
+mod embedding;
 mod facts;
 mod input;
 mod layer;
@@ -17,9 +18,10 @@ mod tokens;
 pub use activation::Activation;
 pub use attention::Attention;
 pub use elementwise::{Scalar, Scale};
-pub use facts::{Facts, MAX_ELEMENTS, Traits, channel_axis};
+pub use embedding::Embedding;
+pub use facts::{Facts, Length, MAX_ELEMENTS, Traits, channel_axis};
 pub(super) use facts::{output, product};
-pub use input::Input;
+pub use input::{Dim, Input, InputType};
 pub use layer::{Conv2d, Linear};
 pub use layout::{ChannelPad, Concat, PatchMerge, ToImage};
 pub use norm::{BatchNorm2d, LayerNorm, RmsNorm};
@@ -34,6 +36,7 @@ use serde::{Deserialize, Serialize};
 #[serde(tag = "kind", rename_all = "snake_case")]
 pub enum Op {
     Input(Input),
+    Embedding(Embedding),
     Conv2d(Conv2d),
     Linear(Linear),
     BatchNorm2d(BatchNorm2d),
@@ -76,6 +79,7 @@ impl Op {
     pub fn facts(&self) -> &dyn Facts {
         match self {
             Op::Input(op) => op,
+            Op::Embedding(op) => op,
             Op::Conv2d(op) => op,
             Op::Linear(op) => op,
             Op::BatchNorm2d(op) => op,
@@ -109,6 +113,7 @@ impl Op {
     pub fn facts_mut(&mut self) -> Option<&mut dyn Facts> {
         Some(match self {
             Op::Input(op) => op,
+            Op::Embedding(op) => op,
             Op::Conv2d(op) => op,
             Op::Linear(op) => op,
             Op::BatchNorm2d(op) => op,

@@ -1,6 +1,6 @@
 //! Tokens put in, marked with their positions, picked, averaged.
 
-use super::facts::{Facts, Traits, carried, input, kept, output, param, tokens, want};
+use super::facts::{Facts, Length, Traits, carried, input, kept, output, param, tokens, want};
 use crate::graph::axes::NodeLinks;
 use crate::graph::role::ParamRole;
 use crate::graph::role::ParamRole::Embedding;
@@ -60,6 +60,10 @@ impl Facts for PrependTokens {
         Ok(vec![t.checked_add(self.count).ok_or("too many tokens")?, d])
     }
 
+    fn length(&self) -> Length {
+        Length::AtLeast(self.at)
+    }
+
     fn links(&self, _ins: &[&[usize]], _out: &[usize]) -> NodeLinks {
         embedded(self.dim)
     }
@@ -93,6 +97,10 @@ impl Facts for AddPositions {
         Ok(vec![t, d])
     }
 
+    fn length(&self) -> Length {
+        Length::Exactly(self.tokens)
+    }
+
     fn links(&self, _ins: &[&[usize]], _out: &[usize]) -> NodeLinks {
         embedded(self.dim)
     }
@@ -124,6 +132,10 @@ impl Facts for SelectToken {
         if self.index < t { Ok(vec![d]) } else { Err(format!("there is no token {}", self.index)) }
     }
 
+    fn length(&self) -> Length {
+        Length::AtLeast(self.index.saturating_add(1))
+    }
+
     fn links(&self, ins: &[&[usize]], out: &[usize]) -> NodeLinks {
         carried(ins, out)
     }
@@ -137,6 +149,10 @@ impl Facts for MeanTokens {
     fn shape(&self, ins: &[&[usize]]) -> Result<Vec<usize>, String> {
         let [t, d] = tokens(ins)?;
         if self.skip < t { Ok(vec![d]) } else { Err(format!("nothing is left after skipping {} tokens", self.skip)) }
+    }
+
+    fn length(&self) -> Length {
+        Length::AtLeast(self.skip.saturating_add(1))
     }
 
     fn links(&self, ins: &[&[usize]], out: &[usize]) -> NodeLinks {

@@ -6,7 +6,7 @@
 use super::constant::{Constant, Data, Source};
 use super::proto::{GraphProto, ModelProto, NodeProto, data_type};
 use super::write;
-use crate::graph::{PrecisionPlan, WeightFormat, shapes};
+use crate::graph::{PrecisionPlan, WeightFormat, least, shapes_at};
 use crate::model::checkpoint::{Checkpoint, RawTensor};
 use crate::model::export::{self, KEY, Manifest};
 use crate::model::{Model, ModelError, ParamStore};
@@ -20,7 +20,7 @@ const NODES: &str = "paring.nodes";
 /// Protobuf's own limit on a message.
 const MAX_BYTES: usize = i32::MAX as usize;
 
-/// Writes `model` as ONNX, opset 17, with a free batch axis. 8-bit weights are stored in 8 bits and dequantized in the
+/// Writes `model` as ONNX, opset 17, with a free batch axis, and free tokens where the graph leaves them free. 8-bit weights are stored in 8 bits and dequantized in the
 /// graph; inputs of static int8 layers are rounded to 8 bits too. Returns the BLAKE3 (hex) of the file.
 ///
 /// Precisions that are only simulated are stored as the f32 weights that they give, and are f32 when opened again.
@@ -32,7 +32,7 @@ pub fn onnx(path: &Path, model: &Model, manifest: &Manifest) -> Result<String, M
     let model = &plain(model)?;
     let params = export::stored(model)?;
     let text = export::header_text(model, &params, manifest).map_err(|e| write_error(e.into()))?;
-    let shapes = shapes(&model.graph)?;
+    let shapes = shapes_at(&model.graph, least(&model.graph)?)?;
     let unfit =
         |why: String| ModelError::Unsupported { path: path.to_owned(), why, hint: "export as safetensors".into() };
     let mut proto =

@@ -51,7 +51,7 @@ pub(in crate::model) fn import(
     values::check(&graph, &params)?;
     let shapes = crate::graph::shapes(&graph)?;
     let classes = shapes.get(graph.output.index()).and_then(|s| s.last().copied()).unwrap_or(0);
-    let image = graph.input_shape();
+    let image = graph.input_shape()?;
     let size = [image.get(1).copied().unwrap_or(0), image.get(2).copied().unwrap_or(0)];
     let preprocess = sidecar.preprocess(Preprocess::imagenet(size))?;
     if preprocess.assumed() {

@@ -282,3 +282,42 @@ fn small_files_cannot_ask_for_much() {
     let m = open(&model(17, nodes, vec![weights("fc.weight", &[2, 2])])).unwrap();
     assert!(m.graph.nodes.len() < 80);
 }
+
+/// No operator has the number of tokens as a constant where it is free, and ids are whole numbers.
+#[test]
+fn free_tokens_stay_free_in_what_is_written() {
+    use crate::graph::{Builder, least, shapes_at};
+    let mut b = Builder::default();
+    let x = b.input_of(op::Input::ids(50));
+    let x = b.embedding("embed", x, 50, 8);
+    let x = b.node("token", Op::PrependTokens(op::PrependTokens { count: 1, dim: 8, at: 1 }), &[x]);
+    let x = b.linear("qkv", x, 8, 24, true);
+    let x = b.node("core", Op::attention(2, 4, 4, true, 0.5), &[x]);
+    let tokens = b.linear("out", x, 8, 6, true);
+    let mean = b.node("mean", Op::MeanTokens(op::MeanTokens { skip: 2 }), &[tokens]);
+    for (output, dims) in [(tokens, &["N", "tokens", "6"][..]), (mean, &["N", "6"])] {
+        let mut graph = b.clone().finish(output).unwrap();
+        graph.output = output;
+        let params = crate::model::random_params(&graph, 1);
+        let shapes = shapes_at(&graph, least(&graph).unwrap()).unwrap();
+        let made = super::write::model(&graph, &shapes, &params, &Default::default(), &[]).unwrap().graph.unwrap();
+        let words = |v: &ValueInfoProto| -> (i32, Vec<String>) {
+            let t = v.r#type.clone().unwrap().tensor_type.unwrap();
+            let dim = |d: DimensionProto| d.dim_param.unwrap_or_else(|| d.dim_value.unwrap().to_string());
+            (t.elem_type.unwrap(), t.shape.unwrap().dim.into_iter().map(dim).collect())
+        };
+        assert_eq!(words(&made.input[0]), (data_type::INT64, vec!["N".to_owned(), "tokens".to_owned()]));
+        assert_eq!(words(&made.output[0]).1, dims);
+        let gather = made.node.iter().find(|n| n.output == ["/embed"]).unwrap();
+        assert_eq!(
+            (gather.op_type.as_deref(), &gather.input[..]),
+            (Some("Gather"), &["embed.weight".to_owned(), "input".to_owned()][..])
+        );
+        for node in made.node.iter().filter(|n| n.op_type.as_deref() == Some("Reshape")) {
+            let to = made.initializer.iter().find(|t| t.name.as_ref() == node.input.get(1)).unwrap();
+            let to: Vec<i64> =
+                to.raw_data.as_ref().unwrap().chunks(8).map(|b| i64::from_le_bytes(b.try_into().unwrap())).collect();
+            assert_eq!(to[..2], [0, -1], "{node:?}");
+        }
+    }
+}

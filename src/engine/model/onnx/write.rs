@@ -9,8 +9,11 @@ use super::proto::{
     AttributeProto, DimensionProto, GraphProto, ModelProto, NodeProto, OperatorSetIdProto, StringStringEntryProto,
     TensorProto, TensorShapeProto, TensorTypeProto, TypeProto, ValueInfoProto, attribute_type, data_type,
 };
-use crate::graph::op;
-use crate::graph::{Activation, Graph, Node, Op, ParamRole, PositionBias, Range, Windows, channel_axis, window};
+use crate::graph::op::{self, Dim, InputType};
+use crate::graph::{
+    Activation, Binding, Graph, Node, Op, ParamRole, PositionBias, Range, Windows, channel_axis, least, shapes_at,
+    window,
+};
 use crate::model::{Param, ParamStore};
 use std::collections::BTreeMap;
 
@@ -52,7 +55,7 @@ fn f32s(values: &[f32]) -> Vec<u8> {
     values.iter().flat_map(|v| v.to_le_bytes()).collect()
 }
 
-/// The model as protobuf. `metadata` becomes `metadata_props`.
+/// The model as protobuf; `shapes` are those of the fewest tokens, where their number is free. `metadata` becomes `metadata_props`.
 ///
 /// # Errors
 /// In words: a parameter that is missing.
@@ -67,6 +70,7 @@ pub(in crate::model) fn model(
         out: GraphProto { name: Some("main".into()), ..Default::default() },
         params,
         ranges,
+        free: graph.is_free(),
         node: "",
         helpers: 0,
     };
@@ -81,14 +85,17 @@ pub(in crate::model) fn model(
         w.helpers = 0;
         w.layer(node, &names, &ins)?;
     }
-    let io = |name: &str, dims: &[usize]| ValueInfoProto {
+    let io = |name: &str, kind: i32, dims: &[Dim]| ValueInfoProto {
         name: Some(name.to_owned()),
         r#type: Some(TypeProto {
             tensor_type: Some(TensorTypeProto {
-                elem_type: Some(data_type::FLOAT),
+                elem_type: Some(kind),
                 shape: Some(TensorShapeProto {
                     dim: std::iter::once(DimensionProto { dim_param: Some("N".into()), dim_value: None })
-                        .chain(dims.iter().map(|&d| DimensionProto { dim_value: Some(d as i64), dim_param: None }))
+                        .chain(dims.iter().map(|d| match d {
+                            Dim::Fixed(n) => DimensionProto { dim_value: Some(*n as i64), dim_param: None },
+                            Dim::Tokens => DimensionProto { dim_param: Some("tokens".into()), dim_value: None },
+                        }))
                         .collect(),
                 }),
             }),
@@ -96,8 +103,14 @@ pub(in crate::model) fn model(
     };
     let last = value(graph.node(graph.output));
     w.op("Identity", &[&last], "logits", vec![]);
-    w.out.input.push(io("input", graph.input_shape()));
-    w.out.output.push(io("logits", &shapes[graph.output.index()]));
+    if let Some((_, input)) = graph.input() {
+        let kind = match input.dtype {
+            InputType::F32 => data_type::FLOAT,
+            InputType::Ids { .. } => data_type::INT64,
+        };
+        w.out.input.push(io("input", kind, &input.dims));
+    }
+    w.out.output.push(io("logits", data_type::FLOAT, &free_dims(graph, &shapes[graph.output.index()])));
     let entry = |(k, v): &(&str, String)| StringStringEntryProto { key: Some((*k).to_owned()), value: Some(v.clone()) };
     Ok(ModelProto {
         ir_version: Some(IR),
@@ -108,6 +121,16 @@ pub(in crate::model) fn model(
         metadata_props: metadata.iter().map(entry).collect(),
         functions: Vec::new(),
     })
+}
+
+/// The output's axes, `shape` being that of the fewest tokens: those that one token more makes longer are free.
+fn free_dims(graph: &Graph, shape: &[usize]) -> Vec<Dim> {
+    let tokens = least(graph).ok().and_then(|b| b.tokens);
+    let more = tokens.and_then(|n| shapes_at(graph, Binding::tokens(n + 1)).ok());
+    let longer = |axis: usize, n: usize| {
+        more.as_ref().and_then(|all| all[graph.output.index()].get(axis)).is_some_and(|more| *more != n)
+    };
+    shape.iter().enumerate().map(|(i, &n)| if longer(i, n) { Dim::Tokens } else { Dim::Fixed(n) }).collect()
 }
 
 /// What a node's output is called.
@@ -122,6 +145,8 @@ struct Writer<'a> {
     out: GraphProto,
     params: &'a ParamStore,
     ranges: &'a BTreeMap<String, Range>,
+    /// The number of tokens is free: no operator may have it as a constant.
+    free: bool,
     /// The node being written.
     node: &'a str,
     /// Helper values made for it so far.
@@ -245,6 +270,10 @@ impl Writer<'_> {
         let axis = ins.first().map_or(1, |s| channel_axis(s) + 1);
         match &node.op {
             Op::Input(_) => {}
+            Op::Embedding(_) => {
+                let w = self.param(node, ParamRole::Weight)?;
+                self.op("Gather", &[&w, first], &out, vec![int("axis", 0)]);
+            }
             Op::Conv2d(op::Conv2d { kernel, stride, padding, groups, bias, .. }) => {
                 let x = self.rounded(node, first);
                 let w = self.weight(node)?;
@@ -383,7 +412,7 @@ impl Writer<'_> {
                 let parts = match *at {
                     0 => vec![tokens, first.to_owned()],
                     at => {
-                        let t = ins[0].first().copied().unwrap_or(0);
+                        let t = self.tokens(ins);
                         let before = self.slice(first, 1, 0, at);
                         match at == t {
                             true => vec![before, tokens],
@@ -402,7 +431,7 @@ impl Writer<'_> {
                 self.op("Add", &[first, &p], &out, vec![]);
             }
             Op::Attention(op::Attention { heads, qk_dim, v_dim, fused, scale, cosine, windows, bias }) => {
-                let t = ins[0].first().copied().unwrap_or(0);
+                let t = self.tokens(ins);
                 let a =
                     Attention { heads: *heads, widths: [*qk_dim, *qk_dim, *v_dim], t, scale: *scale, cosine: *cosine };
                 let parts = match *fused {
@@ -426,12 +455,20 @@ impl Writer<'_> {
             Op::MeanTokens(op::MeanTokens { skip }) => {
                 let x = match *skip {
                     0 => first.to_owned(),
-                    skip => self.slice(first, 1, skip, ins[0].first().copied().unwrap_or(0)),
+                    skip => {
+                        let t = self.tokens(ins);
+                        self.slice(first, 1, skip, t)
+                    }
                 };
                 self.op("ReduceMean", &[&x], &out, vec![ints("axes", &[1]), int("keepdims", 0)]);
             }
         }
         Ok(())
+    }
+
+    /// Tokens of the first input; where that is not known, where slices up to the end go.
+    fn tokens(&self, ins: &[&[usize]]) -> usize {
+        if self.free { i64::MAX as usize } else { ins[0].first().copied().unwrap_or(0) }
     }
 
     /// Runs `body`, which works over the last axis, over the channels.
@@ -597,6 +634,8 @@ impl Writer<'_> {
             None => (a.t, None),
             Some(w) => (w.tokens(), Some(w.order())),
         };
+        // A reshape works one axis out by itself, the batch where tokens are known, and keeps others (0).
+        let (batch, rows) = if self.free && order.is_none() { (0, -1) } else { (-1, t as i64) };
         let mut split = Vec::with_capacity(3);
         for (i, (x, width)) in parts.iter().zip(a.widths).enumerate() {
             let mut x = x.clone();
@@ -604,7 +643,7 @@ impl Writer<'_> {
                 let index: Vec<i64> = order.iter().map(|&o| i64::from(o)).collect();
                 x = self.gather(&x, &index, 1);
             }
-            x = self.reshape(&x, &[-1, t as i64, heads, width as i64]);
+            x = self.reshape(&x, &[batch, rows, heads, width as i64]);
             x = self.transpose(&x, &[0, 2, 1, 3]);
             if a.cosine && i < 2 {
                 let tiny = self.number(1e-12);
@@ -645,7 +684,11 @@ impl Writer<'_> {
         let p = self.then("Softmax", &[&y], vec![int("axis", -1)]);
         let y = self.then("MatMul", &[&p, &split[2]], vec![]);
         let y = self.transpose(&y, &[0, 2, 1, 3]);
-        let to = self.integers(&[-1, a.t as i64, heads * a.widths[2] as i64]);
+        let image = match windows {
+            Some(w) => (w.grid[0] * w.grid[1]) as i64,
+            None => rows,
+        };
+        let to = self.integers(&[batch, image, heads * a.widths[2] as i64]);
         match order {
             None => drop(self.op("Reshape", &[&y, &to], out, vec![])),
             Some(order) => {

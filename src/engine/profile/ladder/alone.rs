@@ -37,7 +37,7 @@ pub(super) fn alone(op: &Op, input: &[usize], epilogue: Epilogue, i: usize, o: u
             if let Some(c) = input.first_mut() {
                 *c = i;
             }
-            let image = add("x", Op::Input(op::Input { shape: input }), &[], vec![]);
+            let image = add("x", Op::Input(op::Input::fixed(input)), &[], vec![]);
             let keeps = *stride == [1, 1] && (0..2).all(|d| kernel[d] == padding[d] + padding[d + 2] + 1);
             skip = (epilogue.residual && keeps).then(|| add("gather", gather, &[image], vec![]));
             x = Some(image);
@@ -49,7 +49,7 @@ pub(super) fn alone(op: &Op, input: &[usize], epilogue: Epilogue, i: usize, o: u
                 [tokens, _] => (tokens, Op::ToTokens),
                 _ => (1, Op::GlobalAvgPool),
             };
-            let image = add("x", Op::Input(op::Input { shape: vec![i, rows, 1] }), &[], vec![]);
+            let image = add("x", Op::Input(op::Input::fixed([i, rows, 1])), &[], vec![]);
             if epilogue.residual && turn == Op::ToTokens {
                 let image = add("gather", gather, &[image], vec![]);
                 skip = Some(add("gathered", Op::ToTokens, &[image], vec![]));

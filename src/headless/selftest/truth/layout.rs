@@ -60,6 +60,13 @@ pub(super) fn prepend(at: &Site<'_>, tokens: &op::PrependTokens) -> Result<Value
     Ok(v.into_iter().collect())
 }
 
+/// Row `id` of the table for every id; exact, as ids are.
+pub(super) fn embedding(at: &Site<'_>, dim: usize) -> Result<Value> {
+    let table = at.param(ParamRole::Weight)?;
+    let row = |id: &f64| table.iter().skip(*id as usize * dim).take(dim).map(|v| (*v, 0.0));
+    Ok(at.x.y.iter().flat_map(row).collect())
+}
+
 pub(super) fn select(at: &Site<'_>, index: usize) -> Value {
     let (rows, last) = (at.tokens(), at.last());
     let from = |image: usize| (image * rows + index) * last;

@@ -422,12 +422,8 @@ impl<'a> Lifter<'a> {
 
     /// The image itself, as `[c, h, w]`.
     pub fn image(&mut self, shape: [usize; 3]) -> Lift<View> {
-        let node = Node {
-            name: "input".into(),
-            op: Op::Input(op::Input { shape: shape.to_vec() }),
-            inputs: vec![],
-            params: vec![],
-        };
+        let node =
+            Node { name: "input".into(), op: Op::Input(op::Input::fixed(shape)), inputs: vec![], params: vec![] };
         self.taken.insert(node.name.clone());
         self.nodes.push(node);
         self.shapes.push([&[self.batch], shape.as_slice()].concat());
