@@ -4,7 +4,6 @@
 //! work on it comes to nothing when its file changed under it;
 //! what is measured on the evaluation data reaches verdicts only, and planning never when the session is blind.
 
-mod manifest;
 pub mod measure;
 mod produce;
 mod propose;
