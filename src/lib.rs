@@ -14,7 +14,8 @@
 //! | [`exec`] | graph + params + precision plan → compiled plan; observers; kernels |
 //! | [`profile`] | samples, timers, ladders, roofline, sensitivity |
 //! | [`data`] | data sets, preprocessing, the synthetic demo set |
-//! | [`eval`] | metrics, paired statistics, latency runs |
+//! | [`task`] | what a model is for: scores of items, metrics, paired statistics; classification |
+//! | [`eval`] | passes over a data set, trials on held-back images |
 //! | [`prune`] | groups, importance, apply |
 //! | [`quant`] | precision plans and the quantization arithmetic that kernels and checks share |
 //! | [`recover`] | repair without training: least-squares re-fit, batch-norm re-estimation; ranges of static int8 inputs |
@@ -41,7 +42,7 @@
 //!    nothing from a file or an agent reaches the terminal without control characters neutralised.
 //! 6. An unsupported op, layer or format is a clear error that names it.
 //!
-//! Imports point one way: graph ← model ← {quant, data} ← exec ← {train, eval, prune, recover, profile} ← plan ← session
+//! Imports point one way: graph ← model ← {quant, task} ← {data, exec} ← {train, eval, prune, recover, profile} ← plan ← session
 //! ← config ← agent ← host ← {tui, headless} ← cli. Session holds plain data; host wires everything; tui sees session state
 //! and plan's data types only. `tests/tidy.rs` has the list and checks it.
 

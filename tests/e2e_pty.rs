@@ -156,7 +156,7 @@ fn a_whole_session_by_keys() {
     let again =
         home.json(&["eval", &file.display().to_string(), "--data", "synthetic:eval", "--limit", "200", "--json"]);
     assert_eq!(again["n"], json!(200));
-    assert_eq!(again["correct"], measured["metrics"]["correct"]);
+    assert_eq!(again["correct"], measured["metrics"]["classes"]["correct"]);
     let (base, small) = (home.events_of("e2e", "evaluated"), measured["params"].as_u64());
     assert!(small < base[0]["evaluation"]["params"].as_u64(), "{small:?}");
 }

@@ -323,8 +323,7 @@ fn agents_of_a_run_are_told_nothing_of_the_evaluation_data() {
     let top1 = |v: &Value| format!("{:.2} %", 100.0 * v["top1"].as_f64().expect("a number"));
     let mut secrets = vec![top1(base), "synthetic-eval".to_owned(), "of 77 images".to_owned()];
     for r in report["rounds"].as_array().expect("rounds") {
-        secrets
-            .extend([top1(&r["measured"]), format!("{:+.2} [", r["verdict"]["d_quality"].as_f64().expect("a number"))]);
+        secrets.extend([top1(&r["measured"]), format!("{:+.2} [", r["verdict"]["d_top1"].as_f64().expect("a number"))]);
     }
     secrets.extend(
         ["original top-1", "Rounds measured", "against measurement", "verdict", "per-class"].map(str::to_owned),

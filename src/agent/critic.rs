@@ -9,14 +9,13 @@ use crate::task::Metric;
 use crate::words::counted;
 use std::fmt;
 
-/// The line of the task's metric.
-const QUALITY: &str = "quality";
-
 /// One figure of a round: forecast with its range, and measured.
 #[derive(Debug, Clone, PartialEq)]
 pub struct CritiqueLine {
-    /// `latency`, `macs`, `memory`, `params` (factors of the original) or [`QUALITY`] (the metric's unit).
-    pub name: &'static str,
+    /// `latency`, `macs`, `memory`, `params` (factors of the original) or the task's metric (in its unit).
+    pub name: String,
+    /// It is the metric.
+    pub quality: bool,
     pub forecast: Estimate,
     pub measured: f64,
     /// Why the measurement is not to be decided on.
@@ -28,7 +27,7 @@ pub struct CritiqueLine {
 impl CritiqueLine {
     /// Whether the measurement lies in the forecast's range, give or take what rounding hides.
     pub fn held(&self) -> bool {
-        let slack = if self.name == QUALITY { self.slack } else { 0.005 };
+        let slack = if self.quality { self.slack } else { 0.005 };
         (self.forecast.low - slack..=self.forecast.high + slack).contains(&self.measured)
     }
 }
@@ -78,7 +77,10 @@ pub fn compare(state: &State, round: u32) -> Option<Critique> {
     let over = |a: u64, b: u64| if b > 0 { a as f64 / b as f64 } else { 1.0 };
     let metric = state.metric();
     let slack = metric.of_points(0.05);
-    let line = |name, forecast, measured| CritiqueLine { name, forecast, measured, doubt: None, slack };
+    let line = |name: &str, forecast, measured| {
+        let quality = name == metric.name;
+        CritiqueLine { name: name.to_owned(), quality, forecast, measured, doubt: None, slack }
+    };
     let mut lines = vec![
         line("macs", f.macs, over(e.macs.conv_linear, base.macs.conv_linear)),
         line("memory", f.memory, over(e.weight_bytes, base.weight_bytes)),
@@ -92,7 +94,7 @@ pub fn compare(state: &State, round: u32) -> Option<Critique> {
     // What was shown when the run was asked for; forecasts have learnt from the round since.
     let shown = this.forecast.filter(|q| q.basis != Basis::Unmeasured).map(|q| q.estimate());
     if let Some(forecast) = shown {
-        lines.push(line(QUALITY, forecast, d_quality));
+        lines.push(line(&metric.name, forecast, d_quality));
     }
     Some(Critique { round, metric, lines, repairs: Repairs::of(this) })
 }
@@ -116,7 +118,7 @@ pub fn utterance(state: &State, round: u32) -> Option<Utterance> {
 impl fmt::Display for Critique {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for l in &self.lines {
-            let quality = l.name == QUALITY;
+            let quality = l.quality;
             let unit = if quality { format!(" {}", self.metric.change_unit) } else { "x".to_owned() };
             let of = |v: f64| short(if quality { self.metric.shown(v) } else { v });
             let ends = (l.forecast.low, l.forecast.high);
@@ -132,7 +134,7 @@ impl fmt::Display for Critique {
             writeln!(
                 f,
                 "{}: forecast ~{value}{unit} [{low}, {high}], measured {}{unit}: {word}",
-                if quality { &self.metric.name } else { l.name },
+                l.name,
                 of(l.measured)
             )?;
         }

@@ -2,8 +2,8 @@
 
 use super::policy::Policy;
 use crate::graph::MacConvention;
-use crate::plan::{Basis, Outcome, Verdict};
-use crate::session::{Evaluation, State};
+use crate::plan::{Basis, Outcome};
+use crate::session::{Evaluation, State, as_filed};
 use serde_json::{Value, json};
 use std::fmt::Write;
 
@@ -29,15 +29,6 @@ fn figures(e: &Evaluation, base: Option<&Evaluation>) -> Value {
     })
 }
 
-/// A verdict, its change by the names that reports had before there were other tasks, too.
-fn verdict(v: &Verdict) -> Value {
-    let mut out = json!(v);
-    for end in ["", "_low", "_high"] {
-        out[format!("d_top1{end}")] = out[format!("d_quality{end}")].clone();
-    }
-    out
-}
-
 /// The whole run in one object.
 pub fn report(state: &State, policy: &Policy, model: Option<&(String, String)>, seconds: f64) -> Value {
     let base = state.baseline();
@@ -55,7 +46,7 @@ pub fn report(state: &State, policy: &Policy, model: Option<&(String, String)>, 
                 "forecast": { "quality": r.forecast },
                 "repairs": r.repairs,
                 "measured": r.evaluation.as_ref().map(|e| figures(e, base)),
-                "verdict": r.verdict.as_ref().map(verdict),
+                "verdict": r.verdict,
                 "model_hash": r.model_hash,
             })
         })
@@ -63,7 +54,7 @@ pub fn report(state: &State, policy: &Policy, model: Option<&(String, String)>, 
     let last = state.rounds.iter().skip(1).rev().find(|r| r.evaluation.is_some());
     let met = last.and_then(|r| r.verdict.as_ref()).is_some_and(|v| v.outcome == Outcome::Accept);
     let card = state.card.as_ref();
-    json!({
+    let whole = json!({
         "met": met,
         "budget": state.budget,
         "model": card.map(|c| json!({ "name": c.model.name, "hash": c.model.hash, "family": c.model.family })),
@@ -78,13 +69,14 @@ pub fn report(state: &State, policy: &Policy, model: Option<&(String, String)>, 
         "baseline": base.map(|e| figures(e, None)),
         "final": last.and_then(|r| r.evaluation.as_ref()).map(|e| figures(e, base)),
         "metric": state.metric(),
-        "verdict": last.and_then(|r| r.verdict.as_ref()).map(verdict),
+        "verdict": last.and_then(|r| r.verdict.as_ref()),
         "rounds": rounds,
         "file": model.map(|(path, _)| path),
         "file_hash": model.map(|(_, hash)| hash),
         "seconds": seconds,
         "version": env!("CARGO_PKG_VERSION"),
-    })
+    });
+    as_filed(&state.metric(), whole)
 }
 
 /// A table: baseline beside every round.

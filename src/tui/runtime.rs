@@ -16,6 +16,7 @@ use std::mem::ManuallyDrop;
 use std::task::Poll;
 use std::time::{SystemTime, UNIX_EPOCH};
 use tokio::signal::unix::{Signal, SignalKind, signal};
+use tokio::sync::oneshot;
 
 /// Why the screen could not be.
 #[derive(Debug, thiserror::Error)]
@@ -74,6 +75,7 @@ struct Signals {
     terminate: Signal,
     interrupt: Signal,
     resume: Signal,
+    gone: oneshot::Receiver<()>,
 }
 
 impl Signals {
@@ -83,6 +85,7 @@ impl Signals {
             terminate: signal(SignalKind::terminate())?,
             interrupt: signal(SignalKind::interrupt())?,
             resume: signal(SignalKind::from_raw(libc::SIGCONT))?,
+            gone: term::gone()?,
         })
     }
 }
@@ -103,6 +106,7 @@ impl Loop {
             tokio::select! {
                 biased;
                 _ = signals.hangup.recv() => return Ok(Exit::TerminalGone),
+                _ = &mut signals.gone => return Ok(Exit::TerminalGone),
                 _ = signals.terminate.recv() => return Ok(Exit::Signal(libc::SIGTERM)),
                 _ = signals.interrupt.recv() => return Ok(Exit::Signal(libc::SIGINT)),
                 _ = signals.resume.recv() => {

@@ -6,9 +6,14 @@
 use crossterm::{cursor, event, execute, queue, style, terminal};
 use std::io::{self, Write};
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+use tokio::sync::oneshot;
 
 /// Whether the terminal is ours now.
 static OWNED: AtomicBool = AtomicBool::new(false);
+
+/// How long a screen without its terminal has to end in its own way. The session is another process's.
+const GRACE: Duration = Duration::from_secs(2);
 
 /// Takes the terminal: raw mode, alternate screen, bracketed paste.
 pub fn enter(out: &mut impl Write) -> io::Result<()> {
@@ -74,6 +79,24 @@ pub fn suspend(out: &mut impl Write) -> io::Result<()> {
 pub fn osc52(text: &str) -> String {
     use base64::Engine;
     format!("\x1b]52;c;{}\x07", base64::engine::general_purpose::STANDARD.encode(text))
+}
+
+/// Tells once the terminal of standard output has gone away. A signal says so only to some processes (not under `nohup`),
+/// and reading says it to nobody: crossterm takes the end of its input for no input yet and reads again, for ever. It may
+/// do so on the thread that would hear of this, so the process ends by itself when nobody acts on it in time.
+pub fn gone() -> io::Result<oneshot::Receiver<()>> {
+    let (tell, told) = oneshot::channel();
+    std::thread::Builder::new().name("terminal".to_owned()).spawn(move || {
+        let mut out = libc::pollfd { fd: libc::STDOUT_FILENO, events: 0, revents: 0 };
+        // SAFETY: fills in one structure, which outlives the call.
+        while unsafe { libc::poll(&mut out, 1, -1) } < 0 {
+            std::thread::sleep(GRACE);
+        }
+        let _ = tell.send(());
+        std::thread::sleep(GRACE);
+        std::process::exit(0);
+    })?;
+    Ok(told)
 }
 
 /// Whether an error means that the terminal is gone for good.

@@ -38,9 +38,12 @@ impl Scratch {
             #[cfg(unix)]
             std::os::unix::fs::DirBuilderExt::mode(&mut builder, 0o700);
             builder.create(&path)?;
-            let lock = File::open(&path)?;
+            // Somebody may sweep between the lines here: it is without its lock, and looks as one whose process died.
+            let lock = match File::open(&path) {
+                Err(e) if e.kind() == io::ErrorKind::NotFound => continue,
+                opened => opened?,
+            };
             match lock.try_lock() {
-                // Somebody swept between the two lines above and saw it without its lock.
                 Err(std::fs::TryLockError::WouldBlock) => continue,
                 _ if !same(&lock, &path) => continue,
                 Ok(()) | Err(std::fs::TryLockError::Error(_)) => return Ok(Scratch { path, _lock: lock }),
@@ -289,6 +292,22 @@ mod tests {
         );
         assert!(half.is_err());
         assert_eq!((names(&path), names(dir.path())), (vec!["x".to_owned()], vec!["out".to_owned()]));
+    }
+
+    #[test]
+    fn those_who_write_at_once_do_not_sweep_each_other() {
+        let dir = tempfile::tempdir().expect("temp dir");
+        std::thread::scope(|s| {
+            for thread in 0..8 {
+                let path = dir.path().join(format!("{}.json", thread % 2));
+                s.spawn(move || {
+                    for _ in 0..300 {
+                        write(&path, "whole").expect("written");
+                    }
+                });
+            }
+        });
+        assert_eq!(names(dir.path()), ["0.json", "1.json"]);
     }
 
     #[test]

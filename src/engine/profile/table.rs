@@ -242,8 +242,8 @@ pub struct SensPoint {
     pub ratio: f64,
     /// Loss against the targets minus the baseline's (cross-entropy: nats).
     pub d_loss: f64,
-    /// Divergence of the outputs from the baseline's; of classifiers KL(baseline ‖ changed) in nats, both softened where the baseline is over-sure, see
-    /// [`super::sensitivity`].
+    /// Divergence of the outputs from the baseline's; of classifiers KL(baseline ‖ changed) in nats, both softened where the
+    /// baseline is over-sure, see [`super::sensitivity`].
     pub kl: f64,
     /// Change of the task's metric on calibration data, in its unit, negative for worse.
     #[serde(alias = "d_top1")]

@@ -52,7 +52,7 @@ impl Task for Classify {
 
 /// Temperature at which the mean margin between the best two classes is two, at least 1: networks are so sure of images that
 /// they were trained on that their plain loss says little.
-pub fn softening<'a>(logits: impl IntoIterator<Item = &'a [f32]>) -> f64 {
+fn softening<'a>(logits: impl IntoIterator<Item = &'a [f32]>) -> f64 {
     let (mut sum, mut n) = (0.0, 0usize);
     for row in logits {
         let (mut first, mut second) = (f32::NEG_INFINITY, f32::NEG_INFINITY);

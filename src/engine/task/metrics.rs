@@ -194,7 +194,9 @@ impl Metrics {
         match (self.correct(), self.standard_error) {
             (Some(correct), _) if self.n > 0 => wilson(correct as f64, self.n as f64),
             (None, Some(se)) => (self.score - Z * se, self.score + Z * se),
-            (Some(_), _) | (None, None) => (0.0, 1.0),
+            (Some(_), _) => (0.0, 1.0),
+            // Nobody knows how far it may be off.
+            (None, None) => (self.score, self.score),
         }
     }
 

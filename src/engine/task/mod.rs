@@ -12,7 +12,7 @@ mod metrics;
 mod paired;
 mod targets;
 
-pub use classify::{Classify, cross_entropy, kl, softening};
+pub use classify::{Classify, cross_entropy, kl};
 pub use error::TaskError;
 pub use metrics::{Classes, Metric, Metrics, Paired, Reading, wilson};
 pub use paired::{from_counts, paired};

@@ -80,9 +80,3 @@ impl Targets {
         }
     }
 }
-
-impl PartialEq<Vec<u32>> for Targets {
-    fn eq(&self, other: &Vec<u32>) -> bool {
-        matches!(self, Targets::Classes(c) if c == other)
-    }
-}

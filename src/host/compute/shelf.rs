@@ -12,7 +12,7 @@ use crate::model::{self, LoadOptions, Model};
 use crate::plan::{Action, Target, Verdict};
 use crate::profile::{Ladder, Paired, Profile};
 use crate::recover::{RepairStep, RepairUse};
-use crate::session::{Artifacts, Evaluation, Place, Proposer, Recipe, SessionCard, State};
+use crate::session::{Artifacts, Evaluation, Place, Proposer, Recipe, SessionCard, State, as_filed};
 use serde_json::json;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -111,7 +111,9 @@ impl Shelf<'_> {
         let (none, nothing) = (RepairUse::default(), Vec::new());
         let (used, steps) = (r.map_or(&none, |r| &r.used), r.map_or(&nothing, |r| &r.repairs));
         let actions = in_order(state.actions_of(round));
-        let manifest = Manifest { figures, decisions: json!(recipe), ..self.manifest(&actions, used, steps) };
+        let metric = self.card.metric();
+        let [figures, decisions] = [figures, json!(recipe)].map(|said| as_filed(&metric, said));
+        let manifest = Manifest { figures, decisions, ..self.manifest(&actions, used, steps) };
         let hash = formats::write(&path, &model, &manifest, format).map_err(JobError::of)?;
         model.params.still(&model.info.hash).map_err(JobError::of)?;
         Ok(Exported { path: path.display().to_string(), format: format.to_owned(), hash })
