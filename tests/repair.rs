@@ -9,7 +9,7 @@ use paring::graph::{Op, ParamRole};
 use paring::model::families::{CifarResnetSpec, FamilySpec, VitDims, VitSpec};
 use paring::model::{self, Model, Param};
 use paring::prune::{self, Action, Group, GroupKind, MemberRole, Method, Target};
-use paring::recover::{RepairError, RepairOptions, RepairStep, RepairUpdate, compress};
+use paring::recover::{RepairError, RepairOptions, RepairStep, RepairUpdate, Stage, Stages, compress};
 use paring::train::demo::{self, Kind};
 
 fn logits(m: &Model, x: &Tensor) -> Vec<Vec<f32>> {
@@ -89,7 +89,7 @@ fn options() -> RepairOptions {
         positions: 32,
         lambda: 1e-7,
         classifier: false,
-        batch_norm: false,
+        stages: Stages::default().without(Stage::BatchNorm),
         ..Default::default()
     }
 }
@@ -206,7 +206,12 @@ fn batch_norm_statistics_of_the_cut_network_are_taken_where_they_help_and_not_wh
     let m = demo::load(Kind::Cnn).unwrap();
     let groups = prune::groups(&m.graph);
     let actions = cut(&m, &groups, 0.375);
-    let o = RepairOptions { refit: false, images: 300, check_images: 80, ..Default::default() };
+    let o = RepairOptions {
+        stages: Stages::default().without(Stage::Refit),
+        images: 300,
+        check_images: 80,
+        ..Default::default()
+    };
     let repair = |m: &Model| {
         let mut steps = Vec::new();
         let mut say = |u| {

@@ -22,7 +22,7 @@ const OUTPUTS: usize = 2;
 /// Ten lines.
 fn graph() -> Graph {
     let mut b = Builder::default();
-    let x = b.node("input", Op::Input(op::Input::fixed(&[INPUTS])), &[]);
+    let x = b.node("input", Op::Input(op::Input::fixed([INPUTS])), &[]);
     let first = b.linear("fc1", x, INPUTS, HIDDEN, true);
     let first = b.relu("relu1", first);
     let second = b.linear("fc2", first, HIDDEN, HIDDEN, true);

@@ -1,9 +1,11 @@
 //! Repair without training: least-squares re-fit and batch-norm re-estimation; and the ranges of static int8 inputs, which
-//! too are found by running images.
+//! too are found by running images. These are the stages of a recipe: `stage` names them, `compress` runs them.
 
 mod batchnorm;
 mod compress;
 mod error;
+mod loss;
+mod options;
 mod ranges;
 mod rebuild;
 mod refit;
@@ -11,10 +13,17 @@ mod ridge;
 mod runner;
 mod sample;
 mod segment;
+mod stage;
+mod state;
 mod step;
+#[cfg(test)]
+mod tests;
+mod walk;
 
-pub use compress::{RepairOptions, RepairUpdate, compress};
+pub use compress::compress;
 pub use error::RepairError;
+pub use options::RepairOptions;
 pub use ranges::{calibrate, input_ranges};
 pub use rebuild::{Rebuild, rebuild};
-pub use step::{RepairStep, RepairUse};
+pub use stage::{BadStages, Stage, Stages};
+pub use step::{RepairStep, RepairUpdate, RepairUse};

@@ -2,8 +2,10 @@
 //!
 //! One code for the whole input tensor of a layer, chosen before it runs: no pass over the activations to find their range,
 //! the same code for every image. Layers that read one tensor share its range. Not here: how a range is chosen
-//! (`quant::Histogram`), where the images come from (`compress`, `headless`).
+//! (`quant::Histogram`), where the images of others come from (`headless`).
 
+use super::RepairError;
+use super::state::State;
 use crate::exec::{CompileOptions, ExecError, Plan};
 use crate::graph::{Calibration, NodeId, Range};
 use crate::model::Model;
@@ -11,6 +13,39 @@ use crate::quant::{Histogram, Precision, static_layers};
 use candle_core::Tensor;
 use rayon::prelude::*;
 use std::collections::BTreeMap;
+
+/// Images at a time whose activations are looked at for ranges.
+const RANGE_BATCH: usize = 32;
+
+/// Finds the ranges of the model's static layers, on images by the recipe's lot.
+///
+/// # Errors
+/// No images, unreadable ones, execution failures, cancellation (looked for before every batch).
+pub(super) fn run(state: &mut State) -> Result<(), RepairError> {
+    if static_layers(&state.model.graph, &state.model.precision).is_empty() {
+        return Ok(());
+    }
+    if state.calib.is_empty() {
+        return Err(RepairError::NoImages(state.calib.card().name));
+    }
+    // Of the weights that will run.
+    state.settle()?;
+    let options = state.options;
+    let picks: Vec<usize> = state.shuffled().into_iter().take(options.range_images.max(1)).collect();
+    let batches: Vec<&[usize]> = picks.chunks(RANGE_BATCH).collect();
+    let what = format!("int8 ranges, {}", options.ranges.label());
+    let mut model = state.model.clone();
+    calibrate(&mut model, options.ranges, &mut |i| -> Result<_, RepairError> {
+        state.cancel.check()?;
+        state.progress(i.min(batches.len()), batches.len(), &what);
+        let Some(picks) = batches.get(i) else { return Ok(None) };
+        Ok(Some(state.calib.batch(*picks, &state.original.info.preprocess)?.0))
+    })?;
+    state.model = model;
+    state.used.ranged = picks.len() as u64;
+    state.picked.extend_from_slice(&picks);
+    Ok(())
+}
 
 /// Ranges of the inputs of `layers` while `model` runs the batches that `batch` returns for 0, 1, … until `None`, with
 /// static layers in f32 and all others as they are. Asked for the same batches twice unless `how` is

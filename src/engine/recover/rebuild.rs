@@ -5,12 +5,11 @@
 //! `G` of the reader's inputs, removing the columns `u` and re-fitting the others raises the squared error by
 //! `tr(W_u (G⁻¹_uu)⁻¹ W_uᵀ)`. Units go one by one, cheapest first, weights and inverse updated after each.
 
-use super::RepairError;
-use super::compress::{RepairOptions, RepairUpdate};
 use super::ridge::Sums;
 use super::runner::Runner;
 use super::sample;
 use super::segment::only_token;
+use super::{RepairError, RepairOptions, RepairUpdate};
 use crate::data::Dataset;
 use crate::exec::Cancel;
 use crate::graph::op;

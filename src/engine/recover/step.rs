@@ -1,4 +1,4 @@
-//! Plain records of what a repair did.
+//! Plain records of what a repair did, and what is said while it does.
 
 use serde::{Deserialize, Serialize};
 
@@ -31,4 +31,15 @@ pub struct RepairUse {
     pub ranged: u64,
     /// The hash over contents and labels of all of these, in that order.
     pub hash: Option<String>,
+}
+
+/// What a running compression reports.
+#[derive(Debug, Clone, PartialEq)]
+pub enum RepairUpdate {
+    /// `done` of `total` repairs; `what` is being worked on.
+    Progress { done: usize, total: usize, what: String },
+    /// A repair that has been judged.
+    Step(RepairStep),
+    /// What was looked at; once, when all is done.
+    Used(RepairUse),
 }

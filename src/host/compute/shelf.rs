@@ -11,7 +11,7 @@ use crate::model::formats;
 use crate::model::{self, LoadOptions, Model};
 use crate::plan::{Action, Target, Verdict};
 use crate::profile::{Ladder, Paired, Profile};
-use crate::recover::{RepairStep, RepairUse};
+use crate::recover::{RepairStep, RepairUse, Stage};
 use crate::session::{Artifacts, Evaluation, Place, Proposer, Recipe, SessionCard, State, as_filed};
 use serde_json::json;
 use std::path::{Path, PathBuf};
@@ -38,8 +38,8 @@ impl Shelf<'_> {
         let repaired = (used.fitted > 0).then(|| {
             json!({
                 "images": used.fitted, "check_images": used.checked, "checked_on_fitted": used.checked_on_fitted,
-                "positions": repair.positions, "lambda": repair.lambda, "refit": repair.refit,
-                "producers": repair.producers, "classifier": repair.classifier, "batch_norm": repair.batch_norm,
+                "positions": repair.positions, "lambda": repair.lambda, "refit": repair.stages.has(Stage::Refit),
+                "producers": repair.producers, "classifier": repair.classifier, "batch_norm": repair.stages.has(Stage::BatchNorm),
                 "steps": steps.iter().map(step).collect::<Vec<_>>(),
             })
         });

@@ -98,10 +98,10 @@ fn candle_runs_every_length_too() {
         let compile = |o: &CompileOptions| Plan::compile(&free, &params, &PrecisionPlan::default(), o).unwrap();
         let cpu = compile(&options(2));
         let tensors = compile(&CompileOptions { kernels: Kernels::Tensors, ..options(2) });
-        let map = reference::tensors(&params, &Device::Cpu).unwrap();
+        let map = candle::tensors(&params, &Device::Cpu).unwrap();
         for t in [3, 7, 12] {
             let x = batch(ids, 2, t);
-            let want = reference::forward(&free, &map, &x, Mode::Eval, &mut Capture::none()).unwrap();
+            let want = candle::forward(&free, &map, &x, Mode::Eval, &mut Capture::none()).unwrap();
             assert!(apart(&cpu.run(&x).unwrap(), &want) < 2e-5);
             assert!(apart(&tensors.run(&x).unwrap(), &want) < 2e-5);
         }
@@ -161,8 +161,8 @@ fn what_does_not_fit_is_refused_by_name() {
     ] {
         let error = plan.run(&bad).unwrap_err().to_string();
         assert!(error.contains(words), "{error}");
-        let map = reference::tensors(&params, &Device::Cpu).unwrap();
-        assert!(reference::forward(&free, &map, &bad, Mode::Eval, &mut Capture::none()).is_err(), "{words}");
+        let map = candle::tensors(&params, &Device::Cpu).unwrap();
+        assert!(candle::forward(&free, &map, &bad, Mode::Eval, &mut Capture::none()).is_err(), "{words}");
     }
     let unbound = graph_error(plan.memory_at(Default::default()).unwrap_err());
     assert!(unbound.contains("`input` takes any number of tokens"), "{unbound}");

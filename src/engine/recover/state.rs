@@ -1,0 +1,207 @@
+//! What the stages of a recipe hand on: the model as far as it has come, and the calibration images that were picked for it.
+//! Not here: what a stage does with them.
+
+use super::runner::Runner;
+use super::segment::boundaries;
+use super::{RepairError, RepairOptions, RepairStep, RepairUpdate, RepairUse};
+use crate::data::Dataset;
+use crate::exec::Cancel;
+use crate::graph::{Graph, shapes};
+use crate::model::Model;
+use crate::prune::{self, Action, Group, Target};
+use candle_core::Tensor;
+use rand::SeedableRng;
+use rand::seq::SliceRandom;
+use rand_chacha::ChaCha8Rng;
+use std::collections::HashMap;
+use std::rc::Rc;
+use std::time::Instant;
+
+/// Between two stages.
+pub(super) struct State<'a> {
+    pub original: &'a Model,
+    groups: &'a [Group],
+    actions: &'a [(Target, Action)],
+    pub calib: &'a Dataset,
+    pub options: &'a RepairOptions,
+    pub cancel: &'a Cancel,
+    say: &'a mut dyn FnMut(RepairUpdate),
+    /// The original until the actions are applied.
+    pub model: Model,
+    /// Indices that are left of every axis that was cut, by node name and axis (0 rows, 1 columns).
+    pub kept: HashMap<(String, usize), Vec<u32>>,
+    /// Nodes were cut or removed: there is something to repair.
+    changed: bool,
+    images: Option<Rc<Images>>,
+    /// Repairs wrote weights that masks were not laid over yet.
+    loose: bool,
+    pub used: RepairUse,
+    /// Images that were looked at, in that order.
+    pub picked: Vec<usize>,
+    /// Repairs that are judged, of those that are to be.
+    done: usize,
+    pub total: usize,
+}
+
+/// Calibration images of repairs, as positions in the set.
+pub(super) struct Images {
+    /// Those that repairs are fitted on.
+    pub fit: Vec<usize>,
+    /// Those that judge them, a batch at a time, with the original network's logits.
+    pub check: Vec<(Vec<usize>, Tensor)>,
+    /// Images at a time.
+    pub batch: usize,
+}
+
+impl<'a> State<'a> {
+    pub fn new(
+        original: &'a Model,
+        (groups, actions): (&'a [Group], &'a [(Target, Action)]),
+        calib: &'a Dataset,
+        options: &'a RepairOptions,
+        cancel: &'a Cancel,
+        say: &'a mut dyn FnMut(RepairUpdate),
+    ) -> State<'a> {
+        State {
+            original,
+            groups,
+            actions,
+            calib,
+            options,
+            cancel,
+            say,
+            model: original.clone(),
+            kept: HashMap::new(),
+            changed: false,
+            images: None,
+            loose: false,
+            used: RepairUse::default(),
+            picked: Vec::new(),
+            done: 0,
+            total: 0,
+        }
+    }
+
+    /// Puts the actions into effect.
+    ///
+    /// # Errors
+    /// Refused actions.
+    pub fn apply(&mut self) -> Result<(), RepairError> {
+        self.model = prune::apply(self.original, self.groups, self.actions)?;
+        self.kept = prune::kept_indices(&self.original.graph, self.groups, self.actions)?;
+        let (before, after) = (&self.original.graph, &self.model.graph);
+        self.changed =
+            !self.kept.is_empty() || after.output != before.output || before.reachable() != after.reachable();
+        Ok(())
+    }
+
+    /// Is there anything that a repair could make up for?
+    pub fn changed(&self) -> bool {
+        self.changed
+    }
+
+    /// The images of repairs, picked by the first stage that asks. From then on weights count as repaired.
+    ///
+    /// # Errors
+    /// There are none, they cannot be read, the original cannot be run, cancellation.
+    pub fn images(&mut self) -> Result<Rc<Images>, RepairError> {
+        if let Some(images) = &self.images {
+            return Ok(images.clone());
+        }
+        if self.calib.is_empty() {
+            return Err(RepairError::NoImages(self.calib.card().name));
+        }
+        let images = Rc::new(Images::pick(self)?);
+        let checked: Vec<usize> = images.check.iter().flat_map(|(picks, _)| picks.iter().copied()).collect();
+        self.used.fitted = images.fit.len() as u64;
+        self.used.checked = checked.len() as u64;
+        self.used.checked_on_fitted = checked == images.fit;
+        self.picked.extend_from_slice(&images.fit);
+        self.picked.extend(checked);
+        self.loose = true;
+        self.images = Some(images.clone());
+        Ok(images)
+    }
+
+    /// Calibration images in the order that the seed gives them.
+    pub fn shuffled(&self) -> Vec<usize> {
+        let mut order: Vec<usize> = (0..self.calib.len()).collect();
+        order.shuffle(&mut ChaCha8Rng::seed_from_u64(self.options.seed));
+        order
+    }
+
+    /// Lays masks over repaired weights: a repair knows nothing of them. Once after the last repair, so that each is judged
+    /// by what it can give.
+    ///
+    /// # Errors
+    /// Refused actions.
+    pub fn settle(&mut self) -> Result<(), RepairError> {
+        if std::mem::take(&mut self.loose) {
+            self.model.info.hash = self.model.params.hash();
+            prune::sparsify(&mut self.model, self.groups, self.actions)?;
+        }
+        Ok(())
+    }
+
+    /// Says that a repair is being tried.
+    pub fn trying(&mut self, what: &str) {
+        let (done, total) = (self.done, self.total);
+        self.progress(done, total, what);
+    }
+
+    /// A repair is done with, kept or not, or there was nothing to fit.
+    pub fn tried(&mut self) {
+        self.done += 1;
+    }
+
+    /// Says what a repair gained, by the calibration loss without it and with it; whether it stays.
+    pub fn judged(&mut self, name: String, (before, after): (f64, f64), samples: u64, started: Instant) -> bool {
+        let (kept, seconds) = (after < before, started.elapsed().as_secs_f64());
+        let step = RepairStep { name, loss_before: before, loss_after: after, samples, kept, seconds };
+        (self.say)(RepairUpdate::Step(step));
+        kept
+    }
+
+    /// `done` of `total` of something that is no repair.
+    pub fn progress(&mut self, done: usize, total: usize, what: &str) {
+        (self.say)(RepairUpdate::Progress { done, total, what: what.to_owned() });
+    }
+
+    /// The model, and what was looked at for it.
+    ///
+    /// # Errors
+    /// As [`State::settle`].
+    pub fn finish(mut self) -> Result<Model, RepairError> {
+        self.settle()?;
+        self.used.hash = if self.picked.is_empty() { None } else { self.calib.seen(self.picked) };
+        (self.say)(RepairUpdate::Used(self.used));
+        Ok(self.model)
+    }
+}
+
+impl Images {
+    fn pick(state: &State) -> Result<Images, RepairError> {
+        let State { original, model, calib, options, cancel, .. } = state;
+        let widest = |g: &Graph| -> Result<usize, RepairError> {
+            let shapes = shapes(g)?;
+            Ok(boundaries(g).iter().map(|b| shapes[b.index()].iter().product::<usize>() * 4).max().unwrap_or(1))
+        };
+        let each = (widest(&original.graph)? + widest(&model.graph)?).max(1);
+        let room = (options.memory / each).max(8);
+        let order = state.shuffled();
+        let check = options.check_images.min(order.len() / 5).min(room / 5);
+        let fit = options.images.min(order.len() - check).min(room - check).max(1);
+        let (check, fit) = (&order[order.len() - check..], order[..fit].to_vec());
+        // A handful of images must serve both ends.
+        let check = if check.is_empty() { &fit } else { check };
+        let batch = ((64 << 20) / each).clamp(4, 128);
+        let whole = Runner::new(&original.graph, &original.params, &original.precision, &[])?;
+        let answer = |picks: &[usize]| -> Result<(Vec<usize>, Tensor), RepairError> {
+            cancel.check()?;
+            let (x, _) = calib.batch(picks, &original.info.preprocess)?;
+            Ok((picks.to_vec(), whole.run(&x)?.0))
+        };
+        let check = check.chunks(batch).map(answer).collect::<Result<_, _>>()?;
+        Ok(Images { fit, check, batch })
+    }
+}

@@ -1,0 +1,160 @@
+//! Stages: lists of them are what they say, and each is left out where a list does not have it.
+
+use super::*;
+use crate::data::{self, Dataset};
+use crate::exec::Cancel;
+use crate::graph::Precision;
+use crate::model::families::{CifarResnetSpec, FamilySpec};
+use crate::model::{self, Model};
+use crate::prune::{self, Action, Group, Target};
+
+/// A small network, every free group of it cut in half, and one layer in static int8.
+struct Rig {
+    model: Model,
+    groups: Vec<Group>,
+    actions: Vec<(Target, Action)>,
+    calib: Dataset,
+}
+
+impl Rig {
+    fn new() -> Rig {
+        let spec = CifarResnetSpec { blocks: 1, widths: [4, 8, 8], classes: 10, image: 32 };
+        let model = model::random(&FamilySpec::CifarResnet(spec), 4);
+        let groups = prune::groups(&model.graph);
+        let half = |g: &Group| {
+            let kept: Vec<u32> = (0..g.size as u32).step_by(2).collect();
+            (Target::Group(g.id.clone()), Action::Prune { ratio: g.ratio_of(kept.len()), kept })
+        };
+        let mut actions: Vec<_> = groups.iter().filter(|g| g.protected.is_none()).map(half).collect();
+        let precision = Action::Precision { precision: Precision::Int8Static };
+        actions.push((Target::Layer("layer2.0.conv2".to_owned()), precision));
+        Rig { model, groups, actions, calib: data::open("synthetic:calib", 60).expect("drawn") }
+    }
+
+    /// What these stages make, with their judged steps without the time that they took, and what was looked at.
+    fn made(&self, stages: &[Stage]) -> (Model, Vec<RepairStep>, RepairUse) {
+        let stages = Stages::new(stages.to_vec()).expect("a list");
+        self.with(&RepairOptions { stages, ..options() }, &Cancel::default(), &mut |_| {}).expect("made")
+    }
+
+    fn with(
+        &self,
+        options: &RepairOptions,
+        cancel: &Cancel,
+        say: &mut dyn FnMut(&RepairUpdate),
+    ) -> Result<(Model, Vec<RepairStep>, RepairUse), RepairError> {
+        let (mut steps, mut used) = (Vec::new(), RepairUse::default());
+        let mut hear = |update| {
+            say(&update);
+            match update {
+                RepairUpdate::Progress { .. } => {}
+                RepairUpdate::Step(step) => steps.push(RepairStep { seconds: 0.0, ..step }),
+                RepairUpdate::Used(u) => used = u,
+            }
+        };
+        let Rig { model, groups, actions, calib } = self;
+        let model = compress(model, groups, actions, calib, options, cancel, &mut hear)?;
+        Ok((model, steps, used))
+    }
+}
+
+fn options() -> RepairOptions {
+    RepairOptions { images: 40, check_images: 12, range_images: 16, ..RepairOptions::default() }
+}
+
+#[test]
+fn a_list_without_a_stage_skips_it_and_the_usual_list_has_them_all() {
+    use Stage::{Apply, BatchNorm, Ranges, Refit};
+    let rig = Rig::new();
+    let refits = |steps: &[RepairStep]| steps.iter().filter(|s| s.name.starts_with("refit ")).count();
+
+    let (plain, steps, used) = rig.made(&[Apply]);
+    let cut = prune::apply(&rig.model, &rig.groups, &rig.actions).expect("applied");
+    assert_eq!((plain.params.hash(), plain.info.hash), (cut.params.hash(), cut.info.hash));
+    assert!(steps.is_empty() && used == RepairUse::default() && plain.precision.inputs.is_empty());
+
+    let (ranged, steps, used) = rig.made(&[Apply, Ranges]);
+    assert_eq!(ranged.params.hash(), cut.params.hash());
+    assert!(steps.is_empty() && (used.fitted, used.ranged) == (0, 16) && ranged.precision.inputs.len() == 1);
+
+    let (normed, steps, used) = rig.made(&[Apply, BatchNorm]);
+    assert_eq!((refits(&steps), steps.len()), (0, 1), "{steps:?}");
+    assert!((used.fitted, used.checked, used.ranged) == (40, 12, 0) && normed.precision.inputs.is_empty());
+
+    let (refitted, fits, _) = rig.made(&[Apply, Refit]);
+    assert!(refits(&fits) == fits.len() && fits.iter().any(|s| s.kept), "{fits:?}");
+    assert_ne!(refitted.params.hash(), cut.params.hash());
+
+    let usual = rig.with(&options(), &Cancel::default(), &mut |_| {}).expect("made");
+    let (whole, steps, used) = &usual;
+    let (named, again, looked) = rig.made(&[Apply, Refit, BatchNorm, Ranges]);
+    assert_eq!(
+        (whole.params.hash(), &whole.precision, steps, used),
+        (named.params.hash(), &named.precision, &again, &looked)
+    );
+    assert_eq!(steps[..fits.len()], fits[..], "the same re-fits, then");
+    assert_eq!(steps[fits.len()..].iter().map(|s| s.name.as_str()).collect::<Vec<_>>(), ["re-estimate batch norm"]);
+    assert!((used.fitted, used.checked, used.ranged) == (40, 12, 16) && used.hash.is_some());
+    assert_eq!(whole.info.hash, whole.params.hash());
+}
+
+#[test]
+fn a_stage_can_be_interrupted_and_none_begins_after_that() {
+    let rig = Rig::new();
+    for at in ["refit ", "re-estimate", "int8 ranges"] {
+        let cancel = Cancel::default();
+        let mut after = Vec::new();
+        let mut say = |update: &RepairUpdate| {
+            if let RepairUpdate::Progress { what, .. } = update {
+                if cancel.is_cancelled() {
+                    after.push(what.clone());
+                }
+                if what.starts_with(at) {
+                    cancel.cancel();
+                }
+            }
+        };
+        let stopped = rig.with(&options(), &cancel, &mut say);
+        assert!(matches!(stopped, Err(RepairError::Cancelled(_))), "{at}");
+        assert!(after.is_empty(), "{at}: {after:?}");
+    }
+}
+
+#[test]
+fn progress_counts_the_repairs_that_are_tried() {
+    let mut seen = Vec::new();
+    let mut say = |update: &RepairUpdate| match update {
+        RepairUpdate::Progress { done, total, what } if !what.starts_with("int8") => seen.push((*done, *total)),
+        _ => {}
+    };
+    Rig::new().with(&options(), &Cancel::default(), &mut say).expect("made");
+    let total = seen.len();
+    assert_eq!(seen, (0..total).map(|done| (done, total)).collect::<Vec<_>>());
+}
+
+#[test]
+fn lists_are_plain_data_and_recipes_without_them_mean_what_they_meant() {
+    let usual = RepairOptions::default();
+    let text = serde_json::to_string(&usual).expect("JSON");
+    assert!(text.contains(r#""stages":["apply","refit","batch_norm","ranges"]"#), "{text}");
+    assert_eq!(serde_json::from_str::<RepairOptions>(&text).expect("read"), usual);
+
+    // As recipes were written before.
+    let old = |refit: bool, batch_norm: bool| {
+        let text = format!(
+            r#"{{"seed":0,"images":4000,"check_images":500,"positions":48,"lambda":0.001,"refit":{refit},"producers":false,
+            "classifier":true,"batch_norm":{batch_norm},"memory":1073741824,"ranges":"mse","range_images":512}}"#
+        );
+        serde_json::from_str::<RepairOptions>(&text).expect("read")
+    };
+    let without = |stages| RepairOptions { stages, ..RepairOptions::default() };
+    assert_eq!(old(true, true), usual);
+    assert_eq!(old(false, true), without(Stages::default().without(Stage::Refit)));
+    assert_eq!(old(true, false), without(Stages::default().without(Stage::BatchNorm)));
+
+    assert_eq!(Stages::default().without(Stage::Apply), Stages::default());
+    for bad in ["[]", r#"["refit"]"#, r#"["refit","apply"]"#, r#"["apply","refit","refit"]"#, r#"["apply","fly"]"#] {
+        let text = text.replace(r#"["apply","refit","batch_norm","ranges"]"#, bad);
+        assert!(serde_json::from_str::<RepairOptions>(&text).is_err(), "{bad}");
+    }
+}
