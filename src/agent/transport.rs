@@ -75,6 +75,8 @@ impl Chat {
     pub fn open(endpoint: &Endpoint, timeouts: Timeouts) -> Result<Chat, LlmError> {
         endpoint.check()?;
         let url = &endpoint.base_url;
+        // Refused where one is in place already, which is as well.
+        let _ = rustls::crypto::ring::default_provider().install_default();
         let mut http =
             reqwest::Client::builder().connect_timeout(timeouts.connect).redirect(super::endpoint::redirects());
         if is_loopback(url) {
