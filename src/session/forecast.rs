@@ -45,7 +45,7 @@ impl State {
 
     /// Planning must not look at what was measured on the evaluation data, but for the original's error.
     pub fn is_blind(&self) -> bool {
-        self.card.as_ref().and_then(|c| c.recipe.as_ref()).is_some_and(|r| r.blind)
+        self.card.as_ref().and_then(|c| c.recipe.as_ref()).is_some_and(|r| r.how.blind)
     }
 
     /// Earlier rounds for the planner, oldest first; none in a blind session.

@@ -62,18 +62,18 @@ fn tell(job: &Job, notes: &[String]) {
 }
 
 impl Compute {
-    fn threads(&self) -> Option<usize> {
-        (self.spec.threads > 0).then_some(self.spec.threads)
+    pub(super) fn threads(&self) -> Option<usize> {
+        (self.recipe.how.threads > 0).then_some(self.recipe.how.threads)
     }
 
     /// A measurement's usual time, as the engineer would wait for it.
     fn patient(&self, usual: Duration) -> Duration {
-        usual.mul_f64(self.spec.patience)
+        usual.mul_f64(self.patience)
     }
 
     pub(super) fn profile_model(&self, model: &Model, job: &Job) -> Result<Profile, JobError> {
         let options = ProfileOptions {
-            batch: self.batch,
+            batch: self.recipe.how.batch,
             threads: self.threads(),
             device: self.device.device.clone(),
             device_words: self.device.words.clone(),
@@ -97,7 +97,7 @@ impl Compute {
 
     pub(super) fn measure_ladders(&self, job: &Job) -> Result<Vec<Ladder>, JobError> {
         let options = LadderOptions {
-            batch: self.batch,
+            batch: self.recipe.how.batch,
             threads: self.threads(),
             device: self.device.device.clone(),
             device_words: self.device.words.clone(),
@@ -114,7 +114,7 @@ impl Compute {
     pub(super) fn measure_sensitivity(&self, job: &Job) -> Result<(), JobError> {
         let evidence = self.evidence(job)?;
         let options = SensOptions {
-            method: self.spec.importance,
+            method: self.recipe.how.importance,
             evidence,
             batch: working_batch(&self.model).min(64),
             threads: self.threads(),
@@ -190,12 +190,12 @@ impl Compute {
     fn paired_options(&self) -> PairedOptions {
         let threads = if self.device.device.is_cpu() { self.threads().unwrap_or_else(crate::exec::threads) } else { 1 };
         let usual = PairedOptions::default();
-        PairedOptions { threads, seed: self.spec.seed, time_limit: self.patient(usual.time_limit), ..usual }
+        PairedOptions { threads, seed: self.recipe.seed(), time_limit: self.patient(usual.time_limit), ..usual }
     }
 
     fn whole_latency(&self, plan: &Plan, job: &Job) -> Result<(LatencyStats, Option<Doubt>), JobError> {
         let shape = self.model.graph.input_shape().map_err(JobError::of)?;
-        let x = profile::noise(&shape, self.batch, &self.device.device)?;
+        let x = profile::noise(&shape, self.recipe.how.batch, &self.device.device)?;
         let mut progress = |done: usize, total: usize| job.progress("evaluate", "latency", done as u64, total as u64);
         Ok(profile::whole_latency(plan, &x, &self.paired_options(), job.cancel(), &mut progress)?)
     }
@@ -203,7 +203,7 @@ impl Compute {
     /// Latency of `plan` beside the original's, on the session's batch.
     pub(super) fn time_beside(&self, original: &Plan, plan: &Plan, job: &Job) -> Result<Paired, JobError> {
         let shape = self.model.graph.input_shape().map_err(JobError::of)?;
-        let x = profile::noise(&shape, self.batch, &self.device.device)?;
+        let x = profile::noise(&shape, self.recipe.how.batch, &self.device.device)?;
         let mut progress = |done: usize, total: usize| {
             job.progress("evaluate", "latency against the original", done as u64, total as u64);
         };

@@ -27,14 +27,15 @@ use crate::model::{self, ASSUMED, LoadOptions, Model};
 use crate::plan::{Action, Target, Verdict};
 use crate::profile::{Ceilings, Ladder, Paired, Profile};
 use crate::prune::{self, Evidence, Group};
-use crate::session::{Artifacts, Evaluation, Place, Proposer, Recipe, SessionCard, State, private};
+use crate::session::{Artifacts, Evaluation, Opening, Place, Proposer, Recipe, SessionCard, State, private};
 use shelf::Shelf;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// Model, data and device of one session.
 pub struct Compute {
-    spec: OpenSpec,
+    /// See [`OpenSpec::patience`].
+    patience: f64,
     recipe: Recipe,
     model: Model,
     groups: Vec<Group>,
@@ -45,7 +46,6 @@ pub struct Compute {
     /// Calibration images that trials alone touch.
     held: Dataset,
     device: Opened,
-    batch: usize,
     place: Place,
     artifacts: Artifacts,
     /// Measurements that other sessions share; `None` when no such folder can be made.
@@ -147,7 +147,7 @@ pub fn counts(model: &Model) -> Result<(Macs, u64), String> {
 pub fn open_data(spec: &OpenSpec) -> Result<(Dataset, Dataset, bool), String> {
     let data = data::open(&spec.data, spec.limit).map_err(|e| e.to_string())?;
     let Some(calib) = &spec.calib else {
-        if !spec.calib_is_eval {
+        if !spec.how.calib_is_eval {
             return Err(format!(
                 "no calibration data; hint: give `--calib` images that are not in `{}`, or `--calib-is-eval` to use those",
                 spec.data
@@ -158,7 +158,7 @@ pub fn open_data(spec: &OpenSpec) -> Result<(Dataset, Dataset, bool), String> {
     };
     let calib = data::open(calib, spec.calib_limit).map_err(|e| e.to_string())?;
     let shared = calib.overlaps(&data);
-    if shared > 0 && !spec.calib_is_eval {
+    if shared > 0 && !spec.how.calib_is_eval {
         return Err(format!(
             "{shared} of {} calibration images of `{}` are also evaluation images of `{}`; hint: other images, or \
              `--calib-is-eval` if you mean it",
@@ -186,8 +186,9 @@ impl Subject {
     /// # Errors
     /// What cannot be opened, by name.
     pub fn load(spec: &OpenSpec) -> Result<Subject, String> {
-        let options = LoadOptions { arch: spec.arch, image: spec.image, heads: spec.heads };
-        let model = load_model(&spec.model, &options, spec.mean, spec.std)?;
+        let Opening { model, arch, image, heads, .. } = &spec.how;
+        let options = LoadOptions { arch: *arch, image: *image, heads: *heads };
+        let model = load_model(model, &options, spec.mean, spec.std)?;
         let (data, calib, calib_is_eval) = open_data(spec)?;
         Ok(Subject { model, data, calib, calib_is_eval })
     }
@@ -220,8 +221,8 @@ pub fn open_subject(
             return Err(format!("session `{}` was never opened; hint: `paring open MODEL --data D`", place.name));
         }
     };
-    if spec.threads > 0 {
-        exec::set_threads(spec.threads);
+    if spec.how.threads > 0 {
+        exec::set_threads(spec.how.threads);
     }
     let Subject { mut model, data, calib, calib_is_eval } = load(&spec)?;
     if let Some(recipe) = recipe {
@@ -233,7 +234,7 @@ pub fn open_subject(
         return Err(format!(
             "model `{}` changed since the session opened (hash {:.12}, was {:.12}); hint: put the old file back, or open \
              a new session with `--name`",
-            spec.model, model.info.hash, card.model.hash
+            spec.how.model, model.info.hash, card.model.hash
         ));
     }
     for set in [&data, &calib] {
@@ -242,11 +243,11 @@ pub fn open_subject(
             return Err(format!("data set `{}` holds no images; hint: raise the limit", set.card().name));
         }
     }
-    let mut device = exec::device::open(&spec.device).map_err(|e| e.to_string())?;
-    if spec.tf32 {
+    let mut device = exec::device::open(&spec.how.device).map_err(|e| e.to_string())?;
+    if spec.how.tf32 {
         exec::device::allow_tf32(&mut device);
     }
-    let batch = if spec.batch == 0 { usual_batch(&model) } else { spec.batch };
+    let batch = if spec.how.batch == 0 { usual_batch(&model) } else { spec.how.batch };
     let recipe = recipe::now(&spec, &model, &data, &calib, batch, recipe)?;
     let artifacts = Artifacts::open(&place.artifacts())
         .map_err(|e| format!("cannot write in `{}`: {e}; hint: check permissions", place.dir.display()))?;
@@ -281,7 +282,7 @@ pub fn open_subject(
     card.recipe = Some(Box::new(recipe.clone()));
     let Split { work, held } = calib.split(recipe.seed(), recipe.held);
     let compute = Compute {
-        spec,
+        patience: spec.patience,
         recipe,
         model,
         groups,
@@ -290,7 +291,6 @@ pub fn open_subject(
         calib: work,
         held,
         device,
-        batch,
         place: place.clone(),
         artifacts,
         cache,
@@ -301,7 +301,7 @@ pub fn open_subject(
         trials: Mutex::default(),
     };
     // One look at the weights, as hashing them just was; what takes longer is a job's.
-    if compute.recipe.importance.is_quick() {
+    if compute.recipe.how.importance.is_quick() {
         compute.rank_groups(&mut |_, _| Ok(())).map_err(|e| e.to_string())?;
     }
     Ok(Arc::new(compute))
@@ -310,27 +310,30 @@ pub fn open_subject(
 /// A spec for a session whose journal is older than recipes and whose folder lost its file: what the card tells, and
 /// else what such a session has unless it is told otherwise.
 fn from_card(card: &SessionCard) -> OpenSpec {
+    let usual = OpenSpec::demo("vit");
     OpenSpec {
-        model: card.model.source.display().to_string(),
-        arch: Some(card.model.family),
+        how: Opening {
+            model: card.model.source.display().to_string(),
+            arch: Some(card.model.family),
+            calib_is_eval: card.calib_is_eval,
+            threads: card.threads,
+            batch: card.batch,
+            ..usual.how
+        },
         mean: Some(card.model.preprocess.mean),
         std: Some(card.model.preprocess.std),
         data: card.data.source.clone(),
         limit: card.data.limit,
         calib: Some(card.calib.source.clone()),
         calib_limit: card.calib.limit,
-        calib_is_eval: card.calib_is_eval,
-        threads: card.threads,
-        batch: card.batch,
         seed: card.seed,
-        ..OpenSpec::demo("vit")
+        ..usual
     }
 }
 
 impl Compute {
     fn compile(&self, model: &Model) -> Result<Plan, JobError> {
-        let threads = (self.spec.threads > 0).then_some(self.spec.threads);
-        let options = CompileOptions { threads, ..CompileOptions::on(&self.device) };
+        let options = CompileOptions { threads: self.threads(), ..CompileOptions::on(&self.device) };
         Plan::of(model, &options).map_err(JobError::of)
     }
 
@@ -369,7 +372,7 @@ impl Compute {
     /// What the session's way to rank units needs of the calibration images, if anything; worked out once. Needs a job:
     /// it takes as long as hundreds of forward and backward passes.
     fn evidence(&self, job: &Job) -> Result<Option<Arc<Evidence>>, JobError> {
-        let method = self.recipe.importance;
+        let method = self.recipe.how.importance;
         if !method.needs_evidence() {
             return Ok(None);
         }
@@ -403,7 +406,7 @@ impl Compute {
             self.groups.iter().filter(|g| g.protected.is_none() && self.desk.ranks.of(&g.id).is_none()).collect();
         for (i, group) in open.iter().enumerate() {
             before(i, open.len())?;
-            let scores = prune::importance(&self.model, group, self.recipe.importance, evidence.as_deref())?;
+            let scores = prune::importance(&self.model, group, self.recipe.how.importance, evidence.as_deref())?;
             self.unchanged()?;
             self.desk.ranks.set(&group.id, scores);
         }
@@ -470,7 +473,7 @@ impl Engine for Compute {
             self.evidence(job)?;
             self.rank_groups(&mut |done, all| {
                 job.cancel().check()?;
-                job.progress("importance", self.recipe.importance.label(), done as u64, all as u64);
+                job.progress("importance", self.recipe.how.importance.label(), done as u64, all as u64);
                 Ok(())
             })
         })

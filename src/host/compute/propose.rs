@@ -78,7 +78,7 @@ impl Compute {
             job.event(Event::Said { utterance: Box::new(utterance) })?;
         }
         // What it would argue from is what agents of a blind session are not told.
-        if self.recipe.blind || (llm.base_url.is_none() && llm.model.is_none()) {
+        if self.recipe.how.blind || (llm.base_url.is_none() && llm.model.is_none()) {
             return Ok(());
         }
         self.run_agents(Task::Evaluate, state, llm, job)
@@ -87,7 +87,7 @@ impl Compute {
     /// Runs the pipeline on this thread and passes on what it says.
     fn run_agents(&self, task: Task, state: &State, llm: &Llm, job: &Job) -> Result<(), JobError> {
         let of = Arc::new(state.clone());
-        let state = if self.recipe.blind { Arc::new(agent::blinded(state)) } else { of.clone() };
+        let state = if self.recipe.how.blind { Arc::new(agent::blinded(state)) } else { of.clone() };
         let stand_in: StandIn = Arc::new(move || {
             let mut text = String::new();
             let decisions = plan_now(&of, &mut |words| text.push_str(words))?;

@@ -46,7 +46,7 @@ impl Shelf<'_> {
         Manifest {
             recipe: json!({
                 "actions": list,
-                "importance": recipe.importance,
+                "importance": recipe.how.importance,
                 "seed": repair.seed,
                 "preprocess": recipe.preprocess,
                 "repair": repaired,
@@ -136,8 +136,9 @@ impl Shelf<'_> {
 fn keep_sources(path: &Path, recipe: &Recipe, session: &Path) -> Result<(), String> {
     let data = [&recipe.data.spec, &recipe.calib.spec];
     let data = data.into_iter().flat_map(|spec| spec.split(',').map(|part| ("data is read from", Path::new(part))));
-    let mut all =
-        [("model was read from", Path::new(&recipe.model)), ("session is kept in", session)].into_iter().chain(data);
+    let mut all = [("model was read from", Path::new(&recipe.how.model)), ("session is kept in", session)]
+        .into_iter()
+        .chain(data);
     match all.find(|(_, source)| files::overwrites(path, source)) {
         Some((what, source)) => Err(format!(
             "`{}` is not replaced: the {what} `{}`; hint: give the export another path",

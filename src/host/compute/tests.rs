@@ -29,14 +29,9 @@ impl Rig {
         let dir = tempfile::tempdir().expect("temp dir");
         let path = dir.path().join("model.safetensors");
         export::safetensors(&path, &weights(1), &export::Manifest::default()).expect("written");
-        let spec = OpenSpec {
-            model: path.display().to_string(),
-            limit: 16,
-            calib_limit: 16,
-            batch: 8,
-            threads: 1,
-            ..OpenSpec::demo("cnn")
-        };
+        let usual = OpenSpec { limit: 16, calib_limit: 16, ..OpenSpec::demo("cnn") };
+        let how = Opening { model: path.display().to_string(), batch: 8, threads: 1, ..usual.how };
+        let spec = OpenSpec { how, ..usual };
         crate::model::map_all(mapped);
         let engine = open(&Place::at(&dir.path().join("session")), Some(spec), None);
         crate::model::map_all(false);
