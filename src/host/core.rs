@@ -233,7 +233,7 @@ impl Core {
         let state = Box::new((*self.state).clone());
         outbox.push(HostMsg::Welcome { protocol: PROTOCOL, state, you, pen: self.pen });
         if let Some(text) = self.recovered.clone() {
-            outbox.push(HostMsg::Feed { feed: Feed::Log { level: "warn".to_owned(), text } });
+            outbox.push(HostMsg::Feed { feed: Feed::warn(text) });
         }
         if let at @ Some(_) = self.llm.words() {
             outbox.push(HostMsg::Feed { feed: Feed::Agents { at } });
@@ -397,23 +397,14 @@ impl Core {
                 p.eta_s = p.eta_s.filter(|e| e.is_finite());
             }
             Feed::Live { rows, .. } => rows.retain(|r| r.p50_ms.is_finite() && r.p95_ms.is_finite()),
-            Feed::Turn { .. }
-            | Feed::Token { .. }
-            | Feed::TurnEnd { .. }
-            | Feed::JobEnd { .. }
-            | Feed::Agents { .. }
-            | Feed::Log { .. } => {}
+            _ => {}
         }
         if let Some(job) = &mut self.job {
             match &feed {
                 Feed::Progress(_) => job.progress = Some(feed.clone()),
                 Feed::Turn { .. } => (job.progress, job.turn) = (None, Some(feed.clone())),
                 Feed::TurnEnd { .. } => job.turn = None,
-                Feed::Token { .. }
-                | Feed::JobEnd { .. }
-                | Feed::Live { .. }
-                | Feed::Agents { .. }
-                | Feed::Log { .. } => {}
+                _ => {}
             }
         }
         self.broadcast(&HostMsg::Feed { feed });
@@ -461,7 +452,7 @@ impl Core {
         if let Some(key) = job.background {
             if let Err(JobError::Failed(text)) = result {
                 self.given_up = Some(key);
-                self.feed(Feed::Log { level: "warn".to_owned(), text: format!("rehearsal: {text}") });
+                self.feed(Feed::warn(format!("rehearsal: {text}")));
             }
             self.feed(Feed::JobEnd { job: what });
             self.watch_plan();

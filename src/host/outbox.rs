@@ -115,17 +115,12 @@ impl Outbox {
             }
             return Some(Next::Message(message));
         }
-        if q.resync {
-            // Stays set until the `Welcome` comes; the host is asked once per wake.
-            return if q.closed { Some(Next::Closed) } else { take_resync(&mut q) };
+        if q.closed {
+            return Some(Next::Closed);
         }
-        q.closed.then_some(Next::Closed)
+        // The host is asked once.
+        std::mem::take(&mut q.resync).then_some(Next::Resync)
     }
-}
-
-fn take_resync(q: &mut Queue) -> Option<Next> {
-    q.resync = false;
-    Some(Next::Resync)
 }
 
 fn push_feed(q: &mut Queue, feed: Feed, limits: &Limits) {
@@ -160,11 +155,7 @@ fn push_feed(q: &mut Queue, feed: Feed, limits: &Limits) {
             }
             Feed::Live { runs, rows: merged }
         }
-        other @ (Feed::Turn { .. }
-        | Feed::TurnEnd { .. }
-        | Feed::JobEnd { .. }
-        | Feed::Agents { .. }
-        | Feed::Log { .. }) => other,
+        other => other,
     };
     q.messages.push_back(HostMsg::Feed { feed });
     q.feeds += 1;

@@ -255,7 +255,7 @@ fn unknown<'a>(kind: &'static str, name: &str, known: impl Iterator<Item = &'a s
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::plan::testing::{chain, freeze, group_of};
+    use crate::plan::testing::{chain, freeze};
 
     fn prune_of(ratio: f64) -> Action {
         Action::Prune { ratio, kept: Vec::new() }
@@ -318,7 +318,6 @@ mod tests {
         fixed[0].protected = Some("it is the output".into());
         assert!(matches!(check(&prune_of(0.5), &group, &fixed, &graph, &[]), Err(PlanError::Protected { .. })));
         assert_eq!(max_ratio(&fixed[0], &[]), 0.0);
-        let _ = group_of(&groups, "conv1");
     }
 
     /// A veto is of one kind of change: a group's cut, a layer's weights in fewer bits or with zeros, a block's removal.

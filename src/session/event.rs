@@ -57,7 +57,7 @@ pub struct SessionCard {
 }
 
 /// One round's measured result; round 0 is the baseline.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Evaluation {
     pub round: u32,
     pub metrics: Metrics,
@@ -113,7 +113,7 @@ impl Evaluation {
 }
 
 /// Something an agent or the planner said, kept once it is complete.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Utterance {
     pub round: u32,
     /// `planner`, `analysis`, `pruning`, `quantization`, `evaluation`.
@@ -308,42 +308,20 @@ pub enum Event {
 impl Event {
     /// A stage of long work has come to its result with this: its progress is history.
     pub fn ends_a_stage(&self) -> bool {
-        match self {
+        matches!(
+            self,
             Event::PhaseEntered { .. }
-            | Event::Profiled { .. }
-            | Event::LaddersMeasured { .. }
-            | Event::Proposed { .. }
-            | Event::RunStarted { .. }
-            | Event::Applied { .. }
-            | Event::Evaluated { .. }
-            | Event::VerdictGiven { .. }
-            | Event::Exported { .. }
-            | Event::Failed { .. }
-            | Event::Cancelled { .. } => true,
-            Event::Opened { .. }
-            | Event::RecipeSet { .. }
-            | Event::Resolved { .. }
-            | Event::PassedOver { .. }
-            | Event::Remeasured { .. }
-            | Event::Paired { .. }
-            | Event::Built { .. }
-            | Event::Tried { .. }
-            | Event::Sensed { .. }
-            | Event::Edited { .. }
-            | Event::Approved { .. }
-            | Event::Vetoed { .. }
-            | Event::Reopened { .. }
-            | Event::ConstraintSet { .. }
-            | Event::ConstraintLifted { .. }
-            | Event::BudgetSet { .. }
-            | Event::Undone
-            | Event::Redone
-            | Event::Noted { .. }
-            | Event::Said { .. }
-            | Event::Repaired { .. }
-            | Event::RoundAccepted { .. }
-            | Event::RolledBack { .. } => false,
-        }
+                | Event::Profiled { .. }
+                | Event::LaddersMeasured { .. }
+                | Event::Proposed { .. }
+                | Event::RunStarted { .. }
+                | Event::Applied { .. }
+                | Event::Evaluated { .. }
+                | Event::VerdictGiven { .. }
+                | Event::Exported { .. }
+                | Event::Failed { .. }
+                | Event::Cancelled { .. }
+        )
     }
 }
 

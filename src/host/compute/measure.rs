@@ -11,7 +11,9 @@ use crate::profile::{
     ProfileUpdate, SensCurve, SensOptions, SensUpdate,
 };
 use crate::prune::PruneError;
+use crate::recover::RepairError;
 use crate::session::{Evaluation, Event, Feed, LiveRow, State, private};
+use candle_core::Tensor;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -24,23 +26,20 @@ impl From<ProfileError> for JobError {
     }
 }
 
-impl From<EvalError> for JobError {
-    fn from(e: EvalError) -> JobError {
-        match e {
-            EvalError::Cancelled(_) => JobError::Cancelled,
-            other => JobError::of(other),
+/// Errors of which one is that the work was cancelled.
+macro_rules! or_cancelled {
+    ($($error:ident),*) => {$(
+        impl From<$error> for JobError {
+            fn from(e: $error) -> JobError {
+                match e {
+                    $error::Cancelled(_) => JobError::Cancelled,
+                    other => JobError::of(other),
+                }
+            }
         }
-    }
+    )*};
 }
-
-impl From<PruneError> for JobError {
-    fn from(e: PruneError) -> JobError {
-        match e {
-            PruneError::Cancelled(_) => JobError::Cancelled,
-            other => JobError::of(other),
-        }
-    }
-}
+or_cancelled!(EvalError, PruneError, RepairError);
 
 /// One pass of `plan` over the session's data.
 pub fn run_eval(
@@ -57,13 +56,13 @@ pub fn run_eval(
 /// What did not go as asked, in the log pane.
 fn tell(job: &Job, notes: &[String]) {
     for text in notes {
-        job.say(Feed::Log { level: "warn".to_owned(), text: text.clone() });
+        job.say(Feed::warn(text));
     }
 }
 
 impl Compute {
     pub(super) fn threads(&self) -> Option<usize> {
-        (self.recipe.how.threads > 0).then_some(self.recipe.how.threads)
+        (self.shelf.recipe.how.threads > 0).then_some(self.shelf.recipe.how.threads)
     }
 
     /// A measurement's usual time, as the engineer would wait for it.
@@ -73,7 +72,7 @@ impl Compute {
 
     pub(super) fn profile_model(&self, model: &Model, job: &Job) -> Result<Profile, JobError> {
         let options = ProfileOptions {
-            batch: self.recipe.how.batch,
+            batch: self.shelf.recipe.how.batch,
             threads: self.threads(),
             device: self.device.device.clone(),
             device_words: self.device.words.clone(),
@@ -97,7 +96,7 @@ impl Compute {
 
     pub(super) fn measure_ladders(&self, job: &Job) -> Result<Vec<Ladder>, JobError> {
         let options = LadderOptions {
-            batch: self.recipe.how.batch,
+            batch: self.shelf.recipe.how.batch,
             threads: self.threads(),
             device: self.device.device.clone(),
             device_words: self.device.words.clone(),
@@ -105,16 +104,17 @@ impl Compute {
             ..LadderOptions::default()
         };
         let cache = self.cache.as_deref();
-        let ladders = profile::ladders(&self.model.graph, &self.groups, &options, cache, job.cancel(), &mut |p| {
-            job.progress("ladders", &p.layer, p.done as u64, p.total as u64);
-        })?;
+        let ladders =
+            profile::ladders(&self.model.graph, &self.desk.groups, &options, cache, job.cancel(), &mut |p| {
+                job.progress("ladders", &p.layer, p.done as u64, p.total as u64);
+            })?;
         Ok(ladders)
     }
 
     pub(super) fn measure_sensitivity(&self, job: &Job) -> Result<(), JobError> {
         let evidence = self.evidence(job)?;
         let options = SensOptions {
-            method: self.recipe.how.importance,
+            method: self.shelf.recipe.how.importance,
             evidence,
             batch: working_batch(&self.model).min(64),
             threads: self.threads(),
@@ -130,21 +130,23 @@ impl Compute {
             job.event(Event::Sensed { base_loss: base.0, base_score: base.1, curves: std::mem::take(curves) })
         };
         let cache = self.cache.as_deref();
-        profile::sensitivity(&self.model, &self.groups, &self.calib, &options, cache, job.cancel(), &mut |u| match u {
-            SensUpdate::Base { loss, score, .. } => base = (loss, score),
-            SensUpdate::Note(text) => tell(job, &[text]),
-            SensUpdate::Curve(curve) => {
-                waiting.push(curve);
-                if kept.elapsed() >= KEEP_EVERY && failed.is_none() {
-                    kept = Instant::now();
-                    if let Err(e) = keep(base, &mut waiting) {
-                        failed = Some(e);
-                        job.cancel().cancel();
+        profile::sensitivity(&self.model, &self.desk.groups, &self.calib, &options, cache, job.cancel(), &mut |u| {
+            match u {
+                SensUpdate::Base { loss, score, .. } => base = (loss, score),
+                SensUpdate::Note(text) => tell(job, &[text]),
+                SensUpdate::Curve(curve) => {
+                    waiting.push(curve);
+                    if kept.elapsed() >= KEEP_EVERY && failed.is_none() {
+                        kept = Instant::now();
+                        if let Err(e) = keep(base, &mut waiting) {
+                            failed = Some(e);
+                            job.cancel().cancel();
+                        }
                     }
                 }
-            }
-            SensUpdate::Progress { label, done, total } => {
-                job.progress("sensitivity", &label, done as u64, total as u64);
+                SensUpdate::Progress { label, done, total } => {
+                    job.progress("sensitivity", &label, done as u64, total as u64);
+                }
             }
         })
         .map(|_| ())
@@ -178,32 +180,35 @@ impl Compute {
             weight_bytes: plan.weight_bytes(),
             params,
             macs,
-            profile: None,
             baseline_ms: whole.p50,
             margins,
             data_hash: self.data.seen(0..self.data.len()),
-            paired: None,
             doubt,
+            ..Evaluation::default()
         })
     }
 
     fn paired_options(&self) -> PairedOptions {
         let threads = if self.device.device.is_cpu() { self.threads().unwrap_or_else(crate::exec::threads) } else { 1 };
         let usual = PairedOptions::default();
-        PairedOptions { threads, seed: self.recipe.seed(), time_limit: self.patient(usual.time_limit), ..usual }
+        PairedOptions { threads, seed: self.shelf.recipe.seed(), time_limit: self.patient(usual.time_limit), ..usual }
+    }
+
+    /// A batch of noise as the session measures latency on.
+    fn noise(&self) -> Result<Tensor, JobError> {
+        let shape = self.model.graph.input_shape().map_err(JobError::of)?;
+        Ok(profile::noise(&shape, self.shelf.recipe.how.batch, &self.device.device)?)
     }
 
     fn whole_latency(&self, plan: &Plan, job: &Job) -> Result<(LatencyStats, Option<Doubt>), JobError> {
-        let shape = self.model.graph.input_shape().map_err(JobError::of)?;
-        let x = profile::noise(&shape, self.recipe.how.batch, &self.device.device)?;
+        let x = self.noise()?;
         let mut progress = |done: usize, total: usize| job.progress("evaluate", "latency", done as u64, total as u64);
         Ok(profile::whole_latency(plan, &x, &self.paired_options(), job.cancel(), &mut progress)?)
     }
 
     /// Latency of `plan` beside the original's, on the session's batch.
     pub(super) fn time_beside(&self, original: &Plan, plan: &Plan, job: &Job) -> Result<Paired, JobError> {
-        let shape = self.model.graph.input_shape().map_err(JobError::of)?;
-        let x = profile::noise(&shape, self.recipe.how.batch, &self.device.device)?;
+        let x = self.noise()?;
         let mut progress = |done: usize, total: usize| {
             job.progress("evaluate", "latency against the original", done as u64, total as u64);
         };
@@ -230,7 +235,7 @@ impl Compute {
     ) -> Result<(Evaluation, Verdict), JobError> {
         let missing = || JobError::Failed("the baseline was never evaluated; hint: run again".to_owned());
         let baseline = state.baseline().ok_or_else(missing)?;
-        let model = self.artifact(artifact)?;
+        let model = self.shelf.artifact(artifact)?;
         let (plan, original) = (self.compile(&model)?, self.compile(&self.model)?);
         let scores = self.baseline_scores(&original, job)?;
         let run = self.evaluate_model(&model, &plan, "the compressed model", job)?;
@@ -241,7 +246,7 @@ impl Compute {
             return Err(JobError::Failed(format!(
                 "the images of evaluation data `{}` changed since the baseline was measured on them; hint: put the old data \
                  back, or open a new session with `--name`",
-                self.recipe.data.spec
+                self.shelf.recipe.data.spec
             )));
         }
         let change = self.data.task().compare(&scores, &run.scores);
@@ -264,18 +269,18 @@ impl Compute {
             params,
             macs,
             profile: Some(layers),
-            margins: None,
             data_hash,
             baseline_ms: latency.base.p50,
             doubt: latency.doubt,
             paired: Some(latency),
+            ..Evaluation::default()
         };
         Ok((evaluation, verdict))
     }
 
     fn remember_baseline(&self, scores: Vec<f32>) {
         let bytes: Vec<u8> = scores.iter().flat_map(|s| s.to_le_bytes()).collect();
-        if let Err(e) = crate::files::write_privately(&self.place.baseline_file(), &bytes) {
+        if let Err(e) = crate::files::write_privately(&self.shelf.place.baseline_file(), &bytes) {
             // Worked out again when it is needed.
             tracing::warn!(error = %e, "could not keep the baseline's scores");
         }
@@ -287,18 +292,14 @@ impl Compute {
         if let Some(known) = lock(&self.baseline).clone() {
             return Ok(known);
         }
-        if let Ok(bytes) = private::read(&self.place.baseline_file(), 4 * self.data.len() as u64)
+        if let Ok(bytes) = private::read(&self.shelf.place.baseline_file(), 4 * self.data.len() as u64)
             && let Some(scores) = stored_scores(&bytes, self.data.len())
         {
-            let scores = Arc::new(scores);
-            *lock(&self.baseline) = Some(scores.clone());
-            return Ok(scores);
+            return Ok(lock(&self.baseline).insert(Arc::new(scores)).clone());
         }
         let run = self.evaluate_model(&self.model, original, "the original", job)?;
         self.unchanged()?;
-        let scores = Arc::new(run.scores);
-        *lock(&self.baseline) = Some(scores.clone());
-        Ok(scores)
+        Ok(lock(&self.baseline).insert(Arc::new(run.scores)).clone())
     }
 }
 

@@ -17,7 +17,7 @@ pub use propose::plan_now;
 pub use shelf::archive;
 
 use super::desk::{Desk, Ranks, Table};
-use super::engine::{Compressed, Engine, Exported, Job, JobError, Llm};
+use super::engine::{Engine, Exported, Job, JobError, Llm, Work};
 use super::spec::OpenSpec;
 use crate::data::{self, Dataset, Split};
 use crate::eval::Trials;
@@ -27,7 +27,7 @@ use crate::model::{self, ASSUMED, LoadOptions, Model};
 use crate::plan::{Action, Target, Verdict};
 use crate::profile::{Ceilings, Ladder, Paired, Profile};
 use crate::prune::{self, Evidence, Group};
-use crate::session::{Artifacts, Evaluation, Opening, Place, Proposer, Recipe, SessionCard, State, private};
+use crate::session::{Artifacts, Built, Evaluation, Opening, Place, Proposer, SessionCard, State, private};
 use shelf::Shelf;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -36,9 +36,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 pub struct Compute {
     /// See [`OpenSpec::patience`].
     patience: f64,
-    recipe: Recipe,
+    /// The session's own, with its recipe and card.
+    shelf: Shelf,
     model: Model,
-    groups: Vec<Group>,
     desk: Table,
     data: Dataset,
     /// Calibration images that work is fitted on.
@@ -46,11 +46,8 @@ pub struct Compute {
     /// Calibration images that trials alone touch.
     held: Dataset,
     device: Opened,
-    place: Place,
-    artifacts: Artifacts,
     /// Measurements that other sessions share; `None` when no such folder can be made.
     cache: Option<PathBuf>,
-    card: SessionCard,
     evidence: Mutex<Option<Arc<Evidence>>>,
     /// What the original scores on each evaluation image.
     baseline: Mutex<Option<Arc<Vec<f32>>>>,
@@ -252,10 +249,9 @@ pub fn open_subject(
     let artifacts = Artifacts::open(&place.artifacts())
         .map_err(|e| format!("cannot write in `{}`: {e}; hint: check permissions", place.dir.display()))?;
     let cache = crate::session::place::cache().ok().filter(|dir| private::make_dir(dir).is_ok() || dir.is_dir());
-    let groups = prune::groups(&model.graph);
     let desk = Table {
         graph: model.graph.clone(),
-        groups: groups.clone(),
+        groups: prune::groups(&model.graph),
         ranks: Ranks::default(),
         refused: exec::Capabilities::of(&device.device, device.kernels).refused(),
         rehearses: recipe.held > 0 && calib.len() > recipe.held,
@@ -265,7 +261,7 @@ pub fn open_subject(
         None => SessionCard {
             model: model.info.clone(),
             graph: (*model.graph).clone(),
-            groups: groups.clone(),
+            groups: desk.groups.clone(),
             data: data.card(),
             calib: calib.card(),
             calib_is_eval,
@@ -283,25 +279,21 @@ pub fn open_subject(
     let Split { work, held } = calib.split(recipe.seed(), recipe.held);
     let compute = Compute {
         patience: spec.patience,
-        recipe,
+        shelf: Shelf { place: place.clone(), artifacts, card, recipe },
         model,
-        groups,
         desk,
         data,
         calib: work,
         held,
         device,
-        place: place.clone(),
-        artifacts,
         cache,
-        card,
         evidence: Mutex::default(),
         baseline: Mutex::default(),
         ceilings: Mutex::default(),
         trials: Mutex::default(),
     };
     // One look at the weights, as hashing them just was; what takes longer is a job's.
-    if compute.recipe.how.importance.is_quick() {
+    if compute.shelf.recipe.how.importance.is_quick() {
         compute.rank_groups(&mut |_, _| Ok(())).map_err(|e| e.to_string())?;
     }
     Ok(Arc::new(compute))
@@ -342,15 +334,7 @@ impl Compute {
         if round == 0 {
             return Ok(self.model.clone());
         }
-        self.shelf().model_of(state, round)
-    }
-
-    fn artifact(&self, name: &str) -> Result<Model, JobError> {
-        self.shelf().artifact(name)
-    }
-
-    fn shelf(&self) -> Shelf<'_> {
-        Shelf { place: &self.place, artifacts: &self.artifacts, card: &self.card, recipe: &self.recipe }
+        self.shelf.model_of(state, round)
     }
 
     /// Asked before anything is kept that was worked out from the original, in memory or on disk.
@@ -372,7 +356,7 @@ impl Compute {
     /// What the session's way to rank units needs of the calibration images, if anything; worked out once. Needs a job:
     /// it takes as long as hundreds of forward and backward passes.
     fn evidence(&self, job: &Job) -> Result<Option<Arc<Evidence>>, JobError> {
-        let method = self.recipe.how.importance;
+        let method = self.shelf.recipe.how.importance;
         if !method.needs_evidence() {
             return Ok(None);
         }
@@ -380,7 +364,7 @@ impl Compute {
         if let Some(e) = &*known {
             return Ok(Some(e.clone()));
         }
-        let picks = prune::spread(self.calib.len(), self.recipe.evidence_images, self.recipe.seed());
+        let picks = prune::spread(self.calib.len(), self.shelf.recipe.evidence_images, self.shelf.recipe.seed());
         let mut unread = None;
         let batches = picks.chunks(EVIDENCE_BATCH).map_while(|picks| {
             let read = self.calib.batch(picks, &self.model.info.preprocess);
@@ -403,10 +387,10 @@ impl Compute {
     fn rank_groups(&self, before: &mut dyn FnMut(usize, usize) -> Result<(), JobError>) -> Result<(), JobError> {
         let evidence = lock(&self.evidence).clone();
         let open: Vec<&Group> =
-            self.groups.iter().filter(|g| g.protected.is_none() && self.desk.ranks.of(&g.id).is_none()).collect();
+            self.desk.groups.iter().filter(|g| g.protected.is_none() && self.desk.ranks.of(&g.id).is_none()).collect();
         for (i, group) in open.iter().enumerate() {
             before(i, open.len())?;
-            let scores = prune::importance(&self.model, group, self.recipe.how.importance, evidence.as_deref())?;
+            let scores = prune::importance(&self.model, group, self.shelf.recipe.how.importance, evidence.as_deref())?;
             self.unchanged()?;
             self.desk.ranks.set(&group.id, scores);
         }
@@ -416,9 +400,23 @@ impl Compute {
 
 impl Engine for Compute {
     fn card(&self) -> SessionCard {
-        self.card.clone()
+        self.shelf.card.clone()
     }
 
+    fn desk(&self) -> &dyn Desk {
+        &self.desk
+    }
+
+    fn export(&self, state: &State, round: u32, path: &str, format: &str, job: &Job) -> Result<Exported, JobError> {
+        self.shelf.write_model(state, round, path, format, job)
+    }
+
+    fn work(&self) -> Result<&dyn Work, JobError> {
+        Ok(self)
+    }
+}
+
+impl Work for Compute {
     fn profile(&self, state: &State, round: u32, job: &Job) -> Result<Profile, JobError> {
         self.on_original(|| self.profile_model(&self.model_of(state, round)?, job))
     }
@@ -461,25 +459,21 @@ impl Engine for Compute {
         self.compare_with_forecast(state, round, llm, job)
     }
 
-    fn desk(&self) -> &dyn Desk {
-        &self.desk
-    }
-
     fn rank(&self, job: &Job) -> Result<(), JobError> {
-        if self.groups.iter().all(|g| g.protected.is_some() || self.desk.ranks.of(&g.id).is_some()) {
+        if self.desk.groups.iter().all(|g| g.protected.is_some() || self.desk.ranks.of(&g.id).is_some()) {
             return Ok(());
         }
         self.on_original(|| {
             self.evidence(job)?;
             self.rank_groups(&mut |done, all| {
                 job.cancel().check()?;
-                job.progress("importance", self.recipe.how.importance.label(), done as u64, all as u64);
+                job.progress("importance", self.shelf.recipe.how.importance.label(), done as u64, all as u64);
                 Ok(())
             })
         })
     }
 
-    fn compress(&self, state: &State, round: u32, job: &Job) -> Result<Compressed, JobError> {
+    fn compress(&self, state: &State, round: u32, job: &Job) -> Result<Built, JobError> {
         self.on_original(|| self.make_model(state, round, job))
     }
 
@@ -491,9 +485,5 @@ impl Engine for Compute {
         job: &Job,
     ) -> Result<(Evaluation, Verdict), JobError> {
         self.on_original(|| self.judge_model(state, round, artifact, job))
-    }
-
-    fn export(&self, state: &State, round: u32, path: &str, format: &str, job: &Job) -> Result<Exported, JobError> {
-        self.shelf().write_model(state, round, path, format, job)
     }
 }

@@ -18,7 +18,6 @@ pub fn plan_now(state: &State, say: &mut dyn FnMut(&str)) -> Result<Vec<Decision
     let card = state.card.as_ref().ok_or("the session is not open; hint: open it first")?;
     let profile = state.profile_of(0).ok_or("nothing is profiled yet; hint: profile first")?;
     let in_force: Vec<Decision> = state.given().into_iter().cloned().collect();
-    let (past, quality) = (state.past_rounds(), state.quality_input());
     let input = PlannerInput {
         graph: &card.graph,
         groups: &card.groups,
@@ -30,8 +29,7 @@ pub fn plan_now(state: &State, say: &mut dyn FnMut(&str)) -> Result<Vec<Decision
         round: state.round,
         first_id: state.next_decision,
         in_force: &in_force,
-        past: &past,
-        quality: &quality,
+        quality: &state.quality_input(),
     };
     planner::propose(&input, say).map_err(|e| e.to_string())
 }
@@ -51,12 +49,10 @@ impl Compute {
             round: state.round,
             role: PLANNER.to_owned(),
             model: "built-in".to_owned(),
-            reasoning: String::new(),
             tokens: text.split_whitespace().count() as u64,
             text,
-            prompt: String::new(),
             seconds: began.elapsed().as_secs_f64(),
-            interrupted: false,
+            ..Utterance::default()
         };
         job.cancel().check()?;
         job.events(vec![Event::Said { utterance: Box::new(said) }, Event::Proposed { decisions }])
@@ -78,7 +74,7 @@ impl Compute {
             job.event(Event::Said { utterance: Box::new(utterance) })?;
         }
         // What it would argue from is what agents of a blind session are not told.
-        if self.recipe.how.blind || (llm.base_url.is_none() && llm.model.is_none()) {
+        if self.shelf.recipe.how.blind || (llm.base_url.is_none() && llm.model.is_none()) {
             return Ok(());
         }
         self.run_agents(Task::Evaluate, state, llm, job)
@@ -87,7 +83,7 @@ impl Compute {
     /// Runs the pipeline on this thread and passes on what it says.
     fn run_agents(&self, task: Task, state: &State, llm: &Llm, job: &Job) -> Result<(), JobError> {
         let of = Arc::new(state.clone());
-        let state = if self.recipe.how.blind { Arc::new(agent::blinded(state)) } else { of.clone() };
+        let state = if self.shelf.recipe.how.blind { Arc::new(agent::blinded(state)) } else { of.clone() };
         let stand_in: StandIn = Arc::new(move || {
             let mut text = String::new();
             let decisions = plan_now(&of, &mut |words| text.push_str(words))?;
@@ -95,7 +91,7 @@ impl Compute {
         });
         let (prompts, complaints) = agent::Prompts::of_user();
         for text in complaints {
-            job.say(Feed::Log { level: "warn".to_owned(), text });
+            job.say(Feed::warn(text));
         }
         let input = AgentInput { prompts, ..AgentInput::new(task, state.clone(), stand_in) };
         let endpoint = Endpoint::from_env(llm.base_url.as_deref(), llm.model.as_deref());

@@ -4,7 +4,7 @@
 use super::solve::{Candidate, Stop};
 use super::{Goal, PlannerInput, bound_by, curve_of};
 use crate::plan::{
-    Action, Basis, Budget, Decision, Estimate, Forecast, Forecaster, Outcome, PlanForecast, Target, Trust,
+    Action, Basis, Budget, Decision, Estimate, Forecast, Forecaster, Outcome, PlanForecast, Target, same_cut,
 };
 use crate::prune::GroupKind;
 use crate::task::Metric;
@@ -23,7 +23,7 @@ fn loss(budget: &Budget, metric: &Metric) -> String {
     format!("{} of {}", unit.trim_end(), metric.name)
 }
 
-pub(super) fn opening(input: &PlannerInput, goal: &Goal, trust: Trust, say: Say) {
+pub(super) fn opening(input: &PlannerInput, goal: &Goal, trust: f64, say: Say) {
     let metric = &input.quality.metric;
     let p = input.profile;
     if p.whole.p50 > 0.0 {
@@ -60,14 +60,14 @@ pub(super) fn opening(input: &PlannerInput, goal: &Goal, trust: Trust, say: Say)
     if !goal.quantize {
         say("Neither latency nor memory is asked for, so precision stays as it is. ");
     }
-    if let Some(last) = input.past.last() {
+    if let Some(last) = input.quality.observed.last() {
         say(&format!(
             "Round {} measured {}, and forecasts have learnt from it",
             last.round,
             metric.change_words(last.d_quality)
         ));
-        say(&if (trust.latency - 1.0).abs() > 0.05 {
-            format!("; latency savings are now scaled by {:.2}. ", trust.latency)
+        say(&if (trust - 1.0).abs() > 0.05 {
+            format!("; latency savings are now scaled by {trust:.2}. ")
         } else {
             ". ".to_owned()
         });
@@ -238,7 +238,7 @@ pub(super) fn rationale(
     action: &Action,
     forecast: &Forecast,
 ) -> String {
-    let base = forecaster.base();
+    let base = forecaster.costs.base();
     let harm = forecaster.measured(target, action).unwrap_or(0.0);
     let share = |part: f64, whole: f64| if whole > 0.0 { 100.0 * part / whole } else { 0.0 };
     let macs = share(-(forecast.d_macs as f64), base.macs as f64);
@@ -255,13 +255,13 @@ pub(super) fn rationale(
     match action {
         Action::Prune { .. } => {
             let cand = candidates.iter().find(|c| &c.target == target);
-            let at = cand.and_then(|c| c.levels.iter().position(|l| super::same(l, action)));
+            let at = cand.and_then(|c| c.levels.iter().position(|l| same_cut(l, action, 1e-9)));
             if let Some((next, now)) =
                 cand.zip(at).and_then(|(c, i)| Some((c.divergence.get(i + 1)?, c.divergence.get(i)?)))
             {
                 text.push_str(&format!(" The next step would cost {:.4} more.", (next - now).max(0.0)));
             }
-            if let Some(slower) = forecaster.slower(target, action) {
+            if let Some(slower) = forecaster.costs.slower(target, action) {
                 text.push_str(&format!(" {}", slower.words()));
             }
         }

@@ -142,7 +142,7 @@ impl Problem<'_> {
 
     fn at(&self, level: Vec<usize>) -> Option<At> {
         let actions = self.actions(&level);
-        let cost = self.forecaster.cost(&actions).ok()?;
+        let cost = self.forecaster.costs.cost(&actions).ok()?;
         let missing = self.needs.iter().map(|n| self.value(n.kind, &cost) - n.limit).collect();
         Some(At { divergence: self.forecaster.divergence(&actions), level, missing })
     }
