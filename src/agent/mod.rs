@@ -13,13 +13,12 @@ pub mod clean;
 pub mod context;
 pub mod critic;
 mod delta;
-pub mod dialogue;
+mod dialogue;
 mod endpoint;
 mod error;
 mod incoming;
 mod prompts;
 pub mod proposal;
-mod run;
 mod table;
 mod transport;
 pub mod validate;
@@ -27,10 +26,10 @@ mod wire;
 
 pub use answer::Reply;
 pub use blind::blinded;
+pub use dialogue::run;
 pub use endpoint::Endpoint;
 pub use error::{ApiKind, LlmError};
 pub use prompts::Prompts;
-pub use run::{run, run_with};
 pub use transport::{Chat, Message, Timeouts};
 
 use crate::plan::Decision;

@@ -2,7 +2,7 @@
 //! while it is said; decisions become events, which the host numbers, checks and clamps.
 
 use super::{Compute, JobError};
-use crate::agent::{self, AgentInput, Endpoint, Listener, StandIn};
+use crate::agent::{self, AgentInput, Endpoint, Listener, StandIn, Timeouts};
 use crate::host::engine::{Job, Llm};
 use crate::plan::planner::{self, PlannerInput};
 use crate::plan::{Decision, Forecaster};
@@ -98,7 +98,7 @@ impl Compute {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(JobError::of)?;
         let cancel = job.token();
         let mut to = ToHost { job, forecaster: state.forecaster(), cancel: cancel.clone(), failed: None };
-        runtime.block_on(agent::run(input, endpoint, &mut to, &cancel));
+        runtime.block_on(agent::run(input, endpoint, Timeouts::default(), &mut to, &cancel));
         job.cancel().check()?;
         to.failed.map_or(Ok(()), Err)
     }
