@@ -49,6 +49,12 @@ pub enum Next {
     Closed,
 }
 
+impl Next {
+    pub fn message(self) -> Option<HostMsg> {
+        if let Next::Message(message) = self { Some(message) } else { None }
+    }
+}
+
 impl Outbox {
     pub fn new(limits: Limits) -> Outbox {
         Outbox { limits, ..Outbox::default() }
@@ -196,11 +202,7 @@ mod tests {
     }
 
     fn drain(outbox: &Outbox) -> Vec<HostMsg> {
-        std::iter::from_fn(|| match outbox.try_next() {
-            Some(Next::Message(m)) => Some(m),
-            _ => None,
-        })
-        .collect()
+        std::iter::from_fn(|| outbox.try_next()?.message()).collect()
     }
 
     fn token(role: &str, text: &str) -> HostMsg {

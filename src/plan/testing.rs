@@ -166,11 +166,7 @@ pub fn curves(groups: &[Group], weights: &[f64], layers: &[&str], int8_kl: f64) 
 pub fn ladders(graph: &Graph, profile: &Profile, int8: f64) -> Vec<Ladder> {
     let mut out = Vec::new();
     for n in &graph.nodes {
-        let (i, o) = match n.op {
-            Op::Conv2d(op::Conv2d { in_ch, out_ch, .. }) => (in_ch, out_ch),
-            Op::Linear(op::Linear { in_features, out_features, .. }) => (in_features, out_features),
-            _ => continue,
-        };
+        let Some((i, o)) = n.op.facts().widths() else { continue };
         let full = profile.rows.iter().find(|r| r.name == n.name).map_or(1.0, |r| r.latency.p50);
         let at = |iw: usize, ow: usize, precision, k: f64| LadderPoint {
             in_width: iw,

@@ -1,7 +1,7 @@
 //! Measuring for the host: profiles, ladders, sensitivities, the baseline, and a compressed model against it.
 
 use super::{Compute, JobError, counts, lock, working_batch};
-use crate::eval::{self, EvalError, EvalRun, Margins};
+use crate::eval::{self, EvalError, EvalRun, Margins, Metrics};
 use crate::exec::{Cancel, Plan};
 use crate::host::engine::Job;
 use crate::model::Model;
@@ -172,20 +172,15 @@ impl Compute {
             Some(profile) => (profile.whole, profile.doubt),
             None => self.whole_latency(&plan, job)?,
         };
-        let (macs, params) = counts(&self.model).map_err(JobError::Failed)?;
-        Ok(Evaluation {
-            round: 0,
-            metrics: run.metrics,
-            whole,
-            weight_bytes: plan.weight_bytes(),
-            params,
-            macs,
-            baseline_ms: whole.p50,
-            margins,
-            data_hash: self.data.seen(0..self.data.len()),
-            doubt,
-            ..Evaluation::default()
-        })
+        let evaluation = self.evaluation(0, run.metrics, &self.model, &plan)?;
+        Ok(Evaluation { whole, baseline_ms: whole.p50, margins, doubt, ..evaluation })
+    }
+
+    /// What is known of an evaluated model but for how long it takes.
+    fn evaluation(&self, round: u32, metrics: Metrics, model: &Model, plan: &Plan) -> Result<Evaluation, JobError> {
+        let (macs, params) = counts(model).map_err(JobError::Failed)?;
+        let (weight_bytes, data_hash) = (plan.weight_bytes(), self.data.seen(0..self.data.len()));
+        Ok(Evaluation { round, metrics, weight_bytes, params, macs, data_hash, ..Evaluation::default() })
     }
 
     fn paired_options(&self) -> PairedOptions {
@@ -239,8 +234,8 @@ impl Compute {
         let (plan, original) = (self.compile(&model)?, self.compile(&self.model)?);
         let scores = self.baseline_scores(&original, job)?;
         let run = self.evaluate_model(&model, &plan, "the compressed model", job)?;
-        let data_hash = self.data.seen(0..self.data.len());
-        if let (Some(then), Some(now)) = (&baseline.data_hash, &data_hash)
+        let evaluation = self.evaluation(round, run.metrics, &model, &plan)?;
+        if let (Some(then), Some(now)) = (&baseline.data_hash, &evaluation.data_hash)
             && then != now
         {
             return Err(JobError::Failed(format!(
@@ -252,29 +247,14 @@ impl Compute {
         let change = self.data.task().compare(&scores, &run.scores);
         let latency = self.time_beside(&original, &plan, job)?;
         let layers = self.profile_model(&model, job)?;
-        let (macs, params) = counts(&model).map_err(JobError::Failed)?;
-        let convention = crate::graph::MacConvention::default();
-        let base = Measured {
-            macs: baseline.macs.get(convention),
-            weight_bytes: baseline.weight_bytes,
-            params: baseline.params,
+        let counted = |e: &Evaluation| Measured {
+            macs: e.macs.get(crate::graph::MacConvention::default()),
+            weight_bytes: e.weight_bytes,
+            params: e.params,
         };
-        let new = Measured { macs: macs.get(convention), weight_bytes: plan.weight_bytes(), params };
-        let verdict = plan::verdict(&state.budget, &base, &new, latency.ratio, change);
-        let evaluation = Evaluation {
-            round,
-            metrics: run.metrics,
-            whole: latency.new,
-            weight_bytes: plan.weight_bytes(),
-            params,
-            macs,
-            profile: Some(layers),
-            data_hash,
-            baseline_ms: latency.base.p50,
-            doubt: latency.doubt,
-            paired: Some(latency),
-            ..Evaluation::default()
-        };
+        let verdict = plan::verdict(&state.budget, &counted(baseline), &counted(&evaluation), latency.ratio, change);
+        let mut evaluation = Evaluation { profile: Some(layers), ..evaluation };
+        evaluation.measured_again(&latency);
         Ok((evaluation, verdict))
     }
 

@@ -22,7 +22,7 @@ use super::spec::OpenSpec;
 use crate::data::{self, Dataset, Split};
 use crate::eval::Trials;
 use crate::exec::{self, CompileOptions, Plan, device::Opened};
-use crate::graph::{Macs, macs};
+use crate::graph::{Macs, macs, node_params};
 use crate::model::{self, ASSUMED, LoadOptions, Model};
 use crate::plan::{Action, Target, Verdict};
 use crate::profile::{Ceilings, Ladder, Paired, Profile};
@@ -128,15 +128,8 @@ pub fn working_batch(model: &Model) -> usize {
 /// MACs and parameters of a model as it stands.
 pub fn counts(model: &Model) -> Result<(Macs, u64), String> {
     let all = macs(&model.graph).map_err(|e| e.to_string())?;
-    let reachable = model.graph.reachable();
-    let params = model
-        .graph
-        .nodes
-        .iter()
-        .zip(&reachable)
-        .filter(|(_, r)| **r)
-        .map(|(n, _)| crate::graph::node_params(&n.op))
-        .sum();
+    let (nodes, reachable) = (&model.graph.nodes, model.graph.reachable());
+    let params = nodes.iter().zip(&reachable).filter(|(_, r)| **r).map(|(n, _)| node_params(&n.op)).sum();
     Ok((all.into_iter().sum(), params))
 }
 
