@@ -196,7 +196,8 @@ impl Job {
     }
 
     /// How far `job` is. Sent now and then; rate and time left are worked out here.
-    pub fn progress(&self, job: &str, label: &str, done: u64, total: u64) {
+    pub fn progress(&self, job: &str, label: &str, done: usize, total: usize) {
+        let (done, total) = (done as u64, total as u64);
         let now = Instant::now();
         let mut pace = self.pace.lock().unwrap_or_else(PoisonError::into_inner);
         let meter = pace.jobs.entry(job.to_owned()).or_insert(Meter { started: now, from: done, sent: None });
@@ -214,6 +215,11 @@ impl Job {
         let progress = Progress { job: job.to_owned(), label: label.to_owned(), done, total, rate, eta_s };
         // Never waits: a figure that finds no room is superseded soon.
         drop(self.inputs.try_send(Input::Feed(Feed::Progress(progress))));
+    }
+
+    /// As [`Job::progress`], for work that tells how many of how many are done.
+    pub fn meter(&self, job: &str, label: &str) -> impl FnMut(usize, usize) {
+        move |done, total| self.progress(job, label, done, total)
     }
 
     /// Live figures of heatmap rows. Sent now and then, the newest of each row.

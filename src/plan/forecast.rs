@@ -203,12 +203,9 @@ impl Forecaster {
     /// stops, what it takes more.
     fn between(&self, a: &[(Target, Action)], b: &[(Target, Action)]) -> Harms {
         let mut sum = Harms::default();
-        let mut add =
-            |(t, action): &(Target, Action), less: f64| match (self.ask(&self.curves, t, action), kind(t, action)) {
-                (Some(h), Some(k)) => sum.kinds[k] += (h - less).abs(),
-                (None, _) => sum.unknown += 1,
-                (Some(_), None) => {}
-            };
+        let mut add = |(t, action): &(Target, Action), less: f64| {
+            sum.add(self.ask(&self.curves, t, action).map(|h| (h - less).abs()), kind(t, action));
+        };
         let beside = |(target, action): &(Target, Action), list: &[(Target, Action)]| -> Option<f64> {
             let other = list.iter().find(|(t, other)| t == target && nested(action, other))?;
             self.ask(&self.curves, target, &other.1).map(quality::harm)
@@ -233,11 +230,7 @@ impl Forecaster {
             if !matches!(t, Target::Block(_)) && self.block_of(t).is_some_and(|b| removed.contains(&b)) {
                 continue;
             }
-            match (self.ask(curves, t, a), kind(t, a)) {
-                (Some(h), Some(k)) => sum.kinds[k] += of(h),
-                (None, _) => sum.unknown += 1,
-                (Some(_), None) => {}
-            }
+            sum.add(self.ask(curves, t, a).map(&of), kind(t, a));
         }
         sum
     }

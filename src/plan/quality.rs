@@ -99,6 +99,17 @@ pub(super) struct Harms {
     pub unknown: usize,
 }
 
+impl Harms {
+    /// Takes in what an action of some kind harms; `None`: nobody measured it.
+    pub fn add(&mut self, harm: Option<f64>, kind: Option<usize>) {
+        match (harm, kind) {
+            (Some(h), Some(k)) => self.kinds[k] += h,
+            (None, _) => self.unknown += 1,
+            (Some(_), None) => {}
+        }
+    }
+}
+
 /// The kind of an action; `None` for those that change nothing.
 pub(super) fn kind(target: &Target, action: &Action) -> Option<usize> {
     match (target, action) {

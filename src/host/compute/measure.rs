@@ -2,13 +2,13 @@
 
 use super::{Compute, JobError, counts, lock, working_batch};
 use crate::eval::{self, EvalError, EvalRun, Margins, Metrics};
-use crate::exec::{Cancel, Plan};
+use crate::exec::Plan;
 use crate::host::engine::Job;
 use crate::model::Model;
 use crate::plan::{self, Measured, Verdict};
 use crate::profile::{
-    self, Doubt, Ladder, LadderOptions, LatencyStats, Paired, PairedOptions, Profile, ProfileError, ProfileOptions,
-    ProfileUpdate, SensCurve, SensOptions, SensUpdate,
+    self, Doubt, Ladder, LadderOptions, LadderProgress, LatencyStats, Paired, PairedOptions, Profile, ProfileError,
+    ProfileOptions, ProfileUpdate, SensCurve, SensOptions, SensUpdate,
 };
 use crate::prune::PruneError;
 use crate::recover::RepairError;
@@ -40,18 +40,6 @@ macro_rules! or_cancelled {
     )*};
 }
 or_cancelled!(EvalError, PruneError, RepairError);
-
-/// One pass of `plan` over the session's data.
-pub fn run_eval(
-    plan: &Plan,
-    data: &crate::data::Dataset,
-    model: &Model,
-    cancel: &Cancel,
-    progress: &mut dyn FnMut(usize, usize),
-) -> Result<EvalRun, EvalError> {
-    let forward = |x: &_| plan.run(x);
-    eval::score_with(data, &model.info.preprocess, working_batch(model), cancel, forward, progress)
-}
 
 /// What did not go as asked, in the log pane.
 fn tell(job: &Job, notes: &[String]) {
@@ -86,9 +74,7 @@ impl Compute {
                 runs as u64,
                 rows.into_iter().map(|(name, s)| LiveRow { name, p50_ms: s.p50, p95_ms: s.p95, n: s.n as u64 }),
             ),
-            ProfileUpdate::Progress { label, done, total } => {
-                job.progress("profile", label, done as u64, total as u64);
-            }
+            ProfileUpdate::Progress { label, done, total } => job.progress("profile", label, done, total),
         })?;
         tell(job, &profile.notes);
         Ok(profile)
@@ -104,11 +90,8 @@ impl Compute {
             ..LadderOptions::default()
         };
         let cache = self.cache.as_deref();
-        let ladders =
-            profile::ladders(&self.model.graph, &self.desk.groups, &options, cache, job.cancel(), &mut |p| {
-                job.progress("ladders", &p.layer, p.done as u64, p.total as u64);
-            })?;
-        Ok(ladders)
+        let mut said = |p: LadderProgress| job.progress("ladders", &p.layer, p.done, p.total);
+        Ok(profile::ladders(&self.model.graph, &self.desk.groups, &options, cache, job.cancel(), &mut said)?)
     }
 
     pub(super) fn measure_sensitivity(&self, job: &Job) -> Result<(), JobError> {
@@ -144,9 +127,7 @@ impl Compute {
                         }
                     }
                 }
-                SensUpdate::Progress { label, done, total } => {
-                    job.progress("sensitivity", &label, done as u64, total as u64);
-                }
+                SensUpdate::Progress { label, done, total } => job.progress("sensitivity", &label, done, total),
             }
         })
         .map(|_| ())
@@ -155,9 +136,9 @@ impl Compute {
     }
 
     fn evaluate_model(&self, model: &Model, plan: &Plan, label: &str, job: &Job) -> Result<EvalRun, JobError> {
-        let run = run_eval(plan, &self.data, model, job.cancel(), &mut |done, total| {
-            job.progress("evaluate", label, done as u64, total as u64);
-        })?;
+        let (prep, batch) = (&model.info.preprocess, working_batch(model));
+        let meter = &mut job.meter("evaluate", label);
+        let run = eval::score_with(&self.data, prep, batch, job.cancel(), |x| plan.run(x), meter)?;
         tell(job, &run.notes);
         Ok(run)
     }
@@ -197,17 +178,15 @@ impl Compute {
 
     fn whole_latency(&self, plan: &Plan, job: &Job) -> Result<(LatencyStats, Option<Doubt>), JobError> {
         let x = self.noise()?;
-        let mut progress = |done: usize, total: usize| job.progress("evaluate", "latency", done as u64, total as u64);
-        Ok(profile::whole_latency(plan, &x, &self.paired_options(), job.cancel(), &mut progress)?)
+        let meter = &mut job.meter("evaluate", "latency");
+        Ok(profile::whole_latency(plan, &x, &self.paired_options(), job.cancel(), meter)?)
     }
 
     /// Latency of `plan` beside the original's, on the session's batch.
     pub(super) fn time_beside(&self, original: &Plan, plan: &Plan, job: &Job) -> Result<Paired, JobError> {
         let x = self.noise()?;
-        let mut progress = |done: usize, total: usize| {
-            job.progress("evaluate", "latency against the original", done as u64, total as u64);
-        };
-        let paired = profile::paired_latency(original, plan, &x, &self.paired_options(), job.cancel(), &mut progress)?;
+        let meter = &mut job.meter("evaluate", "latency against the original");
+        let paired = profile::paired_latency(original, plan, &x, &self.paired_options(), job.cancel(), meter)?;
         tell(job, &paired.load.words().into_iter().collect::<Vec<_>>());
         if let Some(why) = paired.doubt {
             let ratio = paired.ratio;

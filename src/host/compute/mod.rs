@@ -27,7 +27,7 @@ use crate::model::{self, ASSUMED, LoadOptions, Model};
 use crate::plan::{Action, Target, Verdict};
 use crate::profile::{Ceilings, Ladder, Paired, Profile};
 use crate::prune::{self, Evidence, Group};
-use crate::session::{Artifacts, Built, Evaluation, Opening, Place, Proposer, SessionCard, State, private};
+use crate::session::{Artifacts, Built, Evaluation, Opening, Place, Proposer, SessionCard, State, Task, private};
 use shelf::Shelf;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -364,7 +364,7 @@ impl Compute {
             read.map_err(|e| unread = Some(e)).ok()
         });
         let what = format!("{} of calibration images", method.label());
-        let mut say = |done| job.progress("importance", &what, done as u64, picks.len() as u64);
+        let mut say = |done| job.progress("importance", &what, done, picks.len());
         say(0);
         let made = prune::evidence(&self.model, self.calib.task(), method, batches, job.cancel(), &mut say);
         if let Some(e) = unread {
@@ -444,7 +444,7 @@ impl Work for Compute {
     fn propose(&self, state: &State, by: Proposer, llm: &Llm, job: &Job) -> Result<(), JobError> {
         match by {
             Proposer::Planner => self.ask_planner(state, job),
-            Proposer::Agents => self.ask_agents(state, llm, job),
+            Proposer::Agents => self.run_agents(Task::Propose, state, llm, job),
         }
     }
 
@@ -460,7 +460,7 @@ impl Work for Compute {
             self.evidence(job)?;
             self.rank_groups(&mut |done, all| {
                 job.cancel().check()?;
-                job.progress("importance", self.shelf.recipe.how.importance.label(), done as u64, all as u64);
+                job.progress("importance", self.shelf.recipe.how.importance.label(), done, all);
                 Ok(())
             })
         })

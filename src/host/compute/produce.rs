@@ -84,9 +84,7 @@ impl Compute {
             options,
             job.cancel(),
             &mut |update| match update {
-                RepairUpdate::Progress { done, total, what: label } => {
-                    job.progress(what, &label, done as u64, total as u64);
-                }
+                RepairUpdate::Progress { done, total, what: label } => job.progress(what, &label, done, total),
                 RepairUpdate::Step(judged) => {
                     if failed.is_none()
                         && let Err(e) = step(&judged)

@@ -58,10 +58,6 @@ impl Compute {
         job.events(vec![Event::Said { utterance: Box::new(said) }, Event::Proposed { decisions }])
     }
 
-    pub(super) fn ask_agents(&self, state: &State, llm: &Llm, job: &Job) -> Result<(), JobError> {
-        self.run_agents(Task::Propose, state, llm, job)
-    }
-
     /// After a verdict: what was forecast against what was measured; an endpoint's evaluation role argues from it.
     pub(super) fn compare_with_forecast(
         &self,
@@ -81,7 +77,7 @@ impl Compute {
     }
 
     /// Runs the pipeline on this thread and passes on what it says.
-    fn run_agents(&self, task: Task, state: &State, llm: &Llm, job: &Job) -> Result<(), JobError> {
+    pub(super) fn run_agents(&self, task: Task, state: &State, llm: &Llm, job: &Job) -> Result<(), JobError> {
         let of = Arc::new(state.clone());
         let state = if self.shelf.recipe.how.blind { Arc::new(agent::blinded(state)) } else { of.clone() };
         let stand_in: StandIn = Arc::new(move || {

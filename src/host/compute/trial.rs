@@ -44,10 +44,8 @@ impl Compute {
             batch: working_batch(&self.model),
             seed: self.shelf.recipe.seed(),
         };
-        let mut progress = |done: usize, total: usize| {
-            job.progress("trials", "views of held-back images", done as u64, total as u64);
-        };
-        let made = Trials::prepare(&mut run, &self.held, prep, &options, job.cancel(), &mut progress)?;
+        let meter = &mut job.meter("trials", "views of held-back images");
+        let made = Trials::prepare(&mut run, &self.held, prep, &options, job.cancel(), meter)?;
         let made = Arc::new(made);
         self.unchanged()?;
         *known = Some(made.clone());
@@ -56,9 +54,7 @@ impl Compute {
 
     fn try_model(&self, trials: &Trials, plan: &Plan, what: &str, job: &Job) -> Result<TrialOutcome, JobError> {
         let mut run = |x: &candle_core::Tensor| -> Result<_, EvalError> { Ok(plan.run(x)?) };
-        let mut progress =
-            |done: usize, total: usize| job.progress(what, "held-back images", done as u64, total as u64);
-        Ok(trials.run(&mut run, job.cancel(), &mut progress)?)
+        Ok(trials.run(&mut run, job.cancel(), &mut job.meter(what, "held-back images"))?)
     }
 
     /// Builds and tries the plans that forecasts are fitted to, those that the session has not.
@@ -82,7 +78,7 @@ impl Compute {
         let total = anchors.len();
         for (done, actions) in anchors.into_iter().enumerate() {
             job.cancel().check()?;
-            job.progress("trials", "plans to learn from", done as u64, total as u64);
+            job.progress("trials", "plans to learn from", done, total);
             let actions = self.with_units(actions);
             // Of precisions a device refuses nothing can be learnt on it.
             let refused = |(_, a): &(Target, Action)| matches!(a, Action::Precision { precision } if capable.refuses(*precision).is_some());
@@ -94,7 +90,7 @@ impl Compute {
             let trial = Box::new(Trial { key: plan_key(&actions), actions, outcome, anchor: true });
             job.event(Event::Tried { trial, correction: Some(trials.correction().clone()) })?;
         }
-        job.progress("trials", "plans to learn from", total as u64, total as u64);
+        job.progress("trials", "plans to learn from", total, total);
         Ok(())
     }
 

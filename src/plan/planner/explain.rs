@@ -2,10 +2,11 @@
 //! Every figure in a sentence is one that the search used.
 
 use super::solve::{Candidate, Stop};
-use super::{Goal, PlannerInput, bound_by, curve_of};
+use super::{Goal, PlannerInput};
 use crate::plan::{
     Action, Basis, Budget, Decision, Estimate, Forecast, Forecaster, Outcome, PlanForecast, Target, same_cut,
 };
+use crate::profile::SensTarget;
 use crate::prune::GroupKind;
 use crate::task::Metric;
 use crate::words::{counted, counted_as};
@@ -100,7 +101,7 @@ pub(super) fn landscape(input: &PlannerInput, candidates: &[Candidate], say: Say
         .groups
         .iter()
         .filter(|g| g.protected.is_none())
-        .filter(|g| input.sensitivity.get(&curve_of(&Target::Group(g.id.clone()), &Action::Keep)).is_none())
+        .filter(|g| input.sensitivity.get(&SensTarget::Group(g.id.clone())).is_none())
         .count();
     if unknown > 0 {
         say(&format!(
@@ -122,9 +123,7 @@ pub(super) fn choices(input: &PlannerInput, decisions: &[Decision], say: Say) {
     for d in order.iter().take(SPOKEN) {
         say(&format!("\n{}: {} {}", d.target, action_words(input, &d.target, &d.action), d.rationale));
     }
-    if !order.is_empty() {
-        say("\n");
-    }
+    say("\n");
     if let Some(rest) = order.get(SPOKEN..).filter(|r| !r.is_empty()) {
         let pruned: Vec<f64> = rest
             .iter()
@@ -274,7 +273,7 @@ pub(super) fn rationale(
         Action::Sparsify { .. } => text.push_str(" No kernel here skips zeros: it is for hardware that does."),
         Action::Keep => {}
     }
-    if let Some(c) = bound_by(input.constraints, target) {
+    if let Some(c) = input.constraints.iter().find(|c| c.target == *target) {
         text.push_str(&format!(" Held within your limit ({}).", quoted(&c.reason)));
     }
     text

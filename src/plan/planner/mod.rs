@@ -9,11 +9,11 @@ mod explain;
 mod solve;
 
 use super::{
-    Action, Author, Budget, Constraint, Decision, DecisionId, Forecaster, Limit, PlanError, PlanForecast, QualityInput,
+    Action, Author, Budget, Constraint, Decision, DecisionId, Forecaster, PlanError, PlanForecast, QualityInput,
     Status, Target, check, max_ratio, same_cut,
 };
 use crate::graph::Graph;
-use crate::profile::{Ladder, Profile, SensTarget, Sensitivity};
+use crate::profile::{Ladder, Profile, Sensitivity};
 use crate::prune::Group;
 use crate::quant::Precision;
 use crate::task::Metric;
@@ -269,30 +269,11 @@ fn decisions(
     Ok(out)
 }
 
-/// Whether a constraint touches `target`, and its words.
-pub(super) fn bound_by<'a>(constraints: &'a [Constraint], target: &Target) -> Option<&'a Constraint> {
-    constraints
-        .iter()
-        .find(|c| c.target == *target && matches!(c.limit, Limit::Freeze | Limit::MaxRatio { .. } | Limit::KeepF32))
-}
-
-/// Name of a target's curve.
-pub(super) fn curve_of(target: &Target, action: &Action) -> SensTarget {
-    match (target, action) {
-        (Target::Layer(l), Action::Precision { precision }) => SensTarget::Layer(l.clone(), *precision),
-        (Target::Layer(l), _) => SensTarget::Layer(l.clone(), Precision::Int8),
-        // There is none of its own: the layer at f32.
-        (Target::Weights(l), _) => SensTarget::Layer(l.clone(), Precision::F32),
-        (Target::Group(g), _) => SensTarget::Group(g.clone()),
-        (Target::Block(b), _) => SensTarget::Block(b.clone()),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::plan::PastRound;
     use crate::plan::testing::{chain, curves, freeze, ladders, profile_of, trial, tried};
+    use crate::plan::{Limit, PastRound};
 
     struct World {
         graph: Graph,
