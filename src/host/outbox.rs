@@ -129,40 +129,30 @@ impl Outbox {
     }
 }
 
-fn push_feed(q: &mut Queue, feed: Feed, limits: &Limits) {
+fn push_feed(q: &mut Queue, mut feed: Feed, limits: &Limits) {
     if q.resync {
         return;
     }
-    let feed = match feed {
+    match &mut feed {
         Feed::Token { role, channel, text } => {
             if let Some(HostMsg::Feed { feed: Feed::Token { role: r, channel: c, text: t } }) = q.messages.back_mut()
-                && *r == role
-                && *c == channel
+                && r == role
+                && c == channel
                 && t.len() + text.len() <= limits.token_bytes
             {
-                t.push_str(&text);
+                t.push_str(text);
                 return;
             }
-            Feed::Token { role, channel, text }
         }
-        Feed::Progress(new) => {
-            remove(q, |f| matches!(f, Feed::Progress(old) if old.job == new.job));
-            Feed::Progress(new)
-        }
-        Feed::Live { runs, rows } => {
-            let mut merged = rows;
-            if let Some(Feed::Live { rows: old, .. }) = remove(q, |f| matches!(f, Feed::Live { .. })) {
-                let fresh = merged.len();
-                for row in old {
-                    if !merged[..fresh].iter().any(|r| r.name == row.name) {
-                        merged.push(row);
-                    }
-                }
+        Feed::Progress(new) => drop(remove(q, |f| matches!(f, Feed::Progress(old) if old.job == new.job))),
+        Feed::Live { rows, .. } => {
+            if let Some(Feed::Live { rows: mut old, .. }) = remove(q, |f| matches!(f, Feed::Live { .. })) {
+                old.retain(|row| !rows.iter().any(|r| r.name == row.name));
+                rows.append(&mut old);
             }
-            Feed::Live { runs, rows: merged }
         }
-        other => other,
-    };
+        _ => {}
+    }
     q.messages.push_back(HostMsg::Feed { feed });
     q.feeds += 1;
     if q.feeds > limits.feeds {

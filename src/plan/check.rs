@@ -158,10 +158,7 @@ fn least_kept(group: &Group, constraints: &[Constraint]) -> usize {
             Target::Block(b) => group.block.as_ref() == Some(b),
             Target::Layer(_) | Target::Weights(_) => false,
         })
-        .filter_map(|c| match c.limit {
-            Limit::MaxRatio { ratio } => Some(ratio.clamp(0.0, 1.0)),
-            Limit::Freeze | Limit::KeepF32 => None,
-        })
+        .filter_map(|c| if let Limit::MaxRatio { ratio } = c.limit { Some(ratio.clamp(0.0, 1.0)) } else { None })
         .fold(1.0, f64::min);
     // The epsilon keeps 1 − 0.7 of ten units at three, not four.
     let units = (group.size as f64 * (1.0 - most) - 1e-9).ceil().max(0.0) as usize;

@@ -255,7 +255,7 @@ impl Forecaster {
         self.curves.get(&SensTarget::Group(group.to_owned()))?.end()
     }
 
-    fn block_of<'a>(&'a self, target: &'a Target) -> Option<&'a str> {
+    pub(super) fn block_of<'a>(&'a self, target: &'a Target) -> Option<&'a str> {
         match target {
             Target::Group(g) => self.costs.groups.iter().find(|x| &x.id == g)?.block.as_deref(),
             Target::Layer(l) | Target::Weights(l) => {
@@ -278,11 +278,9 @@ impl Forecaster {
         if let Some(harm) = of(precision) {
             return Some(harm);
         }
-        let group = |p: Precision| match p.weights() {
-            WeightFormat::Int4 { group } => Some(group),
-            WeightFormat::F32 | WeightFormat::F16 | WeightFormat::Bf16 | WeightFormat::Int8 => None,
-        };
-        if let (Some(Some(g)), Some(coarse), Some(fine)) = (group(precision), of(Precision::W4), of(Precision::W4g32)) {
+        if let WeightFormat::Int4 { group: Some(g) } = precision.weights()
+            && let (Some(coarse), Some(fine)) = (of(Precision::W4), of(Precision::W4g32))
+        {
             let (row, fine_g) = (self.row_of(layer)? as f64, 32.0);
             if row <= g as f64 {
                 return Some(coarse);

@@ -224,13 +224,9 @@ fn candidates(
     }
     if goal.quantize {
         for n in input.graph.nodes.iter().filter(|n| n.op.is_conv_or_linear()) {
-            let block = input
-                .graph
-                .blocks
-                .iter()
-                .find(|b| b.nodes.iter().any(|i| input.graph.nodes.get(i.index()).is_some_and(|m| m.name == n.name)))
-                .map(|b| b.name.clone());
-            push(Target::Layer(n.name.clone()), vec![Action::Precision { precision: Precision::Int8 }], block);
+            let target = Target::Layer(n.name.clone());
+            let block = forecaster.block_of(&target).map(str::to_owned);
+            push(target, vec![Action::Precision { precision: Precision::Int8 }], block);
         }
     }
     out
