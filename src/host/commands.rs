@@ -39,14 +39,22 @@ pub fn judge(
     running: Option<&'static str>,
     command: Command,
 ) -> Result<Effect, String> {
-    let wait = matches!(command, Command::Profile | Command::Measure { .. } | Command::Sense | Command::Propose { .. })
-        || matches!(command, Command::Run | Command::Rehearse | Command::Export { .. });
-    if let Some(what) = running.filter(|_| wait) {
+    // Whether it waits for what runs, and whether it needs decisions that may be worked on.
+    let (waits, reviews) = match &command {
+        Command::Profile | Command::Measure { .. } | Command::Sense | Command::Propose { .. } => (true, true),
+        Command::Run | Command::Rehearse => (true, true),
+        Command::Export { .. } => (true, false),
+        Command::Edit { .. } | Command::Decide { .. } | Command::Approve { .. } | Command::Veto { .. } => (false, true),
+        Command::Reopen { .. } | Command::Undo | Command::Redo => (false, true),
+        Command::Note { .. } | Command::SetBudget { .. } | Command::SetLlm { .. } => (false, false),
+        Command::Constrain { .. } | Command::Unconstrain { .. } => (false, false),
+        Command::Accept | Command::RollBack { .. } => (false, false),
+        Command::Cancel | Command::TakePen | Command::Stop => (false, false),
+    };
+    if let Some(what) = running.filter(|_| waits) {
         return Err(format!("`{what}` is running; hint: wait for it or cancel it"));
     }
-    let review = matches!(command, Command::Edit { .. } | Command::Decide { .. } | Command::Approve { .. })
-        || matches!(command, Command::Veto { .. } | Command::Reopen { .. } | Command::Undo | Command::Redo);
-    if review || (wait && !matches!(command, Command::Export { .. })) {
+    if reviews {
         reviewable(state)?;
     }
     let then = |events: Vec<Event>, then| Ok(Effect { events, then });
@@ -84,18 +92,14 @@ pub fn judge(
         }
         Command::Constrain { constraint } => constrain(state, constraint),
         Command::Unconstrain { target } => unconstrain(state, target),
-        Command::Undo => {
-            if state.undo.is_empty() {
-                return Err("nothing to undo; hint: what a run has applied is rolled back, not undone".to_owned());
-            }
-            Ok(Effect::events([Event::Undone]))
+        Command::Undo if state.undo.is_empty() => {
+            Err("nothing to undo; hint: what a run has applied is rolled back, not undone".to_owned())
         }
-        Command::Redo => {
-            if state.redo.is_empty() {
-                return Err("nothing to redo; hint: a new act after an undo forgets what was undone".to_owned());
-            }
-            Ok(Effect::events([Event::Redone]))
+        Command::Undo => Ok(Effect::events([Event::Undone])),
+        Command::Redo if state.redo.is_empty() => {
+            Err("nothing to redo; hint: a new act after an undo forgets what was undone".to_owned())
         }
+        Command::Redo => Ok(Effect::events([Event::Redone])),
         Command::Run => run(state),
         Command::Rehearse => rehearse(state, desk),
         Command::Accept => {
@@ -192,14 +196,9 @@ fn unconstrain(state: &State, target: Target) -> Result<Effect, String> {
     let ids: Vec<DecisionId> = state.decisions.iter().filter(vetoed).map(|d| d.id).collect();
     let ids = reopenable(state, &ids);
     let more = state.constraints_on(&target).any(|c| c.limit != Limit::Freeze);
-    let mut events = Vec::new();
-    if more || ids.is_empty() {
-        events.push(Event::ConstraintLifted { target });
-    }
-    if !ids.is_empty() {
-        events.push(Event::Reopened { ids });
-    }
-    Ok(Effect::events(events))
+    let lifted = (more || ids.is_empty()).then_some(Event::ConstraintLifted { target });
+    let reopened = (!ids.is_empty()).then_some(Event::Reopened { ids });
+    Ok(Effect::events(lifted.into_iter().chain(reopened)))
 }
 
 fn run(state: &State) -> Result<Effect, String> {
@@ -353,24 +352,18 @@ fn reopen(state: &State, ids: &[DecisionId]) -> Result<Effect, String> {
     let is_history = |id: &DecisionId| of(id).is_some_and(|d| d.status == Status::RolledBack);
     let (history, closed): (Vec<DecisionId>, Vec<DecisionId>) =
         pick(state, ids, "reopened", |d| fit.contains(&d.id))?.into_iter().partition(is_history);
-    let mut again: Vec<Decision> = Vec::new();
-    for d in history.iter().filter_map(of) {
-        again.push(Decision { rationale: d.rationale.clone(), ..own(state, d.target.clone(), d.action.clone()) });
-    }
+    let anew =
+        |d: &Decision| Decision { rationale: d.rationale.clone(), ..own(state, d.target.clone(), d.action.clone()) };
+    let mut again: Vec<Decision> = history.iter().filter_map(of).map(anew).collect();
     if let Some(words) = again.iter().find_map(|d| state.forbids(d)) {
         return Err(words);
     }
     for (d, id) in again.iter_mut().zip(state.next_decision..) {
         d.id = DecisionId(id);
     }
-    let mut events = Vec::new();
-    if !closed.is_empty() {
-        events.push(Event::Reopened { ids: closed });
-    }
-    if !again.is_empty() {
-        events.push(Event::Proposed { decisions: again });
-    }
-    Ok(Effect::events(events))
+    let closed = (!closed.is_empty()).then_some(Event::Reopened { ids: closed });
+    let again = (!again.is_empty()).then_some(Event::Proposed { decisions: again });
+    Ok(Effect::events(closed.into_iter().chain(again)))
 }
 
 fn edit(state: &State, desk: &dyn Desk, id: DecisionId, action: &Action) -> Result<Event, String> {

@@ -115,9 +115,7 @@ impl State {
                     card.recipe = Some(recipe.clone());
                 }
             }
-            Event::PhaseEntered { round, phase } => {
-                self.enter(*round, *phase);
-            }
+            Event::PhaseEntered { round, phase } => self.enter(*round, *phase),
             Event::Profiled { round, profile } => {
                 self.on_round(*round, |r| r.profile = Some((**profile).clone()));
                 self.baseline_from_profile(*round);
