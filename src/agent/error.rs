@@ -105,8 +105,14 @@ impl LlmError {
     /// Whether asking the same thing again soon may help.
     pub fn retryable(&self) -> bool {
         match self {
+            LlmError::Connect { .. } | LlmError::Broken { .. } => true,
             LlmError::Api { kind, .. } => matches!(kind, ApiKind::RateLimit | ApiKind::Server),
-            other => matches!(other, LlmError::Connect { .. } | LlmError::Broken { .. }),
+            LlmError::Silent { .. }
+            | LlmError::Nonsense { .. }
+            | LlmError::Empty { .. }
+            | LlmError::Endless { .. }
+            | LlmError::NoModel { .. } => false,
+            LlmError::Key | LlmError::Address | LlmError::Clear { .. } => false,
         }
     }
 
@@ -119,7 +125,10 @@ impl LlmError {
                     ApiKind::Auth | ApiKind::NotFound | ApiKind::Elsewhere | ApiKind::Quota | ApiKind::RateLimit
                 )
             }
-            other => !matches!(other, LlmError::Broken { .. }),
+            LlmError::Connect { .. } | LlmError::Nonsense { .. } | LlmError::NoModel { .. } => true,
+            LlmError::Key | LlmError::Address | LlmError::Clear { .. } => true,
+            LlmError::Silent { .. } | LlmError::Empty { .. } | LlmError::Endless { .. } => true,
+            LlmError::Broken { .. } => false,
         }
     }
 

@@ -13,12 +13,13 @@ pub mod clean;
 pub mod context;
 pub mod critic;
 mod delta;
-mod dialogue;
+pub mod dialogue;
 mod endpoint;
 mod error;
 mod incoming;
 mod prompts;
 pub mod proposal;
+mod run;
 mod table;
 mod transport;
 pub mod validate;
@@ -26,10 +27,10 @@ mod wire;
 
 pub use answer::Reply;
 pub use blind::blinded;
-pub use dialogue::run;
 pub use endpoint::Endpoint;
 pub use error::{ApiKind, LlmError};
 pub use prompts::Prompts;
+pub use run::run;
 pub use transport::{Chat, Message, Timeouts};
 
 use crate::plan::Decision;
