@@ -397,14 +397,23 @@ impl Core {
                 p.eta_s = p.eta_s.filter(|e| e.is_finite());
             }
             Feed::Live { rows, .. } => rows.retain(|r| r.p50_ms.is_finite() && r.p95_ms.is_finite()),
-            _ => {}
+            Feed::Turn { .. }
+            | Feed::Token { .. }
+            | Feed::TurnEnd { .. }
+            | Feed::JobEnd { .. }
+            | Feed::Agents { .. }
+            | Feed::Log { .. } => {}
         }
         if let Some(job) = &mut self.job {
             match &feed {
                 Feed::Progress(_) => job.progress = Some(feed.clone()),
                 Feed::Turn { .. } => (job.progress, job.turn) = (None, Some(feed.clone())),
                 Feed::TurnEnd { .. } => job.turn = None,
-                _ => {}
+                Feed::Token { .. }
+                | Feed::JobEnd { .. }
+                | Feed::Live { .. }
+                | Feed::Agents { .. }
+                | Feed::Log { .. } => {}
             }
         }
         self.broadcast(&HostMsg::Feed { feed });

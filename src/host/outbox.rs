@@ -151,7 +151,7 @@ fn push_feed(q: &mut Queue, mut feed: Feed, limits: &Limits) {
                 rows.append(&mut old);
             }
         }
-        _ => {}
+        Feed::Turn { .. } | Feed::TurnEnd { .. } | Feed::JobEnd { .. } | Feed::Agents { .. } | Feed::Log { .. } => {}
     }
     q.messages.push_back(HostMsg::Feed { feed });
     q.feeds += 1;

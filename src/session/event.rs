@@ -308,20 +308,42 @@ pub enum Event {
 impl Event {
     /// A stage of long work has come to its result with this: its progress is history.
     pub fn ends_a_stage(&self) -> bool {
-        matches!(
-            self,
+        match self {
             Event::PhaseEntered { .. }
-                | Event::Profiled { .. }
-                | Event::LaddersMeasured { .. }
-                | Event::Proposed { .. }
-                | Event::RunStarted { .. }
-                | Event::Applied { .. }
-                | Event::Evaluated { .. }
-                | Event::VerdictGiven { .. }
-                | Event::Exported { .. }
-                | Event::Failed { .. }
-                | Event::Cancelled { .. }
-        )
+            | Event::Profiled { .. }
+            | Event::LaddersMeasured { .. }
+            | Event::Proposed { .. }
+            | Event::RunStarted { .. }
+            | Event::Applied { .. }
+            | Event::Evaluated { .. }
+            | Event::VerdictGiven { .. }
+            | Event::Exported { .. }
+            | Event::Failed { .. }
+            | Event::Cancelled { .. } => true,
+            Event::Opened { .. }
+            | Event::RecipeSet { .. }
+            | Event::Resolved { .. }
+            | Event::PassedOver { .. }
+            | Event::Remeasured { .. }
+            | Event::Paired { .. }
+            | Event::Built { .. }
+            | Event::Tried { .. }
+            | Event::Sensed { .. }
+            | Event::Edited { .. }
+            | Event::Approved { .. }
+            | Event::Vetoed { .. }
+            | Event::Reopened { .. }
+            | Event::ConstraintSet { .. }
+            | Event::ConstraintLifted { .. }
+            | Event::BudgetSet { .. }
+            | Event::Undone
+            | Event::Redone
+            | Event::Noted { .. }
+            | Event::Said { .. }
+            | Event::Repaired { .. }
+            | Event::RoundAccepted { .. }
+            | Event::RolledBack { .. } => false,
+        }
     }
 }
 

@@ -1,6 +1,6 @@
 //! The pure fold: how every event changes the state. No clock, no randomness, no I/O, no failure.
 //!
-//! Invariants: the match over events that changes the state is exhaustive; an event that names something unknown changes nothing but the
+//! Invariants: the match over events is exhaustive; an event that names something unknown changes nothing but the
 //! timeline; sizes are bounded (undo, timeline, utterances, notes). Undoable are the engineer's review acts (edit,
 //! approve, veto, reopen, constraint, budget, a decision of their own), and never across a run's start.
 
@@ -96,7 +96,32 @@ impl State {
                 point.constraints = Some(self.constraints.clone());
             }
             Event::BudgetSet { .. } => point.budget = Some(self.budget),
-            _ => return None,
+            Event::Opened { .. }
+            | Event::RecipeSet { .. }
+            | Event::Resolved { .. }
+            | Event::PhaseEntered { .. }
+            | Event::Profiled { .. }
+            | Event::Remeasured { .. }
+            | Event::Paired { .. }
+            | Event::LaddersMeasured { .. }
+            | Event::Sensed { .. }
+            | Event::PassedOver { .. }
+            | Event::Undone
+            | Event::Redone
+            | Event::Noted { .. }
+            | Event::Said { .. }
+            | Event::RunStarted { .. }
+            | Event::Built { .. }
+            | Event::Tried { .. }
+            | Event::Repaired { .. }
+            | Event::Applied { .. }
+            | Event::Evaluated { .. }
+            | Event::VerdictGiven { .. }
+            | Event::RoundAccepted { .. }
+            | Event::RolledBack { .. }
+            | Event::Exported { .. }
+            | Event::Failed { .. }
+            | Event::Cancelled { .. } => return None,
         }
         Some(point)
     }

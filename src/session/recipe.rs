@@ -1,5 +1,6 @@
-//! How a session is opened ([`Opening`]), and the recipe: what, besides the original weights and the approved decisions, decides what a run makes and how it is
-//! judged. It lies in the journal; the file beside it only says how a session was first asked to open.
+//! How a session is opened ([`Opening`]), and the recipe: what, besides the original weights and the approved decisions,
+//! decides what a run makes and how it is judged. It lies in the journal; the file beside it only says how a session was
+//! first asked to open.
 //!
 //! Invariant: with the same checkpoint and data the recipe rebuilds the same compressed models, byte for byte, on a machine
 //! whose kernels have the same name; what of it is missing or has become another is said, not assumed.
