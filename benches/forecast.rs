@@ -237,7 +237,7 @@ fn blame(
     for _ in 0..9 {
         both(&mut old, &mut new)?;
     }
-    let rows = forecaster.rows(&t.actions)?;
+    let rows = forecaster.costs.rows(&t.actions)?;
     let mut lines = Vec::new();
     let (mut base, mut expected, mut seen) = (0.0, 0.0, 0.0);
     for (i, step) in original.steps().iter().enumerate() {

@@ -294,7 +294,6 @@ fn run(net: &Net, a: &Args, rows: &mut Vec<Row>) -> Outcome<()> {
             round: 1,
             first_id: 1,
             in_force: &[],
-            past: &[],
             quality,
         };
         let found = planner::plan(&input, &mut |_| {})?;

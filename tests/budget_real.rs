@@ -80,7 +80,6 @@ fn planned_and_repaired_resnet56_keeps_its_accuracy() {
             round: 1,
             first_id: 1,
             in_force: &[],
-            past: &[],
             quality: &Default::default(),
         };
         let start = Instant::now();

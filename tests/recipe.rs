@@ -11,7 +11,7 @@ use paring::model::export;
 use paring::plan::{Action, DecisionId, Status, Target};
 use paring::prune::Method;
 use paring::quant::Precision;
-use paring::session::{Command, Event, HostMsg, Journal, Phase, Place, Recipe, Record, State};
+use paring::session::{Command, Event, HostMsg, Journal, Opening, Phase, Place, Recipe, Record, State};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -50,16 +50,7 @@ impl Rig {
         let home = tempfile::tempdir().expect("temp dir");
         let place = Place::at(&home.path().join("session"));
         std::fs::create_dir_all(&place.dir).expect("made");
-        let spec = OpenSpec {
-            model: model(home.path()).display().to_string(),
-            limit: 48,
-            calib_limit: 64,
-            batch: 1,
-            threads: 1,
-            patience: 0.1,
-            auto: false,
-            ..OpenSpec::demo("cnn")
-        };
+        let spec = OpenSpec { limit: 48, calib_limit: 64, ..small::spec(&model(home.path())) };
         change(home.path(), spec).save(&place).expect("saved");
         Rig { _home: home, place }
     }
@@ -165,6 +156,10 @@ impl Driver {
     }
 }
 
+fn ranked(importance: Method, spec: OpenSpec) -> OpenSpec {
+    OpenSpec { how: Opening { importance, ..spec.how }, ..spec }
+}
+
 fn prune(ratio: f64) -> Action {
     Action::Prune { ratio, kept: Vec::new() }
 }
@@ -180,7 +175,7 @@ async fn decide(d: &mut Driver) {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn without_the_file_beside_it_the_journal_rebuilds_the_same_bytes() {
     let unusual = |_: &Path, spec: OpenSpec| OpenSpec {
-        importance: Method::Taylor,
+        how: Opening { importance: Method::Taylor, ..spec.how },
         seed: 11,
         mean: Some([0.31, 0.42, 0.53]),
         std: Some([0.21, 0.22, 0.23]),
@@ -216,7 +211,7 @@ async fn without_the_file_beside_it_the_journal_rebuilds_the_same_bytes() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_cut_is_accepted_before_importance_is_known_and_its_units_are_picked_before_it_is_applied() {
-    let rig = Rig::new(|_, spec| OpenSpec { importance: Method::Hessian, ..spec });
+    let rig = Rig::new(|_, spec| ranked(Method::Hessian, spec));
     let mut d = Driver::on(&rig).await;
     let target = Target::Group("layer2.0.conv1".to_owned());
     d.decide(target.clone(), prune(0.3)).await;
@@ -332,7 +327,7 @@ async fn the_manifest_says_what_was_done() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_journal_from_before_recipes_opens_and_gets_one() {
-    let rig = Rig::new(|_, spec| OpenSpec { seed: 9, importance: Method::L1, ..spec });
+    let rig = Rig::new(|_, spec| OpenSpec { seed: 9, ..ranked(Method::L1, spec) });
     Driver::on(&rig).await.stop().await;
     let mut card = rig.state().card.expect("opened");
     card.recipe = None;
@@ -348,7 +343,7 @@ async fn a_journal_from_before_recipes_opens_and_gets_one() {
         .expect("saved");
     Driver::on(&rig).await.stop().await;
     let recipe = rig.recipe();
-    assert_eq!((recipe.seed(), recipe.importance), (9, Method::L1));
+    assert_eq!((recipe.seed(), recipe.how.importance), (9, Method::L1));
     let set = |r: &&Record| matches!(r.event, Event::RecipeSet { .. });
     assert_eq!(rig.records().iter().filter(set).count(), 1);
     Driver::on(&rig).await.stop().await;

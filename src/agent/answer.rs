@@ -54,15 +54,13 @@ impl<'a, F: AsyncFnMut(Feed)> Answer<'a, F> {
         let before = self.room;
         for part in delta::parts(chunk) {
             match part {
-                Part::Text(t) => {
+                Part::Said(channel, said) => {
                     self.deltas += 1;
-                    for p in self.think.push(&t) {
-                        self.give(p).await;
-                    }
-                }
-                Part::Reasoning(t) => {
-                    self.deltas += 1;
-                    self.give(Part::Reasoning(t)).await;
+                    let apart = match channel {
+                        Channel::Reasoning => vec![(channel, said)],
+                        Channel::Text => self.think.push(&said),
+                    };
+                    self.give(apart).await;
                 }
                 Part::Tokens(n) => self.tokens = Some(n),
                 Part::Finish(why) => self.cut |= matches!(why.as_str(), "length" | "max_tokens"),
@@ -76,17 +74,11 @@ impl<'a, F: AsyncFnMut(Feed)> Answer<'a, F> {
         Ok(if self.room < before { Took::Content } else { Took::Nothing })
     }
 
-    async fn give(&mut self, part: Part) {
-        match part {
-            Part::Reasoning(t) => {
-                let known = self.reasoning.push(&clean::text(&t));
-                self.hand_on(known, Channel::Reasoning).await;
-            }
-            Part::Text(t) => {
-                let known = self.text.push(&clean::text(&t));
-                self.hand_on(known, Channel::Text).await;
-            }
-            Part::Tokens(_) | Part::Finish(_) | Part::Error(_) => {}
+    async fn give(&mut self, said: Vec<(Channel, String)>) {
+        for (channel, text) in said {
+            let masked = if channel == Channel::Text { &mut self.text } else { &mut self.reasoning };
+            let known = masked.push(&clean::text(&text));
+            self.hand_on(known, channel).await;
         }
     }
 
@@ -100,9 +92,8 @@ impl<'a, F: AsyncFnMut(Feed)> Answer<'a, F> {
 
     /// Hands on what was held back. Also after an error: what had arrived is kept.
     pub async fn end(mut self) -> Reply {
-        for p in self.think.finish() {
-            self.give(p).await;
-        }
+        let last = self.think.finish();
+        self.give(last).await;
         let (reasoning, text) = (self.reasoning.finish(), self.text.finish());
         self.hand_on(reasoning, Channel::Reasoning).await;
         self.hand_on(text, Channel::Text).await;

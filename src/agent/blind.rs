@@ -3,87 +3,58 @@
 //! It is taken out of the state before anything is told, forecast or compared, so that no later line can leak it.
 //! Every field is named here: a new one does not compile until it has been thought about.
 
-use crate::session::{Round, SessionCard, State};
+use crate::session::{Round, State};
 
 /// `state` without the evaluation data, without anything measured on it, and without words that may quote either.
 pub fn blinded(state: &State) -> State {
+    let mut out = state.clone();
     let State {
-        seq,
+        seq: _,
         card,
-        budget,
-        round,
-        phase,
+        budget: _,
+        round: _,
+        phase: _,
         rounds,
-        ladders,
-        sensitivity,
+        ladders: _,
+        sensitivity: _,
         // Set to the original's error on the evaluation data.
-        trials: _,
-        built: _,
-        decisions,
-        next_decision,
-        constraints,
-        notes,
-        utterances: _,
-        timeline: _,
-        failure: _,
-        exports,
-        undo: _,
-        redo: _,
-    } = state;
-    State {
-        seq: *seq,
-        card: card.as_ref().map(|c| SessionCard { data: Default::default(), recipe: None, ..c.clone() }),
-        budget: *budget,
-        round: *round,
-        phase: *phase,
-        rounds: rounds.iter().map(blinded_round).collect(),
-        ladders: ladders.clone(),
-        sensitivity: sensitivity.clone(),
-        trials: Default::default(),
-        built: Vec::new(),
-        decisions: decisions.clone(),
-        next_decision: *next_decision,
-        constraints: constraints.clone(),
-        notes: notes.clone(),
-        utterances: Vec::new(),
-        timeline: Vec::new(),
-        failure: None,
-        exports: exports.clone(),
-        undo: Vec::new(),
-        redo: Vec::new(),
+        trials,
+        built,
+        decisions: _,
+        next_decision: _,
+        constraints: _,
+        notes: _,
+        utterances,
+        timeline,
+        failure,
+        exports: _,
+        undo,
+        redo,
+    } = &mut out;
+    if let Some(card) = card {
+        (card.data, card.recipe) = Default::default();
     }
+    rounds.iter_mut().for_each(blind_round);
+    (*trials, *built, *utterances, *timeline, *failure, *undo, *redo) = Default::default();
+    out
 }
 
 /// Costs are in the profile and the forecasts; an evaluation and its verdict are accuracy first of all.
-fn blinded_round(round: &Round) -> Round {
+fn blind_round(round: &mut Round) {
     let Round {
-        number,
-        profile,
-        ids,
-        recipe,
-        forecast: _,
-        repairs,
-        used,
-        evaluation: _,
-        verdict: _,
-        artifact,
-        model_hash,
-        accepted,
-        rolled_back,
+        number: _,
+        profile: _,
+        ids: _,
+        recipe: _,
+        forecast,
+        repairs: _,
+        used: _,
+        evaluation,
+        verdict,
+        artifact: _,
+        model_hash: _,
+        accepted: _,
+        rolled_back: _,
     } = round;
-    Round {
-        number: *number,
-        profile: profile.clone(),
-        ids: ids.clone(),
-        recipe: recipe.clone(),
-        forecast: None,
-        repairs: repairs.clone(),
-        used: used.clone(),
-        evaluation: None,
-        verdict: None,
-        artifact: artifact.clone(),
-        model_hash: model_hash.clone(),
-        accepted: *accepted,
-        rolled_back: rolled_back.clone(),
-    }
+    (*forecast, *evaluation, *verdict) = Default::default();
 }

@@ -35,7 +35,7 @@ pub fn context(state: &State, role: &Role, room: usize) -> String {
         return out;
     };
     let Some(forecaster) = state.forecaster() else { return out };
-    let facts = Facts { state, graph: &card.graph, profile, forecaster: &forecaster, base: forecaster.base() };
+    let facts = Facts { state, graph: &card.graph, profile, forecaster: &forecaster, base: forecaster.costs.base() };
     out.push_str(&facts.standing(room / 8));
     let left = room.saturating_sub(out.chars().count()).max(LEAST_ROOM / 2);
     let share = |table, share| match share {
@@ -195,7 +195,7 @@ impl Facts<'_> {
     }
 
     fn saved(&self, target: Target, action: Action) -> Option<Saved> {
-        let new = self.forecaster.cost(&[(target, action)]).ok()?;
+        let new = self.forecaster.costs.cost(&[(target, action)]).ok()?;
         let part = |old: f64, new: f64| if old > 0.0 { 100.0 * (old - new) / old } else { 0.0 };
         Some(Saved {
             latency: part(self.base.latency_ms, new.latency_ms),

@@ -106,12 +106,8 @@ pub fn utterance(state: &State, round: u32) -> Option<Utterance> {
         round,
         role: "critic".into(),
         model: "built-in".into(),
-        reasoning: String::new(),
         text: critique.to_string(),
-        prompt: String::new(),
-        tokens: 0,
-        seconds: 0.0,
-        interrupted: false,
+        ..Utterance::default()
     })
 }
 

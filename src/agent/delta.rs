@@ -2,13 +2,13 @@
 //!
 //! Nothing here rejects: a field that is missing, of another type or unknown is passed over.
 
+use crate::session::Channel;
 use serde_json::Value;
 
 /// What a chunk contained.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Part {
-    Reasoning(String),
-    Text(String),
+    Said(Channel, String),
     /// Completion tokens so far, by the server's count.
     Tokens(u64),
     /// The server's word for why it stopped; never interpreted beyond `length`.
@@ -47,22 +47,22 @@ pub fn parts(chunk: &Value) -> Vec<Part> {
                 .map(flat)
                 .find(|s| !s.is_empty())
                 .unwrap_or_default();
-            push(&mut out, Part::Reasoning, reasoning);
+            push(&mut out, Channel::Reasoning, reasoning);
             match said.get("content") {
                 Some(Value::Array(items)) => {
                     for item in items {
                         let kind = item.get("type").and_then(Value::as_str).unwrap_or("text");
-                        let make = if matches!(kind, "thinking" | "reasoning") { Part::Reasoning } else { Part::Text };
-                        push(&mut out, make, flat(item));
+                        let thinks = matches!(kind, "thinking" | "reasoning");
+                        push(&mut out, if thinks { Channel::Reasoning } else { Channel::Text }, flat(item));
                     }
                 }
-                Some(content) => push(&mut out, Part::Text, flat(content)),
+                Some(content) => push(&mut out, Channel::Text, flat(content)),
                 None => {}
             }
-            push(&mut out, Part::Text, said.get("refusal").map(flat).unwrap_or_default());
+            push(&mut out, Channel::Text, said.get("refusal").map(flat).unwrap_or_default());
         }
         if let Some(text) = choice.get("text").and_then(Value::as_str) {
-            push(&mut out, Part::Text, text.to_owned());
+            push(&mut out, Channel::Text, text.to_owned());
         }
         if let Some(reason) = choice.get("finish_reason").and_then(Value::as_str) {
             out.push(Part::Finish(reason.to_owned()));
@@ -84,9 +84,9 @@ fn truthy(v: &Value) -> bool {
     }
 }
 
-fn push(out: &mut Vec<Part>, make: fn(String) -> Part, s: String) {
+fn push(out: &mut Vec<Part>, channel: Channel, s: String) {
     if !s.is_empty() {
-        out.push(make(s));
+        out.push(Part::Said(channel, s));
     }
 }
 
@@ -128,7 +128,7 @@ const CLOSE: [&str; 2] = ["</think>", "</thinking>"];
 
 impl ThinkSplitter {
     /// Feeds content; returns what is certain by now. The cost is linear, whatever the content.
-    pub fn push(&mut self, text: &str) -> Vec<Part> {
+    pub fn push(&mut self, text: &str) -> Vec<(Channel, String)> {
         let mut out = Vec::new();
         let all = std::mem::take(&mut self.held) + text;
         let mut rest = all.as_str();
@@ -154,24 +154,24 @@ impl ThinkSplitter {
     }
 
     /// What was held back, at the end of the stream.
-    pub fn finish(&mut self) -> Vec<Part> {
+    pub fn finish(&mut self) -> Vec<(Channel, String)> {
         let mut out = Vec::new();
         let rest = std::mem::take(&mut self.held);
         self.give(&rest, &mut out);
         out
     }
 
-    fn give(&mut self, s: &str, out: &mut Vec<Part>) {
+    fn give(&mut self, s: &str, out: &mut Vec<(Channel, String)>) {
         if s.is_empty() {
             return;
         }
         let tail = s.rsplit('\n').next().unwrap_or("");
         let fresh = s.contains('\n');
         self.line_dirty = (self.line_dirty && !fresh) || !tail.trim().is_empty();
-        match (out.last_mut(), self.thinking) {
-            (Some(Part::Reasoning(t)), true) | (Some(Part::Text(t)), false) => t.push_str(s),
-            (_, true) => out.push(Part::Reasoning(s.to_owned())),
-            (_, false) => out.push(Part::Text(s.to_owned())),
+        let channel = if self.thinking { Channel::Reasoning } else { Channel::Text };
+        match out.last_mut() {
+            Some((last, t)) if *last == channel => t.push_str(s),
+            _ => out.push((channel, s.to_owned())),
         }
     }
 }
@@ -189,8 +189,8 @@ mod tests {
 
     #[test]
     fn reads_what_servers_really_send() {
-        let t = |s: &str| Part::Text(s.into());
-        let r = |s: &str| Part::Reasoning(s.into());
+        let t = |s: &str| Part::Said(Channel::Text, s.into());
+        let r = |s: &str| Part::Said(Channel::Reasoning, s.into());
         let f = |s: &str| Part::Finish(s.into());
         for (chunk, want) in [
             (json!({"choices":[{"delta":{"content":"a"},"finish_reason":null}]}), vec![t("a")]),
@@ -230,13 +230,12 @@ mod tests {
     fn run(pieces: &[&str]) -> (String, String) {
         let mut s = ThinkSplitter::default();
         let (mut reasoning, mut text) = (String::new(), String::new());
-        let mut all: Vec<Part> = pieces.iter().flat_map(|p| s.push(p)).collect();
+        let mut all: Vec<_> = pieces.iter().flat_map(|p| s.push(p)).collect();
         all.extend(s.finish());
-        for p in all {
-            match p {
-                Part::Reasoning(t) => reasoning.push_str(&t),
-                Part::Text(t) => text.push_str(&t),
-                p => panic!("{p:?}"),
+        for (channel, said) in all {
+            match channel {
+                Channel::Reasoning => reasoning.push_str(&said),
+                Channel::Text => text.push_str(&said),
             }
         }
         (reasoning, text)

@@ -94,15 +94,12 @@ impl LlmError {
     pub(super) fn from_value(url: &str, status: Option<u16>, said: &Value) -> LlmError {
         let (message, code) = message_of(said).unwrap_or_else(|| (said.to_string(), String::new()));
         let status = status.or_else(|| code.parse().ok().filter(|s| (400..600).contains(s)));
-        LlmError::api(url, status, &plain(&message), &code)
-    }
-
-    fn api(url: &str, status: Option<u16>, message: &str, code: &str) -> LlmError {
-        let mut shown = clean::line(message, 400);
+        let message = plain(&message);
+        let mut shown = clean::line(&message, 400);
         if shown.is_empty() {
             shown = "no message".to_owned();
         }
-        LlmError::Api { url: url.to_owned(), status, kind: classify(status, message, code), message: shown }
+        LlmError::Api { url: url.to_owned(), status, kind: classify(status, &message, &code), message: shown }
     }
 
     /// Whether asking the same thing again soon may help.

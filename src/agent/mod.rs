@@ -30,7 +30,7 @@ pub use blind::blinded;
 pub use endpoint::Endpoint;
 pub use error::{ApiKind, LlmError};
 pub use prompts::Prompts;
-pub use run::{run, run_with};
+pub use run::run;
 pub use transport::{Chat, Message, Timeouts};
 
 use crate::plan::Decision;

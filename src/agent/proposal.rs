@@ -48,13 +48,6 @@ fn find_in(text: &str) -> Result<Map<String, Value>, ProposalError> {
     }
 }
 
-/// The text without its last proposal, for showing beside the decisions.
-pub fn prose(text: &str) -> &str {
-    let cut = last_fenced(text).map(|block| block.as_ptr() as usize - text.as_ptr() as usize);
-    let before = cut.and_then(|at| text.get(..at)).and_then(|head| head.rfind("```").or_else(|| head.rfind("~~~")));
-    before.and_then(|at| text.get(..at)).unwrap_or(text).trim_end()
-}
-
 /// The last fenced block that is meant as JSON. A fence that is never closed reaches to the end.
 fn last_fenced(text: &str) -> Option<&str> {
     let mut found = None;
@@ -237,11 +230,5 @@ mod tests {
         assert!(matches!(find(&deep, ""), Err(ProposalError::Syntax { .. })));
         let huge = format!("```json\n{{\"decisions\":[{}]}}\n```", "1,".repeat(MAX_JSON));
         assert!(matches!(find(&huge, ""), Err(ProposalError::TooLong { .. })));
-    }
-
-    #[test]
-    fn prose_leaves_the_block_out() {
-        assert_eq!(prose("because x\n\n```json\n{\"decisions\":[]}\n```\n"), "because x");
-        assert_eq!(prose("no block"), "no block");
     }
 }

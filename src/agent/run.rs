@@ -13,16 +13,6 @@ use tokio_util::sync::CancellationToken;
 pub async fn run(
     input: AgentInput,
     endpoint: Option<Endpoint>,
-    to: &mut impl Listener,
-    cancel: &CancellationToken,
-) -> Outcome {
-    run_with(input, endpoint, Timeouts::default(), to, cancel).await
-}
-
-/// [`run`] with other timeouts.
-pub async fn run_with(
-    input: AgentInput,
-    endpoint: Option<Endpoint>,
     timeouts: Timeouts,
     to: &mut impl Listener,
     cancel: &CancellationToken,

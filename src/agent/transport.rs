@@ -79,7 +79,7 @@ impl Chat {
         let _ = rustls::crypto::ring::default_provider().install_default();
         let mut http =
             reqwest::Client::builder().connect_timeout(timeouts.connect).redirect(super::endpoint::redirects());
-        if is_loopback(url) {
+        if crate::config::Origin::of(url).is_some_and(|o| o.is_local()) {
             http = http.no_proxy();
         }
         let http = http.build().map_err(|e| LlmError::Connect {
@@ -284,8 +284,4 @@ fn message(role: &str, content: String) -> ChatCompletionRequestMessage {
         }
         _ => ChatCompletionRequestUserMessage::from(content).into(),
     }
-}
-
-fn is_loopback(url: &str) -> bool {
-    crate::config::Origin::of(url).is_some_and(|o| o.is_local())
 }

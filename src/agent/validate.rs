@@ -172,16 +172,13 @@ fn read(entry: &Value, role: &Role, space: SearchSpace<'_>) -> Result<Read, Stri
     if verb.changes().is_some_and(|kind| !role.may(kind)) {
         return Ok(Read::OtherRole);
     }
-    let asked = match verb {
-        Verb::Prune => Some(ratio(entry, &shown)?),
-        Verb::Keep | Verb::Precision | Verb::RemoveBlock => None,
-    };
     let action = match verb {
         Verb::Keep => Action::Keep,
-        Verb::Prune => Action::Prune { ratio: asked.unwrap_or(0.0), kept: Vec::new() },
+        Verb::Prune => Action::Prune { ratio: ratio(entry, &shown)?, kept: Vec::new() },
         Verb::Precision => Action::Precision { precision: precision(entry, &shown)? },
         Verb::RemoveBlock => Action::RemoveBlock,
     };
+    let asked = if let Action::Prune { ratio, .. } = action { Some(ratio) } else { None };
     let (targets, how) = resolve(name, verb, role, space)?;
     let (mut drafts, mut errors) = (Vec::new(), Vec::new());
     for target in targets.into_iter().take(MAX_DECISIONS + 1) {

@@ -39,11 +39,11 @@ const KEPT: [(&str, &str, Option<&str>); 19] = [
 /// Another model, other data, or a flag that the session was not opened with.
 pub(super) fn check(place: &Place, spec: &OpenSpec, settings: &Settings) -> anyhow::Result<()> {
     let Some(old) = OpenSpec::of_session(place) else { return Ok(()) };
-    if old.model != spec.model || old.data != spec.data || old.calib != spec.calib {
+    if old.how.model != spec.how.model || old.data != spec.data || old.calib != spec.calib {
         anyhow::bail!(
             "session `{}` holds `{}` on `{}`; hint: give this one another `--name`, or `paring attach {0}`",
             place.name,
-            old.model,
+            old.how.model,
             old.data
         );
     }

@@ -15,7 +15,7 @@ use crate::headless::out::{self, tell};
 use crate::headless::{self, Exit};
 use crate::host::{OpenSpec, lifecycle};
 use crate::prune::Method;
-use crate::session::Place;
+use crate::session::{Opening, Place};
 use anyhow::{Result, bail};
 use clap::Parser;
 
@@ -124,8 +124,9 @@ fn dispatch(cli: Cli) -> Result<Exit> {
             let settings = settings(flags(&screen, Some(&r.on), &asked))?;
             reachable(&settings)?;
             let data = r.data.clone().unwrap_or_default();
-            let spec =
-                OpenSpec { data, auto: false, blind: true, ..spec_of(&r.model, &r.images, &r.rank, &r.on, &settings)? };
+            let spec = spec_of(&r.model, &r.images, &r.rank, &r.on, &settings)?;
+            let how = Opening { blind: true, ..spec.how };
+            let spec = OpenSpec { how, data, auto: false, ..spec };
             let wanted = headless::run::Wanted {
                 policy: headless::policy::Policy::load(&r.policy).map_err(UsageError)?,
                 rounds: r.rounds.max(1),
@@ -219,42 +220,35 @@ fn reachable(settings: &Settings) -> Result<()> {
 
 /// What flags and settings say of a session on `model`; data is the caller's to fill in.
 fn spec_of(model: &str, images: &Images, rank: &Rank, on: &On, settings: &Settings) -> Result<OpenSpec> {
-    let arch = on.arch.as_deref().map(str::parse).transpose().map_err(UsageError)?;
-    Ok(OpenSpec {
+    let of_settings = demo_spec(settings);
+    let how = Opening {
         model: model.to_owned(),
-        arch,
+        arch: on.arch.as_deref().map(str::parse).transpose().map_err(UsageError)?,
         image: on.image_size,
         heads: on.heads,
+        calib_is_eval: images.calib_is_eval,
+        importance: importance(rank)?,
+        ..of_settings.how
+    };
+    Ok(OpenSpec {
+        how,
         mean: on.mean.as_deref().map(headless::setup::triple).transpose()?,
         std: on.std.as_deref().map(headless::setup::triple).transpose()?,
         calib: images.calib.clone(),
-        calib_is_eval: images.calib_is_eval,
         calib_limit: images.calib_limit,
         limit: images.limit,
-        importance: importance(rank)?,
         budget: settings.budget,
-        device: settings.device.clone(),
-        tf32: settings.tf32,
-        threads: settings.threads,
-        batch: settings.batch,
-        patience: settings.patience,
-        seed: settings.seed,
-        calibration: settings.calibration,
-        llm_url: settings.llm_url.clone(),
-        llm_model: settings.llm_model.clone(),
-        ..OpenSpec::demo("vit")
+        ..of_settings
     })
 }
 
 fn demo_spec(settings: &Settings) -> OpenSpec {
     let demo = OpenSpec::demo("vit");
     let budget = if settings.budget == crate::plan::Budget::default() { demo.budget } else { settings.budget };
+    let (tf32, threads, batch) = (settings.tf32, settings.threads, settings.batch);
     OpenSpec {
+        how: Opening { device: settings.device.clone(), tf32, threads, batch, ..demo.how },
         budget,
-        device: settings.device.clone(),
-        tf32: settings.tf32,
-        threads: settings.threads,
-        batch: settings.batch,
         patience: settings.patience,
         seed: settings.seed,
         calibration: settings.calibration,
@@ -266,7 +260,7 @@ fn demo_spec(settings: &Settings) -> OpenSpec {
 
 /// Data of a bundled model may be left out; of others it must be given.
 fn complete(mut spec: OpenSpec) -> Result<OpenSpec> {
-    let demo = spec.model.starts_with("demo:");
+    let demo = spec.how.model.starts_with("demo:");
     if spec.data.is_empty() {
         if !demo {
             bail!(UsageError(
@@ -275,7 +269,7 @@ fn complete(mut spec: OpenSpec) -> Result<OpenSpec> {
         }
         spec.data = "synthetic:eval".to_owned();
     }
-    if spec.calib.is_none() && !spec.calib_is_eval && spec.data == "synthetic:eval" {
+    if spec.calib.is_none() && !spec.how.calib_is_eval && spec.data == "synthetic:eval" {
         spec.calib = Some("synthetic:calib".to_owned());
     }
     Ok(spec.absolute())

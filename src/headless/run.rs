@@ -46,13 +46,13 @@ const MODEL: &str = "model.safetensors";
 pub fn run(spec: OpenSpec, wanted: &Wanted, json: bool) -> Result<Exit> {
     let cancel = cancel_on_signals()?;
     // Before hours are spent on what could not be written.
-    super::setup::keep_source(&spec.model, &wanted.out.join(MODEL))?;
+    super::setup::keep_source(&spec.how.model, &wanted.out.join(MODEL))?;
     let place = fresh(&wanted.out)?;
     spec.save(&place).with_context(|| format!("cannot write in `{}`", place.dir.display()))?;
     let runtime =
         tokio::runtime::Builder::new_multi_thread().worker_threads(1).thread_name("io").enable_all().build()?;
     let began = Instant::now();
-    tell!("opening {}", spec.model);
+    tell!("opening {}", spec.how.model);
     let host = lifecycle::start(&place, Some(spec))?;
     let (state, model) = runtime.block_on(async {
         let (client, messages) = host.connect("paring run", false).await?;

@@ -3,7 +3,7 @@
 //! Invariant: `Welcome` comes first and again after a resync; the state folded from it and the events after it is the
 //! host's. Replies to [`Client::command`] go to the caller, replies to [`Client::post`] come as messages.
 
-use super::outbox::{Limits, Next, Outbox};
+use super::outbox::{Limits, Outbox};
 use super::wire::{self, WireError};
 use crate::session::{ClientMsg, Command, HostMsg, PROTOCOL};
 use std::collections::HashMap;
@@ -60,18 +60,12 @@ impl Drop for Messages {
 impl Messages {
     /// The next message; `None` once the host is gone.
     pub async fn recv(&mut self) -> Option<HostMsg> {
-        match self.0.next().await {
-            Next::Message(m) => Some(m),
-            Next::Resync | Next::Closed => None,
-        }
+        self.0.next().await.message()
     }
 
     /// The next message if there is one now.
     pub fn try_recv(&mut self) -> Option<HostMsg> {
-        match self.0.try_next()? {
-            Next::Message(m) => Some(m),
-            Next::Resync | Next::Closed => None,
-        }
+        self.0.try_next()?.message()
     }
 }
 

@@ -4,7 +4,7 @@
 use super::desk::Desk;
 use super::engine::Llm;
 use super::jobs::Kind;
-use crate::plan::{Action, Author, Budget, Constraint, Decision, DecisionId, Limit, Status, Target};
+use crate::plan::{Action, Author, Budget, Constraint, Decision, DecisionId, Limit, Status, Target, same_cut};
 use crate::session::{Command, Event, NOTE_BYTES, PassedOver, Phase, Planned, REASON_BYTES, State};
 
 /// What happens once the events are durable.
@@ -39,21 +39,29 @@ pub fn judge(
     running: Option<&'static str>,
     command: Command,
 ) -> Result<Effect, String> {
-    let idle = || match running {
-        Some(what) => Err(format!("`{what}` is running; hint: wait for it or cancel it")),
-        None => Ok(()),
+    // Whether it waits for what runs, and whether it needs decisions that may be worked on.
+    let (waits, reviews) = match &command {
+        Command::Profile | Command::Measure { .. } | Command::Sense | Command::Propose { .. } => (true, true),
+        Command::Run | Command::Rehearse => (true, true),
+        Command::Export { .. } => (true, false),
+        Command::Edit { .. } | Command::Decide { .. } | Command::Approve { .. } | Command::Veto { .. } => (false, true),
+        Command::Reopen { .. } | Command::Undo | Command::Redo => (false, true),
+        Command::Note { .. } | Command::SetBudget { .. } | Command::SetLlm { .. } => (false, false),
+        Command::Constrain { .. } | Command::Unconstrain { .. } => (false, false),
+        Command::Accept | Command::RollBack { .. } => (false, false),
+        Command::Cancel | Command::TakePen | Command::Stop => (false, false),
     };
+    if let Some(what) = running.filter(|_| waits) {
+        return Err(format!("`{what}` is running; hint: wait for it or cancel it"));
+    }
+    if reviews {
+        reviewable(state)?;
+    }
     let then = |events: Vec<Event>, then| Ok(Effect { events, then });
     let phase = |phase| vec![Event::PhaseEntered { round: state.round, phase }];
     match command {
-        Command::Profile => {
-            idle()?;
-            reviewable(state)?;
-            then(phase(Phase::Profile), Then::Start(Kind::Profile))
-        }
+        Command::Profile => then(phase(Phase::Profile), Then::Start(Kind::Profile)),
         Command::Measure { layer } => {
-            idle()?;
-            reviewable(state)?;
             let Some(profile) = state.profile() else {
                 return Err("nothing is measured yet; hint: profile first".to_owned());
             };
@@ -64,30 +72,13 @@ pub fn judge(
             }
             then(phase(Phase::Profile), Then::Start(Kind::Measure { layer }))
         }
-        Command::Sense => {
-            idle()?;
-            reviewable(state)?;
-            then(phase(Phase::Profile), Then::Start(Kind::Sense))
-        }
-        Command::Propose { by } => {
-            idle()?;
-            reviewable(state)?;
-            then(phase(Phase::Reason), Then::Start(Kind::Propose(by)))
-        }
-        Command::Edit { id, action } => {
-            reviewable(state)?;
-            Ok(Effect::events([edit(state, desk, id, &action)?]))
-        }
+        Command::Sense => then(phase(Phase::Profile), Then::Start(Kind::Sense)),
+        Command::Propose { by } => then(phase(Phase::Reason), Then::Start(Kind::Propose(by))),
+        Command::Edit { id, action } => Ok(Effect::events([edit(state, desk, id, &action)?])),
         Command::Decide { target, action } => decide(state, desk, target, action),
-        Command::Approve { ids } => {
-            reviewable(state)?;
-            approve(state, &ids)
-        }
+        Command::Approve { ids } => approve(state, &ids),
         Command::Veto { ids, reason } => veto(state, &ids, &reason),
-        Command::Reopen { ids } => {
-            reviewable(state)?;
-            reopen(state, &ids)
-        }
+        Command::Reopen { ids } => reopen(state, &ids),
         Command::Note { text } => {
             let text = text.trim();
             if text.is_empty() || text.len() > NOTE_BYTES {
@@ -101,28 +92,16 @@ pub fn judge(
         }
         Command::Constrain { constraint } => constrain(state, constraint),
         Command::Unconstrain { target } => unconstrain(state, target),
-        Command::Undo => {
-            reviewable(state)?;
-            if state.undo.is_empty() {
-                return Err("nothing to undo; hint: what a run has applied is rolled back, not undone".to_owned());
-            }
-            Ok(Effect::events([Event::Undone]))
+        Command::Undo if state.undo.is_empty() => {
+            Err("nothing to undo; hint: what a run has applied is rolled back, not undone".to_owned())
         }
-        Command::Redo => {
-            reviewable(state)?;
-            if state.redo.is_empty() {
-                return Err("nothing to redo; hint: a new act after an undo forgets what was undone".to_owned());
-            }
-            Ok(Effect::events([Event::Redone]))
+        Command::Undo => Ok(Effect::events([Event::Undone])),
+        Command::Redo if state.redo.is_empty() => {
+            Err("nothing to redo; hint: a new act after an undo forgets what was undone".to_owned())
         }
-        Command::Run => {
-            idle()?;
-            run(state)
-        }
-        Command::Rehearse => {
-            idle()?;
-            rehearse(state, desk)
-        }
+        Command::Redo => Ok(Effect::events([Event::Redone])),
+        Command::Run => run(state),
+        Command::Rehearse => rehearse(state, desk),
         Command::Accept => {
             settled(state, running)?;
             if state.phase != Phase::Verdict {
@@ -144,7 +123,6 @@ pub fn judge(
             Ok(Effect::events([Event::RolledBack { round, reason: bounded(&reason)? }]))
         }
         Command::Export { path, format } => {
-            idle()?;
             let round = if state.phase == Phase::Verdict { state.round } else { state.base_round() };
             if round == 0 {
                 return Err("no compressed model yet; hint: approve decisions, run, accept, then export".to_owned());
@@ -167,7 +145,6 @@ pub fn judge(
 
 /// What the engineer sets on a target that may have a decision already.
 fn decide(state: &State, desk: &dyn Desk, target: Target, action: Action) -> Result<Effect, String> {
-    reviewable(state)?;
     let here = state.planned(&target);
     if let Some(d) = here.open.or(here.approved) {
         return Ok(Effect::events([edit(state, desk, d.id, &action)?]));
@@ -181,7 +158,6 @@ fn decide(state: &State, desk: &dyn Desk, target: Target, action: Action) -> Res
 }
 
 fn veto(state: &State, ids: &[DecisionId], reason: &str) -> Result<Effect, String> {
-    reviewable(state)?;
     // A veto of what is in force takes it back with the next run; what an earlier round had is history.
     let newest = |d: &Decision| state.planned(&d.target).newest.is_some_and(|n| n.id == d.id);
     let fit = |d: &Decision| match d.status {
@@ -220,18 +196,12 @@ fn unconstrain(state: &State, target: Target) -> Result<Effect, String> {
     let ids: Vec<DecisionId> = state.decisions.iter().filter(vetoed).map(|d| d.id).collect();
     let ids = reopenable(state, &ids);
     let more = state.constraints_on(&target).any(|c| c.limit != Limit::Freeze);
-    let mut events = Vec::new();
-    if more || ids.is_empty() {
-        events.push(Event::ConstraintLifted { target });
-    }
-    if !ids.is_empty() {
-        events.push(Event::Reopened { ids });
-    }
-    Ok(Effect::events(events))
+    let lifted = (more || ids.is_empty()).then_some(Event::ConstraintLifted { target });
+    let reopened = (!ids.is_empty()).then_some(Event::Reopened { ids });
+    Ok(Effect::events(lifted.into_iter().chain(reopened)))
 }
 
 fn run(state: &State) -> Result<Effect, String> {
-    reviewable(state)?;
     let pending = state.pending();
     if pending.is_empty() && state.leaving().is_empty() {
         return Err("nothing is approved; hint: approve at least one decision, then run".to_owned());
@@ -247,7 +217,6 @@ fn run(state: &State) -> Result<Effect, String> {
 }
 
 fn rehearse(state: &State, desk: &dyn Desk) -> Result<Effect, String> {
-    reviewable(state)?;
     if !desk.rehearses() {
         return Err("no calibration image is held back; hint: give more than a handful".to_owned());
     }
@@ -383,24 +352,18 @@ fn reopen(state: &State, ids: &[DecisionId]) -> Result<Effect, String> {
     let is_history = |id: &DecisionId| of(id).is_some_and(|d| d.status == Status::RolledBack);
     let (history, closed): (Vec<DecisionId>, Vec<DecisionId>) =
         pick(state, ids, "reopened", |d| fit.contains(&d.id))?.into_iter().partition(is_history);
-    let mut again: Vec<Decision> = Vec::new();
-    for d in history.iter().filter_map(of) {
-        again.push(Decision { rationale: d.rationale.clone(), ..own(state, d.target.clone(), d.action.clone()) });
-    }
+    let anew =
+        |d: &Decision| Decision { rationale: d.rationale.clone(), ..own(state, d.target.clone(), d.action.clone()) };
+    let mut again: Vec<Decision> = history.iter().filter_map(of).map(anew).collect();
     if let Some(words) = again.iter().find_map(|d| state.forbids(d)) {
         return Err(words);
     }
     for (d, id) in again.iter_mut().zip(state.next_decision..) {
         d.id = DecisionId(id);
     }
-    let mut events = Vec::new();
-    if !closed.is_empty() {
-        events.push(Event::Reopened { ids: closed });
-    }
-    if !again.is_empty() {
-        events.push(Event::Proposed { decisions: again });
-    }
-    Ok(Effect::events(events))
+    let closed = (!closed.is_empty()).then_some(Event::Reopened { ids: closed });
+    let again = (!again.is_empty()).then_some(Event::Proposed { decisions: again });
+    Ok(Effect::events(closed.into_iter().chain(again)))
 }
 
 fn edit(state: &State, desk: &dyn Desk, id: DecisionId, action: &Action) -> Result<Event, String> {
@@ -412,18 +375,8 @@ fn edit(state: &State, desk: &dyn Desk, id: DecisionId, action: &Action) -> Resu
 }
 
 fn own(state: &State, target: Target, action: Action) -> Decision {
-    Decision {
-        id: DecisionId(state.next_decision),
-        round: state.round,
-        target,
-        action,
-        author: Author::Human,
-        rationale: String::new(),
-        forecast: None,
-        status: Status::Proposed,
-        edited_from: None,
-        veto_reason: None,
-    }
+    let id = DecisionId(state.next_decision);
+    Decision { id, round: state.round, ..Decision::new(target, action, Author::Human) }
 }
 
 fn approve(state: &State, ids: &[DecisionId]) -> Result<Effect, String> {
@@ -455,7 +408,7 @@ pub fn admit(state: &State, desk: &dyn Desk, decisions: Vec<Decision>) -> Vec<Ev
         }
         let here = state.planned(&d.target);
         let stands = match here.settled() {
-            Some(s) if same_cut(&s.action, &d.action) => continue,
+            Some(s) if same_cut(&s.action, &d.action, 1e-3) => continue,
             Some(s) if s.status == Status::Approved => Some("what you approved"),
             Some(s) if s.edited_from.is_some() => Some("your edit"),
             Some(_) => Some("your decision"),
@@ -504,13 +457,6 @@ fn bare(action: Action) -> Action {
     }
 }
 
-fn same_cut(a: &Action, b: &Action) -> bool {
-    match (a, b) {
-        (Action::Prune { ratio: x, .. }, Action::Prune { ratio: y, .. }) => (x - y).abs() < 1e-3,
-        _ => a == b,
-    }
-}
-
 fn known(state: &State, target: &Target) -> Result<(), String> {
     let Some(card) = &state.card else { return Ok(()) };
     let there = match target {
@@ -522,21 +468,10 @@ fn known(state: &State, target: &Target) -> Result<(), String> {
 }
 
 fn in_range(b: &Budget) -> Result<(), String> {
-    let factors = [("latency", b.latency), ("macs", b.macs), ("memory", b.memory), ("params", b.params)];
-    for (name, value) in factors {
-        if value.is_some_and(|v| !(v > 0.0 && v <= 1.0)) {
-            return Err(format!(
-                "budget `{name}={}` is out of range; hint: factors lie in (0, 1]",
-                value.unwrap_or(0.0)
-            ));
-        }
-    }
-    match b.drop {
-        Some(v) if !(0.0..=100.0).contains(&v) => {
-            Err(format!("budget `drop={v}` is out of range; hint: points lie in [0, 100]"))
-        }
-        _ => Ok(()),
-    }
+    let set = b.items().into_iter().filter_map(|(name, value)| Some((name, value?)));
+    let Some((name, value)) = { set }.find(|(name, value)| !Budget::allows(name, *value)) else { return Ok(()) };
+    let lie = if name == "drop" { "points lie in [0, 100]" } else { "factors lie in (0, 1]" };
+    Err(format!("budget `{name}={value}` is out of range; hint: {lie}"))
 }
 
 /// Freezes a target; what a rule file's `veto` amounts to before anything was proposed.

@@ -233,7 +233,7 @@ impl Core {
         let state = Box::new((*self.state).clone());
         outbox.push(HostMsg::Welcome { protocol: PROTOCOL, state, you, pen: self.pen });
         if let Some(text) = self.recovered.clone() {
-            outbox.push(HostMsg::Feed { feed: Feed::Log { level: "warn".to_owned(), text } });
+            outbox.push(HostMsg::Feed { feed: Feed::warn(text) });
         }
         if let at @ Some(_) = self.llm.words() {
             outbox.push(HostMsg::Feed { feed: Feed::Agents { at } });
@@ -461,7 +461,7 @@ impl Core {
         if let Some(key) = job.background {
             if let Err(JobError::Failed(text)) = result {
                 self.given_up = Some(key);
-                self.feed(Feed::Log { level: "warn".to_owned(), text: format!("rehearsal: {text}") });
+                self.feed(Feed::warn(format!("rehearsal: {text}")));
             }
             self.feed(Feed::JobEnd { job: what });
             self.watch_plan();

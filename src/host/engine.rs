@@ -9,21 +9,12 @@ use super::input::Input;
 use crate::exec::Cancel;
 use crate::plan::{Action, Target, Verdict};
 use crate::profile::{Ladder, Paired, Profile};
-use crate::recover::RepairUse;
-use crate::session::{Evaluation, Event, Feed, LiveRow, Progress, Proposer, SessionCard, State};
+use crate::session::{Built, Evaluation, Event, Feed, LiveRow, Progress, Proposer, SessionCard, State};
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 use tokio::sync::{mpsc, oneshot};
 use tokio_util::sync::CancellationToken;
-
-/// The compressed model of a round, durable.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Compressed {
-    pub artifact: String,
-    pub model_hash: String,
-    pub used: RepairUse,
-}
 
 /// An exported file.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -52,11 +43,26 @@ impl Llm {
     }
 }
 
-/// Everything a session asks of compute.
+/// What every session asks of compute, also one that was opened for exports alone.
 pub trait Engine: Send + Sync {
     /// What was opened, for the session's first event.
     fn card(&self) -> SessionCard;
 
+    /// Where commands are answered, between two of them and without any of the work below.
+    fn desk(&self) -> &dyn Desk;
+
+    /// Writes the model of `round` to `path` (empty: a default name).
+    fn export(&self, state: &State, round: u32, path: &str, format: &str, job: &Job) -> Result<Exported, JobError>;
+
+    /// What needs the original and its data.
+    ///
+    /// # Errors
+    /// They are not opened.
+    fn work(&self) -> Result<&dyn Work, JobError>;
+}
+
+/// Everything else that a session asks of compute.
+pub trait Work: Engine {
     /// Profiles the model that `round` made; 0 is the original.
     fn profile(&self, state: &State, round: u32, job: &Job) -> Result<Profile, JobError>;
 
@@ -84,21 +90,15 @@ pub trait Engine: Send + Sync {
     /// After a verdict: says what to make of it.
     fn reflect(&self, state: &State, round: u32, llm: &Llm, job: &Job) -> Result<(), JobError>;
 
-    /// Where commands are answered, between two of them and without any of the work below.
-    fn desk(&self) -> &dyn Desk;
-
     /// Works out how units rank where the desk does not know it yet.
     fn rank(&self, job: &Job) -> Result<(), JobError>;
 
     /// Compresses the original by the state's recipe and stores the result.
-    fn compress(&self, state: &State, round: u32, job: &Job) -> Result<Compressed, JobError>;
+    fn compress(&self, state: &State, round: u32, job: &Job) -> Result<Built, JobError>;
 
     /// Evaluates a compressed model against the baseline in `state`.
     fn evaluate(&self, state: &State, round: u32, artifact: &str, job: &Job)
     -> Result<(Evaluation, Verdict), JobError>;
-
-    /// Writes the model of `round` to `path` (empty: a default name).
-    fn export(&self, state: &State, round: u32, path: &str, format: &str, job: &Job) -> Result<Exported, JobError>;
 }
 
 /// What stops a job: compute looks at the flag between batches, whoever waits is woken.
@@ -196,7 +196,8 @@ impl Job {
     }
 
     /// How far `job` is. Sent now and then; rate and time left are worked out here.
-    pub fn progress(&self, job: &str, label: &str, done: u64, total: u64) {
+    pub fn progress(&self, job: &str, label: &str, done: usize, total: usize) {
+        let (done, total) = (done as u64, total as u64);
         let now = Instant::now();
         let mut pace = self.pace.lock().unwrap_or_else(PoisonError::into_inner);
         let meter = pace.jobs.entry(job.to_owned()).or_insert(Meter { started: now, from: done, sent: None });
@@ -214,6 +215,11 @@ impl Job {
         let progress = Progress { job: job.to_owned(), label: label.to_owned(), done, total, rate, eta_s };
         // Never waits: a figure that finds no room is superseded soon.
         drop(self.inputs.try_send(Input::Feed(Feed::Progress(progress))));
+    }
+
+    /// As [`Job::progress`], for work that tells how many of how many are done.
+    pub fn meter(&self, job: &str, label: &str) -> impl FnMut(usize, usize) {
+        move |done, total| self.progress(job, label, done, total)
     }
 
     /// Live figures of heatmap rows. Sent now and then, the newest of each row.

@@ -1,17 +1,15 @@
 //! A deterministic engine for the host's tests: three groups, instant work, and a gate to hold a job at.
 
 use super::desk::Desk;
-use super::engine::{Compressed, Engine, Exported, Job, JobError, Llm};
+use super::engine::{Engine, Exported, Job, JobError, Llm, Work};
 use crate::data::DataCard;
 use crate::eval::{Metrics, TrialOutcome};
-use crate::graph::{Graph, Macs, NodeId};
-use crate::model::{Family, Fit, Interpolation, ModelInfo, Preprocess};
+use crate::graph::{Graph, NodeId};
+use crate::model::{Family, ModelInfo, Preprocess};
+use crate::plan::testing::{profile, row, verdict};
 use crate::plan::{Action, Author, Decision, DecisionId, Limit, Outcome, Status, Target, Trial, Verdict, plan_key};
-use crate::profile::{
-    Bound, Ceilings, Ladder, LatencyStats, LayerRow, Load, Paired, Profile, Ratio, SensCurve, SensTarget,
-};
+use crate::profile::{Ladder, LatencyStats, Load, Paired, Profile, Ratio, SensCurve, SensTarget};
 use crate::prune::{Group, GroupKind};
-use crate::quant::Precision;
 use crate::recover::{RepairStep, RepairUse};
 use crate::session::{Built, Channel, Evaluation, Event, Feed, LiveRow, Proposer, SessionCard, State, Utterance};
 use std::sync::Mutex;
@@ -68,20 +66,13 @@ impl Fake {
 }
 
 fn evaluation(round: u32) -> Evaluation {
-    Evaluation {
-        round,
-        metrics: Metrics::of_classes(10, 9, 1.0, 0.0, Vec::new()),
-        whole: LatencyStats::default(),
-        weight_bytes: 100,
-        params: 25,
-        macs: Macs::default(),
-        profile: None,
-        baseline_ms: 1.0,
-        margins: None,
-        data_hash: None,
-        paired: None,
-        doubt: None,
-    }
+    let metrics = Metrics::of_classes(10, 9, 1.0, 0.0, Vec::new());
+    Evaluation { round, metrics, weight_bytes: 100, params: 25, baseline_ms: 1.0, ..Evaluation::default() }
+}
+
+fn built(artifact: &str) -> Built {
+    let (artifact, model_hash) = (artifact.to_owned(), "h".to_owned());
+    Built { key: String::new(), artifact, model_hash, repairs: vec![], used: RepairUse::default() }
 }
 
 impl Engine for Fake {
@@ -101,16 +92,7 @@ impl Engine for Fake {
                 family: Family::CifarResnet,
                 classes: 2,
                 class_names: None,
-                preprocess: Preprocess {
-                    size: [4, 4],
-                    channels: 3,
-                    resize_shorter: None,
-                    fit: Fit::default(),
-                    mean: [0.0; 3],
-                    std: [1.0; 3],
-                    interpolation: Interpolation::Bilinear,
-                    origin: "test".to_owned(),
-                },
+                preprocess: Preprocess::imagenet([4, 4]),
                 source: "fake".into(),
                 hash: "0".to_owned(),
                 notes: Vec::new(),
@@ -131,6 +113,20 @@ impl Engine for Fake {
         }
     }
 
+    fn desk(&self) -> &dyn Desk {
+        self
+    }
+
+    fn export(&self, _: &State, round: u32, path: &str, format: &str, _: &Job) -> Result<Exported, JobError> {
+        Ok(Exported { path: format!("{path}{round}"), format: format.to_owned(), hash: "h".to_owned() })
+    }
+
+    fn work(&self) -> Result<&dyn Work, JobError> {
+        Ok(self)
+    }
+}
+
+impl Work for Fake {
     fn beside_original(&self, _: &State, _: u32, _: &Job) -> Result<Paired, JobError> {
         let (base, new) = (LatencyStats { p50: 4.0, ..LatencyStats::default() }, LatencyStats::default());
         let ratio = Ratio { n: 9, value: 0.5, low: 0.4, high: 0.6, coverage: 0.95 };
@@ -142,45 +138,9 @@ impl Engine for Fake {
             job.live(runs, [LiveRow { name: "a".to_owned(), p50_ms: 1.0, p95_ms: f64::NAN, n: runs }]);
         }
         self.pass(Gate::Profile, job)?;
-        let stats = |p50: f64| LatencyStats { n: 9, p50, ..LatencyStats::default() };
         // Another figure every time.
         let ms = f64::from(self.profiles.fetch_add(1, Ordering::Relaxed) + 1);
-        let row = |name: &str| LayerRow {
-            name: name.to_owned(),
-            kind: "layer".to_owned(),
-            block: None,
-            fused: Vec::new(),
-            kernel: "fake".to_owned(),
-            precision: Precision::F32,
-            latency: stats(ms),
-            doubt: None,
-            share: 0.5,
-            weight_bytes: 50,
-            activation_bytes: 0,
-            macs: Macs::default(),
-            params: 12,
-            intensity: 1.0,
-            bound: Bound::Compute,
-            efficiency: 0.5,
-            out_shape: vec![1],
-        };
-        Ok(Profile {
-            device: "cpu".to_owned(),
-            threads: 1,
-            batch: 1,
-            runs: 1,
-            ceilings: Ceilings::default(),
-            rows: vec![row("a"), row("b")],
-            whole: stats(2.0 * ms + f64::from(round)),
-            doubt: None,
-            load: None,
-            weight_bytes: 100,
-            params: 25,
-            macs: Macs::default(),
-            peak_activation_bytes: 0,
-            gpu: None,
-            notes: vec![],
-        })
+        Ok(profile(vec![row("a", ms, 12), row("b", ms, 12)], 2.0 * ms + f64::from(round)))
     }
 
     fn baseline(&self, _: &State, _: &Job) -> Result<Evaluation, JobError> {
@@ -207,13 +167,7 @@ impl Engine for Fake {
         self.pass(Gate::Rehearse, job)?;
         job.cancel().check()?;
         let key = plan_key(actions);
-        let built = Built {
-            key: key.clone(),
-            artifact: "b.x".to_owned(),
-            model_hash: "h".to_owned(),
-            repairs: vec![],
-            used: RepairUse::default(),
-        };
+        let built = Built { key: key.clone(), ..built("b.x") };
         job.event(Event::Built { built: Box::new(built) })?;
         let outcome = TrialOutcome { d_quality: -1.0, images: 10, by_kind: vec![-1.0], ..TrialOutcome::default() };
         let trial = Trial { key, actions: actions.to_vec(), outcome, anchor: false };
@@ -228,27 +182,17 @@ impl Engine for Fake {
         let utterance = Utterance {
             round: state.round,
             role: "planner".to_owned(),
-            model: String::new(),
-            reasoning: String::new(),
             text: "one two three".to_owned(),
-            prompt: String::new(),
             tokens: 3,
-            seconds: 0.0,
-            interrupted: false,
+            ..Utterance::default()
         };
         job.event(Event::Said { utterance: Box::new(utterance) })?;
         self.pass(Gate::Propose, job)?;
         let decision = |name: &str, action: Action| Decision {
             id: DecisionId(999),
-            round: 0,
-            target: Target::Group(name.to_owned()),
-            action,
-            author: Author::Planner,
             rationale: "because".to_owned(),
-            forecast: None,
             status: Status::Approved,
-            edited_from: None,
-            veto_reason: None,
+            ..Decision::new(Target::Group(name.to_owned()), action, Author::Planner)
         };
         let told = self.proposes.lock().expect("proposes").clone();
         let half = |name| (name, Action::Prune { ratio: 0.5, kept: Vec::new() });
@@ -260,16 +204,12 @@ impl Engine for Fake {
         self.pass(Gate::Reflect, job)
     }
 
-    fn desk(&self) -> &dyn Desk {
-        self
-    }
-
     fn rank(&self, _: &Job) -> Result<(), JobError> {
         self.ranked.store(true, Ordering::Relaxed);
         Ok(())
     }
 
-    fn compress(&self, state: &State, round: u32, job: &Job) -> Result<Compressed, JobError> {
+    fn compress(&self, state: &State, round: u32, job: &Job) -> Result<Built, JobError> {
         let step = RepairStep {
             name: "refit a".to_owned(),
             loss_before: 1.0,
@@ -280,27 +220,12 @@ impl Engine for Fake {
         };
         job.event(Event::Repaired { round, step })?;
         self.pass(Gate::Compress, job)?;
-        Ok(Compressed {
-            artifact: format!("{}.x", self.build(state, round).len()),
-            model_hash: "h".to_owned(),
-            used: RepairUse::default(),
-        })
+        Ok(built(&format!("{}.x", self.build(state, round).len())))
     }
 
     fn evaluate(&self, _: &State, round: u32, _: &str, job: &Job) -> Result<(Evaluation, Verdict), JobError> {
         self.pass(Gate::Evaluate, job)?;
-        let verdict = Verdict {
-            outcome: Outcome::Reject,
-            lines: Vec::new(),
-            d_quality: 0.0,
-            d_quality_low: 0.0,
-            d_quality_high: 0.0,
-        };
-        Ok((evaluation(round), verdict))
-    }
-
-    fn export(&self, _: &State, round: u32, path: &str, format: &str, _: &Job) -> Result<Exported, JobError> {
-        Ok(Exported { path: format!("{path}{round}"), format: format.to_owned(), hash: "h".to_owned() })
+        Ok((evaluation(round), verdict(Outcome::Reject)))
     }
 }
 

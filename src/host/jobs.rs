@@ -1,6 +1,6 @@
 //! What each job does, step by step, on its own thread. Every result is a durable event before the next step begins.
 
-use super::engine::{Engine, Job, JobError, Llm};
+use super::engine::{Engine, Job, JobError, Llm, Work};
 use crate::plan::{Action, Decision, Target};
 use crate::session::{Event, Phase, Proposer};
 
@@ -53,6 +53,11 @@ pub fn usual_proposer(llm: &Llm) -> Proposer {
 
 /// Does the job. What it says and finds goes out through `job`.
 pub fn run(kind: Kind, engine: &dyn Engine, llm: &Llm, job: &Job) -> Result<(), JobError> {
+    if let Kind::Export { round, path, format } = kind {
+        let done = engine.export(&*job.state()?, round, &path, &format, job)?;
+        return job.event(Event::Exported { path: done.path, format: done.format, hash: done.hash });
+    }
+    let engine = engine.work()?;
     match kind {
         Kind::Open => {
             profile(engine, 0, job)?;
@@ -105,20 +110,18 @@ pub fn run(kind: Kind, engine: &dyn Engine, llm: &Llm, job: &Job) -> Result<(), 
             let state = job.state()?;
             engine.reflect(&state, state.round, llm, job)
         }
-        Kind::Export { round, path, format } => {
-            let done = engine.export(&*job.state()?, round, &path, &format, job)?;
-            job.event(Event::Exported { path: done.path, format: done.format, hash: done.hash })
-        }
+        // Done above: it needs no original.
+        Kind::Export { .. } => Ok(()),
     }
 }
 
-fn profile(engine: &dyn Engine, round: u32, job: &Job) -> Result<(), JobError> {
+fn profile(engine: &dyn Work, round: u32, job: &Job) -> Result<(), JobError> {
     let profile = Box::new(engine.profile(&*job.state()?, round, job)?);
     job.event(Event::Profiled { round, profile })
 }
 
 /// Unless they are known and none of them is in doubt.
-fn ladders(engine: &dyn Engine, job: &Job) -> Result<(), JobError> {
+fn ladders(engine: &dyn Work, job: &Job) -> Result<(), JobError> {
     let state = job.state()?;
     let noisy = |l: &crate::profile::Ladder| l.points.iter().any(|p| p.noisy);
     if state.ladders.is_empty() || state.ladders.iter().any(noisy) {
@@ -128,7 +131,7 @@ fn ladders(engine: &dyn Engine, job: &Job) -> Result<(), JobError> {
     Ok(())
 }
 
-fn baseline(engine: &dyn Engine, job: &Job) -> Result<(), JobError> {
+fn baseline(engine: &dyn Work, job: &Job) -> Result<(), JobError> {
     let state = job.state()?;
     if state.baseline().is_none() {
         let evaluation = Box::new(engine.baseline(&state, job)?);
@@ -137,14 +140,14 @@ fn baseline(engine: &dyn Engine, job: &Job) -> Result<(), JobError> {
     Ok(())
 }
 
-fn sense(engine: &dyn Engine, job: &Job) -> Result<(), JobError> {
+fn sense(engine: &dyn Work, job: &Job) -> Result<(), JobError> {
     settle(engine, job)?;
     engine.sense(&*job.state()?, job)?;
     anchor(engine, job)
 }
 
 /// Trials are set to the original's error on new images, so that has to be measured first.
-fn anchor(engine: &dyn Engine, job: &Job) -> Result<(), JobError> {
+fn anchor(engine: &dyn Work, job: &Job) -> Result<(), JobError> {
     if engine.desk().rehearses() {
         baseline(engine, job)?;
     }
@@ -152,7 +155,7 @@ fn anchor(engine: &dyn Engine, job: &Job) -> Result<(), JobError> {
 }
 
 /// Works out how units rank, and picks those of cuts that were decided before it was known.
-fn settle(engine: &dyn Engine, job: &Job) -> Result<(), JobError> {
+fn settle(engine: &dyn Work, job: &Job) -> Result<(), JobError> {
     engine.rank(job)?;
     let state = job.state()?;
     let picked = |d: &Decision| match &d.action {
@@ -163,12 +166,12 @@ fn settle(engine: &dyn Engine, job: &Job) -> Result<(), JobError> {
     if kept.is_empty() { Ok(()) } else { job.event(Event::Resolved { kept }) }
 }
 
-fn propose(engine: &dyn Engine, by: Proposer, llm: &Llm, job: &Job) -> Result<(), JobError> {
+fn propose(engine: &dyn Work, by: Proposer, llm: &Llm, job: &Job) -> Result<(), JobError> {
     settle(engine, job)?;
     engine.propose(&*job.state()?, by, llm, job)
 }
 
-fn compress_and_evaluate(engine: &dyn Engine, job: &Job) -> Result<(), JobError> {
+fn compress_and_evaluate(engine: &dyn Work, job: &Job) -> Result<(), JobError> {
     // The verdict needs the original's figures; a session that was cancelled early has none.
     baseline(engine, job)?;
     settle(engine, job)?;

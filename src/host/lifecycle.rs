@@ -11,7 +11,7 @@ use super::spec::OpenSpec;
 use super::{Auto, Host, HostError, Settings, compute};
 use crate::config::{self, Sources};
 use crate::plain::Plain;
-use crate::plan::Outcome;
+use crate::plan::{Budget, Outcome};
 use crate::session::{Command, Event, Journal, JournalError, Phase, Place, State, is_locked, lock_holder, private};
 use anyhow::{Context, bail};
 use serde::Serialize;
@@ -101,15 +101,9 @@ fn host_until_stopped(place: &Place) -> anyhow::Result<()> {
 
 /// Starts a host in this process on real compute. A new session needs `spec`.
 pub fn start(place: &Place, spec: Option<OpenSpec>) -> Result<Host, HostError> {
-    let auto = spec.as_ref().is_none_or(|s| s.auto);
-    let settings = Settings {
-        auto: Auto { on_open: auto, on_accept: auto, rehearse: auto },
-        llm: Llm {
-            base_url: spec.as_ref().and_then(|s| s.llm_url.clone()),
-            model: spec.as_ref().and_then(|s| s.llm_model.clone()),
-        },
-        budget: spec.as_ref().map(|s| s.budget).unwrap_or_default(),
-    };
+    let of = |s: &OpenSpec| (s.auto, Llm { base_url: s.llm_url.clone(), model: s.llm_model.clone() }, s.budget);
+    let (auto, llm, budget) = spec.as_ref().map_or_else(|| (true, Llm::default(), Budget::default()), of);
+    let settings = Settings { auto: Auto { on_open: auto, on_accept: auto, rehearse: auto }, llm, budget };
     Host::start(place, settings, |card| compute::open(place, spec, card))
 }
 

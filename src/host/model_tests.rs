@@ -7,7 +7,8 @@ use super::engine::Engine;
 use super::fake::Fake;
 use super::jobs::Kind;
 use crate::config::Settings;
-use crate::plan::{Action, Author, Constraint, Decision, DecisionId, Limit, Outcome, Status, Target, Verdict};
+use crate::plan::testing::verdict;
+use crate::plan::{Action, Author, Constraint, Decision, DecisionId, Limit, Outcome, Status, Target};
 use crate::session::{Command, Event, HostMsg, PROTOCOL, Phase, Record, Standing, State};
 use crate::tui::App;
 use rand::seq::IndexedRandom;
@@ -35,6 +36,11 @@ fn of<'a>(decisions: impl IntoIterator<Item = &'a Decision>) -> Actions {
 
 fn view(s: &State) -> View {
     (s.decisions.clone(), s.constraints.clone(), s.budget)
+}
+
+/// As if it were journalled next.
+fn push(state: &mut State, event: Event) {
+    state.apply(&Record { seq: state.seq + 1, at_ms: 0, event });
 }
 
 /// A session with everything that can be compared: the host's state, its journal, a fold of that, and a screen.
@@ -149,11 +155,6 @@ impl World {
             return;
         }
         let mut state = self.state.clone();
-        let mut seq = state.seq;
-        let mut push = |state: &mut State, event: Event| {
-            seq += 1;
-            state.apply(&Record { seq, at_ms: 0, event });
-        };
         (0..acts).for_each(|_| push(&mut state, Event::Undone));
         assert_eq!(&view(&state), before, "undone exactly");
         (0..acts).for_each(|_| push(&mut state, Event::Redone));
@@ -179,18 +180,8 @@ impl World {
             false => Author::Agent { role: "pruning".into(), model: "m".into() },
         };
         let decisions: Vec<Decision> = (0..n)
-            .map(|_| Decision {
-                id: DecisionId(0),
-                round: 0,
-                target: self.target(),
-                action: self.action(),
-                author: author.clone(),
-                rationale: String::new(),
-                forecast: None,
-                status: Status::Approved,
-                edited_from: None,
-                veto_reason: None,
-            })
+            .map(|_| Decision::new(self.target(), self.action(), author.clone()))
+            .map(|d| Decision { status: Status::Approved, ..d })
             .collect();
         self.done.push(format!("proposed: {:?}", decisions.iter().map(|d| (&d.target, &d.action)).collect::<Vec<_>>()));
         let settled: Vec<Decision> = self.state.plan().iter().filter_map(|(_, p)| p.settled()).cloned().collect();
@@ -228,13 +219,7 @@ impl World {
             self.commit(vec![applied]);
             self.made.insert(round, built);
         } else {
-            let verdict = Verdict {
-                outcome: Outcome::Reject,
-                lines: Vec::new(),
-                d_quality: 0.0,
-                d_quality_low: 0.0,
-                d_quality_high: 0.0,
-            };
+            let verdict = verdict(Outcome::Reject);
             self.done.push("evaluated".into());
             self.commit(vec![Event::VerdictGiven { round, verdict }]);
             self.running = None;
@@ -305,18 +290,11 @@ impl World {
     /// What a run would build if it were started now, were `first` commanded before.
     fn would_build(&self, first: Option<Command>) -> Result<Actions, String> {
         let mut state = self.state.clone();
-        let mut seq = state.seq;
-        let mut push = |state: &mut State, events: Vec<Event>| {
-            for event in events {
-                seq += 1;
-                state.apply(&Record { seq, at_ms: 0, event });
-            }
-        };
         if let Some(Ok(events)) = first.map(|c| self.judged(&state, c)) {
-            push(&mut state, events);
+            events.into_iter().for_each(|e| push(&mut state, e));
         }
         let events = self.judged(&state, Command::Run)?;
-        push(&mut state, events);
+        events.into_iter().for_each(|e| push(&mut state, e));
         Ok(set(state.actions_of(state.round)))
     }
 

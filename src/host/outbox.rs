@@ -49,6 +49,12 @@ pub enum Next {
     Closed,
 }
 
+impl Next {
+    pub fn message(self) -> Option<HostMsg> {
+        if let Next::Message(message) = self { Some(message) } else { None }
+    }
+}
+
 impl Outbox {
     pub fn new(limits: Limits) -> Outbox {
         Outbox { limits, ..Outbox::default() }
@@ -115,57 +121,38 @@ impl Outbox {
             }
             return Some(Next::Message(message));
         }
-        if q.resync {
-            // Stays set until the `Welcome` comes; the host is asked once per wake.
-            return if q.closed { Some(Next::Closed) } else { take_resync(&mut q) };
+        if q.closed {
+            return Some(Next::Closed);
         }
-        q.closed.then_some(Next::Closed)
+        // The host is asked once.
+        std::mem::take(&mut q.resync).then_some(Next::Resync)
     }
 }
 
-fn take_resync(q: &mut Queue) -> Option<Next> {
-    q.resync = false;
-    Some(Next::Resync)
-}
-
-fn push_feed(q: &mut Queue, feed: Feed, limits: &Limits) {
+fn push_feed(q: &mut Queue, mut feed: Feed, limits: &Limits) {
     if q.resync {
         return;
     }
-    let feed = match feed {
+    match &mut feed {
         Feed::Token { role, channel, text } => {
             if let Some(HostMsg::Feed { feed: Feed::Token { role: r, channel: c, text: t } }) = q.messages.back_mut()
-                && *r == role
-                && *c == channel
+                && r == role
+                && c == channel
                 && t.len() + text.len() <= limits.token_bytes
             {
-                t.push_str(&text);
+                t.push_str(text);
                 return;
             }
-            Feed::Token { role, channel, text }
         }
-        Feed::Progress(new) => {
-            remove(q, |f| matches!(f, Feed::Progress(old) if old.job == new.job));
-            Feed::Progress(new)
-        }
-        Feed::Live { runs, rows } => {
-            let mut merged = rows;
-            if let Some(Feed::Live { rows: old, .. }) = remove(q, |f| matches!(f, Feed::Live { .. })) {
-                let fresh = merged.len();
-                for row in old {
-                    if !merged[..fresh].iter().any(|r| r.name == row.name) {
-                        merged.push(row);
-                    }
-                }
+        Feed::Progress(new) => drop(remove(q, |f| matches!(f, Feed::Progress(old) if old.job == new.job))),
+        Feed::Live { rows, .. } => {
+            if let Some(Feed::Live { rows: mut old, .. }) = remove(q, |f| matches!(f, Feed::Live { .. })) {
+                old.retain(|row| !rows.iter().any(|r| r.name == row.name));
+                rows.append(&mut old);
             }
-            Feed::Live { runs, rows: merged }
         }
-        other @ (Feed::Turn { .. }
-        | Feed::TurnEnd { .. }
-        | Feed::JobEnd { .. }
-        | Feed::Agents { .. }
-        | Feed::Log { .. }) => other,
-    };
+        Feed::Turn { .. } | Feed::TurnEnd { .. } | Feed::JobEnd { .. } | Feed::Agents { .. } | Feed::Log { .. } => {}
+    }
     q.messages.push_back(HostMsg::Feed { feed });
     q.feeds += 1;
     if q.feeds > limits.feeds {
@@ -205,11 +192,7 @@ mod tests {
     }
 
     fn drain(outbox: &Outbox) -> Vec<HostMsg> {
-        std::iter::from_fn(|| match outbox.try_next() {
-            Some(Next::Message(m)) => Some(m),
-            _ => None,
-        })
-        .collect()
+        std::iter::from_fn(|| outbox.try_next()?.message()).collect()
     }
 
     fn token(role: &str, text: &str) -> HostMsg {

@@ -51,9 +51,7 @@ impl Rig {
         if !open.is_empty() {
             self.ok(Command::Approve { ids: open }).await;
         }
-        self.ok(Command::Run).await;
-        self.until("verdict", |s| s.phase == Phase::Verdict).await;
-        self.idle().await;
+        self.run().await;
     }
 
     /// `C`, and the proposals of the next round.
@@ -66,9 +64,7 @@ impl Rig {
 
     /// `Y R`, `C`, `Y R`, `B`: round 1 cut everything by half, round 2 took `a` back and cut `b` deeper.
     async fn second_round_rolled_back() -> Rig {
-        let mut r = Rig::new(true, None).await;
-        r.until("proposals", |s| s.phase == Phase::Review && s.decisions.len() == 3).await;
-        r.idle().await;
+        let mut r = Rig::proposed().await;
         r.all_and_run().await;
         r.proposes(&[("a", Action::Keep), ("b", prune(0.75))]);
         r.accept().await;
@@ -146,9 +142,7 @@ async fn a_veto_of_what_is_in_force_takes_it_back_with_the_next_run() {
 
 #[tokio::test]
 async fn a_persons_edit_wins_over_a_late_proposal() {
-    let mut r = Rig::new(true, None).await;
-    r.until("proposals", |s| s.phase == Phase::Review && s.decisions.len() == 3).await;
-    r.idle().await;
+    let mut r = Rig::proposed().await;
     r.proposes(&[("a", prune(0.25)), ("b", prune(0.25)), ("c", prune(0.25))]);
     r.gate(Some(Gate::Propose));
     r.ok(Command::Propose { by: Proposer::Agents }).await;
@@ -173,9 +167,7 @@ async fn a_persons_edit_wins_over_a_late_proposal() {
 
 #[tokio::test]
 async fn a_constraint_that_comes_after_an_approval_binds_it() {
-    let mut r = Rig::new(true, None).await;
-    r.until("proposals", |s| s.phase == Phase::Review && s.decisions.len() == 3).await;
-    r.idle().await;
+    let mut r = Rig::proposed().await;
     r.ok(Command::Approve { ids: ids(&[0, 1]) }).await;
     // A freeze is a veto of what waits there.
     r.ok(Command::Constrain { constraint: freeze(group("b"), "mine") }).await;
@@ -186,9 +178,7 @@ async fn a_constraint_that_comes_after_an_approval_binds_it() {
     r.until("lifted", |s| s.constraints.is_empty()).await;
     assert_eq!(r.standing("b"), Standing::Proposed);
     // A limit below what was approved: the run says so instead of building it.
-    let limit =
-        crate::plan::Constraint { target: group("a"), limit: Limit::MaxRatio { ratio: 0.25 }, reason: String::new() };
-    r.ok(Command::Constrain { constraint: limit }).await;
+    r.ok(Command::Constrain { constraint: limit("a", 0.25) }).await;
     let words = r.refused(Command::Run).await;
     assert!(words.contains("`group a`") && words.contains("limit"), "{words}");
     assert_eq!(plan_of(&screen(&r.state)), named(&[("a", kept(4)), ("b", kept(4)), ("c", kept(4))]));

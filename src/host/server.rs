@@ -24,27 +24,22 @@ where
 {
     let (reader, writer) = tokio::io::split(stream);
     let (mut reader, mut writer) = (wire::Receiver::bounded(reader, wire::MAX_COMMAND), wire::Sender::new(writer));
-    let (name, watch) = match tokio::time::timeout(GREETING, reader.receive::<ClientMsg>()).await {
-        Ok(Ok(Some(ClientMsg::Hello { protocol: PROTOCOL, client, watch }))) => (client, watch),
-        Ok(Ok(Some(ClientMsg::Hello { protocol, .. }))) => {
-            let message = format!(
-                "this host speaks protocol {PROTOCOL}, you speak {protocol}; hint: `paring stop` it with the paring that \
+    let greeting = match tokio::time::timeout(GREETING, reader.receive::<ClientMsg>()).await {
+        Ok(Ok(Some(ClientMsg::Hello { protocol: PROTOCOL, client, watch }))) => Ok((client, watch)),
+        Ok(Ok(Some(ClientMsg::Hello { protocol, .. }))) => Err(format!(
+            "this host speaks protocol {PROTOCOL}, you speak {protocol}; hint: `paring stop` it with the paring that \
                  started it, then attach again"
-            );
-            drop(writer.send(&HostMsg::Refused { message }).await);
-            return;
-        }
+        )),
         Ok(Ok(Some(ClientMsg::Command { .. }))) => {
-            let message = "the first message must be a greeting; hint: connect with `paring attach`".to_owned();
-            drop(writer.send(&HostMsg::Refused { message }).await);
-            return;
+            Err("the first message must be a greeting; hint: connect with `paring attach`".to_owned())
         }
         // Somebody who only looked whether anyone answers.
         Ok(Ok(None)) | Err(_) => return,
-        Ok(Err(e)) => {
-            drop(writer.send(&HostMsg::Refused { message: e.to_string() }).await);
-            return;
-        }
+        Ok(Err(e)) => Err(e.to_string()),
+    };
+    let (name, watch) = match greeting {
+        Ok(greeting) => greeting,
+        Err(message) => return drop(writer.send(&HostMsg::Refused { message }).await),
     };
     let outbox = Arc::new(Outbox::new(Limits::default()));
     let (reply, welcome) = oneshot::channel();

@@ -3,10 +3,8 @@
 
 use crate::config::{self, Origin};
 use crate::graph::Calibration;
-use crate::model::Family;
 use crate::plan::Budget;
-use crate::prune::Method;
-use crate::session::{Journal, Place, Recipe, State, private};
+use crate::session::{Journal, Opening, Place, Recipe, State, private};
 use serde::{Deserialize, Serialize};
 use std::path::Path;
 
@@ -16,33 +14,17 @@ const MOST_BYTES: u64 = 4 << 20;
 /// Everything a host needs to open its model and data. Paths are absolute.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct OpenSpec {
-    /// A checkpoint file or folder, or `demo:vit`, `demo:cnn`.
-    pub model: String,
-    pub arch: Option<Family>,
-    /// Image side, for families whose weights do not tell.
-    pub image: Option<usize>,
-    /// Attention heads, for families whose weights do not tell.
-    #[serde(default)]
-    pub heads: Option<usize>,
+    #[serde(flatten)]
+    pub how: Opening,
     /// Per-channel mean and standard deviation, instead of the family's or the checkpoint's own.
     pub mean: Option<[f32; 3]>,
     pub std: Option<[f32; 3]>,
     /// Evaluation data, as `data::open` takes it; at most `limit` images of it (0: all).
     pub data: String,
     pub limit: usize,
-    /// Calibration data; `None`: part of the evaluation data, which needs `calib_is_eval`.
+    /// Calibration data; `None`: part of the evaluation data, which needs [`Opening::calib_is_eval`].
     pub calib: Option<String>,
     pub calib_limit: usize,
-    /// The engineer knows that calibration images are evaluation images.
-    pub calib_is_eval: bool,
-    pub device: String,
-    /// Let f32 products on a GPU round to TF32.
-    #[serde(default)]
-    pub tf32: bool,
-    /// 0: all cores.
-    pub threads: usize,
-    /// 0: chosen by model.
-    pub batch: usize,
     /// How long latency is measured, as a factor of the usual time.
     #[serde(default = "usual")]
     pub patience: f64,
@@ -53,13 +35,8 @@ pub struct OpenSpec {
     pub budget: Budget,
     pub llm_url: Option<String>,
     pub llm_model: Option<String>,
-    /// How units of a group are ranked.
-    #[serde(default)]
-    pub importance: Method,
     /// Measure and propose by itself once open.
     pub auto: bool,
-    /// Planning must not look at what was measured on the evaluation data.
-    pub blind: bool,
 }
 
 fn usual() -> f64 {
@@ -74,55 +51,35 @@ impl OpenSpec {
     /// The bundled demo: a small trained model on the synthetic images.
     pub fn demo(model: &str) -> OpenSpec {
         OpenSpec {
-            model: format!("demo:{model}"),
-            arch: None,
-            image: None,
-            heads: None,
+            how: Opening { model: format!("demo:{model}"), device: "auto".to_owned(), ..Opening::default() },
             mean: None,
             std: None,
             data: "synthetic:eval".to_owned(),
             limit: 0,
             calib: Some("synthetic:calib".to_owned()),
             calib_limit: 0,
-            calib_is_eval: false,
-            device: "auto".to_owned(),
-            tf32: false,
-            threads: 0,
-            batch: 0,
             patience: usual(),
             seed: 0,
             calibration: least_error(),
             budget: Budget { macs: Some(0.6), drop: Some(1.0), ..Budget::default() },
             llm_url: None,
             llm_model: None,
-            importance: Method::default(),
             auto: true,
-            blind: false,
         }
     }
 
     /// The spec that opens a session with this recipe; what decides no result is taken from `aside`.
     pub fn of_recipe(recipe: &Recipe, aside: Option<OpenSpec>) -> OpenSpec {
         OpenSpec {
-            model: recipe.model.clone(),
-            arch: recipe.arch,
-            image: recipe.image,
-            heads: recipe.heads,
+            how: recipe.how.clone(),
             mean: Some(recipe.preprocess.mean),
             std: Some(recipe.preprocess.std),
             data: recipe.data.spec.clone(),
             limit: recipe.data.limit,
             calib: (!recipe.calib_from_data).then(|| recipe.calib.spec.clone()),
             calib_limit: recipe.calib.limit,
-            calib_is_eval: recipe.calib_is_eval,
-            device: recipe.device.clone(),
-            tf32: recipe.tf32,
-            threads: recipe.threads,
-            batch: recipe.batch,
             seed: recipe.seed(),
             calibration: recipe.ranges(),
-            importance: recipe.importance,
-            blind: recipe.blind,
             ..aside.unwrap_or_else(|| OpenSpec::demo("vit"))
         }
     }
@@ -150,8 +107,8 @@ impl OpenSpec {
             }
             s.split(',').map(|part| whole(part.trim())).collect::<Vec<_>>().join(",")
         };
-        if !self.model.starts_with("demo:") {
-            self.model = whole(&self.model);
+        if !self.how.model.starts_with("demo:") {
+            self.how.model = whole(&self.how.model);
         }
         self.data = data(&self.data);
         self.calib = self.calib.as_deref().map(data);
@@ -160,9 +117,9 @@ impl OpenSpec {
 
     /// A session name that suits the model: `resnet56-4bfd9763` for `…/resnet56-4bfd9763.th`.
     pub fn suggested_name(&self) -> String {
-        let base = self.model.strip_prefix("demo:").map_or_else(
+        let base = self.how.model.strip_prefix("demo:").map_or_else(
             || {
-                let path = Path::new(&self.model);
+                let path = Path::new(&self.how.model);
                 let stem = if path.is_dir() { path.file_name() } else { path.file_stem() };
                 stem.map_or_else(|| "session".to_owned(), |s| s.to_string_lossy().into_owned())
             },
@@ -234,7 +191,11 @@ mod tests {
 
     #[test]
     fn names_and_paths() {
-        let named = |m: &str| OpenSpec { model: m.to_owned(), ..OpenSpec::demo("vit") }.suggested_name();
+        let named = |m: &str| {
+            let mut spec = OpenSpec::demo("vit");
+            spec.how.model = m.to_owned();
+            spec.suggested_name()
+        };
         assert_eq!(OpenSpec::demo("vit").suggested_name(), "demo-vit");
         assert_eq!(named("/x/resnet56-4bfd9763.th"), "resnet56-4bfd9763");
         assert_eq!(named("/x/.hidden model.pt"), "hidden-model");
@@ -242,7 +203,7 @@ mod tests {
             assert!(Place::named(&named(name)).is_ok(), "{name}");
         }
         let spec = OpenSpec { data: "a.bin,b.bin".to_owned(), ..OpenSpec::demo("cnn") }.absolute();
-        assert_eq!(spec.model, "demo:cnn");
+        assert_eq!(spec.how.model, "demo:cnn");
         assert!(spec.data.split(',').all(|p| p.starts_with('/')), "{}", spec.data);
         assert_eq!(spec.calib.as_deref(), Some("synthetic:calib"));
     }

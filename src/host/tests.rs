@@ -6,6 +6,7 @@ use super::*;
 use crate::plan::{Action, DecisionId, Limit, Status, Target};
 use crate::session::{Command, Event, Feed, HostMsg, Phase, Proposer};
 use std::time::Duration;
+use tokio::io::{DuplexStream, ReadHalf, WriteHalf};
 
 struct Rig {
     dir: tempfile::TempDir,
@@ -33,6 +34,14 @@ impl Rig {
         *fake.gate.lock().expect("gate") = gate;
         let host = start(dir.path(), &fake, on_open).expect("starts");
         Rig::attach(dir, fake, host).await
+    }
+
+    /// A session whose first look is over: three proposals wait for the engineer.
+    async fn proposed() -> Rig {
+        let mut r = Rig::new(true, None).await;
+        r.until("proposals", |s| s.phase == Phase::Review && s.decisions.len() == 3).await;
+        r.idle().await;
+        r
     }
 
     async fn attach(dir: tempfile::TempDir, fake: Arc<Fake>, host: Host) -> Rig {
@@ -73,6 +82,13 @@ impl Rig {
         }
     }
 
+    /// Runs what is approved, to the end of the comments on the verdict.
+    async fn run(&mut self) {
+        self.ok(Command::Run).await;
+        self.until("verdict", |s| s.phase == Phase::Verdict).await;
+        self.idle().await;
+    }
+
     async fn ok(&self, command: Command) {
         self.client.command(command.clone()).await.unwrap_or_else(|e| panic!("{command:?}: {e}"));
     }
@@ -89,6 +105,13 @@ impl Rig {
 
     fn gate(&self, gate: Option<Gate>) {
         *self.fake.gate.lock().expect("gate") = gate;
+    }
+
+    /// A connection that has said nothing yet.
+    fn line(&self) -> (ReadHalf<DuplexStream>, WriteHalf<DuplexStream>) {
+        let (near, far) = tokio::io::duplex(1 << 20);
+        tokio::spawn(server::connection(far, self.host.inputs.clone()));
+        tokio::io::split(near)
     }
 
     /// Ends the host, starts another on the same folder, and attaches to it.
@@ -110,6 +133,10 @@ fn group(name: &str) -> Target {
 
 fn ids(ids: &[u64]) -> Vec<DecisionId> {
     ids.iter().map(|&i| DecisionId(i)).collect()
+}
+
+fn limit(name: &str, ratio: f64) -> crate::plan::Constraint {
+    crate::plan::Constraint { target: group(name), limit: Limit::MaxRatio { ratio }, reason: String::new() }
 }
 
 fn prune(ratio: f64) -> Action {
@@ -143,9 +170,7 @@ async fn a_whole_session() {
     r.refused(Command::Redo).await;
     r.ok(Command::Note { text: "mind the head".to_owned() }).await;
     r.refused(Command::Note { text: "  ".to_owned() }).await;
-    r.ok(Command::Run).await;
-    r.until("verdict", |s| s.phase == Phase::Verdict).await;
-    r.idle().await;
+    r.run().await;
     assert_eq!((r.status("a"), r.status("b"), r.status("c")), (Status::Applied, Status::Vetoed, Status::Applied));
     assert_eq!(
         r.state.decision(DecisionId(0)).expect("there").action,
@@ -164,9 +189,7 @@ async fn a_whole_session() {
     assert_eq!(next.len(), 2);
     r.idle().await;
     r.ok(Command::Approve { ids: next }).await;
-    r.ok(Command::Run).await;
-    r.until("verdict", |s| s.phase == Phase::Verdict).await;
-    r.idle().await;
+    r.run().await;
     r.ok(Command::RollBack { reason: "too much".to_owned() }).await;
     r.until("rolled back", |s| s.round == 3).await;
     assert_eq!(r.state.base_round(), 1);
@@ -180,9 +203,7 @@ async fn a_whole_session() {
 /// A figure that cannot be believed is measured again: a row alone, or all of them with what factors refer to.
 #[tokio::test]
 async fn rows_and_the_baseline_are_measured_again() {
-    let mut r = Rig::new(true, None).await;
-    r.until("proposals", |s| s.decisions.len() == 3 && s.phase == Phase::Review).await;
-    r.idle().await;
+    let mut r = Rig::proposed().await;
     let ms = |s: &State, round: u32| -> Vec<f64> {
         s.profile_of(round).expect("profiled").rows.iter().map(|r| r.latency.p50).collect()
     };
@@ -200,9 +221,7 @@ async fn rows_and_the_baseline_are_measured_again() {
 
     let all: Vec<DecisionId> = r.state.open().iter().map(|d| d.id).collect();
     r.ok(Command::Approve { ids: all }).await;
-    r.ok(Command::Run).await;
-    r.until("verdict", |s| s.phase == Phase::Verdict).await;
-    r.idle().await;
+    r.run().await;
     assert!(r.refused(Command::Measure { layer: "b".to_owned() }).await.contains("verdict"));
     r.ok(Command::Accept).await;
     r.until("next round", |s| s.round == 2 && s.phase == Phase::Review && s.decisions.len() > 3).await;
@@ -261,9 +280,7 @@ async fn the_engineer_acts_while_agents_think_and_wins() {
     r.ok(Command::Decide { target: group("a"), action: prune(0.25) }).await;
     r.ok(Command::Approve { ids: ids(&[0]) }).await;
     r.ok(Command::Constrain { constraint: freeze(group("b"), "mine") }).await;
-    let limit =
-        crate::plan::Constraint { target: group("c"), limit: Limit::MaxRatio { ratio: 0.25 }, reason: String::new() };
-    r.ok(Command::Constrain { constraint: limit }).await;
+    r.ok(Command::Constrain { constraint: limit("c", 0.25) }).await;
     assert!(r.refused(Command::Run).await.contains("running"));
     r.gate(None);
     r.until("proposals", |s| s.phase == Phase::Review).await;
@@ -285,10 +302,8 @@ async fn cuts_decided_before_units_are_ranked_wait_for_nothing_and_get_theirs_fr
     let mut r = Rig::new(false, None).await;
     r.ok(Command::Decide { target: group("a"), action: prune(0.3) }).await;
     r.ok(Command::Decide { target: group("b"), action: prune(0.5) }).await;
-    let limit =
-        |ratio| crate::plan::Constraint { target: group("b"), limit: Limit::MaxRatio { ratio }, reason: String::new() };
     // A limit that allows what was decided does not stand in the way of cuts without units.
-    r.ok(Command::Constrain { constraint: limit(0.5) }).await;
+    r.ok(Command::Constrain { constraint: limit("b", 0.5) }).await;
     r.ok(Command::Approve { ids: ids(&[0, 1]) }).await;
     r.until("approved", |s| s.pending().len() == 2).await;
     let units = |s: &State, name: &str| match &s.current(&group(name)).expect("decided").action {
@@ -307,9 +322,7 @@ async fn cuts_decided_before_units_are_ranked_wait_for_nothing_and_get_theirs_fr
 #[tokio::test]
 async fn cancel_and_failure_leave_approved_decisions_approved() {
     for gate in [Gate::Compress, Gate::Evaluate] {
-        let mut r = Rig::new(true, None).await;
-        r.until("proposals", |s| s.phase == Phase::Review).await;
-        r.idle().await;
+        let mut r = Rig::proposed().await;
         r.ok(Command::Approve { ids: ids(&[0, 1]) }).await;
         r.refused(Command::Cancel).await;
         r.gate(Some(gate));
@@ -397,9 +410,7 @@ async fn everybody_is_told_whom_the_session_asks_and_no_secret_of_it() {
 
 #[tokio::test]
 async fn cutting_a_comment_short_does_not_touch_the_verdict() {
-    let mut r = Rig::new(true, None).await;
-    r.until("proposals", |s| s.phase == Phase::Review).await;
-    r.idle().await;
+    let mut r = Rig::proposed().await;
     r.ok(Command::Approve { ids: ids(&[0]) }).await;
     r.gate(Some(Gate::Reflect));
     r.ok(Command::Run).await;
@@ -476,9 +487,7 @@ async fn other_versions_and_second_hosts_are_refused_in_words() {
     let r = Rig::new(false, None).await;
     let second = start(r.dir.path(), &r.fake, false).expect_err("two hosts");
     assert!(matches!(second, HostError::Journal(JournalError::Locked { .. })), "{second}");
-    let (near, far) = tokio::io::duplex(1 << 16);
-    tokio::spawn(server::connection(far, r.host.inputs.clone()));
-    let (reader, writer) = tokio::io::split(near);
+    let (reader, writer) = r.line();
     let hello = ClientMsg::Hello { protocol: 99, client: "old".to_owned(), watch: false };
     wire::Sender::new(writer).send(&hello).await.expect("sent");
     let answer: Option<HostMsg> = wire::Receiver::new(reader).receive().await.expect("received");

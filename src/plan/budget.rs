@@ -39,7 +39,6 @@ impl FromStr for Budget {
             let (name, value) = item.split_once('=').ok_or_else(syntax)?;
             let value: f64 = value.trim().parse().map_err(|_| syntax())?;
             let name = name.trim();
-            let range = || BudgetError::Range { name: name.to_owned(), value };
             let slot = match name {
                 "latency" => &mut b.latency,
                 "macs" => &mut b.macs,
@@ -48,9 +47,8 @@ impl FromStr for Budget {
                 "drop" => &mut b.drop,
                 _ => return Err(BudgetError::Unknown(name.to_owned())),
             };
-            let ok = if name == "drop" { (0.0..=100.0).contains(&value) } else { value > 0.0 && value <= 1.0 };
-            if !ok {
-                return Err(range());
+            if !Budget::allows(name, value) {
+                return Err(BudgetError::Range { name: name.to_owned(), value });
             }
             if slot.replace(value).is_some() {
                 return Err(BudgetError::Twice(name.to_owned()));
@@ -60,16 +58,22 @@ impl FromStr for Budget {
     }
 }
 
+impl Budget {
+    /// Every item by its name, in the order in which they are shown.
+    pub fn items(&self) -> [(&'static str, Option<f64>); 5] {
+        let Budget { latency, macs, memory, params, drop } = *self;
+        [("latency", latency), ("macs", macs), ("memory", memory), ("params", params), ("drop", drop)]
+    }
+
+    /// Whether the item may be asked to be so.
+    pub fn allows(name: &str, value: f64) -> bool {
+        if name == "drop" { (0.0..=100.0).contains(&value) } else { value > 0.0 && value <= 1.0 }
+    }
+}
+
 impl std::fmt::Display for Budget {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let items = [
-            ("latency", self.latency),
-            ("macs", self.macs),
-            ("memory", self.memory),
-            ("params", self.params),
-            ("drop", self.drop),
-        ];
-        let text: Vec<String> = items.iter().filter_map(|(n, v)| v.map(|v| format!("{n}={v}"))).collect();
+        let text: Vec<String> = self.items().iter().filter_map(|(n, v)| v.map(|v| format!("{n}={v}"))).collect();
         write!(f, "{}", text.join(","))
     }
 }

@@ -50,75 +50,61 @@ pub fn check(
     graph: &Graph,
     constraints: &[Constraint],
 ) -> Result<Action, PlanError> {
+    let group = |name: &str| {
+        let free = || groups.iter().filter(|g| g.protected.is_none()).map(|g| g.id.as_str());
+        groups.iter().find(|g| g.id == name).ok_or_else(|| unknown("group", name, free()))
+    };
     let layer = |name: &str| {
         let names = || graph.nodes.iter().map(|n| n.name.as_str());
         graph.nodes.iter().find(|n| n.name == name).ok_or_else(|| unknown("layer", name, names()))
     };
+    let block = |name: &str| {
+        let names = || graph.blocks.iter().map(|b| b.name.as_str());
+        graph.blocks.iter().find(|b| b.name == name).ok_or_else(|| unknown("block", name, names()))
+    };
+    // What is named must be there, whatever is to be done to it.
     match target {
-        Target::Group(name) => {
-            let group = groups.iter().find(|g| &g.id == name).ok_or_else(|| {
-                unknown("group", name, groups.iter().filter(|g| g.protected.is_none()).map(|g| g.id.as_str()))
-            })?;
-            match action {
-                Action::Keep => Ok(Action::Keep),
-                Action::Prune { ratio, kept } => prune(group, *ratio, kept, target, constraints),
-                Action::Precision { .. } => Err(mismatch(target, "precision", "set a precision on one of its layers")),
-                Action::RemoveBlock => Err(mismatch(target, "remove_block", "name a block")),
-                Action::Sparsify { .. } => Err(mismatch(target, "sparsify", "name the weights of a layer")),
-            }
+        Target::Group(name) => drop(group(name)?),
+        Target::Layer(name) | Target::Weights(name) => drop(layer(name)?),
+        Target::Block(name) => drop(block(name)?),
+    }
+    let wrong = |action, hint| Err(mismatch(target, action, hint));
+    match (target, action) {
+        (_, Action::Keep) => Ok(Action::Keep),
+        (Target::Group(name), Action::Prune { ratio, kept }) => prune(group(name)?, *ratio, kept, target, constraints),
+        (Target::Layer(name), Action::Precision { precision }) => {
+            layer_precision(layer(name)?, *precision, target, groups, graph, constraints)
         }
-        Target::Weights(name) => {
-            let node = layer(name)?;
-            match action {
-                Action::Keep => Ok(Action::Keep),
-                Action::Sparsify { sparsity } => {
-                    sparsity.check_on(&node.op).map_err(|why| mismatch(target, "sparsify", why))?;
-                    not_frozen(target, constraints)?;
-                    not_frozen(&Target::Layer(name.clone()), constraints)?;
-                    Ok(action.clone())
-                }
-                Action::Precision { .. } => Err(mismatch(target, "precision", "set it on the layer")),
-                Action::Prune { .. } => Err(mismatch(target, "prune", "prune the group that the layer belongs to")),
-                Action::RemoveBlock => Err(mismatch(target, "remove_block", "name a block")),
-            }
+        (Target::Weights(name), Action::Sparsify { sparsity }) => {
+            sparsity.check_on(&layer(name)?.op).map_err(|why| mismatch(target, "sparsify", why))?;
+            not_frozen(target, constraints)?;
+            not_frozen(&Target::Layer(name.clone()), constraints)?;
+            Ok(action.clone())
         }
-        Target::Layer(name) => {
-            let node = layer(name)?;
-            match action {
-                Action::Keep => Ok(Action::Keep),
-                Action::Precision { precision } => {
-                    layer_precision(node, *precision, target, groups, graph, constraints)
-                }
-                Action::Prune { .. } => Err(mismatch(target, "prune", "prune the group that the layer belongs to")),
-                Action::RemoveBlock => Err(mismatch(target, "remove_block", "name a block")),
-                Action::Sparsify { .. } => Err(mismatch(target, "sparsify", "name the weights of the layer")),
+        (Target::Block(name), Action::RemoveBlock) => {
+            let block = block(name)?;
+            if block.residual.is_empty() {
+                return Err(PlanError::NotRemovable { name: name.clone() });
             }
-        }
-        Target::Block(name) => {
-            let block = graph
-                .blocks
-                .iter()
-                .find(|b| &b.name == name)
-                .ok_or_else(|| unknown("block", name, graph.blocks.iter().map(|b| b.name.as_str())))?;
-            match action {
-                Action::Keep => Ok(Action::Keep),
-                Action::RemoveBlock if block.residual.is_empty() => Err(PlanError::NotRemovable { name: name.clone() }),
-                Action::RemoveBlock => {
-                    not_frozen(target, constraints)?;
-                    // Taking the block away would also take away what the human wanted left alone inside it.
-                    for inside in groups.iter().filter(|g| g.block.as_ref() == Some(name)) {
-                        not_frozen(&Target::Group(inside.id.clone()), constraints)?;
-                    }
-                    for node in block.nodes.iter().filter_map(|id| graph.nodes.get(id.index())) {
-                        not_frozen(&Target::Layer(node.name.clone()), constraints)?;
-                    }
-                    Ok(Action::RemoveBlock)
-                }
-                Action::Prune { .. } => Err(mismatch(target, "prune", "prune one of the groups inside the block")),
-                Action::Precision { .. } => Err(mismatch(target, "precision", "set it on the layers of the block")),
-                Action::Sparsify { .. } => Err(mismatch(target, "sparsify", "name the weights of its layers")),
+            not_frozen(target, constraints)?;
+            // Taking the block away would also take away what the human wanted left alone inside it.
+            for inside in groups.iter().filter(|g| g.block.as_ref() == Some(name)) {
+                not_frozen(&Target::Group(inside.id.clone()), constraints)?;
             }
+            for node in block.nodes.iter().filter_map(|id| graph.nodes.get(id.index())) {
+                not_frozen(&Target::Layer(node.name.clone()), constraints)?;
+            }
+            Ok(Action::RemoveBlock)
         }
+        (Target::Block(_), Action::Prune { .. }) => wrong("prune", "prune one of the groups inside the block"),
+        (_, Action::Prune { .. }) => wrong("prune", "prune the group that the layer belongs to"),
+        (Target::Group(_), Action::Precision { .. }) => wrong("precision", "set a precision on one of its layers"),
+        (Target::Block(_), Action::Precision { .. }) => wrong("precision", "set it on the layers of the block"),
+        (_, Action::Precision { .. }) => wrong("precision", "set it on the layer"),
+        (Target::Group(_), Action::Sparsify { .. }) => wrong("sparsify", "name the weights of a layer"),
+        (Target::Block(_), Action::Sparsify { .. }) => wrong("sparsify", "name the weights of its layers"),
+        (_, Action::Sparsify { .. }) => wrong("sparsify", "name the weights of the layer"),
+        (_, Action::RemoveBlock) => wrong("remove_block", "name a block"),
     }
 }
 
@@ -172,10 +158,7 @@ fn least_kept(group: &Group, constraints: &[Constraint]) -> usize {
             Target::Block(b) => group.block.as_ref() == Some(b),
             Target::Layer(_) | Target::Weights(_) => false,
         })
-        .filter_map(|c| match c.limit {
-            Limit::MaxRatio { ratio } => Some(ratio.clamp(0.0, 1.0)),
-            Limit::Freeze | Limit::KeepF32 => None,
-        })
+        .filter_map(|c| if let Limit::MaxRatio { ratio } = c.limit { Some(ratio.clamp(0.0, 1.0)) } else { None })
         .fold(1.0, f64::min);
     // The epsilon keeps 1 − 0.7 of ten units at three, not four.
     let units = (group.size as f64 * (1.0 - most) - 1e-9).ceil().max(0.0) as usize;
@@ -255,7 +238,7 @@ fn unknown<'a>(kind: &'static str, name: &str, known: impl Iterator<Item = &'a s
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::plan::testing::{chain, freeze, group_of};
+    use crate::plan::testing::{chain, freeze};
 
     fn prune_of(ratio: f64) -> Action {
         Action::Prune { ratio, kept: Vec::new() }
@@ -318,7 +301,6 @@ mod tests {
         fixed[0].protected = Some("it is the output".into());
         assert!(matches!(check(&prune_of(0.5), &group, &fixed, &graph, &[]), Err(PlanError::Protected { .. })));
         assert_eq!(max_ratio(&fixed[0], &[]), 0.0);
-        let _ = group_of(&groups, "conv1");
     }
 
     /// A veto is of one kind of change: a group's cut, a layer's weights in fewer bits or with zeros, a block's removal.

@@ -4,7 +4,7 @@
 //! Invariants: an empty plan changes nothing; counts come from `prune::shrink`, so that they equal what applying yields.
 //! Not here: accuracy (`forecast`), choosing (`planner`) and measuring (`profile`).
 
-use super::curve::Steps;
+use super::curve::{REPEAT, Steps};
 use super::{Action, Estimate, Target};
 use crate::graph::op;
 use crate::graph::{Graph, Macs, Op};
@@ -15,17 +15,17 @@ use std::collections::HashMap;
 
 /// Costs for one model from its tables.
 #[derive(Debug, Clone)]
-pub(super) struct Costs {
-    pub graph: Graph,
-    pub groups: Vec<Group>,
+pub struct Costs {
+    pub(super) graph: Graph,
+    pub(super) groups: Vec<Group>,
     rows: Vec<RowTable>,
-    pub index: HashMap<String, usize>,
+    pub(super) index: HashMap<String, usize>,
     base: Totals,
     base_bytes: u64,
     /// Of the original, which the rows add up to.
     whole_ms: f64,
-    /// Measured latency saving over the forecast's, in earlier rounds.
-    pub trust: f64,
+    /// Measured latency saving over the forecast's, in earlier rounds: how far forecasts of latency are believed.
+    pub(super) trust: f64,
 }
 
 #[derive(Debug, Clone)]
@@ -50,8 +50,6 @@ struct RowPart {
     changed: bool,
 }
 
-/// How far two measurements of one layer lie apart at least, as a part of what it takes.
-const REPEAT: f64 = 0.05;
 /// And at most, for a forecast to make sense at all.
 const REPEAT_MOST: f64 = 0.5;
 /// As [`REPEAT`] for whole models, measured in turns.
@@ -109,7 +107,7 @@ pub struct RowForecast {
 }
 
 impl Costs {
-    pub fn new(graph: &Graph, groups: &[Group], profile: &Profile, ladders: &[Ladder]) -> Costs {
+    pub(super) fn new(graph: &Graph, groups: &[Group], profile: &Profile, ladders: &[Ladder]) -> Costs {
         let index: HashMap<String, usize> = graph.nodes.iter().enumerate().map(|(i, n)| (n.name.clone(), i)).collect();
         let base = totals(graph).unwrap_or_default();
         let row = |r: &LayerRow| -> Option<RowTable> {
@@ -200,7 +198,6 @@ impl Costs {
         Some(Slower { ms, pays_at })
     }
 
-    /// What the original costs.
     /// What the original costs.
     pub fn base(&self) -> Cost {
         Cost {
@@ -310,10 +307,7 @@ impl Costs {
                 each(row, self.part(row, 0.0, 0.0, true, 0));
                 continue;
             }
-            let p = match precision.nodes.get(&old_node.name) {
-                Some(p) => *p,
-                None => row.precision,
-            };
+            let p = precision.nodes.get(&old_node.name).copied().unwrap_or(row.precision);
             let same = p == row.precision && old_node.op == new_node.op;
             let (factor, doubt) =
                 if same { self.elements(row.node, new) } else { self.factor(row, &new_node.op, p, new) };

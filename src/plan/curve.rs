@@ -44,10 +44,6 @@ impl Curve {
         self.x.last().copied()
     }
 
-    pub fn is_empty(&self) -> bool {
-        self.x.is_empty()
-    }
-
     /// The value at `at`: constant before the first point, 0 for an empty curve.
     pub fn at(&self, at: f64) -> f64 {
         let (Some(&first), Some(&last)) = (self.x.first(), self.x.last()) else { return 0.0 };
@@ -111,8 +107,9 @@ struct Axes {
     most: f64,
 }
 
-/// What two times of a rung differ by, where nobody looked or it was by chance nothing.
-const REPEAT: f64 = 0.05;
+/// How far two measurements of one layer or rung lie apart at least, as a part of what it takes; also where nobody looked or it
+/// was by chance nothing.
+pub(super) const REPEAT: f64 = 0.05;
 
 impl Steps {
     /// `None` when the ladder has no usable point at full width in f32.

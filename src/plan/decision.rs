@@ -94,9 +94,38 @@ pub struct Decision {
 }
 
 impl Decision {
+    /// Proposed by `author`, without a word; its id and round are the host's to give.
+    pub fn new(target: Target, action: Action, author: Author) -> Decision {
+        Decision {
+            id: DecisionId(0),
+            round: 0,
+            target,
+            action,
+            author,
+            rationale: String::new(),
+            forecast: None,
+            status: Status::Proposed,
+            edited_from: None,
+            veto_reason: None,
+        }
+    }
+
+    /// What it does, and to what.
+    pub fn planned(&self) -> (Target, Action) {
+        (self.target.clone(), self.action.clone())
+    }
+
     /// A person made or edited it, or wrote the rule that did.
     pub fn by_person(&self) -> bool {
         matches!(self.author, Author::Human | Author::Rule { .. }) || self.edited_from.is_some()
+    }
+}
+
+/// The same but for exactly which units are kept: of two cuts only the ratios count, and may be so far `apart`.
+pub fn same_cut(a: &Action, b: &Action, apart: f64) -> bool {
+    match (a, b) {
+        (Action::Prune { ratio: x, .. }, Action::Prune { ratio: y, .. }) => (x - y).abs() < apart,
+        _ => a == b,
     }
 }
 

@@ -4,9 +4,10 @@
 //! Invariants: an empty plan forecasts exactly nothing; every estimate has `low ≤ value ≤ high`. Not here: choosing
 //! (`planner`) and measuring (`profile`).
 
-use super::cost::{Cost, Costs, RowForecast, Slower};
+use super::cost::Costs;
 use super::curve::Curve;
-use super::quality::{self, Basis, Harms, Quality, QualityInput, QualityModel, kind};
+use super::quality::{self, Basis, Harms, PastRound, Quality, QualityInput, QualityModel, kind};
+use super::verdict::decide;
 use super::{Action, Budget, Decision, Estimate, Forecast, Outcome, Status, Target};
 use crate::graph::op;
 use crate::graph::{Graph, Op};
@@ -14,20 +15,6 @@ use crate::profile::{Ladder, Profile, SensCurve, SensPoint, SensTarget, Sensitiv
 use crate::prune::Group;
 use crate::quant::{Precision, WeightFormat};
 use std::collections::HashMap;
-
-/// How far forecasts of latency are believed, from comparing earlier rounds' with what was measured. (Forecasts of
-/// quality learn in `quality`.)
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Trust {
-    /// Measured latency saving over the forecast's.
-    pub latency: f64,
-}
-
-impl Default for Trust {
-    fn default() -> Trust {
-        Trust { latency: 1.0 }
-    }
-}
 
 /// A whole plan's forecast: changes against the original, and factors of it.
 #[derive(Debug, Clone, Default, PartialEq)]
@@ -60,42 +47,30 @@ impl PlanForecast {
     /// The forecast against each item that the budget sets.
     pub fn against(&self, budget: &Budget) -> Vec<BudgetLine> {
         let drop = Estimate { value: -self.d_quality.value, low: -self.d_quality.high, high: -self.d_quality.low };
-        [
-            ("latency", budget.latency, self.latency),
-            ("macs", budget.macs, self.macs),
-            ("memory", budget.memory, self.memory),
-            ("params", budget.params, self.params),
-            ("drop", budget.drop, drop),
-        ]
-        .into_iter()
-        .filter_map(|(name, target, forecast)| {
+        let forecasts = [self.latency, self.macs, self.memory, self.params, drop];
+        let line = |((name, target), forecast): ((&'static str, Option<f64>), Estimate)| {
             let target = target?;
             let known = name != "drop" || self.quality.basis != Basis::Unmeasured;
-            let outcome = if !known {
+            let outcome = match known {
+                true => decide(target, forecast.low, forecast.high),
                 // Nothing to tick where nothing was measured; what is known to be lost may be too much already.
-                if forecast.value > target + 1e-9 { Outcome::Reject } else { Outcome::Undecided }
-            } else if forecast.high <= target + 1e-9 {
-                Outcome::Accept
-            } else if forecast.low > target + 1e-9 {
-                Outcome::Reject
-            } else {
-                Outcome::Undecided
+                false if forecast.value > target + 1e-9 => Outcome::Reject,
+                false => Outcome::Undecided,
             };
             Some(BudgetLine { name, target, forecast, outcome })
-        })
-        .collect()
+        };
+        budget.items().into_iter().zip(forecasts).filter_map(line).collect()
     }
 }
 
 /// Forecasts for one model from its tables. Owns copies, so that a screen can keep it.
 #[derive(Debug, Clone)]
 pub struct Forecaster {
-    costs: Costs,
+    pub costs: Costs,
     curves: HashMap<SensTarget, Curve>,
     /// Rise of the calibration loss.
     losses: HashMap<SensTarget, Curve>,
     quality: QualityModel,
-    trust: Trust,
 }
 
 impl Forecaster {
@@ -113,30 +88,29 @@ impl Forecaster {
             curves,
             losses,
             quality: QualityModel::default(),
-            trust: Trust::default(),
         }
     }
 
-    /// Forecasts of quality that rest on plans that were tried, and on earlier rounds. Without, there are none.
+    /// Forecasts that have learnt from plans that were tried, and from earlier rounds. Without, there are none of quality.
     pub fn with_quality(mut self, input: QualityInput) -> Forecaster {
+        self.costs.trust = self.trust_after(&input.observed);
         self.quality = QualityModel::fit(input, |actions| self.harms(actions));
         self
     }
 
-    /// Forecasts of latency with what earlier rounds taught.
-    pub fn learning_latency(self, past: &[super::planner::PastRound]) -> Forecaster {
-        let trust = super::planner::trust_from(&self, past);
-        self.with_trust(trust)
-    }
-
-    pub fn with_trust(mut self, trust: Trust) -> Forecaster {
-        self.trust = trust;
-        self.costs.trust = trust.latency;
-        self
-    }
-
-    pub fn trust(&self) -> Trust {
-        self.trust
+    /// Compares the latency that past rounds were forecast with what they measured; the newest counts most.
+    fn trust_after(&self, past: &[PastRound]) -> f64 {
+        let mut trust = 1.0;
+        for p in past {
+            let f = self.actions(&p.actions);
+            let weight = if trust == 1.0 { 1.0 } else { 0.7 };
+            let saving = 1.0 - f.latency.value;
+            if saving > 0.03 && p.latency.is_finite() {
+                let seen = ((1.0 - p.latency) / saving).clamp(0.25, 1.5);
+                trust = trust * (1.0 - weight) + seen * weight;
+            }
+        }
+        trust
     }
 
     /// Forecast of one decision on its own.
@@ -164,7 +138,7 @@ impl Forecaster {
         let quality = self.quality(&used);
         let unknown = self.harms(&used).unknown;
         let (d_latency_ms, latency) = self.costs.latency(&cost, !used.is_empty());
-        let base = self.base();
+        let base = self.costs.base();
         let ratio = |new: u64, old: u64| exactly(if old > 0 { new as f64 / old as f64 } else { 1.0 });
         PlanForecast {
             forecast: Forecast {
@@ -185,38 +159,6 @@ impl Forecaster {
             quality,
             skipped,
         }
-    }
-
-    /// Whether cutting a group's units makes the model slower by the ladders (odd widths can), and which nearest width
-    /// pays. `None` for what is not a cut, is no slower, or cannot be applied.
-    pub fn slower(&self, target: &Target, action: &Action) -> Option<Slower> {
-        self.costs.slower(target, action)
-    }
-
-    /// What the original costs.
-    pub fn base(&self) -> Cost {
-        self.costs.base()
-    }
-
-    /// Cost of the model after `actions`; an error in words when they cannot be applied together.
-    pub fn cost(&self, actions: &[(Target, Action)]) -> Result<Cost, String> {
-        self.costs.cost(actions)
-    }
-
-    /// What every row that is left is expected to take; an error in words when the actions cannot be applied together.
-    pub fn rows(&self, actions: &[(Target, Action)]) -> Result<Vec<RowForecast>, String> {
-        self.costs.rows(actions)
-    }
-
-    /// What changes in the latency that `shown` measured of the model made by `from` when it is made by `to` instead, and
-    /// what the rows that change take there; see [`Costs::latency_over`].
-    pub fn latency_over(
-        &self,
-        from: &[(Target, Action)],
-        to: &[(Target, Action)],
-        shown: &Profile,
-    ) -> Option<(Estimate, f64)> {
-        self.costs.latency_over(from, to, shown)
     }
 
     /// What the actions' own harms add up to, as harm of cuts (what other kinds do to the whole is learnt from trials), and
@@ -261,12 +203,9 @@ impl Forecaster {
     /// stops, what it takes more.
     fn between(&self, a: &[(Target, Action)], b: &[(Target, Action)]) -> Harms {
         let mut sum = Harms::default();
-        let mut add =
-            |(t, action): &(Target, Action), less: f64| match (self.ask(&self.curves, t, action), kind(t, action)) {
-                (Some(h), Some(k)) => sum.kinds[k] += (h - less).abs(),
-                (None, _) => sum.unknown += 1,
-                (Some(_), None) => {}
-            };
+        let mut add = |(t, action): &(Target, Action), less: f64| {
+            sum.add(self.ask(&self.curves, t, action).map(|h| (h - less).abs()), kind(t, action));
+        };
         let beside = |(target, action): &(Target, Action), list: &[(Target, Action)]| -> Option<f64> {
             let other = list.iter().find(|(t, other)| t == target && nested(action, other))?;
             self.ask(&self.curves, target, &other.1).map(quality::harm)
@@ -291,11 +230,7 @@ impl Forecaster {
             if !matches!(t, Target::Block(_)) && self.block_of(t).is_some_and(|b| removed.contains(&b)) {
                 continue;
             }
-            match (self.ask(curves, t, a), kind(t, a)) {
-                (Some(h), Some(k)) => sum.kinds[k] += of(h),
-                (None, _) => sum.unknown += 1,
-                (Some(_), None) => {}
-            }
+            sum.add(self.ask(curves, t, a).map(&of), kind(t, a));
         }
         sum
     }
@@ -320,7 +255,7 @@ impl Forecaster {
         self.curves.get(&SensTarget::Group(group.to_owned()))?.end()
     }
 
-    fn block_of<'a>(&'a self, target: &'a Target) -> Option<&'a str> {
+    pub(super) fn block_of<'a>(&'a self, target: &'a Target) -> Option<&'a str> {
         match target {
             Target::Group(g) => self.costs.groups.iter().find(|x| &x.id == g)?.block.as_deref(),
             Target::Layer(l) | Target::Weights(l) => {
@@ -343,11 +278,9 @@ impl Forecaster {
         if let Some(harm) = of(precision) {
             return Some(harm);
         }
-        let group = |p: Precision| match p.weights() {
-            WeightFormat::Int4 { group } => Some(group),
-            WeightFormat::F32 | WeightFormat::F16 | WeightFormat::Bf16 | WeightFormat::Int8 => None,
-        };
-        if let (Some(Some(g)), Some(coarse), Some(fine)) = (group(precision), of(Precision::W4), of(Precision::W4g32)) {
+        if let WeightFormat::Int4 { group: Some(g) } = precision.weights()
+            && let (Some(coarse), Some(fine)) = (of(Precision::W4), of(Precision::W4g32))
+        {
             let (row, fine_g) = (self.row_of(layer)? as f64, 32.0);
             if row <= g as f64 {
                 return Some(coarse);

@@ -12,16 +12,16 @@ mod forecast;
 pub mod planner;
 mod quality;
 #[cfg(test)]
-mod testing;
+pub(crate) mod testing;
 mod trial;
 mod verdict;
 
 pub use budget::*;
 pub use check::{PlanError, check, keeps_f32, max_ratio};
-pub use cost::{Cost, RowForecast, Slower};
+pub use cost::{Cost, Costs, RowForecast, Slower};
 pub use curve::Curve;
 pub use decision::*;
-pub use forecast::{BudgetLine, Forecaster, PlanForecast, Trust};
-pub use quality::{Basis, COVERAGE, Observed, Quality, QualityInput};
+pub use forecast::{BudgetLine, Forecaster, PlanForecast};
+pub use quality::{Basis, COVERAGE, PastRound, Quality, QualityInput};
 pub use trial::{Trial, Trials, plan_key};
 pub use verdict::{Measured, verdict};

@@ -99,6 +99,17 @@ pub(super) struct Harms {
     pub unknown: usize,
 }
 
+impl Harms {
+    /// Takes in what an action of some kind harms; `None`: nobody measured it.
+    pub fn add(&mut self, harm: Option<f64>, kind: Option<usize>) {
+        match (harm, kind) {
+            (Some(h), Some(k)) => self.kinds[k] += h,
+            (None, _) => self.unknown += 1,
+            (Some(_), None) => {}
+        }
+    }
+}
+
 /// The kind of an action; `None` for those that change nothing.
 pub(super) fn kind(target: &Target, action: &Action) -> Option<usize> {
     match (target, action) {
@@ -110,11 +121,14 @@ pub(super) fn kind(target: &Target, action: &Action) -> Option<usize> {
     }
 }
 
-/// What was measured of an earlier round.
+/// What an earlier round was made of, and what was measured of it.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Observed {
+pub struct PastRound {
+    pub round: u32,
     pub actions: Vec<(Target, Action)>,
-    /// In the metric's unit, negative for worse.
+    /// Latency as a factor of the original's; no number where it is in doubt.
+    pub latency: f64,
+    /// Change of the task's metric in its unit, negative for worse.
     pub d_quality: f64,
     /// Its standard error.
     pub sd: f64,
@@ -125,7 +139,7 @@ pub struct Observed {
 pub struct QualityInput {
     pub trials: Trials,
     /// Earlier rounds, oldest first; empty where what was measured on the evaluation data must not plan.
-    pub observed: Vec<Observed>,
+    pub observed: Vec<PastRound>,
     pub metric: Metric,
     /// The original's mean score on the evaluation data; of classifiers top-1, 0 to 1.
     pub base: Option<f64>,
@@ -394,7 +408,7 @@ impl QualityModel {
     /// What measured rounds say of a plan: theirs, and what it loses more; the one with the least error.
     fn beside_measured(&self, h: &Harms, between: &impl Fn(&[(Target, Action)]) -> Harms) -> Option<(f64, f64)> {
         let fit = self.fit.filter(|_| h.unknown == 0)?;
-        let of = |(o, theirs): (&Observed, &Harms)| {
+        let of = |(o, theirs): (&PastRound, &Harms)| {
             let (moved, doubt) = self.between(&fit, h, theirs, &between(&o.actions));
             (-o.d_quality + self.shift.0 * moved, o.sd.hypot(self.shift.0 * doubt).hypot(self.shift.1 * moved))
         };

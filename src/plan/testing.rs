@@ -1,6 +1,6 @@
 //! Small graphs, groups and tables for the tests of this room.
 
-use super::{Action, Constraint, Forecaster, Limit, QualityInput, Target, Trial, plan_key};
+use super::{Action, Constraint, Forecaster, Limit, Outcome, QualityInput, Target, Trial, Verdict, plan_key};
 use crate::eval::TrialOutcome;
 use crate::graph::op;
 use crate::graph::{Activation, Graph, Node, NodeId, Op, ParamRef, ParamRole};
@@ -64,12 +64,13 @@ pub fn chain(widths: &[usize], side: usize) -> (Graph, Vec<Group>) {
     (Graph { nodes, output, blocks: Vec::new() }, groups)
 }
 
-pub fn group_of<'a>(groups: &'a [Group], id: &str) -> &'a Group {
-    groups.iter().find(|g| g.id == id).expect("group")
-}
-
 pub fn freeze(target: Target) -> Vec<Constraint> {
     vec![Constraint { target, limit: Limit::Freeze, reason: "no".into() }]
+}
+
+/// A verdict without lines: nothing was lost and nothing gained.
+pub fn verdict(outcome: Outcome) -> Verdict {
+    Verdict { outcome, lines: Vec::new(), d_quality: 0.0, d_quality_low: 0.0, d_quality_high: 0.0 }
 }
 
 pub fn stats(ms: f64) -> LatencyStats {
@@ -85,35 +86,45 @@ pub fn profile_of(graph: &Graph, ms_per_mmac: f64) -> Profile {
         if !n.op.is_conv_or_linear() {
             continue;
         }
-        let params = crate::graph::node_params(&n.op);
-        rows.push(LayerRow {
-            name: n.name.clone(),
-            kind: "layer".into(),
-            block: None,
-            fused: Vec::new(),
-            kernel: "test".into(),
-            precision: Precision::F32,
-            latency: stats(macs[i].conv_linear as f64 / 1e6 * ms_per_mmac),
-            doubt: None,
-            share: 0.0,
-            weight_bytes: params * 4,
-            activation_bytes: 0,
-            macs: macs[i],
-            params,
-            intensity: 1.0,
-            bound: crate::profile::Bound::Compute,
-            efficiency: 0.5,
-            out_shape: shapes[i].clone(),
-        });
+        let (ms, params) = (macs[i].conv_linear as f64 / 1e6 * ms_per_mmac, crate::graph::node_params(&n.op));
+        rows.push(LayerRow { macs: macs[i], out_shape: shapes[i].clone(), ..row(&n.name, ms, params) });
     }
     let total: f64 = rows.iter().map(|r| r.latency.p50).sum();
+    profile(rows, total * 1.1)
+}
+
+/// A row of a profile in f32, with nothing in doubt of it.
+pub fn row(name: &str, ms: f64, params: u64) -> LayerRow {
+    LayerRow {
+        name: name.into(),
+        kind: "layer".into(),
+        block: None,
+        fused: Vec::new(),
+        kernel: "test".into(),
+        precision: Precision::F32,
+        latency: stats(ms),
+        doubt: None,
+        share: 0.0,
+        weight_bytes: params * 4,
+        activation_bytes: 0,
+        macs: Default::default(),
+        params,
+        intensity: 1.0,
+        bound: crate::profile::Bound::Compute,
+        efficiency: 0.5,
+        out_shape: vec![1],
+    }
+}
+
+/// A profile of these rows, all of which take `ms` together.
+pub fn profile(rows: Vec<LayerRow>, ms: f64) -> Profile {
     Profile {
         device: "cpu".into(),
         threads: 1,
         batch: 1,
         runs: 10,
         ceilings: Default::default(),
-        whole: stats(total * 1.1),
+        whole: stats(ms),
         doubt: None,
         load: None,
         weight_bytes: rows.iter().map(|r| r.weight_bytes).sum(),
@@ -155,11 +166,7 @@ pub fn curves(groups: &[Group], weights: &[f64], layers: &[&str], int8_kl: f64) 
 pub fn ladders(graph: &Graph, profile: &Profile, int8: f64) -> Vec<Ladder> {
     let mut out = Vec::new();
     for n in &graph.nodes {
-        let (i, o) = match n.op {
-            Op::Conv2d(op::Conv2d { in_ch, out_ch, .. }) => (in_ch, out_ch),
-            Op::Linear(op::Linear { in_features, out_features, .. }) => (in_features, out_features),
-            _ => continue,
-        };
+        let Some((i, o)) = n.op.facts().widths() else { continue };
         let full = profile.rows.iter().find(|r| r.name == n.name).map_or(1.0, |r| r.latency.p50);
         let at = |iw: usize, ow: usize, precision, k: f64| LadderPoint {
             in_width: iw,
@@ -181,6 +188,10 @@ pub fn ladders(graph: &Graph, profile: &Profile, int8: f64) -> Vec<Ladder> {
     out
 }
 
+pub fn int8(layer: &str) -> (Target, Action) {
+    (Target::Layer(layer.into()), Action::Precision { precision: Precision::Int8 })
+}
+
 /// What was tried of `forecaster`'s model, if 27 points go with each nat of whatever was done: cuts of every group by a
 /// quarter, a half and three quarters, and int8 everywhere, on a network that is right on 95 of 100 images of ten classes.
 pub fn tried(forecaster: &Forecaster, groups: &[Group], layers: &[&str]) -> QualityInput {
@@ -190,10 +201,8 @@ pub fn tried(forecaster: &Forecaster, groups: &[Group], layers: &[&str]) -> Qual
         let free = groups.iter().filter(|g| g.protected.is_none());
         free.map(|g| (Target::Group(g.id.clone()), Action::Prune { ratio, kept: Vec::new() })).collect()
     };
-    let rounded = |precision| -> Vec<(Target, Action)> {
-        layers.iter().map(|l| (Target::Layer((*l).to_owned()), Action::Precision { precision })).collect()
-    };
-    for actions in [cuts(0.25), cuts(0.5), cuts(0.75), rounded(Precision::Int8)] {
+    let rounded = layers.iter().map(|l| int8(l)).collect();
+    for actions in [cuts(0.25), cuts(0.5), cuts(0.75), rounded] {
         input.trials.add(trial(forecaster, actions, 27.0));
     }
     input

@@ -21,16 +21,15 @@ pub fn verdict(budget: &Budget, base: &Measured, new: &Measured, latency: Ratio,
     let Change { value: diff, low, high } = quality;
     let over = |a: f64, b: f64| if b > 0.0 { a / b } else { 1.0 };
     let exact = |v: f64| (v, v, v);
-    let items = [
-        ("latency", budget.latency, (latency.value, latency.low, latency.high)),
-        ("macs", budget.macs, exact(over(new.macs as f64, base.macs as f64))),
-        ("memory", budget.memory, exact(over(new.weight_bytes as f64, base.weight_bytes as f64))),
-        ("params", budget.params, exact(over(new.params as f64, base.params as f64))),
-        ("drop", budget.drop, (-diff, -high, -low)),
+    let measured = [
+        (latency.value, latency.low, latency.high),
+        exact(over(new.macs as f64, base.macs as f64)),
+        exact(over(new.weight_bytes as f64, base.weight_bytes as f64)),
+        exact(over(new.params as f64, base.params as f64)),
+        (-diff, -high, -low),
     ];
-    let lines: Vec<VerdictLine> = items
-        .into_iter()
-        .filter_map(|(name, target, (value, low, high))| {
+    let lines: Vec<VerdictLine> = (budget.items().into_iter().zip(measured))
+        .filter_map(|((name, target), (value, low, high))| {
             let target = target?;
             let outcome = decide(target, low, high);
             let range = (low < high).then_some((low, high));
@@ -48,7 +47,8 @@ pub fn verdict(budget: &Budget, base: &Measured, new: &Measured, latency: Ratio,
     Verdict { outcome, lines, d_quality: diff, d_quality_low: low, d_quality_high: high }
 }
 
-fn decide(target: f64, low: f64, high: f64) -> Outcome {
+/// How a figure that lies between `low` and `high` stands to the most that it may be.
+pub(super) fn decide(target: f64, low: f64, high: f64) -> Outcome {
     // Not a number means it was not measured: never accept that.
     if low.is_nan() || high.is_nan() {
         Outcome::Undecided

@@ -57,7 +57,7 @@ pub struct SessionCard {
 }
 
 /// One round's measured result; round 0 is the baseline.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Evaluation {
     pub round: u32,
     pub metrics: Metrics,
@@ -113,7 +113,7 @@ impl Evaluation {
 }
 
 /// Something an agent or the planner said, kept once it is complete.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Utterance {
     pub round: u32,
     /// `planner`, `analysis`, `pruning`, `quantization`, `evaluation`.

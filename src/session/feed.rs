@@ -69,3 +69,9 @@ pub enum Feed {
         text: String,
     },
 }
+
+impl Feed {
+    pub fn warn(text: impl Into<String>) -> Feed {
+        Feed::Log { level: "warn".to_owned(), text: text.into() }
+    }
+}

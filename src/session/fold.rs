@@ -70,13 +70,7 @@ impl State {
 
     /// What an undoable event is about to change; `None` for events that cannot be undone.
     fn before(&self, seq: Seq, event: &Event, text: &Option<String>) -> Option<UndoPoint> {
-        let mut point = UndoPoint {
-            seq,
-            text: text.clone().unwrap_or_default(),
-            decisions: Vec::new(),
-            constraints: None,
-            budget: None,
-        };
+        let mut point = UndoPoint { seq, text: text.clone().unwrap_or_default(), ..UndoPoint::default() };
         let touched = |ids: &[DecisionId]| -> Vec<(DecisionId, Option<Decision>)> {
             ids.iter().filter_map(|&id| self.decision(id).map(|d| (id, Some(d.clone())))).collect()
         };
@@ -146,13 +140,9 @@ impl State {
                     card.recipe = Some(recipe.clone());
                 }
             }
-            Event::PhaseEntered { round, phase } => {
-                self.enter(*round, *phase);
-            }
+            Event::PhaseEntered { round, phase } => self.enter(*round, *phase),
             Event::Profiled { round, profile } => {
-                if let Some(r) = self.round_mut(*round) {
-                    r.profile = Some((**profile).clone());
-                }
+                self.on_round(*round, |r| r.profile = Some((**profile).clone()));
                 self.baseline_from_profile(*round);
             }
             Event::Remeasured { round, layer, profile } => self.remeasured(*round, layer, profile),
@@ -208,9 +198,9 @@ impl State {
                 self.undo.clear();
                 self.redo.clear();
                 self.enter(*round, Phase::Compress);
-                if let Some(r) = self.round_mut(*round) {
-                    *r = Round { number: *round, ids: ids.clone(), recipe, forecast: *forecast, ..Round::default() };
-                }
+                let started =
+                    Round { number: *round, ids: ids.clone(), recipe, forecast: *forecast, ..Round::default() };
+                self.on_round(*round, |r| *r = started);
             }
             Event::Built { built } => {
                 self.built.retain(|b| b.key != built.key);
@@ -223,39 +213,29 @@ impl State {
                 }
                 self.trials.add((**trial).clone());
             }
-            Event::Repaired { round, step } => {
-                if let Some(r) = self.round_mut(*round) {
-                    r.repairs.push(step.clone());
-                }
-            }
+            Event::Repaired { round, step } => self.on_round(*round, |r| r.repairs.push(step.clone())),
             Event::Applied { round, ids, artifact, model_hash, used } => {
                 self.each(ids, |d, _| d.status = Status::Applied);
-                if let Some(r) = self.round_mut(*round) {
+                self.on_round(*round, |r| {
                     r.ids.clone_from(ids);
                     r.artifact = Some(artifact.clone());
                     r.model_hash = Some(model_hash.clone());
                     r.used = used.clone();
-                }
+                });
                 self.enter(*round, Phase::Evaluate);
             }
             Event::Evaluated { evaluation } => {
-                if let Some(r) = self.round_mut(evaluation.round) {
-                    r.evaluation = Some((**evaluation).clone());
-                }
+                self.on_round(evaluation.round, |r| r.evaluation = Some((**evaluation).clone()));
                 if let Some(paired) = &evaluation.paired {
                     self.baseline_beside(paired);
                 }
             }
             Event::VerdictGiven { round, verdict } => {
-                if let Some(r) = self.round_mut(*round) {
-                    r.verdict = Some(verdict.clone());
-                }
+                self.on_round(*round, |r| r.verdict = Some(verdict.clone()));
                 self.enter(*round, Phase::Verdict);
             }
             Event::RoundAccepted { round } => {
-                if let Some(r) = self.round_mut(*round) {
-                    r.accepted = true;
-                }
+                self.on_round(*round, |r| r.accepted = true);
                 self.enter(round.saturating_add(1), Phase::Review);
             }
             Event::RolledBack { round, reason } => self.rolled_back(*round, reason),
@@ -354,10 +334,7 @@ impl State {
         let points = self.undo.iter_mut().chain(&mut self.redo);
         let saved = points.flat_map(|p| &mut p.decisions).filter(|(id, _)| ids.contains(id));
         saved.filter_map(|(_, d)| d.as_mut()).for_each(gone);
-        if let Some(r) = self.round_mut(round) {
-            r.accepted = false;
-            r.rolled_back = Some(reason.to_owned());
-        }
+        self.on_round(round, |r| (r.accepted, r.rolled_back) = (false, Some(reason.to_owned())));
         // An earlier round than the newest may go back; numbers never do, so that each names one model.
         self.enter(round.saturating_add(1).max(self.round), Phase::Review);
         // What an earlier round had and a later one left out is in force again.
@@ -408,10 +385,8 @@ impl State {
                         d.status = Status::Approved;
                     }
                 });
-                let round = self.round;
-                if let Some(r) = self.round_mut(round) {
-                    *r = Round { number: round, ..Round::default() };
-                }
+                let number = self.round;
+                self.on_round(number, |r| *r = Round { number, ..Round::default() });
                 self.phase = Phase::Review;
             }
             Phase::Review | Phase::Verdict => {}
@@ -451,8 +426,7 @@ impl State {
             seq: point.seq,
             text: point.text,
             decisions: point.decisions.iter().map(|(id, _)| (*id, self.decision(*id).cloned())).collect(),
-            constraints: None,
-            budget: None,
+            ..UndoPoint::default()
         };
         let gone = |d: &Decision| point.decisions.iter().any(|(id, old)| *id == d.id && old.is_none());
         self.decisions.retain(|d| !gone(d));
@@ -481,6 +455,12 @@ impl State {
         if self.round_mut(round).is_some() {
             self.round = round;
             self.phase = phase;
+        }
+    }
+
+    fn on_round(&mut self, number: u32, change: impl FnOnce(&mut Round)) {
+        if let Some(round) = self.round_mut(number) {
+            change(round);
         }
     }
 

@@ -1,6 +1,7 @@
 //! Tables for the fold: every act, its undo, and what a restart or a failure leaves behind.
 
-use crate::plan::{Action, Author, Budget, Constraint, Decision, DecisionId, Limit, Outcome, Status, Target, Verdict};
+use crate::plan::testing::verdict;
+use crate::plan::{Action, Author, Budget, Constraint, Decision, DecisionId, Limit, Outcome, Status, Target};
 use crate::profile::{SensCurve, SensTarget};
 use crate::quant::Precision;
 use crate::session::{Event, Phase, Record, Standing, State};
@@ -10,18 +11,8 @@ fn group(name: &str) -> Target {
 }
 
 fn decision(id: u64, name: &str, author: Author) -> Decision {
-    Decision {
-        id: DecisionId(id),
-        round: 1,
-        target: group(name),
-        action: Action::Prune { ratio: 0.5, kept: vec![0, 1] },
-        author,
-        rationale: String::new(),
-        forecast: None,
-        status: Status::Proposed,
-        edited_from: None,
-        veto_reason: None,
-    }
+    let half = Action::Prune { ratio: 0.5, kept: vec![0, 1] };
+    Decision { id: DecisionId(id), round: 1, ..Decision::new(group(name), half, author) }
 }
 
 struct Session {
@@ -51,30 +42,24 @@ impl Session {
         self.state.current(&group(name)).expect("known target").status
     }
 
-    fn run(&mut self, round: u32, ids: &[u64]) -> &mut Session {
-        let ids: Vec<DecisionId> = ids.iter().map(|&i| DecisionId(i)).collect();
-        let artifact = "x.safetensors".to_owned();
-        let applied =
-            Event::Applied { round, ids: ids.clone(), artifact, model_hash: "h".to_owned(), used: Default::default() };
-        self.push(Event::Approved { ids: ids.clone() })
-            .push(Event::RunStarted { round, ids, recipe: None, forecast: None })
-            .push(applied)
+    fn run(&mut self, round: u32, run: &[u64]) -> &mut Session {
+        self.push(Event::Approved { ids: ids(run) })
+            .push(Event::RunStarted { round, ids: ids(run), recipe: None, forecast: None })
+            .push(applied(round, ids(run)))
     }
 
     fn verdict(&mut self, round: u32) -> &mut Session {
-        let verdict = Verdict {
-            outcome: Outcome::Accept,
-            lines: Vec::new(),
-            d_quality: 0.0,
-            d_quality_low: 0.0,
-            d_quality_high: 0.0,
-        };
-        self.push(Event::VerdictGiven { round, verdict })
+        self.push(Event::VerdictGiven { round, verdict: verdict(Outcome::Accept) })
     }
 }
 
 fn ids(ids: &[u64]) -> Vec<DecisionId> {
     ids.iter().map(|&i| DecisionId(i)).collect()
+}
+
+fn applied(round: u32, ids: Vec<DecisionId>) -> Event {
+    let (artifact, model_hash) = ("x.safetensors".to_owned(), "h".to_owned());
+    Event::Applied { round, ids, artifact, model_hash, used: Default::default() }
 }
 
 #[test]
@@ -205,14 +190,7 @@ fn what_stands_is_what_its_round_was_made_of() {
     // Round 2 is made without it, and says so: `a` is neither in force nor comes back when the veto is lifted.
     let recipe = Some(s.state.recipe().iter().map(|d| d.id).collect());
     s.push(Event::RunStarted { round: 2, ids: Vec::new(), recipe, forecast: None });
-    let made = Event::Applied {
-        round: 2,
-        ids: Vec::new(),
-        artifact: "y".to_owned(),
-        model_hash: "h".to_owned(),
-        used: Default::default(),
-    };
-    s.push(made).verdict(2).push(Event::RoundAccepted { round: 2 });
+    s.push(applied(2, Vec::new())).verdict(2).push(Event::RoundAccepted { round: 2 });
     assert_eq!((standing(&s.state, "a"), standing(&s.state, "b")), (Standing::Vetoed, Standing::InForce { since: 1 }));
     s.push(Event::Reopened { ids: ids(&[0]) });
     assert_eq!((standing(&s.state, "a"), s.state.recipe().len()), (Standing::RolledBack, 1));

@@ -5,7 +5,7 @@
 //! a frozen target gets nothing new, and keeps what is in force on it unless that itself was vetoed.
 
 use super::{Phase, Round, State};
-use crate::plan::{self, Action, Constraint, Decision, DecisionId, Limit, Status, Target};
+use crate::plan::{self, Action, Constraint, Decision, DecisionId, Limit, Status, Target, same_cut};
 use std::collections::HashMap;
 
 /// Where a target stands, as a reader of the plan must tell it apart.
@@ -202,7 +202,7 @@ impl State {
 
     /// [`State::recipe_of`] as it is applied to the original.
     pub fn actions_of(&self, number: u32) -> Vec<(Target, Action)> {
-        self.recipe_of(number).into_iter().map(|d| (d.target.clone(), d.action.clone())).collect()
+        self.recipe_of(number).into_iter().map(Decision::planned).collect()
     }
 
     /// Whether any round was made with `id`: then it is history, and neither edited nor proposed again in place.
@@ -222,17 +222,10 @@ impl State {
         }
         let card = self.card.as_ref()?;
         match plan::check(&d.action, &d.target, &card.groups, &card.graph, &self.constraints) {
-            Ok(action) if same(&action, &d.action) => None,
+            // A constraint says how many may go, not which.
+            Ok(action) if same_cut(&action, &d.action, 1e-9) => None,
             Ok(_) => Some(format!("your limit on `{}` forbids this ratio; hint: edit it, or lift the limit", d.target)),
             Err(e) => Some(e.to_string()),
         }
-    }
-}
-
-/// The same but for exactly which units are kept: a constraint says how many may go, not which.
-fn same(a: &Action, b: &Action) -> bool {
-    match (a, b) {
-        (Action::Prune { ratio: x, .. }, Action::Prune { ratio: y, .. }) => (x - y).abs() < 1e-9,
-        _ => a == b,
     }
 }

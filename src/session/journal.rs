@@ -151,31 +151,24 @@ impl Journal {
     pub fn append(&mut self, events: Vec<Event>, at_ms: i64) -> Result<Vec<Record>, JournalError> {
         let mut bodies = Vec::with_capacity(events.len());
         let mut records = Vec::with_capacity(events.len());
-        let (mut chain, mut seq) = (self.chain, self.next);
-        for event in &events {
+        for (event, seq) in events.iter().zip(self.next..) {
             let body = encode(event)?;
             // JSON has no NaN: what would not come back must not go in. And what is applied now is what a replay will
             // read, to the last bit of every number.
             let event = serde_json::from_str::<Event>(&body)
                 .map_err(|e| JournalError::Unstorable { message: e.to_string() })?;
             records.push(Record { seq, at_ms, event });
-            chain = link(&chain, seq, at_ms, &body);
-            bodies.push((seq, body, chain));
-            seq += 1;
+            bodies.push(body);
         }
-        let write = |conn: &mut Connection| -> rusqlite::Result<()> {
+        let before = self.chain;
+        let write = |conn: &mut Connection| -> rusqlite::Result<[u8; 32]> {
             let tx = conn.transaction()?;
-            {
-                let mut insert =
-                    tx.prepare_cached("INSERT INTO events (seq, at_ms, body, chain) VALUES (?1, ?2, ?3, ?4)")?;
-                for (seq, body, chain) in &bodies {
-                    insert.execute(params![*seq as i64, at_ms, body, chain.as_slice()])?;
-                }
-            }
-            tx.commit()
+            let chain = insert(&tx, &records, &bodies, before)?;
+            tx.commit()?;
+            Ok(chain)
         };
-        write(&mut self.conn).map_err(|e| sql(&self.path, &e))?;
-        (self.chain, self.next) = (chain, seq);
+        self.chain = write(&mut self.conn).map_err(|e| sql(&self.path, &e))?;
+        self.next += records.len() as u64;
         Ok(records)
     }
 
@@ -338,14 +331,7 @@ fn rewrite(path: &Path, read: &Read) -> Result<(), JournalError> {
         conn.execute_batch("PRAGMA synchronous=FULL")?;
         migrate(&conn, 0)?;
         conn.execute_batch("BEGIN")?;
-        let mut chain = [0; 32];
-        for (r, body) in read.records.iter().zip(&read.bodies) {
-            chain = link(&chain, r.seq, r.at_ms, body);
-            conn.execute(
-                "INSERT INTO events (seq, at_ms, body, chain) VALUES (?1, ?2, ?3, ?4)",
-                params![r.seq as i64, r.at_ms, body, chain.as_slice()],
-            )?;
-        }
+        insert(&conn, &read.records, &read.bodies, [0; 32])?;
         conn.execute_batch("COMMIT")
     };
     write().map_err(|e| sql(path, &e))?;
@@ -354,6 +340,16 @@ fn rewrite(path: &Path, read: &Read) -> Result<(), JournalError> {
         File::open(dir).and_then(|d| d.sync_all()).map_err(|e| write_error(path, &e))?;
     }
     Ok(())
+}
+
+/// Inserts records whose texts are `bodies`, linked to the `chain` of those before; returns it as it is after them.
+fn insert(conn: &Connection, records: &[Record], bodies: &[String], mut chain: [u8; 32]) -> rusqlite::Result<[u8; 32]> {
+    let mut insert = conn.prepare_cached("INSERT INTO events (seq, at_ms, body, chain) VALUES (?1, ?2, ?3, ?4)")?;
+    for (r, body) in records.iter().zip(bodies) {
+        chain = link(&chain, r.seq, r.at_ms, body);
+        insert.execute(params![r.seq as i64, r.at_ms, body, chain.as_slice()])?;
+    }
+    Ok(chain)
 }
 
 fn encode(event: &Event) -> Result<String, JournalError> {

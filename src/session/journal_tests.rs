@@ -40,12 +40,18 @@ fn sample() -> &'static Sample {
     })
 }
 
-/// What a host finds after the files were cut; a `Damaged` error stands for nothing found.
-fn after_cut(db: &[u8], wal: &[u8]) -> Result<Vec<Record>, JournalError> {
+/// A session's folder with these files.
+fn folder(db: &[u8], wal: &[u8]) -> tempfile::TempDir {
     let dir = tempfile::tempdir().expect("temp dir");
     let path = file(dir.path(), 1);
     std::fs::write(&path, db).expect("written");
-    std::fs::write(format!("{}-wal", path.display()), wal).expect("written");
+    std::fs::write(beside(&path, "-wal"), wal).expect("written");
+    dir
+}
+
+/// What a host finds after the files were cut; a `Damaged` error stands for nothing found.
+fn after_cut(db: &[u8], wal: &[u8]) -> Result<Vec<Record>, JournalError> {
+    let dir = folder(db, wal);
     let mut opened = Journal::open(dir.path())?;
     let mut found = opened.records;
     // Life goes on from there, and the next start sees the same.
@@ -106,33 +112,30 @@ proptest! {
 #[test]
 fn a_tail_that_is_lost_behind_a_bad_place_of_the_log_is_told_of_and_kept() {
     let s = sample();
-    let dir = tempfile::tempdir().expect("temp dir");
-    let (path, wal) = (file(dir.path(), 1), beside(&file(dir.path(), 1), "-wal"));
     let mut bytes = s.wal.clone();
     let at = bytes.len() / 2;
     bytes[at] ^= 1;
-    std::fs::write(&path, &s.db).expect("written");
-    std::fs::write(&wal, &bytes).expect("written");
+    let dir = folder(&s.db, &bytes);
     let opened = Journal::open(dir.path()).expect("opens");
     assert!(is_prefix(&opened.records) && opened.records.len() < s.history.len());
     let told = opened.recovered.expect("told of");
     assert!(told.contains("log") && told.contains(&format!("first {} events", opened.records.len())), "{told}");
     drop(opened.journal);
-    assert_eq!(std::fs::read(&wal).expect("left"), bytes, "what was damaged stays beside it");
+    assert_eq!(
+        std::fs::read(beside(&file(dir.path(), 1), "-wal")).expect("left"),
+        bytes,
+        "what was damaged stays beside it"
+    );
     // Told of once; an undamaged log, whole or cut, is nothing to tell.
     assert_eq!(Journal::open(dir.path()).expect("opens").recovered, None);
     for cut in [s.wal.len(), s.wal.len() / 2, 40, 0] {
-        let dir = tempfile::tempdir().expect("temp dir");
-        std::fs::write(file(dir.path(), 1), &s.db).expect("written");
-        std::fs::write(beside(&file(dir.path(), 1), "-wal"), &s.wal[..cut]).expect("written");
+        let dir = folder(&s.db, &s.wal[..cut]);
         assert_eq!(Journal::open(dir.path()).expect("opens").recovered, None, "cut at {cut}");
     }
     // A log whose head is damaged is not read at all.
-    let dir = tempfile::tempdir().expect("temp dir");
     let mut bytes = s.wal.clone();
     bytes[20] ^= 1;
-    std::fs::write(file(dir.path(), 1), &s.db).expect("written");
-    std::fs::write(beside(&file(dir.path(), 1), "-wal"), &bytes).expect("written");
+    let dir = folder(&s.db, &bytes);
     assert!(Journal::open(dir.path()).expect("opens").recovered.is_some());
 }
 
@@ -224,12 +227,9 @@ fn what_was_appended_comes_back() {
 #[test]
 fn a_dead_hosts_log_is_read_to_its_end() {
     let s = sample();
-    let dir = tempfile::tempdir().expect("temp dir");
-    let path = file(dir.path(), 1);
-    std::fs::write(&path, &s.db).expect("written");
-    std::fs::write(format!("{}-wal", path.display()), &s.wal).expect("written");
+    let dir = folder(&s.db, &s.wal);
     // The index that a killed host leaves is not to be trusted.
-    std::fs::write(format!("{}-shm", path.display()), vec![0; 32 << 10]).expect("written");
+    std::fs::write(beside(&file(dir.path(), 1), "-shm"), vec![0; 32 << 10]).expect("written");
     assert_eq!(Journal::read(dir.path()).expect("readable").len(), s.history.len());
 }
 

@@ -1,5 +1,6 @@
-//! The recipe: what, besides the original weights and the approved decisions, decides what a run makes and how it is
-//! judged. It lies in the journal; the file beside it only says how a session was first asked to open.
+//! How a session is opened ([`Opening`]), and the recipe: what, besides the original weights and the approved decisions,
+//! decides what a run makes and how it is judged. It lies in the journal; the file beside it only says how a session was
+//! first asked to open.
 //!
 //! Invariant: with the same checkpoint and data the recipe rebuilds the same compressed models, byte for byte, on a machine
 //! whose kernels have the same name; what of it is missing or has become another is said, not assumed.
@@ -11,40 +12,55 @@ use crate::prune::Method;
 use crate::recover::RepairOptions;
 use serde::{Deserialize, Serialize};
 
-/// See the module's page. Paths are absolute.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct Recipe {
-    /// The checkpoint as it was named; what it held is in the card (`model.hash`).
+/// What a session is asked to be, in the same words when it is first opened and ever after: files and journals have these
+/// fields among those of what holds them. Paths are absolute.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct Opening {
+    /// A checkpoint file or folder as it was named, or `demo:vit`, `demo:cnn`; what it held is in the card (`model.hash`).
     pub model: String,
     /// What its names and shapes do not tell.
     pub arch: Option<Family>,
+    /// Image side, for families whose weights do not tell.
     pub image: Option<usize>,
+    /// Attention heads, for families whose weights do not tell.
+    #[serde(default)]
     pub heads: Option<usize>,
+    /// The engineer knows that calibration images are evaluation images.
+    pub calib_is_eval: bool,
+    /// How units of a group are ranked.
+    #[serde(default)]
+    pub importance: Method,
+    /// `auto`, `cpu`, `cuda:0`.
+    pub device: String,
+    /// Let f32 products on a GPU round to TF32.
+    #[serde(default)]
+    pub tf32: bool,
+    /// 0: all cores. It decides latencies, not weights.
+    pub threads: usize,
+    /// Images a batch in latency measurements; asked as 0: chosen by model. A recipe has what was chosen.
+    pub batch: usize,
+    /// Planning must not look at what was measured on the evaluation data.
+    pub blind: bool,
+}
+
+/// See the module's page. Paths are absolute.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Recipe {
+    #[serde(flatten)]
+    pub how: Opening,
     /// As it was used, wherever it came from.
     pub preprocess: Preprocess,
     pub data: Images,
     pub calib: Images,
     /// `calib` is a part of `data`, which was opened once.
     pub calib_from_data: bool,
-    /// The engineer knows that calibration images are evaluation images.
-    pub calib_is_eval: bool,
-    /// How units are ranked, and the images that say so where images do.
-    pub importance: Method,
+    /// The images that say how units are ranked, where images do.
     pub evidence_images: usize,
     /// Calibration images held back for trials: the rest alone is fitted on.
     #[serde(default)]
     pub held: usize,
     /// How models are repaired and static ranges are found; its seed is the session's.
     pub repair: RepairOptions,
-    /// As asked: `auto`, `cpu`, `cuda:0`.
-    pub device: String,
-    pub tf32: bool,
-    /// As asked, 0: all cores. It decides latencies, not weights.
-    pub threads: usize,
-    /// Images a batch in latency measurements.
-    pub batch: usize,
-    /// Planning does not look at what was measured on the evaluation data.
-    pub blind: bool,
     /// The instruction set whose kernels compute repairs, since sums are rounded in their order.
     pub kernels: String,
     /// Version of the program.
@@ -80,14 +96,15 @@ impl Recipe {
             }
         };
         say("preprocessing", &self.preprocess, &new.preprocess);
-        say("importance", &self.importance, &new.importance);
+        say("importance", &self.how.importance, &new.how.importance);
         say("repair", &self.repair, &new.repair);
         say("held-back images", &self.held, &new.held);
         say("data", &self.data, &new.data);
         say("calibration", &self.calib, &new.calib);
         say("kernels", &self.kernels, &new.kernels);
         say("program", &self.program, &new.program);
-        say("device", &(&self.device, self.tf32, self.batch), &(&new.device, new.tf32, new.batch));
+        let on = |r: &Recipe| (r.how.device.clone(), r.how.tf32, r.how.batch);
+        say("device", &on(self), &on(new));
         out
     }
 }

@@ -80,7 +80,7 @@ pub struct State {
 }
 
 /// What an undoable event changed, as it was before: a difference, so that a deep history stays small.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct UndoPoint {
     /// The event that this undoes (or redoes).
     pub seq: Seq,

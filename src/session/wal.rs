@@ -6,7 +6,6 @@
 //! was cut off a log's end leaves no trace to find.
 
 use std::fmt;
-
 use std::io::{BufReader, Read};
 use std::path::Path;
 

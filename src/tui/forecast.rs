@@ -34,7 +34,7 @@ impl Forecasts {
 
     /// What is to be said of a cut that makes the model slower.
     pub fn slower(&self, target: &Target, action: &Action) -> Option<String> {
-        self.forecaster.as_ref()?.slower(target, action).map(|s| s.words())
+        self.forecaster.as_ref()?.costs.slower(target, action).map(|s| s.words())
     }
 
     pub fn plan(&self, state: &State, decisions: &[&Decision]) -> Expected {
@@ -66,7 +66,7 @@ fn in_the_rows_shown(f: &Forecaster, state: &State, decisions: &[Decision]) -> O
     let mut to: Vec<(Target, Action)> =
         from.iter().filter(|(t, _)| !decisions.iter().any(|d| d.target == *t)).cloned().collect();
     to.extend(decisions.iter().filter(|d| d.action != Action::Keep).map(|d| (d.target.clone(), d.action.clone())));
-    f.latency_over(&from, &to, state.profile_of(of)?)
+    f.costs.latency_over(&from, &to, state.profile_of(of)?)
 }
 
 /// With as many kept units as the host will keep; which ones does not matter to a forecast.

@@ -3,7 +3,7 @@
 use crate::fake_llm::{Answer, FakeLlm, Step, delta};
 use crate::session;
 use crate::wire::quick;
-use paring::agent::{AgentInput, Endpoint, Listener, Outcome, Timeouts, run_with};
+use paring::agent::{AgentInput, Endpoint, Listener, Outcome, Timeouts, run};
 use paring::plan::{Author, Decision, DecisionId};
 use paring::prune::{Action, Target};
 use paring::quant::Precision;
@@ -84,7 +84,7 @@ async fn run_task(task: Task, endpoint: Option<Endpoint>, timeouts: Timeouts, ca
     let stand_in = Arc::new(|| Ok((planner(), "I solved the budget.".to_owned())));
     let input = AgentInput::new(task, Arc::new(session::state()), stand_in);
     let mut ran = Ran::default();
-    ran.outcome = run_with(input, endpoint, timeouts, &mut ran, cancel).await;
+    ran.outcome = run(input, endpoint, timeouts, &mut ran, cancel).await;
     ran
 }
 

@@ -4,7 +4,7 @@ use crate::dialogue::Ran;
 use crate::fake_llm::{Answer, FakeLlm, Step, delta, pieces};
 use crate::session;
 use crate::wire::{Heard, ask, ask_with, quick};
-use paring::agent::{AgentInput, Chat, Endpoint, run_with};
+use paring::agent::{AgentInput, Chat, Endpoint, run};
 use paring::session::{Feed, Task};
 use serde_json::json;
 use std::sync::Arc;
@@ -68,7 +68,7 @@ async fn lists_of_models_are_masked_and_their_names_still_work() {
     let input = AgentInput::new(Task::Propose, Arc::new(session::state()), stand_in);
     let mut ran = Ran::default();
     let endpoint = Endpoint::new(&fake.url, KEY, None);
-    run_with(input, Some(endpoint), quick(), &mut ran, &CancellationToken::new()).await;
+    run(input, Some(endpoint), quick(), &mut ran, &CancellationToken::new()).await;
     assert!(!format!("{ran:?}").contains("secret"));
     assert!(ran.feeds.iter().any(|f| matches!(f, Feed::Turn { model, .. } if model == "m-…-1")));
     assert_eq!(fake.requests.lock().unwrap()[0]["model"], json!(name));

@@ -5,6 +5,7 @@
 use paring::host::OpenSpec;
 use paring::model::{FamilySpec, export, families::CifarResnetSpec};
 use paring::plan::Budget;
+use paring::session::Opening;
 use std::path::Path;
 
 /// Writes the network with these weights as a checkpoint.
@@ -16,15 +17,14 @@ pub fn model(path: &Path, seed: u64) {
 
 /// A session of that checkpoint.
 pub fn spec(model: &Path) -> OpenSpec {
+    let usual = OpenSpec::demo("cnn");
     OpenSpec {
-        model: model.display().to_string(),
+        how: Opening { model: model.display().to_string(), batch: 1, threads: 1, ..usual.how },
         limit: 32,
         calib_limit: 32,
-        batch: 1,
-        threads: 1,
         patience: 0.1,
         budget: Budget { macs: Some(0.9), ..Budget::default() },
         auto: false,
-        ..OpenSpec::demo("cnn")
+        ..usual
     }
 }

@@ -8,6 +8,7 @@ use paring::host::OpenSpec;
 use paring::host::compute::Subject;
 use paring::model::families::{CifarResnetSpec, FamilySpec};
 use paring::model::{Family, Model, ModelInfo, Param, ParamStore, random};
+use paring::session::Opening;
 use paring::task::{Metric, Metrics, Scored, Scorer, Targets, Task, TaskError};
 use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
@@ -187,7 +188,9 @@ pub fn subject() -> Subject {
 
 /// Its names are those of the demo; [`subject`] is what is opened.
 pub fn spec() -> OpenSpec {
-    OpenSpec { data: "rows".into(), calib: Some("other rows".into()), device: "cpu".into(), ..OpenSpec::demo("cnn") }
+    let usual = OpenSpec::demo("cnn");
+    let how = Opening { device: "cpu".into(), ..usual.how };
+    OpenSpec { how, data: "rows".into(), calib: Some("other rows".into()), ..usual }
 }
 
 /// Mean squared error on the evaluation rows.

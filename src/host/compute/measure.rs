@@ -1,17 +1,19 @@
 //! Measuring for the host: profiles, ladders, sensitivities, the baseline, and a compressed model against it.
 
 use super::{Compute, JobError, counts, lock, working_batch};
-use crate::eval::{self, EvalError, EvalRun, Margins};
-use crate::exec::{Cancel, Plan};
+use crate::eval::{self, EvalError, EvalRun, Margins, Metrics};
+use crate::exec::Plan;
 use crate::host::engine::Job;
 use crate::model::Model;
 use crate::plan::{self, Measured, Verdict};
 use crate::profile::{
-    self, Doubt, Ladder, LadderOptions, LatencyStats, Paired, PairedOptions, Profile, ProfileError, ProfileOptions,
-    ProfileUpdate, SensCurve, SensOptions, SensUpdate,
+    self, Doubt, Ladder, LadderOptions, LadderProgress, LatencyStats, Paired, PairedOptions, Profile, ProfileError,
+    ProfileOptions, ProfileUpdate, SensCurve, SensOptions, SensUpdate,
 };
 use crate::prune::PruneError;
+use crate::recover::RepairError;
 use crate::session::{Evaluation, Event, Feed, LiveRow, State, private};
+use candle_core::Tensor;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -24,56 +26,41 @@ impl From<ProfileError> for JobError {
     }
 }
 
-impl From<EvalError> for JobError {
-    fn from(e: EvalError) -> JobError {
-        match e {
-            EvalError::Cancelled(_) => JobError::Cancelled,
-            other => JobError::of(other),
+/// Errors of which one is that the work was cancelled.
+macro_rules! or_cancelled {
+    ($($error:ident),*) => {$(
+        impl From<$error> for JobError {
+            fn from(e: $error) -> JobError {
+                match e {
+                    $error::Cancelled(_) => JobError::Cancelled,
+                    other => JobError::of(other),
+                }
+            }
         }
-    }
+    )*};
 }
-
-impl From<PruneError> for JobError {
-    fn from(e: PruneError) -> JobError {
-        match e {
-            PruneError::Cancelled(_) => JobError::Cancelled,
-            other => JobError::of(other),
-        }
-    }
-}
-
-/// One pass of `plan` over the session's data.
-pub fn run_eval(
-    plan: &Plan,
-    data: &crate::data::Dataset,
-    model: &Model,
-    cancel: &Cancel,
-    progress: &mut dyn FnMut(usize, usize),
-) -> Result<EvalRun, EvalError> {
-    let forward = |x: &_| plan.run(x);
-    eval::score_with(data, &model.info.preprocess, working_batch(model), cancel, forward, progress)
-}
+or_cancelled!(EvalError, PruneError, RepairError);
 
 /// What did not go as asked, in the log pane.
 fn tell(job: &Job, notes: &[String]) {
     for text in notes {
-        job.say(Feed::Log { level: "warn".to_owned(), text: text.clone() });
+        job.say(Feed::warn(text));
     }
 }
 
 impl Compute {
-    fn threads(&self) -> Option<usize> {
-        (self.spec.threads > 0).then_some(self.spec.threads)
+    pub(super) fn threads(&self) -> Option<usize> {
+        (self.shelf.recipe.how.threads > 0).then_some(self.shelf.recipe.how.threads)
     }
 
     /// A measurement's usual time, as the engineer would wait for it.
     fn patient(&self, usual: Duration) -> Duration {
-        usual.mul_f64(self.spec.patience)
+        usual.mul_f64(self.patience)
     }
 
     pub(super) fn profile_model(&self, model: &Model, job: &Job) -> Result<Profile, JobError> {
         let options = ProfileOptions {
-            batch: self.batch,
+            batch: self.shelf.recipe.how.batch,
             threads: self.threads(),
             device: self.device.device.clone(),
             device_words: self.device.words.clone(),
@@ -87,9 +74,7 @@ impl Compute {
                 runs as u64,
                 rows.into_iter().map(|(name, s)| LiveRow { name, p50_ms: s.p50, p95_ms: s.p95, n: s.n as u64 }),
             ),
-            ProfileUpdate::Progress { label, done, total } => {
-                job.progress("profile", label, done as u64, total as u64);
-            }
+            ProfileUpdate::Progress { label, done, total } => job.progress("profile", label, done, total),
         })?;
         tell(job, &profile.notes);
         Ok(profile)
@@ -97,7 +82,7 @@ impl Compute {
 
     pub(super) fn measure_ladders(&self, job: &Job) -> Result<Vec<Ladder>, JobError> {
         let options = LadderOptions {
-            batch: self.batch,
+            batch: self.shelf.recipe.how.batch,
             threads: self.threads(),
             device: self.device.device.clone(),
             device_words: self.device.words.clone(),
@@ -105,16 +90,14 @@ impl Compute {
             ..LadderOptions::default()
         };
         let cache = self.cache.as_deref();
-        let ladders = profile::ladders(&self.model.graph, &self.groups, &options, cache, job.cancel(), &mut |p| {
-            job.progress("ladders", &p.layer, p.done as u64, p.total as u64);
-        })?;
-        Ok(ladders)
+        let mut said = |p: LadderProgress| job.progress("ladders", &p.layer, p.done, p.total);
+        Ok(profile::ladders(&self.model.graph, &self.desk.groups, &options, cache, job.cancel(), &mut said)?)
     }
 
     pub(super) fn measure_sensitivity(&self, job: &Job) -> Result<(), JobError> {
         let evidence = self.evidence(job)?;
         let options = SensOptions {
-            method: self.spec.importance,
+            method: self.shelf.recipe.how.importance,
             evidence,
             batch: working_batch(&self.model).min(64),
             threads: self.threads(),
@@ -130,21 +113,21 @@ impl Compute {
             job.event(Event::Sensed { base_loss: base.0, base_score: base.1, curves: std::mem::take(curves) })
         };
         let cache = self.cache.as_deref();
-        profile::sensitivity(&self.model, &self.groups, &self.calib, &options, cache, job.cancel(), &mut |u| match u {
-            SensUpdate::Base { loss, score, .. } => base = (loss, score),
-            SensUpdate::Note(text) => tell(job, &[text]),
-            SensUpdate::Curve(curve) => {
-                waiting.push(curve);
-                if kept.elapsed() >= KEEP_EVERY && failed.is_none() {
-                    kept = Instant::now();
-                    if let Err(e) = keep(base, &mut waiting) {
-                        failed = Some(e);
-                        job.cancel().cancel();
+        profile::sensitivity(&self.model, &self.desk.groups, &self.calib, &options, cache, job.cancel(), &mut |u| {
+            match u {
+                SensUpdate::Base { loss, score, .. } => base = (loss, score),
+                SensUpdate::Note(text) => tell(job, &[text]),
+                SensUpdate::Curve(curve) => {
+                    waiting.push(curve);
+                    if kept.elapsed() >= KEEP_EVERY && failed.is_none() {
+                        kept = Instant::now();
+                        if let Err(e) = keep(base, &mut waiting) {
+                            failed = Some(e);
+                            job.cancel().cancel();
+                        }
                     }
                 }
-            }
-            SensUpdate::Progress { label, done, total } => {
-                job.progress("sensitivity", &label, done as u64, total as u64);
+                SensUpdate::Progress { label, done, total } => job.progress("sensitivity", &label, done, total),
             }
         })
         .map(|_| ())
@@ -153,9 +136,9 @@ impl Compute {
     }
 
     fn evaluate_model(&self, model: &Model, plan: &Plan, label: &str, job: &Job) -> Result<EvalRun, JobError> {
-        let run = run_eval(plan, &self.data, model, job.cancel(), &mut |done, total| {
-            job.progress("evaluate", label, done as u64, total as u64);
-        })?;
+        let (prep, batch) = (&model.info.preprocess, working_batch(model));
+        let meter = &mut job.meter("evaluate", label);
+        let run = eval::score_with(&self.data, prep, batch, job.cancel(), |x| plan.run(x), meter)?;
         tell(job, &run.notes);
         Ok(run)
     }
@@ -170,44 +153,40 @@ impl Compute {
             Some(profile) => (profile.whole, profile.doubt),
             None => self.whole_latency(&plan, job)?,
         };
-        let (macs, params) = counts(&self.model).map_err(JobError::Failed)?;
-        Ok(Evaluation {
-            round: 0,
-            metrics: run.metrics,
-            whole,
-            weight_bytes: plan.weight_bytes(),
-            params,
-            macs,
-            profile: None,
-            baseline_ms: whole.p50,
-            margins,
-            data_hash: self.data.seen(0..self.data.len()),
-            paired: None,
-            doubt,
-        })
+        let evaluation = self.evaluation(0, run.metrics, &self.model, &plan)?;
+        Ok(Evaluation { whole, baseline_ms: whole.p50, margins, doubt, ..evaluation })
+    }
+
+    /// What is known of an evaluated model but for how long it takes.
+    fn evaluation(&self, round: u32, metrics: Metrics, model: &Model, plan: &Plan) -> Result<Evaluation, JobError> {
+        let (macs, params) = counts(model).map_err(JobError::Failed)?;
+        let (weight_bytes, data_hash) = (plan.weight_bytes(), self.data.seen(0..self.data.len()));
+        Ok(Evaluation { round, metrics, weight_bytes, params, macs, data_hash, ..Evaluation::default() })
     }
 
     fn paired_options(&self) -> PairedOptions {
         let threads = if self.device.device.is_cpu() { self.threads().unwrap_or_else(crate::exec::threads) } else { 1 };
         let usual = PairedOptions::default();
-        PairedOptions { threads, seed: self.spec.seed, time_limit: self.patient(usual.time_limit), ..usual }
+        PairedOptions { threads, seed: self.shelf.recipe.seed(), time_limit: self.patient(usual.time_limit), ..usual }
+    }
+
+    /// A batch of noise as the session measures latency on.
+    fn noise(&self) -> Result<Tensor, JobError> {
+        let shape = self.model.graph.input_shape().map_err(JobError::of)?;
+        Ok(profile::noise(&shape, self.shelf.recipe.how.batch, &self.device.device)?)
     }
 
     fn whole_latency(&self, plan: &Plan, job: &Job) -> Result<(LatencyStats, Option<Doubt>), JobError> {
-        let shape = self.model.graph.input_shape().map_err(JobError::of)?;
-        let x = profile::noise(&shape, self.batch, &self.device.device)?;
-        let mut progress = |done: usize, total: usize| job.progress("evaluate", "latency", done as u64, total as u64);
-        Ok(profile::whole_latency(plan, &x, &self.paired_options(), job.cancel(), &mut progress)?)
+        let x = self.noise()?;
+        let meter = &mut job.meter("evaluate", "latency");
+        Ok(profile::whole_latency(plan, &x, &self.paired_options(), job.cancel(), meter)?)
     }
 
     /// Latency of `plan` beside the original's, on the session's batch.
     pub(super) fn time_beside(&self, original: &Plan, plan: &Plan, job: &Job) -> Result<Paired, JobError> {
-        let shape = self.model.graph.input_shape().map_err(JobError::of)?;
-        let x = profile::noise(&shape, self.batch, &self.device.device)?;
-        let mut progress = |done: usize, total: usize| {
-            job.progress("evaluate", "latency against the original", done as u64, total as u64);
-        };
-        let paired = profile::paired_latency(original, plan, &x, &self.paired_options(), job.cancel(), &mut progress)?;
+        let x = self.noise()?;
+        let meter = &mut job.meter("evaluate", "latency against the original");
+        let paired = profile::paired_latency(original, plan, &x, &self.paired_options(), job.cancel(), meter)?;
         tell(job, &paired.load.words().into_iter().collect::<Vec<_>>());
         if let Some(why) = paired.doubt {
             let ratio = paired.ratio;
@@ -230,52 +209,37 @@ impl Compute {
     ) -> Result<(Evaluation, Verdict), JobError> {
         let missing = || JobError::Failed("the baseline was never evaluated; hint: run again".to_owned());
         let baseline = state.baseline().ok_or_else(missing)?;
-        let model = self.artifact(artifact)?;
+        let model = self.shelf.artifact(artifact)?;
         let (plan, original) = (self.compile(&model)?, self.compile(&self.model)?);
         let scores = self.baseline_scores(&original, job)?;
         let run = self.evaluate_model(&model, &plan, "the compressed model", job)?;
-        let data_hash = self.data.seen(0..self.data.len());
-        if let (Some(then), Some(now)) = (&baseline.data_hash, &data_hash)
+        let evaluation = self.evaluation(round, run.metrics, &model, &plan)?;
+        if let (Some(then), Some(now)) = (&baseline.data_hash, &evaluation.data_hash)
             && then != now
         {
             return Err(JobError::Failed(format!(
                 "the images of evaluation data `{}` changed since the baseline was measured on them; hint: put the old data \
                  back, or open a new session with `--name`",
-                self.recipe.data.spec
+                self.shelf.recipe.data.spec
             )));
         }
         let change = self.data.task().compare(&scores, &run.scores);
         let latency = self.time_beside(&original, &plan, job)?;
         let layers = self.profile_model(&model, job)?;
-        let (macs, params) = counts(&model).map_err(JobError::Failed)?;
-        let convention = crate::graph::MacConvention::default();
-        let base = Measured {
-            macs: baseline.macs.get(convention),
-            weight_bytes: baseline.weight_bytes,
-            params: baseline.params,
+        let counted = |e: &Evaluation| Measured {
+            macs: e.macs.get(crate::graph::MacConvention::default()),
+            weight_bytes: e.weight_bytes,
+            params: e.params,
         };
-        let new = Measured { macs: macs.get(convention), weight_bytes: plan.weight_bytes(), params };
-        let verdict = plan::verdict(&state.budget, &base, &new, latency.ratio, change);
-        let evaluation = Evaluation {
-            round,
-            metrics: run.metrics,
-            whole: latency.new,
-            weight_bytes: plan.weight_bytes(),
-            params,
-            macs,
-            profile: Some(layers),
-            margins: None,
-            data_hash,
-            baseline_ms: latency.base.p50,
-            doubt: latency.doubt,
-            paired: Some(latency),
-        };
+        let verdict = plan::verdict(&state.budget, &counted(baseline), &counted(&evaluation), latency.ratio, change);
+        let mut evaluation = Evaluation { profile: Some(layers), ..evaluation };
+        evaluation.measured_again(&latency);
         Ok((evaluation, verdict))
     }
 
     fn remember_baseline(&self, scores: Vec<f32>) {
         let bytes: Vec<u8> = scores.iter().flat_map(|s| s.to_le_bytes()).collect();
-        if let Err(e) = crate::files::write_privately(&self.place.baseline_file(), &bytes) {
+        if let Err(e) = crate::files::write_privately(&self.shelf.place.baseline_file(), &bytes) {
             // Worked out again when it is needed.
             tracing::warn!(error = %e, "could not keep the baseline's scores");
         }
@@ -287,18 +251,14 @@ impl Compute {
         if let Some(known) = lock(&self.baseline).clone() {
             return Ok(known);
         }
-        if let Ok(bytes) = private::read(&self.place.baseline_file(), 4 * self.data.len() as u64)
+        if let Ok(bytes) = private::read(&self.shelf.place.baseline_file(), 4 * self.data.len() as u64)
             && let Some(scores) = stored_scores(&bytes, self.data.len())
         {
-            let scores = Arc::new(scores);
-            *lock(&self.baseline) = Some(scores.clone());
-            return Ok(scores);
+            return Ok(lock(&self.baseline).insert(Arc::new(scores)).clone());
         }
         let run = self.evaluate_model(&self.model, original, "the original", job)?;
         self.unchanged()?;
-        let scores = Arc::new(run.scores);
-        *lock(&self.baseline) = Some(scores.clone());
-        Ok(scores)
+        Ok(lock(&self.baseline).insert(Arc::new(run.scores)).clone())
     }
 }
 

@@ -17,27 +17,28 @@ pub use propose::plan_now;
 pub use shelf::archive;
 
 use super::desk::{Desk, Ranks, Table};
-use super::engine::{Compressed, Engine, Exported, Job, JobError, Llm};
+use super::engine::{Engine, Exported, Job, JobError, Llm, Work};
 use super::spec::OpenSpec;
 use crate::data::{self, Dataset, Split};
 use crate::eval::Trials;
 use crate::exec::{self, CompileOptions, Plan, device::Opened};
-use crate::graph::{Macs, macs};
+use crate::graph::{Macs, macs, node_params};
 use crate::model::{self, ASSUMED, LoadOptions, Model};
 use crate::plan::{Action, Target, Verdict};
 use crate::profile::{Ceilings, Ladder, Paired, Profile};
 use crate::prune::{self, Evidence, Group};
-use crate::session::{Artifacts, Evaluation, Place, Proposer, Recipe, SessionCard, State, private};
+use crate::session::{Artifacts, Built, Evaluation, Opening, Place, Proposer, SessionCard, State, Task, private};
 use shelf::Shelf;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// Model, data and device of one session.
 pub struct Compute {
-    spec: OpenSpec,
-    recipe: Recipe,
+    /// See [`OpenSpec::patience`].
+    patience: f64,
+    /// The session's own, with its recipe and card.
+    shelf: Shelf,
     model: Model,
-    groups: Vec<Group>,
     desk: Table,
     data: Dataset,
     /// Calibration images that work is fitted on.
@@ -45,12 +46,8 @@ pub struct Compute {
     /// Calibration images that trials alone touch.
     held: Dataset,
     device: Opened,
-    batch: usize,
-    place: Place,
-    artifacts: Artifacts,
     /// Measurements that other sessions share; `None` when no such folder can be made.
     cache: Option<PathBuf>,
-    card: SessionCard,
     evidence: Mutex<Option<Arc<Evidence>>>,
     /// What the original scores on each evaluation image.
     baseline: Mutex<Option<Arc<Vec<f32>>>>,
@@ -131,15 +128,8 @@ pub fn working_batch(model: &Model) -> usize {
 /// MACs and parameters of a model as it stands.
 pub fn counts(model: &Model) -> Result<(Macs, u64), String> {
     let all = macs(&model.graph).map_err(|e| e.to_string())?;
-    let reachable = model.graph.reachable();
-    let params = model
-        .graph
-        .nodes
-        .iter()
-        .zip(&reachable)
-        .filter(|(_, r)| **r)
-        .map(|(n, _)| crate::graph::node_params(&n.op))
-        .sum();
+    let (nodes, reachable) = (&model.graph.nodes, model.graph.reachable());
+    let params = nodes.iter().zip(&reachable).filter(|(_, r)| **r).map(|(n, _)| node_params(&n.op)).sum();
     Ok((all.into_iter().sum(), params))
 }
 
@@ -147,7 +137,7 @@ pub fn counts(model: &Model) -> Result<(Macs, u64), String> {
 pub fn open_data(spec: &OpenSpec) -> Result<(Dataset, Dataset, bool), String> {
     let data = data::open(&spec.data, spec.limit).map_err(|e| e.to_string())?;
     let Some(calib) = &spec.calib else {
-        if !spec.calib_is_eval {
+        if !spec.how.calib_is_eval {
             return Err(format!(
                 "no calibration data; hint: give `--calib` images that are not in `{}`, or `--calib-is-eval` to use those",
                 spec.data
@@ -158,7 +148,7 @@ pub fn open_data(spec: &OpenSpec) -> Result<(Dataset, Dataset, bool), String> {
     };
     let calib = data::open(calib, spec.calib_limit).map_err(|e| e.to_string())?;
     let shared = calib.overlaps(&data);
-    if shared > 0 && !spec.calib_is_eval {
+    if shared > 0 && !spec.how.calib_is_eval {
         return Err(format!(
             "{shared} of {} calibration images of `{}` are also evaluation images of `{}`; hint: other images, or \
              `--calib-is-eval` if you mean it",
@@ -186,8 +176,9 @@ impl Subject {
     /// # Errors
     /// What cannot be opened, by name.
     pub fn load(spec: &OpenSpec) -> Result<Subject, String> {
-        let options = LoadOptions { arch: spec.arch, image: spec.image, heads: spec.heads };
-        let model = load_model(&spec.model, &options, spec.mean, spec.std)?;
+        let Opening { model, arch, image, heads, .. } = &spec.how;
+        let options = LoadOptions { arch: *arch, image: *image, heads: *heads };
+        let model = load_model(model, &options, spec.mean, spec.std)?;
         let (data, calib, calib_is_eval) = open_data(spec)?;
         Ok(Subject { model, data, calib, calib_is_eval })
     }
@@ -220,8 +211,8 @@ pub fn open_subject(
             return Err(format!("session `{}` was never opened; hint: `paring open MODEL --data D`", place.name));
         }
     };
-    if spec.threads > 0 {
-        exec::set_threads(spec.threads);
+    if spec.how.threads > 0 {
+        exec::set_threads(spec.how.threads);
     }
     let Subject { mut model, data, calib, calib_is_eval } = load(&spec)?;
     if let Some(recipe) = recipe {
@@ -233,7 +224,7 @@ pub fn open_subject(
         return Err(format!(
             "model `{}` changed since the session opened (hash {:.12}, was {:.12}); hint: put the old file back, or open \
              a new session with `--name`",
-            spec.model, model.info.hash, card.model.hash
+            spec.how.model, model.info.hash, card.model.hash
         ));
     }
     for set in [&data, &calib] {
@@ -242,19 +233,18 @@ pub fn open_subject(
             return Err(format!("data set `{}` holds no images; hint: raise the limit", set.card().name));
         }
     }
-    let mut device = exec::device::open(&spec.device).map_err(|e| e.to_string())?;
-    if spec.tf32 {
+    let mut device = exec::device::open(&spec.how.device).map_err(|e| e.to_string())?;
+    if spec.how.tf32 {
         exec::device::allow_tf32(&mut device);
     }
-    let batch = if spec.batch == 0 { usual_batch(&model) } else { spec.batch };
+    let batch = if spec.how.batch == 0 { usual_batch(&model) } else { spec.how.batch };
     let recipe = recipe::now(&spec, &model, &data, &calib, batch, recipe)?;
     let artifacts = Artifacts::open(&place.artifacts())
         .map_err(|e| format!("cannot write in `{}`: {e}; hint: check permissions", place.dir.display()))?;
     let cache = crate::session::place::cache().ok().filter(|dir| private::make_dir(dir).is_ok() || dir.is_dir());
-    let groups = prune::groups(&model.graph);
     let desk = Table {
         graph: model.graph.clone(),
-        groups: groups.clone(),
+        groups: prune::groups(&model.graph),
         ranks: Ranks::default(),
         refused: exec::Capabilities::of(&device.device, device.kernels).refused(),
         rehearses: recipe.held > 0 && calib.len() > recipe.held,
@@ -264,7 +254,7 @@ pub fn open_subject(
         None => SessionCard {
             model: model.info.clone(),
             graph: (*model.graph).clone(),
-            groups: groups.clone(),
+            groups: desk.groups.clone(),
             data: data.card(),
             calib: calib.card(),
             calib_is_eval,
@@ -281,27 +271,22 @@ pub fn open_subject(
     card.recipe = Some(Box::new(recipe.clone()));
     let Split { work, held } = calib.split(recipe.seed(), recipe.held);
     let compute = Compute {
-        spec,
-        recipe,
+        patience: spec.patience,
+        shelf: Shelf { place: place.clone(), artifacts, card, recipe },
         model,
-        groups,
         desk,
         data,
         calib: work,
         held,
         device,
-        batch,
-        place: place.clone(),
-        artifacts,
         cache,
-        card,
         evidence: Mutex::default(),
         baseline: Mutex::default(),
         ceilings: Mutex::default(),
         trials: Mutex::default(),
     };
     // One look at the weights, as hashing them just was; what takes longer is a job's.
-    if compute.recipe.importance.is_quick() {
+    if compute.shelf.recipe.how.importance.is_quick() {
         compute.rank_groups(&mut |_, _| Ok(())).map_err(|e| e.to_string())?;
     }
     Ok(Arc::new(compute))
@@ -310,27 +295,30 @@ pub fn open_subject(
 /// A spec for a session whose journal is older than recipes and whose folder lost its file: what the card tells, and
 /// else what such a session has unless it is told otherwise.
 fn from_card(card: &SessionCard) -> OpenSpec {
+    let usual = OpenSpec::demo("vit");
     OpenSpec {
-        model: card.model.source.display().to_string(),
-        arch: Some(card.model.family),
+        how: Opening {
+            model: card.model.source.display().to_string(),
+            arch: Some(card.model.family),
+            calib_is_eval: card.calib_is_eval,
+            threads: card.threads,
+            batch: card.batch,
+            ..usual.how
+        },
         mean: Some(card.model.preprocess.mean),
         std: Some(card.model.preprocess.std),
         data: card.data.source.clone(),
         limit: card.data.limit,
         calib: Some(card.calib.source.clone()),
         calib_limit: card.calib.limit,
-        calib_is_eval: card.calib_is_eval,
-        threads: card.threads,
-        batch: card.batch,
         seed: card.seed,
-        ..OpenSpec::demo("vit")
+        ..usual
     }
 }
 
 impl Compute {
     fn compile(&self, model: &Model) -> Result<Plan, JobError> {
-        let threads = (self.spec.threads > 0).then_some(self.spec.threads);
-        let options = CompileOptions { threads, ..CompileOptions::on(&self.device) };
+        let options = CompileOptions { threads: self.threads(), ..CompileOptions::on(&self.device) };
         Plan::of(model, &options).map_err(JobError::of)
     }
 
@@ -339,15 +327,7 @@ impl Compute {
         if round == 0 {
             return Ok(self.model.clone());
         }
-        self.shelf().model_of(state, round)
-    }
-
-    fn artifact(&self, name: &str) -> Result<Model, JobError> {
-        self.shelf().artifact(name)
-    }
-
-    fn shelf(&self) -> Shelf<'_> {
-        Shelf { place: &self.place, artifacts: &self.artifacts, card: &self.card, recipe: &self.recipe }
+        self.shelf.model_of(state, round)
     }
 
     /// Asked before anything is kept that was worked out from the original, in memory or on disk.
@@ -369,7 +349,7 @@ impl Compute {
     /// What the session's way to rank units needs of the calibration images, if anything; worked out once. Needs a job:
     /// it takes as long as hundreds of forward and backward passes.
     fn evidence(&self, job: &Job) -> Result<Option<Arc<Evidence>>, JobError> {
-        let method = self.recipe.importance;
+        let method = self.shelf.recipe.how.importance;
         if !method.needs_evidence() {
             return Ok(None);
         }
@@ -377,14 +357,14 @@ impl Compute {
         if let Some(e) = &*known {
             return Ok(Some(e.clone()));
         }
-        let picks = prune::spread(self.calib.len(), self.recipe.evidence_images, self.recipe.seed());
+        let picks = prune::spread(self.calib.len(), self.shelf.recipe.evidence_images, self.shelf.recipe.seed());
         let mut unread = None;
         let batches = picks.chunks(EVIDENCE_BATCH).map_while(|picks| {
             let read = self.calib.batch(picks, &self.model.info.preprocess);
             read.map_err(|e| unread = Some(e)).ok()
         });
         let what = format!("{} of calibration images", method.label());
-        let mut say = |done| job.progress("importance", &what, done as u64, picks.len() as u64);
+        let mut say = |done| job.progress("importance", &what, done, picks.len());
         say(0);
         let made = prune::evidence(&self.model, self.calib.task(), method, batches, job.cancel(), &mut say);
         if let Some(e) = unread {
@@ -400,10 +380,10 @@ impl Compute {
     fn rank_groups(&self, before: &mut dyn FnMut(usize, usize) -> Result<(), JobError>) -> Result<(), JobError> {
         let evidence = lock(&self.evidence).clone();
         let open: Vec<&Group> =
-            self.groups.iter().filter(|g| g.protected.is_none() && self.desk.ranks.of(&g.id).is_none()).collect();
+            self.desk.groups.iter().filter(|g| g.protected.is_none() && self.desk.ranks.of(&g.id).is_none()).collect();
         for (i, group) in open.iter().enumerate() {
             before(i, open.len())?;
-            let scores = prune::importance(&self.model, group, self.recipe.importance, evidence.as_deref())?;
+            let scores = prune::importance(&self.model, group, self.shelf.recipe.how.importance, evidence.as_deref())?;
             self.unchanged()?;
             self.desk.ranks.set(&group.id, scores);
         }
@@ -413,9 +393,23 @@ impl Compute {
 
 impl Engine for Compute {
     fn card(&self) -> SessionCard {
-        self.card.clone()
+        self.shelf.card.clone()
     }
 
+    fn desk(&self) -> &dyn Desk {
+        &self.desk
+    }
+
+    fn export(&self, state: &State, round: u32, path: &str, format: &str, job: &Job) -> Result<Exported, JobError> {
+        self.shelf.write_model(state, round, path, format, job)
+    }
+
+    fn work(&self) -> Result<&dyn Work, JobError> {
+        Ok(self)
+    }
+}
+
+impl Work for Compute {
     fn profile(&self, state: &State, round: u32, job: &Job) -> Result<Profile, JobError> {
         self.on_original(|| self.profile_model(&self.model_of(state, round)?, job))
     }
@@ -450,7 +444,7 @@ impl Engine for Compute {
     fn propose(&self, state: &State, by: Proposer, llm: &Llm, job: &Job) -> Result<(), JobError> {
         match by {
             Proposer::Planner => self.ask_planner(state, job),
-            Proposer::Agents => self.ask_agents(state, llm, job),
+            Proposer::Agents => self.run_agents(Task::Propose, state, llm, job),
         }
     }
 
@@ -458,25 +452,21 @@ impl Engine for Compute {
         self.compare_with_forecast(state, round, llm, job)
     }
 
-    fn desk(&self) -> &dyn Desk {
-        &self.desk
-    }
-
     fn rank(&self, job: &Job) -> Result<(), JobError> {
-        if self.groups.iter().all(|g| g.protected.is_some() || self.desk.ranks.of(&g.id).is_some()) {
+        if self.desk.groups.iter().all(|g| g.protected.is_some() || self.desk.ranks.of(&g.id).is_some()) {
             return Ok(());
         }
         self.on_original(|| {
             self.evidence(job)?;
             self.rank_groups(&mut |done, all| {
                 job.cancel().check()?;
-                job.progress("importance", self.recipe.importance.label(), done as u64, all as u64);
+                job.progress("importance", self.shelf.recipe.how.importance.label(), done, all);
                 Ok(())
             })
         })
     }
 
-    fn compress(&self, state: &State, round: u32, job: &Job) -> Result<Compressed, JobError> {
+    fn compress(&self, state: &State, round: u32, job: &Job) -> Result<Built, JobError> {
         self.on_original(|| self.make_model(state, round, job))
     }
 
@@ -488,9 +478,5 @@ impl Engine for Compute {
         job: &Job,
     ) -> Result<(Evaluation, Verdict), JobError> {
         self.on_original(|| self.judge_model(state, round, artifact, job))
-    }
-
-    fn export(&self, state: &State, round: u32, path: &str, format: &str, job: &Job) -> Result<Exported, JobError> {
-        self.shelf().write_model(state, round, path, format, job)
     }
 }

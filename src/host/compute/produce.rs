@@ -1,22 +1,13 @@
 //! Making compressed models: always from the original, by the session's recipe.
 
 use super::{Compute, JobError};
-use crate::host::engine::{Compressed, Job};
+use crate::host::engine::Job;
 use crate::model::export;
 use crate::model::{Model, ModelError};
-use crate::plan::{Action, Target};
-use crate::recover::{self, RepairError, RepairOptions, RepairStep, RepairUpdate, RepairUse};
-use crate::session::{Event, Feed, State};
+use crate::plan::{Action, Target, plan_key};
+use crate::recover::{self, RepairOptions, RepairStep, RepairUpdate, RepairUse};
+use crate::session::{Built, Event, Feed, State};
 use std::path::Path;
-
-impl From<RepairError> for JobError {
-    fn from(e: RepairError) -> JobError {
-        match e {
-            RepairError::Cancelled(_) => JobError::Cancelled,
-            other => JobError::of(other),
-        }
-    }
-}
 
 /// An artifact could not be made.
 #[derive(Debug, thiserror::Error)]
@@ -38,16 +29,12 @@ pub(super) fn in_order(mut actions: Vec<(Target, Action)>) -> Vec<(Target, Actio
 impl Compute {
     /// Compresses the original by the recipe of `round`, and stores the result: a function of that recipe, so the artifact
     /// says nothing of who decided what and when. What was built ahead of exactly this plan is taken as it is.
-    pub(super) fn make_model(&self, state: &State, round: u32, job: &Job) -> Result<Compressed, JobError> {
+    pub(super) fn make_model(&self, state: &State, round: u32, job: &Job) -> Result<Built, JobError> {
         let actions = in_order(state.actions_of(round));
         if let Some(built) = self.built(state, &actions) {
             let steps = built.repairs.iter().map(|step| Event::Repaired { round, step: step.clone() });
             job.events(steps.collect())?;
-            return Ok(Compressed {
-                artifact: built.artifact.clone(),
-                model_hash: built.model_hash.clone(),
-                used: built.used.clone(),
-            });
+            return Ok(built.clone());
         }
         if let Some(path) = self.model.params.outdated() {
             let text = format!(
@@ -55,14 +42,26 @@ impl Compute {
                  the session again, the old file is needed",
                 path.display()
             );
-            job.say(Feed::Log { level: "warn".to_owned(), text });
+            job.say(Feed::warn(text));
         }
-        let (model, used, steps) = self.build(&actions, &self.recipe.repair, "compress", job, &mut |step| {
-            job.event(Event::Repaired { round, step: step.clone() })
-        })?;
+        let mut step = |step: &RepairStep| job.event(Event::Repaired { round, step: step.clone() });
+        Ok(self.build_to_keep(state, &actions, "compress", job, &mut step)?.1)
+    }
+
+    /// The model after `actions`, and how it is stored.
+    pub(super) fn build_to_keep(
+        &self,
+        state: &State,
+        actions: &[(Target, Action)],
+        what: &str,
+        job: &Job,
+        step: &mut dyn FnMut(&RepairStep) -> Result<(), JobError>,
+    ) -> Result<(Model, Built), JobError> {
+        let (small, used, repairs) = self.build(actions, &self.shelf.recipe.repair, what, job, step)?;
         self.same_images(state, &used)?;
-        let artifact = self.keep(&model, &actions, &used, &steps)?;
-        Ok(Compressed { artifact, model_hash: model.params.hash(), used })
+        let artifact = self.keep(&small, actions, &used, &repairs)?;
+        let built = Built { key: plan_key(actions), artifact, model_hash: small.params.hash(), repairs, used };
+        Ok((small, built))
     }
 
     /// The original after `actions`, repaired, with what that used and its judged steps; progress goes out as `what`,
@@ -77,25 +76,28 @@ impl Compute {
     ) -> Result<(Model, RepairUse, Vec<RepairStep>), JobError> {
         let (mut used, mut steps) = (RepairUse::default(), Vec::new());
         let mut failed = None;
-        let model =
-            recover::compress(&self.model, &self.groups, actions, &self.calib, options, job.cancel(), &mut |update| {
-                match update {
-                    RepairUpdate::Progress { done, total, what: label } => {
-                        job.progress(what, &label, done as u64, total as u64);
+        let model = recover::compress(
+            &self.model,
+            &self.desk.groups,
+            actions,
+            &self.calib,
+            options,
+            job.cancel(),
+            &mut |update| match update {
+                RepairUpdate::Progress { done, total, what: label } => job.progress(what, &label, done, total),
+                RepairUpdate::Step(judged) => {
+                    if failed.is_none()
+                        && let Err(e) = step(&judged)
+                    {
+                        failed = Some(e);
+                        job.cancel().cancel();
                     }
-                    RepairUpdate::Step(judged) => {
-                        if failed.is_none()
-                            && let Err(e) = step(&judged)
-                        {
-                            failed = Some(e);
-                            job.cancel().cancel();
-                        }
-                        steps.push(judged);
-                    }
-                    RepairUpdate::Used(u) => used = u,
+                    steps.push(judged);
                 }
-            })
-            .map_err(|e| failed.take().unwrap_or_else(|| e.into()))?;
+                RepairUpdate::Used(u) => used = u,
+            },
+        )
+        .map_err(|e| failed.take().unwrap_or_else(|| e.into()))?;
         job.cancel().check()?;
         // What was cut out of other weights must not be tried, kept or shown.
         self.model.params.still(&self.model.info.hash).map_err(JobError::of)?;
@@ -103,24 +105,24 @@ impl Compute {
     }
 
     /// Stores a compressed model with its manifest; returns the artifact's name.
-    pub(super) fn keep(
+    fn keep(
         &self,
         model: &Model,
         actions: &[(Target, Action)],
         used: &RepairUse,
         steps: &[RepairStep],
     ) -> Result<String, JobError> {
-        let manifest = self.shelf().manifest(actions, used, steps);
+        let manifest = self.shelf.manifest(actions, used, steps);
         let put = |path: &Path| -> Result<(), PutError> {
             export::safetensors(path, model, &manifest)?;
             Ok(())
         };
-        self.artifacts.put("safetensors", put).map_err(JobError::of)
+        self.shelf.artifacts.put("safetensors", put).map_err(JobError::of)
     }
 
     /// The same choice of calibration images must be the same images in every round, or rounds cannot be compared. (What
     /// of a set is not read when it is opened is noticed here.)
-    pub(super) fn same_images(&self, state: &State, used: &RepairUse) -> Result<(), JobError> {
+    fn same_images(&self, state: &State, used: &RepairUse) -> Result<(), JobError> {
         let alike = |old: &RepairUse| {
             (old.fitted, old.checked, old.ranged) == (used.fitted, used.checked, used.ranged) && old.hash.is_some()
         };
@@ -131,7 +133,7 @@ impl Compute {
         Err(JobError::Failed(format!(
             "the images of calibration data `{}` changed since an earlier round; hint: put the old data back, or open a \
              new session with `--name`",
-            self.recipe.calib.spec
+            self.shelf.recipe.calib.spec
         )))
     }
 }

@@ -2,7 +2,7 @@
 //! while it is said; decisions become events, which the host numbers, checks and clamps.
 
 use super::{Compute, JobError};
-use crate::agent::{self, AgentInput, Endpoint, Listener, StandIn};
+use crate::agent::{self, AgentInput, Endpoint, Listener, StandIn, Timeouts};
 use crate::host::engine::{Job, Llm};
 use crate::plan::planner::{self, PlannerInput};
 use crate::plan::{Decision, Forecaster};
@@ -18,7 +18,6 @@ pub fn plan_now(state: &State, say: &mut dyn FnMut(&str)) -> Result<Vec<Decision
     let card = state.card.as_ref().ok_or("the session is not open; hint: open it first")?;
     let profile = state.profile_of(0).ok_or("nothing is profiled yet; hint: profile first")?;
     let in_force: Vec<Decision> = state.given().into_iter().cloned().collect();
-    let (past, quality) = (state.past_rounds(), state.quality_input());
     let input = PlannerInput {
         graph: &card.graph,
         groups: &card.groups,
@@ -30,8 +29,7 @@ pub fn plan_now(state: &State, say: &mut dyn FnMut(&str)) -> Result<Vec<Decision
         round: state.round,
         first_id: state.next_decision,
         in_force: &in_force,
-        past: &past,
-        quality: &quality,
+        quality: &state.quality_input(),
     };
     planner::propose(&input, say).map_err(|e| e.to_string())
 }
@@ -51,19 +49,13 @@ impl Compute {
             round: state.round,
             role: PLANNER.to_owned(),
             model: "built-in".to_owned(),
-            reasoning: String::new(),
             tokens: text.split_whitespace().count() as u64,
             text,
-            prompt: String::new(),
             seconds: began.elapsed().as_secs_f64(),
-            interrupted: false,
+            ..Utterance::default()
         };
         job.cancel().check()?;
         job.events(vec![Event::Said { utterance: Box::new(said) }, Event::Proposed { decisions }])
-    }
-
-    pub(super) fn ask_agents(&self, state: &State, llm: &Llm, job: &Job) -> Result<(), JobError> {
-        self.run_agents(Task::Propose, state, llm, job)
     }
 
     /// After a verdict: what was forecast against what was measured; an endpoint's evaluation role argues from it.
@@ -78,16 +70,16 @@ impl Compute {
             job.event(Event::Said { utterance: Box::new(utterance) })?;
         }
         // What it would argue from is what agents of a blind session are not told.
-        if self.recipe.blind || (llm.base_url.is_none() && llm.model.is_none()) {
+        if self.shelf.recipe.how.blind || (llm.base_url.is_none() && llm.model.is_none()) {
             return Ok(());
         }
         self.run_agents(Task::Evaluate, state, llm, job)
     }
 
     /// Runs the pipeline on this thread and passes on what it says.
-    fn run_agents(&self, task: Task, state: &State, llm: &Llm, job: &Job) -> Result<(), JobError> {
+    pub(super) fn run_agents(&self, task: Task, state: &State, llm: &Llm, job: &Job) -> Result<(), JobError> {
         let of = Arc::new(state.clone());
-        let state = if self.recipe.blind { Arc::new(agent::blinded(state)) } else { of.clone() };
+        let state = if self.shelf.recipe.how.blind { Arc::new(agent::blinded(state)) } else { of.clone() };
         let stand_in: StandIn = Arc::new(move || {
             let mut text = String::new();
             let decisions = plan_now(&of, &mut |words| text.push_str(words))?;
@@ -95,14 +87,14 @@ impl Compute {
         });
         let (prompts, complaints) = agent::Prompts::of_user();
         for text in complaints {
-            job.say(Feed::Log { level: "warn".to_owned(), text });
+            job.say(Feed::warn(text));
         }
         let input = AgentInput { prompts, ..AgentInput::new(task, state.clone(), stand_in) };
         let endpoint = Endpoint::from_env(llm.base_url.as_deref(), llm.model.as_deref());
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(JobError::of)?;
         let cancel = job.token();
         let mut to = ToHost { job, forecaster: state.forecaster(), cancel: cancel.clone(), failed: None };
-        runtime.block_on(agent::run(input, endpoint, &mut to, &cancel));
+        runtime.block_on(agent::run(input, endpoint, Timeouts::default(), &mut to, &cancel));
         job.cancel().check()?;
         to.failed.map_or(Ok(()), Err)
     }

@@ -5,7 +5,7 @@ use crate::exec;
 use crate::host::spec::OpenSpec;
 use crate::model::Model;
 use crate::recover::RepairOptions;
-use crate::session::{Images, Recipe};
+use crate::session::{Images, Opening, Recipe};
 
 /// Bytes of images that are read to know a set by its content. Calibration sets are small and decide the weights; what
 /// else is in an evaluation set is noticed when it is evaluated.
@@ -32,24 +32,14 @@ pub(super) fn now(
     };
     let repair = RepairOptions { seed: spec.seed, ranges: spec.calibration, ..RepairOptions::default() };
     let recipe = Recipe {
-        model: spec.model.clone(),
-        arch: spec.arch,
-        image: spec.image,
-        heads: spec.heads,
+        how: Opening { batch, ..spec.how.clone() },
         preprocess: model.info.preprocess.clone(),
         data: images(data, &spec.data, spec.limit, DATA_BYTES)?,
         calib: images(calib, spec.calib.as_ref().unwrap_or(&spec.data), spec.calib_limit, CALIB_BYTES)?,
         calib_from_data: spec.calib.is_none(),
-        calib_is_eval: spec.calib_is_eval,
-        importance: spec.importance,
         evidence_images: old.map_or(EVIDENCE_IMAGES, |r| r.evidence_images),
         held: old.map_or_else(|| calib.usually_held(), |r| r.held),
         repair: old.map_or(repair, |r| r.repair.clone()),
-        device: spec.device.clone(),
-        tf32: spec.tf32,
-        threads: spec.threads,
-        batch,
-        blind: spec.blind,
         kernels: exec::device::kernels(),
         program: env!("CARGO_PKG_VERSION").to_owned(),
     };

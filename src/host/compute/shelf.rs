@@ -5,30 +5,29 @@
 use super::produce::in_order;
 use crate::files;
 use crate::host::desk::Desk;
-use crate::host::engine::{Compressed, Engine, Exported, Job, JobError, Llm};
+use crate::host::engine::{Engine, Exported, Job, JobError, Work};
 use crate::model::export::Manifest;
 use crate::model::formats;
 use crate::model::{self, LoadOptions, Model};
-use crate::plan::{Action, Target, Verdict};
-use crate::profile::{Ladder, Paired, Profile};
+use crate::plan::{Action, Target};
 use crate::recover::{RepairStep, RepairUse, Stage};
-use crate::session::{Artifacts, Evaluation, Place, Proposer, Recipe, SessionCard, State, as_filed};
+use crate::session::{Artifacts, Place, Recipe, SessionCard, State, as_filed};
 use serde_json::json;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 /// A session's models and what is known of them.
-pub(super) struct Shelf<'a> {
-    pub place: &'a Place,
-    pub artifacts: &'a Artifacts,
-    pub card: &'a SessionCard,
-    pub recipe: &'a Recipe,
+pub(super) struct Shelf {
+    pub place: Place,
+    pub artifacts: Artifacts,
+    pub card: SessionCard,
+    pub recipe: Recipe,
 }
 
-impl Shelf<'_> {
+impl Shelf {
     /// How a model came about. Nothing in it depends on the clock, so that the same recipe makes the same file.
     pub fn manifest(&self, actions: &[(Target, Action)], used: &RepairUse, steps: &[RepairStep]) -> Manifest {
-        let recipe = self.recipe;
+        let recipe = &self.recipe;
         let repair = &recipe.repair;
         let list: Vec<_> = actions.iter().map(|(t, a)| json!({ "target": t, "action": a })).collect();
         let step = |s: &RepairStep| {
@@ -46,7 +45,7 @@ impl Shelf<'_> {
         Manifest {
             recipe: json!({
                 "actions": list,
-                "importance": recipe.importance,
+                "importance": recipe.how.importance,
                 "seed": repair.seed,
                 "preprocess": recipe.preprocess,
                 "repair": repaired,
@@ -90,7 +89,7 @@ impl Shelf<'_> {
         job.progress("export", path, 0, 1);
         let model = self.model_of(state, round)?;
         let path = self.export_path(path, round, format);
-        keep_sources(&path, self.recipe, &self.place.dir).map_err(JobError::Failed)?;
+        keep_sources(&path, &self.recipe, &self.place.dir).map_err(JobError::Failed)?;
         let r = state.round_at(round);
         let recipe = state.recipe_of(round);
         let figures = json!({
@@ -136,8 +135,9 @@ impl Shelf<'_> {
 fn keep_sources(path: &Path, recipe: &Recipe, session: &Path) -> Result<(), String> {
     let data = [&recipe.data.spec, &recipe.calib.spec];
     let data = data.into_iter().flat_map(|spec| spec.split(',').map(|part| ("data is read from", Path::new(part))));
-    let mut all =
-        [("model was read from", Path::new(&recipe.model)), ("session is kept in", session)].into_iter().chain(data);
+    let mut all = [("model was read from", Path::new(&recipe.how.model)), ("session is kept in", session)]
+        .into_iter()
+        .chain(data);
     match all.find(|(_, source)| files::overwrites(path, source)) {
         Some((what, source)) => Err(format!(
             "`{}` is not replaced: the {what} `{}`; hint: give the export another path",
@@ -148,15 +148,7 @@ fn keep_sources(path: &Path, recipe: &Recipe, session: &Path) -> Result<(), Stri
     }
 }
 
-/// A session whose original and data are not opened: its models can be exported, and nothing else can be done.
-struct Archive {
-    place: Place,
-    artifacts: Artifacts,
-    card: SessionCard,
-    recipe: Recipe,
-}
-
-/// Opens a session for exports alone.
+/// Opens a session for exports alone, without its original and data.
 ///
 /// # Errors
 /// In words: it was never opened, is older than recipes in journals, or its folder cannot be used.
@@ -166,80 +158,31 @@ pub fn archive(place: &Place, card: Option<&SessionCard>) -> Result<Arc<dyn Engi
     let card = card.ok_or_else(unknown)?.clone();
     let recipe = card.recipe.as_deref().ok_or_else(unknown)?.clone();
     let artifacts = Artifacts::open(&place.artifacts()).map_err(|e| e.to_string())?;
-    Ok(Arc::new(Archive { place: place.clone(), artifacts, card, recipe }))
+    Ok(Arc::new(Shelf { place: place.clone(), artifacts, card, recipe }))
 }
 
 const CLOSED: &str =
     "the session is opened for an export alone; hint: `paring attach` opens it with its model and data";
 
-fn closed<T>() -> Result<T, JobError> {
-    Err(JobError::Failed(CLOSED.to_owned()))
-}
-
-impl Engine for Archive {
+impl Engine for Shelf {
     fn card(&self) -> SessionCard {
         self.card.clone()
-    }
-
-    fn export(&self, state: &State, round: u32, path: &str, format: &str, job: &Job) -> Result<Exported, JobError> {
-        let Archive { place, artifacts, card, recipe } = self;
-        Shelf { place, artifacts, card, recipe }.write_model(state, round, path, format, job)
     }
 
     fn desk(&self) -> &dyn Desk {
         self
     }
 
-    fn profile(&self, _: &State, _: u32, _: &Job) -> Result<Profile, JobError> {
-        closed()
+    fn export(&self, state: &State, round: u32, path: &str, format: &str, job: &Job) -> Result<Exported, JobError> {
+        self.write_model(state, round, path, format, job)
     }
 
-    fn beside_original(&self, _: &State, _: u32, _: &Job) -> Result<Paired, JobError> {
-        closed()
-    }
-
-    fn baseline(&self, _: &State, _: &Job) -> Result<Evaluation, JobError> {
-        closed()
-    }
-
-    fn ladders(&self, _: &State, _: &Job) -> Result<Vec<Ladder>, JobError> {
-        closed()
-    }
-
-    fn sense(&self, _: &State, _: &Job) -> Result<(), JobError> {
-        closed()
-    }
-
-    fn anchor(&self, _: &State, _: &Job) -> Result<(), JobError> {
-        closed()
-    }
-
-    fn rehearse(&self, _: &State, _: &[(Target, Action)], _: &Job) -> Result<(), JobError> {
-        closed()
-    }
-
-    fn propose(&self, _: &State, _: Proposer, _: &Llm, _: &Job) -> Result<(), JobError> {
-        closed()
-    }
-
-    fn reflect(&self, _: &State, _: u32, _: &Llm, _: &Job) -> Result<(), JobError> {
-        closed()
-    }
-
-    fn rank(&self, _: &Job) -> Result<(), JobError> {
-        closed()
-    }
-
-    fn compress(&self, _: &State, _: u32, _: &Job) -> Result<Compressed, JobError> {
-        closed()
-    }
-
-    fn evaluate(&self, _: &State, _: u32, _: &str, _: &Job) -> Result<(Evaluation, Verdict), JobError> {
-        closed()
+    fn work(&self) -> Result<&dyn Work, JobError> {
+        Err(JobError::Failed(CLOSED.to_owned()))
     }
 }
 
-impl Desk for Archive {
+impl Desk for Shelf {
     fn resolve(&self, _: &State, _: &Target, _: &Action) -> Result<Action, String> {
         Err(CLOSED.to_owned())
     }

@@ -2,11 +2,11 @@
 //! would be, and as it is: copied.
 
 use super::*;
-use crate::graph::Precision;
-use crate::host::engine::{Job, Stop};
+use crate::host::engine::Stop;
 use crate::model::families::CifarResnetSpec;
 use crate::model::{FamilySpec, ParamStore, export, random};
-use crate::plan::{Author, Decision, DecisionId, Status};
+use crate::plan::testing::int8;
+use crate::plan::{Author, Decision, DecisionId};
 use crate::session::{Event, Record};
 use std::os::unix::fs::FileExt;
 
@@ -29,34 +29,18 @@ impl Rig {
         let dir = tempfile::tempdir().expect("temp dir");
         let path = dir.path().join("model.safetensors");
         export::safetensors(&path, &weights(1), &export::Manifest::default()).expect("written");
-        let spec = OpenSpec {
-            model: path.display().to_string(),
-            limit: 16,
-            calib_limit: 16,
-            batch: 8,
-            threads: 1,
-            ..OpenSpec::demo("cnn")
-        };
+        let usual = OpenSpec { limit: 16, calib_limit: 16, ..OpenSpec::demo("cnn") };
+        let how = Opening { model: path.display().to_string(), batch: 8, threads: 1, ..usual.how };
+        let spec = OpenSpec { how, ..usual };
         crate::model::map_all(mapped);
         let engine = open(&Place::at(&dir.path().join("session")), Some(spec), None);
         crate::model::map_all(false);
         let engine = engine.expect("opens");
-        let layer = |id: u64, name: &str| Decision {
-            id: DecisionId(id),
-            round: 1,
-            target: Target::Layer(name.to_owned()),
-            action: Action::Precision { precision: Precision::Int8 },
-            author: Author::Human,
-            rationale: String::new(),
-            forecast: None,
-            status: Status::Proposed,
-            edited_from: None,
-            veto_reason: None,
-        };
+        let (target, action) = int8("layer1.0.conv1");
         let ids = vec![DecisionId(0)];
         let events = [
             Event::Opened { card: Box::new(engine.card()), budget: Default::default() },
-            Event::Proposed { decisions: vec![layer(0, "layer1.0.conv1")] },
+            Event::Proposed { decisions: vec![Decision::new(target, action, Author::Human)] },
             Event::Approved { ids: ids.clone() },
             Event::RunStarted { round: 1, ids: ids.clone(), recipe: Some(ids), forecast: None },
         ];
@@ -71,6 +55,10 @@ impl Rig {
             }
         });
         Rig { dir, engine, state, job: Job::new(Stop::default(), inputs) }
+    }
+
+    fn work(&self) -> &dyn Work {
+        self.engine.work().expect("opened whole")
     }
 
     fn model(&self) -> std::path::PathBuf {
@@ -94,7 +82,7 @@ impl Rig {
     }
 
     /// The run's model is in the journal now.
-    fn applied(&mut self, made: &Compressed) {
+    fn applied(&mut self, made: &Built) {
         let event = Event::Applied {
             round: 1,
             ids: vec![DecisionId(0)],
@@ -113,7 +101,7 @@ fn records(from: u64, events: impl IntoIterator<Item = Event>) -> Vec<Record> {
 #[test]
 fn other_weights_in_a_mapped_file_are_not_compressed_and_what_was_made_is_still_exported() {
     let mut r = Rig::new(true);
-    let made = r.engine.compress(&r.state, 1, &r.job).expect("compressed");
+    let made = r.work().compress(&r.state, 1, &r.job).expect("compressed");
     r.applied(&made);
     // To touch it, or to write what it holds already, changes nothing.
     let bytes = std::fs::read(r.model()).expect("read");
@@ -123,13 +111,13 @@ fn other_weights_in_a_mapped_file_are_not_compressed_and_what_was_made_is_still_
         .open(r.model())
         .and_then(|f| f.write_all_at(&bytes, 0))
         .expect("the same bytes");
-    r.engine.compress(&r.state, 1, &r.job).expect("the same weights");
+    r.work().compress(&r.state, 1, &r.job).expect("the same weights");
 
     r.rewrite();
-    r.refused(r.engine.compress(&r.state, 1, &r.job));
-    r.refused(r.engine.baseline(&r.state, &r.job));
-    r.refused(r.engine.sense(&r.state, &r.job));
-    r.refused(r.engine.profile(&r.state, 0, &r.job));
+    r.refused(r.work().compress(&r.state, 1, &r.job));
+    r.refused(r.work().baseline(&r.state, &r.job));
+    r.refused(r.work().sense(&r.state, &r.job));
+    r.refused(r.work().profile(&r.state, 0, &r.job));
     let out = r.dir.path().join("out.safetensors");
     let export = |engine: &dyn Engine, out: &Path| {
         std::fs::remove_file(out).ok();
@@ -147,15 +135,15 @@ fn other_weights_in_a_mapped_file_are_not_compressed_and_what_was_made_is_still_
     assert!(open(&place, None, r.state.card.as_ref()).is_err_and(|e| e.contains("model.safetensors")));
     let alone = archive(&place, r.state.card.as_ref()).expect("needs no original");
     assert_eq!(export(&*alone, &out), hash);
-    assert!(alone.compress(&r.state, 1, &r.job).is_err_and(|e| e.to_string().contains("hint:")));
+    assert!(alone.work().is_err_and(|e| e.to_string().contains("hint:")));
 }
 
 #[test]
 fn a_mapped_file_that_is_cut_under_the_work_is_an_error_and_no_signal() {
     let r = Rig::new(true);
     std::fs::File::options().write(true).open(r.model()).and_then(|f| f.set_len(600)).expect("cut");
-    r.refused(r.engine.compress(&r.state, 1, &r.job));
-    r.refused(r.engine.baseline(&r.state, &r.job));
+    r.refused(r.work().compress(&r.state, 1, &r.job));
+    r.refused(r.work().baseline(&r.state, &r.job));
     // Where it is cut between the look before and the use.
     let whole = Rig::new(true);
     let file = std::fs::File::options().write(true).open(whole.model()).expect("opens");
@@ -173,9 +161,9 @@ fn a_mapped_file_that_is_cut_under_the_work_is_an_error_and_no_signal() {
 #[test]
 fn a_small_file_is_copied_and_the_session_goes_on_with_what_was_measured() {
     let r = Rig::new(false);
-    let before = r.engine.compress(&r.state, 1, &r.job).expect("compressed");
+    let before = r.work().compress(&r.state, 1, &r.job).expect("compressed");
     r.rewrite();
-    let after = r.engine.compress(&r.state, 1, &r.job).expect("from the copy");
+    let after = r.work().compress(&r.state, 1, &r.job).expect("from the copy");
     assert_eq!((before.artifact, before.model_hash), (after.artifact, after.model_hash));
     // Only a new start needs the file, and says so.
     let place = Place::at(&r.dir.path().join("session"));

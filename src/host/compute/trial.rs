@@ -9,7 +9,6 @@ use crate::eval::{EvalError, Margins, TrialOptions, TrialOutcome, Trials};
 use crate::exec::{Capabilities, Plan};
 use crate::host::desk::Desk;
 use crate::host::engine::Job;
-use crate::model::Model;
 use crate::plan::planner;
 use crate::plan::{Action, Target, Trial, plan_key};
 use crate::recover::RepairOptions;
@@ -43,12 +42,10 @@ impl Compute {
             new: new.as_ref(),
             known: state.trials.correction.as_ref(),
             batch: working_batch(&self.model),
-            seed: self.recipe.seed(),
+            seed: self.shelf.recipe.seed(),
         };
-        let mut progress = |done: usize, total: usize| {
-            job.progress("trials", "views of held-back images", done as u64, total as u64);
-        };
-        let made = Trials::prepare(&mut run, &self.held, prep, &options, job.cancel(), &mut progress)?;
+        let meter = &mut job.meter("trials", "views of held-back images");
+        let made = Trials::prepare(&mut run, &self.held, prep, &options, job.cancel(), meter)?;
         let made = Arc::new(made);
         self.unchanged()?;
         *known = Some(made.clone());
@@ -57,9 +54,7 @@ impl Compute {
 
     fn try_model(&self, trials: &Trials, plan: &Plan, what: &str, job: &Job) -> Result<TrialOutcome, JobError> {
         let mut run = |x: &candle_core::Tensor| -> Result<_, EvalError> { Ok(plan.run(x)?) };
-        let mut progress =
-            |done: usize, total: usize| job.progress(what, "held-back images", done as u64, total as u64);
-        Ok(trials.run(&mut run, job.cancel(), &mut progress)?)
+        Ok(trials.run(&mut run, job.cancel(), &mut job.meter(what, "held-back images"))?)
     }
 
     /// Builds and tries the plans that forecasts are fitted to, those that the session has not.
@@ -69,21 +64,21 @@ impl Compute {
                 "{} calibration images are too few to hold some back: what a plan costs in accuracy is not forecast",
                 self.calib.len()
             );
-            job.say(crate::session::Feed::Log { level: "warn".to_owned(), text: words });
+            job.say(crate::session::Feed::warn(words));
             return Ok(());
         };
         let (Some(card), Some(profile)) = (state.card.as_ref(), state.profile_of(0)) else { return Ok(()) };
         let anchors = planner::anchors(&card.graph, &card.groups, profile, &state.sensitivity);
         let macs = crate::graph::macs(&self.model.graph).map_err(JobError::of)?;
         let each: f64 = macs.iter().map(|m| (m.conv_linear + m.attention) as f64).sum();
-        let usual = self.recipe.repair.clone();
+        let usual = self.shelf.recipe.repair.clone();
         let images = usual.images.min(((ANCHOR_WORK / each.max(1.0)) as usize).max(ANCHOR_IMAGES));
         let options = RepairOptions { images, check_images: usual.check_images.min(images / 4), ..usual };
         let capable = Capabilities::of(&self.device.device, self.device.kernels);
         let total = anchors.len();
         for (done, actions) in anchors.into_iter().enumerate() {
             job.cancel().check()?;
-            job.progress("trials", "plans to learn from", done as u64, total as u64);
+            job.progress("trials", "plans to learn from", done, total);
             let actions = self.with_units(actions);
             // Of precisions a device refuses nothing can be learnt on it.
             let refused = |(_, a): &(Target, Action)| matches!(a, Action::Precision { precision } if capable.refuses(*precision).is_some());
@@ -95,7 +90,7 @@ impl Compute {
             let trial = Box::new(Trial { key: plan_key(&actions), actions, outcome, anchor: true });
             job.event(Event::Tried { trial, correction: Some(trials.correction().clone()) })?;
         }
-        job.progress("trials", "plans to learn from", total as u64, total as u64);
+        job.progress("trials", "plans to learn from", total, total);
         Ok(())
     }
 
@@ -116,9 +111,9 @@ impl Compute {
         let Some(trials) = self.trials(state, job)? else { return Ok(()) };
         let actions = &in_order(actions.to_vec())[..];
         let small = match self.built(state, actions) {
-            Some(built) => self.artifact(&built.artifact)?,
+            Some(built) => self.shelf.artifact(&built.artifact)?,
             None => {
-                let (small, built) = self.build_to_keep(state, actions, job)?;
+                let (small, built) = self.build_to_keep(state, actions, "rehearsal", job, &mut |_| Ok(()))?;
                 self.forget_built(state);
                 job.event(Event::Built { built: Box::new(built) })?;
                 small
@@ -129,23 +124,10 @@ impl Compute {
         job.event(Event::Tried { trial: Box::new(trial), correction: Some(trials.correction().clone()) })
     }
 
-    fn build_to_keep(
-        &self,
-        state: &State,
-        actions: &[(Target, Action)],
-        job: &Job,
-    ) -> Result<(Model, Built), JobError> {
-        let (small, used, repairs) = self.build(actions, &self.recipe.repair, "rehearsal", job, &mut |_| Ok(()))?;
-        self.same_images(state, &used)?;
-        let artifact = self.keep(&small, actions, &used, &repairs)?;
-        let built = Built { key: plan_key(actions), artifact, model_hash: small.params.hash(), repairs, used };
-        Ok((small, built))
-    }
-
     /// What was built ahead of exactly these actions, if it is still there.
     pub(super) fn built<'a>(&self, state: &'a State, actions: &[(Target, Action)]) -> Option<&'a Built> {
         let key = plan_key(actions);
-        state.built.iter().rev().find(|b| b.key == key && self.artifacts.path(&b.artifact).is_some())
+        state.built.iter().rev().find(|b| b.key == key && self.shelf.artifacts.path(&b.artifact).is_some())
     }
 
     /// Removes the oldest model that was built ahead and that no round took.
@@ -154,7 +136,9 @@ impl Compute {
             return;
         }
         let taken = |b: &&Built| state.rounds.iter().any(|r| r.artifact.as_ref() == Some(&b.artifact));
-        if let Some(path) = state.built.first().filter(|b| !taken(b)).and_then(|b| self.artifacts.path(&b.artifact)) {
+        if let Some(path) =
+            state.built.first().filter(|b| !taken(b)).and_then(|b| self.shelf.artifacts.path(&b.artifact))
+        {
             drop(std::fs::remove_file(path));
         }
     }

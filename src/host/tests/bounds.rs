@@ -6,9 +6,7 @@ use tokio::io::AsyncWriteExt;
 
 #[tokio::test]
 async fn a_full_disk_refuses_commands_and_how_a_job_ended_is_written_when_there_is_room() {
-    let mut r = Rig::new(true, None).await;
-    r.until("proposals", |s| s.phase == Phase::Review).await;
-    r.idle().await;
+    let mut r = Rig::proposed().await;
     r.ok(Command::Approve { ids: ids(&[0]) }).await;
     r.gate(Some(Gate::Compress));
     r.ok(Command::Run).await;
@@ -41,9 +39,7 @@ async fn a_full_disk_refuses_commands_and_how_a_job_ended_is_written_when_there_
 
 #[tokio::test]
 async fn reasons_have_a_bound() {
-    let mut r = Rig::new(true, None).await;
-    r.until("proposals", |s| s.phase == Phase::Review).await;
-    r.idle().await;
+    let mut r = Rig::proposed().await;
     let long = "x".repeat(REASON_BYTES + 1);
     let limit = |reason: String| crate::plan::Constraint { target: group("c"), limit: Limit::KeepF32, reason };
     assert!(r.refused(Command::Veto { ids: ids(&[0]), reason: long.clone() }).await.contains("1024 bytes"));
@@ -51,9 +47,7 @@ async fn reasons_have_a_bound() {
     r.refused(Command::Constrain { constraint: limit(long.clone()) }).await;
     r.ok(Command::Veto { ids: ids(&[0]), reason: format!("  {}  ", &long[1..]) }).await;
     r.ok(Command::Approve { ids: ids(&[1]) }).await;
-    r.ok(Command::Run).await;
-    r.until("verdict", |s| s.phase == Phase::Verdict).await;
-    r.idle().await;
+    r.run().await;
     r.refused(Command::RollBack { reason: long }).await;
     r.ok(Command::RollBack { reason: "too slow".to_owned() }).await;
 }
@@ -61,9 +55,7 @@ async fn reasons_have_a_bound() {
 /// Journals of versions that had no bound: 40 MB a reason, held five times in what every client gets, fit into no frame.
 #[tokio::test]
 async fn a_session_with_endless_reasons_opens_and_shows_their_beginnings() {
-    let mut r = Rig::new(true, None).await;
-    r.until("proposals", |s| s.phase == Phase::Review).await;
-    r.idle().await;
+    let r = Rig::proposed().await;
     r.host.stop("test").await;
     r.host.ended().await;
     let mut journal = Journal::open(r.dir.path()).expect("opens").journal;
@@ -88,9 +80,7 @@ async fn a_session_with_endless_reasons_opens_and_shows_their_beginnings() {
 async fn a_frame_that_is_none_is_answered_before_the_connection_ends() {
     let r = Rig::new(false, None).await;
     let greet = async || {
-        let (near, far) = tokio::io::duplex(1 << 20);
-        tokio::spawn(server::connection(far, r.host.inputs.clone()));
-        let (reader, mut writer) = tokio::io::split(near);
+        let (reader, mut writer) = r.line();
         let hello = ClientMsg::Hello { protocol: crate::session::PROTOCOL, client: "odd".to_owned(), watch: true };
         wire::Sender::new(&mut writer).send(&hello).await.expect("sent");
         (wire::Receiver::new(reader), writer)
@@ -116,9 +106,7 @@ async fn a_frame_that_is_none_is_answered_before_the_connection_ends() {
         assert_eq!(receiver.receive::<HostMsg>().await.expect("ends"), None);
     }
     // The same where the greeting should be.
-    let (near, far) = tokio::io::duplex(1 << 10);
-    tokio::spawn(server::connection(far, r.host.inputs.clone()));
-    let (reader, mut writer) = tokio::io::split(near);
+    let (reader, mut writer) = r.line();
     writer.write_all(&nonsense).await.expect("written");
     let answer = wire::Receiver::new(reader).receive::<HostMsg>().await.expect("answered");
     assert!(matches!(answer, Some(HostMsg::Refused { .. })), "{answer:?}");
@@ -127,9 +115,7 @@ async fn a_frame_that_is_none_is_answered_before_the_connection_ends() {
 
 #[tokio::test]
 async fn what_opening_repaired_is_told_to_whoever_comes() {
-    let mut r = Rig::new(true, None).await;
-    r.until("proposals", |s| s.phase == Phase::Review).await;
-    r.idle().await;
+    let r = Rig::proposed().await;
     // As a kill leaves the files; then a bad place in the log.
     let dir = tempfile::tempdir().expect("temp dir");
     for name in ["journal-1.db", "journal-1.db-wal"] {

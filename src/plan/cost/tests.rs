@@ -1,7 +1,7 @@
 //! One currency: what is saved is never more than what the rows that are touched take, whatever was measured.
 
 use super::*;
-use crate::plan::testing::{chain, ladders, profile_of};
+use crate::plan::testing::{chain, int8, ladders, profile_of};
 use crate::profile::LadderPoint;
 use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
@@ -9,10 +9,6 @@ use rand_chacha::ChaCha8Rng;
 fn cut(group: &Group, keep: usize) -> (Target, Action) {
     let kept = (0..keep as u32).collect();
     (Target::Group(group.id.clone()), Action::Prune { ratio: group.ratio_of(keep), kept })
-}
-
-fn int8(layer: &str) -> (Target, Action) {
-    (Target::Layer(layer.into()), Action::Precision { precision: Precision::Int8 })
 }
 
 /// A machine that disturbs: rows off by up to three times, a whole off by up to ten, ladders with spikes.

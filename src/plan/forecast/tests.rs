@@ -1,8 +1,8 @@
 //! Forecasts over small tables whose answers are known.
 
 use super::*;
-use crate::plan::testing::{chain, curves, ladders, profile_of, tried};
-use crate::plan::{Author, DecisionId};
+use crate::plan::Author;
+use crate::plan::testing::{chain, curves, int8, ladders, profile_of, tried};
 use crate::prune;
 
 fn world() -> (Graph, Vec<Group>, Forecaster) {
@@ -16,10 +16,6 @@ fn world() -> (Graph, Vec<Group>, Forecaster) {
 
 fn prune(id: &str, ratio: f64) -> (Target, Action) {
     (Target::Group(id.into()), Action::Prune { ratio, kept: Vec::new() })
-}
-
-fn int8(id: &str) -> (Target, Action) {
-    (Target::Layer(id.into()), Action::Precision { precision: Precision::Int8 })
 }
 
 #[test]
@@ -93,17 +89,9 @@ fn a_large_divergence_harms_less_than_small_ones_that_add_up_to_it() {
 #[test]
 fn newest_decision_counts_and_vetoed_ones_do_not() {
     let (_, _, f) = world();
-    let d = |ratio, status| Decision {
-        id: DecisionId(0),
-        round: 1,
-        target: Target::Group("conv1".into()),
-        action: Action::Prune { ratio, kept: Vec::new() },
-        author: Author::Human,
-        rationale: String::new(),
-        forecast: None,
-        status,
-        edited_from: None,
-        veto_reason: None,
+    let d = |ratio, status| {
+        let (target, action) = prune("conv1", ratio);
+        Decision { round: 1, status, ..Decision::new(target, action, Author::Human) }
     };
     let (a, b, c) = (d(0.5, Status::Approved), d(0.25, Status::Proposed), d(0.75, Status::Vetoed));
     assert_eq!(f.plan(&[&a, &b, &c]), f.actions(&[prune("conv1", 0.25)]));
@@ -174,7 +162,7 @@ fn a_cut_to_a_slow_width_is_told_with_the_nearest_that_pays() {
     let f = Forecaster::new(&graph, &groups, &profile, &tables, &sens);
     let group = Target::Group("conv2".into());
     let at = |keep: u32| Action::Prune { ratio: 1.0 - f64::from(keep) / 32.0, kept: (0..keep).collect() };
-    let slower = f.slower(&group, &at(28)).expect("three times as long is slower");
+    let slower = f.costs.slower(&group, &at(28)).expect("three times as long is slower");
     let pays = slower.pays_at.expect("a width that pays");
     let d = |keep: usize| f.actions(&[(group.clone(), at(keep as u32))]).forecast.d_latency_ms.value;
     assert!(slower.ms > 0.0 && (d(28) - slower.ms).abs() < 1e-9);
@@ -185,6 +173,6 @@ fn a_cut_to_a_slow_width_is_told_with_the_nearest_that_pays() {
         assert!(e.high >= 0.0, "{k} is nearer than {pays} and pays for sure: {e:?}");
     }
     assert!(slower.words().contains(&format!("keeps {pays}")), "{}", slower.words());
-    assert_eq!(f.slower(&group, &at(16)), None, "half the width is faster");
-    assert_eq!(f.slower(&group, &Action::Keep), None);
+    assert_eq!(f.costs.slower(&group, &at(16)), None, "half the width is faster");
+    assert_eq!(f.costs.slower(&group, &Action::Keep), None);
 }

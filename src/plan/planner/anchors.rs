@@ -5,7 +5,7 @@
 
 use super::{PlannerInput, plan};
 use crate::graph::Graph;
-use crate::plan::{Action, Budget, Forecaster, QualityInput, Target};
+use crate::plan::{Action, Budget, Decision, Forecaster, QualityInput, Target};
 use crate::profile::{Profile, Sensitivity};
 use crate::prune::Group;
 use crate::quant::Precision;
@@ -31,11 +31,10 @@ pub fn anchors(graph: &Graph, groups: &[Group], profile: &Profile, sens: &Sensit
             round: 1,
             first_id: 0,
             in_force: &[],
-            past: &[],
             quality: &QualityInput::default(),
         };
         let Ok(found) = plan(&input, &mut |_| {}) else { continue };
-        let actions: Vec<(Target, Action)> = found.decisions.into_iter().map(|d| (d.target, d.action)).collect();
+        let actions: Vec<(Target, Action)> = found.decisions.iter().map(Decision::planned).collect();
         if !actions.is_empty() && !out.contains(&actions) {
             out.push(actions);
         }
@@ -71,7 +70,7 @@ fn everywhere(forecaster: &Forecaster, groups: &[Group], harsh: &[(Target, Actio
     let mut found: Option<Vec<(Target, Action)>> = None;
     for step in 1..=(0.75 / STEP) as usize {
         let actions = cut(step as f64 * STEP);
-        if actions.is_empty() || forecaster.cost(&actions).is_err() {
+        if actions.is_empty() || forecaster.costs.cost(&actions).is_err() {
             continue;
         }
         let (harm, unknown) = forecaster.harm(&actions);

@@ -2,10 +2,11 @@
 //! Every figure in a sentence is one that the search used.
 
 use super::solve::{Candidate, Stop};
-use super::{Goal, PlannerInput, bound_by, curve_of};
+use super::{Goal, PlannerInput};
 use crate::plan::{
-    Action, Basis, Budget, Decision, Estimate, Forecast, Forecaster, Outcome, PlanForecast, Target, Trust,
+    Action, Basis, Budget, Decision, Estimate, Forecast, Forecaster, Outcome, PlanForecast, Target, same_cut,
 };
+use crate::profile::SensTarget;
 use crate::prune::GroupKind;
 use crate::task::Metric;
 use crate::words::{counted, counted_as};
@@ -23,7 +24,7 @@ fn loss(budget: &Budget, metric: &Metric) -> String {
     format!("{} of {}", unit.trim_end(), metric.name)
 }
 
-pub(super) fn opening(input: &PlannerInput, goal: &Goal, trust: Trust, say: Say) {
+pub(super) fn opening(input: &PlannerInput, goal: &Goal, trust: f64, say: Say) {
     let metric = &input.quality.metric;
     let p = input.profile;
     if p.whole.p50 > 0.0 {
@@ -60,14 +61,14 @@ pub(super) fn opening(input: &PlannerInput, goal: &Goal, trust: Trust, say: Say)
     if !goal.quantize {
         say("Neither latency nor memory is asked for, so precision stays as it is. ");
     }
-    if let Some(last) = input.past.last() {
+    if let Some(last) = input.quality.observed.last() {
         say(&format!(
             "Round {} measured {}, and forecasts have learnt from it",
             last.round,
             metric.change_words(last.d_quality)
         ));
-        say(&if (trust.latency - 1.0).abs() > 0.05 {
-            format!("; latency savings are now scaled by {:.2}. ", trust.latency)
+        say(&if (trust - 1.0).abs() > 0.05 {
+            format!("; latency savings are now scaled by {trust:.2}. ")
         } else {
             ". ".to_owned()
         });
@@ -100,7 +101,7 @@ pub(super) fn landscape(input: &PlannerInput, candidates: &[Candidate], say: Say
         .groups
         .iter()
         .filter(|g| g.protected.is_none())
-        .filter(|g| input.sensitivity.get(&curve_of(&Target::Group(g.id.clone()), &Action::Keep)).is_none())
+        .filter(|g| input.sensitivity.get(&SensTarget::Group(g.id.clone())).is_none())
         .count();
     if unknown > 0 {
         say(&format!(
@@ -122,9 +123,7 @@ pub(super) fn choices(input: &PlannerInput, decisions: &[Decision], say: Say) {
     for d in order.iter().take(SPOKEN) {
         say(&format!("\n{}: {} {}", d.target, action_words(input, &d.target, &d.action), d.rationale));
     }
-    if !order.is_empty() {
-        say("\n");
-    }
+    say("\n");
     if let Some(rest) = order.get(SPOKEN..).filter(|r| !r.is_empty()) {
         let pruned: Vec<f64> = rest
             .iter()
@@ -238,7 +237,7 @@ pub(super) fn rationale(
     action: &Action,
     forecast: &Forecast,
 ) -> String {
-    let base = forecaster.base();
+    let base = forecaster.costs.base();
     let harm = forecaster.measured(target, action).unwrap_or(0.0);
     let share = |part: f64, whole: f64| if whole > 0.0 { 100.0 * part / whole } else { 0.0 };
     let macs = share(-(forecast.d_macs as f64), base.macs as f64);
@@ -255,13 +254,13 @@ pub(super) fn rationale(
     match action {
         Action::Prune { .. } => {
             let cand = candidates.iter().find(|c| &c.target == target);
-            let at = cand.and_then(|c| c.levels.iter().position(|l| super::same(l, action)));
+            let at = cand.and_then(|c| c.levels.iter().position(|l| same_cut(l, action, 1e-9)));
             if let Some((next, now)) =
                 cand.zip(at).and_then(|(c, i)| Some((c.divergence.get(i + 1)?, c.divergence.get(i)?)))
             {
                 text.push_str(&format!(" The next step would cost {:.4} more.", (next - now).max(0.0)));
             }
-            if let Some(slower) = forecaster.slower(target, action) {
+            if let Some(slower) = forecaster.costs.slower(target, action) {
                 text.push_str(&format!(" {}", slower.words()));
             }
         }
@@ -274,7 +273,7 @@ pub(super) fn rationale(
         Action::Sparsify { .. } => text.push_str(" No kernel here skips zeros: it is for hardware that does."),
         Action::Keep => {}
     }
-    if let Some(c) = bound_by(input.constraints, target) {
+    if let Some(c) = input.constraints.iter().find(|c| c.target == *target) {
         text.push_str(&format!(" Held within your limit ({}).", quoted(&c.reason)));
     }
     text

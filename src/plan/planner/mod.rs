@@ -9,27 +9,16 @@ mod explain;
 mod solve;
 
 use super::{
-    Action, Author, Budget, Constraint, Decision, DecisionId, Forecaster, Limit, PlanError, PlanForecast, QualityInput,
-    Status, Target, Trust, check, max_ratio,
+    Action, Author, Budget, Constraint, Decision, DecisionId, Forecaster, PlanError, PlanForecast, QualityInput,
+    Status, Target, check, max_ratio, same_cut,
 };
 use crate::graph::Graph;
-use crate::profile::{Ladder, Profile, SensTarget, Sensitivity};
+use crate::profile::{Ladder, Profile, Sensitivity};
 use crate::prune::Group;
 use crate::quant::Precision;
 use crate::task::Metric;
 pub use anchors::anchors;
 use solve::{Candidate, Kind, Need, Problem, Solution, Stop};
-
-/// What an earlier round decided and what was measured of it.
-#[derive(Debug, Clone, PartialEq)]
-pub struct PastRound {
-    pub round: u32,
-    pub actions: Vec<(Target, Action)>,
-    /// Measured latency as a factor of the original's.
-    pub latency: f64,
-    /// Measured change of the task's metric in its unit, negative for worse.
-    pub d_quality: f64,
-}
 
 /// Everything the planner looks at.
 #[derive(Debug, Clone, Copy)]
@@ -48,9 +37,7 @@ pub struct PlannerInput<'a> {
     /// What the next run would build, and over it the human's own open decisions. Those that the human made, edited or
     /// approved stand; the planner may replace the others, by a [`Action::Keep`] where it no longer wants them.
     pub in_force: &'a [Decision],
-    /// Earlier rounds, oldest first.
-    pub past: &'a [PastRound],
-    /// What forecasts of quality rest on besides the sensitivities.
+    /// What forecasts rest on besides the tables: trials and earlier rounds.
     pub quality: &'a QualityInput,
 }
 
@@ -85,15 +72,13 @@ pub fn plan(input: &PlannerInput, say: &mut dyn FnMut(&str)) -> Result<Proposal,
     if input.sensitivity.curves.is_empty() {
         return Err(PlannerError::NoSensitivity);
     }
-    let plain = Forecaster::new(input.graph, input.groups, input.profile, input.ladders, input.sensitivity)
+    let forecaster = Forecaster::new(input.graph, input.groups, input.profile, input.ladders, input.sensitivity)
         .with_quality(input.quality.clone());
-    let trust = trust_from(&plain, input.past);
-    let forecaster = plain.with_trust(trust);
     let goal = Goal::of(input.budget, &input.quality.metric);
-    explain::opening(input, &goal, trust, say);
+    explain::opening(input, &goal, forecaster.costs.trust, say);
 
     let fixed = standing(input);
-    forecaster.cost(&fixed).map_err(PlannerError::Standing)?;
+    forecaster.costs.cost(&fixed).map_err(PlannerError::Standing)?;
     let candidates = candidates(input, &forecaster, &goal, &fixed);
     explain::landscape(input, &candidates, say);
 
@@ -104,7 +89,7 @@ pub fn plan(input: &PlannerInput, say: &mut dyn FnMut(&str)) -> Result<Proposal,
         needs: goal.needs(&forecaster),
         harm_limit: f64::INFINITY,
     };
-    let solution = solve_under(&mut problem, &goal, input.past.is_empty());
+    let solution = solve_under(&mut problem, &goal, input.quality.observed.is_empty());
     let forecast = forecaster.actions(&solution.actions);
     let decisions = decisions(input, &forecaster, &problem, &solution)?;
     explain::choices(input, &decisions, say);
@@ -142,7 +127,7 @@ impl Goal {
     }
 
     fn needs(&self, forecaster: &Forecaster) -> Vec<Need> {
-        let base = forecaster.base();
+        let base = forecaster.costs.base();
         if self.open_ended {
             // Unreachable on purpose: only the floor ends it.
             let to = |v: f64| 0.02 * v;
@@ -184,24 +169,9 @@ fn solve_under(problem: &mut Problem, goal: &Goal, first: bool) -> Solution {
     problem.solve()
 }
 
-/// Compares the latency that past rounds were forecast with what they measured; the newest counts most.
-pub(super) fn trust_from(plain: &Forecaster, past: &[PastRound]) -> Trust {
-    let mut trust = Trust::default();
-    for p in past {
-        let f = plain.actions(&p.actions);
-        let weight = if trust == Trust::default() { 1.0 } else { 0.7 };
-        let saving = 1.0 - f.latency.value;
-        if saving > 0.03 && p.latency.is_finite() {
-            let seen = ((1.0 - p.latency) / saving).clamp(0.25, 1.5);
-            trust.latency = trust.latency * (1.0 - weight) + seen * weight;
-        }
-    }
-    trust
-}
-
 /// What the human decided, and what stands because of it.
 fn standing(input: &PlannerInput) -> Vec<(Target, Action)> {
-    input.in_force.iter().filter(|d| by_human(d)).map(|d| (d.target.clone(), d.action.clone())).collect()
+    input.in_force.iter().filter(|d| by_human(d)).map(Decision::planned).collect()
 }
 
 /// The human made, edited or approved it: no proposal of ours would take its place.
@@ -254,13 +224,9 @@ fn candidates(
     }
     if goal.quantize {
         for n in input.graph.nodes.iter().filter(|n| n.op.is_conv_or_linear()) {
-            let block = input
-                .graph
-                .blocks
-                .iter()
-                .find(|b| b.nodes.iter().any(|i| input.graph.nodes.get(i.index()).is_some_and(|m| m.name == n.name)))
-                .map(|b| b.name.clone());
-            push(Target::Layer(n.name.clone()), vec![Action::Precision { precision: Precision::Int8 }], block);
+            let target = Target::Layer(n.name.clone());
+            let block = forecaster.block_of(&target).map(str::to_owned);
+            push(target, vec![Action::Precision { precision: Precision::Int8 }], block);
         }
     }
     out
@@ -274,23 +240,14 @@ fn decisions(
 ) -> Result<Vec<Decision>, PlannerError> {
     let mut out = Vec::new();
     let mut push = |target: &Target, action: Action, rationale: String, forecast| {
-        out.push(Decision {
-            id: DecisionId(input.first_id + out.len() as u64),
-            round: input.round,
-            target: target.clone(),
-            action,
-            author: Author::Planner,
-            rationale,
-            forecast: Some(forecast),
-            status: Status::Proposed,
-            edited_from: None,
-            veto_reason: None,
-        });
+        let id = DecisionId(input.first_id + out.len() as u64);
+        let decision = Decision::new(target.clone(), action, Author::Planner);
+        out.push(Decision { id, round: input.round, rationale, forecast: Some(forecast), ..decision });
     };
     let proposed = solution.actions.iter().filter(|(t, _)| !problem.fixed.iter().any(|(f, _)| f == t));
     for (target, action) in proposed {
         // Already so, and approved: nothing to ask again.
-        if input.in_force.iter().any(|d| &d.target == target && same(&d.action, action)) {
+        if input.in_force.iter().any(|d| &d.target == target && same_cut(&d.action, action, 1e-9)) {
             continue;
         }
         let action = check(action, target, input.groups, input.graph, input.constraints)?;
@@ -308,37 +265,11 @@ fn decisions(
     Ok(out)
 }
 
-fn same(a: &Action, b: &Action) -> bool {
-    match (a, b) {
-        (Action::Prune { ratio: x, .. }, Action::Prune { ratio: y, .. }) => (x - y).abs() < 1e-9,
-        _ => a == b,
-    }
-}
-
-/// Whether a constraint touches `target`, and its words.
-pub(super) fn bound_by<'a>(constraints: &'a [Constraint], target: &Target) -> Option<&'a Constraint> {
-    constraints
-        .iter()
-        .find(|c| c.target == *target && matches!(c.limit, Limit::Freeze | Limit::MaxRatio { .. } | Limit::KeepF32))
-}
-
-/// Name of a target's curve.
-pub(super) fn curve_of(target: &Target, action: &Action) -> SensTarget {
-    match (target, action) {
-        (Target::Layer(l), Action::Precision { precision }) => SensTarget::Layer(l.clone(), *precision),
-        (Target::Layer(l), _) => SensTarget::Layer(l.clone(), Precision::Int8),
-        // There is none of its own: the layer at f32.
-        (Target::Weights(l), _) => SensTarget::Layer(l.clone(), Precision::F32),
-        (Target::Group(g), _) => SensTarget::Group(g.clone()),
-        (Target::Block(b), _) => SensTarget::Block(b.clone()),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::plan::Observed;
     use crate::plan::testing::{chain, curves, freeze, ladders, profile_of, trial, tried};
+    use crate::plan::{Limit, PastRound};
 
     struct World {
         graph: Graph,
@@ -349,7 +280,6 @@ mod tests {
         budget: Budget,
         constraints: Vec<Constraint>,
         in_force: Vec<Decision>,
-        past: Vec<PastRound>,
         quality: QualityInput,
     }
 
@@ -367,7 +297,6 @@ mod tests {
                 budget: budget.parse().expect("budget"),
                 constraints: Vec::new(),
                 in_force: Vec::new(),
-                past: Vec::new(),
                 quality: QualityInput::default(),
             };
             world.quality = tried(&world.forecaster(), &world.groups, &layers);
@@ -380,6 +309,11 @@ mod tests {
 
         fn plan(&self) -> (Proposal, String) {
             let mut said = String::new();
+            let p = self.try_plan(&mut said).expect("a plan");
+            (p, said)
+        }
+
+        fn try_plan(&self, said: &mut String) -> Result<Proposal, PlannerError> {
             let input = PlannerInput {
                 graph: &self.graph,
                 groups: &self.groups,
@@ -391,11 +325,9 @@ mod tests {
                 round: 1,
                 first_id: 7,
                 in_force: &self.in_force,
-                past: &self.past,
                 quality: &self.quality,
             };
-            let p = plan(&input, &mut |s| said.push_str(s)).expect("a plan");
-            (p, said)
+            plan(&input, &mut |s| said.push_str(s))
         }
     }
 
@@ -491,16 +423,17 @@ mod tests {
         let (first, _) = w.plan();
         let expected = -first.forecast.d_quality.value;
         w.budget.drop = Some(expected * 1.2);
-        let actions: Vec<_> = first.decisions.iter().map(|d| (d.target.clone(), d.action.clone())).collect();
-        let seen = |k: f64| Observed { actions: actions.clone(), d_quality: -k * expected, sd: 0.01 * expected };
+        let actions: Vec<_> = first.decisions.iter().map(Decision::planned).collect();
+        let seen = |k: f64| {
+            let (d_quality, sd) = (-k * expected, 0.01 * expected);
+            PastRound { round: 1, actions: actions.clone(), latency: 0.5, d_quality, sd }
+        };
         // As sure of the trials as of the round: what was measured differs by more than both errors.
         w.quality.trials.add(trial(&w.forecaster(), actions.clone(), 27.0));
-        w.past = vec![PastRound { round: 1, actions: actions.clone(), latency: 0.5, d_quality: -2.0 * expected }];
         w.quality.observed = vec![seen(2.0)];
         let (second, said) = w.plan();
         assert!(second.forecast.macs.value > first.forecast.macs.value + 0.01, "{said}");
         // With less than was feared, the factor stands.
-        w.past[0].d_quality = -0.5 * expected;
         w.quality.observed = vec![seen(0.5)];
         let (third, _) = w.plan();
         assert!(third.met && (third.forecast.macs.value - first.forecast.macs.value).abs() < 1e-9);
@@ -550,20 +483,6 @@ mod tests {
         let (p, said) = w.plan();
         assert!(said.contains("no sensitivity yet") && ratio(&p, "conv2") == 0.0);
         w.sensitivity = Sensitivity::default();
-        let input = PlannerInput {
-            graph: &w.graph,
-            groups: &w.groups,
-            profile: &w.profile,
-            ladders: &[],
-            sensitivity: &w.sensitivity,
-            budget: &w.budget,
-            constraints: &[],
-            round: 1,
-            first_id: 0,
-            in_force: &[],
-            past: &[],
-            quality: &w.quality,
-        };
-        assert_eq!(plan(&input, &mut |_| {}), Err(PlannerError::NoSensitivity));
+        assert_eq!(w.try_plan(&mut String::new()), Err(PlannerError::NoSensitivity));
     }
 }

@@ -18,6 +18,13 @@ pub(super) struct Candidate {
     pub block: Option<String>,
 }
 
+impl Candidate {
+    /// Whether it goes with one of the blocks that are `gone`.
+    fn inside(&self, gone: &[&str]) -> bool {
+        !matches!(self.target, Target::Block(_)) && self.block.as_deref().is_some_and(|b| gone.contains(&b))
+    }
+}
+
 /// One budget item in absolute units.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Need {
@@ -124,16 +131,9 @@ impl Problem<'_> {
     /// The actions of `level`, fixed ones first; what lies in a removed block is left out.
     fn actions(&self, level: &[usize]) -> Vec<(Target, Action)> {
         let mut out = self.fixed.clone();
-        let gone: Vec<&str> = self
-            .candidates
-            .iter()
-            .zip(level)
-            .filter(|(c, l)| **l > 0 && matches!(c.target, Target::Block(_)))
-            .map(|(c, _)| c.target.name())
-            .collect();
+        let gone = self.gone(level);
         for (c, &l) in self.candidates.iter().zip(level) {
-            let inside = !matches!(c.target, Target::Block(_)) && c.block.as_deref().is_some_and(|b| gone.contains(&b));
-            if let Some(action) = c.levels.get(l).filter(|_| l > 0 && !inside) {
+            if let Some(action) = c.levels.get(l).filter(|_| l > 0 && !c.inside(&gone)) {
                 out.push((c.target.clone(), action.clone()));
             }
         }
@@ -142,7 +142,7 @@ impl Problem<'_> {
 
     fn at(&self, level: Vec<usize>) -> Option<At> {
         let actions = self.actions(&level);
-        let cost = self.forecaster.cost(&actions).ok()?;
+        let cost = self.forecaster.costs.cost(&actions).ok()?;
         let missing = self.needs.iter().map(|n| self.value(n.kind, &cost) - n.limit).collect();
         Some(At { divergence: self.forecaster.divergence(&actions), level, missing })
     }
@@ -167,7 +167,7 @@ impl Problem<'_> {
         let c = &self.candidates[i];
         let now = at.level[i];
         let left = c.levels.len().checked_sub(now + 1).filter(|&n| n > 0)?;
-        if !matches!(c.target, Target::Block(_)) && self.inside_removed(c, &at.level) {
+        if c.inside(&self.gone(&at.level)) {
             return None;
         }
         let mut best: Option<Move> = None;
@@ -198,13 +198,10 @@ impl Problem<'_> {
         best
     }
 
-    fn inside_removed(&self, c: &Candidate, level: &[usize]) -> bool {
-        c.block.as_ref().is_some_and(|b| {
-            self.candidates
-                .iter()
-                .zip(level)
-                .any(|(o, &l)| l > 0 && matches!(&o.target, Target::Block(name) if name == b))
-        })
+    /// The blocks that are removed.
+    fn gone(&self, level: &[usize]) -> Vec<&str> {
+        let removed = |(c, l): &(&Candidate, &usize)| **l > 0 && matches!(c.target, Target::Block(_));
+        self.candidates.iter().zip(level).filter(removed).map(|(c, _)| c.target.name()).collect()
     }
 
     /// Gives back what overshoots, then exchanges a step here for a step there while that diverges less.

@@ -8,14 +8,13 @@ use crate::quant::Precision;
 /// Cuts of groups `g0..` cost `1` nat at ratio 1, in proportion; int8 of layers `l0..` 0.1.
 fn harm(actions: &[(Target, Action)]) -> Harms {
     let mut h = Harms::default();
-    for (t, a) in actions {
+    for (_, a) in actions {
         match a {
             Action::Prune { ratio, .. } => h.kinds[0] += ratio,
             Action::Precision { .. } => h.kinds[2] += 0.1,
             Action::Sparsify { .. } | Action::RemoveBlock => h.unknown += 1,
             Action::Keep => {}
         }
-        let _ = t;
     }
     h
 }
@@ -165,7 +164,8 @@ fn what_rounds_measured_moves_every_forecast() {
     let drop = law(&plan);
     i.trials.add(trial(plan.clone(), drop, 0.1, false));
     let before = QualityModel::fit(i.clone(), harm);
-    i.observed.push(Observed { actions: plan.clone(), d_quality: -1.6 * drop, sd: 0.2 });
+    let round = PastRound { round: 1, actions: plan.clone(), latency: 1.0, d_quality: -1.6 * drop, sd: 0.2 };
+    i.observed.push(round);
     let after = QualityModel::fit(i, harm);
     assert!(after.shift.0 > 1.5 && after.shift.0 < 1.6 && after.shift.1 < before.shift.1, "{:?}", after.shift);
     assert!((ask(&after, &plan).value + 1.6 * drop).abs() < 0.1 * drop, "{:?}", ask(&after, &plan));
