@@ -116,7 +116,7 @@ impl Steps {
     pub fn of(ladder: &Ladder, full_in: usize, full_out: usize) -> Option<Steps> {
         let fraction = |p: &LadderPoint| (p.in_width as f64 / full_in as f64, p.out_width as f64 / full_out as f64);
         let mut by_precision = Vec::new();
-        for precision in Precision::TIMED {
+        for precision in Precision::ALL {
             let usable = |p: &&LadderPoint| p.precision == precision && p.ms.is_finite() && p.ms > 0.0 && !p.noisy;
             let points: Vec<&LadderPoint> = ladder.points.iter().filter(usable).collect();
             let Some(full) = points.iter().find(|p| p.in_width == full_in && p.out_width == full_out) else { continue };
@@ -155,11 +155,11 @@ impl Steps {
         has_f32.then_some(Steps { full: (full_in, full_out), by_precision })
     }
 
-    /// Time at this width and precision over the time at full width in f32; `None` when the
-    /// precision whose kernel runs has no rung.
+    /// Time at this width and precision over the time at full width in f32; `None` when neither the precision nor the one whose
+    /// kernel runs it where it has none has a rung.
     pub fn factor(&self, in_width: usize, out_width: usize, precision: Precision) -> Option<f64> {
         let of = |p: Precision| self.by_precision.iter().find(|(q, _)| *q == p).map(|(_, a)| a);
-        let (base, axes) = (of(Precision::F32)?, of(precision.timed_as())?);
+        let (base, axes) = (of(Precision::F32)?, of(precision).or_else(|| of(precision.timed_as()))?);
         let (i, o) = (in_width as f64 / self.full.0.max(1) as f64, out_width as f64 / self.full.1.max(1) as f64);
         // A precision that was only timed at full width takes its shape over width from f32.
         let shape = if axes.over_in.len() + axes.over_out.len() > 2 { axes } else { base };
@@ -270,6 +270,16 @@ mod tests {
         let tiny = s.factor(1, 32, f).expect("extrapolates");
         assert!(tiny > 0.06 && tiny < 0.2, "{tiny}");
         assert!(Steps::of(&Ladder { layer: "l".into(), points: vec![rung(8, 8, f, 1.0)] }, 16, 32).is_none());
+    }
+
+    /// On a GPU half precision has a kernel of its own; on a CPU it is computed in f32 and has no rung.
+    #[test]
+    fn a_precision_that_was_timed_answers_for_itself() {
+        let half = Precision::F16;
+        let gpu = steps(vec![rung(16, 32, Precision::F32, 4.0), rung(16, 32, half, 1.0)]);
+        assert_eq!((gpu.factor(16, 32, half), gpu.factor(16, 32, Precision::Bf16)), (Some(0.25), Some(1.0)));
+        let cpu = steps(vec![rung(16, 32, Precision::F32, 4.0)]);
+        assert_eq!((cpu.factor(16, 32, half), cpu.factor(16, 32, Precision::Int8)), (Some(1.0), None));
     }
 
     fn steps(points: Vec<LadderPoint>) -> Steps {
