@@ -274,8 +274,8 @@ impl Dialogue {
     fn check(&self, turn: &Turn, cut: bool) -> Validated {
         let broken = |e: String| Validated { errors: vec![e], ..Validated::default() };
         let Some(card) = &self.input.state.card else { return broken("no session is open".into()) };
-        let space =
-            SearchSpace { graph: &card.graph, groups: &card.groups, constraints: &self.input.state.constraints };
+        let AgentInput { state, refused, .. } = &self.input;
+        let space = SearchSpace { graph: &card.graph, groups: &card.groups, constraints: &state.constraints, refused };
         match proposal::find(&turn.text, &turn.reasoning) {
             Ok(object) => validate(&object, turn.role, space),
             Err(e) if cut => broken(format!("{e} (the reply was cut off for length: be briefer)")),

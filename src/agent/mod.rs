@@ -34,6 +34,7 @@ pub use run::run;
 pub use transport::{Chat, Message, Timeouts};
 
 use crate::plan::Decision;
+use crate::quant::Precision;
 use crate::session::{Event, Feed, State, Task};
 use std::sync::Arc;
 
@@ -49,6 +50,8 @@ pub struct AgentInput {
     pub state: Arc<State>,
     pub stand_in: StandIn,
     pub prompts: Prompts,
+    /// Precisions that the session's device refuses, each with why and what to do.
+    pub refused: Vec<(Precision, String)>,
     /// Characters of context a prompt may have; halved when a server finds it too long.
     pub room: usize,
 }
@@ -56,7 +59,8 @@ pub struct AgentInput {
 impl AgentInput {
     /// With the built-in prompts and the default room.
     pub fn new(task: Task, state: Arc<State>, stand_in: StandIn) -> AgentInput {
-        AgentInput { task, state, stand_in, prompts: Prompts::default(), room: context::DEFAULT_ROOM }
+        let (prompts, refused) = (Prompts::default(), Vec::new());
+        AgentInput { task, state, stand_in, prompts, refused, room: context::DEFAULT_ROOM }
     }
 }
 

@@ -27,6 +27,8 @@ pub struct SearchSpace<'a> {
     pub graph: &'a Graph,
     pub groups: &'a [Group],
     pub constraints: &'a [Constraint],
+    /// Precisions that the session's device refuses, each with why and what to do.
+    pub refused: &'a [(Precision, String)],
 }
 
 /// A decision that can stand: checked, clamped, with its reason.
@@ -178,6 +180,11 @@ fn read(entry: &Value, role: &Role, space: SearchSpace<'_>) -> Result<Read, Stri
         Verb::Precision => Action::Precision { precision: precision(entry, &shown)? },
         Verb::RemoveBlock => Action::RemoveBlock,
     };
+    if let Action::Precision { precision } = action
+        && let Some((_, why)) = space.refused.iter().find(|(p, _)| *p == precision)
+    {
+        return Err(format!("`{shown}`: {why}"));
+    }
     let asked = if let Action::Prune { ratio, .. } = action { Some(ratio) } else { None };
     let (targets, how) = resolve(name, verb, role, space)?;
     let (mut drafts, mut errors) = (Vec::new(), Vec::new());

@@ -100,7 +100,7 @@ pub fn judge(
             Err("nothing to redo; hint: a new act after an undo forgets what was undone".to_owned())
         }
         Command::Redo => Ok(Effect::events([Event::Redone])),
-        Command::Run => run(state),
+        Command::Run => run(state, desk),
         Command::Rehearse => rehearse(state, desk),
         Command::Accept => {
             settled(state, running)?;
@@ -201,7 +201,15 @@ fn unconstrain(state: &State, target: Target) -> Result<Effect, String> {
     Ok(Effect::events(lifted.into_iter().chain(reopened)))
 }
 
-fn run(state: &State) -> Result<Effect, String> {
+/// Decisions outlive the device that they were made for.
+fn carried_out(state: &State, desk: &dyn Desk) -> Result<(), String> {
+    match state.recipe_actions().iter().find_map(|(target, action)| Some((target, desk.refuses(action)?))) {
+        Some((target, why)) => Err(format!("`{target}` was decided for another device, on this one {why}; or veto it")),
+        None => Ok(()),
+    }
+}
+
+fn run(state: &State, desk: &dyn Desk) -> Result<Effect, String> {
     let pending = state.pending();
     if pending.is_empty() && state.leaving().is_empty() {
         return Err("nothing is approved; hint: approve at least one decision, then run".to_owned());
@@ -210,6 +218,7 @@ fn run(state: &State) -> Result<Effect, String> {
     if let Some((d, words)) = pending.iter().find_map(|d| Some((d, state.forbids(d)?))) {
         return Err(format!("`{}` is approved against your constraint: {words}", d.target));
     }
+    carried_out(state, desk)?;
     let ids: Vec<DecisionId> = pending.iter().map(|d| d.id).collect();
     let recipe = Some(state.recipe().iter().map(|d| d.id).collect());
     let started = Event::RunStarted { round: state.round, ids, recipe, forecast: state.run_forecast() };
@@ -224,6 +233,7 @@ fn rehearse(state: &State, desk: &dyn Desk) -> Result<Effect, String> {
     if actions.iter().all(|(_, a)| *a == Action::Keep) {
         return Err("nothing is approved; hint: approve at least one decision, then rehearse".to_owned());
     }
+    carried_out(state, desk)?;
     let then = match state.trials.of(&actions) {
         Some(_) => Then::Nothing,
         None => Then::Start(Kind::Rehearse { actions, asked: true }),

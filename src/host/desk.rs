@@ -21,6 +21,9 @@ pub trait Desk: Send + Sync {
     /// The units of group `id` that stay when `ratio` of it goes; `None` while it is not known how they rank.
     fn kept(&self, id: &str, ratio: f64) -> Option<Vec<u32>>;
 
+    /// Why the session's device cannot carry an action out: one that was decided on another device.
+    fn refuses(&self, action: &Action) -> Option<String>;
+
     /// Whether there are held-back images to rehearse plans on.
     fn rehearses(&self) -> bool;
 }
@@ -54,9 +57,7 @@ impl Desk for Table {
     fn resolve(&self, state: &State, target: &Target, action: &Action) -> Result<Action, String> {
         let checked =
             plan::check(action, target, &self.groups, &self.graph, &state.constraints).map_err(|e| e.to_string())?;
-        if let Action::Precision { precision } = checked
-            && let Some((_, why)) = self.refused.iter().find(|(p, _)| *p == precision)
-        {
+        if let Some(why) = self.refuses(&checked) {
             return Err(format!("`{}`: {why}", target.name()));
         }
         Ok(match checked {
@@ -70,6 +71,11 @@ impl Desk for Table {
     fn kept(&self, id: &str, ratio: f64) -> Option<Vec<u32>> {
         let group = self.groups.iter().find(|g| g.id == id)?;
         Some(prune::resolve(group, &self.ranks.of(id)?, ratio))
+    }
+
+    fn refuses(&self, action: &Action) -> Option<String> {
+        let Action::Precision { precision } = action else { return None };
+        self.refused.iter().find(|(p, _)| p == precision).map(|(_, why)| why.clone())
     }
 
     fn rehearses(&self) -> bool {

@@ -10,6 +10,7 @@ use crate::plan::testing::{profile, row, verdict};
 use crate::plan::{Action, Author, Decision, DecisionId, Limit, Outcome, Status, Target, Trial, Verdict, plan_key};
 use crate::profile::{Ladder, LatencyStats, Load, Paired, Profile, Ratio, SensCurve, SensTarget};
 use crate::prune::{Group, GroupKind};
+use crate::quant::Precision;
 use crate::recover::{RepairStep, RepairUse};
 use crate::session::{Built, Channel, Evaluation, Event, Feed, LiveRow, Proposer, SessionCard, State, Utterance};
 use std::sync::Mutex;
@@ -33,6 +34,8 @@ pub struct Fake {
     pub gate: Mutex<Option<Gate>>,
     pub fail: Mutex<Option<&'static str>>,
     pub rehearses: Mutex<bool>,
+    /// Precisions that its device has no kernel for.
+    pub refused: Mutex<Vec<Precision>>,
     /// Whether a job has worked out how units rank.
     pub ranked: AtomicBool,
     pub profiles: AtomicU32,
@@ -230,6 +233,12 @@ impl Work for Fake {
 }
 
 impl Desk for Fake {
+    fn refuses(&self, action: &Action) -> Option<String> {
+        let refused = self.refused.lock().expect("refused");
+        matches!(action, Action::Precision { precision } if refused.contains(precision))
+            .then(|| "it has no kernel".into())
+    }
+
     fn rehearses(&self) -> bool {
         *self.rehearses.lock().expect("rehearses")
     }

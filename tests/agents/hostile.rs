@@ -60,7 +60,7 @@ proptest! {
     fn entries_of_any_kind_yield_only_what_can_stand(entries in prop::collection::vec(value(), 0..12)) {
         let state = session::state();
         let card = state.card.as_ref().unwrap();
-        let space = SearchSpace { graph: &card.graph, groups: &card.groups, constraints: &[] };
+        let space = SearchSpace { graph: &card.graph, groups: &card.groups, constraints: &[], refused: &[] };
         let object = Map::from_iter([("decisions".to_owned(), Value::from(entries))]);
         for role in [role("pruning"), role("quantization")] {
             let v = validate(&object, role, space);

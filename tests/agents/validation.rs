@@ -10,7 +10,7 @@ use paring::session::{Role, State};
 
 fn check_in(state: &State, role: &Role, json: &str) -> Validated {
     let card = state.card.as_ref().unwrap();
-    let space = SearchSpace { graph: &card.graph, groups: &card.groups, constraints: &state.constraints };
+    let space = SearchSpace { graph: &card.graph, groups: &card.groups, constraints: &state.constraints, refused: &[] };
     validate(&proposal::find(json, "").unwrap(), role, space)
 }
 
@@ -20,6 +20,23 @@ fn check(role: &Role, decisions: &str) -> Validated {
 
 fn group(name: &str) -> Target {
     Target::Group(name.into())
+}
+
+#[test]
+fn a_precision_that_the_device_refuses_is_answered_with_why() {
+    let state = session::state();
+    let card = state.card.as_ref().unwrap();
+    let refused = [(Precision::W4, "w4 has no GPU kernel; hint: int8 has".to_owned())];
+    let space = SearchSpace { graph: &card.graph, groups: &card.groups, constraints: &[], refused: &refused };
+    let of = |precision: &str| {
+        let json = format!(
+            r#"{{"decisions":[{{"target":"conv1","action":"precision","precision":"{precision}"}}],"summary":""}}"#
+        );
+        validate(&proposal::find(&json, "").unwrap(), role("quantization"), space)
+    };
+    assert_eq!((of("int8").drafts.len(), of("int8").errors.len()), (1, 0));
+    let w4 = of("w4");
+    assert!(w4.drafts.is_empty() && w4.errors[0].contains("`conv1`: w4 has no GPU kernel"), "{w4:?}");
 }
 
 #[test]

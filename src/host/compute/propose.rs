@@ -89,7 +89,8 @@ impl Compute {
         for text in complaints {
             job.say(Feed::warn(text));
         }
-        let input = AgentInput { prompts, ..AgentInput::new(task, state.clone(), stand_in) };
+        let refused = self.desk.refused.clone();
+        let input = AgentInput { prompts, refused, ..AgentInput::new(task, state.clone(), stand_in) };
         let endpoint = Endpoint::from_env(llm.base_url.as_deref(), llm.model.as_deref());
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(JobError::of)?;
         let cancel = job.token();

@@ -191,6 +191,10 @@ impl Desk for Shelf {
         None
     }
 
+    fn refuses(&self, _: &Action) -> Option<String> {
+        None
+    }
+
     fn rehearses(&self) -> bool {
         false
     }

@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::plan::plan_key;
+use crate::quant::Precision;
 
 /// A session under review whose three proposals are open; `gate` holds its rehearsals.
 async fn reviewed(gate: Option<Gate>) -> Rig {
@@ -94,6 +95,25 @@ async fn asking_for_one_waits_for_nothing_and_needs_a_plan() {
     r.until("the recipe's rehearsal", |s| s.trials.of(&s.recipe_actions()).is_some()).await;
     r.idle().await;
     r.ok(Command::Rehearse).await;
+    r.ok(Command::Run).await;
+    r.until("verdict", |s| s.phase == Phase::Verdict).await;
+}
+
+/// A session that was decided on a CPU and goes on where a GPU is.
+#[tokio::test]
+async fn what_was_decided_for_another_device_is_not_run_on_this_one() {
+    let mut r = Rig::new(false, None).await;
+    *r.fake.rehearses.lock().expect("rehearses") = true;
+    let (target, precision) = (Target::Layer("a".to_owned()), Precision::W4);
+    r.ok(Command::Decide { target, action: Action::Precision { precision } }).await;
+    r.until("a decision", |s| s.decisions.len() == 1).await;
+    r.ok(Command::Approve { ids: ids(&[1]) }).await;
+    r.fake.refused.lock().expect("refused").push(precision);
+    for command in [Command::Run, Command::Rehearse] {
+        let words = r.refused(command).await;
+        assert!(words.contains("another device") && words.contains("no kernel"), "{words}");
+    }
+    r.fake.refused.lock().expect("refused").clear();
     r.ok(Command::Run).await;
     r.until("verdict", |s| s.phase == Phase::Verdict).await;
 }
