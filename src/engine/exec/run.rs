@@ -35,8 +35,8 @@ pub(crate) struct Job<'a> {
 /// Holds every value of one chunk; see [`super::arena`].
 type Arena = Vec<f32>;
 
-/// Arenas kept between runs.
-#[derive(Default)]
+/// Arenas kept between runs, as many as chunks ran at once.
+#[derive(Debug, Default)]
 pub(crate) struct Arenas(Mutex<Vec<Arena>>);
 
 impl Arenas {

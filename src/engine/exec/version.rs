@@ -36,7 +36,7 @@ const SOURCES: &[(&str, &[u8])] = sources! {
     "candle/ops.rs" "candle/own.rs" "candle/pass.rs" "candle/program.rs" "candle/rounding.rs" "candle/site.rs"
     "candle/special.rs" "candle/walk.rs" "lower/chain.rs" "lower/kernel.rs" "lower/layer.rs" "lower/step.rs"
     "cuda/kernels.cu" "cuda/lt.rs" "lower.rs" "run.rs" "input.rs" "sizes.rs" "unfold.rs" "arena.rs" "backend.rs" "cpu.rs" "cuda.rs"
-    "plan.rs"
+    "plan.rs" "session.rs"
 };
 
 #[cfg(test)]

@@ -243,7 +243,7 @@ impl Shape {
             let mut rung = self.compile(i, o, precision, options)?;
             // In a model a layer's output goes where another layer's values lay a moment ago, not to memory of its own.
             if let Some((.., first)) = rungs.first() {
-                rung.plan.share_arenas(&first.plan);
+                rung.session.share_arenas(&first.session);
             }
             rungs.push((i, o, precision, rung));
         }
@@ -289,7 +289,7 @@ impl Shape {
         let plan = Plan::compile(&graph, &params, &plan, &compile)?;
         let x = super::noise(&graph.input_shape()?, options.batch, &options.device)?;
         let step = plan.steps().iter().position(|s| s.name == LAYER);
-        Ok(Rung { plan, x, timer: Timer { step, ms: 0.0 } })
+        Ok(Rung { session: plan.session(), x, timer: Timer { step, ms: 0.0 } })
     }
 }
 
@@ -391,7 +391,7 @@ mod tests {
                 let shape = Shape::of(node, input, epilogue, &[]).expect("a layer");
                 let (i, o) = shape.full();
                 let rung = shape.compile(i, o, Precision::F32, &options()).expect("compiles");
-                let lone = rung.plan.steps().iter().find(|s| s.name == LAYER).expect("the layer's step");
+                let lone = rung.session.plan().steps().iter().find(|s| s.name == LAYER).expect("the layer's step");
                 // Batch norms fold away in one and are not there in the other.
                 let norms = |n: &&String| {
                     !matches!(

@@ -50,7 +50,8 @@ pub fn run_eval(
     cancel: &Cancel,
     progress: &mut dyn FnMut(usize, usize),
 ) -> Result<EvalRun, EvalError> {
-    let forward = |x: &_| plan.run(x);
+    let mut session = plan.session();
+    let forward = |x: &_| session.run(x);
     eval::score_with(data, &model.info.preprocess, working_batch(model), cancel, forward, progress)
 }
 

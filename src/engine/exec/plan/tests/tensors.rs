@@ -25,7 +25,8 @@ fn every_node_of_every_family_is_what_the_reference_says() {
         let plan = Plan::of(&model, &tensors()).unwrap();
         assert!(apart(&plan.run(&x).unwrap(), &logits) < 2e-5, "{name}");
         let all: Vec<&str> = model.graph.nodes.iter().map(|n| n.name.as_str()).collect();
-        let (_, got) = Plan::of(&model, &tensors().keeping(all.iter().copied())).unwrap().capture(&x, &all).unwrap();
+        let (_, got) =
+            Plan::of(&model, &tensors().keeping(all.iter().copied())).unwrap().session().capture(&x, &all).unwrap();
         for n in all {
             let d = apart(&got[n], &want.values[n]);
             assert!(d < 5e-5, "{name} `{n}`: {d}");
@@ -54,16 +55,17 @@ fn steps_and_what_fuses_into_them_are_those_of_the_cpu() {
 fn cuts_give_back_the_whole() {
     for (name, model) in models() {
         let plan = Plan::of(&model, &tensors()).unwrap();
+        let mut session = plan.session();
         let x = input(&model, 2);
         let whole = flat(&plan.run(&x).unwrap());
         for node in &model.graph.nodes {
-            let live = plan.run_to(&x, &plan.cut_before(&node.name).unwrap()).unwrap();
+            let live = session.run_to(&x, &plan.cut_before(&node.name).unwrap()).unwrap();
             assert!(live.bytes() > 0);
-            assert_eq!(flat(&plan.run_from(&live).unwrap()), whole, "{name} `{}`", node.name);
+            assert_eq!(flat(&session.run_from(&live).unwrap()), whole, "{name} `{}`", node.name);
         }
         let on_cpu = Plan::of(&model, &options(1)).unwrap();
-        let live = on_cpu.run_to(&x, &on_cpu.cut_before(&model.graph.nodes[1].name).unwrap()).unwrap();
-        assert!(plan.run_from(&live).unwrap_err().to_string().contains("on the CPU"));
+        let live = on_cpu.session().run_to(&x, &on_cpu.cut_before(&model.graph.nodes[1].name).unwrap()).unwrap();
+        assert!(session.run_from(&live).unwrap_err().to_string().contains("on the CPU"));
     }
 }
 
@@ -150,7 +152,8 @@ fn what_has_no_kernel_is_refused_by_name() {
     plan.set("conv1", Precision::W4);
     let e = Plan::compile(&model.graph, &model.params, &plan, &tensors()).unwrap_err().to_string();
     assert!(e.contains("`conv1`") && e.contains("w4") && e.contains("hint:"), "{e}");
-    let e = Plan::of(&model, &tensors()).unwrap().capture(&input(&model, 1), &["conv1"]).unwrap_err().to_string();
+    let e =
+        Plan::of(&model, &tensors()).unwrap().session().capture(&input(&model, 1), &["conv1"]).unwrap_err().to_string();
     assert!(e.contains("`conv1`") && e.contains("keep"), "{e}");
 }
 
@@ -189,7 +192,7 @@ fn every_step_is_timed_once() {
     let plan = Plan::of(&model, &tensors()).unwrap();
     let mut seen = Seen(vec![], Duration::ZERO);
     let start = std::time::Instant::now();
-    plan.run_observed(&input(&model, 4), &mut seen).unwrap();
+    plan.session().run_observed(&input(&model, 4), &mut seen).unwrap();
     assert_eq!(seen.0, (0..plan.steps().len()).collect::<Vec<_>>());
     assert!(seen.1 > Duration::ZERO && seen.1 <= start.elapsed());
 }

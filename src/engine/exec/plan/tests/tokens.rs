@@ -64,6 +64,7 @@ fn one_plan_runs_every_length_as_a_plan_of_that_length_does() {
                 let options = if keep { options(threads).keeping(all.iter().copied()) } else { options(threads) };
                 let compile = |g: &Graph| Plan::compile(g, &params, &precision, &options).unwrap();
                 let plan = compile(&free);
+                let mut session = plan.session();
                 // There and back, so that kept sizes and arenas are used again.
                 for t in [3, 7, 12, 7, 3, 40] {
                     let fixed = compile(&graph(ids, Some(t)));
@@ -71,11 +72,11 @@ fn one_plan_runs_every_length_as_a_plan_of_that_length_does() {
                     assert_eq!(kernels(&plan), kernels(&fixed));
                     for n in [1, 2, 9] {
                         let x = batch(ids, n, t);
-                        let (got, want) = (plan.run(&x).unwrap(), fixed.run(&x).unwrap());
+                        let (got, want) = (session.run(&x).unwrap(), fixed.run(&x).unwrap());
                         assert_eq!(flat(&got), flat(&want), "{p:?}, {n} of {t} tokens, {threads} threads");
                         if keep {
-                            let (_, got) = plan.capture(&x, &all).unwrap();
-                            let (_, want) = fixed.capture(&x, &all).unwrap();
+                            let (_, got) = session.capture(&x, &all).unwrap();
+                            let (_, want) = fixed.session().capture(&x, &all).unwrap();
                             for name in &all {
                                 assert_eq!(got[*name].dims(), want[*name].dims(), "{name}");
                                 assert_eq!(flat(&got[*name]), flat(&want[*name]), "{name}");
@@ -121,16 +122,17 @@ fn cuts_and_observers_go_by_the_batch_at_hand() {
     let params = random_params(&free, 3);
     let compile = |g: &Graph| Plan::compile(g, &params, &PrecisionPlan::default(), &options(1)).unwrap();
     let plan = compile(&free);
+    let mut session = plan.session();
     for t in [5, 9] {
         let (x, fixed) = (batch(true, 2, t), compile(&graph(true, Some(t))));
-        let want = flat(&plan.run(&x).unwrap());
+        let want = flat(&session.run(&x).unwrap());
         for node in ["embed", "qkv", "gate", "head"] {
-            let live = plan.run_to(&x, &plan.cut_before(node).unwrap()).unwrap();
-            assert_eq!(flat(&plan.run_from(&live).unwrap()), want, "{node}");
+            let live = session.run_to(&x, &plan.cut_before(node).unwrap()).unwrap();
+            assert_eq!(flat(&session.run_from(&live).unwrap()), want, "{node}");
         }
         let (mut got, mut wanted) = (Bytes::default(), Bytes::default());
-        plan.run_observed(&x, &mut got).unwrap();
-        fixed.run_observed(&x, &mut wanted).unwrap();
+        session.run_observed(&x, &mut got).unwrap();
+        fixed.session().run_observed(&x, &mut wanted).unwrap();
         assert_eq!(got.0, wanted.0);
     }
     assert!(plan.memory().activations.is_none());
