@@ -7,30 +7,19 @@
 
 use super::axes::NodeLinks;
 use super::op::output;
-use super::{Graph, GraphError, Op, least, shapes_at};
+use super::shapes::with_shapes;
+use super::{Graph, GraphError, Op, least};
 
 /// Axis facts of every node; empty for unreachable ones. The graph's own output is protected. They hold for any number
 /// of tokens, where that is free.
 pub fn links(graph: &Graph) -> Result<Vec<NodeLinks>, GraphError> {
-    let shapes = shapes_at(graph, least(graph)?)?;
-    let reachable = graph.reachable();
-    Ok(graph
-        .iter()
-        .map(|(id, node)| {
-            if !reachable[id.index()] {
-                return NodeLinks::default();
-            }
-            let ins: Vec<&[usize]> = node.inputs.iter().map(|i| shapes[i.index()].as_slice()).collect();
-            let out = &shapes[id.index()];
-            let mut facts = node_links(&node.op, &ins, out);
-            if id == graph.output {
-                for axis in 0..out.len() {
-                    facts.protect(output(axis), "it is the network's output");
-                }
-            }
-            facts
-        })
-        .collect())
+    with_shapes(graph, least(graph)?, |id, node, ins, out| {
+        let mut facts = node_links(&node.op, ins, out);
+        if id == graph.output {
+            (0..out.len()).for_each(|axis| facts.protect(output(axis), "it is the network's output"));
+        }
+        facts
+    })
 }
 
 /// Axis facts of one op. Only the channel or width axis is ever linked: image rows and tokens stay whole.

@@ -5,7 +5,7 @@
 
 use super::binding::Binding;
 use super::op::{InputType, Length, MAX_ELEMENTS};
-use super::{Graph, GraphError, Node, Op, describe};
+use super::{Graph, GraphError, Node, NodeId, Op, describe};
 
 /// Output shape per node, without the batch axis; empty for unreachable nodes.
 ///
@@ -23,6 +23,23 @@ pub fn shapes_at(graph: &Graph, binding: Binding) -> Result<Vec<Vec<usize>>, Gra
     let mut out = Vec::with_capacity(graph.nodes.len());
     infer(graph, binding, &mut out)?;
     Ok(out)
+}
+
+/// `f` of every reachable node with its inputs' shapes and its own; the default for the others.
+///
+/// # Errors
+/// As [`shapes_at`].
+pub(super) fn with_shapes<T: Default>(
+    graph: &Graph,
+    binding: Binding,
+    f: impl Fn(NodeId, &Node, &[&[usize]], &[usize]) -> T,
+) -> Result<Vec<T>, GraphError> {
+    let (shapes, reachable) = (shapes_at(graph, binding)?, graph.reachable());
+    let one = |(id, node): (NodeId, &Node)| {
+        let ins: Vec<&[usize]> = node.inputs.iter().map(|i| shapes[i.index()].as_slice()).collect();
+        if reachable[id.index()] { f(id, node, &ins, &shapes[id.index()]) } else { T::default() }
+    };
+    Ok(graph.iter().map(one).collect())
 }
 
 /// The binding with the fewest tokens that all ops take; the default where nothing is free. What does not depend on the

@@ -274,7 +274,7 @@ fn carried(graph: &Graph, from: NodeId) -> Option<NodeId> {
         if node.op.is_conv_or_linear() || matches!(node.op, Op::ChannelPad(_)) {
             return Some(at);
         }
-        if !node.op.facts().traits().per_channel {
+        if !node.op.traits().per_channel {
             return None;
         }
         at = *node.inputs.first()?;

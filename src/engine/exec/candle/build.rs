@@ -60,7 +60,7 @@ impl Program {
             let role = match (node.op.is_conv_or_linear(), precision.get(&node.name)) {
                 (true, Precision::F16) => Role::Fixed(DType::F16),
                 (true, Precision::Bf16) => Role::Fixed(DType::BF16),
-                (false, _) if node.op.facts().traits().half => Role::Passes,
+                (false, _) if node.op.traits().half => Role::Passes,
                 _ => Role::Fixed(DType::F32),
             };
             flows.push(Flow { out: c.last, inputs: node.inputs.clone(), residual, role });
@@ -218,7 +218,7 @@ impl Lowering<'_> {
             Some((special, what)) => (Some(special), what.to_owned(), self.own()),
             None => {
                 let place = if self.device.is_cpu() { "candle-cpu" } else { "candle-cuda" };
-                (None, node.op.facts().traits().name.replace(' ', ""), place)
+                (None, node.op.traits().name.replace(' ', ""), place)
             }
         };
         let name = format!("{what}-{}/{place}", label(self.compute));

@@ -1,6 +1,6 @@
 //! Softmax attention without its projections.
 
-use super::facts::{Facts, Length, MAX_ELEMENTS, Traits, input, kept, output, param, product, tokens, want};
+use super::facts::{Facts, Length, MAX_ELEMENTS, input, kept, output, param, product, tokens, want};
 use super::numbers::exact;
 use crate::graph::axes::{Link, NodeLinks, Span};
 use crate::graph::macs::Macs;
@@ -42,19 +42,15 @@ impl Attention {
 }
 
 impl Facts for Attention {
-    fn describe(&self) -> String {
+    fn describe(&self) -> Option<String> {
         let heads = self.heads;
-        match self.windows {
+        Some(match self.windows {
             None => format!("attention {heads}h"),
             Some(w) => {
                 let shifted = if w.shift == [0, 0] { "" } else { " shifted" };
                 format!("attention {heads}h {}x{}{shifted}", w.size[0], w.size[1])
             }
-        }
-    }
-
-    fn traits(&self) -> Traits {
-        Traits { layer: true, ..Traits::of("attention", "attention_core") }
+        })
     }
 
     fn arity(&self) -> usize {

@@ -1,7 +1,7 @@
 //! Value by value: activations, sums, products, factors.
 
 use super::activation::Activation;
-use super::facts::{Facts, Traits, carried, channels, ends, kept, param, same};
+use super::facts::{Facts, channels, ends, param, same, width};
 use super::numbers::exact;
 use crate::graph::axes::NodeLinks;
 use crate::graph::role::ParamRole;
@@ -30,30 +30,8 @@ pub struct Scalar {
 }
 
 impl Facts for Activation {
-    fn describe(&self) -> String {
-        self.label().to_owned()
-    }
-
-    fn traits(&self) -> Traits {
-        let word = match self {
-            Activation::Relu => "relu",
-            Activation::Relu6 => "relu6",
-            Activation::GeluErf | Activation::GeluTanh => "gelu",
-            Activation::Silu => "silu",
-            Activation::Sigmoid => "sigmoid",
-            Activation::HardSigmoid => "hardsigmoid",
-            Activation::HardSwish => "hardswish",
-            Activation::Tanh => "tanh",
-        };
-        Traits { per_token: true, per_channel: true, half: true, ..Traits::of("activation", word) }
-    }
-
     fn shape(&self, ins: &[&[usize]]) -> Result<Vec<usize>, String> {
         same(ins, None)
-    }
-
-    fn links(&self, ins: &[&[usize]], out: &[usize]) -> NodeLinks {
-        carried(ins, out)
     }
 }
 
@@ -68,10 +46,6 @@ fn both(ins: &[&[usize]], out: &[usize]) -> NodeLinks {
 }
 
 impl Facts for Add {
-    fn traits(&self) -> Traits {
-        Traits { per_token: true, per_channel: true, half: true, ..Traits::of("add", "add") }
-    }
-
     fn arity(&self) -> usize {
         2
     }
@@ -86,11 +60,6 @@ impl Facts for Add {
 }
 
 impl Facts for Mul {
-    /// Not token by token: the second factor may be one row for all of them.
-    fn traits(&self) -> Traits {
-        Traits { per_channel: true, half: true, ..Traits::of("multiply", "mul") }
-    }
-
     fn arity(&self) -> usize {
         2
     }
@@ -109,10 +78,6 @@ impl Facts for Mul {
 }
 
 impl Facts for Scale {
-    fn traits(&self) -> Traits {
-        Traits { per_token: true, per_channel: true, ..Traits::of("layer scale", "scale") }
-    }
-
     fn shape(&self, ins: &[&[usize]]) -> Result<Vec<usize>, String> {
         same(ins, Some(self.channels))
     }
@@ -129,25 +94,11 @@ impl Facts for Scale {
         vec![(Weight, vec![self.channels])]
     }
 
-    fn axis_len(&self, axis: usize) -> Option<usize> {
-        (axis == 0).then_some(self.channels)
-    }
-
-    fn narrow(&mut self, _axis: usize, mask: &[bool]) {
-        self.channels = kept(mask);
-    }
+    width!(0: channels);
 }
 
 impl Facts for Scalar {
-    fn traits(&self) -> Traits {
-        Traits { per_token: true, per_channel: true, ..Traits::of("scalar", "scalar") }
-    }
-
     fn shape(&self, ins: &[&[usize]]) -> Result<Vec<usize>, String> {
         same(ins, None)
-    }
-
-    fn links(&self, ins: &[&[usize]], out: &[usize]) -> NodeLinks {
-        carried(ins, out)
     }
 }

@@ -8,32 +8,6 @@ use crate::graph::role::ParamRole;
 /// damaged file must fail here and not in an allocator.
 pub const MAX_ELEMENTS: usize = 1 << 28;
 
-/// What an op is called, and yes or no for whoever walks a graph. Every op says all of it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Traits {
-    /// The op in messages: `conv2d`, `layer norm`.
-    pub name: &'static str,
-    /// One word to make a node's name of, where a file gives none: `conv`, `bn`.
-    pub word: &'static str,
-    /// An engineer would name it as a layer of its own.
-    pub layer: bool,
-    /// Token `t` of its output depends on token `t` of its inputs alone.
-    pub per_token: bool,
-    /// Its output is of its first input's kind (image, tokens, vector), and channel `c` of it is made of channel `c`.
-    pub per_channel: bool,
-    /// It may run in half precision: a move, a maximum or elementwise, never a sum over many values.
-    pub half: bool,
-    /// It only moves values about.
-    pub moves: bool,
-}
-
-impl Traits {
-    /// Called so, and nothing else is true of it.
-    pub(super) const fn of(name: &'static str, word: &'static str) -> Traits {
-        Traits { name, word, layer: false, per_token: false, per_channel: false, half: false, moves: false }
-    }
-}
-
 /// How many tokens an op asks its first input for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Length {
@@ -45,11 +19,9 @@ pub enum Length {
 
 /// Everything that is true of an op without tensors. Shapes leave out the batch axis, which is always first.
 pub trait Facts {
-    fn traits(&self) -> Traits;
-
-    /// A few words for people, with what matters of its geometry: `conv 3x3/2`, `attention 8h`.
-    fn describe(&self) -> String {
-        self.traits().name.to_owned()
+    /// A few words for people, with what matters of its geometry: `conv 3x3/2`, `attention 8h`; `None` where nothing does.
+    fn describe(&self) -> Option<String> {
+        None
     }
 
     /// How many inputs it takes.
@@ -65,8 +37,14 @@ pub trait Facts {
         Length::Any
     }
 
-    /// Which axes lose their elements together. `ins` and `out` are shapes that fit.
-    fn links(&self, ins: &[&[usize]], out: &[usize]) -> NodeLinks;
+    /// Which axes lose their elements together: channel by channel from the first input to the output, where an op says
+    /// nothing else. `ins` and `out` are shapes that fit.
+    fn links(&self, ins: &[&[usize]], out: &[usize]) -> NodeLinks {
+        let mut l = NodeLinks::default();
+        let (from, to, width) = ends(ins, 0, out);
+        l.each(from, to, width);
+        l
+    }
 
     /// The parameters it needs with their shapes, in PyTorch's layout and order.
     fn params(&self) -> Vec<(ParamRole, Vec<usize>)> {
@@ -91,6 +69,20 @@ pub trait Facts {
     /// Shortens that axis to the indices that `mask` keeps. Nothing to do for ops that carry whatever width arrives.
     fn narrow(&mut self, _axis: usize, _mask: &[bool]) {}
 }
+
+/// The methods of an op that can be shortened on one axis only, whose length is one of its fields.
+macro_rules! width {
+    ($axis:literal: $field:ident) => {
+        fn axis_len(&self, axis: usize) -> Option<usize> {
+            (axis == $axis).then_some(self.$field)
+        }
+
+        fn narrow(&mut self, _axis: usize, mask: &[bool]) {
+            self.$field = $crate::graph::op::facts::kept(mask);
+        }
+    };
+}
+pub(super) use width;
 
 /// How many indices a mask keeps.
 pub(super) fn kept(mask: &[bool]) -> usize {
@@ -176,12 +168,4 @@ pub(super) fn param(role: ParamRole, axis: usize) -> AxisRef {
 pub(super) fn ends(ins: &[&[usize]], i: usize, out: &[usize]) -> (AxisRef, AxisRef, usize) {
     let from = input(i, ins.get(i).map_or(0, |s| channel_axis(s)));
     (from, output(channel_axis(out)), channels(out))
-}
-
-/// Channel by channel from the first input to the output.
-pub(super) fn carried(ins: &[&[usize]], out: &[usize]) -> NodeLinks {
-    let mut l = NodeLinks::default();
-    let (from, to, width) = ends(ins, 0, out);
-    l.each(from, to, width);
-    l
 }

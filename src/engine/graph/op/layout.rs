@@ -1,8 +1,6 @@
 //! Where values lie: images and tokens turned into one another, channels picked, put together, merged.
 
-use super::facts::{
-    Facts, Length, Traits, carried, channel_axis, channels, ends, image, input, kept, output, tokens, want,
-};
+use super::facts::{Facts, Length, channel_axis, channels, ends, image, input, kept, output, tokens, want};
 use crate::graph::axes::{Link, NodeLinks, Span};
 use serde::{Deserialize, Serialize};
 
@@ -47,16 +45,11 @@ fn cells(h: usize, w: usize) -> Result<usize, String> {
 }
 
 impl Facts for ChannelPad {
-    fn describe(&self) -> String {
-        match self.stride {
+    fn describe(&self) -> Option<String> {
+        Some(match self.stride {
             1 => "channel map".into(),
             stride => format!("shortcut pad /{stride}"),
-        }
-    }
-
-    /// Its zeros are made in f32.
-    fn traits(&self) -> Traits {
-        Traits { moves: true, ..Traits::of("channel pad", "channels") }
+        })
     }
 
     fn shape(&self, ins: &[&[usize]]) -> Result<Vec<usize>, String> {
@@ -87,24 +80,12 @@ impl Facts for ChannelPad {
 
     fn narrow(&mut self, axis: usize, mask: &[bool]) {
         if axis == 0 {
-            let mut at = 0;
-            self.map.retain(|_| {
-                at += 1;
-                mask.get(at - 1).copied().unwrap_or(true)
-            });
-            return;
+            let mut keep = mask.iter();
+            return self.map.retain(|_| keep.next().copied().unwrap_or(true));
         }
         // A pruned input channel is zero, so whatever gathered it gets a zero channel.
-        let mut next = 0u32;
-        let new: Vec<Option<u32>> = mask
-            .iter()
-            .map(|&k| {
-                k.then(|| {
-                    next += 1;
-                    next - 1
-                })
-            })
-            .collect();
+        let mut next = 0..;
+        let new: Vec<Option<u32>> = mask.iter().map(|&k| if k { next.next() } else { None }).collect();
         for m in self.map.iter_mut() {
             *m = m.and_then(|c| new.get(c as usize).copied().flatten());
         }
@@ -113,10 +94,6 @@ impl Facts for ChannelPad {
 }
 
 impl Facts for Concat {
-    fn traits(&self) -> Traits {
-        Traits { per_token: true, half: true, ..Traits::of("concat", "concat") }
-    }
-
     fn arity(&self) -> usize {
         self.inputs
     }
@@ -150,10 +127,6 @@ impl Facts for Concat {
 }
 
 impl Facts for Flatten {
-    fn traits(&self) -> Traits {
-        Traits { half: true, moves: true, ..Traits::of("flatten", "flatten") }
-    }
-
     fn shape(&self, ins: &[&[usize]]) -> Result<Vec<usize>, String> {
         let all = image(ins)?.iter().try_fold(1usize, |n, &d| n.checked_mul(d));
         Ok(vec![all.ok_or("too many values")?])
@@ -168,25 +141,13 @@ impl Facts for Flatten {
 }
 
 impl Facts for ToTokens {
-    fn traits(&self) -> Traits {
-        Traits { half: true, moves: true, ..Traits::of("to tokens", "tokens") }
-    }
-
     fn shape(&self, ins: &[&[usize]]) -> Result<Vec<usize>, String> {
         let [c, h, w] = image(ins)?;
         Ok(vec![cells(h, w)?, c])
     }
-
-    fn links(&self, ins: &[&[usize]], out: &[usize]) -> NodeLinks {
-        carried(ins, out)
-    }
 }
 
 impl Facts for ToImage {
-    fn traits(&self) -> Traits {
-        Traits { half: true, moves: true, ..Traits::of("to image", "image") }
-    }
-
     fn shape(&self, ins: &[&[usize]]) -> Result<Vec<usize>, String> {
         let [t, d] = tokens(ins)?;
         want("token count", t, cells(self.h, self.w)?)?;
@@ -196,17 +157,9 @@ impl Facts for ToImage {
     fn length(&self) -> Length {
         Length::Exactly(self.h.saturating_mul(self.w))
     }
-
-    fn links(&self, ins: &[&[usize]], out: &[usize]) -> NodeLinks {
-        carried(ins, out)
-    }
 }
 
 impl Facts for PatchMerge {
-    fn traits(&self) -> Traits {
-        Traits { half: true, moves: true, ..Traits::of("patch merge", "merge") }
-    }
-
     fn shape(&self, ins: &[&[usize]]) -> Result<Vec<usize>, String> {
         let [h, w] = self.grid;
         let [t, d] = tokens(ins)?;

@@ -1,6 +1,6 @@
 //! The closed set of layer-sized operations, a file per family: each op says all that is true of it without a tensor
-//! ([`Facts`]: shapes, axis links, costs, parameters, traits). Whoever runs, writes or checks ops matches [`Op`] without
-//! a wildcard: a new op must not compile until they know it.
+//! ([`Facts`]: shapes, axis links, costs, parameters; a row of `traits`). Whoever runs, writes or checks ops matches [`Op`]
+//! without a wildcard: a new op must not compile until they know it.
 
 mod activation;
 mod attention;
@@ -14,12 +14,13 @@ mod norm;
 mod numbers;
 mod pool;
 mod tokens;
+mod traits;
 
 pub use activation::Activation;
 pub use attention::Attention;
 pub use elementwise::{Scalar, Scale};
 pub use embedding::Embedding;
-pub use facts::{Facts, Length, MAX_ELEMENTS, Traits, channel_axis};
+pub use facts::{Facts, Length, MAX_ELEMENTS, channel_axis};
 pub(super) use facts::{output, product};
 pub use input::{Dim, Input, InputType};
 pub use layer::{Conv2d, Linear};
@@ -27,6 +28,7 @@ pub use layout::{ChannelPad, Concat, PatchMerge, ToImage};
 pub use norm::{BatchNorm2d, LayerNorm, RmsNorm};
 pub use pool::{AdaptiveAvgPool2d, AvgPool2d, MaxPool2d};
 pub use tokens::{AddPositions, MeanTokens, PrependTokens, SelectToken};
+pub use traits::Traits;
 
 use super::window::PositionBias;
 use serde::{Deserialize, Serialize};
@@ -74,10 +76,10 @@ pub enum Op {
     MeanTokens(MeanTokens),
 }
 
-impl Op {
-    /// What is true of it without a tensor.
-    pub fn facts(&self) -> &dyn Facts {
-        match self {
+/// The facts of `$op`: what it holds, or what is said of those that hold nothing.
+macro_rules! facts {
+    ($op:expr, $($plain:tt)*) => {
+        match $op {
             Op::Input(op) => op,
             Op::Embedding(op) => op,
             Op::Conv2d(op) => op,
@@ -86,19 +88,13 @@ impl Op {
             Op::LayerNorm(op) => op,
             Op::RmsNorm(op) => op,
             Op::Activation { act } => act,
-            Op::Softmax => &norm::Softmax,
-            Op::Add => &elementwise::Add,
-            Op::Mul => &elementwise::Mul,
             Op::Scale(op) => op,
             Op::Scalar(op) => op,
             Op::MaxPool2d(op) => op,
             Op::AvgPool2d(op) => op,
             Op::AdaptiveAvgPool2d(op) => op,
-            Op::GlobalAvgPool => &pool::GlobalAvgPool,
             Op::ChannelPad(op) => op,
             Op::Concat(op) => op,
-            Op::Flatten => &layout::Flatten,
-            Op::ToTokens => &layout::ToTokens,
             Op::ToImage(op) => op,
             Op::PatchMerge(op) => op,
             Op::PrependTokens(op) => op,
@@ -106,36 +102,29 @@ impl Op {
             Op::Attention(op) => op,
             Op::SelectToken(op) => op,
             Op::MeanTokens(op) => op,
+            $($plain)*
         }
+    };
+}
+
+impl Op {
+    /// What is true of it without a tensor.
+    pub fn facts(&self) -> &dyn Facts {
+        facts!(self,
+            Op::Softmax => &norm::Softmax,
+            Op::Add => &elementwise::Add,
+            Op::Mul => &elementwise::Mul,
+            Op::GlobalAvgPool => &pool::GlobalAvgPool,
+            Op::Flatten => &layout::Flatten,
+            Op::ToTokens => &layout::ToTokens,
+        )
     }
 
     /// The same, to be changed; `None` for ops that have nothing to change.
     pub fn facts_mut(&mut self) -> Option<&mut dyn Facts> {
-        Some(match self {
-            Op::Input(op) => op,
-            Op::Embedding(op) => op,
-            Op::Conv2d(op) => op,
-            Op::Linear(op) => op,
-            Op::BatchNorm2d(op) => op,
-            Op::LayerNorm(op) => op,
-            Op::RmsNorm(op) => op,
-            Op::Activation { act } => act,
-            Op::Scale(op) => op,
-            Op::Scalar(op) => op,
-            Op::MaxPool2d(op) => op,
-            Op::AvgPool2d(op) => op,
-            Op::AdaptiveAvgPool2d(op) => op,
-            Op::ChannelPad(op) => op,
-            Op::Concat(op) => op,
-            Op::ToImage(op) => op,
-            Op::PatchMerge(op) => op,
-            Op::PrependTokens(op) => op,
-            Op::AddPositions(op) => op,
-            Op::Attention(op) => op,
-            Op::SelectToken(op) => op,
-            Op::MeanTokens(op) => op,
+        Some(facts!(self,
             Op::Softmax | Op::Add | Op::Mul | Op::GlobalAvgPool | Op::Flatten | Op::ToTokens => return None,
-        })
+        ))
     }
 
     /// A convolution or a linear layer: what has a weight matrix, so that its precision and its zeros can be chosen.
@@ -152,7 +141,7 @@ impl Op {
 
 /// A few words for people: `conv 3x3/2`, `linear`, `attention 8h`.
 pub fn describe(op: &Op) -> String {
-    op.facts().describe()
+    op.facts().describe().unwrap_or_else(|| op.traits().kind.to_owned())
 }
 
 #[cfg(test)]

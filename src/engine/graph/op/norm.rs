@@ -1,6 +1,6 @@
 //! What normalises over channels: batch norm (with its statistics fixed), layer norm, RMS norm, softmax.
 
-use super::facts::{Facts, Traits, ends, kept, param, product, same, want};
+use super::facts::{Facts, ends, param, product, same, want, width};
 use super::numbers::exact;
 use crate::graph::axes::NodeLinks;
 use crate::graph::macs::Macs;
@@ -45,14 +45,6 @@ fn whole(ins: &[&[usize]], out: &[usize], why: &'static str) -> NodeLinks {
 }
 
 impl Facts for BatchNorm2d {
-    fn describe(&self) -> String {
-        "batchnorm".into()
-    }
-
-    fn traits(&self) -> Traits {
-        Traits { per_token: true, per_channel: true, ..Traits::of("batch norm", "bn") }
-    }
-
     fn shape(&self, ins: &[&[usize]]) -> Result<Vec<usize>, String> {
         same(ins, Some(self.channels))
     }
@@ -75,24 +67,10 @@ impl Facts for BatchNorm2d {
         Macs { norms: product(out).saturating_mul(2), ..Macs::default() }
     }
 
-    fn axis_len(&self, axis: usize) -> Option<usize> {
-        (axis == 0).then_some(self.channels)
-    }
-
-    fn narrow(&mut self, _axis: usize, mask: &[bool]) {
-        self.channels = kept(mask);
-    }
+    width!(0: channels);
 }
 
 impl Facts for LayerNorm {
-    fn describe(&self) -> String {
-        "layernorm".into()
-    }
-
-    fn traits(&self) -> Traits {
-        Traits { layer: true, per_token: true, ..Traits::of("layer norm", "norm") }
-    }
-
     fn shape(&self, ins: &[&[usize]]) -> Result<Vec<usize>, String> {
         same(ins, Some(self.dim))
     }
@@ -110,24 +88,10 @@ impl Facts for LayerNorm {
         Macs { norms: product(out).saturating_mul(5), ..Macs::default() }
     }
 
-    fn axis_len(&self, axis: usize) -> Option<usize> {
-        (axis == 0).then_some(self.dim)
-    }
-
-    fn narrow(&mut self, _axis: usize, mask: &[bool]) {
-        self.dim = kept(mask);
-    }
+    width!(0: dim);
 }
 
 impl Facts for RmsNorm {
-    fn describe(&self) -> String {
-        "rmsnorm".into()
-    }
-
-    fn traits(&self) -> Traits {
-        Traits { layer: true, per_token: true, ..Traits::of("rms norm", "norm") }
-    }
-
     fn shape(&self, ins: &[&[usize]]) -> Result<Vec<usize>, String> {
         same(ins, Some(self.dim))
     }
@@ -145,20 +109,10 @@ impl Facts for RmsNorm {
         Macs { norms: product(out).saturating_mul(3), ..Macs::default() }
     }
 
-    fn axis_len(&self, axis: usize) -> Option<usize> {
-        (axis == 0).then_some(self.dim)
-    }
-
-    fn narrow(&mut self, _axis: usize, mask: &[bool]) {
-        self.dim = kept(mask);
-    }
+    width!(0: dim);
 }
 
 impl Facts for Softmax {
-    fn traits(&self) -> Traits {
-        Traits { per_token: true, ..Traits::of("softmax", "softmax") }
-    }
-
     fn shape(&self, ins: &[&[usize]]) -> Result<Vec<usize>, String> {
         want("number of axes", ins[0].len().min(2), ins[0].len())?;
         same(ins, None)
