@@ -25,7 +25,7 @@ mod site;
 mod special;
 mod walk;
 
-pub(super) use definition::has_kernel;
+pub(super) use build::has_kernel;
 pub use pass::{Capture, forward, tensors};
 pub(super) use program::Program;
 pub use site::{BatchStats, Mode, Pass, TensorMap};

@@ -184,59 +184,33 @@ fn chunk_run(
 fn step_run<'a>(step: &Step, get: &dyn Fn(usize) -> &'a [f32], out: &mut [f32], images: usize, par: Par<'_>) {
     let Some(&first) = step.inputs.first() else { return };
     let x = get(first);
-    // Bands for elementwise steps when one chunk has all threads.
     // Rows of an image: pixels or tokens, however many there are.
     let rows_of = |width: usize| x.len() / (images * width).max(1);
-    let band = |width: usize, len: usize| {
-        let rows = len / width.max(1);
-        width * rows.div_ceil(par.threads()).max(1)
+    let second = || step.inputs.get(1).map_or(x, |&v| get(v));
+    // Bands of rows of `width` values for steps that go row by row, when one chunk has all threads.
+    let band = |width: usize, len: usize| width * (len / width.max(1)).div_ceil(par.threads()).max(1);
+    let by_band = |width: usize, out: &mut [f32], f: &(dyn Fn(&[f32], &mut [f32]) + Sync)| {
+        let len = band(width, out.len());
+        split(par, out, len, |i, out| f(&x[i * len..][..out.len()], out));
+    };
+    // As that, of two inputs.
+    let both = |out: &mut [f32], f: &(dyn Fn(&[f32], &[f32], &mut [f32]) + Sync)| {
+        let (y, len) = (second(), band(1, out.len()));
+        split(par, out, len, |i, out| f(&x[i * len..][..out.len()], &y[i * len..][..out.len()], out));
     };
     match &step.kernel {
         Kernel::Dense(d) => d.run(x, step.residual.map(get), out, par),
         Kernel::Affine { scale, shift, act } => {
-            let len = band(scale.len(), out.len());
-            split(par, out, len, |i, out| {
-                rows::affine(&x[i * len..][..out.len()], scale, shift, *act, out);
-            });
+            by_band(scale.len(), out, &|x, out| rows::affine(x, scale, shift, *act, out));
         }
-        Kernel::LayerNorm { w, b, eps } => {
-            let len = band(w.len(), out.len());
-            split(par, out, len, |i, out| rows::layer_norm(&x[i * len..][..out.len()], w, b, *eps, out));
-        }
-        Kernel::RmsNorm { w, eps } => {
-            let len = band(w.len(), out.len());
-            split(par, out, len, |i, out| rows::rms_norm(&x[i * len..][..out.len()], w, *eps, out));
-        }
-        Kernel::Softmax { width } => {
-            let len = band(*width, out.len());
-            split(par, out, len, |i, out| rows::softmax_into(&x[i * len..][..out.len()], *width, out));
-        }
-        Kernel::Activation(act) => {
-            let len = band(1, out.len());
-            split(par, out, len, |i, out| rows::activate_into(&x[i * len..][..out.len()], *act, out));
-        }
-        Kernel::Add { act } => {
-            let y = step.inputs.get(1).map_or(x, |&v| get(v));
-            let len = band(1, out.len());
-            split(par, out, len, |i, out| {
-                rows::add(&x[i * len..][..out.len()], &y[i * len..][..out.len()], *act, out);
-            });
-        }
-        Kernel::Mul => {
-            let y = step.inputs.get(1).map_or(x, |&v| get(v));
-            let len = band(1, out.len());
-            split(par, out, len, |i, out| {
-                vector::multiply(&x[i * len..][..out.len()], &y[i * len..][..out.len()], out);
-            });
-        }
-        Kernel::MulRows { channels } => {
-            let factors = step.inputs.get(1).map_or(x, |&v| get(v));
-            simple::scale_rows(rows_of(*channels), *channels, x, factors, out, par);
-        }
-        Kernel::Scalar { mul, add } => {
-            let len = band(1, out.len());
-            split(par, out, len, |i, out| vector::scalar(&x[i * len..][..out.len()], *mul, *add, out));
-        }
+        Kernel::LayerNorm { w, b, eps } => by_band(w.len(), out, &|x, out| rows::layer_norm(x, w, b, *eps, out)),
+        Kernel::RmsNorm { w, eps } => by_band(w.len(), out, &|x, out| rows::rms_norm(x, w, *eps, out)),
+        Kernel::Softmax { width } => by_band(*width, out, &|x, out| rows::softmax_into(x, *width, out)),
+        Kernel::Activation(act) => by_band(1, out, &|x, out| rows::activate_into(x, *act, out)),
+        Kernel::Add { act } => both(out, &|x, y, out| rows::add(x, y, *act, out)),
+        Kernel::Mul => both(out, &|x, y, out| vector::multiply(x, y, out)),
+        Kernel::MulRows { channels } => simple::scale_rows(rows_of(*channels), *channels, x, second(), out, par),
+        Kernel::Scalar { mul, add } => by_band(1, out, &|x, out| vector::scalar(x, *mul, *add, out)),
         Kernel::AvgPool { pool, count_padding } => simple::avg_pool(pool, *count_padding, x, out, par),
         Kernel::AdaptivePool(p) => simple::adaptive_avg_pool(p, x, out, par),
         Kernel::Concat { widths } => {

@@ -134,9 +134,7 @@ impl Int8 {
 }
 
 impl Own for Run<'_> {
-    fn name(&self) -> &'static str {
-        "int8 layer"
-    }
+    const NAME: &'static str = "int8 layer";
 
     fn out(&self, dims: &[usize]) -> Result<(Vec<usize>, DType)> {
         let l = self.layer;

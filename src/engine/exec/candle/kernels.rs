@@ -35,9 +35,7 @@ pub(super) struct Unfold {
 }
 
 impl Own for Unfold {
-    fn name(&self) -> &'static str {
-        "unfold"
-    }
+    const NAME: &'static str = "unfold";
 
     fn out(&self, dims: &[usize]) -> Result<(Vec<usize>, DType)> {
         let g = Geometry::of(self.window, dims)?;
@@ -73,9 +71,7 @@ pub(super) struct Grouped {
 }
 
 impl Own for Grouped {
-    fn name(&self) -> &'static str {
-        "grouped convolution"
-    }
+    const NAME: &'static str = "grouped convolution";
 
     fn out(&self, dims: &[usize]) -> Result<(Vec<usize>, DType)> {
         let g = Geometry::of(self.window, dims)?;
@@ -168,9 +164,7 @@ fn channels(dims: &[usize]) -> (usize, usize) {
 }
 
 impl Own for OnInput<'_> {
-    fn name(&self) -> &'static str {
-        "epilogue"
-    }
+    const NAME: &'static str = "epilogue";
 
     fn out(&self, dims: &[usize]) -> Result<(Vec<usize>, DType)> {
         Ok((dims.to_vec(), self.of.dtype))
@@ -237,9 +231,7 @@ pub(super) struct Pool {
 }
 
 impl Own for Pool {
-    fn name(&self) -> &'static str {
-        "pool"
-    }
+    const NAME: &'static str = "pool";
 
     fn out(&self, dims: &[usize]) -> Result<(Vec<usize>, DType)> {
         let g = Geometry::of(self.window, dims)?;
@@ -286,9 +278,7 @@ pub(super) struct Norm {
 }
 
 impl Own for Norm {
-    fn name(&self) -> &'static str {
-        "norm"
-    }
+    const NAME: &'static str = "norm";
 
     fn out(&self, dims: &[usize]) -> Result<(Vec<usize>, DType)> {
         match dims.last() {
@@ -333,9 +323,7 @@ pub(super) struct Softmax<'a> {
 }
 
 impl Own for Softmax<'_> {
-    fn name(&self) -> &'static str {
-        "softmax"
-    }
+    const NAME: &'static str = "softmax";
 
     fn out(&self, dims: &[usize]) -> Result<(Vec<usize>, DType)> {
         let width = dims.last().copied().unwrap_or(1);

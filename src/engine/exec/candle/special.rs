@@ -1,7 +1,7 @@
 //! What a step may run instead of its op's definition: layers with packed weights and what fuses into them, and kernels of
 //! our own for a whole op.
 //!
-//! Not here: which steps run which (`build`, `definition`), what the kernels compute (`dense`, `kernels`, `attention`).
+//! Not here: which steps run which (`build`), what the kernels compute (`dense`, `kernels`, `attention`).
 //! Invariant: on the CPU each computes by the same definition as on a GPU.
 
 use super::attention::Core;

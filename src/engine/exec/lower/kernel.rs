@@ -2,7 +2,7 @@
 //!
 //! Not here: parameters and what is folded into them (`layer`). Invariant: the name that a kernel gets is that of what runs.
 
-use super::layer::{Builder, Folded};
+use super::layer::Builder;
 use super::step::Kernel;
 use crate::exec::error::ExecError;
 use crate::exec::kernel::attention::Attention;
@@ -25,11 +25,11 @@ impl Builder<'_> {
         }
     }
 
-    pub fn kernel(&self, precision: Precision) -> Result<Made, ExecError> {
+    pub fn kernel(&self) -> Result<Made, ExecError> {
         let plain = |k: Kernel, name: &str| Ok((k, name.to_owned(), [0; 2]));
         let held = |k: Kernel, name: &str, n: usize| Ok((k, name.to_owned(), [4 * n as u64; 2]));
         match &self.node.op {
-            Op::Conv2d(conv) => self.conv(conv, precision),
+            Op::Conv2d(conv) => self.conv(conv),
             Op::Embedding(op::Embedding { vocab, dim }) => {
                 let table = self.values(self.node, ParamRole::Weight, &[*vocab, *dim])?;
                 held(Kernel::Gather { table, dim: *dim }, "gather-f32", vocab * dim)
@@ -39,9 +39,9 @@ impl Builder<'_> {
                     return Err(ExecError::shape(self.node, self.input(0)?, "[tokens, features] or [features]"));
                 }
                 // Rows are on their own; an image of one holds for any number of them.
-                let rows = if self.free { 1 } else { self.rows()?.0 };
+                let rows = if self.graph.is_free() { 1 } else { self.rows()?.0 };
                 let geo = Geometry::linear(rows, *in_features, *out_features);
-                self.dense(geo, &[*out_features, *in_features], *bias, precision)
+                self.dense(geo, &[*out_features, *in_features], *bias)
             }
             Op::BatchNorm2d(op::BatchNorm2d { channels, eps }) => {
                 let (scale, shift) = self.batch_norm(self.node, *channels, *eps)?;
@@ -76,13 +76,10 @@ impl Builder<'_> {
                 plain(Kernel::Scalar { mul: *mul as f32, add: *add as f32 }, "scalar-f32")
             }
             Op::Add => plain(Kernel::Add { act: self.act() }, "add-f32"),
-            Op::MaxPool2d(op::MaxPool2d { kernel, stride, padding }) => {
-                let window = Window { kernel: *kernel, stride: *stride, padding: *padding };
-                plain(Kernel::MaxPool(self.pool(window)?), "maxpool-f32")
-            }
-            Op::AvgPool2d(op::AvgPool2d { kernel, stride, padding, count_padding }) => {
-                let pool = self.pool(Window { kernel: *kernel, stride: *stride, padding: *padding })?;
-                plain(Kernel::AvgPool { pool, count_padding: *count_padding }, "avgpool-f32")
+            Op::MaxPool2d(pool) => plain(Kernel::MaxPool(self.pool(pool.into())?), "maxpool-f32"),
+            Op::AvgPool2d(pool) => {
+                let (pool, count_padding) = (self.pool(pool.into())?, pool.count_padding);
+                plain(Kernel::AvgPool { pool, count_padding }, "avgpool-f32")
             }
             Op::AdaptiveAvgPool2d(_) => {
                 let window = Window { kernel: [1; 2], stride: [1; 2], padding: [0; 4] };
@@ -130,23 +127,11 @@ impl Builder<'_> {
         }
     }
 
-    fn conv(&self, conv: &op::Conv2d, precision: Precision) -> Result<Made, ExecError> {
-        let op::Conv2d { in_ch, out_ch, kernel, stride, padding, groups, bias } = *conv;
-        let (_, image) = self.image()?;
-        let window = Window { kernel, stride, padding };
-        let (Some(oh), Some(ow)) = (window.out(0, image[0]), window.out(1, image[1])) else {
-            return Err(ExecError::shape(self.node, image, "an image that the kernel fits"));
-        };
-        let geo = Geometry {
-            image,
-            channels: in_ch,
-            out_image: [oh, ow],
-            out_channels: out_ch,
-            window,
-            groups,
-            codes: Codes::Image,
-        };
-        self.dense(geo, &[out_ch, in_ch / groups, kernel[0], kernel[1]], bias, precision)
+    fn conv(&self, conv: &op::Conv2d) -> Result<Made, ExecError> {
+        let op::Conv2d { in_ch: channels, out_ch: out_channels, kernel, groups, bias, .. } = *conv;
+        let (window, image, out_image) = self.window(conv)?;
+        let geo = Geometry { image, channels, out_image, out_channels, window, groups, codes: Codes::Image };
+        self.dense(geo, &[out_channels, channels / groups, kernel[0], kernel[1]], bias)
     }
 
     /// The positions that a channel padding keeps; every row of tokens.
@@ -172,25 +157,18 @@ impl Builder<'_> {
         Ok((Kernel::Attention { core, fused, windowed: windows.is_some(), around }, name, [held; 2]))
     }
 
-    fn dense(&self, geo: Geometry, shape: &[usize], has_bias: bool, precision: Precision) -> Result<Made, ExecError> {
-        let n = geo.out_channels;
+    fn dense(&self, geo: Geometry, shape: &[usize], has_bias: bool) -> Result<Made, ExecError> {
+        let precision = self.wanted();
         let geo = match precision {
             Precision::Int8Static => Geometry { codes: Codes::Fixed(self.calibrated()?), ..geo },
             _ => geo,
         };
         let weight = self.weight(shape, precision)?;
-        let Folded { bias, factors, stored: bias_bytes } = self.folded(n, has_bias)?;
-        let epilogue = Epilogue { bias, act: self.act() };
+        let mut folded = self.folded(geo.out_channels, has_bias)?;
+        let epilogue = Epilogue { bias: std::mem::take(&mut folded.bias), act: self.act() };
         let dense = match (precision.int8_products(), weight.as_int8()) {
-            (true, Some((q, scales))) => {
-                let scales = scales.to_vec();
-                let factors = match &factors {
-                    Some(f) => scales.iter().zip(f).map(|(s, f)| s * f).collect(),
-                    None => scales,
-                };
-                Dense::new(geo, Source::Int8 { q, factors: &factors }, epilogue)
-            }
-            _ => Dense::new(geo, Source::F32 { w: &weight.values(), factors: factors.as_deref() }, epilogue),
+            (true, Some((q, scales))) => Dense::new(geo, Source::Int8 { q, factors: &folded.times(scales) }, epilogue),
+            _ => Dense::new(geo, Source::F32 { w: &weight.values(), factors: folded.factors.as_deref() }, epilogue),
         };
         let (mut name, stored) = (dense.kernel(), weight.stored_bytes());
         let held = match precision.runs() {
@@ -204,6 +182,6 @@ impl Builder<'_> {
                 4 * weight.numel() as u64
             }
         };
-        Ok((Kernel::Dense(dense), name, [stored + bias_bytes, held + bias_bytes]))
+        Ok((Kernel::Dense(dense), name, [stored + folded.stored, held + folded.stored]))
     }
 }

@@ -9,6 +9,7 @@ use crate::exec::candle::{self, Capture, Mode, Pass};
 use crate::graph::{Op, Precision};
 use crate::model::families::*;
 use crate::model::{FamilySpec, random};
+use crate::quant::everywhere;
 use candle_core::Tensor;
 use std::time::Duration;
 
@@ -81,16 +82,6 @@ fn options(threads: usize) -> CompileOptions {
     CompileOptions { threads: Some(threads), ..Default::default() }
 }
 
-fn int8_everywhere(model: &Model) -> PrecisionPlan {
-    let mut p = PrecisionPlan::default();
-    for n in &model.graph.nodes {
-        if n.op.is_conv_or_linear() {
-            p.set(&n.name, Precision::Int8);
-        }
-    }
-    p
-}
-
 #[test]
 fn f32_plans_agree_with_the_reference_for_every_family_batch_and_thread_count() {
     for (name, model) in models() {
@@ -130,7 +121,7 @@ fn fused_nodes_are_not_captured_silently() {
 #[test]
 fn results_do_not_depend_on_batch_or_threads() {
     for (name, model) in models() {
-        for precision in [PrecisionPlan::default(), int8_everywhere(&model)] {
+        for precision in [PrecisionPlan::default(), everywhere(&model.graph, Precision::Int8)] {
             let x = input(&model, 6);
             let compile = |t| Plan::compile(&model.graph, &model.params, &precision, &options(t)).unwrap();
             let whole = flat(&compile(1).run(&x).unwrap());
@@ -186,7 +177,8 @@ fn int8_is_near_f32_and_holds_a_quarter_of_the_bytes() {
     for (name, model) in models() {
         let x = input(&model, 3);
         let f = Plan::of(&model, &options(1)).unwrap();
-        let q = Plan::compile(&model.graph, &model.params, &int8_everywhere(&model), &options(2)).unwrap();
+        let q = Plan::compile(&model.graph, &model.params, &everywhere(&model.graph, Precision::Int8), &options(2))
+            .unwrap();
         let d = apart(&q.run(&x).unwrap(), &f.run(&x).unwrap());
         assert!(d > 0.0 && d < 0.15, "{name}: {d}");
         for (a, b) in f.steps().iter().zip(q.steps()) {
@@ -206,7 +198,7 @@ fn simulated_plans_round_as_a_differentiable_pass_does() {
         let x = input(&model, 3);
         let params = candle::tensors(&model.params, &Device::Cpu).unwrap();
         for precision in [Precision::W8, Precision::W4, Precision::W4g32, Precision::F16] {
-            let rounded = crate::quant::everywhere(&model.graph, precision);
+            let rounded = everywhere(&model.graph, precision);
             let plan = Plan::compile(&model.graph, &model.params, &rounded, &options(1)).unwrap();
             let pass = Pass { precision: Some(&rounded), ..Pass::default() };
             let want = candle::forward(&model.graph, &params, &x, pass, &mut Capture::none()).unwrap();

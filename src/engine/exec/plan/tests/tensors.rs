@@ -10,12 +10,6 @@ fn tensors() -> CompileOptions {
     CompileOptions { kernels: Kernels::Tensors, ..options(2) }
 }
 
-fn everywhere(model: &Model, precision: Precision) -> PrecisionPlan {
-    let mut p = PrecisionPlan::default();
-    model.graph.nodes.iter().filter(|n| n.op.is_conv_or_linear()).for_each(|n| p.set(&n.name, precision));
-    p
-}
-
 #[test]
 fn every_node_of_every_family_is_what_the_reference_says() {
     for (name, model) in models() {
@@ -76,7 +70,7 @@ fn half_precision_is_near_and_held_and_kept_in_half() {
         let full = Plan::of(&model, &tensors()).unwrap();
         let want = full.run(&x).unwrap();
         for (precision, label, near) in [(Precision::F16, "f16", 1e-2), (Precision::Bf16, "bf16", 1e-1)] {
-            let plan = everywhere(&model, precision);
+            let plan = everywhere(&model.graph, precision);
             let half = Plan::compile(&model.graph, &model.params, &plan, &tensors()).unwrap();
             let d = apart(&half.run(&x).unwrap(), &want);
             assert!(d > 1e-6 && d < near, "{name} {label}: {d}");
@@ -87,7 +81,7 @@ fn half_precision_is_near_and_held_and_kept_in_half() {
     }
     // In a residual network everything from the first convolution to the pool may stay in half.
     let (_, model) = models().swap_remove(1);
-    let plan = everywhere(&model, Precision::F16);
+    let plan = everywhere(&model.graph, Precision::F16);
     let half = Plan::compile(&model.graph, &model.params, &plan, &tensors()).unwrap();
     let casts: Vec<&str> = half.steps().iter().filter(|s| s.kernel.contains("(f32")).map(|s| s.name.as_str()).collect();
     assert_eq!(casts.len(), 3, "the image in, the last block out to the pool, the classifier: {casts:?}");
@@ -164,7 +158,7 @@ fn what_a_device_can_do_is_what_its_plans_do() {
         let capable = Capabilities::of(&Device::Cpu, kernels);
         for (name, model) in models() {
             for precision in Precision::ALL.into_iter().filter(|p| *p != Precision::Int8Static) {
-                let plan = everywhere(&model, precision);
+                let plan = everywhere(&model.graph, precision);
                 let made = Plan::compile(&model.graph, &model.params, &plan, &options);
                 assert_eq!(made.is_err(), capable.refuses(precision).is_some(), "{name} {precision:?} {kernels:?}");
             }

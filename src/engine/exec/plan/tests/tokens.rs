@@ -42,12 +42,9 @@ fn batch(ids: bool, n: usize, t: usize) -> Tensor {
 }
 
 fn precision(graph: &Graph, p: Precision) -> PrecisionPlan {
-    let mut plan = PrecisionPlan::default();
-    for n in graph.nodes.iter().filter(|n| n.op.is_conv_or_linear()) {
-        plan.set(&n.name, p);
-        if p == Precision::Int8Static {
-            plan.inputs.insert(n.name.clone(), Range { lo: -2.3, hi: 2.9 });
-        }
+    let mut plan = everywhere(graph, p);
+    if p == Precision::Int8Static {
+        plan.inputs = plan.nodes.keys().map(|n| (n.clone(), Range { lo: -2.3, hi: 2.9 })).collect();
     }
     plan
 }
