@@ -66,7 +66,7 @@ impl ExecError {
     }
 }
 
-pub(super) fn role_name(role: ParamRole) -> &'static str {
+fn role_name(role: ParamRole) -> &'static str {
     match role {
         ParamRole::Weight => "weight",
         ParamRole::Bias => "bias",

@@ -17,7 +17,7 @@ pub use chain::{Fusion, fusions};
 pub(super) use layer::Builder;
 pub use step::StepInfo;
 use step::Value;
-pub(crate) use step::{Kernel, Lowered, Step};
+pub(crate) use step::{Call, Lowered, Step};
 
 /// Lowers the reachable part of `graph`. What is made holds for any number of tokens, where that is free.
 pub(crate) fn lower(
@@ -65,7 +65,7 @@ pub(crate) fn lower(
             trim();
             packed = 0;
         }
-        let info = b.info(name, matches!(kernel, Kernel::Dense(_)), bytes);
+        let info = b.info(name, bytes);
         let out = low.values.len();
         low.values.push(Value { node: chain.last, step: Some(low.steps.len()) });
         low.value_of[chain.last.index()] = Some(out);

@@ -3,9 +3,8 @@
 
 use super::arena::LINE;
 use super::device::Pool;
-use super::kernel::attention::{Attention, Part};
-use super::kernel::{Par, rows, simple, split, vector};
-use super::lower::{Kernel, Lowered, Step};
+use super::kernel::{Par, simple};
+use super::lower::{Call, Lowered};
 use super::sizes::Sizes;
 use rayon::prelude::*;
 use std::ops::Range;
@@ -172,78 +171,11 @@ fn chunk_run(
                 false => &after[at.start - out.end..at.end - out.end],
             })
         };
-        step_run(step, &get, dst, images, par);
+        (step.kernel)(&Call { step, get: &get, images, par }, dst);
         if let (Some(clock), Some(start)) = (clock.as_deref_mut(), start) {
             clock[i] += start.elapsed();
         }
         // Not a layer's time: copying what was asked for is the caller's.
         hand_over(step.out, dst);
-    }
-}
-
-fn step_run<'a>(step: &Step, get: &dyn Fn(usize) -> &'a [f32], out: &mut [f32], images: usize, par: Par<'_>) {
-    let Some(&first) = step.inputs.first() else { return };
-    let x = get(first);
-    // Rows of an image: pixels or tokens, however many there are.
-    let rows_of = |width: usize| x.len() / (images * width).max(1);
-    let second = || step.inputs.get(1).map_or(x, |&v| get(v));
-    // Bands of rows of `width` values for steps that go row by row, when one chunk has all threads.
-    let band = |width: usize, len: usize| width * (len / width.max(1)).div_ceil(par.threads()).max(1);
-    let by_band = |width: usize, out: &mut [f32], f: &(dyn Fn(&[f32], &mut [f32]) + Sync)| {
-        let len = band(width, out.len());
-        split(par, out, len, |i, out| f(&x[i * len..][..out.len()], out));
-    };
-    // As that, of two inputs.
-    let both = |out: &mut [f32], f: &(dyn Fn(&[f32], &[f32], &mut [f32]) + Sync)| {
-        let (y, len) = (second(), band(1, out.len()));
-        split(par, out, len, |i, out| f(&x[i * len..][..out.len()], &y[i * len..][..out.len()], out));
-    };
-    match &step.kernel {
-        Kernel::Dense(d) => d.run(x, step.residual.map(get), out, par),
-        Kernel::Affine { scale, shift, act } => {
-            by_band(scale.len(), out, &|x, out| rows::affine(x, scale, shift, *act, out));
-        }
-        Kernel::LayerNorm { w, b, eps } => by_band(w.len(), out, &|x, out| rows::layer_norm(x, w, b, *eps, out)),
-        Kernel::RmsNorm { w, eps } => by_band(w.len(), out, &|x, out| rows::rms_norm(x, w, *eps, out)),
-        Kernel::Softmax { width } => by_band(*width, out, &|x, out| rows::softmax_into(x, *width, out)),
-        Kernel::Activation(act) => by_band(1, out, &|x, out| rows::activate_into(x, *act, out)),
-        Kernel::Add { act } => both(out, &|x, y, out| rows::add(x, y, *act, out)),
-        Kernel::Mul => both(out, &|x, y, out| vector::multiply(x, y, out)),
-        Kernel::MulRows { channels } => simple::scale_rows(rows_of(*channels), *channels, x, second(), out, par),
-        Kernel::Scalar { mul, add } => by_band(1, out, &|x, out| vector::scalar(x, *mul, *add, out)),
-        Kernel::AvgPool { pool, count_padding } => simple::avg_pool(pool, *count_padding, x, out, par),
-        Kernel::AdaptivePool(p) => simple::adaptive_avg_pool(p, x, out, par),
-        Kernel::Concat { widths } => {
-            let parts: Vec<_> = step.inputs.iter().map(|&v| get(v)).zip(widths.iter().copied()).collect();
-            simple::concat(&parts, out, par);
-        }
-        Kernel::Flatten { channels, positions } => simple::to_channels_first(*channels, *positions, x, out),
-        Kernel::PatchMerge { grid, width } => simple::patch_merge(*grid, *width, x, out, par),
-        Kernel::MaxPool(p) => simple::max_pool(p, x, out, par),
-        Kernel::Mean { skip, channels } => simple::mean_rows(rows_of(*channels), *skip, *channels, x, out, par),
-        Kernel::ChannelPad { pool, map } => simple::channel_pad(pool, map, x, out, par),
-        Kernel::Insert { tokens, at } => simple::insert(tokens, *at, x.len() / images, x, out, par),
-        Kernel::Positions(p) => split(par, out, p.len(), |i, out| {
-            rows::add(&x[i * p.len()..][..p.len()], p, None, out);
-        }),
-        Kernel::Attention { core, fused, windowed, around } => {
-            let (qw, vw) = (core.heads * core.qk, core.heads * core.v);
-            let tokens = if *windowed { core.tokens } else { rows_of(if *fused { 2 * qw + vw } else { qw }) };
-            let core = &Attention { tokens, ..*core };
-            let part = |data, width, at| Part { data, width, at };
-            let parts = match (fused, &step.inputs[..]) {
-                (false, &[q, k, v]) => [part(get(q), qw, 0), part(get(k), qw, 0), part(get(v), vw, 0)],
-                _ => [0, qw, 2 * qw].map(|at| part(x, 2 * qw + vw, at)),
-            };
-            match around {
-                Some(around) => around.run(core, parts, out, par),
-                None => core.run(parts[0], parts[1], parts[2], None, out, par),
-            }
-        }
-        Kernel::Gather { table, dim } => {
-            let len = band(*dim, out.len());
-            split(par, out, len, |i, out| simple::gather(table, *dim, &x[i * len / dim..], out));
-        }
-        Kernel::Select { index, channels } => simple::select(rows_of(*channels), *index, *channels, x, out),
     }
 }

@@ -82,8 +82,7 @@ impl Program {
                 (false, false) => " (f32 out)",
                 (true, false) => " (f32 in, out)",
             };
-            let dense = matches!(special, Some(Special::Dense(_)));
-            infos.push(lowering.b.info(format!("{name}{casts}"), dense, bytes));
+            infos.push(lowering.b.info(format!("{name}{casts}"), bytes));
             steps.push(Step {
                 lead: chain.lead,
                 special,

@@ -50,7 +50,7 @@ impl Builder<'_> {
     }
 
     /// What the step is that `kernel` runs, with the bytes of its parameters as stored and as held.
-    pub fn info(&self, kernel: String, dense: bool, [weight_bytes, held_bytes]: [u64; 2]) -> StepInfo {
+    pub fn info(&self, kernel: String, [weight_bytes, held_bytes]: [u64; 2]) -> StepInfo {
         let chain = self.chain;
         let fused = [chain.bn, chain.add.map(|a| a.0), chain.act.map(|a| a.0)];
         StepInfo {
@@ -59,7 +59,7 @@ impl Builder<'_> {
             kind: graph::describe(&self.node.op),
             fused: fused.into_iter().flatten().map(|id| self.graph.node(id).name.clone()).collect(),
             kernel,
-            precision: if dense { self.wanted() } else { Precision::F32 },
+            precision: if self.node.op.is_conv_or_linear() { self.wanted() } else { Precision::F32 },
             weight_bytes,
             held_bytes,
             out_shape: self.shapes[chain.last.index()].clone(),
