@@ -4,14 +4,15 @@
 //! go into the layer before them, a residual add and an activation into its epilogue.
 
 use super::attention::{Core, Sizes};
-use super::dense::{Dense, Product, library};
+use super::dense::{Product, library};
 use super::dtypes::{Flow, Role, decide};
-use super::int8::{Codes, Int8, ProductLayout};
-use super::kernels::{Grouped, Norm, Pool, Pooled, Unfold, label};
+use super::int8::{Codes, Int8, ProductLayout, Run};
+use super::kernels::{Epilogue, Grouped, Norm, Pool, Pooled, Softmax, Unfold, label};
+use super::ops::over_channels;
+use super::own::apply;
 use super::program::Program;
 use super::site::TensorMap;
-use super::special::Special;
-use super::walk::Step;
+use super::walk::{Special, Step};
 use crate::exec::capability::Capabilities;
 use crate::exec::device::Kernels;
 use crate::exec::error::ExecError;
@@ -108,6 +109,16 @@ pub(in crate::exec) fn has_kernel(op: &Op) -> bool {
     op.is_conv_or_linear() || fuses || norms || matches!(op, Op::MaxPool2d(_) | Op::AvgPool2d(_))
 }
 
+/// A kernel of one input.
+fn special(
+    f: impl Fn(&Tensor, Option<&Tensor>, DType) -> candle_core::Result<Tensor> + Send + Sync + 'static,
+) -> Special {
+    Box::new(move |inputs, residual, store| match inputs.first() {
+        Some(x) => f(x, residual, store),
+        None => candle_core::bail!("a step without an input"),
+    })
+}
+
 struct Lowering<'a> {
     b: Builder<'a>,
     device: &'a Device,
@@ -143,10 +154,24 @@ impl Lowering<'_> {
 
     fn choose(&self, params: &mut TensorMap) -> Result<Made, ExecError> {
         let (b, node, dtype) = (&self.b, self.b.node, self.compute);
-        let own = |special, what: &str, n: usize| {
+        let own = |special: Special, what: &str, n: usize| {
             Ok((Some(special), format!("{what}-{}/{}", label(dtype), self.own()), [4 * n as u64; 2]))
         };
-        let pool = |window, pooled| Special::Pool(Pool { window, pooled, dtype });
+        let pool = |window, pooled, what| {
+            let pool = Pool { window, pooled, dtype };
+            own(special(move |x, _, _| apply(x, &pool)), what, 0)
+        };
+        let affine = |scale, shift: Option<Tensor>, n| {
+            let act = b.act();
+            let run = move |x: &Tensor, _: Option<&Tensor>, store| {
+                Epilogue { scale: Some(&scale), bias: shift.as_ref(), act, ..Epilogue::none(store) }.on(x)
+            };
+            own(special(run), "affine", n)
+        };
+        let norm = |w, b, eps: f64, what, n| {
+            let norm = Norm { w, b, eps: eps as f32 };
+            own(special(move |x, _, _| over_channels(x, |x| apply(x, &norm))), what, n)
+        };
         match &node.op {
             Op::Conv2d(conv) => {
                 let (window, ..) = b.window(conv)?;
@@ -165,28 +190,36 @@ impl Lowering<'_> {
             }
             Op::BatchNorm2d(op::BatchNorm2d { channels, eps }) => {
                 let (scale, shift) = b.batch_norm(node, *channels, *eps)?;
-                let (scale, shift) = (self.tensor(scale)?, Some(self.tensor(shift)?));
-                own(Special::Affine { scale, shift, act: b.act() }, "affine", 2 * channels)
+                affine(self.tensor(scale)?, Some(self.tensor(shift)?), 2 * channels)
             }
-            Op::Scale(op::Scale { channels }) => {
-                let scale = self.param(ParamRole::Weight, *channels)?;
-                own(Special::Affine { scale, shift: None, act: b.act() }, "affine", *channels)
+            Op::Scale(op::Scale { channels }) => affine(self.param(ParamRole::Weight, *channels)?, None, *channels),
+            Op::Add => {
+                let act = b.act();
+                let add = move |inputs: &[Tensor], _: Option<&Tensor>, store| match inputs {
+                    [x, y] => Epilogue { residual: Some(y), act, ..Epilogue::none(store) }.on(x),
+                    _ => candle_core::bail!("a sum of {} inputs", inputs.len()),
+                };
+                own(Box::new(add), "add", 0)
             }
-            Op::Add => own(Special::Add { act: b.act() }, "add", 0),
             Op::LayerNorm(op::LayerNorm { dim, eps }) => {
                 let (w, b) = (self.param(ParamRole::Weight, *dim)?, self.param(ParamRole::Bias, *dim)?);
-                own(Special::Norm(Norm { w, b: Some(b), eps: *eps as f32 }), "layernorm", 2 * dim)
+                norm(w, Some(b), *eps, "layernorm", 2 * dim)
             }
             Op::RmsNorm(op::RmsNorm { dim, eps }) => {
-                let w = self.param(ParamRole::Weight, *dim)?;
-                own(Special::Norm(Norm { w, b: None, eps: *eps as f32 }), "rmsnorm", *dim)
+                norm(self.param(ParamRole::Weight, *dim)?, None, *eps, "rmsnorm", *dim)
             }
-            Op::Activation { act } => own(Special::Activation(*act), "activation", 0),
-            Op::Softmax => own(Special::Softmax, "softmax", 0),
-            Op::MaxPool2d(p) => own(pool(p.into(), Pooled::Max), "maxpool", 0),
+            Op::Activation { act } => {
+                let act = Some(*act);
+                own(special(move |x, _, store| Epilogue { act, ..Epilogue::none(store) }.on(x)), "activation", 0)
+            }
+            Op::Softmax => {
+                let softmax = |x: &Tensor| apply(x, &Softmax { scale: 1.0, bias: None });
+                own(special(move |x, _, _| over_channels(x, softmax)), "softmax", 0)
+            }
+            Op::MaxPool2d(p) => pool(p.into(), Pooled::Max, "maxpool"),
             Op::AvgPool2d(p) => {
                 let pooled = if p.count_padding { Pooled::MeanOfAll } else { Pooled::MeanOfSeen };
-                own(pool(p.into(), pooled), "avgpool", 0)
+                pool(p.into(), pooled, "avgpool")
             }
             Op::Attention(op::Attention { heads, qk_dim, v_dim, fused, scale, cosine, windows, bias }) => {
                 let (tokens, _) = b.rows()?;
@@ -198,7 +231,7 @@ impl Lowering<'_> {
                 let sizes = Sizes { heads: *heads, qk: *qk_dim, v: *v_dim, scale: *scale as f32, fused: *fused };
                 let core = Core::new(sizes, tokens, *windows, factors, bias, self.device)?;
                 let name = format!("attention-{}/{}", self.factors(), self.products());
-                Ok((Some(Special::Attention(core)), name, [held; 2]))
+                Ok((Some(Box::new(move |inputs, _, _| core.run(inputs))), name, [held; 2]))
             }
             Op::Input(_) => Err(ExecError::unsupported(node, "is not a step")),
             // Every op has a definition, so a new one runs here before it has a kernel.
@@ -242,8 +275,11 @@ impl Lowering<'_> {
             let by = if self.device.is_cpu() { "plain" } else { by };
             let layer = Int8::new(layout, codes, q, folded.times(scales), folded.bias, act, self.device)?;
             let held = layer.weight_bytes() + folded.stored;
-            let name = format!("{what}-i8/{by}{suffix}");
-            return Ok((Some(Special::Dense(Dense::Int8(layer))), name, [stored, held]));
+            let run = special(move |x, residual, _| {
+                let residual = residual.map(|r| r.to_dtype(DType::F32)?.contiguous()).transpose()?;
+                apply(x, &Run { layer: &layer, residual: residual.as_ref() })
+            });
+            return Ok((Some(run), format!("{what}-i8/{by}{suffix}"), [stored, held]));
         }
         let mut values = weight.values().into_owned();
         let k = values.len() / n.max(1);
@@ -278,8 +314,10 @@ impl Lowering<'_> {
         let scale = scale.map(|s| self.tensor(s)).transpose()?;
         let products = matches!(product, Product::Linear(_) | Product::Pointwise(_) | Product::Unfolded(..));
         let name = format!("{what}-{}/{by}", if products { self.factors() } else { label(dtype) });
-        let special = Some(Special::Dense(Dense::Float { product, scale, bias, act }));
-        Ok((special, name, [stored, held + folded.stored]))
+        let run = special(move |x, residual, dtype| {
+            Epilogue { scale: scale.as_ref(), bias: bias.as_ref(), residual, act, dtype }.on(&product.of(x)?)
+        });
+        Ok((Some(run), name, [stored, held + folded.stored]))
     }
 
     fn grouped(&self, shape: &[usize]) -> &'static str {

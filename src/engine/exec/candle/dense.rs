@@ -1,17 +1,11 @@
-//! Convolutions and linears in f32, f16, bf16 and int8, with what fuses into them.
+//! Products of convolutions and linears in f32, f16 and bf16.
+//!
+//! Not here: int8 (`int8`), what follows the product (`kernels::Epilogue`).
 
-use super::int8::{Int8, Run};
-use super::kernels::{Epilogue, Grouped, Unfold};
+use super::kernels::{Grouped, Unfold};
 use super::own::apply;
 use crate::exec::unfold::Window;
-use crate::graph::Activation;
 use candle_core::{DType, Result, Tensor};
-
-/// A layer with its epilogue.
-pub(super) enum Dense {
-    Float { product: Product, scale: Option<Tensor>, bias: Option<Tensor>, act: Option<Activation> },
-    Int8(Int8),
-}
 
 /// How a layer is multiplied; weights have the type that the input is brought to.
 pub(super) enum Product {
@@ -30,24 +24,9 @@ pub(super) enum Product {
     Grouped(Grouped),
 }
 
-impl Dense {
-    /// `x` and `residual` → the layer's output as `store`.
-    pub fn run(&self, x: &Tensor, residual: Option<&Tensor>, store: DType) -> Result<Tensor> {
-        match self {
-            Dense::Float { product, scale, bias, act } => {
-                let (scale, bias) = (scale.as_ref(), bias.as_ref());
-                Epilogue { scale, bias, residual, act: *act, dtype: store }.on(&product.of(x)?)
-            }
-            Dense::Int8(layer) => {
-                let residual = residual.map(|r| r.to_dtype(DType::F32)?.contiguous()).transpose()?;
-                apply(x, &Run { layer, residual: residual.as_ref() })
-            }
-        }
-    }
-}
-
 impl Product {
-    fn of(&self, x: &Tensor) -> Result<Tensor> {
+    /// Of a layer's input.
+    pub fn of(&self, x: &Tensor) -> Result<Tensor> {
         match self {
             Product::Linear(w) => {
                 let (out, inp) = w.dims2()?;

@@ -131,6 +131,11 @@ pub(super) struct Epilogue<'a> {
 }
 
 impl Epilogue<'_> {
+    /// Nothing but the output's type.
+    pub fn none(dtype: DType) -> Epilogue<'static> {
+        Epilogue { scale: None, bias: None, residual: None, act: None, dtype }
+    }
+
     /// Applies it; a value that nothing happens to is handed back as it is.
     pub fn on(&self, y: &Tensor) -> Result<Tensor> {
         if self.scale.is_none() && self.bias.is_none() && self.residual.is_none() && self.act.is_none() {
