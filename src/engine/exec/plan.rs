@@ -61,14 +61,12 @@ pub struct Plan {
     graph: Arc<Graph>,
     device: Device,
     steps: Arc<[StepInfo]>,
-    weight_bytes: u64,
-    held_bytes: u64,
     pub(super) backend: Arc<dyn Backend>,
 }
 
 impl std::fmt::Debug for Plan {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Plan").field("steps", &self.steps.len()).field("weight_bytes", &self.weight_bytes).finish()
+        f.debug_struct("Plan").field("steps", &self.steps.len()).field("weight_bytes", &self.weight_bytes()).finish()
     }
 }
 
@@ -107,9 +105,7 @@ impl Plan {
             (_, device) => Arc::new(Program::build(g, params, precision, keep, device)?),
         };
         let steps: Arc<[StepInfo]> = backend.steps().into();
-        let weight_bytes = steps.iter().map(|s| s.weight_bytes).sum();
-        let held_bytes = steps.iter().map(|s| s.held_bytes).sum();
-        Ok(Plan { graph, device: options.device.clone(), steps, weight_bytes, held_bytes, backend })
+        Ok(Plan { graph, device: options.device.clone(), steps, backend })
     }
 
     /// The steps in the order they run.
@@ -119,13 +115,17 @@ impl Plan {
 
     /// Bytes of all parameters as stored.
     pub fn weight_bytes(&self) -> u64 {
-        self.weight_bytes
+        self.steps.iter().map(|s| s.weight_bytes).sum()
+    }
+
+    fn held_bytes(&self) -> u64 {
+        self.steps.iter().map(|s| s.held_bytes).sum()
     }
 
     /// The bytes that this plan holds and needs, known before it runs.
     pub fn memory(&self) -> Memory {
         let activations = self.backend.activations(Binding::default()).unwrap_or_default();
-        Memory { weights: self.held_bytes, activations }
+        Memory { weights: self.held_bytes(), activations }
     }
 
     /// As [`Plan::memory`], with the free dimensions as long as `binding` says.
@@ -133,7 +133,7 @@ impl Plan {
     /// # Errors
     /// A number of tokens that some op does not take; a free dimension without a length.
     pub fn memory_at(&self, binding: Binding) -> Result<Memory, ExecError> {
-        Ok(Memory { weights: self.held_bytes, activations: self.backend.activations(binding)? })
+        Ok(Memory { weights: self.held_bytes(), activations: self.backend.activations(binding)? })
     }
 
     pub fn device(&self) -> &Device {

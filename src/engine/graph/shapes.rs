@@ -160,32 +160,18 @@ mod tests {
         node_shape(&node, ins).map_err(|e| e.to_string())
     }
 
-    fn conv(stride: usize, padding: usize, groups: usize) -> Op {
-        Op::Conv2d(op::Conv2d {
-            in_ch: 4,
-            out_ch: 6,
-            kernel: [3; 2],
-            stride: [stride; 2],
-            padding: [padding; 4],
-            groups,
-            bias: true,
-        })
+    fn padded_conv(stride: usize, padding: [usize; 4], groups: usize) -> Op {
+        let (kernel, stride) = ([3; 2], [stride; 2]);
+        Op::Conv2d(op::Conv2d { in_ch: 4, out_ch: 6, kernel, stride, padding, groups, bias: true })
     }
 
-    /// A strided convolution padded as TensorFlow does.
-    fn same_conv(padding: [usize; 4]) -> Op {
-        match conv(2, 0, 1) {
-            Op::Conv2d(op::Conv2d { in_ch, out_ch, kernel, stride, groups, bias, .. }) => {
-                Op::Conv2d(op::Conv2d { in_ch, out_ch, kernel, stride, padding, groups, bias })
-            }
-            other => other,
-        }
+    fn conv(stride: usize, padding: usize, groups: usize) -> Op {
+        padded_conv(stride, [padding; 4], groups)
     }
 
     fn swin(grid: [usize; 2], size: [usize; 2]) -> Op {
         let windows = Some(crate::graph::Windows { grid, size, shift: [1, 1] });
-        let (cosine, bias) = (false, PositionBias::Table);
-        Op::Attention(op::Attention { heads: 2, qk_dim: 3, v_dim: 5, fused: true, scale: 1.0, cosine, windows, bias })
+        Op::Attention(op::Attention { windows, bias: PositionBias::Table, ..op::Attention::plain(2, 3, 5, true, 1.0) })
     }
 
     #[test]
@@ -206,7 +192,8 @@ mod tests {
             (split, &[&[7, 6], &[7, 6], &[7, 10]], &[7, 10]),
             (Op::MeanTokens(op::MeanTokens { skip: 1 }), &[&[7, 10]], &[10]),
             (Op::Activation { act: Activation::Relu }, &[&[7]], &[7]),
-            (same_conv([0, 0, 1, 1]), &[&[4, 8, 8]], &[6, 4, 4]),
+            // Padded as TensorFlow does.
+            (padded_conv(2, [0, 0, 1, 1], 1), &[&[4, 8, 8]], &[6, 4, 4]),
             (Op::Mul, &[&[4, 8, 8], &[4]], &[4, 8, 8]),
             (Op::Mul, &[&[5, 4], &[5, 4]], &[5, 4]),
             (Op::Concat(op::Concat { inputs: 3 }), &[&[4, 2, 2], &[1, 2, 2], &[2, 2, 2]], &[7, 2, 2]),
@@ -302,9 +289,7 @@ mod tests {
         };
         let windows = |b: &mut Builder, x| {
             let windows = Some(crate::graph::Windows { grid: [2, 4], size: [2, 2], shift: [0, 1] });
-            let (heads, qk_dim, v_dim, fused, scale) = (2, 4, 4, false, 1.0);
-            let (cosine, bias) = (false, PositionBias::None);
-            let op = op::Attention { heads, qk_dim, v_dim, fused, scale, cosine, windows, bias };
+            let op = op::Attention { windows, ..op::Attention::plain(2, 4, 4, false, 1.0) };
             b.node("windows", Op::Attention(op), &[x, x, x])
         };
         let image = |b: &mut Builder, x| {

@@ -101,14 +101,6 @@ impl Program {
 /// What a step runs (`None`: its op's definition), its name, and its parameters' bytes as stored and as held.
 type Made = (Option<Special>, String, [u64; 2]);
 
-/// Whether a step that `op` leads runs a kernel, alone or with what fuses into it; if not, the definition. As
-/// [`Lowering::choose`] chooses.
-pub(in crate::exec) fn has_kernel(op: &Op) -> bool {
-    let fuses = matches!(op, Op::BatchNorm2d(_) | Op::Scale(_) | Op::Add | Op::Attention(_));
-    let norms = matches!(op, Op::LayerNorm(_) | Op::RmsNorm(_) | Op::Softmax | Op::Activation { .. });
-    op.is_conv_or_linear() || fuses || norms || matches!(op, Op::MaxPool2d(_) | Op::AvgPool2d(_))
-}
-
 /// A kernel of one input.
 fn special(
     f: impl Fn(&Tensor, Option<&Tensor>, DType) -> candle_core::Result<Tensor> + Send + Sync + 'static,

@@ -14,7 +14,7 @@ use crate::graph::Activation;
 use candle_core::{DType, Device, Result, Tensor};
 
 #[cfg(feature = "cuda")]
-use crate::exec::cuda::{Arg, Gpu, Input, int8_product};
+use crate::exec::cuda::{Arg, Arg::I32, Arg::I64, Arg::Ptr, Gpu, Input, int8_product};
 
 /// Rows and columns of int8 operands are multiples of this: cublasLt asks for 4, its fast kernels for 16.
 pub(super) const ALIGN: usize = 16;
@@ -230,24 +230,24 @@ impl Own for Run<'_> {
         let n = rows * l.oc;
         let held = [Some(codes), Some(&l.w), Some(&l.sums), Some(&l.factors), Some(&l.bias), self.residual];
         gpu.with_some(held, |[codes, w, sums, factors, bias, residual]| {
-            let act = Arg::I32(super::kernels::number(l.act));
-            let (oc, shared) = (Arg::I32(l.oc as i32), Arg::I64(shared as i64));
+            let act = I32(super::kernels::number(l.act));
+            let (oc, shared) = (I32(l.oc as i32), I64(shared as i64));
             if let ProductLayout::Groups(window, groups) = l.layout {
                 let g = Geometry::of(window, x.dims)?;
                 let args = [
-                    Arg::Ptr(x.at),
-                    Arg::Ptr(w),
-                    Arg::Ptr(codes),
-                    Arg::Ptr(factors),
-                    Arg::Ptr(bias),
-                    Arg::Ptr(residual),
+                    Ptr(x.at),
+                    Ptr(w),
+                    Ptr(codes),
+                    Ptr(factors),
+                    Ptr(bias),
+                    Ptr(residual),
                     Arg::Geometry(g),
                     oc,
-                    Arg::I32(groups as i32),
+                    I32(groups as i32),
                     shared,
                     act,
-                    Arg::I64(n as i64),
-                    Arg::Ptr(out),
+                    I64(n as i64),
+                    Ptr(out),
                 ];
                 return gpu.each("grouped_int8", n, &args);
             }
@@ -258,29 +258,21 @@ impl Own for Run<'_> {
                     let g = Geometry::of(window, x.dims)?;
                     let n = rows * k / 4;
                     let args = [
-                        Arg::Ptr(x.at),
-                        Arg::Ptr(codes),
+                        Ptr(x.at),
+                        Ptr(codes),
                         Arg::Geometry(g),
-                        Arg::I32(k as i32),
-                        Arg::I64(rows as i64),
+                        I32(k as i32),
+                        I64(rows as i64),
                         shared,
-                        Arg::I64(n as i64),
-                        Arg::Ptr(q),
+                        I64(n as i64),
+                        Ptr(q),
                     ];
                     gpu.each("quantize_windows", n, &args)?;
                     g.positions()
                 }
                 ProductLayout::Rows | ProductLayout::Groups(..) => {
                     let n = rows * k;
-                    let args = [
-                        Arg::Ptr(x.at),
-                        Arg::Ptr(codes),
-                        Arg::I32(l.k as i32),
-                        Arg::I32(k as i32),
-                        shared,
-                        Arg::I64(n as i64),
-                        Arg::Ptr(q),
-                    ];
+                    let args = [Ptr(x.at), Ptr(codes), I32(l.k as i32), I32(k as i32), shared, I64(n as i64), Ptr(q)];
                     gpu.each("quantize_rows", n, &args)?;
                     1
                 }
@@ -289,20 +281,20 @@ impl Own for Run<'_> {
             let (_sums, acc) = gpu.scratch(4 * rows * m)?;
             int8_product(gpu, [m, rows, k], w, q, acc)?;
             let args = [
-                Arg::Ptr(acc),
-                Arg::I64(1),
-                Arg::I64(m as i64),
-                Arg::Ptr(codes),
-                Arg::Ptr(sums),
-                Arg::Ptr(factors),
-                Arg::Ptr(bias),
-                Arg::Ptr(residual),
+                Ptr(acc),
+                I64(1),
+                I64(m as i64),
+                Ptr(codes),
+                Ptr(sums),
+                Ptr(factors),
+                Ptr(bias),
+                Ptr(residual),
                 oc,
-                Arg::I64(inner as i64),
+                I64(inner as i64),
                 shared,
                 act,
-                Arg::I64(n as i64),
-                Arg::Ptr(out),
+                I64(n as i64),
+                Ptr(out),
             ];
             gpu.each("dequantize", n, &args)
         })
@@ -317,11 +309,11 @@ fn dynamic_codes(gpu: &Gpu<'_>, x: &Input<'_>, count: usize) -> Result<Tensor> {
     let width = x.dims.iter().product::<usize>() / count.max(1);
     let parts = width.div_ceil(EACH).max(1);
     let (_ranges, ranges) = gpu.scratch(8 * count * parts)?;
-    let args = [Arg::Ptr(x.at), Arg::I64(width as i64), Arg::I32(parts as i32), Arg::Ptr(ranges)];
+    let args = [Ptr(x.at), I64(width as i64), I32(parts as i32), Ptr(ranges)];
     gpu.rows("ranges", count * parts, width.div_ceil(parts), &args)?;
     let codes = Tensor::zeros(12 * count, DType::U8, &gpu.device())?;
     gpu.with(&codes, |codes| {
-        let args = [Arg::Ptr(ranges), Arg::I32(parts as i32), Arg::I64(count as i64), Arg::Ptr(codes.at)];
+        let args = [Ptr(ranges), I32(parts as i32), I64(count as i64), Ptr(codes.at)];
         gpu.each("codes", count, &args)
     })?;
     Ok(codes)

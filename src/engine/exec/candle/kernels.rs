@@ -11,7 +11,7 @@ use crate::graph::Activation;
 use candle_core::{DType, Result, Tensor};
 
 #[cfg(feature = "cuda")]
-use crate::exec::cuda::{Arg, Gpu, Input};
+use crate::exec::cuda::{Arg, Arg::F32, Arg::I32, Arg::I64, Arg::Ptr, Gpu, Input};
 
 /// A float type's name in the kernels' names.
 pub(super) fn label(dtype: DType) -> &'static str {
@@ -57,7 +57,7 @@ impl Own for Unfold {
     fn launch(&self, gpu: &Gpu<'_>, x: &Input<'_>, out: u64) -> Result<()> {
         let g = Geometry::of(self.window, x.dims)?;
         let n = x.dims[0] * g.k() * g.positions();
-        let args = [Arg::Ptr(x.at), Arg::Geometry(g), Arg::I64(n as i64), Arg::Ptr(out)];
+        let args = [Ptr(x.at), Arg::Geometry(g), I64(n as i64), Ptr(out)];
         gpu.each(&format!("unfold_{}", label(self.dtype)), n, &args)
     }
 }
@@ -104,13 +104,13 @@ impl Own for Grouped {
         let n = x.dims[0] * oc * g.positions();
         gpu.with(&self.w, |w| {
             let args = [
-                Arg::Ptr(x.at),
-                Arg::Ptr(w.at),
+                Ptr(x.at),
+                Ptr(w.at),
                 Arg::Geometry(g),
-                Arg::I32(oc as i32),
-                Arg::I32(self.groups as i32),
-                Arg::I64(n as i64),
-                Arg::Ptr(out),
+                I32(oc as i32),
+                I32(self.groups as i32),
+                I64(n as i64),
+                Ptr(out),
             ];
             gpu.each(&format!("grouped_{}", label(self.w.dtype())), n, &args)
         })
@@ -203,15 +203,15 @@ impl Own for OnInput<'_> {
         let name = format!("epilogue_{}_{}_{}", label(self.dtype), label(residual), label(self.of.dtype));
         gpu.with_some([self.of.scale, self.of.bias, self.residual.as_ref()], |[scale, bias, residual]| {
             let args = [
-                Arg::Ptr(x.at),
-                Arg::Ptr(scale),
-                Arg::Ptr(bias),
-                Arg::Ptr(residual),
-                Arg::I32(c as i32),
-                Arg::I64(inner as i64),
-                Arg::I32(number(self.of.act)),
-                Arg::I64(n as i64),
-                Arg::Ptr(out),
+                Ptr(x.at),
+                Ptr(scale),
+                Ptr(bias),
+                Ptr(residual),
+                I32(c as i32),
+                I64(inner as i64),
+                I32(number(self.of.act)),
+                I64(n as i64),
+                Ptr(out),
             ];
             gpu.each(&name, n, &args)
         })
@@ -268,7 +268,7 @@ impl Own for Pool {
             Pooled::MeanOfAll => 1,
             Pooled::MeanOfSeen => 2,
         };
-        let args = [Arg::Ptr(x.at), Arg::Geometry(g), Arg::I32(mode), Arg::I64(n as i64), Arg::Ptr(out)];
+        let args = [Ptr(x.at), Arg::Geometry(g), I32(mode), I64(n as i64), Ptr(out)];
         gpu.each(&format!("pool_{}", label(self.dtype)), n, &args)
     }
 }
@@ -308,13 +308,13 @@ impl Own for Norm {
         let rows = x.dims.iter().product::<usize>() / width;
         gpu.with_some([Some(&self.w), self.b.as_ref()], |[w, b]| {
             let args = [
-                Arg::Ptr(x.at),
-                Arg::Ptr(w),
-                Arg::Ptr(b),
-                Arg::I32(width as i32),
-                Arg::F32(self.eps),
-                Arg::I32(i32::from(self.b.is_some())),
-                Arg::Ptr(out),
+                Ptr(x.at),
+                Ptr(w),
+                Ptr(b),
+                I32(width as i32),
+                F32(self.eps),
+                I32(i32::from(self.b.is_some())),
+                Ptr(out),
             ];
             gpu.rows("norm_rows", rows, width, &args)
         })
@@ -355,14 +355,7 @@ impl Own for Softmax<'_> {
         let rows = x.dims.iter().product::<usize>() / width;
         let bias_rows = self.bias.map(|b| b.dim(0)).transpose()?.unwrap_or(1);
         gpu.with_some([self.bias], |[bias]| {
-            let args = [
-                Arg::Ptr(x.at),
-                Arg::Ptr(bias),
-                Arg::I32(width as i32),
-                Arg::I64(bias_rows as i64),
-                Arg::F32(self.scale),
-                Arg::Ptr(out),
-            ];
+            let args = [Ptr(x.at), Ptr(bias), I32(width as i32), I64(bias_rows as i64), F32(self.scale), Ptr(out)];
             gpu.rows("softmax_rows", rows, width, &args)
         })
     }

@@ -128,6 +128,16 @@ impl Plain {
     }
 }
 
+/// Functions of two, lane by lane.
+macro_rules! plain {
+    ($($name:ident($a:ident, $b:ident) = $value:expr;)*) => {$(
+        #[inline(always)]
+        fn $name(self, other: Self) -> Self {
+            self.zip(other, |$a, $b| $value)
+        }
+    )*};
+}
+
 impl Lanes for Plain {
     const NAME: &'static str = "portable";
 
@@ -162,44 +172,19 @@ impl Lanes for Plain {
         unsafe { p.copy_from_nonoverlapping(self.0[..n].as_ptr(), n) };
     }
 
-    #[inline(always)]
-    fn add(self, b: Self) -> Self {
-        self.zip(b, |a, b| a + b)
-    }
-
-    #[inline(always)]
-    fn sub(self, b: Self) -> Self {
-        self.zip(b, |a, b| a - b)
-    }
-
-    #[inline(always)]
-    fn mul(self, b: Self) -> Self {
-        self.zip(b, |a, b| a * b)
-    }
-
-    #[inline(always)]
-    fn div(self, b: Self) -> Self {
-        self.zip(b, |a, b| a / b)
+    plain! {
+        add(a, b) = a + b;
+        sub(a, b) = a - b;
+        mul(a, b) = a * b;
+        div(a, b) = a / b;
+        max(a, b) = if a > b { a } else { b };
+        min(a, b) = if a < b { a } else { b };
+        scale2(y, t) = f32::from_bits(y.to_bits().wrapping_add(t.to_bits() << 23));
     }
 
     #[inline(always)]
     fn fma(self, b: Self, c: Self) -> Self {
         Plain(std::array::from_fn(|i| self.0[i].mul_add(b.0[i], c.0[i])))
-    }
-
-    #[inline(always)]
-    fn max(self, b: Self) -> Self {
-        self.zip(b, |a, b| if a > b { a } else { b })
-    }
-
-    #[inline(always)]
-    fn min(self, b: Self) -> Self {
-        self.zip(b, |a, b| if a < b { a } else { b })
-    }
-
-    #[inline(always)]
-    fn scale2(self, t: Self) -> Self {
-        self.zip(t, |y, t| f32::from_bits(y.to_bits().wrapping_add(t.to_bits() << 23)))
     }
 
     #[inline(always)]

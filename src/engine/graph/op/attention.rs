@@ -29,6 +29,11 @@ pub struct Attention {
 }
 
 impl Attention {
+    /// Over all tokens, without a position bias.
+    pub fn plain(heads: usize, qk_dim: usize, v_dim: usize, fused: bool, scale: f64) -> Attention {
+        Attention { heads, qk_dim, v_dim, fused, scale, cosine: false, windows: None, bias: PositionBias::None }
+    }
+
     /// Which parameters have a place per head, and on which axis.
     fn per_head(&self) -> impl Iterator<Item = (ParamRole, usize)> {
         let bias = match self.bias {

@@ -30,7 +30,6 @@ pub use pool::{AdaptiveAvgPool2d, AvgPool2d, MaxPool2d};
 pub use tokens::{AddPositions, MeanTokens, PrependTokens, SelectToken};
 pub use traits::Traits;
 
-use super::window::PositionBias;
 use serde::{Deserialize, Serialize};
 
 /// Layer-sized operations. "Channels" are those of [`channel_axis`]. Shapes leave out the batch axis, which is always first.
@@ -134,8 +133,7 @@ impl Op {
 
     /// Attention over all tokens, without a position bias.
     pub fn attention(heads: usize, qk_dim: usize, v_dim: usize, fused: bool, scale: f64) -> Op {
-        let (cosine, windows, bias) = (false, None, PositionBias::None);
-        Op::Attention(Attention { heads, qk_dim, v_dim, fused, scale, cosine, windows, bias })
+        Op::Attention(Attention::plain(heads, qk_dim, v_dim, fused, scale))
     }
 }
 

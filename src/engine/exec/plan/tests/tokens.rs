@@ -108,13 +108,6 @@ fn candle_runs_every_length_too() {
 
 #[test]
 fn cuts_and_observers_go_by_the_batch_at_hand() {
-    #[derive(Default)]
-    struct Bytes(Vec<u64>);
-    impl Observer for Bytes {
-        fn step(&mut self, _: usize, _: Duration, out_bytes: u64) {
-            self.0.push(out_bytes);
-        }
-    }
     let free = graph(true, None);
     let params = random_params(&free, 3);
     let compile = |g: &Graph| Plan::compile(g, &params, &PrecisionPlan::default(), &options(1)).unwrap();
@@ -127,10 +120,10 @@ fn cuts_and_observers_go_by_the_batch_at_hand() {
             let live = session.run_to(&x, &plan.cut_before(node).unwrap()).unwrap();
             assert_eq!(flat(&session.run_from(&live).unwrap()), want, "{node}");
         }
-        let (mut got, mut wanted) = (Bytes::default(), Bytes::default());
+        let (mut got, mut wanted) = (Seen::default(), Seen::default());
         session.run_observed(&x, &mut got).unwrap();
         fixed.session().run_observed(&x, &mut wanted).unwrap();
-        assert_eq!(got.0, wanted.0);
+        assert_eq!(got.steps, wanted.steps);
     }
     assert!(plan.memory().activations.is_none());
 }
@@ -170,7 +163,7 @@ fn what_does_not_fit_is_refused_by_name() {
     let mut b = Builder::default();
     let x = b.input_of(Input::tokens(8));
     let windows = Some(Windows { grid: [2, 4], size: [2, 2], shift: [0, 1] });
-    let core = op::Attention { windows, ..attention() };
+    let core = op::Attention { windows, ..op::Attention::plain(2, 4, 4, false, 0.5) };
     let x = b.node("windows", Op::Attention(core), &[x, x, x]);
     let x = b.node("mean", Op::MeanTokens(op::MeanTokens { skip: 0 }), &[x]);
     let g = b.finish(x).unwrap();
@@ -186,13 +179,6 @@ fn what_does_not_fit_is_refused_by_name() {
 fn graph_error(e: ExecError) -> String {
     assert!(matches!(e, ExecError::Graph(_)), "{e}");
     e.to_string()
-}
-
-fn attention() -> op::Attention {
-    match Op::attention(2, 4, 4, false, 0.5) {
-        Op::Attention(core) => core,
-        other => panic!("{other:?}"),
-    }
 }
 
 /// What is fixed stays as it was: one binding, and inputs that say nothing of tokens.
