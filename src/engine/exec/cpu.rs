@@ -14,7 +14,6 @@ use super::sizes::{Known, Sizes};
 use crate::graph::{Binding, Graph, NodeId, PrecisionPlan, least};
 use crate::model::ParamStore;
 use candle_core::{DType, Device, Tensor};
-use std::collections::HashMap;
 use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
@@ -146,20 +145,11 @@ impl Backend for Cpu {
         ids: &[NodeId],
         times: Option<&mut [Duration]>,
     ) -> Result<Vec<Tensor>, ExecError> {
-        // A name may be asked for twice; each value is fetched once.
-        let wanted: Vec<usize> = ids.iter().filter_map(|id| self.low.value_of[id.index()]).collect();
-        let mut fetch = wanted.clone();
-        fetch.sort_unstable();
-        fetch.dedup();
+        let fetch: Vec<usize> = ids.iter().filter_map(|id| self.low.value_of[id.index()]).collect();
         let sizes = self.sizes(&mut state.sizes, input::binding(&self.graph, x)?)?;
         let outs = self.on_input(&state.arenas, x, &sizes, 0..self.low.steps.len(), &fetch, times)?;
-        let mut outs: HashMap<usize, Vec<f32>> = fetch.into_iter().zip(outs).collect();
         let images = x.dim(0)?;
-        let one = |(i, (id, v)): (usize, (&NodeId, &usize))| {
-            let out = if wanted[i + 1..].contains(v) { outs.get(v).cloned() } else { outs.remove(v) };
-            self.tensor(*id, &sizes, out.unwrap_or_default(), images)
-        };
-        ids.iter().zip(&wanted).enumerate().map(one).collect()
+        ids.iter().zip(outs).map(|(id, out)| self.tensor(*id, &sizes, out, images)).collect()
     }
 
     fn run_to(&self, state: &mut State, x: &Tensor, cut: &Cut) -> Result<Live, ExecError> {

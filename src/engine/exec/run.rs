@@ -24,7 +24,7 @@ pub(crate) struct Feed<'a> {
 pub(crate) struct Job<'a> {
     pub steps: Range<usize>,
     pub feeds: &'a [Feed<'a>],
-    /// Values to hand back, for the whole batch.
+    /// Values to hand back, for the whole batch; one may be asked for twice.
     pub fetch: &'a [usize],
     /// Those of the batch.
     pub sizes: &'a Sizes,

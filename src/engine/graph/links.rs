@@ -31,7 +31,7 @@ pub fn node_links(op: &Op, ins: &[&[usize]], out: &[usize]) -> NodeLinks {
 mod tests {
     use super::*;
     use crate::graph::axes::{AxisRef, Link, Site, Span};
-    use crate::graph::{Activation, op};
+    use crate::graph::{Activation, Conv, op};
 
     fn input(index: usize, axis: usize) -> AxisRef {
         AxisRef { site: Site::Input(index), axis }
@@ -77,15 +77,7 @@ mod tests {
 
     #[test]
     fn groups_concatenations_and_patches_own_their_runs() {
-        let op = Op::Conv2d(op::Conv2d {
-            in_ch: 4,
-            out_ch: 8,
-            kernel: [3, 3],
-            stride: [1, 1],
-            padding: [1; 4],
-            groups: 2,
-            bias: false,
-        });
+        let op = Op::from(Conv { groups: 2, ..Conv::same(4, 8, 3, 1) });
         let l = node_links(&op, &[&[4, 8, 8]], &[8, 8, 8]);
         assert_eq!((l.links[0].units, owned(&l.links[0], 1)), (2, (vec![2, 3], vec![4, 5, 6, 7])));
         let l = node_links(&Op::Concat(op::Concat { inputs: 2 }), &[&[3, 2, 2], &[2, 2, 2]], &[5, 2, 2]);

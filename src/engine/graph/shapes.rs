@@ -153,7 +153,7 @@ fn sound(node: &Node, ins: &[&[usize]], shape: Result<Vec<usize>, String>) -> Re
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::graph::{Activation, Builder, NodeId, Op, PositionBias, op};
+    use crate::graph::{Activation, Builder, Conv, NodeId, Op, PositionBias, op};
 
     fn shape(op: Op, ins: &[&[usize]]) -> Result<Vec<usize>, String> {
         let node = Node { name: "n".into(), op, inputs: Vec::new(), params: Vec::new() };
@@ -161,8 +161,7 @@ mod tests {
     }
 
     fn padded_conv(stride: usize, padding: [usize; 4], groups: usize) -> Op {
-        let (kernel, stride) = ([3; 2], [stride; 2]);
-        Op::Conv2d(op::Conv2d { in_ch: 4, out_ch: 6, kernel, stride, padding, groups, bias: true })
+        Conv { padding, groups, bias: true, ..Conv::same(4, 6, 3, stride) }.into()
     }
 
     fn conv(stride: usize, padding: usize, groups: usize) -> Op {

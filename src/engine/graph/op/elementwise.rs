@@ -1,7 +1,7 @@
 //! Value by value: activations, sums, products, factors.
 
 use super::activation::Activation;
-use super::facts::{Facts, channels, ends, param, same, width};
+use super::facts::{Facts, channels, ends, same, width};
 use super::numbers::exact;
 use crate::graph::axes::NodeLinks;
 use crate::graph::role::ParamRole;
@@ -80,14 +80,6 @@ impl Facts for Mul {
 impl Facts for Scale {
     fn shape(&self, ins: &[&[usize]]) -> Result<Vec<usize>, String> {
         same(ins, Some(self.channels))
-    }
-
-    fn links(&self, ins: &[&[usize]], out: &[usize]) -> NodeLinks {
-        let mut l = NodeLinks::default();
-        let (from, to, _) = ends(ins, 0, out);
-        l.each(from, to, self.channels);
-        l.each(to, param(Weight, 0), self.channels);
-        l
     }
 
     fn params(&self) -> Vec<(ParamRole, Vec<usize>)> {

@@ -37,12 +37,13 @@ pub trait Facts {
         Length::Any
     }
 
-    /// Which axes lose their elements together: channel by channel from the first input to the output, where an op says
-    /// nothing else. `ins` and `out` are shapes that fit.
+    /// Which axes lose their elements together: channel by channel from the first input to the output and to the first axis of
+    /// every parameter, where an op says nothing else. `ins` and `out` are shapes that fit.
     fn links(&self, ins: &[&[usize]], out: &[usize]) -> NodeLinks {
         let mut l = NodeLinks::default();
         let (from, to, width) = ends(ins, 0, out);
         l.each(from, to, width);
+        self.params().iter().for_each(|(role, _)| l.each(to, param(*role, 0), width));
         l
     }
 

@@ -1,6 +1,6 @@
 //! What normalises over channels: batch norm (with its statistics fixed), layer norm, RMS norm, softmax.
 
-use super::facts::{Facts, ends, param, product, same, want, width};
+use super::facts::{Facts, ends, product, same, want, width};
 use super::numbers::exact;
 use crate::graph::axes::NodeLinks;
 use crate::graph::macs::Macs;
@@ -47,16 +47,6 @@ fn whole(ins: &[&[usize]], out: &[usize], why: &'static str) -> NodeLinks {
 impl Facts for BatchNorm2d {
     fn shape(&self, ins: &[&[usize]]) -> Result<Vec<usize>, String> {
         same(ins, Some(self.channels))
-    }
-
-    fn links(&self, ins: &[&[usize]], out: &[usize]) -> NodeLinks {
-        let mut l = NodeLinks::default();
-        let (from, to, _) = ends(ins, 0, out);
-        l.each(from, to, self.channels);
-        for role in [Weight, Bias, Mean, Var] {
-            l.each(to, param(role, 0), self.channels);
-        }
-        l
     }
 
     fn params(&self) -> Vec<(ParamRole, Vec<usize>)> {
