@@ -162,16 +162,16 @@ impl<'a> Gpu<'a> {
         }
     }
 
-    /// As [`Gpu::with`] for several tensors; the address of none is zero.
+    /// As [`Gpu::with`] for the addresses of several tensors; that of none is zero.
     pub fn with_some<R, const N: usize>(
         &self,
         tensors: [Option<&Tensor>; N],
-        f: impl FnOnce([u64; N]) -> Result<R>,
+        f: impl FnOnce([Arg; N]) -> Result<R>,
     ) -> Result<R> {
-        let mut at = [0; N];
+        let mut at = [Arg::Ptr(0); N];
         for (at, t) in at.iter_mut().zip(tensors) {
             if let Some(t) = t {
-                *at = self.with(t, |t| Ok(t.at))?;
+                *at = self.with(t, |t| Ok(Arg::Ptr(t.at)))?;
             }
         }
         f(at)

@@ -4,7 +4,7 @@
 //! go into the layer before them, a residual add and an activation into its epilogue.
 
 use super::attention::{Core, Sizes};
-use super::dense::{Product, library};
+use super::dense::{library, linear, pointwise, unfolded};
 use super::dtypes::{Flow, Role, decide};
 use super::int8::{Codes, Int8, ProductLayout, Run};
 use super::kernels::{Epilogue, Grouped, Norm, Pool, Pooled, Softmax, Unfold, label};
@@ -100,6 +100,9 @@ impl Program {
 
 /// What a step runs (`None`: its op's definition), its name, and its parameters' bytes as stored and as held.
 type Made = (Option<Special>, String, [u64; 2]);
+
+/// What a layer's input is multiplied with.
+type Product = Box<dyn Fn(&Tensor) -> candle_core::Result<Tensor> + Send + Sync>;
 
 /// A kernel of one input.
 fn special(
@@ -285,31 +288,32 @@ impl Lowering<'_> {
         let held = (w.elem_count() * self.compute.size_in_bytes()) as u64;
         let one = Window { kernel: [1, 1], stride: [1, 1], padding: [0; 4] };
         let dtype = self.compute;
-        let (product, what, by) = match layout {
-            ProductLayout::Rows => (Product::Linear(w), "gemm", self.products()),
+        let (product, what, factors, by): (Product, _, _, _) = match layout {
+            ProductLayout::Rows => (Box::new(move |x| linear(x, &w)), "gemm", self.factors(), self.products()),
+            // The library's own convolution.
             ProductLayout::Windows(window) if library(self.device, &window, dtype) => {
                 let (padding, stride) = (window.padding[0], window.stride[0]);
-                (Product::Library { w, padding, stride }, "conv", "cudnn")
+                (Box::new(move |x| x.conv2d(&w, padding, stride, 1, 1)), "conv", label(dtype), "cudnn")
             }
             ProductLayout::Windows(window) if window == one => {
-                (Product::Pointwise(w.reshape((1, n, k))?), "gemm", self.products())
+                let w = w.reshape((1, n, k))?;
+                (Box::new(move |x| pointwise(x, &w)), "gemm", self.factors(), self.products())
             }
             ProductLayout::Windows(window) => {
-                let unfold = Unfold { window, dtype };
-                (Product::Unfolded(w.reshape((1, n, k))?, unfold), "unfold+gemm", self.products())
+                let (w, unfold) = (w.reshape((1, n, k))?, Unfold { window, dtype });
+                (Box::new(move |x| unfolded(x, &w, &unfold)), "unfold+gemm", self.factors(), self.products())
             }
             ProductLayout::Groups(window, groups) => {
-                (Product::Grouped(Grouped { w, window, groups }), self.grouped(shape), self.own())
+                let grouped = Grouped { w, window, groups };
+                (Box::new(move |x| apply(x, &grouped)), self.grouped(shape), label(dtype), self.own())
             }
         };
         let bias = if folded.stored > 0 { Some(self.tensor(folded.bias)?) } else { None };
         let scale = scale.map(|s| self.tensor(s)).transpose()?;
-        let products = matches!(product, Product::Linear(_) | Product::Pointwise(_) | Product::Unfolded(..));
-        let name = format!("{what}-{}/{by}", if products { self.factors() } else { label(dtype) });
         let run = special(move |x, residual, dtype| {
-            Epilogue { scale: scale.as_ref(), bias: bias.as_ref(), residual, act, dtype }.on(&product.of(x)?)
+            Epilogue { scale: scale.as_ref(), bias: bias.as_ref(), residual, act, dtype }.on(&product(x)?)
         });
-        Ok((Some(run), name, [stored, held + folded.stored]))
+        Ok((Some(run), format!("{what}-{factors}/{by}"), [stored, held + folded.stored]))
     }
 
     fn grouped(&self, shape: &[usize]) -> &'static str {

@@ -236,11 +236,11 @@ impl Own for Run<'_> {
                 let g = Geometry::of(window, x.dims)?;
                 let args = [
                     Ptr(x.at),
-                    Ptr(w),
-                    Ptr(codes),
-                    Ptr(factors),
-                    Ptr(bias),
-                    Ptr(residual),
+                    w,
+                    codes,
+                    factors,
+                    bias,
+                    residual,
                     Arg::Geometry(g),
                     oc,
                     I32(groups as i32),
@@ -259,7 +259,7 @@ impl Own for Run<'_> {
                     let n = rows * k / 4;
                     let args = [
                         Ptr(x.at),
-                        Ptr(codes),
+                        codes,
                         Arg::Geometry(g),
                         I32(k as i32),
                         I64(rows as i64),
@@ -272,23 +272,23 @@ impl Own for Run<'_> {
                 }
                 ProductLayout::Rows | ProductLayout::Groups(..) => {
                     let n = rows * k;
-                    let args = [Ptr(x.at), Ptr(codes), I32(l.k as i32), I32(k as i32), shared, I64(n as i64), Ptr(q)];
+                    let args = [Ptr(x.at), codes, I32(l.k as i32), I32(k as i32), shared, I64(n as i64), Ptr(q)];
                     gpu.each("quantize_rows", n, &args)?;
                     1
                 }
             };
             // One row of products after another, `m` each.
             let (_sums, acc) = gpu.scratch(4 * rows * m)?;
-            int8_product(gpu, [m, rows, k], w, q, acc)?;
+            gpu.with(&l.w, |w| int8_product(gpu, [m, rows, k], w.at, q, acc))?;
             let args = [
                 Ptr(acc),
                 I64(1),
                 I64(m as i64),
-                Ptr(codes),
-                Ptr(sums),
-                Ptr(factors),
-                Ptr(bias),
-                Ptr(residual),
+                codes,
+                sums,
+                factors,
+                bias,
+                residual,
                 oc,
                 I64(inner as i64),
                 shared,
