@@ -177,11 +177,11 @@ impl<'a> Gpu<'a> {
         f(at)
     }
 
-    /// Queues a kernel that goes over `n` elements.
-    pub fn each(&self, name: &str, n: usize, args: &[Arg]) -> Result<()> {
+    /// Queues a kernel that makes the `n` elements of `out`: they are its last two arguments.
+    pub fn each(&self, name: &str, n: usize, args: &[Arg], out: u64) -> Result<()> {
         // A thread does more than one element where there are very many.
         let blocks = n.div_ceil(THREADS as usize).clamp(1, 1 << 20) as u32;
-        self.launch(name, blocks, THREADS, args)
+        self.launch(name, blocks, THREADS, &[args, &[Arg::I64(n as i64), Arg::Ptr(out)]].concat())
     }
 
     /// Queues a kernel with one block a row of `width` values.

@@ -246,10 +246,8 @@ impl Own for Run<'_> {
                     I32(groups as i32),
                     shared,
                     act,
-                    I64(n as i64),
-                    Ptr(out),
                 ];
-                return gpu.each("grouped_int8", n, &args);
+                return gpu.each("grouped_int8", n, &args, out);
             }
             let (m, k) = l.w.dims2()?;
             let (_rows, q) = gpu.scratch(rows * k)?;
@@ -257,23 +255,14 @@ impl Own for Run<'_> {
                 ProductLayout::Windows(window) => {
                     let g = Geometry::of(window, x.dims)?;
                     let n = rows * k / 4;
-                    let args = [
-                        Ptr(x.at),
-                        codes,
-                        Arg::Geometry(g),
-                        I32(k as i32),
-                        I64(rows as i64),
-                        shared,
-                        I64(n as i64),
-                        Ptr(q),
-                    ];
-                    gpu.each("quantize_windows", n, &args)?;
+                    let args = [Ptr(x.at), codes, Arg::Geometry(g), I32(k as i32), I64(rows as i64), shared];
+                    gpu.each("quantize_windows", n, &args, q)?;
                     g.positions()
                 }
                 ProductLayout::Rows | ProductLayout::Groups(..) => {
                     let n = rows * k;
-                    let args = [Ptr(x.at), codes, I32(l.k as i32), I32(k as i32), shared, I64(n as i64), Ptr(q)];
-                    gpu.each("quantize_rows", n, &args)?;
+                    let args = [Ptr(x.at), codes, I32(l.k as i32), I32(k as i32), shared];
+                    gpu.each("quantize_rows", n, &args, q)?;
                     1
                 }
             };
@@ -293,10 +282,8 @@ impl Own for Run<'_> {
                 I64(inner as i64),
                 shared,
                 act,
-                I64(n as i64),
-                Ptr(out),
             ];
-            gpu.each("dequantize", n, &args)
+            gpu.each("dequantize", n, &args, out)
         })
     }
 }
@@ -313,8 +300,8 @@ fn dynamic_codes(gpu: &Gpu<'_>, x: &Input<'_>, count: usize) -> Result<Tensor> {
     gpu.rows("ranges", count * parts, width.div_ceil(parts), &args)?;
     let codes = Tensor::zeros(12 * count, DType::U8, &gpu.device())?;
     gpu.with(&codes, |codes| {
-        let args = [Ptr(ranges), I32(parts as i32), I64(count as i64), Ptr(codes.at)];
-        gpu.each("codes", count, &args)
+        let args = [Ptr(ranges), I32(parts as i32)];
+        gpu.each("codes", count, &args, codes.at)
     })?;
     Ok(codes)
 }

@@ -57,8 +57,8 @@ impl Own for Unfold {
     fn launch(&self, gpu: &Gpu<'_>, x: &Input<'_>, out: u64) -> Result<()> {
         let g = Geometry::of(self.window, x.dims)?;
         let n = x.dims[0] * g.k() * g.positions();
-        let args = [Ptr(x.at), Arg::Geometry(g), I64(n as i64), Ptr(out)];
-        gpu.each(&format!("unfold_{}", label(self.dtype)), n, &args)
+        let args = [Ptr(x.at), Arg::Geometry(g)];
+        gpu.each(&format!("unfold_{}", label(self.dtype)), n, &args, out)
     }
 }
 
@@ -103,16 +103,8 @@ impl Own for Grouped {
         let (g, oc) = (Geometry::of(self.window, x.dims)?, self.w.dim(0)?);
         let n = x.dims[0] * oc * g.positions();
         gpu.with(&self.w, |w| {
-            let args = [
-                Ptr(x.at),
-                Ptr(w.at),
-                Arg::Geometry(g),
-                I32(oc as i32),
-                I32(self.groups as i32),
-                I64(n as i64),
-                Ptr(out),
-            ];
-            gpu.each(&format!("grouped_{}", label(self.w.dtype())), n, &args)
+            let args = [Ptr(x.at), Ptr(w.at), Arg::Geometry(g), I32(oc as i32), I32(self.groups as i32)];
+            gpu.each(&format!("grouped_{}", label(self.w.dtype())), n, &args, out)
         })
     }
 }
@@ -202,18 +194,8 @@ impl Own for OnInput<'_> {
         let residual = self.residual.as_ref().map_or(self.dtype, |r| r.dtype());
         let name = format!("epilogue_{}_{}_{}", label(self.dtype), label(residual), label(self.of.dtype));
         gpu.with_some([self.of.scale, self.of.bias, self.residual.as_ref()], |[scale, bias, residual]| {
-            let args = [
-                Ptr(x.at),
-                scale,
-                bias,
-                residual,
-                I32(c as i32),
-                I64(inner as i64),
-                I32(number(self.of.act)),
-                I64(n as i64),
-                Ptr(out),
-            ];
-            gpu.each(&name, n, &args)
+            let args = [Ptr(x.at), scale, bias, residual, I32(c as i32), I64(inner as i64), I32(number(self.of.act))];
+            gpu.each(&name, n, &args, out)
         })
     }
 }
@@ -268,8 +250,8 @@ impl Own for Pool {
             Pooled::MeanOfAll => 1,
             Pooled::MeanOfSeen => 2,
         };
-        let args = [Ptr(x.at), Arg::Geometry(g), I32(mode), I64(n as i64), Ptr(out)];
-        gpu.each(&format!("pool_{}", label(self.dtype)), n, &args)
+        let args = [Ptr(x.at), Arg::Geometry(g), I32(mode)];
+        gpu.each(&format!("pool_{}", label(self.dtype)), n, &args, out)
     }
 }
 
