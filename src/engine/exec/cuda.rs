@@ -184,15 +184,15 @@ impl<'a> Gpu<'a> {
         self.launch(name, blocks, THREADS, &[args, &[Arg::I64(n as i64), Arg::Ptr(out)]].concat())
     }
 
-    /// Queues a kernel with one block a row of `width` values.
-    pub fn rows(&self, name: &str, rows: usize, width: usize, args: &[Arg]) -> Result<()> {
+    /// Queues a kernel with one block a row of `width` values; `out` is its last argument.
+    pub fn rows(&self, name: &str, rows: usize, width: usize, args: &[Arg], out: u64) -> Result<()> {
         let Ok(blocks) = u32::try_from(rows) else { candle_core::bail!("{rows} rows are too many for `{name}`") };
         if blocks > i32::MAX as u32 {
             candle_core::bail!("{rows} rows are too many for `{name}`");
         }
         // A power of two, for the reductions.
         let threads = (width.div_ceil(4).next_power_of_two() as u32).clamp(32, 512);
-        self.launch(name, blocks, threads, args)
+        self.launch(name, blocks, threads, &[args, &[Arg::Ptr(out)]].concat())
     }
 
     fn launch(&self, name: &str, blocks: u32, threads: u32, args: &[Arg]) -> Result<()> {

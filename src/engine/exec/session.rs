@@ -126,10 +126,8 @@ impl Session {
     }
 
     fn check_input(&self, x: &Tensor) -> Result<(), ExecError> {
-        match self.plan.graph().input() {
-            Some((node, taken)) => input::check(node, taken, x).map(drop),
-            None => Err(ExecError::UnknownNode { name: "input".into(), hint: "the graph has no input".into() }),
-        }
+        let (node, taken) = input::of(self.plan.graph())?;
+        input::check(node, taken, x).map(drop)
     }
 
     fn run_fetch(

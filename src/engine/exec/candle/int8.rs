@@ -296,8 +296,8 @@ fn dynamic_codes(gpu: &Gpu<'_>, x: &Input<'_>, count: usize) -> Result<Tensor> {
     let width = x.dims.iter().product::<usize>() / count.max(1);
     let parts = width.div_ceil(EACH).max(1);
     let (_ranges, ranges) = gpu.scratch(8 * count * parts)?;
-    let args = [Ptr(x.at), I64(width as i64), I32(parts as i32), Ptr(ranges)];
-    gpu.rows("ranges", count * parts, width.div_ceil(parts), &args)?;
+    let args = [Ptr(x.at), I64(width as i64), I32(parts as i32)];
+    gpu.rows("ranges", count * parts, width.div_ceil(parts), &args, ranges)?;
     let codes = Tensor::zeros(12 * count, DType::U8, &gpu.device())?;
     gpu.with(&codes, |codes| {
         let args = [Ptr(ranges), I32(parts as i32)];

@@ -289,8 +289,8 @@ impl Own for Norm {
         let width = self.w.elem_count();
         let rows = x.dims.iter().product::<usize>() / width;
         gpu.with_some([Some(&self.w), self.b.as_ref()], |[w, b]| {
-            let args = [Ptr(x.at), w, b, I32(width as i32), F32(self.eps), I32(i32::from(self.b.is_some())), Ptr(out)];
-            gpu.rows("norm_rows", rows, width, &args)
+            let args = [Ptr(x.at), w, b, I32(width as i32), F32(self.eps), I32(i32::from(self.b.is_some()))];
+            gpu.rows("norm_rows", rows, width, &args, out)
         })
     }
 }
@@ -329,8 +329,8 @@ impl Own for Softmax<'_> {
         let rows = x.dims.iter().product::<usize>() / width;
         let bias_rows = self.bias.map(|b| b.dim(0)).transpose()?.unwrap_or(1);
         gpu.with_some([self.bias], |[bias]| {
-            let args = [Ptr(x.at), bias, I32(width as i32), I64(bias_rows as i64), F32(self.scale), Ptr(out)];
-            gpu.rows("softmax_rows", rows, width, &args)
+            let args = [Ptr(x.at), bias, I32(width as i32), I64(bias_rows as i64), F32(self.scale)];
+            gpu.rows("softmax_rows", rows, width, &args, out)
         })
     }
 }

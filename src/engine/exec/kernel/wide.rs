@@ -44,15 +44,12 @@ fn code(x: &[f32]) -> Code {
 
 impl Whole for Wide {
     fn kernel(&self) -> String {
-        let name = match (&self.weights, self.geo.in_place()) {
-            (Weights::F32(_), true) => "gemm-f32/avx512",
-            (Weights::F32(_), false) => "conv-f32/avx512",
-            (Weights::Int8 { matrix: false, .. }, true) => "gemm-u8i8/vnni",
-            (Weights::Int8 { matrix: false, .. }, false) => "conv-u8i8/vnni",
-            (Weights::Int8 { matrix: true, .. }, true) => "gemm-u8i8/amx",
-            (Weights::Int8 { matrix: true, .. }, false) => "conv-u8i8/amx",
+        let by = match &self.weights {
+            Weights::F32(_) => "f32/avx512",
+            Weights::Int8 { matrix: false, .. } => "u8i8/vnni",
+            Weights::Int8 { matrix: true, .. } => "u8i8/amx",
         };
-        name.to_owned()
+        format!("{}-{by}", if self.geo.in_place() { "gemm" } else { "conv" })
     }
 
     fn run(&self, e: &Epilogue, x: &[f32], residual: Option<&[f32]>, out: &mut [f32], par: Par<'_>) {

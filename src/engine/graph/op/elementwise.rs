@@ -1,7 +1,7 @@
 //! Value by value: activations, sums, products, factors.
 
 use super::activation::Activation;
-use super::facts::{Facts, channels, ends, same, width};
+use super::facts::{Facts, channels, ends, width};
 use super::numbers::exact;
 use crate::graph::axes::NodeLinks;
 use crate::graph::role::ParamRole;
@@ -29,11 +29,7 @@ pub struct Scalar {
     pub add: f64,
 }
 
-impl Facts for Activation {
-    fn shape(&self, ins: &[&[usize]]) -> Result<Vec<usize>, String> {
-        same(ins, None)
-    }
-}
+impl Facts for Activation {}
 
 /// Channel by channel from both inputs.
 fn both(ins: &[&[usize]], out: &[usize]) -> NodeLinks {
@@ -51,7 +47,7 @@ impl Facts for Add {
     }
 
     fn shape(&self, ins: &[&[usize]]) -> Result<Vec<usize>, String> {
-        if ins[0] == ins[1] { same(ins, None) } else { Err("both sides must have one shape".into()) }
+        if ins[0] == ins[1] { Ok(ins[0].to_vec()) } else { Err("both sides must have one shape".into()) }
     }
 
     fn links(&self, ins: &[&[usize]], out: &[usize]) -> NodeLinks {
@@ -66,7 +62,7 @@ impl Facts for Mul {
 
     fn shape(&self, ins: &[&[usize]]) -> Result<Vec<usize>, String> {
         if ins[0] == ins[1] || *ins[1] == [channels(ins[0])] {
-            same(ins, None)
+            Ok(ins[0].to_vec())
         } else {
             Err("both sides must have one shape, or the second be a factor per channel".into())
         }
@@ -78,10 +74,6 @@ impl Facts for Mul {
 }
 
 impl Facts for Scale {
-    fn shape(&self, ins: &[&[usize]]) -> Result<Vec<usize>, String> {
-        same(ins, Some(self.channels))
-    }
-
     fn params(&self) -> Vec<(ParamRole, Vec<usize>)> {
         vec![(Weight, vec![self.channels])]
     }
@@ -89,8 +81,4 @@ impl Facts for Scale {
     width!(0: channels);
 }
 
-impl Facts for Scalar {
-    fn shape(&self, ins: &[&[usize]]) -> Result<Vec<usize>, String> {
-        same(ins, None)
-    }
-}
+impl Facts for Scalar {}

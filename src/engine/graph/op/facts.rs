@@ -29,8 +29,15 @@ pub trait Facts {
         1
     }
 
-    /// The output's shape, or why these inputs do not fit. `ins` has [`Facts::arity`] shapes.
-    fn shape(&self, ins: &[&[usize]]) -> Result<Vec<usize>, String>;
+    /// The output's shape, or why these inputs do not fit: that of the first input, whose channels are those of axis 0, where
+    /// an op says nothing else. `ins` has [`Facts::arity`] shapes.
+    fn shape(&self, ins: &[&[usize]]) -> Result<Vec<usize>, String> {
+        let first = ins.first().copied().unwrap_or(&[]);
+        if let Some(n) = self.axis_len(0) {
+            want("channel count", channels(first), n)?;
+        }
+        Ok(first.to_vec())
+    }
 
     /// How many tokens its first input must have; [`Facts::shape`] refuses others.
     fn length(&self) -> Length {
@@ -117,15 +124,6 @@ pub(super) fn tokens(ins: &[&[usize]]) -> Result<[usize; 2], String> {
 
 pub(super) fn want(what: &str, found: usize, expected: usize) -> Result<(), String> {
     if found == expected { Ok(()) } else { Err(format!("{what} is {found}, expected {expected}")) }
-}
-
-/// The first input's shape, for ops that keep it, when its channels are as many as expected.
-pub(super) fn same(ins: &[&[usize]], expected: Option<usize>) -> Result<Vec<usize>, String> {
-    let first = ins.first().copied().unwrap_or(&[]);
-    if let Some(n) = expected {
-        want("channel count", channels(first), n)?;
-    }
-    Ok(first.to_vec())
 }
 
 /// Output rows and columns of a window that slides over `[h, w]`.

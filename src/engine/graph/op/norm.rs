@@ -1,6 +1,6 @@
 //! What normalises over channels: batch norm (with its statistics fixed), layer norm, RMS norm, softmax.
 
-use super::facts::{Facts, ends, product, same, want, width};
+use super::facts::{Facts, ends, product, want, width};
 use super::numbers::exact;
 use crate::graph::axes::NodeLinks;
 use crate::graph::macs::Macs;
@@ -45,10 +45,6 @@ fn whole(ins: &[&[usize]], out: &[usize], why: &'static str) -> NodeLinks {
 }
 
 impl Facts for BatchNorm2d {
-    fn shape(&self, ins: &[&[usize]]) -> Result<Vec<usize>, String> {
-        same(ins, Some(self.channels))
-    }
-
     fn params(&self) -> Vec<(ParamRole, Vec<usize>)> {
         [Weight, Bias, Mean, Var].map(|r| (r, vec![self.channels])).to_vec()
     }
@@ -61,10 +57,6 @@ impl Facts for BatchNorm2d {
 }
 
 impl Facts for LayerNorm {
-    fn shape(&self, ins: &[&[usize]]) -> Result<Vec<usize>, String> {
-        same(ins, Some(self.dim))
-    }
-
     fn links(&self, ins: &[&[usize]], out: &[usize]) -> NodeLinks {
         whole(ins, out, "a layer norm normalises over it")
     }
@@ -82,10 +74,6 @@ impl Facts for LayerNorm {
 }
 
 impl Facts for RmsNorm {
-    fn shape(&self, ins: &[&[usize]]) -> Result<Vec<usize>, String> {
-        same(ins, Some(self.dim))
-    }
-
     fn links(&self, ins: &[&[usize]], out: &[usize]) -> NodeLinks {
         whole(ins, out, "a layer norm normalises over it")
     }
@@ -105,7 +93,7 @@ impl Facts for RmsNorm {
 impl Facts for Softmax {
     fn shape(&self, ins: &[&[usize]]) -> Result<Vec<usize>, String> {
         want("number of axes", ins[0].len().min(2), ins[0].len())?;
-        same(ins, None)
+        Ok(ins[0].to_vec())
     }
 
     fn links(&self, ins: &[&[usize]], out: &[usize]) -> NodeLinks {
