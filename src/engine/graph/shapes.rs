@@ -326,9 +326,9 @@ mod tests {
     #[test]
     fn ids_go_into_embeddings_only() {
         let none = |_: &mut Builder, x| x;
-        let small = {
+        let embedded = |input: op::Input| {
             let mut b = Builder::default();
-            let x = b.input_of(op::Input::ids(9));
+            let x = b.input_of(input);
             let x = b.embedding("embed", x, 8, 4);
             b.finish(x)
         };
@@ -338,16 +338,10 @@ mod tests {
             let x = b.linear("linear", x, 8, 4, true);
             b.finish(x)
         };
-        let floats = {
-            let mut b = Builder::default();
-            let x = b.input_of(op::Input::fixed([5]));
-            let x = b.embedding("embed", x, 8, 4);
-            b.finish(x)
-        };
         for (graph, words) in [
-            (small, "`embed` (embedding 8) has 8 rows for a vocabulary of 9"),
+            (embedded(op::Input::ids(9)), "`embed` (embedding 8) has 8 rows for a vocabulary of 9"),
             (plain, "`linear` (linear) reads token ids"),
-            (floats, "`embed` (embedding 8) does not read token ids"),
+            (embedded(op::Input::fixed([5])), "`embed` (embedding 8) does not read token ids"),
         ] {
             let error = graph.unwrap_err().to_string();
             assert!(error.contains(words) && error.contains("hint: "), "{error}");

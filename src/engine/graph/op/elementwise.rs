@@ -1,9 +1,8 @@
 //! Value by value: activations, sums, products, factors.
 
 use super::activation::Activation;
-use super::facts::{Facts, channels, ends, width};
+use super::facts::{Facts, channels, width};
 use super::numbers::exact;
-use crate::graph::axes::NodeLinks;
 use crate::graph::role::ParamRole;
 use crate::graph::role::ParamRole::Weight;
 use serde::{Deserialize, Serialize};
@@ -31,16 +30,6 @@ pub struct Scalar {
 
 impl Facts for Activation {}
 
-/// Channel by channel from both inputs.
-fn both(ins: &[&[usize]], out: &[usize]) -> NodeLinks {
-    let mut l = NodeLinks::default();
-    for side in 0..2 {
-        let (from, to, width) = ends(ins, side, out);
-        l.each(from, to, width);
-    }
-    l
-}
-
 impl Facts for Add {
     fn arity(&self) -> usize {
         2
@@ -48,10 +37,6 @@ impl Facts for Add {
 
     fn shape(&self, ins: &[&[usize]]) -> Result<Vec<usize>, String> {
         if ins[0] == ins[1] { Ok(ins[0].to_vec()) } else { Err("both sides must have one shape".into()) }
-    }
-
-    fn links(&self, ins: &[&[usize]], out: &[usize]) -> NodeLinks {
-        both(ins, out)
     }
 }
 
@@ -66,10 +51,6 @@ impl Facts for Mul {
         } else {
             Err("both sides must have one shape, or the second be a factor per channel".into())
         }
-    }
-
-    fn links(&self, ins: &[&[usize]], out: &[usize]) -> NodeLinks {
-        both(ins, out)
     }
 }
 

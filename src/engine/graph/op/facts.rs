@@ -44,12 +44,12 @@ pub trait Facts {
         Length::Any
     }
 
-    /// Which axes lose their elements together: channel by channel from the first input to the output and to the first axis of
+    /// Which axes lose their elements together: channel by channel from every input to the output and to the first axis of
     /// every parameter, where an op says nothing else. `ins` and `out` are shapes that fit.
     fn links(&self, ins: &[&[usize]], out: &[usize]) -> NodeLinks {
         let mut l = NodeLinks::default();
-        let (from, to, width) = ends(ins, 0, out);
-        l.each(from, to, width);
+        let (to, width) = (output(channel_axis(out)), channels(out));
+        (0..ins.len()).for_each(|i| l.each(ends(ins, i, out).0, to, width));
         self.params().iter().for_each(|(role, _)| l.each(to, param(*role, 0), width));
         l
     }
