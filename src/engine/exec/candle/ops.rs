@@ -291,10 +291,8 @@ impl Attention {
         let mask = match w.shift {
             [0, 0] => None,
             _ => {
-                let parts = w.parts();
-                let pairs =
-                    parts.chunks(w.tokens()).flat_map(|p| p.iter().flat_map(move |a| p.iter().map(move |b| (a, b))));
-                let mask: Vec<f32> = pairs.map(|(a, b)| if a == b { 0.0 } else { window::MASKED }).collect();
+                let (parts, none) = (w.parts(), vec![0.0; w.tokens() * w.tokens()]);
+                let mask: Vec<f32> = parts.chunks(w.tokens()).flat_map(|p| window::masked(&none, p)).collect();
                 Some(Tensor::from_vec(mask, (w.count(), 1, w.tokens(), w.tokens()), q.device())?)
             }
         };
