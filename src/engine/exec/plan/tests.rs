@@ -236,7 +236,7 @@ fn sessions_of_one_plan_run_at_the_same_time() {
             };
             let alone = all();
             std::thread::scope(|s| {
-                for running in [s.spawn(&all), s.spawn(&all)] {
+                for running in [s.spawn(all), s.spawn(all)] {
                     assert_eq!(running.join().unwrap(), alone, "{name} {kernels:?}");
                 }
             });
