@@ -24,6 +24,7 @@ mod rounding;
 mod site;
 mod walk;
 
+pub(super) use build::has_kernel;
 pub use pass::{Capture, forward, tensors};
 pub(super) use program::Program;
 pub use site::{BatchStats, Mode, Pass, TensorMap};

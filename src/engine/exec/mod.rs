@@ -28,7 +28,7 @@ mod version;
 
 pub use backend::{ActivationMemory, Cut, Live};
 pub use cancel::{Cancel, Cancelled};
-pub use capability::Capabilities;
+pub use capability::{Capabilities, Support, Timing};
 pub use device::Kernels;
 pub use device::{set_threads, threads};
 pub use error::ExecError;

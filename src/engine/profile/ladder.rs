@@ -17,7 +17,7 @@ use super::cache::{Cache, rounded};
 use super::load::Watch;
 use super::turns::Turns;
 use super::{Ladder, LadderPoint, ProfileError};
-use crate::exec::{Cancel, CompileOptions, Plan, fusions};
+use crate::exec::{Cancel, Capabilities, CompileOptions, Kernels, Plan, fusions};
 use crate::graph::op;
 use crate::graph::{Graph, Node, NodeId, Op, PrecisionPlan, shapes};
 use crate::prune::{Group, MemberRole};
@@ -232,8 +232,9 @@ impl Shape {
         cancel: &Cancel,
     ) -> Result<(Vec<LadderPoint>, bool), ProfileError> {
         let start = Instant::now();
-        let precisions = &Precision::TIMED[..];
-        let wanted = self.rungs(precisions);
+        // On a GPU half precision has a kernel of its own.
+        let precisions = Capabilities::of(&options.device, Kernels::Device).timed();
+        let wanted = self.rungs(&precisions);
         let mut rungs: Vec<(usize, usize, Precision, Rung)> = Vec::new();
         for &(i, o, precision) in &wanted {
             cancel.check()?;
@@ -248,7 +249,7 @@ impl Shape {
             rungs.push((i, o, precision, rung));
         }
         // One precision after the other in every round: units that only int8 uses take a while to wake.
-        rungs.sort_by_key(|(_, _, precision, _)| Precision::TIMED.iter().position(|p| p == precision));
+        rungs.sort_by_key(|(_, _, precision, _)| precisions.iter().position(|p| p == precision));
         // A cap a rung: small layers need no longer.
         let limit = (limit / 2).min(MOST_A_RUNG * rungs.len() as u32);
         let mut times: Vec<Vec<f64>> = vec![Vec::new(); rungs.len()];

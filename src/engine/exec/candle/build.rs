@@ -7,7 +7,7 @@ use super::attention::{Core, Sizes};
 use super::dense::{library, linear, pointwise, unfolded};
 use super::dtypes::{Flow, Role, decide};
 use super::int8::{Codes, Int8, ProductLayout, Run};
-use super::kernels::{Epilogue, Grouped, Norm, Pool, Pooled, Softmax, Unfold, label};
+use super::kernels::{Epilogue, Grouped, Norm, Pool, Pooled, Unfold, label};
 use super::ops::over_channels;
 use super::own::apply;
 use super::program::Program;
@@ -100,6 +100,13 @@ impl Program {
 
 /// What a step runs (`None`: its op's definition), its name, and its parameters' bytes as stored and as held.
 type Made = (Option<Special>, String, [u64; 2]);
+
+/// Whether a step that `op` leads runs a kernel, alone or with what fuses into it; if not, its definition.
+pub(in crate::exec) fn has_kernel(op: &Op) -> bool {
+    let fuses = matches!(op, Op::BatchNorm2d(_) | Op::Scale(_) | Op::Add | Op::Attention(_));
+    let norms = matches!(op, Op::LayerNorm(_) | Op::RmsNorm(_) | Op::Activation { .. });
+    op.is_conv_or_linear() || fuses || norms || matches!(op, Op::MaxPool2d(_) | Op::AvgPool2d(_))
+}
 
 /// What a layer's input is multiplied with.
 type Product = Box<dyn Fn(&Tensor) -> candle_core::Result<Tensor> + Send + Sync>;
@@ -206,10 +213,6 @@ impl Lowering<'_> {
             Op::Activation { act } => {
                 let act = Some(*act);
                 own(special(move |x, _, store| Epilogue { act, ..Epilogue::none(store) }.on(x)), "activation", 0)
-            }
-            Op::Softmax => {
-                let softmax = |x: &Tensor| apply(x, &Softmax { scale: 1.0, bias: None });
-                own(special(move |x, _, _| over_channels(x, softmax)), "softmax", 0)
             }
             Op::MaxPool2d(p) => pool(p.into(), Pooled::Max, "maxpool"),
             Op::AvgPool2d(p) => {

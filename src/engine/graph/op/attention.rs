@@ -1,6 +1,6 @@
 //! Softmax attention without its projections.
 
-use super::facts::{Facts, Length, MAX_ELEMENTS, input, kept, output, param, product, tokens, want};
+use super::facts::{Facts, Length, MAX_ELEMENTS, input, kept, output, param, product, tokens, traits, want};
 use super::numbers::exact;
 use crate::graph::axes::{Link, NodeLinks, Span};
 use crate::graph::macs::Macs;
@@ -47,6 +47,8 @@ impl Attention {
 }
 
 impl Facts for Attention {
+    traits!("attention", "attention_core", layer);
+
     fn describe(&self) -> Option<String> {
         let heads = self.heads;
         Some(match self.windows {

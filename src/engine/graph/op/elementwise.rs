@@ -1,7 +1,7 @@
 //! Value by value: activations, sums, products, factors.
 
 use super::activation::Activation;
-use super::facts::{Facts, channels, width};
+use super::facts::{Facts, Traits, channels, traits, width};
 use super::numbers::exact;
 use crate::graph::role::ParamRole;
 use crate::graph::role::ParamRole::Weight;
@@ -28,9 +28,16 @@ pub struct Scalar {
     pub add: f64,
 }
 
-impl Facts for Activation {}
+impl Facts for Activation {
+    fn traits(&self) -> Traits {
+        let (kind, word) = self.words();
+        Traits { kind, per_token: true, per_channel: true, half: true, ..Traits::of("activation", word) }
+    }
+}
 
 impl Facts for Add {
+    traits!("add", "add", per_token, per_channel, half);
+
     fn arity(&self) -> usize {
         2
     }
@@ -41,6 +48,9 @@ impl Facts for Add {
 }
 
 impl Facts for Mul {
+    // Not token by token: the second factor may be one row for all of them.
+    traits!("multiply", "mul", per_channel, half);
+
     fn arity(&self) -> usize {
         2
     }
@@ -55,6 +65,8 @@ impl Facts for Mul {
 }
 
 impl Facts for Scale {
+    traits!("layer scale", "scale", per_token, per_channel);
+
     fn params(&self) -> Vec<(ParamRole, Vec<usize>)> {
         vec![(Weight, vec![self.channels])]
     }
@@ -62,4 +74,6 @@ impl Facts for Scale {
     width!(0: channels);
 }
 
-impl Facts for Scalar {}
+impl Facts for Scalar {
+    traits!("scalar", "scalar", per_token, per_channel);
+}

@@ -1,6 +1,6 @@
 //! Token ids looked up in a learned table.
 
-use super::facts::{Facts, output, param, width};
+use super::facts::{Facts, output, param, traits, width};
 use crate::graph::axes::NodeLinks;
 use crate::graph::role::ParamRole;
 use crate::graph::role::ParamRole::Weight;
@@ -14,6 +14,8 @@ pub struct Embedding {
 }
 
 impl Facts for Embedding {
+    traits!("embedding", "embedding", layer, per_token);
+
     fn describe(&self) -> Option<String> {
         Some(format!("embedding {}", self.vocab))
     }

@@ -8,6 +8,49 @@ use crate::graph::role::ParamRole;
 /// damaged file must fail here and not in an allocator.
 pub const MAX_ELEMENTS: usize = 1 << 28;
 
+/// What an op is called, and yes or no for whoever walks a graph. Every op says all of it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Traits {
+    /// The op in messages: `conv2d`, `layer norm`.
+    pub name: &'static str,
+    /// One word to make a node's name of, where a file gives none: `conv`, `bn`.
+    pub word: &'static str,
+    /// What it is in lists, where its geometry does not matter.
+    pub kind: &'static str,
+    /// An engineer would name it as a layer of its own.
+    pub layer: bool,
+    /// Token `t` of its output depends on token `t` of its inputs alone.
+    pub per_token: bool,
+    /// Its output is of its first input's kind (image, tokens, vector), and channel `c` of it is made of channel `c`.
+    pub per_channel: bool,
+    /// It may run in half precision: a move, a maximum or elementwise, never a sum over many values.
+    pub half: bool,
+    /// It only moves values about.
+    pub moves: bool,
+}
+
+impl Traits {
+    /// Called so everywhere, and nothing else is true of it.
+    pub(super) fn of(name: &'static str, word: &'static str) -> Traits {
+        Traits { name, word, kind: name, layer: false, per_token: false, per_channel: false, half: false, moves: false }
+    }
+}
+
+/// An op's traits: its name and word, and what is true of it besides.
+macro_rules! traits {
+    (@) => { true };
+    (@ $value:literal) => { $value };
+    ($name:literal, $word:literal $(, $what:ident $(: $value:literal)?)*) => {
+        fn traits(&self) -> $crate::graph::op::Traits {
+            $crate::graph::op::Traits {
+                $($what: $crate::graph::op::facts::traits!(@ $($value)?),)*
+                ..$crate::graph::op::Traits::of($name, $word)
+            }
+        }
+    };
+}
+pub(super) use traits;
+
 /// How many tokens an op asks its first input for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Length {
@@ -19,6 +62,8 @@ pub enum Length {
 
 /// Everything that is true of an op without tensors. Shapes leave out the batch axis, which is always first.
 pub trait Facts {
+    fn traits(&self) -> Traits;
+
     /// A few words for people, with what matters of its geometry: `conv 3x3/2`, `attention 8h`; `None` where nothing does.
     fn describe(&self) -> Option<String> {
         None

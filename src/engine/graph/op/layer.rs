@@ -1,6 +1,6 @@
 //! Layers with a weight matrix: convolutions and linear layers.
 
-use super::facts::{Facts, image, input, kept, output, param, product, want, window};
+use super::facts::{Facts, image, input, kept, output, param, product, traits, want, window};
 use super::numbers::sides;
 use crate::graph::axes::{Link, NodeLinks, Span};
 use crate::graph::macs::Macs;
@@ -31,6 +31,8 @@ pub struct Linear {
 }
 
 impl Facts for Conv2d {
+    traits!("conv2d", "conv", layer);
+
     fn describe(&self) -> Option<String> {
         let kind = match self.groups {
             1 => "conv".to_owned(),
@@ -108,6 +110,8 @@ impl Facts for Conv2d {
 }
 
 impl Facts for Linear {
+    traits!("linear", "linear", layer, per_token);
+
     fn shape(&self, ins: &[&[usize]]) -> Result<Vec<usize>, String> {
         let (last, rest) = ins[0].split_last().ok_or("it needs at least one axis")?;
         want("last axis", *last, self.in_features)?;

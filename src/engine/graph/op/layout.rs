@@ -1,6 +1,6 @@
 //! Where values lie: images and tokens turned into one another, channels picked, put together, merged.
 
-use super::facts::{Facts, Length, channel_axis, channels, ends, image, input, kept, output, tokens, want};
+use super::facts::{Facts, Length, channel_axis, channels, ends, image, input, kept, output, tokens, traits, want};
 use crate::graph::axes::{Link, NodeLinks, Span};
 use serde::{Deserialize, Serialize};
 
@@ -45,6 +45,9 @@ fn cells(h: usize, w: usize) -> Result<usize, String> {
 }
 
 impl Facts for ChannelPad {
+    // Its zeros are made in f32.
+    traits!("channel pad", "channels", moves);
+
     fn describe(&self) -> Option<String> {
         Some(match self.stride {
             1 => "channel map".into(),
@@ -94,6 +97,8 @@ impl Facts for ChannelPad {
 }
 
 impl Facts for Concat {
+    traits!("concat", "concat", per_token, half);
+
     fn arity(&self) -> usize {
         self.inputs
     }
@@ -127,6 +132,8 @@ impl Facts for Concat {
 }
 
 impl Facts for Flatten {
+    traits!("flatten", "flatten", half, moves);
+
     fn shape(&self, ins: &[&[usize]]) -> Result<Vec<usize>, String> {
         let all = image(ins)?.iter().try_fold(1usize, |n, &d| n.checked_mul(d));
         Ok(vec![all.ok_or("too many values")?])
@@ -141,6 +148,8 @@ impl Facts for Flatten {
 }
 
 impl Facts for ToTokens {
+    traits!("to tokens", "tokens", half, moves);
+
     fn shape(&self, ins: &[&[usize]]) -> Result<Vec<usize>, String> {
         let [c, h, w] = image(ins)?;
         Ok(vec![cells(h, w)?, c])
@@ -148,6 +157,8 @@ impl Facts for ToTokens {
 }
 
 impl Facts for ToImage {
+    traits!("to image", "image", half, moves);
+
     fn shape(&self, ins: &[&[usize]]) -> Result<Vec<usize>, String> {
         let [t, d] = tokens(ins)?;
         want("token count", t, cells(self.h, self.w)?)?;
@@ -160,6 +171,8 @@ impl Facts for ToImage {
 }
 
 impl Facts for PatchMerge {
+    traits!("patch merge", "merge", half, moves);
+
     fn shape(&self, ins: &[&[usize]]) -> Result<Vec<usize>, String> {
         let [h, w] = self.grid;
         let [t, d] = tokens(ins)?;

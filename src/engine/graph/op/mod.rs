@@ -1,5 +1,5 @@
 //! The closed set of layer-sized operations, a file per family: each op says all that is true of it without a tensor
-//! ([`Facts`]: shapes, axis links, costs, parameters; a row of `traits`). Whoever runs, writes or checks ops matches [`Op`]
+//! ([`Facts`]: names and traits, shapes, axis links, costs, parameters). Whoever runs, writes or checks ops matches [`Op`]
 //! without a wildcard: a new op must not compile until they know it.
 
 mod activation;
@@ -14,13 +14,12 @@ mod norm;
 mod numbers;
 mod pool;
 mod tokens;
-mod traits;
 
 pub use activation::Activation;
 pub use attention::Attention;
 pub use elementwise::{Scalar, Scale};
 pub use embedding::Embedding;
-pub use facts::{Facts, Length, MAX_ELEMENTS, channel_axis};
+pub use facts::{Facts, Length, MAX_ELEMENTS, Traits, channel_axis};
 pub(super) use facts::{output, product};
 pub use input::{Dim, Input, InputType};
 pub use layer::{Conv2d, Linear};
@@ -28,7 +27,6 @@ pub use layout::{ChannelPad, Concat, PatchMerge, ToImage};
 pub use norm::{BatchNorm2d, LayerNorm, RmsNorm};
 pub use pool::{AdaptiveAvgPool2d, AvgPool2d, MaxPool2d};
 pub use tokens::{AddPositions, MeanTokens, PrependTokens, SelectToken};
-pub use traits::Traits;
 
 use serde::{Deserialize, Serialize};
 
@@ -124,6 +122,10 @@ impl Op {
         Some(facts!(self,
             Op::Softmax | Op::Add | Op::Mul | Op::GlobalAvgPool | Op::Flatten | Op::ToTokens => return None,
         ))
+    }
+
+    pub fn traits(&self) -> Traits {
+        self.facts().traits()
     }
 
     /// A convolution or a linear layer: what has a weight matrix, so that its precision and its zeros can be chosen.

@@ -1,6 +1,6 @@
 //! What normalises over channels: batch norm (with its statistics fixed), layer norm, RMS norm, softmax.
 
-use super::facts::{Facts, ends, product, want, width};
+use super::facts::{Facts, ends, product, traits, want, width};
 use super::numbers::exact;
 use crate::graph::axes::NodeLinks;
 use crate::graph::macs::Macs;
@@ -45,6 +45,8 @@ fn whole(ins: &[&[usize]], out: &[usize], why: &'static str) -> NodeLinks {
 }
 
 impl Facts for BatchNorm2d {
+    traits!("batch norm", "bn", kind: "batchnorm", per_token, per_channel);
+
     fn params(&self) -> Vec<(ParamRole, Vec<usize>)> {
         [Weight, Bias, Mean, Var].map(|r| (r, vec![self.channels])).to_vec()
     }
@@ -57,6 +59,8 @@ impl Facts for BatchNorm2d {
 }
 
 impl Facts for LayerNorm {
+    traits!("layer norm", "norm", kind: "layernorm", layer, per_token);
+
     fn links(&self, ins: &[&[usize]], out: &[usize]) -> NodeLinks {
         whole(ins, out, "a layer norm normalises over it")
     }
@@ -74,6 +78,8 @@ impl Facts for LayerNorm {
 }
 
 impl Facts for RmsNorm {
+    traits!("rms norm", "norm", kind: "rmsnorm", layer, per_token);
+
     fn links(&self, ins: &[&[usize]], out: &[usize]) -> NodeLinks {
         whole(ins, out, "a layer norm normalises over it")
     }
@@ -91,6 +97,8 @@ impl Facts for RmsNorm {
 }
 
 impl Facts for Softmax {
+    traits!("softmax", "softmax", per_token);
+
     fn shape(&self, ins: &[&[usize]]) -> Result<Vec<usize>, String> {
         want("number of axes", ins[0].len().min(2), ins[0].len())?;
         Ok(ins[0].to_vec())

@@ -1,6 +1,6 @@
 //! Pooling over images.
 
-use super::facts::{Facts, image, window};
+use super::facts::{Facts, image, traits, window};
 use super::numbers::sides;
 use serde::{Deserialize, Serialize};
 
@@ -45,6 +45,8 @@ fn pooled(ins: &[&[usize]], kernel: [usize; 2], stride: [usize; 2], padding: [us
 }
 
 impl Facts for MaxPool2d {
+    traits!("max pool", "maxpool", per_channel, half);
+
     fn describe(&self) -> Option<String> {
         Some(format!("maxpool {}x{}", self.kernel[0], self.kernel[1]))
     }
@@ -55,6 +57,8 @@ impl Facts for MaxPool2d {
 }
 
 impl Facts for AvgPool2d {
+    traits!("average pool", "avgpool", per_channel);
+
     fn describe(&self) -> Option<String> {
         Some(format!("avgpool {}x{}", self.kernel[0], self.kernel[1]))
     }
@@ -65,6 +69,8 @@ impl Facts for AvgPool2d {
 }
 
 impl Facts for AdaptiveAvgPool2d {
+    traits!("adaptive average pool", "avgpool", per_channel);
+
     fn describe(&self) -> Option<String> {
         Some(format!("avgpool to {}x{}", self.out[0], self.out[1]))
     }
@@ -75,6 +81,9 @@ impl Facts for AdaptiveAvgPool2d {
 }
 
 impl Facts for GlobalAvgPool {
+    // A vector comes of an image: not per channel in the sense of [`Traits::per_channel`].
+    traits!("global average pool", "avgpool", kind: "avgpool");
+
     fn shape(&self, ins: &[&[usize]]) -> Result<Vec<usize>, String> {
         Ok(vec![image(ins)?[0]])
     }

@@ -1,6 +1,6 @@
 //! Tokens put in, marked with their positions, picked, averaged.
 
-use super::facts::{Facts, Length, input, output, param, tokens, want, width};
+use super::facts::{Facts, Length, input, output, param, tokens, traits, want, width};
 use crate::graph::axes::NodeLinks;
 use crate::graph::role::ParamRole;
 use crate::graph::role::ParamRole::Embedding;
@@ -43,6 +43,8 @@ fn embedded(dim: usize) -> NodeLinks {
 }
 
 impl Facts for PrependTokens {
+    traits!("prepend tokens", "extra_tokens");
+
     fn describe(&self) -> Option<String> {
         Some(format!("tokens +{}", self.count))
     }
@@ -72,6 +74,8 @@ impl Facts for PrependTokens {
 }
 
 impl Facts for AddPositions {
+    traits!("add positions", "positions", kind: "positions");
+
     fn shape(&self, ins: &[&[usize]]) -> Result<Vec<usize>, String> {
         let [t, d] = tokens(ins)?;
         want("token count", t, self.tokens)?;
@@ -95,6 +99,8 @@ impl Facts for AddPositions {
 }
 
 impl Facts for SelectToken {
+    traits!("select token", "token", moves);
+
     fn describe(&self) -> Option<String> {
         Some(format!("token {}", self.index))
     }
@@ -110,6 +116,8 @@ impl Facts for SelectToken {
 }
 
 impl Facts for MeanTokens {
+    traits!("mean tokens", "mean_tokens");
+
     fn shape(&self, ins: &[&[usize]]) -> Result<Vec<usize>, String> {
         let [t, d] = tokens(ins)?;
         if self.skip < t { Ok(vec![d]) } else { Err(format!("nothing is left after skipping {} tokens", self.skip)) }

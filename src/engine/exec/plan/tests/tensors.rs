@@ -151,18 +151,13 @@ fn what_has_no_kernel_is_refused_by_name() {
     assert!(e.contains("`conv1`") && e.contains("keep"), "{e}");
 }
 
-/// Whether a step that `op` leads runs a kernel of candle's or ours, alone or with what fuses into it; if not, its definition.
-fn has_kernel(op: &Op) -> bool {
-    let fuses = matches!(op, Op::BatchNorm2d(_) | Op::Scale(_) | Op::Add | Op::Attention(_));
-    let norms = matches!(op, Op::LayerNorm(_) | Op::RmsNorm(_) | Op::Softmax | Op::Activation { .. });
-    op.is_conv_or_linear() || fuses || norms || matches!(op, Op::MaxPool2d(_) | Op::AvgPool2d(_))
-}
-
 #[test]
 fn what_a_device_can_do_is_what_its_plans_do() {
     for kernels in [Kernels::Device, Kernels::Tensors] {
         let options = CompileOptions { kernels, ..options(1) };
         let capable = Capabilities::of(&Device::Cpu, kernels);
+        let half: &[Precision] = if kernels == Kernels::Tensors { &[Precision::F16, Precision::Bf16] } else { &[] };
+        assert_eq!(capable.timed(), [&[Precision::F32, Precision::Int8], half].concat());
         for (name, model) in models() {
             for precision in Precision::ALL.into_iter().filter(|p| *p != Precision::Int8Static) {
                 let plan = everywhere(&model.graph, precision);
@@ -170,7 +165,7 @@ fn what_a_device_can_do_is_what_its_plans_do() {
                 assert_eq!(made.is_err(), capable.refuses(precision).is_some(), "{name} {precision:?} {kernels:?}");
             }
             for step in Plan::of(&model, &options).unwrap().steps() {
-                let kernel = kernels == Kernels::Device || has_kernel(&model.graph.node(step.node).op);
+                let kernel = capable.has_kernel(&model.graph.node(step.node).op);
                 // Products are a library's on every device but its own.
                 let library = step.kernel.contains("candle") && !step.kernel.contains("gemm-");
                 let core = step.kernel.starts_with("attention");
