@@ -226,10 +226,11 @@ fn blame(
 ) -> Outcome<()> {
     let small = prune::apply(model, groups, &t.actions)?;
     let plan = Plan::of(&small, &CompileOptions::default())?;
+    let (mut before, mut after) = (original.session(), plan.session());
     let (mut old, mut new) = (Steps(vec![vec![]; original.steps().len()]), Steps(vec![vec![]; plan.steps().len()]));
-    let both = |old: &mut Steps, new: &mut Steps| -> Result<(), ExecError> {
-        original.run_observed(x, old)?;
-        plan.run_observed(x, new)?;
+    let mut both = |old: &mut Steps, new: &mut Steps| -> Result<(), ExecError> {
+        before.run_observed(x, old)?;
+        after.run_observed(x, new)?;
         Ok(())
     };
     both(&mut old, &mut new)?;

@@ -11,7 +11,7 @@
 mod serve;
 
 use candle_core::{Device, Tensor};
-use paring::exec::{CompileOptions, ExecError, Observer, Plan};
+use paring::exec::{CompileOptions, ExecError, Observer, Plan, Session};
 use paring::graph::{MacConvention, Precision, macs};
 use paring::model::families::{CifarResnetSpec, ResnetSpec, VitDims, VitSpec};
 use paring::model::{FamilySpec, Model, random};
@@ -36,16 +36,16 @@ fn spec(name: &str) -> Option<(FamilySpec, usize)> {
 const MODELS: [&str; 5] = ["resnet20", "resnet56", "vit_cifar10", "resnet50", "vit_b16"];
 
 struct Case {
-    f32: Plan,
-    int8: Plan,
+    f32: Session,
+    int8: Session,
     x: Tensor,
     gmac: f64,
 }
 
 /// In f32, or with every convolution and linear in int8.
-fn plan(model: &Model, int8: bool) -> Result<Plan, ExecError> {
+fn session(model: &Model, int8: bool) -> Result<Session, ExecError> {
     let precision = quant::everywhere(&model.graph, if int8 { Precision::Int8 } else { Precision::F32 });
-    Plan::compile(&model.graph, &model.params, &precision, &CompileOptions::default())
+    Ok(Plan::compile(&model.graph, &model.params, &precision, &CompileOptions::default())?.session())
 }
 
 fn case(name: &str, batch: Option<usize>) -> Option<Case> {
@@ -57,18 +57,18 @@ fn case(name: &str, batch: Option<usize>) -> Option<Case> {
     let x = Tensor::randn(0f32, 1.0, shape, &Device::Cpu).ok()?;
     let per_image: u64 = macs(&model.graph).ok()?.iter().map(|m| m.get(MacConvention::Attention)).sum();
     Some(Case {
-        f32: plan(&model, false).ok()?,
-        int8: plan(&model, true).ok()?,
+        f32: session(&model, false).ok()?,
+        int8: session(&model, true).ok()?,
         x,
         gmac: per_image as f64 * batch as f64 / 1e9,
     })
 }
 
 /// One run: wall milliseconds, and processor milliseconds per thread, which other programs' load disturbs less.
-fn once(plan: &Plan, x: &Tensor) -> [f64; 2] {
+fn once(session: &mut Session, x: &Tensor) -> [f64; 2] {
     let (cpu, wall) = (cpu_ms(), Instant::now());
-    divan::black_box(plan.run(x)).ok();
-    [wall.elapsed().as_secs_f64() * 1e3, (cpu_ms() - cpu) / plan.threads() as f64]
+    divan::black_box(session.run(x)).ok();
+    [wall.elapsed().as_secs_f64() * 1e3, (cpu_ms() - cpu) / session.plan().threads() as f64]
 }
 
 /// Processor time of this process so far.
@@ -90,35 +90,36 @@ fn table(filter: &str) {
     println!("model        batch      f32     int8  ratio      f32     int8  ratio  GFLOP/s    GOP/s  bytes  logits");
     for name in MODELS.iter().filter(|n| n.contains(filter)) {
         for batch in [None, Some(1)] {
-            let Some(c) = case(name, batch) else { continue };
-            once(&c.f32, &c.x);
-            once(&c.int8, &c.x);
+            let Some(mut c) = case(name, batch) else { continue };
+            once(&mut c.f32, &c.x);
+            once(&mut c.int8, &c.x);
             let mut samples: [Vec<f64>; 4] = Default::default();
             let start = Instant::now();
             while samples[0].len() < 5 || (samples[0].len() < 100 && start.elapsed().as_secs_f64() < 2.0) {
-                for (i, plan) in [&c.f32, &c.int8].into_iter().enumerate() {
-                    let [wall, cpu] = once(plan, &c.x);
+                for (i, session) in [&mut c.f32, &mut c.int8].into_iter().enumerate() {
+                    let [wall, cpu] = once(session, &c.x);
                     samples[i].push(wall);
                     samples[2 + i].push(cpu);
                 }
             }
             let [a, b, p, q] = samples.map(|mut v| median(&mut v));
             let rate = |ms: f64| 2.0 * c.gmac / ms * 1e3;
-            let bytes = c.int8.weight_bytes() as f64 / c.f32.weight_bytes() as f64;
+            let bytes = c.int8.plan().weight_bytes() as f64 / c.f32.plan().weight_bytes() as f64;
             let n = c.x.dims()[0];
             print!("{name:<12} {n:>5} {a:>8.2} {b:>8.2} {:>6.2} {p:>8.2} {q:>8.2} {:>6.2}", a / b, p / q);
-            println!(" {:>8.0} {:>8.0} {bytes:>6.3} {:>6.2}%", rate(p), rate(q), 100.0 * difference(&c));
+            println!(" {:>8.0} {:>8.0} {bytes:>6.3} {:>6.2}%", rate(p), rate(q), 100.0 * difference(&mut c));
             if std::env::args().any(|a| a == "--steps") {
-                steps(&c);
+                steps(&mut c);
             }
         }
     }
 }
 
 /// Root mean square of int8 logits minus f32 logits, as a share of the f32 logits' deviation from their mean.
-fn difference(c: &Case) -> f64 {
-    let logits = |plan: &Plan| -> Option<Vec<f32>> { plan.run(&c.x).ok()?.flatten_all().ok()?.to_vec1().ok() };
-    let (Some(a), Some(b)) = (logits(&c.f32), logits(&c.int8)) else { return f64::NAN };
+fn difference(c: &mut Case) -> f64 {
+    let x = &c.x;
+    let logits = |s: &mut Session| -> Option<Vec<f32>> { s.run(x).ok()?.flatten_all().ok()?.to_vec1().ok() };
+    let (Some(a), Some(b)) = (logits(&mut c.f32), logits(&mut c.int8)) else { return f64::NAN };
     let mean = a.iter().map(|&v| v as f64).sum::<f64>() / a.len() as f64;
     let rms = |v: &mut dyn Iterator<Item = f64>| v.map(|v| v * v).sum::<f64>().sqrt();
     rms(&mut a.iter().zip(&b).map(|(&a, &b)| (a - b) as f64)) / rms(&mut a.iter().map(|&a| a as f64 - mean))
@@ -132,11 +133,11 @@ fn observers() {
             divan::black_box(elapsed);
         }
     }
-    let Some(c) = case("resnet20", Some(1)) else { return };
+    let Some(mut c) = case("resnet20", Some(1)) else { return };
     let (mut plain, mut observed) = (vec![], vec![]);
     let start = Instant::now();
     while start.elapsed().as_secs_f64() < 4.0 {
-        plain.push(once(&c.f32, &c.x)[0]);
+        plain.push(once(&mut c.f32, &c.x)[0]);
         let t = Instant::now();
         divan::black_box(c.f32.run_observed(&c.x, &mut Nobody)).ok();
         observed.push(t.elapsed().as_secs_f64() * 1e3);
@@ -146,38 +147,39 @@ fn observers() {
 }
 
 /// Prints the observed time of every step, f32 and int8 side by side, the slowest first.
-fn steps(c: &Case) {
+fn steps(c: &mut Case) {
     struct Sum(Vec<f64>);
     impl Observer for Sum {
         fn step(&mut self, index: usize, elapsed: Duration, _: u64) {
             self.0[index] += elapsed.as_secs_f64() * 1e3 / 10.0;
         }
     }
-    let measure = |plan: &Plan| {
-        let mut sum = Sum(vec![0.0; plan.steps().len()]);
-        (0..10).for_each(|_| drop(plan.run_observed(&c.x, &mut sum)));
+    let x = &c.x;
+    let measure = |session: &mut Session| {
+        let mut sum = Sum(vec![0.0; session.plan().steps().len()]);
+        (0..10).for_each(|_| drop(session.run_observed(x, &mut sum)));
         sum.0
     };
-    let (a, b) = (measure(&c.f32), measure(&c.int8));
+    let (a, b) = (measure(&mut c.f32), measure(&mut c.int8));
     let mut order: Vec<usize> = (0..a.len()).collect();
     order.sort_by(|i, j| a[*j].total_cmp(&a[*i]));
     for i in order.into_iter().take(64) {
-        let (f, q) = (&c.f32.steps()[i], &c.int8.steps()[i]);
+        let (f, q) = (&c.f32.plan().steps()[i], &c.int8.plan().steps()[i]);
         println!("    {:<28} {:<16} {:>8.3} {:>8.3}  {} | {}", f.name, f.kind, a[i], b[i], f.kernel, q.kernel);
     }
 }
 
 #[divan::bench(args = MODELS, sample_count = 10)]
 fn f32(bencher: divan::Bencher<'_, '_>, name: &str) {
-    if let Some(c) = case(name, None) {
-        bencher.bench(|| c.f32.run(&c.x));
+    if let Some(mut c) = case(name, None) {
+        bencher.bench_local(|| c.f32.run(&c.x));
     }
 }
 
 #[divan::bench(args = MODELS, sample_count = 10)]
 fn int8(bencher: divan::Bencher<'_, '_>, name: &str) {
-    if let Some(c) = case(name, None) {
-        bencher.bench(|| c.int8.run(&c.x));
+    if let Some(mut c) = case(name, None) {
+        bencher.bench_local(|| c.int8.run(&c.x));
     }
 }
 

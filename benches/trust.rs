@@ -179,7 +179,8 @@ impl Bench<'_> {
         let small = recover::compress(&self.model, &self.groups, actions, &self.work, &options, &cancel, &mut |_| {})?;
         let plan = plan_of(&small)?;
         let seconds = start.elapsed().as_secs_f64();
-        let tried = self.trials.run(&mut |x| Ok(plan.run(x)?), &cancel, &mut |_, _| {})?;
+        let mut session = plan.session();
+        let tried = self.trials.run(&mut |x| Ok(session.run(x)?), &cancel, &mut |_, _| {})?;
         let mut d_quality = 0.0;
         if measure {
             let prep = &self.model.info.preprocess;
@@ -232,8 +233,9 @@ fn run(net: &Net, a: &Args, rows: &mut Vec<Row>) -> Outcome<()> {
     let evaluated = start.elapsed().as_secs_f64();
     let error = 1.0 - base.metrics.score;
     let start = Instant::now();
+    let mut session = original.session();
     let trials = Trials::prepare(
-        &mut |x| Ok(original.run(x)?),
+        &mut |x| Ok(session.run(x)?),
         &parts.held,
         prep,
         &TrialOptions { new: Some(&eval::Margins::of(&base.margins)), known: None, batch: batch_for(&model), seed: 0 },

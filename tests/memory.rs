@@ -1,11 +1,11 @@
-//! A running plan asks the system for no memory: after warm-up, forward passes take no minor page faults.
+//! A session that runs a plan asks the system for no memory: after warm-up, forward passes take no minor page faults.
 //!
 //! One test in a binary of its own, because page faults are counted for the whole process.
 
 #![cfg(target_os = "linux")]
 
 use candle_core::{Device, Tensor};
-use paring::exec::{CompileOptions, Plan};
+use paring::exec::{CompileOptions, Plan, Session};
 use paring::graph::Precision;
 use paring::model::families::CifarResnetSpec;
 use paring::model::{FamilySpec, Model, random};
@@ -21,11 +21,11 @@ fn faults() -> i64 {
     usage.ru_minflt
 }
 
-fn plan(model: &Model, int8: bool) -> Plan {
+fn session(model: &Model, int8: bool) -> Session {
     let precision = quant::everywhere(&model.graph, if int8 { Precision::Int8 } else { Precision::F32 });
     // Two threads, so that both ways of sharing a batch are passed: a team over one image, chunks of many.
     let options = CompileOptions { threads: Some(2), ..CompileOptions::default() };
-    Plan::compile(&model.graph, &model.params, &precision, &options).unwrap()
+    Plan::compile(&model.graph, &model.params, &precision, &options).unwrap().session()
 }
 
 const PASSES: usize = 100;
@@ -45,15 +45,15 @@ fn forward_passes_take_no_page_faults_after_warm_up() {
     let mut seen = Vec::new();
     for (name, model) in &models {
         for int8 in [false, true] {
-            let plan = plan(model, int8);
+            let mut session = session(model, int8);
             for batch in [1, 16] {
                 let mut shape = vec![batch];
                 shape.extend(model.graph.input_shape().unwrap());
                 let x = Tensor::randn(0f32, 1.0, shape, &Device::Cpu).unwrap();
                 // Chunks go to whichever thread is free: both need to have had every size.
-                (0..20).for_each(|_| drop(plan.run(&x).unwrap()));
+                (0..20).for_each(|_| drop(session.run(&x).unwrap()));
                 let start = faults();
-                (0..PASSES).for_each(|_| drop(plan.run(&x).unwrap()));
+                (0..PASSES).for_each(|_| drop(session.run(&x).unwrap()));
                 seen.push((format!("{name} {} batch {batch}", if int8 { "int8" } else { "f32" }), faults() - start));
             }
         }

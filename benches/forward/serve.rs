@@ -4,7 +4,7 @@
 //! `{"model": .., "macs": true}` → `{"gmac": G}` an image; `{"ceiling": true}` → `{"f32": .., "int8": ..}` in GMAC/s.
 
 use candle_core::{Device, Tensor};
-use paring::exec::{Plan, device};
+use paring::exec::{Session, device};
 use paring::graph::{MacConvention, macs};
 use paring::model::{LoadOptions, Model, load, random};
 use serde_json::{Value, json};
@@ -12,7 +12,7 @@ use std::collections::HashMap;
 use std::io::{BufRead, Write};
 use std::time::Instant;
 
-type Plans = HashMap<(String, usize, String), (Plan, Tensor)>;
+type Plans = HashMap<(String, usize, String), (Session, Tensor)>;
 
 pub fn serve() {
     if let Some(n) = std::env::var("PARING_THREADS").ok().and_then(|v| v.parse().ok()) {
@@ -55,19 +55,19 @@ fn answer(request: &Value, plans: &mut Plans) -> Result<Value, String> {
     let key = (name.to_owned(), batch, precision.to_owned());
     if !plans.contains_key(&key) {
         let model = model(name)?;
-        let plan = super::plan(&model, precision == "int8").map_err(|e| e.to_string())?;
+        let mut session = super::session(&model, precision == "int8").map_err(|e| e.to_string())?;
         let mut shape = vec![batch];
         shape.extend(model.graph.input_shape().map_err(|e| e.to_string())?);
         let x = Tensor::randn(0f32, 1.0, shape, &Device::Cpu).map_err(|e| e.to_string())?;
-        plan.run(&x).map_err(|e| e.to_string())?;
-        plans.insert(key.clone(), (plan, x));
+        session.run(&x).map_err(|e| e.to_string())?;
+        plans.insert(key.clone(), (session, x));
     }
-    let (plan, x) = &plans[&key];
+    let (session, x) = plans.get_mut(&key).ok_or("no plan")?;
     let (start, seconds) = (Instant::now(), request["seconds"].as_f64().unwrap_or(1.0));
     let mut ms = Vec::new();
     while ms.len() < 3 || start.elapsed().as_secs_f64() < seconds {
         let t = Instant::now();
-        plan.run(x).map_err(|e| e.to_string())?;
+        session.run(x).map_err(|e| e.to_string())?;
         ms.push(t.elapsed().as_secs_f64() * 1e3);
     }
     Ok(json!({ "ms": ms }))

@@ -174,7 +174,7 @@ impl Table {
                 }
             }
             None => {
-                for (i, node) in graph.nodes.iter().enumerate().filter(|(_, n)| n.op.facts().traits().layer) {
+                for (i, node) in graph.nodes.iter().enumerate().filter(|(_, n)| n.op.traits().layer) {
                     let (m, p) = of_node(i, &[]);
                     let block = block_of.get(node.name.as_str()).copied();
                     self.push(&node.name, graph::describe(&node.op), block, m, p, node.op.is_conv_or_linear());

@@ -94,7 +94,8 @@ pub fn logits(
 }
 
 fn on(plan: &Plan) -> impl FnMut(&Tensor) -> Result<Tensor, ExecError> {
-    |x| plan.run(&x.to_device(plan.device())?)
+    let mut session = plan.session();
+    move |x| session.run(&x.to_device(plan.device())?)
 }
 
 /// Evaluates any function from inputs `[N, …]` to outputs (images `[N, 3, H, W]` to logits `[N, classes]`) over the whole

@@ -1,12 +1,13 @@
 //! What a plan asks of whoever executes it, and what passes between the two.
 //!
-//! Not here: who executes (`cpu`, `candle`), and which of them does (`plan` chooses when it compiles). Invariants: a run
-//! changes nothing that a later run's results depend on, so a backend may be shared between threads; inputs have been
+//! Not here: who executes (`cpu`, `candle`), and which of them does (`plan` chooses when it compiles). Invariants:
+//! nothing changes a backend, so threads may share it: a run writes to the [`State`] that it is given; inputs have been
 //! checked against the graph before they come here.
 
 use super::error::ExecError;
 use super::lower::StepInfo;
 use super::run::Arenas;
+use super::sizes::Known;
 use crate::graph::{Binding, NodeId};
 use candle_core::Tensor;
 use std::collections::BTreeMap;
@@ -29,21 +30,29 @@ pub(super) trait Backend: Send + Sync {
 
     /// Runs a batch and returns the values of `ids`, shaped as their ops document; all is done when it returns. With `times`
     /// (one a step), says what every step took.
-    fn run(&self, x: &Tensor, ids: &[NodeId], times: Option<&mut [Duration]>) -> Result<Vec<Tensor>, ExecError>;
+    fn run(
+        &self,
+        state: &mut State,
+        x: &Tensor,
+        ids: &[NodeId],
+        times: Option<&mut [Duration]>,
+    ) -> Result<Vec<Tensor>, ExecError>;
 
     /// Runs a batch up to `cut` and returns the values that cross it.
-    fn run_to(&self, x: &Tensor, cut: &Cut) -> Result<Live, ExecError>;
+    fn run_to(&self, state: &mut State, x: &Tensor, cut: &Cut) -> Result<Live, ExecError>;
 
     /// Finishes a batch from the values that cross a cut and returns the graph's output; all is done when it returns.
-    fn run_from(&self, live: &Live) -> Result<Tensor, ExecError>;
+    fn run_from(&self, state: &mut State, live: &Live) -> Result<Tensor, ExecError>;
+}
 
-    /// The memory that values are kept in between runs, where runs share some.
-    fn arenas(&self) -> Option<Arc<Arenas>> {
-        None
-    }
-
-    /// Keeps values in `arenas` from now on, where runs share memory.
-    fn keep_in(&mut self, _arenas: Arc<Arenas>) {}
+/// What runs may change, kept from one run of a session to its next; each backend writes what it has use for. No result
+/// depends on it.
+#[derive(Debug, Default)]
+pub(super) struct State {
+    /// What values between a CPU's steps lie in.
+    pub arenas: Arc<Arenas>,
+    /// How large they are for the numbers of tokens that came along.
+    pub sizes: Known,
 }
 
 /// A place between steps; see [`Plan::cut_before`].
@@ -88,7 +97,7 @@ impl Live {
 /// this much.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ActivationMemory {
-    /// The buffer that holds them, kept between runs.
+    /// The buffer that holds them, kept between the runs of a session.
     pub arena: u64,
     /// The largest set of values alive during one step, the input included: no arena can be smaller.
     pub largest_live: u64,

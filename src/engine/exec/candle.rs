@@ -3,7 +3,7 @@
 //! There is one walk over steps (`walk`) and one definition of every op (`definition`, of the operations in `ops`), which
 //! gradients go through. A differentiable pass (`pass`) walks a graph node by node with parameters that are given when it
 //! runs; a compiled program (`program`, lowered by `build`) walks chains of nodes, and chooses for each a kernel with packed
-//! parameters where there is one (`special`), else the definition. Images are `[n, c, h, w]`, tokens `[n, t, d]`.
+//! parameters where there is one (`build`), else the definition. Images are `[n, c, h, w]`, tokens `[n, t, d]`.
 //! Not here: CPU kernels (`kernel`), what is CUDA's own (`cuda`).
 
 mod attention;
@@ -22,10 +22,9 @@ mod pass;
 mod program;
 mod rounding;
 mod site;
-mod special;
 mod walk;
 
-pub(super) use definition::has_kernel;
+pub(super) use build::has_kernel;
 pub use pass::{Capture, forward, tensors};
 pub(super) use program::Program;
 pub use site::{BatchStats, Mode, Pass, TensorMap};

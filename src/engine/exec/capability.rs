@@ -61,6 +61,13 @@ impl Capabilities {
         self.precisions.iter().find(|(p, _)| *p == precision).map_or(Support::Refused, |(_, s)| *s)
     }
 
+    /// Precisions with a kernel of their own, whose times are worth measuring apart. What is simulated takes as long as f32;
+    /// static int8 as long as int8, but for the ranges that it does not look for.
+    pub fn timed(&self) -> Vec<Precision> {
+        let real = |p: &Precision| *p != Precision::Int8Static && self.support(*p) == Support::Real;
+        Precision::ALL.into_iter().filter(real).collect()
+    }
+
     /// Why `precision` cannot be had, with what can; `None` where it can.
     pub fn refuses(&self, precision: Precision) -> Option<String> {
         if self.support(precision) != Support::Refused {

@@ -1,9 +1,9 @@
 //! A CPU as a backend: brings tensors to the kernels' channels-last values and back, and picks what runs of a plan.
 //!
-//! Not here: how a graph becomes steps (`lower`), how steps run on threads (`run`). Invariant: what is lowered never
-//! changes; only the arenas and what is known of sizes do, and no value outlives a run in them.
+//! Not here: how a graph becomes steps (`lower`), how steps run on threads (`run`). Invariant: no value outlives a run in the
+//! arenas of its session.
 
-use super::backend::{ActivationMemory, Backend, Cut, Live, LiveValues};
+use super::backend::{ActivationMemory, Backend, Cut, Live, LiveValues, State};
 use super::device::{self, Pool};
 use super::error::ExecError;
 use super::input;
@@ -11,22 +11,21 @@ use super::kernel::simple;
 use super::lower::{Lowered, StepInfo, lower};
 use super::run::{Arenas, Feed, Job, run};
 use super::sizes::{Known, Sizes};
-use crate::graph::{Binding, Graph, NodeId, PrecisionPlan};
+use crate::graph::{Binding, Graph, NodeId, PrecisionPlan, least};
 use crate::model::ParamStore;
 use candle_core::{DType, Device, Tensor};
-use std::collections::HashMap;
 use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Lowered steps, the threads that run them and the memory that their values are kept in.
+/// Lowered steps and the threads that run them.
 pub(super) struct Cpu {
     graph: Arc<Graph>,
     low: Lowered,
-    sizes: Known,
+    /// The sizes for the least that the graph takes; the only ones of a graph that leaves nothing free.
+    least: (Binding, Arc<Sizes>),
     /// Bytes of all parameters in memory.
     held_bytes: u64,
-    arenas: Arc<Arenas>,
     pool: Arc<Pool>,
 }
 
@@ -45,21 +44,27 @@ impl Cpu {
         let low = lower(&graph, params, precision, keep)?;
         let pool = device::pool(threads.unwrap_or_else(device::threads).max(1))?;
         let held_bytes = low.steps.iter().map(|s| s.info.held_bytes).sum();
-        let sizes = Known::new(&graph, &low)?;
-        Ok(Cpu { graph, low, sizes, held_bytes, arenas: Arc::default(), pool })
+        let binding = least(&graph)?;
+        let least = (binding, Arc::new(Sizes::of(&graph, &low, binding)?));
+        Ok(Cpu { graph, low, least, held_bytes, pool })
     }
 
-    fn sizes(&self, binding: Binding) -> Result<Arc<Sizes>, ExecError> {
-        Ok(self.sizes.at(&self.graph, &self.low, binding)?)
+    /// The sizes under `binding`; those of other bindings than the least are kept in `known`.
+    fn sizes(&self, known: &mut Known, binding: Binding) -> Result<Arc<Sizes>, ExecError> {
+        match &self.least {
+            (least, sizes) if *least == binding => Ok(sizes.clone()),
+            _ => Ok(known.at(&self.graph, &self.low, binding)?),
+        }
     }
 
-    fn job(&self, job: &Job<'_>, times: Option<&mut [Duration]>) -> Vec<Vec<f32>> {
-        run(&self.low, self.held_bytes, &self.arenas, job, times, &self.pool)
+    fn job(&self, arenas: &Arenas, job: &Job<'_>, times: Option<&mut [Duration]>) -> Vec<Vec<f32>> {
+        run(&self.low, self.held_bytes, arenas, job, times, &self.pool)
     }
 
     /// Runs `steps`, which begin with the first, on a batch `x` of these sizes.
     fn on_input(
         &self,
+        arenas: &Arenas,
         x: &Tensor,
         sizes: &Sizes,
         steps: Range<usize>,
@@ -80,7 +85,7 @@ impl Cpu {
             _ => None,
         };
         let feeds = &[Feed { value, data, turn }];
-        Ok(self.job(&Job { steps, feeds, fetch, sizes, images: x.dim(0)? }, times))
+        Ok(self.job(arenas, &Job { steps, feeds, fetch, sizes, images: x.dim(0)? }, times))
     }
 
     /// The first step at or after `cut`, and the nodes whose values cross it, each with its value.
@@ -125,7 +130,7 @@ impl Backend for Cpu {
     }
 
     fn activations(&self, binding: Binding) -> Result<Option<ActivationMemory>, ExecError> {
-        let sizes = self.sizes(binding)?;
+        let sizes = self.sizes(&mut Known::default(), binding)?;
         Ok(Some(ActivationMemory { arena: 4 * sizes.arena as u64, largest_live: 4 * sizes.live as u64 }))
     }
 
@@ -133,41 +138,39 @@ impl Backend for Cpu {
         self.low.value_of[id.index()].is_some()
     }
 
-    fn run(&self, x: &Tensor, ids: &[NodeId], times: Option<&mut [Duration]>) -> Result<Vec<Tensor>, ExecError> {
-        // A name may be asked for twice; each value is fetched once.
-        let wanted: Vec<usize> = ids.iter().filter_map(|id| self.low.value_of[id.index()]).collect();
-        let mut fetch = wanted.clone();
-        fetch.sort_unstable();
-        fetch.dedup();
-        let sizes = self.sizes(input::binding(&self.graph, x)?)?;
-        let outs = self.on_input(x, &sizes, 0..self.low.steps.len(), &fetch, times)?;
-        let mut outs: HashMap<usize, Vec<f32>> = fetch.into_iter().zip(outs).collect();
+    fn run(
+        &self,
+        state: &mut State,
+        x: &Tensor,
+        ids: &[NodeId],
+        times: Option<&mut [Duration]>,
+    ) -> Result<Vec<Tensor>, ExecError> {
+        let fetch: Vec<usize> = ids.iter().filter_map(|id| self.low.value_of[id.index()]).collect();
+        let sizes = self.sizes(&mut state.sizes, input::binding(&self.graph, x)?)?;
+        let outs = self.on_input(&state.arenas, x, &sizes, 0..self.low.steps.len(), &fetch, times)?;
         let images = x.dim(0)?;
-        let one = |(i, (id, v)): (usize, (&NodeId, &usize))| {
-            let out = if wanted[i + 1..].contains(v) { outs.get(v).cloned() } else { outs.remove(v) };
-            self.tensor(*id, &sizes, out.unwrap_or_default(), images)
-        };
-        ids.iter().zip(&wanted).enumerate().map(one).collect()
+        ids.iter().zip(outs).map(|(id, out)| self.tensor(*id, &sizes, out, images)).collect()
     }
 
-    fn run_to(&self, x: &Tensor, cut: &Cut) -> Result<Live, ExecError> {
+    fn run_to(&self, state: &mut State, x: &Tensor, cut: &Cut) -> Result<Live, ExecError> {
         let (first, crossing) = self.before(cut);
         let fetch: Vec<usize> = crossing.iter().map(|(_, v)| *v).collect();
         let binding = input::binding(&self.graph, x)?;
-        let outs = self.on_input(x, &*self.sizes(binding)?, 0..first, &fetch, None)?;
+        let sizes = self.sizes(&mut state.sizes, binding)?;
+        let outs = self.on_input(&state.arenas, x, &sizes, 0..first, &fetch, None)?;
         let bytes = outs.iter().map(|v| 4 * v.len() as u64).sum();
         let values = crossing.iter().zip(outs).map(|((id, _), v)| (*id, v.into())).collect();
         Ok(Live { cut: cut.clone(), images: x.dim(0)?, bytes, values: LiveValues::Host(binding, values) })
     }
 
-    fn run_from(&self, live: &Live) -> Result<Tensor, ExecError> {
+    fn run_from(&self, state: &mut State, live: &Live) -> Result<Tensor, ExecError> {
         let (first, crossing) = self.before(&live.cut);
         let output = self.graph.output;
         let bad = |id: NodeId, what: &str| ExecError::unsupported(self.graph.node(id), what.to_owned());
         let LiveValues::Host(binding, values) = &live.values else {
             return Err(bad(output, "the cached values are not those of the CPU's own kernels"));
         };
-        let sizes = &*self.sizes(*binding)?;
+        let sizes = &*self.sizes(&mut state.sizes, *binding)?;
         let mut feeds = Vec::with_capacity(crossing.len());
         for (id, value) in crossing {
             match values.get(&id) {
@@ -180,15 +183,8 @@ impl Backend for Cpu {
         }
         let fetch: Vec<usize> = self.low.value_of[output.index()].into_iter().collect();
         let steps = first..self.low.steps.len();
-        let outs = self.job(&Job { steps, feeds: &feeds, fetch: &fetch, sizes, images: live.images }, None);
+        let job = Job { steps, feeds: &feeds, fetch: &fetch, sizes, images: live.images };
+        let outs = self.job(&state.arenas, &job, None);
         self.tensor(output, sizes, outs.into_iter().next().unwrap_or_default(), live.images)
-    }
-
-    fn arenas(&self) -> Option<Arc<Arenas>> {
-        Some(self.arenas.clone())
-    }
-
-    fn keep_in(&mut self, arenas: Arc<Arenas>) {
-        self.arenas = arenas;
     }
 }

@@ -162,37 +162,37 @@ impl<'a> Gpu<'a> {
         }
     }
 
-    /// As [`Gpu::with`] for several tensors; the address of none is zero.
+    /// As [`Gpu::with`] for the addresses of several tensors; that of none is zero.
     pub fn with_some<R, const N: usize>(
         &self,
         tensors: [Option<&Tensor>; N],
-        f: impl FnOnce([u64; N]) -> Result<R>,
+        f: impl FnOnce([Arg; N]) -> Result<R>,
     ) -> Result<R> {
-        let mut at = [0; N];
+        let mut at = [Arg::Ptr(0); N];
         for (at, t) in at.iter_mut().zip(tensors) {
             if let Some(t) = t {
-                *at = self.with(t, |t| Ok(t.at))?;
+                *at = self.with(t, |t| Ok(Arg::Ptr(t.at)))?;
             }
         }
         f(at)
     }
 
-    /// Queues a kernel that goes over `n` elements.
-    pub fn each(&self, name: &str, n: usize, args: &[Arg]) -> Result<()> {
+    /// Queues a kernel that makes the `n` elements of `out`: they are its last two arguments.
+    pub fn each(&self, name: &str, n: usize, args: &[Arg], out: u64) -> Result<()> {
         // A thread does more than one element where there are very many.
         let blocks = n.div_ceil(THREADS as usize).clamp(1, 1 << 20) as u32;
-        self.launch(name, blocks, THREADS, args)
+        self.launch(name, blocks, THREADS, &[args, &[Arg::I64(n as i64), Arg::Ptr(out)]].concat())
     }
 
-    /// Queues a kernel with one block a row of `width` values.
-    pub fn rows(&self, name: &str, rows: usize, width: usize, args: &[Arg]) -> Result<()> {
+    /// Queues a kernel with one block a row of `width` values; `out` is its last argument.
+    pub fn rows(&self, name: &str, rows: usize, width: usize, args: &[Arg], out: u64) -> Result<()> {
         let Ok(blocks) = u32::try_from(rows) else { candle_core::bail!("{rows} rows are too many for `{name}`") };
         if blocks > i32::MAX as u32 {
             candle_core::bail!("{rows} rows are too many for `{name}`");
         }
         // A power of two, for the reductions.
         let threads = (width.div_ceil(4).next_power_of_two() as u32).clamp(32, 512);
-        self.launch(name, blocks, threads, args)
+        self.launch(name, blocks, threads, &[args, &[Arg::Ptr(out)]].concat())
     }
 
     fn launch(&self, name: &str, blocks: u32, threads: u32, args: &[Arg]) -> Result<()> {

@@ -42,31 +42,31 @@ impl ExecError {
     pub(crate) fn shape(node: &Node, found: impl std::fmt::Debug, expected: impl Into<String>) -> ExecError {
         ExecError::Shape {
             node: node.name.clone(),
-            op: node.op.facts().traits().name,
+            op: node.op.traits().name,
             found: format!("{found:?}"),
             expected: expected.into(),
         }
     }
 
     pub(crate) fn param(node: &Node, source: ParamError) -> ExecError {
-        ExecError::Param { node: node.name.clone(), op: node.op.facts().traits().name, source }
+        ExecError::Param { node: node.name.clone(), op: node.op.traits().name, source }
     }
 
     /// What the tensor library reports of `node`.
     pub(crate) fn candle(node: &Node, source: candle_core::Error) -> ExecError {
-        ExecError::Candle { node: node.name.clone(), op: node.op.facts().traits().name, source }
+        ExecError::Candle { node: node.name.clone(), op: node.op.traits().name, source }
     }
 
     pub(crate) fn no_param(node: &Node, role: ParamRole) -> ExecError {
-        ExecError::NoParam { node: node.name.clone(), op: node.op.facts().traits().name, role: role_name(role) }
+        ExecError::NoParam { node: node.name.clone(), op: node.op.traits().name, role: role_name(role) }
     }
 
     pub(crate) fn unsupported(node: &Node, what: impl Into<String>) -> ExecError {
-        ExecError::Unsupported { node: node.name.clone(), op: node.op.facts().traits().name, what: what.into() }
+        ExecError::Unsupported { node: node.name.clone(), op: node.op.traits().name, what: what.into() }
     }
 }
 
-pub(super) fn role_name(role: ParamRole) -> &'static str {
+fn role_name(role: ParamRole) -> &'static str {
     match role {
         ParamRole::Weight => "weight",
         ParamRole::Bias => "bias",

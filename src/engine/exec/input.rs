@@ -5,14 +5,21 @@ use crate::graph::op::{self, InputType};
 use crate::graph::{Binding, Graph, Node};
 use candle_core::{DType, Tensor};
 
+/// The graph's input.
+///
+/// # Errors
+/// A graph without one.
+pub(super) fn of(graph: &Graph) -> Result<(&Node, &op::Input), ExecError> {
+    let missing = || ExecError::UnknownNode { name: "input".into(), hint: "the graph has no input".into() };
+    graph.input().ok_or_else(missing)
+}
+
 /// The binding of the batch `x`.
 ///
 /// # Errors
 /// A shape that the graph's input does not take; a graph without an input.
 pub(super) fn binding(graph: &Graph, x: &Tensor) -> Result<Binding, ExecError> {
-    let missing = || ExecError::UnknownNode { name: "input".into(), hint: "the graph has no input".into() };
-    let (_, input) = graph.input().ok_or_else(missing)?;
-    fits(input, x)
+    fits(of(graph)?.1, x)
 }
 
 /// As [`binding`] for one input node; ids are looked at as well.

@@ -10,15 +10,14 @@ mod layer;
 mod step;
 
 use super::error::ExecError;
-use crate::graph::{self, Graph, NodeId, Op, Precision, PrecisionPlan};
+use crate::graph::{self, Graph, NodeId, Op, PrecisionPlan};
 use crate::model::ParamStore;
+pub(super) use chain::{Chain, chains, check_names};
 pub use chain::{Fusion, fusions};
-pub(super) use chain::{chains, check_names};
-pub(super) use layer::{Builder, Folded};
-use std::collections::HashSet;
+pub(super) use layer::Builder;
 pub use step::StepInfo;
 use step::Value;
-pub(crate) use step::{Kernel, Lowered, Step};
+pub(crate) use step::{Call, Lowered, Step};
 
 /// Lowers the reachable part of `graph`. What is made holds for any number of tokens, where that is free.
 pub(crate) fn lower(
@@ -29,13 +28,9 @@ pub(crate) fn lower(
 ) -> Result<Lowered, ExecError> {
     check_names(graph, precision, keep)?;
     let shapes = graph::shapes_at(graph, graph::least(graph)?)?;
-    let free = graph.is_free();
-    let keep: HashSet<&str> = keep.iter().map(String::as_str).collect();
-    let mut chains = chains(graph, &keep);
-    chains.sort_by_key(|c| c.last);
     let mut low = Lowered { steps: vec![], values: vec![], value_of: vec![None; graph.nodes.len()] };
     let mut packed = 0;
-    for chain in chains {
+    for chain in chains(graph, keep) {
         let node = graph.node(chain.lead);
         let value = |low: &Lowered, id: NodeId| {
             low.value_of.get(id.index()).copied().flatten().ok_or_else(|| {
@@ -62,30 +57,15 @@ pub(crate) fn lower(
         let skip = chain.add.map(|(_, other)| other);
         let inputs = node.inputs.iter().map(|&i| value(&low, i)).collect::<Result<Vec<_>, _>>()?;
         let residual = skip.map(|id| value(&low, id)).transpose()?;
-        let range = precision.inputs.get(&node.name).copied();
-        let b = Builder { graph, params, node, shapes: &shapes, free, chain: &chain, range };
-        let (kernel, name, [weight_bytes, held_bytes]) = b.kernel(precision.get(&node.name))?;
-        // Kernels keep their own copies, so the file's pages need not stay in memory beside them.
-        for id in [Some(chain.lead), chain.bn].into_iter().flatten() {
-            graph.node(id).params.iter().filter_map(|p| params.get(&p.name).ok()).for_each(|p| p.release());
-        }
-        packed += held_bytes;
+        let b = Builder { graph, params, precision, shapes: &shapes, chain: &chain, node };
+        let (kernel, name, bytes) = b.kernel()?;
+        b.release();
+        packed += bytes[1];
         if packed > TRIM_EVERY {
             trim();
             packed = 0;
         }
-        let fused = [chain.bn, chain.add.map(|a| a.0), chain.act.map(|a| a.0)];
-        let info = StepInfo {
-            name: node.name.clone(),
-            node: chain.lead,
-            kind: graph::describe(&node.op),
-            fused: fused.into_iter().flatten().map(|id| graph.node(id).name.clone()).collect(),
-            kernel: name,
-            precision: if matches!(kernel, Kernel::Dense(_)) { precision.get(&node.name) } else { Precision::F32 },
-            weight_bytes,
-            held_bytes,
-            out_shape: shapes[chain.last.index()].clone(),
-        };
+        let info = b.info(name, bytes);
         let out = low.values.len();
         low.values.push(Value { node: chain.last, step: Some(low.steps.len()) });
         low.value_of[chain.last.index()] = Some(out);

@@ -76,19 +76,7 @@ impl OutOfMemory for candle_core::Error {
 
 impl OutOfMemory for ExecError {
     fn is_out_of_memory(&self) -> bool {
-        match self {
-            ExecError::Candle { source, .. } | ExecError::Tensor(source) => source.is_out_of_memory(),
-            ExecError::Param { .. }
-            | ExecError::NoParam { .. }
-            | ExecError::Shape { .. }
-            | ExecError::NonFinite { .. }
-            | ExecError::Unsupported { .. }
-            | ExecError::UnknownNode { .. }
-            | ExecError::Input { .. }
-            | ExecError::Id { .. }
-            | ExecError::Device { .. }
-            | ExecError::Graph(_) => false,
-        }
+        matches!(self, ExecError::Candle { source, .. } | ExecError::Tensor(source) if source.is_out_of_memory())
     }
 }
 

@@ -1,4 +1,5 @@
-//! Compiled execution: a graph, its parameters and a precision plan become a [`Plan`] of steps over prepacked kernels.
+//! Compiled execution: a graph, its parameters and a precision plan become a [`Plan`] of steps over prepacked kernels,
+//! which a [`Session`] runs.
 //!
 //! [`candle`] defines what every op computes, differentiably: training runs that, a GPU what is lowered from it, and CPU
 //! kernels are held against it. Not here: trainers (`train`), sampling statistics (`profile`). Invariant: what a step
@@ -20,6 +21,7 @@ mod lower;
 mod memory;
 mod plan;
 mod run;
+mod session;
 mod sizes;
 mod unfold;
 mod version;
@@ -34,5 +36,6 @@ pub(crate) use kernel::peak::best;
 pub use kernel::peak::{Peak, peak};
 pub use lower::{Fusion, StepInfo, fusions};
 pub use memory::{OutOfMemory, PeakMemory, PeakWatch, halving, smaller_batch};
-pub use plan::{CompileOptions, Memory, Observer, Plan};
+pub use plan::{CompileOptions, Memory, Plan};
+pub use session::{Observer, Session};
 pub use version::KERNELS;

@@ -3,9 +3,8 @@
 
 use super::arena::LINE;
 use super::device::Pool;
-use super::kernel::attention::{Attention, Part};
-use super::kernel::{Par, rows, simple, split, vector};
-use super::lower::{Kernel, Lowered, Step};
+use super::kernel::{Par, simple};
+use super::lower::{Call, Lowered};
 use super::sizes::Sizes;
 use rayon::prelude::*;
 use std::ops::Range;
@@ -25,7 +24,7 @@ pub(crate) struct Feed<'a> {
 pub(crate) struct Job<'a> {
     pub steps: Range<usize>,
     pub feeds: &'a [Feed<'a>],
-    /// Values to hand back, for the whole batch.
+    /// Values to hand back, for the whole batch; one may be asked for twice.
     pub fetch: &'a [usize],
     /// Those of the batch.
     pub sizes: &'a Sizes,
@@ -35,8 +34,8 @@ pub(crate) struct Job<'a> {
 /// Holds every value of one chunk; see [`super::arena`].
 type Arena = Vec<f32>;
 
-/// Arenas kept between runs.
-#[derive(Default)]
+/// Arenas kept between runs, as many as chunks ran at once.
+#[derive(Debug, Default)]
 pub(crate) struct Arenas(Mutex<Vec<Arena>>);
 
 impl Arenas {
@@ -172,104 +171,11 @@ fn chunk_run(
                 false => &after[at.start - out.end..at.end - out.end],
             })
         };
-        step_run(step, &get, dst, images, par);
+        (step.kernel)(&Call { step, get: &get, images, par }, dst);
         if let (Some(clock), Some(start)) = (clock.as_deref_mut(), start) {
             clock[i] += start.elapsed();
         }
         // Not a layer's time: copying what was asked for is the caller's.
         hand_over(step.out, dst);
-    }
-}
-
-fn step_run<'a>(step: &Step, get: &dyn Fn(usize) -> &'a [f32], out: &mut [f32], images: usize, par: Par<'_>) {
-    let Some(&first) = step.inputs.first() else { return };
-    let x = get(first);
-    // Bands for elementwise steps when one chunk has all threads.
-    // Rows of an image: pixels or tokens, however many there are.
-    let rows_of = |width: usize| x.len() / (images * width).max(1);
-    let band = |width: usize, len: usize| {
-        let rows = len / width.max(1);
-        width * rows.div_ceil(par.threads()).max(1)
-    };
-    match &step.kernel {
-        Kernel::Dense(d) => d.run(x, step.residual.map(get), out, par),
-        Kernel::Affine { scale, shift, act } => {
-            let len = band(scale.len(), out.len());
-            split(par, out, len, |i, out| {
-                rows::affine(&x[i * len..][..out.len()], scale, shift, *act, out);
-            });
-        }
-        Kernel::LayerNorm { w, b, eps } => {
-            let len = band(w.len(), out.len());
-            split(par, out, len, |i, out| rows::layer_norm(&x[i * len..][..out.len()], w, b, *eps, out));
-        }
-        Kernel::RmsNorm { w, eps } => {
-            let len = band(w.len(), out.len());
-            split(par, out, len, |i, out| rows::rms_norm(&x[i * len..][..out.len()], w, *eps, out));
-        }
-        Kernel::Softmax { width } => {
-            let len = band(*width, out.len());
-            split(par, out, len, |i, out| rows::softmax_into(&x[i * len..][..out.len()], *width, out));
-        }
-        Kernel::Activation(act) => {
-            let len = band(1, out.len());
-            split(par, out, len, |i, out| rows::activate_into(&x[i * len..][..out.len()], *act, out));
-        }
-        Kernel::Add { act } => {
-            let y = step.inputs.get(1).map_or(x, |&v| get(v));
-            let len = band(1, out.len());
-            split(par, out, len, |i, out| {
-                rows::add(&x[i * len..][..out.len()], &y[i * len..][..out.len()], *act, out);
-            });
-        }
-        Kernel::Mul => {
-            let y = step.inputs.get(1).map_or(x, |&v| get(v));
-            let len = band(1, out.len());
-            split(par, out, len, |i, out| {
-                vector::multiply(&x[i * len..][..out.len()], &y[i * len..][..out.len()], out);
-            });
-        }
-        Kernel::MulRows { channels } => {
-            let factors = step.inputs.get(1).map_or(x, |&v| get(v));
-            simple::scale_rows(rows_of(*channels), *channels, x, factors, out, par);
-        }
-        Kernel::Scalar { mul, add } => {
-            let len = band(1, out.len());
-            split(par, out, len, |i, out| vector::scalar(&x[i * len..][..out.len()], *mul, *add, out));
-        }
-        Kernel::AvgPool { pool, count_padding } => simple::avg_pool(pool, *count_padding, x, out, par),
-        Kernel::AdaptivePool(p) => simple::adaptive_avg_pool(p, x, out, par),
-        Kernel::Concat { widths } => {
-            let parts: Vec<_> = step.inputs.iter().map(|&v| get(v)).zip(widths.iter().copied()).collect();
-            simple::concat(&parts, out, par);
-        }
-        Kernel::Flatten { channels, positions } => simple::to_channels_first(*channels, *positions, x, out),
-        Kernel::PatchMerge { grid, width } => simple::patch_merge(*grid, *width, x, out, par),
-        Kernel::MaxPool(p) => simple::max_pool(p, x, out, par),
-        Kernel::Mean { skip, channels } => simple::mean_rows(rows_of(*channels), *skip, *channels, x, out, par),
-        Kernel::ChannelPad { pool, map } => simple::channel_pad(pool, map, x, out, par),
-        Kernel::Insert { tokens, at } => simple::insert(tokens, *at, x.len() / images, x, out, par),
-        Kernel::Positions(p) => split(par, out, p.len(), |i, out| {
-            rows::add(&x[i * p.len()..][..p.len()], p, None, out);
-        }),
-        Kernel::Attention { core, fused, windowed, around } => {
-            let (qw, vw) = (core.heads * core.qk, core.heads * core.v);
-            let tokens = if *windowed { core.tokens } else { rows_of(if *fused { 2 * qw + vw } else { qw }) };
-            let core = &Attention { tokens, ..*core };
-            let part = |data, width, at| Part { data, width, at };
-            let parts = match (fused, &step.inputs[..]) {
-                (false, &[q, k, v]) => [part(get(q), qw, 0), part(get(k), qw, 0), part(get(v), vw, 0)],
-                _ => [0, qw, 2 * qw].map(|at| part(x, 2 * qw + vw, at)),
-            };
-            match around {
-                Some(around) => around.run(core, parts, out, par),
-                None => core.run(parts[0], parts[1], parts[2], None, out, par),
-            }
-        }
-        Kernel::Gather { table, dim } => {
-            let len = band(*dim, out.len());
-            split(par, out, len, |i, out| simple::gather(table, *dim, &x[i * len / dim..], out));
-        }
-        Kernel::Select { index, channels } => simple::select(rows_of(*channels), *index, *channels, x, out),
     }
 }

@@ -1,13 +1,13 @@
 //! How large the values of lowered steps are and where they lie in an arena, for one length of what the graph leaves free.
 //!
 //! Not here: what the steps are (`lower`). A graph that leaves nothing free has one [`Sizes`], made when it is compiled;
-//! others get one for each number of tokens that comes along.
+//! for others a session makes one for each number of tokens that comes along.
 
 use super::arena::{self, Life};
 use super::lower::Lowered;
-use crate::graph::{Binding, Graph, GraphError, NodeId, least, shapes_at};
+use crate::graph::{Binding, Graph, GraphError, NodeId, shapes_at};
 use std::collections::VecDeque;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 /// A value's size and place.
 #[derive(Debug, Clone, Copy)]
@@ -64,41 +64,24 @@ fn lives(low: &Lowered, numels: &[usize], output: NodeId) -> Vec<Life> {
 /// Lengths whose sizes are kept: real texts have many, and those of a large network take some kilobytes each.
 const KEPT: usize = 64;
 
-/// The sizes of one graph's steps, by binding.
-pub(crate) struct Known {
-    /// The least that the graph takes; the only one of a graph that leaves nothing free.
-    least: (Binding, Arc<Sizes>),
-    /// Others that came along, the latest last.
-    others: Mutex<VecDeque<(Binding, Arc<Sizes>)>>,
-}
+/// The sizes of one graph's steps by binding, the latest last.
+#[derive(Debug, Default)]
+pub(crate) struct Known(VecDeque<(Binding, Arc<Sizes>)>);
 
 impl Known {
-    /// # Errors
-    /// Those of [`least`].
-    pub fn new(graph: &Graph, low: &Lowered) -> Result<Known, GraphError> {
-        let binding = least(graph)?;
-        let sizes = Arc::new(Sizes::of(graph, low, binding)?);
-        Ok(Known { least: (binding, sizes), others: Mutex::default() })
-    }
-
-    /// The sizes under `binding`; `graph` and `low` are those that `self` was made of.
+    /// The sizes under `binding`; `graph` and `low` are the same in every call.
     ///
     /// # Errors
     /// Those of [`Sizes::of`].
-    pub fn at(&self, graph: &Graph, low: &Lowered, binding: Binding) -> Result<Arc<Sizes>, GraphError> {
-        if self.least.0 == binding {
-            return Ok(self.least.1.clone());
-        }
-        let known = || self.others.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some((_, sizes)) = known().iter().find(|(b, _)| *b == binding) {
+    pub fn at(&mut self, graph: &Graph, low: &Lowered, binding: Binding) -> Result<Arc<Sizes>, GraphError> {
+        if let Some((_, sizes)) = self.0.iter().find(|(b, _)| *b == binding) {
             return Ok(sizes.clone());
         }
         let sizes = Arc::new(Sizes::of(graph, low, binding)?);
-        let mut others = known();
-        if others.len() >= KEPT {
-            others.pop_front();
+        if self.0.len() >= KEPT {
+            self.0.pop_front();
         }
-        others.push_back((binding, sizes.clone()));
+        self.0.push_back((binding, sizes.clone()));
         Ok(sizes)
     }
 }

@@ -3,6 +3,7 @@
 //!
 //! candle's own CPU convolution runs at a few per cent of the matrix product's speed; training paths cannot afford it.
 
+use crate::graph::op;
 use candle_core::{CpuStorage, CustomOp1, Layout, Result, Shape, Tensor};
 use rayon::prelude::*;
 
@@ -27,6 +28,17 @@ impl Window {
         (o * self.stride[i] + k).checked_sub(self.padding[i]).filter(|&p| p < len)
     }
 }
+
+macro_rules! windows_of {
+    ($($op:ident)*) => {$(
+        impl From<&op::$op> for Window {
+            fn from(op: &op::$op) -> Window {
+                Window { kernel: op.kernel, stride: op.stride, padding: op.padding }
+            }
+        }
+    )*};
+}
+windows_of!(Conv2d MaxPool2d AvgPool2d);
 
 /// `[N, C, H, W]` → `[C·kh·kw, N·oh·ow]`.
 pub(crate) struct Unfold(pub Window);

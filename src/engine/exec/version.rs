@@ -34,9 +34,9 @@ const SOURCES: &[(&str, &[u8])] = sources! {
     "kernel/lanes/x86.rs" "candle/attention.rs" "candle/build.rs" "candle/clock.rs" "candle/definition.rs"
     "candle/dense.rs" "candle/dtypes.rs" "candle/fused.rs" "candle/geometry.rs" "candle/int8.rs" "candle/kernels.rs"
     "candle/ops.rs" "candle/own.rs" "candle/pass.rs" "candle/program.rs" "candle/rounding.rs" "candle/site.rs"
-    "candle/special.rs" "candle/walk.rs" "lower/chain.rs" "lower/kernel.rs" "lower/layer.rs" "lower/step.rs"
+    "candle/walk.rs" "lower/chain.rs" "lower/kernel.rs" "lower/layer.rs" "lower/step.rs"
     "cuda/kernels.cu" "cuda/lt.rs" "lower.rs" "run.rs" "input.rs" "sizes.rs" "unfold.rs" "arena.rs" "backend.rs" "cpu.rs" "cuda.rs"
-    "plan.rs"
+    "plan.rs" "session.rs"
 };
 
 #[cfg(test)]

@@ -25,6 +25,14 @@ impl Conv {
     }
 }
 
+impl From<Conv> for Op {
+    fn from(c: Conv) -> Op {
+        let Conv { in_ch, out_ch, padding, groups, bias, .. } = c;
+        let (kernel, stride) = ([c.kernel; 2], [c.stride; 2]);
+        Op::Conv2d(op::Conv2d { in_ch, out_ch, kernel, stride, padding, groups, bias })
+    }
+}
+
 /// Collects nodes in topological order; see the module's page.
 #[derive(Debug, Clone, Default)]
 pub struct Builder {
@@ -82,16 +90,7 @@ impl Builder {
     }
 
     pub fn conv(&mut self, name: impl Into<String>, x: NodeId, c: Conv) -> NodeId {
-        let op = Op::Conv2d(op::Conv2d {
-            in_ch: c.in_ch,
-            out_ch: c.out_ch,
-            kernel: [c.kernel; 2],
-            stride: [c.stride; 2],
-            padding: c.padding,
-            groups: c.groups,
-            bias: c.bias,
-        });
-        self.node(name, op, &[x])
+        self.node(name, c.into(), &[x])
     }
 
     pub fn linear(

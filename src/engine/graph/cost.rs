@@ -5,7 +5,8 @@
 use super::binding::Binding;
 use super::macs::Macs;
 use super::op::product;
-use super::{Graph, GraphError, Op, ParamRole, shapes_at};
+use super::shapes::with_shapes;
+use super::{Graph, GraphError, Op, ParamRole};
 
 /// MACs of one node for one image; `in_shapes` and `out` leave out the batch axis.
 pub fn node_macs(op: &Op, in_shapes: &[&[usize]], out: &[usize]) -> Macs {
@@ -23,20 +24,9 @@ pub fn macs(graph: &Graph) -> Result<Vec<Macs>, GraphError> {
 /// As [`macs`], with the free dimensions as long as `binding` says: for one sequence of that many tokens.
 ///
 /// # Errors
-/// As [`shapes_at`].
+/// As [`super::shapes_at`].
 pub fn macs_at(graph: &Graph, binding: Binding) -> Result<Vec<Macs>, GraphError> {
-    let shapes = shapes_at(graph, binding)?;
-    let reachable = graph.reachable();
-    Ok(graph
-        .iter()
-        .map(|(id, node)| {
-            if !reachable[id.index()] {
-                return Macs::default();
-            }
-            let ins: Vec<&[usize]> = node.inputs.iter().map(|i| shapes[i.index()].as_slice()).collect();
-            node_macs(&node.op, &ins, &shapes[id.index()])
-        })
-        .collect())
+    with_shapes(graph, binding, |_, node, ins, out| node_macs(&node.op, ins, out))
 }
 
 /// The parameters an op needs with their shapes, in PyTorch's layout and order.

@@ -7,30 +7,19 @@
 
 use super::axes::NodeLinks;
 use super::op::output;
-use super::{Graph, GraphError, Op, least, shapes_at};
+use super::shapes::with_shapes;
+use super::{Graph, GraphError, Op, least};
 
 /// Axis facts of every node; empty for unreachable ones. The graph's own output is protected. They hold for any number
 /// of tokens, where that is free.
 pub fn links(graph: &Graph) -> Result<Vec<NodeLinks>, GraphError> {
-    let shapes = shapes_at(graph, least(graph)?)?;
-    let reachable = graph.reachable();
-    Ok(graph
-        .iter()
-        .map(|(id, node)| {
-            if !reachable[id.index()] {
-                return NodeLinks::default();
-            }
-            let ins: Vec<&[usize]> = node.inputs.iter().map(|i| shapes[i.index()].as_slice()).collect();
-            let out = &shapes[id.index()];
-            let mut facts = node_links(&node.op, &ins, out);
-            if id == graph.output {
-                for axis in 0..out.len() {
-                    facts.protect(output(axis), "it is the network's output");
-                }
-            }
-            facts
-        })
-        .collect())
+    with_shapes(graph, least(graph)?, |id, node, ins, out| {
+        let mut facts = node_links(&node.op, ins, out);
+        if id == graph.output {
+            (0..out.len()).for_each(|axis| facts.protect(output(axis), "it is the network's output"));
+        }
+        facts
+    })
 }
 
 /// Axis facts of one op. Only the channel or width axis is ever linked: image rows and tokens stay whole.
@@ -42,7 +31,7 @@ pub fn node_links(op: &Op, ins: &[&[usize]], out: &[usize]) -> NodeLinks {
 mod tests {
     use super::*;
     use crate::graph::axes::{AxisRef, Link, Site, Span};
-    use crate::graph::{Activation, op};
+    use crate::graph::{Activation, Conv, op};
 
     fn input(index: usize, axis: usize) -> AxisRef {
         AxisRef { site: Site::Input(index), axis }
@@ -88,15 +77,7 @@ mod tests {
 
     #[test]
     fn groups_concatenations_and_patches_own_their_runs() {
-        let op = Op::Conv2d(op::Conv2d {
-            in_ch: 4,
-            out_ch: 8,
-            kernel: [3, 3],
-            stride: [1, 1],
-            padding: [1; 4],
-            groups: 2,
-            bias: false,
-        });
+        let op = Op::from(Conv { groups: 2, ..Conv::same(4, 8, 3, 1) });
         let l = node_links(&op, &[&[4, 8, 8]], &[8, 8, 8]);
         assert_eq!((l.links[0].units, owned(&l.links[0], 1)), (2, (vec![2, 3], vec![4, 5, 6, 7])));
         let l = node_links(&Op::Concat(op::Concat { inputs: 2 }), &[&[3, 2, 2], &[2, 2, 2]], &[5, 2, 2]);

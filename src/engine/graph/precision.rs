@@ -71,35 +71,33 @@ impl Precision {
     /// Those that a kernel of its own runs on the CPU, whose times are worth measuring apart.
     pub const TIMED: [Precision; 2] = [Precision::F32, Precision::Int8];
 
-    pub fn label(self) -> &'static str {
+    /// Its name, what [`Precision::describe`] says of it, and how the weights are stored.
+    fn facts(self) -> (&'static str, &'static str, WeightFormat) {
+        use WeightFormat::{Bf16, F16, F32, Int4, Int8};
+        let grouped = |group| Int4 { group: Some(group) };
         match self {
-            Precision::F32 => "f32",
-            Precision::Int8 => "int8",
-            Precision::Int8Static => "int8-static",
-            Precision::W8 => "w8",
-            Precision::W4 => "w4",
-            Precision::W4g128 => "w4g128",
-            Precision::W4g64 => "w4g64",
-            Precision::W4g32 => "w4g32",
-            Precision::F16 => "f16",
-            Precision::Bf16 => "bf16",
+            Precision::F32 => ("f32", "32-bit floats", F32),
+            Precision::Int8 => ("int8", "8-bit weights a channel, activations to 8 bits as they come", Int8),
+            Precision::Int8Static => {
+                ("int8-static", "8-bit weights a channel, activations to 8 bits over a calibrated range", Int8)
+            }
+            Precision::W8 => ("w8", "8-bit weights a channel, computed in f32", Int8),
+            Precision::W4 => ("w4", "4-bit weights a channel, computed in f32", Int4 { group: None }),
+            Precision::W4g128 => ("w4g128", "4-bit weights in groups of 128, computed in f32", grouped(128)),
+            Precision::W4g64 => ("w4g64", "4-bit weights in groups of 64, computed in f32", grouped(64)),
+            Precision::W4g32 => ("w4g32", "4-bit weights in groups of 32, computed in f32", grouped(32)),
+            Precision::F16 => ("f16", "16-bit floats, computed in f32 on a CPU", F16),
+            Precision::Bf16 => ("bf16", "bfloat16, computed in f32 on a CPU", Bf16),
         }
+    }
+
+    pub fn label(self) -> &'static str {
+        self.facts().0
     }
 
     /// One line on what is stored and what is computed, for people.
     pub fn describe(self) -> &'static str {
-        match self {
-            Precision::F32 => "32-bit floats",
-            Precision::Int8 => "8-bit weights a channel, activations to 8 bits as they come",
-            Precision::Int8Static => "8-bit weights a channel, activations to 8 bits over a calibrated range",
-            Precision::W8 => "8-bit weights a channel, computed in f32",
-            Precision::W4 => "4-bit weights a channel, computed in f32",
-            Precision::W4g128 => "4-bit weights in groups of 128, computed in f32",
-            Precision::W4g64 => "4-bit weights in groups of 64, computed in f32",
-            Precision::W4g32 => "4-bit weights in groups of 32, computed in f32",
-            Precision::F16 => "16-bit floats, computed in f32 on a CPU",
-            Precision::Bf16 => "bfloat16, computed in f32 on a CPU",
-        }
+        self.facts().1
     }
 
     /// The precision that people and other programs call `name`, in any case.
@@ -120,16 +118,7 @@ impl Precision {
 
     /// How the weights are stored.
     pub fn weights(self) -> WeightFormat {
-        match self {
-            Precision::F32 => WeightFormat::F32,
-            Precision::Int8 | Precision::Int8Static | Precision::W8 => WeightFormat::Int8,
-            Precision::W4 => WeightFormat::Int4 { group: None },
-            Precision::W4g128 => WeightFormat::Int4 { group: Some(128) },
-            Precision::W4g64 => WeightFormat::Int4 { group: Some(64) },
-            Precision::W4g32 => WeightFormat::Int4 { group: Some(32) },
-            Precision::F16 => WeightFormat::F16,
-            Precision::Bf16 => WeightFormat::Bf16,
-        }
+        self.facts().2
     }
 
     /// What the CPU does with it.

@@ -5,7 +5,7 @@
 
 use super::binding::Binding;
 use super::op::{InputType, Length, MAX_ELEMENTS};
-use super::{Graph, GraphError, Node, Op, describe};
+use super::{Graph, GraphError, Node, NodeId, Op, describe};
 
 /// Output shape per node, without the batch axis; empty for unreachable nodes.
 ///
@@ -23,6 +23,23 @@ pub fn shapes_at(graph: &Graph, binding: Binding) -> Result<Vec<Vec<usize>>, Gra
     let mut out = Vec::with_capacity(graph.nodes.len());
     infer(graph, binding, &mut out)?;
     Ok(out)
+}
+
+/// `f` of every reachable node with its inputs' shapes and its own; the default for the others.
+///
+/// # Errors
+/// As [`shapes_at`].
+pub(super) fn with_shapes<T: Default>(
+    graph: &Graph,
+    binding: Binding,
+    f: impl Fn(NodeId, &Node, &[&[usize]], &[usize]) -> T,
+) -> Result<Vec<T>, GraphError> {
+    let (shapes, reachable) = (shapes_at(graph, binding)?, graph.reachable());
+    let one = |(id, node): (NodeId, &Node)| {
+        let ins: Vec<&[usize]> = node.inputs.iter().map(|i| shapes[i.index()].as_slice()).collect();
+        if reachable[id.index()] { f(id, node, &ins, &shapes[id.index()]) } else { T::default() }
+    };
+    Ok(graph.iter().map(one).collect())
 }
 
 /// The binding with the fewest tokens that all ops take; the default where nothing is free. What does not depend on the
@@ -136,39 +153,24 @@ fn sound(node: &Node, ins: &[&[usize]], shape: Result<Vec<usize>, String>) -> Re
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::graph::{Activation, Builder, NodeId, Op, PositionBias, op};
+    use crate::graph::{Activation, Builder, Conv, NodeId, Op, PositionBias, op};
 
     fn shape(op: Op, ins: &[&[usize]]) -> Result<Vec<usize>, String> {
         let node = Node { name: "n".into(), op, inputs: Vec::new(), params: Vec::new() };
         node_shape(&node, ins).map_err(|e| e.to_string())
     }
 
-    fn conv(stride: usize, padding: usize, groups: usize) -> Op {
-        Op::Conv2d(op::Conv2d {
-            in_ch: 4,
-            out_ch: 6,
-            kernel: [3; 2],
-            stride: [stride; 2],
-            padding: [padding; 4],
-            groups,
-            bias: true,
-        })
+    fn padded_conv(stride: usize, padding: [usize; 4], groups: usize) -> Op {
+        Conv { padding, groups, bias: true, ..Conv::same(4, 6, 3, stride) }.into()
     }
 
-    /// A strided convolution padded as TensorFlow does.
-    fn same_conv(padding: [usize; 4]) -> Op {
-        match conv(2, 0, 1) {
-            Op::Conv2d(op::Conv2d { in_ch, out_ch, kernel, stride, groups, bias, .. }) => {
-                Op::Conv2d(op::Conv2d { in_ch, out_ch, kernel, stride, padding, groups, bias })
-            }
-            other => other,
-        }
+    fn conv(stride: usize, padding: usize, groups: usize) -> Op {
+        padded_conv(stride, [padding; 4], groups)
     }
 
     fn swin(grid: [usize; 2], size: [usize; 2]) -> Op {
         let windows = Some(crate::graph::Windows { grid, size, shift: [1, 1] });
-        let (cosine, bias) = (false, PositionBias::Table);
-        Op::Attention(op::Attention { heads: 2, qk_dim: 3, v_dim: 5, fused: true, scale: 1.0, cosine, windows, bias })
+        Op::Attention(op::Attention { windows, bias: PositionBias::Table, ..op::Attention::plain(2, 3, 5, true, 1.0) })
     }
 
     #[test]
@@ -189,7 +191,8 @@ mod tests {
             (split, &[&[7, 6], &[7, 6], &[7, 10]], &[7, 10]),
             (Op::MeanTokens(op::MeanTokens { skip: 1 }), &[&[7, 10]], &[10]),
             (Op::Activation { act: Activation::Relu }, &[&[7]], &[7]),
-            (same_conv([0, 0, 1, 1]), &[&[4, 8, 8]], &[6, 4, 4]),
+            // Padded as TensorFlow does.
+            (padded_conv(2, [0, 0, 1, 1], 1), &[&[4, 8, 8]], &[6, 4, 4]),
             (Op::Mul, &[&[4, 8, 8], &[4]], &[4, 8, 8]),
             (Op::Mul, &[&[5, 4], &[5, 4]], &[5, 4]),
             (Op::Concat(op::Concat { inputs: 3 }), &[&[4, 2, 2], &[1, 2, 2], &[2, 2, 2]], &[7, 2, 2]),
@@ -285,9 +288,7 @@ mod tests {
         };
         let windows = |b: &mut Builder, x| {
             let windows = Some(crate::graph::Windows { grid: [2, 4], size: [2, 2], shift: [0, 1] });
-            let (heads, qk_dim, v_dim, fused, scale) = (2, 4, 4, false, 1.0);
-            let (cosine, bias) = (false, PositionBias::None);
-            let op = op::Attention { heads, qk_dim, v_dim, fused, scale, cosine, windows, bias };
+            let op = op::Attention { windows, ..op::Attention::plain(2, 4, 4, false, 1.0) };
             b.node("windows", Op::Attention(op), &[x, x, x])
         };
         let image = |b: &mut Builder, x| {
@@ -325,9 +326,9 @@ mod tests {
     #[test]
     fn ids_go_into_embeddings_only() {
         let none = |_: &mut Builder, x| x;
-        let small = {
+        let embedded = |input: op::Input| {
             let mut b = Builder::default();
-            let x = b.input_of(op::Input::ids(9));
+            let x = b.input_of(input);
             let x = b.embedding("embed", x, 8, 4);
             b.finish(x)
         };
@@ -337,16 +338,10 @@ mod tests {
             let x = b.linear("linear", x, 8, 4, true);
             b.finish(x)
         };
-        let floats = {
-            let mut b = Builder::default();
-            let x = b.input_of(op::Input::fixed([5]));
-            let x = b.embedding("embed", x, 8, 4);
-            b.finish(x)
-        };
         for (graph, words) in [
-            (small, "`embed` (embedding 8) has 8 rows for a vocabulary of 9"),
+            (embedded(op::Input::ids(9)), "`embed` (embedding 8) has 8 rows for a vocabulary of 9"),
             (plain, "`linear` (linear) reads token ids"),
-            (floats, "`embed` (embedding 8) does not read token ids"),
+            (embedded(op::Input::fixed([5])), "`embed` (embedding 8) does not read token ids"),
         ] {
             let error = graph.unwrap_err().to_string();
             assert!(error.contains(words) && error.contains("hint: "), "{error}");

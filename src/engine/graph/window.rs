@@ -34,6 +34,13 @@ pub enum PositionBias {
 /// What a pair of tokens that only the roll made neighbours gets added; the networks were trained with it.
 pub const MASKED: f32 = -100.0;
 
+/// `bias` `[.., n, n]` over the pairs of a window whose `n` tokens come from `parts`, those of different parts masked.
+pub fn masked<'a>(bias: &'a [f32], parts: &'a [u8]) -> impl Iterator<Item = f32> + 'a {
+    let n = parts.len();
+    let one = move |(i, b): (usize, &f32)| if parts[i / n % n] == parts[i % n] { *b } else { b + MASKED };
+    bias.iter().enumerate().map(one)
+}
+
 impl Windows {
     /// Why these windows cannot be, if so.
     pub fn check(&self, tokens: usize) -> Result<(), String> {

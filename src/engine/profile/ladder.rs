@@ -17,7 +17,7 @@ use super::cache::{Cache, rounded};
 use super::load::Watch;
 use super::turns::Turns;
 use super::{Ladder, LadderPoint, ProfileError};
-use crate::exec::{Cancel, CompileOptions, Plan, fusions};
+use crate::exec::{Cancel, Capabilities, CompileOptions, Kernels, Plan, fusions};
 use crate::graph::op;
 use crate::graph::{Graph, Node, NodeId, Op, PrecisionPlan, shapes};
 use crate::prune::{Group, MemberRole};
@@ -232,8 +232,9 @@ impl Shape {
         cancel: &Cancel,
     ) -> Result<(Vec<LadderPoint>, bool), ProfileError> {
         let start = Instant::now();
-        let precisions = &Precision::TIMED[..];
-        let wanted = self.rungs(precisions);
+        // On a GPU half precision has a kernel of its own.
+        let precisions = Capabilities::of(&options.device, Kernels::Device).timed();
+        let wanted = self.rungs(&precisions);
         let mut rungs: Vec<(usize, usize, Precision, Rung)> = Vec::new();
         for &(i, o, precision) in &wanted {
             cancel.check()?;
@@ -243,12 +244,12 @@ impl Shape {
             let mut rung = self.compile(i, o, precision, options)?;
             // In a model a layer's output goes where another layer's values lay a moment ago, not to memory of its own.
             if let Some((.., first)) = rungs.first() {
-                rung.plan.share_arenas(&first.plan);
+                rung.session.share_arenas(&first.session);
             }
             rungs.push((i, o, precision, rung));
         }
         // One precision after the other in every round: units that only int8 uses take a while to wake.
-        rungs.sort_by_key(|(_, _, precision, _)| Precision::TIMED.iter().position(|p| p == precision));
+        rungs.sort_by_key(|(_, _, precision, _)| precisions.iter().position(|p| p == precision));
         // A cap a rung: small layers need no longer.
         let limit = (limit / 2).min(MOST_A_RUNG * rungs.len() as u32);
         let mut times: Vec<Vec<f64>> = vec![Vec::new(); rungs.len()];
@@ -289,7 +290,7 @@ impl Shape {
         let plan = Plan::compile(&graph, &params, &plan, &compile)?;
         let x = super::noise(&graph.input_shape()?, options.batch, &options.device)?;
         let step = plan.steps().iter().position(|s| s.name == LAYER);
-        Ok(Rung { plan, x, timer: Timer { step, ms: 0.0 } })
+        Ok(Rung { session: plan.session(), x, timer: Timer { step, ms: 0.0 } })
     }
 }
 
@@ -391,7 +392,7 @@ mod tests {
                 let shape = Shape::of(node, input, epilogue, &[]).expect("a layer");
                 let (i, o) = shape.full();
                 let rung = shape.compile(i, o, Precision::F32, &options()).expect("compiles");
-                let lone = rung.plan.steps().iter().find(|s| s.name == LAYER).expect("the layer's step");
+                let lone = rung.session.plan().steps().iter().find(|s| s.name == LAYER).expect("the layer's step");
                 // Batch norms fold away in one and are not there in the other.
                 let norms = |n: &&String| {
                     !matches!(

@@ -12,7 +12,7 @@ use super::paired::{ORDER_SEED, Order, REPEAT_MS, REPEAT_WHOLE, pick, timed};
 use super::stats::{self, ms};
 use super::turns::{LEAST, Turns};
 use super::{Bound, Ceilings, Doubt, Gauges, GpuFigures, LatencyStats, LayerRow, Profile, ProfileError};
-use crate::exec::{Cancel, CompileOptions, Observer, PeakWatch, Plan, halving, smaller_batch};
+use crate::exec::{Cancel, CompileOptions, Observer, PeakWatch, Plan, Session, halving, smaller_batch};
 use crate::graph::{Graph, Macs, describe, macs, node_params, shapes};
 use crate::model::Model;
 use candle_core::{Device, Tensor};
@@ -97,10 +97,10 @@ pub fn profile(
     cancel.check()?;
     let compile =
         CompileOptions { device: options.device.clone(), threads: options.threads, ..CompileOptions::default() };
-    let plan = Plan::of(model, &compile)?;
+    let mut session = Plan::of(model, &compile)?.session();
     let (mut profile, batch) = halving(options.batch.max(1), |batch| {
         let x = noise(&model.graph.input_shape()?, batch, &options.device)?;
-        measure(model, &plan, &x, &ProfileOptions { batch, ..options.clone() }, ceilings, cancel, update)
+        measure(model, &mut session, &x, &ProfileOptions { batch, ..options.clone() }, ceilings, cancel, update)
     })?;
     profile.notes.extend(smaller_batch(options.batch, batch));
     Ok(profile)
@@ -109,7 +109,7 @@ pub fn profile(
 /// One profile with the batch `x`.
 fn measure(
     model: &Model,
-    plan: &Plan,
+    session: &mut Session,
     x: &Tensor,
     options: &ProfileOptions,
     ceilings: Ceilings,
@@ -118,16 +118,17 @@ fn measure(
 ) -> Result<Profile, ProfileError> {
     let threads = options.threads.unwrap_or_else(crate::exec::device::threads);
     let mut notes = Vec::new();
+    let plan = session.plan().clone();
     let mut seen = Samples::new(plan.steps().len());
     for _ in 0..2 {
         cancel.check()?;
-        plan.run(x)?;
+        session.run(x)?;
     }
-    plan.run_observed(x, &mut seen)?;
+    session.run_observed(x, &mut seen)?;
     seen.clear();
     // After the warm-up, when libraries have what they keep.
     let watch = PeakWatch::start(&options.device)?;
-    plan.run(x)?;
+    session.run(x)?;
     let memory = watch.map(|w| w.peak()).transpose()?;
     let names: Vec<String> = plan.steps().iter().map(|s| s.name.clone()).collect();
     let busy = if options.device.is_cpu() { threads } else { 1 };
@@ -144,9 +145,9 @@ fn measure(
     let counted = turns.take(|round| {
         for observed in order.pair() {
             if observed {
-                plan.run_observed(x, &mut seen)?;
+                session.run_observed(x, &mut seen)?;
             } else {
-                whole_ms.push(timed(plan, x)?);
+                whole_ms.push(timed(session, x)?);
             }
         }
         let rows = names.iter().zip(&seen.ms).map(|(n, s)| (n.clone(), LatencyStats::of(s))).collect();
@@ -172,13 +173,13 @@ fn measure(
         ..GpuFigures::default()
     });
     match (Gauges::of(&options.device), &mut gpu) {
-        (Some(Ok(gauges)), Some(gpu)) => energy(plan, x, &gauges, options.batch, cancel, gpu)?,
+        (Some(Ok(gauges)), Some(gpu)) => energy(session, x, &gauges, options.batch, cancel, gpu)?,
         (Some(Err(why)), _) => notes.push(why),
         _ => {}
     }
 
     let facts = Facts::of(&model.graph)?;
-    let mut rows = rows(plan, &facts, &model.graph, &seen, options.batch, ceilings, &load);
+    let mut rows = rows(&plan, &facts, &model.graph, &seen, options.batch, ceilings, &load);
     for r in rows.iter_mut().filter(|r| matches!(r.doubt, Some(Doubt::Scatter { .. }))) {
         if r.latency.spread() * r.latency.p50 < MATTERS * whole.p50 {
             r.doubt = None;
@@ -198,7 +199,7 @@ fn measure(
         params: facts.params,
         macs: facts.macs.iter().copied().sum(),
         peak_activation_bytes: memory
-            .map_or_else(|| peak(plan, &model.graph, &facts, options.batch), |m| m.above_start),
+            .map_or_else(|| peak(&plan, &model.graph, &facts, options.batch), |m| m.above_start),
         gpu,
         notes,
         rows,
@@ -207,7 +208,7 @@ fn measure(
 
 /// Runs on for as long as the board's counters need to tell anything, and fills in what they told.
 fn energy(
-    plan: &Plan,
+    session: &mut Session,
     x: &Tensor,
     gauges: &Gauges,
     batch: usize,
@@ -218,7 +219,7 @@ fn energy(
     let mut images = 0;
     while start.elapsed() < ENERGY_WINDOW {
         cancel.check()?;
-        plan.run(x)?;
+        session.run(x)?;
         images += batch;
     }
     let after = gauges.read();

@@ -4,7 +4,7 @@ use super::load::{Load, Watch};
 use super::stats::ms;
 use super::turns::{LEAST, Turns};
 use super::{Doubt, LatencyStats, Paired, ProfileError, Ratio};
-use crate::exec::{Cancel, Plan};
+use crate::exec::{Cancel, Plan, Session};
 use candle_core::Tensor;
 use std::time::{Duration, Instant};
 
@@ -59,9 +59,9 @@ impl Order {
 }
 
 /// Milliseconds of one whole run.
-pub(super) fn timed(plan: &Plan, x: &Tensor) -> Result<f64, ProfileError> {
+pub(super) fn timed(session: &mut Session, x: &Tensor) -> Result<f64, ProfileError> {
     let t = Instant::now();
-    plan.run(x)?;
+    session.run(x)?;
     Ok(ms(t.elapsed()))
 }
 
@@ -80,13 +80,14 @@ pub fn whole_latency(
     cancel: &Cancel,
     progress: &mut dyn FnMut(usize, usize),
 ) -> Result<(LatencyStats, Option<Doubt>), ProfileError> {
+    let mut session = plan.session();
     for _ in 0..2 {
         cancel.check()?;
-        plan.run(x)?;
+        session.run(x)?;
     }
     let mut samples = Vec::with_capacity(options.runs);
     let counted = options.turns(cancel).take(|round| {
-        samples.push(timed(plan, x)?);
+        samples.push(timed(&mut session, x)?);
         progress((round + 1).min(options.runs), options.runs);
         Ok(())
     })?;
@@ -108,15 +109,16 @@ pub fn paired_latency(
     cancel: &Cancel,
     progress: &mut dyn FnMut(usize, usize),
 ) -> Result<Paired, ProfileError> {
-    for plan in [base, new, base, new] {
+    let (mut base, mut new) = (base.session(), new.session());
+    for is_new in [false, true, false, true] {
         cancel.check()?;
-        plan.run(x)?;
+        if is_new { &mut new } else { &mut base }.run(x)?;
     }
     let (mut pairs, mut order) = (Vec::new(), Order::new(options.seed));
     let counted = options.turns(cancel).take(|round| {
         let mut pair = (0.0, 0.0);
         for is_new in order.pair() {
-            *if is_new { &mut pair.1 } else { &mut pair.0 } = timed(if is_new { new } else { base }, x)?;
+            *if is_new { &mut pair.1 } else { &mut pair.0 } = timed(if is_new { &mut new } else { &mut base }, x)?;
         }
         pairs.push(pair);
         progress((round + 1).min(options.runs), options.runs);

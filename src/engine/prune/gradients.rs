@@ -82,11 +82,11 @@ impl<'a> Rows<'a> {
         batches: impl IntoIterator<Item = Batch>,
         cancel: &Cancel,
     ) -> Result<(Vec<Batch>, f64), PruneError> {
-        let plan = Plan::of(self.model, &CompileOptions::default()).map_err(exec)?;
+        let mut session = Plan::of(self.model, &CompileOptions::default()).map_err(exec)?.session();
         let (mut all, mut outputs) = (Vec::new(), Vec::new());
         for (x, targets) in batches {
             cancel.check()?;
-            outputs.push(plan.run(&x).map_err(exec)?);
+            outputs.push(session.run(&x).map_err(exec)?);
             all.push((x, targets));
         }
         if outputs.is_empty() {
@@ -226,12 +226,12 @@ impl<'a> Rows<'a> {
             self.layers.iter().filter_map(|n| Some((*n, graph.node(*n.inputs.first()?).name.as_str()))).collect();
         let names: Vec<&str> = readers.iter().map(|(_, input)| *input).collect();
         let keep = CompileOptions::default().keeping(names.iter().copied());
-        let plan = Plan::of(self.model, &keep).map_err(exec)?;
+        let mut session = Plan::of(self.model, &keep).map_err(exec)?.session();
         let mut squares: HashMap<&str, Vec<f64>> = HashMap::new();
         let mut done = 0;
         for (x, labels) in batches {
             cancel.check()?;
-            let (_, values) = plan.capture(&x, &names).map_err(exec)?;
+            let (_, values) = session.capture(&x, &names).map_err(exec)?;
             for (node, input) in &readers {
                 let Some(value) = values.get(*input) else { continue };
                 let sums = channel_squares(value).map_err(exec)?;

@@ -49,7 +49,7 @@ pub(super) fn run(state: &mut State) -> Result<(), RepairError> {
 /// Calibration loss of the whole compressed network with these parameters.
 fn loss(state: &State, params: &ParamStore, images: &Images) -> Result<f64, RepairError> {
     let model = &state.model;
-    let runner = Runner::new(&model.graph, params, &model.precision, &[])?;
+    let mut runner = Runner::new(&model.graph, params, &model.precision, &[])?;
     let mut mean = Mean::default();
     for (picks, answer) in &images.check {
         state.cancel.check()?;

@@ -73,12 +73,12 @@ pub fn input_ranges<E: From<ExecError>>(
         precision.set(layer, Precision::F32);
     }
     let options = CompileOptions::default().keeping(names.iter().copied());
-    let plan = Plan::compile(graph, &model.params, &precision, &options)?;
+    let mut session = Plan::compile(graph, &model.params, &precision, &options)?.session();
     // Calls `each` for every source with its values, batch by batch.
     let mut pass = |each: &(dyn Fn(&mut Histogram, &[f32]) + Sync), seen: &mut [Histogram]| -> Result<(), E> {
         for i in 0.. {
             let Some(x) = batch(i)? else { break };
-            let (_, values) = plan.capture(&x, &names)?;
+            let (_, values) = session.capture(&x, &names)?;
             let one = |(name, h): (&&str, &mut Histogram)| -> Result<(), ExecError> {
                 let Some(t) = values.get(*name) else { return Ok(()) };
                 each(h, &t.flatten_all()?.to_vec1::<f32>()?);

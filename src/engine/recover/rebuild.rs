@@ -75,7 +75,7 @@ pub fn rebuild(
     }
     let names: Vec<&str> =
         readers.iter().filter_map(|r| Some(graph.node(*graph.node(r.id).inputs.first()?).name.as_str())).collect();
-    let runner = Runner::new(graph, &model.params, &model.precision, &names)?;
+    let mut runner = Runner::new(graph, &model.params, &model.precision, &names)?;
     let mut order: Vec<usize> = (0..calib.len()).collect();
     order.shuffle(&mut ChaCha8Rng::seed_from_u64(options.seed));
     order.truncate(options.images.max(1));

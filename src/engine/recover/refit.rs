@@ -55,7 +55,7 @@ pub(super) fn refit(
     let skip = layer.target.skip.map(|s| graph.node(s).name.as_str());
     let keep: Vec<&str> = [Some(input), skip].into_iter().flatten().collect();
     let affine = Affine::of(model, layer, weight_name)?;
-    let runner = Runner::new(part, &model.params, &model.precision, &keep)?;
+    let mut runner = Runner::new(part, &model.params, &model.precision, &keep)?;
     let mut sums = Sums::new(affine.inputs, affine.outputs);
     for (x, target) in chunks.iter().zip(targets) {
         cancel.check()?;

@@ -1,7 +1,7 @@
 //! Runs a part of a model and hands back the values that were asked for, through the kernels that will run it for good
 //! (int8 layers included, so that later repairs see their error).
 
-use crate::exec::{CompileOptions, ExecError, Plan};
+use crate::exec::{CompileOptions, ExecError, Plan, Session};
 use crate::graph::{Graph, Precision, PrecisionPlan};
 use crate::model::ParamStore;
 use candle_core::Tensor;
@@ -9,7 +9,7 @@ use std::collections::HashMap;
 
 /// A part of a model, ready to run.
 pub(super) struct Runner {
-    plan: Plan,
+    session: Session,
     keep: Vec<String>,
 }
 
@@ -33,12 +33,12 @@ impl Runner {
         }
         let keep: Vec<String> = keep.iter().map(|k| (*k).to_owned()).collect();
         let plan = Plan::compile(graph, params, &own, &CompileOptions::default().keeping(keep.clone()))?;
-        Ok(Runner { plan, keep })
+        Ok(Runner { session: plan.session(), keep })
     }
 
     /// The part's output and the kept values.
-    pub fn run(&self, x: &Tensor) -> Result<(Tensor, HashMap<String, Tensor>), ExecError> {
+    pub fn run(&mut self, x: &Tensor) -> Result<(Tensor, HashMap<String, Tensor>), ExecError> {
         let names: Vec<&str> = self.keep.iter().map(String::as_str).collect();
-        self.plan.capture(x, &names)
+        self.session.capture(x, &names)
     }
 }

@@ -117,7 +117,7 @@ pub(super) fn only_token(graph: &Graph, consumers: &[Vec<NodeId>], layer: NodeId
                     }
                     found = Some(*index);
                 }
-                op if op.facts().traits().per_token => todo.push(next),
+                op if op.traits().per_token => todo.push(next),
                 // Anything else may mix tokens.
                 _ => return None,
             }

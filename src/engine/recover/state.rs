@@ -195,7 +195,7 @@ impl Images {
         // A handful of images must serve both ends.
         let check = if check.is_empty() { &fit } else { check };
         let batch = ((64 << 20) / each).clamp(4, 128);
-        let whole = Runner::new(&original.graph, &original.params, &original.precision, &[])?;
+        let mut whole = Runner::new(&original.graph, &original.params, &original.precision, &[])?;
         let answer = |picks: &[usize]| -> Result<(Vec<usize>, Tensor), RepairError> {
             cancel.check()?;
             let (x, _) = calib.batch(picks, &original.info.preprocess)?;

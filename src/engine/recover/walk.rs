@@ -107,8 +107,8 @@ impl<'w, 'a> Walk<'w, 'a> {
 
     /// Calibration loss of the network compressed up to `to` and original from there on: what the compression so far
     /// costs, whatever awaits repair further on. `part` leads from where the activations stand to `to`.
-    fn loss_through(&self, part: &Graph, to: NodeId, judge: &Judge) -> Result<f64, RepairError> {
-        let runner = Runner::new(part, &self.state.model.params, &self.state.model.precision, &[])?;
+    fn loss_through(&self, part: &Graph, to: NodeId, judge: &mut Judge) -> Result<f64, RepairError> {
+        let mut runner = Runner::new(part, &self.state.model.params, &self.state.model.precision, &[])?;
         let mut mean = Mean::default();
         for (chunk, answer) in self.chunks.iter().filter_map(|c| Some((c, c.answer.as_ref()?))) {
             self.state.cancel.check()?;
@@ -117,7 +117,7 @@ impl<'w, 'a> Walk<'w, 'a> {
                 let zero = value.narrow(1.min(value.rank() - 1), 0, 1)?.zeros_like()?;
                 value = Tensor::cat(&[&value, &zero], 1)?.index_select(gather, 1)?;
             }
-            let logits = match &judge.rest {
+            let logits = match &mut judge.rest {
                 Some(rest) => rest.run(&value)?.0,
                 None if to == self.state.model.graph.output => value,
                 None => return Ok(f64::INFINITY),
@@ -188,7 +188,7 @@ impl<'w, 'a> Walk<'w, 'a> {
             .collect();
         // The original goes first: its values at the sampled places are all that the re-fits need of it.
         let targets: Vec<&str> = layers.iter().map(|l| graph.node(l.target.node).name.as_str()).collect();
-        let runner =
+        let mut runner =
             Runner::new(&original_part, &self.state.original.params, &self.state.original.precision, &targets)?;
         let mut samples: Vec<Vec<sample::Target>> = layers.iter().map(|_| Vec::new()).collect();
         for (c, chunk) in self.chunks.iter_mut().enumerate() {
@@ -215,13 +215,13 @@ impl<'w, 'a> Walk<'w, 'a> {
             return Ok(());
         }
         if !layers.is_empty() {
-            let judge = self.judge(to)?;
-            let mut loss = self.loss_through(&compressed_part, to, &judge)?;
+            let mut judge = self.judge(to)?;
+            let mut loss = self.loss_through(&compressed_part, to, &mut judge)?;
             for (layer, samples) in layers.iter().zip(samples) {
-                loss = self.repair(&compressed_part, to, layer, &samples, (&judge, loss))?;
+                loss = self.repair(&compressed_part, to, layer, &samples, (&mut judge, loss))?;
             }
         }
-        let runner = Runner::new(&compressed_part, &self.state.model.params, &self.state.model.precision, &[])?;
+        let mut runner = Runner::new(&compressed_part, &self.state.model.params, &self.state.model.precision, &[])?;
         for chunk in &mut self.chunks {
             self.state.cancel.check()?;
             chunk.compressed = runner.run(&chunk.compressed)?.0;
@@ -236,7 +236,7 @@ impl<'w, 'a> Walk<'w, 'a> {
         to: NodeId,
         layer: &Layer,
         targets: &[sample::Target],
-        (judge, before): (&Judge, f64),
+        (judge, before): (&mut Judge, f64),
     ) -> Result<f64, RepairError> {
         let started = Instant::now();
         let name = format!("refit {}", self.state.model.graph.node(layer.id).name);
@@ -274,7 +274,7 @@ fn carried(graph: &Graph, from: NodeId) -> Option<NodeId> {
         if node.op.is_conv_or_linear() || matches!(node.op, Op::ChannelPad(_)) {
             return Some(at);
         }
-        if !node.op.facts().traits().per_channel {
+        if !node.op.traits().per_channel {
             return None;
         }
         at = *node.inputs.first()?;

@@ -204,12 +204,12 @@ fn finish(kind: Kind, params: ParamStore, seed: u64, out: &Path, cancel: &Cancel
 
 /// How many images the model puts into the right class.
 fn correct(model: &Model, data: &Dataset, cancel: &Cancel) -> Result<usize, TrainError> {
-    let plan = Plan::of(model, &CompileOptions::default())?;
+    let mut session = Plan::of(model, &CompileOptions::default())?.session();
     let mut correct = 0;
     for from in (0..data.len()).step_by(100) {
         cancel.check()?;
         let (x, labels) = data.batch(from..(from + 100).min(data.len()), &model.info.preprocess)?;
-        let best = plan.run(&x)?.argmax(D::Minus1)?.to_vec1::<u32>()?;
+        let best = session.run(&x)?.argmax(D::Minus1)?.to_vec1::<u32>()?;
         correct += best.iter().zip(labels.classes()).filter(|(a, b)| a == b).count();
     }
     Ok(correct)

@@ -176,12 +176,13 @@ fn run_case(case: &Case, opened: &Opened, check: &mut Check) -> Result<()> {
         bail!("asked for {}, and the plan runs {}", case.precision.label(), step.precision.label());
     }
     let mut errors = Errors::default();
+    let mut session = plan.session();
     for images in BATCHES {
         let (x, tensor) = input(case, images, SEED + images as u64)?;
         let run =
             Run { graph: &case.graph, params: &params, precision: &precision, images, top_code: top_code(opened) };
         let want = run.output(&x)?;
-        let got = values(&plan.run(&tensor)?)?;
+        let got = values(&session.run(&tensor)?)?;
         check.compare(&got, &want.y, &want.tolerance, &mut errors);
     }
     if case.precision != Precision::F32 && errors.n > 0 {

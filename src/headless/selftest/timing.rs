@@ -164,15 +164,16 @@ fn time(layer: &Layer, opened: &Opened, peaks: &mut Peaks) -> Result<Timing> {
 /// Medians of step `target` by the plan's clock, and of whole runs by the wall clock, in milliseconds.
 fn sample(plan: &Plan, x: &Tensor, target: usize) -> Result<(f64, f64)> {
     let mut seen = Samples { target, ms: vec![] };
+    let mut session = plan.session();
     for _ in 0..3 {
-        plan.run_observed(x, &mut seen)?;
+        session.run_observed(x, &mut seen)?;
     }
     seen.ms.clear();
     let mut wall = Vec::new();
     let start = Instant::now();
     while wall.len() < RUNS && (wall.len() < 5 || start.elapsed() < SPAN) {
         let t = Instant::now();
-        black_box(plan.run_observed(x, &mut seen)?);
+        black_box(session.run_observed(x, &mut seen)?);
         plan.device().synchronize()?;
         wall.push(t.elapsed().as_secs_f64() * 1e3);
     }
@@ -245,8 +246,9 @@ fn dense_rate(opened: &Opened, precision: Precision) -> Result<Option<f64>> {
             other => other?,
         };
         let counted: u64 = macs(&graph)?.iter().map(|m| m.get(MacConvention::ConvLinear)).sum();
+        let mut session = plan.session();
         let rate = best(2.0 * counted as f64, || {
-            black_box(plan.run(&x)?);
+            black_box(session.run(&x)?);
             Ok(opened.device.synchronize()?)
         })?;
         most = most.max(rate);

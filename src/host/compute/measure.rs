@@ -138,7 +138,8 @@ impl Compute {
     fn evaluate_model(&self, model: &Model, plan: &Plan, label: &str, job: &Job) -> Result<EvalRun, JobError> {
         let (prep, batch) = (&model.info.preprocess, working_batch(model));
         let meter = &mut job.meter("evaluate", label);
-        let run = eval::score_with(&self.data, prep, batch, job.cancel(), |x| plan.run(x), meter)?;
+        let mut session = plan.session();
+        let run = eval::score_with(&self.data, prep, batch, job.cancel(), |x| session.run(x), meter)?;
         tell(job, &run.notes);
         Ok(run)
     }

@@ -35,9 +35,9 @@ impl Compute {
         if let Some(t) = known.as_ref().filter(|t| t.correction().new_error == error) {
             return Ok(Some(t.clone()));
         }
-        let plan = self.compile(&self.model)?;
+        let mut session = self.compile(&self.model)?.session();
         let prep = &self.model.info.preprocess;
-        let mut run = |x: &candle_core::Tensor| -> Result<_, EvalError> { Ok(plan.run(x)?) };
+        let mut run = |x: &candle_core::Tensor| -> Result<_, EvalError> { Ok(session.run(x)?) };
         let options = TrialOptions {
             new: new.as_ref(),
             known: state.trials.correction.as_ref(),
@@ -53,7 +53,8 @@ impl Compute {
     }
 
     fn try_model(&self, trials: &Trials, plan: &Plan, what: &str, job: &Job) -> Result<TrialOutcome, JobError> {
-        let mut run = |x: &candle_core::Tensor| -> Result<_, EvalError> { Ok(plan.run(x)?) };
+        let mut session = plan.session();
+        let mut run = |x: &candle_core::Tensor| -> Result<_, EvalError> { Ok(session.run(x)?) };
         Ok(trials.run(&mut run, job.cancel(), &mut job.meter(what, "held-back images"))?)
     }
 

@@ -108,12 +108,5 @@ impl Core {
 fn masked(w: Windows, heads: usize, bias: Option<Vec<f32>>) -> Vec<f32> {
     let n = w.tokens();
     let base = bias.unwrap_or_else(|| vec![0.0; heads * n * n]);
-    let mut all = Vec::with_capacity(w.count() * base.len());
-    for parts in w.parts().chunks(n.max(1)) {
-        all.extend(base.iter().enumerate().map(|(i, b)| {
-            let (q, k) = (i / n % n, i % n);
-            if parts[q] == parts[k] { *b } else { b + window::MASKED }
-        }));
-    }
-    all
+    w.parts().chunks(n.max(1)).flat_map(|parts| window::masked(&base, parts)).collect()
 }

@@ -4,19 +4,20 @@
 //! go into the layer before them, a residual add and an activation into its epilogue.
 
 use super::attention::{Core, Sizes};
-use super::dense::{Dense, Product, library};
+use super::dense::{library, linear, pointwise, unfolded};
 use super::dtypes::{Flow, Role, decide};
-use super::int8::{Codes, Int8, ProductLayout};
-use super::kernels::{Grouped, Unfold, label};
+use super::int8::{Codes, Int8, ProductLayout, Run};
+use super::kernels::{Epilogue, Grouped, Norm, Pool, Pooled, Unfold, label};
+use super::ops::over_channels;
+use super::own::apply;
 use super::program::Program;
-use super::site::{Pass, Site, TensorMap};
-use super::special::Special;
-use super::walk::Step;
+use super::site::TensorMap;
+use super::walk::{Special, Step};
 use crate::exec::capability::Capabilities;
 use crate::exec::device::Kernels;
 use crate::exec::error::ExecError;
 use crate::exec::kernel::geometry::Code;
-use crate::exec::lower::{Builder, Folded, StepInfo, chains, check_names};
+use crate::exec::lower::{Builder, Chain, chains, check_names};
 use crate::exec::unfold::Window;
 use crate::graph::op;
 use crate::graph::{self, Graph, NodeId, Op, ParamRole, Precision, PrecisionPlan};
@@ -39,14 +40,12 @@ impl Program {
     ) -> Result<Program, ExecError> {
         check_names(&graph, precision, keep)?;
         let shapes = graph::shapes_at(&graph, graph::least(&graph)?)?;
-        let free = graph.is_free();
-        let keep: HashSet<&str> = keep.iter().map(String::as_str).collect();
-        let mut chains = chains(&graph, &keep);
-        chains.sort_by_key(|c| c.last);
-        let input = chains.iter().find(|c| matches!(graph.node(c.lead).op, Op::Input(_))).map(|c| c.lead);
+        let mut chains = chains(&graph, keep);
+        let is_input = |c: &Chain| matches!(graph.node(c.lead).op, Op::Input(_));
         let missing = |name: &str, hint: &str| ExecError::UnknownNode { name: name.into(), hint: hint.into() };
+        let input = chains.iter().find(|c| is_input(c)).map(|c| c.lead);
         let input = input.ok_or_else(|| missing("input", "the graph has no input"))?;
-        chains.retain(|c| !matches!(graph.node(c.lead).op, Op::Input(_)));
+        chains.retain(|c| !is_input(c));
         let mut made = HashSet::from([input]);
         let mut flows = Vec::with_capacity(chains.len());
         for c in &chains {
@@ -60,7 +59,7 @@ impl Program {
             let role = match (node.op.is_conv_or_linear(), precision.get(&node.name)) {
                 (true, Precision::F16) => Role::Fixed(DType::F16),
                 (true, Precision::Bf16) => Role::Fixed(DType::BF16),
-                (false, _) if node.op.facts().traits().half => Role::Passes,
+                (false, _) if node.op.traits().half => Role::Passes,
                 _ => Role::Fixed(DType::F32),
             };
             flows.push(Flow { out: c.last, inputs: node.inputs.clone(), residual, role });
@@ -72,14 +71,10 @@ impl Program {
         let (mut steps, mut infos, mut tensors) = (Vec::<Step>::new(), Vec::new(), TensorMap::new());
         for ((chain, flow), (compute, store)) in chains.iter().zip(flows).zip(types) {
             let node = graph.node(chain.lead);
-            let range = precision.inputs.get(&node.name).copied();
-            let b = Builder { graph: &graph, params, node, shapes: &shapes, free, chain, range };
-            let wanted = precision.get(&node.name);
-            let chosen = Lowering { b, device, compute }.choose(wanted, &mut tensors)?;
-            for id in [Some(chain.lead), chain.bn].into_iter().flatten() {
-                graph.node(id).params.iter().filter_map(|p| params.get(&p.name).ok()).for_each(|p| p.release());
-            }
-            let dense = matches!(chosen.special, Some(Special::Dense(_)));
+            let b = Builder { graph: &graph, params, precision, shapes: &shapes, chain, node };
+            let lowering = Lowering { b, device, compute };
+            let (special, name, bytes) = lowering.choose(&mut tensors)?;
+            lowering.b.release();
             let reads_f32 = |id: &NodeId| steps.iter().find(|s| s.out == *id).is_none_or(|s| s.store != compute);
             let casts = match (flow.inputs.iter().any(reads_f32), store == compute) {
                 _ if compute == DType::F32 => "",
@@ -88,21 +83,10 @@ impl Program {
                 (false, false) => " (f32 out)",
                 (true, false) => " (f32 in, out)",
             };
-            let fused = [chain.bn, chain.add.map(|a| a.0), chain.act.map(|a| a.0)];
-            infos.push(StepInfo {
-                name: node.name.clone(),
-                node: chain.lead,
-                kind: graph::describe(&node.op),
-                fused: fused.into_iter().flatten().map(|id| graph.node(id).name.clone()).collect(),
-                kernel: format!("{}{casts}", chosen.name),
-                precision: if dense { wanted } else { Precision::F32 },
-                weight_bytes: chosen.stored,
-                held_bytes: chosen.held,
-                out_shape: shapes[chain.last.index()].clone(),
-            });
+            infos.push(lowering.b.info(format!("{name}{casts}"), bytes));
             steps.push(Step {
                 lead: chain.lead,
-                special: chosen.special,
+                special,
                 inputs: flow.inputs,
                 residual: flow.residual,
                 out: chain.last,
@@ -114,13 +98,27 @@ impl Program {
     }
 }
 
-/// What a step runs, its name, and its parameters' bytes as stored and as held.
-struct Chosen {
-    /// `None`: the op's definition.
-    special: Option<Special>,
-    name: String,
-    stored: u64,
-    held: u64,
+/// What a step runs (`None`: its op's definition), its name, and its parameters' bytes as stored and as held.
+type Made = (Option<Special>, String, [u64; 2]);
+
+/// Whether a step that `op` leads runs a kernel, alone or with what fuses into it; if not, its definition.
+pub(in crate::exec) fn has_kernel(op: &Op) -> bool {
+    let fuses = matches!(op, Op::BatchNorm2d(_) | Op::Scale(_) | Op::Add | Op::Attention(_));
+    let norms = matches!(op, Op::LayerNorm(_) | Op::RmsNorm(_) | Op::Activation { .. });
+    op.is_conv_or_linear() || fuses || norms || matches!(op, Op::MaxPool2d(_) | Op::AvgPool2d(_))
+}
+
+/// What a layer's input is multiplied with.
+type Product = Box<dyn Fn(&Tensor) -> candle_core::Result<Tensor> + Send + Sync>;
+
+/// A kernel of one input.
+fn special(
+    f: impl Fn(&Tensor, Option<&Tensor>, DType) -> candle_core::Result<Tensor> + Send + Sync + 'static,
+) -> Special {
+    Box::new(move |inputs, residual, store| match inputs.first() {
+        Some(x) => f(x, residual, store),
+        None => candle_core::bail!("a step without an input"),
+    })
 }
 
 struct Lowering<'a> {
@@ -151,40 +149,76 @@ impl Lowering<'_> {
         Ok(Tensor::from_vec(values, n, self.device)?)
     }
 
-    fn choose(&self, precision: Precision, params: &mut TensorMap) -> Result<Chosen, ExecError> {
-        let (b, node) = (&self.b, self.b.node);
-        let own = |special, what: &str, n: usize| {
-            let name = format!("{what}-{}/{}", label(self.compute), self.own());
-            Ok(Chosen { special: Some(special), name, stored: 4 * n as u64, held: 4 * n as u64 })
+    /// The leading node's parameter in `role`, `[n]`.
+    fn param(&self, role: ParamRole, n: usize) -> Result<Tensor, ExecError> {
+        self.tensor(self.b.values(self.b.node, role, &[n])?)
+    }
+
+    fn choose(&self, params: &mut TensorMap) -> Result<Made, ExecError> {
+        let (b, node, dtype) = (&self.b, self.b.node, self.compute);
+        let own = |special: Special, what: &str, n: usize| {
+            Ok((Some(special), format!("{what}-{}/{}", label(dtype), self.own()), [4 * n as u64; 2]))
+        };
+        let pool = |window, pooled, what| {
+            let pool = Pool { window, pooled, dtype };
+            own(special(move |x, _, _| apply(x, &pool)), what, 0)
+        };
+        let affine = |scale, shift: Option<Tensor>, n| {
+            let act = b.act();
+            let run = move |x: &Tensor, _: Option<&Tensor>, store| {
+                Epilogue { scale: Some(&scale), bias: shift.as_ref(), act, ..Epilogue::none(store) }.on(x)
+            };
+            own(special(run), "affine", n)
+        };
+        let norm = |w, b, eps: f64, what, n| {
+            let norm = Norm { w, b, eps: eps as f32 };
+            own(special(move |x, _, _| over_channels(x, |x| apply(x, &norm))), what, n)
         };
         match &node.op {
-            Op::Conv2d(op::Conv2d { in_ch, out_ch, kernel, stride, padding, groups, bias }) => {
-                let (_, [h, w]) = b.image()?;
-                let window = Window { kernel: *kernel, stride: *stride, padding: *padding };
-                if window.out(0, h).is_none() || window.out(1, w).is_none() {
-                    return Err(ExecError::shape(node, [h, w], "an image that the kernel fits"));
-                }
-                let shape = [*out_ch, in_ch / groups, kernel[0], kernel[1]];
-                let layout =
-                    if *groups > 1 { ProductLayout::Groups(window, *groups) } else { ProductLayout::Windows(window) };
-                self.dense(layout, &shape, *bias, precision)
+            Op::Conv2d(conv) => {
+                let (window, ..) = b.window(conv)?;
+                let shape = [conv.out_ch, conv.in_ch / conv.groups, conv.kernel[0], conv.kernel[1]];
+                let layout = match conv.groups {
+                    1 => ProductLayout::Windows(window),
+                    n => ProductLayout::Groups(window, n),
+                };
+                self.dense(layout, &shape, conv.bias)
             }
             Op::Linear(op::Linear { in_features, out_features, bias }) => {
                 if b.input(0)?.len() > 2 {
                     return Err(ExecError::shape(node, b.input(0)?, "[tokens, features] or [features]"));
                 }
-                self.dense(ProductLayout::Rows, &[*out_features, *in_features], *bias, precision)
+                self.dense(ProductLayout::Rows, &[*out_features, *in_features], *bias)
             }
             Op::BatchNorm2d(op::BatchNorm2d { channels, eps }) => {
                 let (scale, shift) = b.batch_norm(node, *channels, *eps)?;
-                let (scale, shift) = (self.tensor(scale)?, Some(self.tensor(shift)?));
-                own(Special::Affine { scale, shift, act: b.act() }, "affine", 2 * channels)
+                affine(self.tensor(scale)?, Some(self.tensor(shift)?), 2 * channels)
             }
-            Op::Scale(op::Scale { channels }) => {
-                let scale = self.tensor(b.values(node, ParamRole::Weight, &[*channels])?)?;
-                own(Special::Affine { scale, shift: None, act: b.act() }, "affine", *channels)
+            Op::Scale(op::Scale { channels }) => affine(self.param(ParamRole::Weight, *channels)?, None, *channels),
+            Op::Add => {
+                let act = b.act();
+                let add = move |inputs: &[Tensor], _: Option<&Tensor>, store| match inputs {
+                    [x, y] => Epilogue { residual: Some(y), act, ..Epilogue::none(store) }.on(x),
+                    _ => candle_core::bail!("a sum of {} inputs", inputs.len()),
+                };
+                own(Box::new(add), "add", 0)
             }
-            Op::Add => own(Special::Add { act: b.act() }, "add", 0),
+            Op::LayerNorm(op::LayerNorm { dim, eps }) => {
+                let (w, b) = (self.param(ParamRole::Weight, *dim)?, self.param(ParamRole::Bias, *dim)?);
+                norm(w, Some(b), *eps, "layernorm", 2 * dim)
+            }
+            Op::RmsNorm(op::RmsNorm { dim, eps }) => {
+                norm(self.param(ParamRole::Weight, *dim)?, None, *eps, "rmsnorm", *dim)
+            }
+            Op::Activation { act } => {
+                let act = Some(*act);
+                own(special(move |x, _, store| Epilogue { act, ..Epilogue::none(store) }.on(x)), "activation", 0)
+            }
+            Op::MaxPool2d(p) => pool(p.into(), Pooled::Max, "maxpool"),
+            Op::AvgPool2d(p) => {
+                let pooled = if p.count_padding { Pooled::MeanOfAll } else { Pooled::MeanOfSeen };
+                pool(p.into(), pooled, "avgpool")
+            }
             Op::Attention(op::Attention { heads, qk_dim, v_dim, fused, scale, cosine, windows, bias }) => {
                 let (tokens, _) = b.rows()?;
                 if let Some(w) = windows {
@@ -195,56 +229,35 @@ impl Lowering<'_> {
                 let sizes = Sizes { heads: *heads, qk: *qk_dim, v: *v_dim, scale: *scale as f32, fused: *fused };
                 let core = Core::new(sizes, tokens, *windows, factors, bias, self.device)?;
                 let name = format!("attention-{}/{}", self.factors(), self.products());
-                Ok(Chosen { special: Some(Special::Attention(core)), name, stored: held, held })
+                Ok((Some(Box::new(move |inputs, _, _| core.run(inputs))), name, [held; 2]))
             }
             Op::Input(_) => Err(ExecError::unsupported(node, "is not a step")),
             // Every op has a definition, so a new one runs here before it has a kernel.
-            _ => self.alone(params),
-        }
-    }
-
-    /// A node that nothing fuses with: by a kernel of ours where there is one, else by its definition.
-    fn alone(&self, params: &mut TensorMap) -> Result<Chosen, ExecError> {
-        let (b, node) = (&self.b, self.b.node);
-        let mut bytes = 0;
-        for (role, shape) in graph::param_shapes(&node.op) {
-            let values = b.values(node, role, &shape)?;
-            let name = node.param(role).ok_or_else(|| ExecError::no_param(node, role))?;
-            bytes += 4 * values.len() as u64;
-            params.insert(name.to_owned(), Tensor::from_vec(values, shape, self.device)?);
-        }
-        let site = Site { node, params, pass: Pass::default() };
-        let (special, what, place) = match site.special(self.compute)? {
-            Some((special, what)) => (Some(special), what.to_owned(), self.own()),
-            None => {
+            _ => {
+                let mut bytes = 0;
+                for (role, shape) in graph::param_shapes(&node.op) {
+                    let values = b.values(node, role, &shape)?;
+                    let name = node.param(role).ok_or_else(|| ExecError::no_param(node, role))?;
+                    bytes += 4 * values.len() as u64;
+                    params.insert(name.to_owned(), Tensor::from_vec(values, shape, self.device)?);
+                }
                 let place = if self.device.is_cpu() { "candle-cpu" } else { "candle-cuda" };
-                (None, node.op.facts().traits().name.replace(' ', ""), place)
+                let name = format!("{}-{}/{place}", node.op.traits().name.replace(' ', ""), label(dtype));
+                Ok((None, name, [bytes; 2]))
             }
-        };
-        let name = format!("{what}-{}/{place}", label(self.compute));
-        Ok(Chosen { special, name, stored: bytes, held: bytes })
+        }
     }
 
-    fn dense(
-        &self,
-        layout: ProductLayout,
-        shape: &[usize],
-        has_bias: bool,
-        precision: Precision,
-    ) -> Result<Chosen, ExecError> {
-        let (b, node) = (&self.b, self.b.node);
+    fn dense(&self, layout: ProductLayout, shape: &[usize], has_bias: bool) -> Result<Made, ExecError> {
+        let (b, node, precision) = (&self.b, self.b.node, self.b.wanted());
         if let Some(why) = Capabilities::of(self.device, Kernels::Tensors).refuses(precision) {
             return Err(ExecError::unsupported(node, why));
         }
         let weight = b.weight(shape, precision)?;
         let n = shape[0];
-        let Folded { bias, factors, stored } = b.folded(n, has_bias)?;
-        let act = b.act();
+        let folded = b.folded(n, has_bias)?;
+        let (act, stored) = (b.act(), weight.stored_bytes() + folded.stored);
         if let (true, Some((q, scales))) = (precision.int8_products(), weight.as_int8()) {
-            let factors = match factors {
-                Some(f) => scales.iter().zip(&f).map(|(s, f)| s * f).collect(),
-                None => scales.to_vec(),
-            };
             let (codes, suffix) = match precision {
                 Precision::Int8Static => {
                     let range = b.calibrated()?;
@@ -258,48 +271,52 @@ impl Lowering<'_> {
                 ProductLayout::Groups(..) => (self.grouped(shape), "cuda"),
             };
             let by = if self.device.is_cpu() { "plain" } else { by };
-            let layer = Int8::new(layout, codes, q, factors, bias, act, self.device)?;
-            let (held, stored) = (layer.weight_bytes() + stored, weight.stored_bytes() + stored);
-            let name = format!("{what}-i8/{by}{suffix}");
-            return Ok(Chosen { special: Some(Special::Dense(Dense::Int8(layer))), name, stored, held });
+            let layer = Int8::new(layout, codes, q, folded.times(scales), folded.bias, act, self.device)?;
+            let held = layer.weight_bytes() + folded.stored;
+            let run = special(move |x, residual, _| {
+                let residual = residual.map(|r| r.to_dtype(DType::F32)?.contiguous()).transpose()?;
+                apply(x, &Run { layer: &layer, residual: residual.as_ref() })
+            });
+            return Ok((Some(run), format!("{what}-i8/{by}{suffix}"), [stored, held]));
         }
         let mut values = weight.values().into_owned();
-        let mut scale = factors;
+        let k = values.len() / n.max(1);
+        let mut scale = folded.factors;
         if let (DType::F32, Some(f)) = (self.compute, &scale) {
             // As the CPU folds it. Half-precision weights stay as they are stored, bit for bit, and are scaled afterwards.
-            let k = values.len() / n.max(1);
             values.chunks_exact_mut(k.max(1)).zip(f).for_each(|(row, f)| row.iter_mut().for_each(|v| *v *= f));
             scale = None;
         }
-        let k = values.len() / n.max(1);
         let w = Tensor::from_vec(values, shape, self.device)?.to_dtype(self.compute)?;
         let held = (w.elem_count() * self.compute.size_in_bytes()) as u64;
         let one = Window { kernel: [1, 1], stride: [1, 1], padding: [0; 4] };
         let dtype = self.compute;
-        let (product, what, by) = match layout {
-            ProductLayout::Rows => (Product::Linear(w), "gemm", self.products()),
+        let (product, what, factors, by): (Product, _, _, _) = match layout {
+            ProductLayout::Rows => (Box::new(move |x| linear(x, &w)), "gemm", self.factors(), self.products()),
+            // The library's own convolution.
             ProductLayout::Windows(window) if library(self.device, &window, dtype) => {
                 let (padding, stride) = (window.padding[0], window.stride[0]);
-                (Product::Library { w, padding, stride }, "conv", "cudnn")
+                (Box::new(move |x| x.conv2d(&w, padding, stride, 1, 1)), "conv", label(dtype), "cudnn")
             }
             ProductLayout::Windows(window) if window == one => {
-                (Product::Pointwise(w.reshape((1, n, k))?), "gemm", self.products())
+                let w = w.reshape((1, n, k))?;
+                (Box::new(move |x| pointwise(x, &w)), "gemm", self.factors(), self.products())
             }
             ProductLayout::Windows(window) => {
-                let unfold = Unfold { window, dtype };
-                (Product::Unfolded(w.reshape((1, n, k))?, unfold), "unfold+gemm", self.products())
+                let (w, unfold) = (w.reshape((1, n, k))?, Unfold { window, dtype });
+                (Box::new(move |x| unfolded(x, &w, &unfold)), "unfold+gemm", self.factors(), self.products())
             }
             ProductLayout::Groups(window, groups) => {
-                (Product::Grouped(Grouped { w, window, groups }), self.grouped(shape), self.own())
+                let grouped = Grouped { w, window, groups };
+                (Box::new(move |x| apply(x, &grouped)), self.grouped(shape), label(dtype), self.own())
             }
         };
-        let bias = if stored > 0 { Some(self.tensor(bias)?) } else { None };
+        let bias = if folded.stored > 0 { Some(self.tensor(folded.bias)?) } else { None };
         let scale = scale.map(|s| self.tensor(s)).transpose()?;
-        let products = matches!(product, Product::Linear(_) | Product::Pointwise(_) | Product::Unfolded(..));
-        let name = format!("{what}-{}/{by}", if products { self.factors() } else { label(dtype) });
-        let (stored, held) = (weight.stored_bytes() + stored, held + stored);
-        let special = Some(Special::Dense(Dense::Float { product, scale, bias, act }));
-        Ok(Chosen { special, name, stored, held })
+        let run = special(move |x, residual, dtype| {
+            Epilogue { scale: scale.as_ref(), bias: bias.as_ref(), residual, act, dtype }.on(&product(x)?)
+        });
+        Ok((Some(run), format!("{what}-{factors}/{by}"), [stored, held + folded.stored]))
     }
 
     fn grouped(&self, shape: &[usize]) -> &'static str {

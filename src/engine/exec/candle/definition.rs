@@ -1,27 +1,16 @@
-//! What every op computes, composed of operations of the tensor library that have a backward pass; and which ops have a
-//! kernel of ours that may run instead.
+//! What every op computes, composed of operations of the tensor library that have a backward pass.
 //!
-//! Not here: the operations themselves (`ops`), parameters (`site`). Invariants: every op has a definition; values have the
+//! Not here: the operations themselves (`ops`), parameters (`site`), kernels that may run instead (`build`). Invariants: every op has a definition; values have the
 //! shapes of [`Op`]'s documentation with the batch axis first; what an op does not take is refused by its own shape rule
 //! before the tensor library sees it.
 
 use super::fused::{self, BatchNorm};
-use super::kernels::{Norm, Pool, Pooled};
 use super::ops;
 use super::site::{BatchStats, Mode, Site, Stats};
-use super::special::Special;
 use crate::exec::error::ExecError;
 use crate::exec::input;
-use crate::exec::unfold::Window;
 use crate::graph::{self, Op, ParamRole, PositionBias, op};
 use candle_core::{D, DType, Tensor};
-
-/// Whether a step that `op` leads runs a kernel, alone or with what fuses into it (`build`); if not, the definition.
-pub(in crate::exec) fn has_kernel(op: &Op) -> bool {
-    let fuses = matches!(op, Op::BatchNorm2d(_) | Op::Scale(_) | Op::Add | Op::Attention(_));
-    let norms = matches!(op, Op::LayerNorm(_) | Op::RmsNorm(_) | Op::Softmax | Op::Activation { .. });
-    op.is_conv_or_linear() || fuses || norms || matches!(op, Op::MaxPool2d(_) | Op::AvgPool2d(_))
-}
 
 impl Site<'_> {
     /// The node's value for those of its inputs; for the graph's input, the batch as its only one. In [`Mode::Batch`] a batch
@@ -51,10 +40,9 @@ impl Site<'_> {
                 let ids = x.to_dtype(DType::U32)?.contiguous()?.flatten_all()?;
                 self.weight()?.index_select(&ids, 0)?.reshape((n, tokens, *dim))?
             }
-            Op::Conv2d(op::Conv2d { kernel, stride, padding, groups, bias, .. }) => {
-                let window = Window { kernel: *kernel, stride: *stride, padding: *padding };
-                let y = ops::conv(x, &self.weight()?, window, *groups)?;
-                match bias {
+            Op::Conv2d(conv) => {
+                let y = ops::conv(x, &self.weight()?, conv.into(), conv.groups)?;
+                match conv.bias {
                     true => y.broadcast_add(&ops::per_channel(&self.param(ParamRole::Bias)?, &y)?)?,
                     false => y,
                 }
@@ -78,12 +66,8 @@ impl Site<'_> {
             Op::Scale(_) => x.broadcast_mul(&ops::per_channel(&self.param(ParamRole::Weight)?, x)?)?,
             Op::Scalar(op::Scalar { mul, add }) => x.affine(*mul, *add)?,
             Op::Add => (x + other)?,
-            Op::MaxPool2d(op::MaxPool2d { kernel, stride, padding }) => {
-                ops::max_pool(x, Window { kernel: *kernel, stride: *stride, padding: *padding })?
-            }
-            Op::AvgPool2d(op::AvgPool2d { kernel, stride, padding, count_padding }) => {
-                ops::avg_pool(x, Window { kernel: *kernel, stride: *stride, padding: *padding }, *count_padding)?
-            }
+            Op::MaxPool2d(pool) => ops::max_pool(x, pool.into())?,
+            Op::AvgPool2d(pool) => ops::avg_pool(x, pool.into(), pool.count_padding)?,
             Op::AdaptiveAvgPool2d(op::AdaptiveAvgPool2d { out }) => ops::adaptive_avg_pool(x, *out)?,
             Op::Concat(_) => Tensor::cat(inputs, ops::channel_axis(x))?,
             Op::Flatten => x.contiguous()?.flatten_from(1)?,
@@ -108,35 +92,6 @@ impl Site<'_> {
             Op::SelectToken(op::SelectToken { index }) => x.narrow(1, *index, 1)?.squeeze(1)?.contiguous()?,
             Op::MeanTokens(op::MeanTokens { skip }) => x.narrow(1, *skip, x.dim(1)? - skip)?.mean(1)?,
         })
-    }
-
-    /// The kernel of ours for the op alone that may run instead of its definition on values of type `dtype`, with its name.
-    ///
-    /// # Errors
-    /// A parameter that is missing or misshapen.
-    pub fn special(&self, dtype: DType) -> Result<Option<(Special, &'static str)>, ExecError> {
-        let pool = |kernel, stride, padding, pooled| {
-            Special::Pool(Pool { window: Window { kernel, stride, padding }, pooled, dtype })
-        };
-        Ok(Some(match self.node.op {
-            Op::LayerNorm(op::LayerNorm { eps, .. }) => {
-                let (w, b) = (self.param(ParamRole::Weight)?, self.param(ParamRole::Bias)?);
-                (Special::Norm(Norm { w, b: Some(b), eps: eps as f32 }), "layernorm")
-            }
-            Op::RmsNorm(op::RmsNorm { eps, .. }) => {
-                (Special::Norm(Norm { w: self.param(ParamRole::Weight)?, b: None, eps: eps as f32 }), "rmsnorm")
-            }
-            Op::Activation { act } => (Special::Activation(act), "activation"),
-            Op::Softmax => (Special::Softmax, "softmax"),
-            Op::MaxPool2d(op::MaxPool2d { kernel, stride, padding }) => {
-                (pool(kernel, stride, padding, Pooled::Max), "maxpool")
-            }
-            Op::AvgPool2d(op::AvgPool2d { kernel, stride, padding, count_padding }) => {
-                let pooled = if count_padding { Pooled::MeanOfAll } else { Pooled::MeanOfSeen };
-                (pool(kernel, stride, padding, pooled), "avgpool")
-            }
-            _ => return Ok(None),
-        }))
     }
 
     fn attention(&self, x: &Tensor, inputs: &[Tensor], attention: &op::Attention) -> Result<Tensor, ExecError> {

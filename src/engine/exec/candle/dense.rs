@@ -1,80 +1,38 @@
-//! Convolutions and linears in f32, f16, bf16 and int8, with what fuses into them.
+//! Products of convolutions and linears in f32, f16 and bf16; weights have the type that the input is brought to.
+//!
+//! Not here: int8 (`int8`), what follows the product (`kernels::Epilogue`).
 
-use super::int8::{Int8, Run};
-use super::kernels::{Epilogue, Grouped, Unfold};
+use super::kernels::Unfold;
 use super::own::apply;
 use crate::exec::unfold::Window;
-use crate::graph::Activation;
 use candle_core::{DType, Result, Tensor};
 
-/// A layer with its epilogue.
-pub(super) enum Dense {
-    Float { product: Product, scale: Option<Tensor>, bias: Option<Tensor>, act: Option<Activation> },
-    Int8(Int8),
-}
-
-/// How a layer is multiplied; weights have the type that the input is brought to.
-pub(super) enum Product {
-    /// `[out, in]` over the last axis.
-    Linear(Tensor),
-    /// A 1x1 convolution, `[1, out, in]`.
-    Pointwise(Tensor),
-    /// `[1, out, c·kh·kw]` over unfolded windows.
-    Unfolded(Tensor, Unfold),
-    /// The library's own convolution, `[out, in, kh, kw]`: where cuDNN runs it.
-    Library {
-        w: Tensor,
-        padding: usize,
-        stride: usize,
-    },
-    Grouped(Grouped),
-}
-
-impl Dense {
-    /// `x` and `residual` → the layer's output as `store`.
-    pub fn run(&self, x: &Tensor, residual: Option<&Tensor>, store: DType) -> Result<Tensor> {
-        match self {
-            Dense::Float { product, scale, bias, act } => {
-                let (scale, bias) = (scale.as_ref(), bias.as_ref());
-                Epilogue { scale, bias, residual, act: *act, dtype: store }.on(&product.of(x)?)
-            }
-            Dense::Int8(layer) => {
-                let residual = residual.map(|r| r.to_dtype(DType::F32)?.contiguous()).transpose()?;
-                apply(x, &Run { layer, residual: residual.as_ref() })
-            }
-        }
+/// A linear `[out, in]` over the last axis of `x`.
+pub(super) fn linear(x: &Tensor, w: &Tensor) -> Result<Tensor> {
+    let (out, inp) = w.dims2()?;
+    let mut dims = x.dims().to_vec();
+    match dims.last_mut() {
+        Some(last) if *last == inp => *last = out,
+        _ => candle_core::bail!("a linear of {inp} inputs got {:?}", x.dims()),
     }
+    let rows = x.contiguous()?.reshape((x.elem_count() / inp.max(1), inp))?;
+    matmul(&rows, &w.t()?)?.reshape(dims)
 }
 
-impl Product {
-    fn of(&self, x: &Tensor) -> Result<Tensor> {
-        match self {
-            Product::Linear(w) => {
-                let (out, inp) = w.dims2()?;
-                let mut dims = x.dims().to_vec();
-                match dims.last_mut() {
-                    Some(last) if *last == inp => *last = out,
-                    _ => candle_core::bail!("a linear of {inp} inputs got {:?}", x.dims()),
-                }
-                let rows = x.contiguous()?.reshape((x.elem_count() / inp.max(1), inp))?;
-                matmul(&rows, &w.t()?)?.reshape(dims)
-            }
-            Product::Pointwise(w) => {
-                let (n, c, h, wd) = x.dims4()?;
-                images(w, &x.contiguous()?.reshape((n, c, h * wd))?, [h, wd])
-            }
-            Product::Unfolded(w, unfold) => {
-                let (_, _, h, wd) = x.dims4()?;
-                let window = unfold.window;
-                let (Some(oh), Some(ow)) = (window.out(0, h), window.out(1, wd)) else {
-                    candle_core::bail!("a kernel of {:?} does not fit {h}x{wd}", window.kernel)
-                };
-                images(w, &apply(x, unfold)?, [oh, ow])
-            }
-            Product::Library { w, padding, stride } => x.conv2d(w, *padding, *stride, 1, 1),
-            Product::Grouped(g) => apply(x, g),
-        }
-    }
+/// A 1x1 convolution `[1, out, in]`.
+pub(super) fn pointwise(x: &Tensor, w: &Tensor) -> Result<Tensor> {
+    let (n, c, h, wd) = x.dims4()?;
+    images(w, &x.contiguous()?.reshape((n, c, h * wd))?, [h, wd])
+}
+
+/// `[1, out, c·kh·kw]` over unfolded windows.
+pub(super) fn unfolded(x: &Tensor, w: &Tensor, unfold: &Unfold) -> Result<Tensor> {
+    let (_, _, h, wd) = x.dims4()?;
+    let window = unfold.window;
+    let (Some(oh), Some(ow)) = (window.out(0, h), window.out(1, wd)) else {
+        candle_core::bail!("a kernel of {:?} does not fit {h}x{wd}", window.kernel)
+    };
+    images(w, &apply(x, unfold)?, [oh, ow])
 }
 
 /// `w` `[1, out, k]` times every image's columns `[n, k, h·w]` → `[n, out, h, w]`.

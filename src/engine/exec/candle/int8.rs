@@ -14,7 +14,7 @@ use crate::graph::Activation;
 use candle_core::{DType, Device, Result, Tensor};
 
 #[cfg(feature = "cuda")]
-use crate::exec::cuda::{Arg, Gpu, Input, int8_product};
+use crate::exec::cuda::{Arg, Arg::I32, Arg::I64, Arg::Ptr, Gpu, Input, int8_product};
 
 /// Rows and columns of int8 operands are multiples of this: cublasLt asks for 4, its fast kernels for 16.
 pub(super) const ALIGN: usize = 16;
@@ -134,9 +134,7 @@ impl Int8 {
 }
 
 impl Own for Run<'_> {
-    fn name(&self) -> &'static str {
-        "int8 layer"
-    }
+    const NAME: &'static str = "int8 layer";
 
     fn out(&self, dims: &[usize]) -> Result<(Vec<usize>, DType)> {
         let l = self.layer;
@@ -232,26 +230,24 @@ impl Own for Run<'_> {
         let n = rows * l.oc;
         let held = [Some(codes), Some(&l.w), Some(&l.sums), Some(&l.factors), Some(&l.bias), self.residual];
         gpu.with_some(held, |[codes, w, sums, factors, bias, residual]| {
-            let act = Arg::I32(super::kernels::number(l.act));
-            let (oc, shared) = (Arg::I32(l.oc as i32), Arg::I64(shared as i64));
+            let act = I32(super::kernels::number(l.act));
+            let (oc, shared) = (I32(l.oc as i32), I64(shared as i64));
             if let ProductLayout::Groups(window, groups) = l.layout {
                 let g = Geometry::of(window, x.dims)?;
                 let args = [
-                    Arg::Ptr(x.at),
-                    Arg::Ptr(w),
-                    Arg::Ptr(codes),
-                    Arg::Ptr(factors),
-                    Arg::Ptr(bias),
-                    Arg::Ptr(residual),
+                    Ptr(x.at),
+                    w,
+                    codes,
+                    factors,
+                    bias,
+                    residual,
                     Arg::Geometry(g),
                     oc,
-                    Arg::I32(groups as i32),
+                    I32(groups as i32),
                     shared,
                     act,
-                    Arg::I64(n as i64),
-                    Arg::Ptr(out),
                 ];
-                return gpu.each("grouped_int8", n, &args);
+                return gpu.each("grouped_int8", n, &args, out);
             }
             let (m, k) = l.w.dims2()?;
             let (_rows, q) = gpu.scratch(rows * k)?;
@@ -259,54 +255,35 @@ impl Own for Run<'_> {
                 ProductLayout::Windows(window) => {
                     let g = Geometry::of(window, x.dims)?;
                     let n = rows * k / 4;
-                    let args = [
-                        Arg::Ptr(x.at),
-                        Arg::Ptr(codes),
-                        Arg::Geometry(g),
-                        Arg::I32(k as i32),
-                        Arg::I64(rows as i64),
-                        shared,
-                        Arg::I64(n as i64),
-                        Arg::Ptr(q),
-                    ];
-                    gpu.each("quantize_windows", n, &args)?;
+                    let args = [Ptr(x.at), codes, Arg::Geometry(g), I32(k as i32), I64(rows as i64), shared];
+                    gpu.each("quantize_windows", n, &args, q)?;
                     g.positions()
                 }
                 ProductLayout::Rows | ProductLayout::Groups(..) => {
                     let n = rows * k;
-                    let args = [
-                        Arg::Ptr(x.at),
-                        Arg::Ptr(codes),
-                        Arg::I32(l.k as i32),
-                        Arg::I32(k as i32),
-                        shared,
-                        Arg::I64(n as i64),
-                        Arg::Ptr(q),
-                    ];
-                    gpu.each("quantize_rows", n, &args)?;
+                    let args = [Ptr(x.at), codes, I32(l.k as i32), I32(k as i32), shared];
+                    gpu.each("quantize_rows", n, &args, q)?;
                     1
                 }
             };
             // One row of products after another, `m` each.
             let (_sums, acc) = gpu.scratch(4 * rows * m)?;
-            int8_product(gpu, [m, rows, k], w, q, acc)?;
+            gpu.with(&l.w, |w| int8_product(gpu, [m, rows, k], w.at, q, acc))?;
             let args = [
-                Arg::Ptr(acc),
-                Arg::I64(1),
-                Arg::I64(m as i64),
-                Arg::Ptr(codes),
-                Arg::Ptr(sums),
-                Arg::Ptr(factors),
-                Arg::Ptr(bias),
-                Arg::Ptr(residual),
+                Ptr(acc),
+                I64(1),
+                I64(m as i64),
+                codes,
+                sums,
+                factors,
+                bias,
+                residual,
                 oc,
-                Arg::I64(inner as i64),
+                I64(inner as i64),
                 shared,
                 act,
-                Arg::I64(n as i64),
-                Arg::Ptr(out),
             ];
-            gpu.each("dequantize", n, &args)
+            gpu.each("dequantize", n, &args, out)
         })
     }
 }
@@ -319,12 +296,12 @@ fn dynamic_codes(gpu: &Gpu<'_>, x: &Input<'_>, count: usize) -> Result<Tensor> {
     let width = x.dims.iter().product::<usize>() / count.max(1);
     let parts = width.div_ceil(EACH).max(1);
     let (_ranges, ranges) = gpu.scratch(8 * count * parts)?;
-    let args = [Arg::Ptr(x.at), Arg::I64(width as i64), Arg::I32(parts as i32), Arg::Ptr(ranges)];
-    gpu.rows("ranges", count * parts, width.div_ceil(parts), &args)?;
+    let args = [Ptr(x.at), I64(width as i64), I32(parts as i32)];
+    gpu.rows("ranges", count * parts, width.div_ceil(parts), &args, ranges)?;
     let codes = Tensor::zeros(12 * count, DType::U8, &gpu.device())?;
     gpu.with(&codes, |codes| {
-        let args = [Arg::Ptr(ranges), Arg::I32(parts as i32), Arg::I64(count as i64), Arg::Ptr(codes.at)];
-        gpu.each("codes", count, &args)
+        let args = [Ptr(ranges), I32(parts as i32)];
+        gpu.each("codes", count, &args, codes.at)
     })?;
     Ok(codes)
 }

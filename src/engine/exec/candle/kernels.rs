@@ -11,7 +11,7 @@ use crate::graph::Activation;
 use candle_core::{DType, Result, Tensor};
 
 #[cfg(feature = "cuda")]
-use crate::exec::cuda::{Arg, Gpu, Input};
+use crate::exec::cuda::{Arg, Arg::F32, Arg::I32, Arg::I64, Arg::Ptr, Gpu, Input};
 
 /// A float type's name in the kernels' names.
 pub(super) fn label(dtype: DType) -> &'static str {
@@ -35,9 +35,7 @@ pub(super) struct Unfold {
 }
 
 impl Own for Unfold {
-    fn name(&self) -> &'static str {
-        "unfold"
-    }
+    const NAME: &'static str = "unfold";
 
     fn out(&self, dims: &[usize]) -> Result<(Vec<usize>, DType)> {
         let g = Geometry::of(self.window, dims)?;
@@ -59,8 +57,8 @@ impl Own for Unfold {
     fn launch(&self, gpu: &Gpu<'_>, x: &Input<'_>, out: u64) -> Result<()> {
         let g = Geometry::of(self.window, x.dims)?;
         let n = x.dims[0] * g.k() * g.positions();
-        let args = [Arg::Ptr(x.at), Arg::Geometry(g), Arg::I64(n as i64), Arg::Ptr(out)];
-        gpu.each(&format!("unfold_{}", label(self.dtype)), n, &args)
+        let args = [Ptr(x.at), Arg::Geometry(g)];
+        gpu.each(&format!("unfold_{}", label(self.dtype)), n, &args, out)
     }
 }
 
@@ -73,9 +71,7 @@ pub(super) struct Grouped {
 }
 
 impl Own for Grouped {
-    fn name(&self) -> &'static str {
-        "grouped convolution"
-    }
+    const NAME: &'static str = "grouped convolution";
 
     fn out(&self, dims: &[usize]) -> Result<(Vec<usize>, DType)> {
         let g = Geometry::of(self.window, dims)?;
@@ -107,16 +103,8 @@ impl Own for Grouped {
         let (g, oc) = (Geometry::of(self.window, x.dims)?, self.w.dim(0)?);
         let n = x.dims[0] * oc * g.positions();
         gpu.with(&self.w, |w| {
-            let args = [
-                Arg::Ptr(x.at),
-                Arg::Ptr(w.at),
-                Arg::Geometry(g),
-                Arg::I32(oc as i32),
-                Arg::I32(self.groups as i32),
-                Arg::I64(n as i64),
-                Arg::Ptr(out),
-            ];
-            gpu.each(&format!("grouped_{}", label(self.w.dtype())), n, &args)
+            let args = [Ptr(x.at), Ptr(w.at), Arg::Geometry(g), I32(oc as i32), I32(self.groups as i32)];
+            gpu.each(&format!("grouped_{}", label(self.w.dtype())), n, &args, out)
         })
     }
 }
@@ -135,6 +123,11 @@ pub(super) struct Epilogue<'a> {
 }
 
 impl Epilogue<'_> {
+    /// Nothing but the output's type.
+    pub fn none(dtype: DType) -> Epilogue<'static> {
+        Epilogue { scale: None, bias: None, residual: None, act: None, dtype }
+    }
+
     /// Applies it; a value that nothing happens to is handed back as it is.
     pub fn on(&self, y: &Tensor) -> Result<Tensor> {
         if self.scale.is_none() && self.bias.is_none() && self.residual.is_none() && self.act.is_none() {
@@ -168,9 +161,7 @@ fn channels(dims: &[usize]) -> (usize, usize) {
 }
 
 impl Own for OnInput<'_> {
-    fn name(&self) -> &'static str {
-        "epilogue"
-    }
+    const NAME: &'static str = "epilogue";
 
     fn out(&self, dims: &[usize]) -> Result<(Vec<usize>, DType)> {
         Ok((dims.to_vec(), self.of.dtype))
@@ -203,18 +194,8 @@ impl Own for OnInput<'_> {
         let residual = self.residual.as_ref().map_or(self.dtype, |r| r.dtype());
         let name = format!("epilogue_{}_{}_{}", label(self.dtype), label(residual), label(self.of.dtype));
         gpu.with_some([self.of.scale, self.of.bias, self.residual.as_ref()], |[scale, bias, residual]| {
-            let args = [
-                Arg::Ptr(x.at),
-                Arg::Ptr(scale),
-                Arg::Ptr(bias),
-                Arg::Ptr(residual),
-                Arg::I32(c as i32),
-                Arg::I64(inner as i64),
-                Arg::I32(number(self.of.act)),
-                Arg::I64(n as i64),
-                Arg::Ptr(out),
-            ];
-            gpu.each(&name, n, &args)
+            let args = [Ptr(x.at), scale, bias, residual, I32(c as i32), I64(inner as i64), I32(number(self.of.act))];
+            gpu.each(&name, n, &args, out)
         })
     }
 }
@@ -237,9 +218,7 @@ pub(super) struct Pool {
 }
 
 impl Own for Pool {
-    fn name(&self) -> &'static str {
-        "pool"
-    }
+    const NAME: &'static str = "pool";
 
     fn out(&self, dims: &[usize]) -> Result<(Vec<usize>, DType)> {
         let g = Geometry::of(self.window, dims)?;
@@ -271,8 +250,8 @@ impl Own for Pool {
             Pooled::MeanOfAll => 1,
             Pooled::MeanOfSeen => 2,
         };
-        let args = [Arg::Ptr(x.at), Arg::Geometry(g), Arg::I32(mode), Arg::I64(n as i64), Arg::Ptr(out)];
-        gpu.each(&format!("pool_{}", label(self.dtype)), n, &args)
+        let args = [Ptr(x.at), Arg::Geometry(g), I32(mode)];
+        gpu.each(&format!("pool_{}", label(self.dtype)), n, &args, out)
     }
 }
 
@@ -286,9 +265,7 @@ pub(super) struct Norm {
 }
 
 impl Own for Norm {
-    fn name(&self) -> &'static str {
-        "norm"
-    }
+    const NAME: &'static str = "norm";
 
     fn out(&self, dims: &[usize]) -> Result<(Vec<usize>, DType)> {
         match dims.last() {
@@ -312,16 +289,8 @@ impl Own for Norm {
         let width = self.w.elem_count();
         let rows = x.dims.iter().product::<usize>() / width;
         gpu.with_some([Some(&self.w), self.b.as_ref()], |[w, b]| {
-            let args = [
-                Arg::Ptr(x.at),
-                Arg::Ptr(w),
-                Arg::Ptr(b),
-                Arg::I32(width as i32),
-                Arg::F32(self.eps),
-                Arg::I32(i32::from(self.b.is_some())),
-                Arg::Ptr(out),
-            ];
-            gpu.rows("norm_rows", rows, width, &args)
+            let args = [Ptr(x.at), w, b, I32(width as i32), F32(self.eps), I32(i32::from(self.b.is_some()))];
+            gpu.rows("norm_rows", rows, width, &args, out)
         })
     }
 }
@@ -333,9 +302,7 @@ pub(super) struct Softmax<'a> {
 }
 
 impl Own for Softmax<'_> {
-    fn name(&self) -> &'static str {
-        "softmax"
-    }
+    const NAME: &'static str = "softmax";
 
     fn out(&self, dims: &[usize]) -> Result<(Vec<usize>, DType)> {
         let width = dims.last().copied().unwrap_or(1);
@@ -362,15 +329,8 @@ impl Own for Softmax<'_> {
         let rows = x.dims.iter().product::<usize>() / width;
         let bias_rows = self.bias.map(|b| b.dim(0)).transpose()?.unwrap_or(1);
         gpu.with_some([self.bias], |[bias]| {
-            let args = [
-                Arg::Ptr(x.at),
-                Arg::Ptr(bias),
-                Arg::I32(width as i32),
-                Arg::I64(bias_rows as i64),
-                Arg::F32(self.scale),
-                Arg::Ptr(out),
-            ];
-            gpu.rows("softmax_rows", rows, width, &args)
+            let args = [Ptr(x.at), bias, I32(width as i32), I64(bias_rows as i64), F32(self.scale)];
+            gpu.rows("softmax_rows", rows, width, &args, out)
         })
     }
 }

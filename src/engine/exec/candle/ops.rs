@@ -133,12 +133,16 @@ pub(super) fn activate(x: &Tensor, act: Activation) -> Candle<Tensor> {
 }
 
 pub(super) fn max_pool(x: &Tensor, window: Window) -> Candle<Tensor> {
+    pooled(x, window, f32::MIN as f64, |m, s| m.maximum(&s))
+}
+
+/// `f` over what lies under the offsets of a kernel, one after the other.
+fn pooled(x: &Tensor, window: Window, fill: f64, f: fn(Tensor, Tensor) -> Candle<Tensor>) -> Candle<Tensor> {
     let (_, _, h, w) = x.dims4()?;
     let (Some(oh), Some(ow)) = (window.out(0, h), window.out(1, w)) else { candle_core::bail!("kernel does not fit") };
-    let slices = window_slices(x, window, oh, ow, f32::MIN as f64)?;
-    let mut slices = slices.into_iter();
+    let mut slices = window_slices(x, window, oh, ow, fill)?.into_iter();
     let Some(first) = slices.next() else { candle_core::bail!("an empty pooling kernel") };
-    slices.try_fold(first, |m, s| m.maximum(&s))
+    slices.try_fold(first, f)
 }
 
 /// The channel axis of a batch: 1 for images, else the last.
@@ -185,10 +189,8 @@ pub(super) fn multiply(a: &Tensor, b: &Tensor) -> Candle<Tensor> {
 
 pub(super) fn avg_pool(x: &Tensor, window: Window, count_padding: bool) -> Candle<Tensor> {
     let (_, _, h, w) = x.dims4()?;
-    let (Some(oh), Some(ow)) = (window.out(0, h), window.out(1, w)) else { candle_core::bail!("kernel does not fit") };
-    let mut slices = window_slices(x, window, oh, ow, 0.0)?.into_iter();
-    let Some(first) = slices.next() else { candle_core::bail!("an empty pooling kernel") };
-    let sum = slices.try_fold(first, |m, s| m + s)?;
+    let sum = pooled(x, window, 0.0, |m, s| m + s)?;
+    let (_, _, oh, ow) = sum.dims4()?;
     let seen = |i: usize, o: usize, len: usize| {
         let (from, k) = (o * window.stride[i], window.kernel[i]);
         let inside = |p: usize| p >= window.padding[i] && p < window.padding[i] + len;
@@ -289,10 +291,8 @@ impl Attention {
         let mask = match w.shift {
             [0, 0] => None,
             _ => {
-                let parts = w.parts();
-                let pairs =
-                    parts.chunks(w.tokens()).flat_map(|p| p.iter().flat_map(move |a| p.iter().map(move |b| (a, b))));
-                let mask: Vec<f32> = pairs.map(|(a, b)| if a == b { 0.0 } else { window::MASKED }).collect();
+                let (parts, none) = (w.parts(), vec![0.0; w.tokens() * w.tokens()]);
+                let mask: Vec<f32> = parts.chunks(w.tokens()).flat_map(|p| window::masked(&none, p)).collect();
                 Some(Tensor::from_vec(mask, (w.count(), 1, w.tokens(), w.tokens()), q.device())?)
             }
         };

@@ -10,7 +10,7 @@ use crate::exec::cuda::{Gpu, Input};
 
 /// A kernel with one input that varies; what else it reads it holds.
 pub(super) trait Own {
-    fn name(&self) -> &'static str;
+    const NAME: &'static str;
 
     /// Shape and type of the output for an input of shape `dims`.
     fn out(&self, dims: &[usize]) -> Result<(Vec<usize>, DType)>;
@@ -32,18 +32,18 @@ struct Op<'a, K>(&'a K);
 
 impl<K: Own> CustomOp1 for Op<'_, K> {
     fn name(&self) -> &'static str {
-        self.0.name()
+        K::NAME
     }
 
     fn cpu_fwd(&self, storage: &CpuStorage, layout: &Layout) -> Result<(CpuStorage, Shape)> {
         let Some((from, to)) = layout.contiguous_offsets() else {
-            candle_core::bail!("{} needs a contiguous tensor", self.0.name())
+            candle_core::bail!("{} needs a contiguous tensor", K::NAME)
         };
         let x: Vec<f32> = match storage {
             CpuStorage::F32(v) => v[from..to].to_vec(),
             CpuStorage::F16(v) => v[from..to].iter().map(|v| v.to_f32()).collect(),
             CpuStorage::BF16(v) => v[from..to].iter().map(|v| v.to_f32()).collect(),
-            _ => candle_core::bail!("{} takes floats", self.0.name()),
+            _ => candle_core::bail!("{} takes floats", K::NAME),
         };
         let (dims, dtype) = self.0.out(layout.dims())?;
         let y = self.0.plain(&x, layout.dims())?;
@@ -51,7 +51,7 @@ impl<K: Own> CustomOp1 for Op<'_, K> {
             DType::F32 => CpuStorage::F32(y),
             DType::F16 => CpuStorage::F16(y.into_iter().map(half::f16::from_f32).collect()),
             DType::BF16 => CpuStorage::BF16(y.into_iter().map(half::bf16::from_f32).collect()),
-            other => candle_core::bail!("{} makes no {other:?}", self.0.name()),
+            other => candle_core::bail!("{} makes no {other:?}", K::NAME),
         };
         Ok((y, Shape::from(dims)))
     }

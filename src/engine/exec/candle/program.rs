@@ -6,7 +6,7 @@
 use super::clock::Clock;
 use super::site::{Pass, TensorMap};
 use super::walk::{Step, Walk};
-use crate::exec::backend::{ActivationMemory, Backend, Cut, Live, LiveValues};
+use crate::exec::backend::{ActivationMemory, Backend, Cut, Live, LiveValues, State};
 use crate::exec::error::ExecError;
 use crate::exec::input;
 use crate::exec::lower::StepInfo;
@@ -93,7 +93,13 @@ impl Backend for Program {
         id == self.input || self.steps.iter().any(|s| s.out == id)
     }
 
-    fn run(&self, x: &Tensor, ids: &[NodeId], times: Option<&mut [Duration]>) -> Result<Vec<Tensor>, ExecError> {
+    fn run(
+        &self,
+        _: &mut State,
+        x: &Tensor,
+        ids: &[NodeId],
+        times: Option<&mut [Duration]>,
+    ) -> Result<Vec<Tensor>, ExecError> {
         let feeds = self.feeds(x)?;
         let mut clock = times.as_ref().map(|_| Clock::start(&self.device)).transpose()?;
         let out = self.execute(0..self.steps.len(), feeds, ids, clock.as_mut())?;
@@ -104,7 +110,7 @@ impl Backend for Program {
         Ok(out)
     }
 
-    fn run_to(&self, x: &Tensor, cut: &Cut) -> Result<Live, ExecError> {
+    fn run_to(&self, _: &mut State, x: &Tensor, cut: &Cut) -> Result<Live, ExecError> {
         let (first, ids) = self.before(cut);
         let got = self.execute(0..first, self.feeds(x)?, &ids, None)?;
         let bytes = got.iter().map(|t| 4 * t.elem_count() as u64).sum();
@@ -112,7 +118,7 @@ impl Backend for Program {
         Ok(Live { cut: cut.clone(), images: x.dim(0)?, bytes, values })
     }
 
-    fn run_from(&self, live: &Live) -> Result<Tensor, ExecError> {
+    fn run_from(&self, _: &mut State, live: &Live) -> Result<Tensor, ExecError> {
         let (first, ids) = self.before(&live.cut);
         let bad = |id: NodeId, what: &str| ExecError::unsupported(self.graph.node(id), what.to_owned());
         let LiveValues::Device(values) = &live.values else {

@@ -3,25 +3,14 @@
 
 use super::ops::{channel_pad, conv, max_pool, unfold_composed};
 use super::*;
-use crate::exec::error::{ExecError, role_name};
+use crate::exec::error::ExecError;
 use crate::exec::unfold::{Unfold, Window};
 use crate::graph::op;
-use crate::graph::{Activation, Builder, Conv, Graph, Node, NodeId, Op, ParamRef, ParamRole};
+use crate::graph::{Activation, Builder, Conv, Graph, Op};
 use crate::model::{Param, random_params};
 use crate::quant::{Precision, PrecisionPlan, everywhere};
 use candle_core::{Device, Tensor, Var};
 use std::collections::HashMap;
-
-fn node(name: &str, op: Op, inputs: &[u32], roles: &[ParamRole]) -> Node {
-    let params = roles.iter().map(|&role| ParamRef { role, name: format!("{name}.{}", role_name(role)) }).collect();
-    Node { name: name.into(), op, inputs: inputs.iter().map(|&i| NodeId(i)).collect(), params }
-}
-
-fn graph(shape: &[usize], rest: Vec<Node>) -> Graph {
-    let mut nodes = vec![node("input", Op::Input(op::Input::fixed(shape)), &[], &[])];
-    nodes.extend(rest);
-    Graph { output: NodeId(nodes.len() as u32 - 1), nodes, blocks: vec![] }
-}
 
 fn noise(shape: impl Into<candle_core::Shape>, seed: u64) -> Tensor {
     use rand::{Rng, SeedableRng};
@@ -111,36 +100,19 @@ fn check_gradient(var: &Var, loss: &dyn Fn() -> Tensor) {
 
 #[test]
 fn gradients_match_finite_differences() {
-    use ParamRole::{Bias, Mean, Weight};
-    let conv = Op::Conv2d(op::Conv2d {
-        in_ch: 3,
-        out_ch: 4,
-        kernel: [3, 3],
-        stride: [2, 2],
-        padding: [1; 4],
-        groups: 1,
-        bias: true,
-    });
-    let g = graph(
-        &[3, 6, 6],
-        vec![
-            node("conv", conv, &[0], &[Weight, Bias]),
-            node(
-                "bn",
-                Op::BatchNorm2d(op::BatchNorm2d { channels: 4, eps: 1e-5 }),
-                &[1],
-                &[Weight, Bias, Mean, ParamRole::Var],
-            ),
-            node("act", Op::Activation { act: Activation::GeluErf }, &[2], &[]),
-            node("tok", Op::ToTokens, &[3], &[]),
-            node("ln", Op::LayerNorm(op::LayerNorm { dim: 4, eps: 1e-5 }), &[4], &[Weight, Bias]),
-            node("qkv", Op::Linear(op::Linear { in_features: 4, out_features: 12, bias: true }), &[5], &[Weight, Bias]),
-            node("attn", Op::attention(2, 2, 2, true, 0.7), &[6], &[]),
-            node("add", Op::Add, &[7, 4], &[]),
-            node("gelu", Op::Activation { act: Activation::GeluTanh }, &[8], &[]),
-            node("mean", Op::MeanTokens(op::MeanTokens { skip: 1 }), &[9], &[]),
-        ],
-    );
+    let mut b = Builder::default();
+    let x = b.input([3, 6, 6]);
+    let x = b.conv("conv", x, Conv { bias: true, ..Conv::same(3, 4, 3, 2) });
+    let x = b.batch_norm("bn", x, 4);
+    let x = b.act("act", x, Activation::GeluErf);
+    let tokens = b.node("tok", Op::ToTokens, &[x]);
+    let x = b.layer_norm("ln", tokens, 4, 1e-5);
+    let x = b.linear("qkv", x, 4, 12, true);
+    let x = b.node("attn", Op::attention(2, 2, 2, true, 0.7), &[x]);
+    let x = b.add("add", x, tokens);
+    let x = b.act("gelu", x, Activation::GeluTanh);
+    let x = b.node("mean", Op::MeanTokens(op::MeanTokens { skip: 1 }), &[x]);
+    let g = b.finish(x).unwrap();
     let vars: HashMap<String, Var> = [
         ("conv.weight", vec![4, 3, 3, 3]),
         ("conv.bias", vec![4]),
@@ -160,8 +132,8 @@ fn gradients_match_finite_differences() {
     for mode in [Mode::Eval, Mode::Batch] {
         let loss = || {
             let mut params: TensorMap = vars.iter().map(|(k, v)| (k.clone(), v.as_tensor().clone())).collect();
-            params.insert("bn.running mean".into(), noise(4, 5));
-            params.insert("bn.running variance".into(), (noise(4, 6).abs().unwrap() + 0.5).unwrap());
+            params.insert("bn.running_mean".into(), noise(4, 5));
+            params.insert("bn.running_var".into(), (noise(4, 6).abs().unwrap() + 0.5).unwrap());
             let y = forward(&g, &params, &x, mode, &mut Capture::none()).unwrap();
             (y * &mix).unwrap().sum_all().unwrap()
         };
@@ -202,15 +174,10 @@ fn max_pool_and_channel_pad_match_loops() {
 
 #[test]
 fn batch_mode_reports_statistics_and_normalises() {
-    let g = graph(
-        &[2, 3, 3],
-        vec![node(
-            "bn",
-            Op::BatchNorm2d(op::BatchNorm2d { channels: 2, eps: 1e-5 }),
-            &[0],
-            &[ParamRole::Weight, ParamRole::Bias, ParamRole::Mean, ParamRole::Var],
-        )],
-    );
+    let mut b = Builder::default();
+    let x = b.input([2, 3, 3]);
+    let x = b.batch_norm("bn", x, 2);
+    let g = b.finish(x).unwrap();
     let ones = Tensor::ones(2, candle_core::DType::F32, &Device::Cpu).unwrap();
     let zeros = ones.zeros_like().unwrap();
     let params: TensorMap = [("bn.weight", &ones), ("bn.bias", &zeros)].map(|(k, v)| (k.to_owned(), v.clone())).into();
@@ -229,8 +196,10 @@ fn batch_mode_reports_statistics_and_normalises() {
 
 #[test]
 fn complaints_name_the_node() {
-    let lin = Op::Linear(op::Linear { in_features: 4, out_features: 2, bias: false });
-    let g = graph(&[4], vec![node("fc", lin, &[0], &[ParamRole::Weight])]);
+    let mut b = Builder::default();
+    let x = b.input_of(op::Input::fixed([4]));
+    let x = b.linear("fc", x, 4, 2, false);
+    let g = b.finish(x).unwrap();
     let x = noise((1, 4), 1);
     let run = |params: &TensorMap, x: &Tensor| forward(&g, params, x, Mode::Eval, &mut Capture::none());
     let missing = run(&TensorMap::new(), &x).unwrap_err().to_string();

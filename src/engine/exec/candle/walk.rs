@@ -4,11 +4,14 @@
 //! after its last reader, unless it is asked for.
 
 use super::site::{Pass, Site, Stats, TensorMap};
-use super::special::Special;
 use crate::exec::error::ExecError;
 use crate::graph::{Graph, Node, NodeId};
 use candle_core::{DType, Tensor};
 use std::collections::BTreeMap;
+
+/// What a step may run instead of its op's definition, with what fuses into it: the value, in the type, for these inputs and
+/// this residual. On the CPU each computes by the same definition as on a GPU.
+pub(super) type Special = Box<dyn Fn(&[Tensor], Option<&Tensor>, DType) -> candle_core::Result<Tensor> + Send + Sync>;
 
 /// What makes one value.
 pub(super) struct Step {
@@ -85,7 +88,7 @@ impl<'a> Walk<'a> {
             let out = match &step.special {
                 Some(special) => {
                     let residual = step.residual.as_ref().map(get).transpose()?;
-                    special.run(&inputs, residual, step.store).map_err(candle)?
+                    special(&inputs, residual, step.store).map_err(candle)?
                 }
                 None => self.define(node, &inputs)?,
             };

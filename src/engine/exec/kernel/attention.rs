@@ -218,7 +218,7 @@ mod wide {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::exec::kernel::noise;
+    use crate::exec::kernel::{noise, shared};
 
     /// `softmax(scale · q·kᵀ + bias)·v` in f64 for query row `r` of one image.
     fn row(a: &Attention, qkv: &[f32], bias: &[f32], head: usize, r: usize) -> Vec<f64> {
@@ -248,10 +248,7 @@ mod tests {
         let mut first: Option<Vec<f32>> = None;
         for threads in [1, 3] {
             let mut out = vec![f32::NAN; 2 * a.tokens * vw];
-            let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().unwrap();
-            crate::exec::kernel::team::Team::new(threads).with(&pool, |par| {
-                a.run(part(0), part(qw), part(2 * qw), Some(&bias), &mut out, par);
-            });
+            shared(threads, |par| a.run(part(0), part(qw), part(2 * qw), Some(&bias), &mut out, par));
             for (r, head) in [(0, 0), (117, 1), (500, 0), (1099, 1)] {
                 let want = row(&a, &qkv[a.tokens * width..], &bias, head, r);
                 let got = &out[(a.tokens + r) * vw + head * a.v..][..a.v];

@@ -102,46 +102,22 @@ pub(crate) struct Shape {
 
 impl Panels<__m512> {
     pub fn f32(w: &[f32], s: Shape) -> Self {
-        pack(
-            w,
-            s,
-            1,
-            |vec, lane, _, v| vec[lane] = v,
-            [0f32; 16],
-            |v| {
-                // SAFETY: same size, any bits are valid.
-                unsafe { std::mem::transmute::<[f32; 16], __m512>(v) }
-            },
-        )
+        // SAFETY: same size, any bits are valid.
+        pack(w, s, |v| unsafe { std::mem::transmute::<[f32; 16], __m512>(v) })
     }
 }
 
 impl Panels<__m512i> {
     pub fn i8(w: &[i8], s: Shape) -> Self {
-        pack(
-            w,
-            s,
-            4,
-            |vec, lane, i, v| vec[4 * lane + i] = v,
-            [0i8; 64],
-            |v| {
-                // SAFETY: same size, any bits are valid.
-                unsafe { std::mem::transmute::<[i8; 64], __m512i>(v) }
-            },
-        )
+        // SAFETY: same size, any bits are valid.
+        pack(w, s, |v| unsafe { std::mem::transmute::<[i8; 64], __m512i>(v) })
     }
 }
 
-fn pack<W: Copy, A: Copy, T>(
-    w: &[W],
-    s: Shape,
-    step: usize,
-    put: impl Fn(&mut A, usize, usize, W),
-    zero: A,
-    finish: impl Fn(A) -> T,
-) -> Panels<T> {
+/// A vector has `N` weights: those of sixteen columns, as many of each as a step takes.
+fn pack<W: Copy + Default, T, const N: usize>(w: &[W], s: Shape, finish: impl Fn([W; N]) -> T) -> Panels<T> {
     let (mut data, mut list) = (vec![], vec![]);
-    let k = s.taps * s.len;
+    let (k, step) = (s.taps * s.len, N / 16);
     for group in 0..s.groups {
         let mut first = 0;
         for vecs in widths(s.cols) {
@@ -151,14 +127,10 @@ fn pack<W: Copy, A: Copy, T>(
             for tap in 0..s.taps {
                 for from in (0..s.padded).step_by(step) {
                     for v in 0..vecs {
-                        let mut vec = zero;
-                        for lane in 0..16.min(cols.saturating_sub(16 * v)) {
+                        let mut vec = [W::default(); N];
+                        for (lane, to) in vec.chunks_exact_mut(step).enumerate().take(cols.saturating_sub(16 * v)) {
                             let row = &w[(col + 16 * v + lane) * k + tap * s.len..][..s.len];
-                            row[from.min(s.len)..]
-                                .iter()
-                                .take(step)
-                                .enumerate()
-                                .for_each(|(i, &x)| put(&mut vec, lane, i, x));
+                            to.iter_mut().zip(&row[from.min(s.len)..]).for_each(|(to, x)| *to = *x);
                         }
                         data.push(finish(vec));
                     }
@@ -697,16 +669,14 @@ pub(crate) unsafe fn softmax_rows(rows: &mut [f32], stride: usize, n: usize) {
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512vl")]
 fn exp(x: __m512) -> __m512 {
-    {
-        let n = _mm512_roundscale_ps::<0x08>(_mm512_mul_ps(x, _mm512_set1_ps(std::f32::consts::LOG2_E)));
-        // ln 2 in two parts keeps the remainder exact.
-        let r = _mm512_fnmadd_ps(n, _mm512_set1_ps(0.693_359_4), x);
-        let r = _mm512_fnmadd_ps(n, _mm512_set1_ps(-2.121_944_4e-4), r);
-        let mut y = _mm512_set1_ps(1.987_569_1e-4);
-        for c in [1.398_199_9e-3, 8.333_452e-3, 4.166_579_6e-2, 1.666_666_6e-1, 5e-1] {
-            y = _mm512_fmadd_ps(y, r, _mm512_set1_ps(c));
-        }
-        let y = _mm512_add_ps(_mm512_fmadd_ps(y, _mm512_mul_ps(r, r), r), _mm512_set1_ps(1.0));
-        _mm512_scalef_ps(y, n)
+    let n = _mm512_roundscale_ps::<0x08>(_mm512_mul_ps(x, _mm512_set1_ps(std::f32::consts::LOG2_E)));
+    // ln 2 in two parts keeps the remainder exact.
+    let r = _mm512_fnmadd_ps(n, _mm512_set1_ps(0.693_359_4), x);
+    let r = _mm512_fnmadd_ps(n, _mm512_set1_ps(-2.121_944_4e-4), r);
+    let mut y = _mm512_set1_ps(1.987_569_1e-4);
+    for c in [1.398_199_9e-3, 8.333_452e-3, 4.166_579_6e-2, 1.666_666_6e-1, 5e-1] {
+        y = _mm512_fmadd_ps(y, r, _mm512_set1_ps(c));
     }
+    let y = _mm512_add_ps(_mm512_fmadd_ps(y, _mm512_mul_ps(r, r), r), _mm512_set1_ps(1.0));
+    _mm512_scalef_ps(y, n)
 }

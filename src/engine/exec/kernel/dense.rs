@@ -7,10 +7,10 @@
 //! `y = (Σ q·w - z·Σ w) · s · factor + bias`, exact in integers up to the last step. Padding is `q = z`.
 
 use super::depthwise::Depthwise;
-use super::geometry::{Code, Epilogue, Geometry, Level};
-#[cfg(target_arch = "x86_64")]
-use super::grouped::Grouped;
+use super::geometry::{Code, Epilogue, Geometry, Level, Whole};
 use super::{Par, Scratch, band, gemm, room, rows, split, vector, with_scratch};
+#[cfg(target_arch = "x86_64")]
+use super::{grouped::Grouped, wide::Wide};
 use rten_gemm::PackedBMatrix;
 
 /// Weights as PyTorch orders them, `[out, in/groups, kh, kw]`, and what scales each output channel.
@@ -35,11 +35,8 @@ enum Weights {
         sums: Vec<i32>,
         factors: Vec<f32>,
     },
-    Depthwise(Depthwise),
-    #[cfg(target_arch = "x86_64")]
-    Grouped(Box<Grouped>),
-    #[cfg(target_arch = "x86_64")]
-    Wide(Box<super::wide::Wide>),
+    /// Packed by a kernel that does the whole step.
+    Own(Box<dyn Whole>),
 }
 
 /// `[out, in, kh, kw]` → `[out, kh, kw, in]`.
@@ -70,17 +67,16 @@ impl Dense {
                         row.iter_mut().for_each(|v| *v *= f);
                     }
                 }
-                let wide = || wide_f32(geo, &rows, level);
-                match Depthwise::fits(&geo).then(|| Weights::Depthwise(Depthwise::new(geo, &rows))).or_else(wide) {
-                    Some(w) => w,
+                match own_f32(geo, &rows, level) {
+                    Some(w) => Weights::Own(w),
                     None => Weights::F32(rows.chunks_exact(n * k).map(|g| gemm::pack_f32(g, n, k)).collect()),
                 }
             }
             Source::Int8 { q, factors } => {
                 let rows = channels_last(q, &geo);
                 let sums: Vec<i32> = rows.chunks_exact(k.max(1)).map(|r| r.iter().map(|&v| v as i32).sum()).collect();
-                match wide_int8(geo, &rows, &sums, factors, level) {
-                    Some(w) => w,
+                match own_int8(geo, &rows, &sums, factors, level) {
+                    Some(w) => Weights::Own(w),
                     None => {
                         let packed = rows.chunks_exact(n * k).map(|g| gemm::pack_i8(g, n, k)).collect();
                         Weights::Int8 { packed, sums, factors: factors.to_vec() }
@@ -97,32 +93,16 @@ impl Dense {
         match &self.weights {
             Weights::F32(_) => format!("{what}-f32/{}", gemm::float_name()),
             Weights::Int8 { .. } => format!("{what}-u8i8/{}", gemm::int8_name()),
-            Weights::Depthwise(d) => d.kernel(),
-            #[cfg(target_arch = "x86_64")]
-            Weights::Grouped(_) => "grouped-f32/avx512".to_owned(),
-            #[cfg(target_arch = "x86_64")]
-            Weights::Wide(w) => w.kernel().to_owned(),
+            Weights::Own(w) => w.kernel(),
         }
     }
 
     /// `x` `[images, h, w, c]` → `out` `[images, oh, ow, oc]`; `residual` has the shape of `out`.
     pub fn run(&self, x: &[f32], residual: Option<&[f32]>, out: &mut [f32], par: Par<'_>) {
         match &self.weights {
-            Weights::Depthwise(d) => d.run(&self.epilogue, x, residual, out, par),
-            #[cfg(target_arch = "x86_64")]
-            Weights::Grouped(g) => g.run(&self.epilogue, x, residual, out, par),
-            #[cfg(target_arch = "x86_64")]
-            Weights::Wide(w) => w.run(&self.epilogue, x, residual, out, par),
+            Weights::Own(w) => w.run(&self.epilogue, x, residual, out, par),
             _ if self.geo.in_place() => self.run_flat(x, residual, out, par),
             _ => self.run_windows(x, residual, out, par),
-        }
-    }
-
-    fn finish(&self, out: &mut [f32], residual: Option<&[f32]>) {
-        match (residual, self.epilogue.act) {
-            (Some(r), act) => rows::add_assign(out, r, act),
-            (None, Some(act)) => rows::activate(out, act),
-            (None, None) => {}
         }
     }
 
@@ -137,7 +117,7 @@ impl Dense {
                 split(par, out, rows * oc, |i, out| {
                     let a = &x[i * rows * c..][..out.len() / oc * c];
                     gemm::run_f32(a, c, &packed[0], &self.epilogue.bias, out);
-                    self.finish(out, res(i, rows, out.len()));
+                    rows::finish(out, res(i, rows, out.len()), self.epilogue.act);
                 });
             }
             Weights::Int8 { packed, sums, factors } => {
@@ -163,12 +143,10 @@ impl Dense {
                             vector::dequantize(acc, code.zero, sums, code.scale, factors, bias, out);
                         }
                     });
-                    self.finish(out, res(i, rows, out.len()));
+                    rows::finish(out, res(i, rows, out.len()), self.epilogue.act);
                 });
             }
-            Weights::Depthwise(_) => {}
-            #[cfg(target_arch = "x86_64")]
-            Weights::Grouped(_) | Weights::Wide(_) => {}
+            Weights::Own(_) => {}
         }
     }
 
@@ -185,7 +163,7 @@ impl Dense {
                     with_scratch(|Scratch { f32, .. }| {
                         self.float_band(x, packed, b * lines, out, f32);
                     });
-                    self.finish(out, residual.map(|r| &r[b * lines * line..][..out.len()]));
+                    rows::finish(out, residual.map(|r| &r[b * lines * line..][..out.len()]), self.epilogue.act);
                 }),
                 Weights::Int8 { packed, sums, factors } => with_scratch(|Scratch { u8, .. }| {
                     let top = gemm::top_code();
@@ -195,12 +173,10 @@ impl Dense {
                     let q = &*q;
                     split(par, out, lines * line, |b, out| {
                         with_scratch(|s| self.int8_band(q, code, packed, sums, factors, b * lines, out, s));
-                        self.finish(out, residual.map(|r| &r[b * lines * line..][..out.len()]));
+                        rows::finish(out, residual.map(|r| &r[b * lines * line..][..out.len()]), self.epilogue.act);
                     });
                 }),
-                Weights::Depthwise(_) => {}
-                #[cfg(target_arch = "x86_64")]
-                Weights::Grouped(_) | Weights::Wide(_) => {}
+                Weights::Own(_) => {}
             }
         }
     }
@@ -254,28 +230,28 @@ impl Dense {
     }
 }
 
-#[cfg(target_arch = "x86_64")]
-fn wide_f32(geo: Geometry, rows: &[f32], level: Level) -> Option<Weights> {
-    if level >= Level::Vector && super::avx512::floats() && Grouped::fits(&geo) {
-        return Some(Weights::Grouped(Box::new(Grouped::new(geo, rows))));
+/// What takes these weights whole, if anything does.
+fn own_f32(geo: Geometry, rows: &[f32], level: Level) -> Option<Box<dyn Whole>> {
+    if Depthwise::fits(&geo) {
+        return Some(Box::new(Depthwise::new(geo, rows)));
     }
-    (level >= Level::Vector && super::avx512::floats())
-        .then(|| Weights::Wide(Box::new(super::wide::Wide::f32(geo, rows))))
-}
-
-#[cfg(target_arch = "x86_64")]
-fn wide_int8(geo: Geometry, rows: &[i8], sums: &[i32], factors: &[f32], level: Level) -> Option<Weights> {
-    (level >= Level::Vector && super::avx512::dots())
-        .then(|| Weights::Wide(Box::new(super::wide::Wide::int8(geo, rows, sums, factors, level))))
-}
-
-#[cfg(not(target_arch = "x86_64"))]
-fn wide_f32(_: Geometry, _: &[f32], _: Level) -> Option<Weights> {
+    #[cfg(target_arch = "x86_64")]
+    if level >= Level::Vector && super::avx512::floats() {
+        return Some(match Grouped::fits(&geo) {
+            true => Box::new(Grouped::new(geo, rows)),
+            false => Box::new(Wide::f32(geo, rows)),
+        });
+    }
+    let _ = level;
     None
 }
 
-#[cfg(not(target_arch = "x86_64"))]
-fn wide_int8(_: Geometry, _: &[i8], _: &[i32], _: &[f32], _: Level) -> Option<Weights> {
+fn own_int8(geo: Geometry, rows: &[i8], sums: &[i32], factors: &[f32], level: Level) -> Option<Box<dyn Whole>> {
+    #[cfg(target_arch = "x86_64")]
+    if level >= Level::Vector && super::avx512::dots() {
+        return Some(Box::new(Wide::int8(geo, rows, sums, factors, level)));
+    }
+    let _ = (geo, rows, sums, factors, level);
     None
 }
 

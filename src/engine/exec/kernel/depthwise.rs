@@ -4,7 +4,7 @@
 //! Invariant: every version gives the same bits ([`super::lanes`]); an output is one sum in the order of the taps. Taps beside
 //! the image are zeros, taps above and below it are left out.
 
-use super::geometry::{Epilogue, Geometry};
+use super::geometry::{Epilogue, Geometry, Whole};
 use super::lanes::{Job, Lanes, dispatch, kind};
 use super::{Par, rows, split};
 use crate::graph::Activation;
@@ -40,19 +40,14 @@ impl Depthwise {
         let taps = (0..k).flat_map(|t| rows.iter().skip(t).step_by(k.max(1)).copied()).collect();
         Depthwise { zeros: vec![0.0; geo.channels], taps, geo }
     }
+}
 
-    /// What will run, for people.
-    pub fn kernel(&self) -> String {
+impl Whole for Depthwise {
+    fn kernel(&self) -> String {
         format!("depthwise-f32/{}", kind())
     }
 
-    /// As `Dense::run`.
-    pub fn run(&self, e: &Epilogue, x: &[f32], residual: Option<&[f32]>, out: &mut [f32], par: Par<'_>) {
-        let g = &self.geo;
-        let (line, image) = (g.out_image[1] * g.channels, g.image[0] * g.image[1] * g.channels);
-        let lines = out.len() / line.max(1);
-        assert!(e.bias.len() == g.channels && residual.is_none_or(|r| r.len() == out.len()));
-        assert!(x.len() * g.out_image[0] >= lines * image);
+    fn run(&self, e: &Epilogue, x: &[f32], residual: Option<&[f32]>, out: &mut [f32], par: Par<'_>) {
         // Limits cost nothing within the tile; other activations go over a line that is still in the cache.
         let (low, high) = match e.act {
             Some(Activation::Relu) if residual.is_none() => (0.0, f32::INFINITY),
@@ -60,20 +55,35 @@ impl Depthwise {
             _ => (f32::NEG_INFINITY, f32::INFINITY),
         };
         let rest = e.act.filter(|_| low < 0.0);
-        let each = lines.div_ceil(if par.threads() > 1 { 4 * par.threads() } else { 1 }).max(1);
-        split(par, out, each * line, |b, out| {
-            for (i, out) in out.chunks_exact_mut(line).enumerate() {
-                let at = b * each + i;
-                let x = &x[at / g.out_image[0] * image..][..image];
-                dispatch(Row { d: self, bias: &e.bias, x, y: at % g.out_image[0], low, high, out });
-                match (residual, rest) {
-                    (Some(r), act) => rows::add_assign(out, &r[at * line..][..line], act),
-                    (None, Some(act)) => rows::activate(out, act),
-                    (None, None) => {}
-                }
-            }
+        by_lines(&self.geo, &e.bias, x, (residual, rest), out, par, |x, y, out| {
+            dispatch(Row { d: self, bias: &e.bias, x, y, low, high, out });
         });
     }
+}
+
+/// Calls `f(image, output line, where it goes)` for every line of a batch, shared among the team, and adds the residual and
+/// what is left of the activation while the line is in the cache.
+pub(super) fn by_lines(
+    g: &Geometry,
+    bias: &[f32],
+    x: &[f32],
+    (residual, rest): (Option<&[f32]>, Option<Activation>),
+    out: &mut [f32],
+    par: Par<'_>,
+    f: impl Fn(&[f32], usize, &mut [f32]) + Sync,
+) {
+    let (line, image) = (g.out_image[1] * g.out_channels, g.image[0] * g.image[1] * g.channels);
+    let lines = out.len() / line.max(1);
+    assert!(bias.len() == g.out_channels && residual.is_none_or(|r| r.len() == out.len()));
+    assert!(x.len() * g.out_image[0] >= lines * image);
+    let each = lines.div_ceil(if par.threads() > 1 { 4 * par.threads() } else { 1 }).max(1);
+    split(par, out, each * line, |b, out| {
+        for (i, out) in out.chunks_exact_mut(line).enumerate() {
+            let at = b * each + i;
+            f(&x[at / g.out_image[0] * image..][..image], at % g.out_image[0], out);
+            rows::finish(out, residual.map(|r| &r[at * line..][..line]), rest);
+        }
+    });
 }
 
 /// The padding above an image, and which lines of the window of output line `y` are within the image.

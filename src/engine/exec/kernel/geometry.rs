@@ -1,7 +1,7 @@
 //! What a dense step is, whichever kernel takes it: sizes, how its input is coded, what follows the product, and which
 //! instruction sets may be chosen.
 
-use super::vector;
+use super::{Par, vector};
 use crate::exec::unfold::Window;
 use crate::graph::{Activation, Range};
 use std::sync::OnceLock;
@@ -73,6 +73,15 @@ impl Geometry {
 pub(crate) struct Epilogue {
     pub bias: Vec<f32>,
     pub act: Option<Activation>,
+}
+
+/// A kernel that does all of a step itself, with weights of its own layout.
+pub(crate) trait Whole: Send + Sync {
+    /// What will run, for people.
+    fn kernel(&self) -> String;
+
+    /// As `Dense::run`.
+    fn run(&self, e: &Epilogue, x: &[f32], residual: Option<&[f32]>, out: &mut [f32], par: Par<'_>);
 }
 
 /// How one row or image was quantized.

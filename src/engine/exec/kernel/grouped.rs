@@ -4,10 +4,10 @@
 //! Invariant: an output is one sum over taps in the order (line, channel, column), however the image is cut. Taps beside
 //! the image are zeros, taps above and below it are left out.
 
+use super::Par;
 use super::avx512::unroll;
-use super::depthwise::lines_of;
-use super::geometry::{Epilogue, Geometry};
-use super::{Par, rows, split};
+use super::depthwise::{by_lines, lines_of};
+use super::geometry::{Epilogue, Geometry, Whole};
 use crate::graph::Activation;
 use std::arch::x86_64::*;
 
@@ -38,6 +38,18 @@ const SPAN: usize = 16;
 
 /// Most lines of a kernel.
 const LINES: usize = 7;
+
+impl Whole for Grouped {
+    fn kernel(&self) -> String {
+        "grouped-f32/avx512".to_owned()
+    }
+
+    fn run(&self, e: &Epilogue, x: &[f32], residual: Option<&[f32]>, out: &mut [f32], par: Par<'_>) {
+        let relu = residual.is_none() && e.act == Some(Activation::Relu);
+        let rest = e.act.filter(|_| !relu);
+        by_lines(&self.geo, &e.bias, x, (residual, rest), out, par, |x, y, out| self.line(&e.bias, x, y, relu, out));
+    }
+}
 
 impl Grouped {
     /// Is it one, with groups so narrow that several fit a vector, and a window that tiles are compiled for?
@@ -88,30 +100,6 @@ impl Grouped {
             }
         }
         this
-    }
-
-    /// As `Dense::run`.
-    pub fn run(&self, e: &Epilogue, x: &[f32], residual: Option<&[f32]>, out: &mut [f32], par: Par<'_>) {
-        let g = &self.geo;
-        let (line, image) = (g.out_image[1] * g.out_channels, g.image[0] * g.image[1] * g.channels);
-        let lines = out.len() / line.max(1);
-        assert!(e.bias.len() == g.out_channels && residual.is_none_or(|r| r.len() == out.len()));
-        assert!(x.len() * g.out_image[0] >= lines * image);
-        let relu = residual.is_none() && e.act == Some(Activation::Relu);
-        let rest = e.act.filter(|_| !relu);
-        let each = lines.div_ceil(if par.threads() > 1 { 4 * par.threads() } else { 1 }).max(1);
-        split(par, out, each * line, |b, out| {
-            for (i, out) in out.chunks_exact_mut(line).enumerate() {
-                let at = b * each + i;
-                let x = &x[at / g.out_image[0] * image..][..image];
-                self.line(&e.bias, x, at % g.out_image[0], relu, out);
-                match (residual, rest) {
-                    (Some(r), act) => rows::add_assign(out, &r[at * line..][..line], act),
-                    (None, Some(act)) => rows::activate(out, act),
-                    (None, None) => {}
-                }
-            }
-        });
     }
 
     fn line(&self, bias: &[f32], x: &[f32], y: usize, relu: bool, out: &mut [f32]) {

@@ -128,6 +128,16 @@ impl Plain {
     }
 }
 
+/// Functions of two, lane by lane.
+macro_rules! plain {
+    ($($name:ident($a:ident, $b:ident) = $value:expr;)*) => {$(
+        #[inline(always)]
+        fn $name(self, other: Self) -> Self {
+            self.zip(other, |$a, $b| $value)
+        }
+    )*};
+}
+
 impl Lanes for Plain {
     const NAME: &'static str = "portable";
 
@@ -162,44 +172,19 @@ impl Lanes for Plain {
         unsafe { p.copy_from_nonoverlapping(self.0[..n].as_ptr(), n) };
     }
 
-    #[inline(always)]
-    fn add(self, b: Self) -> Self {
-        self.zip(b, |a, b| a + b)
-    }
-
-    #[inline(always)]
-    fn sub(self, b: Self) -> Self {
-        self.zip(b, |a, b| a - b)
-    }
-
-    #[inline(always)]
-    fn mul(self, b: Self) -> Self {
-        self.zip(b, |a, b| a * b)
-    }
-
-    #[inline(always)]
-    fn div(self, b: Self) -> Self {
-        self.zip(b, |a, b| a / b)
+    plain! {
+        add(a, b) = a + b;
+        sub(a, b) = a - b;
+        mul(a, b) = a * b;
+        div(a, b) = a / b;
+        max(a, b) = if a > b { a } else { b };
+        min(a, b) = if a < b { a } else { b };
+        scale2(y, t) = f32::from_bits(y.to_bits().wrapping_add(t.to_bits() << 23));
     }
 
     #[inline(always)]
     fn fma(self, b: Self, c: Self) -> Self {
         Plain(std::array::from_fn(|i| self.0[i].mul_add(b.0[i], c.0[i])))
-    }
-
-    #[inline(always)]
-    fn max(self, b: Self) -> Self {
-        self.zip(b, |a, b| if a > b { a } else { b })
-    }
-
-    #[inline(always)]
-    fn min(self, b: Self) -> Self {
-        self.zip(b, |a, b| if a < b { a } else { b })
-    }
-
-    #[inline(always)]
-    fn scale2(self, t: Self) -> Self {
-        self.zip(t, |y, t| f32::from_bits(y.to_bits().wrapping_add(t.to_bits() << 23)))
     }
 
     #[inline(always)]
@@ -261,34 +246,32 @@ pub(super) fn exp<V: Lanes>(x: V) -> V {
     y.scale2(t).where_at_least(x, least)
 }
 
-#[derive(Clone, Copy)]
-pub(super) struct Same;
+/// Functions of one number that hold nothing.
+macro_rules! maps {
+    ($($(#[$doc:meta])* $name:ident($x:ident: $v:ident) -> V $body:block)*) => {$(
+        $(#[$doc])*
+        #[derive(Clone, Copy)]
+        pub(super) struct $name;
 
-impl Map for Same {
-    #[inline(always)]
-    fn of<V: Lanes>(self, x: V) -> V {
+        impl Map for $name {
+            #[inline(always)]
+            fn of<$v: Lanes>(self, $x: $v) -> $v $body
+        }
+    )*};
+}
+
+maps! {
+    Same(x: V) -> V {
         x
     }
-}
 
-#[derive(Clone, Copy)]
-pub(super) struct Relu;
-
-impl Map for Relu {
-    #[inline(always)]
-    fn of<V: Lanes>(self, x: V) -> V {
+    Relu(x: V) -> V {
         V::splat(0.0).max(x)
     }
-}
 
-/// `x·Φ(x)`: Φ minus a half is odd, so it is `x` times a rational function of `x²` (degrees 5 and 5, fitted for the least
-/// largest error of the product, 2e-8 without rounding).
-#[derive(Clone, Copy)]
-pub(super) struct GeluErf;
-
-impl Map for GeluErf {
-    #[inline(always)]
-    fn of<V: Lanes>(self, x: V) -> V {
+    /// `x·Φ(x)`: Φ minus a half is odd, so it is `x` times a rational function of `x²` (degrees 5 and 5, fitted for the least
+    /// largest error of the product, 2e-8 without rounding).
+    GeluErf(x: V) -> V {
         // Beyond ±5.5 the tail is below 2e-8; what goes in below that stays there, or its product would grow again.
         let low = V::splat(-5.5).max(x);
         let c = V::splat(5.5).min(low);
@@ -297,52 +280,28 @@ impl Map for GeluErf {
         let q = monic(u, &[65.760_74, 1_641.655_8, 24_593.19, 213_110.53, 836_539.94]);
         low.mul(c.mul(p).div(q).add(V::splat(0.5)))
     }
-}
 
-/// `x·σ(x)`.
-#[derive(Clone, Copy)]
-pub(super) struct Silu;
-
-impl Map for Silu {
-    #[inline(always)]
-    fn of<V: Lanes>(self, x: V) -> V {
+    /// `x·σ(x)`.
+    Silu(x: V) -> V {
         // The exponential ends at e^88: so must what it divides.
         let x = V::splat(-88.0).max(x);
         x.div(exp(V::splat(0.0).sub(x)).add(V::splat(1.0)))
     }
-}
 
-/// `x/2·(1 + tanh(√(2/π)·(x + 0.044715·x³)))`, which is `x·σ(2√(2/π)·(x + 0.044715·x³))`.
-#[derive(Clone, Copy)]
-pub(super) struct GeluTanh;
-
-impl Map for GeluTanh {
-    #[inline(always)]
-    fn of<V: Lanes>(self, x: V) -> V {
+    /// `x/2·(1 + tanh(√(2/π)·(x + 0.044715·x³)))`, which is `x·σ(2√(2/π)·(x + 0.044715·x³))`.
+    GeluTanh(x: V) -> V {
         const A: f32 = -1.595_769;
         let x = V::splat(-88.0).max(x);
         let inner = x.mul(x.mul(x).fma(V::splat(0.044_715 * A), V::splat(A)));
         x.div(exp(inner).add(V::splat(1.0)))
     }
-}
 
-#[derive(Clone, Copy)]
-pub(super) struct Sigmoid;
-
-impl Map for Sigmoid {
-    #[inline(always)]
-    fn of<V: Lanes>(self, x: V) -> V {
+    Sigmoid(x: V) -> V {
         V::splat(1.0).div(exp(V::splat(0.0).sub(x)).add(V::splat(1.0)))
     }
-}
 
-/// `x` times a rational function of `x²` (degrees 4 and 4, relative error 2e-8 without rounding).
-#[derive(Clone, Copy)]
-pub(super) struct Tanh;
-
-impl Map for Tanh {
-    #[inline(always)]
-    fn of<V: Lanes>(self, x: V) -> V {
+    /// `x` times a rational function of `x²` (degrees 4 and 4, relative error 2e-8 without rounding).
+    Tanh(x: V) -> V {
         let c = V::splat(9.02).min(V::splat(-9.02).max(x));
         let u = c.mul(c);
         let p = poly(u, &[1.331_906_3e-8, 2.058_347_3e-5, 0.003_494_034, 0.133_797_17, 1.0]);
@@ -350,36 +309,18 @@ impl Map for Tanh {
         // Rounding could lift the ends above one.
         V::splat(1.0).min(V::splat(-1.0).max(c.mul(p).div(q)))
     }
-}
 
-#[derive(Clone, Copy)]
-pub(super) struct Relu6;
-
-impl Map for Relu6 {
-    #[inline(always)]
-    fn of<V: Lanes>(self, x: V) -> V {
+    Relu6(x: V) -> V {
         V::splat(6.0).min(V::splat(0.0).max(x))
     }
-}
 
-/// `min(max(x + 3, 0), 6) / 6`.
-#[derive(Clone, Copy)]
-pub(super) struct HardSigmoid;
-
-impl Map for HardSigmoid {
-    #[inline(always)]
-    fn of<V: Lanes>(self, x: V) -> V {
+    /// `min(max(x + 3, 0), 6) / 6`.
+    HardSigmoid(x: V) -> V {
         Relu6.of(x.add(V::splat(3.0))).mul(V::splat(1.0 / 6.0))
     }
-}
 
-/// `x · min(max(x + 3, 0), 6) / 6`.
-#[derive(Clone, Copy)]
-pub(super) struct HardSwish;
-
-impl Map for HardSwish {
-    #[inline(always)]
-    fn of<V: Lanes>(self, x: V) -> V {
+    /// `x · min(max(x + 3, 0), 6) / 6`.
+    HardSwish(x: V) -> V {
         let x = V::splat(-3.0).max(x);
         x.mul(HardSigmoid.of(x))
     }

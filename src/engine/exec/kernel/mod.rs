@@ -37,6 +37,13 @@ pub(crate) fn noise(n: usize, seed: u64) -> Vec<f32> {
     (0..n).map(|_| rng.random_range(-2.0..3.0)).collect()
 }
 
+/// Calls `f` with a team of so many threads, for tests.
+#[cfg(test)]
+pub(crate) fn shared(threads: usize, f: impl FnOnce(Par<'_>)) {
+    let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().unwrap();
+    team::Team::new(threads).with(&pool, f);
+}
+
 /// Lets the parts of a job write to one slice; the caller sees to it that they write to different places.
 #[derive(Clone, Copy)]
 pub(crate) struct Shared<T>(*mut T, usize);

@@ -110,6 +110,15 @@ pub(crate) fn add_assign(y: &mut [f32], x: &[f32], act: Option<Activation>) {
     with_map!(act, f => dispatch(Sum { a: out, b, out, n, f }));
 }
 
+/// `y = act(y + residual)`, of what there is.
+pub(crate) fn finish(y: &mut [f32], residual: Option<&[f32]>, act: Option<Activation>) {
+    match (residual, act) {
+        (Some(r), act) => add_assign(y, r, act),
+        (None, Some(act)) => activate(y, act),
+        (None, None) => {}
+    }
+}
+
 /// Per row of `scale.len()` values: `out = f(x · scale + shift)`.
 struct Affine<'a, F> {
     x: &'a [f32],

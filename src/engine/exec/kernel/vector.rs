@@ -3,9 +3,9 @@
 //!
 //! Invariant: every version gives the same bits (no fused multiply-add is introduced, reductions have a fixed order).
 
-/// Defines a function whose body is compiled for AVX-512, AVX2 and the baseline.
+/// Defines functions whose bodies are compiled for AVX-512, AVX2 and the baseline.
 macro_rules! versions {
-    ($(#[$meta:meta])* pub fn $name:ident($($arg:ident: $ty:ty),* $(,)?) $(-> $ret:ty)? $body:block) => {
+    ($($(#[$meta:meta])* pub fn $name:ident($($arg:ident: $ty:ty),*) $(-> $ret:ty)? $body:block)*) => {$(
         $(#[$meta])*
         pub(crate) fn $name($($arg: $ty),*) $(-> $ret)? {
             #[inline(always)]
@@ -32,7 +32,7 @@ macro_rules! versions {
             }
             body($($arg),*)
         }
-    };
+    )*};
 }
 
 const LANES: usize = 16;
@@ -53,9 +53,7 @@ versions! {
         let hi = hi.iter().chain(tail).fold(0f32, |m, &v| if v > m { v } else { m });
         (lo, hi)
     }
-}
 
-versions! {
     /// `out = clamp(round(x · inverse_scale) + zero, 0, top)`, ties to even.
     pub fn quantize(x: &[f32], inverse_scale: f32, zero: i32, top: f32, out: &mut [u8]) {
         // Adding and taking away 1.5·2^23 rounds to the nearest integer (ties to even) for |v| < 2^22.
@@ -69,18 +67,14 @@ versions! {
             *o = unsafe { r.to_int_unchecked::<i32>() } as u8;
         }
     }
-}
 
-versions! {
     /// `out = (sums - zero·weight_sums) · (scale · factors) + bias`, one row of output channels of an int8 product.
     pub fn dequantize(sums: &[i32], zero: i32, weight_sums: &[i32], scale: f32, factors: &[f32], bias: &[f32], out: &mut [f32]) {
         for (((o, &s), (&ws, &f)), &b) in out.iter_mut().zip(sums).zip(weight_sums.iter().zip(factors)).zip(bias) {
             *o = (s - zero * ws) as f32 * (scale * f) + b;
         }
     }
-}
 
-versions! {
     /// Sum of squares.
     pub fn squares(x: &[f32]) -> f32 {
         let mut sums = [0f32; LANES];
@@ -93,39 +87,29 @@ versions! {
         }
         sums.iter().sum::<f32>() + tail.iter().map(|v| v * v).sum::<f32>()
     }
-}
 
-versions! {
     /// `out = a · b`.
     pub fn multiply(a: &[f32], b: &[f32], out: &mut [f32]) {
         for ((o, &a), &b) in out.iter_mut().zip(a).zip(b) {
             *o = a * b;
         }
     }
-}
 
-versions! {
     /// `out = x · mul + add`.
     pub fn scalar(x: &[f32], mul: f32, add: f32, out: &mut [f32]) {
         out.iter_mut().zip(x).for_each(|(o, &x)| *o = x * mul + add);
     }
-}
 
-versions! {
     /// Adds `x` into `sum`.
     pub fn accumulate(sum: &mut [f32], x: &[f32]) {
         sum.iter_mut().zip(x).for_each(|(s, &v)| *s += v);
     }
-}
 
-versions! {
     /// `m = max(m, x)`.
     pub fn maximum(m: &mut [f32], x: &[f32]) {
         m.iter_mut().zip(x).for_each(|(m, &v)| *m = if v > *m { v } else { *m });
     }
-}
 
-versions! {
     /// `out = scale · Σ_k a[k] · b[k]`, where row `k` of `b` begins at `k · stride`.
     pub fn combine(a: &[f32], scale: f32, b: &[f32], stride: usize, out: &mut [f32]) {
         out.fill(0.0);

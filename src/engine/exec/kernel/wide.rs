@@ -5,7 +5,7 @@
 
 use super::amx::{self, Tiles};
 use super::avx512::{Ahead, Line, Panel, Panels, Scales, Shape, line_f32, line_u8};
-use super::geometry::{Code, Codes, Epilogue, Geometry, Level};
+use super::geometry::{Code, Codes, Epilogue, Geometry, Level, Whole};
 use super::layout::{Layout, Prepare};
 use super::{Par, Scratch, Shared, band, room, rows, split, vector, with_scratch};
 use crate::graph::Activation;
@@ -42,6 +42,28 @@ fn code(x: &[f32]) -> Code {
     Code::covering(lo, hi, TOP)
 }
 
+impl Whole for Wide {
+    fn kernel(&self) -> String {
+        let by = match &self.weights {
+            Weights::F32(_) => "f32/avx512",
+            Weights::Int8 { matrix: false, .. } => "u8i8/vnni",
+            Weights::Int8 { matrix: true, .. } => "u8i8/amx",
+        };
+        format!("{}-{by}", if self.geo.in_place() { "gemm" } else { "conv" })
+    }
+
+    fn run(&self, e: &Epilogue, x: &[f32], residual: Option<&[f32]>, out: &mut [f32], par: Par<'_>) {
+        assert_eq!(e.bias.len(), self.geo.out_channels);
+        assert!(residual.is_none_or(|r| r.len() == out.len()));
+        let images = out.len() / (self.geo.rows() * self.geo.out_channels).max(1);
+        assert!(x.len() == images * self.geo.image[0] * self.geo.image[1] * self.geo.channels);
+        match self.layout.prepare {
+            Prepare::Rows => self.rows(e, x, residual, out, par),
+            Prepare::Gather | Prepare::Border => self.windows(e, x, residual, out, par),
+        }
+    }
+}
+
 impl Wide {
     pub fn f32(geo: Geometry, rows: &[f32]) -> Wide {
         let layout = Layout::of(&geo, 4, false);
@@ -56,29 +78,6 @@ impl Wide {
         let panels = Panels::i8(rows, shape(&geo, &layout, n * step));
         let weights = Weights::Int8 { panels, sums: sums.to_vec(), factors: factors.to_vec(), matrix };
         Wide { weights, padded: n * step, step, geo, layout }
-    }
-
-    pub fn kernel(&self) -> &'static str {
-        match (&self.weights, self.geo.in_place()) {
-            (Weights::F32(_), true) => "gemm-f32/avx512",
-            (Weights::F32(_), false) => "conv-f32/avx512",
-            (Weights::Int8 { matrix: false, .. }, true) => "gemm-u8i8/vnni",
-            (Weights::Int8 { matrix: false, .. }, false) => "conv-u8i8/vnni",
-            (Weights::Int8 { matrix: true, .. }, true) => "gemm-u8i8/amx",
-            (Weights::Int8 { matrix: true, .. }, false) => "conv-u8i8/amx",
-        }
-    }
-
-    /// As `Dense::run`.
-    pub fn run(&self, e: &Epilogue, x: &[f32], residual: Option<&[f32]>, out: &mut [f32], par: Par<'_>) {
-        assert_eq!(e.bias.len(), self.geo.out_channels);
-        assert!(residual.is_none_or(|r| r.len() == out.len()));
-        let images = out.len() / (self.geo.rows() * self.geo.out_channels).max(1);
-        assert!(x.len() == images * self.geo.image[0] * self.geo.image[1] * self.geo.channels);
-        match self.layout.prepare {
-            Prepare::Rows => self.rows(e, x, residual, out, par),
-            Prepare::Gather | Prepare::Border => self.windows(e, x, residual, out, par),
-        }
     }
 
     fn panels(&self) -> &[Panel] {

@@ -54,13 +54,7 @@ impl Around {
             return Around { order: w.order(), count: w.count(), factors, bias: Vec::new(), kinds: Vec::new() };
         }
         let base = bias.unwrap_or_else(|| vec![0.0; core.heads * n * n]);
-        let mut tables = Vec::with_capacity(patterns.len() * base.len());
-        for p in &patterns {
-            for (i, b) in base.iter().enumerate() {
-                let (q, k) = (i / n % n, i % n);
-                tables.push(if p[q] == p[k] { *b } else { b + window::MASKED });
-            }
-        }
+        let tables = patterns.iter().flat_map(|p| window::masked(&base, p)).collect();
         Around { order: w.order(), count: w.count(), factors, bias: tables, kinds }
     }
 

@@ -47,11 +47,12 @@ pub struct Fusion {
 /// What fuses into which layer when `graph` is compiled with nothing kept.
 pub fn fusions(graph: &Graph) -> Vec<Fusion> {
     let one = |c: Chain| Fusion { lead: c.lead, residual: c.add.is_some(), act: c.act.map(|a| a.1) };
-    chains(graph, &HashSet::new()).into_iter().map(one).collect()
+    chains(graph, &[]).into_iter().map(one).collect()
 }
 
-/// Groups reachable nodes into steps.
-pub(in crate::exec) fn chains(graph: &Graph, keep: &HashSet<&str>) -> Vec<Chain> {
+/// Groups reachable nodes into steps, in the order that they can run.
+pub(in crate::exec) fn chains(graph: &Graph, keep: &[String]) -> Vec<Chain> {
+    let keep: HashSet<&str> = keep.iter().map(String::as_str).collect();
     let (reachable, consumers) = (graph.reachable(), graph.consumers());
     let mut taken = vec![false; graph.nodes.len()];
     let mut chains = Vec::new();
@@ -86,5 +87,6 @@ pub(in crate::exec) fn chains(graph: &Graph, keep: &HashSet<&str>) -> Vec<Chain>
         }
         chains.push(c);
     }
+    chains.sort_by_key(|c| c.last);
     chains
 }

@@ -2,19 +2,29 @@
 //!
 //! Not here: parameters and what is folded into them (`layer`). Invariant: the name that a kernel gets is that of what runs.
 
-use super::layer::{Builder, Folded};
-use super::step::Kernel;
+use super::layer::Builder;
+use super::step::{Call, Kernel};
 use crate::exec::error::ExecError;
-use crate::exec::kernel::attention::Attention;
+use crate::exec::kernel::attention::{Attention, Part};
 use crate::exec::kernel::dense::{Dense, Source};
 use crate::exec::kernel::geometry::{Codes, Epilogue, Geometry};
-use crate::exec::kernel::simple::Pool;
+use crate::exec::kernel::simple::{self, Pool};
 use crate::exec::kernel::window::Around;
+use crate::exec::kernel::{rows, split, vector};
 use crate::exec::unfold::Window;
 use crate::graph::{Op, ParamRole, Precision, Runs, channel_axis, op};
 
 /// A kernel, its name and its parameter bytes, stored and in memory.
 pub(super) type Made = (Kernel, String, [u64; 2]);
+
+fn kernel(f: impl Fn(&Call<'_, '_>, &mut [f32]) + Send + Sync + 'static) -> Kernel {
+    Box::new(f)
+}
+
+/// Rows of `width` values on their own.
+fn by_rows(width: usize, f: impl Fn(&[f32], &mut [f32]) + Send + Sync + 'static) -> Kernel {
+    kernel(move |call, out| call.by_rows(width, out, &f))
+}
 
 impl Builder<'_> {
     fn pool(&self, window: Window) -> Result<Pool, ExecError> {
@@ -25,128 +35,153 @@ impl Builder<'_> {
         }
     }
 
-    pub fn kernel(&self, precision: Precision) -> Result<Made, ExecError> {
+    pub fn kernel(&self) -> Result<Made, ExecError> {
+        let node = self.node;
         let plain = |k: Kernel, name: &str| Ok((k, name.to_owned(), [0; 2]));
         let held = |k: Kernel, name: &str, n: usize| Ok((k, name.to_owned(), [4 * n as u64; 2]));
-        match &self.node.op {
-            Op::Conv2d(conv) => self.conv(conv, precision),
+        let affine = |scale: Vec<f32>, shift: Vec<f32>, n: usize| {
+            let (width, act) = (scale.len(), self.act());
+            held(by_rows(width, move |x, out| rows::affine(x, &scale, &shift, act, out)), "affine-f32", n)
+        };
+        let mean = |skip: usize, c: usize| {
+            plain(
+                kernel(move |call, out| simple::mean_rows(call.rows(c), skip, c, call.input(0), out, call.par)),
+                "mean-f32",
+            )
+        };
+        match node.op.clone() {
+            Op::Conv2d(conv) => self.conv(&conv),
             Op::Embedding(op::Embedding { vocab, dim }) => {
-                let table = self.values(self.node, ParamRole::Weight, &[*vocab, *dim])?;
-                held(Kernel::Gather { table, dim: *dim }, "gather-f32", vocab * dim)
+                let table = self.values(node, ParamRole::Weight, &[vocab, dim])?;
+                let gather = kernel(move |call, out| {
+                    let (ids, len) = (call.input(0), call.band(dim, out.len()));
+                    split(call.par, out, len, |i, out| simple::gather(&table, dim, &ids[i * len / dim..], out));
+                });
+                held(gather, "gather-f32", vocab * dim)
             }
             Op::Linear(op::Linear { in_features, out_features, bias }) => {
                 if self.input(0)?.len() > 2 {
-                    return Err(ExecError::shape(self.node, self.input(0)?, "[tokens, features] or [features]"));
+                    return Err(ExecError::shape(node, self.input(0)?, "[tokens, features] or [features]"));
                 }
                 // Rows are on their own; an image of one holds for any number of them.
-                let rows = if self.free { 1 } else { self.rows()?.0 };
-                let geo = Geometry::linear(rows, *in_features, *out_features);
-                self.dense(geo, &[*out_features, *in_features], *bias, precision)
+                let rows = if self.graph.is_free() { 1 } else { self.rows()?.0 };
+                let geo = Geometry::linear(rows, in_features, out_features);
+                self.dense(geo, &[out_features, in_features], bias)
             }
             Op::BatchNorm2d(op::BatchNorm2d { channels, eps }) => {
-                let (scale, shift) = self.batch_norm(self.node, *channels, *eps)?;
-                held(Kernel::Affine { scale, shift, act: self.act() }, "affine-f32", 2 * channels)
+                let (scale, shift) = self.batch_norm(node, channels, eps)?;
+                affine(scale, shift, 2 * channels)
             }
             Op::LayerNorm(op::LayerNorm { dim, eps }) => {
                 self.rows()?;
-                let w = self.values(self.node, ParamRole::Weight, &[*dim])?;
-                let b = self.values(self.node, ParamRole::Bias, &[*dim])?;
-                held(Kernel::LayerNorm { w, b, eps: *eps as f32 }, "layernorm-f32", 2 * dim)
+                let w = self.values(node, ParamRole::Weight, &[dim])?;
+                let b = self.values(node, ParamRole::Bias, &[dim])?;
+                let norm = by_rows(dim, move |x, out| rows::layer_norm(x, &w, &b, eps as f32, out));
+                held(norm, "layernorm-f32", 2 * dim)
             }
             Op::RmsNorm(op::RmsNorm { dim, eps }) => {
-                let w = self.values(self.node, ParamRole::Weight, &[*dim])?;
-                held(Kernel::RmsNorm { w, eps: *eps as f32 }, "rmsnorm-f32", *dim)
+                let w = self.values(node, ParamRole::Weight, &[dim])?;
+                held(by_rows(dim, move |x, out| rows::rms_norm(x, &w, eps as f32, out)), "rmsnorm-f32", dim)
             }
-            Op::Activation { act } => plain(Kernel::Activation(*act), "activation-f32"),
-            Op::Softmax => plain(Kernel::Softmax { width: self.rows()?.1 }, "softmax-f32"),
+            Op::Activation { act } => {
+                plain(by_rows(1, move |x, out| rows::activate_into(x, act, out)), "activation-f32")
+            }
+            Op::Softmax => {
+                let (_, width) = self.rows()?;
+                plain(by_rows(width, move |x, out| rows::softmax_into(x, width, out)), "softmax-f32")
+            }
             Op::Mul => {
-                let (_, channels) = self.rows()?;
-                let kernel = match self.input(0)?.len() == self.input(1)?.len() {
-                    true => Kernel::Mul,
-                    false => Kernel::MulRows { channels },
+                let (_, c) = self.rows()?;
+                let multiply = match self.input(0)?.len() == self.input(1)?.len() {
+                    true => kernel(|call, out| call.by_values(out, vector::multiply)),
+                    // The second input has one row of factors an image.
+                    false => kernel(move |call, out| {
+                        simple::scale_rows(call.rows(c), c, call.input(0), call.input(1), out, call.par);
+                    }),
                 };
-                plain(kernel, "multiply-f32")
+                plain(multiply, "multiply-f32")
             }
             Op::Scale(op::Scale { channels }) => {
-                let scale = self.values(self.node, ParamRole::Weight, &[*channels])?;
-                let shift = vec![0.0; *channels];
-                held(Kernel::Affine { scale, shift, act: self.act() }, "affine-f32", *channels)
+                affine(self.values(node, ParamRole::Weight, &[channels])?, vec![0.0; channels], channels)
             }
             Op::Scalar(op::Scalar { mul, add }) => {
-                plain(Kernel::Scalar { mul: *mul as f32, add: *add as f32 }, "scalar-f32")
+                let (mul, add) = (mul as f32, add as f32);
+                plain(by_rows(1, move |x, out| vector::scalar(x, mul, add, out)), "scalar-f32")
             }
-            Op::Add => plain(Kernel::Add { act: self.act() }, "add-f32"),
-            Op::MaxPool2d(op::MaxPool2d { kernel, stride, padding }) => {
-                let window = Window { kernel: *kernel, stride: *stride, padding: *padding };
-                plain(Kernel::MaxPool(self.pool(window)?), "maxpool-f32")
+            Op::Add => {
+                let act = self.act();
+                plain(kernel(move |call, out| call.by_values(out, |x, y, out| rows::add(x, y, act, out))), "add-f32")
             }
-            Op::AvgPool2d(op::AvgPool2d { kernel, stride, padding, count_padding }) => {
-                let pool = self.pool(Window { kernel: *kernel, stride: *stride, padding: *padding })?;
-                plain(Kernel::AvgPool { pool, count_padding: *count_padding }, "avgpool-f32")
+            Op::MaxPool2d(pool) => {
+                let pool = self.pool((&pool).into())?;
+                plain(kernel(move |call, out| simple::max_pool(&pool, call.input(0), out, call.par)), "maxpool-f32")
+            }
+            Op::AvgPool2d(op) => {
+                let (pool, all) = (self.pool((&op).into())?, op.count_padding);
+                plain(
+                    kernel(move |call, out| simple::avg_pool(&pool, all, call.input(0), out, call.par)),
+                    "avgpool-f32",
+                )
             }
             Op::AdaptiveAvgPool2d(_) => {
-                let window = Window { kernel: [1; 2], stride: [1; 2], padding: [0; 4] };
-                plain(Kernel::AdaptivePool(self.pool(window)?), "avgpool-f32")
+                let pool = self.pool(Window { kernel: [1; 2], stride: [1; 2], padding: [0; 4] })?;
+                let mean = kernel(move |call, out| simple::adaptive_avg_pool(&pool, call.input(0), out, call.par));
+                plain(mean, "avgpool-f32")
             }
             Op::Concat(op::Concat { inputs }) => {
                 let width = |i| Ok(self.input(i)?[channel_axis(self.input(i)?)]);
-                let widths = (0..*inputs).map(width).collect::<Result<_, ExecError>>()?;
-                plain(Kernel::Concat { widths }, "copy-f32")
+                let widths = (0..inputs).map(width).collect::<Result<Vec<_>, ExecError>>()?;
+                let concat = kernel(move |call, out| {
+                    let parts: Vec<_> = widths.iter().enumerate().map(|(i, width)| (call.input(i), *width)).collect();
+                    simple::concat(&parts, out, call.par);
+                });
+                plain(concat, "copy-f32")
             }
             Op::Flatten => {
-                let (channels, [h, w]) = self.image()?;
-                plain(Kernel::Flatten { channels, positions: h * w }, "copy-f32")
+                let (c, [h, w]) = self.image()?;
+                plain(kernel(move |call, out| simple::to_channels_first(c, h * w, call.input(0), out)), "copy-f32")
             }
             Op::PatchMerge(op::PatchMerge { grid }) => {
-                let (_, width) = self.rows()?;
-                plain(Kernel::PatchMerge { grid: *grid, width }, "copy-f32")
+                let (_, d) = self.rows()?;
+                plain(kernel(move |call, out| simple::patch_merge(grid, d, call.input(0), out, call.par)), "copy-f32")
             }
-            Op::GlobalAvgPool => {
-                let (channels, _) = self.image()?;
-                plain(Kernel::Mean { skip: 0, channels }, "mean-f32")
-            }
+            Op::GlobalAvgPool => mean(0, self.image()?.0),
             Op::ChannelPad(pad) => {
-                let pool = self.padded(pad)?;
-                plain(Kernel::ChannelPad { pool, map: pad.map.clone() }, "pad-f32")
+                let pool = self.padded(&pad)?;
+                let take = kernel(move |call, out| simple::channel_pad(&pool, &pad.map, call.input(0), out, call.par));
+                plain(take, "pad-f32")
             }
             Op::PrependTokens(op::PrependTokens { count, dim, at }) => {
-                let tokens = self.values(self.node, ParamRole::Embedding, &[1, *count, *dim])?;
-                held(Kernel::Insert { tokens, at: at * dim }, "copy-f32", count * dim)
+                let tokens = self.values(node, ParamRole::Embedding, &[1, count, dim])?;
+                let insert = kernel(move |call, out| {
+                    let x = call.input(0);
+                    simple::insert(&tokens, at * dim, x.len() / call.images, x, out, call.par);
+                });
+                held(insert, "copy-f32", count * dim)
             }
             Op::AddPositions(op::AddPositions { tokens, dim }) => {
-                let p = self.values(self.node, ParamRole::Embedding, &[1, *tokens, *dim])?;
-                held(Kernel::Positions(p), "add-f32", tokens * dim)
+                let p = self.values(node, ParamRole::Embedding, &[1, tokens, dim])?;
+                let add = kernel(move |call, out| {
+                    let (x, n) = (call.input(0), p.len());
+                    split(call.par, out, n, |i, out| rows::add(&x[i * n..][..n], &p, None, out));
+                });
+                held(add, "add-f32", tokens * dim)
             }
             Op::Attention(attention) => self.attention(attention),
             Op::SelectToken(op::SelectToken { index }) => {
-                let (_, channels) = self.rows()?;
-                plain(Kernel::Select { index: *index, channels }, "copy-f32")
+                let (_, c) = self.rows()?;
+                plain(kernel(move |call, out| simple::select(call.rows(c), index, c, call.input(0), out)), "copy-f32")
             }
-            Op::MeanTokens(op::MeanTokens { skip }) => {
-                let (_, channels) = self.rows()?;
-                plain(Kernel::Mean { skip: *skip, channels }, "mean-f32")
-            }
-            Op::Input(_) | Op::ToTokens | Op::ToImage(_) => Err(ExecError::unsupported(self.node, "is not a step")),
+            Op::MeanTokens(op::MeanTokens { skip }) => mean(skip, self.rows()?.1),
+            Op::Input(_) | Op::ToTokens | Op::ToImage(_) => Err(ExecError::unsupported(node, "is not a step")),
         }
     }
 
-    fn conv(&self, conv: &op::Conv2d, precision: Precision) -> Result<Made, ExecError> {
-        let op::Conv2d { in_ch, out_ch, kernel, stride, padding, groups, bias } = *conv;
-        let (_, image) = self.image()?;
-        let window = Window { kernel, stride, padding };
-        let (Some(oh), Some(ow)) = (window.out(0, image[0]), window.out(1, image[1])) else {
-            return Err(ExecError::shape(self.node, image, "an image that the kernel fits"));
-        };
-        let geo = Geometry {
-            image,
-            channels: in_ch,
-            out_image: [oh, ow],
-            out_channels: out_ch,
-            window,
-            groups,
-            codes: Codes::Image,
-        };
-        self.dense(geo, &[out_ch, in_ch / groups, kernel[0], kernel[1]], bias, precision)
+    fn conv(&self, conv: &op::Conv2d) -> Result<Made, ExecError> {
+        let op::Conv2d { in_ch: channels, out_ch: out_channels, kernel, groups, bias, .. } = *conv;
+        let (window, image, out_image) = self.window(conv)?;
+        let geo = Geometry { image, channels, out_image, out_channels, window, groups, codes: Codes::Image };
+        self.dense(geo, &[out_channels, channels / groups, kernel[0], kernel[1]], bias)
     }
 
     /// The positions that a channel padding keeps; every row of tokens.
@@ -160,37 +195,45 @@ impl Builder<'_> {
         Ok(Pool { image: [1, 1], out_image: [1, 1], channels, window })
     }
 
-    fn attention(&self, attention: &op::Attention) -> Result<Made, ExecError> {
-        let op::Attention { heads, qk_dim, v_dim, fused, scale, cosine, windows, bias } = *attention;
+    fn attention(&self, attention: op::Attention) -> Result<Made, ExecError> {
+        let op::Attention { heads, qk_dim: qk, v_dim: v, fused, scale, cosine, windows, bias } = attention;
         let (tokens, _) = self.rows()?;
         let tokens = windows.map_or(tokens, |w| w.tokens());
-        let core = Attention { tokens, heads, qk: qk_dim, v: v_dim, scale: scale as f32 };
+        let core = Attention { tokens, heads, qk, v, scale: scale as f32 };
         let (factors, bias, held) = self.position(cosine, windows, bias)?;
         let plain = factors.is_none() && windows.is_none() && bias.is_none();
         let around = (!plain).then(|| Around::new(&core, windows, factors, bias));
-        let name = core.kernel();
-        Ok((Kernel::Attention { core, fused, windowed: windows.is_some(), around }, name, [held; 2]))
+        let run = kernel(move |call, out| {
+            let (qw, vw) = (heads * qk, heads * v);
+            let all = 2 * qw + vw;
+            // Without windows over all tokens that there are.
+            let tokens = if windows.is_some() { tokens } else { call.rows(if fused { all } else { qw }) };
+            let core = Attention { tokens, ..core };
+            let part = |i: usize, width: usize, at: usize| Part { data: call.input(i), width, at };
+            let parts = match fused {
+                true => [0, qw, 2 * qw].map(|at| part(0, all, at)),
+                false => [part(0, qw, 0), part(1, qw, 0), part(2, vw, 0)],
+            };
+            match &around {
+                Some(around) => around.run(&core, parts, out, call.par),
+                None => core.run(parts[0], parts[1], parts[2], None, out, call.par),
+            }
+        });
+        Ok((run, core.kernel(), [held; 2]))
     }
 
-    fn dense(&self, geo: Geometry, shape: &[usize], has_bias: bool, precision: Precision) -> Result<Made, ExecError> {
-        let n = geo.out_channels;
+    fn dense(&self, geo: Geometry, shape: &[usize], has_bias: bool) -> Result<Made, ExecError> {
+        let precision = self.wanted();
         let geo = match precision {
             Precision::Int8Static => Geometry { codes: Codes::Fixed(self.calibrated()?), ..geo },
             _ => geo,
         };
         let weight = self.weight(shape, precision)?;
-        let Folded { bias, factors, stored: bias_bytes } = self.folded(n, has_bias)?;
-        let epilogue = Epilogue { bias, act: self.act() };
+        let mut folded = self.folded(geo.out_channels, has_bias)?;
+        let epilogue = Epilogue { bias: std::mem::take(&mut folded.bias), act: self.act() };
         let dense = match (precision.int8_products(), weight.as_int8()) {
-            (true, Some((q, scales))) => {
-                let scales = scales.to_vec();
-                let factors = match &factors {
-                    Some(f) => scales.iter().zip(f).map(|(s, f)| s * f).collect(),
-                    None => scales,
-                };
-                Dense::new(geo, Source::Int8 { q, factors: &factors }, epilogue)
-            }
-            _ => Dense::new(geo, Source::F32 { w: &weight.values(), factors: factors.as_deref() }, epilogue),
+            (true, Some((q, scales))) => Dense::new(geo, Source::Int8 { q, factors: &folded.times(scales) }, epilogue),
+            _ => Dense::new(geo, Source::F32 { w: &weight.values(), factors: folded.factors.as_deref() }, epilogue),
         };
         let (mut name, stored) = (dense.kernel(), weight.stored_bytes());
         let held = match precision.runs() {
@@ -204,6 +247,7 @@ impl Builder<'_> {
                 4 * weight.numel() as u64
             }
         };
-        Ok((Kernel::Dense(dense), name, [stored + bias_bytes, held + bias_bytes]))
+        let run = kernel(move |call, out| dense.run(call.input(0), call.residual(), out, call.par));
+        Ok((run, name, [stored + folded.stored, held + folded.stored]))
     }
 }

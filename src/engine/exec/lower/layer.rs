@@ -2,23 +2,26 @@
 //! bias worked out, its weight rounded to what it is stored in.
 
 use super::chain::Chain;
+use super::step::StepInfo;
 use crate::exec::error::ExecError;
+use crate::exec::unfold::Window;
 use crate::graph::op;
 use crate::graph::window::{log_coordinates, relative_index, relative_positions};
-use crate::graph::{self, Activation, Graph, Node, Op, ParamRole, PositionBias, Precision, Range, Windows};
+use crate::graph::{
+    self, Activation, Graph, Node, Op, ParamRole, PositionBias, Precision, PrecisionPlan, Range, Windows,
+};
 use crate::model::{Param, ParamStore};
 
 /// A chain, and where its parameters and shapes are found.
 pub(in crate::exec) struct Builder<'a> {
     pub graph: &'a Graph,
     pub params: &'a ParamStore,
-    pub node: &'a Node,
+    pub precision: &'a PrecisionPlan,
+    /// Where the number of tokens is free, that of these is one of many.
     pub shapes: &'a [Vec<usize>],
-    /// The number of tokens is free: that of `shapes` is one of many.
-    pub free: bool,
     pub chain: &'a Chain,
-    /// What the input of a static int8 layer ranges over.
-    pub range: Option<Range>,
+    /// Its leading node.
+    pub node: &'a Node,
 }
 
 /// What joins a dense layer's product, per output channel: `y · factor + bias`.
@@ -30,7 +33,56 @@ pub(in crate::exec) struct Folded {
     pub stored: u64,
 }
 
+impl Folded {
+    /// What an int8 product is scaled by, per output channel: the weight's own scales, and what is folded.
+    pub fn times(&self, scales: &[f32]) -> Vec<f32> {
+        match &self.factors {
+            Some(f) => scales.iter().zip(f).map(|(s, f)| s * f).collect(),
+            None => scales.to_vec(),
+        }
+    }
+}
+
 impl Builder<'_> {
+    /// The leading node's precision.
+    pub fn wanted(&self) -> Precision {
+        self.precision.get(&self.node.name)
+    }
+
+    /// What the step is that `kernel` runs, with the bytes of its parameters as stored and as held.
+    pub fn info(&self, kernel: String, [weight_bytes, held_bytes]: [u64; 2]) -> StepInfo {
+        let chain = self.chain;
+        let fused = [chain.bn, chain.add.map(|a| a.0), chain.act.map(|a| a.0)];
+        StepInfo {
+            name: self.node.name.clone(),
+            node: chain.lead,
+            kind: graph::describe(&self.node.op),
+            fused: fused.into_iter().flatten().map(|id| self.graph.node(id).name.clone()).collect(),
+            kernel,
+            precision: if self.node.op.is_conv_or_linear() { self.wanted() } else { Precision::F32 },
+            weight_bytes,
+            held_bytes,
+            out_shape: self.shapes[chain.last.index()].clone(),
+        }
+    }
+
+    /// Kernels keep their own copies, so the file's pages need not stay in memory beside them.
+    pub fn release(&self) {
+        for id in [Some(self.chain.lead), self.chain.bn].into_iter().flatten() {
+            let held = self.graph.node(id).params.iter().filter_map(|p| self.params.get(&p.name).ok());
+            held.for_each(|p| p.release());
+        }
+    }
+
+    /// A convolution's window with the rows and columns that it goes over and that come out.
+    pub fn window(&self, conv: &op::Conv2d) -> Result<(Window, [usize; 2], [usize; 2]), ExecError> {
+        let (window, (_, [h, w])) = (Window::from(conv), self.image()?);
+        match (window.out(0, h), window.out(1, w)) {
+            (Some(oh), Some(ow)) => Ok((window, [h, w], [oh, ow])),
+            _ => Err(ExecError::shape(self.node, [h, w], "an image that the kernel fits")),
+        }
+    }
+
     /// Values of `node`'s parameter in `role`; finite.
     pub fn values(&self, node: &Node, role: ParamRole, shape: &[usize]) -> Result<Vec<f32>, ExecError> {
         let name = node.param(role).ok_or_else(|| ExecError::no_param(node, role))?;
@@ -156,7 +208,8 @@ impl Builder<'_> {
     /// The range that a static layer's input was calibrated to.
     pub fn calibrated(&self) -> Result<Range, ExecError> {
         let why = "int8-static has no range for its input yet; hint: calibrate it with images (`--calib`)";
-        self.range.filter(|r| r.is_sound()).ok_or_else(|| ExecError::unsupported(self.node, why))
+        let range = self.precision.inputs.get(&self.node.name).copied();
+        range.filter(|r| r.is_sound()).ok_or_else(|| ExecError::unsupported(self.node, why))
     }
 
     /// The layer's weight in its precision's format: as stored where it is stored so, else rounded now.

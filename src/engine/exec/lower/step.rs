@@ -2,11 +2,8 @@
 //!
 //! Not here: how they come about (`lower`), what a kernel computes (`exec::kernel`).
 
-use crate::exec::kernel::attention::Attention;
-use crate::exec::kernel::dense::Dense;
-use crate::exec::kernel::simple::Pool;
-use crate::exec::kernel::window::Around;
-use crate::graph::{Activation, NodeId, Precision};
+use crate::exec::kernel::{Par, split};
+use crate::graph::{NodeId, Precision};
 
 /// What a step is and what it holds; see the plan's documentation.
 #[derive(Debug, Clone, PartialEq)]
@@ -42,90 +39,49 @@ pub(crate) struct Value {
     pub step: Option<usize>,
 }
 
-// What a kernel can count in its input (tokens of a sequence) is not in here: a batch may have any number.
-//
-// A plan has one of these a step, made once: boxing the largest would save nothing.
-#[allow(clippy::large_enum_variant)]
-pub(crate) enum Kernel {
-    Dense(Dense),
-    Affine {
-        scale: Vec<f32>,
-        shift: Vec<f32>,
-        act: Option<Activation>,
-    },
-    LayerNorm {
-        w: Vec<f32>,
-        b: Vec<f32>,
-        eps: f32,
-    },
-    Activation(Activation),
-    Add {
-        act: Option<Activation>,
-    },
-    MaxPool(Pool),
-    /// Mean over an image's rows from `skip` on.
-    Mean {
-        skip: usize,
-        channels: usize,
-    },
-    ChannelPad {
-        pool: Pool,
-        map: Vec<Option<u32>>,
-    },
-    RmsNorm {
-        w: Vec<f32>,
-        eps: f32,
-    },
-    Softmax {
-        width: usize,
-    },
-    Mul,
-    /// The second input has one row of factors an image.
-    MulRows {
-        channels: usize,
-    },
-    Scalar {
-        mul: f32,
-        add: f32,
-    },
-    AvgPool {
-        pool: Pool,
-        count_padding: bool,
-    },
-    AdaptivePool(Pool),
-    Concat {
-        widths: Vec<usize>,
-    },
-    Flatten {
-        channels: usize,
-        positions: usize,
-    },
-    PatchMerge {
-        grid: [usize; 2],
-        width: usize,
-    },
-    /// Puts learned tokens before value `at` of an image.
-    Insert {
-        tokens: Vec<f32>,
-        at: usize,
-    },
-    Positions(Vec<f32>),
-    /// Without `windowed` over all tokens that there are, whatever `core` says.
-    Attention {
-        core: Attention,
-        fused: bool,
-        windowed: bool,
-        around: Option<Around>,
-    },
-    /// Rows of a table of `dim` columns, by their numbers.
-    Gather {
-        table: Vec<f32>,
-        dim: usize,
-    },
-    Select {
-        index: usize,
-        channels: usize,
-    },
+/// Computes a step's output for one chunk of images.
+pub(crate) type Kernel = Box<dyn Fn(&Call<'_, '_>, &mut [f32]) + Send + Sync>;
+
+/// What a kernel is called with.
+pub(crate) struct Call<'c, 'a> {
+    pub step: &'c Step,
+    /// Values of the chunk, by their number.
+    pub get: &'c dyn Fn(usize) -> &'a [f32],
+    pub images: usize,
+    pub par: Par<'c>,
+}
+
+impl<'a> Call<'_, 'a> {
+    /// The step's input `i`; a step has one at least.
+    pub fn input(&self, i: usize) -> &'a [f32] {
+        (self.get)(self.step.inputs[i])
+    }
+
+    pub fn residual(&self) -> Option<&'a [f32]> {
+        self.step.residual.map(self.get)
+    }
+
+    /// Rows of an image of the first input: pixels or tokens, however many there are. No kernel knows their number before.
+    pub fn rows(&self, width: usize) -> usize {
+        self.input(0).len() / (self.images * width).max(1)
+    }
+
+    /// Values of a band of whole rows, when one chunk has all threads.
+    pub fn band(&self, width: usize, len: usize) -> usize {
+        width * (len / width.max(1)).div_ceil(self.par.threads()).max(1)
+    }
+
+    /// Calls `f` for bands of rows of `width` values of the first input, and where they go.
+    pub fn by_rows(&self, width: usize, out: &mut [f32], f: impl Fn(&[f32], &mut [f32]) + Sync) {
+        let (x, len) = (self.input(0), self.band(width, out.len()));
+        split(self.par, out, len, |i, out| f(&x[i * len..][..out.len()], out));
+    }
+
+    /// Calls `f` for bands of both inputs, value by value.
+    pub fn by_values(&self, out: &mut [f32], f: impl Fn(&[f32], &[f32], &mut [f32]) + Sync) {
+        let (x, y, len) = (self.input(0), self.input(1), self.band(1, out.len()));
+        split(self.par, out, len, |i, out| f(&x[i * len..][..out.len()], &y[i * len..][..out.len()], out));
+    }
 }
 
 pub(crate) struct Step {

@@ -4,10 +4,14 @@ mod tensors;
 mod tokens;
 
 use super::*;
+use crate::exec::Observer;
 use crate::exec::candle::{self, Capture, Mode, Pass};
 use crate::graph::{Op, Precision};
 use crate::model::families::*;
 use crate::model::{FamilySpec, random};
+use crate::quant::everywhere;
+use candle_core::Tensor;
+use std::time::Duration;
 
 fn dims(image: usize, patch: usize, dim: usize, heads: usize, mlp: usize) -> VitDims {
     VitDims { image, patch, dim, depth: 2, heads, mlp, classes: 7 }
@@ -78,14 +82,19 @@ fn options(threads: usize) -> CompileOptions {
     CompileOptions { threads: Some(threads), ..Default::default() }
 }
 
-fn int8_everywhere(model: &Model) -> PrecisionPlan {
-    let mut p = PrecisionPlan::default();
-    for n in &model.graph.nodes {
-        if n.op.is_conv_or_linear() {
-            p.set(&n.name, Precision::Int8);
-        }
+/// What an observer was told.
+#[derive(Default)]
+struct Seen {
+    /// Every step and the bytes that it wrote.
+    steps: Vec<(usize, u64)>,
+    total: Duration,
+}
+
+impl Observer for Seen {
+    fn step(&mut self, index: usize, elapsed: Duration, out_bytes: u64) {
+        self.steps.push((index, out_bytes));
+        self.total += elapsed;
     }
-    p
 }
 
 #[test]
@@ -106,7 +115,7 @@ fn every_node_can_be_kept_and_captured() {
         let all: Vec<&str> = model.graph.nodes.iter().map(|n| n.name.as_str()).collect();
         let plan = Plan::of(&model, &options(2).keeping(all.iter().copied())).unwrap();
         let x = input(&model, 3);
-        let (logits, got) = plan.capture(&x, &all).unwrap();
+        let (logits, got) = plan.session().capture(&x, &all).unwrap();
         let mut want = Capture::all();
         assert!(apart(&logits, &truth(&model, &x, &mut want)) < 2e-5);
         for n in all {
@@ -120,14 +129,14 @@ fn every_node_can_be_kept_and_captured() {
 fn fused_nodes_are_not_captured_silently() {
     let (_, model) = models().swap_remove(0);
     let plan = Plan::of(&model, &options(1)).unwrap();
-    let e = plan.capture(&input(&model, 1), &["conv1"]).unwrap_err().to_string();
+    let e = plan.session().capture(&input(&model, 1), &["conv1"]).unwrap_err().to_string();
     assert!(e.contains("`conv1`") && e.contains("keep"), "{e}");
 }
 
 #[test]
 fn results_do_not_depend_on_batch_or_threads() {
     for (name, model) in models() {
-        for precision in [PrecisionPlan::default(), int8_everywhere(&model)] {
+        for precision in [PrecisionPlan::default(), everywhere(&model.graph, Precision::Int8)] {
             let x = input(&model, 6);
             let compile = |t| Plan::compile(&model.graph, &model.params, &precision, &options(t)).unwrap();
             let whole = flat(&compile(1).run(&x).unwrap());
@@ -142,15 +151,16 @@ fn results_do_not_depend_on_batch_or_threads() {
 fn a_cut_run_is_the_whole_run_in_two_halves_at_every_node() {
     for (name, model) in models() {
         let plan = Plan::of(&model, &options(2)).unwrap();
+        let mut session = plan.session();
         let kept = Plan::of(&model, &options(2).keeping(model.graph.nodes.iter().map(|n| n.name.clone()))).unwrap();
         let x = input(&model, 3);
         let whole = flat(&plan.run(&x).unwrap());
         for node in &model.graph.nodes {
             let cut = plan.cut_before(&node.name).unwrap();
-            let live = plan.run_to(&x, &cut).unwrap();
-            assert_eq!(flat(&plan.run_from(&live).unwrap()), whole, "{name} `{}`", node.name);
+            let live = session.run_to(&x, &cut).unwrap();
+            assert_eq!(flat(&session.run_from(&live).unwrap()), whole, "{name} `{}`", node.name);
             // Another plan fuses differently, so it may need values this one never had: an error, not a wrong answer.
-            match kept.run_from(&live) {
+            match kept.session().run_from(&live) {
                 Ok(out) => assert!(apart(&out, &plan.run(&x).unwrap()) < 2e-5),
                 Err(e) => assert!(e.to_string().contains("cached"), "{e}"),
             }
@@ -171,8 +181,8 @@ fn a_cut_serves_a_plan_with_other_weights_after_it() {
     other.params.insert(name, p);
     let (a, b) = (Plan::of(&model, &options(1)).unwrap(), Plan::of(&other, &options(1)).unwrap());
     let x = input(&model, 4);
-    let live = a.run_to(&x, &a.cut_before(target).unwrap()).unwrap();
-    assert_eq!(flat(&b.run_from(&live).unwrap()), flat(&b.run(&x).unwrap()));
+    let live = a.session().run_to(&x, &a.cut_before(target).unwrap()).unwrap();
+    assert_eq!(flat(&b.session().run_from(&live).unwrap()), flat(&b.run(&x).unwrap()));
     assert_ne!(flat(&a.run(&x).unwrap()), flat(&b.run(&x).unwrap()));
     assert!(live.bytes() > 0 && live.images() == 4);
 }
@@ -182,7 +192,8 @@ fn int8_is_near_f32_and_holds_a_quarter_of_the_bytes() {
     for (name, model) in models() {
         let x = input(&model, 3);
         let f = Plan::of(&model, &options(1)).unwrap();
-        let q = Plan::compile(&model.graph, &model.params, &int8_everywhere(&model), &options(2)).unwrap();
+        let q = Plan::compile(&model.graph, &model.params, &everywhere(&model.graph, Precision::Int8), &options(2))
+            .unwrap();
         let d = apart(&q.run(&x).unwrap(), &f.run(&x).unwrap());
         assert!(d > 0.0 && d < 0.15, "{name}: {d}");
         for (a, b) in f.steps().iter().zip(q.steps()) {
@@ -202,7 +213,7 @@ fn simulated_plans_round_as_a_differentiable_pass_does() {
         let x = input(&model, 3);
         let params = candle::tensors(&model.params, &Device::Cpu).unwrap();
         for precision in [Precision::W8, Precision::W4, Precision::W4g32, Precision::F16] {
-            let rounded = crate::quant::everywhere(&model.graph, precision);
+            let rounded = everywhere(&model.graph, precision);
             let plan = Plan::compile(&model.graph, &model.params, &rounded, &options(1)).unwrap();
             let pass = Pass { precision: Some(&rounded), ..Pass::default() };
             let want = candle::forward(&model.graph, &params, &x, pass, &mut Capture::none()).unwrap();
@@ -213,23 +224,37 @@ fn simulated_plans_round_as_a_differentiable_pass_does() {
 }
 
 #[test]
-fn observers_see_every_step_once_in_order() {
-    struct Seen(Vec<(usize, u64)>, Duration);
-    impl Observer for Seen {
-        fn step(&mut self, index: usize, elapsed: Duration, out_bytes: u64) {
-            self.0.push((index, out_bytes));
-            self.1 += elapsed;
+fn sessions_of_one_plan_run_at_the_same_time() {
+    for (name, model) in models() {
+        for kernels in [Kernels::Device, Kernels::Tensors] {
+            let plan = Plan::of(&model, &CompileOptions { kernels, ..options(2) }).unwrap();
+            // One image goes through all threads together, five in chunks.
+            let batches: Vec<Tensor> = [1, 5, 2, 5, 1].map(|n| input(&model, n)).into();
+            let all = || {
+                let mut session = plan.session();
+                batches.iter().map(|x| flat(&session.run(x).unwrap())).collect::<Vec<_>>()
+            };
+            let alone = all();
+            std::thread::scope(|s| {
+                for running in [s.spawn(all), s.spawn(all)] {
+                    assert_eq!(running.join().unwrap(), alone, "{name} {kernels:?}");
+                }
+            });
         }
     }
+}
+
+#[test]
+fn observers_see_every_step_once_in_order() {
     let (_, model) = models().swap_remove(3);
     let plan = Plan::of(&model, &options(2)).unwrap();
     let x = input(&model, 5);
-    let mut seen = Seen(vec![], Duration::ZERO);
-    let out = plan.run_observed(&x, &mut seen).unwrap();
+    let mut seen = Seen::default();
+    let out = plan.session().run_observed(&x, &mut seen).unwrap();
     assert_eq!(flat(&out), flat(&plan.run(&x).unwrap()));
-    assert_eq!(seen.0.iter().map(|s| s.0).collect::<Vec<_>>(), (0..plan.steps().len()).collect::<Vec<_>>());
-    assert_eq!(seen.0.last().unwrap().1, 5 * 7 * 4);
-    assert!(seen.1 > Duration::ZERO);
+    assert!(seen.steps.iter().map(|s| s.0).eq(0..plan.steps().len()));
+    assert_eq!(seen.steps.last().unwrap().1, 5 * 7 * 4);
+    assert!(seen.total > Duration::ZERO);
 }
 
 #[test]

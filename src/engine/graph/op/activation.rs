@@ -37,16 +37,21 @@ impl Activation {
     ];
 
     pub fn label(self) -> &'static str {
+        self.words().0
+    }
+
+    /// Its label, and the word that a node's name is made of.
+    pub(super) fn words(self) -> (&'static str, &'static str) {
         match self {
-            Activation::Relu => "relu",
-            Activation::Relu6 => "relu6",
-            Activation::GeluErf => "gelu",
-            Activation::GeluTanh => "gelu tanh",
-            Activation::Silu => "silu",
-            Activation::Sigmoid => "sigmoid",
-            Activation::HardSigmoid => "hard sigmoid",
-            Activation::HardSwish => "hard swish",
-            Activation::Tanh => "tanh",
+            Activation::Relu => ("relu", "relu"),
+            Activation::Relu6 => ("relu6", "relu6"),
+            Activation::GeluErf => ("gelu", "gelu"),
+            Activation::GeluTanh => ("gelu tanh", "gelu"),
+            Activation::Silu => ("silu", "silu"),
+            Activation::Sigmoid => ("sigmoid", "sigmoid"),
+            Activation::HardSigmoid => ("hard sigmoid", "hardsigmoid"),
+            Activation::HardSwish => ("hard swish", "hardswish"),
+            Activation::Tanh => ("tanh", "tanh"),
         }
     }
 }

@@ -1,6 +1,6 @@
 //! Softmax attention without its projections.
 
-use super::facts::{Facts, Length, MAX_ELEMENTS, Traits, input, kept, output, param, product, tokens, want};
+use super::facts::{Facts, Length, MAX_ELEMENTS, input, kept, output, param, product, tokens, traits, want};
 use super::numbers::exact;
 use crate::graph::axes::{Link, NodeLinks, Span};
 use crate::graph::macs::Macs;
@@ -29,6 +29,11 @@ pub struct Attention {
 }
 
 impl Attention {
+    /// Over all tokens, without a position bias.
+    pub fn plain(heads: usize, qk_dim: usize, v_dim: usize, fused: bool, scale: f64) -> Attention {
+        Attention { heads, qk_dim, v_dim, fused, scale, cosine: false, windows: None, bias: PositionBias::None }
+    }
+
     /// Which parameters have a place per head, and on which axis.
     fn per_head(&self) -> impl Iterator<Item = (ParamRole, usize)> {
         let bias = match self.bias {
@@ -42,19 +47,17 @@ impl Attention {
 }
 
 impl Facts for Attention {
-    fn describe(&self) -> String {
+    traits!("attention", "attention_core", layer);
+
+    fn describe(&self) -> Option<String> {
         let heads = self.heads;
-        match self.windows {
+        Some(match self.windows {
             None => format!("attention {heads}h"),
             Some(w) => {
                 let shifted = if w.shift == [0, 0] { "" } else { " shifted" };
                 format!("attention {heads}h {}x{}{shifted}", w.size[0], w.size[1])
             }
-        }
-    }
-
-    fn traits(&self) -> Traits {
-        Traits { layer: true, ..Traits::of("attention", "attention_core") }
+        })
     }
 
     fn arity(&self) -> usize {

@@ -1,9 +1,8 @@
 //! Value by value: activations, sums, products, factors.
 
 use super::activation::Activation;
-use super::facts::{Facts, Traits, carried, channels, ends, kept, param, same};
+use super::facts::{Facts, Traits, channels, traits, width};
 use super::numbers::exact;
-use crate::graph::axes::NodeLinks;
 use crate::graph::role::ParamRole;
 use crate::graph::role::ParamRole::Weight;
 use serde::{Deserialize, Serialize};
@@ -30,66 +29,27 @@ pub struct Scalar {
 }
 
 impl Facts for Activation {
-    fn describe(&self) -> String {
-        self.label().to_owned()
-    }
-
     fn traits(&self) -> Traits {
-        let word = match self {
-            Activation::Relu => "relu",
-            Activation::Relu6 => "relu6",
-            Activation::GeluErf | Activation::GeluTanh => "gelu",
-            Activation::Silu => "silu",
-            Activation::Sigmoid => "sigmoid",
-            Activation::HardSigmoid => "hardsigmoid",
-            Activation::HardSwish => "hardswish",
-            Activation::Tanh => "tanh",
-        };
-        Traits { per_token: true, per_channel: true, half: true, ..Traits::of("activation", word) }
+        let (kind, word) = self.words();
+        Traits { kind, per_token: true, per_channel: true, half: true, ..Traits::of("activation", word) }
     }
-
-    fn shape(&self, ins: &[&[usize]]) -> Result<Vec<usize>, String> {
-        same(ins, None)
-    }
-
-    fn links(&self, ins: &[&[usize]], out: &[usize]) -> NodeLinks {
-        carried(ins, out)
-    }
-}
-
-/// Channel by channel from both inputs.
-fn both(ins: &[&[usize]], out: &[usize]) -> NodeLinks {
-    let mut l = NodeLinks::default();
-    for side in 0..2 {
-        let (from, to, width) = ends(ins, side, out);
-        l.each(from, to, width);
-    }
-    l
 }
 
 impl Facts for Add {
-    fn traits(&self) -> Traits {
-        Traits { per_token: true, per_channel: true, half: true, ..Traits::of("add", "add") }
-    }
+    traits!("add", "add", per_token, per_channel, half);
 
     fn arity(&self) -> usize {
         2
     }
 
     fn shape(&self, ins: &[&[usize]]) -> Result<Vec<usize>, String> {
-        if ins[0] == ins[1] { same(ins, None) } else { Err("both sides must have one shape".into()) }
-    }
-
-    fn links(&self, ins: &[&[usize]], out: &[usize]) -> NodeLinks {
-        both(ins, out)
+        if ins[0] == ins[1] { Ok(ins[0].to_vec()) } else { Err("both sides must have one shape".into()) }
     }
 }
 
 impl Facts for Mul {
-    /// Not token by token: the second factor may be one row for all of them.
-    fn traits(&self) -> Traits {
-        Traits { per_channel: true, half: true, ..Traits::of("multiply", "mul") }
-    }
+    // Not token by token: the second factor may be one row for all of them.
+    traits!("multiply", "mul", per_channel, half);
 
     fn arity(&self) -> usize {
         2
@@ -97,57 +57,23 @@ impl Facts for Mul {
 
     fn shape(&self, ins: &[&[usize]]) -> Result<Vec<usize>, String> {
         if ins[0] == ins[1] || *ins[1] == [channels(ins[0])] {
-            same(ins, None)
+            Ok(ins[0].to_vec())
         } else {
             Err("both sides must have one shape, or the second be a factor per channel".into())
         }
     }
-
-    fn links(&self, ins: &[&[usize]], out: &[usize]) -> NodeLinks {
-        both(ins, out)
-    }
 }
 
 impl Facts for Scale {
-    fn traits(&self) -> Traits {
-        Traits { per_token: true, per_channel: true, ..Traits::of("layer scale", "scale") }
-    }
-
-    fn shape(&self, ins: &[&[usize]]) -> Result<Vec<usize>, String> {
-        same(ins, Some(self.channels))
-    }
-
-    fn links(&self, ins: &[&[usize]], out: &[usize]) -> NodeLinks {
-        let mut l = NodeLinks::default();
-        let (from, to, _) = ends(ins, 0, out);
-        l.each(from, to, self.channels);
-        l.each(to, param(Weight, 0), self.channels);
-        l
-    }
+    traits!("layer scale", "scale", per_token, per_channel);
 
     fn params(&self) -> Vec<(ParamRole, Vec<usize>)> {
         vec![(Weight, vec![self.channels])]
     }
 
-    fn axis_len(&self, axis: usize) -> Option<usize> {
-        (axis == 0).then_some(self.channels)
-    }
-
-    fn narrow(&mut self, _axis: usize, mask: &[bool]) {
-        self.channels = kept(mask);
-    }
+    width!(0: channels);
 }
 
 impl Facts for Scalar {
-    fn traits(&self) -> Traits {
-        Traits { per_token: true, per_channel: true, ..Traits::of("scalar", "scalar") }
-    }
-
-    fn shape(&self, ins: &[&[usize]]) -> Result<Vec<usize>, String> {
-        same(ins, None)
-    }
-
-    fn links(&self, ins: &[&[usize]], out: &[usize]) -> NodeLinks {
-        carried(ins, out)
-    }
+    traits!("scalar", "scalar", per_token, per_channel);
 }

@@ -1,6 +1,6 @@
 //! Token ids looked up in a learned table.
 
-use super::facts::{Facts, Traits, kept, output, param};
+use super::facts::{Facts, output, param, traits, width};
 use crate::graph::axes::NodeLinks;
 use crate::graph::role::ParamRole;
 use crate::graph::role::ParamRole::Weight;
@@ -14,12 +14,10 @@ pub struct Embedding {
 }
 
 impl Facts for Embedding {
-    fn describe(&self) -> String {
-        format!("embedding {}", self.vocab)
-    }
+    traits!("embedding", "embedding", layer, per_token);
 
-    fn traits(&self) -> Traits {
-        Traits { layer: true, per_token: true, ..Traits::of("embedding", "embedding") }
+    fn describe(&self) -> Option<String> {
+        Some(format!("embedding {}", self.vocab))
     }
 
     fn shape(&self, ins: &[&[usize]]) -> Result<Vec<usize>, String> {
@@ -40,11 +38,5 @@ impl Facts for Embedding {
         vec![(Weight, vec![self.vocab, self.dim])]
     }
 
-    fn axis_len(&self, axis: usize) -> Option<usize> {
-        (axis == 1).then_some(self.dim)
-    }
-
-    fn narrow(&mut self, _axis: usize, mask: &[bool]) {
-        self.dim = kept(mask);
-    }
+    width!(1: dim);
 }

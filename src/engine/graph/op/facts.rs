@@ -15,6 +15,8 @@ pub struct Traits {
     pub name: &'static str,
     /// One word to make a node's name of, where a file gives none: `conv`, `bn`.
     pub word: &'static str,
+    /// What it is in lists, where its geometry does not matter.
+    pub kind: &'static str,
     /// An engineer would name it as a layer of its own.
     pub layer: bool,
     /// Token `t` of its output depends on token `t` of its inputs alone.
@@ -28,11 +30,26 @@ pub struct Traits {
 }
 
 impl Traits {
-    /// Called so, and nothing else is true of it.
-    pub(super) const fn of(name: &'static str, word: &'static str) -> Traits {
-        Traits { name, word, layer: false, per_token: false, per_channel: false, half: false, moves: false }
+    /// Called so everywhere, and nothing else is true of it.
+    pub(super) fn of(name: &'static str, word: &'static str) -> Traits {
+        Traits { name, word, kind: name, layer: false, per_token: false, per_channel: false, half: false, moves: false }
     }
 }
+
+/// An op's traits: its name and word, and what is true of it besides.
+macro_rules! traits {
+    (@) => { true };
+    (@ $value:literal) => { $value };
+    ($name:literal, $word:literal $(, $what:ident $(: $value:literal)?)*) => {
+        fn traits(&self) -> $crate::graph::op::Traits {
+            $crate::graph::op::Traits {
+                $($what: $crate::graph::op::facts::traits!(@ $($value)?),)*
+                ..$crate::graph::op::Traits::of($name, $word)
+            }
+        }
+    };
+}
+pub(super) use traits;
 
 /// How many tokens an op asks its first input for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -47,9 +64,9 @@ pub enum Length {
 pub trait Facts {
     fn traits(&self) -> Traits;
 
-    /// A few words for people, with what matters of its geometry: `conv 3x3/2`, `attention 8h`.
-    fn describe(&self) -> String {
-        self.traits().name.to_owned()
+    /// A few words for people, with what matters of its geometry: `conv 3x3/2`, `attention 8h`; `None` where nothing does.
+    fn describe(&self) -> Option<String> {
+        None
     }
 
     /// How many inputs it takes.
@@ -57,16 +74,30 @@ pub trait Facts {
         1
     }
 
-    /// The output's shape, or why these inputs do not fit. `ins` has [`Facts::arity`] shapes.
-    fn shape(&self, ins: &[&[usize]]) -> Result<Vec<usize>, String>;
+    /// The output's shape, or why these inputs do not fit: that of the first input, whose channels are those of axis 0, where
+    /// an op says nothing else. `ins` has [`Facts::arity`] shapes.
+    fn shape(&self, ins: &[&[usize]]) -> Result<Vec<usize>, String> {
+        let first = ins.first().copied().unwrap_or(&[]);
+        if let Some(n) = self.axis_len(0) {
+            want("channel count", channels(first), n)?;
+        }
+        Ok(first.to_vec())
+    }
 
     /// How many tokens its first input must have; [`Facts::shape`] refuses others.
     fn length(&self) -> Length {
         Length::Any
     }
 
-    /// Which axes lose their elements together. `ins` and `out` are shapes that fit.
-    fn links(&self, ins: &[&[usize]], out: &[usize]) -> NodeLinks;
+    /// Which axes lose their elements together: channel by channel from every input to the output and to the first axis of
+    /// every parameter, where an op says nothing else. `ins` and `out` are shapes that fit.
+    fn links(&self, ins: &[&[usize]], out: &[usize]) -> NodeLinks {
+        let mut l = NodeLinks::default();
+        let (to, width) = (output(channel_axis(out)), channels(out));
+        (0..ins.len()).for_each(|i| l.each(ends(ins, i, out).0, to, width));
+        self.params().iter().for_each(|(role, _)| l.each(to, param(*role, 0), width));
+        l
+    }
 
     /// The parameters it needs with their shapes, in PyTorch's layout and order.
     fn params(&self) -> Vec<(ParamRole, Vec<usize>)> {
@@ -91,6 +122,20 @@ pub trait Facts {
     /// Shortens that axis to the indices that `mask` keeps. Nothing to do for ops that carry whatever width arrives.
     fn narrow(&mut self, _axis: usize, _mask: &[bool]) {}
 }
+
+/// The methods of an op that can be shortened on one axis only, whose length is one of its fields.
+macro_rules! width {
+    ($axis:literal: $field:ident) => {
+        fn axis_len(&self, axis: usize) -> Option<usize> {
+            (axis == $axis).then_some(self.$field)
+        }
+
+        fn narrow(&mut self, _axis: usize, mask: &[bool]) {
+            self.$field = $crate::graph::op::facts::kept(mask);
+        }
+    };
+}
+pub(super) use width;
 
 /// How many indices a mask keeps.
 pub(super) fn kept(mask: &[bool]) -> usize {
@@ -124,15 +169,6 @@ pub(super) fn tokens(ins: &[&[usize]]) -> Result<[usize; 2], String> {
 
 pub(super) fn want(what: &str, found: usize, expected: usize) -> Result<(), String> {
     if found == expected { Ok(()) } else { Err(format!("{what} is {found}, expected {expected}")) }
-}
-
-/// The first input's shape, for ops that keep it, when its channels are as many as expected.
-pub(super) fn same(ins: &[&[usize]], expected: Option<usize>) -> Result<Vec<usize>, String> {
-    let first = ins.first().copied().unwrap_or(&[]);
-    if let Some(n) = expected {
-        want("channel count", channels(first), n)?;
-    }
-    Ok(first.to_vec())
 }
 
 /// Output rows and columns of a window that slides over `[h, w]`.
@@ -176,12 +212,4 @@ pub(super) fn param(role: ParamRole, axis: usize) -> AxisRef {
 pub(super) fn ends(ins: &[&[usize]], i: usize, out: &[usize]) -> (AxisRef, AxisRef, usize) {
     let from = input(i, ins.get(i).map_or(0, |s| channel_axis(s)));
     (from, output(channel_axis(out)), channels(out))
-}
-
-/// Channel by channel from the first input to the output.
-pub(super) fn carried(ins: &[&[usize]], out: &[usize]) -> NodeLinks {
-    let mut l = NodeLinks::default();
-    let (from, to, width) = ends(ins, 0, out);
-    l.each(from, to, width);
-    l
 }

@@ -1,6 +1,6 @@
 //! What comes in from outside: floats or token ids, of a shape that may leave the number of tokens free.
 
-use super::facts::{Facts, Traits, kept, output};
+use super::facts::{Facts, kept, output, traits};
 use crate::graph::axes::NodeLinks;
 use crate::graph::binding::Binding;
 use serde::{Deserialize, Serialize};
@@ -138,9 +138,7 @@ impl std::fmt::Display for Dim {
 }
 
 impl Facts for Input {
-    fn traits(&self) -> Traits {
-        Traits::of("input", "input")
-    }
+    traits!("input", "input");
 
     fn arity(&self) -> usize {
         0

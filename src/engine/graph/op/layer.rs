@@ -1,6 +1,6 @@
 //! Layers with a weight matrix: convolutions and linear layers.
 
-use super::facts::{Facts, Traits, image, input, kept, output, param, product, want, window};
+use super::facts::{Facts, image, input, kept, output, param, product, traits, want, window};
 use super::numbers::sides;
 use crate::graph::axes::{Link, NodeLinks, Span};
 use crate::graph::macs::Macs;
@@ -31,7 +31,9 @@ pub struct Linear {
 }
 
 impl Facts for Conv2d {
-    fn describe(&self) -> String {
+    traits!("conv2d", "conv", layer);
+
+    fn describe(&self) -> Option<String> {
         let kind = match self.groups {
             1 => "conv".to_owned(),
             g if g == self.in_ch && g == self.out_ch => "depthwise conv".to_owned(),
@@ -42,11 +44,7 @@ impl Facts for Conv2d {
             [a, b] if a == b => format!("/{a}"),
             [a, b] => format!("/{a}x{b}"),
         };
-        format!("{kind} {}x{}{step}", self.kernel[0], self.kernel[1])
-    }
-
-    fn traits(&self) -> Traits {
-        Traits { layer: true, ..Traits::of("conv2d", "conv") }
+        Some(format!("{kind} {}x{}{step}", self.kernel[0], self.kernel[1]))
     }
 
     fn shape(&self, ins: &[&[usize]]) -> Result<Vec<usize>, String> {
@@ -112,9 +110,7 @@ impl Facts for Conv2d {
 }
 
 impl Facts for Linear {
-    fn traits(&self) -> Traits {
-        Traits { layer: true, per_token: true, ..Traits::of("linear", "linear") }
-    }
+    traits!("linear", "linear", layer, per_token);
 
     fn shape(&self, ins: &[&[usize]]) -> Result<Vec<usize>, String> {
         let (last, rest) = ins[0].split_last().ok_or("it needs at least one axis")?;

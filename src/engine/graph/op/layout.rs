@@ -1,8 +1,6 @@
 //! Where values lie: images and tokens turned into one another, channels picked, put together, merged.
 
-use super::facts::{
-    Facts, Length, Traits, carried, channel_axis, channels, ends, image, input, kept, output, tokens, want,
-};
+use super::facts::{Facts, Length, channel_axis, channels, ends, image, input, kept, output, tokens, traits, want};
 use crate::graph::axes::{Link, NodeLinks, Span};
 use serde::{Deserialize, Serialize};
 
@@ -47,16 +45,14 @@ fn cells(h: usize, w: usize) -> Result<usize, String> {
 }
 
 impl Facts for ChannelPad {
-    fn describe(&self) -> String {
-        match self.stride {
+    // Its zeros are made in f32.
+    traits!("channel pad", "channels", moves);
+
+    fn describe(&self) -> Option<String> {
+        Some(match self.stride {
             1 => "channel map".into(),
             stride => format!("shortcut pad /{stride}"),
-        }
-    }
-
-    /// Its zeros are made in f32.
-    fn traits(&self) -> Traits {
-        Traits { moves: true, ..Traits::of("channel pad", "channels") }
+        })
     }
 
     fn shape(&self, ins: &[&[usize]]) -> Result<Vec<usize>, String> {
@@ -87,24 +83,12 @@ impl Facts for ChannelPad {
 
     fn narrow(&mut self, axis: usize, mask: &[bool]) {
         if axis == 0 {
-            let mut at = 0;
-            self.map.retain(|_| {
-                at += 1;
-                mask.get(at - 1).copied().unwrap_or(true)
-            });
-            return;
+            let mut keep = mask.iter();
+            return self.map.retain(|_| keep.next().copied().unwrap_or(true));
         }
         // A pruned input channel is zero, so whatever gathered it gets a zero channel.
-        let mut next = 0u32;
-        let new: Vec<Option<u32>> = mask
-            .iter()
-            .map(|&k| {
-                k.then(|| {
-                    next += 1;
-                    next - 1
-                })
-            })
-            .collect();
+        let mut next = 0..;
+        let new: Vec<Option<u32>> = mask.iter().map(|&k| if k { next.next() } else { None }).collect();
         for m in self.map.iter_mut() {
             *m = m.and_then(|c| new.get(c as usize).copied().flatten());
         }
@@ -113,9 +97,7 @@ impl Facts for ChannelPad {
 }
 
 impl Facts for Concat {
-    fn traits(&self) -> Traits {
-        Traits { per_token: true, half: true, ..Traits::of("concat", "concat") }
-    }
+    traits!("concat", "concat", per_token, half);
 
     fn arity(&self) -> usize {
         self.inputs
@@ -150,9 +132,7 @@ impl Facts for Concat {
 }
 
 impl Facts for Flatten {
-    fn traits(&self) -> Traits {
-        Traits { half: true, moves: true, ..Traits::of("flatten", "flatten") }
-    }
+    traits!("flatten", "flatten", half, moves);
 
     fn shape(&self, ins: &[&[usize]]) -> Result<Vec<usize>, String> {
         let all = image(ins)?.iter().try_fold(1usize, |n, &d| n.checked_mul(d));
@@ -168,24 +148,16 @@ impl Facts for Flatten {
 }
 
 impl Facts for ToTokens {
-    fn traits(&self) -> Traits {
-        Traits { half: true, moves: true, ..Traits::of("to tokens", "tokens") }
-    }
+    traits!("to tokens", "tokens", half, moves);
 
     fn shape(&self, ins: &[&[usize]]) -> Result<Vec<usize>, String> {
         let [c, h, w] = image(ins)?;
         Ok(vec![cells(h, w)?, c])
     }
-
-    fn links(&self, ins: &[&[usize]], out: &[usize]) -> NodeLinks {
-        carried(ins, out)
-    }
 }
 
 impl Facts for ToImage {
-    fn traits(&self) -> Traits {
-        Traits { half: true, moves: true, ..Traits::of("to image", "image") }
-    }
+    traits!("to image", "image", half, moves);
 
     fn shape(&self, ins: &[&[usize]]) -> Result<Vec<usize>, String> {
         let [t, d] = tokens(ins)?;
@@ -196,16 +168,10 @@ impl Facts for ToImage {
     fn length(&self) -> Length {
         Length::Exactly(self.h.saturating_mul(self.w))
     }
-
-    fn links(&self, ins: &[&[usize]], out: &[usize]) -> NodeLinks {
-        carried(ins, out)
-    }
 }
 
 impl Facts for PatchMerge {
-    fn traits(&self) -> Traits {
-        Traits { half: true, moves: true, ..Traits::of("patch merge", "merge") }
-    }
+    traits!("patch merge", "merge", half, moves);
 
     fn shape(&self, ins: &[&[usize]]) -> Result<Vec<usize>, String> {
         let [h, w] = self.grid;

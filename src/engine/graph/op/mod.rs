@@ -1,6 +1,6 @@
 //! The closed set of layer-sized operations, a file per family: each op says all that is true of it without a tensor
-//! ([`Facts`]: shapes, axis links, costs, parameters, traits). Whoever runs, writes or checks ops matches [`Op`] without
-//! a wildcard: a new op must not compile until they know it.
+//! ([`Facts`]: names and traits, shapes, axis links, costs, parameters). Whoever runs, writes or checks ops matches [`Op`]
+//! without a wildcard: a new op must not compile until they know it.
 
 mod activation;
 mod attention;
@@ -28,7 +28,6 @@ pub use norm::{BatchNorm2d, LayerNorm, RmsNorm};
 pub use pool::{AdaptiveAvgPool2d, AvgPool2d, MaxPool2d};
 pub use tokens::{AddPositions, MeanTokens, PrependTokens, SelectToken};
 
-use super::window::PositionBias;
 use serde::{Deserialize, Serialize};
 
 /// Layer-sized operations. "Channels" are those of [`channel_axis`]. Shapes leave out the batch axis, which is always first.
@@ -74,10 +73,10 @@ pub enum Op {
     MeanTokens(MeanTokens),
 }
 
-impl Op {
-    /// What is true of it without a tensor.
-    pub fn facts(&self) -> &dyn Facts {
-        match self {
+/// The facts of `$op`: what it holds, or what is said of those that hold nothing.
+macro_rules! facts {
+    ($op:expr, $($plain:tt)*) => {
+        match $op {
             Op::Input(op) => op,
             Op::Embedding(op) => op,
             Op::Conv2d(op) => op,
@@ -86,19 +85,13 @@ impl Op {
             Op::LayerNorm(op) => op,
             Op::RmsNorm(op) => op,
             Op::Activation { act } => act,
-            Op::Softmax => &norm::Softmax,
-            Op::Add => &elementwise::Add,
-            Op::Mul => &elementwise::Mul,
             Op::Scale(op) => op,
             Op::Scalar(op) => op,
             Op::MaxPool2d(op) => op,
             Op::AvgPool2d(op) => op,
             Op::AdaptiveAvgPool2d(op) => op,
-            Op::GlobalAvgPool => &pool::GlobalAvgPool,
             Op::ChannelPad(op) => op,
             Op::Concat(op) => op,
-            Op::Flatten => &layout::Flatten,
-            Op::ToTokens => &layout::ToTokens,
             Op::ToImage(op) => op,
             Op::PatchMerge(op) => op,
             Op::PrependTokens(op) => op,
@@ -106,36 +99,33 @@ impl Op {
             Op::Attention(op) => op,
             Op::SelectToken(op) => op,
             Op::MeanTokens(op) => op,
+            $($plain)*
         }
+    };
+}
+
+impl Op {
+    /// What is true of it without a tensor.
+    pub fn facts(&self) -> &dyn Facts {
+        facts!(self,
+            Op::Softmax => &norm::Softmax,
+            Op::Add => &elementwise::Add,
+            Op::Mul => &elementwise::Mul,
+            Op::GlobalAvgPool => &pool::GlobalAvgPool,
+            Op::Flatten => &layout::Flatten,
+            Op::ToTokens => &layout::ToTokens,
+        )
     }
 
     /// The same, to be changed; `None` for ops that have nothing to change.
     pub fn facts_mut(&mut self) -> Option<&mut dyn Facts> {
-        Some(match self {
-            Op::Input(op) => op,
-            Op::Embedding(op) => op,
-            Op::Conv2d(op) => op,
-            Op::Linear(op) => op,
-            Op::BatchNorm2d(op) => op,
-            Op::LayerNorm(op) => op,
-            Op::RmsNorm(op) => op,
-            Op::Activation { act } => act,
-            Op::Scale(op) => op,
-            Op::Scalar(op) => op,
-            Op::MaxPool2d(op) => op,
-            Op::AvgPool2d(op) => op,
-            Op::AdaptiveAvgPool2d(op) => op,
-            Op::ChannelPad(op) => op,
-            Op::Concat(op) => op,
-            Op::ToImage(op) => op,
-            Op::PatchMerge(op) => op,
-            Op::PrependTokens(op) => op,
-            Op::AddPositions(op) => op,
-            Op::Attention(op) => op,
-            Op::SelectToken(op) => op,
-            Op::MeanTokens(op) => op,
+        Some(facts!(self,
             Op::Softmax | Op::Add | Op::Mul | Op::GlobalAvgPool | Op::Flatten | Op::ToTokens => return None,
-        })
+        ))
+    }
+
+    pub fn traits(&self) -> Traits {
+        self.facts().traits()
     }
 
     /// A convolution or a linear layer: what has a weight matrix, so that its precision and its zeros can be chosen.
@@ -145,14 +135,13 @@ impl Op {
 
     /// Attention over all tokens, without a position bias.
     pub fn attention(heads: usize, qk_dim: usize, v_dim: usize, fused: bool, scale: f64) -> Op {
-        let (cosine, windows, bias) = (false, None, PositionBias::None);
-        Op::Attention(Attention { heads, qk_dim, v_dim, fused, scale, cosine, windows, bias })
+        Op::Attention(Attention::plain(heads, qk_dim, v_dim, fused, scale))
     }
 }
 
 /// A few words for people: `conv 3x3/2`, `linear`, `attention 8h`.
 pub fn describe(op: &Op) -> String {
-    op.facts().describe()
+    op.facts().describe().unwrap_or_else(|| op.traits().kind.to_owned())
 }
 
 #[cfg(test)]

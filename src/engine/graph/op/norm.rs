@@ -1,6 +1,6 @@
 //! What normalises over channels: batch norm (with its statistics fixed), layer norm, RMS norm, softmax.
 
-use super::facts::{Facts, Traits, ends, kept, param, product, same, want};
+use super::facts::{Facts, ends, product, traits, want, width};
 use super::numbers::exact;
 use crate::graph::axes::NodeLinks;
 use crate::graph::macs::Macs;
@@ -45,27 +45,7 @@ fn whole(ins: &[&[usize]], out: &[usize], why: &'static str) -> NodeLinks {
 }
 
 impl Facts for BatchNorm2d {
-    fn describe(&self) -> String {
-        "batchnorm".into()
-    }
-
-    fn traits(&self) -> Traits {
-        Traits { per_token: true, per_channel: true, ..Traits::of("batch norm", "bn") }
-    }
-
-    fn shape(&self, ins: &[&[usize]]) -> Result<Vec<usize>, String> {
-        same(ins, Some(self.channels))
-    }
-
-    fn links(&self, ins: &[&[usize]], out: &[usize]) -> NodeLinks {
-        let mut l = NodeLinks::default();
-        let (from, to, _) = ends(ins, 0, out);
-        l.each(from, to, self.channels);
-        for role in [Weight, Bias, Mean, Var] {
-            l.each(to, param(role, 0), self.channels);
-        }
-        l
-    }
+    traits!("batch norm", "bn", kind: "batchnorm", per_token, per_channel);
 
     fn params(&self) -> Vec<(ParamRole, Vec<usize>)> {
         [Weight, Bias, Mean, Var].map(|r| (r, vec![self.channels])).to_vec()
@@ -75,27 +55,11 @@ impl Facts for BatchNorm2d {
         Macs { norms: product(out).saturating_mul(2), ..Macs::default() }
     }
 
-    fn axis_len(&self, axis: usize) -> Option<usize> {
-        (axis == 0).then_some(self.channels)
-    }
-
-    fn narrow(&mut self, _axis: usize, mask: &[bool]) {
-        self.channels = kept(mask);
-    }
+    width!(0: channels);
 }
 
 impl Facts for LayerNorm {
-    fn describe(&self) -> String {
-        "layernorm".into()
-    }
-
-    fn traits(&self) -> Traits {
-        Traits { layer: true, per_token: true, ..Traits::of("layer norm", "norm") }
-    }
-
-    fn shape(&self, ins: &[&[usize]]) -> Result<Vec<usize>, String> {
-        same(ins, Some(self.dim))
-    }
+    traits!("layer norm", "norm", kind: "layernorm", layer, per_token);
 
     fn links(&self, ins: &[&[usize]], out: &[usize]) -> NodeLinks {
         whole(ins, out, "a layer norm normalises over it")
@@ -110,27 +74,11 @@ impl Facts for LayerNorm {
         Macs { norms: product(out).saturating_mul(5), ..Macs::default() }
     }
 
-    fn axis_len(&self, axis: usize) -> Option<usize> {
-        (axis == 0).then_some(self.dim)
-    }
-
-    fn narrow(&mut self, _axis: usize, mask: &[bool]) {
-        self.dim = kept(mask);
-    }
+    width!(0: dim);
 }
 
 impl Facts for RmsNorm {
-    fn describe(&self) -> String {
-        "rmsnorm".into()
-    }
-
-    fn traits(&self) -> Traits {
-        Traits { layer: true, per_token: true, ..Traits::of("rms norm", "norm") }
-    }
-
-    fn shape(&self, ins: &[&[usize]]) -> Result<Vec<usize>, String> {
-        same(ins, Some(self.dim))
-    }
+    traits!("rms norm", "norm", kind: "rmsnorm", layer, per_token);
 
     fn links(&self, ins: &[&[usize]], out: &[usize]) -> NodeLinks {
         whole(ins, out, "a layer norm normalises over it")
@@ -145,23 +93,15 @@ impl Facts for RmsNorm {
         Macs { norms: product(out).saturating_mul(3), ..Macs::default() }
     }
 
-    fn axis_len(&self, axis: usize) -> Option<usize> {
-        (axis == 0).then_some(self.dim)
-    }
-
-    fn narrow(&mut self, _axis: usize, mask: &[bool]) {
-        self.dim = kept(mask);
-    }
+    width!(0: dim);
 }
 
 impl Facts for Softmax {
-    fn traits(&self) -> Traits {
-        Traits { per_token: true, ..Traits::of("softmax", "softmax") }
-    }
+    traits!("softmax", "softmax", per_token);
 
     fn shape(&self, ins: &[&[usize]]) -> Result<Vec<usize>, String> {
         want("number of axes", ins[0].len().min(2), ins[0].len())?;
-        same(ins, None)
+        Ok(ins[0].to_vec())
     }
 
     fn links(&self, ins: &[&[usize]], out: &[usize]) -> NodeLinks {

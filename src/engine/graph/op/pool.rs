@@ -1,8 +1,7 @@
 //! Pooling over images.
 
-use super::facts::{Facts, Traits, carried, image, window};
+use super::facts::{Facts, image, traits, window};
 use super::numbers::sides;
-use crate::graph::axes::NodeLinks;
 use serde::{Deserialize, Serialize};
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -46,74 +45,46 @@ fn pooled(ins: &[&[usize]], kernel: [usize; 2], stride: [usize; 2], padding: [us
 }
 
 impl Facts for MaxPool2d {
-    fn describe(&self) -> String {
-        format!("maxpool {}x{}", self.kernel[0], self.kernel[1])
-    }
+    traits!("max pool", "maxpool", per_channel, half);
 
-    fn traits(&self) -> Traits {
-        Traits { per_channel: true, half: true, ..Traits::of("max pool", "maxpool") }
+    fn describe(&self) -> Option<String> {
+        Some(format!("maxpool {}x{}", self.kernel[0], self.kernel[1]))
     }
 
     fn shape(&self, ins: &[&[usize]]) -> Result<Vec<usize>, String> {
         pooled(ins, self.kernel, self.stride, self.padding)
-    }
-
-    fn links(&self, ins: &[&[usize]], out: &[usize]) -> NodeLinks {
-        carried(ins, out)
     }
 }
 
 impl Facts for AvgPool2d {
-    fn describe(&self) -> String {
-        format!("avgpool {}x{}", self.kernel[0], self.kernel[1])
-    }
+    traits!("average pool", "avgpool", per_channel);
 
-    fn traits(&self) -> Traits {
-        Traits { per_channel: true, ..Traits::of("average pool", "avgpool") }
+    fn describe(&self) -> Option<String> {
+        Some(format!("avgpool {}x{}", self.kernel[0], self.kernel[1]))
     }
 
     fn shape(&self, ins: &[&[usize]]) -> Result<Vec<usize>, String> {
         pooled(ins, self.kernel, self.stride, self.padding)
     }
-
-    fn links(&self, ins: &[&[usize]], out: &[usize]) -> NodeLinks {
-        carried(ins, out)
-    }
 }
 
 impl Facts for AdaptiveAvgPool2d {
-    fn describe(&self) -> String {
-        format!("avgpool to {}x{}", self.out[0], self.out[1])
-    }
+    traits!("adaptive average pool", "avgpool", per_channel);
 
-    fn traits(&self) -> Traits {
-        Traits { per_channel: true, ..Traits::of("adaptive average pool", "avgpool") }
+    fn describe(&self) -> Option<String> {
+        Some(format!("avgpool to {}x{}", self.out[0], self.out[1]))
     }
 
     fn shape(&self, ins: &[&[usize]]) -> Result<Vec<usize>, String> {
         Ok(vec![image(ins)?[0], self.out[0], self.out[1]])
     }
-
-    fn links(&self, ins: &[&[usize]], out: &[usize]) -> NodeLinks {
-        carried(ins, out)
-    }
 }
 
 impl Facts for GlobalAvgPool {
-    fn describe(&self) -> String {
-        "avgpool".into()
-    }
-
-    /// A vector comes of an image: not per channel in the sense of [`Traits::per_channel`].
-    fn traits(&self) -> Traits {
-        Traits::of("global average pool", "avgpool")
-    }
+    // A vector comes of an image: not per channel in the sense of [`Traits::per_channel`].
+    traits!("global average pool", "avgpool", kind: "avgpool");
 
     fn shape(&self, ins: &[&[usize]]) -> Result<Vec<usize>, String> {
         Ok(vec![image(ins)?[0]])
-    }
-
-    fn links(&self, ins: &[&[usize]], out: &[usize]) -> NodeLinks {
-        carried(ins, out)
     }
 }

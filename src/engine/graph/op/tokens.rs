@@ -1,6 +1,6 @@
 //! Tokens put in, marked with their positions, picked, averaged.
 
-use super::facts::{Facts, Length, Traits, carried, input, kept, output, param, tokens, want};
+use super::facts::{Facts, Length, input, output, param, tokens, traits, want, width};
 use crate::graph::axes::NodeLinks;
 use crate::graph::role::ParamRole;
 use crate::graph::role::ParamRole::Embedding;
@@ -43,12 +43,10 @@ fn embedded(dim: usize) -> NodeLinks {
 }
 
 impl Facts for PrependTokens {
-    fn describe(&self) -> String {
-        format!("tokens +{}", self.count)
-    }
+    traits!("prepend tokens", "extra_tokens");
 
-    fn traits(&self) -> Traits {
-        Traits::of("prepend tokens", "extra_tokens")
+    fn describe(&self) -> Option<String> {
+        Some(format!("tokens +{}", self.count))
     }
 
     fn shape(&self, ins: &[&[usize]]) -> Result<Vec<usize>, String> {
@@ -72,23 +70,11 @@ impl Facts for PrependTokens {
         vec![(Embedding, vec![1, self.count, self.dim])]
     }
 
-    fn axis_len(&self, axis: usize) -> Option<usize> {
-        (axis == 2).then_some(self.dim)
-    }
-
-    fn narrow(&mut self, _axis: usize, mask: &[bool]) {
-        self.dim = kept(mask);
-    }
+    width!(2: dim);
 }
 
 impl Facts for AddPositions {
-    fn describe(&self) -> String {
-        "positions".into()
-    }
-
-    fn traits(&self) -> Traits {
-        Traits::of("add positions", "positions")
-    }
+    traits!("add positions", "positions", kind: "positions");
 
     fn shape(&self, ins: &[&[usize]]) -> Result<Vec<usize>, String> {
         let [t, d] = tokens(ins)?;
@@ -109,22 +95,14 @@ impl Facts for AddPositions {
         vec![(Embedding, vec![1, self.tokens, self.dim])]
     }
 
-    fn axis_len(&self, axis: usize) -> Option<usize> {
-        (axis == 2).then_some(self.dim)
-    }
-
-    fn narrow(&mut self, _axis: usize, mask: &[bool]) {
-        self.dim = kept(mask);
-    }
+    width!(2: dim);
 }
 
 impl Facts for SelectToken {
-    fn describe(&self) -> String {
-        format!("token {}", self.index)
-    }
+    traits!("select token", "token", moves);
 
-    fn traits(&self) -> Traits {
-        Traits { moves: true, ..Traits::of("select token", "token") }
+    fn describe(&self) -> Option<String> {
+        Some(format!("token {}", self.index))
     }
 
     fn shape(&self, ins: &[&[usize]]) -> Result<Vec<usize>, String> {
@@ -135,16 +113,10 @@ impl Facts for SelectToken {
     fn length(&self) -> Length {
         Length::AtLeast(self.index.saturating_add(1))
     }
-
-    fn links(&self, ins: &[&[usize]], out: &[usize]) -> NodeLinks {
-        carried(ins, out)
-    }
 }
 
 impl Facts for MeanTokens {
-    fn traits(&self) -> Traits {
-        Traits::of("mean tokens", "mean_tokens")
-    }
+    traits!("mean tokens", "mean_tokens");
 
     fn shape(&self, ins: &[&[usize]]) -> Result<Vec<usize>, String> {
         let [t, d] = tokens(ins)?;
@@ -153,9 +125,5 @@ impl Facts for MeanTokens {
 
     fn length(&self) -> Length {
         Length::AtLeast(self.skip.saturating_add(1))
-    }
-
-    fn links(&self, ins: &[&[usize]], out: &[usize]) -> NodeLinks {
-        carried(ins, out)
     }
 }

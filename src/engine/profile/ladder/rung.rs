@@ -1,13 +1,13 @@
 //! One rung of a ladder: timing it, and what several times of it amount to. Pure but for the timing.
 
-use crate::exec::{ExecError, Observer, Plan};
+use crate::exec::{ExecError, Observer, Session};
 use crate::profile::stats::ms;
 use crate::quant::Precision;
 use candle_core::Tensor;
 use std::time::Duration;
 
 pub struct Rung {
-    pub plan: Plan,
+    pub session: Session,
     pub x: Tensor,
     pub timer: Timer,
 }
@@ -16,7 +16,7 @@ impl Rung {
     /// Milliseconds that the layer's step takes once.
     pub fn time(&mut self) -> Result<f64, ExecError> {
         self.timer.ms = 0.0;
-        self.plan.run_observed(&self.x, &mut self.timer)?;
+        self.session.run_observed(&self.x, &mut self.timer)?;
         Ok(self.timer.ms)
     }
 }

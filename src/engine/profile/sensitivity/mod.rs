@@ -283,6 +283,7 @@ impl<'a> Bench<'a> {
         let (mut batches, mut parts, mut targets) = (Vec::new(), Vec::new(), Vec::new());
         let task = calib.task();
         let mut scorer = task.scorer(0);
+        let mut session = plan.session();
         for picks in scored.chunks(options.batch.max(1)) {
             cancel.check()?;
             let (x, y) = set.batch(picks, prep)?;
@@ -292,7 +293,7 @@ impl<'a> Bench<'a> {
             for i in 0..y.len() {
                 hash.update(&y.bytes(i)?);
             }
-            let logits = plan.run(&x)?.to_device(&Device::Cpu)?;
+            let logits = session.run(&x)?.to_device(&Device::Cpu)?;
             scorer.add(&logits, &y)?;
             parts.push(logits);
             targets.push(y.clone());
@@ -350,11 +351,12 @@ impl<'a> Bench<'a> {
     fn lives(&self, first: NodeId, cancel: &Cancel) -> Result<Vec<Live>, ProfileError> {
         let name = &self.model.graph.node(first).name;
         let Some(cut) = self.plan.cut_before(name) else { return Ok(Vec::new()) };
+        let mut session = self.plan.session();
         self.batches
             .iter()
             .map(|(x, _)| {
                 cancel.check()?;
-                Ok(self.plan.run_to(x, &cut)?)
+                Ok(session.run_to(x, &cut)?)
             })
             .collect()
     }
@@ -397,11 +399,11 @@ impl<'a> Bench<'a> {
         for &ratio in &t.ratios {
             cancel.check()?;
             let variant = self.variant(&t.target, ratio, refit)?;
-            let plan = Plan::of(&variant, &self.compile)?;
+            let mut session = Plan::of(&variant, &self.compile)?.session();
             let mut parts = Vec::with_capacity(lives.len());
             for live in lives {
                 cancel.check()?;
-                parts.push(plan.run_from(live)?.to_device(&Device::Cpu)?);
+                parts.push(session.run_from(live)?.to_device(&Device::Cpu)?);
             }
             points.push(self.compare(ratio, &Tensor::cat(&parts, 0)?)?);
         }

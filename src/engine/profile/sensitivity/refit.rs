@@ -114,7 +114,7 @@ pub(super) fn gather(
     if names.is_empty() {
         return Ok(out);
     }
-    let plan = Plan::of(model, &compile.clone().keeping(names.iter().cloned()))?;
+    let mut session = Plan::of(model, &compile.clone().keeping(names.iter().cloned()))?.session();
     let asked: Vec<&str> = names.iter().map(String::as_str).collect();
     let images: usize = batches.iter().map(|(_, y)| y.len()).sum();
     // Twice as many samples as columns at least, where the images have as many places.
@@ -132,7 +132,7 @@ pub(super) fn gather(
         let n = x.dim(0)?;
         for start in (0..n).step_by(piece) {
             cancel.check()?;
-            let (_, values) = plan.capture(&x.narrow(0, start, piece.min(n - start))?, &asked)?;
+            let (_, values) = session.capture(&x.narrow(0, start, piece.min(n - start))?, &asked)?;
             for reader in out.iter_mut().flat_map(|(_, r)| &mut r.readers) {
                 let node = graph.node(reader.node);
                 let Some(value) = values.get(&graph.node(reader.input).name) else { continue };

@@ -2,17 +2,12 @@
 
 use super::*;
 use crate::exec::kernel::geometry::Codes;
-use crate::exec::kernel::noise;
+use crate::exec::kernel::{noise, shared};
 use crate::exec::unfold::Window;
 use crate::graph::{Activation, Range};
 use crate::model::int8::quantize_rows;
 
 const LEVELS: [Level; 3] = [Level::Portable, Level::Vector, Level::Matrix];
-
-fn shared(threads: usize, f: impl FnOnce(Par<'_>)) {
-    let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().unwrap();
-    super::super::team::Team::new(threads).with(&pool, f);
-}
 
 fn geometries() -> Vec<Geometry> {
     let mut all = vec![];
@@ -105,6 +100,15 @@ fn close(got: &[f32], want: &[f64], what: &str) {
     }
 }
 
+/// Holds what `d` makes of `x` alone and in a team against `want`.
+fn agrees(d: &Dense, x: &[f32], residual: Option<&[f32]>, want: &[f64]) {
+    for threads in [1, 3] {
+        let mut out = vec![f32::NAN; want.len()];
+        shared(threads, |par| d.run(x, residual, &mut out, par));
+        close(&out, want, &format!("{} {:?}", d.kernel(), d.geo));
+    }
+}
+
 const IMAGES: usize = 3;
 
 #[test]
@@ -123,11 +127,7 @@ fn f32_products_match_f64_with_residual_and_relu() {
         for level in LEVELS {
             let epilogue = Epilogue { bias: bias.clone(), act: Some(Activation::Relu) };
             let d = Dense::with(g, Source::F32 { w: &w, factors: Some(&factors) }, epilogue, level);
-            for threads in [1, 3] {
-                let mut out = vec![f32::NAN; n];
-                shared(threads, |par| d.run(&x, Some(&residual), &mut out, par));
-                close(&out, &want, &format!("{} {g:?}", d.kernel()));
-            }
+            agrees(&d, &x, Some(&residual), &want);
         }
     }
 }
@@ -140,7 +140,6 @@ fn int8_products_are_exact_in_their_codes() {
         let x = noise(IMAGES * g.image[0] * g.image[1] * g.channels, 6);
         let (w, bias) = (noise(g.out_channels * g.k(), 7), noise(g.out_channels, 8));
         let (q, factors) = quantize_rows(&w, g.out_channels);
-        let n = IMAGES * g.rows() * g.out_channels;
         for level in LEVELS {
             let epilogue = Epilogue { bias: bias.clone(), act: None };
             let d = Dense::with(g, Source::Int8 { q: &q, factors: &factors }, epilogue, level);
@@ -172,11 +171,7 @@ fn int8_products_are_exact_in_their_codes() {
                 let scale = scales[if g.codes == Codes::Row { row } else { row / g.rows() }];
                 *v = *v * scale as f64 * factors[oc] as f64 + bias[oc] as f64;
             }
-            for threads in [1, 3] {
-                let mut out = vec![f32::NAN; n];
-                shared(threads, |par| d.run(&x, None, &mut out, par));
-                close(&out, &want, &format!("{} {g:?}", d.kernel()));
-            }
+            agrees(&d, &x, None, &want);
         }
     }
 }

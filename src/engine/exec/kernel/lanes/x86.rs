@@ -53,6 +53,28 @@ fn mask(n: usize) -> __mmask16 {
     (1u16 << n) - 1
 }
 
+/// Functions that one instruction does.
+macro_rules! wide {
+    ($($name:ident($($arg:ident),*) = $instruction:ident;)*) => {$(
+        #[inline(always)]
+        fn $name(self, $($arg: Self),*) -> Self {
+            // SAFETY: see below.
+            Wide(unsafe { $instruction(self.0, $($arg.0),*) })
+        }
+    )*};
+}
+
+/// Functions that one instruction does, on both halves.
+macro_rules! pair {
+    ($($name:ident($($arg:ident),*) = $instruction:ident;)*) => {$(
+        #[inline(always)]
+        fn $name(self, $($arg: Self),*) -> Self {
+            // SAFETY: see below.
+            unsafe { Pair($instruction(self.0, $($arg.0),*), $instruction(self.1, $($arg.1),*)) }
+        }
+    )*};
+}
+
 // SAFETY of all blocks below: these lanes are only made where `dispatch` found their features; pointers are as the
 // callers vouch.
 impl Lanes for Wide {
@@ -88,46 +110,14 @@ impl Lanes for Wide {
         unsafe { _mm512_mask_storeu_ps(p, mask(n), self.0) };
     }
 
-    #[inline(always)]
-    fn add(self, b: Self) -> Self {
-        // SAFETY: see above.
-        Wide(unsafe { _mm512_add_ps(self.0, b.0) })
-    }
-
-    #[inline(always)]
-    fn sub(self, b: Self) -> Self {
-        // SAFETY: see above.
-        Wide(unsafe { _mm512_sub_ps(self.0, b.0) })
-    }
-
-    #[inline(always)]
-    fn mul(self, b: Self) -> Self {
-        // SAFETY: see above.
-        Wide(unsafe { _mm512_mul_ps(self.0, b.0) })
-    }
-
-    #[inline(always)]
-    fn div(self, b: Self) -> Self {
-        // SAFETY: see above.
-        Wide(unsafe { _mm512_div_ps(self.0, b.0) })
-    }
-
-    #[inline(always)]
-    fn fma(self, b: Self, c: Self) -> Self {
-        // SAFETY: see above.
-        Wide(unsafe { _mm512_fmadd_ps(self.0, b.0, c.0) })
-    }
-
-    #[inline(always)]
-    fn max(self, b: Self) -> Self {
-        // SAFETY: see above.
-        Wide(unsafe { _mm512_max_ps(self.0, b.0) })
-    }
-
-    #[inline(always)]
-    fn min(self, b: Self) -> Self {
-        // SAFETY: see above.
-        Wide(unsafe { _mm512_min_ps(self.0, b.0) })
+    wide! {
+        add(b) = _mm512_add_ps;
+        sub(b) = _mm512_sub_ps;
+        mul(b) = _mm512_mul_ps;
+        div(b) = _mm512_div_ps;
+        fma(b, c) = _mm512_fmadd_ps;
+        max(b) = _mm512_max_ps;
+        min(b) = _mm512_min_ps;
     }
 
     #[inline(always)]
@@ -205,46 +195,14 @@ impl Lanes for Pair {
         }
     }
 
-    #[inline(always)]
-    fn add(self, b: Self) -> Self {
-        // SAFETY: see above.
-        unsafe { Pair(_mm256_add_ps(self.0, b.0), _mm256_add_ps(self.1, b.1)) }
-    }
-
-    #[inline(always)]
-    fn sub(self, b: Self) -> Self {
-        // SAFETY: see above.
-        unsafe { Pair(_mm256_sub_ps(self.0, b.0), _mm256_sub_ps(self.1, b.1)) }
-    }
-
-    #[inline(always)]
-    fn mul(self, b: Self) -> Self {
-        // SAFETY: see above.
-        unsafe { Pair(_mm256_mul_ps(self.0, b.0), _mm256_mul_ps(self.1, b.1)) }
-    }
-
-    #[inline(always)]
-    fn div(self, b: Self) -> Self {
-        // SAFETY: see above.
-        unsafe { Pair(_mm256_div_ps(self.0, b.0), _mm256_div_ps(self.1, b.1)) }
-    }
-
-    #[inline(always)]
-    fn fma(self, b: Self, c: Self) -> Self {
-        // SAFETY: see above.
-        unsafe { Pair(_mm256_fmadd_ps(self.0, b.0, c.0), _mm256_fmadd_ps(self.1, b.1, c.1)) }
-    }
-
-    #[inline(always)]
-    fn max(self, b: Self) -> Self {
-        // SAFETY: see above.
-        unsafe { Pair(_mm256_max_ps(self.0, b.0), _mm256_max_ps(self.1, b.1)) }
-    }
-
-    #[inline(always)]
-    fn min(self, b: Self) -> Self {
-        // SAFETY: see above.
-        unsafe { Pair(_mm256_min_ps(self.0, b.0), _mm256_min_ps(self.1, b.1)) }
+    pair! {
+        add(b) = _mm256_add_ps;
+        sub(b) = _mm256_sub_ps;
+        mul(b) = _mm256_mul_ps;
+        div(b) = _mm256_div_ps;
+        fma(b, c) = _mm256_fmadd_ps;
+        max(b) = _mm256_max_ps;
+        min(b) = _mm256_min_ps;
     }
 
     #[inline(always)]

@@ -10,12 +10,6 @@ fn tensors() -> CompileOptions {
     CompileOptions { kernels: Kernels::Tensors, ..options(2) }
 }
 
-fn everywhere(model: &Model, precision: Precision) -> PrecisionPlan {
-    let mut p = PrecisionPlan::default();
-    model.graph.nodes.iter().filter(|n| n.op.is_conv_or_linear()).for_each(|n| p.set(&n.name, precision));
-    p
-}
-
 #[test]
 fn every_node_of_every_family_is_what_the_reference_says() {
     for (name, model) in models() {
@@ -25,7 +19,8 @@ fn every_node_of_every_family_is_what_the_reference_says() {
         let plan = Plan::of(&model, &tensors()).unwrap();
         assert!(apart(&plan.run(&x).unwrap(), &logits) < 2e-5, "{name}");
         let all: Vec<&str> = model.graph.nodes.iter().map(|n| n.name.as_str()).collect();
-        let (_, got) = Plan::of(&model, &tensors().keeping(all.iter().copied())).unwrap().capture(&x, &all).unwrap();
+        let (_, got) =
+            Plan::of(&model, &tensors().keeping(all.iter().copied())).unwrap().session().capture(&x, &all).unwrap();
         for n in all {
             let d = apart(&got[n], &want.values[n]);
             assert!(d < 5e-5, "{name} `{n}`: {d}");
@@ -54,16 +49,17 @@ fn steps_and_what_fuses_into_them_are_those_of_the_cpu() {
 fn cuts_give_back_the_whole() {
     for (name, model) in models() {
         let plan = Plan::of(&model, &tensors()).unwrap();
+        let mut session = plan.session();
         let x = input(&model, 2);
         let whole = flat(&plan.run(&x).unwrap());
         for node in &model.graph.nodes {
-            let live = plan.run_to(&x, &plan.cut_before(&node.name).unwrap()).unwrap();
+            let live = session.run_to(&x, &plan.cut_before(&node.name).unwrap()).unwrap();
             assert!(live.bytes() > 0);
-            assert_eq!(flat(&plan.run_from(&live).unwrap()), whole, "{name} `{}`", node.name);
+            assert_eq!(flat(&session.run_from(&live).unwrap()), whole, "{name} `{}`", node.name);
         }
         let on_cpu = Plan::of(&model, &options(1)).unwrap();
-        let live = on_cpu.run_to(&x, &on_cpu.cut_before(&model.graph.nodes[1].name).unwrap()).unwrap();
-        assert!(plan.run_from(&live).unwrap_err().to_string().contains("on the CPU"));
+        let live = on_cpu.session().run_to(&x, &on_cpu.cut_before(&model.graph.nodes[1].name).unwrap()).unwrap();
+        assert!(session.run_from(&live).unwrap_err().to_string().contains("on the CPU"));
     }
 }
 
@@ -74,7 +70,7 @@ fn half_precision_is_near_and_held_and_kept_in_half() {
         let full = Plan::of(&model, &tensors()).unwrap();
         let want = full.run(&x).unwrap();
         for (precision, label, near) in [(Precision::F16, "f16", 1e-2), (Precision::Bf16, "bf16", 1e-1)] {
-            let plan = everywhere(&model, precision);
+            let plan = everywhere(&model.graph, precision);
             let half = Plan::compile(&model.graph, &model.params, &plan, &tensors()).unwrap();
             let d = apart(&half.run(&x).unwrap(), &want);
             assert!(d > 1e-6 && d < near, "{name} {label}: {d}");
@@ -85,7 +81,7 @@ fn half_precision_is_near_and_held_and_kept_in_half() {
     }
     // In a residual network everything from the first convolution to the pool may stay in half.
     let (_, model) = models().swap_remove(1);
-    let plan = everywhere(&model, Precision::F16);
+    let plan = everywhere(&model.graph, Precision::F16);
     let half = Plan::compile(&model.graph, &model.params, &plan, &tensors()).unwrap();
     let casts: Vec<&str> = half.steps().iter().filter(|s| s.kernel.contains("(f32")).map(|s| s.name.as_str()).collect();
     assert_eq!(casts.len(), 3, "the image in, the last block out to the pool, the classifier: {casts:?}");
@@ -150,7 +146,8 @@ fn what_has_no_kernel_is_refused_by_name() {
     plan.set("conv1", Precision::W4);
     let e = Plan::compile(&model.graph, &model.params, &plan, &tensors()).unwrap_err().to_string();
     assert!(e.contains("`conv1`") && e.contains("w4") && e.contains("hint:"), "{e}");
-    let e = Plan::of(&model, &tensors()).unwrap().capture(&input(&model, 1), &["conv1"]).unwrap_err().to_string();
+    let e =
+        Plan::of(&model, &tensors()).unwrap().session().capture(&input(&model, 1), &["conv1"]).unwrap_err().to_string();
     assert!(e.contains("`conv1`") && e.contains("keep"), "{e}");
 }
 
@@ -159,9 +156,11 @@ fn what_a_device_can_do_is_what_its_plans_do() {
     for kernels in [Kernels::Device, Kernels::Tensors] {
         let options = CompileOptions { kernels, ..options(1) };
         let capable = Capabilities::of(&Device::Cpu, kernels);
+        let half: &[Precision] = if kernels == Kernels::Tensors { &[Precision::F16, Precision::Bf16] } else { &[] };
+        assert_eq!(capable.timed(), [&[Precision::F32, Precision::Int8], half].concat());
         for (name, model) in models() {
             for precision in Precision::ALL.into_iter().filter(|p| *p != Precision::Int8Static) {
-                let plan = everywhere(&model, precision);
+                let plan = everywhere(&model.graph, precision);
                 let made = Plan::compile(&model.graph, &model.params, &plan, &options);
                 assert_eq!(made.is_err(), capable.refuses(precision).is_some(), "{name} {precision:?} {kernels:?}");
             }
@@ -178,18 +177,11 @@ fn what_a_device_can_do_is_what_its_plans_do() {
 
 #[test]
 fn every_step_is_timed_once() {
-    struct Seen(Vec<usize>, Duration);
-    impl Observer for Seen {
-        fn step(&mut self, index: usize, elapsed: Duration, _: u64) {
-            self.0.push(index);
-            self.1 += elapsed;
-        }
-    }
     let (_, model) = models().swap_remove(3);
     let plan = Plan::of(&model, &tensors()).unwrap();
-    let mut seen = Seen(vec![], Duration::ZERO);
+    let mut seen = Seen::default();
     let start = std::time::Instant::now();
-    plan.run_observed(&input(&model, 4), &mut seen).unwrap();
-    assert_eq!(seen.0, (0..plan.steps().len()).collect::<Vec<_>>());
-    assert!(seen.1 > Duration::ZERO && seen.1 <= start.elapsed());
+    plan.session().run_observed(&input(&model, 4), &mut seen).unwrap();
+    assert!(seen.steps.iter().map(|s| s.0).eq(0..plan.steps().len()));
+    assert!(seen.total > Duration::ZERO && seen.total <= start.elapsed());
 }

@@ -42,12 +42,9 @@ fn batch(ids: bool, n: usize, t: usize) -> Tensor {
 }
 
 fn precision(graph: &Graph, p: Precision) -> PrecisionPlan {
-    let mut plan = PrecisionPlan::default();
-    for n in graph.nodes.iter().filter(|n| n.op.is_conv_or_linear()) {
-        plan.set(&n.name, p);
-        if p == Precision::Int8Static {
-            plan.inputs.insert(n.name.clone(), Range { lo: -2.3, hi: 2.9 });
-        }
+    let mut plan = everywhere(graph, p);
+    if p == Precision::Int8Static {
+        plan.inputs = plan.nodes.keys().map(|n| (n.clone(), Range { lo: -2.3, hi: 2.9 })).collect();
     }
     plan
 }
@@ -64,6 +61,7 @@ fn one_plan_runs_every_length_as_a_plan_of_that_length_does() {
                 let options = if keep { options(threads).keeping(all.iter().copied()) } else { options(threads) };
                 let compile = |g: &Graph| Plan::compile(g, &params, &precision, &options).unwrap();
                 let plan = compile(&free);
+                let mut session = plan.session();
                 // There and back, so that kept sizes and arenas are used again.
                 for t in [3, 7, 12, 7, 3, 40] {
                     let fixed = compile(&graph(ids, Some(t)));
@@ -71,11 +69,11 @@ fn one_plan_runs_every_length_as_a_plan_of_that_length_does() {
                     assert_eq!(kernels(&plan), kernels(&fixed));
                     for n in [1, 2, 9] {
                         let x = batch(ids, n, t);
-                        let (got, want) = (plan.run(&x).unwrap(), fixed.run(&x).unwrap());
+                        let (got, want) = (session.run(&x).unwrap(), fixed.run(&x).unwrap());
                         assert_eq!(flat(&got), flat(&want), "{p:?}, {n} of {t} tokens, {threads} threads");
                         if keep {
-                            let (_, got) = plan.capture(&x, &all).unwrap();
-                            let (_, want) = fixed.capture(&x, &all).unwrap();
+                            let (_, got) = session.capture(&x, &all).unwrap();
+                            let (_, want) = fixed.session().capture(&x, &all).unwrap();
                             for name in &all {
                                 assert_eq!(got[*name].dims(), want[*name].dims(), "{name}");
                                 assert_eq!(flat(&got[*name]), flat(&want[*name]), "{name}");
@@ -110,28 +108,22 @@ fn candle_runs_every_length_too() {
 
 #[test]
 fn cuts_and_observers_go_by_the_batch_at_hand() {
-    #[derive(Default)]
-    struct Bytes(Vec<u64>);
-    impl Observer for Bytes {
-        fn step(&mut self, _: usize, _: Duration, out_bytes: u64) {
-            self.0.push(out_bytes);
-        }
-    }
     let free = graph(true, None);
     let params = random_params(&free, 3);
     let compile = |g: &Graph| Plan::compile(g, &params, &PrecisionPlan::default(), &options(1)).unwrap();
     let plan = compile(&free);
+    let mut session = plan.session();
     for t in [5, 9] {
         let (x, fixed) = (batch(true, 2, t), compile(&graph(true, Some(t))));
-        let want = flat(&plan.run(&x).unwrap());
+        let want = flat(&session.run(&x).unwrap());
         for node in ["embed", "qkv", "gate", "head"] {
-            let live = plan.run_to(&x, &plan.cut_before(node).unwrap()).unwrap();
-            assert_eq!(flat(&plan.run_from(&live).unwrap()), want, "{node}");
+            let live = session.run_to(&x, &plan.cut_before(node).unwrap()).unwrap();
+            assert_eq!(flat(&session.run_from(&live).unwrap()), want, "{node}");
         }
-        let (mut got, mut wanted) = (Bytes::default(), Bytes::default());
-        plan.run_observed(&x, &mut got).unwrap();
-        fixed.run_observed(&x, &mut wanted).unwrap();
-        assert_eq!(got.0, wanted.0);
+        let (mut got, mut wanted) = (Seen::default(), Seen::default());
+        session.run_observed(&x, &mut got).unwrap();
+        fixed.session().run_observed(&x, &mut wanted).unwrap();
+        assert_eq!(got.steps, wanted.steps);
     }
     assert!(plan.memory().activations.is_none());
 }
@@ -171,7 +163,7 @@ fn what_does_not_fit_is_refused_by_name() {
     let mut b = Builder::default();
     let x = b.input_of(Input::tokens(8));
     let windows = Some(Windows { grid: [2, 4], size: [2, 2], shift: [0, 1] });
-    let core = op::Attention { windows, ..attention() };
+    let core = op::Attention { windows, ..op::Attention::plain(2, 4, 4, false, 0.5) };
     let x = b.node("windows", Op::Attention(core), &[x, x, x]);
     let x = b.node("mean", Op::MeanTokens(op::MeanTokens { skip: 0 }), &[x]);
     let g = b.finish(x).unwrap();
@@ -187,13 +179,6 @@ fn what_does_not_fit_is_refused_by_name() {
 fn graph_error(e: ExecError) -> String {
     assert!(matches!(e, ExecError::Graph(_)), "{e}");
     e.to_string()
-}
-
-fn attention() -> op::Attention {
-    match Op::attention(2, 4, 4, false, 0.5) {
-        Op::Attention(core) => core,
-        other => panic!("{other:?}"),
-    }
 }
 
 /// What is fixed stays as it was: one binding, and inputs that say nothing of tokens.

@@ -63,7 +63,7 @@ impl Lifter<'_> {
         let proto = &self.protos[self.at];
         let raw = proto.name.as_deref().filter(|n| !n.is_empty());
         let raw = raw.or(proto.output.first().map(String::as_str)).unwrap_or("node");
-        let word = op.facts().traits().word;
+        let word = op.traits().word;
         let noted = proto.metadata_props.iter().find(|p| p.key.as_deref() == Some("pkg.torch.onnx.name_scopes"));
         let path = match noted.and_then(|p| p.value.as_deref()) {
             // ['', 'layer1', 'layer1.0', 'relu_3']: the last is the operation, the one before it its module.
@@ -73,7 +73,7 @@ impl Lifter<'_> {
             }
             None if raw.starts_with('/') => module_path(raw),
             // What only moves data is written while another node is read, whose own layer has the name.
-            None if op.facts().traits().moves => return format!("{raw}.{word}"),
+            None if op.traits().moves => return format!("{raw}.{word}"),
             None => return raw.to_owned(),
         };
         match path.as_str() {
