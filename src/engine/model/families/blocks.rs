@@ -26,6 +26,35 @@ pub(super) fn squeeze_excite(
     b.node(format!("{at}.mul"), Op::Mul, &[x, s])
 }
 
+/// The image in square patches as tokens `dim` wide.
+pub(super) fn patch_tokens(b: &mut Builder, image: usize, patch: usize, dim: usize, bias: bool) -> NodeId {
+    let x = b.input([3, image, image]);
+    let conv = Conv { padding: [0; 4], stride: patch, bias, ..Conv::same(3, dim, patch, 1) };
+    let x = b.conv("patch_embed.proj", x, conv);
+    b.node("tokens", Op::ToTokens, &[x])
+}
+
+/// Queries, keys and values of a layer called `at`, by one linear (`fused`) or by three; `bias` tells by its name whether
+/// one has a bias.
+pub(super) fn qkv(
+    b: &mut Builder,
+    at: &str,
+    x: NodeId,
+    dim: usize,
+    fused: bool,
+    bias: impl Fn(&str) -> bool,
+) -> Vec<NodeId> {
+    let (names, width): (&[&str], usize) = if fused { (&["qkv"], 3 * dim) } else { (&["q", "k", "v"], dim) };
+    names.iter().map(|n| b.linear(format!("{at}.attn.{n}"), x, dim, width, bias(n))).collect()
+}
+
+/// The MLP of a layer called `at`: linear, activation, linear.
+pub(super) fn mlp(b: &mut Builder, at: &str, x: NodeId, [dim, hidden]: [usize; 2], act: Activation) -> NodeId {
+    let y = b.linear(format!("{at}.mlp.fc1"), x, dim, hidden, true);
+    let y = b.act(format!("{at}.act"), y, act);
+    b.linear(format!("{at}.mlp.fc2"), y, hidden, dim, true)
+}
+
 /// Padding `[top, left, bottom, right]` by which TensorFlow's "same" convolution of a `side`x`side` image gives
 /// `⌈side/stride⌉` pixels: the odd one goes below and to the right.
 pub(super) fn same_padding(side: usize, kernel: usize, stride: usize) -> [usize; 4] {

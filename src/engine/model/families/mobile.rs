@@ -7,7 +7,7 @@ pub use super::mobile_names::Padding;
 use super::read::Reader;
 use super::{Crop, FamilySpec, Names, Source};
 use crate::graph::{Activation, Builder, Conv, Graph, GraphError, NodeId, Op, ResidualAdd};
-use crate::model::{Family, Interpolation, ModelError};
+use crate::model::{Family, ModelError};
 
 /// A network of inverted residuals.
 #[derive(Debug, Clone, PartialEq)]
@@ -264,14 +264,13 @@ pub(super) fn build(s: &MobileSpec) -> Result<Graph, GraphError> {
 impl MobileSpec {
     /// torchvision's and timm's evaluation crops.
     pub(super) fn crop(&self) -> Crop {
-        let bicubic = |resize| Crop { interpolation: Interpolation::Bicubic, ..Crop::bilinear(resize) };
         match (self.family, self.names.source, self.image) {
             (Family::EfficientNet, Source::Torchvision, 240) => Crop::bilinear(256),
-            (Family::EfficientNet, Source::Torchvision, 288) => bicubic(288),
-            (Family::EfficientNet, Source::Torchvision, 300) => bicubic(320),
-            (Family::EfficientNet, Source::Torchvision, 380) => bicubic(384),
-            (Family::EfficientNet, Source::Torchvision, side @ (456 | 528 | 600)) => bicubic(side),
-            (Family::EfficientNet, ..) | (_, Source::Timm, _) => bicubic(usual_resize(self.image)),
+            (Family::EfficientNet, Source::Torchvision, 288) => Crop::bicubic(288),
+            (Family::EfficientNet, Source::Torchvision, 300) => Crop::bicubic(320),
+            (Family::EfficientNet, Source::Torchvision, 380) => Crop::bicubic(384),
+            (Family::EfficientNet, Source::Torchvision, side @ (456 | 528 | 600)) => Crop::bicubic(side),
+            (Family::EfficientNet, ..) | (_, Source::Timm, _) => Crop::bicubic(usual_resize(self.image)),
             _ => Crop::bilinear(usual_resize(self.image)),
         }
     }

@@ -58,35 +58,30 @@ pub(super) struct Candidate {
 
 /// Every family from every origin, in the order in which they are tried.
 pub(super) fn candidates() -> impl Iterator<Item = Candidate> {
-    let of = |family, marks, read: fn(&Reader) -> Result<FamilySpec, ModelError>| {
-        move |names| Candidate { family, names, marks, either: &[], read }
+    let of = |family,
+              names: &'static [Names],
+              marks: &'static [&'static str],
+              either: &'static [&'static str],
+              read: fn(&Reader) -> Result<FamilySpec, ModelError>| {
+        names.iter().map(move |names| Candidate { family, names, marks, either, read })
     };
-    let vit = of(Family::Vit, vit_names::MARKS, vit_read::read);
-    (vit_names::NAMES.iter().copied().map(vit).map(|c| Candidate { either: vit_names::EITHER, ..c }))
-        .chain([&vit_names::TORCH].into_iter().map(of(Family::TorchVit, vit_names::MARKS, vit_read::read_torch)))
-        .chain(
-            swin::NAMES
-                .iter()
-                .map(of(Family::SwinV2, swin::MARKS, swin::read))
-                .map(|c| Candidate { either: swin::V2_MARK, ..c }),
-        )
-        .chain(
-            swin::NAMES
-                .iter()
-                .map(of(Family::Swin, swin::MARKS, swin::read))
-                .map(|c| Candidate { either: swin::V1_MARK, ..c }),
-        )
-        .chain(convnext::NAMES.iter().map(of(Family::ConvNext, convnext::MARKS, convnext::read)))
-        .chain(mobile_names::V3.iter().map(of(Family::MobileNetV3, mobile_names::V3_MARKS, mobile::read)))
-        .chain(mobile_names::EFFICIENTNET.iter().map(of(
+    of(Family::Vit, &vit_names::NAMES, vit_names::MARKS, vit_names::EITHER, vit_read::read)
+        .chain(of(Family::TorchVit, &vit_names::TORCH, vit_names::MARKS, &[], vit_read::read_torch))
+        .chain(of(Family::SwinV2, &swin::NAMES, swin::MARKS, swin::V2_MARK, swin::read))
+        .chain(of(Family::Swin, &swin::NAMES, swin::MARKS, swin::V1_MARK, swin::read))
+        .chain(of(Family::ConvNext, &convnext::NAMES, convnext::MARKS, &[], convnext::read))
+        .chain(of(Family::MobileNetV3, &mobile_names::V3, mobile_names::V3_MARKS, &[], mobile::read))
+        .chain(of(
             Family::EfficientNet,
+            &mobile_names::EFFICIENTNET,
             mobile_names::EFFICIENTNET_MARKS,
+            &[],
             mobile::read,
-        )))
-        .chain(mobile_names::V2.iter().map(of(Family::MobileNetV2, mobile_names::V2_MARKS, mobile::read)))
-        .chain(vgg::NAMES.iter().map(of(Family::Vgg, vgg::MARKS, vgg::read)))
-        .chain(resnet::NAMES.iter().map(of(Family::Resnet, resnet::MARKS, resnet::read)))
-        .chain(resnet::CIFAR_NAMES.iter().map(of(Family::CifarResnet, resnet::CIFAR_MARKS, resnet::read_cifar)))
+        ))
+        .chain(of(Family::MobileNetV2, &mobile_names::V2, mobile_names::V2_MARKS, &[], mobile::read))
+        .chain(of(Family::Vgg, &vgg::NAMES, vgg::MARKS, &[], vgg::read))
+        .chain(of(Family::Resnet, &resnet::NAMES, resnet::MARKS, &[], resnet::read))
+        .chain(of(Family::CifarResnet, &resnet::CIFAR_NAMES, resnet::CIFAR_MARKS, &[], resnet::read_cifar))
 }
 
 impl FamilySpec {
@@ -121,12 +116,7 @@ impl FamilySpec {
         match self {
             FamilySpec::Vit(s) => s.names.unused,
             FamilySpec::Swin(s) | FamilySpec::SwinV2(s) => s.names.unused,
-            FamilySpec::CifarResnet(_)
-            | FamilySpec::Resnet(_)
-            | FamilySpec::Vgg(_)
-            | FamilySpec::Mobile(_)
-            | FamilySpec::ConvNext(_)
-            | FamilySpec::TorchVit(_) => &[],
+            _ => &[],
         }
     }
 
@@ -148,15 +138,8 @@ impl FamilySpec {
 
     /// Turns tensors that this origin stores otherwise into those that the graph names.
     pub(super) fn adapt(&self, c: &mut Checkpoint) {
-        match self {
-            FamilySpec::Swin(s) | FamilySpec::SwinV2(s) => swin::adapt(s, c),
-            FamilySpec::CifarResnet(_)
-            | FamilySpec::Resnet(_)
-            | FamilySpec::Vgg(_)
-            | FamilySpec::Mobile(_)
-            | FamilySpec::ConvNext(_)
-            | FamilySpec::TorchVit(_)
-            | FamilySpec::Vit(_) => {}
+        if let FamilySpec::Swin(s) | FamilySpec::SwinV2(s) = self {
+            swin::adapt(s, c);
         }
     }
 
@@ -194,5 +177,9 @@ struct Crop {
 impl Crop {
     fn bilinear(resize: usize) -> Crop {
         Crop { resize: Some(resize), interpolation: Interpolation::Bilinear, half: false }
+    }
+
+    fn bicubic(resize: usize) -> Crop {
+        Crop { interpolation: Interpolation::Bicubic, ..Crop::bilinear(resize) }
     }
 }

@@ -2,11 +2,12 @@
 //! Xie et al. 2017, wide ones by Zagoruyko and Komodakis 2016).
 
 use super::blocks::{conv_bn, usual_resize};
+use super::names::Rules;
 use super::read::Reader;
 use super::{Crop, FamilySpec, Names, Source};
 use crate::graph::op;
 use crate::graph::{Activation, Builder, Conv, Graph, GraphError, NodeId, Op, ResidualAdd};
-use crate::model::{Interpolation, ModelError};
+use crate::model::ModelError;
 
 /// A CIFAR ResNet (He et al. 2015, section 4.2): stem, three stages of `blocks` basic blocks, depth `6·blocks + 2`.
 #[derive(Debug, Clone, PartialEq)]
@@ -113,30 +114,24 @@ impl ResnetSpec {
     }
 }
 
-/// torchvision's and timm's names are the builder's own.
-pub(super) static NAMES: [Names; 2] = [
-    Names { source: Source::Torchvision, prefix: "", rules: &[], unused: &[] },
-    Names {
-        source: Source::HuggingFace,
-        prefix: "resnet",
-        rules: &[&[
-            ("conv1", "{p}.embedder.embedder.convolution"),
-            ("bn1", "{p}.embedder.embedder.normalization"),
-            ("relu", "{p}.embedder.embedder.activation"),
-            ("maxpool", "{p}.embedder.pooler"),
-            ("layer#.#.conv#", "{p}.encoder.stages.{0-1}.layers.{1}.layer.{2-1}.convolution"),
-            ("layer#.#.bn#", "{p}.encoder.stages.{0-1}.layers.{1}.layer.{2-1}.normalization"),
-            ("layer#.#.downsample.0", "{p}.encoder.stages.{0-1}.layers.{1}.shortcut.convolution"),
-            ("layer#.#.downsample.1", "{p}.encoder.stages.{0-1}.layers.{1}.shortcut.normalization"),
-            ("layer#.#", "{p}.encoder.stages.{0-1}.layers.{1}"),
-            ("fc", "classifier.1"),
-        ]],
-        unused: &[],
-    },
+const HF: Rules = &[
+    ("conv1", "{p}.embedder.embedder.convolution"),
+    ("bn1", "{p}.embedder.embedder.normalization"),
+    ("relu", "{p}.embedder.embedder.activation"),
+    ("maxpool", "{p}.embedder.pooler"),
+    ("layer#.#.conv#", "{p}.encoder.stages.{0-1}.layers.{1}.layer.{2-1}.convolution"),
+    ("layer#.#.bn#", "{p}.encoder.stages.{0-1}.layers.{1}.layer.{2-1}.normalization"),
+    ("layer#.#.downsample.0", "{p}.encoder.stages.{0-1}.layers.{1}.shortcut.convolution"),
+    ("layer#.#.downsample.1", "{p}.encoder.stages.{0-1}.layers.{1}.shortcut.normalization"),
+    ("layer#.#", "{p}.encoder.stages.{0-1}.layers.{1}"),
+    ("fc", "classifier.1"),
 ];
+/// torchvision's and timm's names are the builder's own.
+pub(super) static NAMES: [Names; 2] =
+    [Names::new(Source::Torchvision, "", &[]), Names::new(Source::HuggingFace, "resnet", &[HF])];
 pub(super) const MARKS: &[&str] = &["conv1.weight", "layer1.0.conv1.weight", "fc.weight"];
 
-pub(super) static CIFAR_NAMES: [Names; 1] = [Names { source: Source::Paper, prefix: "", rules: &[], unused: &[] }];
+pub(super) static CIFAR_NAMES: [Names; 1] = [Names::new(Source::Paper, "", &[])];
 pub(super) const CIFAR_MARKS: &[&str] = &["layer1.0.conv1.weight", "layer3.0.conv1.weight", "linear.weight"];
 
 const EPS: f64 = 1e-5;
@@ -203,21 +198,33 @@ pub(super) fn read(r: &Reader) -> Result<FamilySpec, ModelError> {
 
 impl ResnetSpec {
     pub(super) fn crop(&self) -> Crop {
-        let crop = Crop::bilinear(usual_resize(self.image));
-        match self.names.source {
-            // transformers resizes with PIL's bicubic filter.
-            Source::HuggingFace => Crop { interpolation: Interpolation::Bicubic, ..crop },
-            _ => crop,
-        }
+        let side = usual_resize(self.image);
+        // transformers resizes with PIL's bicubic filter.
+        if self.names.source == Source::HuggingFace { Crop::bicubic(side) } else { Crop::bilinear(side) }
     }
 }
 
-/// Adds branch and skip, applies the last activation, called `name`, and closes the block; it is removable when its skip is
-/// `x` itself.
-fn close(b: &mut Builder, name: [&str; 2], act: Activation, branch: NodeId, skip: NodeId, x: NodeId) -> NodeId {
-    let [at, name] = name;
-    let add = b.add(format!("{at}.add"), branch, skip);
-    let out = b.act(format!("{at}.{name}"), add, act);
+/// One residual block called `at`: `convs`, each with a batch norm and but for the last a ReLU, then the addition and `act`.
+/// The skip is what `shortcut` makes of `x`; only a block whose skip is `x` itself is removable.
+fn block(
+    b: &mut Builder,
+    at: &str,
+    x: NodeId,
+    convs: &[Conv],
+    act: Activation,
+    shortcut: impl FnOnce(&mut Builder) -> NodeId,
+) -> NodeId {
+    b.begin_block(at);
+    let mut y = x;
+    for (k, &conv) in (1..).zip(convs) {
+        y = conv_bn(b, format!("{at}.conv{k}"), format!("{at}.bn{k}"), y, conv, EPS);
+        if k < convs.len() {
+            y = b.relu(format!("{at}.relu{k}"), y);
+        }
+    }
+    let skip = shortcut(b);
+    let add = b.add(format!("{at}.add"), y, skip);
+    let out = b.act(format!("{at}.relu{}", convs.len()), add, act);
     b.end_block(if skip == x { vec![ResidualAdd { add, skip }] } else { Vec::new() });
     out
 }
@@ -233,18 +240,14 @@ pub(super) fn cifar_resnet(spec: &CifarResnetSpec) -> Result<Graph, GraphError> 
         for i in 0..spec.blocks {
             let at = format!("layer{}.{i}", stage + 1);
             let stride = if stage > 0 && i == 0 { 2 } else { 1 };
-            b.begin_block(&at);
-            let mut y =
-                conv_bn(b, format!("{at}.conv1"), format!("{at}.bn1"), x, Conv::same(width, out, 3, stride), EPS);
-            y = b.relu(format!("{at}.relu1"), y);
-            y = conv_bn(b, format!("{at}.conv2"), format!("{at}.bn2"), y, Conv::same(out, out, 3, 1), EPS);
-            let skip = if stride == 1 && width == out {
-                x
-            } else {
+            let convs = [Conv::same(width, out, 3, stride), Conv::same(out, out, 3, 1)];
+            x = block(b, &at, x, &convs, Activation::Relu, |b| {
+                if stride == 1 && width == out {
+                    return x;
+                }
                 let op = Op::ChannelPad(op::ChannelPad { stride, in_ch: width, map: option_a(width, out) });
                 b.node(format!("{at}.shortcut"), op, &[x])
-            };
-            x = close(b, [&at, "relu2"], Activation::Relu, y, skip, x);
+            });
             width = out;
         }
     }
@@ -278,22 +281,13 @@ pub(super) fn resnet(spec: &ResnetSpec) -> Result<Graph, GraphError> {
                 ResnetBlock::Basic => &[Conv::same(width, inner, 3, stride), Conv::same(inner, out, 3, 1)],
                 ResnetBlock::Bottleneck => &[Conv::same(width, inner, 1, 1), grouped, Conv::same(inner, out, 1, 1)],
             };
-            b.begin_block(&at);
-            let mut y = x;
-            for (k, &conv) in convs.iter().enumerate() {
-                let k = k + 1;
-                y = conv_bn(b, format!("{at}.conv{k}"), format!("{at}.bn{k}"), y, conv, EPS);
-                if k < convs.len() {
-                    y = b.relu(format!("{at}.relu{k}"), y);
+            x = block(b, &at, x, convs, spec.act, |b| {
+                if stride == 1 && width == out {
+                    return x;
                 }
-            }
-            let skip = if stride == 1 && width == out {
-                x
-            } else {
                 let down = format!("{at}.downsample");
                 conv_bn(b, format!("{down}.0"), format!("{down}.1"), x, Conv::same(width, out, 1, stride), EPS)
-            };
-            x = close(b, [&at, &format!("relu{}", convs.len())], spec.act, y, skip, x);
+            });
             width = out;
         }
     }

@@ -1,13 +1,13 @@
 //! Swin (Liu et al. 2021) and Swin v2 (Liu et al. 2022): attention in shifted windows, patches merged between stages.
 
+use super::blocks::{mlp, patch_tokens, qkv};
+use super::names::Rules;
 use super::read::Reader;
 use super::{Crop, FamilySpec, Names, Source};
 use crate::graph::op;
-use crate::graph::{
-    Activation, Builder, Conv, Graph, GraphError, NodeId, Op, ParamRole, PositionBias, ResidualAdd, Windows,
-};
+use crate::graph::{Activation, Builder, Graph, GraphError, NodeId, Op, ParamRole, PositionBias, ResidualAdd, Windows};
 use crate::model::checkpoint::{Checkpoint, RawTensor};
-use crate::model::{Family, Interpolation, ModelError, Param};
+use crate::model::{Family, ModelError, Param};
 
 /// A Swin transformer.
 #[derive(Debug, Clone, PartialEq)]
@@ -78,8 +78,6 @@ impl SwinSpec {
         }
     }
 }
-
-type Rules = &'static [(&'static str, &'static str)];
 
 const TIMM: Rules =
     &[("merge.#", "layers.{0}.downsample"), ("layers.#.#", "layers.{0}.blocks.{1}"), ("head", "head.fc")];
@@ -209,13 +207,8 @@ fn attention(b: &mut Builder, s: &Stage, at: &str, layer: usize, x: NodeId) -> N
     let (SwinStage { dim, heads, .. }, spec) = (s.dims, s.spec);
     let head = dim / heads.max(1);
     let v2 = spec.v2.as_ref();
-    let inputs: Vec<NodeId> = if spec.fused {
-        vec![b.linear(format!("{at}.attn.qkv"), x, dim, 3 * dim, spec.qkv_bias)]
-    } else {
-        // The second version's keys have no bias.
-        let bias = |n: &str| spec.qkv_bias && (v2.is_none() || n != "k");
-        ["q", "k", "v"].iter().map(|n| b.linear(format!("{at}.attn.{n}"), x, dim, dim, bias(n))).collect()
-    };
+    // The second version's keys have no bias.
+    let inputs = qkv(b, at, x, dim, spec.fused, |n| spec.qkv_bias && (v2.is_none() || n != "k"));
     let size = spec.window.min(s.side);
     let shift = if layer % 2 == 1 && s.side > spec.window { spec.window / 2 } else { 0 };
     let op = Op::Attention(op::Attention {
@@ -247,13 +240,6 @@ fn attention(b: &mut Builder, s: &Stage, at: &str, layer: usize, x: NodeId) -> N
     b.linear(format!("{at}.attn.proj"), core, dim, dim, true)
 }
 
-fn mlp(b: &mut Builder, s: &Stage, at: &str, x: NodeId) -> NodeId {
-    let SwinStage { dim, mlp, .. } = s.dims;
-    let y = b.linear(format!("{at}.mlp.fc1"), x, dim, mlp, true);
-    let y = b.act(format!("{at}.act"), y, s.spec.act);
-    b.linear(format!("{at}.mlp.fc2"), y, mlp, dim, true)
-}
-
 /// Norm before each branch, or in the second version after it.
 fn layer(b: &mut Builder, s: &Stage, index: usize, mut x: NodeId) -> NodeId {
     let at = format!("layers.{}.{index}", s.index);
@@ -264,7 +250,7 @@ fn layer(b: &mut Builder, s: &Stage, index: usize, mut x: NodeId) -> NodeId {
         let norm = |b: &mut Builder, y| b.layer_norm(format!("{at}.norm{i}"), y, s.dims.dim, s.spec.eps);
         let v2 = s.spec.v2.is_some();
         let mut y = if v2 { x } else { norm(b, x) };
-        y = if i == 1 { attention(b, s, &at, index, y) } else { mlp(b, s, &at, y) };
+        y = if i == 1 { attention(b, s, &at, index, y) } else { mlp(b, &at, y, [s.dims.dim, s.dims.mlp], s.spec.act) };
         y = if v2 { norm(b, y) } else { y };
         x = b.add(format!("{at}.add{i}"), y, skip);
         residual.push(ResidualAdd { add: x, skip });
@@ -277,10 +263,7 @@ pub(super) fn build(spec: &SwinSpec) -> Result<Graph, GraphError> {
     let b = &mut Builder::default();
     let mut width = spec.stages.first().map_or(0, |s| s.dim);
     let mut side = spec.image / spec.patch.max(1);
-    let mut x = b.input([3, spec.image, spec.image]);
-    let conv = Conv { padding: [0; 4], stride: spec.patch, bias: true, ..Conv::same(3, width, spec.patch, 1) };
-    x = b.conv("patch_embed.proj", x, conv);
-    x = b.node("tokens", Op::ToTokens, &[x]);
+    let mut x = patch_tokens(b, spec.image, spec.patch, width, true);
     x = b.layer_norm("patch_embed.norm", x, width, EPS);
     for (index, &dims) in spec.stages.iter().enumerate() {
         if index > 0 {
@@ -318,7 +301,7 @@ impl SwinSpec {
             (Source::Torchvision, true, ..) => 272,
             _ => (self.image as f64 / 0.9) as usize,
         };
-        Crop { interpolation: Interpolation::Bicubic, ..Crop::bilinear(resize) }
+        Crop::bicubic(resize)
     }
 }
 

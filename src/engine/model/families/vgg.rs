@@ -1,6 +1,7 @@
 //! VGG (Simonyan and Zisserman 2015), with and without batch norm: convolutions in a row, then three linears.
 
 use super::blocks::usual_resize;
+use super::names::Rules;
 use super::read::Reader;
 use super::{Crop, FamilySpec, Names, Source};
 use crate::graph::op;
@@ -22,19 +23,10 @@ pub struct VggSpec {
     pub image: usize,
 }
 
-pub const TORCHVISION: Names = Names {
-    source: Source::Torchvision,
-    prefix: "",
-    rules: &[&[("fc1", "classifier.0"), ("fc2", "classifier.3"), ("head", "classifier.6")]],
-    unused: &[],
-};
-pub const TIMM: Names = Names {
-    source: Source::Timm,
-    prefix: "",
-    rules: &[&[("fc1", "pre_logits.fc1"), ("fc2", "pre_logits.fc2"), ("head", "head.fc")]],
-    unused: &[],
-};
-pub(super) static NAMES: [Names; 2] = [TORCHVISION, TIMM];
+const TORCHVISION: Rules = &[("fc1", "classifier.0"), ("fc2", "classifier.3"), ("head", "classifier.6")];
+const TIMM: Rules = &[("fc1", "pre_logits.fc1"), ("fc2", "pre_logits.fc2"), ("head", "head.fc")];
+pub(super) static NAMES: [Names; 2] =
+    [Names::new(Source::Torchvision, "", &[TORCHVISION]), Names::new(Source::Timm, "", &[TIMM])];
 pub(super) const MARKS: &[&str] = &["features.0.weight", "fc1.weight", "fc2.weight", "head.weight"];
 
 /// Side of the last pooled image.

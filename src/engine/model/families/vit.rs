@@ -1,12 +1,11 @@
 //! Vision transformers (Dosovitskiy et al. 2021): ViT, DeiT with and without distillation, DINOv2 with registers, and
 //! plain `TransformerEncoder` networks. One builder; names and what differs are in [`VitSpec`].
 
-use super::blocks::usual_resize;
+use super::blocks::{mlp, patch_tokens, qkv, usual_resize};
 use super::vit_names as table;
 use super::{Crop, Names, Source};
 use crate::graph::op;
-use crate::graph::{Activation, Builder, Conv, Graph, GraphError, NodeId, Op, ParamRole, ResidualAdd};
-use crate::model::Interpolation;
+use crate::graph::{Activation, Builder, Graph, GraphError, NodeId, Op, ParamRole, ResidualAdd};
 
 /// The dimensions that every ViT here shares.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -113,7 +112,7 @@ impl VitSpec {
     /// timm's `VisionTransformer`, by default: class token, biases, norms first.
     pub fn timm(dims: VitDims) -> VitSpec {
         VitSpec {
-            names: &table::TIMM,
+            names: table::TIMM,
             dims,
             act: Activation::GeluErf,
             eps: 1e-6,
@@ -139,18 +138,18 @@ impl VitSpec {
 
     /// `ViTForImageClassification`.
     pub fn hugging_face(dims: VitDims) -> VitSpec {
-        VitSpec { names: &table::HF_VIT, eps: 1e-12, qkv: Qkv::Separate, ..VitSpec::timm(dims) }
+        VitSpec { names: table::HF_VIT, eps: 1e-12, qkv: Qkv::Separate, ..VitSpec::timm(dims) }
     }
 
     /// `DeiTForImageClassification`: a distillation token that its classifier does not read.
     pub fn hugging_face_deit(dims: VitDims) -> VitSpec {
-        VitSpec { names: &table::HF_DEIT, dist_token: true, positioned: 2, ..VitSpec::hugging_face(dims) }
+        VitSpec { names: table::HF_DEIT, dist_token: true, positioned: 2, ..VitSpec::hugging_face(dims) }
     }
 
     /// `nn.TransformerEncoder` with `batch_first`: norms after additions, ReLU.
     pub fn torch(dims: VitDims) -> VitSpec {
         VitSpec {
-            names: &table::TORCH,
+            names: &table::TORCH[0],
             act: Activation::Relu,
             eps: 1e-5,
             post_norm: true,
@@ -171,8 +170,7 @@ impl VitSpec {
             Source::HuggingFace if self.names.prefix == "vit" => {
                 Crop { resize: None, half: true, ..Crop::bilinear(side) }
             }
-            Source::HuggingFace => Crop { interpolation: Interpolation::Bicubic, ..Crop::bilinear(usual_resize(side)) },
-            Source::Timm => Crop { interpolation: Interpolation::Bicubic, ..Crop::bilinear(usual_resize(side)) },
+            Source::HuggingFace | Source::Timm => Crop::bicubic(usual_resize(side)),
             Source::Torchvision | Source::Paper => Crop::bilinear(usual_resize(side)),
         }
     }
@@ -181,28 +179,21 @@ impl VitSpec {
 fn attention(b: &mut Builder, s: &VitSpec, at: &str, x: NodeId) -> NodeId {
     let (dim, heads) = (s.dims.dim, s.dims.heads);
     let head = dim / heads.max(1);
-    let inputs: Vec<NodeId> = match s.qkv {
-        Qkv::Fused => vec![b.linear(format!("{at}.attn.qkv"), x, dim, 3 * dim, s.qkv_bias)],
-        Qkv::Separate => {
-            ["q", "k", "v"].iter().map(|n| b.linear(format!("{at}.attn.{n}"), x, dim, dim, s.qkv_bias)).collect()
-        }
-    };
-    let op = Op::attention(heads, head, head, s.qkv == Qkv::Fused, 1.0 / (head as f64).sqrt());
+    let fused = s.qkv == Qkv::Fused;
+    let inputs = qkv(b, at, x, dim, fused, |_| s.qkv_bias);
+    let op = Op::attention(heads, head, head, fused, 1.0 / (head as f64).sqrt());
     let core = b.node(format!("{at}.attention_core"), op, &inputs);
     b.linear(format!("{at}.attn.proj"), core, dim, dim, true)
 }
 
-fn mlp(b: &mut Builder, s: &VitSpec, at: &str, x: NodeId) -> NodeId {
+fn feed_forward(b: &mut Builder, s: &VitSpec, at: &str, x: NodeId) -> NodeId {
     let (dim, hidden) = (s.dims.dim, s.dims.mlp);
     let gated = |b: &mut Builder, gate, value| {
         let gate = b.act(format!("{at}.act"), gate, s.act);
         b.node(format!("{at}.mlp.mul"), Op::Mul, &[gate, value])
     };
     let y = match s.mlp {
-        Mlp::Plain => {
-            let y = b.linear(format!("{at}.mlp.fc1"), x, dim, hidden, true);
-            b.act(format!("{at}.act"), y, s.act)
-        }
+        Mlp::Plain => return mlp(b, at, x, [dim, hidden], s.act),
         Mlp::Packed => {
             let both = b.linear(format!("{at}.mlp.fc1"), x, dim, 2 * hidden, true);
             let mut half = |name, from: usize| {
@@ -231,7 +222,7 @@ fn layer(b: &mut Builder, s: &VitSpec, at: &str, mut x: NodeId) -> NodeId {
     b.begin_block(at);
     let dim = s.dims.dim;
     let mut residual = Vec::new();
-    for (i, branch) in [attention, mlp].into_iter().enumerate() {
+    for (i, branch) in [attention, feed_forward].into_iter().enumerate() {
         let i = i + 1;
         let norm = format!("{at}.norm{i}");
         let skip = x;
@@ -252,10 +243,7 @@ fn layer(b: &mut Builder, s: &VitSpec, at: &str, mut x: NodeId) -> NodeId {
 /// Image → patch tokens with positions, class, distillation and register tokens before them.
 fn embed(b: &mut Builder, s: &VitSpec) -> NodeId {
     let d = &s.dims;
-    let mut x = b.input([3, d.image, d.image]);
-    let conv = Conv { padding: [0; 4], stride: d.patch, bias: s.patch_bias, ..Conv::same(3, d.dim, d.patch, 1) };
-    x = b.conv("patch_embed.proj", x, conv);
-    x = b.node("tokens", Op::ToTokens, &[x]);
+    let mut x = patch_tokens(b, d.image, d.patch, d.dim, s.patch_bias);
     // In their order before the patches.
     let prefix = [
         ("cls_token", usize::from(s.class_token)),
@@ -295,17 +283,13 @@ fn head(b: &mut Builder, s: &VitSpec, x: NodeId) -> NodeId {
     let class = |b: &mut Builder, x| b.node("class_token", Op::SelectToken(op::SelectToken { index: 0 }), &[x]);
     let mean = |b: &mut Builder, x| b.node("mean_tokens", Op::MeanTokens(op::MeanTokens { skip: s.prefix() }), &[x]);
     let (x, width) = match s.head {
-        Head::Class => {
+        Head::Class | Head::Mean => {
             let x = norm(b, x);
-            (class(b, x), dim)
+            (if s.head == Head::Class { class(b, x) } else { mean(b, x) }, dim)
         }
         Head::ClassThenNorm => {
             let x = class(b, x);
             (norm(b, x), dim)
-        }
-        Head::Mean => {
-            let x = norm(b, x);
-            (mean(b, x), dim)
         }
         Head::MeanThenNorm => {
             let x = mean(b, x);
