@@ -62,8 +62,7 @@ impl Checkpoint {
     pub fn absorb(&mut self, other: Checkpoint, path: &Path) -> Result<(), ModelError> {
         for (name, tensor) in other.tensors {
             if self.tensors.contains_key(&name) {
-                let why = format!("tensor `{}` is in two shards", printable(&name));
-                return Err(ModelError::Damaged { path: path.to_owned(), why });
+                return Err(ModelError::damaged(path, format!("tensor `{}` is in two shards", printable(&name))));
             }
             self.tensors.insert(name, tensor);
         }

@@ -6,13 +6,12 @@ use std::path::Path;
 
 /// Reads one checkpoint file.
 pub(super) fn open(path: &Path) -> Result<Checkpoint, ModelError> {
-    let blob = Blob::open(path).map_err(|source| ModelError::Read { path: path.to_owned(), source })?;
-    parse(&blob, path)
+    parse(&Blob::open(path).map_err(ModelError::read(path))?, path)
 }
 
 /// Reads a checkpoint from bytes; `path` is for messages.
 pub(super) fn parse(blob: &Blob, path: &Path) -> Result<Checkpoint, ModelError> {
-    let format = |why: &str| Err(ModelError::Format { path: path.to_owned(), why: why.into() });
+    let format = |why| Err(ModelError::format(path, why));
     let bytes: &[u8] = blob;
     match bytes {
         [] => format("the file is empty"),

@@ -86,15 +86,14 @@ fn f32_bytes(values: &[f32]) -> Vec<u8> {
     values.iter().flat_map(|v| v.to_le_bytes()).collect()
 }
 
+fn f32_entry(name: String, shape: Vec<usize>, values: &[f32]) -> Entry<'static> {
+    Entry { name, dtype: "F32", shape, bytes: f32_bytes(values).into() }
+}
+
 /// A parameter as the file holds it: values, and scales of what is quantized.
 fn entries<'a>(name: &str, param: &'a Param) -> Vec<Entry<'a>> {
     let (name, shape) = (name.to_owned(), param.shape().to_vec());
-    let scales = |shape: Vec<usize>, scales: &[f32]| Entry {
-        name: name.clone() + SCALES,
-        dtype: "F32",
-        shape,
-        bytes: f32_bytes(scales).into(),
-    };
+    let scales = |shape: Vec<usize>, scales: &[f32]| f32_entry(name.clone() + SCALES, shape, scales);
     if let Some((q, s)) = param.as_int8() {
         let bytes: Vec<u8> = q.iter().map(|v| v.to_le_bytes()[0]).collect();
         let scales = scales(vec![s.len()], s);
@@ -145,8 +144,7 @@ pub(super) fn header_text(model: &Model, params: &ParamStore, manifest: &Manifes
 /// [`ModelError::Param`] when the model lacks a parameter that its graph names.
 pub fn safetensors(path: &Path, model: &Model, manifest: &Manifest) -> Result<String, ModelError> {
     let params = stored(model)?;
-    let write = |source: std::io::Error| ModelError::Write { path: path.to_owned(), source };
-    let json = |e: serde_json::Error| write(e.into());
+    let manifest = header_text(model, &params, manifest).map_err(|e| ModelError::write(path)(e.into()))?;
     let mut entries: Vec<Entry<'_>> = params.iter().flat_map(|(name, param)| entries(name, param)).collect();
     // The reference reader wants wider types first, so that every tensor is aligned.
     entries.sort_by_key(|e| match e.dtype {
@@ -155,25 +153,7 @@ pub fn safetensors(path: &Path, model: &Model, manifest: &Manifest) -> Result<St
         "F16" | "BF16" => 2,
         _ => 3,
     });
-
-    let mut object = serde_json::Map::new();
-    let metadata = serde_json::json!({ "format": "pt", KEY: header_text(model, &params, manifest).map_err(json)? });
-    object.insert("__metadata__".into(), metadata);
-    let mut at = 0usize;
-    for e in &entries {
-        let end = at + e.bytes.len();
-        let entry = serde_json::json!({ "dtype": e.dtype, "shape": e.shape, "data_offsets": [at, end] });
-        object.insert(e.name.clone(), entry);
-        at = end;
-    }
-    let mut text = serde_json::to_vec(&object).map_err(json)?;
-    text.resize(text.len().next_multiple_of(8), b' ');
-    write_atomically(path, |out| {
-        out.write_all(&(text.len() as u64).to_le_bytes())?;
-        out.write_all(&text)?;
-        entries.iter().try_for_each(|e| out.write_all(&e.bytes))
-    })
-    .map_err(write)
+    write_entries(path, serde_json::json!({ "format": "pt", KEY: manifest }), &entries)
 }
 
 /// Writes what `model` computes with as plain f32 tensors under the checkpoint's own names: weights of quantized nodes
@@ -183,30 +163,31 @@ pub fn safetensors(path: &Path, model: &Model, manifest: &Manifest) -> Result<St
 /// As [`safetensors`].
 pub fn floats(path: &Path, model: &Model) -> Result<String, ModelError> {
     let params = stored(model)?;
-    let values: Vec<(&str, &[usize], Vec<u8>)> =
-        params.iter().map(|(name, p)| (name, p.shape(), f32_bytes(&p.values()))).collect();
-    let write = |source: std::io::Error| ModelError::Write { path: path.to_owned(), source };
+    let entry = |(name, p): (&str, &Param)| f32_entry(name.to_owned(), p.shape().to_vec(), &p.values());
+    let entries: Vec<Entry<'_>> = params.iter().map(entry).collect();
+    write_entries(path, serde_json::json!({ "format": "pt" }), &entries)
+}
+
+/// Writes a safetensors file of `entries`, in their order. Returns its hash.
+fn write_entries(path: &Path, metadata: serde_json::Value, entries: &[Entry]) -> Result<String, ModelError> {
+    let write = ModelError::write(path);
     let mut object = serde_json::Map::new();
-    object.insert("__metadata__".into(), serde_json::json!({ "format": "pt" }));
+    object.insert("__metadata__".into(), metadata);
     let mut at = 0usize;
-    for (name, shape, bytes) in &values {
-        let entry = serde_json::json!({ "dtype": "F32", "shape": shape, "data_offsets": [at, at + bytes.len()] });
-        object.insert((*name).to_owned(), entry);
-        at += bytes.len();
+    for e in entries {
+        let end = at + e.bytes.len();
+        let entry = serde_json::json!({ "dtype": e.dtype, "shape": e.shape, "data_offsets": [at, end] });
+        object.insert(e.name.clone(), entry);
+        at = end;
     }
     let mut text = serde_json::to_vec(&object).map_err(|e| write(e.into()))?;
     text.resize(text.len().next_multiple_of(8), b' ');
     write_atomically(path, |out| {
         out.write_all(&(text.len() as u64).to_le_bytes())?;
         out.write_all(&text)?;
-        values.iter().try_for_each(|(_, _, bytes)| out.write_all(bytes))
+        entries.iter().try_for_each(|e| out.write_all(&e.bytes))
     })
     .map_err(write)
-}
-
-/// Writes a text file whole or not at all.
-pub(super) fn write_text(path: &Path, text: &str) -> std::io::Result<()> {
-    write_atomically(path, |out| out.write_all(text.as_bytes())).map(|_| ())
 }
 
 /// Hashes what passes through.
@@ -248,7 +229,7 @@ pub fn manifest(path: &Path) -> Result<Manifest, ModelError> {
     let checkpoint = super::container::open(path)?;
     match checkpoint.metadata.get(KEY) {
         Some(text) => Ok(header(text, path)?.manifest.into_owned()),
-        None => Err(ModelError::Format { path: path.to_owned(), why: "`paring` did not write it".into() }),
+        None => Err(ModelError::format(path, "`paring` did not write it")),
     }
 }
 
@@ -257,24 +238,20 @@ fn header(text: &str, path: &Path) -> Result<Header<'static>, ModelError> {
     struct Version {
         format: u32,
     }
-    let damaged = |e: serde_json::Error| ModelError::Damaged {
-        path: path.to_owned(),
-        why: format!("its manifest is not valid: {}", printable(&e.to_string())),
+    let damaged = |e: serde_json::Error| {
+        ModelError::damaged(path, format!("its manifest is not valid: {}", printable(&e.to_string())))
     };
     let Version { format } = serde_json::from_str(text).map_err(damaged)?;
     if format > FORMAT {
-        return Err(ModelError::Unsupported {
-            path: path.to_owned(),
-            why: format!("its manifest has format {format}, this program knows {FORMAT}"),
-            hint: "open it with the newer `paring` that wrote it".into(),
-        });
+        let why = format!("its manifest has format {format}, this program knows {FORMAT}");
+        return Err(ModelError::unsupported(path, why, "open it with the newer `paring` that wrote it"));
     }
     serde_json::from_str(text).map_err(damaged)
 }
 
 /// Rebuilds the model from a checkpoint that carries our manifest.
 pub(super) fn reopen(c: &Checkpoint, text: &str, path: &Path) -> Result<Model, ModelError> {
-    let damaged = |why: String| ModelError::Damaged { path: path.to_owned(), why };
+    let damaged = |why: String| ModelError::damaged(path, why);
     let Header { graph, info, precision, params: hash, .. } = header(text, path)?;
     let (graph, mut info, precision) = (graph.into_owned(), info.into_owned(), precision.into_owned());
     // Names from here on reach screens as they are, so they must be harmless.
@@ -342,8 +319,8 @@ fn fetch(c: &Checkpoint, graph: &Graph, precision: &PrecisionPlan, path: &Path) 
                 }
                 (RawTensor::U8 { .. } | RawTensor::Other { .. }, _) => None,
             };
-            let why = || format!("tensor `{}` is not stored as it should be", p.name);
-            let param = param.ok_or_else(|| ModelError::Damaged { path: path.to_owned(), why: why() })?;
+            let odd = || ModelError::damaged(path, format!("tensor `{}` is not stored as it should be", p.name));
+            let param = param.ok_or_else(odd)?;
             params.insert(p.name.clone(), param);
         }
     }

@@ -27,7 +27,7 @@ pub fn load(path: &Path, options: &LoadOptions) -> Result<Model, ModelError> {
 fn read(path: &Path, options: &LoadOptions) -> Result<Model, ModelError> {
     let (files, dir) = find(path)?;
     if let [file] = files.as_slice() {
-        let blob = Blob::open(file).map_err(|source| ModelError::Read { path: file.clone(), source })?;
+        let blob = Blob::open(file).map_err(ModelError::read(file))?;
         if onnx::is_onnx(&blob) {
             return onnx::import(&blob, path, Some(&dir), &Sidecar::read(&dir)?, options);
         }
@@ -55,8 +55,8 @@ pub fn load_bytes(name: &str, bytes: &'static [u8], options: &LoadOptions) -> Re
 
 /// The weight files that `path` stands for, and the folder to look for configuration in.
 fn find(path: &Path) -> Result<(Vec<PathBuf>, PathBuf), ModelError> {
-    let read = |source| ModelError::Read { path: path.to_owned(), source };
-    let meta = std::fs::metadata(path).map_err(read)?;
+    let read = ModelError::read(path);
+    let meta = std::fs::metadata(path).map_err(&read)?;
     if !meta.is_dir() {
         let dir = path.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
         return Ok((vec![path.to_owned()], dir.to_owned()));
@@ -75,8 +75,8 @@ fn find(path: &Path) -> Result<(Vec<PathBuf>, PathBuf), ModelError> {
     }
     // A folder with exactly one weight file leaves no doubt either.
     let mut found = Vec::new();
-    for entry in std::fs::read_dir(path).map_err(read)? {
-        let file = entry.map_err(read)?.path();
+    for entry in std::fs::read_dir(path).map_err(&read)? {
+        let file = entry.map_err(&read)?.path();
         let known =
             file.extension().is_some_and(|e| ["safetensors", "th", "pth", "pt", "onnx"].iter().any(|k| e == *k));
         if known && file.is_file() {
@@ -86,21 +86,18 @@ fn find(path: &Path) -> Result<(Vec<PathBuf>, PathBuf), ModelError> {
     found.sort();
     match found.len() {
         1 => Ok((found, path.to_owned())),
-        n => Err(ModelError::Format {
-            path: path.to_owned(),
-            why: match n {
-                0 => "the folder holds no `model.safetensors`, `pytorch_model.bin` or other checkpoint".into(),
-                _ => format!("the folder holds {n} checkpoints; name one of them"),
-            },
-        }),
+        0 => {
+            let why = "the folder holds no `model.safetensors`, `pytorch_model.bin` or other checkpoint";
+            Err(ModelError::format(path, why))
+        }
+        n => Err(ModelError::format(path, format!("the folder holds {n} checkpoints; name one of them"))),
     }
 }
 
 /// The shard files of a Hugging Face index (`weight_map`: tensor → file name), each once. Names stay inside `dir`.
 fn shards(index: &Path, dir: &Path) -> Result<Vec<PathBuf>, ModelError> {
     let bad = |why: String| ModelError::Config { path: index.to_owned(), why };
-    let text =
-        files::read(index, hf::MAX_BYTES).map_err(|source| ModelError::Read { path: index.to_owned(), source })?;
+    let text = files::read(index, hf::MAX_BYTES).map_err(ModelError::read(index))?;
     let json: serde_json::Value =
         serde_json::from_slice(&text).map_err(|e| bad(format!("it is not valid JSON: {e}")))?;
     let map = json.get("weight_map").and_then(|m| m.as_object()).ok_or_else(|| bad("it has no `weight_map`".into()))?;
@@ -179,16 +176,16 @@ fn fetch(c: &Checkpoint, graph: &Graph) -> Result<ParamStore, ModelError> {
                 let found = raw.shape().to_vec();
                 return Err(ParamError::Shape { name: printable(&p.name), found, expected }.into());
             }
-            match raw {
-                RawTensor::Float(param) => params.insert(p.name.clone(), param.with_shape(expected)),
-                RawTensor::I8 { .. } | RawTensor::U8 { .. } => {
-                    let dtype = if matches!(raw, RawTensor::I8 { .. }) { "I8" } else { "U8" };
-                    return Err(ParamError::Type { name: p.name.clone(), dtype: dtype.into() }.into());
+            let dtype = match raw {
+                RawTensor::Float(param) => {
+                    params.insert(p.name.clone(), param.with_shape(expected));
+                    continue;
                 }
-                RawTensor::Other { dtype, .. } => {
-                    return Err(ParamError::Type { name: p.name.clone(), dtype: printable(dtype) }.into());
-                }
-            }
+                RawTensor::I8 { .. } => "I8",
+                RawTensor::U8 { .. } => "U8",
+                RawTensor::Other { dtype, .. } => dtype,
+            };
+            return Err(ParamError::Type { name: p.name.clone(), dtype: printable(dtype) }.into());
         }
     }
     Ok(params)

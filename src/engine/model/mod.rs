@@ -96,39 +96,41 @@ impl Family {
 
     /// The name that `--arch` takes.
     pub fn label(self) -> &'static str {
-        match self {
-            Family::CifarResnet => "cifar-resnet",
-            Family::Resnet => "resnet",
-            Family::Vgg => "vgg",
-            Family::MobileNetV2 => "mobilenet-v2",
-            Family::MobileNetV3 => "mobilenet-v3",
-            Family::EfficientNet => "efficientnet",
-            Family::ConvNext => "convnext",
-            Family::TorchVit => "torch-vit",
-            Family::Vit => "vit",
-            Family::Swin => "swin",
-            Family::SwinV2 => "swin-v2",
-            Family::Onnx => "onnx",
-        }
+        self.words().0
     }
 
     /// A line on what the family is, with names from its checkpoints.
     pub fn describe(self) -> &'static str {
+        self.words().1
+    }
+
+    fn words(self) -> (&'static str, &'static str) {
         match self {
-            Family::CifarResnet => "He et al. CIFAR ResNets with option-A shortcuts (`layer1.0.conv1`, `linear`)",
-            Family::Resnet => "ResNets, wide ResNets and ResNeXts (`layer1.0.conv1`, `resnet.encoder.stages.0`)",
-            Family::Vgg => "VGG with and without batch norm (`features.0`, `classifier.6`)",
-            Family::MobileNetV2 => "MobileNet v2 (`features.1.conv`, `blocks.0.0.conv_dw`)",
-            Family::MobileNetV3 => "MobileNet v3, small and large (`features.1.block`, `blocks.0.0.conv_dw`)",
-            Family::EfficientNet => "EfficientNet B0 to B7 (`features.1.0.block`, `blocks.0.0.se`)",
-            Family::ConvNext => "ConvNeXt (`stages.0.blocks.0.conv_dw`, `features.1.0.layer_scale`)",
-            Family::TorchVit => "ViT on torch's TransformerEncoder (`transformer.layers.0.self_attn.in_proj_weight`)",
-            Family::Vit => {
-                "ViT, DeiT, DINOv2 (`blocks.0.attn.qkv`, `vit.encoder.layer.0`, `encoder.layers.encoder_layer_0`)"
+            Family::CifarResnet => {
+                ("cifar-resnet", "He et al. CIFAR ResNets with option-A shortcuts (`layer1.0.conv1`, `linear`)")
             }
-            Family::Swin => "Swin (`layers.0.blocks.0.attn`, `features.1.0.attn.relative_position_bias_table`)",
-            Family::SwinV2 => "Swin v2 (`layers.0.blocks.0.attn.logit_scale`)",
-            Family::Onnx => "any classifier in an ONNX file",
+            Family::Resnet => {
+                ("resnet", "ResNets, wide ResNets and ResNeXts (`layer1.0.conv1`, `resnet.encoder.stages.0`)")
+            }
+            Family::Vgg => ("vgg", "VGG with and without batch norm (`features.0`, `classifier.6`)"),
+            Family::MobileNetV2 => ("mobilenet-v2", "MobileNet v2 (`features.1.conv`, `blocks.0.0.conv_dw`)"),
+            Family::MobileNetV3 => {
+                ("mobilenet-v3", "MobileNet v3, small and large (`features.1.block`, `blocks.0.0.conv_dw`)")
+            }
+            Family::EfficientNet => ("efficientnet", "EfficientNet B0 to B7 (`features.1.0.block`, `blocks.0.0.se`)"),
+            Family::ConvNext => ("convnext", "ConvNeXt (`stages.0.blocks.0.conv_dw`, `features.1.0.layer_scale`)"),
+            Family::TorchVit => {
+                ("torch-vit", "ViT on torch's TransformerEncoder (`transformer.layers.0.self_attn.in_proj_weight`)")
+            }
+            Family::Vit => (
+                "vit",
+                "ViT, DeiT, DINOv2 (`blocks.0.attn.qkv`, `vit.encoder.layer.0`, `encoder.layers.encoder_layer_0`)",
+            ),
+            Family::Swin => {
+                ("swin", "Swin (`layers.0.blocks.0.attn`, `features.1.0.attn.relative_position_bias_table`)")
+            }
+            Family::SwinV2 => ("swin-v2", "Swin v2 (`layers.0.blocks.0.attn.logit_scale`)"),
+            Family::Onnx => ("onnx", "any classifier in an ONNX file"),
         }
     }
 }
@@ -218,23 +220,21 @@ impl Interpolation {
 
     /// Pillow's name for it, which timm's `interpolation` takes too.
     pub fn label(self) -> &'static str {
-        match self {
-            Interpolation::Box => "box",
-            Interpolation::Bilinear => "bilinear",
-            Interpolation::Hamming => "hamming",
-            Interpolation::Bicubic => "bicubic",
-            Interpolation::Lanczos => "lanczos",
-        }
+        self.pillow().0
     }
 
     /// Pillow's number for it, which Hugging Face's `resample` holds.
     pub fn number(self) -> usize {
+        self.pillow().1
+    }
+
+    fn pillow(self) -> (&'static str, usize) {
         match self {
-            Interpolation::Lanczos => 1,
-            Interpolation::Bilinear => 2,
-            Interpolation::Bicubic => 3,
-            Interpolation::Box => 4,
-            Interpolation::Hamming => 5,
+            Interpolation::Lanczos => ("lanczos", 1),
+            Interpolation::Bilinear => ("bilinear", 2),
+            Interpolation::Bicubic => ("bicubic", 3),
+            Interpolation::Box => ("box", 4),
+            Interpolation::Hamming => ("hamming", 5),
         }
     }
 }

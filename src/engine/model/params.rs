@@ -126,10 +126,8 @@ impl Param {
     /// The quantized values and per-row scales of an int8 tensor. Kernels must use these rather than re-quantize
     /// [`Param::values`], which would round the scales again.
     pub fn as_int8(&self) -> Option<(&[i8], &[f32])> {
-        match &self.data {
-            Data::Int8 { q, scales } => Some((q, scales)),
-            Data::Owned(_) | Data::View { .. } | Data::Turned(_) | Data::Int4(_) => None,
-        }
+        let Data::Int8 { q, scales } = &self.data else { return None };
+        Some((q, scales))
     }
 
     /// 4-bit rows, one per index of axis 0; `None` when counts disagree.
@@ -140,10 +138,8 @@ impl Param {
 
     /// The 4-bit rows of such a tensor.
     pub fn as_int4(&self) -> Option<&Int4> {
-        match &self.data {
-            Data::Int4(rows) => Some(rows),
-            Data::Owned(_) | Data::View { .. } | Data::Turned(_) | Data::Int8 { .. } => None,
-        }
+        let Data::Int4(rows) = &self.data else { return None };
+        Some(rows)
     }
 
     /// Is it stored in `format` already?
@@ -166,15 +162,14 @@ impl Param {
             return self.clone();
         }
         let (values, rows) = (self.values(), self.shape.first().copied().unwrap_or(0));
-        let narrow = |dtype, bytes: Vec<u8>| Data::View { blob: Blob::Owned(bytes.into()), offset: 0, dtype };
+        let narrow = |dtype, bits: fn(f32) -> [u8; 2]| {
+            let bytes: Vec<u8> = values.iter().flat_map(|v| bits(*v)).collect();
+            Data::View { blob: Blob::Owned(bytes.into()), offset: 0, dtype }
+        };
         let data = match format {
             WeightFormat::F32 => Data::Owned(values.into()),
-            WeightFormat::F16 => {
-                narrow(Dtype::F16, values.iter().flat_map(|v| half::f16::from_f32(*v).to_le_bytes()).collect())
-            }
-            WeightFormat::Bf16 => {
-                narrow(Dtype::Bf16, values.iter().flat_map(|v| half::bf16::from_f32(*v).to_le_bytes()).collect())
-            }
+            WeightFormat::F16 => narrow(Dtype::F16, |v| half::f16::from_f32(v).to_le_bytes()),
+            WeightFormat::Bf16 => narrow(Dtype::Bf16, |v| half::bf16::from_f32(v).to_le_bytes()),
             WeightFormat::Int8 => {
                 let (q, scales) = int8::quantize_rows(&values, rows);
                 Data::Int8 { q: q.into(), scales: scales.into() }

@@ -73,7 +73,7 @@ fn element_size(dtype: &str) -> Option<usize> {
 
 /// Reads header and tensors; floats stay views into `blob`.
 pub(super) fn read(blob: &Blob, path: &Path) -> Result<Checkpoint, ModelError> {
-    let damaged = |why: String| ModelError::Damaged { path: path.to_owned(), why };
+    let damaged = |why: String| ModelError::damaged(path, why);
     let (length, rest) = blob.split_first_chunk::<8>().ok_or_else(|| damaged("it ends inside its header".into()))?;
     let length = u64::from_le_bytes(*length);
     if length > MAX_HEADER {

@@ -53,7 +53,7 @@ impl Layout {
         r.called(stems, if r.family == Family::EfficientNet { &[] } else { &["d"] })?;
         // Weights that TensorFlow trained: other padding and epsilon.
         let tf = r.sidecar.architecture()?.is_some_and(|a| a.starts_with("tf_"));
-        if source == Source::Timm && !r.sidecar.has_config() {
+        if source == Source::Timm && !r.sidecar.config.is_there() {
             r.note("no config.json: a network trained in PyTorch assumed, not one of timm's `tf_` ones");
         }
         let padding = if tf { Padding::Same } else { Padding::Centred };
@@ -77,7 +77,11 @@ impl Layout {
                 flat: true,
                 acts: [hugging_face_v2(r)?; 2],
                 eps: r.sidecar.eps()?.unwrap_or(1e-3),
-                padding: if r.sidecar.flag("tf_padding")?.unwrap_or(true) { Padding::Same } else { Padding::Centred },
+                padding: if r.sidecar.config.bool("tf_padding")?.unwrap_or(true) {
+                    Padding::Same
+                } else {
+                    Padding::Centred
+                },
                 ..common
             },
             (Family::MobileNetV2, _) => Layout { flat: source == Source::Torchvision, ..common },
@@ -107,14 +111,15 @@ impl Layout {
             }
             (_, Source::HuggingFace) => {
                 let acts = [r.sidecar.activation()?.unwrap_or(silu); 2];
-                let list =
-                    |key| r.sidecar.counts(key)?.ok_or_else(|| r.not(format!("config.json does not tell its `{key}`")));
-                let deeper = r.sidecar.number("depth_coefficient")?.unwrap_or(1.0).clamp(0.01, 100.0);
+                let list = |key| {
+                    r.sidecar.config.counts(key)?.ok_or_else(|| r.not(format!("config.json does not tell its `{key}`")))
+                };
+                let deeper = r.sidecar.config.number("depth_coefficient")?.unwrap_or(1.0).clamp(0.01, 100.0);
                 let depths = list("num_block_repeats")?.iter().map(|&n| (n as f64 * deeper).ceil() as usize).collect();
-                if r.sidecar.word("pooling_type")?.is_some_and(|p| p != "mean") {
+                if r.sidecar.config.string("pooling_type")?.is_some_and(|p| p != "mean") {
                     return Err(r.not("its pooling is not the mean, which is not supported"));
                 }
-                let padding = Padding::Listed(r.sidecar.counts("depthwise_padding")?.unwrap_or_default());
+                let padding = Padding::Listed(r.sidecar.config.counts("depthwise_padding")?.unwrap_or_default());
                 let (strides, eps) = (list("strides")?, r.sidecar.eps()?.unwrap_or(1e-3));
                 let squeeze = [acts[0], Activation::Sigmoid];
                 let (kernels, squeezes) = (list("kernel_sizes")?, vec![true; strides.len()]);
@@ -146,7 +151,7 @@ impl Layout {
 /// The activation of transformers' MobileNet v2, whose strides must be the usual ones.
 fn hugging_face_v2(r: &Reader) -> Result<Activation, ModelError> {
     const USUAL: f64 = 32.0;
-    if r.sidecar.number("output_stride")?.is_some_and(|s| s < USUAL) {
+    if r.sidecar.config.number("output_stride")?.is_some_and(|s| s < USUAL) {
         return Err(r.not("its last stages are dilated instead of strided (`output_stride`), which is not supported"));
     }
     Ok(r.sidecar.activation()?.unwrap_or(Activation::Relu6))

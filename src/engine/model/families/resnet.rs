@@ -154,7 +154,7 @@ pub(super) fn read_cifar(r: &Reader) -> Result<FamilySpec, ModelError> {
 
 pub(super) fn read(r: &Reader) -> Result<FamilySpec, ModelError> {
     r.called(&["resnet", "resnext", "wide_resnet", "tv_resnet"], &[])?;
-    if r.sidecar.flag("downsample_in_bottleneck")? == Some(true) {
+    if r.sidecar.config.bool("downsample_in_bottleneck")? == Some(true) {
         return Err(r.not("its bottlenecks stride in the first convolution, which is not supported"));
     }
     let bottleneck = r.has("layer1.0.conv3.weight");
@@ -176,7 +176,8 @@ pub(super) fn read(r: &Reader) -> Result<FamilySpec, ModelError> {
         // A first stage that changes no width has a shortcut of its own only if it strides.
         let strides = if stages.is_empty() {
             r.sidecar
-                .flag("downsample_in_first_stage")?
+                .config
+                .bool("downsample_in_first_stage")?
                 .unwrap_or(stem == outer && r.has(&format!("{at}.0.downsample.0.weight")))
         } else {
             true

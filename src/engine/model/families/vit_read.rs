@@ -79,7 +79,7 @@ pub(super) fn read(r: &Reader) -> Result<FamilySpec, ModelError> {
     let norm_pre = r.has("norm_pre.weight");
     let eps = match source {
         Source::HuggingFace => {
-            if !r.sidecar.has_config() {
+            if !r.sidecar.config.is_there() {
                 r.note("no config.json: GELU and the usual layer-norm epsilon assumed");
             }
             r.sidecar.eps()?.unwrap_or(if dino { 1e-6 } else { 1e-12 })

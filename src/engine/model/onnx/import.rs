@@ -37,7 +37,7 @@ pub(in crate::model) fn import(
     sidecar: &Sidecar,
     options: &LoadOptions,
 ) -> Result<Model, ModelError> {
-    let damaged = |why: String| ModelError::Damaged { path: path.to_owned(), why };
+    let damaged = |why: String| ModelError::damaged(path, why);
     let bytes = match blob {
         Blob::Static(s) => bytes::Bytes::from_static(s),
         _ => bytes::Bytes::from_owner(Owner(blob.clone())),
@@ -78,11 +78,11 @@ struct Importer<'a> {
 
 impl Importer<'_> {
     fn damaged(&self, why: impl Into<String>) -> ModelError {
-        ModelError::Damaged { path: self.path.to_owned(), why: why.into() }
+        ModelError::damaged(self.path, why)
     }
 
     fn unsupported(&self, why: impl Into<String>, hint: &str) -> ModelError {
-        ModelError::Unsupported { path: self.path.to_owned(), why: why.into(), hint: hint.into() }
+        ModelError::unsupported(self.path, why, hint)
     }
 
     fn lift(

@@ -119,7 +119,6 @@ pub(in crate::model) fn model(
         graph: Some(w.out),
         opset_import: vec![OperatorSetIdProto { domain: Some(String::new()), version: Some(OPSET) }],
         metadata_props: metadata.iter().map(entry).collect(),
-        functions: Vec::new(),
     })
 }
 
