@@ -115,6 +115,13 @@ messages! {
     }
 }
 
+impl NodeProto {
+    /// The node's name, or its first output's.
+    pub fn called(&self) -> Option<&str> {
+        self.name.as_deref().filter(|n| !n.is_empty()).or(self.output.first().map(String::as_str))
+    }
+}
+
 /// `AttributeProto.AttributeType`, as far as it is written here.
 pub mod attribute_type {
     pub const FLOAT: i32 = 1;

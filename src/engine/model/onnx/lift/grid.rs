@@ -92,7 +92,7 @@ impl Lifter<'_> {
                 let Value::Grid(g) = self.input(0)? else { return Err(odd()) };
                 let axes = self.axes(a, 1)?.ok_or("has no axes")?;
                 let shape = fold::unsqueezed(&g.shape, &axes)?;
-                let axes: Vec<usize> = axes.iter().map(|&x| fold::axis(x, shape.len())).collect::<Lift<_>>()?;
+                let axes = fold::axes(&axes, shape.len())?;
                 let mut old = g.strides.iter();
                 let strides = (0..shape.len()).map(|i| match axes.contains(&i) {
                     true => 0,

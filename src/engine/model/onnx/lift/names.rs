@@ -61,8 +61,7 @@ impl Lifter<'_> {
     /// Module path and the layer's kind.
     fn scoped(&self, op: &Op) -> String {
         let proto = &self.protos[self.at];
-        let raw = proto.name.as_deref().filter(|n| !n.is_empty());
-        let raw = raw.or(proto.output.first().map(String::as_str)).unwrap_or("node");
+        let raw = proto.called().unwrap_or("node");
         let word = op.facts().traits().word;
         let noted = proto.metadata_props.iter().find(|p| p.key.as_deref() == Some("pkg.torch.onnx.name_scopes"));
         let path = match noted.and_then(|p| p.value.as_deref()) {
