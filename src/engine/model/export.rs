@@ -6,8 +6,7 @@
 
 use super::checkpoint::{Checkpoint, RawTensor};
 use super::int4::Int4;
-use super::params::Dtype;
-use super::params::numel_of;
+use super::params::{Dtype, numel_of};
 use super::{Blob, Model, ModelError, ModelInfo, Param, ParamError, ParamStore, printable, values};
 use crate::files;
 use crate::graph::{Graph, Op, ParamRole, PrecisionPlan, WeightFormat, param_shapes, shapes};
@@ -302,22 +301,22 @@ fn fetch(c: &Checkpoint, graph: &Graph, precision: &PrecisionPlan, path: &Path) 
             let format = format_of(&node.op, role, &node.name, precision);
             let scales = || scales(c, &p.name);
             let param = match (raw, format) {
-                (RawTensor::U8 { shape, blob, offset }, WeightFormat::Int4 { group }) => {
+                (RawTensor::Bytes { dtype: "U8", shape, blob, offset }, WeightFormat::Int4 { group }) => {
                     fetch_int4(&expected, group, (shape, blob, *offset), &scales()?)
                 }
-                (RawTensor::Float(_) | RawTensor::I8 { .. }, _) if raw.shape() != expected => {
+                (RawTensor::Float(_) | RawTensor::Bytes { dtype: "I8", .. }, _) if raw.shape() != expected => {
                     let found = raw.shape().to_vec();
                     return Err(ParamError::Shape { name: p.name.clone(), found, expected }.into());
                 }
                 (RawTensor::Float(param), _) => Some(param.clone()),
-                (RawTensor::I8 { shape, blob, offset }, _) => {
+                (RawTensor::Bytes { dtype: "I8", shape, blob, offset }, _) => {
                     let scales = scales()?.values().into_owned();
                     let bytes = slice(blob, *offset, numel_of(shape));
                     let q: Vec<i8> = bytes.iter().map(|b| i8::from_le_bytes([*b])).collect();
                     let sound = q.iter().all(|v| *v != i8::MIN) && scales.iter().all(|s| s.is_finite() && *s >= 0.0);
                     Param::int8(shape.clone(), q, scales).filter(|_| sound)
                 }
-                (RawTensor::U8 { .. } | RawTensor::Other { .. }, _) => None,
+                (RawTensor::Bytes { .. } | RawTensor::Other { .. }, _) => None,
             };
             let odd = || ModelError::damaged(path, format!("tensor `{}` is not stored as it should be", p.name));
             let param = param.ok_or_else(odd)?;

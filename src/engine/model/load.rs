@@ -7,8 +7,7 @@ use super::{
     printable, recognise, values,
 };
 use crate::files;
-use crate::graph::op;
-use crate::graph::{Graph, Node, Op, ParamRole, param_shapes};
+use crate::graph::{Graph, Node, Op, ParamRole, op, param_shapes};
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
@@ -123,7 +122,7 @@ fn assemble(
         return export::reopen(&checkpoint, &manifest, path);
     }
     checkpoint.strip_wrappers();
-    let mut notes = std::mem::take(&mut checkpoint.notes);
+    let mut notes = Vec::new();
     let spec = recognise::spec(&checkpoint, sidecar, options, path, &mut notes)?;
     let mut graph = spec.build()?;
     if grey(&checkpoint, &mut graph) {
@@ -178,12 +177,11 @@ fn fetch(c: &Checkpoint, graph: &Graph) -> Result<ParamStore, ModelError> {
             }
             let dtype = match raw {
                 RawTensor::Float(param) => {
-                    params.insert(p.name.clone(), param.with_shape(expected));
+                    params.insert(p.name.clone(), param.reshaped(expected).unwrap_or_else(|| param.clone()));
                     continue;
                 }
-                RawTensor::I8 { .. } => "I8",
-                RawTensor::U8 { .. } => "U8",
-                RawTensor::Other { dtype, .. } => dtype,
+                RawTensor::Bytes { dtype, .. } => dtype,
+                RawTensor::Other { dtype, .. } => dtype.as_str(),
             };
             return Err(ParamError::Type { name: p.name.clone(), dtype: printable(dtype) }.into());
         }
@@ -207,7 +205,7 @@ fn extras(c: &Checkpoint, params: &ParamStore, spec: &FamilySpec, notes: &mut Ve
     for (name, tensor) in &c.tensors {
         match tensor {
             _ if params.contains(name) => {}
-            RawTensor::Other { .. } | RawTensor::U8 { .. } => ignored += 1,
+            RawTensor::Other { .. } | RawTensor::Bytes { dtype: "U8", .. } => ignored += 1,
             _ if harmless(name) => ignored += 1,
             _ => names.push(printable(name)),
         }

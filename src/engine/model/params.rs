@@ -209,12 +209,6 @@ impl Param {
         }
     }
 
-    /// The same values as a tensor of `shape`, which must have as many; otherwise unchanged.
-    pub fn with_shape(&self, shape: Vec<usize>) -> Param {
-        let fits = numel_of(&shape) == Some(self.numel());
-        Param { shape: if fits { shape } else { self.shape.clone() }, data: self.data.clone() }
-    }
-
     /// Bytes that the values take as stored here (scales included).
     pub fn stored_bytes(&self) -> u64 {
         let bytes = match &self.data {

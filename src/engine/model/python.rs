@@ -4,8 +4,7 @@
 use super::export::{self, Manifest};
 use super::{Model, ModelError, hf};
 use crate::files;
-use crate::graph::op;
-use crate::graph::{Activation, Graph, Node, NodeId, Op, ParamRole, PositionBias, Precision, Windows};
+use crate::graph::{Activation, Graph, Node, NodeId, Op, ParamRole, PositionBias, Precision, Windows, op};
 use std::ffi::OsStr;
 use std::fmt::Write;
 use std::io::{self, Read};

@@ -104,9 +104,10 @@ pub(super) fn read(blob: &Blob, path: &Path) -> Result<Checkpoint, ModelError> {
         let (shape, blob) = (entry.shape.clone(), blob.clone());
         let tensor = match float_dtype(&entry.dtype) {
             Some(dtype) => Param::view(shape, blob, offset, dtype).map(RawTensor::Float),
-            None if entry.dtype == "I8" => Some(RawTensor::I8 { shape, blob, offset }),
-            None if entry.dtype == "U8" => Some(RawTensor::U8 { shape, blob, offset }),
-            None => Some(RawTensor::Other { shape, dtype: entry.dtype.clone() }),
+            None => Some(match ["I8", "U8"].into_iter().find(|t| entry.dtype == *t) {
+                Some(dtype) => RawTensor::Bytes { dtype, shape, blob, offset },
+                None => RawTensor::Other { shape, dtype: entry.dtype.clone() },
+            }),
         };
         let tensor = tensor.ok_or_else(|| damaged(format!("tensor `{shown}` reaches past the end of the file")))?;
         out.tensors.insert(name.clone(), tensor);

@@ -1,7 +1,6 @@
 //! Blocks that several families are made of. Names given here are the builder's own (see `names`).
 
-use crate::graph::op;
-use crate::graph::{Activation, Builder, Conv, NodeId, Op};
+use crate::graph::{Activation, Builder, Conv, NodeId, Op, op};
 
 /// conv → batch norm.
 pub(super) fn conv_bn(b: &mut Builder, conv: String, bn: String, x: NodeId, c: Conv, eps: f64) -> NodeId {

@@ -3,11 +3,8 @@
 //! Most checkpoints keep the 1x1 convolutions as linears over the last axis; they are the same numbers.
 
 use super::names::Rules;
-use super::read::Reader;
-use super::{Crop, FamilySpec, Names, Source};
-use crate::graph::op;
-use crate::graph::{Activation, Builder, Conv, Graph, GraphError, NodeId, Op, ParamRole, ResidualAdd};
-use crate::model::ModelError;
+use super::{Crop, FamilySpec, Graph, GraphError, ModelError, Names, Reader, Source};
+use crate::graph::{Activation, Builder, Conv, NodeId, Op, ParamRole, ResidualAdd, op};
 
 /// A ConvNeXt.
 #[derive(Debug, Clone, PartialEq)]

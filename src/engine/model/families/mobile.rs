@@ -4,10 +4,8 @@
 use super::blocks::{conv_bn, same_padding, squeeze_excite, usual_resize};
 use super::mobile_names::Layout;
 pub use super::mobile_names::Padding;
-use super::read::Reader;
-use super::{Crop, FamilySpec, Names, Source};
-use crate::graph::{Activation, Builder, Conv, Graph, GraphError, NodeId, Op, ResidualAdd};
-use crate::model::{Family, ModelError};
+use super::{Crop, Family, FamilySpec, Graph, GraphError, ModelError, Names, Reader, Source};
+use crate::graph::{Activation, Builder, Conv, NodeId, Op, ResidualAdd};
 
 /// A network of inverted residuals.
 #[derive(Debug, Clone, PartialEq)]

@@ -2,10 +2,8 @@
 //! stage, as published.
 
 use super::names::Rules;
-use super::read::Reader;
-use super::{Names, Source};
+use super::{Family, ModelError, Names, Reader, Source};
 use crate::graph::Activation;
-use crate::model::{Family, ModelError};
 
 /// How strided convolutions are padded.
 #[derive(Debug, Clone, PartialEq, Eq)]

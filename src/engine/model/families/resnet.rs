@@ -3,11 +3,8 @@
 
 use super::blocks::{conv_bn, usual_resize};
 use super::names::Rules;
-use super::read::Reader;
-use super::{Crop, FamilySpec, Names, Source};
-use crate::graph::op;
-use crate::graph::{Activation, Builder, Conv, Graph, GraphError, NodeId, Op, ResidualAdd};
-use crate::model::ModelError;
+use super::{Crop, FamilySpec, Graph, GraphError, ModelError, Names, Reader, Source};
+use crate::graph::{Activation, Builder, Conv, NodeId, Op, ResidualAdd, op};
 
 /// A CIFAR ResNet (He et al. 2015, section 4.2): stem, three stages of `blocks` basic blocks, depth `6·blocks + 2`.
 #[derive(Debug, Clone, PartialEq)]

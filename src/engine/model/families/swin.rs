@@ -2,12 +2,9 @@
 
 use super::blocks::{mlp, patch_tokens, qkv};
 use super::names::Rules;
-use super::read::Reader;
-use super::{Crop, FamilySpec, Names, Source};
-use crate::graph::op;
-use crate::graph::{Activation, Builder, Graph, GraphError, NodeId, Op, ParamRole, PositionBias, ResidualAdd, Windows};
-use crate::model::checkpoint::{Checkpoint, RawTensor};
-use crate::model::{Family, ModelError, Param};
+use super::{Checkpoint, Crop, Family, FamilySpec, Graph, GraphError, ModelError, Names, Reader, Source};
+use crate::graph::{Activation, Builder, NodeId, Op, ParamRole, PositionBias, ResidualAdd, Windows, op};
+use crate::model::{Param, checkpoint::RawTensor};
 
 /// A Swin transformer.
 #[derive(Debug, Clone, PartialEq)]
@@ -44,39 +41,6 @@ pub struct SwinStage {
     pub depth: usize,
     pub heads: usize,
     pub mlp: usize,
-}
-
-impl SwinSpec {
-    /// Swin-T at 224 px.
-    pub fn tiny(classes: usize) -> SwinSpec {
-        SwinSpec::sized(96, [2, 2, 6, 2], 3, classes)
-    }
-
-    /// Swin-B at 224 px.
-    pub fn base(classes: usize) -> SwinSpec {
-        SwinSpec::sized(128, [2, 2, 18, 2], 4, classes)
-    }
-
-    /// Widths and heads double from stage to stage.
-    fn sized(width: usize, depths: [usize; 4], heads: usize, classes: usize) -> SwinSpec {
-        let stage = |(i, depth): (usize, usize)| {
-            let dim = width << i;
-            SwinStage { dim, depth, heads: heads << i, mlp: 4 * dim }
-        };
-        SwinSpec {
-            names: &NAMES[0],
-            v2: None,
-            patch: 4,
-            stages: depths.into_iter().enumerate().map(stage).collect(),
-            window: 7,
-            fused: true,
-            qkv_bias: true,
-            act: Activation::GeluErf,
-            eps: EPS,
-            classes,
-            image: 224,
-        }
-    }
 }
 
 const TIMM: Rules =

@@ -2,11 +2,8 @@
 
 use super::blocks::usual_resize;
 use super::names::Rules;
-use super::read::Reader;
-use super::{Crop, FamilySpec, Names, Source};
-use crate::graph::op;
-use crate::graph::{Builder, Conv, Graph, GraphError, Op};
-use crate::model::ModelError;
+use super::{Crop, FamilySpec, Graph, GraphError, ModelError, Names, Reader, Source};
+use crate::graph::{Builder, Conv, Op, op};
 
 /// A VGG network.
 #[derive(Debug, Clone, PartialEq)]

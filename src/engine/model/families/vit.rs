@@ -3,9 +3,8 @@
 
 use super::blocks::{mlp, patch_tokens, qkv, usual_resize};
 use super::vit_names as table;
-use super::{Crop, Names, Source};
-use crate::graph::op;
-use crate::graph::{Activation, Builder, Graph, GraphError, NodeId, Op, ParamRole, ResidualAdd};
+use super::{Crop, Graph, GraphError, Names, Source};
+use crate::graph::{Activation, Builder, NodeId, Op, ParamRole, ResidualAdd, op};
 
 /// The dimensions that every ViT here shares.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -32,11 +31,6 @@ impl VitDims {
     /// ViT-B/16 and DeiT-B at 224 px, 1000 classes.
     pub fn base16() -> VitDims {
         VitDims { image: 224, patch: 16, dim: 768, depth: 12, heads: 12, mlp: 3072, classes: 1000 }
-    }
-
-    /// ViT-S/16 and DeiT-S at 224 px, 1000 classes.
-    pub fn small16() -> VitDims {
-        VitDims { dim: 384, heads: 6, mlp: 1536, ..VitDims::base16() }
     }
 }
 

@@ -1,10 +1,8 @@
 //! Reading a vision transformer off a checkpoint.
 
-use super::read::Reader;
 use super::vit::{Head, Mlp, Qkv, VitDims, VitSpec};
-use super::{FamilySpec, Source};
+use super::{FamilySpec, ModelError, Reader, Source};
 use crate::graph::Activation;
-use crate::model::ModelError;
 
 /// Dimensions from the patch convolution, the positions and one MLP; and how many tokens before the patches have
 /// positions, one of `candidates`.

@@ -95,7 +95,7 @@ pub(super) fn reopen(graph: &GraphProto, source: &mut Source, text: &str, path: 
         let raw = match data {
             Data::Floats(p) => RawTensor::Float(p),
             Data::Ints(_) => match source.raw(t).map_err(damaged)? {
-                Some((blob, offset, _)) => RawTensor::I8 { shape, blob, offset },
+                Some((blob, offset, _)) => RawTensor::Bytes { dtype: "I8", shape, blob, offset },
                 None => continue,
             },
         };

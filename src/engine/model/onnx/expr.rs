@@ -44,12 +44,18 @@ pub(super) enum Known {
 }
 
 impl E {
-    pub fn size(&self) -> usize {
-        match self {
-            E::X | E::C(_) => 1,
-            E::Unary(_, a) | E::Clip(_, _, a) | E::HardSigmoid(_, _, a) | E::Mean(a) | E::Norm(a) => 1 + a.size(),
-            E::Binary(_, _, a, b) => 1 + a.size() + b.size(),
-        }
+    /// The formulas that this one is made of.
+    fn parts(&self) -> impl Iterator<Item = &E> {
+        let (a, b) = match self {
+            E::X | E::C(_) => (None, None),
+            E::Unary(_, a) | E::Clip(_, _, a) | E::HardSigmoid(_, _, a) | E::Mean(a) | E::Norm(a) => (Some(a), None),
+            E::Binary(_, _, a, b) => (Some(a), Some(b)),
+        };
+        a.into_iter().chain(b).map(Rc::as_ref)
+    }
+
+    fn size(&self) -> usize {
+        1 + self.parts().map(E::size).sum::<usize>()
     }
 
     pub fn fits(&self) -> bool {
@@ -58,21 +64,15 @@ impl E {
 
     /// Whether it looks at other elements than its own.
     pub fn mixes(&self) -> bool {
-        match self {
-            E::X | E::C(_) => false,
-            E::Mean(_) | E::Norm(_) => true,
-            E::Unary(_, a) | E::Clip(_, _, a) | E::HardSigmoid(_, _, a) => a.mixes(),
-            E::Binary(_, _, a, b) => a.mixes() || b.mixes(),
-        }
+        matches!(self, E::Mean(_) | E::Norm(_)) || self.parts().any(E::mixes)
     }
 
     /// Whether every channel has the same value, as a mean has.
     pub fn flat(&self) -> bool {
         match self {
             E::X => false,
-            E::C(_) | E::Mean(_) | E::Norm(_) => true,
-            E::Unary(_, a) | E::Clip(_, _, a) | E::HardSigmoid(_, _, a) => a.flat(),
-            E::Binary(_, _, a, b) => a.flat() && b.flat(),
+            E::Mean(_) | E::Norm(_) => true,
+            _ => self.parts().all(E::flat),
         }
     }
 
@@ -97,15 +97,10 @@ impl E {
     }
 
     fn constants(&self, out: &mut Vec<f64>) {
-        match self {
-            E::X => {}
-            E::C(c) => out.push(*c),
-            E::Unary(_, a) | E::Clip(_, _, a) | E::HardSigmoid(_, _, a) | E::Mean(a) | E::Norm(a) => a.constants(out),
-            E::Binary(_, _, a, b) => {
-                a.constants(out);
-                b.constants(out);
-            }
+        if let E::C(c) = self {
+            out.push(*c);
         }
+        self.parts().for_each(|p| p.constants(out));
     }
 
     /// What this computes, if it is anything that has a name here.

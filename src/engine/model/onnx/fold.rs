@@ -418,11 +418,14 @@ fn concat(ins: &[Option<&Constant>], along: i64) -> Result<Constant, String> {
 
 /// The first of `outer` equal pieces of every part, then the second of every one, and so on.
 fn interleaved<T: Copy>(parts: &[impl AsRef<[T]>], outer: usize) -> Vec<T> {
-    let piece = |part: &[T], o: usize| {
-        let n = part.len() / outer;
-        part[o * n..(o + 1) * n].to_vec()
-    };
-    (0..outer).flat_map(|o| parts.iter().flat_map(move |p| piece(p.as_ref(), o))).collect()
+    let mut out = Vec::new();
+    for o in 0..outer {
+        for part in parts.iter().map(AsRef::as_ref) {
+            let n = part.len() / outer;
+            out.extend_from_slice(&part[o * n..(o + 1) * n]);
+        }
+    }
+    out
 }
 
 /// The lengths that a `Split` makes of `dim`.

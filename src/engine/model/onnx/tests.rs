@@ -2,8 +2,7 @@
 //! external data stays inside the folder, old and new spellings of operators mean the same.
 
 use super::proto::*;
-use crate::graph::op;
-use crate::graph::{Activation, Op};
+use crate::graph::{Activation, Op, op};
 use crate::model::{LoadOptions, Model, ModelError, load, load_bytes};
 use prost::Message;
 

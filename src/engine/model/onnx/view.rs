@@ -114,7 +114,7 @@ impl View {
         Some(View { axes, ..self.clone() }.normal())
     }
 
-    /// The same with neighbouring atoms in one, also across its axes where they allow.
+    /// The same axes, of as few atoms as they can be.
     pub fn merged(&self) -> Option<View> {
         self.reshape(&self.shape())
     }

@@ -1,17 +1,10 @@
 //! Elementwise operators and means: they grow formulas, which become nodes when something else reads them.
 
-use super::super::attrs::Attrs;
-use super::super::constant::Constant;
-use super::super::expr::{E, Known};
-use super::super::fold;
-use super::super::proto::NodeProto;
-use super::super::view::View;
-use super::{Lift, Lifter, Value, Weight};
-use crate::graph::op;
-use crate::graph::{Activation, NodeId, Op, ParamRef, ParamRole};
-use crate::model::Param;
-use std::collections::HashMap;
-use std::rc::Rc;
+use super::super::expr::Known;
+use super::{
+    Attrs, Constant, E, HashMap, Lift, Lifter, NodeId, NodeProto, Op, Param, Rc, Value, View, Weight, fold, op,
+};
+use crate::graph::{Activation, ParamRef, ParamRole};
 
 /// Parts of a formula that are nodes already.
 type Done = HashMap<*const E, View>;

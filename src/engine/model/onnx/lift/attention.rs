@@ -1,17 +1,10 @@
 //! Attention from its parts: q·kᵀ, scale, position bias, window mask, softmax, ·v. Heads and windows are read off the
 //! views of q, k and v, so it does not matter by which reshapes an exporter got there.
 
-use super::super::attrs::Attrs;
-use super::super::constant::Constant;
 use super::super::expr::Known;
-use super::super::fold;
-use super::super::proto::NodeProto;
-use super::super::view::{Atom, View, size};
-use super::{KEYS, Lift, Lifter, Scores, Value, Weight};
-use crate::graph::op;
-use crate::graph::window::MASKED;
-use crate::graph::{Op, PositionBias, Windows};
-use std::rc::Rc;
+use super::super::view::size;
+use super::{Atom, Attrs, Constant, KEYS, Lift, Lifter, NodeProto, Op, Rc, Scores, Value, View, Weight, fold, op};
+use crate::graph::window::{MASKED, PositionBias, Windows};
 
 /// What a mask must at least subtract to count as one; the networks here add -100.
 const MASKS_FROM: f32 = -99.0;

@@ -1,12 +1,6 @@
 //! `Concat`: learned tokens before a sequence, rolled grids, patch merging, channels beside each other.
 
-use super::super::attrs::Attrs;
-use super::super::constant::Constant;
-use super::super::fold;
-use super::super::view::View;
-use super::{Lift, Lifter, Value, Weight};
-use crate::graph::Op;
-use crate::graph::op;
+use super::{Attrs, Constant, Lift, Lifter, Op, Value, View, Weight, fold, op};
 
 impl Lifter<'_> {
     pub(super) fn concat(&mut self, a: &Attrs) -> Lift<Value> {

@@ -1,11 +1,8 @@
 //! Whole numbers that are affine in their place, over the batch: what PyTorch's exporter gathers by for `as_strided`
 //! (`Range(0, N) · stride + …`). With a free batch they have no values to compute with, but a start and strides.
 
-use super::super::attrs::Attrs;
-use super::super::constant::Constant;
-use super::super::fold;
 use super::layout::Change;
-use super::{Lift, Lifter, Value};
+use super::{Attrs, Constant, Lift, Lifter, Value, fold};
 
 /// `start + Σ stride[i] · index[i]`.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -1,12 +1,6 @@
 //! Layers with weights, norms and pools.
 
-use super::super::attrs::Attrs;
-use super::super::constant::Constant;
-use super::super::fold;
-use super::super::view::View;
-use super::{Lift, Lifter, Value, Weight};
-use crate::graph::Op;
-use crate::graph::op;
+use super::{Attrs, Constant, Lift, Lifter, Op, Value, View, Weight, fold, op};
 
 /// Kernel sizes, strides and pads beyond this belong to no network.
 const MAX_SIDE: usize = 1 << 12;

@@ -1,13 +1,6 @@
 //! Operators that only change how a value lies: nothing is computed, views are changed.
 
-use super::super::attrs::Attrs;
-use super::super::constant::Constant;
-use super::super::fold;
-use super::super::proto::NodeProto;
-use super::super::view::View;
-use super::{Lift, Lifter, Scores, Value};
-use crate::graph::Op;
-use crate::graph::op;
+use super::{Attrs, Constant, Lift, Lifter, NodeProto, Op, Scores, Value, View, fold, op};
 
 impl Lifter<'_> {
     pub(super) fn relayout(&mut self, op: &str, a: &Attrs, proto: &NodeProto) -> Lift<Value> {

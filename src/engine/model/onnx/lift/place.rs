@@ -1,10 +1,8 @@
 //! Bringing a view into the place that a layer reads: tokens, an image or a vector as our nodes have them, emitting the
 //! few nodes that move data (to tokens, to image, select token, channel map, flatten, patch merge).
 
-use super::super::view::{Atom, View, size};
-use super::{Lift, Lifter};
-use crate::graph::op;
-use crate::graph::{NodeId, Op};
+use super::super::view::size;
+use super::{Atom, Lift, Lifter, NodeId, Op, View, op};
 
 impl Lifter<'_> {
     /// A view that has every element of its base: selections become nodes.
