@@ -103,7 +103,7 @@ fn entries<'a>(name: &str, param: &'a Param) -> Vec<Entry<'a>> {
         let scales = scales(groups.to_vec(), &q.scales);
         return vec![Entry { name, dtype: "U8", shape: shape.to_vec(), bytes: q.packed.as_slice().into() }, scales];
     }
-    let (dtype, bytes) = param.float_bytes().unwrap_or_else(|| (Dtype::F32, f32_bytes(&param.values()).into()));
+    let (dtype, bytes) = param.float_bytes();
     let dtype = match dtype {
         Dtype::F32 => "F32",
         Dtype::F16 => "F16",

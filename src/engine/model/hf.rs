@@ -152,11 +152,6 @@ impl Sidecar {
         self.model_args().map_or_else(|| self.config.count("num_attention_heads"), |args| args.count("num_heads"))
     }
 
-    /// timm's word for how tokens become one vector.
-    pub fn global_pool(&self) -> Result<Option<&str>, ModelError> {
-        self.config.string("global_pool")
-    }
-
     /// Side of Swin v2's windows: its own field, or in timm's name for it (`window12to16` ends with 16).
     pub fn window(&self) -> Result<Option<usize>, ModelError> {
         let given = self.model_args().as_ref().unwrap_or(&self.config).count("window_size")?;

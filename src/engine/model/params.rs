@@ -179,15 +179,13 @@ impl Param {
         Param { shape: self.shape.clone(), data }
     }
 
-    /// The bytes of a float tensor as stored, little-endian, with their type; `None` for quantized ones.
-    pub(super) fn float_bytes(&self) -> Option<(Dtype, Cow<'_, [u8]>)> {
+    /// The bytes of a float tensor as stored, little-endian, with their type; of a quantized one those of its values.
+    pub(super) fn float_bytes(&self) -> (Dtype, Cow<'_, [u8]>) {
         match &self.data {
-            Data::Owned(v) => Some((Dtype::F32, v.iter().flat_map(|v| v.to_le_bytes()).collect())),
-            Data::Turned(_) => Some((Dtype::F32, self.values().iter().flat_map(|v| v.to_le_bytes()).collect())),
             Data::View { blob, offset, dtype } => {
-                Some((*dtype, Cow::Borrowed(&blob[*offset..*offset + self.numel() * dtype.size()])))
+                (*dtype, Cow::Borrowed(&blob[*offset..*offset + self.numel() * dtype.size()]))
             }
-            Data::Int8 { .. } | Data::Int4(_) => None,
+            _ => (Dtype::F32, self.values().iter().flat_map(|v| v.to_le_bytes()).collect()),
         }
     }
 

@@ -1,6 +1,6 @@
 //! Blocks that several families are made of. Names given here are the builder's own (see `names`).
 
-use crate::graph::{Activation, Builder, Conv, NodeId, Op, op};
+use crate::graph::{Activation, Builder, Conv, NodeId, Op, ResidualAdd, op};
 
 /// conv → batch norm.
 pub(super) fn conv_bn(b: &mut Builder, conv: String, bn: String, x: NodeId, c: Conv, eps: f64) -> NodeId {
@@ -52,6 +52,44 @@ pub(super) fn mlp(b: &mut Builder, at: &str, x: NodeId, [dim, hidden]: [usize; 2
     let y = b.linear(format!("{at}.mlp.fc1"), x, dim, hidden, true);
     let y = b.act(format!("{at}.act"), y, act);
     b.linear(format!("{at}.mlp.fc2"), y, hidden, dim, true)
+}
+
+/// Where a transformer's layer has its two norms.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Norms {
+    BeforeBranches,
+    AfterBranches,
+    AfterAdditions,
+}
+
+/// One layer of a transformer, called `at`: twice a branch (attention, then MLP), a norm of `width` and `eps`, and the
+/// addition of what went in. It is one removable block with two residual additions; norms after additions lie on the
+/// residual stream, and stay when it is removed.
+pub(super) fn encoder_layer(
+    b: &mut Builder,
+    at: &str,
+    mut x: NodeId,
+    norms: Norms,
+    (width, eps): (usize, f64),
+    branch: impl Fn(&mut Builder, usize, NodeId) -> NodeId,
+) -> NodeId {
+    b.begin_block(at);
+    let mut residual = Vec::new();
+    for i in 1..=2 {
+        let norm = |b: &mut Builder, place, x| match norms == place {
+            true => b.layer_norm(format!("{at}.norm{i}"), x, width, eps),
+            false => x,
+        };
+        let skip = x;
+        let y = norm(b, Norms::BeforeBranches, x);
+        let y = branch(b, i, y);
+        let y = norm(b, Norms::AfterBranches, y);
+        let add = b.add(format!("{at}.add{i}"), y, skip);
+        residual.push(ResidualAdd { add, skip });
+        x = norm(b, Norms::AfterAdditions, add);
+    }
+    b.end_block(residual);
+    x
 }
 
 /// Padding `[top, left, bottom, right]` by which TensorFlow's "same" convolution of a `side`x`side` image gives

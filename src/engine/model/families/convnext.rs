@@ -62,8 +62,7 @@ const HF: Rules = &[
     ("down.#.conv", "{p}.encoder.stages.{0}.downsampling_layer.1"),
     ("stages.#.#.conv_dw", "{p}.encoder.stages.{0}.layers.{1}.dwconv"),
     ("stages.#.#.norm", "{p}.encoder.stages.{0}.layers.{1}.layernorm"),
-    ("stages.#.#.mlp.fc1", "{p}.encoder.stages.{0}.layers.{1}.pwconv1"),
-    ("stages.#.#.mlp.fc2", "{p}.encoder.stages.{0}.layers.{1}.pwconv2"),
+    ("stages.#.#.mlp.fc#", "{p}.encoder.stages.{0}.layers.{1}.pwconv{2}"),
     ("stages.#.#.gamma", "{p}.encoder.stages.{0}.layers.{1}.layer_scale_parameter"),
     ("stages.#.#", "{p}.encoder.stages.{0}.layers.{1}"),
     ("norm", "{p}.layernorm"),
@@ -88,7 +87,7 @@ pub(super) fn read(r: &Reader) -> Result<FamilySpec, ModelError> {
         stages.push(ConvNextStage { width, depth, mlp: r.out(&format!("stages.{s}.0.mlp.fc1.weight"))?, kernel });
     }
     let [_, _, patch, _] = r.shape::<4>("stem.conv.weight")?;
-    let head_eps = if r.source() == Source::HuggingFace { r.sidecar.eps()?.unwrap_or(1e-12) } else { EPS };
+    let head_eps = if r.names.source == Source::HuggingFace { r.sidecar.eps()?.unwrap_or(1e-12) } else { EPS };
     Ok(FamilySpec::ConvNext(ConvNextSpec {
         names: r.names,
         patch,

@@ -94,7 +94,7 @@ fn read_block(r: &Reader, place: [usize; 3]) -> Result<Option<MobileBlock>, Mode
         let out = r.out(&format!("{}.conv.weight", at.part("project")))?;
         let expand = expands.then_some(width);
         // transformers' MobileNet v2 makes its first block part of the stem, which adds nothing.
-        let skip = !(r.family == Family::MobileNetV2 && r.source() == Source::HuggingFace && place[2] == 0);
+        let skip = !(r.family == Family::MobileNetV2 && r.names.source == Source::HuggingFace && place[2] == 0);
         return Ok(Some(MobileBlock { expand, kernel, stride: 1, squeeze, out, skip, act: Activation::Relu6 }));
     }
     Ok(None)

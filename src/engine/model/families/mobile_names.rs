@@ -39,7 +39,7 @@ pub(super) struct Layout {
 
 impl Layout {
     pub fn of(r: &Reader) -> Result<Layout, ModelError> {
-        let source = r.source();
+        let source = r.names.source;
         let stems: &[&str] = match r.family {
             Family::MobileNetV2 => &["mobilenetv2_"],
             Family::MobileNetV3 => {

@@ -102,12 +102,16 @@ impl ResnetSpec {
             image: 224,
         })
     }
-}
 
-impl ResnetSpec {
     /// The same network as `ResNetForImageClassification`.
     pub fn hugging_face(self) -> ResnetSpec {
         ResnetSpec { names: &NAMES[1], ..self }
+    }
+
+    pub(super) fn crop(&self) -> Crop {
+        let side = usual_resize(self.image);
+        // transformers resizes with PIL's bicubic filter.
+        if self.names.source == Source::HuggingFace { Crop::bicubic(side) } else { Crop::bilinear(side) }
     }
 }
 
@@ -192,14 +196,6 @@ pub(super) fn read(r: &Reader) -> Result<FamilySpec, ModelError> {
         classes: r.out("fc.weight")?,
         image: r.image(224)?,
     }))
-}
-
-impl ResnetSpec {
-    pub(super) fn crop(&self) -> Crop {
-        let side = usual_resize(self.image);
-        // transformers resizes with PIL's bicubic filter.
-        if self.names.source == Source::HuggingFace { Crop::bicubic(side) } else { Crop::bilinear(side) }
-    }
 }
 
 /// One residual block called `at`: `convs`, each with a batch norm and but for the last a ReLU, then the addition and `act`.

@@ -1,9 +1,9 @@
 //! Swin (Liu et al. 2021) and Swin v2 (Liu et al. 2022): attention in shifted windows, patches merged between stages.
 
-use super::blocks::{mlp, patch_tokens, qkv};
+use super::blocks::{Norms, encoder_layer, mlp, patch_tokens, qkv};
 use super::names::Rules;
 use super::{Checkpoint, Crop, Family, FamilySpec, Graph, GraphError, ModelError, Names, Reader, Source};
-use crate::graph::{Activation, Builder, NodeId, Op, ParamRole, PositionBias, ResidualAdd, Windows, op};
+use crate::graph::{Activation, Builder, NodeId, Op, ParamRole, PositionBias, Windows, op};
 use crate::model::{Param, checkpoint::RawTensor};
 
 /// A Swin transformer.
@@ -205,22 +205,13 @@ fn attention(b: &mut Builder, s: &Stage, at: &str, layer: usize, x: NodeId) -> N
 }
 
 /// Norm before each branch, or in the second version after it.
-fn layer(b: &mut Builder, s: &Stage, index: usize, mut x: NodeId) -> NodeId {
-    let at = format!("layers.{}.{index}", s.index);
-    b.begin_block(&at);
-    let mut residual = Vec::new();
-    for i in 1..=2 {
-        let skip = x;
-        let norm = |b: &mut Builder, y| b.layer_norm(format!("{at}.norm{i}"), y, s.dims.dim, s.spec.eps);
-        let v2 = s.spec.v2.is_some();
-        let mut y = if v2 { x } else { norm(b, x) };
-        y = if i == 1 { attention(b, s, &at, index, y) } else { mlp(b, &at, y, [s.dims.dim, s.dims.mlp], s.spec.act) };
-        y = if v2 { norm(b, y) } else { y };
-        x = b.add(format!("{at}.add{i}"), y, skip);
-        residual.push(ResidualAdd { add: x, skip });
-    }
-    b.end_block(residual);
-    x
+fn layer(b: &mut Builder, s: &Stage, index: usize, x: NodeId) -> NodeId {
+    let at = &format!("layers.{}.{index}", s.index);
+    let norms = if s.spec.v2.is_some() { Norms::AfterBranches } else { Norms::BeforeBranches };
+    encoder_layer(b, at, x, norms, (s.dims.dim, s.spec.eps), |b, i, x| match i {
+        1 => attention(b, s, at, index, x),
+        _ => mlp(b, at, x, [s.dims.dim, s.dims.mlp], s.spec.act),
+    })
 }
 
 pub(super) fn build(spec: &SwinSpec) -> Result<Graph, GraphError> {

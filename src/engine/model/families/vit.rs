@@ -1,10 +1,10 @@
 //! Vision transformers (Dosovitskiy et al. 2021): ViT, DeiT with and without distillation, DINOv2 with registers, and
 //! plain `TransformerEncoder` networks. One builder; names and what differs are in [`VitSpec`].
 
-use super::blocks::{mlp, patch_tokens, qkv, usual_resize};
+use super::blocks::{Norms, encoder_layer, mlp, patch_tokens, qkv, usual_resize};
 use super::vit_names as table;
 use super::{Crop, Graph, GraphError, Names, Source};
-use crate::graph::{Activation, Builder, NodeId, Op, ParamRole, ResidualAdd, op};
+use crate::graph::{Activation, Builder, NodeId, Op, ParamRole, op};
 
 /// The dimensions that every ViT here shares.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -23,11 +23,6 @@ pub struct VitDims {
 }
 
 impl VitDims {
-    /// Patches of the image.
-    pub fn patches(&self) -> usize {
-        (self.image / self.patch.max(1)).pow(2)
-    }
-
     /// ViT-B/16 and DeiT-B at 224 px, 1000 classes.
     pub fn base16() -> VitDims {
         VitDims { image: 224, patch: 16, dim: 768, depth: 12, heads: 12, mlp: 3072, classes: 1000 }
@@ -152,11 +147,6 @@ impl VitSpec {
         }
     }
 
-    /// Tokens before the patches.
-    pub fn prefix(&self) -> usize {
-        usize::from(self.class_token) + usize::from(self.dist_token) + self.registers
-    }
-
     pub(super) fn crop(&self) -> Crop {
         let side = self.dims.image;
         match self.names.source {
@@ -210,28 +200,17 @@ fn feed_forward(b: &mut Builder, s: &VitSpec, at: &str, x: NodeId) -> NodeId {
     b.linear(format!("{at}.mlp.fc2"), y, hidden, dim, true)
 }
 
-/// One encoder layer, which is one removable block with two residual additions. When it is removed a post-norm layer's
-/// norms stay (they lie on the residual stream).
-fn layer(b: &mut Builder, s: &VitSpec, at: &str, mut x: NodeId) -> NodeId {
-    b.begin_block(at);
+fn layer(b: &mut Builder, s: &VitSpec, at: &str, x: NodeId) -> NodeId {
     let dim = s.dims.dim;
-    let mut residual = Vec::new();
-    for (i, branch) in [attention, feed_forward].into_iter().enumerate() {
-        let i = i + 1;
-        let norm = format!("{at}.norm{i}");
-        let skip = x;
-        let mut y = if s.post_norm { x } else { b.layer_norm(&norm, x, dim, s.eps) };
-        y = branch(b, s, at, y);
+    let norms = if s.post_norm { Norms::AfterAdditions } else { Norms::BeforeBranches };
+    encoder_layer(b, at, x, norms, (dim, s.eps), |b, i, x| {
+        let mut y = if i == 1 { attention(b, s, at, x) } else { feed_forward(b, s, at, x) };
         if s.layer_scale {
             y = b.node(format!("{at}.ls{i}"), Op::Scale(op::Scale { channels: dim }), &[y]);
             b.rename_param(y, ParamRole::Weight, format!("{at}.ls{i}.gamma"));
         }
-        let add = b.add(format!("{at}.add{i}"), y, skip);
-        residual.push(ResidualAdd { add, skip });
-        x = if s.post_norm { b.layer_norm(&norm, add, dim, s.eps) } else { add };
-    }
-    b.end_block(residual);
-    x
+        y
+    })
 }
 
 /// Image → patch tokens with positions, class, distillation and register tokens before them.
@@ -261,11 +240,8 @@ fn embed(b: &mut Builder, s: &VitSpec) -> NodeId {
         })
     };
     x = place(b, x, true);
-    x = b.node(
-        "pos_embed",
-        Op::AddPositions(op::AddPositions { tokens: d.patches() + s.positioned, dim: d.dim }),
-        &[x],
-    );
+    let tokens = (d.image / d.patch.max(1)).pow(2) + s.positioned;
+    x = b.node("pos_embed", Op::AddPositions(op::AddPositions { tokens, dim: d.dim }), &[x]);
     x = place(b, x, false);
     if s.norm_pre { b.layer_norm("norm_pre", x, d.dim, s.eps) } else { x }
 }
@@ -275,7 +251,9 @@ fn head(b: &mut Builder, s: &VitSpec, x: NodeId) -> NodeId {
     let (dim, classes) = (s.dims.dim, s.dims.classes);
     let norm = |b: &mut Builder, x| b.layer_norm("norm", x, dim, s.eps);
     let class = |b: &mut Builder, x| b.node("class_token", Op::SelectToken(op::SelectToken { index: 0 }), &[x]);
-    let mean = |b: &mut Builder, x| b.node("mean_tokens", Op::MeanTokens(op::MeanTokens { skip: s.prefix() }), &[x]);
+    // Tokens before the patches.
+    let skip = usize::from(s.class_token) + usize::from(s.dist_token) + s.registers;
+    let mean = |b: &mut Builder, x| b.node("mean_tokens", Op::MeanTokens(op::MeanTokens { skip }), &[x]);
     let (x, width) = match s.head {
         Head::Class | Head::Mean => {
             let x = norm(b, x);

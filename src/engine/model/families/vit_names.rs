@@ -8,8 +8,7 @@ const TRANSFORMER_ENCODER: Rules = &[
     ("blocks.#.attn.qkv.bias", "transformer.layers.{0}.self_attn.in_proj_bias"),
     ("blocks.#.attn.qkv", "transformer.layers.{0}.self_attn.in_proj"),
     ("blocks.#.attn.proj", "transformer.layers.{0}.self_attn.out_proj"),
-    ("blocks.#.mlp.fc1", "transformer.layers.{0}.linear1"),
-    ("blocks.#.mlp.fc2", "transformer.layers.{0}.linear2"),
+    ("blocks.#.mlp.fc#", "transformer.layers.{0}.linear{1}"),
     ("blocks.#", "transformer.layers.{0}"),
     ("norm", "mlp_head.0"),
     ("head", "mlp_head.1"),
@@ -21,12 +20,11 @@ const TORCHVISION: Rules = &[
     ("cls_token", "class_token"),
     ("class_token", "encoder.class_token"),
     ("pos_embed", "encoder.pos_embedding"),
-    ("blocks.#.norm1", "encoder.layers.encoder_layer_{0}.ln_1"),
+    ("blocks.#.norm#", "encoder.layers.encoder_layer_{0}.ln_{1}"),
     ("blocks.#.attn.qkv.weight", "encoder.layers.encoder_layer_{0}.self_attention.in_proj_weight"),
     ("blocks.#.attn.qkv.bias", "encoder.layers.encoder_layer_{0}.self_attention.in_proj_bias"),
     ("blocks.#.attn.qkv", "encoder.layers.encoder_layer_{0}.self_attention.in_proj"),
     ("blocks.#.attn.proj", "encoder.layers.encoder_layer_{0}.self_attention.out_proj"),
-    ("blocks.#.norm2", "encoder.layers.encoder_layer_{0}.ln_2"),
     ("norm", "encoder.ln"),
     ("head", "heads.head"),
     ("blocks.#", "encoder.layers.encoder_layer_{0}"),
@@ -37,10 +35,7 @@ const TORCHVISION_NEW: Rules = &[
     ("blocks.#.mlp.fc2", "encoder.layers.encoder_layer_{0}.mlp.3"),
 ];
 /// The files that it publishes, which it renames as it loads them.
-const TORCHVISION_PUBLISHED: Rules = &[
-    ("blocks.#.mlp.fc1", "encoder.layers.encoder_layer_{0}.mlp.linear_1"),
-    ("blocks.#.mlp.fc2", "encoder.layers.encoder_layer_{0}.mlp.linear_2"),
-];
+const TORCHVISION_PUBLISHED: Rules = &[("blocks.#.mlp.fc#", "encoder.layers.encoder_layer_{0}.mlp.linear_{1}")];
 
 const HF: Rules = &[
     ("patch_embed.proj", "{p}.embeddings.patch_embeddings.projection"),
@@ -63,10 +58,7 @@ const HF_LAYER: Rules = &[
 ];
 const HF_CLASSIFIER: Rules = &[("head", "classifier")];
 const HF_TEACHER: Rules = &[("head_dist", "distillation_classifier"), ("head", "cls_classifier")];
-const DINO_LAYER: Rules = &[
-    ("blocks.#.ls1.gamma", "{p}.encoder.layer.{0}.layer_scale1.lambda1"),
-    ("blocks.#.ls2.gamma", "{p}.encoder.layer.{0}.layer_scale2.lambda1"),
-];
+const DINO_LAYER: Rules = &[("blocks.#.ls#.gamma", "{p}.encoder.layer.{0}.layer_scale{1}.lambda1")];
 const DINO_PLAIN: Rules = &[("blocks.#", "{p}.encoder.layer.{0}")];
 const DINO_SWIGLU: Rules = &[
     ("blocks.#.mlp.fc1", "{p}.encoder.layer.{0}.mlp.weights_in"),

@@ -47,7 +47,7 @@ pub(super) fn read_torch(r: &Reader) -> Result<FamilySpec, ModelError> {
 }
 
 pub(super) fn read(r: &Reader) -> Result<FamilySpec, ModelError> {
-    let (source, prefix) = (r.source(), r.names.prefix);
+    let (source, prefix) = (r.names.source, r.names.prefix);
     let dino = prefix.starts_with("dinov2");
     if let Some(name) = r.sidecar.architecture()? {
         // Relatives that share all names but have other activations, pooling or positions.
@@ -55,8 +55,7 @@ pub(super) fn read(r: &Reader) -> Result<FamilySpec, ModelError> {
             .iter()
             .any(|w| name.contains(w));
         if other || !["vit_", "deit", "flexivit_"].iter().any(|stem| name.starts_with(stem)) {
-            let name = crate::model::printable(name);
-            return Err(r.not(format!("timm's `{name}` is a relative that is not supported")));
+            return Err(r.relative(name));
         }
     }
     let dim = r.out("patch_embed.proj.weight")?;
@@ -112,9 +111,10 @@ pub(super) fn read(r: &Reader) -> Result<FamilySpec, ModelError> {
 }
 
 fn head(r: &Reader, class_token: bool, dist_token: bool, dino: bool) -> Result<Head, ModelError> {
-    let pool = r.sidecar.global_pool()?;
+    // timm's word for how tokens become one vector.
+    let pool = r.sidecar.config.string("global_pool")?;
     let normed = r.has("norm.weight");
-    if pool.is_none() && !class_token && !r.has("fc_norm.weight") && r.source() == Source::Timm {
+    if pool.is_none() && !class_token && !r.has("fc_norm.weight") && r.names.source == Source::Timm {
         r.note("the mean of the patches assumed before the classifier (weights do not tell)");
     }
     Ok(match pool {
@@ -132,7 +132,7 @@ fn head(r: &Reader, class_token: bool, dist_token: bool, dino: bool) -> Result<H
             }
         }
         // Without a class token there is nothing else to read.
-        Some("avg") | None if r.source() == Source::Timm => {
+        Some("avg") | None if r.names.source == Source::Timm => {
             if normed {
                 Head::Mean
             } else {

@@ -39,9 +39,4 @@ impl<'a> Attrs<'a> {
     pub fn tensor(&self, name: &str) -> Option<&'a TensorProto> {
         self.get(name).and_then(|a| a.t.as_ref())
     }
-
-    /// How many outputs the node has.
-    pub fn outputs(&self) -> usize {
-        self.0.output.len()
-    }
 }

@@ -433,7 +433,7 @@ pub(super) fn split_sizes(a: &Attrs, ins: &[Option<&Constant>], dim: usize) -> R
     let sizes = match list(a, "split", ins, 1) {
         Some(s) => s.iter().map(|&v| usize::try_from(v).map_err(|_| "a negative length".to_owned())).collect(),
         None => {
-            let parts = a.int("num_outputs").map_or(a.outputs(), |n| n as usize).clamp(1, 1024);
+            let parts = a.int("num_outputs").map_or(a.0.output.len(), |n| n as usize).clamp(1, 1024);
             let each = dim.div_ceil(parts);
             Ok((0..parts).map(|i| each.min(dim.saturating_sub(i * each))).collect::<Vec<_>>())
         }

@@ -312,9 +312,8 @@ impl Lifter<'_> {
             true => Some(c.shape.get(1..).unwrap_or(&[]).to_vec()).filter(|_| c.shape.first() == Some(&1)),
             false => wide.is_some().then(|| c.shape.clone()),
         };
-        let merged = View { axes: vec![natural], ..v.clone() }.reshape(&[tokens * dim]).map(|m| m.axes.concat());
-        let in_order = v.dims.len() == 3
-            && merged == View { axes: vec![flat], ..v.clone() }.reshape(&[tokens * dim]).map(|m| m.axes.concat());
+        let row = |atoms| View { axes: vec![atoms], ..v.clone() }.reshape(&[tokens * dim]);
+        let in_order = v.dims.len() == 3 && row(natural) == row(flat);
         let (Some(own), true) = (own, in_order && v.rolls.is_empty()) else {
             return Err(format!("adds a constant of shape {:?} to {shape:?}", c.shape));
         };

@@ -102,11 +102,7 @@ impl Lifter<'_> {
 
     /// `x · w` with `w` `[in, out]`.
     pub(super) fn matmul_linear(&mut self, w: &Constant) -> Lift<Value> {
-        if w.shape.len() != 2 {
-            return Err(format!("multiplies by a constant of shape {:?}", w.shape));
-        }
-        let turned = fold::transpose(w, &[1, 0])?;
-        self.linear(&Constant { name: w.name.clone(), ..turned }, None)
+        self.linear(&matrix(w, true)?, None)
     }
 
     pub(super) fn gemm(&mut self, a: &Attrs) -> Lift<Value> {
@@ -114,14 +110,7 @@ impl Lifter<'_> {
         if a.flag("transA", false) || !factor("alpha") || !factor("beta") {
             return Err("transposes its input or scales its terms".into());
         }
-        let w = self.weight(1)?;
-        if w.shape.len() != 2 {
-            return Err(format!("multiplies by a constant of shape {:?}", w.shape));
-        }
-        let w = match a.int("transB").unwrap_or(0) {
-            0 => Constant { name: w.name.clone(), ..fold::transpose(&w, &[1, 0])? },
-            _ => w,
-        };
+        let w = matrix(&self.weight(1)?, !a.flag("transB", false))?;
         let bias = match self.constant_input(2)? {
             Some(b) if b.numel() == w.shape[0] => {
                 Some(Weight::of(&b.reshaped(vec![w.shape[0]]).ok_or("has a bias that does not fit")?)?)
@@ -211,6 +200,15 @@ impl Lifter<'_> {
         let id = self.moved(op, x)?;
         Ok(Value::View(self.whole(id)))
     }
+}
+
+/// A matrix of weights, turned if asked, under its own name.
+fn matrix(w: &Constant, turn: bool) -> Lift<Constant> {
+    if w.shape.len() != 2 {
+        return Err(format!("multiplies by a constant of shape {:?}", w.shape));
+    }
+    let turned = if turn { fold::transpose(w, &[1, 0])? } else { w.clone() };
+    Ok(Constant { name: w.name.clone(), ..turned })
 }
 
 /// An epsilon that was rounded to `f32` on its way, such as 9.999999747378752e-06, as it was written.
