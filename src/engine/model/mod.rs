@@ -176,13 +176,7 @@ pub enum Interpolation {
 }
 
 impl Interpolation {
-    pub const ALL: [Interpolation; 5] = [
-        Interpolation::Box,
-        Interpolation::Bilinear,
-        Interpolation::Hamming,
-        Interpolation::Bicubic,
-        Interpolation::Lanczos,
-    ];
+    pub const ALL: [Self; 5] = [Self::Box, Self::Bilinear, Self::Hamming, Self::Bicubic, Self::Lanczos];
 
     /// Pillow's name for it, which timm's `interpolation` takes too.
     pub fn label(self) -> &'static str {

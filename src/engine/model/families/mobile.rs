@@ -87,10 +87,7 @@ fn read_block(r: &Reader, place: [usize; 3]) -> Result<Option<MobileBlock>, Mode
         if per_group != 1 {
             continue;
         }
-        let squeeze = match squeezes {
-            true => Some(r.out(&format!("{}.reduce.weight", at.part("se")))?),
-            false => None,
-        };
+        let squeeze = squeezes.then(|| r.out(&format!("{}.reduce.weight", at.part("se")))).transpose()?;
         let out = r.out(&format!("{}.conv.weight", at.part("project")))?;
         let expand = expands.then_some(width);
         // transformers' MobileNet v2 makes its first block part of the stem, which adds nothing.

@@ -54,7 +54,7 @@ impl Layout {
         if source == Source::Timm && !r.sidecar.config.is_there() {
             r.note("no config.json: a network trained in PyTorch assumed, not one of timm's `tf_` ones");
         }
-        let padding = if tf { Padding::Same } else { Padding::Centred };
+        let padded = |same| if same { Padding::Same } else { Padding::Centred };
         let plain = if tf { 1e-3 } else { 1e-5 };
         let [relu, relu6, silu] = [Activation::Relu, Activation::Relu6, Activation::Silu];
         let common = Layout {
@@ -67,7 +67,7 @@ impl Layout {
             switch: 0,
             squeeze: [relu, Activation::HardSigmoid],
             eps: plain,
-            padding,
+            padding: padded(tf),
             image: 224,
         };
         Ok(match (r.family, source) {
@@ -75,11 +75,7 @@ impl Layout {
                 flat: true,
                 acts: [hugging_face_v2(r)?; 2],
                 eps: r.sidecar.eps()?.unwrap_or(1e-3),
-                padding: if r.sidecar.config.bool("tf_padding")?.unwrap_or(true) {
-                    Padding::Same
-                } else {
-                    Padding::Centred
-                },
+                padding: padded(r.sidecar.config.bool("tf_padding")?.unwrap_or(true)),
                 ..common
             },
             (Family::MobileNetV2, _) => Layout { flat: source == Source::Torchvision, ..common },

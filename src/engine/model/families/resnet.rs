@@ -175,14 +175,9 @@ pub(super) fn read(r: &Reader) -> Result<FamilySpec, ModelError> {
         let [_, per_group, ..] = r.shape::<4>(&format!("{at}.0.conv2.weight"))?;
         groups = inner / per_group;
         // A first stage that changes no width has a shortcut of its own only if it strides.
-        let strides = if stages.is_empty() {
-            r.sidecar
-                .config
-                .bool("downsample_in_first_stage")?
-                .unwrap_or(stem == outer && r.has(&format!("{at}.0.downsample.0.weight")))
-        } else {
-            true
-        };
+        let shortcut = || stem == outer && r.has(&format!("{at}.0.downsample.0.weight"));
+        let told = r.sidecar.config.bool("downsample_in_first_stage")?;
+        let strides = !stages.is_empty() || told.unwrap_or_else(shortcut);
         let depth = r.count(|i| format!("{at}.{i}.conv1.weight"))?;
         stages.push(ResnetStage { depth, inner, outer, stride: 1 + usize::from(strides) });
     }

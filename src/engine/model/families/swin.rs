@@ -95,14 +95,9 @@ pub(super) const V2_MARK: &[&str] = &["layers.0.0.attn.logit_scale"];
 
 pub(super) fn read(r: &Reader) -> Result<FamilySpec, ModelError> {
     let v2 = r.family == Family::SwinV2;
-    r.called(
-        if v2 {
-            &["swinv2_tiny", "swinv2_small", "swinv2_base", "swinv2_large"]
-        } else {
-            &["swin_tiny", "swin_small", "swin_base", "swin_large"]
-        },
-        &[],
-    )?;
+    let stem = if v2 { "swinv2" } else { "swin" };
+    let stems = ["tiny", "small", "base", "large"].map(|size| format!("{stem}_{size}"));
+    r.called(&stems.each_ref().map(String::as_str), &[])?;
     let fused = r.has("layers.0.0.attn.qkv.weight");
     let mut stages = Vec::new();
     while r.has(&format!("layers.{}.0.norm1.weight", stages.len())) {

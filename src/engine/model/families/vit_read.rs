@@ -124,21 +124,11 @@ fn head(r: &Reader, class_token: bool, dist_token: bool, dino: bool) -> Result<H
             return Err(r.not("its class token is normed by `fc_norm`, which is not supported"));
         }
         _ if r.has("fc_norm.weight") => Head::MeanThenNorm,
-        Some("token") | None if class_token => {
-            if normed {
-                Head::Class
-            } else {
-                Head::ClassAsIs
-            }
-        }
+        Some("token") | None if class_token && normed => Head::Class,
+        Some("token") | None if class_token => Head::ClassAsIs,
         // Without a class token there is nothing else to read.
-        Some("avg") | None if r.names.source == Source::Timm => {
-            if normed {
-                Head::Mean
-            } else {
-                Head::MeanAsIs
-            }
-        }
+        Some("avg") | None if r.names.source == Source::Timm && !normed => Head::MeanAsIs,
+        None if r.names.source == Source::Timm => Head::Mean,
         Some("avg") => Head::Mean,
         Some("token") | None => return Err(r.not("it has no `cls_token`")),
         Some(other) => {

@@ -170,10 +170,8 @@ impl Source {
         // What prost handed out is a piece of the file's own bytes; a copy of it is kept otherwise.
         let offset = (raw.as_ptr() as usize).wrapping_sub(self.blob.as_ptr() as usize);
         let inside = offset.checked_add(raw.len()).is_some_and(|end| end <= self.blob.len());
-        Ok(Some(match inside {
-            true => (self.blob.clone(), offset, raw.len()),
-            false => (Blob::Owned(raw.to_vec().into()), 0, raw.len()),
-        }))
+        let (blob, offset) = if inside { (self.blob.clone(), offset) } else { (Blob::Owned(raw.to_vec().into()), 0) };
+        Ok(Some((blob, offset, raw.len())))
     }
 
     /// External data: a file in the model's own folder, named without any way out of it.

@@ -162,10 +162,9 @@ impl Importer<'_> {
         let tensor = input.r#type.as_ref().and_then(|t| t.tensor_type.as_ref());
         let tensor = tensor.ok_or_else(|| self.unsupported("its input has no type", hint))?;
         let float = [data_type::FLOAT, data_type::FLOAT16, data_type::BFLOAT16, data_type::DOUBLE];
-        if !float.contains(&tensor.elem_type.unwrap_or(0)) {
-            return Err(
-                self.unsupported(format!("its input has the data type {}", tensor.elem_type.unwrap_or(0)), hint)
-            );
+        let kind = tensor.elem_type.unwrap_or(0);
+        if !float.contains(&kind) {
+            return Err(self.unsupported(format!("its input has the data type {kind}"), hint));
         }
         let dims = tensor.shape.as_ref().map(|s| s.dim.as_slice()).unwrap_or_default();
         // 0 and below mean unknown to some writers.

@@ -272,18 +272,13 @@ impl Lifter<'_> {
             && q.dims[2] == heads * (2 * qk + vd);
         let inputs = if fused {
             vec![q.base]
-        } else if whole(&q, &pq) && whole(&k, &pk) && whole(&v, &pv) {
-            vec![q.base, k.base, v.base]
         } else {
-            let mut out = Vec::new();
-            for (x, p) in [(&q, &pq), (&k, &pk), (&v, &pv)] {
+            let mut own = |(x, p): (&View, &Part)| {
                 let map = (p.offset..p.offset + heads * p.width).map(|c| Some(c as u32)).collect();
-                out.push(match whole(x, p) {
-                    true => x.base,
-                    false => self.moved(Op::ChannelPad(op::ChannelPad { stride: 1, in_ch: x.dims[2], map }), x.base)?,
-                });
-            }
-            out
+                let op = Op::ChannelPad(op::ChannelPad { stride: 1, in_ch: x.dims[2], map });
+                if whole(x, p) { Ok(x.base) } else { self.moved(op, x.base) }
+            };
+            vec![own((&q, &pq))?, own((&k, &pk))?, own((&v, &pv))?]
         };
         let mut params = Vec::new();
         let mut scale = s.mul;

@@ -6,25 +6,16 @@ use crate::plain::hostile;
 
 /// Longest name kept.
 const MAX_NAME: usize = 200;
+/// What parameters' names have behind those of their nodes.
+const ENDS: [&str; 9] =
+    [".weight", ".bias", ".running_mean", ".running_var", ".gamma", ".beta", ".lambda1", "_weight", "_bias"];
 
 impl Lifter<'_> {
     /// A unique name for a node with `op`: after its parameter `hint` (`layer1.0.conv1.weight`), after the scope that
     /// the exporter noted, or after the ONNX node.
     pub(super) fn node_name(&mut self, op: &Op, hint: Option<&str>) -> String {
-        let from_param = hint.filter(|h| !anonymous(h)).map(|h| {
-            let ends = [
-                ".weight",
-                ".bias",
-                ".running_mean",
-                ".running_var",
-                ".gamma",
-                ".beta",
-                ".lambda1",
-                "_weight",
-                "_bias",
-            ];
-            ends.iter().find_map(|e| h.strip_suffix(e)).unwrap_or(h).to_owned()
-        });
+        let from_param =
+            hint.filter(|h| !anonymous(h)).map(|h| ENDS.iter().find_map(|e| h.strip_suffix(e)).unwrap_or(h).to_owned());
         let name = from_param.filter(|n| !n.is_empty()).unwrap_or_else(|| self.scoped(op));
         self.unique(&name)
     }
