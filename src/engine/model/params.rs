@@ -82,6 +82,25 @@ pub(super) fn numel_of(shape: &[usize]) -> Option<usize> {
     shape.iter().try_fold(1usize, |n, &d| n.checked_mul(d))
 }
 
+/// Where the elements of a strided tensor lie, in row-major order.
+pub(super) fn strided(shape: &[usize], strides: &[isize], start: isize) -> impl Iterator<Item = isize> {
+    let (mut index, mut next) = (vec![0usize; shape.len()], start);
+    (0..shape.iter().product()).map(move |_| {
+        let here = next;
+        for axis in (0..shape.len()).rev() {
+            index[axis] += 1;
+            // Wrapping: an axis of length one may carry any stride at all, and what is added is taken off again.
+            next = next.wrapping_add(strides[axis]);
+            if index[axis] < shape[axis] {
+                break;
+            }
+            next = next.wrapping_sub(strides[axis].wrapping_mul(shape[axis] as isize));
+            index[axis] = 0;
+        }
+        here
+    })
+}
+
 impl Param {
     /// An owned tensor; `None` when `data.len()` is not the product of `shape`.
     pub fn owned(shape: Vec<usize>, data: Vec<f32>) -> Option<Param> {

@@ -4,7 +4,7 @@
 //! are contiguous; strided ones are copied, under a budget that the file's own size sets.
 
 use super::checkpoint::{Checkpoint, RawTensor, float_dtype};
-use super::params::numel_of;
+use super::params::{numel_of, strided};
 use super::pickle::{self, Arena, PickleError, TensorRef, Value};
 use super::{Blob, ModelError, Param, printable};
 use std::collections::HashMap;
@@ -244,20 +244,9 @@ fn tensor(blob: &Blob, t: &TensorRef, storages: &Storages, budget: &mut usize) -
     let flat = Param::view(vec![count], blob.clone(), offset, dtype).ok_or(PAST)?;
     let values = flat.values();
     let mut out = Vec::with_capacity(numel);
-    let mut index = vec![0usize; shape.len()];
-    let mut at = 0usize;
-    for _ in 0..numel {
-        out.push(*values.get(at).ok_or(PAST)?);
-        for axis in (0..shape.len()).rev() {
-            index[axis] += 1;
-            // Wrapping: an axis of length one may carry any stride at all, and what is added is taken off again.
-            at = at.wrapping_add(t.stride[axis]);
-            if index[axis] < shape[axis] {
-                break;
-            }
-            at = at.wrapping_sub(t.stride[axis].wrapping_mul(shape[axis]));
-            index[axis] = 0;
-        }
+    let strides: Vec<isize> = t.stride.iter().map(|&s| s as isize).collect();
+    for at in strided(&shape, &strides, 0) {
+        out.push(*values.get(at as usize).ok_or(PAST)?);
     }
     Param::owned(shape, out).map(RawTensor::Float).ok_or("has an impossible size")
 }

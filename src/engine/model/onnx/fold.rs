@@ -4,7 +4,7 @@
 
 use super::attrs::Attrs;
 use super::constant::{Constant, Data};
-use crate::model::params::numel_of;
+use crate::model::params::{numel_of, strided};
 
 /// Values that one folded tensor may have.
 const MAX_ELEMENTS: usize = 1 << 23;
@@ -83,21 +83,9 @@ fn strides(shape: &[usize]) -> Vec<isize> {
 
 /// Source index of every element of `shape`, in row-major order.
 fn walk(shape: &[usize], strides: &[isize], offset: isize) -> Result<Vec<usize>, String> {
-    let n = sized(shape)?;
-    let mut out = Vec::with_capacity(n);
-    let mut index = vec![0usize; shape.len()];
-    let mut at = offset;
-    for _ in 0..n {
+    let mut out = Vec::with_capacity(sized(shape)?);
+    for at in strided(shape, strides, offset) {
         out.push(usize::try_from(at).map_err(|_| "a negative index".to_owned())?);
-        for d in (0..shape.len()).rev() {
-            index[d] += 1;
-            at += strides[d];
-            if index[d] < shape[d] {
-                break;
-            }
-            at -= strides[d] * shape[d] as isize;
-            index[d] = 0;
-        }
     }
     Ok(out)
 }

@@ -5,7 +5,7 @@ use super::blocks;
 use super::constant::{Constant, Source};
 use super::export;
 use super::lift::{Failure, Lifter, Value};
-use super::proto::{self, GraphProto, ModelProto, ValueInfoProto, data_type};
+use super::proto::{self, GraphProto, ModelProto, ValueInfoProto, data_type, is_standard};
 use crate::graph::{Graph, NodeId};
 use crate::model::hf::Sidecar;
 use crate::model::{ASSUMED, Blob, Family, LoadOptions, Model, ModelError, Preprocess, imported, printable, values};
@@ -90,8 +90,7 @@ impl Importer<'_> {
         model: &ModelProto,
         notes: &mut Vec<String>,
     ) -> Result<(Graph, crate::model::ParamStore), ModelError> {
-        let standard = |d: Option<&str>| matches!(d.unwrap_or(""), "" | "ai.onnx");
-        let opset = model.opset_import.iter().find(|o| standard(o.domain.as_deref())).and_then(|o| o.version);
+        let opset = model.opset_import.iter().find(|o| is_standard(o.domain.as_deref())).and_then(|o| o.version);
         let opset = opset.ok_or_else(|| self.damaged("it names no operator set"))?;
         if !OPSETS.contains(&opset) {
             let why = format!("its operator set is {opset}, {} to {} are known", OPSETS.start(), OPSETS.end());
@@ -178,16 +177,15 @@ impl Importer<'_> {
         let (channels, sides) = if nchw { (a, [b, c]) } else { (c, [a, b]) };
         let channels =
             channels.ok_or_else(|| self.unsupported("its input does not say how many channels it has", hint))?;
+        let side = self.options.image.unwrap_or(SIDE);
         if sides.contains(&None) {
-            let side = self.options.image.unwrap_or(SIDE);
             notes.push(format!("the file leaves the image's size open; {side} pixels are taken"));
         }
-        let side = |s: Option<usize>| s.unwrap_or(self.options.image.unwrap_or(SIDE));
         let batch = batch.unwrap_or(BATCH);
         if batch > BATCH || sides.iter().flatten().any(|s| *s > 1 << 14) || channels > 1 << 10 {
             return Err(self.unsupported(format!("its input has the shape {fixed:?}"), hint));
         }
-        Ok((batch, nchw, [channels, side(sides[0]), side(sides[1])]))
+        Ok((batch, nchw, [channels, sides[0].unwrap_or(side), sides[1].unwrap_or(side)]))
     }
 
     /// Which nodes the first output depends on. Nodes must come after what they read.

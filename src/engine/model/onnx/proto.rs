@@ -115,6 +115,11 @@ messages! {
     }
 }
 
+/// Whether operators of this domain are ONNX's own.
+pub fn is_standard(domain: Option<&str>) -> bool {
+    matches!(domain.unwrap_or(""), "" | "ai.onnx")
+}
+
 impl NodeProto {
     /// The node's name, or its first output's.
     pub fn called(&self) -> Option<&str> {

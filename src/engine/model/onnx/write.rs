@@ -419,14 +419,12 @@ impl Writer<'_> {
                 self.op("Add", &[first, &p], vec![])
             }
             Op::Attention(a) => {
-                let parts = match a.fused {
-                    false => names.to_vec(),
-                    true => {
-                        let qk = a.heads * a.qk_dim;
-                        let bounds = [(0, qk), (qk, 2 * qk), (2 * qk, 2 * qk + a.heads * a.v_dim)];
-                        bounds.map(|(from, to)| self.slice(first, 2, from, to)).to_vec()
-                    }
-                };
+                let mut parts = names.to_vec();
+                if a.fused {
+                    let qk = a.heads * a.qk_dim;
+                    let bounds = [(0, qk), (qk, 2 * qk), (2 * qk, 2 * qk + a.heads * a.v_dim)];
+                    parts = bounds.map(|(from, to)| self.slice(first, 2, from, to)).to_vec();
+                }
                 let bias = self.position_bias(node, a)?;
                 let factors = a.cosine.then(|| self.param(node, ParamRole::LogitScale)).transpose()?;
                 self.attention(a, self.tokens(ins), &parts, bias.as_deref(), factors.as_deref())

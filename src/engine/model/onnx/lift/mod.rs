@@ -16,7 +16,7 @@ use super::attrs::Attrs;
 use super::constant::{Constant, Source};
 use super::expr::E;
 use super::fold;
-use super::proto::NodeProto;
+use super::proto::{NodeProto, is_standard};
 use super::view::{Atom, View};
 use crate::graph::{Node, NodeId, Op, ParamRef, ParamRole, node_shape, op, param_shapes};
 use crate::model::{Param, ParamStore, printable};
@@ -147,7 +147,7 @@ impl<'a> Lifter<'a> {
         if proto.input.iter().any(|n| matches!(self.env.get(n), Some(Value::Poison))) {
             return self.env.extend(outputs().map(|o| (o, Value::Poison)));
         }
-        let known_domain = matches!(proto.domain.as_deref().unwrap_or(""), "" | "ai.onnx");
+        let known_domain = is_standard(proto.domain.as_deref());
         let result = if known_domain { self.lift(op, proto) } else { Ok(None) };
         match result {
             Ok(Some(values)) => {
@@ -289,17 +289,13 @@ impl<'a> Lifter<'a> {
     }
 
     fn constant(&mut self, a: &Attrs) -> Lift<Constant> {
-        let made = if let Some(t) = a.tensor("value") {
-            Some(Constant { name: None, ..self.source.tensor(t)? })
-        } else if let Some(v) = a.float("value_float") {
-            Constant::floats(vec![], vec![v])
-        } else if let Some(v) = a.int("value_int") {
-            Constant::ints(vec![], vec![v])
-        } else if let Some(v) = a.floats("value_floats") {
-            Constant::floats(vec![v.len()], v)
-        } else {
-            a.ints("value_ints").and_then(|v| Constant::ints(vec![v.len()], v))
-        };
+        if let Some(t) = a.tensor("value") {
+            return Ok(Constant { name: None, ..self.source.tensor(t)? });
+        }
+        let made = (a.float("value_float").and_then(|v| Constant::floats(vec![], vec![v])))
+            .or_else(|| a.int("value_int").and_then(|v| Constant::ints(vec![], vec![v])))
+            .or_else(|| a.floats("value_floats").and_then(|v| Constant::floats(vec![v.len()], v)))
+            .or_else(|| a.ints("value_ints").and_then(|v| Constant::ints(vec![v.len()], v)));
         made.ok_or_else(|| "holds no tensor or number".into())
     }
 
