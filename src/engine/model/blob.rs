@@ -193,6 +193,13 @@ impl Deref for Blob {
     }
 }
 
+/// For [`bytes::Bytes`] to hold on to a blob.
+impl AsRef<[u8]> for Blob {
+    fn as_ref(&self) -> &[u8] {
+        self
+    }
+}
+
 impl fmt::Debug for Blob {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let kind = match self {

@@ -1,7 +1,6 @@
 //! Which container a checkpoint's file is, told by its first bytes and not by its name, and reading it.
 
-use super::checkpoint::Checkpoint;
-use super::{Blob, ModelError, safetensors, torch};
+use super::{Blob, Checkpoint, ModelError, safetensors, torch};
 use std::path::Path;
 
 /// Reads one checkpoint file.

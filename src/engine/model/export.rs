@@ -4,12 +4,12 @@
 //! precisions, what is known of the model, and how it came about. Weights are stored in their precision's format: `F16`,
 //! `BF16`, the very `I8` rows and `F32` scales that kernels run, or 4-bit rows, two weights a `U8`, with `F32` scales. Written to a temporary file, synced, then renamed.
 
-use super::checkpoint::{Checkpoint, RawTensor};
 use super::int4::Int4;
-use super::params::{Dtype, numel_of};
-use super::{Blob, Model, ModelError, ModelInfo, Param, ParamError, ParamStore, printable, values};
-use crate::files;
-use crate::graph::{Graph, Op, ParamRole, PrecisionPlan, WeightFormat, param_shapes, shapes};
+use super::{
+    Blob, Checkpoint, Dtype, Graph, Model, ModelError, ModelInfo, Param, ParamError, ParamStore, PrecisionPlan,
+};
+use super::{RawTensor, files, numel_of, printable, values};
+use crate::graph::{Op, ParamRole, WeightFormat, param_shapes, shapes};
 use serde::{Deserialize, Serialize};
 use std::borrow::Cow;
 use std::fs::File;

@@ -40,7 +40,11 @@ pub use random::{random, random_params};
 
 pub use crate::plain::name as printable;
 
+use crate::files;
 use crate::graph::{Graph, PrecisionPlan};
+use checkpoint::{Checkpoint, RawTensor};
+use hf::Sidecar;
+use params::numel_of;
 use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
 use std::sync::Arc;

@@ -193,7 +193,7 @@ impl Machine<'_> {
             }
             b'h' | b'j' => {
                 let key = if op == b'h' { self.u8()? as u32 } else { self.u32()? };
-                self.recall(key)?
+                self.memo.get(&key).cloned().ok_or(Malformed("a memo is missing"))?
             }
             b'c' => {
                 let (module, name) = (self.line()?, self.line()?);

@@ -1,9 +1,8 @@
 //! Reading the safetensors container, strictly: a header that lies about sizes, overlaps tensors or repeats a name is
 //! refused before anything is allocated for it. (<https://huggingface.co/docs/safetensors>, "Format".)
 
-use super::checkpoint::{Checkpoint, RawTensor, float_dtype};
-use super::params::numel_of;
-use super::{Blob, ModelError, Param, printable};
+use super::checkpoint::float_dtype;
+use super::{Blob, Checkpoint, ModelError, Param, RawTensor, numel_of, printable};
 use indexmap::IndexMap;
 use serde::Deserialize;
 use serde::de::{Deserializer, Error as _, MapAccess, Visitor};

@@ -3,10 +3,10 @@
 //! Source: PyTorch's `torch/serialization.py` (`_save`, `_legacy_save`). Tensors stay views into the file where they
 //! are contiguous; strided ones are copied, under a budget that the file's own size sets.
 
-use super::checkpoint::{Checkpoint, RawTensor, float_dtype};
-use super::params::{numel_of, strided};
+use super::checkpoint::float_dtype;
+use super::params::strided;
 use super::pickle::{self, Arena, PickleError, TensorRef, Value};
-use super::{Blob, ModelError, Param, printable};
+use super::{Blob, Checkpoint, ModelError, Param, RawTensor, numel_of, printable};
 use std::collections::HashMap;
 use std::io::Cursor;
 use std::path::Path;

@@ -26,8 +26,7 @@ pub use swin::{SwinSpec, SwinStage, SwinV2};
 pub use vgg::VggSpec;
 pub use vit::{Head, Mlp, Qkv, VitDims, VitSpec};
 
-use super::checkpoint::Checkpoint;
-use super::{Family, Interpolation, ModelError, Preprocess};
+use super::{Checkpoint, Family, Interpolation, ModelError, Preprocess};
 use crate::graph::{Graph, GraphError};
 
 /// A family with its dimensions: everything a graph is built from.

@@ -3,9 +3,7 @@
 //! Shapes beat configuration where both speak; what neither tells is taken from options, then defaults, and noted.
 
 use super::Names;
-use crate::model::checkpoint::Checkpoint;
-use crate::model::hf::Sidecar;
-use crate::model::{Family, LoadOptions, ModelError, printable};
+use crate::model::{Checkpoint, Family, LoadOptions, ModelError, Sidecar, printable};
 use std::cell::RefCell;
 
 /// A checkpoint seen through one family's and origin's names.

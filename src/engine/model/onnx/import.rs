@@ -9,6 +9,7 @@ use super::proto::{self, GraphProto, ModelProto, ValueInfoProto, data_type, is_s
 use crate::graph::{Graph, NodeId};
 use crate::model::hf::Sidecar;
 use crate::model::{ASSUMED, Blob, Family, LoadOptions, Model, ModelError, Preprocess, imported, printable, values};
+use bytes::Bytes;
 use std::collections::{BTreeMap, HashMap};
 use std::path::Path;
 
@@ -38,11 +39,7 @@ pub(in crate::model) fn import(
     options: &LoadOptions,
 ) -> Result<Model, ModelError> {
     let damaged = |why: String| ModelError::damaged(path, why);
-    let bytes = match blob {
-        Blob::Static(s) => bytes::Bytes::from_static(s),
-        _ => bytes::Bytes::from_owner(Owner(blob.clone())),
-    };
-    let model = proto::decode(bytes).map_err(damaged)?;
+    let model = proto::decode(Bytes::from_owner(blob.clone())).map_err(damaged)?;
     if let (Some(text), Some(graph)) = (export::own(&model), &model.graph) {
         return export::reopen(graph, &mut Source::new(blob.clone(), dir), text, path);
     }
@@ -58,15 +55,6 @@ pub(in crate::model) fn import(
         notes.push(ASSUMED.into());
     }
     Ok(imported::model(graph, params, Family::Onnx, classes, preprocess, sidecar, path, notes))
-}
-
-/// Lets [`bytes::Bytes`] hold on to a blob.
-struct Owner(Blob);
-
-impl AsRef<[u8]> for Owner {
-    fn as_ref(&self) -> &[u8] {
-        &self.0
-    }
 }
 
 struct Importer<'a> {

@@ -204,8 +204,12 @@ impl Lifter<'_> {
                 // A vector of factors, one a channel of the other side.
                 let (x, s) =
                     if a.shape().iter().product::<usize>() >= b.shape().iter().product() { (a, b) } else { (b, a) };
-                let (x, s) = (self.selected(x)?, self.selected(s)?);
-                let s = if s.dims.len() == 4 && s.dims[2..] == [1, 1] { self.flattened(&s)? } else { s };
+                let (x, mut s) = (self.selected(x)?, self.selected(s)?);
+                // An image of one pixel is a vector.
+                if s.dims.len() == 4 && s.dims[2..] == [1, 1] {
+                    let base = self.moved(Op::Flatten, s.base)?;
+                    s = self.arranged(base, s.axes);
+                }
                 let n = x.dims[x.channel_axis()];
                 let at = |v: &View| v.axes.iter().position(|axis| *axis == v.full(v.channel_axis()));
                 let alike = s.dims.len() == 2 && s.dims[1] == n && s.axes.len() == x.axes.len() && at(&s) == at(&x);
@@ -217,13 +221,6 @@ impl Lifter<'_> {
             }
             _ => Err(format!("computes {op} of two tensors")),
         }
-    }
-
-    /// An image of one pixel as a vector.
-    fn flattened(&mut self, v: &View) -> Lift<View> {
-        let v = self.selected(v)?;
-        let base = self.moved(Op::Flatten, v.base)?;
-        Ok(self.arranged(base, v.axes))
     }
 
     /// `op` with a constant on the right (`right`) or left; `i` is the other input.

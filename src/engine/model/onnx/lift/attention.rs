@@ -305,7 +305,9 @@ impl Lifter<'_> {
         };
         let op =
             Op::Attention(op::Attention { heads, qk_dim: qk, v_dim: vd, fused, scale, cosine: s.unit, windows, bias });
-        let hint = self.scope_of_inputs(&inputs);
+        // Beside its projections, when those have names of a checkpoint.
+        let beside = self.nodes[inputs[0].index()].name.rsplit_once('.');
+        let hint = beside.map(|(parent, _)| format!("{parent}.attention_core"));
         let base = self.emit_named(op, &inputs, params, hint)?;
         // The output lies as the queries did, with its own width of a head.
         let place = |a: &Atom| if a.axis == 2 { Atom { axis: 2, stride: vd, len: heads } } else { *a };
@@ -313,13 +315,6 @@ impl Lifter<'_> {
         axes.push(v.axes[rank - 1].iter().map(|_| Atom { axis: 2, stride: 1, len: vd }).collect());
         let view = View { rolls: q.rolls, ..self.arranged(base, axes) };
         view.merged().ok_or_else(|| "writes its heads in an odd order".into())
-    }
-
-    /// A name for an attention core beside its projections, when those have names of a checkpoint.
-    fn scope_of_inputs(&self, inputs: &[crate::graph::NodeId]) -> Option<String> {
-        let name = &self.nodes[inputs.first()?.index()].name;
-        let parent = name.rsplit_once('.').map(|(p, _)| p)?;
-        Some(format!("{parent}.attention_core"))
     }
 
     /// The windows that a part attends within; `None`: all tokens.
