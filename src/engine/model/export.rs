@@ -220,18 +220,6 @@ pub(super) fn write_atomically(
     })
 }
 
-/// The manifest of a file that [`safetensors`] wrote.
-///
-/// # Errors
-/// As `load`; [`ModelError::Format`] when another program wrote the file.
-pub fn manifest(path: &Path) -> Result<Manifest, ModelError> {
-    let checkpoint = super::container::open(path)?;
-    match checkpoint.metadata.get(KEY) {
-        Some(text) => Ok(header(text, path)?.manifest.into_owned()),
-        None => Err(ModelError::format(path, "`paring` did not write it")),
-    }
-}
-
 fn header(text: &str, path: &Path) -> Result<Header<'static>, ModelError> {
     #[derive(Deserialize)]
     struct Version {

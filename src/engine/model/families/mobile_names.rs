@@ -71,13 +71,18 @@ impl Layout {
             image: 224,
         };
         Ok(match (r.family, source) {
-            (Family::MobileNetV2, Source::HuggingFace) => Layout {
-                flat: true,
-                acts: [hugging_face_v2(r)?; 2],
-                eps: r.sidecar.eps()?.unwrap_or(1e-3),
-                padding: padded(r.sidecar.config.bool("tf_padding")?.unwrap_or(true)),
-                ..common
-            },
+            (Family::MobileNetV2, Source::HuggingFace) => {
+                const USUAL: f64 = 32.0;
+                if r.sidecar.config.number("output_stride")?.is_some_and(|s| s < USUAL) {
+                    let why =
+                        "its last stages are dilated instead of strided (`output_stride`), which is not supported";
+                    return Err(r.not(why));
+                }
+                let acts = [r.sidecar.activation()?.unwrap_or(relu6); 2];
+                let eps = r.sidecar.eps()?.unwrap_or(1e-3);
+                let padding = padded(r.sidecar.config.bool("tf_padding")?.unwrap_or(true));
+                Layout { flat: true, acts, eps, padding, ..common }
+            }
             (Family::MobileNetV2, _) => Layout { flat: source == Source::Torchvision, ..common },
             (Family::MobileNetV3, _) => {
                 let flat = source == Source::Torchvision;
@@ -140,15 +145,6 @@ impl Layout {
             }
         })
     }
-}
-
-/// The activation of transformers' MobileNet v2, whose strides must be the usual ones.
-fn hugging_face_v2(r: &Reader) -> Result<Activation, ModelError> {
-    const USUAL: f64 = 32.0;
-    if r.sidecar.config.number("output_stride")?.is_some_and(|s| s < USUAL) {
-        return Err(r.not("its last stages are dilated instead of strided (`output_stride`), which is not supported"));
-    }
-    Ok(r.sidecar.activation()?.unwrap_or(Activation::Relu6))
 }
 
 pub(super) const V2_MARKS: &[&str] = &["stem.conv.weight", "ds.0.0.0.dw.0.conv.weight", "head.weight"];

@@ -85,28 +85,25 @@ pub(super) fn candidates() -> impl Iterator<Item = Candidate> {
 
 impl FamilySpec {
     pub fn family(&self) -> Family {
-        match self {
-            FamilySpec::CifarResnet(_) => Family::CifarResnet,
-            FamilySpec::Resnet(_) => Family::Resnet,
-            FamilySpec::Vgg(_) => Family::Vgg,
-            FamilySpec::Mobile(s) => s.family,
-            FamilySpec::ConvNext(_) => Family::ConvNext,
-            FamilySpec::TorchVit(_) => Family::TorchVit,
-            FamilySpec::Vit(_) => Family::Vit,
-            FamilySpec::Swin(_) => Family::Swin,
-            FamilySpec::SwinV2(_) => Family::SwinV2,
-        }
+        self.facts().0
     }
 
     pub fn classes(&self) -> usize {
+        self.facts().1
+    }
+
+    /// Family, classes, and where its authors publish one its evaluation transform.
+    fn facts(&self) -> (Family, usize, Option<Crop>) {
         match self {
-            FamilySpec::CifarResnet(s) => s.classes,
-            FamilySpec::Resnet(s) => s.classes,
-            FamilySpec::Vgg(s) => s.classes,
-            FamilySpec::Mobile(s) => s.classes,
-            FamilySpec::ConvNext(s) => s.classes,
-            FamilySpec::TorchVit(s) | FamilySpec::Vit(s) => s.dims.classes,
-            FamilySpec::Swin(s) | FamilySpec::SwinV2(s) => s.classes,
+            FamilySpec::CifarResnet(s) => (Family::CifarResnet, s.classes, None),
+            FamilySpec::Resnet(s) => (Family::Resnet, s.classes, Some(s.crop())),
+            FamilySpec::Vgg(s) => (Family::Vgg, s.classes, Some(s.crop())),
+            FamilySpec::Mobile(s) => (s.family, s.classes, Some(s.crop())),
+            FamilySpec::ConvNext(s) => (Family::ConvNext, s.classes, Some(s.crop())),
+            FamilySpec::TorchVit(s) => (Family::TorchVit, s.dims.classes, Some(s.crop())),
+            FamilySpec::Vit(s) => (Family::Vit, s.dims.classes, Some(s.crop())),
+            FamilySpec::Swin(s) => (Family::Swin, s.classes, Some(s.crop())),
+            FamilySpec::SwinV2(s) => (Family::SwinV2, s.classes, Some(s.crop())),
         }
     }
 
@@ -145,18 +142,10 @@ impl FamilySpec {
     /// What published weights expect for images of `size`, where no file beside them tells.
     pub fn preprocess(&self, size: [usize; 2]) -> Preprocess {
         let imagenet = Preprocess::imagenet(size);
-        let crop = match self {
-            FamilySpec::CifarResnet(_) => return imagenet,
-            FamilySpec::TorchVit(_) if size == [32, 32] => {
-                return Preprocess { mean: [0.4914, 0.4822, 0.4465], std: [0.2023, 0.1994, 0.2010], ..imagenet };
-            }
-            FamilySpec::Resnet(s) => s.crop(),
-            FamilySpec::Vgg(s) => s.crop(),
-            FamilySpec::Mobile(s) => s.crop(),
-            FamilySpec::ConvNext(s) => s.crop(),
-            FamilySpec::TorchVit(s) | FamilySpec::Vit(s) => s.crop(),
-            FamilySpec::Swin(s) | FamilySpec::SwinV2(s) => s.crop(),
-        };
+        if matches!(self, FamilySpec::TorchVit(_)) && size == [32, 32] {
+            return Preprocess { mean: [0.4914, 0.4822, 0.4465], std: [0.2023, 0.1994, 0.2010], ..imagenet };
+        }
+        let Some(crop) = self.facts().2 else { return imagenet };
         let (mean, std) = if crop.half { ([0.5; 3], [0.5; 3]) } else { (imagenet.mean, imagenet.std) };
         // Networks for small images see them whole.
         let resize_shorter = crop.resize.filter(|_| size[0].max(size[1]) > 64);
