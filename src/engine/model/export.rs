@@ -5,6 +5,7 @@
 //! `BF16`, the very `I8` rows and `F32` scales that kernels run, or 4-bit rows, two weights a `U8`, with `F32` scales. Written to a temporary file, synced, then renamed.
 
 use super::int4::Int4;
+use super::params::f32_bytes;
 use super::{
     Blob, Checkpoint, Dtype, Graph, Model, ModelError, ModelInfo, Param, ParamError, ParamStore, PrecisionPlan,
 };
@@ -22,7 +23,7 @@ pub(super) const KEY: &str = "paring";
 /// Version of the manifest; a file with a higher one is refused.
 const FORMAT: u32 = 1;
 /// Appended to a quantized weight's name for its scales.
-const SCALES: &str = ".paring_scales";
+pub(super) const SCALES: &str = ".paring_scales";
 
 /// How a model came about, for people and for replay; `paring` carries it along unread.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
@@ -79,10 +80,6 @@ struct Entry<'a> {
     dtype: &'static str,
     shape: Vec<usize>,
     bytes: Cow<'a, [u8]>,
-}
-
-fn f32_bytes(values: &[f32]) -> Vec<u8> {
-    values.iter().flat_map(|v| v.to_le_bytes()).collect()
 }
 
 fn f32_entry(name: String, shape: Vec<usize>, values: &[f32]) -> Entry<'static> {

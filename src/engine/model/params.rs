@@ -82,6 +82,10 @@ pub(super) fn numel_of(shape: &[usize]) -> Option<usize> {
     shape.iter().try_fold(1usize, |n, &d| n.checked_mul(d))
 }
 
+pub(super) fn f32_bytes(values: &[f32]) -> Vec<u8> {
+    values.iter().flat_map(|v| v.to_le_bytes()).collect()
+}
+
 /// Where the elements of a strided tensor lie, in row-major order.
 pub(super) fn strided(shape: &[usize], strides: &[isize], start: isize) -> impl Iterator<Item = isize> {
     let (mut index, mut next) = (vec![0usize; shape.len()], start);
@@ -204,7 +208,7 @@ impl Param {
             Data::View { blob, offset, dtype } => {
                 (*dtype, Cow::Borrowed(&blob[*offset..*offset + self.numel() * dtype.size()]))
             }
-            _ => (Dtype::F32, self.values().iter().flat_map(|v| v.to_le_bytes()).collect()),
+            _ => (Dtype::F32, f32_bytes(&self.values()).into()),
         }
     }
 

@@ -261,10 +261,9 @@ impl MobileSpec {
     pub(super) fn crop(&self) -> Crop {
         match (self.family, self.names.source, self.image) {
             (Family::EfficientNet, Source::Torchvision, 240) => Crop::bilinear(256),
-            (Family::EfficientNet, Source::Torchvision, 288) => Crop::bicubic(288),
             (Family::EfficientNet, Source::Torchvision, 300) => Crop::bicubic(320),
             (Family::EfficientNet, Source::Torchvision, 380) => Crop::bicubic(384),
-            (Family::EfficientNet, Source::Torchvision, side @ (456 | 528 | 600)) => Crop::bicubic(side),
+            (Family::EfficientNet, Source::Torchvision, side @ (288 | 456 | 528 | 600)) => Crop::bicubic(side),
             (Family::EfficientNet, ..) | (_, Source::Timm, _) => Crop::bicubic(usual_resize(self.image)),
             _ => Crop::bilinear(usual_resize(self.image)),
         }

@@ -334,12 +334,11 @@ fn batched(op: &str, ins: &[Option<&Constant>]) -> Folded {
 
 fn cast(x: &Constant, to: i64) -> Result<Constant, String> {
     match (to, &x.data) {
-        (1 | 10 | 11 | 16, Data::Floats(_)) => Ok(x.clone()),
+        (1 | 10 | 11 | 16, Data::Floats(_)) | (2..=7 | 12 | 13, Data::Ints(_)) => Ok(x.clone()),
         (1 | 10 | 11 | 16, Data::Ints(v)) => {
             constant(x.shape.clone(), Values::F(v.iter().map(|&v| v as f32).collect()))
         }
         (9, _) => constant(x.shape.clone(), Values::I(x.to_f32().iter().map(|&v| i64::from(v != 0.0)).collect())),
-        (2..=7 | 12 | 13, Data::Ints(_)) => Ok(x.clone()),
         (2..=7 | 12 | 13, Data::Floats(p)) => {
             constant(x.shape.clone(), Values::I(p.values().iter().map(|&v| v as i64).collect()))
         }
@@ -569,25 +568,19 @@ fn reduce(op: &str, x: &Constant, a: &Attrs, ins: &[Option<&Constant>]) -> Resul
     let kept: Vec<usize> = (0..rank).map(|i| if gone[i] { 1 } else { x.shape[i] }).collect();
     let own = strides(&kept);
     let to: Vec<isize> = (0..rank).map(|i| if gone[i] { 0 } else { own[i] }).collect();
-    let start = match op {
-        "ReduceProd" => 1.0,
-        "ReduceMax" => f64::NEG_INFINITY,
-        "ReduceMin" => f64::INFINITY,
-        _ => 0.0,
+    let (start, step): (f64, fn(f64, f64) -> f64) = match op {
+        "ReduceProd" => (1.0, |o, v| o * v),
+        "ReduceMax" => (f64::NEG_INFINITY, f64::max),
+        "ReduceMin" => (f64::INFINITY, f64::min),
+        "ReduceL2" => (0.0, |o, v| o + v * v),
+        _ => (0.0, |o, v| o + v),
     };
     let mut out = vec![start; sized(&kept)?];
     let all = x.to_f32();
     let ints = x.as_ints();
     for (i, to) in walk(&x.shape, &to, 0)?.into_iter().enumerate() {
         let v = ints.map_or(f64::from(all[i]), |v| v[i] as f64);
-        let o = &mut out[to];
-        *o = match op {
-            "ReduceProd" => *o * v,
-            "ReduceMax" => o.max(v),
-            "ReduceMin" => o.min(v),
-            "ReduceL2" => *o + v * v,
-            _ => *o + v,
-        };
+        out[to] = step(out[to], v);
     }
     let count = x.numel().checked_div(out.len()).unwrap_or(1).max(1) as f64;
     out.iter_mut().for_each(|v| match op {

@@ -14,14 +14,13 @@ use crate::graph::{
     Activation, Binding, Graph, Node, NodeId, Op, ParamRole, PositionBias, Range, channel_axis, least, shapes_at,
     window,
 };
-use crate::model::{Param, ParamStore};
+use crate::model::export::SCALES;
+use crate::model::params::{Param, ParamStore, f32_bytes};
 use std::collections::BTreeMap;
 
 const OPSET: i64 = 17;
 /// The IR version that came with opset 17.
 const IR: i64 = 8;
-/// Appended to an int8 weight's name for its scales, as in our safetensors.
-pub(in crate::model) const SCALES: &str = ".paring_scales";
 
 /// Attributes.
 fn attr(name: &str) -> AttributeProto {
@@ -59,10 +58,6 @@ fn tensor(name: &str, shape: &[usize], kind: i32, bytes: Vec<u8>) -> TensorProto
         raw_data: Some(bytes.into()),
         ..Default::default()
     }
-}
-
-fn f32s(values: &[f32]) -> Vec<u8> {
-    values.iter().flat_map(|v| v.to_le_bytes()).collect()
 }
 
 /// The model as protobuf; `shapes` are those of the fewest tokens, where their number is free. `metadata` becomes `metadata_props`.
@@ -172,10 +167,10 @@ impl Writer<'_> {
         self.out.initializer.extend(match param.as_int8() {
             Some((q, scales)) => {
                 let bytes = q.iter().map(|v| v.to_le_bytes()[0]).collect();
-                let factors = tensor(&format!("{name}{SCALES}"), &[scales.len()], data_type::FLOAT, f32s(scales));
+                let factors = tensor(&format!("{name}{SCALES}"), &[scales.len()], data_type::FLOAT, f32_bytes(scales));
                 vec![tensor(name, shape, data_type::INT8, bytes), factors]
             }
-            None => vec![tensor(name, shape, data_type::FLOAT, f32s(&param.values()))],
+            None => vec![tensor(name, shape, data_type::FLOAT, f32_bytes(&param.values()))],
         });
     }
 
@@ -214,7 +209,7 @@ impl Writer<'_> {
     }
 
     fn floats(&mut self, shape: &[usize], values: &[f32]) -> String {
-        self.constant("const", shape, data_type::FLOAT, f32s(values))
+        self.constant("const", shape, data_type::FLOAT, f32_bytes(values))
     }
 
     fn number(&mut self, v: f64) -> String {
