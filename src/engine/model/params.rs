@@ -125,14 +125,9 @@ impl Param {
 
     /// The same values in another shape; `None` when the counts differ or quantized rows would be torn.
     pub fn reshaped(&self, shape: Vec<usize>) -> Option<Param> {
-        if numel_of(&shape)? != self.numel() {
-            return None;
-        }
-        let data = match &self.data {
-            Data::Int8 { .. } | Data::Int4(_) if shape.first() != self.shape.first() => return None,
-            other => other.clone(),
-        };
-        Some(Param { shape, data })
+        let quantized = matches!(self.data, Data::Int8 { .. } | Data::Int4(_));
+        let fits = numel_of(&shape)? == self.numel() && (!quantized || shape.first() == self.shape.first());
+        fits.then(|| Param { shape, data: self.data.clone() })
     }
 
     /// The transposed matrix, still a view of where its values are stored; `None` when this is no matrix of floats.

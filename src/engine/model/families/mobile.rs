@@ -125,9 +125,8 @@ fn read_stages(r: &Reader, layout: &Layout) -> Result<Vec<Vec<MobileBlock>>, Mod
             false => stages.concat().chunk_by(|a, b| a.out == b.out).map(<[_]>::to_vec).collect(),
         };
         if stages.len() != layout.strides.len() {
-            return Err(
-                r.not(format!("it has {flat} blocks, expected {expected}, and its widths do not tell its stages"))
-            );
+            let why = format!("it has {flat} blocks, expected {expected}, and its widths do not tell its stages");
+            return Err(r.not(why));
         }
     }
     if stages.len() != layout.strides.len() {

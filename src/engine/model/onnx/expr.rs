@@ -33,12 +33,9 @@ pub(super) enum Known {
         add: f64,
     },
     Act(Activation),
-    LayerNorm {
-        eps: f64,
-    },
-    RmsNorm {
-        eps: f64,
-    },
+    /// With its epsilon, as the next.
+    LayerNorm(f64),
+    RmsNorm(f64),
     /// `x / max(|x|, tiny)`.
     Unit,
 }
@@ -142,10 +139,10 @@ impl E {
                 c.into_iter().map(|v| v / s).collect()
             };
             if all(&layer) {
-                return Some(Known::LayerNorm { eps });
+                return Some(Known::LayerNorm(eps));
             }
             if all(&|x| x.iter().map(|v| v / rms(x, eps)).collect()) {
-                return Some(Known::RmsNorm { eps });
+                return Some(Known::RmsNorm(eps));
             }
         }
         let length = |x: &[f64]| x.iter().map(|v| v * v).sum::<f64>().sqrt();
@@ -222,13 +219,13 @@ mod tests {
         let norm = |eps: f32| b("Div", &centred, &u("Sqrt", &b("Add", &var, &c(eps))));
         for eps in [1e-5f32, 1e-6, 1e-12] {
             // What rounding cannot tell apart at the sizes tried is told by the constants in the formula.
-            assert_eq!(norm(eps).known(), Some(Known::LayerNorm { eps: f64::from(eps) }), "{eps}");
+            assert_eq!(norm(eps).known(), Some(Known::LayerNorm(f64::from(eps))), "{eps}");
         }
         let square = Rc::new(E::Mean(b("Mul", x, x)));
         let rms = b("Mul", x, &u("Reciprocal", &u("Sqrt", &b("Add", &square, &c(1e-6)))));
-        assert_eq!(rms.known(), Some(Known::RmsNorm { eps: f64::from(1e-6f32) }));
+        assert_eq!(rms.known(), Some(Known::RmsNorm(f64::from(1e-6f32))));
         let unit = b("Div", x, &Rc::new(E::Clip(1e-12, f64::MAX, Rc::new(E::Norm(x.clone())))));
         assert_eq!(unit.known(), Some(Known::Unit));
-        assert_eq!(b("Div", &centred, &u("Sqrt", &var)).known(), Some(Known::LayerNorm { eps: 0.0 }));
+        assert_eq!(b("Div", &centred, &u("Sqrt", &var)).known(), Some(Known::LayerNorm(0.0)));
     }
 }

@@ -2,7 +2,7 @@
 
 use super::super::expr::Known;
 use super::{
-    Attrs, Constant, E, HashMap, Lift, Lifter, NodeId, NodeProto, Op, Param, Rc, Value, View, Weight, fold, op,
+    Atom, Attrs, Constant, E, HashMap, Lift, Lifter, NodeId, NodeProto, Op, Param, Rc, Value, View, Weight, fold, op,
 };
 use crate::graph::{Activation, ParamRef, ParamRole};
 
@@ -50,10 +50,10 @@ impl Lifter<'_> {
             Some(Known::Affine { mul, add }) if mul == 1.0 && add == 0.0 => return Ok(x.clone()),
             Some(Known::Affine { mul, add }) => return self.pointwise(Op::Scalar(op::Scalar { mul, add }), x),
             Some(Known::Act(act)) => return self.pointwise(Op::Activation { act }, x),
-            Some(Known::LayerNorm { eps }) => {
+            Some(Known::LayerNorm(eps)) => {
                 return self.norm(x, axis, |dim| Op::LayerNorm(op::LayerNorm { dim, eps }), &[1.0, 0.0]);
             }
-            Some(Known::RmsNorm { eps }) => {
+            Some(Known::RmsNorm(eps)) => {
                 return self.norm(x, axis, |dim| Op::RmsNorm(op::RmsNorm { dim, eps }), &[1.0]);
             }
             Some(Known::Unit) => return Err("brings vectors to length 1 outside attention".into()),
@@ -398,16 +398,8 @@ impl Lifter<'_> {
             return self.grown(x, E::Mean(e), Some(axis));
         }
         let v = self.settled_input(0)?;
-        let left = |v: &View| -> Vec<Vec<super::Atom>> {
-            let kept = v.axes.iter().enumerate().filter(|(i, _)| keep || !axes.contains(i));
-            kept.map(|(i, a)| if axes.contains(&i) { Vec::new() } else { a.clone() }).collect()
-        };
         let gone: Vec<_> = axes.iter().filter_map(|&i| v.axes.get(i)).flatten().copied().collect();
         let walks = |axis: usize| gone.iter().filter(|a| a.axis == axis).map(|a| a.len).product::<usize>();
-        let vector = |mut axes: Vec<Vec<super::Atom>>, from: usize| {
-            axes.iter_mut().flatten().filter(|a| a.axis == from).for_each(|a| a.axis = 1);
-            axes
-        };
         let refused = || format!("takes the mean over axes {axes:?} of {:?}", v.shape());
         let (op, channel) = match v.dims.len() {
             4 => {
@@ -426,7 +418,10 @@ impl Lifter<'_> {
         };
         let op = op.ok_or_else(refused)?;
         let base = self.moved(op, v.base)?;
-        Ok(Value::View(self.arranged(base, vector(left(&v), channel))))
+        let place = |a: &Atom| Atom { axis: if a.axis == channel { 1 } else { a.axis }, ..*a };
+        let kept = v.axes.iter().enumerate().filter(|(i, _)| keep || !axes.contains(i));
+        let left = kept.map(|(i, a)| if axes.contains(&i) { vec![] } else { a.iter().map(place).collect() });
+        Ok(Value::View(self.arranged(base, left.collect())))
     }
 
     /// `ReduceL2`, part of bringing vectors to length 1.
