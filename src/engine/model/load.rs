@@ -60,17 +60,12 @@ fn find(path: &Path) -> Result<(Vec<PathBuf>, PathBuf), ModelError> {
         let dir = path.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
         return Ok((vec![path.to_owned()], dir.to_owned()));
     }
-    for index in ["model.safetensors.index.json", "pytorch_model.bin.index.json"] {
-        let index = path.join(index);
-        if index.is_file() {
-            return Ok((shards(&index, path)?, path.to_owned()));
-        }
+    let first = |names: &[&str]| names.iter().map(|n| path.join(n)).find(|f| f.is_file());
+    if let Some(index) = first(&["model.safetensors.index.json", "pytorch_model.bin.index.json"]) {
+        return Ok((shards(&index, path)?, path.to_owned()));
     }
-    for name in ["model.safetensors", "pytorch_model.bin", "model.onnx"] {
-        let file = path.join(name);
-        if file.is_file() {
-            return Ok((vec![file], path.to_owned()));
-        }
+    if let Some(file) = first(&["model.safetensors", "pytorch_model.bin", "model.onnx"]) {
+        return Ok((vec![file], path.to_owned()));
     }
     // A folder with exactly one weight file leaves no doubt either.
     let mut found = Vec::new();

@@ -86,6 +86,17 @@ pub(super) fn f32_bytes(values: &[f32]) -> Vec<u8> {
     values.iter().flat_map(|v| v.to_le_bytes()).collect()
 }
 
+/// Strides of a contiguous tensor, row-major.
+pub(super) fn row_major(shape: &[usize]) -> Vec<isize> {
+    let mut out = vec![0; shape.len()];
+    let mut step = 1isize;
+    for (s, &d) in out.iter_mut().zip(shape).rev() {
+        *s = step;
+        step = step.saturating_mul(d as isize);
+    }
+    out
+}
+
 /// Where the elements of a strided tensor lie, in row-major order.
 pub(super) fn strided(shape: &[usize], strides: &[isize], start: isize) -> impl Iterator<Item = isize> {
     let (mut index, mut next) = (vec![0usize; shape.len()], start);

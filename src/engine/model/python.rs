@@ -120,15 +120,12 @@ pub(crate) fn source(graph: &Graph, weights: &str) -> String {
     t.push_str("        ):\n            self.put(name, tensors[name].float(), trained)\n\n");
     t.push_str("    def forward(self, x):\n        p = self.p\n");
     for (id, node) in nodes() {
-        let _ = writeln!(t, "        v{} = {}  # {}", id.0, expression(node), comment(&node.name));
+        // A comment is one line of printable characters.
+        let comment = super::printable(&node.name).replace('\n', " ");
+        let _ = writeln!(t, "        v{} = {}  # {comment}", id.0, expression(node));
     }
     let _ = writeln!(t, "        return v{}", graph.output.0);
     t
-}
-
-/// A name as a comment: one line of printable characters.
-fn comment(name: &str) -> String {
-    super::printable(name).replace('\n', " ")
 }
 
 fn activation(act: Activation, x: &str) -> String {

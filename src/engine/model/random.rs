@@ -14,10 +14,7 @@ use std::sync::Arc;
 /// # Panics
 /// When `spec`'s dimensions do not fit together; specs are written by programmers.
 pub fn random(spec: &FamilySpec, seed: u64) -> Model {
-    let graph = match spec.build() {
-        Ok(graph) => graph,
-        Err(e) => panic!("`random` was given a spec that does not build: {e}"),
-    };
+    let graph = spec.build().unwrap_or_else(|e| panic!("`random` was given a spec that does not build: {e}"));
     let params = random_params(&graph, seed);
     let Ok(&[channels, h, w]) = graph.input_shape().as_deref() else {
         panic!("`random` was given a spec of something else than images");

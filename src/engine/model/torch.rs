@@ -4,7 +4,7 @@
 //! are contiguous; strided ones are copied, under a budget that the file's own size sets.
 
 use super::checkpoint::float_dtype;
-use super::params::strided;
+use super::params::{row_major, strided};
 use super::pickle::{self, Arena, PickleError, TensorRef, Value};
 use super::{Blob, Checkpoint, ModelError, Param, RawTensor, numel_of, printable};
 use std::collections::HashMap;
@@ -198,18 +198,6 @@ fn state_dict(
     Ok(out)
 }
 
-/// The strides of a contiguous tensor, row-major.
-fn contiguous(shape: &[usize], stride: &[usize]) -> bool {
-    let mut expected = 1usize;
-    for (&d, &s) in shape.iter().zip(stride).rev() {
-        if d != 1 && s != expected {
-            return false;
-        }
-        expected = expected.saturating_mul(d);
-    }
-    true
-}
-
 fn tensor(blob: &Blob, t: &TensorRef, storages: &Storages, budget: &mut usize) -> Result<RawTensor, &'static str> {
     const PAST: &str = "reaches past the end of its storage";
     let &(start, length) = storages.get(&*t.storage.key).ok_or("has no data in the file")?;
@@ -235,7 +223,8 @@ fn tensor(blob: &Blob, t: &TensorRef, storages: &Storages, budget: &mut usize) -
         return Param::owned(shape, Vec::new()).map(RawTensor::Float).ok_or("has an impossible size");
     }
     let offset = start + first * size;
-    if contiguous(&t.shape, &t.stride) {
+    let strides: Vec<isize> = t.stride.iter().map(|&s| s as isize).collect();
+    if (0..).zip(row_major(&shape)).all(|(axis, want)| shape[axis] == 1 || strides[axis] == want) {
         return Param::view(shape, blob.clone(), offset, dtype).map(RawTensor::Float).ok_or(PAST);
     }
     let count = (length - first * size) / size;
@@ -244,7 +233,6 @@ fn tensor(blob: &Blob, t: &TensorRef, storages: &Storages, budget: &mut usize) -
     let flat = Param::view(vec![count], blob.clone(), offset, dtype).ok_or(PAST)?;
     let values = flat.values();
     let mut out = Vec::with_capacity(numel);
-    let strides: Vec<isize> = t.stride.iter().map(|&s| s as isize).collect();
     for at in strided(&shape, &strides, 0) {
         out.push(*values.get(at as usize).ok_or(PAST)?);
     }

@@ -98,7 +98,6 @@ pub(super) fn read(r: &Reader) -> Result<FamilySpec, ModelError> {
     let stem = if v2 { "swinv2" } else { "swin" };
     let stems = ["tiny", "small", "base", "large"].map(|size| format!("{stem}_{size}"));
     r.called(&stems.each_ref().map(String::as_str), &[])?;
-    let fused = r.has("layers.0.0.attn.qkv.weight");
     let mut stages = Vec::new();
     while r.has(&format!("layers.{}.0.norm1.weight", stages.len())) {
         let at = format!("layers.{}.0", stages.len());
@@ -115,15 +114,14 @@ pub(super) fn read(r: &Reader) -> Result<FamilySpec, ModelError> {
     }
     let trained = if v2 { r.sidecar.trained_windows()?.unwrap_or_default() } else { Vec::new() };
     let [_, _, patch, _] = r.shape::<4>("patch_embed.proj.weight")?;
-    let window = window(r, v2)?;
     let hidden = || r.out("layers.0.0.attn.cpb_mlp.0.weight");
     let spec = SwinSpec {
         names: r.names,
+        window: window(r, v2)?,
         v2: if v2 { Some(SwinV2 { hidden: hidden()?, trained }) } else { None },
         patch,
         stages,
-        window,
-        fused,
+        fused: r.has("layers.0.0.attn.qkv.weight"),
         qkv_bias: ["qkv.bias", "q.bias", "q_bias"].iter().any(|n| r.has(&format!("layers.0.0.attn.{n}"))),
         act: r.sidecar.activation()?.unwrap_or(Activation::GeluErf),
         eps: r.sidecar.eps()?.unwrap_or(EPS),

@@ -4,7 +4,7 @@
 
 use super::attrs::Attrs;
 use super::constant::{Constant, Data};
-use crate::model::params::{numel_of, strided};
+use crate::model::params::{numel_of, row_major, strided};
 
 /// Values that one folded tensor may have.
 const MAX_ELEMENTS: usize = 1 << 23;
@@ -70,17 +70,6 @@ pub(super) fn list(a: &Attrs, name: &str, ins: &[Option<&Constant>], i: usize) -
     a.ints(name).or_else(|| ints_at(ins, i).map(<[i64]>::to_vec))
 }
 
-/// Row-major strides.
-fn strides(shape: &[usize]) -> Vec<isize> {
-    let mut out = vec![0; shape.len()];
-    let mut step = 1isize;
-    for (s, &d) in out.iter_mut().zip(shape).rev() {
-        *s = step;
-        step = step.saturating_mul(d as isize);
-    }
-    out
-}
-
 /// Source index of every element of `shape`, in row-major order.
 fn walk(shape: &[usize], strides: &[isize], offset: isize) -> Result<Vec<usize>, String> {
     let mut out = Vec::with_capacity(sized(shape)?);
@@ -119,7 +108,7 @@ pub(super) fn broadcast(a: &[usize], b: &[usize]) -> Option<Vec<usize>> {
 }
 
 pub(super) fn expand_to(c: &Constant, shape: &[usize]) -> Result<Constant, String> {
-    let own = strides(&c.shape);
+    let own = row_major(&c.shape);
     let skip = shape.len().checked_sub(c.shape.len()).ok_or("a constant cannot be expanded to fewer axes")?;
     let mut s = vec![0isize; shape.len()];
     for (i, (&d, &st)) in c.shape.iter().zip(&own).enumerate() {
@@ -138,7 +127,7 @@ pub(super) fn transpose(c: &Constant, perm: &[usize]) -> Result<Constant, String
         let data = Data::Floats(p.transposed().ok_or("not a matrix")?);
         return Ok(Constant { shape: vec![cols, rows], data, name: None, batched: false });
     }
-    let own = strides(&c.shape);
+    let own = row_major(&c.shape);
     if perm.iter().any(|&p| p >= own.len()) || perm.len() != own.len() {
         return Err(format!("a transposition {perm:?} of {:?}", c.shape));
     }
@@ -348,7 +337,7 @@ fn cast(x: &Constant, to: i64) -> Result<Constant, String> {
 
 fn slice(x: &Constant, a: &Attrs, ins: &[Option<&Constant>]) -> Result<Constant, String> {
     let mut shape = x.shape.clone();
-    let mut step = strides(&shape);
+    let mut step = row_major(&shape);
     let mut offset = 0isize;
     for (axis, start, end, by) in slice_args(a, ins, shape.len())? {
         let (start, by, len) = slice_range(shape[axis], start, end, by)?;
@@ -432,7 +421,7 @@ pub(super) fn split_sizes(a: &Attrs, ins: &[Option<&Constant>], dim: usize) -> R
 fn split(x: &Constant, a: &Attrs, ins: &[Option<&Constant>]) -> Result<Vec<Constant>, String> {
     let along = axis(a.int("axis").unwrap_or(0), x.shape.len())?;
     let dim = *x.shape.get(along).ok_or("a split of a scalar")?;
-    let own = strides(&x.shape);
+    let own = row_major(&x.shape);
     let mut at = 0;
     let mut out = Vec::new();
     for len in split_sizes(a, ins, dim)? {
@@ -473,7 +462,7 @@ fn gather_nd(x: &Constant, at: &Constant) -> Result<Constant, String> {
     let tail = x.shape.get(*depth..).ok_or_else(bad)?;
     let inner: usize = tail.iter().product();
     let index = at.as_ints().filter(|_| *depth > 0).ok_or_else(bad)?;
-    let own = strides(&x.shape);
+    let own = row_major(&x.shape);
     let shape = [rows, tail].concat();
     let mut from = Vec::with_capacity(sized(&shape)?);
     for row in index.chunks_exact(*depth) {
@@ -489,7 +478,7 @@ fn scatter(x: &Constant, at: &Constant, by: &Constant) -> Result<Constant, Strin
     let depth = *at.shape.last().ok_or_else(bad)?;
     let inner: usize = x.shape.get(depth..).ok_or_else(bad)?.iter().product();
     let index = at.as_ints().ok_or_else(bad)?;
-    let own = strides(&x.shape);
+    let own = row_major(&x.shape);
     let mut out = x.to_f32();
     let by_values = by.to_f32();
     if depth == 0 || (index.len() / depth).checked_mul(inner) != Some(by_values.len()) {
@@ -566,7 +555,7 @@ fn reduce(op: &str, x: &Constant, a: &Attrs, ins: &[Option<&Constant>]) -> Resul
         None => gone.fill(true),
     }
     let kept: Vec<usize> = (0..rank).map(|i| if gone[i] { 1 } else { x.shape[i] }).collect();
-    let own = strides(&kept);
+    let own = row_major(&kept);
     let to: Vec<isize> = (0..rank).map(|i| if gone[i] { 0 } else { own[i] }).collect();
     let (start, step): (f64, fn(f64, f64) -> f64) = match op {
         "ReduceProd" => (1.0, |o, v| o * v),
