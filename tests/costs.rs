@@ -1,8 +1,8 @@
 //! Parameters and MACs of well-known networks, against published figures, in every counting convention.
 
-use paring::graph::{Graph, MacConvention, Macs, macs, node_params};
+use paring::graph::{Activation, Graph, MacConvention, Macs, macs, node_params};
 use paring::model::FamilySpec;
-use paring::model::families::{CifarResnetSpec, ResnetSpec, SwinSpec, VitDims, VitSpec};
+use paring::model::families::{CifarResnetSpec, Names, ResnetSpec, Source, SwinSpec, SwinStage, VitDims, VitSpec};
 
 /// Parameters, and G MACs by linear/conv, + attention, + norms.
 fn figures(spec: &FamilySpec) -> (u64, [f64; 3]) {
@@ -21,6 +21,28 @@ fn hf(dims: VitDims) -> FamilySpec {
     FamilySpec::Vit(VitSpec::hugging_face(dims))
 }
 
+/// A Swin at 224 px whose widths and heads double from stage to stage.
+fn swin(width: usize, depths: [usize; 4], heads: usize) -> FamilySpec {
+    static OWN: Names = Names { source: Source::Timm, prefix: "", rules: &[], unused: &[] };
+    let stage = |(i, depth): (usize, usize)| {
+        let dim = width << i;
+        SwinStage { dim, depth, heads: heads << i, mlp: 4 * dim }
+    };
+    FamilySpec::Swin(SwinSpec {
+        names: &OWN,
+        v2: None,
+        patch: 4,
+        stages: depths.into_iter().enumerate().map(stage).collect(),
+        window: 7,
+        fused: true,
+        qkv_bias: true,
+        act: Activation::GeluErf,
+        eps: 1e-5,
+        classes: 1000,
+        image: 224,
+    })
+}
+
 #[test]
 fn published_figures_come_out() {
     let resnet = |d| FamilySpec::Resnet(ResnetSpec::depth(d, 1000).unwrap());
@@ -31,9 +53,14 @@ fn published_figures_come_out() {
         ("resnet101", resnet(101), 44_549_160, [7.801, 7.801, 7.83]),
         ("vit_b_16", timm(VitDims::base16()), 86_567_656, [16.849, 17.564, 17.58]),
         ("vit_b_16 hf", hf(VitDims::base16()), 86_567_656, [16.849, 17.564, 17.58]),
-        ("deit_s", timm(VitDims::small16()), 22_050_664, [4.241, 4.599, 4.61]),
-        ("swin_t", FamilySpec::Swin(SwinSpec::tiny(1000)), 28_288_354, [4.350, 4.491, 4.51]),
-        ("swin_b", FamilySpec::Swin(SwinSpec::base(1000)), 87_768_224, [15.126, 15.431, 15.47]),
+        (
+            "deit_s",
+            timm(VitDims { dim: 384, heads: 6, mlp: 1536, ..VitDims::base16() }),
+            22_050_664,
+            [4.241, 4.599, 4.61],
+        ),
+        ("swin_t", swin(96, [2, 2, 6, 2], 3), 28_288_354, [4.350, 4.491, 4.51]),
+        ("swin_b", swin(128, [2, 2, 18, 2], 4), 87_768_224, [15.126, 15.431, 15.47]),
     ] {
         let (p, g) = figures(&spec);
         assert_eq!(p, params, "{name}");

@@ -88,7 +88,7 @@ fn an_export_opens_as_the_same_model() {
         };
         let hash = export::safetensors(&path, &model, &manifest).unwrap();
         assert_eq!(hash, blake3::hash(&std::fs::read(&path).unwrap()).to_hex().to_string());
-        assert_eq!(export::manifest(&path).unwrap(), manifest);
+        assert_eq!(common::manifest::manifest(&path).unwrap(), manifest);
 
         let back = open(&path).unwrap();
         assert_eq!(back.graph, model.graph);

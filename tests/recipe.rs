@@ -1,13 +1,14 @@
 //! The recipe is in the journal: without the file beside it a session rebuilds the same model byte for byte, notices data that
 //! became other data, and says in its exports what was really done.
 
+#[path = "common/manifest.rs"]
+mod manifest;
 #[path = "common/small.rs"]
 mod small;
 
 use paring::graph::Calibration;
 use paring::host::client::{Client, Messages};
 use paring::host::{Host, HostError, OpenSpec, lifecycle};
-use paring::model::export;
 use paring::plan::{Action, DecisionId, Status, Target};
 use paring::prune::Method;
 use paring::quant::Precision;
@@ -302,7 +303,7 @@ async fn the_manifest_says_what_was_done() {
     assert!(all == 64 - 21 && used.checked == all / 5 && used.ranged == all && !used.checked_on_fitted, "{used:?}");
     assert!(used.hash.is_some());
     for path in [out, rig.place.artifacts().join(artifact)] {
-        let recipe = export::manifest(&path).expect("a manifest").recipe;
+        let recipe = manifest::manifest(&path).expect("a manifest").recipe;
         let repair = &recipe["repair"];
         assert_eq!(
             (repair["images"].as_u64(), repair["check_images"].as_u64()),

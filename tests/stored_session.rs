@@ -3,12 +3,14 @@
 //! The bytes of an export are those of the stored model and what the journal says of it: they depend on no processor. What
 //! the continued round computes does, and is not compared with anything.
 
+#[path = "common/manifest.rs"]
+mod manifest;
 #[path = "common/pty.rs"]
 mod pty;
 
 use paring::host::OpenSpec;
 use paring::host::client::{Client, Messages};
-use paring::model::{LoadOptions, export};
+use paring::model::LoadOptions;
 use paring::plan::{Action, DecisionId, Target};
 use paring::session::{Command, Event, HostMsg, Journal, Phase, Place, State, is_locked};
 use pty::Home;
@@ -64,7 +66,7 @@ fn as_written_then(bytes: &[u8]) -> Vec<u8> {
 fn model_of(path: &Path) -> String {
     let opened = paring::model::load(path, &LoadOptions::default()).expect("opens");
     assert!(!opened.precision.nodes.is_empty(), "int8 comes back as such");
-    let figures = export::manifest(path).expect("ours").figures;
+    let figures = manifest::manifest(path).expect("ours").figures;
     figures["model_hash"].as_str().expect("named").to_owned()
 }
 

@@ -2,6 +2,7 @@
 #![allow(dead_code)]
 
 pub mod checkpoints;
+pub mod manifest;
 pub mod zeroed;
 
 use std::path::PathBuf;

@@ -2,7 +2,7 @@
 //! shown steers nothing. Judged from the journal's records and from messages, not by asking the program.
 
 use crate::rig::KEY;
-use paring::model::{LoadOptions, export};
+use paring::model::LoadOptions;
 use paring::plan::{Action, DecisionId, Status, Target};
 use paring::session::{Command, Event, HostMsg, Record, State};
 use serde_json::{Value, json};
@@ -176,7 +176,7 @@ fn whole(path: &Path, hash: &str, mut actions: Vec<(Target, Action)>) -> Result<
     }
     actions.sort_by(|a, b| a.0.cmp(&b.0));
     let wanted: Vec<Value> = actions.iter().map(|(t, a)| json!({ "target": t, "action": a })).collect();
-    let manifest = export::manifest(path).map_err(|e| e.to_string())?;
+    let manifest = crate::manifest::manifest(path)?;
     match manifest.recipe["actions"] == json!(wanted) {
         true => Ok(()),
         false => {

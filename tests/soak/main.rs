@@ -21,6 +21,8 @@
 //! *Beyond the model*: the largest resident set of the host since it started (`VmHWM`), with its program, its images and
 //! SQLite, less the checkpoint's bytes on disk once. In every part the model is small, so this is nearly all of the process.
 
+#[path = "../common/manifest.rs"]
+mod manifest;
 #[path = "../common/pty.rs"]
 mod pty;
 #[path = "../common/small.rs"]

@@ -11,6 +11,7 @@ pub use scratch::{Scratch, overwrites, replace, replace_folder, target, write, w
 
 use std::fs::FileType;
 use std::io;
+use std::os::unix::fs::FileTypeExt;
 
 /// What is there is none of the files that were meant.
 fn refused(found: FileType) -> io::Error {
@@ -18,18 +19,15 @@ fn refused(found: FileType) -> io::Error {
 }
 
 fn kind(found: FileType) -> &'static str {
-    #[cfg(unix)]
-    {
-        use std::os::unix::fs::FileTypeExt;
-        if found.is_fifo() {
-            return "a pipe";
-        }
-        if found.is_socket() {
-            return "a socket";
-        }
-        if found.is_char_device() || found.is_block_device() {
-            return "a device";
-        }
+    if found.is_fifo() {
+        "a pipe"
+    } else if found.is_socket() {
+        "a socket"
+    } else if found.is_char_device() || found.is_block_device() {
+        "a device"
+    } else if found.is_dir() {
+        "a folder"
+    } else {
+        "something else"
     }
-    if found.is_dir() { "a folder" } else { "something else" }
 }

@@ -4,6 +4,7 @@
 use super::refused;
 use std::fs::{File, OpenOptions};
 use std::io::{self, Read};
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 
 /// Opens a regular file for reading, at once.
@@ -16,14 +17,7 @@ pub fn open(path: &Path) -> io::Result<File> {
     if !found.is_file() {
         return Err(refused(found));
     }
-    let mut options = OpenOptions::new();
-    options.read(true);
-    #[cfg(unix)]
-    {
-        use std::os::unix::fs::OpenOptionsExt;
-        options.custom_flags(libc::O_NONBLOCK | libc::O_NOCTTY);
-    }
-    let file = options.open(path)?;
+    let file = OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK | libc::O_NOCTTY).open(path)?;
     // And after, because the name may lead elsewhere by now.
     let found = file.metadata()?.file_type();
     if found.is_file() { Ok(file) } else { Err(refused(found)) }
@@ -65,17 +59,14 @@ mod tests {
         assert_eq!(read(&at("file"), 2).unwrap_err().kind(), io::ErrorKind::FileTooLarge);
         assert_eq!(open(&at("none")).unwrap_err().kind(), io::ErrorKind::NotFound);
         assert!(open(dir.path()).unwrap_err().to_string().contains("a folder"));
-        #[cfg(unix)]
-        {
-            let made = std::process::Command::new("mkfifo").arg(at("fifo")).status().expect("mkfifo");
-            assert!(made.success());
-            std::os::unix::fs::symlink(at("fifo"), at("link")).expect("linked");
-            std::os::unix::fs::symlink(at("file"), at("good")).expect("linked");
-            assert_eq!(read(&at("good"), 3).expect("read"), b"abc");
-            for (path, what) in [(at("fifo"), "a pipe"), (at("link"), "a pipe"), ("/dev/zero".into(), "a device")] {
-                let error = read(&path, 10).unwrap_err();
-                assert!(error.to_string().contains(what), "{error}");
-            }
+        let made = std::process::Command::new("mkfifo").arg(at("fifo")).status().expect("mkfifo");
+        assert!(made.success());
+        std::os::unix::fs::symlink(at("fifo"), at("link")).expect("linked");
+        std::os::unix::fs::symlink(at("file"), at("good")).expect("linked");
+        assert_eq!(read(&at("good"), 3).expect("read"), b"abc");
+        for (path, what) in [(at("fifo"), "a pipe"), (at("link"), "a pipe"), ("/dev/zero".into(), "a device")] {
+            let error = read(&path, 10).unwrap_err();
+            assert!(error.to_string().contains(what), "{error}");
         }
     }
 }

@@ -7,7 +7,8 @@
 
 use super::refused;
 use std::fs::File;
-use std::io;
+use std::io::{self, Write};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 const PREFIX: &str = ".paring-";
@@ -34,10 +35,7 @@ impl Scratch {
         sweep(dir);
         loop {
             let path = dir.join(format!("{PREFIX}{:0DIGITS$x}{SUFFIX}", rand::random::<u64>()));
-            let mut builder = std::fs::DirBuilder::new();
-            #[cfg(unix)]
-            std::os::unix::fs::DirBuilderExt::mode(&mut builder, 0o700);
-            builder.create(&path)?;
+            std::fs::DirBuilder::new().mode(0o700).create(&path)?;
             // Somebody may sweep between the lines here: it is without its lock, and looks as one whose process died.
             let lock = match File::open(&path) {
                 Err(e) if e.kind() == io::ErrorKind::NotFound => continue,
@@ -64,17 +62,8 @@ impl Drop for Scratch {
 
 /// Is `path` still what was opened?
 fn same(open: &File, path: &Path) -> bool {
-    #[cfg(unix)]
-    {
-        use std::os::unix::fs::MetadataExt;
-        let id = |m: io::Result<std::fs::Metadata>| m.ok().map(|m| (m.dev(), m.ino()));
-        id(std::fs::symlink_metadata(path)) == id(open.metadata())
-    }
-    #[cfg(not(unix))]
-    {
-        let _ = open;
-        path.is_dir()
-    }
+    let id = |m: io::Result<std::fs::Metadata>| m.ok().map(|m| (m.dev(), m.ino()));
+    id(std::fs::symlink_metadata(path)) == id(open.metadata())
 }
 
 fn is_scratch(name: &str) -> bool {
@@ -178,11 +167,8 @@ pub fn write(path: &Path, bytes: impl AsRef<[u8]>) -> io::Result<()> {
 /// # Errors
 /// As [`replace`].
 pub fn write_privately(path: &Path, bytes: impl AsRef<[u8]>) -> io::Result<()> {
-    let mut options = std::fs::OpenOptions::new();
-    options.write(true).create_new(true);
-    #[cfg(unix)]
-    std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o600);
-    replace(path, |new| io::Write::write_all(&mut options.open(new)?, bytes.as_ref()))
+    let private = |new: &Path| std::fs::OpenOptions::new().write(true).create_new(true).mode(0o600).open(new);
+    replace(path, |new| private(new)?.write_all(bytes.as_ref()))
 }
 
 /// Replaces the folder `path` by the one that `write` fills, as a whole. A folder that is there already must be empty, or
@@ -331,7 +317,6 @@ mod tests {
         assert!(!path.exists());
     }
 
-    #[cfg(unix)]
     #[test]
     fn what_is_protected_or_was_read_from_is_not_replaced() {
         use std::os::unix::fs::{PermissionsExt, symlink};
@@ -361,7 +346,6 @@ mod tests {
         assert_eq!(std::fs::read_to_string(at("model")).expect("read"), "old");
     }
 
-    #[cfg(unix)]
     #[test]
     fn nothing_but_files_and_folders_is_written_to() {
         let dir = tempfile::tempdir().expect("temp dir");

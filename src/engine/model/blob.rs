@@ -83,7 +83,7 @@ impl Blob {
     /// # Errors
     /// It cannot be read, is no regular file, or changed while it was read.
     pub fn open(path: &Path) -> io::Result<Blob> {
-        Blob::open_copying(path, copied_up_to())
+        Blob::open_copying(path, if MAP_ALL.get() { 0 } else { COPIED })
     }
 
     /// As [`Blob::open`]; files of more than `most` bytes are mapped.
@@ -124,10 +124,8 @@ impl Blob {
 
     /// The mapped file's stamp now.
     pub(super) fn stamp(&self) -> Option<Stamp> {
-        match self {
-            Blob::Mapped(m) => m.file.metadata().ok().map(|meta| Stamp::of(&meta)),
-            Blob::Copied(_) | Blob::Static(_) | Blob::Owned(_) => None,
-        }
+        let Blob::Mapped(m) = self else { return None };
+        m.file.metadata().ok().map(|meta| Stamp::of(&meta))
     }
 
     /// Takes a later `stamp` for the one that it was opened with: its bytes are known to be the same.
@@ -152,17 +150,12 @@ impl Blob {
 
     /// At the path of a copy there is no longer the file that was copied. The copy is what it was.
     pub(super) fn is_outdated(&self) -> bool {
-        match self {
-            Blob::Copied(c) => {
-                std::fs::metadata(&c.path).map_or(true, |meta| {
-                    let now = Stamp::of(&meta);
-                    // A file that is only renamed or linked has the same content.
-                    (now.device, now.inode, now.len, now.changed[0])
-                        != (c.stamp.device, c.stamp.inode, c.stamp.len, c.stamp.changed[0])
-                })
-            }
-            Blob::Mapped(_) | Blob::Static(_) | Blob::Owned(_) => false,
-        }
+        let Blob::Copied(c) = self else { return false };
+        std::fs::metadata(&c.path).map_or(true, |meta| {
+            let now = Stamp::of(&meta);
+            // A file that is only renamed or linked has the same content.
+            Stamp { changed: [now.changed[0], c.stamp.changed[1]], ..now } != c.stamp
+        })
     }
 
     /// Tells the system that these bytes are not needed for now: pages of a mapped file leave memory, and come back from
@@ -200,6 +193,13 @@ impl Deref for Blob {
     }
 }
 
+/// For [`bytes::Bytes`] to hold on to a blob.
+impl AsRef<[u8]> for Blob {
+    fn as_ref(&self) -> &[u8] {
+        self
+    }
+}
+
 impl fmt::Debug for Blob {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let kind = match self {
@@ -214,10 +214,6 @@ impl fmt::Debug for Blob {
 
 thread_local! {
     static MAP_ALL: std::cell::Cell<bool> = const { std::cell::Cell::new(false) };
-}
-
-fn copied_up_to() -> u64 {
-    if MAP_ALL.get() { 0 } else { COPIED }
 }
 
 /// Whether files that this thread opens are mapped however small they are, so that tests need no large ones.

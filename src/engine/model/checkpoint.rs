@@ -12,14 +12,9 @@ use std::path::Path;
 #[derive(Debug, Clone)]
 pub(super) enum RawTensor {
     Float(Param),
-    /// `i8` values at `offset` of the blob (quantized weights of our own exports).
-    I8 {
-        shape: Vec<usize>,
-        blob: Blob,
-        offset: usize,
-    },
-    /// Bytes at `offset` of the blob (4-bit weights of our own exports).
-    U8 {
+    /// `I8` or `U8` values at `offset` of the blob (quantized weights of our own exports, of 8 or 4 bits).
+    Bytes {
+        dtype: &'static str,
         shape: Vec<usize>,
         blob: Blob,
         offset: usize,
@@ -35,7 +30,7 @@ impl RawTensor {
     pub fn shape(&self) -> &[usize] {
         match self {
             RawTensor::Float(p) => p.shape(),
-            RawTensor::I8 { shape, .. } | RawTensor::U8 { shape, .. } | RawTensor::Other { shape, .. } => shape,
+            RawTensor::Bytes { shape, .. } | RawTensor::Other { shape, .. } => shape,
         }
     }
 }
@@ -45,7 +40,6 @@ impl RawTensor {
 pub(super) struct Checkpoint {
     pub tensors: IndexMap<String, RawTensor>,
     pub metadata: IndexMap<String, String>,
-    pub notes: Vec<String>,
 }
 
 impl Checkpoint {
@@ -62,13 +56,11 @@ impl Checkpoint {
     pub fn absorb(&mut self, other: Checkpoint, path: &Path) -> Result<(), ModelError> {
         for (name, tensor) in other.tensors {
             if self.tensors.contains_key(&name) {
-                let why = format!("tensor `{}` is in two shards", printable(&name));
-                return Err(ModelError::Damaged { path: path.to_owned(), why });
+                return Err(ModelError::damaged(path, format!("tensor `{}` is in two shards", printable(&name))));
             }
             self.tensors.insert(name, tensor);
         }
         self.metadata.extend(other.metadata);
-        self.notes.extend(other.notes);
         Ok(())
     }
 

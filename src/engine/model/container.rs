@@ -1,18 +1,16 @@
 //! Which container a checkpoint's file is, told by its first bytes and not by its name, and reading it.
 
-use super::checkpoint::Checkpoint;
-use super::{Blob, ModelError, safetensors, torch};
+use super::{Blob, Checkpoint, ModelError, safetensors, torch};
 use std::path::Path;
 
 /// Reads one checkpoint file.
 pub(super) fn open(path: &Path) -> Result<Checkpoint, ModelError> {
-    let blob = Blob::open(path).map_err(|source| ModelError::Read { path: path.to_owned(), source })?;
-    parse(&blob, path)
+    parse(&Blob::open(path).map_err(ModelError::read(path))?, path)
 }
 
 /// Reads a checkpoint from bytes; `path` is for messages.
 pub(super) fn parse(blob: &Blob, path: &Path) -> Result<Checkpoint, ModelError> {
-    let format = |why: &str| Err(ModelError::Format { path: path.to_owned(), why: why.into() });
+    let format = |why| Err(ModelError::format(path, why));
     let bytes: &[u8] = blob;
     match bytes {
         [] => format("the file is empty"),

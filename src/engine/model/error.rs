@@ -3,15 +3,16 @@
 
 use super::{Family, ParamError};
 use crate::graph::GraphError;
-use std::path::PathBuf;
+use std::io;
+use std::path::{Path, PathBuf};
 
 /// A model could not be read or written.
 #[derive(Debug, thiserror::Error)]
 pub enum ModelError {
     #[error("cannot read `{}`: {source}; hint: check the path and its permissions", path.display())]
-    Read { path: PathBuf, source: std::io::Error },
+    Read { path: PathBuf, source: io::Error },
     #[error("cannot write `{}`: {source}; hint: check that the folder exists, is writable and has space", path.display())]
-    Write { path: PathBuf, source: std::io::Error },
+    Write { path: PathBuf, source: io::Error },
     #[error("`{}` is not a checkpoint: {why}; hint: safetensors, PyTorch state dicts (.th, .pth, .pt) and ONNX are read", path.display())]
     Format { path: PathBuf, why: String },
     #[error("`{}` is damaged: {why}; hint: compare its size and checksum with the original", path.display())]
@@ -57,6 +58,28 @@ pub enum ModelError {
     Param(#[from] ParamError),
     #[error(transparent)]
     Graph(#[from] GraphError),
+}
+
+impl ModelError {
+    pub(super) fn read(path: &Path) -> impl Fn(io::Error) -> ModelError {
+        move |source| ModelError::Read { path: path.to_owned(), source }
+    }
+
+    pub(super) fn write(path: &Path) -> impl Fn(io::Error) -> ModelError {
+        move |source| ModelError::Write { path: path.to_owned(), source }
+    }
+
+    pub(super) fn format(path: &Path, why: impl Into<String>) -> ModelError {
+        ModelError::Format { path: path.to_owned(), why: why.into() }
+    }
+
+    pub(super) fn damaged(path: &Path, why: impl Into<String>) -> ModelError {
+        ModelError::Damaged { path: path.to_owned(), why: why.into() }
+    }
+
+    pub(super) fn unsupported(path: &Path, why: impl Into<String>, hint: &str) -> ModelError {
+        ModelError::Unsupported { path: path.to_owned(), why: why.into(), hint: hint.into() }
+    }
 }
 
 fn known() -> String {

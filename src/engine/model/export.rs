@@ -4,13 +4,13 @@
 //! precisions, what is known of the model, and how it came about. Weights are stored in their precision's format: `F16`,
 //! `BF16`, the very `I8` rows and `F32` scales that kernels run, or 4-bit rows, two weights a `U8`, with `F32` scales. Written to a temporary file, synced, then renamed.
 
-use super::checkpoint::{Checkpoint, RawTensor};
 use super::int4::Int4;
-use super::params::Dtype;
-use super::params::numel_of;
-use super::{Blob, Model, ModelError, ModelInfo, Param, ParamError, ParamStore, printable, values};
-use crate::files;
-use crate::graph::{Graph, Op, ParamRole, PrecisionPlan, WeightFormat, param_shapes, shapes};
+use super::params::f32_bytes;
+use super::{
+    Blob, Checkpoint, Dtype, Graph, Model, ModelError, ModelInfo, Param, ParamError, ParamStore, PrecisionPlan,
+};
+use super::{RawTensor, files, numel_of, printable, values};
+use crate::graph::{Op, ParamRole, WeightFormat, param_shapes, shapes};
 use serde::{Deserialize, Serialize};
 use std::borrow::Cow;
 use std::fs::File;
@@ -23,7 +23,7 @@ pub(super) const KEY: &str = "paring";
 /// Version of the manifest; a file with a higher one is refused.
 const FORMAT: u32 = 1;
 /// Appended to a quantized weight's name for its scales.
-const SCALES: &str = ".paring_scales";
+pub(super) const SCALES: &str = ".paring_scales";
 
 /// How a model came about, for people and for replay; `paring` carries it along unread.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
@@ -82,19 +82,14 @@ struct Entry<'a> {
     bytes: Cow<'a, [u8]>,
 }
 
-fn f32_bytes(values: &[f32]) -> Vec<u8> {
-    values.iter().flat_map(|v| v.to_le_bytes()).collect()
+fn f32_entry(name: String, shape: Vec<usize>, values: &[f32]) -> Entry<'static> {
+    Entry { name, dtype: "F32", shape, bytes: f32_bytes(values).into() }
 }
 
 /// A parameter as the file holds it: values, and scales of what is quantized.
 fn entries<'a>(name: &str, param: &'a Param) -> Vec<Entry<'a>> {
     let (name, shape) = (name.to_owned(), param.shape().to_vec());
-    let scales = |shape: Vec<usize>, scales: &[f32]| Entry {
-        name: name.clone() + SCALES,
-        dtype: "F32",
-        shape,
-        bytes: f32_bytes(scales).into(),
-    };
+    let scales = |shape: Vec<usize>, scales: &[f32]| f32_entry(name.clone() + SCALES, shape, scales);
     if let Some((q, s)) = param.as_int8() {
         let bytes: Vec<u8> = q.iter().map(|v| v.to_le_bytes()[0]).collect();
         let scales = scales(vec![s.len()], s);
@@ -105,7 +100,7 @@ fn entries<'a>(name: &str, param: &'a Param) -> Vec<Entry<'a>> {
         let scales = scales(groups.to_vec(), &q.scales);
         return vec![Entry { name, dtype: "U8", shape: shape.to_vec(), bytes: q.packed.as_slice().into() }, scales];
     }
-    let (dtype, bytes) = param.float_bytes().unwrap_or_else(|| (Dtype::F32, f32_bytes(&param.values()).into()));
+    let (dtype, bytes) = param.float_bytes();
     let dtype = match dtype {
         Dtype::F32 => "F32",
         Dtype::F16 => "F16",
@@ -145,8 +140,7 @@ pub(super) fn header_text(model: &Model, params: &ParamStore, manifest: &Manifes
 /// [`ModelError::Param`] when the model lacks a parameter that its graph names.
 pub fn safetensors(path: &Path, model: &Model, manifest: &Manifest) -> Result<String, ModelError> {
     let params = stored(model)?;
-    let write = |source: std::io::Error| ModelError::Write { path: path.to_owned(), source };
-    let json = |e: serde_json::Error| write(e.into());
+    let manifest = header_text(model, &params, manifest).map_err(|e| ModelError::write(path)(e.into()))?;
     let mut entries: Vec<Entry<'_>> = params.iter().flat_map(|(name, param)| entries(name, param)).collect();
     // The reference reader wants wider types first, so that every tensor is aligned.
     entries.sort_by_key(|e| match e.dtype {
@@ -155,25 +149,7 @@ pub fn safetensors(path: &Path, model: &Model, manifest: &Manifest) -> Result<St
         "F16" | "BF16" => 2,
         _ => 3,
     });
-
-    let mut object = serde_json::Map::new();
-    let metadata = serde_json::json!({ "format": "pt", KEY: header_text(model, &params, manifest).map_err(json)? });
-    object.insert("__metadata__".into(), metadata);
-    let mut at = 0usize;
-    for e in &entries {
-        let end = at + e.bytes.len();
-        let entry = serde_json::json!({ "dtype": e.dtype, "shape": e.shape, "data_offsets": [at, end] });
-        object.insert(e.name.clone(), entry);
-        at = end;
-    }
-    let mut text = serde_json::to_vec(&object).map_err(json)?;
-    text.resize(text.len().next_multiple_of(8), b' ');
-    write_atomically(path, |out| {
-        out.write_all(&(text.len() as u64).to_le_bytes())?;
-        out.write_all(&text)?;
-        entries.iter().try_for_each(|e| out.write_all(&e.bytes))
-    })
-    .map_err(write)
+    write_entries(path, serde_json::json!({ "format": "pt", KEY: manifest }), &entries)
 }
 
 /// Writes what `model` computes with as plain f32 tensors under the checkpoint's own names: weights of quantized nodes
@@ -183,30 +159,31 @@ pub fn safetensors(path: &Path, model: &Model, manifest: &Manifest) -> Result<St
 /// As [`safetensors`].
 pub fn floats(path: &Path, model: &Model) -> Result<String, ModelError> {
     let params = stored(model)?;
-    let values: Vec<(&str, &[usize], Vec<u8>)> =
-        params.iter().map(|(name, p)| (name, p.shape(), f32_bytes(&p.values()))).collect();
-    let write = |source: std::io::Error| ModelError::Write { path: path.to_owned(), source };
+    let entry = |(name, p): (&str, &Param)| f32_entry(name.to_owned(), p.shape().to_vec(), &p.values());
+    let entries: Vec<Entry<'_>> = params.iter().map(entry).collect();
+    write_entries(path, serde_json::json!({ "format": "pt" }), &entries)
+}
+
+/// Writes a safetensors file of `entries`, in their order. Returns its hash.
+fn write_entries(path: &Path, metadata: serde_json::Value, entries: &[Entry]) -> Result<String, ModelError> {
+    let write = ModelError::write(path);
     let mut object = serde_json::Map::new();
-    object.insert("__metadata__".into(), serde_json::json!({ "format": "pt" }));
+    object.insert("__metadata__".into(), metadata);
     let mut at = 0usize;
-    for (name, shape, bytes) in &values {
-        let entry = serde_json::json!({ "dtype": "F32", "shape": shape, "data_offsets": [at, at + bytes.len()] });
-        object.insert((*name).to_owned(), entry);
-        at += bytes.len();
+    for e in entries {
+        let end = at + e.bytes.len();
+        let entry = serde_json::json!({ "dtype": e.dtype, "shape": e.shape, "data_offsets": [at, end] });
+        object.insert(e.name.clone(), entry);
+        at = end;
     }
     let mut text = serde_json::to_vec(&object).map_err(|e| write(e.into()))?;
     text.resize(text.len().next_multiple_of(8), b' ');
     write_atomically(path, |out| {
         out.write_all(&(text.len() as u64).to_le_bytes())?;
         out.write_all(&text)?;
-        values.iter().try_for_each(|(_, _, bytes)| out.write_all(bytes))
+        entries.iter().try_for_each(|e| out.write_all(&e.bytes))
     })
     .map_err(write)
-}
-
-/// Writes a text file whole or not at all.
-pub(super) fn write_text(path: &Path, text: &str) -> std::io::Result<()> {
-    write_atomically(path, |out| out.write_all(text.as_bytes())).map(|_| ())
 }
 
 /// Hashes what passes through.
@@ -240,41 +217,25 @@ pub(super) fn write_atomically(
     })
 }
 
-/// The manifest of a file that [`safetensors`] wrote.
-///
-/// # Errors
-/// As `load`; [`ModelError::Format`] when another program wrote the file.
-pub fn manifest(path: &Path) -> Result<Manifest, ModelError> {
-    let checkpoint = super::container::open(path)?;
-    match checkpoint.metadata.get(KEY) {
-        Some(text) => Ok(header(text, path)?.manifest.into_owned()),
-        None => Err(ModelError::Format { path: path.to_owned(), why: "`paring` did not write it".into() }),
-    }
-}
-
 fn header(text: &str, path: &Path) -> Result<Header<'static>, ModelError> {
     #[derive(Deserialize)]
     struct Version {
         format: u32,
     }
-    let damaged = |e: serde_json::Error| ModelError::Damaged {
-        path: path.to_owned(),
-        why: format!("its manifest is not valid: {}", printable(&e.to_string())),
+    let damaged = |e: serde_json::Error| {
+        ModelError::damaged(path, format!("its manifest is not valid: {}", printable(&e.to_string())))
     };
     let Version { format } = serde_json::from_str(text).map_err(damaged)?;
     if format > FORMAT {
-        return Err(ModelError::Unsupported {
-            path: path.to_owned(),
-            why: format!("its manifest has format {format}, this program knows {FORMAT}"),
-            hint: "open it with the newer `paring` that wrote it".into(),
-        });
+        let why = format!("its manifest has format {format}, this program knows {FORMAT}");
+        return Err(ModelError::unsupported(path, why, "open it with the newer `paring` that wrote it"));
     }
     serde_json::from_str(text).map_err(damaged)
 }
 
 /// Rebuilds the model from a checkpoint that carries our manifest.
 pub(super) fn reopen(c: &Checkpoint, text: &str, path: &Path) -> Result<Model, ModelError> {
-    let damaged = |why: String| ModelError::Damaged { path: path.to_owned(), why };
+    let damaged = |why: String| ModelError::damaged(path, why);
     let Header { graph, info, precision, params: hash, .. } = header(text, path)?;
     let (graph, mut info, precision) = (graph.into_owned(), info.into_owned(), precision.into_owned());
     // Names from here on reach screens as they are, so they must be harmless.
@@ -325,25 +286,25 @@ fn fetch(c: &Checkpoint, graph: &Graph, precision: &PrecisionPlan, path: &Path) 
             let format = format_of(&node.op, role, &node.name, precision);
             let scales = || scales(c, &p.name);
             let param = match (raw, format) {
-                (RawTensor::U8 { shape, blob, offset }, WeightFormat::Int4 { group }) => {
+                (RawTensor::Bytes { dtype: "U8", shape, blob, offset }, WeightFormat::Int4 { group }) => {
                     fetch_int4(&expected, group, (shape, blob, *offset), &scales()?)
                 }
-                (RawTensor::Float(_) | RawTensor::I8 { .. }, _) if raw.shape() != expected => {
+                (RawTensor::Float(_) | RawTensor::Bytes { dtype: "I8", .. }, _) if raw.shape() != expected => {
                     let found = raw.shape().to_vec();
                     return Err(ParamError::Shape { name: p.name.clone(), found, expected }.into());
                 }
                 (RawTensor::Float(param), _) => Some(param.clone()),
-                (RawTensor::I8 { shape, blob, offset }, _) => {
+                (RawTensor::Bytes { dtype: "I8", shape, blob, offset }, _) => {
                     let scales = scales()?.values().into_owned();
                     let bytes = slice(blob, *offset, numel_of(shape));
                     let q: Vec<i8> = bytes.iter().map(|b| i8::from_le_bytes([*b])).collect();
                     let sound = q.iter().all(|v| *v != i8::MIN) && scales.iter().all(|s| s.is_finite() && *s >= 0.0);
                     Param::int8(shape.clone(), q, scales).filter(|_| sound)
                 }
-                (RawTensor::U8 { .. } | RawTensor::Other { .. }, _) => None,
+                (RawTensor::Bytes { .. } | RawTensor::Other { .. }, _) => None,
             };
-            let why = || format!("tensor `{}` is not stored as it should be", p.name);
-            let param = param.ok_or_else(|| ModelError::Damaged { path: path.to_owned(), why: why() })?;
+            let odd = || ModelError::damaged(path, format!("tensor `{}` is not stored as it should be", p.name));
+            let param = param.ok_or_else(odd)?;
             params.insert(p.name.clone(), param);
         }
     }

@@ -10,9 +10,9 @@ use std::path::{Path, PathBuf};
 /// No configuration comes near this many bytes; an index of a hundred thousand tensors has ten million.
 pub(super) const MAX_BYTES: u64 = 16 << 20;
 
-/// One JSON object with the path that it came from.
-#[derive(Debug, Clone)]
-struct Json {
+/// One JSON object with the path that it came from; null where there is no file.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Json {
     path: PathBuf,
     value: Value,
 }
@@ -20,8 +20,8 @@ struct Json {
 /// What lies beside the weights; empty when nothing does.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Sidecar {
-    config: Option<Json>,
-    preprocessor: Option<Json>,
+    pub config: Json,
+    preprocessor: Json,
 }
 
 impl Json {
@@ -29,16 +29,25 @@ impl Json {
         ModelError::Config { path: self.path.clone(), why: why.into() }
     }
 
-    fn read(path: PathBuf) -> Result<Option<Json>, ModelError> {
+    fn read(path: PathBuf) -> Result<Json, ModelError> {
         if !path.exists() {
-            return Ok(None);
+            return Ok(Json::default());
         }
-        let text = files::read(&path, MAX_BYTES).map_err(|source| ModelError::Read { path: path.clone(), source })?;
+        let text = files::read(&path, MAX_BYTES).map_err(ModelError::read(&path))?;
         match serde_json::from_slice::<Value>(&text) {
-            Ok(value @ Value::Object(_)) => Ok(Some(Json { path, value })),
+            Ok(value @ Value::Object(_)) => Ok(Json { path, value }),
             Ok(_) => Err(ModelError::Config { path, why: "it is no JSON object".into() }),
             Err(e) => Err(ModelError::Config { path, why: format!("it is not valid JSON: {e}") }),
         }
+    }
+
+    pub fn is_there(&self) -> bool {
+        !self.value.is_null()
+    }
+
+    /// An object in a field.
+    fn inside(&self, key: &str) -> Option<Json> {
+        Some(Json { path: self.path.clone(), value: self.field(key)?.clone() })
     }
 
     fn field(&self, key: &str) -> Option<&Value> {
@@ -61,23 +70,23 @@ impl Json {
         self.typed(key, "a positive number", as_count)
     }
 
-    /// A short list of numbers.
-    fn counts(&self, key: &str) -> Result<Option<Vec<usize>>, ModelError> {
+    /// A short list of numbers, zeros too.
+    pub fn counts(&self, key: &str) -> Result<Option<Vec<usize>>, ModelError> {
         let small = |v: &Value| v.as_u64().and_then(|n| usize::try_from(n).ok()).filter(|n| *n <= 1 << 20);
         self.typed(key, "a list of numbers", |v| {
             v.as_array().filter(|a| a.len() <= 1 << 10)?.iter().map(small).collect::<Option<Vec<_>>>()
         })
     }
 
-    fn number(&self, key: &str) -> Result<Option<f64>, ModelError> {
+    pub fn number(&self, key: &str) -> Result<Option<f64>, ModelError> {
         self.typed(key, "a number", |v| v.as_f64().filter(|f| f.is_finite()))
     }
 
-    fn bool(&self, key: &str) -> Result<Option<bool>, ModelError> {
+    pub fn bool(&self, key: &str) -> Result<Option<bool>, ModelError> {
         self.typed(key, "true or false", |v| v.as_bool())
     }
 
-    fn string(&self, key: &str) -> Result<Option<&str>, ModelError> {
+    pub fn string(&self, key: &str) -> Result<Option<&str>, ModelError> {
         self.typed(key, "a string", |v| v.as_str())
     }
 
@@ -126,70 +135,34 @@ impl Sidecar {
 
     /// What `config.json` calls itself, for messages.
     pub fn calls_itself(&self) -> Option<String> {
-        let c = self.config.as_ref()?;
-        ["model_type", "architecture"].iter().find_map(|k| c.field(k)?.as_str()).map(printable)
-    }
-
-    pub fn has_config(&self) -> bool {
-        self.config.is_some()
+        ["model_type", "architecture"].iter().find_map(|k| self.config.field(k)?.as_str()).map(printable)
     }
 
     /// timm's name for the network.
     pub fn architecture(&self) -> Result<Option<&str>, ModelError> {
-        self.config.as_ref().map_or(Ok(None), |c| c.string("architecture"))
+        self.config.string("architecture")
     }
 
     /// What timm's model was built with beyond its name's defaults.
     fn model_args(&self) -> Option<Json> {
-        let c = self.config.as_ref()?;
-        Some(Json { path: c.path.clone(), value: c.field("model_args")?.clone() })
+        self.config.inside("model_args")
     }
 
     pub fn heads(&self) -> Result<Option<usize>, ModelError> {
-        if let Some(args) = self.model_args() {
-            return args.count("num_heads");
-        }
-        self.config.as_ref().map_or(Ok(None), |c| c.count("num_attention_heads"))
-    }
-
-    /// timm's word for how tokens become one vector.
-    pub fn global_pool(&self) -> Result<Option<&str>, ModelError> {
-        self.config.as_ref().map_or(Ok(None), |c| c.string("global_pool"))
-    }
-
-    /// A field that is a word.
-    pub fn word(&self, key: &str) -> Result<Option<&str>, ModelError> {
-        self.config.as_ref().map_or(Ok(None), |c| c.string(key))
-    }
-
-    /// A field that is true or false.
-    pub fn flag(&self, key: &str) -> Result<Option<bool>, ModelError> {
-        self.config.as_ref().map_or(Ok(None), |c| c.bool(key))
-    }
-
-    pub fn number(&self, key: &str) -> Result<Option<f64>, ModelError> {
-        self.config.as_ref().map_or(Ok(None), |c| c.number(key))
-    }
-
-    /// A field that is a list of numbers, zeros too.
-    pub fn counts(&self, key: &str) -> Result<Option<Vec<usize>>, ModelError> {
-        self.config.as_ref().map_or(Ok(None), |c| c.counts(key))
+        self.model_args().map_or_else(|| self.config.count("num_attention_heads"), |args| args.count("num_heads"))
     }
 
     /// Side of Swin v2's windows: its own field, or in timm's name for it (`window12to16` ends with 16).
     pub fn window(&self) -> Result<Option<usize>, ModelError> {
-        let given = match self.model_args() {
-            Some(args) => args.count("window_size")?,
-            None => self.config.as_ref().map_or(Ok(None), |c| c.count("window_size"))?,
-        };
+        let given = self.model_args().as_ref().unwrap_or(&self.config).count("window_size")?;
         Ok(given.or(self.named_windows()?.and_then(|w| w.last().copied())))
     }
 
     /// Windows that Swin v2 was pretrained with, a stage each; the last stage of timm's has half of it.
     pub fn trained_windows(&self) -> Result<Option<Vec<usize>>, ModelError> {
-        const KEY: &str = "pretrained_window_sizes";
-        if let Some(given) = self.model_args().map_or_else(|| self.counts(KEY), |args| args.counts(KEY))? {
-            return Ok(Some(given));
+        let given = self.model_args().as_ref().unwrap_or(&self.config).counts("pretrained_window_sizes")?;
+        if given.is_some() {
+            return Ok(given);
         }
         Ok(match self.named_windows()?.as_deref() {
             Some(&[w, _]) => Some(vec![w, w, w, w / 2]),
@@ -210,7 +183,7 @@ impl Sidecar {
 
     /// Of layer norms, else of batch norms.
     pub fn eps(&self) -> Result<Option<f64>, ModelError> {
-        let Some(c) = &self.config else { return Ok(None) };
+        let c = &self.config;
         for key in ["layer_norm_eps", "batch_norm_eps"] {
             match c.number(key)? {
                 Some(e) if !(0.0..=0.1).contains(&e) => return Err(c.bad(format!("`{key}` is out of range"))),
@@ -222,7 +195,7 @@ impl Sidecar {
     }
 
     pub fn activation(&self) -> Result<Option<Activation>, ModelError> {
-        let Some(c) = &self.config else { return Ok(None) };
+        let c = &self.config;
         Ok(match c.string("hidden_act")? {
             None => None,
             Some("gelu" | "gelu_python") => Some(Activation::GeluErf),
@@ -231,57 +204,48 @@ impl Sidecar {
             Some("relu6") => Some(Activation::Relu6),
             Some("silu" | "swish") => Some(Activation::Silu),
             Some(other) => {
-                return Err(ModelError::Unsupported {
-                    path: c.path.clone(),
-                    why: format!("`hidden_act` is `{}`", printable(other)),
-                    hint: "gelu, gelu_new, gelu_pytorch_tanh, relu, relu6 and silu are supported".into(),
-                });
+                let hint = "gelu, gelu_new, gelu_pytorch_tanh, relu, relu6 and silu are supported";
+                return Err(ModelError::unsupported(&c.path, format!("`hidden_act` is `{}`", printable(other)), hint));
             }
         })
     }
 
     /// Class names in index order, when there is one for each of `classes`.
     pub fn labels(&self, classes: usize) -> Option<Vec<String>> {
-        let c = self.config.as_ref()?;
         let list = |v: &Value| match v {
             Value::Array(a) => a.iter().map(|s| s.as_str().map(printable)).collect::<Option<Vec<_>>>(),
             Value::Object(o) => (0..classes).map(|i| o.get(&i.to_string())?.as_str().map(printable)).collect(),
             _ => None,
         };
-        ["id2label", "label_names"].iter().find_map(|k| list(c.field(k)?)).filter(|l| l.len() == classes)
+        ["id2label", "label_names"].iter().find_map(|k| list(self.config.field(k)?)).filter(|l| l.len() == classes)
     }
 
     /// The image side that the files name, for networks whose weights do not tell.
     pub fn image(&self) -> Result<Option<usize>, ModelError> {
-        if let Some(p) = &self.preprocessor {
-            for key in ["crop_size", "size"] {
-                if let Some(Size::Exact([h, w])) = size(p, key)? {
-                    return if h == w { Ok(Some(h)) } else { Err(p.bad(format!("`{key}` is not square"))) };
-                }
+        let (c, p) = (&self.config, &self.preprocessor);
+        for key in ["crop_size", "size"] {
+            if let Some(Size::Exact([h, w])) = size(p, key)? {
+                return if h == w { Ok(Some(h)) } else { Err(p.bad(format!("`{key}` is not square"))) };
             }
         }
         // ConvNeXt's processor crops by a share, so its size is the network's.
-        if let Some(p) = self.preprocessor.as_ref().filter(|p| p.field("crop_pct").is_some())
+        if p.field("crop_pct").is_some()
             && let Some(Size::Shorter(s)) = size(p, "size")?
         {
             return Ok(Some(s));
         }
-        let Some(c) = &self.config else { return Ok(None) };
         let side = |v: &Value| v.get("input_size")?.as_array()?.last().and_then(as_count);
         Ok(c.field("pretrained_cfg").and_then(side).or(c.count("image_size").ok().flatten()))
     }
 
     /// Overrides `base` by what the files say, and says so in `origin`. The network's own input size stays.
     pub fn preprocess(&self, base: Preprocess) -> Result<Preprocess, ModelError> {
-        if let Some(p) = &self.preprocessor {
-            return from_preprocessor(p, base);
+        if self.preprocessor.is_there() {
+            return from_preprocessor(&self.preprocessor, base);
         }
-        match &self.config {
-            Some(c) if c.field("pretrained_cfg").is_some() => {
-                let value = c.field("pretrained_cfg").cloned().unwrap_or_default();
-                from_timm(&Json { path: c.path.clone(), value }, base)
-            }
-            _ => Ok(base),
+        match self.config.inside("pretrained_cfg") {
+            Some(cfg) => from_timm(&cfg, base),
+            None => Ok(base),
         }
     }
 }

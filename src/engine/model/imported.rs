@@ -1,8 +1,6 @@
 //! What every importer ends with: graph, parameters and words become a model in f32.
 
-use super::hf::Sidecar;
-use super::{Family, Model, ModelInfo, ParamStore, Preprocess, printable};
-use crate::graph::{Graph, PrecisionPlan};
+use super::{Family, Graph, Model, ModelInfo, ParamStore, PrecisionPlan, Preprocess, Sidecar, printable};
 use std::path::Path;
 use std::sync::Arc;
 

@@ -7,8 +7,7 @@ use super::{
     printable, recognise, values,
 };
 use crate::files;
-use crate::graph::op;
-use crate::graph::{Graph, Node, Op, ParamRole, param_shapes};
+use crate::graph::{Graph, Node, Op, ParamRole, op, param_shapes};
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
@@ -27,7 +26,7 @@ pub fn load(path: &Path, options: &LoadOptions) -> Result<Model, ModelError> {
 fn read(path: &Path, options: &LoadOptions) -> Result<Model, ModelError> {
     let (files, dir) = find(path)?;
     if let [file] = files.as_slice() {
-        let blob = Blob::open(file).map_err(|source| ModelError::Read { path: file.clone(), source })?;
+        let blob = Blob::open(file).map_err(ModelError::read(file))?;
         if onnx::is_onnx(&blob) {
             return onnx::import(&blob, path, Some(&dir), &Sidecar::read(&dir)?, options);
         }
@@ -55,28 +54,23 @@ pub fn load_bytes(name: &str, bytes: &'static [u8], options: &LoadOptions) -> Re
 
 /// The weight files that `path` stands for, and the folder to look for configuration in.
 fn find(path: &Path) -> Result<(Vec<PathBuf>, PathBuf), ModelError> {
-    let read = |source| ModelError::Read { path: path.to_owned(), source };
-    let meta = std::fs::metadata(path).map_err(read)?;
+    let read = ModelError::read(path);
+    let meta = std::fs::metadata(path).map_err(&read)?;
     if !meta.is_dir() {
         let dir = path.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
         return Ok((vec![path.to_owned()], dir.to_owned()));
     }
-    for index in ["model.safetensors.index.json", "pytorch_model.bin.index.json"] {
-        let index = path.join(index);
-        if index.is_file() {
-            return Ok((shards(&index, path)?, path.to_owned()));
-        }
+    let first = |names: &[&str]| names.iter().map(|n| path.join(n)).find(|f| f.is_file());
+    if let Some(index) = first(&["model.safetensors.index.json", "pytorch_model.bin.index.json"]) {
+        return Ok((shards(&index, path)?, path.to_owned()));
     }
-    for name in ["model.safetensors", "pytorch_model.bin", "model.onnx"] {
-        let file = path.join(name);
-        if file.is_file() {
-            return Ok((vec![file], path.to_owned()));
-        }
+    if let Some(file) = first(&["model.safetensors", "pytorch_model.bin", "model.onnx"]) {
+        return Ok((vec![file], path.to_owned()));
     }
     // A folder with exactly one weight file leaves no doubt either.
     let mut found = Vec::new();
-    for entry in std::fs::read_dir(path).map_err(read)? {
-        let file = entry.map_err(read)?.path();
+    for entry in std::fs::read_dir(path).map_err(&read)? {
+        let file = entry.map_err(&read)?.path();
         let known =
             file.extension().is_some_and(|e| ["safetensors", "th", "pth", "pt", "onnx"].iter().any(|k| e == *k));
         if known && file.is_file() {
@@ -86,21 +80,18 @@ fn find(path: &Path) -> Result<(Vec<PathBuf>, PathBuf), ModelError> {
     found.sort();
     match found.len() {
         1 => Ok((found, path.to_owned())),
-        n => Err(ModelError::Format {
-            path: path.to_owned(),
-            why: match n {
-                0 => "the folder holds no `model.safetensors`, `pytorch_model.bin` or other checkpoint".into(),
-                _ => format!("the folder holds {n} checkpoints; name one of them"),
-            },
-        }),
+        0 => {
+            let why = "the folder holds no `model.safetensors`, `pytorch_model.bin` or other checkpoint";
+            Err(ModelError::format(path, why))
+        }
+        n => Err(ModelError::format(path, format!("the folder holds {n} checkpoints; name one of them"))),
     }
 }
 
 /// The shard files of a Hugging Face index (`weight_map`: tensor → file name), each once. Names stay inside `dir`.
 fn shards(index: &Path, dir: &Path) -> Result<Vec<PathBuf>, ModelError> {
     let bad = |why: String| ModelError::Config { path: index.to_owned(), why };
-    let text =
-        files::read(index, hf::MAX_BYTES).map_err(|source| ModelError::Read { path: index.to_owned(), source })?;
+    let text = files::read(index, hf::MAX_BYTES).map_err(ModelError::read(index))?;
     let json: serde_json::Value =
         serde_json::from_slice(&text).map_err(|e| bad(format!("it is not valid JSON: {e}")))?;
     let map = json.get("weight_map").and_then(|m| m.as_object()).ok_or_else(|| bad("it has no `weight_map`".into()))?;
@@ -126,7 +117,7 @@ fn assemble(
         return export::reopen(&checkpoint, &manifest, path);
     }
     checkpoint.strip_wrappers();
-    let mut notes = std::mem::take(&mut checkpoint.notes);
+    let mut notes = Vec::new();
     let spec = recognise::spec(&checkpoint, sidecar, options, path, &mut notes)?;
     let mut graph = spec.build()?;
     if grey(&checkpoint, &mut graph) {
@@ -179,16 +170,15 @@ fn fetch(c: &Checkpoint, graph: &Graph) -> Result<ParamStore, ModelError> {
                 let found = raw.shape().to_vec();
                 return Err(ParamError::Shape { name: printable(&p.name), found, expected }.into());
             }
-            match raw {
-                RawTensor::Float(param) => params.insert(p.name.clone(), param.with_shape(expected)),
-                RawTensor::I8 { .. } | RawTensor::U8 { .. } => {
-                    let dtype = if matches!(raw, RawTensor::I8 { .. }) { "I8" } else { "U8" };
-                    return Err(ParamError::Type { name: p.name.clone(), dtype: dtype.into() }.into());
+            let dtype = match raw {
+                RawTensor::Float(param) => {
+                    params.insert(p.name.clone(), param.reshaped(expected).unwrap_or_else(|| param.clone()));
+                    continue;
                 }
-                RawTensor::Other { dtype, .. } => {
-                    return Err(ParamError::Type { name: p.name.clone(), dtype: printable(dtype) }.into());
-                }
-            }
+                RawTensor::Bytes { dtype, .. } => dtype,
+                RawTensor::Other { dtype, .. } => dtype.as_str(),
+            };
+            return Err(ParamError::Type { name: p.name.clone(), dtype: printable(dtype) }.into());
         }
     }
     Ok(params)
@@ -210,7 +200,7 @@ fn extras(c: &Checkpoint, params: &ParamStore, spec: &FamilySpec, notes: &mut Ve
     for (name, tensor) in &c.tensors {
         match tensor {
             _ if params.contains(name) => {}
-            RawTensor::Other { .. } | RawTensor::U8 { .. } => ignored += 1,
+            RawTensor::Other { .. } | RawTensor::Bytes { dtype: "U8", .. } => ignored += 1,
             _ if harmless(name) => ignored += 1,
             _ => names.push(printable(name)),
         }

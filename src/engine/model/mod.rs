@@ -40,7 +40,11 @@ pub use random::{random, random_params};
 
 pub use crate::plain::name as printable;
 
+use crate::files;
 use crate::graph::{Graph, PrecisionPlan};
+use checkpoint::{Checkpoint, RawTensor};
+use hf::Sidecar;
+use params::numel_of;
 use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -49,88 +53,56 @@ use std::sync::Arc;
 pub const ASSUMED: &str = "an ONNX file does not say how images are prepared; ImageNet's mean and deviation are assumed, \
                            --mean and --std say otherwise";
 
-/// Network families that an importer can build a graph for.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Family {
-    /// He et al. ResNets for CIFAR, option-A shortcuts, any depth `6n+2`.
-    CifarResnet,
-    /// ResNets, wide ResNets and ResNeXts for ImageNet.
-    Resnet,
-    Vgg,
-    #[serde(rename = "mobilenet_v2")]
-    MobileNetV2,
-    #[serde(rename = "mobilenet_v3")]
-    MobileNetV3,
-    #[serde(rename = "efficientnet")]
-    EfficientNet,
-    #[serde(rename = "convnext")]
-    ConvNext,
-    /// torch `TransformerEncoder` ViT (post-norm, fused `in_proj`).
-    TorchVit,
-    /// ViT, DeiT and DINOv2.
-    #[serde(alias = "hf_vit", alias = "timm_vit")]
-    Vit,
-    Swin,
-    SwinV2,
-    /// A network read from an ONNX file, whatever it is.
-    Onnx,
+/// Families: the variant, its name for `--arch`, and a line on it with names from its checkpoints.
+macro_rules! families {
+    ($($(#[$about:meta])* $family:ident $label:literal $line:literal,)+) => {
+        /// Network families that an importer can build a graph for.
+        #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+        #[serde(rename_all = "snake_case")]
+        pub enum Family {
+            $($(#[$about])* $family,)+
+        }
+
+        impl Family {
+            /// Every family, for messages and `--arch`.
+            pub const ALL: [Family; 12] = [$(Family::$family),+];
+
+            /// The name that `--arch` takes.
+            pub fn label(self) -> &'static str {
+                match self { $(Family::$family => $label,)+ }
+            }
+
+            /// A line on what the family is, with names from its checkpoints.
+            pub fn describe(self) -> &'static str {
+                match self { $(Family::$family => $line,)+ }
+            }
+        }
+    };
 }
 
-impl Family {
-    /// Every family, for messages and `--arch`.
-    pub const ALL: [Family; 12] = [
-        Family::CifarResnet,
-        Family::Resnet,
-        Family::Vgg,
-        Family::MobileNetV2,
-        Family::MobileNetV3,
-        Family::EfficientNet,
-        Family::ConvNext,
-        Family::TorchVit,
-        Family::Vit,
-        Family::Swin,
-        Family::SwinV2,
-        Family::Onnx,
-    ];
-
-    /// The name that `--arch` takes.
-    pub fn label(self) -> &'static str {
-        match self {
-            Family::CifarResnet => "cifar-resnet",
-            Family::Resnet => "resnet",
-            Family::Vgg => "vgg",
-            Family::MobileNetV2 => "mobilenet-v2",
-            Family::MobileNetV3 => "mobilenet-v3",
-            Family::EfficientNet => "efficientnet",
-            Family::ConvNext => "convnext",
-            Family::TorchVit => "torch-vit",
-            Family::Vit => "vit",
-            Family::Swin => "swin",
-            Family::SwinV2 => "swin-v2",
-            Family::Onnx => "onnx",
-        }
-    }
-
-    /// A line on what the family is, with names from its checkpoints.
-    pub fn describe(self) -> &'static str {
-        match self {
-            Family::CifarResnet => "He et al. CIFAR ResNets with option-A shortcuts (`layer1.0.conv1`, `linear`)",
-            Family::Resnet => "ResNets, wide ResNets and ResNeXts (`layer1.0.conv1`, `resnet.encoder.stages.0`)",
-            Family::Vgg => "VGG with and without batch norm (`features.0`, `classifier.6`)",
-            Family::MobileNetV2 => "MobileNet v2 (`features.1.conv`, `blocks.0.0.conv_dw`)",
-            Family::MobileNetV3 => "MobileNet v3, small and large (`features.1.block`, `blocks.0.0.conv_dw`)",
-            Family::EfficientNet => "EfficientNet B0 to B7 (`features.1.0.block`, `blocks.0.0.se`)",
-            Family::ConvNext => "ConvNeXt (`stages.0.blocks.0.conv_dw`, `features.1.0.layer_scale`)",
-            Family::TorchVit => "ViT on torch's TransformerEncoder (`transformer.layers.0.self_attn.in_proj_weight`)",
-            Family::Vit => {
-                "ViT, DeiT, DINOv2 (`blocks.0.attn.qkv`, `vit.encoder.layer.0`, `encoder.layers.encoder_layer_0`)"
-            }
-            Family::Swin => "Swin (`layers.0.blocks.0.attn`, `features.1.0.attn.relative_position_bias_table`)",
-            Family::SwinV2 => "Swin v2 (`layers.0.blocks.0.attn.logit_scale`)",
-            Family::Onnx => "any classifier in an ONNX file",
-        }
-    }
+families! {
+    /// He et al. ResNets for CIFAR, option-A shortcuts, any depth `6n+2`.
+    CifarResnet "cifar-resnet" "He et al. CIFAR ResNets with option-A shortcuts (`layer1.0.conv1`, `linear`)",
+    /// ResNets, wide ResNets and ResNeXts for ImageNet.
+    Resnet "resnet" "ResNets, wide ResNets and ResNeXts (`layer1.0.conv1`, `resnet.encoder.stages.0`)",
+    Vgg "vgg" "VGG with and without batch norm (`features.0`, `classifier.6`)",
+    #[serde(rename = "mobilenet_v2")]
+    MobileNetV2 "mobilenet-v2" "MobileNet v2 (`features.1.conv`, `blocks.0.0.conv_dw`)",
+    #[serde(rename = "mobilenet_v3")]
+    MobileNetV3 "mobilenet-v3" "MobileNet v3, small and large (`features.1.block`, `blocks.0.0.conv_dw`)",
+    #[serde(rename = "efficientnet")]
+    EfficientNet "efficientnet" "EfficientNet B0 to B7 (`features.1.0.block`, `blocks.0.0.se`)",
+    #[serde(rename = "convnext")]
+    ConvNext "convnext" "ConvNeXt (`stages.0.blocks.0.conv_dw`, `features.1.0.layer_scale`)",
+    /// torch `TransformerEncoder` ViT (post-norm, fused `in_proj`).
+    TorchVit "torch-vit" "ViT on torch's TransformerEncoder (`transformer.layers.0.self_attn.in_proj_weight`)",
+    /// ViT, DeiT and DINOv2.
+    #[serde(alias = "hf_vit", alias = "timm_vit")]
+    Vit "vit" "ViT, DeiT, DINOv2 (`blocks.0.attn.qkv`, `vit.encoder.layer.0`, `encoder.layers.encoder_layer_0`)",
+    Swin "swin" "Swin (`layers.0.blocks.0.attn`, `features.1.0.attn.relative_position_bias_table`)",
+    SwinV2 "swin-v2" "Swin v2 (`layers.0.blocks.0.attn.logit_scale`)",
+    /// A network read from an ONNX file, whatever it is.
+    Onnx "onnx" "any classifier in an ONNX file",
 }
 
 impl std::str::FromStr for Family {
@@ -208,33 +180,25 @@ pub enum Interpolation {
 }
 
 impl Interpolation {
-    pub const ALL: [Interpolation; 5] = [
-        Interpolation::Box,
-        Interpolation::Bilinear,
-        Interpolation::Hamming,
-        Interpolation::Bicubic,
-        Interpolation::Lanczos,
-    ];
+    pub const ALL: [Self; 5] = [Self::Box, Self::Bilinear, Self::Hamming, Self::Bicubic, Self::Lanczos];
 
     /// Pillow's name for it, which timm's `interpolation` takes too.
     pub fn label(self) -> &'static str {
-        match self {
-            Interpolation::Box => "box",
-            Interpolation::Bilinear => "bilinear",
-            Interpolation::Hamming => "hamming",
-            Interpolation::Bicubic => "bicubic",
-            Interpolation::Lanczos => "lanczos",
-        }
+        self.pillow().0
     }
 
     /// Pillow's number for it, which Hugging Face's `resample` holds.
     pub fn number(self) -> usize {
+        self.pillow().1
+    }
+
+    fn pillow(self) -> (&'static str, usize) {
         match self {
-            Interpolation::Lanczos => 1,
-            Interpolation::Bilinear => 2,
-            Interpolation::Bicubic => 3,
-            Interpolation::Box => 4,
-            Interpolation::Hamming => 5,
+            Interpolation::Lanczos => ("lanczos", 1),
+            Interpolation::Bilinear => ("bilinear", 2),
+            Interpolation::Bicubic => ("bicubic", 3),
+            Interpolation::Box => ("box", 4),
+            Interpolation::Hamming => ("hamming", 5),
         }
     }
 }

@@ -82,6 +82,40 @@ pub(super) fn numel_of(shape: &[usize]) -> Option<usize> {
     shape.iter().try_fold(1usize, |n, &d| n.checked_mul(d))
 }
 
+pub(super) fn f32_bytes(values: &[f32]) -> Vec<u8> {
+    values.iter().flat_map(|v| v.to_le_bytes()).collect()
+}
+
+/// Strides of a contiguous tensor, row-major.
+pub(super) fn row_major(shape: &[usize]) -> Vec<isize> {
+    let mut out = vec![0; shape.len()];
+    let mut step = 1isize;
+    for (s, &d) in out.iter_mut().zip(shape).rev() {
+        *s = step;
+        step = step.saturating_mul(d as isize);
+    }
+    out
+}
+
+/// Where the elements of a strided tensor lie, in row-major order.
+pub(super) fn strided(shape: &[usize], strides: &[isize], start: isize) -> impl Iterator<Item = isize> {
+    let (mut index, mut next) = (vec![0usize; shape.len()], start);
+    (0..shape.iter().product()).map(move |_| {
+        let here = next;
+        for axis in (0..shape.len()).rev() {
+            index[axis] += 1;
+            // Wrapping: an axis of length one may carry any stride at all, and what is added is taken off again.
+            next = next.wrapping_add(strides[axis]);
+            if index[axis] < shape[axis] {
+                break;
+            }
+            next = next.wrapping_sub(strides[axis].wrapping_mul(shape[axis] as isize));
+            index[axis] = 0;
+        }
+        here
+    })
+}
+
 impl Param {
     /// An owned tensor; `None` when `data.len()` is not the product of `shape`.
     pub fn owned(shape: Vec<usize>, data: Vec<f32>) -> Option<Param> {
@@ -102,14 +136,9 @@ impl Param {
 
     /// The same values in another shape; `None` when the counts differ or quantized rows would be torn.
     pub fn reshaped(&self, shape: Vec<usize>) -> Option<Param> {
-        if numel_of(&shape)? != self.numel() {
-            return None;
-        }
-        let data = match &self.data {
-            Data::Int8 { .. } | Data::Int4(_) if shape.first() != self.shape.first() => return None,
-            other => other.clone(),
-        };
-        Some(Param { shape, data })
+        let quantized = matches!(self.data, Data::Int8 { .. } | Data::Int4(_));
+        let fits = numel_of(&shape)? == self.numel() && (!quantized || shape.first() == self.shape.first());
+        fits.then(|| Param { shape, data: self.data.clone() })
     }
 
     /// The transposed matrix, still a view of where its values are stored; `None` when this is no matrix of floats.
@@ -126,10 +155,8 @@ impl Param {
     /// The quantized values and per-row scales of an int8 tensor. Kernels must use these rather than re-quantize
     /// [`Param::values`], which would round the scales again.
     pub fn as_int8(&self) -> Option<(&[i8], &[f32])> {
-        match &self.data {
-            Data::Int8 { q, scales } => Some((q, scales)),
-            Data::Owned(_) | Data::View { .. } | Data::Turned(_) | Data::Int4(_) => None,
-        }
+        let Data::Int8 { q, scales } = &self.data else { return None };
+        Some((q, scales))
     }
 
     /// 4-bit rows, one per index of axis 0; `None` when counts disagree.
@@ -140,10 +167,8 @@ impl Param {
 
     /// The 4-bit rows of such a tensor.
     pub fn as_int4(&self) -> Option<&Int4> {
-        match &self.data {
-            Data::Int4(rows) => Some(rows),
-            Data::Owned(_) | Data::View { .. } | Data::Turned(_) | Data::Int8 { .. } => None,
-        }
+        let Data::Int4(rows) = &self.data else { return None };
+        Some(rows)
     }
 
     /// Is it stored in `format` already?
@@ -166,15 +191,14 @@ impl Param {
             return self.clone();
         }
         let (values, rows) = (self.values(), self.shape.first().copied().unwrap_or(0));
-        let narrow = |dtype, bytes: Vec<u8>| Data::View { blob: Blob::Owned(bytes.into()), offset: 0, dtype };
+        let narrow = |dtype, bits: fn(f32) -> [u8; 2]| {
+            let bytes: Vec<u8> = values.iter().flat_map(|v| bits(*v)).collect();
+            Data::View { blob: Blob::Owned(bytes.into()), offset: 0, dtype }
+        };
         let data = match format {
             WeightFormat::F32 => Data::Owned(values.into()),
-            WeightFormat::F16 => {
-                narrow(Dtype::F16, values.iter().flat_map(|v| half::f16::from_f32(*v).to_le_bytes()).collect())
-            }
-            WeightFormat::Bf16 => {
-                narrow(Dtype::Bf16, values.iter().flat_map(|v| half::bf16::from_f32(*v).to_le_bytes()).collect())
-            }
+            WeightFormat::F16 => narrow(Dtype::F16, |v| half::f16::from_f32(v).to_le_bytes()),
+            WeightFormat::Bf16 => narrow(Dtype::Bf16, |v| half::bf16::from_f32(v).to_le_bytes()),
             WeightFormat::Int8 => {
                 let (q, scales) = int8::quantize_rows(&values, rows);
                 Data::Int8 { q: q.into(), scales: scales.into() }
@@ -184,15 +208,13 @@ impl Param {
         Param { shape: self.shape.clone(), data }
     }
 
-    /// The bytes of a float tensor as stored, little-endian, with their type; `None` for quantized ones.
-    pub(super) fn float_bytes(&self) -> Option<(Dtype, Cow<'_, [u8]>)> {
+    /// The bytes of a float tensor as stored, little-endian, with their type; of a quantized one those of its values.
+    pub(super) fn float_bytes(&self) -> (Dtype, Cow<'_, [u8]>) {
         match &self.data {
-            Data::Owned(v) => Some((Dtype::F32, v.iter().flat_map(|v| v.to_le_bytes()).collect())),
-            Data::Turned(_) => Some((Dtype::F32, self.values().iter().flat_map(|v| v.to_le_bytes()).collect())),
             Data::View { blob, offset, dtype } => {
-                Some((*dtype, Cow::Borrowed(&blob[*offset..*offset + self.numel() * dtype.size()])))
+                (*dtype, Cow::Borrowed(&blob[*offset..*offset + self.numel() * dtype.size()]))
             }
-            Data::Int8 { .. } | Data::Int4(_) => None,
+            _ => (Dtype::F32, f32_bytes(&self.values()).into()),
         }
     }
 
@@ -212,12 +234,6 @@ impl Param {
             Data::Turned(inner) => inner.blob(),
             Data::Owned(_) | Data::Int8 { .. } | Data::Int4(_) => None,
         }
-    }
-
-    /// The same values as a tensor of `shape`, which must have as many; otherwise unchanged.
-    pub fn with_shape(&self, shape: Vec<usize>) -> Param {
-        let fits = numel_of(&shape) == Some(self.numel());
-        Param { shape: if fits { shape } else { self.shape.clone() }, data: self.data.clone() }
     }
 
     /// Bytes that the values take as stored here (scales included).

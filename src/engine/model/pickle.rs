@@ -39,9 +39,7 @@ impl Machine<'_> {
     fn reduce(&mut self) -> Result<Value, PickleError> {
         let args = self.pop()?;
         let callable = self.pop()?;
-        let Value::Global(callable) = callable else {
-            return Err(Malformed("a call of what is no global"));
-        };
+        let Value::Global(callable) = callable else { return Err(Malformed("a call of what is no global")) };
         let args = self.arena.items(&args).ok_or(Malformed("call arguments are no tuple"))?;
         Ok(match callable {
             Global::OrderedDict => {
@@ -85,18 +83,17 @@ impl Machine<'_> {
         let [Value::Storage(storage), offset, shape, stride, ..] = args else {
             return Err(Malformed("a tensor without a storage"));
         };
+        let impossible = Malformed("a tensor with impossible sizes");
         // Before they are copied: a long list is named again with a byte or two.
         if [shape, stride].iter().any(|v| self.arena.items(v).is_none_or(|items| items.len() > MAX_AXES)) {
-            return Err(Malformed("a tensor with impossible sizes"));
+            return Err(impossible);
         }
-        let numbers = (as_usize(offset), self.arena.usizes(shape), self.arena.usizes(stride));
-        let (Some(offset), Some(shape), Some(stride)) = numbers else {
-            return Err(Malformed("a tensor with impossible sizes"));
-        };
-        if shape.len() != stride.len() {
-            return Err(Malformed("a tensor with impossible sizes"));
+        match (as_usize(offset), self.arena.usizes(shape), self.arena.usizes(stride)) {
+            (Some(offset), Some(shape), Some(stride)) if shape.len() == stride.len() => {
+                Ok(Value::Tensor(Rc::new(TensorRef { storage: storage.clone(), offset, shape, stride })))
+            }
+            _ => Err(impossible),
         }
-        Ok(Value::Tensor(Rc::new(TensorRef { storage: storage.clone(), offset, shape, stride })))
     }
 
     /// `('storage', type, key, location, numel)`, in the legacy format followed by a view `(key, offset, size)` or None.
@@ -140,17 +137,12 @@ impl Machine<'_> {
                     self.push(v)?;
                     self.set_items(items)?;
                 }
-                b'a' => {
-                    let v = self.pop()?;
-                    self.extend(vec![v])?;
-                }
-                b'e' | 0x90 => {
-                    let items = self.pop_mark()?;
+                b'a' | b'e' | 0x90 => {
+                    let items = if op == b'a' { vec![self.pop()?] } else { self.pop_mark()? };
                     self.extend(items)?;
                 }
                 b's' => {
-                    let v = self.pop()?;
-                    let k = self.pop()?;
+                    let (v, k) = (self.pop()?, self.pop()?);
                     self.set_items(vec![k, v])?;
                 }
                 b'u' => {
@@ -199,13 +191,9 @@ impl Machine<'_> {
                 let items = self.pop_mark()?;
                 Value::List(self.seq(items)?)
             }
-            b'h' => {
-                let key = self.u8()?;
-                self.recall(key as u32)?
-            }
-            b'j' => {
-                let key = self.u32()?;
-                self.recall(key)?
+            b'h' | b'j' => {
+                let key = if op == b'h' { self.u8()? as u32 } else { self.u32()? };
+                self.memo.get(&key).cloned().ok_or(Malformed("a memo is missing"))?
             }
             b'c' => {
                 let (module, name) = (self.line()?, self.line()?);

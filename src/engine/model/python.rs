@@ -4,11 +4,10 @@
 use super::export::{self, Manifest};
 use super::{Model, ModelError, hf};
 use crate::files;
-use crate::graph::op;
-use crate::graph::{Activation, Graph, Node, NodeId, Op, ParamRole, PositionBias, Precision, Windows};
+use crate::graph::{Activation, Graph, Node, NodeId, Op, ParamRole, PositionBias, Precision, Windows, op};
 use std::ffi::OsStr;
 use std::fmt::Write;
-use std::io::Read;
+use std::io::{self, Read};
 use std::path::Path;
 
 /// What every generated file begins with.
@@ -37,29 +36,9 @@ fn is_export(dir: &Path) -> bool {
 /// # Errors
 /// As [`export::safetensors`], and when `dir` holds anything else.
 pub fn folder(dir: &Path, model: &Model, manifest: &Manifest) -> Result<String, ModelError> {
-    let failed = |e: WriteError| match e {
-        WriteError::Model(e) => e,
-        WriteError::Io(source) => ModelError::Write { path: dir.to_owned(), source },
-    };
-    files::replace_folder(dir, is_export, |new| Ok(fill(new, model, manifest)?)).map_err(failed)
-}
-
-/// What can go wrong between an empty folder and a full one.
-enum WriteError {
-    Io(std::io::Error),
-    Model(ModelError),
-}
-
-impl From<std::io::Error> for WriteError {
-    fn from(e: std::io::Error) -> WriteError {
-        WriteError::Io(e)
-    }
-}
-
-impl From<ModelError> for WriteError {
-    fn from(e: ModelError) -> WriteError {
-        WriteError::Model(e)
-    }
+    // What `fill` says itself passes through as the inside of an I/O error.
+    let failed = |e: io::Error| e.downcast().unwrap_or_else(ModelError::write(dir));
+    files::replace_folder(dir, is_export, |new| fill(new, model, manifest).map_err(io::Error::other)).map_err(failed)
 }
 
 fn fill(dir: &Path, model: &Model, manifest: &Manifest) -> Result<String, ModelError> {
@@ -71,7 +50,7 @@ fn fill(dir: &Path, model: &Model, manifest: &Manifest) -> Result<String, ModelE
     }
     let put = |name: &str, text: &str| {
         let path = dir.join(name);
-        export::write_text(&path, text).map_err(|source| ModelError::Write { path, source })
+        files::write(&path, text).map_err(ModelError::write(&path))
     };
     put("model.py", &source(&model.graph, weights))?;
     let about = serde_json::json!({
@@ -141,15 +120,12 @@ pub(crate) fn source(graph: &Graph, weights: &str) -> String {
     t.push_str("        ):\n            self.put(name, tensors[name].float(), trained)\n\n");
     t.push_str("    def forward(self, x):\n        p = self.p\n");
     for (id, node) in nodes() {
-        let _ = writeln!(t, "        v{} = {}  # {}", id.0, expression(node), comment(&node.name));
+        // A comment is one line of printable characters.
+        let comment = super::printable(&node.name).replace('\n', " ");
+        let _ = writeln!(t, "        v{} = {}  # {comment}", id.0, expression(node));
     }
     let _ = writeln!(t, "        return v{}", graph.output.0);
     t
-}
-
-/// A name as a comment: one line of printable characters.
-fn comment(name: &str) -> String {
-    super::printable(name).replace('\n', " ")
 }
 
 fn activation(act: Activation, x: &str) -> String {

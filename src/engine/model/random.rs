@@ -14,10 +14,7 @@ use std::sync::Arc;
 /// # Panics
 /// When `spec`'s dimensions do not fit together; specs are written by programmers.
 pub fn random(spec: &FamilySpec, seed: u64) -> Model {
-    let graph = match spec.build() {
-        Ok(graph) => graph,
-        Err(e) => panic!("`random` was given a spec that does not build: {e}"),
-    };
+    let graph = spec.build().unwrap_or_else(|e| panic!("`random` was given a spec that does not build: {e}"));
     let params = random_params(&graph, seed);
     let Ok(&[channels, h, w]) = graph.input_shape().as_deref() else {
         panic!("`random` was given a spec of something else than images");
@@ -45,27 +42,25 @@ pub fn random(spec: &FamilySpec, seed: u64) -> Model {
 /// Random parameters for every reachable node of `graph`.
 pub fn random_params(graph: &Graph, seed: u64) -> ParamStore {
     let mut rng = ChaCha8Rng::seed_from_u64(seed);
-    let mut uniform = |low: f32, high: f32| rng.random_range(low..high);
     let mut params = ParamStore::default();
     for node in &graph.nodes {
         for (p, (role, shape)) in node.params.iter().zip(param_shapes(&node.op)) {
             let n: usize = shape.iter().product();
             let fan_in: usize = shape.iter().skip(1).product();
-            let data: Vec<f32> = match role {
+            let (low, high) = match role {
                 // Norm scales are one-dimensional; conv and linear weights get He's uniform bound.
-                ParamRole::Weight if shape.len() == 1 => (0..n).map(|_| uniform(0.5, 1.5)).collect(),
+                ParamRole::Weight if shape.len() == 1 => (0.5, 1.5),
                 ParamRole::Weight => {
                     let bound = (3.0 / fan_in.max(1) as f32).sqrt();
-                    (0..n).map(|_| uniform(-bound, bound)).collect()
+                    (-bound, bound)
                 }
-                ParamRole::Bias | ParamRole::Mean => (0..n).map(|_| uniform(-0.3, 0.3)).collect(),
-                ParamRole::Var => (0..n).map(|_| uniform(0.5, 1.5)).collect(),
-                ParamRole::LogitScale => (0..n).map(|_| uniform(0.5, 2.5)).collect(),
-                ParamRole::PositionMlp1 | ParamRole::PositionMlp1Bias | ParamRole::PositionMlp2 => {
-                    (0..n).map(|_| uniform(-0.3, 0.3)).collect()
-                }
-                ParamRole::Embedding | ParamRole::PositionBias => (0..n).map(|_| uniform(-0.5, 0.5)).collect(),
+                ParamRole::Bias | ParamRole::Mean => (-0.3, 0.3),
+                ParamRole::Var => (0.5, 1.5),
+                ParamRole::LogitScale => (0.5, 2.5),
+                ParamRole::PositionMlp1 | ParamRole::PositionMlp1Bias | ParamRole::PositionMlp2 => (-0.3, 0.3),
+                ParamRole::Embedding | ParamRole::PositionBias => (-0.5, 0.5),
             };
+            let data = (0..n).map(|_| rng.random_range(low..high)).collect();
             if let Some(param) = Param::owned(shape, data) {
                 params.insert(p.name.clone(), param);
             }

@@ -2,10 +2,8 @@
 //!
 //! Not here: what each family looks like and how its dimensions are read (`families`), fetching parameters (`load`).
 
-use super::checkpoint::Checkpoint;
 use super::families::{Candidate, FamilySpec, Reader, candidates};
-use super::hf::Sidecar;
-use super::{LoadOptions, ModelError};
+use super::{Checkpoint, LoadOptions, ModelError, Sidecar};
 use std::path::Path;
 
 /// Does `c` have what marks the candidate?

@@ -1,9 +1,8 @@
 //! Reading the safetensors container, strictly: a header that lies about sizes, overlaps tensors or repeats a name is
 //! refused before anything is allocated for it. (<https://huggingface.co/docs/safetensors>, "Format".)
 
-use super::checkpoint::{Checkpoint, RawTensor, float_dtype};
-use super::params::numel_of;
-use super::{Blob, ModelError, Param, printable};
+use super::checkpoint::float_dtype;
+use super::{Blob, Checkpoint, ModelError, Param, RawTensor, numel_of, printable};
 use indexmap::IndexMap;
 use serde::Deserialize;
 use serde::de::{Deserializer, Error as _, MapAccess, Visitor};
@@ -73,7 +72,7 @@ fn element_size(dtype: &str) -> Option<usize> {
 
 /// Reads header and tensors; floats stay views into `blob`.
 pub(super) fn read(blob: &Blob, path: &Path) -> Result<Checkpoint, ModelError> {
-    let damaged = |why: String| ModelError::Damaged { path: path.to_owned(), why };
+    let damaged = |why: String| ModelError::damaged(path, why);
     let (length, rest) = blob.split_first_chunk::<8>().ok_or_else(|| damaged("it ends inside its header".into()))?;
     let length = u64::from_le_bytes(*length);
     if length > MAX_HEADER {
@@ -104,9 +103,10 @@ pub(super) fn read(blob: &Blob, path: &Path) -> Result<Checkpoint, ModelError> {
         let (shape, blob) = (entry.shape.clone(), blob.clone());
         let tensor = match float_dtype(&entry.dtype) {
             Some(dtype) => Param::view(shape, blob, offset, dtype).map(RawTensor::Float),
-            None if entry.dtype == "I8" => Some(RawTensor::I8 { shape, blob, offset }),
-            None if entry.dtype == "U8" => Some(RawTensor::U8 { shape, blob, offset }),
-            None => Some(RawTensor::Other { shape, dtype: entry.dtype.clone() }),
+            None => Some(match ["I8", "U8"].into_iter().find(|t| entry.dtype == *t) {
+                Some(dtype) => RawTensor::Bytes { dtype, shape, blob, offset },
+                None => RawTensor::Other { shape, dtype: entry.dtype.clone() },
+            }),
         };
         let tensor = tensor.ok_or_else(|| damaged(format!("tensor `{shown}` reaches past the end of the file")))?;
         out.tensors.insert(name.clone(), tensor);

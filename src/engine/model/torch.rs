@@ -3,10 +3,10 @@
 //! Source: PyTorch's `torch/serialization.py` (`_save`, `_legacy_save`). Tensors stay views into the file where they
 //! are contiguous; strided ones are copied, under a budget that the file's own size sets.
 
-use super::checkpoint::{Checkpoint, RawTensor, float_dtype};
-use super::params::numel_of;
+use super::checkpoint::float_dtype;
+use super::params::{row_major, strided};
 use super::pickle::{self, Arena, PickleError, TensorRef, Value};
-use super::{Blob, ModelError, Param, printable};
+use super::{Blob, Checkpoint, ModelError, Param, RawTensor, numel_of, printable};
 use std::collections::HashMap;
 use std::io::Cursor;
 use std::path::Path;
@@ -14,20 +14,14 @@ use std::path::Path;
 /// Largest `data.pkl` that is read; real ones are well under a megabyte.
 const MAX_PICKLE: u64 = 64 << 20;
 
-fn damaged(path: &Path, why: impl Into<String>) -> ModelError {
-    ModelError::Damaged { path: path.to_owned(), why: why.into() }
-}
-
 fn pickle_error(path: &Path, e: PickleError) -> ModelError {
-    let hint = match &e {
+    let hint = "save the weights alone with `torch.save(model.state_dict(), path)`, nothing in a file is ever executed";
+    match &e {
         PickleError::Truncated | PickleError::Malformed(_) | PickleError::TooLarge => {
-            return damaged(path, e.to_string());
+            ModelError::damaged(path, e.to_string())
         }
-        PickleError::Opcode(_) | PickleError::Global(_) => {
-            "save the weights alone with `torch.save(model.state_dict(), path)`, nothing in a file is ever executed"
-        }
-    };
-    ModelError::Unsupported { path: path.to_owned(), why: e.to_string(), hint: hint.into() }
+        PickleError::Opcode(_) | PickleError::Global(_) => ModelError::unsupported(path, e.to_string(), hint),
+    }
 }
 
 /// Where each storage's bytes lie in the file: key → (offset, length).
@@ -36,7 +30,9 @@ type Storages = HashMap<String, (usize, usize)>;
 /// Reads the zip container (PyTorch 1.6 and later).
 pub(super) fn zip(blob: &Blob, path: &Path) -> Result<Checkpoint, ModelError> {
     let bytes: &[u8] = blob;
-    let broken = |e: zip::result::ZipError| damaged(path, format!("its zip directory: {}", printable(&e.to_string())));
+    let broken = |e: zip::result::ZipError| {
+        ModelError::damaged(path, format!("its zip directory: {}", printable(&e.to_string())))
+    };
     // PyTorch writes the records of large archives also for small ones, between the directory and the record that every zip
     // file ends with. Told to find out where the archive begins, the reader takes the directory to end at that last record;
     // it is then wrong by the 76 bytes between, and believes it where an entry happens to begin there: below a root of 21
@@ -57,13 +53,12 @@ pub(super) fn zip(blob: &Blob, path: &Path) -> Result<Checkpoint, ModelError> {
         });
         let span = || {
             if !stored {
-                return Err(ModelError::Unsupported {
-                    path: path.to_owned(),
-                    why: format!("its entry `{}` is compressed", printable(&name)),
-                    hint: "PyTorch stores entries as they are; save it again".into(),
-                });
+                let why = format!("its entry `{}` is compressed", printable(&name));
+                return Err(ModelError::unsupported(path, why, "PyTorch stores entries as they are; save it again"));
             }
-            span.ok_or_else(|| damaged(path, format!("its entry `{}` reaches past the end", printable(&name))))
+            span.ok_or_else(|| {
+                ModelError::damaged(path, format!("its entry `{}` reaches past the end", printable(&name)))
+            })
         };
         match inner {
             "data.pkl" => root = Some(span()?),
@@ -74,11 +69,8 @@ pub(super) fn zip(blob: &Blob, path: &Path) -> Result<Checkpoint, ModelError> {
                 }
             }
             "constants.pkl" => {
-                return Err(ModelError::Unsupported {
-                    path: path.to_owned(),
-                    why: "it is a TorchScript program".into(),
-                    hint: "save the weights alone with `torch.save(model.state_dict(), path)`".into(),
-                });
+                let hint = "save the weights alone with `torch.save(model.state_dict(), path)`";
+                return Err(ModelError::unsupported(path, "it is a TorchScript program", hint));
             }
             _ => {
                 if let Some(key) = inner.strip_prefix("data/") {
@@ -87,7 +79,7 @@ pub(super) fn zip(blob: &Blob, path: &Path) -> Result<Checkpoint, ModelError> {
             }
         }
     }
-    let (start, size) = root.ok_or_else(|| damaged(path, "it has no `data.pkl`"))?;
+    let (start, size) = root.ok_or_else(|| ModelError::damaged(path, "it has no `data.pkl`"))?;
     if size as u64 > MAX_PICKLE {
         return Err(pickle_error(path, PickleError::TooLarge));
     }
@@ -96,11 +88,7 @@ pub(super) fn zip(blob: &Blob, path: &Path) -> Result<Checkpoint, ModelError> {
 }
 
 fn big_endian(path: &Path) -> ModelError {
-    ModelError::Unsupported {
-        path: path.to_owned(),
-        why: "it was written on a big-endian machine".into(),
-        hint: "save it again on a little-endian one".into(),
-    }
+    ModelError::unsupported(path, "it was written on a big-endian machine", "save it again on a little-endian one")
 }
 
 /// The first pickle of the stream format: 0x1950a86a20f9469cfc6c.
@@ -121,15 +109,10 @@ pub(super) fn legacy(blob: &Blob, path: &Path) -> Result<Checkpoint, ModelError>
     };
     match next()?.0 {
         Value::BigInt(b) if *b == MAGIC => {}
-        _ => {
-            return Err(ModelError::Format {
-                path: path.to_owned(),
-                why: "it is a pickle, but not one that `torch.save` wrote".into(),
-            });
-        }
+        _ => return Err(ModelError::format(path, "it is a pickle, but not one that `torch.save` wrote")),
     }
     if !matches!(next()?.0, Value::Int(PROTOCOL)) {
-        return Err(damaged(path, "it has an unknown protocol number"));
+        return Err(ModelError::damaged(path, "it has an unknown protocol number"));
     }
     let (facts, facts_arena) = next()?;
     if matches!(facts_arena.get(&facts, "little_endian"), Some(Value::Bool(false))) {
@@ -137,21 +120,22 @@ pub(super) fn legacy(blob: &Blob, path: &Path) -> Result<Checkpoint, ModelError>
     }
     let (value, arena) = next()?;
     let (keys, keys_arena) = next()?;
-    let keys = keys_arena.items(&keys).ok_or_else(|| damaged(path, "its list of storages is missing"))?;
+    let keys = keys_arena.items(&keys).ok_or_else(|| ModelError::damaged(path, "its list of storages is missing"))?;
     let sizes: HashMap<&str, usize> = arena.storages().iter().map(|s| (&*s.key, element_size(s.kind))).collect();
     let mut storages = Storages::new();
     for key in keys {
-        let Value::Str(key) = key else { return Err(damaged(path, "a storage has no name")) };
+        let Value::Str(key) = key else { return Err(ModelError::damaged(path, "a storage has no name")) };
         let count = bytes.get(at..).and_then(|b| b.first_chunk::<8>()).map(|b| i64::from_le_bytes(*b));
-        let count = count.ok_or_else(|| damaged(path, "it ends inside its tensor data"))?;
-        let size = *sizes.get(&**key).ok_or_else(|| damaged(path, "a storage is listed that no tensor uses"))?;
+        let count = count.ok_or_else(|| ModelError::damaged(path, "it ends inside its tensor data"))?;
+        let size =
+            *sizes.get(&**key).ok_or_else(|| ModelError::damaged(path, "a storage is listed that no tensor uses"))?;
         let length = usize::try_from(count).ok().and_then(|n| n.checked_mul(size));
         let end = length.and_then(|n| n.checked_add(at + 8)).filter(|&end| end <= bytes.len());
         let (Some(length), Some(end)) = (length, end) else {
-            return Err(damaged(path, "it ends inside its tensor data"));
+            return Err(ModelError::damaged(path, "it ends inside its tensor data"));
         };
         if storages.insert(key.to_string(), (at + 8, length)).is_some() {
-            return Err(damaged(path, format!("storage `{}` is listed twice", printable(key))));
+            return Err(ModelError::damaged(path, format!("storage `{}` is listed twice", printable(key))));
         }
         at = end;
     }
@@ -197,11 +181,8 @@ fn state_dict(
             .filter_map(|(k, _)| if let Value::Str(s) = k { Some(format!("`{}`", printable(s))) } else { None })
             .take(8)
             .collect();
-        ModelError::Unsupported {
-            path: path.to_owned(),
-            why: format!("it holds no state dict; its top-level keys are [{}]", keys.join(", ")),
-            hint: "save the weights with `torch.save(model.state_dict(), path)`".into(),
-        }
+        let why = format!("it holds no state dict; its top-level keys are [{}]", keys.join(", "));
+        ModelError::unsupported(path, why, "save the weights with `torch.save(model.state_dict(), path)`")
     })?;
     let mut out = Checkpoint::default();
     // Strided tensors are copied; all copies together stay a small multiple of the file.
@@ -209,24 +190,12 @@ fn state_dict(
     for (key, value) in entries {
         let (Value::Str(name), Value::Tensor(t)) = (key, value) else { continue };
         let tensor = tensor(blob, t, storages, &mut budget)
-            .map_err(|why| damaged(path, format!("tensor `{}` {why}", printable(name))))?;
+            .map_err(|why| ModelError::damaged(path, format!("tensor `{}` {why}", printable(name))))?;
         if out.tensors.insert(name.to_string(), tensor).is_some() {
-            return Err(damaged(path, format!("tensor `{}` is listed twice", printable(name))));
+            return Err(ModelError::damaged(path, format!("tensor `{}` is listed twice", printable(name))));
         }
     }
     Ok(out)
-}
-
-/// The strides of a contiguous tensor, row-major.
-fn contiguous(shape: &[usize], stride: &[usize]) -> bool {
-    let mut expected = 1usize;
-    for (&d, &s) in shape.iter().zip(stride).rev() {
-        if d != 1 && s != expected {
-            return false;
-        }
-        expected = expected.saturating_mul(d);
-    }
-    true
 }
 
 fn tensor(blob: &Blob, t: &TensorRef, storages: &Storages, budget: &mut usize) -> Result<RawTensor, &'static str> {
@@ -254,7 +223,8 @@ fn tensor(blob: &Blob, t: &TensorRef, storages: &Storages, budget: &mut usize) -
         return Param::owned(shape, Vec::new()).map(RawTensor::Float).ok_or("has an impossible size");
     }
     let offset = start + first * size;
-    if contiguous(&t.shape, &t.stride) {
+    let strides: Vec<isize> = t.stride.iter().map(|&s| s as isize).collect();
+    if (0..).zip(row_major(&shape)).all(|(axis, want)| shape[axis] == 1 || strides[axis] == want) {
         return Param::view(shape, blob.clone(), offset, dtype).map(RawTensor::Float).ok_or(PAST);
     }
     let count = (length - first * size) / size;
@@ -263,20 +233,8 @@ fn tensor(blob: &Blob, t: &TensorRef, storages: &Storages, budget: &mut usize) -
     let flat = Param::view(vec![count], blob.clone(), offset, dtype).ok_or(PAST)?;
     let values = flat.values();
     let mut out = Vec::with_capacity(numel);
-    let mut index = vec![0usize; shape.len()];
-    let mut at = 0usize;
-    for _ in 0..numel {
-        out.push(*values.get(at).ok_or(PAST)?);
-        for axis in (0..shape.len()).rev() {
-            index[axis] += 1;
-            // Wrapping: an axis of length one may carry any stride at all, and what is added is taken off again.
-            at = at.wrapping_add(t.stride[axis]);
-            if index[axis] < shape[axis] {
-                break;
-            }
-            at = at.wrapping_sub(t.stride[axis].wrapping_mul(shape[axis]));
-            index[axis] = 0;
-        }
+    for at in strided(&shape, &strides, 0) {
+        out.push(*values.get(at as usize).ok_or(PAST)?);
     }
     Param::owned(shape, out).map(RawTensor::Float).ok_or("has an impossible size")
 }

@@ -2,11 +2,9 @@
 //!
 //! Most checkpoints keep the 1x1 convolutions as linears over the last axis; they are the same numbers.
 
-use super::read::Reader;
-use super::{Crop, FamilySpec, Names, Source};
-use crate::graph::op;
-use crate::graph::{Activation, Builder, Conv, Graph, GraphError, NodeId, Op, ParamRole, ResidualAdd};
-use crate::model::{Interpolation, ModelError};
+use super::names::Rules;
+use super::{Crop, FamilySpec, Graph, GraphError, ModelError, Names, Reader, Source};
+use crate::graph::{Activation, Builder, Conv, NodeId, Op, ParamRole, ResidualAdd, op};
 
 /// A ConvNeXt.
 #[derive(Debug, Clone, PartialEq)]
@@ -34,59 +32,46 @@ pub struct ConvNextStage {
     pub kernel: usize,
 }
 
+const TIMM: Rules = &[
+    ("stem.conv", "stem.0"),
+    ("stem.norm", "stem.1"),
+    ("down.#.norm", "stages.{0}.downsample.0"),
+    ("down.#.conv", "stages.{0}.downsample.1"),
+    ("stages.#.#", "stages.{0}.blocks.{1}"),
+    ("norm", "head.norm"),
+    ("head", "head.fc"),
+];
+const TORCHVISION: Rules = &[
+    ("stem.conv", "features.0.0"),
+    ("stem.norm", "features.0.1"),
+    ("down.#.norm", "features.{0*2}.0"),
+    ("down.#.conv", "features.{0*2}.1"),
+    ("stages.#.#.conv_dw", "features.{0*2+1}.{1}.block.0"),
+    ("stages.#.#.norm", "features.{0*2+1}.{1}.block.2"),
+    ("stages.#.#.mlp.fc1", "features.{0*2+1}.{1}.block.3"),
+    ("stages.#.#.mlp.fc2", "features.{0*2+1}.{1}.block.5"),
+    ("stages.#.#.gamma", "features.{0*2+1}.{1}.layer_scale"),
+    ("stages.#.#", "features.{0*2+1}.{1}"),
+    ("norm", "classifier.0"),
+    ("head", "classifier.2"),
+];
+const HF: Rules = &[
+    ("stem.conv", "{p}.embeddings.patch_embeddings"),
+    ("stem.norm", "{p}.embeddings.layernorm"),
+    ("down.#.norm", "{p}.encoder.stages.{0}.downsampling_layer.0"),
+    ("down.#.conv", "{p}.encoder.stages.{0}.downsampling_layer.1"),
+    ("stages.#.#.conv_dw", "{p}.encoder.stages.{0}.layers.{1}.dwconv"),
+    ("stages.#.#.norm", "{p}.encoder.stages.{0}.layers.{1}.layernorm"),
+    ("stages.#.#.mlp.fc#", "{p}.encoder.stages.{0}.layers.{1}.pwconv{2}"),
+    ("stages.#.#.gamma", "{p}.encoder.stages.{0}.layers.{1}.layer_scale_parameter"),
+    ("stages.#.#", "{p}.encoder.stages.{0}.layers.{1}"),
+    ("norm", "{p}.layernorm"),
+    ("head", "classifier"),
+];
 pub(super) static NAMES: [Names; 3] = [
-    Names {
-        source: Source::Timm,
-        prefix: "",
-        rules: &[&[
-            ("stem.conv", "stem.0"),
-            ("stem.norm", "stem.1"),
-            ("down.#.norm", "stages.{0}.downsample.0"),
-            ("down.#.conv", "stages.{0}.downsample.1"),
-            ("stages.#.#", "stages.{0}.blocks.{1}"),
-            ("norm", "head.norm"),
-            ("head", "head.fc"),
-        ]],
-        unused: &[],
-    },
-    Names {
-        source: Source::Torchvision,
-        prefix: "",
-        rules: &[&[
-            ("stem.conv", "features.0.0"),
-            ("stem.norm", "features.0.1"),
-            ("down.#.norm", "features.{0*2}.0"),
-            ("down.#.conv", "features.{0*2}.1"),
-            ("stages.#.#.conv_dw", "features.{0*2+1}.{1}.block.0"),
-            ("stages.#.#.norm", "features.{0*2+1}.{1}.block.2"),
-            ("stages.#.#.mlp.fc1", "features.{0*2+1}.{1}.block.3"),
-            ("stages.#.#.mlp.fc2", "features.{0*2+1}.{1}.block.5"),
-            ("stages.#.#.gamma", "features.{0*2+1}.{1}.layer_scale"),
-            ("stages.#.#", "features.{0*2+1}.{1}"),
-            ("norm", "classifier.0"),
-            ("head", "classifier.2"),
-        ]],
-        unused: &[],
-    },
-    Names {
-        source: Source::HuggingFace,
-        prefix: "convnext",
-        rules: &[&[
-            ("stem.conv", "{p}.embeddings.patch_embeddings"),
-            ("stem.norm", "{p}.embeddings.layernorm"),
-            ("down.#.norm", "{p}.encoder.stages.{0}.downsampling_layer.0"),
-            ("down.#.conv", "{p}.encoder.stages.{0}.downsampling_layer.1"),
-            ("stages.#.#.conv_dw", "{p}.encoder.stages.{0}.layers.{1}.dwconv"),
-            ("stages.#.#.norm", "{p}.encoder.stages.{0}.layers.{1}.layernorm"),
-            ("stages.#.#.mlp.fc1", "{p}.encoder.stages.{0}.layers.{1}.pwconv1"),
-            ("stages.#.#.mlp.fc2", "{p}.encoder.stages.{0}.layers.{1}.pwconv2"),
-            ("stages.#.#.gamma", "{p}.encoder.stages.{0}.layers.{1}.layer_scale_parameter"),
-            ("stages.#.#", "{p}.encoder.stages.{0}.layers.{1}"),
-            ("norm", "{p}.layernorm"),
-            ("head", "classifier"),
-        ]],
-        unused: &[],
-    },
+    Names::new(Source::Timm, "", &[TIMM]),
+    Names::new(Source::Torchvision, "", &[TORCHVISION]),
+    Names::new(Source::HuggingFace, "convnext", &[HF]),
 ];
 pub(super) const MARKS: &[&str] =
     &["stem.conv.weight", "stages.0.0.conv_dw.weight", "stages.0.0.mlp.fc1.weight", "norm.weight", "head.weight"];
@@ -102,7 +87,7 @@ pub(super) fn read(r: &Reader) -> Result<FamilySpec, ModelError> {
         stages.push(ConvNextStage { width, depth, mlp: r.out(&format!("stages.{s}.0.mlp.fc1.weight"))?, kernel });
     }
     let [_, _, patch, _] = r.shape::<4>("stem.conv.weight")?;
-    let head_eps = if r.source() == Source::HuggingFace { r.sidecar.eps()?.unwrap_or(1e-12) } else { EPS };
+    let head_eps = if r.names.source == Source::HuggingFace { r.sidecar.eps()?.unwrap_or(1e-12) } else { EPS };
     Ok(FamilySpec::ConvNext(ConvNextSpec {
         names: r.names,
         patch,
@@ -173,7 +158,7 @@ impl ConvNextSpec {
                 (27, 96) => 230,
                 _ => 232 * self.image / 224,
             }),
-            _ => Crop { interpolation: Interpolation::Bicubic, ..Crop::bilinear(self.image * 8 / 7) },
+            _ => Crop::bicubic(self.image * 8 / 7),
         }
     }
 }

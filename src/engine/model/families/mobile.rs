@@ -4,10 +4,8 @@
 use super::blocks::{conv_bn, same_padding, squeeze_excite, usual_resize};
 use super::mobile_names::Layout;
 pub use super::mobile_names::Padding;
-use super::read::Reader;
-use super::{Crop, FamilySpec, Names, Source};
-use crate::graph::{Activation, Builder, Conv, Graph, GraphError, NodeId, Op, ResidualAdd};
-use crate::model::{Family, Interpolation, ModelError};
+use super::{Crop, Family, FamilySpec, Graph, GraphError, ModelError, Names, Reader, Source};
+use crate::graph::{Activation, Builder, Conv, NodeId, Op, ResidualAdd};
 
 /// A network of inverted residuals.
 #[derive(Debug, Clone, PartialEq)]
@@ -89,14 +87,11 @@ fn read_block(r: &Reader, place: [usize; 3]) -> Result<Option<MobileBlock>, Mode
         if per_group != 1 {
             continue;
         }
-        let squeeze = match squeezes {
-            true => Some(r.out(&format!("{}.reduce.weight", at.part("se")))?),
-            false => None,
-        };
+        let squeeze = squeezes.then(|| r.out(&format!("{}.reduce.weight", at.part("se")))).transpose()?;
         let out = r.out(&format!("{}.conv.weight", at.part("project")))?;
         let expand = expands.then_some(width);
         // transformers' MobileNet v2 makes its first block part of the stem, which adds nothing.
-        let skip = !(r.family == Family::MobileNetV2 && r.source() == Source::HuggingFace && place[2] == 0);
+        let skip = !(r.family == Family::MobileNetV2 && r.names.source == Source::HuggingFace && place[2] == 0);
         return Ok(Some(MobileBlock { expand, kernel, stride: 1, squeeze, out, skip, act: Activation::Relu6 }));
     }
     Ok(None)
@@ -130,9 +125,8 @@ fn read_stages(r: &Reader, layout: &Layout) -> Result<Vec<Vec<MobileBlock>>, Mod
             false => stages.concat().chunk_by(|a, b| a.out == b.out).map(<[_]>::to_vec).collect(),
         };
         if stages.len() != layout.strides.len() {
-            return Err(
-                r.not(format!("it has {flat} blocks, expected {expected}, and its widths do not tell its stages"))
-            );
+            let why = format!("it has {flat} blocks, expected {expected}, and its widths do not tell its stages");
+            return Err(r.not(why));
         }
     }
     if stages.len() != layout.strides.len() {
@@ -264,14 +258,12 @@ pub(super) fn build(s: &MobileSpec) -> Result<Graph, GraphError> {
 impl MobileSpec {
     /// torchvision's and timm's evaluation crops.
     pub(super) fn crop(&self) -> Crop {
-        let bicubic = |resize| Crop { interpolation: Interpolation::Bicubic, ..Crop::bilinear(resize) };
         match (self.family, self.names.source, self.image) {
             (Family::EfficientNet, Source::Torchvision, 240) => Crop::bilinear(256),
-            (Family::EfficientNet, Source::Torchvision, 288) => bicubic(288),
-            (Family::EfficientNet, Source::Torchvision, 300) => bicubic(320),
-            (Family::EfficientNet, Source::Torchvision, 380) => bicubic(384),
-            (Family::EfficientNet, Source::Torchvision, side @ (456 | 528 | 600)) => bicubic(side),
-            (Family::EfficientNet, ..) | (_, Source::Timm, _) => bicubic(usual_resize(self.image)),
+            (Family::EfficientNet, Source::Torchvision, 300) => Crop::bicubic(320),
+            (Family::EfficientNet, Source::Torchvision, 380) => Crop::bicubic(384),
+            (Family::EfficientNet, Source::Torchvision, side @ (288 | 456 | 528 | 600)) => Crop::bicubic(side),
+            (Family::EfficientNet, ..) | (_, Source::Timm, _) => Crop::bicubic(usual_resize(self.image)),
             _ => Crop::bilinear(usual_resize(self.image)),
         }
     }

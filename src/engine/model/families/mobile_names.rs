@@ -1,10 +1,9 @@
 //! What networks of inverted residuals call their parts, and what their weights do not tell: strides and activations by
 //! stage, as published.
 
-use super::read::Reader;
-use super::{Names, Source};
+use super::names::Rules;
+use super::{Family, ModelError, Names, Reader, Source};
 use crate::graph::Activation;
-use crate::model::{Family, ModelError};
 
 /// How strided convolutions are padded.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -40,7 +39,7 @@ pub(super) struct Layout {
 
 impl Layout {
     pub fn of(r: &Reader) -> Result<Layout, ModelError> {
-        let source = r.source();
+        let source = r.names.source;
         let stems: &[&str] = match r.family {
             Family::MobileNetV2 => &["mobilenetv2_"],
             Family::MobileNetV3 => {
@@ -52,10 +51,10 @@ impl Layout {
         r.called(stems, if r.family == Family::EfficientNet { &[] } else { &["d"] })?;
         // Weights that TensorFlow trained: other padding and epsilon.
         let tf = r.sidecar.architecture()?.is_some_and(|a| a.starts_with("tf_"));
-        if source == Source::Timm && !r.sidecar.has_config() {
+        if source == Source::Timm && !r.sidecar.config.is_there() {
             r.note("no config.json: a network trained in PyTorch assumed, not one of timm's `tf_` ones");
         }
-        let padding = if tf { Padding::Same } else { Padding::Centred };
+        let padded = |same| if same { Padding::Same } else { Padding::Centred };
         let plain = if tf { 1e-3 } else { 1e-5 };
         let [relu, relu6, silu] = [Activation::Relu, Activation::Relu6, Activation::Silu];
         let common = Layout {
@@ -68,17 +67,22 @@ impl Layout {
             switch: 0,
             squeeze: [relu, Activation::HardSigmoid],
             eps: plain,
-            padding,
+            padding: padded(tf),
             image: 224,
         };
         Ok(match (r.family, source) {
-            (Family::MobileNetV2, Source::HuggingFace) => Layout {
-                flat: true,
-                acts: [hugging_face_v2(r)?; 2],
-                eps: r.sidecar.eps()?.unwrap_or(1e-3),
-                padding: if r.sidecar.flag("tf_padding")?.unwrap_or(true) { Padding::Same } else { Padding::Centred },
-                ..common
-            },
+            (Family::MobileNetV2, Source::HuggingFace) => {
+                const USUAL: f64 = 32.0;
+                if r.sidecar.config.number("output_stride")?.is_some_and(|s| s < USUAL) {
+                    let why =
+                        "its last stages are dilated instead of strided (`output_stride`), which is not supported";
+                    return Err(r.not(why));
+                }
+                let acts = [r.sidecar.activation()?.unwrap_or(relu6); 2];
+                let eps = r.sidecar.eps()?.unwrap_or(1e-3);
+                let padding = padded(r.sidecar.config.bool("tf_padding")?.unwrap_or(true));
+                Layout { flat: true, acts, eps, padding, ..common }
+            }
             (Family::MobileNetV2, _) => Layout { flat: source == Source::Torchvision, ..common },
             (Family::MobileNetV3, _) => {
                 let flat = source == Source::Torchvision;
@@ -106,14 +110,15 @@ impl Layout {
             }
             (_, Source::HuggingFace) => {
                 let acts = [r.sidecar.activation()?.unwrap_or(silu); 2];
-                let list =
-                    |key| r.sidecar.counts(key)?.ok_or_else(|| r.not(format!("config.json does not tell its `{key}`")));
-                let deeper = r.sidecar.number("depth_coefficient")?.unwrap_or(1.0).clamp(0.01, 100.0);
+                let list = |key| {
+                    r.sidecar.config.counts(key)?.ok_or_else(|| r.not(format!("config.json does not tell its `{key}`")))
+                };
+                let deeper = r.sidecar.config.number("depth_coefficient")?.unwrap_or(1.0).clamp(0.01, 100.0);
                 let depths = list("num_block_repeats")?.iter().map(|&n| (n as f64 * deeper).ceil() as usize).collect();
-                if r.sidecar.word("pooling_type")?.is_some_and(|p| p != "mean") {
+                if r.sidecar.config.string("pooling_type")?.is_some_and(|p| p != "mean") {
                     return Err(r.not("its pooling is not the mean, which is not supported"));
                 }
-                let padding = Padding::Listed(r.sidecar.counts("depthwise_padding")?.unwrap_or_default());
+                let padding = Padding::Listed(r.sidecar.config.counts("depthwise_padding")?.unwrap_or_default());
                 let (strides, eps) = (list("strides")?, r.sidecar.eps()?.unwrap_or(1e-3));
                 let squeeze = [acts[0], Activation::Sigmoid];
                 let (kernels, squeezes) = (list("kernel_sizes")?, vec![true; strides.len()]);
@@ -142,27 +147,12 @@ impl Layout {
     }
 }
 
-/// The activation of transformers' MobileNet v2, whose strides must be the usual ones.
-fn hugging_face_v2(r: &Reader) -> Result<Activation, ModelError> {
-    const USUAL: f64 = 32.0;
-    if r.sidecar.number("output_stride")?.is_some_and(|s| s < USUAL) {
-        return Err(r.not("its last stages are dilated instead of strided (`output_stride`), which is not supported"));
-    }
-    Ok(r.sidecar.activation()?.unwrap_or(Activation::Relu6))
-}
-
 pub(super) const V2_MARKS: &[&str] = &["stem.conv.weight", "ds.0.0.0.dw.0.conv.weight", "head.weight"];
 /// Squeeze and excitation and a hidden layer after pooling.
 pub(super) const V3_MARKS: &[&str] = &["stem.conv.weight", "hidden.bias", "head.weight"];
 /// Squeeze and excitation in the very first block.
 pub(super) const EFFICIENTNET_MARKS: &[&str] =
     &["stem.conv.weight", "ds.0.0.0.dw.0.conv.weight", "ds.0.0.0.se.1.reduce.weight", "head.weight"];
-
-type Rules = &'static [(&'static str, &'static str)];
-
-const fn names(source: Source, rules: &'static [Rules]) -> Names {
-    Names { source, prefix: "", rules, unused: &[] }
-}
 
 const TORCHVISION: Rules = &[("stem.conv", "features.0.0"), ("stem.bn", "features.0.1")];
 
@@ -177,9 +167,8 @@ const TIMM: Rules = &[
     ("stem.bn", "bn1"),
     ("head", "classifier"),
     ("ds|mb.#.#.#.expand.#.conv", "blocks.{0}.{1}.conv_pw"),
-    ("ds|mb.#.#.#.expand.#.bn", "blocks.{0}.{1}.bn1"),
     ("ds|mb.#.#.#.dw.#.conv", "blocks.{0}.{1}.conv_dw"),
-    ("ds|mb.#.#.#.dw.#.bn", "blocks.{0}.{1}.bn{3+1}"),
+    ("ds|mb.#.#.#.expand|dw.#.bn", "blocks.{0}.{1}.bn{3+1}"),
     ("ds|mb.#.#.#.se.#.reduce", "blocks.{0}.{1}.se.conv_reduce"),
     ("ds|mb.#.#.#.se.#.expand", "blocks.{0}.{1}.se.conv_expand"),
     ("ds.#.#.#.project.#.conv", "blocks.{0}.{1}.conv_pw"),
@@ -190,124 +179,92 @@ const TIMM: Rules = &[
 ];
 const TIMM_TOP: Rules = &[("top.#.#.conv", "conv_head"), ("top.#.#.bn", "bn2"), ("top.#.#", "top")];
 
-pub(super) static V2: [Names; 3] = [
-    names(Source::Timm, &[TIMM_TOP, TIMM]),
-    names(
-        Source::Torchvision,
-        &[
-            TORCHVISION,
-            TORCHVISION_TOP_BLOCKS,
-            &[
-                ("head", "classifier.1"),
-                ("ds|mb.#.#.#.expand.#.conv", "features.{2+1}.conv.0.0"),
-                ("ds|mb.#.#.#.expand.#.bn", "features.{2+1}.conv.0.1"),
-                ("ds|mb.#.#.#.dw.#.conv", "features.{2+1}.conv.{3}.0"),
-                ("ds|mb.#.#.#.dw.#.bn", "features.{2+1}.conv.{3}.1"),
-                ("ds|mb.#.#.#.project.#.conv", "features.{2+1}.conv.{3}"),
-                ("ds|mb.#.#.#.project.#.bn", "features.{2+1}.conv.{3+1}"),
-                ("ds|mb.#.#.#", "features.{2+1}"),
-            ],
-        ],
-    ),
-    names(
-        Source::HuggingFace,
-        &[&[
-            ("stem.conv", "mobilenet_v2.conv_stem.first_conv.convolution"),
-            ("stem.bn", "mobilenet_v2.conv_stem.first_conv.normalization"),
-            ("ds|mb.0.0.0.expand.#.conv", "mobilenet_v2.conv_stem.expand_1x1.convolution"),
-            ("ds|mb.0.0.0.expand.#.bn", "mobilenet_v2.conv_stem.expand_1x1.normalization"),
-            ("ds|mb.0.0.0.dw.#.conv", "mobilenet_v2.conv_stem.conv_3x3.convolution"),
-            ("ds|mb.0.0.0.dw.#.bn", "mobilenet_v2.conv_stem.conv_3x3.normalization"),
-            ("ds|mb.0.0.0.project.#.conv", "mobilenet_v2.conv_stem.reduce_1x1.convolution"),
-            ("ds|mb.0.0.0.project.#.bn", "mobilenet_v2.conv_stem.reduce_1x1.normalization"),
-            ("ds|mb.0.0.0", "mobilenet_v2.conv_stem"),
-            ("ds|mb.#.#.#.expand.#.conv", "mobilenet_v2.layer.{2-1}.expand_1x1.convolution"),
-            ("ds|mb.#.#.#.expand.#.bn", "mobilenet_v2.layer.{2-1}.expand_1x1.normalization"),
-            ("ds|mb.#.#.#.dw.#.conv", "mobilenet_v2.layer.{2-1}.conv_3x3.convolution"),
-            ("ds|mb.#.#.#.dw.#.bn", "mobilenet_v2.layer.{2-1}.conv_3x3.normalization"),
-            ("ds|mb.#.#.#.project.#.conv", "mobilenet_v2.layer.{2-1}.reduce_1x1.convolution"),
-            ("ds|mb.#.#.#.project.#.bn", "mobilenet_v2.layer.{2-1}.reduce_1x1.normalization"),
-            ("ds|mb.#.#.#", "mobilenet_v2.layer.{2-1}"),
-            ("top.#.#.conv", "mobilenet_v2.conv_1x1.convolution"),
-            ("top.#.#.bn", "mobilenet_v2.conv_1x1.normalization"),
-            ("top.#.#", "mobilenet_v2.conv_1x1"),
-            ("head", "classifier"),
-        ]],
-    ),
-];
-
-pub(super) static V3: [Names; 2] = [
-    names(
-        Source::Timm,
-        &[
-            &[
-                ("top.#.#.conv", "blocks.{1}.0.conv"),
-                ("top.#.#.bn", "blocks.{1}.0.bn1"),
-                ("top.#.#", "blocks.{1}.0"),
-                ("more.#.#.conv", "blocks.{0}.{1}.conv"),
-                ("more.#.#.bn", "blocks.{0}.{1}.bn1"),
-                ("more.#.#", "blocks.{0}.{1}"),
-                ("hidden", "conv_head"),
-            ],
-            TIMM,
-        ],
-    ),
-    names(Source::Torchvision, &[TORCHVISION, TORCHVISION_TOP_BLOCKS, V3_BLOCKS]),
-];
-
-const V3_BLOCKS: Rules = &[
-    ("hidden", "classifier.0"),
-    ("head", "classifier.3"),
-    ("ds|mb.#.#.#.expand.#.conv", "features.{2+1}.block.{3}.0"),
-    ("ds|mb.#.#.#.expand.#.bn", "features.{2+1}.block.{3}.1"),
-    ("ds|mb.#.#.#.dw.#.conv", "features.{2+1}.block.{3}.0"),
-    ("ds|mb.#.#.#.dw.#.bn", "features.{2+1}.block.{3}.1"),
-    ("ds|mb.#.#.#.se.#.reduce", "features.{2+1}.block.{3}.fc1"),
-    ("ds|mb.#.#.#.se.#.expand", "features.{2+1}.block.{3}.fc2"),
-    ("ds|mb.#.#.#.project.#.conv", "features.{2+1}.block.{3}.0"),
-    ("ds|mb.#.#.#.project.#.bn", "features.{2+1}.block.{3}.1"),
+const V2_TORCHVISION: Rules = &[
+    ("head", "classifier.1"),
+    ("ds|mb.#.#.#.expand|dw.#.conv", "features.{2+1}.conv.{3}.0"),
+    ("ds|mb.#.#.#.expand|dw.#.bn", "features.{2+1}.conv.{3}.1"),
+    ("ds|mb.#.#.#.project.#.conv", "features.{2+1}.conv.{3}"),
+    ("ds|mb.#.#.#.project.#.bn", "features.{2+1}.conv.{3+1}"),
     ("ds|mb.#.#.#", "features.{2+1}"),
 ];
+const V2_HF: Rules = &[
+    ("stem.conv", "{p}.conv_stem.first_conv.convolution"),
+    ("stem.bn", "{p}.conv_stem.first_conv.normalization"),
+    ("ds|mb.0.0.0.expand.#.conv", "{p}.conv_stem.expand_1x1.convolution"),
+    ("ds|mb.0.0.0.expand.#.bn", "{p}.conv_stem.expand_1x1.normalization"),
+    ("ds|mb.0.0.0.dw.#.conv", "{p}.conv_stem.conv_3x3.convolution"),
+    ("ds|mb.0.0.0.dw.#.bn", "{p}.conv_stem.conv_3x3.normalization"),
+    ("ds|mb.0.0.0.project.#.conv", "{p}.conv_stem.reduce_1x1.convolution"),
+    ("ds|mb.0.0.0.project.#.bn", "{p}.conv_stem.reduce_1x1.normalization"),
+    ("ds|mb.0.0.0", "{p}.conv_stem"),
+    ("ds|mb.#.#.#.expand.#.conv", "{p}.layer.{2-1}.expand_1x1.convolution"),
+    ("ds|mb.#.#.#.expand.#.bn", "{p}.layer.{2-1}.expand_1x1.normalization"),
+    ("ds|mb.#.#.#.dw.#.conv", "{p}.layer.{2-1}.conv_3x3.convolution"),
+    ("ds|mb.#.#.#.dw.#.bn", "{p}.layer.{2-1}.conv_3x3.normalization"),
+    ("ds|mb.#.#.#.project.#.conv", "{p}.layer.{2-1}.reduce_1x1.convolution"),
+    ("ds|mb.#.#.#.project.#.bn", "{p}.layer.{2-1}.reduce_1x1.normalization"),
+    ("ds|mb.#.#.#", "{p}.layer.{2-1}"),
+    ("top.#.#.conv", "{p}.conv_1x1.convolution"),
+    ("top.#.#.bn", "{p}.conv_1x1.normalization"),
+    ("top.#.#", "{p}.conv_1x1"),
+    ("head", "classifier"),
+];
+pub(super) static V2: [Names; 3] = [
+    Names::new(Source::Timm, "", &[TIMM_TOP, TIMM]),
+    Names::new(Source::Torchvision, "", &[TORCHVISION, TORCHVISION_TOP_BLOCKS, V2_TORCHVISION]),
+    Names::new(Source::HuggingFace, "mobilenet_v2", &[V2_HF]),
+];
 
+const V3_TIMM: Rules = &[
+    ("top.#.#.conv", "blocks.{1}.0.conv"),
+    ("top.#.#.bn", "blocks.{1}.0.bn1"),
+    ("top.#.#", "blocks.{1}.0"),
+    ("more.#.#.conv", "blocks.{0}.{1}.conv"),
+    ("more.#.#.bn", "blocks.{0}.{1}.bn1"),
+    ("more.#.#", "blocks.{0}.{1}"),
+    ("hidden", "conv_head"),
+];
+const V3_TORCHVISION: Rules = &[
+    ("hidden", "classifier.0"),
+    ("head", "classifier.3"),
+    ("ds|mb.#.#.#.expand|dw|project.#.conv", "features.{2+1}.block.{3}.0"),
+    ("ds|mb.#.#.#.expand|dw|project.#.bn", "features.{2+1}.block.{3}.1"),
+    ("ds|mb.#.#.#.se.#.reduce", "features.{2+1}.block.{3}.fc1"),
+    ("ds|mb.#.#.#.se.#.expand", "features.{2+1}.block.{3}.fc2"),
+    ("ds|mb.#.#.#", "features.{2+1}"),
+];
+pub(super) static V3: [Names; 2] = [
+    Names::new(Source::Timm, "", &[V3_TIMM, TIMM]),
+    Names::new(Source::Torchvision, "", &[TORCHVISION, TORCHVISION_TOP_BLOCKS, V3_TORCHVISION]),
+];
+
+const EFFICIENTNET_TORCHVISION: Rules = &[
+    ("head", "classifier.1"),
+    ("ds|mb.#.#.#.expand|dw|project.#.conv", "features.{0+1}.{1}.block.{3}.0"),
+    ("ds|mb.#.#.#.expand|dw|project.#.bn", "features.{0+1}.{1}.block.{3}.1"),
+    ("ds|mb.#.#.#.se.#.reduce", "features.{0+1}.{1}.block.{3}.fc1"),
+    ("ds|mb.#.#.#.se.#.expand", "features.{0+1}.{1}.block.{3}.fc2"),
+    ("ds|mb.#.#.#", "features.{0+1}.{1}"),
+];
+const EFFICIENTNET_HF: Rules = &[
+    ("stem.conv", "{p}.embeddings.convolution"),
+    ("stem.bn", "{p}.embeddings.batchnorm"),
+    ("ds|mb.#.#.#.expand.#.conv", "{p}.encoder.blocks.{2}.expansion.expand_conv"),
+    ("ds|mb.#.#.#.expand.#.bn", "{p}.encoder.blocks.{2}.expansion.expand_bn"),
+    ("ds|mb.#.#.#.dw.#.conv", "{p}.encoder.blocks.{2}.depthwise_conv.depthwise_conv"),
+    ("ds|mb.#.#.#.dw.#.bn", "{p}.encoder.blocks.{2}.depthwise_conv.depthwise_norm"),
+    ("ds|mb.#.#.#.se.#.reduce", "{p}.encoder.blocks.{2}.squeeze_excite.reduce"),
+    ("ds|mb.#.#.#.se.#.expand", "{p}.encoder.blocks.{2}.squeeze_excite.expand"),
+    ("ds|mb.#.#.#.project.#.conv", "{p}.encoder.blocks.{2}.projection.project_conv"),
+    ("ds|mb.#.#.#.project.#.bn", "{p}.encoder.blocks.{2}.projection.project_bn"),
+    ("ds|mb.#.#.#", "{p}.encoder.blocks.{2}"),
+    ("top.#.#.conv", "{p}.encoder.top_conv"),
+    ("top.#.#.bn", "{p}.encoder.top_bn"),
+    ("top.#.#", "{p}.encoder.top"),
+    ("head", "classifier"),
+];
 pub(super) static EFFICIENTNET: [Names; 3] = [
-    names(Source::Timm, &[TIMM_TOP, TIMM]),
-    names(
-        Source::Torchvision,
-        &[
-            TORCHVISION,
-            TORCHVISION_TOP_STAGES,
-            &[
-                ("head", "classifier.1"),
-                ("ds|mb.#.#.#.expand.#.conv", "features.{0+1}.{1}.block.{3}.0"),
-                ("ds|mb.#.#.#.expand.#.bn", "features.{0+1}.{1}.block.{3}.1"),
-                ("ds|mb.#.#.#.dw.#.conv", "features.{0+1}.{1}.block.{3}.0"),
-                ("ds|mb.#.#.#.dw.#.bn", "features.{0+1}.{1}.block.{3}.1"),
-                ("ds|mb.#.#.#.se.#.reduce", "features.{0+1}.{1}.block.{3}.fc1"),
-                ("ds|mb.#.#.#.se.#.expand", "features.{0+1}.{1}.block.{3}.fc2"),
-                ("ds|mb.#.#.#.project.#.conv", "features.{0+1}.{1}.block.{3}.0"),
-                ("ds|mb.#.#.#.project.#.bn", "features.{0+1}.{1}.block.{3}.1"),
-                ("ds|mb.#.#.#", "features.{0+1}.{1}"),
-            ],
-        ],
-    ),
-    names(
-        Source::HuggingFace,
-        &[&[
-            ("stem.conv", "efficientnet.embeddings.convolution"),
-            ("stem.bn", "efficientnet.embeddings.batchnorm"),
-            ("ds|mb.#.#.#.expand.#.conv", "efficientnet.encoder.blocks.{2}.expansion.expand_conv"),
-            ("ds|mb.#.#.#.expand.#.bn", "efficientnet.encoder.blocks.{2}.expansion.expand_bn"),
-            ("ds|mb.#.#.#.dw.#.conv", "efficientnet.encoder.blocks.{2}.depthwise_conv.depthwise_conv"),
-            ("ds|mb.#.#.#.dw.#.bn", "efficientnet.encoder.blocks.{2}.depthwise_conv.depthwise_norm"),
-            ("ds|mb.#.#.#.se.#.reduce", "efficientnet.encoder.blocks.{2}.squeeze_excite.reduce"),
-            ("ds|mb.#.#.#.se.#.expand", "efficientnet.encoder.blocks.{2}.squeeze_excite.expand"),
-            ("ds|mb.#.#.#.project.#.conv", "efficientnet.encoder.blocks.{2}.projection.project_conv"),
-            ("ds|mb.#.#.#.project.#.bn", "efficientnet.encoder.blocks.{2}.projection.project_bn"),
-            ("ds|mb.#.#.#", "efficientnet.encoder.blocks.{2}"),
-            ("top.#.#.conv", "efficientnet.encoder.top_conv"),
-            ("top.#.#.bn", "efficientnet.encoder.top_bn"),
-            ("top.#.#", "efficientnet.encoder.top"),
-            ("head", "classifier"),
-        ]],
-    ),
+    Names::new(Source::Timm, "", &[TIMM_TOP, TIMM]),
+    Names::new(Source::Torchvision, "", &[TORCHVISION, TORCHVISION_TOP_STAGES, EFFICIENTNET_TORCHVISION]),
+    Names::new(Source::HuggingFace, "efficientnet", &[EFFICIENTNET_HF]),
 ];

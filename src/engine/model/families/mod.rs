@@ -26,8 +26,7 @@ pub use swin::{SwinSpec, SwinStage, SwinV2};
 pub use vgg::VggSpec;
 pub use vit::{Head, Mlp, Qkv, VitDims, VitSpec};
 
-use super::checkpoint::Checkpoint;
-use super::{Family, Interpolation, ModelError, Preprocess};
+use super::{Checkpoint, Family, Interpolation, ModelError, Preprocess};
 use crate::graph::{Graph, GraphError};
 
 /// A family with its dimensions: everything a graph is built from.
@@ -58,61 +57,53 @@ pub(super) struct Candidate {
 
 /// Every family from every origin, in the order in which they are tried.
 pub(super) fn candidates() -> impl Iterator<Item = Candidate> {
-    let of = |family, marks, read: fn(&Reader) -> Result<FamilySpec, ModelError>| {
-        move |names| Candidate { family, names, marks, either: &[], read }
+    let of = |family,
+              names: &'static [Names],
+              marks: &'static [&'static str],
+              either: &'static [&'static str],
+              read: fn(&Reader) -> Result<FamilySpec, ModelError>| {
+        names.iter().map(move |names| Candidate { family, names, marks, either, read })
     };
-    let vit = of(Family::Vit, vit_names::MARKS, vit_read::read);
-    (vit_names::NAMES.iter().copied().map(vit).map(|c| Candidate { either: vit_names::EITHER, ..c }))
-        .chain([&vit_names::TORCH].into_iter().map(of(Family::TorchVit, vit_names::MARKS, vit_read::read_torch)))
-        .chain(
-            swin::NAMES
-                .iter()
-                .map(of(Family::SwinV2, swin::MARKS, swin::read))
-                .map(|c| Candidate { either: swin::V2_MARK, ..c }),
-        )
-        .chain(
-            swin::NAMES
-                .iter()
-                .map(of(Family::Swin, swin::MARKS, swin::read))
-                .map(|c| Candidate { either: swin::V1_MARK, ..c }),
-        )
-        .chain(convnext::NAMES.iter().map(of(Family::ConvNext, convnext::MARKS, convnext::read)))
-        .chain(mobile_names::V3.iter().map(of(Family::MobileNetV3, mobile_names::V3_MARKS, mobile::read)))
-        .chain(mobile_names::EFFICIENTNET.iter().map(of(
+    of(Family::Vit, &vit_names::NAMES, vit_names::MARKS, vit_names::EITHER, vit_read::read)
+        .chain(of(Family::TorchVit, &vit_names::TORCH, vit_names::MARKS, &[], vit_read::read_torch))
+        .chain(of(Family::SwinV2, &swin::NAMES, swin::MARKS, swin::V2_MARK, swin::read))
+        .chain(of(Family::Swin, &swin::NAMES, swin::MARKS, swin::V1_MARK, swin::read))
+        .chain(of(Family::ConvNext, &convnext::NAMES, convnext::MARKS, &[], convnext::read))
+        .chain(of(Family::MobileNetV3, &mobile_names::V3, mobile_names::V3_MARKS, &[], mobile::read))
+        .chain(of(
             Family::EfficientNet,
+            &mobile_names::EFFICIENTNET,
             mobile_names::EFFICIENTNET_MARKS,
+            &[],
             mobile::read,
-        )))
-        .chain(mobile_names::V2.iter().map(of(Family::MobileNetV2, mobile_names::V2_MARKS, mobile::read)))
-        .chain(vgg::NAMES.iter().map(of(Family::Vgg, vgg::MARKS, vgg::read)))
-        .chain(resnet::NAMES.iter().map(of(Family::Resnet, resnet::MARKS, resnet::read)))
-        .chain(resnet::CIFAR_NAMES.iter().map(of(Family::CifarResnet, resnet::CIFAR_MARKS, resnet::read_cifar)))
+        ))
+        .chain(of(Family::MobileNetV2, &mobile_names::V2, mobile_names::V2_MARKS, &[], mobile::read))
+        .chain(of(Family::Vgg, &vgg::NAMES, vgg::MARKS, &[], vgg::read))
+        .chain(of(Family::Resnet, &resnet::NAMES, resnet::MARKS, &[], resnet::read))
+        .chain(of(Family::CifarResnet, &resnet::CIFAR_NAMES, resnet::CIFAR_MARKS, &[], resnet::read_cifar))
 }
 
 impl FamilySpec {
     pub fn family(&self) -> Family {
-        match self {
-            FamilySpec::CifarResnet(_) => Family::CifarResnet,
-            FamilySpec::Resnet(_) => Family::Resnet,
-            FamilySpec::Vgg(_) => Family::Vgg,
-            FamilySpec::Mobile(s) => s.family,
-            FamilySpec::ConvNext(_) => Family::ConvNext,
-            FamilySpec::TorchVit(_) => Family::TorchVit,
-            FamilySpec::Vit(_) => Family::Vit,
-            FamilySpec::Swin(_) => Family::Swin,
-            FamilySpec::SwinV2(_) => Family::SwinV2,
-        }
+        self.facts().0
     }
 
     pub fn classes(&self) -> usize {
+        self.facts().1
+    }
+
+    /// Family, classes, and where its authors publish one its evaluation transform.
+    fn facts(&self) -> (Family, usize, Option<Crop>) {
         match self {
-            FamilySpec::CifarResnet(s) => s.classes,
-            FamilySpec::Resnet(s) => s.classes,
-            FamilySpec::Vgg(s) => s.classes,
-            FamilySpec::Mobile(s) => s.classes,
-            FamilySpec::ConvNext(s) => s.classes,
-            FamilySpec::TorchVit(s) | FamilySpec::Vit(s) => s.dims.classes,
-            FamilySpec::Swin(s) | FamilySpec::SwinV2(s) => s.classes,
+            FamilySpec::CifarResnet(s) => (Family::CifarResnet, s.classes, None),
+            FamilySpec::Resnet(s) => (Family::Resnet, s.classes, Some(s.crop())),
+            FamilySpec::Vgg(s) => (Family::Vgg, s.classes, Some(s.crop())),
+            FamilySpec::Mobile(s) => (s.family, s.classes, Some(s.crop())),
+            FamilySpec::ConvNext(s) => (Family::ConvNext, s.classes, Some(s.crop())),
+            FamilySpec::TorchVit(s) => (Family::TorchVit, s.dims.classes, Some(s.crop())),
+            FamilySpec::Vit(s) => (Family::Vit, s.dims.classes, Some(s.crop())),
+            FamilySpec::Swin(s) => (Family::Swin, s.classes, Some(s.crop())),
+            FamilySpec::SwinV2(s) => (Family::SwinV2, s.classes, Some(s.crop())),
         }
     }
 
@@ -121,12 +112,7 @@ impl FamilySpec {
         match self {
             FamilySpec::Vit(s) => s.names.unused,
             FamilySpec::Swin(s) | FamilySpec::SwinV2(s) => s.names.unused,
-            FamilySpec::CifarResnet(_)
-            | FamilySpec::Resnet(_)
-            | FamilySpec::Vgg(_)
-            | FamilySpec::Mobile(_)
-            | FamilySpec::ConvNext(_)
-            | FamilySpec::TorchVit(_) => &[],
+            _ => &[],
         }
     }
 
@@ -148,33 +134,18 @@ impl FamilySpec {
 
     /// Turns tensors that this origin stores otherwise into those that the graph names.
     pub(super) fn adapt(&self, c: &mut Checkpoint) {
-        match self {
-            FamilySpec::Swin(s) | FamilySpec::SwinV2(s) => swin::adapt(s, c),
-            FamilySpec::CifarResnet(_)
-            | FamilySpec::Resnet(_)
-            | FamilySpec::Vgg(_)
-            | FamilySpec::Mobile(_)
-            | FamilySpec::ConvNext(_)
-            | FamilySpec::TorchVit(_)
-            | FamilySpec::Vit(_) => {}
+        if let FamilySpec::Swin(s) | FamilySpec::SwinV2(s) = self {
+            swin::adapt(s, c);
         }
     }
 
     /// What published weights expect for images of `size`, where no file beside them tells.
     pub fn preprocess(&self, size: [usize; 2]) -> Preprocess {
         let imagenet = Preprocess::imagenet(size);
-        let crop = match self {
-            FamilySpec::CifarResnet(_) => return imagenet,
-            FamilySpec::TorchVit(_) if size == [32, 32] => {
-                return Preprocess { mean: [0.4914, 0.4822, 0.4465], std: [0.2023, 0.1994, 0.2010], ..imagenet };
-            }
-            FamilySpec::Resnet(s) => s.crop(),
-            FamilySpec::Vgg(s) => s.crop(),
-            FamilySpec::Mobile(s) => s.crop(),
-            FamilySpec::ConvNext(s) => s.crop(),
-            FamilySpec::TorchVit(s) | FamilySpec::Vit(s) => s.crop(),
-            FamilySpec::Swin(s) | FamilySpec::SwinV2(s) => s.crop(),
-        };
+        if matches!(self, FamilySpec::TorchVit(_)) && size == [32, 32] {
+            return Preprocess { mean: [0.4914, 0.4822, 0.4465], std: [0.2023, 0.1994, 0.2010], ..imagenet };
+        }
+        let Some(crop) = self.facts().2 else { return imagenet };
         let (mean, std) = if crop.half { ([0.5; 3], [0.5; 3]) } else { (imagenet.mean, imagenet.std) };
         // Networks for small images see them whole.
         let resize_shorter = crop.resize.filter(|_| size[0].max(size[1]) > 64);
@@ -194,5 +165,9 @@ struct Crop {
 impl Crop {
     fn bilinear(resize: usize) -> Crop {
         Crop { resize: Some(resize), interpolation: Interpolation::Bilinear, half: false }
+    }
+
+    fn bicubic(resize: usize) -> Crop {
+        Crop { interpolation: Interpolation::Bicubic, ..Crop::bilinear(resize) }
     }
 }

@@ -16,6 +16,9 @@ pub enum Source {
     Paper,
 }
 
+/// Patterns of a builder's names, each with a checkpoint's name.
+pub(super) type Rules = &'static [(&'static str, &'static str)];
+
 /// A table from a builder's names to a checkpoint's.
 #[derive(Debug)]
 pub struct Names {
@@ -25,7 +28,7 @@ pub struct Names {
     /// Lists of rules, one after the other. The first that matches a name's first parts rewrites them; what follows stays. In a pattern, `#` stands
     /// for a number and `a|b` for either word; in a replacement, `{0}` is the first such number, and `{0+1}`, `{0-1}`,
     /// `{0*2+1}` compute with it.
-    pub rules: &'static [&'static [(&'static str, &'static str)]],
+    pub rules: &'static [Rules],
     /// Parts of tensor names that no classifier's output depends on.
     pub unused: &'static [&'static str],
 }
@@ -37,6 +40,11 @@ impl PartialEq for Names {
 }
 
 impl Names {
+    /// A table of a family whose outputs depend on every tensor.
+    pub(super) const fn new(source: Source, prefix: &'static str, rules: &'static [Rules]) -> Names {
+        Names { source, prefix, rules, unused: &[] }
+    }
+
     /// The checkpoint's name for `own`.
     pub fn of(&self, own: &str) -> String {
         let found = self.rules.iter().copied().flatten().find_map(|(pattern, to)| {
@@ -109,17 +117,13 @@ fn compute(expression: &str, numbers: &[usize]) -> usize {
 mod tests {
     use super::*;
 
-    const TABLE: Names = Names {
-        source: Source::HuggingFace,
-        prefix: "net",
-        rules: &[&[
-            ("layer#.#.conv#", "{p}.stages.{0-1}.layers.{1}.layer.{2-1}.convolution"),
-            ("ds|mb.#.dw", "features.{0*2+1}.conv"),
-            ("layer#.#", "{p}.stages.{0-1}.layers.{1}"),
-            ("fc", "classifier"),
-        ]],
-        unused: &[],
-    };
+    const RULES: Rules = &[
+        ("layer#.#.conv#", "{p}.stages.{0-1}.layers.{1}.layer.{2-1}.convolution"),
+        ("ds|mb.#.dw", "features.{0*2+1}.conv"),
+        ("layer#.#", "{p}.stages.{0-1}.layers.{1}"),
+        ("fc", "classifier"),
+    ];
+    const TABLE: Names = Names::new(Source::HuggingFace, "net", &[RULES]);
 
     #[test]
     fn the_first_rule_rewrites_the_beginning_and_the_rest_stays() {

@@ -2,10 +2,8 @@
 //!
 //! Shapes beat configuration where both speak; what neither tells is taken from options, then defaults, and noted.
 
-use super::{Names, Source};
-use crate::model::checkpoint::Checkpoint;
-use crate::model::hf::Sidecar;
-use crate::model::{Family, LoadOptions, ModelError, printable};
+use super::Names;
+use crate::model::{Checkpoint, Family, LoadOptions, ModelError, Sidecar, printable};
 use std::cell::RefCell;
 
 /// A checkpoint seen through one family's and origin's names.
@@ -96,10 +94,10 @@ impl Reader<'_> {
         if stems.iter().any(known) {
             return Ok(());
         }
-        Err(self.not(format!("timm's `{}` is a relative that is not supported", printable(name))))
+        Err(self.relative(name))
     }
 
-    pub fn source(&self) -> Source {
-        self.names.source
+    pub fn relative(&self, name: &str) -> ModelError {
+        self.not(format!("timm's `{}` is a relative that is not supported", printable(name)))
     }
 }

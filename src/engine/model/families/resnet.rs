@@ -2,11 +2,9 @@
 //! Xie et al. 2017, wide ones by Zagoruyko and Komodakis 2016).
 
 use super::blocks::{conv_bn, usual_resize};
-use super::read::Reader;
-use super::{Crop, FamilySpec, Names, Source};
-use crate::graph::op;
-use crate::graph::{Activation, Builder, Conv, Graph, GraphError, NodeId, Op, ResidualAdd};
-use crate::model::{Interpolation, ModelError};
+use super::names::Rules;
+use super::{Crop, FamilySpec, Graph, GraphError, ModelError, Names, Reader, Source};
+use crate::graph::{Activation, Builder, Conv, NodeId, Op, ResidualAdd, op};
 
 /// A CIFAR ResNet (He et al. 2015, section 4.2): stem, three stages of `blocks` basic blocks, depth `6·blocks + 2`.
 #[derive(Debug, Clone, PartialEq)]
@@ -104,39 +102,37 @@ impl ResnetSpec {
             image: 224,
         })
     }
-}
 
-impl ResnetSpec {
     /// The same network as `ResNetForImageClassification`.
     pub fn hugging_face(self) -> ResnetSpec {
         ResnetSpec { names: &NAMES[1], ..self }
     }
+
+    pub(super) fn crop(&self) -> Crop {
+        let side = usual_resize(self.image);
+        // transformers resizes with PIL's bicubic filter.
+        if self.names.source == Source::HuggingFace { Crop::bicubic(side) } else { Crop::bilinear(side) }
+    }
 }
 
-/// torchvision's and timm's names are the builder's own.
-pub(super) static NAMES: [Names; 2] = [
-    Names { source: Source::Torchvision, prefix: "", rules: &[], unused: &[] },
-    Names {
-        source: Source::HuggingFace,
-        prefix: "resnet",
-        rules: &[&[
-            ("conv1", "{p}.embedder.embedder.convolution"),
-            ("bn1", "{p}.embedder.embedder.normalization"),
-            ("relu", "{p}.embedder.embedder.activation"),
-            ("maxpool", "{p}.embedder.pooler"),
-            ("layer#.#.conv#", "{p}.encoder.stages.{0-1}.layers.{1}.layer.{2-1}.convolution"),
-            ("layer#.#.bn#", "{p}.encoder.stages.{0-1}.layers.{1}.layer.{2-1}.normalization"),
-            ("layer#.#.downsample.0", "{p}.encoder.stages.{0-1}.layers.{1}.shortcut.convolution"),
-            ("layer#.#.downsample.1", "{p}.encoder.stages.{0-1}.layers.{1}.shortcut.normalization"),
-            ("layer#.#", "{p}.encoder.stages.{0-1}.layers.{1}"),
-            ("fc", "classifier.1"),
-        ]],
-        unused: &[],
-    },
+const HF: Rules = &[
+    ("conv1", "{p}.embedder.embedder.convolution"),
+    ("bn1", "{p}.embedder.embedder.normalization"),
+    ("relu", "{p}.embedder.embedder.activation"),
+    ("maxpool", "{p}.embedder.pooler"),
+    ("layer#.#.conv#", "{p}.encoder.stages.{0-1}.layers.{1}.layer.{2-1}.convolution"),
+    ("layer#.#.bn#", "{p}.encoder.stages.{0-1}.layers.{1}.layer.{2-1}.normalization"),
+    ("layer#.#.downsample.0", "{p}.encoder.stages.{0-1}.layers.{1}.shortcut.convolution"),
+    ("layer#.#.downsample.1", "{p}.encoder.stages.{0-1}.layers.{1}.shortcut.normalization"),
+    ("layer#.#", "{p}.encoder.stages.{0-1}.layers.{1}"),
+    ("fc", "classifier.1"),
 ];
+/// torchvision's and timm's names are the builder's own.
+pub(super) static NAMES: [Names; 2] =
+    [Names::new(Source::Torchvision, "", &[]), Names::new(Source::HuggingFace, "resnet", &[HF])];
 pub(super) const MARKS: &[&str] = &["conv1.weight", "layer1.0.conv1.weight", "fc.weight"];
 
-pub(super) static CIFAR_NAMES: [Names; 1] = [Names { source: Source::Paper, prefix: "", rules: &[], unused: &[] }];
+pub(super) static CIFAR_NAMES: [Names; 1] = [Names::new(Source::Paper, "", &[])];
 pub(super) const CIFAR_MARKS: &[&str] = &["layer1.0.conv1.weight", "layer3.0.conv1.weight", "linear.weight"];
 
 const EPS: f64 = 1e-5;
@@ -159,7 +155,7 @@ pub(super) fn read_cifar(r: &Reader) -> Result<FamilySpec, ModelError> {
 
 pub(super) fn read(r: &Reader) -> Result<FamilySpec, ModelError> {
     r.called(&["resnet", "resnext", "wide_resnet", "tv_resnet"], &[])?;
-    if r.sidecar.flag("downsample_in_bottleneck")? == Some(true) {
+    if r.sidecar.config.bool("downsample_in_bottleneck")? == Some(true) {
         return Err(r.not("its bottlenecks stride in the first convolution, which is not supported"));
     }
     let bottleneck = r.has("layer1.0.conv3.weight");
@@ -179,13 +175,9 @@ pub(super) fn read(r: &Reader) -> Result<FamilySpec, ModelError> {
         let [_, per_group, ..] = r.shape::<4>(&format!("{at}.0.conv2.weight"))?;
         groups = inner / per_group;
         // A first stage that changes no width has a shortcut of its own only if it strides.
-        let strides = if stages.is_empty() {
-            r.sidecar
-                .flag("downsample_in_first_stage")?
-                .unwrap_or(stem == outer && r.has(&format!("{at}.0.downsample.0.weight")))
-        } else {
-            true
-        };
+        let shortcut = || stem == outer && r.has(&format!("{at}.0.downsample.0.weight"));
+        let told = r.sidecar.config.bool("downsample_in_first_stage")?;
+        let strides = !stages.is_empty() || told.unwrap_or_else(shortcut);
         let depth = r.count(|i| format!("{at}.{i}.conv1.weight"))?;
         stages.push(ResnetStage { depth, inner, outer, stride: 1 + usize::from(strides) });
     }
@@ -201,23 +193,27 @@ pub(super) fn read(r: &Reader) -> Result<FamilySpec, ModelError> {
     }))
 }
 
-impl ResnetSpec {
-    pub(super) fn crop(&self) -> Crop {
-        let crop = Crop::bilinear(usual_resize(self.image));
-        match self.names.source {
-            // transformers resizes with PIL's bicubic filter.
-            Source::HuggingFace => Crop { interpolation: Interpolation::Bicubic, ..crop },
-            _ => crop,
+/// One residual block called `at`: `convs`, each with a batch norm and but for the last a ReLU, then the addition and `act`.
+/// The skip is what `shortcut` makes of `x`; only a block whose skip is `x` itself is removable.
+fn block(
+    b: &mut Builder,
+    at: &str,
+    x: NodeId,
+    convs: &[Conv],
+    act: Activation,
+    shortcut: impl FnOnce(&mut Builder) -> NodeId,
+) -> NodeId {
+    b.begin_block(at);
+    let mut y = x;
+    for (k, &conv) in (1..).zip(convs) {
+        y = conv_bn(b, format!("{at}.conv{k}"), format!("{at}.bn{k}"), y, conv, EPS);
+        if k < convs.len() {
+            y = b.relu(format!("{at}.relu{k}"), y);
         }
     }
-}
-
-/// Adds branch and skip, applies the last activation, called `name`, and closes the block; it is removable when its skip is
-/// `x` itself.
-fn close(b: &mut Builder, name: [&str; 2], act: Activation, branch: NodeId, skip: NodeId, x: NodeId) -> NodeId {
-    let [at, name] = name;
-    let add = b.add(format!("{at}.add"), branch, skip);
-    let out = b.act(format!("{at}.{name}"), add, act);
+    let skip = shortcut(b);
+    let add = b.add(format!("{at}.add"), y, skip);
+    let out = b.act(format!("{at}.relu{}", convs.len()), add, act);
     b.end_block(if skip == x { vec![ResidualAdd { add, skip }] } else { Vec::new() });
     out
 }
@@ -233,18 +229,14 @@ pub(super) fn cifar_resnet(spec: &CifarResnetSpec) -> Result<Graph, GraphError> 
         for i in 0..spec.blocks {
             let at = format!("layer{}.{i}", stage + 1);
             let stride = if stage > 0 && i == 0 { 2 } else { 1 };
-            b.begin_block(&at);
-            let mut y =
-                conv_bn(b, format!("{at}.conv1"), format!("{at}.bn1"), x, Conv::same(width, out, 3, stride), EPS);
-            y = b.relu(format!("{at}.relu1"), y);
-            y = conv_bn(b, format!("{at}.conv2"), format!("{at}.bn2"), y, Conv::same(out, out, 3, 1), EPS);
-            let skip = if stride == 1 && width == out {
-                x
-            } else {
+            let convs = [Conv::same(width, out, 3, stride), Conv::same(out, out, 3, 1)];
+            x = block(b, &at, x, &convs, Activation::Relu, |b| {
+                if stride == 1 && width == out {
+                    return x;
+                }
                 let op = Op::ChannelPad(op::ChannelPad { stride, in_ch: width, map: option_a(width, out) });
                 b.node(format!("{at}.shortcut"), op, &[x])
-            };
-            x = close(b, [&at, "relu2"], Activation::Relu, y, skip, x);
+            });
             width = out;
         }
     }
@@ -278,22 +270,13 @@ pub(super) fn resnet(spec: &ResnetSpec) -> Result<Graph, GraphError> {
                 ResnetBlock::Basic => &[Conv::same(width, inner, 3, stride), Conv::same(inner, out, 3, 1)],
                 ResnetBlock::Bottleneck => &[Conv::same(width, inner, 1, 1), grouped, Conv::same(inner, out, 1, 1)],
             };
-            b.begin_block(&at);
-            let mut y = x;
-            for (k, &conv) in convs.iter().enumerate() {
-                let k = k + 1;
-                y = conv_bn(b, format!("{at}.conv{k}"), format!("{at}.bn{k}"), y, conv, EPS);
-                if k < convs.len() {
-                    y = b.relu(format!("{at}.relu{k}"), y);
+            x = block(b, &at, x, convs, spec.act, |b| {
+                if stride == 1 && width == out {
+                    return x;
                 }
-            }
-            let skip = if stride == 1 && width == out {
-                x
-            } else {
                 let down = format!("{at}.downsample");
                 conv_bn(b, format!("{down}.0"), format!("{down}.1"), x, Conv::same(width, out, 1, stride), EPS)
-            };
-            x = close(b, [&at, &format!("relu{}", convs.len())], spec.act, y, skip, x);
+            });
             width = out;
         }
     }

@@ -1,13 +1,10 @@
 //! Swin (Liu et al. 2021) and Swin v2 (Liu et al. 2022): attention in shifted windows, patches merged between stages.
 
-use super::read::Reader;
-use super::{Crop, FamilySpec, Names, Source};
-use crate::graph::op;
-use crate::graph::{
-    Activation, Builder, Conv, Graph, GraphError, NodeId, Op, ParamRole, PositionBias, ResidualAdd, Windows,
-};
-use crate::model::checkpoint::{Checkpoint, RawTensor};
-use crate::model::{Family, Interpolation, ModelError, Param};
+use super::blocks::{Norms, encoder_layer, mlp, patch_tokens, qkv};
+use super::names::Rules;
+use super::{Checkpoint, Crop, Family, FamilySpec, Graph, GraphError, ModelError, Names, Reader, Source};
+use crate::graph::{Activation, Builder, NodeId, Op, ParamRole, PositionBias, Windows, op};
+use crate::model::{Param, checkpoint::RawTensor};
 
 /// A Swin transformer.
 #[derive(Debug, Clone, PartialEq)]
@@ -45,41 +42,6 @@ pub struct SwinStage {
     pub heads: usize,
     pub mlp: usize,
 }
-
-impl SwinSpec {
-    /// Swin-T at 224 px.
-    pub fn tiny(classes: usize) -> SwinSpec {
-        SwinSpec::sized(96, [2, 2, 6, 2], 3, classes)
-    }
-
-    /// Swin-B at 224 px.
-    pub fn base(classes: usize) -> SwinSpec {
-        SwinSpec::sized(128, [2, 2, 18, 2], 4, classes)
-    }
-
-    /// Widths and heads double from stage to stage.
-    fn sized(width: usize, depths: [usize; 4], heads: usize, classes: usize) -> SwinSpec {
-        let stage = |(i, depth): (usize, usize)| {
-            let dim = width << i;
-            SwinStage { dim, depth, heads: heads << i, mlp: 4 * dim }
-        };
-        SwinSpec {
-            names: &NAMES[0],
-            v2: None,
-            patch: 4,
-            stages: depths.into_iter().enumerate().map(stage).collect(),
-            window: 7,
-            fused: true,
-            qkv_bias: true,
-            act: Activation::GeluErf,
-            eps: EPS,
-            classes,
-            image: 224,
-        }
-    }
-}
-
-type Rules = &'static [(&'static str, &'static str)];
 
 const TIMM: Rules =
     &[("merge.#", "layers.{0}.downsample"), ("layers.#.#", "layers.{0}.blocks.{1}"), ("head", "head.fc")];
@@ -133,15 +95,9 @@ pub(super) const V2_MARK: &[&str] = &["layers.0.0.attn.logit_scale"];
 
 pub(super) fn read(r: &Reader) -> Result<FamilySpec, ModelError> {
     let v2 = r.family == Family::SwinV2;
-    r.called(
-        if v2 {
-            &["swinv2_tiny", "swinv2_small", "swinv2_base", "swinv2_large"]
-        } else {
-            &["swin_tiny", "swin_small", "swin_base", "swin_large"]
-        },
-        &[],
-    )?;
-    let fused = r.has("layers.0.0.attn.qkv.weight");
+    let stem = if v2 { "swinv2" } else { "swin" };
+    let stems = ["tiny", "small", "base", "large"].map(|size| format!("{stem}_{size}"));
+    r.called(&stems.each_ref().map(String::as_str), &[])?;
     let mut stages = Vec::new();
     while r.has(&format!("layers.{}.0.norm1.weight", stages.len())) {
         let at = format!("layers.{}.0", stages.len());
@@ -158,15 +114,14 @@ pub(super) fn read(r: &Reader) -> Result<FamilySpec, ModelError> {
     }
     let trained = if v2 { r.sidecar.trained_windows()?.unwrap_or_default() } else { Vec::new() };
     let [_, _, patch, _] = r.shape::<4>("patch_embed.proj.weight")?;
-    let window = window(r, v2)?;
     let hidden = || r.out("layers.0.0.attn.cpb_mlp.0.weight");
     let spec = SwinSpec {
         names: r.names,
+        window: window(r, v2)?,
         v2: if v2 { Some(SwinV2 { hidden: hidden()?, trained }) } else { None },
         patch,
         stages,
-        window,
-        fused,
+        fused: r.has("layers.0.0.attn.qkv.weight"),
         qkv_bias: ["qkv.bias", "q.bias", "q_bias"].iter().any(|n| r.has(&format!("layers.0.0.attn.{n}"))),
         act: r.sidecar.activation()?.unwrap_or(Activation::GeluErf),
         eps: r.sidecar.eps()?.unwrap_or(EPS),
@@ -209,13 +164,8 @@ fn attention(b: &mut Builder, s: &Stage, at: &str, layer: usize, x: NodeId) -> N
     let (SwinStage { dim, heads, .. }, spec) = (s.dims, s.spec);
     let head = dim / heads.max(1);
     let v2 = spec.v2.as_ref();
-    let inputs: Vec<NodeId> = if spec.fused {
-        vec![b.linear(format!("{at}.attn.qkv"), x, dim, 3 * dim, spec.qkv_bias)]
-    } else {
-        // The second version's keys have no bias.
-        let bias = |n: &str| spec.qkv_bias && (v2.is_none() || n != "k");
-        ["q", "k", "v"].iter().map(|n| b.linear(format!("{at}.attn.{n}"), x, dim, dim, bias(n))).collect()
-    };
+    // The second version's keys have no bias.
+    let inputs = qkv(b, at, x, dim, spec.fused, |n| spec.qkv_bias && (v2.is_none() || n != "k"));
     let size = spec.window.min(s.side);
     let shift = if layer % 2 == 1 && s.side > spec.window { spec.window / 2 } else { 0 };
     let op = Op::Attention(op::Attention {
@@ -247,40 +197,21 @@ fn attention(b: &mut Builder, s: &Stage, at: &str, layer: usize, x: NodeId) -> N
     b.linear(format!("{at}.attn.proj"), core, dim, dim, true)
 }
 
-fn mlp(b: &mut Builder, s: &Stage, at: &str, x: NodeId) -> NodeId {
-    let SwinStage { dim, mlp, .. } = s.dims;
-    let y = b.linear(format!("{at}.mlp.fc1"), x, dim, mlp, true);
-    let y = b.act(format!("{at}.act"), y, s.spec.act);
-    b.linear(format!("{at}.mlp.fc2"), y, mlp, dim, true)
-}
-
 /// Norm before each branch, or in the second version after it.
-fn layer(b: &mut Builder, s: &Stage, index: usize, mut x: NodeId) -> NodeId {
-    let at = format!("layers.{}.{index}", s.index);
-    b.begin_block(&at);
-    let mut residual = Vec::new();
-    for i in 1..=2 {
-        let skip = x;
-        let norm = |b: &mut Builder, y| b.layer_norm(format!("{at}.norm{i}"), y, s.dims.dim, s.spec.eps);
-        let v2 = s.spec.v2.is_some();
-        let mut y = if v2 { x } else { norm(b, x) };
-        y = if i == 1 { attention(b, s, &at, index, y) } else { mlp(b, s, &at, y) };
-        y = if v2 { norm(b, y) } else { y };
-        x = b.add(format!("{at}.add{i}"), y, skip);
-        residual.push(ResidualAdd { add: x, skip });
-    }
-    b.end_block(residual);
-    x
+fn layer(b: &mut Builder, s: &Stage, index: usize, x: NodeId) -> NodeId {
+    let at = &format!("layers.{}.{index}", s.index);
+    let norms = if s.spec.v2.is_some() { Norms::AfterBranches } else { Norms::BeforeBranches };
+    encoder_layer(b, at, x, norms, (s.dims.dim, s.spec.eps), |b, i, x| match i {
+        1 => attention(b, s, at, index, x),
+        _ => mlp(b, at, x, [s.dims.dim, s.dims.mlp], s.spec.act),
+    })
 }
 
 pub(super) fn build(spec: &SwinSpec) -> Result<Graph, GraphError> {
     let b = &mut Builder::default();
     let mut width = spec.stages.first().map_or(0, |s| s.dim);
     let mut side = spec.image / spec.patch.max(1);
-    let mut x = b.input([3, spec.image, spec.image]);
-    let conv = Conv { padding: [0; 4], stride: spec.patch, bias: true, ..Conv::same(3, width, spec.patch, 1) };
-    x = b.conv("patch_embed.proj", x, conv);
-    x = b.node("tokens", Op::ToTokens, &[x]);
+    let mut x = patch_tokens(b, spec.image, spec.patch, width, true);
     x = b.layer_norm("patch_embed.norm", x, width, EPS);
     for (index, &dims) in spec.stages.iter().enumerate() {
         if index > 0 {
@@ -318,7 +249,7 @@ impl SwinSpec {
             (Source::Torchvision, true, ..) => 272,
             _ => (self.image as f64 / 0.9) as usize,
         };
-        Crop { interpolation: Interpolation::Bicubic, ..Crop::bilinear(resize) }
+        Crop::bicubic(resize)
     }
 }
 

@@ -1,11 +1,9 @@
 //! VGG (Simonyan and Zisserman 2015), with and without batch norm: convolutions in a row, then three linears.
 
 use super::blocks::usual_resize;
-use super::read::Reader;
-use super::{Crop, FamilySpec, Names, Source};
-use crate::graph::op;
-use crate::graph::{Builder, Conv, Graph, GraphError, Op};
-use crate::model::ModelError;
+use super::names::Rules;
+use super::{Crop, FamilySpec, Graph, GraphError, ModelError, Names, Reader, Source};
+use crate::graph::{Builder, Conv, Op, op};
 
 /// A VGG network.
 #[derive(Debug, Clone, PartialEq)]
@@ -22,19 +20,10 @@ pub struct VggSpec {
     pub image: usize,
 }
 
-pub const TORCHVISION: Names = Names {
-    source: Source::Torchvision,
-    prefix: "",
-    rules: &[&[("fc1", "classifier.0"), ("fc2", "classifier.3"), ("head", "classifier.6")]],
-    unused: &[],
-};
-pub const TIMM: Names = Names {
-    source: Source::Timm,
-    prefix: "",
-    rules: &[&[("fc1", "pre_logits.fc1"), ("fc2", "pre_logits.fc2"), ("head", "head.fc")]],
-    unused: &[],
-};
-pub(super) static NAMES: [Names; 2] = [TORCHVISION, TIMM];
+const TORCHVISION: Rules = &[("fc1", "classifier.0"), ("fc2", "classifier.3"), ("head", "classifier.6")];
+const TIMM: Rules = &[("fc1", "pre_logits.fc1"), ("fc2", "pre_logits.fc2"), ("head", "head.fc")];
+pub(super) static NAMES: [Names; 2] =
+    [Names::new(Source::Torchvision, "", &[TORCHVISION]), Names::new(Source::Timm, "", &[TIMM])];
 pub(super) const MARKS: &[&str] = &["features.0.weight", "fc1.weight", "fc2.weight", "head.weight"];
 
 /// Side of the last pooled image.
@@ -88,25 +77,24 @@ pub(super) fn build(s: &VggSpec) -> Result<Graph, GraphError> {
         }
         i += 1;
     }
-    let [h1, h2] = s.hidden;
-    if s.conv_head {
-        let conv = |in_ch, out_ch, kernel| Conv { padding: [0; 4], bias: true, ..Conv::same(in_ch, out_ch, kernel, 1) };
-        x = b.conv("fc1", x, conv(width, h1, POOLED));
-        x = b.relu("fc1.act", x);
-        x = b.conv("fc2", x, conv(h1, h2, 1));
-        x = b.relu("fc2.act", x);
-        x = b.node("avgpool", Op::GlobalAvgPool, &[x]);
-    } else {
+    if !s.conv_head {
         if side != POOLED {
             x = b.node("avgpool", Op::AdaptiveAvgPool2d(op::AdaptiveAvgPool2d { out: [POOLED; 2] }), &[x]);
         }
         x = b.node("flatten", Op::Flatten, &[x]);
-        x = b.linear("fc1", x, width * POOLED * POOLED, h1, true);
-        x = b.relu("fc1.act", x);
-        x = b.linear("fc2", x, h1, h2, true);
-        x = b.relu("fc2.act", x);
     }
-    x = b.linear("head", x, h2, s.classes, true);
+    for (name, out, kernel) in [("fc1", s.hidden[0], POOLED), ("fc2", s.hidden[1], 1)] {
+        x = match s.conv_head {
+            true => b.conv(name, x, Conv { padding: [0; 4], bias: true, ..Conv::same(width, out, kernel, 1) }),
+            false => b.linear(name, x, width * kernel * kernel, out, true),
+        };
+        x = b.relu(format!("{name}.act"), x);
+        width = out;
+    }
+    if s.conv_head {
+        x = b.node("avgpool", Op::GlobalAvgPool, &[x]);
+    }
+    x = b.linear("head", x, width, s.classes, true);
     s.names.apply(std::mem::take(b).finish(x)?)
 }
 

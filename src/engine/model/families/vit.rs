@@ -1,12 +1,10 @@
 //! Vision transformers (Dosovitskiy et al. 2021): ViT, DeiT with and without distillation, DINOv2 with registers, and
 //! plain `TransformerEncoder` networks. One builder; names and what differs are in [`VitSpec`].
 
-use super::blocks::usual_resize;
+use super::blocks::{Norms, encoder_layer, mlp, patch_tokens, qkv, usual_resize};
 use super::vit_names as table;
-use super::{Crop, Names, Source};
-use crate::graph::op;
-use crate::graph::{Activation, Builder, Conv, Graph, GraphError, NodeId, Op, ParamRole, ResidualAdd};
-use crate::model::Interpolation;
+use super::{Crop, Graph, GraphError, Names, Source};
+use crate::graph::{Activation, Builder, NodeId, Op, ParamRole, op};
 
 /// The dimensions that every ViT here shares.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -25,19 +23,9 @@ pub struct VitDims {
 }
 
 impl VitDims {
-    /// Patches of the image.
-    pub fn patches(&self) -> usize {
-        (self.image / self.patch.max(1)).pow(2)
-    }
-
     /// ViT-B/16 and DeiT-B at 224 px, 1000 classes.
     pub fn base16() -> VitDims {
         VitDims { image: 224, patch: 16, dim: 768, depth: 12, heads: 12, mlp: 3072, classes: 1000 }
-    }
-
-    /// ViT-S/16 and DeiT-S at 224 px, 1000 classes.
-    pub fn small16() -> VitDims {
-        VitDims { dim: 384, heads: 6, mlp: 1536, ..VitDims::base16() }
     }
 }
 
@@ -113,7 +101,7 @@ impl VitSpec {
     /// timm's `VisionTransformer`, by default: class token, biases, norms first.
     pub fn timm(dims: VitDims) -> VitSpec {
         VitSpec {
-            names: &table::TIMM,
+            names: table::TIMM,
             dims,
             act: Activation::GeluErf,
             eps: 1e-6,
@@ -139,29 +127,24 @@ impl VitSpec {
 
     /// `ViTForImageClassification`.
     pub fn hugging_face(dims: VitDims) -> VitSpec {
-        VitSpec { names: &table::HF_VIT, eps: 1e-12, qkv: Qkv::Separate, ..VitSpec::timm(dims) }
+        VitSpec { names: table::HF_VIT, eps: 1e-12, qkv: Qkv::Separate, ..VitSpec::timm(dims) }
     }
 
     /// `DeiTForImageClassification`: a distillation token that its classifier does not read.
     pub fn hugging_face_deit(dims: VitDims) -> VitSpec {
-        VitSpec { names: &table::HF_DEIT, dist_token: true, positioned: 2, ..VitSpec::hugging_face(dims) }
+        VitSpec { names: table::HF_DEIT, dist_token: true, positioned: 2, ..VitSpec::hugging_face(dims) }
     }
 
     /// `nn.TransformerEncoder` with `batch_first`: norms after additions, ReLU.
     pub fn torch(dims: VitDims) -> VitSpec {
         VitSpec {
-            names: &table::TORCH,
+            names: &table::TORCH[0],
             act: Activation::Relu,
             eps: 1e-5,
             post_norm: true,
             head: Head::ClassThenNorm,
             ..VitSpec::timm(dims)
         }
-    }
-
-    /// Tokens before the patches.
-    pub fn prefix(&self) -> usize {
-        usize::from(self.class_token) + usize::from(self.dist_token) + self.registers
     }
 
     pub(super) fn crop(&self) -> Crop {
@@ -171,8 +154,7 @@ impl VitSpec {
             Source::HuggingFace if self.names.prefix == "vit" => {
                 Crop { resize: None, half: true, ..Crop::bilinear(side) }
             }
-            Source::HuggingFace => Crop { interpolation: Interpolation::Bicubic, ..Crop::bilinear(usual_resize(side)) },
-            Source::Timm => Crop { interpolation: Interpolation::Bicubic, ..Crop::bilinear(usual_resize(side)) },
+            Source::HuggingFace | Source::Timm => Crop::bicubic(usual_resize(side)),
             Source::Torchvision | Source::Paper => Crop::bilinear(usual_resize(side)),
         }
     }
@@ -181,28 +163,21 @@ impl VitSpec {
 fn attention(b: &mut Builder, s: &VitSpec, at: &str, x: NodeId) -> NodeId {
     let (dim, heads) = (s.dims.dim, s.dims.heads);
     let head = dim / heads.max(1);
-    let inputs: Vec<NodeId> = match s.qkv {
-        Qkv::Fused => vec![b.linear(format!("{at}.attn.qkv"), x, dim, 3 * dim, s.qkv_bias)],
-        Qkv::Separate => {
-            ["q", "k", "v"].iter().map(|n| b.linear(format!("{at}.attn.{n}"), x, dim, dim, s.qkv_bias)).collect()
-        }
-    };
-    let op = Op::attention(heads, head, head, s.qkv == Qkv::Fused, 1.0 / (head as f64).sqrt());
+    let fused = s.qkv == Qkv::Fused;
+    let inputs = qkv(b, at, x, dim, fused, |_| s.qkv_bias);
+    let op = Op::attention(heads, head, head, fused, 1.0 / (head as f64).sqrt());
     let core = b.node(format!("{at}.attention_core"), op, &inputs);
     b.linear(format!("{at}.attn.proj"), core, dim, dim, true)
 }
 
-fn mlp(b: &mut Builder, s: &VitSpec, at: &str, x: NodeId) -> NodeId {
+fn feed_forward(b: &mut Builder, s: &VitSpec, at: &str, x: NodeId) -> NodeId {
     let (dim, hidden) = (s.dims.dim, s.dims.mlp);
     let gated = |b: &mut Builder, gate, value| {
         let gate = b.act(format!("{at}.act"), gate, s.act);
         b.node(format!("{at}.mlp.mul"), Op::Mul, &[gate, value])
     };
     let y = match s.mlp {
-        Mlp::Plain => {
-            let y = b.linear(format!("{at}.mlp.fc1"), x, dim, hidden, true);
-            b.act(format!("{at}.act"), y, s.act)
-        }
+        Mlp::Plain => return mlp(b, at, x, [dim, hidden], s.act),
         Mlp::Packed => {
             let both = b.linear(format!("{at}.mlp.fc1"), x, dim, 2 * hidden, true);
             let mut half = |name, from: usize| {
@@ -225,37 +200,23 @@ fn mlp(b: &mut Builder, s: &VitSpec, at: &str, x: NodeId) -> NodeId {
     b.linear(format!("{at}.mlp.fc2"), y, hidden, dim, true)
 }
 
-/// One encoder layer, which is one removable block with two residual additions. When it is removed a post-norm layer's
-/// norms stay (they lie on the residual stream).
-fn layer(b: &mut Builder, s: &VitSpec, at: &str, mut x: NodeId) -> NodeId {
-    b.begin_block(at);
+fn layer(b: &mut Builder, s: &VitSpec, at: &str, x: NodeId) -> NodeId {
     let dim = s.dims.dim;
-    let mut residual = Vec::new();
-    for (i, branch) in [attention, mlp].into_iter().enumerate() {
-        let i = i + 1;
-        let norm = format!("{at}.norm{i}");
-        let skip = x;
-        let mut y = if s.post_norm { x } else { b.layer_norm(&norm, x, dim, s.eps) };
-        y = branch(b, s, at, y);
+    let norms = if s.post_norm { Norms::AfterAdditions } else { Norms::BeforeBranches };
+    encoder_layer(b, at, x, norms, (dim, s.eps), |b, i, x| {
+        let mut y = if i == 1 { attention(b, s, at, x) } else { feed_forward(b, s, at, x) };
         if s.layer_scale {
             y = b.node(format!("{at}.ls{i}"), Op::Scale(op::Scale { channels: dim }), &[y]);
             b.rename_param(y, ParamRole::Weight, format!("{at}.ls{i}.gamma"));
         }
-        let add = b.add(format!("{at}.add{i}"), y, skip);
-        residual.push(ResidualAdd { add, skip });
-        x = if s.post_norm { b.layer_norm(&norm, add, dim, s.eps) } else { add };
-    }
-    b.end_block(residual);
-    x
+        y
+    })
 }
 
 /// Image → patch tokens with positions, class, distillation and register tokens before them.
 fn embed(b: &mut Builder, s: &VitSpec) -> NodeId {
     let d = &s.dims;
-    let mut x = b.input([3, d.image, d.image]);
-    let conv = Conv { padding: [0; 4], stride: d.patch, bias: s.patch_bias, ..Conv::same(3, d.dim, d.patch, 1) };
-    x = b.conv("patch_embed.proj", x, conv);
-    x = b.node("tokens", Op::ToTokens, &[x]);
+    let mut x = patch_tokens(b, d.image, d.patch, d.dim, s.patch_bias);
     // In their order before the patches.
     let prefix = [
         ("cls_token", usize::from(s.class_token)),
@@ -279,11 +240,8 @@ fn embed(b: &mut Builder, s: &VitSpec) -> NodeId {
         })
     };
     x = place(b, x, true);
-    x = b.node(
-        "pos_embed",
-        Op::AddPositions(op::AddPositions { tokens: d.patches() + s.positioned, dim: d.dim }),
-        &[x],
-    );
+    let tokens = (d.image / d.patch.max(1)).pow(2) + s.positioned;
+    x = b.node("pos_embed", Op::AddPositions(op::AddPositions { tokens, dim: d.dim }), &[x]);
     x = place(b, x, false);
     if s.norm_pre { b.layer_norm("norm_pre", x, d.dim, s.eps) } else { x }
 }
@@ -293,19 +251,17 @@ fn head(b: &mut Builder, s: &VitSpec, x: NodeId) -> NodeId {
     let (dim, classes) = (s.dims.dim, s.dims.classes);
     let norm = |b: &mut Builder, x| b.layer_norm("norm", x, dim, s.eps);
     let class = |b: &mut Builder, x| b.node("class_token", Op::SelectToken(op::SelectToken { index: 0 }), &[x]);
-    let mean = |b: &mut Builder, x| b.node("mean_tokens", Op::MeanTokens(op::MeanTokens { skip: s.prefix() }), &[x]);
+    // Tokens before the patches.
+    let skip = usize::from(s.class_token) + usize::from(s.dist_token) + s.registers;
+    let mean = |b: &mut Builder, x| b.node("mean_tokens", Op::MeanTokens(op::MeanTokens { skip }), &[x]);
     let (x, width) = match s.head {
-        Head::Class => {
+        Head::Class | Head::Mean => {
             let x = norm(b, x);
-            (class(b, x), dim)
+            (if s.head == Head::Class { class(b, x) } else { mean(b, x) }, dim)
         }
         Head::ClassThenNorm => {
             let x = class(b, x);
             (norm(b, x), dim)
-        }
-        Head::Mean => {
-            let x = norm(b, x);
-            (mean(b, x), dim)
         }
         Head::MeanThenNorm => {
             let x = mean(b, x);

@@ -1,10 +1,8 @@
 //! Reading a vision transformer off a checkpoint.
 
-use super::read::Reader;
 use super::vit::{Head, Mlp, Qkv, VitDims, VitSpec};
-use super::{FamilySpec, Source};
+use super::{FamilySpec, ModelError, Reader, Source};
 use crate::graph::Activation;
-use crate::model::ModelError;
 
 /// Dimensions from the patch convolution, the positions and one MLP; and how many tokens before the patches have
 /// positions, one of `candidates`.
@@ -49,7 +47,7 @@ pub(super) fn read_torch(r: &Reader) -> Result<FamilySpec, ModelError> {
 }
 
 pub(super) fn read(r: &Reader) -> Result<FamilySpec, ModelError> {
-    let (source, prefix) = (r.source(), r.names.prefix);
+    let (source, prefix) = (r.names.source, r.names.prefix);
     let dino = prefix.starts_with("dinov2");
     if let Some(name) = r.sidecar.architecture()? {
         // Relatives that share all names but have other activations, pooling or positions.
@@ -57,8 +55,7 @@ pub(super) fn read(r: &Reader) -> Result<FamilySpec, ModelError> {
             .iter()
             .any(|w| name.contains(w));
         if other || !["vit_", "deit", "flexivit_"].iter().any(|stem| name.starts_with(stem)) {
-            let name = crate::model::printable(name);
-            return Err(r.not(format!("timm's `{name}` is a relative that is not supported")));
+            return Err(r.relative(name));
         }
     }
     let dim = r.out("patch_embed.proj.weight")?;
@@ -79,7 +76,7 @@ pub(super) fn read(r: &Reader) -> Result<FamilySpec, ModelError> {
     let norm_pre = r.has("norm_pre.weight");
     let eps = match source {
         Source::HuggingFace => {
-            if !r.sidecar.has_config() {
+            if !r.sidecar.config.is_there() {
                 r.note("no config.json: GELU and the usual layer-norm epsilon assumed");
             }
             r.sidecar.eps()?.unwrap_or(if dino { 1e-6 } else { 1e-12 })
@@ -114,9 +111,10 @@ pub(super) fn read(r: &Reader) -> Result<FamilySpec, ModelError> {
 }
 
 fn head(r: &Reader, class_token: bool, dist_token: bool, dino: bool) -> Result<Head, ModelError> {
-    let pool = r.sidecar.global_pool()?;
+    // timm's word for how tokens become one vector.
+    let pool = r.sidecar.config.string("global_pool")?;
     let normed = r.has("norm.weight");
-    if pool.is_none() && !class_token && !r.has("fc_norm.weight") && r.source() == Source::Timm {
+    if pool.is_none() && !class_token && !r.has("fc_norm.weight") && r.names.source == Source::Timm {
         r.note("the mean of the patches assumed before the classifier (weights do not tell)");
     }
     Ok(match pool {
@@ -126,21 +124,11 @@ fn head(r: &Reader, class_token: bool, dist_token: bool, dino: bool) -> Result<H
             return Err(r.not("its class token is normed by `fc_norm`, which is not supported"));
         }
         _ if r.has("fc_norm.weight") => Head::MeanThenNorm,
-        Some("token") | None if class_token => {
-            if normed {
-                Head::Class
-            } else {
-                Head::ClassAsIs
-            }
-        }
+        Some("token") | None if class_token && normed => Head::Class,
+        Some("token") | None if class_token => Head::ClassAsIs,
         // Without a class token there is nothing else to read.
-        Some("avg") | None if r.source() == Source::Timm => {
-            if normed {
-                Head::Mean
-            } else {
-                Head::MeanAsIs
-            }
-        }
+        Some("avg") | None if r.names.source == Source::Timm && !normed => Head::MeanAsIs,
+        None if r.names.source == Source::Timm => Head::Mean,
         Some("avg") => Head::Mean,
         Some("token") | None => return Err(r.not("it has no `cls_token`")),
         Some(other) => {

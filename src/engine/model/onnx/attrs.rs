@@ -14,6 +14,11 @@ impl<'a> Attrs<'a> {
         self.get(name).and_then(|a| a.i)
     }
 
+    /// A number that stands for yes or no.
+    pub fn flag(&self, name: &str, otherwise: bool) -> bool {
+        self.int(name).map_or(otherwise, |v| v != 0)
+    }
+
     pub fn float(&self, name: &str) -> Option<f32> {
         self.get(name).and_then(|a| a.f)
     }
@@ -33,10 +38,5 @@ impl<'a> Attrs<'a> {
 
     pub fn tensor(&self, name: &str) -> Option<&'a TensorProto> {
         self.get(name).and_then(|a| a.t.as_ref())
-    }
-
-    /// How many outputs the node has.
-    pub fn outputs(&self) -> usize {
-        self.0.output.len()
     }
 }

@@ -30,12 +30,8 @@ pub(super) enum Data {
 
 impl Constant {
     pub fn ints(shape: Vec<usize>, values: Vec<i64>) -> Option<Constant> {
-        (numel_of(&shape)? == values.len()).then(|| Constant {
-            shape,
-            data: Data::Ints(values.into()),
-            name: None,
-            batched: false,
-        })
+        let data = (numel_of(&shape)? == values.len()).then(|| Data::Ints(values.into()))?;
+        Some(Constant { shape, data, name: None, batched: false })
     }
 
     pub fn floats(shape: Vec<usize>, values: Vec<f32>) -> Option<Constant> {
@@ -49,17 +45,13 @@ impl Constant {
 
     /// The integers, if it holds integers.
     pub fn as_ints(&self) -> Option<&[i64]> {
-        match &self.data {
-            Data::Ints(v) => Some(v),
-            Data::Floats(_) => None,
-        }
+        let Data::Ints(v) = &self.data else { return None };
+        Some(v)
     }
 
     pub fn as_param(&self) -> Option<&Param> {
-        match &self.data {
-            Data::Ints(_) => None,
-            Data::Floats(p) => Some(p),
-        }
+        let Data::Floats(p) = &self.data else { return None };
+        Some(p)
     }
 
     /// The values as `f32`, integers converted.
@@ -178,10 +170,8 @@ impl Source {
         // What prost handed out is a piece of the file's own bytes; a copy of it is kept otherwise.
         let offset = (raw.as_ptr() as usize).wrapping_sub(self.blob.as_ptr() as usize);
         let inside = offset.checked_add(raw.len()).is_some_and(|end| end <= self.blob.len());
-        Ok(Some(match inside {
-            true => (self.blob.clone(), offset, raw.len()),
-            false => (Blob::Owned(raw.to_vec().into()), 0, raw.len()),
-        }))
+        let (blob, offset) = if inside { (self.blob.clone(), offset) } else { (Blob::Owned(raw.to_vec().into()), 0) };
+        Ok(Some((blob, offset, raw.len())))
     }
 
     /// External data: a file in the model's own folder, named without any way out of it.
@@ -189,8 +179,9 @@ impl Source {
         let get = |key: &str| entries.iter().find(|e| e.key.as_deref() == Some(key)).and_then(|e| e.value.as_deref());
         let location = get("location").unwrap_or_default();
         let plain = Path::new(location).components().all(|c| matches!(c, std::path::Component::Normal(_)));
+        let outside = || Err(format!("lies in `{}`, which is no path inside the model's folder", printable(location)));
         if location.is_empty() || !plain {
-            return Err(format!("lies in `{}`, which is no path inside the model's folder", printable(location)));
+            return outside();
         }
         let Some(dir) = &self.dir else { return Err("lies in another file, and this model has no folder".into()) };
         if !self.external.contains_key(location) {
@@ -198,7 +189,7 @@ impl Source {
             // A link must not lead out of the folder either.
             let within = path.canonicalize().ok().zip(dir.canonicalize().ok()).is_some_and(|(p, d)| p.starts_with(d));
             if path.exists() && !within {
-                return Err(format!("lies in `{}`, which is no path inside the model's folder", printable(location)));
+                return outside();
             }
             let blob = Blob::open(&path).map_err(|e| format!("lies in `{}`: {e}", printable(location)))?;
             self.external.insert(location.to_owned(), blob);

@@ -9,7 +9,7 @@ use super::write;
 use crate::graph::{PrecisionPlan, WeightFormat, least, shapes_at};
 use crate::model::checkpoint::{Checkpoint, RawTensor};
 use crate::model::export::{self, KEY, Manifest};
-use crate::model::{Model, ModelError, ParamStore};
+use crate::model::{Model, ModelError, ParamStore, printable};
 use prost::Message;
 use std::io::Write;
 use std::path::Path;
@@ -28,13 +28,12 @@ const MAX_BYTES: usize = i32::MAX as usize;
 /// # Errors
 /// [`ModelError::Write`]; [`ModelError::Param`] for a missing parameter; [`ModelError::Unsupported`] beyond 2 GB.
 pub fn onnx(path: &Path, model: &Model, manifest: &Manifest) -> Result<String, ModelError> {
-    let write_error = |source: std::io::Error| ModelError::Write { path: path.to_owned(), source };
+    let write_error = ModelError::write(path);
     let model = &plain(model)?;
     let params = export::stored(model)?;
     let text = export::header_text(model, &params, manifest).map_err(|e| write_error(e.into()))?;
     let shapes = shapes_at(&model.graph, least(&model.graph)?)?;
-    let unfit =
-        |why: String| ModelError::Unsupported { path: path.to_owned(), why, hint: "export as safetensors".into() };
+    let unfit = |why: String| ModelError::unsupported(path, why, "export as safetensors");
     let mut proto =
         write::model(&model.graph, &shapes, &params, &model.precision.inputs, &[(KEY, text)]).map_err(unfit)?;
     let hash = proto.graph.as_ref().map(|g| nodes_hash(&g.node)).unwrap_or_default();
@@ -87,10 +86,7 @@ pub(super) fn reopen(graph: &GraphProto, source: &mut Source, text: &str, path: 
     let mut c = Checkpoint::default();
     for t in &graph.initializer {
         let name = t.name.clone().unwrap_or_default();
-        let damaged = |why: String| ModelError::Damaged {
-            path: path.to_owned(),
-            why: format!("tensor `{}` {why}", crate::model::printable(&name)),
-        };
+        let damaged = |why| ModelError::damaged(path, format!("tensor `{}` {why}", printable(&name)));
         // Shapes and indices of operators are no parameters.
         let Constant { shape, data, .. } = match t.data_type {
             Some(data_type::FLOAT | data_type::INT8) => source.tensor(t).map_err(damaged)?,
@@ -99,7 +95,7 @@ pub(super) fn reopen(graph: &GraphProto, source: &mut Source, text: &str, path: 
         let raw = match data {
             Data::Floats(p) => RawTensor::Float(p),
             Data::Ints(_) => match source.raw(t).map_err(damaged)? {
-                Some((blob, offset, _)) => RawTensor::I8 { shape, blob, offset },
+                Some((blob, offset, _)) => RawTensor::Bytes { dtype: "I8", shape, blob, offset },
                 None => continue,
             },
         };

@@ -33,23 +33,26 @@ pub(super) enum Known {
         add: f64,
     },
     Act(Activation),
-    LayerNorm {
-        eps: f64,
-    },
-    RmsNorm {
-        eps: f64,
-    },
+    /// With its epsilon, as the next.
+    LayerNorm(f64),
+    RmsNorm(f64),
     /// `x / max(|x|, tiny)`.
     Unit,
 }
 
 impl E {
-    pub fn size(&self) -> usize {
-        match self {
-            E::X | E::C(_) => 1,
-            E::Unary(_, a) | E::Clip(_, _, a) | E::HardSigmoid(_, _, a) | E::Mean(a) | E::Norm(a) => 1 + a.size(),
-            E::Binary(_, _, a, b) => 1 + a.size() + b.size(),
-        }
+    /// The formulas that this one is made of.
+    fn parts(&self) -> impl Iterator<Item = &E> {
+        let (a, b) = match self {
+            E::X | E::C(_) => (None, None),
+            E::Unary(_, a) | E::Clip(_, _, a) | E::HardSigmoid(_, _, a) | E::Mean(a) | E::Norm(a) => (Some(a), None),
+            E::Binary(_, _, a, b) => (Some(a), Some(b)),
+        };
+        a.into_iter().chain(b).map(Rc::as_ref)
+    }
+
+    fn size(&self) -> usize {
+        1 + self.parts().map(E::size).sum::<usize>()
     }
 
     pub fn fits(&self) -> bool {
@@ -58,21 +61,15 @@ impl E {
 
     /// Whether it looks at other elements than its own.
     pub fn mixes(&self) -> bool {
-        match self {
-            E::X | E::C(_) => false,
-            E::Mean(_) | E::Norm(_) => true,
-            E::Unary(_, a) | E::Clip(_, _, a) | E::HardSigmoid(_, _, a) => a.mixes(),
-            E::Binary(_, _, a, b) => a.mixes() || b.mixes(),
-        }
+        matches!(self, E::Mean(_) | E::Norm(_)) || self.parts().any(E::mixes)
     }
 
     /// Whether every channel has the same value, as a mean has.
     pub fn flat(&self) -> bool {
         match self {
             E::X => false,
-            E::C(_) | E::Mean(_) | E::Norm(_) => true,
-            E::Unary(_, a) | E::Clip(_, _, a) | E::HardSigmoid(_, _, a) => a.flat(),
-            E::Binary(_, _, a, b) => a.flat() && b.flat(),
+            E::Mean(_) | E::Norm(_) => true,
+            _ => self.parts().all(E::flat),
         }
     }
 
@@ -97,15 +94,10 @@ impl E {
     }
 
     fn constants(&self, out: &mut Vec<f64>) {
-        match self {
-            E::X => {}
-            E::C(c) => out.push(*c),
-            E::Unary(_, a) | E::Clip(_, _, a) | E::HardSigmoid(_, _, a) | E::Mean(a) | E::Norm(a) => a.constants(out),
-            E::Binary(_, _, a, b) => {
-                a.constants(out);
-                b.constants(out);
-            }
+        if let E::C(c) = self {
+            out.push(*c);
         }
+        self.parts().for_each(|p| p.constants(out));
     }
 
     /// What this computes, if it is anything that has a name here.
@@ -147,10 +139,10 @@ impl E {
                 c.into_iter().map(|v| v / s).collect()
             };
             if all(&layer) {
-                return Some(Known::LayerNorm { eps });
+                return Some(Known::LayerNorm(eps));
             }
             if all(&|x| x.iter().map(|v| v / rms(x, eps)).collect()) {
-                return Some(Known::RmsNorm { eps });
+                return Some(Known::RmsNorm(eps));
             }
         }
         let length = |x: &[f64]| x.iter().map(|v| v * v).sum::<f64>().sqrt();
@@ -227,13 +219,13 @@ mod tests {
         let norm = |eps: f32| b("Div", &centred, &u("Sqrt", &b("Add", &var, &c(eps))));
         for eps in [1e-5f32, 1e-6, 1e-12] {
             // What rounding cannot tell apart at the sizes tried is told by the constants in the formula.
-            assert_eq!(norm(eps).known(), Some(Known::LayerNorm { eps: f64::from(eps) }), "{eps}");
+            assert_eq!(norm(eps).known(), Some(Known::LayerNorm(f64::from(eps))), "{eps}");
         }
         let square = Rc::new(E::Mean(b("Mul", x, x)));
         let rms = b("Mul", x, &u("Reciprocal", &u("Sqrt", &b("Add", &square, &c(1e-6)))));
-        assert_eq!(rms.known(), Some(Known::RmsNorm { eps: f64::from(1e-6f32) }));
+        assert_eq!(rms.known(), Some(Known::RmsNorm(f64::from(1e-6f32))));
         let unit = b("Div", x, &Rc::new(E::Clip(1e-12, f64::MAX, Rc::new(E::Norm(x.clone())))));
         assert_eq!(unit.known(), Some(Known::Unit));
-        assert_eq!(b("Div", &centred, &u("Sqrt", &var)).known(), Some(Known::LayerNorm { eps: 0.0 }));
+        assert_eq!(b("Div", &centred, &u("Sqrt", &var)).known(), Some(Known::LayerNorm(0.0)));
     }
 }

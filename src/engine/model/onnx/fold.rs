@@ -4,7 +4,7 @@
 
 use super::attrs::Attrs;
 use super::constant::{Constant, Data};
-use crate::model::params::numel_of;
+use crate::model::params::{numel_of, row_major, strided};
 
 /// Values that one folded tensor may have.
 const MAX_ELEMENTS: usize = 1 << 23;
@@ -45,34 +45,36 @@ pub(super) fn axis(a: i64, rank: usize) -> Result<usize, String> {
     at.filter(|a| (0..r.max(1)).contains(a)).map(|a| a as usize).ok_or_else(|| format!("axis {a} of {rank}"))
 }
 
-/// Row-major strides.
-fn strides(shape: &[usize]) -> Vec<isize> {
-    let mut out = vec![0; shape.len()];
-    let mut step = 1isize;
-    for (s, &d) in out.iter_mut().zip(shape).rev() {
-        *s = step;
-        step = step.saturating_mul(d as isize);
-    }
-    out
+/// Axes of a `rank`-dimensional tensor.
+pub(super) fn axes(list: &[i64], rank: usize) -> Result<Vec<usize>, String> {
+    list.iter().map(|&a| axis(a, rank)).collect()
+}
+
+/// How a `Transpose` permutes `rank` axes: without an attribute it turns them round.
+pub(super) fn permutation(a: &Attrs, rank: usize) -> Result<Vec<usize>, String> {
+    axes(&a.ints("perm").unwrap_or_else(|| (0..rank as i64).rev().collect()), rank)
+}
+
+/// Input `i`, if it is there and constant.
+pub(super) fn at<'a>(ins: &[Option<&'a Constant>], i: usize) -> Option<&'a Constant> {
+    ins.get(i).copied().flatten()
+}
+
+/// The integers of input `i`.
+pub(super) fn ints_at<'a>(ins: &[Option<&'a Constant>], i: usize) -> Option<&'a [i64]> {
+    at(ins, i)?.as_ints()
+}
+
+/// Integers from an attribute (old opsets) or a constant input (new ones).
+pub(super) fn list(a: &Attrs, name: &str, ins: &[Option<&Constant>], i: usize) -> Option<Vec<i64>> {
+    a.ints(name).or_else(|| ints_at(ins, i).map(<[i64]>::to_vec))
 }
 
 /// Source index of every element of `shape`, in row-major order.
 fn walk(shape: &[usize], strides: &[isize], offset: isize) -> Result<Vec<usize>, String> {
-    let n = sized(shape)?;
-    let mut out = Vec::with_capacity(n);
-    let mut index = vec![0usize; shape.len()];
-    let mut at = offset;
-    for _ in 0..n {
+    let mut out = Vec::with_capacity(sized(shape)?);
+    for at in strided(shape, strides, offset) {
         out.push(usize::try_from(at).map_err(|_| "a negative index".to_owned())?);
-        for d in (0..shape.len()).rev() {
-            index[d] += 1;
-            at += strides[d];
-            if index[d] < shape[d] {
-                break;
-            }
-            at -= strides[d] * shape[d] as isize;
-            index[d] = 0;
-        }
     }
     Ok(out)
 }
@@ -106,7 +108,7 @@ pub(super) fn broadcast(a: &[usize], b: &[usize]) -> Option<Vec<usize>> {
 }
 
 pub(super) fn expand_to(c: &Constant, shape: &[usize]) -> Result<Constant, String> {
-    let own = strides(&c.shape);
+    let own = row_major(&c.shape);
     let skip = shape.len().checked_sub(c.shape.len()).ok_or("a constant cannot be expanded to fewer axes")?;
     let mut s = vec![0isize; shape.len()];
     for (i, (&d, &st)) in c.shape.iter().zip(&own).enumerate() {
@@ -125,7 +127,7 @@ pub(super) fn transpose(c: &Constant, perm: &[usize]) -> Result<Constant, String
         let data = Data::Floats(p.transposed().ok_or("not a matrix")?);
         return Ok(Constant { shape: vec![cols, rows], data, name: None, batched: false });
     }
-    let own = strides(&c.shape);
+    let own = row_major(&c.shape);
     if perm.iter().any(|&p| p >= own.len()) || perm.len() != own.len() {
         return Err(format!("a transposition {perm:?} of {:?}", c.shape));
     }
@@ -155,14 +157,11 @@ pub(super) fn slice_args(
     ins: &[Option<&Constant>],
     rank: usize,
 ) -> Result<Vec<(usize, i64, i64, i64)>, String> {
-    let list = |i: usize, name: &str| -> Option<Vec<i64>> {
-        a.ints(name).or_else(|| ins.get(i).copied().flatten().and_then(|c| c.as_ints()).map(<[i64]>::to_vec))
-    };
-    let (Some(starts), Some(ends)) = (list(1, "starts"), list(2, "ends")) else {
+    let (Some(starts), Some(ends)) = (list(a, "starts", ins, 1), list(a, "ends", ins, 2)) else {
         return Err("a slice whose bounds are not constant".into());
     };
-    let axes = list(3, "axes").unwrap_or_else(|| (0..starts.len() as i64).collect());
-    let steps = list(4, "steps").unwrap_or_else(|| vec![1; starts.len()]);
+    let axes = list(a, "axes", ins, 3).unwrap_or_else(|| (0..starts.len() as i64).collect());
+    let steps = list(a, "steps", ins, 4).unwrap_or_else(|| vec![1; starts.len()]);
     if [ends.len(), axes.len(), steps.len()] != [starts.len(); 3] {
         return Err("a slice with lists of different lengths".into());
     }
@@ -223,32 +222,24 @@ pub(super) fn squeezed(shape: &[usize], axes: Option<&[i64]>) -> Result<Vec<usiz
     Ok(shape.iter().zip(gone).filter(|(_, g)| !g).map(|(&d, _)| d).collect())
 }
 
-/// Integers from an attribute (old opsets) or a constant input (new ones).
-pub(super) fn axes_of(a: &Attrs, ins: &[Option<&Constant>], input: usize) -> Option<Vec<i64>> {
-    a.ints("axes").or_else(|| ins.get(input).copied().flatten().and_then(|c| c.as_ints()).map(<[i64]>::to_vec))
-}
-
 /// Computes node `op` on constants. `None` when this operator is not folded.
 pub(super) fn fold(op: &str, a: &Attrs, ins: &[Option<&Constant>]) -> Folded {
-    let x = ins.first().copied().flatten()?;
+    let x = at(ins, 0)?;
     if ins.iter().flatten().any(|c| c.batched) {
         return batched(op, ins);
     }
     let one = |r: Result<Constant, String>| Some(r.map(|c| vec![c]));
+    let axes_of = || list(a, "axes", ins, 1);
     let named = |c: Option<Constant>| c.ok_or_else(|| "a constant's shape does not fit".to_owned());
     match op {
         "Identity" | "Dropout" => one(Ok(x.clone())),
         "Cast" => one(cast(x, a.int("to").unwrap_or(1))),
         "Reshape" => {
-            let target = ins.get(1).copied().flatten()?.as_ints()?;
-            let allow_zero = a.int("allowzero").unwrap_or(0) != 0;
-            one(reshape_target(target, &x.shape, allow_zero).and_then(|s| named(x.reshaped(s))))
+            let target = reshape_target(ints_at(ins, 1)?, &x.shape, a.flag("allowzero", false));
+            one(target.and_then(|s| named(x.reshaped(s))))
         }
-        "Unsqueeze" => {
-            let axes = axes_of(a, ins, 1)?;
-            one(unsqueezed(&x.shape, &axes).and_then(|s| named(x.reshaped(s))))
-        }
-        "Squeeze" => one(squeezed(&x.shape, axes_of(a, ins, 1).as_deref()).and_then(|s| named(x.reshaped(s)))),
+        "Unsqueeze" => one(unsqueezed(&x.shape, &axes_of()?).and_then(|s| named(x.reshaped(s)))),
+        "Squeeze" => one(squeezed(&x.shape, axes_of().as_deref()).and_then(|s| named(x.reshaped(s)))),
         "Flatten" => {
             let at = axis(a.int("axis").unwrap_or(1), x.shape.len() + 1).ok()?;
             let (l, r) = x.shape.split_at(at);
@@ -256,14 +247,9 @@ pub(super) fn fold(op: &str, a: &Attrs, ins: &[Option<&Constant>]) -> Folded {
         }
         "Shape" => one(named(Constant::ints(vec![x.shape.len()], x.shape.iter().map(|&d| d as i64).collect()))),
         "Size" => one(named(Constant::ints(vec![], vec![x.numel() as i64]))),
-        "Transpose" => {
-            let perm = a.ints("perm").unwrap_or_else(|| (0..x.shape.len() as i64).rev().collect());
-            let perm: Result<Vec<usize>, String> = perm.iter().map(|&p| axis(p, x.shape.len())).collect();
-            one(perm.and_then(|p| transpose(x, &p)))
-        }
+        "Transpose" => one(permutation(a, x.shape.len()).and_then(|p| transpose(x, &p))),
         "Expand" => {
-            let to: Option<Vec<usize>> =
-                ins.get(1).copied().flatten()?.as_ints()?.iter().map(|&d| usize::try_from(d).ok()).collect();
+            let to: Option<Vec<usize>> = ints_at(ins, 1)?.iter().map(|&d| usize::try_from(d).ok()).collect();
             let shape = broadcast(&x.shape, &to?)?;
             if shape == x.shape {
                 return one(Ok(x.clone()));
@@ -271,23 +257,23 @@ pub(super) fn fold(op: &str, a: &Attrs, ins: &[Option<&Constant>]) -> Folded {
             one(expand_to(x, &shape))
         }
         "Slice" => one(slice(x, a, ins)),
-        "Gather" => one(gather(x, ins.get(1).copied().flatten()?, a.int("axis").unwrap_or(0))),
+        "Gather" => one(gather(x, at(ins, 1)?, a.int("axis").unwrap_or(0))),
         "Concat" => one(concat(ins, a.int("axis").unwrap_or(0))),
         "Split" => Some(split(x, a, ins)),
         "Range" => one(range(ins)),
-        "GatherND" if a.int("batch_dims").unwrap_or(0) == 0 => one(gather_nd(x, ins.get(1).copied().flatten()?)),
+        "GatherND" if a.int("batch_dims").unwrap_or(0) == 0 => one(gather_nd(x, at(ins, 1)?)),
         // Positions resized to the size that they have.
         "Resize" => {
-            let list = |i: usize| ins.get(i).copied().flatten().filter(|c| c.numel() == x.shape.len());
-            let scaled = list(2).is_some_and(|c| c.to_f32().iter().all(|&s| s == 1.0));
-            let sized = list(3)
+            let sizes = |i: usize| at(ins, i).filter(|c| c.numel() == x.shape.len());
+            let scaled = sizes(2).is_some_and(|c| c.to_f32().iter().all(|&s| s == 1.0));
+            let sized = sizes(3)
                 .and_then(Constant::as_ints)
                 .is_some_and(|s| s.iter().zip(&x.shape).all(|(&s, &d)| s == d as i64));
             (scaled || sized).then(|| Ok(vec![x.clone()]))
         }
-        "ScatterND" => one(scatter(x, ins.get(1).copied().flatten()?, ins.get(2).copied().flatten()?)),
-        "MatMul" => one(matmul(x, ins.get(1).copied().flatten()?)),
-        "Where" => one(choose(x, ins.get(1).copied().flatten()?, ins.get(2).copied().flatten()?)),
+        "ScatterND" => one(scatter(x, at(ins, 1)?, at(ins, 2)?)),
+        "MatMul" => one(matmul(x, at(ins, 1)?)),
+        "Where" => one(choose(x, at(ins, 1)?, at(ins, 2)?)),
         "Clip" => one(clip(x, a, ins)),
         "ReduceProd" | "ReduceSum" | "ReduceMax" | "ReduceMin" | "ReduceMean" | "ReduceL2" => {
             one(reduce(op, x, a, ins))
@@ -305,19 +291,19 @@ pub(super) fn fold(op: &str, a: &Attrs, ins: &[Option<&Constant>]) -> Folded {
 
 /// A constant that every image of the batch has: it may be computed with elementwise and nothing else.
 fn batched(op: &str, ins: &[Option<&Constant>]) -> Folded {
-    let x = ins.first().copied().flatten()?;
+    let x = at(ins, 0)?;
     let f = match op {
         "Identity" | "Cast" | "Expand" => return Some(Ok(vec![x.clone()])),
         // A mask: all of one rank, so that the first axis stays the batch.
         "Where" => {
-            let (a, b) = (ins.get(1).copied().flatten()?, ins.get(2).copied().flatten()?);
+            let (a, b) = (at(ins, 1)?, at(ins, 2)?);
             let rank = [x, a, b].iter().filter(|c| c.batched).map(|c| c.shape.len()).max()?;
             let fits = [x, a, b].iter().all(|c| c.shape.len() <= rank);
             return fits.then(|| choose(x, a, b).map(|c| vec![Constant { batched: true, ..c }]));
         }
         _ => binary(op)?,
     };
-    let y = ins.get(1).copied().flatten()?;
+    let y = at(ins, 1)?;
     // Where the first axis is more than the batch, the other must not have one of that length that is less.
     let lead = |c: &Constant| if c.batched { c.shape.first().copied().unwrap_or(1) } else { 1 };
     let (wide, rank) = (lead(x).max(lead(y)), x.shape.len().max(y.shape.len()));
@@ -337,12 +323,11 @@ fn batched(op: &str, ins: &[Option<&Constant>]) -> Folded {
 
 fn cast(x: &Constant, to: i64) -> Result<Constant, String> {
     match (to, &x.data) {
-        (1 | 10 | 11 | 16, Data::Floats(_)) => Ok(x.clone()),
+        (1 | 10 | 11 | 16, Data::Floats(_)) | (2..=7 | 12 | 13, Data::Ints(_)) => Ok(x.clone()),
         (1 | 10 | 11 | 16, Data::Ints(v)) => {
             constant(x.shape.clone(), Values::F(v.iter().map(|&v| v as f32).collect()))
         }
         (9, _) => constant(x.shape.clone(), Values::I(x.to_f32().iter().map(|&v| i64::from(v != 0.0)).collect())),
-        (2..=7 | 12 | 13, Data::Ints(_)) => Ok(x.clone()),
         (2..=7 | 12 | 13, Data::Floats(p)) => {
             constant(x.shape.clone(), Values::I(p.values().iter().map(|&v| v as i64).collect()))
         }
@@ -352,7 +337,7 @@ fn cast(x: &Constant, to: i64) -> Result<Constant, String> {
 
 fn slice(x: &Constant, a: &Attrs, ins: &[Option<&Constant>]) -> Result<Constant, String> {
     let mut shape = x.shape.clone();
-    let mut step = strides(&shape);
+    let mut step = row_major(&shape);
     let mut offset = 0isize;
     for (axis, start, end, by) in slice_args(a, ins, shape.len())? {
         let (start, by, len) = slice_range(shape[axis], start, end, by)?;
@@ -399,36 +384,32 @@ fn concat(ins: &[Option<&Constant>], along: i64) -> Result<Constant, String> {
     let mut shape = first.shape.clone();
     shape[along] = parts.iter().map(|p| p.shape[along]).sum();
     sized(&shape)?;
-    let chunk = |c: &Constant| c.shape[along..].iter().product::<usize>();
-    if parts.iter().all(|p| p.as_ints().is_some()) {
-        let mut out = Vec::new();
-        for o in 0..outer {
-            for p in &parts {
-                let n = chunk(p);
-                out.extend_from_slice(p.as_ints().and_then(|v| v.get(o * n..(o + 1) * n)).unwrap_or(&[]));
-            }
-        }
-        return constant(shape, Values::I(out));
+    let ints: Option<Vec<&[i64]>> = parts.iter().map(|p| p.as_ints()).collect();
+    if let Some(ints) = ints {
+        return constant(shape, Values::I(interleaved(&ints, outer)));
     }
-    let all: Vec<Vec<f32>> = parts.iter().map(|p| p.to_f32()).collect();
+    let floats: Vec<Vec<f32>> = parts.iter().map(|p| p.to_f32()).collect();
+    constant(shape, Values::F(interleaved(&floats, outer)))
+}
+
+/// The first of `outer` equal pieces of every part, then the second of every one, and so on.
+fn interleaved<T: Copy>(parts: &[impl AsRef<[T]>], outer: usize) -> Vec<T> {
     let mut out = Vec::new();
     for o in 0..outer {
-        for (p, v) in parts.iter().zip(&all) {
-            let n = chunk(p);
-            out.extend_from_slice(v.get(o * n..(o + 1) * n).unwrap_or(&[]));
+        for part in parts.iter().map(AsRef::as_ref) {
+            let n = part.len() / outer;
+            out.extend_from_slice(&part[o * n..(o + 1) * n]);
         }
     }
-    constant(shape, Values::F(out))
+    out
 }
 
 /// The lengths that a `Split` makes of `dim`.
 pub(super) fn split_sizes(a: &Attrs, ins: &[Option<&Constant>], dim: usize) -> Result<Vec<usize>, String> {
-    let given =
-        a.ints("split").or_else(|| ins.get(1).copied().flatten().and_then(|c| c.as_ints()).map(<[i64]>::to_vec));
-    let sizes = match given {
+    let sizes = match list(a, "split", ins, 1) {
         Some(s) => s.iter().map(|&v| usize::try_from(v).map_err(|_| "a negative length".to_owned())).collect(),
         None => {
-            let parts = a.int("num_outputs").map_or(a.outputs(), |n| n as usize).clamp(1, 1024);
+            let parts = a.int("num_outputs").map_or(a.0.output.len(), |n| n as usize).clamp(1, 1024);
             let each = dim.div_ceil(parts);
             Ok((0..parts).map(|i| each.min(dim.saturating_sub(i * each))).collect::<Vec<_>>())
         }
@@ -440,7 +421,7 @@ pub(super) fn split_sizes(a: &Attrs, ins: &[Option<&Constant>], dim: usize) -> R
 fn split(x: &Constant, a: &Attrs, ins: &[Option<&Constant>]) -> Result<Vec<Constant>, String> {
     let along = axis(a.int("axis").unwrap_or(0), x.shape.len())?;
     let dim = *x.shape.get(along).ok_or("a split of a scalar")?;
-    let own = strides(&x.shape);
+    let own = row_major(&x.shape);
     let mut at = 0;
     let mut out = Vec::new();
     for len in split_sizes(a, ins, dim)? {
@@ -453,17 +434,25 @@ fn split(x: &Constant, a: &Attrs, ins: &[Option<&Constant>]) -> Result<Vec<Const
 }
 
 fn range(ins: &[Option<&Constant>]) -> Result<Constant, String> {
-    let get = |i: usize| ins.get(i).copied().flatten().and_then(Constant::scalar).ok_or("a range without bounds");
+    let get = |i: usize| at(ins, i).and_then(Constant::scalar).ok_or("a range without bounds");
     let (start, limit, delta) = (get(0)?, get(1)?, get(2)?);
     let n = ((limit - start) / delta).ceil().max(0.0);
     if !n.is_finite() || n > MAX_ELEMENTS as f64 {
         return Err(format!("a range of {n} values"));
     }
     let all = (0..n as usize).map(|i| start + i as f64 * delta);
-    let ints = ins.first().copied().flatten().is_some_and(|c| c.as_ints().is_some());
+    let ints = at(ins, 0).is_some_and(|c| c.as_ints().is_some());
     let values =
         if ints { Values::I(all.map(|v| v as i64).collect()) } else { Values::F(all.map(|v| v as f32).collect()) };
     constant(vec![n as usize], values)
+}
+
+/// Where the slice begins whose indices along the first axes are `row`; those below zero count from the end.
+fn place(row: &[i64], shape: &[usize], strides: &[isize]) -> Option<usize> {
+    row.iter().zip(shape).zip(strides).try_fold(0, |sum, ((&i, &dim), &stride)| {
+        let i = usize::try_from(if i < 0 { i + dim as i64 } else { i }).ok().filter(|&i| i < dim)?;
+        Some(sum + i * stride as usize)
+    })
 }
 
 /// The slices of `x` that the rows of `at` name.
@@ -473,16 +462,11 @@ fn gather_nd(x: &Constant, at: &Constant) -> Result<Constant, String> {
     let tail = x.shape.get(*depth..).ok_or_else(bad)?;
     let inner: usize = tail.iter().product();
     let index = at.as_ints().filter(|_| *depth > 0).ok_or_else(bad)?;
-    let own = strides(&x.shape);
+    let own = row_major(&x.shape);
     let shape = [rows, tail].concat();
     let mut from = Vec::with_capacity(sized(&shape)?);
     for row in index.chunks_exact(*depth) {
-        let mut base = 0usize;
-        for (d, &i) in row.iter().enumerate() {
-            let i = if i < 0 { i + x.shape[d] as i64 } else { i };
-            let i = usize::try_from(i).ok().filter(|&i| i < x.shape[d]).ok_or_else(bad)?;
-            base += i * own[d] as usize;
-        }
+        let base = place(row, &x.shape, &own).ok_or_else(bad)?;
         from.extend(base..base + inner);
     }
     constant(shape, take(&values(x), &from)?)
@@ -494,20 +478,14 @@ fn scatter(x: &Constant, at: &Constant, by: &Constant) -> Result<Constant, Strin
     let depth = *at.shape.last().ok_or_else(bad)?;
     let inner: usize = x.shape.get(depth..).ok_or_else(bad)?.iter().product();
     let index = at.as_ints().ok_or_else(bad)?;
-    let own = strides(&x.shape);
+    let own = row_major(&x.shape);
     let mut out = x.to_f32();
     let by_values = by.to_f32();
     if depth == 0 || (index.len() / depth).checked_mul(inner) != Some(by_values.len()) {
         return Err(bad());
     }
     for (k, row) in index.chunks_exact(depth).enumerate() {
-        let mut to = 0isize;
-        for (d, &i) in row.iter().enumerate() {
-            let i = if i < 0 { i + x.shape[d] as i64 } else { i };
-            let i = usize::try_from(i).ok().filter(|&i| i < x.shape[d]).ok_or_else(bad)?;
-            to += i as isize * own[d];
-        }
-        let to = to as usize;
+        let to = place(row, &x.shape, &own).ok_or_else(bad)?;
         let (to, from) = (out.get_mut(to..to + inner), by_values.get(k * inner..(k + 1) * inner));
         to.ok_or_else(bad)?.copy_from_slice(from.ok_or_else(bad)?);
     }
@@ -559,7 +537,7 @@ fn choose(c: &Constant, a: &Constant, b: &Constant) -> Result<Constant, String> 
 
 fn clip(x: &Constant, a: &Attrs, ins: &[Option<&Constant>]) -> Result<Constant, String> {
     let bound = |i: usize, name: &str, none: f64| {
-        ins.get(i).copied().flatten().and_then(Constant::scalar).or(a.float(name).map(f64::from)).unwrap_or(none)
+        at(ins, i).and_then(Constant::scalar).or(a.float(name).map(f64::from)).unwrap_or(none)
     };
     let (lo, hi) = (bound(1, "min", f64::MIN), bound(2, "max", f64::MAX));
     map(x, |v| v.max(lo).min(hi))
@@ -567,9 +545,8 @@ fn clip(x: &Constant, a: &Attrs, ins: &[Option<&Constant>]) -> Result<Constant, 
 
 fn reduce(op: &str, x: &Constant, a: &Attrs, ins: &[Option<&Constant>]) -> Result<Constant, String> {
     let rank = x.shape.len();
-    let keep = a.int("keepdims").unwrap_or(1) != 0;
     let mut gone = vec![false; rank];
-    match axes_of(a, ins, 1).filter(|l| !l.is_empty()) {
+    match list(a, "axes", ins, 1).filter(|l| !l.is_empty()) {
         Some(axes) => {
             for v in axes {
                 *gone.get_mut(axis(v, rank)?).ok_or("an axis of a scalar")? = true;
@@ -578,27 +555,21 @@ fn reduce(op: &str, x: &Constant, a: &Attrs, ins: &[Option<&Constant>]) -> Resul
         None => gone.fill(true),
     }
     let kept: Vec<usize> = (0..rank).map(|i| if gone[i] { 1 } else { x.shape[i] }).collect();
-    let own = strides(&kept);
+    let own = row_major(&kept);
     let to: Vec<isize> = (0..rank).map(|i| if gone[i] { 0 } else { own[i] }).collect();
-    let start = match op {
-        "ReduceProd" => 1.0,
-        "ReduceMax" => f64::NEG_INFINITY,
-        "ReduceMin" => f64::INFINITY,
-        _ => 0.0,
+    let (start, step): (f64, fn(f64, f64) -> f64) = match op {
+        "ReduceProd" => (1.0, |o, v| o * v),
+        "ReduceMax" => (f64::NEG_INFINITY, f64::max),
+        "ReduceMin" => (f64::INFINITY, f64::min),
+        "ReduceL2" => (0.0, |o, v| o + v * v),
+        _ => (0.0, |o, v| o + v),
     };
     let mut out = vec![start; sized(&kept)?];
     let all = x.to_f32();
     let ints = x.as_ints();
     for (i, to) in walk(&x.shape, &to, 0)?.into_iter().enumerate() {
         let v = ints.map_or(f64::from(all[i]), |v| v[i] as f64);
-        let o = &mut out[to];
-        *o = match op {
-            "ReduceProd" => *o * v,
-            "ReduceMax" => o.max(v),
-            "ReduceMin" => o.min(v),
-            "ReduceL2" => *o + v * v,
-            _ => *o + v,
-        };
+        out[to] = step(out[to], v);
     }
     let count = x.numel().checked_div(out.len()).unwrap_or(1).max(1) as f64;
     out.iter_mut().for_each(|v| match op {
@@ -606,7 +577,8 @@ fn reduce(op: &str, x: &Constant, a: &Attrs, ins: &[Option<&Constant>]) -> Resul
         "ReduceL2" => *v = v.sqrt(),
         _ => {}
     });
-    let shape = if keep { kept } else { (0..rank).filter(|&i| !gone[i]).map(|i| x.shape[i]).collect() };
+    let shape =
+        if a.flag("keepdims", true) { kept } else { (0..rank).filter(|&i| !gone[i]).map(|i| x.shape[i]).collect() };
     let values = match ints {
         Some(_) => Values::I(out.iter().map(|&v| v as i64).collect()),
         None => Values::F(out.iter().map(|&v| v as f32).collect()),

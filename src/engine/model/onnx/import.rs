@@ -5,10 +5,11 @@ use super::blocks;
 use super::constant::{Constant, Source};
 use super::export;
 use super::lift::{Failure, Lifter, Value};
-use super::proto::{self, GraphProto, ModelProto, ValueInfoProto, data_type};
+use super::proto::{self, GraphProto, ModelProto, ValueInfoProto, data_type, is_standard};
 use crate::graph::{Graph, NodeId};
 use crate::model::hf::Sidecar;
 use crate::model::{ASSUMED, Blob, Family, LoadOptions, Model, ModelError, Preprocess, imported, printable, values};
+use bytes::Bytes;
 use std::collections::{BTreeMap, HashMap};
 use std::path::Path;
 
@@ -37,12 +38,8 @@ pub(in crate::model) fn import(
     sidecar: &Sidecar,
     options: &LoadOptions,
 ) -> Result<Model, ModelError> {
-    let damaged = |why: String| ModelError::Damaged { path: path.to_owned(), why };
-    let bytes = match blob {
-        Blob::Static(s) => bytes::Bytes::from_static(s),
-        _ => bytes::Bytes::from_owner(Owner(blob.clone())),
-    };
-    let model = proto::decode(bytes).map_err(damaged)?;
+    let damaged = |why: String| ModelError::damaged(path, why);
+    let model = proto::decode(Bytes::from_owner(blob.clone())).map_err(damaged)?;
     if let (Some(text), Some(graph)) = (export::own(&model), &model.graph) {
         return export::reopen(graph, &mut Source::new(blob.clone(), dir), text, path);
     }
@@ -60,15 +57,6 @@ pub(in crate::model) fn import(
     Ok(imported::model(graph, params, Family::Onnx, classes, preprocess, sidecar, path, notes))
 }
 
-/// Lets [`bytes::Bytes`] hold on to a blob.
-struct Owner(Blob);
-
-impl AsRef<[u8]> for Owner {
-    fn as_ref(&self) -> &[u8] {
-        &self.0
-    }
-}
-
 struct Importer<'a> {
     blob: &'a Blob,
     path: &'a Path,
@@ -78,11 +66,11 @@ struct Importer<'a> {
 
 impl Importer<'_> {
     fn damaged(&self, why: impl Into<String>) -> ModelError {
-        ModelError::Damaged { path: self.path.to_owned(), why: why.into() }
+        ModelError::damaged(self.path, why)
     }
 
     fn unsupported(&self, why: impl Into<String>, hint: &str) -> ModelError {
-        ModelError::Unsupported { path: self.path.to_owned(), why: why.into(), hint: hint.into() }
+        ModelError::unsupported(self.path, why, hint)
     }
 
     fn lift(
@@ -90,8 +78,7 @@ impl Importer<'_> {
         model: &ModelProto,
         notes: &mut Vec<String>,
     ) -> Result<(Graph, crate::model::ParamStore), ModelError> {
-        let standard = |d: Option<&str>| matches!(d.unwrap_or(""), "" | "ai.onnx");
-        let opset = model.opset_import.iter().find(|o| standard(o.domain.as_deref())).and_then(|o| o.version);
+        let opset = model.opset_import.iter().find(|o| is_standard(o.domain.as_deref())).and_then(|o| o.version);
         let opset = opset.ok_or_else(|| self.damaged("it names no operator set"))?;
         if !OPSETS.contains(&opset) {
             let why = format!("its operator set is {opset}, {} to {} are known", OPSETS.start(), OPSETS.end());
@@ -162,10 +149,9 @@ impl Importer<'_> {
         let tensor = input.r#type.as_ref().and_then(|t| t.tensor_type.as_ref());
         let tensor = tensor.ok_or_else(|| self.unsupported("its input has no type", hint))?;
         let float = [data_type::FLOAT, data_type::FLOAT16, data_type::BFLOAT16, data_type::DOUBLE];
-        if !float.contains(&tensor.elem_type.unwrap_or(0)) {
-            return Err(
-                self.unsupported(format!("its input has the data type {}", tensor.elem_type.unwrap_or(0)), hint)
-            );
+        let kind = tensor.elem_type.unwrap_or(0);
+        if !float.contains(&kind) {
+            return Err(self.unsupported(format!("its input has the data type {kind}"), hint));
         }
         let dims = tensor.shape.as_ref().map(|s| s.dim.as_slice()).unwrap_or_default();
         // 0 and below mean unknown to some writers.
@@ -179,16 +165,15 @@ impl Importer<'_> {
         let (channels, sides) = if nchw { (a, [b, c]) } else { (c, [a, b]) };
         let channels =
             channels.ok_or_else(|| self.unsupported("its input does not say how many channels it has", hint))?;
+        let side = self.options.image.unwrap_or(SIDE);
         if sides.contains(&None) {
-            let side = self.options.image.unwrap_or(SIDE);
             notes.push(format!("the file leaves the image's size open; {side} pixels are taken"));
         }
-        let side = |s: Option<usize>| s.unwrap_or(self.options.image.unwrap_or(SIDE));
         let batch = batch.unwrap_or(BATCH);
         if batch > BATCH || sides.iter().flatten().any(|s| *s > 1 << 14) || channels > 1 << 10 {
             return Err(self.unsupported(format!("its input has the shape {fixed:?}"), hint));
         }
-        Ok((batch, nchw, [channels, side(sides[0]), side(sides[1])]))
+        Ok((batch, nchw, [channels, sides[0].unwrap_or(side), sides[1].unwrap_or(side)]))
     }
 
     /// Which nodes the first output depends on. Nodes must come after what they read.

@@ -1,6 +1,6 @@
 //! ONNX's protobuf messages, as far as inference needs them (<https://github.com/onnx/onnx/blob/main/onnx/onnx.proto>).
 //!
-//! Fields that are left out (documentation, inferred shapes) are skipped when decoding, which also keeps a hostile file
+//! Fields that are left out (documentation, inferred shapes, functions) are skipped when decoding, which also keeps a hostile file
 //! from making us allocate for them. Subgraphs stay undecoded bytes: nothing here runs them. [`decode`] counts messages
 //! before anything is allocated, because an empty message takes two bytes in a file and hundreds in memory.
 
@@ -11,73 +11,120 @@ use prost::encoding::{DecodeContext, WireType, decode_key, decode_varint, skip_f
 /// Nodes, attributes, tensors and values that one file may hold.
 const MAX_MESSAGES: usize = 400_000;
 
-#[derive(Clone, PartialEq, Message)]
-pub struct ModelProto {
-    #[prost(int64, optional, tag = "1")]
-    pub ir_version: Option<i64>,
-    #[prost(string, optional, tag = "2")]
-    pub producer_name: Option<String>,
-    #[prost(string, optional, tag = "3")]
-    pub producer_version: Option<String>,
-    #[prost(message, optional, tag = "7")]
-    pub graph: Option<GraphProto>,
-    #[prost(message, repeated, tag = "8")]
-    pub opset_import: Vec<OperatorSetIdProto>,
-    #[prost(message, repeated, tag = "14")]
-    pub metadata_props: Vec<StringStringEntryProto>,
-    #[prost(message, repeated, tag = "25")]
-    pub functions: Vec<FunctionProto>,
+/// Messages as `onnx.proto` lists them: a field a line, with its number and how it is encoded.
+macro_rules! messages {
+    ($($message:ident { $($(#[$about:meta])* $tag:literal ($($how:tt)+) $field:ident: $of:ty,)+ })+) => {
+        $(
+            #[derive(Clone, PartialEq, Message)]
+            pub struct $message {
+                $($(#[$about])* #[prost($($how)+, tag = $tag)] pub $field: $of,)+
+            }
+        )+
+    };
 }
 
-#[derive(Clone, PartialEq, Message)]
-pub struct OperatorSetIdProto {
-    #[prost(string, optional, tag = "1")]
-    pub domain: Option<String>,
-    #[prost(int64, optional, tag = "2")]
-    pub version: Option<i64>,
+messages! {
+    ModelProto {
+        1 (int64, optional) ir_version: Option<i64>,
+        2 (string, optional) producer_name: Option<String>,
+        3 (string, optional) producer_version: Option<String>,
+        7 (message, optional) graph: Option<GraphProto>,
+        8 (message, repeated) opset_import: Vec<OperatorSetIdProto>,
+        14 (message, repeated) metadata_props: Vec<StringStringEntryProto>,
+    }
+
+    OperatorSetIdProto {
+        1 (string, optional) domain: Option<String>,
+        2 (int64, optional) version: Option<i64>,
+    }
+
+    StringStringEntryProto {
+        1 (string, optional) key: Option<String>,
+        2 (string, optional) value: Option<String>,
+    }
+
+    GraphProto {
+        1 (message, repeated) node: Vec<NodeProto>,
+        2 (string, optional) name: Option<String>,
+        5 (message, repeated) initializer: Vec<TensorProto>,
+        11 (message, repeated) input: Vec<ValueInfoProto>,
+        12 (message, repeated) output: Vec<ValueInfoProto>,
+        /// Only their presence matters: they are not read.
+        15 (bytes = "bytes", repeated) sparse_initializer: Vec<Bytes>,
+    }
+
+    NodeProto {
+        1 (string, repeated) input: Vec<String>,
+        2 (string, repeated) output: Vec<String>,
+        3 (string, optional) name: Option<String>,
+        4 (string, optional) op_type: Option<String>,
+        5 (message, repeated) attribute: Vec<AttributeProto>,
+        7 (string, optional) domain: Option<String>,
+        9 (message, repeated) metadata_props: Vec<StringStringEntryProto>,
+    }
+
+    AttributeProto {
+        1 (string, optional) name: Option<String>,
+        2 (float, optional) f: Option<f32>,
+        3 (int64, optional) i: Option<i64>,
+        4 (bytes = "bytes", optional) s: Option<Bytes>,
+        5 (message, optional) t: Option<TensorProto>,
+        /// A subgraph, undecoded.
+        6 (bytes = "bytes", optional) g: Option<Bytes>,
+        7 (float, repeated, packed = "false") floats: Vec<f32>,
+        8 (int64, repeated, packed = "false") ints: Vec<i64>,
+        20 (int32, optional) r#type: Option<i32>,
+    }
+
+    TensorProto {
+        1 (int64, repeated, packed = "false") dims: Vec<i64>,
+        2 (int32, optional) data_type: Option<i32>,
+        4 (float, repeated) float_data: Vec<f32>,
+        5 (int32, repeated) int32_data: Vec<i32>,
+        7 (int64, repeated) int64_data: Vec<i64>,
+        8 (string, optional) name: Option<String>,
+        9 (bytes = "bytes", optional) raw_data: Option<Bytes>,
+        10 (double, repeated) double_data: Vec<f64>,
+        11 (uint64, repeated) uint64_data: Vec<u64>,
+        13 (message, repeated) external_data: Vec<StringStringEntryProto>,
+        /// 1: the data lies in another file, see `external_data`.
+        14 (int32, optional) data_location: Option<i32>,
+    }
+
+    ValueInfoProto {
+        1 (string, optional) name: Option<String>,
+        2 (message, optional) r#type: Option<TypeProto>,
+    }
+
+    TypeProto {
+        1 (message, optional) tensor_type: Option<TensorTypeProto>,
+    }
+
+    TensorTypeProto {
+        1 (int32, optional) elem_type: Option<i32>,
+        2 (message, optional) shape: Option<TensorShapeProto>,
+    }
+
+    TensorShapeProto {
+        1 (message, repeated) dim: Vec<DimensionProto>,
+    }
+
+    DimensionProto {
+        1 (int64, optional) dim_value: Option<i64>,
+        2 (string, optional) dim_param: Option<String>,
+    }
 }
 
-#[derive(Clone, PartialEq, Message)]
-pub struct StringStringEntryProto {
-    #[prost(string, optional, tag = "1")]
-    pub key: Option<String>,
-    #[prost(string, optional, tag = "2")]
-    pub value: Option<String>,
+/// Whether operators of this domain are ONNX's own.
+pub fn is_standard(domain: Option<&str>) -> bool {
+    matches!(domain.unwrap_or(""), "" | "ai.onnx")
 }
 
-#[derive(Clone, PartialEq, Message)]
-pub struct GraphProto {
-    #[prost(message, repeated, tag = "1")]
-    pub node: Vec<NodeProto>,
-    #[prost(string, optional, tag = "2")]
-    pub name: Option<String>,
-    #[prost(message, repeated, tag = "5")]
-    pub initializer: Vec<TensorProto>,
-    #[prost(message, repeated, tag = "11")]
-    pub input: Vec<ValueInfoProto>,
-    #[prost(message, repeated, tag = "12")]
-    pub output: Vec<ValueInfoProto>,
-    /// Only their presence matters: they are not read.
-    #[prost(bytes = "bytes", repeated, tag = "15")]
-    pub sparse_initializer: Vec<Bytes>,
-}
-
-#[derive(Clone, PartialEq, Message)]
-pub struct NodeProto {
-    #[prost(string, repeated, tag = "1")]
-    pub input: Vec<String>,
-    #[prost(string, repeated, tag = "2")]
-    pub output: Vec<String>,
-    #[prost(string, optional, tag = "3")]
-    pub name: Option<String>,
-    #[prost(string, optional, tag = "4")]
-    pub op_type: Option<String>,
-    #[prost(message, repeated, tag = "5")]
-    pub attribute: Vec<AttributeProto>,
-    #[prost(string, optional, tag = "7")]
-    pub domain: Option<String>,
-    #[prost(message, repeated, tag = "9")]
-    pub metadata_props: Vec<StringStringEntryProto>,
+impl NodeProto {
+    /// The node's name, or its first output's.
+    pub fn called(&self) -> Option<&str> {
+        self.name.as_deref().filter(|n| !n.is_empty()).or(self.output.first().map(String::as_str))
+    }
 }
 
 /// `AttributeProto.AttributeType`, as far as it is written here.
@@ -85,32 +132,6 @@ pub mod attribute_type {
     pub const FLOAT: i32 = 1;
     pub const INT: i32 = 2;
     pub const INTS: i32 = 7;
-}
-
-#[derive(Clone, PartialEq, Message)]
-pub struct AttributeProto {
-    #[prost(string, optional, tag = "1")]
-    pub name: Option<String>,
-    #[prost(float, optional, tag = "2")]
-    pub f: Option<f32>,
-    #[prost(int64, optional, tag = "3")]
-    pub i: Option<i64>,
-    #[prost(bytes = "bytes", optional, tag = "4")]
-    pub s: Option<Bytes>,
-    #[prost(message, optional, tag = "5")]
-    pub t: Option<TensorProto>,
-    /// A subgraph, undecoded.
-    #[prost(bytes = "bytes", optional, tag = "6")]
-    pub g: Option<Bytes>,
-    #[prost(float, repeated, packed = "false", tag = "7")]
-    pub floats: Vec<f32>,
-    #[prost(int64, repeated, packed = "false", tag = "8")]
-    pub ints: Vec<i64>,
-    #[prost(int32, optional, tag = "20")]
-    pub r#type: Option<i32>,
-    /// Inside a function: the attribute of the calling node that stands here.
-    #[prost(string, optional, tag = "21")]
-    pub ref_attr_name: Option<String>,
 }
 
 /// `TensorProto.DataType`.
@@ -130,86 +151,6 @@ pub mod data_type {
     pub const BFLOAT16: i32 = 16;
 }
 
-#[derive(Clone, PartialEq, Message)]
-pub struct TensorProto {
-    #[prost(int64, repeated, packed = "false", tag = "1")]
-    pub dims: Vec<i64>,
-    #[prost(int32, optional, tag = "2")]
-    pub data_type: Option<i32>,
-    #[prost(float, repeated, tag = "4")]
-    pub float_data: Vec<f32>,
-    #[prost(int32, repeated, tag = "5")]
-    pub int32_data: Vec<i32>,
-    #[prost(int64, repeated, tag = "7")]
-    pub int64_data: Vec<i64>,
-    #[prost(string, optional, tag = "8")]
-    pub name: Option<String>,
-    #[prost(bytes = "bytes", optional, tag = "9")]
-    pub raw_data: Option<Bytes>,
-    #[prost(double, repeated, tag = "10")]
-    pub double_data: Vec<f64>,
-    #[prost(uint64, repeated, tag = "11")]
-    pub uint64_data: Vec<u64>,
-    #[prost(message, repeated, tag = "13")]
-    pub external_data: Vec<StringStringEntryProto>,
-    /// 1: the data lies in another file, see `external_data`.
-    #[prost(int32, optional, tag = "14")]
-    pub data_location: Option<i32>,
-}
-
-#[derive(Clone, PartialEq, Message)]
-pub struct ValueInfoProto {
-    #[prost(string, optional, tag = "1")]
-    pub name: Option<String>,
-    #[prost(message, optional, tag = "2")]
-    pub r#type: Option<TypeProto>,
-}
-
-#[derive(Clone, PartialEq, Message)]
-pub struct TypeProto {
-    #[prost(message, optional, tag = "1")]
-    pub tensor_type: Option<TensorTypeProto>,
-}
-
-#[derive(Clone, PartialEq, Message)]
-pub struct TensorTypeProto {
-    #[prost(int32, optional, tag = "1")]
-    pub elem_type: Option<i32>,
-    #[prost(message, optional, tag = "2")]
-    pub shape: Option<TensorShapeProto>,
-}
-
-#[derive(Clone, PartialEq, Message)]
-pub struct TensorShapeProto {
-    #[prost(message, repeated, tag = "1")]
-    pub dim: Vec<DimensionProto>,
-}
-
-#[derive(Clone, PartialEq, Message)]
-pub struct DimensionProto {
-    #[prost(int64, optional, tag = "1")]
-    pub dim_value: Option<i64>,
-    #[prost(string, optional, tag = "2")]
-    pub dim_param: Option<String>,
-}
-
-#[derive(Clone, PartialEq, Message)]
-pub struct FunctionProto {
-    #[prost(string, optional, tag = "1")]
-    pub name: Option<String>,
-    #[prost(string, repeated, tag = "4")]
-    pub input: Vec<String>,
-    #[prost(string, repeated, tag = "5")]
-    pub output: Vec<String>,
-    #[prost(message, repeated, tag = "7")]
-    pub node: Vec<NodeProto>,
-    #[prost(string, optional, tag = "10")]
-    pub domain: Option<String>,
-    /// Defaults of the function's attributes.
-    #[prost(message, repeated, tag = "11")]
-    pub attribute_proto: Vec<AttributeProto>,
-}
-
 /// Decodes a model; tensors' raw bytes stay views into `bytes`.
 ///
 /// # Errors
@@ -225,7 +166,6 @@ pub fn decode(bytes: Bytes) -> Result<ModelProto, String> {
 enum Level {
     Model,
     Graph,
-    Function,
     Node,
     Attribute,
     Tensor,
@@ -237,13 +177,12 @@ impl Level {
     fn inside(self, tag: u32) -> Option<Level> {
         Some(match (self, tag) {
             (Level::Model, 7) => Level::Graph,
-            (Level::Model, 25) => Level::Function,
             (Level::Model, 8 | 14) => Level::Leaf,
-            (Level::Graph, 1) | (Level::Function, 7) => Level::Node,
+            (Level::Graph, 1) => Level::Node,
             (Level::Graph, 5) | (Level::Attribute, 5) => Level::Tensor,
             (Level::Graph, 11 | 12 | 15) => Level::Leaf,
-            (Level::Function, 4 | 5) | (Level::Node, 1 | 2 | 9) | (Level::Tensor, 13) => Level::Leaf,
-            (Level::Node, 5) | (Level::Function, 11) => Level::Attribute,
+            (Level::Node, 1 | 2 | 9) | (Level::Tensor, 13) => Level::Leaf,
+            (Level::Node, 5) => Level::Attribute,
             _ => return None,
         })
     }

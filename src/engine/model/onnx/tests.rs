@@ -2,8 +2,7 @@
 //! external data stays inside the folder, old and new spellings of operators mean the same.
 
 use super::proto::*;
-use crate::graph::op;
-use crate::graph::{Activation, Op};
+use crate::graph::{Activation, Op, op};
 use crate::model::{LoadOptions, Model, ModelError, load, load_bytes};
 use prost::Message;
 
@@ -136,12 +135,8 @@ fn damage_is_named() {
 #[test]
 fn weights_are_read_in_every_encoding() {
     let want = vec![1.0f32, -0.5, 0.25, 2.0];
-    let raw = |kind, bytes: Vec<u8>| TensorProto {
-        float_data: vec![],
-        data_type: Some(kind),
-        raw_data: Some(bytes.into()),
-        ..weights("fc.weight", &[2, 2])
-    };
+    let typed = |kind| TensorProto { float_data: vec![], data_type: Some(kind), ..weights("fc.weight", &[2, 2]) };
+    let raw = |kind, bytes: Vec<u8>| TensorProto { raw_data: Some(bytes.into()), ..typed(kind) };
     let half = |v: &f32| half::f16::from_f32(*v);
     let bf = |v: &f32| half::bf16::from_f32(*v);
     let cases = vec![
@@ -150,17 +145,10 @@ fn weights_are_read_in_every_encoding() {
         raw(data_type::DOUBLE, want.iter().flat_map(|v| f64::from(*v).to_le_bytes()).collect()),
         raw(data_type::FLOAT16, want.iter().flat_map(|v| half(v).to_le_bytes()).collect()),
         raw(data_type::BFLOAT16, want.iter().flat_map(|v| bf(v).to_le_bytes()).collect()),
+        TensorProto { double_data: want.iter().map(|v| f64::from(*v)).collect(), ..typed(data_type::DOUBLE) },
         TensorProto {
-            float_data: vec![],
-            double_data: want.iter().map(|v| f64::from(*v)).collect(),
-            data_type: Some(data_type::DOUBLE),
-            ..weights("fc.weight", &[2, 2])
-        },
-        TensorProto {
-            float_data: vec![],
             int32_data: want.iter().map(|v| i32::from(half(v).to_bits())).collect(),
-            data_type: Some(data_type::FLOAT16),
-            ..weights("fc.weight", &[2, 2])
+            ..typed(data_type::FLOAT16)
         },
     ];
     for tensor in cases {
@@ -260,13 +248,8 @@ fn small_files_cannot_ask_for_much() {
     let mut last = "c".to_owned();
     for i in 0..64 {
         let next = format!("c{i}");
-        nodes.push(node(
-            "Concat",
-            &next,
-            &[&last, &last],
-            &next,
-            vec![AttributeProto { name: Some("axis".into()), i: Some(0), ..Default::default() }],
-        ));
+        let axis = AttributeProto { name: Some("axis".into()), i: Some(0), ..Default::default() };
+        nodes.push(node("Concat", &next, &[&last, &last], &next, vec![axis]));
         last = next;
     }
     nodes.push(node("Add", "add", &["x", &last], "s", vec![]));

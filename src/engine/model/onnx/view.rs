@@ -114,6 +114,11 @@ impl View {
         Some(View { axes, ..self.clone() }.normal())
     }
 
+    /// The same axes, of as few atoms as they can be.
+    pub fn merged(&self) -> Option<View> {
+        self.reshape(&self.shape())
+    }
+
     pub fn transpose(&self, perm: &[usize]) -> Option<View> {
         let mut seen = vec![false; self.axes.len()];
         if perm.len() != self.axes.len() {

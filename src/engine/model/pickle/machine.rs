@@ -139,10 +139,6 @@ impl<'a> Machine<'a> {
         Ok(())
     }
 
-    pub fn recall(&self, key: u32) -> Result<Value, PickleError> {
-        self.memo.get(&key).cloned().ok_or(Malformed("a memo is missing"))
-    }
-
     /// Adds items to the list on top (or to something opaque, where they are lost).
     pub fn extend(&mut self, items: Vec<Value>) -> Result<(), PickleError> {
         self.pay(size_of::<Value>(items.len()))?;

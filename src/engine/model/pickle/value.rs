@@ -104,9 +104,7 @@ pub(super) fn global(module: &str, name: &str) -> Result<Global, PickleError> {
         ("torch._utils", "_rebuild_parameter" | "_rebuild_parameter_with_state") => Global::RebuildParameter,
         ("torch", "Size") => Global::Size,
         ("builtins" | "__builtin__", "set" | "frozenset") => Global::Set,
-        ("torch", kind) if STORAGES.contains(&kind) => {
-            Global::StorageType(STORAGES.iter().copied().find(|s| *s == kind).unwrap_or("FloatStorage"))
-        }
+        ("torch", kind) if let Some(kind) = STORAGES.iter().find(|s| **s == kind) => Global::StorageType(kind),
         ("torch", "device" | "float32" | "float16" | "bfloat16" | "float64" | "int64")
         | ("argparse", "Namespace")
         | ("types", "SimpleNamespace")
@@ -139,18 +137,14 @@ impl Arena {
 
     /// The items of a tuple or list.
     pub fn items(&self, v: &Value) -> Option<&[Value]> {
-        match v {
-            Value::Tuple(i) | Value::List(i) => self.seqs.get(*i).map(Vec::as_slice),
-            _ => None,
-        }
+        let (Value::Tuple(i) | Value::List(i)) = v else { return None };
+        self.seqs.get(*i).map(Vec::as_slice)
     }
 
     /// The entries of a dict, in insertion order (a key that was set twice comes twice).
     pub fn entries(&self, v: &Value) -> Option<&[(Value, Value)]> {
-        match v {
-            Value::Dict(i) => self.dicts.get(*i).map(Vec::as_slice),
-            _ => None,
-        }
+        let Value::Dict(i) = v else { return None };
+        self.dicts.get(*i).map(Vec::as_slice)
     }
 
     /// `dict[key]` for a string key; the last one wins, as in Python.
@@ -160,10 +154,8 @@ impl Arena {
 
     /// A numpy array's state: the tuple `(version, shape, dtype, column-major, bytes)`.
     pub fn state(&self, v: &Value) -> Option<&Value> {
-        match v {
-            Value::Array(i) => self.arrays.get(*i),
-            _ => None,
-        }
+        let Value::Array(i) = v else { return None };
+        self.arrays.get(*i)
     }
 
     /// The items of a tuple or list that are all counts.
@@ -173,8 +165,6 @@ impl Arena {
 }
 
 pub(super) fn as_usize(v: &Value) -> Option<usize> {
-    match v {
-        Value::Int(i) => usize::try_from(*i).ok(),
-        _ => None,
-    }
+    let Value::Int(i) = v else { return None };
+    usize::try_from(*i).ok()
 }

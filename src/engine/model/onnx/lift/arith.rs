@@ -1,32 +1,20 @@
 //! Elementwise operators and means: they grow formulas, which become nodes when something else reads them.
 
-use super::super::attrs::Attrs;
-use super::super::constant::Constant;
-use super::super::expr::{E, Known};
-use super::super::fold;
-use super::super::proto::NodeProto;
-use super::super::view::View;
-use super::{Lift, Lifter, Value, Weight};
-use crate::graph::op;
-use crate::graph::{Activation, NodeId, Op, ParamRef, ParamRole};
-use crate::model::Param;
-use std::collections::HashMap;
-use std::rc::Rc;
+use super::super::expr::Known;
+use super::{
+    Atom, Attrs, Constant, E, HashMap, Lift, Lifter, NodeId, NodeProto, Op, Param, Rc, Value, View, Weight, fold, op,
+};
+use crate::graph::{Activation, ParamRef, ParamRole};
 
 /// Parts of a formula that are nodes already.
 type Done = HashMap<*const E, View>;
-
-/// Whether two views show the same elements in the same places.
-fn same(a: &View, b: &View) -> bool {
-    a == b
-}
 
 impl Lifter<'_> {
     /// `value` as a view: a formula becomes nodes.
     pub(super) fn settled(&mut self, value: Value) -> Lift<View> {
         match value {
             Value::View(v) => Ok(v),
-            Value::Expr { x, e, axis } => self.emit_formula(&x, &e, axis),
+            Value::Expr { x, e, axis } => self.emit_part(&x, &e, axis, &mut HashMap::new()),
             Value::Const(_) => Err("needs something computed from the image where it has a constant".into()),
             Value::Scores(_) => Err("reads attention scores outside attention".into()),
             Value::Padded(..) => Err("reads a padded image, which only a convolution may".into()),
@@ -47,10 +35,6 @@ impl Lifter<'_> {
         Ok(v)
     }
 
-    fn emit_formula(&mut self, x: &View, e: &Rc<E>, axis: Option<usize>) -> Lift<View> {
-        self.emit_part(x, e, axis, &mut HashMap::new())
-    }
-
     /// A part of a formula; parts that come twice become nodes once.
     fn emit_part(&mut self, x: &View, e: &Rc<E>, axis: Option<usize>, done: &mut Done) -> Lift<View> {
         if let Some(v) = done.get(&Rc::as_ptr(e)) {
@@ -66,35 +50,20 @@ impl Lifter<'_> {
             Some(Known::Affine { mul, add }) if mul == 1.0 && add == 0.0 => return Ok(x.clone()),
             Some(Known::Affine { mul, add }) => return self.pointwise(Op::Scalar(op::Scalar { mul, add }), x),
             Some(Known::Act(act)) => return self.pointwise(Op::Activation { act }, x),
-            Some(k @ (Known::LayerNorm { .. } | Known::RmsNorm { .. })) => {
-                let x = self.selected(x)?;
-                let dim = x.dims[x.channel_axis()];
-                if axis.and_then(|a| x.axes.get(a)) != Some(&x.full(x.channel_axis())) {
-                    return Err("normalises over something else than all channels".into());
-                }
-                let one = || Weight::filled(vec![dim], 1.0);
-                let (op, params) = match k {
-                    Known::LayerNorm { eps } => {
-                        (Op::LayerNorm(op::LayerNorm { dim, eps }), vec![one()?, Weight::filled(vec![dim], 0.0)?])
-                    }
-                    Known::RmsNorm { eps } => (Op::RmsNorm(op::RmsNorm { dim, eps }), vec![one()?]),
-                    Known::Affine { .. } | Known::Act(_) | Known::Unit => return Err("is no norm".into()),
-                };
-                let base = self.emit(op, &[x.base], params, None)?;
-                return Ok(View { base, ..x });
+            Some(Known::LayerNorm(eps)) => {
+                return self.norm(x, axis, |dim| Op::LayerNorm(op::LayerNorm { dim, eps }), &[1.0, 0.0]);
+            }
+            Some(Known::RmsNorm(eps)) => {
+                return self.norm(x, axis, |dim| Op::RmsNorm(op::RmsNorm { dim, eps }), &[1.0]);
             }
             Some(Known::Unit) => return Err("brings vectors to length 1 outside attention".into()),
             None => {}
         }
         // No layer as a whole: operation by operation, as far as there are nodes for them.
         match e.as_ref() {
-            E::Binary("Add", _, a, b) if !a.flat() && !b.flat() => {
+            E::Binary(op @ ("Add" | "Mul"), _, a, b) if !a.flat() && !b.flat() => {
                 let (a, b) = (self.emit_part(x, a, axis, done)?, self.emit_part(x, b, axis, done)?);
-                self.pair(Op::Add, &a, &b)
-            }
-            E::Binary("Mul", _, a, b) if !a.flat() && !b.flat() => {
-                let (a, b) = (self.emit_part(x, a, axis, done)?, self.emit_part(x, b, axis, done)?);
-                self.pair(Op::Mul, &a, &b)
+                self.pair(if *op == "Add" { Op::Add } else { Op::Mul }, &a, &b)
             }
             E::Binary(op @ ("Add" | "Sub" | "Mul" | "Div"), _, a, b) => {
                 let (inner, c, first) = match (a.as_ref(), b.as_ref()) {
@@ -117,26 +86,36 @@ impl Lifter<'_> {
         }
     }
 
+    /// A norm over all channels, with parameters that change nothing yet.
+    fn norm(&mut self, x: &View, axis: Option<usize>, op: impl Fn(usize) -> Op, fills: &[f32]) -> Lift<View> {
+        let x = self.selected(x)?;
+        let dim = x.dims[x.channel_axis()];
+        if axis.and_then(|a| x.axes.get(a)) != Some(&x.full(x.channel_axis())) {
+            return Err("normalises over something else than all channels".into());
+        }
+        let params = fills.iter().map(|&v| Weight::filled(vec![dim], v)).collect::<Lift<_>>()?;
+        self.over(op(dim), x, params)
+    }
+
     /// An elementwise node: it does not matter how its input lies.
     pub(super) fn pointwise(&mut self, op: Op, x: &View) -> Lift<View> {
         let x = self.selected(x)?;
-        let base = self.emit(op, &[x.base], vec![], None)?;
-        Ok(View { base, ..x })
+        self.over(op, x, vec![])
     }
 
     /// A node of two views of equal elements.
     fn pair(&mut self, op: Op, a: &View, b: &View) -> Lift<View> {
         let (a, b) = self.joined(a, b)?;
-        let base = self.emit(op, &[a.base, b.base], vec![], None)?;
+        let base = self.emit(op, &[a.base, b.base], vec![])?;
         Ok(View { base, ..a })
     }
 
-    /// The view and formula of an operand, if it has such.
-    fn operand(value: Value) -> Result<(View, Rc<E>, Option<usize>), Value> {
+    /// The view and formula of an operand.
+    fn operand(value: Value) -> Lift<(View, Rc<E>, Option<usize>)> {
         match value {
             Value::View(x) => Ok((x, Rc::new(E::X), None)),
             Value::Expr { x, e, axis } => Ok((x, e, axis)),
-            other => Err(other),
+            _ => Err("reads what is no plain tensor".into()),
         }
     }
 
@@ -144,7 +123,7 @@ impl Lifter<'_> {
         if !["Erf", "Sigmoid", "Tanh", "Sqrt", "Exp", "Reciprocal", "Neg", "Abs"].contains(&op) {
             return Err("is no function of an image that is known here".into());
         }
-        let (x, e, axis) = Self::operand(self.input(0)?.clone()).map_err(|_| "reads what is no plain tensor")?;
+        let (x, e, axis) = Self::operand(self.input(0)?.clone())?;
         self.grown(x, E::Unary(f, e), axis)
     }
 
@@ -152,13 +131,13 @@ impl Lifter<'_> {
     fn grown(&mut self, x: View, e: E, axis: Option<usize>) -> Lift<Value> {
         let e = Rc::new(e);
         if !e.fits() {
-            return Ok(Value::View(self.emit_formula(&x, &e, axis)?));
+            return self.settled(Value::Expr { x, e, axis }).map(Value::View);
         }
         Ok(Value::Expr { x, e, axis })
     }
 
     pub(super) fn activation(&mut self, op: &str, a: &Attrs) -> Lift<Value> {
-        let (x, e, axis) = Self::operand(self.input(0)?.clone()).map_err(|_| "reads what is no plain tensor")?;
+        let (x, e, axis) = Self::operand(self.input(0)?.clone())?;
         let act = match op {
             "Relu" => Activation::Relu,
             "Swish" if a.float("alpha").unwrap_or(1.0) == 1.0 => Activation::Silu,
@@ -200,10 +179,10 @@ impl Lifter<'_> {
             (Value::Const(c), other) => self.with_constant(word, f, other, &c, 1, false),
             (other, Value::Const(c)) => self.with_constant(word, f, other, &c, 0, true),
             (a, b) => {
-                let (xa, ea, axa) = Self::operand(a).map_err(|_| "reads what is no plain tensor")?;
-                let (xb, eb, axb) = Self::operand(b).map_err(|_| "reads what is no plain tensor")?;
+                let (xa, ea, axa) = Self::operand(a)?;
+                let (xb, eb, axb) = Self::operand(b)?;
                 let e = E::Binary(word, f, ea, eb);
-                if same(&xa, &xb) && (axa.is_none() || axb.is_none() || axa == axb) && e.fits() {
+                if xa == xb && (axa.is_none() || axb.is_none() || axa == axb) && e.fits() {
                     return self.grown(xa, e, axa.or(axb));
                 }
                 let (a, b) = (self.settled_input(0)?, self.settled_input(1)?);
@@ -225,26 +204,23 @@ impl Lifter<'_> {
                 // A vector of factors, one a channel of the other side.
                 let (x, s) =
                     if a.shape().iter().product::<usize>() >= b.shape().iter().product() { (a, b) } else { (b, a) };
-                let (x, s) = (self.selected(x)?, self.selected(s)?);
-                let s = if s.dims.len() == 4 && s.dims[2..] == [1, 1] { self.flattened(&s)? } else { s };
+                let (x, mut s) = (self.selected(x)?, self.selected(s)?);
+                // An image of one pixel is a vector.
+                if s.dims.len() == 4 && s.dims[2..] == [1, 1] {
+                    let base = self.moved(Op::Flatten, s.base)?;
+                    s = self.arranged(base, s.axes);
+                }
                 let n = x.dims[x.channel_axis()];
                 let at = |v: &View| v.axes.iter().position(|axis| *axis == v.full(v.channel_axis()));
                 let alike = s.dims.len() == 2 && s.dims[1] == n && s.axes.len() == x.axes.len() && at(&s) == at(&x);
                 if !alike {
                     return Err(format!("multiplies {:?} by {:?}", a.shape(), b.shape()));
                 }
-                let base = self.emit(Op::Mul, &[x.base, s.base], vec![], None)?;
+                let base = self.emit(Op::Mul, &[x.base, s.base], vec![])?;
                 Ok(View { base, ..x })
             }
             _ => Err(format!("computes {op} of two tensors")),
         }
-    }
-
-    /// An image of one pixel as a vector.
-    fn flattened(&mut self, v: &View) -> Lift<View> {
-        let v = self.selected(v)?;
-        let base = self.emit(Op::Flatten, &[v.base], vec![], None)?;
-        Ok(View { base, dims: self.dims(base), offset: vec![0; 2], axes: v.axes.clone(), rolls: Vec::new() })
     }
 
     /// `op` with a constant on the right (`right`) or left; `i` is the other input.
@@ -258,7 +234,7 @@ impl Lifter<'_> {
         right: bool,
     ) -> Lift<Value> {
         if let Some(number) = c.scalar() {
-            let (x, e, axis) = Self::operand(x).map_err(|_| "reads what is no plain tensor")?;
+            let (x, e, axis) = Self::operand(x)?;
             let (l, r) = (e, Rc::new(E::C(number)));
             let (l, r) = if right { (l, r) } else { (r, l) };
             return self.grown(x, E::Binary(op, f, l, r), axis);
@@ -300,8 +276,7 @@ impl Lifter<'_> {
             return Ok(v.clone());
         }
         let v = self.selected(v)?;
-        let base = self.emit(Op::Scale(op::Scale { channels: n }), &[v.base], vec![weight], None)?;
-        Ok(View { base, ..v })
+        self.over(Op::Scale(op::Scale { channels: n }), v, vec![weight])
     }
 
     /// A bias of the layer before, or learned positions.
@@ -334,9 +309,8 @@ impl Lifter<'_> {
             true => Some(c.shape.get(1..).unwrap_or(&[]).to_vec()).filter(|_| c.shape.first() == Some(&1)),
             false => wide.is_some().then(|| c.shape.clone()),
         };
-        let merged = View { axes: vec![natural], ..v.clone() }.reshape(&[tokens * dim]).map(|m| m.axes.concat());
-        let in_order = v.dims.len() == 3
-            && merged == View { axes: vec![flat], ..v.clone() }.reshape(&[tokens * dim]).map(|m| m.axes.concat());
+        let row = |atoms| View { axes: vec![atoms], ..v.clone() }.reshape(&[tokens * dim]);
+        let in_order = v.dims.len() == 3 && row(natural) == row(flat);
         let (Some(own), true) = (own, in_order && v.rolls.is_empty()) else {
             return Err(format!("adds a constant of shape {:?} to {shape:?}", c.shape));
         };
@@ -348,40 +322,29 @@ impl Lifter<'_> {
             fold::expand_to(&own, &shape[1..])?.reshaped(vec![1, tokens, dim])
         };
         let positions = positions.ok_or_else(|| format!("adds a constant of shape {:?} to {shape:?}", c.shape))?;
-        let base = self.emit(
-            Op::AddPositions(op::AddPositions { tokens, dim }),
-            &[v.base],
-            vec![Weight::of(&positions)?],
-            None,
-        )?;
-        Ok(View { base, ..v })
+        self.over(Op::AddPositions(op::AddPositions { tokens, dim }), v, vec![Weight::of(&positions)?])
     }
 
     /// Whether the node's `role` parameter is still the one made up for it.
     fn untouched(&self, id: NodeId, role: ParamRole, value: f32) -> bool {
-        match self.nodes[id.index()].param(role) {
-            None => true,
-            Some(name) => {
-                let made = name.starts_with(&self.nodes[id.index()].name);
-                made && self.params.get(name).is_ok_and(|p| p.values().iter().all(|v| *v == value))
-            }
-        }
+        let node = &self.nodes[id.index()];
+        node.param(role).is_none_or(|name| {
+            let made = name.starts_with(&node.name);
+            made && self.params.get(name).is_ok_and(|p| p.values().iter().all(|v| *v == value))
+        })
     }
 
     /// Gives a node the parameter that the graph adds or multiplies right after it, and what the node is then: the
     /// later value is the node's own now.
     fn complete(&mut self, id: NodeId, role: ParamRole, weight: Weight) -> Lift<()> {
-        let old = self.nodes[id.index()].params.iter().position(|p| p.role == role);
         // A layer whose weight was anonymous is called after the bias.
         let bare = self.nodes[id.index()].params.iter().all(|p| p.name.starts_with(&self.nodes[id.index()].name));
         if let Some(name) = weight.name.as_deref().filter(|_| bare) {
             self.rename(id, name);
         }
         let node_name = self.nodes[id.index()].name.clone();
-        if let Some(i) = old {
-            let name = self.nodes[id.index()].params.remove(i).name;
-            self.params.remove(&name);
-        }
+        let old = self.nodes[id.index()].params.extract_if(.., |p| p.role == role);
+        old.for_each(|p| self.params.remove(&p.name));
         let name = self.param_name(&node_name, role, weight.name.as_deref());
         self.params.insert(name.clone(), weight.param);
         let at = if role == ParamRole::Weight { 0 } else { 1 };
@@ -415,7 +378,7 @@ impl Lifter<'_> {
 
     /// Mean over `axes`: global pooling, mean of tokens, or part of a norm.
     pub(super) fn mean(&mut self, axes: &[usize], keep: bool) -> Lift<Value> {
-        let (mut x, e, at) = Self::operand(self.input(0)?.clone()).map_err(|_| "reads what is no plain tensor")?;
+        let (mut x, e, at) = Self::operand(self.input(0)?.clone())?;
         // A norm over merged patches: the merge is a node, and everything else of the norm reads that.
         if matches!(e.as_ref(), E::X)
             && x.covers()
@@ -435,16 +398,8 @@ impl Lifter<'_> {
             return self.grown(x, E::Mean(e), Some(axis));
         }
         let v = self.settled_input(0)?;
-        let left = |v: &View| -> Vec<Vec<super::Atom>> {
-            let kept = v.axes.iter().enumerate().filter(|(i, _)| keep || !axes.contains(i));
-            kept.map(|(i, a)| if axes.contains(&i) { Vec::new() } else { a.clone() }).collect()
-        };
         let gone: Vec<_> = axes.iter().filter_map(|&i| v.axes.get(i)).flatten().copied().collect();
         let walks = |axis: usize| gone.iter().filter(|a| a.axis == axis).map(|a| a.len).product::<usize>();
-        let vector = |mut axes: Vec<Vec<super::Atom>>, from: usize| {
-            axes.iter_mut().flatten().filter(|a| a.axis == from).for_each(|a| a.axis = 1);
-            axes
-        };
         let refused = || format!("takes the mean over axes {axes:?} of {:?}", v.shape());
         let (op, channel) = match v.dims.len() {
             4 => {
@@ -462,20 +417,19 @@ impl Lifter<'_> {
             _ => (None, 1),
         };
         let op = op.ok_or_else(refused)?;
-        let base = self.emit(op, &[v.base], vec![], None)?;
-        let axes = vector(left(&v), channel);
-        Ok(Value::View(View { base, dims: self.dims(base), offset: vec![0; 2], axes, rolls: Vec::new() }))
+        let base = self.moved(op, v.base)?;
+        let place = |a: &Atom| Atom { axis: if a.axis == channel { 1 } else { a.axis }, ..*a };
+        let kept = v.axes.iter().enumerate().filter(|(i, _)| keep || !axes.contains(i));
+        let left = kept.map(|(i, a)| if axes.contains(&i) { vec![] } else { a.iter().map(place).collect() });
+        Ok(Value::View(self.arranged(base, left.collect())))
     }
 
     /// `ReduceL2`, part of bringing vectors to length 1.
     pub(super) fn length(&mut self, a: &Attrs) -> Lift<Value> {
-        let (x, e, at) = Self::operand(self.input(0)?.clone()).map_err(|_| "reads what is no plain tensor")?;
+        let (x, e, at) = Self::operand(self.input(0)?.clone())?;
         let axes = self.axes(a, 1)?.ok_or("takes the length of everything")?;
-        let axes: Vec<usize> = axes.iter().map(|&v| fold::axis(v, x.axes.len())).collect::<Lift<_>>()?;
-        match *axes {
-            [axis] if a.int("keepdims").unwrap_or(1) != 0 && at.is_none_or(|a| a == axis) => {
-                self.grown(x, E::Norm(e), Some(axis))
-            }
+        match *fold::axes(&axes, x.axes.len())? {
+            [axis] if a.flag("keepdims", true) && at.is_none_or(|a| a == axis) => self.grown(x, E::Norm(e), Some(axis)),
             _ => Err("takes lengths over several axes".into()),
         }
     }
@@ -485,7 +439,7 @@ impl Lifter<'_> {
         let node = self.nodes.pop().ok_or("has no node to replace")?;
         self.shapes.pop();
         self.taken.remove(&node.name);
-        let id = self.emit(op, &node.inputs, vec![], None)?;
+        let id = self.emit(op, &node.inputs, vec![])?;
         Ok(self.whole(id))
     }
 

@@ -1,17 +1,10 @@
 //! Attention from its parts: q·kᵀ, scale, position bias, window mask, softmax, ·v. Heads and windows are read off the
 //! views of q, k and v, so it does not matter by which reshapes an exporter got there.
 
-use super::super::attrs::Attrs;
-use super::super::constant::Constant;
 use super::super::expr::Known;
-use super::super::fold;
-use super::super::proto::NodeProto;
-use super::super::view::{Atom, View, size};
-use super::{KEYS, Lift, Lifter, Scores, Value, Weight};
-use crate::graph::op;
-use crate::graph::window::MASKED;
-use crate::graph::{Op, PositionBias, Windows};
-use std::rc::Rc;
+use super::super::view::size;
+use super::{Atom, Attrs, Constant, KEYS, Lift, Lifter, NodeProto, Op, Rc, Scores, Value, View, Weight, fold, op};
+use crate::graph::window::{MASKED, PositionBias, Windows};
 
 /// What a mask must at least subtract to count as one; the networks here add -100.
 const MASKS_FROM: f32 = -99.0;
@@ -170,26 +163,19 @@ impl Lifter<'_> {
                     None if by_head == heads => c.name.as_deref().map(Rc::from),
                     _ => None,
                 };
-                s.bias = Some(match s.bias.take() {
-                    Some(b) => b.iter().zip(&spread).map(|(a, b)| a + b).collect(),
-                    None => spread,
-                });
+                s.bias = Some(sum(s.bias, spread));
             }
             // Some code adds its mask twice, which masks no more and no less.
             (1, _) => {
-                s.mask = Some(match s.mask.take() {
-                    Some(m) if m.len() != values.len() => return Err(refused()),
-                    Some(m) => m.iter().zip(&values).map(|(a, b)| a + b).collect(),
-                    None => values,
-                });
+                if s.mask.as_ref().is_some_and(|m| m.len() != values.len()) {
+                    return Err(refused());
+                }
+                s.mask = Some(sum(s.mask, values));
             }
             // Both in one constant, windows first.
             _ if by_head == heads && s.mask.is_none() => {
                 let (bias, mask) = parted(&values, by_window, heads, t * t).ok_or_else(refused)?;
-                s.bias = Some(match s.bias.take() {
-                    Some(b) => b.iter().zip(&bias).map(|(a, b)| a + b).collect(),
-                    None => bias,
-                });
+                s.bias = Some(sum(s.bias, bias));
                 s.bias_name = None;
                 s.mask = Some(mask);
             }
@@ -213,8 +199,7 @@ impl Lifter<'_> {
         }
         let v = self.settled_input(0)?;
         let v = self.rows(&v, false)?;
-        let base = self.emit(Op::Softmax, &[v.base], vec![], None)?;
-        Ok(Value::View(View { base, ..v }))
+        self.over(Op::Softmax, v, vec![]).map(Value::View)
     }
 
     /// `Where(IsNaN(p), 0, p)`: a guard against rows that are masked altogether, of which there are none here.
@@ -287,23 +272,13 @@ impl Lifter<'_> {
             && q.dims[2] == heads * (2 * qk + vd);
         let inputs = if fused {
             vec![q.base]
-        } else if whole(&q, &pq) && whole(&k, &pk) && whole(&v, &pv) {
-            vec![q.base, k.base, v.base]
         } else {
-            let mut out = Vec::new();
-            for (x, p) in [(&q, &pq), (&k, &pk), (&v, &pv)] {
+            let mut own = |(x, p): (&View, &Part)| {
                 let map = (p.offset..p.offset + heads * p.width).map(|c| Some(c as u32)).collect();
-                out.push(match whole(x, p) {
-                    true => x.base,
-                    false => self.emit(
-                        Op::ChannelPad(op::ChannelPad { stride: 1, in_ch: x.dims[2], map }),
-                        &[x.base],
-                        vec![],
-                        None,
-                    )?,
-                });
-            }
-            out
+                let op = Op::ChannelPad(op::ChannelPad { stride: 1, in_ch: x.dims[2], map });
+                if whole(x, p) { Ok(x.base) } else { self.moved(op, x.base) }
+            };
+            vec![own((&q, &pq))?, own((&k, &pk))?, own((&v, &pv))?]
         };
         let mut params = Vec::new();
         let mut scale = s.mul;
@@ -330,22 +305,16 @@ impl Lifter<'_> {
         };
         let op =
             Op::Attention(op::Attention { heads, qk_dim: qk, v_dim: vd, fused, scale, cosine: s.unit, windows, bias });
-        let hint = self.scope_of_inputs(&inputs);
-        let base = self.emit(op, &inputs, params, hint.as_deref())?;
+        // Beside its projections, when those have names of a checkpoint.
+        let beside = self.nodes[inputs[0].index()].name.rsplit_once('.');
+        let hint = beside.map(|(parent, _)| format!("{parent}.attention_core"));
+        let base = self.emit_named(op, &inputs, params, hint)?;
         // The output lies as the queries did, with its own width of a head.
         let place = |a: &Atom| if a.axis == 2 { Atom { axis: 2, stride: vd, len: heads } } else { *a };
         let mut axes: Vec<Vec<Atom>> = q.axes[..rank - 1].iter().map(|x| x.iter().map(place).collect()).collect();
         axes.push(v.axes[rank - 1].iter().map(|_| Atom { axis: 2, stride: 1, len: vd }).collect());
-        let view = View { base, dims: self.dims(base), offset: vec![0; 3], axes, rolls: q.rolls.clone() };
-        let shape = view.shape();
-        view.reshape(&shape).ok_or_else(|| "writes its heads in an odd order".into())
-    }
-
-    /// A name for an attention core beside its projections, when those have names of a checkpoint.
-    fn scope_of_inputs(&self, inputs: &[crate::graph::NodeId]) -> Option<String> {
-        let name = &self.nodes[inputs.first()?.index()].name;
-        let parent = name.rsplit_once('.').map(|(p, _)| p)?;
-        Some(format!("{parent}.attention_core"))
+        let view = View { rolls: q.rolls, ..self.arranged(base, axes) };
+        view.merged().ok_or_else(|| "writes its heads in an odd order".into())
     }
 
     /// The windows that a part attends within; `None`: all tokens.
@@ -379,10 +348,8 @@ impl Lifter<'_> {
                     axes: vec![vec![atom(hs * w, h / hs), atom(ws, w / ws)], vec![atom(w, hs), atom(1, ws)]],
                     rolls: vec![],
                 };
-                let want = plain.reshape(&plain.shape()).map(|v| v.axes);
                 let have = View { axes: vec![inner.clone(), p.tokens.clone()], ..plain.clone() };
-                let have = have.reshape(&have.shape()).map(|v| v.axes);
-                if want != have {
+                if plain.merged() != have.merged() {
                     continue;
                 }
                 let shift_of = |stride: usize, len: usize| {
@@ -420,6 +387,11 @@ impl Lifter<'_> {
         });
         if right { Ok(()) } else { Err("masks windows in another way than shifting them asks for".into()) }
     }
+}
+
+/// What is added to scores already, and `more`.
+fn sum(there: Option<Vec<f32>>, more: Vec<f32>) -> Vec<f32> {
+    there.map_or_else(|| more.clone(), |t| t.iter().zip(&more).map(|(a, b)| a + b).collect())
 }
 
 /// `[windows, heads, pairs]` as a bias `[heads, pairs]` and a mask `[windows, pairs]` of 0 and −100 that sum to it.

@@ -1,20 +1,13 @@
 //! `Concat`: learned tokens before a sequence, rolled grids, patch merging, channels beside each other.
 
-use super::super::attrs::Attrs;
-use super::super::constant::Constant;
-use super::super::fold;
-use super::super::view::View;
-use super::{Lift, Lifter, Value, Weight};
-use crate::graph::Op;
-use crate::graph::op;
+use super::{Attrs, Constant, Lift, Lifter, Op, Value, View, Weight, fold, op};
 
 impl Lifter<'_> {
     pub(super) fn concat(&mut self, a: &Attrs) -> Lift<Value> {
         let count = self.protos[self.at].input.len();
         let mut shapes = Vec::with_capacity(count);
         for i in 0..count {
-            let value = self.input(i)?.clone();
-            shapes.push(self.value_shape(&value)?);
+            shapes.push(self.shape_of_input(i)?);
         }
         let rank = shapes.first().map_or(0, Vec::len);
         let axis = fold::axis(a.int("axis").unwrap_or(0), rank)?;
@@ -101,7 +94,7 @@ impl Lifter<'_> {
                 Weight::made(vec![1, count, dim], values)?
             }
         };
-        let id = self.emit(Op::PrependTokens(op::PrependTokens { count, dim, at }), &[v.base], vec![weight], None)?;
+        let id = self.emit(Op::PrependTokens(op::PrependTokens { count, dim, at }), &[v.base], vec![weight])?;
         Ok(self.whole(id))
     }
 
@@ -112,13 +105,7 @@ impl Lifter<'_> {
         let mut model: Option<View> = None;
         for p in parts {
             let p = self.selected(p)?;
-            let p = if p.dims.len() == 4 && p.is_whole() {
-                p
-            } else if p.dims.len() == 4 {
-                self.tokens_of(&p)?
-            } else {
-                p
-            };
+            let p = if p.dims.len() == 4 && !p.is_whole() { self.tokens_of(&p)? } else { p };
             if p.axes.get(axis) != Some(&p.full(p.channel_axis())) || !p.rolls.is_empty() {
                 return Err(refused());
             }
@@ -133,7 +120,7 @@ impl Lifter<'_> {
             model.get_or_insert(p);
         }
         let model = model.ok_or_else(refused)?;
-        let id = self.emit(Op::Concat(op::Concat { inputs: bases.len() }), &bases, vec![], None)?;
+        let id = self.emit(Op::Concat(op::Concat { inputs: bases.len() }), &bases, vec![])?;
         let mut v = View { base: id, dims: self.dims(id), ..model };
         let full = v.full(v.channel_axis());
         v.axes[axis] = full;

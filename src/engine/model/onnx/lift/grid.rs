@@ -1,11 +1,9 @@
 //! Whole numbers that are affine in their place, over the batch: what PyTorch's exporter gathers by for `as_strided`
 //! (`Range(0, N) · stride + …`). With a free batch they have no values to compute with, but a start and strides.
 
-use super::super::attrs::Attrs;
-use super::super::constant::Constant;
-use super::super::fold;
 use super::layout::Change;
-use super::{Lift, Lifter, Value};
+use super::{Attrs, Constant, Lift, Lifter, Value, fold};
+use crate::model::params::row_major;
 
 /// `start + Σ stride[i] · index[i]`.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -26,15 +24,12 @@ impl Grid {
     fn of(c: &Constant) -> Option<Grid> {
         let values = c.as_ints()?;
         let start = *values.first()?;
-        let mut strides = vec![0i64; c.shape.len()];
-        let mut step = 1usize;
-        for (s, &d) in strides.iter_mut().zip(&c.shape).rev() {
-            if d > 1 {
-                *s = values.get(step)?.checked_sub(start)?;
-            }
-            step *= d;
-        }
-        let grid = Grid { shape: c.shape.clone(), start, strides };
+        let along = |(&d, step): (&usize, isize)| match d > 1 {
+            true => values.get(step as usize)?.checked_sub(start),
+            false => Some(0),
+        };
+        let strides: Option<Vec<i64>> = c.shape.iter().zip(row_major(&c.shape)).map(along).collect();
+        let grid = Grid { shape: c.shape.clone(), start, strides: strides? };
         let fits = values.iter().enumerate().all(|(i, v)| grid.at(i) == Some(*v));
         fits.then_some(grid)
     }
@@ -63,14 +58,8 @@ impl Grid {
 
     /// Whether it counts from 0 to its own number of elements in row-major order.
     fn counts(&self) -> bool {
-        let mut step = 1i64;
-        for (&s, &d) in self.strides.iter().zip(&self.shape).rev() {
-            if d != 1 && s != step {
-                return false;
-            }
-            step = step.saturating_mul(d as i64);
-        }
-        self.start == 0
+        let wanted = self.shape.iter().zip(row_major(&self.shape));
+        self.start == 0 && self.strides.iter().zip(wanted).all(|(&s, (&d, want))| d == 1 || s == want as i64)
     }
 }
 
@@ -92,7 +81,7 @@ impl Lifter<'_> {
                 let Value::Grid(g) = self.input(0)? else { return Err(odd()) };
                 let axes = self.axes(a, 1)?.ok_or("has no axes")?;
                 let shape = fold::unsqueezed(&g.shape, &axes)?;
-                let axes: Vec<usize> = axes.iter().map(|&x| fold::axis(x, shape.len())).collect::<Lift<_>>()?;
+                let axes = fold::axes(&axes, shape.len())?;
                 let mut old = g.strides.iter();
                 let strides = (0..shape.len()).map(|i| match axes.contains(&i) {
                     true => 0,

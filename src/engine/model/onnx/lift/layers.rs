@@ -1,12 +1,6 @@
 //! Layers with weights, norms and pools.
 
-use super::super::attrs::Attrs;
-use super::super::constant::Constant;
-use super::super::fold;
-use super::super::view::View;
-use super::{Lift, Lifter, Value, Weight};
-use crate::graph::Op;
-use crate::graph::op;
+use super::{Attrs, Constant, Lift, Lifter, Op, Value, View, Weight, fold, op};
 
 /// Kernel sizes, strides and pads beyond this belong to no network.
 const MAX_SIDE: usize = 1 << 12;
@@ -76,14 +70,10 @@ impl Lifter<'_> {
             if kernel != [1, 1] || groups != 1 || around != [0; 4] || padding(a, [1, 1], kernel, stride)? != [0; 4] {
                 return Err("convolves a single pixel".into());
             }
-            let base = self.emit(
-                Op::Linear(op::Linear { in_features: per_group, out_features: out_ch, bias }),
-                &[v.base],
-                params,
-                None,
-            )?;
+            let op = Op::Linear(op::Linear { in_features: per_group, out_features: out_ch, bias });
+            let base = self.emit(op, &[v.base], params)?;
             let mut axes = v.axes.clone();
-            axes[1] = View::whole(base, self.dims(base)).axes[1].clone();
+            axes[1] = self.whole(base).axes[1].clone();
             return Ok(Value::View(View { base, dims: self.dims(base), axes, ..v }));
         }
         let x = self.as_image(&v)?;
@@ -92,7 +82,7 @@ impl Lifter<'_> {
         pad.iter_mut().zip(around).for_each(|(p, q)| *p += q);
         let in_ch = per_group.checked_mul(groups).ok_or("has too many channels")?;
         let op = Op::Conv2d(op::Conv2d { in_ch, out_ch, kernel, stride, padding: pad, groups, bias });
-        let id = self.emit(op, &[x], params, None)?;
+        let id = self.emit(op, &[x], params)?;
         Ok(Value::View(self.whole(id)))
     }
 
@@ -103,38 +93,25 @@ impl Lifter<'_> {
         };
         let v = self.settled_input(0)?;
         let v = self.rows(&v, false)?;
-        let hint = w.name.clone().or_else(|| bias.as_ref().and_then(|b| b.name.as_deref().map(Into::into)));
         let mut params = vec![Weight::of(w)?];
         let op = Op::Linear(op::Linear { in_features, out_features, bias: bias.is_some() });
         params.extend(bias);
-        let base = self.emit(op, &[v.base], params, hint.as_deref())?;
+        let base = self.emit(op, &[v.base], params)?;
         Ok(Value::View(v.onto(base, self.dims(base))))
     }
 
     /// `x · w` with `w` `[in, out]`.
     pub(super) fn matmul_linear(&mut self, w: &Constant) -> Lift<Value> {
-        if w.shape.len() != 2 {
-            return Err(format!("multiplies by a constant of shape {:?}", w.shape));
-        }
-        let turned = fold::transpose(w, &[1, 0])?;
-        self.linear(&Constant { name: w.name.clone(), ..turned }, None)
+        self.linear(&matrix(w, true)?, None)
     }
 
     pub(super) fn gemm(&mut self, a: &Attrs) -> Lift<Value> {
         let factor = |name: &str| a.float(name).unwrap_or(1.0) == 1.0;
-        if a.int("transA").unwrap_or(0) != 0 || !factor("alpha") || !factor("beta") {
+        if a.flag("transA", false) || !factor("alpha") || !factor("beta") {
             return Err("transposes its input or scales its terms".into());
         }
-        let w = self.weight(1)?;
-        if w.shape.len() != 2 {
-            return Err(format!("multiplies by a constant of shape {:?}", w.shape));
-        }
-        let w = match a.int("transB").unwrap_or(0) {
-            0 => Constant { name: w.name.clone(), ..fold::transpose(&w, &[1, 0])? },
-            _ => w,
-        };
-        let bias = self.constant_input(2)?.cloned();
-        let bias = match bias {
+        let w = matrix(&self.weight(1)?, !a.flag("transB", false))?;
+        let bias = match self.constant_input(2)? {
             Some(b) if b.numel() == w.shape[0] => {
                 Some(Weight::of(&b.reshaped(vec![w.shape[0]]).ok_or("has a bias that does not fit")?)?)
             }
@@ -145,7 +122,7 @@ impl Lifter<'_> {
     }
 
     pub(super) fn batch_norm(&mut self, a: &Attrs) -> Lift<Value> {
-        if a.int("training_mode").unwrap_or(0) != 0 {
+        if a.flag("training_mode", false) {
             return Err("normalises by the batch's own statistics".into());
         }
         let params = (1..5).map(|i| Weight::of(&self.weight(i)?)).collect::<Lift<Vec<_>>>()?;
@@ -156,8 +133,7 @@ impl Lifter<'_> {
             return Err(format!("normalises axis 1 of {:?}, which is not all channels", v.shape()));
         }
         let eps = f64::from(a.float("epsilon").unwrap_or(1e-5));
-        let base = self.emit(Op::BatchNorm2d(op::BatchNorm2d { channels, eps: tidy(eps) }), &[v.base], params, None)?;
-        Ok(Value::View(View { base, ..v }))
+        self.over(Op::BatchNorm2d(op::BatchNorm2d { channels, eps: tidy(eps) }), v, params).map(Value::View)
     }
 
     pub(super) fn layer_norm(&mut self, a: &Attrs) -> Lift<Value> {
@@ -170,13 +146,12 @@ impl Lifter<'_> {
         let dim = v.dims[v.channel_axis()];
         let flat = |c: &Constant| c.reshaped(vec![dim]).ok_or_else(|| format!("has weights of shape {:?}", c.shape));
         let weight = Weight::of(&flat(&self.weight(1)?)?)?;
-        let bias = match self.constant_input(2)?.cloned() {
-            Some(b) => Weight::of(&flat(&b)?)?,
+        let bias = match self.constant_input(2)? {
+            Some(b) => Weight::of(&flat(b)?)?,
             None => Weight::filled(vec![dim], 0.0)?,
         };
         let eps = tidy(f64::from(a.float("epsilon").unwrap_or(1e-5)));
-        let base = self.emit(Op::LayerNorm(op::LayerNorm { dim, eps }), &[v.base], vec![weight, bias], None)?;
-        Ok(Value::View(View { base, ..v }))
+        self.over(Op::LayerNorm(op::LayerNorm { dim, eps }), v, vec![weight, bias]).map(Value::View)
     }
 
     pub(super) fn pool(&mut self, op: &str, a: &Attrs) -> Lift<Value> {
@@ -195,7 +170,7 @@ impl Lifter<'_> {
         }
         let mut padding = padding(a, size, kernel, stride)?;
         let mut grown = false;
-        if a.int("ceil_mode").unwrap_or(0) != 0 {
+        if a.flag("ceil_mode", false) {
             for i in 0..2 {
                 let span = (size[i] + padding[i] + padding[i + 2]).saturating_sub(kernel[i]);
                 let mut steps = span.div_ceil(stride[i]);
@@ -211,20 +186,29 @@ impl Lifter<'_> {
         let op = if op == "MaxPool" {
             Op::MaxPool2d(op::MaxPool2d { kernel, stride, padding })
         } else if kernel == size && padding == [0; 4] {
-            let id = self.emit(Op::GlobalAvgPool, &[x], vec![], None)?;
+            let id = self.moved(Op::GlobalAvgPool, x)?;
             let v = self.whole(id);
             let shape = v.shape();
             return Ok(Value::View(v.reshape(&[shape[0], shape[1], 1, 1]).ok_or("pools an odd image")?));
         } else {
-            let count_padding = padding != [0; 4] && a.int("count_include_pad").unwrap_or(0) != 0;
+            let count_padding = padding != [0; 4] && a.flag("count_include_pad", false);
             if grown && count_padding {
                 return Err("rounds sizes up and counts padding".into());
             }
             Op::AvgPool2d(op::AvgPool2d { kernel, stride, padding, count_padding })
         };
-        let id = self.emit(op, &[x], vec![], None)?;
+        let id = self.moved(op, x)?;
         Ok(Value::View(self.whole(id)))
     }
+}
+
+/// A matrix of weights, turned if asked, under its own name.
+fn matrix(w: &Constant, turn: bool) -> Lift<Constant> {
+    if w.shape.len() != 2 {
+        return Err(format!("multiplies by a constant of shape {:?}", w.shape));
+    }
+    let turned = if turn { fold::transpose(w, &[1, 0])? } else { w.clone() };
+    Ok(Constant { name: w.name.clone(), ..turned })
 }
 
 /// An epsilon that was rounded to `f32` on its way, such as 9.999999747378752e-06, as it was written.

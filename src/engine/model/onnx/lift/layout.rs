@@ -1,13 +1,6 @@
 //! Operators that only change how a value lies: nothing is computed, views are changed.
 
-use super::super::attrs::Attrs;
-use super::super::constant::Constant;
-use super::super::fold;
-use super::super::proto::NodeProto;
-use super::super::view::View;
-use super::{Lift, Lifter, Scores, Value};
-use crate::graph::Op;
-use crate::graph::op;
+use super::{Attrs, Constant, Lift, Lifter, NodeProto, Op, Scores, Value, View, fold, op};
 
 impl Lifter<'_> {
     pub(super) fn relayout(&mut self, op: &str, a: &Attrs, proto: &NodeProto) -> Lift<Value> {
@@ -17,23 +10,21 @@ impl Lifter<'_> {
             .map(|i| if i == 0 { Ok(None) } else { self.constant_input(i).map(|c| c.cloned()) })
             .collect::<Lift<_>>()?;
         let ins: Vec<Option<&Constant>> = constants.iter().map(Option::as_ref).collect();
-        let ints = |i: usize| ins.get(i).copied().flatten().and_then(|c| c.as_ints());
         let change: Change = match op {
             "Reshape" => {
-                let target = ints(1).ok_or("has no shape")?;
-                Change::Reshape(fold::reshape_target(target, &from, a.int("allowzero").unwrap_or(0) != 0)?)
+                let target = fold::ints_at(&ins, 1).ok_or("has no shape")?;
+                Change::Reshape(fold::reshape_target(target, &from, a.flag("allowzero", false))?)
             }
             "Flatten" => {
                 let at = fold::axis(a.int("axis").unwrap_or(1), from.len() + 1)?;
                 let product = |s: &[usize]| s.iter().try_fold(1usize, |n, &d| n.checked_mul(d)).ok_or("is too large");
                 Change::Reshape(vec![product(&from[..at])?, product(&from[at..])?])
             }
-            "Squeeze" => Change::Reshape(fold::squeezed(&from, fold::axes_of(a, &ins, 1).as_deref())?),
-            "Unsqueeze" => Change::Reshape(fold::unsqueezed(&from, &fold::axes_of(a, &ins, 1).ok_or("has no axes")?)?),
-            "Transpose" => {
-                let perm = a.ints("perm").unwrap_or_else(|| (0..from.len() as i64).rev().collect());
-                Change::Transpose(perm.iter().map(|&p| fold::axis(p, from.len())).collect::<Lift<_>>()?)
+            "Squeeze" => Change::Reshape(fold::squeezed(&from, fold::list(a, "axes", &ins, 1).as_deref())?),
+            "Unsqueeze" => {
+                Change::Reshape(fold::unsqueezed(&from, &fold::list(a, "axes", &ins, 1).ok_or("has no axes")?)?)
             }
+            "Transpose" => Change::Transpose(fold::permutation(a, from.len())?),
             "Slice" => Change::Slice(
                 fold::slice_args(a, &ins, from.len())?
                     .into_iter()
@@ -46,7 +37,7 @@ impl Lifter<'_> {
             ),
             _ => {
                 let axis = fold::axis(a.int("axis").unwrap_or(0), from.len())?;
-                let c = ins.get(1).copied().flatten().ok_or("has no indices")?;
+                let c = fold::at(&ins, 1).ok_or("has no indices")?;
                 let index = c.as_ints().ok_or("has indices that are no integers")?;
                 let dim = *from.get(axis).ok_or("gathers from a scalar")? as i64;
                 let wrapped: Vec<i64> = index.iter().map(|&i| if i < 0 { i + dim } else { i }).collect();
@@ -90,7 +81,7 @@ impl Lifter<'_> {
             return Err("gathers elements that do not follow each other".into());
         }
         let op = Op::ChannelPad(op::ChannelPad { stride: 1, in_ch: v.dims[channel], map });
-        let base = self.emit(op, &[v.base], vec![], None)?;
+        let base = self.moved(op, v.base)?;
         let mut out = View { base, dims: self.dims(base), ..v };
         let full = out.full(channel);
         out.axes[axis] = full;
@@ -110,19 +101,17 @@ impl Lifter<'_> {
                 }
             },
             Value::Expr { x, e, axis } if !e.mixes() => {
-                let x = change.on(&x).ok_or_else(|| refused(x.shape()))?;
-                Value::Expr { x, e, axis }
+                Value::Expr { x: change.on(&x).ok_or_else(|| refused(x.shape()))?, e, axis }
             }
             // A unit vector per head stays one while its axis does.
             Value::Expr { x, e, axis: Some(at) } => match change {
                 Change::Transpose(perm) if !e.flat() => {
-                    let x = x.transpose(perm).ok_or_else(|| refused(x.shape()))?;
+                    let x = change.on(&x).ok_or_else(|| refused(x.shape()))?;
                     Value::Expr { x, e, axis: perm.iter().position(|&p| p == at) }
                 }
                 Change::Reshape(shape) if at + 1 == x.axes.len() && !e.flat() && shape.last() == x.shape().last() => {
-                    let x = x.reshape(shape).ok_or_else(|| refused(x.shape()))?;
-                    let axis = Some(x.axes.len() - 1);
-                    Value::Expr { x, e, axis }
+                    let x = change.on(&x).ok_or_else(|| refused(x.shape()))?;
+                    Value::Expr { axis: Some(x.axes.len() - 1), x, e }
                 }
                 _ => {
                     let v = self.settled(Value::Expr { x, e, axis: Some(at) })?;
@@ -132,11 +121,8 @@ impl Lifter<'_> {
             Value::Expr { x, .. } => return Err(refused(x.shape())),
             Value::Scores(s) => {
                 let plain = View { base: s.q.base, dims: vec![], offset: vec![], axes: s.axes.clone(), rolls: vec![] };
-                let moved = match change {
-                    Change::Reshape(shape) => plain.reshape(shape),
-                    Change::Transpose(perm) => plain.transpose(perm),
-                    Change::Slice(_) | Change::Pick(..) => None,
-                };
+                let followed = matches!(change, Change::Reshape(_) | Change::Transpose(_));
+                let moved = if followed { change.on(&plain) } else { None };
                 let axes = moved.ok_or_else(|| refused(plain.shape()))?.axes;
                 Value::Scores(Box::new(Scores { axes, ..*s }))
             }
@@ -185,14 +171,12 @@ impl Lifter<'_> {
     pub(super) fn pad(&mut self, a: &Attrs) -> Lift<Value> {
         let v = self.settled_input(0)?;
         let rank = v.axes.len();
-        let pads = match a.ints("pads") {
-            Some(p) => p,
-            None => self.constant_input(1)?.and_then(|c| c.as_ints()).ok_or("has no widths")?.to_vec(),
+        let pads = a.ints("pads").map_or_else(|| self.ints_input(1), |p| Ok(Some(p)))?.ok_or("has no widths")?;
+        let axes = match self.ints_input(3)? {
+            Some(axes) => fold::axes(&axes, rank)?,
+            None => (0..rank).collect(),
         };
-        let (axes, rank_given) = match self.constant_input(3)?.and_then(|c| c.as_ints()) {
-            Some(axes) => (axes.iter().map(|&x| fold::axis(x, rank)).collect::<Lift<Vec<_>>>()?, axes.len()),
-            None => ((0..rank).collect(), rank),
-        };
+        let rank_given = axes.len();
         let pads: Vec<usize> =
             pads.iter().map(|&p| usize::try_from(p).map_err(|_| "crops")).collect::<Result<_, _>>()?;
         if pads.len() != 2 * rank_given {
@@ -234,12 +218,7 @@ impl Lifter<'_> {
                     self.replace_last(Op::ChannelPad(op::ChannelPad { stride, in_ch, map }))?
                 }
                 _ => {
-                    let id = self.emit(
-                        Op::ChannelPad(op::ChannelPad { stride: 1, in_ch: channels, map }),
-                        &[from],
-                        vec![],
-                        None,
-                    )?;
+                    let id = self.moved(Op::ChannelPad(op::ChannelPad { stride: 1, in_ch: channels, map }), from)?;
                     self.whole(id)
                 }
             };

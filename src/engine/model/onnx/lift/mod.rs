@@ -16,10 +16,9 @@ use super::attrs::Attrs;
 use super::constant::{Constant, Source};
 use super::expr::E;
 use super::fold;
-use super::proto::NodeProto;
+use super::proto::{NodeProto, is_standard};
 use super::view::{Atom, View};
-use crate::graph::op;
-use crate::graph::{Node, NodeId, Op, ParamRef, ParamRole, node_shape, param_shapes};
+use crate::graph::{Node, NodeId, Op, ParamRef, ParamRole, node_shape, op, param_shapes};
 use crate::model::{Param, ParamStore, printable};
 use std::collections::{HashMap, HashSet};
 use std::rc::Rc;
@@ -144,32 +143,24 @@ impl<'a> Lifter<'a> {
         self.at = i;
         let proto = &self.protos[i];
         let op = proto.op_type.as_deref().unwrap_or("");
-        let outputs = proto.output.iter().filter(|o| !o.is_empty());
+        let outputs = || proto.output.iter().filter(|o| !o.is_empty()).cloned();
         if proto.input.iter().any(|n| matches!(self.env.get(n), Some(Value::Poison))) {
-            outputs.for_each(|o| drop(self.env.insert(o.clone(), Value::Poison)));
-            return;
+            return self.env.extend(outputs().map(|o| (o, Value::Poison)));
         }
-        let known_domain = matches!(proto.domain.as_deref().unwrap_or(""), "" | "ai.onnx");
+        let known_domain = is_standard(proto.domain.as_deref());
         let result = if known_domain { self.lift(op, proto) } else { Ok(None) };
         match result {
             Ok(Some(values)) => {
-                for (name, value) in proto.output.iter().zip(values).filter(|(n, _)| !n.is_empty()) {
-                    self.env.insert(name.clone(), value);
-                }
+                let named = proto.output.iter().cloned().zip(values);
+                self.env.extend(named.filter(|(name, _)| !name.is_empty()));
             }
             failed => {
-                outputs.for_each(|o| drop(self.env.insert(o.clone(), Value::Poison)));
+                self.env.extend(outputs().map(|o| (o, Value::Poison)));
                 let op = match known_domain {
                     true => printable(op),
                     false => printable(&format!("{}::{op}", proto.domain.as_deref().unwrap_or(""))),
                 };
-                let node = printable(
-                    proto
-                        .name
-                        .as_deref()
-                        .filter(|n| !n.is_empty())
-                        .unwrap_or(proto.output.first().map_or("unnamed", String::as_str)),
-                );
+                let node = printable(proto.called().unwrap_or("unnamed"));
                 let why = failed.err().map(|w| printable(&w)).unwrap_or_default();
                 self.failures.push(Failure { op, node, why });
             }
@@ -208,10 +199,9 @@ impl<'a> Lifter<'a> {
             "MaxPool" | "AveragePool" => self.pool(op, &a)?,
             "GlobalAveragePool" => self.mean(&[2, 3], true)?,
             "ReduceMean" => {
-                let rank = self.value_shape(self.input(0)?)?.len();
                 let axes = self.axes(&a, 1)?.ok_or("takes the mean of everything")?;
-                let axes: Vec<usize> = axes.iter().map(|&x| fold::axis(x, rank)).collect::<Lift<_>>()?;
-                self.mean(&axes, a.int("keepdims").unwrap_or(1) != 0)?
+                let axes = fold::axes(&axes, self.shape_of_input(0)?.len())?;
+                self.mean(&axes, a.flag("keepdims", true))?
             }
             "ReduceL2" => self.length(&a)?,
             "Softmax" => self.softmax(&a)?,
@@ -248,7 +238,7 @@ impl<'a> Lifter<'a> {
         let folded = match op {
             "ConstantOfShape" => {
                 let fill = a.tensor("value").map(|t| self.source.tensor(t)).transpose()?;
-                let shape = ins.first().copied().flatten().and_then(|c| c.as_ints()).ok_or("has no shape")?;
+                let shape = fold::ints_at(&ins, 0).ok_or("has no shape")?;
                 Some(filled(shape, fill.as_ref(), self.batch, self.budget).map(|c| vec![c]))
             }
             "Range" if self.batch > 1 && number(&ins, 1) == Some(batch) => {
@@ -257,18 +247,17 @@ impl<'a> Lifter<'a> {
                     grid::Grid::range(start, delta, self.batch).ok_or("counts over the batch, but not from 0")?;
                 return Ok(Some(vec![Value::Grid(grid)]));
             }
-            "Reshape" if let Some(c) = ins.first().copied().flatten().filter(|c| c.batched) => {
-                let target = ins.get(1).copied().flatten().and_then(|c| c.as_ints()).ok_or("has no shape")?;
-                let allow_zero = a.int("allowzero").unwrap_or(0) != 0;
-                let mut shape = fold::reshape_target(target, &self.repeated(c), allow_zero)?;
+            "Reshape" if let Some(c) = fold::at(&ins, 0).filter(|c| c.batched) => {
+                let target = fold::ints_at(&ins, 1).ok_or("has no shape")?;
+                let mut shape = fold::reshape_target(target, &self.repeated(c), a.flag("allowzero", false))?;
                 let whole = shape.first_mut().filter(|n| **n % self.batch == 0).map(|n| *n /= self.batch);
                 let c = whole.and_then(|()| c.reshaped(shape)).ok_or("mixes the batch with other axes")?;
                 Some(Ok(vec![c]))
             }
             // Repeated for every image: kept once.
             "Expand" if self.batch > 1 => {
-                let shape = ins.get(1).copied().flatten().and_then(|c| c.as_ints()).ok_or("has no shape")?;
-                let c = ins.first().copied().flatten().ok_or("has no input")?;
+                let shape = fold::ints_at(&ins, 1).ok_or("has no shape")?;
+                let c = fold::at(&ins, 0).ok_or("has no input")?;
                 let own = [&vec![1; shape.len().saturating_sub(c.shape.len())], c.shape.as_slice()].concat();
                 match shape.first() {
                     Some(&n) if n == batch && own.first() == Some(&1) && own.len() == shape.len() => {
@@ -300,17 +289,13 @@ impl<'a> Lifter<'a> {
     }
 
     fn constant(&mut self, a: &Attrs) -> Lift<Constant> {
-        let made = if let Some(t) = a.tensor("value") {
-            Some(Constant { name: None, ..self.source.tensor(t)? })
-        } else if let Some(v) = a.float("value_float") {
-            Constant::floats(vec![], vec![v])
-        } else if let Some(v) = a.int("value_int") {
-            Constant::ints(vec![], vec![v])
-        } else if let Some(v) = a.floats("value_floats") {
-            Constant::floats(vec![v.len()], v)
-        } else {
-            a.ints("value_ints").and_then(|v| Constant::ints(vec![v.len()], v))
-        };
+        if let Some(t) = a.tensor("value") {
+            return Ok(Constant { name: None, ..self.source.tensor(t)? });
+        }
+        let made = (a.float("value_float").and_then(|v| Constant::floats(vec![], vec![v])))
+            .or_else(|| a.int("value_int").and_then(|v| Constant::ints(vec![], vec![v])))
+            .or_else(|| a.floats("value_floats").and_then(|v| Constant::floats(vec![v.len()], v)))
+            .or_else(|| a.ints("value_ints").and_then(|v| Constant::ints(vec![v.len()], v)));
         made.ok_or_else(|| "holds no tensor or number".into())
     }
 
@@ -340,12 +325,14 @@ impl<'a> Lifter<'a> {
         }
     }
 
+    /// The integers of input `i`, if it has such.
+    fn ints_input(&self, i: usize) -> Lift<Option<Vec<i64>>> {
+        Ok(self.constant_input(i)?.and_then(|c| c.as_ints()).map(<[i64]>::to_vec))
+    }
+
     /// Axes from the attribute or from input `i`.
     fn axes(&self, a: &Attrs, i: usize) -> Lift<Option<Vec<i64>>> {
-        match a.ints("axes") {
-            Some(axes) => Ok(Some(axes)),
-            None => Ok(self.constant_input(i)?.and_then(|c| c.as_ints()).map(<[i64]>::to_vec)),
-        }
+        a.ints("axes").map_or_else(|| self.ints_input(i), |axes| Ok(Some(axes)))
     }
 
     /// The shape of `v` with the batch.
@@ -368,8 +355,12 @@ impl<'a> Lifter<'a> {
         })
     }
 
+    fn shape_of_input(&self, i: usize) -> Lift<Vec<usize>> {
+        self.value_shape(self.input(i)?)
+    }
+
     fn shape_of(&self, a: &Attrs) -> Lift<Constant> {
-        let shape = self.value_shape(self.input(0)?)?;
+        let shape = self.shape_of_input(0)?;
         let n = shape.len() as i64;
         let bound = |name: &str, none: i64| {
             let v = a.int(name).unwrap_or(none);
@@ -389,9 +380,30 @@ impl<'a> Lifter<'a> {
         View::whole(id, self.dims(id))
     }
 
+    /// A node that moves the elements of `x` or selects from them.
+    fn moved(&mut self, op: Op, x: NodeId) -> Lift<NodeId> {
+        self.emit(op, &[x], vec![])
+    }
+
+    /// A node in whose output the elements lie as those of `v` do in its input.
+    fn over(&mut self, op: Op, v: View, params: Vec<Weight>) -> Lift<View> {
+        let base = self.emit(op, &[v.base], params)?;
+        Ok(View { base, ..v })
+    }
+
+    /// The elements of `base` in the order of `axes`.
+    fn arranged(&self, base: NodeId, axes: Vec<Vec<Atom>>) -> View {
+        View { axes, ..self.whole(base) }
+    }
+
+    /// Emits a node, called after the first of its parameters that has a name.
+    fn emit(&mut self, op: Op, inputs: &[NodeId], params: Vec<Weight>) -> Lift<NodeId> {
+        let hint = params.iter().find_map(|p| p.name.clone());
+        self.emit_named(op, inputs, params, hint)
+    }
+
     /// Emits a node; `params` in the order of [`param_shapes`]. `hint`: a parameter's name to call it after.
-    fn emit(&mut self, op: Op, inputs: &[NodeId], params: Vec<Weight>, hint: Option<&str>) -> Lift<NodeId> {
-        let hint = hint.or_else(|| params.iter().find_map(|p| p.name.as_deref())).map(str::to_owned);
+    fn emit_named(&mut self, op: Op, inputs: &[NodeId], params: Vec<Weight>, hint: Option<String>) -> Lift<NodeId> {
         let name = self.node_name(&op, hint.as_deref());
         let expected = param_shapes(&op);
         if expected.len() != params.len() {
@@ -401,12 +413,8 @@ impl<'a> Lifter<'a> {
         let mut node = Node { name, op, inputs: inputs.to_vec(), params: Vec::new() };
         let shape = node_shape(&node, &ins).map_err(|e| e.to_string())?;
         for (w, (role, want)) in params.into_iter().zip(expected) {
-            let found = w.param.shape().to_vec();
-            let param = match w.param.shape() == want {
-                true => Some(w.param),
-                false => w.param.reshaped(want.clone()),
-            };
-            let param = param.ok_or_else(|| format!("has a parameter of shape {found:?}, expected {want:?}"))?;
+            let unfit = || format!("has a parameter of shape {:?}, expected {want:?}", w.param.shape());
+            let param = w.param.reshaped(want.clone()).ok_or_else(unfit)?;
             let name = self.param_name(&node.name, role, w.name.as_deref());
             self.params.insert(name.clone(), param);
             node.params.push(ParamRef { role, name });
@@ -473,10 +481,8 @@ impl Weight {
 
 /// The whole number that input `i` is.
 fn number(ins: &[Option<&Constant>], i: usize) -> Option<i64> {
-    match ins.get(i).copied().flatten()?.as_ints()? {
-        [n] => Some(*n),
-        _ => None,
-    }
+    let &[n] = fold::ints_at(ins, i)? else { return None };
+    Some(n)
 }
 
 /// `ConstantOfShape`; a leading batch axis is not filled.

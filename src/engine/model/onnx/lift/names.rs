@@ -6,25 +6,16 @@ use crate::plain::hostile;
 
 /// Longest name kept.
 const MAX_NAME: usize = 200;
+/// What parameters' names have behind those of their nodes.
+const ENDS: [&str; 9] =
+    [".weight", ".bias", ".running_mean", ".running_var", ".gamma", ".beta", ".lambda1", "_weight", "_bias"];
 
 impl Lifter<'_> {
     /// A unique name for a node with `op`: after its parameter `hint` (`layer1.0.conv1.weight`), after the scope that
     /// the exporter noted, or after the ONNX node.
     pub(super) fn node_name(&mut self, op: &Op, hint: Option<&str>) -> String {
-        let from_param = hint.filter(|h| !anonymous(h)).map(|h| {
-            let ends = [
-                ".weight",
-                ".bias",
-                ".running_mean",
-                ".running_var",
-                ".gamma",
-                ".beta",
-                ".lambda1",
-                "_weight",
-                "_bias",
-            ];
-            ends.iter().find_map(|e| h.strip_suffix(e)).unwrap_or(h).to_owned()
-        });
+        let from_param =
+            hint.filter(|h| !anonymous(h)).map(|h| ENDS.iter().find_map(|e| h.strip_suffix(e)).unwrap_or(h).to_owned());
         let name = from_param.filter(|n| !n.is_empty()).unwrap_or_else(|| self.scoped(op));
         self.unique(&name)
     }
@@ -61,8 +52,7 @@ impl Lifter<'_> {
     /// Module path and the layer's kind.
     fn scoped(&self, op: &Op) -> String {
         let proto = &self.protos[self.at];
-        let raw = proto.name.as_deref().filter(|n| !n.is_empty());
-        let raw = raw.or(proto.output.first().map(String::as_str)).unwrap_or("node");
+        let raw = proto.called().unwrap_or("node");
         let word = op.traits().word;
         let noted = proto.metadata_props.iter().find(|p| p.key.as_deref() == Some("pkg.torch.onnx.name_scopes"));
         let path = match noted.and_then(|p| p.value.as_deref()) {

@@ -1,10 +1,8 @@
 //! Bringing a view into the place that a layer reads: tokens, an image or a vector as our nodes have them, emitting the
 //! few nodes that move data (to tokens, to image, select token, channel map, flatten, patch merge).
 
-use super::super::view::{Atom, View, size};
-use super::{Lift, Lifter};
-use crate::graph::op;
-use crate::graph::{NodeId, Op};
+use super::super::view::size;
+use super::{Atom, Lift, Lifter, NodeId, Op, View, op};
 
 impl Lifter<'_> {
     /// A view that has every element of its base: selections become nodes.
@@ -19,10 +17,10 @@ impl Lifter<'_> {
         let mut v = v.clone();
         // One token of the sequence.
         if v.dims.len() == 3 && v.dims[1] > 1 && !uses(&v, 1) {
-            let id = self.emit(Op::SelectToken(op::SelectToken { index: v.offset[1] }), &[v.base], vec![], None)?;
+            let id = self.moved(Op::SelectToken(op::SelectToken { index: v.offset[1] }), v.base)?;
             let shift = |a: &Atom| Atom { axis: if a.axis == 2 { 1 } else { a.axis }, ..*a };
             let axes = v.axes.iter().map(|axis| axis.iter().map(shift).collect()).collect();
-            v = View { base: id, dims: self.dims(id), offset: vec![0, v.offset[2]], axes, rolls: Vec::new() };
+            v = View { offset: vec![0, v.offset[2]], ..self.arranged(id, axes) };
         }
         // Every stride-th row and column: He et al.'s shortcut.
         let mut stride = 1;
@@ -38,10 +36,9 @@ impl Lifter<'_> {
                 let fits = |s: usize, n: usize, dim: usize| n == dim.div_ceil(s);
                 let s = sy.max(sx);
                 let even = |s1: usize, n: usize, dim: usize| s1 == s || (n == 1 && fits(s, n, dim));
-                if !even(sy, ny, v.dims[2])
-                    || !even(sx, nx, v.dims[3])
-                    || !fits(s, ny, v.dims[2])
-                    || !fits(s, nx, v.dims[3])
+                if [(sy, ny, v.dims[2]), (sx, nx, v.dims[3])]
+                    .iter()
+                    .any(|&(s1, n, d)| !even(s1, n, d) || !fits(s, n, d))
                 {
                     return Err("takes rows and columns in an uneven way".into());
                 }
@@ -71,7 +68,7 @@ impl Lifter<'_> {
         }
         let map = map.iter().map(|&m| u32::try_from(m).ok().filter(|_| m < all).map(Some)).collect::<Option<Vec<_>>>();
         let map = map.ok_or("reads channels that are not there")?;
-        let id = self.emit(Op::ChannelPad(op::ChannelPad { stride, in_ch: all, map }), &[v.base], vec![], None)?;
+        let id = self.moved(Op::ChannelPad(op::ChannelPad { stride, in_ch: all, map }), v.base)?;
         // Channels now lie in the order in which they are read.
         let mut left = count;
         let mut place = |a: &Atom| {
@@ -85,17 +82,15 @@ impl Lifter<'_> {
         let axes: Vec<Vec<Atom>> = v.axes.iter().map(|x| x.iter().map(&mut place).collect()).collect();
         let mut offset = v.offset.clone();
         offset[axis] = 0;
-        let view = View { base: id, dims: self.dims(id), offset, axes, rolls: v.rolls.clone() };
-        // Merges neighbours again.
-        let shape = view.shape();
-        view.reshape(&shape).ok_or_else(|| "reads channels in an odd order".into())
+        let view = View { offset, rolls: v.rolls.clone(), ..self.arranged(id, axes) };
+        view.merged().ok_or_else(|| "reads channels in an odd order".into())
     }
 
     /// The same elements as tokens `[n, h·w, c]` instead of an image.
     pub(super) fn tokens_of(&mut self, v: &View) -> Lift<View> {
         let v = self.selected(v)?;
         let &[_, _, _, w] = v.dims.as_slice() else { return Ok(v) };
-        let id = self.emit(Op::ToTokens, &[v.base], vec![], None)?;
+        let id = self.moved(Op::ToTokens, v.base)?;
         let place = |a: &Atom| match a.axis {
             1 => Atom { axis: 2, ..*a },
             2 => Atom { axis: 1, stride: a.stride * w, len: a.len },
@@ -103,9 +98,7 @@ impl Lifter<'_> {
             _ => *a,
         };
         let axes = v.axes.iter().map(|x| x.iter().map(place).collect()).collect();
-        let view = View { base: id, dims: self.dims(id), offset: vec![0; 3], axes, rolls: Vec::new() };
-        let shape = view.shape();
-        view.reshape(&shape).ok_or_else(|| "has tokens in an odd order".into())
+        self.arranged(id, axes).merged().ok_or_else(|| "has tokens in an odd order".into())
     }
 
     /// The same elements as an image of `h x w` instead of tokens.
@@ -133,8 +126,8 @@ impl Lifter<'_> {
             }
             axes.push(out);
         }
-        let id = self.emit(Op::ToImage(op::ToImage { h, w }), &[v.base], vec![], None)?;
-        Ok(View { base: id, dims: self.dims(id), offset: vec![0; 4], axes, rolls: Vec::new() })
+        let id = self.moved(Op::ToImage(op::ToImage { h, w }), v.base)?;
+        Ok(self.arranged(id, axes))
     }
 
     /// An image `[n, c, h, w]`.
@@ -160,12 +153,9 @@ impl Lifter<'_> {
             let channels_only = last == v.full(1);
             // All of `[c, h, w]` in one row.
             if !channels_only && last == flat || (v.dims[2..] == [1, 1] && channels_only && v.axes.len() == 2) {
-                let id = self.emit(Op::Flatten, &[v.base], vec![], None)?;
-                let axes = v
-                    .axes
-                    .iter()
-                    .map(|x| if *x == last { vec![Atom { axis: 1, stride: 1, len: size(x) }] } else { x.clone() });
-                v = View { base: id, dims: self.dims(id), offset: vec![0; 2], axes: axes.collect(), rolls: Vec::new() };
+                let id = self.moved(Op::Flatten, v.base)?;
+                let row = |x: Vec<Atom>| if x == last { vec![Atom { axis: 1, stride: 1, len: size(&x) }] } else { x };
+                v = self.arranged(id, v.axes.into_iter().map(row).collect());
             } else if !(keep_image && channels_only) {
                 v = self.tokens_of(&v)?;
             }
@@ -191,7 +181,7 @@ impl Lifter<'_> {
         if !cell || channel != (Atom { axis: 2, stride: 1, len: c }) || w == 0 || !v.dims[1].is_multiple_of(w) {
             return Ok(None);
         }
-        let id = self.emit(Op::PatchMerge(op::PatchMerge { grid: [v.dims[1] / w, w] }), &[v.base], vec![], None)?;
+        let id = self.moved(Op::PatchMerge(op::PatchMerge { grid: [v.dims[1] / w, w] }), v.base)?;
         // Remaining atoms walk rows by 2w and columns by 2.
         let half = |a: &Atom| match a.axis {
             1 if a.stride.is_multiple_of(2 * w) => {
@@ -208,11 +198,8 @@ impl Lifter<'_> {
             let placed: Option<Vec<Atom>> = axis.iter().map(half).collect();
             axes.push(placed.ok_or("merges patches in an odd order")?);
         }
-        let dims = self.dims(id);
-        axes.push(vec![Atom { axis: 2, stride: 1, len: dims[2] }]);
-        let view = View { base: id, offset: vec![0; 3], dims, axes, rolls: Vec::new() };
-        let shape = view.shape();
-        view.reshape(&shape).map(Some).ok_or_else(|| "merges patches in an odd order".into())
+        axes.push(vec![Atom { axis: 2, stride: 1, len: self.dims(id)[2] }]);
+        self.arranged(id, axes).merged().map(Some).ok_or_else(|| "merges patches in an odd order".into())
     }
 
     /// Four views of 2x2 cells beside each other, as Swin's reference code writes patch merging.
@@ -224,21 +211,19 @@ impl Lifter<'_> {
         let fits = |(i, p): (usize, &View)| {
             // (row, column) of the cell: (0,0), (1,0), (0,1), (1,1).
             let offset = vec![0, (i % 2) * w + i / 2, 0];
-            let rows: Vec<Atom> =
-                [Atom { axis: 1, stride: 2 * w, len: h2 }].into_iter().filter(|a| a.len > 1).collect();
-            let cols: Vec<Atom> = [Atom { axis: 1, stride: 2, len: w2 }].into_iter().filter(|a| a.len > 1).collect();
+            let walk = |stride, len| if len > 1 { vec![Atom { axis: 1, stride, len }] } else { vec![] };
             p.base == a.base
                 && p.rolls.is_empty()
                 && p.offset == offset
                 && p.axes[0] == p.full(0)
-                && p.axes[1] == rows
-                && p.axes[2] == cols
+                && p.axes[1] == walk(2 * w, h2)
+                && p.axes[2] == walk(2, w2)
                 && p.axes[3] == p.full(2)
         };
         if parts.iter().any(|p| p.axes.len() != 4) || !parts.iter().enumerate().all(fits) || a.dims[1] != 4 * h2 * w2 {
             return Ok(None);
         }
-        let id = self.emit(Op::PatchMerge(op::PatchMerge { grid: [2 * h2, w] }), &[a.base], vec![], None)?;
+        let id = self.moved(Op::PatchMerge(op::PatchMerge { grid: [2 * h2, w] }), a.base)?;
         let whole = self.whole(id);
         let channels = 4 * shape[3];
         Ok(Some(whole.reshape(&[shape[0], h2, w2, channels]).ok_or("merges patches in an odd order")?))
