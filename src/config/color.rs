@@ -7,16 +7,29 @@
 pub struct Rgb(pub u8, pub u8, pub u8);
 
 /// How many colours the terminal shows.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum ColorLevel {
     /// `NO_COLOR`, or a dumb terminal: bold, dim and reverse only.
     None,
     Ansi16,
     Ansi256,
+    #[default]
     True,
 }
 
 impl ColorLevel {
+    /// As settings and the command line say them.
+    pub const WORDS: [(&str, ColorLevel); 4] = [
+        ("truecolor", ColorLevel::True),
+        ("256", ColorLevel::Ansi256),
+        ("16", ColorLevel::Ansi16),
+        ("none", ColorLevel::None),
+    ];
+
+    pub fn parse(word: &str) -> Option<ColorLevel> {
+        ColorLevel::WORDS.iter().find(|(w, _)| *w == word).map(|(_, level)| *level)
+    }
+
     /// Which level the environment announces.
     pub fn detect(env: &dyn Fn(&str) -> Option<String>) -> ColorLevel {
         if env("NO_COLOR").is_some_and(|v| !v.is_empty()) {

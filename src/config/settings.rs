@@ -459,17 +459,11 @@ impl Layers {
         if let Some(theme) = Theme::load(&self.theme, dir.as_deref(), &mut self.diagnostics) {
             self.settings.theme = theme;
         }
-        self.settings.colors = match self.colors.as_str() {
-            "truecolor" => ColorLevel::True,
-            "256" => ColorLevel::Ansi256,
-            "16" => ColorLevel::Ansi16,
-            "none" => ColorLevel::None,
-            _ => {
-                // `auto` is the default, whoever says it.
-                self.settings.origins.remove("screen.colors");
-                ColorLevel::detect(env)
-            }
-        };
+        self.settings.colors = ColorLevel::parse(&self.colors).unwrap_or_else(|| {
+            // `auto` is the default, whoever says it.
+            self.settings.origins.remove("screen.colors");
+            ColorLevel::detect(env)
+        });
         Loaded { settings: self.settings, diagnostics: self.diagnostics, ignored: self.ignored }
     }
 }

@@ -130,6 +130,12 @@ impl Theme {
     }
 }
 
+impl Default for Theme {
+    fn default() -> Theme {
+        Theme::dark()
+    }
+}
+
 /// A theme while its chain of `inherits` is read, the root first.
 #[derive(Default)]
 struct Partial {

@@ -11,8 +11,8 @@ use super::outlook::{Expected, Measured};
 use super::palette::Palette;
 use super::stream::{Scroll, Turn};
 use super::table::Table;
-use crate::config::Settings;
 use crate::config::text::clean;
+use crate::config::{Act, Settings};
 use crate::plan::{Action, Decision, DecisionId, Forecast, Status, Target};
 use crate::prune::Group;
 use crate::session::{Command, Event, Feed, HostMsg, Phase, Progress, Record, Standing, State};
@@ -49,8 +49,9 @@ pub enum Exit {
 }
 
 /// The pane of the review view that has the keys.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
 pub enum Pane {
+    #[default]
     Layers,
     Agents,
     Decision,
@@ -112,6 +113,7 @@ impl Shown {
     }
 }
 
+#[derive(Default)]
 pub struct App {
     pub settings: Settings,
     pub palette: Palette,
@@ -170,47 +172,18 @@ pub struct App {
 impl App {
     pub fn new(settings: Settings, size: (u16, u16)) -> App {
         let palette = Palette { theme: settings.theme.clone(), level: settings.colors, ascii: settings.ascii };
-        let sort = SortKey::parse(&settings.sort).unwrap_or(SortKey::P50);
         App {
             palette,
-            list: List::new(sort),
+            list: List::new(SortKey::parse(&settings.sort).unwrap_or_default()),
             settings,
-            state: State::default(),
-            you: 0,
-            pen: None,
-            pen_name: String::new(),
-            connected: false,
-            view: View::Review,
-            pane: Pane::Layers,
-            table: Table::default(),
-            turns: Vec::new(),
             brief: Scroll::new(false),
             full: Scroll::new(true),
-            scroll: 0,
-            jobs: Vec::new(),
-            running: false,
-            notes_hidden: false,
-            agents: None,
-            log: VecDeque::new(),
-            modal: None,
-            message: None,
-            draft: None,
-            sent: Vec::new(),
-            approve_next: Vec::new(),
-            card: 0,
-            last_words: String::new(),
-            measured: None,
-            expected: None,
-            expected_without: None,
-            expected_own: None,
-            slower: None,
             size,
-            now_ms: 0,
             dirty: true,
-            forecasts: super::forecast::Forecasts::default(),
             table_stale: true,
             outlook_stale: true,
             words_stale: true,
+            ..App::default()
         }
     }
 
@@ -342,8 +315,8 @@ impl App {
             Event::Redone => self.turned("redone", self.state.undo.last().map(|p| p.text.clone()), idle),
             Event::VerdictGiven { verdict, round } => {
                 use crate::plan::Outcome;
-                let c = self.settings.keymap.label(crate::config::Act::Accept);
-                let b = self.settings.keymap.label(crate::config::Act::RollBack);
+                let c = self.label(Act::Accept);
+                let b = self.label(Act::RollBack);
                 let (level, why) = match verdict.outcome {
                     Outcome::Accept => (Level::Good, ""),
                     Outcome::Reject => (Level::Bad, ""),
@@ -494,6 +467,11 @@ impl App {
         self.dirty = true;
     }
 
+    /// The key of an action, as it is shown.
+    pub(super) fn label(&self, act: Act) -> String {
+        self.settings.keymap.label(act)
+    }
+
     pub fn has_pen(&self) -> bool {
         self.connected && self.pen == Some(self.you)
     }
@@ -515,7 +493,7 @@ impl App {
                 out.push((Level::Warn, text));
             }
             if card.model.preprocess.assumed() && !self.notes_hidden {
-                let key = self.settings.keymap.label(crate::config::Act::Cancel);
+                let key = self.label(Act::Cancel);
                 out.push((
                     Level::Warn,
                     format!("preprocessing is assumed (family default): --mean, --std; {key} hides this"),
@@ -642,7 +620,7 @@ impl App {
         match (self.plan_is_open(), self.state.phase) {
             (true, _) => "if all approved".into(),
             (false, Phase::Evaluate | Phase::Verdict) => format!("as in round {}", self.state.round),
-            (false, _) => format!("as {} runs it", self.settings.keymap.label(crate::config::Act::Run)),
+            (false, _) => format!("as {} runs it", self.label(Act::Run)),
         }
     }
 
@@ -650,7 +628,7 @@ impl App {
     pub fn plan_word(&self) -> String {
         match self.plan_is_open() {
             true => "~all".into(),
-            false => format!("~{}", self.settings.keymap.label(crate::config::Act::Run)),
+            false => format!("~{}", self.label(Act::Run)),
         }
     }
 

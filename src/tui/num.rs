@@ -63,6 +63,11 @@ pub fn signed(v: f64, decimals: usize) -> String {
     }
 }
 
+/// What stands behind a figure that is not to be decided on.
+pub fn mark(doubtful: bool) -> &'static str {
+    if doubtful { "?" } else { "" }
+}
+
 /// A factor: `0.71x`.
 pub fn factor(v: f64) -> String {
     if v.is_finite() { format!("{v:.2}x") } else { "—".into() }

@@ -7,14 +7,15 @@ use crate::session::Standing;
 use ratatui::style::{Color, Modifier, Style};
 
 /// A theme at a colour level.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, Default, PartialEq)]
 pub struct Palette {
     pub theme: Theme,
     pub level: ColorLevel,
     pub ascii: bool,
 }
 
-const ANSI: [Color; 16] = [
+/// The sixteen colours in the terminal's order.
+pub(super) const ANSI: [Color; 16] = [
     Color::Black,
     Color::Red,
     Color::Green,

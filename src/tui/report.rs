@@ -4,7 +4,6 @@ use super::app::{App, Pane, View};
 use super::list::RowRef;
 use super::num;
 use super::standing::{builds, word};
-use super::table::macs_of;
 use crate::config::text::{clean, clean_lines};
 use crate::session::{Standing, action_text};
 use crate::words::{counted, counted_as};
@@ -193,7 +192,7 @@ fn layers(app: &App, o: &mut String, cell: &dyn Fn(&str) -> String) {
             l.fig.p50.map_or("—".into(), |v| num::ms(v) + if l.fig.doubtful { "?" } else { "" }),
             l.fig.share.map_or("—".into(), |s| format!("{:.1}", s * 100.0)),
             num::scaled(l.fig.bytes as f64, 1e6),
-            num::scaled(macs_of(&l.fig, app.settings.mac_convention) as f64, 1e6),
+            num::scaled(l.fig.macs.get(app.settings.mac_convention) as f64, 1e6),
             num::count(l.fig.params),
             cell(&l.kernel)
         );
@@ -207,22 +206,17 @@ impl App {
             (View::Review, Pane::Layers) => {
                 let mut o = String::new();
                 for r in &self.list.shown {
-                    let (name, f) = match r {
-                        RowRef::Block(b) => match self.table.blocks.get(*b) {
-                            Some(b) => (b.label.clone(), b.fig),
-                            None => continue,
-                        },
-                        RowRef::Layer(i) => match self.table.layers.get(*i) {
-                            Some(l) => (format!("  {}", clean(&l.name)), l.fig),
-                            None => continue,
-                        },
+                    let name = match *r {
+                        RowRef::Block(b) => self.table.blocks.get(b).map(|b| b.label.clone()),
+                        RowRef::Layer(i) => self.table.layers.get(i).map(|l| format!("  {}", clean(&l.name))),
                     };
+                    let (Some(name), Some(f)) = (name, r.figures(&self.table)) else { continue };
                     let _ = writeln!(
                         o,
                         "{name}\t{}\t{}\t{}\t{}",
                         f.p50.map_or("-".into(), num::ms),
                         num::scaled(f.bytes as f64, 1e6),
-                        num::scaled(macs_of(&f, self.settings.mac_convention) as f64, 1e6),
+                        num::scaled(f.macs.get(self.settings.mac_convention) as f64, 1e6),
                         num::count(f.params)
                     );
                 }

@@ -146,10 +146,6 @@ impl Scroll {
         self.total = total;
     }
 
-    pub fn total(&self) -> usize {
-        self.total
-    }
-
     pub fn up(&mut self, by: usize, height: usize) {
         self.back = (self.back + by).min(self.total.saturating_sub(height));
         self.follow = self.back == 0;
@@ -158,10 +154,6 @@ impl Scroll {
     pub fn down(&mut self, by: usize) {
         self.back = self.back.saturating_sub(by);
         self.follow = self.back == 0;
-    }
-
-    pub fn top(&mut self, height: usize) {
-        self.up(self.total, height);
     }
 
     /// The `height` lines in view, oldest first.
@@ -227,7 +219,7 @@ mod tests {
         assert!(s.follow);
         s.update(&turns, 40);
         assert_eq!(last(&s), "line 31");
-        s.top(5);
+        s.up(1000, 5);
         assert_eq!(s.window(5)[0].kind, LineKind::Head);
     }
 

@@ -3,7 +3,7 @@
 //! Pure: rebuilt when a durable event arrives, patched by live samples. Sorting and scrolling are in `list.rs`.
 
 use crate::config::text::clean;
-use crate::graph::{self, MacConvention, Macs};
+use crate::graph::{self, Macs};
 use crate::plan::Target;
 use crate::profile::{BROKEN, Bound, Doubt, LayerRow, Profile, SensTarget};
 use crate::prune::{Group, MemberRole};
@@ -28,7 +28,7 @@ pub struct Figures {
 }
 
 /// A layer as a row.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Default)]
 pub struct Layer {
     /// As in the session; for commands.
     pub name: String,
@@ -68,7 +68,7 @@ pub struct Layer {
 }
 
 /// A foldable block.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Default)]
 pub struct Block {
     pub name: String,
     pub label: String,
@@ -142,11 +142,8 @@ impl Table {
             self.blocks.push(Block {
                 name: b.name.clone(),
                 label: clean(&b.name).into_owned(),
-                layers: Vec::new(),
-                fig: Figures::default(),
-                spark: Vec::new(),
-                history: Vec::new(),
                 removable: !b.residual.is_empty(),
+                ..Block::default()
             });
         }
         let macs = graph::macs(graph).unwrap_or_default();
@@ -197,24 +194,8 @@ impl Table {
             kind: clean(&kind).into_owned(),
             block,
             fig: Figures { macs, params, bytes: params.saturating_mul(4), ..Figures::default() },
-            live: None,
-            history: Vec::new(),
-            kernel: String::new(),
-            precision: Precision::F32,
-            bound: None,
-            efficiency: 0.0,
-            intensity: 0.0,
-            p95: 0.0,
-            p99: None,
-            spread: 0.0,
-            doubt: None,
-            activation_bytes: 0,
-            out_shape: Vec::new(),
-            group: None,
-            leads: false,
-            spark: Vec::new(),
             weighty,
-            gone: false,
+            ..Layer::default()
         });
     }
 
@@ -305,28 +286,15 @@ impl Table {
             let mut spark: Vec<f64> = Vec::new();
             let mut history: Vec<Option<f64>> = Vec::new();
             for l in rows {
-                f.p50 = plus(f.p50, l.fig.p50);
+                f.p50 = both(f.p50, l.fig.p50, plus);
                 f.doubtful |= l.fig.doubtful;
-                f.share = plus(f.share, l.fig.share);
+                f.share = both(f.share, l.fig.share, plus);
                 f.bytes = f.bytes.saturating_add(l.fig.bytes);
                 f.macs = f.macs + l.fig.macs;
                 f.params = f.params.saturating_add(l.fig.params);
-                f.sens = match (f.sens, l.fig.sens) {
-                    (Some(a), Some(b)) => Some(a.max(b)),
-                    (a, b) => a.or(b),
-                };
-                for (i, v) in l.spark.iter().enumerate() {
-                    match spark.get_mut(i) {
-                        Some(s) => *s = s.max(*v),
-                        None => spark.push(*v),
-                    }
-                }
-                for (i, v) in l.history.iter().enumerate() {
-                    match history.get_mut(i) {
-                        Some(h) => *h = plus(*h, *v),
-                        None => history.push(*v),
-                    }
-                }
+                f.sens = both(f.sens, l.fig.sens, f64::max);
+                each(&mut spark, &l.spark, f64::max);
+                each(&mut history, &l.history, |a, b| both(a, b, plus));
             }
             (b.fig, b.spark, b.history) = (f, spark, history);
         }
@@ -361,10 +329,6 @@ impl Table {
         self.by_name.get(name).and_then(|&i| self.layers.get(i))
     }
 
-    pub fn index_of(&self, name: &str) -> Option<usize> {
-        self.by_name.get(name).copied()
-    }
-
     /// Everything a decision could be made about on this row.
     pub fn targets(&self, layer: &Layer, groups: &[Group]) -> Vec<Target> {
         let mut out = Vec::new();
@@ -378,14 +342,21 @@ impl Table {
     }
 }
 
-fn plus(a: Option<f64>, b: Option<f64>) -> Option<f64> {
+fn plus(a: f64, b: f64) -> f64 {
+    a + b
+}
+
+/// `f` of both, or the one that is known.
+fn both(a: Option<f64>, b: Option<f64>, f: fn(f64, f64) -> f64) -> Option<f64> {
     match (a, b) {
-        (Some(a), Some(b)) => Some(a + b),
+        (Some(a), Some(b)) => Some(f(a, b)),
         (a, b) => a.or(b),
     }
 }
 
-/// MACs in the convention in use.
-pub fn macs_of(fig: &Figures, convention: MacConvention) -> u64 {
-    fig.macs.get(convention)
+/// Puts `more` into `all`, element by element.
+fn each<T: Copy>(all: &mut Vec<T>, more: &[T], f: impl Fn(T, T) -> T) {
+    let known = all.len().min(more.len());
+    all.iter_mut().zip(more).for_each(|(a, b)| *a = f(*a, *b));
+    all.extend_from_slice(&more[known..]);
 }

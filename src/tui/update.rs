@@ -2,11 +2,11 @@
 
 use super::app::{App, Effect, Exit, Level, Pane, View};
 use super::command_line::{CommandLine, Line, parse};
-use super::decide::{Deciding, sorted};
+use super::decide::sorted;
 use super::layout::{self, list_rows};
-use super::list::{RowRef, SortKey};
+use super::list::RowRef;
 use super::modal::{Ask, LINE_BYTES, Modal, Prompt, parse_kept, paste};
-use crate::config::{Act, ColorLevel, Key, Theme};
+use crate::config::{Act, Key, Theme};
 use crate::plan::{Action, Constraint, Limit, Target};
 use crate::session::{Command, Proposer};
 use crossterm::event::{KeyCode, KeyEvent, KeyEventKind, KeyModifiers};
@@ -19,14 +19,23 @@ enum Folding {
     All,
 }
 
+/// How far a key moves what it moves.
 #[derive(Debug, Clone, Copy)]
-enum Scrolling {
-    Up,
-    Down,
-    PageUp,
-    PageDown,
-    Top,
-    Bottom,
+enum Step {
+    Line,
+    Page,
+    All,
+}
+
+impl Step {
+    /// In lines where `height` are seen, a page leaving one of them.
+    fn lines(self, height: usize) -> usize {
+        match self {
+            Step::Line => 1,
+            Step::Page => height.saturating_sub(1),
+            Step::All => usize::MAX / 4,
+        }
+    }
 }
 
 /// What a terminal sends.
@@ -81,9 +90,7 @@ impl App {
                 self.act(act)
             }
             None => {
-                let help = self.settings.keymap.label(Act::Help);
-                self.say(Level::Info, format!("no meaning for `{}` here; {help} lists the keys", Key::of(&k)));
-                Vec::new()
+                self.nothing(format!("no meaning for `{}` here; {} lists the keys", Key::of(&k), self.label(Act::Help)))
             }
         }
     }
@@ -111,10 +118,7 @@ impl App {
                 self.modal = None;
                 match k.code {
                     KeyCode::Char('y' | 'Y') | KeyCode::Enter => self.command(command),
-                    _ => {
-                        self.say(Level::Info, "left as it was");
-                        Vec::new()
-                    }
+                    _ => self.nothing("left as it was"),
                 }
             }
             Modal::Prompt(p) => {
@@ -204,10 +208,7 @@ impl App {
                         effects.extend(self.commit());
                         effects
                     }
-                    Err(e) => {
-                        self.say(Level::Bad, e);
-                        Vec::new()
-                    }
+                    Err(e) => self.told(Level::Bad, e),
                 }
             }
         }
@@ -227,9 +228,8 @@ impl App {
         if !self.connected {
             self.say(Level::Bad, "no host yet");
         } else if !self.has_pen() {
-            let key = self.settings.keymap.label(Act::TakePen);
             self.draft = None;
-            self.say(Level::Warn, format!("you are watching; {key} takes the pen"));
+            self.say(Level::Warn, format!("you are watching; {} takes the pen", self.label(Act::TakePen)));
         } else {
             return true;
         }
@@ -239,12 +239,12 @@ impl App {
     /// Does what a key asks for.
     pub fn act(&mut self, act: Act) -> Vec<Effect> {
         match act {
-            Act::Down => self.step(Scrolling::Down, 1),
-            Act::Up => self.step(Scrolling::Up, -1),
-            Act::PageDown => self.step(Scrolling::PageDown, self.page()),
-            Act::PageUp => self.step(Scrolling::PageUp, -self.page()),
-            Act::Top => self.step(Scrolling::Top, isize::MIN / 2),
-            Act::Bottom => self.step(Scrolling::Bottom, isize::MAX / 2),
+            Act::Down => self.step(Step::Line, 1),
+            Act::Up => self.step(Step::Line, -1),
+            Act::PageDown => self.step(Step::Page, 1),
+            Act::PageUp => self.step(Step::Page, -1),
+            Act::Top => self.step(Step::All, -1),
+            Act::Bottom => self.step(Step::All, 1),
             Act::NextPane | Act::PrevPane => self.next_pane(act == Act::NextPane),
             Act::ToggleFold => self.fold(Folding::Toggle),
             Act::Unfold => self.fold(Folding::Open),
@@ -265,40 +265,33 @@ impl App {
             Act::Search => {
                 let before = self.list.filter.clone();
                 let hint = "words of a name or kind; enter keeps the filter, esc drops it";
-                let p = Prompt::new(Ask::Search(before.clone()), "filter", hint, &before);
-                self.modal = Some(Modal::Prompt(Box::new(p)));
                 self.view = View::Review;
-                Vec::new()
+                self.prompt(Ask::Search(before.clone()), "filter", hint, &before)
             }
             Act::NextMatch | Act::PrevMatch => {
                 let words =
                     if self.list.filter.is_empty() { self.last_words.clone() } else { self.list.filter.clone() };
                 let rows = list_rows(&self.layout());
                 if !self.list.find(&self.table, &words, act == Act::NextMatch, rows) {
-                    let key = self.settings.keymap.label(Act::Search);
-                    self.say(Level::Info, format!("no match for `{words}`; {key} searches"));
+                    self.say(Level::Info, format!("no match for `{words}`; {} searches", self.label(Act::Search)));
                 }
                 self.outlook_stale = true;
                 Vec::new()
             }
-            Act::Approve => self.decide(Deciding::Approve),
-            Act::Veto => self.decide(Deciding::Veto),
-            Act::Reopen => self.decide(Deciding::Reopen),
-            Act::Edit => self.decide(Deciding::Edit),
-            Act::RatioUp => self.decide(Deciding::Ratio(1)),
-            Act::RatioDown => self.decide(Deciding::Ratio(-1)),
-            Act::RatioUpFast => self.decide(Deciding::Ratio(4)),
-            Act::RatioDownFast => self.decide(Deciding::Ratio(-4)),
-            Act::Precision => self.decide(Deciding::Precision),
-            Act::RemoveBlock => self.decide(Deciding::RemoveBlock),
-            Act::Confirm => self.decide(Deciding::Confirm),
-            Act::ApproveBlock => self.decide(Deciding::ApproveBlock),
-            Act::ApproveAll => self.decide(Deciding::ApproveShown),
-            Act::Note => {
-                let p = Prompt::new(Ask::Note, "note to the agents", "goes into the next prompt", "");
-                self.modal = Some(Modal::Prompt(Box::new(p)));
-                Vec::new()
-            }
+            Act::Approve => self.decide(App::approve),
+            Act::Veto => self.decide(App::veto),
+            Act::Reopen => self.decide(App::reopen),
+            Act::Edit => self.decide(App::edit),
+            Act::RatioUp => self.decide(|app| app.drag(1)),
+            Act::RatioDown => self.decide(|app| app.drag(-1)),
+            Act::RatioUpFast => self.decide(|app| app.drag(4)),
+            Act::RatioDownFast => self.decide(|app| app.drag(-4)),
+            Act::Precision => self.decide(App::next_precision),
+            Act::RemoveBlock => self.decide(App::remove_block),
+            Act::Confirm => self.confirm(),
+            Act::ApproveBlock => self.decide(App::approve_block),
+            Act::ApproveAll => self.decide(App::approve_shown),
+            Act::Note => self.prompt(Ask::Note, "note to the agents", "goes into the next prompt", ""),
             Act::Undo if self.draft.take().is_some() => {
                 self.outlook_stale = true;
                 Vec::new()
@@ -309,9 +302,8 @@ impl App {
             Act::Measure => match self.row_layer().map(|l| l.name.clone()) {
                 Some(layer) => self.with_commit(Command::Measure { layer }),
                 None => {
-                    let all = self.settings.keymap.label(Act::Profile);
-                    self.say(Level::Info, format!("move to a layer to measure it; {all} measures all of them"));
-                    Vec::new()
+                    let all = self.label(Act::Profile);
+                    self.nothing(format!("move to a layer to measure it; {all} measures all of them"))
                 }
             },
             Act::Sense => self.with_commit(Command::Sense),
@@ -325,19 +317,14 @@ impl App {
             Act::RollBack => {
                 let round = self.state.model_round();
                 if round == 0 {
-                    self.say(Level::Info, "no round to roll back: the original model is in force");
-                    return Vec::new();
+                    return self.nothing("no round to roll back: the original model is in force");
                 }
-                let title = format!("roll back round {round}");
-                let p = Prompt::new(Ask::RollBack, title, "why? (kept in the journal)", "");
-                self.modal = Some(Modal::Prompt(Box::new(p)));
-                Vec::new()
+                self.prompt(Ask::RollBack, format!("roll back round {round}"), "why? (kept in the journal)", "")
             }
             Act::Export => self.open_line("export "),
             Act::Interrupt if !self.busy() => {
-                let (q, s) = (self.settings.keymap.label(Act::Detach), ":stop");
-                self.say(Level::Info, format!("nothing is running; {q} detaches, {s} ends the session's host"));
-                Vec::new()
+                let q = self.label(Act::Detach);
+                self.nothing(format!("nothing is running; {q} detaches, :stop ends the session's host"))
             }
             Act::Interrupt => self.command(Command::Cancel),
             Act::TakePen => self.command(Command::TakePen),
@@ -355,8 +342,7 @@ impl App {
                 let s = if self.view == View::Agents { &mut self.full } else { &mut self.brief };
                 s.follow = !s.follow;
                 let follow = s.follow;
-                self.say(Level::Info, if follow { "following the stream" } else { "holding still" });
-                Vec::new()
+                self.nothing(if follow { "following the stream" } else { "holding still" })
             }
             Act::Yank => vec![Effect::Yank(self.pane_text())],
             Act::Command => self.open_line(""),
@@ -398,16 +384,13 @@ impl App {
         Vec::new()
     }
 
-    fn page(&self) -> isize {
-        list_rows(&self.layout()).saturating_sub(1).max(1) as isize
-    }
-
-    /// Scrolls the text that has the keys, moves along the card's lines, or moves the cursor by `rows`.
-    fn step(&mut self, scrolling: Scrolling, rows: isize) -> Vec<Effect> {
+    /// Scrolls the text that has the keys, moves along the card's lines, or moves the cursor; down with `way` 1, up with -1.
+    fn step(&mut self, step: Step, way: isize) -> Vec<Effect> {
         if self.view != View::Review || self.pane == Pane::Agents {
-            self.scroll_text(scrolling);
+            self.scroll_text(step, way);
             return Vec::new();
         }
+        let rows = way * step.lines(list_rows(&self.layout())).max(1) as isize;
         if self.pane == Pane::Decision && rows.abs() == 1 {
             let last = self.row_shown().len().saturating_sub(1);
             self.card = self.card.saturating_add_signed(rows).min(last);
@@ -480,72 +463,48 @@ impl App {
         Vec::new()
     }
 
-    fn scroll_text(&mut self, by: Scrolling) {
+    fn scroll_text(&mut self, step: Step, way: isize) {
         let l = self.layout();
-        if self.view == View::Review || self.view == View::Agents {
-            let h = if self.view == View::Review { layout::inside(l.agents) } else { layout::inside(l.body) }.height
-                as usize;
-            let s = if self.view == View::Review { &mut self.brief } else { &mut self.full };
-            match by {
-                Scrolling::Up => s.up(1, h),
-                Scrolling::Down => s.down(1),
-                Scrolling::PageUp => s.up(h.saturating_sub(1), h),
-                Scrolling::PageDown => s.down(h.saturating_sub(1)),
-                Scrolling::Top => s.top(h),
-                Scrolling::Bottom => s.down(usize::MAX),
+        let stream = match self.view {
+            View::Review => Some((&mut self.brief, l.agents)),
+            View::Agents => Some((&mut self.full, l.body)),
+            View::Evaluate | View::Timeline | View::Report => None,
+        };
+        if let Some((stream, area)) = stream {
+            let height = layout::inside(area).height as usize;
+            match way < 0 {
+                true => stream.up(step.lines(height), height),
+                false => stream.down(step.lines(height)),
             }
             return;
         }
-        let h = layout::inside(l.body).height as usize;
-        let most = super::draw::text_lines(self).saturating_sub(h);
-        self.scroll = match by {
-            Scrolling::Up => self.scroll.saturating_sub(1),
-            Scrolling::Down => self.scroll + 1,
-            Scrolling::PageUp => self.scroll.saturating_sub(h.saturating_sub(1)),
-            Scrolling::PageDown => self.scroll + h.saturating_sub(1),
-            Scrolling::Top => 0,
-            Scrolling::Bottom => most,
-        }
-        .min(most);
+        let height = layout::inside(l.body).height as usize;
+        let most = super::draw::text_lines(self).saturating_sub(height);
+        self.scroll = self.scroll.saturating_add_signed(way * step.lines(height) as isize).min(most);
     }
 
     /// Acts on a line of the command line.
     pub fn line(&mut self, text: &str) -> Vec<Effect> {
         let line = match parse(text) {
             Ok(l) => l,
-            Err(e) => {
-                self.say(Level::Bad, e);
-                return Vec::new();
-            }
+            Err(e) => return self.told(Level::Bad, e),
         };
         match line {
             Line::Empty => Vec::new(),
-            Line::Accept => self.act(Act::Accept),
-            Line::Budget(budget) => self.command(Command::SetBudget { budget }),
-            Line::Colors(word) => {
-                self.palette.level = match word.as_str() {
-                    "truecolor" => ColorLevel::True,
-                    "256" => ColorLevel::Ansi256,
-                    "16" => ColorLevel::Ansi16,
-                    _ => ColorLevel::None,
-                };
+            Line::Do(act) => self.act(act),
+            Line::Send(command) => self.command(command),
+            Line::Commit(command) => self.with_commit(command),
+            Line::Colors(level) => {
+                self.palette.level = level;
                 vec![Effect::Repaint]
             }
-            Line::Detach => self.act(Act::Detach),
-            Line::Export(format, path) => self.command(Command::Export { path, format }),
             Line::Filter(words) => {
                 self.list.filter = words;
                 self.refilter();
                 Vec::new()
             }
-            Line::Freeze(reason) => {
-                self.constrain(|t| matches!(t, Target::Group(_) | Target::Block(_)), Limit::Freeze, reason)
-            }
-            Line::MaxRatio(ratio, reason) => {
-                self.constrain(|t| matches!(t, Target::Group(_)), Limit::MaxRatio { ratio }, reason)
-            }
+            Line::Constrain(limit, reason) => self.constrain(limit, reason),
             Line::Precision(precision) => self.set_precision(precision),
-            Line::KeepF32(reason) => self.constrain(|t| matches!(t, Target::Layer(_)), Limit::KeepF32, reason),
             Line::Sparsify(sparsity) => {
                 let Some(l) = self.row_weighty() else { return self.nothing("this row has no weights of its own") };
                 let target = Target::Weights(l.name.clone());
@@ -560,8 +519,6 @@ impl App {
                 }
                 bound.into_iter().flat_map(|target| self.command(Command::Unconstrain { target })).collect()
             }
-            Line::Help => self.act(Act::Help),
-            Line::Interrupt => self.act(Act::Interrupt),
             Line::Llm(endpoint) => {
                 let (base_url, model) = match endpoint {
                     Some((url, model)) => (Some(url), model),
@@ -583,20 +540,9 @@ impl App {
                 self.settings.mac_convention = c;
                 self.resort()
             }
-            Line::Measure => self.act(Act::Measure),
-            Line::Note(text) => self.command(Command::Note { text }),
-            Line::Pen => self.act(Act::TakePen),
-            Line::Profile => self.act(Act::Profile),
-            Line::Propose(None) => self.act(Act::Propose),
-            Line::Propose(Some(by)) => self.with_commit(Command::Propose { by }),
-            Line::Redo => self.act(Act::Redo),
             Line::Report(path) => vec![Effect::Write { path, text: super::report::markdown(self) }],
-            Line::RollBack(reason) => self.command(Command::RollBack { reason }),
-            Line::Rehearse => self.with_commit(Command::Rehearse),
-            Line::Run => self.act(Act::Run),
-            Line::Sense => self.act(Act::Sense),
-            Line::Sort(word) => {
-                (self.list.sort, self.list.reverse) = (SortKey::parse(&word).unwrap_or(SortKey::P50), false);
+            Line::Sort(key) => {
+                (self.list.sort, self.list.reverse) = (key, false);
                 self.resort()
             }
             Line::Stop => {
@@ -610,27 +556,24 @@ impl App {
                     Some(theme) => {
                         self.palette.theme = theme.clone();
                         self.settings.theme = theme;
-                        return vec![Effect::Repaint];
+                        vec![Effect::Repaint]
                     }
-                    None => {
-                        let text = diagnostics.first().map(ToString::to_string).unwrap_or_default();
-                        self.say(Level::Bad, text);
-                    }
+                    None => self.told(Level::Bad, diagnostics.first().map(ToString::to_string).unwrap_or_default()),
                 }
-                Vec::new()
             }
-            Line::Undo => self.act(Act::Undo),
         }
     }
 
-    fn constrain(&mut self, fits: impl Fn(&Target) -> bool, limit: Limit, reason: String) -> Vec<Effect> {
-        let target = self.list.current().and_then(|r| self.targets_of(r).into_iter().find(|t| fits(t)));
+    fn constrain(&mut self, limit: Limit, reason: String) -> Vec<Effect> {
+        let fits = |t: &Target| match limit {
+            Limit::Freeze => matches!(t, Target::Group(_) | Target::Block(_)),
+            Limit::MaxRatio { .. } => matches!(t, Target::Group(_)),
+            Limit::KeepF32 => matches!(t, Target::Layer(_)),
+        };
+        let target = self.list.current().and_then(|r| self.targets_of(r).into_iter().find(fits));
         match target {
             Some(target) => self.command(Command::Constrain { constraint: Constraint { target, limit, reason } }),
-            None => {
-                self.say(Level::Info, "this row has nothing that could be bound so");
-                Vec::new()
-            }
+            None => self.nothing("this row has nothing that could be bound so"),
         }
     }
 
@@ -642,19 +585,38 @@ impl App {
     }
 
     fn run(&mut self) -> Vec<Effect> {
-        let (approve, drop) = (self.settings.keymap.label(Act::Approve), self.settings.keymap.label(Act::Cancel));
+        let (approve, drop) = (self.label(Act::Approve), self.label(Act::Cancel));
         if self.draft.is_some() || !self.sent.is_empty() {
             // It would have to be approved first, and may be refused: a run must not go on without it unasked.
-            return self.warn(format!("an edit is not approved yet; {approve} approves it, {drop} drops it"));
+            let text = format!("an edit is not approved yet; {approve} approves it, {drop} drops it");
+            return self.told(Level::Warn, text);
         }
         if self.state.changes() == 0 {
-            return self.warn(format!("nothing is approved; {approve} approves the row's proposal"));
+            return self.told(Level::Warn, format!("nothing is approved; {approve} approves the row's proposal"));
         }
         self.command(Command::Run)
     }
 
-    fn warn(&mut self, text: String) -> Vec<Effect> {
-        self.say(Level::Warn, text);
+    /// Says something, and that is all.
+    pub(super) fn told(&mut self, level: Level, text: impl Into<String>) -> Vec<Effect> {
+        self.say(level, text);
+        Vec::new()
+    }
+
+    /// Says why nothing happens.
+    pub(super) fn nothing(&mut self, why: impl Into<String>) -> Vec<Effect> {
+        self.told(Level::Info, why)
+    }
+
+    /// Opens a prompt that begins with `text`.
+    pub(super) fn prompt(
+        &mut self,
+        ask: Ask,
+        title: impl Into<String>,
+        hint: impl Into<String>,
+        text: &str,
+    ) -> Vec<Effect> {
+        self.modal = Some(Modal::Prompt(Box::new(Prompt::new(ask, title, hint, text))));
         Vec::new()
     }
 
@@ -698,28 +660,8 @@ impl App {
             Act::Propose | Act::ProposePlanner | Act::Profile | Act::Sense => {
                 !self.busy() && self.state.card.is_some() && self.reviewable()
             }
-            Act::Down
-            | Act::Up
-            | Act::PageDown
-            | Act::PageUp
-            | Act::Top
-            | Act::Bottom
-            | Act::NextPane
-            | Act::PrevPane
-            | Act::Unfold
-            | Act::Fold
-            | Act::Note
-            | Act::Detach
-            | Act::View1
-            | Act::View2
-            | Act::View3
-            | Act::View4
-            | Act::View5
-            | Act::Yank
-            | Act::Command
-            | Act::Help
-            | Act::Redraw
-            | Act::Suspend => true,
+            // Moving about, looking and leaving.
+            _ => true,
         }
     }
 }
