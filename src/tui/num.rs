@@ -1,5 +1,7 @@
 //! Figures as short text: never wider than asked, the unit in the heading, `—` for what is not known.
 
+use crate::task::Metric;
+
 /// Milliseconds for a narrow column.
 pub fn ms(v: f64) -> String {
     match v {
@@ -66,6 +68,12 @@ pub fn signed(v: f64, decimals: usize) -> String {
 /// What stands behind a figure that is not to be decided on.
 pub fn mark(doubtful: bool) -> &'static str {
     if doubtful { "?" } else { "" }
+}
+
+/// A range of changes of `metric`, in its own direction: `[−0.40,+0.10]`.
+pub fn range(metric: &Metric, (low, high): (f64, f64), comma: &str) -> String {
+    let (low, high) = metric.shown_range(low, high);
+    format!("[{}{comma}{}]", signed(low, metric.digits), signed(high, metric.digits))
 }
 
 /// A factor: `0.71x`.

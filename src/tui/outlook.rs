@@ -14,8 +14,6 @@ pub struct Measured {
     pub latency: f64,
     /// The latency is not to be decided on.
     pub doubtful: bool,
-    /// The original's latency that `latency` refers to, milliseconds a batch.
-    pub base_ms: f64,
     pub macs: f64,
     pub memory: f64,
     pub params: f64,
@@ -46,7 +44,6 @@ impl Measured {
             round: e.round,
             latency: e.latency().map_or(f64::NAN, |l| l.value),
             doubtful: e.doubt.is_some(),
-            base_ms: e.baseline_ms,
             macs: ratio(e.macs.conv_linear as f64, base.macs.conv_linear as f64),
             memory: ratio(e.weight_bytes as f64, base.weight_bytes as f64),
             params: ratio(e.params as f64, base.params as f64),

@@ -76,11 +76,10 @@ pub fn markdown(app: &App) -> String {
     for r in &s.rounds {
         let Some(e) = &r.evaluation else { continue };
         let change = r.verdict.as_ref().map_or(String::new(), |v| {
-            let (low, high) = metric.shown_range(v.d_quality_low, v.d_quality_high);
-            let change = num::signed(metric.shown(v.d_quality), digits);
-            format!("{change} [{}, {}]", num::signed(low, digits), num::signed(high, digits))
+            let ends = num::range(&metric, (v.d_quality_low, v.d_quality_high), ", ");
+            format!("{} {ends}", num::signed(metric.shown(v.d_quality), digits))
         });
-        let mark = if e.doubt.is_some() { "?" } else { "" };
+        let mark = num::mark(e.doubt.is_some());
         let factor = e.latency().filter(|_| r.number > 0).map_or(String::new(), |f| {
             let range = format!("[{}, {}]", num::factor(f.low), num::factor(f.high));
             format!("{}{mark} {range} of {} ms", num::factor(f.value), num::ms(e.baseline_ms))
@@ -189,7 +188,7 @@ fn layers(app: &App, o: &mut String, cell: &dyn Fn(&str) -> String) {
             "| {} | {} | {} | {} | {} | {} | {} | {} |",
             cell(&l.name),
             cell(&l.kind),
-            l.fig.p50.map_or("—".into(), |v| num::ms(v) + if l.fig.doubtful { "?" } else { "" }),
+            l.fig.p50.map_or("—".into(), |v| num::ms(v) + num::mark(l.fig.doubtful)),
             l.fig.share.map_or("—".into(), |s| format!("{:.1}", s * 100.0)),
             num::scaled(l.fig.bytes as f64, 1e6),
             num::scaled(l.fig.macs.get(app.settings.mac_convention) as f64, 1e6),

@@ -76,7 +76,7 @@ fn work(c: &Canvas<'_>, detail: usize) -> Vec<Span<'static>> {
         };
         spans.push(span(what, pal.fg(Role::Accent)));
     }
-    let stop = app.settings.keymap.label(Act::Interrupt);
+    let stop = app.label(Act::Interrupt);
     spans.push(span(format!("{stop} interrupts  "), pal.fg(Role::Dim)));
     spans
 }
@@ -84,7 +84,7 @@ fn work(c: &Canvas<'_>, detail: usize) -> Vec<Span<'static>> {
 /// What the engineer would do now, in a sentence.
 fn next_step(c: &Canvas<'_>) -> String {
     let (app, s) = (c.app, &c.app.state);
-    let key = |a: Act| app.settings.keymap.label(a);
+    let key = |a: Act| app.label(a);
     if s.card.is_none() {
         return "waiting for the host".into();
     }

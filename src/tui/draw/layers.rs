@@ -257,7 +257,7 @@ fn line(c: &mut Canvas<'_>, grid: &Grid, row: u16, r: RowRef, cursor: bool) {
                 let body_w = w - 1 - mark.chars().count();
                 c.put(body, row, at, &format!("{density}{}{mark}", right(&text, body_w)), style);
             }
-            _ => c.put(body, row, at, &right(pal.glyph("—", "-"), w), pal.fg(Role::Faint).patch(ground)),
+            _ => c.put(body, row, at, &right(pal.none(), w), pal.fg(Role::Faint).patch(ground)),
         }
     }
 }
@@ -413,7 +413,7 @@ fn block_plan(c: &Canvas<'_>, b: usize) -> Vec<Span<'static>> {
 
 fn legend(c: &mut Canvas<'_>, area: Rect, p50: f64, t: &Table) {
     let (app, pal) = (c.app, c.pal);
-    let (dim, dot) = (pal.fg(Role::Dim), pal.glyph(" · ", " | "));
+    let (dim, dot) = (pal.fg(Role::Dim), pal.dot());
     let mut spans = vec![span("p50 0 ", dim)];
     for i in 0..=4 {
         let x = i as f64 / 4.0;

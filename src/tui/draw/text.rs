@@ -33,7 +33,7 @@ pub(super) fn timeline(c: &mut Canvas<'_>, area: Rect) {
             after.push(span("  undone", pal.fg(Role::Warn)));
         }
         if Some(e.seq) == undo {
-            let u = app.settings.keymap.label(crate::config::Act::Undo);
+            let u = app.label(crate::config::Act::Undo);
             after.push(span(format!("  {} {u} undoes this", pal.glyph("◂", "<")), pal.fg(Role::Accent)));
         }
         let mut spans = vec![
