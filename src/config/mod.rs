@@ -17,7 +17,5 @@ pub use color::{ANSI_NAMES, ColorLevel, Rgb, from_256};
 pub use diag::{Diagnostic, nearest, suggestion};
 pub use keymap::{ACTS, Act, ActSpec, Key, Keymap};
 pub use origin::Origin;
-pub use settings::{
-    KEYS, KeySpec, Loaded, MAC_CONVENTIONS, SORTS, Settings, Sources, config_dir, load, mac_convention, process_env,
-};
+pub use settings::{Loaded, MAC_CONVENTIONS, SORTS, Settings, Sources, config_dir, load, mac_convention, process_env};
 pub use theme::{BUILT_IN, Role, Theme};

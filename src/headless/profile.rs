@@ -12,9 +12,8 @@ use anyhow::Result;
 /// Runs the command; `convention` says what MACs count, `patience` for how much of the usual time is measured.
 pub fn run(args: &Args, convention: MacConvention, patience: f64) -> Result<Exit> {
     let cancel = cancel_on_signals()?;
-    let mut model = setup::model(&args.model, &args.on)?;
-    if let Some(name) = &args.precision {
-        model.precision = setup::everywhere(&model, name)?;
+    let mut model = setup::model(&args.model, &args.on, args.precision.as_deref())?;
+    if args.precision.is_some() {
         setup::calibrate_on_noise(&mut model)?;
     }
     let device = setup::device(&args.on)?;
@@ -38,9 +37,7 @@ pub fn run(args: &Args, convention: MacConvention, patience: f64) -> Result<Exit
         other => other?,
     };
     model.params.unchanged()?;
-    for note in &profile.notes {
-        out::complain(&format!("note: {note}"));
-    }
+    out::notes(&profile.notes);
     if args.json {
         print_json(&json(&profile)?)?;
     } else {

@@ -13,7 +13,7 @@ use super::stream::{Scroll, Turn};
 use super::table::Table;
 use crate::config::text::clean;
 use crate::config::{Act, Settings};
-use crate::plan::{Action, Decision, DecisionId, Forecast, Status, Target};
+use crate::plan::{Action, Decision, DecisionId, Forecast, Outcome, Status, Target};
 use crate::prune::Group;
 use crate::session::{Command, Event, Feed, HostMsg, Phase, Progress, Record, Standing, State};
 use ratatui::layout::Rect;
@@ -314,9 +314,7 @@ impl App {
             Event::Undone => self.turned("undone", self.state.redo.last().map(|p| p.text.clone()), idle),
             Event::Redone => self.turned("redone", self.state.undo.last().map(|p| p.text.clone()), idle),
             Event::VerdictGiven { verdict, round } => {
-                use crate::plan::Outcome;
-                let c = self.label(Act::Accept);
-                let b = self.label(Act::RollBack);
+                let (c, b) = (self.label(Act::Accept), self.label(Act::RollBack));
                 let (level, why) = match verdict.outcome {
                     Outcome::Accept => (Level::Good, ""),
                     Outcome::Reject => (Level::Bad, ""),
@@ -396,10 +394,7 @@ impl App {
             }
             Feed::TurnEnd { role } => {
                 let name = clean(&role).into_owned();
-                for t in self.turns.iter_mut().filter(|t| t.live && t.role == name) {
-                    t.live = false;
-                    t.rev += 1;
-                }
+                self.turns.iter_mut().filter(|t| t.role == name).for_each(Turn::end);
                 self.words_stale = true;
             }
             // A job goes through stages one after the other, each with a name of its own: a new one ends the last, whose
@@ -407,10 +402,7 @@ impl App {
             Feed::Progress(p) => (self.running, self.jobs) = (true, vec![p]),
             Feed::JobEnd { .. } => {
                 (self.running, self.jobs) = (false, Vec::new());
-                for t in self.turns.iter_mut().filter(|t| t.live) {
-                    t.live = false;
-                    t.rev += 1;
-                }
+                self.turns.iter_mut().for_each(Turn::end);
                 if self.table.settle_live() {
                     self.table_stale = true;
                 }
@@ -483,21 +475,16 @@ impl App {
             out.push((Level::Bad, format!("failed: {}", clean(f))));
         }
         if let Some(card) = &self.state.card {
+            let mut warn = |text: String| out.push((Level::Warn, text));
             if card.calib_is_eval {
-                out.push((
-                    Level::Warn,
-                    "calibration images are evaluation images: accuracy figures are flattered".to_owned(),
-                ));
+                warn("calibration images are evaluation images: accuracy figures are flattered".to_owned());
             }
             if let Some(text) = self.state.baseline().and_then(|e| e.metrics.guess_warning()) {
-                out.push((Level::Warn, text));
+                warn(text);
             }
             if card.model.preprocess.assumed() && !self.notes_hidden {
                 let key = self.label(Act::Cancel);
-                out.push((
-                    Level::Warn,
-                    format!("preprocessing is assumed (family default): --mean, --std; {key} hides this"),
-                ));
+                warn(format!("preprocessing is assumed (family default): --mean, --std; {key} hides this"));
             }
         }
         out
@@ -527,10 +514,9 @@ impl App {
     /// Everything that can be decided on a row.
     pub fn targets_of(&self, row: RowRef) -> Vec<Target> {
         match row {
-            RowRef::Layer(i) => match self.table.layers.get(i) {
-                Some(l) => self.table.targets(l, self.groups()),
-                None => Vec::new(),
-            },
+            RowRef::Layer(i) => {
+                self.table.layers.get(i).map(|l| self.table.targets(l, self.groups())).unwrap_or_default()
+            }
             RowRef::Block(b) => {
                 let block = self.table.blocks.get(b);
                 block.filter(|b| b.removable).map(|b| Target::Block(b.name.clone())).into_iter().collect()
@@ -543,20 +529,10 @@ impl App {
         let Some(row) = self.list.current() else { return Vec::new() };
         let mut out: Vec<Shown> = self.targets_of(row).iter().map(|t| self.shown(t)).collect();
         // A layer whose weights get zeros, or in a block that shall go, says so.
-        if let RowRef::Layer(i) = row {
-            if let Some(l) = self.table.layers.get(i) {
-                let s = self.shown(&Target::Weights(l.name.clone()));
-                if s.decided() {
-                    out.push(s);
-                }
-            }
-            let block = self.table.layers.get(i).and_then(|l| l.block).and_then(|b| self.table.blocks.get(b));
-            if let Some(b) = block {
-                let s = self.shown(&Target::Block(b.name.clone()));
-                if s.decided() {
-                    out.push(s);
-                }
-            }
+        if let Some(l) = self.row_layer() {
+            let block = l.block.and_then(|b| self.table.blocks.get(b)).map(|b| Target::Block(b.name.clone()));
+            let more = std::iter::once(Target::Weights(l.name.clone())).chain(block);
+            out.extend(more.map(|t| self.shown(&t)).filter(Shown::decided));
         }
         out
     }
@@ -616,7 +592,6 @@ impl App {
 
     /// Which plan's forecast is shown, in words.
     pub fn plan_words(&self) -> String {
-        use crate::session::Phase;
         match (self.plan_is_open(), self.state.phase) {
             (true, _) => "if all approved".into(),
             (false, Phase::Evaluate | Phase::Verdict) => format!("as in round {}", self.state.round),
@@ -626,10 +601,7 @@ impl App {
 
     /// The same in a word.
     pub fn plan_word(&self) -> String {
-        match self.plan_is_open() {
-            true => "~all".into(),
-            false => format!("~{}", self.label(Act::Run)),
-        }
+        if self.plan_is_open() { "~all".into() } else { format!("~{}", self.label(Act::Run)) }
     }
 
     /// The plan that is shown is another than the model that was measured.
@@ -655,12 +627,9 @@ impl App {
 
     fn forecast(&mut self) {
         let plan = self.plan(&[]);
-        let refs: Vec<&Decision> = plan.iter().collect();
-        self.expected = (!refs.is_empty()).then(|| self.forecasts.plan(&self.state, &refs));
+        self.expected = (!plan.is_empty()).then(|| self.forecasts.plan(&self.state, &plan));
         let focus = self.focus_targets();
-        let without = self.plan(&focus);
-        let refs: Vec<&Decision> = without.iter().collect();
-        self.expected_without = (!focus.is_empty()).then(|| self.forecasts.plan(&self.state, &refs));
+        self.expected_without = (!focus.is_empty()).then(|| self.forecasts.plan(&self.state, &self.plan(&focus)));
         // What the row under the cursor stands for, alone.
         let mine: Vec<Decision> = match self.focused() {
             Some(s) if s.decided() => match s.action {
@@ -673,9 +642,8 @@ impl App {
             },
             _ => plan.into_iter().filter(|d| focus.contains(&d.target)).collect(),
         };
-        let refs: Vec<&Decision> = mine.iter().collect();
-        self.expected_own = (!refs.is_empty()).then(|| self.forecasts.together(&self.state, &refs)).flatten();
-        self.slower = match &refs[..] {
+        self.expected_own = if mine.is_empty() { None } else { self.forecasts.together(&self.state, &mine) };
+        self.slower = match &mine[..] {
             [one] => self.forecasts.slower(&one.target, &one.action),
             _ => None,
         };

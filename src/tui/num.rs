@@ -22,9 +22,7 @@ pub fn scaled(v: f64, unit: f64) -> String {
         0.0 => "0".into(),
         x if x < 0.01 => "<.01".into(),
         x if x < 9.995 => format!("{x:.2}"),
-        x if x < 99.95 => format!("{x:.1}"),
-        x if x < 99_999.5 => format!("{x:.0}"),
-        x => format!("{x:.0e}"),
+        x => ms(x),
     }
 }
 

@@ -85,17 +85,15 @@ pub fn svg(buf: &Buffer, fg: Rgb, bg: Rgb) -> String {
                 continue;
             }
             let mut style = String::new();
-            if cell.modifier.contains(Modifier::BOLD) {
-                style.push_str(" font-weight=\"bold\"");
-            }
-            if cell.modifier.contains(Modifier::ITALIC) {
-                style.push_str(" font-style=\"italic\"");
-            }
-            if cell.modifier.contains(Modifier::CROSSED_OUT) {
-                style.push_str(" text-decoration=\"line-through\"");
-            }
-            if cell.modifier.contains(Modifier::DIM) {
-                style.push_str(" opacity=\"0.65\"");
+            for (modifier, attribute) in [
+                (Modifier::BOLD, " font-weight=\"bold\""),
+                (Modifier::ITALIC, " font-style=\"italic\""),
+                (Modifier::CROSSED_OUT, " text-decoration=\"line-through\""),
+                (Modifier::DIM, " opacity=\"0.65\""),
+            ] {
+                if cell.modifier.contains(modifier) {
+                    style.push_str(attribute);
+                }
             }
             let _ = writeln!(
                 o,

@@ -62,17 +62,15 @@ pub fn markdown(app: &App) -> String {
     let budget = s.budget.to_string();
     let _ = writeln!(o, "- budget {}\n", if budget.is_empty() { "none".to_owned() } else { format!("`{budget}`") });
 
-    let _ = writeln!(o, "## Rounds\n");
     let metric = s.metric();
     let digits = metric.digits;
     let first = s.rounds.iter().filter_map(|r| r.evaluation.as_ref()).find_map(|e| e.metrics.others.first());
     let other = first.map_or(String::new(), |r| cell(&format!("{} {}", r.name, r.unit)));
-    let _ = writeln!(
-        o,
-        "| round | {} | change (95 %) | {other} | loss | ms | of original (95 %) | MB | MACs M | params | verdict |",
+    let columns = format!(
+        "round | {} | change (95 %) | {other} | loss | ms | of original (95 %) | MB | MACs M | params | verdict",
         cell(&metric.title())
     );
-    let _ = writeln!(o, "| --- | --- | --- | --- | --- | --- | --- | --- | --- | --- | --- |");
+    heading(&mut o, "## Rounds", &columns);
     for r in &s.rounds {
         let Some(e) = &r.evaluation else { continue };
         let change = r.verdict.as_ref().map_or(String::new(), |v| {
@@ -110,6 +108,12 @@ pub fn markdown(app: &App) -> String {
     o
 }
 
+/// A title and the head of a table whose columns have these names.
+fn heading(o: &mut String, title: &str, columns: &str) {
+    let rules = vec!["---"; columns.split(" | ").count()].join(" | ");
+    let _ = writeln!(o, "{title}\n\n| {columns} |\n| {rules} |");
+}
+
 fn decisions(app: &App, o: &mut String, cell: &dyn Fn(&str) -> String) {
     let s = &app.state;
     let plan = s.plan();
@@ -117,9 +121,7 @@ fn decisions(app: &App, o: &mut String, cell: &dyn Fn(&str) -> String) {
     if plan.is_empty() {
         return;
     }
-    let _ = writeln!(o, "\n## Decisions\n");
-    let _ = writeln!(o, "| target | the next run builds | standing | decided | author | why |");
-    let _ = writeln!(o, "| --- | --- | --- | --- | --- | --- |");
+    heading(o, "\n## Decisions", "target | the next run builds | standing | decided | author | why");
     for (target, here) in plan {
         let Some(d) = here.shown() else { continue };
         let mut why = cell(&d.rationale);
@@ -154,9 +156,8 @@ fn decisions(app: &App, o: &mut String, cell: &dyn Fn(&str) -> String) {
 
 fn repairs(app: &App, o: &mut String, cell: &dyn Fn(&str) -> String) {
     for r in app.state.rounds.iter().filter(|r| !r.repairs.is_empty()) {
-        let _ = writeln!(o, "\n## Repairs of round {}\n", r.number);
-        let _ = writeln!(o, "| step | loss at its place before | after | kept | s |");
-        let _ = writeln!(o, "| --- | --- | --- | --- | --- |");
+        let title = format!("\n## Repairs of round {}", r.number);
+        heading(o, &title, "step | loss at its place before | after | kept | s");
         for p in &r.repairs {
             let kept = if p.kept { "yes" } else { "reverted" };
             let _ = writeln!(
@@ -179,9 +180,8 @@ fn layers(app: &App, o: &mut String, cell: &dyn Fn(&str) -> String) {
     let of = t
         .of_round
         .map_or("not measured".to_owned(), |r| if r == 0 { "the original".into() } else { format!("round {r}") });
-    let _ = writeln!(o, "\n## Layers ({of})\n");
-    let _ = writeln!(o, "| layer | kind | p50 ms | share % | MB | MACs M | params | kernel |");
-    let _ = writeln!(o, "| --- | --- | --- | --- | --- | --- | --- | --- |");
+    let columns = "layer | kind | p50 ms | share % | MB | MACs M | params | kernel";
+    heading(o, &format!("\n## Layers ({of})"), columns);
     for l in t.layers.iter().filter(|l| !l.gone) {
         let _ = writeln!(
             o,

@@ -88,41 +88,24 @@ enum Col {
     Macs,
 }
 
-/// The columns with their widths and the width of the table that shows them. They go whole: half an interval would be a
-/// false one.
-const COLUMNS: [(Col, usize, u16); 9] = [
-    (Col::Score, 8, 0),
-    (Col::Interval, 16, 72),
-    (Col::Change, 7, 0),
-    (Col::Paired, 18, 72),
-    (Col::Other, 8, ROOMY),
-    (Col::Ms, 8, 104),
-    (Col::Factor, 9, 104),
-    (Col::Megabytes, 8, 104),
-    (Col::Macs, 9, 104),
+/// The columns with their titles (the task names its metrics), their widths, and the width of the table that shows them.
+/// They go whole: half an interval would be a false one.
+const COLUMNS: [(Col, &str, usize, u16); 9] = [
+    (Col::Score, "", 8, 0),
+    (Col::Interval, "", 16, 72),
+    (Col::Change, "change", 7, 0),
+    (Col::Paired, "  paired", 18, 72),
+    (Col::Other, "", 8, ROOMY),
+    (Col::Ms, "ms", 8, 104),
+    (Col::Factor, "of orig.", 9, 104),
+    (Col::Megabytes, "MB", 8, 104),
+    (Col::Macs, "MACs M", 9, 104),
 ];
 
 /// From here on there is room for two words on a verdict.
 const ROOMY: u16 = 92;
 
 impl Col {
-    fn title(self, app: &App, evals: &[&Evaluation]) -> String {
-        match self {
-            Col::Score => app.state.metric().title(),
-            Col::Interval => String::new(),
-            Col::Change => "change".to_owned(),
-            Col::Paired => "  paired".to_owned(),
-            Col::Other => {
-                let other = evals.iter().find_map(|e| e.metrics.others.first());
-                other.map_or(String::new(), |r| format!("{} {}", r.name, r.unit))
-            }
-            Col::Ms => "ms".to_owned(),
-            Col::Factor => "of orig.".to_owned(),
-            Col::Megabytes => "MB".to_owned(),
-            Col::Macs => "MACs M".to_owned(),
-        }
-    }
-
     /// What the column says of `e`; empty where there is nothing to say.
     fn text(self, app: &App, e: &Evaluation, base: &Evaluation) -> Option<String> {
         let metric = app.state.metric();
@@ -172,8 +155,15 @@ fn table(c: &mut Canvas<'_>, area: Rect, evals: &[&Evaluation]) {
         title.push(span(", preprocessing assumed", pal.fg(Role::Warn)));
     }
     let inner = c.pane(area, title, true);
-    let cols = COLUMNS.into_iter().filter(|(_, _, least)| inner.width >= *least);
-    let titles: String = cols.clone().map(|(col, w, _)| col.aligned(&col.title(app, evals), w)).collect();
+    let cols = COLUMNS.into_iter().filter(|(.., least)| inner.width >= *least);
+    let other = evals.iter().find_map(|e| e.metrics.others.first()).map(|r| format!("{} {}", r.name, r.unit));
+    let (score, other) = (app.state.metric().title(), other.unwrap_or_default());
+    let title = |col, fixed| match col {
+        Col::Score => score.as_str(),
+        Col::Other => other.as_str(),
+        _ => fixed,
+    };
+    let titles: String = cols.clone().map(|(col, fixed, w, _)| col.aligned(title(col, fixed), w)).collect();
     c.put(inner, 0, 0, &format!(" {}{titles}  verdict", left("round", 9)), pal.fg(Role::Dim));
     let skip = evals.len().saturating_sub(inner.height.saturating_sub(1) as usize);
     let mut row = 1;
@@ -183,7 +173,7 @@ fn table(c: &mut Canvas<'_>, area: Rect, evals: &[&Evaluation]) {
         let fg = pal.fg(if rolled { Role::Faint } else { Role::Fg });
         let name = if e.round == 0 { "baseline".to_owned() } else { format!("round {}", e.round) };
         let mut spans = vec![span(format!(" {}", left(&name, 9)), fg)];
-        for (col, w, _) in cols.clone() {
+        for (col, _, w, _) in cols.clone() {
             let style = match col {
                 Col::Score if !rolled => pal.bold(Role::Fg),
                 Col::Interval | Col::Paired => pal.fg(Role::Dim),
