@@ -154,30 +154,14 @@ pub fn ls(json: bool) -> anyhow::Result<Exit> {
         tell!("no sessions; `paring` opens the demo, `paring open MODEL --data D` a model");
         return Ok(Exit::Done);
     }
-    say!(
-        "{:<24} {:<8} {:<22} {:<16} {:>5} {:<9} {:>8} {:>8}",
-        "session",
-        "host",
-        "model",
-        "data",
-        "round",
-        "phase",
-        "approved",
-        "applied"
-    )?;
+    let row = |[session, host, model, data, round, phase, approved, applied]: [&str; 8]| {
+        say!("{session:<24} {host:<8} {model:<22} {data:<16} {round:>5} {phase:<9} {approved:>8} {applied:>8}")
+    };
+    row(["session", "host", "model", "data", "round", "phase", "approved", "applied"])?;
     for s in all {
         let host = if s.running { "running" } else { "-" };
-        say!(
-            "{:<24} {:<8} {:<22} {:<16} {:>5} {:<9} {:>8} {:>8}",
-            s.name,
-            host,
-            s.model,
-            s.data,
-            s.round,
-            s.phase.label(),
-            s.approved,
-            s.applied
-        )?;
+        let [round, approved, applied] = [s.round as usize, s.approved, s.applied].map(|n| n.to_string());
+        row([&s.name, host, &s.model, &s.data, &round, s.phase.label(), &approved, &applied])?;
         if let Some(e) = s.error {
             tell!("  {e}");
         }

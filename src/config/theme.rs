@@ -3,7 +3,7 @@
 //! Invariant: a [`Theme`] has a colour for every [`Role`]; a file may leave roles out only if what it inherits has them.
 
 use super::MOST_BYTES;
-use super::color::{ANSI_NAMES, Rgb};
+use super::color::{Rgb, ansi_names};
 use super::diag::{Diagnostic, suggestion};
 use std::path::Path;
 
@@ -214,11 +214,11 @@ impl Partial {
                             continue;
                         }
                         let word = v.as_str().unwrap_or_default();
-                        match ANSI_NAMES.iter().position(|n| *n == word) {
+                        match ansi_names().iter().position(|n| *n == word) {
                             Some(i) => drop(self.ansi.insert(role, Some(i as u8))),
                             None if word == "default" => drop(self.ansi.insert(role, None)),
                             None => {
-                                let hint = suggestion(word, ANSI_NAMES);
+                                let hint = suggestion(word, ansi_names());
                                 complain(key, format!("`{word}` is not one of the sixteen colours"), hint);
                             }
                         }

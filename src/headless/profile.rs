@@ -1,11 +1,11 @@
 //! `paring profile`: where a model's cost sits.
 
 use super::out::{self, Unwritten, say};
-use super::{Cancelled, Exit, cancel_on_signals, print_json, progress_line, setup};
+use super::{Cancelled, Exit, bound, cancel_on_signals, print_json, progress_line, setup};
 use crate::args::Profile as Args;
 use crate::graph::MacConvention;
 use crate::host::compute::usual_batch;
-use crate::profile::{self as profiling, Bound, Profile, ProfileOptions, ProfileUpdate};
+use crate::profile::{self as profiling, Profile, ProfileOptions, ProfileUpdate};
 use crate::words::counted;
 use anyhow::Result;
 
@@ -73,10 +73,6 @@ fn print_table(name: &str, p: &Profile, convention: MacConvention) -> Result<(),
         "bound"
     )?;
     for r in &p.rows {
-        let bound = match r.bound {
-            Bound::Memory => "memory",
-            Bound::Compute => "compute",
-        };
         say!(
             "{:<34} {:<16} {:>8.4}{:1} {:>9.4} {:>5.1}% {:>10.3} {:>9.1} {:>8.3} {:<7} {}",
             r.name,
@@ -88,7 +84,7 @@ fn print_table(name: &str, p: &Profile, convention: MacConvention) -> Result<(),
             r.macs.get(convention) as f64 / 1e6,
             r.params as f64 / 1e3,
             r.weight_bytes as f64 / 1e6,
-            bound,
+            bound(r.bound),
             r.kernel
         )?;
     }

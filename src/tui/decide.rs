@@ -198,18 +198,28 @@ impl App {
         self.command(f(ids))
     }
 
+    /// Keeps the edit in progress; then what of `targets` can be approved now. What is on its way is approved once it is
+    /// durable, whether there is any such thing is told too: it may be refused, and what it was to replace must not be
+    /// approved in its place.
+    fn approvable(&mut self, targets: &[Target]) -> (Vec<Effect>, Vec<DecisionId>, bool) {
+        let effects = self.commit();
+        let on_its_way = |t: &&Target| self.sent.iter().any(|s| s.draft.target == **t);
+        let (later, now): (Vec<&Target>, Vec<&Target>) = targets.iter().partition(on_its_way);
+        let ids = now.iter().map(|t| self.shown(t)).filter(Shown::open).filter_map(|s| s.id).collect();
+        for t in &later {
+            if !self.approve_next.contains(t) {
+                self.approve_next.push((*t).clone());
+            }
+        }
+        (effects, ids, !later.is_empty())
+    }
+
     fn approve_targets(&mut self, targets: &[Target]) -> Vec<Effect> {
-        let mut effects = self.commit();
-        // An edit on its way may be refused; what it was to replace must not be approved in its place.
-        let on_its_way = |app: &App, t: &Target| app.sent.iter().any(|s| s.draft.target == *t);
-        let (later, now): (Vec<&Target>, Vec<&Target>) = targets.iter().partition(|t| on_its_way(self, t));
-        let mut ids: Vec<DecisionId> =
-            now.iter().map(|t| self.shown(t)).filter(Shown::open).filter_map(|s| s.id).collect();
+        let (mut effects, mut ids, _) = self.approvable(targets);
         ids.sort_unstable();
         ids.dedup();
-        later.into_iter().for_each(|t| self.approve_when_durable(t));
-        let (n, waits) = (ids.len(), !effects.is_empty());
-        if n == 0 && waits {
+        let n = ids.len();
+        if n == 0 && !effects.is_empty() {
             return effects;
         }
         let sent = self.ids(ids, "no open decision here", |ids| Command::Approve { ids });
@@ -220,32 +230,13 @@ impl App {
         effects
     }
 
-    fn approve_when_durable(&mut self, target: &Target) {
-        if !self.approve_next.contains(target) {
-            self.approve_next.push(target.clone());
-        }
-    }
-
     pub(super) fn approve(&mut self) -> Vec<Effect> {
         let targets: Vec<Target> = self.chosen().into_iter().map(|s| s.target).collect();
-        let mut effects = self.commit();
-        let mut ids = Vec::new();
-        let mut waits = false;
-        for t in &targets {
-            let s = self.shown(t);
-            if self.sent.iter().any(|x| x.draft.target == *t) {
-                // The engineer's own version first; approved once it is durable, and not if it is refused.
-                self.approve_when_durable(t);
-                waits = true;
-            } else if s.open() {
-                ids.extend(s.id);
-            }
+        let (mut effects, ids, waits) = self.approvable(&targets);
+        if !ids.is_empty() || !waits {
+            let none = "nothing open on this row; [ ] p x or e propose something";
+            effects.extend(self.ids(ids, none, |ids| Command::Approve { ids }));
         }
-        if ids.is_empty() && waits {
-            return effects;
-        }
-        let none = "nothing open on this row; [ ] p x or e propose something";
-        effects.extend(self.ids(ids, none, |ids| Command::Approve { ids }));
         effects
     }
 

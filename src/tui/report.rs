@@ -193,7 +193,7 @@ fn layers(app: &App, o: &mut String, cell: &dyn Fn(&str) -> String) {
             num::scaled(l.fig.bytes as f64, 1e6),
             num::scaled(l.fig.macs.get(app.settings.mac_convention) as f64, 1e6),
             num::count(l.fig.params),
-            cell(&l.kernel)
+            cell(l.row.as_ref().map_or("", |r| &r.kernel))
         );
     }
 }
@@ -201,9 +201,9 @@ fn layers(app: &App, o: &mut String, cell: &dyn Fn(&str) -> String) {
 impl App {
     /// The text of the pane that has the keys, for copying.
     pub fn pane_text(&self) -> String {
+        let mut o = String::new();
         match (self.view, self.pane) {
             (View::Review, Pane::Layers) => {
-                let mut o = String::new();
                 for r in &self.list.shown {
                     let name = match *r {
                         RowRef::Block(b) => self.table.blocks.get(b).map(|b| b.label.clone()),
@@ -219,20 +219,16 @@ impl App {
                         num::count(f.params)
                     );
                 }
-                o
             }
             (View::Review, Pane::Agents) | (View::Agents, _) => {
-                let mut o = String::new();
                 for t in &self.turns {
                     let _ = writeln!(o, "## {} {}", t.role, t.model);
                     for (reasoning, text) in &t.pieces {
                         let _ = writeln!(o, "{}{text}", if *reasoning { "(reasoning) " } else { "" });
                     }
                 }
-                o
             }
             (View::Review, Pane::Decision) => {
-                let mut o = String::new();
                 for s in self.row_shown() {
                     let _ = writeln!(
                         o,
@@ -245,17 +241,15 @@ impl App {
                         let _ = writeln!(o, "  by {}: {}", clean(&d.author.to_string()), clean_lines(&d.rationale));
                     }
                 }
-                o
             }
             (View::Timeline, _) => {
-                let mut o = String::new();
                 for e in &self.state.timeline {
                     let undone = if e.undone { " (undone)" } else { "" };
                     let _ = writeln!(o, "{}\t{}\t{}{undone}", e.seq, num::clock(e.at_ms), clean(&e.text));
                 }
-                o
             }
-            (View::Evaluate | View::Report, _) => markdown(self),
+            (View::Evaluate | View::Report, _) => o = markdown(self),
         }
+        o
     }
 }

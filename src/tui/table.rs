@@ -5,7 +5,7 @@
 use crate::config::text::clean;
 use crate::graph::{self, Macs};
 use crate::plan::Target;
-use crate::profile::{BROKEN, Bound, Doubt, LayerRow, Profile, SensTarget};
+use crate::profile::{BROKEN, Doubt, LayerRow, Profile, SensTarget};
 use crate::prune::{Group, MemberRole};
 use crate::quant::Precision;
 use crate::session::{LiveRow, SessionCard, State};
@@ -41,11 +41,8 @@ pub struct Layer {
     pub live: Option<u64>,
     /// p50 per evaluated round, oldest first (round 0 is the baseline).
     pub history: Vec<Option<f64>>,
-    pub kernel: String,
-    pub precision: Precision,
-    pub bound: Option<Bound>,
-    pub efficiency: f64,
-    pub intensity: f64,
+    /// As it was measured.
+    pub row: Option<LayerRow>,
     pub p95: f64,
     /// `None` where there are too few samples for one.
     pub p99: Option<f64>,
@@ -53,8 +50,6 @@ pub struct Layer {
     pub spread: f64,
     /// Why the figure is not to be decided on.
     pub doubt: Option<Doubt>,
-    pub activation_bytes: u64,
-    pub out_shape: Vec<usize>,
     /// The group this row's ratio keys move: the one it produces, else the first prunable one it takes part in.
     pub group: Option<usize>,
     /// This row carries the group's id, so it leads it on screen.
@@ -211,18 +206,12 @@ impl Table {
             params: row.params,
             sens: l.fig.sens,
         };
-        l.kernel = clean(&row.kernel).into_owned();
-        l.precision = row.precision;
-        l.bound = Some(row.bound);
-        l.efficiency = row.efficiency;
-        l.intensity = row.intensity;
         let scale = profile.scale();
         l.p95 = row.latency.p95 * scale;
         l.p99 = row.latency.p99().map(|p| p * scale);
         l.spread = row.latency.spread();
         l.doubt = row.doubt;
-        l.activation_bytes = row.activation_bytes;
-        l.out_shape.clone_from(&row.out_shape);
+        l.row = Some(row.clone());
     }
 
     fn groups(&mut self, card: &SessionCard) {

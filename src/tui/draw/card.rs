@@ -442,17 +442,19 @@ fn facts(c: &Canvas<'_>, width: u16) -> Vec<Line<'static>> {
     let (app, pal) = (c.app, c.pal);
     let Some(l) = app.row_layer() else { return Vec::new() };
     let mut text = vec![l.kind.clone()];
-    if !l.out_shape.is_empty() {
-        let dims: Vec<String> = l.out_shape.iter().map(ToString::to_string).collect();
-        text.push(format!("out {}", dims.join("x")));
-    }
-    if !l.kernel.is_empty() {
-        text.push(format!("{} {}", l.precision.label(), l.kernel));
+    if let Some(row) = &l.row {
+        if !row.out_shape.is_empty() {
+            let dims: Vec<String> = row.out_shape.iter().map(ToString::to_string).collect();
+            text.push(format!("out {}", dims.join("x")));
+        }
+        if !row.kernel.is_empty() {
+            text.push(format!("{} {}", row.precision.label(), clean(&row.kernel)));
+        }
     }
     let sep = pal.dot();
     let mut out = vec![text.join(sep)];
-    if let (Some(p50), Some(bound)) = (l.fig.p50, l.bound) {
-        let bound = match bound {
+    if let (Some(p50), Some(row)) = (l.fig.p50, &l.row) {
+        let bound = match row.bound {
             crate::profile::Bound::Memory => "memory-bound",
             crate::profile::Bound::Compute => "compute-bound",
         };
@@ -460,7 +462,7 @@ fn facts(c: &Canvas<'_>, width: u16) -> Vec<Line<'static>> {
         if let Some(why) = &l.doubt {
             out.push(format!("? noisy, {} measures again: {why}", app.label(Act::Measure)));
         }
-        let reached = match l.efficiency {
+        let reached = match row.efficiency {
             e if e > 1.05 => "past the ceiling, which was measured while the machine was busier".to_owned(),
             e => format!("{:.0} % of the ceiling", e * 100.0),
         };
@@ -469,8 +471,8 @@ fn facts(c: &Canvas<'_>, width: u16) -> Vec<Line<'static>> {
             ms(p50),
             ms(p50 * l.spread),
             ms(l.p95),
-            l.intensity,
-            bytes(l.activation_bytes)
+            row.intensity,
+            bytes(row.activation_bytes)
         ));
     }
     let mut lines = Vec::new();
