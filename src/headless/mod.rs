@@ -75,6 +75,11 @@ pub(crate) fn cancel_on_signals() -> std::io::Result<Cancel> {
     Ok(cancel)
 }
 
+/// What waits for the host's messages, with so many threads; compute has its own.
+pub(crate) fn runtime(threads: usize) -> std::io::Result<tokio::runtime::Runtime> {
+    tokio::runtime::Builder::new_multi_thread().worker_threads(threads).thread_name("io").enable_all().build()
+}
+
 /// What binds a layer, in a word.
 fn bound(bound: Bound) -> &'static str {
     match bound {

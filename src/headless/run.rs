@@ -49,8 +49,7 @@ pub fn run(spec: OpenSpec, wanted: &Wanted, json: bool) -> Result<Exit> {
     super::setup::keep_source(&spec.model, &wanted.out.join(MODEL))?;
     let place = fresh(&wanted.out)?;
     spec.save(&place).with_context(|| format!("cannot write in `{}`", place.dir.display()))?;
-    let runtime =
-        tokio::runtime::Builder::new_multi_thread().worker_threads(1).thread_name("io").enable_all().build()?;
+    let runtime = super::runtime(1)?;
     let began = Instant::now();
     tell!("opening {}", spec.model);
     let host = lifecycle::start(&place, Some(spec))?;

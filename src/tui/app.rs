@@ -17,7 +17,6 @@ use crate::plan::{Action, Decision, DecisionId, Forecast, Outcome, Status, Targe
 use crate::prune::Group;
 use crate::session::{Command, Event, Feed, HostMsg, Phase, Progress, Record, Standing, State};
 use ratatui::layout::Rect;
-use std::collections::VecDeque;
 
 /// What the runtime is asked to do.
 #[derive(Debug, Clone, PartialEq)]
@@ -140,7 +139,6 @@ pub struct App {
     pub notes_hidden: bool,
     /// Whom the host asks to propose, in its words; without one the planner.
     pub agents: Option<String>,
-    pub log: VecDeque<String>,
     pub modal: Option<Modal>,
     pub message: Option<(Level, String)>,
     pub draft: Option<Draft>,
@@ -166,7 +164,6 @@ pub struct App {
     pub(super) forecasts: super::forecast::Forecasts,
     pub(super) table_stale: bool,
     pub(super) outlook_stale: bool,
-    pub(super) words_stale: bool,
 }
 
 impl App {
@@ -182,7 +179,6 @@ impl App {
             dirty: true,
             table_stale: true,
             outlook_stale: true,
-            words_stale: true,
             ..App::default()
         }
     }
@@ -252,7 +248,7 @@ impl App {
         // What was sent is in this state, or was never taken.
         self.sent.clear();
         self.approve_next.clear();
-        (self.table_stale, self.outlook_stale, self.words_stale) = (true, true, true);
+        (self.table_stale, self.outlook_stale) = (true, true);
         if let Some(note) = self.state.card.as_ref().and_then(|c| c.device_note.clone()) {
             self.say(Level::Warn, note);
         }
@@ -323,19 +319,9 @@ impl App {
                 let word = verdict.outcome.label();
                 self.say(level, format!("round {round} is {word}{why}; {c} accepts it, {b} rolls it back"));
             }
-            Event::RecipeSet { .. }
-            | Event::Resolved { .. }
-            | Event::PhaseEntered { .. }
-            | Event::Approved { .. }
-            | Event::Vetoed { .. }
-            | Event::Reopened { .. }
-            | Event::ConstraintSet { .. }
-            | Event::ConstraintLifted { .. }
-            | Event::BudgetSet { .. }
-            | Event::Built { .. }
-            | Event::RunStarted { .. }
-            | Event::Repaired { .. } => {}
             Event::Noted { .. } => self.say(Level::Good, "noted; it goes into the next prompt"),
+            // What else there is to tell of an event stands in the timeline.
+            _ => {}
         }
         effects
     }
@@ -363,7 +349,6 @@ impl App {
     }
 
     fn said(&mut self, u: &crate::session::Utterance) {
-        self.words_stale = true;
         let role = clean(&u.role);
         match self.turns.iter_mut().rev().find(|t| !t.kept && t.role == role) {
             Some(t) => t.keep(u),
@@ -379,7 +364,6 @@ impl App {
                 // Whoever speaks has what was computed before.
                 (self.running, self.jobs) = (true, Vec::new());
                 self.turns.push(Turn::begin(&role, &model, self.now_ms));
-                self.words_stale = true;
             }
             Feed::Token { role, channel, text } => {
                 let now = self.now_ms;
@@ -390,12 +374,10 @@ impl App {
                 if let Some(t) = self.turns.iter_mut().rev().find(|t| t.live && t.role == name) {
                     t.push(channel, &text, now);
                 }
-                self.words_stale = true;
             }
             Feed::TurnEnd { role } => {
                 let name = clean(&role).into_owned();
                 self.turns.iter_mut().filter(|t| t.role == name).for_each(Turn::end);
-                self.words_stale = true;
             }
             // A job goes through stages one after the other, each with a name of its own: a new one ends the last, whose
             // final figures may have been dropped on the way.
@@ -414,11 +396,7 @@ impl App {
             Feed::Agents { at } => self.agents = at,
             Feed::Log { level, text } => {
                 if matches!(level.to_ascii_lowercase().as_str(), "warn" | "error") {
-                    self.say(Level::Warn, text.clone());
-                }
-                self.log.push_back(format!("{} {}", clean(&level), clean(&text)));
-                if self.log.len() > 500 {
-                    self.log.pop_front();
+                    self.say(Level::Warn, text);
                 }
             }
         }
@@ -435,7 +413,6 @@ impl App {
             self.outlook_stale = true;
         }
         self.list.clamp(rows);
-        self.words_stale = false;
         let brief = layout::inside(l.agents);
         self.brief.update(&self.turns, brief.width as usize);
         if self.view == View::Agents {
@@ -553,11 +530,7 @@ impl App {
         for &i in self.table.blocks.get(block).map_or(&[][..], |b| &b.layers) {
             let Some(l) = self.table.layers.get(i) else { continue };
             for t in self.table.targets(l, self.groups()) {
-                let mine = match &t {
-                    Target::Group(_) => l.leads,
-                    Target::Layer(_) | Target::Block(_) | Target::Weights(_) => true,
-                };
-                if mine && !out.contains(&t) {
+                if (l.leads || !matches!(t, Target::Group(_))) && !out.contains(&t) {
                     out.push(t);
                 }
             }

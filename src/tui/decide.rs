@@ -17,24 +17,13 @@ use crate::session::{Command, Standing};
 const NO_WEIGHTS: &str = "this row has no weights to quantize";
 const NO_BLOCK: &str = "this row lies in no block";
 
-/// How many of a row's decisions stand where.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Counts {
-    /// Open, or a draft that is not durable yet.
-    pub approvable: usize,
-    pub vetoable: usize,
-    /// Approved, vetoed or rolled back: can be reopened.
-    pub closed: usize,
+/// Can be approved: open, or a draft that is not durable yet.
+pub(super) fn approvable(s: &Shown) -> bool {
+    s.open() || s.drafting
 }
 
-pub fn sorted(shown: &[Shown]) -> Counts {
-    let mut c = Counts::default();
-    for s in shown {
-        c.approvable += usize::from(s.open() || s.drafting);
-        c.vetoable += usize::from(refusable(s) || in_force(s));
-        c.closed += usize::from(closed(s));
-    }
-    c
+pub(super) fn vetoable(s: &Shown) -> bool {
+    refusable(s) || in_force(s)
 }
 
 /// Waits for the engineer or for the next run.
@@ -46,8 +35,8 @@ fn in_force(s: &Shown) -> bool {
     matches!(s.standing, Standing::InForce { .. })
 }
 
-/// Can be taken back to what it was.
-fn closed(s: &Shown) -> bool {
+/// Approved, vetoed or rolled back: can be taken back to what it was.
+pub(super) fn closed(s: &Shown) -> bool {
     match s.standing {
         Standing::Approved | Standing::Leaving { .. } | Standing::Vetoed | Standing::RolledBack => true,
         Standing::Free | Standing::Proposed | Standing::Edited | Standing::InForce { .. } => false,

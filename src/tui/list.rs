@@ -253,12 +253,4 @@ impl List {
         }
         false
     }
-
-    /// Puts the cursor on a row if it is shown.
-    pub fn go_to(&mut self, row: RowRef, height: usize) {
-        if let Some(i) = self.shown.iter().position(|r| *r == row) {
-            self.cursor = i;
-            self.clamp(height);
-        }
-    }
 }

@@ -2,7 +2,7 @@
 
 use super::command_line::{CommandLine, line};
 use crate::plan::{DecisionId, Target};
-use crate::session::{Command, NOTE_BYTES, REASON_BYTES};
+use crate::session::{NOTE_BYTES, REASON_BYTES};
 use tui_textarea::TextArea;
 
 /// What a prompt's text is for.
@@ -29,8 +29,11 @@ pub struct Prompt {
 pub enum Modal {
     Prompt(Box<Prompt>),
     Command(Box<CommandLine>),
-    Confirm { question: String, yes: Command },
-    Help { scroll: usize },
+    /// Whether the session's host shall end.
+    Stop,
+    Help {
+        scroll: usize,
+    },
 }
 
 impl Prompt {

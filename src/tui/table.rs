@@ -88,10 +88,8 @@ pub struct Table {
     pub stale: bool,
     pub live_runs: u64,
     by_name: HashMap<String, usize>,
-    /// Layers of each group, by index into the card's groups.
-    pub members: Vec<Vec<usize>>,
-    /// How many convolutions and linear layers each group couples; unlike `members` it does not depend on which steps a
-    /// profile made rows of.
+    /// How many convolutions and linear layers each group couples, by index into the card's groups; it does not depend on
+    /// which steps a profile made rows of.
     pub coupled: Vec<usize>,
 }
 
@@ -215,7 +213,6 @@ impl Table {
     }
 
     fn groups(&mut self, card: &SessionCard) {
-        self.members = vec![Vec::new(); card.groups.len()];
         let weighty = |m: &str| card.graph.nodes.iter().any(|n| n.name == m && n.op.is_conv_or_linear());
         let count =
             |g: &Group| g.members.iter().map(|m| m.node.as_str()).filter(|m| weighty(m)).collect::<HashSet<_>>().len();
@@ -225,9 +222,6 @@ impl Table {
             for (gi, g) in card.groups.iter().enumerate().filter(|(_, g)| g.protected.is_none()) {
                 for m in g.members.iter().filter(|m| m.role == pass) {
                     let Some(&li) = self.by_name.get(&m.node) else { continue };
-                    if let Some(list) = self.members.get_mut(gi).filter(|l| !l.contains(&li)) {
-                        list.push(li);
-                    }
                     let Some(layer) = self.layers.get_mut(li).filter(|l| l.group.is_none()) else { continue };
                     layer.group = Some(gi);
                     layer.leads = pass == MemberRole::Producer && g.id == layer.name;

@@ -1,8 +1,8 @@
 //! From keys to effects: dispatch through the keymap, dialogs first. Deciding is in `decide.rs`.
 
-use super::app::{App, Effect, Exit, Level, Pane, View};
+use super::app::{App, Effect, Exit, Level, Pane, Shown, View};
 use super::command_line::{CommandLine, Line, parse};
-use super::decide::sorted;
+use super::decide::{approvable, closed, vetoable};
 use super::layout::{self, list_rows};
 use super::list::RowRef;
 use super::modal::{Ask, LINE_BYTES, Modal, Prompt, parse_kept, paste};
@@ -10,14 +10,6 @@ use crate::config::{Act, Key, Theme};
 use crate::plan::{Action, Constraint, Limit, Target};
 use crate::session::{Command, Proposer};
 use crossterm::event::{KeyCode, KeyEvent, KeyEventKind, KeyModifiers};
-
-#[derive(Debug, Clone, Copy)]
-enum Folding {
-    Toggle,
-    Open,
-    Close,
-    All,
-}
 
 /// How far a key moves what it moves.
 #[derive(Debug, Clone, Copy)]
@@ -64,7 +56,7 @@ impl App {
                 let left_out = match &mut self.modal {
                     Some(Modal::Prompt(p)) => p.paste(&text),
                     Some(Modal::Command(c)) => paste(&mut c.area, &text, LINE_BYTES),
-                    Some(Modal::Confirm { .. } | Modal::Help { .. }) | None => None,
+                    Some(Modal::Stop | Modal::Help { .. }) | None => None,
                 };
                 if let Some(words) = left_out {
                     self.say(Level::Warn, words);
@@ -113,11 +105,10 @@ impl App {
                 self.clamp_help();
                 Vec::new()
             }
-            Modal::Confirm { yes, .. } => {
-                let command = yes.clone();
+            Modal::Stop => {
                 self.modal = None;
                 match k.code {
-                    KeyCode::Char('y' | 'Y') | KeyCode::Enter => self.command(command),
+                    KeyCode::Char('y' | 'Y') | KeyCode::Enter => self.command(Command::Stop),
                     _ => self.nothing("left as it was"),
                 }
             }
@@ -246,10 +237,16 @@ impl App {
             Act::Top => self.step(Step::All, -1),
             Act::Bottom => self.step(Step::All, 1),
             Act::NextPane | Act::PrevPane => self.next_pane(act == Act::NextPane),
-            Act::ToggleFold => self.fold(Folding::Toggle),
-            Act::Unfold => self.fold(Folding::Open),
-            Act::Fold => self.fold(Folding::Close),
-            Act::FoldAll => self.fold(Folding::All),
+            Act::ToggleFold | Act::Unfold | Act::Fold => self.fold(act),
+            Act::FoldAll if self.list.current().is_none() => Vec::new(),
+            Act::FoldAll => {
+                if self.list.folded.is_empty() {
+                    self.list.folded = self.table.blocks.iter().map(|b| b.name.clone()).collect();
+                } else {
+                    self.list.folded.clear();
+                }
+                self.refolded()
+            }
             Act::Sort => {
                 (self.list.sort, self.list.reverse) = (self.list.sort.next(), false);
                 self.resort()
@@ -428,33 +425,25 @@ impl App {
         Vec::new()
     }
 
-    fn fold(&mut self, folding: Folding) -> Vec<Effect> {
-        let Some(row) = self.list.current() else { return Vec::new() };
-        let block = match row {
-            RowRef::Block(b) => Some(b),
-            RowRef::Layer(i) => self.table.layers.get(i).and_then(|l| l.block).filter(|_| !self.list.flat),
-        };
-        let name = block.and_then(|b| self.table.blocks.get(b)).map(|b| b.name.clone());
-        let is_folded = name.as_ref().is_some_and(|n| self.list.folded.contains(n));
-        match (folding, name) {
-            (Folding::All, _) if self.list.folded.is_empty() => {
-                self.list.folded = self.table.blocks.iter().map(|b| b.name.clone()).collect();
+    /// Folds or unfolds the row's block, as the key asks.
+    fn fold(&mut self, act: Act) -> Vec<Effect> {
+        let block = if self.list.flat { None } else { self.row_block() };
+        let Some(name) = block.map(|b| b.name.clone()) else { return Vec::new() };
+        match (act, self.list.folded.contains(&name)) {
+            (Act::Unfold, false) => {
+                return if matches!(self.list.current(), Some(RowRef::Block(_))) { self.go(1) } else { Vec::new() };
             }
-            (Folding::All, _) => self.list.folded.clear(),
-            (_, None) => return Vec::new(),
-            (Folding::Toggle | Folding::Open, Some(name)) if is_folded => drop(self.list.folded.remove(&name)),
-            (Folding::Toggle | Folding::Close, Some(name)) => drop(self.list.folded.insert(name)),
-            (Folding::Open, Some(_)) => {
-                return if matches!(row, RowRef::Block(_)) { self.go(1) } else { Vec::new() };
-            }
+            (Act::Fold, _) | (_, false) => drop(self.list.folded.insert(name)),
+            (_, true) => drop(self.list.folded.remove(&name)),
         }
-        let mut effects = Vec::new();
+        self.refolded()
+    }
+
+    /// Lists the rows again; an edit in progress on a row that is left is kept.
+    fn refolded(&mut self) -> Vec<Effect> {
         let before = self.list.current();
         self.refilter();
-        if self.list.current() != before {
-            effects = self.commit();
-        }
-        effects
+        if self.list.current() == before { Vec::new() } else { self.commit() }
     }
 
     fn resort(&mut self) -> Vec<Effect> {
@@ -546,8 +535,7 @@ impl App {
                 self.resort()
             }
             Line::Stop => {
-                let question = "end the session's host? everything decided is kept".to_owned();
-                self.modal = Some(Modal::Confirm { question, yes: Command::Stop });
+                self.modal = Some(Modal::Stop);
                 Vec::new()
             }
             Line::Theme(name) => {
@@ -629,11 +617,11 @@ impl App {
     /// Whether a key does something here and now, for the footer.
     pub fn can(&self, act: Act) -> bool {
         let review = self.view == View::Review && self.reviewable();
-        let shown = || sorted(&self.chosen());
+        let any = |f: fn(&Shown) -> bool| review && self.chosen().iter().any(f);
         match act {
-            Act::Approve => review && shown().approvable > 0,
-            Act::Veto => review && shown().vetoable > 0,
-            Act::Reopen => review && shown().closed > 0,
+            Act::Approve => any(approvable),
+            Act::Veto => any(vetoable),
+            Act::Reopen => any(closed),
             Act::Edit | Act::RatioDown | Act::RatioUp | Act::RatioDownFast | Act::RatioUpFast => {
                 review && self.row_group().is_some()
             }

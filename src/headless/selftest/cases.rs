@@ -55,12 +55,8 @@ const ROWS: &[Row] = &[
         b.conv(TARGET, x, Conv { padding: [0; 4], bias: true, ..Conv::same(3, 64, 4, 4) })
     }),
     ("conv 7x7/2", BOTH, Image([3, 30, 30]), 2.0, |b, x| b.conv(TARGET, x, Conv::same(3, 24, 7, 2))),
-    ("grouped conv 3x3", BOTH, Image([32, 10, 10]), 2.0, |b, x| {
-        b.conv(TARGET, x, Conv { groups: 4, ..Conv::same(32, 32, 3, 1) })
-    }),
-    ("depthwise conv 3x3", BOTH, Image([24, 12, 12]), 2.0, |b, x| {
-        b.conv(TARGET, x, Conv { groups: 24, ..Conv::same(24, 24, 3, 1) })
-    }),
+    ("grouped conv 3x3", BOTH, Image([32, 10, 10]), 2.0, |b, x| grouped(b, x, 32, 4)),
+    ("depthwise conv 3x3", BOTH, Image([24, 12, 12]), 2.0, |b, x| grouped(b, x, 24, 24)),
     ("conv 3x3 + batch norm + add", BOTH, Image([16, 12, 12]), 2.0, |b, x| {
         let y = b.conv(TARGET, x, Conv::same(16, 16, 3, 1));
         let y = b.batch_norm("bn", y, 16);
@@ -102,9 +98,7 @@ const ROWS: &[Row] = &[
         swin(b, x, [0, 2], true, PositionBias::Continuous { hidden: 16, trained: [0, 0] })
     }),
     ("attention, biased", F32, Tokens(3 * 2 * 8, 19), 2.0, |b, x| {
-        let bias = PositionBias::Full { tokens: 19 };
-        let (heads, qk_dim, v_dim, fused, scale, cosine, windows) = (2, 8, 8, true, 0.35, false, None);
-        b.node(TARGET, Op::Attention(op::Attention { heads, qk_dim, v_dim, fused, scale, cosine, windows, bias }), &[x])
+        biased(b, x, None, false, PositionBias::Full { tokens: 19 })
     }),
     // Scores over about ±80: the row maximum must be taken out before the exponential.
     ("softmax, wide scores", F32, Tokens(3 * 2 * 8, 37), 2.0, |b, x| attention(b, x, [2, 8, 8], 8.0)),
@@ -202,9 +196,16 @@ const ROWS: &[Row] = &[
     }),
 ];
 
+fn grouped(b: &mut Builder, x: NodeId, channels: usize, groups: usize) -> NodeId {
+    b.conv(TARGET, x, Conv { groups, ..Conv::same(channels, channels, 3, 1) })
+}
+
 /// Attention within 2x3 windows of a 4x6 grid.
 fn swin(b: &mut Builder, x: NodeId, shift: [usize; 2], cosine: bool, bias: PositionBias) -> NodeId {
-    let windows = Some(Windows { grid: [4, 6], size: [2, 3], shift });
+    biased(b, x, Some(Windows { grid: [4, 6], size: [2, 3], shift }), cosine, bias)
+}
+
+fn biased(b: &mut Builder, x: NodeId, windows: Option<Windows>, cosine: bool, bias: PositionBias) -> NodeId {
     let (heads, qk_dim, v_dim, fused, scale) = (2, 8, 8, true, if cosine { 1.0 } else { 0.35 });
     b.node(TARGET, Op::Attention(op::Attention { heads, qk_dim, v_dim, fused, scale, cosine, windows, bias }), &[x])
 }
@@ -267,12 +268,8 @@ const LAYERS: &[Row] = &[
         attention(b, x, [12, 64, 64], 0.125)
     }),
     ("layer norm 768, 197 tokens", F32, Tokens(768, 197), 2.0, |b, x| b.layer_norm(TARGET, x, 768, 1e-6)),
-    ("depthwise conv 3x3 144, 56x56", F32, Image([144, 56, 56]), 2.0, |b, x| {
-        b.conv(TARGET, x, Conv { groups: 144, ..Conv::same(144, 144, 3, 1) })
-    }),
-    ("grouped conv 3x3 128 by 4, 56x56", F32, Image([128, 56, 56]), 2.0, |b, x| {
-        b.conv(TARGET, x, Conv { groups: 32, ..Conv::same(128, 128, 3, 1) })
-    }),
+    ("depthwise conv 3x3 144, 56x56", F32, Image([144, 56, 56]), 2.0, |b, x| grouped(b, x, 144, 144)),
+    ("grouped conv 3x3 128 by 4, 56x56", F32, Image([128, 56, 56]), 2.0, |b, x| grouped(b, x, 128, 32)),
     ("rms norm 768, 197 tokens", F32, Tokens(768, 197), 2.0, |b, x| {
         b.node(TARGET, Op::RmsNorm(op::RmsNorm { dim: 768, eps: 1e-6 }), &[x])
     }),

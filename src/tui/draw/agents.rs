@@ -31,11 +31,7 @@ pub(super) fn tab_title(c: &Canvas<'_>, agents: bool) -> Vec<Span<'static>> {
 pub(super) fn draw(c: &mut Canvas<'_>, area: Rect, tab: bool) {
     let (app, pal) = (c.app, c.pal);
     let focused = app.pane == Pane::Agents;
-    let mut title = if tab {
-        tab_title(c, true)
-    } else {
-        vec![span("agents", if focused { pal.bold(Role::Focus) } else { pal.fg(Role::Title) })]
-    };
+    let mut title = if tab { tab_title(c, true) } else { vec![c.title("agents", focused)] };
     let sep = pal.dot();
     if let Some(t) = app.turns.iter().rev().find(|t| t.live).or(app.turns.last()) {
         title.push(span(format!("{sep}{}", t.role), pal.fg(Role::Accent)));

@@ -20,20 +20,16 @@ use ratatui::text::{Line, Span};
 pub(super) fn draw(c: &mut Canvas<'_>, area: Rect, tab: bool) {
     let (app, pal) = (c.app, c.pal);
     let focused = app.pane == Pane::Decision;
-    let mut title = if tab {
-        super::agents::tab_title(c, false)
-    } else {
-        vec![span("decision", if focused { pal.bold(Role::Focus) } else { pal.fg(Role::Title) })]
-    };
+    let mut title = if tab { super::agents::tab_title(c, false) } else { vec![c.title("decision", focused)] };
     let sep = pal.dot();
     let shown = app.row_shown();
     let focus = app.focused();
     let name = match app.list.current() {
-        Some(RowRef::Layer(i)) => app.table.layers.get(i).map(|l| l.label.clone()),
-        Some(RowRef::Block(b)) => app.table.blocks.get(b).map(|b| b.label.clone()),
+        Some(RowRef::Layer(i)) => app.table.layers.get(i).map(|l| l.label.as_str()),
+        Some(RowRef::Block(b)) => app.table.blocks.get(b).map(|b| b.label.as_str()),
         None => None,
     };
-    if let Some(n) = &name {
+    if let Some(n) = name {
         title.push(span(format!("{sep}{}", crate::config::text::fit_end(n, 22)), pal.fg(Role::Fg)));
     }
     if let Some(Target::Group(g)) = focus.as_ref().map(|f| &f.target) {

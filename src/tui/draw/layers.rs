@@ -38,29 +38,29 @@ impl Col {
     }
 
     fn title(self) -> String {
-        match self {
-            Col::P50 => "p50 ms".into(),
-            Col::Share => "share".into(),
-            Col::Memory => "mem MB".into(),
-            Col::Macs => "MACs M".into(),
-            Col::Params => "params".into(),
-            Col::Sens => "sens".into(),
-            Col::Plan => "plan".into(),
-            Col::History(0) => "base".into(),
-            Col::History(r) => format!("r{r}"),
+        match (self.figure(), self) {
+            (Some((title, _)), _) => title.into(),
+            (None, Col::History(0)) => "base".into(),
+            (None, Col::History(r)) => format!("r{r}"),
+            (None, _) => "plan".into(),
         }
     }
 
     fn sorts(self) -> Option<SortKey> {
-        match self {
-            Col::P50 => Some(SortKey::P50),
-            Col::Share => Some(SortKey::Share),
-            Col::Memory => Some(SortKey::Memory),
-            Col::Macs => Some(SortKey::Macs),
-            Col::Params => Some(SortKey::Params),
-            Col::Sens => Some(SortKey::Sensitivity),
-            Col::Plan | Col::History(_) => None,
-        }
+        self.figure().map(|(_, key)| key)
+    }
+
+    /// The title and the order of a column of the newest figures.
+    fn figure(self) -> Option<(&'static str, SortKey)> {
+        Some(match self {
+            Col::P50 => ("p50 ms", SortKey::P50),
+            Col::Share => ("share", SortKey::Share),
+            Col::Memory => ("mem MB", SortKey::Memory),
+            Col::Macs => ("MACs M", SortKey::Macs),
+            Col::Params => ("params", SortKey::Params),
+            Col::Sens => ("sens", SortKey::Sensitivity),
+            Col::Plan | Col::History(_) => return None,
+        })
     }
 }
 
@@ -101,8 +101,7 @@ struct Grid {
 pub(super) fn draw(c: &mut Canvas<'_>, area: Rect) {
     let (app, pal) = (c.app, c.pal);
     let focused = app.pane == Pane::Layers;
-    let title_style = if focused { pal.bold(Role::Focus) } else { pal.fg(Role::Title) };
-    let mut title = vec![span("layers", title_style)];
+    let mut title = vec![c.title("layers", focused)];
     let arrow = if app.list.reverse { pal.glyph("↑", "^") } else { pal.glyph("↓", "v") };
     title.push(span(format!(" {} {arrow}", app.list.sort.label()), pal.fg(Role::Accent)));
     if app.list.flat {
@@ -184,8 +183,7 @@ fn line(c: &mut Canvas<'_>, grid: &Grid, row: u16, r: RowRef, cursor: bool) {
     let ground = if cursor { pal.cursor() } else { Style::new() };
     let bold = if cursor { Modifier::BOLD } else { Modifier::empty() };
     if cursor {
-        let y = Rect { y: body.y + row, height: 1, ..body }.intersection(body);
-        c.buf.set_style(y, ground);
+        c.cursor(body, row);
     }
     let (fig, spark, history, scale, gone, live) = match r {
         RowRef::Block(i) => match t.blocks.get(i) {

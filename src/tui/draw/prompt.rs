@@ -13,10 +13,10 @@ pub(super) fn draw(c: &mut Canvas<'_>, l: &Layout) {
     let Some(modal) = &c.app.modal else { return };
     match modal {
         Modal::Help { scroll } => help::draw(c, l.body, *scroll),
-        Modal::Confirm { question, .. } => {
+        Modal::Stop => {
             let area = popup(l.body, 60, 4);
             let inner = boxed(c, area, "sure?");
-            c.put(inner, 0, 1, question, c.pal.fg(Role::Fg));
+            c.put(inner, 0, 1, "end the session's host? everything decided is kept", c.pal.fg(Role::Fg));
             c.put(inner, 1, 1, "y yes   any other key no", c.pal.fg(Role::Dim));
         }
         Modal::Prompt(p) if matches!(p.ask, Ask::Search(_)) => {
@@ -48,8 +48,7 @@ pub(super) fn draw(c: &mut Canvas<'_>, l: &Layout) {
                 let chosen = line.chosen == Some(i);
                 let style = if chosen { c.pal.bold(Role::Fg).patch(c.pal.cursor()) } else { c.pal.fg(Role::Fg) };
                 if chosen {
-                    let y = Rect { y: inner.y + row as u16, height: 1, ..inner }.intersection(inner);
-                    c.buf.set_style(y, c.pal.cursor());
+                    c.cursor(inner, row as u16);
                 }
                 c.put(inner, row as u16, 1, offer, style);
                 let at = 18.max(width(offer) as u16 + 2);
