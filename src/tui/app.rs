@@ -161,6 +161,8 @@ pub struct App {
     pub now_ms: i64,
     /// Something changed since the last frame.
     pub dirty: bool,
+    /// What the runtime is asked to do, until it takes it.
+    pub(super) effects: Vec<Effect>,
     pub(super) forecasts: super::forecast::Forecasts,
     pub(super) table_stale: bool,
     pub(super) outlook_stale: bool,
@@ -188,8 +190,10 @@ impl App {
         self.dirty = true;
         match msg {
             HostMsg::Welcome { state, you, pen, .. } => self.welcome(*state, you, pen),
-            HostMsg::Refused { message } => return vec![Effect::Quit(Exit::HostGone(clean(&message).into_owned()))],
-            HostMsg::Event { record } => return self.event(&record),
+            HostMsg::Refused { message: reason } | HostMsg::Bye { reason } => {
+                self.effects.push(Effect::Quit(Exit::HostGone(clean(&reason).into_owned())));
+            }
+            HostMsg::Event { record } => self.event(&record),
             HostMsg::Feed { feed } => self.feed(feed),
             HostMsg::Reply { id, result } => self.reply(id, result),
             HostMsg::Pen { holder, holder_name } => {
@@ -202,9 +206,8 @@ impl App {
                     self.say(Level::Good, "you have the pen");
                 }
             }
-            HostMsg::Bye { reason } => return vec![Effect::Quit(Exit::HostGone(clean(&reason).into_owned()))],
         }
-        Vec::new()
+        std::mem::take(&mut self.effects)
     }
 
     /// `command` went out and will be answered under `reply`, or could not be sent.
@@ -254,14 +257,13 @@ impl App {
         }
     }
 
-    fn event(&mut self, record: &Record) -> Vec<Effect> {
+    fn event(&mut self, record: &Record) {
         let undoable = |s: &State| (s.decisions.clone(), s.constraints.clone(), s.budget);
         let turns = matches!(record.event, Event::Undone | Event::Redone);
         let before = turns.then(|| undoable(&self.state));
         self.state.apply(record);
         let idle = before.is_some_and(|b| b == undoable(&self.state));
         self.outlook_stale = true;
-        let mut effects = Vec::new();
         if record.event.ends_a_stage() {
             self.jobs.clear();
         }
@@ -279,12 +281,12 @@ impl App {
             | Event::RolledBack { .. } => self.table_stale = true,
             Event::Proposed { decisions } => {
                 for d in decisions.iter().filter(|d| d.by_person()) {
-                    effects.extend(self.landed(&d.target, &d.action));
+                    self.landed(&d.target, &d.action);
                 }
             }
             Event::Edited { id, action, .. } => {
                 if let Some(target) = self.state.decision(*id).map(|d| d.target.clone()) {
-                    effects.extend(self.landed(&target, action));
+                    self.landed(&target, action);
                 }
             }
             Event::PassedOver { proposals } => {
@@ -323,23 +325,23 @@ impl App {
             // What else there is to tell of an event stands in the timeline.
             _ => {}
         }
-        effects
     }
 
     /// An edit of ours is durable: its draft is done, and the approval that was to follow it may.
-    fn landed(&mut self, target: &Target, action: &Action) -> Option<Effect> {
+    fn landed(&mut self, target: &Target, action: &Action) {
         let mine = |s: &Sent| s.draft.target == *target && same(&s.draft.action, action);
         // A host that rounds or clamps still answers the oldest one.
-        let at =
-            self.sent.iter().position(mine).or_else(|| self.sent.iter().position(|s| s.draft.target == *target))?;
+        let at = self.sent.iter().position(mine).or_else(|| self.sent.iter().position(|s| s.draft.target == *target));
+        let Some(at) = at else { return };
         self.sent.remove(at);
         if self.sent.iter().any(|s| s.draft.target == *target) {
-            return None;
+            return;
         }
-        let i = self.approve_next.iter().position(|t| t == target)?;
+        let Some(i) = self.approve_next.iter().position(|t| t == target) else { return };
         self.approve_next.swap_remove(i);
-        let id = self.state.planned(target).open?.id;
-        Some(Effect::Send(Command::Approve { ids: vec![id] }))
+        if let Some(id) = self.state.planned(target).open.map(|d| d.id) {
+            self.effects.push(Effect::Send(Command::Approve { ids: vec![id] }));
+        }
     }
 
     /// Says what an undo or redo did; what it meant may have given way to newer proposals meanwhile.

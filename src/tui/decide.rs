@@ -3,7 +3,7 @@
 //! A draft lives here only; it becomes durable when it is confirmed, when the cursor leaves its row, or when the row is
 //! approved. The host rounds and clamps what it gets; the screen steps by the group's granule so that it agrees.
 
-use super::app::{App, Draft, Effect, Level, Pane, Sent, Shown, View, same};
+use super::app::{App, Draft, Level, Pane, Sent, Shown, View, same};
 use super::list::RowRef;
 use super::modal::Ask;
 use super::table::{Block, Layer};
@@ -82,27 +82,28 @@ impl App {
         }
     }
 
-    /// Says why nothing can be decided now, where nothing can; `settling`: an edit in progress may be confirmed.
-    fn no_decisions(&mut self, settling: bool) -> Option<Vec<Effect>> {
+    /// Whether anything can be decided now; says why not. `settling`: an edit in progress may be confirmed.
+    fn may_decide(&mut self, settling: bool) -> bool {
         if self.view != View::Review {
-            return Some(self.nothing("decisions are made in the review view (1)"));
+            self.nothing("decisions are made in the review view (1)");
+            return false;
         }
         if self.reviewable() || settling {
-            return None;
+            return true;
         }
-        let text = if self.state.phase == crate::session::Phase::Verdict {
+        if self.state.phase == crate::session::Phase::Verdict {
             let (accept, back) = (self.label(Act::Accept), self.label(Act::RollBack));
-            format!("the round waits: {accept} accepts it, {back} rolls it back")
+            self.nothing(format!("the round waits: {accept} accepts it, {back} rolls it back"));
         } else {
-            "a run is under way; decisions can be made again after it".to_owned()
-        };
-        Some(self.nothing(text))
+            self.nothing("a run is under way; decisions can be made again after it");
+        }
+        false
     }
 
     /// The row's layer at `precision`, as a draft.
-    pub(super) fn set_precision(&mut self, precision: Precision) -> Vec<Effect> {
-        if let Some(refused) = self.no_decisions(false) {
-            return refused;
+    pub(super) fn set_precision(&mut self, precision: Precision) {
+        if !self.may_decide(false) {
+            return;
         }
         let Some(l) = self.row_weighty() else { return self.nothing(NO_WEIGHTS) };
         let target = Target::Layer(l.name.clone());
@@ -110,16 +111,18 @@ impl App {
     }
 
     /// Does what a key asks for where decisions can be made now.
-    pub(super) fn decide(&mut self, deed: impl Fn(&mut App) -> Vec<Effect>) -> Vec<Effect> {
-        self.no_decisions(false).unwrap_or_else(|| deed(self))
+    pub(super) fn decide(&mut self, deed: impl Fn(&mut App)) {
+        if self.may_decide(false) {
+            deed(self);
+        }
     }
 
-    pub(super) fn reopen(&mut self) -> Vec<Effect> {
+    pub(super) fn reopen(&mut self) {
         let ids: Vec<DecisionId> = self.chosen().iter().filter(|s| closed(s)).filter_map(|s| s.id).collect();
         self.ids(ids, "nothing approved, vetoed or rolled back here", |ids| Command::Reopen { ids })
     }
 
-    pub(super) fn edit(&mut self) -> Vec<Effect> {
+    pub(super) fn edit(&mut self) {
         let Some(g) = self.row_group() else { return self.nothing("no group to prune on this row") };
         let title = format!("{} of {} to keep", unit(g), g.size);
         let hint = format!("a ratio to remove (0.375, 37.5%) or a number to keep; steps of {}", g.granule);
@@ -128,14 +131,14 @@ impl App {
         self.prompt(Ask::Edit(target), title, hint, &kept.to_string())
     }
 
-    pub(super) fn next_precision(&mut self) -> Vec<Effect> {
+    pub(super) fn next_precision(&mut self) {
         let Some(l) = self.row_weighty() else { return self.nothing(NO_WEIGHTS) };
         let now = self.precision_of(&self.shown(&Target::Layer(l.name.clone())), &l.name);
         let i = Precision::ALL.iter().position(|p| *p == now).unwrap_or(0);
         self.set_precision(Precision::ALL[(i + 1) % Precision::ALL.len()])
     }
 
-    pub(super) fn remove_block(&mut self) -> Vec<Effect> {
+    pub(super) fn remove_block(&mut self) {
         let Some(b) = self.row_block() else { return self.nothing(NO_BLOCK) };
         if !b.removable {
             return self.nothing("this block changes the shape, so it cannot be removed");
@@ -149,9 +152,9 @@ impl App {
     }
 
     /// Keeps the edit in progress; without one, opens what the row shows.
-    pub(super) fn confirm(&mut self) -> Vec<Effect> {
-        if let Some(refused) = self.no_decisions(true) {
-            return refused;
+    pub(super) fn confirm(&mut self) {
+        if !self.may_decide(true) {
+            return;
         }
         if self.draft.is_some() {
             return self.commit();
@@ -161,17 +164,16 @@ impl App {
         }
         self.pane = if self.pane == Pane::Decision { Pane::Layers } else { Pane::Decision };
         self.outlook_stale = true;
-        Vec::new()
     }
 
-    pub(super) fn approve_block(&mut self) -> Vec<Effect> {
+    pub(super) fn approve_block(&mut self) {
         let Some(block) = self.row_block_index() else { return self.nothing(NO_BLOCK) };
         let targets = self.targets_in_block(block);
         self.approve_targets(&targets)
     }
 
     /// Approves in all rows that the filter lets through, folded or not.
-    pub(super) fn approve_shown(&mut self) -> Vec<Effect> {
+    pub(super) fn approve_shown(&mut self) {
         let rows = self.list.shown.iter().flat_map(|row| match *row {
             RowRef::Block(b) if self.list.filter.is_empty() => self.targets_in_block(b),
             row => self.targets_of(row),
@@ -180,7 +182,7 @@ impl App {
         self.approve_targets(&targets)
     }
 
-    fn ids(&mut self, ids: Vec<DecisionId>, none: &str, f: impl Fn(Vec<DecisionId>) -> Command) -> Vec<Effect> {
+    fn ids(&mut self, ids: Vec<DecisionId>, none: &str, f: impl Fn(Vec<DecisionId>) -> Command) {
         if ids.is_empty() {
             return self.nothing(none);
         }
@@ -190,8 +192,8 @@ impl App {
     /// Keeps the edit in progress; then what of `targets` can be approved now. What is on its way is approved once it is
     /// durable, whether there is any such thing is told too: it may be refused, and what it was to replace must not be
     /// approved in its place.
-    fn approvable(&mut self, targets: &[Target]) -> (Vec<Effect>, Vec<DecisionId>, bool) {
-        let effects = self.commit();
+    fn open_of(&mut self, targets: &[Target]) -> (Vec<DecisionId>, bool) {
+        self.commit();
         let on_its_way = |t: &&Target| self.sent.iter().any(|s| s.draft.target == **t);
         let (later, now): (Vec<&Target>, Vec<&Target>) = targets.iter().partition(on_its_way);
         let ids = now.iter().map(|t| self.shown(t)).filter(Shown::open).filter_map(|s| s.id).collect();
@@ -200,37 +202,35 @@ impl App {
                 self.approve_next.push((*t).clone());
             }
         }
-        (effects, ids, !later.is_empty())
+        (ids, !later.is_empty())
     }
 
-    fn approve_targets(&mut self, targets: &[Target]) -> Vec<Effect> {
-        let (mut effects, mut ids, _) = self.approvable(targets);
+    fn approve_targets(&mut self, targets: &[Target]) {
+        let before = self.effects.len();
+        let (mut ids, _) = self.open_of(targets);
         ids.sort_unstable();
         ids.dedup();
-        let n = ids.len();
-        if n == 0 && !effects.is_empty() {
-            return effects;
+        let (n, kept) = (ids.len(), self.effects.len());
+        if n == 0 && kept > before {
+            return;
         }
-        let sent = self.ids(ids, "no open decision here", |ids| Command::Approve { ids });
-        if !sent.is_empty() {
+        self.ids(ids, "no open decision here", |ids| Command::Approve { ids });
+        if self.effects.len() > kept {
             self.say(Level::Good, format!("approving {}", crate::words::counted(n, "decision")));
         }
-        effects.extend(sent);
-        effects
     }
 
-    pub(super) fn approve(&mut self) -> Vec<Effect> {
+    pub(super) fn approve(&mut self) {
         let targets: Vec<Target> = self.chosen().into_iter().map(|s| s.target).collect();
-        let (mut effects, ids, waits) = self.approvable(&targets);
+        let (ids, waits) = self.open_of(&targets);
         if !ids.is_empty() || !waits {
             let none = "nothing open on this row; [ ] p x or e propose something";
-            effects.extend(self.ids(ids, none, |ids| Command::Approve { ids }));
+            self.ids(ids, none, |ids| Command::Approve { ids });
         }
-        effects
     }
 
     /// Refuses what waits on the row; where nothing does, takes back what is in force.
-    pub(super) fn veto(&mut self) -> Vec<Effect> {
+    pub(super) fn veto(&mut self) {
         let all = self.chosen();
         let waits = all.iter().any(refusable);
         let chosen: Vec<&Shown> = all.iter().filter(|s| if waits { refusable(s) } else { in_force(s) }).collect();
@@ -253,7 +253,7 @@ impl App {
             _ => (format!("veto {what}"), "why? the reason binds later proposals for just this"),
         };
         if !self.may_write() {
-            return Vec::new();
+            return;
         }
         self.draft = None;
         self.prompt(Ask::Veto(ids), title, hint, "")
@@ -281,7 +281,7 @@ impl App {
     }
 
     /// Removes `steps` granules more (or fewer) of the row's group.
-    pub(super) fn drag(&mut self, steps: isize) -> Vec<Effect> {
+    pub(super) fn drag(&mut self, steps: isize) {
         let Some(g) = self.row_group() else {
             let why = self.row_layer().and_then(|l| self.protection(&l.name));
             return self.nothing(why.unwrap_or_else(|| "no group to prune on this row".to_owned()));
@@ -306,33 +306,29 @@ impl App {
     }
 
     /// Starts or changes the draft; another target's draft is kept first.
-    pub(super) fn set_draft(&mut self, target: Target, action: Action) -> Vec<Effect> {
+    pub(super) fn set_draft(&mut self, target: Target, action: Action) {
         if !self.may_write() {
-            return Vec::new();
+            return;
         }
-        let effects = match &self.draft {
-            Some(d) if d.target != target => self.commit(),
-            _ => Vec::new(),
-        };
+        if self.draft.as_ref().is_some_and(|d| d.target != target) {
+            self.commit();
+        }
         self.outlook_stale = true;
         self.draft = Some(Draft { target, action });
-        effects
     }
 
     /// Sends the draft, which the host takes as an edit of what waits on its target, or as a decision of the engineer's own.
-    pub(super) fn commit(&mut self) -> Vec<Effect> {
-        let Some(draft) = self.draft.take() else { return Vec::new() };
+    pub(super) fn commit(&mut self) {
+        let Some(draft) = self.draft.take() else { return };
         self.outlook_stale = true;
         if same(&self.shown(&draft.target).action, &draft.action) {
-            return Vec::new();
+            return;
         }
         // By target, not by id: a proposal that comes in between takes the place of the decision, not of this edit.
         let command = Command::Decide { target: draft.target.clone(), action: draft.action.clone() };
-        let effects = self.command(command);
-        if !effects.is_empty() {
+        if self.sends(command) {
             self.sent.push(Sent { draft, reply: None });
         }
-        effects
     }
 }
 

@@ -47,9 +47,9 @@ impl App {
         match input {
             Input::Resize(w, h) => {
                 self.size = (w, h);
-                vec![Effect::Repaint]
+                self.effects.push(Effect::Repaint);
             }
-            Input::Key(k) if k.kind == KeyEventKind::Release => Vec::new(),
+            Input::Key(k) if k.kind == KeyEventKind::Release => {}
             Input::Key(k) => self.key(k),
             Input::Paste(text) => {
                 let text = crate::config::text::clean(&text).into_owned();
@@ -62,16 +62,16 @@ impl App {
                     self.say(Level::Warn, words);
                 }
                 self.live_search();
-                Vec::new()
             }
             Input::Wheel(by) => {
                 let act = if by > 0 { Act::Down } else { Act::Up };
-                (0..by.unsigned_abs()).flat_map(|_| self.act(act)).collect()
+                (0..by.unsigned_abs()).for_each(|_| self.act(act));
             }
         }
+        std::mem::take(&mut self.effects)
     }
 
-    fn key(&mut self, k: KeyEvent) -> Vec<Effect> {
+    fn key(&mut self, k: KeyEvent) {
         self.list.untouched = false;
         if self.modal.is_some() {
             return self.modal_key(k);
@@ -87,8 +87,8 @@ impl App {
         }
     }
 
-    fn modal_key(&mut self, k: KeyEvent) -> Vec<Effect> {
-        let Some(modal) = &mut self.modal else { return Vec::new() };
+    fn modal_key(&mut self, k: KeyEvent) {
+        let Some(modal) = &mut self.modal else { return };
         let ctrl = k.modifiers.contains(KeyModifiers::CONTROL);
         let leave = k.code == KeyCode::Esc || (ctrl && k.code == KeyCode::Char('c'));
         match modal {
@@ -103,7 +103,6 @@ impl App {
                     _ => self.modal = None,
                 }
                 self.clamp_help();
-                Vec::new()
             }
             Modal::Stop => {
                 self.modal = None;
@@ -119,7 +118,7 @@ impl App {
                         self.refilter();
                     }
                     self.modal = None;
-                    return Vec::new();
+                    return;
                 }
                 if k.code == KeyCode::Enter {
                     let p = p.clone();
@@ -132,7 +131,6 @@ impl App {
                     p.area.input(k);
                 }
                 self.live_search();
-                Vec::new()
             }
             Modal::Command(c) => {
                 let themes = self.settings.theme_dir.clone();
@@ -151,7 +149,6 @@ impl App {
                         c.complete(themes.as_deref());
                     }
                 }
-                Vec::new()
             }
         }
     }
@@ -179,39 +176,40 @@ impl App {
         }
     }
 
-    fn answer(&mut self, p: Prompt) -> Vec<Effect> {
+    fn answer(&mut self, p: Prompt) {
         let text = p.text();
         match p.ask {
             Ask::Veto(ids) => self.command(Command::Veto { ids, reason: text }),
-            Ask::Note if text.is_empty() => Vec::new(),
+            Ask::Note if text.is_empty() => {}
             Ask::Note => self.command(Command::Note { text }),
             Ask::RollBack => self.command(Command::RollBack { reason: text }),
-            Ask::Search(_) => {
-                self.last_words = text;
-                Vec::new()
-            }
+            Ask::Search(_) => self.last_words = text,
             Ask::Edit(target) => {
-                let Some(group) = self.group(target.name()) else { return Vec::new() };
+                let Some(group) = self.group(target.name()) else { return };
                 match parse_kept(&text, group.size) {
                     Ok(kept) => {
                         let ratio = group.ratio_of(group.kept_at(group.ratio_of(kept)));
-                        let mut effects = self.set_draft(target, Action::Prune { ratio, kept: Vec::new() });
-                        effects.extend(self.commit());
-                        effects
+                        self.set_draft(target, Action::Prune { ratio, kept: Vec::new() });
+                        self.commit();
                     }
-                    Err(e) => self.told(Level::Bad, e),
+                    Err(e) => self.say(Level::Bad, e),
                 }
             }
         }
     }
 
     /// Sends a command, or says why not.
-    pub(super) fn command(&mut self, command: Command) -> Vec<Effect> {
-        if (matches!(command, Command::TakePen) && self.connected) || self.may_write() {
-            vec![Effect::Send(command)]
-        } else {
-            Vec::new()
+    pub(super) fn command(&mut self, command: Command) {
+        self.sends(command);
+    }
+
+    /// The same; whether it went.
+    pub(super) fn sends(&mut self, command: Command) -> bool {
+        let may = (matches!(command, Command::TakePen) && self.connected) || self.may_write();
+        if may {
+            self.effects.push(Effect::Send(command));
         }
+        may
     }
 
     /// Whether this terminal may command; says so when not.
@@ -228,7 +226,7 @@ impl App {
     }
 
     /// Does what a key asks for.
-    pub fn act(&mut self, act: Act) -> Vec<Effect> {
+    pub fn act(&mut self, act: Act) {
         match act {
             Act::Down => self.step(Step::Line, 1),
             Act::Up => self.step(Step::Line, -1),
@@ -238,7 +236,7 @@ impl App {
             Act::Bottom => self.step(Step::All, 1),
             Act::NextPane | Act::PrevPane => self.next_pane(act == Act::NextPane),
             Act::ToggleFold | Act::Unfold | Act::Fold => self.fold(act),
-            Act::FoldAll if self.list.current().is_none() => Vec::new(),
+            Act::FoldAll if self.list.current().is_none() => {}
             Act::FoldAll => {
                 if self.list.folded.is_empty() {
                     self.list.folded = self.table.blocks.iter().map(|b| b.name.clone()).collect();
@@ -273,7 +271,6 @@ impl App {
                     self.say(Level::Info, format!("no match for `{words}`; {} searches", self.label(Act::Search)));
                 }
                 self.outlook_stale = true;
-                Vec::new()
             }
             Act::Approve => self.decide(App::approve),
             Act::Veto => self.decide(App::veto),
@@ -289,10 +286,7 @@ impl App {
             Act::ApproveBlock => self.decide(App::approve_block),
             Act::ApproveAll => self.decide(App::approve_shown),
             Act::Note => self.prompt(Ask::Note, "note to the agents", "goes into the next prompt", ""),
-            Act::Undo if self.draft.take().is_some() => {
-                self.outlook_stale = true;
-                Vec::new()
-            }
+            Act::Undo if self.draft.take().is_some() => self.outlook_stale = true,
             Act::Undo => self.command(Command::Undo),
             Act::Redo => self.command(Command::Redo),
             Act::Profile => self.with_commit(Command::Profile),
@@ -326,9 +320,8 @@ impl App {
             Act::Interrupt => self.command(Command::Cancel),
             Act::TakePen => self.command(Command::TakePen),
             Act::Detach => {
-                let mut effects = self.commit();
-                effects.push(Effect::Quit(Exit::Detached));
-                effects
+                self.commit();
+                self.effects.push(Effect::Quit(Exit::Detached));
             }
             Act::View1 => self.show(View::Review),
             Act::View2 => self.show(View::Evaluate),
@@ -341,12 +334,9 @@ impl App {
                 let follow = s.follow;
                 self.nothing(if follow { "following the stream" } else { "holding still" })
             }
-            Act::Yank => vec![Effect::Yank(self.pane_text())],
+            Act::Yank => self.effects.push(Effect::Yank(self.pane_text())),
             Act::Command => self.open_line(""),
-            Act::Help => {
-                self.modal = Some(Modal::Help { scroll: 0 });
-                Vec::new()
-            }
+            Act::Help => self.modal = Some(Modal::Help { scroll: 0 }),
             Act::Cancel => {
                 if self.draft.take().is_some() {
                     self.say(Level::Info, "edit dropped");
@@ -360,57 +350,53 @@ impl App {
                     self.notes_hidden = true;
                 }
                 self.outlook_stale = true;
-                Vec::new()
             }
-            Act::Redraw => vec![Effect::Repaint],
-            Act::Suspend => vec![Effect::Suspend],
+            Act::Redraw => self.effects.push(Effect::Repaint),
+            Act::Suspend => self.effects.push(Effect::Suspend),
         }
     }
 
-    fn open_line(&mut self, text: &str) -> Vec<Effect> {
+    fn open_line(&mut self, text: &str) {
         let line = CommandLine::new(text, self.settings.theme_dir.as_deref());
         self.modal = Some(Modal::Command(Box::new(line)));
-        Vec::new()
     }
 
-    fn show(&mut self, view: View) -> Vec<Effect> {
+    fn show(&mut self, view: View) {
         if self.view != view {
             self.scroll = 0;
         }
         self.view = view;
-        Vec::new()
     }
 
     /// Scrolls the text that has the keys, moves along the card's lines, or moves the cursor; down with `way` 1, up with -1.
-    fn step(&mut self, step: Step, way: isize) -> Vec<Effect> {
+    fn step(&mut self, step: Step, way: isize) {
         if self.view != View::Review || self.pane == Pane::Agents {
             self.scroll_text(step, way);
-            return Vec::new();
+            return;
         }
         let rows = way * step.lines(list_rows(&self.layout())).max(1) as isize;
         if self.pane == Pane::Decision && rows.abs() == 1 {
             let last = self.row_shown().len().saturating_sub(1);
             self.card = self.card.saturating_add_signed(rows).min(last);
             self.outlook_stale = true;
-            return Vec::new();
+            return;
         }
         self.go(rows)
     }
 
     /// Moves the cursor; an edit in progress on the row that is left is kept.
-    fn go(&mut self, by: isize) -> Vec<Effect> {
+    fn go(&mut self, by: isize) {
         let before = self.list.current();
         let rows = list_rows(&self.layout());
         self.list.step(by, rows);
-        if self.list.current() == before {
-            return Vec::new();
+        if self.list.current() != before {
+            self.card = 0;
+            self.outlook_stale = true;
+            self.commit();
         }
-        self.card = 0;
-        self.outlook_stale = true;
-        self.commit()
     }
 
-    fn next_pane(&mut self, forward: bool) -> Vec<Effect> {
+    fn next_pane(&mut self, forward: bool) {
         if self.view != View::Review {
             let i = View::ALL.iter().position(|v| *v == self.view).unwrap_or(0);
             let n = View::ALL.len();
@@ -422,16 +408,18 @@ impl App {
             (Pane::Decision, true) | (Pane::Agents, false) => Pane::Layers,
         };
         self.outlook_stale = true;
-        Vec::new()
     }
 
     /// Folds or unfolds the row's block, as the key asks.
-    fn fold(&mut self, act: Act) -> Vec<Effect> {
+    fn fold(&mut self, act: Act) {
         let block = if self.list.flat { None } else { self.row_block() };
-        let Some(name) = block.map(|b| b.name.clone()) else { return Vec::new() };
+        let Some(name) = block.map(|b| b.name.clone()) else { return };
         match (act, self.list.folded.contains(&name)) {
             (Act::Unfold, false) => {
-                return if matches!(self.list.current(), Some(RowRef::Block(_))) { self.go(1) } else { Vec::new() };
+                if let Some(RowRef::Block(_)) = self.list.current() {
+                    self.go(1);
+                }
+                return;
             }
             (Act::Fold, _) | (_, false) => drop(self.list.folded.insert(name)),
             (_, true) => drop(self.list.folded.remove(&name)),
@@ -440,16 +428,17 @@ impl App {
     }
 
     /// Lists the rows again; an edit in progress on a row that is left is kept.
-    fn refolded(&mut self) -> Vec<Effect> {
+    fn refolded(&mut self) {
         let before = self.list.current();
         self.refilter();
-        if self.list.current() == before { Vec::new() } else { self.commit() }
+        if self.list.current() != before {
+            self.commit();
+        }
     }
 
-    fn resort(&mut self) -> Vec<Effect> {
+    fn resort(&mut self) {
         let rows = list_rows(&self.layout());
         self.list.resort(&self.table, self.settings.mac_convention, rows);
-        Vec::new()
     }
 
     fn scroll_text(&mut self, step: Step, way: isize) {
@@ -473,24 +462,23 @@ impl App {
     }
 
     /// Acts on a line of the command line.
-    pub fn line(&mut self, text: &str) -> Vec<Effect> {
+    pub fn line(&mut self, text: &str) {
         let line = match parse(text) {
             Ok(l) => l,
-            Err(e) => return self.told(Level::Bad, e),
+            Err(e) => return self.say(Level::Bad, e),
         };
         match line {
-            Line::Empty => Vec::new(),
+            Line::Empty => {}
             Line::Do(act) => self.act(act),
             Line::Send(command) => self.command(command),
             Line::Commit(command) => self.with_commit(command),
             Line::Colors(level) => {
                 self.palette.level = level;
-                vec![Effect::Repaint]
+                self.effects.push(Effect::Repaint)
             }
             Line::Filter(words) => {
                 self.list.filter = words;
                 self.refilter();
-                Vec::new()
             }
             Line::Constrain(limit, reason) => self.constrain(limit, reason),
             Line::Precision(precision) => self.set_precision(precision),
@@ -506,7 +494,7 @@ impl App {
                 if bound.is_empty() {
                     self.say(Level::Info, "no constraint on this row");
                 }
-                bound.into_iter().flat_map(|target| self.command(Command::Unconstrain { target })).collect()
+                bound.into_iter().for_each(|target| self.command(Command::Unconstrain { target }));
             }
             Line::Llm(endpoint) => {
                 let (base_url, model) = match endpoint {
@@ -516,43 +504,38 @@ impl App {
                 let at = base_url.as_deref().map(|u| {
                     format!("{} at {}", model.as_deref().unwrap_or("the endpoint's model"), crate::mask::address(u))
                 });
-                let effects = self.command(Command::SetLlm { base_url, model });
-                if !effects.is_empty() {
+                if self.sends(Command::SetLlm { base_url, model }) {
                     let said = at.as_deref().map(|at| format!("agents use {at}"));
                     self.say(Level::Good, said.unwrap_or_else(|| "the built-in planner will propose".to_owned()));
                     // The host says so too, after keys that are typed at once.
                     self.agents = at;
                 }
-                effects
             }
             Line::MacConvention(c) => {
                 self.settings.mac_convention = c;
                 self.resort()
             }
-            Line::Report(path) => vec![Effect::Write { path, text: super::report::markdown(self) }],
+            Line::Report(path) => self.effects.push(Effect::Write { path, text: super::report::markdown(self) }),
             Line::Sort(key) => {
                 (self.list.sort, self.list.reverse) = (key, false);
                 self.resort()
             }
-            Line::Stop => {
-                self.modal = Some(Modal::Stop);
-                Vec::new()
-            }
+            Line::Stop => self.modal = Some(Modal::Stop),
             Line::Theme(name) => {
                 let mut diagnostics = Vec::new();
                 match Theme::load(&name, self.settings.theme_dir.as_deref(), &mut diagnostics) {
                     Some(theme) => {
                         self.palette.theme = theme.clone();
                         self.settings.theme = theme;
-                        vec![Effect::Repaint]
+                        self.effects.push(Effect::Repaint)
                     }
-                    None => self.told(Level::Bad, diagnostics.first().map(ToString::to_string).unwrap_or_default()),
+                    None => self.say(Level::Bad, diagnostics.first().map(ToString::to_string).unwrap_or_default()),
                 }
             }
         }
     }
 
-    fn constrain(&mut self, limit: Limit, reason: String) -> Vec<Effect> {
+    fn constrain(&mut self, limit: Limit, reason: String) {
         let fits = |t: &Target| match limit {
             Limit::Freeze => matches!(t, Target::Group(_) | Target::Block(_)),
             Limit::MaxRatio { .. } => matches!(t, Target::Group(_)),
@@ -566,46 +549,32 @@ impl App {
     }
 
     /// Keeps the edit in progress, then sends `command`.
-    pub(super) fn with_commit(&mut self, command: Command) -> Vec<Effect> {
-        let mut effects = self.commit();
-        effects.extend(self.command(command));
-        effects
+    pub(super) fn with_commit(&mut self, command: Command) {
+        self.commit();
+        self.command(command);
     }
 
-    fn run(&mut self) -> Vec<Effect> {
+    fn run(&mut self) {
         let (approve, drop) = (self.label(Act::Approve), self.label(Act::Cancel));
         if self.draft.is_some() || !self.sent.is_empty() {
             // It would have to be approved first, and may be refused: a run must not go on without it unasked.
             let text = format!("an edit is not approved yet; {approve} approves it, {drop} drops it");
-            return self.told(Level::Warn, text);
+            return self.say(Level::Warn, text);
         }
         if self.state.changes() == 0 {
-            return self.told(Level::Warn, format!("nothing is approved; {approve} approves the row's proposal"));
+            return self.say(Level::Warn, format!("nothing is approved; {approve} approves the row's proposal"));
         }
         self.command(Command::Run)
     }
 
-    /// Says something, and that is all.
-    pub(super) fn told(&mut self, level: Level, text: impl Into<String>) -> Vec<Effect> {
-        self.say(level, text);
-        Vec::new()
-    }
-
     /// Says why nothing happens.
-    pub(super) fn nothing(&mut self, why: impl Into<String>) -> Vec<Effect> {
-        self.told(Level::Info, why)
+    pub(super) fn nothing(&mut self, why: impl Into<String>) {
+        self.say(Level::Info, why);
     }
 
     /// Opens a prompt that begins with `text`.
-    pub(super) fn prompt(
-        &mut self,
-        ask: Ask,
-        title: impl Into<String>,
-        hint: impl Into<String>,
-        text: &str,
-    ) -> Vec<Effect> {
+    pub(super) fn prompt(&mut self, ask: Ask, title: impl Into<String>, hint: impl Into<String>, text: &str) {
         self.modal = Some(Modal::Prompt(Box::new(Prompt::new(ask, title, hint, text))));
-        Vec::new()
     }
 
     /// Decisions may be worked on: no run is under way or waits for its verdict.
