@@ -88,16 +88,14 @@ impl App {
             self.nothing("decisions are made in the review view (1)");
             return false;
         }
-        if self.reviewable() || settling {
-            return true;
-        }
-        if self.state.phase == crate::session::Phase::Verdict {
+        let may = self.reviewable() || settling;
+        if !may && self.state.phase == crate::session::Phase::Verdict {
             let (accept, back) = (self.label(Act::Accept), self.label(Act::RollBack));
             self.nothing(format!("the round waits: {accept} accepts it, {back} rolls it back"));
-        } else {
+        } else if !may {
             self.nothing("a run is under way; decisions can be made again after it");
         }
-        false
+        may
     }
 
     /// The row's layer at `precision`, as a draft.

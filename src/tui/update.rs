@@ -450,11 +450,10 @@ impl App {
         };
         if let Some((stream, area)) = stream {
             let height = layout::inside(area).height as usize;
-            match way < 0 {
+            return match way < 0 {
                 true => stream.up(step.lines(height), height),
                 false => stream.down(step.lines(height)),
-            }
-            return;
+            };
         }
         let height = layout::inside(l.body).height as usize;
         let most = super::draw::text_lines(self).saturating_sub(height);
