@@ -323,7 +323,18 @@ impl App {
             }
             Event::Noted { .. } => self.say(Level::Good, "noted; it goes into the next prompt"),
             // What else there is to tell of an event stands in the timeline.
-            _ => {}
+            Event::RecipeSet { .. }
+            | Event::Resolved { .. }
+            | Event::PhaseEntered { .. }
+            | Event::Approved { .. }
+            | Event::Vetoed { .. }
+            | Event::Reopened { .. }
+            | Event::ConstraintSet { .. }
+            | Event::ConstraintLifted { .. }
+            | Event::BudgetSet { .. }
+            | Event::Built { .. }
+            | Event::RunStarted { .. }
+            | Event::Repaired { .. } => {}
         }
     }
 

@@ -617,7 +617,28 @@ impl App {
                 !self.busy() && self.state.card.is_some() && self.reviewable()
             }
             // Moving about, looking and leaving.
-            _ => true,
+            Act::Down
+            | Act::Up
+            | Act::PageDown
+            | Act::PageUp
+            | Act::Top
+            | Act::Bottom
+            | Act::NextPane
+            | Act::PrevPane
+            | Act::Unfold
+            | Act::Fold
+            | Act::Note
+            | Act::Detach
+            | Act::View1
+            | Act::View2
+            | Act::View3
+            | Act::View4
+            | Act::View5
+            | Act::Yank
+            | Act::Command
+            | Act::Help
+            | Act::Redraw
+            | Act::Suspend => true,
         }
     }
 }
