@@ -14,7 +14,6 @@ use crate::config::{self, Settings, Sources};
 use crate::headless::out::{self, tell};
 use crate::headless::{self, Exit};
 use crate::host::{OpenSpec, lifecycle};
-use crate::prune::Method;
 use crate::session::{Opening, Place};
 use anyhow::{Result, bail};
 use clap::Parser;
@@ -63,7 +62,7 @@ pub fn main() -> Exit {
 fn dispatch(cli: Cli) -> Result<Exit> {
     let screen = cli.screen;
     let Some(command) = cli.command else {
-        let settings = settings(flags(&screen, None, &Session::default()))?;
+        let settings = settings(&screen, None, Session::default())?;
         reachable(&settings)?;
         return sessions::open(demo_spec(&settings), None, false, settings);
     };
@@ -72,45 +71,44 @@ fn dispatch(cli: Cli) -> Result<Exit> {
             let asked = Session {
                 budget: o.budget.as_deref(),
                 seed: o.seed,
-                calibration: None,
                 url: o.llm_url.as_deref(),
                 llm: o.llm_model.as_deref(),
+                ..Session::default()
             };
-            let settings = settings(flags(&screen, Some(&o.on), &asked))?;
+            let settings = settings(&screen, Some(&o.on), asked)?;
             reachable(&settings)?;
             let data = o.data.clone().unwrap_or_default();
             let spec = OpenSpec { data, ..spec_of(&o.model, &o.images, &o.rank, &o.on, &settings)? };
             sessions::open(complete(spec)?, o.name.as_deref(), o.detach, settings)
         }
         Cmd::Attach { name, watch } => {
-            let settings = settings(flags(&screen, None, &Session::default()))?;
+            let settings = settings(&screen, None, Session::default())?;
             sessions::attach(name.as_deref(), watch, settings)
         }
         Cmd::Ls { json } => sessions::ls(json),
         Cmd::Stop { name } => sessions::stop(&name),
         Cmd::Log { name, json } => sessions::log(&name, json),
         Cmd::Profile(mut p) => {
-            let mut flags = flags(&screen, Some(&p.on), &Session::default());
-            flags.extend(p.macs.clone().map(|word| ("screen.mac_convention".to_owned(), word)));
-            let settings = settings(flags)?;
+            let asked = Session { macs: p.macs.as_deref(), ..Session::default() };
+            let settings = settings(&screen, Some(&p.on), asked)?;
             p.on = settled(p.on, &settings);
             headless::profile::run(&p, settings.mac_convention, settings.patience)
         }
         Cmd::Eval(mut e) => {
             let asked = Session { calibration: e.calibration.as_deref(), ..Session::default() };
-            let settings = settings(flags(&screen, Some(&e.on), &asked))?;
+            let settings = settings(&screen, Some(&e.on), asked)?;
             e.on = settled(e.on, &settings);
             headless::eval::run(&e, settings.calibration)
         }
         Cmd::Convert(mut c) => {
             let asked = Session { calibration: c.calibration.as_deref(), ..Session::default() };
-            let settings = settings(flags(&screen, Some(&c.on), &asked))?;
+            let settings = settings(&screen, Some(&c.on), asked)?;
             c.on = settled(c.on, &settings);
             headless::convert::run(&c, settings.calibration)
         }
         Cmd::Selftest(s) => {
             let on = On { device: s.device.clone(), threads: s.threads, ..On::default() };
-            let settings = settings(flags(&screen, Some(&on), &Session::default()))?;
+            let settings = settings(&screen, Some(&on), Session::default())?;
             headless::selftest::run(&settled(on, &settings), s.json)
         }
         Cmd::Run(r) => {
@@ -120,8 +118,9 @@ fn dispatch(cli: Cli) -> Result<Exit> {
                 calibration: r.calibration.as_deref(),
                 url: r.llm_url.as_deref(),
                 llm: r.llm_model.as_deref(),
+                ..Session::default()
             };
-            let settings = settings(flags(&screen, Some(&r.on), &asked))?;
+            let settings = settings(&screen, Some(&r.on), asked)?;
             reachable(&settings)?;
             let data = r.data.clone().unwrap_or_default();
             let spec = spec_of(&r.model, &r.images, &r.rank, &r.on, &settings)?;
@@ -141,7 +140,7 @@ fn dispatch(cli: Cli) -> Result<Exit> {
         Cmd::Demo { what: Demo::Train { kind, seed, out } } => headless::demo::train(&kind, seed, &out),
         Cmd::Demo { what: Demo::Images { split, count, out } } => headless::demo::images(&split, count, &out),
         Cmd::Screenshot { name, size, out, keys } => {
-            let settings = settings(flags(&screen, None, &Session::default()))?;
+            let settings = settings(&screen, None, Session::default())?;
             sessions::screenshot(&name, &size, &out, &keys, settings)
         }
         Cmd::Host { dir } => Ok(match lifecycle::run_host(&Place::at(&dir))? {
@@ -151,13 +150,10 @@ fn dispatch(cli: Cli) -> Result<Exit> {
     }
 }
 
-fn importance(rank: &Rank) -> Result<Method> {
-    Ok(rank.importance.as_deref().map(str::parse).transpose().map_err(UsageError)?.unwrap_or_default())
-}
-
-/// Flags that a session keeps.
+/// What a command asks for besides, where it has a flag for that.
 #[derive(Default)]
 struct Session<'a> {
+    macs: Option<&'a str>,
     budget: Option<&'a str>,
     seed: Option<u64>,
     calibration: Option<&'a str>,
@@ -166,7 +162,7 @@ struct Session<'a> {
 }
 
 /// Flags as the topmost layer of settings.
-fn flags(screen: &Screen, on: Option<&On>, session: &Session<'_>) -> Vec<(String, String)> {
+fn flags(screen: &Screen, on: Option<&On>, session: Session<'_>) -> Vec<(String, String)> {
     let mut out = Vec::new();
     let mut set = |key: &str, value: Option<String>| out.extend(value.map(|v| (key.to_owned(), v)));
     set("screen.theme", screen.theme.clone());
@@ -181,12 +177,13 @@ fn flags(screen: &Screen, on: Option<&On>, session: &Session<'_>) -> Vec<(String
     set("session.budget", session.budget.map(str::to_owned));
     set("llm.base_url", session.url.map(str::to_owned));
     set("llm.model", session.llm.map(str::to_owned));
+    set("screen.mac_convention", session.macs.map(str::to_owned));
     out
 }
 
 /// All layers of settings; whatever is wrong in any of them is told, all at once.
-fn settings(flags: Vec<(String, String)>) -> Result<Settings> {
-    let loaded = config::load(&Sources::of_process(flags));
+fn settings(screen: &Screen, on: Option<&On>, session: Session<'_>) -> Result<Settings> {
+    let loaded = config::load(&Sources::of_process(flags(screen, on, session)));
     for ignored in &loaded.ignored {
         out::complain(&ignored.to_string());
     }
@@ -220,15 +217,15 @@ fn reachable(settings: &Settings) -> Result<()> {
 
 /// What flags and settings say of a session on `model`; data is the caller's to fill in.
 fn spec_of(model: &str, images: &Images, rank: &Rank, on: &On, settings: &Settings) -> Result<OpenSpec> {
-    let of_settings = demo_spec(settings);
+    let set = set(OpenSpec::demo("vit"), settings);
     let how = Opening {
         model: model.to_owned(),
         arch: on.arch.as_deref().map(str::parse).transpose().map_err(UsageError)?,
         image: on.image_size,
         heads: on.heads,
         calib_is_eval: images.calib_is_eval,
-        importance: importance(rank)?,
-        ..of_settings.how
+        importance: rank.importance.as_deref().map(str::parse).transpose().map_err(UsageError)?.unwrap_or_default(),
+        ..set.how
     };
     Ok(OpenSpec {
         how,
@@ -237,24 +234,28 @@ fn spec_of(model: &str, images: &Images, rank: &Rank, on: &On, settings: &Settin
         calib: images.calib.clone(),
         calib_limit: images.calib_limit,
         limit: images.limit,
-        budget: settings.budget,
-        ..of_settings
+        ..set
     })
 }
 
 fn demo_spec(settings: &Settings) -> OpenSpec {
     let demo = OpenSpec::demo("vit");
     let budget = if settings.budget == crate::plan::Budget::default() { demo.budget } else { settings.budget };
+    OpenSpec { budget, ..set(demo, settings) }
+}
+
+/// `spec` with all that settings say.
+fn set(spec: OpenSpec, settings: &Settings) -> OpenSpec {
     let (tf32, threads, batch) = (settings.tf32, settings.threads, settings.batch);
     OpenSpec {
-        how: Opening { device: settings.device.clone(), tf32, threads, batch, ..demo.how },
-        budget,
+        how: Opening { device: settings.device.clone(), tf32, threads, batch, ..spec.how },
+        budget: settings.budget,
         patience: settings.patience,
         seed: settings.seed,
         calibration: settings.calibration,
         llm_url: settings.llm_url.clone(),
         llm_model: settings.llm_model.clone(),
-        ..demo
+        ..spec
     }
 }
 
@@ -263,9 +264,7 @@ fn complete(mut spec: OpenSpec) -> Result<OpenSpec> {
     let demo = spec.how.model.starts_with("demo:");
     if spec.data.is_empty() {
         if !demo {
-            bail!(UsageError(
-                "no data given; hint: --data with a folder of class folders, CIFAR, IDX, Parquet or tar files, or synthetic:eval".to_owned()
-            ));
+            bail!(UsageError(headless::setup::NO_DATA.to_owned()));
         }
         spec.data = "synthetic:eval".to_owned();
     }

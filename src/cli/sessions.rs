@@ -4,7 +4,7 @@ use super::kept;
 use crate::config::Settings;
 use crate::files;
 use crate::headless::out::{self, say, tell};
-use crate::headless::{Exit, print_json};
+use crate::headless::{Exit, print_json, runtime};
 use crate::host::client::{Client, Messages};
 use crate::host::{OpenSpec, lifecycle};
 use crate::model::formats::format as export_format;
@@ -13,10 +13,6 @@ use anyhow::{Context, bail};
 use std::io::IsTerminal;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
-
-fn runtime() -> anyhow::Result<tokio::runtime::Runtime> {
-    Ok(tokio::runtime::Builder::new_multi_thread().worker_threads(2).thread_name("io").enable_all().build()?)
-}
 
 /// Says on standard error that a host is starting, once that takes a moment.
 fn waiting(what: &str) -> impl FnMut(Duration) + '_ {
@@ -42,7 +38,7 @@ pub fn open(spec: OpenSpec, name: Option<&str>, detach: bool, settings: Settings
             .with_context(|| format!("cannot write in `{}`; hint: set PARING_HOME", place.dir.display()))?;
     }
     if detach {
-        runtime()?.block_on(async { lifecycle::spawn_detached(&place, waiting(&place.name)).await })?;
+        runtime(2)?.block_on(async { lifecycle::spawn_detached(&place, waiting(&place.name)).await })?;
         if !known {
             // Somebody else may have opened the name for something else at the same moment.
             kept::check(&place, &spec, &settings)?;
@@ -97,7 +93,7 @@ fn show(place: &Place, watch: bool, settings: Settings) -> anyhow::Result<Exit> 
             "standard output is not a terminal; hint: `--detach` opens without a screen, `paring run` works without one"
         );
     }
-    let runtime = runtime()?;
+    let runtime = runtime(2)?;
     let exit = runtime.block_on(async {
         let (client, messages) = lifecycle::attach(place, &client_name(), watch, waiting(&place.name)).await?;
         anyhow::Ok(crate::tui::run(client, messages, settings).await?)
@@ -154,30 +150,14 @@ pub fn ls(json: bool) -> anyhow::Result<Exit> {
         tell!("no sessions; `paring` opens the demo, `paring open MODEL --data D` a model");
         return Ok(Exit::Done);
     }
-    say!(
-        "{:<24} {:<8} {:<22} {:<16} {:>5} {:<9} {:>8} {:>8}",
-        "session",
-        "host",
-        "model",
-        "data",
-        "round",
-        "phase",
-        "approved",
-        "applied"
-    )?;
+    let row = |[session, host, model, data, round, phase, approved, applied]: [&str; 8]| {
+        say!("{session:<24} {host:<8} {model:<22} {data:<16} {round:>5} {phase:<9} {approved:>8} {applied:>8}")
+    };
+    row(["session", "host", "model", "data", "round", "phase", "approved", "applied"])?;
     for s in all {
         let host = if s.running { "running" } else { "-" };
-        say!(
-            "{:<24} {:<8} {:<22} {:<16} {:>5} {:<9} {:>8} {:>8}",
-            s.name,
-            host,
-            s.model,
-            s.data,
-            s.round,
-            s.phase.label(),
-            s.approved,
-            s.applied
-        )?;
+        let [round, approved, applied] = [s.round as usize, s.approved, s.applied].map(|n| n.to_string());
+        row([&s.name, host, &s.model, &s.data, &round, s.phase.label(), &approved, &applied])?;
         if let Some(e) = s.error {
             tell!("  {e}");
         }
@@ -187,7 +167,7 @@ pub fn ls(json: bool) -> anyhow::Result<Exit> {
 
 pub fn stop(name: &str) -> anyhow::Result<Exit> {
     let place = named(name)?;
-    if runtime()?.block_on(lifecycle::stop(&place))? {
+    if runtime(2)?.block_on(lifecycle::stop(&place))? {
         tell!("stopped `{}`", place.name);
     } else {
         tell!("`{}` was not running", place.name);
@@ -272,7 +252,7 @@ pub fn export(name: &str, out: Option<&Path>, format: &str, json: bool) -> anyho
     // The host would follow a link to an open file of a process to one of its own.
     crate::files::target(&out).map_err(|e| crate::headless::convert::unwritable(&out, &e))?;
     let path = out.display().to_string();
-    runtime()?.block_on(async {
+    runtime(2)?.block_on(async {
         let was_running = lifecycle::is_running(&place);
         // Nobody has it open: what it holds needs neither the original nor the data, which may be gone.
         if !was_running && let Ok(host) = lifecycle::start_shelf(&place) {

@@ -7,16 +7,29 @@
 pub struct Rgb(pub u8, pub u8, pub u8);
 
 /// How many colours the terminal shows.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum ColorLevel {
     /// `NO_COLOR`, or a dumb terminal: bold, dim and reverse only.
     None,
     Ansi16,
     Ansi256,
+    #[default]
     True,
 }
 
 impl ColorLevel {
+    /// As settings and the command line say them.
+    pub const WORDS: [(&str, ColorLevel); 4] = [
+        ("truecolor", ColorLevel::True),
+        ("256", ColorLevel::Ansi256),
+        ("16", ColorLevel::Ansi16),
+        ("none", ColorLevel::None),
+    ];
+
+    pub fn parse(word: &str) -> Option<ColorLevel> {
+        ColorLevel::WORDS.iter().find(|(w, _)| *w == word).map(|(_, level)| *level)
+    }
+
     /// Which level the environment announces.
     pub fn detect(env: &dyn Fn(&str) -> Option<String>) -> ColorLevel {
         if env("NO_COLOR").is_some_and(|v| !v.is_empty()) {
@@ -37,45 +50,30 @@ impl ColorLevel {
 /// The xterm levels of the 6x6x6 cube.
 const CUBE: [u8; 6] = [0, 95, 135, 175, 215, 255];
 
-/// The sixteen colours as xterm shows them; terminals differ, so roles name theirs (see [`super::Theme`]).
-const ANSI: [Rgb; 16] = [
-    Rgb(0, 0, 0),
-    Rgb(205, 0, 0),
-    Rgb(0, 205, 0),
-    Rgb(205, 205, 0),
-    Rgb(0, 0, 238),
-    Rgb(205, 0, 205),
-    Rgb(0, 205, 205),
-    Rgb(229, 229, 229),
-    Rgb(127, 127, 127),
-    Rgb(255, 0, 0),
-    Rgb(0, 255, 0),
-    Rgb(255, 255, 0),
-    Rgb(92, 92, 255),
-    Rgb(255, 0, 255),
-    Rgb(0, 255, 255),
-    Rgb(255, 255, 255),
+/// The sixteen colours by name, as xterm shows them; terminals differ, so roles name theirs (see [`super::Theme`]).
+const ANSI: [(&str, Rgb); 16] = [
+    ("black", Rgb(0, 0, 0)),
+    ("red", Rgb(205, 0, 0)),
+    ("green", Rgb(0, 205, 0)),
+    ("yellow", Rgb(205, 205, 0)),
+    ("blue", Rgb(0, 0, 238)),
+    ("magenta", Rgb(205, 0, 205)),
+    ("cyan", Rgb(0, 205, 205)),
+    ("white", Rgb(229, 229, 229)),
+    ("bright-black", Rgb(127, 127, 127)),
+    ("bright-red", Rgb(255, 0, 0)),
+    ("bright-green", Rgb(0, 255, 0)),
+    ("bright-yellow", Rgb(255, 255, 0)),
+    ("bright-blue", Rgb(92, 92, 255)),
+    ("bright-magenta", Rgb(255, 0, 255)),
+    ("bright-cyan", Rgb(0, 255, 255)),
+    ("bright-white", Rgb(255, 255, 255)),
 ];
 
-/// Names of the sixteen colours, in their order.
-pub const ANSI_NAMES: [&str; 16] = [
-    "black",
-    "red",
-    "green",
-    "yellow",
-    "blue",
-    "magenta",
-    "cyan",
-    "white",
-    "bright-black",
-    "bright-red",
-    "bright-green",
-    "bright-yellow",
-    "bright-blue",
-    "bright-magenta",
-    "bright-cyan",
-    "bright-white",
-];
+/// Names of the sixteen colours, in the terminal's order.
+pub fn ansi_names() -> [&'static str; 16] {
+    ANSI.map(|(name, _)| name)
+}
 
 impl Rgb {
     /// Parses `#rrggbb`.
@@ -102,7 +100,7 @@ impl Rgb {
 
     /// The nearest of the sixteen colours.
     pub fn to_16(self) -> u8 {
-        (0..16u8).min_by_key(|&i| ANSI[i as usize].distance(self)).unwrap_or(7)
+        (0..16u8).min_by_key(|&i| ANSI[i as usize].1.distance(self)).unwrap_or(7)
     }
 
     fn distance(self, o: Rgb) -> u32 {
@@ -140,7 +138,7 @@ impl Rgb {
 /// The colour a 256-colour terminal shows for `index`.
 pub fn from_256(index: u8) -> Rgb {
     match index {
-        0..=15 => ANSI[index as usize],
+        0..=15 => ANSI[index as usize].1,
         16..=231 => {
             let i = index as usize - 16;
             Rgb(CUBE[i / 36], CUBE[i / 6 % 6], CUBE[i % 6])

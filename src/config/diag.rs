@@ -14,6 +14,17 @@ pub struct Diagnostic {
     pub hint: String,
 }
 
+impl Diagnostic {
+    pub fn new(
+        origin: &str,
+        key: impl Into<String>,
+        message: impl Into<String>,
+        hint: impl Into<String>,
+    ) -> Diagnostic {
+        Diagnostic { origin: origin.to_owned(), key: key.into(), message: message.into(), hint: hint.into() }
+    }
+}
+
 impl fmt::Display for Diagnostic {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}: ", self.origin)?;

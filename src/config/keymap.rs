@@ -240,7 +240,7 @@ impl Keymap {
         let mut changed: Vec<usize> = Vec::new();
         for (id, value) in table {
             let mut complain = |message: String, hint: String| {
-                diagnostics.push(Diagnostic { origin: origin.to_owned(), key: format!("keys.{id}"), message, hint });
+                diagnostics.push(Diagnostic::new(origin, format!("keys.{id}"), message, hint));
             };
             let Some(i) = ACTS.iter().position(|s| s.id == id) else {
                 complain("unknown action".into(), suggestion(id, ACTS.iter().map(|s| s.id)));
@@ -283,29 +283,19 @@ impl Keymap {
         let mine = self.keys[i].clone();
         for j in (0..self.keys.len()).filter(|j| *j != i) {
             let Some(k) = self.keys[j].iter().find(|k| mine.contains(k)).copied() else { continue };
-            let mut complain = |key: usize, message: String, hint: String| {
-                let key = format!("keys.{}", ACTS[key].id);
-                diagnostics.push(Diagnostic { origin: origin.to_owned(), key, message, hint });
+            let (id, other) = (ACTS[i].id, ACTS[j].id);
+            let mut complain = |id: &str, message: String, hint: String| {
+                diagnostics.push(Diagnostic::new(origin, format!("keys.{id}"), message, hint));
             };
+            let another = "give one of them another key".to_owned();
             match &self.given_by[j] {
                 // Told once, at the later of the two.
                 Some(_) if changed.contains(&j) && j < i => {}
-                Some(_) if changed.contains(&j) => {
-                    let message = format!("`{k}` is also bound to `{}`", ACTS[i].id);
-                    complain(j, message, "give one of them another key".into());
-                }
-                Some(file) => {
-                    let message = format!("`{k}` is also bound to `{}`, in {file}", ACTS[j].id);
-                    complain(i, message, "give one of them another key".into());
-                }
+                Some(_) if changed.contains(&j) => complain(other, format!("`{k}` is also bound to `{id}`"), another),
+                Some(file) => complain(id, format!("`{k}` is also bound to `{other}`, in {file}"), another),
                 None if self.keys[j].iter().all(|k| mine.contains(k)) => {
-                    let other = ACTS[j].id;
-                    let message = format!("`{k}` is the only key of `{other}`");
-                    complain(
-                        i,
-                        message,
-                        format!("give `{other}` another key as well, or `{other} = []` to do without"),
-                    );
+                    let hint = format!("give `{other}` another key as well, or `{other} = []` to do without");
+                    complain(id, format!("`{k}` is the only key of `{other}`"), hint);
                 }
                 None => self.keys[j].retain(|k| !mine.contains(k)),
             }

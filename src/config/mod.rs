@@ -13,11 +13,9 @@ mod theme;
 /// have 10 kB; a prompt of more than this leaves a model no room for anything else.
 pub const MOST_BYTES: u64 = 1 << 16;
 
-pub use color::{ANSI_NAMES, ColorLevel, Rgb, from_256};
+pub use color::{ColorLevel, Rgb, from_256};
 pub use diag::{Diagnostic, nearest, suggestion};
 pub use keymap::{ACTS, Act, ActSpec, Key, Keymap};
 pub use origin::Origin;
-pub use settings::{
-    KEYS, KeySpec, Loaded, MAC_CONVENTIONS, SORTS, Settings, Sources, config_dir, load, mac_convention, process_env,
-};
+pub use settings::{Loaded, MAC_CONVENTIONS, SORTS, Settings, Sources, config_dir, load, mac_convention, process_env};
 pub use theme::{BUILT_IN, Role, Theme};

@@ -3,7 +3,7 @@
 //! The project file, `./paring.toml`, is whoever's wrote the folder. What it says of the language model is a request: an
 //! endpoint counts only if the user named its origin, in the own configuration or the environment; see [`Layers::asked`].
 //!
-//! Every key is one line of [`KEYS`]; reading a layer, the error for an unknown key and `paring config` come from it.
+//! Every key is one line of [`KEYS`]; reading a layer and the error for an unknown key come from it.
 //! Invariant: loading always yields whole settings plus every diagnostic, never just the first error.
 
 use super::MOST_BYTES;
@@ -82,49 +82,25 @@ impl Default for Settings {
     }
 }
 
-/// One setting: its dotted key, the environment variable that sets it, and what it is.
-#[derive(Debug, Clone, Copy)]
-pub struct KeySpec {
-    pub key: &'static str,
-    pub env: Option<&'static str>,
-    pub about: &'static str,
-}
-
-const fn spec(key: &'static str, env: Option<&'static str>, about: &'static str) -> KeySpec {
-    KeySpec { key, env, about }
-}
-
-/// Every setting that files, environment and flags may give.
-pub const KEYS: &[KeySpec] = &[
-    spec("screen.theme", Some("PARING_THEME"), "theme: dark, light, cividis, contrast or a file in themes/"),
-    spec("screen.colors", Some("PARING_COLORS"), "auto, truecolor, 256, 16 or none"),
-    spec("screen.ascii", Some("PARING_ASCII"), "true: draw with ASCII only"),
-    spec(
-        "screen.sync_update",
-        Some("PARING_SYNC_UPDATE"),
-        "false: no synchronized update (for terminals that stumble)",
-    ),
-    spec("screen.sort", None, "first sort column: order, p50, share, memory, macs, params, sensitivity"),
-    spec("screen.mac_convention", None, "what MACs count: conv_linear, attention, norms"),
-    spec("llm.base_url", Some("OPENAI_BASE_URL"), "an OpenAI-compatible endpoint"),
-    spec("llm.model", Some("PARING_LLM_MODEL"), "the endpoint's model name"),
-    spec(
-        "llm.trusted",
-        Some("PARING_LLM_TRUSTED"),
-        "origins, such as [\"http://gpu-box:8000\"], that ./paring.toml may name and plain http may go to",
-    ),
-    spec("session.device", Some("PARING_DEVICE"), "auto, cpu or cuda:N"),
-    spec("session.tf32", Some("PARING_TF32"), "true: f32 products on a GPU may round to TF32"),
-    spec("session.threads", Some("PARING_THREADS"), "compute threads; 0: all cores"),
-    spec("session.batch", None, "batch size of latency measurements; 0: chosen by model"),
-    spec(
-        "session.patience",
-        Some("PARING_PATIENCE"),
-        "how long latency is measured: 0.1 for a quick look, 3 for a busy machine",
-    ),
-    spec("session.seed", None, "seed of every random choice"),
-    spec("session.calibration", None, "static int8 ranges: minmax, percentile:99.99, entropy or mse"),
-    spec("session.budget", Some("PARING_BUDGET"), "default budget, such as \"latency=0.6,drop=0.5\""),
+/// Every setting that files, environment and flags may give: its dotted key, and the environment variable that sets it.
+const KEYS: &[(&str, Option<&str>)] = &[
+    ("screen.theme", Some("PARING_THEME")), // dark, light, cividis, contrast or a file in themes/
+    ("screen.colors", Some("PARING_COLORS")), // auto, truecolor, 256, 16 or none
+    ("screen.ascii", Some("PARING_ASCII")), // true: draw with ASCII only
+    ("screen.sync_update", Some("PARING_SYNC_UPDATE")), // false: no synchronized update (for terminals that stumble)
+    ("screen.sort", None),                  // first sort column, one of SORTS
+    ("screen.mac_convention", None),        // what MACs count, one of MAC_CONVENTIONS
+    ("llm.base_url", Some("OPENAI_BASE_URL")), // an OpenAI-compatible endpoint
+    ("llm.model", Some("PARING_LLM_MODEL")), // the endpoint's model name
+    ("llm.trusted", Some("PARING_LLM_TRUSTED")), // origins that ./paring.toml may name and plain http may go to
+    ("session.device", Some("PARING_DEVICE")), // auto, cpu or cuda:N
+    ("session.tf32", Some("PARING_TF32")),  // true: f32 products on a GPU may round to TF32
+    ("session.threads", Some("PARING_THREADS")), // compute threads; 0: all cores
+    ("session.batch", None),                // of latency measurements; 0: chosen by model
+    ("session.patience", Some("PARING_PATIENCE")), // 0.1 for a quick look, 3 for a busy machine
+    ("session.seed", None),                 // of every random choice
+    ("session.calibration", None),          // static int8 ranges: minmax, percentile:99.99, entropy or mse
+    ("session.budget", Some("PARING_BUDGET")), // such as "latency=0.6,drop=0.5"
 ];
 
 /// Sort columns by their setting's name.
@@ -185,9 +161,9 @@ pub fn load(sources: &Sources<'_>) -> Loaded {
     if let Some(path) = &sources.project {
         l.file(path, Layer::Project);
     }
-    for spec in KEYS {
-        if let Some(value) = spec.env.and_then(|e| (sources.env)(e)).filter(|v| !v.is_empty()) {
-            l.set(spec.key, &from_word(&value), ENVIRONMENT);
+    for (key, variable) in KEYS {
+        if let Some(value) = variable.and_then(|v| (sources.env)(v)).filter(|v| !v.is_empty()) {
+            l.set(key, &from_word(&value), ENVIRONMENT);
         }
     }
     for (key, value) in &sources.flags {
@@ -240,31 +216,19 @@ struct Asked {
     keys: BTreeMap<String, toml::Value>,
 }
 
+#[derive(Default)]
 struct Layers {
     settings: Settings,
-    theme: String,
-    colors: String,
+    theme: Option<String>,
+    colors: Option<String>,
     asked: Asked,
     diagnostics: Vec<Diagnostic>,
     ignored: Vec<Diagnostic>,
 }
 
-impl Default for Layers {
-    fn default() -> Layers {
-        Layers {
-            settings: Settings::default(),
-            theme: "dark".into(),
-            colors: "auto".into(),
-            asked: Asked::default(),
-            diagnostics: Vec::new(),
-            ignored: Vec::new(),
-        }
-    }
-}
-
 impl Layers {
     fn complain(&mut self, origin: &str, key: &str, message: String, hint: String) {
-        self.diagnostics.push(Diagnostic { origin: origin.to_owned(), key: key.to_owned(), message, hint });
+        self.diagnostics.push(Diagnostic::new(origin, key, message, hint));
     }
 
     fn file(&mut self, path: &Path, layer: Layer) {
@@ -295,7 +259,7 @@ impl Layers {
                 toml::Value::Table(t) => {
                     for (name, v) in t {
                         let key = format!("{section}.{name}");
-                        if layer == Layer::Project && section == "llm" && KEYS.iter().any(|s| s.key == key) {
+                        if layer == Layer::Project && section == "llm" && KEYS.iter().any(|(known, _)| *known == key) {
                             self.asked.keys.insert(key, v.clone());
                         } else {
                             self.set(&key, v, &origin);
@@ -356,19 +320,13 @@ impl Layers {
     }
 
     fn set(&mut self, key: &str, value: &toml::Value, origin: &str) {
-        let wants = match self.try_set(key, value) {
-            Ok(()) => {
-                self.settings.origins.insert(key.to_owned(), origin.to_owned());
-                return;
-            }
-            Err(w) => w,
-        };
-        match wants {
-            Wants::Known => {
-                let hint = suggestion(key, KEYS.iter().map(|s| s.key));
+        match self.try_set(key, value) {
+            Ok(()) => drop(self.settings.origins.insert(key.to_owned(), origin.to_owned())),
+            Err(Wants::Known) => {
+                let hint = suggestion(key, KEYS.iter().map(|(known, _)| *known));
                 self.complain(origin, key, "unknown key".into(), hint);
             }
-            Wants::Hint(hint) => self.complain(origin, key, format!("cannot be {}", shown(key, value)), hint),
+            Err(Wants::Hint(hint)) => self.complain(origin, key, format!("cannot be {}", shown(key, value)), hint),
         }
     }
 
@@ -385,27 +343,17 @@ impl Layers {
                 .ok_or_else(|| Wants::Hint(format!("a whole number from 0 to {most}")))
         };
         match key {
-            "screen.theme" => self.theme = string()?,
+            "screen.theme" => self.theme = Some(string()?),
             "screen.colors" => {
                 let word = match value {
                     toml::Value::Integer(i) => i.to_string(),
                     _ => string()?,
                 };
-                let known = ["auto", "truecolor", "256", "16", "none"];
-                if !known.contains(&word.as_str()) {
-                    return Err(Wants::Hint(suggestion(&word, known)));
-                }
-                self.colors = word;
+                self.colors = Some(one_of(&word, &["auto", "truecolor", "256", "16", "none"])?);
             }
             "screen.ascii" => s.ascii = boolean()?,
             "screen.sync_update" => s.sync_update = boolean()?,
-            "screen.sort" => {
-                let word = string()?;
-                if !SORTS.contains(&word.as_str()) {
-                    return Err(Wants::Hint(suggestion(&word, SORTS.iter().copied())));
-                }
-                s.sort = word;
-            }
+            "screen.sort" => s.sort = one_of(&string()?, SORTS)?,
             "screen.mac_convention" => {
                 let word = string()?;
                 s.mac_convention = mac_convention(&word)
@@ -455,23 +403,23 @@ impl Layers {
     }
 
     fn finish(mut self, env: &dyn Fn(&str) -> Option<String>) -> Loaded {
-        let dir = self.settings.theme_dir.clone();
-        if let Some(theme) = Theme::load(&self.theme, dir.as_deref(), &mut self.diagnostics) {
+        let (name, dir) = (self.theme.as_deref().unwrap_or("dark"), self.settings.theme_dir.clone());
+        if let Some(theme) = Theme::load(name, dir.as_deref(), &mut self.diagnostics) {
             self.settings.theme = theme;
         }
-        self.settings.colors = match self.colors.as_str() {
-            "truecolor" => ColorLevel::True,
-            "256" => ColorLevel::Ansi256,
-            "16" => ColorLevel::Ansi16,
-            "none" => ColorLevel::None,
-            _ => {
-                // `auto` is the default, whoever says it.
-                self.settings.origins.remove("screen.colors");
-                ColorLevel::detect(env)
-            }
-        };
+        self.settings.colors = self.colors.as_deref().and_then(ColorLevel::parse).unwrap_or_else(|| {
+            // `auto` is the default, whoever says it.
+            self.settings.origins.remove("screen.colors");
+            ColorLevel::detect(env)
+        });
         Loaded { settings: self.settings, diagnostics: self.diagnostics, ignored: self.ignored }
     }
+}
+
+/// `word`, if it is one of `known`.
+fn one_of(word: &str, known: &[&str]) -> Result<String, Wants> {
+    let found = known.contains(&word).then(|| word.to_owned());
+    found.ok_or_else(|| Wants::Hint(suggestion(word, known.iter().copied())))
 }
 
 /// What a value should have been.
@@ -509,6 +457,23 @@ mod tests {
         None
     }
 
+    /// What `user` says, loaded.
+    fn one(user: &str, flags: Vec<(String, String)>) -> Loaded {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("config.toml");
+        std::fs::write(&path, user).unwrap();
+        load(&Sources { user: Some(path), project: None, env: &none, flags })
+    }
+
+    /// What `user`, `project` and the environment say, loaded.
+    fn three(user: &str, project: &str, env: &dyn Fn(&str) -> Option<String>) -> Loaded {
+        let dir = tempfile::tempdir().unwrap();
+        let (mine, theirs) = (dir.path().join("config.toml"), dir.path().join("paring.toml"));
+        std::fs::write(&mine, user).unwrap();
+        std::fs::write(&theirs, project).unwrap();
+        load(&Sources { user: Some(mine), project: Some(theirs), env, flags: vec![] })
+    }
+
     #[test]
     fn later_layers_win_and_say_where_they_came_from() {
         let dir = tempfile::tempdir().unwrap();
@@ -533,15 +498,11 @@ mod tests {
 
     #[test]
     fn every_mistake_is_reported_and_nothing_else_is_lost() {
-        let dir = tempfile::tempdir().unwrap();
-        let user = dir.path().join("config.toml");
-        std::fs::write(
-            &user,
+        let l = one(
             "[screen]\nteme = \"light\"\ncolors = \"lots\"\nascii = 3\n[session]\nthreads = -1\nbudget = \"mcas=1\"\nbatch = 8\n\
              [llm]\nbase_url = \"me:secret@localhost\"\n[sesion]\nseed = 1\n[keys]\nnope = \"a\"\n",
-        )
-        .unwrap();
-        let l = load(&Sources { user: Some(user), project: None, env: &none, flags: vec![("x".into(), "1".into())] });
+            vec![("x".into(), "1".into())],
+        );
         let text: Vec<String> = l.diagnostics.iter().map(ToString::to_string).collect();
         assert_eq!(text.len(), 9, "{text:#?}");
         for wanted in
@@ -556,21 +517,9 @@ mod tests {
 
     #[test]
     fn broken_toml_names_its_line() {
-        let dir = tempfile::tempdir().unwrap();
-        let user = dir.path().join("config.toml");
-        std::fs::write(&user, "[screen]\ntheme = \n").unwrap();
-        let l = load(&Sources { user: Some(user), project: None, env: &none, flags: vec![] });
+        let l = one("[screen]\ntheme = \n", vec![]);
         assert_eq!(l.diagnostics.len(), 1);
         assert!(l.diagnostics[0].message.starts_with("line "), "{}", l.diagnostics[0]);
-    }
-
-    /// What `user`, `project` and the environment say, loaded.
-    fn three(user: &str, project: &str, env: &dyn Fn(&str) -> Option<String>) -> Loaded {
-        let dir = tempfile::tempdir().unwrap();
-        let (mine, theirs) = (dir.path().join("config.toml"), dir.path().join("paring.toml"));
-        std::fs::write(&mine, user).unwrap();
-        std::fs::write(&theirs, project).unwrap();
-        load(&Sources { user: Some(mine), project: Some(theirs), env, flags: vec![] })
     }
 
     #[test]
@@ -626,11 +575,11 @@ mod tests {
 
     #[test]
     fn every_listed_key_is_understood() {
-        for spec in KEYS {
+        for (key, _) in KEYS {
             let mut l = Layers::default();
-            l.set(spec.key, &toml::Value::Float(-0.5), "test");
+            l.set(key, &toml::Value::Float(-0.5), "test");
             assert_eq!(l.diagnostics.len(), 1);
-            assert_ne!(l.diagnostics[0].message, "unknown key", "{}", spec.key);
+            assert_ne!(l.diagnostics[0].message, "unknown key", "{key}");
         }
     }
 }

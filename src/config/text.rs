@@ -12,48 +12,32 @@ pub fn width(s: &str) -> usize {
     UnicodeWidthStr::width(s)
 }
 
+/// `s` where it needs no cut: in at most `columns`, or nothing at all.
+fn uncut(s: &str, columns: usize) -> Option<Cow<'_, str>> {
+    if width(s) <= columns { Some(Cow::Borrowed(s)) } else { (columns == 0).then_some(Cow::Borrowed("")) }
+}
+
+/// As many of `graphemes` as `columns` hold.
+fn holding<'a>(graphemes: impl Iterator<Item = &'a str>, columns: usize) -> impl Iterator<Item = &'a str> {
+    let mut used = 0;
+    graphemes.take_while(move |g| {
+        used += width(g);
+        used <= columns
+    })
+}
+
 /// The start of `s` in at most `columns`, with `…` where something was cut.
 pub fn fit(s: &str, columns: usize) -> Cow<'_, str> {
-    if width(s) <= columns {
-        return Cow::Borrowed(s);
-    }
-    if columns == 0 {
-        return Cow::Borrowed("");
-    }
-    let mut out = String::new();
-    let mut used = 0;
-    for g in s.graphemes(true) {
-        let w = width(g);
-        if used + w > columns - 1 {
-            break;
-        }
-        out.push_str(g);
-        used += w;
-    }
-    out.push('…');
-    Cow::Owned(out)
+    uncut(s, columns).unwrap_or_else(|| Cow::Owned(holding(s.graphemes(true), columns - 1).chain(["…"]).collect()))
 }
 
 /// The end of `s` in at most `columns`, with `…` in front where something was cut: layer names differ at their ends.
 pub fn fit_end(s: &str, columns: usize) -> Cow<'_, str> {
-    if width(s) <= columns {
-        return Cow::Borrowed(s);
-    }
-    if columns == 0 {
-        return Cow::Borrowed("");
-    }
-    let mut kept: Vec<&str> = Vec::new();
-    let mut used = 0;
-    for g in s.graphemes(true).rev() {
-        let w = width(g);
-        if used + w > columns - 1 {
-            break;
-        }
-        kept.push(g);
-        used += w;
-    }
-    kept.push("…");
-    Cow::Owned(kept.into_iter().rev().collect())
+    uncut(s, columns).unwrap_or_else(|| {
+        let mut kept: Vec<&str> = holding(s.graphemes(true).rev(), columns - 1).chain(["…"]).collect();
+        kept.reverse();
+        Cow::Owned(kept.concat())
+    })
 }
 
 /// `s` cut and padded on the right to exactly `columns`.

@@ -3,7 +3,7 @@
 //! Invariant: a [`Theme`] has a colour for every [`Role`]; a file may leave roles out only if what it inherits has them.
 
 use super::MOST_BYTES;
-use super::color::{ANSI_NAMES, Rgb};
+use super::color::{Rgb, ansi_names};
 use super::diag::{Diagnostic, suggestion};
 use std::path::Path;
 
@@ -130,6 +130,12 @@ impl Theme {
     }
 }
 
+impl Default for Theme {
+    fn default() -> Theme {
+        Theme::dark()
+    }
+}
+
 /// A theme while its chain of `inherits` is read, the root first.
 #[derive(Default)]
 struct Partial {
@@ -149,9 +155,8 @@ impl Partial {
             .map(|d| d.join(format!("{name}.toml")))
             .filter(|p| std::fs::symlink_metadata(p).is_ok());
         let origin = own.as_ref().map_or_else(|| format!("theme `{name}`"), |p| p.display().to_string());
-        let mut complain = |key: &str, message: String, hint: String| {
-            diagnostics.push(Diagnostic { origin: origin.clone(), key: key.to_owned(), message, hint });
-        };
+        let mut complain =
+            |key: &str, message: String, hint: String| diagnostics.push(Diagnostic::new(&origin, key, message, hint));
         if seen.iter().any(|s| s == name) {
             complain("inherits", format!("theme `{name}` inherits itself"), "cut the circle".into());
             return;
@@ -186,41 +191,34 @@ impl Partial {
 
     fn take(&mut self, table: &toml::Table, origin: &str, diagnostics: &mut Vec<Diagnostic>) {
         let mut complain = |key: String, message: String, hint: String| {
-            diagnostics.push(Diagnostic { origin: origin.to_owned(), key, message, hint });
+            diagnostics.push(Diagnostic::new(origin, key, message, hint));
         };
         let hex = "write colours as \"#rrggbb\"";
         for (key, value) in table {
             match (key.as_str(), value) {
                 ("inherits", _) | ("about", toml::Value::String(_)) => {}
                 ("dark", toml::Value::Boolean(b)) => self.dark = Some(*b),
-                ("colors", toml::Value::Table(t)) => {
+                (section @ ("colors" | "ansi"), toml::Value::Table(t)) => {
                     for (name, v) in t {
-                        let key = format!("colors.{name}");
-                        let Some(role) = Role::ALL.iter().find(|r| r.name() == name) else {
+                        let key = format!("{section}.{name}");
+                        let Some(&role) = Role::ALL.iter().find(|r| r.name() == name) else {
                             let hint = suggestion(name, Role::ALL.iter().map(|r| r.name()));
                             complain(key, "unknown role".into(), hint);
                             continue;
                         };
-                        match v.as_str().and_then(Rgb::parse) {
-                            Some(c) => drop(self.colors.insert(*role, c)),
-                            None => complain(key, format!("`{v}` is not a colour"), hex.into()),
+                        if section == "colors" {
+                            match v.as_str().and_then(Rgb::parse) {
+                                Some(c) => drop(self.colors.insert(role, c)),
+                                None => complain(key, format!("`{v}` is not a colour"), hex.into()),
+                            }
+                            continue;
                         }
-                    }
-                }
-                ("ansi", toml::Value::Table(t)) => {
-                    for (name, v) in t {
-                        let key = format!("ansi.{name}");
-                        let Some(role) = Role::ALL.iter().find(|r| r.name() == name) else {
-                            let hint = suggestion(name, Role::ALL.iter().map(|r| r.name()));
-                            complain(key, "unknown role".into(), hint);
-                            continue;
-                        };
                         let word = v.as_str().unwrap_or_default();
-                        match ANSI_NAMES.iter().position(|n| *n == word) {
-                            Some(i) => drop(self.ansi.insert(*role, Some(i as u8))),
-                            None if word == "default" => drop(self.ansi.insert(*role, None)),
+                        match ansi_names().iter().position(|n| *n == word) {
+                            Some(i) => drop(self.ansi.insert(role, Some(i as u8))),
+                            None if word == "default" => drop(self.ansi.insert(role, None)),
                             None => {
-                                let hint = suggestion(word, ANSI_NAMES);
+                                let hint = suggestion(word, ansi_names());
                                 complain(key, format!("`{word}` is not one of the sixteen colours"), hint);
                             }
                         }
@@ -255,22 +253,15 @@ impl Partial {
 
     fn finish(self, name: &str, diagnostics: &mut Vec<Diagnostic>) -> Option<Theme> {
         let missing: Vec<&str> = Role::ALL.iter().filter(|r| !self.colors.contains_key(r)).map(|r| r.name()).collect();
+        let origin = format!("theme `{name}`");
         if !missing.is_empty() {
-            diagnostics.push(Diagnostic {
-                origin: format!("theme `{name}`"),
-                key: "colors".into(),
-                message: format!("no colour for {}", missing.join(", ")),
-                hint: "add them or `inherits = \"dark\"`".into(),
-            });
+            let message = format!("no colour for {}", missing.join(", "));
+            diagnostics.push(Diagnostic::new(&origin, "colors", message, "add them or `inherits = \"dark\"`"));
             return None;
         }
         let Some(heat) = self.heat else {
-            diagnostics.push(Diagnostic {
-                origin: format!("theme `{name}`"),
-                key: "heat.stops".into(),
-                message: "no heat ramp".into(),
-                hint: "add [heat] stops or `inherits = \"dark\"`".into(),
-            });
+            let hint = "add [heat] stops or `inherits = \"dark\"`";
+            diagnostics.push(Diagnostic::new(&origin, "heat.stops", "no heat ramp", hint));
             return None;
         };
         Some(Theme {

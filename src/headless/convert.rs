@@ -23,14 +23,9 @@ pub fn run(args: &Convert, how: Calibration) -> Result<Exit> {
     // Before anything is calibrated.
     files::target(&args.out).map_err(|e| unwritable(&args.out, &e))?;
     setup::keep_source(&args.model, &args.out)?;
-    let mut model = setup::model(&args.model, &args.on)?;
-    if let Some(name) = &args.precision {
-        model.precision = setup::everywhere(&model, name)?;
-    }
+    let mut model = setup::model(&args.model, &args.on, args.precision.as_deref())?;
     let ranges = setup::calibrate(&mut model, &args.model, args.calib.as_deref(), how)?;
-    for note in model.info.notes.iter().chain(&ranges) {
-        out::complain(&format!("note: {note}"));
-    }
+    out::notes(model.info.notes.iter().chain(&ranges));
     let manifest = Manifest { original: Some(model.info.hash.clone()), ..Manifest::default() };
     let hash = formats::write(&args.out, &model, &manifest, format)?;
     model.params.unchanged()?;

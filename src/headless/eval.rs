@@ -16,10 +16,7 @@ const BATCH: usize = 128;
 
 /// Runs the command; `how` static int8 layers find their ranges.
 pub fn run(args: &Eval, how: Calibration) -> Result<Exit> {
-    let mut model = setup::model(&args.model, &args.on)?;
-    if let Some(name) = &args.precision {
-        model.precision = setup::everywhere(&model, name)?;
-    }
+    let mut model = setup::model(&args.model, &args.on, args.precision.as_deref())?;
     if let Some(pattern) = &args.sparsity {
         model = setup::sparse(model, pattern)?;
     }
@@ -27,9 +24,7 @@ pub fn run(args: &Eval, how: Calibration) -> Result<Exit> {
     let opened = setup::device(&args.on)?;
     let ranges = setup::calibrate(&mut model, &args.model, args.calib.as_deref(), how)?;
     let plan = Plan::of(&model, &CompileOptions::on(&opened))?;
-    for note in &model.info.notes {
-        out::complain(&format!("note: {note}"));
-    }
+    out::notes(&model.info.notes);
     let batch = args.on.batch.unwrap_or(BATCH).max(1);
     let mut line = progress_line("evaluate");
     let mut progress = |done, total| line.show(done as u64, total as u64);
@@ -43,13 +38,8 @@ pub fn run(args: &Eval, how: Calibration) -> Result<Exit> {
         other => other?,
     };
     model.params.unchanged()?;
-    for note in &run.notes {
-        out::complain(&format!("note: {note}"));
-    }
     let (m, metric) = (&run.metrics, data.task().metric(&model.info));
-    if let Some(text) = m.guess_warning() {
-        out::complain(&format!("note: {text}"));
-    }
+    out::notes(run.notes.iter().chain(&m.guess_warning()));
     if args.json {
         let mut out = json!({
             "model": model.info.name,

@@ -15,6 +15,7 @@ pub mod selftest;
 pub mod setup;
 
 use crate::exec::Cancel;
+use crate::profile::Bound;
 use out::tell;
 use std::io::IsTerminal;
 use std::process::ExitCode;
@@ -74,6 +75,19 @@ pub(crate) fn cancel_on_signals() -> std::io::Result<Cancel> {
     Ok(cancel)
 }
 
+/// What waits for the host's messages, with so many threads; compute has its own.
+pub(crate) fn runtime(threads: usize) -> std::io::Result<tokio::runtime::Runtime> {
+    tokio::runtime::Builder::new_multi_thread().worker_threads(threads).thread_name("io").enable_all().build()
+}
+
+/// What binds a layer, in a word.
+fn bound(bound: Bound) -> &'static str {
+    match bound {
+        Bound::Memory => "memory",
+        Bound::Compute => "compute",
+    }
+}
+
 /// Prints one JSON value and a newline on standard output.
 ///
 /// # Errors
@@ -99,12 +113,20 @@ pub fn progress_line(what: &str) -> ProgressLine {
 }
 
 impl ProgressLine {
+    /// Whether the line is to be shown now: a few times a second, and when all is done.
+    fn due(&mut self, done: bool) -> bool {
+        let due = self.live && (done || self.shown.is_none_or(|t| t.elapsed() >= Duration::from_millis(100)));
+        if due {
+            self.shown = Some(Instant::now());
+        }
+        due
+    }
+
     /// Shows how far the work is, a few times a second.
     pub fn show(&mut self, done: u64, total: u64) {
-        if !self.live || (self.shown.is_some_and(|t| t.elapsed() < Duration::from_millis(100)) && done < total) {
+        if !self.due(done >= total) {
             return;
         }
-        self.shown = Some(Instant::now());
         let rate = done as f64 / self.started.elapsed().as_secs_f64().max(1e-9);
         let left = if rate > 0.0 { total.saturating_sub(done) as f64 / rate } else { 0.0 };
         out::status(&format!("{} {done}/{total}  {rate:.0}/s  {left:.0} s left", self.what));
@@ -112,10 +134,9 @@ impl ProgressLine {
 
     /// Shows progress that the host has worked out.
     pub fn feed(&mut self, p: &crate::session::Progress) {
-        if !self.live || self.shown.is_some_and(|t| t.elapsed() < Duration::from_millis(100)) {
+        if !self.due(false) {
             return;
         }
-        self.shown = Some(Instant::now());
         let left = p.eta_s.map(|s| format!("  {s:.0} s left")).unwrap_or_default();
         let text = format!("{} {}/{}{left}  {}", p.job, p.done, p.total, p.label);
         let text = crate::config::text::clean(&text);

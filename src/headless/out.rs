@@ -71,6 +71,11 @@ pub fn complain(text: &str) {
     words(format_args!("{}\n", complaint(text)));
 }
 
+/// What is to be known of what came out.
+pub fn notes<'a>(notes: impl IntoIterator<Item = &'a String>) {
+    notes.into_iter().for_each(|note| complain(&format!("note: {note}")));
+}
+
 fn complaint(text: &str) -> String {
     let (head, tail) = COMPLAINT;
     let length = text.chars().count();

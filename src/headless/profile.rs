@@ -1,20 +1,19 @@
 //! `paring profile`: where a model's cost sits.
 
 use super::out::{self, Unwritten, say};
-use super::{Cancelled, Exit, cancel_on_signals, print_json, progress_line, setup};
+use super::{Cancelled, Exit, bound, cancel_on_signals, print_json, progress_line, setup};
 use crate::args::Profile as Args;
 use crate::graph::MacConvention;
 use crate::host::compute::usual_batch;
-use crate::profile::{self as profiling, Bound, Profile, ProfileOptions, ProfileUpdate};
+use crate::profile::{self as profiling, Profile, ProfileOptions, ProfileUpdate};
 use crate::words::counted;
 use anyhow::Result;
 
 /// Runs the command; `convention` says what MACs count, `patience` for how much of the usual time is measured.
 pub fn run(args: &Args, convention: MacConvention, patience: f64) -> Result<Exit> {
     let cancel = cancel_on_signals()?;
-    let mut model = setup::model(&args.model, &args.on)?;
-    if let Some(name) = &args.precision {
-        model.precision = setup::everywhere(&model, name)?;
+    let mut model = setup::model(&args.model, &args.on, args.precision.as_deref())?;
+    if args.precision.is_some() {
         setup::calibrate_on_noise(&mut model)?;
     }
     let device = setup::device(&args.on)?;
@@ -38,9 +37,7 @@ pub fn run(args: &Args, convention: MacConvention, patience: f64) -> Result<Exit
         other => other?,
     };
     model.params.unchanged()?;
-    for note in &profile.notes {
-        out::complain(&format!("note: {note}"));
-    }
+    out::notes(&profile.notes);
     if args.json {
         print_json(&json(&profile)?)?;
     } else {
@@ -76,10 +73,6 @@ fn print_table(name: &str, p: &Profile, convention: MacConvention) -> Result<(),
         "bound"
     )?;
     for r in &p.rows {
-        let bound = match r.bound {
-            Bound::Memory => "memory",
-            Bound::Compute => "compute",
-        };
         say!(
             "{:<34} {:<16} {:>8.4}{:1} {:>9.4} {:>5.1}% {:>10.3} {:>9.1} {:>8.3} {:<7} {}",
             r.name,
@@ -91,7 +84,7 @@ fn print_table(name: &str, p: &Profile, convention: MacConvention) -> Result<(),
             r.macs.get(convention) as f64 / 1e6,
             r.params as f64 / 1e3,
             r.weight_bytes as f64 / 1e6,
-            bound,
+            bound(r.bound),
             r.kernel
         )?;
     }

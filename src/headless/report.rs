@@ -105,10 +105,8 @@ pub fn summary(state: &State) -> String {
     row("params k", &|e| format!("{:.1}", e.params as f64 / 1e3));
     row("weights MB", &|e| format!("{:.3}", e.weight_bytes as f64 / 1e6));
     let verdict = state.rounds.iter().rev().find_map(|r| r.verdict.as_ref());
-    for e in evaluations.iter().filter(|e| e.round > 0) {
-        if let Some(why) = e.doubt {
-            let _ = writeln!(out, "round {}: its latency is in doubt: {why}", e.round);
-        }
+    for (e, why) in evaluations.iter().filter(|e| e.round > 0).filter_map(|e| Some((e, e.doubt?))) {
+        let _ = writeln!(out, "round {}: its latency is in doubt: {why}", e.round);
     }
     for l in verdict.map(|v| v.lines.as_slice()).unwrap_or_default() {
         let word = match l.outcome {

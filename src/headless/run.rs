@@ -7,7 +7,7 @@ use super::{Cancelled, Exit, ProgressLine, cancel_on_signals, print_json, progre
 use crate::files;
 use crate::host::client::{Client, CommandError, Messages};
 use crate::host::{OpenSpec, lifecycle};
-use crate::plan::{Action, Budget, DecisionId, Outcome, Target};
+use crate::plan::{Action, Budget, DecisionId, Outcome, Target, Verdict};
 use crate::prune::Sparsity;
 use crate::quant::{self, Precision};
 use crate::session::{Command, Event, Feed, HostMsg, Phase, Place, Proposer, State, describe};
@@ -49,8 +49,7 @@ pub fn run(spec: OpenSpec, wanted: &Wanted, json: bool) -> Result<Exit> {
     super::setup::keep_source(&spec.how.model, &wanted.out.join(MODEL))?;
     let place = fresh(&wanted.out)?;
     spec.save(&place).with_context(|| format!("cannot write in `{}`", place.dir.display()))?;
-    let runtime =
-        tokio::runtime::Builder::new_multi_thread().worker_threads(1).thread_name("io").enable_all().build()?;
+    let runtime = super::runtime(1)?;
     let began = Instant::now();
     tell!("opening {}", spec.how.model);
     let host = lifecycle::start(&place, Some(spec))?;
@@ -146,13 +145,10 @@ impl Driver {
                 break;
             }
             self.run_round().await?;
-            let outcome = self.verdict().map(|v| v.outcome);
-            let dropped = self
-                .verdict()
-                .is_some_and(|v| v.lines.iter().any(|l| l.name == "drop" && l.outcome == Outcome::Reject));
+            let lost = |v: &Verdict| v.lines.iter().any(|l| l.name == "drop" && l.outcome == Outcome::Reject);
             // Another round can bring cost further down; accuracy that is lost it cannot bring back, and what was seen
             // on the evaluation data must not choose.
-            if outcome == Some(Outcome::Accept) || dropped || round == wanted.rounds {
+            if self.accepted() || self.verdict().is_some_and(lost) || round == wanted.rounds {
                 break;
             }
             self.act(Command::Accept).await?;
@@ -160,15 +156,19 @@ impl Driver {
         if self.state.phase != Phase::Verdict && self.state.base_round() == 0 {
             return Ok(None);
         }
-        if self.state.phase == Phase::Verdict && self.verdict().is_some_and(|v| v.outcome == Outcome::Accept) {
+        if self.state.phase == Phase::Verdict && self.accepted() {
             self.act(Command::Accept).await?;
         }
         let path = wanted.out.join(MODEL).display().to_string();
         self.export(path).await.map(Some)
     }
 
-    fn verdict(&self) -> Option<&crate::plan::Verdict> {
+    fn verdict(&self) -> Option<&Verdict> {
         self.state.round_at(self.state.round)?.verdict.as_ref()
+    }
+
+    fn accepted(&self) -> bool {
+        self.verdict().is_some_and(|v| v.outcome == Outcome::Accept)
     }
 
     async fn constrain(&mut self, policy: &Policy) -> Result<()> {
@@ -189,11 +189,8 @@ impl Driver {
         let layers: Vec<String> = quant::choosable(&card.graph).iter().map(|n| n.name.clone()).collect();
         for name in layers {
             let decide = Command::Decide { target: target(name), action: action.clone() };
-            match self.client.command(decide).await {
-                Ok(()) => {}
-                Err(CommandError::Refused(words)) => self.line.say(&format!("note: {words}")),
-                Err(e @ CommandError::Gone) => return Err(e.into()),
-            }
+            let answer = self.client.command(decide).await;
+            self.taken(answer)?;
         }
         self.catch_up().await
     }
@@ -217,16 +214,23 @@ impl Driver {
         Ok(())
     }
 
+    /// Whether the host took a command; says why it refused one.
+    fn taken(&mut self, answer: Result<(), CommandError>) -> Result<bool, CommandError> {
+        match answer {
+            Err(CommandError::Refused(words)) => {
+                self.line.say(&format!("note: {words}"));
+                Ok(false)
+            }
+            other => other.map(|()| true),
+        }
+    }
+
     /// Rehearses what was approved, so that its forecast stands before it runs; the run takes what was built.
     async fn rehearse(&mut self) -> Result<()> {
         let actions = self.state.recipe_actions();
-        match self.when_free(Command::Rehearse).await {
-            Ok(()) => {}
-            Err(CommandError::Refused(words)) => {
-                self.line.say(&format!("note: {words}"));
-                return self.catch_up().await;
-            }
-            Err(e @ CommandError::Gone) => return Err(e.into()),
+        let answer = self.when_free(Command::Rehearse).await;
+        if !self.taken(answer)? {
+            return self.catch_up().await;
         }
         self.until(|s| s.trials.of(&actions).is_some()).await
     }

@@ -10,11 +10,11 @@ mod timing;
 mod truth;
 
 use super::out::{Unwritten, say};
-use super::{Cancelled, Exit, cancel_on_signals, print_json, progress_line, setup};
+use super::{Cancelled, Exit, bound, cancel_on_signals, print_json, progress_line, setup};
 use crate::args::On;
 use crate::config::text::clean;
 use crate::exec::device::Opened;
-use crate::profile::{Bound, Gauges, Reading};
+use crate::profile::{Gauges, Reading};
 use crate::train::demo;
 use anyhow::Result;
 use checks::{Check, Outcome};
@@ -139,10 +139,7 @@ fn print_table(opened: &Opened, gauges: Option<&Result<Reading, String>>, report
             t.gbs,
             t.share * 100.0,
             t.of_memory.map_or_else(|| "-".to_owned(), |share| format!("{:.0}%", share * 100.0)),
-            match t.bound {
-                Bound::Memory => "memory",
-                Bound::Compute => "compute",
-            }
+            bound(t.bound)
         )?;
         if let Some(note) = &t.note {
             say!("    FAILED: {}", clean(note))?;

@@ -5,7 +5,7 @@ use crate::args::On;
 use crate::data::{self, Dataset};
 use crate::exec::device::{self, Opened};
 use crate::files;
-use crate::graph::{Precision, PrecisionPlan};
+use crate::graph::Precision;
 use crate::host::compute::load_model;
 use crate::model::{Family, LoadOptions, Model};
 use crate::prune::{self, Action, Sparsity, Target};
@@ -15,13 +15,18 @@ use crate::words::counted;
 use anyhow::{Result, bail};
 use std::path::Path;
 
-/// Opens `spec`: `demo:vit`, `demo:cnn`, or a path; then lets flags correct the preprocessing.
-pub fn model(spec: &str, on: &On) -> Result<Model> {
+/// Opens `spec`: `demo:vit`, `demo:cnn`, or a path; then lets flags correct the preprocessing, and has every convolution
+/// and linear layer run in `precision` where one is given.
+pub fn model(spec: &str, on: &On, precision: Option<&str>) -> Result<Model> {
     let arch = on.arch.as_deref().map(str::parse::<Family>).transpose().map_err(anyhow::Error::msg)?;
     let options = LoadOptions { arch, image: on.image_size, heads: on.heads };
     let mean = on.mean.as_deref().map(triple).transpose()?;
     let std = on.std.as_deref().map(triple).transpose()?;
-    load_model(spec, &options, mean, std).map_err(anyhow::Error::msg)
+    let mut model = load_model(spec, &options, mean, std).map_err(anyhow::Error::msg)?;
+    if let Some(name) = precision {
+        model.precision = quant::everywhere(&model.graph, self::precision(name)?);
+    }
+    Ok(model)
 }
 
 /// The model that is read stays: `out` must not be it.
@@ -42,14 +47,16 @@ pub fn triple(text: &str) -> Result<[f32; 3]> {
     }
 }
 
+/// Evaluation data was left out.
+pub const NO_DATA: &str =
+    "no data given; hint: --data with a folder of class folders, CIFAR, IDX, Parquet or tar files, or synthetic:eval";
+
 /// Opens evaluation data; for a bundled model the synthetic set is the default.
 pub fn data(spec: Option<&str>, model_spec: &str, model: &Model, limit: usize) -> Result<Dataset> {
     let spec = match spec {
         Some(s) => s,
         None if model_spec.starts_with("demo:") => "synthetic:eval",
-        None => bail!(
-            "no data given; hint: --data with a folder of class folders, CIFAR, IDX, Parquet or tar files, or synthetic:eval"
-        ),
+        None => bail!(NO_DATA),
     };
     let data = data::open(spec, limit)?;
     data.check_fits(&model.info)?;
@@ -83,13 +90,8 @@ pub fn precision(name: &str) -> Result<Precision> {
 pub fn sparse(model: Model, pattern: &str) -> Result<Model> {
     let sparsity: Sparsity = pattern.parse().map_err(anyhow::Error::msg)?;
     let of = |n: &crate::graph::Node| (Target::Weights(n.name.clone()), Action::Sparsify { sparsity });
-    let actions: Vec<_> = crate::quant::choosable(&model.graph).into_iter().map(of).collect();
+    let actions: Vec<_> = quant::choosable(&model.graph).into_iter().map(of).collect();
     Ok(prune::apply(&model, &[], &actions)?)
-}
-
-/// Every convolution and linear layer at `name`'s precision.
-pub fn everywhere(model: &Model, name: &str) -> Result<PrecisionPlan> {
-    Ok(quant::everywhere(&model.graph, precision(name)?))
 }
 
 /// Images that give static int8 layers their ranges, and how many at a time.

@@ -11,13 +11,12 @@ use super::outlook::{Expected, Measured};
 use super::palette::Palette;
 use super::stream::{Scroll, Turn};
 use super::table::Table;
-use crate::config::Settings;
 use crate::config::text::clean;
-use crate::plan::{Action, Decision, DecisionId, Forecast, Status, Target};
+use crate::config::{Act, Settings};
+use crate::plan::{Action, Decision, DecisionId, Forecast, Outcome, Status, Target};
 use crate::prune::Group;
 use crate::session::{Command, Event, Feed, HostMsg, Phase, Progress, Record, Standing, State};
 use ratatui::layout::Rect;
-use std::collections::VecDeque;
 
 /// What the runtime is asked to do.
 #[derive(Debug, Clone, PartialEq)]
@@ -49,8 +48,9 @@ pub enum Exit {
 }
 
 /// The pane of the review view that has the keys.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
 pub enum Pane {
+    #[default]
     Layers,
     Agents,
     Decision,
@@ -112,6 +112,7 @@ impl Shown {
     }
 }
 
+#[derive(Default)]
 pub struct App {
     pub settings: Settings,
     pub palette: Palette,
@@ -138,7 +139,6 @@ pub struct App {
     pub notes_hidden: bool,
     /// Whom the host asks to propose, in its words; without one the planner.
     pub agents: Option<String>,
-    pub log: VecDeque<String>,
     pub modal: Option<Modal>,
     pub message: Option<(Level, String)>,
     pub draft: Option<Draft>,
@@ -161,56 +161,27 @@ pub struct App {
     pub now_ms: i64,
     /// Something changed since the last frame.
     pub dirty: bool,
+    /// What the runtime is asked to do, until it takes it.
+    pub(super) effects: Vec<Effect>,
     pub(super) forecasts: super::forecast::Forecasts,
     pub(super) table_stale: bool,
     pub(super) outlook_stale: bool,
-    pub(super) words_stale: bool,
 }
 
 impl App {
     pub fn new(settings: Settings, size: (u16, u16)) -> App {
         let palette = Palette { theme: settings.theme.clone(), level: settings.colors, ascii: settings.ascii };
-        let sort = SortKey::parse(&settings.sort).unwrap_or(SortKey::P50);
         App {
             palette,
-            list: List::new(sort),
+            list: List::new(SortKey::parse(&settings.sort).unwrap_or_default()),
             settings,
-            state: State::default(),
-            you: 0,
-            pen: None,
-            pen_name: String::new(),
-            connected: false,
-            view: View::Review,
-            pane: Pane::Layers,
-            table: Table::default(),
-            turns: Vec::new(),
             brief: Scroll::new(false),
             full: Scroll::new(true),
-            scroll: 0,
-            jobs: Vec::new(),
-            running: false,
-            notes_hidden: false,
-            agents: None,
-            log: VecDeque::new(),
-            modal: None,
-            message: None,
-            draft: None,
-            sent: Vec::new(),
-            approve_next: Vec::new(),
-            card: 0,
-            last_words: String::new(),
-            measured: None,
-            expected: None,
-            expected_without: None,
-            expected_own: None,
-            slower: None,
             size,
-            now_ms: 0,
             dirty: true,
-            forecasts: super::forecast::Forecasts::default(),
             table_stale: true,
             outlook_stale: true,
-            words_stale: true,
+            ..App::default()
         }
     }
 
@@ -219,8 +190,10 @@ impl App {
         self.dirty = true;
         match msg {
             HostMsg::Welcome { state, you, pen, .. } => self.welcome(*state, you, pen),
-            HostMsg::Refused { message } => return vec![Effect::Quit(Exit::HostGone(clean(&message).into_owned()))],
-            HostMsg::Event { record } => return self.event(&record),
+            HostMsg::Refused { message: reason } | HostMsg::Bye { reason } => {
+                self.effects.push(Effect::Quit(Exit::HostGone(clean(&reason).into_owned())));
+            }
+            HostMsg::Event { record } => self.event(&record),
             HostMsg::Feed { feed } => self.feed(feed),
             HostMsg::Reply { id, result } => self.reply(id, result),
             HostMsg::Pen { holder, holder_name } => {
@@ -233,9 +206,8 @@ impl App {
                     self.say(Level::Good, "you have the pen");
                 }
             }
-            HostMsg::Bye { reason } => return vec![Effect::Quit(Exit::HostGone(clean(&reason).into_owned()))],
         }
-        Vec::new()
+        std::mem::take(&mut self.effects)
     }
 
     /// `command` went out and will be answered under `reply`, or could not be sent.
@@ -279,20 +251,19 @@ impl App {
         // What was sent is in this state, or was never taken.
         self.sent.clear();
         self.approve_next.clear();
-        (self.table_stale, self.outlook_stale, self.words_stale) = (true, true, true);
+        (self.table_stale, self.outlook_stale) = (true, true);
         if let Some(note) = self.state.card.as_ref().and_then(|c| c.device_note.clone()) {
             self.say(Level::Warn, note);
         }
     }
 
-    fn event(&mut self, record: &Record) -> Vec<Effect> {
+    fn event(&mut self, record: &Record) {
         let undoable = |s: &State| (s.decisions.clone(), s.constraints.clone(), s.budget);
         let turns = matches!(record.event, Event::Undone | Event::Redone);
         let before = turns.then(|| undoable(&self.state));
         self.state.apply(record);
         let idle = before.is_some_and(|b| b == undoable(&self.state));
         self.outlook_stale = true;
-        let mut effects = Vec::new();
         if record.event.ends_a_stage() {
             self.jobs.clear();
         }
@@ -310,12 +281,12 @@ impl App {
             | Event::RolledBack { .. } => self.table_stale = true,
             Event::Proposed { decisions } => {
                 for d in decisions.iter().filter(|d| d.by_person()) {
-                    effects.extend(self.landed(&d.target, &d.action));
+                    self.landed(&d.target, &d.action);
                 }
             }
             Event::Edited { id, action, .. } => {
                 if let Some(target) = self.state.decision(*id).map(|d| d.target.clone()) {
-                    effects.extend(self.landed(&target, action));
+                    self.landed(&target, action);
                 }
             }
             Event::PassedOver { proposals } => {
@@ -341,9 +312,7 @@ impl App {
             Event::Undone => self.turned("undone", self.state.redo.last().map(|p| p.text.clone()), idle),
             Event::Redone => self.turned("redone", self.state.undo.last().map(|p| p.text.clone()), idle),
             Event::VerdictGiven { verdict, round } => {
-                use crate::plan::Outcome;
-                let c = self.settings.keymap.label(crate::config::Act::Accept);
-                let b = self.settings.keymap.label(crate::config::Act::RollBack);
+                let (c, b) = (self.label(Act::Accept), self.label(Act::RollBack));
                 let (level, why) = match verdict.outcome {
                     Outcome::Accept => (Level::Good, ""),
                     Outcome::Reject => (Level::Bad, ""),
@@ -352,6 +321,8 @@ impl App {
                 let word = verdict.outcome.label();
                 self.say(level, format!("round {round} is {word}{why}; {c} accepts it, {b} rolls it back"));
             }
+            Event::Noted { .. } => self.say(Level::Good, "noted; it goes into the next prompt"),
+            // What else there is to tell of an event stands in the timeline.
             Event::RecipeSet { .. }
             | Event::Resolved { .. }
             | Event::PhaseEntered { .. }
@@ -364,25 +335,24 @@ impl App {
             | Event::Built { .. }
             | Event::RunStarted { .. }
             | Event::Repaired { .. } => {}
-            Event::Noted { .. } => self.say(Level::Good, "noted; it goes into the next prompt"),
         }
-        effects
     }
 
     /// An edit of ours is durable: its draft is done, and the approval that was to follow it may.
-    fn landed(&mut self, target: &Target, action: &Action) -> Option<Effect> {
+    fn landed(&mut self, target: &Target, action: &Action) {
         let mine = |s: &Sent| s.draft.target == *target && same(&s.draft.action, action);
         // A host that rounds or clamps still answers the oldest one.
-        let at =
-            self.sent.iter().position(mine).or_else(|| self.sent.iter().position(|s| s.draft.target == *target))?;
+        let at = self.sent.iter().position(mine).or_else(|| self.sent.iter().position(|s| s.draft.target == *target));
+        let Some(at) = at else { return };
         self.sent.remove(at);
         if self.sent.iter().any(|s| s.draft.target == *target) {
-            return None;
+            return;
         }
-        let i = self.approve_next.iter().position(|t| t == target)?;
+        let Some(i) = self.approve_next.iter().position(|t| t == target) else { return };
         self.approve_next.swap_remove(i);
-        let id = self.state.planned(target).open?.id;
-        Some(Effect::Send(Command::Approve { ids: vec![id] }))
+        if let Some(id) = self.state.planned(target).open.map(|d| d.id) {
+            self.effects.push(Effect::Send(Command::Approve { ids: vec![id] }));
+        }
     }
 
     /// Says what an undo or redo did; what it meant may have given way to newer proposals meanwhile.
@@ -392,7 +362,6 @@ impl App {
     }
 
     fn said(&mut self, u: &crate::session::Utterance) {
-        self.words_stale = true;
         let role = clean(&u.role);
         match self.turns.iter_mut().rev().find(|t| !t.kept && t.role == role) {
             Some(t) => t.keep(u),
@@ -408,7 +377,6 @@ impl App {
                 // Whoever speaks has what was computed before.
                 (self.running, self.jobs) = (true, Vec::new());
                 self.turns.push(Turn::begin(&role, &model, self.now_ms));
-                self.words_stale = true;
             }
             Feed::Token { role, channel, text } => {
                 let now = self.now_ms;
@@ -419,25 +387,17 @@ impl App {
                 if let Some(t) = self.turns.iter_mut().rev().find(|t| t.live && t.role == name) {
                     t.push(channel, &text, now);
                 }
-                self.words_stale = true;
             }
             Feed::TurnEnd { role } => {
                 let name = clean(&role).into_owned();
-                for t in self.turns.iter_mut().filter(|t| t.live && t.role == name) {
-                    t.live = false;
-                    t.rev += 1;
-                }
-                self.words_stale = true;
+                self.turns.iter_mut().filter(|t| t.role == name).for_each(Turn::end);
             }
             // A job goes through stages one after the other, each with a name of its own: a new one ends the last, whose
             // final figures may have been dropped on the way.
             Feed::Progress(p) => (self.running, self.jobs) = (true, vec![p]),
             Feed::JobEnd { .. } => {
                 (self.running, self.jobs) = (false, Vec::new());
-                for t in self.turns.iter_mut().filter(|t| t.live) {
-                    t.live = false;
-                    t.rev += 1;
-                }
+                self.turns.iter_mut().for_each(Turn::end);
                 if self.table.settle_live() {
                     self.table_stale = true;
                 }
@@ -449,11 +409,7 @@ impl App {
             Feed::Agents { at } => self.agents = at,
             Feed::Log { level, text } => {
                 if matches!(level.to_ascii_lowercase().as_str(), "warn" | "error") {
-                    self.say(Level::Warn, text.clone());
-                }
-                self.log.push_back(format!("{} {}", clean(&level), clean(&text)));
-                if self.log.len() > 500 {
-                    self.log.pop_front();
+                    self.say(Level::Warn, text);
                 }
             }
         }
@@ -470,7 +426,6 @@ impl App {
             self.outlook_stale = true;
         }
         self.list.clamp(rows);
-        self.words_stale = false;
         let brief = layout::inside(l.agents);
         self.brief.update(&self.turns, brief.width as usize);
         if self.view == View::Agents {
@@ -494,6 +449,11 @@ impl App {
         self.dirty = true;
     }
 
+    /// The key of an action, as it is shown.
+    pub(super) fn label(&self, act: Act) -> String {
+        self.settings.keymap.label(act)
+    }
+
     pub fn has_pen(&self) -> bool {
         self.connected && self.pen == Some(self.you)
     }
@@ -505,21 +465,16 @@ impl App {
             out.push((Level::Bad, format!("failed: {}", clean(f))));
         }
         if let Some(card) = &self.state.card {
+            let mut warn = |text: String| out.push((Level::Warn, text));
             if card.calib_is_eval {
-                out.push((
-                    Level::Warn,
-                    "calibration images are evaluation images: accuracy figures are flattered".to_owned(),
-                ));
+                warn("calibration images are evaluation images: accuracy figures are flattered".to_owned());
             }
             if let Some(text) = self.state.baseline().and_then(|e| e.metrics.guess_warning()) {
-                out.push((Level::Warn, text));
+                warn(text);
             }
             if card.model.preprocess.assumed() && !self.notes_hidden {
-                let key = self.settings.keymap.label(crate::config::Act::Cancel);
-                out.push((
-                    Level::Warn,
-                    format!("preprocessing is assumed (family default): --mean, --std; {key} hides this"),
-                ));
+                let key = self.label(Act::Cancel);
+                warn(format!("preprocessing is assumed (family default): --mean, --std; {key} hides this"));
             }
         }
         out
@@ -549,10 +504,9 @@ impl App {
     /// Everything that can be decided on a row.
     pub fn targets_of(&self, row: RowRef) -> Vec<Target> {
         match row {
-            RowRef::Layer(i) => match self.table.layers.get(i) {
-                Some(l) => self.table.targets(l, self.groups()),
-                None => Vec::new(),
-            },
+            RowRef::Layer(i) => {
+                self.table.layers.get(i).map(|l| self.table.targets(l, self.groups())).unwrap_or_default()
+            }
             RowRef::Block(b) => {
                 let block = self.table.blocks.get(b);
                 block.filter(|b| b.removable).map(|b| Target::Block(b.name.clone())).into_iter().collect()
@@ -565,20 +519,10 @@ impl App {
         let Some(row) = self.list.current() else { return Vec::new() };
         let mut out: Vec<Shown> = self.targets_of(row).iter().map(|t| self.shown(t)).collect();
         // A layer whose weights get zeros, or in a block that shall go, says so.
-        if let RowRef::Layer(i) = row {
-            if let Some(l) = self.table.layers.get(i) {
-                let s = self.shown(&Target::Weights(l.name.clone()));
-                if s.decided() {
-                    out.push(s);
-                }
-            }
-            let block = self.table.layers.get(i).and_then(|l| l.block).and_then(|b| self.table.blocks.get(b));
-            if let Some(b) = block {
-                let s = self.shown(&Target::Block(b.name.clone()));
-                if s.decided() {
-                    out.push(s);
-                }
-            }
+        if let Some(l) = self.row_layer() {
+            let block = l.block.and_then(|b| self.table.blocks.get(b)).map(|b| Target::Block(b.name.clone()));
+            let more = std::iter::once(Target::Weights(l.name.clone())).chain(block);
+            out.extend(more.map(|t| self.shown(&t)).filter(Shown::decided));
         }
         out
     }
@@ -599,11 +543,7 @@ impl App {
         for &i in self.table.blocks.get(block).map_or(&[][..], |b| &b.layers) {
             let Some(l) = self.table.layers.get(i) else { continue };
             for t in self.table.targets(l, self.groups()) {
-                let mine = match &t {
-                    Target::Group(_) => l.leads,
-                    Target::Layer(_) | Target::Block(_) | Target::Weights(_) => true,
-                };
-                if mine && !out.contains(&t) {
+                if (l.leads || !matches!(t, Target::Group(_))) && !out.contains(&t) {
                     out.push(t);
                 }
             }
@@ -638,20 +578,16 @@ impl App {
 
     /// Which plan's forecast is shown, in words.
     pub fn plan_words(&self) -> String {
-        use crate::session::Phase;
         match (self.plan_is_open(), self.state.phase) {
             (true, _) => "if all approved".into(),
             (false, Phase::Evaluate | Phase::Verdict) => format!("as in round {}", self.state.round),
-            (false, _) => format!("as {} runs it", self.settings.keymap.label(crate::config::Act::Run)),
+            (false, _) => format!("as {} runs it", self.label(Act::Run)),
         }
     }
 
     /// The same in a word.
     pub fn plan_word(&self) -> String {
-        match self.plan_is_open() {
-            true => "~all".into(),
-            false => format!("~{}", self.settings.keymap.label(crate::config::Act::Run)),
-        }
+        if self.plan_is_open() { "~all".into() } else { format!("~{}", self.label(Act::Run)) }
     }
 
     /// The plan that is shown is another than the model that was measured.
@@ -677,12 +613,9 @@ impl App {
 
     fn forecast(&mut self) {
         let plan = self.plan(&[]);
-        let refs: Vec<&Decision> = plan.iter().collect();
-        self.expected = (!refs.is_empty()).then(|| self.forecasts.plan(&self.state, &refs));
+        self.expected = (!plan.is_empty()).then(|| self.forecasts.plan(&self.state, &plan));
         let focus = self.focus_targets();
-        let without = self.plan(&focus);
-        let refs: Vec<&Decision> = without.iter().collect();
-        self.expected_without = (!focus.is_empty()).then(|| self.forecasts.plan(&self.state, &refs));
+        self.expected_without = (!focus.is_empty()).then(|| self.forecasts.plan(&self.state, &self.plan(&focus)));
         // What the row under the cursor stands for, alone.
         let mine: Vec<Decision> = match self.focused() {
             Some(s) if s.decided() => match s.action {
@@ -695,9 +628,8 @@ impl App {
             },
             _ => plan.into_iter().filter(|d| focus.contains(&d.target)).collect(),
         };
-        let refs: Vec<&Decision> = mine.iter().collect();
-        self.expected_own = (!refs.is_empty()).then(|| self.forecasts.together(&self.state, &refs)).flatten();
-        self.slower = match &refs[..] {
+        self.expected_own = if mine.is_empty() { None } else { self.forecasts.together(&self.state, &mine) };
+        self.slower = match &mine[..] {
             [one] => self.forecasts.slower(&one.target, &one.action),
             _ => None,
         };

@@ -1,12 +1,13 @@
 //! The command line behind `:`: its table, completion and parsing. What a line means is data; `update.rs` acts on it.
 
-use crate::config::{MAC_CONVENTIONS, SORTS, Theme, suggestion};
+use super::list::SortKey;
+use crate::config::{Act, ColorLevel, MAC_CONVENTIONS, SORTS, Theme, suggestion};
 use crate::graph::MacConvention;
 use crate::model::formats::FORMATS;
-use crate::plan::Budget;
+use crate::plan::Limit;
 use crate::prune::Sparsity;
 use crate::quant::Precision;
-use crate::session::Proposer;
+use crate::session::{Command, Proposer};
 use ratatui::style::Style;
 use std::path::Path;
 use tui_textarea::TextArea;
@@ -63,38 +64,24 @@ pub const COMMANDS: &[Spec] = &[
 #[derive(Debug, Clone, PartialEq)]
 pub enum Line {
     Empty,
-    Accept,
-    Budget(Budget),
-    Colors(String),
-    Detach,
-    /// Format and path.
-    Export(String, String),
+    /// What a key does.
+    Do(Act),
+    Send(Command),
+    /// Sent after the edit in progress.
+    Commit(Command),
+    Colors(ColorLevel),
     Filter(String),
-    Freeze(String),
-    Help,
-    Interrupt,
-    KeepF32(String),
+    /// Binds this row, for a reason.
+    Constrain(Limit, String),
     Lift,
     Llm(Option<(String, Option<String>)>),
     MacConvention(MacConvention),
-    MaxRatio(f64, String),
-    Measure,
-    Note(String),
-    Pen,
     Precision(Precision),
-    Profile,
-    Propose(Option<Proposer>),
-    Redo,
     Report(String),
-    RollBack(String),
-    Rehearse,
-    Run,
-    Sense,
-    Sort(String),
+    Sort(SortKey),
     Sparsify(Option<Sparsity>),
     Stop,
     Theme(String),
-    Undo,
 }
 
 /// Understands a line.
@@ -109,24 +96,29 @@ pub fn parse(line: &str) -> Result<Line, String> {
     let needs = |what: &str| Err(format!("`:{name}` needs {what}; hint: `:{name} {}`", usage(name)));
     Ok(match name {
         "" => Line::Empty,
-        "accept" => Line::Accept,
+        "accept" => Line::Do(Act::Accept),
         "budget" if rest.is_empty() => return needs("targets"),
-        "budget" => Line::Budget(rest.parse().map_err(|e: crate::plan::BudgetError| e.to_string())?),
-        "colors" => match rest {
-            "truecolor" | "256" | "16" | "none" => Line::Colors(text()),
-            _ => return needs("truecolor, 256, 16 or none"),
+        "budget" => {
+            let budget = rest.parse().map_err(|e: crate::plan::BudgetError| e.to_string())?;
+            Line::Send(Command::SetBudget { budget })
+        }
+        "colors" => match ColorLevel::parse(rest) {
+            Some(level) => Line::Colors(level),
+            None => return needs("truecolor, 256, 16 or none"),
         },
-        "detach" | "q" | "quit" => Line::Detach,
-        "export" => match rest.split_once(char::is_whitespace).unwrap_or((rest, "")) {
-            (format, path) if FORMATS.contains(&format) => Line::Export(format.to_owned(), path.trim().to_owned()),
+        "detach" | "q" | "quit" => Line::Do(Act::Detach),
+        "export" => Line::Send(match rest.split_once(char::is_whitespace).unwrap_or((rest, "")) {
+            (format, path) if FORMATS.contains(&format) => {
+                Command::Export { path: path.trim().to_owned(), format: format.to_owned() }
+            }
             // What the path ends in says which, as in `paring export`.
-            _ => Line::Export(String::new(), text()),
-        },
+            _ => Command::Export { path: text(), format: String::new() },
+        }),
         "filter" => Line::Filter(text()),
-        "freeze" => Line::Freeze(text()),
-        "help" => Line::Help,
-        "interrupt" => Line::Interrupt,
-        "keep-f32" => Line::KeepF32(text()),
+        "freeze" => Line::Constrain(Limit::Freeze, text()),
+        "help" => Line::Do(Act::Help),
+        "interrupt" => Line::Do(Act::Interrupt),
+        "keep-f32" => Line::Constrain(Limit::KeepF32, text()),
         "lift" => Line::Lift,
         "llm" => match rest.split_whitespace().collect::<Vec<_>>().as_slice() {
             ["off"] => Line::Llm(None),
@@ -149,38 +141,40 @@ pub fn parse(line: &str) -> Result<Line, String> {
             if !(0.0..1.0).contains(&ratio) {
                 return needs("a ratio from 0 to below 1");
             }
-            Line::MaxRatio(ratio, reason.trim().to_owned())
+            Line::Constrain(Limit::MaxRatio { ratio }, reason.trim().to_owned())
         }
-        "measure" => Line::Measure,
+        "measure" => Line::Do(Act::Measure),
         "note" if rest.is_empty() => return needs("a text"),
-        "note" => Line::Note(text()),
-        "pen" => Line::Pen,
+        "note" => Line::Send(Command::Note { text: text() }),
+        "pen" => Line::Do(Act::TakePen),
         "precision" => match Precision::parse(rest) {
             Some(precision) => Line::Precision(precision),
             None => return needs(&format!("one of {}", Precision::ALL.map(Precision::label).join(", "))),
         },
-        "profile" => Line::Profile,
+        "profile" => Line::Do(Act::Profile),
         "propose" => match rest {
-            "" => Line::Propose(None),
-            "planner" => Line::Propose(Some(Proposer::Planner)),
-            "agents" => Line::Propose(Some(Proposer::Agents)),
+            "" => Line::Do(Act::Propose),
+            "planner" => Line::Commit(Command::Propose { by: Proposer::Planner }),
+            "agents" => Line::Commit(Command::Propose { by: Proposer::Agents }),
             _ => return needs("planner or agents"),
         },
-        "redo" => Line::Redo,
+        "redo" => Line::Do(Act::Redo),
         "report" => Line::Report(text()),
-        "rollback" => Line::RollBack(text()),
-        "rehearse" => Line::Rehearse,
-        "run" => Line::Run,
-        "sense" => Line::Sense,
-        "sort" if SORTS.contains(&rest) => Line::Sort(text()),
-        "sort" => return needs(&format!("one of {}", SORTS.join(", "))),
+        "rollback" => Line::Send(Command::RollBack { reason: text() }),
+        "rehearse" => Line::Commit(Command::Rehearse),
+        "run" => Line::Do(Act::Run),
+        "sense" => Line::Do(Act::Sense),
+        "sort" => match SortKey::parse(rest) {
+            Some(key) => Line::Sort(key),
+            None => return needs(&format!("one of {}", SORTS.join(", "))),
+        },
         "sparsify" if rest.is_empty() => return needs("a pattern such as 2:4 or 50%, or off"),
         "sparsify" if rest == "off" => Line::Sparsify(None),
         "sparsify" => Line::Sparsify(Some(rest.parse()?)),
         "stop" => Line::Stop,
         "theme" if rest.is_empty() => return needs("a name"),
         "theme" => Line::Theme(text()),
-        "undo" => Line::Undo,
+        "undo" => Line::Do(Act::Undo),
         _ => {
             let hint = suggestion(name, COMMANDS.iter().map(|c| c.name));
             return Err(format!("no command `:{name}`; hint: {hint}"));
@@ -220,10 +214,6 @@ impl CommandLine {
         self.area.lines().join(" ")
     }
 
-    pub fn set(&mut self, text: &str) {
-        self.area = line(text);
-    }
-
     /// Refreshes the offers for the text as it stands.
     pub fn complete(&mut self, themes: Option<&Path>) {
         self.chosen = None;
@@ -238,14 +228,11 @@ impl CommandLine {
         }
         let i = match (self.chosen, forward) {
             (None, true) => 0,
-            (None, false) => n - 1,
             (Some(i), true) => (i + 1) % n,
-            (Some(i), false) => (i + n - 1) % n,
+            (chosen, false) => (chosen.unwrap_or(0) + n - 1) % n,
         };
         self.chosen = Some(i);
-        if let Some((text, _)) = self.offers.get(i).cloned() {
-            self.set(&text);
-        }
+        self.area = line(&self.offers[i].0);
     }
 }
 
@@ -265,7 +252,7 @@ fn offers(text: &str, themes: Option<&Path>) -> Vec<(String, String)> {
                 "theme" => Theme::names(themes),
                 "sort" => SORTS.iter().map(|s| (*s).to_owned()).collect(),
                 "mac-convention" => MAC_CONVENTIONS.iter().map(|(n, _)| (*n).to_owned()).collect(),
-                "colors" => ["truecolor", "256", "16", "none"].map(str::to_owned).to_vec(),
+                "colors" => ColorLevel::WORDS.map(|(word, _)| word.to_owned()).to_vec(),
                 "export" => FORMATS.iter().map(|f| format!("{f} ")).collect(),
                 "sparsify" => ["2:4", "4:8", "50%", "off"].map(str::to_owned).to_vec(),
                 "propose" => ["planner", "agents"].map(str::to_owned).to_vec(),
@@ -284,19 +271,24 @@ mod tests {
 
     #[test]
     fn lines_become_commands() {
-        assert_eq!(parse(":budget macs=0.5"), Ok(Line::Budget(Budget { macs: Some(0.5), ..Budget::default() })));
+        let budget = crate::plan::Budget { macs: Some(0.5), ..Default::default() };
+        assert_eq!(parse(":budget macs=0.5"), Ok(Line::Send(Command::SetBudget { budget })));
         let llm = Line::Llm(Some(("http://h/v1".into(), Some("qwen3-32b".into()))));
         assert_eq!(parse("llm http://h/v1 qwen3-32b"), Ok(llm));
         assert_eq!(parse("llm off"), Ok(Line::Llm(None)));
-        let export = |format: &str, path: &str| Ok(Line::Export(format.into(), path.into()));
+        let export =
+            |format: &str, path: &str| Ok(Line::Send(Command::Export { path: path.into(), format: format.into() }));
         assert_eq!(parse("export  /tmp/a b"), export("", "/tmp/a b"));
         assert_eq!(parse("export pytorch /tmp/a b"), export("pytorch", "/tmp/a b"));
         assert_eq!(parse("mac-convention norms"), Ok(Line::MacConvention(MacConvention::Norms)));
-        assert_eq!(parse("max-ratio 25% too deep"), Ok(Line::MaxRatio(0.25, "too deep".into())));
+        assert_eq!(
+            parse("max-ratio 25% too deep"),
+            Ok(Line::Constrain(Limit::MaxRatio { ratio: 0.25 }, "too deep".into()))
+        );
         assert_eq!(parse("sparsify 2:4"), Ok(Line::Sparsify(Some(Sparsity::NofM { n: 2, m: 4 }))));
         assert_eq!(parse("precision W4"), Ok(Line::Precision(Precision::W4)));
         assert!(parse("precision w5").unwrap_err().contains("w4g128"));
-        assert_eq!(parse("q"), Ok(Line::Detach));
+        assert_eq!(parse("q"), Ok(Line::Do(Act::Detach)));
         assert_eq!(parse("  "), Ok(Line::Empty));
     }
 

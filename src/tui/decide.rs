@@ -3,52 +3,27 @@
 //! A draft lives here only; it becomes durable when it is confirmed, when the cursor leaves its row, or when the row is
 //! approved. The host rounds and clamps what it gets; the screen steps by the group's granule so that it agrees.
 
-use super::app::{App, Draft, Effect, Level, Pane, Sent, Shown, View, same};
+use super::app::{App, Draft, Level, Pane, Sent, Shown, View, same};
 use super::list::RowRef;
-use super::modal::{Ask, Modal, Prompt};
+use super::modal::Ask;
 use super::table::{Block, Layer};
 use crate::config::Act;
+use crate::config::text::clean;
 use crate::plan::{Action, DecisionId, Target};
 use crate::prune::Group;
 use crate::quant::Precision;
 use crate::session::{Command, Standing};
 
 const NO_WEIGHTS: &str = "this row has no weights to quantize";
+const NO_BLOCK: &str = "this row lies in no block";
 
-/// The keys that decide. Every one of them has its own arm below, so that none can fall into another's.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Deciding {
-    Approve,
-    Veto,
-    Reopen,
-    Edit,
-    /// So many steps more of the group removed; negative: less.
-    Ratio(isize),
-    Precision,
-    RemoveBlock,
-    Confirm,
-    ApproveBlock,
-    ApproveShown,
+/// Can be approved: open, or a draft that is not durable yet.
+pub(super) fn approvable(s: &Shown) -> bool {
+    s.open() || s.drafting
 }
 
-/// How many of a row's decisions stand where.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Counts {
-    /// Open, or a draft that is not durable yet.
-    pub approvable: usize,
-    pub vetoable: usize,
-    /// Approved, vetoed or rolled back: can be reopened.
-    pub closed: usize,
-}
-
-pub fn sorted(shown: &[Shown]) -> Counts {
-    let mut c = Counts::default();
-    for s in shown {
-        c.approvable += usize::from(s.open() || s.drafting);
-        c.vetoable += usize::from(refusable(s) || in_force(s));
-        c.closed += usize::from(closed(s));
-    }
-    c
+pub(super) fn vetoable(s: &Shown) -> bool {
+    refusable(s) || in_force(s)
 }
 
 /// Waits for the engineer or for the next run.
@@ -60,8 +35,8 @@ fn in_force(s: &Shown) -> bool {
     matches!(s.standing, Standing::InForce { .. })
 }
 
-/// Can be taken back to what it was.
-fn closed(s: &Shown) -> bool {
+/// Approved, vetoed or rolled back: can be taken back to what it was.
+pub(super) fn closed(s: &Shown) -> bool {
     match s.standing {
         Standing::Approved | Standing::Leaving { .. } | Standing::Vetoed | Standing::RolledBack => true,
         Standing::Free | Standing::Proposed | Standing::Edited | Standing::InForce { .. } => false,
@@ -85,11 +60,15 @@ impl App {
         self.row_layer().filter(|l| l.weighty)
     }
 
-    pub(super) fn row_block(&self) -> Option<&Block> {
+    fn row_block_index(&self) -> Option<usize> {
         match self.list.current()? {
-            RowRef::Block(b) => self.table.blocks.get(b),
-            RowRef::Layer(i) => self.table.blocks.get(self.table.layers.get(i)?.block?),
+            RowRef::Block(b) => Some(b),
+            RowRef::Layer(i) => self.table.layers.get(i)?.block,
         }
+    }
+
+    pub(super) fn row_block(&self) -> Option<&Block> {
+        self.table.blocks.get(self.row_block_index()?)
     }
 
     /// What approve, veto and reopen act on: the selected line of the card when it has the keys, else the whole row.
@@ -103,174 +82,153 @@ impl App {
         }
     }
 
-    /// Says why nothing can be decided now, where nothing can; `settling`: an edit in progress may be confirmed.
-    fn no_decisions(&mut self, settling: bool) -> Option<Vec<Effect>> {
+    /// Whether anything can be decided now; says why not. `settling`: an edit in progress may be confirmed.
+    fn may_decide(&mut self, settling: bool) -> bool {
         if self.view != View::Review {
-            self.say(Level::Info, "decisions are made in the review view (1)");
-            return Some(Vec::new());
+            self.nothing("decisions are made in the review view (1)");
+            return false;
         }
-        if self.reviewable() || settling {
-            return None;
+        let may = self.reviewable() || settling;
+        if !may && self.state.phase == crate::session::Phase::Verdict {
+            let (accept, back) = (self.label(Act::Accept), self.label(Act::RollBack));
+            self.nothing(format!("the round waits: {accept} accepts it, {back} rolls it back"));
+        } else if !may {
+            self.nothing("a run is under way; decisions can be made again after it");
         }
-        let text = if self.state.phase == crate::session::Phase::Verdict {
-            let key = |a: Act| self.settings.keymap.label(a);
-            format!("the round waits: {} accepts it, {} rolls it back", key(Act::Accept), key(Act::RollBack))
-        } else {
-            "a run is under way; decisions can be made again after it".to_owned()
-        };
-        Some(self.nothing(&text))
+        may
     }
 
     /// The row's layer at `precision`, as a draft.
-    pub(super) fn set_precision(&mut self, precision: Precision) -> Vec<Effect> {
-        if let Some(refused) = self.no_decisions(false) {
-            return refused;
+    pub(super) fn set_precision(&mut self, precision: Precision) {
+        if !self.may_decide(false) {
+            return;
         }
         let Some(l) = self.row_weighty() else { return self.nothing(NO_WEIGHTS) };
         let target = Target::Layer(l.name.clone());
         self.set_draft(target, Action::Precision { precision })
     }
 
-    pub(super) fn decide(&mut self, deciding: Deciding) -> Vec<Effect> {
-        if let Some(refused) = self.no_decisions(deciding == Deciding::Confirm) {
-            return refused;
-        }
-        match deciding {
-            Deciding::Approve => self.approve(),
-            Deciding::Veto => self.veto(),
-            Deciding::Reopen => {
-                let ids: Vec<DecisionId> = self.chosen().iter().filter(|s| closed(s)).filter_map(|s| s.id).collect();
-                self.ids(ids, "nothing approved, vetoed or rolled back here", |ids| Command::Reopen { ids })
-            }
-            Deciding::Edit => {
-                let Some(g) = self.row_group() else { return self.nothing("no group to prune on this row") };
-                let (id, size, granule) = (g.id.clone(), g.size, g.granule);
-                let kept = self.kept_of(&Target::Group(id.clone()));
-                let title = format!("{} of {size} to keep", unit(g));
-                let hint = format!("a ratio to remove (0.375, 37.5%) or a number to keep; steps of {granule}");
-                let p = Prompt::new(Ask::Edit(Target::Group(id)), title, hint, &kept.to_string());
-                self.modal = Some(Modal::Prompt(Box::new(p)));
-                Vec::new()
-            }
-            Deciding::Ratio(steps) => self.drag(steps),
-            Deciding::Precision => {
-                let Some(l) = self.row_weighty() else { return self.nothing(NO_WEIGHTS) };
-                let now = self.precision_of(&self.shown(&Target::Layer(l.name.clone())), &l.name);
-                let i = Precision::ALL.iter().position(|p| *p == now).unwrap_or(0);
-                self.set_precision(Precision::ALL[(i + 1) % Precision::ALL.len()])
-            }
-            Deciding::RemoveBlock => {
-                let Some(b) = self.row_block() else { return self.nothing("this row lies in no block") };
-                if !b.removable {
-                    return self.nothing("this block changes the shape, so it cannot be removed");
-                }
-                let target = Target::Block(b.name.clone());
-                let action = match self.shown(&target).action {
-                    Action::RemoveBlock => Action::Keep,
-                    _ => Action::RemoveBlock,
-                };
-                self.set_draft(target, action)
-            }
-            Deciding::Confirm if self.draft.is_some() => self.commit(),
-            Deciding::Confirm => match self.list.current() {
-                Some(RowRef::Block(_)) => self.act(Act::ToggleFold),
-                _ => {
-                    self.pane = if self.pane == Pane::Decision { Pane::Layers } else { Pane::Decision };
-                    self.outlook_stale = true;
-                    Vec::new()
-                }
-            },
-            Deciding::ApproveBlock => {
-                let block = match self.list.current() {
-                    Some(RowRef::Block(b)) => Some(b),
-                    Some(RowRef::Layer(i)) => self.table.layers.get(i).and_then(|l| l.block),
-                    None => None,
-                };
-                let Some(block) = block else { return self.nothing("this row lies in no block") };
-                let targets = self.targets_in_block(block);
-                self.approve_targets(&targets)
-            }
-            Deciding::ApproveShown => {
-                // Rows that the filter lets through, folded or not.
-                let mut targets: Vec<Target> = Vec::new();
-                for row in self.list.shown.clone() {
-                    match row {
-                        RowRef::Block(b) if self.list.filter.is_empty() => targets.extend(self.targets_in_block(b)),
-                        _ => targets.extend(self.targets_of(row)),
-                    }
-                }
-                self.approve_targets(&targets)
-            }
+    /// Does what a key asks for where decisions can be made now.
+    pub(super) fn decide(&mut self, deed: impl Fn(&mut App)) {
+        if self.may_decide(false) {
+            deed(self);
         }
     }
 
-    pub(super) fn nothing(&mut self, why: &str) -> Vec<Effect> {
-        self.say(Level::Info, why);
-        Vec::new()
+    pub(super) fn reopen(&mut self) {
+        let ids: Vec<DecisionId> = self.chosen().iter().filter(|s| closed(s)).filter_map(|s| s.id).collect();
+        self.ids(ids, "nothing approved, vetoed or rolled back here", |ids| Command::Reopen { ids })
     }
 
-    fn ids(&mut self, ids: Vec<DecisionId>, none: &str, f: impl Fn(Vec<DecisionId>) -> Command) -> Vec<Effect> {
+    pub(super) fn edit(&mut self) {
+        let Some(g) = self.row_group() else { return self.nothing("no group to prune on this row") };
+        let title = format!("{} of {} to keep", unit(g), g.size);
+        let hint = format!("a ratio to remove (0.375, 37.5%) or a number to keep; steps of {}", g.granule);
+        let target = Target::Group(g.id.clone());
+        let kept = self.kept_of(&target);
+        self.prompt(Ask::Edit(target), title, hint, &kept.to_string())
+    }
+
+    pub(super) fn next_precision(&mut self) {
+        let Some(l) = self.row_weighty() else { return self.nothing(NO_WEIGHTS) };
+        let now = self.precision_of(&self.shown(&Target::Layer(l.name.clone())), &l.name);
+        let i = Precision::ALL.iter().position(|p| *p == now).unwrap_or(0);
+        self.set_precision(Precision::ALL[(i + 1) % Precision::ALL.len()])
+    }
+
+    pub(super) fn remove_block(&mut self) {
+        let Some(b) = self.row_block() else { return self.nothing(NO_BLOCK) };
+        if !b.removable {
+            return self.nothing("this block changes the shape, so it cannot be removed");
+        }
+        let target = Target::Block(b.name.clone());
+        let action = match self.shown(&target).action {
+            Action::RemoveBlock => Action::Keep,
+            _ => Action::RemoveBlock,
+        };
+        self.set_draft(target, action)
+    }
+
+    /// Keeps the edit in progress; without one, opens what the row shows.
+    pub(super) fn confirm(&mut self) {
+        if !self.may_decide(true) {
+            return;
+        }
+        if self.draft.is_some() {
+            return self.commit();
+        }
+        if let Some(RowRef::Block(_)) = self.list.current() {
+            return self.act(Act::ToggleFold);
+        }
+        self.pane = if self.pane == Pane::Decision { Pane::Layers } else { Pane::Decision };
+        self.outlook_stale = true;
+    }
+
+    pub(super) fn approve_block(&mut self) {
+        let Some(block) = self.row_block_index() else { return self.nothing(NO_BLOCK) };
+        let targets = self.targets_in_block(block);
+        self.approve_targets(&targets)
+    }
+
+    /// Approves in all rows that the filter lets through, folded or not.
+    pub(super) fn approve_shown(&mut self) {
+        let rows = self.list.shown.iter().flat_map(|row| match *row {
+            RowRef::Block(b) if self.list.filter.is_empty() => self.targets_in_block(b),
+            row => self.targets_of(row),
+        });
+        let targets: Vec<Target> = rows.collect();
+        self.approve_targets(&targets)
+    }
+
+    fn ids(&mut self, ids: Vec<DecisionId>, none: &str, f: impl Fn(Vec<DecisionId>) -> Command) {
         if ids.is_empty() {
             return self.nothing(none);
         }
         self.command(f(ids))
     }
 
-    fn approve_targets(&mut self, targets: &[Target]) -> Vec<Effect> {
-        let mut effects = self.commit();
-        // An edit on its way may be refused; what it was to replace must not be approved in its place.
-        let on_its_way = |app: &App, t: &Target| app.sent.iter().any(|s| s.draft.target == *t);
-        let (later, now): (Vec<&Target>, Vec<&Target>) = targets.iter().partition(|t| on_its_way(self, t));
-        let mut ids: Vec<DecisionId> =
-            now.iter().map(|t| self.shown(t)).filter(Shown::open).filter_map(|s| s.id).collect();
-        ids.sort_unstable();
-        ids.dedup();
-        for t in later {
-            self.approve_when_durable(t);
-        }
-        let (n, waits) = (ids.len(), !effects.is_empty());
-        if n == 0 && waits {
-            return effects;
-        }
-        let sent = self.ids(ids, "no open decision here", |ids| Command::Approve { ids });
-        if !sent.is_empty() {
-            self.say(Level::Good, format!("approving {n} decision{}", if n == 1 { "" } else { "s" }));
-        }
-        effects.extend(sent);
-        effects
-    }
-
-    fn approve_when_durable(&mut self, target: &Target) {
-        if !self.approve_next.contains(target) {
-            self.approve_next.push(target.clone());
-        }
-    }
-
-    fn approve(&mut self) -> Vec<Effect> {
-        let targets: Vec<Target> = self.chosen().into_iter().map(|s| s.target).collect();
-        let mut effects = self.commit();
-        let mut ids = Vec::new();
-        let mut waits = false;
-        for t in &targets {
-            let s = self.shown(t);
-            if self.sent.iter().any(|x| x.draft.target == *t) {
-                // The engineer's own version first; approved once it is durable, and not if it is refused.
-                self.approve_when_durable(t);
-                waits = true;
-            } else if s.open() {
-                ids.extend(s.id);
+    /// Keeps the edit in progress; then what of `targets` can be approved now. What is on its way is approved once it is
+    /// durable, whether there is any such thing is told too: it may be refused, and what it was to replace must not be
+    /// approved in its place.
+    fn open_of(&mut self, targets: &[Target]) -> (Vec<DecisionId>, bool) {
+        self.commit();
+        let on_its_way = |t: &&Target| self.sent.iter().any(|s| s.draft.target == **t);
+        let (later, now): (Vec<&Target>, Vec<&Target>) = targets.iter().partition(on_its_way);
+        let ids = now.iter().map(|t| self.shown(t)).filter(Shown::open).filter_map(|s| s.id).collect();
+        for t in &later {
+            if !self.approve_next.contains(t) {
+                self.approve_next.push((*t).clone());
             }
         }
-        if ids.is_empty() && waits {
-            return effects;
+        (ids, !later.is_empty())
+    }
+
+    fn approve_targets(&mut self, targets: &[Target]) {
+        let before = self.effects.len();
+        let (mut ids, _) = self.open_of(targets);
+        ids.sort_unstable();
+        ids.dedup();
+        let (n, kept) = (ids.len(), self.effects.len());
+        if n == 0 && kept > before {
+            return;
         }
-        let none = "nothing open on this row; [ ] p x or e propose something";
-        effects.extend(self.ids(ids, none, |ids| Command::Approve { ids }));
-        effects
+        self.ids(ids, "no open decision here", |ids| Command::Approve { ids });
+        if self.effects.len() > kept {
+            self.say(Level::Good, format!("approving {}", crate::words::counted(n, "decision")));
+        }
+    }
+
+    pub(super) fn approve(&mut self) {
+        let targets: Vec<Target> = self.chosen().into_iter().map(|s| s.target).collect();
+        let (ids, waits) = self.open_of(&targets);
+        if !ids.is_empty() || !waits {
+            let none = "nothing open on this row; [ ] p x or e propose something";
+            self.ids(ids, none, |ids| Command::Approve { ids });
+        }
     }
 
     /// Refuses what waits on the row; where nothing does, takes back what is in force.
-    fn veto(&mut self) -> Vec<Effect> {
+    pub(super) fn veto(&mut self) {
         let all = self.chosen();
         let waits = all.iter().any(refusable);
         let chosen: Vec<&Shown> = all.iter().filter(|s| if waits { refusable(s) } else { in_force(s) }).collect();
@@ -279,10 +237,10 @@ impl App {
             return self.nothing("nothing to veto on this row");
         };
         let what = match (ids.len(), &first.target) {
-            (1, Target::Group(n)) => format!("cutting {}", crate::config::text::clean(n)),
-            (1, Target::Layer(n)) => format!("{}'s precision", crate::config::text::clean(n)),
-            (1, Target::Weights(n)) => format!("zeros in {}", crate::config::text::clean(n)),
-            (1, Target::Block(n)) => format!("removing {}", crate::config::text::clean(n)),
+            (1, Target::Group(n)) => format!("cutting {}", clean(n)),
+            (1, Target::Layer(n)) => format!("{}'s precision", clean(n)),
+            (1, Target::Weights(n)) => format!("zeros in {}", clean(n)),
+            (1, Target::Block(n)) => format!("removing {}", clean(n)),
             (n, _) => format!("{n} decisions"),
         };
         let (title, hint) = match first.standing {
@@ -293,12 +251,10 @@ impl App {
             _ => (format!("veto {what}"), "why? the reason binds later proposals for just this"),
         };
         if !self.may_write() {
-            return Vec::new();
+            return;
         }
         self.draft = None;
-        let p = Prompt::new(Ask::Veto(ids), title, hint, "");
-        self.modal = Some(Modal::Prompt(Box::new(p)));
-        Vec::new()
+        self.prompt(Ask::Veto(ids), title, hint, "")
     }
 
     /// The precision that `layer` would run in as `shown`: the original's where nothing else is decided.
@@ -323,10 +279,10 @@ impl App {
     }
 
     /// Removes `steps` granules more (or fewer) of the row's group.
-    fn drag(&mut self, steps: isize) -> Vec<Effect> {
+    pub(super) fn drag(&mut self, steps: isize) {
         let Some(g) = self.row_group() else {
             let why = self.row_layer().and_then(|l| self.protection(&l.name));
-            return self.nothing(&why.unwrap_or_else(|| "no group to prune on this row".to_owned()));
+            return self.nothing(why.unwrap_or_else(|| "no group to prune on this row".to_owned()));
         };
         let (id, size) = (g.id.clone(), g.size);
         let granule = g.granule.max(1);
@@ -344,37 +300,33 @@ impl App {
     pub(super) fn protection(&self, layer: &str) -> Option<String> {
         let protected = |g: &&Group| g.protected.is_some() && g.members.iter().any(|m| m.node == layer);
         let g = self.groups().iter().find(protected)?;
-        g.protected.as_ref().map(|p| crate::config::text::clean(p).into_owned())
+        g.protected.as_ref().map(|p| clean(p).into_owned())
     }
 
     /// Starts or changes the draft; another target's draft is kept first.
-    pub(super) fn set_draft(&mut self, target: Target, action: Action) -> Vec<Effect> {
+    pub(super) fn set_draft(&mut self, target: Target, action: Action) {
         if !self.may_write() {
-            return Vec::new();
+            return;
         }
-        let effects = match &self.draft {
-            Some(d) if d.target != target => self.commit(),
-            _ => Vec::new(),
-        };
+        if self.draft.as_ref().is_some_and(|d| d.target != target) {
+            self.commit();
+        }
         self.outlook_stale = true;
         self.draft = Some(Draft { target, action });
-        effects
     }
 
     /// Sends the draft, which the host takes as an edit of what waits on its target, or as a decision of the engineer's own.
-    pub(super) fn commit(&mut self) -> Vec<Effect> {
-        let Some(draft) = self.draft.take() else { return Vec::new() };
+    pub(super) fn commit(&mut self) {
+        let Some(draft) = self.draft.take() else { return };
         self.outlook_stale = true;
         if same(&self.shown(&draft.target).action, &draft.action) {
-            return Vec::new();
+            return;
         }
         // By target, not by id: a proposal that comes in between takes the place of the decision, not of this edit.
         let command = Command::Decide { target: draft.target.clone(), action: draft.action.clone() };
-        let effects = self.command(command);
-        if !effects.is_empty() {
+        if self.sends(command) {
             self.sent.push(Sent { draft, reply: None });
         }
-        effects
     }
 }
 

@@ -18,7 +18,7 @@ impl Forecasts {
 
     /// What `decisions` are expected to do without the rest of the plan; what their author forecast when there is no
     /// profile here and it is one.
-    pub fn together(&self, state: &State, decisions: &[&Decision]) -> Option<Forecast> {
+    pub fn together(&self, state: &State, decisions: &[Decision]) -> Option<Forecast> {
         match &self.forecaster {
             Some(f) => {
                 let all: Vec<Decision> = decisions.iter().map(|d| resolved(state, d)).collect();
@@ -37,7 +37,7 @@ impl Forecasts {
         self.forecaster.as_ref()?.costs.slower(target, action).map(|s| s.words())
     }
 
-    pub fn plan(&self, state: &State, decisions: &[&Decision]) -> Expected {
+    pub fn plan(&self, state: &State, decisions: &[Decision]) -> Expected {
         let Some(f) = &self.forecaster else { return summed(state, decisions) };
         let all: Vec<Decision> = decisions.iter().map(|d| resolved(state, d)).collect();
         let p = f.plan(&all.iter().collect::<Vec<_>>());

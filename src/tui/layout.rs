@@ -2,8 +2,9 @@
 
 use ratatui::layout::Rect;
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
 pub enum View {
+    #[default]
     Review,
     Evaluate,
     Agents,
@@ -13,16 +14,6 @@ pub enum View {
 
 impl View {
     pub const ALL: [View; 5] = [View::Review, View::Evaluate, View::Agents, View::Timeline, View::Report];
-
-    pub fn label(self) -> &'static str {
-        match self {
-            View::Review => "review",
-            View::Evaluate => "evaluate",
-            View::Agents => "agents",
-            View::Timeline => "timeline",
-            View::Report => "report",
-        }
-    }
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

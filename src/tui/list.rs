@@ -3,13 +3,14 @@
 //! Invariants: the cursor stays on its row by name, whatever is sorted, folded or measured; nothing re-sorts by itself
 //! while samples arrive, [`List::resort`] is called when measuring ends or on a key.
 
-use super::table::{Figures, Table, macs_of};
+use super::table::{Figures, Layer, Table};
 use crate::graph::MacConvention;
 use std::collections::HashSet;
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
 pub enum SortKey {
     Order,
+    #[default]
     P50,
     Share,
     Memory,
@@ -48,8 +49,21 @@ impl SortKey {
     }
 
     pub fn next(self) -> SortKey {
-        let i = SortKey::ALL.iter().position(|k| *k == self).unwrap_or(0);
-        SortKey::ALL[(i + 1) % SortKey::ALL.len()]
+        // In the order of the declaration.
+        SortKey::ALL[(self as usize + 1) % SortKey::ALL.len()]
+    }
+
+    /// What this column holds of `f`, where it is known.
+    pub fn figure(self, f: &Figures, conv: MacConvention) -> Option<f64> {
+        match self {
+            SortKey::Order => None,
+            SortKey::P50 => f.p50,
+            SortKey::Share => f.share,
+            SortKey::Memory => Some(f.bytes as f64),
+            SortKey::Macs => Some(f.macs.get(conv) as f64),
+            SortKey::Params => Some(f.params as f64),
+            SortKey::Sensitivity => f.sens,
+        }
     }
 }
 
@@ -60,7 +74,27 @@ pub enum RowRef {
     Layer(usize),
 }
 
-#[derive(Debug, Clone)]
+impl RowRef {
+    pub fn figures(self, table: &Table) -> Option<Figures> {
+        match self {
+            RowRef::Block(i) => table.blocks.get(i).map(|b| b.fig),
+            RowRef::Layer(i) => table.layers.get(i).map(|l| l.fig),
+        }
+    }
+}
+
+/// Words to look for, any case.
+fn words(text: &str) -> Vec<String> {
+    text.split_whitespace().map(str::to_lowercase).collect()
+}
+
+/// Whether name and kind of `layer` have all of `words`.
+fn hit(layer: &Layer, words: &[String]) -> bool {
+    let text = format!("{} {}", layer.name, layer.kind).to_lowercase();
+    words.iter().all(|w| text.contains(w.as_str()))
+}
+
+#[derive(Debug, Clone, Default)]
 pub struct List {
     pub sort: SortKey,
     pub reverse: bool,
@@ -83,37 +117,11 @@ pub struct List {
 
 impl List {
     pub fn new(sort: SortKey) -> List {
-        List {
-            sort,
-            reverse: false,
-            flat: false,
-            filter: String::new(),
-            folded: HashSet::new(),
-            shown: Vec::new(),
-            cursor: 0,
-            offset: 0,
-            untouched: true,
-            order_held: false,
-            order: Vec::new(),
-            inner: Vec::new(),
-            started: false,
-        }
+        List { sort, untouched: true, ..List::default() }
     }
 
     pub fn current(&self) -> Option<RowRef> {
         self.shown.get(self.cursor).copied()
-    }
-
-    fn key(&self, f: &Figures, conv: MacConvention) -> f64 {
-        match self.sort {
-            SortKey::Order => 0.0,
-            SortKey::P50 => f.p50.unwrap_or(-1.0),
-            SortKey::Share => f.share.unwrap_or(-1.0),
-            SortKey::Memory => f.bytes as f64,
-            SortKey::Macs => macs_of(f, conv) as f64,
-            SortKey::Params => f.params as f64,
-            SortKey::Sensitivity => f.sens.unwrap_or(f64::NEG_INFINITY),
-        }
     }
 
     /// Sorts anew by the column and shows the result; the cursor keeps its row and its line on the screen.
@@ -134,13 +142,11 @@ impl List {
         }
         let mut inner: Vec<usize> = (0..table.layers.len()).collect();
         if self.sort != SortKey::Order {
-            let by = |a: &Figures, b: &Figures| self.key(b, conv).total_cmp(&self.key(a, conv));
-            let fig = |r: &RowRef| match r {
-                RowRef::Block(i) => table.blocks.get(*i).map(|b| b.fig).unwrap_or_default(),
-                RowRef::Layer(i) => table.layers.get(*i).map(|l| l.fig).unwrap_or_default(),
-            };
-            top.sort_by(|a, b| by(&fig(a), &fig(b)));
-            inner.sort_by(|a, b| by(&fig(&RowRef::Layer(*a)), &fig(&RowRef::Layer(*b))));
+            // What is not known comes last.
+            let figure = |r: RowRef| r.figures(table).and_then(|f| self.sort.figure(&f, conv));
+            let key = |r: RowRef| figure(r).unwrap_or(f64::NEG_INFINITY);
+            top.sort_by(|a, b| key(*b).total_cmp(&key(*a)));
+            inner.sort_by(|a, b| key(RowRef::Layer(*b)).total_cmp(&key(RowRef::Layer(*a))));
         }
         if self.reverse {
             top.reverse();
@@ -165,13 +171,8 @@ impl List {
         }
         let on = self.current();
         let line = self.cursor.saturating_sub(self.offset);
-        let words: Vec<String> = self.filter.split_whitespace().map(str::to_lowercase).collect();
-        let hit = |i: usize| {
-            table.layers.get(i).is_some_and(|l| {
-                let text = format!("{} {}", l.name, l.kind).to_lowercase();
-                words.iter().all(|w| text.contains(w.as_str()))
-            })
-        };
+        let words = words(&self.filter);
+        let hit = |i: usize| table.layers.get(i).is_some_and(|l| hit(l, &words));
         let mut shown = Vec::new();
         for r in &self.order {
             match *r {
@@ -235,31 +236,21 @@ impl List {
 
     /// Moves to the next row whose name has all of `words`, wrapping round.
     pub fn find(&mut self, table: &Table, words: &str, forward: bool, height: usize) -> bool {
-        let words: Vec<String> = words.split_whitespace().map(str::to_lowercase).collect();
+        let words = self::words(words);
         let n = self.shown.len();
         if n == 0 || words.is_empty() {
             return false;
         }
         for k in 1..=n {
             let i = if forward { (self.cursor + k) % n } else { (self.cursor + n - k) % n };
-            let name = match self.shown.get(i) {
-                Some(RowRef::Layer(l)) => table.layers.get(*l).map(|l| format!("{} {}", l.name, l.kind)),
-                _ => None,
-            };
-            if name.is_some_and(|t| words.iter().all(|w| t.to_lowercase().contains(w.as_str()))) {
+            if let RowRef::Layer(l) = self.shown[i]
+                && table.layers.get(l).is_some_and(|l| hit(l, &words))
+            {
                 self.cursor = i;
                 self.clamp(height);
                 return true;
             }
         }
         false
-    }
-
-    /// Puts the cursor on a row if it is shown.
-    pub fn go_to(&mut self, row: RowRef, height: usize) {
-        if let Some(i) = self.shown.iter().position(|r| *r == row) {
-            self.cursor = i;
-            self.clamp(height);
-        }
     }
 }

@@ -2,7 +2,7 @@
 
 use super::command_line::{CommandLine, line};
 use crate::plan::{DecisionId, Target};
-use crate::session::{Command, NOTE_BYTES, REASON_BYTES};
+use crate::session::{NOTE_BYTES, REASON_BYTES};
 use tui_textarea::TextArea;
 
 /// What a prompt's text is for.
@@ -29,8 +29,11 @@ pub struct Prompt {
 pub enum Modal {
     Prompt(Box<Prompt>),
     Command(Box<CommandLine>),
-    Confirm { question: String, yes: Command },
-    Help { scroll: usize },
+    /// Whether the session's host shall end.
+    Stop,
+    Help {
+        scroll: usize,
+    },
 }
 
 impl Prompt {
@@ -92,16 +95,12 @@ pub fn parse_kept(text: &str, size: usize) -> Result<usize, String> {
         return Ok((size as f64 * (1.0 - p / 100.0)).round() as usize);
     }
     let v: f64 = t.parse().map_err(|_| format!("`{text}` is not a number; {hint}"))?;
-    if v > 1.0 && v.fract() == 0.0 {
-        if v > size as f64 {
-            return Err(format!("there are only {size} units; {hint}"));
-        }
-        return Ok(v as usize);
+    match v {
+        v if v > 1.0 && v.fract() == 0.0 && v > size as f64 => Err(format!("there are only {size} units; {hint}")),
+        v if v > 1.0 && v.fract() == 0.0 => Ok(v as usize),
+        v if (0.0..1.0).contains(&v) => Ok((size as f64 * (1.0 - v)).round() as usize),
+        _ => Err(format!("a ratio lies from 0 to below 1; {hint}")),
     }
-    if !(0.0..1.0).contains(&v) {
-        return Err(format!("a ratio lies from 0 to below 1; {hint}"));
-    }
-    Ok((size as f64 * (1.0 - v)).round() as usize)
 }
 
 #[cfg(test)]

@@ -1,5 +1,7 @@
 //! Figures as short text: never wider than asked, the unit in the heading, `—` for what is not known.
 
+use crate::task::Metric;
+
 /// Milliseconds for a narrow column.
 pub fn ms(v: f64) -> String {
     match v {
@@ -20,9 +22,7 @@ pub fn scaled(v: f64, unit: f64) -> String {
         0.0 => "0".into(),
         x if x < 0.01 => "<.01".into(),
         x if x < 9.995 => format!("{x:.2}"),
-        x if x < 99.95 => format!("{x:.1}"),
-        x if x < 99_999.5 => format!("{x:.0}"),
-        x => format!("{x:.0e}"),
+        x => ms(x),
     }
 }
 
@@ -61,6 +61,17 @@ pub fn signed(v: f64, decimals: usize) -> String {
         (false, true) => format!("−{s}"),
         (false, false) => format!("+{s}"),
     }
+}
+
+/// What stands behind a figure that is not to be decided on.
+pub fn mark(doubtful: bool) -> &'static str {
+    if doubtful { "?" } else { "" }
+}
+
+/// A range of changes of `metric`, in its own direction: `[−0.40,+0.10]`.
+pub fn range(metric: &Metric, (low, high): (f64, f64), comma: &str) -> String {
+    let (low, high) = metric.shown_range(low, high);
+    format!("[{}{comma}{}]", signed(low, metric.digits), signed(high, metric.digits))
 }
 
 /// A factor: `0.71x`.

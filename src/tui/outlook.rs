@@ -14,8 +14,6 @@ pub struct Measured {
     pub latency: f64,
     /// The latency is not to be decided on.
     pub doubtful: bool,
-    /// The original's latency that `latency` refers to, milliseconds a batch.
-    pub base_ms: f64,
     pub macs: f64,
     pub memory: f64,
     pub params: f64,
@@ -46,7 +44,6 @@ impl Measured {
             round: e.round,
             latency: e.latency().map_or(f64::NAN, |l| l.value),
             doubtful: e.doubt.is_some(),
-            base_ms: e.baseline_ms,
             macs: ratio(e.macs.conv_linear as f64, base.macs.conv_linear as f64),
             memory: ratio(e.weight_bytes as f64, base.weight_bytes as f64),
             params: ratio(e.params as f64, base.params as f64),
@@ -57,10 +54,9 @@ impl Measured {
 }
 
 /// Sums the forecasts that the decisions carry; used when there is no profile to compute them from.
-pub fn summed(state: &State, decisions: &[&Decision]) -> Expected {
-    let all: Vec<Forecast> = decisions.iter().filter_map(|d| d.forecast).collect();
+pub fn summed(state: &State, decisions: &[Decision]) -> Expected {
     let mut sum = Forecast::default();
-    for f in &all {
+    for f in decisions.iter().filter_map(|d| d.forecast) {
         add(&mut sum.d_latency_ms, f.d_latency_ms);
         add(&mut sum.d_quality, f.d_quality);
         sum.d_macs += f.d_macs;
@@ -69,14 +65,10 @@ pub fn summed(state: &State, decisions: &[&Decision]) -> Expected {
     }
     let Some(p) = state.profile_of(0) else { return Expected::default() };
     let of = |d: i64, base: u64| (base > 0).then(|| ((base as f64 + d as f64) / base as f64).max(0.0));
-    let ms = p.whole.p50;
+    let (ms, change) = (p.whole.p50, sum.d_latency_ms);
     let f = |d: f64| (ms + d) / ms;
     Expected {
-        latency: (ms > 0.0).then(|| Estimate {
-            value: f(sum.d_latency_ms.value),
-            low: f(sum.d_latency_ms.low),
-            high: f(sum.d_latency_ms.high),
-        }),
+        latency: (ms > 0.0).then(|| Estimate { value: f(change.value), low: f(change.low), high: f(change.high) }),
         macs: of(sum.d_macs, p.macs.conv_linear),
         memory: of(sum.d_bytes, p.weight_bytes),
         params: of(sum.d_params, p.params),

@@ -3,18 +3,20 @@
 //! Invariant: every meaning that a colour carries is also carried by a glyph, a word or a number.
 
 use crate::config::{ColorLevel, Rgb, Role, Theme};
+use crate::plan::Outcome;
 use crate::session::Standing;
 use ratatui::style::{Color, Modifier, Style};
 
 /// A theme at a colour level.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, Default, PartialEq)]
 pub struct Palette {
     pub theme: Theme,
     pub level: ColorLevel,
     pub ascii: bool,
 }
 
-const ANSI: [Color; 16] = [
+/// The sixteen colours in the terminal's order.
+pub(super) const ANSI: [Color; 16] = [
     Color::Black,
     Color::Red,
     Color::Green,
@@ -51,23 +53,17 @@ impl Palette {
 
     /// Foreground style of a role.
     pub fn fg(&self, role: Role) -> Style {
+        use Role::*;
         let s = Style::new().fg(self.color(role));
-        if self.level == ColorLevel::None {
-            match role {
-                Role::Title | Role::Focus | Role::Accent | Role::Bad | Role::Warn | Role::Key => {
-                    Style::new().add_modifier(Modifier::BOLD)
-                }
-                Role::Dim | Role::Faint | Role::Border | Role::Forecast | Role::Reasoning | Role::Open => {
-                    Style::new().add_modifier(Modifier::DIM)
-                }
-                _ => Style::new(),
+        match (self.level, role) {
+            (ColorLevel::None, Title | Focus | Accent | Bad | Warn | Key) => Style::new().add_modifier(Modifier::BOLD),
+            (ColorLevel::None, Dim | Faint | Border | Forecast | Reasoning | Open) => {
+                Style::new().add_modifier(Modifier::DIM)
             }
-        } else {
-            match role {
-                Role::Forecast if self.level == ColorLevel::Ansi16 => s.add_modifier(Modifier::DIM),
-                Role::Reasoning => s.add_modifier(Modifier::ITALIC),
-                _ => s,
-            }
+            (ColorLevel::None, _) => Style::new(),
+            (ColorLevel::Ansi16, Forecast) => s.add_modifier(Modifier::DIM),
+            (_, Reasoning) => s.add_modifier(Modifier::ITALIC),
+            _ => s,
         }
     }
 
@@ -94,13 +90,12 @@ impl Palette {
     /// A heat cell, `t` from 0 to 1. Below 256 colours there is no ground colour: the density glyph says it.
     pub fn heat(&self, t: f64) -> Style {
         let c = self.theme.heat_at(t);
-        let text = if c.contrast(ON_DARK) >= c.contrast(ON_LIGHT) { ON_DARK } else { ON_LIGHT };
+        let on = |c: Rgb| if c.contrast(ON_DARK) >= c.contrast(ON_LIGHT) { ON_DARK } else { ON_LIGHT };
         match self.level {
-            ColorLevel::True => Style::new().bg(rgb(c)).fg(rgb(text)),
+            ColorLevel::True => Style::new().bg(rgb(c)).fg(rgb(on(c))),
             ColorLevel::Ansi256 => {
                 let shown = crate::config::from_256(c.to_256());
-                let text = if shown.contrast(ON_DARK) >= shown.contrast(ON_LIGHT) { ON_DARK } else { ON_LIGHT };
-                Style::new().bg(Color::Indexed(c.to_256())).fg(Color::Indexed(text.to_256()))
+                Style::new().bg(Color::Indexed(c.to_256())).fg(Color::Indexed(on(shown).to_256()))
             }
             ColorLevel::Ansi16 | ColorLevel::None if t > 0.66 => self.bold(Role::Fg),
             ColorLevel::Ansi16 | ColorLevel::None => self.fg(Role::Fg),
@@ -150,6 +145,25 @@ impl Palette {
     /// Picks the glyph or its ASCII twin.
     pub fn glyph<'a>(&self, unicode: &'a str, ascii: &'a str) -> &'a str {
         if self.ascii { ascii } else { unicode }
+    }
+
+    /// The tick of an outcome, and its role.
+    pub fn outcome(&self, outcome: Outcome) -> (&'static str, Role) {
+        match outcome {
+            Outcome::Accept => (self.glyph("✓", "ok"), Role::Good),
+            Outcome::Reject => (self.glyph("✗", "no"), Role::Bad),
+            Outcome::Undecided => ("?", Role::Warn),
+        }
+    }
+
+    /// Between words.
+    pub fn dot(&self) -> &'static str {
+        self.glyph(" · ", " | ")
+    }
+
+    /// Where a figure is not known.
+    pub fn none(&self) -> &'static str {
+        self.glyph("—", "-")
     }
 
     pub fn standing_glyph(&self, standing: Standing) -> &'static str {

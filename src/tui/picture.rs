@@ -3,6 +3,7 @@
 //! Not a terminal emulator: it draws a ratatui [`Buffer`] as it stands.
 
 use super::app::App;
+use super::palette::ANSI;
 use super::update::Input;
 use crate::config::{Key, Rgb, Role, Settings, from_256};
 use crate::session::{HostMsg, PROTOCOL, State};
@@ -84,17 +85,15 @@ pub fn svg(buf: &Buffer, fg: Rgb, bg: Rgb) -> String {
                 continue;
             }
             let mut style = String::new();
-            if cell.modifier.contains(Modifier::BOLD) {
-                style.push_str(" font-weight=\"bold\"");
-            }
-            if cell.modifier.contains(Modifier::ITALIC) {
-                style.push_str(" font-style=\"italic\"");
-            }
-            if cell.modifier.contains(Modifier::CROSSED_OUT) {
-                style.push_str(" text-decoration=\"line-through\"");
-            }
-            if cell.modifier.contains(Modifier::DIM) {
-                style.push_str(" opacity=\"0.65\"");
+            for (modifier, attribute) in [
+                (Modifier::BOLD, " font-weight=\"bold\""),
+                (Modifier::ITALIC, " font-style=\"italic\""),
+                (Modifier::CROSSED_OUT, " text-decoration=\"line-through\""),
+                (Modifier::DIM, " opacity=\"0.65\""),
+            ] {
+                if cell.modifier.contains(modifier) {
+                    style.push_str(attribute);
+                }
             }
             let _ = writeln!(
                 o,
@@ -120,22 +119,7 @@ fn rgb(c: Color, default: Rgb) -> Rgb {
         Color::Reset => default,
         Color::Rgb(r, g, b) => Rgb(r, g, b),
         Color::Indexed(i) => from_256(i),
-        Color::Black => from_256(0),
-        Color::Red => from_256(1),
-        Color::Green => from_256(2),
-        Color::Yellow => from_256(3),
-        Color::Blue => from_256(4),
-        Color::Magenta => from_256(5),
-        Color::Cyan => from_256(6),
-        Color::Gray => from_256(7),
-        Color::DarkGray => from_256(8),
-        Color::LightRed => from_256(9),
-        Color::LightGreen => from_256(10),
-        Color::LightYellow => from_256(11),
-        Color::LightBlue => from_256(12),
-        Color::LightMagenta => from_256(13),
-        Color::LightCyan => from_256(14),
-        Color::White => from_256(15),
+        named => ANSI.iter().position(|a| *a == named).map_or(default, |i| from_256(i as u8)),
     }
 }
 

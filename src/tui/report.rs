@@ -4,7 +4,6 @@ use super::app::{App, Pane, View};
 use super::list::RowRef;
 use super::num;
 use super::standing::{builds, word};
-use super::table::macs_of;
 use crate::config::text::{clean, clean_lines};
 use crate::session::{Standing, action_text};
 use crate::words::{counted, counted_as};
@@ -63,25 +62,22 @@ pub fn markdown(app: &App) -> String {
     let budget = s.budget.to_string();
     let _ = writeln!(o, "- budget {}\n", if budget.is_empty() { "none".to_owned() } else { format!("`{budget}`") });
 
-    let _ = writeln!(o, "## Rounds\n");
     let metric = s.metric();
     let digits = metric.digits;
     let first = s.rounds.iter().filter_map(|r| r.evaluation.as_ref()).find_map(|e| e.metrics.others.first());
     let other = first.map_or(String::new(), |r| cell(&format!("{} {}", r.name, r.unit)));
-    let _ = writeln!(
-        o,
-        "| round | {} | change (95 %) | {other} | loss | ms | of original (95 %) | MB | MACs M | params | verdict |",
+    let columns = format!(
+        "round | {} | change (95 %) | {other} | loss | ms | of original (95 %) | MB | MACs M | params | verdict",
         cell(&metric.title())
     );
-    let _ = writeln!(o, "| --- | --- | --- | --- | --- | --- | --- | --- | --- | --- | --- |");
+    heading(&mut o, "## Rounds", &columns);
     for r in &s.rounds {
         let Some(e) = &r.evaluation else { continue };
         let change = r.verdict.as_ref().map_or(String::new(), |v| {
-            let (low, high) = metric.shown_range(v.d_quality_low, v.d_quality_high);
-            let change = num::signed(metric.shown(v.d_quality), digits);
-            format!("{change} [{}, {}]", num::signed(low, digits), num::signed(high, digits))
+            let ends = num::range(&metric, (v.d_quality_low, v.d_quality_high), ", ");
+            format!("{} {ends}", num::signed(metric.shown(v.d_quality), digits))
         });
-        let mark = if e.doubt.is_some() { "?" } else { "" };
+        let mark = num::mark(e.doubt.is_some());
         let factor = e.latency().filter(|_| r.number > 0).map_or(String::new(), |f| {
             let range = format!("[{}, {}]", num::factor(f.low), num::factor(f.high));
             format!("{}{mark} {range} of {} ms", num::factor(f.value), num::ms(e.baseline_ms))
@@ -112,6 +108,12 @@ pub fn markdown(app: &App) -> String {
     o
 }
 
+/// A title and the head of a table whose columns have these names.
+fn heading(o: &mut String, title: &str, columns: &str) {
+    let rules = vec!["---"; columns.split(" | ").count()].join(" | ");
+    let _ = writeln!(o, "{title}\n\n| {columns} |\n| {rules} |");
+}
+
 fn decisions(app: &App, o: &mut String, cell: &dyn Fn(&str) -> String) {
     let s = &app.state;
     let plan = s.plan();
@@ -119,9 +121,7 @@ fn decisions(app: &App, o: &mut String, cell: &dyn Fn(&str) -> String) {
     if plan.is_empty() {
         return;
     }
-    let _ = writeln!(o, "\n## Decisions\n");
-    let _ = writeln!(o, "| target | the next run builds | standing | decided | author | why |");
-    let _ = writeln!(o, "| --- | --- | --- | --- | --- | --- |");
+    heading(o, "\n## Decisions", "target | the next run builds | standing | decided | author | why");
     for (target, here) in plan {
         let Some(d) = here.shown() else { continue };
         let mut why = cell(&d.rationale);
@@ -156,9 +156,8 @@ fn decisions(app: &App, o: &mut String, cell: &dyn Fn(&str) -> String) {
 
 fn repairs(app: &App, o: &mut String, cell: &dyn Fn(&str) -> String) {
     for r in app.state.rounds.iter().filter(|r| !r.repairs.is_empty()) {
-        let _ = writeln!(o, "\n## Repairs of round {}\n", r.number);
-        let _ = writeln!(o, "| step | loss at its place before | after | kept | s |");
-        let _ = writeln!(o, "| --- | --- | --- | --- | --- |");
+        let title = format!("\n## Repairs of round {}", r.number);
+        heading(o, &title, "step | loss at its place before | after | kept | s");
         for p in &r.repairs {
             let kept = if p.kept { "yes" } else { "reverted" };
             let _ = writeln!(
@@ -181,21 +180,20 @@ fn layers(app: &App, o: &mut String, cell: &dyn Fn(&str) -> String) {
     let of = t
         .of_round
         .map_or("not measured".to_owned(), |r| if r == 0 { "the original".into() } else { format!("round {r}") });
-    let _ = writeln!(o, "\n## Layers ({of})\n");
-    let _ = writeln!(o, "| layer | kind | p50 ms | share % | MB | MACs M | params | kernel |");
-    let _ = writeln!(o, "| --- | --- | --- | --- | --- | --- | --- | --- |");
+    let columns = "layer | kind | p50 ms | share % | MB | MACs M | params | kernel";
+    heading(o, &format!("\n## Layers ({of})"), columns);
     for l in t.layers.iter().filter(|l| !l.gone) {
         let _ = writeln!(
             o,
             "| {} | {} | {} | {} | {} | {} | {} | {} |",
             cell(&l.name),
             cell(&l.kind),
-            l.fig.p50.map_or("—".into(), |v| num::ms(v) + if l.fig.doubtful { "?" } else { "" }),
+            l.fig.p50.map_or("—".into(), |v| num::ms(v) + num::mark(l.fig.doubtful)),
             l.fig.share.map_or("—".into(), |s| format!("{:.1}", s * 100.0)),
             num::scaled(l.fig.bytes as f64, 1e6),
-            num::scaled(macs_of(&l.fig, app.settings.mac_convention) as f64, 1e6),
+            num::scaled(l.fig.macs.get(app.settings.mac_convention) as f64, 1e6),
             num::count(l.fig.params),
-            cell(&l.kernel)
+            cell(l.row.as_ref().map_or("", |r| &r.kernel))
         );
     }
 }
@@ -203,43 +201,34 @@ fn layers(app: &App, o: &mut String, cell: &dyn Fn(&str) -> String) {
 impl App {
     /// The text of the pane that has the keys, for copying.
     pub fn pane_text(&self) -> String {
+        let mut o = String::new();
         match (self.view, self.pane) {
             (View::Review, Pane::Layers) => {
-                let mut o = String::new();
                 for r in &self.list.shown {
-                    let (name, f) = match r {
-                        RowRef::Block(b) => match self.table.blocks.get(*b) {
-                            Some(b) => (b.label.clone(), b.fig),
-                            None => continue,
-                        },
-                        RowRef::Layer(i) => match self.table.layers.get(*i) {
-                            Some(l) => (format!("  {}", clean(&l.name)), l.fig),
-                            None => continue,
-                        },
+                    let name = match *r {
+                        RowRef::Block(b) => self.table.blocks.get(b).map(|b| b.label.clone()),
+                        RowRef::Layer(i) => self.table.layers.get(i).map(|l| format!("  {}", clean(&l.name))),
                     };
+                    let (Some(name), Some(f)) = (name, r.figures(&self.table)) else { continue };
                     let _ = writeln!(
                         o,
                         "{name}\t{}\t{}\t{}\t{}",
                         f.p50.map_or("-".into(), num::ms),
                         num::scaled(f.bytes as f64, 1e6),
-                        num::scaled(macs_of(&f, self.settings.mac_convention) as f64, 1e6),
+                        num::scaled(f.macs.get(self.settings.mac_convention) as f64, 1e6),
                         num::count(f.params)
                     );
                 }
-                o
             }
             (View::Review, Pane::Agents) | (View::Agents, _) => {
-                let mut o = String::new();
                 for t in &self.turns {
                     let _ = writeln!(o, "## {} {}", t.role, t.model);
                     for (reasoning, text) in &t.pieces {
                         let _ = writeln!(o, "{}{text}", if *reasoning { "(reasoning) " } else { "" });
                     }
                 }
-                o
             }
             (View::Review, Pane::Decision) => {
-                let mut o = String::new();
                 for s in self.row_shown() {
                     let _ = writeln!(
                         o,
@@ -252,17 +241,15 @@ impl App {
                         let _ = writeln!(o, "  by {}: {}", clean(&d.author.to_string()), clean_lines(&d.rationale));
                     }
                 }
-                o
             }
             (View::Timeline, _) => {
-                let mut o = String::new();
                 for e in &self.state.timeline {
                     let undone = if e.undone { " (undone)" } else { "" };
                     let _ = writeln!(o, "{}\t{}\t{}{undone}", e.seq, num::clock(e.at_ms), clean(&e.text));
                 }
-                o
             }
-            (View::Evaluate | View::Report, _) => markdown(self),
+            (View::Evaluate | View::Report, _) => o = markdown(self),
         }
+        o
     }
 }

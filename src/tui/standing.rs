@@ -51,8 +51,8 @@ impl App {
         let what = action_text(&d.action);
         match d.status {
             Status::RolledBack => {
-                let rounds = self.state.rounds.iter().rev();
-                let round = rounds.filter(|r| r.ids.contains(&d.id)).map(|r| r.number).next().unwrap_or(d.round);
+                let round =
+                    self.state.rounds.iter().rev().find(|r| r.ids.contains(&d.id)).map_or(d.round, |r| r.number);
                 Some(format!("round {round}'s {what} was rolled back"))
             }
             Status::Vetoed => {

@@ -83,6 +83,13 @@ impl Turn {
         self.rev += 1;
     }
 
+    /// Nothing more is streamed.
+    pub fn end(&mut self) {
+        if std::mem::take(&mut self.live) {
+            self.rev += 1;
+        }
+    }
+
     /// Tokens a second, once there is enough to say.
     pub fn rate(&self) -> Option<f64> {
         (self.seconds > 0.3 && self.tokens > 3).then(|| self.tokens as f64 / self.seconds)
@@ -146,10 +153,6 @@ impl Scroll {
         self.total = total;
     }
 
-    pub fn total(&self) -> usize {
-        self.total
-    }
-
     pub fn up(&mut self, by: usize, height: usize) {
         self.back = (self.back + by).min(self.total.saturating_sub(height));
         self.follow = self.back == 0;
@@ -158,10 +161,6 @@ impl Scroll {
     pub fn down(&mut self, by: usize) {
         self.back = self.back.saturating_sub(by);
         self.follow = self.back == 0;
-    }
-
-    pub fn top(&mut self, height: usize) {
-        self.up(self.total, height);
     }
 
     /// The `height` lines in view, oldest first.
@@ -175,6 +174,7 @@ impl Scroll {
 fn wrapped(t: &Turn, width: usize, with_prompts: bool) -> Vec<WrappedLine> {
     let width = width.max(8);
     let mut out = Vec::new();
+    let one = |kind, text: &str| WrappedLine { kind, text: text.to_owned() };
     let model = if t.model.is_empty() { String::new() } else { format!(" · {}", t.model) };
     let mut head = format!("{}{model}", t.role);
     if with_prompts {
@@ -189,18 +189,18 @@ fn wrapped(t: &Turn, width: usize, with_prompts: bool) -> Vec<WrappedLine> {
     if t.interrupted {
         head.push_str(" · interrupted");
     }
-    out.push(WrappedLine { kind: LineKind::Head, text: crate::config::text::fit(&head, width).into_owned() });
+    out.push(one(LineKind::Head, &crate::config::text::fit(&head, width)));
     if with_prompts && !t.prompt.is_empty() {
-        out.push(WrappedLine { kind: LineKind::Note, text: "sent:".into() });
+        out.push(one(LineKind::Note, "sent:"));
         out.extend(wrap(&t.prompt, width - 2).into_iter().map(|text| WrappedLine { kind: LineKind::Prompt, text }));
-        out.push(WrappedLine { kind: LineKind::Note, text: "answered:".into() });
+        out.push(one(LineKind::Note, "answered:"));
     }
     for (reasoning, text) in &t.pieces {
         let kind = if *reasoning { LineKind::Reasoning } else { LineKind::Text };
         let text = text.trim_end_matches('\n');
         out.extend(wrap(text, width - 2).into_iter().map(|text| WrappedLine { kind, text }));
     }
-    out.push(WrappedLine { kind: LineKind::Blank, text: String::new() });
+    out.push(one(LineKind::Blank, ""));
     out
 }
 
@@ -227,7 +227,7 @@ mod tests {
         assert!(s.follow);
         s.update(&turns, 40);
         assert_eq!(last(&s), "line 31");
-        s.top(5);
+        s.up(1000, 5);
         assert_eq!(s.window(5)[0].kind, LineKind::Head);
     }
 

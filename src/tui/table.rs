@@ -3,9 +3,9 @@
 //! Pure: rebuilt when a durable event arrives, patched by live samples. Sorting and scrolling are in `list.rs`.
 
 use crate::config::text::clean;
-use crate::graph::{self, MacConvention, Macs};
+use crate::graph::{self, Macs};
 use crate::plan::Target;
-use crate::profile::{BROKEN, Bound, Doubt, LayerRow, Profile, SensTarget};
+use crate::profile::{BROKEN, Doubt, LayerRow, Profile, SensTarget};
 use crate::prune::{Group, MemberRole};
 use crate::quant::Precision;
 use crate::session::{LiveRow, SessionCard, State};
@@ -28,7 +28,7 @@ pub struct Figures {
 }
 
 /// A layer as a row.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Default)]
 pub struct Layer {
     /// As in the session; for commands.
     pub name: String,
@@ -41,11 +41,8 @@ pub struct Layer {
     pub live: Option<u64>,
     /// p50 per evaluated round, oldest first (round 0 is the baseline).
     pub history: Vec<Option<f64>>,
-    pub kernel: String,
-    pub precision: Precision,
-    pub bound: Option<Bound>,
-    pub efficiency: f64,
-    pub intensity: f64,
+    /// As it was measured.
+    pub row: Option<LayerRow>,
     pub p95: f64,
     /// `None` where there are too few samples for one.
     pub p99: Option<f64>,
@@ -53,8 +50,6 @@ pub struct Layer {
     pub spread: f64,
     /// Why the figure is not to be decided on.
     pub doubt: Option<Doubt>,
-    pub activation_bytes: u64,
-    pub out_shape: Vec<usize>,
     /// The group this row's ratio keys move: the one it produces, else the first prunable one it takes part in.
     pub group: Option<usize>,
     /// This row carries the group's id, so it leads it on screen.
@@ -68,7 +63,7 @@ pub struct Layer {
 }
 
 /// A foldable block.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Default)]
 pub struct Block {
     pub name: String,
     pub label: String,
@@ -93,10 +88,8 @@ pub struct Table {
     pub stale: bool,
     pub live_runs: u64,
     by_name: HashMap<String, usize>,
-    /// Layers of each group, by index into the card's groups.
-    pub members: Vec<Vec<usize>>,
-    /// How many convolutions and linear layers each group couples; unlike `members` it does not depend on which steps a
-    /// profile made rows of.
+    /// How many convolutions and linear layers each group couples, by index into the card's groups; it does not depend on
+    /// which steps a profile made rows of.
     pub coupled: Vec<usize>,
 }
 
@@ -142,11 +135,8 @@ impl Table {
             self.blocks.push(Block {
                 name: b.name.clone(),
                 label: clean(&b.name).into_owned(),
-                layers: Vec::new(),
-                fig: Figures::default(),
-                spark: Vec::new(),
-                history: Vec::new(),
                 removable: !b.residual.is_empty(),
+                ..Block::default()
             });
         }
         let macs = graph::macs(graph).unwrap_or_default();
@@ -197,24 +187,8 @@ impl Table {
             kind: clean(&kind).into_owned(),
             block,
             fig: Figures { macs, params, bytes: params.saturating_mul(4), ..Figures::default() },
-            live: None,
-            history: Vec::new(),
-            kernel: String::new(),
-            precision: Precision::F32,
-            bound: None,
-            efficiency: 0.0,
-            intensity: 0.0,
-            p95: 0.0,
-            p99: None,
-            spread: 0.0,
-            doubt: None,
-            activation_bytes: 0,
-            out_shape: Vec::new(),
-            group: None,
-            leads: false,
-            spark: Vec::new(),
             weighty,
-            gone: false,
+            ..Layer::default()
         });
     }
 
@@ -230,22 +204,15 @@ impl Table {
             params: row.params,
             sens: l.fig.sens,
         };
-        l.kernel = clean(&row.kernel).into_owned();
-        l.precision = row.precision;
-        l.bound = Some(row.bound);
-        l.efficiency = row.efficiency;
-        l.intensity = row.intensity;
         let scale = profile.scale();
         l.p95 = row.latency.p95 * scale;
         l.p99 = row.latency.p99().map(|p| p * scale);
         l.spread = row.latency.spread();
         l.doubt = row.doubt;
-        l.activation_bytes = row.activation_bytes;
-        l.out_shape.clone_from(&row.out_shape);
+        l.row = Some(row.clone());
     }
 
     fn groups(&mut self, card: &SessionCard) {
-        self.members = vec![Vec::new(); card.groups.len()];
         let weighty = |m: &str| card.graph.nodes.iter().any(|n| n.name == m && n.op.is_conv_or_linear());
         let count =
             |g: &Group| g.members.iter().map(|m| m.node.as_str()).filter(|m| weighty(m)).collect::<HashSet<_>>().len();
@@ -255,9 +222,6 @@ impl Table {
             for (gi, g) in card.groups.iter().enumerate().filter(|(_, g)| g.protected.is_none()) {
                 for m in g.members.iter().filter(|m| m.role == pass) {
                     let Some(&li) = self.by_name.get(&m.node) else { continue };
-                    if let Some(list) = self.members.get_mut(gi).filter(|l| !l.contains(&li)) {
-                        list.push(li);
-                    }
                     let Some(layer) = self.layers.get_mut(li).filter(|l| l.group.is_none()) else { continue };
                     layer.group = Some(gi);
                     layer.leads = pass == MemberRole::Producer && g.id == layer.name;
@@ -305,28 +269,15 @@ impl Table {
             let mut spark: Vec<f64> = Vec::new();
             let mut history: Vec<Option<f64>> = Vec::new();
             for l in rows {
-                f.p50 = plus(f.p50, l.fig.p50);
+                f.p50 = both(f.p50, l.fig.p50, plus);
                 f.doubtful |= l.fig.doubtful;
-                f.share = plus(f.share, l.fig.share);
+                f.share = both(f.share, l.fig.share, plus);
                 f.bytes = f.bytes.saturating_add(l.fig.bytes);
                 f.macs = f.macs + l.fig.macs;
                 f.params = f.params.saturating_add(l.fig.params);
-                f.sens = match (f.sens, l.fig.sens) {
-                    (Some(a), Some(b)) => Some(a.max(b)),
-                    (a, b) => a.or(b),
-                };
-                for (i, v) in l.spark.iter().enumerate() {
-                    match spark.get_mut(i) {
-                        Some(s) => *s = s.max(*v),
-                        None => spark.push(*v),
-                    }
-                }
-                for (i, v) in l.history.iter().enumerate() {
-                    match history.get_mut(i) {
-                        Some(h) => *h = plus(*h, *v),
-                        None => history.push(*v),
-                    }
-                }
+                f.sens = both(f.sens, l.fig.sens, f64::max);
+                each(&mut spark, &l.spark, f64::max);
+                each(&mut history, &l.history, |a, b| both(a, b, plus));
             }
             (b.fig, b.spark, b.history) = (f, spark, history);
         }
@@ -361,10 +312,6 @@ impl Table {
         self.by_name.get(name).and_then(|&i| self.layers.get(i))
     }
 
-    pub fn index_of(&self, name: &str) -> Option<usize> {
-        self.by_name.get(name).copied()
-    }
-
     /// Everything a decision could be made about on this row.
     pub fn targets(&self, layer: &Layer, groups: &[Group]) -> Vec<Target> {
         let mut out = Vec::new();
@@ -378,14 +325,21 @@ impl Table {
     }
 }
 
-fn plus(a: Option<f64>, b: Option<f64>) -> Option<f64> {
+fn plus(a: f64, b: f64) -> f64 {
+    a + b
+}
+
+/// `f` of both, or the one that is known.
+fn both(a: Option<f64>, b: Option<f64>, f: fn(f64, f64) -> f64) -> Option<f64> {
     match (a, b) {
-        (Some(a), Some(b)) => Some(a + b),
+        (Some(a), Some(b)) => Some(f(a, b)),
         (a, b) => a.or(b),
     }
 }
 
-/// MACs in the convention in use.
-pub fn macs_of(fig: &Figures, convention: MacConvention) -> u64 {
-    fig.macs.get(convention)
+/// Puts `more` into `all`, element by element.
+fn each<T: Copy>(all: &mut Vec<T>, more: &[T], f: impl Fn(T, T) -> T) {
+    let known = all.len().min(more.len());
+    all.iter_mut().zip(more).for_each(|(a, b)| *a = f(*a, *b));
+    all.extend_from_slice(&more[known..]);
 }

@@ -1,32 +1,33 @@
 //! From keys to effects: dispatch through the keymap, dialogs first. Deciding is in `decide.rs`.
 
-use super::app::{App, Effect, Exit, Level, Pane, View};
+use super::app::{App, Effect, Exit, Level, Pane, Shown, View};
 use super::command_line::{CommandLine, Line, parse};
-use super::decide::{Deciding, sorted};
+use super::decide::{approvable, closed, vetoable};
 use super::layout::{self, list_rows};
-use super::list::{RowRef, SortKey};
+use super::list::RowRef;
 use super::modal::{Ask, LINE_BYTES, Modal, Prompt, parse_kept, paste};
-use crate::config::{Act, ColorLevel, Key, Theme};
+use crate::config::{Act, Key, Theme};
 use crate::plan::{Action, Constraint, Limit, Target};
 use crate::session::{Command, Proposer};
 use crossterm::event::{KeyCode, KeyEvent, KeyEventKind, KeyModifiers};
 
+/// How far a key moves what it moves.
 #[derive(Debug, Clone, Copy)]
-enum Folding {
-    Toggle,
-    Open,
-    Close,
+enum Step {
+    Line,
+    Page,
     All,
 }
 
-#[derive(Debug, Clone, Copy)]
-enum Scrolling {
-    Up,
-    Down,
-    PageUp,
-    PageDown,
-    Top,
-    Bottom,
+impl Step {
+    /// In lines where `height` are seen, a page leaving one of them.
+    fn lines(self, height: usize) -> usize {
+        match self {
+            Step::Line => 1,
+            Step::Page => height.saturating_sub(1),
+            Step::All => usize::MAX / 4,
+        }
+    }
 }
 
 /// What a terminal sends.
@@ -46,31 +47,31 @@ impl App {
         match input {
             Input::Resize(w, h) => {
                 self.size = (w, h);
-                vec![Effect::Repaint]
+                self.effects.push(Effect::Repaint);
             }
-            Input::Key(k) if k.kind == KeyEventKind::Release => Vec::new(),
+            Input::Key(k) if k.kind == KeyEventKind::Release => {}
             Input::Key(k) => self.key(k),
             Input::Paste(text) => {
                 let text = crate::config::text::clean(&text).into_owned();
                 let left_out = match &mut self.modal {
                     Some(Modal::Prompt(p)) => p.paste(&text),
                     Some(Modal::Command(c)) => paste(&mut c.area, &text, LINE_BYTES),
-                    Some(Modal::Confirm { .. } | Modal::Help { .. }) | None => None,
+                    Some(Modal::Stop | Modal::Help { .. }) | None => None,
                 };
                 if let Some(words) = left_out {
                     self.say(Level::Warn, words);
                 }
                 self.live_search();
-                Vec::new()
             }
             Input::Wheel(by) => {
                 let act = if by > 0 { Act::Down } else { Act::Up };
-                (0..by.unsigned_abs()).flat_map(|_| self.act(act)).collect()
+                (0..by.unsigned_abs()).for_each(|_| self.act(act));
             }
         }
+        std::mem::take(&mut self.effects)
     }
 
-    fn key(&mut self, k: KeyEvent) -> Vec<Effect> {
+    fn key(&mut self, k: KeyEvent) {
         self.list.untouched = false;
         if self.modal.is_some() {
             return self.modal_key(k);
@@ -81,15 +82,13 @@ impl App {
                 self.act(act)
             }
             None => {
-                let help = self.settings.keymap.label(Act::Help);
-                self.say(Level::Info, format!("no meaning for `{}` here; {help} lists the keys", Key::of(&k)));
-                Vec::new()
+                self.nothing(format!("no meaning for `{}` here; {} lists the keys", Key::of(&k), self.label(Act::Help)))
             }
         }
     }
 
-    fn modal_key(&mut self, k: KeyEvent) -> Vec<Effect> {
-        let Some(modal) = &mut self.modal else { return Vec::new() };
+    fn modal_key(&mut self, k: KeyEvent) {
+        let Some(modal) = &mut self.modal else { return };
         let ctrl = k.modifiers.contains(KeyModifiers::CONTROL);
         let leave = k.code == KeyCode::Esc || (ctrl && k.code == KeyCode::Char('c'));
         match modal {
@@ -104,17 +103,12 @@ impl App {
                     _ => self.modal = None,
                 }
                 self.clamp_help();
-                Vec::new()
             }
-            Modal::Confirm { yes, .. } => {
-                let command = yes.clone();
+            Modal::Stop => {
                 self.modal = None;
                 match k.code {
-                    KeyCode::Char('y' | 'Y') | KeyCode::Enter => self.command(command),
-                    _ => {
-                        self.say(Level::Info, "left as it was");
-                        Vec::new()
-                    }
+                    KeyCode::Char('y' | 'Y') | KeyCode::Enter => self.command(Command::Stop),
+                    _ => self.nothing("left as it was"),
                 }
             }
             Modal::Prompt(p) => {
@@ -124,7 +118,7 @@ impl App {
                         self.refilter();
                     }
                     self.modal = None;
-                    return Vec::new();
+                    return;
                 }
                 if k.code == KeyCode::Enter {
                     let p = p.clone();
@@ -137,7 +131,6 @@ impl App {
                     p.area.input(k);
                 }
                 self.live_search();
-                Vec::new()
             }
             Modal::Command(c) => {
                 let themes = self.settings.theme_dir.clone();
@@ -156,7 +149,6 @@ impl App {
                         c.complete(themes.as_deref());
                     }
                 }
-                Vec::new()
             }
         }
     }
@@ -184,42 +176,40 @@ impl App {
         }
     }
 
-    fn answer(&mut self, p: Prompt) -> Vec<Effect> {
+    fn answer(&mut self, p: Prompt) {
         let text = p.text();
         match p.ask {
             Ask::Veto(ids) => self.command(Command::Veto { ids, reason: text }),
-            Ask::Note if text.is_empty() => Vec::new(),
+            Ask::Note if text.is_empty() => {}
             Ask::Note => self.command(Command::Note { text }),
             Ask::RollBack => self.command(Command::RollBack { reason: text }),
-            Ask::Search(_) => {
-                self.last_words = text;
-                Vec::new()
-            }
+            Ask::Search(_) => self.last_words = text,
             Ask::Edit(target) => {
-                let Some(group) = self.group(target.name()) else { return Vec::new() };
+                let Some(group) = self.group(target.name()) else { return };
                 match parse_kept(&text, group.size) {
                     Ok(kept) => {
                         let ratio = group.ratio_of(group.kept_at(group.ratio_of(kept)));
-                        let mut effects = self.set_draft(target, Action::Prune { ratio, kept: Vec::new() });
-                        effects.extend(self.commit());
-                        effects
+                        self.set_draft(target, Action::Prune { ratio, kept: Vec::new() });
+                        self.commit();
                     }
-                    Err(e) => {
-                        self.say(Level::Bad, e);
-                        Vec::new()
-                    }
+                    Err(e) => self.say(Level::Bad, e),
                 }
             }
         }
     }
 
     /// Sends a command, or says why not.
-    pub(super) fn command(&mut self, command: Command) -> Vec<Effect> {
-        if (matches!(command, Command::TakePen) && self.connected) || self.may_write() {
-            vec![Effect::Send(command)]
-        } else {
-            Vec::new()
+    pub(super) fn command(&mut self, command: Command) {
+        self.sends(command);
+    }
+
+    /// The same; whether it went.
+    pub(super) fn sends(&mut self, command: Command) -> bool {
+        let may = (matches!(command, Command::TakePen) && self.connected) || self.may_write();
+        if may {
+            self.effects.push(Effect::Send(command));
         }
+        may
     }
 
     /// Whether this terminal may command; says so when not.
@@ -227,9 +217,8 @@ impl App {
         if !self.connected {
             self.say(Level::Bad, "no host yet");
         } else if !self.has_pen() {
-            let key = self.settings.keymap.label(Act::TakePen);
             self.draft = None;
-            self.say(Level::Warn, format!("you are watching; {key} takes the pen"));
+            self.say(Level::Warn, format!("you are watching; {} takes the pen", self.label(Act::TakePen)));
         } else {
             return true;
         }
@@ -237,19 +226,25 @@ impl App {
     }
 
     /// Does what a key asks for.
-    pub fn act(&mut self, act: Act) -> Vec<Effect> {
+    pub fn act(&mut self, act: Act) {
         match act {
-            Act::Down => self.step(Scrolling::Down, 1),
-            Act::Up => self.step(Scrolling::Up, -1),
-            Act::PageDown => self.step(Scrolling::PageDown, self.page()),
-            Act::PageUp => self.step(Scrolling::PageUp, -self.page()),
-            Act::Top => self.step(Scrolling::Top, isize::MIN / 2),
-            Act::Bottom => self.step(Scrolling::Bottom, isize::MAX / 2),
+            Act::Down => self.step(Step::Line, 1),
+            Act::Up => self.step(Step::Line, -1),
+            Act::PageDown => self.step(Step::Page, 1),
+            Act::PageUp => self.step(Step::Page, -1),
+            Act::Top => self.step(Step::All, -1),
+            Act::Bottom => self.step(Step::All, 1),
             Act::NextPane | Act::PrevPane => self.next_pane(act == Act::NextPane),
-            Act::ToggleFold => self.fold(Folding::Toggle),
-            Act::Unfold => self.fold(Folding::Open),
-            Act::Fold => self.fold(Folding::Close),
-            Act::FoldAll => self.fold(Folding::All),
+            Act::ToggleFold | Act::Unfold | Act::Fold => self.fold(act),
+            Act::FoldAll if self.list.current().is_none() => {}
+            Act::FoldAll => {
+                if self.list.folded.is_empty() {
+                    self.list.folded = self.table.blocks.iter().map(|b| b.name.clone()).collect();
+                } else {
+                    self.list.folded.clear();
+                }
+                self.refolded()
+            }
             Act::Sort => {
                 (self.list.sort, self.list.reverse) = (self.list.sort.next(), false);
                 self.resort()
@@ -265,53 +260,41 @@ impl App {
             Act::Search => {
                 let before = self.list.filter.clone();
                 let hint = "words of a name or kind; enter keeps the filter, esc drops it";
-                let p = Prompt::new(Ask::Search(before.clone()), "filter", hint, &before);
-                self.modal = Some(Modal::Prompt(Box::new(p)));
                 self.view = View::Review;
-                Vec::new()
+                self.prompt(Ask::Search(before.clone()), "filter", hint, &before)
             }
             Act::NextMatch | Act::PrevMatch => {
                 let words =
                     if self.list.filter.is_empty() { self.last_words.clone() } else { self.list.filter.clone() };
                 let rows = list_rows(&self.layout());
                 if !self.list.find(&self.table, &words, act == Act::NextMatch, rows) {
-                    let key = self.settings.keymap.label(Act::Search);
-                    self.say(Level::Info, format!("no match for `{words}`; {key} searches"));
+                    self.say(Level::Info, format!("no match for `{words}`; {} searches", self.label(Act::Search)));
                 }
                 self.outlook_stale = true;
-                Vec::new()
             }
-            Act::Approve => self.decide(Deciding::Approve),
-            Act::Veto => self.decide(Deciding::Veto),
-            Act::Reopen => self.decide(Deciding::Reopen),
-            Act::Edit => self.decide(Deciding::Edit),
-            Act::RatioUp => self.decide(Deciding::Ratio(1)),
-            Act::RatioDown => self.decide(Deciding::Ratio(-1)),
-            Act::RatioUpFast => self.decide(Deciding::Ratio(4)),
-            Act::RatioDownFast => self.decide(Deciding::Ratio(-4)),
-            Act::Precision => self.decide(Deciding::Precision),
-            Act::RemoveBlock => self.decide(Deciding::RemoveBlock),
-            Act::Confirm => self.decide(Deciding::Confirm),
-            Act::ApproveBlock => self.decide(Deciding::ApproveBlock),
-            Act::ApproveAll => self.decide(Deciding::ApproveShown),
-            Act::Note => {
-                let p = Prompt::new(Ask::Note, "note to the agents", "goes into the next prompt", "");
-                self.modal = Some(Modal::Prompt(Box::new(p)));
-                Vec::new()
-            }
-            Act::Undo if self.draft.take().is_some() => {
-                self.outlook_stale = true;
-                Vec::new()
-            }
+            Act::Approve => self.decide(App::approve),
+            Act::Veto => self.decide(App::veto),
+            Act::Reopen => self.decide(App::reopen),
+            Act::Edit => self.decide(App::edit),
+            Act::RatioUp => self.decide(|app| app.drag(1)),
+            Act::RatioDown => self.decide(|app| app.drag(-1)),
+            Act::RatioUpFast => self.decide(|app| app.drag(4)),
+            Act::RatioDownFast => self.decide(|app| app.drag(-4)),
+            Act::Precision => self.decide(App::next_precision),
+            Act::RemoveBlock => self.decide(App::remove_block),
+            Act::Confirm => self.confirm(),
+            Act::ApproveBlock => self.decide(App::approve_block),
+            Act::ApproveAll => self.decide(App::approve_shown),
+            Act::Note => self.prompt(Ask::Note, "note to the agents", "goes into the next prompt", ""),
+            Act::Undo if self.draft.take().is_some() => self.outlook_stale = true,
             Act::Undo => self.command(Command::Undo),
             Act::Redo => self.command(Command::Redo),
             Act::Profile => self.with_commit(Command::Profile),
             Act::Measure => match self.row_layer().map(|l| l.name.clone()) {
                 Some(layer) => self.with_commit(Command::Measure { layer }),
                 None => {
-                    let all = self.settings.keymap.label(Act::Profile);
-                    self.say(Level::Info, format!("move to a layer to measure it; {all} measures all of them"));
-                    Vec::new()
+                    let all = self.label(Act::Profile);
+                    self.nothing(format!("move to a layer to measure it; {all} measures all of them"))
                 }
             },
             Act::Sense => self.with_commit(Command::Sense),
@@ -325,26 +308,20 @@ impl App {
             Act::RollBack => {
                 let round = self.state.model_round();
                 if round == 0 {
-                    self.say(Level::Info, "no round to roll back: the original model is in force");
-                    return Vec::new();
+                    return self.nothing("no round to roll back: the original model is in force");
                 }
-                let title = format!("roll back round {round}");
-                let p = Prompt::new(Ask::RollBack, title, "why? (kept in the journal)", "");
-                self.modal = Some(Modal::Prompt(Box::new(p)));
-                Vec::new()
+                self.prompt(Ask::RollBack, format!("roll back round {round}"), "why? (kept in the journal)", "")
             }
             Act::Export => self.open_line("export "),
             Act::Interrupt if !self.busy() => {
-                let (q, s) = (self.settings.keymap.label(Act::Detach), ":stop");
-                self.say(Level::Info, format!("nothing is running; {q} detaches, {s} ends the session's host"));
-                Vec::new()
+                let q = self.label(Act::Detach);
+                self.nothing(format!("nothing is running; {q} detaches, :stop ends the session's host"))
             }
             Act::Interrupt => self.command(Command::Cancel),
             Act::TakePen => self.command(Command::TakePen),
             Act::Detach => {
-                let mut effects = self.commit();
-                effects.push(Effect::Quit(Exit::Detached));
-                effects
+                self.commit();
+                self.effects.push(Effect::Quit(Exit::Detached));
             }
             Act::View1 => self.show(View::Review),
             Act::View2 => self.show(View::Evaluate),
@@ -355,15 +332,11 @@ impl App {
                 let s = if self.view == View::Agents { &mut self.full } else { &mut self.brief };
                 s.follow = !s.follow;
                 let follow = s.follow;
-                self.say(Level::Info, if follow { "following the stream" } else { "holding still" });
-                Vec::new()
+                self.nothing(if follow { "following the stream" } else { "holding still" })
             }
-            Act::Yank => vec![Effect::Yank(self.pane_text())],
+            Act::Yank => self.effects.push(Effect::Yank(self.pane_text())),
             Act::Command => self.open_line(""),
-            Act::Help => {
-                self.modal = Some(Modal::Help { scroll: 0 });
-                Vec::new()
-            }
+            Act::Help => self.modal = Some(Modal::Help { scroll: 0 }),
             Act::Cancel => {
                 if self.draft.take().is_some() {
                     self.say(Level::Info, "edit dropped");
@@ -377,60 +350,53 @@ impl App {
                     self.notes_hidden = true;
                 }
                 self.outlook_stale = true;
-                Vec::new()
             }
-            Act::Redraw => vec![Effect::Repaint],
-            Act::Suspend => vec![Effect::Suspend],
+            Act::Redraw => self.effects.push(Effect::Repaint),
+            Act::Suspend => self.effects.push(Effect::Suspend),
         }
     }
 
-    fn open_line(&mut self, text: &str) -> Vec<Effect> {
+    fn open_line(&mut self, text: &str) {
         let line = CommandLine::new(text, self.settings.theme_dir.as_deref());
         self.modal = Some(Modal::Command(Box::new(line)));
-        Vec::new()
     }
 
-    fn show(&mut self, view: View) -> Vec<Effect> {
+    fn show(&mut self, view: View) {
         if self.view != view {
             self.scroll = 0;
         }
         self.view = view;
-        Vec::new()
     }
 
-    fn page(&self) -> isize {
-        list_rows(&self.layout()).saturating_sub(1).max(1) as isize
-    }
-
-    /// Scrolls the text that has the keys, moves along the card's lines, or moves the cursor by `rows`.
-    fn step(&mut self, scrolling: Scrolling, rows: isize) -> Vec<Effect> {
+    /// Scrolls the text that has the keys, moves along the card's lines, or moves the cursor; down with `way` 1, up with -1.
+    fn step(&mut self, step: Step, way: isize) {
         if self.view != View::Review || self.pane == Pane::Agents {
-            self.scroll_text(scrolling);
-            return Vec::new();
+            self.scroll_text(step, way);
+            return;
         }
+        let rows = way * step.lines(list_rows(&self.layout())).max(1) as isize;
         if self.pane == Pane::Decision && rows.abs() == 1 {
             let last = self.row_shown().len().saturating_sub(1);
             self.card = self.card.saturating_add_signed(rows).min(last);
             self.outlook_stale = true;
-            return Vec::new();
+            return;
         }
         self.go(rows)
     }
 
     /// Moves the cursor; an edit in progress on the row that is left is kept.
-    fn go(&mut self, by: isize) -> Vec<Effect> {
+    fn go(&mut self, by: isize) {
         let before = self.list.current();
         let rows = list_rows(&self.layout());
         self.list.step(by, rows);
-        if self.list.current() == before {
-            return Vec::new();
+        if self.list.current() != before {
+            self.card = 0;
+            self.outlook_stale = true;
+            self.commit();
         }
-        self.card = 0;
-        self.outlook_stale = true;
-        self.commit()
     }
 
-    fn next_pane(&mut self, forward: bool) -> Vec<Effect> {
+    fn next_pane(&mut self, forward: bool) {
         if self.view != View::Review {
             let i = View::ALL.iter().position(|v| *v == self.view).unwrap_or(0);
             let n = View::ALL.len();
@@ -442,110 +408,79 @@ impl App {
             (Pane::Decision, true) | (Pane::Agents, false) => Pane::Layers,
         };
         self.outlook_stale = true;
-        Vec::new()
     }
 
-    fn fold(&mut self, folding: Folding) -> Vec<Effect> {
-        let Some(row) = self.list.current() else { return Vec::new() };
-        let block = match row {
-            RowRef::Block(b) => Some(b),
-            RowRef::Layer(i) => self.table.layers.get(i).and_then(|l| l.block).filter(|_| !self.list.flat),
-        };
-        let name = block.and_then(|b| self.table.blocks.get(b)).map(|b| b.name.clone());
-        let is_folded = name.as_ref().is_some_and(|n| self.list.folded.contains(n));
-        match (folding, name) {
-            (Folding::All, _) if self.list.folded.is_empty() => {
-                self.list.folded = self.table.blocks.iter().map(|b| b.name.clone()).collect();
+    /// Folds or unfolds the row's block, as the key asks.
+    fn fold(&mut self, act: Act) {
+        let block = if self.list.flat { None } else { self.row_block() };
+        let Some(name) = block.map(|b| b.name.clone()) else { return };
+        match (act, self.list.folded.contains(&name)) {
+            (Act::Unfold, false) => {
+                if let Some(RowRef::Block(_)) = self.list.current() {
+                    self.go(1);
+                }
+                return;
             }
-            (Folding::All, _) => self.list.folded.clear(),
-            (_, None) => return Vec::new(),
-            (Folding::Toggle | Folding::Open, Some(name)) if is_folded => drop(self.list.folded.remove(&name)),
-            (Folding::Toggle | Folding::Close, Some(name)) => drop(self.list.folded.insert(name)),
-            (Folding::Open, Some(_)) => {
-                return if matches!(row, RowRef::Block(_)) { self.go(1) } else { Vec::new() };
-            }
+            (Act::Fold, _) | (_, false) => drop(self.list.folded.insert(name)),
+            (_, true) => drop(self.list.folded.remove(&name)),
         }
-        let mut effects = Vec::new();
+        self.refolded()
+    }
+
+    /// Lists the rows again; an edit in progress on a row that is left is kept.
+    fn refolded(&mut self) {
         let before = self.list.current();
         self.refilter();
         if self.list.current() != before {
-            effects = self.commit();
+            self.commit();
         }
-        effects
     }
 
-    fn resort(&mut self) -> Vec<Effect> {
+    fn resort(&mut self) {
         let rows = list_rows(&self.layout());
         self.list.resort(&self.table, self.settings.mac_convention, rows);
-        Vec::new()
     }
 
-    fn scroll_text(&mut self, by: Scrolling) {
+    fn scroll_text(&mut self, step: Step, way: isize) {
         let l = self.layout();
-        if self.view == View::Review || self.view == View::Agents {
-            let h = if self.view == View::Review { layout::inside(l.agents) } else { layout::inside(l.body) }.height
-                as usize;
-            let s = if self.view == View::Review { &mut self.brief } else { &mut self.full };
-            match by {
-                Scrolling::Up => s.up(1, h),
-                Scrolling::Down => s.down(1),
-                Scrolling::PageUp => s.up(h.saturating_sub(1), h),
-                Scrolling::PageDown => s.down(h.saturating_sub(1)),
-                Scrolling::Top => s.top(h),
-                Scrolling::Bottom => s.down(usize::MAX),
-            }
-            return;
+        let stream = match self.view {
+            View::Review => Some((&mut self.brief, l.agents)),
+            View::Agents => Some((&mut self.full, l.body)),
+            View::Evaluate | View::Timeline | View::Report => None,
+        };
+        if let Some((stream, area)) = stream {
+            let height = layout::inside(area).height as usize;
+            return match way < 0 {
+                true => stream.up(step.lines(height), height),
+                false => stream.down(step.lines(height)),
+            };
         }
-        let h = layout::inside(l.body).height as usize;
-        let most = super::draw::text_lines(self).saturating_sub(h);
-        self.scroll = match by {
-            Scrolling::Up => self.scroll.saturating_sub(1),
-            Scrolling::Down => self.scroll + 1,
-            Scrolling::PageUp => self.scroll.saturating_sub(h.saturating_sub(1)),
-            Scrolling::PageDown => self.scroll + h.saturating_sub(1),
-            Scrolling::Top => 0,
-            Scrolling::Bottom => most,
-        }
-        .min(most);
+        let height = layout::inside(l.body).height as usize;
+        let most = super::draw::text_lines(self).saturating_sub(height);
+        self.scroll = self.scroll.saturating_add_signed(way * step.lines(height) as isize).min(most);
     }
 
     /// Acts on a line of the command line.
-    pub fn line(&mut self, text: &str) -> Vec<Effect> {
+    pub fn line(&mut self, text: &str) {
         let line = match parse(text) {
             Ok(l) => l,
-            Err(e) => {
-                self.say(Level::Bad, e);
-                return Vec::new();
-            }
+            Err(e) => return self.say(Level::Bad, e),
         };
         match line {
-            Line::Empty => Vec::new(),
-            Line::Accept => self.act(Act::Accept),
-            Line::Budget(budget) => self.command(Command::SetBudget { budget }),
-            Line::Colors(word) => {
-                self.palette.level = match word.as_str() {
-                    "truecolor" => ColorLevel::True,
-                    "256" => ColorLevel::Ansi256,
-                    "16" => ColorLevel::Ansi16,
-                    _ => ColorLevel::None,
-                };
-                vec![Effect::Repaint]
+            Line::Empty => {}
+            Line::Do(act) => self.act(act),
+            Line::Send(command) => self.command(command),
+            Line::Commit(command) => self.with_commit(command),
+            Line::Colors(level) => {
+                self.palette.level = level;
+                self.effects.push(Effect::Repaint)
             }
-            Line::Detach => self.act(Act::Detach),
-            Line::Export(format, path) => self.command(Command::Export { path, format }),
             Line::Filter(words) => {
                 self.list.filter = words;
                 self.refilter();
-                Vec::new()
             }
-            Line::Freeze(reason) => {
-                self.constrain(|t| matches!(t, Target::Group(_) | Target::Block(_)), Limit::Freeze, reason)
-            }
-            Line::MaxRatio(ratio, reason) => {
-                self.constrain(|t| matches!(t, Target::Group(_)), Limit::MaxRatio { ratio }, reason)
-            }
+            Line::Constrain(limit, reason) => self.constrain(limit, reason),
             Line::Precision(precision) => self.set_precision(precision),
-            Line::KeepF32(reason) => self.constrain(|t| matches!(t, Target::Layer(_)), Limit::KeepF32, reason),
             Line::Sparsify(sparsity) => {
                 let Some(l) = self.row_weighty() else { return self.nothing("this row has no weights of its own") };
                 let target = Target::Weights(l.name.clone());
@@ -558,10 +493,8 @@ impl App {
                 if bound.is_empty() {
                     self.say(Level::Info, "no constraint on this row");
                 }
-                bound.into_iter().flat_map(|target| self.command(Command::Unconstrain { target })).collect()
+                bound.into_iter().for_each(|target| self.command(Command::Unconstrain { target }));
             }
-            Line::Help => self.act(Act::Help),
-            Line::Interrupt => self.act(Act::Interrupt),
             Line::Llm(endpoint) => {
                 let (base_url, model) = match endpoint {
                     Some((url, model)) => (Some(url), model),
@@ -570,92 +503,77 @@ impl App {
                 let at = base_url.as_deref().map(|u| {
                     format!("{} at {}", model.as_deref().unwrap_or("the endpoint's model"), crate::mask::address(u))
                 });
-                let effects = self.command(Command::SetLlm { base_url, model });
-                if !effects.is_empty() {
+                if self.sends(Command::SetLlm { base_url, model }) {
                     let said = at.as_deref().map(|at| format!("agents use {at}"));
                     self.say(Level::Good, said.unwrap_or_else(|| "the built-in planner will propose".to_owned()));
                     // The host says so too, after keys that are typed at once.
                     self.agents = at;
                 }
-                effects
             }
             Line::MacConvention(c) => {
                 self.settings.mac_convention = c;
                 self.resort()
             }
-            Line::Measure => self.act(Act::Measure),
-            Line::Note(text) => self.command(Command::Note { text }),
-            Line::Pen => self.act(Act::TakePen),
-            Line::Profile => self.act(Act::Profile),
-            Line::Propose(None) => self.act(Act::Propose),
-            Line::Propose(Some(by)) => self.with_commit(Command::Propose { by }),
-            Line::Redo => self.act(Act::Redo),
-            Line::Report(path) => vec![Effect::Write { path, text: super::report::markdown(self) }],
-            Line::RollBack(reason) => self.command(Command::RollBack { reason }),
-            Line::Rehearse => self.with_commit(Command::Rehearse),
-            Line::Run => self.act(Act::Run),
-            Line::Sense => self.act(Act::Sense),
-            Line::Sort(word) => {
-                (self.list.sort, self.list.reverse) = (SortKey::parse(&word).unwrap_or(SortKey::P50), false);
+            Line::Report(path) => self.effects.push(Effect::Write { path, text: super::report::markdown(self) }),
+            Line::Sort(key) => {
+                (self.list.sort, self.list.reverse) = (key, false);
                 self.resort()
             }
-            Line::Stop => {
-                let question = "end the session's host? everything decided is kept".to_owned();
-                self.modal = Some(Modal::Confirm { question, yes: Command::Stop });
-                Vec::new()
-            }
+            Line::Stop => self.modal = Some(Modal::Stop),
             Line::Theme(name) => {
                 let mut diagnostics = Vec::new();
                 match Theme::load(&name, self.settings.theme_dir.as_deref(), &mut diagnostics) {
                     Some(theme) => {
                         self.palette.theme = theme.clone();
                         self.settings.theme = theme;
-                        return vec![Effect::Repaint];
+                        self.effects.push(Effect::Repaint)
                     }
-                    None => {
-                        let text = diagnostics.first().map(ToString::to_string).unwrap_or_default();
-                        self.say(Level::Bad, text);
-                    }
+                    None => self.say(Level::Bad, diagnostics.first().map(ToString::to_string).unwrap_or_default()),
                 }
-                Vec::new()
             }
-            Line::Undo => self.act(Act::Undo),
         }
     }
 
-    fn constrain(&mut self, fits: impl Fn(&Target) -> bool, limit: Limit, reason: String) -> Vec<Effect> {
-        let target = self.list.current().and_then(|r| self.targets_of(r).into_iter().find(|t| fits(t)));
+    fn constrain(&mut self, limit: Limit, reason: String) {
+        let fits = |t: &Target| match limit {
+            Limit::Freeze => matches!(t, Target::Group(_) | Target::Block(_)),
+            Limit::MaxRatio { .. } => matches!(t, Target::Group(_)),
+            Limit::KeepF32 => matches!(t, Target::Layer(_)),
+        };
+        let target = self.list.current().and_then(|r| self.targets_of(r).into_iter().find(fits));
         match target {
             Some(target) => self.command(Command::Constrain { constraint: Constraint { target, limit, reason } }),
-            None => {
-                self.say(Level::Info, "this row has nothing that could be bound so");
-                Vec::new()
-            }
+            None => self.nothing("this row has nothing that could be bound so"),
         }
     }
 
     /// Keeps the edit in progress, then sends `command`.
-    pub(super) fn with_commit(&mut self, command: Command) -> Vec<Effect> {
-        let mut effects = self.commit();
-        effects.extend(self.command(command));
-        effects
+    pub(super) fn with_commit(&mut self, command: Command) {
+        self.commit();
+        self.command(command);
     }
 
-    fn run(&mut self) -> Vec<Effect> {
-        let (approve, drop) = (self.settings.keymap.label(Act::Approve), self.settings.keymap.label(Act::Cancel));
+    fn run(&mut self) {
+        let (approve, drop) = (self.label(Act::Approve), self.label(Act::Cancel));
         if self.draft.is_some() || !self.sent.is_empty() {
             // It would have to be approved first, and may be refused: a run must not go on without it unasked.
-            return self.warn(format!("an edit is not approved yet; {approve} approves it, {drop} drops it"));
+            let text = format!("an edit is not approved yet; {approve} approves it, {drop} drops it");
+            return self.say(Level::Warn, text);
         }
         if self.state.changes() == 0 {
-            return self.warn(format!("nothing is approved; {approve} approves the row's proposal"));
+            return self.say(Level::Warn, format!("nothing is approved; {approve} approves the row's proposal"));
         }
         self.command(Command::Run)
     }
 
-    fn warn(&mut self, text: String) -> Vec<Effect> {
-        self.say(Level::Warn, text);
-        Vec::new()
+    /// Says why nothing happens.
+    pub(super) fn nothing(&mut self, why: impl Into<String>) {
+        self.say(Level::Info, why);
+    }
+
+    /// Opens a prompt that begins with `text`.
+    pub(super) fn prompt(&mut self, ask: Ask, title: impl Into<String>, hint: impl Into<String>, text: &str) {
+        self.modal = Some(Modal::Prompt(Box::new(Prompt::new(ask, title, hint, text))));
     }
 
     /// Decisions may be worked on: no run is under way or waits for its verdict.
@@ -667,11 +585,11 @@ impl App {
     /// Whether a key does something here and now, for the footer.
     pub fn can(&self, act: Act) -> bool {
         let review = self.view == View::Review && self.reviewable();
-        let shown = || sorted(&self.chosen());
+        let any = |f: fn(&Shown) -> bool| review && self.chosen().iter().any(f);
         match act {
-            Act::Approve => review && shown().approvable > 0,
-            Act::Veto => review && shown().vetoable > 0,
-            Act::Reopen => review && shown().closed > 0,
+            Act::Approve => any(approvable),
+            Act::Veto => any(vetoable),
+            Act::Reopen => any(closed),
             Act::Edit | Act::RatioDown | Act::RatioUp | Act::RatioDownFast | Act::RatioUpFast => {
                 review && self.row_group().is_some()
             }
@@ -698,6 +616,7 @@ impl App {
             Act::Propose | Act::ProposePlanner | Act::Profile | Act::Sense => {
                 !self.busy() && self.state.card.is_some() && self.reviewable()
             }
+            // Moving about, looking and leaving.
             Act::Down
             | Act::Up
             | Act::PageDown

@@ -1,6 +1,6 @@
 //! Runs cases and demo models on a device and compares them with the truth.
 
-use super::cases::{Case, Half};
+use super::cases::{Case, Half, TARGET};
 use super::truth::{Run, SIGMAS};
 use crate::data::synthetic;
 use crate::exec::candle::{self, Capture, Mode};
@@ -27,9 +27,10 @@ const LOGITS: f64 = 2e-5;
 /// not what ran; more is a kernel that loses bits which it should have.
 const SPREAD: std::ops::RangeInclusive<f64> = 0.5..=1.5;
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub(super) enum Outcome {
+    #[default]
     Passed,
     Failed,
     /// The device refuses the precision, which is an answer, but not a checked one.
@@ -37,7 +38,7 @@ pub(super) enum Outcome {
 }
 
 /// What one check found.
-#[derive(Debug, Clone, Serialize)]
+#[derive(Debug, Clone, Default, Serialize)]
 pub(super) struct Check {
     pub name: String,
     pub precision: &'static str,
@@ -58,17 +59,7 @@ pub(super) struct Check {
 
 impl Check {
     fn new(name: &str, precision: Precision) -> Check {
-        Check {
-            name: name.to_owned(),
-            precision: precision.label(),
-            kernel: String::new(),
-            error: 0.0,
-            tolerance: 0.0,
-            worst: 0.0,
-            spread: None,
-            outcome: Outcome::Passed,
-            note: None,
-        }
+        Check { name: name.to_owned(), precision: precision.label(), ..Check::default() }
     }
 
     fn fail(&mut self, why: String) {
@@ -134,17 +125,17 @@ fn input(case: &Case, images: usize, seed: u64) -> Result<(Vec<f32>, Tensor)> {
     }
 }
 
-/// The step that runs `node`.
-pub(super) fn step_of<'a>(plan: &'a Plan, node: &str) -> Result<(usize, &'a StepInfo)> {
-    let runs = |s: &StepInfo| s.name == node || s.fused.iter().any(|f| f == node);
-    plan.steps().iter().enumerate().find(|(_, s)| runs(s)).with_context(|| format!("no step runs `{node}`"))
+/// The step that runs the node which is meant.
+pub(super) fn step_of(plan: &Plan) -> Result<(usize, &StepInfo)> {
+    let runs = |s: &StepInfo| s.name == TARGET || s.fused.iter().any(|f| f == TARGET);
+    plan.steps().iter().enumerate().find(|(_, s)| runs(s)).with_context(|| format!("no step runs `{TARGET}`"))
 }
 
-/// A plan of one precision at `target`.
-pub(super) fn precision_at(target: &str, precision: Precision) -> PrecisionPlan {
+/// A plan of one precision for the node which is meant.
+pub(super) fn precision_at(precision: Precision) -> PrecisionPlan {
     let mut plan = PrecisionPlan::default();
     if precision != Precision::F32 {
-        plan.set(target, precision);
+        plan.set(TARGET, precision);
     }
     plan
 }
@@ -168,9 +159,9 @@ pub(super) fn case(case: &Case, opened: &Opened) -> Check {
 
 fn run_case(case: &Case, opened: &Opened, check: &mut Check) -> Result<()> {
     let params = random_params(&case.graph, SEED);
-    let precision = precision_at(case.target, case.precision);
+    let precision = precision_at(case.precision);
     let plan = Plan::compile(&case.graph, &params, &precision, &CompileOptions::on(opened))?;
-    let (_, step) = step_of(&plan, case.target)?;
+    let (_, step) = step_of(&plan)?;
     check.kernel.clone_from(&step.kernel);
     if step.precision != case.precision {
         bail!("asked for {}, and the plan runs {}", case.precision.label(), step.precision.label());
@@ -259,7 +250,7 @@ mod tests {
             let mut values = p.values().into_owned();
             values[0] += 0.5;
             bad.insert(name, crate::model::Param::owned(p.shape().to_vec(), values).expect("fits"));
-            let precision = precision_at(case.target, case.precision);
+            let precision = precision_at(case.precision);
             let plan = Plan::compile(&case.graph, &bad, &precision, &CompileOptions::on(&cpu())).expect("compiles");
             let (x, tensor) = input(&case, 2, 5).expect("fits");
             let run =

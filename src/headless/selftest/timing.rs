@@ -1,13 +1,14 @@
 //! Times representative layers and holds the figures against what the device can do at most. A slow layer is no
 //! failure; one faster than possible is, for then the clock or the work lies.
 
-use super::cases::{self, Layer};
+use super::cases::{self, Case};
 use super::checks::{precision_at, step_of, uniform};
 use crate::exec::device::Opened;
 use crate::exec::{Cancel, CompileOptions, ExecError, Observer, Plan};
-use crate::graph::{Graph, MacConvention, Op, Precision, PrecisionPlan, macs, shapes};
+use crate::graph::{Graph, MacConvention, Precision, PrecisionPlan, macs, shapes};
 use crate::model::random_params;
 use crate::profile::{self, Bound, LatencyStats};
+use crate::quant;
 use anyhow::Result;
 use candle_core::Tensor;
 use serde::Serialize;
@@ -47,6 +48,26 @@ pub(super) struct Timing {
     pub note: Option<String>,
 }
 
+impl Timing {
+    /// Nothing measured yet.
+    fn new(name: &'static str, precision: Precision, kernel: &str, images: usize) -> Timing {
+        Timing {
+            name,
+            precision: precision.label(),
+            kernel: kernel.to_owned(),
+            images,
+            ms: 0.0,
+            gflops: None,
+            gbs: 0.0,
+            of_memory: None,
+            share: 0.0,
+            bound: Bound::Memory,
+            passed: true,
+            note: None,
+        }
+    }
+}
+
 /// Ceilings of the opened device; they only ever rise.
 #[derive(Debug, Clone, Copy, Default, Serialize)]
 pub(super) struct Peaks {
@@ -64,10 +85,12 @@ impl Peaks {
             true => profile::ceilings(crate::exec::threads())?,
             false => profile::device_ceilings(&opened.device)?,
         };
-        let mut peaks = Peaks { f32_gflops: c.f32_gflops, int8_gops: c.int8_gops, bandwidth_gbs: c.bandwidth_gbs };
-        peaks.f32_gflops = peaks.f32_gflops.max(dense_rate(opened, Precision::F32)?.unwrap_or(0.0));
-        peaks.int8_gops = peaks.int8_gops.max(dense_rate(opened, Precision::Int8)?.unwrap_or(0.0));
-        Ok(peaks)
+        let dense = |precision| anyhow::Ok(dense_rate(opened, precision)?.unwrap_or(0.0));
+        Ok(Peaks {
+            f32_gflops: c.f32_gflops.max(dense(Precision::F32)?),
+            int8_gops: c.int8_gops.max(dense(Precision::Int8)?),
+            bandwidth_gbs: c.bandwidth_gbs,
+        })
     }
 
     fn raise(&mut self, other: Peaks) {
@@ -116,10 +139,10 @@ impl Observer for Samples {
     }
 }
 
-fn time(layer: &Layer, opened: &Opened, peaks: &mut Peaks) -> Result<Timing> {
+fn time(layer: &Case, opened: &Opened, peaks: &mut Peaks) -> Result<Timing> {
     let images = if opened.device.is_cpu() { 1 } else { GPU_IMAGES };
-    let (plan, x) = prepare(&layer.graph, &precision_at(layer.target, layer.precision), images, opened)?;
-    let (target, step) = step_of(&plan, layer.target)?;
+    let (plan, x) = prepare(&layer.graph, &precision_at(layer.precision), images, opened)?;
+    let (target, step) = step_of(&plan)?;
     let node = &layer.graph.nodes[step.node.index()];
     let shapes = shapes(&layer.graph)?;
     let mut inputs = node.inputs.clone();
@@ -129,20 +152,7 @@ fn time(layer: &Layer, opened: &Opened, peaks: &mut Peaks) -> Result<Timing> {
     let bytes = (step.held_bytes + 4 * (images * (elements + out)) as u64) as f64;
     let flops = 2.0 * (images as u64 * macs(&layer.graph)?[step.node.index()].get(MacConvention::Attention)) as f64;
 
-    let mut timing = Timing {
-        name: layer.name,
-        precision: layer.precision.label(),
-        kernel: step.kernel.clone(),
-        images,
-        ms: 0.0,
-        gflops: None,
-        gbs: 0.0,
-        of_memory: None,
-        share: 0.0,
-        bound: Bound::Memory,
-        passed: true,
-        note: None,
-    };
+    let mut timing = Timing::new(layer.name, layer.precision, &step.kernel, images);
     let mut cache = 0.0f64;
     for attempt in 0..=AGAIN {
         if attempt > 0 {
@@ -238,10 +248,7 @@ fn dense_rate(opened: &Opened, precision: Precision) -> Result<Option<f64>> {
     let mut most = 0.0f64;
     for graph in graphs {
         let graph = graph?;
-        let dense = |op: &Op| op.is_conv_or_linear();
-        let mut plan = PrecisionPlan::default();
-        graph.nodes.iter().filter(|n| dense(&n.op)).for_each(|n| plan.set(&n.name, precision));
-        let (plan, x) = match prepare(&graph, &plan, 1, opened) {
+        let (plan, x) = match prepare(&graph, &quant::everywhere(&graph, precision), 1, opened) {
             Err(e) if unsupported(&e) => return Ok(None),
             other => other?,
         };
@@ -293,20 +300,7 @@ mod tests {
     use super::*;
 
     fn timing(ms: f64, gflops: Option<f64>, gbs: f64) -> Timing {
-        Timing {
-            name: "x",
-            precision: "f32",
-            kernel: "k".to_owned(),
-            images: 1,
-            ms,
-            gflops,
-            gbs,
-            of_memory: None,
-            share: 0.0,
-            bound: Bound::Memory,
-            passed: true,
-            note: None,
-        }
+        Timing { ms, gflops, gbs, ..Timing::new("x", Precision::F32, "k", 1) }
     }
 
     #[test]

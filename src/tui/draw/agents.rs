@@ -3,7 +3,8 @@
 use super::{Canvas, span};
 use crate::config::{Act, Role};
 use crate::session::ROLES;
-use crate::tui::app::{Pane, View};
+use crate::tui::app::{App, Pane, View};
+use crate::tui::num::{count, duration};
 use crate::tui::stream::{LineKind, Scroll, WrappedLine};
 use crate::words::counted;
 use ratatui::layout::Rect;
@@ -30,12 +31,8 @@ pub(super) fn tab_title(c: &Canvas<'_>, agents: bool) -> Vec<Span<'static>> {
 pub(super) fn draw(c: &mut Canvas<'_>, area: Rect, tab: bool) {
     let (app, pal) = (c.app, c.pal);
     let focused = app.pane == Pane::Agents;
-    let mut title = if tab {
-        tab_title(c, true)
-    } else {
-        vec![span("agents", if focused { pal.bold(Role::Focus) } else { pal.fg(Role::Title) })]
-    };
-    let sep = pal.glyph(" · ", " | ");
+    let mut title = if tab { tab_title(c, true) } else { vec![c.title("agents", focused)] };
+    let sep = pal.dot();
     if let Some(t) = app.turns.iter().rev().find(|t| t.live).or(app.turns.last()) {
         title.push(span(format!("{sep}{}", t.role), pal.fg(Role::Accent)));
         if !t.model.is_empty() && area.width > 44 {
@@ -54,15 +51,18 @@ pub(super) fn draw(c: &mut Canvas<'_>, area: Rect, tab: bool) {
     lines(c, inner, &app.brief);
     let mut legend = roles(c);
     if !app.brief.follow {
-        let f = app.settings.keymap.label(Act::Follow);
-        legend.push(span(format!("  {} below, {f} follows", counted(app.brief.back, "line")), pal.fg(Role::Warn)));
+        legend.push(span(format!("  {}", below(app, &app.brief)), pal.fg(Role::Warn)));
     }
     c.legend(area, legend);
 }
 
+fn below(app: &App, scroll: &Scroll) -> String {
+    format!("{} below, {} follows", counted(scroll.back, "line"), app.label(Act::Follow))
+}
+
 fn empty(c: &mut Canvas<'_>, inner: Rect) {
     let (app, pal) = (c.app, c.pal);
-    let key = app.settings.keymap.label(Act::Propose);
+    let key = app.label(Act::Propose);
     let text = match &app.agents {
         Some(at) => format!("Agents will use {}. {key} asks them to propose.", crate::config::text::clean(at)),
         None => format!(
@@ -135,28 +135,14 @@ pub(super) fn transcripts(c: &mut Canvas<'_>, area: Rect) {
     debug_assert!(app.view == View::Agents);
     let tokens: u64 = app.turns.iter().map(|t| t.tokens).sum();
     let seconds: f64 = app.turns.iter().map(|t| t.seconds).sum();
-    let title = vec![
-        span("transcripts", pal.bold(Role::Focus)),
-        span(
-            format!(
-                " {}, {} tokens, {}",
-                counted(app.turns.len(), "turn"),
-                super::super::num::count(tokens),
-                super::super::num::duration(seconds)
-            ),
-            pal.fg(Role::Dim),
-        ),
-    ];
+    let figures = format!(" {}, {} tokens, {}", counted(app.turns.len(), "turn"), count(tokens), duration(seconds));
+    let title = vec![span("transcripts", pal.bold(Role::Focus)), span(figures, pal.fg(Role::Dim))];
     let inner = c.pane(area, title, true);
     if app.turns.is_empty() {
         return empty(c, inner);
     }
     lines(c, inner, &app.full);
     if !app.full.follow {
-        let f = app.settings.keymap.label(Act::Follow);
-        c.legend(
-            area,
-            vec![span(format!("{} below, {f} follows", counted(app.full.back, "line")), pal.fg(Role::Warn))],
-        );
+        c.legend(area, vec![span(below(app, &app.full), pal.fg(Role::Warn))]);
     }
 }

@@ -3,7 +3,7 @@
 use crate::plan::{Basis, COVERAGE, Quality};
 use crate::session::State;
 use crate::task::Metric;
-use crate::tui::num::signed;
+use crate::tui::num::{range, signed};
 use crate::words::counted;
 
 /// The range and where it comes from, in a few words; `None` where nothing would change.
@@ -12,9 +12,7 @@ pub(super) fn short(q: &Quality, metric: &Metric) -> Option<String> {
         Basis::Unchanged => None,
         Basis::Unmeasured => Some(format!("{} was never measured for this plan", metric.name)),
         Basis::Measured | Basis::Rehearsed | Basis::Neighbour | Basis::Scanned => {
-            let (low, high) = metric.shown_range(q.low, q.high);
-            let (low, high) = (signed(low, metric.digits), signed(high, metric.digits));
-            Some(format!("{} [{low}, {high}] {}", metric.name, q.basis.label()))
+            Some(format!("{} {} {}", metric.name, range(metric, (q.low, q.high), ", "), q.basis.label()))
         }
     }
 }

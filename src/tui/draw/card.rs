@@ -1,38 +1,35 @@
 //! The decision card: what is proposed for the row under the cursor, by whom and why, and what it would do.
 
 use super::{Canvas, span};
-use crate::config::Role;
 use crate::config::text::{clean, fit, left, right, wrap};
-use crate::plan::{Action, Estimate, Limit, Target};
+use crate::config::{Act, Role};
+use crate::plan::{Action, Estimate, Limit, Outcome, Target};
 use crate::quant::Precision;
 use crate::session::Standing;
 use crate::task::Metric;
 use crate::tui::app::{Pane, Shown};
 use crate::tui::decide::unit;
 use crate::tui::list::RowRef;
-use crate::tui::num::{factor, ms, signed};
+use crate::tui::num::{bytes, factor, mark, ms, range, signed};
 use crate::tui::outlook::{Goal, goals, meets};
 use crate::tui::standing::{kind, word};
 use ratatui::layout::Rect;
+use ratatui::style::Style;
 use ratatui::text::{Line, Span};
 
 pub(super) fn draw(c: &mut Canvas<'_>, area: Rect, tab: bool) {
     let (app, pal) = (c.app, c.pal);
     let focused = app.pane == Pane::Decision;
-    let mut title = if tab {
-        super::agents::tab_title(c, false)
-    } else {
-        vec![span("decision", if focused { pal.bold(Role::Focus) } else { pal.fg(Role::Title) })]
-    };
-    let sep = pal.glyph(" · ", " | ");
+    let mut title = if tab { super::agents::tab_title(c, false) } else { vec![c.title("decision", focused)] };
+    let sep = pal.dot();
     let shown = app.row_shown();
     let focus = app.focused();
     let name = match app.list.current() {
-        Some(RowRef::Layer(i)) => app.table.layers.get(i).map(|l| l.label.clone()),
-        Some(RowRef::Block(b)) => app.table.blocks.get(b).map(|b| b.label.clone()),
+        Some(RowRef::Layer(i)) => app.table.layers.get(i).map(|l| l.label.as_str()),
+        Some(RowRef::Block(b)) => app.table.blocks.get(b).map(|b| b.label.as_str()),
         None => None,
     };
-    if let Some(n) = &name {
+    if let Some(n) = name {
         title.push(span(format!("{sep}{}", crate::config::text::fit_end(n, 22)), pal.fg(Role::Fg)));
     }
     if let Some(Target::Group(g)) = focus.as_ref().map(|f| &f.target) {
@@ -84,9 +81,17 @@ fn nothing(c: &Canvas<'_>, lines: &mut Vec<Line<'static>>, width: u16) {
         Some(p) => format!("nothing to decide here: {p}"),
         None => "nothing to decide here: no weights of its own, and no group runs through it".to_owned(),
     };
-    for l in wrap(&text, width.saturating_sub(2) as usize) {
-        lines.push(Line::from(span(format!(" {l}"), pal.fg(Role::Dim))));
-    }
+    paragraph(lines, &text, width.saturating_sub(2) as usize, usize::MAX, pal.fg(Role::Dim));
+}
+
+/// `text` in at most `most` lines of `room` columns.
+fn paragraph(lines: &mut Vec<Line<'static>>, text: &str, room: usize, most: usize, style: Style) {
+    lines.extend(wrap(text, room).into_iter().take(most).map(|l| Line::from(span(format!(" {l}"), style))));
+}
+
+/// Where a shown decision stands, in a word.
+fn stands(s: &Shown) -> String {
+    if s.drafting { "editing".to_owned() } else { word(s.standing) }
 }
 
 fn block(c: &Canvas<'_>, b: usize, airy: bool, lines: &mut Vec<Line<'static>>) {
@@ -94,7 +99,6 @@ fn block(c: &Canvas<'_>, b: usize, airy: bool, lines: &mut Vec<Line<'static>>) {
     let Some(block) = app.table.blocks.get(b) else { return };
     let all: Vec<Shown> = app.targets_in_block(b).iter().map(|t| app.shown(t)).filter(Shown::decided).collect();
     let count = |f: &dyn Fn(&Shown) -> bool| all.iter().filter(|s| f(s)).count();
-    let key = |a| app.settings.keymap.label(a);
     let open = count(&Shown::open);
     let approved = count(&|s| s.standing == Standing::Approved);
     let in_force = count(&|s| matches!(s.standing, Standing::InForce { .. }));
@@ -115,13 +119,11 @@ fn block(c: &Canvas<'_>, b: usize, airy: bool, lines: &mut Vec<Line<'static>>) {
     let can = app.targets_of(RowRef::Block(b));
     let text = match can.first().map(|t| app.shown(t)) {
         Some(s) if s.action == Action::RemoveBlock => {
-            format!(
-                " whole block: drop ({})",
-                if s.drafting { "not kept yet: enter keeps it".to_owned() } else { word(s.standing) }
-            )
+            let stands = if s.drafting { "not kept yet: enter keeps it".to_owned() } else { word(s.standing) };
+            format!(" whole block: drop ({stands})")
         }
-        Some(_) if !app.can(crate::config::Act::RemoveBlock) => " may be removed whole".to_owned(),
-        Some(_) => format!(" {} removes the whole block", key(crate::config::Act::RemoveBlock)),
+        Some(_) if !app.can(Act::RemoveBlock) => " may be removed whole".to_owned(),
+        Some(_) => format!(" {} removes the whole block", app.label(Act::RemoveBlock)),
         None => " this block changes the shape, so it cannot be removed".to_owned(),
     };
     lines.push(Line::from(span(text, pal.fg(Role::Dim))));
@@ -176,13 +178,11 @@ fn choice(c: &Canvas<'_>, s: &Shown, selected: bool, inner: Rect, lines: &mut Ve
             let room = (inner.width as usize).saturating_sub(used + rest).min(24);
             if room >= 10 {
                 spans.push(Span::raw("  "));
-                spans.extend(slider(c, cut, room, s.drafting));
-                spans.push(span(step, pal.fg(Role::Dim)));
+                spans.extend(slider(c, cut, room, s.drafting, step));
             } else if inner.height >= 13 {
                 let room = (inner.width as usize).saturating_sub(step.len() + 5).min(30);
                 let mut line = vec![Span::raw("   ")];
-                line.extend(slider(c, cut, room, s.drafting));
-                line.push(span(step, pal.fg(Role::Dim)));
+                line.extend(slider(c, cut, room, s.drafting, step));
                 second = Some(Line::from(line));
             }
         }
@@ -190,22 +190,19 @@ fn choice(c: &Canvas<'_>, s: &Shown, selected: bool, inner: Rect, lines: &mut Ve
             let now = app.precision_of(s, name);
             spans.push(span("precision ", pal.fg(Role::Dim)));
             let used: usize = spans.iter().map(|s| crate::config::text::width(&s.content)).sum();
-            let word = if s.drafting { "editing".to_owned() } else { word(s.standing) };
             // Two columns for the marks that the menu goes on.
-            let shown = choices(now, (inner.width as usize).saturating_sub(used + word.len() + 4));
+            let shown = choices(now, (inner.width as usize).saturating_sub(used + stands(s).len() + 4));
             let more = span(pal.glyph("…", "~"), pal.fg(Role::Dim));
             if shown.first() != Precision::ALL.first() {
                 spans.push(more.clone());
             }
             for &p in shown {
-                if p == now {
-                    spans.push(span(
-                        format!("[{}]", p.label()),
-                        if s.drafting { pal.bold(Role::Edited) } else { pal.bold(Role::Fg) },
-                    ));
-                } else {
-                    spans.push(span(format!(" {} ", p.label()), pal.fg(Role::Dim)));
-                }
+                spans.push(match p == now {
+                    true => {
+                        span(format!("[{}]", p.label()), pal.bold(if s.drafting { Role::Edited } else { Role::Fg }))
+                    }
+                    false => span(format!(" {} ", p.label()), pal.fg(Role::Dim)),
+                });
                 spans.push(Span::raw(" "));
             }
             if shown.last() != Precision::ALL.last() {
@@ -216,12 +213,12 @@ fn choice(c: &Canvas<'_>, s: &Shown, selected: bool, inner: Rect, lines: &mut Ve
                 second = Some(Line::from(span(format!("   {about}"), pal.fg(Role::Dim))));
             }
         }
-        Target::Weights(_) => {
-            spans.push(span("zeros ", pal.fg(Role::Dim)));
-            spans.push(span(super::layers::brief(&s.action, pal.ascii), pal.bold(Role::Fg)));
-        }
-        Target::Block(name) => {
-            spans.push(span(format!("block {} ", clean(name)), pal.fg(Role::Dim)));
+        Target::Weights(_) | Target::Block(_) => {
+            let what = match &s.target {
+                Target::Block(name) => format!("block {} ", clean(name)),
+                _ => "zeros ".to_owned(),
+            };
+            spans.push(span(what, pal.fg(Role::Dim)));
             spans.push(span(super::layers::brief(&s.action, pal.ascii), pal.bold(Role::Fg)));
         }
     }
@@ -229,8 +226,7 @@ fn choice(c: &Canvas<'_>, s: &Shown, selected: bool, inner: Rect, lines: &mut Ve
     // A veto is told by what it freezes; together the two would not fit.
     let frozen = s.standing == Standing::Vetoed && bound.is_some_and(|b| b.limit == Limit::Freeze);
     if s.drafting || !frozen {
-        let word = if s.drafting { "editing".to_owned() } else { word(s.standing) };
-        spans.push(span(format!("  {word}"), status));
+        spans.push(span(format!("  {}", stands(s)), status));
     }
     if let Some(b) = bound {
         let text = match b.limit {
@@ -244,17 +240,19 @@ fn choice(c: &Canvas<'_>, s: &Shown, selected: bool, inner: Rect, lines: &mut Ve
     lines.extend(second);
 }
 
-fn slider(c: &Canvas<'_>, t: f64, columns: usize, drafting: bool) -> Vec<Span<'static>> {
+/// How much of a group goes, and in which `step`.
+fn slider(c: &Canvas<'_>, t: f64, columns: usize, drafting: bool, step: String) -> [Span<'static>; 6] {
     let pal = c.pal;
     let inner = columns.saturating_sub(2).max(1);
     let at = ((t * (inner - 1) as f64).round() as usize).min(inner - 1);
     let knob = if drafting { pal.bold(Role::Edited) } else { pal.bold(Role::Bar) };
-    vec![
+    [
         span(pal.glyph("◂", "<"), pal.fg(Role::Dim)),
         span(pal.glyph("━", "=").repeat(at), pal.fg(Role::Bar)),
         span(pal.glyph("●", "O"), knob),
         span(pal.glyph("─", "-").repeat(inner - 1 - at), pal.fg(Role::Faint)),
         span(pal.glyph("▸", ">"), pal.fg(Role::Dim)),
+        span(step, pal.fg(Role::Dim)),
     ]
 }
 
@@ -317,60 +315,45 @@ fn forecast(c: &Canvas<'_>, block: bool, width: u16, room: usize, lines: &mut Ve
         let mine = own.map(|o| match g.name {
             "latency" => {
                 let e = o.d_latency_ms;
-                let spread = (e.high - e.low).abs() / 2.0;
-                if wide {
-                    format!("~{} ms ±{}", signed(e.value, 2), ms(spread))
-                } else {
-                    format!("~{} ms", signed(e.value, 2))
-                }
+                let spread = if wide { format!(" ±{}", ms((e.high - e.low).abs() / 2.0)) } else { String::new() };
+                format!("~{} ms{spread}", signed(e.value, 2))
             }
             "memory" => format!("{} MB", signed(o.d_bytes as f64 / 1e6, 2)),
             "MACs" => format!("{} M", signed(o.d_macs as f64 / 1e6, 1)),
             "params" => format!("{} k", signed(o.d_params as f64 / 1e3, 1)),
             _ => {
                 let e = o.d_quality;
-                let (low, high) = metric.shown_range(e.low, e.high);
-                let signed = |v: f64| signed(v, metric.digits);
-                if e.value == 0.0 && o.unmeasured > 0 {
-                    "unmeasured".to_owned()
-                } else if wide {
-                    format!("~{} [{},{}]", signed(metric.shown(e.value)), signed(low), signed(high))
-                } else {
-                    format!("~{}", signed(metric.shown(e.value)))
+                let ends = if wide { format!(" {}", range(&metric, (e.low, e.high), ",")) } else { String::new() };
+                match e.value == 0.0 && o.unmeasured > 0 {
+                    true => "unmeasured".to_owned(),
+                    false => format!("~{}{ends}", signed(metric.shown(e.value), metric.digits)),
                 }
             }
         });
-        let show = |e: Option<Estimate>| e.map(|e| g.show(e.value));
-        let (before, after) =
-            (show(app.expected_without.and_then(|e| e.get(g.name))), show(app.expected.and_then(|e| e.get(g.name))));
+        let value = app.expected.and_then(|e| e.get(g.name));
+        let before = app.expected_without.and_then(|e| e.get(g.name));
+        let (before, after) = (before.map(|e| g.show(e.value)), value.map(|e| g.show(e.value)));
         let arrow = pal.glyph("→", "->");
         let plan = match (before, after) {
             (Some(a), Some(b)) if a != b && own.is_some() => format!("~{a} {arrow} {b}"),
             (_, Some(b)) => format!("~{b}"),
             _ if g.points && app.expected.is_some() => "unmeasured".to_owned(),
-            _ => pal.glyph("—", "-").into(),
+            _ => pal.none().into(),
         };
-        let range = app.expected.and_then(|e| e.get(g.name)).filter(|_| g.points);
-        let plan = match range {
-            Some(e) if e.low < e.high => {
-                let (low, high) = metric.shown_range(e.low, e.high);
-                let whole = format!("{plan} [{},{}]", signed(low, metric.digits), signed(high, metric.digits));
-                if crate::config::text::width(&whole) < w2 { whole } else { plan }
-            }
-            _ => plan,
-        };
-        let value = app.expected.and_then(|e| e.get(g.name));
+        let ends = value.filter(|e| g.points && e.low < e.high);
+        let whole = ends.map(|e| format!("{plan} {}", range(&metric, (e.low, e.high), ",")));
+        let plan = whole.filter(|w| crate::config::text::width(w) < w2).unwrap_or(plan);
         let style = pal.fg(Role::Forecast);
         let mut spans = vec![
             span(format!(" {}", left(g.label(&metric), 9)), dim),
-            span(left(&fit(&mine.unwrap_or_else(|| pal.glyph("—", "-").into()), w1 - 1), w1), style),
+            span(left(&fit(&mine.unwrap_or_else(|| pal.none().into()), w1 - 1), w1), style),
             span(left(&fit(&plan, w2 - 1), w2), style),
         ];
         spans.extend(target(c, &g, value));
         lines.push(Line::from(spans));
         // What the rows that it changes take, of which no more can be saved; and what the factor is one of.
         if let (true, Some(p)) = (g.name == "latency", app.state.profile_of(0)) {
-            let mark = if p.doubt.is_some() { "?" } else { "" };
+            let mark = mark(p.doubt.is_some());
             let rows = own.map_or(String::new(), |o| format!("{} ms", ms(o.touched_ms)));
             let whole = format!("{}{mark} ms", ms(p.whole.p50));
             let text = format!(" {}{}{whole}", left("  of", 9), left(&format!(" {rows}"), w1));
@@ -387,24 +370,26 @@ fn forecast(c: &Canvas<'_>, block: bool, width: u16, room: usize, lines: &mut Ve
 fn rests_on(c: &Canvas<'_>, width: u16, height: usize, lines: &mut Vec<Line<'static>>) {
     let quality = c.app.expected.and_then(|e| e.quality);
     let Some(text) = quality.and_then(|q| super::basis::words(&c.app.state, &q)) else { return };
-    let parts = wrap(&text, usize::from(width).saturating_sub(2));
-    if lines.len() + parts.len() + 1 < height {
-        let dim = c.pal.fg(Role::Dim);
-        lines.extend(parts.into_iter().map(|part| Line::from(span(format!(" {part}"), dim))));
+    let mut more = Vec::new();
+    paragraph(&mut more, &text, usize::from(width).saturating_sub(2), usize::MAX, c.pal.fg(Role::Dim));
+    if lines.len() + more.len() + 1 < height {
+        lines.extend(more);
     }
 }
 
 fn target(c: &Canvas<'_>, g: &Goal, value: Option<Estimate>) -> Vec<Span<'static>> {
     let pal = c.pal;
-    let Some(t) = g.target else { return vec![span(pal.glyph("—", "-"), pal.fg(Role::Faint))] };
+    let Some(t) = g.target else { return vec![span(pal.none(), pal.fg(Role::Faint))] };
     let text = if g.points { g.show(-t) } else { factor(t) };
     let mut out = vec![span(format!("{} ", right(&text, 5)), pal.fg(Role::Dim))];
     // A tick is for what holds over the whole range.
-    match value.and_then(|v| Some((meets(g, v.low)?, meets(g, v.high)?))) {
-        Some((true, true)) => out.push(span(pal.glyph("✓", "ok"), pal.bold(Role::Good))),
-        Some((false, false)) => out.push(span(pal.glyph("✗", "no"), pal.bold(Role::Bad))),
-        Some(_) => out.push(span("?", pal.bold(Role::Warn))),
-        None => {}
+    if let Some((low, high)) = value.and_then(|v| Some((meets(g, v.low)?, meets(g, v.high)?))) {
+        let (glyph, role) = pal.outcome(match (low, high) {
+            (true, true) => Outcome::Accept,
+            (false, false) => Outcome::Reject,
+            _ => Outcome::Undecided,
+        });
+        out.push(span(glyph, pal.bold(role)));
     }
     out
 }
@@ -413,27 +398,19 @@ fn why(c: &Canvas<'_>, f: &Shown, width: u16, lines: &mut Vec<Line<'static>>) {
     let (app, pal) = (c.app, c.pal);
     let room = width.saturating_sub(2) as usize;
     if f.drafting {
-        let (k, d) = (
-            app.settings.keymap.label(crate::config::Act::Confirm),
-            app.settings.keymap.label(crate::config::Act::Cancel),
-        );
-        let a = app.settings.keymap.label(crate::config::Act::Approve);
+        let [k, d, a] = [Act::Confirm, Act::Cancel, Act::Approve].map(|act| app.label(act));
         lines.push(Line::from(span(format!(" {k} keeps the edit, {d} drops, {a} approves"), pal.fg(Role::Edited))));
     }
-    for l in app.slower.iter().flat_map(|text| wrap(text, room)) {
-        lines.push(Line::from(span(format!(" {l}"), pal.fg(Role::Warn))));
+    if let Some(text) = &app.slower {
+        paragraph(lines, text, room, usize::MAX, pal.fg(Role::Warn));
     }
     if let Some(story) = app.story(&f.target) {
-        for l in wrap(&story, room).into_iter().take(3) {
-            lines.push(Line::from(span(format!(" {l}"), pal.fg(pal.standing_role(f.standing)))));
-        }
+        paragraph(lines, &story, room, 3, pal.fg(pal.standing_role(f.standing)));
     }
     let Some(d) = f.id.and_then(|id| app.state.decision(id)) else { return };
     let told = matches!(f.standing, Standing::Vetoed);
     if let Some(r) = d.veto_reason.as_deref().filter(|r| !r.is_empty() && !told) {
-        for l in wrap(&format!("vetoed: {}", clean(r)), room).into_iter().take(2) {
-            lines.push(Line::from(span(format!(" {l}"), pal.fg(Role::Vetoed))));
-        }
+        paragraph(lines, &format!("vetoed: {}", clean(r)), room, 2, pal.fg(Role::Vetoed));
     }
     let mut by = format!("by {}", clean(&d.author.to_string()));
     if let Some(from) = &d.edited_from {
@@ -461,26 +438,27 @@ fn facts(c: &Canvas<'_>, width: u16) -> Vec<Line<'static>> {
     let (app, pal) = (c.app, c.pal);
     let Some(l) = app.row_layer() else { return Vec::new() };
     let mut text = vec![l.kind.clone()];
-    if !l.out_shape.is_empty() {
-        let dims: Vec<String> = l.out_shape.iter().map(ToString::to_string).collect();
-        text.push(format!("out {}", dims.join("x")));
+    if let Some(row) = &l.row {
+        if !row.out_shape.is_empty() {
+            let dims: Vec<String> = row.out_shape.iter().map(ToString::to_string).collect();
+            text.push(format!("out {}", dims.join("x")));
+        }
+        if !row.kernel.is_empty() {
+            text.push(format!("{} {}", row.precision.label(), clean(&row.kernel)));
+        }
     }
-    if !l.kernel.is_empty() {
-        text.push(format!("{} {}", l.precision.label(), l.kernel));
-    }
-    let sep = pal.glyph(" · ", " | ");
+    let sep = pal.dot();
     let mut out = vec![text.join(sep)];
-    if let (Some(p50), Some(bound)) = (l.fig.p50, l.bound) {
-        let bound = match bound {
+    if let (Some(p50), Some(row)) = (l.fig.p50, &l.row) {
+        let bound = match row.bound {
             crate::profile::Bound::Memory => "memory-bound",
             crate::profile::Bound::Compute => "compute-bound",
         };
         let tail = l.p99.map_or_else(String::new, |p| format!(" p99 {}", ms(p)));
         if let Some(why) = &l.doubt {
-            let key = app.settings.keymap.label(crate::config::Act::Measure);
-            out.push(format!("? noisy, {key} measures again: {why}"));
+            out.push(format!("? noisy, {} measures again: {why}", app.label(Act::Measure)));
         }
-        let reached = match l.efficiency {
+        let reached = match row.efficiency {
             e if e > 1.05 => "past the ceiling, which was measured while the machine was busier".to_owned(),
             e => format!("{:.0} % of the ceiling", e * 100.0),
         };
@@ -489,12 +467,15 @@ fn facts(c: &Canvas<'_>, width: u16) -> Vec<Line<'static>> {
             ms(p50),
             ms(p50 * l.spread),
             ms(l.p95),
-            l.intensity,
-            super::super::num::bytes(l.activation_bytes)
+            row.intensity,
+            bytes(row.activation_bytes)
         ));
     }
-    let out = out.iter().flat_map(|t| wrap(t, width.saturating_sub(2) as usize));
-    out.map(|t| Line::from(span(format!(" {t}"), pal.fg(Role::Dim)))).collect()
+    let mut lines = Vec::new();
+    for text in &out {
+        paragraph(&mut lines, text, width.saturating_sub(2) as usize, usize::MAX, pal.fg(Role::Dim));
+    }
+    lines
 }
 
 /// What the layer is, at the foot where there is room; else at least why its time is in doubt, unless that would hide one of

@@ -1,10 +1,10 @@
 //! View 2: the baseline against every round, per metric and per class, with intervals and the plot.
 
 use super::{Canvas, plot, span};
-use crate::config::Role;
 use crate::config::text::{clean, fit, left, right, width};
-use crate::plan::Outcome;
-use crate::session::{Evaluation, State};
+use crate::config::{Act, Role};
+use crate::plan::{Outcome, Verdict};
+use crate::session::{Evaluation, Round, State};
 use crate::tui::app::App;
 use crate::tui::num;
 use ratatui::layout::Rect;
@@ -51,15 +51,11 @@ pub(super) fn draw(c: &mut Canvas<'_>, area: Rect) {
     let evals: Vec<&Evaluation> = app.state.rounds.iter().filter_map(|r| r.evaluation.as_ref()).collect();
     if evals.is_empty() {
         let inner = c.pane(area, vec![span("evaluate", pal.bold(Role::Focus))], true);
-        let p = app.settings.keymap.label(crate::config::Act::Profile);
-        c.put(inner, 1, 2, "no evaluation yet: the baseline is evaluated when the session opens,", pal.fg(Role::Dim));
-        c.put(
-            inner,
-            2,
-            2,
-            &format!("every round after its run. {p} profiles; 1 goes back to the layers."),
-            pal.fg(Role::Dim),
-        );
+        let dim = pal.fg(Role::Dim);
+        let text =
+            format!("every round after its run. {} profiles; 1 goes back to the layers.", app.label(Act::Profile));
+        c.put(inner, 1, 2, "no evaluation yet: the baseline is evaluated when the session opens,", dim);
+        c.put(inner, 2, 2, &text, dim);
         return;
     }
     let table_h = (evals.len() as u16 + 5).clamp(7, area.height.saturating_sub(4).max(7)).min(area.height);
@@ -77,135 +73,178 @@ pub(super) fn draw(c: &mut Canvas<'_>, area: Rect) {
     }
 }
 
+/// A column of the rounds' table after their names.
+#[derive(Debug, Clone, Copy)]
+enum Col {
+    Score,
+    Interval,
+    Change,
+    Paired,
+    /// The first of the further metrics.
+    Other,
+    Ms,
+    Factor,
+    Megabytes,
+    Macs,
+}
+
+/// The columns with their titles (the task names its metrics), their widths, and the width of the table that shows them.
+/// They go whole: half an interval would be a false one.
+const COLUMNS: [(Col, &str, usize, u16); 9] = [
+    (Col::Score, "", 8, 0),
+    (Col::Interval, "", 16, 72),
+    (Col::Change, "change", 7, 0),
+    (Col::Paired, "  paired", 18, 72),
+    (Col::Other, "", 8, ROOMY),
+    (Col::Ms, "ms", 8, 104),
+    (Col::Factor, "of orig.", 9, 104),
+    (Col::Megabytes, "MB", 8, 104),
+    (Col::Macs, "MACs M", 9, 104),
+];
+
+/// From here on there is room for two words on a verdict.
+const ROOMY: u16 = 92;
+
+impl Col {
+    /// What the column says of `e`; empty where there is nothing to say.
+    fn text(self, app: &App, e: &Evaluation, base: &Evaluation) -> Option<String> {
+        let metric = app.state.metric();
+        let verdict = app.state.round_at(e.round).and_then(|r| r.verdict.as_ref());
+        let mark = num::mark(e.doubt.is_some());
+        Some(match self {
+            Col::Score => format!("{:.*}", metric.digits, metric.value(e.metrics.score)),
+            Col::Interval => {
+                let (low, high) = e.metrics.interval();
+                let (low, high) = metric.shown_range(metric.scale.abs() * low, metric.scale.abs() * high);
+                format!("  [{low:.0$}, {high:.0$}]", metric.digits)
+            }
+            Col::Change if e.round == 0 => return None,
+            Col::Change => {
+                let d = verdict.map_or(metric.change(base.metrics.score, e.metrics.score), |v| v.d_quality);
+                num::signed(metric.shown(d), metric.digits)
+            }
+            Col::Paired => {
+                verdict.map(|v| format!("  {}", num::range(&metric, (v.d_quality_low, v.d_quality_high), ", ")))?
+            }
+            Col::Other => e.metrics.others.first().map(|r| format!("{:.2}", r.score * r.scale))?,
+            Col::Ms => format!("{}{mark}", num::ms(e.whole.p50)),
+            Col::Factor => e.latency().filter(|_| e.round > 0).map(|f| format!("{}{mark}", num::factor(f.value)))?,
+            Col::Megabytes => num::scaled(e.weight_bytes as f64, 1e6),
+            Col::Macs => num::scaled(e.macs.get(app.settings.mac_convention) as f64, 1e6),
+        })
+    }
+
+    fn aligned(self, text: &str, width: usize) -> String {
+        match self {
+            Col::Interval | Col::Paired => left(text, width),
+            _ => right(text, width),
+        }
+    }
+}
+
 fn table(c: &mut Canvas<'_>, area: Rect, evals: &[&Evaluation]) {
     let (app, pal) = (c.app, c.pal);
-    let n = evals.first().map_or(0, |e| e.metrics.n);
+    let (Some(base), Some(newest)) = (evals.first(), evals.last()) else { return };
     let data = app.state.card.as_ref().map(|c| clean(&c.data.name).into_owned()).unwrap_or_default();
+    let images = crate::words::counted(base.metrics.n, "image");
     let mut title = vec![
         span("rounds", pal.bold(Role::Focus)),
-        span(format!(" {} of {data}, 95 % intervals", crate::words::counted(n, "image")), pal.fg(Role::Dim)),
+        span(format!(" {images} of {data}, 95 % intervals"), pal.fg(Role::Dim)),
     ];
     if app.state.card.as_ref().is_some_and(|c| c.model.preprocess.assumed()) {
         title.push(span(", preprocessing assumed", pal.fg(Role::Warn)));
     }
     let inner = c.pane(area, title, true);
-    // Columns go whole: half an interval would be a false one.
-    let (intervals, roomy, wide) = (inner.width >= 72, inner.width >= 92, inner.width >= 104);
-    let interval = |text: &str, w: usize| if intervals { left(text, w) } else { String::new() };
-    let metric = app.state.metric();
-    // The first of the further metrics has a column.
+    let cols = COLUMNS.into_iter().filter(|(.., least)| inner.width >= *least);
     let other = evals.iter().find_map(|e| e.metrics.others.first()).map(|r| format!("{} {}", r.name, r.unit));
-    let mut head = format!(" {}{}{}", left("round", 9), right(&metric.title(), 8), interval("", 16));
-    head.push_str(&format!("{}{}", right("change", 7), interval("  paired", 18)));
-    if roomy {
-        head.push_str(&right(other.as_deref().unwrap_or_default(), 8));
-    }
-    if wide {
-        head.push_str(&format!("{}{}{}{}", right("ms", 8), right("of orig.", 9), right("MB", 8), right("MACs M", 9)));
-    }
-    head.push_str("  verdict");
-    c.put(inner, 0, 0, &head, pal.fg(Role::Dim));
-    let base = evals.first().copied();
+    let (score, other) = (app.state.metric().title(), other.unwrap_or_default());
+    let title = |col, fixed| match col {
+        Col::Score => score.as_str(),
+        Col::Other => other.as_str(),
+        _ => fixed,
+    };
+    let titles: String = cols.clone().map(|(col, fixed, w, _)| col.aligned(title(col, fixed), w)).collect();
+    c.put(inner, 0, 0, &format!(" {}{titles}  verdict", left("round", 9)), pal.fg(Role::Dim));
     let skip = evals.len().saturating_sub(inner.height.saturating_sub(1) as usize);
-    for (row, e) in evals.iter().enumerate().skip(skip).map(|(i, e)| (i - skip, e)) {
+    let mut row = 1;
+    for e in &evals[skip..] {
         let round = app.state.round_at(e.round);
-        let (low, high) = e.metrics.interval();
-        let (low, high) = metric.shown_range(metric.scale.abs() * low, metric.scale.abs() * high);
-        let digits = metric.digits;
-        let name = if e.round == 0 { "baseline".to_owned() } else { format!("round {}", e.round) };
-        let verdict = round.and_then(|r| r.verdict.as_ref());
         let rolled = round.is_some_and(|r| r.rolled_back.is_some());
-        let fg = if rolled { pal.fg(Role::Faint) } else { pal.fg(Role::Fg) };
-        let dim = pal.fg(Role::Dim);
-        let mut spans: Vec<Span<'static>> = vec![
-            span(format!(" {}", left(&name, 9)), fg),
-            span(
-                right(&format!("{:.*}", digits, metric.value(e.metrics.score)), 8),
-                if rolled { fg } else { pal.bold(Role::Fg) },
-            ),
-            span(interval(&format!("  [{low:.digits$}, {high:.digits$}]"), 16), dim),
-        ];
-        let change = base
-            .filter(|_| e.round > 0)
-            .map(|b| verdict.map_or(metric.change(b.metrics.score, e.metrics.score), |v| v.d_quality));
-        let change = change.map_or(String::new(), |d| num::signed(metric.shown(d), digits));
-        spans.push(span(right(&change, 7), fg));
-        let paired = verdict.map(|v| {
-            let (low, high) = metric.shown_range(v.d_quality_low, v.d_quality_high);
-            format!("  [{}, {}]", num::signed(low, digits), num::signed(high, digits))
-        });
-        spans.push(span(interval(&paired.unwrap_or_default(), 18), dim));
-        if roomy {
-            let further = e.metrics.others.first().map(|r| format!("{:.2}", r.score * r.scale));
-            spans.push(span(right(&further.unwrap_or_default(), 8), fg));
+        let fg = pal.fg(if rolled { Role::Faint } else { Role::Fg });
+        let name = if e.round == 0 { "baseline".to_owned() } else { format!("round {}", e.round) };
+        let mut spans = vec![span(format!(" {}", left(&name, 9)), fg)];
+        for (col, _, w, _) in cols.clone() {
+            let style = match col {
+                Col::Score if !rolled => pal.bold(Role::Fg),
+                Col::Interval | Col::Paired => pal.fg(Role::Dim),
+                Col::Ms | Col::Factor if e.doubt.is_some() && !rolled => pal.fg(Role::Warn),
+                _ => fg,
+            };
+            spans.push(span(col.aligned(&col.text(app, e, base).unwrap_or_default(), w), style));
         }
-        if wide {
-            let mark = if e.doubt.is_some() { "?" } else { "" };
-            let style = if e.doubt.is_some() && !rolled { pal.fg(Role::Warn) } else { fg };
-            spans.push(span(right(&format!("{}{mark}", num::ms(e.whole.p50)), 8), style));
-            let factor = e.latency().filter(|_| e.round > 0);
-            let factor = factor.map(|f| format!("{}{mark}", num::factor(f.value)));
-            spans.push(span(right(&factor.unwrap_or_default(), 9), style));
-            spans.push(span(right(&num::scaled(e.weight_bytes as f64, 1e6), 8), fg));
-            let macs = e.macs.get(app.settings.mac_convention) as f64;
-            spans.push(span(right(&num::scaled(macs, 1e6), 9), fg));
-        }
-        spans.push(Span::raw("  "));
-        let (glyph, word, role) = match verdict.map(|v| v.outcome) {
-            _ if rolled => (pal.glyph("↺ ", ""), "rolled back", Role::RolledBack),
-            Some(o @ Outcome::Accept) => (pal.glyph("✓ ", ""), o.label(), Role::Good),
-            Some(o @ Outcome::Reject) => (pal.glyph("✗ ", ""), o.label(), Role::Bad),
-            Some(o @ Outcome::Undecided) => ("? ", o.label(), Role::Warn),
-            None => ("", "", Role::Dim),
-        };
-        let accepted = round.is_some_and(|r| r.accepted);
-        // Where both words do not fit, what was decided stands for itself, and the mark for the verdict.
-        let word = if accepted && !roomy { "accepted" } else { word };
-        spans.push(span(format!("{glyph}{word}"), pal.fg(role)));
-        if accepted && roomy {
-            spans.push(span(", accepted", pal.fg(Role::Good)));
-        }
-        c.line(inner, row as u16 + 1, &Line::from(spans));
+        spans.extend(verdict(c, round, inner.width >= ROOMY));
+        c.line(inner, row, &Line::from(spans));
+        row += 1;
     }
     // What the newest verdict rests on.
-    let mut lines = evals.len().saturating_sub(skip) as u16 + 1;
-    if let Some(text) = evals.last().and_then(|e| beside(e)) {
-        let doubtful = evals.last().is_some_and(|e| e.doubt.is_some());
-        let style = if doubtful { pal.fg(Role::Warn) } else { pal.fg(Role::Fg) };
-        c.line(inner, lines, &Line::from(vec![span(" latency ", pal.fg(Role::Dim)), span(text, style)]));
-        lines += 1;
+    if let Some(text) = beside(newest) {
+        let style = pal.fg(if newest.doubt.is_some() { Role::Warn } else { Role::Fg });
+        c.line(inner, row, &Line::from(vec![span(" latency ", pal.fg(Role::Dim)), span(text, style)]));
+        row += 1;
     }
-    if let Some(v) = app.state.rounds.iter().rev().find_map(|r| r.verdict.as_ref()) {
-        let mut spans = vec![span(" budget  ", pal.fg(Role::Dim))];
-        for l in &v.lines {
-            let role = match l.outcome {
-                Outcome::Accept => Role::Good,
-                Outcome::Reject => Role::Bad,
-                Outcome::Undecided => Role::Warn,
+    let verdict = app.state.rounds.iter().rev().find_map(|r| r.verdict.as_ref());
+    if let Some(v) = verdict.filter(|v| !v.lines.is_empty()) {
+        let line = Line::from(budget(c, v, inner.width as usize));
+        c.line(inner, row, &line);
+    }
+}
+
+/// How a round was judged, and what was decided.
+fn verdict(c: &Canvas<'_>, round: Option<&Round>, roomy: bool) -> Vec<Span<'static>> {
+    let pal = c.pal;
+    let (glyph, word, role) = match round.and_then(|r| r.verdict.as_ref()).map(|v| v.outcome) {
+        _ if round.is_some_and(|r| r.rolled_back.is_some()) => (pal.glyph("↺ ", ""), "rolled back", Role::RolledBack),
+        Some(o) => {
+            let glyph = match o {
+                Outcome::Accept => pal.glyph("✓ ", ""),
+                Outcome::Reject => pal.glyph("✗ ", ""),
+                Outcome::Undecided => "? ",
             };
-            let le = pal.glyph("≤", "<=");
-            let mark = match l.outcome {
-                Outcome::Accept => pal.glyph("✓", "ok"),
-                Outcome::Reject => pal.glyph("✗", "no"),
-                Outcome::Undecided => "?",
-            };
-            let text = match l.name.as_str() {
-                "drop" => format!("drop {:.2} ({le} {:.2})", l.measured, l.target),
-                name => {
-                    let name = if name == "macs" { "MACs".into() } else { clean(name) };
-                    format!("{name} {} ({le} {})", num::factor_over(l.measured, l.target), num::factor(l.target))
-                }
-            };
-            let next = span(format!("{text} {mark}   "), pal.fg(role));
-            if spans.iter().map(Span::width).sum::<usize>() + next.content.trim_end().len() > inner.width as usize {
-                break;
+            (glyph, o.label(), pal.outcome(o).1)
+        }
+        None => ("", "", Role::Dim),
+    };
+    let accepted = round.is_some_and(|r| r.accepted);
+    // Where both words do not fit, what was decided stands for itself, and the mark for the verdict.
+    let word = if accepted && !roomy { "accepted" } else { word };
+    let mut spans = vec![Span::raw("  "), span(format!("{glyph}{word}"), pal.fg(role))];
+    if accepted && roomy {
+        spans.push(span(", accepted", pal.fg(Role::Good)));
+    }
+    spans
+}
+
+/// The budget's items as measured, as many as `width` columns hold.
+fn budget(c: &Canvas<'_>, verdict: &Verdict, width: usize) -> Vec<Span<'static>> {
+    let pal = c.pal;
+    let le = pal.glyph("≤", "<=");
+    let mut spans = vec![span(" budget  ", pal.fg(Role::Dim))];
+    for l in &verdict.lines {
+        let (mark, role) = pal.outcome(l.outcome);
+        let text = match l.name.as_str() {
+            "drop" => format!("drop {:.2} ({le} {:.2})", l.measured, l.target),
+            name => {
+                let name = if name == "macs" { "MACs".into() } else { clean(name) };
+                format!("{name} {} ({le} {})", num::factor_over(l.measured, l.target), num::factor(l.target))
             }
-            spans.push(next);
+        };
+        let next = span(format!("{text} {mark}   "), pal.fg(role));
+        if spans.iter().map(Span::width).sum::<usize>() + next.content.trim_end().len() > width {
+            break;
         }
-        if !v.lines.is_empty() {
-            c.line(inner, lines, &Line::from(spans));
-        }
+        spans.push(next);
     }
+    spans
 }
 
 /// A round's latency, the original's of the same minute, and what that makes: nothing for the baseline.
@@ -230,10 +269,9 @@ pub fn beside(e: &Evaluation) -> Option<String> {
 fn classes(c: &mut Canvas<'_>, area: Rect, evals: &[&Evaluation]) {
     let (app, pal) = (c.app, c.pal);
     let (Some(base), Some(now)) = (evals.first(), evals.last()) else { return };
-    let title = if now.round == 0 {
-        "classes, baseline".to_owned()
-    } else {
-        format!("classes, round {} against baseline", now.round)
+    let title = match now.round {
+        0 => "classes, baseline".to_owned(),
+        round => format!("classes, round {round} against baseline"),
     };
     let inner = c.pane(area, vec![span(title, pal.fg(Role::Title))], false);
     let all = movers(base, now);

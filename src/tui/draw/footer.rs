@@ -2,7 +2,7 @@
 
 use super::header::level_role;
 use super::{Canvas, span};
-use crate::config::text::{clean, fit};
+use crate::config::text::{clean, fit, width};
 use crate::config::{Act, Role};
 use crate::session::Phase;
 use crate::tui::app::{Pane, View};
@@ -22,15 +22,15 @@ pub(super) fn status(c: &mut Canvas<'_>, area: Rect) {
         None if app.busy() => None,
         None => Some(span(next_step(c), pal.fg(Role::Dim))),
     };
-    let width = |spans: &[Span<'_>]| spans.iter().map(Span::width).sum::<usize>();
+    let wide = |spans: &[Span<'_>]| spans.iter().map(Span::width).sum::<usize>();
     let room = (area.width as usize).saturating_sub(1);
     let said = message.as_ref().map_or(0, Span::width);
     let mut spans: Vec<Span<'static>> = vec![Span::raw(" ")];
     if app.busy() {
         let levels = (0..=WORK_DETAILS).rev().map(|detail| work(c, detail));
-        spans.extend(levels.into_iter().find(|w| width(w) + said <= room).unwrap_or_default());
+        spans.extend(levels.into_iter().find(|w| wide(w) + said <= room).unwrap_or_default());
     }
-    let left = room.saturating_sub(width(&spans) - 1);
+    let left = room.saturating_sub(wide(&spans) - 1);
     spans.extend(message.map(|m| span(fit(&m.content, left).into_owned(), m.style)));
     c.line(area, 0, &Line::from(spans));
 }
@@ -76,7 +76,7 @@ fn work(c: &Canvas<'_>, detail: usize) -> Vec<Span<'static>> {
         };
         spans.push(span(what, pal.fg(Role::Accent)));
     }
-    let stop = app.settings.keymap.label(Act::Interrupt);
+    let stop = app.label(Act::Interrupt);
     spans.push(span(format!("{stop} interrupts  "), pal.fg(Role::Dim)));
     spans
 }
@@ -84,7 +84,7 @@ fn work(c: &Canvas<'_>, detail: usize) -> Vec<Span<'static>> {
 /// What the engineer would do now, in a sentence.
 fn next_step(c: &Canvas<'_>) -> String {
     let (app, s) = (c.app, &c.app.state);
-    let key = |a: Act| app.settings.keymap.label(a);
+    let key = |a: Act| app.label(a);
     if s.card.is_none() {
         return "waiting for the host".into();
     }
@@ -161,23 +161,20 @@ pub(super) fn keys(c: &mut Canvas<'_>, area: Rect) {
     if area.height == 0 {
         return;
     }
-    let mut parts: Vec<(String, &'static str)> = Vec::new();
+    let mut spans = Vec::new();
     let mut room = area.width as usize;
     let all: Vec<Act> = wanted(app.view, app.pane).into_iter().filter(|a| app.can(*a)).collect();
     // The last two (command and help) always stay.
     let tail: usize = all.iter().rev().take(2).map(|a| label(c, *a).len() + a.spec().short.len() + 3).sum();
     for (i, act) in all.iter().enumerate() {
         let key = label(c, *act);
-        let w = crate::config::text::width(&key) + crate::config::text::width(act.spec().short) + 3;
+        let short = act.spec().short;
+        let w = width(&key) + width(short) + 3;
         let reserve = if i + 2 < all.len() { tail } else { 0 };
         if w + reserve > room {
             continue;
         }
         room -= w;
-        parts.push((key, act.spec().short));
-    }
-    let mut spans = Vec::new();
-    for (key, short) in parts {
         spans.push(span(format!(" {key} "), pal.bold(Role::Key)));
         spans.push(span(format!("{short} "), pal.fg(Role::Dim)));
     }
@@ -185,9 +182,8 @@ pub(super) fn keys(c: &mut Canvas<'_>, area: Rect) {
 }
 
 fn label(c: &Canvas<'_>, act: Act) -> String {
-    let k = &c.app.settings.keymap;
     match act {
-        Act::RatioDown => format!("{} {}", k.label(Act::RatioDown), k.label(Act::RatioUp)),
-        _ => k.label(act),
+        Act::RatioDown => format!("{} {}", c.app.label(Act::RatioDown), c.app.label(Act::RatioUp)),
+        _ => c.app.label(act),
     }
 }

@@ -6,7 +6,7 @@ use crate::config::text::{clean, fit};
 use crate::session::{Phase, Standing};
 use crate::tui::app::Level;
 use crate::tui::layout::{Class, Layout, class};
-use crate::tui::num::signed;
+use crate::tui::num::{mark, range};
 use crate::tui::outlook::{Goal, QUALITY, goals, meets};
 use ratatui::layout::Rect;
 use ratatui::text::{Line, Span};
@@ -45,30 +45,25 @@ struct Detail {
 }
 
 /// From everything to the least, in the order in which things go when room is short.
-const DETAILS: [Detail; 11] = {
-    const fn of(left: usize, bar: usize, interval: bool, expected: bool) -> Detail {
-        Detail { left, bar, interval, expected }
-    }
-    [
-        of(4, 8, true, true),
-        of(4, 5, true, true),
-        of(3, 8, true, true),
-        of(3, 5, true, true),
-        of(2, 5, true, true),
-        of(3, 0, true, true),
-        of(2, 0, true, true),
-        of(2, 0, false, true),
-        of(2, 0, false, false),
-        of(1, 0, false, false),
-        of(0, 0, false, false),
-    ]
-};
+const DETAILS: [(usize, usize, bool, bool); 11] = [
+    (4, 8, true, true),
+    (4, 5, true, true),
+    (3, 8, true, true),
+    (3, 5, true, true),
+    (2, 5, true, true),
+    (3, 0, true, true),
+    (2, 0, true, true),
+    (2, 0, false, true),
+    (2, 0, false, false),
+    (1, 0, false, false),
+    (0, 0, false, false),
+];
 
 fn top(c: &mut Canvas<'_>, area: Rect, wide: bool) {
     let mut wanted = shown_goals(c);
     loop {
-        for d in DETAILS {
-            let d = if wide { d } else { Detail { bar: 0, interval: false, ..d } };
+        for (left, bar, interval, expected) in DETAILS {
+            let d = Detail { left, bar: if wide { bar } else { 0 }, interval: wide && interval, expected };
             let (left, mut right) = (Line::from(identity(c, wide, d.left)), Line::from(totals(c, &wanted, d)));
             // What the forecasts among them count on, in full or short; it goes last, since a forecast of who knows what is
             // none.
@@ -101,7 +96,7 @@ fn top(c: &mut Canvas<'_>, area: Rect, wide: bool) {
 fn identity(c: &Canvas<'_>, wide: bool, parts: usize) -> Vec<Span<'static>> {
     let (app, pal) = (c.app, c.pal);
     let dim = pal.fg(Role::Dim);
-    let sep = pal.glyph(" · ", " | ");
+    let sep = pal.dot();
     let mut out: Vec<Span<'static>> = Vec::new();
     if parts >= 2 {
         out.push(span(" paring ", pal.bold(Role::Accent)));
@@ -176,13 +171,11 @@ fn totals(c: &Canvas<'_>, wanted: &[Goal], d: Detail) -> Vec<Span<'static>> {
         };
         let tilde = if forecast { "~" } else { "" };
         let text = g.show(value);
-        let doubt = if g.name == "latency" && !forecast && measured.is_some_and(|m| m.doubtful) { "?" } else { "" };
+        let doubt = mark(g.name == "latency" && !forecast && measured.is_some_and(|m| m.doubtful));
         out.push(span(format!("{tilde}{text}{doubt}"), if forecast { pal.fg(role) } else { pal.bold(role) }));
         if g.points {
-            if let Some((low, high)) = measured.and_then(|m| m.interval).filter(|_| !forecast && d.interval) {
-                let (low, high) = metric.shown_range(low, high);
-                let ends = (signed(low, metric.digits), signed(high, metric.digits));
-                out.push(span(format!(" [{},{}]", ends.0, ends.1), pal.fg(Role::Dim)));
+            if let Some(ends) = measured.and_then(|m| m.interval).filter(|_| !forecast && d.interval) {
+                out.push(span(format!(" {}", range(&metric, ends, ",")), pal.fg(Role::Dim)));
             }
         } else if d.bar > 0 {
             out.push(Span::raw(" "));
@@ -212,12 +205,12 @@ fn gauge(c: &Canvas<'_>, goal: &Goal, value: f64, columns: usize, forecast: bool
         // Too much is seen as such, however little it is, and what keeps to the goal stays this side of the tick.
         fill = if meets(goal, value) == Some(false) { fill.max(t + 1) } else { fill.min(t) };
     }
-    let role = match meets(goal, value) {
+    let style = pal.fg(match meets(goal, value) {
+        _ if forecast => Role::Forecast,
         Some(false) => Role::Bad,
         Some(true) => Role::Good,
         None => Role::Bar,
-    };
-    let style = if forecast { pal.fg(Role::Forecast) } else { pal.fg(role) };
+    });
     let mut out = Vec::new();
     for i in 0..=columns {
         if Some(i) == tick {
@@ -269,11 +262,9 @@ fn course(c: &Canvas<'_>, detail: usize) -> Vec<Span<'static>> {
         let mut text = if waits { "verdict" } else { p.label() }.to_owned();
         if p == Phase::Review {
             let plan = s.plan();
-            let standings: Vec<Standing> = plan.iter().map(|(_, p)| p.standing()).collect();
-            let counts = |s: &&Standing| !matches!(s, Standing::Free | Standing::RolledBack);
-            let open = |s: &&Standing| matches!(s, Standing::Proposed | Standing::Edited);
-            let all = standings.iter().filter(counts).count();
-            let settled = all - standings.iter().filter(open).count();
+            let count = |f: fn(Standing) -> bool| plan.iter().filter(|(_, p)| f(p.standing())).count();
+            let all = count(|s| !matches!(s, Standing::Free | Standing::RolledBack));
+            let settled = all - count(|s| matches!(s, Standing::Proposed | Standing::Edited));
             if all > 0 {
                 text.push_str(&format!(" {settled}/{all}"));
             }
@@ -314,15 +305,16 @@ fn goal_and_pen(c: &Canvas<'_>, detail: usize) -> Vec<Span<'static>> {
             right.push(span(format!("{}   ", goal.join(pal.glyph(" · ", ", "))), pal.fg(Role::Fg)));
         }
     }
-    if app.has_pen() {
-        right.push(span(format!("{}pen ", pal.glyph("✎ ", "")), pal.fg(Role::Good)));
+    let (words, role) = if app.has_pen() {
+        (format!("{}pen ", pal.glyph("✎ ", "")), Role::Good)
     } else if app.connected && detail > 1 {
         let who = if app.pen_name.is_empty() { "another terminal" } else { &app.pen_name };
-        right.push(span(format!("watching ({} has the pen) ", fit(who, 24)), pal.fg(Role::Warn)));
+        (format!("watching ({} has the pen) ", fit(who, 24)), Role::Warn)
     } else if app.connected {
-        right.push(span("watching ", pal.fg(Role::Warn)));
+        ("watching ".to_owned(), Role::Warn)
     } else {
-        right.push(span("connecting ", pal.fg(Role::Dim)));
-    }
+        ("connecting ".to_owned(), Role::Dim)
+    };
+    right.push(span(words, pal.fg(role)));
     right
 }

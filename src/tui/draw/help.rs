@@ -5,7 +5,7 @@ use crate::config::text::left;
 use crate::config::{ACTS, Role};
 use crate::tui::app::App;
 use crate::tui::command_line::COMMANDS;
-use crate::tui::palette::STANDINGS;
+use crate::tui::palette::{Palette, STANDINGS};
 use crate::tui::standing::word;
 use crate::words::counted;
 use ratatui::layout::Rect;
@@ -21,6 +21,13 @@ pub const LATENCY: &[&str] = &[
     "such runs, samples that scatter, a row unlike its twins. M measures a row again, P all and the original.",
 ];
 
+fn heading(out: &mut Vec<Line<'static>>, text: &str, pal: &Palette) {
+    if !out.is_empty() {
+        out.push(Line::default());
+    }
+    out.push(Line::from(span(format!(" {text}"), pal.bold(Role::Title))));
+}
+
 /// All lines, for any width.
 pub fn lines(app: &App) -> Vec<Line<'static>> {
     let pal = &app.palette;
@@ -29,10 +36,7 @@ pub fn lines(app: &App) -> Vec<Line<'static>> {
     for spec in ACTS {
         if spec.section != section {
             section = spec.section;
-            if !out.is_empty() {
-                out.push(Line::default());
-            }
-            out.push(Line::from(span(format!(" {section}"), pal.bold(Role::Title))));
+            heading(&mut out, section, pal);
         }
         let keys: Vec<String> = app.settings.keymap.keys(spec.act).iter().map(ToString::to_string).collect();
         let keys = if keys.is_empty() { "-".to_owned() } else { keys.join(" ") };
@@ -41,39 +45,33 @@ pub fn lines(app: &App) -> Vec<Line<'static>> {
             span(spec.long.to_owned(), pal.fg(Role::Fg)),
         ]));
     }
-    out.push(Line::default());
-    out.push(Line::from(span(" Latency", pal.bold(Role::Title))));
+    heading(&mut out, "Latency", pal);
     for line in LATENCY {
         out.push(Line::from(span(format!("  {line}"), pal.fg(Role::Fg))));
     }
-    out.push(Line::default());
-    out.push(Line::from(span(" Command line", pal.bold(Role::Title))));
+    heading(&mut out, "Command line", pal);
     for cmd in COMMANDS {
         out.push(Line::from(vec![
             span(format!("  :{}", left(&format!("{} {}", cmd.name, cmd.args), 44)), pal.fg(Role::Key)),
             span(cmd.about.to_owned(), pal.fg(Role::Fg)),
         ]));
     }
-    out.push(Line::default());
-    out.push(Line::from(span(" Marks", pal.bold(Role::Title))));
+    heading(&mut out, "Marks", pal);
     let mut marks: Vec<Span<'static>> = vec![Span::raw("  ")];
     for s in STANDINGS {
         marks.push(span(format!("{} {}  ", pal.standing_glyph(s), word(s)), pal.fg(pal.standing_role(s))));
     }
     out.push(Line::from(marks));
-    let follower = pal.glyph("┊", ":");
-    let stale = pal.glyph("†", "'");
-    out.push(Line::from(span(
+    let (follower, stale) = (pal.glyph("┊", ":"), pal.glyph("†", "'"));
+    let bars: String = [0.1, 0.4, 1.0].map(|t| pal.spark(t)).iter().collect();
+    for text in [
         format!(
             "  {follower} moves with its group   ~ expected, not measured   ? in doubt   {stale} measured before the last change"
         ),
-        pal.fg(Role::Dim),
-    )));
-    let bars = [pal.spark(0.1), pal.spark(0.4), pal.spark(1.0)].iter().collect::<String>();
-    out.push(Line::from(span(
         format!("  {bars} sens: how far the output moves as more is cut, after the re-fit (KL in nats, roots drawn)"),
-        pal.fg(Role::Dim),
-    )));
+    ] {
+        out.push(Line::from(span(text, pal.fg(Role::Dim))));
+    }
     out
 }
 

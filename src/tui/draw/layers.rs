@@ -1,14 +1,15 @@
 //! The heatmap: one row a layer, folded by block; figures with heat, sensitivity as a sparkline, the plan with glyphs.
 
 use super::{Canvas, span};
-use crate::config::Role;
 use crate::config::text::{fit_end, left, right, width};
+use crate::config::{Act, Role};
+use crate::graph::MacConvention;
 use crate::plan::{Action, Target};
 use crate::session::Standing;
 use crate::tui::app::{Pane, Shown};
 use crate::tui::list::{RowRef, SortKey};
 use crate::tui::num;
-use crate::tui::table::{Figures, Table, macs_of};
+use crate::tui::table::{Figures, Table};
 use ratatui::layout::Rect;
 use ratatui::style::{Modifier, Style};
 use ratatui::text::Span;
@@ -29,9 +30,7 @@ enum Col {
 impl Col {
     fn width(self) -> u16 {
         match self {
-            Col::P50 | Col::Memory => 7,
-            Col::Macs | Col::Params => 7,
-            Col::Share => 7,
+            Col::P50 | Col::Share | Col::Memory | Col::Macs | Col::Params => 7,
             Col::Sens => 5,
             Col::Plan => 11,
             Col::History(_) => 6,
@@ -39,29 +38,29 @@ impl Col {
     }
 
     fn title(self) -> String {
-        match self {
-            Col::P50 => "p50 ms".into(),
-            Col::Share => "share".into(),
-            Col::Memory => "mem MB".into(),
-            Col::Macs => "MACs M".into(),
-            Col::Params => "params".into(),
-            Col::Sens => "sens".into(),
-            Col::Plan => "plan".into(),
-            Col::History(0) => "base".into(),
-            Col::History(r) => format!("r{r}"),
+        match (self.figure(), self) {
+            (Some((title, _)), _) => title.into(),
+            (None, Col::History(0)) => "base".into(),
+            (None, Col::History(r)) => format!("r{r}"),
+            (None, _) => "plan".into(),
         }
     }
 
     fn sorts(self) -> Option<SortKey> {
-        match self {
-            Col::P50 => Some(SortKey::P50),
-            Col::Share => Some(SortKey::Share),
-            Col::Memory => Some(SortKey::Memory),
-            Col::Macs => Some(SortKey::Macs),
-            Col::Params => Some(SortKey::Params),
-            Col::Sens => Some(SortKey::Sensitivity),
-            Col::Plan | Col::History(_) => None,
-        }
+        self.figure().map(|(_, key)| key)
+    }
+
+    /// The title and the order of a column of the newest figures.
+    fn figure(self) -> Option<(&'static str, SortKey)> {
+        Some(match self {
+            Col::P50 => ("p50 ms", SortKey::P50),
+            Col::Share => ("share", SortKey::Share),
+            Col::Memory => ("mem MB", SortKey::Memory),
+            Col::Macs => ("MACs M", SortKey::Macs),
+            Col::Params => ("params", SortKey::Params),
+            Col::Sens => ("sens", SortKey::Sensitivity),
+            Col::Plan | Col::History(_) => return None,
+        })
     }
 }
 
@@ -87,33 +86,22 @@ fn columns(room: u16, name: u16, rounds: usize) -> Vec<Col> {
     cols
 }
 
-/// The largest figures among layers and among blocks: heat's scales, a column each.
-#[derive(Default, Clone, Copy)]
-struct Scale {
-    p50: f64,
-    bytes: f64,
-    macs: f64,
-    params: f64,
-    share: f64,
+/// The largest of `rows` in a column: its heat's scale.
+fn most(rows: &[&Figures], key: SortKey, conv: MacConvention) -> f64 {
+    rows.iter().filter_map(|f| key.figure(f, conv)).fold(0.0, f64::max)
 }
 
-impl Scale {
-    fn of<'a>(rows: impl Iterator<Item = &'a Figures>, conv: crate::graph::MacConvention) -> Scale {
-        rows.fold(Scale::default(), |s, f| Scale {
-            p50: s.p50.max(f.p50.unwrap_or(0.0)),
-            bytes: s.bytes.max(f.bytes as f64),
-            macs: s.macs.max(macs_of(f, conv) as f64),
-            params: s.params.max(f.params as f64),
-            share: s.share.max(f.share.unwrap_or(0.0)),
-        })
-    }
+/// Where rows go, with the columns beside their names and the scale of each among blocks and among layers.
+struct Grid {
+    body: Rect,
+    name_w: u16,
+    cols: Vec<(Col, [f64; 2])>,
 }
 
 pub(super) fn draw(c: &mut Canvas<'_>, area: Rect) {
     let (app, pal) = (c.app, c.pal);
     let focused = app.pane == Pane::Layers;
-    let title_style = if focused { pal.bold(Role::Focus) } else { pal.fg(Role::Title) };
-    let mut title = vec![span("layers", title_style)];
+    let mut title = vec![c.title("layers", focused)];
     let arrow = if app.list.reverse { pal.glyph("↑", "^") } else { pal.glyph("↓", "v") };
     title.push(span(format!(" {} {arrow}", app.list.sort.label()), pal.fg(Role::Accent)));
     if app.list.flat {
@@ -133,8 +121,8 @@ pub(super) fn draw(c: &mut Canvas<'_>, area: Rect) {
     }
     let t = &app.table;
     let conv = app.settings.mac_convention;
-    let blocks = Scale::of(t.blocks.iter().map(|b| &b.fig), conv);
-    let layers = Scale::of(t.layers.iter().map(|l| &l.fig), conv);
+    let blocks: Vec<&Figures> = t.blocks.iter().map(|b| &b.fig).collect();
+    let layers: Vec<&Figures> = t.layers.iter().map(|l| &l.fig).collect();
     let longest = t.layers.iter().map(|l| width(&l.label) + 4).max().unwrap_or(0);
     let longest = longest.max(t.blocks.iter().map(|b| width(&b.label) + 7).max().unwrap_or(0)).max(12);
     let least = longest.min(18) as u16;
@@ -148,22 +136,17 @@ pub(super) fn draw(c: &mut Canvas<'_>, area: Rect) {
 
     head(c, inner, &cols, name_w);
     let body = Rect { y: inner.y + 1, height: inner.height - 1, ..inner };
-    for (row, i) in (app.list.offset..app.list.shown.len()).enumerate().take(body.height as usize) {
-        let Some(r) = app.list.shown.get(i).copied() else { continue };
-        let cursor = i == app.list.cursor;
-        line(c, body, row as u16, r, cursor, &cols, name_w, &blocks, &layers);
+    let scale = |col: Col| [&blocks, &layers].map(|rows| col.sorts().map_or(0.0, |key| most(rows, key, conv)));
+    let grid = Grid { body, name_w, cols: cols.into_iter().map(|col| (col, scale(col))).collect() };
+    for (row, (i, r)) in app.list.shown.iter().enumerate().skip(app.list.offset).take(body.height as usize).enumerate()
+    {
+        line(c, &grid, row as u16, *r, i == app.list.cursor);
     }
     if app.list.shown.is_empty() {
-        let key = app.settings.keymap.label(crate::config::Act::Cancel);
-        c.put(
-            body,
-            1,
-            2,
-            &format!("no layer matches `{}`; {key} drops the filter", app.list.filter),
-            pal.fg(Role::Dim),
-        );
+        let text = format!("no layer matches `{}`; {} drops the filter", app.list.filter, app.label(Act::Cancel));
+        c.put(body, 1, 2, &text, pal.fg(Role::Dim));
     }
-    legend(c, area, &layers, t);
+    legend(c, area, most(&layers, SortKey::P50, conv), t);
 }
 
 fn empty(c: &mut Canvas<'_>, inner: Rect) {
@@ -194,54 +177,38 @@ fn head(c: &mut Canvas<'_>, inner: Rect, cols: &[Col], name_w: u16) {
     }
 }
 
-#[allow(clippy::too_many_arguments)]
-fn line(
-    c: &mut Canvas<'_>,
-    body: Rect,
-    row: u16,
-    r: RowRef,
-    cursor: bool,
-    cols: &[Col],
-    name_w: u16,
-    blocks: &Scale,
-    layers: &Scale,
-) {
-    let (app, pal) = (c.app, c.pal);
+fn line(c: &mut Canvas<'_>, grid: &Grid, row: u16, r: RowRef, cursor: bool) {
+    let (app, pal, body) = (c.app, c.pal, grid.body);
     let t = &app.table;
     let ground = if cursor { pal.cursor() } else { Style::new() };
     let bold = if cursor { Modifier::BOLD } else { Modifier::empty() };
     if cursor {
-        let y = Rect { y: body.y + row, height: 1, ..body }.intersection(body);
-        c.buf.set_style(y, ground);
+        c.cursor(body, row);
     }
     let (fig, spark, history, scale, gone, live) = match r {
         RowRef::Block(i) => match t.blocks.get(i) {
-            Some(b) => (b.fig, &b.spark, &b.history, blocks, false, false),
+            Some(b) => (b.fig, &b.spark, &b.history, 0, false, false),
             None => return,
         },
         RowRef::Layer(i) => match t.layers.get(i) {
-            Some(l) => (l.fig, &l.spark, &l.history, layers, l.gone, l.live.is_some()),
+            Some(l) => (l.fig, &l.spark, &l.history, 1, l.gone, l.live.is_some()),
             None => return,
         },
     };
-    name(c, body, row, r, cursor, name_w);
-    let mut x = name_w;
-    for col in cols {
+    name(c, body, row, r, cursor, grid.name_w);
+    let mut x = grid.name_w;
+    for (col, most) in &grid.cols {
         let (w, at) = (col.width() as usize, x + 1);
         x += col.width() + 1;
-        let conv = app.settings.mac_convention;
-        let heat = |v: f64, most: f64| if most > 0.0 { v / most } else { 0.0 };
-        let cell = match col {
-            Col::P50 => fig.p50.map(|v| (num::ms(v), heat(v, scale.p50))),
-            Col::Memory => Some((num::scaled(fig.bytes as f64, 1e6), heat(fig.bytes as f64, scale.bytes))),
-            Col::Macs => {
-                let m = macs_of(&fig, conv) as f64;
-                Some((num::scaled(m, 1e6), heat(m, scale.macs)))
-            }
-            Col::Params => Some((num::count(fig.params), heat(fig.params as f64, scale.params))),
+        let figure = col.sorts().and_then(|key| key.figure(&fig, app.settings.mac_convention));
+        let heat = figure.filter(|_| most[scale] > 0.0).map_or(0.0, |v| v / most[scale]);
+        let text = match col {
+            Col::P50 => figure.map(num::ms),
+            Col::Memory | Col::Macs => figure.map(|v| num::scaled(v, 1e6)),
+            Col::Params => Some(num::count(fig.params)),
             Col::Share => {
                 if let Some(s) = fig.share.filter(|_| !gone) {
-                    let bar = pal.bar(heat(s, scale.share), 2);
+                    let bar = pal.bar(heat, 2);
                     c.put(body, row, at, &bar, pal.fg(Role::Bar).patch(ground));
                     let style = pal.fg(Role::Dim).patch(ground).add_modifier(bold);
                     c.put(body, row, at + 2, &right(&format!("{:.1}%", s * 100.0), 5), style);
@@ -269,8 +236,8 @@ fn line(
             }
         };
         let measured = matches!(col, Col::P50);
-        match cell {
-            Some((text, heat)) if !gone => {
+        match text {
+            Some(text) if !gone => {
                 let density = if pal.wants_density() { pal.density(heat).to_string() } else { " ".to_owned() };
                 let mut style = pal.heat(heat).add_modifier(bold);
                 if pal.wants_density() {
@@ -288,7 +255,7 @@ fn line(
                 let body_w = w - 1 - mark.chars().count();
                 c.put(body, row, at, &format!("{density}{}{mark}", right(&text, body_w)), style);
             }
-            _ => c.put(body, row, at, &right(pal.glyph("—", "-"), w), pal.fg(Role::Faint).patch(ground)),
+            _ => c.put(body, row, at, &right(pal.none(), w), pal.fg(Role::Faint).patch(ground)),
         }
     }
 }
@@ -367,15 +334,12 @@ fn plan(c: &mut Canvas<'_>, body: Rect, row: u16, at: u16, r: RowRef, ground: St
     }
 }
 
-fn one(c: &Canvas<'_>, s: &Shown, follower: bool) -> Vec<Span<'static>> {
+fn one(c: &Canvas<'_>, s: &Shown, follower: bool) -> Span<'static> {
     let pal = c.pal;
     let text = brief(&s.action, pal.ascii);
+    let glyph = |own: &'static str| if follower { pal.glyph("┊", ":") } else { own };
     if s.drafting {
-        let style = pal.bold(Role::Edited);
-        return vec![span(
-            format!("{} ~{text}", if follower { pal.glyph("┊", ":") } else { pal.glyph("✎", "e") }),
-            style,
-        )];
+        return span(format!("{} ~{text}", glyph(pal.glyph("✎", "e"))), pal.bold(Role::Edited));
     }
     // What would run here, and where it is from: a round's cut, or the original.
     let text = match s.standing {
@@ -385,10 +349,8 @@ fn one(c: &Canvas<'_>, s: &Shown, follower: bool) -> Vec<Span<'static>> {
         Standing::Vetoed => "veto".to_owned(),
         Standing::RolledBack => "orig".to_owned(),
     };
-    if follower {
-        return vec![span(format!("{} {text}", pal.glyph("┊", ":")), pal.fg(Role::Dim))];
-    }
-    vec![span(format!("{} {text}", pal.standing_glyph(s.standing)), pal.fg(pal.standing_role(s.standing)))]
+    let role = if follower { Role::Dim } else { pal.standing_role(s.standing) };
+    span(format!("{} {text}", glyph(pal.standing_glyph(s.standing))), pal.fg(role))
 }
 
 fn layer_plan(c: &Canvas<'_>, i: usize) -> Vec<Span<'static>> {
@@ -396,17 +358,11 @@ fn layer_plan(c: &Canvas<'_>, i: usize) -> Vec<Span<'static>> {
     let Some(l) = app.table.layers.get(i) else { return Vec::new() };
     let block = l.block.and_then(|b| app.table.blocks.get(b)).map(|b| app.shown(&Target::Block(b.name.clone())));
     if let Some(s) = block.filter(|s| s.action == Action::RemoveBlock) {
-        return one(c, &s, true);
+        return vec![one(c, &s, true)];
     }
-    let mut parts: Vec<Vec<Span<'static>>> = Vec::new();
-    for t in app.table.targets(l, app.groups()) {
-        let s = app.shown(&t);
-        if !s.decided() {
-            continue;
-        }
-        let follower = matches!(t, Target::Group(_)) && !l.leads;
-        parts.push(one(c, &s, follower));
-    }
+    let shown = app.table.targets(l, app.groups()).into_iter().map(|t| app.shown(&t)).filter(Shown::decided);
+    let mut parts: Vec<Span<'static>> =
+        shown.map(|s| one(c, &s, matches!(s.target, Target::Group(_)) && !l.leads)).collect();
     if parts.is_empty() {
         return if l.weighty || (l.leads && l.group.is_some()) {
             vec![span(pal.standing_glyph(Standing::Free), pal.fg(Role::Faint))]
@@ -416,21 +372,17 @@ fn layer_plan(c: &Canvas<'_>, i: usize) -> Vec<Span<'static>> {
             Vec::new()
         };
     }
-    // Two decisions on one row: the second without its blank.
-    let mut out = Vec::new();
-    for (k, p) in parts.into_iter().enumerate() {
-        for s in p {
-            let text = if k > 0 { format!(" {}", s.content.replacen(' ', "", 1)) } else { s.content.into_owned() };
-            out.push(span(text, s.style));
-        }
+    // Two decisions on one row: the second without its blank, and where there is no room the others too.
+    for p in parts.iter_mut().skip(1) {
+        p.content = format!(" {}", p.content.replacen(' ', "", 1)).into();
     }
-    let w: usize = out.iter().map(|s| width(&s.content)).sum();
+    let w: usize = parts.iter().map(|s| width(&s.content)).sum();
     if w > Col::Plan.width() as usize {
-        for s in &mut out {
+        for s in &mut parts {
             s.content = s.content.replacen(' ', "", 1).into();
         }
     }
-    out
+    parts
 }
 
 /// How far a block's decisions are: the least settled status, and settled of all.
@@ -438,7 +390,7 @@ fn block_plan(c: &Canvas<'_>, b: usize) -> Vec<Span<'static>> {
     let (app, pal) = (c.app, c.pal);
     let all: Vec<Shown> = app.targets_in_block(b).iter().map(|t| app.shown(t)).filter(Shown::decided).collect();
     if let Some(s) = all.iter().find(|s| matches!(s.target, Target::Block(_))) {
-        return one(c, s, false);
+        return vec![one(c, s, false)];
     }
     if all.is_empty() {
         return vec![span(pal.standing_glyph(Standing::Free), pal.fg(Role::Faint))];
@@ -457,43 +409,40 @@ fn block_plan(c: &Canvas<'_>, b: usize) -> Vec<Span<'static>> {
     vec![span(format!("{} {settled}/{}", pal.standing_glyph(worst), all.len()), style)]
 }
 
-fn legend(c: &mut Canvas<'_>, area: Rect, layers: &Scale, t: &Table) {
+fn legend(c: &mut Canvas<'_>, area: Rect, p50: f64, t: &Table) {
     let (app, pal) = (c.app, c.pal);
-    let dim = pal.fg(Role::Dim);
+    let (dim, dot) = (pal.fg(Role::Dim), pal.dot());
     let mut spans = vec![span("p50 0 ", dim)];
     for i in 0..=4 {
         let x = i as f64 / 4.0;
         let glyph = if pal.wants_density() { pal.density(x).to_string() } else { " ".into() };
         spans.push(span(format!("{glyph} "), pal.heat(x)));
     }
-    let most = if layers.p50 > 0.0 { format!(" {} ms", num::ms(layers.p50)) } else { " not measured".to_owned() };
+    let most = if p50 > 0.0 { format!(" {} ms", num::ms(p50)) } else { " not measured".to_owned() };
     spans.push(span(most, dim));
     if t.live_runs > 0 {
-        spans.push(span(
-            format!(" {} live {}", pal.glyph("·", "|"), crate::words::counted(t.live_runs, "run")),
-            pal.fg(Role::Accent),
-        ));
+        let text = format!("{dot}live {}", crate::words::counted(t.live_runs, "run"));
+        spans.push(span(text, pal.fg(Role::Accent)));
     }
     let noisy = t.layers.iter().filter(|l| l.fig.doubtful && !l.gone).count();
     if noisy > 0 && t.live_runs == 0 {
-        let key = app.settings.keymap.label(crate::config::Act::Measure);
-        let text = format!(" {} ? {noisy} noisy, {key} measures again", pal.glyph("·", "|"));
+        let text = format!("{dot}? {noisy} noisy, {} measures again", app.label(Act::Measure));
         spans.push(span(text, pal.fg(Role::Warn)));
     }
     if let Some((ms, batch, doubtful)) = t.whole.filter(|_| t.live_runs == 0) {
-        let mark = if doubtful { "?" } else { "" };
-        let text = format!(" {} whole {}{mark} ms, batch {batch}", pal.glyph("·", "|"), num::ms(ms));
+        let mark = num::mark(doubtful);
+        let text = format!("{dot}whole {}{mark} ms, batch {batch}", num::ms(ms));
         spans.push(span(text, if doubtful { pal.fg(Role::Warn) } else { dim }));
     }
     if app.list.order_held {
-        spans.push(span(format!(" {} order held", pal.glyph("·", "|")), pal.fg(Role::Warn)));
+        spans.push(span(format!("{dot}order held"), pal.fg(Role::Warn)));
     }
     if t.stale {
         let round = t.of_round.unwrap_or(0);
         spans.push(span(format!(" {} measured on round {round}", pal.glyph("†", "'")), pal.fg(Role::Warn)));
     }
     if t.live_runs == 0 {
-        spans.push(span(format!(" {} {}", pal.glyph("·", "|"), app.palette.theme.heat_name), dim));
+        spans.push(span(format!("{dot}{}", app.palette.theme.heat_name), dim));
     }
     let at = Rect { width: area.width.saturating_sub(9), ..area };
     c.legend(at, spans);

@@ -50,6 +50,17 @@ impl Canvas<'_> {
         }
     }
 
+    /// Lays the ground of the cursor under row `row` of `area`.
+    pub fn cursor(&mut self, area: Rect, row: u16) {
+        let line = Rect { y: area.y + row, height: 1, ..area }.intersection(area);
+        self.buf.set_style(line, self.pal.cursor());
+    }
+
+    /// The title of a pane, which stands out where the pane has the keys.
+    pub fn title(&self, text: &str, focused: bool) -> Span<'static> {
+        span(text, if focused { self.pal.bold(Role::Focus) } else { self.pal.fg(Role::Title) })
+    }
+
     /// A bordered pane with its title; returns the inside.
     pub fn pane(&mut self, area: Rect, title: Vec<Span<'static>>, focused: bool) -> Rect {
         if area.width < 2 || area.height < 2 {

@@ -40,12 +40,9 @@ pub(super) fn points(state: &State) -> Vec<Point> {
             (latency.is_finite() && e.metrics.score.is_finite()).then_some(p)
         })
         .collect();
-    for i in 0..out.len() {
-        let p = out[i].clone();
-        let beaten = out
-            .iter()
-            .any(|q| q.latency <= p.latency && q.score >= p.score && (q.latency < p.latency || q.score > p.score));
-        out[i].pareto = !beaten;
+    let all: Vec<(f64, f64)> = out.iter().map(|p| (p.latency, p.score)).collect();
+    for p in &mut out {
+        p.pareto = !all.iter().any(|&(l, s)| l <= p.latency && s >= p.score && (l < p.latency || s > p.score));
     }
     out
 }
@@ -81,11 +78,9 @@ pub(super) fn draw(c: &mut Canvas<'_>, area: Rect) {
     (y0, y1) = (y0 - pad, y1 + pad);
     let axis = 6u16;
     let plot = Rect { x: area.x + axis, y: area.y, width: area.width - axis, height: area.height - 1 };
-    let col =
-        |x: f64| (((x - x0) / (x1 - x0)) * (plot.width - 1) as f64).round().clamp(0.0, (plot.width - 1) as f64) as u16;
-    let row = |y: f64| {
-        (((y1 - y) / (y1 - y0)) * (plot.height - 1) as f64).round().clamp(0.0, (plot.height - 1) as f64) as u16
-    };
+    let cell = |part: f64, cells: u16| (part * (cells - 1) as f64).round().clamp(0.0, (cells - 1) as f64) as u16;
+    let col = |x: f64| cell((x - x0) / (x1 - x0), plot.width);
+    let row = |y: f64| cell((y1 - y) / (y1 - y0), plot.height);
 
     let faint = pal.fg(Role::Faint);
     for r in 0..plot.height {
@@ -141,9 +136,8 @@ pub(super) fn draw(c: &mut Canvas<'_>, area: Rect) {
         };
         c.put(plot, y, lx, &label, pal.fg(role));
     }
-    let left = format!("{x0:.2}x");
-    let right = format!("latency {x1:.2}x");
-    c.put(area, area.height - 1, axis, &left, pal.fg(Role::Dim));
-    c.put(area, area.height - 1, area.width.saturating_sub(width(&right) as u16), &right, pal.fg(Role::Dim));
-    c.put(area, area.height - 1, 0, &fit(&metric.name, usize::from(axis)), pal.fg(Role::Dim));
+    let (foot, dim, right) = (area.height - 1, pal.fg(Role::Dim), format!("latency {x1:.2}x"));
+    c.put(area, foot, axis, &format!("{x0:.2}x"), dim);
+    c.put(area, foot, area.width.saturating_sub(width(&right) as u16), &right, dim);
+    c.put(area, foot, 0, &fit(&metric.name, usize::from(axis)), dim);
 }

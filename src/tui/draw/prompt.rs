@@ -13,18 +13,14 @@ pub(super) fn draw(c: &mut Canvas<'_>, l: &Layout) {
     let Some(modal) = &c.app.modal else { return };
     match modal {
         Modal::Help { scroll } => help::draw(c, l.body, *scroll),
-        Modal::Confirm { question, .. } => {
+        Modal::Stop => {
             let area = popup(l.body, 60, 4);
             let inner = boxed(c, area, "sure?");
-            c.put(inner, 0, 1, question, c.pal.fg(Role::Fg));
+            c.put(inner, 0, 1, "end the session's host? everything decided is kept", c.pal.fg(Role::Fg));
             c.put(inner, 1, 1, "y yes   any other key no", c.pal.fg(Role::Dim));
         }
         Modal::Prompt(p) if matches!(p.ask, Ask::Search(_)) => {
-            let at = if l.status.height > 0 { l.status } else { l.footer };
-            c.clear(at);
-            c.put(at, 0, 1, "/", c.pal.bold(Role::Accent));
-            let field = Rect { x: at.x + 2.min(at.width), width: at.width.saturating_sub(2), ..at };
-            let used = text(c, field, 0, &p.area);
+            let (field, used) = bottom(c, l, "/", &p.area);
             c.put(field, 0, used + 3, &p.hint, c.pal.fg(Role::Dim));
         }
         Modal::Prompt(p) => {
@@ -32,16 +28,13 @@ pub(super) fn draw(c: &mut Canvas<'_>, l: &Layout) {
             let inner = boxed(c, area, &p.title);
             c.put(inner, 0, 1, c.pal.glyph("❯", ">"), c.pal.bold(Role::Accent));
             let field = Rect { x: inner.x + 3.min(inner.width), width: inner.width.saturating_sub(4), ..inner };
-            text(c, field, 0, &p.area);
+            text(c, field, &p.area);
             c.put(inner, 1, 1, &fit(&p.hint, inner.width.saturating_sub(2) as usize), c.pal.fg(Role::Dim));
             c.put(inner, 2, 1, "enter sends, esc leaves", c.pal.fg(Role::Dim));
         }
         Modal::Command(line) => {
-            let at = if l.status.height > 0 { l.status } else { l.footer };
-            c.clear(at);
-            c.put(at, 0, 1, ":", c.pal.bold(Role::Accent));
-            let field = Rect { x: at.x + 2.min(at.width), width: at.width.saturating_sub(2), ..at };
-            text(c, field, 0, &line.area);
+            bottom(c, l, ":", &line.area);
+            let at = bottom_line(l);
             let n = line.offers.len().min(12).min(l.body.height.saturating_sub(2) as usize);
             if n == 0 {
                 return;
@@ -55,8 +48,7 @@ pub(super) fn draw(c: &mut Canvas<'_>, l: &Layout) {
                 let chosen = line.chosen == Some(i);
                 let style = if chosen { c.pal.bold(Role::Fg).patch(c.pal.cursor()) } else { c.pal.fg(Role::Fg) };
                 if chosen {
-                    let y = Rect { y: inner.y + row as u16, height: 1, ..inner }.intersection(inner);
-                    c.buf.set_style(y, c.pal.cursor());
+                    c.cursor(inner, row as u16);
                 }
                 c.put(inner, row as u16, 1, offer, style);
                 let at = 18.max(width(offer) as u16 + 2);
@@ -73,6 +65,19 @@ fn popup(body: Rect, w: u16, h: u16) -> Rect {
     Rect { x: body.x + (body.width - w) / 2, y: body.y + (body.height - h) / 3, width: w, height: h }
 }
 
+fn bottom_line(l: &Layout) -> Rect {
+    if l.status.height > 0 { l.status } else { l.footer }
+}
+
+/// A line at the foot of the screen that begins with `sign`: its field, and how much of that is used.
+fn bottom(c: &mut Canvas<'_>, l: &Layout, sign: &str, area: &TextArea<'_>) -> (Rect, u16) {
+    let at = bottom_line(l);
+    c.clear(at);
+    c.put(at, 0, 1, sign, c.pal.bold(Role::Accent));
+    let field = Rect { x: at.x + 2.min(at.width), width: at.width.saturating_sub(2), ..at };
+    (field, text(c, field, area))
+}
+
 fn boxed(c: &mut Canvas<'_>, area: Rect, title: &str) -> Rect {
     let area = area.intersection(*c.buf.area());
     c.clear(area);
@@ -81,8 +86,8 @@ fn boxed(c: &mut Canvas<'_>, area: Rect, title: &str) -> Rect {
 }
 
 /// A one-line field: the text scrolled so that the cursor is seen, and the terminal's cursor on it.
-fn text(c: &mut Canvas<'_>, field: Rect, row: u16, area: &TextArea<'_>) -> u16 {
-    if field.width == 0 || row >= field.height {
+fn text(c: &mut Canvas<'_>, field: Rect, area: &TextArea<'_>) -> u16 {
+    if field.width == 0 || field.height == 0 {
         return 0;
     }
     let all = crate::config::text::clean(&area.lines().join(" ")).into_owned();
@@ -94,7 +99,7 @@ fn text(c: &mut Canvas<'_>, field: Rect, row: u16, area: &TextArea<'_>) -> u16 {
     } else {
         (all.clone(), width(&before))
     };
-    c.line(field, row, &Line::from(span(shown, c.pal.fg(Role::Fg))));
-    c.caret = Some(Position { x: field.x + at as u16, y: field.y + row });
+    c.line(field, 0, &Line::from(span(shown, c.pal.fg(Role::Fg))));
+    c.caret = Some(Position { x: field.x + at as u16, y: field.y });
     width(&all) as u16
 }

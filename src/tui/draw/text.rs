@@ -25,15 +25,13 @@ pub(super) fn timeline(c: &mut Canvas<'_>, area: Rect) {
     let undo = app.state.undo.last().map(|u| u.seq);
     for (row, e) in t.iter().rev().skip(app.scroll).take(inner.height as usize).enumerate() {
         let mut style = pal.fg(Role::Fg);
-        if e.undone {
-            style = pal.fg(Role::Faint).add_modifier(Modifier::CROSSED_OUT);
-        }
         let mut after = Vec::new();
         if e.undone {
+            style = pal.fg(Role::Faint).add_modifier(Modifier::CROSSED_OUT);
             after.push(span("  undone", pal.fg(Role::Warn)));
         }
         if Some(e.seq) == undo {
-            let u = app.settings.keymap.label(crate::config::Act::Undo);
+            let u = app.label(crate::config::Act::Undo);
             after.push(span(format!("  {} {u} undoes this", pal.glyph("◂", "<")), pal.fg(Role::Accent)));
         }
         let mut spans = vec![

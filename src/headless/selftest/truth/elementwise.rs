@@ -2,19 +2,19 @@
 
 use super::site::{Site, U, Value};
 use crate::graph::{Activation, ParamRole, op};
-use anyhow::{Result, bail};
+use anyhow::Result;
 
 pub(super) fn add(at: &Site<'_>) -> Result<Value> {
-    let [(other, _)] = at.rest else { bail!("node `{}` needs two inputs", at.node.name) };
+    let (other, _) = at.other()?;
     Ok(at.x.pairs().zip(other.pairs()).map(|((a, s), (b, t))| (a + b, s + t + 2.0 * U * (a + b).abs())).collect())
 }
 
 pub(super) fn multiply(at: &Site<'_>) -> Result<Value> {
-    let [(other, factor)] = at.rest else { bail!("node `{}` needs two inputs", at.node.name) };
+    let (other, factor) = at.other()?;
     let (shape, last) = (at.shape, at.last());
     let each = shape.iter().product::<usize>();
-    let one = |(i, (a, s)): (usize, (f64, f64))| {
-        let j = match *factor == shape {
+    Ok(at.each(|i, a, s| {
+        let j = match factor == shape {
             true => i,
             // A factor per channel of an image, or per column of tokens.
             false if shape.len() == 3 => i / each * shape[0] + i % each / (shape[1] * shape[2]),
@@ -22,41 +22,36 @@ pub(super) fn multiply(at: &Site<'_>) -> Result<Value> {
         };
         let (b, t) = other.get(j);
         (a * b, s * b.abs() + t * a.abs() + s * t + 2.0 * U * (a * b).abs())
-    };
-    Ok(at.x.pairs().enumerate().map(one).collect())
+    }))
 }
 
 pub(super) fn scale(at: &Site<'_>, scale: &op::Scale) -> Result<Value> {
     let w = at.param(ParamRole::Weight)?;
-    let one = |(i, (x, t)): (usize, (f64, f64))| {
+    Ok(at.each(|i, x, t| {
         let w = w[i % scale.channels];
         (x * w, w.abs() * t + 2.0 * U * (x * w).abs())
-    };
-    Ok(at.x.pairs().enumerate().map(one).collect())
+    }))
 }
 
 pub(super) fn scalar(at: &Site<'_>, op::Scalar { mul, add }: &op::Scalar) -> Value {
-    let one = |(x, t): (f64, f64)| (x * mul + add, mul.abs() * t + 4.0 * U * ((x * mul).abs() + add.abs()));
-    at.x.pairs().map(one).collect()
+    at.each(|_, x, t| (x * mul + add, mul.abs() * t + 4.0 * U * ((x * mul).abs() + add.abs())))
 }
 
 pub(super) fn add_positions(at: &Site<'_>) -> Result<Value> {
     let positions = at.param(ParamRole::Embedding)?;
-    let one = |(i, (x, t)): (usize, (f64, f64))| {
+    Ok(at.each(|i, x, t| {
         let y = x + positions[i % positions.len()];
         (y, t + 2.0 * U * y.abs())
-    };
-    Ok(at.x.pairs().enumerate().map(one).collect())
+    }))
 }
 
 pub(super) fn activate(at: &Site<'_>, act: Activation) -> Value {
     // Slopes stay below 1.13, hard swish's reaches 1.5; kernels may approximate the smooth ones to 32 units.
-    let one = |(x, t): (f64, f64)| match act {
+    at.each(|_, x, t| match act {
         Activation::Relu => (x.max(0.0), t),
         Activation::HardSwish => (smooth(act, x), 1.5 * t + 32.0 * U * (1.0 + x.abs())),
         _ => (smooth(act, x), 1.13 * t + 32.0 * U * (1.0 + x.abs())),
-    };
-    at.x.pairs().map(one).collect()
+    })
 }
 
 fn smooth(act: Activation, x: f64) -> f64 {

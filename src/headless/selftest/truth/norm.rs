@@ -15,13 +15,12 @@ pub(super) fn over_pixels(at: &Site<'_>, norm: impl FnOnce(&Site<'_>) -> Result<
 pub(super) fn batch_norm(at: &Site<'_>, norm: &op::BatchNorm2d) -> Result<Value> {
     let (w, b) = (at.param(ParamRole::Weight)?, at.param(ParamRole::Bias)?);
     let (mean, var) = (at.param(ParamRole::Mean)?, at.param(ParamRole::Var)?);
-    let one = |(i, (x, t)): (usize, (f64, f64))| {
+    Ok(at.each(|i, x, t| {
         let c = i % norm.channels;
         let scale = w[c] / (var[c] + norm.eps).sqrt();
         let size = (scale * x).abs() + b[c].abs() + (mean[c] * scale).abs();
         ((x - mean[c]) * scale + b[c], scale.abs() * t + 8.0 * U * size)
-    };
-    Ok(at.x.pairs().enumerate().map(one).collect())
+    }))
 }
 
 pub(super) fn layer_norm(at: &Site<'_>, norm: &op::LayerNorm) -> Result<Value> {

@@ -4,7 +4,7 @@
 
 use crate::graph::{Graph, Node, ParamRole, PrecisionPlan};
 use crate::model::ParamStore;
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
 
 /// Half an ulp of one in f32.
 pub(super) const U: f64 = 1.0 / (1u64 << 24) as f64;
@@ -81,6 +81,17 @@ impl<'a> Site<'a> {
     /// The first input along its last axis, with its tolerances.
     pub fn rows(&self) -> impl Iterator<Item = (&'a [f64], &'a [f64])> {
         self.x.y.chunks(self.last()).zip(self.x.tolerance.chunks(self.last()))
+    }
+
+    /// `f` of every element of the first input, by its place, with its tolerance.
+    pub fn each(&self, f: impl Fn(usize, f64, f64) -> (f64, f64)) -> Value {
+        self.x.pairs().enumerate().map(|(i, (x, t))| f(i, x, t)).collect()
+    }
+
+    /// The second of two inputs.
+    pub fn other(&self) -> Result<(&'a Value, &'a [usize])> {
+        let [other] = self.rest else { bail!("node `{}` needs two inputs", self.node.name) };
+        Ok(*other)
     }
 
     /// The shapes of the first input and of the output as images.
