@@ -8,7 +8,7 @@ mod fixture;
 
 use paring::config::Settings;
 use paring::session::{Channel, Feed, HostMsg, LiveRow, State};
-use paring::tui::{App, Input, paint};
+use paring::tui::{App, UserInput, paint};
 use ratatui::backend::CrosstermBackend;
 use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
 use ratatui::layout::Rect;
@@ -87,7 +87,7 @@ fn busy(size: (u16, u16)) {
         b.feed(Feed::Live { runs: f as u64, rows: rows.collect() });
         let key = KeyEvent::new(KeyCode::Char(keys[f % keys.len()]), KeyModifiers::NONE);
         let start = Instant::now();
-        b.app.input(Input::Key(key));
+        b.app.input(UserInput::Key(key));
         b.paint();
         times.push(start.elapsed());
     }

@@ -7,7 +7,7 @@ use paring::graph::MacConvention;
 use paring::model::{LoadOptions, Model};
 use paring::prune::{self, Action, Method, Target};
 use paring::task::TaskError;
-use paring::train::demo::{self, Kind};
+use paring::train::demo::{self, DemoModel};
 use std::path::Path;
 
 fn evaluate(model: &Model, data: &Dataset) -> EvalRun {
@@ -36,7 +36,7 @@ fn halved(model: &Model) -> Model {
 #[test]
 fn baselines_are_in_range_and_careless_pruning_hurts() {
     let data = data::open("synthetic", 0).unwrap();
-    for kind in [Kind::Vit, Kind::Cnn] {
+    for kind in [DemoModel::Vit, DemoModel::Cnn] {
         let model = demo::load(kind).unwrap();
         data.check_classes(&model.info.name, model.info.classes).unwrap();
         let base = evaluate(&model, &data);
@@ -63,7 +63,7 @@ fn baselines_are_in_range_and_careless_pruning_hurts() {
 
 #[test]
 fn the_bundled_file_is_a_model_like_any_other() {
-    for kind in [Kind::Vit, Kind::Cnn] {
+    for kind in [DemoModel::Vit, DemoModel::Cnn] {
         let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("assets/{}.safetensors", kind.name()));
         assert!(std::fs::metadata(&path).unwrap().len() < 1_300_000);
         let (bundled, loaded) =

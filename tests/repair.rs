@@ -10,7 +10,7 @@ use paring::model::families::{CifarResnetSpec, FamilySpec, VitDims, VitSpec};
 use paring::model::{self, Model, Param};
 use paring::prune::{self, Action, Group, GroupKind, MemberRole, Method, Target};
 use paring::recover::{RepairError, RepairOptions, RepairStep, RepairUpdate, Stage, Stages, compress};
-use paring::train::demo::{self, Kind};
+use paring::train::demo::{self, DemoModel};
 
 fn logits(m: &Model, x: &Tensor) -> Vec<Vec<f32>> {
     let params = candle::tensors(&m.params, &Device::Cpu).unwrap();
@@ -179,7 +179,7 @@ fn top1(m: &Model, images: &Dataset) -> f64 {
 #[test]
 fn repair_wins_back_accuracy_on_images_it_has_not_seen() {
     let (calib, images) = (data::open("synthetic:calib", 600).unwrap(), data::open("synthetic:eval", 1000).unwrap());
-    for kind in [Kind::Vit, Kind::Cnn] {
+    for kind in [DemoModel::Vit, DemoModel::Cnn] {
         let m = demo::load(kind).unwrap();
         let groups = prune::groups(&m.graph);
         let actions = cut(&m, &groups, 0.5);
@@ -203,7 +203,7 @@ fn repair_wins_back_accuracy_on_images_it_has_not_seen() {
 #[test]
 fn batch_norm_statistics_of_the_cut_network_are_taken_where_they_help_and_not_where_they_hurt() {
     let calib = data::open("synthetic:calib", 400).unwrap();
-    let m = demo::load(Kind::Cnn).unwrap();
+    let m = demo::load(DemoModel::Cnn).unwrap();
     let groups = prune::groups(&m.graph);
     let actions = cut(&m, &groups, 0.375);
     let o = RepairOptions {

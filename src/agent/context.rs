@@ -9,7 +9,7 @@ use crate::graph::Graph;
 use crate::plan::{Action, Basis, Cost, Decision, Forecaster, Limit, Target};
 use crate::profile::{BROKEN, Profile, SensCurve, SensTarget};
 use crate::quant::Precision;
-use crate::session::{Role, Share, State, Table, Task};
+use crate::session::{Ask, Role, Share, State, Table};
 use crate::words::{counted, counted_as};
 use std::fmt::Write;
 
@@ -27,7 +27,7 @@ pub fn context(state: &State, role: &Role, room: usize) -> String {
     }
     out.push_str(&notes(state, room / 8));
     out.push_str(&history(state, room / 8));
-    if role.task == Task::Propose {
+    if role.task == Ask::Propose {
         out.push_str(&last_critique(state, room / 16));
     }
     let Some(profile) = state.rounds.first().and_then(|r| r.profile.as_ref()) else {

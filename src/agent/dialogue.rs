@@ -13,7 +13,7 @@ use std::collections::BTreeMap;
 
 /// What happens to a dialogue.
 #[derive(Debug)]
-pub enum Input {
+pub enum DialogueInput {
     Start,
     /// The endpoint is reachable as far as known, and this model will be asked.
     Connected {
@@ -55,7 +55,7 @@ pub enum Effect {
 }
 
 #[derive(Debug)]
-enum Step {
+enum Stage {
     Idle,
     Connecting,
     Asking(Turn),
@@ -89,7 +89,7 @@ pub struct Dialogue {
     /// Characters of context in the newest prompt, which may be far fewer than there was room for.
     used: usize,
     halvings: u32,
-    step: Step,
+    step: Stage,
     /// Last comes first.
     queue: Vec<&'static Role>,
     /// What roles said or proposed, for the prompts of later ones.
@@ -111,7 +111,7 @@ impl Dialogue {
             model: String::new(),
             used: 0,
             halvings: 0,
-            step: Step::Idle,
+            step: Stage::Idle,
             told: BTreeMap::new(),
             planner: None,
             planner_spoke: false,
@@ -121,19 +121,19 @@ impl Dialogue {
     }
 
     /// What happens comes in here. Inputs that do not fit the step (a reply after a cancel) change nothing.
-    pub fn handle(&mut self, input: Input) -> Vec<Effect> {
-        let step = std::mem::replace(&mut self.step, Step::Idle);
+    pub fn handle(&mut self, input: DialogueInput) -> Vec<Effect> {
+        let step = std::mem::replace(&mut self.step, Stage::Idle);
         let mut out = Vec::new();
         match (step, input) {
-            (Step::Idle, Input::Start) => {
-                self.step = Step::Connecting;
+            (Stage::Idle, DialogueInput::Start) => {
+                self.step = Stage::Connecting;
                 out.push(Effect::Connect);
             }
-            (Step::Connecting, Input::Connected { model }) => {
+            (Stage::Connecting, DialogueInput::Connected { model }) => {
                 self.model = clean::line(&model, 120);
                 self.next(&mut out);
             }
-            (Step::Connecting, Input::NoEndpoint) => {
+            (Stage::Connecting, DialogueInput::NoEndpoint) => {
                 self.because = "no endpoint is set".into();
                 self.say(
                     AGENTS,
@@ -142,35 +142,37 @@ impl Dialogue {
                 );
                 self.give_up(None, &mut out);
             }
-            (Step::Connecting, Input::Failed { error, .. }) => {
+            (Stage::Connecting, DialogueInput::Failed { error, .. }) => {
                 self.because = error.to_string();
                 self.say(AGENTS, &error.to_string(), &mut out);
                 self.give_up(None, &mut out);
             }
-            (Step::Asking(turn), Input::Replied { tokens, cut, seconds }) => {
+            (Stage::Asking(turn), DialogueInput::Replied { tokens, cut, seconds }) => {
                 self.replied(turn, tokens, cut, seconds, &mut out);
             }
-            (Step::Asking(turn), Input::Failed { error, seconds }) => self.failed(turn, error, seconds, &mut out),
-            (Step::StandingIn(roles), Input::StoodIn(answer)) => {
+            (Stage::Asking(turn), DialogueInput::Failed { error, seconds }) => {
+                self.failed(turn, error, seconds, &mut out)
+            }
+            (Stage::StandingIn(roles), DialogueInput::StoodIn(answer)) => {
                 self.planner = Some(answer);
                 self.stand_in(roles, &mut out);
             }
-            (Step::Done, _) => self.step = Step::Done,
-            (step, Input::Cancelled { seconds }) => {
-                if let Step::Asking(turn) = step {
+            (Stage::Done, _) => self.step = Stage::Done,
+            (step, DialogueInput::Cancelled { seconds }) => {
+                if let Stage::Asking(turn) = step {
                     self.spoken(&turn, 0, seconds, true, &mut out);
                 }
                 self.outcome.cancelled = true;
                 self.done(&mut out);
             }
             (
-                step @ (Step::Idle | Step::Connecting | Step::Asking(_) | Step::StandingIn(_)),
-                Input::Start
-                | Input::Connected { .. }
-                | Input::NoEndpoint
-                | Input::Replied { .. }
-                | Input::Failed { .. }
-                | Input::StoodIn(_),
+                step @ (Stage::Idle | Stage::Connecting | Stage::Asking(_) | Stage::StandingIn(_)),
+                DialogueInput::Start
+                | DialogueInput::Connected { .. }
+                | DialogueInput::NoEndpoint
+                | DialogueInput::Replied { .. }
+                | DialogueInput::Failed { .. }
+                | DialogueInput::StoodIn(_),
             ) => self.step = step,
         }
         out
@@ -179,7 +181,7 @@ impl Dialogue {
     /// What a model says while it is asked, as it arrives. Whoever listens hears it at once; here it is kept until the turn is
     /// over.
     pub fn hear(&mut self, said: &Feed) {
-        if let (Step::Asking(turn), Feed::Token { channel, text, .. }) = (&mut self.step, said) {
+        if let (Stage::Asking(turn), Feed::Token { channel, text, .. }) = (&mut self.step, said) {
             match channel {
                 Channel::Reasoning => turn.reasoning.push_str(text),
                 Channel::Text => turn.text.push_str(text),
@@ -188,7 +190,7 @@ impl Dialogue {
     }
 
     fn done(&mut self, out: &mut Vec<Effect>) {
-        self.step = Step::Done;
+        self.step = Stage::Done;
         out.push(Effect::Done(self.outcome));
     }
 
@@ -220,7 +222,7 @@ impl Dialogue {
     fn begin(&mut self, turn: Turn, out: &mut Vec<Effect>) {
         out.push(Effect::Feed(Feed::Turn { role: turn.role.name.into(), model: self.model.clone() }));
         out.push(Effect::Ask { role: turn.role.name, messages: turn.messages.clone() });
-        self.step = Step::Asking(turn);
+        self.step = Stage::Asking(turn);
     }
 
     /// The turn is over: what was said becomes durable. Says nothing when nothing was said.
@@ -404,7 +406,7 @@ impl Dialogue {
         if self.planner.is_some() {
             self.stand_in(roles, out);
         } else {
-            self.step = Step::StandingIn(roles);
+            self.step = Stage::StandingIn(roles);
             out.push(Effect::StandIn);
         }
     }

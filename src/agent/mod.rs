@@ -35,7 +35,7 @@ pub use transport::{Chat, Message, Timeouts};
 
 use crate::plan::Decision;
 use crate::quant::Precision;
-use crate::session::{Event, Feed, State, Task};
+use crate::session::{Ask, Event, Feed, State};
 use std::sync::Arc;
 
 /// The planner's proposal with its explanation, asked for only when a role's own did not come to anything. Called on a
@@ -46,7 +46,7 @@ pub type StandIn = Arc<dyn Fn() -> Result<(Vec<Decision>, String), String> + Sen
 /// must not choose, it is [`blinded`].
 #[derive(Clone)]
 pub struct AgentInput {
-    pub task: Task,
+    pub task: Ask,
     pub state: Arc<State>,
     pub stand_in: StandIn,
     pub prompts: Prompts,
@@ -58,7 +58,7 @@ pub struct AgentInput {
 
 impl AgentInput {
     /// With the built-in prompts and the default room.
-    pub fn new(task: Task, state: Arc<State>, stand_in: StandIn) -> AgentInput {
+    pub fn new(task: Ask, state: Arc<State>, stand_in: StandIn) -> AgentInput {
         let (prompts, refused) = (Prompts::default(), Vec::new());
         AgentInput { task, state, stand_in, prompts, refused, room: context::DEFAULT_ROOM }
     }

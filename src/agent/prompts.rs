@@ -3,7 +3,7 @@
 //! Invariant: loading never fails; what is wrong with a user's file is a diagnostic, and the built-in text stands in.
 
 use crate::config::MOST_BYTES;
-use crate::session::{ROLES, Role, Task};
+use crate::session::{Ask, ROLES, Role};
 use std::collections::BTreeMap;
 use std::path::Path;
 
@@ -18,8 +18,8 @@ struct Spec {
 fn specs() -> impl Iterator<Item = Spec> {
     let of_role = |r: &'static Role| {
         let needs: &[&str] = match r.task {
-            Task::Propose => &["context"],
-            Task::Evaluate => &["context", "critique"],
+            Ask::Propose => &["context"],
+            Ask::Evaluate => &["context", "critique"],
         };
         Spec { name: r.name, text: r.prompt, needs }
     };

@@ -1,6 +1,6 @@
 //! Drives a dialogue over a real endpoint: sockets, clocks and the planner's thread are here, and only here.
 
-use super::dialogue::{Dialogue, Effect, Input};
+use super::dialogue::{Dialogue, DialogueInput, Effect};
 use super::{AgentInput, Chat, Endpoint, Listener, LlmError, Outcome, StandIn, Timeouts};
 use crate::session::Feed;
 use std::collections::VecDeque;
@@ -20,7 +20,7 @@ pub async fn run(
     let stand_in = input.stand_in.clone();
     let mut dialogue = Dialogue::new(input);
     let mut line = Line { endpoint, timeouts, chat: None, model: String::new() };
-    let mut effects: VecDeque<Effect> = dialogue.handle(Input::Start).into();
+    let mut effects: VecDeque<Effect> = dialogue.handle(DialogueInput::Start).into();
     while let Some(effect) = effects.pop_front() {
         let began = Instant::now();
         let effect = match effect {
@@ -43,7 +43,7 @@ pub async fn run(
             let work = line.work(effect, &stand_in, began, &mut on);
             tokio::select! {
                 biased;
-                _ = cancel.cancelled() => Input::Cancelled { seconds: began.elapsed().as_secs_f64() },
+                _ = cancel.cancelled() => DialogueInput::Cancelled { seconds: began.elapsed().as_secs_f64() },
                 input = work => input,
             }
         };
@@ -68,29 +68,31 @@ impl Line {
         stand_in: &StandIn,
         began: Instant,
         on: &mut impl AsyncFnMut(Feed),
-    ) -> Input {
-        let failed = |error| Input::Failed { error, seconds: began.elapsed().as_secs_f64() };
+    ) -> DialogueInput {
+        let failed = |error| DialogueInput::Failed { error, seconds: began.elapsed().as_secs_f64() };
         match effect {
             Effect::Connect => match &self.endpoint {
-                None => Input::NoEndpoint,
+                None => DialogueInput::NoEndpoint,
                 Some(endpoint) => match self.connect(&endpoint.clone(), on).await {
-                    Ok(()) => Input::Connected { model: self.model.clone() },
+                    Ok(()) => DialogueInput::Connected { model: self.model.clone() },
                     Err(e) => failed(e),
                 },
             },
             Effect::Ask { role, messages } => {
-                let Some(chat) = &mut self.chat else { return Input::NoEndpoint };
+                let Some(chat) = &mut self.chat else { return DialogueInput::NoEndpoint };
                 match chat.ask(role, &messages, on).await {
-                    Ok(r) => Input::Replied { tokens: r.tokens, cut: r.cut, seconds: began.elapsed().as_secs_f64() },
+                    Ok(r) => {
+                        DialogueInput::Replied { tokens: r.tokens, cut: r.cut, seconds: began.elapsed().as_secs_f64() }
+                    }
                     Err(e) => failed(e),
                 }
             }
             Effect::StandIn => {
                 let ask = stand_in.clone();
                 let answer = tokio::task::spawn_blocking(move || ask()).await;
-                Input::StoodIn(answer.unwrap_or_else(|e| Err(format!("the planner broke off: {e}"))))
+                DialogueInput::StoodIn(answer.unwrap_or_else(|e| Err(format!("the planner broke off: {e}"))))
             }
-            Effect::Feed(_) | Effect::Event(_) | Effect::Done(_) => Input::Start,
+            Effect::Feed(_) | Effect::Event(_) | Effect::Done(_) => DialogueInput::Start,
         }
     }
 

@@ -4,7 +4,7 @@ use super::Exit;
 use super::out::{say, tell};
 use crate::data::synthetic;
 use crate::exec::Cancel;
-use crate::train::demo::{self, Kind};
+use crate::train::demo::{self, DemoModel};
 use anyhow::{Context, Result, bail};
 use std::path::Path;
 
@@ -35,8 +35,8 @@ pub fn images(split: &str, count: usize, out: &Path) -> Result<Exit> {
 /// Trains a demo model and writes it to `out`; progress on stderr, the outcome on stdout.
 pub fn train(kind: &str, seed: u64, out: &Path) -> Result<Exit> {
     let kind = match kind {
-        "vit" => Kind::Vit,
-        "cnn" => Kind::Cnn,
+        "vit" => DemoModel::Vit,
+        "cnn" => DemoModel::Cnn,
         other => bail!("no demo model `{other}`; hint: vit or cnn"),
     };
     let mut told = 0;

@@ -21,7 +21,7 @@ use checks::{Check, Outcome};
 use serde_json::json;
 use timing::{Peaks, Timing};
 
-const DEMOS: [demo::Kind; 2] = [demo::Kind::Vit, demo::Kind::Cnn];
+const DEMOS: [demo::DemoModel; 2] = [demo::DemoModel::Vit, demo::DemoModel::Cnn];
 
 /// Everything that was found.
 struct Report {

@@ -3,7 +3,7 @@
 
 use super::desk::Desk;
 use super::engine::Llm;
-use super::jobs::Kind;
+use super::jobs::JobKind;
 use crate::plan::{Action, Author, Budget, Constraint, Decision, DecisionId, Limit, Status, Target, same_cut};
 use crate::session::{Command, Event, NOTE_BYTES, PassedOver, Phase, Planned, REASON_BYTES, State};
 
@@ -11,7 +11,7 @@ use crate::session::{Command, Event, NOTE_BYTES, PassedOver, Phase, Planned, REA
 #[derive(Debug, Clone, PartialEq)]
 pub enum Then {
     Nothing,
-    Start(Kind),
+    Start(JobKind),
     /// The next round begins; proposals are made if the host does that by itself.
     NextRound,
     Cancel,
@@ -60,7 +60,7 @@ pub fn judge(
     let then = |events: Vec<Event>, then| Ok(Effect { events, then });
     let phase = |phase| vec![Event::PhaseEntered { round: state.round, phase }];
     match command {
-        Command::Profile => then(phase(Phase::Profile), Then::Start(Kind::Profile)),
+        Command::Profile => then(phase(Phase::Profile), Then::Start(JobKind::Profile)),
         Command::Measure { layer } => {
             let Some(profile) = state.profile() else {
                 return Err("nothing is measured yet; hint: profile first".to_owned());
@@ -70,10 +70,10 @@ pub fn judge(
                     "`{layer}` is no row of the model in force; hint: names are those of the layer list"
                 ));
             }
-            then(phase(Phase::Profile), Then::Start(Kind::Measure { layer }))
+            then(phase(Phase::Profile), Then::Start(JobKind::Measure { layer }))
         }
-        Command::Sense => then(phase(Phase::Profile), Then::Start(Kind::Sense)),
-        Command::Propose { by } => then(phase(Phase::Reason), Then::Start(Kind::Propose(by))),
+        Command::Sense => then(phase(Phase::Profile), Then::Start(JobKind::Sense)),
+        Command::Propose { by } => then(phase(Phase::Reason), Then::Start(JobKind::Propose(by))),
         Command::Edit { id, action } => Ok(Effect::events([edit(state, desk, id, &action)?])),
         Command::Decide { target, action } => decide(state, desk, target, action),
         Command::Approve { ids } => approve(state, &ids),
@@ -128,7 +128,7 @@ pub fn judge(
                 return Err("no compressed model yet; hint: approve decisions, run, accept, then export".to_owned());
             }
             let format = crate::model::formats::format(&format, &path)?.to_owned();
-            then(Vec::new(), Then::Start(Kind::Export { round, path, format }))
+            then(Vec::new(), Then::Start(JobKind::Export { round, path, format }))
         }
         Command::Cancel => match running {
             Some(_) => then(Vec::new(), Then::Cancel),
@@ -222,7 +222,7 @@ fn run(state: &State, desk: &dyn Desk) -> Result<Effect, String> {
     let ids: Vec<DecisionId> = pending.iter().map(|d| d.id).collect();
     let recipe = Some(state.recipe().iter().map(|d| d.id).collect());
     let started = Event::RunStarted { round: state.round, ids, recipe, forecast: state.run_forecast() };
-    Ok(Effect { events: vec![started], then: Then::Start(Kind::Run) })
+    Ok(Effect { events: vec![started], then: Then::Start(JobKind::Run) })
 }
 
 fn rehearse(state: &State, desk: &dyn Desk) -> Result<Effect, String> {
@@ -236,7 +236,7 @@ fn rehearse(state: &State, desk: &dyn Desk) -> Result<Effect, String> {
     carried_out(state, desk)?;
     let then = match state.trials.of(&actions) {
         Some(_) => Then::Nothing,
-        None => Then::Start(Kind::Rehearse { actions, asked: true }),
+        None => Then::Start(JobKind::Rehearse { actions, asked: true }),
     };
     Ok(Effect { events: Vec::new(), then })
 }
@@ -264,7 +264,7 @@ fn reviewable(state: &State) -> Result<(), String> {
 /// A verdict may be answered while somebody still comments on it; nothing else may be under way.
 fn settled(state: &State, running: Option<&'static str>) -> Result<(), String> {
     match running {
-        Some(what) if state.phase != Phase::Verdict || what != Kind::Run.label() => {
+        Some(what) if state.phase != Phase::Verdict || what != JobKind::Run.label() => {
             Err(format!("`{what}` is running; hint: wait for it or cancel it"))
         }
         _ => Ok(()),

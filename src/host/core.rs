@@ -7,7 +7,7 @@
 use super::commands::{self, Then};
 use super::engine::{Engine, Job, JobError, Llm, Stop};
 use super::input::Input;
-use super::jobs::{self, Kind};
+use super::jobs::{self, JobKind};
 use super::outbox::Outbox;
 use crate::plan::{Action, Target, plan_key};
 use crate::session::{Command, Event, Feed, HostMsg, Journal, PROTOCOL, Phase, Progress, Record, Seq, State};
@@ -89,7 +89,7 @@ pub(super) struct Core {
     pen: Option<u64>,
     job: Option<Running>,
     /// Starts when the running job has ended.
-    next_job: Option<Kind>,
+    next_job: Option<JobKind>,
     /// Events that a full disk kept from being written.
     owed: Vec<Event>,
     llm: Llm,
@@ -140,7 +140,7 @@ impl Core {
         self.commit(first.into_iter().collect())?;
         if fresh {
             if self.auto.on_open {
-                self.start(Kind::Open);
+                self.start(JobKind::Open);
             }
             return Ok(());
         }
@@ -274,7 +274,7 @@ impl Core {
             Then::NextRound if self.auto.on_accept => {
                 let round = self.state.round;
                 self.commit(vec![Event::PhaseEntered { round, phase: Phase::Reason }])?;
-                self.start(Kind::Propose(jobs::usual_proposer(&self.llm)));
+                self.start(JobKind::Propose(jobs::usual_proposer(&self.llm)));
             }
             Then::NextRound => {}
             Then::Cancel => {
@@ -356,7 +356,7 @@ impl Core {
         if self.state.seq != seq {
             self.watch_plan();
         } else if let (None, None, Some(actions)) = (&self.job, &self.stopping, self.wanted()) {
-            self.start(Kind::Rehearse { actions, asked: false });
+            self.start(JobKind::Rehearse { actions, asked: false });
         }
     }
 
@@ -419,7 +419,7 @@ impl Core {
         self.broadcast(&HostMsg::Feed { feed });
     }
 
-    fn start(&mut self, kind: Kind) {
+    fn start(&mut self, kind: JobKind) {
         if let Some(job) = &self.job {
             // Only comments on a verdict that has been answered and rehearsals get here; they are cut short.
             job.stop.cancel();
@@ -429,7 +429,7 @@ impl Core {
         let stop = Stop::default();
         let what = kind.label();
         let background = match &kind {
-            Kind::Rehearse { actions, asked: false } => Some(plan_key(actions)),
+            JobKind::Rehearse { actions, asked: false } => Some(plan_key(actions)),
             _ => None,
         };
         let (engine, llm, tx) = (self.engine.clone(), self.llm.clone(), self.tx.clone());

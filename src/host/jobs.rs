@@ -6,7 +6,7 @@ use crate::session::{Event, Phase, Proposer};
 
 /// The jobs a host runs, one at a time.
 #[derive(Debug, Clone, PartialEq)]
-pub enum Kind {
+pub enum JobKind {
     /// A fresh session's start: profile, baseline, ladders, sensitivity, the planner's proposals.
     Open,
     Profile,
@@ -30,18 +30,18 @@ pub enum Kind {
     },
 }
 
-impl Kind {
+impl JobKind {
     pub fn label(&self) -> &'static str {
         match self {
-            Kind::Open => "first look",
-            Kind::Profile => "profile",
-            Kind::Measure { .. } => "measure",
-            Kind::Sense => "sensitivity",
-            Kind::Propose(Proposer::Planner) => "planner",
-            Kind::Propose(Proposer::Agents) => "agents",
-            Kind::Rehearse { .. } => "rehearsal",
-            Kind::Run => "run",
-            Kind::Export { .. } => "export",
+            JobKind::Open => "first look",
+            JobKind::Profile => "profile",
+            JobKind::Measure { .. } => "measure",
+            JobKind::Sense => "sensitivity",
+            JobKind::Propose(Proposer::Planner) => "planner",
+            JobKind::Propose(Proposer::Agents) => "agents",
+            JobKind::Rehearse { .. } => "rehearsal",
+            JobKind::Run => "run",
+            JobKind::Export { .. } => "export",
         }
     }
 }
@@ -52,14 +52,14 @@ pub fn usual_proposer(llm: &Llm) -> Proposer {
 }
 
 /// Does the job. What it says and finds goes out through `job`.
-pub fn run(kind: Kind, engine: &dyn Engine, llm: &Llm, job: &Job) -> Result<(), JobError> {
-    if let Kind::Export { round, path, format } = kind {
+pub fn run(kind: JobKind, engine: &dyn Engine, llm: &Llm, job: &Job) -> Result<(), JobError> {
+    if let JobKind::Export { round, path, format } = kind {
         let done = engine.export(&*job.state()?, round, &path, &format, job)?;
         return job.event(Event::Exported { path: done.path, format: done.format, hash: done.hash });
     }
     let engine = engine.work()?;
     match kind {
-        Kind::Open => {
+        JobKind::Open => {
             profile(engine, 0, job)?;
             ladders(engine, job)?;
             baseline(engine, job)?;
@@ -68,7 +68,7 @@ pub fn run(kind: Kind, engine: &dyn Engine, llm: &Llm, job: &Job) -> Result<(), 
             job.event(Event::PhaseEntered { round, phase: Phase::Reason })?;
             propose(engine, usual_proposer(llm), llm, job)
         }
-        Kind::Profile => {
+        JobKind::Profile => {
             let state = job.state()?;
             // What the model in force is compared with is measured anew with it.
             profile(engine, 0, job)?;
@@ -80,14 +80,14 @@ pub fn run(kind: Kind, engine: &dyn Engine, llm: &Llm, job: &Job) -> Result<(), 
             }
             ladders(engine, job)
         }
-        Kind::Measure { layer } => {
+        JobKind::Measure { layer } => {
             let state = job.state()?;
             let round = if state.profile_of(state.base_round()).is_some() { state.base_round() } else { 0 };
             let profile = Box::new(engine.profile(&state, round, job)?);
             job.event(Event::Remeasured { round, layer, profile })
         }
-        Kind::Sense => sense(engine, job),
-        Kind::Propose(by) => {
+        JobKind::Sense => sense(engine, job),
+        JobKind::Propose(by) => {
             let state = job.state()?;
             // Proposals rest on measurements; a session that has none yet gets them first.
             if state.profile().is_none() {
@@ -101,17 +101,17 @@ pub fn run(kind: Kind, engine: &dyn Engine, llm: &Llm, job: &Job) -> Result<(), 
             }
             propose(engine, by, llm, job)
         }
-        Kind::Rehearse { actions, .. } => {
+        JobKind::Rehearse { actions, .. } => {
             baseline(engine, job)?;
             engine.rehearse(&*job.state()?, &actions, job)
         }
-        Kind::Run => {
+        JobKind::Run => {
             compress_and_evaluate(engine, job)?;
             let state = job.state()?;
             engine.reflect(&state, state.round, llm, job)
         }
         // Done above: it needs no original.
-        Kind::Export { .. } => Ok(()),
+        JobKind::Export { .. } => Ok(()),
     }
 }
 

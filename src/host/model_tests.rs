@@ -5,7 +5,7 @@
 use super::commands::{Then, admit, judge};
 use super::engine::Engine;
 use super::fake::Fake;
-use super::jobs::Kind;
+use super::jobs::JobKind;
 use crate::config::Settings;
 use crate::plan::testing::verdict;
 use crate::plan::{Action, Author, Constraint, Decision, DecisionId, Limit, Outcome, Status, Target};
@@ -104,14 +104,14 @@ impl World {
     }
 
     fn judged(&self, state: &State, command: Command) -> Result<Vec<Event>, String> {
-        let running = self.running.as_ref().map(|_| Kind::Run.label());
+        let running = self.running.as_ref().map(|_| JobKind::Run.label());
         judge(state, &self.fake, running, command).map(|e| e.events)
     }
 
     /// The host's way of a command.
     fn command(&mut self, command: Command) {
         self.done.push(format!("{command:?}"));
-        let running = self.running.as_ref().map(|_| Kind::Run.label());
+        let running = self.running.as_ref().map(|_| JobKind::Run.label());
         let before = view(&self.state);
         let effect = match judge(&self.state, &self.fake, running, command.clone()) {
             Ok(effect) => effect,
@@ -131,7 +131,7 @@ impl World {
             assert!(self.state.recipe().iter().all(|d| !ids.contains(&d.id)), "a vetoed decision would run");
         }
         match effect.then {
-            Then::Start(Kind::Run) => {
+            Then::Start(JobKind::Run) => {
                 if self.state.open().is_empty() {
                     assert_eq!(of(self.state.recipe_of(self.state.round)), shown, "R builds what was shown");
                 }

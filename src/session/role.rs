@@ -8,7 +8,7 @@ use std::fmt;
 
 /// What agents are asked for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Task {
+pub enum Ask {
     /// Proposals for the round to come.
     Propose,
     /// What to make of the round that was just measured.
@@ -42,7 +42,7 @@ pub struct Role {
     /// Where there is little room for the name.
     pub short: &'static str,
     /// When it speaks.
-    pub task: Task,
+    pub task: Ask,
     /// What it is asked; `{{context}}` stands for what it reads, `{{critique}}` for forecast against measurement, and the
     /// name of a role that spoke before it for what that one said or proposed.
     pub prompt: &'static str,
@@ -57,7 +57,7 @@ pub static ROLES: [Role; 4] = [
     Role {
         name: "analysis",
         short: "analysis",
-        task: Task::Propose,
+        task: Ask::Propose,
         prompt: include_str!("../../prompts/analysis.md"),
         reads: &[(Table::Layers, Share::Part(2)), (Table::Groups, Share::Part(2))],
         writes: &[],
@@ -65,7 +65,7 @@ pub static ROLES: [Role; 4] = [
     Role {
         name: "pruning",
         short: "pruning",
-        task: Task::Propose,
+        task: Ask::Propose,
         prompt: include_str!("../../prompts/pruning.md"),
         reads: &[(Table::Groups, Share::Rest), (Table::Blocks, Share::Part(4))],
         writes: &[TargetKind::Group, TargetKind::Block, TargetKind::Weights],
@@ -73,7 +73,7 @@ pub static ROLES: [Role; 4] = [
     Role {
         name: "quantization",
         short: "quant",
-        task: Task::Propose,
+        task: Ask::Propose,
         prompt: include_str!("../../prompts/quantization.md"),
         reads: &[(Table::Precisions, Share::Rest)],
         writes: &[TargetKind::Layer],
@@ -81,7 +81,7 @@ pub static ROLES: [Role; 4] = [
     Role {
         name: "evaluation",
         short: "eval",
-        task: Task::Evaluate,
+        task: Ask::Evaluate,
         prompt: include_str!("../../prompts/evaluation.md"),
         reads: &[(Table::Layers, Share::Most(6_000))],
         writes: &[],

@@ -29,4 +29,4 @@ pub use draw::{draw, draw_on};
 pub use palette::Palette;
 pub use report::markdown;
 pub use runtime::{TuiError, paint, run};
-pub use update::Input;
+pub use update::UserInput;

@@ -4,7 +4,7 @@
 
 use super::app::App;
 use super::palette::ANSI;
-use super::update::Input;
+use super::update::UserInput;
 use crate::config::{Key, Rgb, Role, Settings, from_256};
 use crate::session::{HostMsg, PROTOCOL, State};
 use crossterm::event::{KeyEvent, KeyModifiers};
@@ -25,7 +25,7 @@ pub fn session(state: State, settings: Settings, size: (u16, u16), keys: &[Key])
         let mut modifiers = KeyModifiers::NONE;
         modifiers.set(KeyModifiers::CONTROL, k.ctrl);
         modifiers.set(KeyModifiers::ALT, k.alt);
-        app.input(Input::Key(KeyEvent::new(k.code, modifiers)));
+        app.input(UserInput::Key(KeyEvent::new(k.code, modifiers)));
         app.settle();
     }
     screen(&mut app, size.0, size.1)

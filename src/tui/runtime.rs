@@ -1,7 +1,7 @@
 //! The loop: wait for input or messages, drain all there are, settle, draw once. No tick: an idle screen does nothing.
 
 use super::app::{App, Effect, Exit, Level};
-use super::update::Input;
+use super::update::UserInput;
 use super::{draw, term};
 use crate::config::Settings;
 use crate::host::client::{Client, Messages};
@@ -166,15 +166,15 @@ impl Loop {
 
     fn input(&mut self, event: Event) -> Vec<Effect> {
         match event {
-            Event::Key(k) => self.app.input(Input::Key(k)),
-            Event::Paste(t) => self.app.input(Input::Paste(t)),
+            Event::Key(k) => self.app.input(UserInput::Key(k)),
+            Event::Paste(t) => self.app.input(UserInput::Paste(t)),
             Event::Resize(w, h) => {
                 let area = bounded(Size::new(w, h));
-                self.app.input(Input::Resize(area.width, area.height))
+                self.app.input(UserInput::Resize(area.width, area.height))
             }
             Event::Mouse(m) => match m.kind {
-                MouseEventKind::ScrollDown => self.app.input(Input::Wheel(3)),
-                MouseEventKind::ScrollUp => self.app.input(Input::Wheel(-3)),
+                MouseEventKind::ScrollDown => self.app.input(UserInput::Wheel(3)),
+                MouseEventKind::ScrollUp => self.app.input(UserInput::Wheel(-3)),
                 _ => Vec::new(),
             },
             Event::FocusGained | Event::FocusLost => Vec::new(),

@@ -13,26 +13,26 @@ use crossterm::event::{KeyCode, KeyEvent, KeyEventKind, KeyModifiers};
 
 /// How far a key moves what it moves.
 #[derive(Debug, Clone, Copy)]
-enum Step {
+enum Stride {
     Line,
     Page,
     All,
 }
 
-impl Step {
+impl Stride {
     /// In lines where `height` are seen, a page leaving one of them.
     fn lines(self, height: usize) -> usize {
         match self {
-            Step::Line => 1,
-            Step::Page => height.saturating_sub(1),
-            Step::All => usize::MAX / 4,
+            Stride::Line => 1,
+            Stride::Page => height.saturating_sub(1),
+            Stride::All => usize::MAX / 4,
         }
     }
 }
 
 /// What a terminal sends.
 #[derive(Debug, Clone, PartialEq)]
-pub enum Input {
+pub enum UserInput {
     Key(KeyEvent),
     Paste(String),
     Resize(u16, u16),
@@ -42,16 +42,16 @@ pub enum Input {
 
 impl App {
     /// Takes one input. Call [`App::settle`] once after a batch of them.
-    pub fn input(&mut self, input: Input) -> Vec<Effect> {
+    pub fn input(&mut self, input: UserInput) -> Vec<Effect> {
         self.dirty = true;
         match input {
-            Input::Resize(w, h) => {
+            UserInput::Resize(w, h) => {
                 self.size = (w, h);
                 self.effects.push(Effect::Repaint);
             }
-            Input::Key(k) if k.kind == KeyEventKind::Release => {}
-            Input::Key(k) => self.key(k),
-            Input::Paste(text) => {
+            UserInput::Key(k) if k.kind == KeyEventKind::Release => {}
+            UserInput::Key(k) => self.key(k),
+            UserInput::Paste(text) => {
                 let text = crate::config::text::clean(&text).into_owned();
                 let left_out = match &mut self.modal {
                     Some(Modal::Prompt(p)) => p.paste(&text),
@@ -63,7 +63,7 @@ impl App {
                 }
                 self.live_search();
             }
-            Input::Wheel(by) => {
+            UserInput::Wheel(by) => {
                 let act = if by > 0 { Act::Down } else { Act::Up };
                 (0..by.unsigned_abs()).for_each(|_| self.act(act));
             }
@@ -139,7 +139,7 @@ impl App {
                     KeyCode::Enter => {
                         let text = c.text();
                         self.modal = None;
-                        return self.line(&text);
+                        self.line(&text);
                     }
                     KeyCode::Tab | KeyCode::Down => c.cycle(true),
                     KeyCode::BackTab | KeyCode::Up => c.cycle(false),
@@ -228,12 +228,12 @@ impl App {
     /// Does what a key asks for.
     pub fn act(&mut self, act: Act) {
         match act {
-            Act::Down => self.step(Step::Line, 1),
-            Act::Up => self.step(Step::Line, -1),
-            Act::PageDown => self.step(Step::Page, 1),
-            Act::PageUp => self.step(Step::Page, -1),
-            Act::Top => self.step(Step::All, -1),
-            Act::Bottom => self.step(Step::All, 1),
+            Act::Down => self.step(Stride::Line, 1),
+            Act::Up => self.step(Stride::Line, -1),
+            Act::PageDown => self.step(Stride::Page, 1),
+            Act::PageUp => self.step(Stride::Page, -1),
+            Act::Top => self.step(Stride::All, -1),
+            Act::Bottom => self.step(Stride::All, 1),
             Act::NextPane | Act::PrevPane => self.next_pane(act == Act::NextPane),
             Act::ToggleFold | Act::Unfold | Act::Fold => self.fold(act),
             Act::FoldAll if self.list.current().is_none() => {}
@@ -369,7 +369,7 @@ impl App {
     }
 
     /// Scrolls the text that has the keys, moves along the card's lines, or moves the cursor; down with `way` 1, up with -1.
-    fn step(&mut self, step: Step, way: isize) {
+    fn step(&mut self, step: Stride, way: isize) {
         if self.view != View::Review || self.pane == Pane::Agents {
             self.scroll_text(step, way);
             return;
@@ -441,7 +441,7 @@ impl App {
         self.list.resort(&self.table, self.settings.mac_convention, rows);
     }
 
-    fn scroll_text(&mut self, step: Step, way: isize) {
+    fn scroll_text(&mut self, step: Stride, way: isize) {
         let l = self.layout();
         let stream = match self.view {
             View::Review => Some((&mut self.brief, l.agents)),

@@ -7,7 +7,7 @@ use paring::agent::{AgentInput, Endpoint, Listener, Outcome, Timeouts, run};
 use paring::plan::{Author, Decision, DecisionId};
 use paring::prune::{Action, Target};
 use paring::quant::Precision;
-use paring::session::{Channel, Event, Feed, Task, Utterance};
+use paring::session::{Ask, Channel, Event, Feed, Utterance};
 use serde_json::json;
 use std::sync::Arc;
 use std::time::Duration;
@@ -80,7 +80,7 @@ fn planner() -> Vec<Decision> {
     vec![kept, session::decision(8, Target::Layer("linear".into()), int8)]
 }
 
-async fn run_task(task: Task, endpoint: Option<Endpoint>, timeouts: Timeouts, cancel: &CancellationToken) -> Ran {
+async fn run_task(task: Ask, endpoint: Option<Endpoint>, timeouts: Timeouts, cancel: &CancellationToken) -> Ran {
     let stand_in = Arc::new(|| Ok((planner(), "I solved the budget.".to_owned())));
     let input = AgentInput::new(task, Arc::new(session::state()), stand_in);
     let mut ran = Ran::default();
@@ -90,7 +90,7 @@ async fn run_task(task: Task, endpoint: Option<Endpoint>, timeouts: Timeouts, ca
 
 async fn propose(fake: &FakeLlm) -> Ran {
     let endpoint = Endpoint::new(&fake.url, "k", None);
-    run_task(Task::Propose, Some(endpoint), quick(), &CancellationToken::new()).await
+    run_task(Ask::Propose, Some(endpoint), quick(), &CancellationToken::new()).await
 }
 
 #[tokio::test]
@@ -206,7 +206,7 @@ async fn a_dead_endpoint_is_asked_once_and_the_planner_answers_for_all() {
         (Some(Endpoint::new("http://127.0.0.1:1/v1", "", None)), "no connection"),
         (None, "no endpoint is set"),
     ] {
-        let ran = run_task(Task::Propose, endpoint, quick(), &CancellationToken::new()).await;
+        let ran = run_task(Ask::Propose, endpoint, quick(), &CancellationToken::new()).await;
         assert_eq!(ran.outcome, Outcome { by_planner: 2, stood_in: 2, ..Outcome::default() }, "{}", ran.notices());
         assert!(ran.notices().contains(says), "{}", ran.notices());
         assert!(ran.notices().contains("stands in for pruning and quantization"));
@@ -266,7 +266,7 @@ async fn cancelling_keeps_what_was_said_and_proposes_nothing() {
         after.cancel();
     };
     let timeouts = Timeouts { idle: Duration::from_secs(60), ..quick() };
-    let run = run_task(Task::Propose, Some(Endpoint::new(&fake.url, "", None)), timeouts, &cancel);
+    let run = run_task(Ask::Propose, Some(Endpoint::new(&fake.url, "", None)), timeouts, &cancel);
     let (ran, ()) = tokio::join!(run, stop);
     assert_eq!(ran.outcome, Outcome { cancelled: true, ..Outcome::default() });
     assert!(ran.proposed().is_empty());
@@ -279,10 +279,10 @@ async fn cancelling_keeps_what_was_said_and_proposes_nothing() {
 async fn evaluation_is_text_only_and_its_failure_costs_nothing() {
     let fake = FakeLlm::start(&["m"], vec![Answer::says("", "Accept it.")]);
     let endpoint = || Some(Endpoint::new(&fake.url, "", None));
-    let ran = run_task(Task::Evaluate, endpoint(), quick(), &CancellationToken::new()).await;
+    let ran = run_task(Ask::Evaluate, endpoint(), quick(), &CancellationToken::new()).await;
     assert_eq!(ran.outcome, Outcome::default());
     assert_eq!(ran.said()[0].text, "Accept it.");
-    let down = run_task(Task::Evaluate, None, quick(), &CancellationToken::new()).await;
+    let down = run_task(Ask::Evaluate, None, quick(), &CancellationToken::new()).await;
     assert_eq!(down.outcome, Outcome::default());
     assert!(down.proposed().is_empty());
 }

@@ -5,7 +5,7 @@ use crate::fake_llm::{Answer, FakeLlm, Step, delta, pieces};
 use crate::session;
 use crate::wire::{Heard, ask, ask_with, quick};
 use paring::agent::{AgentInput, Chat, Endpoint, run};
-use paring::session::{Feed, Task};
+use paring::session::{Ask, Feed};
 use serde_json::json;
 use std::sync::Arc;
 use tokio_util::sync::CancellationToken;
@@ -65,7 +65,7 @@ async fn lists_of_models_are_masked_and_their_names_still_work() {
     let name = format!("m-{KEY}-1");
     let fake = FakeLlm::start(&[name.as_str()], vec![Answer::says("", &format!("I am {name}"))]);
     let stand_in = Arc::new(|| Ok((vec![], "planned".to_owned())));
-    let input = AgentInput::new(Task::Propose, Arc::new(session::state()), stand_in);
+    let input = AgentInput::new(Ask::Propose, Arc::new(session::state()), stand_in);
     let mut ran = Ran::default();
     let endpoint = Endpoint::new(&fake.url, KEY, None);
     run(input, Some(endpoint), quick(), &mut ran, &CancellationToken::new()).await;

@@ -3,7 +3,7 @@
 use crate::{fixture, text};
 use paring::config::Settings;
 use paring::session::{Channel, Feed, HostMsg};
-use paring::tui::{App, Input, draw_on, paint};
+use paring::tui::{App, UserInput, draw_on, paint};
 use ratatui::backend::CrosstermBackend;
 use ratatui::buffer::Buffer;
 use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
@@ -57,7 +57,7 @@ impl Pair {
     }
 
     fn key(&mut self, c: char) {
-        self.app.input(Input::Key(KeyEvent::new(KeyCode::Char(c), KeyModifiers::NONE)));
+        self.app.input(UserInput::Key(KeyEvent::new(KeyCode::Char(c), KeyModifiers::NONE)));
     }
 
     fn agrees(&mut self) {

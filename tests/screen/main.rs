@@ -12,7 +12,7 @@ mod plan;
 mod robust;
 mod work;
 
-use paring::tui::{App, Input, draw_on};
+use paring::tui::{App, UserInput, draw_on};
 use ratatui::buffer::Buffer;
 use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
 use ratatui::layout::Rect;
@@ -68,7 +68,7 @@ pub fn press(app: &mut App, keys: &str) -> Vec<paring::tui::Effect> {
                 KeyCode::Char(c)
             }
         };
-        effects.extend(app.input(Input::Key(KeyEvent::new(code, KeyModifiers::NONE))));
+        effects.extend(app.input(UserInput::Key(KeyEvent::new(code, KeyModifiers::NONE))));
         app.settle();
     }
     effects

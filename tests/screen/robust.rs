@@ -3,7 +3,7 @@
 use crate::{drawn, fixture, text};
 use paring::config::{ColorLevel, Settings};
 use paring::session::{Channel, Feed, HostMsg, LiveRow, State};
-use paring::tui::{App, Input};
+use paring::tui::{App, UserInput};
 use proptest::prelude::*;
 use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
 use std::sync::LazyLock;
@@ -48,10 +48,10 @@ proptest! {
         let settings = Settings { colors: level, ascii, ..Settings::default() };
         let mut app = fixture::app(STATES[which].clone(), settings, sizes[0]);
         for (i, k) in keys.iter().enumerate() {
-            app.input(Input::Key(KeyEvent::new(*k, KeyModifiers::NONE)));
+            app.input(UserInput::Key(KeyEvent::new(*k, KeyModifiers::NONE)));
             if i % 7 == 0 {
                 let (w, h) = sizes[i / 7 % sizes.len()];
-                app.input(Input::Resize(w, h));
+                app.input(UserInput::Resize(w, h));
                 drawn(&mut app);
             }
         }
@@ -66,10 +66,10 @@ fn every_small_size_draws_every_view() {
     for w in (1..=130).step_by(7).chain([300]) {
         for h in [1, 2, 3, 4, 5, 7, 9, 12, 17, 24, 28, 33, 100] {
             for view in ['1', '2', '3', '4', '5', '?', ':'] {
-                app.input(Input::Resize(w, h));
-                app.input(Input::Key(KeyEvent::new(KeyCode::Char(view), KeyModifiers::NONE)));
+                app.input(UserInput::Resize(w, h));
+                app.input(UserInput::Key(KeyEvent::new(KeyCode::Char(view), KeyModifiers::NONE)));
                 drawn(&mut app);
-                app.input(Input::Key(KeyEvent::new(KeyCode::Esc, KeyModifiers::NONE)));
+                app.input(UserInput::Key(KeyEvent::new(KeyCode::Esc, KeyModifiers::NONE)));
             }
         }
     }
@@ -119,7 +119,7 @@ fn hostile_names_wide_letters_and_huge_figures() {
         let rows = vec![LiveRow { name: evil.clone(), p50_ms: f64::INFINITY, p95_ms: 0.0, n: u64::MAX }];
         app.host(HostMsg::Feed { feed: Feed::Live { runs: u64::MAX, rows } });
         for view in "12345".chars() {
-            app.input(Input::Key(KeyEvent::new(KeyCode::Char(view), KeyModifiers::NONE)));
+            app.input(UserInput::Key(KeyEvent::new(KeyCode::Char(view), KeyModifiers::NONE)));
             let buf = drawn(&mut app);
             for c in buf.content() {
                 let bad = c.symbol().chars().any(|c| c.is_control() || ('\u{202A}'..='\u{202E}').contains(&c));

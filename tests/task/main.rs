@@ -101,7 +101,7 @@ fn screens(state: &State) -> String {
     let mut out = String::new();
     for view in ["1", "2", "4", "5"] {
         let key = crossterm::event::KeyCode::Char(view.chars().next().expect("a digit"));
-        app.input(paring::tui::Input::Key(crossterm::event::KeyEvent::from(key)));
+        app.input(paring::tui::UserInput::Key(crossterm::event::KeyEvent::from(key)));
         app.settle();
         let mut buf = Buffer::empty(area);
         draw_on(&app, area, &mut buf);

@@ -4,12 +4,12 @@
 //! arenas of its session.
 
 use super::backend::{ActivationMemory, Backend, Cut, Live, LiveValues, State};
-use super::device::{self, Pool};
+use super::device::{self, Workers};
 use super::error::ExecError;
 use super::input;
 use super::kernel::simple;
 use super::lower::{Lowered, StepInfo, lower};
-use super::run::{Arenas, Feed, Job, run};
+use super::run::{Arenas, Feed, PartialRun, run};
 use super::sizes::{Known, Sizes};
 use crate::graph::{Binding, Graph, NodeId, PrecisionPlan, least};
 use crate::model::ParamStore;
@@ -26,7 +26,7 @@ pub(super) struct Cpu {
     least: (Binding, Arc<Sizes>),
     /// Bytes of all parameters in memory.
     held_bytes: u64,
-    pool: Arc<Pool>,
+    pool: Arc<Workers>,
 }
 
 impl Cpu {
@@ -57,7 +57,7 @@ impl Cpu {
         }
     }
 
-    fn job(&self, arenas: &Arenas, job: &Job<'_>, times: Option<&mut [Duration]>) -> Vec<Vec<f32>> {
+    fn job(&self, arenas: &Arenas, job: &PartialRun<'_>, times: Option<&mut [Duration]>) -> Vec<Vec<f32>> {
         run(&self.low, self.held_bytes, arenas, job, times, &self.pool)
     }
 
@@ -85,7 +85,7 @@ impl Cpu {
             _ => None,
         };
         let feeds = &[Feed { value, data, turn }];
-        Ok(self.job(arenas, &Job { steps, feeds, fetch, sizes, images: x.dim(0)? }, times))
+        Ok(self.job(arenas, &PartialRun { steps, feeds, fetch, sizes, images: x.dim(0)? }, times))
     }
 
     /// The first step at or after `cut`, and the nodes whose values cross it, each with its value.
@@ -183,7 +183,7 @@ impl Backend for Cpu {
         }
         let fetch: Vec<usize> = self.low.value_of[output.index()].into_iter().collect();
         let steps = first..self.low.steps.len();
-        let job = Job { steps, feeds: &feeds, fetch: &fetch, sizes, images: live.images };
+        let job = PartialRun { steps, feeds: &feeds, fetch: &fetch, sizes, images: live.images };
         let outs = self.job(&state.arenas, &job, None);
         self.tensor(output, sizes, outs.into_iter().next().unwrap_or_default(), live.images)
     }

@@ -245,14 +245,14 @@ impl Events {
 
 /// What the device's memory pool hands out, and at most has handed out, in bytes.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Pool {
+pub(super) struct MemoryPool {
     pub used: u64,
     pub used_high: u64,
     pub reserved_high: u64,
 }
 
 /// The pool's figures now.
-pub(super) fn pool(device: &CudaDevice) -> Result<Pool> {
+pub(super) fn pool(device: &CudaDevice) -> Result<MemoryPool> {
     use CUmemPool_attribute::*;
     let get = |attribute| {
         let mut value = 0u64;
@@ -265,7 +265,7 @@ pub(super) fn pool(device: &CudaDevice) -> Result<Pool> {
         }
         Result::Ok(value)
     };
-    Ok(Pool {
+    Ok(MemoryPool {
         used: get(CU_MEMPOOL_ATTR_USED_MEM_CURRENT)?,
         used_high: get(CU_MEMPOOL_ATTR_USED_MEM_HIGH)?,
         reserved_high: get(CU_MEMPOOL_ATTR_RESERVED_MEM_HIGH)?,

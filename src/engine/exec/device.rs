@@ -186,14 +186,14 @@ pub fn threads() -> usize {
 }
 
 /// Threads for compute, as rayon's pool and as a team.
-pub(crate) struct Pool {
+pub(crate) struct Workers {
     pub rayon: rayon::ThreadPool,
     pub team: Arc<Team>,
 }
 
 /// The shared pool of `n` threads; pools are made once a size and kept.
-pub(crate) fn pool(n: usize) -> Result<Arc<Pool>, ExecError> {
-    static POOLS: OnceLock<Mutex<HashMap<usize, Arc<Pool>>>> = OnceLock::new();
+pub(crate) fn pool(n: usize) -> Result<Arc<Workers>, ExecError> {
+    static POOLS: OnceLock<Mutex<HashMap<usize, Arc<Workers>>>> = OnceLock::new();
     if n > MOST_THREADS {
         // Each would take a stack, and a machine's last process numbers.
         let why = format!("{n} threads are asked for, at most {MOST_THREADS} are of use");
@@ -205,7 +205,7 @@ pub(crate) fn pool(n: usize) -> Result<Arc<Pool>, ExecError> {
     }
     let made = rayon::ThreadPoolBuilder::new().num_threads(n).thread_name(|i| format!("exec-{i}")).build();
     let rayon = made.map_err(|e| ExecError::Device { spec: "cpu".into(), why: format!("no threads: {e}") })?;
-    let made = Arc::new(Pool { rayon, team: Team::new(n) });
+    let made = Arc::new(Workers { rayon, team: Team::new(n) });
     pools.insert(n, made.clone());
     Ok(made)
 }

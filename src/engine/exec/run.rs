@@ -2,7 +2,7 @@
 //! chunk a thread; a batch smaller than the threads is run by all threads together, step by step.
 
 use super::arena::LINE;
-use super::device::Pool;
+use super::device::Workers;
 use super::kernel::{Par, simple};
 use super::lower::{Call, Lowered};
 use super::sizes::Sizes;
@@ -21,7 +21,7 @@ pub(crate) struct Feed<'a> {
 }
 
 /// A part of the plan to run.
-pub(crate) struct Job<'a> {
+pub(crate) struct PartialRun<'a> {
     pub steps: Range<usize>,
     pub feeds: &'a [Feed<'a>],
     /// Values to hand back, for the whole batch; one may be asked for twice.
@@ -65,9 +65,9 @@ pub(crate) fn run(
     low: &Lowered,
     weight_bytes: u64,
     arenas: &Arenas,
-    job: &Job<'_>,
+    job: &PartialRun<'_>,
     times: Option<&mut [Duration]>,
-    pool: &Pool,
+    pool: &Workers,
 ) -> Vec<Vec<f32>> {
     let mut outs: Vec<Vec<f32>> =
         job.fetch.iter().map(|&v| vec![0f32; job.sizes.places[v].numel * job.images]).collect();
@@ -117,7 +117,7 @@ pub(crate) fn run(
 #[expect(clippy::too_many_arguments, reason = "one chunk's view of the job")]
 fn chunk_run(
     low: &Lowered,
-    job: &Job<'_>,
+    job: &PartialRun<'_>,
     from: usize,
     images: usize,
     par: Par<'_>,

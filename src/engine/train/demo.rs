@@ -17,33 +17,33 @@ use std::sync::Arc;
 
 /// Which demo model.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Kind {
+pub enum DemoModel {
     /// A small timm-style Vision Transformer.
     Vit,
     /// A small CIFAR-style ResNet.
     Cnn,
 }
 
-impl Kind {
+impl DemoModel {
     pub fn name(self) -> &'static str {
         match self {
-            Kind::Vit => "demo_vit",
-            Kind::Cnn => "demo_cnn",
+            DemoModel::Vit => "demo_vit",
+            DemoModel::Cnn => "demo_cnn",
         }
     }
 
     /// The word for it on the command line.
     pub fn word(self) -> &'static str {
         match self {
-            Kind::Vit => "vit",
-            Kind::Cnn => "cnn",
+            DemoModel::Vit => "vit",
+            DemoModel::Cnn => "cnn",
         }
     }
 
     pub fn spec(self) -> FamilySpec {
         let classes = synthetic::CLASSES.len();
         match self {
-            Kind::Vit => FamilySpec::Vit(VitSpec::timm_mean(VitDims {
+            DemoModel::Vit => FamilySpec::Vit(VitSpec::timm_mean(VitDims {
                 image: 32,
                 patch: 4,
                 dim: 64,
@@ -52,7 +52,7 @@ impl Kind {
                 mlp: 128,
                 classes,
             })),
-            Kind::Cnn => {
+            DemoModel::Cnn => {
                 FamilySpec::CifarResnet(CifarResnetSpec { blocks: 2, widths: [16, 32, 64], classes, image: 32 })
             }
         }
@@ -60,7 +60,7 @@ impl Kind {
 
     pub fn recipe(self) -> Recipe {
         match self {
-            Kind::Vit => Recipe {
+            DemoModel::Vit => Recipe {
                 cycles: vec![
                     Cycle { steps: 1_500, rate: 2e-3, warmup: 100 },
                     Cycle { steps: 1_200, rate: 1.5e-3, warmup: 50 },
@@ -69,7 +69,7 @@ impl Kind {
                 decay: 0.05,
                 smoothing: 0.0,
             },
-            Kind::Cnn => Recipe {
+            DemoModel::Cnn => Recipe {
                 cycles: vec![Cycle { steps: 320, rate: 4e-3, warmup: 50 }],
                 batch: 50,
                 decay: 0.02,
@@ -101,7 +101,7 @@ pub fn preprocess() -> Preprocess {
 /// # Errors
 /// None but a damaged program: the bytes are compiled in.
 pub fn vit() -> Result<Model, ModelError> {
-    load(Kind::Vit)
+    load(DemoModel::Vit)
 }
 
 /// The bundled residual CNN.
@@ -109,17 +109,17 @@ pub fn vit() -> Result<Model, ModelError> {
 /// # Errors
 /// As [`vit`].
 pub fn cnn() -> Result<Model, ModelError> {
-    load(Kind::Cnn)
+    load(DemoModel::Cnn)
 }
 
 /// The bundled model of `kind`.
 ///
 /// # Errors
 /// As [`vit`].
-pub fn load(kind: Kind) -> Result<Model, ModelError> {
+pub fn load(kind: DemoModel) -> Result<Model, ModelError> {
     let bytes: &'static [u8] = match kind {
-        Kind::Vit => include_bytes!("../../../assets/demo_vit.safetensors"),
-        Kind::Cnn => include_bytes!("../../../assets/demo_cnn.safetensors"),
+        DemoModel::Vit => include_bytes!("../../../assets/demo_vit.safetensors"),
+        DemoModel::Cnn => include_bytes!("../../../assets/demo_cnn.safetensors"),
     };
     model::load_bytes(kind.name(), bytes, &LoadOptions::default())
 }
@@ -166,7 +166,7 @@ impl Batches for Drawn<'_> {
 /// # Errors
 /// Cancellation, a loss that is no number, a file that cannot be written.
 pub fn train(
-    kind: Kind,
+    kind: DemoModel,
     seed: u64,
     out: &Path,
     cancel: &Cancel,
@@ -180,7 +180,7 @@ pub fn train(
 }
 
 /// Measures and writes trained parameters of `kind`.
-fn finish(kind: Kind, params: ParamStore, seed: u64, out: &Path, cancel: &Cancel) -> Result<Trained, TrainError> {
+fn finish(kind: DemoModel, params: ParamStore, seed: u64, out: &Path, cancel: &Cancel) -> Result<Trained, TrainError> {
     let model = assemble(kind, params)?;
     let eval = synthetic::dataset(synthetic::Split::Eval, 0);
     let images = eval.len();
@@ -215,7 +215,7 @@ fn correct(model: &Model, data: &Dataset, cancel: &Cancel) -> Result<usize, Trai
     Ok(correct)
 }
 
-fn assemble(kind: Kind, params: ParamStore) -> Result<Model, crate::graph::GraphError> {
+fn assemble(kind: DemoModel, params: ParamStore) -> Result<Model, crate::graph::GraphError> {
     let spec = kind.spec();
     let hash = params.hash();
     Ok(Model {

@@ -200,7 +200,7 @@ pub(super) fn half(opened: &Opened) -> Half {
 }
 
 /// Checks a bundled model's logits on the device against the interpreter on the CPU.
-pub(super) fn demo_model(kind: demo::Kind, opened: &Opened) -> Check {
+pub(super) fn demo_model(kind: demo::DemoModel, opened: &Opened) -> Check {
     let mut check = Check::new(&format!("model demo:{}", kind.word()), Precision::F32);
     if let Err(e) = run_demo(kind, opened, &mut check) {
         check.fail(format!("{e:#}"));
@@ -208,7 +208,7 @@ pub(super) fn demo_model(kind: demo::Kind, opened: &Opened) -> Check {
     check
 }
 
-fn run_demo(kind: demo::Kind, opened: &Opened, check: &mut Check) -> Result<()> {
+fn run_demo(kind: demo::DemoModel, opened: &Opened, check: &mut Check) -> Result<()> {
     let model = demo::load(kind)?;
     let plan = Plan::of(&model, &CompileOptions::on(opened))?;
     let mut kernels: Vec<&str> = plan.steps().iter().map(|s| s.kernel.as_str()).collect();
@@ -277,7 +277,7 @@ mod tests {
             let other = ["-f16", "-bf16", "-i8"].iter().any(|p| check.kernel.contains(p));
             assert_eq!(other, case.precision != Precision::F32, "{check:#?}");
         }
-        for kind in [demo::Kind::Vit, demo::Kind::Cnn] {
+        for kind in [demo::DemoModel::Vit, demo::DemoModel::Cnn] {
             let check = demo_model(kind, &opened);
             assert_eq!(check.outcome, Outcome::Passed, "{check:#?}");
         }

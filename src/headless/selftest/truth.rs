@@ -18,16 +18,16 @@ mod site;
 
 use crate::graph::{Op, op, shapes};
 use anyhow::{Result, bail};
+use site::{Expected, Site};
 pub(super) use site::{Run, SIGMAS};
-use site::{Site, Value};
 
 impl Run<'_> {
     /// The graph's output for `x` `[images, c, h, w]`, or ids `[images, tokens]`.
-    pub(super) fn output(&self, x: &[f32]) -> Result<Value> {
+    pub(super) fn output(&self, x: &[f32]) -> Result<Expected> {
         let shapes = shapes(self.graph)?;
-        let mut values: Vec<Value> = Vec::with_capacity(shapes.len());
+        let mut values: Vec<Expected> = Vec::with_capacity(shapes.len());
         for (id, node) in self.graph.iter() {
-            let inputs: Vec<(&Value, &[usize])> =
+            let inputs: Vec<(&Expected, &[usize])> =
                 node.inputs.iter().map(|i| (&values[i.index()], shapes[i.index()].as_slice())).collect();
             let out = &shapes[id.index()];
             let value = match (&node.op, &inputs[..]) {
@@ -46,7 +46,7 @@ impl Run<'_> {
 }
 
 /// What a node with inputs makes of them.
-fn value(at: &Site<'_>) -> Result<Value> {
+fn value(at: &Site<'_>) -> Result<Expected> {
     Ok(match &at.node.op {
         Op::Input(_) => bail!("node `{}` is an input with inputs", at.node.name),
         Op::Embedding(op::Embedding { dim, .. }) => layout::embedding(at, *dim)?,

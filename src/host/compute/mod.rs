@@ -27,7 +27,7 @@ use crate::model::{self, ASSUMED, LoadOptions, Model};
 use crate::plan::{Action, Target, Verdict};
 use crate::profile::{Ceilings, Ladder, Paired, Profile};
 use crate::prune::{self, Evidence, Group};
-use crate::session::{Artifacts, Built, Evaluation, Opening, Place, Proposer, SessionCard, State, Task, private};
+use crate::session::{Artifacts, Ask, Built, Evaluation, Opening, Place, Proposer, SessionCard, State, private};
 use shelf::Shelf;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -444,7 +444,7 @@ impl Work for Compute {
     fn propose(&self, state: &State, by: Proposer, llm: &Llm, job: &Job) -> Result<(), JobError> {
         match by {
             Proposer::Planner => self.ask_planner(state, job),
-            Proposer::Agents => self.run_agents(Task::Propose, state, llm, job),
+            Proposer::Agents => self.run_agents(Ask::Propose, state, llm, job),
         }
     }
 

@@ -6,7 +6,7 @@ use crate::agent::{self, AgentInput, Endpoint, Listener, StandIn, Timeouts};
 use crate::host::engine::{Job, Llm};
 use crate::plan::planner::{self, PlannerInput};
 use crate::plan::{Decision, Forecaster};
-use crate::session::{Channel, Event, Feed, State, Task, Utterance};
+use crate::session::{Ask, Channel, Event, Feed, State, Utterance};
 use std::sync::Arc;
 use std::time::Instant;
 use tokio_util::sync::CancellationToken;
@@ -73,11 +73,11 @@ impl Compute {
         if self.shelf.recipe.how.blind || (llm.base_url.is_none() && llm.model.is_none()) {
             return Ok(());
         }
-        self.run_agents(Task::Evaluate, state, llm, job)
+        self.run_agents(Ask::Evaluate, state, llm, job)
     }
 
     /// Runs the pipeline on this thread and passes on what it says.
-    pub(super) fn run_agents(&self, task: Task, state: &State, llm: &Llm, job: &Job) -> Result<(), JobError> {
+    pub(super) fn run_agents(&self, task: Ask, state: &State, llm: &Llm, job: &Job) -> Result<(), JobError> {
         let of = Arc::new(state.clone());
         let state = if self.shelf.recipe.how.blind { Arc::new(agent::blinded(state)) } else { of.clone() };
         let stand_in: StandIn = Arc::new(move || {

@@ -18,7 +18,7 @@ use crate::prune::Group;
 use crate::quant::Precision;
 use crate::task::Metric;
 pub use anchors::anchors;
-use solve::{Candidate, Kind, Need, Problem, Solution, Stop};
+use solve::{Candidate, LimitKind, Need, Problem, Solution, Stop};
 
 /// Everything the planner looks at.
 #[derive(Debug, Clone, Copy)]
@@ -132,15 +132,15 @@ impl Goal {
             // Unreachable on purpose: only the floor ends it.
             let to = |v: f64| 0.02 * v;
             return vec![
-                Need { kind: Kind::Latency, limit: to(base.latency_ms) },
-                Need { kind: Kind::Memory, limit: to(base.bytes as f64) },
+                Need { kind: LimitKind::Latency, limit: to(base.latency_ms) },
+                Need { kind: LimitKind::Memory, limit: to(base.bytes as f64) },
             ];
         }
         [
-            (Kind::Latency, self.budget.latency, base.latency_ms),
-            (Kind::Macs, self.budget.macs, base.macs as f64),
-            (Kind::Memory, self.budget.memory, base.bytes as f64),
-            (Kind::Params, self.budget.params, base.params as f64),
+            (LimitKind::Latency, self.budget.latency, base.latency_ms),
+            (LimitKind::Macs, self.budget.macs, base.macs as f64),
+            (LimitKind::Memory, self.budget.memory, base.bytes as f64),
+            (LimitKind::Params, self.budget.params, base.params as f64),
         ]
         .into_iter()
         .filter_map(|(kind, factor, base)| Some(Need { kind, limit: factor? * base }))

@@ -28,12 +28,12 @@ impl Candidate {
 /// One budget item in absolute units.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Need {
-    pub kind: Kind,
+    pub kind: LimitKind,
     pub limit: f64,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Kind {
+pub(super) enum LimitKind {
     Latency,
     Macs,
     Memory,
@@ -154,12 +154,12 @@ impl Problem<'_> {
     }
 
     /// The item's forecast in absolute units, on the careful side for latency.
-    fn value(&self, kind: Kind, cost: &Cost) -> f64 {
+    fn value(&self, kind: LimitKind, cost: &Cost) -> f64 {
         match kind {
-            Kind::Latency => cost.latency_ms + 0.5 * cost.latency_spread,
-            Kind::Macs => cost.macs as f64,
-            Kind::Memory => cost.bytes as f64,
-            Kind::Params => cost.params as f64,
+            LimitKind::Latency => cost.latency_ms + 0.5 * cost.latency_spread,
+            LimitKind::Macs => cost.macs as f64,
+            LimitKind::Memory => cost.bytes as f64,
+            LimitKind::Params => cost.params as f64,
         }
     }
 

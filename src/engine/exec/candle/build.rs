@@ -99,7 +99,7 @@ impl Program {
 }
 
 /// What a step runs (`None`: its op's definition), its name, and its parameters' bytes as stored and as held.
-type Made = (Option<Special>, String, [u64; 2]);
+type NamedKernel = (Option<Special>, String, [u64; 2]);
 
 /// Whether a step that `op` leads runs a kernel, alone or with what fuses into it; if not, its definition.
 pub(in crate::exec) fn has_kernel(op: &Op) -> bool {
@@ -154,7 +154,7 @@ impl Lowering<'_> {
         self.tensor(self.b.values(self.b.node, role, &[n])?)
     }
 
-    fn choose(&self, params: &mut TensorMap) -> Result<Made, ExecError> {
+    fn choose(&self, params: &mut TensorMap) -> Result<NamedKernel, ExecError> {
         let (b, node, dtype) = (&self.b, self.b.node, self.compute);
         let own = |special: Special, what: &str, n: usize| {
             Ok((Some(special), format!("{what}-{}/{}", label(dtype), self.own()), [4 * n as u64; 2]))
@@ -248,7 +248,7 @@ impl Lowering<'_> {
         }
     }
 
-    fn dense(&self, layout: ProductLayout, shape: &[usize], has_bias: bool) -> Result<Made, ExecError> {
+    fn dense(&self, layout: ProductLayout, shape: &[usize], has_bias: bool) -> Result<NamedKernel, ExecError> {
         let (b, node, precision) = (&self.b, self.b.node, self.b.wanted());
         if let Some(why) = Capabilities::of(self.device, Kernels::Tensors).refuses(precision) {
             return Err(ExecError::unsupported(node, why));

@@ -5,7 +5,7 @@
 //! the image are zeros, taps above and below it are left out.
 
 use super::geometry::{Epilogue, Geometry, Whole};
-use super::lanes::{Job, Lanes, dispatch, kind};
+use super::lanes::{LaneKernel, Lanes, dispatch, kind};
 use super::{Par, rows, split};
 use crate::graph::Activation;
 use std::ops::Range;
@@ -105,7 +105,7 @@ struct Row<'a> {
     out: &'a mut [f32],
 }
 
-impl Job for Row<'_> {
+impl LaneKernel for Row<'_> {
     type Out = ();
 
     #[inline(always)]

@@ -60,7 +60,7 @@ pub(super) trait Lanes: Copy {
 }
 
 /// What is compiled for every kind of lanes.
-pub(super) trait Job {
+pub(super) trait LaneKernel {
     type Out;
 
     /// `#[inline(always)]`, so that it is compiled with the features of the function that calls it.
@@ -70,7 +70,7 @@ pub(super) trait Job {
 /// The widest lanes of this processor, for people.
 pub(super) fn kind() -> &'static str {
     struct Kind;
-    impl Job for Kind {
+    impl LaneKernel for Kind {
         type Out = &'static str;
 
         #[inline(always)]
@@ -82,15 +82,15 @@ pub(super) fn kind() -> &'static str {
 }
 
 /// Runs `job` with the widest lanes of this processor.
-pub(super) fn dispatch<J: Job>(job: J) -> J::Out {
+pub(super) fn dispatch<J: LaneKernel>(job: J) -> J::Out {
     #[cfg(target_arch = "x86_64")]
     {
         #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx2,fma")]
-        fn wide<J: Job>(job: J) -> J::Out {
+        fn wide<J: LaneKernel>(job: J) -> J::Out {
             job.run::<x86::Wide>()
         }
         #[target_feature(enable = "avx2,fma")]
-        fn pair<J: Job>(job: J) -> J::Out {
+        fn pair<J: LaneKernel>(job: J) -> J::Out {
             job.run::<x86::Pair>()
         }
         let middle = is_x86_feature_detected!("avx2") && is_x86_feature_detected!("fma");
@@ -203,7 +203,7 @@ impl Lanes for Plain {
     }
 }
 
-/// A function of one number, lane by lane. `of` is `#[inline(always)]`, as [`Job::run`].
+/// A function of one number, lane by lane. `of` is `#[inline(always)]`, as [`LaneKernel::run`].
 pub(super) trait Map: Copy {
     fn of<V: Lanes>(self, x: V) -> V;
 }

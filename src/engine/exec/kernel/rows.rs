@@ -3,7 +3,7 @@
 //! Invariants: every version gives the same bits ([`super::lanes`]); a sum over a row goes into [`LANES`] partial sums in one
 //! fixed order, so a row's result does not depend on the rows around it.
 
-use super::lanes::{self, Job, Lanes, Map, Same, dispatch, exp};
+use super::lanes::{self, LaneKernel, Lanes, Map, Same, dispatch, exp};
 use crate::graph::Activation;
 
 /// Partial sums of a row: four times sixteen, so that one addition need not wait for the one before.
@@ -36,7 +36,7 @@ struct Each<F> {
     f: F,
 }
 
-impl<F: Map> Job for Each<F> {
+impl<F: Map> LaneKernel for Each<F> {
     type Out = ();
 
     #[inline(always)]
@@ -76,7 +76,7 @@ struct Sum<F> {
     f: F,
 }
 
-impl<F: Map> Job for Sum<F> {
+impl<F: Map> LaneKernel for Sum<F> {
     type Out = ();
 
     #[inline(always)]
@@ -128,7 +128,7 @@ struct Affine<'a, F> {
     f: F,
 }
 
-impl<F: Map> Job for Affine<'_, F> {
+impl<F: Map> LaneKernel for Affine<'_, F> {
     type Out = ();
 
     #[inline(always)]
@@ -221,7 +221,7 @@ struct Norm<'a, const CENTRED: bool> {
     out: &'a mut [f32],
 }
 
-impl<const CENTRED: bool> Job for Norm<'_, CENTRED> {
+impl<const CENTRED: bool> LaneKernel for Norm<'_, CENTRED> {
     type Out = ();
 
     #[inline(always)]
@@ -271,7 +271,7 @@ struct Softmax {
     n: usize,
 }
 
-impl Job for Softmax {
+impl LaneKernel for Softmax {
     type Out = ();
 
     #[inline(always)]

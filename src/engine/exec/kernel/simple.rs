@@ -6,7 +6,7 @@ use std::ops::Range;
 
 /// Sizes of an image and of what becomes of it.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Pool {
+pub(crate) struct PoolGeometry {
     pub image: [usize; 2],
     pub out_image: [usize; 2],
     pub channels: usize,
@@ -14,7 +14,7 @@ pub(crate) struct Pool {
 }
 
 /// Maximum over windows; padding never wins.
-pub(crate) fn max_pool(p: &Pool, x: &[f32], out: &mut [f32], par: Par<'_>) {
+pub(crate) fn max_pool(p: &PoolGeometry, x: &[f32], out: &mut [f32], par: Par<'_>) {
     let ([h, w], [oh, ow], c) = (p.image, p.out_image, p.channels);
     split(par, out, ow * c, |line, out| {
         let x = &x[line / oh * h * w * c..][..h * w * c];
@@ -44,7 +44,7 @@ pub(crate) fn mean_rows(rows: usize, skip: usize, c: usize, x: &[f32], out: &mut
 }
 
 /// Every `stride`-th pixel, output channel `j` from input channel `map[j]` or zero.
-pub(crate) fn channel_pad(p: &Pool, map: &[Option<u32>], x: &[f32], out: &mut [f32], par: Par<'_>) {
+pub(crate) fn channel_pad(p: &PoolGeometry, map: &[Option<u32>], x: &[f32], out: &mut [f32], par: Par<'_>) {
     let ([h, w], [oh, ow], c) = (p.image, p.out_image, p.channels);
     // The usual map is one run of channels; then a pixel is one copy.
     let lead = map.iter().take_while(|m| m.is_none()).count();
@@ -76,7 +76,7 @@ pub(crate) fn insert(tokens: &[f32], at: usize, per_image: usize, x: &[f32], out
 }
 
 /// Mean over windows; padding counts as zeros with `count_padding`, else not at all.
-pub(crate) fn avg_pool(p: &Pool, count_padding: bool, x: &[f32], out: &mut [f32], par: Par<'_>) {
+pub(crate) fn avg_pool(p: &PoolGeometry, count_padding: bool, x: &[f32], out: &mut [f32], par: Par<'_>) {
     let ([h, w], [oh, ow], c) = (p.image, p.out_image, p.channels);
     let Window { kernel: [kh, kw], stride: [sy, sx], padding: [top, left, ..] } = p.window;
     split(par, out, ow * c, |line, out| {
@@ -92,7 +92,7 @@ pub(crate) fn avg_pool(p: &Pool, count_padding: bool, x: &[f32], out: &mut [f32]
 }
 
 /// Mean over `oh x ow` nearly equal cells.
-pub(crate) fn adaptive_avg_pool(p: &Pool, x: &[f32], out: &mut [f32], par: Par<'_>) {
+pub(crate) fn adaptive_avg_pool(p: &PoolGeometry, x: &[f32], out: &mut [f32], par: Par<'_>) {
     let ([h, w], [oh, ow], c) = (p.image, p.out_image, p.channels);
     split(par, out, ow * c, |line, out| {
         let x = &x[line / oh * h * w * c..][..h * w * c];

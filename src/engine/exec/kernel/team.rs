@@ -36,7 +36,7 @@ impl Par<'_> {
 
 /// A job: what to call, and with how many numbers.
 #[derive(Clone, Copy)]
-struct Job {
+struct Call {
     f: *const (dyn Fn(usize) + Sync),
     parts: usize,
 }
@@ -45,7 +45,7 @@ struct Job {
 pub(crate) struct Team {
     threads: usize,
     /// Written only while `open` is false and `inside` is 0; read only by threads counted in `inside` that saw `open`.
-    job: UnsafeCell<Job>,
+    job: UnsafeCell<Call>,
     next: AtomicUsize,
     open: AtomicBool,
     /// From before a job opens until everybody has left it.
@@ -73,7 +73,7 @@ impl Team {
         let nothing: &(dyn Fn(usize) + Sync) = &|_| ();
         Arc::new(Team {
             threads,
-            job: UnsafeCell::new(Job { f: nothing, parts: 0 }),
+            job: UnsafeCell::new(Call { f: nothing, parts: 0 }),
             next: AtomicUsize::new(0),
             open: AtomicBool::new(false),
             busy: AtomicBool::new(false),
@@ -155,7 +155,7 @@ impl Team {
         }
     }
 
-    fn work(&self, job: Job) {
+    fn work(&self, job: Call) {
         // SAFETY: the closure lives until the owner has closed the job and seen everybody leave.
         let f = unsafe { &*job.f };
         loop {
@@ -175,7 +175,7 @@ impl Team {
         // SAFETY: only the lifetime changes; `closed` below keeps the job from being called after this function.
         let f: *const (dyn Fn(usize) + Sync + 'static) =
             unsafe { std::mem::transmute(f as *const (dyn Fn(usize) + Sync + 'a)) };
-        let job = Job { f, parts };
+        let job = Call { f, parts };
         // SAFETY: closed and nobody inside.
         unsafe { *self.job.get() = job };
         self.next.store(0, SeqCst);

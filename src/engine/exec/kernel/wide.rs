@@ -110,16 +110,16 @@ impl Wide {
             let x = &x[first * c..][..n * c];
             let to = Target { out: shared, residual, at: first * oc, images: 1, lines: 1, rows: n };
             match &self.weights {
-                Weights::F32(_) if self.layout.direct => self.product(e, Input::F32(x), &to, par),
+                Weights::F32(_) if self.layout.direct => self.product(e, Rows::F32(x), &to, par),
                 Weights::F32(_) => with_scratch(|Scratch { f32, .. }| {
                     let buf = room(f32, n * pitch);
                     split(par, buf, pitch, |r, out| out[..c].copy_from_slice(&x[r * c..][..c]));
-                    self.product(e, Input::F32(buf), &to, par);
+                    self.product(e, Rows::F32(buf), &to, par);
                 }),
                 Weights::Int8 { .. } => with_scratch(|Scratch { u8, codes: row_codes, .. }| {
                     let (q, row_codes) = (room(u8, n * pitch + SLACK), room(row_codes, n));
                     self.quantize_rows(x, codes.as_deref(), first, q, row_codes, par);
-                    self.product(e, Input::Int8(q, row_codes, 1), &to, par);
+                    self.product(e, Rows::Int8(q, row_codes, 1), &to, par);
                 }),
             }
         };
@@ -180,13 +180,13 @@ impl Wide {
             let x = &x[from * in_len..][..n * in_len];
             let image = |i: usize| &x[i / l.lines * in_len..][..in_len];
             match (&self.weights, &codes) {
-                (Weights::F32(_), _) if l.direct => self.images(e, Input::F32(x), &to, par),
+                (Weights::F32(_), _) if l.direct => self.images(e, Rows::F32(x), &to, par),
                 (Weights::F32(_), _) => with_scratch(|Scratch { f32, .. }| {
                     let buf = room(f32, n * size);
                     split(par, buf, l.line(), |i, out| {
                         l.write(g, image(i), i % l.lines, 0.0, out, |x, out| out.copy_from_slice(x));
                     });
-                    self.images(e, Input::F32(buf), &to, par);
+                    self.images(e, Rows::F32(buf), &to, par);
                 }),
                 (Weights::Int8 { .. }, codes) => with_scratch(|Scratch { u8, .. }| {
                     let codes = &codes.as_deref().unwrap_or_default()[from..from + n];
@@ -197,7 +197,7 @@ impl Wide {
                             vector::quantize(x, code.inverse, code.zero, TOP as f32, out);
                         });
                     });
-                    self.images(e, Input::Int8(buf, codes, 0), &to, par);
+                    self.images(e, Rows::Int8(buf, codes, 0), &to, par);
                 }),
             }
         }
@@ -234,7 +234,7 @@ impl Wide {
                     for (y, out) in buf.chunks_exact_mut(l.line()).enumerate() {
                         l.write(g, x, top + y, 0.0, out, |x, out| out.copy_from_slice(x));
                     }
-                    self.product(e, Input::F32(buf), &to, Par::ALONE);
+                    self.product(e, Rows::F32(buf), &to, Par::ALONE);
                 }
                 Some(codes) => {
                     let (code, buf) = (codes[image], room(u8, n * l.line() + SLACK));
@@ -243,7 +243,7 @@ impl Wide {
                             vector::quantize(x, code.inverse, code.zero, TOP as f32, out);
                         });
                     }
-                    self.product(e, Input::Int8(buf, &codes[image..], 0), &to, Par::ALONE);
+                    self.product(e, Rows::Int8(buf, &codes[image..], 0), &to, Par::ALONE);
                 }
             });
         });
@@ -255,7 +255,7 @@ impl Wide {
     }
 
     /// The product over prepared images.
-    fn images(&self, e: &Epilogue, x: Input<'_>, to: &Target<'_>, par: Par<'_>) {
+    fn images(&self, e: &Epilogue, x: Rows<'_>, to: &Target<'_>, par: Par<'_>) {
         let (n, lines, out_line) = (to.images, to.lines, to.rows * self.geo.out_channels);
         if par.threads() == 1 || self.by_columns(n * lines * to.rows, par) {
             return self.product(e, x, to, par);
@@ -278,7 +278,7 @@ impl Wide {
     }
 
     /// All panels over the target's images.
-    fn product(&self, e: &Epilogue, x: Input<'_>, to: &Target<'_>, par: Par<'_>) {
+    fn product(&self, e: &Epilogue, x: Rows<'_>, to: &Target<'_>, par: Par<'_>) {
         let out_len = to.lines * to.rows * self.geo.out_channels;
         if out_len == 0 {
             return;
@@ -288,8 +288,8 @@ impl Wide {
         par.run(parts, |part| {
             let panels = &panels[part * panels.len() / parts..(part + 1) * panels.len() / parts];
             match (&self.weights, x) {
-                (Weights::F32(p), Input::F32(x)) => self.panels_f32(e, p, panels, x, to),
-                (Weights::Int8 { matrix, .. }, Input::Int8(..)) => {
+                (Weights::F32(p), Rows::F32(x)) => self.panels_f32(e, p, panels, x, to),
+                (Weights::Int8 { matrix, .. }, Rows::Int8(..)) => {
                     // SAFETY: only packed for where it can run.
                     let tiles = matrix.then(|| unsafe { Tiles::set(amx::tile_rows(to.rows), self.step) });
                     self.panels_int8(e, panels, x, to, tiles.as_ref());
@@ -347,8 +347,8 @@ impl Wide {
         }
     }
 
-    fn panels_int8(&self, e: &Epilogue, panels: &[Panel], x: Input<'_>, to: &Target<'_>, tiles: Option<&Tiles>) {
-        let (Weights::Int8 { panels: p, sums, factors, .. }, Input::Int8(x, codes, stride)) = (&self.weights, x) else {
+    fn panels_int8(&self, e: &Epilogue, panels: &[Panel], x: Rows<'_>, to: &Target<'_>, tiles: Option<&Tiles>) {
+        let (Weights::Int8 { panels: p, sums, factors, .. }, Rows::Int8(x, codes, stride)) = (&self.weights, x) else {
             return;
         };
         let (images, size) = (to.images, self.layout.size());
@@ -398,17 +398,17 @@ impl Wide {
 
 /// A prepared input: f32, or codes with how they were made and how many of those there are to a row (0: one an image).
 #[derive(Clone, Copy)]
-enum Input<'a> {
+enum Rows<'a> {
     F32(&'a [f32]),
     Int8(&'a [u8], &'a [Code], usize),
 }
 
-impl Input<'_> {
+impl Rows<'_> {
     /// From value `n` on, which is in image `image`.
     fn skip(&self, n: usize, image: usize) -> Self {
         match *self {
-            Input::F32(x) => Input::F32(&x[n..]),
-            Input::Int8(x, codes, stride) => Input::Int8(&x[n..], &codes[image..], stride),
+            Rows::F32(x) => Rows::F32(&x[n..]),
+            Rows::Int8(x, codes, stride) => Rows::Int8(&x[n..], &codes[image..], stride),
         }
     }
 }

@@ -7,7 +7,7 @@ use crate::graph::{Windows, window};
 
 /// What surrounds a core whose `tokens` are those of one window.
 #[derive(Debug, Clone)]
-pub(crate) struct Around {
+pub(crate) struct Windowing {
     /// For every place, window by window, the token that stands there; empty: all tokens as they come, in one window.
     order: Vec<u32>,
     /// Windows of an image.
@@ -19,7 +19,7 @@ pub(crate) struct Around {
     kinds: Vec<usize>,
 }
 
-impl Around {
+impl Windowing {
     /// `bias` is `[heads, n, n]`; `factors` one a head. Masks of shifted windows are added into copies of the bias, one
     /// for each of the few kinds of windows.
     pub fn new(
@@ -27,10 +27,10 @@ impl Around {
         windows: Option<Windows>,
         factors: Option<Vec<f32>>,
         bias: Option<Vec<f32>>,
-    ) -> Around {
+    ) -> Windowing {
         let Some(w) = windows else {
             let kinds = if bias.is_some() { vec![0] } else { Vec::new() };
-            return Around { order: Vec::new(), count: 1, factors, bias: bias.unwrap_or_default(), kinds };
+            return Windowing { order: Vec::new(), count: 1, factors, bias: bias.unwrap_or_default(), kinds };
         };
         let n = w.tokens();
         let all = w.parts();
@@ -51,11 +51,11 @@ impl Around {
         }
         let masked = patterns.iter().any(|p| p.iter().any(|v| *v != p[0]));
         if bias.is_none() && !masked {
-            return Around { order: w.order(), count: w.count(), factors, bias: Vec::new(), kinds: Vec::new() };
+            return Windowing { order: w.order(), count: w.count(), factors, bias: Vec::new(), kinds: Vec::new() };
         }
         let base = bias.unwrap_or_else(|| vec![0.0; core.heads * n * n]);
         let tables = patterns.iter().flat_map(|p| window::masked(&base, p)).collect();
-        Around { order: w.order(), count: w.count(), factors, bias: tables, kinds }
+        Windowing { order: w.order(), count: w.count(), factors, bias: tables, kinds }
     }
 
     /// The bias of window `i` of an image.

@@ -8,14 +8,14 @@ use crate::exec::error::ExecError;
 use crate::exec::kernel::attention::{Attention, Part};
 use crate::exec::kernel::dense::{Dense, Source};
 use crate::exec::kernel::geometry::{Codes, Epilogue, Geometry};
-use crate::exec::kernel::simple::{self, Pool};
-use crate::exec::kernel::window::Around;
+use crate::exec::kernel::simple::{self, PoolGeometry};
+use crate::exec::kernel::window::Windowing;
 use crate::exec::kernel::{rows, split, vector};
 use crate::exec::unfold::Window;
 use crate::graph::{Op, ParamRole, Precision, Runs, channel_axis, op};
 
 /// A kernel, its name and its parameter bytes, stored and in memory.
-pub(super) type Made = (Kernel, String, [u64; 2]);
+pub(super) type NamedKernel = (Kernel, String, [u64; 2]);
 
 fn kernel(f: impl Fn(&Call<'_, '_>, &mut [f32]) + Send + Sync + 'static) -> Kernel {
     Box::new(f)
@@ -27,15 +27,15 @@ fn by_rows(width: usize, f: impl Fn(&[f32], &mut [f32]) + Send + Sync + 'static)
 }
 
 impl Builder<'_> {
-    fn pool(&self, window: Window) -> Result<Pool, ExecError> {
+    fn pool(&self, window: Window) -> Result<PoolGeometry, ExecError> {
         let (channels, image) = self.image()?;
         match self.shapes[self.chain.lead.index()][..] {
-            [_, h, w] => Ok(Pool { image, out_image: [h, w], channels, window }),
+            [_, h, w] => Ok(PoolGeometry { image, out_image: [h, w], channels, window }),
             ref other => Err(ExecError::shape(self.node, other, "[channels, height, width]")),
         }
     }
 
-    pub fn kernel(&self) -> Result<Made, ExecError> {
+    pub fn kernel(&self) -> Result<NamedKernel, ExecError> {
         let node = self.node;
         let plain = |k: Kernel, name: &str| Ok((k, name.to_owned(), [0; 2]));
         let held = |k: Kernel, name: &str, n: usize| Ok((k, name.to_owned(), [4 * n as u64; 2]));
@@ -177,7 +177,7 @@ impl Builder<'_> {
         }
     }
 
-    fn conv(&self, conv: &op::Conv2d) -> Result<Made, ExecError> {
+    fn conv(&self, conv: &op::Conv2d) -> Result<NamedKernel, ExecError> {
         let op::Conv2d { in_ch: channels, out_ch: out_channels, kernel, groups, bias, .. } = *conv;
         let (window, image, out_image) = self.window(conv)?;
         let geo = Geometry { image, channels, out_image, out_channels, window, groups, codes: Codes::Image };
@@ -185,24 +185,24 @@ impl Builder<'_> {
     }
 
     /// The positions that a channel padding keeps; every row of tokens.
-    fn padded(&self, pad: &op::ChannelPad) -> Result<Pool, ExecError> {
+    fn padded(&self, pad: &op::ChannelPad) -> Result<PoolGeometry, ExecError> {
         let window = Window { kernel: [1, 1], stride: [pad.stride; 2], padding: [0; 4] };
         if self.input(0)?.len() == 3 {
             return self.pool(window);
         }
         // Rows of tokens are images of one pixel.
         let (_, channels) = self.rows()?;
-        Ok(Pool { image: [1, 1], out_image: [1, 1], channels, window })
+        Ok(PoolGeometry { image: [1, 1], out_image: [1, 1], channels, window })
     }
 
-    fn attention(&self, attention: op::Attention) -> Result<Made, ExecError> {
+    fn attention(&self, attention: op::Attention) -> Result<NamedKernel, ExecError> {
         let op::Attention { heads, qk_dim: qk, v_dim: v, fused, scale, cosine, windows, bias } = attention;
         let (tokens, _) = self.rows()?;
         let tokens = windows.map_or(tokens, |w| w.tokens());
         let core = Attention { tokens, heads, qk, v, scale: scale as f32 };
         let (factors, bias, held) = self.position(cosine, windows, bias)?;
         let plain = factors.is_none() && windows.is_none() && bias.is_none();
-        let around = (!plain).then(|| Around::new(&core, windows, factors, bias));
+        let windowing = (!plain).then(|| Windowing::new(&core, windows, factors, bias));
         let run = kernel(move |call, out| {
             let (qw, vw) = (heads * qk, heads * v);
             let all = 2 * qw + vw;
@@ -214,15 +214,15 @@ impl Builder<'_> {
                 true => [0, qw, 2 * qw].map(|at| part(0, all, at)),
                 false => [part(0, qw, 0), part(1, qw, 0), part(2, vw, 0)],
             };
-            match &around {
-                Some(around) => around.run(&core, parts, out, call.par),
+            match &windowing {
+                Some(windowing) => windowing.run(&core, parts, out, call.par),
                 None => core.run(parts[0], parts[1], parts[2], None, out, call.par),
             }
         });
         Ok((run, core.kernel(), [held; 2]))
     }
 
-    fn dense(&self, geo: Geometry, shape: &[usize], has_bias: bool) -> Result<Made, ExecError> {
+    fn dense(&self, geo: Geometry, shape: &[usize], has_bias: bool) -> Result<NamedKernel, ExecError> {
         let precision = self.wanted();
         let geo = match precision {
             Precision::Int8Static => Geometry { codes: Codes::Fixed(self.calibrated()?), ..geo },

@@ -1,10 +1,10 @@
 //! The attention core in f64, one query row and head at a time, with windows, masks, biases and cosine factors.
 
-use super::site::{Site, U, Value};
+use super::site::{Expected, Site, U};
 use crate::graph::{ParamRole, PositionBias, op, window};
 use anyhow::{Result, bail};
 
-pub(super) fn attention(at: &Site<'_>, attention: &op::Attention) -> Result<Value> {
+pub(super) fn attention(at: &Site<'_>, attention: &op::Attention) -> Result<Expected> {
     let op::Attention { heads: h, qk_dim: qk, v_dim: vd, fused, scale, .. } = *attention;
     let (x, last) = (at.x, at.last());
     let parts = match (fused, at.rest) {
@@ -13,7 +13,7 @@ pub(super) fn attention(at: &Site<'_>, attention: &op::Attention) -> Result<Valu
         _ => bail!("node `{}` needs one fused input or three", at.node.name),
     };
     let parts = parts.map(|(value, width, at)| Part { value, width, at });
-    let (around, tokens, mut v) = (Around::of(at, attention)?, at.tokens(), Vec::new());
+    let (around, tokens, mut v) = (WindowTruth::of(at, attention)?, at.tokens(), Vec::new());
     for row in 0..at.run.images * tokens {
         let first = row / tokens * tokens;
         for head in 0..h {
@@ -27,7 +27,7 @@ pub(super) fn attention(at: &Site<'_>, attention: &op::Attention) -> Result<Valu
 /// Queries, keys or values: `width` numbers a row, heads from column `at` on.
 #[derive(Clone, Copy)]
 struct Part<'a> {
-    value: &'a Value,
+    value: &'a Expected,
     width: usize,
     at: usize,
 }
@@ -45,7 +45,7 @@ impl Part<'_> {
 }
 
 /// Which keys a query sees, and what is added to its scores.
-struct Around {
+struct WindowTruth {
     /// Tokens of each window; the place of every token as (window, index in it).
     windows: Vec<Vec<usize>>,
     place: Vec<(usize, usize)>,
@@ -56,15 +56,15 @@ struct Around {
     factors: Vec<f64>,
 }
 
-impl Around {
-    fn of(at: &Site<'_>, attention: &op::Attention) -> Result<Around> {
+impl WindowTruth {
+    fn of(at: &Site<'_>, attention: &op::Attention) -> Result<WindowTruth> {
         let op::Attention { heads, cosine, windows, bias, .. } = *attention;
         let tokens = at.tokens();
         let (order, parts, n) = match windows {
             Some(w) => (w.order(), w.parts(), w.tokens()),
             None => ((0..tokens as u32).collect(), vec![0; tokens], tokens),
         };
-        let mut around = Around {
+        let mut around = WindowTruth {
             windows: order.chunks(n.max(1)).map(|w| w.iter().map(|&t| t as usize).collect()).collect(),
             place: vec![(0, 0); tokens],
             part: vec![0; tokens],

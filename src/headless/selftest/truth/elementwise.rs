@@ -1,15 +1,15 @@
 //! Ops on one element at a time, of one input or of two.
 
-use super::site::{Site, U, Value};
+use super::site::{Expected, Site, U};
 use crate::graph::{Activation, ParamRole, op};
 use anyhow::Result;
 
-pub(super) fn add(at: &Site<'_>) -> Result<Value> {
+pub(super) fn add(at: &Site<'_>) -> Result<Expected> {
     let (other, _) = at.other()?;
     Ok(at.x.pairs().zip(other.pairs()).map(|((a, s), (b, t))| (a + b, s + t + 2.0 * U * (a + b).abs())).collect())
 }
 
-pub(super) fn multiply(at: &Site<'_>) -> Result<Value> {
+pub(super) fn multiply(at: &Site<'_>) -> Result<Expected> {
     let (other, factor) = at.other()?;
     let (shape, last) = (at.shape, at.last());
     let each = shape.iter().product::<usize>();
@@ -25,7 +25,7 @@ pub(super) fn multiply(at: &Site<'_>) -> Result<Value> {
     }))
 }
 
-pub(super) fn scale(at: &Site<'_>, scale: &op::Scale) -> Result<Value> {
+pub(super) fn scale(at: &Site<'_>, scale: &op::Scale) -> Result<Expected> {
     let w = at.param(ParamRole::Weight)?;
     Ok(at.each(|i, x, t| {
         let w = w[i % scale.channels];
@@ -33,11 +33,11 @@ pub(super) fn scale(at: &Site<'_>, scale: &op::Scale) -> Result<Value> {
     }))
 }
 
-pub(super) fn scalar(at: &Site<'_>, op::Scalar { mul, add }: &op::Scalar) -> Value {
+pub(super) fn scalar(at: &Site<'_>, op::Scalar { mul, add }: &op::Scalar) -> Expected {
     at.each(|_, x, t| (x * mul + add, mul.abs() * t + 4.0 * U * ((x * mul).abs() + add.abs())))
 }
 
-pub(super) fn add_positions(at: &Site<'_>) -> Result<Value> {
+pub(super) fn add_positions(at: &Site<'_>) -> Result<Expected> {
     let positions = at.param(ParamRole::Embedding)?;
     Ok(at.each(|i, x, t| {
         let y = x + positions[i % positions.len()];
@@ -45,7 +45,7 @@ pub(super) fn add_positions(at: &Site<'_>) -> Result<Value> {
     }))
 }
 
-pub(super) fn activate(at: &Site<'_>, act: Activation) -> Value {
+pub(super) fn activate(at: &Site<'_>, act: Activation) -> Expected {
     // Slopes stay below 1.13, hard swish's reaches 1.5; kernels may approximate the smooth ones to 32 units.
     at.each(|_, x, t| match act {
         Activation::Relu => (x.max(0.0), t),

@@ -1,13 +1,13 @@
 //! Convolutions and linear layers: sums of products, rounded, in codes or in half precision.
 
-use super::site::{SIGMAS, Site, U, Value, taps};
+use super::site::{Expected, SIGMAS, Site, U, taps};
 use crate::graph::{ParamRole, Precision, op};
 use anyhow::Result;
 
-pub(super) fn conv(at: &Site<'_>, conv: &op::Conv2d) -> Result<Value> {
+pub(super) fn conv(at: &Site<'_>, conv: &op::Conv2d) -> Result<Expected> {
     let op::Conv2d { in_ch, out_ch, kernel, stride, padding, groups, .. } = *conv;
     let [[_, h, w], [_, oh, ow]] = at.images()?;
-    let sums = Dense::of(at, out_ch)?;
+    let sums = DenseTruth::of(at, out_ch)?;
     let (ci, co, x) = (in_ch / groups, out_ch / groups, at.x);
     let mut v = Vec::new();
     for image in 0..at.run.images {
@@ -26,8 +26,8 @@ pub(super) fn conv(at: &Site<'_>, conv: &op::Conv2d) -> Result<Value> {
     Ok(v.into_iter().collect())
 }
 
-pub(super) fn linear(at: &Site<'_>, linear: &op::Linear) -> Result<Value> {
-    let sums = Dense::of(at, linear.out_features)?;
+pub(super) fn linear(at: &Site<'_>, linear: &op::Linear) -> Result<Expected> {
+    let sums = DenseTruth::of(at, linear.out_features)?;
     let mut v = Vec::new();
     for (row, tolerance) in at.rows() {
         let step = step(at, row);
@@ -47,7 +47,7 @@ fn step(at: &Site<'_>, x: &[f64]) -> f64 {
 }
 
 /// Rows of weights that products are summed with.
-struct Dense {
+struct DenseTruth {
     weights: Vec<f64>,
     bias: Vec<f64>,
     k: usize,
@@ -56,8 +56,8 @@ struct Dense {
     half: Option<f64>,
 }
 
-impl Dense {
-    fn of(at: &Site<'_>, rows: usize) -> Result<Dense> {
+impl DenseTruth {
+    fn of(at: &Site<'_>, rows: usize) -> Result<DenseTruth> {
         let weights = at.param(ParamRole::Weight)?;
         let bias = match at.node.param(ParamRole::Bias) {
             Some(_) => at.param(ParamRole::Bias)?,
@@ -69,7 +69,7 @@ impl Dense {
             Precision::Bf16 => Some(1.0 / f64::from(1u32 << 8)),
             _ => None,
         };
-        Ok(Dense { k: weights.len() / rows.max(1), weights, bias, int8: precision == Precision::Int8, half })
+        Ok(DenseTruth { k: weights.len() / rows.max(1), weights, bias, int8: precision == Precision::Int8, half })
     }
 
     /// A sum with row `o`, over activations whose int8 codes have this step.

@@ -1,18 +1,18 @@
 //! Norms and softmax, over the last axis.
 
-use super::site::{Site, U, Value};
+use super::site::{Expected, Site, U};
 use crate::graph::{ParamRole, op};
 use anyhow::Result;
 
 /// A norm of an image: `norm` of its pixels, as tokens.
-pub(super) fn over_pixels(at: &Site<'_>, norm: impl FnOnce(&Site<'_>) -> Result<Value>) -> Result<Value> {
+pub(super) fn over_pixels(at: &Site<'_>, norm: impl FnOnce(&Site<'_>) -> Result<Expected>) -> Result<Expected> {
     let [c, h, w] = at.image()?;
     let pixels = [h * w, c];
     let rows = norm(&Site { x: &at.turned(at.x, c, h * w), shape: &pixels, out: &pixels, ..*at })?;
     Ok(at.turned(&rows, h * w, c))
 }
 
-pub(super) fn batch_norm(at: &Site<'_>, norm: &op::BatchNorm2d) -> Result<Value> {
+pub(super) fn batch_norm(at: &Site<'_>, norm: &op::BatchNorm2d) -> Result<Expected> {
     let (w, b) = (at.param(ParamRole::Weight)?, at.param(ParamRole::Bias)?);
     let (mean, var) = (at.param(ParamRole::Mean)?, at.param(ParamRole::Var)?);
     Ok(at.each(|i, x, t| {
@@ -23,7 +23,7 @@ pub(super) fn batch_norm(at: &Site<'_>, norm: &op::BatchNorm2d) -> Result<Value>
     }))
 }
 
-pub(super) fn layer_norm(at: &Site<'_>, norm: &op::LayerNorm) -> Result<Value> {
+pub(super) fn layer_norm(at: &Site<'_>, norm: &op::LayerNorm) -> Result<Expected> {
     let (w, b) = (at.param(ParamRole::Weight)?, at.param(ParamRole::Bias)?);
     let (n, mut v) = (at.last() as f64, Vec::new());
     for (row, tolerance) in at.rows() {
@@ -41,7 +41,7 @@ pub(super) fn layer_norm(at: &Site<'_>, norm: &op::LayerNorm) -> Result<Value> {
     Ok(v.into_iter().collect())
 }
 
-pub(super) fn rms_norm(at: &Site<'_>, norm: &op::RmsNorm) -> Result<Value> {
+pub(super) fn rms_norm(at: &Site<'_>, norm: &op::RmsNorm) -> Result<Expected> {
     let w = at.param(ParamRole::Weight)?;
     let (n, mut v) = (at.last() as f64, Vec::new());
     for (row, tolerance) in at.rows() {
@@ -56,7 +56,7 @@ pub(super) fn rms_norm(at: &Site<'_>, norm: &op::RmsNorm) -> Result<Value> {
     Ok(v.into_iter().collect())
 }
 
-pub(super) fn softmax(at: &Site<'_>) -> Value {
+pub(super) fn softmax(at: &Site<'_>) -> Expected {
     let mut v = Vec::new();
     for (row, tolerance) in at.rows() {
         let top = row.iter().fold(f64::NEG_INFINITY, |m, s| m.max(*s));

@@ -1,16 +1,16 @@
 //! Pooling: the largest or the mean of what lies together.
 
-use super::site::{Site, U, Value, taps};
+use super::site::{Expected, Site, U, taps};
 use crate::graph::op;
 use anyhow::Result;
 
-pub(super) fn max(at: &Site<'_>, op::MaxPool2d { kernel, stride, padding }: &op::MaxPool2d) -> Result<Value> {
+pub(super) fn max(at: &Site<'_>, op::MaxPool2d { kernel, stride, padding }: &op::MaxPool2d) -> Result<Expected> {
     let most = |(m, off): (f64, f64), (y, t): (f64, f64)| (m.max(y), off.max(t));
     let one = |seen: Vec<usize>| seen.iter().map(|i| at.x.get(*i)).fold((f64::NEG_INFINITY, 0.0), most);
     Ok(windows(at, *kernel, *stride, *padding)?.map(one).collect())
 }
 
-pub(super) fn average(at: &Site<'_>, pool: &op::AvgPool2d) -> Result<Value> {
+pub(super) fn average(at: &Site<'_>, pool: &op::AvgPool2d) -> Result<Expected> {
     let op::AvgPool2d { kernel, stride, padding, count_padding } = *pool;
     let one = |seen: Vec<usize>| {
         let n = if count_padding { kernel[0] * kernel[1] } else { seen.len() };
@@ -35,7 +35,7 @@ fn windows(
     Ok((0..at.run.images * c).flat_map(move |plane| (0..oh * ow).map(move |place| under(plane, place))))
 }
 
-pub(super) fn adaptive(at: &Site<'_>) -> Result<Value> {
+pub(super) fn adaptive(at: &Site<'_>) -> Result<Expected> {
     let [[c, h, w], [_, oh, ow]] = at.images()?;
     let range = |o: usize, len: usize, n: usize| o * len / n..((o + 1) * len).div_ceil(n);
     let one = |plane: usize, place: usize| {
@@ -47,13 +47,13 @@ pub(super) fn adaptive(at: &Site<'_>) -> Result<Value> {
     Ok((0..at.run.images * c).flat_map(|p| (0..oh * ow).map(move |i| (p, i))).map(|(p, i)| one(p, i)).collect())
 }
 
-pub(super) fn global(at: &Site<'_>) -> Result<Value> {
+pub(super) fn global(at: &Site<'_>) -> Result<Expected> {
     let [c, h, w] = at.image()?;
     let one = |plane: usize| mean((plane * h * w..(plane + 1) * h * w).map(|i| at.x.get(i)), h * w);
     Ok((0..at.run.images * c).map(one).collect())
 }
 
-pub(super) fn tokens(at: &Site<'_>, skip: usize) -> Value {
+pub(super) fn tokens(at: &Site<'_>, skip: usize) -> Expected {
     let (rows, last) = (at.tokens(), at.last());
     let one = |i: usize| {
         let (image, column) = (i / last, i % last);

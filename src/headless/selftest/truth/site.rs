@@ -14,13 +14,13 @@ pub(crate) const SIGMAS: f64 = 6.0;
 
 /// A value in its op's documented layout, images one after another.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Value {
+pub(crate) struct Expected {
     pub y: Vec<f64>,
     /// How far each element of a correct kernel's result may be from `y`.
     pub tolerance: Vec<f64>,
 }
 
-impl Value {
+impl Expected {
     pub fn get(&self, i: usize) -> (f64, f64) {
         (self.y[i], self.tolerance[i])
     }
@@ -31,10 +31,10 @@ impl Value {
     }
 }
 
-impl FromIterator<(f64, f64)> for Value {
-    fn from_iter<I: IntoIterator<Item = (f64, f64)>>(pairs: I) -> Value {
+impl FromIterator<(f64, f64)> for Expected {
+    fn from_iter<I: IntoIterator<Item = (f64, f64)>>(pairs: I) -> Expected {
         let (y, tolerance) = pairs.into_iter().unzip();
-        Value { y, tolerance }
+        Expected { y, tolerance }
     }
 }
 
@@ -54,10 +54,10 @@ pub(super) struct Site<'a> {
     pub run: &'a Run<'a>,
     pub node: &'a Node,
     /// Its first input.
-    pub x: &'a Value,
+    pub x: &'a Expected,
     pub shape: &'a [usize],
     /// Its other inputs.
-    pub rest: &'a [(&'a Value, &'a [usize])],
+    pub rest: &'a [(&'a Expected, &'a [usize])],
     /// Its output's shape.
     pub out: &'a [usize],
 }
@@ -84,12 +84,12 @@ impl<'a> Site<'a> {
     }
 
     /// `f` of every element of the first input, by its place, with its tolerance.
-    pub fn each(&self, f: impl Fn(usize, f64, f64) -> (f64, f64)) -> Value {
+    pub fn each(&self, f: impl Fn(usize, f64, f64) -> (f64, f64)) -> Expected {
         self.x.pairs().enumerate().map(|(i, (x, t))| f(i, x, t)).collect()
     }
 
     /// The second of two inputs.
-    pub fn other(&self) -> Result<(&'a Value, &'a [usize])> {
+    pub fn other(&self) -> Result<(&'a Expected, &'a [usize])> {
         let [other] = self.rest else { bail!("node `{}` needs two inputs", self.node.name) };
         Ok(*other)
     }
@@ -105,7 +105,7 @@ impl<'a> Site<'a> {
     }
 
     /// `x` from `[images, a, b]` to `[images, b, a]`.
-    pub fn turned(&self, x: &Value, a: usize, b: usize) -> Value {
+    pub fn turned(&self, x: &Expected, a: usize, b: usize) -> Expected {
         let from = |i: usize| (i / (a * b) * a + i % a) * b + i / a % b;
         (0..self.run.images * a * b).map(|i| x.get(from(i))).collect()
     }
