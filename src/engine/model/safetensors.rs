@@ -1,5 +1,8 @@
 //! Reading the safetensors container, strictly: a header that lies about sizes, overlaps tensors or repeats a name is
 //! refused before anything is allocated for it. (<https://huggingface.co/docs/safetensors>, "Format".)
+//!
+//! Not by the `safetensors` crate: its parser drops repeated names without a word, and cannot say which tensor of which file
+//! is at fault, so that all of these checks would stand beside it. Tests write with it.
 
 use super::checkpoint::float_dtype;
 use super::{Blob, Checkpoint, ModelError, Param, RawTensor, numel_of, printable};
