@@ -142,7 +142,7 @@ impl Shape {
                 .filter(|g| g.protected.is_none())
                 .find_map(|g| {
                     let m = g.members.iter().find(|m| m.node == node.name && m.axis == axis && role(m.role))?;
-                    Some(g.granule.max(1) * m.width.max(1) * m.blocks.max(1))
+                    Some(g.granule.max(1) * m.span.width.max(1) * m.span.blocks.max(1))
                 })
                 .unwrap_or(0)
         };

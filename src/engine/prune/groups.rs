@@ -217,26 +217,11 @@ impl<'a> Axes<'a> {
                 continue;
             };
             for (node, roles, axis, role, span) in self.sites(id, &spans) {
-                let name = self.graph.nodes[node].name.clone();
-                let same = members.iter_mut().find(|m| {
-                    m.node == name
-                        && m.axis == axis
-                        && m.role == role
-                        && (m.offset, m.width, m.blocks, m.stride)
-                            == (span.offset, span.width, span.blocks, span.stride)
-                });
-                match same {
+                let node = self.graph.nodes[node].name.clone();
+                let place = (&node, axis, role, span);
+                match members.iter_mut().find(|m| (&m.node, m.axis, m.role, m.span) == place) {
                     Some(m) => m.roles.extend(roles),
-                    None => members.push(Member {
-                        node: name,
-                        roles,
-                        axis,
-                        role,
-                        offset: span.offset,
-                        width: span.width,
-                        blocks: span.blocks,
-                        stride: span.stride,
-                    }),
+                    None => members.push(Member { node, roles, axis, role, span }),
                 }
             }
         }

@@ -25,5 +25,7 @@ pub use error::RepairError;
 pub use options::RepairOptions;
 pub use ranges::{calibrate, input_ranges};
 pub use rebuild::{Rebuild, rebuild};
+pub(crate) use ridge::add_to;
+pub(crate) use sample::{Places, draw, inputs, places_of};
 pub use stage::{BadStages, Stage, Stages};
 pub use step::{RepairStep, RepairUpdate, RepairUse};

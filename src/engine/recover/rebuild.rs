@@ -89,16 +89,11 @@ pub fn rebuild(
         let (_, values) = runner.run(&x)?;
         for (r, name) in readers.iter_mut().zip(&names) {
             let Some(value) = values.get(*name) else { continue };
-            let out = &shapes[r.id.index()];
-            let total = match out.as_slice() {
-                [_, h, w] => h * w,
-                [t, _] => *t,
-                _ => 1,
-            };
+            let (total, out_width) = sample::places_of(&shapes[r.id.index()]);
             let mut rng = ChaCha8Rng::seed_from_u64(options.seed ^ ((r.id.0 as u64) << 32));
             rng.set_stream(c as u64 + 1);
             let at: Vec<Vec<usize>> = picks.iter().map(|_| sample::draw(r.places, total, &mut rng)).collect();
-            let rows = sample::inputs(&graph.node(r.id).op, value, out.get(2).copied().unwrap_or(1), &at)?;
+            let rows = sample::inputs(&graph.node(r.id).op, value, out_width, &at)?;
             let none = Tensor::zeros((rows.dim(0)?, 1), rows.dtype(), rows.device())?;
             r.sums.add(&rows, &none)?;
         }
@@ -130,7 +125,7 @@ impl Reader<'_> {
         let d = gram.nrows();
         let o = weight.len() / d.max(1);
         // Each channel of a convolution is a run of kernel taps among the columns.
-        let channels = self.group.size * self.member.width * self.member.blocks;
+        let channels = self.group.size * self.member.span.width * self.member.span.blocks;
         let taps = d / channels.max(1);
         let columns: Vec<Vec<usize>> = (0..self.group.size)
             .map(|u| self.member.indices(u).flat_map(|i| i * taps..(i + 1) * taps).collect())

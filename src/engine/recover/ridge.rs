@@ -101,7 +101,8 @@ impl Sums {
     }
 }
 
-fn add_to(sum: &mut [f64], part: &Tensor) -> candle_core::Result<()> {
+/// Adds a tensor's values to sums of them.
+pub(crate) fn add_to(sum: &mut [f64], part: &Tensor) -> candle_core::Result<()> {
     for (s, v) in sum.iter_mut().zip(part.flatten_all()?.to_vec1::<f32>()?) {
         *s += f64::from(v);
     }

@@ -183,7 +183,7 @@ impl<'w, 'a> Walk<'w, 'a> {
                     per_image: self.state.options.positions.max(1),
                     token: only_token(&graph, &consumers, id),
                 },
-                out_width: out_shapes[id.index()].get(2).copied().unwrap_or(1),
+                out_width: sample::places_of(&out_shapes[id.index()]).1,
             })
             .collect();
         // The original goes first: its values at the sampled places are all that the re-fits need of it.

@@ -11,12 +11,12 @@ use crate::graph::op;
 use crate::graph::{Graph, NodeId, Op, ParamRole, shapes};
 use crate::model::{Model, Param};
 use crate::prune::{Group, MemberRole};
+use crate::recover::{Places, add_to, draw, inputs, places_of};
 use crate::task::Targets;
-use candle_core::{Device, Tensor};
+use candle_core::Tensor;
 use faer::linalg::solvers::Solve;
 use faer::{Mat, Side};
 use rand::SeedableRng;
-use rand::seq::index;
 use rand_chacha::ChaCha8Rng;
 
 /// Ridge as a part of the mean diagonal.
@@ -94,28 +94,23 @@ pub(super) fn gather(
         for (node, d, columns) in readers(graph, g) {
             let Some(&input) = graph.node(node).inputs.first() else { continue };
             let shape = shapes.get(node.index()).map_or(&[][..], Vec::as_slice);
-            let (places, out_width) = match *shape {
-                [_, h, w] => (h * w, w),
-                [t, _] => (t, 1),
-                _ => (1, 1),
-            };
+            let (places, out_width) = places_of(shape);
             let (xx, x) = (vec![0.0; d * d], vec![0.0; d]);
             list.push(Reader { node, input, columns, d, places, out_width, n: 0.0, xx, x });
         }
         out.push((g.id.clone(), Refit { readers: list }));
     }
-    let mut names: Vec<String> = Vec::new();
+    let mut names: Vec<&str> = Vec::new();
     for r in out.iter().flat_map(|(_, r)| &r.readers) {
-        let name = &graph.node(r.input).name;
-        if !names.contains(name) {
-            names.push(name.clone());
+        let name = graph.node(r.input).name.as_str();
+        if !names.contains(&name) {
+            names.push(name);
         }
     }
     if names.is_empty() {
         return Ok(out);
     }
-    let plan = Plan::of(model, &compile.clone().keeping(names.iter().cloned()))?;
-    let asked: Vec<&str> = names.iter().map(String::as_str).collect();
+    let plan = Plan::of(model, &compile.clone().keeping(names.iter().copied()))?;
     let images: usize = batches.iter().map(|(_, y)| y.len()).sum();
     // Twice as many samples as columns at least, where the images have as many places.
     let per_image = |d: usize| SAMPLES.max(2 * d).div_ceil(images.max(1)).max(24);
@@ -132,13 +127,14 @@ pub(super) fn gather(
         let n = x.dim(0)?;
         for start in (0..n).step_by(piece) {
             cancel.check()?;
-            let (_, values) = plan.capture(&x.narrow(0, start, piece.min(n - start))?, &asked)?;
+            let (_, values) = plan.capture(&x.narrow(0, start, piece.min(n - start))?, &names)?;
             for reader in out.iter_mut().flat_map(|(_, r)| &mut r.readers) {
                 let node = graph.node(reader.node);
                 let Some(value) = values.get(&graph.node(reader.input).name) else { continue };
                 let mut rng = ChaCha8Rng::seed_from_u64(seed ^ ((reader.node.index() as u64) << 32));
-                let rows = samples(&node.op, value, reader, per_image(reader.d), &mut rng)?;
-                reader.add(&rows)?;
+                let places = Places { per_image: per_image(reader.d), token: None };
+                let at: Vec<_> = (0..value.dim(0)?).map(|_| draw(places, reader.places, &mut rng)).collect();
+                reader.add(&inputs(&node.op, value, reader.out_width, &at)?)?;
             }
             seed += 1;
         }
@@ -162,14 +158,9 @@ impl Refit {
 }
 
 impl Reader {
-    fn add(&mut self, rows: &Tensor) -> Result<(), ProfileError> {
-        let xx = rows.t()?.matmul(rows)?.flatten_all()?.to_vec1::<f32>()?;
-        for (a, b) in self.xx.iter_mut().zip(xx) {
-            *a += f64::from(b);
-        }
-        for (a, b) in self.x.iter_mut().zip(rows.sum(0)?.to_vec1::<f32>()?) {
-            *a += f64::from(b);
-        }
+    fn add(&mut self, rows: &Tensor) -> candle_core::Result<()> {
+        add_to(&mut self.xx, &rows.t()?.matmul(rows)?)?;
+        add_to(&mut self.x, &rows.sum(0)?)?;
         self.n += rows.dim(0)? as f64;
         Ok(())
     }
@@ -263,50 +254,4 @@ impl Shift {
         }
         Shift::None
     }
-}
-
-/// Rows of the reader's input that feed `per_image` random output places of each image, `[samples, d]`.
-fn samples(
-    op: &Op,
-    value: &Tensor,
-    reader: &Reader,
-    per_image: usize,
-    rng: &mut ChaCha8Rng,
-) -> Result<Tensor, ProfileError> {
-    let dims = value.dims().to_vec();
-    let values = value.to_device(&Device::Cpu)?.flatten_all()?.to_vec1::<f32>()?;
-    let n = dims.first().copied().unwrap_or(0);
-    let take = per_image.min(reader.places);
-    let mut out = vec![0f32; n * take * reader.d];
-    let mut rows = out.chunks_exact_mut(reader.d.max(1));
-    for image in 0..n {
-        let mut at = index::sample(rng, reader.places, take).into_vec();
-        at.sort_unstable();
-        for place in at {
-            let Some(row) = rows.next() else { break };
-            match (op, dims.as_slice()) {
-                (Op::Conv2d(op::Conv2d { kernel, stride, padding, .. }), &[_, c, h, w]) => {
-                    let top = (place / reader.out_width * stride[0]) as isize - padding[0] as isize;
-                    let left = (place % reader.out_width * stride[1]) as isize - padding[1] as isize;
-                    let mut k = 0;
-                    for ch in 0..c {
-                        let plane = &values[(image * c + ch) * h * w..][..h * w];
-                        for y in (0..kernel[0] as isize).map(|d| top + d) {
-                            for x in (0..kernel[1] as isize).map(|d| left + d) {
-                                if (0..h as isize).contains(&y) && (0..w as isize).contains(&x) {
-                                    row[k] = plane[y as usize * w + x as usize];
-                                }
-                                k += 1;
-                            }
-                        }
-                    }
-                }
-                _ => {
-                    let start = (image * reader.places + place) * reader.d;
-                    row.copy_from_slice(&values[start..start + reader.d]);
-                }
-            }
-        }
-    }
-    Ok(Tensor::from_vec(out, (n * take, reader.d), &Device::Cpu)?)
 }
