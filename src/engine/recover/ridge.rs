@@ -9,7 +9,7 @@ use faer::{Mat, Side};
 /// Sums over samples of `x xᵀ`, `x tᵀ`, `x`, `t` and `t²`.
 #[derive(Debug, Clone)]
 pub(super) struct Sums {
-    pub n: f64,
+    n: f64,
     d: usize,
     o: usize,
     xx: Vec<f64>,
@@ -55,11 +55,8 @@ impl Sums {
         Ok(())
     }
 
-    /// The centred Gram matrix of the inputs with `lambda` of its mean diagonal added; `None` without any variance.
-    pub fn centred(&self, lambda: f64) -> Option<Mat<f64>> {
-        self.gram(lambda, 1.0 / self.n.max(1.0)).map(|(gram, _)| gram)
-    }
-
+    /// The Gram matrix of the inputs, less `centre` times the products of their sums, with `lambda` of its mean diagonal
+    /// added, which comes along; `None` without any variance.
     fn gram(&self, lambda: f64, centre: f64) -> Option<(Mat<f64>, f64)> {
         let d = self.d;
         let mut gram = Mat::<f64>::from_fn(d, d, |i, j| self.xx[i * d + j] - self.x[i] * self.x[j] * centre);
