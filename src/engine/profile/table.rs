@@ -206,11 +206,6 @@ impl Profile {
             r.share = if total > 0.0 { r.latency.p50 / total } else { 0.0 };
         }
     }
-
-    /// Rows in doubt.
-    pub fn doubts(&self) -> usize {
-        self.rows.iter().filter(|r| r.doubt.is_some()).count()
-    }
 }
 
 impl LayerRow {
