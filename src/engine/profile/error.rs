@@ -44,10 +44,3 @@ impl OutOfMemory for ProfileError {
         }
     }
 }
-
-impl ProfileError {
-    /// Whether the work ended because it was cancelled.
-    pub fn is_cancelled(&self) -> bool {
-        matches!(self, ProfileError::Cancelled(_))
-    }
-}

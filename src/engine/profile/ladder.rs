@@ -281,7 +281,7 @@ impl Shape {
     }
 
     fn compile(&self, i: usize, o: usize, precision: Precision, options: &LadderOptions) -> Result<Rung, ProfileError> {
-        let (graph, params) = alone(&self.op, &self.input, self.epilogue, i, o);
+        let (graph, params) = alone(&self.op, &self.input, self.epilogue, i, o)?;
         let mut plan = PrecisionPlan::default();
         plan.set(LAYER, precision);
         let compile =
@@ -462,6 +462,9 @@ mod tests {
         }
         let cancel = Cancel::default();
         cancel.cancel();
-        assert!(ladders(&graph, &groups, &o, None, &cancel, &mut |_| {}).is_err_and(|e| e.is_cancelled()));
+        assert!(
+            ladders(&graph, &groups, &o, None, &cancel, &mut |_| {})
+                .is_err_and(|e| matches!(e, ProfileError::Cancelled(_)))
+        );
     }
 }

@@ -132,6 +132,6 @@ mod tests {
             }
             Ok(())
         };
-        assert!(turns.take(end).is_err_and(|e| e.is_cancelled()));
+        assert!(turns.take(end).is_err_and(|e| matches!(e, ProfileError::Cancelled(_))));
     }
 }

@@ -59,12 +59,9 @@ fn zero(graph: &Graph, params: &mut ParamStore, edits: &Edits) -> Result<(), Pru
         let node = graph.by_name(name).filter(|id| reachable[id.index()]).map(|id| graph.node(id));
         let Some(weight) = node.and_then(|n| n.param(ParamRole::Weight)) else { continue };
         let old = params.get(weight)?;
-        let shape = old.shape().to_vec();
         let mut values = old.values().into_owned();
-        sparsity.apply(&mut values, &shape);
-        if let Some(p) = Param::owned(shape, values) {
-            params.insert(weight.to_owned(), p);
-        }
+        sparsity.apply(&mut values, old.shape());
+        params.set(weight, values)?;
     }
     Ok(())
 }

@@ -49,7 +49,17 @@ impl Sets {
 pub fn groups(graph: &Graph) -> Vec<Group> {
     let sized = least(graph).and_then(|binding| shapes_at(graph, binding));
     let (Ok(links), Ok(shapes)) = (links(graph), sized) else { return Vec::new() };
-    let mut axes = Axes::new(graph);
+    let mut axes = Axes {
+        graph,
+        ids: HashMap::new(),
+        list: Vec::new(),
+        len: Vec::new(),
+        base: Vec::new(),
+        elements: Sets::default(),
+        of_axes: Sets::default(),
+        why: BTreeMap::new(),
+        free: BTreeMap::new(),
+    };
     for (i, facts) in links.iter().enumerate() {
         axes.add_node(&shapes, i, facts);
     }
@@ -72,20 +82,6 @@ struct Axes<'a> {
 }
 
 impl<'a> Axes<'a> {
-    fn new(graph: &'a Graph) -> Axes<'a> {
-        Axes {
-            graph,
-            ids: HashMap::new(),
-            list: Vec::new(),
-            len: Vec::new(),
-            base: Vec::new(),
-            elements: Sets::default(),
-            of_axes: Sets::default(),
-            why: BTreeMap::new(),
-            free: BTreeMap::new(),
-        }
-    }
-
     /// Values are known by the node that writes them.
     fn canonical(&self, node: usize, r: AxisRef) -> Option<Axis> {
         match r.site {

@@ -9,7 +9,7 @@ use super::super::ProfileError;
 use crate::exec::{Cancel, CompileOptions, Plan};
 use crate::graph::op;
 use crate::graph::{Graph, NodeId, Op, ParamRole, shapes};
-use crate::model::{Model, Param};
+use crate::model::Model;
 use crate::prune::{Group, MemberRole};
 use crate::recover::{Places, add_to, draw, inputs, places_of};
 use crate::task::Targets;
@@ -211,21 +211,16 @@ impl Reader {
         if values.iter().chain(&offset).any(|v| !v.is_finite()) {
             return Ok(());
         }
-        let shape = changed.params.get(weight)?.shape().to_vec();
-        if let Some(p) = Param::owned(shape, values) {
-            changed.params.insert(weight, p);
-        }
+        changed.params.set(weight, values)?;
         let moved = match &shift {
             Shift::None => None,
             Shift::Bias(name) => Some((name, 1.0)),
             Shift::Mean(name) => Some((name, -1.0)),
         };
         if let Some((name, sign)) = moved {
-            let p = changed.params.get(name)?;
-            let values = p.values().iter().zip(&offset).map(|(v, b)| v + sign * b).collect();
-            if let Some(p) = Param::owned(p.shape().to_vec(), values) {
-                changed.params.insert(name.clone(), p);
-            }
+            let old = changed.params.get(name)?.values();
+            let values = old.iter().zip(&offset).map(|(v, b)| v + sign * b).collect();
+            changed.params.set(name, values)?;
         }
         Ok(())
     }

@@ -118,7 +118,7 @@ fn a_cancelled_scan_resumes_from_its_cache_and_repeats_exactly() {
             cancel.cancel();
         }
     });
-    assert!(stopped.is_err_and(|e| e.is_cancelled()));
+    assert!(stopped.is_err_and(|e| matches!(e, ProfileError::Cancelled(_))));
     let kept = || {
         let files = std::fs::read_dir(dir.path()).expect("dir").flatten();
         files.filter(|f| f.file_name().to_string_lossy().starts_with("sense-")).count()
