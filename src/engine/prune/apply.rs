@@ -123,18 +123,10 @@ fn sliced(before: &Graph, after: &Graph, params: &ParamStore, edits: &Edits) -> 
                 (ParamRole::Weight | ParamRole::Bias | ParamRole::Mean | ParamRole::Var, _) => &[0],
                 (ParamRole::Embedding, _) => &[2],
             };
-            let mut tensor = None;
-            for &axis in axes {
-                if let Some(mask) = edits.masks.get(&(i, axis)) {
-                    let t = match tensor {
-                        Some(t) => t,
-                        None => params.get(&p.name)?.clone(),
-                    };
-                    tensor = Some(select(&t, axis, mask));
-                }
-            }
-            if let Some(t) = tensor {
-                out.insert(p.name.clone(), t);
+            let masks: Vec<_> = axes.iter().filter_map(|&axis| Some((axis, edits.masks.get(&(i, axis))?))).collect();
+            if !masks.is_empty() {
+                let whole = params.get(&p.name)?.clone();
+                out.insert(p.name.clone(), masks.iter().fold(whole, |t, &(axis, mask)| select(&t, axis, mask)));
             }
         }
     }

@@ -55,22 +55,6 @@ impl Sums {
         Ok(())
     }
 
-    /// The Gram matrix of the inputs, less `centre` times the products of their sums, with `lambda` of its mean diagonal
-    /// added, which comes along; `None` without any variance.
-    fn gram(&self, lambda: f64, centre: f64) -> Option<(Mat<f64>, f64)> {
-        let d = self.d;
-        let mut gram = Mat::<f64>::from_fn(d, d, |i, j| self.xx[i * d + j] - self.x[i] * self.x[j] * centre);
-        let mean = (0..d).map(|i| gram[(i, i)]).sum::<f64>() / d.max(1) as f64;
-        if !mean.is_finite() || mean <= 0.0 {
-            return None;
-        }
-        let ridge = lambda * mean;
-        for i in 0..d {
-            gram[(i, i)] += ridge;
-        }
-        Some((gram, ridge))
-    }
-
     /// Minimises `Σ |t - W x - b|² + λ̄ |W - prior|²`, where `λ̄` is `lambda` times the mean diagonal of the (centred)
     /// Gram matrix; the intercept is free, or zero without `intercept`. `None` when the matrix is not positive.
     pub fn solve(&self, lambda: f64, prior: &[f32], intercept: bool) -> Option<Fit> {
@@ -79,7 +63,16 @@ impl Sums {
             return None;
         }
         let centre = if intercept { 1.0 / n } else { 0.0 };
-        let (gram, ridge) = self.gram(lambda, centre)?;
+        let mut gram = Mat::<f64>::from_fn(d, d, |i, j| self.xx[i * d + j] - self.x[i] * self.x[j] * centre);
+        let mean = (0..d).map(|i| gram[(i, i)]).sum::<f64>() / d as f64;
+        // Inputs without any variance have nothing to fit.
+        if !mean.is_finite() || mean <= 0.0 {
+            return None;
+        }
+        let ridge = lambda * mean;
+        for i in 0..d {
+            gram[(i, i)] += ridge;
+        }
         let rhs = Mat::<f64>::from_fn(d, o, |i, j| {
             self.xt[i * o + j] - self.x[i] * self.t[j] * centre + ridge * f64::from(prior[j * d + i])
         });

@@ -100,8 +100,9 @@ pub(super) fn gather(
         }
         out.push((g.id.clone(), Refit { readers: list }));
     }
+    let all = || out.iter().flat_map(|(_, r)| &r.readers);
     let mut names: Vec<&str> = Vec::new();
-    for r in out.iter().flat_map(|(_, r)| &r.readers) {
+    for r in all() {
         let name = graph.node(r.input).name.as_str();
         if !names.contains(&name) {
             names.push(name);
@@ -115,12 +116,7 @@ pub(super) fn gather(
     // Twice as many samples as columns at least, where the images have as many places.
     let per_image = |d: usize| SAMPLES.max(2 * d).div_ceil(images.max(1)).max(24);
     // Small pieces bound the memory of the captures.
-    let held: usize = out
-        .iter()
-        .flat_map(|(_, r)| &r.readers)
-        .filter_map(|r| shapes.get(r.input.index()))
-        .map(|s| 4 * s.iter().product::<usize>())
-        .sum();
+    let held: usize = all().filter_map(|r| shapes.get(r.input.index())).map(|s| 4 * s.iter().product::<usize>()).sum();
     let piece = (CAPTURE_BYTES / held.max(1)).clamp(1, 32);
     let mut seed = 0;
     for (x, _) in batches {
@@ -168,7 +164,7 @@ impl Reader {
     fn mend(&self, original: &Model, changed: &mut Model, kept: &[u32]) -> Result<(), ProfileError> {
         let node = original.graph.node(self.node);
         let (Some(weight), true) = (node.param(ParamRole::Weight), self.n > 0.0) else { return Ok(()) };
-        let shift = Shift::of(&original.graph, self.node);
+        let shift = shift(&original.graph, self.node);
         let old = original.params.get(weight)?.values();
         let rows = old.len() / self.d.max(1);
         let keep: Vec<usize> = {
@@ -182,7 +178,7 @@ impl Reader {
         };
         let s = keep.len();
         let mean = |i: usize| self.x[i] / self.n;
-        let centre = if shift == Shift::None { 0.0 } else { 1.0 };
+        let centre = if shift.is_none() { 0.0 } else { 1.0 };
         let moment = |i: usize, j: usize| self.xx[i * self.d + j] / self.n - centre * mean(i) * mean(j);
         let cross = Mat::<f64>::from_fn(s, self.d, |a, j| moment(keep[a], j));
         let ridge = LAMBDA * (0..s).map(|a| cross[(a, keep[a])]).sum::<f64>() / s.max(1) as f64;
@@ -212,12 +208,7 @@ impl Reader {
             return Ok(());
         }
         changed.params.set(weight, values)?;
-        let moved = match &shift {
-            Shift::None => None,
-            Shift::Bias(name) => Some((name, 1.0)),
-            Shift::Mean(name) => Some((name, -1.0)),
-        };
-        if let Some((name, sign)) = moved {
+        if let Some((name, sign)) = shift {
             let old = changed.params.get(name)?.values();
             let values = old.iter().zip(&offset).map(|(v, b)| v + sign * b).collect();
             changed.params.set(name, values)?;
@@ -226,27 +217,13 @@ impl Reader {
     }
 }
 
-/// Where a change of the reader's mean output can be put.
-#[derive(Debug, Clone, PartialEq, Eq)]
-enum Shift {
-    Bias(String),
-    /// The mean of the batch norm that alone reads it.
-    Mean(String),
-    None,
-}
-
-impl Shift {
-    fn of(graph: &Graph, node: NodeId) -> Shift {
-        if let Some(bias) = graph.node(node).param(ParamRole::Bias) {
-            return Shift::Bias(bias.to_owned());
-        }
-        let consumers = graph.consumers();
-        if let [next] = consumers[node.index()].as_slice() {
-            let next = graph.node(*next);
-            if let (Op::BatchNorm2d(_), Some(mean)) = (&next.op, next.param(ParamRole::Mean)) {
-                return Shift::Mean(mean.to_owned());
-            }
-        }
-        Shift::None
+/// Where a change of the reader's mean output can be put, and with which sign: its bias, or the mean of the batch norm that
+/// alone reads it.
+fn shift(graph: &Graph, node: NodeId) -> Option<(&str, f32)> {
+    if let Some(bias) = graph.node(node).param(ParamRole::Bias) {
+        return Some((bias, 1.0));
     }
+    let [next] = graph.consumers()[node.index()][..] else { return None };
+    let next = graph.node(next);
+    if matches!(next.op, Op::BatchNorm2d(_)) { Some((next.param(ParamRole::Mean)?, -1.0)) } else { None }
 }
