@@ -5,7 +5,7 @@ use super::{Cancelled, Exit, bound, cancel_on_signals, print_json, progress_line
 use crate::args::Profile as Args;
 use crate::graph::MacConvention;
 use crate::host::compute::usual_batch;
-use crate::profile::{self as profiling, Profile, ProfileOptions, ProfileUpdate};
+use crate::profile::{self as profiling, Profile, ProfileError, ProfileOptions, ProfileUpdate};
 use crate::words::counted;
 use anyhow::Result;
 
@@ -33,7 +33,7 @@ pub fn run(args: &Args, convention: MacConvention, patience: f64) -> Result<Exit
     });
     line.clear();
     let profile = match result {
-        Err(e) if e.is_cancelled() => return Err(Cancelled.into()),
+        Err(ProfileError::Cancelled(_)) => return Err(Cancelled.into()),
         other => other?,
     };
     model.params.unchanged()?;

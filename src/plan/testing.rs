@@ -3,7 +3,7 @@
 use super::{Action, Constraint, Forecaster, Limit, Outcome, QualityInput, Target, Trial, Verdict, plan_key};
 use crate::eval::TrialOutcome;
 use crate::graph::op;
-use crate::graph::{Activation, Graph, Node, NodeId, Op, ParamRef, ParamRole};
+use crate::graph::{Activation, Graph, Node, NodeId, Op, ParamRef, ParamRole, Span};
 use crate::profile::{
     Ladder, LadderPoint, LatencyStats, LayerRow, Profile, SensCurve, SensPoint, SensTarget, Sensitivity,
 };
@@ -21,16 +21,8 @@ pub fn chain(widths: &[usize], side: usize) -> (Graph, Vec<Group>) {
     let mut nodes = vec![node("image", Op::Input(op::Input::fixed([3, side, side])), &[], &[])];
     let mut groups = Vec::new();
     let mut in_ch = 3;
-    let member = |node: String, role, axis| Member {
-        node,
-        roles: vec![ParamRole::Weight],
-        axis,
-        role,
-        offset: 0,
-        width: 1,
-        blocks: 1,
-        stride: 0,
-    };
+    let member =
+        |node: String, role, axis| Member { node, roles: vec![ParamRole::Weight], axis, role, span: Span::EACH };
     for (i, &out_ch) in widths.iter().enumerate() {
         let (name, last) = (format!("conv{}", i + 1), nodes.len() as u32 - 1);
         let op = Op::Conv2d(op::Conv2d {
@@ -98,21 +90,14 @@ pub fn row(name: &str, ms: f64, params: u64) -> LayerRow {
     LayerRow {
         name: name.into(),
         kind: "layer".into(),
-        block: None,
-        fused: Vec::new(),
         kernel: "test".into(),
-        precision: Precision::F32,
         latency: stats(ms),
-        doubt: None,
-        share: 0.0,
         weight_bytes: params * 4,
-        activation_bytes: 0,
-        macs: Default::default(),
         params,
         intensity: 1.0,
-        bound: crate::profile::Bound::Compute,
         efficiency: 0.5,
         out_shape: vec![1],
+        ..LayerRow::default()
     }
 }
 
@@ -123,17 +108,12 @@ pub fn profile(rows: Vec<LayerRow>, ms: f64) -> Profile {
         threads: 1,
         batch: 1,
         runs: 10,
-        ceilings: Default::default(),
         whole: stats(ms),
-        doubt: None,
-        load: None,
         weight_bytes: rows.iter().map(|r| r.weight_bytes).sum(),
         params: rows.iter().map(|r| r.params).sum(),
         macs: rows.iter().map(|r| r.macs).sum(),
-        peak_activation_bytes: 0,
-        gpu: None,
-        notes: vec![],
         rows,
+        ..Profile::default()
     }
 }
 

@@ -125,12 +125,9 @@ pub fn profile(graph: &Graph, factor: f64, precision: &PrecisionPlan) -> Profile
             name: node.name.clone(),
             kind: describe(&node.op),
             block,
-            fused: vec![],
             kernel: if p == Precision::Int8 { "gemm-u8i8/vnni".into() } else { "gemm-f32/avx512".into() },
             precision: p,
             latency: stats(if p == Precision::Int8 { ms * 0.4 } else { ms }),
-            doubt: None,
-            share: 0.0,
             weight_bytes: if p == Precision::Int8 { params } else { params * 4 },
             activation_bytes: 8 * 197 * 768 * 4,
             macs: m,
@@ -139,6 +136,7 @@ pub fn profile(graph: &Graph, factor: f64, precision: &PrecisionPlan) -> Profile
             bound: if all > 1e8 { Bound::Compute } else { Bound::Memory },
             efficiency: 0.61,
             out_shape: vec![197, 768],
+            ..LayerRow::default()
         });
     }
     let total: f64 = rows.iter().map(|r| r.latency.p50).sum();
@@ -150,15 +148,12 @@ pub fn profile(graph: &Graph, factor: f64, precision: &PrecisionPlan) -> Profile
         runs: 200,
         ceilings: Ceilings { f32_gflops: 460.0, int8_gops: 1700.0, bandwidth_gbs: 38.0 },
         whole: stats(total * 0.98),
-        doubt: None,
-        load: None,
         weight_bytes: rows.iter().map(|r| r.weight_bytes).sum(),
         params: rows.iter().map(|r| r.params).sum(),
         macs: rows.iter().map(|r| r.macs).sum(),
         peak_activation_bytes: 12_000_000,
-        gpu: None,
-        notes: vec![],
         rows,
+        ..Profile::default()
     }
 }
 

@@ -7,7 +7,7 @@ use paring::graph::Graph;
 use paring::model::families::{CifarResnetSpec, FamilySpec};
 use paring::model::{Family, Interpolation, ModelInfo, Preprocess};
 use paring::plan::{Author, Budget, Decision, DecisionId, Status};
-use paring::profile::{Bound, LatencyStats, LayerRow, Profile, SensCurve, SensPoint, SensTarget, Sensitivity};
+use paring::profile::{LatencyStats, LayerRow, Profile, SensCurve, SensPoint, SensTarget, Sensitivity};
 use paring::prune::{Action, Group, Target};
 use paring::quant::Precision;
 use paring::session::{Evaluation, Phase, Round, SessionCard, State};
@@ -28,21 +28,17 @@ pub fn profile(graph: &Graph) -> Profile {
             LayerRow {
                 name: n.name.clone(),
                 kind: paring::graph::describe(&n.op),
-                block: None,
-                fused: vec![],
                 kernel: "test".into(),
-                precision: Precision::F32,
                 latency: stats(macs[i].conv_linear as f64 / 4e6),
-                doubt: None,
                 share: macs[i].conv_linear as f64 / total as f64,
                 weight_bytes: params * 4,
                 activation_bytes: 4 * shapes[i].iter().product::<usize>() as u64,
                 macs: macs[i],
                 params,
                 intensity: 10.0,
-                bound: Bound::Compute,
                 efficiency: 0.5,
                 out_shape: shapes[i].clone(),
+                ..LayerRow::default()
             }
         })
         .collect();
@@ -51,17 +47,13 @@ pub fn profile(graph: &Graph) -> Profile {
         threads: 1,
         batch: 8,
         runs: 10,
-        ceilings: Default::default(),
         whole: stats(total as f64 / 4e6),
-        doubt: None,
-        load: None,
         weight_bytes: rows.iter().map(|r| r.weight_bytes).sum(),
         params: rows.iter().map(|r| r.params).sum(),
         macs: rows.iter().map(|r| r.macs).sum(),
         peak_activation_bytes: 1 << 20,
-        gpu: None,
-        notes: vec![],
         rows,
+        ..Profile::default()
     }
 }
 

@@ -1,6 +1,7 @@
 //! The words in which ops say how their axes hang together: sites, spans, links.
 
 use super::role::ParamRole;
+use serde::{Deserialize, Serialize};
 
 /// Which tensor of a node an axis belongs to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -20,7 +21,7 @@ pub struct AxisRef {
 
 /// Which indices of an axis a unit owns: `offset + b·stride + u·width .. + width` for `b` in `0..blocks`.
 /// (The geometry of `prune::Member`.)
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Span {
     pub offset: usize,
     pub width: usize,

@@ -339,6 +339,14 @@ impl ParamStore {
         self.map.insert(name.into(), Arc::new(param));
     }
 
+    /// Gives the tensor `name` other values, as many as it has; it stays as it is where there are more or fewer.
+    pub fn set(&mut self, name: &str, values: Vec<f32>) -> Result<(), ParamError> {
+        if let Some(param) = Param::owned(self.get(name)?.shape().to_vec(), values) {
+            self.insert(name, param);
+        }
+        Ok(())
+    }
+
     pub fn remove(&mut self, name: &str) {
         self.map.shift_remove(name);
     }

@@ -1,7 +1,6 @@
 //! Why profiling stopped.
 
 use crate::data::DataError;
-use crate::eval::EvalError;
 use crate::exec::{Cancelled, ExecError, OutOfMemory};
 use crate::graph::GraphError;
 use crate::prune::PruneError;
@@ -19,8 +18,6 @@ pub enum ProfileError {
     #[error(transparent)]
     Data(#[from] DataError),
     #[error(transparent)]
-    Eval(#[from] EvalError),
-    #[error(transparent)]
     Task(#[from] TaskError),
     #[error(transparent)]
     Param(#[from] crate::model::ParamError),
@@ -37,7 +34,6 @@ impl OutOfMemory for ProfileError {
         match self {
             ProfileError::Exec(e) => e.is_out_of_memory(),
             ProfileError::Tensor(e) => e.is_out_of_memory(),
-            ProfileError::Eval(e) => e.is_out_of_memory(),
             ProfileError::Task(_)
             | ProfileError::Graph(_)
             | ProfileError::Prune(_)
@@ -46,12 +42,5 @@ impl OutOfMemory for ProfileError {
             | ProfileError::NoImages
             | ProfileError::Cancelled(_) => false,
         }
-    }
-}
-
-impl ProfileError {
-    /// Whether the work ended because it was cancelled.
-    pub fn is_cancelled(&self) -> bool {
-        matches!(self, ProfileError::Cancelled(_) | ProfileError::Eval(EvalError::Cancelled(_)))
     }
 }

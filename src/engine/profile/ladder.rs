@@ -142,7 +142,7 @@ impl Shape {
                 .filter(|g| g.protected.is_none())
                 .find_map(|g| {
                     let m = g.members.iter().find(|m| m.node == node.name && m.axis == axis && role(m.role))?;
-                    Some(g.granule.max(1) * m.width.max(1) * m.blocks.max(1))
+                    Some(g.granule.max(1) * m.span.width.max(1) * m.span.blocks.max(1))
                 })
                 .unwrap_or(0)
         };
@@ -282,7 +282,7 @@ impl Shape {
     }
 
     fn compile(&self, i: usize, o: usize, precision: Precision, options: &LadderOptions) -> Result<Rung, ProfileError> {
-        let (graph, params) = alone(&self.op, &self.input, self.epilogue, i, o);
+        let (graph, params) = alone(&self.op, &self.input, self.epilogue, i, o)?;
         let mut plan = PrecisionPlan::default();
         plan.set(LAYER, precision);
         let compile =
@@ -463,6 +463,9 @@ mod tests {
         }
         let cancel = Cancel::default();
         cancel.cancel();
-        assert!(ladders(&graph, &groups, &o, None, &cancel, &mut |_| {}).is_err_and(|e| e.is_cancelled()));
+        assert!(
+            ladders(&graph, &groups, &o, None, &cancel, &mut |_| {})
+                .is_err_and(|e| matches!(e, ProfileError::Cancelled(_)))
+        );
     }
 }

@@ -85,6 +85,11 @@ pub(super) struct Mark {
 }
 
 impl Mark {
+    fn now(watch: &Watch) -> Mark {
+        let own = if matches!(watch, Watch::System) { Own::read() } else { Own::default() };
+        Mark { at: Instant::now(), own }
+    }
+
     /// Longer ago than that.
     pub fn long(&self, time: Duration) -> bool {
         self.at.elapsed() >= time
@@ -105,24 +110,13 @@ pub(super) struct Meter {
 impl Meter {
     /// For `threads` threads that measure from now on.
     pub fn start(watch: &Watch, threads: usize) -> Meter {
-        let mut meter = Meter {
-            watch: watch.clone(),
-            threads: threads.max(1),
-            start: Mark { at: Instant::now(), own: Own::default() },
-            machine: None,
-            clocks: None,
-            read: 0,
-        };
-        if matches!(watch, Watch::System) {
-            meter.machine = Machine::read();
-        }
-        meter.start = meter.mark();
-        meter
+        let machine = if matches!(watch, Watch::System) { Machine::read() } else { None };
+        let (watch, threads, start) = (watch.clone(), threads.max(1), Mark::now(watch));
+        Meter { watch, threads, start, machine, clocks: None, read: 0 }
     }
 
     pub fn mark(&self) -> Mark {
-        let own = if matches!(self.watch, Watch::System) { Own::read() } else { Own::default() };
-        Mark { at: Instant::now(), own }
+        Mark::now(&self.watch)
     }
 
     /// Whether threads waited since `mark`; only that is fine enough for a few milliseconds.

@@ -461,6 +461,6 @@ mod tests {
                 cancel.cancel();
             }
         });
-        assert!(r.is_err_and(|e| e.is_cancelled()));
+        assert!(r.is_err_and(|e| matches!(e, ProfileError::Cancelled(_))));
     }
 }

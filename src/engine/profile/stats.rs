@@ -114,7 +114,7 @@ impl Ratio {
     }
 }
 
-fn sorted(values: &[f64]) -> Vec<f64> {
+pub(super) fn sorted(values: &[f64]) -> Vec<f64> {
     let mut s = values.to_vec();
     s.sort_by(f64::total_cmp);
     s

@@ -1,9 +1,6 @@
 //! Statistics against known answers and by simulation.
 
 use super::*;
-use crate::graph::Macs;
-use crate::profile::Bound;
-use crate::quant::Precision;
 use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
@@ -131,25 +128,8 @@ fn a_stated_spread_is_never_less_than_two_measurements_differ_by() {
 }
 
 fn row(name: &str, ms: f64, shape: &[usize]) -> LayerRow {
-    LayerRow {
-        name: name.into(),
-        kind: "linear".into(),
-        block: None,
-        fused: Vec::new(),
-        kernel: "k".into(),
-        precision: Precision::F32,
-        latency: LatencyStats { spread: Some(0.02), ..LatencyStats::of(&[ms; 9]) },
-        doubt: None,
-        share: 0.0,
-        weight_bytes: 1,
-        activation_bytes: 1,
-        macs: Macs::default(),
-        params: 7,
-        intensity: 1.0,
-        bound: Bound::Compute,
-        efficiency: 0.5,
-        out_shape: shape.to_vec(),
-    }
+    let latency = LatencyStats { spread: Some(0.02), ..LatencyStats::of(&[ms; 9]) };
+    LayerRow { name: name.into(), latency, out_shape: shape.to_vec(), ..LayerRow::default() }
 }
 
 #[test]

@@ -80,15 +80,16 @@ pub struct Paired {
 }
 
 /// Which ceiling a layer sits under on this device.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Bound {
     Memory,
+    #[default]
     Compute,
 }
 
 /// One heatmap row: a layer as it ran. Nodes fused into it (batch norm, activation, residual add) are listed.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct LayerRow {
     /// The leading node's name.
     pub name: String,
@@ -133,7 +134,7 @@ pub struct Ceilings {
 }
 
 /// A profile of one model on one device.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Profile {
     pub device: String,
     pub threads: usize,
@@ -204,11 +205,6 @@ impl Profile {
         for r in &mut self.rows {
             r.share = if total > 0.0 { r.latency.p50 / total } else { 0.0 };
         }
-    }
-
-    /// Rows in doubt.
-    pub fn doubts(&self) -> usize {
-        self.rows.iter().filter(|r| r.doubt.is_some()).count()
     }
 }
 

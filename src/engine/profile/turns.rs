@@ -79,9 +79,11 @@ impl Turns<'_> {
 mod tests {
     use super::*;
 
+    fn turns<'a>(wanted: usize, limit_ms: u64, watch: &'a Watch, cancel: &'a Cancel) -> Turns<'a> {
+        Turns { wanted, least: LEAST, time_limit: Duration::from_millis(limit_ms), threads: 1, watch, cancel }
+    }
+
     fn take(wanted: usize, limit_ms: u64, watch: &Watch) -> Counted {
-        let time_limit = Duration::from_millis(limit_ms);
-        let turns = Turns { wanted, least: LEAST, time_limit, threads: 1, watch, cancel: &Cancel::default() };
         let mut next = 0;
         let round = |i: usize| {
             assert_eq!(i, next);
@@ -89,7 +91,7 @@ mod tests {
             std::thread::sleep(STRETCH);
             Ok(())
         };
-        turns.take(round).expect("counted")
+        turns(wanted, limit_ms, watch, &Cancel::default()).take(round).expect("counted")
     }
 
     #[test]
@@ -118,20 +120,16 @@ mod tests {
     #[test]
     fn it_ends_when_it_is_cancelled() {
         let cancel = Cancel::default();
-        let turns = Turns {
-            wanted: 100,
-            least: LEAST,
-            time_limit: Duration::from_secs(60),
-            threads: 1,
-            watch: &Watch::Quiet,
-            cancel: &cancel,
-        };
         let end = |i| {
             if i == 2 {
                 cancel.cancel();
             }
             Ok(())
         };
-        assert!(turns.take(end).is_err_and(|e| e.is_cancelled()));
+        assert!(
+            turns(100, 60_000, &Watch::Quiet, &cancel)
+                .take(end)
+                .is_err_and(|e| matches!(e, ProfileError::Cancelled(_)))
+        );
     }
 }

@@ -59,12 +59,9 @@ fn zero(graph: &Graph, params: &mut ParamStore, edits: &Edits) -> Result<(), Pru
         let node = graph.by_name(name).filter(|id| reachable[id.index()]).map(|id| graph.node(id));
         let Some(weight) = node.and_then(|n| n.param(ParamRole::Weight)) else { continue };
         let old = params.get(weight)?;
-        let shape = old.shape().to_vec();
         let mut values = old.values().into_owned();
-        sparsity.apply(&mut values, &shape);
-        if let Some(p) = Param::owned(shape, values) {
-            params.insert(weight.to_owned(), p);
-        }
+        sparsity.apply(&mut values, old.shape());
+        params.set(weight, values)?;
     }
     Ok(())
 }
@@ -126,18 +123,10 @@ fn sliced(before: &Graph, after: &Graph, params: &ParamStore, edits: &Edits) -> 
                 (ParamRole::Weight | ParamRole::Bias | ParamRole::Mean | ParamRole::Var, _) => &[0],
                 (ParamRole::Embedding, _) => &[2],
             };
-            let mut tensor = None;
-            for &axis in axes {
-                if let Some(mask) = edits.masks.get(&(i, axis)) {
-                    let t = match tensor {
-                        Some(t) => t,
-                        None => params.get(&p.name)?.clone(),
-                    };
-                    tensor = Some(select(&t, axis, mask));
-                }
-            }
-            if let Some(t) = tensor {
-                out.insert(p.name.clone(), t);
+            let masks: Vec<_> = axes.iter().filter_map(|&axis| Some((axis, edits.masks.get(&(i, axis))?))).collect();
+            if !masks.is_empty() {
+                let whole = params.get(&p.name)?.clone();
+                out.insert(p.name.clone(), masks.iter().fold(whole, |t, &(axis, mask)| select(&t, axis, mask)));
             }
         }
     }

@@ -8,7 +8,7 @@ use super::error::{PruneError, nearest};
 use super::group::Group;
 use super::sparsity::Sparsity;
 use crate::graph::{Graph, NodeId, Op, Precision};
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 /// What is to change, by node index.
 #[derive(Debug, Default)]
@@ -33,72 +33,61 @@ impl Edits {
     ) -> Result<Edits, PruneError> {
         let nodes: HashMap<&str, usize> = graph.nodes.iter().enumerate().map(|(i, n)| (n.name.as_str(), i)).collect();
         let layer = |name: &str| {
-            nodes.get(name).map(|at| &graph.nodes[*at].op).ok_or_else(|| PruneError::Unknown {
-                kind: "layer",
-                name: name.to_owned(),
-                hint: nearest(name, graph.nodes.iter().map(|n| n.name.as_str())),
-            })
+            let at = known("layer", name, nodes.get(name).copied(), graph.nodes.iter().map(|n| n.name.as_str()))?;
+            Ok::<_, PruneError>(&graph.nodes[at].op)
+        };
+        let group = |name: &str| {
+            let at = groups.iter().position(|g| g.id == name);
+            known("group", name, at, groups.iter().map(|g| g.id.as_str()))
+        };
+        let block = |name: &str| {
+            let at = graph.blocks.iter().position(|b| b.name == name);
+            known("block", name, at, graph.blocks.iter().map(|b| b.name.as_str()))
         };
         let mut pruned: BTreeMap<usize, Vec<bool>> = BTreeMap::new();
-        let mut removed: BTreeMap<usize, bool> = BTreeMap::new();
+        let mut removed: BTreeSet<usize> = BTreeSet::new();
         let mut precision: BTreeMap<&str, Precision> = BTreeMap::new();
         let mut sparse: BTreeMap<&str, Sparsity> = BTreeMap::new();
         for (target, action) in actions {
             let mismatch = |action, hint| PruneError::Mismatch { target: target.to_string(), action, hint };
             match (target, action) {
-                (Target::Group(name), Action::Keep | Action::Prune { .. }) => {
-                    let at = groups.iter().position(|g| &g.id == name).ok_or_else(|| PruneError::Unknown {
-                        kind: "group",
-                        name: name.clone(),
-                        hint: nearest(name, groups.iter().map(|g| g.id.as_str())),
-                    })?;
-                    match action {
-                        Action::Prune { ratio, kept } => {
-                            pruned.insert(at, units(&groups[at], *ratio, kept, forecast)?);
-                        }
-                        _ => {
-                            pruned.remove(&at);
-                        }
-                    }
+                (Target::Group(name), Action::Keep) => {
+                    pruned.remove(&group(name)?);
                 }
-                (Target::Block(name), Action::Keep | Action::RemoveBlock) => {
-                    let at = graph.blocks.iter().position(|b| &b.name == name).ok_or_else(|| PruneError::Unknown {
-                        kind: "block",
-                        name: name.clone(),
-                        hint: nearest(name, graph.blocks.iter().map(|b| b.name.as_str())),
-                    })?;
-                    if matches!(action, Action::RemoveBlock) && graph.blocks[at].residual.is_empty() {
+                (Target::Group(name), Action::Prune { ratio, kept }) => {
+                    let at = group(name)?;
+                    pruned.insert(at, units(&groups[at], *ratio, kept, forecast)?);
+                }
+                (Target::Block(name), Action::Keep) => {
+                    removed.remove(&block(name)?);
+                }
+                (Target::Block(name), Action::RemoveBlock) => {
+                    let at = block(name)?;
+                    if graph.blocks[at].residual.is_empty() {
                         let reason = "it has no residual branch with an identity shortcut".to_owned();
                         return Err(PruneError::NotRemovable { block: name.clone(), reason });
                     }
-                    removed.insert(at, matches!(action, Action::RemoveBlock));
+                    removed.insert(at);
                 }
-                (Target::Layer(name), Action::Keep | Action::Precision { .. }) => {
-                    let op = layer(name)?;
-                    match action {
-                        Action::Precision { precision: p } => {
-                            if !op.is_conv_or_linear() {
-                                let op = crate::graph::describe(op);
-                                return Err(PruneError::NotQuantizable { node: name.clone(), op });
-                            }
-                            precision.insert(name, *p);
-                        }
-                        _ => {
-                            precision.remove(name.as_str());
-                        }
-                    }
+                (Target::Layer(name), Action::Keep) => {
+                    layer(name)?;
+                    precision.remove(name.as_str());
                 }
-                (Target::Weights(name), Action::Keep | Action::Sparsify { .. }) => {
+                (Target::Layer(name), Action::Precision { precision: p }) => {
                     let op = layer(name)?;
-                    match action {
-                        Action::Sparsify { sparsity } => {
-                            sparsity.check_on(op).map_err(|why| mismatch("sparsify", why))?;
-                            sparse.insert(name, *sparsity);
-                        }
-                        _ => {
-                            sparse.remove(name.as_str());
-                        }
+                    if !op.is_conv_or_linear() {
+                        let op = crate::graph::describe(op);
+                        return Err(PruneError::NotQuantizable { node: name.clone(), op });
                     }
+                    precision.insert(name, *p);
+                }
+                (Target::Weights(name), Action::Keep) => {
+                    layer(name)?;
+                    sparse.remove(name.as_str());
+                }
+                (Target::Weights(name), Action::Sparsify { sparsity }) => {
+                    sparsity.check_on(layer(name)?).map_err(|why| mismatch("sparsify", why))?;
+                    sparse.insert(name, *sparsity);
                 }
                 (Target::Group(_) | Target::Block(_) | Target::Weights(_), Action::Precision { .. }) => {
                     return Err(mismatch("precision", "a precision belongs to a layer"));
@@ -115,7 +104,7 @@ impl Edits {
             }
         }
         let mut edits = Edits {
-            removed: removed.into_iter().filter_map(|(at, gone)| gone.then_some(at)).collect(),
+            removed: removed.into_iter().collect(),
             precision: precision.into_iter().map(|(n, p)| (n.to_owned(), p)).collect(),
             sparse: sparse.into_iter().map(|(n, s)| (n.to_owned(), s)).collect(),
             ..Edits::default()
@@ -146,6 +135,16 @@ impl Edits {
         }
         Ok(())
     }
+}
+
+/// `at`, where `name` was found among `all` names of its kind; or what to say where it was not.
+fn known<'a>(
+    kind: &'static str,
+    name: &str,
+    at: Option<usize>,
+    all: impl Iterator<Item = &'a str>,
+) -> Result<usize, PruneError> {
+    at.ok_or_else(|| PruneError::Unknown { kind, name: name.to_owned(), hint: nearest(name, all) })
 }
 
 /// Which units stay, checked.

@@ -46,11 +46,11 @@ pub fn evidence(
     cancel: &Cancel,
     say: &mut dyn FnMut(usize),
 ) -> Result<Evidence, PruneError> {
-    let of = Rows::of(model, task);
+    let of = Rows::of(model, task, cancel);
     match method {
-        Method::Taylor => of.first_order(batches, cancel, say),
-        Method::Hessian => of.second_order(batches, cancel, say),
-        Method::Activation => of.activation(batches, cancel, say),
+        Method::Taylor => of.first_order(batches, say),
+        Method::Hessian => of.second_order(batches, say),
+        Method::Activation => of.activation(batches, say),
         Method::L1 | Method::L2 | Method::BatchNorm | Method::Fpgm | Method::Random => Ok(Evidence::default()),
     }
 }
@@ -59,6 +59,7 @@ pub fn evidence(
 struct Rows<'a> {
     model: &'a Model,
     task: &'a dyn Task,
+    cancel: &'a Cancel,
     layers: Vec<&'a Node>,
 }
 
@@ -70,22 +71,18 @@ fn exec(e: impl std::fmt::Display) -> PruneError {
 type Vars<'a> = Vec<(&'a Node, Var)>;
 
 impl<'a> Rows<'a> {
-    fn of(model: &'a Model, task: &'a dyn Task) -> Rows<'a> {
+    fn of(model: &'a Model, task: &'a dyn Task, cancel: &'a Cancel) -> Rows<'a> {
         let reachable = model.graph.reachable();
         let nodes = model.graph.nodes.iter().zip(&reachable).filter(|(_, r)| **r).map(|(n, _)| n);
-        Rows { model, task, layers: nodes.filter(|n| n.op.is_conv_or_linear()).collect() }
+        Rows { model, task, cancel, layers: nodes.filter(|n| n.op.is_conv_or_linear()).collect() }
     }
 
     /// All batches, and the temperature at which the network is unsure of them.
-    fn softened(
-        &self,
-        batches: impl IntoIterator<Item = Batch>,
-        cancel: &Cancel,
-    ) -> Result<(Vec<Batch>, f64), PruneError> {
+    fn softened(&self, batches: impl IntoIterator<Item = Batch>) -> Result<(Vec<Batch>, f64), PruneError> {
         let mut session = Plan::of(self.model, &CompileOptions::default()).map_err(exec)?.session();
         let (mut all, mut outputs) = (Vec::new(), Vec::new());
         for (x, targets) in batches {
-            cancel.check()?;
+            self.cancel.check()?;
             outputs.push(session.run(&x).map_err(exec)?);
             all.push((x, targets));
         }
@@ -97,15 +94,16 @@ impl<'a> Rows<'a> {
     }
 
     /// Hands out what `of` makes of each image's gradients, which it gets by variable, in the images' order. A few images
-    /// are worked on side by side, one thread each: their gradients must not be added up, and a batch would.
+    /// are worked on side by side, one thread each: their gradients must not be added up, and a batch would. `say` hears
+    /// how many have been taken.
     fn each_image<T: Send>(
         &self,
         batches: impl IntoIterator<Item = Batch>,
-        cancel: &Cancel,
+        say: &mut dyn FnMut(usize),
         of: impl Fn(&Vars, &[Option<Tensor>]) -> candle_core::Result<T> + Sync,
         take: &mut dyn FnMut(T) -> Result<(), PruneError>,
     ) -> Result<Vars<'a>, PruneError> {
-        let (batches, temperature) = self.softened(batches, cancel)?;
+        let (batches, temperature) = self.softened(batches)?;
         let mut params = candle::tensors(&self.model.params, &Device::Cpu).map_err(exec)?;
         let mut vars: Vars = Vec::new();
         for &node in &self.layers {
@@ -128,13 +126,18 @@ impl<'a> Rows<'a> {
         };
         let bytes: usize = vars.iter().map(|(_, v)| v.elem_count() * 4).sum();
         let at_once = (IN_FLIGHT / bytes.max(1)).clamp(1, crate::exec::threads().max(1));
+        let mut done = 0;
         for (x, targets) in &batches {
             let items: Vec<usize> = (0..targets.len()).collect();
             for part in items.chunks(at_once) {
-                cancel.check()?;
+                self.cancel.check()?;
                 let each = |&i: &usize| one(&x.narrow(0, i, 1).map_err(exec)?, &targets.narrow(i, 1).map_err(exec)?);
                 let made = part.par_iter().map(each).collect::<Result<Vec<_>, PruneError>>()?;
-                made.into_iter().try_for_each(&mut *take)?;
+                for of_image in made {
+                    take(of_image)?;
+                    done += 1;
+                    say(done);
+                }
             }
         }
         Ok(vars)
@@ -144,14 +147,12 @@ impl<'a> Rows<'a> {
     fn first_order(
         &self,
         batches: impl IntoIterator<Item = Batch>,
-        cancel: &Cancel,
         say: &mut dyn FnMut(usize),
     ) -> Result<Evidence, PruneError> {
         let mut out = Evidence::default();
-        let mut done = 0;
         self.each_image(
             batches,
-            cancel,
+            say,
             |vars, grads| {
                 let mut rows: HashMap<String, Vec<f32>> = HashMap::new();
                 for ((node, var), g) in vars.iter().zip(grads) {
@@ -166,8 +167,6 @@ impl<'a> Rows<'a> {
             },
             &mut |rows: HashMap<String, Vec<f32>>| {
                 rows.into_iter().for_each(|(node, rows)| out.first.entry(node).or_default().push(rows));
-                done += 1;
-                say(done);
                 Ok(())
             },
         )?;
@@ -178,14 +177,13 @@ impl<'a> Rows<'a> {
     fn second_order(
         &self,
         batches: impl IntoIterator<Item = Batch>,
-        cancel: &Cancel,
         say: &mut dyn FnMut(usize),
     ) -> Result<Evidence, PruneError> {
         let mut sums: Vec<Option<Tensor>> = Vec::new();
         let mut count = 0usize;
         let vars = self.each_image(
             batches,
-            cancel,
+            say,
             |_, grads| {
                 grads.iter().map(|g| g.as_ref().map(Tensor::sqr).transpose()).collect::<candle_core::Result<Vec<_>>>()
             },
@@ -198,7 +196,6 @@ impl<'a> Rows<'a> {
                     };
                 }
                 count += 1;
-                say(count);
                 Ok(())
             },
         )?;
@@ -218,7 +215,6 @@ impl<'a> Rows<'a> {
     fn activation(
         &self,
         batches: impl IntoIterator<Item = Batch>,
-        cancel: &Cancel,
         say: &mut dyn FnMut(usize),
     ) -> Result<Evidence, PruneError> {
         let graph = &self.model.graph;
@@ -230,7 +226,7 @@ impl<'a> Rows<'a> {
         let mut squares: HashMap<&str, Vec<f64>> = HashMap::new();
         let mut done = 0;
         for (x, labels) in batches {
-            cancel.check()?;
+            self.cancel.check()?;
             let (_, values) = session.capture(&x, &names).map_err(exec)?;
             for (node, input) in &readers {
                 let Some(value) = values.get(*input) else { continue };

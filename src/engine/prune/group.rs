@@ -1,6 +1,6 @@
 //! The plain data of a group: all parameter axes that must be pruned together.
 
-use crate::graph::ParamRole;
+use crate::graph::{ParamRole, Span};
 use serde::{Deserialize, Serialize};
 
 /// What the units of a group are, for people.
@@ -31,8 +31,7 @@ pub enum MemberRole {
     Consumer,
 }
 
-/// One parameter axis of one node. Unit `u` of the group owns, on this axis, the index ranges
-/// `offset + b·stride + u·width .. + width` for every block `b` in `0..blocks`
+/// One parameter axis of one node. Unit `u` of the group owns, on this axis, the index ranges of its [`Span`]
 /// (a fused qkv has three blocks; a plain channel has `width = 1, blocks = 1`).
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Member {
@@ -41,19 +40,14 @@ pub struct Member {
     pub roles: Vec<ParamRole>,
     pub axis: usize,
     pub role: MemberRole,
-    pub offset: usize,
-    pub width: usize,
-    pub blocks: usize,
-    pub stride: usize,
+    #[serde(flatten)]
+    pub span: Span,
 }
 
 impl Member {
     /// The axis indices that unit `u` owns, ascending.
-    pub fn indices(&self, u: usize) -> impl Iterator<Item = usize> + '_ {
-        (0..self.blocks).flat_map(move |b| {
-            let start = self.offset + b * self.stride + u * self.width;
-            start..start + self.width
-        })
+    pub fn indices(&self, u: usize) -> impl Iterator<Item = usize> + use<> {
+        self.span.indices(u)
     }
 }
 

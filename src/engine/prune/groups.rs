@@ -49,7 +49,17 @@ impl Sets {
 pub fn groups(graph: &Graph) -> Vec<Group> {
     let sized = least(graph).and_then(|binding| shapes_at(graph, binding));
     let (Ok(links), Ok(shapes)) = (links(graph), sized) else { return Vec::new() };
-    let mut axes = Axes::new(graph);
+    let mut axes = Axes {
+        graph,
+        ids: HashMap::new(),
+        list: Vec::new(),
+        len: Vec::new(),
+        base: Vec::new(),
+        elements: Sets::default(),
+        of_axes: Sets::default(),
+        why: BTreeMap::new(),
+        free: BTreeMap::new(),
+    };
     for (i, facts) in links.iter().enumerate() {
         axes.add_node(&shapes, i, facts);
     }
@@ -72,20 +82,6 @@ struct Axes<'a> {
 }
 
 impl<'a> Axes<'a> {
-    fn new(graph: &'a Graph) -> Axes<'a> {
-        Axes {
-            graph,
-            ids: HashMap::new(),
-            list: Vec::new(),
-            len: Vec::new(),
-            base: Vec::new(),
-            elements: Sets::default(),
-            of_axes: Sets::default(),
-            why: BTreeMap::new(),
-            free: BTreeMap::new(),
-        }
-    }
-
     /// Values are known by the node that writes them.
     fn canonical(&self, node: usize, r: AxisRef) -> Option<Axis> {
         match r.site {
@@ -217,26 +213,11 @@ impl<'a> Axes<'a> {
                 continue;
             };
             for (node, roles, axis, role, span) in self.sites(id, &spans) {
-                let name = self.graph.nodes[node].name.clone();
-                let same = members.iter_mut().find(|m| {
-                    m.node == name
-                        && m.axis == axis
-                        && m.role == role
-                        && (m.offset, m.width, m.blocks, m.stride)
-                            == (span.offset, span.width, span.blocks, span.stride)
-                });
-                match same {
+                let node = self.graph.nodes[node].name.clone();
+                let place = (&node, axis, role, span);
+                match members.iter_mut().find(|m| (&m.node, m.axis, m.role, m.span) == place) {
                     Some(m) => m.roles.extend(roles),
-                    None => members.push(Member {
-                        node: name,
-                        roles,
-                        axis,
-                        role,
-                        offset: span.offset,
-                        width: span.width,
-                        blocks: span.blocks,
-                        stride: span.stride,
-                    }),
+                    None => members.push(Member { node, roles, axis, role, span }),
                 }
             }
         }

@@ -149,6 +149,9 @@ pub fn importance(
         let foreign = || PruneError::Foreign { group: group.id.clone(), node: m.node.clone(), axis: m.axis };
         let id = model.graph.by_name(&m.node).ok_or_else(foreign)?;
         let missing = || PruneError::NoGradients { node: m.node.clone() };
+        let known = |rows: fn(&Evidence) -> &HashMap<String, Vec<f32>>| {
+            evidence.and_then(|e| rows(e).get(&m.node)).ok_or_else(missing)
+        };
         let add = |scores: &mut [f32], rows: &[f32], f: fn(f32) -> f32, g: fn(f32) -> f32| {
             for (u, score) in scores.iter_mut().enumerate() {
                 *score += g(m.indices(u).map(|i| f(rows.get(i).copied().unwrap_or(0.0))).sum());
@@ -167,12 +170,8 @@ pub fn importance(
                     }
                 }
             }
-            Method::Hessian => {
-                add(&mut scores, evidence.and_then(|g| g.second.get(&m.node)).ok_or_else(missing)?, same, same);
-            }
-            Method::Activation => {
-                add(&mut scores, evidence.and_then(|g| g.activation.get(&m.node)).ok_or_else(missing)?, same, same);
-            }
+            Method::Hessian => add(&mut scores, known(|e| &e.second)?, same, same),
+            Method::Activation => add(&mut scores, known(|e| &e.activation)?, same, same),
             Method::L1 => add(&mut scores, &row_norms(model, id, true)?, same, same),
             Method::L2 => add(&mut scores, &row_norms(model, id, false)?, |v| v * v, f32::sqrt),
             Method::BatchNorm => match gammas(model, id)? {
@@ -195,7 +194,7 @@ fn fpgm(model: &Model, id: NodeId, m: &Member, scores: &mut [f32]) -> Result<(),
     let (values, scale) = (weight.values(), bn_scale(model, id)?);
     let width = (values.len() / weight.shape().first().copied().unwrap_or(1).max(1)).max(1);
     let row = |i: usize| values.get(i * width..(i + 1) * width).unwrap_or(&[]);
-    let factor = |i: usize| scale.as_ref().and_then(|s| s.get(i)).copied().unwrap_or(1.0);
+    let factor = |i: usize| scale.get(i).copied().unwrap_or(1.0);
     for a in 0..scores.len() {
         for b in a + 1..scores.len() {
             let square: f32 = m
@@ -227,20 +226,19 @@ fn row_norms(model: &Model, id: NodeId, l1: bool) -> Result<Vec<f32>, PruneError
         false => r.iter().map(|w| w * w).sum::<f32>().sqrt(),
     };
     let width = (values.len() / rows.max(1)).max(1);
-    Ok(values
-        .chunks_exact(width)
-        .enumerate()
-        .map(|(i, r)| norm(r) * scale.as_ref().and_then(|s| s.get(i)).copied().unwrap_or(1.0))
-        .collect())
+    let scaled = |(i, r): (usize, &[f32])| norm(r) * scale.get(i).copied().unwrap_or(1.0);
+    Ok(values.chunks_exact(width).enumerate().map(scaled).collect())
 }
 
-/// `|γ| / √(var + ε)` of the batch norm that reads `id`.
-fn bn_scale(model: &Model, id: NodeId) -> Result<Option<Vec<f32>>, PruneError> {
-    let Some((bn, eps)) = batch_norm_after(&model.graph, id) else { return Ok(None) };
-    let (Some(gamma), Some(var)) = (bn.param(ParamRole::Weight), bn.param(ParamRole::Var)) else { return Ok(None) };
+/// `|γ| / √(var + ε)` of the batch norm that reads `id`; nothing where none does.
+fn bn_scale(model: &Model, id: NodeId) -> Result<Vec<f32>, PruneError> {
+    let Some((bn, eps)) = batch_norm_after(&model.graph, id) else { return Ok(Vec::new()) };
+    let (Some(gamma), Some(var)) = (bn.param(ParamRole::Weight), bn.param(ParamRole::Var)) else {
+        return Ok(Vec::new());
+    };
     let gamma = model.params.get(gamma)?.values();
     let var = model.params.get(var)?.values();
-    Ok(Some(gamma.iter().zip(var.iter()).map(|(g, v)| g.abs() / (v + eps as f32).sqrt()).collect()))
+    Ok(gamma.iter().zip(var.iter()).map(|(g, v)| g.abs() / (v + eps as f32).sqrt()).collect())
 }
 
 fn gammas(model: &Model, id: NodeId) -> Result<Option<Vec<f32>>, PruneError> {

@@ -39,14 +39,6 @@ impl Sparsity {
         self.check().map_err(|_| "the pattern drops all or nothing")
     }
 
-    /// The part of weights that becomes zero, about.
-    pub fn ratio(self) -> f64 {
-        match self {
-            Sparsity::Unstructured { ratio } => ratio,
-            Sparsity::NofM { n, m } => 1.0 - f64::from(n) / f64::from(m.max(1)),
-        }
-    }
-
     /// Sets what goes to zero in weights of `shape` (`[out, in]` or `[out, in, kh, kw]`), row-major. Of equal
     /// magnitudes the later one goes. Returns how many are zero now.
     pub fn apply(self, weights: &mut [f32], shape: &[usize]) -> usize {

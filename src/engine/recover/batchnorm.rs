@@ -18,7 +18,7 @@ const BATCH_NORM_IMAGES: usize = 512;
 /// Repairs that [`run`] will try.
 pub(super) fn repairs(state: &State) -> usize {
     let norm = || state.model.graph.nodes.iter().any(|n| matches!(n.op, Op::BatchNorm2d(_)));
-    usize::from(state.changed() && norm())
+    usize::from(state.changed && norm())
 }
 
 /// Tries batch-norm statistics of the compressed network's own activations.
@@ -26,7 +26,7 @@ pub(super) fn repairs(state: &State) -> usize {
 /// # Errors
 /// Unreadable calibration data, execution failures, cancellation (looked for before every batch).
 pub(super) fn run(state: &mut State) -> Result<(), RepairError> {
-    if !state.changed() {
+    if !state.changed {
         return Ok(());
     }
     let images = state.images()?;

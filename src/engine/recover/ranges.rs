@@ -47,30 +47,30 @@ pub(super) fn run(state: &mut State) -> Result<(), RepairError> {
     Ok(())
 }
 
-/// Ranges of the inputs of `layers` while `model` runs the batches that `batch` returns for 0, 1, … until `None`, with
-/// static layers in f32 and all others as they are. Asked for the same batches twice unless `how` is
+/// Gives `model` the ranges of the inputs of all its static layers while it runs the batches that `batch` returns for 0, 1,
+/// … until `None`, with static layers in f32 and all others as they are. Asked for the same batches twice unless `how` is
 /// [`Calibration::MinMax`].
 ///
 /// # Errors
-/// What `batch` and running the model report. Layers that are no nodes are left out.
-pub fn input_ranges<E: From<ExecError>>(
-    model: &Model,
-    layers: &[String],
+/// What `batch` and running the model report.
+pub fn calibrate<E: From<ExecError>>(
+    model: &mut Model,
     how: Calibration,
     batch: &mut dyn FnMut(usize) -> Result<Option<Tensor>, E>,
-) -> Result<BTreeMap<String, Range>, E> {
+) -> Result<(), E> {
+    let layers = static_layers(&model.graph, &model.precision);
     let graph = &model.graph;
     let source = |layer: &String| graph.node(graph.by_name(layer)?).inputs.first().copied();
     let mut sources: Vec<NodeId> = layers.iter().filter_map(source).collect();
     sources.sort_unstable();
     sources.dedup();
     if sources.is_empty() {
-        return Ok(BTreeMap::new());
+        return Ok(());
     }
     let names: Vec<&str> = sources.iter().map(|id| graph.node(*id).name.as_str()).collect();
     let mut precision = model.precision.clone();
-    for layer in static_layers(graph, &model.precision) {
-        precision.set(layer, Precision::F32);
+    for layer in &layers {
+        precision.set(layer.clone(), Precision::F32);
     }
     let options = CompileOptions::default().keeping(names.iter().copied());
     let mut session = Plan::compile(graph, &model.params, &precision, &options)?.session();
@@ -95,22 +95,7 @@ pub fn input_ranges<E: From<ExecError>>(
     }
     let ranges: BTreeMap<NodeId, Range> =
         sources.iter().zip(seen.par_iter().map(|h| h.choose(how)).collect::<Vec<_>>()).map(|(s, r)| (*s, r)).collect();
-    Ok(layers.iter().filter_map(|l| Some((l.clone(), *ranges.get(&source(l)?)?))).collect())
-}
-
-/// `model` with the ranges of all its static layers, as [`input_ranges`] finds them.
-///
-/// # Errors
-/// As [`input_ranges`].
-pub fn calibrate<E: From<ExecError>>(
-    model: &mut Model,
-    how: Calibration,
-    batch: &mut dyn FnMut(usize) -> Result<Option<Tensor>, E>,
-) -> Result<(), E> {
-    let layers = static_layers(&model.graph, &model.precision);
-    if !layers.is_empty() {
-        let ranges = input_ranges(model, &layers, how, batch)?;
-        model.precision.inputs.extend(ranges);
-    }
+    let found: Vec<_> = layers.iter().filter_map(|l| Some((l.clone(), *ranges.get(&source(l)?)?))).collect();
+    model.precision.inputs.extend(found);
     Ok(())
 }

@@ -12,7 +12,7 @@ use super::segment::FitTarget;
 use crate::exec::Cancel;
 use crate::graph::op;
 use crate::graph::{Graph, NodeId, Op, ParamRole};
-use crate::model::{Model, Param, ParamStore};
+use crate::model::{Model, ParamStore};
 use candle_core::Tensor;
 
 /// A layer to re-fit.
@@ -71,7 +71,8 @@ pub(super) fn refit(
     let norm = layer.target.norm.map(|n| graph.node(n));
     let own_bias = norm.is_none_or(|n| n.param(ParamRole::Bias).is_none());
     let bias_name = if own_bias { node } else { norm.unwrap_or(node) }.param(ParamRole::Bias);
-    let prior: Vec<f32> = scaled(&affine.weight, &affine.scale, affine.inputs, |w, s| w * s);
+    let rows = affine.weight.chunks_exact(affine.inputs.max(1)).zip(&affine.scale);
+    let prior: Vec<f32> = rows.flat_map(|(row, &s)| row.iter().map(move |&w| w * s)).collect();
     let Some(fit) = sums.solve(lambda, &prior, bias_name.is_some()) else { return Ok(None) };
     // A norm that all but silences a channel cannot carry a new row.
     let loud = affine.scale.iter().fold(0f32, |m, s| m.max(s.abs())) * 1e-5;
@@ -83,9 +84,7 @@ pub(super) fn refit(
             *w = f / s;
         }
     }
-    let shape = params.get(weight_name)?.shape().to_vec();
-    let Some(weight) = Param::owned(shape, weight) else { return Ok(None) };
-    params.insert(weight_name, weight);
+    params.set(weight_name, weight)?;
     if let Some(name) = bias_name {
         let mut bias = params.get(name)?.values().into_owned();
         // What the norm takes away as its mean (less the layer's own bias) is given back.
@@ -105,9 +104,7 @@ pub(super) fn refit(
         for (j, b) in bias.iter_mut().enumerate().filter(|(j, _)| affine.scale[*j].abs() > loud) {
             *b = if own_bias { fit.bias[j] / affine.scale[j] } else { fit.bias[j] + shift[j] };
         }
-        let shape = params.get(name)?.shape().to_vec();
-        let Some(bias) = Param::owned(shape, bias) else { return Ok(None) };
-        params.insert(name, bias);
+        params.set(name, bias)?;
     }
     Ok(Some(params))
 }
@@ -118,7 +115,8 @@ impl Affine {
         let outputs = weight.shape().first().copied().unwrap_or(0);
         let inputs = weight.numel() / outputs.max(1);
         let mut scale = vec![1f32; outputs];
-        if let Some(norm) = layer.target.norm.map(|n| model.graph.node(n))
+        let norm = layer.target.norm.map(|n| model.graph.node(n));
+        if let Some(norm) = norm
             && let Op::BatchNorm2d(op::BatchNorm2d { eps, .. }) = norm.op
             && let (Some(gamma), Some(var)) = (norm.param(ParamRole::Weight), norm.param(ParamRole::Var))
         {
@@ -127,19 +125,11 @@ impl Affine {
                 *s = g / (v + eps as f32).sqrt();
             }
         }
-        if let Some(factors) = layer.target.norm.map(|n| model.graph.node(n)).filter(|n| matches!(n.op, Op::Scale(_)))
+        if let Some(factors) = norm.filter(|n| matches!(n.op, Op::Scale(_)))
             && let Some(name) = factors.param(ParamRole::Weight)
         {
             scale.copy_from_slice(&model.params.expect(name, &[outputs])?);
         }
         Ok(Affine { weight: weight.values().into_owned(), scale, inputs, outputs })
     }
-}
-
-fn scaled(weight: &[f32], scale: &[f32], inputs: usize, f: impl Fn(f32, f32) -> f32) -> Vec<f32> {
-    weight
-        .chunks_exact(inputs.max(1))
-        .zip(scale)
-        .flat_map(|(row, &s)| row.iter().map(|&w| f(w, s)).collect::<Vec<_>>())
-        .collect()
 }

@@ -9,7 +9,7 @@ use faer::{Mat, Side};
 /// Sums over samples of `x xᵀ`, `x tᵀ`, `x`, `t` and `t²`.
 #[derive(Debug, Clone)]
 pub(super) struct Sums {
-    pub n: f64,
+    n: f64,
     d: usize,
     o: usize,
     xx: Vec<f64>,
@@ -55,25 +55,6 @@ impl Sums {
         Ok(())
     }
 
-    /// The centred Gram matrix of the inputs with `lambda` of its mean diagonal added; `None` without any variance.
-    pub fn centred(&self, lambda: f64) -> Option<Mat<f64>> {
-        self.gram(lambda, 1.0 / self.n.max(1.0)).map(|(gram, _)| gram)
-    }
-
-    fn gram(&self, lambda: f64, centre: f64) -> Option<(Mat<f64>, f64)> {
-        let d = self.d;
-        let mut gram = Mat::<f64>::from_fn(d, d, |i, j| self.xx[i * d + j] - self.x[i] * self.x[j] * centre);
-        let mean = (0..d).map(|i| gram[(i, i)]).sum::<f64>() / d.max(1) as f64;
-        if !mean.is_finite() || mean <= 0.0 {
-            return None;
-        }
-        let ridge = lambda * mean;
-        for i in 0..d {
-            gram[(i, i)] += ridge;
-        }
-        Some((gram, ridge))
-    }
-
     /// Minimises `Σ |t - W x - b|² + λ̄ |W - prior|²`, where `λ̄` is `lambda` times the mean diagonal of the (centred)
     /// Gram matrix; the intercept is free, or zero without `intercept`. `None` when the matrix is not positive.
     pub fn solve(&self, lambda: f64, prior: &[f32], intercept: bool) -> Option<Fit> {
@@ -82,7 +63,16 @@ impl Sums {
             return None;
         }
         let centre = if intercept { 1.0 / n } else { 0.0 };
-        let (gram, ridge) = self.gram(lambda, centre)?;
+        let mut gram = Mat::<f64>::from_fn(d, d, |i, j| self.xx[i * d + j] - self.x[i] * self.x[j] * centre);
+        let mean = (0..d).map(|i| gram[(i, i)]).sum::<f64>() / d as f64;
+        // Inputs without any variance have nothing to fit.
+        if !mean.is_finite() || mean <= 0.0 {
+            return None;
+        }
+        let ridge = lambda * mean;
+        for i in 0..d {
+            gram[(i, i)] += ridge;
+        }
         let rhs = Mat::<f64>::from_fn(d, o, |i, j| {
             self.xt[i * o + j] - self.x[i] * self.t[j] * centre + ridge * f64::from(prior[j * d + i])
         });
@@ -101,7 +91,8 @@ impl Sums {
     }
 }
 
-fn add_to(sum: &mut [f64], part: &Tensor) -> candle_core::Result<()> {
+/// Adds a tensor's values to sums of them.
+pub(crate) fn add_to(sum: &mut [f64], part: &Tensor) -> candle_core::Result<()> {
     for (s, v) in sum.iter_mut().zip(part.flatten_all()?.to_vec1::<f32>()?) {
         *s += f64::from(v);
     }

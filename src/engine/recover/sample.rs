@@ -11,7 +11,7 @@ use rayon::prelude::*;
 
 /// Where a layer's output is looked at.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Places {
+pub(crate) struct Places {
     /// Positions or tokens per image at most; all of them when there are no more.
     pub per_image: usize,
     /// Only this token, if no other matters.
@@ -19,7 +19,7 @@ pub(super) struct Places {
 }
 
 /// Output places of one image: positions of a convolution (row-major) or tokens.
-pub(super) fn draw(places: Places, total: usize, rng: &mut ChaCha8Rng) -> Vec<usize> {
+pub(crate) fn draw(places: Places, total: usize, rng: &mut ChaCha8Rng) -> Vec<usize> {
     if let Some(t) = places.token.filter(|t| *t < total) {
         return vec![t];
     }
@@ -31,17 +31,17 @@ pub(super) fn draw(places: Places, total: usize, rng: &mut ChaCha8Rng) -> Vec<us
     at
 }
 
-/// Output places per image of a value `[N, C, H, W]`, `[N, T, D]` or `[N, D]`.
-pub(super) fn places_of(value: &Tensor) -> usize {
-    match value.dims() {
-        [_, _, h, w] => h * w,
-        [_, t, _] => *t,
-        _ => 1,
+/// Output places per image of a value `[C, H, W]`, `[T, D]` or `[D]`, and how many of them make a row.
+pub(crate) fn places_of(shape: &[usize]) -> (usize, usize) {
+    match *shape {
+        [_, h, w] => (h * w, w),
+        [t, _] => (t, 1),
+        _ => (1, 1),
     }
 }
 
 /// The layer's input rows `[samples, fan-in]` (in its weight's column order) that feed the places `at[n]` of image `n`.
-pub(super) fn inputs(op: &Op, x: &Tensor, out_width: usize, at: &[Vec<usize>]) -> candle_core::Result<Tensor> {
+pub(crate) fn inputs(op: &Op, x: &Tensor, out_width: usize, at: &[Vec<usize>]) -> candle_core::Result<Tensor> {
     let x = x.to_device(&Device::Cpu)?.contiguous()?;
     match (op, x.dims()) {
         (Op::Conv2d(op::Conv2d { kernel, stride, padding, .. }), &[_, c, h, w]) => {
@@ -111,8 +111,8 @@ impl Target {
         rows: Option<&[u32]>,
         rng: &mut ChaCha8Rng,
     ) -> candle_core::Result<Target> {
-        let total = places_of(value);
-        let images = value.dims().first().copied().unwrap_or(0);
+        let (&images, shape) = value.dims().split_first().unwrap_or((&0, &[]));
+        let (total, _) = places_of(shape);
         let at: Vec<Vec<usize>> = (0..images).map(|_| draw(places, total, rng)).collect();
         let mut values = values(value, &at)?;
         if let Some(rows) = rows {

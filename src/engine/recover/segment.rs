@@ -19,12 +19,8 @@ pub(super) fn boundaries(graph: &Graph) -> Vec<NodeId> {
         alive.retain(|&(_, until)| until > i);
         alive.push((i, last_use(i)));
         // What only feeds a norm or activation is fused with it: no place to stop.
-        let fused = match consumers[i].as_slice() {
-            [next] => {
-                matches!(graph.node(*next).op, Op::BatchNorm2d(_) | Op::Scale(_) | Op::Activation { .. })
-            }
-            _ => false,
-        };
+        let fuses = |id: NodeId| matches!(graph.node(id).op, Op::BatchNorm2d(_) | Op::Scale(_) | Op::Activation { .. });
+        let fused = matches!(consumers[i][..], [next] if fuses(next));
         if alive.len() == 1 && !fused {
             out.push(NodeId(i as u32));
         }

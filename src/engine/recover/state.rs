@@ -30,8 +30,8 @@ pub(super) struct State<'a> {
     pub model: Model,
     /// Indices that are left of every axis that was cut, by node name and axis (0 rows, 1 columns).
     pub kept: HashMap<(String, usize), Vec<u32>>,
-    /// Nodes were cut or removed: there is something to repair.
-    changed: bool,
+    /// Nodes were cut or removed: there is something that a repair could make up for.
+    pub changed: bool,
     images: Option<Rc<Images>>,
     /// Repairs wrote weights that masks were not laid over yet.
     loose: bool,
@@ -93,11 +93,6 @@ impl<'a> State<'a> {
         self.changed =
             !self.kept.is_empty() || after.output != before.output || before.reachable() != after.reachable();
         Ok(())
-    }
-
-    /// Is there anything that a repair could make up for?
-    pub fn changed(&self) -> bool {
-        self.changed
     }
 
     /// The images of repairs, picked by the first stage that asks. From then on weights count as repaired.

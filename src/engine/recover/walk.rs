@@ -35,7 +35,7 @@ struct Stretch {
 
 /// Re-fits that [`run`] will try.
 pub(super) fn repairs(state: &State) -> usize {
-    if state.changed() { stretches(state).iter().map(|s| s.layers.len()).sum() } else { 0 }
+    if state.changed { stretches(state).iter().map(|s| s.layers.len()).sum() } else { 0 }
 }
 
 /// Re-fits what reads pruned units, and what the options name besides.
@@ -43,7 +43,7 @@ pub(super) fn repairs(state: &State) -> usize {
 /// # Errors
 /// Unreadable calibration data, execution failures, cancellation (looked for before every batch).
 pub(super) fn run(state: &mut State) -> Result<(), RepairError> {
-    if !state.changed() {
+    if !state.changed {
         return Ok(());
     }
     let images = state.images()?;
@@ -183,7 +183,7 @@ impl<'w, 'a> Walk<'w, 'a> {
                     per_image: self.state.options.positions.max(1),
                     token: only_token(&graph, &consumers, id),
                 },
-                out_width: out_shapes[id.index()].get(2).copied().unwrap_or(1),
+                out_width: sample::places_of(&out_shapes[id.index()]).1,
             })
             .collect();
         // The original goes first: its values at the sampled places are all that the re-fits need of it.
@@ -196,13 +196,10 @@ impl<'w, 'a> Walk<'w, 'a> {
             let (out, mut values) = runner.run(&chunk.original)?;
             if chunk.answer.is_none() {
                 for (layer, (samples, name)) in layers.iter().zip(samples.iter_mut().zip(&targets)) {
-                    let value = match values.get(*name) {
-                        Some(v) => v.clone(),
-                        None => out.clone(),
-                    };
+                    let value = values.get(*name).unwrap_or(&out);
                     let mut rng = ChaCha8Rng::seed_from_u64(self.state.options.seed ^ ((layer.id.0 as u64) << 32));
                     rng.set_stream(c as u64 + 1);
-                    samples.push(sample::Target::of(&value, layer.places, layer.rows.as_deref(), &mut rng)?);
+                    samples.push(sample::Target::of(value, layer.places, layer.rows.as_deref(), &mut rng)?);
                 }
             }
             values.clear();

@@ -20,12 +20,6 @@ use std::time::{Duration, Instant};
 /// Sensitivity curves become durable this often, so that a dead host has not measured in vain.
 const KEEP_EVERY: Duration = Duration::from_secs(1);
 
-impl From<ProfileError> for JobError {
-    fn from(e: ProfileError) -> JobError {
-        if e.is_cancelled() { JobError::Cancelled } else { JobError::of(e) }
-    }
-}
-
 /// Errors of which one is that the work was cancelled.
 macro_rules! or_cancelled {
     ($($error:ident),*) => {$(
@@ -39,7 +33,7 @@ macro_rules! or_cancelled {
         }
     )*};
 }
-or_cancelled!(EvalError, PruneError, RepairError);
+or_cancelled!(EvalError, ProfileError, PruneError, RepairError);
 
 /// What did not go as asked, in the log pane.
 fn tell(job: &Job, notes: &[String]) {

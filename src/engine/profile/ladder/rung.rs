@@ -1,7 +1,7 @@
 //! One rung of a ladder: timing it, and what several times of it amount to. Pure but for the timing.
 
 use crate::exec::{ExecError, Observer, Session};
-use crate::profile::stats::ms;
+use crate::profile::stats::{ms, sorted};
 use crate::quant::Precision;
 use candle_core::Tensor;
 use std::time::Duration;
@@ -41,8 +41,7 @@ const SAME_MS: f64 = 0.003;
 
 /// Between the fastest sample and the median: few samples on a shared machine, where the lower part says more.
 pub fn lower_quartile(samples: &[f64]) -> Option<f64> {
-    let mut s = samples.to_vec();
-    s.sort_by(f64::total_cmp);
+    let s = sorted(samples);
     s.get(s.len().saturating_sub(1) / 4).copied()
 }
 
@@ -50,9 +49,7 @@ pub fn lower_quartile(samples: &[f64]) -> Option<f64> {
 /// agree. What disturbs a run makes it slower and never faster, so the two fastest passes are what counts; a time that was
 /// seen once only is no time.
 pub fn estimate(passes: &[f64]) -> (f64, f64, bool) {
-    let mut p = passes.to_vec();
-    p.sort_by(f64::total_cmp);
-    match p.as_slice() {
+    match sorted(passes).as_slice() {
         [] => (0.0, 1.0, true),
         [one] => (*one, 1.0, true),
         [a, b, ..] => {

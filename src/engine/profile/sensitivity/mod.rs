@@ -133,18 +133,18 @@ pub fn sensitivity(
     for (done, t) in targets.iter().enumerate() {
         cancel.check()?;
         update(SensUpdate::Progress { label: label(&t.target), done, total });
-        let key = bench.key(t, options);
+        let key = bench.key(t);
         let curve = match cache.get::<SensCurve>("sense", &key).filter(|c| c.target == t.target) {
             Some(curve) => curve,
             None => {
                 if lives.as_ref().is_none_or(|(at, _)| *at != t.first) {
                     // Freed first: both at once would double the peak.
                     drop(lives.take());
-                    lives = Some((t.first, bench.lives(t.first, cancel)?));
+                    lives = Some((t.first, bench.lives(t.first)?));
                 }
                 let ready = if let (SensTarget::Group(id), true) = (&t.target, options.refit) {
                     if !refits.iter().any(|(g, _)| g == id) {
-                        refits = bench.refits(&targets[done..], &cache, options, cancel)?;
+                        refits = bench.refits(&targets[done..], &cache)?;
                         thin.extend(refits.iter().filter(|(_, r)| r.is_thin()).map(|(g, _)| g.clone()));
                     }
                     refits.iter().find(|(g, _)| g == id).map(|(_, r)| r)
@@ -152,7 +152,7 @@ pub fn sensitivity(
                     None
                 };
                 let lives = lives.as_ref().map_or(&[][..], |(_, l)| l.as_slice());
-                let curve = bench.curve(t, ready, lives, cancel)?;
+                let curve = bench.curve(t, ready, lives)?;
                 // Kept for other sessions under the model's hash: only what that model gave.
                 model.params.unchanged()?;
                 cache.put("sense", &key, &curve);
@@ -231,6 +231,8 @@ fn label(target: &SensTarget) -> String {
 struct Bench<'a> {
     model: &'a Model,
     groups: &'a [Group],
+    options: &'a SensOptions,
+    cancel: &'a Cancel,
     compile: CompileOptions,
     plan: Plan,
     batches: Vec<(Tensor, Targets)>,
@@ -245,9 +247,7 @@ struct Bench<'a> {
     images: usize,
     loss: f64,
     score: f64,
-    method: Method,
-    evidence: Option<Arc<Evidence>>,
-    /// Hash over that evidence.
+    /// Hash over the evidence.
     seen: String,
     /// Hash over the images used.
     data: String,
@@ -258,9 +258,9 @@ impl<'a> Bench<'a> {
         model: &'a Model,
         groups: &'a [Group],
         calib: &'a Dataset,
-        options: &SensOptions,
+        options: &'a SensOptions,
         to_scan: &[ToScan],
-        cancel: &Cancel,
+        cancel: &'a Cancel,
     ) -> Result<Bench<'a>, ProfileError> {
         if calib.is_empty() {
             return Err(ProfileError::NoImages);
@@ -280,16 +280,20 @@ impl<'a> Bench<'a> {
         let (scored, fitted) = (part(0), part(1));
         let images = scored.len();
         let mut hash = blake3::Hasher::new();
-        let (mut batches, mut parts, mut targets) = (Vec::new(), Vec::new(), Vec::new());
-        let task = calib.task();
-        let mut scorer = task.scorer(0);
-        let mut session = plan.session();
-        for picks in scored.chunks(options.batch.max(1)) {
+        let read = |picks: &[usize], hash: &mut blake3::Hasher| -> Result<(Tensor, Targets), ProfileError> {
             cancel.check()?;
             let (x, y) = set.batch(picks, prep)?;
             for v in x.flatten_all()?.to_vec1::<f32>()? {
                 hash.update(&v.to_le_bytes());
             }
+            Ok((x, y))
+        };
+        let (mut batches, mut parts, mut targets) = (Vec::new(), Vec::new(), Vec::new());
+        let task = calib.task();
+        let mut scorer = task.scorer(0);
+        let mut session = plan.session();
+        for picks in scored.chunks(options.batch.max(1)) {
+            let (x, y) = read(picks, &mut hash)?;
             for i in 0..y.len() {
                 hash.update(&y.bytes(i)?);
             }
@@ -299,21 +303,16 @@ impl<'a> Bench<'a> {
             targets.push(y.clone());
             batches.push((x, y));
         }
-        let mut fit = Vec::new();
-        for picks in fitted.chunks(options.batch.max(1)).filter(|_| options.refit) {
-            cancel.check()?;
-            let (x, y) = set.batch(picks, prep)?;
-            for v in x.flatten_all()?.to_vec1::<f32>()? {
-                hash.update(&v.to_le_bytes());
-            }
-            fit.push((x, y));
-        }
+        let fitted = fitted.chunks(options.batch.max(1)).filter(|_| options.refit);
+        let fit = fitted.map(|picks| read(picks, &mut hash)).collect::<Result<_, _>>()?;
         let m = scorer.scored().metrics;
         let logits = Tensor::cat(&parts, 0)?;
         let temperature = temperature(task, &logits)?;
         Ok(Bench {
             model,
             groups,
+            options,
+            cancel,
             compile,
             plan,
             batches,
@@ -326,14 +325,12 @@ impl<'a> Bench<'a> {
             images,
             loss: m.loss,
             score: m.score,
-            method: options.method,
-            evidence: options.evidence.clone(),
             seen: options.evidence.as_ref().map(|e| e.hash()).unwrap_or_default(),
             data: hash.finalize().to_hex().to_string(),
         })
     }
 
-    fn key(&self, t: &ToScan, options: &SensOptions) -> String {
+    fn key(&self, t: &ToScan) -> String {
         let precision = serde_json::to_string(&self.model.precision).unwrap_or_default();
         format!(
             "{} {precision} {} {:?} {:?} by {} {} refit {} on {:?}",
@@ -341,41 +338,35 @@ impl<'a> Bench<'a> {
             self.data,
             t.target,
             t.ratios,
-            self.method.label(),
+            self.options.method.label(),
             self.seen,
-            options.refit,
-            options.device.location()
+            self.options.refit,
+            self.options.device.location()
         )
     }
 
-    fn lives(&self, first: NodeId, cancel: &Cancel) -> Result<Vec<Live>, ProfileError> {
+    fn lives(&self, first: NodeId) -> Result<Vec<Live>, ProfileError> {
         let name = &self.model.graph.node(first).name;
         let Some(cut) = self.plan.cut_before(name) else { return Ok(Vec::new()) };
         let mut session = self.plan.session();
         self.batches
             .iter()
             .map(|(x, _)| {
-                cancel.check()?;
+                self.cancel.check()?;
                 Ok(session.run_to(x, &cut)?)
             })
             .collect()
     }
 
     /// Re-fits for as many of the coming groups as memory allows, the first one always.
-    fn refits(
-        &self,
-        coming: &[ToScan],
-        cache: &Cache,
-        options: &SensOptions,
-        cancel: &Cancel,
-    ) -> Result<Vec<(String, Refit)>, ProfileError> {
+    fn refits(&self, coming: &[ToScan], cache: &Cache) -> Result<Vec<(String, Refit)>, ProfileError> {
         let mut wanted: Vec<&Group> = Vec::new();
         let mut bytes = 0;
         for t in coming {
             let SensTarget::Group(id) = &t.target else { continue };
             let Some(g) = self.groups.iter().find(|g| &g.id == id) else { continue };
             let need = refit::bytes(&self.model.graph, g);
-            let known = cache.get::<SensCurve>("sense", &self.key(t, options)).is_some();
+            let known = cache.get::<SensCurve>("sense", &self.key(t)).is_some();
             if known && !wanted.is_empty() {
                 continue;
             }
@@ -385,24 +376,18 @@ impl<'a> Bench<'a> {
             bytes += need;
             wanted.push(g);
         }
-        refit::gather(self.model, &wanted, &self.fit, &self.compile, cancel)
+        refit::gather(self.model, &wanted, &self.fit, &self.compile, self.cancel)
     }
 
-    fn curve(
-        &self,
-        t: &ToScan,
-        refit: Option<&Refit>,
-        lives: &[Live],
-        cancel: &Cancel,
-    ) -> Result<SensCurve, ProfileError> {
+    fn curve(&self, t: &ToScan, refit: Option<&Refit>, lives: &[Live]) -> Result<SensCurve, ProfileError> {
         let mut points = Vec::new();
         for &ratio in &t.ratios {
-            cancel.check()?;
+            self.cancel.check()?;
             let variant = self.variant(&t.target, ratio, refit)?;
             let mut session = Plan::of(&variant, &self.compile)?.session();
             let mut parts = Vec::with_capacity(lives.len());
             for live in lives {
-                cancel.check()?;
+                self.cancel.check()?;
                 parts.push(session.run_from(live)?.to_device(&Device::Cpu)?);
             }
             points.push(self.compare(ratio, &Tensor::cat(&parts, 0)?)?);
@@ -420,8 +405,8 @@ impl<'a> Bench<'a> {
             SensTarget::Block(b) => (Target::Block(b.clone()), Action::RemoveBlock),
             SensTarget::Group(id) => {
                 let Some(g) = self.groups.iter().find(|g| &g.id == id) else { return Ok(self.model.clone()) };
-                let kept =
-                    prune::resolve(g, &prune::importance(self.model, g, self.method, self.evidence.as_deref())?, ratio);
+                let (method, evidence) = (self.options.method, self.options.evidence.as_deref());
+                let kept = prune::resolve(g, &prune::importance(self.model, g, method, evidence)?, ratio);
                 (Target::Group(id.clone()), Action::Prune { ratio, kept })
             }
         };

@@ -9,14 +9,14 @@ use super::super::ProfileError;
 use crate::exec::{Cancel, CompileOptions, Plan};
 use crate::graph::op;
 use crate::graph::{Graph, NodeId, Op, ParamRole, shapes};
-use crate::model::{Model, Param};
+use crate::model::Model;
 use crate::prune::{Group, MemberRole};
+use crate::recover::{Places, add_to, draw, inputs, places_of};
 use crate::task::Targets;
-use candle_core::{Device, Tensor};
+use candle_core::Tensor;
 use faer::linalg::solvers::Solve;
 use faer::{Mat, Side};
 use rand::SeedableRng;
-use rand::seq::index;
 use rand_chacha::ChaCha8Rng;
 
 /// Ridge as a part of the mean diagonal.
@@ -94,51 +94,43 @@ pub(super) fn gather(
         for (node, d, columns) in readers(graph, g) {
             let Some(&input) = graph.node(node).inputs.first() else { continue };
             let shape = shapes.get(node.index()).map_or(&[][..], Vec::as_slice);
-            let (places, out_width) = match *shape {
-                [_, h, w] => (h * w, w),
-                [t, _] => (t, 1),
-                _ => (1, 1),
-            };
+            let (places, out_width) = places_of(shape);
             let (xx, x) = (vec![0.0; d * d], vec![0.0; d]);
             list.push(Reader { node, input, columns, d, places, out_width, n: 0.0, xx, x });
         }
         out.push((g.id.clone(), Refit { readers: list }));
     }
-    let mut names: Vec<String> = Vec::new();
-    for r in out.iter().flat_map(|(_, r)| &r.readers) {
-        let name = &graph.node(r.input).name;
-        if !names.contains(name) {
-            names.push(name.clone());
+    let all = || out.iter().flat_map(|(_, r)| &r.readers);
+    let mut names: Vec<&str> = Vec::new();
+    for r in all() {
+        let name = graph.node(r.input).name.as_str();
+        if !names.contains(&name) {
+            names.push(name);
         }
     }
     if names.is_empty() {
         return Ok(out);
     }
-    let mut session = Plan::of(model, &compile.clone().keeping(names.iter().cloned()))?.session();
-    let asked: Vec<&str> = names.iter().map(String::as_str).collect();
+    let mut session = Plan::of(model, &compile.clone().keeping(names.iter().copied()))?.session();
     let images: usize = batches.iter().map(|(_, y)| y.len()).sum();
     // Twice as many samples as columns at least, where the images have as many places.
     let per_image = |d: usize| SAMPLES.max(2 * d).div_ceil(images.max(1)).max(24);
     // Small pieces bound the memory of the captures.
-    let held: usize = out
-        .iter()
-        .flat_map(|(_, r)| &r.readers)
-        .filter_map(|r| shapes.get(r.input.index()))
-        .map(|s| 4 * s.iter().product::<usize>())
-        .sum();
+    let held: usize = all().filter_map(|r| shapes.get(r.input.index())).map(|s| 4 * s.iter().product::<usize>()).sum();
     let piece = (CAPTURE_BYTES / held.max(1)).clamp(1, 32);
     let mut seed = 0;
     for (x, _) in batches {
         let n = x.dim(0)?;
         for start in (0..n).step_by(piece) {
             cancel.check()?;
-            let (_, values) = session.capture(&x.narrow(0, start, piece.min(n - start))?, &asked)?;
+            let (_, values) = session.capture(&x.narrow(0, start, piece.min(n - start))?, &names)?;
             for reader in out.iter_mut().flat_map(|(_, r)| &mut r.readers) {
                 let node = graph.node(reader.node);
                 let Some(value) = values.get(&graph.node(reader.input).name) else { continue };
                 let mut rng = ChaCha8Rng::seed_from_u64(seed ^ ((reader.node.index() as u64) << 32));
-                let rows = samples(&node.op, value, reader, per_image(reader.d), &mut rng)?;
-                reader.add(&rows)?;
+                let places = Places { per_image: per_image(reader.d), token: None };
+                let at: Vec<_> = (0..value.dim(0)?).map(|_| draw(places, reader.places, &mut rng)).collect();
+                reader.add(&inputs(&node.op, value, reader.out_width, &at)?)?;
             }
             seed += 1;
         }
@@ -162,14 +154,9 @@ impl Refit {
 }
 
 impl Reader {
-    fn add(&mut self, rows: &Tensor) -> Result<(), ProfileError> {
-        let xx = rows.t()?.matmul(rows)?.flatten_all()?.to_vec1::<f32>()?;
-        for (a, b) in self.xx.iter_mut().zip(xx) {
-            *a += f64::from(b);
-        }
-        for (a, b) in self.x.iter_mut().zip(rows.sum(0)?.to_vec1::<f32>()?) {
-            *a += f64::from(b);
-        }
+    fn add(&mut self, rows: &Tensor) -> candle_core::Result<()> {
+        add_to(&mut self.xx, &rows.t()?.matmul(rows)?)?;
+        add_to(&mut self.x, &rows.sum(0)?)?;
         self.n += rows.dim(0)? as f64;
         Ok(())
     }
@@ -177,7 +164,7 @@ impl Reader {
     fn mend(&self, original: &Model, changed: &mut Model, kept: &[u32]) -> Result<(), ProfileError> {
         let node = original.graph.node(self.node);
         let (Some(weight), true) = (node.param(ParamRole::Weight), self.n > 0.0) else { return Ok(()) };
-        let shift = Shift::of(&original.graph, self.node);
+        let shift = shift(&original.graph, self.node);
         let old = original.params.get(weight)?.values();
         let rows = old.len() / self.d.max(1);
         let keep: Vec<usize> = {
@@ -191,7 +178,7 @@ impl Reader {
         };
         let s = keep.len();
         let mean = |i: usize| self.x[i] / self.n;
-        let centre = if shift == Shift::None { 0.0 } else { 1.0 };
+        let centre = if shift.is_none() { 0.0 } else { 1.0 };
         let moment = |i: usize, j: usize| self.xx[i * self.d + j] / self.n - centre * mean(i) * mean(j);
         let cross = Mat::<f64>::from_fn(s, self.d, |a, j| moment(keep[a], j));
         let ridge = LAMBDA * (0..s).map(|a| cross[(a, keep[a])]).sum::<f64>() / s.max(1) as f64;
@@ -220,93 +207,23 @@ impl Reader {
         if values.iter().chain(&offset).any(|v| !v.is_finite()) {
             return Ok(());
         }
-        let shape = changed.params.get(weight)?.shape().to_vec();
-        if let Some(p) = Param::owned(shape, values) {
-            changed.params.insert(weight, p);
-        }
-        let moved = match &shift {
-            Shift::None => None,
-            Shift::Bias(name) => Some((name, 1.0)),
-            Shift::Mean(name) => Some((name, -1.0)),
-        };
-        if let Some((name, sign)) = moved {
-            let p = changed.params.get(name)?;
-            let values = p.values().iter().zip(&offset).map(|(v, b)| v + sign * b).collect();
-            if let Some(p) = Param::owned(p.shape().to_vec(), values) {
-                changed.params.insert(name.clone(), p);
-            }
+        changed.params.set(weight, values)?;
+        if let Some((name, sign)) = shift {
+            let old = changed.params.get(name)?.values();
+            let values = old.iter().zip(&offset).map(|(v, b)| v + sign * b).collect();
+            changed.params.set(name, values)?;
         }
         Ok(())
     }
 }
 
-/// Where a change of the reader's mean output can be put.
-#[derive(Debug, Clone, PartialEq, Eq)]
-enum Shift {
-    Bias(String),
-    /// The mean of the batch norm that alone reads it.
-    Mean(String),
-    None,
-}
-
-impl Shift {
-    fn of(graph: &Graph, node: NodeId) -> Shift {
-        if let Some(bias) = graph.node(node).param(ParamRole::Bias) {
-            return Shift::Bias(bias.to_owned());
-        }
-        let consumers = graph.consumers();
-        if let [next] = consumers[node.index()].as_slice() {
-            let next = graph.node(*next);
-            if let (Op::BatchNorm2d(_), Some(mean)) = (&next.op, next.param(ParamRole::Mean)) {
-                return Shift::Mean(mean.to_owned());
-            }
-        }
-        Shift::None
+/// Where a change of the reader's mean output can be put, and with which sign: its bias, or the mean of the batch norm that
+/// alone reads it.
+fn shift(graph: &Graph, node: NodeId) -> Option<(&str, f32)> {
+    if let Some(bias) = graph.node(node).param(ParamRole::Bias) {
+        return Some((bias, 1.0));
     }
-}
-
-/// Rows of the reader's input that feed `per_image` random output places of each image, `[samples, d]`.
-fn samples(
-    op: &Op,
-    value: &Tensor,
-    reader: &Reader,
-    per_image: usize,
-    rng: &mut ChaCha8Rng,
-) -> Result<Tensor, ProfileError> {
-    let dims = value.dims().to_vec();
-    let values = value.to_device(&Device::Cpu)?.flatten_all()?.to_vec1::<f32>()?;
-    let n = dims.first().copied().unwrap_or(0);
-    let take = per_image.min(reader.places);
-    let mut out = vec![0f32; n * take * reader.d];
-    let mut rows = out.chunks_exact_mut(reader.d.max(1));
-    for image in 0..n {
-        let mut at = index::sample(rng, reader.places, take).into_vec();
-        at.sort_unstable();
-        for place in at {
-            let Some(row) = rows.next() else { break };
-            match (op, dims.as_slice()) {
-                (Op::Conv2d(op::Conv2d { kernel, stride, padding, .. }), &[_, c, h, w]) => {
-                    let top = (place / reader.out_width * stride[0]) as isize - padding[0] as isize;
-                    let left = (place % reader.out_width * stride[1]) as isize - padding[1] as isize;
-                    let mut k = 0;
-                    for ch in 0..c {
-                        let plane = &values[(image * c + ch) * h * w..][..h * w];
-                        for y in (0..kernel[0] as isize).map(|d| top + d) {
-                            for x in (0..kernel[1] as isize).map(|d| left + d) {
-                                if (0..h as isize).contains(&y) && (0..w as isize).contains(&x) {
-                                    row[k] = plane[y as usize * w + x as usize];
-                                }
-                                k += 1;
-                            }
-                        }
-                    }
-                }
-                _ => {
-                    let start = (image * reader.places + place) * reader.d;
-                    row.copy_from_slice(&values[start..start + reader.d]);
-                }
-            }
-        }
-    }
-    Ok(Tensor::from_vec(out, (n * take, reader.d), &Device::Cpu)?)
+    let [next] = graph.consumers()[node.index()][..] else { return None };
+    let next = graph.node(next);
+    if matches!(next.op, Op::BatchNorm2d(_)) { Some((next.param(ParamRole::Mean)?, -1.0)) } else { None }
 }

@@ -118,7 +118,7 @@ fn a_cancelled_scan_resumes_from_its_cache_and_repeats_exactly() {
             cancel.cancel();
         }
     });
-    assert!(stopped.is_err_and(|e| e.is_cancelled()));
+    assert!(stopped.is_err_and(|e| matches!(e, ProfileError::Cancelled(_))));
     let kept = || {
         let files = std::fs::read_dir(dir.path()).expect("dir").flatten();
         files.filter(|f| f.file_name().to_string_lossy().starts_with("sense-")).count()
@@ -158,7 +158,8 @@ fn a_refit_is_scored_on_images_that_it_was_not_fitted_on() {
     let only = SensOptions { images: 40, precisions: vec![], blocks: false, refit: true, ..options() };
     let targets = targets(&model, &groups, &only);
     let images = calib(80);
-    let bench = Bench::new(&model, &groups, &images, &only, &targets, &Cancel::default()).expect("bench");
+    let cancel = Cancel::default();
+    let bench = Bench::new(&model, &groups, &images, &only, &targets, &cancel).expect("bench");
     assert!(!bench.shared && bench.images == 40);
     let rows = |b: &[(Tensor, Targets)]| -> Vec<Vec<f32>> {
         b.iter().flat_map(|(x, _)| x.flatten_from(1).expect("flat").to_vec2::<f32>().expect("values")).collect()
