@@ -25,7 +25,7 @@ pub(super) fn head(path: &Path) -> std::io::Result<Vec<u8>> {
 
 /// The encoded bytes of one file, no more of them than an image may have and one.
 pub(super) fn read(path: &Path) -> Result<Vec<u8>, DataError> {
-    let io = |source| DataError::Io { path: path.to_owned(), source };
+    let io = DataError::io(path);
     let mut bytes = Vec::new();
     crate::files::open(path).map_err(io)?.take(MAX_ENCODED + 1).read_to_end(&mut bytes).map_err(io)?;
     Ok(bytes)

@@ -5,7 +5,8 @@
 
 use super::part::{self, Part};
 use super::raw::{self, Raw, Shape};
-use super::{DataCard, DataError, Dataset, Source, clean_name, file_name};
+use super::source::Source;
+use super::{DataCard, DataError, Dataset, clean_name, file_name, names};
 use std::path::{Path, PathBuf};
 
 const IMAGES: [u8; 4] = [0, 0, 8, 3];
@@ -34,13 +35,11 @@ pub(super) fn find<'a>(names: &'a [String], part: Option<Part>, dir: &Path) -> R
 
 /// Opens an image file; its labels lie beside it.
 pub(super) fn open(path: &Path, spec: &str) -> Result<Dataset, DataError> {
-    let bad = |path: &Path, reason: String| DataError::Idx { path: path.to_owned(), reason };
     let images = raw::read(path)?;
     if images.starts_with(&LABELS) {
-        let reason = "it holds labels, the images are wanted".to_owned();
-        return Err(bad(path, reason));
+        return Err(bad(path, "it holds labels, the images are wanted"));
     }
-    let (axes, pixels) = parse(&images).ok_or_else(|| bad(path, "its header is not that of bytes".into()))?;
+    let (axes, pixels) = parse(&images).ok_or_else(|| bad(path, "its header is not that of bytes"))?;
     let [count, height, width] = axes[..] else {
         return Err(bad(path, format!("it has {} axes, images have 3", axes.len())));
     };
@@ -48,27 +47,19 @@ pub(super) fn open(path: &Path, spec: &str) -> Result<Dataset, DataError> {
         return Err(bad(path, format!("its images are {height}x{width}")));
     }
     if count.checked_mul(height * width) != Some(pixels.len()) {
-        return Err(bad(
-            path,
-            format!(
-                "{count} images of {height}x{width} do not fit its {} bytes: it is cut off or damaged",
-                pixels.len()
-            ),
-        ));
+        let have = pixels.len();
+        let reason =
+            format!("{count} images of {height}x{width} do not fit its {have} bytes: it is cut off or damaged");
+        return Err(bad(path, reason));
     }
     if count == 0 {
-        return Err(DataError::Empty { what: spec.to_owned(), hint: "the file lists no images".into() });
+        return Err(DataError::empty(spec, "the file lists no images"));
     }
     let beside = labels_beside(path)?;
     let bytes = raw::read(&beside)?;
     let labels = match parse(&bytes) {
         Some((axes, labels)) if axes == [labels.len()] => labels,
-        _ => {
-            return Err(bad(
-                &beside,
-                "its header is not that of one label byte for each image, or it is cut off".into(),
-            ));
-        }
+        _ => return Err(bad(&beside, "its header is not that of one label byte for each image, or it is cut off")),
     };
     if labels.len() != count {
         return Err(bad(&beside, format!("it has {} labels for {count} images", labels.len())));
@@ -76,18 +67,14 @@ pub(super) fn open(path: &Path, spec: &str) -> Result<Dataset, DataError> {
     let labels: Vec<u32> = labels.iter().map(|&l| u32::from(l)).collect();
     // MNIST's relatives differ in their classes, and nothing in the files says how many there are.
     let classes = labels.iter().max().map_or(0, |&l| l as usize + 1);
-    let run = pixels.to_vec();
-    let raw = Raw::new(Shape { width, height, channels: 1 }, 0, vec![run], labels)
-        .ok_or_else(|| bad(path, "its images and labels do not fit".into()))?;
-    let card = DataCard {
-        name: name_of(path),
-        images: count,
-        classes,
-        class_names: (0..classes).map(|c| c.to_string()).collect(),
-        source: spec.to_owned(),
-        limit: 0,
-    };
+    let raw = Raw::new(Shape { width, height, channels: 1 }, 0, vec![pixels.to_vec()], labels)
+        .ok_or_else(|| bad(path, "its images and labels do not fit"))?;
+    let card = DataCard::of(name_of(path), spec, count, names::numbers(classes));
     Ok(Dataset::new(card, Source::Raw(raw), false))
+}
+
+fn bad(path: &Path, reason: impl Into<String>) -> DataError {
+    DataError::Idx { path: path.to_owned(), reason: reason.into() }
 }
 
 fn name_of(path: &Path) -> String {
@@ -118,8 +105,7 @@ fn labels_beside(path: &Path) -> Result<PathBuf, DataError> {
     let other = bare.replace("images", "labels").replace("idx3", "idx1");
     let candidates = [other.clone(), format!("{other}.gz")];
     let found = candidates.iter().filter(|n| **n != name).map(|n| path.with_file_name(n)).find(|p| p.is_file());
-    found.ok_or_else(|| DataError::Idx {
-        path: path.to_owned(),
-        reason: format!("its labels are missing: `{}` or `{0}.gz` is wanted beside it", clean_name(&other)),
+    found.ok_or_else(|| {
+        bad(path, format!("its labels are missing: `{}` or `{0}.gz` is wanted beside it", clean_name(&other)))
     })
 }

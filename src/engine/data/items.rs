@@ -1,6 +1,7 @@
 //! Items that are no images: what a task of another kind brings as its data.
 
-use super::{DataCard, DataError, Dataset, Source};
+use super::source::Source;
+use super::{DataCard, DataError, Dataset};
 use crate::task::{Targets, Task};
 use candle_core::Tensor;
 use std::fmt::Debug;

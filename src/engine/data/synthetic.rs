@@ -7,9 +7,10 @@
 //! stream per image, and only `+ - * /`, square roots, comparisons and floors, which IEEE 754 defines exactly (no
 //! `sin`, no `exp`, no fused multiply-add).
 
-use super::cifar::{PIXELS, SIDE};
-use super::raw::{Raw, Shape};
-use super::{DataCard, DataError, Dataset, Source, prepare};
+use super::cifar::{PIXELS, SHAPE, SIDE};
+use super::raw::Raw;
+use super::source::Source;
+use super::{DataCard, DataError, Dataset, prepare};
 use crate::model::Preprocess;
 use candle_core::{Device, Tensor};
 use rand_chacha::ChaCha8Rng;
@@ -29,6 +30,11 @@ pub const CLASSES: [&str; 10] = [
     "ring",
     "striped ring",
 ];
+
+/// [`CLASSES`] as models and data sets hold them.
+pub fn class_names() -> Vec<String> {
+    CLASSES.map(str::to_owned).to_vec()
+}
 
 /// Normalisation of the demo models: bytes become values from -2 to 2.
 pub const MEAN: [f32; 3] = [0.5, 0.5, 0.5];
@@ -112,16 +118,9 @@ pub fn dataset(split: Split, limit: usize) -> Dataset {
             *label = draw(split, i as u64, pixels);
         }
     });
-    let card = DataCard {
-        name: format!("synthetic-{}", split.name()),
-        images,
-        classes: CLASSES.len(),
-        class_names: CLASSES.iter().map(|s| (*s).to_owned()).collect(),
-        source: format!("synthetic:{}", split.name()),
-        limit,
-    };
-    let shape = Shape { width: SIDE, height: SIDE, channels: 3 };
-    Dataset::new(card, Source::Raw(Raw::from_records(shape, bytes)), true)
+    let (name, spec) = (format!("synthetic-{}", split.name()), format!("synthetic:{}", split.name()));
+    let card = DataCard { limit, ..DataCard::of(name, &spec, images, class_names()) };
+    Dataset::new(card, Source::Raw(Raw::from_records(SHAPE, bytes)), true)
 }
 
 /// Images `at..at + size` of `split` as `prep` makes them, `[size, 3, height, width]`, and their classes.
@@ -131,7 +130,6 @@ pub fn dataset(split: Split, limit: usize) -> Dataset {
 pub fn batch(split: Split, at: u64, size: usize, prep: &Preprocess) -> Result<(Tensor, Vec<u32>), DataError> {
     let ready = prepare::Ready::new(prep)?;
     let [h, w] = prep.size;
-    let shape = Shape { width: SIDE, height: SIDE, channels: 3 };
     let mut x = vec![0f32; size * 3 * h * w];
     let labels = x
         .par_chunks_mut(3 * h * w)
@@ -139,7 +137,7 @@ pub fn batch(split: Split, at: u64, size: usize, prep: &Preprocess) -> Result<(T
         .map(|(i, out)| {
             let mut bytes = vec![0u8; PIXELS];
             let class = draw(split, at + i as u64, &mut bytes);
-            ready.planes(&bytes, shape, out)?;
+            ready.planes(&bytes, SHAPE, out)?;
             Ok(u32::from(class))
         })
         .collect::<Result<Vec<u32>, DataError>>()?;

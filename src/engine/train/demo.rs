@@ -226,7 +226,7 @@ fn assemble(kind: Kind, params: ParamStore) -> Result<Model, crate::graph::Graph
             name: kind.name().into(),
             family: spec.family(),
             classes: spec.classes(),
-            class_names: Some(synthetic::CLASSES.iter().map(|s| (*s).to_owned()).collect()),
+            class_names: Some(synthetic::class_names()),
             preprocess: preprocess(),
             source: Default::default(),
             hash,
