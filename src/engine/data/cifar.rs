@@ -46,26 +46,23 @@ impl Layout {
 /// # Errors
 /// It has record files, and none of the wished part.
 pub(super) fn files_in(dir: &Path, part: Option<Part>) -> Result<Option<Vec<PathBuf>>, DataError> {
-    let batches = ["data_batch_1.bin", "data_batch_2.bin", "data_batch_3.bin", "data_batch_4.bin", "data_batch_5.bin"];
-    choose(dir, part, ["test_batch.bin", "test.bin"], batches, "train.bin", &|_| true)
+    choose(dir, part, ".bin", &|_| true)
 }
 
-/// CIFAR's files of a part, by their names in CIFAR-10 and CIFAR-100.
+/// CIFAR's files of a part, by their names in CIFAR-10 and CIFAR-100 and how these end.
 pub(super) fn choose(
     dir: &Path,
     part: Option<Part>,
-    tests: [&str; 2],
-    batches: [&str; 5],
-    train: &str,
+    end: &str,
     fits: &dyn Fn(&Path) -> bool,
 ) -> Result<Option<Vec<PathBuf>>, DataError> {
     let existing = |names: &[&str]| -> Vec<PathBuf> {
-        names.iter().map(|n| dir.join(n)).filter(|p| p.is_file() && fits(p)).collect()
+        names.iter().map(|n| dir.join(format!("{n}{end}"))).filter(|p| p.is_file() && fits(p)).collect()
     };
-    let pick = |sets: [Vec<PathBuf>; 2]| sets.into_iter().find(|s| !s.is_empty());
-    let [ten, hundred] = tests;
-    let test = pick([existing(&[ten]), existing(&[hundred])]);
-    let train = pick([existing(&batches), existing(&[train])]);
+    let first = |sets: [&[&str]; 2]| sets.into_iter().map(existing).find(|s| !s.is_empty());
+    let test = first([&["test_batch"], &["test"]]);
+    let batches = ["data_batch_1", "data_batch_2", "data_batch_3", "data_batch_4", "data_batch_5"];
+    let train = first([&batches, &["train"]]);
     let there = [test.is_some(), false, train.is_some()];
     if there == [false; 3] {
         return Ok(None);

@@ -99,10 +99,6 @@ impl Encoded for Rows {
         place.map_or_else(String::new, |(s, group, row)| format!("{}, row group {group}, row {row}", s.path.display()))
     }
 
-    fn size(&self, _k: usize) -> Option<u64> {
-        None
-    }
-
     /// The files, in order.
     fn stored(&self, _picks: &[usize]) -> Vec<(String, u64)> {
         let paths = self.shards.iter().map(|s| &s.path);
@@ -121,13 +117,13 @@ impl Encoded for Rows {
         let len = self.labels.len();
         let place = |(slot, &k): (usize, &usize)| {
             let (shard, group, row) = self.place(k).ok_or(DataError::Index { index: k, len })?;
-            Ok(Wanted { shard, group, row, slot })
+            Ok((shard, group, row, slot))
         };
         let mut wanted = picks.iter().enumerate().map(place).collect::<Result<Vec<_>, DataError>>()?;
         wanted.sort_unstable();
-        let groups: Vec<&[Wanted]> = wanted.chunk_by(|a, b| (a.shard, a.group) == (b.shard, b.group)).collect();
+        let groups: Vec<&[Wanted]> = wanted.chunk_by(|a, b| (a.0, a.1) == (b.0, b.1)).collect();
         let read = |rows: &&[Wanted]| -> Result<Vec<(usize, Bytes)>, DataError> {
-            let Some(&Wanted { shard, group, .. }) = rows.first() else { return Ok(Vec::new()) };
+            let Some(&(shard, group, ..)) = rows.first() else { return Ok(Vec::new()) };
             let shard = self.shards.get(shard).ok_or(DataError::Index { index: shard, len })?;
             walled(&shard.path, || shard.images(group, rows))
         };
@@ -141,15 +137,8 @@ impl Encoded for Rows {
     }
 }
 
-/// An image that was asked for, in the order in which they are read.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-struct Wanted {
-    shard: usize,
-    group: usize,
-    row: usize,
-    /// Its place in what is handed back.
-    slot: usize,
-}
+/// An image that was asked for: shard, row group, row, and its place in what is handed back.
+type Wanted = (usize, usize, usize, usize);
 
 impl Shard {
     /// Images of ascending rows of a row group (perhaps repeated), with the slots they are for.
@@ -159,8 +148,8 @@ impl Shard {
         let mut column: ColumnReaderImpl<ByteArrayType> = column(&self.path, &self.meta, group, self.image)?;
         let mut at = 0;
         let mut out = Vec::new();
-        for same in wanted.chunk_by(|a, b| a.row == b.row) {
-            let Some(&Wanted { row, .. }) = same.first() else { continue };
+        for same in wanted.chunk_by(|a, b| a.2 == b.2) {
+            let Some(&(_, _, row, _)) = same.first() else { continue };
             let skipped = column.skip_records(row - at).map_err(|e| damaged(e.to_string()))?;
             let (mut levels, mut values) = (Vec::<i16>::new(), Vec::<ByteArray>::new());
             let read = column.read_records(1, Some(&mut levels), None, &mut values);
@@ -175,7 +164,7 @@ impl Shard {
             }
             // A copy: a slice would keep its whole page alive.
             let image = Bytes::copy_from_slice(image.data());
-            out.extend(same.iter().map(|w| (w.slot, image.clone())));
+            out.extend(same.iter().map(|w| (w.3, image.clone())));
         }
         Ok(out)
     }

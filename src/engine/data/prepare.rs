@@ -144,19 +144,10 @@ fn resized(have: (usize, usize), shorter: usize, fit: Fit, want: (usize, usize))
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::model::Interpolation;
 
     fn prep(size: [usize; 2], resize_shorter: Option<usize>) -> Preprocess {
-        Preprocess {
-            size,
-            channels: 3,
-            resize_shorter,
-            fit: Fit::Shorter,
-            mean: [0.5, 0.25, 0.0],
-            std: [0.5, 0.25, 1.0],
-            interpolation: Interpolation::Bilinear,
-            origin: String::new(),
-        }
+        let (mean, std) = ([0.5, 0.25, 0.0], [0.5, 0.25, 1.0]);
+        Preprocess { resize_shorter, fit: Fit::Shorter, mean, std, ..Preprocess::imagenet(size) }
     }
 
     #[test]

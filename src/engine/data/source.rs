@@ -25,7 +25,9 @@ pub(super) trait Encoded: Debug + Send + Sync {
     fn name(&self, k: usize) -> String;
 
     /// Bytes of image `k` when they can be told without reading it.
-    fn size(&self, k: usize) -> Option<u64>;
+    fn size(&self, _k: usize) -> Option<u64> {
+        None
+    }
 
     /// What `picks` are called, or the files that they are in, wherever the whole set lies; and how many bytes each has.
     fn stored(&self, picks: &[usize]) -> Vec<(String, u64)>;

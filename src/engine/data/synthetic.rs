@@ -60,27 +60,15 @@ impl Split {
         }
     }
 
-    fn name(self) -> &'static str {
+    /// Its name, its random streams' number and how hard its images are.
+    fn facts(self) -> (&'static str, u64, Look) {
+        let usual = Look { noise: 14.0, occluded: 0.3, radius: 8.0, stripes: 0.5 };
+        // Training images are harder than the others, which is cheap augmentation.
+        let hard = Look { noise: 18.0, occluded: 0.4, radius: 7.0, stripes: 0.8 };
         match self {
-            Split::Train => "train",
-            Split::Calib => "calib",
-            Split::Eval => "eval",
-        }
-    }
-
-    /// Training images are harder than the others, which is cheap augmentation.
-    fn look(self) -> Look {
-        match self {
-            Split::Train => Look { noise: 18.0, occluded: 0.4, radius: 7.0, stripes: 0.8 },
-            Split::Calib | Split::Eval => Look { noise: 14.0, occluded: 0.3, radius: 8.0, stripes: 0.5 },
-        }
-    }
-
-    fn stream(self) -> u64 {
-        match self {
-            Split::Train => 1,
-            Split::Calib => 2,
-            Split::Eval => 3,
+            Split::Train => ("train", 1, hard),
+            Split::Calib => ("calib", 2, usual),
+            Split::Eval => ("eval", 3, usual),
         }
     }
 
@@ -90,7 +78,7 @@ impl Split {
             return Ok(Some(Split::Eval));
         }
         let Some(name) = spec.strip_prefix("synthetic:") else { return Ok(None) };
-        let found = [Split::Train, Split::Calib, Split::Eval].into_iter().find(|s| s.name() == name);
+        let found = [Split::Train, Split::Calib, Split::Eval].into_iter().find(|s| s.facts().0 == name);
         let hint = "use `synthetic:eval`, `synthetic:calib` or `synthetic:train`".to_owned();
         found.map(Some).ok_or(DataError::Split { spec: spec.to_owned(), hint })
     }
@@ -118,7 +106,8 @@ pub fn dataset(split: Split, limit: usize) -> Dataset {
             *label = draw(split, i as u64, pixels);
         }
     });
-    let (name, spec) = (format!("synthetic-{}", split.name()), format!("synthetic:{}", split.name()));
+    let (name, ..) = split.facts();
+    let (name, spec) = (format!("synthetic-{name}"), format!("synthetic:{name}"));
     let card = DataCard { limit, ..DataCard::of(name, &spec, images, class_names()) };
     Dataset::new(card, Source::Raw(Raw::from_records(SHAPE, bytes)), true)
 }
@@ -147,12 +136,13 @@ pub fn batch(split: Split, at: u64, size: usize, prep: &Preprocess) -> Result<(T
 /// Draws image `index` of `split` into `[3, 32, 32]` bytes and returns its class; classes alternate. Indices past
 /// [`Split::images`] are further images of the same kind (training may use as many as it likes).
 pub fn draw(split: Split, index: u64, pixels: &mut [u8]) -> u8 {
+    let (_, stream, look) = split.facts();
     let mut seed = [0u8; 32];
-    for (part, v) in seed.chunks_exact_mut(8).zip([SEED, split.stream(), index, 0]) {
+    for (part, v) in seed.chunks_exact_mut(8).zip([SEED, stream, index, 0]) {
         part.copy_from_slice(&v.to_le_bytes());
     }
     let class = (index % CLASSES.len() as u64) as u8;
-    Scene::new(class, split.look(), Dice(ChaCha8Rng::from_seed(seed))).render(pixels);
+    Scene::new(class, look, Dice(ChaCha8Rng::from_seed(seed))).render(pixels);
     class
 }
 
@@ -415,16 +405,7 @@ mod tests {
     #[test]
     fn fills_the_range_that_the_models_expect() {
         let d = dataset(Split::Train, 500);
-        let p = crate::model::Preprocess {
-            size: [SIDE, SIDE],
-            channels: 3,
-            fit: crate::model::Fit::default(),
-            resize_shorter: None,
-            mean: MEAN,
-            std: STD,
-            interpolation: crate::model::Interpolation::Bilinear,
-            origin: String::new(),
-        };
+        let p = Preprocess { mean: MEAN, std: STD, ..Preprocess::imagenet([SIDE, SIDE]) };
         let (x, _) = d.batch(0..500, &p).unwrap();
         let v = x.flatten_all().unwrap().to_vec1::<f32>().unwrap();
         let mean = v.iter().map(|&v| f64::from(v)).sum::<f64>() / v.len() as f64;

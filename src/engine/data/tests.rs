@@ -1,39 +1,27 @@
 //! Data sets through `open`, good and bad, and against the real files where this machine has them.
 
 use super::*;
-use crate::model::{Fit, Interpolation};
 use proptest::prelude::*;
 use std::fs;
 
 const PIXELS: usize = 3072;
 
 fn prep(size: usize, resize_shorter: Option<usize>) -> Preprocess {
-    Preprocess {
-        size: [size, size],
-        channels: 3,
-        resize_shorter,
-        fit: Fit::default(),
-        mean: [0.0; 3],
-        std: [1.0; 3],
-        interpolation: Interpolation::Bilinear,
-        origin: "test".into(),
-    }
+    Preprocess { resize_shorter, mean: [0.0; 3], std: [1.0; 3], ..Preprocess::imagenet([size, size]) }
+}
+
+/// CIFAR records of the given classes, with what `head` puts before the pixels.
+fn records<const N: usize>(labels: &[u8], head: fn(u8) -> [u8; N]) -> Vec<u8> {
+    let pixels = |i: usize| (0..PIXELS).map(move |p| (p * 7 + i * 31) as u8);
+    labels.iter().enumerate().flat_map(|(i, &l)| head(l).into_iter().chain(pixels(i))).collect()
 }
 
 fn records10(labels: &[u8]) -> Vec<u8> {
-    labels
-        .iter()
-        .enumerate()
-        .flat_map(|(i, &l)| std::iter::once(l).chain((0..PIXELS).map(move |p| (p * 7 + i * 31) as u8)))
-        .collect()
+    records(labels, |l| [l])
 }
 
 fn records100(labels: &[u8]) -> Vec<u8> {
-    labels
-        .iter()
-        .enumerate()
-        .flat_map(|(i, &l)| [l / 5, l].into_iter().chain((0..PIXELS).map(move |p| (p + i) as u8)))
-        .collect()
+    records(labels, |l| [l / 5, l])
 }
 
 fn spec(path: &Path) -> &str {

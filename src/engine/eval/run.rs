@@ -4,29 +4,9 @@ use super::error::EvalError;
 use crate::data::{DataError, Dataset};
 use crate::exec::{Cancel, ExecError, OutOfMemory, Plan, smaller_batch};
 use crate::model::Preprocess;
-use crate::task::{Metrics, Scored, Targets};
+use crate::task::{Scored, Targets};
 use candle_core::{Device, Tensor};
 use std::sync::mpsc;
-
-/// Metrics, and what each item was scored, in the data set's order.
-#[derive(Debug, Clone, PartialEq)]
-pub struct EvalRun {
-    pub metrics: Metrics,
-    /// Better the higher; of a classifier 1 for right and 0 for wrong.
-    pub scores: Vec<f32>,
-    /// See [`Scored`].
-    pub predictions: Vec<u16>,
-    pub margins: Vec<f32>,
-    /// What did not go as asked, for people.
-    pub notes: Vec<String>,
-}
-
-impl EvalRun {
-    /// Which items a classifier gets right.
-    pub fn correct(&self) -> Vec<bool> {
-        self.scores.iter().map(|s| *s > 0.5).collect()
-    }
-}
 
 /// Runs a model on fewer images at a time once its device has run out of memory.
 struct Sparing<F> {
@@ -75,7 +55,7 @@ pub fn evaluate(
     batch: usize,
     cancel: &Cancel,
     progress: &mut dyn FnMut(usize, usize),
-) -> Result<EvalRun, EvalError> {
+) -> Result<Scored, EvalError> {
     score_with(data, prep, batch, cancel, on(plan), progress)
 }
 
@@ -110,7 +90,7 @@ pub fn score_with<E: Into<EvalError>>(
     cancel: &Cancel,
     model: impl FnMut(&Tensor) -> Result<Tensor, E>,
     progress: &mut dyn FnMut(usize, usize),
-) -> Result<EvalRun, EvalError> {
+) -> Result<Scored, EvalError> {
     let mut scorer = data.task().scorer(data.classes());
     let batch = batch.clamp(1, data.len().max(1));
     let mut model = Sparing { model, most: batch };
@@ -119,8 +99,7 @@ pub fn score_with<E: Into<EvalError>>(
         Ok(scorer.add(&logits, labels)?)
     })?;
     let notes = smaller_batch(batch, model.most).into_iter().collect();
-    let Scored { metrics, scores, margins, predictions } = scorer.scored();
-    Ok(EvalRun { metrics, scores, predictions, margins, notes })
+    Ok(Scored { notes, ..scorer.scored() })
 }
 
 /// The logits `[len, classes]` of the whole set, on the host.
@@ -200,7 +179,7 @@ mod tests {
         }
     }
 
-    fn run(most: usize, batch: usize) -> (Result<EvalRun, EvalError>, Vec<usize>) {
+    fn run(most: usize, batch: usize) -> (Result<Scored, EvalError>, Vec<usize>) {
         let data = synthetic::dataset(synthetic::Split::Eval, 22);
         let prep = Preprocess::imagenet([32, 32]);
         let mut seen = Vec::new();

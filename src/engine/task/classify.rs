@@ -76,15 +76,11 @@ fn softening<'a>(logits: impl IntoIterator<Item = &'a [f32]>) -> f64 {
 #[derive(Debug, Default)]
 struct Answers {
     classes: usize,
-    n: usize,
-    correct: usize,
     top5: usize,
     loss: f64,
     per_class: Vec<(usize, usize)>,
-    predictions: Vec<u16>,
-    right: Vec<bool>,
-    /// Logit of the right class less the best other one.
-    margins: Vec<f32>,
+    /// What is known of each item; its metrics are reckoned when they are asked for.
+    items: Scored,
 }
 
 impl Answers {
@@ -108,7 +104,7 @@ impl Answers {
             .iter()
             .enumerate()
             .filter(|(_, r)| r.iter().any(|v| !v.is_finite()))
-            .map(|(i, _)| self.n + i)
+            .map(|(i, _)| self.items.scores.len() + i)
             .collect();
         if let Some(&first) = bad.first() {
             return Err(TaskError::NonFinite { images: bad.len(), batch: labels.len(), first });
@@ -125,25 +121,25 @@ impl Answers {
             // Rank with ties broken by the lower index, as a stable descending sort does.
             let ahead = row.iter().enumerate().filter(|&(j, &v)| v > own || (v == own && j < class)).count();
             self.loss += log_sum_exp(row) - f64::from(own);
-            self.correct += usize::from(best == class);
             self.top5 += usize::from(ahead < 5);
             if let Some((hit, total)) = self.per_class.get_mut(class) {
                 *hit += usize::from(best == class);
                 *total += 1;
             }
-            self.predictions.push(u16::try_from(best).unwrap_or(u16::MAX));
-            self.right.push(best == class);
+            self.items.predictions.push(u16::try_from(best).unwrap_or(u16::MAX));
+            self.items.scores.push(f32::from(u8::from(best == class)));
+            // Logit of the right class less the best other one.
             let other = row.iter().enumerate().filter(|(j, _)| *j != class).map(|(_, v)| *v);
-            self.margins.push(own - other.fold(f32::NEG_INFINITY, f32::max));
-            self.n += 1;
+            self.items.margins.push(own - other.fold(f32::NEG_INFINITY, f32::max));
         }
         Ok(())
     }
 
     /// Metrics of what was added so far.
     fn metrics(&self) -> Metrics {
-        let n = self.n.max(1) as f64;
-        Metrics::of_classes(self.n, self.correct, self.top5 as f64 / n, self.loss / n, self.per_class.clone())
+        let (all, correct) = (self.items.scores.len(), self.per_class.iter().map(|c| c.0).sum());
+        let n = all.max(1) as f64;
+        Metrics::of_classes(all, correct, self.top5 as f64 / n, self.loss / n, self.per_class.clone())
     }
 }
 
@@ -156,12 +152,7 @@ impl Scorer for Answers {
     }
 
     fn scored(&self) -> Scored {
-        Scored {
-            metrics: self.metrics(),
-            scores: self.right.iter().map(|r| f32::from(u8::from(*r))).collect(),
-            margins: self.margins.clone(),
-            predictions: self.predictions.clone(),
-        }
+        Scored { metrics: self.metrics(), ..self.items.clone() }
     }
 }
 
@@ -253,7 +244,7 @@ mod tests {
         let ce1 = (0..6).map(|i| f64::from(i).exp()).sum::<f64>().ln();
         assert!((m.loss - (ce0 + ce1 + 6f64.ln()) / 3.0).abs() < 1e-9);
         assert_eq!(m.per_class(), [(1, 1), (0, 0), (0, 0), (0, 0), (0, 1), (0, 1)]);
-        assert_eq!((s.predictions, s.right), (vec![0, 0, 0], vec![true, false, false]));
+        assert_eq!((s.items.correct(), s.items.predictions), (vec![true, false, false], vec![0, 0, 0]));
     }
 
     #[test]

@@ -8,9 +8,7 @@ use crate::exec::{Cancel, CompileOptions, Plan};
 use crate::graph::PrecisionPlan;
 use crate::model::export::Manifest;
 use crate::model::families::{CifarResnetSpec, VitDims, VitSpec};
-use crate::model::{
-    self, FamilySpec, Interpolation, LoadOptions, Model, ModelError, ModelInfo, ParamStore, Preprocess,
-};
+use crate::model::{self, FamilySpec, LoadOptions, Model, ModelError, ModelInfo, ParamStore, Preprocess};
 use candle_core::{D, Tensor};
 use std::path::Path;
 use std::sync::Arc;
@@ -84,38 +82,14 @@ pub const SEED: u64 = 1;
 
 /// How synthetic images are fed to the demo models.
 pub fn preprocess() -> Preprocess {
-    Preprocess {
-        size: [32, 32],
-        channels: 3,
-        resize_shorter: None,
-        fit: model::Fit::default(),
-        mean: synthetic::MEAN,
-        std: synthetic::STD,
-        interpolation: Interpolation::Bilinear,
-        origin: "demo model".into(),
-    }
-}
-
-/// The bundled Vision Transformer.
-///
-/// # Errors
-/// None but a damaged program: the bytes are compiled in.
-pub fn vit() -> Result<Model, ModelError> {
-    load(Kind::Vit)
-}
-
-/// The bundled residual CNN.
-///
-/// # Errors
-/// As [`vit`].
-pub fn cnn() -> Result<Model, ModelError> {
-    load(Kind::Cnn)
+    let (mean, std) = (synthetic::MEAN, synthetic::STD);
+    Preprocess { mean, std, origin: "demo model".into(), ..Preprocess::imagenet([32, 32]) }
 }
 
 /// The bundled model of `kind`.
 ///
 /// # Errors
-/// As [`vit`].
+/// None but a damaged program: the bytes are compiled in.
 pub fn load(kind: Kind) -> Result<Model, ModelError> {
     let bytes: &'static [u8] = match kind {
         Kind::Vit => include_bytes!("../../../assets/demo_vit.safetensors"),
