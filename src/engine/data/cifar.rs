@@ -91,11 +91,12 @@ pub(super) fn open_files(paths: &[PathBuf], spec: &str) -> Result<Dataset, DataE
     };
     let folder = first.parent().unwrap_or(Path::new("."));
     let names = class_names(&folder.join(layout.names))?.unwrap_or_else(|| names::numbers(layout.classes));
+    let mut labels = Vec::new();
     for (path, bytes) in paths.iter().zip(&runs) {
-        check_labels(path, bytes, layout, names.len())?;
+        let own: Vec<u32> = bytes.chunks_exact(layout.record()).map(|r| layout.label(r).into()).collect();
+        check_labels(path, &own, names.len(), layout.names)?;
+        labels.extend(own);
     }
-    let records = runs.iter().flat_map(|r| r.chunks_exact(layout.record()));
-    let labels: Vec<u32> = records.map(|r| u32::from(layout.label(r))).collect();
     if labels.is_empty() {
         return Err(DataError::empty(spec, "the file has no bytes: download it again"));
     }
@@ -134,15 +135,13 @@ fn recognise(path: &Path, bytes: &[u8]) -> Result<Layout, DataError> {
     }
 }
 
-fn check_labels(path: &Path, bytes: &[u8], layout: Layout, classes: usize) -> Result<(), DataError> {
-    for (index, record) in bytes.chunks_exact(layout.record()).enumerate() {
-        let label = layout.label(record);
-        if usize::from(label) >= classes {
-            let hint = format!("the file is damaged, or `{}` beside it lists too few names", layout.names);
-            return Err(DataError::Label { path: path.to_owned(), index, label: label.into(), classes, hint });
-        }
-    }
-    Ok(())
+/// Refuses labels that no class has; `names` is the file that may name the classes.
+pub(super) fn check_labels(path: &Path, labels: &[u32], classes: usize, names: &str) -> Result<(), DataError> {
+    let Some((index, &label)) = labels.iter().enumerate().find(|(_, l)| **l as usize >= classes) else {
+        return Ok(());
+    };
+    let hint = format!("the file is damaged, or `{names}` beside it lists too few names");
+    Err(DataError::Label { path: path.to_owned(), index, label: label.into(), classes, hint })
 }
 
 /// Class names, one per line; `None` without such a file.

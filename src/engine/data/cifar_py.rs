@@ -49,11 +49,7 @@ pub(super) fn open_files(paths: &[PathBuf], spec: &str) -> Result<Dataset, DataE
     };
     let folder = first.parent().unwrap_or(Path::new("."));
     let class_names = class_names(folder, fine);
-    let classes = class_names.len();
-    if let Some((index, &label)) = labels.iter().enumerate().find(|&(_, &l)| l as usize >= classes) {
-        let hint = "the file is damaged, or `batches.meta` beside it lists too few names".to_owned();
-        return Err(DataError::Label { path: first.to_owned(), index, label: label.into(), classes, hint });
-    }
+    cifar::check_labels(first, &labels, class_names.len(), "batches.meta")?;
     if labels.is_empty() {
         return Err(DataError::empty(spec, "download the file again"));
     }

@@ -4,7 +4,8 @@
 //! order. Fields may be quoted (RFC 4180).
 
 use super::folder::{self, Entry};
-use super::{DataError, Dataset, clean_name, names};
+use super::names::{self, Named};
+use super::{DataError, Dataset, clean_name};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::path::{Component, Path, PathBuf};
 
@@ -95,24 +96,18 @@ pub(super) fn open(csv: &Path, spec: &str) -> Result<Dataset, DataError> {
     if rows.is_empty() {
         return Err(DataError::empty(spec, "`labels.csv` lists no files"));
     }
-    let list = names::list(dir)?;
-    let words: BTreeSet<&String> = rows.iter().filter_map(|(_, l)| l.as_ref().err()).collect();
-    let (by_word, mut class_list): (BTreeMap<String, u32>, Option<Vec<String>>) = match (words.is_empty(), &list) {
-        (true, _) => (BTreeMap::new(), list.map(|l| l.into_iter().map(|n| n.line).collect())),
-        (false, Some(list)) => {
-            let index = names::index(list, words.iter().map(|w| w.as_str()), csv, "the class list beside it")?;
-            let lines = list.iter().map(|n| n.line.clone()).collect();
-            (words.iter().map(|w| (*w).clone()).zip(index).collect(), Some(lines))
-        }
-        (false, None) => {
-            let names: Vec<String> = words.iter().map(|w| (*w).clone()).collect();
-            (names.iter().cloned().zip(0..).collect(), Some(names))
-        }
+    let words: BTreeSet<&str> = rows.iter().filter_map(|(_, l)| l.as_ref().err().map(String::as_str)).collect();
+    let list = match names::list(dir)? {
+        None if !words.is_empty() => Some(words.iter().map(|w| Named::new(w)).collect()),
+        list => list,
     };
+    let listed = list.as_deref().unwrap_or_default();
+    let index = names::index(listed, words.iter().copied(), csv, "the class list beside it")?;
+    let by_word: HashMap<String, u32> = words.iter().map(|w| (*w).to_owned()).zip(index).collect();
     let label = |l: Result<u32, String>| l.unwrap_or_else(|word| by_word.get(&word).copied().unwrap_or(0));
     let entries: Vec<Entry> = rows.into_iter().map(|(path, l)| Entry { path, label: label(l) }).collect();
     let classes = entries.iter().map(|e| e.label as usize + 1).max().unwrap_or(0);
-    class_list = class_list.filter(|l| l.len() >= classes);
+    let class_list = list.map(names::lines).filter(|l| l.len() >= classes);
     let known = class_list.is_some();
     let class_names = class_list.unwrap_or_else(|| {
         (0..classes as u32).map(|c| class_names.remove(&c).unwrap_or_else(|| c.to_string())).collect()

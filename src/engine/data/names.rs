@@ -20,7 +20,7 @@ pub(super) struct Named {
 }
 
 impl Named {
-    fn new(line: &str) -> Named {
+    pub fn new(line: &str) -> Named {
         let line = clean_name(line);
         Named { word: line.split([' ', '\t', ',']).next().unwrap_or_default().to_owned(), line }
     }

@@ -249,11 +249,9 @@ fn column<T: DataType>(
     let group = meta.row_groups().get(group).ok_or_else(damaged)?;
     let chunk = group.columns().get(index).ok_or_else(damaged)?;
     let start = chunk.dictionary_page_offset().unwrap_or(chunk.data_page_offset());
-    let ends = start.checked_add(chunk.compressed_size());
-    if start < 0 || chunk.data_page_offset() < 0 || chunk.compressed_size() < 0 {
-        return Err(damaged());
-    }
-    if ends.and_then(|e| u64::try_from(e).ok()).is_none_or(|e| e > pages.len) {
+    let ends = start.checked_add(chunk.compressed_size()).and_then(|e| u64::try_from(e).ok());
+    let negative = [start, chunk.data_page_offset(), chunk.compressed_size()].iter().any(|v| *v < 0);
+    if negative || ends.is_none_or(|e| e > pages.len) {
         return Err(damaged());
     }
     let rows = usize::try_from(group.num_rows()).map_err(|_| damaged())?;

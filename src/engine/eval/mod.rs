@@ -11,7 +11,7 @@ mod views;
 
 pub use error::EvalError;
 pub use margin::Margins;
-pub use run::{collect_logits, evaluate, logits, score_with};
+pub use run::{evaluate, logits, score_with};
 pub use trial::{Correction, Model as TrialModel, Outcome as TrialOutcome, TrialOptions, Trials, ViewFacts};
 pub use views::Disturbance;
 

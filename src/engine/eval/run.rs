@@ -62,7 +62,7 @@ pub fn evaluate(
 /// The logits `[len, classes]` of a compiled model over the whole set, on the host.
 ///
 /// # Errors
-/// As [`evaluate`], but logits are handed over as they are.
+/// As [`evaluate`], but non-finite logits are handed over as they are.
 pub fn logits(
     plan: &Plan,
     data: &Dataset,
@@ -70,7 +70,14 @@ pub fn logits(
     batch: usize,
     cancel: &Cancel,
 ) -> Result<Tensor, EvalError> {
-    collect_logits(data, prep, batch, cancel, on(plan))
+    let mut parts = Vec::new();
+    let mut model = Sparing { model: on(plan), most: batch.max(1) };
+    for_batches(data, prep, batch, cancel, &mut |_, _| {}, &mut |x, _| {
+        let logits = model.run(x)?;
+        parts.push(logits.to_device(&Device::Cpu)?);
+        Ok(())
+    })?;
+    Ok(Tensor::cat(&parts, 0)?)
 }
 
 fn on(plan: &Plan) -> impl FnMut(&Tensor) -> Result<Tensor, ExecError> {
@@ -100,27 +107,6 @@ pub fn score_with<E: Into<EvalError>>(
     })?;
     let notes = smaller_batch(batch, model.most).into_iter().collect();
     Ok(Scored { notes, ..scorer.scored() })
-}
-
-/// The logits `[len, classes]` of the whole set, on the host.
-///
-/// # Errors
-/// As [`score_with`], but non-finite logits are handed over as they are.
-pub fn collect_logits<E: Into<EvalError>>(
-    data: &Dataset,
-    prep: &Preprocess,
-    batch: usize,
-    cancel: &Cancel,
-    model: impl FnMut(&Tensor) -> Result<Tensor, E>,
-) -> Result<Tensor, EvalError> {
-    let mut parts = Vec::new();
-    let mut model = Sparing { model, most: batch.max(1) };
-    for_batches(data, prep, batch, cancel, &mut |_, _| {}, &mut |x, _| {
-        let logits = model.run(x)?;
-        parts.push(logits.to_device(&Device::Cpu)?);
-        Ok(())
-    })?;
-    Ok(Tensor::cat(&parts, 0)?)
 }
 
 /// What is done with a batch of inputs `[N, …]` and its targets.

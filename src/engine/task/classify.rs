@@ -100,15 +100,7 @@ impl Answers {
                 classes: self.classes,
             });
         }
-        let bad: Vec<usize> = rows
-            .iter()
-            .enumerate()
-            .filter(|(_, r)| r.iter().any(|v| !v.is_finite()))
-            .map(|(i, _)| self.items.scores.len() + i)
-            .collect();
-        if let Some(&first) = bad.first() {
-            return Err(TaskError::NonFinite { images: bad.len(), batch: labels.len(), first });
-        }
+        all_finite(rows.iter().map(|r| finite(r)), self.items.scores.len())?;
         for (row, &label) in rows.iter().zip(labels) {
             let class = label as usize;
             let Some(&own) = row.get(class) else {
@@ -174,6 +166,17 @@ fn log_sum_exp(row: &[f32]) -> f64 {
     f64::from(max) + sum.ln()
 }
 
+fn finite(row: &[f32]) -> bool {
+    row.iter().all(|v| v.is_finite())
+}
+
+/// Refuses a batch, whose first item is number `from`, unless all its items are `finite`.
+fn all_finite(finite: impl ExactSizeIterator<Item = bool>, from: usize) -> Result<(), TaskError> {
+    let batch = finite.len();
+    let bad: Vec<usize> = finite.enumerate().filter(|(_, fine)| !fine).map(|(i, _)| from + i).collect();
+    bad.first().map_or(Ok(()), |&first| Err(TaskError::NonFinite { images: bad.len(), batch, first }))
+}
+
 fn rows(logits: &Tensor) -> Result<Vec<Vec<f32>>, TaskError> {
     if logits.rank() != 2 {
         return Err(TaskError::Shape { found: logits.dims().to_vec(), images: 0, classes: 0 });
@@ -192,11 +195,7 @@ pub fn kl(base: &Tensor, new: &Tensor) -> Result<f64, TaskError> {
         return Err(TaskError::Shape { found: new.dims().to_vec(), images, classes });
     }
     let (p, q) = (rows(base)?, rows(new)?);
-    let finite = |r: &[f32]| r.iter().all(|v| v.is_finite());
-    let bad: Vec<usize> = (0..p.len()).filter(|&i| !finite(&p[i]) || !finite(&q[i])).collect();
-    if let Some(&first) = bad.first() {
-        return Err(TaskError::NonFinite { images: bad.len(), batch: p.len(), first });
-    }
+    all_finite(p.iter().zip(&q).map(|(p, q)| finite(p) && finite(q)), 0)?;
     let one = |p: &[f32], q: &[f32]| -> f64 {
         let (zp, zq) = (log_sum_exp(p), log_sum_exp(q));
         p.iter()

@@ -150,16 +150,10 @@ pub fn train(
     let prep = preprocess();
     let mut images = Drawn::new(&prep);
     let params = super::train(&kind.spec(), &recipe, seed, &mut images, None, cancel, progress)?;
-    finish(kind, params, seed, out, cancel)
-}
-
-/// Measures and writes trained parameters of `kind`.
-fn finish(kind: Kind, params: ParamStore, seed: u64, out: &Path, cancel: &Cancel) -> Result<Trained, TrainError> {
     let model = assemble(kind, params)?;
     let eval = synthetic::dataset(synthetic::Split::Eval, 0);
     let images = eval.len();
     let correct = correct(&model, &eval, cancel)?;
-    let recipe = kind.recipe();
     let manifest = Manifest {
         recipe: serde_json::json!({
             "command": format!("paring demo train {} --seed {seed}", kind.word()),
