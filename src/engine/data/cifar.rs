@@ -4,7 +4,7 @@
 use super::part::{self, Part};
 use super::raw::{self, Raw, Shape};
 use super::source::Source;
-use super::{DataCard, DataError, Dataset, clean_name, names};
+use super::{DataCard, DataError, Dataset, clean_name, in_folder, names};
 use std::path::{Path, PathBuf};
 
 /// Side length of the images.
@@ -108,12 +108,8 @@ pub(super) fn open_files(paths: &[PathBuf], spec: &str) -> Result<Dataset, DataE
 
 pub(super) fn name_of(paths: &[PathBuf]) -> String {
     let stem = |p: &Path| p.file_stem().map(|s| clean_name(&s.to_string_lossy())).unwrap_or_default();
-    let folder = |p: &Path| {
-        let dir = p.canonicalize().ok()?.parent()?.file_name()?.to_string_lossy().into_owned();
-        Some(clean_name(&dir))
-    };
     match paths {
-        [one] => folder(one).map_or_else(|| stem(one), |d| format!("{d}/{}", stem(one))),
+        [one] => in_folder(one, stem(one)),
         [first, .., last] => format!("{}..{}", stem(first), stem(last)),
         [] => String::new(),
     }

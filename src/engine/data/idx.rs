@@ -6,7 +6,7 @@
 use super::part::{self, Part};
 use super::raw::{self, Raw, Shape};
 use super::source::Source;
-use super::{DataCard, DataError, Dataset, clean_name, file_name, names};
+use super::{DataCard, DataError, Dataset, clean_name, file_name, in_folder, names};
 use std::path::{Path, PathBuf};
 
 const IMAGES: [u8; 4] = [0, 0, 8, 3];
@@ -23,14 +23,13 @@ pub(super) fn looks_like(head: &[u8]) -> bool {
 ///
 /// # Errors
 /// It has IDX images, and none of the wished part.
-pub(super) fn find<'a>(names: &'a [String], part: Option<Part>, dir: &Path) -> Result<Option<&'a String>, DataError> {
-    let all: Vec<PathBuf> =
-        names.iter().filter(|n| n.contains("images") && n.contains("idx3")).map(|n| dir.join(n)).collect();
+pub(super) fn find(files: &[PathBuf], part: Option<Part>, dir: &Path) -> Result<Option<PathBuf>, DataError> {
+    let images = |name: String| name.contains("images") && name.contains("idx3");
+    let all: Vec<PathBuf> = files.iter().filter(|f| images(file_name(f))).cloned().collect();
     if all.is_empty() {
         return Ok(None);
     }
-    let chosen = part::choose(&all, part, dir)?;
-    Ok(chosen.first().and_then(|c| names.iter().find(|n| **n == file_name(c))))
+    Ok(part::choose(&all, part, dir)?.into_iter().next())
 }
 
 /// Opens an image file; its labels lie beside it.
@@ -80,8 +79,7 @@ fn bad(path: &Path, reason: impl Into<String>) -> DataError {
 fn name_of(path: &Path) -> String {
     let stem = file_name(path);
     let stem = clean_name(stem.split("images").next().unwrap_or(&stem).trim_end_matches(['-', '.', '_']));
-    let folder = path.canonicalize().ok().and_then(|p| Some(file_name(p.parent()?)));
-    folder.map_or(stem.clone(), |f| format!("{}/{stem}", clean_name(&f)))
+    in_folder(path, stem)
 }
 
 /// Axes and content.

@@ -71,16 +71,9 @@ pub(super) fn open_files(paths: &[PathBuf], spec: &str) -> Result<Dataset, DataE
 }
 
 fn open_dir(dir: &Path, part: Option<Part>, imagenet: bool, spec: &str, depth: usize) -> Result<Dataset, DataError> {
-    let all = list(dir)?;
-    let (mut files, mut subs) = (Vec::new(), Vec::new());
-    for path in all {
-        let hidden = file_name(&path).starts_with('.');
-        if path.is_dir() && !hidden {
-            subs.push(path);
-        } else if path.is_file() {
-            files.push(path);
-        }
-    }
+    let (mut subs, mut files): (Vec<PathBuf>, Vec<PathBuf>) = list(dir)?.into_iter().partition(|p| p.is_dir());
+    subs.retain(|s| !file_name(s).starts_with('.'));
+    files.retain(|f| f.is_file());
     files.sort();
     subs.sort();
     if let Some(found) = cifar::files_in(dir, part)? {
@@ -89,9 +82,8 @@ fn open_dir(dir: &Path, part: Option<Part>, imagenet: bool, spec: &str, depth: u
     if let Some(found) = cifar_py::files_in(dir, part)? {
         return cifar_py::open_files(&found, spec);
     }
-    let names: Vec<String> = files.iter().map(|f| file_name(f)).collect();
-    if let Some(name) = idx::find(&names, part, dir)? {
-        return idx::open(&dir.join(name), spec);
+    if let Some(images) = idx::find(&files, part, dir)? {
+        return idx::open(&images, spec);
     }
     let csv = dir.join("labels.csv");
     if csv.is_file() {

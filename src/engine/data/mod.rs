@@ -159,10 +159,16 @@ impl Dataset {
         let len = self.len();
         let spread = !matches!(&*self.source, Source::Raw(_));
         let pick = |j: usize| if spread { j * len / n.max(1) } else { j };
-        let order = (0..n).filter_map(|j| self.at(pick(j))).map(|k| k as u32).collect();
-        let mut card = self.card.clone();
-        card.images = n;
-        card.limit = n;
+        let order = (0..n).filter_map(|j| self.at(pick(j)));
+        let mut few = self.ordered(order);
+        few.card.limit = n;
+        few
+    }
+
+    /// The images of the source that `order` names.
+    fn ordered(&self, order: impl Iterator<Item = usize>) -> Dataset {
+        let order: Arc<[u32]> = order.map(|k| k as u32).collect();
+        let card = DataCard { images: order.len(), ..self.card.clone() };
         Dataset { card, order: Some(order), ..self.clone() }
     }
 
@@ -275,6 +281,13 @@ fn clean_long(text: &str) -> String {
 
 fn file_name(path: &Path) -> String {
     path.file_name().map(|n| n.to_string_lossy().into_owned()).unwrap_or_default()
+}
+
+/// `stem` of a file below the name of the folder that the file lies in, where that is known.
+fn in_folder(file: &Path, stem: String) -> String {
+    let whole = file.canonicalize().unwrap_or_default();
+    let folder = whole.parent().and_then(Path::file_name);
+    folder.map_or(stem.clone(), |f| format!("{}/{stem}", clean_name(&f.to_string_lossy())))
 }
 
 /// What a directory holds, in no order.
