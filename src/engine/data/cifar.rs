@@ -3,8 +3,7 @@
 
 use super::part::{self, Part};
 use super::raw::{self, Raw, Shape};
-use super::source::Source;
-use super::{DataCard, DataError, Dataset, clean_name, in_folder, names};
+use super::{DataCard, DataError, Dataset, Source, clean_name, in_folder, names};
 use std::path::{Path, PathBuf};
 
 /// Side length of the images.

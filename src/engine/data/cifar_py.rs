@@ -4,8 +4,7 @@
 use super::cifar::{PIXELS, SHAPE};
 use super::part::Part;
 use super::raw::{self, Raw};
-use super::source::Source;
-use super::{DataCard, DataError, Dataset, cifar, clean_name, names};
+use super::{DataCard, DataError, Dataset, Source, cifar, clean_name, names};
 use crate::model::pickle::{self, Arena, Value};
 use std::path::{Path, PathBuf};
 

@@ -3,8 +3,7 @@
 //! Only names are read at opening; images are decoded when a batch asks for them.
 
 use super::names::{self, Named};
-use super::source::{Encoded, Source};
-use super::{DataCard, DataError, Dataset, clean_name, decode, file_name, list};
+use super::{DataCard, DataError, Dataset, Encoded, Source, clean_name, decode, file_name, list};
 use bytes::Bytes;
 use rayon::prelude::*;
 use std::collections::BTreeSet;

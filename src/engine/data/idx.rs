@@ -5,8 +5,7 @@
 
 use super::part::{self, Part};
 use super::raw::{self, Raw, Shape};
-use super::source::Source;
-use super::{DataCard, DataError, Dataset, clean_name, file_name, in_folder, names};
+use super::{DataCard, DataError, Dataset, Source, clean_name, file_name, in_folder, names};
 use std::path::{Path, PathBuf};
 
 const IMAGES: [u8; 4] = [0, 0, 8, 3];

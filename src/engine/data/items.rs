@@ -1,7 +1,6 @@
 //! Items that are no images: what a task of another kind brings as its data.
 
-use super::source::Source;
-use super::{DataCard, DataError, Dataset};
+use super::{DataCard, DataError, Dataset, Source};
 use crate::task::{Targets, Task};
 use candle_core::Tensor;
 use std::fmt::Debug;

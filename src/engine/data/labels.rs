@@ -97,12 +97,13 @@ pub(super) fn open(csv: &Path, spec: &str) -> Result<Dataset, DataError> {
         return Err(DataError::empty(spec, "`labels.csv` lists no files"));
     }
     let words: BTreeSet<&str> = rows.iter().filter_map(|(_, l)| l.as_ref().err().map(String::as_str)).collect();
+    // Without a list, in sorted order.
     let list = match names::list(dir)? {
         None if !words.is_empty() => Some(words.iter().map(|w| Named::new(w)).collect()),
         list => list,
     };
-    let listed = list.as_deref().unwrap_or_default();
-    let index = names::index(listed, words.iter().copied(), csv, "the class list beside it")?;
+    let named = list.as_deref().unwrap_or_default();
+    let index = names::index(named, words.iter().copied(), csv, "the class list beside it")?;
     let by_word: HashMap<String, u32> = words.iter().map(|w| (*w).to_owned()).zip(index).collect();
     let label = |l: Result<u32, String>| l.unwrap_or_else(|word| by_word.get(&word).copied().unwrap_or(0));
     let entries: Vec<Entry> = rows.into_iter().map(|(path, l)| Entry { path, label: label(l) }).collect();

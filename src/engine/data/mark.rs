@@ -6,8 +6,7 @@
 //! each image is hashed when it is read for use, which costs next to nothing beside decoding it: [`Dataset::seen`] tells
 //! then whether a later pass over the same images saw the same bytes, before its figures are believed.
 
-use super::source::Source;
-use super::{DataError, Dataset};
+use super::{DataError, Dataset, Source};
 use rayon::prelude::*;
 use serde::{Deserialize, Serialize};
 use std::collections::HashMap;
@@ -66,8 +65,7 @@ impl Seen {
     /// Notes what image `k` held; false when it held something else before.
     pub fn note(&self, k: usize, bytes: &[u8]) -> bool {
         let new = digest(bytes);
-        let known = self.0.read().unwrap_or_else(PoisonError::into_inner).get(&k).copied();
-        match known {
+        match self.get(k) {
             Some(old) => old == new,
             None => {
                 self.0.write().unwrap_or_else(PoisonError::into_inner).insert(k, new);

@@ -3,8 +3,7 @@
 //! Two sets of encoded images share those with equal bytes; a set of raw pixels shares images that decode to them.
 
 use super::raw::Shape;
-use super::source::Source;
-use super::{Dataset, decode};
+use super::{Dataset, Source, decode};
 use rayon::prelude::*;
 use std::collections::HashSet;
 

@@ -7,8 +7,7 @@
 
 use super::decode::MAX_ENCODED;
 use super::guard::guarded;
-use super::source::{Encoded, Source};
-use super::{DataCard, DataError, Dataset, clean_long, clean_name, file_name, names};
+use super::{DataCard, DataError, Dataset, Encoded, Source, clean_long, clean_name, file_name, names};
 use bytes::Bytes;
 use parquet::column::reader::ColumnReaderImpl;
 use parquet::data_type::{ByteArray, ByteArrayType, DataType, Int32Type, Int64Type};

@@ -4,8 +4,7 @@
 //! Opening reads the members' headers and labels and seeks past the images; images are read when a batch asks for them.
 
 use super::decode::{self, MAX_ENCODED};
-use super::source::{Encoded, Source};
-use super::{DataCard, DataError, Dataset, clean_name, file_name, names};
+use super::{DataCard, DataError, Dataset, Encoded, Source, clean_name, file_name, names};
 use bytes::Bytes;
 use std::collections::HashSet;
 use std::io::{Read, Seek, SeekFrom};

@@ -9,8 +9,7 @@
 
 use super::cifar::{PIXELS, SHAPE, SIDE};
 use super::raw::Raw;
-use super::source::Source;
-use super::{DataCard, DataError, Dataset, prepare};
+use super::{DataCard, DataError, Dataset, Source, prepare};
 use crate::model::Preprocess;
 use candle_core::{Device, Tensor};
 use rand_chacha::ChaCha8Rng;

@@ -448,7 +448,14 @@ mod tests {
         }
     }
 
-    fn prepare(original: &mut Model<'_>, held: &Dataset, prep: &Preprocess, options: TrialOptions<'_>) -> Trials {
+    fn prepare(
+        original: &mut Model<'_>,
+        (held, prep): (&Dataset, &Preprocess),
+        new: Option<&Margins>,
+        known: Option<&Correction>,
+        batch: usize,
+    ) -> Trials {
+        let options = TrialOptions { new, known, batch, seed: 1 };
         Trials::prepare(original, held, prep, &options, &Cancel::default(), &mut |_, _| {}).unwrap()
     }
 
@@ -458,12 +465,7 @@ mod tests {
         let prep = Preprocess::imagenet([32, 32]);
         let none = Cancel::default();
         let mut original = toy(0.0);
-        let t = prepare(
-            &mut original,
-            &held,
-            &prep,
-            TrialOptions { new: Some(&Margins::unknown(0.1)), known: None, batch: 16, seed: 1 },
-        );
+        let t = prepare(&mut original, (&held, &prep), Some(&Margins::unknown(0.1)), None, 16);
         assert!(t.correction().held_error > Some(0.5), "a toy knows nothing");
         assert_eq!(t.correction().views.len(), 1);
         assert_eq!(t.correction().views[0].kind, None);
@@ -471,7 +473,7 @@ mod tests {
         assert_eq!((same.d_quality, same.turned), (0.0, 0.0), "the original against itself");
         let other = t.run(&mut toy(3.0), &none, &mut |_, _| {}).unwrap();
         assert!(other.turned > 0.0 && other.sample_sd > 0.0);
-        let t = prepare(&mut original, &held, &prep, TrialOptions { new: None, known: None, batch: 7, seed: 1 });
+        let t = prepare(&mut original, (&held, &prep), None, None, 7);
         assert_eq!(t.run(&mut toy(3.0), &none, &mut |_, _| {}).unwrap(), other, "batches change nothing");
     }
 
@@ -483,24 +485,14 @@ mod tests {
         let none = Cancel::default();
         let mut original = |x: &Tensor| Ok(plan.run(x)?);
         let prep = &model.info.preprocess;
-        let t = prepare(
-            &mut original,
-            &held,
-            prep,
-            TrialOptions { new: Some(&Margins::unknown(0.3)), known: None, batch: 64, seed: 1 },
-        );
+        let t = prepare(&mut original, (&held, prep), Some(&Margins::unknown(0.3)), None, 64);
         let c = t.correction();
         assert!(c.held_error < Some(0.2), "{c:?}");
         assert!(c.views.len() >= 3, "{c:?}");
         assert!(c.views.iter().all(|v| (v.error - 0.3).abs() < 0.1), "{c:?}");
         let o = t.run(&mut original, &none, &mut |_, _| {}).unwrap();
         assert_eq!((o.d_quality, o.turned, o.by_kind.len()), (0.0, 0.0, c.views.len()));
-        let again = prepare(
-            &mut original,
-            &held,
-            prep,
-            TrialOptions { new: Some(&Margins::unknown(0.3)), known: Some(c), batch: 64, seed: 1 },
-        );
+        let again = prepare(&mut original, (&held, prep), Some(&Margins::unknown(0.3)), Some(c), 64);
         assert_eq!(
             (again.correction(), &again.seen, &again.plain),
             (c, &t.seen, &t.plain),
