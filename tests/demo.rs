@@ -1,7 +1,7 @@
 //! The bundled demo models are worth demonstrating on: good, but not so good that careless compression goes unseen.
 
 use paring::data::{self, Dataset};
-use paring::eval::{self, EvalRun};
+use paring::eval::{self, Scored};
 use paring::exec::{Cancel, CompileOptions, Plan};
 use paring::graph::MacConvention;
 use paring::model::{LoadOptions, Model};
@@ -10,7 +10,7 @@ use paring::task::TaskError;
 use paring::train::demo::{self, DemoModel};
 use std::path::Path;
 
-fn evaluate(model: &Model, data: &Dataset) -> EvalRun {
+fn evaluate(model: &Model, data: &Dataset) -> Scored {
     let plan = Plan::of(model, &CompileOptions::default()).unwrap();
     let mut last = (0, 0);
     let mut progress = |done, total| last = (done, total);
@@ -78,7 +78,7 @@ fn the_bundled_file_is_a_model_like_any_other() {
 
 #[test]
 fn plans_and_cancellation_and_other_class_counts() {
-    let model = demo::cnn().unwrap();
+    let model = demo::load(DemoModel::Cnn).unwrap();
     let plan = Plan::of(&model, &CompileOptions::default()).unwrap();
     let data = data::open("synthetic:calib", 30).unwrap();
     let prep = &model.info.preprocess;

@@ -41,7 +41,11 @@ fn forward_passes_take_no_page_faults_after_warm_up() {
     drop(fresh);
 
     let resnet20 = random(&FamilySpec::CifarResnet(CifarResnetSpec::depth(20, 10)), 3);
-    let models = [("demo cnn", demo::cnn().unwrap()), ("demo vit", demo::vit().unwrap()), ("resnet20", resnet20)];
+    let models = [
+        ("demo cnn", demo::load(demo::DemoModel::Cnn).unwrap()),
+        ("demo vit", demo::load(demo::DemoModel::Vit).unwrap()),
+        ("resnet20", resnet20),
+    ];
     let mut seen = Vec::new();
     for (name, model) in &models {
         for int8 in [false, true] {

@@ -10,7 +10,7 @@ use crate::graph::op;
 use crate::graph::{Graph, Macs, Op};
 use crate::profile::{Ladder, LayerRow, Profile};
 use crate::prune::{self, Group};
-use crate::quant::{Precision, PrecisionPlan};
+use crate::quant::{Precision, Precisions};
 use std::collections::HashMap;
 
 /// Costs for one model from its tables.
@@ -293,7 +293,7 @@ impl Costs {
         new: &Totals,
         mut each: impl FnMut(&RowTable, RowPart),
     ) {
-        let mut precision = PrecisionPlan::default();
+        let mut precision = Precisions::default();
         for (t, a) in actions {
             if let (Target::Layer(l), Action::Precision { precision: p }) = (t, a) {
                 precision.set(l.clone(), *p);

@@ -5,7 +5,7 @@
 use paring::config::Settings;
 use paring::data::DataCard;
 use paring::eval::{Correction, Disturbance, Metrics, TrialOutcome, ViewFacts};
-use paring::graph::{Graph, Macs, Op, PrecisionPlan, describe, macs, node_params};
+use paring::graph::{Graph, Macs, Op, Precisions, describe, macs, node_params};
 use paring::model::families::{FamilySpec, VitDims, VitSpec};
 use paring::model::{Family, Interpolation, ModelInfo, Preprocess};
 use paring::plan::*;
@@ -108,7 +108,7 @@ fn stats(ms: f64) -> LatencyStats {
 }
 
 /// A profile whose layers take time by their MACs.
-pub fn profile(graph: &Graph, factor: f64, precision: &PrecisionPlan) -> Profile {
+pub fn profile(graph: &Graph, factor: f64, precision: &Precisions) -> Profile {
     let costs = macs(graph).expect("costs");
     let mut rows: Vec<LayerRow> = Vec::new();
     for (i, node) in graph.nodes.iter().enumerate() {
@@ -237,7 +237,7 @@ pub fn decision(id: u64, target: Target, action: Action, why: &str) -> Decision 
 pub fn profiled() -> Story {
     let mut s = Story { state: State::default(), at_ms: START_MS };
     let card = card();
-    let base = profile(&card.graph, 1.0, &PrecisionPlan::default());
+    let base = profile(&card.graph, 1.0, &Precisions::default());
     let curves = curves(&card.groups);
     let budget = Budget { latency: Some(0.6), drop: Some(0.5), ..Budget::default() };
     s.push(Event::Opened { card: Box::new(card), budget });
@@ -376,7 +376,7 @@ pub fn verdict() -> Story {
         used: Default::default(),
     });
     let card = s.state.card.clone().expect("opened");
-    let mut plan = PrecisionPlan::default();
+    let mut plan = Precisions::default();
     for b in 6..12 {
         plan.set(format!("blocks.{b}.attn.qkv"), Precision::Int8);
     }
@@ -424,7 +424,7 @@ pub fn rolled_back() -> Story {
         used: Default::default(),
     });
     let graph = s.state.card.clone().expect("opened").graph;
-    let p = profile(&graph, 0.6, &PrecisionPlan::default());
+    let p = profile(&graph, 0.6, &Precisions::default());
     s.push(Event::Evaluated { evaluation: Box::new(evaluation(2, p, 60)) });
     let (d_quality, d_quality_low, d_quality_high) = (-4.9, -5.4, -4.4);
     let verdict = Verdict { outcome: Outcome::Reject, lines: vec![], d_quality, d_quality_low, d_quality_high };

@@ -14,3 +14,10 @@ pub struct DataCard {
     /// At most this many images are used (0: all).
     pub limit: usize,
 }
+
+impl DataCard {
+    /// Of all images of a set, by the names of its classes.
+    pub(super) fn of(name: String, spec: &str, images: usize, class_names: Vec<String>) -> DataCard {
+        DataCard { name, images, classes: class_names.len(), class_names, source: spec.to_owned(), limit: 0 }
+    }
+}

@@ -1,10 +1,10 @@
 //! CIFAR-10 and CIFAR-100 as Python pickles (`cifar-10-batches-py`, `cifar-100-python`): dicts of a byte array `[N, 3072]`
 //! and a list of labels. They are parsed by `model::pickle`, never executed.
 
-use super::cifar::{PIXELS, SIDE};
+use super::cifar::{PIXELS, SHAPE};
 use super::part::Part;
-use super::raw::{self, Raw, Shape};
-use super::{DataCard, DataError, Dataset, Source, cifar, clean_name};
+use super::raw::{self, Raw};
+use super::{DataCard, DataError, Dataset, Source, cifar, clean_name, names};
 use crate::model::pickle::{self, Arena, Value};
 use std::path::{Path, PathBuf};
 
@@ -26,8 +26,7 @@ pub(super) fn looks_like(head: &[u8]) -> bool {
 /// # Errors
 /// It has pickles, and none of the wished part.
 pub(super) fn files_in(dir: &Path, part: Option<Part>) -> Result<Option<Vec<PathBuf>>, DataError> {
-    let batches = ["data_batch_1", "data_batch_2", "data_batch_3", "data_batch_4", "data_batch_5"];
-    cifar::choose(dir, part, ["test_batch", "test"], batches, "train", &is_pickle)
+    cifar::choose(dir, part, "", &is_pickle)
 }
 
 fn is_pickle(path: &Path) -> bool {
@@ -39,29 +38,23 @@ pub(super) fn open_files(paths: &[PathBuf], spec: &str) -> Result<Dataset, DataE
     for path in paths {
         let batch = read(path)?;
         if *fine.get_or_insert(batch.fine) != batch.fine {
-            return Err(DataError::Mixed { reason: format!("`{}` is of the other CIFAR format", path.display()) });
+            return Err(cifar::other_format(path));
         }
         runs.push(batch.pixels);
         labels.extend(batch.labels);
     }
     let (Some(fine), Some(first)) = (fine, paths.first()) else {
-        return Err(DataError::Empty { what: spec.to_owned(), hint: "name at least one file".into() });
+        return Err(DataError::empty(spec, "name at least one file"));
     };
     let folder = first.parent().unwrap_or(Path::new("."));
-    let class_names = names(folder, fine);
-    let classes = class_names.len();
-    if let Some((index, &label)) = labels.iter().enumerate().find(|&(_, &l)| l as usize >= classes) {
-        let hint = "the file is damaged, or `batches.meta` beside it lists too few names".to_owned();
-        return Err(DataError::Label { path: first.to_owned(), index, label: label.into(), classes, hint });
+    let class_names = class_names(folder, fine);
+    cifar::check_labels(first, &labels, class_names.len(), "batches.meta")?;
+    if labels.is_empty() {
+        return Err(DataError::empty(spec, "download the file again"));
     }
-    let images = labels.len();
-    if images == 0 {
-        return Err(DataError::Empty { what: spec.to_owned(), hint: "download the file again".into() });
-    }
-    let shape = Shape { width: SIDE, height: SIDE, channels: 3 };
-    let raw = Raw::new(shape, 0, runs, labels).ok_or_else(|| bad(first, "images and labels do not fit"))?;
-    let (name, source) = (cifar::name_of(paths), spec.to_owned());
-    Ok(Dataset::new(DataCard { name, images, classes, class_names, source, limit: 0 }, Source::Raw(raw), true))
+    let card = DataCard::of(cifar::name_of(paths), spec, labels.len(), class_names);
+    let raw = Raw::new(SHAPE, 0, runs, labels).ok_or_else(|| bad(first, "images and labels do not fit"))?;
+    Ok(Dataset::new(card, Source::Raw(raw), true))
 }
 
 fn bad(path: &Path, reason: &str) -> DataError {
@@ -106,10 +99,8 @@ fn read(path: &Path) -> Result<Batch, DataError> {
     let pixels = bytes(data, &input).ok_or_else(|| bad(path, "its `data` holds no bytes"))?;
     let shape = arena.usizes(shape).unwrap_or_default();
     if shape != [labels.len(), PIXELS] || Some(pixels.len()) != labels.len().checked_mul(PIXELS) {
-        return Err(bad(
-            path,
-            &format!("its `data` is {shape:?} over {} bytes, not [{}, {PIXELS}] bytes", pixels.len(), labels.len()),
-        ));
+        let (have, want) = (pixels.len(), labels.len());
+        return Err(bad(path, &format!("its `data` is {shape:?} over {have} bytes, not [{want}, {PIXELS}] bytes")));
     }
     if matches!(order, Value::Bool(true)) {
         return Err(bad(path, "its `data` is stored by columns"));
@@ -118,7 +109,7 @@ fn read(path: &Path) -> Result<Batch, DataError> {
 }
 
 /// Class names from `batches.meta` or `meta`; numbers where there is no such file.
-fn names(folder: &Path, fine: bool) -> Vec<String> {
+fn class_names(folder: &Path, fine: bool) -> Vec<String> {
     let (file, key, classes) =
         if fine { ("meta", "fine_label_names", 100) } else { ("batches.meta", "label_names", 10) };
     let read = || {
@@ -127,5 +118,5 @@ fn names(folder: &Path, fine: bool) -> Vec<String> {
         let names = arena.items(get(&arena, &dict, key, &input)?)?;
         names.iter().map(|v| Some(clean_name(&String::from_utf8_lossy(bytes(v, &input)?)))).collect::<Option<Vec<_>>>()
     };
-    read().filter(|n| n.len() == classes).unwrap_or_else(|| (0..classes).map(|c| c.to_string()).collect())
+    read().filter(|n| n.len() == classes).unwrap_or_else(|| names::numbers(classes))
 }

@@ -18,16 +18,18 @@ pub(super) const MAX_ENCODED: u64 = 128 << 20;
 
 /// The first bytes of a file.
 pub(super) fn head(path: &Path) -> std::io::Result<Vec<u8>> {
-    let mut bytes = Vec::new();
-    crate::files::open(path)?.take(512).read_to_end(&mut bytes)?;
-    Ok(bytes)
+    begin(path, 512)
 }
 
 /// The encoded bytes of one file, no more of them than an image may have and one.
 pub(super) fn read(path: &Path) -> Result<Vec<u8>, DataError> {
-    let io = |source| DataError::Io { path: path.to_owned(), source };
+    begin(path, MAX_ENCODED + 1).map_err(DataError::io(path))
+}
+
+/// A file's bytes, `most` of them.
+fn begin(path: &Path, most: u64) -> std::io::Result<Vec<u8>> {
     let mut bytes = Vec::new();
-    crate::files::open(path).map_err(io)?.take(MAX_ENCODED + 1).read_to_end(&mut bytes).map_err(io)?;
+    crate::files::open(path)?.take(most).read_to_end(&mut bytes)?;
     Ok(bytes)
 }
 

@@ -1,6 +1,7 @@
 //! What can be wrong with a data set, in words that name the file and say what to do.
 
-use std::path::PathBuf;
+use std::io;
+use std::path::{Path, PathBuf};
 
 /// What is read, in words.
 pub(super) const KINDS: &str = "a folder with one sub-folder of images per class, images with a `labels.csv`, CIFAR \
@@ -13,7 +14,7 @@ pub enum DataError {
     #[error("no data at `{path}`; hint: give {KINDS}")]
     NotFound { path: PathBuf },
     #[error("cannot read `{path}`: {source}; hint: check that the file is whole and may be read")]
-    Io { path: PathBuf, source: std::io::Error },
+    Io { path: PathBuf, source: io::Error },
     #[error("`{what}` holds no images; hint: {hint}")]
     Empty { what: String, hint: String },
     #[error(
@@ -69,4 +70,27 @@ pub enum DataError {
     Preprocess { reason: String },
     #[error("cannot make the batch tensor: {0}; hint: use a smaller batch")]
     Tensor(#[from] candle_core::Error),
+}
+
+impl DataError {
+    /// Why `path` cannot be read.
+    pub(super) fn io(path: &Path) -> impl Fn(io::Error) -> DataError + Copy + '_ {
+        |source| DataError::Io { path: path.to_owned(), source }
+    }
+
+    /// The same of what the user named, which may not be there at all.
+    pub(super) fn opening(path: &Path) -> impl Fn(io::Error) -> DataError + Copy + '_ {
+        |source| match source.kind() {
+            io::ErrorKind::NotFound => DataError::NotFound { path: path.to_owned() },
+            _ => DataError::Io { path: path.to_owned(), source },
+        }
+    }
+
+    pub(super) fn empty(what: &str, hint: impl Into<String>) -> DataError {
+        DataError::Empty { what: what.to_owned(), hint: hint.into() }
+    }
+
+    pub(super) fn unknown(path: &Path, seen: impl Into<String>) -> DataError {
+        DataError::Unknown { path: path.to_owned(), seen: seen.into() }
+    }
 }

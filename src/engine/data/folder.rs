@@ -3,12 +3,11 @@
 //! Only names are read at opening; images are decoded when a batch asks for them.
 
 use super::names::{self, Named};
-use super::{DataCard, DataError, Dataset, Source, clean_name, decode, file_name, list};
+use super::{DataCard, DataError, Dataset, Encoded, Source, clean_name, decode, file_name, list};
+use bytes::Bytes;
+use rayon::prelude::*;
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
-
-/// More classes than any data set of this kind has.
-pub(super) const MAX_CLASSES: usize = 65_536;
 
 /// An image file and its class.
 #[derive(Debug)]
@@ -18,13 +17,36 @@ pub(super) struct Entry {
 }
 
 #[derive(Debug)]
-pub(super) struct Files {
-    pub entries: Vec<Entry>,
+struct Files {
+    entries: Vec<Entry>,
 }
 
-impl Files {
-    pub fn get(&self, k: usize) -> Option<&Entry> {
-        self.entries.get(k)
+impl Encoded for Files {
+    fn label(&self, k: usize) -> Option<u32> {
+        self.entries.get(k).map(|e| e.label)
+    }
+
+    fn name(&self, k: usize) -> String {
+        self.entries.get(k).map_or_else(String::new, |e| e.path.display().to_string())
+    }
+
+    fn size(&self, k: usize) -> Option<u64> {
+        std::fs::metadata(&self.entries.get(k)?.path).ok().map(|m| m.len())
+    }
+
+    fn stored(&self, picks: &[usize]) -> Vec<(String, u64)> {
+        let one = |&k: &usize| {
+            let path = &self.entries.get(k)?.path;
+            // Folder and file: a data set may move as a whole.
+            let folder = path.parent().map(file_name).unwrap_or_default();
+            Some((format!("{folder}/{}", file_name(path)), self.size(k).unwrap_or(0)))
+        };
+        picks.par_iter().filter_map(one).collect()
+    }
+
+    fn read(&self, k: usize) -> Result<Bytes, DataError> {
+        let entry = self.entries.get(k).ok_or(DataError::Index { index: k, len: self.entries.len() })?;
+        decode::read(&entry.path).map(Bytes::from)
     }
 }
 
@@ -47,25 +69,18 @@ pub(super) fn open(dir: &Path, imagenet: bool, spec: &str) -> Result<Dataset, Da
             0 => "the directory is empty".to_owned(),
             n => format!("{n} files (`{}`), no sub-folder and no `labels.csv`", seen.join("`, `")),
         };
-        return Err(DataError::Unknown { path: dir.to_owned(), seen });
+        return Err(DataError::unknown(dir, seen));
     }
     classes.sort();
-    if classes.len() > MAX_CLASSES {
-        return Err(DataError::Unknown { path: dir.to_owned(), seen: format!("{} sub-folders", classes.len()) });
+    if classes.len() > names::MAX_CLASSES {
+        return Err(DataError::unknown(dir, format!("{} sub-folders", classes.len())));
     }
     let folders = || classes.iter().map(|(n, _)| n.as_str());
     let known = match imagenet {
         true => Some(("ImageNet-1k's classes", names::imagenet())),
         false => class_list(dir)?.map(|list| ("the class list beside it", list)),
     };
-    let indexed = match &known {
-        Some((words, list)) => Some(names::index(list, folders()).map_err(|folder| DataError::Folder {
-            path: dir.to_owned(),
-            folder: clean_name(&folder),
-            list: (*words).to_owned(),
-        })?),
-        None => None,
-    };
+    let indexed = known.as_ref().map(|(words, list)| names::index(list, folders(), dir, words)).transpose()?;
     let mut entries = Vec::new();
     let mut ignored = BTreeSet::new();
     for (i, (_, folder)) in classes.iter().enumerate() {
@@ -88,14 +103,13 @@ pub(super) fn open(dir: &Path, imagenet: bool, spec: &str) -> Result<Dataset, Da
         } else {
             format!("only png, jpeg and webp are read, seen: `{}`", kinds.join("`, `"))
         };
-        return Err(DataError::Empty { what: spec.to_owned(), hint });
+        return Err(DataError::empty(spec, hint));
     }
     let class_names = match known {
-        Some((_, list)) => list.into_iter().map(|n| n.line).collect(),
+        Some((_, list)) => names::lines(list),
         None => folders().map(clean_name).collect(),
     };
-    let card = card(dir, spec, entries.len(), class_names);
-    Ok(Dataset::new(card, Source::Files(Files { entries }), true))
+    Ok(dataset(dir, spec, entries, class_names, true))
 }
 
 /// The class list of a folder of class folders: inside it, or beside it where it is one part of a set.
@@ -110,14 +124,9 @@ pub(super) fn class_list(dir: &Path) -> Result<Option<Vec<Named>>, DataError> {
     }
 }
 
-pub(super) fn card(dir: &Path, spec: &str, images: usize, class_names: Vec<String>) -> DataCard {
+/// Image files in `dir` and below as one set.
+pub(super) fn dataset(dir: &Path, spec: &str, entries: Vec<Entry>, names: Vec<String>, known: bool) -> Dataset {
     let name = dir.canonicalize().map_or_else(|_| file_name(dir), |d| file_name(&d));
-    DataCard {
-        name: clean_name(&name),
-        images,
-        classes: class_names.len(),
-        class_names,
-        source: spec.to_owned(),
-        limit: 0,
-    }
+    let card = DataCard::of(clean_name(&name), spec, entries.len(), names);
+    Dataset::new(card, Source::Encoded(Box::new(Files { entries })), known)
 }

@@ -5,7 +5,7 @@
 
 use super::part::{self, Part};
 use super::raw::{self, Raw, Shape};
-use super::{DataCard, DataError, Dataset, Source, clean_name, file_name};
+use super::{DataCard, DataError, Dataset, Source, clean_name, file_name, in_folder, names};
 use std::path::{Path, PathBuf};
 
 const IMAGES: [u8; 4] = [0, 0, 8, 3];
@@ -22,25 +22,22 @@ pub(super) fn looks_like(head: &[u8]) -> bool {
 ///
 /// # Errors
 /// It has IDX images, and none of the wished part.
-pub(super) fn find<'a>(names: &'a [String], part: Option<Part>, dir: &Path) -> Result<Option<&'a String>, DataError> {
-    let all: Vec<PathBuf> =
-        names.iter().filter(|n| n.contains("images") && n.contains("idx3")).map(|n| dir.join(n)).collect();
+pub(super) fn find(files: &[PathBuf], part: Option<Part>, dir: &Path) -> Result<Option<PathBuf>, DataError> {
+    let images = |name: String| name.contains("images") && name.contains("idx3");
+    let all: Vec<PathBuf> = files.iter().filter(|f| images(file_name(f))).cloned().collect();
     if all.is_empty() {
         return Ok(None);
     }
-    let chosen = part::choose(&all, part, dir)?;
-    Ok(chosen.first().and_then(|c| names.iter().find(|n| **n == file_name(c))))
+    Ok(part::choose(&all, part, dir)?.into_iter().next())
 }
 
 /// Opens an image file; its labels lie beside it.
 pub(super) fn open(path: &Path, spec: &str) -> Result<Dataset, DataError> {
-    let bad = |path: &Path, reason: String| DataError::Idx { path: path.to_owned(), reason };
     let images = raw::read(path)?;
     if images.starts_with(&LABELS) {
-        let reason = "it holds labels, the images are wanted".to_owned();
-        return Err(bad(path, reason));
+        return Err(bad(path, "it holds labels, the images are wanted"));
     }
-    let (axes, pixels) = parse(&images).ok_or_else(|| bad(path, "its header is not that of bytes".into()))?;
+    let (axes, pixels) = parse(&images).ok_or_else(|| bad(path, "its header is not that of bytes"))?;
     let [count, height, width] = axes[..] else {
         return Err(bad(path, format!("it has {} axes, images have 3", axes.len())));
     };
@@ -48,27 +45,19 @@ pub(super) fn open(path: &Path, spec: &str) -> Result<Dataset, DataError> {
         return Err(bad(path, format!("its images are {height}x{width}")));
     }
     if count.checked_mul(height * width) != Some(pixels.len()) {
-        return Err(bad(
-            path,
-            format!(
-                "{count} images of {height}x{width} do not fit its {} bytes: it is cut off or damaged",
-                pixels.len()
-            ),
-        ));
+        let have = pixels.len();
+        let reason =
+            format!("{count} images of {height}x{width} do not fit its {have} bytes: it is cut off or damaged");
+        return Err(bad(path, reason));
     }
     if count == 0 {
-        return Err(DataError::Empty { what: spec.to_owned(), hint: "the file lists no images".into() });
+        return Err(DataError::empty(spec, "the file lists no images"));
     }
     let beside = labels_beside(path)?;
     let bytes = raw::read(&beside)?;
     let labels = match parse(&bytes) {
         Some((axes, labels)) if axes == [labels.len()] => labels,
-        _ => {
-            return Err(bad(
-                &beside,
-                "its header is not that of one label byte for each image, or it is cut off".into(),
-            ));
-        }
+        _ => return Err(bad(&beside, "its header is not that of one label byte for each image, or it is cut off")),
     };
     if labels.len() != count {
         return Err(bad(&beside, format!("it has {} labels for {count} images", labels.len())));
@@ -76,25 +65,20 @@ pub(super) fn open(path: &Path, spec: &str) -> Result<Dataset, DataError> {
     let labels: Vec<u32> = labels.iter().map(|&l| u32::from(l)).collect();
     // MNIST's relatives differ in their classes, and nothing in the files says how many there are.
     let classes = labels.iter().max().map_or(0, |&l| l as usize + 1);
-    let run = pixels.to_vec();
-    let raw = Raw::new(Shape { width, height, channels: 1 }, 0, vec![run], labels)
-        .ok_or_else(|| bad(path, "its images and labels do not fit".into()))?;
-    let card = DataCard {
-        name: name_of(path),
-        images: count,
-        classes,
-        class_names: (0..classes).map(|c| c.to_string()).collect(),
-        source: spec.to_owned(),
-        limit: 0,
-    };
+    let raw = Raw::new(Shape { width, height, channels: 1 }, 0, vec![pixels.to_vec()], labels)
+        .ok_or_else(|| bad(path, "its images and labels do not fit"))?;
+    let card = DataCard::of(name_of(path), spec, count, names::numbers(classes));
     Ok(Dataset::new(card, Source::Raw(raw), false))
+}
+
+fn bad(path: &Path, reason: impl Into<String>) -> DataError {
+    DataError::Idx { path: path.to_owned(), reason: reason.into() }
 }
 
 fn name_of(path: &Path) -> String {
     let stem = file_name(path);
     let stem = clean_name(stem.split("images").next().unwrap_or(&stem).trim_end_matches(['-', '.', '_']));
-    let folder = path.canonicalize().ok().and_then(|p| Some(file_name(p.parent()?)));
-    folder.map_or(stem.clone(), |f| format!("{}/{stem}", clean_name(&f)))
+    in_folder(path, stem)
 }
 
 /// Axes and content.
@@ -118,8 +102,7 @@ fn labels_beside(path: &Path) -> Result<PathBuf, DataError> {
     let other = bare.replace("images", "labels").replace("idx3", "idx1");
     let candidates = [other.clone(), format!("{other}.gz")];
     let found = candidates.iter().filter(|n| **n != name).map(|n| path.with_file_name(n)).find(|p| p.is_file());
-    found.ok_or_else(|| DataError::Idx {
-        path: path.to_owned(),
-        reason: format!("its labels are missing: `{}` or `{0}.gz` is wanted beside it", clean_name(&other)),
+    found.ok_or_else(|| {
+        bad(path, format!("its labels are missing: `{}` or `{0}.gz` is wanted beside it", clean_name(&other)))
     })
 }

@@ -17,15 +17,12 @@ const INSIDE: [&str; 7] = [
 
 /// Opens a file or directory. `imagenet`: class folders are indexed among ImageNet's classes.
 pub(super) fn open(path: &Path, part: Option<Part>, imagenet: bool, spec: &str) -> Result<Dataset, DataError> {
-    let meta = std::fs::metadata(path).map_err(|source| match source.kind() {
-        std::io::ErrorKind::NotFound => DataError::NotFound { path: path.to_owned() },
-        _ => DataError::Io { path: path.to_owned(), source },
-    })?;
+    let meta = std::fs::metadata(path).map_err(DataError::opening(path))?;
     if meta.is_file() {
         return open_files(&[path.to_owned()], spec);
     }
     if !meta.is_dir() {
-        return Err(DataError::Unknown { path: path.to_owned(), seen: "neither a file nor a directory".into() });
+        return Err(DataError::unknown(path, "neither a file nor a directory"));
     }
     open_dir(path, part, imagenet, spec, 0)
 }
@@ -33,19 +30,14 @@ pub(super) fn open(path: &Path, part: Option<Part>, imagenet: bool, spec: &str) 
 /// Opens files of one kind as one set, in the given order.
 pub(super) fn open_files(paths: &[PathBuf], spec: &str) -> Result<Dataset, DataError> {
     let Some(first) = paths.first() else {
-        return Err(DataError::Empty { what: spec.to_owned(), hint: "name at least one file".into() });
+        return Err(DataError::empty(spec, "name at least one file"));
     };
     for path in paths {
-        match std::fs::metadata(path) {
-            Ok(m) if m.is_file() => {}
-            Ok(_) => return Err(DataError::Unknown { path: path.to_owned(), seen: "not a regular file".into() }),
-            Err(e) if e.kind() == std::io::ErrorKind::NotFound => {
-                return Err(DataError::NotFound { path: path.to_owned() });
-            }
-            Err(source) => return Err(DataError::Io { path: path.to_owned(), source }),
+        if !std::fs::metadata(path).map_err(DataError::opening(path))?.is_file() {
+            return Err(DataError::unknown(path, "not a regular file"));
         }
     }
-    let bytes = decode::head(first).map_err(|source| DataError::Io { path: first.to_owned(), source })?;
+    let bytes = decode::head(first).map_err(DataError::io(first))?;
     let ends = |ext: &str| first.extension().is_some_and(|e| e.eq_ignore_ascii_case(ext));
     let dir = first.parent().unwrap_or(Path::new("."));
     let one = |opened: fn(&Path, &str) -> Result<Dataset, DataError>| match paths {
@@ -73,23 +65,15 @@ pub(super) fn open_files(paths: &[PathBuf], spec: &str) -> Result<Dataset, DataE
     }
     let packed = [(&raw::GZIP[..], "gzip"), (b"PK\x03\x04", "zip"), (b"BZh", "bzip2"), (b"\xfd7zXZ", "xz")];
     if let Some((_, kind)) = packed.iter().find(|(magic, _)| bytes.starts_with(magic)) {
-        let seen = format!("it is a {kind} archive: unpack it first");
-        return Err(DataError::Unknown { path: first.to_owned(), seen });
+        return Err(DataError::unknown(first, format!("it is a {kind} archive: unpack it first")));
     }
     cifar::open_files(paths, spec)
 }
 
 fn open_dir(dir: &Path, part: Option<Part>, imagenet: bool, spec: &str, depth: usize) -> Result<Dataset, DataError> {
-    let all = list(dir)?;
-    let (mut files, mut subs) = (Vec::new(), Vec::new());
-    for path in all {
-        let hidden = file_name(&path).starts_with('.');
-        if path.is_dir() && !hidden {
-            subs.push(path);
-        } else if path.is_file() {
-            files.push(path);
-        }
-    }
+    let (mut subs, mut files): (Vec<PathBuf>, Vec<PathBuf>) = list(dir)?.into_iter().partition(|p| p.is_dir());
+    subs.retain(|s| !file_name(s).starts_with('.'));
+    files.retain(|f| f.is_file());
     files.sort();
     subs.sort();
     if let Some(found) = cifar::files_in(dir, part)? {
@@ -98,9 +82,8 @@ fn open_dir(dir: &Path, part: Option<Part>, imagenet: bool, spec: &str, depth: u
     if let Some(found) = cifar_py::files_in(dir, part)? {
         return cifar_py::open_files(&found, spec);
     }
-    let names: Vec<String> = files.iter().map(|f| file_name(f)).collect();
-    if let Some(name) = idx::find(&names, part, dir)? {
-        return idx::open(&dir.join(name), spec);
+    if let Some(images) = idx::find(&files, part, dir)? {
+        return idx::open(&images, spec);
     }
     let csv = dir.join("labels.csv");
     if csv.is_file() {

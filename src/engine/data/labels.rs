@@ -3,10 +3,11 @@
 //! A class is an index, or, below a header, a name; names are indexed by the class list beside the images, else in sorted
 //! order. Fields may be quoted (RFC 4180).
 
-use super::folder::{self, Entry, Files, MAX_CLASSES};
-use super::{DataError, Dataset, Source, clean_name, names};
+use super::folder::{self, Entry};
+use super::names::{self, Named};
+use super::{DataError, Dataset, clean_name};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
-use std::path::{Component, Path};
+use std::path::{Component, Path, PathBuf};
 
 const MAX_CSV_BYTES: u64 = 256 << 20;
 
@@ -22,11 +23,10 @@ struct Columns {
 
 pub(super) fn open(csv: &Path, spec: &str) -> Result<Dataset, DataError> {
     let dir = csv.parent().unwrap_or(Path::new("."));
-    let io = |source| DataError::Io { path: csv.to_owned(), source };
     let bad = |line: usize, reason: String| DataError::Labels { path: csv.to_owned(), line, reason };
     let bytes = crate::files::read(csv, MAX_CSV_BYTES).map_err(|e| match e.kind() {
         std::io::ErrorKind::FileTooLarge => bad(0, "the file is far too large".into()),
-        _ => io(e),
+        _ => DataError::io(csv)(e),
     })?;
     let mut reader = csv::ReaderBuilder::new()
         .has_headers(false)
@@ -37,8 +37,8 @@ pub(super) fn open(csv: &Path, spec: &str) -> Result<Dataset, DataError> {
     let mut columns = Columns { file: 0, class: 1, name: Some(2), count: 3 };
     let mut header = false;
     // Class names stand for indices until all are known.
-    let mut rows: Vec<(std::path::PathBuf, Result<u32, String>)> = Vec::new();
-    let mut listed: HashMap<std::path::PathBuf, usize> = HashMap::new();
+    let mut rows: Vec<(PathBuf, Result<u32, String>)> = Vec::new();
+    let mut listed: HashMap<PathBuf, usize> = HashMap::new();
     let mut class_names: BTreeMap<u32, String> = BTreeMap::new();
     let mut first = true;
     loop {
@@ -62,7 +62,7 @@ pub(super) fn open(csv: &Path, spec: &str) -> Result<Dataset, DataError> {
             return Err(bad(line, "it has no comma".into()));
         };
         let label = match class.parse::<u32>() {
-            Ok(label) if label as usize >= MAX_CLASSES => {
+            Ok(label) if label as usize >= names::MAX_CLASSES => {
                 return Err(bad(line, format!("class index `{label}` is far too large")));
             }
             Ok(label) => Ok(label),
@@ -94,35 +94,26 @@ pub(super) fn open(csv: &Path, spec: &str) -> Result<Dataset, DataError> {
         rows.push((path, label));
     }
     if rows.is_empty() {
-        return Err(DataError::Empty { what: spec.to_owned(), hint: "`labels.csv` lists no files".into() });
+        return Err(DataError::empty(spec, "`labels.csv` lists no files"));
     }
-    let list = names::list(dir)?;
-    let words: BTreeSet<&String> = rows.iter().filter_map(|(_, l)| l.as_ref().err()).collect();
-    let (by_word, mut class_list): (BTreeMap<String, u32>, Option<Vec<String>>) =
-        match (words.is_empty(), &list) {
-            (true, _) => (BTreeMap::new(), list.map(|l| l.into_iter().map(|n| n.line).collect())),
-            (false, Some(list)) => {
-                let index = names::index(list, words.iter().map(|w| w.as_str())).map_err(|folder| {
-                    DataError::Folder { path: csv.to_owned(), folder, list: "the class list beside it".into() }
-                })?;
-                let lines = list.iter().map(|n| n.line.clone()).collect();
-                (words.iter().map(|w| (*w).clone()).zip(index).collect(), Some(lines))
-            }
-            (false, None) => {
-                let names: Vec<String> = words.iter().map(|w| (*w).clone()).collect();
-                (names.iter().cloned().zip(0..).collect(), Some(names))
-            }
-        };
+    let words: BTreeSet<&str> = rows.iter().filter_map(|(_, l)| l.as_ref().err().map(String::as_str)).collect();
+    // Without a list, in sorted order.
+    let list = match names::list(dir)? {
+        None if !words.is_empty() => Some(words.iter().map(|w| Named::new(w)).collect()),
+        list => list,
+    };
+    let named = list.as_deref().unwrap_or_default();
+    let index = names::index(named, words.iter().copied(), csv, "the class list beside it")?;
+    let by_word: HashMap<String, u32> = words.iter().map(|w| (*w).to_owned()).zip(index).collect();
     let label = |l: Result<u32, String>| l.unwrap_or_else(|word| by_word.get(&word).copied().unwrap_or(0));
     let entries: Vec<Entry> = rows.into_iter().map(|(path, l)| Entry { path, label: label(l) }).collect();
     let classes = entries.iter().map(|e| e.label as usize + 1).max().unwrap_or(0);
-    class_list = class_list.filter(|l| l.len() >= classes);
+    let class_list = list.map(names::lines).filter(|l| l.len() >= classes);
     let known = class_list.is_some();
     let class_names = class_list.unwrap_or_else(|| {
         (0..classes as u32).map(|c| class_names.remove(&c).unwrap_or_else(|| c.to_string())).collect()
     });
-    let card = folder::card(dir, spec, entries.len(), class_names);
-    Ok(Dataset::new(card, Source::Files(Files { entries }), known))
+    Ok(folder::dataset(dir, spec, entries, class_names, known))
 }
 
 /// The columns of a header line; `None` when the line is data already (its first field is a file in the folder, or its

@@ -6,8 +6,7 @@
 //! each image is hashed when it is read for use, which costs next to nothing beside decoding it: [`Dataset::seen`] tells
 //! then whether a later pass over the same images saw the same bytes, before its figures are believed.
 
-use super::{DataError, Dataset, Source, decode, file_name};
-use bytes::Bytes;
+use super::{DataError, Dataset, Source};
 use rayon::prelude::*;
 use serde::{Deserialize, Serialize};
 use std::collections::HashMap;
@@ -66,8 +65,7 @@ impl Seen {
     /// Notes what image `k` held; false when it held something else before.
     pub fn note(&self, k: usize, bytes: &[u8]) -> bool {
         let new = digest(bytes);
-        let known = self.0.read().unwrap_or_else(PoisonError::into_inner).get(&k).copied();
-        match known {
+        match self.get(k) {
             Some(old) => old == new,
             None => {
                 self.0.write().unwrap_or_else(PoisonError::into_inner).insert(k, new);
@@ -99,25 +97,8 @@ impl Dataset {
             total = total.saturating_add(size);
         };
         match &*self.source {
-            Source::Raw(_) => {}
-            Source::Files(f) => {
-                let stat = |&k: &usize| {
-                    let path = &f.get(k)?.path;
-                    // Folder and file: a data set may move as a whole.
-                    let folder = path.parent().map(file_name).unwrap_or_default();
-                    let size = std::fs::metadata(path).map_or(0, |m| m.len());
-                    Some((format!("{folder}/{}", file_name(path)), size))
-                };
-                let all: Vec<(String, u64)> = all.par_iter().filter_map(stat).collect();
-                all.iter().for_each(|(name, size)| add(name, *size));
-            }
-            Source::Shards(s) => all.iter().for_each(|&k| add(&s.key(k), s.size(k).unwrap_or(0))),
-            Source::Items(_) => {}
-            Source::Rows(r) => {
-                for path in r.paths() {
-                    add(&file_name(path), std::fs::metadata(path).map_or(0, |m| m.len()));
-                }
-            }
+            Source::Encoded(e) => e.stored(&all).iter().for_each(|(name, size)| add(name, *size)),
+            Source::Raw(_) | Source::Items(_) => {}
         }
         let content = if total <= most { Some(self.content(&all)?) } else { None };
         Ok(DataMark { images: self.len(), labels: hex(&labels), names: hex(&names), content })
@@ -133,7 +114,7 @@ impl Dataset {
             let k = self.at(i)?;
             let (one, label) = match &*self.source {
                 Source::Raw(r) => (digest(r.pixels(k)?), self.source.label(k)?),
-                Source::Files(_) | Source::Shards(_) | Source::Rows(_) => (self.seen.get(k)?, self.source.label(k)?),
+                Source::Encoded(_) => (self.seen.get(k)?, self.source.label(k)?),
                 // Their content has their targets in it.
                 Source::Items(items) => (digest(&items.content(k)?), 0),
             };
@@ -144,25 +125,8 @@ impl Dataset {
 
     /// The hash over the bytes of all images of `picks` (indices into the source).
     fn content(&self, picks: &[usize]) -> Result<String, DataError> {
-        let past = |k: usize| DataError::Index { index: k, len: self.len() };
-        let read = |k: usize| -> Result<Digest, DataError> {
-            let bytes: Bytes = match &*self.source {
-                Source::Raw(r) => return Ok(digest(r.pixels(k).ok_or_else(|| past(k))?)),
-                Source::Files(f) => decode::read(&f.get(k).ok_or_else(|| past(k))?.path)?.into(),
-                Source::Shards(s) => s.read(k).ok_or_else(|| past(k))??.into(),
-                Source::Items(items) => items.content(k).ok_or_else(|| past(k))?.into(),
-                Source::Rows(_) => return Err(past(k)),
-            };
-            Ok(digest(&bytes))
-        };
         let chunk = |picks: &[usize]| -> Result<Vec<Digest>, DataError> {
-            match &*self.source {
-                // Rows of one page are read together.
-                Source::Rows(r) => Ok(r.fetch(picks)?.iter().map(|b| digest(b)).collect()),
-                Source::Raw(_) | Source::Files(_) | Source::Shards(_) | Source::Items(_) => {
-                    picks.iter().map(|&k| read(k)).collect()
-                }
-            }
+            self.source.contents(picks).map(|bytes| Ok(digest(&bytes?))).collect()
         };
         let parts = picks.par_chunks(CHUNK).map(chunk).collect::<Result<Vec<_>, DataError>>()?;
         let mut hash = blake3::Hasher::new();

@@ -25,6 +25,7 @@ mod prepare;
 mod raw;
 mod resize;
 mod shards;
+mod source;
 mod split;
 pub mod synthetic;
 
@@ -41,38 +42,11 @@ use crate::model::{ModelInfo, Preprocess};
 use crate::task::{Classify, Targets, Task};
 use candle_core::{Device, Tensor};
 use rayon::prelude::*;
+use source::{Encoded, Source};
 use std::borrow::Borrow;
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-
-/// Where the images lie.
-#[derive(Debug)]
-enum Source {
-    /// Images of one size as bytes in memory (CIFAR, IDX, the synthetic set).
-    Raw(raw::Raw),
-    /// Encoded image files, decoded on demand.
-    Files(folder::Files),
-    /// Encoded images in tar files.
-    Shards(shards::Shards),
-    /// Encoded images in Parquet files.
-    Rows(parquet::Rows),
-    /// No images.
-    Items(Arc<dyn Items>),
-}
-
-impl Source {
-    /// The class of image `k` of the source.
-    fn label(&self, k: usize) -> Option<u32> {
-        match self {
-            Source::Raw(r) => r.label(k),
-            Source::Files(f) => f.get(k).map(|e| e.label),
-            Source::Shards(s) => s.label(k),
-            Source::Rows(r) => r.label(k),
-            Source::Items(_) => None,
-        }
-    }
-}
 
 /// A list of labelled images, or of another task's items.
 #[derive(Debug, Clone)]
@@ -185,10 +159,16 @@ impl Dataset {
         let len = self.len();
         let spread = !matches!(&*self.source, Source::Raw(_));
         let pick = |j: usize| if spread { j * len / n.max(1) } else { j };
-        let order = (0..n).filter_map(|j| self.at(pick(j))).map(|k| k as u32).collect();
-        let mut card = self.card.clone();
-        card.images = n;
-        card.limit = n;
+        let order = (0..n).filter_map(|j| self.at(pick(j)));
+        let mut few = self.ordered(order);
+        few.card.limit = n;
+        few
+    }
+
+    /// The images of the source that `order` names.
+    fn ordered(&self, order: impl Iterator<Item = usize>) -> Dataset {
+        let order: Arc<[u32]> = order.map(|k| k as u32).collect();
+        let card = DataCard { images: order.len(), ..self.card.clone() };
         Dataset { card, order: Some(order), ..self.clone() }
     }
 
@@ -214,51 +194,32 @@ impl Dataset {
         let ready = prepare::Ready::new(prep)?;
         let cached: Vec<_> = picks.iter().map(|&k| self.cache.get(k, prep)).collect();
         let missing: Vec<usize> = picks.iter().zip(&cached).filter(|(_, c)| c.is_none()).map(|(&k, _)| k).collect();
-        // Rows of one page are read together.
-        let fetched: HashMap<usize, bytes::Bytes> = match &*self.source {
-            Source::Rows(r) => missing.iter().copied().zip(r.fetch(&missing)?).collect(),
-            Source::Raw(_) | Source::Files(_) | Source::Shards(_) | Source::Items(_) => HashMap::new(),
-        };
+        let fetched: HashMap<usize, bytes::Bytes> =
+            missing.iter().copied().zip(self.source.together(&missing)?).collect();
         let [h, w] = prep.size;
         let one = prep.channels * h * w;
         let mut out = vec![0f32; picks.len() * one];
         let past = |k: usize| DataError::Index { index: k, len };
         // An image is decoded from the bytes that were noted, and those must be the same whenever it is read.
-        let decoded = |k: usize, bytes: &[u8], name: &dyn Fn() -> String| {
-            let image = decode::decode(bytes, name)?;
-            if self.seen.note(k, bytes) { Ok(image) } else { Err(DataError::Changed { name: clean_long(&name()) }) }
+        let decoded = |k: usize, encoded: &dyn Encoded| {
+            let bytes = fetched.get(&k).map_or_else(|| encoded.read(k), |b| Ok(b.clone()))?;
+            let image = decode::decode(&bytes, &|| encoded.name(k))?;
+            let same = self.seen.note(k, &bytes);
+            if same { Ok(image) } else { Err(DataError::Changed { name: clean_long(&encoded.name(k)) }) }
         };
         let labels = out
             .par_chunks_mut(one)
             .zip(picks.par_iter().zip(&cached))
             .map(|(out, (&k, cached))| {
-                let image = match (&*self.source, cached) {
-                    (_, Some(held)) => {
-                        ready.fitted(held, out);
-                        None
-                    }
-                    (Source::Raw(r), None) => {
-                        ready.planes(r.pixels(k).ok_or_else(|| past(k))?, r.shape, out)?;
-                        None
-                    }
-                    (Source::Files(f), None) => {
-                        let path = &f.get(k).ok_or_else(|| past(k))?.path;
-                        Some(decoded(k, &decode::read(path)?, &|| path.display().to_string())?)
-                    }
-                    (Source::Shards(s), None) => {
-                        let bytes = s.read(k).ok_or_else(|| past(k))??;
-                        Some(decoded(k, &bytes, &|| s.name(k))?)
+                match (&*self.source, cached) {
+                    (_, Some(held)) => ready.fitted(held, out),
+                    (Source::Raw(r), None) => ready.planes(r.pixels(k).ok_or_else(|| past(k))?, r.shape, out)?,
+                    (Source::Encoded(e), None) => {
+                        let image = Arc::new(ready.fit(decoded(k, &**e)?));
+                        ready.fitted(&image, out);
+                        self.cache.put(k, prep, image);
                     }
                     (Source::Items(_), None) => return Err(past(k)),
-                    (Source::Rows(r), None) => {
-                        let bytes = fetched.get(&k).ok_or_else(|| past(k))?;
-                        Some(decoded(k, bytes, &|| r.name(k))?)
-                    }
-                };
-                if let Some(image) = image {
-                    let image = Arc::new(ready.fit(image));
-                    ready.fitted(&image, out);
-                    self.cache.put(k, prep, image);
                 }
                 self.source.label(k).ok_or_else(|| past(k))
             })
@@ -274,9 +235,7 @@ impl Dataset {
     pub fn check_fits(&self, model: &ModelInfo) -> Result<(), DataError> {
         match &*self.source {
             Source::Items(_) => Ok(()),
-            Source::Raw(_) | Source::Files(_) | Source::Shards(_) | Source::Rows(_) => {
-                self.check_classes(&model.name, model.classes)
-            }
+            Source::Raw(_) | Source::Encoded(_) => self.check_classes(&model.name, model.classes),
         }
     }
 
@@ -324,9 +283,16 @@ fn file_name(path: &Path) -> String {
     path.file_name().map(|n| n.to_string_lossy().into_owned()).unwrap_or_default()
 }
 
+/// `stem` of a file below the name of the folder that the file lies in, where that is known.
+fn in_folder(file: &Path, stem: String) -> String {
+    let whole = file.canonicalize().unwrap_or_default();
+    let folder = whole.parent().and_then(Path::file_name);
+    folder.map_or(stem.clone(), |f| format!("{}/{stem}", clean_name(&f.to_string_lossy())))
+}
+
 /// What a directory holds, in no order.
 fn list(dir: &Path) -> Result<Vec<PathBuf>, DataError> {
-    let io = |source| DataError::Io { path: dir.to_owned(), source };
+    let io = DataError::io(dir);
     std::fs::read_dir(dir).map_err(io)?.map(|e| Ok(e.map_err(io)?.path())).collect()
 }
 

@@ -4,7 +4,6 @@
 
 use super::raw::Shape;
 use super::{Dataset, Source, decode};
-use bytes::Bytes;
 use rayon::prelude::*;
 use std::collections::HashSet;
 
@@ -48,31 +47,14 @@ fn shared(a: &[Key], b: Vec<Key>) -> usize {
 /// Bytes of image `k` when they can be told without reading it.
 fn size(d: &Dataset, k: usize) -> Option<u64> {
     match &*d.source {
-        Source::Files(f) => std::fs::metadata(&f.get(k)?.path).ok().map(|m| m.len()),
-        Source::Shards(s) => s.size(k),
-        Source::Raw(_) | Source::Rows(_) | Source::Items(_) => None,
+        Source::Encoded(e) => e.size(k),
+        Source::Raw(_) | Source::Items(_) => None,
     }
 }
 
 /// `key` of the encoded bytes of each of `picks`; those that cannot be read are left out.
 fn each(d: &Dataset, picks: &[usize], key: impl Fn(&[u8]) -> Option<Key> + Sync) -> Vec<Key> {
-    let read = |k: usize| match &*d.source {
-        Source::Files(f) => decode::read(&f.get(k)?.path).ok().map(Bytes::from),
-        Source::Shards(s) => s.read(k)?.ok().map(Bytes::from),
-        Source::Rows(r) => r.fetch(&[k]).ok()?.pop(),
-        Source::Items(items) => items.content(k).map(Bytes::from),
-        Source::Raw(_) => None,
-    };
-    let chunk = |picks: &[usize]| -> Vec<Key> {
-        let together = match &*d.source {
-            Source::Rows(r) => r.fetch(picks).ok(),
-            Source::Raw(_) | Source::Files(_) | Source::Shards(_) | Source::Items(_) => None,
-        };
-        match together {
-            Some(all) => all.iter().filter_map(|b| key(b)).collect(),
-            None => picks.iter().filter_map(|&k| key(&read(k)?)).collect(),
-        }
-    };
+    let chunk = |picks: &[usize]| -> Vec<Key> { d.source.contents(picks).filter_map(|b| key(&b.ok()?)).collect() };
     picks.par_chunks(CHUNK).flat_map_iter(chunk).collect()
 }
 

@@ -7,7 +7,7 @@
 
 use super::decode::MAX_ENCODED;
 use super::guard::guarded;
-use super::{DataCard, DataError, Dataset, Source, clean_long, clean_name, file_name};
+use super::{DataCard, DataError, Dataset, Encoded, Source, clean_long, clean_name, file_name, names};
 use bytes::Bytes;
 use parquet::column::reader::ColumnReaderImpl;
 use parquet::data_type::{ByteArray, ByteArrayType, DataType, Int32Type, Int64Type};
@@ -27,8 +27,6 @@ const MAX_ROWS: usize = 1 << 26;
 const MAX_PAGE: u64 = 256 << 20;
 /// The largest footer.
 const MAX_FOOTER: u64 = 256 << 20;
-/// More classes than any data set of this kind has.
-const MAX_CLASSES: i64 = 65_536;
 
 #[derive(Debug)]
 struct Shard {
@@ -40,7 +38,7 @@ struct Shard {
 }
 
 #[derive(Debug)]
-pub(super) struct Rows {
+struct Rows {
     shards: Vec<Shard>,
     labels: Vec<u32>,
 }
@@ -71,32 +69,16 @@ pub(super) fn open(paths: &[PathBuf], spec: &str) -> Result<Dataset, DataError> 
     }
     let class_names = class_names.unwrap_or_default();
     let Some(&most) = labels.iter().max() else {
-        return Err(DataError::Empty { what: spec.to_owned(), hint: "the files have no rows".into() });
+        return Err(DataError::empty(spec, "the files have no rows"));
     };
     let known = class_names.len() > most as usize;
-    let class_names = if known { class_names } else { (0..=most).map(|c| c.to_string()).collect() };
+    let class_names = if known { class_names } else { names::numbers(most as usize + 1) };
     let first = paths.first().map(|p| file_name(p)).unwrap_or_default();
-    let card = DataCard {
-        name: clean_name(first.trim_end_matches(".parquet")),
-        images: labels.len(),
-        classes: class_names.len(),
-        class_names,
-        source: spec.to_owned(),
-        limit: 0,
-    };
-    Ok(Dataset::new(card, Source::Rows(Rows { shards, labels }), known))
+    let card = DataCard::of(clean_name(first.trim_end_matches(".parquet")), spec, labels.len(), class_names);
+    Ok(Dataset::new(card, Source::Encoded(Box::new(Rows { shards, labels })), known))
 }
 
 impl Rows {
-    pub fn label(&self, k: usize) -> Option<u32> {
-        self.labels.get(k).copied()
-    }
-
-    /// The files, in order.
-    pub fn paths(&self) -> impl Iterator<Item = &Path> {
-        self.shards.iter().map(|s| s.path.as_path())
-    }
-
     /// Shard, row group and row in it.
     fn place(&self, k: usize) -> Option<(usize, usize, usize)> {
         let shard = self.shards.partition_point(|s| s.starts.first().is_none_or(|&f| f <= k)).checked_sub(1)?;
@@ -104,63 +86,69 @@ impl Rows {
         let group = starts.partition_point(|&s| s <= k).checked_sub(1)?;
         Some((shard, group, k - starts.get(group)?))
     }
+}
 
-    /// Where image `k` is, in words.
-    pub fn name(&self, k: usize) -> String {
-        let Some((shard, group, row)) = self.place(k) else { return String::new() };
-        self.shards
-            .get(shard)
-            .map_or_else(String::new, |s| format!("{}, row group {group}, row {row}", s.path.display()))
+impl Encoded for Rows {
+    fn label(&self, k: usize) -> Option<u32> {
+        self.labels.get(k).copied()
     }
 
-    /// The encoded images of `picks`, in their order.
+    fn name(&self, k: usize) -> String {
+        let place = self.place(k).and_then(|(shard, group, row)| Some((self.shards.get(shard)?, group, row)));
+        place.map_or_else(String::new, |(s, group, row)| format!("{}, row group {group}, row {row}", s.path.display()))
+    }
+
+    /// The files, in order.
+    fn stored(&self, _picks: &[usize]) -> Vec<(String, u64)> {
+        let paths = self.shards.iter().map(|s| &s.path);
+        paths.map(|p| (file_name(p), std::fs::metadata(p).map_or(0, |m| m.len()))).collect()
+    }
+
+    fn read(&self, k: usize) -> Result<Bytes, DataError> {
+        self.together(&[k])?.pop().ok_or(DataError::Index { index: k, len: self.labels.len() })
+    }
+
+    /// Rows of one page are read together.
     ///
     /// # Errors
     /// A damaged file, a row without image bytes, a row past the end.
-    pub fn fetch(&self, picks: &[usize]) -> Result<Vec<Bytes>, DataError> {
+    fn together(&self, picks: &[usize]) -> Result<Vec<Bytes>, DataError> {
         let len = self.labels.len();
-        let mut wanted: Vec<(usize, usize, usize, usize)> = Vec::with_capacity(picks.len());
-        for (slot, &k) in picks.iter().enumerate() {
+        let place = |(slot, &k): (usize, &usize)| {
             let (shard, group, row) = self.place(k).ok_or(DataError::Index { index: k, len })?;
-            wanted.push((shard, group, row, slot));
-        }
+            Ok((shard, group, row, slot))
+        };
+        let mut wanted = picks.iter().enumerate().map(place).collect::<Result<Vec<_>, DataError>>()?;
         wanted.sort_unstable();
-        let groups: Vec<&[(usize, usize, usize, usize)]> = wanted.chunk_by(|a, b| (a.0, a.1) == (b.0, b.1)).collect();
-        let read = |rows: &&[(usize, usize, usize, usize)]| -> Result<Vec<(usize, Bytes)>, DataError> {
+        let groups: Vec<&[Wanted]> = wanted.chunk_by(|a, b| (a.0, a.1) == (b.0, b.1)).collect();
+        let read = |rows: &&[Wanted]| -> Result<Vec<(usize, Bytes)>, DataError> {
             let Some(&(shard, group, ..)) = rows.first() else { return Ok(Vec::new()) };
             let shard = self.shards.get(shard).ok_or(DataError::Index { index: shard, len })?;
-            let slots = |row| rows.iter().filter(|r| r.2 == row).map(|r| r.3).collect();
-            let wanted: Vec<usize> = rows.iter().map(|r| r.2).collect();
-            walled(&shard.path, || shard.images(group, &wanted, &slots))
+            walled(&shard.path, || shard.images(group, rows))
         };
         let mut out = vec![Bytes::new(); picks.len()];
-        for part in groups.par_iter().map(read).collect::<Result<Vec<_>, _>>()? {
-            for (slot, bytes) in part {
-                if let Some(out) = out.get_mut(slot) {
-                    *out = bytes;
-                }
+        for (slot, bytes) in groups.par_iter().map(read).collect::<Result<Vec<_>, _>>()?.into_iter().flatten() {
+            if let Some(out) = out.get_mut(slot) {
+                *out = bytes;
             }
         }
         Ok(out)
     }
 }
 
+/// An image that was asked for: shard, row group, row, and its place in what is handed back.
+type Wanted = (usize, usize, usize, usize);
+
 impl Shard {
-    /// Images of ascending `rows` of a row group (perhaps repeated), each for every slot that `slots` names.
-    fn images(
-        &self,
-        group: usize,
-        rows: &[usize],
-        slots: &dyn Fn(usize) -> Vec<usize>,
-    ) -> Result<Vec<(usize, Bytes)>, DataError> {
+    /// Images of ascending rows of a row group (perhaps repeated), with the slots they are for.
+    fn images(&self, group: usize, wanted: &[Wanted]) -> Result<Vec<(usize, Bytes)>, DataError> {
         let damaged = |reason: String| broken(&self.path, &reason);
         let no_image = |row: usize| damaged(format!("row {row} of row group {group} has no image bytes"));
         let mut column: ColumnReaderImpl<ByteArrayType> = column(&self.path, &self.meta, group, self.image)?;
         let mut at = 0;
         let mut out = Vec::new();
-        let mut distinct = rows.to_vec();
-        distinct.dedup();
-        for row in distinct {
+        for same in wanted.chunk_by(|a, b| a.2 == b.2) {
+            let Some(&(_, _, row, _)) = same.first() else { continue };
             let skipped = column.skip_records(row - at).map_err(|e| damaged(e.to_string()))?;
             let (mut levels, mut values) = (Vec::<i16>::new(), Vec::<ByteArray>::new());
             let read = column.read_records(1, Some(&mut levels), None, &mut values);
@@ -175,7 +163,7 @@ impl Shard {
             }
             // A copy: a slice would keep its whole page alive.
             let image = Bytes::copy_from_slice(image.data());
-            out.extend(slots(row).into_iter().map(|slot| (slot, image.clone())));
+            out.extend(same.iter().map(|w| (w.3, image.clone())));
         }
         Ok(out)
     }
@@ -193,7 +181,7 @@ fn walled<T>(path: &Path, f: impl FnOnce() -> Result<T, DataError>) -> Result<T,
 /// One file's footer, and its labels behind those of the files before it.
 fn read_shard(path: &Path, labels: &mut Vec<u32>) -> Result<(Shard, Vec<String>), DataError> {
     let bad = |e: &dyn std::fmt::Display| broken(path, &e.to_string());
-    let io = |source| DataError::Io { path: path.to_owned(), source };
+    let io = DataError::io(path);
     let pages = Pages::open(path).map_err(io)?;
     let footer = pages.footer().map_err(io)?;
     if footer > MAX_FOOTER.min(pages.len) {
@@ -226,7 +214,7 @@ fn read_shard(path: &Path, labels: &mut Vec<u32>) -> Result<(Shard, Vec<String>)
             return Err(bad(&format!("row group {g} has {} labels for {rows} rows", read.len())));
         }
         for (row, value) in read.into_iter().enumerate() {
-            if !(0..MAX_CLASSES).contains(&value) {
+            if !(0..names::MAX_CLASSES as i64).contains(&value) {
                 return Err(DataError::Unlabelled { path: path.to_owned(), row: starts[g] + row, label: value });
             }
             labels.push(value as u32);
@@ -255,16 +243,14 @@ fn column<T: DataType>(
     group: usize,
     index: usize,
 ) -> Result<ColumnReaderImpl<T>, DataError> {
-    let pages = Pages::open(path).map_err(|source| DataError::Io { path: path.to_owned(), source })?;
+    let pages = Pages::open(path).map_err(DataError::io(path))?;
     let damaged = || broken(path, "its footer names a part of the file that is not there");
     let group = meta.row_groups().get(group).ok_or_else(damaged)?;
     let chunk = group.columns().get(index).ok_or_else(damaged)?;
     let start = chunk.dictionary_page_offset().unwrap_or(chunk.data_page_offset());
-    let ends = start.checked_add(chunk.compressed_size());
-    if start < 0 || chunk.data_page_offset() < 0 || chunk.compressed_size() < 0 {
-        return Err(damaged());
-    }
-    if ends.and_then(|e| u64::try_from(e).ok()).is_none_or(|e| e > pages.len) {
+    let ends = start.checked_add(chunk.compressed_size()).and_then(|e| u64::try_from(e).ok());
+    let negative = [start, chunk.data_page_offset(), chunk.compressed_size()].iter().any(|v| *v < 0);
+    if negative || ends.is_none_or(|e| e > pages.len) {
         return Err(damaged());
     }
     let rows = usize::try_from(group.num_rows()).map_err(|_| damaged())?;
@@ -283,7 +269,7 @@ fn features(meta: &ParquetMetaData) -> Features {
             Some("Image") => out.images.push(name.clone()),
             Some("ClassLabel") => {
                 let names = feature.get("names").and_then(|n| n.as_array()).into_iter().flatten();
-                let names = names.filter_map(|n| n.as_str().map(clean_name)).take(MAX_CLASSES as usize).collect();
+                let names = names.filter_map(|n| n.as_str().map(clean_name)).take(names::MAX_CLASSES).collect();
                 out.classes.push((name.clone(), names));
             }
             _ => {}

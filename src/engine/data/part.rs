@@ -12,6 +12,8 @@ pub(super) enum Part {
 }
 
 impl Part {
+    const ALL: [Part; 3] = [Part::Test, Part::Validation, Part::Train];
+
     /// The part that one word names.
     pub fn parse(word: &str) -> Option<Part> {
         match word.to_ascii_lowercase().as_str() {
@@ -53,14 +55,12 @@ pub(super) fn choose(files: &[PathBuf], wish: Option<Part>, dir: &Path) -> Resul
         None => vec![Some(Part::Test), Some(Part::Validation), None, Some(Part::Train)],
     };
     let found = order.into_iter().map(of).find(|f| !f.is_empty());
-    found
-        .ok_or_else(|| missing(dir, wish, [Part::Test, Part::Validation, Part::Train].map(|p| !of(Some(p)).is_empty())))
+    found.ok_or_else(|| missing(dir, wish, Part::ALL.map(|p| !of(Some(p)).is_empty())))
 }
 
 /// The error for a part that `dir` does not have; `there` says which it has.
 pub(super) fn missing(dir: &Path, wish: Option<Part>, there: [bool; 3]) -> DataError {
-    let all = [Part::Test, Part::Validation, Part::Train];
-    let names: Vec<&str> = all.into_iter().zip(there).filter(|(_, t)| *t).map(|(p, _)| p.name()).collect();
+    let names: Vec<&str> = Part::ALL.into_iter().zip(there).filter(|(_, t)| *t).map(|(p, _)| p.name()).collect();
     let hint = match names.as_slice() {
         [] => "its files name no part: leave the part out".to_owned(),
         names => format!("it has `{}`", names.join("`, `")),

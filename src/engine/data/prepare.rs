@@ -75,9 +75,21 @@ impl<'a> Ready<'a> {
         self.fitted(&self.fit(image), out);
     }
 
-    /// Resized and cropped to the network's size.
+    /// Resized and cropped to exactly the network's size.
     pub(super) fn fit(&self, image: RgbImage) -> RgbImage {
-        fit(image, self.prep)
+        let prep = self.prep;
+        let [h, w] = prep.size;
+        let have = (image.width() as usize, image.height() as usize);
+        let full = match prep.resize_shorter {
+            None => (w, h),
+            Some(s) => resized(have, s, prep.fit, (w, h)),
+        };
+        let corner = |have: usize, want: usize| corner(have - want.min(have), prep.fit);
+        let window = Window { x: corner(full.0, w), y: corner(full.1, h), w, h };
+        if full == have && full == (w, h) {
+            return image;
+        }
+        resize(&image, full, window, prep.interpolation)
     }
 
     /// `image` has the network's size; `out`: `[C, h, w]`.
@@ -101,22 +113,6 @@ impl<'a> Ready<'a> {
 /// Pillow's `convert("L")`: ITU-R 601-2 luma with 16 fractional bits. Grey stays as it is.
 fn grey([r, g, b]: [u8; 3]) -> u8 {
     ((u32::from(r) * 19595 + u32::from(g) * 38470 + u32::from(b) * 7471 + 0x8000) >> 16) as u8
-}
-
-/// Resizes and crops to exactly `prep.size`.
-fn fit(image: RgbImage, prep: &Preprocess) -> RgbImage {
-    let [h, w] = prep.size;
-    let have = (image.width() as usize, image.height() as usize);
-    let full = match prep.resize_shorter {
-        None => (w, h),
-        Some(s) => resized(have, s, prep.fit, (w, h)),
-    };
-    let corner = |have: usize, want: usize| corner(have - want.min(have), prep.fit);
-    let window = Window { x: corner(full.0, w), y: corner(full.1, h), w, h };
-    if full == have && full == (w, h) {
-        return image;
-    }
-    resize(&image, full, window, prep.interpolation)
 }
 
 /// Where a crop begins that leaves `surplus` pixels out.
@@ -144,19 +140,10 @@ fn resized(have: (usize, usize), shorter: usize, fit: Fit, want: (usize, usize))
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::model::Interpolation;
 
     fn prep(size: [usize; 2], resize_shorter: Option<usize>) -> Preprocess {
-        Preprocess {
-            size,
-            channels: 3,
-            resize_shorter,
-            fit: Fit::Shorter,
-            mean: [0.5, 0.25, 0.0],
-            std: [0.5, 0.25, 1.0],
-            interpolation: Interpolation::Bilinear,
-            origin: String::new(),
-        }
+        let (mean, std) = ([0.5, 0.25, 0.0], [0.5, 0.25, 1.0]);
+        Preprocess { resize_shorter, fit: Fit::Shorter, mean, std, ..Preprocess::imagenet(size) }
     }
 
     #[test]
@@ -184,7 +171,7 @@ mod tests {
         // Resized whole it would have four billion pixels.
         let strip = RgbImage::from_fn(1, 20_000, |_, y| image::Rgb([if y < 10_000 { 0 } else { 250 }; 3]));
         let p = prep([224, 224], Some(256));
-        let out = fit(strip, &p);
+        let out = Ready::new(&p).unwrap().fit(strip);
         assert_eq!(out.dimensions(), (224, 224));
         assert!(out.get_pixel(0, 0).0[0] < 126 && out.get_pixel(0, 223).0[0] > 124);
     }
@@ -216,12 +203,13 @@ mod tests {
         let image = RgbImage::from_fn(6, 2, |x, _| image::Rgb([0, 0, x as u8 * 10]));
         let p = prep([2, 2], Some(2));
         let mut out = [0f32; 12];
-        Ready::new(&p).unwrap().image(image, &mut out);
+        let ready = Ready::new(&p).unwrap();
+        ready.image(image, &mut out);
         assert_eq!(&out[8..], [20.0 / 255.0, 30.0 / 255.0, 20.0 / 255.0, 30.0 / 255.0]);
         // An odd surplus of three rounds 1.5 to 2, of one rounds 0.5 to 0.
         let strip = |n: u32| RgbImage::from_fn(n, 2, |x, _| image::Rgb([x as u8, 0, 0]));
-        assert_eq!(fit(strip(5), &p).get_pixel(0, 0).0[0], 2);
-        assert_eq!(fit(strip(3), &p).get_pixel(0, 0).0[0], 0);
+        assert_eq!(ready.fit(strip(5)).get_pixel(0, 0).0[0], 2);
+        assert_eq!(ready.fit(strip(3)).get_pixel(0, 0).0[0], 0);
     }
 
     #[test]

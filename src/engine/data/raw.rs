@@ -50,6 +50,11 @@ impl Raw {
         Raw { shape, skip: 1, labels: labels.collect(), runs: vec![records] }
     }
 
+    /// Images there are.
+    pub fn len(&self) -> usize {
+        self.labels.len()
+    }
+
     pub fn label(&self, k: usize) -> Option<u32> {
         self.labels.get(k).copied()
     }
@@ -70,18 +75,16 @@ impl Raw {
 
 /// A whole file, inflated when it is gzipped; at most [`MAX_BYTES`] of it.
 pub(super) fn read(path: &Path) -> Result<Vec<u8>, DataError> {
-    let io = |source| DataError::Io { path: path.to_owned(), source };
     let large = || DataError::TooLarge { path: path.to_owned(), limit: MAX_BYTES };
     let mut bytes = files::read(path, MAX_BYTES).map_err(|e| match e.kind() {
-        ErrorKind::NotFound => DataError::NotFound { path: path.to_owned() },
-        ErrorKind::InvalidInput => DataError::Unknown { path: path.to_owned(), seen: e.to_string() },
+        ErrorKind::InvalidInput => DataError::unknown(path, e.to_string()),
         ErrorKind::FileTooLarge => large(),
-        _ => io(e),
+        _ => DataError::opening(path)(e),
     })?;
     if bytes.starts_with(&GZIP) {
         let mut inflated = Vec::new();
         let mut reader = flate2::read::MultiGzDecoder::new(&bytes[..]).take(MAX_BYTES + 1);
-        reader.read_to_end(&mut inflated).map_err(io)?;
+        reader.read_to_end(&mut inflated).map_err(DataError::io(path))?;
         bytes = inflated;
     }
     if bytes.len() as u64 > MAX_BYTES {

@@ -4,7 +4,8 @@
 //! Opening reads the members' headers and labels and seeks past the images; images are read when a batch asks for them.
 
 use super::decode::{self, MAX_ENCODED};
-use super::{DataCard, DataError, Dataset, Source, clean_name, file_name, names};
+use super::{DataCard, DataError, Dataset, Encoded, Source, clean_name, file_name, names};
+use bytes::Bytes;
 use std::collections::HashSet;
 use std::io::{Read, Seek, SeekFrom};
 use std::path::{Path, PathBuf};
@@ -13,8 +14,6 @@ use std::path::{Path, PathBuf};
 const BLOCK: u64 = 512;
 /// The largest label file.
 const MAX_LABEL_BYTES: u64 = 1 << 20;
-/// More classes than any data set of this kind has.
-const MAX_CLASSES: u32 = 65_536;
 
 /// Where one image lies.
 #[derive(Debug)]
@@ -26,45 +25,47 @@ struct Member {
 }
 
 #[derive(Debug)]
-pub(super) struct Shards {
+struct Shards {
     paths: Vec<PathBuf>,
     members: Vec<Member>,
 }
 
 impl Shards {
-    pub fn label(&self, k: usize) -> Option<u32> {
+    /// Shard and member of image `k`.
+    fn place(&self, k: usize) -> Option<(&Path, &Member)> {
+        let member = self.members.get(k)?;
+        Some((self.paths.get(member.shard as usize)?, member))
+    }
+}
+
+impl Encoded for Shards {
+    fn label(&self, k: usize) -> Option<u32> {
         self.members.get(k).map(|m| m.label)
     }
 
-    /// Encoded bytes of image `k`.
-    pub fn size(&self, k: usize) -> Option<u64> {
+    fn name(&self, k: usize) -> String {
+        self.place(k).map_or_else(String::new, |(path, m)| format!("{} at byte {}", path.display(), m.at))
+    }
+
+    fn size(&self, k: usize) -> Option<u64> {
         self.members.get(k).map(|m| m.size)
     }
 
-    /// Shard and place of image `k`, wherever the shard lies.
-    pub fn key(&self, k: usize) -> String {
-        let place = self.members.get(k).and_then(|m| Some((self.paths.get(m.shard as usize)?, m.at)));
-        place.map_or_else(String::new, |(path, at)| format!("{}@{at}", file_name(path)))
+    fn stored(&self, picks: &[usize]) -> Vec<(String, u64)> {
+        let places = picks.iter().filter_map(|&k| self.place(k));
+        places.map(|(path, m)| (format!("{}@{}", file_name(path), m.at), m.size)).collect()
     }
 
-    /// Where image `k` is, in words.
-    pub fn name(&self, k: usize) -> String {
-        let place = self.members.get(k).and_then(|m| Some((self.paths.get(m.shard as usize)?, m.at)));
-        place.map_or_else(String::new, |(path, at)| format!("{} at byte {at}", path.display()))
-    }
-
-    /// The encoded bytes of image `k`; `None` past the end.
-    pub fn read(&self, k: usize) -> Option<Result<Vec<u8>, DataError>> {
-        let m = self.members.get(k)?;
-        let path = self.paths.get(m.shard as usize)?;
+    fn read(&self, k: usize) -> Result<Bytes, DataError> {
+        let (path, member) = self.place(k).ok_or(DataError::Index { index: k, len: self.members.len() })?;
         let bytes = || {
             let mut file = crate::files::open(path)?;
-            file.seek(SeekFrom::Start(m.at))?;
+            file.seek(SeekFrom::Start(member.at))?;
             let mut bytes = Vec::new();
-            file.take(m.size).read_to_end(&mut bytes)?;
-            Ok(bytes)
+            file.take(member.size).read_to_end(&mut bytes)?;
+            Ok(bytes.into())
         };
-        Some(bytes().map_err(|source| DataError::Io { path: path.to_owned(), source }))
+        bytes().map_err(DataError::io(path))
     }
 }
 
@@ -83,29 +84,20 @@ pub(super) fn open(paths: &[PathBuf], dir: &Path, spec: &str) -> Result<Dataset,
         scan(path, shard as u32, &mut members)?;
     }
     let Some(most) = members.iter().map(|m| m.label).max() else {
-        let hint = "no member ends in .jpg, .png or .webp: a WebDataset has `KEY.jpg` beside `KEY.cls`".to_owned();
-        return Err(DataError::Empty { what: spec.to_owned(), hint });
+        let hint = "no member ends in .jpg, .png or .webp: a WebDataset has `KEY.jpg` beside `KEY.cls`";
+        return Err(DataError::empty(spec, hint));
     };
     let known = names::list(dir)?.filter(|n| n.len() > most as usize);
     let classes_known = known.is_some();
-    let class_names = match known {
-        Some(list) => list.into_iter().map(|n| n.line).collect(),
-        None => (0..=most).map(|c| c.to_string()).collect::<Vec<_>>(),
-    };
+    let class_names = known.map_or_else(|| names::numbers(most as usize + 1), names::lines);
     let first = paths.first().map(|p| file_name(p)).unwrap_or_default();
-    let card = DataCard {
-        name: clean_name(first.trim_end_matches(".tar")),
-        images: members.len(),
-        classes: class_names.len(),
-        class_names,
-        source: spec.to_owned(),
-        limit: 0,
-    };
-    Ok(Dataset::new(card, Source::Shards(Shards { paths: paths.to_vec(), members }), classes_known))
+    let card = DataCard::of(clean_name(first.trim_end_matches(".tar")), spec, members.len(), class_names);
+    let shards = Shards { paths: paths.to_vec(), members };
+    Ok(Dataset::new(card, Source::Encoded(Box::new(shards)), classes_known))
 }
 
 fn scan(path: &Path, shard: u32, members: &mut Vec<Member>) -> Result<(), DataError> {
-    let io = |source| DataError::Io { path: path.to_owned(), source };
+    let io = DataError::io(path);
     let bad = |reason: String| DataError::Tar { path: path.to_owned(), reason };
     let damaged = |e: std::io::Error| bad(format!("it is damaged ({})", clean_name(&e.to_string())));
     let file = crate::files::open(path).map_err(io)?;
@@ -155,7 +147,7 @@ fn scan(path: &Path, shard: u32, members: &mut Vec<Member>) -> Result<(), DataEr
             entry.by_ref().take(MAX_LABEL_BYTES).read_to_end(&mut bytes).map_err(damaged)?;
             let label = if last == "cls" { number(&bytes) } else { field(&bytes) };
             match label {
-                Some(label) if label < MAX_CLASSES => sample.label = Some(label),
+                Some(label) if (label as usize) < names::MAX_CLASSES => sample.label = Some(label),
                 None if last == "json" => {}
                 _ => return Err(bad(format!("`{}` holds no class number", clean_name(&name)))),
             }

@@ -46,10 +46,7 @@ impl Dataset {
     pub fn pick(&self, picks: &[usize]) -> Dataset {
         let mut sorted = picks.to_vec();
         sorted.sort_unstable();
-        let order: Vec<u32> = sorted.into_iter().filter_map(|i| self.at(i)).map(|k| k as u32).collect();
-        let mut card = self.card.clone();
-        card.images = order.len();
-        Dataset { card, order: Some(order.into()), ..self.clone() }
+        self.ordered(sorted.into_iter().filter_map(|i| self.at(i)))
     }
 }
 

@@ -7,8 +7,8 @@
 //! stream per image, and only `+ - * /`, square roots, comparisons and floors, which IEEE 754 defines exactly (no
 //! `sin`, no `exp`, no fused multiply-add).
 
-use super::cifar::{PIXELS, SIDE};
-use super::raw::{Raw, Shape};
+use super::cifar::{PIXELS, SHAPE, SIDE};
+use super::raw::Raw;
 use super::{DataCard, DataError, Dataset, Source, prepare};
 use crate::model::Preprocess;
 use candle_core::{Device, Tensor};
@@ -29,6 +29,11 @@ pub const CLASSES: [&str; 10] = [
     "ring",
     "striped ring",
 ];
+
+/// [`CLASSES`] as models and data sets hold them.
+pub fn class_names() -> Vec<String> {
+    CLASSES.map(str::to_owned).to_vec()
+}
 
 /// Normalisation of the demo models: bytes become values from -2 to 2.
 pub const MEAN: [f32; 3] = [0.5, 0.5, 0.5];
@@ -54,27 +59,15 @@ impl Split {
         }
     }
 
-    fn name(self) -> &'static str {
+    /// Its name, its random streams' number and how hard its images are.
+    fn facts(self) -> (&'static str, u64, Look) {
+        let usual = Look { noise: 14.0, occluded: 0.3, radius: 8.0, stripes: 0.5 };
+        // Training images are harder than the others, which is cheap augmentation.
+        let hard = Look { noise: 18.0, occluded: 0.4, radius: 7.0, stripes: 0.8 };
         match self {
-            Split::Train => "train",
-            Split::Calib => "calib",
-            Split::Eval => "eval",
-        }
-    }
-
-    /// Training images are harder than the others, which is cheap augmentation.
-    fn look(self) -> Look {
-        match self {
-            Split::Train => Look { noise: 18.0, occluded: 0.4, radius: 7.0, stripes: 0.8 },
-            Split::Calib | Split::Eval => Look { noise: 14.0, occluded: 0.3, radius: 8.0, stripes: 0.5 },
-        }
-    }
-
-    fn stream(self) -> u64 {
-        match self {
-            Split::Train => 1,
-            Split::Calib => 2,
-            Split::Eval => 3,
+            Split::Train => ("train", 1, hard),
+            Split::Calib => ("calib", 2, usual),
+            Split::Eval => ("eval", 3, usual),
         }
     }
 
@@ -84,7 +77,7 @@ impl Split {
             return Ok(Some(Split::Eval));
         }
         let Some(name) = spec.strip_prefix("synthetic:") else { return Ok(None) };
-        let found = [Split::Train, Split::Calib, Split::Eval].into_iter().find(|s| s.name() == name);
+        let found = [Split::Train, Split::Calib, Split::Eval].into_iter().find(|s| s.facts().0 == name);
         let hint = "use `synthetic:eval`, `synthetic:calib` or `synthetic:train`".to_owned();
         found.map(Some).ok_or(DataError::Split { spec: spec.to_owned(), hint })
     }
@@ -112,16 +105,10 @@ pub fn dataset(split: Split, limit: usize) -> Dataset {
             *label = draw(split, i as u64, pixels);
         }
     });
-    let card = DataCard {
-        name: format!("synthetic-{}", split.name()),
-        images,
-        classes: CLASSES.len(),
-        class_names: CLASSES.iter().map(|s| (*s).to_owned()).collect(),
-        source: format!("synthetic:{}", split.name()),
-        limit,
-    };
-    let shape = Shape { width: SIDE, height: SIDE, channels: 3 };
-    Dataset::new(card, Source::Raw(Raw::from_records(shape, bytes)), true)
+    let (name, ..) = split.facts();
+    let (name, spec) = (format!("synthetic-{name}"), format!("synthetic:{name}"));
+    let card = DataCard { limit, ..DataCard::of(name, &spec, images, class_names()) };
+    Dataset::new(card, Source::Raw(Raw::from_records(SHAPE, bytes)), true)
 }
 
 /// Images `at..at + size` of `split` as `prep` makes them, `[size, 3, height, width]`, and their classes.
@@ -131,7 +118,6 @@ pub fn dataset(split: Split, limit: usize) -> Dataset {
 pub fn batch(split: Split, at: u64, size: usize, prep: &Preprocess) -> Result<(Tensor, Vec<u32>), DataError> {
     let ready = prepare::Ready::new(prep)?;
     let [h, w] = prep.size;
-    let shape = Shape { width: SIDE, height: SIDE, channels: 3 };
     let mut x = vec![0f32; size * 3 * h * w];
     let labels = x
         .par_chunks_mut(3 * h * w)
@@ -139,7 +125,7 @@ pub fn batch(split: Split, at: u64, size: usize, prep: &Preprocess) -> Result<(T
         .map(|(i, out)| {
             let mut bytes = vec![0u8; PIXELS];
             let class = draw(split, at + i as u64, &mut bytes);
-            ready.planes(&bytes, shape, out)?;
+            ready.planes(&bytes, SHAPE, out)?;
             Ok(u32::from(class))
         })
         .collect::<Result<Vec<u32>, DataError>>()?;
@@ -149,12 +135,13 @@ pub fn batch(split: Split, at: u64, size: usize, prep: &Preprocess) -> Result<(T
 /// Draws image `index` of `split` into `[3, 32, 32]` bytes and returns its class; classes alternate. Indices past
 /// [`Split::images`] are further images of the same kind (training may use as many as it likes).
 pub fn draw(split: Split, index: u64, pixels: &mut [u8]) -> u8 {
+    let (_, stream, look) = split.facts();
     let mut seed = [0u8; 32];
-    for (part, v) in seed.chunks_exact_mut(8).zip([SEED, split.stream(), index, 0]) {
+    for (part, v) in seed.chunks_exact_mut(8).zip([SEED, stream, index, 0]) {
         part.copy_from_slice(&v.to_le_bytes());
     }
     let class = (index % CLASSES.len() as u64) as u8;
-    Scene::new(class, split.look(), Dice(ChaCha8Rng::from_seed(seed))).render(pixels);
+    Scene::new(class, look, Dice(ChaCha8Rng::from_seed(seed))).render(pixels);
     class
 }
 
@@ -417,16 +404,7 @@ mod tests {
     #[test]
     fn fills_the_range_that_the_models_expect() {
         let d = dataset(Split::Train, 500);
-        let p = crate::model::Preprocess {
-            size: [SIDE, SIDE],
-            channels: 3,
-            fit: crate::model::Fit::default(),
-            resize_shorter: None,
-            mean: MEAN,
-            std: STD,
-            interpolation: crate::model::Interpolation::Bilinear,
-            origin: String::new(),
-        };
+        let p = Preprocess { mean: MEAN, std: STD, ..Preprocess::imagenet([SIDE, SIDE]) };
         let (x, _) = d.batch(0..500, &p).unwrap();
         let v = x.flatten_all().unwrap().to_vec1::<f32>().unwrap();
         let mean = v.iter().map(|&v| f64::from(v)).sum::<f64>() / v.len() as f64;

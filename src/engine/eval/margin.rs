@@ -44,9 +44,8 @@ impl Margins {
     /// Strata of images with the margins `seen`, with the part of the new images that each stands for. Both sides of the
     /// boundary are kept apart; strata with few of either are joined with their neighbour. Without quantiles: one stratum.
     pub fn strata(&self, seen: &[f32]) -> Vec<Stratum> {
-        let everything = || vec![Stratum { share: 1.0, images: (0..seen.len()).collect() }];
         if self.quantiles.is_empty() {
-            return everything();
+            return vec![Stratum { share: 1.0, images: (0..seen.len()).collect() }];
         }
         let side = |is_right: bool, share: f64, ends: &[f64]| -> Vec<Stratum> {
             // By distance from the boundary.

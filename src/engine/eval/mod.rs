@@ -11,10 +11,10 @@ mod views;
 
 pub use error::EvalError;
 pub use margin::Margins;
-pub use run::{EvalRun, collect_logits, evaluate, logits, score_with};
+pub use run::{evaluate, logits, score_with};
 pub use trial::{Correction, Model as TrialModel, Outcome as TrialOutcome, TrialOptions, Trials, ViewFacts};
 pub use views::Disturbance;
 
-pub use crate::task::{Metric, Metrics, Paired, cross_entropy, from_counts, kl, paired, wilson};
+pub use crate::task::{Metric, Metrics, Paired, Scored, cross_entropy, from_counts, kl, paired, wilson};
 
 use run::for_batches;

@@ -4,29 +4,9 @@ use super::error::EvalError;
 use crate::data::{DataError, Dataset};
 use crate::exec::{Cancel, ExecError, OutOfMemory, Plan, smaller_batch};
 use crate::model::Preprocess;
-use crate::task::{Metrics, Scored, Targets};
+use crate::task::{Scored, Targets};
 use candle_core::{Device, Tensor};
 use std::sync::mpsc;
-
-/// Metrics, and what each item was scored, in the data set's order.
-#[derive(Debug, Clone, PartialEq)]
-pub struct EvalRun {
-    pub metrics: Metrics,
-    /// Better the higher; of a classifier 1 for right and 0 for wrong.
-    pub scores: Vec<f32>,
-    /// See [`Scored`].
-    pub predictions: Vec<u16>,
-    pub margins: Vec<f32>,
-    /// What did not go as asked, for people.
-    pub notes: Vec<String>,
-}
-
-impl EvalRun {
-    /// Which items a classifier gets right.
-    pub fn correct(&self) -> Vec<bool> {
-        self.scores.iter().map(|s| *s > 0.5).collect()
-    }
-}
 
 /// Runs a model on fewer images at a time once its device has run out of memory.
 struct Sparing<F> {
@@ -75,14 +55,14 @@ pub fn evaluate(
     batch: usize,
     cancel: &Cancel,
     progress: &mut dyn FnMut(usize, usize),
-) -> Result<EvalRun, EvalError> {
+) -> Result<Scored, EvalError> {
     score_with(data, prep, batch, cancel, on(plan), progress)
 }
 
 /// The logits `[len, classes]` of a compiled model over the whole set, on the host.
 ///
 /// # Errors
-/// As [`evaluate`], but logits are handed over as they are.
+/// As [`evaluate`], but non-finite logits are handed over as they are.
 pub fn logits(
     plan: &Plan,
     data: &Dataset,
@@ -90,7 +70,14 @@ pub fn logits(
     batch: usize,
     cancel: &Cancel,
 ) -> Result<Tensor, EvalError> {
-    collect_logits(data, prep, batch, cancel, on(plan))
+    let mut parts = Vec::new();
+    let mut model = Sparing { model: on(plan), most: batch.max(1) };
+    for_batches(data, prep, batch, cancel, &mut |_, _| {}, &mut |x, _| {
+        let logits = model.run(x)?;
+        parts.push(logits.to_device(&Device::Cpu)?);
+        Ok(())
+    })?;
+    Ok(Tensor::cat(&parts, 0)?)
 }
 
 fn on(plan: &Plan) -> impl FnMut(&Tensor) -> Result<Tensor, ExecError> {
@@ -111,7 +98,7 @@ pub fn score_with<E: Into<EvalError>>(
     cancel: &Cancel,
     model: impl FnMut(&Tensor) -> Result<Tensor, E>,
     progress: &mut dyn FnMut(usize, usize),
-) -> Result<EvalRun, EvalError> {
+) -> Result<Scored, EvalError> {
     let mut scorer = data.task().scorer(data.classes());
     let batch = batch.clamp(1, data.len().max(1));
     let mut model = Sparing { model, most: batch };
@@ -120,29 +107,7 @@ pub fn score_with<E: Into<EvalError>>(
         Ok(scorer.add(&logits, labels)?)
     })?;
     let notes = smaller_batch(batch, model.most).into_iter().collect();
-    let Scored { metrics, scores, margins, predictions } = scorer.scored();
-    Ok(EvalRun { metrics, scores, predictions, margins, notes })
-}
-
-/// The logits `[len, classes]` of the whole set, on the host.
-///
-/// # Errors
-/// As [`score_with`], but non-finite logits are handed over as they are.
-pub fn collect_logits<E: Into<EvalError>>(
-    data: &Dataset,
-    prep: &Preprocess,
-    batch: usize,
-    cancel: &Cancel,
-    model: impl FnMut(&Tensor) -> Result<Tensor, E>,
-) -> Result<Tensor, EvalError> {
-    let mut parts = Vec::new();
-    let mut model = Sparing { model, most: batch.max(1) };
-    for_batches(data, prep, batch, cancel, &mut |_, _| {}, &mut |x, _| {
-        let logits = model.run(x)?;
-        parts.push(logits.to_device(&Device::Cpu)?);
-        Ok(())
-    })?;
-    Ok(Tensor::cat(&parts, 0)?)
+    Ok(Scored { notes, ..scorer.scored() })
 }
 
 /// What is done with a batch of inputs `[N, …]` and its targets.
@@ -201,7 +166,7 @@ mod tests {
         }
     }
 
-    fn run(most: usize, batch: usize) -> (Result<EvalRun, EvalError>, Vec<usize>) {
+    fn run(most: usize, batch: usize) -> (Result<Scored, EvalError>, Vec<usize>) {
         let data = synthetic::dataset(synthetic::Split::Eval, 22);
         let prep = Preprocess::imagenet([32, 32]);
         let mut seen = Vec::new();

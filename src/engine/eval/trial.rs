@@ -413,6 +413,7 @@ fn outcome(n: usize, change: &[Vec<f64>], strata: &[Vec<Stratum>], scale: f64) -
 mod tests {
     use super::*;
     use crate::data::synthetic;
+    use crate::train::demo;
     use candle_core::Device;
 
     #[test]
@@ -447,21 +448,24 @@ mod tests {
         }
     }
 
+    fn prepare(
+        original: &mut Model<'_>,
+        (held, prep): (&Dataset, &Preprocess),
+        new: Option<&Margins>,
+        known: Option<&Correction>,
+        batch: usize,
+    ) -> Trials {
+        let options = TrialOptions { new, known, batch, seed: 1 };
+        Trials::prepare(original, held, prep, &options, &Cancel::default(), &mut |_, _| {}).unwrap()
+    }
+
     #[test]
     fn an_original_that_is_as_wrong_as_on_new_images_is_tried_on_the_images_as_they_are() {
         let held = synthetic::dataset(synthetic::Split::Calib, 60);
         let prep = Preprocess::imagenet([32, 32]);
         let none = Cancel::default();
         let mut original = toy(0.0);
-        let t = Trials::prepare(
-            &mut original,
-            &held,
-            &prep,
-            &TrialOptions { new: Some(&Margins::unknown(0.1)), known: None, batch: 16, seed: 1 },
-            &none,
-            &mut |_, _| {},
-        )
-        .unwrap();
+        let t = prepare(&mut original, (&held, &prep), Some(&Margins::unknown(0.1)), None, 16);
         assert!(t.correction().held_error > Some(0.5), "a toy knows nothing");
         assert_eq!(t.correction().views.len(), 1);
         assert_eq!(t.correction().views[0].kind, None);
@@ -469,50 +473,26 @@ mod tests {
         assert_eq!((same.d_quality, same.turned), (0.0, 0.0), "the original against itself");
         let other = t.run(&mut toy(3.0), &none, &mut |_, _| {}).unwrap();
         assert!(other.turned > 0.0 && other.sample_sd > 0.0);
-        let t = Trials::prepare(
-            &mut original,
-            &held,
-            &prep,
-            &TrialOptions { new: None, known: None, batch: 7, seed: 1 },
-            &none,
-            &mut |_, _| {},
-        )
-        .unwrap();
+        let t = prepare(&mut original, (&held, &prep), None, None, 7);
         assert_eq!(t.run(&mut toy(3.0), &none, &mut |_, _| {}).unwrap(), other, "batches change nothing");
     }
 
     #[test]
     fn views_are_disturbed_until_the_original_errs_at_the_wanted_rate() {
         let held = synthetic::dataset(synthetic::Split::Calib, 150);
-        let model = crate::train::demo::vit().unwrap();
+        let model = demo::load(demo::DemoModel::Vit).unwrap();
         let plan = crate::exec::Plan::of(&model, &Default::default()).unwrap();
         let none = Cancel::default();
         let mut original = |x: &Tensor| Ok(plan.run(x)?);
         let prep = &model.info.preprocess;
-        let t = Trials::prepare(
-            &mut original,
-            &held,
-            prep,
-            &TrialOptions { new: Some(&Margins::unknown(0.3)), known: None, batch: 64, seed: 1 },
-            &none,
-            &mut |_, _| {},
-        )
-        .unwrap();
+        let t = prepare(&mut original, (&held, prep), Some(&Margins::unknown(0.3)), None, 64);
         let c = t.correction();
         assert!(c.held_error < Some(0.2), "{c:?}");
         assert!(c.views.len() >= 3, "{c:?}");
         assert!(c.views.iter().all(|v| (v.error - 0.3).abs() < 0.1), "{c:?}");
         let o = t.run(&mut original, &none, &mut |_, _| {}).unwrap();
         assert_eq!((o.d_quality, o.turned, o.by_kind.len()), (0.0, 0.0, c.views.len()));
-        let again = Trials::prepare(
-            &mut original,
-            &held,
-            prep,
-            &TrialOptions { new: Some(&Margins::unknown(0.3)), known: Some(c), batch: 64, seed: 1 },
-            &none,
-            &mut |_, _| {},
-        )
-        .unwrap();
+        let again = prepare(&mut original, (&held, prep), Some(&Margins::unknown(0.3)), Some(c), 64);
         assert_eq!(
             (again.correction(), &again.seen, &again.plain),
             (c, &t.seen, &t.plain),

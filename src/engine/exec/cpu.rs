@@ -11,7 +11,7 @@ use super::kernel::simple;
 use super::lower::{Lowered, StepInfo, lower};
 use super::run::{Arenas, Feed, PartialRun, run};
 use super::sizes::{Known, Sizes};
-use crate::graph::{Binding, Graph, NodeId, PrecisionPlan, least};
+use crate::graph::{Binding, Graph, NodeId, Precisions, least};
 use crate::model::ParamStore;
 use candle_core::{DType, Device, Tensor};
 use std::ops::Range;
@@ -37,7 +37,7 @@ impl Cpu {
     pub fn build(
         graph: Arc<Graph>,
         params: &ParamStore,
-        precision: &PrecisionPlan,
+        precision: &Precisions,
         keep: &[String],
         threads: Option<usize>,
     ) -> Result<Cpu, ExecError> {

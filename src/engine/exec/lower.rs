@@ -10,7 +10,7 @@ mod layer;
 mod step;
 
 use super::error::ExecError;
-use crate::graph::{self, Graph, NodeId, Op, PrecisionPlan};
+use crate::graph::{self, Graph, NodeId, Op, Precisions};
 use crate::model::ParamStore;
 pub(super) use chain::{Chain, chains, check_names};
 pub use chain::{Fusion, fusions};
@@ -23,7 +23,7 @@ pub(crate) use step::{Call, Lowered, Step};
 pub(crate) fn lower(
     graph: &Graph,
     params: &ParamStore,
-    precision: &PrecisionPlan,
+    precision: &Precisions,
     keep: &[String],
 ) -> Result<Lowered, ExecError> {
     check_names(graph, precision, keep)?;

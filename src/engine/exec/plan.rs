@@ -8,7 +8,7 @@ use super::cpu::Cpu;
 use super::device::{Kernels, Opened};
 use super::error::ExecError;
 use super::lower::StepInfo;
-use crate::graph::{Binding, Graph, PrecisionPlan};
+use crate::graph::{Binding, Graph, Precisions};
 use crate::model::{Model, ParamStore};
 use candle_core::Device;
 use std::sync::Arc;
@@ -79,7 +79,7 @@ impl Plan {
     pub fn compile(
         graph: &Graph,
         params: &ParamStore,
-        precision: &PrecisionPlan,
+        precision: &Precisions,
         options: &CompileOptions,
     ) -> Result<Plan, ExecError> {
         Plan::build(Arc::new(graph.clone()), params, precision, options)
@@ -96,7 +96,7 @@ impl Plan {
     fn build(
         graph: Arc<Graph>,
         params: &ParamStore,
-        precision: &PrecisionPlan,
+        precision: &Precisions,
         options: &CompileOptions,
     ) -> Result<Plan, ExecError> {
         let (g, keep) = (graph.clone(), &options.keep);

@@ -29,7 +29,7 @@ pub use error::GraphError;
 pub use links::{links, node_links};
 pub use macs::{MacConvention, Macs};
 pub use op::{Activation, Facts, Op, Traits, channel_axis, describe};
-pub use precision::{Precision, PrecisionPlan, Runs, WeightFormat};
+pub use precision::{Precision, Precisions, Runs, WeightFormat};
 pub use role::ParamRole;
 pub use shapes::{least, node_shape, shapes, shapes_at};
 pub use window::{PositionBias, Windows};

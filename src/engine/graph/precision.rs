@@ -184,14 +184,14 @@ impl WeightFormat {
 
 /// Per-node precision by node name; absent means f32.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
-pub struct PrecisionPlan {
+pub struct Precisions {
     pub nodes: BTreeMap<String, Precision>,
     /// What the inputs of static int8 layers range over, by the layer's name.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub inputs: BTreeMap<String, Range>,
 }
 
-impl PrecisionPlan {
+impl Precisions {
     pub fn get(&self, node: &str) -> Precision {
         self.nodes.get(node).copied().unwrap_or_default()
     }

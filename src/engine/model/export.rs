@@ -6,9 +6,7 @@
 
 use super::int4::Int4;
 use super::params::f32_bytes;
-use super::{
-    Blob, Checkpoint, Dtype, Graph, Model, ModelError, ModelInfo, Param, ParamError, ParamStore, PrecisionPlan,
-};
+use super::{Blob, Checkpoint, Dtype, Graph, Model, ModelError, ModelInfo, Param, ParamError, ParamStore, Precisions};
 use super::{RawTensor, files, numel_of, printable, values};
 use crate::graph::{Op, ParamRole, WeightFormat, param_shapes, shapes};
 use serde::{Deserialize, Serialize};
@@ -48,7 +46,7 @@ struct Header<'a> {
     program: String,
     graph: Cow<'a, Graph>,
     info: Cow<'a, ModelInfo>,
-    precision: Cow<'a, PrecisionPlan>,
+    precision: Cow<'a, Precisions>,
     /// [`ParamStore::hash`] of the tensors as stored.
     params: String,
     #[serde(flatten)]
@@ -70,7 +68,7 @@ pub(super) fn stored(model: &Model) -> Result<ParamStore, ModelError> {
 }
 
 /// What a parameter of the node `name` is stored in.
-fn format_of(op: &Op, role: ParamRole, name: &str, precision: &PrecisionPlan) -> WeightFormat {
+fn format_of(op: &Op, role: ParamRole, name: &str, precision: &Precisions) -> WeightFormat {
     if role == ParamRole::Weight && op.is_conv_or_linear() { precision.get(name).weights() } else { WeightFormat::F32 }
 }
 
@@ -277,7 +275,7 @@ pub(super) fn reopen(c: &Checkpoint, text: &str, path: &Path) -> Result<Model, M
 }
 
 /// Parameters of reachable nodes; quantized weights with their scales.
-fn fetch(c: &Checkpoint, graph: &Graph, precision: &PrecisionPlan, path: &Path) -> Result<ParamStore, ModelError> {
+fn fetch(c: &Checkpoint, graph: &Graph, precision: &Precisions, path: &Path) -> Result<ParamStore, ModelError> {
     let reachable = graph.reachable();
     let mut params = ParamStore::default();
     for (_, node) in graph.iter().filter(|(id, _)| reachable[id.index()]) {

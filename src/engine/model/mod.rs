@@ -41,7 +41,7 @@ pub use random::{random, random_params};
 pub use crate::plain::name as printable;
 
 use crate::files;
-use crate::graph::{Graph, PrecisionPlan};
+use crate::graph::{Graph, Precisions};
 use checkpoint::{Checkpoint, RawTensor};
 use hf::Sidecar;
 use params::numel_of;
@@ -222,7 +222,7 @@ pub struct Model {
     pub graph: Arc<Graph>,
     pub params: ParamStore,
     /// All f32 for an imported checkpoint; what was decided for one that `paring` wrote.
-    pub precision: PrecisionPlan,
+    pub precision: Precisions,
     pub info: ModelInfo,
 }
 

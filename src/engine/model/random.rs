@@ -3,7 +3,7 @@
 //! Invariant: the same spec and seed give the same bytes on every machine.
 
 use super::{FamilySpec, Model, ModelInfo, Param, ParamStore, Preprocess};
-use crate::graph::{Graph, ParamRole, PrecisionPlan, param_shapes};
+use crate::graph::{Graph, ParamRole, Precisions, param_shapes};
 use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 use std::sync::Arc;
@@ -25,7 +25,7 @@ pub fn random(spec: &FamilySpec, seed: u64) -> Model {
     Model {
         graph: Arc::new(graph),
         params,
-        precision: PrecisionPlan::default(),
+        precision: Precisions::default(),
         info: ModelInfo {
             name: format!("random-{}-{seed}", family.label()),
             family,

@@ -6,7 +6,7 @@
 
 use super::{Ceilings, ProfileError};
 use crate::exec::{CompileOptions, Observer, Plan, best};
-use crate::graph::{Builder, Op, Precision, PrecisionPlan};
+use crate::graph::{Builder, Op, Precision, Precisions};
 use crate::model::random_params;
 use candle_core::{DType, Device, Tensor};
 use rayon::prelude::*;
@@ -97,7 +97,7 @@ fn int8_layer(device: &Device, side: usize) -> Result<f64, ProfileError> {
     let x = b.node("tokens", Op::ToTokens, &[x]);
     let x = b.linear("linear", x, side, side, true);
     let graph = b.finish(x)?;
-    let mut precision = PrecisionPlan::default();
+    let mut precision = Precisions::default();
     precision.set("linear", Precision::Int8);
     let options = CompileOptions { device: device.clone(), ..CompileOptions::default() };
     let plan = Plan::compile(&graph, &random_params(&graph, 1), &precision, &options)?;

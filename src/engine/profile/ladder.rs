@@ -19,7 +19,7 @@ use super::turns::Turns;
 use super::{Ladder, LadderPoint, ProfileError};
 use crate::exec::{Cancel, Capabilities, CompileOptions, Kernels, Plan, fusions};
 use crate::graph::op;
-use crate::graph::{Graph, Node, NodeId, Op, PrecisionPlan, shapes};
+use crate::graph::{Graph, Node, NodeId, Op, Precisions, shapes};
 use crate::prune::{Group, MemberRole};
 use crate::quant::Precision;
 use alone::{Epilogue, LAYER, alone};
@@ -283,7 +283,7 @@ impl Shape {
 
     fn compile(&self, i: usize, o: usize, precision: Precision, options: &LadderOptions) -> Result<Rung, ProfileError> {
         let (graph, params) = alone(&self.op, &self.input, self.epilogue, i, o)?;
-        let mut plan = PrecisionPlan::default();
+        let mut plan = Precisions::default();
         plan.set(LAYER, precision);
         let compile =
             CompileOptions { device: options.device.clone(), threads: options.threads, ..CompileOptions::default() };

@@ -68,18 +68,15 @@ impl Histogram {
         let total = (self.counts.iter().sum::<u64>() + self.zeros) as f64;
         let cut = total * (1.0 - percent / 100.0).max(0.0) / 2.0;
         // The outer edge of the first bin, from an end, up to which more than `cut` values lie.
-        let edge = |bins: &mut dyn Iterator<Item = usize>| {
+        let edge = |nth: fn(usize) -> usize| {
             let mut seen = 0.0;
-            for b in bins {
+            (0..BINS).map(nth).find(|&b| {
                 seen += self.counts[b] as f64;
-                if seen > cut {
-                    return Some(b);
-                }
-            }
-            None
+                seen > cut
+            })
         };
-        let lo = edge(&mut (0..BINS)).map_or(0.0, |b| self.range.lo as f64 + b as f64 * self.width());
-        let hi = edge(&mut (0..BINS).rev()).map_or(0.0, |b| self.range.lo as f64 + (b + 1) as f64 * self.width());
+        let lo = edge(|b| b).map_or(0.0, |b| self.range.lo as f64 + b as f64 * self.width());
+        let hi = edge(|b| BINS - 1 - b).map_or(0.0, |b| self.range.lo as f64 + (b + 1) as f64 * self.width());
         Range::covering(lo as f32, hi as f32).within(self.range)
     }
 

@@ -1,10 +1,10 @@
 //! Precisions, precision plans and the quantization arithmetic shared by kernels, forecasts and checks.
 //!
-//! The graph stays float: a [`PrecisionPlan`] says per node what runs, and `exec` records which kernel ran.
+//! The graph stays float: a [`Precisions`] says per node what runs, and `exec` records which kernel ran.
 
 mod histogram;
 
-pub use crate::graph::{Calibration, Precision, PrecisionPlan, Range, Runs, WeightFormat};
+pub use crate::graph::{Calibration, Precision, Precisions, Range, Runs, WeightFormat};
 pub use histogram::Histogram;
 
 use crate::graph::{Graph, Node, Op, ParamRole, param_shapes};
@@ -17,14 +17,14 @@ pub fn choosable(graph: &Graph) -> Vec<&Node> {
 }
 
 /// Reachable layers that `plan` runs in static int8, in graph order.
-pub fn static_layers(graph: &Graph, plan: &PrecisionPlan) -> Vec<String> {
+pub fn static_layers(graph: &Graph, plan: &Precisions) -> Vec<String> {
     let layers = choosable(graph).into_iter().filter(|n| plan.get(&n.name) == Precision::Int8Static);
     layers.map(|n| n.name.clone()).collect()
 }
 
 /// A plan that runs every layer which can at `precision`.
-pub fn everywhere(graph: &Graph, precision: Precision) -> PrecisionPlan {
-    let mut plan = PrecisionPlan::default();
+pub fn everywhere(graph: &Graph, precision: Precision) -> Precisions {
+    let mut plan = Precisions::default();
     for node in choosable(graph) {
         plan.set(node.name.clone(), precision);
     }
@@ -47,7 +47,7 @@ pub fn stored_bytes(op: &Op, precision: Precision) -> u64 {
 }
 
 /// Bytes that an export of the reachable nodes stores under `plan`.
-pub fn stored_total(graph: &Graph, plan: &PrecisionPlan) -> u64 {
+pub fn stored_total(graph: &Graph, plan: &Precisions) -> u64 {
     let reachable = graph.reachable();
     let nodes = graph.nodes.iter().zip(reachable).filter(|(_, r)| *r);
     nodes.map(|(n, _)| stored_bytes(&n.op, plan.get(&n.name))).sum()
@@ -62,7 +62,7 @@ mod tests {
     fn int8_everywhere_stores_about_a_quarter() {
         let graph = FamilySpec::CifarResnet(CifarResnetSpec::depth(56, 10)).build().unwrap();
         assert_eq!(choosable(&graph).len(), 56);
-        let f32 = stored_total(&graph, &PrecisionPlan::default());
+        let f32 = stored_total(&graph, &Precisions::default());
         // 853,018 trained parameters and twice 2,032 running statistics.
         assert_eq!(f32, 4 * (853_018 + 2 * 2_032));
         let int8 = stored_total(&graph, &everywhere(&graph, Precision::Int8));

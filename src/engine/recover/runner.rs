@@ -2,7 +2,7 @@
 //! (int8 layers included, so that later repairs see their error).
 
 use crate::exec::{CompileOptions, ExecError, Plan, Session};
-use crate::graph::{Graph, Precision, PrecisionPlan};
+use crate::graph::{Graph, Precision, Precisions};
 use crate::model::ParamStore;
 use candle_core::Tensor;
 use std::collections::HashMap;
@@ -15,14 +15,9 @@ pub(super) struct Runner {
 
 impl Runner {
     /// `keep` names nodes of `graph` whose values [`Runner::run`] returns; its input's own name is allowed.
-    pub fn new(
-        graph: &Graph,
-        params: &ParamStore,
-        precision: &PrecisionPlan,
-        keep: &[&str],
-    ) -> Result<Runner, ExecError> {
+    pub fn new(graph: &Graph, params: &ParamStore, precision: &Precisions, keep: &[&str]) -> Result<Runner, ExecError> {
         // The plan of the whole may speak of nodes outside this part.
-        let mut own = PrecisionPlan::default();
+        let mut own = Precisions::default();
         for node in graph.nodes.iter().filter(|n| precision.nodes.contains_key(&n.name)) {
             // Ranges are found once everything is repaired; until then such a layer takes them as they come.
             let now = match precision.get(&node.name) {

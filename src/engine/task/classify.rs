@@ -76,15 +76,11 @@ fn softening<'a>(logits: impl IntoIterator<Item = &'a [f32]>) -> f64 {
 #[derive(Debug, Default)]
 struct Answers {
     classes: usize,
-    n: usize,
-    correct: usize,
     top5: usize,
     loss: f64,
     per_class: Vec<(usize, usize)>,
-    predictions: Vec<u16>,
-    right: Vec<bool>,
-    /// Logit of the right class less the best other one.
-    margins: Vec<f32>,
+    /// What is known of each item; its metrics are reckoned when they are asked for.
+    items: Scored,
 }
 
 impl Answers {
@@ -104,15 +100,7 @@ impl Answers {
                 classes: self.classes,
             });
         }
-        let bad: Vec<usize> = rows
-            .iter()
-            .enumerate()
-            .filter(|(_, r)| r.iter().any(|v| !v.is_finite()))
-            .map(|(i, _)| self.n + i)
-            .collect();
-        if let Some(&first) = bad.first() {
-            return Err(TaskError::NonFinite { images: bad.len(), batch: labels.len(), first });
-        }
+        all_finite(rows.iter().map(|r| finite(r)), self.items.scores.len())?;
         for (row, &label) in rows.iter().zip(labels) {
             let class = label as usize;
             let Some(&own) = row.get(class) else {
@@ -125,25 +113,25 @@ impl Answers {
             // Rank with ties broken by the lower index, as a stable descending sort does.
             let ahead = row.iter().enumerate().filter(|&(j, &v)| v > own || (v == own && j < class)).count();
             self.loss += log_sum_exp(row) - f64::from(own);
-            self.correct += usize::from(best == class);
             self.top5 += usize::from(ahead < 5);
             if let Some((hit, total)) = self.per_class.get_mut(class) {
                 *hit += usize::from(best == class);
                 *total += 1;
             }
-            self.predictions.push(u16::try_from(best).unwrap_or(u16::MAX));
-            self.right.push(best == class);
+            self.items.predictions.push(u16::try_from(best).unwrap_or(u16::MAX));
+            self.items.scores.push(f32::from(u8::from(best == class)));
+            // Logit of the right class less the best other one.
             let other = row.iter().enumerate().filter(|(j, _)| *j != class).map(|(_, v)| *v);
-            self.margins.push(own - other.fold(f32::NEG_INFINITY, f32::max));
-            self.n += 1;
+            self.items.margins.push(own - other.fold(f32::NEG_INFINITY, f32::max));
         }
         Ok(())
     }
 
     /// Metrics of what was added so far.
     fn metrics(&self) -> Metrics {
-        let n = self.n.max(1) as f64;
-        Metrics::of_classes(self.n, self.correct, self.top5 as f64 / n, self.loss / n, self.per_class.clone())
+        let (all, correct) = (self.items.scores.len(), self.per_class.iter().map(|c| c.0).sum());
+        let n = all.max(1) as f64;
+        Metrics::of_classes(all, correct, self.top5 as f64 / n, self.loss / n, self.per_class.clone())
     }
 }
 
@@ -156,12 +144,7 @@ impl Scorer for Answers {
     }
 
     fn scored(&self) -> Scored {
-        Scored {
-            metrics: self.metrics(),
-            scores: self.right.iter().map(|r| f32::from(u8::from(*r))).collect(),
-            margins: self.margins.clone(),
-            predictions: self.predictions.clone(),
-        }
+        Scored { metrics: self.metrics(), ..self.items.clone() }
     }
 }
 
@@ -183,6 +166,17 @@ fn log_sum_exp(row: &[f32]) -> f64 {
     f64::from(max) + sum.ln()
 }
 
+fn finite(row: &[f32]) -> bool {
+    row.iter().all(|v| v.is_finite())
+}
+
+/// Refuses a batch, whose first item is number `from`, unless all its items are `finite`.
+fn all_finite(finite: impl ExactSizeIterator<Item = bool>, from: usize) -> Result<(), TaskError> {
+    let batch = finite.len();
+    let bad: Vec<usize> = finite.enumerate().filter(|(_, fine)| !fine).map(|(i, _)| from + i).collect();
+    bad.first().map_or(Ok(()), |&first| Err(TaskError::NonFinite { images: bad.len(), batch, first }))
+}
+
 fn rows(logits: &Tensor) -> Result<Vec<Vec<f32>>, TaskError> {
     if logits.rank() != 2 {
         return Err(TaskError::Shape { found: logits.dims().to_vec(), images: 0, classes: 0 });
@@ -201,11 +195,7 @@ pub fn kl(base: &Tensor, new: &Tensor) -> Result<f64, TaskError> {
         return Err(TaskError::Shape { found: new.dims().to_vec(), images, classes });
     }
     let (p, q) = (rows(base)?, rows(new)?);
-    let finite = |r: &[f32]| r.iter().all(|v| v.is_finite());
-    let bad: Vec<usize> = (0..p.len()).filter(|&i| !finite(&p[i]) || !finite(&q[i])).collect();
-    if let Some(&first) = bad.first() {
-        return Err(TaskError::NonFinite { images: bad.len(), batch: p.len(), first });
-    }
+    all_finite(p.iter().zip(&q).map(|(p, q)| finite(p) && finite(q)), 0)?;
     let one = |p: &[f32], q: &[f32]| -> f64 {
         let (zp, zq) = (log_sum_exp(p), log_sum_exp(q));
         p.iter()
@@ -253,7 +243,7 @@ mod tests {
         let ce1 = (0..6).map(|i| f64::from(i).exp()).sum::<f64>().ln();
         assert!((m.loss - (ce0 + ce1 + 6f64.ln()) / 3.0).abs() < 1e-9);
         assert_eq!(m.per_class(), [(1, 1), (0, 0), (0, 0), (0, 0), (0, 1), (0, 1)]);
-        assert_eq!((s.predictions, s.right), (vec![0, 0, 0], vec![true, false, false]));
+        assert_eq!((s.items.correct(), s.items.predictions), (vec![true, false, false], vec![0, 0, 0]));
     }
 
     #[test]

@@ -87,6 +87,15 @@ pub struct Scored {
     pub margins: Vec<f32>,
     /// The class each was taken for; empty for tasks without classes.
     pub predictions: Vec<u16>,
+    /// What did not go as asked, for people.
+    pub notes: Vec<String>,
+}
+
+impl Scored {
+    /// Which items a classifier gets right.
+    pub fn correct(&self) -> Vec<bool> {
+        self.scores.iter().map(|s| *s > 0.5).collect()
+    }
 }
 
 /// A paired change in the metric's unit, negative for worse, with its 95 % interval.

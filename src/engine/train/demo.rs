@@ -5,12 +5,10 @@
 use super::{Batches, Cycle, Progress, Recipe, TrainError};
 use crate::data::{DataError, Dataset, synthetic};
 use crate::exec::{Cancel, CompileOptions, Plan};
-use crate::graph::PrecisionPlan;
+use crate::graph::Precisions;
 use crate::model::export::Manifest;
 use crate::model::families::{CifarResnetSpec, VitDims, VitSpec};
-use crate::model::{
-    self, FamilySpec, Interpolation, LoadOptions, Model, ModelError, ModelInfo, ParamStore, Preprocess,
-};
+use crate::model::{self, FamilySpec, LoadOptions, Model, ModelError, ModelInfo, ParamStore, Preprocess};
 use candle_core::{D, Tensor};
 use std::path::Path;
 use std::sync::Arc;
@@ -84,38 +82,14 @@ pub const SEED: u64 = 1;
 
 /// How synthetic images are fed to the demo models.
 pub fn preprocess() -> Preprocess {
-    Preprocess {
-        size: [32, 32],
-        channels: 3,
-        resize_shorter: None,
-        fit: model::Fit::default(),
-        mean: synthetic::MEAN,
-        std: synthetic::STD,
-        interpolation: Interpolation::Bilinear,
-        origin: "demo model".into(),
-    }
-}
-
-/// The bundled Vision Transformer.
-///
-/// # Errors
-/// None but a damaged program: the bytes are compiled in.
-pub fn vit() -> Result<Model, ModelError> {
-    load(DemoModel::Vit)
-}
-
-/// The bundled residual CNN.
-///
-/// # Errors
-/// As [`vit`].
-pub fn cnn() -> Result<Model, ModelError> {
-    load(DemoModel::Cnn)
+    let (mean, std) = (synthetic::MEAN, synthetic::STD);
+    Preprocess { mean, std, origin: "demo model".into(), ..Preprocess::imagenet([32, 32]) }
 }
 
 /// The bundled model of `kind`.
 ///
 /// # Errors
-/// As [`vit`].
+/// None but a damaged program: the bytes are compiled in.
 pub fn load(kind: DemoModel) -> Result<Model, ModelError> {
     let bytes: &'static [u8] = match kind {
         DemoModel::Vit => include_bytes!("../../../assets/demo_vit.safetensors"),
@@ -176,16 +150,10 @@ pub fn train(
     let prep = preprocess();
     let mut images = Drawn::new(&prep);
     let params = super::train(&kind.spec(), &recipe, seed, &mut images, None, cancel, progress)?;
-    finish(kind, params, seed, out, cancel)
-}
-
-/// Measures and writes trained parameters of `kind`.
-fn finish(kind: DemoModel, params: ParamStore, seed: u64, out: &Path, cancel: &Cancel) -> Result<Trained, TrainError> {
     let model = assemble(kind, params)?;
     let eval = synthetic::dataset(synthetic::Split::Eval, 0);
     let images = eval.len();
     let correct = correct(&model, &eval, cancel)?;
-    let recipe = kind.recipe();
     let manifest = Manifest {
         recipe: serde_json::json!({
             "command": format!("paring demo train {} --seed {seed}", kind.word()),
@@ -221,12 +189,12 @@ fn assemble(kind: DemoModel, params: ParamStore) -> Result<Model, crate::graph::
     Ok(Model {
         graph: Arc::new(spec.build()?),
         params,
-        precision: PrecisionPlan::default(),
+        precision: Precisions::default(),
         info: ModelInfo {
             name: kind.name().into(),
             family: spec.family(),
             classes: spec.classes(),
-            class_names: Some(synthetic::CLASSES.iter().map(|s| (*s).to_owned()).collect()),
+            class_names: Some(synthetic::class_names()),
             preprocess: preprocess(),
             source: Default::default(),
             hash,

@@ -7,7 +7,7 @@ use crate::exec::candle::{self, Capture, Mode};
 use crate::exec::device::{self, Opened};
 use crate::exec::{CompileOptions, ExecError, Kernels, Plan, StepInfo};
 use crate::graph::op::InputType;
-use crate::graph::{Precision, PrecisionPlan};
+use crate::graph::{Precision, Precisions};
 use crate::model::random_params;
 use crate::train::demo;
 use anyhow::{Context, Result, bail};
@@ -132,8 +132,8 @@ pub(super) fn step_of(plan: &Plan) -> Result<(usize, &StepInfo)> {
 }
 
 /// A plan of one precision for the node which is meant.
-pub(super) fn precision_at(precision: Precision) -> PrecisionPlan {
-    let mut plan = PrecisionPlan::default();
+pub(super) fn precision_at(precision: Precision) -> Precisions {
+    let mut plan = Precisions::default();
     if precision != Precision::F32 {
         plan.set(TARGET, precision);
     }

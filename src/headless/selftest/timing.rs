@@ -5,7 +5,7 @@ use super::cases::{self, Case};
 use super::checks::{precision_at, step_of, uniform};
 use crate::exec::device::Opened;
 use crate::exec::{Cancel, CompileOptions, ExecError, Observer, Plan};
-use crate::graph::{Graph, MacConvention, Precision, PrecisionPlan, macs, shapes};
+use crate::graph::{Graph, MacConvention, Precision, Precisions, macs, shapes};
 use crate::model::random_params;
 use crate::profile::{self, Bound, LatencyStats};
 use crate::quant;
@@ -213,7 +213,7 @@ fn judge(t: &mut Timing, peaks: &Peaks, cache: f64, wall: f64) {
     t.passed = t.note.is_none();
 }
 
-fn prepare(graph: &Graph, precision: &PrecisionPlan, images: usize, opened: &Opened) -> Result<(Plan, Tensor)> {
+fn prepare(graph: &Graph, precision: &Precisions, images: usize, opened: &Opened) -> Result<(Plan, Tensor)> {
     let params = random_params(graph, 1);
     let plan = Plan::compile(graph, &params, precision, &CompileOptions::on(opened))?;
     let mut dims = vec![images];

@@ -1,7 +1,7 @@
 //! Measuring for the host: profiles, ladders, sensitivities, the baseline, and a compressed model against it.
 
 use super::{Compute, JobError, counts, lock, working_batch};
-use crate::eval::{self, EvalError, EvalRun, Margins, Metrics};
+use crate::eval::{self, EvalError, Margins, Metrics, Scored};
 use crate::exec::Plan;
 use crate::host::engine::Job;
 use crate::model::Model;
@@ -129,7 +129,7 @@ impl Compute {
         keep(base, &mut waiting)
     }
 
-    fn evaluate_model(&self, model: &Model, plan: &Plan, label: &str, job: &Job) -> Result<EvalRun, JobError> {
+    fn evaluate_model(&self, model: &Model, plan: &Plan, label: &str, job: &Job) -> Result<Scored, JobError> {
         let (prep, batch) = (&model.info.preprocess, working_batch(model));
         let meter = &mut job.meter("evaluate", label);
         let mut session = plan.session();

@@ -28,6 +28,7 @@ use crate::plan::{Action, Target, Verdict};
 use crate::profile::{Ceilings, Ladder, Paired, Profile};
 use crate::prune::{self, Evidence, Group};
 use crate::session::{Artifacts, Ask, Built, Evaluation, Opening, Place, Proposer, SessionCard, State, private};
+use crate::train::demo;
 use shelf::Shelf;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -70,8 +71,8 @@ pub fn load_model(
     std: Option<[f32; 3]>,
 ) -> Result<Model, String> {
     let mut model = match name.strip_prefix("demo:") {
-        Some("vit") => crate::train::demo::vit().map_err(|e| e.to_string())?,
-        Some("cnn") => crate::train::demo::cnn().map_err(|e| e.to_string())?,
+        Some("vit") => demo::load(demo::DemoModel::Vit).map_err(|e| e.to_string())?,
+        Some("cnn") => demo::load(demo::DemoModel::Cnn).map_err(|e| e.to_string())?,
         Some(other) => return Err(format!("no bundled model `{other}`; hint: demo:vit or demo:cnn")),
         None => model::load(Path::new(name), options).map_err(|e| e.to_string())?,
     };

@@ -20,7 +20,7 @@ use crate::exec::kernel::geometry::Code;
 use crate::exec::lower::{Builder, Chain, chains, check_names};
 use crate::exec::unfold::Window;
 use crate::graph::op;
-use crate::graph::{self, Graph, NodeId, Op, ParamRole, Precision, PrecisionPlan};
+use crate::graph::{self, Graph, NodeId, Op, ParamRole, Precision, Precisions};
 use crate::model::ParamStore;
 use candle_core::{DType, Device, Tensor};
 use std::collections::HashSet;
@@ -34,7 +34,7 @@ impl Program {
     pub fn build(
         graph: Arc<Graph>,
         params: &ParamStore,
-        precision: &PrecisionPlan,
+        precision: &Precisions,
         keep: &[String],
         device: &Device,
     ) -> Result<Program, ExecError> {

@@ -4,7 +4,7 @@
 
 use super::rounding;
 use crate::exec::error::ExecError;
-use crate::graph::{Node, ParamRole, PrecisionPlan, WeightFormat, param_shapes};
+use crate::graph::{Node, ParamRole, Precisions, WeightFormat, param_shapes};
 use crate::model::ParamError;
 use candle_core::Tensor;
 use std::collections::HashMap;
@@ -39,7 +39,7 @@ pub struct Pass<'a> {
     pub mode: Mode,
     /// What weights of convolutions and linears are rounded to; gradients pass the rounding as if it were not there.
     /// Activations stay f32. `None`: weights as they are.
-    pub precision: Option<&'a PrecisionPlan>,
+    pub precision: Option<&'a Precisions>,
 }
 
 impl From<Mode> for Pass<'_> {

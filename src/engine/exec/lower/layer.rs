@@ -7,16 +7,14 @@ use crate::exec::error::ExecError;
 use crate::exec::unfold::Window;
 use crate::graph::op;
 use crate::graph::window::{log_coordinates, relative_index, relative_positions};
-use crate::graph::{
-    self, Activation, Graph, Node, Op, ParamRole, PositionBias, Precision, PrecisionPlan, Range, Windows,
-};
+use crate::graph::{self, Activation, Graph, Node, Op, ParamRole, PositionBias, Precision, Precisions, Range, Windows};
 use crate::model::{Param, ParamStore};
 
 /// A chain, and where its parameters and shapes are found.
 pub(in crate::exec) struct Builder<'a> {
     pub graph: &'a Graph,
     pub params: &'a ParamStore,
-    pub precision: &'a PrecisionPlan,
+    pub precision: &'a Precisions,
     /// Where the number of tokens is free, that of these is one of many.
     pub shapes: &'a [Vec<usize>],
     pub chain: &'a Chain,

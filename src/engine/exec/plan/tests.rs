@@ -136,7 +136,7 @@ fn fused_nodes_are_not_captured_silently() {
 #[test]
 fn results_do_not_depend_on_batch_or_threads() {
     for (name, model) in models() {
-        for precision in [PrecisionPlan::default(), everywhere(&model.graph, Precision::Int8)] {
+        for precision in [Precisions::default(), everywhere(&model.graph, Precision::Int8)] {
             let x = input(&model, 6);
             let compile = |t| Plan::compile(&model.graph, &model.params, &precision, &options(t)).unwrap();
             let whole = flat(&compile(1).run(&x).unwrap());
@@ -284,10 +284,10 @@ fn bad_parameters_and_precisions_are_named() {
     nan.params.remove("conv1.weight");
     assert!(Plan::of(&nan, &options(1)).is_err());
 
-    let mut p = PrecisionPlan::default();
+    let mut p = Precisions::default();
     p.set("bn1", Precision::Int8);
     assert!(matches!(Plan::compile(&model.graph, &model.params, &p, &options(1)), Err(ExecError::Unsupported { .. })));
-    p = PrecisionPlan::default();
+    p = Precisions::default();
     p.set("nowhere", Precision::F32);
     assert!(matches!(Plan::compile(&model.graph, &model.params, &p, &options(1)), Err(ExecError::UnknownNode { .. })));
 }
@@ -324,7 +324,7 @@ fn buffers_hold_little_more_than_what_is_alive_at_once() {
     }
     let mut seen = Vec::new();
     for (name, graph, params) in &cases {
-        let plan = Plan::compile(graph, params, &PrecisionPlan::default(), &options(1)).unwrap();
+        let plan = Plan::compile(graph, params, &Precisions::default(), &options(1)).unwrap();
         let memory = plan.memory();
         let a = memory.activations.expect("planned on a CPU");
         assert_eq!(memory.weights, plan.weight_bytes(), "{name}");

@@ -6,7 +6,7 @@
 use super::constant::{Constant, Data, Source};
 use super::proto::{GraphProto, ModelProto, NodeProto, data_type};
 use super::write;
-use crate::graph::{PrecisionPlan, WeightFormat, least, shapes_at};
+use crate::graph::{Precisions, WeightFormat, least, shapes_at};
 use crate::model::checkpoint::{Checkpoint, RawTensor};
 use crate::model::export::{self, KEY, Manifest};
 use crate::model::{Model, ModelError, ParamStore, printable};
@@ -48,7 +48,7 @@ pub fn onnx(path: &Path, model: &Model, manifest: &Manifest) -> Result<String, M
 
 /// `model` with precisions that ONNX has: f32 and 8-bit weights; others as the f32 weights that they give.
 fn plain(model: &Model) -> Result<Model, ModelError> {
-    let mut precision = PrecisionPlan::default();
+    let mut precision = Precisions::default();
     for (name, p) in model.precision.nodes.iter().filter(|(_, p)| p.weights() == WeightFormat::Int8) {
         precision.set(name.clone(), *p);
     }
@@ -62,7 +62,7 @@ fn plain(model: &Model) -> Result<Model, ModelError> {
         let quantized = param.as_int8().is_some() && !int8 || param.as_int4().is_some();
         params.insert(name, if quantized { param.stored_in(WeightFormat::F32) } else { param.clone() });
     }
-    let precision = PrecisionPlan { inputs, ..precision };
+    let precision = Precisions { inputs, ..precision };
     Ok(Model { graph: Arc::clone(&model.graph), params, precision, info: model.info.clone() })
 }
 

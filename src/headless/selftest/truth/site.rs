@@ -2,7 +2,7 @@
 //!
 //! Not here: what ops compute (a file per family beside this). Invariant: a value has a tolerance for each of its elements.
 
-use crate::graph::{Graph, Node, ParamRole, PrecisionPlan};
+use crate::graph::{Graph, Node, ParamRole, Precisions};
 use crate::model::ParamStore;
 use anyhow::{Context, Result, bail};
 
@@ -42,7 +42,7 @@ impl FromIterator<(f64, f64)> for Expected {
 pub(crate) struct Run<'a> {
     pub graph: &'a Graph,
     pub params: &'a ParamStore,
-    pub precision: &'a PrecisionPlan,
+    pub precision: &'a Precisions,
     pub images: usize,
     /// The largest activation code of int8 kernels.
     pub top_code: u8,

@@ -41,7 +41,7 @@ fn batch(ids: bool, n: usize, t: usize) -> Tensor {
     Tensor::from_vec(crate::exec::kernel::noise(n * t * WIDTH, t as u64), (n, t, WIDTH), &Device::Cpu).unwrap()
 }
 
-fn precision(graph: &Graph, p: Precision) -> PrecisionPlan {
+fn precision(graph: &Graph, p: Precision) -> Precisions {
     let mut plan = everywhere(graph, p);
     if p == Precision::Int8Static {
         plan.inputs = plan.nodes.keys().map(|n| (n.clone(), Range { lo: -2.3, hi: 2.9 })).collect();
@@ -93,7 +93,7 @@ fn candle_runs_every_length_too() {
     for ids in [true, false] {
         let free = graph(ids, None);
         let params = random_params(&free, 3);
-        let compile = |o: &CompileOptions| Plan::compile(&free, &params, &PrecisionPlan::default(), o).unwrap();
+        let compile = |o: &CompileOptions| Plan::compile(&free, &params, &Precisions::default(), o).unwrap();
         let cpu = compile(&options(2));
         let tensors = compile(&CompileOptions { kernels: Kernels::Tensors, ..options(2) });
         let map = candle::tensors(&params, &Device::Cpu).unwrap();
@@ -110,7 +110,7 @@ fn candle_runs_every_length_too() {
 fn cuts_and_observers_go_by_the_batch_at_hand() {
     let free = graph(true, None);
     let params = random_params(&free, 3);
-    let compile = |g: &Graph| Plan::compile(g, &params, &PrecisionPlan::default(), &options(1)).unwrap();
+    let compile = |g: &Graph| Plan::compile(g, &params, &Precisions::default(), &options(1)).unwrap();
     let plan = compile(&free);
     let mut session = plan.session();
     for t in [5, 9] {
@@ -133,7 +133,7 @@ fn what_does_not_fit_is_refused_by_name() {
     let free = graph(true, None);
     let params = random_params(&free, 3);
     let compile = |g: &Graph, params: &ParamStore, o: &CompileOptions| {
-        Plan::compile(g, params, &PrecisionPlan::default(), o).unwrap()
+        Plan::compile(g, params, &Precisions::default(), o).unwrap()
     };
     let plan = compile(&free, &params, &options(1));
     let ids = |v: Vec<i64>| Tensor::from_vec(v, (2, 3), &Device::Cpu).unwrap();
@@ -187,7 +187,7 @@ fn ids_of_a_fixed_number_need_no_binding() {
     let g = graph(true, Some(6));
     assert_eq!(g.input_shape(), Ok(vec![6]));
     assert_eq!(g.input().map(|(_, i)| i.dtype), Some(InputType::Ids { vocab: VOCAB }));
-    let plan = Plan::compile(&g, &random_params(&g, 3), &PrecisionPlan::default(), &options(1)).unwrap();
+    let plan = Plan::compile(&g, &random_params(&g, 3), &Precisions::default(), &options(1)).unwrap();
     assert!(plan.memory().activations.is_some());
     let error = plan.run(&batch(true, 1, 7)).unwrap_err().to_string();
     assert!(error.contains("expected [N, 6]"), "{error}");
