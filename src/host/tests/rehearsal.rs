@@ -107,7 +107,7 @@ async fn what_was_decided_for_another_device_is_not_run_on_this_one() {
     let (target, precision) = (Target::Layer("a".to_owned()), Precision::W4);
     r.ok(Command::Decide { target, action: Action::Precision { precision } }).await;
     r.until("a decision", |s| s.decisions.len() == 1).await;
-    r.ok(Command::Approve { ids: ids(&[1]) }).await;
+    r.ok(Command::Approve { ids: ids(&[0]) }).await;
     r.fake.refused.lock().expect("refused").push(precision);
     for command in [Command::Run, Command::Rehearse] {
         let words = r.refused(command).await;
