@@ -236,7 +236,7 @@ impl Desk for Fake {
     fn refuses(&self, action: &Action) -> Option<String> {
         let refused = self.refused.lock().expect("refused");
         matches!(action, Action::Precision { precision } if refused.contains(precision))
-            .then(|| "it has no kernel".into())
+            .then(|| "it has no kernel; hint: int8 has".into())
     }
 
     fn rehearses(&self) -> bool {
