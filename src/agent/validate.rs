@@ -180,9 +180,7 @@ fn read(entry: &Value, role: &Role, space: SearchSpace<'_>) -> Result<Read, Stri
         Verb::Precision => Action::Precision { precision: precision(entry, &shown)? },
         Verb::RemoveBlock => Action::RemoveBlock,
     };
-    if let Action::Precision { precision } = action
-        && let Some((_, why)) = space.refused.iter().find(|(p, _)| *p == precision)
-    {
+    if let Some(why) = crate::plan::refusal(space.refused, &action) {
         return Err(format!("`{shown}`: {why}"));
     }
     let asked = if let Action::Prune { ratio, .. } = action { Some(ratio) } else { None };

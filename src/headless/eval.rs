@@ -29,9 +29,7 @@ pub fn run(args: &Eval, how: Calibration) -> Result<Exit> {
     let mut line = progress_line("evaluate");
     let mut progress = |done, total| line.show(done as u64, total as u64);
     let cancel = super::cancel_on_signals()?;
-    let mut session = plan.session();
-    let forward = |x: &_| session.run(x);
-    let run = eval::score_with(&data, &model.info.preprocess, batch, &cancel, forward, &mut progress);
+    let run = eval::evaluate(&plan, &data, &model.info.preprocess, batch, &cancel, &mut progress);
     line.clear();
     let run = match run {
         Err(eval::EvalError::Cancelled(_)) => return Err(super::Cancelled.into()),

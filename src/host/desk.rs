@@ -74,8 +74,7 @@ impl Desk for Table {
     }
 
     fn refuses(&self, action: &Action) -> Option<String> {
-        let Action::Precision { precision } = action else { return None };
-        self.refused.iter().find(|(p, _)| p == precision).map(|(_, why)| why.clone())
+        plan::refusal(&self.refused, action).map(str::to_owned)
     }
 
     fn rehearses(&self) -> bool {

@@ -222,6 +222,12 @@ fn mismatch(target: &Target, action: &'static str, hint: &'static str) -> PlanEr
     PlanError::Mismatch { target: target.to_string(), action, hint }
 }
 
+/// Why the device that refuses these precisions, each with its reason, cannot carry `action` out.
+pub fn refusal<'a>(refused: &'a [(Precision, String)], action: &Action) -> Option<&'a str> {
+    let Action::Precision { precision } = action else { return None };
+    refused.iter().find(|(p, _)| p == precision).map(|(_, why)| why.as_str())
+}
+
 fn unknown<'a>(kind: &'static str, name: &str, known: impl Iterator<Item = &'a str>) -> PlanError {
     let near = known
         .map(|k| (strsim::jaro_winkler(k, name), k))

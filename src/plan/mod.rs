@@ -17,7 +17,7 @@ mod trial;
 mod verdict;
 
 pub use budget::*;
-pub use check::{PlanError, check, keeps_f32, max_ratio};
+pub use check::{PlanError, check, keeps_f32, max_ratio, refusal};
 pub use cost::{Cost, Costs, RowForecast, Slower};
 pub use curve::Curve;
 pub use decision::*;

@@ -82,7 +82,7 @@ pub fn logits(
 
 fn on(plan: &Plan) -> impl FnMut(&Tensor) -> Result<Tensor, ExecError> {
     let mut session = plan.session();
-    move |x| session.run(&x.to_device(plan.device())?)
+    move |x| session.run(x)
 }
 
 /// Evaluates any function from inputs `[N, …]` to outputs (images `[N, 3, H, W]` to logits `[N, classes]`) over the whole

@@ -132,8 +132,7 @@ impl Compute {
     fn evaluate_model(&self, model: &Model, plan: &Plan, label: &str, job: &Job) -> Result<Scored, JobError> {
         let (prep, batch) = (&model.info.preprocess, working_batch(model));
         let meter = &mut job.meter("evaluate", label);
-        let mut session = plan.session();
-        let run = eval::score_with(&self.data, prep, batch, job.cancel(), |x| session.run(x), meter)?;
+        let run = eval::evaluate(plan, &self.data, prep, batch, job.cancel(), meter)?;
         tell(job, &run.notes);
         Ok(run)
     }

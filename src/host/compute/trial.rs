@@ -6,7 +6,7 @@
 use super::produce::in_order;
 use super::{Compute, JobError, lock, working_batch};
 use crate::eval::{EvalError, Margins, TrialOptions, TrialOutcome, Trials};
-use crate::exec::{Capabilities, Plan};
+use crate::exec::Plan;
 use crate::host::desk::Desk;
 use crate::host::engine::Job;
 use crate::plan::planner;
@@ -75,15 +75,14 @@ impl Compute {
         let usual = self.shelf.recipe.repair.clone();
         let images = usual.images.min(((ANCHOR_WORK / each.max(1.0)) as usize).max(ANCHOR_IMAGES));
         let options = RepairOptions { images, check_images: usual.check_images.min(images / 4), ..usual };
-        let capable = Capabilities::of(&self.device.device, self.device.kernels);
         let total = anchors.len();
         for (done, actions) in anchors.into_iter().enumerate() {
             job.cancel().check()?;
             job.progress("trials", "plans to learn from", done, total);
             let actions = self.with_units(actions);
             // Of precisions a device refuses nothing can be learnt on it.
-            let refused = |(_, a): &(Target, Action)| matches!(a, Action::Precision { precision } if capable.refuses(*precision).is_some());
-            if actions.iter().any(refused) || job.state()?.trials.of(&actions).is_some() {
+            if actions.iter().any(|(_, a)| self.desk.refuses(a).is_some()) || job.state()?.trials.of(&actions).is_some()
+            {
                 continue;
             }
             let (small, _, _) = self.build(&actions, &options, "trials", job, &mut |_| Ok(()))?;
