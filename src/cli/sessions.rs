@@ -11,7 +11,7 @@ use crate::model::formats::format as export_format;
 use crate::session::{Command, Event, HostMsg, Journal, Place, State, describe};
 use anyhow::{Context, bail};
 use std::io::IsTerminal;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::time::Duration;
 
 /// Says on standard error that a host is starting, once that takes a moment.
@@ -239,16 +239,8 @@ pub fn export(name: &str, out: Option<&Path>, format: &str, json: bool) -> anyho
     let place = named(name)?;
     let format =
         export_format(format, &out.map(|p| p.to_string_lossy()).unwrap_or_default()).map_err(anyhow::Error::msg)?;
-    let out = out.map_or_else(
-        || {
-            PathBuf::from(match format {
-                "pytorch" => place.name.clone(),
-                _ => format!("{}.{format}", place.name),
-            })
-        },
-        Path::to_owned,
-    );
-    let out = std::path::absolute(out)?;
+    let usual = if format == "pytorch" { place.name.clone() } else { format!("{}.{format}", place.name) };
+    let out = std::path::absolute(out.unwrap_or(Path::new(&usual)))?;
     // The host would follow a link to an open file of a process to one of its own.
     crate::files::target(&out).map_err(|e| crate::headless::convert::unwritable(&out, &e))?;
     let path = out.display().to_string();
