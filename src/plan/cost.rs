@@ -205,8 +205,7 @@ impl Costs {
             params: self.base.params,
             bytes: self.base_bytes,
             latency_ms: self.whole_ms,
-            latency_spread: 0.0,
-            touched_ms: 0.0,
+            ..Cost::default()
         }
     }
 

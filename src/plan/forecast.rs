@@ -24,8 +24,6 @@ pub struct PlanForecast {
     pub macs: Estimate,
     pub memory: Estimate,
     pub params: Estimate,
-    /// The range of `quality`.
-    pub d_quality: Estimate,
     pub quality: Quality,
     /// Decisions that cannot be combined with the others, in words; they are left out of the figures.
     pub skipped: Vec<String>,
@@ -46,7 +44,7 @@ pub struct BudgetLine {
 impl PlanForecast {
     /// The forecast against each item that the budget sets.
     pub fn against(&self, budget: &Budget) -> Vec<BudgetLine> {
-        let drop = Estimate { value: -self.d_quality.value, low: -self.d_quality.high, high: -self.d_quality.low };
+        let drop = Estimate { value: -self.quality.value, low: -self.quality.high, high: -self.quality.low };
         let forecasts = [self.latency, self.macs, self.memory, self.params, drop];
         let line = |((name, target), forecast): ((&'static str, Option<f64>), Estimate)| {
             let target = target?;
@@ -155,7 +153,6 @@ impl Forecaster {
             macs: ratio(cost.macs, base.macs),
             memory: ratio(cost.bytes, base.bytes),
             params: ratio(cost.params, base.params),
-            d_quality: quality.estimate(),
             quality,
             skipped,
         }

@@ -142,19 +142,19 @@ pub fn curves(groups: &[Group], weights: &[f64], layers: &[&str], int8_kl: f64) 
     Sensitivity { curves, base_loss: 0.1, base_score: 0.95 }
 }
 
+/// What a layer took at these widths.
+pub fn rung(in_width: usize, out_width: usize, precision: Precision, ms: f64) -> LadderPoint {
+    LadderPoint { in_width, out_width, precision, ms, spread: 0.0, noisy: false }
+}
+
 /// Ladders in which time is proportional to both widths and int8 takes `int8` of f32.
 pub fn ladders(graph: &Graph, profile: &Profile, int8: f64) -> Vec<Ladder> {
     let mut out = Vec::new();
     for n in &graph.nodes {
         let Some((i, o)) = n.op.facts().widths() else { continue };
         let full = profile.rows.iter().find(|r| r.name == n.name).map_or(1.0, |r| r.latency.p50);
-        let at = |iw: usize, ow: usize, precision, k: f64| LadderPoint {
-            in_width: iw,
-            out_width: ow,
-            precision,
-            ms: full * k * (iw as f64 / i as f64) * (ow as f64 / o as f64),
-            spread: 0.0,
-            noisy: false,
+        let at = |iw: usize, ow: usize, precision, k: f64| {
+            rung(iw, ow, precision, full * k * (iw as f64 / i as f64) * (ow as f64 / o as f64))
         };
         let mut points = vec![at(i, o, Precision::F32, 1.0), at(i, o, Precision::Int8, int8)];
         for (iw, ow) in [(i / 2, o), (i, o / 2), (i / 2, o / 2)] {
