@@ -297,23 +297,20 @@ pub(super) fn layers() -> Result<Vec<Case>, GraphError> {
 
 /// The sum of `depth` linears of the same `tokens`: next to nothing but matrix products, since sums fuse.
 pub(super) fn linears(inp: usize, out: usize, tokens: usize, depth: usize) -> Result<Graph, GraphError> {
-    let mut b = Builder::default();
-    let x = Tokens(inp, tokens).build(&mut b);
-    let mut sum = b.linear("linear0", x, inp, out, true);
-    for i in 1..depth {
-        let y = b.linear(format!("linear{i}"), x, inp, out, true);
-        sum = b.add(format!("add{i}"), y, sum);
-    }
-    b.finish(sum)
+    sum(Tokens(inp, tokens), depth, |b, x, i| b.linear(format!("linear{i}"), x, inp, out, true))
 }
 
 /// The sum of `depth` 3x3 convolutions of 64 channels, 56x56, each with 64 channels of output.
 pub(super) fn convolutions(depth: usize) -> Result<Graph, GraphError> {
+    sum(Image([64, 56, 56]), depth, |b, x, i| b.conv(format!("conv{i}"), x, Conv::same(64, 64, 3, 1)))
+}
+
+fn sum(reads: Reads, depth: usize, layer: impl Fn(&mut Builder, NodeId, usize) -> NodeId) -> Result<Graph, GraphError> {
     let mut b = Builder::default();
-    let x = b.input([64, 56, 56]);
-    let mut sum = b.conv("conv0", x, Conv::same(64, 64, 3, 1));
+    let x = reads.build(&mut b);
+    let mut sum = layer(&mut b, x, 0);
     for i in 1..depth {
-        let y = b.conv(format!("conv{i}"), x, Conv::same(64, 64, 3, 1));
+        let y = layer(&mut b, x, i);
         sum = b.add(format!("add{i}"), y, sum);
     }
     b.finish(sum)
