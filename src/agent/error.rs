@@ -120,10 +120,8 @@ impl LlmError {
     pub fn hopeless(&self) -> bool {
         match self {
             LlmError::Api { kind, .. } => {
-                matches!(
-                    kind,
-                    ApiKind::Auth | ApiKind::NotFound | ApiKind::Elsewhere | ApiKind::Quota | ApiKind::RateLimit
-                )
+                use ApiKind::{Auth, Elsewhere, NotFound, Quota, RateLimit};
+                matches!(kind, Auth | NotFound | Elsewhere | Quota | RateLimit)
             }
             LlmError::Connect { .. } | LlmError::Nonsense { .. } | LlmError::NoModel { .. } => true,
             LlmError::Key | LlmError::Address | LlmError::Clear { .. } => true,

@@ -7,6 +7,7 @@ use super::layout::{self, list_rows};
 use super::list::RowRef;
 use super::modal::{Ask, LINE_BYTES, Modal, Prompt, parse_kept, paste};
 use crate::config::{Act, Key, Theme};
+use crate::host::engine::Llm;
 use crate::plan::{Action, Constraint, Limit, Target};
 use crate::session::{Command, Proposer};
 use crossterm::event::{KeyCode, KeyEvent, KeyEventKind, KeyModifiers};
@@ -496,13 +497,8 @@ impl App {
                 bound.into_iter().for_each(|target| self.command(Command::Unconstrain { target }));
             }
             Line::Llm(endpoint) => {
-                let (base_url, model) = match endpoint {
-                    Some((url, model)) => (Some(url), model),
-                    None => (None, None),
-                };
-                let at = base_url.as_deref().map(|u| {
-                    format!("{} at {}", model.as_deref().unwrap_or("the endpoint's model"), crate::mask::address(u))
-                });
+                let (base_url, model) = endpoint.map_or((None, None), |(url, model)| (Some(url), model));
+                let at = Llm { base_url: base_url.clone(), model: model.clone() }.words();
                 if self.sends(Command::SetLlm { base_url, model }) {
                     let said = at.as_deref().map(|at| format!("agents use {at}"));
                     self.say(Level::Good, said.unwrap_or_else(|| "the built-in planner will propose".to_owned()));
