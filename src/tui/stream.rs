@@ -235,10 +235,9 @@ mod tests {
             model: "m\x1b[31m".into(),
             reasoning: "because\x07".into(),
             text: "I propose".into(),
-            prompt: String::new(),
             tokens: 12,
             seconds: 2.0,
-            interrupted: false,
+            ..Utterance::default()
         };
         let mut t = Turn::begin("pruning", "m", 0);
         t.push(Channel::Text, "I pro", 100);
