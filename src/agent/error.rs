@@ -154,13 +154,9 @@ fn message_of(v: &Value) -> Option<(String, String)> {
                 _ => None,
             };
             let code = [word("code"), word("type"), word("status")].into_iter().flatten().collect::<Vec<_>>().join(" ");
-            let message = word("message").or_else(|| word("msg")).or_else(|| word("detail")).or_else(|| {
-                o.get("detail")
-                    .or_else(|| o.get("errors"))
-                    .filter(|d| d.is_array() || d.is_object())
-                    .map(|d| d.to_string())
-            })?;
-            Some((message, code))
+            let message = word("message").or_else(|| word("msg")).or_else(|| word("detail"));
+            let listed = || o.get("detail").or_else(|| o.get("errors")).filter(|d| d.is_array() || d.is_object());
+            Some((message.or_else(|| listed().map(Value::to_string))?, code))
         }
         Value::Array(a) => a.first().and_then(message_of),
         _ => None,

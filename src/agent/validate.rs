@@ -74,8 +74,8 @@ pub fn validate(proposal: &Map<String, Value>, role: &Role, space: SearchSpace<'
     for (i, entry) in entries.iter().take(MAX_ENTRIES).enumerate() {
         let number = i + 1;
         match read(entry, role, space) {
-            Ok(Read::OtherRole) => left_out += 1,
-            Ok(Read::Drafts(list, errors)) => {
+            Ok(None) => left_out += 1,
+            Ok(Some((list, errors))) => {
                 out.errors.extend(errors.into_iter().map(|e| format!("decision {number}: {e}")));
                 for (draft, how, asked) in list {
                     if let Some(remark) = clamped(&draft, asked) {
@@ -139,11 +139,8 @@ fn clamped(draft: &Draft, asked: Option<f64>) -> Option<String> {
 /// A decision as read, how it matched and the ratio that was asked for.
 type Found = (Draft, Match, Option<f64>);
 
-enum Read {
-    /// Drafts of one entry, and what was wrong with some of its targets.
-    Drafts(Vec<Found>, Vec<String>),
-    OtherRole,
-}
+/// Drafts of one entry, and what was wrong with some of its targets; `None`: another role decides on them.
+type Read = Option<(Vec<Found>, Vec<String>)>;
 
 #[derive(Clone, Copy, PartialEq)]
 enum Verb {
@@ -173,7 +170,7 @@ fn read(entry: &Value, role: &Role, space: SearchSpace<'_>) -> Result<Read, Stri
     let why = ["why", "reason", "rationale"].iter().find_map(|k| entry.get(*k)?.as_str());
     let why = clean::line(why.unwrap_or(""), MAX_WHY);
     if verb.changes().is_some_and(|kind| !role.may(kind)) {
-        return Ok(Read::OtherRole);
+        return Ok(None);
     }
     let action = match verb {
         Verb::Keep => Action::Keep,
@@ -198,7 +195,7 @@ fn read(entry: &Value, role: &Role, space: SearchSpace<'_>) -> Result<Read, Stri
     if drafts.is_empty() && errors.is_empty() {
         errors.push(format!("`{shown}` matches nothing that may be changed so"));
     }
-    Ok(Read::Drafts(drafts, errors))
+    Ok(Some((drafts, errors)))
 }
 
 /// The name in `target`: a string, perhaps with the kind in front, or an object with `name` or `id`.
@@ -264,7 +261,7 @@ fn precision(entry: &Map<String, Value>, shown: &str) -> Result<Precision, Strin
 fn resolve(name: &str, verb: Verb, role: &Role, space: SearchSpace<'_>) -> Result<(Vec<Target>, Match), String> {
     let layers = || space.graph.nodes.iter().filter(|n| n.op.is_conv_or_linear());
     let open = || space.groups.iter().filter(|g| g.protected.is_none());
-    let block = space.graph.blocks.iter().find(|b| b.name == name);
+    let block = space.graph.block(name);
     let the_block = block.map(|b| Target::Block(b.name.clone()));
     let of_layer = |n: &Node| Target::Layer(n.name.clone());
     let the_layer = layers().find(|n| n.name == name).map(of_layer);
