@@ -3,6 +3,7 @@
 use super::client::{Client, CommandError, Messages};
 use super::fake::{Fake, Gate};
 use super::*;
+use crate::plan::testing::{cut as prune, group, ids};
 use crate::plan::{Action, Constraint, DecisionId, Limit, Status, Target};
 use crate::session::{Command, Event, Feed, HostMsg, Phase, Proposer};
 use std::time::Duration;
@@ -127,24 +128,12 @@ impl Rig {
     }
 }
 
-fn group(name: &str) -> Target {
-    Target::Group(name.to_owned())
-}
-
-fn ids(ids: &[u64]) -> Vec<DecisionId> {
-    ids.iter().map(|&i| DecisionId(i)).collect()
-}
-
 fn limit(name: &str, ratio: f64) -> Constraint {
     Constraint { target: group(name), limit: Limit::MaxRatio { ratio }, reason: String::new() }
 }
 
 fn freeze(name: &str, reason: &str) -> Constraint {
     Constraint { target: group(name), limit: Limit::Freeze, reason: reason.to_owned() }
-}
-
-fn prune(ratio: f64) -> Action {
-    Action::Prune { ratio, kept: Vec::new() }
 }
 
 #[tokio::test]

@@ -10,7 +10,7 @@ use super::quality::{self, Basis, Harms, PastRound, Quality, QualityInput, Quali
 use super::verdict::decide;
 use super::{Action, Budget, Decision, Estimate, Forecast, Outcome, Status, Target};
 use crate::graph::op;
-use crate::graph::{Graph, Op};
+use crate::graph::{Graph, NodeId, Op};
 use crate::profile::{Ladder, Profile, SensCurve, SensPoint, SensTarget, Sensitivity};
 use crate::prune::Group;
 use crate::quant::{Precision, WeightFormat};
@@ -79,12 +79,10 @@ impl Forecaster {
         ladders: &[Ladder],
         sensitivity: &Sensitivity,
     ) -> Forecaster {
-        let curves = curves_of(sensitivity, |p| p.kl);
-        let losses = curves_of(sensitivity, |p| p.d_loss);
         Forecaster {
             costs: Costs::new(graph, groups, profile, ladders),
-            curves,
-            losses,
+            curves: curves_of(sensitivity, |p| p.kl),
+            losses: curves_of(sensitivity, |p| p.d_loss),
             quality: QualityModel::default(),
         }
     }
@@ -256,13 +254,8 @@ impl Forecaster {
         match target {
             Target::Group(g) => self.costs.groups.iter().find(|x| &x.id == g)?.block.as_deref(),
             Target::Layer(l) | Target::Weights(l) => {
-                let id = *self.costs.index.get(l)?;
-                self.costs
-                    .graph
-                    .blocks
-                    .iter()
-                    .find(|b| b.nodes.iter().any(|n| n.index() == id))
-                    .map(|b| b.name.as_str())
+                let id = NodeId(*self.costs.index.get(l)? as u32);
+                self.costs.graph.block_of(id).map(|b| b.name.as_str())
             }
             Target::Block(b) => Some(b),
         }

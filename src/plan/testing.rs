@@ -1,6 +1,8 @@
 //! Small graphs, groups and tables for the tests of this room.
 
-use super::{Action, Constraint, Forecaster, Limit, Outcome, QualityInput, Target, Trial, Verdict, plan_key};
+use super::{
+    Action, Constraint, DecisionId, Forecaster, Limit, Outcome, QualityInput, Target, Trial, Verdict, plan_key,
+};
 use crate::eval::TrialOutcome;
 use crate::graph::op;
 use crate::graph::{Activation, Graph, Node, NodeId, Op, ParamRef, ParamRole, Span};
@@ -54,6 +56,19 @@ pub fn chain(widths: &[usize], side: usize) -> (Graph, Vec<Group>) {
     nodes.push(node("fc", fc, &[last + 1], &[ParamRole::Weight, ParamRole::Bias]));
     let output = NodeId(nodes.len() as u32 - 1);
     (Graph { nodes, output, blocks: Vec::new() }, groups)
+}
+
+pub fn group(name: &str) -> Target {
+    Target::Group(name.to_owned())
+}
+
+pub fn ids(ids: &[u64]) -> Vec<DecisionId> {
+    ids.iter().map(|&i| DecisionId(i)).collect()
+}
+
+/// A cut whose kept units are still to be picked.
+pub fn cut(ratio: f64) -> Action {
+    Action::Prune { ratio, kept: Vec::new() }
 }
 
 pub fn freeze(target: Target) -> Vec<Constraint> {
@@ -179,7 +194,7 @@ pub fn tried(forecaster: &Forecaster, groups: &[Group], layers: &[&str]) -> Qual
         QualityInput { base: Some(0.95), metric: Metric::top1(10), images: 10_000, ..QualityInput::default() };
     let cuts = |ratio: f64| -> Vec<(Target, Action)> {
         let free = groups.iter().filter(|g| g.protected.is_none());
-        free.map(|g| (Target::Group(g.id.clone()), Action::Prune { ratio, kept: Vec::new() })).collect()
+        free.map(|g| (group(&g.id), cut(ratio))).collect()
     };
     let rounded = layers.iter().map(|l| int8(l)).collect();
     for actions in [cuts(0.25), cuts(0.5), cuts(0.75), rounded] {

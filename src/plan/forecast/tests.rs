@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::plan::Author;
-use crate::plan::testing::{chain, curves, int8, ladders, profile_of, rung, tried};
+use crate::plan::testing::{chain, curves, cut, group, int8, ladders, profile_of, rung, tried};
 use crate::prune;
 
 fn world() -> (Graph, Vec<Group>, Forecaster) {
@@ -15,7 +15,7 @@ fn world() -> (Graph, Vec<Group>, Forecaster) {
 }
 
 fn prune(id: &str, ratio: f64) -> (Target, Action) {
-    (Target::Group(id.into()), Action::Prune { ratio, kept: Vec::new() })
+    (group(id), cut(ratio))
 }
 
 #[test]
