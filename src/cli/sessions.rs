@@ -106,13 +106,9 @@ fn show(place: &Place, watch: bool, settings: Settings) -> anyhow::Result<Exit> 
 fn farewell(place: &Place, exit: &crate::tui::Exit) -> anyhow::Result<Exit> {
     use crate::tui::Exit as Left;
     match exit {
-        Left::Detached => {
-            tell!("session `{}` goes on; `paring attach {0}` comes back", place.name);
-            Ok(Exit::Done)
-        }
+        Left::Detached => tell!("session `{}` goes on; `paring attach {0}` comes back", place.name),
         Left::HostGone(reason) if reason.starts_with("stopped") => {
-            tell!("session `{}` is stopped; `paring attach {0}` comes back to it", place.name);
-            Ok(Exit::Done)
+            tell!("session `{}` is stopped; `paring attach {0}` comes back to it", place.name)
         }
         Left::HostGone(reason) => {
             bail!(
@@ -120,12 +116,10 @@ fn farewell(place: &Place, exit: &crate::tui::Exit) -> anyhow::Result<Exit> {
                 place.name
             )
         }
-        Left::Signal(_) => Ok(Exit::Cancelled),
-        Left::TerminalGone => {
-            out::give_up();
-            Ok(Exit::Done)
-        }
+        Left::Signal(_) => return Ok(Exit::Cancelled),
+        Left::TerminalGone => out::give_up(),
     }
+    Ok(Exit::Done)
 }
 
 /// How others see this client: who and where.

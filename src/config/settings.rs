@@ -163,12 +163,8 @@ pub fn load(sources: &Sources<'_>) -> Loaded {
     let mut l = Layers::default();
     l.settings.theme_dir = sources.user.as_ref().and_then(|u| u.parent()).map(|d| d.join("themes"));
     l.settings.ascii = !utf8(sources.env);
-    if let Some(path) = &sources.user {
-        l.file(path, Layer::User);
-    }
-    if let Some(path) = &sources.project {
-        l.file(path, Layer::Project);
-    }
+    sources.user.iter().for_each(|path| l.file(path, Layer::User));
+    sources.project.iter().for_each(|path| l.file(path, Layer::Project));
     for (key, variable) in KEYS {
         if let Some(value) = variable.and_then(|v| (sources.env)(v)).filter(|v| !v.is_empty()) {
             l.set(key, &from_word(&value), ENVIRONMENT);
@@ -338,11 +334,8 @@ impl Layers {
         let boolean = || value.as_bool().ok_or_else(|| Wants::Hint("true or false".into()));
         let number = || value.as_float().or_else(|| value.as_integer().map(|n| n as f64));
         let count = |most: i64| {
-            value
-                .as_integer()
-                .filter(|n| (0..=most).contains(n))
-                .map(|n| n as usize)
-                .ok_or_else(|| Wants::Hint(format!("a whole number from 0 to {most}")))
+            let whole = value.as_integer().filter(|n| (0..=most).contains(n)).map(|n| n as usize);
+            whole.ok_or_else(|| Wants::Hint(format!("a whole number from 0 to {most}")))
         };
         match key {
             "screen.theme" => self.theme = Some(string()?),
