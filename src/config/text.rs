@@ -1,5 +1,5 @@
-//! Text fitted to the columns of a terminal: width, cutting, padding, wrapping. What makes foreign text safe to show is
-//! [`crate::plain`], under the names that the screen uses.
+//! Text fitted to the columns of a terminal: width, cutting, padding, wrapping; and names matched by a pattern. What makes
+//! foreign text safe to show is [`crate::plain`], under the names that the screen uses.
 
 use std::borrow::Cow;
 use unicode_segmentation::UnicodeSegmentation;

@@ -88,14 +88,12 @@ pub fn stats(ms: f64) -> LatencyStats {
 pub fn profile_of(graph: &Graph, ms_per_mmac: f64) -> Profile {
     let macs = crate::graph::macs(graph).expect("macs");
     let shapes = crate::graph::shapes(graph).expect("shapes");
-    let mut rows = Vec::new();
-    for (i, n) in graph.nodes.iter().enumerate() {
-        if !n.op.is_conv_or_linear() {
-            continue;
-        }
+    let of = |(i, n): (usize, &Node)| {
         let (ms, params) = (macs[i].conv_linear as f64 / 1e6 * ms_per_mmac, crate::graph::node_params(&n.op));
-        rows.push(LayerRow { macs: macs[i], out_shape: shapes[i].clone(), ..row(&n.name, ms, params) });
-    }
+        LayerRow { macs: macs[i], out_shape: shapes[i].clone(), ..row(&n.name, ms, params) }
+    };
+    let weighty = graph.nodes.iter().enumerate().filter(|(_, n)| n.op.is_conv_or_linear());
+    let rows: Vec<LayerRow> = weighty.map(of).collect();
     let total: f64 = rows.iter().map(|r| r.latency.p50).sum();
     profile(rows, total * 1.1)
 }

@@ -310,14 +310,8 @@ impl Table {
 
     /// Everything a decision could be made about on this row.
     pub fn targets(&self, layer: &Layer, groups: &[Group]) -> Vec<Target> {
-        let mut out = Vec::new();
-        if let Some(g) = layer.group.and_then(|g| groups.get(g)) {
-            out.push(Target::Group(g.id.clone()));
-        }
-        if layer.weighty {
-            out.push(Target::Layer(layer.name.clone()));
-        }
-        out
+        let group = layer.group.and_then(|g| groups.get(g)).map(|g| Target::Group(g.id.clone()));
+        group.into_iter().chain(layer.weighty.then(|| Target::Layer(layer.name.clone()))).collect()
     }
 }
 

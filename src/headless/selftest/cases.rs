@@ -235,8 +235,8 @@ pub(super) fn all(half: Half) -> Result<Vec<Case>, GraphError> {
     };
     for &precision in precisions {
         let listed = if precision == Precision::F32 { Precision::F32 } else { Precision::Int8 };
-        for (name, _, reads, range, build) in ROWS.iter().filter(|r| r.1.contains(&listed)) {
-            cases.push(Case { name, graph: graph(*reads, *build)?, precision, range: *range });
+        for row in ROWS.iter().filter(|r| r.1.contains(&listed)) {
+            cases.push(case(row, precision)?);
         }
         if listed == Precision::F32 {
             cases.push(Case { name: "embedding", graph: ids()?, precision, range: 0.0 });
@@ -253,11 +253,11 @@ fn ids() -> Result<Graph, GraphError> {
     b.finish(x)
 }
 
-fn graph(reads: Reads, build: Build) -> Result<Graph, GraphError> {
+fn case((name, _, reads, range, build): &Row, precision: Precision) -> Result<Case, GraphError> {
     let mut b = Builder::default();
     let x = reads.build(&mut b);
     let out = build(&mut b, x);
-    b.finish(out)
+    Ok(Case { name, graph: b.finish(out)?, precision, range: *range })
 }
 
 const LAYERS: &[Row] = &[
@@ -286,13 +286,7 @@ const LAYERS: &[Row] = &[
 
 /// Layers whose timings are representative of the families.
 pub(super) fn layers() -> Result<Vec<Case>, GraphError> {
-    let mut layers = Vec::new();
-    for (name, precisions, reads, range, build) in LAYERS {
-        for &precision in *precisions {
-            layers.push(Case { name, graph: graph(*reads, *build)?, precision, range: *range });
-        }
-    }
-    Ok(layers)
+    LAYERS.iter().flat_map(|row| row.1.iter().map(move |precision| case(row, *precision))).collect()
 }
 
 /// The sum of `depth` linears of the same `tokens`: next to nothing but matrix products, since sums fuse.
