@@ -7,7 +7,6 @@ use super::layout::{self, list_rows};
 use super::list::RowRef;
 use super::modal::{Ask, LINE_BYTES, Modal, Prompt, parse_kept, paste};
 use crate::config::{Act, Key, Theme};
-use crate::host::engine::Llm;
 use crate::plan::{Action, Constraint, Limit, Target};
 use crate::session::{Command, Proposer};
 use crossterm::event::{KeyCode, KeyEvent, KeyEventKind, KeyModifiers};
@@ -498,7 +497,8 @@ impl App {
             }
             Line::Llm(endpoint) => {
                 let (base_url, model) = endpoint.map_or((None, None), |(url, model)| (Some(url), model));
-                let at = Llm { base_url: base_url.clone(), model: model.clone() }.words();
+                let named = model.as_deref().unwrap_or("the endpoint's model");
+                let at = base_url.as_deref().map(|u| format!("{named} at {}", crate::mask::address(u)));
                 if self.sends(Command::SetLlm { base_url, model }) {
                     let said = at.as_deref().map(|at| format!("agents use {at}"));
                     self.say(Level::Good, said.unwrap_or_else(|| "the built-in planner will propose".to_owned()));
