@@ -104,7 +104,7 @@ fn planned_and_repaired_resnet56_keeps_its_accuracy() {
             paired.diff,
             paired.low,
             paired.high,
-            proposal.forecast.d_quality.value,
+            proposal.forecast.quality.value,
             forecaster.harm(&actions).0,
         );
         let kept: u64 = paring::graph::macs(&small.graph).expect("macs").iter().map(|m| m.conv_linear).sum();

@@ -22,9 +22,7 @@ pub const LEAST_ROOM: usize = 800;
 pub fn context(state: &State, role: &Role, room: usize) -> String {
     let Some(card) = &state.card else { return "No session is open.".into() };
     let mut out = head(state);
-    if let Some(list) = Some(constraints(state, room / 6)).filter(|l| !l.is_empty()) {
-        out.push_str(&list);
-    }
+    out.push_str(&constraints(state, room / 6));
     out.push_str(&notes(state, room / 8));
     out.push_str(&history(state, room / 8));
     if role.task == Ask::Propose {
@@ -240,8 +238,8 @@ impl Facts<'_> {
                 Basis::Unmeasured => "unmeasured".to_owned(),
                 basis => format!(
                     "{} {} ({})",
-                    metric.change_words(f.d_quality.value),
-                    metric.range_words(f.d_quality.low, f.d_quality.high),
+                    metric.change_words(f.quality.value),
+                    metric.range_words(f.quality.low, f.quality.high),
                     basis.label()
                 ),
             }

@@ -81,21 +81,18 @@ pub fn compare(state: &State, round: u32) -> Option<Critique> {
         let quality = name == metric.name;
         CritiqueLine { name: name.to_owned(), quality, forecast, measured, doubt: None, slack }
     };
-    let mut lines = vec![
+    let latency = e.latency().map(|l| CritiqueLine { doubt: e.doubt, ..line("latency", f.latency, l.value) });
+    let counts = [
         line("macs", f.macs, over(e.macs.conv_linear, base.macs.conv_linear)),
         line("memory", f.memory, over(e.weight_bytes, base.weight_bytes)),
         line("params", f.params, over(e.params, base.params)),
     ];
-    if let Some(latency) = e.latency() {
-        lines.insert(0, CritiqueLine { doubt: e.doubt, ..line("latency", f.latency, latency.value) });
-    }
     let change = metric.change(base.metrics.score, e.metrics.score);
     let d_quality = this.verdict.as_ref().map_or(change, |v| v.d_quality);
     // What was shown when the run was asked for; forecasts have learnt from the round since.
-    let shown = this.forecast.filter(|q| q.basis != Basis::Unmeasured).map(|q| q.estimate());
-    if let Some(forecast) = shown {
-        lines.push(line(&metric.name, forecast, d_quality));
-    }
+    let shown = this.forecast.filter(|q| q.basis != Basis::Unmeasured);
+    let quality = shown.map(|q| line(&metric.name, q.estimate(), d_quality));
+    let lines = latency.into_iter().chain(counts).chain(quality).collect();
     Some(Critique { round, metric, lines, repairs: Repairs::of(this) })
 }
 

@@ -100,6 +100,8 @@ pub struct Dialogue {
     /// Why the planner has to stand in, for the transcript.
     because: String,
     outcome: Outcome,
+    /// What is wanted done, until it is handed over.
+    out: Vec<Effect>,
 }
 
 impl Dialogue {
@@ -117,53 +119,47 @@ impl Dialogue {
             planner_spoke: false,
             because: String::new(),
             outcome: Outcome::default(),
+            out: Vec::new(),
         }
     }
 
     /// What happens comes in here. Inputs that do not fit the step (a reply after a cancel) change nothing.
     pub fn handle(&mut self, input: DialogueInput) -> Vec<Effect> {
         let step = std::mem::replace(&mut self.step, Stage::Idle);
-        let mut out = Vec::new();
         match (step, input) {
             (Stage::Idle, DialogueInput::Start) => {
                 self.step = Stage::Connecting;
-                out.push(Effect::Connect);
+                self.out.push(Effect::Connect);
             }
             (Stage::Connecting, DialogueInput::Connected { model }) => {
                 self.model = clean::line(&model, 120);
-                self.next(&mut out);
+                self.next();
             }
             (Stage::Connecting, DialogueInput::NoEndpoint) => {
                 self.because = "no endpoint is set".into();
-                self.say(
-                    AGENTS,
-                    "no endpoint is set (OPENAI_BASE_URL, or :llm); the built-in planner answers",
-                    &mut out,
-                );
-                self.give_up(None, &mut out);
+                self.say(AGENTS, "no endpoint is set (OPENAI_BASE_URL, or :llm); the built-in planner answers");
+                self.give_up(None);
             }
             (Stage::Connecting, DialogueInput::Failed { error, .. }) => {
                 self.because = error.to_string();
-                self.say(AGENTS, &error.to_string(), &mut out);
-                self.give_up(None, &mut out);
+                self.say(AGENTS, &error.to_string());
+                self.give_up(None);
             }
             (Stage::Asking(turn), DialogueInput::Replied { tokens, cut, seconds }) => {
-                self.replied(turn, tokens, cut, seconds, &mut out);
+                self.replied(turn, tokens, cut, seconds);
             }
-            (Stage::Asking(turn), DialogueInput::Failed { error, seconds }) => {
-                self.failed(turn, error, seconds, &mut out)
-            }
+            (Stage::Asking(turn), DialogueInput::Failed { error, seconds }) => self.failed(turn, error, seconds),
             (Stage::StandingIn(roles), DialogueInput::StoodIn(answer)) => {
                 self.planner = Some(answer);
-                self.stand_in(roles, &mut out);
+                self.stand_in(roles);
             }
             (Stage::Done, _) => self.step = Stage::Done,
             (step, DialogueInput::Cancelled { seconds }) => {
                 if let Stage::Asking(turn) = step {
-                    self.spoken(&turn, 0, seconds, true, &mut out);
+                    self.spoken(&turn, 0, seconds, true);
                 }
                 self.outcome.cancelled = true;
-                self.done(&mut out);
+                self.done();
             }
             (
                 step @ (Stage::Idle | Stage::Connecting | Stage::Asking(_) | Stage::StandingIn(_)),
@@ -175,7 +171,7 @@ impl Dialogue {
                 | DialogueInput::StoodIn(_),
             ) => self.step = step,
         }
-        out
+        std::mem::take(&mut self.out)
     }
 
     /// What a model says while it is asked, as it arrives. Whoever listens hears it at once; here it is kept until the turn is
@@ -189,20 +185,20 @@ impl Dialogue {
         }
     }
 
-    fn done(&mut self, out: &mut Vec<Effect>) {
+    fn done(&mut self) {
         self.step = Stage::Done;
-        out.push(Effect::Done(self.outcome));
+        self.out.push(Effect::Done(self.outcome));
     }
 
     /// Asks the next role, or ends.
-    fn next(&mut self, out: &mut Vec<Effect>) {
+    fn next(&mut self) {
         match self.queue.pop() {
-            Some(role) => self.ask(role, out),
-            None => self.done(out),
+            Some(role) => self.ask(role),
+            None => self.done(),
         }
     }
 
-    fn ask(&mut self, role: &'static Role, out: &mut Vec<Effect>) {
+    fn ask(&mut self, role: &'static Role) {
         let state = &self.input.state;
         let facts = context::context(state, role, self.room);
         self.used = facts.chars().count();
@@ -216,17 +212,17 @@ impl Dialogue {
             Message { role: "system", content: self.input.prompts.system(role) },
             Message { role: "user", content: self.input.prompts.question(role, &values) },
         ];
-        self.begin(Turn { role, messages, reasoning: String::new(), text: String::new(), repairing: None }, out);
+        self.begin(Turn { role, messages, reasoning: String::new(), text: String::new(), repairing: None });
     }
 
-    fn begin(&mut self, turn: Turn, out: &mut Vec<Effect>) {
-        out.push(Effect::Feed(Feed::Turn { role: turn.role.name.into(), model: self.model.clone() }));
-        out.push(Effect::Ask { role: turn.role.name, messages: turn.messages.clone() });
+    fn begin(&mut self, turn: Turn) {
+        self.out.push(Effect::Feed(Feed::Turn { role: turn.role.name.into(), model: self.model.clone() }));
+        self.out.push(Effect::Ask { role: turn.role.name, messages: turn.messages.clone() });
         self.step = Stage::Asking(turn);
     }
 
     /// The turn is over: what was said becomes durable. Says nothing when nothing was said.
-    fn spoken(&mut self, turn: &Turn, tokens: u64, seconds: f64, interrupted: bool, out: &mut Vec<Effect>) {
+    fn spoken(&mut self, turn: &Turn, tokens: u64, seconds: f64, interrupted: bool) {
         let role = turn.role.name.to_owned();
         let (mut reasoning, mut text) = (turn.reasoning.clone(), turn.text.clone());
         if let Some((before, after)) = delta::split_orphan_close(&turn.text) {
@@ -235,7 +231,7 @@ impl Dialogue {
         }
         if !reasoning.is_empty() || !text.is_empty() {
             let prompt = turn.messages.iter().map(|m| format!("[{}]\n{}\n\n", m.role, m.content)).collect::<String>();
-            out.push(Effect::Event(Event::Said {
+            self.out.push(Effect::Event(Event::Said {
                 utterance: Box::new(Utterance {
                     round: self.input.state.round,
                     role: role.clone(),
@@ -249,27 +245,27 @@ impl Dialogue {
                 }),
             }));
         }
-        out.push(Effect::Feed(Feed::TurnEnd { role }));
+        self.out.push(Effect::Feed(Feed::TurnEnd { role }));
     }
 
-    fn replied(&mut self, turn: Turn, tokens: u64, cut: bool, seconds: f64, out: &mut Vec<Effect>) {
-        self.spoken(&turn, tokens, seconds, false, out);
+    fn replied(&mut self, turn: Turn, tokens: u64, cut: bool, seconds: f64) {
+        self.spoken(&turn, tokens, seconds, false);
         if cut {
-            self.say(turn.role.name, "the answer was cut off for length", out);
+            self.say(turn.role.name, "the answer was cut off for length");
         }
         if !turn.role.proposes() {
             self.told.insert(turn.role.name, clean::cut(turn.text.trim(), CARRIED));
             if turn.text.trim().is_empty() && turn.reasoning.trim().is_empty() {
-                self.say(turn.role.name, "the model said nothing", out);
+                self.say(turn.role.name, "the model said nothing");
             }
-            return self.next(out);
+            return self.next();
         }
         let checked = self.check(&turn, cut);
         let role = turn.role;
         match turn.repairing {
-            None if checked.errors.is_empty() => self.propose(role, checked, out),
-            None => self.repair(turn, checked, out),
-            Some(first) => self.settle(role, first, checked, out),
+            None if checked.errors.is_empty() => self.propose(role, checked),
+            None => self.repair(turn, checked),
+            Some(first) => self.settle(role, first, checked),
         }
     }
 
@@ -286,14 +282,10 @@ impl Dialogue {
     }
 
     /// Sends the errors back, once.
-    fn repair(&mut self, turn: Turn, first: Validated, out: &mut Vec<Effect>) {
+    fn repair(&mut self, turn: Turn, first: Validated) {
         let (role, n) = (turn.role, first.errors.len());
         let what = counted(n, "error");
-        self.say(
-            role.name,
-            &format!("proposal has {what}, asking once for a correction: {}", list(&first.errors)),
-            out,
-        );
+        self.say(role.name, &format!("proposal has {what}, asking once for a correction: {}", list(&first.errors)));
         let accepted = match first.drafts.len() {
             0 => "Nothing in it was accepted.".to_owned(),
             1 => "1 decision was accepted as it stands; do not repeat it.".to_owned(),
@@ -306,11 +298,11 @@ impl Dialogue {
         messages.push(Message { role: "assistant", content: clean::cut(said, QUOTED) });
         messages.push(Message { role: "user", content: request });
         let text = String::new();
-        self.begin(Turn { role, messages, reasoning: String::new(), text, repairing: Some(first) }, out);
+        self.begin(Turn { role, messages, reasoning: String::new(), text, repairing: Some(first) });
     }
 
     /// After the repair round: what stands of both answers, or the planner.
-    fn settle(&mut self, role: &'static Role, first: Validated, second: Validated, out: &mut Vec<Effect>) {
+    fn settle(&mut self, role: &'static Role, first: Validated, second: Validated) {
         let mut both = first;
         for draft in second.drafts {
             match both.drafts.iter_mut().find(|d| d.target == draft.target) {
@@ -325,32 +317,36 @@ impl Dialogue {
         both.errors = second.errors;
         if both.drafts.is_empty() && !both.errors.is_empty() {
             self.because = format!("the proposal was still broken after one correction: {}", list(&both.errors));
-            self.say(role.name, &format!("still broken after one correction: {}", list(&both.errors)), out);
-            return self.ask_planner(vec![role], out);
+            self.say(role.name, &format!("still broken after one correction: {}", list(&both.errors)));
+            return self.ask_planner(vec![role]);
         }
         if !both.errors.is_empty() {
             let n = both.errors.len();
             let n = counted_as(n, "entry", "entries");
-            self.say(role.name, &format!("{n} left out: {}", list(&both.errors)), out);
+            self.say(role.name, &format!("{n} left out: {}", list(&both.errors)));
         }
-        self.propose(role, both, out);
+        self.propose(role, both);
     }
 
-    fn propose(&mut self, role: &'static Role, checked: Validated, out: &mut Vec<Effect>) {
+    fn propose(&mut self, role: &'static Role, checked: Validated) {
         if !checked.remarks.is_empty() {
-            self.say(role.name, &list(&checked.remarks), out);
+            self.say(role.name, &list(&checked.remarks));
         }
         if checked.drafts.is_empty() {
-            self.say(role.name, "proposes no change", out);
+            self.say(role.name, "proposes no change");
         } else {
             let author = Author::Agent { role: role.name.into(), model: self.model.clone() };
-            let decisions: Vec<Decision> =
-                checked.drafts.into_iter().map(|d| decision(d, self.input.state.round, author.clone())).collect();
+            let round = self.input.state.round;
+            let decision = |draft: Draft| {
+                let bare = Decision::new(draft.target, draft.action, author.clone());
+                Decision { round, rationale: draft.why, ..bare }
+            };
+            let decisions: Vec<Decision> = checked.drafts.into_iter().map(decision).collect();
             self.remember(role, &decisions);
             self.outcome.by_agents += decisions.len();
-            out.push(Effect::Event(Event::Proposed { decisions }));
+            self.out.push(Effect::Event(Event::Proposed { decisions }));
         }
-        self.next(out);
+        self.next();
     }
 
     fn remember(&mut self, role: &'static Role, decisions: &[Decision]) {
@@ -358,60 +354,60 @@ impl Dialogue {
         self.told.insert(role.name, clean::cut(lines.collect::<String>().trim_end(), CARRIED));
     }
 
-    fn failed(&mut self, turn: Turn, error: LlmError, seconds: f64, out: &mut Vec<Effect>) {
+    fn failed(&mut self, turn: Turn, error: LlmError, seconds: f64) {
         let role = turn.role;
         if error.perhaps_too_long() && self.halvings < HALVINGS && self.room > context::LEAST_ROOM {
             self.halvings += 1;
             self.room = (self.room.min(self.used) / 2).max(context::LEAST_ROOM);
-            out.push(Effect::Feed(Feed::TurnEnd { role: role.name.into() }));
+            self.out.push(Effect::Feed(Feed::TurnEnd { role: role.name.into() }));
             let why = match error.context_too_long() {
                 true => "the prompt is too long for this model",
                 false => "no answer came, perhaps since the prompt is too long",
             };
-            self.say(role.name, &format!("{why}: asking with {} characters", self.room), out);
+            self.say(role.name, &format!("{why}: asking with {} characters", self.room));
             return match turn.repairing {
                 // The second question would be longer still: what stood after the first answer stands.
                 Some(first) => {
-                    self.settle(role, first, Validated { errors: vec![error.to_string()], ..Validated::default() }, out)
+                    self.settle(role, first, Validated { errors: vec![error.to_string()], ..Validated::default() })
                 }
-                None => self.ask(role, out),
+                None => self.ask(role),
             };
         }
         self.because = error.to_string();
-        self.spoken(&turn, 0, seconds, true, out);
-        self.say(role.name, &error.to_string(), out);
+        self.spoken(&turn, 0, seconds, true);
+        self.say(role.name, &error.to_string());
         if !role.proposes() {
-            return if error.hopeless() { self.give_up(None, out) } else { self.next(out) };
+            return if error.hopeless() { self.give_up(None) } else { self.next() };
         }
         // A stream that broke off after the whole proposal had arrived is as good as one that ended.
         let checked = self.check(&turn, false);
         match turn.repairing {
-            None if checked.errors.is_empty() && !checked.drafts.is_empty() => self.propose(role, checked, out),
-            Some(first) if !first.drafts.is_empty() => self.settle(role, first, checked, out),
-            _ if error.hopeless() => self.give_up(Some(role), out),
-            _ => self.ask_planner(vec![role], out),
+            None if checked.errors.is_empty() && !checked.drafts.is_empty() => self.propose(role, checked),
+            Some(first) if !first.drafts.is_empty() => self.settle(role, first, checked),
+            _ if error.hopeless() => self.give_up(Some(role)),
+            _ => self.ask_planner(vec![role]),
         }
     }
 
     /// No further role is asked; the planner stands in for all that would have proposed.
-    fn give_up(&mut self, current: Option<&'static Role>, out: &mut Vec<Effect>) {
+    fn give_up(&mut self, current: Option<&'static Role>) {
         let rest = std::mem::take(&mut self.queue);
         let roles: Vec<_> = current.into_iter().chain(rest.into_iter().rev()).filter(|r| r.proposes()).collect();
-        if roles.is_empty() { self.done(out) } else { self.ask_planner(roles, out) }
+        if roles.is_empty() { self.done() } else { self.ask_planner(roles) }
     }
 
-    fn ask_planner(&mut self, roles: Vec<&'static Role>, out: &mut Vec<Effect>) {
-        self.say("planner", &format!("the built-in planner stands in for {}", names(&roles)), out);
+    fn ask_planner(&mut self, roles: Vec<&'static Role>) {
+        self.say("planner", &format!("the built-in planner stands in for {}", names(&roles)));
         self.outcome.stood_in += roles.len();
         if self.planner.is_some() {
-            self.stand_in(roles, out);
+            self.stand_in(roles);
         } else {
             self.step = Stage::StandingIn(roles);
-            out.push(Effect::StandIn);
+            self.out.push(Effect::StandIn);
         }
     }
 
-    fn stand_in(&mut self, roles: Vec<&'static Role>, out: &mut Vec<Effect>) {
+    fn stand_in(&mut self, roles: Vec<&'static Role>) {
         match self.planner.clone() {
             Some(Ok((decisions, explanation))) => {
                 // The transcript must tell whose proposal this is, also when the planner spoke before.
@@ -420,17 +416,13 @@ impl Dialogue {
                 // Last, where a pane that follows the stream still shows it.
                 let text = format!("{}\n\nI stand in for {}: {because}", clean::text(&explanation), names(&roles));
                 self.planner_spoke = true;
-                out.push(Effect::Event(Event::Said {
+                self.out.push(Effect::Event(Event::Said {
                     utterance: Box::new(Utterance {
                         round: self.input.state.round,
                         role: "planner".into(),
                         model: "built-in".into(),
-                        reasoning: String::new(),
                         text: text.trim().to_owned(),
-                        prompt: String::new(),
-                        tokens: 0,
-                        seconds: 0.0,
-                        interrupted: false,
+                        ..Utterance::default()
                     }),
                 }));
                 let round = self.input.state.round;
@@ -441,41 +433,26 @@ impl Dialogue {
                     self.remember(role, &own);
                 }
                 if own.is_empty() {
-                    self.say("planner", "has nothing to propose there", out);
+                    self.say("planner", "has nothing to propose there");
                 } else {
                     self.outcome.by_planner += own.len();
-                    out.push(Effect::Event(Event::Proposed { decisions: own }));
+                    self.out.push(Effect::Event(Event::Proposed { decisions: own }));
                 }
             }
-            Some(Err(why)) => self.say("planner", &format!("has no proposal either: {why}"), out),
+            Some(Err(why)) => self.say("planner", &format!("has no proposal either: {why}")),
             None => {}
         }
-        self.next(out);
+        self.next();
     }
 
-    fn say(&mut self, role: &str, text: &str, out: &mut Vec<Effect>) {
-        out.push(Effect::Feed(notice(role, text)));
+    fn say(&mut self, role: &str, text: &str) {
+        self.out.push(Effect::Feed(notice(role, text)));
     }
 }
 
 /// `pruning and quantization`.
 fn names(roles: &[&Role]) -> String {
     roles.iter().map(|r| r.name).collect::<Vec<_>>().join(" and ")
-}
-
-fn decision(draft: Draft, round: u32, author: Author) -> Decision {
-    Decision {
-        id: DecisionId(0),
-        round,
-        target: draft.target,
-        action: draft.action,
-        author,
-        rationale: draft.why,
-        forecast: None,
-        status: Status::Proposed,
-        edited_from: None,
-        veto_reason: None,
-    }
 }
 
 /// The first few of a list, in one line.

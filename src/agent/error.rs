@@ -120,10 +120,8 @@ impl LlmError {
     pub fn hopeless(&self) -> bool {
         match self {
             LlmError::Api { kind, .. } => {
-                matches!(
-                    kind,
-                    ApiKind::Auth | ApiKind::NotFound | ApiKind::Elsewhere | ApiKind::Quota | ApiKind::RateLimit
-                )
+                use ApiKind::{Auth, Elsewhere, NotFound, Quota, RateLimit};
+                matches!(kind, Auth | NotFound | Elsewhere | Quota | RateLimit)
             }
             LlmError::Connect { .. } | LlmError::Nonsense { .. } | LlmError::NoModel { .. } => true,
             LlmError::Key | LlmError::Address | LlmError::Clear { .. } => true,
@@ -156,13 +154,9 @@ fn message_of(v: &Value) -> Option<(String, String)> {
                 _ => None,
             };
             let code = [word("code"), word("type"), word("status")].into_iter().flatten().collect::<Vec<_>>().join(" ");
-            let message = word("message").or_else(|| word("msg")).or_else(|| word("detail")).or_else(|| {
-                o.get("detail")
-                    .or_else(|| o.get("errors"))
-                    .filter(|d| d.is_array() || d.is_object())
-                    .map(|d| d.to_string())
-            })?;
-            Some((message, code))
+            let message = word("message").or_else(|| word("msg")).or_else(|| word("detail"));
+            let listed = || o.get("detail").or_else(|| o.get("errors")).filter(|d| d.is_array() || d.is_object());
+            Some((message.or_else(|| listed().map(Value::to_string))?, code))
         }
         Value::Array(a) => a.first().and_then(message_of),
         _ => None,

@@ -182,12 +182,7 @@ impl<'a> Incoming<'a> {
     fn read(&mut self, data: &str) -> Vec<Value> {
         let mut values = Vec::new();
         if modest(data) {
-            for value in serde_json::Deserializer::from_str(data).into_iter() {
-                match value {
-                    Ok(value) => values.push(value),
-                    Err(_) => break,
-                }
-            }
+            values.extend(serde_json::Deserializer::from_str(data).into_iter().map_while(Result::<Value, _>::ok));
         }
         // Passed over: the next may be one.
         if values.is_empty() && !data.trim().is_empty() {

@@ -5,7 +5,8 @@
 //! forecast says), which units are kept (the host resolves them by importance).
 
 use super::clean;
-use crate::graph::Graph;
+use crate::config::text::glob;
+use crate::graph::{Graph, Node};
 use crate::plan::{Action, Constraint, Target, TargetKind};
 use crate::prune::{Group, MemberRole};
 use crate::quant::Precision;
@@ -73,8 +74,8 @@ pub fn validate(proposal: &Map<String, Value>, role: &Role, space: SearchSpace<'
     for (i, entry) in entries.iter().take(MAX_ENTRIES).enumerate() {
         let number = i + 1;
         match read(entry, role, space) {
-            Ok(Read::OtherRole) => left_out += 1,
-            Ok(Read::Drafts(list, errors)) => {
+            Ok(None) => left_out += 1,
+            Ok(Some((list, errors))) => {
                 out.errors.extend(errors.into_iter().map(|e| format!("decision {number}: {e}")));
                 for (draft, how, asked) in list {
                     if let Some(remark) = clamped(&draft, asked) {
@@ -138,11 +139,8 @@ fn clamped(draft: &Draft, asked: Option<f64>) -> Option<String> {
 /// A decision as read, how it matched and the ratio that was asked for.
 type Found = (Draft, Match, Option<f64>);
 
-enum Read {
-    /// Drafts of one entry, and what was wrong with some of its targets.
-    Drafts(Vec<Found>, Vec<String>),
-    OtherRole,
-}
+/// Drafts of one entry, and what was wrong with some of its targets; `None`: another role decides on them.
+type Read = Option<(Vec<Found>, Vec<String>)>;
 
 #[derive(Clone, Copy, PartialEq)]
 enum Verb {
@@ -172,7 +170,7 @@ fn read(entry: &Value, role: &Role, space: SearchSpace<'_>) -> Result<Read, Stri
     let why = ["why", "reason", "rationale"].iter().find_map(|k| entry.get(*k)?.as_str());
     let why = clean::line(why.unwrap_or(""), MAX_WHY);
     if verb.changes().is_some_and(|kind| !role.may(kind)) {
-        return Ok(Read::OtherRole);
+        return Ok(None);
     }
     let action = match verb {
         Verb::Keep => Action::Keep,
@@ -197,7 +195,7 @@ fn read(entry: &Value, role: &Role, space: SearchSpace<'_>) -> Result<Read, Stri
     if drafts.is_empty() && errors.is_empty() {
         errors.push(format!("`{shown}` matches nothing that may be changed so"));
     }
-    Ok(Read::Drafts(drafts, errors))
+    Ok(Some((drafts, errors)))
 }
 
 /// The name in `target`: a string, perhaps with the kind in front, or an object with `name` or `id`.
@@ -261,74 +259,42 @@ fn precision(entry: &Map<String, Value>, shown: &str) -> Result<Precision, Strin
 
 /// The targets that `name` means for this verb.
 fn resolve(name: &str, verb: Verb, role: &Role, space: SearchSpace<'_>) -> Result<(Vec<Target>, Match), String> {
-    let groups = || space.groups.iter();
     let layers = || space.graph.nodes.iter().filter(|n| n.op.is_conv_or_linear());
-    let block = space.graph.blocks.iter().find(|b| b.name == name);
-    let group = groups().find(|g| g.id == name);
-    let layer = layers().find(|n| n.name == name);
-    let on_layers = verb == Verb::Precision || (verb == Verb::Keep && !role.may(TargetKind::Group));
+    let open = || space.groups.iter().filter(|g| g.protected.is_none());
+    let block = space.graph.block(name);
+    let the_block = block.map(|b| Target::Block(b.name.clone()));
+    let of_layer = |n: &Node| Target::Layer(n.name.clone());
+    let the_layer = layers().find(|n| n.name == name).map(of_layer);
+    let named = |target: Target| (vec![target], Match::Name);
+    let pattern = name.contains('*');
     if verb == Verb::RemoveBlock {
-        return match block {
-            Some(b) => Ok((vec![Target::Block(b.name.clone())], Match::Name)),
-            None => Err(unknown("block", name, space.graph.blocks.iter().map(|b| b.name.as_str()))),
+        let blocks = || space.graph.blocks.iter().map(|b| b.name.as_str());
+        return the_block.map(named).ok_or_else(|| unknown("block", name, blocks()));
+    }
+    if verb == Verb::Precision || (verb == Verb::Keep && !role.may(TargetKind::Group)) {
+        return match (the_layer, block) {
+            (Some(layer), _) => Ok(named(layer)),
+            (None, Some(b)) => {
+                let inside = b.nodes.iter().filter_map(|id| space.graph.nodes.get(id.index()));
+                Ok((inside.filter(|n| n.op.is_conv_or_linear()).map(of_layer).collect(), Match::Block))
+            }
+            (None, None) if pattern => {
+                Ok((layers().filter(|n| glob(name, &n.name, None)).map(of_layer).collect(), Match::Pattern))
+            }
+            (None, None) => Err(unknown("layer", name, layers().map(|n| n.name.as_str()))),
         };
     }
-    if on_layers {
-        if let Some(n) = layer {
-            return Ok((vec![Target::Layer(n.name.clone())], Match::Name));
-        }
-        if let Some(b) = block {
-            let inside = b.nodes.iter().filter_map(|id| space.graph.nodes.get(id.index()));
-            let inside = inside.filter(|n| n.op.is_conv_or_linear()).map(|n| Target::Layer(n.name.clone()));
-            return Ok((inside.collect(), Match::Block));
-        }
-        if name.contains('*') {
-            let hit = layers().filter(|n| glob(name, &n.name)).map(|n| Target::Layer(n.name.clone()));
-            return Ok((hit.collect(), Match::Pattern));
-        }
-        return Err(unknown("layer", name, layers().map(|n| n.name.as_str())));
-    }
-    if let Some(g) = group {
-        return Ok((vec![Target::Group(g.id.clone())], Match::Name));
-    }
+    let of_group = |g: &Group| Target::Group(g.id.clone());
     // A layer that computes the units of exactly one group stands for it.
-    let producing: Vec<&Group> =
-        groups().filter(|g| g.members.iter().any(|m| m.node == name && m.role == MemberRole::Producer)).collect();
-    if let [g] = producing.as_slice() {
-        return Ok((vec![Target::Group(g.id.clone())], Match::Name));
+    let producing = |g: &&Group| g.members.iter().any(|m| m.node == name && m.role == MemberRole::Producer);
+    let mut producing = space.groups.iter().filter(producing);
+    let only = producing.next().filter(|_| producing.next().is_none());
+    let the_group = space.groups.iter().find(|g| g.id == name).or(only).map(of_group);
+    match the_group.or(the_block.or(the_layer).filter(|_| verb == Verb::Keep)) {
+        Some(target) => Ok(named(target)),
+        None if pattern => Ok((open().filter(|g| glob(name, &g.id, None)).map(of_group).collect(), Match::Pattern)),
+        None => Err(unknown("group", name, open().map(|g| g.id.as_str()))),
     }
-    if verb == Verb::Keep {
-        if let Some(b) = block {
-            return Ok((vec![Target::Block(b.name.clone())], Match::Name));
-        }
-        if let Some(n) = layer {
-            return Ok((vec![Target::Layer(n.name.clone())], Match::Name));
-        }
-    }
-    if name.contains('*') {
-        let open = groups().filter(|g| g.protected.is_none() && glob(name, &g.id));
-        return Ok((open.map(|g| Target::Group(g.id.clone())).collect(), Match::Pattern));
-    }
-    let open = groups().filter(|g| g.protected.is_none());
-    Err(unknown("group", name, open.map(|g| g.id.as_str())))
-}
-
-/// `*` stands for any run of characters; everything else for itself.
-fn glob(pattern: &str, name: &str) -> bool {
-    let mut parts = pattern.split('*');
-    let first = parts.next().unwrap_or("");
-    let Some(mut rest) = name.strip_prefix(first) else { return false };
-    let parts: Vec<&str> = parts.collect();
-    for (i, part) in parts.iter().enumerate() {
-        if i + 1 == parts.len() {
-            return rest.len() >= part.len() && rest.ends_with(part);
-        }
-        match rest.find(part) {
-            Some(at) => rest = rest.get(at + part.len()..).unwrap_or(""),
-            None => return false,
-        }
-    }
-    rest.is_empty()
 }
 
 fn unknown<'a>(kind: &str, name: &str, known: impl Iterator<Item = &'a str>) -> String {

@@ -222,6 +222,7 @@ mod tests {
             ("Wed, 21 Oct 2015 07:00:00 GMT", "", Some(0.0)),
             ("soon", "", None),
             ("NaN", "", None),
+            ("1e99", "", Some(Duration::MAX.as_secs_f64())),
         ] {
             let mut headers = HeaderMap::new();
             headers.insert(header::RETRY_AFTER, HeaderValue::from_str(after).unwrap());
@@ -231,9 +232,6 @@ mod tests {
             assert_eq!(retry_after(&headers, now).map(|d| d.as_secs_f64()), want, "{after}");
         }
         assert_eq!(retry_after(&HeaderMap::new(), now), None);
-        let mut headers = HeaderMap::new();
-        headers.insert(header::RETRY_AFTER, HeaderValue::from_static("1e99"));
-        assert_eq!(retry_after(&headers, now), Some(Duration::MAX));
     }
 
     #[test]

@@ -62,64 +62,43 @@ pub fn main() -> Exit {
 fn dispatch(cli: Cli) -> Result<Exit> {
     let screen = cli.screen;
     let Some(command) = cli.command else {
-        let settings = settings(&screen, None, Session::default())?;
+        let settings = settings(&screen, None, [])?;
         reachable(&settings)?;
         return sessions::open(demo_spec(&settings), None, false, settings);
     };
     match command {
         Cmd::Open(o) => {
-            let asked = Session {
-                budget: o.budget.as_deref(),
-                seed: o.seed,
-                url: o.llm_url.as_deref(),
-                llm: o.llm_model.as_deref(),
-                ..Session::default()
-            };
+            let asked = session_flags(o.seed, None, o.budget, o.llm_url, o.llm_model);
             let settings = settings(&screen, Some(&o.on), asked)?;
             reachable(&settings)?;
             let data = o.data.clone().unwrap_or_default();
             let spec = OpenSpec { data, ..spec_of(&o.model, &o.images, &o.rank, &o.on, &settings)? };
             sessions::open(complete(spec)?, o.name.as_deref(), o.detach, settings)
         }
-        Cmd::Attach { name, watch } => {
-            let settings = settings(&screen, None, Session::default())?;
-            sessions::attach(name.as_deref(), watch, settings)
-        }
+        Cmd::Attach { name, watch } => sessions::attach(name.as_deref(), watch, settings(&screen, None, [])?),
         Cmd::Ls { json } => sessions::ls(json),
         Cmd::Stop { name } => sessions::stop(&name),
         Cmd::Log { name, json } => sessions::log(&name, json),
         Cmd::Profile(mut p) => {
-            let asked = Session { macs: p.macs.as_deref(), ..Session::default() };
-            let settings = settings(&screen, Some(&p.on), asked)?;
-            p.on = settled(p.on, &settings);
+            let settings = computing(&screen, &mut p.on, [("screen.mac_convention", p.macs.clone())])?;
             headless::profile::run(&p, settings.mac_convention, settings.patience)
         }
         Cmd::Eval(mut e) => {
-            let asked = Session { calibration: e.calibration.as_deref(), ..Session::default() };
-            let settings = settings(&screen, Some(&e.on), asked)?;
-            e.on = settled(e.on, &settings);
+            let settings = computing(&screen, &mut e.on, [("session.calibration", e.calibration.clone())])?;
             headless::eval::run(&e, settings.calibration)
         }
         Cmd::Convert(mut c) => {
-            let asked = Session { calibration: c.calibration.as_deref(), ..Session::default() };
-            let settings = settings(&screen, Some(&c.on), asked)?;
-            c.on = settled(c.on, &settings);
+            let settings = computing(&screen, &mut c.on, [("session.calibration", c.calibration.clone())])?;
             headless::convert::run(&c, settings.calibration)
         }
         Cmd::Selftest(s) => {
-            let on = On { device: s.device.clone(), threads: s.threads, ..On::default() };
-            let settings = settings(&screen, Some(&on), Session::default())?;
-            headless::selftest::run(&settled(on, &settings), s.json)
+            let mut on = On { device: s.device, threads: s.threads, ..On::default() };
+            computing(&screen, &mut on, [])?;
+            headless::selftest::run(&on, s.json)
         }
         Cmd::Run(r) => {
-            let asked = Session {
-                budget: r.budget.as_deref(),
-                seed: r.seed,
-                calibration: r.calibration.as_deref(),
-                url: r.llm_url.as_deref(),
-                llm: r.llm_model.as_deref(),
-                ..Session::default()
-            };
+            let agents = r.llm_model.is_some() || r.llm_url.is_some();
+            let asked = session_flags(r.seed, r.calibration, r.budget, r.llm_url, r.llm_model);
             let settings = settings(&screen, Some(&r.on), asked)?;
             reachable(&settings)?;
             let data = r.data.clone().unwrap_or_default();
@@ -132,7 +111,7 @@ fn dispatch(cli: Cli) -> Result<Exit> {
                 out: std::path::absolute(&r.out)?,
                 precision: r.precision.as_deref().map(headless::setup::precision).transpose()?,
                 sparsity: r.sparsity.as_deref().map(str::parse).transpose().map_err(UsageError)?,
-                agents: r.llm_model.is_some() || r.llm_url.is_some(),
+                agents,
             };
             headless::run::run(complete(spec)?, &wanted, r.json)
         }
@@ -140,8 +119,7 @@ fn dispatch(cli: Cli) -> Result<Exit> {
         Cmd::Demo { what: Demo::Train { kind, seed, out } } => headless::demo::train(&kind, seed, &out),
         Cmd::Demo { what: Demo::Images { split, count, out } } => headless::demo::images(&split, count, &out),
         Cmd::Screenshot { name, size, out, keys } => {
-            let settings = settings(&screen, None, Session::default())?;
-            sessions::screenshot(&name, &size, &out, &keys, settings)
+            sessions::screenshot(&name, &size, &out, &keys, settings(&screen, None, [])?)
         }
         Cmd::Host { dir } => Ok(match lifecycle::run_host(&Place::at(&dir))? {
             lifecycle::Served::Done => Exit::Done,
@@ -150,40 +128,33 @@ fn dispatch(cli: Cli) -> Result<Exit> {
     }
 }
 
-/// What a command asks for besides, where it has a flag for that.
-#[derive(Default)]
-struct Session<'a> {
-    macs: Option<&'a str>,
-    budget: Option<&'a str>,
-    seed: Option<u64>,
-    calibration: Option<&'a str>,
-    url: Option<&'a str>,
-    llm: Option<&'a str>,
+/// A setting by its key, as a flag gives it where it is given.
+type Flag = (&'static str, Word);
+type Word = Option<String>;
+
+/// What a command asks of a session that it opens.
+fn session_flags(seed: Option<u64>, ranges: Word, budget: Word, url: Word, llm: Word) -> [Flag; 5] {
+    let (seed, ranges) = (("session.seed", seed.map(|n| n.to_string())), ("session.calibration", ranges));
+    [seed, ranges, ("session.budget", budget), ("llm.base_url", url), ("llm.model", llm)]
 }
 
-/// Flags as the topmost layer of settings.
-fn flags(screen: &Screen, on: Option<&On>, session: Session<'_>) -> Vec<(String, String)> {
-    let mut out = Vec::new();
-    let mut set = |key: &str, value: Option<String>| out.extend(value.map(|v| (key.to_owned(), v)));
-    set("screen.theme", screen.theme.clone());
-    set("screen.colors", screen.colors.clone());
-    set("screen.ascii", screen.ascii.then(|| "true".to_owned()));
-    set("session.device", on.and_then(|o| o.device.clone()));
-    set("session.tf32", on.is_some_and(|o| o.tf32).then(|| "true".to_owned()));
-    set("session.threads", on.and_then(|o| o.threads).map(|n| n.to_string()));
-    set("session.batch", on.and_then(|o| o.batch).map(|n| n.to_string()));
-    set("session.seed", session.seed.map(|n| n.to_string()));
-    set("session.calibration", session.calibration.map(str::to_owned));
-    set("session.budget", session.budget.map(str::to_owned));
-    set("llm.base_url", session.url.map(str::to_owned));
-    set("llm.model", session.llm.map(str::to_owned));
-    set("screen.mac_convention", session.macs.map(str::to_owned));
-    out
+/// Flags as the topmost layer of settings; `more` are those of one command alone.
+fn flags(screen: &Screen, on: Option<&On>, more: impl IntoIterator<Item = Flag>) -> Vec<(String, String)> {
+    let all = [
+        ("screen.theme", screen.theme.clone()),
+        ("screen.colors", screen.colors.clone()),
+        ("screen.ascii", screen.ascii.then(|| "true".to_owned())),
+        ("session.device", on.and_then(|o| o.device.clone())),
+        ("session.tf32", on.is_some_and(|o| o.tf32).then(|| "true".to_owned())),
+        ("session.threads", on.and_then(|o| o.threads).map(|n| n.to_string())),
+        ("session.batch", on.and_then(|o| o.batch).map(|n| n.to_string())),
+    ];
+    all.into_iter().chain(more).filter_map(|(key, value)| Some((key.to_owned(), value?))).collect()
 }
 
 /// All layers of settings; whatever is wrong in any of them is told, all at once.
-fn settings(screen: &Screen, on: Option<&On>, session: Session<'_>) -> Result<Settings> {
-    let loaded = config::load(&Sources::of_process(flags(screen, on, session)));
+fn settings(screen: &Screen, on: Option<&On>, more: impl IntoIterator<Item = Flag>) -> Result<Settings> {
+    let loaded = config::load(&Sources::of_process(flags(screen, on, more)));
     for ignored in &loaded.ignored {
         out::complain(&ignored.to_string());
     }
@@ -196,16 +167,13 @@ fn settings(screen: &Screen, on: Option<&On>, session: Session<'_>) -> Result<Se
     Err(UsageError(last).into())
 }
 
-/// What the layers of settings say of device, threads and batch, where `on` was the topmost of them.
-fn settled(on: On, settings: &Settings) -> On {
+/// The settings of a command that computes at once; what they say of device, threads and batch is in `on` from here on.
+fn computing(screen: &Screen, on: &mut On, more: impl IntoIterator<Item = Flag>) -> Result<Settings> {
+    let settings = settings(screen, Some(on), more)?;
     let given = |n: usize| (n > 0).then_some(n);
-    On {
-        device: Some(settings.device.clone()),
-        tf32: settings.tf32,
-        threads: given(settings.threads),
-        batch: given(settings.batch),
-        ..on
-    }
+    (on.device, on.tf32) = (Some(settings.device.clone()), settings.tf32);
+    (on.threads, on.batch) = (given(settings.threads), given(settings.batch));
+    Ok(settings)
 }
 
 /// An endpoint to which nothing would be sent is refused before a session is opened with it.

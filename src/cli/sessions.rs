@@ -11,7 +11,7 @@ use crate::model::formats::format as export_format;
 use crate::session::{Command, Event, HostMsg, Journal, Place, State, describe};
 use anyhow::{Context, bail};
 use std::io::IsTerminal;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::time::Duration;
 
 /// Says on standard error that a host is starting, once that takes a moment.
@@ -106,13 +106,9 @@ fn show(place: &Place, watch: bool, settings: Settings) -> anyhow::Result<Exit> 
 fn farewell(place: &Place, exit: &crate::tui::Exit) -> anyhow::Result<Exit> {
     use crate::tui::Exit as Left;
     match exit {
-        Left::Detached => {
-            tell!("session `{}` goes on; `paring attach {0}` comes back", place.name);
-            Ok(Exit::Done)
-        }
+        Left::Detached => tell!("session `{}` goes on; `paring attach {0}` comes back", place.name),
         Left::HostGone(reason) if reason.starts_with("stopped") => {
-            tell!("session `{}` is stopped; `paring attach {0}` comes back to it", place.name);
-            Ok(Exit::Done)
+            tell!("session `{}` is stopped; `paring attach {0}` comes back to it", place.name)
         }
         Left::HostGone(reason) => {
             bail!(
@@ -120,12 +116,10 @@ fn farewell(place: &Place, exit: &crate::tui::Exit) -> anyhow::Result<Exit> {
                 place.name
             )
         }
-        Left::Signal(_) => Ok(Exit::Cancelled),
-        Left::TerminalGone => {
-            out::give_up();
-            Ok(Exit::Done)
-        }
+        Left::Signal(_) => return Ok(Exit::Cancelled),
+        Left::TerminalGone => out::give_up(),
     }
+    Ok(Exit::Done)
 }
 
 /// How others see this client: who and where.
@@ -239,16 +233,8 @@ pub fn export(name: &str, out: Option<&Path>, format: &str, json: bool) -> anyho
     let place = named(name)?;
     let format =
         export_format(format, &out.map(|p| p.to_string_lossy()).unwrap_or_default()).map_err(anyhow::Error::msg)?;
-    let out = out.map_or_else(
-        || {
-            PathBuf::from(match format {
-                "pytorch" => place.name.clone(),
-                _ => format!("{}.{format}", place.name),
-            })
-        },
-        Path::to_owned,
-    );
-    let out = std::path::absolute(out)?;
+    let usual = if format == "pytorch" { place.name.clone() } else { format!("{}.{format}", place.name) };
+    let out = std::path::absolute(out.unwrap_or(Path::new(&usual)))?;
     // The host would follow a link to an open file of a process to one of its own.
     crate::files::target(&out).map_err(|e| crate::headless::convert::unwritable(&out, &e))?;
     let path = out.display().to_string();

@@ -98,11 +98,6 @@ impl Rgb {
         if grey.distance(self) < cube.distance(self) { 232 + step } else { (16 + 36 * r + 6 * g + b) as u8 }
     }
 
-    /// The nearest of the sixteen colours.
-    pub fn to_16(self) -> u8 {
-        (0..16u8).min_by_key(|&i| ANSI[i as usize].1.distance(self)).unwrap_or(7)
-    }
-
     fn distance(self, o: Rgb) -> u32 {
         let d = |a: u8, b: u8| (a as i32 - b as i32).pow(2) as u32;
         2 * d(self.0, o.0) + 4 * d(self.1, o.1) + 3 * d(self.2, o.2)
@@ -162,7 +157,6 @@ mod tests {
         for i in 16..=255u8 {
             assert_eq!(from_256(from_256(i).to_256()), from_256(i), "index {i}");
         }
-        assert_eq!(Rgb(250, 0, 0).to_16(), 9);
     }
 
     #[test]

@@ -82,6 +82,14 @@ impl Default for Settings {
     }
 }
 
+impl Settings {
+    /// Whether they name this origin, as the endpoint or as one to trust.
+    pub fn name(&self, origin: &Origin) -> bool {
+        let url = self.llm_url.as_deref().and_then(Origin::of);
+        url.as_ref() == Some(origin) || self.llm_trusted.contains(origin)
+    }
+}
+
 /// Every setting that files, environment and flags may give: its dotted key, and the environment variable that sets it.
 const KEYS: &[(&str, Option<&str>)] = &[
     ("screen.theme", Some("PARING_THEME")), // dark, light, cividis, contrast or a file in themes/
@@ -155,12 +163,8 @@ pub fn load(sources: &Sources<'_>) -> Loaded {
     let mut l = Layers::default();
     l.settings.theme_dir = sources.user.as_ref().and_then(|u| u.parent()).map(|d| d.join("themes"));
     l.settings.ascii = !utf8(sources.env);
-    if let Some(path) = &sources.user {
-        l.file(path, Layer::User);
-    }
-    if let Some(path) = &sources.project {
-        l.file(path, Layer::Project);
-    }
+    sources.user.iter().for_each(|path| l.file(path, Layer::User));
+    sources.project.iter().for_each(|path| l.file(path, Layer::Project));
     for (key, variable) in KEYS {
         if let Some(value) = variable.and_then(|v| (sources.env)(v)).filter(|v| !v.is_empty()) {
             l.set(key, &from_word(&value), ENVIRONMENT);
@@ -285,7 +289,7 @@ impl Layers {
                 "llm.base_url" => match value.as_str().and_then(Origin::of) {
                     // What is no address is a mistake like any other.
                     None => None,
-                    Some(origin) if self.named(&origin) => None,
+                    Some(origin) if self.settings.name(&origin) => None,
                     Some(origin) => Some((
                         format!("`{origin}` is no endpoint that you named"),
                         format!(
@@ -313,12 +317,6 @@ impl Layers {
         }
     }
 
-    /// Whether the user named this origin, as the endpoint or as one to trust.
-    fn named(&self, origin: &Origin) -> bool {
-        let url = self.settings.llm_url.as_deref().and_then(Origin::of);
-        url.as_ref() == Some(origin) || self.settings.llm_trusted.contains(origin)
-    }
-
     fn set(&mut self, key: &str, value: &toml::Value, origin: &str) {
         match self.try_set(key, value) {
             Ok(()) => drop(self.settings.origins.insert(key.to_owned(), origin.to_owned())),
@@ -336,11 +334,8 @@ impl Layers {
         let boolean = || value.as_bool().ok_or_else(|| Wants::Hint("true or false".into()));
         let number = || value.as_float().or_else(|| value.as_integer().map(|n| n as f64));
         let count = |most: i64| {
-            value
-                .as_integer()
-                .filter(|n| (0..=most).contains(n))
-                .map(|n| n as usize)
-                .ok_or_else(|| Wants::Hint(format!("a whole number from 0 to {most}")))
+            let whole = value.as_integer().filter(|n| (0..=most).contains(n)).map(|n| n as usize);
+            whole.ok_or_else(|| Wants::Hint(format!("a whole number from 0 to {most}")))
         };
         match key {
             "screen.theme" => self.theme = Some(string()?),
@@ -457,51 +452,44 @@ mod tests {
         None
     }
 
-    /// What `user` says, loaded.
-    fn one(user: &str, flags: Vec<(String, String)>) -> Loaded {
-        let dir = tempfile::tempdir().unwrap();
-        let path = dir.path().join("config.toml");
-        std::fs::write(&path, user).unwrap();
-        load(&Sources { user: Some(path), project: None, env: &none, flags })
-    }
-
-    /// What `user`, `project` and the environment say, loaded.
-    fn three(user: &str, project: &str, env: &dyn Fn(&str) -> Option<String>) -> Loaded {
+    /// What `user`, `project`, the environment and one flag say, loaded.
+    fn four(user: &str, project: &str, env: &dyn Fn(&str) -> Option<String>, flag: Option<(&str, &str)>) -> Loaded {
         let dir = tempfile::tempdir().unwrap();
         let (mine, theirs) = (dir.path().join("config.toml"), dir.path().join("paring.toml"));
         std::fs::write(&mine, user).unwrap();
         std::fs::write(&theirs, project).unwrap();
-        load(&Sources { user: Some(mine), project: Some(theirs), env, flags: vec![] })
+        let flags = flag.into_iter().map(|(key, value)| (key.to_owned(), value.to_owned())).collect();
+        load(&Sources { user: Some(mine), project: Some(theirs), env, flags })
+    }
+
+    fn three(user: &str, project: &str, env: &dyn Fn(&str) -> Option<String>) -> Loaded {
+        four(user, project, env, None)
     }
 
     #[test]
     fn later_layers_win_and_say_where_they_came_from() {
-        let dir = tempfile::tempdir().unwrap();
-        let user = dir.path().join("config.toml");
-        let project = dir.path().join("paring.toml");
-        std::fs::write(&user, "[screen]\ntheme = \"light\"\nsort = \"macs\"\n[session]\nthreads = 2\nseed = 1\n")
-            .unwrap();
-        std::fs::write(&project, "[session]\nthreads = 3\nseed = 2\nbudget = \"macs=0.5\"\n[keys]\nrun = \"=\"\n")
-            .unwrap();
+        let user = "[screen]\ntheme = \"light\"\nsort = \"macs\"\n[session]\nthreads = 2\nseed = 1\n";
+        let project = "[session]\nthreads = 3\nseed = 2\nbudget = \"macs=0.5\"\n[keys]\nrun = \"=\"\n";
         let env = |k: &str| (k == "PARING_THREADS").then(|| "4".to_owned());
-        let flags = vec![("session.device".to_owned(), "cpu".to_owned())];
-        let l = load(&Sources { user: Some(user.clone()), project: Some(project.clone()), env: &env, flags });
+        let l = four(user, project, &env, Some(("session.device", "cpu")));
         assert_eq!(l.diagnostics, []);
         let s = &l.settings;
         assert_eq!((s.theme.name.as_str(), s.sort.as_str(), s.threads, s.seed), ("light", "macs", 4, 2));
         assert_eq!((s.device.as_str(), s.budget.macs), ("cpu", Some(0.5)));
         assert_eq!(s.origins["session.threads"], "environment");
-        assert_eq!(s.origins["session.seed"], project.display().to_string());
-        assert_eq!(s.origins["screen.theme"], user.display().to_string());
+        assert!(s.origins["session.seed"].ends_with("/paring.toml"), "{:?}", s.origins);
+        assert!(s.origins["screen.theme"].ends_with("/config.toml"), "{:?}", s.origins);
         assert_eq!(s.keymap.label(super::super::Act::Run), "=");
     }
 
     #[test]
     fn every_mistake_is_reported_and_nothing_else_is_lost() {
-        let l = one(
+        let l = four(
             "[screen]\nteme = \"light\"\ncolors = \"lots\"\nascii = 3\n[session]\nthreads = -1\nbudget = \"mcas=1\"\nbatch = 8\n\
              [llm]\nbase_url = \"me:secret@localhost\"\n[sesion]\nseed = 1\n[keys]\nnope = \"a\"\n",
-            vec![("x".into(), "1".into())],
+            "",
+            &none,
+            Some(("x", "1")),
         );
         let text: Vec<String> = l.diagnostics.iter().map(ToString::to_string).collect();
         assert_eq!(text.len(), 9, "{text:#?}");
@@ -517,7 +505,7 @@ mod tests {
 
     #[test]
     fn broken_toml_names_its_line() {
-        let l = one("[screen]\ntheme = \n", vec![]);
+        let l = three("[screen]\ntheme = \n", "", &none);
         assert_eq!(l.diagnostics.len(), 1);
         assert!(l.diagnostics[0].message.starts_with("line "), "{}", l.diagnostics[0]);
     }

@@ -1,5 +1,5 @@
-//! Text fitted to the columns of a terminal: width, cutting, padding, wrapping. What makes foreign text safe to show is
-//! [`crate::plain`], under the names that the screen uses.
+//! Text fitted to the columns of a terminal: width, cutting, padding, wrapping; and names matched by a pattern. What makes
+//! foreign text safe to show is [`crate::plain`], under the names that the screen uses.
 
 use std::borrow::Cow;
 use unicode_segmentation::UnicodeSegmentation;
@@ -106,9 +106,54 @@ pub fn wrap(s: &str, columns: usize) -> Vec<String> {
     out
 }
 
+/// Shell-like match of a whole name: `*` stands for any run, `one` for any one character, everything else for itself. Linear
+/// in time for one `*` at a time.
+pub fn glob(pattern: &str, name: &str, one: Option<char>) -> bool {
+    let (p, n): (Vec<char>, Vec<char>) = (pattern.chars().collect(), name.chars().collect());
+    let (mut i, mut j) = (0, 0);
+    let mut star: Option<(usize, usize)> = None;
+    while j < n.len() {
+        match p.get(i) {
+            Some('*') => {
+                star = Some((i, j));
+                i += 1;
+            }
+            Some(&c) if Some(c) == one || c == n[j] => {
+                i += 1;
+                j += 1;
+            }
+            _ => match star {
+                Some((at, from)) => {
+                    (i, j) = (at + 1, from + 1);
+                    star = Some((at, from + 1));
+                }
+                None => return false,
+            },
+        }
+    }
+    p[i..].iter().all(|&c| c == '*')
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn globs() {
+        for (p, n, want) in [
+            ("layer1.*", "layer1.0.conv1", true),
+            ("layer1.*", "layer10.0", false),
+            ("*conv?", "layer1.0.conv2", true),
+            ("*conv?", "layer1.0.conv", false),
+            ("*", "", true),
+            ("a*b*c", "a-b-b-c", true),
+            ("a*b*c", "a-c-b", false),
+            ("", "x", false),
+        ] {
+            assert_eq!(glob(p, n, Some('?')), want, "{p} {n}");
+            assert_eq!(glob(p, n, None), want && !p.contains('?'), "{p} {n}");
+        }
+    }
 
     #[test]
     fn fits_by_columns_not_chars() {

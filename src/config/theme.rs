@@ -340,24 +340,21 @@ mod tests {
     #[test]
     fn inherits_overrides_and_complains_with_the_nearest_name() {
         let dir = tempfile::tempdir().unwrap();
-        std::fs::write(dir.path().join("mine.toml"), "inherits = \"light\"\n[colors]\naccent = \"#123456\"\n").unwrap();
+        let write = |name: &str, text: &str| std::fs::write(dir.path().join(name), text).unwrap();
+        write("mine.toml", "inherits = \"light\"\n[colors]\naccent = \"#123456\"\n");
         let mut d = Vec::new();
         let mine = Theme::load("mine", Some(dir.path()), &mut d).unwrap();
         assert_eq!(mine.color(Role::Accent), Rgb(0x12, 0x34, 0x56));
         assert_eq!(mine.color(Role::Fg), Theme::load("light", None, &mut d).unwrap().color(Role::Fg));
 
-        std::fs::write(
-            dir.path().join("bad.toml"),
-            "inherits = \"dark\"\n[colors]\nacent = \"#123456\"\nfg = \"red\"\n",
-        )
-        .unwrap();
+        write("bad.toml", "inherits = \"dark\"\n[colors]\nacent = \"#123456\"\nfg = \"red\"\n");
         assert!(Theme::load("bad", Some(dir.path()), &mut d).is_none());
         let text: Vec<String> = d.iter().map(ToString::to_string).collect();
         assert!(text.iter().any(|t| t.contains("did you mean `accent`?")), "{text:?}");
         assert!(text.iter().any(|t| t.contains("#rrggbb")), "{text:?}");
 
-        std::fs::write(dir.path().join("a.toml"), "inherits = \"b\"\n").unwrap();
-        std::fs::write(dir.path().join("b.toml"), "inherits = \"a\"\n").unwrap();
+        write("a.toml", "inherits = \"b\"\n");
+        write("b.toml", "inherits = \"a\"\n");
         assert!(Theme::load("a", Some(dir.path()), &mut Vec::new()).is_none());
         d.clear();
         assert!(Theme::load("drak", None, &mut d).is_none());

@@ -21,36 +21,24 @@ use std::io::IsTerminal;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
-/// How a command ended when nothing went wrong; errors are [`Exit::Failed`].
+/// How a command ended when nothing went wrong, by its exit code; errors are [`Exit::Failed`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(u8)]
 pub enum Exit {
-    Done,
-    Failed,
+    Done = 0,
+    Failed = 1,
     /// The command line could not be understood.
-    Usage,
+    Usage = 2,
     /// The work is done and written, but the budget was not met.
-    BudgetNotMet,
-    Cancelled,
+    BudgetNotMet = 3,
+    Cancelled = 4,
     /// Of the hidden `host` command alone: another host has the session.
-    InUse,
-}
-
-impl From<Exit> for u8 {
-    fn from(exit: Exit) -> u8 {
-        match exit {
-            Exit::Done => 0,
-            Exit::Failed => 1,
-            Exit::Usage => 2,
-            Exit::BudgetNotMet => 3,
-            Exit::Cancelled => 4,
-            Exit::InUse => crate::host::lifecycle::IN_USE,
-        }
-    }
+    InUse = crate::host::lifecycle::IN_USE,
 }
 
 impl From<Exit> for ExitCode {
     fn from(exit: Exit) -> ExitCode {
-        ExitCode::from(u8::from(exit))
+        ExitCode::from(exit as u8)
     }
 }
 

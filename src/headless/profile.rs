@@ -58,20 +58,12 @@ fn json(profile: &Profile) -> Result<serde_json::Value> {
     Ok(value)
 }
 
+/// The columns of [`print_table`].
+const HEAD: &str = "layer                              kind                    ms      ± ms  share     MACs M  params k       MB bound   kernel";
+
 fn print_table(name: &str, p: &Profile, convention: MacConvention) -> Result<(), Unwritten> {
     say!("{name} on {}, batch {}, {}", p.device, p.batch, counted(p.runs, "run"))?;
-    say!(
-        "{:<34} {:<16} {:>9} {:>9} {:>6} {:>10} {:>9} {:>8} {:<7} kernel",
-        "layer",
-        "kind",
-        "ms",
-        "± ms",
-        "share",
-        "MACs M",
-        "params k",
-        "MB",
-        "bound"
-    )?;
+    say!("{HEAD}")?;
     for r in &p.rows {
         say!(
             "{:<34} {:<16} {:>8.4}{:1} {:>9.4} {:>5.1}% {:>10.3} {:>9.1} {:>8.3} {:<7} {}",

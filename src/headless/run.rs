@@ -259,7 +259,7 @@ impl Driver {
         // Comments on the verdict may still be coming.
         self.when_free(Command::Export { path, format: String::new() }).await?;
         loop {
-            if let Event::Exported { path, hash, .. } = self.event().await? {
+            if let Some(Event::Exported { path, hash, .. }) = self.message().await? {
                 return Ok((path, hash));
             }
         }
@@ -286,15 +286,7 @@ impl Driver {
         Ok(())
     }
 
-    /// The next durable event.
-    async fn event(&mut self) -> Result<Event> {
-        loop {
-            if let Some(event) = self.message().await? {
-                return Ok(event);
-            }
-        }
-    }
-
+    /// Takes the next message; the durable event in it, if it is one.
     async fn message(&mut self) -> Result<Option<Event>> {
         let message = self.messages.recv().await.context("the host ended early; hint: the session's log says why")?;
         self.take(message)

@@ -88,6 +88,9 @@ fn measure(opened: &Opened) -> Result<Report> {
     Ok(Report { checks, timings: timings?, peaks })
 }
 
+/// The columns of the second of the tables.
+const TIMINGS: &str = "layer                                      kernel                          p50 ms   GFLOP/s     GB/s  share of memory  bound";
+
 fn print_table(opened: &Opened, gauges: Option<&Result<Reading, String>>, report: &Report) -> Result<(), Unwritten> {
     say!("selftest on {}", clean(&opened.words))?;
     match gauges {
@@ -117,17 +120,7 @@ fn print_table(opened: &Opened, gauges: Option<&Result<Reading, String>>, report
         }
     }
     say!()?;
-    say!(
-        "{:<36} {:<5} {:<28} {:>9} {:>9} {:>8} {:>6} {:>9}  bound",
-        "layer",
-        "",
-        "kernel",
-        "p50 ms",
-        "GFLOP/s",
-        "GB/s",
-        "share",
-        "of memory"
-    )?;
+    say!("{TIMINGS}")?;
     for t in &report.timings {
         say!(
             "{:<36} {:<5} {:<28} {:>9.4} {:>9} {:>8.1} {:>5.0}% {:>9}  {}",

@@ -12,7 +12,7 @@ use crate::prune::{self, Action, Sparsity, Target};
 use crate::quant::{self, Calibration};
 use crate::recover;
 use crate::words::counted;
-use anyhow::{Result, bail};
+use anyhow::{Context, Result, bail};
 use std::path::Path;
 
 /// Opens `spec`: `demo:vit`, `demo:cnn`, or a path; then lets flags correct the preprocessing, and has every convolution
@@ -80,10 +80,8 @@ pub fn device(on: &On) -> Result<Opened> {
 
 /// A precision by its label.
 pub fn precision(name: &str) -> Result<Precision> {
-    let Some(precision) = Precision::parse(name) else {
-        bail!("unknown precision `{name}`; hint: one of {}", Precision::ALL.map(Precision::label).join(", "));
-    };
-    Ok(precision)
+    let known = || Precision::ALL.map(Precision::label).join(", ");
+    Precision::parse(name).with_context(|| format!("unknown precision `{name}`; hint: one of {}", known()))
 }
 
 /// `model` with zeros among the weights of every convolution and linear layer.

@@ -483,8 +483,3 @@ fn in_range(b: &Budget) -> Result<(), String> {
     let lie = if name == "drop" { "points lie in [0, 100]" } else { "factors lie in (0, 1]" };
     Err(format!("budget `{name}={value}` is out of range; hint: {lie}"))
 }
-
-/// Freezes a target; what a rule file's `veto` amounts to before anything was proposed.
-pub fn freeze(target: Target, reason: &str) -> Constraint {
-    Constraint { target, limit: Limit::Freeze, reason: reason.to_owned() }
-}

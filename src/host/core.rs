@@ -22,7 +22,7 @@ const STILL: Duration = Duration::from_millis(1200);
 const GRACE: Duration = Duration::from_secs(5);
 
 /// What goes on by itself.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Auto {
     /// A fresh session profiles, senses and proposes.
     pub on_open: bool,
@@ -388,33 +388,20 @@ impl Core {
     }
 
     fn feed(&mut self, mut feed: Feed) {
-        match &mut feed {
+        match (&mut feed, &mut self.job) {
             // JSON has no infinities.
-            Feed::Progress(p) => {
+            (Feed::Progress(p), job) => {
                 if !p.rate.is_finite() {
                     p.rate = 0.0;
                 }
                 p.eta_s = p.eta_s.filter(|e| e.is_finite());
+                job.iter_mut().for_each(|job| job.progress = Some(feed.clone()));
             }
-            Feed::Live { rows, .. } => rows.retain(|r| r.p50_ms.is_finite() && r.p95_ms.is_finite()),
-            Feed::Turn { .. }
-            | Feed::Token { .. }
-            | Feed::TurnEnd { .. }
-            | Feed::JobEnd { .. }
-            | Feed::Agents { .. }
-            | Feed::Log { .. } => {}
-        }
-        if let Some(job) = &mut self.job {
-            match &feed {
-                Feed::Progress(_) => job.progress = Some(feed.clone()),
-                Feed::Turn { .. } => (job.progress, job.turn) = (None, Some(feed.clone())),
-                Feed::TurnEnd { .. } => job.turn = None,
-                Feed::Token { .. }
-                | Feed::JobEnd { .. }
-                | Feed::Live { .. }
-                | Feed::Agents { .. }
-                | Feed::Log { .. } => {}
-            }
+            (Feed::Live { rows, .. }, _) => rows.retain(|r| r.p50_ms.is_finite() && r.p95_ms.is_finite()),
+            (Feed::Turn { .. }, Some(job)) => (job.progress, job.turn) = (None, Some(feed.clone())),
+            (Feed::TurnEnd { .. }, Some(job)) => job.turn = None,
+            (Feed::Turn { .. } | Feed::TurnEnd { .. }, None) => {}
+            (Feed::Token { .. } | Feed::JobEnd { .. } | Feed::Agents { .. } | Feed::Log { .. }, _) => {}
         }
         self.broadcast(&HostMsg::Feed { feed });
     }

@@ -109,9 +109,7 @@ pub fn start(place: &Place, spec: Option<OpenSpec>) -> Result<Host, HostError> {
 
 /// Starts a host in this process that needs neither the session's model nor its data, for exports.
 pub fn start_shelf(place: &Place) -> Result<Host, HostError> {
-    let auto = Auto { on_open: false, on_accept: false, rehearse: false };
-    let settings = Settings { auto, llm: Llm::default(), budget: Default::default() };
-    Host::start(place, settings, |card| compute::archive(place, card))
+    Host::start(place, Settings::default(), |card| compute::archive(place, card))
 }
 
 /// Whether a host has this session. It may not listen yet.

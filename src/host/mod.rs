@@ -21,7 +21,6 @@ pub mod spec;
 mod wire;
 
 pub use self::core::Auto;
-pub use commands::freeze;
 pub use spec::OpenSpec;
 
 use self::core::Core;
@@ -53,7 +52,7 @@ pub enum HostError {
 }
 
 /// How a host behaves.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Default)]
 pub struct Settings {
     pub auto: Auto,
     pub llm: Llm,

@@ -168,13 +168,9 @@ fn push_feed(q: &mut Queue, mut feed: Feed, limits: &Limits) {
 /// Takes out the oldest feed message that `which` picks.
 fn remove(q: &mut Queue, which: impl Fn(&Feed) -> bool) -> Option<Feed> {
     let at = q.messages.iter().position(|m| matches!(m, HostMsg::Feed { feed } if which(feed)))?;
-    match q.messages.remove(at)? {
-        HostMsg::Feed { feed } => {
-            q.feeds -= 1;
-            Some(feed)
-        }
-        _ => None,
-    }
+    let HostMsg::Feed { feed } = q.messages.remove(at)? else { return None };
+    q.feeds -= 1;
+    Some(feed)
 }
 
 #[cfg(test)]

@@ -170,7 +170,7 @@ async fn a_constraint_that_comes_after_an_approval_binds_it() {
     let mut r = Rig::proposed().await;
     r.ok(Command::Approve { ids: ids(&[0, 1]) }).await;
     // A freeze is a veto of what waits there.
-    r.ok(Command::Constrain { constraint: freeze(group("b"), "mine") }).await;
+    r.ok(Command::Constrain { constraint: freeze("b", "mine") }).await;
     r.until("vetoed", |s| s.constraints.len() == 1).await;
     assert_eq!((r.status("b"), r.standing("b")), (Status::Vetoed, Standing::Vetoed));
     // Lifted, it is open again: no veto is left that binds nobody.

@@ -148,11 +148,7 @@ impl OpenSpec {
     /// what it says of the language model is a request, as `./paring.toml`'s is: granted for an origin that `user` (the
     /// settings without a project's) names, else left out, and said in words.
     pub fn granted(mut self, place: &Place, user: &config::Settings) -> (OpenSpec, Option<String>) {
-        let named = |url: &str| {
-            let origin = Origin::of(url);
-            let mine = user.llm_url.as_deref().and_then(Origin::of);
-            origin.is_some() && (origin == mine || origin.is_some_and(|o| user.llm_trusted.contains(&o)))
-        };
+        let named = |url: &str| Origin::of(url).is_some_and(|origin| user.name(&origin));
         if place.is_own() || self.llm_url.as_deref().is_some_and(named) {
             return (self, None);
         }

@@ -3,7 +3,8 @@
 use super::client::{Client, CommandError, Messages};
 use super::fake::{Fake, Gate};
 use super::*;
-use crate::plan::{Action, DecisionId, Limit, Status, Target};
+use crate::plan::testing::{cut as prune, group, ids};
+use crate::plan::{Action, Constraint, DecisionId, Limit, Status, Target};
 use crate::session::{Command, Event, Feed, HostMsg, Phase, Proposer};
 use std::time::Duration;
 use tokio::io::{DuplexStream, ReadHalf, WriteHalf};
@@ -127,20 +128,12 @@ impl Rig {
     }
 }
 
-fn group(name: &str) -> Target {
-    Target::Group(name.to_owned())
+fn limit(name: &str, ratio: f64) -> Constraint {
+    Constraint { target: group(name), limit: Limit::MaxRatio { ratio }, reason: String::new() }
 }
 
-fn ids(ids: &[u64]) -> Vec<DecisionId> {
-    ids.iter().map(|&i| DecisionId(i)).collect()
-}
-
-fn limit(name: &str, ratio: f64) -> crate::plan::Constraint {
-    crate::plan::Constraint { target: group(name), limit: Limit::MaxRatio { ratio }, reason: String::new() }
-}
-
-fn prune(ratio: f64) -> Action {
-    Action::Prune { ratio, kept: Vec::new() }
+fn freeze(name: &str, reason: &str) -> Constraint {
+    Constraint { target: group(name), limit: Limit::Freeze, reason: reason.to_owned() }
 }
 
 #[tokio::test]
@@ -279,7 +272,7 @@ async fn the_engineer_acts_while_agents_think_and_wins() {
     r.until("reasoning", |s| s.phase == Phase::Reason && !s.utterances.is_empty()).await;
     r.ok(Command::Decide { target: group("a"), action: prune(0.25) }).await;
     r.ok(Command::Approve { ids: ids(&[0]) }).await;
-    r.ok(Command::Constrain { constraint: freeze(group("b"), "mine") }).await;
+    r.ok(Command::Constrain { constraint: freeze("b", "mine") }).await;
     r.ok(Command::Constrain { constraint: limit("c", 0.25) }).await;
     assert!(r.refused(Command::Run).await.contains("running"));
     r.gate(None);

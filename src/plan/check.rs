@@ -6,7 +6,7 @@
 //! that is no number) are errors. Not here: whether it is wise (`forecast`) and which units are kept (importance).
 
 use super::{Action, Constraint, Limit, Target};
-use crate::graph::{Graph, Node};
+use crate::graph::{Graph, Node, NodeId};
 use crate::prune::Group;
 use crate::quant::Precision;
 
@@ -60,7 +60,7 @@ pub fn check(
     };
     let block = |name: &str| {
         let names = || graph.blocks.iter().map(|b| b.name.as_str());
-        graph.blocks.iter().find(|b| b.name == name).ok_or_else(|| unknown("block", name, names()))
+        graph.block(name).ok_or_else(|| unknown("block", name, names()))
     };
     // What is named must be there, whatever is to be done to it.
     match target {
@@ -193,14 +193,8 @@ pub fn keeps_f32<'a>(
     graph: &Graph,
     constraints: &'a [Constraint],
 ) -> Option<&'a Constraint> {
-    let inside = |block: &str| {
-        graph
-            .blocks
-            .iter()
-            .filter(|b| b.name == block)
-            .flat_map(|b| &b.nodes)
-            .any(|id| graph.nodes.get(id.index()).is_some_and(|n| n.name == layer))
-    };
+    let is_layer = |id: &NodeId| graph.nodes.get(id.index()).is_some_and(|n| n.name == layer);
+    let inside = |block: &str| graph.block(block).is_some_and(|b| b.nodes.iter().any(is_layer));
     constraints.iter().filter(|c| c.limit == Limit::KeepF32).find(|c| match &c.target {
         Target::Layer(l) | Target::Weights(l) => l == layer,
         Target::Group(g) => groups.iter().any(|group| &group.id == g && group.members.iter().any(|m| m.node == layer)),
@@ -244,28 +238,24 @@ fn unknown<'a>(kind: &'static str, name: &str, known: impl Iterator<Item = &'a s
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::plan::testing::{chain, freeze};
-
-    fn prune_of(ratio: f64) -> Action {
-        Action::Prune { ratio, kept: Vec::new() }
-    }
+    use crate::plan::testing::{chain, cut, freeze};
 
     #[test]
     fn ratios_are_rounded_clamped_or_refused() {
         let (graph, mut groups) = chain(&[16, 16], 8);
         groups[0].granule = 4;
         let t = Target::Group(groups[0].id.clone());
-        let run = |r: f64, c: &[Constraint]| check(&prune_of(r), &t, &groups, &graph, c);
-        assert_eq!(run(0.3, &[]), Ok(prune_of(0.25)));
+        let run = |r: f64, c: &[Constraint]| check(&cut(r), &t, &groups, &graph, c);
+        assert_eq!(run(0.3, &[]), Ok(cut(0.25)));
         assert_eq!(run(0.05, &[]), Ok(Action::Keep));
-        assert_eq!(run(0.99, &[]), Ok(prune_of(0.75)));
+        assert_eq!(run(0.99, &[]), Ok(cut(0.75)));
         for bad in [f64::NAN, f64::INFINITY, -0.1, 38.0] {
             assert!(matches!(run(bad, &[]), Err(PlanError::Ratio { .. })), "{bad}");
         }
         assert!(matches!(run(1.0, &[]), Err(PlanError::Empties { .. })));
         let limit =
             |ratio| vec![Constraint { target: t.clone(), limit: Limit::MaxRatio { ratio }, reason: "mine".into() }];
-        assert_eq!(run(0.75, &limit(0.3)), Ok(prune_of(0.25)));
+        assert_eq!(run(0.75, &limit(0.3)), Ok(cut(0.25)));
         assert_eq!(run(0.75, &limit(0.0)), Ok(Action::Keep));
         assert_eq!(max_ratio(&groups[0], &limit(0.3)), 0.25);
         assert_eq!(max_ratio(&groups[0], &freeze(t.clone())), 0.0);
@@ -279,7 +269,7 @@ mod tests {
         let t = Target::Group(groups[0].id.clone());
         let run = |ratio, kept: &[u32]| check(&Action::Prune { ratio, kept: kept.to_vec() }, &t, &groups, &graph, &[]);
         assert_eq!(run(0.5, &[0, 2, 4, 6]), Ok(Action::Prune { ratio: 0.5, kept: vec![0, 2, 4, 6] }));
-        assert_eq!(run(0.25, &[0, 2, 4, 6]), Ok(prune_of(0.25)));
+        assert_eq!(run(0.25, &[0, 2, 4, 6]), Ok(cut(0.25)));
         for bad in [&[2u32, 1, 4, 6][..], &[0, 2, 4, 8], &[1, 1, 2, 3]] {
             assert!(matches!(run(0.5, bad), Err(PlanError::Kept { .. })), "{bad:?}");
         }
@@ -293,7 +283,7 @@ mod tests {
         let layer = Target::Layer("conv1".into());
         assert_eq!(check(&int8, &layer, &groups, &graph, &[]), Ok(int8.clone()));
         assert!(matches!(check(&int8, &group, &groups, &graph, &[]), Err(PlanError::Mismatch { .. })));
-        assert!(matches!(check(&prune_of(0.5), &layer, &groups, &graph, &[]), Err(PlanError::Mismatch { .. })));
+        assert!(matches!(check(&cut(0.5), &layer, &groups, &graph, &[]), Err(PlanError::Mismatch { .. })));
         let relu = Target::Layer("relu1".into());
         assert!(matches!(check(&int8, &relu, &groups, &graph, &[]), Err(PlanError::Precision { .. })));
         let typo = Target::Layer("conv_1".into());
@@ -305,7 +295,7 @@ mod tests {
         assert!(matches!(check(&int8, &layer, &groups, &graph, &keep), Err(PlanError::KeepF32 { .. })));
         let mut fixed = groups.clone();
         fixed[0].protected = Some("it is the output".into());
-        assert!(matches!(check(&prune_of(0.5), &group, &fixed, &graph, &[]), Err(PlanError::Protected { .. })));
+        assert!(matches!(check(&cut(0.5), &group, &fixed, &graph, &[]), Err(PlanError::Protected { .. })));
         assert_eq!(max_ratio(&fixed[0], &[]), 0.0);
     }
 
@@ -318,18 +308,18 @@ mod tests {
         let w4 = Action::Precision { precision: Precision::W4 };
         let zeros = Action::Sparsify { sparsity: "50%".parse().expect("sparsity") };
         let run = |a: &Action, t: &Target, c: &[Constraint]| check(a, t, &groups, &graph, c);
-        let cut = freeze(group.clone());
-        assert!(matches!(run(&prune_of(0.5), &group, &cut), Err(PlanError::Frozen { .. })));
-        assert_eq!(run(&w4, &layer, &cut), Ok(w4.clone()), "the layer of the same name keeps its own say");
-        assert_eq!(run(&zeros, &weights, &cut), Ok(zeros.clone()));
+        let whole = freeze(group.clone());
+        assert!(matches!(run(&cut(0.5), &group, &whole), Err(PlanError::Frozen { .. })));
+        assert_eq!(run(&w4, &layer, &whole), Ok(w4.clone()), "the layer of the same name keeps its own say");
+        assert_eq!(run(&zeros, &weights, &whole), Ok(zeros.clone()));
         let bits = freeze(layer.clone());
         assert!(matches!(run(&w4, &layer, &bits), Err(PlanError::Frozen { .. })));
         assert!(matches!(run(&zeros, &weights, &bits), Err(PlanError::Frozen { .. })));
-        assert_eq!(run(&prune_of(0.5), &group, &bits), Ok(prune_of(0.5)));
+        assert_eq!(run(&cut(0.5), &group, &bits), Ok(cut(0.5)));
         // Back to the original is never forbidden.
         assert!(run(&Action::Precision { precision: Precision::F32 }, &layer, &bits).is_ok());
         let both =
-            [cut, vec![Constraint { target: group.clone(), limit: Limit::KeepF32, reason: "x".into() }]].concat();
+            [whole, vec![Constraint { target: group.clone(), limit: Limit::KeepF32, reason: "x".into() }]].concat();
         assert!(matches!(run(&w4, &layer, &both), Err(PlanError::KeepF32 { .. })), "unless it is kept in f32");
     }
 

@@ -120,14 +120,8 @@ impl Costs {
                 .widths()
                 .and_then(|(i, o)| Steps::of(ladders.iter().find(|l| l.layer == r.name)?, i, o));
             let repeat = r.latency.spread().clamp(REPEAT, REPEAT_MOST);
-            Some(RowTable {
-                node,
-                ms: profile.counted_ms(r),
-                repeat,
-                bytes: r.weight_bytes,
-                precision: r.precision,
-                steps,
-            })
+            let (ms, bytes) = (profile.counted_ms(r), r.weight_bytes);
+            Some(RowTable { node, ms, repeat, bytes, precision: r.precision, steps })
         };
         let rows: Vec<RowTable> = profile.rows.iter().filter_map(row).collect();
         let whole_ms = rows.iter().map(|r| r.ms).sum();
@@ -205,8 +199,7 @@ impl Costs {
             params: self.base.params,
             bytes: self.base_bytes,
             latency_ms: self.whole_ms,
-            latency_spread: 0.0,
-            touched_ms: 0.0,
+            ..Cost::default()
         }
     }
 

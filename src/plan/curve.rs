@@ -218,6 +218,7 @@ fn line_at(points: &[(f64, f64)], at: f64) -> f64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::plan::testing::rung;
 
     #[test]
     fn curve_passes_through_its_points_and_never_falls() {
@@ -242,10 +243,6 @@ mod tests {
         assert!((nan.at(0.5) - 1.0).abs() < 1e-12);
         let twice = Curve::rising([(0.0, 0.0), (1.0, 1.0), (1.0, 3.0)]);
         assert!((twice.at(1.0) - 2.0).abs() < 1e-12);
-    }
-
-    fn rung(i: usize, o: usize, precision: Precision, ms: f64) -> LadderPoint {
-        LadderPoint { in_width: i, out_width: o, precision, ms, spread: 0.0, noisy: false }
     }
 
     #[test]

@@ -10,7 +10,7 @@ use super::quality::{self, Basis, Harms, PastRound, Quality, QualityInput, Quali
 use super::verdict::decide;
 use super::{Action, Budget, Decision, Estimate, Forecast, Outcome, Status, Target};
 use crate::graph::op;
-use crate::graph::{Graph, Op};
+use crate::graph::{Graph, NodeId, Op};
 use crate::profile::{Ladder, Profile, SensCurve, SensPoint, SensTarget, Sensitivity};
 use crate::prune::Group;
 use crate::quant::{Precision, WeightFormat};
@@ -24,8 +24,6 @@ pub struct PlanForecast {
     pub macs: Estimate,
     pub memory: Estimate,
     pub params: Estimate,
-    /// The range of `quality`.
-    pub d_quality: Estimate,
     pub quality: Quality,
     /// Decisions that cannot be combined with the others, in words; they are left out of the figures.
     pub skipped: Vec<String>,
@@ -46,7 +44,7 @@ pub struct BudgetLine {
 impl PlanForecast {
     /// The forecast against each item that the budget sets.
     pub fn against(&self, budget: &Budget) -> Vec<BudgetLine> {
-        let drop = Estimate { value: -self.d_quality.value, low: -self.d_quality.high, high: -self.d_quality.low };
+        let drop = Estimate { value: -self.quality.value, low: -self.quality.high, high: -self.quality.low };
         let forecasts = [self.latency, self.macs, self.memory, self.params, drop];
         let line = |((name, target), forecast): ((&'static str, Option<f64>), Estimate)| {
             let target = target?;
@@ -81,12 +79,10 @@ impl Forecaster {
         ladders: &[Ladder],
         sensitivity: &Sensitivity,
     ) -> Forecaster {
-        let curves = curves_of(sensitivity, |p| p.kl);
-        let losses = curves_of(sensitivity, |p| p.d_loss);
         Forecaster {
             costs: Costs::new(graph, groups, profile, ladders),
-            curves,
-            losses,
+            curves: curves_of(sensitivity, |p| p.kl),
+            losses: curves_of(sensitivity, |p| p.d_loss),
             quality: QualityModel::default(),
         }
     }
@@ -155,7 +151,6 @@ impl Forecaster {
             macs: ratio(cost.macs, base.macs),
             memory: ratio(cost.bytes, base.bytes),
             params: ratio(cost.params, base.params),
-            d_quality: quality.estimate(),
             quality,
             skipped,
         }
@@ -259,13 +254,8 @@ impl Forecaster {
         match target {
             Target::Group(g) => self.costs.groups.iter().find(|x| &x.id == g)?.block.as_deref(),
             Target::Layer(l) | Target::Weights(l) => {
-                let id = *self.costs.index.get(l)?;
-                self.costs
-                    .graph
-                    .blocks
-                    .iter()
-                    .find(|b| b.nodes.iter().any(|n| n.index() == id))
-                    .map(|b| b.name.as_str())
+                let id = NodeId(*self.costs.index.get(l)? as u32);
+                self.costs.graph.block_of(id).map(|b| b.name.as_str())
             }
             Target::Block(b) => Some(b),
         }

@@ -344,17 +344,6 @@ impl QualityModel {
         h: &Harms,
         between: impl Fn(&[(Target, Action)]) -> Harms,
     ) -> Quality {
-        let q = self.points_of(actions, h, between);
-        let unit = |points: f64| self.input.metric.of_points(points);
-        Quality { value: unit(q.value), low: unit(q.low), high: unit(q.high), ..q }
-    }
-
-    fn points_of(
-        &self,
-        actions: &[(Target, Action)],
-        h: &Harms,
-        between: impl Fn(&[(Target, Action)]) -> Harms,
-    ) -> Quality {
         if actions.iter().all(|(_, a)| *a == Action::Keep) {
             return Quality { coverage: COVERAGE, basis: Basis::Unchanged, ..Quality::default() };
         }
@@ -440,6 +429,7 @@ impl QualityModel {
         self.clamped(-value, -(value + up), -(value - down), basis)
     }
 
+    /// These points within what can happen, in the metric's unit.
     fn clamped(&self, value: f64, low: f64, high: f64, basis: Basis) -> Quality {
         let (m, base) = (&self.input.metric, self.base());
         let score = m.scale.abs() * 100.0 / m.whole;
@@ -447,9 +437,9 @@ impl QualityModel {
             m.worst.map_or(-UNBOUNDED, |worst| -score * (base - worst)),
             m.best.map_or(UNBOUNDED, |best| score * (best - base)),
         );
-        let clamp = |v: f64| v.clamp(worst, best.max(worst));
-        let value = clamp(value);
-        Quality { value, low: clamp(low).min(value), high: clamp(high).max(value), coverage: COVERAGE, basis }
+        let unit = |points: f64| m.of_points(points.clamp(worst, best.max(worst)));
+        let value = unit(value);
+        Quality { value, low: unit(low).min(value), high: unit(high).max(value), coverage: COVERAGE, basis }
     }
 
     /// No figure: what is known is lost at least, what is not may be anything.

@@ -1,6 +1,8 @@
 //! Small graphs, groups and tables for the tests of this room.
 
-use super::{Action, Constraint, Forecaster, Limit, Outcome, QualityInput, Target, Trial, Verdict, plan_key};
+use super::{
+    Action, Constraint, DecisionId, Forecaster, Limit, Outcome, QualityInput, Target, Trial, Verdict, plan_key,
+};
 use crate::eval::TrialOutcome;
 use crate::graph::op;
 use crate::graph::{Activation, Graph, Node, NodeId, Op, ParamRef, ParamRole, Span};
@@ -56,6 +58,19 @@ pub fn chain(widths: &[usize], side: usize) -> (Graph, Vec<Group>) {
     (Graph { nodes, output, blocks: Vec::new() }, groups)
 }
 
+pub fn group(name: &str) -> Target {
+    Target::Group(name.to_owned())
+}
+
+pub fn ids(ids: &[u64]) -> Vec<DecisionId> {
+    ids.iter().map(|&i| DecisionId(i)).collect()
+}
+
+/// A cut whose kept units are still to be picked.
+pub fn cut(ratio: f64) -> Action {
+    Action::Prune { ratio, kept: Vec::new() }
+}
+
 pub fn freeze(target: Target) -> Vec<Constraint> {
     vec![Constraint { target, limit: Limit::Freeze, reason: "no".into() }]
 }
@@ -73,14 +88,12 @@ pub fn stats(ms: f64) -> LatencyStats {
 pub fn profile_of(graph: &Graph, ms_per_mmac: f64) -> Profile {
     let macs = crate::graph::macs(graph).expect("macs");
     let shapes = crate::graph::shapes(graph).expect("shapes");
-    let mut rows = Vec::new();
-    for (i, n) in graph.nodes.iter().enumerate() {
-        if !n.op.is_conv_or_linear() {
-            continue;
-        }
+    let of = |(i, n): (usize, &Node)| {
         let (ms, params) = (macs[i].conv_linear as f64 / 1e6 * ms_per_mmac, crate::graph::node_params(&n.op));
-        rows.push(LayerRow { macs: macs[i], out_shape: shapes[i].clone(), ..row(&n.name, ms, params) });
-    }
+        LayerRow { macs: macs[i], out_shape: shapes[i].clone(), ..row(&n.name, ms, params) }
+    };
+    let weighty = graph.nodes.iter().enumerate().filter(|(_, n)| n.op.is_conv_or_linear());
+    let rows: Vec<LayerRow> = weighty.map(of).collect();
     let total: f64 = rows.iter().map(|r| r.latency.p50).sum();
     profile(rows, total * 1.1)
 }
@@ -142,19 +155,19 @@ pub fn curves(groups: &[Group], weights: &[f64], layers: &[&str], int8_kl: f64) 
     Sensitivity { curves, base_loss: 0.1, base_score: 0.95 }
 }
 
+/// What a layer took at these widths.
+pub fn rung(in_width: usize, out_width: usize, precision: Precision, ms: f64) -> LadderPoint {
+    LadderPoint { in_width, out_width, precision, ms, spread: 0.0, noisy: false }
+}
+
 /// Ladders in which time is proportional to both widths and int8 takes `int8` of f32.
 pub fn ladders(graph: &Graph, profile: &Profile, int8: f64) -> Vec<Ladder> {
     let mut out = Vec::new();
     for n in &graph.nodes {
         let Some((i, o)) = n.op.facts().widths() else { continue };
         let full = profile.rows.iter().find(|r| r.name == n.name).map_or(1.0, |r| r.latency.p50);
-        let at = |iw: usize, ow: usize, precision, k: f64| LadderPoint {
-            in_width: iw,
-            out_width: ow,
-            precision,
-            ms: full * k * (iw as f64 / i as f64) * (ow as f64 / o as f64),
-            spread: 0.0,
-            noisy: false,
+        let at = |iw: usize, ow: usize, precision, k: f64| {
+            rung(iw, ow, precision, full * k * (iw as f64 / i as f64) * (ow as f64 / o as f64))
         };
         let mut points = vec![at(i, o, Precision::F32, 1.0), at(i, o, Precision::Int8, int8)];
         for (iw, ow) in [(i / 2, o), (i, o / 2), (i / 2, o / 2)] {
@@ -179,7 +192,7 @@ pub fn tried(forecaster: &Forecaster, groups: &[Group], layers: &[&str]) -> Qual
         QualityInput { base: Some(0.95), metric: Metric::top1(10), images: 10_000, ..QualityInput::default() };
     let cuts = |ratio: f64| -> Vec<(Target, Action)> {
         let free = groups.iter().filter(|g| g.protected.is_none());
-        free.map(|g| (Target::Group(g.id.clone()), Action::Prune { ratio, kept: Vec::new() })).collect()
+        free.map(|g| (group(&g.id), cut(ratio))).collect()
     };
     let rounded = layers.iter().map(|l| int8(l)).collect();
     for actions in [cuts(0.25), cuts(0.5), cuts(0.75), rounded] {

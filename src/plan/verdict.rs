@@ -37,13 +37,7 @@ pub fn verdict(budget: &Budget, base: &Measured, new: &Measured, latency: Ratio,
         })
         .collect();
     let any = |o: Outcome| lines.iter().any(|l| l.outcome == o);
-    let outcome = if any(Outcome::Reject) {
-        Outcome::Reject
-    } else if any(Outcome::Undecided) {
-        Outcome::Undecided
-    } else {
-        Outcome::Accept
-    };
+    let outcome = [Outcome::Reject, Outcome::Undecided].into_iter().find(|o| any(*o)).unwrap_or(Outcome::Accept);
     Verdict { outcome, lines, d_quality: diff, d_quality_low: low, d_quality_high: high }
 }
 

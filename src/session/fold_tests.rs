@@ -1,14 +1,10 @@
 //! Tables for the fold: every act, its undo, and what a restart or a failure leaves behind.
 
-use crate::plan::testing::verdict;
-use crate::plan::{Action, Author, Budget, Constraint, Decision, DecisionId, Limit, Outcome, Status, Target};
+use crate::plan::testing::{group, ids, verdict};
+use crate::plan::{Action, Author, Budget, Constraint, Decision, DecisionId, Limit, Outcome, Status};
 use crate::profile::{SensCurve, SensTarget};
 use crate::quant::Precision;
 use crate::session::{Event, Phase, Record, Standing, State};
-
-fn group(name: &str) -> Target {
-    Target::Group(name.to_owned())
-}
 
 fn decision(id: u64, name: &str, author: Author) -> Decision {
     let half = Action::Prune { ratio: 0.5, kept: vec![0, 1] };
@@ -51,10 +47,6 @@ impl Session {
     fn verdict(&mut self, round: u32) -> &mut Session {
         self.push(Event::VerdictGiven { round, verdict: verdict(Outcome::Accept) })
     }
-}
-
-fn ids(ids: &[u64]) -> Vec<DecisionId> {
-    ids.iter().map(|&i| DecisionId(i)).collect()
 }
 
 fn applied(round: u32, ids: Vec<DecisionId>) -> Event {

@@ -211,26 +211,24 @@ fn load(path: &Path) -> Result<Loaded, JournalError> {
         conn.execute_batch("PRAGMA synchronous=FULL; PRAGMA wal_autocheckpoint=1000;")?;
         Ok(conn)
     };
+    let damaged = |e| match e {
+        JournalError::Damaged { message, .. } => Ok(Loaded::Damaged(message)),
+        other => Err(other),
+    };
     let conn = match attempt() {
         Ok(conn) => conn,
-        Err(e) if corrupt(&e) => return Ok(Loaded::Damaged(e.to_string())),
-        Err(e) => return Err(sql(path, &e)),
+        Err(e) => return damaged(sql(path, &e)),
     };
     match check_version(&conn, path) {
         Ok(SCHEMA) => {}
         Ok(found) => migrate(&conn, found).map_err(|e| sql(path, &e))?,
-        Err(JournalError::Damaged { message, .. }) => return Ok(Loaded::Damaged(message)),
-        Err(e) => return Err(e),
+        Err(e) => return damaged(e),
     }
-    let mut read = match rows(&conn, path) {
-        Ok(r) => r,
-        Err(JournalError::Damaged { message, .. }) => return Ok(Loaded::Damaged(message)),
-        Err(e) => return Err(e),
-    };
-    Ok(match read.stop.take() {
-        Some(message) => Loaded::Damaged(message),
-        None => Loaded::Whole(conn, read),
-    })
+    match rows(&conn, path) {
+        Ok(Read { stop: Some(message), .. }) => Ok(Loaded::Damaged(message)),
+        Ok(read) => Ok(Loaded::Whole(conn, read)),
+        Err(e) => damaged(e),
+    }
 }
 
 fn check_version(conn: &Connection, path: &Path) -> Result<i64, JournalError> {

@@ -10,6 +10,12 @@ fn note(i: usize) -> Event {
     Event::Noted { round: 1, text: format!("{i} ").repeat(1 + (i * 37) % 900) }
 }
 
+fn fresh() -> (tempfile::TempDir, Journal) {
+    let dir = tempfile::tempdir().expect("temp dir");
+    let journal = Journal::open(dir.path()).expect("opens").journal;
+    (dir, journal)
+}
+
 fn records(dir: &Path) -> Vec<Record> {
     Journal::open(dir).expect("opens").records
 }
@@ -24,8 +30,7 @@ struct Sample {
 fn sample() -> &'static Sample {
     static SAMPLE: OnceLock<Sample> = OnceLock::new();
     SAMPLE.get_or_init(|| {
-        let dir = tempfile::tempdir().expect("temp dir");
-        let mut j = Journal::open(dir.path()).expect("opens").journal;
+        let (_dir, mut j) = fresh();
         let mut history = Vec::new();
         for i in 0..120 {
             if i == 60 {
@@ -142,8 +147,7 @@ fn a_tail_that_is_lost_behind_a_bad_place_of_the_log_is_told_of_and_kept() {
 /// Frames of an earlier log lie behind those of the present one, and a transaction that did not end behind the last.
 #[test]
 fn what_is_left_of_older_logs_is_no_damage() {
-    let dir = tempfile::tempdir().expect("temp dir");
-    let mut j = Journal::open(dir.path()).expect("opens").journal;
+    let (dir, mut j) = fresh();
     for i in 0..40 {
         j.append(vec![note(900 + i)], 0).expect("appended");
     }
@@ -214,8 +218,7 @@ fn looking_at_a_lock_keeps_nobody_from_taking_it() {
 
 #[test]
 fn what_was_appended_comes_back() {
-    let dir = tempfile::tempdir().expect("temp dir");
-    let mut j = Journal::open(dir.path()).expect("opens").journal;
+    let (dir, mut j) = fresh();
     let mut all = j.append(vec![note(1), note(2)], 7).expect("appended");
     all.extend(j.append(vec![note(3)], 8).expect("appended"));
     assert_eq!(all.iter().map(|r| (r.seq, r.at_ms)).collect::<Vec<_>>(), [(1, 7), (2, 7), (3, 8)]);
@@ -265,8 +268,7 @@ fn two_hosts_on_one_session_is_an_error() {
 
 #[test]
 fn a_newer_journal_is_left_alone() {
-    let dir = tempfile::tempdir().expect("temp dir");
-    let mut j = Journal::open(dir.path()).expect("opens").journal;
+    let (dir, mut j) = fresh();
     j.append(vec![note(1)], 0).expect("appended");
     j.conn.execute_batch("PRAGMA user_version=99").expect("set");
     drop(j);
@@ -277,8 +279,7 @@ fn a_newer_journal_is_left_alone() {
 
 #[test]
 fn a_full_disk_loses_nothing_and_can_be_overcome() {
-    let dir = tempfile::tempdir().expect("temp dir");
-    let mut j = Journal::open(dir.path()).expect("opens").journal;
+    let (dir, mut j) = fresh();
     let mut all = j.append(vec![note(1)], 0).expect("appended");
     j.limit_pages(6);
     let big = Event::Noted { round: 1, text: "x".repeat(100_000) };
@@ -293,8 +294,7 @@ fn a_full_disk_loses_nothing_and_can_be_overcome() {
 
 #[test]
 fn values_that_json_cannot_hold_are_refused() {
-    let dir = tempfile::tempdir().expect("temp dir");
-    let mut j = Journal::open(dir.path()).expect("opens").journal;
+    let (dir, mut j) = fresh();
     let bad = Event::Sensed { base_loss: f64::NAN, base_score: 0.0, curves: Vec::new() };
     assert!(matches!(j.append(vec![note(1), bad], 0), Err(JournalError::Unstorable { .. })));
     drop(j);

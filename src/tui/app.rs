@@ -13,7 +13,7 @@ use super::stream::{Scroll, Turn};
 use super::table::Table;
 use crate::config::text::clean;
 use crate::config::{Act, Settings};
-use crate::plan::{Action, Decision, DecisionId, Forecast, Outcome, Status, Target};
+use crate::plan::{Action, Author, Decision, DecisionId, Forecast, Outcome, Status, Target, same_cut};
 use crate::prune::Group;
 use crate::session::{Command, Event, Feed, HostMsg, Phase, Progress, Record, Standing, State};
 use ratatui::layout::Rect;
@@ -62,14 +62,6 @@ pub enum Level {
     Good,
     Warn,
     Bad,
-}
-
-/// The same but for exactly which units are kept.
-pub(super) fn same(a: &Action, b: &Action) -> bool {
-    match (a, b) {
-        (Action::Prune { ratio: x, .. }, Action::Prune { ratio: y, .. }) => (x - y).abs() < 1e-9,
-        _ => a == b,
-    }
 }
 
 /// An edit that is not sent yet.
@@ -340,7 +332,7 @@ impl App {
 
     /// An edit of ours is durable: its draft is done, and the approval that was to follow it may.
     fn landed(&mut self, target: &Target, action: &Action) {
-        let mine = |s: &Sent| s.draft.target == *target && same(&s.draft.action, action);
+        let mine = |s: &Sent| s.draft.target == *target && same_cut(&s.draft.action, action, 1e-9);
         // A host that rounds or clamps still answers the oldest one.
         let at = self.sent.iter().position(mine).or_else(|| self.sent.iter().position(|s| s.draft.target == *target));
         let Some(at) = at else { return };
@@ -597,18 +589,8 @@ impl App {
 
     /// A decision of the engineer's that exists only to be forecast.
     pub fn fresh(&self, target: &Target, action: Action) -> Decision {
-        Decision {
-            id: DecisionId(u64::MAX),
-            round: self.state.round,
-            target: target.clone(),
-            action,
-            author: crate::plan::Author::Human,
-            rationale: String::new(),
-            forecast: None,
-            status: Status::Edited,
-            edited_from: None,
-            veto_reason: None,
-        }
+        let own = Decision::new(target.clone(), action, Author::Human);
+        Decision { id: DecisionId(u64::MAX), round: self.state.round, status: Status::Edited, ..own }
     }
 
     fn forecast(&mut self) {

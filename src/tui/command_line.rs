@@ -18,46 +18,52 @@ pub struct Spec {
     pub name: &'static str,
     pub args: &'static str,
     pub about: &'static str,
+    /// The key that does the same.
+    act: Option<Act>,
 }
 
 const fn spec(name: &'static str, args: &'static str, about: &'static str) -> Spec {
-    Spec { name, args, about }
+    Spec { name, args, about, act: None }
+}
+
+const fn does(act: Act, name: &'static str, about: &'static str) -> Spec {
+    Spec { name, args: "", about, act: Some(act) }
 }
 
 /// Every command, in palette order.
 pub const COMMANDS: &[Spec] = &[
-    spec("accept", "", "accept the evaluated round"),
+    does(Act::Accept, "accept", "accept the evaluated round"),
     spec("budget", "latency=0.6,drop=0.5", "set targets: latency, macs, memory, params as factors; drop in points"),
     spec("colors", "truecolor|256|16|none", "use fewer colours"),
-    spec("detach", "", "leave; the session keeps running"),
+    does(Act::Detach, "detach", "leave; the session keeps running"),
     spec("export", "[safetensors|onnx|pytorch] [PATH]", "write the compressed model and its manifest"),
     spec("filter", "[WORDS]", "show only layers with these words; empty shows all"),
     spec("freeze", "[REASON]", "this row's group stays as it is: no new cut of it"),
-    spec("help", "", "keys and commands"),
-    spec("interrupt", "", "interrupt the agents or the running job"),
+    does(Act::Help, "help", "keys and commands"),
+    does(Act::Interrupt, "interrupt", "interrupt the agents or the running job"),
     spec("keep-f32", "[REASON]", "this row must stay f32"),
     spec("lift", "", "lift the constraints on this row"),
     spec("llm", "URL MODEL | off", "set the OpenAI-compatible endpoint that the agents use"),
     spec("mac-convention", "conv_linear|attention|norms", "what MACs count"),
     spec("max-ratio", "RATIO [REASON]", "remove at most this part of this row's group"),
-    spec("measure", "", "measure this row again"),
+    does(Act::Measure, "measure", "measure this row again"),
     spec("note", "TEXT", "a note to the agents"),
-    spec("pen", "", "take the pen"),
+    does(Act::TakePen, "pen", "take the pen"),
     spec("precision", "NAME", "this layer at f32, int8, int8-static, w8, w4, w4g128, w4g64, w4g32, f16 or bf16"),
-    spec("profile", "", "measure every layer again, and the original"),
+    does(Act::Profile, "profile", "measure every layer again, and the original"),
     spec("propose", "[planner|agents]", "ask for proposals"),
-    spec("redo", "", "redo the newest undone review action"),
+    does(Act::Redo, "redo", "redo the newest undone review action"),
     spec("report", "[PATH]", "write the report as Markdown"),
     spec("rollback", "[REASON]", "go back to the last accepted round"),
     spec("rehearse", "", "build the approved plan and try it on held-back images, without applying it"),
-    spec("run", "", "compress with all approved decisions, then evaluate"),
-    spec("sense", "", "measure sensitivities"),
+    does(Act::Run, "run", "compress with all approved decisions, then evaluate"),
+    does(Act::Sense, "sense", "measure sensitivities"),
     spec("sort", "COLUMN", "sort the layers"),
     spec("sparsify", "2:4|50%|off", "zeros among this row's weights, by magnitude"),
     spec("stop", "", "end the session's host; everything decided is kept"),
     spec("theme", "NAME", "change the theme"),
-    spec("undo", "", "undo the newest review action"),
-    spec("q", "", "detach"),
+    does(Act::Undo, "undo", "undo the newest review action"),
+    does(Act::Detach, "q", "detach"),
 ];
 
 /// What a line asks for.
@@ -92,11 +98,13 @@ pub fn parse(line: &str) -> Result<Line, String> {
     let line = line.trim().trim_start_matches(':').trim_start();
     let (name, rest) = line.split_once(char::is_whitespace).unwrap_or((line, ""));
     let rest = rest.trim();
+    if let Some(act) = COMMANDS.iter().find(|c| c.name == name).and_then(|c| c.act) {
+        return Ok(Line::Do(act));
+    }
     let text = || rest.to_owned();
     let needs = |what: &str| Err(format!("`:{name}` needs {what}; hint: `:{name} {}`", usage(name)));
     Ok(match name {
         "" => Line::Empty,
-        "accept" => Line::Do(Act::Accept),
         "budget" if rest.is_empty() => return needs("targets"),
         "budget" => {
             let budget = rest.parse().map_err(|e: crate::plan::BudgetError| e.to_string())?;
@@ -106,7 +114,7 @@ pub fn parse(line: &str) -> Result<Line, String> {
             Some(level) => Line::Colors(level),
             None => return needs("truecolor, 256, 16 or none"),
         },
-        "detach" | "q" | "quit" => Line::Do(Act::Detach),
+        "quit" => Line::Do(Act::Detach),
         "export" => Line::Send(match rest.split_once(char::is_whitespace).unwrap_or((rest, "")) {
             (format, path) if FORMATS.contains(&format) => {
                 Command::Export { path: path.trim().to_owned(), format: format.to_owned() }
@@ -116,8 +124,6 @@ pub fn parse(line: &str) -> Result<Line, String> {
         }),
         "filter" => Line::Filter(text()),
         "freeze" => Line::Constrain(Limit::Freeze, text()),
-        "help" => Line::Do(Act::Help),
-        "interrupt" => Line::Do(Act::Interrupt),
         "keep-f32" => Line::Constrain(Limit::KeepF32, text()),
         "lift" => Line::Lift,
         "llm" => match rest.split_whitespace().collect::<Vec<_>>().as_slice() {
@@ -143,27 +149,21 @@ pub fn parse(line: &str) -> Result<Line, String> {
             }
             Line::Constrain(Limit::MaxRatio { ratio }, reason.trim().to_owned())
         }
-        "measure" => Line::Do(Act::Measure),
         "note" if rest.is_empty() => return needs("a text"),
         "note" => Line::Send(Command::Note { text: text() }),
-        "pen" => Line::Do(Act::TakePen),
         "precision" => match Precision::parse(rest) {
             Some(precision) => Line::Precision(precision),
             None => return needs(&format!("one of {}", Precision::ALL.map(Precision::label).join(", "))),
         },
-        "profile" => Line::Do(Act::Profile),
         "propose" => match rest {
             "" => Line::Do(Act::Propose),
             "planner" => Line::Commit(Command::Propose { by: Proposer::Planner }),
             "agents" => Line::Commit(Command::Propose { by: Proposer::Agents }),
             _ => return needs("planner or agents"),
         },
-        "redo" => Line::Do(Act::Redo),
         "report" => Line::Report(text()),
         "rollback" => Line::Send(Command::RollBack { reason: text() }),
         "rehearse" => Line::Commit(Command::Rehearse),
-        "run" => Line::Do(Act::Run),
-        "sense" => Line::Do(Act::Sense),
         "sort" => match SortKey::parse(rest) {
             Some(key) => Line::Sort(key),
             None => return needs(&format!("one of {}", SORTS.join(", "))),
@@ -174,7 +174,6 @@ pub fn parse(line: &str) -> Result<Line, String> {
         "stop" => Line::Stop,
         "theme" if rest.is_empty() => return needs("a name"),
         "theme" => Line::Theme(text()),
-        "undo" => Line::Do(Act::Undo),
         _ => {
             let hint = suggestion(name, COMMANDS.iter().map(|c| c.name));
             return Err(format!("no command `:{name}`; hint: {hint}"));

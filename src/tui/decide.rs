@@ -3,13 +3,13 @@
 //! A draft lives here only; it becomes durable when it is confirmed, when the cursor leaves its row, or when the row is
 //! approved. The host rounds and clamps what it gets; the screen steps by the group's granule so that it agrees.
 
-use super::app::{App, Draft, Level, Pane, Sent, Shown, View, same};
+use super::app::{App, Draft, Level, Pane, Sent, Shown, View};
 use super::list::RowRef;
 use super::modal::Ask;
 use super::table::{Block, Layer};
 use crate::config::Act;
 use crate::config::text::clean;
-use crate::plan::{Action, DecisionId, Target};
+use crate::plan::{Action, DecisionId, Target, same_cut};
 use crate::prune::Group;
 use crate::quant::Precision;
 use crate::session::{Command, Standing};
@@ -319,7 +319,7 @@ impl App {
     pub(super) fn commit(&mut self) {
         let Some(draft) = self.draft.take() else { return };
         self.outlook_stale = true;
-        if same(&self.shown(&draft.target).action, &draft.action) {
+        if same_cut(&self.shown(&draft.target).action, &draft.action, 1e-9) {
             return;
         }
         // By target, not by id: a proposal that comes in between takes the place of the decision, not of this edit.

@@ -127,19 +127,9 @@ impl List {
     /// Sorts anew by the column and shows the result; the cursor keeps its row and its line on the screen.
     pub fn resort(&mut self, table: &Table, conv: MacConvention, height: usize) {
         self.order_held = false;
-        let mut top: Vec<RowRef> = Vec::new();
-        let mut seen = vec![false; table.blocks.len()];
-        for (i, l) in table.layers.iter().enumerate() {
-            match l.block.filter(|_| !self.flat) {
-                None => top.push(RowRef::Layer(i)),
-                Some(b) => {
-                    if let Some(s) = seen.get_mut(b).filter(|s| !**s) {
-                        *s = true;
-                        top.push(RowRef::Block(b));
-                    }
-                }
-            }
-        }
+        let top = |(i, l): (usize, &Layer)| l.block.filter(|_| !self.flat).map_or(RowRef::Layer(i), RowRef::Block);
+        let mut seen = HashSet::new();
+        let mut top: Vec<RowRef> = table.layers.iter().enumerate().map(top).filter(|r| seen.insert(*r)).collect();
         let mut inner: Vec<usize> = (0..table.layers.len()).collect();
         if self.sort != SortKey::Order {
             // What is not known comes last.
@@ -241,16 +231,11 @@ impl List {
         if n == 0 || words.is_empty() {
             return false;
         }
-        for k in 1..=n {
-            let i = if forward { (self.cursor + k) % n } else { (self.cursor + n - k) % n };
-            if let RowRef::Layer(l) = self.shown[i]
-                && table.layers.get(l).is_some_and(|l| hit(l, &words))
-            {
-                self.cursor = i;
-                self.clamp(height);
-                return true;
-            }
-        }
-        false
+        let hits = |r: RowRef| matches!(r, RowRef::Layer(l) if table.layers.get(l).is_some_and(|l| hit(l, &words)));
+        let mut rows = (1..=n).map(|k| if forward { (self.cursor + k) % n } else { (self.cursor + n - k) % n });
+        let Some(next) = rows.find(|&i| hits(self.shown[i])) else { return false };
+        self.cursor = next;
+        self.clamp(height);
+        true
     }
 }

@@ -120,8 +120,8 @@ impl Goal {
     }
 }
 
-/// The budget's items in screen order; `always` also lists items without a target.
-pub fn goals(budget: &Budget, metric: &Metric, always: bool) -> Vec<Goal> {
+/// The budget's items in screen order, those without a target too.
+pub fn goals(budget: &Budget, metric: &Metric) -> Vec<Goal> {
     let items = [
         ("latency", budget.latency),
         ("memory", budget.memory),
@@ -131,7 +131,6 @@ pub fn goals(budget: &Budget, metric: &Metric, always: bool) -> Vec<Goal> {
     ];
     items
         .into_iter()
-        .filter(|(_, t)| always || t.is_some())
         .map(|(name, target)| Goal {
             name,
             target,

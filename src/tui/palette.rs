@@ -263,11 +263,8 @@ mod tests {
     #[test]
     fn heat_text_stays_readable_on_every_step_of_every_theme() {
         for (name, _) in crate::config::BUILT_IN {
-            let p = Palette {
-                theme: Theme::load(name, None, &mut Vec::new()).unwrap(),
-                level: ColorLevel::True,
-                ascii: false,
-            };
+            let theme = Theme::load(name, None, &mut Vec::new()).unwrap();
+            let p = Palette { theme, ..palette(ColorLevel::True, false) };
             for i in 0..=50 {
                 let s = p.heat(i as f64 / 50.0);
                 let (Some(Color::Rgb(a, b, c)), Some(Color::Rgb(x, y, z))) = (s.bg, s.fg) else { panic!() };

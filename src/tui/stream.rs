@@ -46,12 +46,8 @@ impl Turn {
 
     /// The durable record replaces what was streamed (deltas may have been dropped on a slow line).
     pub fn keep(&mut self, u: &Utterance) {
-        let mut pieces = Vec::new();
-        for (reasoning, text) in [(true, &u.reasoning), (false, &u.text)] {
-            if !text.is_empty() {
-                pieces.push((reasoning, clean_lines(text)));
-            }
-        }
+        let said = [(true, &u.reasoning), (false, &u.text)].into_iter().filter(|(_, text)| !text.is_empty());
+        let pieces: Vec<_> = said.map(|(reasoning, text)| (reasoning, clean_lines(text))).collect();
         let streamed: usize = self.pieces.iter().map(|(_, t)| t.len()).sum();
         let durable: usize = pieces.iter().map(|(_, t)| t.len()).sum();
         // The stream interleaves reasoning and text truly; keep it when nothing is missing.
@@ -239,10 +235,9 @@ mod tests {
             model: "m\x1b[31m".into(),
             reasoning: "because\x07".into(),
             text: "I propose".into(),
-            prompt: String::new(),
             tokens: 12,
             seconds: 2.0,
-            interrupted: false,
+            ..Utterance::default()
         };
         let mut t = Turn::begin("pruning", "m", 0);
         t.push(Channel::Text, "I pro", 100);

@@ -5,7 +5,7 @@
 use crate::config::text::clean;
 use crate::graph::{self, Macs};
 use crate::plan::Target;
-use crate::profile::{BROKEN, Doubt, LayerRow, Profile, SensTarget};
+use crate::profile::{BROKEN, Doubt, LayerRow, Profile, SensCurve, SensTarget};
 use crate::prune::{Group, MemberRole};
 use crate::quant::Precision;
 use crate::session::{LiveRow, SessionCard, State};
@@ -231,14 +231,10 @@ impl Table {
     }
 
     fn sensitivities(&mut self, state: &State, card: &SessionCard) {
-        let mut by_target: HashMap<&SensTarget, &crate::profile::SensCurve> = HashMap::new();
-        self.sens_scale = 0.02;
-        for c in &state.sensitivity.curves {
-            by_target.insert(&c.target, c);
-            for p in c.points.iter().filter(|p| p.kl < BROKEN) {
-                self.sens_scale = self.sens_scale.max(p.kl);
-            }
-        }
+        let curves = &state.sensitivity.curves;
+        let by_target: HashMap<&SensTarget, &SensCurve> = curves.iter().map(|c| (&c.target, c)).collect();
+        let finite = curves.iter().flat_map(|c| &c.points).map(|p| p.kl).filter(|kl| *kl < BROKEN);
+        self.sens_scale = finite.fold(0.02, f64::max);
         for l in &mut self.layers {
             let group = l.group.and_then(|g| card.groups.get(g));
             let curve = group.and_then(|g| by_target.get(&SensTarget::Group(g.id.clone()))).or_else(|| {
@@ -314,14 +310,8 @@ impl Table {
 
     /// Everything a decision could be made about on this row.
     pub fn targets(&self, layer: &Layer, groups: &[Group]) -> Vec<Target> {
-        let mut out = Vec::new();
-        if let Some(g) = layer.group.and_then(|g| groups.get(g)) {
-            out.push(Target::Group(g.id.clone()));
-        }
-        if layer.weighty {
-            out.push(Target::Layer(layer.name.clone()));
-        }
-        out
+        let group = layer.group.and_then(|g| groups.get(g)).map(|g| Target::Group(g.id.clone()));
+        group.into_iter().chain(layer.weighty.then(|| Target::Layer(layer.name.clone()))).collect()
     }
 }
 

@@ -496,13 +496,9 @@ impl App {
                 bound.into_iter().for_each(|target| self.command(Command::Unconstrain { target }));
             }
             Line::Llm(endpoint) => {
-                let (base_url, model) = match endpoint {
-                    Some((url, model)) => (Some(url), model),
-                    None => (None, None),
-                };
-                let at = base_url.as_deref().map(|u| {
-                    format!("{} at {}", model.as_deref().unwrap_or("the endpoint's model"), crate::mask::address(u))
-                });
+                let (base_url, model) = endpoint.map_or((None, None), |(url, model)| (Some(url), model));
+                let named = model.as_deref().unwrap_or("the endpoint's model");
+                let at = base_url.as_deref().map(|u| format!("{named} at {}", crate::mask::address(u)));
                 if self.sends(Command::SetLlm { base_url, model }) {
                     let said = at.as_deref().map(|at| format!("agents use {at}"));
                     self.say(Level::Good, said.unwrap_or_else(|| "the built-in planner will propose".to_owned()));

@@ -24,7 +24,7 @@ fn row(app: &mut App) -> String {
 
 /// What a plan is expected to lose, points.
 fn loses(app: &App, plan: &[&Decision]) -> f64 {
-    app.state.forecaster().expect("profiled").plan(plan).d_quality.value
+    app.state.forecaster().expect("profiled").plan(plan).quality.value
 }
 
 #[test]

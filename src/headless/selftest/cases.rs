@@ -235,8 +235,8 @@ pub(super) fn all(half: Half) -> Result<Vec<Case>, GraphError> {
     };
     for &precision in precisions {
         let listed = if precision == Precision::F32 { Precision::F32 } else { Precision::Int8 };
-        for (name, _, reads, range, build) in ROWS.iter().filter(|r| r.1.contains(&listed)) {
-            cases.push(Case { name, graph: graph(*reads, *build)?, precision, range: *range });
+        for row in ROWS.iter().filter(|r| r.1.contains(&listed)) {
+            cases.push(case(row, precision)?);
         }
         if listed == Precision::F32 {
             cases.push(Case { name: "embedding", graph: ids()?, precision, range: 0.0 });
@@ -253,11 +253,11 @@ fn ids() -> Result<Graph, GraphError> {
     b.finish(x)
 }
 
-fn graph(reads: Reads, build: Build) -> Result<Graph, GraphError> {
+fn case((name, _, reads, range, build): &Row, precision: Precision) -> Result<Case, GraphError> {
     let mut b = Builder::default();
     let x = reads.build(&mut b);
     let out = build(&mut b, x);
-    b.finish(out)
+    Ok(Case { name, graph: b.finish(out)?, precision, range: *range })
 }
 
 const LAYERS: &[Row] = &[
@@ -286,34 +286,25 @@ const LAYERS: &[Row] = &[
 
 /// Layers whose timings are representative of the families.
 pub(super) fn layers() -> Result<Vec<Case>, GraphError> {
-    let mut layers = Vec::new();
-    for (name, precisions, reads, range, build) in LAYERS {
-        for &precision in *precisions {
-            layers.push(Case { name, graph: graph(*reads, *build)?, precision, range: *range });
-        }
-    }
-    Ok(layers)
+    LAYERS.iter().flat_map(|row| row.1.iter().map(move |precision| case(row, *precision))).collect()
 }
 
 /// The sum of `depth` linears of the same `tokens`: next to nothing but matrix products, since sums fuse.
 pub(super) fn linears(inp: usize, out: usize, tokens: usize, depth: usize) -> Result<Graph, GraphError> {
-    let mut b = Builder::default();
-    let x = Tokens(inp, tokens).build(&mut b);
-    let mut sum = b.linear("linear0", x, inp, out, true);
-    for i in 1..depth {
-        let y = b.linear(format!("linear{i}"), x, inp, out, true);
-        sum = b.add(format!("add{i}"), y, sum);
-    }
-    b.finish(sum)
+    sum(Tokens(inp, tokens), depth, |b, x, i| b.linear(format!("linear{i}"), x, inp, out, true))
 }
 
 /// The sum of `depth` 3x3 convolutions of 64 channels, 56x56, each with 64 channels of output.
 pub(super) fn convolutions(depth: usize) -> Result<Graph, GraphError> {
+    sum(Image([64, 56, 56]), depth, |b, x, i| b.conv(format!("conv{i}"), x, Conv::same(64, 64, 3, 1)))
+}
+
+fn sum(reads: Reads, depth: usize, layer: impl Fn(&mut Builder, NodeId, usize) -> NodeId) -> Result<Graph, GraphError> {
     let mut b = Builder::default();
-    let x = b.input([64, 56, 56]);
-    let mut sum = b.conv("conv0", x, Conv::same(64, 64, 3, 1));
+    let x = reads.build(&mut b);
+    let mut sum = layer(&mut b, x, 0);
     for i in 1..depth {
-        let y = b.conv(format!("conv{i}"), x, Conv::same(64, 64, 3, 1));
+        let y = layer(&mut b, x, i);
         sum = b.add(format!("add{i}"), y, sum);
     }
     b.finish(sum)

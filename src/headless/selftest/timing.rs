@@ -26,7 +26,7 @@ const SPAN: Duration = Duration::from_millis(400);
 const GPU_IMAGES: usize = 32;
 
 /// What one layer took.
-#[derive(Debug, Clone, Serialize)]
+#[derive(Debug, Clone, Default, Serialize)]
 pub(super) struct Timing {
     pub name: &'static str,
     pub precision: &'static str,
@@ -51,20 +51,7 @@ pub(super) struct Timing {
 impl Timing {
     /// Nothing measured yet.
     fn new(name: &'static str, precision: Precision, kernel: &str, images: usize) -> Timing {
-        Timing {
-            name,
-            precision: precision.label(),
-            kernel: kernel.to_owned(),
-            images,
-            ms: 0.0,
-            gflops: None,
-            gbs: 0.0,
-            of_memory: None,
-            share: 0.0,
-            bound: Bound::Memory,
-            passed: true,
-            note: None,
-        }
+        Timing { name, precision: precision.label(), kernel: kernel.to_owned(), images, ..Timing::default() }
     }
 }
 

@@ -113,10 +113,7 @@ impl Compute {
         steps: &[RepairStep],
     ) -> Result<String, JobError> {
         let manifest = self.shelf.manifest(actions, used, steps);
-        let put = |path: &Path| -> Result<(), PutError> {
-            export::safetensors(path, model, &manifest)?;
-            Ok(())
-        };
+        let put = |path: &Path| export::safetensors(path, model, &manifest).map(drop).map_err(PutError::from);
         self.shelf.artifacts.put("safetensors", put).map_err(JobError::of)
     }
 

@@ -65,6 +65,10 @@ impl Rig {
         self.dir.path().join("model.safetensors")
     }
 
+    fn file(&self) -> std::fs::File {
+        std::fs::File::options().write(true).open(self.model()).expect("opens")
+    }
+
     /// Another network's weights into the same file, which stays as long as it was.
     fn rewrite(&self) {
         let other = self.dir.path().join("other.safetensors");
@@ -72,8 +76,7 @@ impl Rig {
         let bytes = std::fs::read(&other).expect("read");
         assert_eq!(bytes.len() as u64, std::fs::metadata(self.model()).expect("there").len());
         std::thread::sleep(std::time::Duration::from_millis(20));
-        let file = std::fs::File::options().write(true).open(self.model()).expect("opens");
-        file.write_all_at(&bytes, 0).expect("rewritten in place");
+        self.file().write_all_at(&bytes, 0).expect("rewritten in place");
     }
 
     fn refused<T: std::fmt::Debug>(&self, result: Result<T, JobError>) {
@@ -106,11 +109,7 @@ fn other_weights_in_a_mapped_file_are_not_compressed_and_what_was_made_is_still_
     // To touch it, or to write what it holds already, changes nothing.
     let bytes = std::fs::read(r.model()).expect("read");
     std::thread::sleep(std::time::Duration::from_millis(20));
-    std::fs::File::options()
-        .write(true)
-        .open(r.model())
-        .and_then(|f| f.write_all_at(&bytes, 0))
-        .expect("the same bytes");
+    r.file().write_all_at(&bytes, 0).expect("the same bytes");
     r.work().compress(&r.state, 1, &r.job).expect("the same weights");
 
     r.rewrite();
@@ -141,12 +140,12 @@ fn other_weights_in_a_mapped_file_are_not_compressed_and_what_was_made_is_still_
 #[test]
 fn a_mapped_file_that_is_cut_under_the_work_is_an_error_and_no_signal() {
     let r = Rig::new(true);
-    std::fs::File::options().write(true).open(r.model()).and_then(|f| f.set_len(600)).expect("cut");
+    r.file().set_len(600).expect("cut");
     r.refused(r.work().compress(&r.state, 1, &r.job));
     r.refused(r.work().baseline(&r.state, &r.job));
     // Where it is cut between the look before and the use.
     let whole = Rig::new(true);
-    let file = std::fs::File::options().write(true).open(whole.model()).expect("opens");
+    let file = whole.file();
     crate::model::map_all(true);
     let model = model::load(&whole.model(), &LoadOptions::default()).expect("opens");
     crate::model::map_all(false);

@@ -41,9 +41,9 @@ async fn a_full_disk_refuses_commands_and_how_a_job_ended_is_written_when_there_
 async fn reasons_have_a_bound() {
     let mut r = Rig::proposed().await;
     let long = "x".repeat(REASON_BYTES + 1);
-    let limit = |reason: String| crate::plan::Constraint { target: group("c"), limit: Limit::KeepF32, reason };
+    let limit = |reason: String| Constraint { target: group("c"), limit: Limit::KeepF32, reason };
     assert!(r.refused(Command::Veto { ids: ids(&[0]), reason: long.clone() }).await.contains("1024 bytes"));
-    r.refused(Command::Constrain { constraint: freeze(group("b"), &long) }).await;
+    r.refused(Command::Constrain { constraint: freeze("b", &long) }).await;
     r.refused(Command::Constrain { constraint: limit(long.clone()) }).await;
     r.ok(Command::Veto { ids: ids(&[0]), reason: format!("  {}  ", &long[1..]) }).await;
     r.ok(Command::Approve { ids: ids(&[1]) }).await;
@@ -62,7 +62,7 @@ async fn a_session_with_endless_reasons_opens_and_shows_their_beginnings() {
     let reason = "ü".repeat(20 << 20);
     let events = vec![
         Event::Vetoed { ids: ids(&[0]), reason: reason.clone() },
-        Event::ConstraintSet { constraint: freeze(group("b"), &reason) },
+        Event::ConstraintSet { constraint: freeze("b", &reason) },
         Event::Vetoed { ids: ids(&[2]), reason },
     ];
     let written: Vec<Record> = journal.append(events, 0).expect("written");

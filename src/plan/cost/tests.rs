@@ -1,7 +1,7 @@
 //! One currency: what is saved is never more than what the rows that are touched take, whatever was measured.
 
 use super::*;
-use crate::plan::testing::{chain, int8, ladders, profile_of};
+use crate::plan::testing::{chain, int8, ladders, profile_of, rung};
 use crate::profile::LadderPoint;
 use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
@@ -134,15 +134,8 @@ fn a_width_is_called_slow_only_beyond_what_measurements_differ_by() {
     let slow = |times: f64, noisy: bool| {
         let mut tables = ladders(&graph, &profile, 0.4);
         let l = tables.iter_mut().find(|l| l.layer == "conv2").expect("ladder");
-        let point = LadderPoint {
-            in_width: 16,
-            out_width: 28,
-            precision: Precision::F32,
-            ms: times * l.points[0].ms,
-            spread: 0.01,
-            noisy,
-        };
-        l.points.push(point);
+        let ms = times * l.points[0].ms;
+        l.points.push(LadderPoint { spread: 0.01, noisy, ..rung(16, 28, Precision::F32, ms) });
         let costs = Costs::new(&graph, &groups, &profile, &tables);
         let (target, action) = cut(&groups[1], 28);
         costs.slower(&target, &action).map(|s| s.ms)

@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::plan::Author;
-use crate::plan::testing::{chain, curves, int8, ladders, profile_of, tried};
+use crate::plan::testing::{chain, curves, cut, group, int8, ladders, profile_of, rung, tried};
 use crate::prune;
 
 fn world() -> (Graph, Vec<Group>, Forecaster) {
@@ -15,7 +15,7 @@ fn world() -> (Graph, Vec<Group>, Forecaster) {
 }
 
 fn prune(id: &str, ratio: f64) -> (Target, Action) {
-    (Target::Group(id.into()), Action::Prune { ratio, kept: Vec::new() })
+    (group(id), cut(ratio))
 }
 
 #[test]
@@ -43,7 +43,7 @@ fn counts_equal_the_shrunk_graph() {
     // The tables make time proportional to MACs, so the whole must follow.
     assert!((p.latency.value - p.macs.value).abs() < 0.05, "{:?} {:?}", p.latency, p.macs);
     assert!(p.latency.low <= p.latency.value && p.latency.value <= p.latency.high);
-    assert!(p.d_quality.low < p.d_quality.value && p.d_quality.value < 0.0 && p.d_quality.value <= p.d_quality.high);
+    assert!(p.quality.low < p.quality.value && p.quality.value < 0.0 && p.quality.value <= p.quality.high);
 }
 
 #[test]
@@ -65,14 +65,14 @@ fn more_cut_is_never_less_harm() {
     let mut last = (0.0, 1.0);
     for i in 1..8 {
         let p = f.actions(&[prune("conv2", i as f64 / 8.0)]);
-        assert!(p.d_quality.value < last.0 && p.latency.value < last.1, "{i}");
-        last = (p.d_quality.value, p.latency.value);
+        assert!(p.quality.value < last.0 && p.latency.value < last.1, "{i}");
+        last = (p.quality.value, p.latency.value);
     }
     // What is allowed for a point costs a point.
     let allowed = f.harm_for(1.0).expect("plans were tried");
     let at = |r: f64| [prune("conv2", r)];
     let ratio = (1..1000).map(|i| i as f64 / 1000.0).find(|&r| f.harm(&at(r)).0 >= allowed).expect("reached");
-    assert!((-f.actions(&at(ratio)).d_quality.value - 1.0).abs() < 0.15, "{ratio}");
+    assert!((-f.actions(&at(ratio)).quality.value - 1.0).abs() < 0.15, "{ratio}");
 }
 
 #[test]
@@ -82,7 +82,7 @@ fn a_large_divergence_harms_less_than_small_ones_that_add_up_to_it() {
     let sum = f.divergence(&apart);
     let at = |r: f64| [prune("conv3", r)];
     let ratio = (1..2000).map(|i| i as f64 / 2000.0).find(|&r| f.divergence(&at(r)) >= sum).expect("reached");
-    let (one, many) = (-f.actions(&at(ratio)).d_quality.value, -f.actions(&apart).d_quality.value);
+    let (one, many) = (-f.actions(&at(ratio)).quality.value, -f.actions(&apart).quality.value);
     assert!(one < 0.95 * many && one > 0.5 * many, "{one} {many}");
 }
 
@@ -150,14 +150,7 @@ fn a_cut_to_a_slow_width_is_told_with_the_nearest_that_pays() {
     let full = slow.points[0].ms;
     // At 28 of 32 the layer takes three times as long; from 24 down it is as fast as its MACs.
     for (out_width, ms) in [(28, 3.0 * full), (24, 0.75 * full), (30, full)] {
-        slow.points.push(crate::profile::LadderPoint {
-            in_width: 16,
-            out_width,
-            precision: Precision::F32,
-            ms,
-            spread: 0.0,
-            noisy: false,
-        });
+        slow.points.push(rung(16, out_width, Precision::F32, ms));
     }
     let f = Forecaster::new(&graph, &groups, &profile, &tables, &sens);
     let group = Target::Group("conv2".into());

@@ -186,7 +186,7 @@ pub(super) fn outcome(input: &PlannerInput, goal: &Goal, f: &PlanForecast, stop:
         f.params.value,
         match f.quality.basis {
             Basis::Unmeasured => format!("a loss of {} that nothing has measured yet", metric.name),
-            _ => metric.forecast_words(f.d_quality.value, f.d_quality.low, f.d_quality.high),
+            _ => metric.forecast_words(f.quality.value, f.quality.low, f.quality.high),
         }
     ));
     let missed: Vec<String> = f

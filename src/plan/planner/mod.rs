@@ -360,7 +360,7 @@ mod tests {
         assert!(ratio(&q, "conv2") < ratio(&p, "conv2"), "{} {}", ratio(&q, "conv2"), ratio(&p, "conv2"));
         let harm = |b: &str| {
             let (p, _) = World::new(b).plan();
-            -p.forecast.d_quality.value
+            -p.forecast.quality.value
         };
         let drops: Vec<f64> = ["macs=0.9", "macs=0.7", "macs=0.5", "macs=0.3"].into_iter().map(harm).collect();
         assert!(drops.windows(2).all(|w| w[0] < w[1]), "{drops:?}");
@@ -416,12 +416,12 @@ mod tests {
     #[test]
     fn the_floor_binds_when_it_is_surely_broken_and_after_evidence() {
         let (p, said) = World::new("macs=0.15,drop=0.02").plan();
-        assert!(!p.met && p.forecast.d_quality.high >= -0.02 - 1e-6, "surely broken: {:?}", p.forecast.d_quality);
+        assert!(!p.met && p.forecast.quality.high >= -0.02 - 1e-6, "surely broken: {:?}", p.forecast.quality);
         assert!(said.contains("stops at the floor"), "{said}");
         // Round 1 met the factor at a forecast drop; twice that was measured, so round 2 backs off.
         let mut w = World::new("macs=0.5");
         let (first, _) = w.plan();
-        let expected = -first.forecast.d_quality.value;
+        let expected = -first.forecast.quality.value;
         w.budget.drop = Some(expected * 1.2);
         let actions: Vec<_> = first.decisions.iter().map(Decision::planned).collect();
         let seen = |k: f64| {
@@ -445,7 +445,7 @@ mod tests {
             let (p, _) = World::new(budget).plan();
             let allowed = if budget.is_empty() { ASSUMED_DROP } else { 1.0 };
             assert!(!p.decisions.is_empty());
-            assert!(-p.forecast.d_quality.value <= allowed + 1e-6 && p.forecast.memory.value < 0.5);
+            assert!(-p.forecast.quality.value <= allowed + 1e-6 && p.forecast.memory.value < 0.5);
         }
     }
 

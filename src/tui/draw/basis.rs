@@ -58,12 +58,8 @@ mod tests {
         let said = |s: &State, b| words(s, &q(b)).unwrap_or_default();
         assert!(said(&state, Basis::Unmeasured).contains("no plan of this model"));
         state.trials.correction = Some(Correction { images: 200, ..Correction::default() });
-        state.trials.add(crate::plan::Trial {
-            key: "k".into(),
-            actions: vec![],
-            outcome: Default::default(),
-            anchor: true,
-        });
+        let (actions, outcome) = Default::default();
+        state.trials.add(crate::plan::Trial { key: "k".into(), actions, outcome, anchor: true });
         assert!(said(&state, Basis::Unmeasured).contains("never measured"));
         assert!(said(&state, Basis::Rehearsed).contains("tried on 200 held-back images; meant to hold 9 of 10"));
         assert!(said(&state, Basis::Scanned).contains("as in 1 tried plan;"));

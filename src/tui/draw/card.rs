@@ -258,7 +258,7 @@ fn slider(c: &Canvas<'_>, t: f64, columns: usize, drafting: bool, step: String) 
 
 /// The goals that fit into `room` lines: accuracy and what the budget names first, then the rest in order.
 fn fitting(budget: &crate::plan::Budget, metric: &Metric, room: usize) -> Vec<Goal> {
-    let all = goals(budget, metric, true);
+    let all = goals(budget, metric);
     let must = |g: &Goal| g.points || g.target.is_some();
     let mut spare = room.saturating_sub(all.iter().filter(|g| must(g)).count());
     let mut out: Vec<Goal> = Vec::new();

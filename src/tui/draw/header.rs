@@ -7,7 +7,7 @@ use crate::session::{Phase, Standing};
 use crate::tui::app::Level;
 use crate::tui::layout::{Class, Layout, class};
 use crate::tui::num::{mark, range};
-use crate::tui::outlook::{Goal, QUALITY, goals, meets};
+use crate::tui::outlook::{Goal, goals, meets};
 use ratatui::layout::Rect;
 use ratatui::text::{Line, Span};
 
@@ -129,17 +129,10 @@ fn identity(c: &Canvas<'_>, wide: bool, parts: usize) -> Vec<Span<'static>> {
 /// The budget's figures, and accuracy in any case.
 fn shown_goals(c: &Canvas<'_>) -> Vec<Goal> {
     let (budget, metric) = (&c.app.state.budget, c.app.state.metric());
-    let mut wanted = goals(budget, &metric, false);
-    if wanted.is_empty() {
-        wanted = goals(budget, &metric, true)
-            .into_iter()
-            .filter(|g| ["latency", "memory", QUALITY].contains(&g.name))
-            .collect();
-    }
-    if !wanted.iter().any(|g| g.points) {
-        wanted.extend(goals(budget, &metric, true).into_iter().filter(|g| g.points));
-    }
-    wanted
+    let all = goals(budget, &metric);
+    let none = all.iter().all(|g| g.target.is_none());
+    let wanted = |g: &Goal| g.points || g.target.is_some() || (none && ["latency", "memory"].contains(&g.name));
+    all.into_iter().filter(wanted).collect()
 }
 
 /// One figure per goal: measured when a compressed round was measured, else expected; with a bar against the target.
@@ -287,7 +280,7 @@ fn goal_and_pen(c: &Canvas<'_>, detail: usize) -> Vec<Span<'static>> {
     let (app, pal) = (c.app, c.pal);
     let mut right: Vec<Span<'static>> = Vec::new();
     let le = pal.glyph("≤", "<=");
-    let goal: Vec<String> = goals(&app.state.budget, &app.state.metric(), false)
+    let goal: Vec<String> = goals(&app.state.budget, &app.state.metric())
         .iter()
         .filter_map(|g| {
             let t = g.target?;

@@ -15,7 +15,7 @@ mod plot;
 mod prompt;
 mod text;
 
-use super::app::{App, View};
+use super::app::{App, Pane, View};
 use super::layout::{Layout, inside, layout};
 use super::palette::Palette;
 use crate::config::Role;
@@ -125,15 +125,13 @@ pub fn draw_on(app: &App, area: Rect, buf: &mut Buffer) -> Option<Position> {
     match app.view {
         View::Review => {
             layers::draw(&mut c, l.list);
-            if l.tabs {
-                if app.pane == super::app::Pane::Agents {
-                    agents::draw(&mut c, l.agents, true);
-                } else {
-                    card::draw(&mut c, l.card, true);
-                }
-            } else {
-                agents::draw(&mut c, l.agents, false);
-                card::draw(&mut c, l.card, false);
+            if !l.tabs || app.pane == Pane::Agents {
+                agents::draw(&mut c, l.agents, l.tabs);
+            }
+            if !l.tabs || app.pane != Pane::Agents {
+                card::draw(&mut c, l.card, l.tabs);
+            }
+            if !l.tabs {
                 plot::pane(&mut c, l.plot);
             }
         }
