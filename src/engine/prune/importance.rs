@@ -4,8 +4,7 @@
 
 use super::error::PruneError;
 use super::group::{Group, Member, MemberRole};
-use crate::graph::op;
-use crate::graph::{Graph, Node, NodeId, Op, ParamRole};
+use crate::graph::{Graph, Node, NodeId, Op, ParamRole, op};
 use crate::model::Model;
 use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;

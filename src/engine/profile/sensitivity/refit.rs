@@ -7,8 +7,7 @@
 
 use super::super::ProfileError;
 use crate::exec::{Cancel, CompileOptions, Plan};
-use crate::graph::op;
-use crate::graph::{Graph, NodeId, Op, ParamRole, shapes};
+use crate::graph::{Graph, NodeId, Op, ParamRole, op, shapes};
 use crate::model::Model;
 use crate::prune::{Group, MemberRole};
 use crate::recover::{Places, add_to, draw, inputs, places_of};
