@@ -3,8 +3,8 @@
 use super::checkpoint::{Checkpoint, RawTensor};
 use super::hf::{self, Sidecar};
 use super::{
-    Blob, FamilySpec, LoadOptions, Model, ModelError, ParamError, ParamStore, container, export, imported, onnx,
-    printable, recognise, values,
+    Blob, FamilySpec, LoadOptions, Model, ModelError, ParamError, ParamStore, Result, container, export, imported,
+    onnx, printable, recognise, values,
 };
 use crate::files;
 use crate::graph::{Graph, Node, Op, ParamRole, op, param_shapes};
@@ -16,14 +16,14 @@ use std::path::{Path, PathBuf};
 ///
 /// # Errors
 /// [`ModelError`]: unreadable, damaged, of no known family, shapes that do not fit, weights that are not finite.
-pub fn load(path: &Path, options: &LoadOptions) -> Result<Model, ModelError> {
+pub fn load(path: &Path, options: &LoadOptions) -> Result<Model> {
     let model = read(path, options)?;
     // Its hash was worked out while it was read: from here on the file must be what it was.
     model.params.unchanged()?;
     Ok(model)
 }
 
-fn read(path: &Path, options: &LoadOptions) -> Result<Model, ModelError> {
+fn read(path: &Path, options: &LoadOptions) -> Result<Model> {
     let (files, dir) = find(path)?;
     if let [file] = files.as_slice() {
         let blob = Blob::open(file).map_err(ModelError::read(file))?;
@@ -43,7 +43,7 @@ fn read(path: &Path, options: &LoadOptions) -> Result<Model, ModelError> {
 ///
 /// # Errors
 /// As [`load`].
-pub fn load_bytes(name: &str, bytes: &'static [u8], options: &LoadOptions) -> Result<Model, ModelError> {
+pub fn load_bytes(name: &str, bytes: &'static [u8], options: &LoadOptions) -> Result<Model> {
     let path = Path::new(name);
     if onnx::is_onnx(bytes) {
         return onnx::import(&Blob::Static(bytes), path, None, &Sidecar::default(), options);
@@ -53,7 +53,7 @@ pub fn load_bytes(name: &str, bytes: &'static [u8], options: &LoadOptions) -> Re
 }
 
 /// The weight files that `path` stands for, and the folder to look for configuration in.
-fn find(path: &Path) -> Result<(Vec<PathBuf>, PathBuf), ModelError> {
+fn find(path: &Path) -> Result<(Vec<PathBuf>, PathBuf)> {
     let read = ModelError::read(path);
     let meta = std::fs::metadata(path).map_err(&read)?;
     if !meta.is_dir() {
@@ -89,7 +89,7 @@ fn find(path: &Path) -> Result<(Vec<PathBuf>, PathBuf), ModelError> {
 }
 
 /// The shard files of a Hugging Face index (`weight_map`: tensor → file name), each once. Names stay inside `dir`.
-fn shards(index: &Path, dir: &Path) -> Result<Vec<PathBuf>, ModelError> {
+fn shards(index: &Path, dir: &Path) -> Result<Vec<PathBuf>> {
     let bad = |why: String| ModelError::Config { path: index.to_owned(), why };
     let text = files::read(index, hf::MAX_BYTES).map_err(ModelError::read(index))?;
     let json: serde_json::Value =
@@ -107,12 +107,7 @@ fn shards(index: &Path, dir: &Path) -> Result<Vec<PathBuf>, ModelError> {
     Ok(files.into_iter().map(|name| dir.join(name)).collect())
 }
 
-fn assemble(
-    mut checkpoint: Checkpoint,
-    sidecar: &Sidecar,
-    options: &LoadOptions,
-    path: &Path,
-) -> Result<Model, ModelError> {
+fn assemble(mut checkpoint: Checkpoint, sidecar: &Sidecar, options: &LoadOptions, path: &Path) -> Result<Model> {
     if let Some(manifest) = checkpoint.metadata.get(export::KEY).cloned() {
         return export::reopen(&checkpoint, &manifest, path);
     }
@@ -161,7 +156,7 @@ fn grey(c: &Checkpoint, graph: &mut Graph) -> bool {
 }
 
 /// Every parameter that `graph` names, with the shape that it must have.
-fn fetch(c: &Checkpoint, graph: &Graph) -> Result<ParamStore, ModelError> {
+fn fetch(c: &Checkpoint, graph: &Graph) -> Result<ParamStore> {
     let mut params = ParamStore::default();
     for node in &graph.nodes {
         for (p, (_, expected)) in node.params.iter().zip(param_shapes(&node.op)) {
@@ -192,7 +187,7 @@ fn same_but_for_ones(a: &[usize], b: &[usize]) -> bool {
 
 /// Tensors that the graph does not use. Counters and pooling heads that the classifier never reads are noted; anything
 /// else means that this is another network, and leaving it out would silently give wrong answers.
-fn extras(c: &Checkpoint, params: &ParamStore, spec: &FamilySpec, notes: &mut Vec<String>) -> Result<(), ModelError> {
+fn extras(c: &Checkpoint, params: &ParamStore, spec: &FamilySpec, notes: &mut Vec<String>) -> Result<()> {
     let harmless =
         |name: &str| name.ends_with("num_batches_tracked") || spec.unused().iter().any(|part| name.contains(part));
     let mut ignored = 0usize;

@@ -16,7 +16,7 @@ mod rung;
 use super::cache::{Cache, rounded};
 use super::load::Watch;
 use super::turns::Turns;
-use super::{Ladder, LadderPoint, ProfileError};
+use super::{Ladder, LadderPoint, Result};
 use crate::exec::{Cancel, Capabilities, CompileOptions, Kernels, Plan, fusions};
 use crate::graph::{Graph, Node, NodeId, Op, Precisions, op, shapes};
 use crate::prune::{Group, MemberRole};
@@ -73,7 +73,7 @@ pub fn ladders(
     cache: Option<&Path>,
     cancel: &Cancel,
     progress: &mut dyn FnMut(LadderProgress),
-) -> Result<Vec<Ladder>, ProfileError> {
+) -> Result<Vec<Ladder>> {
     let cache = Cache(cache);
     let shapes = shapes(graph)?;
     let reachable = graph.reachable();
@@ -224,12 +224,7 @@ impl Shape {
 
     /// Times rungs in turns until `limit` is over, and says whether all of them were. Full width in every precision is
     /// always among them; a rung that there is no time to compile is left out.
-    fn measure(
-        &self,
-        options: &LadderOptions,
-        limit: Duration,
-        cancel: &Cancel,
-    ) -> Result<(Vec<LadderPoint>, bool), ProfileError> {
+    fn measure(&self, options: &LadderOptions, limit: Duration, cancel: &Cancel) -> Result<(Vec<LadderPoint>, bool)> {
         let start = Instant::now();
         // On a GPU half precision has a kernel of its own.
         let precisions = Capabilities::of(&options.device, Kernels::Device).timed();
@@ -280,7 +275,7 @@ impl Shape {
         Ok((rungs.iter().zip(&times).map(point).collect(), rungs.len() == wanted.len()))
     }
 
-    fn compile(&self, i: usize, o: usize, precision: Precision, options: &LadderOptions) -> Result<Rung, ProfileError> {
+    fn compile(&self, i: usize, o: usize, precision: Precision, options: &LadderOptions) -> Result<Rung> {
         let (graph, params) = alone(&self.op, &self.input, self.epilogue, i, o)?;
         let mut plan = Precisions::default();
         plan.set(LAYER, precision);
@@ -308,7 +303,7 @@ fn sweep(
     time_limit: Duration,
     options: &LadderOptions,
     cancel: &Cancel,
-) -> Result<Vec<Option<f64>>, ProfileError> {
+) -> Result<Vec<Option<f64>>> {
     let n = which.len();
     for &at in which {
         cancel.check()?;
@@ -464,7 +459,7 @@ mod tests {
         cancel.cancel();
         assert!(
             ladders(&graph, &groups, &o, None, &cancel, &mut |_| {})
-                .is_err_and(|e| matches!(e, ProfileError::Cancelled(_)))
+                .is_err_and(|e| matches!(e, crate::profile::ProfileError::Cancelled(_)))
         );
     }
 }

@@ -11,7 +11,7 @@ use super::load::{Load, Watch};
 use super::paired::{ORDER_SEED, Order, REPEAT_MS, REPEAT_WHOLE, pick, timed};
 use super::stats::{self, ms};
 use super::turns::{LEAST, Turns};
-use super::{Bound, Ceilings, Doubt, Gauges, GpuFigures, LatencyStats, LayerRow, Profile, ProfileError};
+use super::{Bound, Ceilings, Doubt, Gauges, GpuFigures, LatencyStats, LayerRow, Profile, Result};
 use crate::exec::{Cancel, CompileOptions, Observer, PeakWatch, Plan, Session, halving, smaller_batch};
 use crate::graph::{Graph, Macs, describe, macs, node_params, shapes};
 use crate::model::Model;
@@ -86,7 +86,7 @@ pub fn profile(
     options: &ProfileOptions,
     cancel: &Cancel,
     update: &mut dyn FnMut(ProfileUpdate),
-) -> Result<Profile, ProfileError> {
+) -> Result<Profile> {
     let threads = options.threads.unwrap_or_else(crate::exec::device::threads);
     let ceilings = match options.ceilings {
         Some(c) => c,
@@ -115,7 +115,7 @@ fn measure(
     ceilings: Ceilings,
     cancel: &Cancel,
     update: &mut dyn FnMut(ProfileUpdate),
-) -> Result<Profile, ProfileError> {
+) -> Result<Profile> {
     let threads = options.threads.unwrap_or_else(crate::exec::device::threads);
     let mut notes = Vec::new();
     let plan = session.plan().clone();
@@ -214,7 +214,7 @@ fn energy(
     batch: usize,
     cancel: &Cancel,
     gpu: &mut GpuFigures,
-) -> Result<(), ProfileError> {
+) -> Result<()> {
     let (before, start) = (gauges.read(), Instant::now());
     let mut images = 0;
     while start.elapsed() < ENERGY_WINDOW {
@@ -230,7 +230,7 @@ fn energy(
 }
 
 /// A batch of seeded normal noise `[batch, c, h, w]`: dense kernels take the same time whatever the values.
-pub fn noise(shape: &[usize], batch: usize, device: &Device) -> Result<Tensor, ProfileError> {
+pub fn noise(shape: &[usize], batch: usize, device: &Device) -> Result<Tensor> {
     use rand::{Rng, SeedableRng};
     let mut dims = vec![batch.max(1)];
     dims.extend_from_slice(shape);
@@ -275,7 +275,7 @@ struct Facts {
 }
 
 impl Facts {
-    fn of(graph: &Graph) -> Result<Facts, ProfileError> {
+    fn of(graph: &Graph) -> Result<Facts> {
         let reachable = graph.reachable();
         Ok(Facts {
             macs: macs(graph)?,
@@ -461,6 +461,6 @@ mod tests {
                 cancel.cancel();
             }
         });
-        assert!(r.is_err_and(|e| matches!(e, ProfileError::Cancelled(_))));
+        assert!(r.is_err_and(|e| matches!(e, crate::profile::ProfileError::Cancelled(_))));
     }
 }

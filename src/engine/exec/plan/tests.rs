@@ -4,8 +4,8 @@ mod tensors;
 mod tokens;
 
 use super::*;
-use crate::exec::Observer;
 use crate::exec::candle::{self, Capture, Mode, Pass};
+use crate::exec::{ExecError, Observer};
 use crate::graph::{Op, Precision};
 use crate::model::families::*;
 use crate::model::{FamilySpec, random};

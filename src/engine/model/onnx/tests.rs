@@ -3,7 +3,7 @@
 
 use super::proto::*;
 use crate::graph::{Activation, Op, op};
-use crate::model::{LoadOptions, Model, ModelError, load, load_bytes};
+use crate::model::{LoadOptions, Model, Result, load, load_bytes};
 use prost::Message;
 
 fn node(op: &str, name: &str, ins: &[&str], out: &str, attribute: Vec<AttributeProto>) -> NodeProto {
@@ -69,7 +69,7 @@ fn model(opset: i64, nodes: Vec<NodeProto>, initializer: Vec<TensorProto>) -> Mo
     }
 }
 
-fn open(m: &ModelProto) -> Result<Model, ModelError> {
+fn open(m: &ModelProto) -> Result<Model> {
     load_bytes("test", Vec::leak(m.encode_to_vec()), &LoadOptions::default())
 }
 

@@ -5,7 +5,7 @@
 //! free intercept) and `S` the kept columns: `W' = (G_SS + λI)⁻¹ (G_S· Wᵀ + λ W_Sᵀ)`, the ridge towards the old weights.
 //! One gathering of `G` serves every ratio. The thorough repair with error correction is `recover`'s.
 
-use super::super::ProfileError;
+use super::super::Result;
 use crate::exec::{Cancel, CompileOptions, Plan};
 use crate::graph::{Graph, NodeId, Op, ParamRole, op, shapes};
 use crate::model::Model;
@@ -84,7 +84,7 @@ pub(super) fn gather(
     batches: &[(Tensor, Targets)],
     compile: &CompileOptions,
     cancel: &Cancel,
-) -> Result<Vec<(String, Refit)>, ProfileError> {
+) -> Result<Vec<(String, Refit)>> {
     let graph = &model.graph;
     let shapes = shapes(graph)?;
     let mut out: Vec<(String, Refit)> = Vec::new();
@@ -144,7 +144,7 @@ impl Refit {
     }
 
     /// Sets the readers' weights in `changed` (the model with only `kept` units left) to the best fit of the original.
-    pub fn mend(&self, original: &Model, changed: &mut Model, kept: &[u32]) -> Result<(), ProfileError> {
+    pub fn mend(&self, original: &Model, changed: &mut Model, kept: &[u32]) -> Result<()> {
         for r in &self.readers {
             r.mend(original, changed, kept)?;
         }
@@ -160,7 +160,7 @@ impl Reader {
         Ok(())
     }
 
-    fn mend(&self, original: &Model, changed: &mut Model, kept: &[u32]) -> Result<(), ProfileError> {
+    fn mend(&self, original: &Model, changed: &mut Model, kept: &[u32]) -> Result<()> {
         let node = original.graph.node(self.node);
         let (Some(weight), true) = (node.param(ParamRole::Weight), self.n > 0.0) else { return Ok(()) };
         let shift = shift(&original.graph, self.node);
