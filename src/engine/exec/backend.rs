@@ -6,13 +6,12 @@
 
 use super::error::Result;
 use super::lower::StepInfo;
-use super::run::Arenas;
+use super::run::{Arenas, Times};
 use super::sizes::Known;
 use crate::graph::{Binding, NodeId};
 use candle_core::Tensor;
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::time::Duration;
 
 /// Executes the steps of one compiled graph.
 pub(super) trait Backend: Send + Sync {
@@ -29,9 +28,8 @@ pub(super) trait Backend: Send + Sync {
     fn makes(&self, id: NodeId) -> bool;
 
     /// Runs a batch and returns the values of `ids`, shaped as their ops document; all is done when it returns. With `times`
-    /// (one a step), says what every step took.
-    fn run(&self, state: &mut State, x: &Tensor, ids: &[NodeId], times: Option<&mut [Duration]>)
-    -> Result<Vec<Tensor>>;
+    /// it says what every step took.
+    fn run(&self, state: &mut State, x: &Tensor, ids: &[NodeId], times: Times<'_>) -> Result<Vec<Tensor>>;
 
     /// Runs a batch up to `cut` and returns the values that cross it.
     fn run_to(&self, state: &mut State, x: &Tensor, cut: &Cut) -> Result<Live>;

@@ -9,14 +9,13 @@ use super::error::{ExecError, Result};
 use super::input;
 use super::kernel::simple;
 use super::lower::{Lowered, StepInfo, lower};
-use super::run::{Arenas, Feed, PartialRun, run};
+use super::run::{Arenas, Feed, PartialRun, Times, run};
 use super::sizes::{Known, Sizes};
 use crate::graph::{Binding, Graph, NodeId, Precisions, least};
 use crate::model::ParamStore;
 use candle_core::{DType, Device, Tensor};
 use std::ops::Range;
 use std::sync::Arc;
-use std::time::Duration;
 
 /// Lowered steps and the threads that run them.
 pub(super) struct Cpu {
@@ -57,7 +56,7 @@ impl Cpu {
         }
     }
 
-    fn job(&self, arenas: &Arenas, job: &PartialRun<'_>, times: Option<&mut [Duration]>) -> Vec<Vec<f32>> {
+    fn job(&self, arenas: &Arenas, job: &PartialRun<'_>, times: Times<'_>) -> Vec<Vec<f32>> {
         run(&self.low, self.held_bytes, arenas, job, times, &self.pool)
     }
 
@@ -69,7 +68,7 @@ impl Cpu {
         sizes: &Sizes,
         steps: Range<usize>,
         fetch: &[usize],
-        times: Option<&mut [Duration]>,
+        times: Times<'_>,
     ) -> Result<Vec<Vec<f32>>> {
         let x = x.to_device(&Device::Cpu)?.to_dtype(DType::F32)?.contiguous()?;
         let (storage, layout) = x.storage_and_layout();
@@ -138,13 +137,7 @@ impl Backend for Cpu {
         self.low.value_of[id.index()].is_some()
     }
 
-    fn run(
-        &self,
-        state: &mut State,
-        x: &Tensor,
-        ids: &[NodeId],
-        times: Option<&mut [Duration]>,
-    ) -> Result<Vec<Tensor>> {
+    fn run(&self, state: &mut State, x: &Tensor, ids: &[NodeId], times: Times<'_>) -> Result<Vec<Tensor>> {
         let fetch: Vec<usize> = ids.iter().filter_map(|id| self.low.value_of[id.index()]).collect();
         let sizes = self.sizes(&mut state.sizes, input::binding(&self.graph, x)?)?;
         let outs = self.on_input(&state.arenas, x, &sizes, 0..self.low.steps.len(), &fetch, times)?;

@@ -11,6 +11,9 @@ use std::ops::Range;
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
+/// Where it goes what every step took, one a step of the whole plan; `None`: nobody asks.
+pub(super) type Times<'a> = Option<&'a mut [Duration]>;
+
 /// A value from outside for a whole batch.
 #[derive(Clone, Copy)]
 pub(crate) struct Feed<'a> {
@@ -66,7 +69,7 @@ pub(crate) fn run(
     weight_bytes: u64,
     arenas: &Arenas,
     job: &PartialRun<'_>,
-    times: Option<&mut [Duration]>,
+    times: Times<'_>,
     pool: &Workers,
 ) -> Vec<Vec<f32>> {
     let mut outs: Vec<Vec<f32>> =
@@ -123,7 +126,7 @@ fn chunk_run(
     par: Par<'_>,
     arena: &mut Arena,
     fetch: &mut [&mut [f32]],
-    mut clock: Option<&mut [Duration]>,
+    mut clock: Times<'_>,
 ) {
     // A line more than needed: values begin on cache lines.
     let sizes = job.sizes;

@@ -8,6 +8,7 @@ use super::backend::{Cut, Live, State};
 use super::error::{ExecError, Result};
 use super::input;
 use super::plan::Plan;
+use super::run::Times;
 use crate::graph::{Binding, NodeId, shapes_at};
 use candle_core::Tensor;
 use std::collections::HashMap;
@@ -130,7 +131,7 @@ impl Session {
         input::check(node, taken, x).map(drop)
     }
 
-    fn run_fetch(&mut self, x: &Tensor, ids: &[NodeId], times: Option<&mut [Duration]>) -> Result<Vec<Tensor>> {
+    fn run_fetch(&mut self, x: &Tensor, ids: &[NodeId], times: Times<'_>) -> Result<Vec<Tensor>> {
         self.check_input(x)?;
         self.plan.backend.run(&mut self.state, x, ids, times)
     }

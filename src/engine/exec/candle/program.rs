@@ -10,12 +10,12 @@ use crate::exec::backend::{ActivationMemory, Backend, Cut, Live, LiveValues, Sta
 use crate::exec::error::{ExecError, Result};
 use crate::exec::input;
 use crate::exec::lower::StepInfo;
+use crate::exec::run::Times;
 use crate::graph::{Binding, Graph, NodeId, shapes_at};
 use candle_core::{DType, Device, Tensor};
 use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::Arc;
-use std::time::Duration;
 
 /// Lowered steps with their parameters on one device.
 pub(in crate::exec) struct Program {
@@ -93,7 +93,7 @@ impl Backend for Program {
         id == self.input || self.steps.iter().any(|s| s.out == id)
     }
 
-    fn run(&self, _: &mut State, x: &Tensor, ids: &[NodeId], times: Option<&mut [Duration]>) -> Result<Vec<Tensor>> {
+    fn run(&self, _: &mut State, x: &Tensor, ids: &[NodeId], times: Times<'_>) -> Result<Vec<Tensor>> {
         let feeds = self.feeds(x)?;
         let mut clock = times.as_ref().map(|_| Clock::start(&self.device)).transpose()?;
         let out = self.execute(0..self.steps.len(), feeds, ids, clock.as_mut())?;
