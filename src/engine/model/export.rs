@@ -38,7 +38,6 @@ pub struct Manifest {
     #[serde(default)]
     pub figures: serde_json::Value,
     /// [`ModelInfo::hash`] of the original.
-    #[serde(default)]
     pub original: Option<String>,
 }
 
@@ -57,9 +56,8 @@ struct Header<'a> {
 
 /// The parameters that `model` runs with: those of reachable nodes, weights in their precision's format, the rest f32.
 pub(super) fn stored(model: &Model) -> Result<ParamStore> {
-    let reachable = model.graph.reachable();
     let mut out = ParamStore::default();
-    for (_, node) in model.graph.iter().filter(|(id, _)| reachable[id.index()]) {
+    for (_, node) in model.graph.live() {
         for (p, (role, shape)) in node.params.iter().zip(param_shapes(&node.op)) {
             let param = model.params.get(&p.name)?;
             param.check(&p.name, &shape)?;
@@ -278,9 +276,8 @@ pub(super) fn reopen(c: &Checkpoint, text: &str, path: &Path) -> Result<Model> {
 
 /// Parameters of reachable nodes; quantized weights with their scales.
 fn fetch(c: &Checkpoint, graph: &Graph, precision: &Precisions, path: &Path) -> Result<ParamStore> {
-    let reachable = graph.reachable();
     let mut params = ParamStore::default();
-    for (_, node) in graph.iter().filter(|(id, _)| reachable[id.index()]) {
+    for (_, node) in graph.live() {
         for (p, (role, expected)) in node.params.iter().zip(param_shapes(&node.op)) {
             let raw = c.tensors.get(&p.name).ok_or_else(|| ParamError::Missing { name: p.name.clone() })?;
             let format = format_of(&node.op, role, &node.name, precision);

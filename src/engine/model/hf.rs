@@ -25,11 +25,12 @@ pub(super) struct Sidecar {
 }
 
 impl Json {
-    fn bad(&self, why: impl Into<String>) -> ModelError {
+    pub fn bad(&self, why: impl Into<String>) -> ModelError {
         ModelError::Config { path: self.path.clone(), why: why.into() }
     }
 
-    fn read(path: PathBuf) -> Result<Json> {
+    /// The file at `path`; null where there is none.
+    pub fn read(path: PathBuf) -> Result<Json> {
         if !path.exists() {
             return Ok(Json::default());
         }
@@ -50,7 +51,7 @@ impl Json {
         Some(Json { path: self.path.clone(), value: self.field(key)?.clone() })
     }
 
-    fn field(&self, key: &str) -> Option<&Value> {
+    pub fn field(&self, key: &str) -> Option<&Value> {
         self.value.get(key).filter(|v| !v.is_null())
     }
 

@@ -1,12 +1,11 @@
 //! From a path to a [`Model`]: find the files, read the checkpoint, recognise the network, fetch and check parameters.
 
 use super::checkpoint::{Checkpoint, RawTensor};
-use super::hf::{self, Sidecar};
+use super::hf::{Json, Sidecar};
 use super::{
     Blob, FamilySpec, LoadOptions, Model, ModelError, ParamError, ParamStore, Result, container, export, imported,
     onnx, printable, recognise, values,
 };
-use crate::files;
 use crate::graph::{Graph, Node, Op, ParamRole, op, param_shapes};
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -90,17 +89,14 @@ fn find(path: &Path) -> Result<(Vec<PathBuf>, PathBuf)> {
 
 /// The shard files of a Hugging Face index (`weight_map`: tensor → file name), each once. Names stay inside `dir`.
 fn shards(index: &Path, dir: &Path) -> Result<Vec<PathBuf>> {
-    let bad = |why: String| ModelError::Config { path: index.to_owned(), why };
-    let text = files::read(index, hf::MAX_BYTES).map_err(ModelError::read(index))?;
-    let json: serde_json::Value =
-        serde_json::from_slice(&text).map_err(|e| bad(format!("it is not valid JSON: {e}")))?;
-    let map = json.get("weight_map").and_then(|m| m.as_object()).ok_or_else(|| bad("it has no `weight_map`".into()))?;
+    let json = Json::read(index.to_owned())?;
+    let map = json.field("weight_map").and_then(|m| m.as_object()).ok_or_else(|| json.bad("it has no `weight_map`"))?;
     let mut files = BTreeSet::new();
     for value in map.values() {
         let name = value.as_str().unwrap_or_default();
         let plain = Path::new(name).file_name().is_some_and(|f| f == name);
         if !plain {
-            return Err(bad(format!("`{}` is no file name", printable(name))));
+            return Err(json.bad(format!("`{}` is no file name", printable(name))));
         }
         files.insert(name);
     }

@@ -93,8 +93,7 @@ fn int8_layer(device: &Device, side: usize) -> Result<f64> {
     let x = b.node("tokens", Op::ToTokens, &[x]);
     let x = b.linear("linear", x, side, side, true);
     let graph = b.finish(x)?;
-    let mut precision = Precisions::default();
-    precision.set("linear", Precision::Int8);
+    let precision = Precisions::from_iter([("linear", Precision::Int8)]);
     let options = CompileOptions { device: device.clone(), ..CompileOptions::default() };
     let plan = Plan::compile(&graph, &random_params(&graph, 1), &precision, &options)?;
     let at = plan.steps().iter().position(|s| s.name == "linear").unwrap_or(0);

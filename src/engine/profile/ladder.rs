@@ -76,11 +76,10 @@ pub fn ladders(
 ) -> Result<Vec<Ladder>> {
     let cache = Cache(cache);
     let shapes = shapes(graph)?;
-    let reachable = graph.reachable();
     let epilogues: HashMap<NodeId, Epilogue> =
         fusions(graph).into_iter().map(|f| (f.lead, Epilogue { residual: f.residual, act: f.act })).collect();
     let mut of_shape: Vec<(Shape, Vec<String>)> = Vec::new();
-    for (id, node) in graph.iter().filter(|(id, _)| reachable[id.index()]) {
+    for (id, node) in graph.live() {
         let input = node.inputs.first().and_then(|i| shapes.get(i.index())).cloned().unwrap_or_default();
         let epilogue = epilogues.get(&id).copied().unwrap_or_default();
         let Some(shape) = Shape::of(node, input, epilogue, groups) else { continue };
@@ -277,8 +276,7 @@ impl Shape {
 
     fn compile(&self, i: usize, o: usize, precision: Precision, options: &LadderOptions) -> Result<Rung> {
         let (graph, params) = alone(&self.op, &self.input, self.epilogue, i, o)?;
-        let mut plan = Precisions::default();
-        plan.set(LAYER, precision);
+        let plan = Precisions::from_iter([(LAYER, precision)]);
         let compile =
             CompileOptions { device: options.device.clone(), threads: options.threads, ..CompileOptions::default() };
         let plan = Plan::compile(&graph, &params, &plan, &compile)?;

@@ -100,7 +100,7 @@ pub fn profile(
     let mut session = Plan::of(model, &compile)?.session();
     let (mut profile, batch) = halving(options.batch.max(1), |batch| {
         let x = noise(&model.graph.input_shape()?, batch, &options.device)?;
-        measure(model, &mut session, &x, &ProfileOptions { batch, ..options.clone() }, ceilings, cancel, update)
+        measure(&mut session, &x, &ProfileOptions { batch, ..options.clone() }, ceilings, cancel, update)
     })?;
     profile.notes.extend(smaller_batch(options.batch, batch));
     Ok(profile)
@@ -108,7 +108,6 @@ pub fn profile(
 
 /// One profile with the batch `x`.
 fn measure(
-    model: &Model,
     session: &mut Session,
     x: &Tensor,
     options: &ProfileOptions,
@@ -173,13 +172,13 @@ fn measure(
         ..GpuFigures::default()
     });
     match (Gauges::of(&options.device), &mut gpu) {
-        (Some(Ok(gauges)), Some(gpu)) => energy(session, x, &gauges, options.batch, cancel, gpu)?,
+        (Some(Ok(gauges)), Some(gpu)) => energy(session, x, &gauges, cancel, gpu)?,
         (Some(Err(why)), _) => notes.push(why),
         _ => {}
     }
 
-    let facts = Facts::of(&model.graph)?;
-    let mut rows = rows(&plan, &facts, &model.graph, &seen, options.batch, ceilings, &load);
+    let facts = Facts::of(plan.graph())?;
+    let mut rows = rows(&plan, &facts, &seen, options.batch, ceilings, &load);
     for r in rows.iter_mut().filter(|r| matches!(r.doubt, Some(Doubt::Scatter { .. }))) {
         if r.latency.spread() * r.latency.p50 < MATTERS * whole.p50 {
             r.doubt = None;
@@ -198,8 +197,7 @@ fn measure(
         weight_bytes: plan.weight_bytes(),
         params: facts.params,
         macs: facts.macs.iter().copied().sum(),
-        peak_activation_bytes: memory
-            .map_or_else(|| peak(&plan, &model.graph, &facts, options.batch), |m| m.above_start),
+        peak_activation_bytes: memory.map_or_else(|| peak(&plan, &facts, options.batch), |m| m.above_start),
         gpu,
         notes,
         rows,
@@ -207,20 +205,13 @@ fn measure(
 }
 
 /// Runs on for as long as the board's counters need to tell anything, and fills in what they told.
-fn energy(
-    session: &mut Session,
-    x: &Tensor,
-    gauges: &Gauges,
-    batch: usize,
-    cancel: &Cancel,
-    gpu: &mut GpuFigures,
-) -> Result<()> {
+fn energy(session: &mut Session, x: &Tensor, gauges: &Gauges, cancel: &Cancel, gpu: &mut GpuFigures) -> Result<()> {
     let (before, start) = (gauges.read(), Instant::now());
     let mut images = 0;
     while start.elapsed() < ENERGY_WINDOW {
         cancel.check()?;
         session.run(x)?;
-        images += batch;
+        images += x.dim(0)?;
     }
     let after = gauges.read();
     gpu.gauges = Some(after);
@@ -276,11 +267,10 @@ struct Facts {
 
 impl Facts {
     fn of(graph: &Graph) -> Result<Facts> {
-        let reachable = graph.reachable();
         Ok(Facts {
             macs: macs(graph)?,
             shapes: shapes(graph)?,
-            params: graph.iter().filter(|(i, _)| reachable[i.index()]).map(|(_, n)| node_params(&n.op)).sum(),
+            params: graph.live().map(|(_, n)| node_params(&n.op)).sum(),
             index: graph.iter().map(|(i, n)| (n.name.clone(), i.index())).collect(),
         })
     }
@@ -312,15 +302,8 @@ impl Facts {
     }
 }
 
-fn rows(
-    plan: &Plan,
-    facts: &Facts,
-    graph: &Graph,
-    seen: &Samples,
-    batch: usize,
-    ceilings: Ceilings,
-    load: &Load,
-) -> Vec<LayerRow> {
+fn rows(plan: &Plan, facts: &Facts, seen: &Samples, batch: usize, ceilings: Ceilings, load: &Load) -> Vec<LayerRow> {
+    let graph = plan.graph();
     let stats: Vec<LatencyStats> = seen.ms.iter().map(|s| LatencyStats::of(s)).collect();
     let total: f64 = stats.iter().map(|s| s.p50).sum();
     let mut rows = Vec::new();
@@ -372,7 +355,8 @@ fn rows(
 }
 
 /// Largest sum of step outputs alive at once, image included, in bytes for the whole batch.
-fn peak(plan: &Plan, graph: &Graph, facts: &Facts, batch: usize) -> u64 {
+fn peak(plan: &Plan, facts: &Facts, batch: usize) -> u64 {
+    let graph = plan.graph();
     let steps: Vec<Vec<usize>> = plan.steps().iter().map(|s| facts.nodes(&s.name, &s.fused)).collect();
     // Which step makes each value, and the last that reads it.
     let mut last_use: HashMap<usize, usize> = HashMap::new();

@@ -100,11 +100,7 @@ fn shrunk(graph: &Graph, edits: &Edits) -> Result<Graph> {
 
 fn sliced(before: &Graph, after: &Graph, params: &ParamStore, edits: &Edits) -> Result<ParamStore> {
     let mut out = params.clone();
-    let reachable = after.reachable();
-    let used: HashSet<&str> = (after.nodes.iter().zip(&reachable))
-        .filter(|(_, r)| **r)
-        .flat_map(|(n, _)| n.params.iter().map(|p| p.name.as_str()))
-        .collect();
+    let used: HashSet<&str> = after.live().flat_map(|(_, n)| &n.params).map(|p| p.name.as_str()).collect();
     for (i, node) in before.nodes.iter().enumerate() {
         for p in &node.params {
             if !used.contains(p.name.as_str()) {

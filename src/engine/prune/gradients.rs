@@ -72,8 +72,7 @@ type Vars<'a> = Vec<(&'a Node, Var)>;
 
 impl<'a> Rows<'a> {
     fn of(model: &'a Model, task: &'a dyn Task, cancel: &'a Cancel) -> Rows<'a> {
-        let reachable = model.graph.reachable();
-        let nodes = model.graph.nodes.iter().zip(&reachable).filter(|(_, r)| **r).map(|(n, _)| n);
+        let nodes = model.graph.live().map(|(_, n)| n);
         Rows { model, task, cancel, layers: nodes.filter(|n| n.op.is_conv_or_linear()).collect() }
     }
 

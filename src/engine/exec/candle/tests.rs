@@ -259,8 +259,7 @@ fn a_plan_that_does_not_fit_is_refused_by_name() {
     let (g, mut params) = two_layers();
     let x = noise((1, 3, 5, 5), 3);
     let run = |params: &TensorMap, node: &str, precision| {
-        let mut plan = Precisions::default();
-        plan.set(node, precision);
+        let plan = Precisions::from_iter([(node, precision)]);
         let pass = Pass { precision: Some(&plan), ..Pass::default() };
         forward(&g, params, &x, pass, &mut Capture::none())
     };

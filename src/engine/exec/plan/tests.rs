@@ -284,11 +284,9 @@ fn bad_parameters_and_precisions_are_named() {
     nan.params.remove("conv1.weight");
     assert!(Plan::of(&nan, &options(1)).is_err());
 
-    let mut p = Precisions::default();
-    p.set("bn1", Precision::Int8);
+    let p = Precisions::from_iter([("bn1", Precision::Int8)]);
     assert!(matches!(Plan::compile(&model.graph, &model.params, &p, &options(1)), Err(ExecError::Unsupported { .. })));
-    p = Precisions::default();
-    p.set("nowhere", Precision::F32);
+    let p = Precisions::from_iter([("nowhere", Precision::F32)]);
     assert!(matches!(Plan::compile(&model.graph, &model.params, &p, &options(1)), Err(ExecError::UnknownNode { .. })));
 }
 

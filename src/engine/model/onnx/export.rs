@@ -48,10 +48,8 @@ pub fn onnx(path: &Path, model: &Model, manifest: &Manifest) -> Result<String> {
 
 /// `model` with precisions that ONNX has: f32 and 8-bit weights; others as the f32 weights that they give.
 fn plain(model: &Model) -> Result<Model> {
-    let mut precision = Precisions::default();
-    for (name, p) in model.precision.nodes.iter().filter(|(_, p)| p.weights() == WeightFormat::Int8) {
-        precision.set(name.clone(), *p);
-    }
+    let int8 = model.precision.nodes.iter().filter(|(_, p)| p.weights() == WeightFormat::Int8);
+    let precision: Precisions = int8.map(|(name, p)| (name, *p)).collect();
     let kept = |(name, _): &(&String, _)| precision.nodes.contains_key(*name);
     let inputs = model.precision.inputs.iter().filter(kept).map(|(n, r)| (n.clone(), *r)).collect();
     let mut params = ParamStore::default();

@@ -184,7 +184,6 @@ struct ToScan {
 
 fn targets(model: &Model, groups: &[Group], options: &SensOptions) -> Vec<ToScan> {
     let graph = &model.graph;
-    let reachable = graph.reachable();
     let mut out = Vec::new();
     for g in groups.iter().filter(|g| g.protected.is_none()) {
         let first = g.members.iter().filter_map(|m| graph.by_name(&m.node)).min();
@@ -200,7 +199,7 @@ fn targets(model: &Model, groups: &[Group], options: &SensOptions) -> Vec<ToScan
     let capable = Capabilities::of(&options.device, Kernels::Device);
     let precisions = options.precisions.iter().filter(|p| capable.refuses(**p).is_none());
     for &precision in precisions {
-        for (id, n) in graph.iter().filter(|(id, _)| reachable[id.index()]) {
+        for (id, n) in graph.live() {
             if n.op.is_conv_or_linear() && model.precision.get(&n.name) != precision {
                 let target = SensTarget::Layer(n.name.clone(), precision);
                 out.push(ToScan { target, ratios: vec![0.0], first: id });

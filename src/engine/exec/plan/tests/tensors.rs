@@ -118,8 +118,7 @@ fn int8_is_the_cpus_code_for_code() {
     for graph in layers() {
         let params = random_params(&graph, 3);
         for precision in [Precision::Int8, Precision::Int8Static] {
-            let mut plan = Precisions::default();
-            plan.set("layer", precision);
+            let mut plan = Precisions::from_iter([("layer", precision)]);
             if precision == Precision::Int8Static {
                 plan.inputs.insert("layer".into(), Range { lo: -1.3, hi: 1.7 });
             }
@@ -142,8 +141,7 @@ fn int8_is_the_cpus_code_for_code() {
 #[test]
 fn what_has_no_kernel_is_refused_by_name() {
     let (_, model) = models().swap_remove(0);
-    let mut plan = Precisions::default();
-    plan.set("conv1", Precision::W4);
+    let plan = Precisions::from_iter([("conv1", Precision::W4)]);
     let e = Plan::compile(&model.graph, &model.params, &plan, &tensors()).unwrap_err().to_string();
     assert!(e.contains("`conv1`") && e.contains("w4") && e.contains("hint:"), "{e}");
     let e =
