@@ -131,14 +131,8 @@ fn measure(
     let memory = watch.map(|w| w.peak()).transpose()?;
     let names: Vec<String> = plan.steps().iter().map(|s| s.name.clone()).collect();
     let busy = if options.device.is_cpu() { threads } else { 1 };
-    let turns = Turns {
-        wanted: options.runs,
-        least: LEAST,
-        time_limit: options.time_limit,
-        threads: busy,
-        watch: &options.watch,
-        cancel,
-    };
+    let &ProfileOptions { runs: wanted, time_limit, ref watch, .. } = options;
+    let turns = Turns { wanted, least: LEAST, time_limit, threads: busy, watch, cancel };
     let mut whole_ms = Vec::new();
     let mut order = Order::new(ORDER_SEED);
     let counted = turns.take(|round| {

@@ -141,14 +141,8 @@ fn of_pairs(pairs: &[(f64, f64)], load: Load) -> Paired {
 
 impl PairedOptions {
     fn turns<'a>(&'a self, cancel: &'a Cancel) -> Turns<'a> {
-        Turns {
-            wanted: self.runs,
-            least: LEAST,
-            time_limit: self.time_limit,
-            threads: self.threads,
-            watch: &self.watch,
-            cancel,
-        }
+        let &PairedOptions { runs: wanted, time_limit, threads, ref watch, .. } = self;
+        Turns { wanted, least: LEAST, time_limit, threads, watch, cancel }
     }
 }
 

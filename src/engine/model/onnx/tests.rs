@@ -292,10 +292,8 @@ fn free_tokens_stay_free_in_what_is_written() {
         assert_eq!(words(&made.input[0]), (data_type::INT64, vec!["N".to_owned(), "tokens".to_owned()]));
         assert_eq!(words(&made.output[0]).1, dims);
         let gather = made.node.iter().find(|n| n.output == ["/embed"]).unwrap();
-        assert_eq!(
-            (gather.op_type.as_deref(), &gather.input[..]),
-            (Some("Gather"), &["embed.weight".to_owned(), "input".to_owned()][..])
-        );
+        assert_eq!(gather.op_type.as_deref(), Some("Gather"));
+        assert_eq!(gather.input, ["embed.weight", "input"]);
         for node in made.node.iter().filter(|n| n.op_type.as_deref() == Some("Reshape")) {
             let to = made.initializer.iter().find(|t| t.name.as_ref() == node.input.get(1)).unwrap();
             let to: Vec<i64> =

@@ -12,20 +12,7 @@ fn tensors() -> CompileOptions {
 
 #[test]
 fn every_node_of_every_family_is_what_the_reference_says() {
-    for (name, model) in models() {
-        let x = input(&model, 3);
-        let mut want = Capture::all();
-        let logits = truth(&model, &x, &mut want);
-        let plan = Plan::of(&model, &tensors()).unwrap();
-        assert!(apart(&plan.run(&x).unwrap(), &logits) < 2e-5, "{name}");
-        let all: Vec<&str> = model.graph.nodes.iter().map(|n| n.name.as_str()).collect();
-        let (_, got) =
-            Plan::of(&model, &tensors().keeping(all.iter().copied())).unwrap().session().capture(&x, &all).unwrap();
-        for n in all {
-            let d = apart(&got[n], &want.values[n]);
-            assert!(d < 5e-5, "{name} `{n}`: {d}");
-        }
-    }
+    every_node_agrees(&tensors());
 }
 
 #[test]
