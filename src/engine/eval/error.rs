@@ -4,6 +4,9 @@ use crate::data::DataError;
 use crate::exec::{Cancelled, ExecError, OutOfMemory};
 use crate::task::TaskError;
 
+/// What this room gives, or its own error.
+pub type Result<T, E = EvalError> = std::result::Result<T, E>;
+
 /// An evaluation without a result.
 #[derive(Debug, thiserror::Error)]
 pub enum EvalError {

@@ -9,7 +9,7 @@ mod run;
 mod trial;
 mod views;
 
-pub use error::EvalError;
+pub use error::{EvalError, Result};
 pub use margin::Margins;
 pub use run::{evaluate, logits, score_with};
 pub use trial::{Correction, Model as TrialModel, Outcome as TrialOutcome, TrialOptions, Trials, ViewFacts};

@@ -1,6 +1,6 @@
 //! One pass over a data set: batches are decoded on a thread of their own while the model runs the one before.
 
-use super::error::EvalError;
+use super::error::{EvalError, Result};
 use crate::data::{DataError, Dataset};
 use crate::exec::{Cancel, ExecError, OutOfMemory, Plan, smaller_batch};
 use crate::model::Preprocess;
@@ -19,7 +19,7 @@ impl<F, E: Into<EvalError>> Sparing<F>
 where
     F: FnMut(&Tensor) -> Result<Tensor, E>,
 {
-    fn run(&mut self, x: &Tensor) -> Result<Tensor, EvalError> {
+    fn run(&mut self, x: &Tensor) -> Result<Tensor> {
         let images = x.dim(0)?;
         let (mut parts, mut done) = (Vec::new(), 0);
         while done < images {
@@ -55,7 +55,7 @@ pub fn evaluate(
     batch: usize,
     cancel: &Cancel,
     progress: &mut dyn FnMut(usize, usize),
-) -> Result<Scored, EvalError> {
+) -> Result<Scored> {
     score_with(data, prep, batch, cancel, on(plan), progress)
 }
 
@@ -63,13 +63,7 @@ pub fn evaluate(
 ///
 /// # Errors
 /// As [`evaluate`], but non-finite logits are handed over as they are.
-pub fn logits(
-    plan: &Plan,
-    data: &Dataset,
-    prep: &Preprocess,
-    batch: usize,
-    cancel: &Cancel,
-) -> Result<Tensor, EvalError> {
+pub fn logits(plan: &Plan, data: &Dataset, prep: &Preprocess, batch: usize, cancel: &Cancel) -> Result<Tensor> {
     let mut parts = Vec::new();
     let mut model = Sparing { model: on(plan), most: batch.max(1) };
     for_batches(data, prep, batch, cancel, &mut |_, _| {}, &mut |x, _| {
@@ -98,7 +92,7 @@ pub fn score_with<E: Into<EvalError>>(
     cancel: &Cancel,
     model: impl FnMut(&Tensor) -> Result<Tensor, E>,
     progress: &mut dyn FnMut(usize, usize),
-) -> Result<Scored, EvalError> {
+) -> Result<Scored> {
     let mut scorer = data.task().scorer(data.classes());
     let batch = batch.clamp(1, data.len().max(1));
     let mut model = Sparing { model, most: batch };
@@ -111,7 +105,7 @@ pub fn score_with<E: Into<EvalError>>(
 }
 
 /// What is done with a batch of inputs `[N, …]` and its targets.
-pub(super) type Each<'a> = dyn FnMut(&Tensor, &Targets) -> Result<(), EvalError> + 'a;
+pub(super) type Each<'a> = dyn FnMut(&Tensor, &Targets) -> Result<()> + 'a;
 
 pub(super) fn for_batches(
     data: &Dataset,
@@ -120,7 +114,7 @@ pub(super) fn for_batches(
     cancel: &Cancel,
     progress: &mut dyn FnMut(usize, usize),
     each: &mut Each<'_>,
-) -> Result<(), EvalError> {
+) -> Result<()> {
     let (total, batch) = (data.len(), batch.max(1));
     if total == 0 {
         return Err(EvalError::Empty { data: data.card().name });
@@ -166,7 +160,7 @@ mod tests {
         }
     }
 
-    fn run(most: usize, batch: usize) -> (Result<Scored, EvalError>, Vec<usize>) {
+    fn run(most: usize, batch: usize) -> (Result<Scored>, Vec<usize>) {
         let data = synthetic::dataset(synthetic::Split::Eval, 22);
         let prep = Preprocess::imagenet([32, 32]);
         let mut seen = Vec::new();

@@ -14,7 +14,7 @@
 
 use super::margin::{Margins, Stratum};
 use super::views::Disturbance;
-use super::{EvalError, for_batches};
+use super::{EvalError, Result, for_batches};
 use crate::data::Dataset;
 use crate::exec::Cancel;
 use crate::model::Preprocess;
@@ -165,7 +165,7 @@ const HALVINGS: usize = 6;
 const REACHED: f64 = 0.7;
 
 /// A model as trials run it: prepared images `[N, C, H, W]` to logits `[N, classes]`.
-pub type Model<'a> = dyn FnMut(&Tensor) -> Result<Tensor, EvalError> + 'a;
+pub type Model<'a> = dyn FnMut(&Tensor) -> Result<Tensor> + 'a;
 
 impl Trials {
     /// Finds the views of `held` on which `original` errs as often as on new images; those of `known`, if it was found for as
@@ -180,7 +180,7 @@ impl Trials {
         options: &TrialOptions<'_>,
         cancel: &Cancel,
         progress: &mut dyn FnMut(usize, usize),
-    ) -> Result<Trials, EvalError> {
+    ) -> Result<Trials> {
         let TrialOptions { new, known, batch, seed } = *options;
         let new_error = new.map(|m| m.error);
         let mut trials = Trials {
@@ -212,12 +212,7 @@ impl Trials {
         Ok(trials)
     }
 
-    fn find_views(
-        &mut self,
-        original: &mut Model<'_>,
-        cancel: &Cancel,
-        progress: &mut dyn FnMut(usize),
-    ) -> Result<(), EvalError> {
+    fn find_views(&mut self, original: &mut Model<'_>, cancel: &Cancel, progress: &mut dyn FnMut(usize)) -> Result<()> {
         let (images, held_error) = (self.held.len(), self.plain.error());
         self.correction.held_error = self.plain.errs.then_some(held_error);
         // Within chance of each other: these images are as new to the network as any.
@@ -273,7 +268,7 @@ impl Trials {
         model: &mut Model<'_>,
         cancel: &Cancel,
         progress: &mut dyn FnMut(usize, usize),
-    ) -> Result<Outcome, EvalError> {
+    ) -> Result<Outcome> {
         let views: Vec<&ViewFacts> = self.correction.views.iter().filter(|v| v.kind.is_some()).collect();
         let total = views.len() + 1;
         let images = self.held.len();
@@ -296,7 +291,7 @@ impl Trials {
         kind: Disturbance,
         wanted: f64,
         cancel: &Cancel,
-    ) -> Result<Option<f64>, EvalError> {
+    ) -> Result<Option<f64>> {
         let few = self.held.len().min(SEARCH_IMAGES);
         let mut at = |s: f64| Ok::<f64, EvalError>(self.see(original, Some(kind), s, few, cancel)?.error());
         if at(1.0)? < REACHED * wanted {
@@ -318,7 +313,7 @@ impl Trials {
         strength: f64,
         images: usize,
         cancel: &Cancel,
-    ) -> Result<Seen, EvalError> {
+    ) -> Result<Seen> {
         let mut out = Seen::default();
         for_batches(&self.held, &self.prep, self.batch, cancel, &mut |_, _| {}, &mut |x, labels| {
             let done = out.scores.len();
@@ -440,7 +435,7 @@ mod tests {
     }
 
     /// Knows nothing: an image's first ten values are its logits, `push` favours the later classes.
-    fn toy(push: f64) -> impl FnMut(&Tensor) -> Result<Tensor, EvalError> {
+    fn toy(push: f64) -> impl FnMut(&Tensor) -> Result<Tensor> {
         move |x| {
             let logits = x.flatten_from(1)?.narrow(1, 0, 10)?.contiguous()?;
             let by_class: Vec<f32> = (0..10).map(|c| (f64::from(c) * push / 10.0) as f32).collect();

@@ -4,15 +4,14 @@
 //! nothing changes a backend, so threads may share it: a run writes to the [`State`] that it is given; inputs have been
 //! checked against the graph before they come here.
 
-use super::error::ExecError;
+use super::error::Result;
 use super::lower::StepInfo;
-use super::run::Arenas;
+use super::run::{Arenas, Times};
 use super::sizes::Known;
 use crate::graph::{Binding, NodeId};
 use candle_core::Tensor;
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::time::Duration;
 
 /// Executes the steps of one compiled graph.
 pub(super) trait Backend: Send + Sync {
@@ -23,26 +22,20 @@ pub(super) trait Backend: Send + Sync {
     fn threads(&self) -> usize;
 
     /// What values between steps take under `binding`, where that is planned.
-    fn activations(&self, binding: Binding) -> Result<Option<ActivationMemory>, ExecError>;
+    fn activations(&self, binding: Binding) -> Result<Option<ActivationMemory>>;
 
     /// Whether a run makes the value of node `id`.
     fn makes(&self, id: NodeId) -> bool;
 
     /// Runs a batch and returns the values of `ids`, shaped as their ops document; all is done when it returns. With `times`
-    /// (one a step), says what every step took.
-    fn run(
-        &self,
-        state: &mut State,
-        x: &Tensor,
-        ids: &[NodeId],
-        times: Option<&mut [Duration]>,
-    ) -> Result<Vec<Tensor>, ExecError>;
+    /// it says what every step took.
+    fn run(&self, state: &mut State, x: &Tensor, ids: &[NodeId], times: Times<'_>) -> Result<Vec<Tensor>>;
 
     /// Runs a batch up to `cut` and returns the values that cross it.
-    fn run_to(&self, state: &mut State, x: &Tensor, cut: &Cut) -> Result<Live, ExecError>;
+    fn run_to(&self, state: &mut State, x: &Tensor, cut: &Cut) -> Result<Live>;
 
     /// Finishes a batch from the values that cross a cut and returns the graph's output; all is done when it returns.
-    fn run_from(&self, state: &mut State, live: &Live) -> Result<Tensor, ExecError>;
+    fn run_from(&self, state: &mut State, live: &Live) -> Result<Tensor>;
 }
 
 /// What runs may change, kept from one run of a session to its next; each backend writes what it has use for. No result

@@ -5,18 +5,17 @@
 
 use super::backend::{ActivationMemory, Backend, Cut, Live, LiveValues, State};
 use super::device::{self, Workers};
-use super::error::ExecError;
+use super::error::{ExecError, Result};
 use super::input;
 use super::kernel::simple;
 use super::lower::{Lowered, StepInfo, lower};
-use super::run::{Arenas, Feed, PartialRun, run};
+use super::run::{Arenas, Feed, PartialRun, Times, run};
 use super::sizes::{Known, Sizes};
 use crate::graph::{Binding, Graph, NodeId, Precisions, least};
 use crate::model::ParamStore;
 use candle_core::{DType, Device, Tensor};
 use std::ops::Range;
 use std::sync::Arc;
-use std::time::Duration;
 
 /// Lowered steps and the threads that run them.
 pub(super) struct Cpu {
@@ -40,7 +39,7 @@ impl Cpu {
         precision: &Precisions,
         keep: &[String],
         threads: Option<usize>,
-    ) -> Result<Cpu, ExecError> {
+    ) -> Result<Cpu> {
         let low = lower(&graph, params, precision, keep)?;
         let pool = device::pool(threads.unwrap_or_else(device::threads).max(1))?;
         let held_bytes = low.steps.iter().map(|s| s.info.held_bytes).sum();
@@ -50,14 +49,14 @@ impl Cpu {
     }
 
     /// The sizes under `binding`; those of other bindings than the least are kept in `known`.
-    fn sizes(&self, known: &mut Known, binding: Binding) -> Result<Arc<Sizes>, ExecError> {
+    fn sizes(&self, known: &mut Known, binding: Binding) -> Result<Arc<Sizes>> {
         match &self.least {
             (least, sizes) if *least == binding => Ok(sizes.clone()),
             _ => Ok(known.at(&self.graph, &self.low, binding)?),
         }
     }
 
-    fn job(&self, arenas: &Arenas, job: &PartialRun<'_>, times: Option<&mut [Duration]>) -> Vec<Vec<f32>> {
+    fn job(&self, arenas: &Arenas, job: &PartialRun<'_>, times: Times<'_>) -> Vec<Vec<f32>> {
         run(&self.low, self.held_bytes, arenas, job, times, &self.pool)
     }
 
@@ -69,8 +68,8 @@ impl Cpu {
         sizes: &Sizes,
         steps: Range<usize>,
         fetch: &[usize],
-        times: Option<&mut [Duration]>,
-    ) -> Result<Vec<Vec<f32>>, ExecError> {
+        times: Times<'_>,
+    ) -> Result<Vec<Vec<f32>>> {
         let x = x.to_device(&Device::Cpu)?.to_dtype(DType::F32)?.contiguous()?;
         let (storage, layout) = x.storage_and_layout();
         let candle_core::Storage::Cpu(cpu) = &*storage else {
@@ -105,7 +104,7 @@ impl Cpu {
     }
 
     /// A channels-last batch as a tensor of the shape that the node's op documents.
-    fn tensor(&self, id: NodeId, sizes: &Sizes, data: Vec<f32>, images: usize) -> Result<Tensor, ExecError> {
+    fn tensor(&self, id: NodeId, sizes: &Sizes, data: Vec<f32>, images: usize) -> Result<Tensor> {
         let shape = &sizes.shapes[id.index()];
         let dims: Vec<usize> = std::iter::once(images).chain(shape.iter().copied()).collect();
         let data = match shape[..] {
@@ -129,7 +128,7 @@ impl Backend for Cpu {
         self.pool.rayon.current_num_threads()
     }
 
-    fn activations(&self, binding: Binding) -> Result<Option<ActivationMemory>, ExecError> {
+    fn activations(&self, binding: Binding) -> Result<Option<ActivationMemory>> {
         let sizes = self.sizes(&mut Known::default(), binding)?;
         Ok(Some(ActivationMemory { arena: 4 * sizes.arena as u64, largest_live: 4 * sizes.live as u64 }))
     }
@@ -138,13 +137,7 @@ impl Backend for Cpu {
         self.low.value_of[id.index()].is_some()
     }
 
-    fn run(
-        &self,
-        state: &mut State,
-        x: &Tensor,
-        ids: &[NodeId],
-        times: Option<&mut [Duration]>,
-    ) -> Result<Vec<Tensor>, ExecError> {
+    fn run(&self, state: &mut State, x: &Tensor, ids: &[NodeId], times: Times<'_>) -> Result<Vec<Tensor>> {
         let fetch: Vec<usize> = ids.iter().filter_map(|id| self.low.value_of[id.index()]).collect();
         let sizes = self.sizes(&mut state.sizes, input::binding(&self.graph, x)?)?;
         let outs = self.on_input(&state.arenas, x, &sizes, 0..self.low.steps.len(), &fetch, times)?;
@@ -152,7 +145,7 @@ impl Backend for Cpu {
         ids.iter().zip(outs).map(|(id, out)| self.tensor(*id, &sizes, out, images)).collect()
     }
 
-    fn run_to(&self, state: &mut State, x: &Tensor, cut: &Cut) -> Result<Live, ExecError> {
+    fn run_to(&self, state: &mut State, x: &Tensor, cut: &Cut) -> Result<Live> {
         let (first, crossing) = self.before(cut);
         let fetch: Vec<usize> = crossing.iter().map(|(_, v)| *v).collect();
         let binding = input::binding(&self.graph, x)?;
@@ -163,7 +156,7 @@ impl Backend for Cpu {
         Ok(Live { cut: cut.clone(), images: x.dim(0)?, bytes, values: LiveValues::Host(binding, values) })
     }
 
-    fn run_from(&self, state: &mut State, live: &Live) -> Result<Tensor, ExecError> {
+    fn run_from(&self, state: &mut State, live: &Live) -> Result<Tensor> {
         let (first, crossing) = self.before(&live.cut);
         let output = self.graph.output;
         let bad = |id: NodeId, what: &str| ExecError::unsupported(self.graph.node(id), what.to_owned());

@@ -1,7 +1,7 @@
 //! Choosing a device and the threads that compute runs on; says in words what was opened and why something else was not.
 
-use super::ExecError;
 use super::kernel::team::Team;
+use super::{ExecError, Result};
 use candle_core::Device;
 use std::collections::HashMap;
 use std::path::Path;
@@ -34,7 +34,7 @@ pub struct Opened {
 ///
 /// # Errors
 /// An unknown spec, or an explicitly named GPU that cannot be opened.
-pub fn open(spec: &str) -> Result<Opened, ExecError> {
+pub fn open(spec: &str) -> Result<Opened> {
     let cpu = |note| Opened { device: Device::Cpu, kernels: Kernels::Device, words: cpu_words(), note };
     let bad = |why: String| ExecError::Device { spec: spec.to_owned(), why };
     match spec.trim() {
@@ -192,7 +192,7 @@ pub(crate) struct Workers {
 }
 
 /// The shared pool of `n` threads; pools are made once a size and kept.
-pub(crate) fn pool(n: usize) -> Result<Arc<Workers>, ExecError> {
+pub(crate) fn pool(n: usize) -> Result<Arc<Workers>> {
     static POOLS: OnceLock<Mutex<HashMap<usize, Arc<Workers>>>> = OnceLock::new();
     if n > MOST_THREADS {
         // Each would take a stack, and a machine's last process numbers.

@@ -4,6 +4,9 @@ use crate::graph::op::Dim;
 use crate::graph::{GraphError, Node, ParamRole};
 use crate::model::ParamError;
 
+/// What this room gives, or its own error.
+pub type Result<T, E = ExecError> = std::result::Result<T, E>;
+
 /// A failure of compilation or execution.
 #[derive(Debug, thiserror::Error)]
 pub enum ExecError {

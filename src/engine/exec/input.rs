@@ -1,6 +1,6 @@
 //! Whether a batch is what a graph's input takes, and how long it makes what the graph leaves free.
 
-use super::error::ExecError;
+use super::error::{ExecError, Result};
 use crate::graph::op::{self, InputType};
 use crate::graph::{Binding, Graph, Node};
 use candle_core::{DType, Tensor};
@@ -9,7 +9,7 @@ use candle_core::{DType, Tensor};
 ///
 /// # Errors
 /// A graph without one.
-pub(super) fn of(graph: &Graph) -> Result<(&Node, &op::Input), ExecError> {
+pub(super) fn of(graph: &Graph) -> Result<(&Node, &op::Input)> {
     let missing = || ExecError::UnknownNode { name: "input".into(), hint: "the graph has no input".into() };
     graph.input().ok_or_else(missing)
 }
@@ -18,7 +18,7 @@ pub(super) fn of(graph: &Graph) -> Result<(&Node, &op::Input), ExecError> {
 ///
 /// # Errors
 /// A shape that the graph's input does not take; a graph without an input.
-pub(super) fn binding(graph: &Graph, x: &Tensor) -> Result<Binding, ExecError> {
+pub(super) fn binding(graph: &Graph, x: &Tensor) -> Result<Binding> {
     fits(of(graph)?.1, x)
 }
 
@@ -26,7 +26,7 @@ pub(super) fn binding(graph: &Graph, x: &Tensor) -> Result<Binding, ExecError> {
 ///
 /// # Errors
 /// Another shape, ids that are no whole numbers or beyond the vocabulary.
-pub(super) fn check(node: &Node, input: &op::Input, x: &Tensor) -> Result<Binding, ExecError> {
+pub(super) fn check(node: &Node, input: &op::Input, x: &Tensor) -> Result<Binding> {
     let binding = fits(input, x)?;
     let InputType::Ids { vocab } = input.dtype else { return Ok(binding) };
     if !matches!(x.dtype(), DType::U8 | DType::U32 | DType::I64) {
@@ -44,7 +44,7 @@ pub(super) fn check(node: &Node, input: &op::Input, x: &Tensor) -> Result<Bindin
     }
 }
 
-fn fits(input: &op::Input, x: &Tensor) -> Result<Binding, ExecError> {
+fn fits(input: &op::Input, x: &Tensor) -> Result<Binding> {
     let known = x.dims().split_first().and_then(|(_, rest)| input.binding(rest));
     known.ok_or_else(|| ExecError::Input { found: x.dims().to_vec(), expected: input.dims.clone() })
 }

@@ -9,7 +9,7 @@ mod kernel;
 mod layer;
 mod step;
 
-use super::error::ExecError;
+use super::error::{ExecError, Result};
 use crate::graph::{self, Graph, NodeId, Op, Precisions};
 use crate::model::ParamStore;
 pub(super) use chain::{Chain, chains, check_names};
@@ -20,12 +20,7 @@ use step::Value;
 pub(crate) use step::{Call, Lowered, Step};
 
 /// Lowers the reachable part of `graph`. What is made holds for any number of tokens, where that is free.
-pub(crate) fn lower(
-    graph: &Graph,
-    params: &ParamStore,
-    precision: &Precisions,
-    keep: &[String],
-) -> Result<Lowered, ExecError> {
+pub(crate) fn lower(graph: &Graph, params: &ParamStore, precision: &Precisions, keep: &[String]) -> Result<Lowered> {
     check_names(graph, precision, keep)?;
     let shapes = graph::shapes_at(graph, graph::least(graph)?)?;
     let mut low = Lowered { steps: vec![], values: vec![], value_of: vec![None; graph.nodes.len()] };

@@ -2,7 +2,7 @@
 //!
 //! Not here: what a plan needs before it runs ([`super::Plan::memory`]).
 
-use super::ExecError;
+use super::{ExecError, Result};
 use candle_core::Device;
 
 /// Bytes of a GPU's memory pool since [`PeakWatch::start`].
@@ -31,7 +31,7 @@ impl PeakWatch {
     ///
     /// # Errors
     /// What the driver reports.
-    pub fn start(device: &Device) -> Result<Option<PeakWatch>, ExecError> {
+    pub fn start(device: &Device) -> Result<Option<PeakWatch>> {
         match device {
             #[cfg(feature = "cuda")]
             Device::Cuda(d) => {
@@ -48,7 +48,7 @@ impl PeakWatch {
     ///
     /// # Errors
     /// What the driver reports.
-    pub fn peak(&self) -> Result<PeakMemory, ExecError> {
+    pub fn peak(&self) -> Result<PeakMemory> {
         #[cfg(feature = "cuda")]
         {
             let pool = super::cuda::pool(&self.device)?;
@@ -132,7 +132,7 @@ mod tests {
     #[test]
     fn other_errors_are_not_tried_again() {
         let mut calls = 0;
-        let r: Result<((), usize), ExecError> = halving(8, |_| {
+        let r: Result<((), usize)> = halving(8, |_| {
             calls += 1;
             Err(ExecError::Device { spec: "cuda:0".into(), why: "gone".into() })
         });

@@ -31,7 +31,7 @@ pub use cancel::{Cancel, Cancelled};
 pub use capability::{Capabilities, Support, Timing};
 pub use device::Kernels;
 pub use device::{set_threads, threads};
-pub use error::ExecError;
+pub use error::{ExecError, Result};
 pub(crate) use kernel::peak::best;
 pub use kernel::peak::{Peak, peak};
 pub use lower::{Fusion, StepInfo, fusions};

@@ -6,7 +6,7 @@ use super::backend::{ActivationMemory, Backend, Cut};
 use super::candle::Program;
 use super::cpu::Cpu;
 use super::device::{Kernels, Opened};
-use super::error::ExecError;
+use super::error::Result;
 use super::lower::StepInfo;
 use crate::graph::{Binding, Graph, Precisions};
 use crate::model::{Model, ParamStore};
@@ -81,7 +81,7 @@ impl Plan {
         params: &ParamStore,
         precision: &Precisions,
         options: &CompileOptions,
-    ) -> Result<Plan, ExecError> {
+    ) -> Result<Plan> {
         Plan::build(Arc::new(graph.clone()), params, precision, options)
     }
 
@@ -89,16 +89,11 @@ impl Plan {
     ///
     /// # Errors
     /// As [`Plan::compile`].
-    pub fn of(model: &Model, options: &CompileOptions) -> Result<Plan, ExecError> {
+    pub fn of(model: &Model, options: &CompileOptions) -> Result<Plan> {
         Plan::build(model.graph.clone(), &model.params, &model.precision, options)
     }
 
-    fn build(
-        graph: Arc<Graph>,
-        params: &ParamStore,
-        precision: &Precisions,
-        options: &CompileOptions,
-    ) -> Result<Plan, ExecError> {
+    fn build(graph: Arc<Graph>, params: &ParamStore, precision: &Precisions, options: &CompileOptions) -> Result<Plan> {
         let (g, keep) = (graph.clone(), &options.keep);
         let backend: Arc<dyn Backend> = match (options.kernels, &options.device) {
             (Kernels::Device, Device::Cpu) => Arc::new(Cpu::build(g, params, precision, keep, options.threads)?),
@@ -132,7 +127,7 @@ impl Plan {
     ///
     /// # Errors
     /// A number of tokens that some op does not take; a free dimension without a length.
-    pub fn memory_at(&self, binding: Binding) -> Result<Memory, ExecError> {
+    pub fn memory_at(&self, binding: Binding) -> Result<Memory> {
         Ok(Memory { weights: self.held_bytes(), activations: self.backend.activations(binding)? })
     }
 

@@ -11,6 +11,9 @@ use std::ops::Range;
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
+/// Where it goes what every step took, one a step of the whole plan; `None`: nobody asks.
+pub(super) type Times<'a> = Option<&'a mut [Duration]>;
+
 /// A value from outside for a whole batch.
 #[derive(Clone, Copy)]
 pub(crate) struct Feed<'a> {
@@ -66,7 +69,7 @@ pub(crate) fn run(
     weight_bytes: u64,
     arenas: &Arenas,
     job: &PartialRun<'_>,
-    times: Option<&mut [Duration]>,
+    times: Times<'_>,
     pool: &Workers,
 ) -> Vec<Vec<f32>> {
     let mut outs: Vec<Vec<f32>> =
@@ -88,9 +91,8 @@ pub(crate) fn run(
     let one = |(i, mut fetch): (usize, Vec<&mut [f32]>), par: Par<'_>| {
         let mut arena = arenas.take();
         let from = i * size;
-        let images = size.min(job.images - from);
         let mut clock = timed.then(|| vec![Duration::ZERO; low.steps.len()]);
-        chunk_run(low, job, from, images, par, &mut arena, &mut fetch, clock.as_deref_mut());
+        chunk_run(low, job, from..job.images.min(from + size), par, &mut arena, &mut fetch, clock.as_deref_mut());
         arenas.give(arena);
         if let Some(clock) = clock {
             let mut total = total.lock().unwrap_or_else(PoisonError::into_inner);
@@ -114,19 +116,18 @@ pub(crate) fn run(
     outs
 }
 
-#[expect(clippy::too_many_arguments, reason = "one chunk's view of the job")]
+/// Runs the images `of` the job.
 fn chunk_run(
     low: &Lowered,
     job: &PartialRun<'_>,
-    from: usize,
-    images: usize,
+    of: Range<usize>,
     par: Par<'_>,
     arena: &mut Arena,
     fetch: &mut [&mut [f32]],
-    mut clock: Option<&mut [Duration]>,
+    mut clock: Times<'_>,
 ) {
     // A line more than needed: values begin on cache lines.
-    let sizes = job.sizes;
+    let (sizes, images) = (job.sizes, of.len());
     let len = sizes.arena * images;
     if arena.len() < len + LINE {
         arena.clear();
@@ -141,7 +142,7 @@ fn chunk_run(
     let mut fed: Vec<Option<&[f32]>> = vec![None; low.values.len()];
     for f in job.feeds {
         let numel = sizes.places[f.value].numel;
-        let data = &f.data[from * numel..(from + images) * numel];
+        let data = &f.data[of.start * numel..of.end * numel];
         match f.turn {
             Some([c, p]) => simple::to_channels_last(c, p, data, &mut arena[place(f.value)]),
             None => fed[f.value] = Some(data),

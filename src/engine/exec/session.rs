@@ -5,9 +5,10 @@
 //! Invariant: a plan's results do not depend on the session that runs it.
 
 use super::backend::{Cut, Live, State};
-use super::error::ExecError;
+use super::error::{ExecError, Result};
 use super::input;
 use super::plan::Plan;
+use super::run::Times;
 use crate::graph::{Binding, NodeId, shapes_at};
 use candle_core::Tensor;
 use std::collections::HashMap;
@@ -30,7 +31,7 @@ impl Plan {
     ///
     /// # Errors
     /// As [`Session::run`].
-    pub fn run(&self, x: &Tensor) -> Result<Tensor, ExecError> {
+    pub fn run(&self, x: &Tensor) -> Result<Tensor> {
         self.session().run(x)
     }
 }
@@ -60,7 +61,7 @@ impl Session {
     /// # Errors
     /// An input of another shape; a number of tokens that some op does not take; ids beyond the vocabulary; what the tensor
     /// library reports.
-    pub fn run(&mut self, x: &Tensor) -> Result<Tensor, ExecError> {
+    pub fn run(&mut self, x: &Tensor) -> Result<Tensor> {
         Ok(self.run_fetch(x, &[self.plan.graph().output], None)?.swap_remove(0))
     }
 
@@ -68,7 +69,7 @@ impl Session {
     ///
     /// # Errors
     /// As [`Session::run`].
-    pub fn run_observed(&mut self, x: &Tensor, observer: &mut dyn Observer) -> Result<Tensor, ExecError> {
+    pub fn run_observed(&mut self, x: &Tensor, observer: &mut dyn Observer) -> Result<Tensor> {
         let mut times = vec![Duration::ZERO; self.plan.steps().len()];
         let out = self.run_fetch(x, &[self.plan.graph().output], Some(&mut times))?.swap_remove(0);
         let graph = self.plan.graph();
@@ -91,7 +92,7 @@ impl Session {
     ///
     /// # Errors
     /// As [`Session::run`]; a name that is no node's or that was fused away because it is not in `keep`.
-    pub fn capture(&mut self, x: &Tensor, names: &[&str]) -> Result<(Tensor, HashMap<String, Tensor>), ExecError> {
+    pub fn capture(&mut self, x: &Tensor, names: &[&str]) -> Result<(Tensor, HashMap<String, Tensor>)> {
         let mut ids = names.iter().map(|n| self.id(n)).collect::<Result<Vec<_>, _>>()?;
         ids.push(self.plan.graph().output);
         let mut out = self.run_fetch(x, &ids, None)?;
@@ -103,7 +104,7 @@ impl Session {
     ///
     /// # Errors
     /// As [`Session::run`].
-    pub fn run_to(&mut self, x: &Tensor, cut: &Cut) -> Result<Live, ExecError> {
+    pub fn run_to(&mut self, x: &Tensor, cut: &Cut) -> Result<Live> {
         self.check_input(x)?;
         self.plan.backend.run_to(&mut self.state, x, cut)
     }
@@ -112,11 +113,11 @@ impl Session {
     ///
     /// # Errors
     /// A live value is missing or of another size: the plans differ before the cut.
-    pub fn run_from(&mut self, live: &Live) -> Result<Tensor, ExecError> {
+    pub fn run_from(&mut self, live: &Live) -> Result<Tensor> {
         self.plan.backend.run_from(&mut self.state, live)
     }
 
-    fn id(&self, name: &str) -> Result<NodeId, ExecError> {
+    fn id(&self, name: &str) -> Result<NodeId> {
         let unknown = |hint: &str| ExecError::UnknownNode { name: name.to_owned(), hint: hint.into() };
         let id = self.plan.graph().by_name(name).ok_or_else(|| unknown("captures take node names"))?;
         if !self.plan.backend.makes(id) {
@@ -125,17 +126,12 @@ impl Session {
         Ok(id)
     }
 
-    fn check_input(&self, x: &Tensor) -> Result<(), ExecError> {
+    fn check_input(&self, x: &Tensor) -> Result<()> {
         let (node, taken) = input::of(self.plan.graph())?;
         input::check(node, taken, x).map(drop)
     }
 
-    fn run_fetch(
-        &mut self,
-        x: &Tensor,
-        ids: &[NodeId],
-        times: Option<&mut [Duration]>,
-    ) -> Result<Vec<Tensor>, ExecError> {
+    fn run_fetch(&mut self, x: &Tensor, ids: &[NodeId], times: Times<'_>) -> Result<Vec<Tensor>> {
         self.check_input(x)?;
         self.plan.backend.run(&mut self.state, x, ids, times)
     }

@@ -123,11 +123,16 @@ impl Graph {
         seen
     }
 
+    /// As [`Graph::iter`], the reachable nodes alone.
+    pub fn live(&self) -> impl Iterator<Item = (NodeId, &Node)> {
+        let reachable = self.reachable();
+        self.iter().filter(move |(id, _)| reachable[id.index()])
+    }
+
     /// Per node: the reachable nodes that read it, ascending; one entry per use.
     pub fn consumers(&self) -> Vec<Vec<NodeId>> {
-        let reachable = self.reachable();
         let mut out = vec![Vec::new(); self.nodes.len()];
-        for (id, node) in self.iter().filter(|(id, _)| reachable[id.index()]) {
+        for (id, node) in self.live() {
             for input in &node.inputs {
                 if let Some(users) = out.get_mut(input.index()) {
                     users.push(id);

@@ -202,6 +202,14 @@ impl Precisions {
     }
 }
 
+/// These nodes, without ranges; all others in f32.
+impl<S: Into<String>> FromIterator<(S, Precision)> for Precisions {
+    fn from_iter<I: IntoIterator<Item = (S, Precision)>>(nodes: I) -> Precisions {
+        let nodes = nodes.into_iter().map(|(name, precision)| (name.into(), precision)).collect();
+        Precisions { nodes, inputs: BTreeMap::new() }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -4,7 +4,7 @@
 //! checked; floats are viewed in place.
 
 use super::params::Dtype;
-use super::{Blob, ModelError, Param, printable};
+use super::{Blob, ModelError, Param, Result, printable};
 use indexmap::IndexMap;
 use std::path::Path;
 
@@ -53,7 +53,7 @@ impl Checkpoint {
     }
 
     /// Adds another shard; a name in both is damage.
-    pub fn absorb(&mut self, other: Checkpoint, path: &Path) -> Result<(), ModelError> {
+    pub fn absorb(&mut self, other: Checkpoint, path: &Path) -> Result<()> {
         for (name, tensor) in other.tensors {
             if self.tensors.contains_key(&name) {
                 return Err(ModelError::damaged(path, format!("tensor `{}` is in two shards", printable(&name))));

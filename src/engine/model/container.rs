@@ -1,15 +1,15 @@
 //! Which container a checkpoint's file is, told by its first bytes and not by its name, and reading it.
 
-use super::{Blob, Checkpoint, ModelError, safetensors, torch};
+use super::{Blob, Checkpoint, ModelError, Result, safetensors, torch};
 use std::path::Path;
 
 /// Reads one checkpoint file.
-pub(super) fn open(path: &Path) -> Result<Checkpoint, ModelError> {
+pub(super) fn open(path: &Path) -> Result<Checkpoint> {
     parse(&Blob::open(path).map_err(ModelError::read(path))?, path)
 }
 
 /// Reads a checkpoint from bytes; `path` is for messages.
-pub(super) fn parse(blob: &Blob, path: &Path) -> Result<Checkpoint, ModelError> {
+pub(super) fn parse(blob: &Blob, path: &Path) -> Result<Checkpoint> {
     let format = |why| Err(ModelError::format(path, why));
     let bytes: &[u8] = blob;
     match bytes {

@@ -6,6 +6,9 @@ use crate::graph::GraphError;
 use std::io;
 use std::path::{Path, PathBuf};
 
+/// What this room gives, or its own error.
+pub type Result<T, E = ModelError> = std::result::Result<T, E>;
+
 /// A model could not be read or written.
 #[derive(Debug, thiserror::Error)]
 pub enum ModelError {

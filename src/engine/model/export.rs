@@ -6,7 +6,9 @@
 
 use super::int4::Int4;
 use super::params::f32_bytes;
-use super::{Blob, Checkpoint, Dtype, Graph, Model, ModelError, ModelInfo, Param, ParamError, ParamStore, Precisions};
+use super::{
+    Blob, Checkpoint, Dtype, Graph, Model, ModelError, ModelInfo, Param, ParamError, ParamStore, Precisions, Result,
+};
 use super::{RawTensor, files, numel_of, printable, values};
 use crate::graph::{Op, ParamRole, WeightFormat, param_shapes, shapes};
 use serde::{Deserialize, Serialize};
@@ -36,7 +38,6 @@ pub struct Manifest {
     #[serde(default)]
     pub figures: serde_json::Value,
     /// [`ModelInfo::hash`] of the original.
-    #[serde(default)]
     pub original: Option<String>,
 }
 
@@ -54,10 +55,9 @@ struct Header<'a> {
 }
 
 /// The parameters that `model` runs with: those of reachable nodes, weights in their precision's format, the rest f32.
-pub(super) fn stored(model: &Model) -> Result<ParamStore, ModelError> {
-    let reachable = model.graph.reachable();
+pub(super) fn stored(model: &Model) -> Result<ParamStore> {
     let mut out = ParamStore::default();
-    for (_, node) in model.graph.iter().filter(|(id, _)| reachable[id.index()]) {
+    for (_, node) in model.graph.live() {
         for (p, (role, shape)) in node.params.iter().zip(param_shapes(&node.op)) {
             let param = model.params.get(&p.name)?;
             param.check(&p.name, &shape)?;
@@ -136,7 +136,7 @@ pub(super) fn header_text(model: &Model, params: &ParamStore, manifest: &Manifes
 /// # Errors
 /// [`ModelError::Write`] when the file cannot be written (an older file of that name then stays as it was),
 /// [`ModelError::Param`] when the model lacks a parameter that its graph names.
-pub fn safetensors(path: &Path, model: &Model, manifest: &Manifest) -> Result<String, ModelError> {
+pub fn safetensors(path: &Path, model: &Model, manifest: &Manifest) -> Result<String> {
     let params = stored(model)?;
     let manifest = header_text(model, &params, manifest).map_err(|e| ModelError::write(path)(e.into()))?;
     let mut entries: Vec<Entry<'_>> = params.iter().flat_map(|(name, param)| entries(name, param)).collect();
@@ -155,7 +155,7 @@ pub fn safetensors(path: &Path, model: &Model, manifest: &Manifest) -> Result<St
 ///
 /// # Errors
 /// As [`safetensors`].
-pub fn floats(path: &Path, model: &Model) -> Result<String, ModelError> {
+pub fn floats(path: &Path, model: &Model) -> Result<String> {
     let params = stored(model)?;
     let entry = |(name, p): (&str, &Param)| f32_entry(name.to_owned(), p.shape().to_vec(), &p.values());
     let entries: Vec<Entry<'_>> = params.iter().map(entry).collect();
@@ -163,7 +163,7 @@ pub fn floats(path: &Path, model: &Model) -> Result<String, ModelError> {
 }
 
 /// Writes a safetensors file of `entries`, in their order. Returns its hash.
-fn write_entries(path: &Path, metadata: serde_json::Value, entries: &[Entry]) -> Result<String, ModelError> {
+fn write_entries(path: &Path, metadata: serde_json::Value, entries: &[Entry]) -> Result<String> {
     let write = ModelError::write(path);
     let mut object = serde_json::Map::new();
     object.insert("__metadata__".into(), metadata);
@@ -215,7 +215,7 @@ pub(super) fn write_atomically(
     })
 }
 
-fn header(text: &str, path: &Path) -> Result<Header<'static>, ModelError> {
+fn header(text: &str, path: &Path) -> Result<Header<'static>> {
     #[derive(Deserialize)]
     struct Version {
         format: u32,
@@ -232,7 +232,7 @@ fn header(text: &str, path: &Path) -> Result<Header<'static>, ModelError> {
 }
 
 /// Rebuilds the model from a checkpoint that carries our manifest.
-pub(super) fn reopen(c: &Checkpoint, text: &str, path: &Path) -> Result<Model, ModelError> {
+pub(super) fn reopen(c: &Checkpoint, text: &str, path: &Path) -> Result<Model> {
     let damaged = |why: String| ModelError::damaged(path, why);
     let Header { graph, info, precision, params: hash, .. } = header(text, path)?;
     let (graph, mut info, precision) = (graph.into_owned(), info.into_owned(), precision.into_owned());
@@ -275,10 +275,9 @@ pub(super) fn reopen(c: &Checkpoint, text: &str, path: &Path) -> Result<Model, M
 }
 
 /// Parameters of reachable nodes; quantized weights with their scales.
-fn fetch(c: &Checkpoint, graph: &Graph, precision: &Precisions, path: &Path) -> Result<ParamStore, ModelError> {
-    let reachable = graph.reachable();
+fn fetch(c: &Checkpoint, graph: &Graph, precision: &Precisions, path: &Path) -> Result<ParamStore> {
     let mut params = ParamStore::default();
-    for (_, node) in graph.iter().filter(|(id, _)| reachable[id.index()]) {
+    for (_, node) in graph.live() {
         for (p, (role, expected)) in node.params.iter().zip(param_shapes(&node.op)) {
             let raw = c.tensors.get(&p.name).ok_or_else(|| ParamError::Missing { name: p.name.clone() })?;
             let format = format_of(&node.op, role, &node.name, precision);

@@ -1,7 +1,7 @@
 //! The formats that a model is written in: which one is meant, and who writes it.
 
 use super::export::{self, Manifest};
-use super::{Model, ModelError, printable, python};
+use super::{Model, Result, printable, python};
 use std::path::Path;
 
 /// Formats that a model is written in, as commands name them: one file that `paring` opens again (safetensors, or ONNX
@@ -39,7 +39,7 @@ pub fn format(name: &str, path: &str) -> Result<&'static str, String> {
 ///
 /// # Errors
 /// As [`export::safetensors`], [`python::folder`] and [`super::export_onnx`].
-pub fn write(path: &Path, model: &Model, manifest: &Manifest, format: &str) -> Result<String, ModelError> {
+pub fn write(path: &Path, model: &Model, manifest: &Manifest, format: &str) -> Result<String> {
     match format {
         "pytorch" => python::folder(path, model, manifest),
         "onnx" => super::export_onnx(path, model, manifest),

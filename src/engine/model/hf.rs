@@ -1,7 +1,7 @@
 //! The JSON files that lie beside weights: Hugging Face's `config.json` (also timm's on the hub) and
 //! `preprocessor_config.json`. Read leniently for what is absent, strictly for what is there and wrong.
 
-use super::{Fit, Interpolation, ModelError, Preprocess, printable};
+use super::{Fit, Interpolation, ModelError, Preprocess, Result, printable};
 use crate::files;
 use crate::graph::Activation;
 use serde_json::Value;
@@ -25,11 +25,12 @@ pub(super) struct Sidecar {
 }
 
 impl Json {
-    fn bad(&self, why: impl Into<String>) -> ModelError {
+    pub fn bad(&self, why: impl Into<String>) -> ModelError {
         ModelError::Config { path: self.path.clone(), why: why.into() }
     }
 
-    fn read(path: PathBuf) -> Result<Json, ModelError> {
+    /// The file at `path`; null where there is none.
+    pub fn read(path: PathBuf) -> Result<Json> {
         if !path.exists() {
             return Ok(Json::default());
         }
@@ -50,47 +51,42 @@ impl Json {
         Some(Json { path: self.path.clone(), value: self.field(key)?.clone() })
     }
 
-    fn field(&self, key: &str) -> Option<&Value> {
+    pub fn field(&self, key: &str) -> Option<&Value> {
         self.value.get(key).filter(|v| !v.is_null())
     }
 
-    fn typed<'a, T>(
-        &'a self,
-        key: &str,
-        what: &str,
-        as_type: impl Fn(&'a Value) -> Option<T>,
-    ) -> Result<Option<T>, ModelError> {
+    fn typed<'a, T>(&'a self, key: &str, what: &str, as_type: impl Fn(&'a Value) -> Option<T>) -> Result<Option<T>> {
         match self.field(key) {
             None => Ok(None),
             Some(v) => as_type(v).map(Some).ok_or_else(|| self.bad(format!("`{key}` is not {what}"))),
         }
     }
 
-    fn count(&self, key: &str) -> Result<Option<usize>, ModelError> {
+    fn count(&self, key: &str) -> Result<Option<usize>> {
         self.typed(key, "a positive number", as_count)
     }
 
     /// A short list of numbers, zeros too.
-    pub fn counts(&self, key: &str) -> Result<Option<Vec<usize>>, ModelError> {
+    pub fn counts(&self, key: &str) -> Result<Option<Vec<usize>>> {
         let small = |v: &Value| v.as_u64().and_then(|n| usize::try_from(n).ok()).filter(|n| *n <= 1 << 20);
         self.typed(key, "a list of numbers", |v| {
             v.as_array().filter(|a| a.len() <= 1 << 10)?.iter().map(small).collect::<Option<Vec<_>>>()
         })
     }
 
-    pub fn number(&self, key: &str) -> Result<Option<f64>, ModelError> {
+    pub fn number(&self, key: &str) -> Result<Option<f64>> {
         self.typed(key, "a number", |v| v.as_f64().filter(|f| f.is_finite()))
     }
 
-    pub fn bool(&self, key: &str) -> Result<Option<bool>, ModelError> {
+    pub fn bool(&self, key: &str) -> Result<Option<bool>> {
         self.typed(key, "true or false", |v| v.as_bool())
     }
 
-    pub fn string(&self, key: &str) -> Result<Option<&str>, ModelError> {
+    pub fn string(&self, key: &str) -> Result<Option<&str>> {
         self.typed(key, "a string", |v| v.as_str())
     }
 
-    fn triple(&self, key: &str) -> Result<Option<[f32; 3]>, ModelError> {
+    fn triple(&self, key: &str) -> Result<Option<[f32; 3]>> {
         self.typed(key, "three numbers", |v| {
             let v: Vec<f32> = v.as_array()?.iter().map(|x| x.as_f64().map(|f| f as f32)).collect::<Option<_>>()?;
             // One number is for all channels, or for the only one.
@@ -110,7 +106,7 @@ enum Size {
     Shorter(usize),
 }
 
-fn size(j: &Json, key: &str) -> Result<Option<Size>, ModelError> {
+fn size(j: &Json, key: &str) -> Result<Option<Size>> {
     j.typed(key, "a size", |v| {
         if let Some(n) = as_count(v) {
             return Some(Size::Exact([n, n]));
@@ -126,7 +122,7 @@ fn size(j: &Json, key: &str) -> Result<Option<Size>, ModelError> {
 
 impl Sidecar {
     /// Reads what lies in `dir`.
-    pub fn read(dir: &Path) -> Result<Sidecar, ModelError> {
+    pub fn read(dir: &Path) -> Result<Sidecar> {
         Ok(Sidecar {
             config: Json::read(dir.join("config.json"))?,
             preprocessor: Json::read(dir.join("preprocessor_config.json"))?,
@@ -139,7 +135,7 @@ impl Sidecar {
     }
 
     /// timm's name for the network.
-    pub fn architecture(&self) -> Result<Option<&str>, ModelError> {
+    pub fn architecture(&self) -> Result<Option<&str>> {
         self.config.string("architecture")
     }
 
@@ -148,18 +144,18 @@ impl Sidecar {
         self.config.inside("model_args")
     }
 
-    pub fn heads(&self) -> Result<Option<usize>, ModelError> {
+    pub fn heads(&self) -> Result<Option<usize>> {
         self.model_args().map_or_else(|| self.config.count("num_attention_heads"), |args| args.count("num_heads"))
     }
 
     /// Side of Swin v2's windows: its own field, or in timm's name for it (`window12to16` ends with 16).
-    pub fn window(&self) -> Result<Option<usize>, ModelError> {
+    pub fn window(&self) -> Result<Option<usize>> {
         let given = self.model_args().as_ref().unwrap_or(&self.config).count("window_size")?;
         Ok(given.or(self.named_windows()?.and_then(|w| w.last().copied())))
     }
 
     /// Windows that Swin v2 was pretrained with, a stage each; the last stage of timm's has half of it.
-    pub fn trained_windows(&self) -> Result<Option<Vec<usize>>, ModelError> {
+    pub fn trained_windows(&self) -> Result<Option<Vec<usize>>> {
         let given = self.model_args().as_ref().unwrap_or(&self.config).counts("pretrained_window_sizes")?;
         if given.is_some() {
             return Ok(given);
@@ -171,7 +167,7 @@ impl Sidecar {
     }
 
     /// The numbers of `window8` or `window12to16` in timm's name.
-    fn named_windows(&self) -> Result<Option<Vec<usize>>, ModelError> {
+    fn named_windows(&self) -> Result<Option<Vec<usize>>> {
         let numbers = |name: &str| {
             let word = name.split('_').find_map(|w| w.strip_prefix("window"))?;
             word.split("to")
@@ -182,7 +178,7 @@ impl Sidecar {
     }
 
     /// Of layer norms, else of batch norms.
-    pub fn eps(&self) -> Result<Option<f64>, ModelError> {
+    pub fn eps(&self) -> Result<Option<f64>> {
         let c = &self.config;
         for key in ["layer_norm_eps", "batch_norm_eps"] {
             match c.number(key)? {
@@ -194,7 +190,7 @@ impl Sidecar {
         Ok(None)
     }
 
-    pub fn activation(&self) -> Result<Option<Activation>, ModelError> {
+    pub fn activation(&self) -> Result<Option<Activation>> {
         let c = &self.config;
         Ok(match c.string("hidden_act")? {
             None => None,
@@ -221,7 +217,7 @@ impl Sidecar {
     }
 
     /// The image side that the files name, for networks whose weights do not tell.
-    pub fn image(&self) -> Result<Option<usize>, ModelError> {
+    pub fn image(&self) -> Result<Option<usize>> {
         let (c, p) = (&self.config, &self.preprocessor);
         for key in ["crop_size", "size"] {
             if let Some(Size::Exact([h, w])) = size(p, key)? {
@@ -239,7 +235,7 @@ impl Sidecar {
     }
 
     /// Overrides `base` by what the files say, and says so in `origin`. The network's own input size stays.
-    pub fn preprocess(&self, base: Preprocess) -> Result<Preprocess, ModelError> {
+    pub fn preprocess(&self, base: Preprocess) -> Result<Preprocess> {
         if self.preprocessor.is_there() {
             return from_preprocessor(&self.preprocessor, base);
         }
@@ -250,14 +246,14 @@ impl Sidecar {
     }
 }
 
-fn checked(j: &Json, p: Preprocess) -> Result<Preprocess, ModelError> {
+fn checked(j: &Json, p: Preprocess) -> Result<Preprocess> {
     if p.std.iter().any(|s| !s.is_finite() || *s <= 0.0) || p.mean.iter().any(|m| !m.is_finite()) {
         return Err(j.bad("its mean or standard deviation is out of range"));
     }
     Ok(p)
 }
 
-fn from_preprocessor(j: &Json, base: Preprocess) -> Result<Preprocess, ModelError> {
+fn from_preprocessor(j: &Json, base: Preprocess) -> Result<Preprocess> {
     let mut p = Preprocess { origin: "preprocessor_config.json".into(), ..base };
     let normalize = j.bool("do_normalize")?.unwrap_or(true);
     if normalize {
@@ -299,7 +295,7 @@ fn from_preprocessor(j: &Json, base: Preprocess) -> Result<Preprocess, ModelErro
 }
 
 /// timm's hub configuration: mean, std, interpolation, crop_pct.
-fn from_timm(j: &Json, base: Preprocess) -> Result<Preprocess, ModelError> {
+fn from_timm(j: &Json, base: Preprocess) -> Result<Preprocess> {
     let mut p = Preprocess { origin: "config.json".into(), ..base };
     p.mean = j.triple("mean")?.unwrap_or(p.mean);
     p.std = j.triple("std")?.unwrap_or(p.std);
@@ -323,7 +319,7 @@ fn from_timm(j: &Json, base: Preprocess) -> Result<Preprocess, ModelError> {
 }
 
 /// What the shorter side becomes so that `side` is `pct` of it.
-fn enlarged(j: &Json, side: usize, pct: f64) -> Result<usize, ModelError> {
+fn enlarged(j: &Json, side: usize, pct: f64) -> Result<usize> {
     if !(0.1..=1.0).contains(&pct) {
         return Err(j.bad("`crop_pct` is out of range"));
     }

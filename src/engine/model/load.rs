@@ -1,12 +1,11 @@
 //! From a path to a [`Model`]: find the files, read the checkpoint, recognise the network, fetch and check parameters.
 
 use super::checkpoint::{Checkpoint, RawTensor};
-use super::hf::{self, Sidecar};
+use super::hf::{Json, Sidecar};
 use super::{
-    Blob, FamilySpec, LoadOptions, Model, ModelError, ParamError, ParamStore, container, export, imported, onnx,
-    printable, recognise, values,
+    Blob, FamilySpec, LoadOptions, Model, ModelError, ParamError, ParamStore, Result, container, export, imported,
+    onnx, printable, recognise, values,
 };
-use crate::files;
 use crate::graph::{Graph, Node, Op, ParamRole, op, param_shapes};
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -16,14 +15,14 @@ use std::path::{Path, PathBuf};
 ///
 /// # Errors
 /// [`ModelError`]: unreadable, damaged, of no known family, shapes that do not fit, weights that are not finite.
-pub fn load(path: &Path, options: &LoadOptions) -> Result<Model, ModelError> {
+pub fn load(path: &Path, options: &LoadOptions) -> Result<Model> {
     let model = read(path, options)?;
     // Its hash was worked out while it was read: from here on the file must be what it was.
     model.params.unchanged()?;
     Ok(model)
 }
 
-fn read(path: &Path, options: &LoadOptions) -> Result<Model, ModelError> {
+fn read(path: &Path, options: &LoadOptions) -> Result<Model> {
     let (files, dir) = find(path)?;
     if let [file] = files.as_slice() {
         let blob = Blob::open(file).map_err(ModelError::read(file))?;
@@ -43,7 +42,7 @@ fn read(path: &Path, options: &LoadOptions) -> Result<Model, ModelError> {
 ///
 /// # Errors
 /// As [`load`].
-pub fn load_bytes(name: &str, bytes: &'static [u8], options: &LoadOptions) -> Result<Model, ModelError> {
+pub fn load_bytes(name: &str, bytes: &'static [u8], options: &LoadOptions) -> Result<Model> {
     let path = Path::new(name);
     if onnx::is_onnx(bytes) {
         return onnx::import(&Blob::Static(bytes), path, None, &Sidecar::default(), options);
@@ -53,7 +52,7 @@ pub fn load_bytes(name: &str, bytes: &'static [u8], options: &LoadOptions) -> Re
 }
 
 /// The weight files that `path` stands for, and the folder to look for configuration in.
-fn find(path: &Path) -> Result<(Vec<PathBuf>, PathBuf), ModelError> {
+fn find(path: &Path) -> Result<(Vec<PathBuf>, PathBuf)> {
     let read = ModelError::read(path);
     let meta = std::fs::metadata(path).map_err(&read)?;
     if !meta.is_dir() {
@@ -89,30 +88,22 @@ fn find(path: &Path) -> Result<(Vec<PathBuf>, PathBuf), ModelError> {
 }
 
 /// The shard files of a Hugging Face index (`weight_map`: tensor → file name), each once. Names stay inside `dir`.
-fn shards(index: &Path, dir: &Path) -> Result<Vec<PathBuf>, ModelError> {
-    let bad = |why: String| ModelError::Config { path: index.to_owned(), why };
-    let text = files::read(index, hf::MAX_BYTES).map_err(ModelError::read(index))?;
-    let json: serde_json::Value =
-        serde_json::from_slice(&text).map_err(|e| bad(format!("it is not valid JSON: {e}")))?;
-    let map = json.get("weight_map").and_then(|m| m.as_object()).ok_or_else(|| bad("it has no `weight_map`".into()))?;
+fn shards(index: &Path, dir: &Path) -> Result<Vec<PathBuf>> {
+    let json = Json::read(index.to_owned())?;
+    let map = json.field("weight_map").and_then(|m| m.as_object()).ok_or_else(|| json.bad("it has no `weight_map`"))?;
     let mut files = BTreeSet::new();
     for value in map.values() {
         let name = value.as_str().unwrap_or_default();
         let plain = Path::new(name).file_name().is_some_and(|f| f == name);
         if !plain {
-            return Err(bad(format!("`{}` is no file name", printable(name))));
+            return Err(json.bad(format!("`{}` is no file name", printable(name))));
         }
         files.insert(name);
     }
     Ok(files.into_iter().map(|name| dir.join(name)).collect())
 }
 
-fn assemble(
-    mut checkpoint: Checkpoint,
-    sidecar: &Sidecar,
-    options: &LoadOptions,
-    path: &Path,
-) -> Result<Model, ModelError> {
+fn assemble(mut checkpoint: Checkpoint, sidecar: &Sidecar, options: &LoadOptions, path: &Path) -> Result<Model> {
     if let Some(manifest) = checkpoint.metadata.get(export::KEY).cloned() {
         return export::reopen(&checkpoint, &manifest, path);
     }
@@ -161,7 +152,7 @@ fn grey(c: &Checkpoint, graph: &mut Graph) -> bool {
 }
 
 /// Every parameter that `graph` names, with the shape that it must have.
-fn fetch(c: &Checkpoint, graph: &Graph) -> Result<ParamStore, ModelError> {
+fn fetch(c: &Checkpoint, graph: &Graph) -> Result<ParamStore> {
     let mut params = ParamStore::default();
     for node in &graph.nodes {
         for (p, (_, expected)) in node.params.iter().zip(param_shapes(&node.op)) {
@@ -192,7 +183,7 @@ fn same_but_for_ones(a: &[usize], b: &[usize]) -> bool {
 
 /// Tensors that the graph does not use. Counters and pooling heads that the classifier never reads are noted; anything
 /// else means that this is another network, and leaving it out would silently give wrong answers.
-fn extras(c: &Checkpoint, params: &ParamStore, spec: &FamilySpec, notes: &mut Vec<String>) -> Result<(), ModelError> {
+fn extras(c: &Checkpoint, params: &ParamStore, spec: &FamilySpec, notes: &mut Vec<String>) -> Result<()> {
     let harmless =
         |name: &str| name.ends_with("num_batches_tracked") || spec.unused().iter().any(|part| name.contains(part));
     let mut ignored = 0usize;

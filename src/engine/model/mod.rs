@@ -30,7 +30,7 @@ mod values;
 pub use blob::Blob;
 #[doc(hidden)]
 pub use blob::map_all;
-pub use error::ModelError;
+pub use error::{ModelError, Result};
 pub use families::FamilySpec;
 pub use load::{load, load_bytes};
 pub use onnx::onnx as export_onnx;

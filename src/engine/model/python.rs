@@ -2,7 +2,7 @@
 //! rebuilds the network in the shapes that are left, alone or within torchvision, timm or transformers.
 
 use super::export::{self, Manifest};
-use super::{Model, ModelError, hf};
+use super::{Model, ModelError, Result, hf};
 use crate::files;
 use crate::graph::{Activation, Graph, Node, NodeId, Op, ParamRole, PositionBias, Precision, Windows, op};
 use std::ffi::OsStr;
@@ -35,13 +35,13 @@ fn is_export(dir: &Path) -> bool {
 ///
 /// # Errors
 /// As [`export::safetensors`], and when `dir` holds anything else.
-pub fn folder(dir: &Path, model: &Model, manifest: &Manifest) -> Result<String, ModelError> {
+pub fn folder(dir: &Path, model: &Model, manifest: &Manifest) -> Result<String> {
     // What `fill` says itself passes through as the inside of an I/O error.
     let failed = |e: io::Error| e.downcast().unwrap_or_else(ModelError::write(dir));
     files::replace_folder(dir, is_export, |new| fill(new, model, manifest).map_err(io::Error::other)).map_err(failed)
 }
 
-fn fill(dir: &Path, model: &Model, manifest: &Manifest) -> Result<String, ModelError> {
+fn fill(dir: &Path, model: &Model, manifest: &Manifest) -> Result<String> {
     let hash = export::safetensors(&dir.join(MODEL), model, manifest)?;
     let float = model.graph.nodes.iter().all(|n| model.precision.get(&n.name) == Precision::F32);
     let weights = if float { MODEL } else { FLOATS };

@@ -3,7 +3,7 @@
 //! Not here: what each family looks like and how its dimensions are read (`families`), fetching parameters (`load`).
 
 use super::families::{Candidate, FamilySpec, Reader, candidates};
-use super::{Checkpoint, LoadOptions, ModelError, Sidecar};
+use super::{Checkpoint, LoadOptions, ModelError, Result, Sidecar};
 use std::path::Path;
 
 /// Does `c` have what marks the candidate?
@@ -19,7 +19,7 @@ pub(super) fn spec(
     options: &LoadOptions,
     path: &Path,
     notes: &mut Vec<String>,
-) -> Result<FamilySpec, ModelError> {
+) -> Result<FamilySpec> {
     let wanted = |candidate: &Candidate| options.arch.is_none_or(|a| a == candidate.family);
     let found = candidates().filter(wanted).find(|candidate| fits(c, candidate));
     // A family that was asked for says itself what is missing.

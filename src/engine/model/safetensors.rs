@@ -5,7 +5,7 @@
 //! is at fault, so that all of these checks would stand beside it. Tests write with it.
 
 use super::checkpoint::float_dtype;
-use super::{Blob, Checkpoint, ModelError, Param, RawTensor, numel_of, printable};
+use super::{Blob, Checkpoint, ModelError, Param, RawTensor, Result, numel_of, printable};
 use indexmap::IndexMap;
 use serde::Deserialize;
 use serde::de::{Deserializer, Error as _, MapAccess, Visitor};
@@ -74,7 +74,7 @@ fn element_size(dtype: &str) -> Option<usize> {
 }
 
 /// Reads header and tensors; floats stay views into `blob`.
-pub(super) fn read(blob: &Blob, path: &Path) -> Result<Checkpoint, ModelError> {
+pub(super) fn read(blob: &Blob, path: &Path) -> Result<Checkpoint> {
     let damaged = |why: String| ModelError::damaged(path, why);
     let (length, rest) = blob.split_first_chunk::<8>().ok_or_else(|| damaged("it ends inside its header".into()))?;
     let length = u64::from_le_bytes(*length);

@@ -6,7 +6,7 @@
 use super::checkpoint::float_dtype;
 use super::params::{row_major, strided};
 use super::pickle::{self, Arena, PickleError, TensorRef, Value};
-use super::{Blob, Checkpoint, ModelError, Param, RawTensor, numel_of, printable};
+use super::{Blob, Checkpoint, ModelError, Param, RawTensor, Result, numel_of, printable};
 use std::collections::HashMap;
 use std::io::Cursor;
 use std::path::Path;
@@ -28,7 +28,7 @@ fn pickle_error(path: &Path, e: PickleError) -> ModelError {
 type Storages = HashMap<String, (usize, usize)>;
 
 /// Reads the zip container (PyTorch 1.6 and later).
-pub(super) fn zip(blob: &Blob, path: &Path) -> Result<Checkpoint, ModelError> {
+pub(super) fn zip(blob: &Blob, path: &Path) -> Result<Checkpoint> {
     let bytes: &[u8] = blob;
     let broken = |e: zip::result::ZipError| {
         ModelError::damaged(path, format!("its zip directory: {}", printable(&e.to_string())))
@@ -97,7 +97,7 @@ const PROTOCOL: i64 = 1001;
 
 /// Reads the stream format (before PyTorch 1.6): pickles of magic, protocol, system facts, the object and the list of
 /// storage keys; then per key an i64 count and the raw elements.
-pub(super) fn legacy(blob: &Blob, path: &Path) -> Result<Checkpoint, ModelError> {
+pub(super) fn legacy(blob: &Blob, path: &Path) -> Result<Checkpoint> {
     let bytes: &[u8] = blob;
     let mut at = 0;
     let mut next = || {
@@ -156,13 +156,7 @@ const NESTS: [&str; 8] =
     ["state_dict", "model_state_dict", "model", "model_state", "net", "network", "module", "weights"];
 
 /// Finds the dict of tensors in `root` and turns it into a checkpoint.
-fn state_dict(
-    blob: &Blob,
-    path: &Path,
-    root: &Value,
-    arena: &Arena,
-    storages: &Storages,
-) -> Result<Checkpoint, ModelError> {
+fn state_dict(blob: &Blob, path: &Path, root: &Value, arena: &Arena, storages: &Storages) -> Result<Checkpoint> {
     let has_tensors = |v: &Value| {
         arena.entries(v).is_some_and(|e| e.iter().any(|(k, v)| matches!((k, v), (Value::Str(_), Value::Tensor(_)))))
     };

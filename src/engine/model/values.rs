@@ -1,11 +1,11 @@
 //! What every weight must be, wherever it came from.
 
-use super::{ModelError, ParamStore, printable};
+use super::{ModelError, ParamStore, Result, printable};
 use crate::graph::{Graph, ParamRole};
 use std::collections::HashSet;
 
 /// Every value finite, every running variance non-negative.
-pub(super) fn check(graph: &Graph, params: &ParamStore) -> Result<(), ModelError> {
+pub(super) fn check(graph: &Graph, params: &ParamStore) -> Result<()> {
     let variances: HashSet<&str> = graph.nodes.iter().filter_map(|n| n.param(ParamRole::Var)).collect();
     for (name, param) in params.iter() {
         let values = param.values();

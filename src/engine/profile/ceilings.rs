@@ -4,7 +4,7 @@
 //! ([`crate::exec::peak`]); elsewhere it is a large prepacked product through the same `rten-gemm` kernels as the layers. The
 //! bandwidth is the triad `a = b + s·c` of McCalpin's STREAM, counting the write-allocate as it does (three arrays).
 
-use super::{Ceilings, ProfileError};
+use super::{Ceilings, Result};
 use crate::exec::{CompileOptions, Observer, Plan, best};
 use crate::graph::{Builder, Op, Precision, Precisions};
 use crate::model::random_params;
@@ -17,7 +17,7 @@ use std::hint::black_box;
 use std::time::{Duration, Instant};
 
 /// Measures the CPU's ceilings with `threads` threads.
-pub fn ceilings(threads: usize) -> Result<Ceilings, ProfileError> {
+pub fn ceilings(threads: usize) -> Result<Ceilings> {
     let pool = rayon::ThreadPoolBuilder::new()
         .num_threads(threads.max(1))
         .build()
@@ -34,7 +34,7 @@ pub fn ceilings(threads: usize) -> Result<Ceilings, ProfileError> {
 ///
 /// # Errors
 /// What the tensor library and the plan report.
-pub fn device_ceilings(device: &Device) -> Result<Ceilings, ProfileError> {
+pub fn device_ceilings(device: &Device) -> Result<Ceilings> {
     const SIDE: usize = 4096;
     let work = 2.0 * (SIDE as f64).powi(3);
     let ones = || Tensor::ones((SIDE, SIDE), DType::F32, device);
@@ -51,7 +51,7 @@ pub fn device_ceilings(device: &Device) -> Result<Ceilings, ProfileError> {
 ///
 /// # Errors
 /// What the tensor library reports.
-pub fn device_bandwidth(device: &Device, bytes: usize) -> Result<f64, ProfileError> {
+pub fn device_bandwidth(device: &Device, bytes: usize) -> Result<f64> {
     const CALLS: usize = 20;
     let n = (bytes / 12).max(1 << 10);
     let (a, b) = (Tensor::ones(n, DType::F32, device)?, Tensor::ones(n, DType::F32, device)?);
@@ -64,11 +64,7 @@ pub fn device_bandwidth(device: &Device, bytes: usize) -> Result<f64, ProfileErr
 }
 
 /// Best rate of `work` a call, in units of 1e9 a second; the device is waited for after every call.
-fn device_rate(
-    device: &Device,
-    work: f64,
-    mut call: impl FnMut() -> Result<(), candle_core::Error>,
-) -> Result<f64, ProfileError> {
+fn device_rate(device: &Device, work: f64, mut call: impl FnMut() -> Result<(), candle_core::Error>) -> Result<f64> {
     call()?;
     device.synchronize()?;
     let (start, mut rate, mut runs) = (Instant::now(), 0.0f64, 0);
@@ -83,7 +79,7 @@ fn device_rate(
 }
 
 /// Seconds that an int8 linear of `side` inputs, outputs and tokens takes, at best.
-fn int8_layer(device: &Device, side: usize) -> Result<f64, ProfileError> {
+fn int8_layer(device: &Device, side: usize) -> Result<f64> {
     struct Best(usize, Duration);
     impl Observer for Best {
         fn step(&mut self, index: usize, elapsed: Duration, _: u64) {
@@ -97,8 +93,7 @@ fn int8_layer(device: &Device, side: usize) -> Result<f64, ProfileError> {
     let x = b.node("tokens", Op::ToTokens, &[x]);
     let x = b.linear("linear", x, side, side, true);
     let graph = b.finish(x)?;
-    let mut precision = Precisions::default();
-    precision.set("linear", Precision::Int8);
+    let precision = Precisions::from_iter([("linear", Precision::Int8)]);
     let options = CompileOptions { device: device.clone(), ..CompileOptions::default() };
     let plan = Plan::compile(&graph, &random_params(&graph, 1), &precision, &options)?;
     let at = plan.steps().iter().position(|s| s.name == "linear").unwrap_or(0);

@@ -6,6 +6,9 @@ use crate::graph::GraphError;
 use crate::prune::PruneError;
 use crate::task::TaskError;
 
+/// What this room gives, or its own error.
+pub type Result<T, E = ProfileError> = std::result::Result<T, E>;
+
 /// Errors of this room. Cancellation is one, so that callers can tell it apart.
 #[derive(Debug, thiserror::Error)]
 pub enum ProfileError {

@@ -16,10 +16,9 @@ mod rung;
 use super::cache::{Cache, rounded};
 use super::load::Watch;
 use super::turns::Turns;
-use super::{Ladder, LadderPoint, ProfileError};
+use super::{Ladder, LadderPoint, Result};
 use crate::exec::{Cancel, Capabilities, CompileOptions, Kernels, Plan, fusions};
-use crate::graph::op;
-use crate::graph::{Graph, Node, NodeId, Op, Precisions, shapes};
+use crate::graph::{Graph, Node, NodeId, Op, Precisions, op, shapes};
 use crate::prune::{Group, MemberRole};
 use crate::quant::Precision;
 use alone::{Epilogue, LAYER, alone};
@@ -74,14 +73,13 @@ pub fn ladders(
     cache: Option<&Path>,
     cancel: &Cancel,
     progress: &mut dyn FnMut(LadderProgress),
-) -> Result<Vec<Ladder>, ProfileError> {
+) -> Result<Vec<Ladder>> {
     let cache = Cache(cache);
     let shapes = shapes(graph)?;
-    let reachable = graph.reachable();
     let epilogues: HashMap<NodeId, Epilogue> =
         fusions(graph).into_iter().map(|f| (f.lead, Epilogue { residual: f.residual, act: f.act })).collect();
     let mut of_shape: Vec<(Shape, Vec<String>)> = Vec::new();
-    for (id, node) in graph.iter().filter(|(id, _)| reachable[id.index()]) {
+    for (id, node) in graph.live() {
         let input = node.inputs.first().and_then(|i| shapes.get(i.index())).cloned().unwrap_or_default();
         let epilogue = epilogues.get(&id).copied().unwrap_or_default();
         let Some(shape) = Shape::of(node, input, epilogue, groups) else { continue };
@@ -225,12 +223,7 @@ impl Shape {
 
     /// Times rungs in turns until `limit` is over, and says whether all of them were. Full width in every precision is
     /// always among them; a rung that there is no time to compile is left out.
-    fn measure(
-        &self,
-        options: &LadderOptions,
-        limit: Duration,
-        cancel: &Cancel,
-    ) -> Result<(Vec<LadderPoint>, bool), ProfileError> {
+    fn measure(&self, options: &LadderOptions, limit: Duration, cancel: &Cancel) -> Result<(Vec<LadderPoint>, bool)> {
         let start = Instant::now();
         // On a GPU half precision has a kernel of its own.
         let precisions = Capabilities::of(&options.device, Kernels::Device).timed();
@@ -281,10 +274,9 @@ impl Shape {
         Ok((rungs.iter().zip(&times).map(point).collect(), rungs.len() == wanted.len()))
     }
 
-    fn compile(&self, i: usize, o: usize, precision: Precision, options: &LadderOptions) -> Result<Rung, ProfileError> {
+    fn compile(&self, i: usize, o: usize, precision: Precision, options: &LadderOptions) -> Result<Rung> {
         let (graph, params) = alone(&self.op, &self.input, self.epilogue, i, o)?;
-        let mut plan = Precisions::default();
-        plan.set(LAYER, precision);
+        let plan = Precisions::from_iter([(LAYER, precision)]);
         let compile =
             CompileOptions { device: options.device.clone(), threads: options.threads, ..CompileOptions::default() };
         let plan = Plan::compile(&graph, &params, &plan, &compile)?;
@@ -309,7 +301,7 @@ fn sweep(
     time_limit: Duration,
     options: &LadderOptions,
     cancel: &Cancel,
-) -> Result<Vec<Option<f64>>, ProfileError> {
+) -> Result<Vec<Option<f64>>> {
     let n = which.len();
     for &at in which {
         cancel.check()?;
@@ -395,18 +387,11 @@ mod tests {
                 let lone = rung.session.plan().steps().iter().find(|s| s.name == LAYER).expect("the layer's step");
                 // Batch norms fold away in one and are not there in the other.
                 let norms = |n: &&String| {
-                    !matches!(
-                        model.graph.by_name(n).map(|id| &model.graph.node(id).op),
-                        Some(Op::BatchNorm2d(_) | Op::ToTokens)
-                    )
+                    let op = model.graph.by_name(n).map(|id| &model.graph.node(id).op);
+                    !matches!(op, Some(Op::BatchNorm2d(_) | Op::ToTokens))
                 };
-                assert_eq!(
-                    lone.fused.len(),
-                    step.fused.iter().filter(norms).count(),
-                    "{}: {:?}",
-                    step.name,
-                    step.fused
-                );
+                let apart = step.fused.iter().filter(norms).count();
+                assert_eq!(lone.fused.len(), apart, "{}: {:?}", step.name, step.fused);
                 assert_eq!((&lone.kernel, &lone.out_shape), (&step.kernel, &step.out_shape), "{}", step.name);
                 residuals += usize::from(f.residual);
             }
@@ -463,9 +448,7 @@ mod tests {
         }
         let cancel = Cancel::default();
         cancel.cancel();
-        assert!(
-            ladders(&graph, &groups, &o, None, &cancel, &mut |_| {})
-                .is_err_and(|e| matches!(e, ProfileError::Cancelled(_)))
-        );
+        let stopped = ladders(&graph, &groups, &o, None, &cancel, &mut |_| {});
+        assert!(matches!(stopped, Err(crate::profile::ProfileError::Cancelled(_))));
     }
 }

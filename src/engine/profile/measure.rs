@@ -11,7 +11,7 @@ use super::load::{Load, Watch};
 use super::paired::{ORDER_SEED, Order, REPEAT_MS, REPEAT_WHOLE, pick, timed};
 use super::stats::{self, ms};
 use super::turns::{LEAST, Turns};
-use super::{Bound, Ceilings, Doubt, Gauges, GpuFigures, LatencyStats, LayerRow, Profile, ProfileError};
+use super::{Bound, Ceilings, Doubt, Gauges, GpuFigures, LatencyStats, LayerRow, Profile, Result};
 use crate::exec::{Cancel, CompileOptions, Observer, PeakWatch, Plan, Session, halving, smaller_batch};
 use crate::graph::{Graph, Macs, describe, macs, node_params, shapes};
 use crate::model::Model;
@@ -86,7 +86,7 @@ pub fn profile(
     options: &ProfileOptions,
     cancel: &Cancel,
     update: &mut dyn FnMut(ProfileUpdate),
-) -> Result<Profile, ProfileError> {
+) -> Result<Profile> {
     let threads = options.threads.unwrap_or_else(crate::exec::device::threads);
     let ceilings = match options.ceilings {
         Some(c) => c,
@@ -100,7 +100,7 @@ pub fn profile(
     let mut session = Plan::of(model, &compile)?.session();
     let (mut profile, batch) = halving(options.batch.max(1), |batch| {
         let x = noise(&model.graph.input_shape()?, batch, &options.device)?;
-        measure(model, &mut session, &x, &ProfileOptions { batch, ..options.clone() }, ceilings, cancel, update)
+        measure(&mut session, &x, &ProfileOptions { batch, ..options.clone() }, ceilings, cancel, update)
     })?;
     profile.notes.extend(smaller_batch(options.batch, batch));
     Ok(profile)
@@ -108,14 +108,13 @@ pub fn profile(
 
 /// One profile with the batch `x`.
 fn measure(
-    model: &Model,
     session: &mut Session,
     x: &Tensor,
     options: &ProfileOptions,
     ceilings: Ceilings,
     cancel: &Cancel,
     update: &mut dyn FnMut(ProfileUpdate),
-) -> Result<Profile, ProfileError> {
+) -> Result<Profile> {
     let threads = options.threads.unwrap_or_else(crate::exec::device::threads);
     let mut notes = Vec::new();
     let plan = session.plan().clone();
@@ -132,14 +131,8 @@ fn measure(
     let memory = watch.map(|w| w.peak()).transpose()?;
     let names: Vec<String> = plan.steps().iter().map(|s| s.name.clone()).collect();
     let busy = if options.device.is_cpu() { threads } else { 1 };
-    let turns = Turns {
-        wanted: options.runs,
-        least: LEAST,
-        time_limit: options.time_limit,
-        threads: busy,
-        watch: &options.watch,
-        cancel,
-    };
+    let &ProfileOptions { runs: wanted, time_limit, ref watch, .. } = options;
+    let turns = Turns { wanted, least: LEAST, time_limit, threads: busy, watch, cancel };
     let mut whole_ms = Vec::new();
     let mut order = Order::new(ORDER_SEED);
     let counted = turns.take(|round| {
@@ -173,13 +166,13 @@ fn measure(
         ..GpuFigures::default()
     });
     match (Gauges::of(&options.device), &mut gpu) {
-        (Some(Ok(gauges)), Some(gpu)) => energy(session, x, &gauges, options.batch, cancel, gpu)?,
+        (Some(Ok(gauges)), Some(gpu)) => energy(session, x, &gauges, cancel, gpu)?,
         (Some(Err(why)), _) => notes.push(why),
         _ => {}
     }
 
-    let facts = Facts::of(&model.graph)?;
-    let mut rows = rows(&plan, &facts, &model.graph, &seen, options.batch, ceilings, &load);
+    let facts = Facts::of(plan.graph())?;
+    let mut rows = rows(&plan, &facts, &seen, options.batch, ceilings, &load);
     for r in rows.iter_mut().filter(|r| matches!(r.doubt, Some(Doubt::Scatter { .. }))) {
         if r.latency.spread() * r.latency.p50 < MATTERS * whole.p50 {
             r.doubt = None;
@@ -198,8 +191,7 @@ fn measure(
         weight_bytes: plan.weight_bytes(),
         params: facts.params,
         macs: facts.macs.iter().copied().sum(),
-        peak_activation_bytes: memory
-            .map_or_else(|| peak(&plan, &model.graph, &facts, options.batch), |m| m.above_start),
+        peak_activation_bytes: memory.map_or_else(|| peak(&plan, &facts, options.batch), |m| m.above_start),
         gpu,
         notes,
         rows,
@@ -207,20 +199,13 @@ fn measure(
 }
 
 /// Runs on for as long as the board's counters need to tell anything, and fills in what they told.
-fn energy(
-    session: &mut Session,
-    x: &Tensor,
-    gauges: &Gauges,
-    batch: usize,
-    cancel: &Cancel,
-    gpu: &mut GpuFigures,
-) -> Result<(), ProfileError> {
+fn energy(session: &mut Session, x: &Tensor, gauges: &Gauges, cancel: &Cancel, gpu: &mut GpuFigures) -> Result<()> {
     let (before, start) = (gauges.read(), Instant::now());
     let mut images = 0;
     while start.elapsed() < ENERGY_WINDOW {
         cancel.check()?;
         session.run(x)?;
-        images += batch;
+        images += x.dim(0)?;
     }
     let after = gauges.read();
     gpu.gauges = Some(after);
@@ -230,7 +215,7 @@ fn energy(
 }
 
 /// A batch of seeded normal noise `[batch, c, h, w]`: dense kernels take the same time whatever the values.
-pub fn noise(shape: &[usize], batch: usize, device: &Device) -> Result<Tensor, ProfileError> {
+pub fn noise(shape: &[usize], batch: usize, device: &Device) -> Result<Tensor> {
     use rand::{Rng, SeedableRng};
     let mut dims = vec![batch.max(1)];
     dims.extend_from_slice(shape);
@@ -275,12 +260,11 @@ struct Facts {
 }
 
 impl Facts {
-    fn of(graph: &Graph) -> Result<Facts, ProfileError> {
-        let reachable = graph.reachable();
+    fn of(graph: &Graph) -> Result<Facts> {
         Ok(Facts {
             macs: macs(graph)?,
             shapes: shapes(graph)?,
-            params: graph.iter().filter(|(i, _)| reachable[i.index()]).map(|(_, n)| node_params(&n.op)).sum(),
+            params: graph.live().map(|(_, n)| node_params(&n.op)).sum(),
             index: graph.iter().map(|(i, n)| (n.name.clone(), i.index())).collect(),
         })
     }
@@ -312,15 +296,8 @@ impl Facts {
     }
 }
 
-fn rows(
-    plan: &Plan,
-    facts: &Facts,
-    graph: &Graph,
-    seen: &Samples,
-    batch: usize,
-    ceilings: Ceilings,
-    load: &Load,
-) -> Vec<LayerRow> {
+fn rows(plan: &Plan, facts: &Facts, seen: &Samples, batch: usize, ceilings: Ceilings, load: &Load) -> Vec<LayerRow> {
+    let graph = plan.graph();
     let stats: Vec<LatencyStats> = seen.ms.iter().map(|s| LatencyStats::of(s)).collect();
     let total: f64 = stats.iter().map(|s| s.p50).sum();
     let mut rows = Vec::new();
@@ -372,7 +349,8 @@ fn rows(
 }
 
 /// Largest sum of step outputs alive at once, image included, in bytes for the whole batch.
-fn peak(plan: &Plan, graph: &Graph, facts: &Facts, batch: usize) -> u64 {
+fn peak(plan: &Plan, facts: &Facts, batch: usize) -> u64 {
+    let graph = plan.graph();
     let steps: Vec<Vec<usize>> = plan.steps().iter().map(|s| facts.nodes(&s.name, &s.fused)).collect();
     // Which step makes each value, and the last that reads it.
     let mut last_use: HashMap<usize, usize> = HashMap::new();
@@ -461,6 +439,6 @@ mod tests {
                 cancel.cancel();
             }
         });
-        assert!(r.is_err_and(|e| matches!(e, ProfileError::Cancelled(_))));
+        assert!(r.is_err_and(|e| matches!(e, crate::profile::ProfileError::Cancelled(_))));
     }
 }

@@ -17,7 +17,7 @@ mod table;
 mod turns;
 
 pub use ceilings::{ceilings, device_bandwidth, device_ceilings};
-pub use error::ProfileError;
+pub use error::{ProfileError, Result};
 pub use gauges::{Gauges, Reading};
 pub use ladder::{LadderOptions, LadderProgress, ladders};
 pub use load::{Load, Watch};

@@ -3,7 +3,7 @@
 use super::load::{Load, Watch};
 use super::stats::ms;
 use super::turns::{LEAST, Turns};
-use super::{Doubt, LatencyStats, Paired, ProfileError, Ratio};
+use super::{Doubt, LatencyStats, Paired, Ratio, Result};
 use crate::exec::{Cancel, Plan, Session};
 use candle_core::Tensor;
 use std::time::{Duration, Instant};
@@ -59,7 +59,7 @@ impl Order {
 }
 
 /// Milliseconds of one whole run.
-pub(super) fn timed(session: &mut Session, x: &Tensor) -> Result<f64, ProfileError> {
+pub(super) fn timed(session: &mut Session, x: &Tensor) -> Result<f64> {
     let t = Instant::now();
     session.run(x)?;
     Ok(ms(t.elapsed()))
@@ -79,7 +79,7 @@ pub fn whole_latency(
     options: &PairedOptions,
     cancel: &Cancel,
     progress: &mut dyn FnMut(usize, usize),
-) -> Result<(LatencyStats, Option<Doubt>), ProfileError> {
+) -> Result<(LatencyStats, Option<Doubt>)> {
     let mut session = plan.session();
     for _ in 0..2 {
         cancel.check()?;
@@ -108,7 +108,7 @@ pub fn paired_latency(
     options: &PairedOptions,
     cancel: &Cancel,
     progress: &mut dyn FnMut(usize, usize),
-) -> Result<Paired, ProfileError> {
+) -> Result<Paired> {
     let (mut base, mut new) = (base.session(), new.session());
     for is_new in [false, true, false, true] {
         cancel.check()?;
@@ -141,14 +141,8 @@ fn of_pairs(pairs: &[(f64, f64)], load: Load) -> Paired {
 
 impl PairedOptions {
     fn turns<'a>(&'a self, cancel: &'a Cancel) -> Turns<'a> {
-        Turns {
-            wanted: self.runs,
-            least: LEAST,
-            time_limit: self.time_limit,
-            threads: self.threads,
-            watch: &self.watch,
-            cancel,
-        }
+        let &PairedOptions { runs: wanted, time_limit, threads, ref watch, .. } = self;
+        Turns { wanted, least: LEAST, time_limit, threads, watch, cancel }
     }
 }
 

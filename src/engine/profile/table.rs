@@ -12,7 +12,6 @@ pub struct LatencyStats {
     pub p50: f64,
     pub p95: f64,
     /// `None` below [`LatencyStats::TAIL`] samples; ask [`LatencyStats::p99`], since older versions always wrote one.
-    #[serde(default)]
     pub p99: Option<f64>,
     pub mean: f64,
     pub min: f64,

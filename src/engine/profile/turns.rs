@@ -4,7 +4,7 @@
 //! on until there are enough others or time is up; only when too few are left do all of them count, and the figures are
 //! marked. Not here: what a figure is made of (`stats`) and what is seen of the machine (`load`).
 
-use super::ProfileError;
+use super::Result;
 use super::load::{Load, Meter, Watch};
 use crate::exec::Cancel;
 use std::time::{Duration, Instant};
@@ -39,7 +39,7 @@ impl Turns<'_> {
     ///
     /// # Errors
     /// What `round` reports, and cancellation.
-    pub fn take(&self, mut round: impl FnMut(usize) -> Result<(), ProfileError>) -> Result<Counted, ProfileError> {
+    pub fn take(&self, mut round: impl FnMut(usize) -> Result<()>) -> Result<Counted> {
         let start = Instant::now();
         let mut meter = Meter::start(self.watch, self.threads);
         let (mut quiet, mut done): (Vec<usize>, usize) = (Vec::new(), 0);
@@ -129,7 +129,7 @@ mod tests {
         assert!(
             turns(100, 60_000, &Watch::Quiet, &cancel)
                 .take(end)
-                .is_err_and(|e| matches!(e, ProfileError::Cancelled(_)))
+                .is_err_and(|e| matches!(e, crate::profile::ProfileError::Cancelled(_)))
         );
     }
 }

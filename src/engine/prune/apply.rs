@@ -6,23 +6,22 @@
 
 use super::action::{Action, Target};
 use super::edit::{Edits, stand_ins};
-use super::error::PruneError;
+use super::error::Result;
 use super::group::Group;
-use crate::graph::op;
-use crate::graph::{Graph, Op, ParamRole, PositionBias};
+use crate::graph::{Graph, Op, ParamRole, PositionBias, op};
 use crate::model::{Model, Param, ParamStore};
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 /// The graph after `actions`, for forecasts: a `Prune` whose units are not resolved yet counts the units that its
 /// ratio keeps. Precisions do not show in a graph; see [`precision_of`].
-pub fn shrink(graph: &Graph, groups: &[Group], actions: &[(Target, Action)]) -> Result<Graph, PruneError> {
+pub fn shrink(graph: &Graph, groups: &[Group], actions: &[(Target, Action)]) -> Result<Graph> {
     let edits = Edits::new(graph, groups, actions, true)?;
     shrunk(graph, &edits)
 }
 
 /// The model after `actions`, a pure function of the two. Kept units must be resolved.
-pub fn apply(model: &Model, groups: &[Group], actions: &[(Target, Action)]) -> Result<Model, PruneError> {
+pub fn apply(model: &Model, groups: &[Group], actions: &[(Target, Action)]) -> Result<Model> {
     let edits = Edits::new(&model.graph, groups, actions, false)?;
     let graph = shrunk(&model.graph, &edits)?;
     graph.check()?;
@@ -42,7 +41,7 @@ pub fn apply(model: &Model, groups: &[Group], actions: &[(Target, Action)]) -> R
 ///
 /// # Errors
 /// As [`apply`].
-pub fn sparsify(model: &mut Model, groups: &[Group], actions: &[(Target, Action)]) -> Result<(), PruneError> {
+pub fn sparsify(model: &mut Model, groups: &[Group], actions: &[(Target, Action)]) -> Result<()> {
     let masks: Vec<_> = actions.iter().filter(|(t, _)| matches!(t, Target::Weights(_))).cloned().collect();
     if masks.is_empty() {
         return Ok(());
@@ -53,7 +52,7 @@ pub fn sparsify(model: &mut Model, groups: &[Group], actions: &[(Target, Action)
     Ok(())
 }
 
-fn zero(graph: &Graph, params: &mut ParamStore, edits: &Edits) -> Result<(), PruneError> {
+fn zero(graph: &Graph, params: &mut ParamStore, edits: &Edits) -> Result<()> {
     let reachable = graph.reachable();
     for (name, sparsity) in &edits.sparse {
         let node = graph.by_name(name).filter(|id| reachable[id.index()]).map(|id| graph.node(id));
@@ -71,7 +70,7 @@ pub fn kept_indices(
     graph: &Graph,
     groups: &[Group],
     actions: &[(Target, Action)],
-) -> Result<HashMap<(String, usize), Vec<u32>>, PruneError> {
+) -> Result<HashMap<(String, usize), Vec<u32>>> {
     let edits = Edits::new(graph, groups, actions, true)?;
     let kept = |mask: &[bool]| (0u32..).zip(mask).filter(|(_, k)| **k).map(|(i, _)| i).collect();
     Ok((edits.masks.iter())
@@ -80,7 +79,7 @@ pub fn kept_indices(
         .collect())
 }
 
-fn shrunk(graph: &Graph, edits: &Edits) -> Result<Graph, PruneError> {
+fn shrunk(graph: &Graph, edits: &Edits) -> Result<Graph> {
     let mut g = graph.clone();
     for ((node, axis), mask) in &edits.masks {
         if let Some(facts) = g.nodes[*node].op.facts_mut() {
@@ -99,13 +98,9 @@ fn shrunk(graph: &Graph, edits: &Edits) -> Result<Graph, PruneError> {
     Ok(g)
 }
 
-fn sliced(before: &Graph, after: &Graph, params: &ParamStore, edits: &Edits) -> Result<ParamStore, PruneError> {
+fn sliced(before: &Graph, after: &Graph, params: &ParamStore, edits: &Edits) -> Result<ParamStore> {
     let mut out = params.clone();
-    let reachable = after.reachable();
-    let used: HashSet<&str> = (after.nodes.iter().zip(&reachable))
-        .filter(|(_, r)| **r)
-        .flat_map(|(n, _)| n.params.iter().map(|p| p.name.as_str()))
-        .collect();
+    let used: HashSet<&str> = after.live().flat_map(|(_, n)| &n.params).map(|p| p.name.as_str()).collect();
     for (i, node) in before.nodes.iter().enumerate() {
         for p in &node.params {
             if !used.contains(p.name.as_str()) {

@@ -4,7 +4,7 @@
 //! replaces an earlier one (`Keep` withdraws it); nothing here touches a tensor.
 
 use super::action::{Action, Target};
-use super::error::{PruneError, nearest};
+use super::error::{PruneError, Result, nearest};
 use super::group::Group;
 use super::sparsity::Sparsity;
 use crate::graph::{Graph, NodeId, Op, Precision};
@@ -25,12 +25,7 @@ pub(super) struct Edits {
 impl Edits {
     /// Validates `actions`. With `forecast`, a `Prune` without kept units stands for the first units at its ratio;
     /// otherwise it is refused as unresolved.
-    pub fn new(
-        graph: &Graph,
-        groups: &[Group],
-        actions: &[(Target, Action)],
-        forecast: bool,
-    ) -> Result<Edits, PruneError> {
+    pub fn new(graph: &Graph, groups: &[Group], actions: &[(Target, Action)], forecast: bool) -> Result<Edits> {
         let nodes: HashMap<&str, usize> = graph.nodes.iter().enumerate().map(|(i, n)| (n.name.as_str(), i)).collect();
         let layer = |name: &str| {
             let at = known("layer", name, nodes.get(name).copied(), graph.nodes.iter().map(|n| n.name.as_str()))?;
@@ -115,13 +110,7 @@ impl Edits {
         Ok(edits)
     }
 
-    fn mask(
-        &mut self,
-        graph: &Graph,
-        nodes: &HashMap<&str, usize>,
-        group: &Group,
-        keep: &[bool],
-    ) -> Result<(), PruneError> {
+    fn mask(&mut self, graph: &Graph, nodes: &HashMap<&str, usize>, group: &Group, keep: &[bool]) -> Result<()> {
         for m in &group.members {
             let foreign = || PruneError::Foreign { group: group.id.clone(), node: m.node.clone(), axis: m.axis };
             let at = *nodes.get(m.node.as_str()).ok_or_else(foreign)?;
@@ -138,17 +127,12 @@ impl Edits {
 }
 
 /// `at`, where `name` was found among `all` names of its kind; or what to say where it was not.
-fn known<'a>(
-    kind: &'static str,
-    name: &str,
-    at: Option<usize>,
-    all: impl Iterator<Item = &'a str>,
-) -> Result<usize, PruneError> {
+fn known<'a>(kind: &'static str, name: &str, at: Option<usize>, all: impl Iterator<Item = &'a str>) -> Result<usize> {
     at.ok_or_else(|| PruneError::Unknown { kind, name: name.to_owned(), hint: nearest(name, all) })
 }
 
 /// Which units stay, checked.
-fn units(group: &Group, ratio: f64, kept: &[u32], forecast: bool) -> Result<Vec<bool>, PruneError> {
+fn units(group: &Group, ratio: f64, kept: &[u32], forecast: bool) -> Result<Vec<bool>> {
     let id = || group.id.clone();
     if let Some(reason) = &group.protected {
         return Err(PruneError::Protected { group: id(), reason: reason.clone() });
@@ -181,7 +165,7 @@ fn units(group: &Group, ratio: f64, kept: &[u32], forecast: bool) -> Result<Vec<
 
 /// For every node, the node that stands in for it once `removed` blocks are gone: a removed residual `Add` becomes its
 /// skip input, transitively. Identity for all others.
-pub(super) fn stand_ins(graph: &Graph, removed: &[usize]) -> Result<Vec<NodeId>, PruneError> {
+pub(super) fn stand_ins(graph: &Graph, removed: &[usize]) -> Result<Vec<NodeId>> {
     let mut to: Vec<NodeId> = (0..graph.nodes.len()).map(|i| NodeId(i as u32)).collect();
     let mut gone: Vec<(NodeId, NodeId)> = Vec::new();
     for block in removed.iter().filter_map(|&b| graph.blocks.get(b)) {

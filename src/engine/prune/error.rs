@@ -3,6 +3,9 @@
 use crate::graph::GraphError;
 use crate::model::ParamError;
 
+/// What this room gives, or its own error.
+pub type Result<T, E = PruneError> = std::result::Result<T, E>;
+
 /// Why pruning was refused. Nothing has been changed when one of these is returned.
 #[derive(Debug, thiserror::Error)]
 pub enum PruneError {

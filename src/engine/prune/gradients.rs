@@ -5,7 +5,7 @@
 //! loss is noise. The loss is therefore the cross-entropy of logits divided by a temperature (Hinton et al. 2015), chosen
 //! by the margins of the untouched network; one that is not so sure keeps temperature 1.
 
-use super::error::PruneError;
+use super::error::{PruneError, Result};
 use super::importance::{Evidence, Method};
 use crate::exec::{Cancel, CompileOptions, Plan, candle};
 use crate::graph::{Node, ParamRole};
@@ -45,7 +45,7 @@ pub fn evidence(
     batches: impl IntoIterator<Item = Batch>,
     cancel: &Cancel,
     say: &mut dyn FnMut(usize),
-) -> Result<Evidence, PruneError> {
+) -> Result<Evidence> {
     let of = Rows::of(model, task, cancel);
     match method {
         Method::Taylor => of.first_order(batches, say),
@@ -72,13 +72,12 @@ type Vars<'a> = Vec<(&'a Node, Var)>;
 
 impl<'a> Rows<'a> {
     fn of(model: &'a Model, task: &'a dyn Task, cancel: &'a Cancel) -> Rows<'a> {
-        let reachable = model.graph.reachable();
-        let nodes = model.graph.nodes.iter().zip(&reachable).filter(|(_, r)| **r).map(|(n, _)| n);
+        let nodes = model.graph.live().map(|(_, n)| n);
         Rows { model, task, cancel, layers: nodes.filter(|n| n.op.is_conv_or_linear()).collect() }
     }
 
     /// All batches, and the temperature at which the network is unsure of them.
-    fn softened(&self, batches: impl IntoIterator<Item = Batch>) -> Result<(Vec<Batch>, f64), PruneError> {
+    fn softened(&self, batches: impl IntoIterator<Item = Batch>) -> Result<(Vec<Batch>, f64)> {
         let mut session = Plan::of(self.model, &CompileOptions::default()).map_err(exec)?.session();
         let (mut all, mut outputs) = (Vec::new(), Vec::new());
         for (x, targets) in batches {
@@ -101,8 +100,8 @@ impl<'a> Rows<'a> {
         batches: impl IntoIterator<Item = Batch>,
         say: &mut dyn FnMut(usize),
         of: impl Fn(&Vars, &[Option<Tensor>]) -> candle_core::Result<T> + Sync,
-        take: &mut dyn FnMut(T) -> Result<(), PruneError>,
-    ) -> Result<Vars<'a>, PruneError> {
+        take: &mut dyn FnMut(T) -> Result<()>,
+    ) -> Result<Vars<'a>> {
         let (batches, temperature) = self.softened(batches)?;
         let mut params = candle::tensors(&self.model.params, &Device::Cpu).map_err(exec)?;
         let mut vars: Vars = Vec::new();
@@ -115,7 +114,7 @@ impl<'a> Rows<'a> {
                 }
             }
         }
-        let one = |x: &Tensor, target: &Targets| -> Result<T, PruneError> {
+        let one = |x: &Tensor, target: &Targets| -> Result<T> {
             let graph = &self.model.graph;
             let mut capture = candle::Capture::none();
             let logits = candle::forward(graph, &params, x, candle::Mode::Eval, &mut capture).map_err(exec)?;
@@ -132,7 +131,7 @@ impl<'a> Rows<'a> {
             for part in items.chunks(at_once) {
                 self.cancel.check()?;
                 let each = |&i: &usize| one(&x.narrow(0, i, 1).map_err(exec)?, &targets.narrow(i, 1).map_err(exec)?);
-                let made = part.par_iter().map(each).collect::<Result<Vec<_>, PruneError>>()?;
+                let made = part.par_iter().map(each).collect::<Result<Vec<_>>>()?;
                 for of_image in made {
                     take(of_image)?;
                     done += 1;
@@ -144,11 +143,7 @@ impl<'a> Rows<'a> {
     }
 
     /// `Σ w · ∂L/∂w` of every row for every image.
-    fn first_order(
-        &self,
-        batches: impl IntoIterator<Item = Batch>,
-        say: &mut dyn FnMut(usize),
-    ) -> Result<Evidence, PruneError> {
+    fn first_order(&self, batches: impl IntoIterator<Item = Batch>, say: &mut dyn FnMut(usize)) -> Result<Evidence> {
         let mut out = Evidence::default();
         self.each_image(
             batches,
@@ -174,11 +169,7 @@ impl<'a> Rows<'a> {
     }
 
     /// `½ Σ w² h` of every row, with `h` the mean over images of their squared gradients.
-    fn second_order(
-        &self,
-        batches: impl IntoIterator<Item = Batch>,
-        say: &mut dyn FnMut(usize),
-    ) -> Result<Evidence, PruneError> {
+    fn second_order(&self, batches: impl IntoIterator<Item = Batch>, say: &mut dyn FnMut(usize)) -> Result<Evidence> {
         let mut sums: Vec<Option<Tensor>> = Vec::new();
         let mut count = 0usize;
         let vars = self.each_image(
@@ -212,11 +203,7 @@ impl<'a> Rows<'a> {
     }
 
     /// `Σ |w| · ‖x‖` of every row, with the norm of each input channel over all images and places.
-    fn activation(
-        &self,
-        batches: impl IntoIterator<Item = Batch>,
-        say: &mut dyn FnMut(usize),
-    ) -> Result<Evidence, PruneError> {
+    fn activation(&self, batches: impl IntoIterator<Item = Batch>, say: &mut dyn FnMut(usize)) -> Result<Evidence> {
         let graph = &self.model.graph;
         let readers: Vec<(&Node, &str)> =
             self.layers.iter().filter_map(|n| Some((*n, graph.node(*n.inputs.first()?).name.as_str()))).collect();

@@ -2,10 +2,9 @@
 //! much of a group goes is decided by measured sensitivities. (LAMP of Lee et al. 2021 is therefore not here. It compares
 //! weights across layers; within one it ranks as magnitude does.)
 
-use super::error::PruneError;
+use super::error::{PruneError, Result};
 use super::group::{Group, Member, MemberRole};
-use crate::graph::op;
-use crate::graph::{Graph, Node, NodeId, Op, ParamRole};
+use crate::graph::{Graph, Node, NodeId, Op, ParamRole, op};
 use crate::model::Model;
 use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
@@ -131,12 +130,7 @@ impl Evidence {
 ///
 /// # Errors
 /// [`PruneError::NoGradients`] when `method` needs evidence that is not there; a group of another model.
-pub fn importance(
-    model: &Model,
-    group: &Group,
-    method: Method,
-    evidence: Option<&Evidence>,
-) -> Result<Vec<f32>, PruneError> {
+pub fn importance(model: &Model, group: &Group, method: Method, evidence: Option<&Evidence>) -> Result<Vec<f32>> {
     if method == Method::Random {
         let seed = blake3::hash(group.id.as_bytes());
         let mut rng = ChaCha8Rng::from_seed(*seed.as_bytes());
@@ -188,7 +182,7 @@ pub fn importance(
 }
 
 /// Adds the sum of distances between a unit's rows (scaled by the batch norm after them) and all other units'.
-fn fpgm(model: &Model, id: NodeId, m: &Member, scores: &mut [f32]) -> Result<(), PruneError> {
+fn fpgm(model: &Model, id: NodeId, m: &Member, scores: &mut [f32]) -> Result<()> {
     let Some(weight) = model.graph.node(id).param(ParamRole::Weight) else { return Ok(()) };
     let weight = model.params.get(weight)?;
     let (values, scale) = (weight.values(), bn_scale(model, id)?);
@@ -214,7 +208,7 @@ fn fpgm(model: &Model, id: NodeId, m: &Member, scores: &mut [f32]) -> Result<(),
 }
 
 /// L1 or L2 norm of every output row of a conv or linear, scaled by the batch norm that reads it, if one does.
-fn row_norms(model: &Model, id: NodeId, l1: bool) -> Result<Vec<f32>, PruneError> {
+fn row_norms(model: &Model, id: NodeId, l1: bool) -> Result<Vec<f32>> {
     let node = model.graph.node(id);
     let Some(weight) = node.param(ParamRole::Weight) else { return Ok(Vec::new()) };
     let weight = model.params.get(weight)?;
@@ -231,7 +225,7 @@ fn row_norms(model: &Model, id: NodeId, l1: bool) -> Result<Vec<f32>, PruneError
 }
 
 /// `|γ| / √(var + ε)` of the batch norm that reads `id`; nothing where none does.
-fn bn_scale(model: &Model, id: NodeId) -> Result<Vec<f32>, PruneError> {
+fn bn_scale(model: &Model, id: NodeId) -> Result<Vec<f32>> {
     let Some((bn, eps)) = batch_norm_after(&model.graph, id) else { return Ok(Vec::new()) };
     let (Some(gamma), Some(var)) = (bn.param(ParamRole::Weight), bn.param(ParamRole::Var)) else {
         return Ok(Vec::new());
@@ -241,7 +235,7 @@ fn bn_scale(model: &Model, id: NodeId) -> Result<Vec<f32>, PruneError> {
     Ok(gamma.iter().zip(var.iter()).map(|(g, v)| g.abs() / (v + eps as f32).sqrt()).collect())
 }
 
-fn gammas(model: &Model, id: NodeId) -> Result<Option<Vec<f32>>, PruneError> {
+fn gammas(model: &Model, id: NodeId) -> Result<Option<Vec<f32>>> {
     let gamma = batch_norm_after(&model.graph, id).and_then(|(bn, _)| bn.param(ParamRole::Weight));
     Ok(gamma.map(|g| model.params.get(g)).transpose()?.map(|p| p.values().into_owned()))
 }

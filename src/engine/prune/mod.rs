@@ -14,7 +14,7 @@ mod sparsity;
 
 pub use action::{Action, Target, TargetKind};
 pub use apply::{apply, kept_indices, shrink, sparsify};
-pub use error::PruneError;
+pub use error::{PruneError, Result};
 pub use gradients::{evidence, spread};
 pub use group::*;
 pub use groups::groups;

@@ -11,9 +11,7 @@ use crate::graph::{Graph, Node, Op, ParamRole, param_shapes};
 
 /// Reachable nodes whose precision can be chosen: convolutions and linear layers, in graph order.
 pub fn choosable(graph: &Graph) -> Vec<&Node> {
-    let reachable = graph.reachable();
-    let nodes = graph.nodes.iter().zip(reachable).filter(|(_, r)| *r).map(|(n, _)| n);
-    nodes.filter(|n| n.op.is_conv_or_linear()).collect()
+    graph.live().map(|(_, n)| n).filter(|n| n.op.is_conv_or_linear()).collect()
 }
 
 /// Reachable layers that `plan` runs in static int8, in graph order.
@@ -24,11 +22,7 @@ pub fn static_layers(graph: &Graph, plan: &Precisions) -> Vec<String> {
 
 /// A plan that runs every layer which can at `precision`.
 pub fn everywhere(graph: &Graph, precision: Precision) -> Precisions {
-    let mut plan = Precisions::default();
-    for node in choosable(graph) {
-        plan.set(node.name.clone(), precision);
-    }
-    plan
+    choosable(graph).into_iter().map(|n| (n.name.as_str(), precision)).collect()
 }
 
 /// Bytes that an export stores for one node: four a number, but a layer's weights in their precision's format.
@@ -48,9 +42,7 @@ pub fn stored_bytes(op: &Op, precision: Precision) -> u64 {
 
 /// Bytes that an export of the reachable nodes stores under `plan`.
 pub fn stored_total(graph: &Graph, plan: &Precisions) -> u64 {
-    let reachable = graph.reachable();
-    let nodes = graph.nodes.iter().zip(reachable).filter(|(_, r)| *r);
-    nodes.map(|(n, _)| stored_bytes(&n.op, plan.get(&n.name))).sum()
+    graph.live().map(|(_, n)| stored_bytes(&n.op, plan.get(&n.name))).sum()
 }
 
 #[cfg(test)]

@@ -10,8 +10,7 @@ use super::runner::Runner;
 use super::sample::{self, Places};
 use super::segment::FitTarget;
 use crate::exec::Cancel;
-use crate::graph::op;
-use crate::graph::{Graph, NodeId, Op, ParamRole};
+use crate::graph::{Graph, NodeId, Op, ParamRole, op};
 use crate::model::{Model, ParamStore};
 use candle_core::Tensor;
 

@@ -17,15 +17,12 @@ impl Runner {
     /// `keep` names nodes of `graph` whose values [`Runner::run`] returns; its input's own name is allowed.
     pub fn new(graph: &Graph, params: &ParamStore, precision: &Precisions, keep: &[&str]) -> Result<Runner, ExecError> {
         // The plan of the whole may speak of nodes outside this part.
-        let mut own = Precisions::default();
-        for node in graph.nodes.iter().filter(|n| precision.nodes.contains_key(&n.name)) {
+        let told = |name: &String| match precision.nodes.get(name)? {
             // Ranges are found once everything is repaired; until then such a layer takes them as they come.
-            let now = match precision.get(&node.name) {
-                Precision::Int8Static => Precision::Int8,
-                other => other,
-            };
-            own.set(node.name.clone(), now);
-        }
+            Precision::Int8Static => Some(Precision::Int8),
+            other => Some(*other),
+        };
+        let own: Precisions = graph.nodes.iter().filter_map(|n| Some((&n.name, told(&n.name)?))).collect();
         let keep: Vec<String> = keep.iter().map(|k| (*k).to_owned()).collect();
         let plan = Plan::compile(graph, params, &own, &CompileOptions::default().keeping(keep.clone()))?;
         Ok(Runner { session: plan.session(), keep })

@@ -2,8 +2,7 @@
 //!
 //! Invariant: the same seed, layer and images give the same places, whatever the chunking of the rest.
 
-use crate::graph::Op;
-use crate::graph::op;
+use crate::graph::{Op, op};
 use candle_core::{Device, Tensor};
 use rand::seq::index;
 use rand_chacha::ChaCha8Rng;

@@ -3,8 +3,7 @@
 //!
 //! Invariant: running the segments one after the other computes exactly what the whole graph computes.
 
-use crate::graph::op;
-use crate::graph::{Graph, Node, NodeId, Op};
+use crate::graph::{Graph, Node, NodeId, Op, op};
 
 /// Nodes after which their own value is the only one still needed, in order: the input first, the output last.
 pub(super) fn boundaries(graph: &Graph) -> Vec<NodeId> {

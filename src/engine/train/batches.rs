@@ -3,14 +3,6 @@
 use crate::data::DataError;
 use candle_core::Tensor;
 
-/// Labelled images, batch by batch.
-pub trait Batches {
-    /// The next `size` images `[size, channels, height, width]`, prepared, and their classes.
-    ///
-    /// # Errors
-    /// Images that cannot be had.
-    fn next(&mut self, size: usize) -> Result<(Tensor, Vec<u32>), DataError>;
-
-    /// Passes over the next `count` images.
-    fn skip(&mut self, count: usize);
-}
+/// Gives the next so many labelled images `[size, channels, height, width]`, prepared, and their classes; or says why they
+/// cannot be had.
+pub type Batches<'a> = dyn FnMut(usize) -> Result<(Tensor, Vec<u32>), DataError> + 'a;

@@ -2,7 +2,7 @@
 //!
 //! `assets/README.md` states the command, the seed and the accuracy that was measured.
 
-use super::{Batches, Cycle, Progress, Recipe, TrainError};
+use super::{Cycle, Progress, Recipe, TrainError};
 use crate::data::{DataError, Dataset, synthetic};
 use crate::exec::{Cancel, CompileOptions, Plan};
 use crate::graph::Precisions;
@@ -111,26 +111,12 @@ pub struct Trained {
 
 /// The synthetic set's training images, one after the other. Every step draws fresh ones: there are no epochs, no
 /// augmentation and no over-fitting.
-pub(super) struct Drawn<'a> {
-    prep: &'a Preprocess,
-    next: u64,
-}
-
-impl Drawn<'_> {
-    pub fn new(prep: &Preprocess) -> Drawn<'_> {
-        Drawn { prep, next: 0 }
-    }
-}
-
-impl Batches for Drawn<'_> {
-    fn next(&mut self, size: usize) -> Result<(Tensor, Vec<u32>), DataError> {
-        let at = self.next;
-        self.skip(size);
-        synthetic::batch(synthetic::Split::Train, at, size, self.prep)
-    }
-
-    fn skip(&mut self, count: usize) {
-        self.next += count as u64;
+pub(super) fn drawn(prep: &Preprocess) -> impl FnMut(usize) -> Result<(Tensor, Vec<u32>), DataError> {
+    let mut next = 0;
+    move |size| {
+        let at = next;
+        next += size as u64;
+        synthetic::batch(synthetic::Split::Train, at, size, prep)
     }
 }
 
@@ -148,8 +134,7 @@ pub fn train(
 ) -> Result<Trained, TrainError> {
     let recipe = kind.recipe();
     let prep = preprocess();
-    let mut images = Drawn::new(&prep);
-    let params = super::train(&kind.spec(), &recipe, seed, &mut images, None, cancel, progress)?;
+    let params = super::train(&kind.spec(), &recipe, seed, &mut drawn(&prep), cancel, progress)?;
     let model = assemble(kind, params)?;
     let eval = synthetic::dataset(synthetic::Split::Eval, 0);
     let images = eval.len();

@@ -1,7 +1,6 @@
 //! Parameters before the first step, by what they are.
 
-use crate::graph::op;
-use crate::graph::{Op, ParamRole};
+use crate::graph::{Op, ParamRole, op};
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::{RngCore, SeedableRng};
 

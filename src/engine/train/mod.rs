@@ -35,13 +35,6 @@ pub struct Recipe {
     pub smoothing: f64,
 }
 
-/// Finished cycles of an earlier run: training goes on after them as if it had never stopped.
-#[derive(Debug, Clone)]
-pub struct Resume {
-    pub cycles: usize,
-    pub params: ParamStore,
-}
-
 /// Where training stands.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Progress {
@@ -63,26 +56,19 @@ pub fn train(
     spec: &FamilySpec,
     recipe: &Recipe,
     seed: u64,
-    batches: &mut dyn Batches,
-    resume: Option<&Resume>,
+    batches: &mut Batches<'_>,
     cancel: &Cancel,
     progress: &mut dyn FnMut(Progress),
 ) -> Result<ParamStore, TrainError> {
     let graph = spec.build()?;
     let mut net = Net::new(&graph, seed)?;
-    let done = resume.map_or(0, |r| r.cycles);
-    if let Some(r) = resume {
-        net.restore(&r.params)?;
-    }
-    let mut step = recipe.cycles.iter().take(done).map(|c| c.steps).sum::<usize>();
-    let steps = recipe.cycles.iter().map(|c| c.steps).sum();
-    batches.skip(step * recipe.batch);
+    let (mut step, steps) = (0, recipe.cycles.iter().map(|c| c.steps).sum());
     let objective = CrossEntropy { smoothing: recipe.smoothing };
-    for cycle in recipe.cycles.iter().skip(done) {
+    for cycle in &recipe.cycles {
         net.forget();
         for at in 0..cycle.steps {
             cancel.check()?;
-            let (x, labels) = batches.next(recipe.batch)?;
+            let (x, labels) = batches(recipe.batch)?;
             let share = recipe.batch.div_ceil(SHARDS);
             let parts = (0..recipe.batch.div_ceil(share.max(1)))
                 .into_par_iter()
@@ -109,7 +95,6 @@ pub fn train(
 
 #[cfg(test)]
 mod tests {
-    use super::demo::Drawn;
     use super::*;
     use crate::model::families::CifarResnetSpec;
 
@@ -123,29 +108,20 @@ mod tests {
     }
 
     #[test]
-    fn a_few_steps_lower_the_loss_repeat_exactly_and_resume() {
-        let run = |cycles: &[usize], seed, resume: Option<&Resume>| {
-            let mut losses = Vec::new();
+    fn a_few_steps_lower_the_loss_and_repeat_exactly() {
+        let run = |seed| {
+            let (mut losses, prep) = (Vec::new(), demo::preprocess());
             let mut each = |p: Progress| losses.push(p.loss);
-            let store = train(
-                &spec(),
-                &recipe(cycles),
-                seed,
-                &mut Drawn::new(&demo::preprocess()),
-                resume,
-                &Cancel::default(),
-                &mut each,
-            )
-            .unwrap();
+            let images = &mut demo::drawn(&prep);
+            let store = train(&spec(), &recipe(&[12, 3]), seed, images, &Cancel::default(), &mut each).unwrap();
             (store, losses)
         };
-        let (whole, losses) = run(&[12, 3], 1, None);
+        let (whole, losses) = run(1);
         assert_eq!(losses.len(), 15);
         assert!(losses[9..12].iter().sum::<f64>() < losses[..3].iter().sum::<f64>(), "{losses:?}");
-        let (first, _) = run(&[12], 1, None);
-        let (resumed, rest) = run(&[12, 3], 1, Some(&Resume { cycles: 1, params: first }));
-        assert_eq!((whole.hash(), &losses[12..]), (resumed.hash(), &rest[..]));
-        assert_ne!(whole.hash(), run(&[12, 3], 2, None).0.hash());
+        let (again, same) = run(1);
+        assert_eq!((whole.hash(), losses), (again.hash(), same));
+        assert_ne!(whole.hash(), run(2).0.hash());
         // Running statistics were measured.
         let var = whole.get("bn1.running_var").unwrap();
         assert!(var.values().iter().all(|v| *v > 0.0 && *v != 1.0));
@@ -156,7 +132,7 @@ mod tests {
         let cancel = Cancel::default();
         let stop = cancel.clone();
         let mut seen = 0;
-        let run = train(&spec(), &recipe(&[50]), 1, &mut Drawn::new(&demo::preprocess()), None, &cancel, &mut |_| {
+        let run = train(&spec(), &recipe(&[50]), 1, &mut demo::drawn(&demo::preprocess()), &cancel, &mut |_| {
             seen += 1;
             stop.cancel();
         });

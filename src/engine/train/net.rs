@@ -9,7 +9,7 @@ use super::schedule::{Cycle, schedule};
 use crate::exec::Cancel;
 use crate::exec::candle::{self, Capture, Mode, TensorMap};
 use crate::graph::{Graph, Op, ParamRole, param_shapes};
-use crate::model::{ModelError, Param, ParamStore};
+use crate::model::{Param, ParamStore};
 use candle_core::{Device, Tensor, Var};
 use std::collections::HashMap;
 
@@ -80,17 +80,6 @@ impl Net {
         Ok(Part { loss: f64::from(loss.to_scalar::<f32>()?), right: f64::from(hits) * weight, grads })
     }
 
-    /// Takes over trained values; statistics are settled again at the end.
-    pub fn restore(&mut self, params: &ParamStore) -> Result<(), TrainError> {
-        for slot in &mut self.slots {
-            let shape = slot.var.dims().to_vec();
-            slot.state.value = params.expect(&slot.name, &shape).map_err(ModelError::from)?.into_owned();
-            slot.var.set(&Tensor::from_slice(&slot.state.value, shape, &Device::Cpu)?)?;
-            self.tensors.insert(slot.name.clone(), slot.var.as_tensor().clone());
-        }
-        Ok(())
-    }
-
     /// Starts the optimiser afresh.
     pub fn forget(&mut self) {
         self.slots.iter_mut().for_each(|s| s.state.forget());
@@ -116,7 +105,7 @@ impl Net {
     pub fn settle_statistics(
         &mut self,
         graph: &Graph,
-        batches: &mut dyn Batches,
+        batches: &mut Batches<'_>,
         size: usize,
         cancel: &Cancel,
     ) -> Result<(), TrainError> {
@@ -129,7 +118,7 @@ impl Net {
         for _ in 0..STATISTICS_BATCHES {
             cancel.check()?;
             let mut capture = Capture::none();
-            candle::forward(graph, &fixed, &batches.next(size)?.0, Mode::Batch, &mut capture)?;
+            candle::forward(graph, &fixed, &batches(size)?.0, Mode::Batch, &mut capture)?;
             for (node, s) in capture.stats {
                 for (role, value) in [(ParamRole::Mean, s.mean), (ParamRole::Var, s.var)] {
                     let share = (value / STATISTICS_BATCHES as f64)?;

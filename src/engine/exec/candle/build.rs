@@ -15,12 +15,11 @@ use super::site::TensorMap;
 use super::walk::{Special, Step};
 use crate::exec::capability::Capabilities;
 use crate::exec::device::Kernels;
-use crate::exec::error::ExecError;
+use crate::exec::error::{ExecError, Result};
 use crate::exec::kernel::geometry::Code;
 use crate::exec::lower::{Builder, Chain, chains, check_names};
 use crate::exec::unfold::Window;
-use crate::graph::op;
-use crate::graph::{self, Graph, NodeId, Op, ParamRole, Precision, Precisions};
+use crate::graph::{self, Graph, NodeId, Op, ParamRole, Precision, Precisions, op};
 use crate::model::ParamStore;
 use candle_core::{DType, Device, Tensor};
 use std::collections::HashSet;
@@ -37,7 +36,7 @@ impl Program {
         precision: &Precisions,
         keep: &[String],
         device: &Device,
-    ) -> Result<Program, ExecError> {
+    ) -> Result<Program> {
         check_names(&graph, precision, keep)?;
         let shapes = graph::shapes_at(&graph, graph::least(&graph)?)?;
         let mut chains = chains(&graph, keep);
@@ -144,17 +143,17 @@ impl Lowering<'_> {
         if self.device.is_cpu() { "candle-cpu" } else { "cublas" }
     }
 
-    fn tensor(&self, values: Vec<f32>) -> Result<Tensor, ExecError> {
+    fn tensor(&self, values: Vec<f32>) -> Result<Tensor> {
         let n = values.len();
         Ok(Tensor::from_vec(values, n, self.device)?)
     }
 
     /// The leading node's parameter in `role`, `[n]`.
-    fn param(&self, role: ParamRole, n: usize) -> Result<Tensor, ExecError> {
+    fn param(&self, role: ParamRole, n: usize) -> Result<Tensor> {
         self.tensor(self.b.values(self.b.node, role, &[n])?)
     }
 
-    fn choose(&self, params: &mut TensorMap) -> Result<NamedKernel, ExecError> {
+    fn choose(&self, params: &mut TensorMap) -> Result<NamedKernel> {
         let (b, node, dtype) = (&self.b, self.b.node, self.compute);
         let own = |special: Special, what: &str, n: usize| {
             Ok((Some(special), format!("{what}-{}/{}", label(dtype), self.own()), [4 * n as u64; 2]))
@@ -248,7 +247,7 @@ impl Lowering<'_> {
         }
     }
 
-    fn dense(&self, layout: ProductLayout, shape: &[usize], has_bias: bool) -> Result<NamedKernel, ExecError> {
+    fn dense(&self, layout: ProductLayout, shape: &[usize], has_bias: bool) -> Result<NamedKernel> {
         let (b, node, precision) = (&self.b, self.b.node, self.b.wanted());
         if let Some(why) = Capabilities::of(self.device, Kernels::Tensors).refuses(precision) {
             return Err(ExecError::unsupported(node, why));

@@ -1,7 +1,7 @@
 //! What steps take: CUDA events on the device's stream with one wait at the end, or the host's clock where work is done when
 //! a call returns.
 
-use crate::exec::ExecError;
+use crate::exec::Result;
 use candle_core::Device;
 use std::time::{Duration, Instant};
 
@@ -14,7 +14,7 @@ pub(super) enum Clock {
 
 impl Clock {
     /// A clock of `device` that starts now.
-    pub fn start(device: &Device) -> Result<Clock, ExecError> {
+    pub fn start(device: &Device) -> Result<Clock> {
         let mut clock = match device {
             #[cfg(feature = "cuda")]
             Device::Cuda(d) => Clock::Events(crate::exec::cuda::Events::of(d)),
@@ -25,7 +25,7 @@ impl Clock {
     }
 
     /// A step has been given to the device.
-    pub fn mark(&mut self) -> Result<(), ExecError> {
+    pub fn mark(&mut self) -> Result<()> {
         match self {
             Clock::Host(marks) => marks.push(Instant::now()),
             #[cfg(feature = "cuda")]
@@ -35,7 +35,7 @@ impl Clock {
     }
 
     /// What every step took, from the mark before it to its own; waits for the device.
-    pub fn stop(self) -> Result<Vec<Duration>, ExecError> {
+    pub fn stop(self) -> Result<Vec<Duration>> {
         match self {
             Clock::Host(marks) => Ok(marks.windows(2).map(|w| w[1] - w[0]).collect()),
             #[cfg(feature = "cuda")]

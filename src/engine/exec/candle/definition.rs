@@ -7,7 +7,7 @@
 use super::fused::{self, BatchNorm};
 use super::ops;
 use super::site::{BatchStats, Mode, Site, Stats};
-use crate::exec::error::ExecError;
+use crate::exec::error::{ExecError, Result};
 use crate::exec::input;
 use crate::graph::{self, Op, ParamRole, PositionBias, op};
 use candle_core::{D, DType, Tensor};
@@ -15,7 +15,7 @@ use candle_core::{D, DType, Tensor};
 impl Site<'_> {
     /// The node's value for those of its inputs; for the graph's input, the batch as its only one. In [`Mode::Batch`] a batch
     /// norm adds its statistics to `seen`.
-    pub fn define(&self, inputs: &[Tensor], seen: &mut Stats) -> Result<Tensor, ExecError> {
+    pub fn define(&self, inputs: &[Tensor], seen: &mut Stats) -> Result<Tensor> {
         if !matches!(self.node.op, Op::Input(_)) {
             let shapes: Vec<&[usize]> = inputs.iter().map(|t| t.dims().get(1..).unwrap_or_default()).collect();
             graph::node_shape(self.node, &shapes)?;
@@ -27,7 +27,7 @@ impl Site<'_> {
     }
 
     /// `inputs` are as many as the op takes, of shapes that it takes.
-    fn value(&self, inputs: &[Tensor], seen: &mut Stats) -> Result<Tensor, ExecError> {
+    fn value(&self, inputs: &[Tensor], seen: &mut Stats) -> Result<Tensor> {
         let x = inputs.first().ok_or_else(|| ExecError::unsupported(self.node, "has no input"))?;
         let other = inputs.get(1).unwrap_or(x);
         Ok(match &self.node.op {
@@ -94,7 +94,7 @@ impl Site<'_> {
         })
     }
 
-    fn attention(&self, x: &Tensor, inputs: &[Tensor], attention: &op::Attention) -> Result<Tensor, ExecError> {
+    fn attention(&self, x: &Tensor, inputs: &[Tensor], attention: &op::Attention) -> Result<Tensor> {
         let op::Attention { heads, qk_dim, v_dim, scale, cosine, windows, bias, .. } = *attention;
         let (qk, v) = (heads * qk_dim, heads * v_dim);
         let [q, k, v] = match inputs {
@@ -120,7 +120,7 @@ impl Site<'_> {
         Ok(ops::Attention { heads, factors, windows, bias }.run(&q, &k, &v, scale)?)
     }
 
-    fn batch_norm(&self, x: &Tensor, c: usize, eps: f64, seen: &mut Stats) -> Result<Tensor, ExecError> {
+    fn batch_norm(&self, x: &Tensor, c: usize, eps: f64, seen: &mut Stats) -> Result<Tensor> {
         let (w, b) = (self.param(ParamRole::Weight)?, self.param(ParamRole::Bias)?);
         if self.pass.mode == Mode::Eval {
             let (mean, var) = (self.param(ParamRole::Mean)?, self.param(ParamRole::Var)?);

@@ -6,6 +6,9 @@
 use candle_core::{CpuStorage, CustomOp1, CustomOp3, Layout, Result, Shape, Tensor, bail};
 use rayon::prelude::*;
 
+/// Gradients of a norm's input, weight and bias.
+type Gradients = (Option<Tensor>, Option<Tensor>, Option<Tensor>);
+
 /// `(x [N, C, H, W], weight [C], bias [C])` → `weight (x - mean) / sqrt(var + eps) + bias`, biased variance.
 pub(crate) struct BatchNorm {
     pub eps: f64,
@@ -69,14 +72,7 @@ impl CustomOp3 for BatchNorm {
 
     /// With `x̂` the normalised input and `n` values a channel: `gb = Σg`, `gw = Σ g·x̂`,
     /// `gx = weight / sqrt(var + eps) · (g - gb/n - x̂·gw/n)` (Ioffe and Szegedy 2015).
-    fn bwd(
-        &self,
-        x: &Tensor,
-        weight: &Tensor,
-        _bias: &Tensor,
-        _res: &Tensor,
-        grad: &Tensor,
-    ) -> Result<(Option<Tensor>, Option<Tensor>, Option<Tensor>)> {
+    fn bwd(&self, x: &Tensor, weight: &Tensor, _bias: &Tensor, _res: &Tensor, grad: &Tensor) -> Result<Gradients> {
         let (_, c, h, w) = x.dims4()?;
         let area = (h * w).max(1);
         let (xs, g, ws) = (flat(x)?, flat(grad)?, flat(weight)?);
@@ -196,14 +192,7 @@ impl CustomOp3 for LayerNorm {
     }
 
     /// With `h = g·weight` and `x̂` the normalised row: `gx = (h - mean(h) - x̂·mean(h·x̂)) / deviation`.
-    fn bwd(
-        &self,
-        x: &Tensor,
-        weight: &Tensor,
-        _bias: &Tensor,
-        _res: &Tensor,
-        grad: &Tensor,
-    ) -> Result<(Option<Tensor>, Option<Tensor>, Option<Tensor>)> {
+    fn bwd(&self, x: &Tensor, weight: &Tensor, _bias: &Tensor, _res: &Tensor, grad: &Tensor) -> Result<Gradients> {
         let (xs, mut g, ws) = (flat(x)?, flat(grad)?, flat(weight)?);
         let dim = ws.len();
         let (mut gw, mut gb) = (vec![0f64; dim], vec![0f64; dim]);

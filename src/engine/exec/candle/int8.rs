@@ -205,12 +205,8 @@ impl Own for Run<'_> {
                 }
             }
         }
-        if let Some(r) = self.residual {
-            y.iter_mut().zip(host(r)?).for_each(|(y, r)| *y += r);
-        }
-        if let Some(act) = l.act {
-            rows::activate(&mut y, act);
-        }
+        let residual = self.residual.map(host).transpose()?;
+        rows::finish(&mut y, residual.as_deref(), l.act);
         Ok(y)
     }
 

@@ -179,12 +179,8 @@ impl Own for OnInput<'_> {
         if let Some(bias) = self.of.bias {
             per_channel(&mut y, &host(bias)?, |y, b| *y += b);
         }
-        if let Some(r) = &self.residual {
-            y.iter_mut().zip(host(r)?).for_each(|(y, r)| *y += r);
-        }
-        if let Some(act) = self.of.act {
-            rows::activate(&mut y, act);
-        }
+        let residual = self.residual.as_ref().map(host).transpose()?;
+        rows::finish(&mut y, residual.as_deref(), self.of.act);
         Ok(y)
     }
 

@@ -5,7 +5,7 @@
 
 use super::site::{BatchStats, Pass, TensorMap};
 use super::walk::{Step, Walk};
-use crate::exec::error::ExecError;
+use crate::exec::error::{ExecError, Result};
 use crate::exec::lower::check_names;
 use crate::graph::{Graph, NodeId, Op};
 use crate::model::ParamStore;
@@ -41,7 +41,7 @@ impl Capture {
 }
 
 /// All parameters as tensors on `device`, `f32`.
-pub fn tensors(params: &ParamStore, device: &Device) -> Result<TensorMap, ExecError> {
+pub fn tensors(params: &ParamStore, device: &Device) -> Result<TensorMap> {
     params.iter().map(|(name, p)| Ok((name.to_owned(), Tensor::from_slice(&p.values(), p.shape(), device)?))).collect()
 }
 
@@ -57,7 +57,7 @@ pub fn forward<'a>(
     x: &Tensor,
     pass: impl Into<Pass<'a>>,
     capture: &mut Capture,
-) -> Result<Tensor, ExecError> {
+) -> Result<Tensor> {
     let pass = pass.into();
     if let Some(plan) = pass.precision {
         check_names(graph, plan, &[])?;
@@ -83,7 +83,7 @@ pub fn forward<'a>(
 }
 
 /// Which nodes the output or a wanted node depends on.
-fn needed(graph: &Graph, want: &HashSet<String>, all: bool) -> Result<Vec<bool>, ExecError> {
+fn needed(graph: &Graph, want: &HashSet<String>, all: bool) -> Result<Vec<bool>> {
     for name in want {
         if graph.by_name(name).is_none() {
             let hint = "captures take node names".into();

@@ -7,15 +7,15 @@ use super::clock::Clock;
 use super::site::{Pass, TensorMap};
 use super::walk::{Step, Walk};
 use crate::exec::backend::{ActivationMemory, Backend, Cut, Live, LiveValues, State};
-use crate::exec::error::ExecError;
+use crate::exec::error::{ExecError, Result};
 use crate::exec::input;
 use crate::exec::lower::StepInfo;
+use crate::exec::run::Times;
 use crate::graph::{Binding, Graph, NodeId, shapes_at};
 use candle_core::{DType, Device, Tensor};
 use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::Arc;
-use std::time::Duration;
 
 /// Lowered steps with their parameters on one device.
 pub(in crate::exec) struct Program {
@@ -52,7 +52,7 @@ impl Program {
         feeds: BTreeMap<NodeId, Tensor>,
         fetch: &[NodeId],
         mut clock: Option<&mut Clock>,
-    ) -> Result<Vec<Tensor>, ExecError> {
+    ) -> Result<Vec<Tensor>> {
         let mark = || clock.as_deref_mut().map_or(Ok(()), Clock::mark);
         let graph = &self.graph;
         let values = Walk::new(graph, &self.params, Pass::default()).run(&self.steps[steps], feeds, fetch, mark)?;
@@ -65,7 +65,7 @@ impl Program {
     }
 
     /// The values that a run of a batch begins with.
-    fn feeds(&self, x: &Tensor) -> Result<BTreeMap<NodeId, Tensor>, ExecError> {
+    fn feeds(&self, x: &Tensor) -> Result<BTreeMap<NodeId, Tensor>> {
         if let binding @ Binding { tokens: Some(_) } = input::binding(&self.graph, x)? {
             // Steps go by what they get: that it fits is known from here.
             shapes_at(&self.graph, binding)?;
@@ -84,7 +84,7 @@ impl Backend for Program {
     }
 
     /// The tensor library allocates every node's output when it runs.
-    fn activations(&self, _: Binding) -> Result<Option<ActivationMemory>, ExecError> {
+    fn activations(&self, _: Binding) -> Result<Option<ActivationMemory>> {
         Ok(None)
     }
 
@@ -93,13 +93,7 @@ impl Backend for Program {
         id == self.input || self.steps.iter().any(|s| s.out == id)
     }
 
-    fn run(
-        &self,
-        _: &mut State,
-        x: &Tensor,
-        ids: &[NodeId],
-        times: Option<&mut [Duration]>,
-    ) -> Result<Vec<Tensor>, ExecError> {
+    fn run(&self, _: &mut State, x: &Tensor, ids: &[NodeId], times: Times<'_>) -> Result<Vec<Tensor>> {
         let feeds = self.feeds(x)?;
         let mut clock = times.as_ref().map(|_| Clock::start(&self.device)).transpose()?;
         let out = self.execute(0..self.steps.len(), feeds, ids, clock.as_mut())?;
@@ -110,7 +104,7 @@ impl Backend for Program {
         Ok(out)
     }
 
-    fn run_to(&self, _: &mut State, x: &Tensor, cut: &Cut) -> Result<Live, ExecError> {
+    fn run_to(&self, _: &mut State, x: &Tensor, cut: &Cut) -> Result<Live> {
         let (first, ids) = self.before(cut);
         let got = self.execute(0..first, self.feeds(x)?, &ids, None)?;
         let bytes = got.iter().map(|t| 4 * t.elem_count() as u64).sum();
@@ -118,7 +112,7 @@ impl Backend for Program {
         Ok(Live { cut: cut.clone(), images: x.dim(0)?, bytes, values })
     }
 
-    fn run_from(&self, _: &mut State, live: &Live) -> Result<Tensor, ExecError> {
+    fn run_from(&self, _: &mut State, live: &Live) -> Result<Tensor> {
         let (first, ids) = self.before(&live.cut);
         let bad = |id: NodeId, what: &str| ExecError::unsupported(self.graph.node(id), what.to_owned());
         let LiveValues::Device(values) = &live.values else {

@@ -3,7 +3,7 @@
 //! Not here: what is computed (`definition`). Invariant: a parameter is missing or misshapen by name.
 
 use super::rounding;
-use crate::exec::error::ExecError;
+use crate::exec::error::{ExecError, Result};
 use crate::graph::{Node, ParamRole, Precisions, WeightFormat, param_shapes};
 use crate::model::ParamError;
 use candle_core::Tensor;
@@ -57,7 +57,7 @@ pub(super) struct Site<'a> {
 
 impl Site<'_> {
     /// The parameter in `role`, of the shape that the op gives it.
-    pub fn param(&self, role: ParamRole) -> Result<Tensor, ExecError> {
+    pub fn param(&self, role: ParamRole) -> Result<Tensor> {
         let node = self.node;
         let shape = param_shapes(&node.op).into_iter().find(|(r, _)| *r == role).map(|(_, shape)| shape);
         let (Some(name), Some(expected)) = (node.param(role), shape) else {
@@ -72,7 +72,7 @@ impl Site<'_> {
     }
 
     /// The layer's weight, rounded to the layer's precision where there is a plan.
-    pub fn weight(&self) -> Result<Tensor, ExecError> {
+    pub fn weight(&self) -> Result<Tensor> {
         let w = self.param(ParamRole::Weight)?;
         let format = self.pass.precision.map_or(WeightFormat::F32, |p| p.get(&self.node.name).weights());
         rounding::straight_through(&w, format)?.ok_or_else(|| {

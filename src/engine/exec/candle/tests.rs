@@ -5,8 +5,7 @@ use super::ops::{channel_pad, conv, max_pool, unfold_composed};
 use super::*;
 use crate::exec::error::ExecError;
 use crate::exec::unfold::{Unfold, Window};
-use crate::graph::op;
-use crate::graph::{Activation, Builder, Conv, Graph, Op};
+use crate::graph::{Activation, Builder, Conv, Graph, Op, op};
 use crate::model::{Param, random_params};
 use crate::quant::{Precision, Precisions, everywhere};
 use candle_core::{Device, Tensor, Var};
@@ -260,8 +259,7 @@ fn a_plan_that_does_not_fit_is_refused_by_name() {
     let (g, mut params) = two_layers();
     let x = noise((1, 3, 5, 5), 3);
     let run = |params: &TensorMap, node: &str, precision| {
-        let mut plan = Precisions::default();
-        plan.set(node, precision);
+        let plan = Precisions::from_iter([(node, precision)]);
         let pass = Pass { precision: Some(&plan), ..Pass::default() };
         forward(&g, params, &x, pass, &mut Capture::none())
     };

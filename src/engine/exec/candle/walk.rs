@@ -4,7 +4,7 @@
 //! after its last reader, unless it is asked for.
 
 use super::site::{Pass, Site, Stats, TensorMap};
-use crate::exec::error::ExecError;
+use crate::exec::error::{ExecError, Result};
 use crate::graph::{Graph, Node, NodeId};
 use candle_core::{DType, Tensor};
 use std::collections::BTreeMap;
@@ -57,7 +57,7 @@ impl<'a> Walk<'a> {
     }
 
     /// The value of a node for these inputs, by its definition.
-    pub fn define(&mut self, node: &Node, inputs: &[Tensor]) -> Result<Tensor, ExecError> {
+    pub fn define(&mut self, node: &Node, inputs: &[Tensor]) -> Result<Tensor> {
         Site { node, params: self.params, pass: self.pass }.define(inputs, &mut self.stats)
     }
 
@@ -71,8 +71,8 @@ impl<'a> Walk<'a> {
         steps: &[Step],
         mut values: BTreeMap<NodeId, Tensor>,
         keep: &[NodeId],
-        mut done: impl FnMut() -> Result<(), ExecError>,
-    ) -> Result<BTreeMap<NodeId, Tensor>, ExecError> {
+        mut done: impl FnMut() -> Result<()>,
+    ) -> Result<BTreeMap<NodeId, Tensor>> {
         let graph = self.graph;
         let last: BTreeMap<NodeId, usize> =
             steps.iter().enumerate().flat_map(|(i, s)| s.reads().map(move |v| (v, i))).collect();

@@ -30,13 +30,15 @@ pub(crate) struct Dense {
 
 enum Weights {
     F32(Vec<PackedBMatrix<f32>>),
-    Int8 {
-        packed: Vec<PackedBMatrix<i8>>,
-        sums: Vec<i32>,
-        factors: Vec<f32>,
-    },
+    Int8(Quantized),
     /// Packed by a kernel that does the whole step.
     Own(Box<dyn Whole>),
+}
+
+struct Quantized {
+    packed: Vec<PackedBMatrix<i8>>,
+    sums: Vec<i32>,
+    factors: Vec<f32>,
 }
 
 /// `[out, in, kh, kw]` → `[out, kh, kw, in]`.
@@ -79,7 +81,7 @@ impl Dense {
                     Some(w) => Weights::Own(w),
                     None => {
                         let packed = rows.chunks_exact(n * k).map(|g| gemm::pack_i8(g, n, k)).collect();
-                        Weights::Int8 { packed, sums, factors: factors.to_vec() }
+                        Weights::Int8(Quantized { packed, sums, factors: factors.to_vec() })
                     }
                 }
             }
@@ -92,7 +94,7 @@ impl Dense {
         let what = if self.geo.in_place() { "gemm" } else { "im2col+gemm" };
         match &self.weights {
             Weights::F32(_) => format!("{what}-f32/{}", gemm::float_name()),
-            Weights::Int8 { .. } => format!("{what}-u8i8/{}", gemm::int8_name()),
+            Weights::Int8(_) => format!("{what}-u8i8/{}", gemm::int8_name()),
             Weights::Own(w) => w.kernel(),
         }
     }
@@ -120,7 +122,7 @@ impl Dense {
                     rows::finish(out, res(i, rows, out.len()), self.epilogue.act);
                 });
             }
-            Weights::Int8 { packed, sums, factors } => {
+            Weights::Int8(Quantized { packed, sums, factors }) => {
                 let top = gemm::top_code();
                 let per_image = self.geo.rows();
                 let codes: Vec<Code> =
@@ -165,14 +167,14 @@ impl Dense {
                     });
                     rows::finish(out, residual.map(|r| &r[b * lines * line..][..out.len()]), self.epilogue.act);
                 }),
-                Weights::Int8 { packed, sums, factors } => with_scratch(|Scratch { u8, .. }| {
+                Weights::Int8(weights) => with_scratch(|Scratch { u8, .. }| {
                     let top = gemm::top_code();
                     let code = self.geo.image_code(x, top).unwrap_or_else(|| Code::of(x, top));
                     let q = room(u8, in_len);
                     vector::quantize(x, code.inverse, code.zero, top as f32, q);
                     let q = &*q;
                     split(par, out, lines * line, |b, out| {
-                        with_scratch(|s| self.int8_band(q, code, packed, sums, factors, b * lines, out, s));
+                        with_scratch(|s| self.int8_band(q, code, weights, b * lines, out, s));
                         rows::finish(out, residual.map(|r| &r[b * lines * line..][..out.len()]), self.epilogue.act);
                     });
                 }),
@@ -201,28 +203,17 @@ impl Dense {
         }
     }
 
-    #[expect(clippy::too_many_arguments, reason = "the parts of one matched variant")]
-    fn int8_band(
-        &self,
-        q: &[u8],
-        code: Code,
-        packed: &[PackedBMatrix<i8>],
-        sums: &[i32],
-        factors: &[f32],
-        y0: usize,
-        out: &mut [f32],
-        s: &mut Scratch,
-    ) {
+    fn int8_band(&self, q: &[u8], code: Code, w: &Quantized, y0: usize, out: &mut [f32], s: &mut Scratch) {
         let g = &self.geo;
         let (k, oc, n) = (g.k(), g.out_channels, g.out_channels / g.groups);
         let rows = out.len() / oc;
         let (cols, acc) = (room(&mut s.cols, rows * k), room(&mut s.i32, rows * n));
-        for (group, b) in packed.iter().enumerate() {
+        for (group, b) in w.packed.iter().enumerate() {
             let at = group * n..(group + 1) * n;
             windows(g, group, q, code.zero as u8, y0, cols);
             gemm::run_u8(cols, k, b, acc);
             for (out, acc) in out.chunks_exact_mut(oc).zip(acc.chunks_exact(n)) {
-                let (sums, factors) = (&sums[at.clone()], &factors[at.clone()]);
+                let (sums, factors) = (&w.sums[at.clone()], &w.factors[at.clone()]);
                 let bias = &self.epilogue.bias[at.clone()];
                 vector::dequantize(acc, code.zero, sums, code.scale, factors, bias, &mut out[at.clone()]);
             }

@@ -49,7 +49,7 @@ impl<F: Map> LaneKernel for Each<F> {
                 f.of(V::load(x.add(i))).store(out.add(i));
             }
             if whole < n {
-                f.of(V::load_part(x.add(whole), n - whole, 0.0)).store_part(out.add(whole), n - whole);
+                f.of(last::<V>(x, n)).store_part(out.add(whole), n - whole);
             }
         }
     }
@@ -89,9 +89,7 @@ impl<F: Map> LaneKernel for Sum<F> {
                 f.of(V::load(a.add(i)).add(V::load(b.add(i)))).store(out.add(i));
             }
             if whole < n {
-                let left = n - whole;
-                let (a, b) = (V::load_part(a.add(whole), left, 0.0), V::load_part(b.add(whole), left, 0.0));
-                f.of(a.add(b)).store_part(out.add(whole), left);
+                f.of(last::<V>(a, n).add(last(b, n))).store_part(out.add(whole), n - whole);
             }
         }
     }

@@ -171,12 +171,13 @@ impl Wide {
         let block = ((1 << 20) / (size * if codes.is_some() { 1 } else { 4 }).max(1)).clamp(1, images.max(1));
         let out = Shared::of(out);
         let [lines, rows] = l.walk(g);
+        let all = Target { out, residual, at: 0, images, lines, rows };
         if par.threads() > 1 && lines > 1 && !l.direct && !self.by_columns(images * g.rows(), par) {
-            return self.bands(e, x, codes.as_deref(), images, residual, out, par);
+            return self.bands(e, x, codes.as_deref(), &all, par);
         }
         for from in (0..images).step_by(block) {
             let n = block.min(images - from);
-            let to = Target { out, residual, at: from * out_len, images: n, lines, rows };
+            let to = Target { at: from * out_len, images: n, ..all };
             let x = &x[from * in_len..][..n * in_len];
             let image = |i: usize| &x[i / l.lines * in_len..][..in_len];
             match (&self.weights, &codes) {
@@ -205,29 +206,19 @@ impl Wide {
 
     /// As [`Wide::windows`] for a team: every part prepares the lines that its own output lines look at, so that nobody waits
     /// for others before the product.
-    #[expect(clippy::too_many_arguments, reason = "a whole step")]
-    fn bands(
-        &self,
-        e: &Epilogue,
-        x: &[f32],
-        codes: Option<&[Code]>,
-        images: usize,
-        residual: Option<&[f32]>,
-        out: Shared<f32>,
-        par: Par<'_>,
-    ) {
+    fn bands(&self, e: &Epilogue, x: &[f32], codes: Option<&[Code]>, all: &Target<'_>, par: Par<'_>) {
         let (g, l) = (&self.geo, &self.layout);
         let (in_len, out_line) = (g.image[0] * g.image[1] * g.channels, g.out_image[1] * g.out_channels);
         let each = self.band_of(g.out_image[0], par);
         let bands = g.out_image[0].div_ceil(each);
-        par.run(images * bands, |i| {
+        par.run(all.images * bands, |i| {
             let (image, first) = (i / bands, i % bands * each);
             let lines = each.min(g.out_image[0] - first);
             let top = first * g.window.stride[0];
             let n = (lines - 1) * g.window.stride[0] + g.window.kernel[0];
             let x = &x[image * in_len..][..in_len];
             let at = image * g.rows() * g.out_channels + first * out_line;
-            let to = Target { out, residual, at, images: 1, lines, rows: g.out_image[1] };
+            let to = Target { at, images: 1, lines, rows: g.out_image[1], ..*all };
             with_scratch(|Scratch { f32, u8, .. }| match codes {
                 None => {
                     let buf = room(f32, n * l.line());

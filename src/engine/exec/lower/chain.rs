@@ -2,7 +2,7 @@
 //!
 //! Invariant: a node in `keep` and the graph's output end their step.
 
-use crate::exec::error::ExecError;
+use crate::exec::error::{ExecError, Result};
 use crate::graph::{Activation, Graph, NodeId, Op, Precision, Precisions};
 use std::collections::HashSet;
 
@@ -17,7 +17,7 @@ pub(in crate::exec) struct Chain {
     pub last: NodeId,
 }
 
-pub(in crate::exec) fn check_names(graph: &Graph, precision: &Precisions, keep: &[String]) -> Result<(), ExecError> {
+pub(in crate::exec) fn check_names(graph: &Graph, precision: &Precisions, keep: &[String]) -> Result<()> {
     let unknown = |name: &str, hint: &str| ExecError::UnknownNode { name: name.to_owned(), hint: hint.into() };
     for name in keep {
         graph.by_name(name).ok_or_else(|| unknown(name, "`keep` takes node names of this graph"))?;

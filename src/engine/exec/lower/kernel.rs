@@ -4,7 +4,7 @@
 
 use super::layer::Builder;
 use super::step::{Call, Kernel};
-use crate::exec::error::ExecError;
+use crate::exec::error::{ExecError, Result};
 use crate::exec::kernel::attention::{Attention, Part};
 use crate::exec::kernel::dense::{Dense, Source};
 use crate::exec::kernel::geometry::{Codes, Epilogue, Geometry};
@@ -27,7 +27,7 @@ fn by_rows(width: usize, f: impl Fn(&[f32], &mut [f32]) + Send + Sync + 'static)
 }
 
 impl Builder<'_> {
-    fn pool(&self, window: Window) -> Result<PoolGeometry, ExecError> {
+    fn pool(&self, window: Window) -> Result<PoolGeometry> {
         let (channels, image) = self.image()?;
         match self.shapes[self.chain.lead.index()][..] {
             [_, h, w] => Ok(PoolGeometry { image, out_image: [h, w], channels, window }),
@@ -35,7 +35,7 @@ impl Builder<'_> {
         }
     }
 
-    pub fn kernel(&self) -> Result<NamedKernel, ExecError> {
+    pub fn kernel(&self) -> Result<NamedKernel> {
         let node = self.node;
         let plain = |k: Kernel, name: &str| Ok((k, name.to_owned(), [0; 2]));
         let held = |k: Kernel, name: &str, n: usize| Ok((k, name.to_owned(), [4 * n as u64; 2]));
@@ -130,7 +130,7 @@ impl Builder<'_> {
             }
             Op::Concat(op::Concat { inputs }) => {
                 let width = |i| Ok(self.input(i)?[channel_axis(self.input(i)?)]);
-                let widths = (0..inputs).map(width).collect::<Result<Vec<_>, ExecError>>()?;
+                let widths = (0..inputs).map(width).collect::<Result<Vec<_>>>()?;
                 let concat = kernel(move |call, out| {
                     let parts: Vec<_> = widths.iter().enumerate().map(|(i, width)| (call.input(i), *width)).collect();
                     simple::concat(&parts, out, call.par);
@@ -177,7 +177,7 @@ impl Builder<'_> {
         }
     }
 
-    fn conv(&self, conv: &op::Conv2d) -> Result<NamedKernel, ExecError> {
+    fn conv(&self, conv: &op::Conv2d) -> Result<NamedKernel> {
         let op::Conv2d { in_ch: channels, out_ch: out_channels, kernel, groups, bias, .. } = *conv;
         let (window, image, out_image) = self.window(conv)?;
         let geo = Geometry { image, channels, out_image, out_channels, window, groups, codes: Codes::Image };
@@ -185,7 +185,7 @@ impl Builder<'_> {
     }
 
     /// The positions that a channel padding keeps; every row of tokens.
-    fn padded(&self, pad: &op::ChannelPad) -> Result<PoolGeometry, ExecError> {
+    fn padded(&self, pad: &op::ChannelPad) -> Result<PoolGeometry> {
         let window = Window { kernel: [1, 1], stride: [pad.stride; 2], padding: [0; 4] };
         if self.input(0)?.len() == 3 {
             return self.pool(window);
@@ -195,7 +195,7 @@ impl Builder<'_> {
         Ok(PoolGeometry { image: [1, 1], out_image: [1, 1], channels, window })
     }
 
-    fn attention(&self, attention: op::Attention) -> Result<NamedKernel, ExecError> {
+    fn attention(&self, attention: op::Attention) -> Result<NamedKernel> {
         let op::Attention { heads, qk_dim: qk, v_dim: v, fused, scale, cosine, windows, bias } = attention;
         let (tokens, _) = self.rows()?;
         let tokens = windows.map_or(tokens, |w| w.tokens());
@@ -222,7 +222,7 @@ impl Builder<'_> {
         Ok((run, core.kernel(), [held; 2]))
     }
 
-    fn dense(&self, geo: Geometry, shape: &[usize], has_bias: bool) -> Result<NamedKernel, ExecError> {
+    fn dense(&self, geo: Geometry, shape: &[usize], has_bias: bool) -> Result<NamedKernel> {
         let precision = self.wanted();
         let geo = match precision {
             Precision::Int8Static => Geometry { codes: Codes::Fixed(self.calibrated()?), ..geo },

@@ -3,7 +3,7 @@
 
 use super::chain::Chain;
 use super::step::StepInfo;
-use crate::exec::error::ExecError;
+use crate::exec::error::{ExecError, Result};
 use crate::exec::unfold::Window;
 use crate::graph::op;
 use crate::graph::window::{log_coordinates, relative_index, relative_positions};
@@ -73,7 +73,7 @@ impl Builder<'_> {
     }
 
     /// A convolution's window with the rows and columns that it goes over and that come out.
-    pub fn window(&self, conv: &op::Conv2d) -> Result<(Window, [usize; 2], [usize; 2]), ExecError> {
+    pub fn window(&self, conv: &op::Conv2d) -> Result<(Window, [usize; 2], [usize; 2])> {
         let (window, (_, [h, w])) = (Window::from(conv), self.image()?);
         match (window.out(0, h), window.out(1, w)) {
             (Some(oh), Some(ow)) => Ok((window, [h, w], [oh, ow])),
@@ -82,7 +82,7 @@ impl Builder<'_> {
     }
 
     /// Values of `node`'s parameter in `role`; finite.
-    pub fn values(&self, node: &Node, role: ParamRole, shape: &[usize]) -> Result<Vec<f32>, ExecError> {
+    pub fn values(&self, node: &Node, role: ParamRole, shape: &[usize]) -> Result<Vec<f32>> {
         let name = node.param(role).ok_or_else(|| ExecError::no_param(node, role))?;
         let v = self.params.expect(name, shape).map_err(|e| ExecError::param(node, e))?;
         if v.iter().any(|v| !v.is_finite()) {
@@ -92,7 +92,7 @@ impl Builder<'_> {
     }
 
     /// A batch norm as `x · scale + shift`.
-    pub fn batch_norm(&self, node: &Node, c: usize, eps: f64) -> Result<(Vec<f32>, Vec<f32>), ExecError> {
+    pub fn batch_norm(&self, node: &Node, c: usize, eps: f64) -> Result<(Vec<f32>, Vec<f32>)> {
         let w = self.values(node, ParamRole::Weight, &[c])?;
         let b = self.values(node, ParamRole::Bias, &[c])?;
         let mean = self.values(node, ParamRole::Mean, &[c])?;
@@ -107,7 +107,7 @@ impl Builder<'_> {
     }
 
     /// Bias and factor of every output channel of a layer with `n`, with what follows it folded in.
-    pub fn folded(&self, n: usize, has_bias: bool) -> Result<Folded, ExecError> {
+    pub fn folded(&self, n: usize, has_bias: bool) -> Result<Folded> {
         let mut bias = match has_bias {
             true => self.values(self.node, ParamRole::Bias, &[n])?,
             false => vec![0.0; n],
@@ -131,13 +131,13 @@ impl Builder<'_> {
         Ok(Folded { bias, factors, stored })
     }
 
-    pub fn input(&self, i: usize) -> Result<&[usize], ExecError> {
+    pub fn input(&self, i: usize) -> Result<&[usize]> {
         let id = self.node.inputs.get(i).ok_or_else(|| ExecError::unsupported(self.node, "has too few inputs"))?;
         Ok(&self.shapes[id.index()])
     }
 
     /// The first input as `[c, h, w]`.
-    pub fn image(&self) -> Result<(usize, [usize; 2]), ExecError> {
+    pub fn image(&self) -> Result<(usize, [usize; 2])> {
         match *self.input(0)? {
             [c, h, w] => Ok((c, [h, w])),
             ref other => Err(ExecError::shape(self.node, other, "[channels, height, width]")),
@@ -145,7 +145,7 @@ impl Builder<'_> {
     }
 
     /// The first input as `[rows, features]`: tokens, the pixels of an image, or one row for a plain vector.
-    pub fn rows(&self) -> Result<(usize, usize), ExecError> {
+    pub fn rows(&self) -> Result<(usize, usize)> {
         match *self.input(0)? {
             [c, h, w] => Ok((h * w, c)),
             [t, d] => Ok((t, d)),
@@ -165,7 +165,7 @@ impl Builder<'_> {
         cosine: bool,
         windows: Option<Windows>,
         bias: PositionBias,
-    ) -> Result<(Option<Vec<f32>>, Option<Vec<f32>>, u64), ExecError> {
+    ) -> Result<(Option<Vec<f32>>, Option<Vec<f32>>, u64)> {
         let shapes = graph::param_shapes(&self.node.op);
         let get = |role: ParamRole| match shapes.iter().find(|(r, _)| *r == role) {
             Some((_, shape)) => self.values(self.node, role, shape),
@@ -204,14 +204,14 @@ impl Builder<'_> {
     }
 
     /// The range that a static layer's input was calibrated to.
-    pub fn calibrated(&self) -> Result<Range, ExecError> {
+    pub fn calibrated(&self) -> Result<Range> {
         let why = "int8-static has no range for its input yet; hint: calibrate it with images (`--calib`)";
         let range = self.precision.inputs.get(&self.node.name).copied();
         range.filter(|r| r.is_sound()).ok_or_else(|| ExecError::unsupported(self.node, why))
     }
 
     /// The layer's weight in its precision's format: as stored where it is stored so, else rounded now.
-    pub fn weight(&self, shape: &[usize], precision: Precision) -> Result<Param, ExecError> {
+    pub fn weight(&self, shape: &[usize], precision: Precision) -> Result<Param> {
         self.values(self.node, ParamRole::Weight, shape)?;
         let name = self.node.param(ParamRole::Weight).unwrap_or_default();
         let stored = self.params.get(name).map_err(|e| ExecError::param(self.node, e))?;

@@ -4,8 +4,8 @@ mod tensors;
 mod tokens;
 
 use super::*;
-use crate::exec::Observer;
 use crate::exec::candle::{self, Capture, Mode, Pass};
+use crate::exec::{ExecError, Observer};
 use crate::graph::{Op, Precision};
 use crate::model::families::*;
 use crate::model::{FamilySpec, random};
@@ -109,20 +109,27 @@ fn f32_plans_agree_with_the_reference_for_every_family_batch_and_thread_count() 
     }
 }
 
-#[test]
-fn every_node_can_be_kept_and_captured() {
+/// Holds plans of `options` against the definitions: as they are, and every node where all are kept.
+fn every_node_agrees(options: &CompileOptions) {
     for (name, model) in models() {
-        let all: Vec<&str> = model.graph.nodes.iter().map(|n| n.name.as_str()).collect();
-        let plan = Plan::of(&model, &options(2).keeping(all.iter().copied())).unwrap();
         let x = input(&model, 3);
-        let (logits, got) = plan.session().capture(&x, &all).unwrap();
         let mut want = Capture::all();
-        assert!(apart(&logits, &truth(&model, &x, &mut want)) < 2e-5);
+        let logits = truth(&model, &x, &mut want);
+        assert!(apart(&Plan::of(&model, options).unwrap().run(&x).unwrap(), &logits) < 2e-5, "{name}");
+        let all: Vec<&str> = model.graph.nodes.iter().map(|n| n.name.as_str()).collect();
+        let plan = Plan::of(&model, &options.clone().keeping(all.iter().copied())).unwrap();
+        let (out, got) = plan.session().capture(&x, &all).unwrap();
+        assert!(apart(&out, &logits) < 2e-5, "{name}");
         for n in all {
             let d = apart(&got[n], &want.values[n]);
             assert!(d < 5e-5, "{name} `{n}`: {d}");
         }
     }
+}
+
+#[test]
+fn every_node_can_be_kept_and_captured() {
+    every_node_agrees(&options(2));
 }
 
 #[test]
@@ -192,8 +199,8 @@ fn int8_is_near_f32_and_holds_a_quarter_of_the_bytes() {
     for (name, model) in models() {
         let x = input(&model, 3);
         let f = Plan::of(&model, &options(1)).unwrap();
-        let q = Plan::compile(&model.graph, &model.params, &everywhere(&model.graph, Precision::Int8), &options(2))
-            .unwrap();
+        let int8 = everywhere(&model.graph, Precision::Int8);
+        let q = Plan::compile(&model.graph, &model.params, &int8, &options(2)).unwrap();
         let d = apart(&q.run(&x).unwrap(), &f.run(&x).unwrap());
         assert!(d > 0.0 && d < 0.15, "{name}: {d}");
         for (a, b) in f.steps().iter().zip(q.steps()) {
@@ -284,11 +291,9 @@ fn bad_parameters_and_precisions_are_named() {
     nan.params.remove("conv1.weight");
     assert!(Plan::of(&nan, &options(1)).is_err());
 
-    let mut p = Precisions::default();
-    p.set("bn1", Precision::Int8);
+    let p = Precisions::from_iter([("bn1", Precision::Int8)]);
     assert!(matches!(Plan::compile(&model.graph, &model.params, &p, &options(1)), Err(ExecError::Unsupported { .. })));
-    p = Precisions::default();
-    p.set("nowhere", Precision::F32);
+    let p = Precisions::from_iter([("nowhere", Precision::F32)]);
     assert!(matches!(Plan::compile(&model.graph, &model.params, &p, &options(1)), Err(ExecError::UnknownNode { .. })));
 }
 
@@ -314,24 +319,17 @@ fn buffers_hold_little_more_than_what_is_alive_at_once() {
         ("resnet50", FamilySpec::Resnet(ResnetSpec::depth(50, 1000).unwrap())),
         ("vit_b16", vit(VitDims::base16())),
     ];
-    let mut cases: Vec<(String, Graph, ParamStore)> = Vec::new();
-    for (name, spec) in published {
-        let (graph, params) = constant(&spec);
-        cases.push((name.into(), graph, params));
-    }
-    for (name, model) in models() {
-        cases.push((name.into(), (*model.graph).clone(), model.params));
-    }
+    let published = published.into_iter().map(|(name, spec)| (name, constant(&spec)));
+    let small = models().into_iter().map(|(name, m)| (name, ((*m.graph).clone(), m.params)));
     let mut seen = Vec::new();
-    for (name, graph, params) in &cases {
-        let plan = Plan::compile(graph, params, &Precisions::default(), &options(1)).unwrap();
+    for (name, (graph, params)) in published.chain(small) {
+        let plan = Plan::compile(&graph, &params, &Precisions::default(), &options(1)).unwrap();
         let memory = plan.memory();
         let a = memory.activations.expect("planned on a CPU");
         assert_eq!(memory.weights, plan.weight_bytes(), "{name}");
         // At least the image and what the first step makes of it.
-        let first = &plan.steps()[0].out_shape;
-        let least =
-            4 * (graph.input_shape().unwrap().iter().product::<usize>() + first.iter().product::<usize>()) as u64;
+        let bytes = |shape: &[usize]| 4 * shape.iter().product::<usize>() as u64;
+        let least = bytes(&graph.input_shape().unwrap()) + bytes(&plan.steps()[0].out_shape);
         assert!(a.arena >= a.largest_live && a.largest_live >= least, "{name}: {a:?}");
         seen.push((name, a.arena as f64 / a.largest_live as f64));
     }

@@ -22,7 +22,6 @@ pub struct Attention {
     pub scale: f64,
     #[serde(default)]
     pub cosine: bool,
-    #[serde(default)]
     pub windows: Option<Windows>,
     #[serde(default)]
     pub bias: PositionBias,

@@ -3,8 +3,7 @@
 use super::activation::Activation;
 use super::facts::{Facts, Traits, channels, traits, width};
 use super::numbers::exact;
-use crate::graph::role::ParamRole;
-use crate::graph::role::ParamRole::Weight;
+use crate::graph::role::ParamRole::{self, Weight};
 use serde::{Deserialize, Serialize};
 
 /// Elementwise sum of two equal shapes.

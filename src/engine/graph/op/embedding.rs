@@ -2,8 +2,7 @@
 
 use super::facts::{Facts, output, param, traits, width};
 use crate::graph::axes::NodeLinks;
-use crate::graph::role::ParamRole;
-use crate::graph::role::ParamRole::Weight;
+use crate::graph::role::ParamRole::{self, Weight};
 use serde::{Deserialize, Serialize};
 
 /// Row `id` of a table `[vocab, dim]` for every token id: `[t]` → `[t, dim]`.

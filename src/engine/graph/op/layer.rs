@@ -4,8 +4,7 @@ use super::facts::{Facts, image, input, kept, output, param, product, traits, wa
 use super::numbers::sides;
 use crate::graph::axes::{Link, NodeLinks, Span};
 use crate::graph::macs::Macs;
-use crate::graph::role::ParamRole;
-use crate::graph::role::ParamRole::{Bias, Weight};
+use crate::graph::role::ParamRole::{self, Bias, Weight};
 use serde::{Deserialize, Serialize};
 
 /// `[in_ch, h, w]` → `[out_ch, h', w']`.

@@ -4,8 +4,7 @@ use super::facts::{Facts, ends, product, traits, want, width};
 use super::numbers::exact;
 use crate::graph::axes::NodeLinks;
 use crate::graph::macs::Macs;
-use crate::graph::role::ParamRole;
-use crate::graph::role::ParamRole::{Bias, Mean, Var, Weight};
+use crate::graph::role::ParamRole::{self, Bias, Mean, Var, Weight};
 use serde::{Deserialize, Serialize};
 
 /// Inference batch norm per channel, of images, tokens or vectors.

@@ -2,8 +2,7 @@
 
 use super::facts::{Facts, Length, input, output, param, tokens, traits, want, width};
 use crate::graph::axes::NodeLinks;
-use crate::graph::role::ParamRole;
-use crate::graph::role::ParamRole::Embedding;
+use crate::graph::role::ParamRole::{self, Embedding};
 use serde::{Deserialize, Serialize};
 
 /// Learned tokens put before token `at`: `[t, d]` → `[count + t, d]`.

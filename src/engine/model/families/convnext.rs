@@ -3,7 +3,7 @@
 //! Most checkpoints keep the 1x1 convolutions as linears over the last axis; they are the same numbers.
 
 use super::names::Rules;
-use super::{Crop, FamilySpec, Graph, GraphError, ModelError, Names, Reader, Source};
+use super::{Crop, FamilySpec, Graph, GraphError, Names, Reader, Result, Source};
 use crate::graph::{Activation, Builder, Conv, NodeId, Op, ParamRole, ResidualAdd, op};
 
 /// A ConvNeXt.
@@ -78,7 +78,7 @@ pub(super) const MARKS: &[&str] =
 
 const EPS: f64 = 1e-6;
 
-pub(super) fn read(r: &Reader) -> Result<FamilySpec, ModelError> {
+pub(super) fn read(r: &Reader) -> Result<FamilySpec> {
     let mut stages = Vec::new();
     while r.has(&format!("stages.{}.0.conv_dw.weight", stages.len())) {
         let s = stages.len();

@@ -4,7 +4,7 @@
 use super::blocks::{conv_bn, same_padding, squeeze_excite, usual_resize};
 use super::mobile_names::Layout;
 pub use super::mobile_names::Padding;
-use super::{Crop, Family, FamilySpec, Graph, GraphError, ModelError, Names, Reader, Source};
+use super::{Crop, Family, FamilySpec, Graph, GraphError, Names, Reader, Result, Source};
 use crate::graph::{Activation, Builder, Conv, NodeId, Op, ResidualAdd};
 
 /// A network of inverted residuals.
@@ -74,7 +74,7 @@ impl At {
 }
 
 /// One block, if there is one at `place`; strides and activations come later.
-fn read_block(r: &Reader, place: [usize; 3]) -> Result<Option<MobileBlock>, ModelError> {
+fn read_block(r: &Reader, place: [usize; 3]) -> Result<Option<MobileBlock>> {
     for expands in [true, false] {
         let at = At::new(place, expands, false);
         let squeezes = r.has(&format!("{}.reduce.weight", at.part("se")));
@@ -98,7 +98,7 @@ fn read_block(r: &Reader, place: [usize; 3]) -> Result<Option<MobileBlock>, Mode
 }
 
 /// The blocks as stages; where names number them through, split as `layout` says.
-fn read_stages(r: &Reader, layout: &Layout) -> Result<Vec<Vec<MobileBlock>>, ModelError> {
+fn read_stages(r: &Reader, layout: &Layout) -> Result<Vec<Vec<MobileBlock>>> {
     let mut stages: Vec<Vec<MobileBlock>> = Vec::new();
     let mut flat = 0;
     // Some origins count stages and blocks in a stage, others only blocks; then all lie in stage 0.
@@ -146,7 +146,7 @@ fn read_stages(r: &Reader, layout: &Layout) -> Result<Vec<Vec<MobileBlock>>, Mod
     Ok(stages)
 }
 
-pub(super) fn read(r: &Reader) -> Result<FamilySpec, ModelError> {
+pub(super) fn read(r: &Reader) -> Result<FamilySpec> {
     let layout = Layout::of(r)?;
     let stages = read_stages(r, &layout)?;
     let n: usize = stages.iter().map(Vec::len).sum();

@@ -2,7 +2,7 @@
 //! stage, as published.
 
 use super::names::Rules;
-use super::{Family, ModelError, Names, Reader, Source};
+use super::{Family, Names, Reader, Result, Source};
 use crate::graph::Activation;
 
 /// How strided convolutions are padded.
@@ -38,7 +38,7 @@ pub(super) struct Layout {
 }
 
 impl Layout {
-    pub fn of(r: &Reader) -> Result<Layout, ModelError> {
+    pub fn of(r: &Reader) -> Result<Layout> {
         let source = r.names.source;
         let stems: &[&str] = match r.family {
             Family::MobileNetV2 => &["mobilenetv2_"],

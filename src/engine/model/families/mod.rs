@@ -26,7 +26,7 @@ pub use swin::{SwinSpec, SwinStage, SwinV2};
 pub use vgg::VggSpec;
 pub use vit::{Head, Mlp, Qkv, VitDims, VitSpec};
 
-use super::{Checkpoint, Family, Interpolation, ModelError, Preprocess};
+use super::{Checkpoint, Family, Interpolation, Preprocess, Result};
 use crate::graph::{Graph, GraphError};
 
 /// A family with its dimensions: everything a graph is built from.
@@ -52,7 +52,7 @@ pub(super) struct Candidate {
     pub marks: &'static [&'static str],
     /// Of these it has at least one, if there are any.
     pub either: &'static [&'static str],
-    pub read: fn(&Reader) -> Result<FamilySpec, ModelError>,
+    pub read: fn(&Reader) -> Result<FamilySpec>,
 }
 
 /// Every family from every origin, in the order in which they are tried.
@@ -61,7 +61,7 @@ pub(super) fn candidates() -> impl Iterator<Item = Candidate> {
               names: &'static [Names],
               marks: &'static [&'static str],
               either: &'static [&'static str],
-              read: fn(&Reader) -> Result<FamilySpec, ModelError>| {
+              read: fn(&Reader) -> Result<FamilySpec>| {
         names.iter().map(move |names| Candidate { family, names, marks, either, read })
     };
     of(Family::Vit, &vit_names::NAMES, vit_names::MARKS, vit_names::EITHER, vit_read::read)

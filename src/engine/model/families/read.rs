@@ -3,7 +3,7 @@
 //! Shapes beat configuration where both speak; what neither tells is taken from options, then defaults, and noted.
 
 use super::Names;
-use crate::model::{Checkpoint, Family, LoadOptions, ModelError, Sidecar, printable};
+use crate::model::{Checkpoint, Family, LoadOptions, ModelError, Result, Sidecar, printable};
 use std::cell::RefCell;
 
 /// A checkpoint seen through one family's and origin's names.
@@ -37,7 +37,7 @@ impl Reader<'_> {
     }
 
     /// The shape of `own`, which must have `N` axes, none of them empty.
-    pub fn shape<const N: usize>(&self, own: &str) -> Result<[usize; N], ModelError> {
+    pub fn shape<const N: usize>(&self, own: &str) -> Result<[usize; N]> {
         let name = self.names.of(own);
         let found = self.c.shape(&name).ok_or_else(|| self.not(format!("tensor `{name}` is missing")))?;
         match <[usize; N]>::try_from(found) {
@@ -47,7 +47,7 @@ impl Reader<'_> {
     }
 
     /// Length of the first axis of `own`: output channels, features or classes.
-    pub fn out(&self, own: &str) -> Result<usize, ModelError> {
+    pub fn out(&self, own: &str) -> Result<usize> {
         let name = self.names.of(own);
         let found = self.c.shape(&name).ok_or_else(|| self.not(format!("tensor `{name}` is missing")))?;
         match found.first() {
@@ -57,13 +57,13 @@ impl Reader<'_> {
     }
 
     /// How many consecutive indices `i` from 0 have a tensor `own(i)`; at least one.
-    pub fn count(&self, own: impl Fn(usize) -> String) -> Result<usize, ModelError> {
+    pub fn count(&self, own: impl Fn(usize) -> String) -> Result<usize> {
         let n = (0..).take_while(|&i| self.has(&own(i))).count();
         if n == 0 { Err(self.not(format!("tensor `{}` is missing", self.names.of(&own(0))))) } else { Ok(n) }
     }
 
     /// Image side: option, files beside the weights, else `default` with a note.
-    pub fn image(&self, default: usize) -> Result<usize, ModelError> {
+    pub fn image(&self, default: usize) -> Result<usize> {
         if let Some(image) = self.options.image.map_or_else(|| self.sidecar.image(), |i| Ok(Some(i)))? {
             return Ok(image);
         }
@@ -72,7 +72,7 @@ impl Reader<'_> {
     }
 
     /// Head count: option, configuration, else `default` with a note.
-    pub fn heads(&self, default: usize) -> Result<usize, ModelError> {
+    pub fn heads(&self, default: usize) -> Result<usize> {
         if let Some(h) = self.options.heads.map_or_else(|| self.sidecar.heads(), |h| Ok(Some(h)))? {
             return Ok(h);
         }
@@ -83,7 +83,7 @@ impl Reader<'_> {
     /// timm has relatives of a family that share its names and shapes but not, say, its activations. Where timm's
     /// name lies beside the weights it must be one of `stems`, a number, one of `variants` that differ in numbers alone, and
     /// nothing more but `_…`.
-    pub fn called(&self, stems: &[&str], variants: &[&str]) -> Result<(), ModelError> {
+    pub fn called(&self, stems: &[&str], variants: &[&str]) -> Result<()> {
         let Some(name) = self.sidecar.architecture()? else { return Ok(()) };
         let ends = |rest: &str| rest.is_empty() || rest.starts_with('_');
         let known = |stem: &&str| {

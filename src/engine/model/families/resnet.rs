@@ -3,7 +3,7 @@
 
 use super::blocks::{conv_bn, usual_resize};
 use super::names::Rules;
-use super::{Crop, FamilySpec, Graph, GraphError, ModelError, Names, Reader, Source};
+use super::{Crop, FamilySpec, Graph, GraphError, Names, Reader, Result, Source};
 use crate::graph::{Activation, Builder, Conv, NodeId, Op, ResidualAdd, op};
 
 /// A CIFAR ResNet (He et al. 2015, section 4.2): stem, three stages of `blocks` basic blocks, depth `6·blocks + 2`.
@@ -139,7 +139,7 @@ const EPS: f64 = 1e-5;
 /// Side of the first kernel of a ResNet for ImageNet.
 const STEM_KERNEL: usize = 7;
 
-pub(super) fn read_cifar(r: &Reader) -> Result<FamilySpec, ModelError> {
+pub(super) fn read_cifar(r: &Reader) -> Result<FamilySpec> {
     let mut widths = [0; 3];
     let mut blocks = [0; 3];
     for s in 0..3 {
@@ -153,7 +153,7 @@ pub(super) fn read_cifar(r: &Reader) -> Result<FamilySpec, ModelError> {
     Ok(FamilySpec::CifarResnet(CifarResnetSpec { blocks: blocks[0], widths, classes, image }))
 }
 
-pub(super) fn read(r: &Reader) -> Result<FamilySpec, ModelError> {
+pub(super) fn read(r: &Reader) -> Result<FamilySpec> {
     r.called(&["resnet", "resnext", "wide_resnet", "tv_resnet"], &[])?;
     if r.sidecar.config.bool("downsample_in_bottleneck")? == Some(true) {
         return Err(r.not("its bottlenecks stride in the first convolution, which is not supported"));

@@ -2,7 +2,7 @@
 
 use super::blocks::{Norms, encoder_layer, mlp, patch_tokens, qkv};
 use super::names::Rules;
-use super::{Checkpoint, Crop, Family, FamilySpec, Graph, GraphError, ModelError, Names, Reader, Source};
+use super::{Checkpoint, Crop, Family, FamilySpec, Graph, GraphError, Names, Reader, Result, Source};
 use crate::graph::{Activation, Builder, NodeId, Op, ParamRole, PositionBias, Windows, op};
 use crate::model::{Param, checkpoint::RawTensor};
 
@@ -93,7 +93,7 @@ pub(super) const MARKS: &[&str] = &[
 pub(super) const V1_MARK: &[&str] = &["layers.0.0.attn.relative_position_bias_table"];
 pub(super) const V2_MARK: &[&str] = &["layers.0.0.attn.logit_scale"];
 
-pub(super) fn read(r: &Reader) -> Result<FamilySpec, ModelError> {
+pub(super) fn read(r: &Reader) -> Result<FamilySpec> {
     let v2 = r.family == Family::SwinV2;
     let stem = if v2 { "swinv2" } else { "swin" };
     let stems = ["tiny", "small", "base", "large"].map(|size| format!("{stem}_{size}"));
@@ -132,7 +132,7 @@ pub(super) fn read(r: &Reader) -> Result<FamilySpec, ModelError> {
 }
 
 /// Side of a window: from the table's size, an index buffer's, or what lies beside the weights.
-fn window(r: &Reader, v2: bool) -> Result<usize, ModelError> {
+fn window(r: &Reader, v2: bool) -> Result<usize> {
     let odd = |rows: usize| rows.isqrt().div_ceil(2);
     if !v2 {
         return Ok(odd(r.out("layers.0.0.attn.relative_position_bias_table")?));

@@ -2,7 +2,7 @@
 
 use super::blocks::usual_resize;
 use super::names::Rules;
-use super::{Crop, FamilySpec, Graph, GraphError, ModelError, Names, Reader, Source};
+use super::{Crop, FamilySpec, Graph, GraphError, Names, Reader, Result, Source};
 use crate::graph::{Builder, Conv, Op, op};
 
 /// A VGG network.
@@ -29,7 +29,7 @@ pub(super) const MARKS: &[&str] = &["features.0.weight", "fc1.weight", "fc2.weig
 /// Side of the last pooled image.
 const POOLED: usize = 7;
 
-pub(super) fn read(r: &Reader) -> Result<FamilySpec, ModelError> {
+pub(super) fn read(r: &Reader) -> Result<FamilySpec> {
     let batch_norm = r.rank("features.1.weight") == 1;
     let mut layers = Vec::new();
     let mut i = 0;

@@ -1,12 +1,12 @@
 //! Reading a vision transformer off a checkpoint.
 
 use super::vit::{Head, Mlp, Qkv, VitDims, VitSpec};
-use super::{FamilySpec, ModelError, Reader, Source};
+use super::{FamilySpec, Reader, Result, Source};
 use crate::graph::Activation;
 
 /// Dimensions from the patch convolution, the positions and one MLP; and how many tokens before the patches have
 /// positions, one of `candidates`.
-fn dims(r: &Reader, mlp: usize, heads: usize, candidates: &[usize]) -> Result<(VitDims, usize), ModelError> {
+fn dims(r: &Reader, mlp: usize, heads: usize, candidates: &[usize]) -> Result<(VitDims, usize)> {
     let [dim, channels, patch, patch_w] = r.shape::<4>("patch_embed.proj.weight")?;
     if !matches!(channels, 1 | 3) || patch != patch_w {
         let name = r.names.of("patch_embed.proj.weight");
@@ -37,7 +37,7 @@ fn usual_heads(dim: usize) -> usize {
     }
 }
 
-pub(super) fn read_torch(r: &Reader) -> Result<FamilySpec, ModelError> {
+pub(super) fn read_torch(r: &Reader) -> Result<FamilySpec> {
     let dim = r.out("patch_embed.proj.weight")?;
     // torch's own default is 8 heads.
     let heads = r.heads(if dim % 8 == 0 { 8 } else { 1 })?;
@@ -46,7 +46,7 @@ pub(super) fn read_torch(r: &Reader) -> Result<FamilySpec, ModelError> {
     Ok(FamilySpec::TorchVit(VitSpec::torch(dims)))
 }
 
-pub(super) fn read(r: &Reader) -> Result<FamilySpec, ModelError> {
+pub(super) fn read(r: &Reader) -> Result<FamilySpec> {
     let (source, prefix) = (r.names.source, r.names.prefix);
     let dino = prefix.starts_with("dinov2");
     if let Some(name) = r.sidecar.architecture()? {
@@ -110,7 +110,7 @@ pub(super) fn read(r: &Reader) -> Result<FamilySpec, ModelError> {
     }))
 }
 
-fn head(r: &Reader, class_token: bool, dist_token: bool, dino: bool) -> Result<Head, ModelError> {
+fn head(r: &Reader, class_token: bool, dist_token: bool, dino: bool) -> Result<Head> {
     // timm's word for how tokens become one vector.
     let pool = r.sidecar.config.string("global_pool")?;
     let normed = r.has("norm.weight");

@@ -9,7 +9,7 @@ use super::write;
 use crate::graph::{Precisions, WeightFormat, least, shapes_at};
 use crate::model::checkpoint::{Checkpoint, RawTensor};
 use crate::model::export::{self, KEY, Manifest};
-use crate::model::{Model, ModelError, ParamStore, printable};
+use crate::model::{Model, ModelError, ParamStore, Result, printable};
 use prost::Message;
 use std::io::Write;
 use std::path::Path;
@@ -27,7 +27,7 @@ const MAX_BYTES: usize = i32::MAX as usize;
 ///
 /// # Errors
 /// [`ModelError::Write`]; [`ModelError::Param`] for a missing parameter; [`ModelError::Unsupported`] beyond 2 GB.
-pub fn onnx(path: &Path, model: &Model, manifest: &Manifest) -> Result<String, ModelError> {
+pub fn onnx(path: &Path, model: &Model, manifest: &Manifest) -> Result<String> {
     let write_error = ModelError::write(path);
     let model = &plain(model)?;
     let params = export::stored(model)?;
@@ -47,11 +47,9 @@ pub fn onnx(path: &Path, model: &Model, manifest: &Manifest) -> Result<String, M
 }
 
 /// `model` with precisions that ONNX has: f32 and 8-bit weights; others as the f32 weights that they give.
-fn plain(model: &Model) -> Result<Model, ModelError> {
-    let mut precision = Precisions::default();
-    for (name, p) in model.precision.nodes.iter().filter(|(_, p)| p.weights() == WeightFormat::Int8) {
-        precision.set(name.clone(), *p);
-    }
+fn plain(model: &Model) -> Result<Model> {
+    let int8 = model.precision.nodes.iter().filter(|(_, p)| p.weights() == WeightFormat::Int8);
+    let precision: Precisions = int8.map(|(name, p)| (name, *p)).collect();
     let kept = |(name, _): &(&String, _)| precision.nodes.contains_key(*name);
     let inputs = model.precision.inputs.iter().filter(kept).map(|(n, r)| (n.clone(), *r)).collect();
     let mut params = ParamStore::default();
@@ -82,7 +80,7 @@ pub(super) fn own(model: &ModelProto) -> Option<&str> {
 }
 
 /// Opens such a file exactly as it was written.
-pub(super) fn reopen(graph: &GraphProto, source: &mut Source, text: &str, path: &Path) -> Result<Model, ModelError> {
+pub(super) fn reopen(graph: &GraphProto, source: &mut Source, text: &str, path: &Path) -> Result<Model> {
     let mut c = Checkpoint::default();
     for t in &graph.initializer {
         let name = t.name.clone().unwrap_or_default();

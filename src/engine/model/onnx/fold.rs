@@ -433,6 +433,10 @@ fn split(x: &Constant, a: &Attrs, ins: &[Option<&Constant>]) -> Result<Vec<Const
     Ok(out)
 }
 
+fn numbers(ints: bool, all: impl Iterator<Item = f64>) -> Values {
+    if ints { Values::I(all.map(|v| v as i64).collect()) } else { Values::F(all.map(|v| v as f32).collect()) }
+}
+
 fn range(ins: &[Option<&Constant>]) -> Result<Constant, String> {
     let get = |i: usize| at(ins, i).and_then(Constant::scalar).ok_or("a range without bounds");
     let (start, limit, delta) = (get(0)?, get(1)?, get(2)?);
@@ -442,9 +446,7 @@ fn range(ins: &[Option<&Constant>]) -> Result<Constant, String> {
     }
     let all = (0..n as usize).map(|i| start + i as f64 * delta);
     let ints = at(ins, 0).is_some_and(|c| c.as_ints().is_some());
-    let values =
-        if ints { Values::I(all.map(|v| v as i64).collect()) } else { Values::F(all.map(|v| v as f32).collect()) };
-    constant(vec![n as usize], values)
+    constant(vec![n as usize], numbers(ints, all))
 }
 
 /// Where the slice begins whose indices along the first axes are `row`; those below zero count from the end.
@@ -489,11 +491,7 @@ fn scatter(x: &Constant, at: &Constant, by: &Constant) -> Result<Constant, Strin
         let (to, from) = (out.get_mut(to..to + inner), by_values.get(k * inner..(k + 1) * inner));
         to.ok_or_else(bad)?.copy_from_slice(from.ok_or_else(bad)?);
     }
-    let values = match x.as_ints() {
-        Some(_) => Values::I(out.iter().map(|&v| v as i64).collect()),
-        None => Values::F(out),
-    };
-    constant(x.shape.clone(), values)
+    constant(x.shape.clone(), numbers(x.as_ints().is_some(), out.into_iter().map(f64::from)))
 }
 
 fn matmul(a: &Constant, b: &Constant) -> Result<Constant, String> {
@@ -523,13 +521,12 @@ fn choose(c: &Constant, a: &Constant, b: &Constant) -> Result<Constant, String> 
     let shape = broadcast(&a.shape, &b.shape).and_then(|s| broadcast(&s, &c.shape)).ok_or("shapes that do not fit")?;
     let (c, a, b) = (expand_to(c, &shape)?, expand_to(a, &shape)?, expand_to(b, &shape)?);
     let cond = c.as_ints().ok_or("a condition that is no boolean")?;
+    fn either<T: Copy>(cond: &[i64], a: &[T], b: &[T]) -> Vec<T> {
+        cond.iter().zip(a.iter().zip(b)).map(|(&c, (&a, &b))| if c != 0 { a } else { b }).collect()
+    }
     let values = match (values(&a), values(&b)) {
-        (Values::I(a), Values::I(b)) => {
-            Values::I((0..cond.len()).map(|i| if cond[i] != 0 { a[i] } else { b[i] }).collect())
-        }
-        (Values::F(a), Values::F(b)) => {
-            Values::F((0..cond.len()).map(|i| if cond[i] != 0 { a[i] } else { b[i] }).collect())
-        }
+        (Values::I(a), Values::I(b)) => Values::I(either(cond, &a, &b)),
+        (Values::F(a), Values::F(b)) => Values::F(either(cond, &a, &b)),
         _ => return Err("a choice between integers and floats".into()),
     };
     constant(shape, values)
@@ -579,11 +576,7 @@ fn reduce(op: &str, x: &Constant, a: &Attrs, ins: &[Option<&Constant>]) -> Resul
     });
     let shape =
         if a.flag("keepdims", true) { kept } else { (0..rank).filter(|&i| !gone[i]).map(|i| x.shape[i]).collect() };
-    let values = match ints {
-        Some(_) => Values::I(out.iter().map(|&v| v as i64).collect()),
-        None => Values::F(out.iter().map(|&v| v as f32).collect()),
-    };
-    constant(shape, values)
+    constant(shape, numbers(ints.is_some(), out.into_iter()))
 }
 
 fn map(x: &Constant, f: impl Fn(f64) -> f64) -> Result<Constant, String> {
@@ -646,10 +639,7 @@ fn zip(a: &Constant, b: &Constant, op: &str, f: fn(f64, f64) -> f64) -> Result<C
     let truth = matches!(op, "Equal" | "Less" | "LessOrEqual" | "Greater" | "GreaterOrEqual" | "And" | "Or" | "Xor");
     let out = match (values(&a), values(&b)) {
         (Values::I(a), Values::I(b)) => Values::I(ints(op, &a, &b, f)?),
-        _ => {
-            let all = a.to_f32().into_iter().zip(b.to_f32()).map(|(a, b)| f(f64::from(a), f64::from(b)));
-            if truth { Values::I(all.map(|v| v as i64).collect()) } else { Values::F(all.map(|v| v as f32).collect()) }
-        }
+        _ => numbers(truth, a.to_f32().into_iter().zip(b.to_f32()).map(|(a, b)| f(f64::from(a), f64::from(b)))),
     };
     constant(shape, out)
 }

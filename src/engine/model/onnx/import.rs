@@ -8,7 +8,9 @@ use super::lift::{Failure, Lifter, Value};
 use super::proto::{self, GraphProto, ModelProto, ValueInfoProto, data_type, is_standard};
 use crate::graph::{Graph, NodeId};
 use crate::model::hf::Sidecar;
-use crate::model::{ASSUMED, Blob, Family, LoadOptions, Model, ModelError, Preprocess, imported, printable, values};
+use crate::model::{
+    ASSUMED, Blob, Family, LoadOptions, Model, ModelError, Preprocess, Result, imported, printable, values,
+};
 use bytes::Bytes;
 use std::collections::{BTreeMap, HashMap};
 use std::path::Path;
@@ -37,7 +39,7 @@ pub(in crate::model) fn import(
     dir: Option<&Path>,
     sidecar: &Sidecar,
     options: &LoadOptions,
-) -> Result<Model, ModelError> {
+) -> Result<Model> {
     let damaged = |why: String| ModelError::damaged(path, why);
     let model = proto::decode(Bytes::from_owner(blob.clone())).map_err(damaged)?;
     if let (Some(text), Some(graph)) = (export::own(&model), &model.graph) {
@@ -73,11 +75,7 @@ impl Importer<'_> {
         ModelError::unsupported(self.path, why, hint)
     }
 
-    fn lift(
-        &self,
-        model: &ModelProto,
-        notes: &mut Vec<String>,
-    ) -> Result<(Graph, crate::model::ParamStore), ModelError> {
+    fn lift(&self, model: &ModelProto, notes: &mut Vec<String>) -> Result<(Graph, crate::model::ParamStore)> {
         let opset = model.opset_import.iter().find(|o| is_standard(o.domain.as_deref())).and_then(|o| o.version);
         let opset = opset.ok_or_else(|| self.damaged("it names no operator set"))?;
         if !OPSETS.contains(&opset) {
@@ -134,7 +132,7 @@ impl Importer<'_> {
     }
 
     /// The one graph input that is no initializer.
-    fn input<'g>(&self, graph: &'g GraphProto, env: &HashMap<String, Value>) -> Result<&'g ValueInfoProto, ModelError> {
+    fn input<'g>(&self, graph: &'g GraphProto, env: &HashMap<String, Value>) -> Result<&'g ValueInfoProto> {
         let mut free = graph.input.iter().filter(|i| !env.contains_key(i.name.as_deref().unwrap_or_default()));
         let first = free.next().ok_or_else(|| self.damaged("it has no input"))?;
         if free.next().is_some() {
@@ -144,7 +142,7 @@ impl Importer<'_> {
     }
 
     /// Batch marker, whether channels come first, and `[c, h, w]`.
-    fn image(&self, input: &ValueInfoProto, notes: &mut Vec<String>) -> Result<(usize, bool, [usize; 3]), ModelError> {
+    fn image(&self, input: &ValueInfoProto, notes: &mut Vec<String>) -> Result<(usize, bool, [usize; 3])> {
         let hint = "networks that read one float image `[batch, channels, height, width]` are supported";
         let tensor = input.r#type.as_ref().and_then(|t| t.tensor_type.as_ref());
         let tensor = tensor.ok_or_else(|| self.unsupported("its input has no type", hint))?;
@@ -177,7 +175,7 @@ impl Importer<'_> {
     }
 
     /// Which nodes the first output depends on. Nodes must come after what they read.
-    fn needed(&self, graph: &GraphProto) -> Result<Vec<bool>, ModelError> {
+    fn needed(&self, graph: &GraphProto) -> Result<Vec<bool>> {
         let mut writer: HashMap<&str, usize> = HashMap::new();
         for (i, node) in graph.node.iter().enumerate() {
             for out in node.output.iter().filter(|o| !o.is_empty()) {
@@ -205,7 +203,7 @@ impl Importer<'_> {
     }
 
     /// The node of the logits, `[classes]`.
-    fn output(&self, graph: &GraphProto, lifter: &mut Lifter) -> Result<NodeId, ModelError> {
+    fn output(&self, graph: &GraphProto, lifter: &mut Lifter) -> Result<NodeId> {
         let hint = "classifiers with one output `[batch, classes]` are supported";
         let name = graph.output.first().and_then(|o| o.name.as_deref()).unwrap_or_default();
         let value = lifter.env.get(name).cloned();

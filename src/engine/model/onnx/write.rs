@@ -11,8 +11,7 @@ use super::proto::{
 };
 use crate::graph::op::{self, Dim, InputType};
 use crate::graph::{
-    Activation, Binding, Graph, Node, NodeId, Op, ParamRole, PositionBias, Range, channel_axis, least, shapes_at,
-    window,
+    Activation, Binding, Graph, Node, Op, ParamRole, PositionBias, Range, channel_axis, least, shapes_at, window,
 };
 use crate::model::export::SCALES;
 use crate::model::params::{Param, ParamStore, f32_bytes};
@@ -82,9 +81,7 @@ pub(in crate::model) fn model(
     for (name, param) in params.iter() {
         w.parameter(name, param);
     }
-    let reachable = graph.reachable();
-    let written = |(id, n): &(NodeId, &Node)| reachable[id.index()] && !matches!(n.op, Op::Input(_));
-    for (_, node) in graph.iter().filter(written) {
+    for (_, node) in graph.live().filter(|(_, n)| !matches!(n.op, Op::Input(_))) {
         let ins: Vec<&[usize]> = node.inputs.iter().map(|i| shapes[i.index()].as_slice()).collect();
         let names: Vec<String> = node.inputs.iter().map(|i| value(graph.node(*i))).collect();
         w.node = &node.name;

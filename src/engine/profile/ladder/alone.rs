@@ -1,7 +1,6 @@
 //! One layer alone in a graph, at any widths, with what fuses into it: the step that a ladder times.
 
-use crate::graph::op;
-use crate::graph::{Activation, Builder, Graph, GraphError, NodeId, Op, param_shapes};
+use crate::graph::{Activation, Builder, Graph, GraphError, NodeId, Op, op, param_shapes};
 use crate::model::{Param, ParamStore};
 
 /// The layer's node.

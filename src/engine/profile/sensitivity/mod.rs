@@ -16,7 +16,7 @@
 mod refit;
 
 use super::cache::{Cache, rounded};
-use super::{ProfileError, SensCurve, SensPoint, SensTarget, Sensitivity};
+use super::{ProfileError, Result, SensCurve, SensPoint, SensTarget, Sensitivity};
 use crate::data::Dataset;
 use crate::exec::{Cancel, Capabilities, CompileOptions, Kernels, Live, Plan};
 use crate::graph::NodeId;
@@ -112,7 +112,7 @@ pub fn sensitivity(
     cache: Option<&Path>,
     cancel: &Cancel,
     update: &mut dyn FnMut(SensUpdate),
-) -> Result<Sensitivity, ProfileError> {
+) -> Result<Sensitivity> {
     let targets = targets(model, groups, options);
     let cache = Cache(cache);
     let bench = Bench::new(model, groups, calib, options, &targets, cancel)?;
@@ -184,7 +184,6 @@ struct ToScan {
 
 fn targets(model: &Model, groups: &[Group], options: &SensOptions) -> Vec<ToScan> {
     let graph = &model.graph;
-    let reachable = graph.reachable();
     let mut out = Vec::new();
     for g in groups.iter().filter(|g| g.protected.is_none()) {
         let first = g.members.iter().filter_map(|m| graph.by_name(&m.node)).min();
@@ -200,7 +199,7 @@ fn targets(model: &Model, groups: &[Group], options: &SensOptions) -> Vec<ToScan
     let capable = Capabilities::of(&options.device, Kernels::Device);
     let precisions = options.precisions.iter().filter(|p| capable.refuses(**p).is_none());
     for &precision in precisions {
-        for (id, n) in graph.iter().filter(|(id, _)| reachable[id.index()]) {
+        for (id, n) in graph.live() {
             if n.op.is_conv_or_linear() && model.precision.get(&n.name) != precision {
                 let target = SensTarget::Layer(n.name.clone(), precision);
                 out.push(ToScan { target, ratios: vec![0.0], first: id });
@@ -261,7 +260,7 @@ impl<'a> Bench<'a> {
         options: &'a SensOptions,
         to_scan: &[ToScan],
         cancel: &'a Cancel,
-    ) -> Result<Bench<'a>, ProfileError> {
+    ) -> Result<Bench<'a>> {
         if calib.is_empty() {
             return Err(ProfileError::NoImages);
         }
@@ -280,7 +279,7 @@ impl<'a> Bench<'a> {
         let (scored, fitted) = (part(0), part(1));
         let images = scored.len();
         let mut hash = blake3::Hasher::new();
-        let read = |picks: &[usize], hash: &mut blake3::Hasher| -> Result<(Tensor, Targets), ProfileError> {
+        let read = |picks: &[usize], hash: &mut blake3::Hasher| -> Result<(Tensor, Targets)> {
             cancel.check()?;
             let (x, y) = set.batch(picks, prep)?;
             for v in x.flatten_all()?.to_vec1::<f32>()? {
@@ -345,7 +344,7 @@ impl<'a> Bench<'a> {
         )
     }
 
-    fn lives(&self, first: NodeId) -> Result<Vec<Live>, ProfileError> {
+    fn lives(&self, first: NodeId) -> Result<Vec<Live>> {
         let name = &self.model.graph.node(first).name;
         let Some(cut) = self.plan.cut_before(name) else { return Ok(Vec::new()) };
         let mut session = self.plan.session();
@@ -359,7 +358,7 @@ impl<'a> Bench<'a> {
     }
 
     /// Re-fits for as many of the coming groups as memory allows, the first one always.
-    fn refits(&self, coming: &[ToScan], cache: &Cache) -> Result<Vec<(String, Refit)>, ProfileError> {
+    fn refits(&self, coming: &[ToScan], cache: &Cache) -> Result<Vec<(String, Refit)>> {
         let mut wanted: Vec<&Group> = Vec::new();
         let mut bytes = 0;
         for t in coming {
@@ -379,7 +378,7 @@ impl<'a> Bench<'a> {
         refit::gather(self.model, &wanted, &self.fit, &self.compile, self.cancel)
     }
 
-    fn curve(&self, t: &ToScan, refit: Option<&Refit>, lives: &[Live]) -> Result<SensCurve, ProfileError> {
+    fn curve(&self, t: &ToScan, refit: Option<&Refit>, lives: &[Live]) -> Result<SensCurve> {
         let mut points = Vec::new();
         for &ratio in &t.ratios {
             self.cancel.check()?;
@@ -395,7 +394,7 @@ impl<'a> Bench<'a> {
         Ok(SensCurve { target: t.target.clone(), points, images: self.images })
     }
 
-    fn variant(&self, target: &SensTarget, ratio: f64, refit: Option<&Refit>) -> Result<Model, ProfileError> {
+    fn variant(&self, target: &SensTarget, ratio: f64, refit: Option<&Refit>) -> Result<Model> {
         let action = match target {
             SensTarget::Layer(l, p) => {
                 let mut changed = self.model.clone();
@@ -417,7 +416,7 @@ impl<'a> Bench<'a> {
         Ok(changed)
     }
 
-    fn compare(&self, ratio: f64, logits: &Tensor) -> Result<SensPoint, ProfileError> {
+    fn compare(&self, ratio: f64, logits: &Tensor) -> Result<SensPoint> {
         let scale = self.task.scale();
         let lost = f64::from(self.task.broken()) - self.score;
         let broken = SensPoint { ratio, d_loss: BROKEN, kl: BROKEN, d_quality: rounded(scale * lost) };
@@ -441,7 +440,7 @@ impl<'a> Bench<'a> {
 /// The power of two times the fewest whose variants take about [`SensOptions::work`]; up to [`WANTED`] images may take four
 /// times that, because with fewer the order of the groups is mostly chance. A variant re-runs the network from its first
 /// changed node on.
-fn images_for(model: &Model, targets: &[ToScan], options: &SensOptions) -> Result<usize, ProfileError> {
+fn images_for(model: &Model, targets: &[ToScan], options: &SensOptions) -> Result<usize> {
     let macs: Vec<f64> =
         crate::graph::macs(&model.graph)?.iter().map(|m| (m.conv_linear + m.attention) as f64).collect();
     let after = |first: NodeId| macs.iter().skip(first.index()).sum::<f64>();
@@ -458,7 +457,7 @@ fn fitting(fit: f64) -> usize {
 }
 
 /// The temperature that outputs are compared at.
-fn temperature(task: &dyn Task, outputs: &Tensor) -> Result<f64, ProfileError> {
+fn temperature(task: &dyn Task, outputs: &Tensor) -> Result<f64> {
     Ok(rounded(task.temperature(outputs)?))
 }
 

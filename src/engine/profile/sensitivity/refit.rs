@@ -5,10 +5,9 @@
 //! free intercept) and `S` the kept columns: `W' = (G_SS + λI)⁻¹ (G_S· Wᵀ + λ W_Sᵀ)`, the ridge towards the old weights.
 //! One gathering of `G` serves every ratio. The thorough repair with error correction is `recover`'s.
 
-use super::super::ProfileError;
+use super::super::Result;
 use crate::exec::{Cancel, CompileOptions, Plan};
-use crate::graph::op;
-use crate::graph::{Graph, NodeId, Op, ParamRole, shapes};
+use crate::graph::{Graph, NodeId, Op, ParamRole, op, shapes};
 use crate::model::Model;
 use crate::prune::{Group, MemberRole};
 use crate::recover::{Places, add_to, draw, inputs, places_of};
@@ -85,7 +84,7 @@ pub(super) fn gather(
     batches: &[(Tensor, Targets)],
     compile: &CompileOptions,
     cancel: &Cancel,
-) -> Result<Vec<(String, Refit)>, ProfileError> {
+) -> Result<Vec<(String, Refit)>> {
     let graph = &model.graph;
     let shapes = shapes(graph)?;
     let mut out: Vec<(String, Refit)> = Vec::new();
@@ -145,7 +144,7 @@ impl Refit {
     }
 
     /// Sets the readers' weights in `changed` (the model with only `kept` units left) to the best fit of the original.
-    pub fn mend(&self, original: &Model, changed: &mut Model, kept: &[u32]) -> Result<(), ProfileError> {
+    pub fn mend(&self, original: &Model, changed: &mut Model, kept: &[u32]) -> Result<()> {
         for r in &self.readers {
             r.mend(original, changed, kept)?;
         }
@@ -161,7 +160,7 @@ impl Reader {
         Ok(())
     }
 
-    fn mend(&self, original: &Model, changed: &mut Model, kept: &[u32]) -> Result<(), ProfileError> {
+    fn mend(&self, original: &Model, changed: &mut Model, kept: &[u32]) -> Result<()> {
         let node = original.graph.node(self.node);
         let (Some(weight), true) = (node.param(ParamRole::Weight), self.n > 0.0) else { return Ok(()) };
         let shift = shift(&original.graph, self.node);

@@ -12,20 +12,7 @@ fn tensors() -> CompileOptions {
 
 #[test]
 fn every_node_of_every_family_is_what_the_reference_says() {
-    for (name, model) in models() {
-        let x = input(&model, 3);
-        let mut want = Capture::all();
-        let logits = truth(&model, &x, &mut want);
-        let plan = Plan::of(&model, &tensors()).unwrap();
-        assert!(apart(&plan.run(&x).unwrap(), &logits) < 2e-5, "{name}");
-        let all: Vec<&str> = model.graph.nodes.iter().map(|n| n.name.as_str()).collect();
-        let (_, got) =
-            Plan::of(&model, &tensors().keeping(all.iter().copied())).unwrap().session().capture(&x, &all).unwrap();
-        for n in all {
-            let d = apart(&got[n], &want.values[n]);
-            assert!(d < 5e-5, "{name} `{n}`: {d}");
-        }
-    }
+    every_node_agrees(&tensors());
 }
 
 #[test]
@@ -118,8 +105,7 @@ fn int8_is_the_cpus_code_for_code() {
     for graph in layers() {
         let params = random_params(&graph, 3);
         for precision in [Precision::Int8, Precision::Int8Static] {
-            let mut plan = Precisions::default();
-            plan.set("layer", precision);
+            let mut plan = Precisions::from_iter([("layer", precision)]);
             if precision == Precision::Int8Static {
                 plan.inputs.insert("layer".into(), Range { lo: -1.3, hi: 1.7 });
             }
@@ -142,8 +128,7 @@ fn int8_is_the_cpus_code_for_code() {
 #[test]
 fn what_has_no_kernel_is_refused_by_name() {
     let (_, model) = models().swap_remove(0);
-    let mut plan = Precisions::default();
-    plan.set("conv1", Precision::W4);
+    let plan = Precisions::from_iter([("conv1", Precision::W4)]);
     let e = Plan::compile(&model.graph, &model.params, &plan, &tensors()).unwrap_err().to_string();
     assert!(e.contains("`conv1`") && e.contains("w4") && e.contains("hint:"), "{e}");
     let e =
