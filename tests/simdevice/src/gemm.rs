@@ -163,6 +163,12 @@ pub struct Workspace {
     pub bytes: usize,
 }
 
+/// Whether `span` has bytes of `written`, which is sorted and does not overlap itself.
+pub fn meets(written: &[(u64, usize)], (at, len): (u64, usize)) -> bool {
+    let after = written.partition_point(|w| w.0 + w.1 as u64 <= at);
+    written.get(after).is_some_and(|w| len > 0 && w.0 < at + len as u64)
+}
+
 /// One call's product. `op(A)` is `[m, k]`, `op(B)` `[k, n]`.
 #[derive(Debug, Clone)]
 pub struct Product {
@@ -281,10 +287,6 @@ impl Product {
         if let Some(two) = written.windows(2).find(|w| w[0].0 + w[0].1 as u64 > w[1].0) {
             misuse!("{who}: matrices of D overlap at {:#x}", two[1].0)
         }
-        let hits = |(at, len): (u64, usize)| {
-            let after = written.partition_point(|w| w.0 + w.1 as u64 <= at);
-            written.get(after).is_some_and(|w| len > 0 && w.0 < at + len as u64)
-        };
         let workspace = (self.workspace.at, self.workspace.bytes);
         let mut read: Vec<(&str, Vec<(u64, usize)>)> = vec![
             ("A", self.a.all_spans(self.batch).collect()),
@@ -296,7 +298,7 @@ impl Product {
             read.push(("C", self.c.all_spans(self.batch).collect()));
         }
         for (name, spans) in &read {
-            if let Some((at, _)) = spans.iter().find(|s| hits(**s)) {
+            if let Some((at, _)) = spans.iter().find(|s| meets(&written, **s)) {
                 misuse!("{who}: D overlaps {name} at {at:#x}")
             }
         }
