@@ -91,15 +91,21 @@ static void faults() {
     has("a stopped launch", told("planted", "stores_at", {5, 9}, memory.data(), (long long)9), "of stores_at: no more of this");
     if (memory[9]) wrong("a stopped launch went on");
     stop_object = nullptr;
-    has("a misaligned load", told("planted", "loads_four", {1, 1}, (char*)memory.data() + 4 + 16 - from % 16, out.data()), "misaligned");
+    alignas(16) char four[16];
+    has("a misaligned load", told("planted", "copies_four", {1, 1}, (char*)memory.data() + 20 - from % 16, four), "misaligned");
     watch_object(0, 0, nullptr);
 }
 
+// Of the best of a few runs, since others use the machine too.
 template <class F>
 static double seconds(F f) {
-    auto from = std::chrono::steady_clock::now();
-    f();
-    return std::chrono::duration<double>(std::chrono::steady_clock::now() - from).count();
+    double best = 1e9;
+    for (int i = 0; i < 5; i++) {
+        auto from = std::chrono::steady_clock::now();
+        f();
+        best = std::min(best, std::chrono::duration<double>(std::chrono::steady_clock::now() - from).count());
+    }
+    return best;
 }
 
 // Printed, not judged: a machine that is busy would fail what is right.
@@ -110,6 +116,8 @@ static void times() {
     double each = seconds([&] { run("planted", "touches_each", {n / 1024, 1024}, x.data(), n); });
     double add = seconds([&] { run("binary", "badd_f64", {n / 2048, 1024}, numel / 2, (size_t)1, no_sizes, x.data(), x.data(), x.data()); });
     double wait = seconds([&] { run("planted", "waits_often", {8, 1024}, ends.data(), waits); });
-    printf("%s: %zu kernels; a thread %.1f ns, one of badd_f64 %.1f ns, a wait %.1f ns\n", variant.c_str(), kernel_count, each / n * 1e9,
-           add / (n / 2) * 1e9, wait / (8 * 1024 * waits) * 1e9);
+    double few = seconds([&] { run("planted", "waits_often", {16, 64}, ends.data(), waits); });
+    printf("%s: %zu kernels; a thread %.1f ns, one of badd_f64 %.1f ns, a wait of 1024 %.1f ns, of 64 %.1f ns\n", variant.c_str(), kernel_count, each / n * 1e9,
+           add / (n / 2) * 1e9, wait / (8 * 1024 * waits) * 1e9,
+           few / (16 * 64 * waits) * 1e9);
 }

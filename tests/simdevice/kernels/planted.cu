@@ -68,7 +68,7 @@ extern "C" __global__ void dynamic_shared(int n, int* out) {
 
 extern "C" __global__ void stores_at(int* out, long long at) { out[at] = 1; }
 
-extern "C" __global__ void loads_four(const float4* x, float* out) { *out = x->w; }
+extern "C" __global__ void copies_four(const float4* x, float4* out) { *out = *x; }
 
 extern "C" __global__ void asserts(int n) { assert(n == 0 || threadIdx.x != 5); }
 

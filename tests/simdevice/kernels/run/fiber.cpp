@@ -10,7 +10,6 @@
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
-#include <vector>
 
 #ifdef SIM_SANITIZED
 #include <sanitizer/asan_interface.h>
@@ -29,7 +28,8 @@ void sim_begin();
 }
 }
 
-// Only what a function must leave as it found it is saved. `sim_begin` is where unwinding ends.
+// Only what a function must leave as it found it is saved. `ret`, since fibers mostly stop at the same depth of the same calls, so
+// that the processor's guess of where each returns holds in the other. `sim_begin` is where unwinding ends.
 #if defined(__x86_64__)
 asm(R"(
     .text
@@ -51,8 +51,7 @@ sim_switch:
     popq %r12
     popq %rbx
     popq %rbp
-    popq %rcx
-    jmp *%rcx
+    ret
     .size sim_switch, . - sim_switch
     .hidden sim_begin
     .globl sim_begin
@@ -119,7 +118,9 @@ static const size_t SAVED = 19, RETURN = 11;
 namespace sim {
 
 static const size_t STACK = 256 << 10;
-static std::vector<Fiber*> all, idle;
+// One for each thread that a block may have.
+static Fiber all[1024], *idle[1024];
+static size_t count, idle_count;
 static Fiber on_main;
 static Fiber* now = &on_main;
 
@@ -142,30 +143,24 @@ static Fiber* new_fiber() {
         perror("simdevice: a thread's stack");
         abort();
     }
-    Fiber* fiber = new Fiber{nullptr, at + page, STACK, nullptr};
-    begin_anew(fiber, all.size());
-    all.push_back(fiber);
-    idle.reserve(all.size());
+    Fiber* fiber = &all[count];
+    *fiber = {nullptr, at + page, STACK, nullptr};
+    begin_anew(fiber, count++);
     return fiber;
 }
 
-Fiber* take_fiber() {
-    if (idle.empty()) return new_fiber();
-    Fiber* fiber = idle.back();
-    idle.pop_back();
-    return fiber;
-}
+Fiber* take_fiber() { return idle_count ? idle[--idle_count] : new_fiber(); }
 
-void give_fiber(Fiber* fiber) { idle.push_back(fiber); }
+void give_fiber(Fiber* fiber) { idle[idle_count++] = fiber; }
 
 void forget_fibers() {
-    idle.clear();
-    for (size_t i = all.size(); i-- > 0;) {
+    idle_count = 0;
+    for (size_t i = count; i-- > 0;) {
 #ifdef SIM_SANITIZED
-        __asan_unpoison_memory_region(all[i]->bottom, all[i]->size);
+        __asan_unpoison_memory_region(all[i].bottom, all[i].size);
 #endif
-        begin_anew(all[i], i);
-        idle.push_back(all[i]);
+        begin_anew(&all[i], i);
+        give_fiber(&all[i]);
     }
 }
 

@@ -37,6 +37,7 @@ static uint3 place_of[MOST_THREADS];
 // Bits of the threads of each warp: have not ended, may go on, wait for the block, wait for the warp.
 static uint32_t live[MOST_WARPS], ready[MOST_WARPS], at_barrier[MOST_WARPS], at_warp[MOST_WARPS];
 static unsigned threads, warps, ended;
+static bool voted;  // at the barrier that the block is at
 
 static uint16_t ascending[MOST_THREADS], chosen[MOST_THREADS];
 static const uint16_t* round_order;
@@ -150,6 +151,7 @@ static uint64_t wait_for_block(int line, uint64_t value) {
 void barrier(int line) { wait_for_block(line, 0); }
 
 int barrier_vote(int line, Vote vote, bool mine) {
+    voted = true;
     uint64_t got = wait_for_block(line, mine);
     unsigned yes = (unsigned)got, of = (unsigned)(got >> 32);
     return vote == Vote::count ? (int)yes : vote == Vote::all ? yes == of : yes != 0;
@@ -226,10 +228,11 @@ static void settle_block() {
         }
     }
     for (unsigned w = 0; w < warps; w++) {
-        LANES(l, live[w]) waiting[w * WARP + l].value = (uint64_t)(threads - ended) << 32 | yes;
+        if (voted) LANES(l, live[w]) waiting[w * WARP + l].value = (uint64_t)(threads - ended) << 32 | yes;
         ready[w] = at_barrier[w];
         at_barrier[w] = 0;
     }
+    voted = false;
     barriers_met++;
 }
 
@@ -301,6 +304,7 @@ static void choose_round(bool first) {
 static void run_block() {
     block_count++;
     ended = barriers_met = 0;
+    voted = false;
     fill_dynamic();
     for (unsigned w = 0; w < warps; w++) {
         unsigned left = threads - w * WARP;

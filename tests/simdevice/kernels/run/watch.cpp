@@ -108,26 +108,28 @@ void atomically(const void* at, size_t bytes) {
 
 }  // namespace sim
 
+// The thread sanitizer's instrumentation calls these at every load and store. The address sanitizer's would do too, but calls
+// only for the first access where a load and a store of one address follow each other, so that a write goes unheard.
 extern "C" {
-#define HOOKS(N)                                                                    \
-    void __asan_load##N##_noabort(uintptr_t at) { sim::touched(at, N, false, N); }  \
-    void __asan_store##N##_noabort(uintptr_t at) { sim::touched(at, N, true, N); }
+#define HOOKS(N)                                                                              \
+    void __tsan_read##N(uintptr_t at) { sim::touched(at, N, false, N); }                      \
+    void __tsan_write##N(uintptr_t at) { sim::touched(at, N, true, N); }                      \
+    void __tsan_unaligned_read##N(uintptr_t at) { sim::touched(at, N, false, 1); }            \
+    void __tsan_unaligned_write##N(uintptr_t at) { sim::touched(at, N, true, 1); }
 HOOKS(1) HOOKS(2) HOOKS(4) HOOKS(8) HOOKS(16)
-void __asan_loadN_noabort(uintptr_t at, size_t bytes) { sim::touched(at, bytes, false, 1); }
-void __asan_storeN_noabort(uintptr_t at, size_t bytes) { sim::touched(at, bytes, true, 1); }
-void __asan_handle_no_return() {}
-void __asan_before_dynamic_init(const void*) {}
-void __asan_after_dynamic_init() {}
+void __tsan_read_range(uintptr_t at, size_t bytes) { sim::touched(at, bytes, false, 1); }
+void __tsan_write_range(uintptr_t at, size_t bytes) { sim::touched(at, bytes, true, 1); }
+void __tsan_init() {}
 // clang's, for the functions of the C library that it takes a copy or a fill for.
-void* __asan_memcpy(void* to, const void* from, size_t bytes) {
+void* __tsan_memcpy(void* to, const void* from, size_t bytes) {
     if (bytes) sim::touched((uintptr_t)from, bytes, false, 1), sim::touched((uintptr_t)to, bytes, true, 1);
     return memcpy(to, from, bytes);
 }
-void* __asan_memmove(void* to, const void* from, size_t bytes) {
+void* __tsan_memmove(void* to, const void* from, size_t bytes) {
     if (bytes) sim::touched((uintptr_t)from, bytes, false, 1), sim::touched((uintptr_t)to, bytes, true, 1);
     return memmove(to, from, bytes);
 }
-void* __asan_memset(void* to, int with, size_t bytes) {
+void* __tsan_memset(void* to, int with, size_t bytes) {
     if (bytes) sim::touched((uintptr_t)to, bytes, true, 1);
     return memset(to, with, bytes);
 }

@@ -7,7 +7,7 @@ namespace sim {
 // Told instead of the load and the store, where these are watched at all.
 void atomically(const void* at, size_t bytes);
 
-#define SIM_UNWATCHED __attribute__((no_sanitize("kernel-address")))
+#define SIM_UNWATCHED __attribute__((no_sanitize("thread")))
 template <class T, class F>
 SIM_UNWATCHED static T atomic(T* at, F next) {
     atomically(at, sizeof(T));
