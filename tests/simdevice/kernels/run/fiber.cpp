@@ -12,8 +12,12 @@
 #include <cstdlib>
 
 #ifdef SIM_SANITIZED
-#include <sanitizer/asan_interface.h>
-#include <sanitizer/common_interface_defs.h>
+// As <sanitizer/*.h> have them, which not every compiler comes with.
+extern "C" {
+void __sanitizer_start_switch_fiber(void** save, const void* bottom, size_t size);
+void __sanitizer_finish_switch_fiber(void* saved, const void** bottom_old, size_t* size_old);
+void __asan_unpoison_memory_region(const volatile void* at, size_t size);
+}
 #endif
 
 extern "C" {

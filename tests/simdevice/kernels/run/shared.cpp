@@ -11,7 +11,8 @@
 #include "state.h"
 
 #ifdef SIM_SANITIZED
-#include <sanitizer/asan_interface.h>
+extern "C" void __asan_poison_memory_region(const volatile void* at, size_t size);
+extern "C" void __asan_unpoison_memory_region(const volatile void* at, size_t size);
 #else
 #define __asan_poison_memory_region(at, bytes) ((void)0)
 #define __asan_unpoison_memory_region(at, bytes) ((void)0)

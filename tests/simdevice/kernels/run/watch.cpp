@@ -120,19 +120,24 @@ HOOKS(1) HOOKS(2) HOOKS(4) HOOKS(8) HOOKS(16)
 void __tsan_read_range(uintptr_t at, size_t bytes) { sim::touched(at, bytes, false, 1); }
 void __tsan_write_range(uintptr_t at, size_t bytes) { sim::touched(at, bytes, true, 1); }
 void __tsan_init() {}
-// clang's, for the functions of the C library that it takes a copy or a fill for.
-void* __tsan_memcpy(void* to, const void* from, size_t bytes) {
+#ifdef __clang__
+// Linked in place of the C library's.
+void* __real_memcpy(void* to, const void* from, size_t bytes);
+void* __real_memmove(void* to, const void* from, size_t bytes);
+void* __real_memset(void* to, int with, size_t bytes);
+void* __wrap_memcpy(void* to, const void* from, size_t bytes) {
     if (bytes) sim::touched((uintptr_t)from, bytes, false, 1), sim::touched((uintptr_t)to, bytes, true, 1);
-    return memcpy(to, from, bytes);
+    return __real_memcpy(to, from, bytes);
 }
-void* __tsan_memmove(void* to, const void* from, size_t bytes) {
+void* __wrap_memmove(void* to, const void* from, size_t bytes) {
     if (bytes) sim::touched((uintptr_t)from, bytes, false, 1), sim::touched((uintptr_t)to, bytes, true, 1);
-    return memmove(to, from, bytes);
+    return __real_memmove(to, from, bytes);
 }
-void* __tsan_memset(void* to, int with, size_t bytes) {
+void* __wrap_memset(void* to, int with, size_t bytes) {
     if (bytes) sim::touched((uintptr_t)to, bytes, true, 1);
-    return memset(to, with, bytes);
+    return __real_memset(to, with, bytes);
 }
+#endif
 }
 #else
 namespace sim {
