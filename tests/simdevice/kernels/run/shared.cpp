@@ -6,7 +6,6 @@
 
 #include <cstdio>
 #include <cstdlib>
-#include <cstring>
 
 #include "state.h"
 
@@ -67,7 +66,12 @@ bool begin_shared(size_t dynamic_bytes) {
 static void fill(void* at, size_t bytes) {
     // A NaN, a small number, a large one: no single value shows in every sum and every maximum.
     static const unsigned char garbage[] = {0xff, 0xa5, 0x7f};
-    if (seed) memset(at, garbage[seed % 3], bytes);
+    if (!seed) return;
+    // By hand, since clang's memset is watched as the kernel's. Variables are placed at multiples of 16, with a gap behind.
+    uint64_t with = garbage[seed % 3] * 0x0101010101010101u;
+    volatile uint64_t* to = (volatile uint64_t*)at;
+    for (size_t i = 0; i < bytes / 8; i++) to[i] = with;
+    for (size_t i = bytes / 8 * 8; i < bytes; i++) ((volatile unsigned char*)at)[i] = (unsigned char)with;
 }
 
 void fill_dynamic() {
