@@ -15,6 +15,7 @@ mod memory;
 mod module;
 mod nvrtc;
 mod stream;
+mod trace;
 mod blas;
 mod blaslt;
 mod cudnn;

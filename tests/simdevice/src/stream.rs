@@ -11,11 +11,11 @@
 //! Not here: what work does. Invariant: nothing is carried out while the lock is held.
 
 use crate::config::config;
-use crate::{fault, misuse};
+use crate::{fault, misuse, trace};
 use std::cell::Cell;
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// Host time of one call, in seconds: what a launch costs on common machines.
 const CALL: f64 = 2.5e-6;
@@ -284,7 +284,9 @@ fn carry_out() {
                 }
                 drop(state);
                 fault::running(who);
+                let start = Instant::now();
                 work();
+                trace::count(who, start.elapsed(), seconds.max(LEAST));
                 state = scheduler.lock();
                 time += seconds.max(LEAST);
             }
