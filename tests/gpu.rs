@@ -9,3 +9,5 @@ mod device;
 mod faults;
 #[path = "gpu/selftest.rs"]
 mod selftest;
+#[path = "gpu/session.rs"]
+mod session;

@@ -5,7 +5,7 @@ use std::process::{Command, Output};
 use std::sync::OnceLock;
 
 /// Every library's name that the loaders look for.
-const LIBRARIES: [&str; 8] = [
+const LIBRARIES: [&str; 9] = [
     "libcuda.so.1",
     "libcuda.so",
     "libnvrtc.so",
@@ -14,6 +14,7 @@ const LIBRARIES: [&str; 8] = [
     "libcurand.so",
     "libcudnn.so",
     "libnvidia-ml.so",
+    "libnvidia-ml.so.1",
 ];
 
 /// The folder with the libraries, built once.

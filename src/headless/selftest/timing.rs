@@ -230,7 +230,8 @@ fn dense_rate(opened: &Opened, precision: Precision) -> Result<Option<f64>> {
         let linears = [256, 512, 768].map(|inp| cases::linears(inp, 4 * inp, 256, 8));
         linears.into_iter().chain([cases::convolutions(8)]).collect()
     } else {
-        vec![cases::linears(4096, 4096, 4096, 4)]
+        let side = profile::busy_side(&opened.device)?;
+        vec![cases::linears(side, side, side, 4)]
     };
     let mut most = 0.0f64;
     for graph in graphs {

@@ -1,7 +1,7 @@
 //! What the environment asks of the device, read once.
 //!
 //! `SIMDEVICE` names the devices (`h100`, `h100,a100`), `SIMDEVICE_MEMORY` the bytes that each has, `SIMDEVICE_SEED` the
-//! order in which work is carried out, `SIMDEVICE_KERNELS` which objects run (`plain`, `checked`, `sanitized`),
+//! order in which work is carried out, `SIMDEVICE_CLOCK` what events tell (`model`, `real`), `SIMDEVICE_KERNELS` which objects run (`plain`, `checked`, `sanitized`),
 //! `SIMDEVICE_FAULT` what goes wrong (see `fault.rs`). Not here: what any of it does.
 
 use crate::misuse;
@@ -53,6 +53,9 @@ pub struct Config {
     pub memory: u64,
     pub seed: u64,
     pub kernels: Kernels,
+    /// Events tell what work took here instead of what it would take a real device: a slow device, whose clock agrees with the
+    /// host's.
+    pub real_clock: bool,
 }
 
 pub fn config() -> &'static Config {
@@ -80,6 +83,11 @@ pub fn config() -> &'static Config {
             memory: number("SIMDEVICE_MEMORY", 8 << 30),
             seed: number("SIMDEVICE_SEED", 0),
             kernels,
+            real_clock: match var("SIMDEVICE_CLOCK").as_deref() {
+                None | Some("model") => false,
+                Some("real") => true,
+                Some(other) => misuse!("SIMDEVICE_CLOCK: `{other}` is none of model, real"),
+            },
         }
     })
 }

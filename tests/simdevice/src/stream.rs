@@ -6,7 +6,8 @@
 //!
 //! The clock is a model: a piece of work takes the longer of its bytes at the memory's bandwidth and its operations at its
 //! unit's peak, begins after what is before it in its stream and what it waits for, and not before the host queued it; the
-//! host takes `CALL` for every call. It does not depend on how long anything takes here.
+//! host takes `CALL` for every call. It does not depend on how long anything takes here, unless that is what is asked for
+//! (`Config::real_clock`).
 //!
 //! Not here: what work does. Invariant: nothing is carried out while the lock is held.
 
@@ -245,6 +246,12 @@ impl Scheduler {
     }
 }
 
+/// When the device was first used.
+fn began() -> Instant {
+    static BEGAN: OnceLock<Instant> = OnceLock::new();
+    *BEGAN.get_or_init(Instant::now)
+}
+
 /// The device's thread.
 fn carry_out() {
     let scheduler = scheduler();
@@ -286,13 +293,15 @@ fn carry_out() {
                 fault::running(who);
                 let start = Instant::now();
                 work();
-                trace::count(who, start.elapsed(), seconds.max(LEAST));
+                let here = start.elapsed();
+                trace::count(who, here, seconds.max(LEAST));
                 state = scheduler.lock();
                 time += seconds.max(LEAST);
             }
             Task::Record { event, version } => {
+                let now = if config().real_clock { began().elapsed().as_secs_f64() } else { time };
                 if let Some(event) = state.events.get_mut(&event) {
-                    (event.done, event.time) = (version, time);
+                    (event.done, event.time) = (version, now);
                 }
             }
             Task::Wait { event, .. } => time = time.max(state.events.get(&event).map_or(0.0, |e| e.time)),

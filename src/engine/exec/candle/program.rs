@@ -104,6 +104,14 @@ impl Backend for Program {
         Ok(out)
     }
 
+    fn run_timed(&self, _: &mut State, x: &Tensor, id: NodeId) -> Result<(Tensor, Duration)> {
+        let mut clock = Clock::start(&self.device)?;
+        let feeds = self.feeds(x)?;
+        let out = self.execute(0..self.steps.len(), feeds, &[id], None)?.swap_remove(0);
+        clock.mark()?;
+        Ok((out, clock.stop()?.into_iter().sum()))
+    }
+
     fn run_to(&self, _: &mut State, x: &Tensor, cut: &Cut) -> Result<Live> {
         let (first, ids) = self.before(cut);
         let got = self.execute(0..first, self.feeds(x)?, &ids, None)?;
