@@ -64,7 +64,8 @@ impl Run {
             .args(args)
             .env("LD_LIBRARY_PATH", libraries())
             .env("PARING_HOME", log.path().join("home"))
-            .env("SIMDEVICE_LOG", log.path().join("log"));
+            .env("SIMDEVICE_LOG", log.path().join("log"))
+            .env_remove("RUST_BACKTRACE");
         Run { command, log }
     }
 

@@ -14,6 +14,8 @@ fn every_check_passes_in_any_order_that_streams_allow() {
     for seed in ["1", "2"] {
         Run::new(&["selftest", "--device", "cuda:0"])
             .with("SIMDEVICE_CLOCK", "real")
-            .with("SIMDEVICE_SEED", seed).run().succeeded();
+            .with("SIMDEVICE_SEED", seed)
+            .run()
+            .succeeded();
     }
 }

@@ -35,7 +35,19 @@ fn json(ran: Ran) -> Value {
 
 /// Correct answers of an evaluation.
 fn correct(model: &Path, data: &str, precision: &str, device: &str) -> i64 {
-    let args = ["eval", text(model), "--data", data, "--limit", IMAGES, "--precision", precision, "--device", device, "--json"];
+    let args = [
+        "eval",
+        text(model),
+        "--data",
+        data,
+        "--limit",
+        IMAGES,
+        "--precision",
+        precision,
+        "--device",
+        device,
+        "--json",
+    ];
     let report = json(Run::new(&args).with("SIMDEVICE_KERNELS", "plain").run());
     report["correct"].as_i64().unwrap_or_else(|| panic!("no count in {report}"))
 }
@@ -72,8 +84,23 @@ fn a_whole_run_ends_as_on_the_cpu() {
     for name in ["demo_vit.safetensors", "demo_cnn.safetensors"] {
         let (model, out) = (asset(name), dir.path().join(name));
         let args = [
-            "run", text(&model), "--data", "synthetic:eval", "--limit", IMAGES, "--calib", "synthetic:calib",
-            "--calib-limit", "64", "--budget", "macs=0.8", "--device", "cuda:0", "--out", text(&out), "--json",
+            "run",
+            text(&model),
+            "--data",
+            "synthetic:eval",
+            "--limit",
+            IMAGES,
+            "--calib",
+            "synthetic:calib",
+            "--calib-limit",
+            "64",
+            "--budget",
+            "macs=0.8",
+            "--device",
+            "cuda:0",
+            "--out",
+            text(&out),
+            "--json",
         ];
         let report = json(Run::new(&args).with("SIMDEVICE_KERNELS", "plain").run());
         assert_eq!(report["met"], true, "{report}");

@@ -49,7 +49,13 @@ const VARIANTS: [Variant; 3] = [
         name: "sanitized",
         run: &["-DSIM_SANITIZED"],
         kernels: &["-O1", "-g1", "-fsanitize=address,undefined", "-fno-sanitize=vptr", "-fno-sanitize-recover=all"],
-        kernels_clang: &["-O1", "-g1", "-fsanitize=address,undefined", "-fno-sanitize=vptr", "-fno-sanitize-recover=all"],
+        kernels_clang: &[
+            "-O1",
+            "-g1",
+            "-fsanitize=address,undefined",
+            "-fno-sanitize=vptr",
+            "-fno-sanitize-recover=all",
+        ],
         link: &["-fsanitize=address,undefined"],
         link_clang: &["-fsanitize=address,undefined", "-shared-libasan"],
     },
@@ -108,7 +114,10 @@ fn main() {
         .flat_map(|v| RUN.map(|part| (v, part)))
         .map(|(v, part)| {
             let flags: Vec<String> = v.run.iter().map(ToString::to_string).collect();
-            (format!("{}/run-{part}", v.name), preprocessed(&compiler, &kernels.join(format!("run/{part}.cpp")), &flags))
+            (
+                format!("{}/run-{part}", v.name),
+                preprocessed(&compiler, &kernels.join(format!("run/{part}.cpp")), &flags),
+            )
         })
         .collect();
 
@@ -134,8 +143,11 @@ fn main() {
     in_parallel(work.iter().collect(), |(at, text, flags)| object(&compiler, at, text, flags));
 
     for v in &VARIANTS {
-        let objects: Vec<PathBuf> =
-            work.iter().filter(|(at, ..)| at.parent() == Some(&out.join(v.name))).map(|(at, ..)| at.with_extension("o")).collect();
+        let objects: Vec<PathBuf> = work
+            .iter()
+            .filter(|(at, ..)| at.parent() == Some(&out.join(v.name)))
+            .map(|(at, ..)| at.with_extension("o"))
+            .collect();
         link(&compiler, &out, v, &objects);
     }
     check(&compiler, &kernels, &out);
@@ -153,8 +165,11 @@ fn compiler() -> Compiler {
 
 /// What must be preloaded before the sanitized object is loaded.
 fn sanitizer(compiler: &Compiler) -> String {
-    let library = if compiler.clang { format!("libclang_rt.asan-{}.so", env::consts::ARCH) } else { "libasan.so".into() };
-    said(Command::new(&compiler.name).arg(format!("-print-file-name={library}")), "the sanitizer's library").trim().into()
+    let library =
+        if compiler.clang { format!("libclang_rt.asan-{}.so", env::consts::ARCH) } else { "libasan.so".into() };
+    said(Command::new(&compiler.name).arg(format!("-print-file-name={library}")), "the sanitizer's library")
+        .trim()
+        .into()
 }
 
 /// Where cargo unpacked candle's kernels, of the version that the program uses.
@@ -170,7 +185,10 @@ fn candle_sources(root: &Path) -> PathBuf {
     let registries = fs::read_dir(home.join("registry/src")).into_iter().flatten().flatten();
     let mut found = registries.map(|r| r.path().join(format!("candle-kernels-{version}/src")));
     found.find(|p| p.join("affine.cu").exists()).unwrap_or_else(|| {
-        panic!("the source of candle-kernels {version} is not in {}: run `cargo fetch` in the repository", home.display())
+        panic!(
+            "the source of candle-kernels {version} is not in {}: run `cargo fetch` in the repository",
+            home.display()
+        )
     })
 }
 
@@ -257,9 +275,14 @@ fn rewritten(text: &str, source: &Path) -> (String, Vec<String>) {
         let end = at + text[at..].find(';').expect("a declaration ends");
         let declaration = text[at + "__shared__".len()..end].trim();
         let name_end = declaration.find('[').unwrap_or(declaration.len());
-        let name_at = declaration[..name_end].trim_end().rfind(|c: char| !c.is_alphanumeric() && c != '_').map_or(0, |i| i + 1);
+        let name_at =
+            declaration[..name_end].trim_end().rfind(|c: char| !c.is_alphanumeric() && c != '_').map_or(0, |i| i + 1);
         let (ty, name) = (declaration[..name_at].trim(), declaration[name_at..name_end].trim());
-        assert!(!declaration.contains([',', '=']) && !ty.is_empty(), "{}: `{declaration}` is not understood", source.display());
+        assert!(
+            !declaration.contains([',', '=']) && !ty.is_empty(),
+            "{}: `{declaration}` is not understood",
+            source.display()
+        );
         let before = &text[rest..at];
         if let Some(before) = before.trim_end().strip_suffix("extern") {
             // As long as the launch says.
@@ -312,7 +335,10 @@ fn object(compiler: &Compiler, at: &Path, text: &str, flags: &[&str]) {
         return;
     }
     fs::write(&source, text).unwrap_or_else(|e| panic!("{}: {e}", source.display()));
-    said(Command::new(&compiler.name).args(common).args(flags).arg("-c").arg(&source).arg("-o").arg(&object), "compiling a kernel");
+    said(
+        Command::new(&compiler.name).args(common).args(flags).arg("-c").arg(&source).arg("-o").arg(&object),
+        "compiling a kernel",
+    );
     fs::write(&done, key).unwrap_or_else(|e| panic!("{}: {e}", done.display()));
 }
 
@@ -333,5 +359,8 @@ fn link(compiler: &Compiler, out: &Path, v: &Variant, objects: &[PathBuf]) {
 fn check(compiler: &Compiler, kernels: &Path, out: &Path) {
     let text = preprocessed(compiler, &kernels.join("check.cpp"), &[]);
     object(compiler, &out.join("check"), &text, &["-O1"]);
-    said(Command::new(&compiler.name).arg(out.join("check.o")).arg("-o").arg(out.join("check")).arg("-ldl"), "linking the check");
+    said(
+        Command::new(&compiler.name).arg(out.join("check.o")).arg("-o").arg(out.join("check")).arg("-ldl"),
+        "linking the check",
+    );
 }

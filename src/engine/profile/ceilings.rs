@@ -38,13 +38,16 @@ pub fn device_ceilings(device: &Device) -> Result<Ceilings> {
     let side = busy_side(device)?;
     let work = 2.0 * (side as f64).powi(3);
     let (a, b) = squares(device, side)?;
-    let f32_gflops = device_rate(device, work, || Ok(drop(black_box(a.matmul(&b)?))))?;
+    let f32_gflops = device_rate(device, work, || {
+        black_box(a.matmul(&b)?);
+        Ok(())
+    })?;
     // 256 MiB where the products are the largest: as little as that keeps a slower device as long.
     let bandwidth_gbs = device_bandwidth(device, 16 * side * side)?;
     Ok(Ceilings { f32_gflops, int8_gops: work / int8_layer(device, side)? / 1e9, bandwidth_gbs })
 }
 
-/// The side of square f32 matrices whose product keeps a device busy: doubled from 512 until one takes two milliseconds, or
+/// The side of square f32 matrices whose product keeps a device busy: doubled from 512 until one takes 50 milliseconds, or
 /// 4096 is reached.
 ///
 /// # Errors
@@ -61,7 +64,7 @@ pub fn busy_side(device: &Device) -> Result<usize> {
             device.synchronize()?;
             took = took.min(t.elapsed());
         }
-        if side == 4096 || took >= Duration::from_millis(2) {
+        if side == 4096 || took >= Duration::from_millis(50) {
             return Ok(side);
         }
         side *= 2;

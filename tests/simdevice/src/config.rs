@@ -20,20 +20,10 @@ pub struct Model {
     pub flops: f64,
 }
 
-const H100: Model = Model {
-    name: "Simulated H100",
-    capability: (9, 0),
-    multiprocessors: 132,
-    bandwidth: 3.35e12,
-    flops: 67e12,
-};
-const A100: Model = Model {
-    name: "Simulated A100",
-    capability: (8, 0),
-    multiprocessors: 108,
-    bandwidth: 2.04e12,
-    flops: 19.5e12,
-};
+const H100: Model =
+    Model { name: "Simulated H100", capability: (9, 0), multiprocessors: 132, bandwidth: 3.35e12, flops: 67e12 };
+const A100: Model =
+    Model { name: "Simulated A100", capability: (8, 0), multiprocessors: 108, bandwidth: 2.04e12, flops: 19.5e12 };
 
 /// Which objects run the kernels.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -70,15 +70,11 @@ fn described(error: u32) -> Option<(&'static CStr, &'static CStr)> {
         600 => (c"CUDA_ERROR_NOT_READY", c"device not ready"),
         700 => (c"CUDA_ERROR_ILLEGAL_ADDRESS", c"an illegal memory access was encountered"),
         719 => (c"CUDA_ERROR_LAUNCH_FAILED", c"unspecified launch failure"),
-        803 => (
-            c"CUDA_ERROR_SYSTEM_DRIVER_MISMATCH",
-            c"system has unsupported display driver / cuda driver combination",
-        ),
+        803 => {
+            (c"CUDA_ERROR_SYSTEM_DRIVER_MISMATCH", c"system has unsupported display driver / cuda driver combination")
+        }
         900 => (c"CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED", c"operation not permitted when stream is capturing"),
-        901 => (
-            c"CUDA_ERROR_STREAM_CAPTURE_INVALIDATED",
-            c"operation failed due to a previous error during capture",
-        ),
+        901 => (c"CUDA_ERROR_STREAM_CAPTURE_INVALIDATED", c"operation failed due to a previous error during capture"),
         999 => (c"CUDA_ERROR_UNKNOWN", c"unknown error"),
         _ => return None,
     })

@@ -33,9 +33,15 @@ macro_rules! misuse {
 pub enum Fault {
     NoDevice,
     DriverTooOld,
-    OutOfMemory { at: u64, ever_after: bool },
+    OutOfMemory {
+        at: u64,
+        ever_after: bool,
+    },
     /// An error that stays, from the `at`-th launch on.
-    Sticky { at: u64, error: u32 },
+    Sticky {
+        at: u64,
+        error: u32,
+    },
 }
 
 const ILLEGAL_ADDRESS: u32 = 700;

@@ -93,7 +93,9 @@ fn values(kernel: &Kernel, args: *const *const c_void) -> Vec<Slot> {
         let at = unsafe { *args.add(i) };
         let nth = format_args!("argument {} of {}", i + 1, kernel.name).to_string();
         if !(at as usize).is_multiple_of(align as usize) {
-            misuse!("{nth} has {size} bytes and lies at {at:?}, which is not aligned to {align}: a value of another size?");
+            misuse!(
+                "{nth} has {size} bytes and lies at {at:?}, which is not aligned to {align}: a value of another size?"
+            );
         }
         // A system call an argument would be most of a launch: nothing that the host has lies in the lowest pages.
         let plausible = at as usize > 1 << 16 && (at as usize) < 1 << 47;
@@ -140,7 +142,8 @@ pub fn launch(
         let Some((start, len, _)) = memory::block_of(at) else {
             misuse!("{} is given 0x{at:x} as a pointer: {}", kernel.name, memory::words(at));
         };
-        if param.pointee > 1 && !at.is_multiple_of(u64::from(param.pointee.min(16)) & param.pointee.wrapping_neg() as u64)
+        if param.pointee > 1
+            && !at.is_multiple_of(u64::from(param.pointee.min(16)) & param.pointee.wrapping_neg() as u64)
         {
             misuse!("{} is given 0x{at:x}, which is not aligned to what it points to", kernel.name);
         }

@@ -5,24 +5,24 @@
 // The calls have the names and contracts of the libraries that they stand in for.
 #![allow(non_snake_case, non_camel_case_types, clippy::missing_safety_doc)]
 
+mod blas;
+mod blaslt;
 mod config;
+mod cudnn;
+mod curand;
 mod driver;
 mod driver_memory;
 mod fault;
+mod gemm;
+mod handles;
 mod kernels;
 mod launch;
 mod memory;
 mod module;
-mod nvrtc;
-mod stream;
-mod trace;
-mod blas;
-mod blaslt;
-mod cudnn;
-mod curand;
-mod gemm;
-mod handles;
 mod numbers;
 mod nvml;
+mod nvrtc;
+mod stream;
 #[cfg(test)]
 mod testing;
+mod trace;

@@ -233,7 +233,11 @@ fn check(at: u64, len: usize, who: &str, does: &str) {
     let inside = state.live.range(..=at).next_back().is_some_and(|(s, b)| at + len as u64 <= s + b.len as u64);
     if !inside {
         let last = at + len as u64 - 1;
-        misuse!("{who} {does} {len} bytes at 0x{at:x}: {}; the last is {}", describe(&state, at), describe(&state, last));
+        misuse!(
+            "{who} {does} {len} bytes at 0x{at:x}: {}; the last is {}",
+            describe(&state, at),
+            describe(&state, last)
+        );
     }
 }
 

@@ -62,7 +62,11 @@ pub unsafe extern "C" fn nvrtcCreateProgram(
 }
 
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn nvrtcCompileProgram(program: *mut Program, count: c_int, options: *const *const c_char) -> i32 {
+pub unsafe extern "C" fn nvrtcCompileProgram(
+    program: *mut Program,
+    count: c_int,
+    options: *const *const c_char,
+) -> i32 {
     // SAFETY: made by `nvrtcCreateProgram`.
     let program = unsafe { &mut *program };
     for i in 0..count as usize {

@@ -266,8 +266,7 @@ fn carry_out() {
         }
         if lazy && state.waiters == 0 && state.backlog() < BACKLOG {
             let pause = Duration::from_micros(state.random() % 400);
-            let (again, waited) =
-                scheduler.asked.wait_timeout(state, pause).unwrap_or_else(PoisonError::into_inner);
+            let (again, waited) = scheduler.asked.wait_timeout(state, pause).unwrap_or_else(PoisonError::into_inner);
             state = again;
             if !waited.timed_out() && state.waiters == 0 {
                 continue;
@@ -386,9 +385,8 @@ pub fn synchronize(handle: usize) -> u32 {
 pub fn synchronize_device() -> u32 {
     let Some(device) = CURRENT.get() else { return INVALID_CONTEXT };
     let scheduler = scheduler();
-    scheduler.wait(|s| {
-        s.streams.values().filter(|s| s.device == device).all(|s| s.queue.is_empty() && s.running.is_none())
-    });
+    scheduler
+        .wait(|s| s.streams.values().filter(|s| s.device == device).all(|s| s.queue.is_empty() && s.running.is_none()));
     let mut state = scheduler.lock();
     let time = state.streams.values().filter(|s| s.device == device).map(|s| s.time).fold(0.0, f64::max);
     state.host = state.host.max(time) + CALL;

@@ -16,6 +16,7 @@ use candle_core::{DType, Device, Tensor};
 use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::Arc;
+use std::time::Duration;
 
 /// Lowered steps with their parameters on one device.
 pub(in crate::exec) struct Program {
