@@ -12,6 +12,7 @@ use crate::graph::{Binding, NodeId};
 use candle_core::Tensor;
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 /// Executes the steps of one compiled graph.
 pub(super) trait Backend: Send + Sync {
@@ -30,6 +31,13 @@ pub(super) trait Backend: Send + Sync {
     /// Runs a batch and returns the values of `ids`, shaped as their ops document; all is done when it returns. With `times`
     /// it says what every step took.
     fn run(&self, state: &mut State, x: &Tensor, ids: &[NodeId], times: Times<'_>) -> Result<Vec<Tensor>>;
+
+    /// As [`Backend::run`] for one value, and what the run took by the device's clock.
+    fn run_timed(&self, state: &mut State, x: &Tensor, id: NodeId) -> Result<(Tensor, Duration)> {
+        let start = Instant::now();
+        let out = self.run(state, x, &[id], None)?.swap_remove(0);
+        Ok((out, start.elapsed()))
+    }
 
     /// Runs a batch up to `cut` and returns the values that cross it.
     fn run_to(&self, state: &mut State, x: &Tensor, cut: &Cut) -> Result<Live>;

@@ -9,14 +9,12 @@ mod lt;
 
 use super::candle::geometry::Geometry;
 use candle_core::backend::BackendDevice;
-use candle_core::cuda_backend::cudarc::driver::sys::{CUevent_flags, CUmemPool_attribute};
-use candle_core::cuda_backend::cudarc::driver::{
-    CudaEvent, CudaSlice, CudaStream, DevicePtr, DeviceRepr, LaunchConfig,
-};
-use candle_core::cuda_backend::cudarc::driver::{PushKernelArg, result as driver};
-use candle_core::cuda_backend::cudarc::nvrtc;
-use candle_core::cuda_backend::{CudaStorageSlice, cudarc};
+use candle_core::cuda_backend::CudaStorageSlice;
 use candle_core::{CudaDevice, CudaStorage, DType, Device, Layout, Result, Shape, Storage, Tensor};
+use cudarc::driver::sys::{CUevent_flags, CUmemPool_attribute};
+use cudarc::driver::{CudaEvent, CudaSlice, CudaStream, DevicePtr, DeviceRepr, LaunchConfig};
+use cudarc::driver::{PushKernelArg, result as driver};
+use cudarc::nvrtc;
 use std::ffi::c_void;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;

@@ -157,6 +157,8 @@ fn open_cuda(ordinal: usize) -> Result<(Device, String), String> {
     std::panic::set_hook(hook);
     opened.map_err(|why| {
         let line = why.lines().next().unwrap_or("unknown failure").trim();
+        // What a library's own `unwrap` says around the driver's words.
+        let line = line.split_once("on an `Err` value: ").map_or(line, |(_, error)| error);
         // The loader lists every file name that it tried.
         let line = match line.split_once("Unable to dynamically load the \"") {
             Some((_, rest)) => match rest.split('"').next().unwrap_or("cuda") {

@@ -32,11 +32,11 @@ pub enum ExecError {
     Id { node: String, id: i64, place: [usize; 2], vocab: usize },
     #[error("device `{spec}`: {why}; hint: use `cpu`, `cuda:0` or `auto`")]
     Device { spec: String, why: String },
-    #[error("node `{node}` ({op}): {source}")]
+    #[error("node `{node}` ({op}): {}", said(source))]
     Candle { node: String, op: &'static str, source: candle_core::Error },
     #[error(transparent)]
     Graph(#[from] GraphError),
-    #[error("tensor library: {0}")]
+    #[error("tensor library: {}", said(.0))]
     Tensor(#[from] candle_core::Error),
 }
 
@@ -82,6 +82,33 @@ fn role_name(role: ParamRole) -> &'static str {
         ParamRole::PositionMlp1Bias => "first position bias",
         ParamRole::PositionMlp2 => "second position weight",
     }
+}
+
+/// What the tensor library says, in one line (it may append a backtrace), and the way out where a GPU has failed.
+fn said(error: &candle_core::Error) -> String {
+    // After any of these every call of the process is answered alike (CUDA driver API, "CUresult").
+    const LOST: [&str; 9] = [
+        "CUDA_ERROR_ILLEGAL_ADDRESS",
+        "CUDA_ERROR_MISALIGNED_ADDRESS",
+        "CUDA_ERROR_ILLEGAL_INSTRUCTION",
+        "CUDA_ERROR_LAUNCH_FAILED",
+        "CUDA_ERROR_LAUNCH_TIMEOUT",
+        "CUDA_ERROR_HARDWARE_STACK_ERROR",
+        "CUDA_ERROR_ECC_UNCORRECTABLE",
+        "CUDA_ERROR_UNKNOWN",
+        "STATUS_EXECUTION_FAILED",
+    ];
+    let text = error.to_string();
+    let line = text.lines().next().unwrap_or_default();
+    let hint = if LOST.iter().any(|l| line.contains(l)) {
+        "; hint: the GPU is lost to this process; `paring stop` the session and open it again, what was approved is kept \
+         (`nvidia-smi` and `dmesg` tell more of the GPU)"
+    } else if line.contains("CUDA_ERROR_OUT_OF_MEMORY") {
+        "; hint: `nvidia-smi` tells who else holds the GPU's memory; a smaller --batch needs less"
+    } else {
+        ""
+    };
+    format!("{line}{hint}")
 }
 
 fn join(dims: &[Dim]) -> String {

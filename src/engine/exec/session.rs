@@ -65,6 +65,16 @@ impl Session {
         Ok(self.run_fetch(x, &[self.plan.graph().output], None)?.swap_remove(0))
     }
 
+    /// As [`Session::run`], and what it took by the device's clock: the host's on a CPU, two events around all that was queued on
+    /// a GPU, so that what a host takes to notice the end is no part of it.
+    ///
+    /// # Errors
+    /// As [`Session::run`].
+    pub fn run_timed(&mut self, x: &Tensor) -> Result<(Tensor, Duration)> {
+        self.check_input(x)?;
+        self.plan.backend.run_timed(&mut self.state, x, self.plan.graph().output)
+    }
+
     /// As [`Session::run`], and tells `observer` what every step took.
     ///
     /// # Errors

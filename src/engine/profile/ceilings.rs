@@ -35,28 +35,57 @@ pub fn ceilings(threads: usize) -> Result<Ceilings> {
 /// # Errors
 /// What the tensor library and the plan report.
 pub fn device_ceilings(device: &Device) -> Result<Ceilings> {
-    const SIDE: usize = 4096;
-    let work = 2.0 * (SIDE as f64).powi(3);
-    let ones = || Tensor::ones((SIDE, SIDE), DType::F32, device);
-    let (a, b) = (ones()?, ones()?);
+    let side = busy_side(device)?;
+    let work = 2.0 * (side as f64).powi(3);
+    let (a, b) = squares(device, side)?;
     let f32_gflops = device_rate(device, work, || {
         black_box(a.matmul(&b)?);
         Ok(())
     })?;
-    let bandwidth_gbs = device_bandwidth(device, 256 << 20)?;
-    Ok(Ceilings { f32_gflops, int8_gops: work / int8_layer(device, SIDE)? / 1e9, bandwidth_gbs })
+    // 256 MiB where the products are the largest: as little as that keeps a slower device as long.
+    let bandwidth_gbs = device_bandwidth(device, 16 * side * side)?;
+    Ok(Ceilings { f32_gflops, int8_gops: work / int8_layer(device, side)? / 1e9, bandwidth_gbs })
 }
 
-/// GB/s of `a + b` on a GPU with `bytes` in all; many a synchronise, since one of them takes longer than a small sum.
+/// The side of square f32 matrices whose product keeps a device busy: doubled from 512 until one takes 50 milliseconds, or
+/// 4096 is reached.
+///
+/// # Errors
+/// What the tensor library reports.
+pub fn busy_side(device: &Device) -> Result<usize> {
+    let mut side = 512;
+    loop {
+        let (a, b) = squares(device, side)?;
+        let mut took = Duration::MAX;
+        // The first product of a size may choose an algorithm.
+        for _ in 0..3 {
+            let t = Instant::now();
+            black_box(a.matmul(&b)?);
+            device.synchronize()?;
+            took = took.min(t.elapsed());
+        }
+        if side == 4096 || took >= Duration::from_millis(50) {
+            return Ok(side);
+        }
+        side *= 2;
+    }
+}
+
+fn squares(device: &Device, side: usize) -> Result<(Tensor, Tensor)> {
+    let ones = || Tensor::ones((side, side), DType::F32, device);
+    Ok((ones()?, ones()?))
+}
+
+/// GB/s of `a + b` on a GPU with `bytes` in all; several a synchronise where the sum is small, since one of them takes longer.
 ///
 /// # Errors
 /// What the tensor library reports.
 pub fn device_bandwidth(device: &Device, bytes: usize) -> Result<f64> {
-    const CALLS: usize = 20;
+    let calls = ((256 << 20) / bytes.max(1)).clamp(2, 20);
     let n = (bytes / 12).max(1 << 10);
     let (a, b) = (Tensor::ones(n, DType::F32, device)?, Tensor::ones(n, DType::F32, device)?);
-    device_rate(device, (CALLS * 12 * n) as f64, || {
-        for _ in 0..CALLS {
+    device_rate(device, (calls * 12 * n) as f64, || {
+        for _ in 0..calls {
             black_box((&a + &b)?);
         }
         Ok(())

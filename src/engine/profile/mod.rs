@@ -16,7 +16,7 @@ mod stats;
 mod table;
 mod turns;
 
-pub use ceilings::{ceilings, device_bandwidth, device_ceilings};
+pub use ceilings::{busy_side, ceilings, device_bandwidth, device_ceilings};
 pub use error::{ProfileError, Result};
 pub use gauges::{Gauges, Reading};
 pub use ladder::{LadderOptions, LadderProgress, ladders};

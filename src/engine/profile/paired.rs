@@ -6,7 +6,7 @@ use super::turns::{LEAST, Turns};
 use super::{Doubt, LatencyStats, Paired, Ratio, Result};
 use crate::exec::{Cancel, Plan, Session};
 use candle_core::Tensor;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// How far two measurements of the same model lie off even on a quiet machine, as a part of it: memory lies elsewhere, the clock
 /// is another, and a virtual machine has neighbours. Intervals within one measurement cannot tell; of profiles in a row of one
@@ -58,11 +58,9 @@ impl Order {
     }
 }
 
-/// Milliseconds of one whole run.
+/// Milliseconds of one whole run, by the device's clock.
 pub(super) fn timed(session: &mut Session, x: &Tensor) -> Result<f64> {
-    let t = Instant::now();
-    session.run(x)?;
-    Ok(ms(t.elapsed()))
+    Ok(ms(session.run_timed(x)?.1))
 }
 
 pub(super) fn pick<T: Copy>(all: &[T], rounds: &[usize]) -> Vec<T> {

@@ -22,8 +22,9 @@ const PLAUSIBLE: f64 = 1.3;
 const AGAIN: usize = 4;
 const RUNS: usize = 60;
 const SPAN: Duration = Duration::from_millis(400);
-/// A GPU is timed on more images, since one of a layer this small is mostly the launch.
-const GPU_IMAGES: usize = 32;
+/// A device that is done with one image in less than this is timed on [`MANY`]: a layer this small would be mostly the launch.
+const SOON: Duration = Duration::from_millis(10);
+const MANY: usize = 32;
 
 /// What one layer took.
 #[derive(Debug, Clone, Default, Serialize)]
@@ -126,8 +127,21 @@ impl Observer for Samples {
     }
 }
 
+/// How many images `layer` is timed on.
+fn images(layer: &Case, opened: &Opened) -> Result<usize> {
+    if opened.device.is_cpu() {
+        return Ok(1);
+    }
+    let (plan, x) = prepare(&layer.graph, &precision_at(layer.precision), 1, opened)?;
+    let mut session = plan.session();
+    session.run(&x)?;
+    let start = Instant::now();
+    session.run(&x)?;
+    Ok(if start.elapsed() < SOON { MANY } else { 1 })
+}
+
 fn time(layer: &Case, opened: &Opened, peaks: &mut Peaks) -> Result<Timing> {
-    let images = if opened.device.is_cpu() { 1 } else { GPU_IMAGES };
+    let images = images(layer, opened)?;
     let (plan, x) = prepare(&layer.graph, &precision_at(layer.precision), images, opened)?;
     let (target, step) = step_of(&plan)?;
     let node = &layer.graph.nodes[step.node.index()];
@@ -230,7 +244,8 @@ fn dense_rate(opened: &Opened, precision: Precision) -> Result<Option<f64>> {
         let linears = [256, 512, 768].map(|inp| cases::linears(inp, 4 * inp, 256, 8));
         linears.into_iter().chain([cases::convolutions(8)]).collect()
     } else {
-        vec![cases::linears(4096, 4096, 4096, 4)]
+        let side = profile::busy_side(&opened.device)?;
+        vec![cases::linears(side, side, side, 4)]
     };
     let mut most = 0.0f64;
     for graph in graphs {

@@ -5,9 +5,9 @@
 
 use super::Gpu;
 use candle_core::cuda_backend::DeviceId;
-use candle_core::cuda_backend::cudarc::cublaslt::{CudaBlasLT, MatmulShared, result as lt, sys};
-use candle_core::cuda_backend::cudarc::driver::{CudaSlice, DevicePtr};
 use candle_core::{CudaDevice, Error, Result};
+use cudarc::cublaslt::{CudaBlasLT, MatmulShared, result as lt, sys};
+use cudarc::driver::{CudaSlice, DevicePtr};
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 use std::ffi::c_void;

@@ -1,0 +1,13 @@
+//! The GPU path, on a device made of software: this binary of the program, built with `--features cuda`, with
+//! `simdevice/`'s shared object in place of the driver and NVIDIA's libraries. Run by `simdevice/cargo-cuda`, which see.
+//!
+//! Not here: what only hardware can show (`simdevice/README.md` lists it).
+
+#[path = "gpu/device.rs"]
+mod device;
+#[path = "gpu/faults.rs"]
+mod faults;
+#[path = "gpu/selftest.rs"]
+mod selftest;
+#[path = "gpu/session.rs"]
+mod session;

@@ -1,0 +1,42 @@
+//! Devices that fail: each ends in a message that names what failed, and `auto` goes on with the CPU.
+
+use crate::device::{Ran, Run};
+use serde_json::Value;
+use std::path::Path;
+
+/// An evaluation of a demo on a device with this fault.
+fn evaluated(fault: &str) -> Ran {
+    let model = Path::new(env!("CARGO_MANIFEST_DIR")).join("assets/demo_cnn.safetensors");
+    let args =
+        ["eval", model.to_str().unwrap(), "--data", "synthetic:eval", "--limit", "100", "--device", "cuda:0", "--json"];
+    Run::new(&args).with("SIMDEVICE_FAULT", fault).with("SIMDEVICE_KERNELS", "plain").run()
+}
+
+#[test]
+fn what_fails_is_named_with_the_way_out() {
+    for (fault, words) in [
+        ("no-device", ["no CUDA-capable device is detected", "hint: use `cpu`"]),
+        ("driver-too-old", ["unsupported display driver", "hint: use `cpu`"]),
+        ("oom@1", ["opening cuda:0 failed (DriverError(CUDA_ERROR_OUT_OF_MEMORY", "hint: use `cpu`"]),
+        ("oom-from@20", ["CUDA_ERROR_OUT_OF_MEMORY", "`nvidia-smi` tells who else"]),
+        ("illegal@1", ["an illegal memory access", "the GPU is lost to this process"]),
+        ("illegal@60", ["node `", "the GPU is lost to this process"]),
+        ("launch@60", ["unspecified launch failure", "what was approved is kept"]),
+        ("ecc@60", ["node `", "what was approved is kept"]),
+        ("lost@60", ["node `", "what was approved is kept"]),
+    ] {
+        let ran = evaluated(fault);
+        let said = ran.said();
+        let named = words.iter().all(|w| said.contains(w)) && !said.contains("panicked") && ran.misuse.is_empty();
+        assert!(ran.output.status.code() == Some(1) && named, "{fault}: {:?}\n{said}", ran.output.status);
+    }
+}
+
+#[test]
+fn a_batch_that_does_not_fit_is_halved() {
+    let whole: Value = serde_json::from_slice(&evaluated("").succeeded().output.stdout).unwrap();
+    let ran = evaluated("oom@40").succeeded();
+    let halved: Value = serde_json::from_slice(&ran.output.stdout).unwrap();
+    assert!(ran.said().contains("it went on with 50"), "{}", ran.said());
+    assert_eq!(whole["correct"], halved["correct"]);
+}

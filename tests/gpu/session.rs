@@ -1,0 +1,104 @@
+//! Whole runs on the simulated device: what a GPU says is held against what the CPU says of the same model and images.
+
+use crate::device::Run;
+use serde_json::Value;
+use std::path::{Path, PathBuf};
+
+fn asset(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("assets").join(name)
+}
+
+/// One of the real networks beside the repository; `None`, said aloud, where they are not there.
+fn real(path: &str) -> Option<PathBuf> {
+    let root = std::env::var_os("PARING_REAL").map(PathBuf::from);
+    let root = root.unwrap_or_else(|| Path::new(env!("CARGO_MANIFEST_DIR")).join("../shared/real"));
+    let path = root.join(path);
+    if path.exists() {
+        return Some(path);
+    }
+    assert!(std::env::var_os("PARING_REAL_DATA").is_none(), "required, and not there: {}", path.display());
+    eprintln!("skipped: no real data");
+    None
+}
+
+fn text(path: &Path) -> &str {
+    path.to_str().unwrap()
+}
+
+/// How a run is made.
+#[derive(Clone, Copy)]
+struct How {
+    device: &'static str,
+    kernels: &'static str,
+    seed: &'static str,
+}
+
+const CPU: How = How { device: "cpu", kernels: "plain", seed: "0" };
+const GPU: How = How { device: "cuda:0", ..CPU };
+
+fn run(args: &[&str], how: How) -> Value {
+    let args = [args, &["--device", how.device, "--json"]].concat();
+    let run = Run::new(&args).with("SIMDEVICE_KERNELS", how.kernels).with("SIMDEVICE_SEED", how.seed);
+    let ran = run.run().succeeded();
+    serde_json::from_slice(&ran.output.stdout).unwrap()
+}
+
+/// Correct answers of an evaluation on so many images.
+fn correct(model: &Path, data: &str, images: &str, precision: &str, how: How) -> i64 {
+    let report = run(&["eval", text(model), "--data", data, "--limit", images, "--precision", precision], how);
+    report["correct"].as_i64().unwrap_or_else(|| panic!("no count in {report}"))
+}
+
+/// In f32 the same number of answers is right; in the others it differs by no more than `slack`.
+fn same_answers(model: &Path, data: &str, images: &str, slack: i64, gpu: How) {
+    for precision in ["f32", "int8", "f16", "bf16"] {
+        let [gpu, cpu] = [gpu, CPU].map(|how| correct(model, data, images, precision, how));
+        let allowed = if precision == "f32" { 0 } else { slack };
+        assert!((gpu - cpu).abs() <= allowed, "{}, {precision}: {gpu} on the GPU, {cpu} on the CPU", model.display());
+    }
+}
+
+const DEMOS: [&str; 2] = ["demo_vit.safetensors", "demo_cnn.safetensors"];
+
+#[test]
+fn both_demos_answer_as_on_the_cpu() {
+    for name in DEMOS {
+        same_answers(&asset(name), "synthetic:eval", "200", 1, GPU);
+    }
+}
+
+#[test]
+fn every_load_and_store_is_within_its_buffer_in_any_order_that_streams_allow() {
+    for name in DEMOS {
+        for seed in ["0", "1", "2"] {
+            same_answers(&asset(name), "synthetic:eval", "8", 1, How { kernels: "checked", seed, ..GPU });
+        }
+    }
+}
+
+#[test]
+#[ignore = "a quarter of an hour: by hand"]
+fn real_networks_answer_as_on_the_cpu() {
+    let Some(data) = real("cifar10") else { return };
+    for name in ["resnet56/resnet56.safetensors", "vit_cifar10/vit_cifar10.safetensors"] {
+        let Some(model) = real(name) else { return };
+        same_answers(&model, text(&data), "1000", 5, GPU);
+    }
+}
+
+/// Profile, sensitivity, plan, run, evaluation and export on the device; what it wrote evaluates the same on the CPU.
+#[test]
+#[ignore = "minutes: by hand"]
+fn a_whole_run_ends_as_on_the_cpu() {
+    let dir = tempfile::tempdir().unwrap();
+    for name in DEMOS {
+        let (model, out) = (asset(name), dir.path().join(name));
+        let data = ["--data", "synthetic:eval", "--limit", "200", "--calib", "synthetic:calib", "--calib-limit", "64"];
+        let rest = ["--budget", "macs=0.8", "--out", text(&out)];
+        let report = run(&[&["run", text(&model)], &data[..], &rest].concat(), GPU);
+        assert_eq!(report["met"], true, "{report}");
+        let kept = out.join("model.safetensors");
+        let [gpu, cpu] = [GPU, CPU].map(|how| correct(&kept, "synthetic:eval", "200", "f32", how));
+        assert_eq!(gpu, cpu, "{name}");
+    }
+}

@@ -1,0 +1,1 @@
+/* Asked for by name only: the stand-in compiler reads no headers. */
