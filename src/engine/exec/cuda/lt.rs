@@ -6,7 +6,7 @@
 use super::Gpu;
 use candle_core::cuda_backend::DeviceId;
 use candle_core::{CudaDevice, Error, Result};
-use cudarc::cublaslt::{CudaBlasLT, MatmulShared, result as lt, sys};
+use cudarc::cublaslt::{result as lt, sys};
 use cudarc::driver::{CudaSlice, DevicePtr};
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -39,21 +39,26 @@ pub(in crate::exec) fn int8_product(gpu: &Gpu<'_>, shape: [usize; 3], a: u64, b:
 }
 
 struct Handle {
-    blas: CudaBlasLT,
+    /// The library's own: cudarc's safe one brings a workspace that only it can use.
+    raw: sys::cublasLtHandle_t,
     workspace: CudaSlice<u8>,
     plans: HashMap<[usize; 3], Plan>,
 }
 
+// SAFETY: cublasLt's handles are not bound to a thread; used under the lock of `HANDLES`.
+unsafe impl Send for Handle {}
+
 impl Handle {
     fn new(device: &CudaDevice) -> Result<Handle> {
-        let blas = CudaBlasLT::new(device.cuda_stream()).map_err(Error::wrap)?;
         // SAFETY: only cublasLt uses it, and writes what it reads.
         let workspace = unsafe { device.alloc::<u8>(WORKSPACE)? };
-        Ok(Handle { blas, workspace, plans: HashMap::new() })
+        // After the allocation, which makes the device's context this thread's.
+        let raw = lt::create_handle().map_err(Error::wrap)?;
+        Ok(Handle { raw, workspace, plans: HashMap::new() })
     }
 
     fn run(&mut self, device: &CudaDevice, shape: [usize; 3], a: u64, b: u64, out: u64) -> Result<()> {
-        let handle = *self.blas.handle();
+        let handle = self.raw;
         let plan = match self.plans.entry(shape) {
             Entry::Occupied(e) => e.into_mut(),
             Entry::Vacant(e) => e.insert(Plan::new(handle, shape)?),
