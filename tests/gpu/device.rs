@@ -18,7 +18,7 @@ const LIBRARIES: [&str; 9] = [
 ];
 
 /// The folder with the libraries, built once.
-fn libraries() -> &'static Path {
+pub fn libraries() -> &'static Path {
     static MADE: OnceLock<PathBuf> = OnceLock::new();
     MADE.get_or_init(|| {
         let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/simdevice");

@@ -1,15 +1,19 @@
 //! Devices that fail: each ends in a message that names what failed, and `auto` goes on with the CPU.
 
-use crate::device::{Ran, Run};
+use crate::device::{Ran, Run, libraries};
 use serde_json::Value;
 use std::path::Path;
 
-/// An evaluation of a demo on a device with this fault.
-fn evaluated(fault: &str) -> Ran {
+/// An evaluation of a demo on a device.
+fn evaluation(device: &str) -> Run {
     let model = Path::new(env!("CARGO_MANIFEST_DIR")).join("assets/demo_cnn.safetensors");
     let args =
-        ["eval", model.to_str().unwrap(), "--data", "synthetic:eval", "--limit", "100", "--device", "cuda:0", "--json"];
-    Run::new(&args).with("SIMDEVICE_FAULT", fault).with("SIMDEVICE_KERNELS", "plain").run()
+        ["eval", model.to_str().unwrap(), "--data", "synthetic:eval", "--limit", "100", "--device", device, "--json"];
+    Run::new(&args).with("SIMDEVICE_KERNELS", "plain")
+}
+
+fn evaluated(fault: &str) -> Ran {
+    evaluation("cuda:0").with("SIMDEVICE_FAULT", fault).run()
 }
 
 #[test]
@@ -39,4 +43,30 @@ fn a_batch_that_does_not_fit_is_halved() {
     let halved: Value = serde_json::from_slice(&ran.output.stdout).unwrap();
     assert!(ran.said().contains("it went on with 50"), "{}", ran.said());
     assert_eq!(whole["correct"], halved["correct"]);
+}
+
+#[test]
+fn the_device_that_is_named_is_the_one_that_runs() {
+    let on = |device| evaluation(device).with("SIMDEVICE", "h100,a100").run();
+    let report: Value = serde_json::from_slice(&on("cuda:1").succeeded().output.stdout).unwrap();
+    assert_eq!(report["device"], "cuda:1 Simulated A100");
+    let none = on("cuda:2").said();
+    assert!(none.contains("invalid device ordinal") && none.contains("hint:"), "{none}");
+}
+
+#[test]
+fn a_library_that_is_missing_is_named() {
+    let dir = tempfile::tempdir().unwrap();
+    for (there, missing) in [
+        (vec![], "libcuda was not found"),
+        (vec!["libcuda.so.1"], "libcublas was not found"),
+        (vec!["libcuda.so.1", "libcublas.so", "libcurand.so", "libnvrtc.so"], "libcublasLt was not found"),
+    ] {
+        for name in there {
+            let _ = std::os::unix::fs::symlink(libraries().join(name), dir.path().join(name));
+        }
+        let ran = evaluation("cuda:0").with("LD_LIBRARY_PATH", dir.path().to_str().unwrap()).run();
+        let said = ran.said();
+        assert!(ran.output.status.code() == Some(1) && said.contains(missing), "{missing}: {said}");
+    }
 }
