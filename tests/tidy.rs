@@ -50,6 +50,10 @@ const MAY_IMPORT: &[(&str, &[&str])] = &[
 fn sources(dir: &Path, out: &mut Vec<PathBuf>) {
     for entry in std::fs::read_dir(dir).expect("readable source folder").flatten() {
         let path = entry.path();
+        // What crates of their own built beside their sources is nobody's writing.
+        if path.ends_with("target") {
+            continue;
+        }
         if path.is_dir() {
             sources(&path, out);
         } else if path.extension().is_some_and(|e| e == "rs") {

@@ -22,7 +22,8 @@ pub fn libraries() -> &'static Path {
     static MADE: OnceLock<PathBuf> = OnceLock::new();
     MADE.get_or_init(|| {
         let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/simdevice");
-        let target = Path::new(env!("CARGO_TARGET_TMPDIR")).join("simdevice");
+        let target = std::env::var_os("SIMDEVICE_TARGET").map(PathBuf::from);
+        let target = target.unwrap_or_else(|| Path::new(env!("CARGO_TARGET_TMPDIR")).join("simdevice"));
         let built = Command::new(env!("CARGO"))
             .args(["build", "--quiet", "--manifest-path"])
             .arg(root.join("Cargo.toml"))
