@@ -2,7 +2,7 @@
 //!
 //! `SIMDEVICE_FAULT` is a list of them, each with the call at which it comes: `no-device`, `driver-too-old`, `oom@N` (the
 //! N-th allocation fails), `oom-from@N` (every one from the N-th), `illegal@N` (after the N-th launch every call answers that an
-//! address was illegal), `launch@N`, `ecc@N`, `lost@N` (the device no longer answers), `no-library:NAME`.
+//! address was illegal), `launch@N`, `ecc@N`, `lost@N` (the device no longer answers).
 
 use std::io::Write;
 use std::sync::OnceLock;
