@@ -7,7 +7,13 @@
 mod device;
 #[path = "gpu/faults.rs"]
 mod faults;
+#[path = "gpu/outlive.rs"]
+mod outlive;
+#[path = "common/pty.rs"]
+mod pty;
 #[path = "gpu/selftest.rs"]
 mod selftest;
 #[path = "gpu/session.rs"]
 mod session;
+#[path = "common/small.rs"]
+mod small;

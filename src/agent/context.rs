@@ -60,9 +60,10 @@ fn head(state: &State) -> String {
     };
     let _ = writeln!(
         out,
-        "model {name} ({:?}), {} classes; {data}calibrated on {}; device {}, {}, batch {}",
+        "model {name} ({:?}), {} {}; {data}calibrated on {}; device {}, {}, batch {}",
         card.model.family,
         card.model.classes,
+        if state.metric().chance.is_some() { "classes" } else { "outputs" },
         clean::line(&card.calib.name, 80),
         clean::line(&card.device, 80),
         counted(card.threads, "thread"),
@@ -148,9 +149,10 @@ fn history(state: &State, room: usize) -> String {
         Some(Row { weight: 0.0, text })
     };
     let rows: Vec<Row> = state.rounds.iter().skip(1).rev().filter_map(row).collect();
+    let unit = Some(&metric.change_unit).filter(|u| !u.is_empty()).map(|u| format!(" in {u}")).unwrap_or_default();
     table(
         "Rounds measured so far (newest first; factors of the original)",
-        "round | top-1 change in points | macs | memory | params | latency | outcome",
+        &format!("round | {} change{unit} | macs | memory | params | latency | outcome", metric.name),
         rows,
         room,
     )

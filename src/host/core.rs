@@ -8,6 +8,7 @@ use super::commands::{self, Then};
 use super::engine::{Engine, Job, JobError, Llm, Stop};
 use super::input::Input;
 use super::jobs::{self, JobKind};
+use super::machine::Watch;
 use super::outbox::Outbox;
 use crate::plan::{Action, Target, plan_key};
 use crate::session::{Command, Event, Feed, HostMsg, Journal, PROTOCOL, Phase, Progress, Record, Seq, State};
@@ -48,6 +49,7 @@ struct Running {
     /// Newest progress and whoever speaks, for clients that attach meanwhile.
     progress: Option<Feed>,
     turn: Option<Feed>,
+    _machine: Watch,
 }
 
 impl Running {
@@ -401,6 +403,9 @@ impl Core {
             (Feed::Turn { .. }, Some(job)) => (job.progress, job.turn) = (None, Some(feed.clone())),
             (Feed::TurnEnd { .. }, Some(job)) => job.turn = None,
             (Feed::Turn { .. } | Feed::TurnEnd { .. }, None) => {}
+            // Read a moment before the job ended.
+            (Feed::Machine(_), None) => return,
+            (Feed::Machine(_), Some(_)) => {}
             (Feed::Token { .. } | Feed::JobEnd { .. } | Feed::Agents { .. } | Feed::Log { .. }, _) => {}
         }
         self.broadcast(&HostMsg::Feed { feed });
@@ -431,7 +436,9 @@ impl Core {
         };
         match std::thread::Builder::new().name(what.to_owned()).stack_size(16 << 20).spawn(body) {
             Ok(_) => {
-                self.job = Some(Running { what, stop, background, comments_on: None, progress: None, turn: None });
+                let _machine = Watch::start(self.engine.gauges(), self.tx.clone());
+                let (comments_on, progress, turn) = (None, None, None);
+                self.job = Some(Running { what, stop, background, comments_on, progress, turn, _machine });
             }
             Err(e) => self.settle(Event::Failed { what: what.to_owned(), message: e.to_string() }),
         }

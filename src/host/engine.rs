@@ -8,7 +8,7 @@ pub use super::error::JobError;
 use super::input::Input;
 use crate::exec::Cancel;
 use crate::plan::{Action, Target, Verdict};
-use crate::profile::{Ladder, Paired, Profile};
+use crate::profile::{Gauges, Ladder, Paired, Profile};
 use crate::session::{Built, Evaluation, Event, Feed, LiveRow, Progress, Proposer, SessionCard, State};
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -50,6 +50,11 @@ pub trait Engine: Send + Sync {
 
     /// Where commands are answered, between two of them and without any of the work below.
     fn desk(&self) -> &dyn Desk;
+
+    /// What the GPU that it computes on says of itself; `None` for a CPU, and where no gauge opens.
+    fn gauges(&self) -> Option<Arc<Gauges>> {
+        None
+    }
 
     /// Writes the model of `round` to `path` (empty: a default name).
     fn export(&self, state: &State, round: u32, path: &str, format: &str, job: &Job) -> Result<Exported, JobError>;

@@ -15,6 +15,7 @@ mod input;
 mod jobs;
 pub mod lifecycle;
 mod log;
+mod machine;
 mod outbox;
 mod server;
 pub mod spec;

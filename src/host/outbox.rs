@@ -151,14 +151,17 @@ fn push_feed(q: &mut Queue, mut feed: Feed, limits: &Limits) {
                 rows.append(&mut old);
             }
         }
+        Feed::Machine(_) => drop(remove(q, |f| matches!(f, Feed::Machine(_)))),
         Feed::Turn { .. } | Feed::TurnEnd { .. } | Feed::JobEnd { .. } | Feed::Agents { .. } | Feed::Log { .. } => {}
     }
     q.messages.push_back(HostMsg::Feed { feed });
     q.feeds += 1;
     if q.feeds > limits.feeds {
         // The oldest figure, line or token goes first; starts and ends of turns and jobs are kept as long as can be.
-        let passing =
-            |f: &Feed| matches!(f, Feed::Token { .. } | Feed::Log { .. } | Feed::Progress(_) | Feed::Live { .. });
+        let passing = |f: &Feed| {
+            let figure = matches!(f, Feed::Progress(_) | Feed::Live { .. } | Feed::Machine(_));
+            figure || matches!(f, Feed::Token { .. } | Feed::Log { .. })
+        };
         if remove(q, passing).is_none() {
             remove(q, |_| true);
         }

@@ -1,5 +1,6 @@
 //! The ephemeral feed: bounded, coalesced, latest value wins, never journalled.
 
+use super::machine::Machine;
 use serde::{Deserialize, Serialize};
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -59,6 +60,8 @@ pub enum Feed {
         runs: u64,
         rows: Vec<LiveRow>,
     },
+    /// What the machine does while a job runs.
+    Machine(Machine),
     /// Whom the session asks to propose: a model and where it is, in words, or the built-in planner.
     Agents {
         at: Option<String>,

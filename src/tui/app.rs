@@ -15,7 +15,7 @@ use crate::config::text::clean;
 use crate::config::{Act, Settings};
 use crate::plan::{Action, Author, Decision, DecisionId, Forecast, Outcome, Status, Target, same_cut};
 use crate::prune::Group;
-use crate::session::{Command, Event, Feed, HostMsg, Phase, Progress, Record, Standing, State};
+use crate::session::{Command, Event, Feed, HostMsg, Machine, Phase, Progress, Record, Standing, State};
 use ratatui::layout::Rect;
 
 /// What the runtime is asked to do.
@@ -127,6 +127,8 @@ pub struct App {
     pub jobs: Vec<Progress>,
     /// The host has told of a job and not yet of its end.
     pub running: bool,
+    /// What the host's machine does; nothing while no job runs.
+    pub machine: Option<Machine>,
     /// Notes that stay until they are put away were put away.
     pub notes_hidden: bool,
     /// Whom the host asks to propose, in its words; without one the planner.
@@ -239,7 +241,7 @@ impl App {
         self.state = state;
         self.jobs.clear();
         // The host tells next what runs, if anything does.
-        self.running = false;
+        (self.running, self.machine) = (false, None);
         // What was sent is in this state, or was never taken.
         self.sent.clear();
         self.approve_next.clear();
@@ -388,7 +390,7 @@ impl App {
             // final figures may have been dropped on the way.
             Feed::Progress(p) => (self.running, self.jobs) = (true, vec![p]),
             Feed::JobEnd { .. } => {
-                (self.running, self.jobs) = (false, Vec::new());
+                (self.running, self.jobs, self.machine) = (false, Vec::new(), None);
                 self.turns.iter_mut().for_each(Turn::end);
                 if self.table.settle_live() {
                     self.table_stale = true;
@@ -398,6 +400,7 @@ impl App {
                 self.table.live(runs, &rows);
                 self.list.order_held = true;
             }
+            Feed::Machine(now) => self.machine = Some(now),
             Feed::Agents { at } => self.agents = at,
             Feed::Log { level, text } => {
                 if matches!(level.to_ascii_lowercase().as_str(), "warn" | "error") {

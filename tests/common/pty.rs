@@ -40,6 +40,12 @@ impl Home {
         Home { dir, env: all }
     }
 
+    /// Sets a variable for what is started from now on.
+    pub fn set(&mut self, name: &str, value: &str) {
+        self.env.retain(|(n, _)| n != name);
+        self.env.push((name.to_owned(), value.to_owned()));
+    }
+
     pub fn path(&self, name: &str) -> PathBuf {
         self.dir.path().join(name)
     }

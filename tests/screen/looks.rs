@@ -2,7 +2,8 @@
 
 use crate::{drawn, fixture, press, text};
 use paring::config::{ColorLevel, Role, Settings, Theme};
-use paring::session::{Channel, Feed, HostMsg, LiveRow, Progress};
+use paring::profile::Reading;
+use paring::session::{Channel, Feed, HostMsg, LiveRow, Machine, Progress};
 use ratatui::buffer::Buffer;
 use ratatui::style::{Color, Modifier};
 
@@ -86,6 +87,42 @@ fn dialogs_help_and_long_work() {
     let t = text(&drawn(&mut app));
     for wanted in ["sensitivity", "14/38", "0.8/s", "~30 s left", "i interrupts"] {
         assert!(t.contains(wanted), "{wanted}: {t}");
+    }
+}
+
+#[test]
+fn the_machine_is_seen_while_a_job_runs_and_nothing_moves_for_it() {
+    let gpu = Reading {
+        power_w: Some(312.0),
+        busy_percent: Some(97),
+        memory_used: Some(12_400_000_000),
+        memory_total: Some(85_000_000_000),
+        ..Reading::default()
+    };
+    let now = Machine {
+        processors: vec![12, 100],
+        others: Some(40),
+        memory: Some((4_100_000_000, 33_000_000_000)),
+        mhz: Some(2900),
+        gpu: Some(gpu),
+    };
+    for size in SIZES {
+        let mut app = fixture::app(fixture::review().state, Settings::default(), size);
+        press(&mut app, "j");
+        if size.0 < 100 {
+            // The decision's tab.
+            press(&mut app, "<tab><tab>");
+        }
+        let still = text(&drawn(&mut app));
+        feed(&mut app, Feed::Machine(now.clone()));
+        let seen = text(&drawn(&mut app));
+        let changed: Vec<(&str, &str)> = still.lines().zip(seen.lines()).filter(|(a, b)| a != b).collect();
+        let [(border, strip)] = changed[..] else { panic!("{size:?}: {changed:#?}") };
+        assert!(border.ends_with("──╯") && strip.ends_with('╯'), "{size:?}: {strip}");
+        assert!(strip.contains("gpu █ 97 % · 12.4 GB of 85.0 GB · 312 W"), "{size:?}: {strip}");
+        assert_eq!(strip.contains("others 40 %"), size.0 != 120, "{size:?}: {strip}");
+        feed(&mut app, Feed::JobEnd { job: "profile".into() });
+        assert_eq!(text(&drawn(&mut app)), still, "{size:?}");
     }
 }
 

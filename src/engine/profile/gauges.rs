@@ -5,7 +5,7 @@
 
 use candle_core::{Device, DeviceLocation};
 use nvml_wrapper::Nvml;
-use nvml_wrapper::enum_wrappers::device::Clock;
+use nvml_wrapper::enum_wrappers::device::{Clock, TemperatureSensor};
 use serde::{Deserialize, Serialize};
 use std::ffi::OsStr;
 
@@ -31,6 +31,7 @@ pub struct Reading {
     pub energy_mj: Option<u64>,
     /// Of the multiprocessors, MHz.
     pub sm_mhz: Option<u32>,
+    pub celsius: Option<u32>,
     /// Part of the last second with a kernel running, per cent.
     pub busy_percent: Option<u32>,
     /// Bytes, of all processes.
@@ -79,6 +80,7 @@ impl Gauges {
                 power_w: d.power_usage().ok().map(|mw| f64::from(mw) / 1e3),
                 energy_mj: d.total_energy_consumption().ok(),
                 sm_mhz: d.clock_info(Clock::SM).ok(),
+                celsius: d.temperature(TemperatureSensor::Gpu).ok(),
                 busy_percent: d.utilization_rates().ok().map(|u| u.gpu),
                 memory_used: memory.as_ref().map(|m| m.used),
                 memory_total: memory.as_ref().map(|m| m.total),
@@ -106,13 +108,14 @@ fn place(ordinal: usize, visible: Option<&str>) -> Result<At, String> {
 }
 
 impl std::fmt::Display for Reading {
-    /// `312 W, 1980 MHz, busy 97 %, 3.1 of 80.0 GiB`; what is unknown is left out.
+    /// `312 W, 1980 MHz, 61 °C, busy 97 %, 3.1 of 80.0 GiB`; what is unknown is left out.
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         const GIB: f64 = (1u64 << 30) as f64;
         let memory = self.memory_used.zip(self.memory_total);
         let parts = [
             self.power_w.map(|w| format!("{w:.0} W")),
             self.sm_mhz.map(|mhz| format!("{mhz} MHz")),
+            self.celsius.map(|t| format!("{t} °C")),
             self.busy_percent.map(|b| format!("busy {b} %")),
             memory.map(|(used, total)| format!("{:.1} of {:.1} GiB", used as f64 / GIB, total as f64 / GIB)),
         ];

@@ -16,8 +16,8 @@ mod rung;
 use super::cache::{Cache, rounded};
 use super::load::Watch;
 use super::turns::Turns;
-use super::{Ladder, LadderPoint, Result};
-use crate::exec::{Cancel, Capabilities, CompileOptions, Kernels, Plan, fusions};
+use super::{Ladder, LadderPoint, ProfileError, Result};
+use crate::exec::{Cancel, Capabilities, CompileOptions, Kernels, Plan, fusions, halving};
 use crate::graph::{Graph, Node, NodeId, Op, Precisions, op, shapes};
 use crate::prune::{Group, MemberRole};
 use crate::quant::Precision;
@@ -76,6 +76,8 @@ pub fn ladders(
 ) -> Result<Vec<Ladder>> {
     let cache = Cache(cache);
     let shapes = shapes(graph)?;
+    // On a GPU half precision has a kernel of its own.
+    let precisions = Capabilities::of(&options.device, Kernels::Device).timed();
     let epilogues: HashMap<NodeId, Epilogue> =
         fusions(graph).into_iter().map(|f| (f.lead, Epilogue { residual: f.residual, act: f.act })).collect();
     let mut of_shape: Vec<(Shape, Vec<String>)> = Vec::new();
@@ -103,7 +105,13 @@ pub fn ladders(
         let points = match known {
             Some(points) => points,
             None => {
-                let (points, complete) = shape.measure(options, share, cancel)?;
+                let rungs = shape.rungs(&precisions);
+                // They are all held at once: where a GPU has no room for that, the most wanted ones are.
+                let ((points, complete), _) = halving(rungs.len(), |most| {
+                    let wanted = rungs.get(..most).unwrap_or(&rungs);
+                    let (points, all) = shape.measure(options, share, wanted, &precisions, cancel)?;
+                    Ok::<_, ProfileError>((points, all && most == rungs.len()))
+                })?;
                 if complete && !points.iter().any(|p| p.noisy) {
                     cache.put("ladder", &key, &points);
                 }
@@ -221,15 +229,19 @@ impl Shape {
         rungs
     }
 
-    /// Times rungs in turns until `limit` is over, and says whether all of them were. Full width in every precision is
-    /// always among them; a rung that there is no time to compile is left out.
-    fn measure(&self, options: &LadderOptions, limit: Duration, cancel: &Cancel) -> Result<(Vec<LadderPoint>, bool)> {
+    /// Times the rungs `wanted` in turns until `limit` is over, and says whether all of them were. The first of each
+    /// precision, which has full width, is always among them; a rung that there is no time to compile is left out.
+    fn measure(
+        &self,
+        options: &LadderOptions,
+        limit: Duration,
+        wanted: &[(usize, usize, Precision)],
+        precisions: &[Precision],
+        cancel: &Cancel,
+    ) -> Result<(Vec<LadderPoint>, bool)> {
         let start = Instant::now();
-        // On a GPU half precision has a kernel of its own.
-        let precisions = Capabilities::of(&options.device, Kernels::Device).timed();
-        let wanted = self.rungs(&precisions);
         let mut rungs: Vec<(usize, usize, Precision, Rung)> = Vec::new();
-        for &(i, o, precision) in &wanted {
+        for &(i, o, precision) in wanted {
             cancel.check()?;
             if rungs.len() >= precisions.len() && start.elapsed() > limit / 2 {
                 break;

@@ -74,9 +74,10 @@ impl Compute {
         Ok(profile)
     }
 
-    pub(super) fn measure_ladders(&self, job: &Job) -> Result<Vec<Ladder>, JobError> {
+    pub(super) fn measure_ladders(&self, state: &State, job: &Job) -> Result<Vec<Ladder>, JobError> {
         let options = LadderOptions {
-            batch: self.shelf.recipe.how.batch,
+            // The batch that the profile has: where memory ran out it is a smaller one than was asked for.
+            batch: state.profile_of(0).map_or(self.shelf.recipe.how.batch, |p| p.batch),
             threads: self.threads(),
             device: self.device.device.clone(),
             device_words: self.device.words.clone(),

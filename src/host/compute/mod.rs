@@ -25,7 +25,7 @@ use crate::exec::{self, CompileOptions, Plan, device::Opened};
 use crate::graph::{Macs, macs, node_params};
 use crate::model::{self, ASSUMED, LoadOptions, Model};
 use crate::plan::{Action, Target, Verdict};
-use crate::profile::{Ceilings, Ladder, Paired, Profile};
+use crate::profile::{Ceilings, Gauges, Ladder, Paired, Profile};
 use crate::prune::{self, Evidence, Group};
 use crate::session::{Artifacts, Ask, Built, Evaluation, Opening, Place, Proposer, SessionCard, State, private};
 use crate::train::demo;
@@ -47,6 +47,8 @@ pub struct Compute {
     /// Calibration images that trials alone touch.
     held: Dataset,
     device: Opened,
+    /// What a GPU says of itself.
+    gauges: Option<Arc<Gauges>>,
     /// Measurements that other sessions share; `None` when no such folder can be made.
     cache: Option<PathBuf>,
     evidence: Mutex<Option<Arc<Evidence>>>,
@@ -279,6 +281,7 @@ pub fn open_subject(
         data,
         calib: work,
         held,
+        gauges: Gauges::of(&device.device).and_then(Result::ok).map(Arc::new),
         device,
         cache,
         evidence: Mutex::default(),
@@ -401,6 +404,10 @@ impl Engine for Compute {
         &self.desk
     }
 
+    fn gauges(&self) -> Option<Arc<Gauges>> {
+        self.gauges.clone()
+    }
+
     fn export(&self, state: &State, round: u32, path: &str, format: &str, job: &Job) -> Result<Exported, JobError> {
         self.shelf.write_model(state, round, path, format, job)
     }
@@ -426,8 +433,8 @@ impl Work for Compute {
         self.on_original(|| self.evaluate_original(state, job))
     }
 
-    fn ladders(&self, _: &State, job: &Job) -> Result<Vec<Ladder>, JobError> {
-        self.on_original(|| self.measure_ladders(job))
+    fn ladders(&self, state: &State, job: &Job) -> Result<Vec<Ladder>, JobError> {
+        self.on_original(|| self.measure_ladders(state, job))
     }
 
     fn sense(&self, _: &State, job: &Job) -> Result<(), JobError> {

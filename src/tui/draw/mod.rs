@@ -11,6 +11,7 @@ mod footer;
 mod header;
 pub mod help;
 mod layers;
+mod machine;
 mod plot;
 mod prompt;
 mod text;
@@ -130,6 +131,7 @@ pub fn draw_on(app: &App, area: Rect, buf: &mut Buffer) -> Option<Position> {
             }
             if !l.tabs || app.pane != Pane::Agents {
                 card::draw(&mut c, l.card, l.tabs);
+                machine::draw(&mut c, l.card);
             }
             if !l.tabs {
                 plot::pane(&mut c, l.plot);
