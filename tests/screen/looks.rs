@@ -119,7 +119,7 @@ fn the_machine_is_seen_while_a_job_runs_and_nothing_moves_for_it() {
         let changed: Vec<(&str, &str)> = still.lines().zip(seen.lines()).filter(|(a, b)| a != b).collect();
         let [(border, strip)] = changed[..] else { panic!("{size:?}: {changed:#?}") };
         assert!(border.ends_with("──╯") && strip.ends_with('╯'), "{size:?}: {strip}");
-        assert!(strip.contains("gpu █ 97 % · 12.4 GB of 85.0 GB · 312 W"), "{size:?}: {strip}");
+        assert!(strip.contains("gpu █ 97 % · 12.40 GB of 85.00 GB · 312 W"), "{size:?}: {strip}");
         assert_eq!(strip.contains("others 40 %"), size.0 != 120, "{size:?}: {strip}");
         feed(&mut app, Feed::JobEnd { job: "profile".into() });
         assert_eq!(text(&drawn(&mut app)), still, "{size:?}");

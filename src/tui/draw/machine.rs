@@ -29,7 +29,8 @@ pub(super) fn draw(c: &mut Canvas<'_>, area: Rect) {
 fn parts(pal: &Palette, m: &Machine) -> Vec<Span<'static>> {
     let (dim, warn) = (pal.fg(Role::Dim), pal.fg(Role::Warn));
     let bar = |percent: u8| pal.spark(f64::from(percent) / 100.0);
-    let short = |used: u64, total: u64| if used.saturating_mul(100) >= total.saturating_mul(SHORT) { warn } else { dim };
+    let short =
+        |used: u64, total: u64| if used.saturating_mul(100) >= total.saturating_mul(SHORT) { warn } else { dim };
     let memory = |(used, total): (u64, u64)| format!("{} of {}", num::bytes(used), num::bytes(total));
     let mut out = Vec::new();
     let mut tell = |text: String, style| {
@@ -92,7 +93,7 @@ mod tests {
             mhz: Some(2900),
             gpu: None,
         };
-        assert_eq!(said(&cpu, false), "cpu ▁█ 56 % · ram 4.10 GB of 33.0 GB · 2.9 GHz");
+        assert_eq!(said(&cpu, false), "cpu ▂█ 56 % · ram 4.10 GB of 33.00 GB · 2.9 GHz");
         let disturbed = Machine { others: Some(40), processors: vec![50; 64], mhz: None, memory: None, gpu: None };
         assert_eq!(said(&disturbed, true), "cpu 64 x 50 % | others 40 %");
         let gpu = Reading {
@@ -104,7 +105,7 @@ mod tests {
             ..Reading::default()
         };
         let text = said(&Machine { gpu: Some(gpu), processors: vec![8, 8], ..Machine::default() }, true);
-        assert_eq!(text, "gpu # 97 % | 12.4 GB of 80.0 GB | 312 W | cpu __ 8 % | gpu 61 C");
+        assert_eq!(text, "gpu # 97 % | 12.40 GB of 80.00 GB | 312 W | cpu .. 8 % | gpu 61 C");
     }
 
     #[test]
