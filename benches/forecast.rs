@@ -134,7 +134,7 @@ fn compare(name: &str, spec: &FamilySpec, a: &Args) -> Outcome<()> {
         }
         let small = Plan::of(&prune::apply(&model, &groups, &actions)?, &CompileOptions::default())?;
         let paired = PairedOptions { runs: 15, time_limit: Duration::from_secs(3), ..PairedOptions::default() };
-        let paired = profile::paired_latency(&original, &small, &x, &paired, &cancel, &mut |_, _| {})?;
+        let (paired, _) = profile::paired_latency(&original, &small, &x, &paired, &cancel, &mut |_, _| {})?;
         trials.push(Trial {
             index,
             int8,

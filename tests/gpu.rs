@@ -7,6 +7,8 @@
 mod device;
 #[path = "gpu/faults.rs"]
 mod faults;
+#[path = "gpu/graphs.rs"]
+mod graphs;
 #[path = "gpu/outlive.rs"]
 mod outlive;
 #[path = "common/pty.rs"]

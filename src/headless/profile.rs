@@ -82,11 +82,12 @@ fn print_table(name: &str, p: &Profile, convention: MacConvention) -> Result<(),
     }
     let tail = p.whole.p99().map_or_else(String::new, |t| format!(", {t:.3} p99"));
     say!(
-        "whole model {:.3}{} ms ±{:.3} at the median, {:.3} p95{tail} a batch, observers off; rows add up to it",
+        "whole model {:.3}{} ms ±{:.3} at the median, {:.3} p95{tail} a batch, observers off{}; rows add up to it",
         p.whole.p50,
         if p.doubt.is_some() { "?" } else { "" },
         p.whole.p50 * p.whole.spread(),
-        p.whole.p95
+        p.whole.p95,
+        p.whole.origin()
     )?;
     for r in p.rows.iter().filter_map(|r| r.doubt.map(|d| (r, d))) {
         say!("? {}: {}", r.0.name, r.1)?;

@@ -14,7 +14,9 @@ fn figures(e: &Evaluation, base: Option<&Evaluation>) -> Value {
         "n": e.metrics.n, "score": e.metrics.score, "loss": e.metrics.loss,
         "correct": e.metrics.correct(), "top1": e.metrics.correct().map(|_| e.metrics.score),
         "top5": e.metrics.other("top-5"), "per_class": e.metrics.per_class(),
-        "latency_ms": { "p50": e.whole.p50, "p95": e.whole.p95, "p99": e.whole.p99(), "spread": e.whole.spread() },
+        "latency_ms": { "p50": e.whole.p50, "p95": e.whole.p95, "p99": e.whole.p99(), "spread": e.whole.spread(),
+            // One launch of a captured CUDA graph a run.
+            "replayed": e.whole.replayed },
         "baseline_ms": e.baseline_ms,
         // The median ratio of pairs of runs, with its interval: what `factors.latency` is.
         "latency_factor": e.latency().map(|l| json!({

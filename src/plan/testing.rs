@@ -81,7 +81,17 @@ pub fn verdict(outcome: Outcome) -> Verdict {
 }
 
 pub fn stats(ms: f64) -> LatencyStats {
-    LatencyStats { n: 10, p50: ms, p95: ms * 1.1, p99: None, mean: ms, min: ms * 0.95, spread: None, middle: 0.0 }
+    LatencyStats {
+        n: 10,
+        p50: ms,
+        p95: ms * 1.1,
+        p99: None,
+        mean: ms,
+        min: ms * 0.95,
+        spread: None,
+        middle: 0.0,
+        replayed: false,
+    }
 }
 
 /// A profile whose conv and linear rows take `ms_per_mmac` a million MACs; the whole takes 1.1 times their sum.

@@ -24,7 +24,8 @@ pub fn describe(before: &State, event: &Event) -> Option<String> {
         },
         Event::Profiled { round, profile } => {
             let of = if *round == 0 { "the original".to_owned() } else { format!("round {round}'s model") };
-            format!("profiled {of}: {:.2} ms a batch of {}", profile.whole.p50, profile.batch)
+            let whole = &profile.whole;
+            format!("profiled {of}: {:.2} ms a batch of {}{}", whole.p50, profile.batch, whole.origin())
         }
         Event::Remeasured { round, layer, profile } => {
             let ms = profile.rows.iter().find(|r| &r.name == layer).map_or(0.0, |r| profile.ms(r));
@@ -35,8 +36,13 @@ pub fn describe(before: &State, event: &Event) -> Option<String> {
         Event::Paired { round, latency } => {
             let r = latency.ratio;
             format!(
-                "round {round}: {:.2} ms beside the original's {:.2}, {:.2}x [{:.2}, {:.2}]",
-                latency.new.p50, latency.base.p50, r.value, r.low, r.high
+                "round {round}: {:.2} ms beside the original's {:.2}, {:.2}x [{:.2}, {:.2}]{}",
+                latency.new.p50,
+                latency.base.p50,
+                r.value,
+                r.low,
+                r.high,
+                latency.new.origin()
             )
         }
         Event::LaddersMeasured { ladders } => {

@@ -81,8 +81,9 @@ pub struct Table {
     pub blocks: Vec<Block>,
     /// Largest KL of any curve that stays finite: the sparklines' scale.
     pub sens_scale: f64,
-    /// Latency of the whole model that the figures are parts of, milliseconds a batch of so many, and whether it is in doubt.
-    pub whole: Option<(f64, usize, bool)>,
+    /// Latency of the whole model that the figures are parts of, milliseconds a batch of so many, whether it is in doubt,
+    /// and whether it is of replays.
+    pub whole: Option<(f64, usize, bool, bool)>,
     /// Round whose profile the figures come from, and whether a newer model is in force.
     pub of_round: Option<u32>,
     pub stale: bool,
@@ -112,7 +113,7 @@ impl Table {
             for layer in &mut t.layers {
                 layer.gone = true;
             }
-            t.whole = Some((profile.whole.p50, profile.batch, profile.doubt.is_some()));
+            t.whole = Some((profile.whole.p50, profile.batch, profile.doubt.is_some(), profile.whole.replayed));
             for row in &profile.rows {
                 t.measure(profile, row);
             }

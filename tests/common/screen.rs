@@ -104,6 +104,7 @@ fn stats(ms: f64) -> LatencyStats {
         min: ms * 0.96,
         spread: None,
         middle: 0.0,
+        replayed: false,
     }
 }
 

@@ -13,7 +13,17 @@ use paring::quant::Precision;
 use paring::session::{Evaluation, Phase, Round, SessionCard, State};
 
 pub fn stats(ms: f64) -> LatencyStats {
-    LatencyStats { n: 10, p50: ms, p95: ms * 1.1, p99: None, mean: ms, min: ms * 0.95, spread: None, middle: 0.0 }
+    LatencyStats {
+        n: 10,
+        p50: ms,
+        p95: ms * 1.1,
+        p99: None,
+        mean: ms,
+        min: ms * 0.95,
+        spread: None,
+        middle: 0.0,
+        replayed: false,
+    }
 }
 
 /// Time in proportion to MACs.

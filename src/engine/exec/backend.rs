@@ -6,6 +6,7 @@
 
 use super::error::Result;
 use super::lower::StepInfo;
+use super::replay::{Launch, Replays};
 use super::run::{Arenas, Times};
 use super::sizes::Known;
 use crate::graph::{Binding, NodeId};
@@ -32,7 +33,14 @@ pub(super) trait Backend: Send + Sync {
     /// it says what every step took.
     fn run(&self, state: &mut State, x: &Tensor, ids: &[NodeId], times: Times<'_>) -> Result<Vec<Tensor>>;
 
-    /// As [`Backend::run`] for one value, and what the run took by the device's clock.
+    /// How timed runs of a batch like `x` for the value of `id` will be given to the device; on a GPU, the first time, captures
+    /// what is to be replayed.
+    fn prepare_timed(&self, _: &mut State, _x: &Tensor, _id: NodeId) -> Result<Launch> {
+        Ok(Launch::Host)
+    }
+
+    /// As [`Backend::run`] for one value, and what the run took by the device's clock, given to it as
+    /// [`Backend::prepare_timed`] says.
     fn run_timed(&self, state: &mut State, x: &Tensor, id: NodeId) -> Result<(Tensor, Duration)> {
         let start = Instant::now();
         let out = self.run(state, x, &[id], None)?.swap_remove(0);
@@ -54,7 +62,16 @@ pub(super) struct State {
     pub arenas: Arc<Arenas>,
     /// How large they are for the numbers of tokens that came along.
     pub sizes: Known,
+    /// What a GPU replays.
+    pub replays: Replays<Captured>,
 }
+
+#[cfg(feature = "cuda")]
+pub(super) use super::cuda::Captured;
+
+/// Nothing is captured where there is no GPU.
+#[cfg(not(feature = "cuda"))]
+pub(super) type Captured = std::convert::Infallible;
 
 /// A place between steps; see [`Plan::cut_before`].
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -20,6 +20,8 @@ mod ops;
 mod own;
 mod pass;
 mod program;
+#[cfg(feature = "cuda")]
+mod replay;
 mod rounding;
 mod site;
 mod walk;

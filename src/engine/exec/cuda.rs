@@ -1,10 +1,11 @@
-//! The part that only a CUDA build has: opening a device, compiling and launching our kernels, events, memory figures and
-//! int8 products.
+//! The part that only a CUDA build has: opening a device, compiling and launching our kernels, events, graphs, memory
+//! figures and int8 products.
 //!
 //! Everything runs on the one stream of the device that [`open`] made, so the order of calls is the order of work and no
 //! tensor needs events of its own. Not here: what kernels compute (`exec::candle` defines it and is tested on a CPU).
 //! Invariant: opening uses every library once, so one that is missing is told then (cudarc panics; the caller catches).
 
+mod graph;
 mod lt;
 
 use super::candle::geometry::Geometry;
@@ -19,6 +20,7 @@ use std::ffi::c_void;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+pub(super) use graph::{Captured, Recorded, copy, record};
 pub(super) use lt::int8_product;
 
 const SOURCE: &str = include_str!("cuda/kernels.cu");

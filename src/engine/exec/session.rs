@@ -8,6 +8,7 @@ use super::backend::{Cut, Live, State};
 use super::error::{ExecError, Result};
 use super::input;
 use super::plan::Plan;
+use super::replay::Launch;
 use super::run::Times;
 use crate::graph::{Binding, NodeId, shapes_at};
 use candle_core::Tensor;
@@ -65,8 +66,26 @@ impl Session {
         Ok(self.run_fetch(x, &[self.plan.graph().output], None)?.swap_remove(0))
     }
 
-    /// As [`Session::run`], and what it took by the device's clock: the host's on a CPU, two events around all that was queued on
-    /// a GPU, so that what a host takes to notice the end is no part of it.
+    /// How [`Session::run_timed`] will run batches like `x`. On a GPU, the first time for a batch of this shape, it captures the
+    /// whole forward pass from the stream into a CUDA graph; what cannot be captured, or computes other bits when it is replayed,
+    /// will be launched kernel by kernel, and the answer says why. No more than a few graphs are kept.
+    ///
+    /// # Errors
+    /// As [`Session::run`]: what has failed is the run itself. A capture that fails is no error.
+    pub fn prepare_timed(&mut self, x: &Tensor) -> Result<Launch> {
+        self.check_input(x)?;
+        self.plan.backend.prepare_timed(&mut self.state, x, self.plan.graph().output)
+    }
+
+    /// Timed runs on a GPU are launched kernel by kernel from now on, and `why`: as those of another plan that they are
+    /// compared with.
+    pub fn launch_eagerly(&mut self, why: &str) {
+        self.state.replays.never(why.into());
+    }
+
+    /// As [`Session::run`], and what it took by the device's clock: the host's on a CPU, two events on a GPU, around one launch of
+    /// the graph or around all that was queued, as [`Session::prepare_timed`] says (and does, where nobody asked before). What a
+    /// host takes to notice the end is no part of it. The result has the same bits either way.
     ///
     /// # Errors
     /// As [`Session::run`].

@@ -4,6 +4,9 @@
 //! and threads. A row's latency is its part of that: the median of its time in runs with observers, which take turns with
 //! the others, times [`Profile::scale`]. A factor is the median ratio of pairs of runs ([`super::paired_latency`]).
 //!
+//! On a GPU whole runs are replayed from a CUDA graph where a run can be captured (`exec::Launch`), and layers are launched one
+//! by one with events between them: their times say how a run's latency divides, not what it is.
+//!
 //! Invariants: warm-up runs are never counted; a row's name is its step's leading node; what a row says of kernel,
 //! precision and bytes is what the compiled plan reports. Rows stream out while samples come in.
 
@@ -129,6 +132,8 @@ fn measure(
     let watch = PeakWatch::start(&options.device)?;
     session.run(x)?;
     let memory = watch.map(|w| w.peak()).transpose()?;
+    let launch = session.prepare_timed(x)?;
+    notes.extend(launch.complaint());
     let names: Vec<String> = plan.steps().iter().map(|s| s.name.clone()).collect();
     let busy = if options.device.is_cpu() { threads } else { 1 };
     let &ProfileOptions { runs: wanted, time_limit, ref watch, .. } = options;
@@ -151,7 +156,7 @@ fn measure(
     let load = counted.load;
     let whole = LatencyStats::of(&pick(&whole_ms, &counted.rounds));
     let doubt = whole.doubt(&load);
-    let whole = whole.at_least(REPEAT_WHOLE, REPEAT_MS);
+    let whole = LatencyStats { replayed: launch.is_replayed(), ..whole.at_least(REPEAT_WHOLE, REPEAT_MS) };
     for samples in &mut seen.ms {
         *samples = pick(samples, &counted.rounds);
     }

@@ -4,7 +4,7 @@ use super::load::{Load, Watch};
 use super::stats::ms;
 use super::turns::{LEAST, Turns};
 use super::{Doubt, LatencyStats, Paired, Ratio, Result};
-use crate::exec::{Cancel, Plan, Session};
+use crate::exec::{Cancel, Launch, Plan, Session};
 use candle_core::Tensor;
 use std::time::Duration;
 
@@ -67,7 +67,8 @@ pub(super) fn pick<T: Copy>(all: &[T], rounds: &[usize]) -> Vec<T> {
     rounds.iter().filter_map(|&r| all.get(r).copied()).collect()
 }
 
-/// Latency of one model: whole runs without observers, after two to warm up; and why it is not to be decided on, if so.
+/// Latency of one model: whole runs without observers, after two to warm up; why it is not to be decided on, if so; and how
+/// the runs were launched.
 ///
 /// # Errors
 /// What running reports, and cancellation.
@@ -77,25 +78,27 @@ pub fn whole_latency(
     options: &PairedOptions,
     cancel: &Cancel,
     progress: &mut dyn FnMut(usize, usize),
-) -> Result<(LatencyStats, Option<Doubt>)> {
+) -> Result<(LatencyStats, Option<Doubt>, Launch)> {
     let mut session = plan.session();
     for _ in 0..2 {
         cancel.check()?;
         session.run(x)?;
     }
+    let launch = session.prepare_timed(x)?;
     let mut samples = Vec::with_capacity(options.runs);
     let counted = options.turns(cancel).take(|round| {
         samples.push(timed(&mut session, x)?);
         progress((round + 1).min(options.runs), options.runs);
         Ok(())
     })?;
-    let stats = LatencyStats::of(&pick(&samples, &counted.rounds));
-    Ok((stats.at_least(REPEAT_WHOLE, REPEAT_MS), stats.doubt(&counted.load)))
+    let stats = LatencyStats { replayed: launch.is_replayed(), ..LatencyStats::of(&pick(&samples, &counted.rounds)) };
+    Ok((stats.at_least(REPEAT_WHOLE, REPEAT_MS), stats.doubt(&counted.load), launch))
 }
 
 /// Latency of `base` and `new` on the same input: runs in pairs, either first by chance, so that what weighs on the machine
 /// weighs on both alike. The factor is the median of the pairs' ratios, with its interval by order statistics. In doubt,
-/// it says so and the interval becomes that of single pairs.
+/// it says so and the interval becomes that of single pairs. Both are launched in the same way, which comes with it: where one
+/// cannot be replayed, neither is.
 ///
 /// # Errors
 /// What running reports, and cancellation.
@@ -106,12 +109,13 @@ pub fn paired_latency(
     options: &PairedOptions,
     cancel: &Cancel,
     progress: &mut dyn FnMut(usize, usize),
-) -> Result<Paired> {
+) -> Result<(Paired, Launch)> {
     let (mut base, mut new) = (base.session(), new.session());
     for is_new in [false, true, false, true] {
         cancel.check()?;
         if is_new { &mut new } else { &mut base }.run(x)?;
     }
+    let launch = alike(&mut base, &mut new, x)?;
     let (mut pairs, mut order) = (Vec::new(), Order::new(options.seed));
     let counted = options.turns(cancel).take(|round| {
         let mut pair = (0.0, 0.0);
@@ -122,7 +126,22 @@ pub fn paired_latency(
         progress((round + 1).min(options.runs), options.runs);
         Ok(())
     })?;
-    Ok(of_pairs(&pick(&pairs, &counted.rounds), counted.load))
+    let mut paired = of_pairs(&pick(&pairs, &counted.rounds), counted.load);
+    (paired.base.replayed, paired.new.replayed) = (launch.is_replayed(), launch.is_replayed());
+    Ok((paired, launch))
+}
+
+/// Has both launched in the same way, and says which.
+fn alike(base: &mut Session, new: &mut Session, x: &Tensor) -> Result<Launch> {
+    let (of_base, of_new) = (base.prepare_timed(x)?, new.prepare_timed(x)?);
+    let (other, why, whose) = match (&of_base, &of_new) {
+        (Launch::Eager(why), Launch::Replayed) => (new, why, "the original's"),
+        (Launch::Replayed, Launch::Eager(why)) => (base, why, "the new model's"),
+        _ => return Ok(of_base),
+    };
+    let why = format!("{whose} cannot: {why}");
+    other.launch_eagerly(&why);
+    Ok(Launch::Eager(why.into()))
 }
 
 fn of_pairs(pairs: &[(f64, f64)], load: Load) -> Paired {

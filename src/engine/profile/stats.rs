@@ -47,6 +47,7 @@ impl LatencyStats {
             min: s[0],
             spread: Some(part(0.5 * (high - low)).max(part(drift))),
             middle: part(quantile(&s, 0.75) - quantile(&s, 0.25)),
+            replayed: false,
         }
     }
 

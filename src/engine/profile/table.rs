@@ -21,6 +21,17 @@ pub struct LatencyStats {
     /// From the lower to the upper quartile, as a part of `p50`.
     #[serde(default)]
     pub middle: f64,
+    /// On a GPU: each sample is one launch of a captured CUDA graph, so that what launching its kernels takes the host is no
+    /// part of it. Otherwise they were launched one by one, as layers' always are.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub replayed: bool,
+}
+
+impl LatencyStats {
+    /// How it was measured, to follow other words on that; nothing where there is nothing to tell.
+    pub fn origin(&self) -> &'static str {
+        if self.replayed { ", replayed from a CUDA graph" } else { "" }
+    }
 }
 
 /// Why a figure is not to be decided on. It is shown with a mark, until it is measured again.

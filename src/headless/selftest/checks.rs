@@ -5,7 +5,7 @@ use super::truth::{Run, SIGMAS};
 use crate::data::synthetic;
 use crate::exec::candle::{self, Capture, Mode};
 use crate::exec::device::{self, Opened};
-use crate::exec::{CompileOptions, ExecError, Kernels, Plan, StepInfo};
+use crate::exec::{CompileOptions, ExecError, Kernels, Plan, Session, StepInfo};
 use crate::graph::op::InputType;
 use crate::graph::{Precision, Precisions};
 use crate::model::random_params;
@@ -53,7 +53,7 @@ pub(super) struct Check {
     /// Of other precisions than f32: root mean square of the errors over what the codes or bits imply.
     pub spread: Option<f64>,
     pub outcome: Outcome,
-    /// Why it failed or was skipped.
+    /// Why it failed or was skipped; on a GPU, why it was not replayed.
     pub note: Option<String>,
 }
 
@@ -175,6 +175,7 @@ fn run_case(case: &Case, opened: &Opened, check: &mut Check) -> Result<()> {
         let want = run.output(&x)?;
         let got = values(&session.run(&tensor)?)?;
         check.compare(&got, &want.y, &want.tolerance, &mut errors);
+        replay(&mut session, &tensor, &got, check)?;
     }
     if case.precision != Precision::F32 && errors.n > 0 {
         let spread = (errors.squares / errors.n as f64).sqrt();
@@ -221,8 +222,26 @@ fn run_demo(kind: demo::DemoModel, opened: &Opened, check: &mut Check) -> Result
     let want = values(&candle::forward(&model.graph, &params, &x, Mode::Eval, &mut Capture::none())?)?;
     let want: Vec<f64> = want.into_iter().map(f64::from).collect();
     let top = want.iter().fold(0.0f64, |m, v| m.max(v.abs()));
-    let got = values(&plan.run(&x)?)?;
+    let mut session = plan.session();
+    let got = values(&session.run(&x)?)?;
     check.compare(&got, &want, &vec![LOGITS * top; want.len()], &mut Errors::default());
+    replay(&mut session, &x, &got, check)
+}
+
+/// On a GPU: has the pass captured and holds its replay against `got`, bit for bit. One that cannot be captured computes no worse
+/// for it: that is noted, and no failure.
+fn replay(session: &mut Session, x: &Tensor, got: &[f32], check: &mut Check) -> Result<()> {
+    let launch = session.prepare_timed(x)?;
+    if let Some(why) = launch.complaint() {
+        check.note.get_or_insert(why);
+    }
+    if launch.is_replayed() {
+        let again = values(&session.run_timed(x)?.0)?;
+        let differs = got.iter().zip(&again).position(|(a, b)| a.to_bits() != b.to_bits());
+        if let Some(i) = differs {
+            check.fail(format!("element {i} is {:e} launched kernel by kernel, {:e} replayed", got[i], again[i]));
+        }
+    }
     Ok(())
 }
 

@@ -174,15 +174,18 @@ impl Compute {
     fn whole_latency(&self, plan: &Plan, job: &Job) -> Result<(LatencyStats, Option<Doubt>), JobError> {
         let x = self.noise()?;
         let meter = &mut job.meter("evaluate", "latency");
-        Ok(profile::whole_latency(plan, &x, &self.paired_options(), job.cancel(), meter)?)
+        let (stats, doubt, launch) = profile::whole_latency(plan, &x, &self.paired_options(), job.cancel(), meter)?;
+        tell(job, &launch.complaint().into_iter().collect::<Vec<_>>());
+        Ok((stats, doubt))
     }
 
     /// Latency of `plan` beside the original's, on the session's batch.
     pub(super) fn time_beside(&self, original: &Plan, plan: &Plan, job: &Job) -> Result<Paired, JobError> {
         let x = self.noise()?;
         let meter = &mut job.meter("evaluate", "latency against the original");
-        let paired = profile::paired_latency(original, plan, &x, &self.paired_options(), job.cancel(), meter)?;
-        tell(job, &paired.load.words().into_iter().collect::<Vec<_>>());
+        let (paired, launch) =
+            profile::paired_latency(original, plan, &x, &self.paired_options(), job.cancel(), meter)?;
+        tell(job, &paired.load.words().into_iter().chain(launch.complaint()).collect::<Vec<_>>());
         if let Some(why) = paired.doubt {
             let ratio = paired.ratio;
             let note = format!(

@@ -260,6 +260,7 @@ pub fn beside(e: &Evaluation) -> Option<String> {
     if ratio.n > 0 {
         text.push_str(&format!(" [{}, {}], {} pairs", num::factor(ratio.low), num::factor(ratio.high), ratio.n));
     }
+    text.push_str(e.whole.origin());
     if let Some(why) = e.doubt {
         text.push_str(&format!("; in doubt: {why}"));
     }

@@ -429,9 +429,10 @@ fn legend(c: &mut Canvas<'_>, area: Rect, p50: f64, t: &Table) {
         let text = format!("{dot}? {noisy} noisy, {} measures again", app.label(Act::Measure));
         spans.push(span(text, pal.fg(Role::Warn)));
     }
-    if let Some((ms, batch, doubtful)) = t.whole.filter(|_| t.live_runs == 0) {
+    if let Some((ms, batch, doubtful, replayed)) = t.whole.filter(|_| t.live_runs == 0) {
         let mark = num::mark(doubtful);
-        let text = format!("{dot}whole {}{mark} ms, batch {batch}", num::ms(ms));
+        let how = if replayed { ", replayed" } else { "" };
+        let text = format!("{dot}whole {}{mark} ms, batch {batch}{how}", num::ms(ms));
         spans.push(span(text, if doubtful { pal.fg(Role::Warn) } else { dim }));
     }
     if app.list.order_held {

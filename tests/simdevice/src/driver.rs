@@ -1,5 +1,5 @@
-//! The driver's calls: initialisation, devices, contexts, modules, launches, streams, events and graphs. Memory's are in
-//! `driver_memory.rs`. What each does is elsewhere; here stands only what a call looks like and what it answers.
+//! The driver's calls: initialisation, devices, contexts, modules, launches, streams and events. Memory's are in
+//! `driver_memory.rs`, those of graphs in `driver_graph.rs`. What each does is elsewhere; here stands only what a call looks like and what it answers.
 
 use crate::config::config;
 use crate::fault::{self, Fault};
@@ -17,7 +17,7 @@ const NOT_FOUND: u32 = 500;
 const SYSTEM_DRIVER_MISMATCH: u32 = 803;
 
 /// Where a result goes; a call with a null one is refused.
-unsafe fn put<T>(at: *mut T, value: T) -> u32 {
+pub(crate) unsafe fn put<T>(at: *mut T, value: T) -> u32 {
     if at.is_null() {
         return INVALID_VALUE;
     }
@@ -27,7 +27,7 @@ unsafe fn put<T>(at: *mut T, value: T) -> u32 {
 }
 
 /// `Ok` to `at`, the error as the answer.
-unsafe fn answer<T>(at: *mut T, result: Result<T, u32>) -> u32 {
+pub(crate) unsafe fn answer<T>(at: *mut T, result: Result<T, u32>) -> u32 {
     match result {
         // SAFETY: as `put`.
         Ok(value) => unsafe { put(at, value) },
@@ -73,8 +73,18 @@ fn described(error: u32) -> Option<(&'static CStr, &'static CStr)> {
         803 => {
             (c"CUDA_ERROR_SYSTEM_DRIVER_MISMATCH", c"system has unsupported display driver / cuda driver combination")
         }
+        401 => (c"CUDA_ERROR_ILLEGAL_STATE", c"the operation cannot be performed in the present state"),
         900 => (c"CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED", c"operation not permitted when stream is capturing"),
         901 => (c"CUDA_ERROR_STREAM_CAPTURE_INVALIDATED", c"operation failed due to a previous error during capture"),
+        905 => (c"CUDA_ERROR_STREAM_CAPTURE_ISOLATION", c"dependency created on uncaptured work in another stream"),
+        906 => (
+            c"CUDA_ERROR_STREAM_CAPTURE_IMPLICIT",
+            c"operation would make the legacy stream depend on a capturing blocking stream",
+        ),
+        908 => (
+            c"CUDA_ERROR_STREAM_CAPTURE_WRONG_THREAD",
+            c"attempt to terminate a thread-local capture sequence from another thread",
+        ),
         999 => (c"CUDA_ERROR_UNKNOWN", c"unknown error"),
         _ => return None,
     })
@@ -215,6 +225,9 @@ pub unsafe extern "C" fn cuModuleLoadData(to: *mut *mut Module, image: *const c_
     if stream::current().is_none() {
         return stream::INVALID_CONTEXT;
     }
+    if let Some(error) = stream::spoilt_by() {
+        return error;
+    }
     // SAFETY: PTX is a C string.
     let text = unsafe { CStr::from_ptr(image.cast()) }.to_string_lossy();
     // SAFETY: the caller's.
@@ -302,44 +315,12 @@ pub extern "C" fn cuStreamWaitEvent(of: usize, event: usize, _flags: c_uint) -> 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuStreamIsCapturing(of: usize, status: *mut c_uint) -> u32 {
     // SAFETY: the caller's.
-    unsafe { answer(status, stream::capturing(of).map(c_uint::from)) }
+    unsafe { answer(status, stream::capture_status(of)) }
 }
 
 #[unsafe(no_mangle)]
-pub extern "C" fn cuStreamBeginCapture_v2(of: usize, _mode: c_uint) -> u32 {
-    stream::begin_capture(of)
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuStreamEndCapture(of: usize, graph: *mut usize) -> u32 {
-    // SAFETY: the caller's.
-    unsafe { answer(graph, stream::end_capture(of)) }
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuGraphInstantiateWithFlags(to: *mut usize, graph: usize, _flags: u64) -> u32 {
-    // SAFETY: the caller's.
-    unsafe { answer(to, stream::instantiate(graph)) }
-}
-
-#[unsafe(no_mangle)]
-pub extern "C" fn cuGraphUpload(_: usize, _: usize) -> u32 {
-    SUCCESS
-}
-
-#[unsafe(no_mangle)]
-pub extern "C" fn cuGraphLaunch(graph: usize, on: usize) -> u32 {
-    stream::launch_graph(graph, on)
-}
-
-#[unsafe(no_mangle)]
-pub extern "C" fn cuGraphExecDestroy(graph: usize) -> u32 {
-    stream::destroy_graph(graph)
-}
-
-#[unsafe(no_mangle)]
-pub extern "C" fn cuGraphDestroy(graph: usize) -> u32 {
-    stream::destroy_graph(graph)
+pub extern "C" fn cuStreamBeginCapture_v2(of: usize, mode: c_uint) -> u32 {
+    stream::begin_capture(of, mode)
 }
 
 #[unsafe(no_mangle)]

@@ -2,17 +2,17 @@
 //!
 //! Host memory is pageable unless the driver made it: what is copied from it is read before the call returns, and a copy
 //! to it is done when the call returns, as the driver's page on synchronisation says. Copies of pinned memory are the
-//! stream's work like any other.
+//! stream's work like any other. In a capture a copy keeps the host's address and is made when the graph runs, by when
+//! pageable memory is another's: that ends the run.
 
 use crate::config::config;
 use crate::fault;
-use crate::stream::{self, CAPTURE_UNSUPPORTED, Cost, INVALID_CONTEXT, INVALID_VALUE, SUCCESS};
+use crate::stream::{self, CopyNode, Cost, INVALID_CONTEXT, INVALID_VALUE, Kind, OUT_OF_MEMORY, Place, SUCCESS};
 use crate::{memory, misuse};
 use std::collections::BTreeMap;
 use std::ffi::{c_int, c_uint, c_void};
 use std::sync::{Mutex, PoisonError};
 
-const OUT_OF_MEMORY: u32 = 2;
 /// A pool's handle is its device and this.
 const POOL: usize = 0x90_0000;
 
@@ -47,6 +47,9 @@ unsafe fn allocate(to: *mut u64, len: usize) -> u32 {
 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuMemAlloc_v2(to: *mut u64, len: usize) -> u32 {
+    if let Some(error) = stream::spoilt_by() {
+        return error;
+    }
     // SAFETY: the caller's.
     unsafe { allocate(to, len) }
 }
@@ -54,8 +57,15 @@ pub unsafe extern "C" fn cuMemAlloc_v2(to: *mut u64, len: usize) -> u32 {
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuMemAllocAsync(to: *mut u64, len: usize, on: usize) -> u32 {
     match stream::capturing(on) {
-        // Memory nodes are not modelled: what is captured must have its memory before.
-        Ok(true) => CAPTURE_UNSUPPORTED,
+        Ok(true) if len == 0 || to.is_null() => INVALID_VALUE,
+        Ok(true) => match fault::sticky().map_or_else(|| stream::allocate_in_capture(on, len), Err) {
+            Ok(at) => {
+                // SAFETY: the caller's.
+                unsafe { to.write(at) };
+                SUCCESS
+            }
+            Err(error) => error,
+        },
         // SAFETY: the caller's.
         Ok(false) => unsafe { allocate(to, len) },
         Err(error) => error,
@@ -67,8 +77,14 @@ pub extern "C" fn cuMemFree_v2(at: u64) -> u32 {
     if at == 0 {
         return SUCCESS;
     }
+    if let Some(error) = stream::spoilt_by() {
+        return error;
+    }
     // Waits for what may still use it.
     let result = stream::synchronize_device();
+    if memory::is_aside(at) || stream::outlived(at) {
+        misuse!("cuMemFree of a graph's memory is not modelled: cuMemFreeAsync is");
+    }
     if !memory::release(at) {
         misuse!("cuMemFree: 0x{at:x}: {}", memory::words(at));
     }
@@ -79,14 +95,34 @@ pub extern "C" fn cuMemFree_v2(at: u64) -> u32 {
 #[unsafe(no_mangle)]
 pub extern "C" fn cuMemFreeAsync(at: u64, on: usize) -> u32 {
     match stream::capturing(on) {
-        Ok(true) => return CAPTURE_UNSUPPORTED,
+        Ok(true) => return stream::free_in_capture(on, at),
         Ok(false) => {}
         Err(error) => return error,
+    }
+    // A note of the driver's in the stream's order.
+    let free = |work| stream::enqueue_as(on, Kind::Free { at }, "cuMemFreeAsync", None, work);
+    if stream::outlived(at) {
+        return free(Box::new(move || memory::unmake(at)));
+    }
+    if memory::is_aside(at) {
+        misuse!("cuMemFreeAsync: 0x{at:x} is a graph's, which frees it itself or has not been launched");
     }
     if !memory::release(at) {
         misuse!("cuMemFreeAsync: 0x{at:x}: {}", memory::words(at));
     }
-    stream::enqueue(on, "cuMemFreeAsync", Cost::default(), Box::new(move || memory::free(at)))
+    free(Box::new(move || memory::free(at)))
+}
+
+/// What graphs have of a device and do not use, which here is all: none runs while the host asks.
+#[unsafe(no_mangle)]
+pub extern "C" fn cuDeviceGraphMemTrim(device: c_int) -> u32 {
+    match usize::try_from(device) {
+        Ok(d) if d < config().devices.len() => {
+            memory::trim_graphs(d);
+            SUCCESS
+        }
+        _ => INVALID_VALUE,
+    }
 }
 
 #[unsafe(no_mangle)]
@@ -94,7 +130,8 @@ pub unsafe extern "C" fn cuMemGetInfo_v2(free: *mut usize, total: *mut usize) ->
     let Some(device) = stream::current() else { return INVALID_CONTEXT };
     // SAFETY: the caller's.
     unsafe {
-        free.write((memory::total(device) - memory::pool(device, |p| p.reserved).min(memory::total(device))) as usize);
+        let taken = memory::pool(device, |p| p.reserved + p.graphs);
+        free.write((memory::total(device) - taken.min(memory::total(device))) as usize);
         total.write(memory::total(device) as usize);
     }
     SUCCESS
@@ -102,6 +139,9 @@ pub unsafe extern "C" fn cuMemGetInfo_v2(free: *mut usize, total: *mut usize) ->
 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuMemHostAlloc(to: *mut *mut c_void, len: usize, _flags: c_uint) -> u32 {
+    if let Some(error) = stream::spoilt_by() {
+        return error;
+    }
     // SAFETY: freed by `cuMemFreeHost`.
     let at = unsafe { libc::calloc(1, len.max(1)) };
     if at.is_null() {
@@ -138,20 +178,32 @@ pub unsafe extern "C" fn cuMemcpyHtoDAsync_v2(to: u64, from: *const c_void, len:
     if len == 0 {
         return SUCCESS;
     }
-    let is_pinned = pinned(from as usize, len);
-    if !is_pinned && stream::capturing(on) == Ok(true) {
-        return CAPTURE_UNSUPPORTED;
-    }
+    let (is_pinned, is_captured) = (pinned(from as usize, len), stream::capturing(on) == Ok(true));
     let source = from as usize;
+    let at_once = !is_pinned && !is_captured;
     // SAFETY: the caller's memory, read before the call returns.
-    let copy = (!is_pinned).then(|| unsafe { std::slice::from_raw_parts(from.cast::<u8>(), len) }.to_vec());
+    let copy = at_once.then(|| unsafe { std::slice::from_raw_parts(from.cast::<u8>(), len) }.to_vec());
     let work = move || {
+        if is_captured {
+            still_there(source, len, "reads");
+        }
         let from = copy.as_ref().map_or(source as *const u8, |c| c.as_ptr());
         memory::check_write(to, len, "cuMemcpyHtoD");
         // SAFETY: `len` bytes on both sides, just checked on the device's.
         unsafe { std::ptr::copy_nonoverlapping(from, to as *mut u8, len) };
     };
-    stream::enqueue(on, "cuMemcpyHtoDAsync", over_the_bus(len), Box::new(work))
+    let kind = Kind::Copy(CopyNode { bytes: len, from: Place::Host(source), to: Place::Device(to) });
+    stream::enqueue_as(on, kind, "cuMemcpyHtoDAsync", Some(over_the_bus(len)), Box::new(work))
+}
+
+/// A graph copies from or to the host's memory: only what the driver made, and has not freed since, is known to be there.
+fn still_there(at: usize, len: usize, does: &str) {
+    if !pinned(at, len) {
+        misuse!(
+            "a graph {does} {len} bytes at 0x{at:x} of the host's memory when it is launched, as was captured: it is \
+             pageable, and may be another's by now"
+        );
+    }
 }
 
 #[unsafe(no_mangle)]
@@ -159,18 +211,19 @@ pub unsafe extern "C" fn cuMemcpyDtoHAsync_v2(to: *mut c_void, from: u64, len: u
     if len == 0 {
         return SUCCESS;
     }
-    let is_pinned = pinned(to as usize, len);
-    if !is_pinned && stream::capturing(on) == Ok(true) {
-        return CAPTURE_UNSUPPORTED;
-    }
+    let (is_pinned, is_captured) = (pinned(to as usize, len), stream::capturing(on) == Ok(true));
     let place = to as usize;
     let work = move || {
+        if is_captured {
+            still_there(place, len, "writes");
+        }
         memory::check_read(from, len, "cuMemcpyDtoH");
         // SAFETY: the caller's place for `len` bytes, which it keeps until the stream is done.
         unsafe { std::ptr::copy_nonoverlapping(from as *const u8, place as *mut u8, len) };
     };
-    match stream::enqueue(on, "cuMemcpyDtoHAsync", over_the_bus(len), Box::new(work)) {
-        SUCCESS if !is_pinned => stream::synchronize(on),
+    let kind = Kind::Copy(CopyNode { bytes: len, from: Place::Device(from), to: Place::Host(place) });
+    match stream::enqueue_as(on, kind, "cuMemcpyDtoHAsync", Some(over_the_bus(len)), Box::new(work)) {
+        SUCCESS if !is_pinned && !is_captured => stream::synchronize(on),
         result => result,
     }
 }
@@ -186,7 +239,8 @@ pub extern "C" fn cuMemcpyDtoDAsync_v2(to: u64, from: u64, len: usize, on: usize
         // SAFETY: both were just checked.
         unsafe { std::ptr::copy(from as *const u8, to as *mut u8, len) };
     };
-    stream::enqueue(on, "cuMemcpyDtoDAsync", moved(len), Box::new(work))
+    let kind = Kind::Copy(CopyNode { bytes: len, from: Place::Device(from), to: Place::Device(to) });
+    stream::enqueue_as(on, kind, "cuMemcpyDtoDAsync", Some(moved(len)), Box::new(work))
 }
 
 #[unsafe(no_mangle)]
@@ -199,7 +253,7 @@ pub extern "C" fn cuMemsetD8Async(to: u64, value: u8, len: usize, on: usize) -> 
         // SAFETY: just checked.
         unsafe { std::ptr::write_bytes(to as *mut u8, value, len) };
     };
-    stream::enqueue(on, "cuMemsetD8Async", moved(len / 2), Box::new(work))
+    stream::enqueue_as(on, Kind::Set, "cuMemsetD8Async", Some(moved(len / 2)), Box::new(work))
 }
 
 #[unsafe(no_mangle)]

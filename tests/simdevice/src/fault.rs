@@ -2,7 +2,8 @@
 //!
 //! `SIMDEVICE_FAULT` is a list of them, each with the call at which it comes: `no-device`, `driver-too-old`, `oom@N` (the
 //! N-th allocation fails), `oom-from@N` (every one from the N-th), `illegal@N` (after the N-th launch every call answers that an
-//! address was illegal), `launch@N`, `ecc@N`, `lost@N` (the device no longer answers).
+//! address was illegal), `launch@N`, `ecc@N`, `lost@N` (the device no longer answers), `capture@N` (the N-th call that a capture
+//! records cannot be captured).
 
 use std::io::Write;
 use std::sync::OnceLock;
@@ -37,6 +38,10 @@ pub enum Fault {
         at: u64,
         ever_after: bool,
     },
+    /// The `at`-th call that is recorded spoils its capture.
+    Capture {
+        at: u64,
+    },
     /// An error that stays, from the `at`-th launch on.
     Sticky {
         at: u64,
@@ -70,6 +75,7 @@ fn parse(wish: &str) -> Fault {
         "illegal" => Fault::Sticky { at, error: ILLEGAL_ADDRESS },
         "launch" => Fault::Sticky { at, error: LAUNCH_FAILED },
         "ecc" => Fault::Sticky { at, error: ECC_UNCORRECTABLE },
+        "capture" => Fault::Capture { at },
         "lost" => Fault::Sticky { at, error: UNKNOWN },
         other => misuse!("SIMDEVICE_FAULT: there is no fault `{other}`"),
     }
@@ -112,6 +118,13 @@ pub fn on_allocation() -> bool {
         Fault::OutOfMemory { at, ever_after } => number == *at || (*ever_after && number > *at),
         _ => false,
     })
+}
+
+/// Counts a call that a capture records; whether it cannot be captured.
+pub fn on_capture() -> bool {
+    static RECORDED: AtomicU64 = AtomicU64::new(0);
+    let number = RECORDED.fetch_add(1, Ordering::AcqRel) + 1;
+    wished(Fault::Capture { at: number })
 }
 
 /// What the device's thread carries out now, for messages about it.

@@ -139,7 +139,7 @@ pub fn launch(
         if at == 0 {
             continue;
         }
-        let Some((start, len, _)) = memory::block_of(at) else {
+        let Some((start, len, _)) = memory::block_of_now_or_later(at) else {
             misuse!("{} is given 0x{at:x} as a pointer: {}", kernel.name, memory::words(at));
         };
         if param.pointee > 1

@@ -11,6 +11,7 @@ mod config;
 mod cudnn;
 mod curand;
 mod driver;
+mod driver_graph;
 mod driver_memory;
 mod fault;
 mod gemm;

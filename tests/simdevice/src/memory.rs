@@ -8,7 +8,7 @@
 //! Not here: when memory is freed (streams do it in their order).
 
 use crate::config::{Kernels, config};
-use crate::misuse;
+use crate::{fault, misuse};
 use std::collections::{BTreeMap, VecDeque};
 use std::ops::Bound;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -43,11 +43,15 @@ pub struct Pool {
     pub reserved: u64,
     pub reserved_high: u64,
     pub release_threshold: u64,
+    /// What graphs have of the device, apart from what the pool has.
+    pub graphs: u64,
 }
 
 #[derive(Default)]
 struct State {
     live: BTreeMap<u64, Block>,
+    /// Addresses that are graphs', whether memory lies there now or not.
+    aside: BTreeMap<u64, Block>,
     freed: BTreeMap<u64, Block>,
     freed_order: VecDeque<u64>,
     next: usize,
@@ -94,23 +98,30 @@ fn shadow(at: u64) -> *mut u8 {
 pub fn allocate(device: usize, len: usize) -> Option<u64> {
     let mut state = state();
     let pool = &mut state.pools[device];
-    if pool.used + len as u64 > config().memory {
+    if pool.used + pool.graphs + len as u64 > config().memory {
         return None;
     }
     pool.used += len as u64;
     pool.used_high = pool.used_high.max(pool.used);
     pool.reserved = pool.reserved.max(pool.used.next_multiple_of(CHUNK));
     pool.reserved_high = pool.reserved_high.max(pool.reserved);
+    let (at, block) = place(&mut state, device, len);
+    map(&mut state, at, block);
+    Some(at)
+}
+
+/// Addresses that nothing has, for `len` bytes.
+fn place(state: &mut State, device: usize, len: usize) -> (u64, Block) {
     let pages = len.max(1).next_multiple_of(PAGE);
     if state.next + pages + PAGE > RANGE {
         state.next = 0;
     }
-    // After a round, what still lives is stepped over.
+    // After a round, what is still in use is stepped over.
     loop {
         let from = (BASE.load(Ordering::Acquire) + state.next) as u64;
         let to = from + (pages + PAGE) as u64;
-        let before = state.live.range(..to).next_back().map(|(at, b)| at + b.len as u64);
-        match before {
+        let last = |blocks: &BTreeMap<u64, Block>| blocks.range(..to).next_back().map(|(at, b)| at + b.len as u64);
+        match last(&state.live).max(last(&state.aside)) {
             Some(end) if end > from => {
                 state.next = (end as usize - BASE.load(Ordering::Acquire)).next_multiple_of(PAGE) + PAGE;
             }
@@ -119,11 +130,21 @@ pub fn allocate(device: usize, len: usize) -> Option<u64> {
     }
     let start = BASE.load(Ordering::Acquire) + state.next;
     state.next += pages + PAGE;
-    // As near to the unmapped page behind as the alignment allows.
-    let at = (start + pages - len.max(1)) / ALIGN * ALIGN;
     state.number += 1;
-    let block = Block { len, device, number: state.number };
-    state.live.insert(at as u64, block);
+    // As near to the unmapped page behind as the alignment allows.
+    ((((start + pages - len.max(1)) / ALIGN) * ALIGN) as u64, Block { len, device, number: state.number })
+}
+
+/// The pages of a block: where they begin, and their bytes.
+fn pages_of(at: u64, block: Block) -> (usize, usize) {
+    let start = at as usize / PAGE * PAGE;
+    (start, (at as usize + block.len.max(1)).next_multiple_of(PAGE) - start)
+}
+
+/// Puts memory where `block` was placed.
+fn map(state: &mut State, at: u64, block: Block) {
+    state.live.insert(at, block);
+    let ((start, pages), len) = (pages_of(at, block), block.len);
     // SAFETY: pages within the range that no live allocation has.
     unsafe {
         if libc::mprotect(start as *mut _, pages, libc::PROT_READ | libc::PROT_WRITE) != 0 {
@@ -131,12 +152,67 @@ pub fn allocate(device: usize, len: usize) -> Option<u64> {
         }
         std::ptr::write_bytes(at as *mut u8, 0xff, len);
         if exact() {
-            std::ptr::write_bytes(shadow(at as u64), UNWRITTEN, len);
+            std::ptr::write_bytes(shadow(at), UNWRITTEN, len);
         }
     }
     poison(start as u64, pages, true);
-    poison(at as u64, len, false);
-    Some(at as u64)
+    poison(at, len, false);
+}
+
+/// Addresses for a graph's memory. Nothing lies there before [`make`].
+pub fn set_aside(device: usize, len: usize) -> u64 {
+    let mut state = state();
+    let (at, block) = place(&mut state, device, len);
+    state.aside.insert(at, block);
+    at
+}
+
+/// The addresses are no graph's any more; what lies there stays until it is freed.
+pub fn give_back(at: u64) {
+    state().aside.remove(&at);
+}
+
+/// Whether `at` is where a graph's memory begins.
+pub fn is_aside(at: u64) -> bool {
+    state().aside.contains_key(&at)
+}
+
+/// A graph's allocation begins.
+pub fn make(at: u64) {
+    let mut state = state();
+    let Some(block) = state.aside.get(&at).copied() else { misuse!("an allocation node has no addresses") };
+    if state.live.contains_key(&at) {
+        misuse!("a graph allocates what it has not freed ({})", describe(&state, at));
+    }
+    map(&mut state, at, block);
+}
+
+/// A graph's allocation ends, its addresses stay the graph's.
+pub fn unmake(at: u64) {
+    free(at);
+}
+
+/// Holds `bytes` of the device for graphs, of which `at` is one's. `false` where it has no more.
+pub fn reserve_for_graphs(at: u64, bytes: u64) -> bool {
+    let mut state = state();
+    let Some(device) = state.aside.get(&at).map(|b| b.device) else { return false };
+    let pool = &mut state.pools[device];
+    if bytes <= pool.graphs {
+        return true;
+    }
+    if fault::on_allocation() || pool.used + bytes > config().memory {
+        return false;
+    }
+    pool.graphs = bytes;
+    true
+}
+
+/// What graphs hold and do not use goes back to the device.
+pub fn trim_graphs(device: usize) {
+    let mut state = state();
+    let used = state.aside.iter().filter(|(at, b)| b.device == device && state.live.contains_key(at));
+    let used = used.map(|(_, b)| b.len as u64).sum();
+    state.pools[device].graphs = used;
 }
 
 /// Gives the memory at `at` back to its pool for others to be allocated, though work that was queued before may still use it.
@@ -152,8 +228,7 @@ pub fn release(at: u64) -> bool {
 pub fn free(at: u64) {
     let mut state = state();
     let Some(block) = state.live.remove(&at) else { misuse!("0x{at:x} is freed twice ({})", describe(&state, at)) };
-    let start = at as usize / PAGE * PAGE;
-    let pages = (at as usize + block.len.max(1)).next_multiple_of(PAGE) - start;
+    let (start, pages) = pages_of(at, block);
     // SAFETY: the block's own pages.
     unsafe {
         libc::mprotect(start as *mut _, pages, libc::PROT_NONE);
@@ -176,8 +251,17 @@ fn exact() -> bool {
 
 /// The allocation that `at` lies in or just behind: its start, length and device.
 pub fn block_of(at: u64) -> Option<(u64, usize, usize)> {
+    within(&state().live, at)
+}
+
+/// As [`block_of`], also where a graph's memory will lie when the graph runs.
+pub fn block_of_now_or_later(at: u64) -> Option<(u64, usize, usize)> {
     let state = state();
-    let (start, block) = state.live.range((Bound::Unbounded, Bound::Included(at))).next_back()?;
+    within(&state.live, at).or_else(|| within(&state.aside, at))
+}
+
+fn within(blocks: &BTreeMap<u64, Block>, at: u64) -> Option<(u64, usize, usize)> {
+    let (start, block) = blocks.range((Bound::Unbounded, Bound::Included(at))).next_back()?;
     (at <= start + block.len as u64).then_some((*start, block.len, block.device))
 }
 
@@ -207,6 +291,9 @@ fn describe(state: &State, at: u64) -> String {
             Some(behind) => format!("{behind} bytes behind the end of {what} allocation {number} of {len} bytes"),
         }
     };
+    if within(&state.live, at).is_none() && within(&state.aside, at).is_some() {
+        return "memory of a graph, which is there only while the graph runs".into();
+    }
     let (live, freed) = (near(&state.live), near(&state.freed));
     match (live, freed) {
         (Some(l), Some(f)) if f.0 > l.0 => said("the freed", f),

@@ -9,13 +9,17 @@
 //! host takes `CALL` for every call. It does not depend on how long anything takes here, unless that is what is asked for
 //! (`Config::real_clock`).
 //!
-//! Not here: what work does. Invariant: nothing is carried out while the lock is held.
+//! Not here: what work does; what is captured instead of carried out (`stream/graph.rs`). Invariant: nothing is carried out
+//! while the lock is held.
+
+mod graph;
 
 use crate::config::config;
 use crate::{fault, misuse, trace};
+use graph::{CAPTURE_ISOLATION, CAPTURE_UNSUPPORTED, Capture, Exec, Graph};
 use std::cell::Cell;
-use std::collections::{HashMap, VecDeque};
-use std::sync::{Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
 /// Host time of one call, in seconds: what a launch costs on common machines.
@@ -30,11 +34,15 @@ const BACKLOG: usize = 256;
 
 pub const SUCCESS: u32 = 0;
 pub const INVALID_VALUE: u32 = 1;
+pub const OUT_OF_MEMORY: u32 = 2;
 pub const INVALID_CONTEXT: u32 = 201;
 pub const INVALID_HANDLE: u32 = 400;
 pub const NOT_READY: u32 = 600;
-pub const CAPTURE_UNSUPPORTED: u32 = 900;
-pub const CAPTURE_INVALIDATED: u32 = 901;
+
+pub use graph::{
+    CopyNode, Kind, Place, allocate_in_capture, begin_capture, capture_status, capturing, destroy_exec, destroy_graph,
+    end_capture, free_in_capture, instantiate, launch_graph, memcpy_of, node_type, nodes, outlived, spoilt_by, upload,
+};
 
 /// The default streams' handles: legacy and one a thread.
 pub const LEGACY: usize = 1;
@@ -56,9 +64,20 @@ pub type Work = Box<dyn Fn() + Send + Sync>;
 
 #[derive(Clone)]
 enum Task {
-    Run { who: &'static str, seconds: f64, work: std::sync::Arc<Work> },
-    Record { event: usize, version: u64 },
-    Wait { event: usize, version: u64 },
+    /// Without `seconds` it is a note of the driver's, which takes the device no time.
+    Run {
+        who: &'static str,
+        seconds: Option<f64>,
+        work: Arc<Work>,
+    },
+    Record {
+        event: usize,
+        version: u64,
+    },
+    Wait {
+        event: usize,
+        version: u64,
+    },
 }
 
 struct Queued {
@@ -78,7 +97,7 @@ struct Stream {
     /// When what was carried out last ended, in seconds.
     time: f64,
     /// What it records while it is captured.
-    capture: Option<Vec<Task>>,
+    capture: Option<Capture>,
 }
 
 struct Event {
@@ -87,13 +106,19 @@ struct Event {
     recorded: u64,
     done: u64,
     time: f64,
+    /// The stream and capture that it was recorded in last, if it was in one.
+    captured: Option<(usize, u64)>,
 }
 
 #[derive(Default)]
 struct State {
     streams: HashMap<usize, Stream>,
     events: HashMap<usize, Event>,
-    graphs: HashMap<usize, Vec<Task>>,
+    graphs: HashMap<usize, Graph>,
+    execs: HashMap<usize, Exec>,
+    /// Memory that launches left allocated, with the graph that was launched and its bytes.
+    outlived: BTreeMap<u64, (usize, usize)>,
+    captures: u64,
     next: usize,
     number: u64,
     host: f64,
@@ -211,16 +236,20 @@ impl State {
         })
     }
 
-    fn push(&mut self, key: usize, task: Task) -> u32 {
+    /// One call that puts a task on a stream, or into what it records.
+    fn push(&mut self, key: usize, kind: Kind, task: Task) -> u32 {
         self.host += CALL;
-        let Some(stream) = self.streams.get_mut(&key) else { return INVALID_HANDLE };
-        if let Some(capture) = &mut stream.capture {
-            capture.push(task);
-            return SUCCESS;
+        if let Some(answer) = self.record_node(key, kind, &task) {
+            return answer;
         }
+        self.queue(key, task)
+    }
+
+    fn queue(&mut self, key: usize, task: Task) -> u32 {
         self.number += 1;
-        let number = self.number;
-        stream.queue.push_back(Queued { task, queued: self.host, number });
+        let (number, queued) = (self.number, self.host);
+        let Some(stream) = self.streams.get_mut(&key) else { return INVALID_HANDLE };
+        stream.queue.push_back(Queued { task, queued, number });
         SUCCESS
     }
 
@@ -293,9 +322,10 @@ fn carry_out() {
                 let start = Instant::now();
                 work();
                 let here = start.elapsed();
-                trace::count(who, here, seconds.max(LEAST));
+                let seconds = seconds.map_or(0.0, |s| s.max(LEAST));
+                trace::count(who, here, seconds);
                 state = scheduler.lock();
-                time += seconds.max(LEAST);
+                time += seconds;
             }
             Task::Record { event, version } => {
                 let now = if config().real_clock { began().elapsed().as_secs_f64() } else { time };
@@ -316,6 +346,11 @@ fn carry_out() {
 /// Queues `work` on the stream whose handle is `stream` (null: the default stream). Returns a `CUresult`: 0, or what the
 /// driver would answer (no current context on this thread, a sticky error).
 pub fn enqueue(stream: usize, who: &'static str, cost: Cost, work: Work) -> u32 {
+    enqueue_as(stream, Kind::Kernel, who, Some(cost), work)
+}
+
+/// As [`enqueue`] for work that is of this kind in a graph; without a cost it takes the device no time.
+pub fn enqueue_as(stream: usize, kind: Kind, who: &'static str, cost: Option<Cost>, work: Work) -> u32 {
     if let Some(error) = fault::on_call(who) {
         return error;
     }
@@ -326,19 +361,14 @@ pub fn enqueue(stream: usize, who: &'static str, cost: Cost, work: Work) -> u32 
         Err(error) => return error,
     };
     let model = config().devices[state.streams[&key].device];
-    let peak = if cost.peak > 0.0 { cost.peak } else { model.flops };
-    let bytes = cost.bytes as f64 / (model.bandwidth * BANDWIDTH_REACHED);
-    let seconds = bytes.max(cost.flops as f64 / (peak * PEAK_REACHED));
-    let result = state.push(key, Task::Run { who, seconds, work: std::sync::Arc::new(work) });
+    let seconds = cost.map(|cost| {
+        let peak = if cost.peak > 0.0 { cost.peak } else { model.flops };
+        let bytes = cost.bytes as f64 / (model.bandwidth * BANDWIDTH_REACHED);
+        bytes.max(cost.flops as f64 / (peak * PEAK_REACHED))
+    });
+    let result = state.push(key, kind, Task::Run { who, seconds, work: Arc::new(work) });
     scheduler.asked.notify_all();
     result
-}
-
-/// Whether the stream records what is queued on it.
-pub fn capturing(stream: usize) -> Result<bool, u32> {
-    let mut state = scheduler().lock();
-    let key = state.stream(stream)?;
-    Ok(state.streams[&key].capture.is_some())
 }
 
 /// A new stream of the current device.
@@ -364,15 +394,9 @@ pub fn synchronize(handle: usize) -> u32 {
         Ok(key) => key,
         Err(error) => return error,
     };
-    {
-        let mut state = scheduler.lock();
-        if let Some(stream) = state.streams.get_mut(&key)
-            && stream.capture.is_some()
-        {
-            // Waiting for what is only recorded spoils the capture.
-            stream.capture = None;
-            return CAPTURE_UNSUPPORTED;
-        }
+    // Waiting for what is only recorded spoils the capture.
+    if let Some(error) = scheduler.lock().spoil(|k, _| k == key) {
+        return error;
     }
     scheduler.wait(|s| s.streams.get(&key).is_none_or(|s| s.queue.is_empty() && s.running.is_none()));
     let mut state = scheduler.lock();
@@ -385,6 +409,9 @@ pub fn synchronize(handle: usize) -> u32 {
 pub fn synchronize_device() -> u32 {
     let Some(device) = CURRENT.get() else { return INVALID_CONTEXT };
     let scheduler = scheduler();
+    if let Some(error) = scheduler.lock().spoil(|_, s| s.device == device) {
+        return error;
+    }
     scheduler
         .wait(|s| s.streams.values().filter(|s| s.device == device).all(|s| s.queue.is_empty() && s.running.is_none()));
     let mut state = scheduler.lock();
@@ -398,7 +425,7 @@ pub fn create_event(timing: bool) -> Result<usize, u32> {
     CURRENT.get().ok_or(INVALID_CONTEXT)?;
     let mut state = scheduler().lock();
     let handle = state.new_handle();
-    state.events.insert(handle, Event { timing, recorded: 0, done: 0, time: 0.0 });
+    state.events.insert(handle, Event { timing, recorded: 0, done: 0, time: 0.0, captured: None });
     Ok(handle)
 }
 
@@ -416,10 +443,17 @@ pub fn record(event: usize, stream: usize) -> u32 {
         Ok(key) => key,
         Err(error) => return error,
     };
+    let within = state.within(key);
     let Some(e) = state.events.get_mut(&event) else { misuse!("0x{event:x} is no event (destroyed?)") };
+    e.captured = within;
+    if within.is_some() {
+        // It stands for a place in the capture, and is not recorded when the graph runs.
+        return state.still_captures(key);
+    }
     e.recorded += 1;
     let version = e.recorded;
-    let result = state.push(key, Task::Record { event, version });
+    state.host += CALL;
+    let result = state.queue(key, Task::Record { event, version });
     scheduler.asked.notify_all();
     result
 }
@@ -432,20 +466,49 @@ pub fn wait_event(stream: usize, event: usize) -> u32 {
         Ok(key) => key,
         Err(error) => return error,
     };
+    let within = state.within(key);
     let Some(e) = state.events.get(&event) else { misuse!("0x{event:x} is no event (destroyed?)") };
+    match (within, e.captured) {
+        // In its order anyway.
+        (Some(this), Some(that)) if this == that => return state.still_captures(key),
+        (_, Some(_)) => misuse!("cuStreamWaitEvent: another stream waits for what is captured: not modelled"),
+        (Some(_), None) if e.recorded > 0 => {
+            state.spoil(|k, _| k == key);
+            return CAPTURE_ISOLATION;
+        }
+        (Some(_), None) => return state.still_captures(key),
+        (None, None) => {}
+    }
     let version = e.recorded;
-    let result = state.push(key, Task::Wait { event, version });
+    state.host += CALL;
+    let result = state.queue(key, Task::Wait { event, version });
     scheduler.asked.notify_all();
     result
 }
 
 pub fn query_event(event: usize) -> u32 {
+    if let Some(error) = event_in_capture(event) {
+        return error;
+    }
     let state = scheduler().lock();
     let Some(e) = state.events.get(&event) else { misuse!("0x{event:x} is no event (destroyed?)") };
     if e.done == e.recorded { SUCCESS } else { NOT_READY }
 }
 
+/// What is answered who asks or waits for an event while something is captured: that spoils the capture.
+fn event_in_capture(event: usize) -> Option<u32> {
+    let mut state = scheduler().lock();
+    let of = state.events.get(&event).and_then(|e| e.captured);
+    match of {
+        Some((key, _)) => Some(state.spoil(|k, _| k == key).unwrap_or(CAPTURE_UNSUPPORTED)),
+        None => state.spoil(|_, s| s.capture.as_ref().is_some_and(Capture::forbids)),
+    }
+}
+
 pub fn synchronize_event(event: usize) -> u32 {
+    if let Some(error) = event_in_capture(event) {
+        return error;
+    }
     let scheduler = scheduler();
     let recorded = match scheduler.lock().events.get(&event) {
         Some(e) => e.recorded,
@@ -468,65 +531,4 @@ pub fn elapsed_ms(from: usize, to: usize) -> Result<f32, u32> {
         Some(e) => Ok(e.time),
     };
     Ok(((of(to)? - of(from)?) * 1e3) as f32)
-}
-
-/// Records what is queued on the stream from now on instead of carrying it out.
-pub fn begin_capture(stream: usize) -> u32 {
-    let mut state = scheduler().lock();
-    match state.stream(stream) {
-        // The legacy stream cannot be captured.
-        Ok(key) if key < 0x2000 => CAPTURE_UNSUPPORTED,
-        Ok(key) => match state.streams.get_mut(&key) {
-            Some(s) if s.capture.is_none() => {
-                s.capture = Some(Vec::new());
-                SUCCESS
-            }
-            _ => INVALID_VALUE,
-        },
-        Err(error) => error,
-    }
-}
-
-/// The graph of what was recorded.
-pub fn end_capture(stream: usize) -> Result<usize, u32> {
-    let mut state = scheduler().lock();
-    let key = state.stream(stream)?;
-    let tasks = state.streams.get_mut(&key).and_then(|s| s.capture.take()).ok_or(CAPTURE_INVALIDATED)?;
-    let handle = state.new_handle();
-    state.graphs.insert(handle, tasks);
-    Ok(handle)
-}
-
-/// A copy of a graph that can be launched.
-pub fn instantiate(graph: usize) -> Result<usize, u32> {
-    let mut state = scheduler().lock();
-    let tasks = state.graphs.get(&graph).cloned().ok_or(INVALID_HANDLE)?;
-    let handle = state.new_handle();
-    state.graphs.insert(handle, tasks);
-    Ok(handle)
-}
-
-pub fn destroy_graph(graph: usize) -> u32 {
-    if scheduler().lock().graphs.remove(&graph).is_some() { SUCCESS } else { INVALID_HANDLE }
-}
-
-/// Queues all that a graph recorded, as one call.
-pub fn launch_graph(graph: usize, stream: usize) -> u32 {
-    if let Some(error) = fault::on_call("cuGraphLaunch") {
-        return error;
-    }
-    let scheduler = scheduler();
-    let mut state = scheduler.lock();
-    let key = match state.stream(stream) {
-        Ok(key) => key,
-        Err(error) => return error,
-    };
-    let Some(tasks) = state.graphs.get(&graph).cloned() else { return INVALID_HANDLE };
-    let host = state.host;
-    for task in tasks {
-        state.push(key, task);
-    }
-    state.host = host + CALL;
-    scheduler.asked.notify_all();
-    SUCCESS
 }

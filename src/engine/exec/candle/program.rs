@@ -1,6 +1,6 @@
 //! A lowered graph as a backend: what a GPU runs, and what any device can run.
 //!
-//! Not here: how a graph is lowered (`build`), how steps run (`walk`). Invariants: values are f32 wherever they can be seen
+//! Not here: how a graph is lowered (`build`), how steps run (`walk`), what is captured and replayed (`replay`). Invariants: values are f32 wherever they can be seen
 //! from outside; on the CPU every step computes by the same definitions as on a GPU.
 
 use super::clock::Clock;
@@ -10,6 +10,9 @@ use crate::exec::backend::{ActivationMemory, Backend, Cut, Live, LiveValues, Sta
 use crate::exec::error::{ExecError, Result};
 use crate::exec::input;
 use crate::exec::lower::StepInfo;
+#[cfg(feature = "cuda")]
+use crate::exec::replay::Launch;
+use crate::exec::replay::queueing;
 use crate::exec::run::Times;
 use crate::graph::{Binding, Graph, NodeId, shapes_at};
 use candle_core::{DType, Device, Tensor};
@@ -47,7 +50,7 @@ impl Program {
     ///
     /// # Errors
     /// What the tensor library reports, with the step's node; a value that neither `feeds` nor `steps` make.
-    fn execute(
+    pub(super) fn execute(
         &self,
         steps: Range<usize>,
         feeds: BTreeMap<NodeId, Tensor>,
@@ -66,7 +69,7 @@ impl Program {
     }
 
     /// The values that a run of a batch begins with.
-    fn feeds(&self, x: &Tensor) -> Result<BTreeMap<NodeId, Tensor>> {
+    pub(super) fn feeds(&self, x: &Tensor) -> Result<BTreeMap<NodeId, Tensor>> {
         if let binding @ Binding { tokens: Some(_) } = input::binding(&self.graph, x)? {
             // Steps go by what they get: that it fits is known from here.
             shapes_at(&self.graph, binding)?;
@@ -95,6 +98,7 @@ impl Backend for Program {
     }
 
     fn run(&self, _: &mut State, x: &Tensor, ids: &[NodeId], times: Times<'_>) -> Result<Vec<Tensor>> {
+        let _queueing = queueing();
         let feeds = self.feeds(x)?;
         let mut clock = times.as_ref().map(|_| Clock::start(&self.device)).transpose()?;
         let out = self.execute(0..self.steps.len(), feeds, ids, clock.as_mut())?;
@@ -105,7 +109,17 @@ impl Backend for Program {
         Ok(out)
     }
 
-    fn run_timed(&self, _: &mut State, x: &Tensor, id: NodeId) -> Result<(Tensor, Duration)> {
+    #[cfg(feature = "cuda")]
+    fn prepare_timed(&self, state: &mut State, x: &Tensor, id: NodeId) -> Result<Launch> {
+        self.prepare_replay(state, x, id)
+    }
+
+    fn run_timed(&self, _state: &mut State, x: &Tensor, id: NodeId) -> Result<(Tensor, Duration)> {
+        #[cfg(feature = "cuda")]
+        if let Some(timed) = self.replay(_state, x, id)? {
+            return Ok(timed);
+        }
+        let _queueing = queueing();
         let mut clock = Clock::start(&self.device)?;
         let feeds = self.feeds(x)?;
         let out = self.execute(0..self.steps.len(), feeds, &[id], None)?.swap_remove(0);
@@ -114,6 +128,7 @@ impl Backend for Program {
     }
 
     fn run_to(&self, _: &mut State, x: &Tensor, cut: &Cut) -> Result<Live> {
+        let _queueing = queueing();
         let (first, ids) = self.before(cut);
         let got = self.execute(0..first, self.feeds(x)?, &ids, None)?;
         let bytes = got.iter().map(|t| 4 * t.elem_count() as u64).sum();
@@ -122,6 +137,7 @@ impl Backend for Program {
     }
 
     fn run_from(&self, _: &mut State, live: &Live) -> Result<Tensor> {
+        let _queueing = queueing();
         let (first, ids) = self.before(&live.cut);
         let bad = |id: NodeId, what: &str| ExecError::unsupported(self.graph.node(id), what.to_owned());
         let LiveValues::Device(values) = &live.values else {
