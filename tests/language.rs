@@ -83,7 +83,6 @@ fn every_kind_computes_what_transformers_does() {
     }
 }
 
-/// A GGUF file and the directory that it was made of are the same network, under their own names.
 #[test]
 fn a_window_is_the_same_alone_and_what_comes_later_changes_nothing() {
     let model = open(&folder().join("llama.gguf"));
@@ -133,16 +132,17 @@ fn pruned_equals_zeroed() {
 
 #[test]
 fn vocabularies_give_the_ids_of_the_tokenizers_package() {
+    let beside = tempfile::tempdir().unwrap();
     let v = &expected()["vocabulary"];
     let texts: Vec<&str> = v["texts"].as_array().unwrap().iter().map(|t| t.as_str().unwrap()).collect();
     for (name, want) in v["ids"].as_object().unwrap() {
         let mut all = vec![folder().join(format!("vocabulary-{name}.gguf"))];
         if name == "default" {
             // Beside weights, as transformers keeps it.
-            let dir = tempfile::tempdir().unwrap().keep();
+            let dir = beside.path();
             std::fs::copy(folder().join("llama/model.safetensors"), dir.join("model.safetensors")).unwrap();
             std::fs::copy(folder().join("vocabulary/tokenizer.json"), dir.join("tokenizer.json")).unwrap();
-            all.push(dir);
+            all.push(dir.to_owned());
         }
         for path in all {
             let t = Tokenizer::of(&path).unwrap().expect("a tokenizer");
@@ -175,6 +175,9 @@ fn what_is_not_there_yet_says_so() {
     refused(&["eval", model, "--data", text, "--targets", "all"], "is not `inside`");
     refused(&["eval", model, "--data", text, "--logits", "1"], "--logits is for classifiers");
     refused(&["convert", model, "--out", dir.path().join("m.onnx").to_str().unwrap()], "not written to ONNX");
+    // One tensor, which the embedding reads in f32.
+    let out = dir.path().join("m.safetensors");
+    refused(&["convert", model, "--out", out.to_str().unwrap(), "--precision", "int8"], "unlike precisions");
     // A relative that shares the names.
     let other = dir.path().join("gemma");
     std::fs::create_dir(&other).unwrap();
