@@ -322,6 +322,11 @@ mod tests {
             }
             assert_eq!(first.get_or_insert_with(|| out.clone()), &out);
         }
+        // One row at a time, as processors without the tiles do it.
+        let mut portable = vec![f32::NAN; 2 * a.tokens * width];
+        let one_by_one = |h: Head<'_>, out: &mut [f32], s: &mut Scratch| a.head(h, out, s);
+        a.bands([part(0), part(1), part(2)], None, &mut portable, Par::ALONE, &one_by_one);
+        assert!(portable.iter().zip(first.iter().flatten()).all(|(a, b)| (a - b).abs() < 4e-6));
         let fewer = Attention { tokens: 100, ..a };
         let mut out = vec![f32::NAN; 100 * width];
         fewer.run(part(0), part(1), part(2), None, &mut out, Par::ALONE);
