@@ -52,8 +52,8 @@ def _log_coordinates(size, trained):
     return torch.stack([y.flatten(), x.flatten()], 1).float()
 
 
-def _attention(q, k, v, heads, scale, bias=None, factors=None, windows=None):
-    """Softmax attention over `[N, tokens, heads * width]`; `bias` is `[heads, n, n]`."""
+def _attention(q, k, v, heads, scale, bias=None, factors=None, windows=None, group=1, causal=False):
+    """Softmax attention over `[N, tokens, heads * width]`; `bias` is `[heads, n, n]`; `group` heads share keys and values."""
     n, tokens, _ = q.shape
     mask = None
     if windows is not None:
@@ -61,13 +61,21 @@ def _attention(q, k, v, heads, scale, bias=None, factors=None, windows=None):
         q, k, v = (t[:, order.flatten()].reshape(n * order.shape[0], order.shape[1], -1) for t in (q, k, v))
         if any(windows[2]):
             mask = (part[:, :, None] != part[:, None, :]).float() * -100.0
-    q, k, v = (t.reshape(t.shape[0], t.shape[1], heads, -1).transpose(1, 2) for t in (q, k, v))
+    q, k, v = (
+        t.reshape(t.shape[0], t.shape[1], h, -1).transpose(1, 2)
+        for t, h in ((q, heads), (k, heads // group), (v, heads // group))
+    )
+    if group > 1:
+        k, v = (t.repeat_interleave(group, 1) for t in (k, v))
     if factors is not None:
         q = F.normalize(q, dim=-1) * factors.clamp(max=math.log(100.0)).exp()
         k = F.normalize(k, dim=-1)
     scores = q @ k.transpose(-2, -1) * scale
     if bias is not None:
         scores = scores + bias
+    if causal:
+        later = torch.ones(scores.shape[-2:], dtype=torch.bool, device=scores.device).triu(1)
+        scores = scores.masked_fill(later, float("-inf"))
     if mask is not None:
         scores = (scores.reshape(n, mask.shape[0], heads, *mask.shape[1:]) + mask[None, :, None]).reshape(scores.shape)
     y = (scores.softmax(-1) @ v).transpose(1, 2)
@@ -77,6 +85,19 @@ def _attention(q, k, v, heads, scale, bias=None, factors=None, windows=None):
         back[order.flatten()] = torch.arange(tokens, device=back.device)
         y = y.reshape(n, tokens, -1)[:, back]
     return y
+
+
+def _rope(x, head_dim, turned, theta, halves):
+    """Rotary positions of `[N, tokens, heads * head_dim]`: the first `turned` values of each head, in pairs."""
+    frequencies = 1.0 / theta ** (torch.arange(0, turned, 2, dtype=torch.float64, device=x.device) / turned)
+    angles = torch.arange(x.shape[1], device=x.device)[:, None] * frequencies.float()
+    cos, sin = angles.cos()[:, None], angles.sin()[:, None]
+    heads = x.unflatten(-1, (-1, head_dim))
+    first, rest = heads[..., :turned], heads[..., turned:]
+    a, b = first.chunk(2, -1) if halves else (first[..., 0::2], first[..., 1::2])
+    y, z = a * cos - b * sin, b * cos + a * sin
+    first = torch.cat((y, z), -1) if halves else torch.stack((y, z), -1).flatten(-2)
+    return torch.cat((first, rest), -1).flatten(-2)
 
 
 def _over_channels(f, x):

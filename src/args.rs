@@ -219,6 +219,12 @@ pub struct Eval {
     /// Also print the logits of the first N images (JSON only).
     #[arg(long, value_name = "N", default_value_t = 0)]
     pub logits: usize,
+    /// Of a language model's text: tokens a window; --limit counts windows.
+    #[arg(long, value_name = "TOKENS", default_value_t = 512)]
+    pub window: usize,
+    /// Of a language model's text: which tokens count. inside: all of a window but its first; next: the one after each.
+    #[arg(long, value_name = "WHICH", default_value = "inside")]
+    pub targets: String,
     #[arg(long)]
     pub json: bool,
     #[command(flatten)]

@@ -40,8 +40,8 @@ const MAY_IMPORT: &[(&str, &[&str])] = &[
     (
         "headless",
         &[
-            "args", "graph", "model", "quant", "data", "exec", "train", "eval", "prune", "recover", "profile", "plan",
-            "session", "config", "agent", "host",
+            "args", "graph", "model", "quant", "task", "data", "exec", "train", "eval", "prune", "recover", "profile",
+            "plan", "session", "config", "agent", "host",
         ],
     ),
     ("cli", &["args", "graph", "model", "prune", "plan", "session", "config", "agent", "host", "tui", "headless"]),

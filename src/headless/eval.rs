@@ -1,14 +1,17 @@
-//! `paring eval`: accuracy of a checkpoint, or of what `run` and `export` wrote.
+//! `paring eval`: accuracy of a checkpoint, or of what `run` and `export` wrote; how well a language model foretells text.
 
 use super::out::{self, say};
 use super::{Exit, print_json, progress_line, setup};
 use crate::args::Eval;
 use crate::config::text::{clean, left};
+use crate::data::{Dataset, TextOptions};
 use crate::eval;
 use crate::exec::{CompileOptions, Plan};
+use crate::model::Model;
 use crate::quant::Calibration;
+use crate::task::{NEXT_TOKEN, PERPLEXITY, Scored};
 use crate::words::counted;
-use anyhow::Result;
+use anyhow::{Result, anyhow, bail};
 use serde_json::json;
 
 /// Images a batch unless told otherwise.
@@ -20,12 +23,18 @@ pub fn run(args: &Eval, how: Calibration) -> Result<Exit> {
     if let Some(pattern) = &args.sparsity {
         model = setup::sparse(model, pattern)?;
     }
-    let data = setup::data(args.data.as_deref(), &args.model, &model, args.limit)?;
+    let text = setup::takes_text(&model).then(|| text_options(args)).transpose()?;
+    let data = match &text {
+        Some(options) => setup::text(args.data.as_deref(), &args.model, options)?,
+        None => setup::data(args.data.as_deref(), &args.model, &model, args.limit)?,
+    };
     let opened = setup::device(&args.on)?;
     let ranges = setup::calibrate(&mut model, &args.model, args.calib.as_deref(), how)?;
     let plan = Plan::of(&model, &CompileOptions::on(&opened))?;
     out::notes(&model.info.notes);
-    let batch = args.on.batch.unwrap_or(BATCH).max(1);
+    // The outputs of one window of a large vocabulary have a hundred megabytes.
+    let usual = if text.is_some() { 1 } else { BATCH };
+    let batch = args.on.batch.unwrap_or(usual).max(1);
     let mut line = progress_line("evaluate");
     let mut progress = |done, total| line.show(done as u64, total as u64);
     let cancel = super::cancel_on_signals()?;
@@ -36,6 +45,9 @@ pub fn run(args: &Eval, how: Calibration) -> Result<Exit> {
         other => other?,
     };
     model.params.unchanged()?;
+    if let Some(options) = &text {
+        return told(args, &model, &plan, &data, options, &opened.words, &run);
+    }
     let (m, metric) = (&run.metrics, data.task().metric(&model.info));
     out::notes(run.notes.iter().chain(&m.guess_warning()));
     if args.json {
@@ -82,5 +94,57 @@ pub fn run(args: &Eval, how: Calibration) -> Result<Exit> {
         let name = data.class_names().get(c).cloned().unwrap_or_else(|| c.to_string());
         say!("{}  {right:>7}  {total:>5}", left(&clean(&name), 20))?;
     }
+    Ok(Exit::Done)
+}
+
+/// How text becomes windows, as the flags say.
+fn text_options(args: &Eval) -> Result<TextOptions> {
+    if args.logits > 0 {
+        bail!("--logits is for classifiers; hint: leave it out for a language model");
+    }
+    let hint = "inside counts all of a window but its first token, next the token after each of it";
+    let counted = args.targets.parse().map_err(|e: String| anyhow!("--targets: {e}; hint: {hint}"))?;
+    Ok(TextOptions { window: args.window, counted, limit: args.limit })
+}
+
+/// Tells what a language model scores.
+fn told(
+    args: &Eval,
+    model: &Model,
+    plan: &Plan,
+    data: &Dataset,
+    options: &TextOptions,
+    device: &str,
+    run: &Scored,
+) -> Result<Exit> {
+    out::notes(&run.notes);
+    let (m, convention) = (&run.metrics, options.convention());
+    let tokens = m.n * options.targets();
+    let of = |name: &str| m.other(name).unwrap_or_default();
+    if args.json {
+        print_json(&json!({
+            "model": model.info.name,
+            "family": model.info.family.label(),
+            "data": data.card().name,
+            "device": device,
+            "windows": m.n,
+            "tokens": tokens,
+            "nats_per_token": m.loss,
+            "standard_error": m.standard_error,
+            "perplexity": of(PERPLEXITY),
+            "next_token_accuracy": of(NEXT_TOKEN),
+            "convention": convention,
+            "weight_bytes": plan.weight_bytes(),
+        }))?;
+        return Ok(Exit::Done);
+    }
+    say!("model       {}  ({})", model.info.name, model.info.family.label())?;
+    say!("data        {}  {}, {tokens} tokens", data.card().name, counted(m.n, "window"))?;
+    say!("convention  {convention}")?;
+    say!("device      {device}")?;
+    say!("nats/token  {:.5}  (standard error over windows {:.5})", m.loss, m.standard_error.unwrap_or_default())?;
+    say!("perplexity  {:.4}", of(PERPLEXITY))?;
+    say!("next token  {:.2} % right", 100.0 * of(NEXT_TOKEN))?;
+    say!("weights     {:.3} MB in the plan", plan.weight_bytes() as f64 / 1e6)?;
     Ok(Exit::Done)
 }

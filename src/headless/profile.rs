@@ -13,6 +13,7 @@ use anyhow::Result;
 pub fn run(args: &Args, convention: MacConvention, patience: f64) -> Result<Exit> {
     let cancel = cancel_on_signals()?;
     let mut model = setup::model(&args.model, &args.on, args.precision.as_deref())?;
+    setup::images_only(&model, "profile")?;
     if args.precision.is_some() {
         setup::calibrate_on_noise(&mut model)?;
     }

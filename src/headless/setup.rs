@@ -2,12 +2,13 @@
 
 use super::out;
 use crate::args::On;
-use crate::data::{self, Dataset};
+use crate::data::{self, Dataset, TextOptions};
 use crate::exec::device::{self, Opened};
 use crate::files;
 use crate::graph::Precision;
+use crate::graph::op::InputType;
 use crate::host::compute::load_model;
-use crate::model::{Family, LoadOptions, Model};
+use crate::model::{Family, LoadOptions, Model, Tokenizer};
 use crate::prune::{self, Action, Sparsity, Target};
 use crate::quant::{self, Calibration};
 use crate::recover;
@@ -63,6 +64,36 @@ pub fn data(spec: Option<&str>, model_spec: &str, model: &Model, limit: usize) -
     Ok(data)
 }
 
+/// Is it a language model?
+pub fn takes_text(model: &Model) -> bool {
+    model.graph.input().is_some_and(|(_, input)| matches!(input.dtype, InputType::Ids { .. }))
+}
+
+/// What a command does not do with language models yet.
+pub fn images_only(model: &Model, command: &str) -> Result<()> {
+    if takes_text(model) {
+        bail!(
+            "`{}` is a language model, which `paring {command}` does not take yet; hint: `paring eval` does",
+            model.info.name
+        );
+    }
+    Ok(())
+}
+
+/// Opens a language model's text, with the tokenizer that comes with the model.
+pub fn text(spec: Option<&str>, model_spec: &str, options: &TextOptions) -> Result<Dataset> {
+    let Some(spec) = spec else {
+        bail!("no text given; hint: --data with a file of plain text, or of token ids (`.u16`)");
+    };
+    let path = Path::new(spec);
+    // Ids need no vocabulary, and there may be none.
+    let tokenizer = match path.extension().is_some_and(|e| e == "u16") {
+        true => None,
+        false => Tokenizer::of(Path::new(model_spec))?,
+    };
+    Ok(data::text(spec, tokenizer.as_ref(), options)?)
+}
+
 /// Opens the device and sets the thread count. Says on standard error why a GPU was not taken.
 pub fn device(on: &On) -> Result<Opened> {
     if let Some(threads) = on.threads {
@@ -102,6 +133,9 @@ pub fn calibrate(model: &mut Model, spec: &str, calib: Option<&str>, how: Calibr
     let layers = quant::static_layers(&model.graph, &model.precision);
     if layers.iter().all(|l| model.precision.inputs.contains_key(l)) {
         return Ok(None);
+    }
+    if takes_text(model) {
+        bail!("int8-static finds no ranges on text yet; hint: another --precision");
     }
     let calib = match calib {
         Some(c) => c,

@@ -56,6 +56,8 @@ pub enum DataError {
          use the validation part (`DIR:validation`)"
     )]
     Unlabelled { path: PathBuf, row: usize, label: i64 },
+    #[error("`{path}` cannot be used as text: {reason}; hint: {hint}")]
+    Text { path: PathBuf, reason: String, hint: String },
     #[error("`{path}` is not a data set: {seen}; hint: expected {KINDS}")]
     Unknown { path: PathBuf, seen: String },
     #[error("the files of one data set disagree: {reason}; hint: open them one at a time")]

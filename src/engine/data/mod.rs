@@ -1,4 +1,4 @@
-//! Data sets and preprocessing, and the synthetic demo set.
+//! Data sets and preprocessing, windows of text, and the synthetic demo set.
 //!
 //! A [`Dataset`] is an immutable, cheaply cloned list of labelled images; [`Dataset::batch`] turns some of them into a
 //! network's input. Not here: metrics (`eval`). Invariants: image `i` is the same image for as long as the set is open;
@@ -28,6 +28,7 @@ mod shards;
 mod source;
 mod split;
 pub mod synthetic;
+mod text;
 
 #[cfg(test)]
 mod tests;
@@ -37,6 +38,7 @@ pub use error::DataError;
 pub use items::Items;
 pub use mark::DataMark;
 pub use split::Split;
+pub use text::{Counted, TextOptions, text};
 
 use crate::model::{ModelInfo, Preprocess};
 use crate::task::{Classify, Targets, Task};

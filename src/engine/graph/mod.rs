@@ -17,6 +17,7 @@ mod macs;
 pub mod op;
 mod precision;
 mod role;
+pub mod rotary;
 mod shapes;
 pub mod window;
 

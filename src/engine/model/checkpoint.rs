@@ -3,6 +3,7 @@
 //! Invariants: parsed, never executed; no allocation grows faster than the file itself; every view's bounds were
 //! checked; floats are viewed in place.
 
+use super::gguf::Metadata;
 use super::params::Dtype;
 use super::{Blob, ModelError, Param, Result, printable};
 use indexmap::IndexMap;
@@ -40,6 +41,8 @@ impl RawTensor {
 pub(super) struct Checkpoint {
     pub tensors: IndexMap<String, RawTensor>,
     pub metadata: IndexMap<String, String>,
+    /// Of a GGUF file.
+    pub gguf: Option<Metadata>,
 }
 
 impl Checkpoint {
@@ -61,6 +64,7 @@ impl Checkpoint {
             self.tensors.insert(name, tensor);
         }
         self.metadata.extend(other.metadata);
+        self.gguf = self.gguf.take().or(other.gguf);
         Ok(())
     }
 

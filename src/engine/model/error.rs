@@ -16,7 +16,7 @@ pub enum ModelError {
     Read { path: PathBuf, source: io::Error },
     #[error("cannot write `{}`: {source}; hint: check that the folder exists, is writable and has space", path.display())]
     Write { path: PathBuf, source: io::Error },
-    #[error("`{}` is not a checkpoint: {why}; hint: safetensors, PyTorch state dicts (.th, .pth, .pt) and ONNX are read", path.display())]
+    #[error("`{}` is not a checkpoint: {why}; hint: safetensors, PyTorch state dicts (.th, .pth, .pt), GGUF and ONNX are read", path.display())]
     Format { path: PathBuf, why: String },
     #[error("`{}` is damaged: {why}; hint: compare its size and checksum with the original", path.display())]
     Damaged { path: PathBuf, why: String },

@@ -10,7 +10,7 @@ use super::{
     Blob, Checkpoint, Dtype, Graph, Model, ModelError, ModelInfo, Param, ParamError, ParamStore, Precisions, Result,
 };
 use super::{RawTensor, files, numel_of, printable, values};
-use crate::graph::{Op, ParamRole, WeightFormat, param_shapes, shapes};
+use crate::graph::{Op, ParamRole, WeightFormat, least, param_shapes, shapes_at};
 use serde::{Deserialize, Serialize};
 use std::borrow::Cow;
 use std::fs::File;
@@ -61,7 +61,14 @@ pub(super) fn stored(model: &Model) -> Result<ParamStore> {
         for (p, (role, shape)) in node.params.iter().zip(param_shapes(&node.op)) {
             let param = model.params.get(&p.name)?;
             param.check(&p.name, &shape)?;
-            out.insert(p.name.clone(), param.stored_in(format_of(&node.op, role, &node.name, &model.precision)));
+            let param = param.stored_in(format_of(&node.op, role, &node.name, &model.precision));
+            // A language model's first and last layer may share a tensor, of which a file holds one.
+            if out.get(&p.name).is_ok_and(|other| !other.is_stored_like(&param)) {
+                let why = format!("`{}` is shared by layers of unlike precisions", printable(&p.name));
+                let hint = format!("keep `{}` in f32", printable(&node.name));
+                return Err(ModelError::unsupported(&model.info.source, why, &hint));
+            }
+            out.insert(p.name.clone(), param);
         }
     }
     Ok(out)
@@ -257,7 +264,8 @@ pub(super) fn reopen(c: &Checkpoint, text: &str, path: &Path) -> Result<Model> {
     if params.hash() != hash {
         return Err(damaged("its tensors are not those that were written".into()));
     }
-    let classes = shapes(&graph)?.get(graph.output.index()).and_then(|s| s.last().copied()).unwrap_or(0);
+    let classes =
+        shapes_at(&graph, least(&graph)?)?.get(graph.output.index()).and_then(|s| s.last().copied()).unwrap_or(0);
     let p = &info.preprocess;
     // Only images have a size that preprocessing brings them to.
     let size_fits = !matches!(graph.input_shape().as_deref(), Ok([_, h, w]) if [*h, *w] != p.size);

@@ -47,7 +47,7 @@ impl Json {
     }
 
     /// An object in a field.
-    fn inside(&self, key: &str) -> Option<Json> {
+    pub fn inside(&self, key: &str) -> Option<Json> {
         Some(Json { path: self.path.clone(), value: self.field(key)?.clone() })
     }
 
@@ -62,7 +62,7 @@ impl Json {
         }
     }
 
-    fn count(&self, key: &str) -> Result<Option<usize>> {
+    pub fn count(&self, key: &str) -> Result<Option<usize>> {
         self.typed(key, "a positive number", as_count)
     }
 
@@ -121,6 +121,12 @@ fn size(j: &Json, key: &str) -> Result<Option<Size>> {
 }
 
 impl Sidecar {
+    /// A configuration that a file at `path` holds itself.
+    pub fn of(path: &Path, config: Value) -> Sidecar {
+        let config = Json { path: path.to_owned(), value: config };
+        Sidecar { config, preprocessor: Json::default() }
+    }
+
     /// Reads what lies in `dir`.
     pub fn read(dir: &Path) -> Result<Sidecar> {
         Ok(Sidecar {

@@ -3,14 +3,14 @@
 use super::checkpoint::{Checkpoint, RawTensor};
 use super::hf::{Json, Sidecar};
 use super::{
-    Blob, FamilySpec, LoadOptions, Model, ModelError, ParamError, ParamStore, Result, container, export, imported,
-    onnx, printable, recognise, values,
+    Blob, FamilySpec, LoadOptions, Model, ModelError, ParamError, ParamStore, Result, container, export, gguf,
+    imported, onnx, printable, recognise, values,
 };
 use crate::graph::{Graph, Node, Op, ParamRole, op, param_shapes};
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
-/// Loads a model from a checkpoint file (`.safetensors`, `.th`, `.pth`, `.pt`), an ONNX model, a Hugging Face directory or a file
+/// Loads a model from a checkpoint file (`.safetensors`, `.th`, `.pth`, `.pt`, `.gguf`), an ONNX model, a Hugging Face directory or a file
 /// that `paring` exported. The format is told by content, not by name.
 ///
 /// # Errors
@@ -23,7 +23,7 @@ pub fn load(path: &Path, options: &LoadOptions) -> Result<Model> {
 }
 
 fn read(path: &Path, options: &LoadOptions) -> Result<Model> {
-    let (files, dir) = find(path)?;
+    let (files, dir) = weight_files(path)?;
     if let [file] = files.as_slice() {
         let blob = Blob::open(file).map_err(ModelError::read(file))?;
         if onnx::is_onnx(&blob) {
@@ -34,7 +34,10 @@ fn read(path: &Path, options: &LoadOptions) -> Result<Model> {
     for file in &files {
         checkpoint.absorb(container::open(file)?, file)?;
     }
-    let sidecar = if checkpoint.metadata.contains_key(export::KEY) { Sidecar::default() } else { Sidecar::read(&dir)? };
+    let sidecar = match aside(&checkpoint, path) {
+        Some(sidecar) => sidecar,
+        None => Sidecar::read(&dir)?,
+    };
     assemble(checkpoint, &sidecar, options, path)
 }
 
@@ -48,11 +51,20 @@ pub fn load_bytes(name: &str, bytes: &'static [u8], options: &LoadOptions) -> Re
         return onnx::import(&Blob::Static(bytes), path, None, &Sidecar::default(), options);
     }
     let checkpoint = container::parse(&Blob::Static(bytes), path)?;
-    assemble(checkpoint, &Sidecar::default(), options, path)
+    let sidecar = aside(&checkpoint, path).unwrap_or_default();
+    assemble(checkpoint, &sidecar, options, path)
+}
+
+/// What a file says itself instead of those that lie beside it, if it does.
+fn aside(checkpoint: &Checkpoint, path: &Path) -> Option<Sidecar> {
+    match &checkpoint.gguf {
+        Some(metadata) => Some(Sidecar::of(path, gguf::config(metadata)?)),
+        None => checkpoint.metadata.contains_key(export::KEY).then(Sidecar::default),
+    }
 }
 
 /// The weight files that `path` stands for, and the folder to look for configuration in.
-fn find(path: &Path) -> Result<(Vec<PathBuf>, PathBuf)> {
+pub(super) fn weight_files(path: &Path) -> Result<(Vec<PathBuf>, PathBuf)> {
     let read = ModelError::read(path);
     let meta = std::fs::metadata(path).map_err(&read)?;
     if !meta.is_dir() {
@@ -70,8 +82,9 @@ fn find(path: &Path) -> Result<(Vec<PathBuf>, PathBuf)> {
     let mut found = Vec::new();
     for entry in std::fs::read_dir(path).map_err(&read)? {
         let file = entry.map_err(&read)?.path();
-        let known =
-            file.extension().is_some_and(|e| ["safetensors", "th", "pth", "pt", "onnx"].iter().any(|k| e == *k));
+        let known = file
+            .extension()
+            .is_some_and(|e| ["safetensors", "th", "pth", "pt", "onnx", "gguf"].iter().any(|k| e == *k));
         if known && file.is_file() {
             found.push(file);
         }
@@ -119,7 +132,8 @@ fn assemble(mut checkpoint: Checkpoint, sidecar: &Sidecar, options: &LoadOptions
     let params = fetch(&checkpoint, &graph)?;
     extras(&checkpoint, &params, &spec, &mut notes)?;
     values::check(&graph, &params)?;
-    let shape = graph.input_shape()?;
+    // What takes no images has no sides.
+    let shape = if graph.is_free() { Vec::new() } else { graph.input_shape()? };
     let side = |axis: usize| shape.get(axis).copied().unwrap_or(0);
     let preprocess = sidecar.preprocess(spec.preprocess([side(1), side(2)]))?;
     Ok(imported::model(graph, params, family, spec.classes(), preprocess, sidecar, path, notes))

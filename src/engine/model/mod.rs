@@ -10,6 +10,8 @@ mod error;
 pub mod export;
 pub mod families;
 pub mod formats;
+pub mod ggml;
+mod gguf;
 mod hf;
 mod imported;
 pub mod int4;
@@ -23,6 +25,7 @@ pub mod python;
 mod random;
 mod recognise;
 mod safetensors;
+mod tokenizer;
 mod torch;
 mod torn;
 mod values;
@@ -37,6 +40,7 @@ pub use onnx::onnx as export_onnx;
 pub use options::LoadOptions;
 pub use params::{Dtype, Param, ParamError, ParamStore};
 pub use random::{random, random_params};
+pub use tokenizer::Tokenizer;
 
 pub use crate::plain::name as printable;
 
@@ -65,7 +69,7 @@ macro_rules! families {
 
         impl Family {
             /// Every family, for messages and `--arch`.
-            pub const ALL: [Family; 12] = [$(Family::$family),+];
+            pub const ALL: [Family; 13] = [$(Family::$family),+];
 
             /// The name that `--arch` takes.
             pub fn label(self) -> &'static str {
@@ -101,6 +105,8 @@ families! {
     Vit "vit" "ViT, DeiT, DINOv2 (`blocks.0.attn.qkv`, `vit.encoder.layer.0`, `encoder.layers.encoder_layer_0`)",
     Swin "swin" "Swin (`layers.0.blocks.0.attn`, `features.1.0.attn.relative_position_bias_table`)",
     SwinV2 "swin-v2" "Swin v2 (`layers.0.blocks.0.attn.logit_scale`)",
+    /// Decoder-only language models of Llama's kind.
+    Llama "llama" "Llama, SmolLM2, Mistral, Qwen2, Qwen3 (`model.layers.0.self_attn.q_proj`, `blk.0.attn_q`)",
     /// A network read from an ONNX file, whatever it is.
     Onnx "onnx" "any classifier in an ONNX file",
 }
@@ -121,6 +127,11 @@ impl Preprocess {
     /// Nothing said how images are prepared: what the family's published weights expect is taken.
     pub fn assumed(&self) -> bool {
         self.origin == FAMILY_DEFAULT
+    }
+
+    /// Of what takes no images.
+    pub fn none() -> Preprocess {
+        Preprocess { channels: 0, origin: "no images".into(), ..Preprocess::imagenet([0, 0]) }
     }
 
     /// ImageNet statistics, `x = (byte/255 - mean)/std`, straight to `size`.

@@ -2,6 +2,7 @@
 
 use super::Blob;
 use super::blob::FileState;
+use super::ggml::Block;
 use super::int4::Int4;
 use super::int8;
 use crate::graph::WeightFormat;
@@ -66,6 +67,12 @@ enum Data {
         offset: usize,
         dtype: Dtype,
     },
+    /// As many bytes of a blob as its values take in blocks of a GGUF file; bounds were checked at construction.
+    Blocks {
+        blob: Blob,
+        offset: usize,
+        block: Block,
+    },
     /// A matrix stored the other way round; turned when it is read.
     Turned(Arc<Param>),
     /// Quantized rows: `numel` values and one scale per index of axis 0; counts were checked at construction.
@@ -128,6 +135,13 @@ impl Param {
         (end <= blob.len()).then_some(Param { shape, data: Data::View { blob, offset, dtype } })
     }
 
+    /// A view of whole blocks in `blob` from byte `offset` on; `None` when they are no whole blocks or would reach past its end.
+    pub fn blocks(shape: Vec<usize>, blob: Blob, offset: usize, block: Block) -> Option<Param> {
+        let numel = numel_of(&shape).filter(|n| n.is_multiple_of(block.values()))?;
+        let end = (numel / block.values()).checked_mul(block.size())?.checked_add(offset)?;
+        (end <= blob.len()).then_some(Param { shape, data: Data::Blocks { blob, offset, block } })
+    }
+
     /// Rows quantized as [`int8::quantize_rows`] does, one scale per index of axis 0; `None` when counts disagree.
     pub fn int8(shape: Vec<usize>, q: Vec<i8>, scales: Vec<f32>) -> Option<Param> {
         let fits = numel_of(&shape)? == q.len() && shape.first() == Some(&scales.len());
@@ -147,7 +161,9 @@ impl Param {
         let data = match &self.data {
             Data::Int8 { .. } | Data::Int4(_) => return None,
             Data::Turned(inner) if inner.shape == [cols, rows] => return Some(Param::clone(inner)),
-            Data::Turned(_) | Data::Owned(_) | Data::View { .. } => Data::Turned(Arc::new(self.clone())),
+            Data::Turned(_) | Data::Owned(_) | Data::View { .. } | Data::Blocks { .. } => {
+                Data::Turned(Arc::new(self.clone()))
+            }
         };
         Some(Param { shape: vec![cols, rows], data })
     }
@@ -171,6 +187,12 @@ impl Param {
         Some(rows)
     }
 
+    /// Are both stored in one format?
+    pub(super) fn is_stored_like(&self, other: &Param) -> bool {
+        std::mem::discriminant(&self.data) == std::mem::discriminant(&other.data)
+            && self.stored_bytes() == other.stored_bytes()
+    }
+
     /// Is it stored in `format` already?
     pub fn is_in(&self, format: WeightFormat) -> bool {
         match (&self.data, format) {
@@ -180,7 +202,15 @@ impl Param {
             (Data::View { dtype, .. }, WeightFormat::Bf16) => *dtype == Dtype::Bf16,
             (Data::Int4(q), WeightFormat::Int4 { group }) => q.group == group.unwrap_or(q.cols).clamp(1, q.cols.max(1)),
             (Data::Turned(inner), WeightFormat::F32) => inner.is_in(format),
-            (Data::Owned(_) | Data::View { .. } | Data::Turned(_) | Data::Int8 { .. } | Data::Int4(_), _) => false,
+            (
+                Data::Owned(_)
+                | Data::View { .. }
+                | Data::Blocks { .. }
+                | Data::Turned(_)
+                | Data::Int8 { .. }
+                | Data::Int4(_),
+                _,
+            ) => false,
         }
     }
 
@@ -222,6 +252,7 @@ impl Param {
     pub fn release(&self) {
         match &self.data {
             Data::View { blob, offset, dtype } => blob.release(*offset, self.numel() * dtype.size()),
+            Data::Blocks { blob, offset, block } => blob.release(*offset, block_bytes(*block, self.numel())),
             Data::Turned(inner) => inner.release(),
             Data::Owned(_) | Data::Int8 { .. } | Data::Int4(_) => {}
         }
@@ -230,7 +261,7 @@ impl Param {
     /// The bytes that it views, if it does.
     fn blob(&self) -> Option<&Blob> {
         match &self.data {
-            Data::View { blob, .. } => Some(blob),
+            Data::View { blob, .. } | Data::Blocks { blob, .. } => Some(blob),
             Data::Turned(inner) => inner.blob(),
             Data::Owned(_) | Data::Int8 { .. } | Data::Int4(_) => None,
         }
@@ -241,6 +272,7 @@ impl Param {
         let bytes = match &self.data {
             Data::Owned(v) => v.len() * 4,
             Data::View { dtype, .. } => self.numel() * dtype.size(),
+            Data::Blocks { block, .. } => block_bytes(*block, self.numel()),
             Data::Turned(inner) => return inner.stored_bytes(),
             Data::Int8 { q, scales } => q.len() + scales.len() * 4,
             Data::Int4(rows) => rows.bytes(),
@@ -275,11 +307,19 @@ impl Param {
                 let bytes = &blob[*offset..*offset + self.numel() * dtype.size()];
                 decode(bytes, *dtype)
             }
+            Data::Blocks { blob, offset, block } => {
+                Cow::Owned(block.decode(&blob[*offset..*offset + block_bytes(*block, self.numel())]))
+            }
             Data::Turned(inner) => Cow::Owned(turned(&inner.values(), inner.shape[0], inner.shape[1])),
             Data::Int8 { q, scales } => Cow::Owned(int8::dequantize_rows(q, scales)),
             Data::Int4(rows) => Cow::Owned(rows.dequantize()),
         }
     }
+}
+
+/// Bytes of `numel` values in whole blocks.
+fn block_bytes(block: Block, numel: usize) -> usize {
+    numel / block.values() * block.size()
 }
 
 /// A row-major `[rows, cols]` matrix transposed, in square pieces that stay in the cache.

@@ -4,6 +4,7 @@
 use super::export::{self, Manifest};
 use super::{Model, ModelError, Result, hf};
 use crate::files;
+use crate::graph::rotary::Pairs;
 use crate::graph::{Activation, Graph, Node, NodeId, Op, ParamRole, PositionBias, Precision, Windows, op};
 use std::ffi::OsStr;
 use std::fmt::Write;
@@ -205,9 +206,11 @@ fn expression(node: &Node) -> String {
             format!("torch.cat([{x}[:, :{at}], {t}, {x}[:, {at}:]], 1)")
         }
         Op::AddPositions(_) => format!("{x} + {}", p(ParamRole::Embedding)),
-        Op::Attention(op::Attention { heads, qk_dim, v_dim, fused, scale, cosine, windows, bias }) => {
+        Op::Attention(a) => {
+            let op::Attention { heads, fused, scale, cosine, windows, bias, group, causal, .. } = a;
+            let [q, k, w] = a.widths();
             let parts = match fused {
-                true => format!("*{x}.split([{0}, {0}, {1}], -1)", heads * qk_dim, heads * v_dim),
+                true => format!("*{x}.split([{q}, {k}, {w}], -1)"),
                 false => node.inputs.iter().map(v).collect::<Vec<_>>().join(", "),
             };
             let mut more = String::new();
@@ -220,7 +223,20 @@ fn expression(node: &Node) -> String {
             if let Some(Windows { grid, size, shift }) = windows {
                 let _ = write!(more, ", windows=({}, {}, {})", tuple(grid), tuple(size), tuple(shift));
             }
+            if *group > 1 {
+                let _ = write!(more, ", group={group}");
+            }
+            if *causal {
+                more.push_str(", causal=True");
+            }
             format!("_attention({parts}, {heads}, {scale:?}{more})")
+        }
+        Op::Rope(op::Rope { head_dim, turned, theta, pairs }) => {
+            let halves = if *pairs == Pairs::Halves { "True" } else { "False" };
+            format!("_rope({x}, {head_dim}, {turned}, {theta:?}, {halves})")
+        }
+        Op::HeadNorm(op::HeadNorm { head_dim, eps }) => {
+            format!("F.rms_norm({x}.unflatten(-1, (-1, {head_dim})), ({head_dim},), {w}, {eps:?}).flatten(-2)")
         }
         Op::SelectToken(op::SelectToken { index }) => format!("{x}[:, {index}]"),
         Op::MeanTokens(op::MeanTokens { skip }) => format!("{x}[:, {skip}:].mean(1)"),

@@ -16,10 +16,10 @@ use std::sync::Arc;
 pub fn random(spec: &FamilySpec, seed: u64) -> Model {
     let graph = spec.build().unwrap_or_else(|e| panic!("`random` was given a spec that does not build: {e}"));
     let params = random_params(&graph, seed);
-    let Ok(&[channels, h, w]) = graph.input_shape().as_deref() else {
-        panic!("`random` was given a spec of something else than images");
+    let preprocess = match graph.input_shape().as_deref() {
+        Ok(&[channels, h, w]) => Preprocess { channels, ..spec.preprocess([h, w]) },
+        _ => Preprocess::none(),
     };
-    let preprocess = Preprocess { channels, ..spec.preprocess([h, w]) };
     let hash = params.hash();
     let family = spec.family();
     Model {

@@ -2,6 +2,7 @@
 //! vector tails and partial tiles run too.
 
 use crate::graph::op::{self, Dim, Input};
+use crate::graph::rotary::Pairs;
 use crate::graph::{Activation, Builder, Conv, Graph, GraphError, NodeId, Op, PositionBias, Precision, Windows};
 
 /// One kernel to check or to time.
@@ -99,6 +100,17 @@ const ROWS: &[Row] = &[
     }),
     ("attention, biased", F32, Tokens(3 * 2 * 8, 19), 2.0, |b, x| {
         biased(b, x, None, false, PositionBias::Full { tokens: 19 })
+    }),
+    ("attention, causal with shared keys", F32, Tokens(40, 37), 2.0, |b, x| {
+        let q = b.linear("q", x, 40, 6 * 12, true);
+        let k = b.linear("k", x, 40, 2 * 12, true);
+        let v = b.linear("v", x, 40, 2 * 12, true);
+        b.node(TARGET, Op::Attention(op::Attention::decoder(6, 3, 12)), &[q, k, v])
+    }),
+    ("rope, halves", F32, Tokens(3 * 10, 19), 2.0, |b, x| rope(b, x, 10, Pairs::Halves)),
+    ("rope, neighbours of a part", F32, Tokens(3 * 10, 19), 2.0, |b, x| rope(b, x, 6, Pairs::Neighbours)),
+    ("head norm", F32, Tokens(3 * 10, 19), 2.0, |b, x| {
+        b.node(TARGET, Op::HeadNorm(op::HeadNorm { head_dim: 10, eps: 1e-6 }), &[x])
     }),
     // Scores over about ±80: the row maximum must be taken out before the exponential.
     ("softmax, wide scores", F32, Tokens(3 * 2 * 8, 37), 2.0, |b, x| attention(b, x, [2, 8, 8], 8.0)),
@@ -200,6 +212,11 @@ fn grouped(b: &mut Builder, x: NodeId, channels: usize, groups: usize) -> NodeId
     b.conv(TARGET, x, Conv { groups, ..Conv::same(channels, channels, 3, 1) })
 }
 
+/// Heads of ten values of which `turned` are.
+fn rope(b: &mut Builder, x: NodeId, turned: usize, pairs: Pairs) -> NodeId {
+    b.node(TARGET, Op::Rope(op::Rope { head_dim: 10, turned, theta: 100.0, pairs }), &[x])
+}
+
 /// Attention within 2x3 windows of a 4x6 grid.
 fn swin(b: &mut Builder, x: NodeId, shift: [usize; 2], cosine: bool, bias: PositionBias) -> NodeId {
     biased(b, x, Some(Windows { grid: [4, 6], size: [2, 3], shift }), cosine, bias)
@@ -207,7 +224,8 @@ fn swin(b: &mut Builder, x: NodeId, shift: [usize; 2], cosine: bool, bias: Posit
 
 fn biased(b: &mut Builder, x: NodeId, windows: Option<Windows>, cosine: bool, bias: PositionBias) -> NodeId {
     let (heads, qk_dim, v_dim, fused, scale) = (2, 8, 8, true, if cosine { 1.0 } else { 0.35 });
-    b.node(TARGET, Op::Attention(op::Attention { heads, qk_dim, v_dim, fused, scale, cosine, windows, bias }), &[x])
+    let core = op::Attention { cosine, windows, bias, ..op::Attention::plain(heads, qk_dim, v_dim, fused, scale) };
+    b.node(TARGET, Op::Attention(core), &[x])
 }
 
 impl Reads {

@@ -10,6 +10,7 @@
 
 mod attention;
 mod elementwise;
+mod heads;
 mod layer;
 mod layout;
 mod norm;
@@ -79,5 +80,7 @@ fn value(at: &Site<'_>) -> Result<Expected> {
         Op::PrependTokens(tokens) => layout::prepend(at, tokens)?,
         Op::SelectToken(op::SelectToken { index }) => layout::select(at, *index),
         Op::Attention(attention) => attention::attention(at, attention)?,
+        Op::Rope(rope) => heads::rope(at, rope),
+        Op::HeadNorm(norm) => heads::norm(at, norm)?,
     })
 }

@@ -22,6 +22,7 @@ use super::spec::OpenSpec;
 use crate::data::{self, Dataset, Split};
 use crate::eval::Trials;
 use crate::exec::{self, CompileOptions, Plan, device::Opened};
+use crate::graph::op::InputType;
 use crate::graph::{Macs, macs, node_params};
 use crate::model::{self, ASSUMED, LoadOptions, Model};
 use crate::plan::{Action, Target, Verdict};
@@ -182,6 +183,12 @@ impl Subject {
         let Opening { model, arch, image, heads, .. } = &spec.how;
         let options = LoadOptions { arch: *arch, image: *image, heads: *heads };
         let model = load_model(model, &options, spec.mean, spec.std)?;
+        if model.graph.input().is_some_and(|(_, input)| matches!(input.dtype, InputType::Ids { .. })) {
+            return Err(format!(
+                "`{}` is a language model, and sessions are of classifiers so far; hint: `paring eval` scores it on text",
+                model.info.name
+            ));
+        }
         let (data, calib, calib_is_eval) = open_data(spec)?;
         Ok(Subject { model, data, calib, calib_is_eval })
     }

@@ -102,7 +102,8 @@ type NamedKernel = (Option<Special>, String, [u64; 2]);
 
 /// Whether a step that `op` leads runs a kernel, alone or with what fuses into it; if not, its definition.
 pub(in crate::exec) fn has_kernel(op: &Op) -> bool {
-    let fuses = matches!(op, Op::BatchNorm2d(_) | Op::Scale(_) | Op::Add | Op::Attention(_));
+    let attends = matches!(op, Op::Attention(a) if a.is_plain());
+    let fuses = attends || matches!(op, Op::BatchNorm2d(_) | Op::Scale(_) | Op::Add);
     let norms = matches!(op, Op::LayerNorm(_) | Op::RmsNorm(_) | Op::Activation { .. });
     op.is_conv_or_linear() || fuses || norms || matches!(op, Op::MaxPool2d(_) | Op::AvgPool2d(_))
 }
@@ -218,7 +219,8 @@ impl Lowering<'_> {
                 let pooled = if p.count_padding { Pooled::MeanOfAll } else { Pooled::MeanOfSeen };
                 pool(p.into(), pooled, "avgpool")
             }
-            Op::Attention(op::Attention { heads, qk_dim, v_dim, fused, scale, cosine, windows, bias }) => {
+            Op::Attention(attention) if attention.is_plain() => {
+                let op::Attention { heads, qk_dim, v_dim, fused, scale, cosine, windows, bias, .. } = attention;
                 let (tokens, _) = b.rows()?;
                 if let Some(w) = windows {
                     w.check(tokens).map_err(|why| ExecError::unsupported(node, why))?;

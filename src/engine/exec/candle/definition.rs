@@ -89,19 +89,26 @@ impl Site<'_> {
             }
             Op::AddPositions(_) => x.broadcast_add(&self.param(ParamRole::Embedding)?)?,
             Op::Attention(attention) => self.attention(x, inputs, attention)?,
+            Op::Rope(rope) => ops::rope(x, rope)?,
+            Op::HeadNorm(op::HeadNorm { head_dim, eps }) => {
+                let (n, tokens, width) = x.dims3()?;
+                let w = self.param(ParamRole::Weight)?;
+                let heads = x.contiguous()?.reshape((n, tokens, width / head_dim.max(&1), *head_dim))?;
+                ops::rms_norm(&heads, &w, *eps)?.reshape((n, tokens, width))?
+            }
             Op::SelectToken(op::SelectToken { index }) => x.narrow(1, *index, 1)?.squeeze(1)?.contiguous()?,
             Op::MeanTokens(op::MeanTokens { skip }) => x.narrow(1, *skip, x.dim(1)? - skip)?.mean(1)?,
         })
     }
 
     fn attention(&self, x: &Tensor, inputs: &[Tensor], attention: &op::Attention) -> Result<Tensor> {
-        let op::Attention { heads, qk_dim, v_dim, scale, cosine, windows, bias, .. } = *attention;
-        let (qk, v) = (heads * qk_dim, heads * v_dim);
+        let op::Attention { heads, group, causal, scale, cosine, windows, bias, .. } = *attention;
+        let [qw, kw, vw] = attention.widths();
         let [q, k, v] = match inputs {
             [q, k, v] => [q, k, v].map(Tensor::clone),
             _ => {
                 let part = |start, len| x.narrow(D::Minus1, start, len);
-                [part(0, qk)?, part(qk, qk)?, part(2 * qk, v)?]
+                [part(0, qw)?, part(qw, kw)?, part(qw + kw, vw)?]
             }
         };
         // A relative bias has windows.
@@ -117,7 +124,7 @@ impl Site<'_> {
             }
         };
         let factors = cosine.then(|| self.param(ParamRole::LogitScale)).transpose()?;
-        Ok(ops::Attention { heads, factors, windows, bias }.run(&q, &k, &v, scale)?)
+        Ok(ops::Attention { heads, group, causal, factors, windows, bias }.run(&q, &k, &v, scale)?)
     }
 
     fn batch_norm(&self, x: &Tensor, c: usize, eps: f64, seen: &mut Stats) -> Result<Tensor> {

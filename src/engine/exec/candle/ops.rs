@@ -2,7 +2,8 @@
 
 use super::fused::{LayerNorm, Softmax};
 use crate::exec::unfold::{Unfold, Window};
-use crate::graph::{Activation, Windows, window};
+use crate::graph::rotary::{self, Pairs};
+use crate::graph::{Activation, Windows, op, window};
 use candle_core::{D, DType, Device, Tensor};
 
 pub(super) type Candle<T> = candle_core::Result<T>;
@@ -272,6 +273,10 @@ pub(super) fn continuous_bias(net: [&Tensor; 3], size: [usize; 2], trained: [usi
 /// Attention with what goes beyond the products.
 pub(super) struct Attention {
     pub heads: usize,
+    /// Consecutive heads that share one of keys and values.
+    pub group: usize,
+    /// A token sees itself and those before it.
+    pub causal: bool,
     /// `[heads, 1, 1]` logarithms of the factors of cosine attention.
     pub factors: Option<Tensor>,
     pub windows: Option<Windows>,
@@ -280,7 +285,7 @@ pub(super) struct Attention {
 }
 
 impl Attention {
-    /// `q`, `k`, `v` are `[n, tokens, heads·width]`.
+    /// `q`, `k`, `v` are `[n, tokens, heads·width]`, with fewer heads of keys and values where they are shared.
     pub fn run(&self, q: &Tensor, k: &Tensor, v: &Tensor, scale: f64) -> Candle<Tensor> {
         let Some(w) = &self.windows else {
             return attention(q, k, v, self, scale, None);
@@ -301,6 +306,32 @@ impl Attention {
     }
 }
 
+/// Every head of `x`, `[n, tokens, heads·head_dim]`, turned by its token's place.
+pub(super) fn rope(x: &Tensor, rope: &op::Rope) -> Candle<Tensor> {
+    let (n, t, width) = x.dims3()?;
+    let (d, turned) = (rope.head_dim, rope.turned);
+    let (cos, sin) = rotary::turns(0..t, turned, rope.theta);
+    let table = |v: Vec<f32>| Tensor::from_vec(v, (1, t, 1, turned / 2), x.device());
+    let (cos, sin) = (table(cos)?, table(sin)?);
+    let heads = x.contiguous()?.reshape((n, t, width / d.max(1), d))?;
+    let part = heads.narrow(D::Minus1, 0, turned)?;
+    let (a, b, axis) = match rope.pairs {
+        Pairs::Halves => (part.narrow(D::Minus1, 0, turned / 2)?, part.narrow(D::Minus1, turned / 2, turned / 2)?, 3),
+        Pairs::Neighbours => {
+            let pairs = part.contiguous()?.reshape((n, t, width / d.max(1), turned / 2, 2))?;
+            (pairs.narrow(D::Minus1, 0, 1)?.squeeze(4)?, pairs.narrow(D::Minus1, 1, 1)?.squeeze(4)?, 4)
+        }
+    };
+    let y = (a.broadcast_mul(&cos)? - b.broadcast_mul(&sin)?)?;
+    let z = (b.broadcast_mul(&cos)? + a.broadcast_mul(&sin)?)?;
+    let made = match axis {
+        3 => Tensor::cat(&[y, z], 3)?,
+        _ => Tensor::stack(&[y, z], 4)?.flatten_from(3)?,
+    };
+    let made = if turned < d { Tensor::cat(&[made, heads.narrow(D::Minus1, turned, d - turned)?], 3)? } else { made };
+    made.reshape((n, t, width))
+}
+
 /// Which token goes where when an image's tokens are gathered into windows, and back.
 pub(super) fn gathered(w: &Windows, device: &Device) -> Candle<[Tensor; 2]> {
     let order = w.order();
@@ -319,8 +350,15 @@ pub(super) fn unit(x: &Tensor) -> Candle<Tensor> {
 fn attention(q: &Tensor, k: &Tensor, v: &Tensor, a: &Attention, scale: f64, mask: Option<Tensor>) -> Candle<Tensor> {
     let (n, t, _) = q.dims3()?;
     let heads = a.heads;
-    let split = |x: &Tensor| x.reshape((n, t, heads, ()))?.transpose(1, 2)?.contiguous();
-    let (mut q, mut k, v) = (split(&q.contiguous()?)?, split(&k.contiguous()?)?, split(&v.contiguous()?)?);
+    let split = |x: &Tensor, group: usize| {
+        let x = x.contiguous()?.reshape((n, t, heads / group, ()))?.transpose(1, 2)?.contiguous()?;
+        if group == 1 {
+            return Ok(x);
+        }
+        let width = x.dim(3)?;
+        x.unsqueeze(2)?.broadcast_as((n, heads / group, group, t, width))?.contiguous()?.reshape((n, heads, t, width))
+    };
+    let (mut q, mut k, v) = (split(q, 1)?, split(k, a.group)?, split(v, a.group)?);
     if let Some(f) = &a.factors {
         let f = f.minimum(100f64.ln())?.exp()?;
         q = unit(&q)?.broadcast_mul(&f.unsqueeze(0)?)?;
@@ -328,12 +366,16 @@ fn attention(q: &Tensor, k: &Tensor, v: &Tensor, a: &Attention, scale: f64, mask
     }
     let mut scores = q.matmul(&k.transpose(2, 3)?.contiguous()?)?;
     let mut scale = scale;
-    if a.bias.is_some() || mask.is_some() {
+    if a.bias.is_some() || a.causal || mask.is_some() {
         scores = (scores * scale)?;
         scale = 1.0;
     }
     if let Some(b) = &a.bias {
         scores = scores.broadcast_add(&b.unsqueeze(0)?)?;
+    }
+    if a.causal {
+        let later: Vec<f32> = (0..t * t).map(|i| if i % t > i / t { f32::NEG_INFINITY } else { 0.0 }).collect();
+        scores = scores.broadcast_add(&Tensor::from_vec(later, (1, 1, t, t), q.device())?)?;
     }
     if let Some(m) = mask {
         let windows = m.dim(0)?;

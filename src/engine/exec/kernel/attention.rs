@@ -1,4 +1,5 @@
-//! The attention core: softmax(scale · q·kᵀ)·v per image and head, as two products around a row softmax.
+//! The attention core: softmax(scale · q·kᵀ)·v per image and head, as two products around a row softmax. Heads may share keys and
+//! values, and a causal mask lets a row see no later one: what it would hide is not computed but for the rest of a block of rows.
 
 use super::{Par, Scratch, room, rows, split, vector, with_scratch};
 
@@ -10,6 +11,10 @@ pub(crate) struct Attention {
     pub qk: usize,
     pub v: usize,
     pub scale: f32,
+    /// Consecutive heads that share a head of keys and values.
+    pub group: usize,
+    /// A row sees itself and those before it; goes without a bias.
+    pub causal: bool,
 }
 
 /// Where q, k or v lie: `[images·tokens, width]`, heads from column `at` on.
@@ -36,6 +41,12 @@ struct Head<'a> {
     first: usize,
     from: usize,
     head: usize,
+    /// The head of keys and values.
+    kv: usize,
+    /// Its keys and values are not those that were packed last.
+    fresh: bool,
+    /// Rows of keys that this band sees.
+    seen: usize,
     /// Added to the scores of this head's query rows from `from` on, `[.., tokens]`.
     bias: Option<&'a [f32]>,
 }
@@ -70,13 +81,17 @@ impl Attention {
         f: &(dyn Fn(Head<'_>, &mut [f32], &mut Scratch) + Sync),
     ) {
         let (t, width) = (self.tokens, self.heads * self.v);
-        let rows = t.div_ceil(par.threads()).max(1);
+        // Later rows see more: smaller bands, so that threads end together.
+        let bands = if self.causal { 4 * par.threads() } else { par.threads() };
+        let rows = t.div_ceil(bands).max(1);
         for (img, out) in out.chunks_mut((t * width).max(1)).enumerate() {
             split(par, out, rows * width, |b, out| {
                 with_scratch(|s| {
+                    let seen = if self.causal { t.min((b + 1) * rows) } else { t };
                     for head in 0..self.heads {
                         let bias = bias.map(|all| &all[(head * t + b * rows) * t..]);
-                        f(Head { q, k, v, first: img * t, from: b * rows, head, bias }, out, s);
+                        let (kv, fresh) = (head / self.group, head % self.group == 0);
+                        f(Head { q, k, v, first: img * t, from: b * rows, head, kv, fresh, seen, bias }, out, s);
                     }
                 });
             });
@@ -87,19 +102,21 @@ impl Attention {
     fn head(&self, h: Head<'_>, out: &mut [f32], s: &mut Scratch) {
         let (t, width) = (self.tokens, self.heads * self.v);
         let (kt, scores) = room(&mut s.f32, self.qk * t + t).split_at_mut(self.qk * t);
-        for j in 0..t {
-            for (d, &v) in h.k.row(h.first + j, h.head * self.qk, self.qk).iter().enumerate() {
+        for j in 0..if h.fresh { h.seen } else { 0 } {
+            for (d, &v) in h.k.row(h.first + j, h.kv * self.qk, self.qk).iter().enumerate() {
                 kt[d * t + j] = v;
             }
         }
-        let values = &h.v.data[h.first * h.v.width + h.v.at + h.head * self.v..];
+        let values = &h.v.data[h.first * h.v.width + h.v.at + h.kv * self.v..];
         for (r, out) in out.chunks_exact_mut(width).enumerate() {
             let q = h.q.row(h.first + h.from + r, h.head * self.qk, self.qk);
+            let seen = if self.causal { h.from + r + 1 } else { t };
+            let scores = &mut scores[..seen];
             vector::combine(q, self.scale, kt, t, scores);
             if let Some(bias) = h.bias {
                 vector::accumulate(scores, &bias[r * t..][..t]);
             }
-            rows::softmax(scores, t);
+            rows::softmax(scores, seen);
             vector::combine(scores, 1.0, values, h.v.width, &mut out[h.head * self.v..][..self.v]);
         }
     }
@@ -123,6 +140,9 @@ mod wide {
         sizes: [usize; 2],
     }
 
+    /// Rows of a block under a causal mask: four tiles.
+    const CAUSAL_ROWS: usize = 56;
+
     /// No bias; as long as a panel is wide.
     static ZEROS: [f32; 48] = [0.0; 48];
 
@@ -135,7 +155,7 @@ mod wide {
         }
 
         pub fn head(&self, h: Head<'_>, out: &mut [f32], s: &mut Scratch) {
-            let Attention { tokens: t, heads, qk, v, scale } = self.core;
+            let Attention { tokens: t, heads, qk, v, scale, causal, .. } = self.core;
             // An odd number of cache lines from row to row, or a tile's rows would compete for the same few places.
             let (width, stride) = (heads * v, (t.div_ceil(16) | 1) * 16);
             let rows = out.len() / width;
@@ -145,25 +165,29 @@ mod wide {
                 s.vectors.resize(need, unsafe { std::mem::zeroed::<__m512>() });
             }
             let (keys, values) = s.vectors[..need].split_at_mut(self.sizes[0]);
-            pack(keys, &self.keys, |keys, panel| {
-                for j in 0..panel.cols {
-                    let row = h.k.row(h.first + panel.col + j, h.head * qk, qk);
-                    row.iter().enumerate().for_each(|(d, &x)| keys[panel.place(d, j)] = x * scale);
-                }
-            });
-            pack(values, &self.values, |values, panel| {
-                for j in 0..t {
-                    let row = h.v.row(h.first + j, h.head * v + panel.col, panel.cols);
-                    values[panel.place(j, 0)..][..panel.cols].copy_from_slice(row);
-                }
-            });
+            if h.fresh {
+                pack(keys, &self.keys, |keys, panel| {
+                    for j in 0..panel.cols.min(h.seen.saturating_sub(panel.col)) {
+                        let row = h.k.row(h.first + panel.col + j, h.kv * qk, qk);
+                        row.iter().enumerate().for_each(|(d, &x)| keys[panel.place(d, j)] = x * scale);
+                    }
+                });
+                pack(values, &self.values, |values, panel| {
+                    for j in 0..h.seen {
+                        let row = h.v.row(h.first + j, h.kv * v + panel.col, panel.cols);
+                        values[panel.place(j, 0)..][..panel.cols].copy_from_slice(row);
+                    }
+                });
+            }
             // Only as many rows at a time as their scores stay in the second-level cache: memory grows with the tokens, not
             // with their square. Every row is on its own, so the cut does not show in the result.
-            let block = block(stride).min(rows);
+            // A block's last row decides how far all of it looks: smaller ones where that differs.
+            let block = block(stride).min(rows).min(if causal { CAUSAL_ROWS } else { rows });
             let scores = room(&mut s.f32, block * stride);
             for (i, out) in out.chunks_mut(block * width).enumerate() {
                 let (first, rows) = (i * block, out.len() / width);
                 let scores = &mut scores[..rows * stride];
+                let seen = if causal { h.from + first + rows } else { t };
                 let q = &h.q.data[(h.first + h.from + first) * h.q.width + h.q.at + h.head * qk..];
                 assert!(q.len() >= (rows - 1) * h.q.width + qk);
                 let line = |a: &[f32], stride, steps, out: &mut [f32], out_stride| Line {
@@ -185,16 +209,23 @@ mod wide {
                 };
                 // SAFETY: every row of queries has `qk` values and every row of scores `stride ≥ t`; `out` has `rows` rows.
                 unsafe {
-                    for p in &self.keys {
+                    for p in self.keys.iter().filter(|p| p.col < seen) {
                         line_f32(keys.as_ptr(), p, line(q, h.q.width, qk, &mut scores[p.col..], stride));
                     }
                     if let Some(bias) = h.bias {
                         let bias = bias[first * t..].chunks_exact(t);
                         scores.chunks_exact_mut(stride).zip(bias).for_each(|(s, b)| vector::accumulate(&mut s[..t], b));
                     }
-                    softmax_rows(scores, stride, t);
+                    if causal {
+                        let own = h.from + first + 1;
+                        scores
+                            .chunks_exact_mut(stride)
+                            .enumerate()
+                            .for_each(|(r, s)| s[own + r..seen].fill(f32::NEG_INFINITY));
+                    }
+                    softmax_rows(scores, stride, seen);
                     for p in &self.values {
-                        line_f32(values.as_ptr(), p, line(scores, stride, t, &mut out[h.head * v + p.col..], width));
+                        line_f32(values.as_ptr(), p, line(scores, stride, seen, &mut out[h.head * v + p.col..], width));
                     }
                 }
             }
@@ -238,7 +269,7 @@ mod tests {
     /// Long enough that the rows go in several blocks, the last one short; the same bits for every number of threads.
     #[test]
     fn long_sequences_match_f64_in_blocks_of_rows() {
-        let a = Attention { tokens: 1100, heads: 2, qk: 12, v: 20, scale: 0.3 };
+        let a = Attention { tokens: 1100, heads: 2, qk: 12, v: 20, scale: 0.3, group: 1, causal: false };
         #[cfg(target_arch = "x86_64")]
         assert!(wide::block(a.tokens.next_multiple_of(16)) * 4 < a.tokens);
         let (qw, vw) = (a.heads * a.qk, a.heads * a.v);
@@ -258,5 +289,48 @@ mod tests {
             }
             assert_eq!(first.get_or_insert_with(|| out.clone()), &out);
         }
+    }
+
+    /// Two heads of keys and values for six of queries, each row seeing those before it; the same bits for every number of
+    /// threads, and for a row however many come after it.
+    #[test]
+    fn shared_keys_under_a_causal_mask_match_f64() {
+        let a = Attention { tokens: 333, heads: 6, qk: 16, v: 24, scale: 0.25, group: 3, causal: true };
+        let (q, kv) = (a.heads * a.qk, a.heads / a.group);
+        let widths = [q, kv * a.qk, kv * a.v];
+        let all: Vec<Vec<f32>> = (1..).zip(widths).map(|(i, w)| noise(2 * a.tokens * w, i)).collect();
+        let part = |i: usize| Part { data: &all[i], width: widths[i], at: 0 };
+        let width = a.heads * a.v;
+        let mut first: Option<Vec<f32>> = None;
+        for threads in [1, 2] {
+            let mut out = vec![f32::NAN; 2 * a.tokens * width];
+            shared(threads, |par| a.run(part(0), part(1), part(2), None, &mut out, par));
+            for (r, head) in [(0, 0), (1, 5), (55, 2), (200, 3), (332, 4)] {
+                let (row, h) = (a.tokens + r, head / a.group);
+                let at = |i: usize, token: usize, col: usize| f64::from(all[i][(a.tokens + token) * widths[i] + col]);
+                let score = |j: usize| -> f64 {
+                    (0..a.qk).map(|d| at(0, r, head * a.qk + d) * at(1, j, h * a.qk + d)).sum::<f64>() * 0.25
+                };
+                let scores: Vec<f64> = (0..=r).map(score).collect();
+                let top = scores.iter().fold(f64::NEG_INFINITY, |m, v| m.max(*v));
+                let sum: f64 = scores.iter().map(|s| (s - top).exp()).sum();
+                for d in 0..a.v {
+                    let want: f64 = (0..=r).map(|j| (scores[j] - top).exp() / sum * at(2, j, h * a.v + d)).sum();
+                    let got = f64::from(out[row * width + head * a.v + d]);
+                    assert!((want - got).abs() < 4e-6, "row {r}, head {head}: {got}, not {want}");
+                }
+            }
+            assert_eq!(first.get_or_insert_with(|| out.clone()), &out);
+        }
+        // One row at a time, as processors without the tiles do it.
+        let mut portable = vec![f32::NAN; 2 * a.tokens * width];
+        let one_by_one = |h: Head<'_>, out: &mut [f32], s: &mut Scratch| a.head(h, out, s);
+        a.bands([part(0), part(1), part(2)], None, &mut portable, Par::ALONE, &one_by_one);
+        assert!(portable.iter().zip(first.iter().flatten()).all(|(a, b)| (a - b).abs() < 4e-6));
+        let fewer = Attention { tokens: 100, ..a };
+        let mut out = vec![f32::NAN; 100 * width];
+        fewer.run(part(0), part(1), part(2), None, &mut out, Par::ALONE);
+        let whole = first.unwrap_or_default();
+        assert!(out.iter().zip(&whole).all(|(a, b)| (a - b).abs() < 4e-6));
     }
 }

@@ -18,6 +18,7 @@ mod lanes;
 #[cfg(target_arch = "x86_64")]
 mod layout;
 pub(crate) mod peak;
+pub(crate) mod rope;
 pub(crate) mod rows;
 pub(crate) mod simple;
 pub(crate) mod team;

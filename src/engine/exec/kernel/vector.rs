@@ -100,6 +100,24 @@ versions! {
         out.iter_mut().zip(x).for_each(|(o, &x)| *o = x * mul + add);
     }
 
+    /// Turns pairs `(i, i + n)` of two halves of `n` values by the angles of those cosines and sines.
+    pub fn turn_halves(x: &[f32], cos: &[f32], sin: &[f32], out: &mut [f32]) {
+        let n = cos.len();
+        let ((a, b), (y, z)) = (x.split_at(n), out.split_at_mut(n));
+        for i in 0..n {
+            y[i] = a[i] * cos[i] - b[i] * sin[i];
+            z[i] = b[i] * cos[i] + a[i] * sin[i];
+        }
+    }
+
+    /// Turns neighbours `(2i, 2i + 1)` by the angles of those cosines and sines.
+    pub fn turn_neighbours(x: &[f32], cos: &[f32], sin: &[f32], out: &mut [f32]) {
+        for (((x, out), c), s) in x.chunks_exact(2).zip(out.chunks_exact_mut(2)).zip(cos).zip(sin) {
+            out[0] = x[0] * c - x[1] * s;
+            out[1] = x[1] * c + x[0] * s;
+        }
+    }
+
     /// Adds `x` into `sum`.
     pub fn accumulate(sum: &mut [f32], x: &[f32]) {
         sum.iter_mut().zip(x).for_each(|(s, &v)| *s += v);

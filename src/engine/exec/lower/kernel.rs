@@ -10,7 +10,7 @@ use crate::exec::kernel::dense::{Dense, Source};
 use crate::exec::kernel::geometry::{Codes, Epilogue, Geometry};
 use crate::exec::kernel::simple::{self, PoolGeometry};
 use crate::exec::kernel::window::Windowing;
-use crate::exec::kernel::{rows, split, vector};
+use crate::exec::kernel::{rope, rows, split, vector};
 use crate::exec::unfold::Window;
 use crate::graph::{Op, ParamRole, Precision, Runs, channel_axis, op};
 
@@ -168,6 +168,21 @@ impl Builder<'_> {
                 held(add, "add-f32", tokens * dim)
             }
             Op::Attention(attention) => self.attention(attention),
+            Op::Rope(turn) => {
+                let (_, width) = self.rows()?;
+                let turn = kernel(move |call, out| {
+                    let (x, len, tokens) = (call.input(0), call.band(width, out.len()), call.rows(width));
+                    split(call.par, out, len, |i, out| {
+                        let rows = i * len / width..(i * len + out.len()) / width;
+                        rope::turn(&turn, width, tokens, rows, &x[i * len..][..out.len()], out);
+                    });
+                });
+                plain(turn, "rope-f32")
+            }
+            Op::HeadNorm(op::HeadNorm { head_dim, eps }) => {
+                let w = self.values(node, ParamRole::Weight, &[head_dim])?;
+                held(by_rows(head_dim, move |x, out| rows::rms_norm(x, &w, eps as f32, out)), "rmsnorm-f32", head_dim)
+            }
             Op::SelectToken(op::SelectToken { index }) => {
                 let (_, c) = self.rows()?;
                 plain(kernel(move |call, out| simple::select(call.rows(c), index, c, call.input(0), out)), "copy-f32")
@@ -196,23 +211,24 @@ impl Builder<'_> {
     }
 
     fn attention(&self, attention: op::Attention) -> Result<NamedKernel> {
-        let op::Attention { heads, qk_dim: qk, v_dim: v, fused, scale, cosine, windows, bias } = attention;
+        let [qw, kw, vw] = attention.widths();
+        let op::Attention { heads, qk_dim: qk, v_dim: v, fused, scale, cosine, windows, bias, group, causal, .. } =
+            attention;
         let (tokens, _) = self.rows()?;
         let tokens = windows.map_or(tokens, |w| w.tokens());
-        let core = Attention { tokens, heads, qk, v, scale: scale as f32 };
+        let core = Attention { tokens, heads, qk, v, scale: scale as f32, group, causal };
         let (factors, bias, held) = self.position(cosine, windows, bias)?;
         let plain = factors.is_none() && windows.is_none() && bias.is_none();
         let windowing = (!plain).then(|| Windowing::new(&core, windows, factors, bias));
         let run = kernel(move |call, out| {
-            let (qw, vw) = (heads * qk, heads * v);
-            let all = 2 * qw + vw;
+            let all = qw + kw + vw;
             // Without windows over all tokens that there are.
             let tokens = if windows.is_some() { tokens } else { call.rows(if fused { all } else { qw }) };
             let core = Attention { tokens, ..core };
             let part = |i: usize, width: usize, at: usize| Part { data: call.input(i), width, at };
             let parts = match fused {
-                true => [0, qw, 2 * qw].map(|at| part(0, all, at)),
-                false => [part(0, qw, 0), part(1, qw, 0), part(2, vw, 0)],
+                true => [0, qw, qw + kw].map(|at| part(0, all, at)),
+                false => [part(0, qw, 0), part(1, kw, 0), part(2, vw, 0)],
             };
             match &windowing {
                 Some(windowing) => windowing.run(&core, parts, out, call.par),

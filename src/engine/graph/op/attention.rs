@@ -8,10 +8,10 @@ use crate::graph::role::ParamRole;
 use crate::graph::window::{PositionBias, Windows, relative_positions};
 use serde::{Deserialize, Serialize};
 
-/// With `fused`, one input `[t, heads·(2·qk_dim + v_dim)]` laid out q, k, v (each head-major); otherwise three inputs
-/// `[t, heads·qk_dim]`, `[t, heads·qk_dim]`, `[t, heads·v_dim]`. Output `[t, heads·v_dim]`. `scale` multiplies q·kᵀ. With
+/// With `fused`, one input laid out q, k, v (each head-major); otherwise three inputs `[t, heads·qk_dim]`,
+/// `[t, heads/group·qk_dim]`, `[t, heads/group·v_dim]`. Output `[t, heads·v_dim]`. `scale` multiplies q·kᵀ. With
 /// `cosine`, q and k are brought to length 1 per head first and `exp(min(logit scale, ln 100))` multiplies as well
-/// (Swin v2, Liu et al. 2022).
+/// (Swin v2, Liu et al. 2022). With `causal`, a token sees itself and those before it.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Attention {
     pub heads: usize,
@@ -25,12 +25,51 @@ pub struct Attention {
     pub windows: Option<Windows>,
     #[serde(default)]
     pub bias: PositionBias,
+    /// Consecutive query heads that share a head of keys and values (Ainslie et al. 2023).
+    #[serde(default = "alone", skip_serializing_if = "is_alone")]
+    pub group: usize,
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub causal: bool,
+    /// Beyond so many tokens it would see only the last ones (a sliding window), which no kernel does yet: more are refused.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub most: Option<usize>,
+}
+
+/// Every query head with keys and values of its own.
+fn alone() -> usize {
+    1
+}
+
+fn is_alone(group: &usize) -> bool {
+    *group == 1
 }
 
 impl Attention {
     /// Over all tokens, without a position bias.
     pub fn plain(heads: usize, qk_dim: usize, v_dim: usize, fused: bool, scale: f64) -> Attention {
-        Attention { heads, qk_dim, v_dim, fused, scale, cosine: false, windows: None, bias: PositionBias::None }
+        let (cosine, windows, bias) = (false, None, PositionBias::None);
+        Attention { heads, qk_dim, v_dim, fused, scale, cosine, windows, bias, group: 1, causal: false, most: None }
+    }
+
+    /// A language model's: `heads` of `dim` over the tokens so far, keys and values of `group` heads shared; `1/√dim`.
+    pub fn decoder(heads: usize, group: usize, dim: usize) -> Attention {
+        Attention { group, causal: true, ..Attention::plain(heads, dim, dim, false, 1.0 / (dim as f64).sqrt()) }
+    }
+
+    /// Heads of keys and values.
+    pub fn kv_heads(&self) -> usize {
+        self.heads / self.group.max(1)
+    }
+
+    /// Columns of queries, keys and values.
+    pub fn widths(&self) -> [usize; 3] {
+        let kv = self.kv_heads();
+        [self.heads * self.qk_dim, kv * self.qk_dim, kv * self.v_dim]
+    }
+
+    /// Neither shared keys nor a causal mask.
+    pub fn is_plain(&self) -> bool {
+        self.group == 1 && !self.causal
     }
 
     /// Which parameters have a place per head, and on which axis.
@@ -51,6 +90,7 @@ impl Facts for Attention {
     fn describe(&self) -> Option<String> {
         let heads = self.heads;
         Some(match self.windows {
+            None if self.group > 1 => format!("attention {heads}h/{}", self.kv_heads()),
             None => format!("attention {heads}h"),
             Some(w) => {
                 let shifted = if w.shift == [0, 0] { "" } else { " shifted" };
@@ -64,15 +104,25 @@ impl Facts for Attention {
     }
 
     fn shape(&self, ins: &[&[usize]]) -> Result<Vec<usize>, String> {
-        let Attention { heads, qk_dim, v_dim, .. } = *self;
+        let Attention { heads, qk_dim, v_dim, group, .. } = *self;
+        if group == 0 || !heads.is_multiple_of(group) {
+            return Err(format!("{heads} heads are no whole number of groups of {group}"));
+        }
+        if !self.is_plain() && (self.cosine || self.windows.is_some() || self.bias != PositionBias::None) {
+            return Err("shared keys and causal masks go without windows, cosines and position biases".into());
+        }
         if heads == 0 || qk_dim == 0 || v_dim == 0 {
             return Err("it needs at least one head with a width".into());
         }
         let times = |d: usize| heads.checked_mul(d).ok_or("heads are too wide");
         let (qk, v) = (times(qk_dim)?, times(v_dim)?);
-        let all = qk.checked_mul(2).and_then(|n| n.checked_add(v)).ok_or("heads are too wide")?;
-        let widths: &[usize] = if self.fused { &[all] } else { &[qk, qk, v] };
+        let (k, kv) = (qk / group, v / group);
+        let all = qk.checked_add(k).and_then(|n| n.checked_add(kv)).ok_or("heads are too wide")?;
+        let widths: &[usize] = if self.fused { &[all] } else { &[qk, k, kv] };
         let t = ins[0].first().copied().unwrap_or(0);
+        if let Some(most) = self.most.filter(|most| t > *most) {
+            return Err(format!("{t} tokens are more than its sliding window of {most}, which is not supported"));
+        }
         for (s, &width) in ins.iter().zip(widths) {
             let [st, sd] = tokens(&[s])?;
             want("token count", st, t)?;
@@ -104,18 +154,18 @@ impl Facts for Attention {
         }
     }
 
-    /// A unit is a head: its rows of q, k and v go with its columns of the output.
+    /// A unit is a head, or one of keys and values with all its queries: its rows of q, k and v go with its columns of the
+    /// output.
     fn links(&self, _ins: &[&[usize]], _out: &[usize]) -> NodeLinks {
-        let Attention { heads, qk_dim, v_dim, .. } = *self;
-        let block = Span::run;
-        let qk = heads * qk_dim;
+        let Attention { qk_dim, v_dim, group, .. } = *self;
+        let (block, [q, k, _]) = (Span::run, self.widths());
         let parts = if self.fused {
-            [(0, block(0, qk_dim)), (0, block(qk, qk_dim)), (0, block(2 * qk, v_dim))]
+            [(0, block(0, group * qk_dim)), (0, block(q, qk_dim)), (0, block(q + k, v_dim))]
         } else {
-            [(0, block(0, qk_dim)), (1, block(0, qk_dim)), (2, block(0, v_dim))]
+            [(0, block(0, group * qk_dim)), (1, block(0, qk_dim)), (2, block(0, v_dim))]
         };
-        let b_span = block(0, v_dim);
-        let link = |a, a_span| Link { a, b: output(1), units: heads, a_span, b_span };
+        let (units, b_span) = (self.kv_heads(), block(0, group * v_dim));
+        let link = |a, a_span| Link { a, b: output(1), units, a_span, b_span };
         let inputs = parts.into_iter().map(|(i, a_span)| link(input(i, 1), a_span));
         let params = self.per_head().map(|(role, axis)| link(param(role, axis), Span::EACH));
         NodeLinks { links: inputs.chain(params).collect(), ..NodeLinks::default() }
@@ -142,19 +192,19 @@ impl Facts for Attention {
         p
     }
 
-    /// QKᵀ and AV.
+    /// QKᵀ and AV, for all pairs of tokens also where a causal mask leaves half of them out, as fvcore counts them.
     fn macs(&self, ins: &[&[usize]], _out: &[usize]) -> Macs {
         let tokens = ins.first().and_then(|s| s.first()).copied().unwrap_or(0);
         let seen = self.windows.map_or(tokens, |w| w.tokens());
         Macs { attention: product(&[self.heads, tokens, seen, self.qk_dim + self.v_dim]), ..Macs::default() }
     }
 
-    /// Its parameters carry heads on either axis.
+    /// Its parameters carry heads on either axis; shared keys go with all their queries.
     fn axis_len(&self, axis: usize) -> Option<usize> {
-        (axis < 2).then_some(self.heads)
+        (axis < 2).then_some(self.kv_heads())
     }
 
     fn narrow(&mut self, _axis: usize, mask: &[bool]) {
-        self.heads = kept(mask);
+        self.heads = kept(mask) * self.group;
     }
 }

@@ -7,6 +7,7 @@ mod attention;
 mod elementwise;
 mod embedding;
 mod facts;
+mod heads;
 mod input;
 mod layer;
 mod layout;
@@ -21,6 +22,7 @@ pub use elementwise::{Scalar, Scale};
 pub use embedding::Embedding;
 pub use facts::{Facts, Length, MAX_ELEMENTS, Traits, channel_axis};
 pub(super) use facts::{output, product};
+pub use heads::{HeadNorm, Rope};
 pub use input::{Dim, Input, InputType};
 pub use layer::{Conv2d, Linear};
 pub use layout::{ChannelPad, Concat, PatchMerge, ToImage};
@@ -69,6 +71,8 @@ pub enum Op {
     PrependTokens(PrependTokens),
     AddPositions(AddPositions),
     Attention(Attention),
+    Rope(Rope),
+    HeadNorm(HeadNorm),
     SelectToken(SelectToken),
     MeanTokens(MeanTokens),
 }
@@ -97,6 +101,8 @@ macro_rules! facts {
             Op::PrependTokens(op) => op,
             Op::AddPositions(op) => op,
             Op::Attention(op) => op,
+            Op::Rope(op) => op,
+            Op::HeadNorm(op) => op,
             Op::SelectToken(op) => op,
             Op::MeanTokens(op) => op,
             $($plain)*

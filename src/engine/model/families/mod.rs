@@ -6,6 +6,7 @@
 
 mod blocks;
 mod convnext;
+mod llama;
 mod mobile;
 mod mobile_names;
 mod names;
@@ -18,6 +19,7 @@ mod vit_names;
 mod vit_read;
 
 pub use convnext::{ConvNextSpec, ConvNextStage};
+pub use llama::DecoderSpec;
 pub use mobile::{MobileBlock, MobileSpec, Padding};
 pub use names::{Names, Source};
 pub(super) use read::Reader;
@@ -42,6 +44,8 @@ pub enum FamilySpec {
     Vit(VitSpec),
     Swin(SwinSpec),
     SwinV2(SwinSpec),
+    /// Language models.
+    Llama(DecoderSpec),
 }
 
 /// How a checkpoint of a family from one origin is recognised and read.
@@ -80,6 +84,7 @@ pub(super) fn candidates() -> impl Iterator<Item = Candidate> {
         .chain(of(Family::MobileNetV2, &mobile_names::V2, mobile_names::V2_MARKS, &[], mobile::read))
         .chain(of(Family::Vgg, &vgg::NAMES, vgg::MARKS, &[], vgg::read))
         .chain(of(Family::Resnet, &resnet::NAMES, resnet::MARKS, &[], resnet::read))
+        .chain(of(Family::Llama, &llama::NAMES, llama::MARKS, &[], llama::read))
         .chain(of(Family::CifarResnet, &resnet::CIFAR_NAMES, resnet::CIFAR_MARKS, &[], resnet::read_cifar))
 }
 
@@ -104,6 +109,7 @@ impl FamilySpec {
             FamilySpec::Vit(s) => (Family::Vit, s.dims.classes, Some(s.crop())),
             FamilySpec::Swin(s) => (Family::Swin, s.classes, Some(s.crop())),
             FamilySpec::SwinV2(s) => (Family::SwinV2, s.classes, Some(s.crop())),
+            FamilySpec::Llama(s) => (Family::Llama, s.vocab, None),
         }
     }
 
@@ -112,6 +118,7 @@ impl FamilySpec {
         match self {
             FamilySpec::Vit(s) => s.names.unused,
             FamilySpec::Swin(s) | FamilySpec::SwinV2(s) => s.names.unused,
+            FamilySpec::Llama(s) => s.names.unused,
             _ => &[],
         }
     }
@@ -129,6 +136,7 @@ impl FamilySpec {
             FamilySpec::ConvNext(s) => convnext::build(s),
             FamilySpec::TorchVit(s) | FamilySpec::Vit(s) => vit::build(s),
             FamilySpec::Swin(s) | FamilySpec::SwinV2(s) => swin::build(s),
+            FamilySpec::Llama(s) => llama::build(s),
         }
     }
 
@@ -139,8 +147,11 @@ impl FamilySpec {
         }
     }
 
-    /// What published weights expect for images of `size`, where no file beside them tells.
+    /// What published weights expect for images of `size` (nothing, for what takes none), where no file beside them tells.
     pub fn preprocess(&self, size: [usize; 2]) -> Preprocess {
+        if matches!(self, FamilySpec::Llama(_)) {
+            return Preprocess::none();
+        }
         let imagenet = Preprocess::imagenet(size);
         if matches!(self, FamilySpec::TorchVit(_)) && size == [32, 32] {
             return Preprocess { mean: [0.4914, 0.4822, 0.4465], std: [0.2023, 0.1994, 0.2010], ..imagenet };

@@ -12,6 +12,8 @@ pub enum Source {
     Timm,
     /// `transformers`, with `config.json` beside the weights.
     HuggingFace,
+    /// GGUF files.
+    Gguf,
     /// A paper's own code.
     Paper,
 }

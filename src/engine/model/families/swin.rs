@@ -168,12 +168,8 @@ fn attention(b: &mut Builder, s: &Stage, at: &str, layer: usize, x: NodeId) -> N
     let inputs = qkv(b, at, x, dim, spec.fused, |n| spec.qkv_bias && (v2.is_none() || n != "k"));
     let size = spec.window.min(s.side);
     let shift = if layer % 2 == 1 && s.side > spec.window { spec.window / 2 } else { 0 };
+    let scale = if v2.is_some() { 1.0 } else { 1.0 / (head as f64).sqrt() };
     let op = Op::Attention(op::Attention {
-        heads,
-        qk_dim: head,
-        v_dim: head,
-        fused: spec.fused,
-        scale: if v2.is_some() { 1.0 } else { 1.0 / (head as f64).sqrt() },
         cosine: v2.is_some(),
         windows: Some(Windows { grid: [s.side; 2], size: [size; 2], shift: [shift; 2] }),
         bias: match v2 {
@@ -183,6 +179,7 @@ fn attention(b: &mut Builder, s: &Stage, at: &str, layer: usize, x: NodeId) -> N
                 PositionBias::Continuous { hidden: v.hidden, trained: [trained; 2] }
             }
         },
+        ..op::Attention::plain(heads, head, head, spec.fused, scale)
     });
     let core = b.node(format!("{at}.attention_core"), op, &inputs);
     for (role, name) in [

@@ -155,7 +155,7 @@ impl VitSpec {
                 Crop { resize: None, half: true, ..Crop::bilinear(side) }
             }
             Source::HuggingFace | Source::Timm => Crop::bicubic(usual_resize(side)),
-            Source::Torchvision | Source::Paper => Crop::bilinear(usual_resize(side)),
+            Source::Torchvision | Source::Paper | Source::Gguf => Crop::bilinear(usual_resize(side)),
         }
     }
 }

@@ -39,6 +39,11 @@ fn float(name: &str, f: f64) -> AttributeProto {
     AttributeProto { f: Some(f as f32), r#type: Some(attribute_type::FLOAT), ..attr(name) }
 }
 
+/// What ONNX files are not written for yet, at `node`.
+fn unwritten(node: &Node, what: &str) -> String {
+    format!("{what} are not written to ONNX (`{}`); hint: export to safetensors or pytorch", node.name)
+}
+
 /// The last axis alone.
 fn last_axis() -> AttributeProto {
     AttributeProto { ints: vec![-1], r#type: Some(attribute_type::INTS), ..attr("axes") }
@@ -410,6 +415,9 @@ impl Writer<'_> {
                 let p = self.param(node, ParamRole::Embedding)?;
                 self.op("Add", &[first, &p], vec![])
             }
+            Op::Attention(a) if !a.is_plain() => return Err(unwritten(node, "shared keys and causal masks")),
+            Op::Rope(_) => return Err(unwritten(node, "rotary positions")),
+            Op::HeadNorm(_) => return Err(unwritten(node, "norms of single heads")),
             Op::Attention(a) => {
                 let mut parts = names.to_vec();
                 if a.fused {

@@ -5,11 +5,11 @@ use crate::graph::{ParamRole, PositionBias, op, window};
 use anyhow::{Result, bail};
 
 pub(super) fn attention(at: &Site<'_>, attention: &op::Attention) -> Result<Expected> {
-    let op::Attention { heads: h, qk_dim: qk, v_dim: vd, fused, scale, .. } = *attention;
-    let (x, last) = (at.x, at.last());
+    let op::Attention { heads: h, qk_dim: qk, v_dim: vd, fused, scale, group, causal, .. } = *attention;
+    let (x, last, kv) = (at.x, at.last(), h / group.max(1));
     let parts = match (fused, at.rest) {
-        (true, []) => [(x, last, 0), (x, last, h * qk), (x, last, 2 * h * qk)],
-        (false, [(k, _), (vs, _)]) => [(x, h * qk, 0), (*k, h * qk, 0), (*vs, h * vd, 0)],
+        (true, []) => [(x, last, 0), (x, last, h * qk), (x, last, (h + kv) * qk)],
+        (false, [(k, _), (vs, _)]) => [(x, h * qk, 0), (*k, kv * qk, 0), (*vs, kv * vd, 0)],
         _ => bail!("node `{}` needs one fused input or three", at.node.name),
     };
     let parts = parts.map(|(value, width, at)| Part { value, width, at });
@@ -17,8 +17,9 @@ pub(super) fn attention(at: &Site<'_>, attention: &op::Attention) -> Result<Expe
     for row in 0..at.run.images * tokens {
         let first = row / tokens * tokens;
         for head in 0..h {
-            let keys = around.keys(row - first, head, first);
-            attend(parts, row, &keys, [head, qk, vd], (scale, around.factor(head)), &mut v);
+            let mut keys = around.keys(row - first, head, first);
+            keys.retain(|(key, _)| !causal || *key <= row);
+            attend(parts, row, &keys, [head, head / group.max(1), qk, vd], (scale, around.factor(head)), &mut v);
         }
     }
     Ok(v.into_iter().collect())
@@ -133,19 +134,20 @@ fn attend(
     [q, k, values]: [Part<'_>; 3],
     row: usize,
     keys: &[(usize, f64)],
-    [head, qk, vd]: [usize; 3],
+    [head, kv, qk, vd]: [usize; 4],
     (scale, factor): (f64, Option<f64>),
     v: &mut Vec<(f64, f64)>,
 ) {
     let mut off = 0.0f64;
     let mut scores: Vec<f64> = Vec::with_capacity(keys.len());
-    let from = head * qk;
+    // Where keys and values are shared, their columns are those of the group.
+    let (from, of_key) = (head * qk, kv * qk);
     let long = factor.map_or(1.0, |_| q.length(row, from, qk));
     for &(j, add) in keys {
         let (mut s, mut size, mut carried) = (0.0, 0.0, 0.0);
-        let lengths = long * factor.map_or(1.0, |_| k.length(j, from, qk));
-        for d in from..from + qk {
-            let ((a, ta), (b, tb)) = (q.get(row, d), k.get(j, d));
+        let lengths = long * factor.map_or(1.0, |_| k.length(j, of_key, qk));
+        for d in 0..qk {
+            let ((a, ta), (b, tb)) = (q.get(row, from + d), k.get(j, of_key + d));
             s += a * b;
             size += (a * b).abs();
             carried += ta * b.abs() + tb * a.abs() + ta * tb;
@@ -164,7 +166,7 @@ fn attend(
     // A score that is off by `e` moves every weight by at most the factor `exp(2e)`; exponentials may be approximated.
     let n = (keys.len() as f64).sqrt();
     let relative = 2.0 * (off + 2.0 * U * (top - low)) + (2.0 * n + 40.0) * U;
-    for d in head * vd..(head + 1) * vd {
+    for d in kv * vd..(kv + 1) * vd {
         let (mut y, mut size, mut carried) = (0.0, 0.0, 0.0);
         for (p, (j, _)) in scores.iter().map(|s| s / total).zip(keys) {
             let (x, t) = values.get(*j, d);

@@ -303,8 +303,12 @@ impl Lifter<'_> {
                 PositionBias::Full { tokens: t }
             }
         };
-        let op =
-            Op::Attention(op::Attention { heads, qk_dim: qk, v_dim: vd, fused, scale, cosine: s.unit, windows, bias });
+        let op = Op::Attention(op::Attention {
+            cosine: s.unit,
+            windows,
+            bias,
+            ..op::Attention::plain(heads, qk, vd, fused, scale)
+        });
         // Beside its projections, when those have names of a checkpoint.
         let beside = self.nodes[inputs[0].index()].name.rsplit_once('.');
         let hint = beside.map(|(parent, _)| format!("{parent}.attention_core"));

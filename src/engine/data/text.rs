@@ -1,0 +1,246 @@
+//! Text as windows of tokens for language models.
+//!
+//! A file of plain text (UTF-8), tokenized as one piece without a token before it; or token ids as they are (`.u16`, little-endian).
+//! Windows follow one another from the start and do not overlap; what is left at the end is not used. Which tokens of a window count
+//! is a [`Counted`], since published figures differ in it. Not here: vocabularies (`model::tokenizer`), scores (`task`).
+
+use super::{DataCard, DataError, Dataset, Items, file_name};
+use crate::files;
+use crate::model::Tokenizer;
+use crate::task::{NextToken, Targets};
+use candle_core::{Device, Tensor};
+use std::path::Path;
+use std::sync::Arc;
+
+/// Largest text: tokenizing keeps some hundred bytes for each of it.
+const MAX_TEXT: u64 = 32 << 20;
+/// Largest file of ids.
+const MAX_IDS: u64 = 1 << 30;
+
+/// Stands on a line of its own between documents.
+const DOCUMENT: &str = "<|endoftext|>";
+
+/// Which tokens of a window of `n` are predicted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Counted {
+    /// The `n - 1` after its first, each from those before it in the window: a window stands for itself.
+    #[default]
+    Inside,
+    /// The `n` that follow each of its tokens: the last one is the next window's first.
+    Next,
+}
+
+impl Counted {
+    /// The word that commands take.
+    pub fn label(self) -> &'static str {
+        match self {
+            Counted::Inside => "inside",
+            Counted::Next => "next",
+        }
+    }
+}
+
+impl std::str::FromStr for Counted {
+    type Err = String;
+
+    fn from_str(s: &str) -> Result<Counted, String> {
+        let all = [Counted::Inside, Counted::Next];
+        all.into_iter().find(|c| c.label() == s).ok_or_else(|| format!("`{s}` is not `inside` or `next`"))
+    }
+}
+
+/// How text becomes items.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct TextOptions {
+    /// Tokens a window.
+    pub window: usize,
+    pub counted: Counted,
+    /// At most so many windows from the start (0: all).
+    pub limit: usize,
+}
+
+impl TextOptions {
+    /// What a score is of, in words.
+    pub fn convention(&self) -> String {
+        let (n, counted) = (self.window, self.counted.label());
+        let which = match self.counted {
+            Counted::Inside => format!("the {} tokens after the first of each count", n.saturating_sub(1)),
+            Counted::Next => format!("the {n} tokens that follow those of each count"),
+        };
+        format!("{counted}: windows of {n} from the start, not overlapping, no token added; {which}")
+    }
+
+    /// Tokens that count in a window.
+    pub fn targets(&self) -> usize {
+        match self.counted {
+            Counted::Inside => self.window.saturating_sub(1),
+            Counted::Next => self.window,
+        }
+    }
+}
+
+/// Windows of one list of ids.
+#[derive(Debug)]
+struct Windows {
+    ids: Vec<u32>,
+    /// Tokens from one window's first to the next one's.
+    step: usize,
+    /// Inputs of a window, and as many targets.
+    inputs: usize,
+    count: usize,
+}
+
+/// Opens the text or the ids in the file at `spec` as a set of windows.
+///
+/// # Errors
+/// What cannot be read, text without a tokenizer, less than one window; by name.
+pub fn text(spec: &str, tokenizer: Option<&Tokenizer>, options: &TextOptions) -> Result<Dataset, DataError> {
+    let path = Path::new(spec);
+    let bad = |reason: String, hint: &str| DataError::Text { path: path.to_owned(), reason, hint: hint.to_owned() };
+    if options.targets() == 0 {
+        return Err(bad(format!("windows of {} tokens have nothing to predict", options.window), "a larger window"));
+    }
+    let meta = std::fs::metadata(path).map_err(DataError::opening(path))?;
+    if meta.is_dir() {
+        return Err(bad("it is a folder".into(), "name a file of plain text, or of token ids (`.u16`)"));
+    }
+    let io = DataError::io(path);
+    let ids = if path.extension().is_some_and(|e| e == "u16") {
+        let bytes = files::read(path, MAX_IDS).map_err(io)?;
+        if bytes.len() % 2 == 1 {
+            return Err(bad("it has an odd number of bytes".into(), "ids of two bytes each, little-endian"));
+        }
+        bytes.chunks_exact(2).map(|b| u32::from(u16::from_le_bytes([b[0], b[1]]))).collect()
+    } else {
+        let text = files::read_text(path, MAX_TEXT).map_err(io)?;
+        let Some(tokenizer) = tokenizer else {
+            let hint = "put the model's `tokenizer.json` beside its weights, or give token ids as a `.u16` file";
+            return Err(bad("the model comes without a tokenizer".into(), hint));
+        };
+        ids_of(&text, tokenizer).map_err(|e| bad(e.to_string(), "check the tokenizer beside the weights"))?
+    };
+    let (step, inputs) = (options.window, options.targets());
+    // The last input's target must be there as well.
+    let all = ids.len().checked_sub(inputs + 1).map_or(0, |rest| rest / step + 1);
+    if all == 0 {
+        let found = format!("it has {} tokens, less than one window of {step}", ids.len());
+        return Err(bad(found, "a longer text, or a smaller `--window`"));
+    }
+    let count = if options.limit == 0 { all } else { all.min(options.limit) };
+    let card = DataCard { name: file_name(path), source: spec.to_owned(), limit: options.limit, ..DataCard::default() };
+    Ok(Dataset::of_items(card, Arc::new(Windows { ids, step, inputs, count }), Arc::new(NextToken)))
+}
+
+/// The ids of a text. One whose documents are parted by lines of `<|endoftext|>`, for a vocabulary that has another token for that:
+/// each document begins with it.
+fn ids_of(text: &str, tokenizer: &Tokenizer) -> crate::model::Result<Vec<u32>> {
+    let parted = text.lines().any(|line| line == DOCUMENT) && tokenizer.id(DOCUMENT).is_none();
+    let (true, Some(begin)) = (parted, tokenizer.begin()) else { return tokenizer.encode(text) };
+    let mut ids = Vec::new();
+    for document in text.split(&format!("{DOCUMENT}\n")) {
+        let document = document.strip_suffix(DOCUMENT).unwrap_or(document).trim();
+        if !document.is_empty() {
+            ids.push(begin);
+            ids.extend(tokenizer.encode(document)?);
+        }
+    }
+    Ok(ids)
+}
+
+impl Windows {
+    /// The inputs and targets of window `i`.
+    fn window(&self, i: usize) -> Option<(&[u32], &[u32])> {
+        let from = self.step.checked_mul(i).filter(|_| i < self.count)?;
+        let all = self.ids.get(from..from + self.inputs + 1)?;
+        Some((&all[..self.inputs], &all[1..]))
+    }
+}
+
+impl Items for Windows {
+    fn len(&self) -> usize {
+        self.count
+    }
+
+    fn batch(&self, picks: &[usize]) -> Result<(Tensor, Targets), DataError> {
+        let (mut x, mut y) = (Vec::new(), Vec::new());
+        for &i in picks {
+            let (inputs, targets) = self.window(i).ok_or(DataError::Index { index: i, len: self.count })?;
+            x.extend_from_slice(inputs);
+            y.extend_from_slice(targets);
+        }
+        let tensor = |v: Vec<u32>| Tensor::from_vec(v, (picks.len(), self.inputs), &Device::Cpu);
+        Ok((tensor(x)?, Targets::Values(tensor(y)?)))
+    }
+
+    fn content(&self, i: usize) -> Option<Vec<u8>> {
+        let (inputs, targets) = self.window(i)?;
+        Some(inputs.iter().chain(&targets[self.inputs - 1..]).flat_map(|id| id.to_le_bytes()).collect())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::model::Preprocess;
+
+    fn ids(n: u16) -> tempfile::NamedTempFile {
+        let file = tempfile::Builder::new().suffix(".u16").tempfile().unwrap();
+        std::fs::write(file.path(), (0..n).flat_map(u16::to_le_bytes).collect::<Vec<u8>>()).unwrap();
+        file
+    }
+
+    fn open(
+        file: &tempfile::NamedTempFile,
+        window: usize,
+        counted: Counted,
+        limit: usize,
+    ) -> Result<Dataset, DataError> {
+        text(file.path().to_str().unwrap(), None, &TextOptions { window, counted, limit })
+    }
+
+    fn pairs(data: &Dataset, i: usize) -> (Vec<u32>, Vec<u32>) {
+        let (x, y) = data.batch([i], &Preprocess::none()).unwrap();
+        let Targets::Values(y) = y else { panic!("values") };
+        (x.flatten_all().unwrap().to_vec1().unwrap(), y.flatten_all().unwrap().to_vec1().unwrap())
+    }
+
+    #[test]
+    fn windows_do_not_overlap_and_count_what_they_say() {
+        let file = ids(12);
+        let inside = open(&file, 4, Counted::Inside, 0).unwrap();
+        assert_eq!(inside.len(), 3);
+        assert_eq!(pairs(&inside, 1), (vec![4, 5, 6], vec![5, 6, 7]));
+        assert_eq!(pairs(&inside, 2), (vec![8, 9, 10], vec![9, 10, 11]));
+        // The third window's last target would be a thirteenth id.
+        let next = open(&file, 4, Counted::Next, 0).unwrap();
+        assert_eq!((next.len(), pairs(&next, 1)), (2, (vec![4, 5, 6, 7], vec![5, 6, 7, 8])));
+        assert_eq!(open(&file, 4, Counted::Inside, 2).unwrap().len(), 2);
+        assert!(inside.batch([3], &Preprocess::none()).is_err());
+        let options = TextOptions { window: 4, counted: Counted::Inside, limit: 0 };
+        assert!(
+            options.convention().starts_with("inside: windows of 4") && options.convention().contains("the 3 tokens")
+        );
+    }
+
+    #[test]
+    fn what_is_no_text_says_why() {
+        let refused = |r: Result<Dataset, DataError>, words: &str| {
+            let error = r.unwrap_err().to_string();
+            assert!(error.contains(words) && error.contains("hint: "), "{error}");
+        };
+        refused(open(&ids(4), 5, Counted::Inside, 0), "less than one window");
+        refused(open(&ids(4), 1, Counted::Inside, 0), "nothing to predict");
+        refused(open(&ids(4), 4, Counted::Next, 0), "less than one window");
+        let file = tempfile::NamedTempFile::new().unwrap();
+        std::fs::write(file.path(), "some words").unwrap();
+        refused(open(&file, 4, Counted::Inside, 0), "without a tokenizer");
+        std::fs::write(file.path(), [0xff, 0xfe]).unwrap();
+        refused(open(&file, 4, Counted::Inside, 0), "not UTF-8");
+        let odd = tempfile::Builder::new().suffix(".u16").tempfile().unwrap();
+        std::fs::write(odd.path(), [1, 2, 3]).unwrap();
+        refused(open(&odd, 1, Counted::Next, 0), "odd number of bytes");
+        let options = TextOptions { window: 4, counted: Counted::Inside, limit: 0 };
+        refused(text("/", None, &options), "a folder");
+        refused(text("/nowhere.txt", None, &options), "no data");
+    }
+}

@@ -1,0 +1,190 @@
+//! From text to token ids and back, as a checkpoint's own files say: a `tokenizer.json` beside the weights, the vocabulary in a
+//! GGUF file, or a `tok*.bin` of llama2.c.
+//!
+//! Byte-pair vocabularies go through the `tokenizers` crate, those of SentencePiece through `spm`. Not here: texts and windows (`data`). Invariants:
+//! no token is added to what was given (no beginning, no end); the same text gives the same ids.
+
+mod gpt2;
+mod spm;
+
+use super::gguf::{self, Metadata};
+use super::load::weight_files;
+use super::{Blob, ModelError, Result, printable};
+use crate::files;
+use spm::Spm;
+use std::path::{Path, PathBuf};
+
+/// No vocabulary comes near this many bytes.
+const MAX_BYTES: u64 = 256 << 20;
+
+/// A vocabulary with its way to cut text.
+#[derive(Debug)]
+pub struct Tokenizer {
+    kind: Kind,
+    /// Where it was read, for messages.
+    path: PathBuf,
+    /// The id that begins a document, where there is one.
+    begin: Option<u32>,
+}
+
+#[derive(Debug)]
+enum Kind {
+    Hub(Box<tokenizers::Tokenizer>),
+    Spm(Spm),
+}
+
+impl Tokenizer {
+    /// The tokenizer of the checkpoint at `path`: what a GGUF file holds, else what lies beside the weights; `None` where nothing does.
+    ///
+    /// # Errors
+    /// Files that cannot be read or are damaged, kinds of vocabularies that are not read, by name.
+    pub fn of(path: &Path) -> Result<Option<Tokenizer>> {
+        let (files, dir) = weight_files(path)?;
+        if let [file] = files.as_slice() {
+            let blob = Blob::open(file).map_err(ModelError::read(file))?;
+            if blob.starts_with(gguf::MAGIC) {
+                return match gguf::read(&blob, file)?.gguf {
+                    Some(metadata) => of_metadata(&metadata, file),
+                    None => Ok(None),
+                };
+            }
+        }
+        let hub = dir.join("tokenizer.json");
+        if hub.exists() {
+            let text = files::read(&hub, MAX_BYTES).map_err(ModelError::read(&hub))?;
+            return Tokenizer::hub(&text, &hub, None).map(Some);
+        }
+        let mut found: Vec<PathBuf> = std::fs::read_dir(&dir)
+            .map_err(ModelError::read(&dir))?
+            .filter_map(|e| Some(e.ok()?.path()))
+            .filter(|p| p.file_name().and_then(|n| n.to_str()).is_some_and(llama2))
+            .collect();
+        found.sort();
+        match found.first() {
+            None => Ok(None),
+            Some(file) => {
+                let bytes = files::read(file, MAX_BYTES).map_err(ModelError::read(file))?;
+                let spm = Spm::llama2(&bytes).map_err(|why| ModelError::damaged(file, why))?;
+                Ok(Some(Tokenizer { kind: Kind::Spm(spm), path: file.clone(), begin: Some(1) }))
+            }
+        }
+    }
+
+    /// A `tokenizer.json`.
+    fn hub(text: &[u8], path: &Path, begin: Option<u32>) -> Result<Tokenizer> {
+        let made = tokenizers::Tokenizer::from_bytes(text);
+        let failed =
+            |e: tokenizers::Error| ModelError::Config { path: path.to_owned(), why: printable(&e.to_string()) };
+        let mut hub = made.map_err(failed)?;
+        // What a file keeps of how it was last used would cut text short without a word.
+        hub.with_truncation(None).map_err(failed)?;
+        hub.with_padding(None);
+        Ok(Tokenizer { kind: Kind::Hub(Box::new(hub)), path: path.to_owned(), begin })
+    }
+
+    /// The ids of `text`, which is taken as one piece; tokens such as `<|endoftext|>` are recognised in it.
+    ///
+    /// # Errors
+    /// What the vocabulary has no token for.
+    pub fn encode(&self, text: &str) -> Result<Vec<u32>> {
+        match &self.kind {
+            Kind::Spm(spm) => Ok(spm.encode(text)),
+            Kind::Hub(hub) => {
+                let encoded = hub.encode_fast(text, false).map_err(|e| self.failed(&e.to_string()))?;
+                Ok(encoded.get_ids().to_vec())
+            }
+        }
+    }
+
+    /// The text of `ids`; ids beyond the vocabulary are left out.
+    ///
+    /// # Errors
+    /// What the vocabulary's decoder says.
+    pub fn decode(&self, ids: &[u32]) -> Result<String> {
+        match &self.kind {
+            Kind::Spm(spm) => Ok(spm.decode(ids)),
+            Kind::Hub(hub) => hub.decode(ids, false).map_err(|e| self.failed(&e.to_string())),
+        }
+    }
+
+    /// The id that begins a document, where the vocabulary says one.
+    pub fn begin(&self) -> Option<u32> {
+        self.begin
+    }
+
+    /// The id of a token as the vocabulary writes it.
+    pub fn id(&self, token: &str) -> Option<u32> {
+        match &self.kind {
+            Kind::Spm(spm) => spm.id(token),
+            Kind::Hub(hub) => hub.token_to_id(token),
+        }
+    }
+
+    fn failed(&self, why: &str) -> ModelError {
+        ModelError::Config {
+            path: self.path.clone(),
+            why: format!("it cannot be used on this text: {}", printable(why)),
+        }
+    }
+}
+
+/// `tok512.bin`, `tokenizer.bin`.
+fn llama2(name: &str) -> bool {
+    let stem = name.strip_suffix(".bin").and_then(|n| n.strip_prefix("tok"));
+    stem.is_some_and(|rest| rest == "enizer" || rest.chars().all(|c| c.is_ascii_digit()))
+}
+
+/// The vocabulary in a GGUF file; `None` where it has none.
+fn of_metadata(m: &Metadata, path: &Path) -> Result<Option<Tokenizer>> {
+    let damaged = |what: &str| ModelError::damaged(path, format!("its vocabulary has {what}"));
+    let Some(model) = m.string("tokenizer.ggml.model") else { return Ok(None) };
+    let tokens = m.strings("tokenizer.ggml.tokens").ok_or_else(|| damaged("no tokens"))?;
+    let types = match m.numbers("tokenizer.ggml.token_type") {
+        Some(types) if types.len() != tokens.len() => return Err(damaged("another number of types than tokens")),
+        types => types.unwrap_or_default(),
+    };
+    let begin = m.count("tokenizer.ggml.bos_token_id").and_then(|n| u32::try_from(n).ok());
+    let vocabulary = Vocabulary { tokens, types };
+    match model {
+        "gpt2" => {
+            let merges = m.strings("tokenizer.ggml.merges").ok_or_else(|| damaged("no merges"))?;
+            let pre = m.string("tokenizer.ggml.pre").unwrap_or("default");
+            let json = gpt2::json(&vocabulary, &merges, pre).map_err(|pre| {
+                let why = format!("its text is cut by `{}`, which is not known", printable(&pre));
+                ModelError::unsupported(
+                    path,
+                    why,
+                    "give ids as a `.u16` file, or the original directory with its tokenizer.json",
+                )
+            })?;
+            Tokenizer::hub(json.to_string().as_bytes(), path, begin).map(Some)
+        }
+        "llama" => {
+            let scores = m.numbers("tokenizer.ggml.scores").ok_or_else(|| damaged("no scores"))?;
+            if scores.len() != vocabulary.tokens.len() {
+                return Err(damaged("another number of scores than tokens"));
+            }
+            let prefix = m.bool("tokenizer.ggml.add_space_prefix").unwrap_or(true);
+            let spm = Spm::gguf(&vocabulary, &scores, prefix);
+            Ok(Some(Tokenizer { kind: Kind::Spm(spm), path: path.to_owned(), begin }))
+        }
+        other => {
+            let why = format!("its vocabulary is of the kind `{}`", printable(other));
+            Err(ModelError::unsupported(path, why, "gpt2 (byte pairs) and llama (SentencePiece) are read"))
+        }
+    }
+}
+
+/// Tokens in the order of their ids, and what GGUF says each is (empty: all usual).
+struct Vocabulary<'a> {
+    tokens: Vec<&'a str>,
+    types: Vec<f64>,
+}
+
+impl Vocabulary<'_> {
+    /// Tokens that text is searched for as they stand: control tokens (3) and those of users (4).
+    fn whole(&self) -> impl Iterator<Item = (u32, &str)> {
+        let kinds = self.types.iter().zip(&self.tokens);
+        (0u32..).zip(kinds).filter(|(_, (kind, _))| [3.0, 4.0].contains(*kind)).map(|(id, (_, token))| (id, *token))
+    }
+}

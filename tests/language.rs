@@ -1,0 +1,347 @@
+//! Language models: what transformers computes of small ones of every kind, from its directories and from GGUF files; vocabularies;
+//! published models on text (*real*), and the commands that take them.
+
+use candle_core::{Device, Tensor};
+use paring::data::{Counted, TextOptions, real_dir};
+use paring::exec::candle::{self, Capture, Mode};
+use paring::exec::{CompileOptions, Kernels, Plan};
+use paring::graph::{Binding, ParamRole};
+use paring::model::{Family, LoadOptions, Model, Param, Tokenizer, load};
+use paring::prune::{self, Action, GroupKind, Target};
+use serde_json::Value;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+fn folder() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/conformance/language")
+}
+
+fn expected() -> Value {
+    serde_json::from_str(&std::fs::read_to_string(folder().join("expected.json")).unwrap()).unwrap()
+}
+
+fn floats(v: &Value) -> Vec<f32> {
+    match v {
+        Value::Array(all) => all.iter().flat_map(floats).collect(),
+        other => vec![other.as_f64().unwrap() as f32],
+    }
+}
+
+fn ids_of(v: &Value) -> Vec<u32> {
+    v.as_array().unwrap().iter().map(|n| n.as_u64().unwrap() as u32).collect()
+}
+
+/// The ids that the fixtures' logits were computed for.
+fn ids() -> Tensor {
+    let id = |i: u32| (i + 1).wrapping_mul(2_654_435_761) >> 8;
+    Tensor::from_iter((0..26).map(|i| id(i) % 96), &Device::Cpu).unwrap().reshape((2, 13)).unwrap()
+}
+
+fn open(path: &Path) -> Model {
+    load(path, &LoadOptions::default()).unwrap_or_else(|e| panic!("{}: {e}", path.display()))
+}
+
+fn compile(model: &Model) -> Plan {
+    Plan::of(model, &CompileOptions::default()).unwrap()
+}
+
+fn flat(t: &Tensor) -> Vec<f32> {
+    t.flatten_all().unwrap().to_vec1().unwrap()
+}
+
+fn apart(a: &[f32], b: &[f32]) -> f32 {
+    assert_eq!(a.len(), b.len());
+    a.iter().zip(b).map(|(a, b)| if a.is_finite() { (a - b).abs() } else { f32::INFINITY }).fold(0.0, f32::max)
+}
+
+/// What the command line says.
+fn paring(args: &[&str]) -> (bool, String) {
+    let home = tempfile::tempdir().unwrap();
+    let out = Command::new(env!("CARGO_BIN_EXE_paring")).args(args).env("PARING_HOME", home.path()).output().unwrap();
+    let text = if out.status.success() { out.stdout } else { out.stderr };
+    (out.status.success(), String::from_utf8(text).unwrap())
+}
+
+#[test]
+fn every_kind_computes_what_transformers_does() {
+    let expected = expected();
+    let files = expected["files"].as_object().unwrap();
+    assert_eq!(files.len(), 10);
+    for (file, name) in files {
+        let model = open(&folder().join(file));
+        let want = floats(&expected["logits"][name.as_str().unwrap()]);
+        let params = candle::tensors(&model.params, &Device::Cpu).unwrap();
+        let slow = candle::forward(&model.graph, &params, &ids(), Mode::Eval, &mut Capture::none()).unwrap();
+        let fast = compile(&model).run(&ids()).unwrap();
+        let tensors = CompileOptions { kernels: Kernels::Tensors, ..CompileOptions::default() };
+        let tensors = Plan::of(&model, &tensors).unwrap().run(&ids()).unwrap();
+        assert_eq!(fast.dims(), [2, 13, 96]);
+        let off = [&slow, &fast, &tensors].map(|y| apart(&flat(y), &want));
+        println!("{file}: off by {off:?}");
+        assert!(off.iter().all(|o| *o < 1e-4), "{file}: off by {off:?}");
+        assert_eq!((model.info.family, model.info.classes), (Family::Llama, 96));
+    }
+}
+
+#[test]
+fn a_window_is_the_same_alone_and_what_comes_later_changes_nothing() {
+    let model = open(&folder().join("llama.gguf"));
+    let plan = compile(&model);
+    let whole = plan.run(&ids()).unwrap();
+    let first = plan.run(&ids().narrow(0, 0, 1).unwrap().narrow(1, 0, 5).unwrap()).unwrap();
+    let same = whole.narrow(0, 0, 1).unwrap().narrow(1, 0, 5).unwrap();
+    assert!(apart(&flat(&first), &flat(&same)) < 1e-5);
+    assert!(plan.memory_at(Binding::tokens(64)).is_ok());
+}
+
+/// Heads of keys with their queries, neurons with their gates: zeroed is pruned.
+#[test]
+fn pruned_equals_zeroed() {
+    for name in ["llama", "qwen2.gguf", "qwen3"] {
+        let model = open(&folder().join(name));
+        let groups = prune::groups(&model.graph);
+        let open_groups: Vec<_> = groups.iter().filter(|g| g.protected.is_none()).collect();
+        assert_eq!(open_groups.iter().filter(|g| g.kind == GroupKind::Heads).count(), 2, "{name}");
+        assert_eq!(open_groups.iter().filter(|g| g.kind == GroupKind::Neurons).count(), 2, "{name}");
+        for group in open_groups {
+            let kept: Vec<u32> = (0..group.size as u32).filter(|u| u % 2 == 1).collect();
+            let ratio = 1.0 - kept.len() as f64 / group.size as f64;
+            let action = Action::Prune { ratio, kept };
+            let small = prune::apply(&model, &groups, &[(Target::Group(group.id.clone()), action)]).unwrap();
+            // What the last layer of the group reads of units that are gone becomes nothing.
+            let mut zeroed = model.clone();
+            for m in group.members.iter().filter(|m| m.role == prune::MemberRole::Consumer) {
+                let node = model.graph.node(model.graph.by_name(&m.node).unwrap());
+                let weight = node.param(ParamRole::Weight).unwrap();
+                let old = zeroed.params.get(weight).unwrap();
+                let (mut values, shape) = (old.values().into_owned(), old.shape().to_vec());
+                for u in (0..group.size).filter(|u| u % 2 == 0) {
+                    for i in m.indices(u) {
+                        values.iter_mut().skip(i).step_by(shape[1]).for_each(|v| *v = 0.0);
+                    }
+                }
+                zeroed.params.insert(weight, Param::owned(shape, values).unwrap());
+            }
+            let (a, b) = (compile(&small).run(&ids()).unwrap(), compile(&zeroed).run(&ids()).unwrap());
+            let (off, moved) =
+                (apart(&flat(&a), &flat(&b)), apart(&flat(&a), &flat(&compile(&model).run(&ids()).unwrap())));
+            assert!(off < 1e-4 && moved > 1e-3, "{name} {}: {off}, {moved}", group.id);
+        }
+    }
+}
+
+#[test]
+fn vocabularies_give_the_ids_of_the_tokenizers_package() {
+    let beside = tempfile::tempdir().unwrap();
+    let v = &expected()["vocabulary"];
+    let texts: Vec<&str> = v["texts"].as_array().unwrap().iter().map(|t| t.as_str().unwrap()).collect();
+    for (name, want) in v["ids"].as_object().unwrap() {
+        let mut all = vec![folder().join(format!("vocabulary-{name}.gguf"))];
+        if name == "default" {
+            // Beside weights, as transformers keeps it.
+            let dir = beside.path();
+            std::fs::copy(folder().join("llama/model.safetensors"), dir.join("model.safetensors")).unwrap();
+            std::fs::copy(folder().join("vocabulary/tokenizer.json"), dir.join("tokenizer.json")).unwrap();
+            all.push(dir.to_owned());
+        }
+        for path in all {
+            let t = Tokenizer::of(&path).unwrap().expect("a tokenizer");
+            for (text, want) in texts.iter().zip(want.as_array().unwrap()) {
+                let ids = t.encode(text).unwrap();
+                assert_eq!(ids, ids_of(want), "{name}: {text:?}");
+                assert_eq!(t.decode(&ids).unwrap(), *text, "{name}");
+            }
+        }
+    }
+    assert!(Tokenizer::of(&folder().join("llama")).unwrap().is_none());
+}
+
+#[test]
+fn what_is_not_there_yet_says_so() {
+    let model = folder().join("llama.gguf");
+    let model = model.to_str().unwrap();
+    let dir = tempfile::tempdir().unwrap();
+    let text = dir.path().join("text.txt");
+    std::fs::write(&text, "some words").unwrap();
+    let text = text.to_str().unwrap();
+    let refused = |args: &[&str], words: &str| {
+        let (done, said) = paring(args);
+        assert!(!done && said.contains(words) && said.contains("hint: "), "{args:?}: {said}");
+    };
+    refused(&["profile", model], "does not take yet");
+    refused(&["open", model, "--data", text, "--calib-is-eval", "--detach", "--name", "lm"], "language model");
+    refused(&["eval", model], "no text given");
+    refused(&["eval", model, "--data", text], "without a tokenizer");
+    refused(&["eval", model, "--data", text, "--targets", "all"], "is not `inside`");
+    refused(&["eval", model, "--data", text, "--logits", "1"], "--logits is for classifiers");
+    refused(&["convert", model, "--out", dir.path().join("m.onnx").to_str().unwrap()], "not written to ONNX");
+    // One tensor, which the embedding reads in f32.
+    let out = dir.path().join("m.safetensors");
+    refused(&["convert", model, "--out", out.to_str().unwrap(), "--precision", "int8"], "unlike precisions");
+    // A relative that shares the names.
+    let other = dir.path().join("gemma");
+    std::fs::create_dir(&other).unwrap();
+    std::fs::copy(folder().join("llama/model.safetensors"), other.join("model.safetensors")).unwrap();
+    let config = std::fs::read_to_string(folder().join("llama/config.json")).unwrap();
+    std::fs::write(other.join("config.json"), config.replace("\"model_type\": \"llama\"", "\"model_type\": \"gemma\""))
+        .unwrap();
+    refused(&["eval", other.to_str().unwrap(), "--data", text], "`gemma` is a relative");
+    std::fs::write(other.join("config.json"), config.replace("\"default\"", "\"yarn\"")).unwrap();
+    refused(&["eval", other.to_str().unwrap(), "--data", text], "`yarn`");
+}
+
+/// Ids as they are, and what is converted is the same network.
+#[test]
+fn ids_are_scored_from_every_file_of_a_network() {
+    let dir = tempfile::tempdir().unwrap();
+    let ids_file = dir.path().join("ids.u16");
+    let bytes: Vec<u8> = flat(&ids().to_dtype(candle_core::DType::F32).unwrap())
+        .iter()
+        .flat_map(|v| (*v as u16).to_le_bytes())
+        .collect();
+    std::fs::write(&ids_file, bytes).unwrap();
+    let (ids_file, converted) = (ids_file.to_str().unwrap(), dir.path().join("converted.safetensors"));
+    let gguf = folder().join("llama.gguf");
+    let (done, said) = paring(&["convert", gguf.to_str().unwrap(), "--out", converted.to_str().unwrap()]);
+    assert!(done, "{said}");
+    let score = |path: &Path| -> Value {
+        let args = ["eval", path.to_str().unwrap(), "--data", ids_file, "--window", "13", "--device", "cpu", "--json"];
+        let (done, said) = paring(&args);
+        assert!(done, "{said}");
+        serde_json::from_str(&said).unwrap()
+    };
+    let [a, b, c] = [folder().join("llama"), gguf, converted].map(|p| score(&p));
+    // By hand, of transformers' logits.
+    let (want, x) = (floats(&expected()["logits"]["llama"]), ids().to_vec2::<u32>().unwrap());
+    let mut nats = Vec::new();
+    for (w, ids) in x.iter().enumerate() {
+        for (t, next) in ids[1..].iter().enumerate() {
+            let row = &want[(w * 13 + t) * 96..][..96];
+            let sum: f64 = row.iter().map(|v| f64::from(*v).exp()).sum();
+            nats.push(sum.ln() - f64::from(row[*next as usize]));
+        }
+    }
+    let mean = nats.iter().sum::<f64>() / nats.len() as f64;
+    for found in [&a, &b, &c] {
+        assert_eq!((found["windows"].as_u64(), found["tokens"].as_u64()), (Some(2), Some(24)));
+        let nats = found["nats_per_token"].as_f64().unwrap();
+        assert!((nats - mean).abs() < 1e-5, "{nats}, not {mean}");
+        assert!((found["perplexity"].as_f64().unwrap() - mean.exp()).abs() < 1e-3 * mean.exp());
+        assert!(found["convention"].as_str().unwrap().starts_with("inside: windows of 13"));
+    }
+}
+
+fn real(what: &str) -> Option<PathBuf> {
+    let found = real_dir().map(|d| d.join(what));
+    if found.is_none() {
+        println!("skipped: no real data");
+    }
+    found
+}
+
+#[test]
+fn stories_are_foretold_as_published() {
+    let Some(dir) = real("stories260k") else { return };
+    let ids = dir.join("tinystories_a.tok512.u16");
+    let want = std::fs::read(&ids).unwrap();
+    let want: Vec<u32> = want.chunks_exact(2).map(|b| u32::from(u16::from_le_bytes([b[0], b[1]]))).collect();
+    // From the text: every id.
+    let t = Tokenizer::of(&dir).unwrap().expect("tok512.bin");
+    let options = TextOptions { window: 512, counted: Counted::Next, limit: 0 };
+    let data = paring::data::text(dir.join("tinystories_a.txt").to_str().unwrap(), Some(&t), &options).unwrap();
+    assert_eq!(data.len(), 1027);
+    let (x, _) = data.batch(0..1027, &paring::model::Preprocess::none()).unwrap();
+    assert_eq!(x.flatten_all().unwrap().to_vec1::<u32>().unwrap(), want[..1027 * 512]);
+    for file in ["tinystories_a.tok512.u16", "tinystories_a.txt"] {
+        let data = dir.join(file);
+        let args = [
+            "eval",
+            dir.to_str().unwrap(),
+            "--data",
+            data.to_str().unwrap(),
+            "--limit",
+            "64",
+            "--targets",
+            "next",
+            "--json",
+        ];
+        let (done, said) = paring(&args);
+        assert!(done, "{said}");
+        let found: Value = serde_json::from_str(&said).unwrap();
+        let of = |key: &str| found[key].as_f64().unwrap();
+        assert!((of("nats_per_token") - 1.42716).abs() < 1e-4 && of("tokens") == 32_768.0, "{said}");
+        assert!(
+            (of("perplexity") - 4.1669).abs() < 1e-3 && (of("next_token_accuracy") - 0.6114).abs() < 1e-4,
+            "{said}"
+        );
+    }
+}
+
+/// The id with the largest of a row of logits.
+fn best(row: &[f32]) -> u32 {
+    (0u32..).zip(row).fold((0, f32::NEG_INFINITY), |m, (i, v)| if *v > m.1 { (i, *v) } else { m }).0
+}
+
+#[test]
+fn smollm2_answers_as_transformers_makes_it() {
+    let (Some(dir), Some(text)) = (real("smollm2"), real("text/wikitext2_test.txt")) else { return };
+    let path = dir.join("SmolLM2-135M-Instruct.Q4_1.gguf");
+    let want: Value = serde_json::from_str(&std::fs::read_to_string(dir.join("expected.json")).unwrap()).unwrap();
+    let wiki = &want["wikitext2_test"];
+
+    let t = Tokenizer::of(&path).unwrap().expect("in the file");
+    let ids = t.encode(&std::fs::read_to_string(&text).unwrap()).unwrap();
+    assert_eq!((ids.len() as u64, &ids[..16]), (wiki["tokens"].as_u64().unwrap(), &ids_of(&wiki["first_ids"])[..]));
+
+    let model = open(&path);
+    let mut session = compile(&model).session();
+    let mut run = |ids: &[u32]| {
+        let x = Tensor::new(ids, &Device::Cpu).unwrap().unsqueeze(0).unwrap();
+        session.run(&x).unwrap().squeeze(0).unwrap()
+    };
+    let logits = run(&ids[..512]);
+    let first = &wiki["first_window"];
+    for (place, key) in [(0, "pos0"), (511, "pos511")] {
+        let row = flat(&logits.get(place).unwrap());
+        let off = apart(&row[..8], &floats(&first[key]));
+        println!("{key}: off by {off}");
+        assert!(off < 1e-3, "{key}: off by {off}");
+    }
+    let argmax: Vec<u32> = (0..16).map(|i| best(&flat(&logits.get(i).unwrap()))).collect();
+    assert_eq!(argmax, ids_of(&first["argmax"]));
+
+    // Greedy, all of it again for each token.
+    let said = ids_of(&want["greedy"]["ids"]);
+    let mut now = t.encode(want["greedy"]["prompt"].as_str().unwrap()).unwrap();
+    assert_eq!(now, said[..now.len()]);
+    while now.len() < said.len() {
+        let logits = run(&now);
+        now.push(best(&flat(&logits.get(now.len() - 1).unwrap())));
+    }
+    assert_eq!(now, said);
+    assert_eq!(t.decode(&now).unwrap(), want["greedy"]["text"].as_str().unwrap());
+}
+
+#[test]
+fn smollm2_foretells_wikitext_as_transformers_does() {
+    let (Some(dir), Some(text)) = (real("smollm2"), real("text/wikitext2_test.txt")) else { return };
+    let path = dir.join("SmolLM2-135M-Instruct.Q4_1.gguf");
+    let args = [
+        "eval",
+        path.to_str().unwrap(),
+        "--data",
+        text.to_str().unwrap(),
+        "--limit",
+        "32",
+        "--device",
+        "cpu",
+        "--json",
+    ];
+    let (done, said) = paring(&args);
+    assert!(done, "{said}");
+    let found: Value = serde_json::from_str(&said).unwrap();
+    let of = |key: &str| found[key].as_f64().unwrap();
+    assert!((of("nats_per_token") - 3.216_385_708_863).abs() < 1e-4, "{said}");
+    assert!((of("perplexity") - 24.937_824_54).abs() < 1e-2 && of("tokens") == 32.0 * 511.0, "{said}");
+    assert!((of("next_token_accuracy") - 0.416_585_127).abs() < 1e-4, "{said}");
+}
