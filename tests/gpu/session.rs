@@ -51,7 +51,7 @@ fn correct(model: &Path, data: &str, images: &str, precision: &str, how: How) ->
 
 /// In f32 the same number of answers is right; in the others it differs by no more than `slack`.
 fn same_answers(model: &Path, data: &str, images: &str, slack: i64, gpu: How) {
-    for precision in ["f32", "int8", "f16", "bf16"] {
+    for precision in ["f32", "int8", "f16", "bf16", "w8", "w4", "w4g32"] {
         let [gpu, cpu] = [gpu, CPU].map(|how| correct(model, data, images, precision, how));
         let allowed = if precision == "f32" { 0 } else { slack };
         assert!((gpu - cpu).abs() <= allowed, "{}, {precision}: {gpu} on the GPU, {cpu} on the CPU", model.display());

@@ -28,6 +28,16 @@ static unsigned __float_as_uint(float f) { unsigned u; memcpy(&u, &f, 4); return
 static float __fadd_rn(float a, float b) { volatile float c = a + b; return c; }
 static float __fmul_rn(float a, float b) { volatile float c = a * b; return c; }
 static float __fdiv_rn(float a, float b) { volatile float c = a / b; return c; }
+#define __launch_bounds__(threads)
+// Of threads of a whole block that all ask: what a warp's do among themselves.
+static float __shfl_xor_sync(unsigned, float v, int by) {
+    static float lanes[1024];
+    lanes[threadIdx.x] = v;
+    __syncthreads();
+    float other = lanes[threadIdx.x ^ by];
+    __syncthreads();
+    return other;
+}
 static float widened(unsigned short half) { _Float16 h; memcpy(&h, &half, 2); return (float)h; }
 static unsigned short narrowed(float v) { _Float16 h = (_Float16)v; unsigned short half; memcpy(&half, &h, 2); return half; }
 
@@ -319,6 +329,87 @@ static void int8_windows(const Floats& x) {
     same("grouped_int8", out, direct, 1e-6);
 }
 
+// Rows of codes of `bits` bits, a scale for each `group` of a row, and what they stand for.
+struct Codes {
+    int bits, k, words, group, oc;
+    std::vector<unsigned> packed;
+    Floats scales, values;
+
+    Codes(int bits, int k, int group, int oc) : bits(bits), k(k), group(group), oc(oc) {
+        int each = 32 / bits, shift = bits == 4 ? 8 : 0, top = bits == 4 ? 7 : 127;
+        words = (k + each - 1) / each;
+        scales = noise(oc * ((k + group - 1) / group));
+        for (int o = 0; o < oc; o++)
+            for (int w = 0; w < words; w++) {
+                unsigned word = 0;
+                for (int j = 0; j < each; j++) {
+                    int at = w * each + j, code = at < k ? (int)(generator() % (2 * top + 1)) - top : 0;
+                    word |= ((unsigned)(code + shift) & ((1u << bits) - 1)) << (j * bits);
+                    if (at < k) values.push_back((float)code * scales[o * ((k + group - 1) / group) + at / group]);
+                }
+                packed.push_back(word);
+            }
+    }
+};
+
+// Linears and images, few rows and many, whole tiles and parts of one, with what follows a sum and without.
+static void packed_weights() {
+    struct Size { int bits, k, group, oc, images, inner; };
+    for (Size s : {Size{8, 45, 45, 10, 3, 1}, Size{4, 45, 45, 70, 1, 1}, Size{4, 200, 32, 70, 9, 1}, Size{8, 2100, 2100, 3, 8, 1},
+                   Size{4, 1100, 128, 17, 2, 3}, Size{4, 72, 64, 66, 2, 35}, Size{8, 24, 24, 5, 3, 30}}) {
+        Codes c(s.bits, s.k, s.group, s.oc);
+        int rows_of = s.images * s.inner;
+        Floats x = noise(rows_of * s.k), factors = noise(s.oc), bias = noise(s.oc), residual = noise(rows_of * s.oc);
+        for (bool plain : {true, false}) {
+            Floats want, got(rows_of * s.oc);
+            for (int n = 0; n < s.images; n++)
+                for (int o = 0; o < s.oc; o++)
+                    for (int p = 0; p < s.inner; p++) {
+                        double sum = 0;
+                        for (int i = 0; i < s.k; i++) sum += (double)x[(n * s.k + i) * s.inner + p] * c.values[o * s.k + i];
+                        if (!plain) sum = std::max(sum * factors[o] + bias[o] + residual[(n * s.oc + o) * s.inner + p], 0.);
+                        want.push_back(sum);
+                    }
+            auto run = [&](auto kernel) {
+                kernel(x.data(), c.packed.data(), c.scales.data(), plain ? nullptr : factors.data(), plain ? nullptr : bias.data(),
+                       plain ? nullptr : residual.data(), s.k, c.words, s.group, s.oc, s.inner, plain ? 0 : 1, rows_of, got.data());
+            };
+            // A sum of k products may lose what cancels: it is measured against k.
+            double most = 1e-6 * s.k;
+            int tiles = ((s.oc + TILE - 1) / TILE) * ((rows_of + TILE - 1) / TILE);
+            rows(tiles, 64, [&] { s.bits == 4 ? run(packed4_product) : run(packed8_product); });
+            same("packed product", got, want, most);
+            if (rows_of > FEW) continue;
+            std::fill(got.begin(), got.end(), NAN);
+            int blocks = (s.oc + FEW_WARPS * CHANNELS - 1) / (FEW_WARPS * CHANNELS);
+            rows(blocks, 32 * FEW_WARPS, [&] { s.bits == 4 ? run(packed4_few) : run(packed8_few); });
+            same("packed product of few rows", got, want, most);
+        }
+    }
+
+    const int oc = 4, groups = 2, cg = C / groups, k = cg * TAPS;
+    Floats x = noise(N * C * H * W), bias = noise(oc);
+    for (int bits : {4, 8}) {
+        Codes c(bits, k, bits == 4 ? 8 : k, oc);
+        Floats want, got(N * oc * P);
+        for (int n = 0; n < N; n++)
+            for (int o = 0; o < oc; o++)
+                for (int p = 0; p < P; p++) {
+                    double sum = bias[o];
+                    for (int i = 0; i < k; i++)
+                        if (under(p, i % TAPS) >= 0)
+                            sum += (double)x[(n * C + o / (oc / groups) * cg + i / TAPS) * H * W + under(p, i % TAPS)] * c.values[o * k + i];
+                    want.push_back(sum);
+                }
+        auto kernel = bits == 4 ? packed4_grouped : packed8_grouped;
+        each([&] {
+            kernel(x.data(), (const unsigned char*)c.packed.data(), c.scales.data(), nullptr, bias.data(), nullptr, G, oc, groups,
+                   4 * c.words, c.group, 0, got.size(), got.data());
+        });
+        same("packed grouped", got, want, 1e-5);
+    }
+}
+
 int main() {
     Floats x = noise(N * C * H * W);
     windows(x);
@@ -326,5 +417,6 @@ int main() {
     reductions();
     codes_and_rows(x);
     int8_windows(x);
+    packed_weights();
     return failures;
 }

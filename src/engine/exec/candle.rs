@@ -18,6 +18,7 @@ mod int8;
 mod kernels;
 mod ops;
 mod own;
+mod packed;
 mod pass;
 mod program;
 mod rounding;

@@ -47,7 +47,7 @@ impl Capabilities {
             (_, Precision::F32 | Precision::F16 | Precision::Bf16) => Support::Real,
             (_, Precision::Int8 | Precision::Int8Static) => Support::Real,
             (_, Precision::W8 | Precision::W4 | Precision::W4g128 | Precision::W4g64 | Precision::W4g32) => {
-                Support::Refused
+                Support::Real
             }
         };
         Capabilities {

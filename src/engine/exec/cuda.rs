@@ -184,13 +184,19 @@ impl<'a> Gpu<'a> {
 
     /// Queues a kernel with one block a row of `width` values; `out` is its last argument.
     pub fn rows(&self, name: &str, rows: usize, width: usize, args: &[Arg], out: u64) -> Result<()> {
-        let Ok(blocks) = u32::try_from(rows) else { candle_core::bail!("{rows} rows are too many for `{name}`") };
-        if blocks > i32::MAX as u32 {
-            candle_core::bail!("{rows} rows are too many for `{name}`");
-        }
         // A power of two, for the reductions.
         let threads = (width.div_ceil(4).next_power_of_two() as u32).clamp(32, 512);
-        self.launch(name, blocks, threads, &[args, &[Arg::Ptr(out)]].concat())
+        self.blocks(name, rows, threads, args, out)
+    }
+
+    /// Queues a kernel of so many blocks of so many threads; `out` is its last argument.
+    pub fn blocks(&self, name: &str, blocks: usize, threads: u32, args: &[Arg], out: u64) -> Result<()> {
+        match i32::try_from(blocks) {
+            Ok(blocks) if blocks > 0 => {
+                self.launch(name, blocks.unsigned_abs(), threads, &[args, &[Arg::Ptr(out)]].concat())
+            }
+            _ => candle_core::bail!("{blocks} blocks are too many for `{name}`"),
+        }
     }
 
     fn launch(&self, name: &str, blocks: u32, threads: u32, args: &[Arg]) -> Result<()> {

@@ -50,7 +50,8 @@ pub enum WeightFormat {
 pub enum Runs {
     /// A kernel multiplies the stored numbers.
     Real,
-    /// Stored and exported so, with the accuracy that follows; multiplied by the f32 kernels after unpacking.
+    /// Stored and exported so, with the accuracy that follows; multiplied by the f32 kernels after unpacking. A GPU may have a
+    /// kernel where this is said.
     Simulated,
 }
 
@@ -144,6 +145,14 @@ impl Precision {
             Precision::F32 | Precision::Int8 | Precision::Int8Static | Precision::W4 => None,
             Precision::W8 | Precision::F16 | Precision::Bf16 => Some(Precision::Int8),
             Precision::W4g128 | Precision::W4g64 | Precision::W4g32 => Some(Precision::W4),
+        }
+    }
+
+    /// Only the weights are rounded, to codes of 8 or 4 bits; what they are multiplied with stays f32.
+    pub fn weight_only(self) -> bool {
+        match self {
+            Precision::W8 | Precision::W4 | Precision::W4g128 | Precision::W4g64 | Precision::W4g32 => true,
+            Precision::F32 | Precision::Int8 | Precision::Int8Static | Precision::F16 | Precision::Bf16 => false,
         }
     }
 

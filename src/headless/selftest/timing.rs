@@ -2,7 +2,7 @@
 //! failure; one faster than possible is, for then the clock or the work lies.
 
 use super::cases::{self, Case};
-use super::checks::{precision_at, step_of, uniform};
+use super::checks::{precision_at, precisions, step_of, uniform};
 use crate::exec::device::Opened;
 use crate::exec::{Cancel, CompileOptions, ExecError, Observer, Plan};
 use crate::graph::{Graph, MacConvention, Precision, Precisions, macs, shapes};
@@ -95,7 +95,7 @@ pub(super) fn all(
     cancel: &Cancel,
     progress: &mut dyn FnMut(usize, usize),
 ) -> Result<Vec<Timing>> {
-    let layers = cases::layers()?;
+    let layers = cases::layers(&precisions(opened))?;
     let mut timings = Vec::new();
     for (i, layer) in layers.iter().enumerate() {
         cancel.check()?;

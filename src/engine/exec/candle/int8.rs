@@ -40,6 +40,29 @@ pub(super) enum ProductLayout {
     Groups(Window, usize),
 }
 
+impl ProductLayout {
+    /// The output's shape of a layer of `k` weights a channel and `oc` channels, for an input of shape `dims`.
+    ///
+    /// # Errors
+    /// An input that does not fit.
+    pub fn out(&self, dims: &[usize], k: usize, oc: usize) -> Result<Vec<usize>> {
+        match self {
+            ProductLayout::Rows => {
+                let mut out = dims.to_vec();
+                match out.last_mut() {
+                    Some(last) if *last == k => *last = oc,
+                    _ => candle_core::bail!("a layer of {k} inputs got {dims:?}"),
+                }
+                Ok(out)
+            }
+            ProductLayout::Windows(w) | ProductLayout::Groups(w, _) => {
+                let g = Geometry::of(*w, dims)?;
+                Ok(vec![dims[0], oc, g.oh as usize, g.ow as usize])
+            }
+        }
+    }
+}
+
 /// A quantized layer.
 pub(super) struct Int8 {
     pub layout: ProductLayout,
@@ -138,20 +161,7 @@ impl Own for Run<'_> {
 
     fn out(&self, dims: &[usize]) -> Result<(Vec<usize>, DType)> {
         let l = self.layer;
-        let dims = match l.layout {
-            ProductLayout::Rows => {
-                let mut out = dims.to_vec();
-                match out.last_mut() {
-                    Some(last) if *last == l.k => *last = l.oc,
-                    _ => candle_core::bail!("an int8 layer of {} inputs got {dims:?}", l.k),
-                }
-                out
-            }
-            ProductLayout::Windows(w) | ProductLayout::Groups(w, _) => {
-                let g = Geometry::of(w, dims)?;
-                vec![dims[0], l.oc, g.oh as usize, g.ow as usize]
-            }
-        };
+        let dims = l.layout.out(dims, l.k, l.oc)?;
         match self.residual {
             Some(r) if r.dims() != dims => candle_core::bail!("a residual {:?} for {dims:?}", r.dims()),
             _ => Ok((dims, DType::F32)),

@@ -51,6 +51,9 @@ struct DenseTruth {
     weights: Vec<f64>,
     bias: Vec<f64>,
     k: usize,
+    /// The largest code of weights, and how many share a scale, where weights are in codes.
+    codes: Option<(f64, usize)>,
+    /// Activations are in codes, too.
     int8: bool,
     /// Half an ulp of one in the half precision that is multiplied.
     half: Option<f64>,
@@ -69,23 +72,41 @@ impl DenseTruth {
             Precision::Bf16 => Some(1.0 / f64::from(1u32 << 8)),
             _ => None,
         };
-        Ok(DenseTruth { k: weights.len() / rows.max(1), weights, bias, int8: precision == Precision::Int8, half })
+        let k = weights.len() / rows.max(1);
+        let codes = match precision {
+            Precision::Int8 | Precision::W8 => Some((127.0, k)),
+            Precision::W4 => Some((7.0, k)),
+            Precision::W4g128 => Some((7.0, 128)),
+            Precision::W4g64 => Some((7.0, 64)),
+            Precision::W4g32 => Some((7.0, 32)),
+            _ => None,
+        };
+        Ok(DenseTruth { k, weights, bias, codes, int8: precision == Precision::Int8, half })
     }
 
     /// A sum with row `o`, over activations whose int8 codes have this step.
     fn start(&self, o: usize, step: f64) -> Sum<'_> {
         let row = &self.weights[o * self.k..][..self.k];
-        let weight_step = row.iter().fold(0.0f64, |m, w| m.max(w.abs())) / 127.0;
-        let steps = self.int8.then_some([step, weight_step]);
-        Sum { row, bias: self.bias[o], steps, half: self.half, y: 0.0, size: 0.0, off: 0.0, variance: 0.0 }
+        let (top, group) = self.codes.unwrap_or((1.0, self.k));
+        let of = |part: &[f64]| part.iter().fold(0.0f64, |m, w| m.max(w.abs())) / top;
+        let weight_steps = match self.codes {
+            Some(_) => row.chunks(group.max(1)).map(of).collect(),
+            None => Vec::new(),
+        };
+        let step = if self.int8 { step } else { 0.0 };
+        let (half, bias) = (self.half, self.bias[o]);
+        Sum { row, bias, step, weight_steps, group, half, y: 0.0, size: 0.0, off: 0.0, variance: 0.0 }
     }
 }
 
 struct Sum<'a> {
     row: &'a [f64],
     bias: f64,
-    /// Of activations and weights, with int8.
-    steps: Option<[f64; 2]>,
+    /// Of activations in codes; 0 where they are not.
+    step: f64,
+    /// Of every group of weights in codes; none where they are not.
+    weight_steps: Vec<f64>,
+    group: usize,
     half: Option<f64>,
     y: f64,
     size: f64,
@@ -99,7 +120,8 @@ impl Sum<'_> {
         self.y += x * w;
         self.size += (x * w).abs();
         self.off += tolerance * w.abs();
-        if let Some([sx, sw]) = self.steps {
+        if let Some(sw) = self.weight_steps.get(i / self.group.max(1)) {
+            let sx = self.step;
             self.variance += ((x * sw).powi(2) + (w * sx).powi(2) + (sx * sw).powi(2) / 12.0) / 12.0;
         }
         if let Some(u) = self.half {
