@@ -410,6 +410,99 @@ static void packed_weights() {
     }
 }
 
+// A number as E4M3 stores it, by the format's definition: the nearest of all, the even one of two.
+static float e4m3(int code) {
+    int e = code >> 3 & 15, m = code & 7;
+    float size = e == 0 ? std::ldexp((float)m, -9) : std::ldexp(8.f + m, e - 10);
+    return code & 128 ? -size : size;
+}
+static float nearest_e4m3(float v) {
+    int best = 0;
+    for (int c = 1; c < 0x7f; c++) {
+        float off = std::fabs(e4m3(c) - std::fabs(v)), least = std::fabs(e4m3(best) - std::fabs(v));
+        if (off < least || (off == least && c % 2 == 0)) best = c;
+    }
+    return std::copysign(e4m3(best), v);
+}
+
+static void eight_bit_floats(const Floats& given) {
+    Floats codes, values, numbers = {0, 1e-9f, 464, 465, 1e30f, INFINITY, 0x1p-10f, 0x3p-10f, 0x1.fp-7f};
+    for (int c = 0; c < 0x7e; c++) {
+        float half = (e4m3(c) + e4m3(c + 1)) / 2;
+        for (float v : {e4m3(c), half, std::nextafter(half, 0.f), std::nextafter(half, 1e9f)}) numbers.insert(numbers.end(), {v, -v});
+    }
+    for (float v : numbers) {
+        codes.push_back(fp8_value(fp8_code(v)));
+        values.push_back(nearest_e4m3(v));
+    }
+    same("fp8 codes", codes, values, 0);
+    if (!std::isnan(fp8_value(fp8_code(NAN))) || !std::isnan(fp8_value(0xff))) printf("NaN is lost\n"), failures++;
+
+    const int k = C * TAPS, padded = 48, n = N * P, oc = 5, m = 16;
+    Floats x = given;
+    // Another size in another image: each has its own scale.
+    for (int i = 0; i < C * H * W; i++) x[i] *= 1000;
+    Floats ends(2 * N * 2);
+    std::vector<Scale> scales(N);
+    rows(N * 2, 32, [&] { ranges(x.data(), C * H * W, 2, ends.data()); });
+    each([&] { fp8_scales(ends.data(), 2, N, scales.data()); });
+    auto stored = [&](int image, int c, int p, int t) {
+        float most = 0;
+        for (int i = 0; i < C * H * W; i++) most = std::max(most, std::fabs(x[image * C * H * W + i]));
+        int at = under(p, t);
+        return at < 0 ? 0.f : nearest_e4m3(x[(image * C + c) * H * W + at] * (1 / (most / 448)));
+    };
+    std::vector<unsigned char> q(n * padded, 77), w(oc * k);
+    Floats got, want;
+    each([&] { fp8_windows(x.data(), scales.data(), G, padded, n, P, n * padded / 4, q.data()); });
+    for (int r = 0; r < n; r++)
+        for (int i = 0; i < padded; i++) {
+            got.push_back(e4m3(q[r * padded + i]));
+            want.push_back(i < k ? stored(r / P, i / TAPS, r % P, i % TAPS) : 0);
+        }
+    same("fp8_windows", got, want, 0);
+    std::vector<unsigned char> flat(N * 4 * 32, 77);
+    each([&] { fp8_rows(x.data(), scales.data(), 21, 32, 4, flat.size(), flat.data()); });
+    got.clear(), want.clear();
+    for (int i = 0; i < N * 4 * 32; i++) {
+        got.push_back(e4m3(flat[i]));
+        want.push_back(i % 32 < 21 ? nearest_e4m3(x[i / 32 * 21 + i % 32] * scales[i / 32 / 4].inverse) : 0);
+    }
+    same("fp8_rows", got, want, 0);
+
+    Floats sums(n * m), factors = noise(oc), bias = noise(oc), residual = noise(n * oc), out(n * oc), layer;
+    for (auto& c : w) c = generator() % 0x7e | (generator() % 2 ? 0x80 : 0);
+    for (int r = 0; r < n; r++)
+        for (int o = 0; o < oc; o++)
+            for (int i = 0; i < k; i++) sums[r * m + o] += e4m3(w[o * k + i]) * stored(r / P, i / TAPS, r % P, i % TAPS);
+    for (int image = 0; image < N; image++)
+        for (int o = 0; o < oc; o++)
+            for (int p = 0; p < P; p++)
+                layer.push_back(std::max(sums[(image * P + p) * m + o] * (scales[image].scale * factors[o]) + bias[o] +
+                                             residual[(image * oc + o) * P + p], 0.f));
+    each([&] {
+        fp8_layer(sums.data(), 1, m, scales.data(), factors.data(), bias.data(), residual.data(), oc, P, P, 1, out.size(), out.data());
+    });
+    same("fp8_layer", out, layer, 1e-6);
+
+    const int groups = 2, cg = C / groups, go = 4;
+    Floats direct, grouped_out(N * go * P);
+    for (int image = 0; image < N; image++)
+        for (int o = 0; o < go; o++)
+            for (int p = 0; p < P; p++) {
+                double sum = 0;
+                for (int c = 0; c < cg; c++)
+                    for (int t = 0; t < TAPS; t++)
+                        sum += (double)e4m3(w[(o * cg + c) * TAPS + t]) * stored(image, o / (go / groups) * cg + c, p, t);
+                direct.push_back(sum * (scales[image].scale * factors[o]) + bias[o]);
+            }
+    each([&] {
+        fp8_grouped(x.data(), w.data(), scales.data(), factors.data(), bias.data(), nullptr, G, go, groups, P, 0, grouped_out.size(),
+                    grouped_out.data());
+    });
+    same("fp8_grouped", grouped_out, direct, 1e-5);
+}
+
 int main() {
     Floats x = noise(N * C * H * W);
     windows(x);
@@ -418,5 +511,6 @@ int main() {
     codes_and_rows(x);
     int8_windows(x);
     packed_weights();
+    eight_bit_floats(x);
     return failures;
 }

@@ -12,6 +12,7 @@ mod clock;
 mod definition;
 mod dense;
 mod dtypes;
+mod fp8;
 mod fused;
 pub(super) mod geometry;
 mod int8;

@@ -1,5 +1,5 @@
 //! The part that only a CUDA build has: opening a device, compiling and launching our kernels, events, memory figures and
-//! int8 products.
+//! products of 8-bit numbers.
 //!
 //! Everything runs on the one stream of the device that [`open`] made, so the order of calls is the order of work and no
 //! tensor needs events of its own. Not here: what kernels compute (`exec::candle` defines it and is tested on a CPU).
@@ -19,7 +19,7 @@ use std::ffi::c_void;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-pub(super) use lt::int8_product;
+pub(super) use lt::{fp8_product, int8_product};
 
 const SOURCE: &str = include_str!("cuda/kernels.cu");
 /// Threads of a block of elementwise kernels.
@@ -44,6 +44,11 @@ pub(super) fn open(ordinal: usize) -> std::result::Result<(Device, String), Stri
     lt::prepare(cuda).map_err(|e| e.to_string())?;
     let name = context.name().map_err(|e| e.to_string())?;
     Ok((device, format!("cuda:{ordinal} {name}")))
+}
+
+/// The device's compute capability, if it tells.
+pub(super) fn compute_capability(device: &CudaDevice) -> Option<[i32; 2]> {
+    device.cuda_stream().context().compute_capability().map(|(major, minor)| [major, minor]).ok()
 }
 
 /// Our kernels for `device`, compiled once a process and architecture.

@@ -10,6 +10,7 @@ mod error;
 pub mod export;
 pub mod families;
 pub mod formats;
+pub mod fp8;
 mod hf;
 mod imported;
 pub mod int4;

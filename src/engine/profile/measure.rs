@@ -298,11 +298,11 @@ impl Facts {
     }
 }
 
-/// What the arithmetic of a precision can reach, in GFLOP/s. Tensor cores do half as many products of 16 bits as of 8 (NVIDIA's
-/// data sheets of A100, L40S, H100), where they are what multiplies.
+/// What the arithmetic of a precision can reach, in GFLOP/s. Tensor cores do half as many products of 16 bits as of 8, and as many
+/// of 8-bit floats as of int8 (NVIDIA's data sheets of A100, L40S, H100), where they are what multiplies.
 fn arithmetic(precision: Precision, support: Support, ceilings: Ceilings) -> f64 {
     match (precision, support) {
-        (Precision::Int8 | Precision::Int8Static, _) => ceilings.int8_gops,
+        (Precision::Int8 | Precision::Int8Static, _) | (Precision::Fp8, Support::Real) => ceilings.int8_gops,
         (Precision::F16 | Precision::Bf16, Support::Real) => (ceilings.int8_gops / 2.0).max(ceilings.f32_gflops),
         _ => ceilings.f32_gflops,
     }
@@ -435,6 +435,7 @@ mod tests {
     fn a_rows_ceiling_is_that_of_what_multiplies_it() {
         let c = Ceilings { f32_gflops: 100.0, int8_gops: 300.0, bandwidth_gbs: 10.0 };
         assert_eq!([Support::Real, Support::Simulated].map(|s| arithmetic(Precision::F16, s, c)), [150.0, 100.0]);
+        assert_eq!([Support::Real, Support::Simulated].map(|s| arithmetic(Precision::Fp8, s, c)), [300.0, 100.0]);
         assert_eq!([Precision::Int8, Precision::W4].map(|p| arithmetic(p, Support::Real, c)), [300.0, 100.0]);
     }
 

@@ -32,6 +32,7 @@ type Row = (&'static str, &'static [Precision], Reads, f32, Build);
 const F32: &[Precision] = &[Precision::F32];
 const BOTH: &[Precision] = &[Precision::F32, Precision::Int8];
 
+const EIGHT: &[Precision] = &[Precision::F32, Precision::Int8, Precision::Fp8];
 const WEIGHTS: &[Precision] = &[Precision::F32, Precision::W8, Precision::W4, Precision::W4g32];
 
 /// What the node whose kernel is meant is called in every graph; the graph's output is at or after it.
@@ -252,7 +253,7 @@ fn case((name, _, reads, range, build): &Row, precision: Precision) -> Result<Ca
 const LAYERS: &[Row] = &[
     ("conv 3x3 64, 56x56", BOTH, Image([64, 56, 56]), 2.0, |b, x| b.conv(TARGET, x, Conv::same(64, 64, 3, 1))),
     ("conv 1x1 256 to 64, 56x56", BOTH, Image([256, 56, 56]), 2.0, |b, x| b.conv(TARGET, x, Conv::same(256, 64, 1, 1))),
-    ("linear 768 to 3072, 197 tokens", BOTH, Tokens(768, 197), 2.0, |b, x| b.linear(TARGET, x, 768, 3072, true)),
+    ("linear 768 to 3072, 197 tokens", EIGHT, Tokens(768, 197), 2.0, |b, x| b.linear(TARGET, x, 768, 3072, true)),
     // Where few bits pay: every weight is read for one product.
     ("linear 768 to 3072, one token", WEIGHTS, Tokens(768, 1), 2.0, |b, x| b.linear(TARGET, x, 768, 3072, true)),
     ("attention 12 heads of 64, 197 tokens", F32, Tokens(3 * 768, 197), 2.0, |b, x| {

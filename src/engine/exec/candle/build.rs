@@ -6,6 +6,7 @@
 use super::attention::{Core, Sizes};
 use super::dense::{library, linear, pointwise, unfolded};
 use super::dtypes::{Flow, Role, decide};
+use super::fp8::{self, Fp8};
 use super::int8::{Codes, Int8, ProductLayout, Run};
 use super::kernels::{Epilogue, Grouped, Norm, Pool, Pooled, Unfold, label};
 use super::ops::over_channels;
@@ -278,6 +279,21 @@ impl Lowering<'_> {
                 apply(x, &Run { layer: &layer, residual: residual.as_ref() })
             });
             return Ok((Some(run), format!("{what}-i8/{by}{suffix}"), [stored, held]));
+        }
+        if let Some((codes, scales)) = weight.as_fp8() {
+            let (what, by) = match layout {
+                ProductLayout::Rows => ("gemm", "cublaslt"),
+                ProductLayout::Windows(_) => ("unfold+gemm", "cublaslt"),
+                ProductLayout::Groups(..) => (self.grouped(shape), "cuda"),
+            };
+            let by = if self.device.is_cpu() { "plain" } else { by };
+            let layer = Fp8::new(layout, codes, folded.times(scales), folded.bias, act, self.device)?;
+            let held = layer.weight_bytes() + folded.stored;
+            let run = special(move |x, residual, _| {
+                let residual = residual.map(|r| r.to_dtype(DType::F32)?.contiguous()).transpose()?;
+                apply(x, &fp8::Run { layer: &layer, residual: residual.as_ref() })
+            });
+            return Ok((Some(run), format!("{what}-fp8/{by}"), [stored, held]));
         }
         if precision.weight_only() {
             let what = match layout {

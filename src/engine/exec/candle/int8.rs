@@ -15,6 +15,8 @@ use candle_core::{DType, Device, Result, Tensor};
 
 #[cfg(feature = "cuda")]
 use crate::exec::cuda::{Arg, Arg::I32, Arg::I64, Arg::Ptr, Gpu, Input, int8_product};
+#[cfg(feature = "cuda")]
+use cudarc::driver::CudaSlice;
 
 /// Rows and columns of int8 operands are multiples of this: cublasLt asks for 4, its fast kernels for 16.
 pub(super) const ALIGN: usize = 16;
@@ -60,6 +62,18 @@ impl ProductLayout {
                 Ok(vec![dims[0], oc, g.oh as usize, g.ow as usize])
             }
         }
+    }
+
+    /// Rows of the product of a layer of `k` weights a channel, and how many of them are of one row of a linear or one image.
+    #[cfg(feature = "cuda")]
+    pub fn rows(&self, dims: &[usize], k: usize) -> Result<(usize, usize)> {
+        Ok(match self {
+            ProductLayout::Rows => (dims.iter().product::<usize>() / k.max(1), 1),
+            ProductLayout::Windows(w) | ProductLayout::Groups(w, _) => {
+                let positions = Geometry::of(*w, dims)?.positions();
+                (dims[0] * positions, positions)
+            }
+        })
     }
 }
 
@@ -142,13 +156,7 @@ impl Int8 {
     /// Rows of the product, and how many of them share a code.
     #[cfg(feature = "cuda")]
     fn rows(&self, dims: &[usize]) -> Result<(usize, usize)> {
-        let (rows, shared) = match self.layout {
-            ProductLayout::Rows => (dims.iter().product::<usize>() / self.k.max(1), 1),
-            ProductLayout::Windows(w) | ProductLayout::Groups(w, _) => {
-                let positions = Geometry::of(w, dims)?.positions();
-                (dims[0] * positions, positions)
-            }
-        };
+        let (rows, shared) = self.layout.rows(dims, self.k)?;
         Ok(match self.codes {
             Codes::Dynamic => (rows, shared),
             Codes::Fixed(_) => (rows, rows),
@@ -297,17 +305,21 @@ impl Own for Run<'_> {
 /// The codes of `count` equal parts of `x`, 12 bytes each.
 #[cfg(feature = "cuda")]
 fn dynamic_codes(gpu: &Gpu<'_>, x: &Input<'_>, count: usize) -> Result<Tensor> {
+    let (_ranges, ranges, parts) = ranges(gpu, x, count)?;
+    let codes = Tensor::zeros(12 * count, DType::U8, &gpu.device())?;
+    gpu.with(&codes, |codes| gpu.each("codes", count, &[Ptr(ranges), I32(parts as i32)], codes.at))?;
+    Ok(codes)
+}
+
+/// What the values of `count` equal parts of `x` range over: memory, where it lies, and how many ranges each part has.
+#[cfg(feature = "cuda")]
+pub(super) fn ranges(gpu: &Gpu<'_>, x: &Input<'_>, count: usize) -> Result<(CudaSlice<u8>, u64, usize)> {
     /// Values that one block looks through.
     const EACH: usize = 1 << 14;
     let width = x.dims.iter().product::<usize>() / count.max(1);
     let parts = width.div_ceil(EACH).max(1);
-    let (_ranges, ranges) = gpu.scratch(8 * count * parts)?;
+    let (held, ranges) = gpu.scratch(8 * count * parts)?;
     let args = [Ptr(x.at), I64(width as i64), I32(parts as i32)];
     gpu.rows("ranges", count * parts, width.div_ceil(parts), &args, ranges)?;
-    let codes = Tensor::zeros(12 * count, DType::U8, &gpu.device())?;
-    gpu.with(&codes, |codes| {
-        let args = [Ptr(ranges), I32(parts as i32)];
-        gpu.each("codes", count, &args, codes.at)
-    })?;
-    Ok(codes)
+    Ok((held, ranges, parts))
 }

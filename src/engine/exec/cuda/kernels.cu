@@ -1,8 +1,9 @@
 // Kernels that the tensor library lacks or has as chains of launches only. NVRTC compiles this at run time, so nothing is
 // included. All tensors are row-major and contiguous. Values are f32, f16 or bf16 and are computed in f32. What each
-// kernel computes is defined, and tested on a CPU, by the Rust type of the same name in `exec::candle`.
+// kernel computes is defined, and tested on a CPU, by the Rust type of the same name in `exec::candle`; of int8, fp8 and packed
+// weights by the file.
 //
-// Not here: matrix products (cuBLAS, cublasLt). Invariant: a kernel writes only its last pointer and needs no shared memory
+// Not here: matrix products that a library has (cuBLAS, cublasLt). Invariant: a kernel writes only its last pointer and needs no shared memory
 // from its launch.
 
 typedef long long i64;
@@ -392,6 +393,135 @@ extern "C" __global__ void grouped_int8(const float* x, const signed char* w, co
             }
         }
         out[i] = dequantized(sum, code, factors[o], bias[o], residual, i, act);
+    }
+}
+
+// ---- Fp8: activations and weights as 8-bit floats (E4M3), as the CPU rounds them. Products are cublasLt's.
+
+struct Scale {
+    float scale, inverse;
+};
+
+// To nearest, ties to even; beyond 448 it is 448, NaN stays NaN. In bits, which every device has, for the conversion that sm_89 brought.
+static __device__ __forceinline__ unsigned fp8_code(float v) {
+    unsigned sign = (__float_as_uint(v) >> 24) & 0x80u;
+    float size = fabsf(v);
+    if (!(size == size)) return sign | 0x7fu;
+    size = fminf(size, 448.0f);
+    // Below 2^-6 numbers lie 2^-9 apart.
+    if (size < 0.015625f) return sign | (unsigned)rintf(__fmul_rn(size, 512.0f));
+    unsigned bits = __float_as_uint(size);
+    bits += 0x7ffffu + ((bits >> 20) & 1u);
+    return sign | ((bits >> 20) - (120u << 3));
+}
+
+static __device__ __forceinline__ float fp8_value(unsigned code) {
+    // The mantissa's and exponent's bits mean 2^120 times as much, below 2^-6 too; but for NaN.
+    float size = __fmul_rn(__uint_as_float((code & 0x7fu) << 20), 1.329227995784916e36f);
+    if ((code & 0x7fu) == 0x7fu) size = __uint_as_float(0x7fc00000u);
+    return (code & 0x80u) ? -size : size;
+}
+
+// The scale of every row from its parts' ranges.
+extern "C" __global__ void fp8_scales(const float* ranges, int parts, i64 rows, Scale* out) {
+    EACH(row, rows) {
+        float most = 0.0f;
+        for (int p = 0; p < parts; p++) {
+            float a = -ranges[2 * (row * parts + p)], b = ranges[2 * (row * parts + p) + 1];
+            most = a > most ? a : most;
+            most = b > most ? b : most;
+        }
+        Scale s = {__fdiv_rn(most, 448.0f), 1.0f};
+        if (s.scale < 1e-30f) {
+            s.scale = 1.0f;
+        } else {
+            s.inverse = __fdiv_rn(1.0f, s.scale);
+        }
+        out[row] = s;
+    }
+}
+
+// As `quantize_rows` and `quantize_windows`: rows [rows, padded] of codes, zeros beyond k; row r has scale r / rows_per_scale.
+extern "C" __global__ void fp8_rows(const float* x, const Scale* scales, int k, int padded, i64 rows_per_scale, i64 n,
+                                    unsigned char* out) {
+    EACH(i, n) {
+        i64 row = i / padded;
+        int at = (int)(i % padded);
+        float inverse = scales[row / rows_per_scale].inverse;
+        out[i] = at < k ? (unsigned char)fp8_code(__fmul_rn(x[row * k + at], inverse)) : (unsigned char)0;
+    }
+}
+
+extern "C" __global__ void fp8_windows(const float* x, const Scale* scales, Geometry g, int padded, i64 rows,
+                                       i64 rows_per_scale, i64 n, unsigned char* out) {
+    int k = g.c * g.kh * g.kw;
+    EACH(i, n) {
+        i64 row = i % rows;
+        int first = (int)(i / rows) * 4;
+        float inverse = scales[row / rows_per_scale].inverse;
+        int ox = (int)(row % g.ow);
+        i64 r = row / g.ow;
+        int oy = (int)(r % g.oh);
+        i64 image = r / g.oh;
+        for (int at = first; at < first + 4; at++) {
+            unsigned code = 0;
+            if (at < k) {
+                int kx = at % g.kw, ky = at / g.kw % g.kh, c = at / (g.kw * g.kh);
+                int iy = oy * g.sy + ky - g.py, ix = ox * g.sx + kx - g.px;
+                bool inside = iy >= 0 && iy < g.h && ix >= 0 && ix < g.w;
+                code = inside ? fp8_code(__fmul_rn(x[((image * g.c + c) * g.h + iy) * g.w + ix], inverse)) : 0u;
+            }
+            out[row * padded + at] = (unsigned char)code;
+        }
+    }
+}
+
+static __device__ __forceinline__ float fp8_scaled(float sum, float scale, float factor, float bias, const float* residual,
+                                                   i64 i, int act) {
+    float v = __fadd_rn(__fmul_rn(sum, __fmul_rn(scale, factor)), bias);
+    if (residual) v = __fadd_rn(v, residual[i]);
+    return activate(v, act);
+}
+
+// As `dequantize`, of sums in f32.
+extern "C" __global__ void fp8_layer(const float* sums, i64 o_step, i64 r_step, const Scale* scales, const float* factors,
+                                     const float* bias, const float* residual, int oc, i64 inner, i64 rows_per_scale,
+                                     int act, i64 n, float* out) {
+    EACH(i, n) {
+        int o = (int)(i / inner % oc);
+        i64 row = i / (inner * oc) * inner + i % inner;
+        float scale = scales[row / rows_per_scale].scale;
+        out[i] = fp8_scaled(sums[o * o_step + row * r_step], scale, factors[o], bias[o], residual, i, act);
+    }
+}
+
+// A grouped convolution, rounding as it reads; `w` is [oc, c/groups, kh, kw] in codes.
+extern "C" __global__ void fp8_grouped(const float* x, const unsigned char* w, const Scale* scales, const float* factors,
+                                       const float* bias, const float* residual, Geometry g, int oc, int groups,
+                                       i64 rows_per_scale, int act, i64 n, float* out) {
+    int cg = g.c / groups, og = oc / groups;
+    i64 inner = (i64)g.oh * g.ow;
+    EACH(i, n) {
+        int ox = (int)(i % g.ow), oy = (int)(i / g.ow % g.oh);
+        int o = (int)(i / inner % oc);
+        i64 image = i / (inner * oc);
+        Scale s = scales[(image * inner + i % inner) / rows_per_scale];
+        const unsigned char* tap = w + (i64)o * cg * g.kh * g.kw;
+        float sum = 0.0f;
+        for (int c = 0; c < cg; c++) {
+            const float* plane = x + (image * g.c + (o / og) * cg + c) * g.h * g.w;
+            for (int ky = 0; ky < g.kh; ky++) {
+                int iy = oy * g.sy + ky - g.py;
+                for (int kx = 0; kx < g.kw; kx++, tap++) {
+                    int ix = ox * g.sx + kx - g.px;
+                    if (iy >= 0 && iy < g.h && ix >= 0 && ix < g.w) {
+                        float v = fp8_value(fp8_code(__fmul_rn(plane[(i64)iy * g.w + ix], s.inverse)));
+                        sum = fmaf(v, fp8_value(*tap), sum);
+                    }
+                }
+            }
+        }
+        out[i] = fp8_scaled(sum, s.scale, factors[o], bias[o], residual, i, act);
     }
 }
 

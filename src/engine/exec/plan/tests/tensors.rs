@@ -125,6 +125,35 @@ fn int8_is_the_cpus_code_for_code() {
     }
 }
 
+/// The CPU rounds weights and activations and multiplies in f32, a GPU multiplies the codes: only sums are rounded otherwise.
+#[test]
+fn fp8_is_what_the_cpu_simulates() {
+    for graph in layers() {
+        let params = random_params(&graph, 3);
+        let compile = |p: Precision, o: &CompileOptions| {
+            Plan::compile(&graph, &params, &Precisions::from_iter([("layer", p)]), o).unwrap()
+        };
+        let (cpu, gpu) = (compile(Precision::Fp8, &options(2)), compile(Precision::Fp8, &tensors()));
+        let dims: Vec<usize> = std::iter::once(3).chain(graph.input_shape().unwrap()).collect();
+        let mut data = crate::exec::kernel::noise(dims.iter().product(), 7);
+        // Images and rows of other sizes: each has its own scale.
+        let each = data.len() / 3;
+        data[..each].iter_mut().for_each(|v| *v *= 1e4);
+        let x = Tensor::from_vec(data, dims, &Device::Cpu).unwrap();
+        let full = compile(Precision::F32, &tensors()).run(&x).unwrap();
+        let (cpu, got) = (cpu.run(&x).unwrap(), gpu.run(&x).unwrap());
+        for image in 0..3 {
+            let of = |t: &Tensor| t.narrow(0, image, 1).unwrap();
+            let (d, rounding) = (apart(&of(&got), &of(&cpu)), apart(&of(&cpu), &of(&full)));
+            assert!(d <= 2e-6, "{:?}: {d}", graph.nodes);
+            assert!(rounding > 1e-3 && rounding < 0.1, "{:?}: {rounding}", graph.nodes);
+        }
+        let step = gpu.steps().iter().find(|s| s.name == "layer").unwrap();
+        assert!(step.precision == Precision::Fp8 && step.kernel.contains("-fp8/"), "{step:?}");
+        assert_eq!(step.held_bytes, step.weight_bytes, "{step:?}");
+    }
+}
+
 /// Held packed and multiplied as they lie: the CPU's answer, which unpacks them first.
 #[test]
 fn packed_weights_are_the_cpus_and_stay_packed() {
