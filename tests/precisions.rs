@@ -71,6 +71,7 @@ fn files_hold_the_bytes_that_were_promised_and_run_bit_for_bit() {
         }
         let of = |p| sizes.iter().find(|(_, q)| *q == p).unwrap().0;
         assert!(of(Precision::W4) < of(Precision::W4g32) && of(Precision::W4g32) < of(Precision::W8));
+        assert_eq!(of(Precision::W8), of(Precision::Fp8));
         assert!(of(Precision::W8) < of(Precision::F16) && of(Precision::F16) < of(Precision::F32));
     }
 }
@@ -91,7 +92,8 @@ fn weights_that_are_unpacked_say_so_and_equal_rounded_weights_in_f32() {
                 assert_eq!(s.kernel.contains("u8i8"), p.int8_products(), "{}", s.kernel);
             }
             assert_eq!(out == exact, p == Precision::F32, "{}", p.label());
-            if p.runs() == Runs::Simulated {
+            // 8-bit floats round what goes in, too.
+            if p.runs() == Runs::Simulated && p != Precision::Fp8 {
                 let mut rounded = model.clone();
                 rounded.precision = Default::default();
                 for node in quant::choosable(&model.graph) {
@@ -103,6 +105,23 @@ fn weights_that_are_unpacked_say_so_and_equal_rounded_weights_in_f32() {
             }
         }
     }
+}
+
+/// A file that says less than what runs would be another model.
+#[test]
+fn fp8_is_not_written_as_onnx_and_the_way_out_is_named() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("m.onnx");
+    let mut model = models().remove(0);
+    model.precision.set("conv1", Precision::Fp8);
+    let refused = paring::model::export_onnx(&path, &model, &export::Manifest::default()).unwrap_err().to_string();
+    assert!(
+        ["`conv1`", "fp8", "opset 19", "hint: export as safetensors"].iter().all(|w| refused.contains(w)),
+        "{refused}"
+    );
+    assert!(!path.exists());
+    model.precision.set("conv1", Precision::W4);
+    assert!(paring::model::export_onnx(&path, &model, &export::Manifest::default()).is_ok());
 }
 
 #[test]

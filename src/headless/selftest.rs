@@ -65,7 +65,7 @@ pub fn run(on: &On, as_json: bool) -> Result<Exit> {
 
 fn measure(opened: &Opened) -> Result<Report> {
     let cancel = cancel_on_signals()?;
-    let cases = cases::all(checks::half(opened))?;
+    let cases = cases::all(&checks::precisions(opened))?;
     let total = cases.len() + DEMOS.len();
     let mut line = progress_line("check");
     let mut checks = Vec::with_capacity(total);
@@ -89,7 +89,7 @@ fn measure(opened: &Opened) -> Result<Report> {
 }
 
 /// The columns of the second of the tables.
-const TIMINGS: &str = "layer                                      kernel                          p50 ms   GFLOP/s     GB/s  share of memory  bound";
+const TIMINGS: &str = "layer                                       kernel                          p50 ms   GFLOP/s     GB/s  share of memory  bound";
 
 fn print_table(opened: &Opened, gauges: Option<&Result<Reading, String>>, report: &Report) -> Result<(), Unwritten> {
     say!("selftest on {}", clean(&opened.words))?;
@@ -99,7 +99,7 @@ fn print_table(opened: &Opened, gauges: Option<&Result<Reading, String>>, report
         None => {}
     }
     say!()?;
-    say!("{:<36} {:<5} {:<28} {:>9} {:>9} {:>6}  result", "check", "", "kernel", "max error", "tolerance", "worst")?;
+    say!("{:<36} {:<6} {:<28} {:>9} {:>9} {:>6}  result", "check", "", "kernel", "max error", "tolerance", "worst")?;
     for c in &report.checks {
         let result = match c.outcome {
             Outcome::Passed => "ok",
@@ -107,7 +107,7 @@ fn print_table(opened: &Opened, gauges: Option<&Result<Reading, String>>, report
             Outcome::Skipped => "skipped",
         };
         say!(
-            "{:<36} {:<5} {:<28} {:>9.1e} {:>9.1e} {:>5.0}%  {result}",
+            "{:<36} {:<6} {:<28} {:>9.1e} {:>9.1e} {:>5.0}%  {result}",
             c.name,
             c.precision,
             c.kernel,
@@ -123,7 +123,7 @@ fn print_table(opened: &Opened, gauges: Option<&Result<Reading, String>>, report
     say!("{TIMINGS}")?;
     for t in &report.timings {
         say!(
-            "{:<36} {:<5} {:<28} {:>9.4} {:>9} {:>8.1} {:>5.0}% {:>9}  {}",
+            "{:<36} {:<6} {:<28} {:>9.4} {:>9} {:>8.1} {:>5.0}% {:>9}  {}",
             t.name,
             t.precision,
             t.kernel,

@@ -55,6 +55,9 @@ const REPEAT_MOST: f64 = 0.5;
 /// As [`REPEAT`] for whole models, measured in turns.
 const REPEAT_WHOLE: f64 = 0.015;
 
+/// How far off the time of a kernel that nobody timed may be, as a part of what its row takes.
+const UNTIMED: f64 = 0.5;
+
 /// A cut that makes the model slower; see [`Costs::slower`].
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Slower {
@@ -304,8 +307,12 @@ impl Costs {
             let same = p == row.precision && old_node.op == new_node.op;
             let (factor, doubt) =
                 if same { self.elements(row.node, new) } else { self.factor(row, &new_node.op, p, new) };
+            // A kernel of its own that nobody has a time of: about what it takes now is as good a guess as any.
+            let untimed = p != row.precision && row.steps.as_ref().is_some_and(|s| s.has_own(p) && !s.times(p));
             let bytes = if same { row.bytes } else { stored(row.bytes, &old_node.op, row.precision, &new_node.op, p) };
-            each(row, self.part(row, factor, doubt, !same, bytes));
+            let mut part = self.part(row, factor, doubt, !same, bytes);
+            part.spread += if untimed { UNTIMED * row.ms } else { 0.0 };
+            each(row, part);
         }
     }
 

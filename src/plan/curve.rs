@@ -4,7 +4,7 @@
 //! 17, 1980), beyond the last it goes on with the last slope.
 
 use crate::profile::{Ladder, LadderPoint};
-use crate::quant::Precision;
+use crate::quant::{Precision, WeightFormat};
 
 /// A rising curve through points.
 #[derive(Debug, Clone, Default, PartialEq)]
@@ -94,6 +94,8 @@ fn slopes(x: &[f64], y: &[f64]) -> Vec<f64> {
 pub struct Steps {
     full: (usize, usize),
     by_precision: Vec<(Precision, Axes)>,
+    /// As [`Ladder::own`].
+    own: Vec<Precision>,
 }
 
 /// Time at full width, over the input width, over the output width, and both cut alike.
@@ -152,21 +154,39 @@ impl Steps {
             by_precision.push((precision, axes));
         }
         let has_f32 = by_precision.iter().any(|(p, _)| *p == Precision::F32);
-        has_f32.then_some(Steps { full: (full_in, full_out), by_precision })
+        has_f32.then_some(Steps { full: (full_in, full_out), by_precision, own: ladder.own.clone() })
     }
 
-    /// Time at this width and precision over the time at full width in f32; `None` when neither the precision nor the one whose
-    /// kernel runs it where it has none has a rung.
+    /// Time at this width and precision over the time at full width in f32; `None` when the precision has no rung, and neither
+    /// has the one whose kernel runs it where the device has none of its own for it.
     pub fn factor(&self, in_width: usize, out_width: usize, precision: Precision) -> Option<f64> {
         let of = |p: Precision| self.by_precision.iter().find(|(q, _)| *q == p).map(|(_, a)| a);
-        let (base, axes) = (of(Precision::F32)?, of(precision).or_else(|| of(precision.timed_as()))?);
+        let (base, timed) = (of(Precision::F32)?, of(precision));
+        let axes = match timed {
+            None if !self.has_own(precision) => of(precision.timed_as())?,
+            timed => timed?,
+        };
         let (i, o) = (in_width as f64 / self.full.0.max(1) as f64, out_width as f64 / self.full.1.max(1) as f64);
-        // A precision that was only timed at full width takes its shape over width from f32.
-        let shape = if axes.over_in.len() + axes.over_out.len() > 2 { axes } else { base };
+        // A precision that was only timed at full width takes its shape over width from the one of its kernel, or from f32.
+        let wide = |axes: &&Axes| axes.over_in.len() + axes.over_out.len() > 2;
+        let kernel = matches!(precision.weights(), WeightFormat::Int4 { .. }).then_some(Precision::W4).and_then(of);
+        let shape = Some(axes).filter(wide).or(kernel.filter(wide)).unwrap_or(base);
         let both = if (i - 1.0).abs() < 1e-9 || (o - 1.0).abs() < 1e-9 { 1.0 } else { line_at(&shape.both, i.max(o)) };
         // No width takes longer than the slowest that was measured.
         let width = (line_at(&shape.over_in, i) * line_at(&shape.over_out, o) * both).min(shape.most);
         Some(axes.full_ms / base.full_ms * width)
+    }
+}
+
+impl Steps {
+    /// Whether the device has a kernel of its own for `precision`, so that only its own time would do.
+    pub fn has_own(&self, precision: Precision) -> bool {
+        self.own.contains(&precision)
+    }
+
+    /// Whether `precision` has a usable time at full width.
+    pub fn times(&self, precision: Precision) -> bool {
+        self.by_precision.iter().any(|(p, _)| *p == precision)
     }
 }
 
@@ -255,7 +275,7 @@ mod tests {
             rung(8, 16, f, 1.5),
             rung(16, 32, q, 1.0),
         ];
-        let s = Steps::of(&Ladder { layer: "l".into(), points }, 16, 32).expect("full width is there");
+        let s = Steps::of(&Ladder { points, ..Ladder::default() }, 16, 32).expect("full width is there");
         let near = |a: Option<f64>, b: f64| assert!(a.is_some_and(|a| (a - b).abs() < 1e-9), "{a:?} {b}");
         near(s.factor(16, 32, f), 1.0);
         near(s.factor(8, 32, f), 0.6);
@@ -266,7 +286,7 @@ mod tests {
         assert_eq!(s.factor(16, 32, f), s.factor(16, 32, Precision::W8), "computed in f32");
         let tiny = s.factor(1, 32, f).expect("extrapolates");
         assert!(tiny > 0.06 && tiny < 0.2, "{tiny}");
-        assert!(Steps::of(&Ladder { layer: "l".into(), points: vec![rung(8, 8, f, 1.0)] }, 16, 32).is_none());
+        assert!(Steps::of(&Ladder { points: vec![rung(8, 8, f, 1.0)], ..Ladder::default() }, 16, 32).is_none());
     }
 
     /// On a GPU half precision has a kernel of its own; on a CPU it is computed in f32 and has no rung.
@@ -279,8 +299,29 @@ mod tests {
         assert_eq!((cpu.factor(16, 32, half), cpu.factor(16, 32, Precision::Int8)), (Some(1.0), None));
     }
 
+    /// A kernel whose rung came to nothing is no f32 kernel.
+    #[test]
+    fn nothing_stands_in_for_a_kernel_of_its_own() {
+        let (f, w4) = (Precision::F32, Precision::W4);
+        let lost = LadderPoint { noisy: true, ..rung(16, 32, w4, 1.0) };
+        let points = vec![rung(16, 32, f, 4.0), rung(16, 32, Precision::W4g32, 1.0), lost];
+        let of = |own: &[Precision]| {
+            let ladder = Ladder { points: points.clone(), own: own.to_vec(), ..Ladder::default() };
+            Steps::of(&ladder, 16, 32).expect("full width is there")
+        };
+        let (cpu, gpu) = (of(&[f, Precision::Int8]), of(&[f, Precision::Int8, w4, Precision::W4g32]));
+        assert_eq!((cpu.factor(16, 32, w4), gpu.factor(16, 32, w4)), (Some(1.0), None));
+        assert_eq!(gpu.factor(16, 32, Precision::W4g32), Some(0.25));
+        // Its shape over width is its kernel's.
+        let widths = [(16, 32, 1.0), (16, 16, 0.9)].map(|(i, o, ms)| rung(i, o, w4, ms));
+        let mut all = vec![rung(16, 32, f, 4.0), rung(16, 16, f, 2.0), rung(16, 32, Precision::W4g32, 1.0)];
+        all.extend(widths);
+        let near = steps(all).factor(16, 16, Precision::W4g32).expect("timed");
+        assert!((near - 0.9 / 4.0).abs() < 1e-9, "{near}");
+    }
+
     fn steps(points: Vec<LadderPoint>) -> Steps {
-        Steps::of(&Ladder { layer: "l".into(), points }, 16, 32).expect("full width is there")
+        Steps::of(&Ladder { points, ..Ladder::default() }, 16, 32).expect("full width is there")
     }
 
     /// A width that took three times as long once is no step of the ladder.
@@ -294,7 +335,7 @@ mod tests {
             assert_eq!(with.factor(16, o, f), without.factor(16, o, f), "{o}");
         }
         let full = LadderPoint { noisy: true, ..rung(16, 32, f, 4.0) };
-        assert!(Steps::of(&Ladder { layer: "l".into(), points: vec![full, rung(16, 16, f, 2.0)] }, 16, 32).is_none());
+        assert!(Steps::of(&Ladder { points: vec![full, rung(16, 16, f, 2.0)], ..Ladder::default() }, 16, 32).is_none());
     }
 
     #[test]

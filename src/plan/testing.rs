@@ -186,7 +186,7 @@ pub fn ladders(graph: &Graph, profile: &Profile, int8: f64) -> Vec<Ladder> {
                 points.push(at(iw, ow, Precision::Int8, int8));
             }
         }
-        out.push(Ladder { layer: n.name.clone(), points });
+        out.push(Ladder { layer: n.name.clone(), points, ..Ladder::default() });
     }
     out
 }

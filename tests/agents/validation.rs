@@ -119,11 +119,11 @@ fn precisions_by_layer_block_and_pattern() {
         r#"{"target":"*","action":"precision","precision":"int8","why":"all"},
            {"target":"layer1.0","action":"quantize","precision":"int8"},
            {"target":"conv1","action":"precision","precision":"fp32","why":"first"},
-           {"target":"linear","action":"precision","precision":"fp8"},
+           {"target":"linear","action":"precision","precision":"fp6"},
            {"target":"layer1.0.conv1","action":"prune","ratio":0.5}"#,
     );
     assert_eq!(v.errors.len(), 1);
-    assert!(v.errors[0].contains("no precision `fp8`"), "{:?}", v.errors);
+    assert!(v.errors[0].contains("no precision `fp6`"), "{:?}", v.errors);
     assert!(v.remarks.iter().any(|r| r.contains("another role")), "{:?}", v.remarks);
     let of = |name: &str| v.drafts.iter().find(|d| d.target == Target::Layer(name.into())).map(|d| d.action.clone());
     assert_eq!(of("conv1"), Some(Action::Precision { precision: Precision::F32 }));

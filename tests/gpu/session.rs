@@ -51,7 +51,7 @@ fn correct(model: &Path, data: &str, images: &str, precision: &str, how: How) ->
 
 /// In f32 the same number of answers is right; in the others it differs by no more than `slack`.
 fn same_answers(model: &Path, data: &str, images: &str, slack: i64, gpu: How) {
-    for precision in ["f32", "int8", "f16", "bf16"] {
+    for precision in ["f32", "int8", "f16", "bf16", "w8", "w4", "w4g32", "fp8"] {
         let [gpu, cpu] = [gpu, CPU].map(|how| correct(model, data, images, precision, how));
         let allowed = if precision == "f32" { 0 } else { slack };
         assert!((gpu - cpu).abs() <= allowed, "{}, {precision}: {gpu} on the GPU, {cpu} on the CPU", model.display());
@@ -74,6 +74,19 @@ fn every_load_and_store_is_within_its_buffer_in_any_order_that_streams_allow() {
             same_answers(&asset(name), "synthetic:eval", "8", 1, How { kernels: "checked", seed, ..GPU });
         }
     }
+}
+
+/// An A100 has no tensor cores for 8-bit floats, and says so before anything runs; packed weights it has.
+#[test]
+fn what_a_device_lacks_is_refused_with_the_reason() {
+    let model = asset(DEMOS[1]);
+    let eval = ["eval", text(&model), "--data", "synthetic:eval", "--limit", "20", "--device", "cuda:0", "--precision"];
+    let on = |precision| Run::new(&[&eval[..], &[precision]].concat()).with("SIMDEVICE", "a100").run();
+    let refused = on("fp8");
+    let said = refused.said();
+    let why = "fp8 needs compute capability 8.9; this is 8.0; hint: ";
+    assert!(!refused.output.status.success() && said.contains(why) && refused.misuse.is_empty(), "{said}");
+    on("w4").succeeded();
 }
 
 #[test]

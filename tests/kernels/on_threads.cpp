@@ -28,6 +28,16 @@ static unsigned __float_as_uint(float f) { unsigned u; memcpy(&u, &f, 4); return
 static float __fadd_rn(float a, float b) { volatile float c = a + b; return c; }
 static float __fmul_rn(float a, float b) { volatile float c = a * b; return c; }
 static float __fdiv_rn(float a, float b) { volatile float c = a / b; return c; }
+#define __launch_bounds__(threads)
+// Of threads of a whole block that all ask: what a warp's do among themselves.
+static float __shfl_xor_sync(unsigned, float v, int by) {
+    static float lanes[1024];
+    lanes[threadIdx.x] = v;
+    __syncthreads();
+    float other = lanes[threadIdx.x ^ by];
+    __syncthreads();
+    return other;
+}
 static float widened(unsigned short half) { _Float16 h; memcpy(&h, &half, 2); return (float)h; }
 static unsigned short narrowed(float v) { _Float16 h = (_Float16)v; unsigned short half; memcpy(&half, &h, 2); return half; }
 
@@ -319,6 +329,180 @@ static void int8_windows(const Floats& x) {
     same("grouped_int8", out, direct, 1e-6);
 }
 
+// Rows of codes of `bits` bits, a scale for each `group` of a row, and what they stand for.
+struct Codes {
+    int bits, k, words, group, oc;
+    std::vector<unsigned> packed;
+    Floats scales, values;
+
+    Codes(int bits, int k, int group, int oc) : bits(bits), k(k), group(group), oc(oc) {
+        int each = 32 / bits, shift = bits == 4 ? 8 : 0, top = bits == 4 ? 7 : 127;
+        words = (k + each - 1) / each;
+        scales = noise(oc * ((k + group - 1) / group));
+        for (int o = 0; o < oc; o++)
+            for (int w = 0; w < words; w++) {
+                unsigned word = 0;
+                for (int j = 0; j < each; j++) {
+                    int at = w * each + j, code = at < k ? (int)(generator() % (2 * top + 1)) - top : 0;
+                    word |= ((unsigned)(code + shift) & ((1u << bits) - 1)) << (j * bits);
+                    if (at < k) values.push_back((float)code * scales[o * ((k + group - 1) / group) + at / group]);
+                }
+                packed.push_back(word);
+            }
+    }
+};
+
+// Linears and images, few rows and many, whole tiles and parts of one, with what follows a sum and without.
+static void packed_weights() {
+    struct Size { int bits, k, group, oc, images, inner; };
+    for (Size s : {Size{8, 45, 45, 10, 3, 1}, Size{4, 45, 45, 70, 1, 1}, Size{4, 200, 32, 70, 9, 1}, Size{8, 2100, 2100, 3, 8, 1},
+                   Size{4, 1100, 128, 17, 2, 3}, Size{4, 72, 64, 66, 2, 35}, Size{8, 24, 24, 5, 3, 30}}) {
+        Codes c(s.bits, s.k, s.group, s.oc);
+        int rows_of = s.images * s.inner;
+        Floats x = noise(rows_of * s.k), factors = noise(s.oc), bias = noise(s.oc), residual = noise(rows_of * s.oc);
+        for (bool plain : {true, false}) {
+            Floats want, got(rows_of * s.oc);
+            for (int n = 0; n < s.images; n++)
+                for (int o = 0; o < s.oc; o++)
+                    for (int p = 0; p < s.inner; p++) {
+                        double sum = 0;
+                        for (int i = 0; i < s.k; i++) sum += (double)x[(n * s.k + i) * s.inner + p] * c.values[o * s.k + i];
+                        if (!plain) sum = std::max(sum * factors[o] + bias[o] + residual[(n * s.oc + o) * s.inner + p], 0.);
+                        want.push_back(sum);
+                    }
+            auto run = [&](auto kernel) {
+                kernel(x.data(), c.packed.data(), c.scales.data(), plain ? nullptr : factors.data(), plain ? nullptr : bias.data(),
+                       plain ? nullptr : residual.data(), s.k, c.words, s.group, s.oc, s.inner, plain ? 0 : 1, rows_of, got.data());
+            };
+            // A sum of k products may lose what cancels: it is measured against k.
+            double most = 1e-6 * s.k;
+            int tiles = ((s.oc + TILE - 1) / TILE) * ((rows_of + TILE - 1) / TILE);
+            rows(tiles, 64, [&] { s.bits == 4 ? run(packed4_product) : run(packed8_product); });
+            same("packed product", got, want, most);
+            if (rows_of > FEW) continue;
+            std::fill(got.begin(), got.end(), NAN);
+            int blocks = (s.oc + FEW_WARPS * CHANNELS - 1) / (FEW_WARPS * CHANNELS);
+            rows(blocks, 32 * FEW_WARPS, [&] { s.bits == 4 ? run(packed4_few) : run(packed8_few); });
+            same("packed product of few rows", got, want, most);
+        }
+    }
+
+    const int oc = 4, groups = 2, cg = C / groups, k = cg * TAPS;
+    Floats x = noise(N * C * H * W), bias = noise(oc);
+    for (int bits : {4, 8}) {
+        Codes c(bits, k, bits == 4 ? 8 : k, oc);
+        Floats want, got(N * oc * P);
+        for (int n = 0; n < N; n++)
+            for (int o = 0; o < oc; o++)
+                for (int p = 0; p < P; p++) {
+                    double sum = bias[o];
+                    for (int i = 0; i < k; i++)
+                        if (under(p, i % TAPS) >= 0)
+                            sum += (double)x[(n * C + o / (oc / groups) * cg + i / TAPS) * H * W + under(p, i % TAPS)] * c.values[o * k + i];
+                    want.push_back(sum);
+                }
+        auto kernel = bits == 4 ? packed4_grouped : packed8_grouped;
+        each([&] {
+            kernel(x.data(), (const unsigned char*)c.packed.data(), c.scales.data(), nullptr, bias.data(), nullptr, G, oc, groups,
+                   4 * c.words, c.group, 0, got.size(), got.data());
+        });
+        same("packed grouped", got, want, 1e-5);
+    }
+}
+
+// A number as E4M3 stores it, by the format's definition: the nearest of all, the even one of two.
+static float e4m3(int code) {
+    int e = code >> 3 & 15, m = code & 7;
+    float size = e == 0 ? std::ldexp((float)m, -9) : std::ldexp(8.f + m, e - 10);
+    return code & 128 ? -size : size;
+}
+static float nearest_e4m3(float v) {
+    int best = 0;
+    for (int c = 1; c < 0x7f; c++) {
+        float off = std::fabs(e4m3(c) - std::fabs(v)), least = std::fabs(e4m3(best) - std::fabs(v));
+        if (off < least || (off == least && c % 2 == 0)) best = c;
+    }
+    return std::copysign(e4m3(best), v);
+}
+
+static void eight_bit_floats(const Floats& given) {
+    Floats codes, values, numbers = {0, 1e-9f, 464, 465, 1e30f, INFINITY, 0x1p-10f, 0x3p-10f, 0x1.fp-7f};
+    for (int c = 0; c < 0x7e; c++) {
+        float half = (e4m3(c) + e4m3(c + 1)) / 2;
+        for (float v : {e4m3(c), half, std::nextafter(half, 0.f), std::nextafter(half, 1e9f)}) numbers.insert(numbers.end(), {v, -v});
+    }
+    for (float v : numbers) {
+        codes.push_back(fp8_value(fp8_code(v)));
+        values.push_back(nearest_e4m3(v));
+    }
+    same("fp8 codes", codes, values, 0);
+    if (!std::isnan(fp8_value(fp8_code(NAN))) || !std::isnan(fp8_value(0xff))) printf("NaN is lost\n"), failures++;
+
+    const int k = C * TAPS, padded = 48, n = N * P, oc = 5, m = 16;
+    Floats x = given;
+    // Another size in another image: each has its own scale.
+    for (int i = 0; i < C * H * W; i++) x[i] *= 1000;
+    Floats ends(2 * N * 2);
+    std::vector<Scale> scales(N);
+    rows(N * 2, 32, [&] { ranges(x.data(), C * H * W, 2, ends.data()); });
+    each([&] { fp8_scales(ends.data(), 2, N, scales.data()); });
+    auto stored = [&](int image, int c, int p, int t) {
+        float most = 0;
+        for (int i = 0; i < C * H * W; i++) most = std::max(most, std::fabs(x[image * C * H * W + i]));
+        int at = under(p, t);
+        return at < 0 ? 0.f : nearest_e4m3(x[(image * C + c) * H * W + at] * (1 / (most / 448)));
+    };
+    std::vector<unsigned char> q(n * padded, 77), w(oc * k);
+    Floats got, want;
+    each([&] { fp8_windows(x.data(), scales.data(), G, padded, n, P, n * padded / 4, q.data()); });
+    for (int r = 0; r < n; r++)
+        for (int i = 0; i < padded; i++) {
+            got.push_back(e4m3(q[r * padded + i]));
+            want.push_back(i < k ? stored(r / P, i / TAPS, r % P, i % TAPS) : 0);
+        }
+    same("fp8_windows", got, want, 0);
+    std::vector<unsigned char> flat(N * 4 * 32, 77);
+    each([&] { fp8_rows(x.data(), scales.data(), 21, 32, 4, flat.size(), flat.data()); });
+    got.clear(), want.clear();
+    for (int i = 0; i < N * 4 * 32; i++) {
+        got.push_back(e4m3(flat[i]));
+        want.push_back(i % 32 < 21 ? nearest_e4m3(x[i / 32 * 21 + i % 32] * scales[i / 32 / 4].inverse) : 0);
+    }
+    same("fp8_rows", got, want, 0);
+
+    Floats sums(n * m), factors = noise(oc), bias = noise(oc), residual = noise(n * oc), out(n * oc), layer;
+    for (auto& c : w) c = generator() % 0x7e | (generator() % 2 ? 0x80 : 0);
+    for (int r = 0; r < n; r++)
+        for (int o = 0; o < oc; o++)
+            for (int i = 0; i < k; i++) sums[r * m + o] += e4m3(w[o * k + i]) * stored(r / P, i / TAPS, r % P, i % TAPS);
+    for (int image = 0; image < N; image++)
+        for (int o = 0; o < oc; o++)
+            for (int p = 0; p < P; p++)
+                layer.push_back(std::max(sums[(image * P + p) * m + o] * (scales[image].scale * factors[o]) + bias[o] +
+                                             residual[(image * oc + o) * P + p], 0.f));
+    each([&] {
+        fp8_layer(sums.data(), 1, m, scales.data(), factors.data(), bias.data(), residual.data(), oc, P, P, 1, out.size(), out.data());
+    });
+    same("fp8_layer", out, layer, 1e-6);
+
+    const int groups = 2, cg = C / groups, go = 4;
+    Floats direct, grouped_out(N * go * P);
+    for (int image = 0; image < N; image++)
+        for (int o = 0; o < go; o++)
+            for (int p = 0; p < P; p++) {
+                double sum = 0;
+                for (int c = 0; c < cg; c++)
+                    for (int t = 0; t < TAPS; t++)
+                        sum += (double)e4m3(w[(o * cg + c) * TAPS + t]) * stored(image, o / (go / groups) * cg + c, p, t);
+                direct.push_back(sum * (scales[image].scale * factors[o]) + bias[o]);
+            }
+    each([&] {
+        fp8_grouped(x.data(), w.data(), scales.data(), factors.data(), bias.data(), nullptr, G, go, groups, P, 0, grouped_out.size(),
+                    grouped_out.data());
+    });
+    same("fp8_grouped", grouped_out, direct, 1e-5);
+}
+
 int main() {
     Floats x = noise(N * C * H * W);
     windows(x);
@@ -326,5 +510,7 @@ int main() {
     reductions();
     codes_and_rows(x);
     int8_windows(x);
+    packed_weights();
+    eight_bit_floats(x);
     return failures;
 }

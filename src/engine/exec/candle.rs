@@ -12,12 +12,14 @@ mod clock;
 mod definition;
 mod dense;
 mod dtypes;
+mod fp8;
 mod fused;
 pub(super) mod geometry;
 mod int8;
 mod kernels;
 mod ops;
 mod own;
+mod packed;
 mod pass;
 mod program;
 #[cfg(feature = "cuda")]

@@ -35,25 +35,48 @@ pub struct Capabilities {
     /// Every precision, in the order of [`Precision::ALL`].
     pub precisions: Vec<(Precision, Support)>,
     pub timing: Timing,
-    kernels: Kernels,
+    place: Place,
 }
+
+/// What runs plans.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Place {
+    /// A CPU with its own kernels.
+    Cpu,
+    /// A CPU with the plain definitions of a GPU's kernels, of which it has all.
+    Definitions,
+    /// A GPU of this compute capability; `None` where it does not tell.
+    Gpu(Option<[i32; 2]>),
+}
+
+/// The first compute capability with tensor cores for 8-bit floats (Ada; CUDA C++ Programming Guide, table of tensor cores'
+/// types).
+const FP8_FROM: [i32; 2] = [8, 9];
 
 impl Capabilities {
     pub fn of(device: &Device, kernels: Kernels) -> Capabilities {
-        let kernels = if device.is_cpu() { kernels } else { Kernels::Tensors };
-        let support = |p: Precision| match (kernels, p) {
-            (Kernels::Device, _) if p.runs() == Runs::Simulated => Support::Simulated,
-            (Kernels::Device, _) => Support::Real,
-            (_, Precision::F32 | Precision::F16 | Precision::Bf16) => Support::Real,
-            (_, Precision::Int8 | Precision::Int8Static) => Support::Real,
-            (_, Precision::W8 | Precision::W4 | Precision::W4g128 | Precision::W4g64 | Precision::W4g32) => {
-                Support::Refused
-            }
+        Capabilities::at(match (device, kernels) {
+            (Device::Cpu, Kernels::Device) => Place::Cpu,
+            (Device::Cpu, Kernels::Tensors) => Place::Definitions,
+            #[cfg(feature = "cuda")]
+            (Device::Cuda(device), _) => Place::Gpu(super::cuda::compute_capability(device)),
+            _ => Place::Gpu(None),
+        })
+    }
+
+    fn at(place: Place) -> Capabilities {
+        let support = |p: Precision| match (place, p) {
+            (Place::Cpu, _) if p.runs() == Runs::Simulated => Support::Simulated,
+            (Place::Cpu | Place::Definitions, _) => Support::Real,
+            (Place::Gpu(has), Precision::Fp8) if has.is_none_or(|has| has < FP8_FROM) => Support::Refused,
+            (Place::Gpu(_), Precision::F32 | Precision::F16 | Precision::Bf16 | Precision::Fp8) => Support::Real,
+            (Place::Gpu(_), Precision::Int8 | Precision::Int8Static | Precision::W8) => Support::Real,
+            (Place::Gpu(_), Precision::W4 | Precision::W4g128 | Precision::W4g64 | Precision::W4g32) => Support::Real,
         };
         Capabilities {
             precisions: Precision::ALL.into_iter().map(|p| (p, support(p))).collect(),
-            timing: if device.is_cuda() { Timing::DeviceEvents } else { Timing::HostClock },
-            kernels,
+            timing: if matches!(place, Place::Gpu(_)) { Timing::DeviceEvents } else { Timing::HostClock },
+            place,
         }
     }
 
@@ -74,7 +97,19 @@ impl Capabilities {
             return None;
         }
         let have: Vec<_> = self.precisions.iter().filter(|p| p.1 != Support::Refused).map(|p| p.0.label()).collect();
-        Some(format!("{} has no GPU kernel; hint: {} have, or use `--device cpu`", precision.label(), have.join(", ")))
+        let (label, have) = (precision.label(), have.join(", "));
+        let why = match self.place {
+            Place::Gpu(Some([major, minor])) if precision == Precision::Fp8 => {
+                let [from, and] = FP8_FROM;
+                format!("{label} needs compute capability {from}.{and}; this is {major}.{minor}")
+            }
+            Place::Gpu(None) if precision == Precision::Fp8 => {
+                let [from, and] = FP8_FROM;
+                format!("{label} needs compute capability {from}.{and}, which this GPU does not tell")
+            }
+            Place::Cpu | Place::Definitions | Place::Gpu(_) => format!("{label} has no kernel here"),
+        };
+        Some(format!("{why}; hint: {have} have a kernel, or use `--device cpu`"))
     }
 
     /// Every precision that cannot be had, with what [`Capabilities::refuses`] says of it.
@@ -84,9 +119,48 @@ impl Capabilities {
 
     /// Whether `op` has a kernel; if not, its definition runs, through the tensor library.
     pub fn has_kernel(&self, op: &Op) -> bool {
-        match self.kernels {
-            Kernels::Device => true,
-            Kernels::Tensors => candle::has_kernel(op),
+        match self.place {
+            Place::Cpu => true,
+            Place::Definitions | Place::Gpu(_) => candle::has_kernel(op),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_gpu_has_what_its_compute_capability_has() {
+        let refused = |has| Capabilities::at(Place::Gpu(has)).refused();
+        for has in [[8, 9], [9, 0], [10, 0], [12, 0]] {
+            assert!(refused(Some(has)).is_empty(), "{has:?}");
+        }
+        for has in [[7, 5], [8, 0], [8, 6]] {
+            let [(precision, why)] = &refused(Some(has))[..] else { panic!("{:?}", refused(Some(has))) };
+            let [major, minor] = has;
+            let words = format!("fp8 needs compute capability 8.9; this is {major}.{minor}; hint: ");
+            assert!(*precision == Precision::Fp8 && why.starts_with(&words) && why.contains("w4g32"), "{why}");
+        }
+        assert!(refused(None)[0].1.contains("does not tell"));
+    }
+
+    /// Nothing is called simulated that has a kernel, and what has one is timed on its own.
+    #[test]
+    fn what_is_real_is_timed_and_what_is_not_is_not() {
+        let (cpu, old, new) = (Place::Cpu, Place::Gpu(Some([8, 0])), Place::Gpu(Some([9, 0])));
+        for place in [cpu, Place::Definitions, old, new] {
+            let capable = Capabilities::at(place);
+            for (p, support) in capable.precisions.clone() {
+                let real = support == Support::Real && p != Precision::Int8Static;
+                assert_eq!(capable.timed().contains(&p), real, "{place:?} {p:?}");
+                assert_eq!(
+                    support == Support::Simulated,
+                    place == cpu && p.runs() == Runs::Simulated,
+                    "{place:?} {p:?}"
+                );
+                assert_eq!(support == Support::Refused, place == old && p == Precision::Fp8, "{place:?} {p:?}");
+            }
         }
     }
 }

@@ -1,5 +1,5 @@
 //! The part that only a CUDA build has: opening a device, compiling and launching our kernels, events, graphs, memory
-//! figures and int8 products.
+//! figures and products of 8-bit numbers.
 //!
 //! Everything runs on the one stream of the device that [`open`] made, so the order of calls is the order of work and no
 //! tensor needs events of its own. Not here: what kernels compute (`exec::candle` defines it and is tested on a CPU).
@@ -21,7 +21,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 pub(super) use graph::{Captured, Recorded, copy, record};
-pub(super) use lt::int8_product;
+pub(super) use lt::{fp8_product, int8_product};
 
 const SOURCE: &str = include_str!("cuda/kernels.cu");
 /// Threads of a block of elementwise kernels.
@@ -46,6 +46,11 @@ pub(super) fn open(ordinal: usize) -> std::result::Result<(Device, String), Stri
     lt::prepare(cuda).map_err(|e| e.to_string())?;
     let name = context.name().map_err(|e| e.to_string())?;
     Ok((device, format!("cuda:{ordinal} {name}")))
+}
+
+/// The device's compute capability, if it tells.
+pub(super) fn compute_capability(device: &CudaDevice) -> Option<[i32; 2]> {
+    device.cuda_stream().context().compute_capability().map(|(major, minor)| [major, minor]).ok()
 }
 
 /// Our kernels for `device`, compiled once a process and architecture.
@@ -186,13 +191,19 @@ impl<'a> Gpu<'a> {
 
     /// Queues a kernel with one block a row of `width` values; `out` is its last argument.
     pub fn rows(&self, name: &str, rows: usize, width: usize, args: &[Arg], out: u64) -> Result<()> {
-        let Ok(blocks) = u32::try_from(rows) else { candle_core::bail!("{rows} rows are too many for `{name}`") };
-        if blocks > i32::MAX as u32 {
-            candle_core::bail!("{rows} rows are too many for `{name}`");
-        }
         // A power of two, for the reductions.
         let threads = (width.div_ceil(4).next_power_of_two() as u32).clamp(32, 512);
-        self.launch(name, blocks, threads, &[args, &[Arg::Ptr(out)]].concat())
+        self.blocks(name, rows, threads, args, out)
+    }
+
+    /// Queues a kernel of so many blocks of so many threads; `out` is its last argument.
+    pub fn blocks(&self, name: &str, blocks: usize, threads: u32, args: &[Arg], out: u64) -> Result<()> {
+        match i32::try_from(blocks) {
+            Ok(blocks) if blocks > 0 => {
+                self.launch(name, blocks.unsigned_abs(), threads, &[args, &[Arg::Ptr(out)]].concat())
+            }
+            _ => candle_core::bail!("{blocks} blocks are too many for `{name}`"),
+        }
     }
 
     fn launch(&self, name: &str, blocks: u32, threads: u32, args: &[Arg]) -> Result<()> {

@@ -17,6 +17,9 @@ pub(crate) struct Window {
 }
 
 impl Window {
+    /// One pixel after another.
+    pub const ONE: Window = Window { kernel: [1, 1], stride: [1, 1], padding: [0; 4] };
+
     /// Output side length along axis `i` for an input side of `len`; `None` when the kernel does not fit.
     pub fn out(&self, i: usize, len: usize) -> Option<usize> {
         let room = (len + self.padding[i] + self.padding[i + 2]).checked_sub(self.kernel[i])?;

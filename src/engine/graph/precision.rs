@@ -29,6 +29,9 @@ pub enum Precision {
     W4g32,
     F16,
     Bf16,
+    /// 8-bit floats (E4M3): weights with one scale an output channel, activations quantized at run time with one scale a row
+    /// (linear) or image (convolution); summed in f32.
+    Fp8,
 }
 
 /// How a layer's weights lie in a file and in memory. Biases and norms stay f32.
@@ -39,6 +42,8 @@ pub enum WeightFormat {
     Bf16,
     /// One byte a weight, one f32 scale a row (output channel).
     Int8,
+    /// One byte a weight (E4M3), one f32 scale a row.
+    Fp8,
     /// Two weights a byte, rows begin on a byte; one f32 scale a row, or one for every `group` weights of it.
     Int4 {
         group: Option<usize>,
@@ -50,12 +55,13 @@ pub enum WeightFormat {
 pub enum Runs {
     /// A kernel multiplies the stored numbers.
     Real,
-    /// Stored and exported so, with the accuracy that follows; multiplied by the f32 kernels after unpacking.
+    /// Stored and exported so, with the accuracy that follows; multiplied by the f32 kernels after unpacking. A GPU may have a
+    /// kernel where this is said.
     Simulated,
 }
 
 impl Precision {
-    pub const ALL: [Precision; 10] = [
+    pub const ALL: [Precision; 11] = [
         Precision::F32,
         Precision::Int8,
         Precision::Int8Static,
@@ -66,11 +72,12 @@ impl Precision {
         Precision::W4g32,
         Precision::F16,
         Precision::Bf16,
+        Precision::Fp8,
     ];
 
     /// Its name, what [`Precision::describe`] says of it, and how the weights are stored.
     fn facts(self) -> (&'static str, &'static str, WeightFormat) {
-        use WeightFormat::{Bf16, F16, F32, Int4, Int8};
+        use WeightFormat::{Bf16, F16, F32, Fp8, Int4, Int8};
         let grouped = |group| Int4 { group: Some(group) };
         match self {
             Precision::F32 => ("f32", "32-bit floats", F32),
@@ -85,6 +92,7 @@ impl Precision {
             Precision::W4g32 => ("w4g32", "4-bit weights in groups of 32, computed in f32", grouped(32)),
             Precision::F16 => ("f16", "16-bit floats, computed in f32 on a CPU", F16),
             Precision::Bf16 => ("bf16", "bfloat16, computed in f32 on a CPU", Bf16),
+            Precision::Fp8 => ("fp8", "8-bit floats (E4M3), activations too, summed in f32", Fp8),
         }
     }
 
@@ -109,6 +117,7 @@ impl Precision {
             "int4" | "i4" | "w4a16" | "int4-weight-only" | "weight-only-int4" => Some(Precision::W4),
             "fp16" | "float16" | "half" => Some(Precision::F16),
             "bfloat16" => Some(Precision::Bf16),
+            "f8" | "float8" | "e4m3" | "fp8-e4m3" | "f8e4m3" => Some(Precision::Fp8),
             _ => None,
         })
     }
@@ -128,7 +137,8 @@ impl Precision {
             | Precision::W4g64
             | Precision::W4g32
             | Precision::F16
-            | Precision::Bf16 => Runs::Simulated,
+            | Precision::Bf16
+            | Precision::Fp8 => Runs::Simulated,
         }
     }
 
@@ -141,9 +151,19 @@ impl Precision {
     /// one's.
     pub fn bounded_by(self) -> Option<Precision> {
         match self {
-            Precision::F32 | Precision::Int8 | Precision::Int8Static | Precision::W4 => None,
+            // What 8-bit floats do to activations no other one's loss tells.
+            Precision::F32 | Precision::Int8 | Precision::Int8Static | Precision::W4 | Precision::Fp8 => None,
             Precision::W8 | Precision::F16 | Precision::Bf16 => Some(Precision::Int8),
             Precision::W4g128 | Precision::W4g64 | Precision::W4g32 => Some(Precision::W4),
+        }
+    }
+
+    /// Only the weights are rounded, to codes of 8 or 4 bits; what they are multiplied with stays f32.
+    pub fn weight_only(self) -> bool {
+        match self {
+            Precision::W8 | Precision::W4 | Precision::W4g128 | Precision::W4g64 | Precision::W4g32 => true,
+            Precision::F32 | Precision::Int8 | Precision::Int8Static => false,
+            Precision::F16 | Precision::Bf16 | Precision::Fp8 => false,
         }
     }
 
@@ -158,7 +178,7 @@ impl WeightFormat {
     pub fn scales(self, cols: usize) -> usize {
         match self {
             WeightFormat::F32 | WeightFormat::F16 | WeightFormat::Bf16 => 0,
-            WeightFormat::Int8 | WeightFormat::Int4 { group: None } => 1,
+            WeightFormat::Int8 | WeightFormat::Fp8 | WeightFormat::Int4 { group: None } => 1,
             WeightFormat::Int4 { group: Some(g) } => cols.div_ceil(g.max(1)),
         }
     }
@@ -168,7 +188,7 @@ impl WeightFormat {
         match self {
             WeightFormat::F32 => 4 * cols,
             WeightFormat::F16 | WeightFormat::Bf16 => 2 * cols,
-            WeightFormat::Int8 => cols,
+            WeightFormat::Int8 | WeightFormat::Fp8 => cols,
             WeightFormat::Int4 { .. } => cols.div_ceil(2),
         }
     }
@@ -235,7 +255,7 @@ mod tests {
         let of = |p: Precision| p.weights().bytes(10, 33);
         assert_eq!(of(Precision::F32), 10 * 33 * 4);
         assert_eq!(of(Precision::F16), 10 * 33 * 2);
-        assert_eq!(of(Precision::Int8), 10 * (33 + 4));
+        assert_eq!((of(Precision::Int8), of(Precision::Fp8)), (10 * (33 + 4), 10 * (33 + 4)));
         assert_eq!(of(Precision::W4), 10 * (17 + 4));
         assert_eq!(of(Precision::W4g32), 10 * (17 + 8));
         assert_eq!(of(Precision::W4g128), 10 * (17 + 4));

@@ -2,7 +2,7 @@
 //!
 //! The file's `__metadata__["paring"]` is a JSON manifest: the graph as it is now (pruned shapes, removed blocks),
 //! precisions, what is known of the model, and how it came about. Weights are stored in their precision's format: `F16`,
-//! `BF16`, the very `I8` rows and `F32` scales that kernels run, or 4-bit rows, two weights a `U8`, with `F32` scales. Written to a temporary file, synced, then renamed.
+//! `BF16`, the very `I8` or `F8_E4M3` rows and `F32` scales that kernels run, or 4-bit rows, two weights a `U8`, with `F32` scales. Written to a temporary file, synced, then renamed.
 
 use super::int4::Int4;
 use super::params::f32_bytes;
@@ -99,6 +99,10 @@ fn entries<'a>(name: &str, param: &'a Param) -> Vec<Entry<'a>> {
         let bytes: Vec<u8> = q.iter().map(|v| v.to_le_bytes()[0]).collect();
         let scales = scales(vec![s.len()], s);
         return vec![Entry { name, dtype: "I8", shape, bytes: bytes.into() }, scales];
+    }
+    if let Some((q, s)) = param.as_fp8() {
+        let scales = scales(vec![s.len()], s);
+        return vec![Entry { name, dtype: "F8_E4M3", shape, bytes: q.into() }, scales];
     }
     if let Some(q) = param.as_int4() {
         let [shape, groups] = int4_shapes(q.rows, q.cols, q.group);
@@ -294,7 +298,9 @@ fn fetch(c: &Checkpoint, graph: &Graph, precision: &Precisions, path: &Path) -> 
                 (RawTensor::Bytes { dtype: "U8", shape, blob, offset }, WeightFormat::Int4 { group }) => {
                     fetch_int4(&expected, group, (shape, blob, *offset), &scales()?)
                 }
-                (RawTensor::Float(_) | RawTensor::Bytes { dtype: "I8", .. }, _) if raw.shape() != expected => {
+                (RawTensor::Float(_) | RawTensor::Bytes { dtype: "I8" | "F8_E4M3", .. }, _)
+                    if raw.shape() != expected =>
+                {
                     let found = raw.shape().to_vec();
                     return Err(ParamError::Shape { name: p.name.clone(), found, expected }.into());
                 }
@@ -305,6 +311,12 @@ fn fetch(c: &Checkpoint, graph: &Graph, precision: &Precisions, path: &Path) -> 
                     let q: Vec<i8> = bytes.iter().map(|b| i8::from_le_bytes([*b])).collect();
                     let sound = q.iter().all(|v| *v != i8::MIN) && scales.iter().all(|s| s.is_finite() && *s >= 0.0);
                     Param::int8(shape.clone(), q, scales).filter(|_| sound)
+                }
+                (RawTensor::Bytes { dtype: "F8_E4M3", shape, blob, offset }, WeightFormat::Fp8) => {
+                    let scales = scales()?.values().into_owned();
+                    let q = slice(blob, *offset, numel_of(shape)).to_vec();
+                    let sound = q.iter().all(|v| v & 0x7f != 0x7f) && scales.iter().all(|s| s.is_finite() && *s >= 0.0);
+                    Param::fp8(shape.clone(), q, scales).filter(|_| sound)
                 }
                 (RawTensor::Bytes { .. } | RawTensor::Other { .. }, _) => None,
             };

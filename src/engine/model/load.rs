@@ -205,7 +205,7 @@ fn extras(c: &Checkpoint, params: &ParamStore, spec: &FamilySpec, notes: &mut Ve
     for (name, tensor) in &c.tensors {
         match tensor {
             _ if params.contains(name) => {}
-            RawTensor::Other { .. } | RawTensor::Bytes { dtype: "U8", .. } => ignored += 1,
+            RawTensor::Other { .. } | RawTensor::Bytes { dtype: "U8" | "F8_E4M3", .. } => ignored += 1,
             _ if harmless(name) => ignored += 1,
             _ => names.push(printable(name)),
         }

@@ -10,6 +10,7 @@ mod error;
 pub mod export;
 pub mod families;
 pub mod formats;
+pub mod fp8;
 pub mod ggml;
 mod gguf;
 mod hf;

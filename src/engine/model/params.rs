@@ -4,7 +4,7 @@ use super::Blob;
 use super::blob::FileState;
 use super::ggml::Block;
 use super::int4::Int4;
-use super::int8;
+use super::{fp8, int8};
 use crate::graph::WeightFormat;
 use indexmap::IndexMap;
 use std::borrow::Cow;
@@ -80,6 +80,11 @@ enum Data {
         q: Arc<[i8]>,
         scales: Arc<[f32]>,
     },
+    /// Rows of 8-bit floats and one scale per index of axis 0; counts were checked at construction.
+    Fp8 {
+        q: Arc<[u8]>,
+        scales: Arc<[f32]>,
+    },
     /// Rows of `numel` 4-bit values; counts were checked at construction.
     Int4(Arc<Int4>),
 }
@@ -150,7 +155,7 @@ impl Param {
 
     /// The same values in another shape; `None` when the counts differ or quantized rows would be torn.
     pub fn reshaped(&self, shape: Vec<usize>) -> Option<Param> {
-        let quantized = matches!(self.data, Data::Int8 { .. } | Data::Int4(_));
+        let quantized = matches!(self.data, Data::Int8 { .. } | Data::Fp8 { .. } | Data::Int4(_));
         let fits = numel_of(&shape)? == self.numel() && (!quantized || shape.first() == self.shape.first());
         fits.then(|| Param { shape, data: self.data.clone() })
     }
@@ -159,7 +164,7 @@ impl Param {
     pub fn transposed(&self) -> Option<Param> {
         let &[rows, cols] = self.shape.as_slice() else { return None };
         let data = match &self.data {
-            Data::Int8 { .. } | Data::Int4(_) => return None,
+            Data::Int8 { .. } | Data::Fp8 { .. } | Data::Int4(_) => return None,
             Data::Turned(inner) if inner.shape == [cols, rows] => return Some(Param::clone(inner)),
             Data::Turned(_) | Data::Owned(_) | Data::View { .. } | Data::Blocks { .. } => {
                 Data::Turned(Arc::new(self.clone()))
@@ -172,6 +177,18 @@ impl Param {
     /// [`Param::values`], which would round the scales again.
     pub fn as_int8(&self) -> Option<(&[i8], &[f32])> {
         let Data::Int8 { q, scales } = &self.data else { return None };
+        Some((q, scales))
+    }
+
+    /// Rows quantized as [`fp8::quantize_rows`] does, one scale per index of axis 0; `None` when counts disagree.
+    pub fn fp8(shape: Vec<usize>, q: Vec<u8>, scales: Vec<f32>) -> Option<Param> {
+        let fits = numel_of(&shape)? == q.len() && shape.first() == Some(&scales.len());
+        fits.then(|| Param { shape, data: Data::Fp8 { q: q.into(), scales: scales.into() } })
+    }
+
+    /// The codes and per-row scales of a tensor of 8-bit floats.
+    pub fn as_fp8(&self) -> Option<(&[u8], &[f32])> {
+        let Data::Fp8 { q, scales } = &self.data else { return None };
         Some((q, scales))
     }
 
@@ -197,20 +214,14 @@ impl Param {
     pub fn is_in(&self, format: WeightFormat) -> bool {
         match (&self.data, format) {
             (Data::Owned(_), WeightFormat::F32) | (Data::Int8 { .. }, WeightFormat::Int8) => true,
+            (Data::Fp8 { .. }, WeightFormat::Fp8) => true,
             (Data::View { dtype, .. }, WeightFormat::F32) => *dtype == Dtype::F32,
             (Data::View { dtype, .. }, WeightFormat::F16) => *dtype == Dtype::F16,
             (Data::View { dtype, .. }, WeightFormat::Bf16) => *dtype == Dtype::Bf16,
             (Data::Int4(q), WeightFormat::Int4 { group }) => q.group == group.unwrap_or(q.cols).clamp(1, q.cols.max(1)),
             (Data::Turned(inner), WeightFormat::F32) => inner.is_in(format),
-            (
-                Data::Owned(_)
-                | Data::View { .. }
-                | Data::Blocks { .. }
-                | Data::Turned(_)
-                | Data::Int8 { .. }
-                | Data::Int4(_),
-                _,
-            ) => false,
+            (Data::Owned(_) | Data::View { .. } | Data::Blocks { .. } | Data::Turned(_), _) => false,
+            (Data::Int8 { .. } | Data::Fp8 { .. } | Data::Int4(_), _) => false,
         }
     }
 
@@ -233,6 +244,10 @@ impl Param {
                 let (q, scales) = int8::quantize_rows(&values, rows);
                 Data::Int8 { q: q.into(), scales: scales.into() }
             }
+            WeightFormat::Fp8 => {
+                let (q, scales) = fp8::quantize_rows(&values, rows);
+                Data::Fp8 { q: q.into(), scales: scales.into() }
+            }
             WeightFormat::Int4 { group } => Data::Int4(Arc::new(Int4::quantize(&values, rows, group))),
         };
         Param { shape: self.shape.clone(), data }
@@ -254,7 +269,7 @@ impl Param {
             Data::View { blob, offset, dtype } => blob.release(*offset, self.numel() * dtype.size()),
             Data::Blocks { blob, offset, block } => blob.release(*offset, block_bytes(*block, self.numel())),
             Data::Turned(inner) => inner.release(),
-            Data::Owned(_) | Data::Int8 { .. } | Data::Int4(_) => {}
+            Data::Owned(_) | Data::Int8 { .. } | Data::Fp8 { .. } | Data::Int4(_) => {}
         }
     }
 
@@ -263,7 +278,7 @@ impl Param {
         match &self.data {
             Data::View { blob, .. } | Data::Blocks { blob, .. } => Some(blob),
             Data::Turned(inner) => inner.blob(),
-            Data::Owned(_) | Data::Int8 { .. } | Data::Int4(_) => None,
+            Data::Owned(_) | Data::Int8 { .. } | Data::Fp8 { .. } | Data::Int4(_) => None,
         }
     }
 
@@ -275,6 +290,7 @@ impl Param {
             Data::Blocks { block, .. } => block_bytes(*block, self.numel()),
             Data::Turned(inner) => return inner.stored_bytes(),
             Data::Int8 { q, scales } => q.len() + scales.len() * 4,
+            Data::Fp8 { q, scales } => q.len() + scales.len() * 4,
             Data::Int4(rows) => rows.bytes(),
         };
         bytes as u64
@@ -312,6 +328,7 @@ impl Param {
             }
             Data::Turned(inner) => Cow::Owned(turned(&inner.values(), inner.shape[0], inner.shape[1])),
             Data::Int8 { q, scales } => Cow::Owned(int8::dequantize_rows(q, scales)),
+            Data::Fp8 { q, scales } => Cow::Owned(fp8::dequantize_rows(q, scales)),
             Data::Int4(rows) => Cow::Owned(rows.dequantize()),
         }
     }

@@ -106,7 +106,7 @@ pub(super) fn read(blob: &Blob, path: &Path) -> Result<Checkpoint> {
         let (shape, blob) = (entry.shape.clone(), blob.clone());
         let tensor = match float_dtype(&entry.dtype) {
             Some(dtype) => Param::view(shape, blob, offset, dtype).map(RawTensor::Float),
-            None => Some(match ["I8", "U8"].into_iter().find(|t| entry.dtype == *t) {
+            None => Some(match ["I8", "U8", "F8_E4M3"].into_iter().find(|t| entry.dtype == *t) {
                 Some(dtype) => RawTensor::Bytes { dtype, shape, blob, offset },
                 None => RawTensor::Other { shape, dtype: entry.dtype.clone() },
             }),

@@ -20,7 +20,7 @@ use super::{Ladder, LadderPoint, ProfileError, Result};
 use crate::exec::{Cancel, Capabilities, CompileOptions, Kernels, Plan, fusions, halving};
 use crate::graph::{Graph, Node, NodeId, Op, Precisions, op, shapes};
 use crate::prune::{Group, MemberRole};
-use crate::quant::Precision;
+use crate::quant::{Precision, WeightFormat};
 use alone::{Epilogue, LAYER, alone};
 use candle_core::Device;
 use rung::{Rung, Timer, estimate, spikes};
@@ -76,7 +76,7 @@ pub fn ladders(
 ) -> Result<Vec<Ladder>> {
     let cache = Cache(cache);
     let shapes = shapes(graph)?;
-    // On a GPU half precision has a kernel of its own.
+    // On a GPU half precision and packed weights have kernels of their own.
     let precisions = Capabilities::of(&options.device, Kernels::Device).timed();
     let epilogues: HashMap<NodeId, Epilogue> =
         fusions(graph).into_iter().map(|f| (f.lead, Epilogue { residual: f.residual, act: f.act })).collect();
@@ -118,7 +118,7 @@ pub fn ladders(
                 points
             }
         };
-        out.extend(names.iter().map(|n| Ladder { layer: n.clone(), points: points.clone() }));
+        out.extend(names.iter().map(|n| Ladder { layer: n.clone(), points: points.clone(), own: precisions.clone() }));
     }
     progress(LadderProgress { layer: String::new(), done: total, total, cached: false });
     let order: HashMap<&str, usize> = graph.nodes.iter().enumerate().map(|(i, n)| (n.name.as_str(), i)).collect();
@@ -211,8 +211,10 @@ impl Shape {
         for &p in precisions {
             push(i, o, p);
         }
+        // 4 bits in groups run the kernel of 4 bits, which shows how it takes widths.
+        let grouped_codes = |p: &Precision| matches!(p.weights(), WeightFormat::Int4 { group: Some(_) });
         for part in [0.5, 0.25, 0.75, 0.125, 0.625, 0.875, 0.375] {
-            for &p in precisions {
+            for &p in precisions.iter().filter(|p| !grouped_codes(p)) {
                 push(cut(i, self.in_step, part), o, p);
                 push(i, cut(o, self.out_step, part), p);
                 if grouped || part == 0.5 || part == 0.25 {
@@ -409,6 +411,25 @@ mod tests {
             }
             assert!(residuals > 0, "no step of {:?} had a residual", spec.family());
         }
+    }
+
+    /// As on a GPU, where every format has a kernel: each is timed at full width, and widths by those that tell them apart.
+    #[test]
+    fn every_kernel_of_its_own_has_a_rung() {
+        let graph = specs()[0].build().expect("graph");
+        let groups = groups(&graph);
+        let node = graph.nodes.iter().find(|n| n.name.ends_with("1.conv2")).expect("second conv of a block");
+        let shape = Shape::of(node, vec![4, 16, 16], Epilogue::default(), &groups).expect("a layer");
+        let gpu = Capabilities::of(&Device::Cpu, Kernels::Tensors).timed();
+        assert!(gpu.len() > 4);
+        let (rungs, full) = (shape.rungs(&gpu), shape.full());
+        for &p in &gpu {
+            assert!(rungs.contains(&(full.0, full.1, p)), "{p:?}");
+            let narrower = rungs.iter().any(|(i, o, q)| *q == p && (*i, *o) != full);
+            assert_eq!(narrower, !matches!(p, Precision::W4g128 | Precision::W4g64 | Precision::W4g32), "{p:?}");
+        }
+        let out = ladders(&graph, &groups, &options(), None, &Cancel::default(), &mut |_| {}).expect("ladders");
+        assert!(out.iter().all(|l| l.own == [Precision::F32, Precision::Int8]), "the CPU's");
     }
 
     #[test]

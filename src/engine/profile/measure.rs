@@ -15,9 +15,11 @@ use super::paired::{ORDER_SEED, Order, REPEAT_MS, REPEAT_WHOLE, pick, timed};
 use super::stats::{self, ms};
 use super::turns::{LEAST, Turns};
 use super::{Bound, Ceilings, Doubt, Gauges, GpuFigures, LatencyStats, LayerRow, Profile, Result};
-use crate::exec::{Cancel, CompileOptions, Observer, PeakWatch, Plan, Session, halving, smaller_batch};
+use crate::exec::{Cancel, Capabilities, CompileOptions, Kernels, Observer, PeakWatch, Plan, Session, Support};
+use crate::exec::{halving, smaller_batch};
 use crate::graph::{Graph, Macs, describe, macs, node_params, shapes};
 use crate::model::Model;
+use crate::quant::Precision;
 use candle_core::{Device, Tensor};
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
@@ -301,10 +303,21 @@ impl Facts {
     }
 }
 
+/// What the arithmetic of a precision can reach, in GFLOP/s. Tensor cores do half as many products of 16 bits as of 8, and as many
+/// of 8-bit floats as of int8 (NVIDIA's data sheets of A100, L40S, H100), where they are what multiplies.
+fn arithmetic(precision: Precision, support: Support, ceilings: Ceilings) -> f64 {
+    match (precision, support) {
+        (Precision::Int8 | Precision::Int8Static, _) | (Precision::Fp8, Support::Real) => ceilings.int8_gops,
+        (Precision::F16 | Precision::Bf16, Support::Real) => (ceilings.int8_gops / 2.0).max(ceilings.f32_gflops),
+        _ => ceilings.f32_gflops,
+    }
+}
+
 fn rows(plan: &Plan, facts: &Facts, seen: &Samples, batch: usize, ceilings: Ceilings, load: &Load) -> Vec<LayerRow> {
     let graph = plan.graph();
     let stats: Vec<LatencyStats> = seen.ms.iter().map(|s| LatencyStats::of(s)).collect();
     let total: f64 = stats.iter().map(|s| s.p50).sum();
+    let capable = Capabilities::of(plan.device(), Kernels::Device);
     let mut rows = Vec::new();
     for (i, step) in plan.steps().iter().enumerate() {
         let nodes = facts.nodes(&step.name, &step.fused);
@@ -315,7 +328,7 @@ fn rows(plan: &Plan, facts: &Facts, seen: &Samples, batch: usize, ceilings: Ceil
         let in_bytes: u64 = facts.inputs(graph, &nodes).iter().map(|&n| facts.elements(n) * 4 * batch as u64).sum();
         let moved = (step.held_bytes + in_bytes + out_bytes).max(1) as f64;
         let flops = 2.0 * ((macs.conv_linear + macs.attention) * batch as u64) as f64;
-        let peak = if step.precision.int8_products() { ceilings.int8_gops } else { ceilings.f32_gflops };
+        let peak = arithmetic(step.precision, capable.support(step.precision), ceilings);
         let intensity = flops / moved;
         let ridge = if ceilings.bandwidth_gbs > 0.0 { peak / ceilings.bandwidth_gbs } else { 0.0 };
         let bound = if intensity < ridge { Bound::Memory } else { Bound::Compute };
@@ -382,7 +395,6 @@ mod tests {
     use super::*;
     use crate::model::families::{CifarResnetSpec, FamilySpec};
     use crate::model::random;
-    use crate::quant::Precision;
 
     fn model() -> Model {
         random(&FamilySpec::CifarResnet(CifarResnetSpec { blocks: 1, widths: [4, 8, 8], classes: 10, image: 16 }), 1)
@@ -422,6 +434,14 @@ mod tests {
         let all: u64 = p.rows.iter().map(|r| r.activation_bytes).sum::<u64>() + 2 * 3 * 16 * 16 * 4;
         assert!(p.peak_activation_bytes >= conv.activation_bytes + 2 * 3 * 16 * 16 * 4);
         assert!(p.peak_activation_bytes < all);
+    }
+
+    #[test]
+    fn a_rows_ceiling_is_that_of_what_multiplies_it() {
+        let c = Ceilings { f32_gflops: 100.0, int8_gops: 300.0, bandwidth_gbs: 10.0 };
+        assert_eq!([Support::Real, Support::Simulated].map(|s| arithmetic(Precision::F16, s, c)), [150.0, 100.0]);
+        assert_eq!([Support::Real, Support::Simulated].map(|s| arithmetic(Precision::Fp8, s, c)), [300.0, 100.0]);
+        assert_eq!([Precision::Int8, Precision::W4].map(|p| arithmetic(p, Support::Real, c)), [300.0, 100.0]);
     }
 
     #[test]

@@ -309,6 +309,10 @@ pub struct LadderPoint {
 pub struct Ladder {
     pub layer: String,
     pub points: Vec<LadderPoint>,
+    /// Precisions that the device has a kernel of their own for: where one has no usable rung nobody knows its time, and no
+    /// other's stands in for it. Empty in what earlier programs stored.
+    #[serde(default)]
+    pub own: Vec<Precision>,
 }
 
 #[cfg(test)]

@@ -33,14 +33,8 @@ type Row = (&'static str, &'static [Precision], Reads, f32, Build);
 const F32: &[Precision] = &[Precision::F32];
 const BOTH: &[Precision] = &[Precision::F32, Precision::Int8];
 
-/// What a device does with f16 and bf16.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Half {
-    /// Unpacks weights and computes in f32: nothing of its own to check.
-    Unpacked,
-    /// Multiplies them.
-    Multiplied,
-}
+const EIGHT: &[Precision] = &[Precision::F32, Precision::Int8, Precision::Fp8];
+const WEIGHTS: &[Precision] = &[Precision::F32, Precision::W8, Precision::W4, Precision::W4g32];
 
 /// What the node whose kernel is meant is called in every graph; the graph's output is at or after it.
 pub(super) const TARGET: &str = "target";
@@ -244,13 +238,9 @@ fn attention(b: &mut Builder, x: NodeId, [heads, qk_dim, v_dim]: [usize; 3], sca
     b.node(TARGET, Op::attention(heads, qk_dim, v_dim, true, scale), &[x])
 }
 
-/// Every case, f32 before int8; what has int8 has f16 and bf16 too where those are `half`.
-pub(super) fn all(half: Half) -> Result<Vec<Case>, GraphError> {
+/// Every case in `precisions`: what has int8 has every other one than f32 too.
+pub(super) fn all(precisions: &[Precision]) -> Result<Vec<Case>, GraphError> {
     let mut cases = Vec::new();
-    let precisions: &[Precision] = match half {
-        Half::Unpacked => &[Precision::F32, Precision::Int8],
-        Half::Multiplied => &[Precision::F32, Precision::Int8, Precision::F16, Precision::Bf16],
-    };
     for &precision in precisions {
         let listed = if precision == Precision::F32 { Precision::F32 } else { Precision::Int8 };
         for row in ROWS.iter().filter(|r| r.1.contains(&listed)) {
@@ -281,7 +271,9 @@ fn case((name, _, reads, range, build): &Row, precision: Precision) -> Result<Ca
 const LAYERS: &[Row] = &[
     ("conv 3x3 64, 56x56", BOTH, Image([64, 56, 56]), 2.0, |b, x| b.conv(TARGET, x, Conv::same(64, 64, 3, 1))),
     ("conv 1x1 256 to 64, 56x56", BOTH, Image([256, 56, 56]), 2.0, |b, x| b.conv(TARGET, x, Conv::same(256, 64, 1, 1))),
-    ("linear 768 to 3072, 197 tokens", BOTH, Tokens(768, 197), 2.0, |b, x| b.linear(TARGET, x, 768, 3072, true)),
+    ("linear 768 to 3072, 197 tokens", EIGHT, Tokens(768, 197), 2.0, |b, x| b.linear(TARGET, x, 768, 3072, true)),
+    // Where few bits pay: every weight is read for one product.
+    ("linear 768 to 3072, one token", WEIGHTS, Tokens(768, 1), 2.0, |b, x| b.linear(TARGET, x, 768, 3072, true)),
     ("attention 12 heads of 64, 197 tokens", F32, Tokens(3 * 768, 197), 2.0, |b, x| {
         attention(b, x, [12, 64, 64], 0.125)
     }),
@@ -302,9 +294,10 @@ const LAYERS: &[Row] = &[
     }),
 ];
 
-/// Layers whose timings are representative of the families.
-pub(super) fn layers() -> Result<Vec<Case>, GraphError> {
-    LAYERS.iter().flat_map(|row| row.1.iter().map(move |precision| case(row, *precision))).collect()
+/// Layers whose timings are representative of the families, in those of `precisions` that tell something there.
+pub(super) fn layers(precisions: &[Precision]) -> Result<Vec<Case>, GraphError> {
+    let of = |row: &'static Row| row.1.iter().filter(|p| precisions.contains(p)).map(move |p| case(row, *p));
+    LAYERS.iter().flat_map(of).collect()
 }
 
 /// The sum of `depth` linears of the same `tokens`: next to nothing but matrix products, since sums fuse.

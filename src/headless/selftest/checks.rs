@@ -1,11 +1,11 @@
 //! Runs cases and demo models on a device and compares them with the truth.
 
-use super::cases::{Case, Half, TARGET};
+use super::cases::{Case, TARGET};
 use super::truth::{Run, SIGMAS};
 use crate::data::synthetic;
 use crate::exec::candle::{self, Capture, Mode};
 use crate::exec::device::{self, Opened};
-use crate::exec::{CompileOptions, ExecError, Kernels, Plan, Session, StepInfo};
+use crate::exec::{Capabilities, CompileOptions, ExecError, Kernels, Plan, Session, StepInfo};
 use crate::graph::op::InputType;
 use crate::graph::{Precision, Precisions};
 use crate::model::random_params;
@@ -191,13 +191,13 @@ fn run_case(case: &Case, opened: &Opened, check: &mut Check) -> Result<()> {
 /// The largest activation code: kernels without dot-product instructions leave a bit free against overflow. Where this
 /// guesses too low the allowed error is wider than need be, never too narrow.
 fn top_code(opened: &Opened) -> u8 {
-    if half(opened) == Half::Multiplied || device::isa() == "avx512-vnni" { 255 } else { 127 }
+    let own = opened.device.is_cpu() && opened.kernels == Kernels::Device;
+    if !own || device::isa() == "avx512-vnni" { 255 } else { 127 }
 }
 
-/// What `opened` does with f16 and bf16.
-pub(super) fn half(opened: &Opened) -> Half {
-    let own = opened.device.is_cpu() && opened.kernels == Kernels::Device;
-    if own { Half::Unpacked } else { Half::Multiplied }
+/// What has kernels of its own on `opened`: what there is to check.
+pub(super) fn precisions(opened: &Opened) -> Vec<Precision> {
+    Capabilities::of(&opened.device, opened.kernels).timed()
 }
 
 /// Checks a bundled model's logits on the device against the interpreter on the CPU.
@@ -262,7 +262,7 @@ mod tests {
     #[test]
     fn a_changed_parameter_fails_every_case_that_has_one() {
         let mut seen = 0;
-        for case in cases::all(Half::Unpacked).expect("builds") {
+        for case in cases::all(&precisions(&cpu())).expect("builds") {
             let good = random_params(&case.graph, SEED);
             let mut bad = good.clone();
             let Some((name, p)) = good.iter().next() else { continue };
@@ -288,13 +288,15 @@ mod tests {
     #[test]
     fn tensor_kernels_are_right_in_every_precision() {
         let opened = Opened { kernels: Kernels::Tensors, ..cpu() };
-        let cases = cases::all(half(&opened)).expect("builds");
-        assert!(cases.iter().any(|c| c.precision == Precision::Bf16));
+        let cases = cases::all(&precisions(&opened)).expect("builds");
+        for precision in Precision::ALL.into_iter().filter(|p| *p != Precision::Int8Static) {
+            assert!(cases.iter().any(|c| c.precision == precision), "{precision:?}");
+        }
         for case in cases {
             let check = super::case(&case, &opened);
             assert_eq!(check.outcome, Outcome::Passed, "{check:#?}");
-            let other = ["-f16", "-bf16", "-i8"].iter().any(|p| check.kernel.contains(p));
-            assert_eq!(other, case.precision != Precision::F32, "{check:#?}");
+            let named = if case.precision == Precision::Int8 { "i8" } else { case.precision.label() };
+            assert!(case.precision == Precision::F32 || check.kernel.contains(&format!("-{named}/")), "{check:#?}");
         }
         for kind in [demo::DemoModel::Vit, demo::DemoModel::Cnn] {
             let check = demo_model(kind, &opened);
@@ -304,7 +306,9 @@ mod tests {
 
     #[test]
     fn f32_where_int8_was_asked_for_is_noticed() {
-        for case in cases::all(Half::Unpacked).expect("builds").into_iter().filter(|c| c.precision == Precision::Int8) {
+        for case in
+            cases::all(&precisions(&cpu())).expect("builds").into_iter().filter(|c| c.precision == Precision::Int8)
+        {
             let check = super::case(&case, &cpu());
             assert_eq!(check.outcome, Outcome::Passed, "{check:?}");
             assert!(check.spread.is_some_and(|s| s >= *SPREAD.start()), "{check:?}");

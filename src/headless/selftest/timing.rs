@@ -2,7 +2,7 @@
 //! failure; one faster than possible is, for then the clock or the work lies.
 
 use super::cases::{self, Case};
-use super::checks::{precision_at, step_of, uniform};
+use super::checks::{precision_at, precisions, step_of, uniform};
 use crate::exec::device::Opened;
 use crate::exec::{Cancel, CompileOptions, ExecError, Observer, Plan};
 use crate::graph::{Graph, MacConvention, Precision, Precisions, macs, shapes};
@@ -95,7 +95,7 @@ pub(super) fn all(
     cancel: &Cancel,
     progress: &mut dyn FnMut(usize, usize),
 ) -> Result<Vec<Timing>> {
-    let layers = cases::layers()?;
+    let layers = cases::layers(&precisions(opened))?;
     let mut timings = Vec::new();
     for (i, layer) in layers.iter().enumerate() {
         cancel.check()?;
@@ -194,7 +194,9 @@ fn sample(plan: &Plan, x: &Tensor, target: usize) -> Result<(f64, f64)> {
 /// Sets share, bound and verdict. `cache` is the bandwidth that a working set of this size can have, `wall` what whole
 /// runs took, in milliseconds.
 fn judge(t: &mut Timing, peaks: &Peaks, cache: f64, wall: f64) {
-    let peak = if t.precision == Precision::Int8.label() { peaks.int8_gops } else { peaks.f32_gflops };
+    // Tensor cores multiply as many 8-bit floats as bytes.
+    let eight = [Precision::Int8, Precision::Fp8].iter().any(|p| t.precision == p.label());
+    let peak = if eight { peaks.int8_gops } else { peaks.f32_gflops };
     let most = peaks.bandwidth_gbs.max(cache);
     let compute = t.gflops.map_or(0.0, |rate| rate / peak.max(1e-9));
     let memory = t.gbs / most.max(1e-9);

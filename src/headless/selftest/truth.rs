@@ -5,8 +5,10 @@
 //! half an ulp of f32), several times what is seen and far below what an approximate format such as TF32 leaves. An
 //! int8 product is off by what its codes cut away: a step `s_x = (max - min) / top` for activations, `s_w = max|w| / 127`
 //! for weights, each value uniformly up to half a step. That error has the variance
-//! `Σ (x² s_w² + w² s_x² + s_x² s_w² / 12) / 12`, and six standard deviations are allowed. A product in f16 or bf16 rounds both
-//! factors, each by up to `u` (half an ulp of one) of itself, and then the sum: `(2 Σ (x w)² + y²) u² / 3`.
+//! `Σ (x² s_w² + w² s_x² + s_x² s_w² / 12) / 12`, and six standard deviations are allowed. Weights alone in codes are the same
+//! with an `s_x` of zero, and with `s_w = max|w| / 7` over a row or a group of it in 4 bits. A product in f16 or bf16 rounds both
+//! factors, each by up to `u` (half an ulp of one) of itself, and then the sum: `(2 Σ (x w)² + y²) u² / 3`. 8-bit floats round each
+//! by half of what lies between its neighbours, `h`: `Σ (x² h_w² + w² h_x² + h_x² h_w² / 3) / 3`.
 
 mod attention;
 mod elementwise;

@@ -148,3 +148,36 @@ fn a_width_is_called_slow_only_beyond_what_measurements_differ_by() {
     let said = slow(1.5, false).expect("half as slow again is slower");
     assert!(said > 0.0 && said <= 0.5 * row + 1e-9, "{said} of {row}");
 }
+
+/// On a GPU every format has a kernel of its own: its measured time is what counts, and where there is none the range is wide;
+/// on a CPU it takes f32's time, which is certain.
+#[test]
+fn a_kernel_of_its_own_answers_for_itself_or_nobody_does() {
+    let (graph, groups) = chain(&[16, 32, 32], 16);
+    let profile = profile_of(&graph, 1.0);
+    let row = profile.rows.iter().find(|r| r.name == "conv2").expect("a row");
+    let to = |precision| [(Target::Layer("conv2".into()), Action::Precision { precision })];
+    let (i, o) = graph.node(graph.by_name("conv2").expect("a layer")).op.facts().widths().expect("widths");
+    let of = |own: &[Precision], timed: Option<f64>, precision| {
+        let mut tables = ladders(&graph, &profile, 0.4);
+        let table = tables.iter_mut().find(|l| l.layer == "conv2").expect("its ladder");
+        table.own = own.to_vec();
+        table.points.extend(timed.map(|part| rung(i, o, precision, row.latency.p50 * part)));
+        let costs = Costs::new(&graph, &groups, &profile, &tables);
+        let cost = costs.cost(&to(precision)).expect("combines");
+        (
+            (cost.latency_ms - costs.base().latency_ms) / profile.counted_ms(row),
+            cost.latency_spread / profile.counted_ms(row),
+        )
+    };
+    let f32_and_int8 = [Precision::F32, Precision::Int8];
+    for precision in [Precision::F16, Precision::W8, Precision::W4, Precision::W4g64, Precision::Fp8] {
+        let (cpu, sure) = of(&f32_and_int8, None, precision);
+        assert!(cpu.abs() < 1e-9 && sure < 0.2, "{precision:?}: {cpu} {sure}");
+        let gpu = [&f32_and_int8[..], &[precision]].concat();
+        let (timed, _) = of(&gpu, Some(0.3), precision);
+        assert!((timed + 0.7).abs() < 1e-9, "{precision:?}: {timed}");
+        let (_, unsure) = of(&gpu, None, precision);
+        assert!(unsure >= UNTIMED, "{precision:?}: {unsure}");
+    }
+}

@@ -6,10 +6,12 @@
 use super::attention::{Core, Sizes};
 use super::dense::{library, linear, pointwise, unfolded};
 use super::dtypes::{Flow, Role, decide};
+use super::fp8::{self, Fp8};
 use super::int8::{Codes, Int8, ProductLayout, Run};
 use super::kernels::{Epilogue, Grouped, Norm, Pool, Pooled, Unfold, label};
 use super::ops::over_channels;
 use super::own::apply;
+use super::packed::{self, Packed};
 use super::program::Program;
 use super::site::TensorMap;
 use super::walk::{Special, Step};
@@ -280,6 +282,37 @@ impl Lowering<'_> {
             });
             return Ok((Some(run), format!("{what}-i8/{by}{suffix}"), [stored, held]));
         }
+        if let Some((codes, scales)) = weight.as_fp8() {
+            let (what, by) = match layout {
+                ProductLayout::Rows => ("gemm", "cublaslt"),
+                ProductLayout::Windows(_) => ("unfold+gemm", "cublaslt"),
+                ProductLayout::Groups(..) => (self.grouped(shape), "cuda"),
+            };
+            let by = if self.device.is_cpu() { "plain" } else { by };
+            let layer = Fp8::new(layout, codes, folded.times(scales), folded.bias, act, self.device)?;
+            let held = layer.weight_bytes() + folded.stored;
+            let run = special(move |x, residual, _| {
+                let residual = residual.map(|r| r.to_dtype(DType::F32)?.contiguous()).transpose()?;
+                apply(x, &fp8::Run { layer: &layer, residual: residual.as_ref() })
+            });
+            return Ok((Some(run), format!("{what}-fp8/{by}"), [stored, held]));
+        }
+        if precision.weight_only() {
+            let what = match layout {
+                ProductLayout::Rows => "gemm",
+                ProductLayout::Windows(window) if window == Window::ONE => "gemm",
+                ProductLayout::Windows(_) => "unfold+gemm",
+                ProductLayout::Groups(..) => self.grouped(shape),
+            };
+            let bias = (folded.stored > 0).then_some(folded.bias);
+            let layer = Packed::new(layout, &weight, folded.factors, bias, act, self.device)?;
+            let held = layer.weight_bytes() + folded.stored;
+            let run = special(move |x, residual, _| {
+                let residual = residual.map(|r| r.to_dtype(DType::F32)?.contiguous()).transpose()?;
+                apply(x, &packed::Run { layer: &layer, residual: residual.as_ref() })
+            });
+            return Ok((Some(run), format!("{what}-{}/{}", precision.label(), self.own()), [stored, held]));
+        }
         let mut values = weight.values().into_owned();
         let k = values.len() / n.max(1);
         let mut scale = folded.factors;
@@ -290,7 +323,6 @@ impl Lowering<'_> {
         }
         let w = Tensor::from_vec(values, shape, self.device)?.to_dtype(self.compute)?;
         let held = (w.elem_count() * self.compute.size_in_bytes()) as u64;
-        let one = Window { kernel: [1, 1], stride: [1, 1], padding: [0; 4] };
         let dtype = self.compute;
         let (product, what, factors, by): (Product, _, _, _) = match layout {
             ProductLayout::Rows => (Box::new(move |x| linear(x, &w)), "gemm", self.factors(), self.products()),
@@ -299,7 +331,7 @@ impl Lowering<'_> {
                 let (padding, stride) = (window.padding[0], window.stride[0]);
                 (Box::new(move |x| x.conv2d(&w, padding, stride, 1, 1)), "conv", label(dtype), "cudnn")
             }
-            ProductLayout::Windows(window) if window == one => {
+            ProductLayout::Windows(window) if window == Window::ONE => {
                 let w = w.reshape((1, n, k))?;
                 (Box::new(move |x| pointwise(x, &w)), "gemm", self.factors(), self.products())
             }

@@ -15,6 +15,8 @@ use candle_core::{DType, Device, Result, Tensor};
 
 #[cfg(feature = "cuda")]
 use crate::exec::cuda::{Arg, Arg::I32, Arg::I64, Arg::Ptr, Gpu, Input, int8_product};
+#[cfg(feature = "cuda")]
+use cudarc::driver::CudaSlice;
 
 /// Rows and columns of int8 operands are multiples of this: cublasLt asks for 4, its fast kernels for 16.
 pub(super) const ALIGN: usize = 16;
@@ -38,6 +40,41 @@ pub(super) enum ProductLayout {
     Windows(Window),
     /// A convolution with this many groups.
     Groups(Window, usize),
+}
+
+impl ProductLayout {
+    /// The output's shape of a layer of `k` weights a channel and `oc` channels, for an input of shape `dims`.
+    ///
+    /// # Errors
+    /// An input that does not fit.
+    pub fn out(&self, dims: &[usize], k: usize, oc: usize) -> Result<Vec<usize>> {
+        match self {
+            ProductLayout::Rows => {
+                let mut out = dims.to_vec();
+                match out.last_mut() {
+                    Some(last) if *last == k => *last = oc,
+                    _ => candle_core::bail!("a layer of {k} inputs got {dims:?}"),
+                }
+                Ok(out)
+            }
+            ProductLayout::Windows(w) | ProductLayout::Groups(w, _) => {
+                let g = Geometry::of(*w, dims)?;
+                Ok(vec![dims[0], oc, g.oh as usize, g.ow as usize])
+            }
+        }
+    }
+
+    /// Rows of the product of a layer of `k` weights a channel, and how many of them are of one row of a linear or one image.
+    #[cfg(feature = "cuda")]
+    pub fn rows(&self, dims: &[usize], k: usize) -> Result<(usize, usize)> {
+        Ok(match self {
+            ProductLayout::Rows => (dims.iter().product::<usize>() / k.max(1), 1),
+            ProductLayout::Windows(w) | ProductLayout::Groups(w, _) => {
+                let positions = Geometry::of(*w, dims)?.positions();
+                (dims[0] * positions, positions)
+            }
+        })
+    }
 }
 
 /// A quantized layer.
@@ -119,13 +156,7 @@ impl Int8 {
     /// Rows of the product, and how many of them share a code.
     #[cfg(feature = "cuda")]
     fn rows(&self, dims: &[usize]) -> Result<(usize, usize)> {
-        let (rows, shared) = match self.layout {
-            ProductLayout::Rows => (dims.iter().product::<usize>() / self.k.max(1), 1),
-            ProductLayout::Windows(w) | ProductLayout::Groups(w, _) => {
-                let positions = Geometry::of(w, dims)?.positions();
-                (dims[0] * positions, positions)
-            }
-        };
+        let (rows, shared) = self.layout.rows(dims, self.k)?;
         Ok(match self.codes {
             Codes::Dynamic => (rows, shared),
             Codes::Fixed(_) => (rows, rows),
@@ -138,20 +169,7 @@ impl Own for Run<'_> {
 
     fn out(&self, dims: &[usize]) -> Result<(Vec<usize>, DType)> {
         let l = self.layer;
-        let dims = match l.layout {
-            ProductLayout::Rows => {
-                let mut out = dims.to_vec();
-                match out.last_mut() {
-                    Some(last) if *last == l.k => *last = l.oc,
-                    _ => candle_core::bail!("an int8 layer of {} inputs got {dims:?}", l.k),
-                }
-                out
-            }
-            ProductLayout::Windows(w) | ProductLayout::Groups(w, _) => {
-                let g = Geometry::of(w, dims)?;
-                vec![dims[0], l.oc, g.oh as usize, g.ow as usize]
-            }
-        };
+        let dims = l.layout.out(dims, l.k, l.oc)?;
         match self.residual {
             Some(r) if r.dims() != dims => candle_core::bail!("a residual {:?} for {dims:?}", r.dims()),
             _ => Ok((dims, DType::F32)),
@@ -287,17 +305,21 @@ impl Own for Run<'_> {
 /// The codes of `count` equal parts of `x`, 12 bytes each.
 #[cfg(feature = "cuda")]
 fn dynamic_codes(gpu: &Gpu<'_>, x: &Input<'_>, count: usize) -> Result<Tensor> {
+    let (_ranges, ranges, parts) = ranges(gpu, x, count)?;
+    let codes = Tensor::zeros(12 * count, DType::U8, &gpu.device())?;
+    gpu.with(&codes, |codes| gpu.each("codes", count, &[Ptr(ranges), I32(parts as i32)], codes.at))?;
+    Ok(codes)
+}
+
+/// What the values of `count` equal parts of `x` range over: memory, where it lies, and how many ranges each part has.
+#[cfg(feature = "cuda")]
+pub(super) fn ranges(gpu: &Gpu<'_>, x: &Input<'_>, count: usize) -> Result<(CudaSlice<u8>, u64, usize)> {
     /// Values that one block looks through.
     const EACH: usize = 1 << 14;
     let width = x.dims.iter().product::<usize>() / count.max(1);
     let parts = width.div_ceil(EACH).max(1);
-    let (_ranges, ranges) = gpu.scratch(8 * count * parts)?;
+    let (held, ranges) = gpu.scratch(8 * count * parts)?;
     let args = [Ptr(x.at), I64(width as i64), I32(parts as i32)];
     gpu.rows("ranges", count * parts, width.div_ceil(parts), &args, ranges)?;
-    let codes = Tensor::zeros(12 * count, DType::U8, &gpu.device())?;
-    gpu.with(&codes, |codes| {
-        let args = [Ptr(ranges), I32(parts as i32)];
-        gpu.each("codes", count, &args, codes.at)
-    })?;
-    Ok(codes)
+    Ok((held, ranges, parts))
 }

@@ -70,6 +70,33 @@ pub(super) struct Grouped {
     pub groups: usize,
 }
 
+/// What a convolution with weights `w` `[oc, c/groups, kh, kw]` makes of images of shape `dims`.
+pub(super) fn convolved(
+    x: &[f32],
+    dims: &[usize],
+    w: &[f32],
+    oc: usize,
+    groups: usize,
+    window: Window,
+) -> Result<Vec<f32>> {
+    let g = Geometry::of(window, dims)?;
+    let (cg, og, taps) = (dims[1] / groups, oc / groups, g.taps().count());
+    let mut out = Vec::with_capacity(dims[0] * oc * g.positions());
+    for image in x.chunks_exact(dims[1] * g.plane()) {
+        for o in 0..oc {
+            let planes = &image[o / og * cg * g.plane()..][..cg * g.plane()];
+            let w = &w[o * cg * taps..][..cg * taps];
+            out.extend(g.places().map(|at| {
+                let of = |(plane, w): (&[f32], &[f32])| -> f32 {
+                    g.taps().zip(w).filter_map(|(tap, w)| Some(plane[g.under(at, tap)?] * w)).sum()
+                };
+                planes.chunks_exact(g.plane()).zip(w.chunks_exact(taps)).map(of).sum::<f32>()
+            }));
+        }
+    }
+    Ok(out)
+}
+
 impl Own for Grouped {
     const NAME: &'static str = "grouped convolution";
 
@@ -79,23 +106,7 @@ impl Own for Grouped {
     }
 
     fn plain(&self, x: &[f32], dims: &[usize]) -> Result<Vec<f32>> {
-        let g = Geometry::of(self.window, dims)?;
-        let (w, oc) = (host(&self.w)?, self.w.dim(0)?);
-        let (cg, og, taps) = (dims[1] / self.groups, oc / self.groups, g.taps().count());
-        let mut out = Vec::with_capacity(dims[0] * oc * g.positions());
-        for image in x.chunks_exact(dims[1] * g.plane()) {
-            for o in 0..oc {
-                let planes = &image[o / og * cg * g.plane()..][..cg * g.plane()];
-                let w = &w[o * cg * taps..][..cg * taps];
-                out.extend(g.places().map(|at| {
-                    let of = |(plane, w): (&[f32], &[f32])| -> f32 {
-                        g.taps().zip(w).filter_map(|(tap, w)| Some(plane[g.under(at, tap)?] * w)).sum()
-                    };
-                    planes.chunks_exact(g.plane()).zip(w.chunks_exact(taps)).map(of).sum::<f32>()
-                }));
-            }
-        }
-        Ok(out)
+        convolved(x, dims, &host(&self.w)?, self.w.dim(0)?, self.groups, self.window)
     }
 
     #[cfg(feature = "cuda")]

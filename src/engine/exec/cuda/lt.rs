@@ -1,7 +1,8 @@
-//! Products of signed bytes on tensor cores, through cublasLt.
+//! Products of signed bytes and of 8-bit floats on tensor cores, through cublasLt.
 //!
-//! Invariants: both operands are k-major ("TN" is the only layout that int8 tensor cores take), and their rows and k are
-//! multiples of 16, zeros at the end. A plan is made once a shape and kept for the process.
+//! Invariants: both operands are k-major ("TN" is the only layout that int8 tensor cores take, and that those of 8-bit floats
+//! take up to Hopper), and their rows and k are multiples of 16, zeros at the end. A plan is made once a kind and shape and kept
+//! for the process.
 
 use super::Gpu;
 use candle_core::cuda_backend::DeviceId;
@@ -35,14 +36,34 @@ pub(super) fn prepare(device: &CudaDevice) -> Result<()> {
 /// `out[n][m] = Σ_k a[m][k] · b[n][k]`, all row-major: `a` and `b` signed bytes, `out` i32. `[m, n, k]`: `m` and `k` are
 /// multiples of 16. Queued on the device's stream.
 pub(in crate::exec) fn int8_product(gpu: &Gpu<'_>, shape: [usize; 3], a: u64, b: u64, out: u64) -> Result<()> {
-    with_handle(gpu.device, |handle| handle.run(gpu.device, shape, a, b, out))
+    with_handle(gpu.device, |handle| handle.run(gpu.device, (Kind::Int8, shape), a, b, out))
 }
+
+/// As [`int8_product`] of 8-bit floats (E4M3), `out` f32. Nothing is scaled: one scale a matrix is all that cublasLt has on every
+/// device with these products (vectors of scales: on compute capability 9.0 alone, from CUDA 12.9 on), and rows and channels have
+/// their own, which what follows the product multiplies with. In f32, not in half precision, whose range products without
+/// scales leave. Needs compute capability 8.9.
+pub(in crate::exec) fn fp8_product(gpu: &Gpu<'_>, shape: [usize; 3], a: u64, b: u64, out: u64) -> Result<()> {
+    with_handle(gpu.device, |handle| handle.run(gpu.device, (Kind::Fp8, shape), a, b, out))
+}
+
+/// What is multiplied.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+enum Kind {
+    /// Signed bytes to i32.
+    Int8,
+    /// E4M3 to f32.
+    Fp8,
+}
+
+/// `[m, n, k]` of a kind.
+type Sizes = (Kind, [usize; 3]);
 
 struct Handle {
     /// The library's own: cudarc's safe one brings a workspace that only it can use.
     raw: sys::cublasLtHandle_t,
     workspace: CudaSlice<u8>,
-    plans: HashMap<[usize; 3], Plan>,
+    plans: HashMap<Sizes, Plan>,
 }
 
 // SAFETY: cublasLt's handles are not bound to a thread; used under the lock of `HANDLES`.
@@ -57,21 +78,26 @@ impl Handle {
         Ok(Handle { raw, workspace, plans: HashMap::new() })
     }
 
-    fn run(&mut self, device: &CudaDevice, shape: [usize; 3], a: u64, b: u64, out: u64) -> Result<()> {
+    fn run(&mut self, device: &CudaDevice, sizes: Sizes, a: u64, b: u64, out: u64) -> Result<()> {
         let handle = self.raw;
-        let plan = match self.plans.entry(shape) {
+        let plan = match self.plans.entry(sizes) {
             Entry::Occupied(e) => e.into_mut(),
-            Entry::Vacant(e) => e.insert(Plan::new(handle, shape)?),
+            Entry::Vacant(e) => e.insert(Plan::new(handle, sizes)?),
         };
         let stream = device.cuda_stream();
         let (workspace, _guard) = self.workspace.device_ptr(&stream);
-        let (alpha, beta) = (1i32, 0i32);
+        // Zero has the same bits in both types.
+        let (one, one_f32, beta) = (1i32, 1f32, 0i32);
+        let alpha: *const c_void = match sizes.0 {
+            Kind::Int8 => (&raw const one).cast(),
+            Kind::Fp8 => (&raw const one_f32).cast(),
+        };
         // SAFETY: the operands have the sizes that the plan was made for, and all is queued on one stream.
         unsafe {
             sys::cublasLtMatmul(
                 handle,
                 plan.desc,
-                (&raw const alpha).cast(),
+                alpha,
                 a as *const c_void,
                 plan.a,
                 b as *const c_void,
@@ -105,32 +131,43 @@ struct Plan {
 unsafe impl Send for Plan {}
 
 impl Plan {
-    fn new(handle: sys::cublasLtHandle_t, [m, n, k]: [usize; 3]) -> Result<Plan> {
+    fn new(handle: sys::cublasLtHandle_t, (kind, [m, n, k]): Sizes) -> Result<Plan> {
+        use sys::cublasComputeType_t::{CUBLAS_COMPUTE_32F, CUBLAS_COMPUTE_32I};
+        use sys::cublasLtMatmulDescAttributes_t::CUBLASLT_MATMUL_DESC_FAST_ACCUM;
         use sys::cublasLtMatmulDescAttributes_t::{CUBLASLT_MATMUL_DESC_TRANSA, CUBLASLT_MATMUL_DESC_TRANSB};
         use sys::cublasLtMatmulPreferenceAttributes_t::CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES;
-        use sys::cudaDataType::{CUDA_R_8I, CUDA_R_32I};
+        use sys::cudaDataType::{CUDA_R_8F_E4M3, CUDA_R_8I, CUDA_R_32F, CUDA_R_32I};
+        let (compute, factor, sum) = match kind {
+            Kind::Int8 => (CUBLAS_COMPUTE_32I, CUDA_R_8I, CUDA_R_32I),
+            Kind::Fp8 => (CUBLAS_COMPUTE_32F, CUDA_R_8F_E4M3, CUDA_R_32F),
+        };
         let (yes, no, room) = (1i32, 0i32, WORKSPACE);
         let (m64, n64, k64) = (m as u64, n as u64, k as u64);
         let ld = |v: usize| v as i64;
         // SAFETY: handles come from the calls above each use; attributes have the sizes that are said. What a failure half
         // way leaves behind is a few bytes of host memory.
         unsafe {
-            let desc = lt::create_matmul_desc(sys::cublasComputeType_t::CUBLAS_COMPUTE_32I, CUDA_R_32I)
-                .map_err(Error::wrap)?;
+            let desc = lt::create_matmul_desc(compute, sum).map_err(Error::wrap)?;
             let int = size_of::<i32>();
             lt::set_matmul_desc_attribute(desc, CUBLASLT_MATMUL_DESC_TRANSA, (&raw const yes).cast(), int)
                 .map_err(Error::wrap)?;
             lt::set_matmul_desc_attribute(desc, CUBLASLT_MATMUL_DESC_TRANSB, (&raw const no).cast(), int)
                 .map_err(Error::wrap)?;
-            let a = lt::create_matrix_layout(CUDA_R_8I, k64, m64, ld(k)).map_err(Error::wrap)?;
-            let b = lt::create_matrix_layout(CUDA_R_8I, k64, n64, ld(k)).map_err(Error::wrap)?;
-            let out = lt::create_matrix_layout(CUDA_R_32I, m64, n64, ld(m)).map_err(Error::wrap)?;
+            if kind == Kind::Fp8 {
+                // Fast accumulation adds within the tensor cores, in fewer bits than f32; without it partial sums are f32.
+                let off = 0i8;
+                lt::set_matmul_desc_attribute(desc, CUBLASLT_MATMUL_DESC_FAST_ACCUM, (&raw const off).cast(), 1)
+                    .map_err(Error::wrap)?;
+            }
+            let a = lt::create_matrix_layout(factor, k64, m64, ld(k)).map_err(Error::wrap)?;
+            let b = lt::create_matrix_layout(factor, k64, n64, ld(k)).map_err(Error::wrap)?;
+            let out = lt::create_matrix_layout(sum, m64, n64, ld(m)).map_err(Error::wrap)?;
             let wish = lt::create_matmul_pref().map_err(Error::wrap)?;
             let bytes = size_of::<usize>();
             let most = CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES;
             lt::set_matmul_pref_attribute(wish, most, (&raw const room).cast(), bytes).map_err(Error::wrap)?;
             let found = lt::get_matmul_algo_heuristic(handle, desc, a, b, out, out, wish);
-            let algo = found.map_err(|e| Error::msg(format!("no int8 product for {m}x{n}x{k}: {e:?}")))?.algo;
+            let algo = found.map_err(|e| Error::msg(format!("no {kind:?} product for {m}x{n}x{k}: {e:?}")))?.algo;
             lt::destroy_matmul_pref(wish).map_err(Error::wrap)?;
             Ok(Plan { desc, a, b, out, algo })
         }

@@ -37,7 +37,7 @@ impl Geometry {
             channels: inp,
             out_image: [tokens, 1],
             out_channels: out,
-            window: Window { kernel: [1, 1], stride: [1, 1], padding: [0; 4] },
+            window: Window::ONE,
             groups: 1,
             codes: Codes::Row,
         }
@@ -64,7 +64,7 @@ impl Geometry {
 
     /// The input is the left-hand matrix as it lies.
     pub fn in_place(&self) -> bool {
-        self.window == Window { kernel: [1, 1], stride: [1, 1], padding: [0; 4] } && self.groups == 1
+        self.window == Window::ONE && self.groups == 1
     }
 }
 

@@ -13,6 +13,7 @@ use crate::exec::kernel::window::Windowing;
 use crate::exec::kernel::{rope, rows, split, vector};
 use crate::exec::unfold::Window;
 use crate::graph::{Op, ParamRole, Precision, Runs, channel_axis, op};
+use crate::model::fp8;
 
 /// A kernel, its name and its parameter bytes, stored and in memory.
 pub(super) type NamedKernel = (Kernel, String, [u64; 2]);
@@ -263,7 +264,15 @@ impl Builder<'_> {
                 4 * weight.numel() as u64
             }
         };
-        let run = kernel(move |call, out| dense.run(call.input(0), call.residual(), out, call.par));
+        let run = kernel(move |call, out| {
+            let x = call.input(0);
+            if precision == Precision::Fp8 {
+                // Simulated in full: activations as they would be stored, too.
+                let each = if geo.codes == Codes::Row { geo.channels } else { x.len() / call.images.max(1) };
+                return dense.run(&fp8::stored(x, each), call.residual(), out, call.par);
+            }
+            dense.run(x, call.residual(), out, call.par)
+        });
         Ok((run, name, [stored + folded.stored, held + folded.stored]))
     }
 }

@@ -6,7 +6,7 @@
 use super::constant::{Constant, Data, Source};
 use super::proto::{GraphProto, ModelProto, NodeProto, data_type};
 use super::write;
-use crate::graph::{Precisions, WeightFormat, least, shapes_at};
+use crate::graph::{Precision, Precisions, WeightFormat, least, shapes_at};
 use crate::model::checkpoint::{Checkpoint, RawTensor};
 use crate::model::export::{self, KEY, Manifest};
 use crate::model::{Model, ModelError, ParamStore, Result, printable};
@@ -23,12 +23,17 @@ const MAX_BYTES: usize = i32::MAX as usize;
 /// Writes `model` as ONNX, opset 17, with a free batch axis, and free tokens where the graph leaves them free. 8-bit weights are stored in 8 bits and dequantized in the
 /// graph; inputs of static int8 layers are rounded to 8 bits too. Returns the BLAKE3 (hex) of the file.
 ///
-/// Precisions that are only simulated are stored as the f32 weights that they give, and are f32 when opened again.
+/// Other precisions are stored as the f32 weights that they give, and are f32 when opened again; but for fp8, whose activations
+/// are rounded too, which this opset has no words for.
 ///
 /// # Errors
-/// [`ModelError::Write`]; [`ModelError::Param`] for a missing parameter; [`ModelError::Unsupported`] beyond 2 GB.
+/// [`ModelError::Write`]; [`ModelError::Param`] for a missing parameter; [`ModelError::Unsupported`] beyond 2 GB, and for a layer in fp8.
 pub fn onnx(path: &Path, model: &Model, manifest: &Manifest) -> Result<String> {
     let write_error = ModelError::write(path);
+    if let Some((name, _)) = model.precision.nodes.iter().find(|(_, p)| **p == Precision::Fp8) {
+        let why = format!("`{}` is in fp8, which ONNX has from opset 19 on, and this writes opset 17", printable(name));
+        return Err(ModelError::unsupported(path, why, "export as safetensors, or choose int8 or w8 for such layers"));
+    }
     let model = &plain(model)?;
     let params = export::stored(model)?;
     let text = export::header_text(model, &params, manifest).map_err(|e| write_error(e.into()))?;

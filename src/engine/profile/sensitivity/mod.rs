@@ -18,7 +18,7 @@ mod refit;
 use super::cache::{Cache, rounded};
 use super::{ProfileError, Result, SensCurve, SensPoint, SensTarget, Sensitivity};
 use crate::data::Dataset;
-use crate::exec::{Cancel, Capabilities, CompileOptions, Kernels, Live, Plan};
+use crate::exec::{Cancel, Capabilities, CompileOptions, Kernels, Live, Plan, Support};
 use crate::graph::NodeId;
 use crate::model::Model;
 use crate::prune::{self, Action, Evidence, Group, Method, Target};
@@ -59,7 +59,7 @@ impl Default for SensOptions {
             images: 512,
             batch: 64,
             ratios: vec![0.125, 0.25, 0.375, 0.5, 0.625, 0.75, 0.875],
-            precisions: vec![Precision::Int8, Precision::W4, Precision::W4g32],
+            precisions: vec![Precision::Int8, Precision::W4, Precision::W4g32, Precision::Fp8],
             blocks: true,
             refit: true,
             method: Method::L2,
@@ -195,9 +195,8 @@ fn targets(model: &Model, groups: &[Group], options: &SensOptions) -> Vec<ToScan
             out.push(ToScan { target: SensTarget::Group(g.id.clone()), ratios, first });
         }
     }
-    // What a device refuses it is not sensitive to.
     let capable = Capabilities::of(&options.device, Kernels::Device);
-    let precisions = options.precisions.iter().filter(|p| capable.refuses(**p).is_none());
+    let precisions = options.precisions.iter().filter(|p| worth_a_scan(**p, capable.support(**p)));
     for &precision in precisions {
         for (id, n) in graph.live() {
             if n.op.is_conv_or_linear() && model.precision.get(&n.name) != precision {
@@ -216,6 +215,16 @@ fn targets(model: &Model, groups: &[Group], options: &SensOptions) -> Vec<ToScan
     }
     out.sort_by_key(|t| t.first);
     out
+}
+
+/// What a device refuses it is not sensitive to; and 8-bit floats are only of use where they are multiplied: what a CPU simulates
+/// saves nothing that int8 does not.
+fn worth_a_scan(precision: Precision, support: Support) -> bool {
+    match support {
+        Support::Real => true,
+        Support::Simulated => precision != Precision::Fp8,
+        Support::Refused => false,
+    }
 }
 
 fn label(target: &SensTarget) -> String {

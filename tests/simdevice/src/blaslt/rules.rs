@@ -5,8 +5,10 @@
 
 use super::{Desc, Layout, Preference, desc, layout, not_made, preference};
 use crate::blas::{INVALID_VALUE, NOT_SUPPORTED, supported};
+use crate::config::config;
 use crate::gemm::{Activation, Bias, Compute, Epilogue, Matrix, Product, Scalar, Scales, Workspace};
 use crate::numbers::Kind;
+use crate::stream::current;
 use std::ffi::c_void;
 
 pub const FILL_MODE_FULL: i64 = 2;
@@ -33,6 +35,11 @@ impl Algo {
     pub fn workspace(&self) -> usize {
         self.0[3] as usize
     }
+}
+
+/// Whether tensor cores of this compute capability multiply 8-bit floats: from Ada's on.
+pub fn has_fp8(capability: (i32, i32)) -> bool {
+    capability >= (8, 9)
 }
 
 /// A call's descriptions.
@@ -175,7 +182,8 @@ impl Given {
             l[layout::LD] * bytes % VECTOR as i64 == 0 && l[layout::STRIDED_BATCH_OFFSET] * bytes % VECTOR as i64 == 0
         };
         let fits = m % 16 == 0 && k % 16 == 0 && self.layouts().into_iter().all(vectors);
-        if tn && fits { Ok(VECTOR) } else { Err(NOT_SUPPORTED) }
+        let has = current().and_then(|device| config().devices.get(device)).is_none_or(|m| has_fp8(m.capability));
+        if tn && fits && has { Ok(VECTOR) } else { Err(NOT_SUPPORTED) }
     }
 
     /// 3.3.9 of each: "If set for an unsupported matrix data, scale, and compute type combination, calling

@@ -10,6 +10,7 @@ const R_8I: u32 = 3;
 const R_32I: u32 = 10;
 const R_16BF: u32 = 14;
 const R_E4M3: u32 = 28;
+const R_E5M2: u32 = 29;
 
 /// A product `[m, n, k]` in the form TN, tightly laid out.
 #[derive(Clone, Copy)]
@@ -276,6 +277,12 @@ fn what_a_hopper_has_no_kernel_for_is_refused() {
         Case { shape: [16, 5, 24], ..FP8 },
         Case { alignment: 8, ..FP8 },
         Case { types: [R_E4M3, R_E4M3, R_E4M3], ..FP8 },
+        Case { types: [R_E5M2, R_16BF, R_16BF], ..FP8 },
+        Case { types: [R_E4M3, R_32F, R_16BF], ..FP8 },
+        Case { types: [R_E4M3, R_32I, R_32I], ..FP8 },
+        Case { ops: [1, 1], ..FP8 },
+        Case { pad: 8, ..FP8 },
+        Case { scale: R_16BF, ..FP8 },
         Case { compute: 77, ..FP8 },
         Case { types: [R_16BF, R_32F, R_16BF], ..FLOATS },
         Case { scale: 2, ..FLOATS },
@@ -297,6 +304,9 @@ fn what_a_hopper_has_no_kernel_for_is_refused() {
         assert_eq!(case.make().err(), Some(INVALID_VALUE), "case {i}");
     }
     assert!(Case { types: [R_E4M3, R_16BF, R_E4M3], ..FP8 }.make().is_ok());
+    assert!(Case { types: [R_E4M3, R_32F, R_32F], ..FP8 }.make().is_ok());
+    let has = [(8, 0), (8, 6), (8, 9), (9, 0)].map(rules::has_fp8);
+    assert_eq!(has, [false, false, true, true], "by compute capability");
 }
 
 #[test]
