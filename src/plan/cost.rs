@@ -308,7 +308,8 @@ impl Costs {
             let (factor, doubt) =
                 if same { self.elements(row.node, new) } else { self.factor(row, &new_node.op, p, new) };
             // A kernel of its own that nobody has a time of: about what it takes now is as good a guess as any.
-            let untimed = p != row.precision && row.steps.as_ref().is_some_and(|s| s.has_own(p) && !s.times(p));
+            let lost = |q: Precision| row.steps.as_ref().is_some_and(|s| s.has_own(q) && !s.times(q));
+            let untimed = p != row.precision && (lost(p) || lost(row.precision));
             let bytes = if same { row.bytes } else { stored(row.bytes, &old_node.op, row.precision, &new_node.op, p) };
             let mut part = self.part(row, factor, doubt, !same, bytes);
             part.spread += if untimed { UNTIMED * row.ms } else { 0.0 };

@@ -34,7 +34,8 @@ fn what_was_approved_outlives_every_fault() {
     small::model(&model, 3);
     let model = model.display().to_string();
     let args = ["open", &model, "--data", "synthetic:eval", "--calib", "synthetic:calib", "--name", "k"];
-    let rest = ["--limit", "64", "--seed", "1", "--budget", "macs=0.7,drop=100", "--device", "cuda:0"];
+    let rest =
+        ["--limit", "32", "--calib-limit", "16", "--seed", "1", "--budget", "macs=0.7,drop=100", "--device", "cuda:0"];
     let args: Vec<&str> = args.into_iter().chain(rest).collect();
     let place = Place::at(&home.path("home").join("sessions").join("k"));
 

@@ -202,7 +202,8 @@ impl<'a> Gpu<'a> {
             Ok(blocks) if blocks > 0 => {
                 self.launch(name, blocks.unsigned_abs(), threads, &[args, &[Arg::Ptr(out)]].concat())
             }
-            _ => candle_core::bail!("{blocks} blocks are too many for `{name}`"),
+            Ok(_) => candle_core::bail!("`{name}` was given nothing to do"),
+            Err(_) => candle_core::bail!("{blocks} blocks are too many for `{name}`: a smaller batch has fewer"),
         }
     }
 

@@ -100,7 +100,8 @@ impl<G> Replays<G> {
 }
 
 /// All work goes to a device's one stream, and a stream that is captured records the work of every thread: while one
-/// captures, no other queues.
+/// captures, no other runs steps. Uploads and frees of other threads are not held back, since one thread at a time works with a
+/// GPU (a host runs one job at a time); one that came nevertheless would spoil the capture, which is told, or fail its check.
 static STREAM: RwLock<()> = RwLock::new(());
 
 /// Held while steps are queued.

@@ -33,9 +33,9 @@ const SOURCES: &[(&str, &[u8])] = sources! {
     "kernel/rows.rs" "kernel/simple.rs" "kernel/team.rs" "kernel/vector.rs" "kernel/wide.rs" "kernel/window.rs"
     "kernel/rope.rs" "kernel/lanes/x86.rs" "candle/attention.rs" "candle/build.rs" "candle/clock.rs" "candle/definition.rs"
     "candle/dense.rs" "candle/dtypes.rs" "candle/fp8.rs" "candle/fused.rs" "candle/geometry.rs" "candle/int8.rs" "candle/kernels.rs"
-    "candle/ops.rs" "candle/own.rs" "candle/packed.rs" "candle/pass.rs" "candle/program.rs" "candle/rounding.rs" "candle/site.rs"
+    "candle/ops.rs" "candle/own.rs" "candle/packed.rs" "candle/pass.rs" "candle/program.rs" "candle/replay.rs" "candle/rounding.rs" "candle/site.rs"
     "candle/walk.rs" "lower/chain.rs" "lower/kernel.rs" "lower/layer.rs" "lower/step.rs"
-    "cuda/kernels.cu" "cuda/lt.rs" "lower.rs" "run.rs" "input.rs" "sizes.rs" "unfold.rs" "arena.rs" "backend.rs" "cpu.rs" "cuda.rs"
+    "cuda/graph.rs" "cuda/kernels.cu" "cuda/lt.rs" "replay.rs" "lower.rs" "run.rs" "input.rs" "sizes.rs" "unfold.rs" "arena.rs" "backend.rs" "cpu.rs" "cuda.rs"
     "plan.rs" "session.rs"
 };
 

@@ -60,6 +60,8 @@ pub struct LadderProgress {
     pub done: usize,
     pub total: usize,
     pub cached: bool,
+    /// What people should know of the layer before: that some of its rungs found no room.
+    pub note: Option<String>,
 }
 
 /// Measures a ladder for every conv and linear of `graph`, over the widths that its `groups` can cut.
@@ -92,7 +94,7 @@ pub fn ladders(
     }
     let total = of_shape.len();
     let end = Instant::now() + options.time_limit;
-    let mut out = Vec::new();
+    let (mut out, mut note) = (Vec::new(), None);
     for (done, (shape, names)) in of_shape.iter().enumerate() {
         cancel.check()?;
         let key = shape.key(options);
@@ -101,17 +103,23 @@ pub fn ladders(
         let known: Option<Vec<LadderPoint>> = cache.get("ladder", &key);
         let cached = known.is_some();
         let label = names.first().cloned().unwrap_or_default();
-        progress(LadderProgress { layer: label, done, total, cached });
+        progress(LadderProgress { layer: label.clone(), done, total, cached, note: note.take() });
         let points = match known {
             Some(points) => points,
             None => {
                 let rungs = shape.rungs(&precisions);
                 // They are all held at once: where a GPU has no room for that, the most wanted ones are.
-                let ((points, complete), _) = halving(rungs.len(), |most| {
+                let ((points, complete), held) = halving(rungs.len(), |most| {
                     let wanted = rungs.get(..most).unwrap_or(&rungs);
                     let (points, all) = shape.measure(options, share, wanted, &precisions, cancel)?;
                     Ok::<_, ProfileError>((points, all && most == rungs.len()))
                 })?;
+                if held < rungs.len() {
+                    let all = rungs.len();
+                    note = Some(format!(
+                        "`{label}`: the device has memory for {held} of {all} widths and precisions at a time; the rest is not timed"
+                    ));
+                }
                 if complete && !points.iter().any(|p| p.noisy) {
                     cache.put("ladder", &key, &points);
                 }
@@ -120,7 +128,7 @@ pub fn ladders(
         };
         out.extend(names.iter().map(|n| Ladder { layer: n.clone(), points: points.clone(), own: precisions.clone() }));
     }
-    progress(LadderProgress { layer: String::new(), done: total, total, cached: false });
+    progress(LadderProgress { layer: String::new(), done: total, total, cached: false, note });
     let order: HashMap<&str, usize> = graph.nodes.iter().enumerate().map(|(i, n)| (n.name.as_str(), i)).collect();
     out.sort_by_key(|l| order.get(l.layer.as_str()).copied());
     Ok(out)

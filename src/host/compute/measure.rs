@@ -85,7 +85,10 @@ impl Compute {
             ..LadderOptions::default()
         };
         let cache = self.cache.as_deref();
-        let mut said = |p: LadderProgress| job.progress("ladders", &p.layer, p.done, p.total);
+        let mut said = |p: LadderProgress| {
+            tell(job, p.note.as_slice());
+            job.progress("ladders", &p.layer, p.done, p.total);
+        };
         Ok(profile::ladders(&self.model.graph, &self.desk.groups, &options, cache, job.cancel(), &mut said)?)
     }
 
