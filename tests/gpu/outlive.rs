@@ -57,7 +57,7 @@ fn what_was_approved_outlives_every_fault() {
         let event = home.events_of("k", "failed").pop().unwrap_or_default().to_string();
         assert!(event.contains(words) && event.contains("hint"), "{fault}: {event}\n{whole}");
         // It goes on: a word of the engineer's is taken and durable.
-        t.press("n");
+        t.press("m");
         t.press(fault);
         t.press("\r");
         t.wait_for("the note", LONG, |_| read(&place).notes.iter().any(|(_, text)| text.contains(fault)));
