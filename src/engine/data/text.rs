@@ -121,7 +121,7 @@ pub fn text(spec: &str, tokenizer: Option<&Tokenizer>, options: &TextOptions) ->
     };
     let (step, inputs) = (options.window, options.targets());
     // The last input's target must be there as well.
-    let all = ids.len().checked_sub(inputs + 1).map_or(0, |rest| rest / step + 1);
+    let all = inputs.checked_add(1).and_then(|n| ids.len().checked_sub(n)).map_or(0, |rest| rest / step + 1);
     if all == 0 {
         let found = format!("it has {} tokens, less than one window of {step}", ids.len());
         return Err(bad(found, "a longer text, or a smaller `--window`"));
@@ -231,6 +231,8 @@ mod tests {
         refused(open(&ids(4), 5, Counted::Inside, 0), "less than one window");
         refused(open(&ids(4), 1, Counted::Inside, 0), "nothing to predict");
         refused(open(&ids(4), 4, Counted::Next, 0), "less than one window");
+        refused(open(&ids(4), usize::MAX, Counted::Inside, 0), "less than one window");
+        refused(open(&ids(4), usize::MAX, Counted::Next, 0), "less than one window");
         let file = tempfile::NamedTempFile::new().unwrap();
         std::fs::write(file.path(), "some words").unwrap();
         refused(open(&file, 4, Counted::Inside, 0), "without a tokenizer");

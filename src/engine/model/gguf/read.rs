@@ -139,7 +139,8 @@ pub(in crate::model) fn read(blob: &Blob, path: &Path) -> Result<Checkpoint> {
     // Name, dimensions, type and offset take 24 bytes at least; key, type and value 13.
     let tensors = c.count(24, "its list of tensors")?;
     let entries = c.count(13, "its metadata")?;
-    let mut values = IndexMap::with_capacity(entries);
+    // What is declared is not yet there: an entry takes many times its thirteen bytes once it is read.
+    let mut values = IndexMap::new();
     for _ in 0..entries {
         let key = c.string("a key of its metadata")?;
         let what = format!("metadata `{}`", printable(key));
