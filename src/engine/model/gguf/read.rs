@@ -151,6 +151,10 @@ pub(in crate::model) fn read(blob: &Blob, path: &Path) -> Result<Checkpoint> {
         }
     }
     let metadata = Metadata { blob: blob.clone(), values };
+    if let Some(parts) = metadata.count("split.count").filter(|n| *n > 1) {
+        let hint = "join them with llama.cpp's `llama-gguf-split --merge`";
+        return Err(ModelError::unsupported(path, format!("it is one of {parts} parts of a model"), hint));
+    }
     let infos = (0..tensors).map(|_| info(c)).collect::<Result<Vec<_>>>()?;
     let alignment = match metadata.has("general.alignment") {
         false => ALIGNMENT,
