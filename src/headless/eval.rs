@@ -120,7 +120,6 @@ fn told(
     out::notes(&run.notes);
     let (m, convention) = (&run.metrics, options.convention());
     let tokens = m.n * options.targets();
-    let of = |name: &str| m.other(name).unwrap_or_default();
     if args.json {
         print_json(&json!({
             "model": model.info.name,
@@ -131,8 +130,8 @@ fn told(
             "tokens": tokens,
             "nats_per_token": m.loss,
             "standard_error": m.standard_error,
-            "perplexity": of(PERPLEXITY),
-            "next_token_accuracy": of(NEXT_TOKEN),
+            "perplexity": m.other(PERPLEXITY),
+            "next_token_accuracy": m.other(NEXT_TOKEN),
             "convention": convention,
             "weight_bytes": plan.weight_bytes(),
         }))?;
@@ -142,9 +141,10 @@ fn told(
     say!("data        {}  {}, {tokens} tokens", data.card().name, counted(m.n, "window"))?;
     say!("convention  {convention}")?;
     say!("device      {device}")?;
-    say!("nats/token  {:.5}  (standard error over windows {:.5})", m.loss, m.standard_error.unwrap_or_default())?;
-    say!("perplexity  {:.4}", of(PERPLEXITY))?;
-    say!("next token  {:.2} % right", 100.0 * of(NEXT_TOKEN))?;
+    let error = m.standard_error.map_or("–".to_owned(), |e| format!("{e:.5}"));
+    say!("nats/token  {:.5}  (standard error over windows {error})", m.loss)?;
+    say!("perplexity  {}", m.other(PERPLEXITY).map_or("–".to_owned(), |p| format!("{p:.4}")))?;
+    say!("next token  {:.2} % right", 100.0 * m.other(NEXT_TOKEN).unwrap_or_default())?;
     say!("weights     {:.3} MB in the plan", plan.weight_bytes() as f64 / 1e6)?;
     Ok(Exit::Done)
 }
