@@ -137,7 +137,7 @@ fn vocabularies_give_the_ids_of_the_tokenizers_package() {
     let texts: Vec<&str> = v["texts"].as_array().unwrap().iter().map(|t| t.as_str().unwrap()).collect();
     for (name, want) in v["ids"].as_object().unwrap() {
         let mut all = vec![folder().join(format!("vocabulary-{name}.gguf"))];
-        if name == "default" {
+        if name == "gpt-2" {
             // Beside weights, as transformers keeps it.
             let dir = beside.path();
             std::fs::copy(folder().join("llama/model.safetensors"), dir.join("model.safetensors")).unwrap();
