@@ -118,7 +118,7 @@ fn told(
     run: &Scored,
 ) -> Result<Exit> {
     out::notes(&run.notes);
-    let (m, convention) = (&run.metrics, options.convention());
+    let (m, convention) = (&run.metrics, options.convention(data.begun_with()));
     let tokens = m.n * options.targets();
     if args.json {
         print_json(&json!({

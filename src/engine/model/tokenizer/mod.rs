@@ -2,7 +2,8 @@
 //! GGUF file, or a `tok*.bin` of llama2.c.
 //!
 //! Byte-pair vocabularies go through the `tokenizers` crate, those of SentencePiece through `spm`. Not here: texts and windows (`data`). Invariants:
-//! no token is added to what was given (no beginning, no end); the same text gives the same ids.
+//! no token is added to what was given (no beginning, no end; a text of several documents is parted by `data`); the same text gives the
+//! same ids.
 
 mod gpt2;
 mod spm;
