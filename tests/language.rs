@@ -231,6 +231,24 @@ fn ids_are_scored_from_every_file_of_a_network() {
     }
 }
 
+#[test]
+fn windows_beyond_what_a_model_was_made_for_are_noted() {
+    let dir = tempfile::tempdir().unwrap();
+    let ids = dir.path().join("ids.u16");
+    std::fs::write(&ids, (0..66u16).flat_map(u16::to_le_bytes).collect::<Vec<u8>>()).unwrap();
+    for model in ["llama", "llama.gguf"] {
+        // Of a window of n tokens the model sees n - 1.
+        for (window, noted) in [("65", false), ("66", true)] {
+            let mut eval = Command::new(env!("CARGO_BIN_EXE_paring"));
+            eval.args(["eval", "--window", window, "--device", "cpu", "--data"]).arg(&ids).arg(folder().join(model));
+            let out = eval.env("PARING_HOME", dir.path()).output().unwrap();
+            let said = String::from_utf8(out.stderr).unwrap();
+            assert!(out.status.success(), "{said}");
+            assert_eq!(said.contains("longer than the 64 that the model was made for"), noted, "{window}: {said}");
+        }
+    }
+}
+
 fn real(what: &str) -> Option<PathBuf> {
     let found = real_dir().map(|d| d.join(what));
     if found.is_none() {

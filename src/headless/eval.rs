@@ -117,7 +117,10 @@ fn told(
     device: &str,
     run: &Scored,
 ) -> Result<Exit> {
-    out::notes(&run.notes);
+    let beyond = model.info.context.filter(|most| options.targets() > *most).map(|most| {
+        format!("windows of {} tokens are longer than the {most} that the model was made for", options.window)
+    });
+    out::notes(run.notes.iter().chain(&beyond));
     let (m, convention) = (&run.metrics, options.convention(data.begun_with()));
     let tokens = m.n * options.targets();
     if args.json {

@@ -144,6 +144,11 @@ impl Sidecar {
         })
     }
 
+    /// Positions that a language model was made for (Meta's word comes second); `None` where that is not told.
+    pub fn context(&self) -> Option<usize> {
+        ["max_position_embeddings", "max_seq_len"].iter().find_map(|k| self.config.count(k).ok().flatten())
+    }
+
     /// What `config.json` calls itself, for messages.
     pub fn calls_itself(&self) -> Option<String> {
         ["model_type", "architecture"].iter().find_map(|k| self.config.field(k)?.as_str()).map(printable)
