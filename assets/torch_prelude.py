@@ -52,9 +52,12 @@ def _log_coordinates(size, trained):
     return torch.stack([y.flatten(), x.flatten()], 1).float()
 
 
-def _attention(q, k, v, heads, scale, bias=None, factors=None, windows=None, group=1, causal=False):
-    """Softmax attention over `[N, tokens, heads * width]`; `bias` is `[heads, n, n]`; `group` heads share keys and values."""
+def _attention(q, k, v, heads, scale, bias=None, factors=None, windows=None, group=1, causal=False, most=None):
+    """Softmax attention over `[N, tokens, heads * width]`; `bias` is `[heads, n, n]`; `group` heads share keys and values.
+    More than `most` tokens would be a sliding window, which is not computed."""
     n, tokens, _ = q.shape
+    if most is not None and tokens > most:
+        raise ValueError(f"{tokens} tokens are more than the sliding window of {most}, which is not supported")
     mask = None
     if windows is not None:
         order, part = (t.to(q.device) for t in _windows(*windows))

@@ -137,7 +137,7 @@ fn vocabularies_give_the_ids_of_the_tokenizers_package() {
     let texts: Vec<&str> = v["texts"].as_array().unwrap().iter().map(|t| t.as_str().unwrap()).collect();
     for (name, want) in v["ids"].as_object().unwrap() {
         let mut all = vec![folder().join(format!("vocabulary-{name}.gguf"))];
-        if name == "default" {
+        if name == "gpt-2" {
             // Beside weights, as transformers keeps it.
             let dir = beside.path();
             std::fs::copy(folder().join("llama/model.safetensors"), dir.join("model.safetensors")).unwrap();
@@ -228,6 +228,24 @@ fn ids_are_scored_from_every_file_of_a_network() {
         assert!((nats - mean).abs() < 1e-5, "{nats}, not {mean}");
         assert!((found["perplexity"].as_f64().unwrap() - mean.exp()).abs() < 1e-3 * mean.exp());
         assert!(found["convention"].as_str().unwrap().starts_with("inside: windows of 13"));
+    }
+}
+
+#[test]
+fn windows_beyond_what_a_model_was_made_for_are_noted() {
+    let dir = tempfile::tempdir().unwrap();
+    let ids = dir.path().join("ids.u16");
+    std::fs::write(&ids, (0..66u16).flat_map(u16::to_le_bytes).collect::<Vec<u8>>()).unwrap();
+    for model in ["llama", "llama.gguf"] {
+        // Of a window of n tokens the model sees n - 1.
+        for (window, noted) in [("65", false), ("66", true)] {
+            let mut eval = Command::new(env!("CARGO_BIN_EXE_paring"));
+            eval.args(["eval", "--window", window, "--device", "cpu", "--data"]).arg(&ids).arg(folder().join(model));
+            let out = eval.env("PARING_HOME", dir.path()).output().unwrap();
+            let said = String::from_utf8(out.stderr).unwrap();
+            assert!(out.status.success(), "{said}");
+            assert_eq!(said.contains("longer than the 64 that the model was made for"), noted, "{window}: {said}");
+        }
     }
 }
 

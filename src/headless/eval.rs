@@ -117,10 +117,12 @@ fn told(
     device: &str,
     run: &Scored,
 ) -> Result<Exit> {
-    out::notes(&run.notes);
-    let (m, convention) = (&run.metrics, options.convention());
+    let beyond = model.info.context.filter(|most| options.targets() > *most).map(|most| {
+        format!("windows of {} tokens are longer than the {most} that the model was made for", options.window)
+    });
+    out::notes(run.notes.iter().chain(&beyond));
+    let (m, convention) = (&run.metrics, options.convention(data.begun_with()));
     let tokens = m.n * options.targets();
-    let of = |name: &str| m.other(name).unwrap_or_default();
     if args.json {
         print_json(&json!({
             "model": model.info.name,
@@ -131,8 +133,8 @@ fn told(
             "tokens": tokens,
             "nats_per_token": m.loss,
             "standard_error": m.standard_error,
-            "perplexity": of(PERPLEXITY),
-            "next_token_accuracy": of(NEXT_TOKEN),
+            "perplexity": m.other(PERPLEXITY),
+            "next_token_accuracy": m.other(NEXT_TOKEN),
             "convention": convention,
             "weight_bytes": plan.weight_bytes(),
         }))?;
@@ -142,9 +144,10 @@ fn told(
     say!("data        {}  {}, {tokens} tokens", data.card().name, counted(m.n, "window"))?;
     say!("convention  {convention}")?;
     say!("device      {device}")?;
-    say!("nats/token  {:.5}  (standard error over windows {:.5})", m.loss, m.standard_error.unwrap_or_default())?;
-    say!("perplexity  {:.4}", of(PERPLEXITY))?;
-    say!("next token  {:.2} % right", 100.0 * of(NEXT_TOKEN))?;
+    let error = m.standard_error.map_or("–".to_owned(), |e| format!("{e:.5}"));
+    say!("nats/token  {:.5}  (standard error over windows {error})", m.loss)?;
+    say!("perplexity  {}", m.other(PERPLEXITY).map_or("–".to_owned(), |p| format!("{p:.4}")))?;
+    say!("next token  {:.2} % right", 100.0 * m.other(NEXT_TOKEN).unwrap_or_default())?;
     say!("weights     {:.3} MB in the plan", plan.weight_bytes() as f64 / 1e6)?;
     Ok(Exit::Done)
 }

@@ -99,6 +99,7 @@ impl Engine for Fake {
                 source: "fake".into(),
                 hash: "0".to_owned(),
                 notes: Vec::new(),
+                context: None,
             },
             graph: Graph { nodes: Vec::new(), output: NodeId(0), blocks: Vec::new() },
             groups: ["a", "b", "c"].map(group).to_vec(),

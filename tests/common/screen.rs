@@ -59,6 +59,7 @@ pub fn card() -> SessionCard {
             source: "/models/vit_b16.safetensors".into(),
             hash: "3f9a".repeat(16),
             notes: vec![],
+            context: None,
         },
         graph,
         groups,

@@ -121,6 +121,7 @@ pub fn state() -> State {
             source: "resnet20.safetensors".into(),
             hash: "0".into(),
             notes: vec![],
+            context: None,
         },
         graph,
         groups,

@@ -5,7 +5,7 @@ gguf package decodes; a vocabulary with the ids that tokenizers makes.
     python3 -m venv venv && venv/bin/pip install torch transformers gguf safetensors tokenizers
     venv/bin/python tests/conformance/make_language.py
 
-tests/language.rs and tests/gguf.rs load each and compare. The same script and versions write the same bytes.
+tests/language.rs and src/engine/model/gguf/tests.rs load each and compare. The same script and versions write the same bytes.
 """
 
 import json
@@ -149,7 +149,7 @@ def write_vocabulary(at):
     bytes_ = lambda regex: pre.ByteLevel(add_prefix_space=False, trim_offsets=False, use_regex=regex)
     split = lambda digits: pre.Split(tokenizers.Regex(later % digits), "isolated")
     cuts = {
-        "default": bytes_(True),
+        "gpt-2": bytes_(True),
         "smollm": pre.Sequence([pre.Digits(True), bytes_(True)]),
         "qwen2": pre.Sequence([split(""), bytes_(False)]),
         "llama-bpe": pre.Sequence([split("{1,3}"), bytes_(False)]),
@@ -182,7 +182,7 @@ def write_vocabulary(at):
         w.add_token_types([3 if t in special else 1 for t in tokens])
         w.add_token_merges(merges)
         finish(w)
-        if name == "default":
+        if name == "gpt-2":
             os.makedirs(os.path.join(at, "vocabulary"))
             t.save(os.path.join(at, "vocabulary", "tokenizer.json"))
     return {"texts": TEXTS, "ids": expected}

@@ -21,6 +21,11 @@ pub trait Items: Debug + Send + Sync {
     /// An index past the end, an item that cannot be read.
     fn batch(&self, picks: &[usize]) -> Result<(Tensor, Targets), DataError>;
 
+    /// The token that was put before every document of a text; `None` where nothing was added.
+    fn begun_with(&self) -> Option<u32> {
+        None
+    }
+
     /// Bytes that tell item `i`, target included, from every other; `None` past the end.
     fn content(&self, i: usize) -> Option<Vec<u8>>;
 }
@@ -30,6 +35,14 @@ impl Dataset {
     pub fn of_items(mut card: DataCard, items: Arc<dyn Items>, task: Arc<dyn Task>) -> Dataset {
         card.images = items.len();
         Dataset { task, ..Dataset::new(card, Source::Items(items), true) }
+    }
+
+    /// [`Items::begun_with`] of its items.
+    pub fn begun_with(&self) -> Option<u32> {
+        match &*self.source {
+            Source::Items(items) => items.begun_with(),
+            _ => None,
+        }
     }
 
     /// What the set is made for.

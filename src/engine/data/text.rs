@@ -1,6 +1,7 @@
 //! Text as windows of tokens for language models.
 //!
 //! A file of plain text (UTF-8), tokenized as one piece without a token before it; or token ids as they are (`.u16`, little-endian).
+//! Where lines of `<|endoftext|>` part documents and the vocabulary has another token for that, each begins with that token instead.
 //! Windows follow one another from the start and do not overlap; what is left at the end is not used. Which tokens of a window count
 //! is a [`Counted`], since published figures differ in it. Not here: vocabularies (`model::tokenizer`), scores (`task`).
 
@@ -60,14 +61,18 @@ pub struct TextOptions {
 }
 
 impl TextOptions {
-    /// What a score is of, in words.
-    pub fn convention(&self) -> String {
+    /// What a score is of, in words; `begun_with` as [`Dataset::begun_with`] tells it.
+    pub fn convention(&self, begun_with: Option<u32>) -> String {
         let (n, counted) = (self.window, self.counted.label());
         let which = match self.counted {
             Counted::Inside => format!("the {} tokens after the first of each count", n.saturating_sub(1)),
             Counted::Next => format!("the {n} tokens that follow those of each count"),
         };
-        format!("{counted}: windows of {n} from the start, not overlapping, no token added; {which}")
+        let added = match begun_with {
+            Some(id) => format!("documents begin with token {id}"),
+            None => "no token added".to_owned(),
+        };
+        format!("{counted}: windows of {n} from the start, not overlapping, {added}; {which}")
     }
 
     /// Tokens that count in a window.
@@ -88,6 +93,8 @@ struct Windows {
     /// Inputs of a window, and as many targets.
     inputs: usize,
     count: usize,
+    /// Stands before each document.
+    begun_with: Option<u32>,
 }
 
 /// Opens the text or the ids in the file at `spec` as a set of windows.
@@ -105,12 +112,12 @@ pub fn text(spec: &str, tokenizer: Option<&Tokenizer>, options: &TextOptions) ->
         return Err(bad("it is a folder".into(), "name a file of plain text, or of token ids (`.u16`)"));
     }
     let io = DataError::io(path);
-    let ids = if path.extension().is_some_and(|e| e == "u16") {
+    let (ids, begun_with) = if path.extension().is_some_and(|e| e == "u16") {
         let bytes = files::read(path, MAX_IDS).map_err(io)?;
         if bytes.len() % 2 == 1 {
             return Err(bad("it has an odd number of bytes".into(), "ids of two bytes each, little-endian"));
         }
-        bytes.chunks_exact(2).map(|b| u32::from(u16::from_le_bytes([b[0], b[1]]))).collect()
+        (bytes.chunks_exact(2).map(|b| u32::from(u16::from_le_bytes([b[0], b[1]]))).collect(), None)
     } else {
         let text = files::read_text(path, MAX_TEXT).map_err(io)?;
         let Some(tokenizer) = tokenizer else {
@@ -121,30 +128,42 @@ pub fn text(spec: &str, tokenizer: Option<&Tokenizer>, options: &TextOptions) ->
     };
     let (step, inputs) = (options.window, options.targets());
     // The last input's target must be there as well.
-    let all = ids.len().checked_sub(inputs + 1).map_or(0, |rest| rest / step + 1);
+    let all = inputs.checked_add(1).and_then(|n| ids.len().checked_sub(n)).map_or(0, |rest| rest / step + 1);
     if all == 0 {
         let found = format!("it has {} tokens, less than one window of {step}", ids.len());
         return Err(bad(found, "a longer text, or a smaller `--window`"));
     }
     let count = if options.limit == 0 { all } else { all.min(options.limit) };
     let card = DataCard { name: file_name(path), source: spec.to_owned(), limit: options.limit, ..DataCard::default() };
-    Ok(Dataset::of_items(card, Arc::new(Windows { ids, step, inputs, count }), Arc::new(NextToken)))
+    Ok(Dataset::of_items(card, Arc::new(Windows { ids, step, inputs, count, begun_with }), Arc::new(NextToken)))
 }
 
 /// The ids of a text. One whose documents are parted by lines of `<|endoftext|>`, for a vocabulary that has another token for that:
-/// each document begins with it.
-fn ids_of(text: &str, tokenizer: &Tokenizer) -> crate::model::Result<Vec<u32>> {
-    let parted = text.lines().any(|line| line == DOCUMENT) && tokenizer.id(DOCUMENT).is_none();
-    let (true, Some(begin)) = (parted, tokenizer.begin()) else { return tokenizer.encode(text) };
+/// each document begins with it, and it is told beside the ids.
+fn ids_of(text: &str, tokenizer: &Tokenizer) -> crate::model::Result<(Vec<u32>, Option<u32>)> {
+    let documents = documents(text);
+    let parted = documents.len() > 1 && tokenizer.id(DOCUMENT).is_none();
+    let (true, Some(begin)) = (parted, tokenizer.begin()) else { return Ok((tokenizer.encode(text)?, None)) };
     let mut ids = Vec::new();
-    for document in text.split(&format!("{DOCUMENT}\n")) {
-        let document = document.strip_suffix(DOCUMENT).unwrap_or(document).trim();
-        if !document.is_empty() {
-            ids.push(begin);
-            ids.extend(tokenizer.encode(document)?);
-        }
+    for document in documents.into_iter().map(str::trim).filter(|d| !d.is_empty()) {
+        ids.push(begin);
+        ids.extend(tokenizer.encode(document)?);
     }
-    Ok(ids)
+    Ok((ids, Some(begin)))
+}
+
+/// What stands before, between and after lines of `<|endoftext|>`, whichever way lines end.
+fn documents(text: &str) -> Vec<&str> {
+    let (mut all, mut from, mut at) = (Vec::new(), 0, 0);
+    for line in text.split_inclusive('\n') {
+        if line.lines().next() == Some(DOCUMENT) {
+            all.push(&text[from..at]);
+            from = at + line.len();
+        }
+        at += line.len();
+    }
+    all.push(&text[from..]);
+    all
 }
 
 impl Windows {
@@ -170,6 +189,10 @@ impl Items for Windows {
         }
         let tensor = |v: Vec<u32>| Tensor::from_vec(v, (picks.len(), self.inputs), &Device::Cpu);
         Ok((tensor(x)?, Targets::Values(tensor(y)?)))
+    }
+
+    fn begun_with(&self) -> Option<u32> {
+        self.begun_with
     }
 
     fn content(&self, i: usize) -> Option<Vec<u8>> {
@@ -218,8 +241,49 @@ mod tests {
         assert!(inside.batch([3], &Preprocess::none()).is_err());
         let options = TextOptions { window: 4, counted: Counted::Inside, limit: 0 };
         assert!(
-            options.convention().starts_with("inside: windows of 4") && options.convention().contains("the 3 tokens")
+            options.convention(None).starts_with("inside: windows of 4")
+                && options.convention(None).contains("the 3 tokens")
         );
+        assert_eq!(inside.begun_with(), None);
+    }
+
+    /// A vocabulary of llama2.c's: the three tokens that all have, a space and two letters.
+    fn letters() -> (tempfile::TempDir, Tokenizer) {
+        let dir = tempfile::tempdir().unwrap();
+        let mut bytes = 5i32.to_le_bytes().to_vec();
+        for token in ["<unk>", "\n<s>\n", "\n</s>\n", " ", "a", "b"] {
+            bytes.extend(0f32.to_le_bytes());
+            bytes.extend((token.len() as i32).to_le_bytes());
+            bytes.extend(token.as_bytes());
+        }
+        std::fs::write(dir.path().join("tok6.bin"), bytes).unwrap();
+        std::fs::write(dir.path().join("model.safetensors"), [0; 8]).unwrap();
+        let tokenizer = Tokenizer::of(&dir.path().join("model.safetensors")).unwrap().unwrap();
+        (dir, tokenizer)
+    }
+
+    #[test]
+    fn a_token_before_each_document_is_told() {
+        let (dir, tokenizer) = letters();
+        let options = TextOptions { window: 8, counted: Counted::Inside, limit: 0 };
+        let opened = |text: &str| {
+            let path = dir.path().join("text.txt");
+            std::fs::write(&path, text).unwrap();
+            super::text(path.to_str().unwrap(), Some(&tokenizer), &options).unwrap()
+        };
+        for end in ["\n", "\r\n"] {
+            let data = opened(&["ab", DOCUMENT, "ba", DOCUMENT, "aa", ""].join(end));
+            assert_eq!(pairs(&data, 0), (vec![1, 3, 4, 5, 1, 3, 5], vec![3, 4, 5, 1, 3, 5, 4]), "{end:?}");
+            assert_eq!(data.begun_with(), Some(1));
+            let told = options.convention(data.begun_with());
+            assert!(told.contains("documents begin with token 1") && !told.contains("no token"), "{told}");
+        }
+        let whole = opened("aaaabbbb");
+        assert_eq!(whole.begun_with(), None);
+        assert!(options.convention(None).contains("no token added"));
+        // Within a line it parts nothing.
+        assert_eq!(documents("a<|endoftext|>\nb"), ["a<|endoftext|>\nb"]);
+        assert_eq!(documents("<|endoftext|>\na\n<|endoftext|>"), ["", "a\n", ""]);
     }
 
     #[test]
@@ -231,6 +295,8 @@ mod tests {
         refused(open(&ids(4), 5, Counted::Inside, 0), "less than one window");
         refused(open(&ids(4), 1, Counted::Inside, 0), "nothing to predict");
         refused(open(&ids(4), 4, Counted::Next, 0), "less than one window");
+        refused(open(&ids(4), usize::MAX, Counted::Inside, 0), "less than one window");
+        refused(open(&ids(4), usize::MAX, Counted::Next, 0), "less than one window");
         let file = tempfile::NamedTempFile::new().unwrap();
         std::fs::write(file.path(), "some words").unwrap();
         refused(open(&file, 4, Counted::Inside, 0), "without a tokenizer");

@@ -242,7 +242,7 @@ fn iq4_xs(b: &[u8], y: &mut [f32]) {
 mod tests {
     use super::*;
 
-    /// The bits of every value are held against the Python package by `tests/gguf.rs`; here the shapes of blocks.
+    /// The bits of every value are held against the Python package by `gguf/tests.rs`; here the shapes of blocks.
     #[test]
     fn blocks_have_their_sizes() {
         for block in Block::ALL {

@@ -51,6 +51,15 @@ impl Json {
         Some(Json { path: self.path.clone(), value: self.field(key)?.clone() })
     }
 
+    pub fn is_object(&self) -> bool {
+        self.value.is_object()
+    }
+
+    /// Is there an object in one of its fields?
+    pub fn holds_objects(&self) -> bool {
+        self.value.as_object().is_some_and(|o| o.values().any(Value::is_object))
+    }
+
     pub fn field(&self, key: &str) -> Option<&Value> {
         self.value.get(key).filter(|v| !v.is_null())
     }
@@ -133,6 +142,11 @@ impl Sidecar {
             config: Json::read(dir.join("config.json"))?,
             preprocessor: Json::read(dir.join("preprocessor_config.json"))?,
         })
+    }
+
+    /// Positions that a language model was made for (Meta's word comes second); `None` where that is not told.
+    pub fn context(&self) -> Option<usize> {
+        ["max_position_embeddings", "max_seq_len"].iter().find_map(|k| self.config.count(k).ok().flatten())
     }
 
     /// What `config.json` calls itself, for messages.

@@ -27,6 +27,7 @@ pub(super) fn model(
             source: path.to_owned(),
             hash: params.hash(),
             notes,
+            context: sidecar.context(),
         },
         graph: Arc::new(graph),
         params,

@@ -252,4 +252,7 @@ pub struct ModelInfo {
     pub hash: String,
     /// Warnings met while loading (unused tensors, unusual values).
     pub notes: Vec<String>,
+    /// Tokens that a language model was made for at most, where its configuration tells.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub context: Option<usize>,
 }

@@ -207,7 +207,7 @@ fn expression(node: &Node) -> String {
         }
         Op::AddPositions(_) => format!("{x} + {}", p(ParamRole::Embedding)),
         Op::Attention(a) => {
-            let op::Attention { heads, fused, scale, cosine, windows, bias, group, causal, .. } = a;
+            let op::Attention { heads, fused, scale, cosine, windows, bias, group, causal, most, .. } = a;
             let [q, k, w] = a.widths();
             let parts = match fused {
                 true => format!("*{x}.split([{q}, {k}, {w}], -1)"),
@@ -228,6 +228,9 @@ fn expression(node: &Node) -> String {
             }
             if *causal {
                 more.push_str(", causal=True");
+            }
+            if let Some(most) = most {
+                let _ = write!(more, ", most={most}");
             }
             format!("_attention({parts}, {heads}, {scale:?}{more})")
         }
@@ -263,6 +266,21 @@ fn position_bias(bias: PositionBias, windows: Option<Windows>, p: &dyn Fn(ParamR
 mod tests {
     use super::*;
     use crate::graph::{Builder, Conv};
+
+    #[test]
+    fn a_sliding_window_is_told() {
+        let generated = |most: Option<usize>| {
+            let mut b = Builder::default();
+            let ids = b.input_of(op::Input::ids(50));
+            let x = b.embedding("embed", ids, 50, 24);
+            let core = op::Attention { most, ..op::Attention::decoder(4, 1, 6) };
+            let x = b.node("core", Op::Attention(core), &[x, x, x]);
+            source(&b.finish(x).unwrap(), "model.safetensors").split("class Net").nth(1).unwrap().to_owned()
+        };
+        let text = generated(Some(5));
+        assert!(text.contains(", causal=True, most=5)"), "{text}");
+        assert!(!generated(None).contains("most="));
+    }
 
     #[test]
     fn names_cannot_break_out_of_their_strings() {

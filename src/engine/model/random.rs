@@ -35,6 +35,7 @@ pub fn random(spec: &FamilySpec, seed: u64) -> Model {
             source: Default::default(),
             hash,
             notes: Vec::new(),
+            context: None,
         },
     }
 }

@@ -117,12 +117,15 @@ impl Scorer for Surprise {
         let reading =
             |name: &str, score, scale, unit: &str| Reading { name: name.into(), score, scale, unit: unit.into() };
         let right = self.correct as f64 / self.tokens.max(1) as f64;
+        // Beyond some 700 nats no number holds it.
+        let perplexity = Some(mean.exp()).filter(|p| p.is_finite()).map(|p| reading(PERPLEXITY, p, 1.0, ""));
         let metrics = Metrics {
             n: self.nats.len(),
             score: -mean,
             loss: mean,
-            standard_error: Some((var / n.max(1.0)).sqrt()),
-            others: vec![reading(PERPLEXITY, mean.exp(), 1.0, ""), reading(NEXT_TOKEN, right, 100.0, "%")],
+            // One window does not tell how far others are from it.
+            standard_error: (n > 1.0).then(|| (var / n).sqrt()),
+            others: perplexity.into_iter().chain([reading(NEXT_TOKEN, right, 100.0, "%")]).collect(),
             classes: None,
         };
         Scored { metrics, scores: self.nats.iter().map(|w| -*w as f32).collect(), ..Scored::default() }
@@ -160,6 +163,24 @@ mod tests {
         // The loss that training sees is the same number.
         let loss = NextToken.loss(&outputs(), &next([0, 2, 1, 2]), 1.0).unwrap().to_scalar::<f32>().unwrap();
         assert!((f64::from(loss) - m.loss).abs() < 1e-6);
+    }
+
+    #[test]
+    fn one_window_has_no_standard_error() {
+        let mut s = Surprise::default();
+        let one = Targets::Values(Tensor::new(&[[0u32, 2]], &Device::Cpu).unwrap());
+        s.add(&outputs().narrow(0, 0, 1).unwrap(), &one).unwrap();
+        assert_eq!(s.scored().metrics.standard_error, None);
+        s.add(&outputs(), &next([0, 2, 1, 2])).unwrap();
+        assert!(s.scored().metrics.standard_error.is_some_and(|e| e > 0.0));
+    }
+
+    #[test]
+    fn a_perplexity_that_no_number_holds_is_left_out() {
+        let mut s = Surprise::default();
+        s.add(&(outputs() * 1e4).unwrap(), &next([1, 0, 0, 0])).unwrap();
+        let m = s.scored().metrics;
+        assert!(m.loss > 1e3 && m.other(PERPLEXITY).is_none() && m.other(NEXT_TOKEN).is_some());
     }
 
     #[test]

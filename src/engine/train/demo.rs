@@ -184,6 +184,7 @@ fn assemble(kind: DemoModel, params: ParamStore) -> Result<Model, crate::graph::
             source: Default::default(),
             hash,
             notes: Vec::new(),
+            context: None,
         },
     })
 }

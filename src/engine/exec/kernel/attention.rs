@@ -292,7 +292,7 @@ mod tests {
     }
 
     /// Two heads of keys and values for six of queries, each row seeing those before it; the same bits for every number of
-    /// threads, and for a row however many come after it.
+    /// threads, and the same to rounding for a row however many come after it.
     #[test]
     fn shared_keys_under_a_causal_mask_match_f64() {
         let a = Attention { tokens: 333, heads: 6, qk: 16, v: 24, scale: 0.25, group: 3, causal: true };

@@ -155,6 +155,10 @@ pub(super) fn read(r: &Reader) -> Result<FamilySpec> {
     if experts {
         return Err(r.not("it has experts"));
     }
+    let layers = r.count(|i| format!("layers.{i}.q.weight"))?;
+    if let Some(told) = either("num_hidden_layers", "n_layers")?.filter(|n| *n != layers) {
+        return Err(r.not(format!("its configuration tells of {told} layers, and there are weights for {layers}")));
+    }
     let tied = !r.has("head.weight");
     if tied && c.bool("tie_word_embeddings")? == Some(false) {
         return Err(r.not(format!("tensor `{}` is missing", r.names.of("head.weight"))));
@@ -163,7 +167,7 @@ pub(super) fn read(r: &Reader) -> Result<FamilySpec> {
         names: r.names,
         vocab,
         dim,
-        layers: r.count(|i| format!("layers.{i}.q.weight"))?,
+        layers,
         heads,
         kv_heads,
         head_dim,
@@ -188,7 +192,14 @@ fn rotary(r: &Reader, head_dim: usize) -> Result<(f64, usize)> {
     let c = &r.sidecar.config;
     // Since transformers 5 in an object of its own.
     let inside = c.inside("rope_parameters");
-    for scaling in [c.inside("rope_scaling"), inside.clone()].into_iter().flatten() {
+    for (key, scaling) in [("rope_scaling", c.inside("rope_scaling")), ("rope_parameters", inside.clone())] {
+        let Some(scaling) = scaling else { continue };
+        if !scaling.is_object() {
+            return Err(c.bad(format!("`{key}` is no JSON object")));
+        }
+        if scaling.holds_objects() {
+            return Err(r.not(format!("rotary positions that differ between layers (`{key}`) are not supported")));
+        }
         let kind = match scaling.string("rope_type")? {
             Some(kind) => Some(kind),
             None => scaling.string("type")?,
@@ -196,13 +207,20 @@ fn rotary(r: &Reader, head_dim: usize) -> Result<(f64, usize)> {
         if let Some(kind) = kind.filter(|k| *k != "default") {
             return Err(r.not(format!("scaled rotary positions (`{}`) are not supported", printable(kind))));
         }
+        if kind.is_none() && scaling.field("factor").is_some() {
+            return Err(r.not(format!("scaled rotary positions (`{key}` has a factor) are not supported")));
+        }
     }
-    let own = inside.as_ref().map_or(Ok(None), |i| i.number("rope_theta"))?;
-    let theta = own.map_or_else(|| c.number("rope_theta"), |t| Ok(Some(t)))?.unwrap_or(10_000.0);
+    // What stands in that object goes before what stands beside it.
+    let number = |key: &str| {
+        let own = inside.as_ref().map_or(Ok(None), |i| i.number(key))?;
+        own.map_or_else(|| c.number(key), |n| Ok(Some(n)))
+    };
+    let theta = number("rope_theta")?.unwrap_or(10_000.0);
     if theta <= 0.0 {
         return Err(c.bad("`rope_theta` is not positive"));
     }
-    let turned = match (c.count("rotary_dim")?, c.number("partial_rotary_factor")?) {
+    let turned = match (c.count("rotary_dim")?, number("partial_rotary_factor")?) {
         (Some(n), _) => n,
         (None, Some(share)) if (0.0..=1.0).contains(&share) => (head_dim as f64 * share) as usize,
         (None, Some(_)) => return Err(c.bad("`partial_rotary_factor` is out of range")),
@@ -266,7 +284,9 @@ fn layer(b: &mut Builder, s: &DecoderSpec, at: &str, x: NodeId) -> NodeId {
 mod tests {
     use super::*;
     use crate::graph::{Binding, macs_at, node_params};
+    use crate::model::{LoadOptions, load};
     use crate::prune::{GroupKind, groups};
+    use std::path::Path;
 
     fn small(kv_heads: usize) -> DecoderSpec {
         DecoderSpec {
@@ -325,6 +345,51 @@ mod tests {
         }
         let protected = |id: &str| groups.iter().find(|g| g.id.ends_with(id)).and_then(|g| g.protected.clone());
         assert!(protected("lm_head").is_some_and(|why| why.contains("output")));
+    }
+
+    /// A small Llama with a line of its `config.json` written anew.
+    fn with(old: &str, new: &str) -> crate::model::Result<crate::model::Model> {
+        let dir = tempfile::tempdir().unwrap();
+        let from = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/conformance/language/llama");
+        std::fs::copy(from.join("model.safetensors"), dir.path().join("model.safetensors")).unwrap();
+        let config = std::fs::read_to_string(from.join("config.json")).unwrap();
+        assert!(config.contains(old), "{old}");
+        std::fs::write(dir.path().join("config.json"), config.replace(old, new)).unwrap();
+        load(dir.path(), &LoadOptions::default())
+    }
+
+    fn refused(old: &str, new: &str, words: &str) {
+        let error = with(old, new).unwrap_err().to_string();
+        assert!(error.contains(words), "{error}");
+    }
+
+    #[test]
+    fn a_layer_too_many_or_too_few_is_not_passed_over() {
+        for n in [1, 3] {
+            let words = format!("{n} layers, and there are weights for 2");
+            refused("\"num_hidden_layers\": 2", &format!("\"num_hidden_layers\": {n}"), &words);
+        }
+    }
+
+    #[test]
+    fn scaled_positions_are_refused_however_they_are_written() {
+        let last = "\"rope_type\": \"default\"";
+        refused(last, "\"factor\": 2.0", "`rope_parameters` has a factor");
+        refused(last, "\"full_attention\": {\"rope_theta\": 1e6}", "differ between layers");
+        let beside = |text: &str| format!("\"rope_scaling\": {text}, \"rope_parameters\"");
+        refused("\"rope_parameters\"", &beside("{\"factor\": 2.0}"), "`rope_scaling` has a factor");
+        refused("\"rope_parameters\"", &beside("4.0"), "`rope_scaling` is no JSON object");
+        assert!(with("\"rope_parameters\"", &beside("null")).is_ok());
+    }
+
+    #[test]
+    fn turned_values_are_read_where_the_base_stands() {
+        let model = with("\"rope_type\": \"default\"", "\"partial_rotary_factor\": 0.5").unwrap();
+        let turned = model.graph.nodes.iter().find_map(|n| match &n.op {
+            Op::Rope(rope) => Some((rope.turned, rope.head_dim)),
+            _ => None,
+        });
+        assert!(turned.is_some_and(|(turned, width)| 2 * turned == width), "{turned:?}");
     }
 
     #[test]

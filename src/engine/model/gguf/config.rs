@@ -39,15 +39,21 @@ pub(in crate::model) fn config(m: &Metadata) -> Option<Value> {
         }
     }
     for (theirs, ours) in [("attention.layer_norm_rms_epsilon", "rms_norm_eps"), ("rope.freq_base", "rope_theta")] {
-        if let Some(n) = m.number(&key(theirs)) {
-            // Stored as f32 of a decimal number.
-            c.insert(ours.to_owned(), json!(decimal(n)));
+        let key = key(theirs);
+        // Stored as f32 of a decimal number.
+        if let Some(n) = m.number(&key).map(decimal).filter(|n| n.is_finite()) {
+            c.insert(ours.to_owned(), json!(n));
+        } else if m.has(&key) {
+            // JSON has no word for it; the family refuses what is no number.
+            c.insert(ours.to_owned(), json!("not finite"));
         }
     }
-    if let Some(kind) = m.string(&key("rope.scaling.type")).filter(|k| *k != "none") {
+    // Linear is what a factor means where no type is told; 0 stands for none.
+    let factor = ["rope.scaling.factor", "rope.scale_linear"].iter().find_map(|k| m.number(&key(k)));
+    let scaled = factor.is_some_and(|n| n != 0.0 && n != 1.0);
+    let kind = m.string(&key("rope.scaling.type")).or(scaled.then_some("linear"));
+    if let Some(kind) = kind.filter(|k| *k != "none") {
         c.insert("rope_scaling".to_owned(), json!({ "rope_type": kind }));
-    } else if m.number(&key("rope.scale_linear")).is_some_and(|n| n != 1.0) {
-        c.insert("rope_scaling".to_owned(), json!({ "rope_type": "linear" }));
     }
     Some(Value::Object(c))
 }

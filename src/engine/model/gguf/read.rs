@@ -139,7 +139,8 @@ pub(in crate::model) fn read(blob: &Blob, path: &Path) -> Result<Checkpoint> {
     // Name, dimensions, type and offset take 24 bytes at least; key, type and value 13.
     let tensors = c.count(24, "its list of tensors")?;
     let entries = c.count(13, "its metadata")?;
-    let mut values = IndexMap::with_capacity(entries);
+    // What is declared is not yet there: an entry takes many times its thirteen bytes once it is read.
+    let mut values = IndexMap::new();
     for _ in 0..entries {
         let key = c.string("a key of its metadata")?;
         let what = format!("metadata `{}`", printable(key));
@@ -150,6 +151,10 @@ pub(in crate::model) fn read(blob: &Blob, path: &Path) -> Result<Checkpoint> {
         }
     }
     let metadata = Metadata { blob: blob.clone(), values };
+    if let Some(parts) = metadata.count("split.count").filter(|n| *n > 1) {
+        let hint = "join them with llama.cpp's `llama-gguf-split --merge`";
+        return Err(ModelError::unsupported(path, format!("it is one of {parts} parts of a model"), hint));
+    }
     let infos = (0..tensors).map(|_| info(c)).collect::<Result<Vec<_>>>()?;
     let alignment = match metadata.has("general.alignment") {
         false => ALIGNMENT,

@@ -213,6 +213,43 @@ fn lies_are_refused_before_anything_is_made_of_them() {
     assert_eq!(open(tensors(&[("t", &[8], 0, 0), ("u", &[4], 0, 32)])).unwrap().tensors.len(), 2);
 }
 
+#[test]
+fn a_part_of_a_model_is_refused() {
+    let part = |n: u32| {
+        let mut w = Writer::new(3, 0, 1);
+        w.text(b"split.count").u32(4).u32(n);
+        open(w.data(0))
+    };
+    let error = part(3).unwrap_err();
+    assert!(error.contains("one of 3 parts") && error.contains("hint: "), "{error}");
+    assert!(part(0).is_ok() && part(1).is_ok());
+}
+
+/// What the configuration of a Llama with one more number says.
+fn told(key: &[u8], value: f32, of: &str) -> serde_json::Value {
+    let mut w = Writer::new(3, 0, 2);
+    w.text(b"general.architecture").u32(8).text(b"llama");
+    w.text(key).u32(6).u32(value.to_bits());
+    let found = open(w.data(0)).unwrap();
+    super::config(&found.gguf.unwrap()).unwrap()[of].clone()
+}
+
+#[test]
+fn a_factor_without_a_type_is_linear_scaling() {
+    for key in [&b"llama.rope.scaling.factor"[..], b"llama.rope.scale_linear"] {
+        assert_eq!(told(key, 4.0, "rope_scaling")["rope_type"], "linear");
+        assert!(told(key, 1.0, "rope_scaling").is_null() && told(key, 0.0, "rope_scaling").is_null());
+    }
+}
+
+#[test]
+fn a_base_that_is_no_number_is_not_taken_for_an_absent_one() {
+    assert_eq!(told(b"llama.rope.freq_base", 5e5, "rope_theta"), 5e5);
+    for bad in [f32::INFINITY, f32::NAN] {
+        assert_eq!(told(b"llama.rope.freq_base", bad, "rope_theta"), "not finite");
+    }
+}
+
 proptest! {
     /// Any bytes changed anywhere: an error or a checkpoint, never a panic, and lists within the file.
     #[test]

@@ -24,7 +24,7 @@ pub(super) fn json(v: &Vocabulary<'_>, merges: &[&str], pre: &str) -> Result<Val
         json!({ "type": "Sequence", "pretokenizers": [split, bytes(false)] })
     };
     let (pre_tokenizer, normalizer, whole_words) = match pre {
-        "default" | "gpt-2" | "gpt2" => (bytes(true), Value::Null, false),
+        "gpt-2" | "gpt2" => (bytes(true), Value::Null, false),
         "smollm" => {
             let digits = json!({ "type": "Digits", "individual_digits": true });
             (json!({ "type": "Sequence", "pretokenizers": [digits, bytes(true)] }), Value::Null, false)

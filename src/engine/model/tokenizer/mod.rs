@@ -2,7 +2,8 @@
 //! GGUF file, or a `tok*.bin` of llama2.c.
 //!
 //! Byte-pair vocabularies go through the `tokenizers` crate, those of SentencePiece through `spm`. Not here: texts and windows (`data`). Invariants:
-//! no token is added to what was given (no beginning, no end); the same text gives the same ids.
+//! no token is added to what was given (no beginning, no end; a text of several documents is parted by `data`); the same text gives the
+//! same ids.
 
 mod gpt2;
 mod spm;
@@ -148,15 +149,13 @@ fn of_metadata(m: &Metadata, path: &Path) -> Result<Option<Tokenizer>> {
     match model {
         "gpt2" => {
             let merges = m.strings("tokenizer.ggml.merges").ok_or_else(|| damaged("no merges"))?;
-            let pre = m.string("tokenizer.ggml.pre").unwrap_or("default");
-            let json = gpt2::json(&vocabulary, &merges, pre).map_err(|pre| {
-                let why = format!("its text is cut by `{}`, which is not known", printable(&pre));
-                ModelError::unsupported(
-                    path,
-                    why,
-                    "give ids as a `.u16` file, or the original directory with its tokenizer.json",
-                )
-            })?;
+            let hint = "give ids as a `.u16` file, or the original directory with its tokenizer.json";
+            let unknown = |why: String| ModelError::unsupported(path, why, hint);
+            // What llama.cpp cuts by then (and by `default`) is none of the ways that are known here.
+            let pre =
+                m.string("tokenizer.ggml.pre").ok_or_else(|| unknown("it does not tell how text is cut".into()))?;
+            let json = gpt2::json(&vocabulary, &merges, pre)
+                .map_err(|pre| unknown(format!("its text is cut by `{}`, which is not known", printable(&pre))))?;
             Tokenizer::hub(json.to_string().as_bytes(), path, begin).map(Some)
         }
         "llama" => {
@@ -182,9 +181,40 @@ struct Vocabulary<'a> {
 }
 
 impl Vocabulary<'_> {
-    /// Tokens that text is searched for as they stand: control tokens (3) and those of users (4).
+    /// Tokens that text is searched for as they stand: the unknown token (2), control tokens (3) and those of users (4), as in
+    /// llama.cpp.
     fn whole(&self) -> impl Iterator<Item = (u32, &str)> {
         let kinds = self.types.iter().zip(&self.tokens);
-        (0u32..).zip(kinds).filter(|(_, (kind, _))| [3.0, 4.0].contains(*kind)).map(|(id, (_, token))| (id, *token))
+        (0u32..)
+            .zip(kinds)
+            .filter(|(_, (kind, _))| [2.0, 3.0, 4.0].contains(*kind))
+            .map(|(id, (_, token))| (id, *token))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// `bytes` with one run of bytes in another's place.
+    fn replaced(bytes: &[u8], old: &[u8], new: &[u8]) -> Vec<u8> {
+        let at = bytes.windows(old.len()).position(|w| w == old).expect("what is replaced");
+        [&bytes[..at], new, &bytes[at + old.len()..]].concat()
+    }
+
+    #[test]
+    fn byte_pairs_whose_text_is_cut_in_an_unknown_way_are_refused() {
+        let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/conformance/language/vocabulary-gpt-2.gguf");
+        let whole = std::fs::read(&file).unwrap();
+        let of = |bytes: Vec<u8>| {
+            let found = gguf::read(&Blob::Owned(bytes.into()), &file).unwrap();
+            of_metadata(&found.gguf.unwrap(), &file).map(|t| t.unwrap()).map_err(|e| e.to_string())
+        };
+        assert!(of(whole.clone()).is_ok());
+        let word = |text: &[u8]| [&(text.len() as u64).to_le_bytes()[..], text].concat();
+        let error = of(replaced(&whole, &word(b"gpt-2"), &word(b"default"))).unwrap_err();
+        assert!(error.contains("cut by `default`") && error.contains("hint: "), "{error}");
+        let error = of(replaced(&whole, b"tokenizer.ggml.pre", b"tokenizer.ggml.xxx")).unwrap_err();
+        assert!(error.contains("not tell how text is cut") && error.contains("hint: "), "{error}");
     }
 }

@@ -23,8 +23,9 @@ pub(super) struct Spm {
     space: &'static str,
     /// Text begins with a space whether it does or not.
     prefix: bool,
-    /// Tokens that are searched for as they stand, longest first.
-    whole: Vec<(String, u32)>,
+    /// Tokens that are searched for as they stand, by their first byte and the longest first: a text is long, and there may be
+    /// thousands of them.
+    whole: HashMap<u8, Vec<(String, u32)>>,
 }
 
 /// A run of text between its neighbours; empty ones were joined to those before them.
@@ -94,7 +95,7 @@ impl Spm {
     fn new(
         tokens: Vec<String>,
         scores: Vec<f32>,
-        mut whole: Vec<(String, u32)>,
+        mut all_whole: Vec<(String, u32)>,
         unknown: u32,
         space: &'static str,
         prefix: bool,
@@ -105,8 +106,13 @@ impl Spm {
             ids.entry(token.clone()).or_insert(id);
         });
         let bytes = (0..=255u8).map(|b| ids.get(&format!("<0x{b:02X}>")).copied()).collect();
-        whole.retain(|(token, _)| !token.is_empty());
-        whole.sort_by_key(|(token, _)| std::cmp::Reverse(token.len()));
+        all_whole.sort_by_key(|(token, _)| std::cmp::Reverse(token.len()));
+        let mut whole: HashMap<u8, Vec<(String, u32)>> = HashMap::new();
+        for (token, id) in all_whole {
+            if let Some(&first) = token.as_bytes().first() {
+                whole.entry(first).or_default().push((token, id));
+            }
+        }
         Spm { tokens, scores, ids, bytes, unknown, space, prefix, whole }
     }
 
@@ -119,7 +125,8 @@ impl Spm {
         let (mut rest, mut from) = (text, 0);
         while from < rest.len() {
             let here = &rest[from..];
-            match self.whole.iter().find(|(token, _)| here.starts_with(token.as_str())) {
+            let with_first = here.as_bytes().first().and_then(|first| self.whole.get(first));
+            match with_first.and_then(|all| all.iter().find(|(token, _)| here.starts_with(token.as_str()))) {
                 Some((token, id)) => {
                     self.piece(&rest[..from], &mut out);
                     out.push(*id);
@@ -230,8 +237,20 @@ mod tests {
         assert_eq!(words("é"), ["▁", "<0xC3>", "<0xA9>"]);
         assert_eq!(words("x"), ["▁", "<unk>"]);
         assert_eq!(words("a<s>a"), ["▁a", "<s>", "▁a"]);
+        // A text that is parted by unknown tokens has them as one each.
+        assert_eq!(words("a<unk>a"), ["▁a", "<unk>", "▁a"]);
         assert!(spm.encode("").is_empty());
         assert_eq!(spm.decode(&spm.encode("ab é")), " ab é");
+    }
+
+    #[test]
+    fn of_tokens_that_begin_alike_the_longest_stands() {
+        let tokens = ["<unk>", "<a>", "<a><b>", "é", "éa", ""];
+        let whole = Vocabulary { tokens: tokens.to_vec(), types: vec![2.0, 4.0, 4.0, 4.0, 4.0, 3.0] };
+        let spm = Spm::gguf(&whole, &[0.0; 6], false);
+        assert_eq!(spm.encode("<a><a><b>éaé"), [1, 2, 4, 3]);
+        // Another letter with the same first byte.
+        assert_eq!(spm.encode("è"), [0, 0]);
     }
 
     #[test]
