@@ -68,9 +68,10 @@ fn what_was_approved_outlives_every_fault() {
 
     // A machine without a device says so and touches nothing.
     home.set("SIMDEVICE_FAULT", "no-device");
-    let none = home.run(&["attach", "k"]);
-    let said = String::from_utf8_lossy(&none.stderr).into_owned();
-    assert!(!none.status.success() && said.contains("no CUDA-capable device"), "{said}");
+    let mut t = Term::start(&home, &["attach", "k"], 120, 40);
+    let code = t.end();
+    let said = t.wait_for("the reason", LONG, |s| s.contains("hint:"));
+    assert!(code != 0 && said.contains("no CUDA-capable device"), "{code}: {said}");
     assert_eq!(approved(&read(&place)), promised);
 
     home.set("SIMDEVICE_FAULT", "");
