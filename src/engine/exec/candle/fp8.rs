@@ -4,10 +4,11 @@
 //! one scale an output channel. Codes are multiplied as they are and summed in f32, and the sum is scaled by both. A row's
 //! own scale keeps the small numbers of one row from vanishing beside another row's large ones, as int8's does; that cublasLt
 //! has a scale for the whole matrix only (`cuda/lt`) costs the same pass over the sums that the bias and activation need.
-//! Invariant: K and the output channels of products are padded with zeros to [`ALIGN`], as cublasLt wants them.
+//! Invariant: K and the output channels of products are padded with zeros to a multiple that cublasLt wants
+//! ([`ProductLayout::aligned`]).
 
 use super::geometry::Geometry;
-use super::int8::{ALIGN, ProductLayout};
+use super::int8::{ProductLayout, padded};
 use super::kernels::convolved;
 use super::own::{Own, host};
 use crate::exec::kernel::rows;
@@ -53,13 +54,8 @@ impl Fp8 {
     ) -> Result<Fp8> {
         let oc = factors.len();
         let k = codes.len() / oc.max(1);
-        let products = !device.is_cpu() && !matches!(layout, ProductLayout::Groups(..));
-        let padded = |n: usize| if products { n.next_multiple_of(ALIGN) } else { n };
-        let (rows, cols) = (padded(oc), padded(k));
-        let mut held = vec![0u8; rows * cols];
-        for (to, from) in held.chunks_exact_mut(cols.max(1)).zip(codes.chunks_exact(k.max(1))) {
-            to[..k].copy_from_slice(from);
-        }
+        let (rows, cols) = (layout.aligned(oc, device), layout.aligned(k, device));
+        let held = padded(codes.iter().copied(), k, [rows, cols], 0);
         Ok(Fp8 {
             layout,
             w: Tensor::from_vec(held, (rows, cols), device)?,
@@ -81,12 +77,7 @@ impl Own for Run<'_> {
     const NAME: &'static str = "fp8 layer";
 
     fn out(&self, dims: &[usize]) -> Result<(Vec<usize>, DType)> {
-        let l = self.layer;
-        let dims = l.layout.out(dims, l.k, l.oc)?;
-        match self.residual {
-            Some(r) if r.dims() != dims => candle_core::bail!("a residual {:?} for {dims:?}", r.dims()),
-            _ => Ok((dims, DType::F32)),
-        }
+        self.layer.layout.out(dims, self.layer.k, self.layer.oc, self.residual)
     }
 
     fn plain(&self, x: &[f32], dims: &[usize]) -> Result<Vec<f32>> {

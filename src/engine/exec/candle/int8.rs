@@ -19,7 +19,7 @@ use crate::exec::cuda::{Arg, Arg::I32, Arg::I64, Arg::Ptr, Gpu, Input, int8_prod
 use cudarc::driver::CudaSlice;
 
 /// Rows and columns of int8 operands are multiples of this: cublasLt asks for 4, its fast kernels for 16.
-pub(super) const ALIGN: usize = 16;
+const ALIGN: usize = 16;
 
 /// The largest code.
 const TOP: u8 = 255;
@@ -43,25 +43,41 @@ pub(super) enum ProductLayout {
 }
 
 impl ProductLayout {
-    /// The output's shape of a layer of `k` weights a channel and `oc` channels, for an input of shape `dims`.
+    /// What a layer of `k` weights a channel and `oc` channels computes from an input of shape `dims`, to which `residual` is
+    /// added: f32 of this shape.
     ///
     /// # Errors
-    /// An input that does not fit.
-    pub fn out(&self, dims: &[usize], k: usize, oc: usize) -> Result<Vec<usize>> {
-        match self {
+    /// An input or a residual that does not fit.
+    pub fn out(&self, dims: &[usize], k: usize, oc: usize, residual: Option<&Tensor>) -> Result<(Vec<usize>, DType)> {
+        let out = match self {
             ProductLayout::Rows => {
                 let mut out = dims.to_vec();
                 match out.last_mut() {
                     Some(last) if *last == k => *last = oc,
                     _ => candle_core::bail!("a layer of {k} inputs got {dims:?}"),
                 }
-                Ok(out)
+                out
             }
             ProductLayout::Windows(w) | ProductLayout::Groups(w, _) => {
                 let g = Geometry::of(*w, dims)?;
-                Ok(vec![dims[0], oc, g.oh as usize, g.ow as usize])
+                vec![dims[0], oc, g.oh as usize, g.ow as usize]
             }
+        };
+        match residual {
+            Some(r) if r.dims() != out => candle_core::bail!("a residual {:?} for {out:?}", r.dims()),
+            _ => Ok((out, DType::F32)),
         }
+    }
+
+    /// Whether weights on `device` are an operand of a product, which wants them padded; a CPU and grouped convolutions read them
+    /// one by one.
+    pub fn multiplies(&self, device: &Device) -> bool {
+        !device.is_cpu() && !matches!(self, ProductLayout::Groups(..))
+    }
+
+    /// How many rows or columns are held of `n` that cublasLt multiplies on `device`.
+    pub fn aligned(&self, n: usize, device: &Device) -> usize {
+        if self.multiplies(device) { n.next_multiple_of(ALIGN) } else { n }
     }
 
     /// Rows of the product of a layer of `k` weights a channel, and how many of them are of one row of a linear or one image.
@@ -75,6 +91,14 @@ impl ProductLayout {
             }
         })
     }
+}
+
+/// Rows of `k` codes as `[rows, cols]`; what is beyond them is `padding`.
+pub(super) fn padded(codes: impl Iterator<Item = u8>, k: usize, [rows, cols]: [usize; 2], padding: u8) -> Vec<u8> {
+    let mut out = vec![padding; rows * cols];
+    let places = out.chunks_exact_mut(cols.max(1)).flat_map(|row| row.iter_mut().take(k));
+    places.zip(codes).for_each(|(to, code)| *to = code);
+    out
 }
 
 /// A quantized layer.
@@ -118,14 +142,8 @@ impl Int8 {
     ) -> Result<Int8> {
         let oc = factors.len();
         let k = q.len() / oc.max(1);
-        let padded = |n: usize| {
-            if device.is_cpu() || matches!(layout, ProductLayout::Groups(..)) { n } else { n.next_multiple_of(ALIGN) }
-        };
-        let (rows, cols) = (padded(oc), padded(k));
-        let mut bytes = vec![0u8; rows * cols];
-        for (to, from) in bytes.chunks_exact_mut(cols.max(1)).zip(q.chunks_exact(k.max(1))) {
-            to.iter_mut().zip(from).for_each(|(to, q)| *to = q.cast_unsigned());
-        }
+        let (rows, cols) = (layout.aligned(oc, device), layout.aligned(k, device));
+        let bytes = padded(q.iter().map(|q| q.cast_unsigned()), k, [rows, cols], 0);
         let sums: Vec<i32> = q.chunks_exact(k.max(1)).map(|r| r.iter().map(|&v| i32::from(v)).sum()).collect();
         let fixed = match &codes {
             Codes::Fixed(c) if !device.is_cpu() => {
@@ -168,12 +186,7 @@ impl Own for Run<'_> {
     const NAME: &'static str = "int8 layer";
 
     fn out(&self, dims: &[usize]) -> Result<(Vec<usize>, DType)> {
-        let l = self.layer;
-        let dims = l.layout.out(dims, l.k, l.oc)?;
-        match self.residual {
-            Some(r) if r.dims() != dims => candle_core::bail!("a residual {:?} for {dims:?}", r.dims()),
-            _ => Ok((dims, DType::F32)),
-        }
+        self.layer.layout.out(dims, self.layer.k, self.layer.oc, self.residual)
     }
 
     fn plain(&self, x: &[f32], dims: &[usize]) -> Result<Vec<f32>> {

@@ -6,7 +6,7 @@
 //! and the scales.
 
 use super::geometry::Geometry;
-use super::int8::ProductLayout;
+use super::int8::{ProductLayout, padded};
 use super::kernels::convolved;
 use super::own::{Own, host};
 use crate::exec::kernel::rows;
@@ -119,12 +119,8 @@ impl Packed {
             candle_core::bail!("groups of {group} weights are not whole words of packed weights")
         }
         let row = codes.len() / oc.max(1);
-        let words = !device.is_cpu() && !matches!(layout, ProductLayout::Groups(..));
-        let bytes = if words { row.next_multiple_of(WORD) } else { row };
-        let mut held = vec![bits.padding(); oc * bytes];
-        for (to, from) in held.chunks_exact_mut(bytes.max(1)).zip(codes.chunks_exact(row.max(1))) {
-            to[..row].copy_from_slice(from);
-        }
+        let bytes = if layout.multiplies(device) { row.next_multiple_of(WORD) } else { row };
+        let held = padded(codes.into_iter(), row, [oc, bytes], bits.padding());
         let vector = |v: Vec<f32>| Tensor::from_vec(v, oc, device);
         Ok(Packed {
             layout,
@@ -161,12 +157,7 @@ impl Own for Run<'_> {
     const NAME: &'static str = "packed layer";
 
     fn out(&self, dims: &[usize]) -> Result<(Vec<usize>, DType)> {
-        let l = self.layer;
-        let dims = l.layout.out(dims, l.k, l.oc)?;
-        match self.residual {
-            Some(r) if r.dims() != dims => candle_core::bail!("a residual {:?} for {dims:?}", r.dims()),
-            _ => Ok((dims, DType::F32)),
-        }
+        self.layer.layout.out(dims, self.layer.k, self.layer.oc, self.residual)
     }
 
     fn plain(&self, x: &[f32], dims: &[usize]) -> Result<Vec<f32>> {

@@ -100,6 +100,17 @@ fn layers() -> Vec<Graph> {
     ]
 }
 
+/// The GPU's plan, and how far its answer to noise is from the CPU's.
+fn beside_the_cpu(graph: &Graph, params: &ParamStore, precisions: &Precisions) -> (Plan, f32) {
+    let compile = |o: &CompileOptions| Plan::compile(graph, params, precisions, o).unwrap();
+    let (cpu, gpu) = (compile(&options(1)), compile(&tensors()));
+    let dims: Vec<usize> = std::iter::once(3).chain(graph.input_shape().unwrap()).collect();
+    let data = crate::exec::kernel::noise(dims.iter().product(), 7);
+    let x = Tensor::from_vec(data, dims, &Device::Cpu).unwrap();
+    let d = apart(&gpu.run(&x).unwrap(), &cpu.run(&x).unwrap());
+    (gpu, d)
+}
+
 #[test]
 fn int8_is_the_cpus_code_for_code() {
     for graph in layers() {
@@ -109,12 +120,7 @@ fn int8_is_the_cpus_code_for_code() {
             if precision == Precision::Int8Static {
                 plan.inputs.insert("layer".into(), Range { lo: -1.3, hi: 1.7 });
             }
-            let compile = |o: &CompileOptions| Plan::compile(&graph, &params, &plan, o).unwrap();
-            let (cpu, gpu) = (compile(&options(1)), compile(&tensors()));
-            let dims: Vec<usize> = std::iter::once(3).chain(graph.input_shape().unwrap()).collect();
-            let data = crate::exec::kernel::noise(dims.iter().product(), 7);
-            let x = Tensor::from_vec(data, dims, &Device::Cpu).unwrap();
-            let d = apart(&gpu.run(&x).unwrap(), &cpu.run(&x).unwrap());
+            let (gpu, d) = beside_the_cpu(&graph, &params, &plan);
             // Without dot products the CPU leaves out a bit of every activation code.
             let most = if isa().ends_with("vnni") || isa().ends_with("amx") { 1e-6 } else { 0.05 };
             assert!(d <= most, "{:?} {precision:?}: {d}", graph.nodes);
@@ -163,12 +169,7 @@ fn packed_weights_are_the_cpus_and_stay_packed() {
         let params = random_params(&graph, 3);
         for &precision in &all {
             let plan = Precisions::from_iter([("layer", precision)]);
-            let compile = |o: &CompileOptions| Plan::compile(&graph, &params, &plan, o).unwrap();
-            let (cpu, gpu) = (compile(&options(1)), compile(&tensors()));
-            let dims: Vec<usize> = std::iter::once(3).chain(graph.input_shape().unwrap()).collect();
-            let data = crate::exec::kernel::noise(dims.iter().product(), 7);
-            let x = Tensor::from_vec(data, dims, &Device::Cpu).unwrap();
-            let d = apart(&gpu.run(&x).unwrap(), &cpu.run(&x).unwrap());
+            let (gpu, d) = beside_the_cpu(&graph, &params, &plan);
             assert!(d <= 2e-6, "{:?} {precision:?}: {d}", graph.nodes);
             let step = gpu.steps().iter().find(|s| s.name == "layer").unwrap();
             let named = step.kernel.contains(&format!("-{}/", precision.label()));
