@@ -204,7 +204,7 @@ pub struct Eval {
     pub data: Option<String>,
     #[arg(long, value_name = "N", default_value_t = 0)]
     pub limit: usize,
-    /// Every convolution and linear layer in this precision: f32, int8, int8-static, w8, w4, w4g128, w4g64, w4g32, f16 or bf16.
+    /// Every convolution and linear layer in this precision: f32, int8, int8-static, w8, w4, w4g128, w4g64, w4g32, f16, bf16 or fp8.
     #[arg(long, value_name = "PRECISION")]
     pub precision: Option<String>,
     /// Set weights of every convolution and linear layer to zero by magnitude first: 2:4, 4:8 or 50%.
@@ -273,7 +273,7 @@ pub struct Profile {
     /// Timed runs.
     #[arg(long, value_name = "N", default_value_t = 50)]
     pub runs: usize,
-    /// Every convolution and linear layer in this precision: f32, int8, int8-static, w8, w4, w4g128, w4g64, w4g32, f16 or bf16.
+    /// Every convolution and linear layer in this precision: f32, int8, int8-static, w8, w4, w4g128, w4g64, w4g32, f16, bf16 or fp8.
     #[arg(long, value_name = "PRECISION")]
     pub precision: Option<String>,
     /// What MACs count: conv_linear, attention or norms.
@@ -298,7 +298,7 @@ pub struct Run {
     /// `auto` approves all; a TOML file of rules vetoes, limits and approves by target.
     #[arg(long, value_name = "auto|FILE", default_value = "auto")]
     pub policy: String,
-    /// Every convolution and linear layer in this precision: f32, int8, int8-static, w8, w4, w4g128, w4g64, w4g32, f16 or bf16.
+    /// Every convolution and linear layer in this precision: f32, int8, int8-static, w8, w4, w4g128, w4g64, w4g32, f16, bf16 or fp8.
     #[arg(long, value_name = "PRECISION")]
     pub precision: Option<String>,
     /// Zeros among the weights of every convolution and linear layer, by magnitude: 2:4, 4:8 or 50%.
