@@ -122,7 +122,7 @@ fn compare(name: &str, spec: &FamilySpec, a: &Args) -> Outcome<()> {
     );
     let forecaster = Forecaster::new(&model.graph, &groups, &base, &ladders, &Sensitivity::default());
     let original = Plan::of(&model, &CompileOptions::default())?;
-    let x = profile::noise(&model.graph.input_shape()?, a.batch, &paring::exec::CompileOptions::default().device)?;
+    let x = profile::noise(&model.graph, a.batch, &paring::exec::CompileOptions::default().device)?;
     let mut rng = ChaCha8Rng::seed_from_u64(7);
     let mut trials = Vec::new();
     for index in 0..a.plans {

@@ -163,6 +163,17 @@ pub struct Images {
     pub limit: usize,
 }
 
+/// How a language model's text is cut.
+#[derive(Debug, Clone, Default, Args)]
+pub struct Windows {
+    /// Of a language model's text: tokens a window, 512 by default; limits count windows.
+    #[arg(long, value_name = "TOKENS")]
+    pub window: Option<usize>,
+    /// Of a language model's text: which tokens count. inside: all of a window but its first; next: the one after each.
+    #[arg(long, value_name = "WHICH", default_value = "inside")]
+    pub targets: String,
+}
+
 #[derive(Debug, Clone, Args)]
 pub struct Open {
     /// A checkpoint (.safetensors, .pth, .th, .pt), an ONNX model, a Hugging Face folder, or what paring exported;
@@ -174,6 +185,8 @@ pub struct Open {
     pub data: Option<String>,
     #[command(flatten)]
     pub images: Images,
+    #[command(flatten)]
+    pub text: Windows,
     /// Targets, such as `latency=0.6,drop=0.5`: factors of the original and points of top-1.
     #[arg(long, value_name = "BUDGET")]
     pub budget: Option<String>,
@@ -219,12 +232,8 @@ pub struct Eval {
     /// Also print the logits of the first N images (JSON only).
     #[arg(long, value_name = "N", default_value_t = 0)]
     pub logits: usize,
-    /// Of a language model's text: tokens a window; --limit counts windows.
-    #[arg(long, value_name = "TOKENS", default_value_t = 512)]
-    pub window: usize,
-    /// Of a language model's text: which tokens count. inside: all of a window but its first; next: the one after each.
-    #[arg(long, value_name = "WHICH", default_value = "inside")]
-    pub targets: String,
+    #[command(flatten)]
+    pub text: Windows,
     #[arg(long)]
     pub json: bool,
     #[command(flatten)]
@@ -276,6 +285,9 @@ pub struct Profile {
     /// Every convolution and linear layer in this precision: f32, int8, int8-static, w8, w4, w4g128, w4g64, w4g32, f16, bf16 or fp8.
     #[arg(long, value_name = "PRECISION")]
     pub precision: Option<String>,
+    /// Of a language model: tokens of the prompt, 512 by default.
+    #[arg(long, value_name = "TOKENS")]
+    pub window: Option<usize>,
     /// What MACs count: conv_linear, attention or norms.
     #[arg(long, value_name = "CONVENTION")]
     pub macs: Option<String>,
@@ -293,6 +305,8 @@ pub struct Run {
     pub data: Option<String>,
     #[command(flatten)]
     pub images: Images,
+    #[command(flatten)]
+    pub text: Windows,
     #[arg(long, value_name = "BUDGET")]
     pub budget: Option<String>,
     /// `auto` approves all; a TOML file of rules vetoes, limits and approves by target.

@@ -9,7 +9,7 @@ mod panics;
 mod sessions;
 
 use crate::agent::Endpoint;
-use crate::args::{Cli, Cmd, Demo, Images, On, Rank, Screen};
+use crate::args::{Cli, Cmd, Demo, Images, On, Rank, Screen, Windows};
 use crate::config::{self, Settings, Sources};
 use crate::headless::out::{self, tell};
 use crate::headless::{self, Exit};
@@ -72,7 +72,7 @@ fn dispatch(cli: Cli) -> Result<Exit> {
             let settings = settings(&screen, Some(&o.on), asked)?;
             reachable(&settings)?;
             let data = o.data.clone().unwrap_or_default();
-            let spec = OpenSpec { data, ..spec_of(&o.model, &o.images, &o.rank, &o.on, &settings)? };
+            let spec = OpenSpec { data, ..spec_of(&o.model, &o.images, &o.text, &o.rank, &o.on, &settings)? };
             sessions::open(complete(spec)?, o.name.as_deref(), o.detach, settings)
         }
         Cmd::Attach { name, watch } => sessions::attach(name.as_deref(), watch, settings(&screen, None, [])?),
@@ -102,7 +102,7 @@ fn dispatch(cli: Cli) -> Result<Exit> {
             let settings = settings(&screen, Some(&r.on), asked)?;
             reachable(&settings)?;
             let data = r.data.clone().unwrap_or_default();
-            let spec = spec_of(&r.model, &r.images, &r.rank, &r.on, &settings)?;
+            let spec = spec_of(&r.model, &r.images, &r.text, &r.rank, &r.on, &settings)?;
             let how = Opening { blind: true, ..spec.how };
             let spec = OpenSpec { how, data, auto: false, ..spec };
             let wanted = headless::run::Wanted {
@@ -184,13 +184,22 @@ fn reachable(settings: &Settings) -> Result<()> {
 }
 
 /// What flags and settings say of a session on `model`; data is the caller's to fill in.
-fn spec_of(model: &str, images: &Images, rank: &Rank, on: &On, settings: &Settings) -> Result<OpenSpec> {
+fn spec_of(
+    model: &str,
+    images: &Images,
+    text: &Windows,
+    rank: &Rank,
+    on: &On,
+    settings: &Settings,
+) -> Result<OpenSpec> {
     let set = set(OpenSpec::demo("vit"), settings);
     let how = Opening {
         model: model.to_owned(),
         arch: on.arch.as_deref().map(str::parse).transpose().map_err(UsageError)?,
         image: on.image_size,
         heads: on.heads,
+        window: text.window,
+        targets: headless::setup::targets(&text.targets).map_err(UsageError)?,
         calib_is_eval: images.calib_is_eval,
         importance: rank.importance.as_deref().map(str::parse).transpose().map_err(UsageError)?.unwrap_or_default(),
         ..set.how

@@ -5,13 +5,15 @@ use super::{Exit, print_json, progress_line, setup};
 use crate::args::Eval;
 use crate::config::text::{clean, left};
 use crate::data::{Dataset, TextOptions};
+use crate::host::compute::takes_text;
+use crate::session::Opening;
 use crate::eval;
 use crate::exec::{CompileOptions, Plan};
 use crate::model::Model;
 use crate::quant::Calibration;
 use crate::task::{NEXT_TOKEN, PERPLEXITY, Scored};
 use crate::words::counted;
-use anyhow::{Result, anyhow, bail};
+use anyhow::{Error, Result, bail};
 use serde_json::json;
 
 /// Images a batch unless told otherwise.
@@ -23,7 +25,7 @@ pub fn run(args: &Eval, how: Calibration) -> Result<Exit> {
     if let Some(pattern) = &args.sparsity {
         model = setup::sparse(model, pattern)?;
     }
-    let text = setup::takes_text(&model).then(|| text_options(args)).transpose()?;
+    let text = takes_text(&model).then(|| text_options(args, model.info.context)).transpose()?;
     let data = match &text {
         Some(options) => setup::text(args.data.as_deref(), &args.model, options)?,
         None => setup::data(args.data.as_deref(), &args.model, &model, args.limit)?,
@@ -98,13 +100,13 @@ pub fn run(args: &Eval, how: Calibration) -> Result<Exit> {
 }
 
 /// How text becomes windows, as the flags say.
-fn text_options(args: &Eval) -> Result<TextOptions> {
+fn text_options(args: &Eval, context: Option<usize>) -> Result<TextOptions> {
     if args.logits > 0 {
         bail!("--logits is for classifiers; hint: leave it out for a language model");
     }
-    let hint = "inside counts all of a window but its first token, next the token after each of it";
-    let counted = args.targets.parse().map_err(|e: String| anyhow!("--targets: {e}; hint: {hint}"))?;
-    Ok(TextOptions { window: args.window, counted, limit: args.limit })
+    let targets = setup::targets(&args.text.targets).map_err(Error::msg)?;
+    let how = Opening { window: args.text.window, targets, ..Opening::default() };
+    Ok(TextOptions { limit: args.limit, ..how.windows(context) })
 }
 
 /// Tells what a language model scores.

@@ -4,7 +4,9 @@ use super::out::{self, Unwritten, say};
 use super::{Cancelled, Exit, bound, cancel_on_signals, print_json, progress_line, setup};
 use crate::args::Profile as Args;
 use crate::graph::MacConvention;
-use crate::host::compute::usual_batch;
+use crate::data::Counted;
+use crate::host::compute::{bind, takes_text, usual_batch};
+use crate::session::Opening;
 use crate::profile::{self as profiling, Profile, ProfileError, ProfileOptions, ProfileUpdate};
 use crate::words::counted;
 use anyhow::Result;
@@ -13,7 +15,11 @@ use anyhow::Result;
 pub fn run(args: &Args, convention: MacConvention, patience: f64) -> Result<Exit> {
     let cancel = cancel_on_signals()?;
     let mut model = setup::model(&args.model, &args.on, args.precision.as_deref())?;
-    setup::images_only(&model, "profile")?;
+    if takes_text(&model) {
+        let how = Opening { window: args.window, targets: Counted::Next, ..Opening::default() };
+        let windows = how.windows(model.info.context);
+        bind(&mut model, &windows);
+    }
     if args.precision.is_some() {
         setup::calibrate_on_noise(&mut model)?;
     }

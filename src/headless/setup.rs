@@ -2,13 +2,12 @@
 
 use super::out;
 use crate::args::On;
-use crate::data::{self, Dataset, TextOptions};
+use crate::data::{self, Counted, Dataset, TextOptions};
 use crate::exec::device::{self, Opened};
 use crate::files;
 use crate::graph::Precision;
-use crate::graph::op::InputType;
-use crate::host::compute::load_model;
-use crate::model::{Family, LoadOptions, Model, Tokenizer};
+use crate::host::compute::{load_model, takes_text, vocabulary};
+use crate::model::{Family, LoadOptions, Model};
 use crate::prune::{self, Action, Sparsity, Target};
 use crate::quant::{self, Calibration};
 use crate::recover;
@@ -64,20 +63,13 @@ pub fn data(spec: Option<&str>, model_spec: &str, model: &Model, limit: usize) -
     Ok(data)
 }
 
-/// Is it a language model?
-pub fn takes_text(model: &Model) -> bool {
-    model.graph.input().is_some_and(|(_, input)| matches!(input.dtype, InputType::Ids { .. }))
-}
-
-/// What a command does not do with language models yet.
-pub fn images_only(model: &Model, command: &str) -> Result<()> {
-    if takes_text(model) {
-        bail!(
-            "`{}` is a language model, which `paring {command}` does not take yet; hint: `paring eval` does",
-            model.info.name
-        );
-    }
-    Ok(())
+/// Which tokens of a window count, by its word.
+///
+/// # Errors
+/// Another word, in words.
+pub fn targets(word: &str) -> std::result::Result<Counted, String> {
+    let hint = "inside counts all of a window but its first token, next the token after each of it";
+    word.parse().map_err(|e: String| format!("--targets: {e}; hint: {hint}"))
 }
 
 /// Opens a language model's text, with the tokenizer that comes with the model.
@@ -85,12 +77,7 @@ pub fn text(spec: Option<&str>, model_spec: &str, options: &TextOptions) -> Resu
     let Some(spec) = spec else {
         bail!("no text given; hint: --data with a file of plain text, or of token ids (`.u16`)");
     };
-    let path = Path::new(spec);
-    // Ids need no vocabulary, and there may be none.
-    let tokenizer = match path.extension().is_some_and(|e| e == "u16") {
-        true => None,
-        false => Tokenizer::of(Path::new(model_spec))?,
-    };
+    let tokenizer = vocabulary(model_spec, std::iter::once(spec))?;
     Ok(data::text(spec, tokenizer.as_ref(), options)?)
 }
 
@@ -151,9 +138,8 @@ pub fn calibrate(model: &mut Model, spec: &str, calib: Option<&str>, how: Calibr
     Ok(Some(format!("{} on {} of {}", how.label(), counted(set.len(), "image"), set.card().name)))
 }
 
-/// As [`calibrate`] for timings alone, which do not depend on the ranges: seeded noise takes the place of images.
+/// As [`calibrate`] for timings alone, which do not depend on the ranges: seeded noise takes the place of what is calibrated on.
 pub fn calibrate_on_noise(model: &mut Model) -> Result<()> {
-    let dims: Vec<usize> = std::iter::once(1).chain(model.graph.input_shape()?).collect();
-    let noise = candle_core::Tensor::randn(0f32, 1.0, dims, &candle_core::Device::Cpu)?;
+    let noise = crate::profile::noise(&model.graph, 1, &candle_core::Device::Cpu)?;
     recover::calibrate(model, Calibration::MinMax, &mut |i| -> Result<_> { Ok((i == 0).then(|| noise.clone())) })
 }

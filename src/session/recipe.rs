@@ -5,7 +5,7 @@
 //! Invariant: with the same checkpoint and data the recipe rebuilds the same compressed models, byte for byte, on a machine
 //! whose kernels have the same name; what of it is missing or has become another is said, not assumed.
 
-use crate::data::DataMark;
+use crate::data::{Counted, DataMark, TextOptions};
 use crate::graph::Calibration;
 use crate::model::{Family, Preprocess};
 use crate::prune::Method;
@@ -25,6 +25,11 @@ pub struct Opening {
     /// Attention heads, for families whose weights do not tell.
     #[serde(default)]
     pub heads: Option<usize>,
+    /// Tokens a window of a language model's text, where another number than [`WINDOW`] is wanted, and which of them count.
+    #[serde(default)]
+    pub window: Option<usize>,
+    #[serde(default)]
+    pub targets: Counted,
     /// The engineer knows that calibration images are evaluation images.
     pub calib_is_eval: bool,
     /// How units of a group are ranked.
@@ -41,6 +46,17 @@ pub struct Opening {
     pub batch: usize,
     /// Planning must not look at what was measured on the evaluation data.
     pub blind: bool,
+}
+
+/// Tokens a window unless something else is said; as many as the model was made for, where those are fewer.
+pub const WINDOW: usize = 512;
+
+impl Opening {
+    /// How text becomes items for a model that was made for `context` tokens.
+    pub fn windows(&self, context: Option<usize>) -> TextOptions {
+        let usual = context.map_or(WINDOW, |most| most.min(WINDOW));
+        TextOptions { window: self.window.unwrap_or(usual), counted: self.targets, limit: 0 }
+    }
 }
 
 /// See the module's page. Paths are absolute.

@@ -38,7 +38,7 @@ pub use error::DataError;
 pub use items::Items;
 pub use mark::DataMark;
 pub use split::Split;
-pub use text::{Counted, TextOptions, text};
+pub use text::{Counted, TextOptions, holds_ids, text};
 
 use crate::model::{ModelInfo, Preprocess};
 use crate::task::{Classify, Targets, Task};

@@ -10,6 +10,7 @@ use crate::files;
 use crate::model::Tokenizer;
 use crate::task::{NextToken, Targets};
 use candle_core::{Device, Tensor};
+use serde::{Deserialize, Serialize};
 use std::path::Path;
 use std::sync::Arc;
 
@@ -22,7 +23,8 @@ const MAX_IDS: u64 = 1 << 30;
 const DOCUMENT: &str = "<|endoftext|>";
 
 /// Which tokens of a window of `n` are predicted.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
 pub enum Counted {
     /// The `n - 1` after its first, each from those before it in the window: a window stands for itself.
     #[default]
@@ -97,6 +99,11 @@ struct Windows {
     begun_with: Option<u32>,
 }
 
+/// Are these token ids rather than text, by the name of the file?
+pub fn holds_ids(path: &Path) -> bool {
+    path.extension().is_some_and(|e| e == "u16")
+}
+
 /// Opens the text or the ids in the file at `spec` as a set of windows.
 ///
 /// # Errors
@@ -112,7 +119,7 @@ pub fn text(spec: &str, tokenizer: Option<&Tokenizer>, options: &TextOptions) ->
         return Err(bad("it is a folder".into(), "name a file of plain text, or of token ids (`.u16`)"));
     }
     let io = DataError::io(path);
-    let (ids, begun_with) = if path.extension().is_some_and(|e| e == "u16") {
+    let (ids, begun_with) = if holds_ids(path) {
         let bytes = files::read(path, MAX_IDS).map_err(io)?;
         if bytes.len() % 2 == 1 {
             return Err(bad("it has an odd number of bytes".into(), "ids of two bytes each, little-endian"));

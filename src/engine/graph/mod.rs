@@ -165,6 +165,35 @@ impl Graph {
         input.bound(Binding::default()).ok_or_else(|| GraphError::Unbound { node: node.name.clone() })
     }
 
+    /// The graph for sequences of `tokens` tokens alone, where it leaves their number free: what has to know every size can
+    /// then be asked of it. [`Graph::freed`] is the way back.
+    pub fn bound(mut self, tokens: usize) -> Graph {
+        self.each_input(|input| input.bind(tokens));
+        self
+    }
+
+    /// The graph for any number of tokens, where it takes token ids.
+    pub fn freed(mut self) -> Graph {
+        self.each_input(op::Input::free);
+        self
+    }
+
+    fn each_input(&mut self, mut change: impl FnMut(&mut op::Input)) {
+        for node in &mut self.nodes {
+            if let Op::Input(input) = &mut node.op {
+                change(input);
+            }
+        }
+    }
+
+    /// The size of the vocabulary whose ids it takes; `None` for images and other floats.
+    pub fn vocabulary(&self) -> Option<usize> {
+        match self.input()?.1.dtype {
+            op::InputType::Ids { vocab } => Some(vocab),
+            op::InputType::F32 => None,
+        }
+    }
+
     /// The block that `id` lies in.
     pub fn block_of(&self, id: NodeId) -> Option<&Block> {
         self.blocks.iter().find(|b| b.nodes.contains(&id))

@@ -302,7 +302,7 @@ impl Shape {
         let compile =
             CompileOptions { device: options.device.clone(), threads: options.threads, ..CompileOptions::default() };
         let plan = Plan::compile(&graph, &params, &plan, &compile)?;
-        let x = super::noise(&graph.input_shape()?, options.batch, &options.device)?;
+        let x = super::noise(&graph, options.batch, &options.device)?;
         let step = plan.steps().iter().position(|s| s.name == LAYER);
         Ok(Rung { session: plan.session(), x, timer: Timer { step, ms: 0.0 } })
     }

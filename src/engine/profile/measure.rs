@@ -104,7 +104,7 @@ pub fn profile(
         CompileOptions { device: options.device.clone(), threads: options.threads, ..CompileOptions::default() };
     let mut session = Plan::of(model, &compile)?.session();
     let (mut profile, batch) = halving(options.batch.max(1), |batch| {
-        let x = noise(&model.graph.input_shape()?, batch, &options.device)?;
+        let x = noise(&model.graph, batch, &options.device)?;
         measure(&mut session, &x, &ProfileOptions { batch, ..options.clone() }, ceilings, cancel, update)
     })?;
     profile.notes.extend(smaller_batch(options.batch, batch));
@@ -221,13 +221,21 @@ fn energy(session: &mut Session, x: &Tensor, gauges: &Gauges, cancel: &Cancel, g
     Ok(())
 }
 
-/// A batch of seeded normal noise `[batch, c, h, w]`: dense kernels take the same time whatever the values.
-pub fn noise(shape: &[usize], batch: usize, device: &Device) -> Result<Tensor> {
+/// A batch of what `graph` takes, seeded: normal noise `[batch, c, h, w]`, since dense kernels take the same time whatever
+/// the values, or token ids `[batch, t]` from all over the vocabulary.
+///
+/// # Errors
+/// A graph that leaves its number of tokens free; no room on the device.
+pub fn noise(graph: &Graph, batch: usize, device: &Device) -> Result<Tensor> {
     use rand::{Rng, SeedableRng};
     let mut dims = vec![batch.max(1)];
-    dims.extend_from_slice(shape);
+    dims.extend(graph.input_shape()?);
     let n = dims.iter().product();
     let mut rng = rand_chacha::ChaCha8Rng::seed_from_u64(0x9a71);
+    if let Some(vocab) = graph.vocabulary() {
+        let ids: Vec<u32> = (0..n).map(|_| rng.random_range(0..vocab.max(1) as u32)).collect();
+        return Ok(Tensor::from_vec(ids, dims, device)?);
+    }
     // A sum of three uniforms is near enough to normal here.
     let values: Vec<f32> = (0..n).map(|_| (0..3).map(|_| rng.random_range(-1.0f32..1.0)).sum()).collect();
     Ok(Tensor::from_vec(values, dims, device)?)

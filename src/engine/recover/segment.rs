@@ -31,9 +31,14 @@ pub(super) fn boundaries(graph: &Graph) -> Vec<NodeId> {
 /// Node names are kept; `from`'s name is that of the new input.
 pub(super) fn part(graph: &Graph, from: NodeId, shape: &[usize], to: NodeId) -> Graph {
     let mut new_id = vec![None; graph.nodes.len()];
+    let input = match &graph.node(from).op {
+        // It may take other things than floats.
+        Op::Input(input) => input.clone(),
+        _ => op::Input::fixed(shape),
+    };
     let input = Node {
         name: graph.node(from).name.clone(),
-        op: Op::Input(op::Input::fixed(shape)),
+        op: Op::Input(input),
         inputs: Vec::new(),
         params: Vec::new(),
     };

@@ -38,6 +38,11 @@ impl Task for NextToken {
         1.0
     }
 
+    /// Every token of a window is asked.
+    fn fewest(&self) -> usize {
+        4
+    }
+
     fn scorer(&self, _least: usize) -> Box<dyn Scorer> {
         Box::new(Surprise::default())
     }

@@ -32,6 +32,11 @@ pub trait Task: Debug + Send + Sync {
     /// What a score of one is in the metric's unit, without its sign: see [`Metric::scale`].
     fn scale(&self) -> f64;
 
+    /// Fewest items that tell one small change from another, where a scan has to choose how many it looks at.
+    fn fewest(&self) -> usize {
+        32
+    }
+
     /// Scores outputs; each item of them must hold `least` values (0: any number).
     fn scorer(&self, least: usize) -> Box<dyn Scorer>;
 

@@ -170,8 +170,7 @@ impl Compute {
 
     /// A batch of noise as the session measures latency on.
     fn noise(&self) -> Result<Tensor, JobError> {
-        let shape = self.model.graph.input_shape().map_err(JobError::of)?;
-        Ok(profile::noise(&shape, self.shelf.recipe.how.batch, &self.device.device)?)
+        Ok(profile::noise(&self.model.graph, self.shelf.recipe.how.batch, &self.device.device)?)
     }
 
     fn whole_latency(&self, plan: &Plan, job: &Job) -> Result<(LatencyStats, Option<Doubt>), JobError> {

@@ -9,29 +9,29 @@ mod produce;
 mod propose;
 mod recipe;
 mod shelf;
+mod subject;
 #[cfg(test)]
 mod tests;
 mod trial;
 
 pub use propose::plan_now;
 pub use shelf::archive;
+pub use subject::{Subject, load_model, open_data, bind, takes_text, usual_batch, vocabulary, working_batch};
 
 use super::desk::{Desk, Ranks, Table};
 use super::engine::{Engine, Exported, Job, JobError, Llm, Work};
 use super::spec::OpenSpec;
-use crate::data::{self, Dataset, Split};
+use crate::data::{Dataset, Split};
 use crate::eval::Trials;
 use crate::exec::{self, CompileOptions, Plan, device::Opened};
-use crate::graph::op::InputType;
 use crate::graph::{Macs, macs, node_params};
-use crate::model::{self, ASSUMED, LoadOptions, Model};
+use crate::model::Model;
 use crate::plan::{Action, Target, Verdict};
 use crate::profile::{Ceilings, Gauges, Ladder, Paired, Profile};
 use crate::prune::{self, Evidence, Group};
 use crate::session::{Artifacts, Ask, Built, Evaluation, Opening, Place, Proposer, SessionCard, State, private};
-use crate::train::demo;
 use shelf::Shelf;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// Model, data and device of one session.
@@ -66,132 +66,12 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Loads a checkpoint, or a bundled demo model (`demo:vit`, `demo:cnn`); `mean` and `std` correct its preprocessing.
-pub fn load_model(
-    name: &str,
-    options: &LoadOptions,
-    mean: Option<[f32; 3]>,
-    std: Option<[f32; 3]>,
-) -> Result<Model, String> {
-    let mut model = match name.strip_prefix("demo:") {
-        Some("vit") => demo::load(demo::DemoModel::Vit).map_err(|e| e.to_string())?,
-        Some("cnn") => demo::load(demo::DemoModel::Cnn).map_err(|e| e.to_string())?,
-        Some(other) => return Err(format!("no bundled model `{other}`; hint: demo:vit or demo:cnn")),
-        None => model::load(Path::new(name), options).map_err(|e| e.to_string())?,
-    };
-    if let (Some(asked), Ok(&[_, h, w])) = (options.image, model.graph.input_shape().as_deref())
-        && (h, w) != (asked, asked)
-    {
-        return Err(format!("`{name}` takes images of {h}x{w} pixels, not {asked}; hint: leave --image-size out"));
-    }
-    if std.is_some_and(|s| s.iter().any(|v| *v <= 0.0)) {
-        return Err(
-            "the standard deviation has a number that is not positive; hint: such as 0.229,0.224,0.225".to_owned()
-        );
-    }
-    let prep = &mut model.info.preprocess;
-    if mean.is_some() || std.is_some() {
-        let (assumed, was) = (prep.assumed(), prep.clone());
-        prep.mean = mean.unwrap_or(prep.mean);
-        prep.std = std.unwrap_or(prep.std);
-        prep.origin = "flags".to_owned();
-        model.info.notes.retain(|n| n != ASSUMED);
-        let other = match (mean, std) {
-            (Some(_), None) => Some(format!("--mean is given, the deviation {:?} is", was.std)),
-            (None, Some(_)) => Some(format!("--std is given, the mean {:?} is", was.mean)),
-            _ => None,
-        };
-        if let Some(other) = other.filter(|_| assumed) {
-            model.info.notes.push(format!("{other} ImageNet's and assumed"));
-        }
-    }
-    Ok(model)
-}
-
-/// Whether inputs are small: images of 64x64 pixels, or as many values of another kind.
-fn takes_little(model: &Model) -> bool {
-    let places: usize = match model.graph.input_shape().as_deref() {
-        Ok([_, image @ ..]) if image.len() == 2 => image.iter().product(),
-        Ok(other) => other.iter().product(),
-        // As long as a sequence is.
-        Err(_) => return false,
-    };
-    places <= 64 * 64
-}
-
-/// Items a batch when the user named no number: latency of small networks is only steady over many.
-pub fn usual_batch(model: &Model) -> usize {
-    if takes_little(model) { 64 } else { 8 }
-}
-
-/// Items a batch for work whose latency does not count.
-pub fn working_batch(model: &Model) -> usize {
-    if takes_little(model) { 128 } else { 16 }
-}
-
 /// MACs and parameters of a model as it stands.
 pub fn counts(model: &Model) -> Result<(Macs, u64), String> {
     let all = macs(&model.graph).map_err(|e| e.to_string())?;
     let (nodes, reachable) = (&model.graph.nodes, model.graph.reachable());
     let params = nodes.iter().zip(&reachable).filter(|(_, r)| **r).map(|(n, _)| node_params(&n.op)).sum();
     Ok((all.into_iter().sum(), params))
-}
-
-/// Opens calibration data beside evaluation data, and says in words when the two may not be used together.
-pub fn open_data(spec: &OpenSpec) -> Result<(Dataset, Dataset, bool), String> {
-    let data = data::open(&spec.data, spec.limit).map_err(|e| e.to_string())?;
-    let Some(calib) = &spec.calib else {
-        if !spec.how.calib_is_eval {
-            return Err(format!(
-                "no calibration data; hint: give `--calib` images that are not in `{}`, or `--calib-is-eval` to use those",
-                spec.data
-            ));
-        }
-        let most = if spec.calib_limit == 0 { 5000 } else { spec.calib_limit };
-        return Ok((data.clone(), data.take(most), true));
-    };
-    let calib = data::open(calib, spec.calib_limit).map_err(|e| e.to_string())?;
-    let shared = calib.overlaps(&data);
-    if shared > 0 && !spec.how.calib_is_eval {
-        return Err(format!(
-            "{shared} of {} calibration images of `{}` are also evaluation images of `{}`; hint: other images, or \
-             `--calib-is-eval` if you mean it",
-            calib.len(),
-            calib.card().name,
-            data.card().name
-        ));
-    }
-    Ok((data, calib, shared > 0))
-}
-
-/// What a session is about: a model, what it is evaluated on, and what compressing it may look at. The data knows the task.
-#[derive(Debug)]
-pub struct Subject {
-    pub model: Model,
-    pub data: Dataset,
-    pub calib: Dataset,
-    /// Calibration items are also evaluation items.
-    pub calib_is_eval: bool,
-}
-
-impl Subject {
-    /// A classifier's checkpoint and images.
-    ///
-    /// # Errors
-    /// What cannot be opened, by name.
-    pub fn load(spec: &OpenSpec) -> Result<Subject, String> {
-        let Opening { model, arch, image, heads, .. } = &spec.how;
-        let options = LoadOptions { arch: *arch, image: *image, heads: *heads };
-        let model = load_model(model, &options, spec.mean, spec.std)?;
-        if model.graph.input().is_some_and(|(_, input)| matches!(input.dtype, InputType::Ids { .. })) {
-            return Err(format!(
-                "`{}` is a language model, and sessions are of classifiers so far; hint: `paring eval` scores it on text",
-                model.info.name
-            ));
-        }
-        let (data, calib, calib_is_eval) = open_data(spec)?;
-        Ok(Subject { model, data, calib, calib_is_eval })
-    }
 }
 
 /// Opens the session's engine: by the journal's recipe, or for a new session by `spec`.

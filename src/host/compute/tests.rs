@@ -2,6 +2,9 @@
 //! would be, and as it is: copied.
 
 use super::*;
+use crate::data;
+use crate::model::{self, LoadOptions};
+use std::path::Path;
 use crate::host::engine::Stop;
 use crate::model::families::CifarResnetSpec;
 use crate::model::{FamilySpec, ParamStore, export, random};

@@ -84,6 +84,18 @@ impl Input {
         Input { dtype: InputType::Ids { vocab }, dims: vec![Dim::Tokens] }
     }
 
+    /// Gives its free axes `tokens` places.
+    pub fn bind(&mut self, tokens: usize) {
+        self.dims.iter_mut().filter(|d| **d == Dim::Tokens).for_each(|d| *d = Dim::Fixed(tokens));
+    }
+
+    /// Leaves the number of token ids open.
+    pub fn free(&mut self) {
+        if let InputType::Ids { .. } = self.dtype {
+            self.dims = vec![Dim::Tokens];
+        }
+    }
+
     /// Some of its axes have no size of their own.
     pub fn is_free(&self) -> bool {
         self.dims.contains(&Dim::Tokens)

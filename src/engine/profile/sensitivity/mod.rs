@@ -24,7 +24,7 @@ use crate::model::Model;
 use crate::prune::{self, Action, Evidence, Group, Method, Target};
 use crate::quant::Precision;
 use crate::task::{Targets, Task, TaskError};
-use candle_core::{Device, Tensor};
+use candle_core::{DType, Device, Tensor};
 use refit::Refit;
 use std::path::Path;
 use std::sync::Arc;
@@ -91,10 +91,8 @@ pub enum SensUpdate {
     },
 }
 
-/// Fewest images a scan uses, when there are as many.
-const LEAST: usize = 32;
-/// Images below which the work aimed at may be exceeded.
-const WANTED: usize = 128;
+/// Items below which the work aimed at may be exceeded, as a multiple of the fewest that a scan uses ([`Task::fewest`]).
+const WANTED: usize = 4;
 /// MACs of a scan: half a minute on two cores with AVX-512.
 const WORK: f64 = 4e12;
 /// Bytes of Gram matrices held at once.
@@ -277,10 +275,11 @@ impl<'a> Bench<'a> {
             CompileOptions { device: options.device.clone(), threads: options.threads, ..CompileOptions::default() };
         let plan = Plan::of(model, &compile)?;
         let prep = &model.info.preprocess;
-        let images = images_for(model, to_scan, options)?;
+        let fewest = calib.task().fewest();
+        let images = images_for(model, to_scan, options, fewest)?;
         // Scored and fitted ones in turns, so that both are spread over the set alike.
         let set = calib.take(2 * images);
-        let shared = set.len() < 2 * LEAST.min(images);
+        let shared = set.len() < 2 * fewest.min(images);
         let part = |odd: usize| -> Vec<usize> {
             let all = (0..set.len()).filter(|i| shared || i % 2 == odd);
             all.take(images).collect()
@@ -291,7 +290,8 @@ impl<'a> Bench<'a> {
         let read = |picks: &[usize], hash: &mut blake3::Hasher| -> Result<(Tensor, Targets)> {
             cancel.check()?;
             let (x, y) = set.batch(picks, prep)?;
-            for v in x.flatten_all()?.to_vec1::<f32>()? {
+            // Token ids are whole numbers that `f32` has.
+            for v in x.flatten_all()?.to_dtype(DType::F32)?.to_vec1::<f32>()? {
                 hash.update(&v.to_le_bytes());
             }
             Ok((x, y))
@@ -449,17 +449,17 @@ impl<'a> Bench<'a> {
 /// The power of two times the fewest whose variants take about [`SensOptions::work`]; up to [`WANTED`] images may take four
 /// times that, because with fewer the order of the groups is mostly chance. A variant re-runs the network from its first
 /// changed node on.
-fn images_for(model: &Model, targets: &[ToScan], options: &SensOptions) -> Result<usize> {
+fn images_for(model: &Model, targets: &[ToScan], options: &SensOptions, fewest: usize) -> Result<usize> {
     let macs: Vec<f64> =
         crate::graph::macs(&model.graph)?.iter().map(|m| (m.conv_linear + m.attention) as f64).collect();
     let after = |first: NodeId| macs.iter().skip(first.index()).sum::<f64>();
     let each: f64 = targets.iter().map(|t| t.ratios.len() as f64 * after(t.first)).sum();
-    Ok(fitting(options.work / each.max(1.0)).min(options.images).max(1))
+    Ok(fitting(options.work / each.max(1.0), fewest).min(options.images).max(1))
 }
 
-fn fitting(fit: f64) -> usize {
-    let mut n = LEAST;
-    while (2 * n) as f64 <= if 2 * n <= WANTED { 4.0 * fit } else { fit } {
+fn fitting(fit: f64, fewest: usize) -> usize {
+    let mut n = fewest.max(1);
+    while (2 * n) as f64 <= if 2 * n <= WANTED * fewest { 4.0 * fit } else { fit } {
         n *= 2;
     }
     n

@@ -142,12 +142,12 @@ fn a_sure_network_is_softened_and_an_unsure_one_is_not() {
 fn the_number_of_images_follows_the_work() {
     let cases = [(3.0, 32), (20.0, 64), (40.0, 128), (200.0, 128), (256.0, 256), (5000.0, 4096)];
     for (fit, want) in cases {
-        assert_eq!(fitting(fit), want, "{fit}");
+        assert_eq!(fitting(fit, 32), want, "{fit}");
     }
     let (model, o) = (resnet(), options());
     let targets = targets(&model, &groups(&model.graph), &o);
-    let n = |work: f64| images_for(&model, &targets, &SensOptions { work, images: 4096, ..o.clone() }).expect("counts");
-    assert!(n(1e6) == LEAST && n(1e12) > n(1e10), "{} {}", n(1e10), n(1e12));
+    let n = |work: f64| images_for(&model, &targets, &SensOptions { work, images: 4096, ..o.clone() }, 32).expect("counts");
+    assert!(n(1e6) == 32 && n(1e12) > n(1e10), "{} {}", n(1e10), n(1e12));
 }
 
 /// Images that a re-fit was fitted on flatter it: with few of them the fit goes through its noise.

@@ -1,0 +1,179 @@
+//! What a session is about: a model and its data, opened by what a spec says. Images for classifiers, text for language models.
+//!
+//! Invariant: a language model's graph is bound to the window that the session's text has, so that every size, count and time
+//! is of one length; what is exported takes any.
+//!
+//! Not here: what is measured on it (`measure`), and what another task brings (`open_subject` takes it as it is).
+
+use crate::data::{self, DataError, Dataset, TextOptions};
+use crate::graph::Graph;
+use crate::host::spec::OpenSpec;
+use crate::model::{self, ASSUMED, LoadOptions, Model, Tokenizer};
+use crate::session::Opening;
+use crate::train::demo;
+use std::path::Path;
+use std::sync::Arc;
+
+/// Loads a checkpoint, or a bundled demo model (`demo:vit`, `demo:cnn`); `mean` and `std` correct its preprocessing.
+pub fn load_model(
+    name: &str,
+    options: &LoadOptions,
+    mean: Option<[f32; 3]>,
+    std: Option<[f32; 3]>,
+) -> Result<Model, String> {
+    let mut model = match name.strip_prefix("demo:") {
+        Some("vit") => demo::load(demo::DemoModel::Vit).map_err(|e| e.to_string())?,
+        Some("cnn") => demo::load(demo::DemoModel::Cnn).map_err(|e| e.to_string())?,
+        Some(other) => return Err(format!("no bundled model `{other}`; hint: demo:vit or demo:cnn")),
+        None => model::load(Path::new(name), options).map_err(|e| e.to_string())?,
+    };
+    if let (Some(asked), Ok(&[_, h, w])) = (options.image, model.graph.input_shape().as_deref())
+        && (h, w) != (asked, asked)
+    {
+        return Err(format!("`{name}` takes images of {h}x{w} pixels, not {asked}; hint: leave --image-size out"));
+    }
+    if std.is_some_and(|s| s.iter().any(|v| *v <= 0.0)) {
+        return Err(
+            "the standard deviation has a number that is not positive; hint: such as 0.229,0.224,0.225".to_owned()
+        );
+    }
+    let prep = &mut model.info.preprocess;
+    if mean.is_some() || std.is_some() {
+        let (assumed, was) = (prep.assumed(), prep.clone());
+        prep.mean = mean.unwrap_or(prep.mean);
+        prep.std = std.unwrap_or(prep.std);
+        prep.origin = "flags".to_owned();
+        model.info.notes.retain(|n| n != ASSUMED);
+        let other = match (mean, std) {
+            (Some(_), None) => Some(format!("--mean is given, the deviation {:?} is", was.std)),
+            (None, Some(_)) => Some(format!("--std is given, the mean {:?} is", was.mean)),
+            _ => None,
+        };
+        if let Some(other) = other.filter(|_| assumed) {
+            model.info.notes.push(format!("{other} ImageNet's and assumed"));
+        }
+    }
+    Ok(model)
+}
+
+/// Whether inputs are small: images of 64x64 pixels, or as many values of another kind.
+fn takes_little(model: &Model) -> bool {
+    let places: usize = match model.graph.input_shape().as_deref() {
+        Ok([_, image @ ..]) if image.len() == 2 => image.iter().product(),
+        Ok(other) => other.iter().product(),
+        // As long as a sequence is.
+        Err(_) => return false,
+    };
+    places <= 64 * 64
+}
+
+/// Bytes of logits that a batch of windows makes at most, unless one window makes more.
+const LOGITS: usize = 64 << 20;
+
+/// Items a batch when the user named no number: latency of small networks is only steady over many; a language model reads
+/// one prompt.
+pub fn usual_batch(model: &Model) -> usize {
+    match model.graph.vocabulary() {
+        Some(_) => 1,
+        None if takes_little(model) => 64,
+        None => 8,
+    }
+}
+
+/// Items a batch for work whose latency does not count.
+pub fn working_batch(model: &Model) -> usize {
+    match model.graph.vocabulary() {
+        // One window of a large vocabulary makes a hundred megabytes.
+        Some(vocab) => {
+            let tokens: usize = model.graph.input_shape().map_or(usize::MAX, |s| s.iter().product());
+            (LOGITS / 4 / vocab.saturating_mul(tokens).max(1)).clamp(1, 16)
+        }
+        None if takes_little(model) => 128,
+        None => 16,
+    }
+}
+
+/// Opens calibration data beside evaluation data, and says in words when the two may not be used together.
+///
+/// `open` opens at most so many items of a set (0: all).
+pub fn open_data(
+    spec: &OpenSpec,
+    open: &dyn Fn(&str, usize) -> Result<Dataset, DataError>,
+) -> Result<(Dataset, Dataset, bool), String> {
+    let data = open(&spec.data, spec.limit).map_err(|e| e.to_string())?;
+    let Some(calib) = &spec.calib else {
+        if !spec.how.calib_is_eval {
+            return Err(format!(
+                "no calibration data; hint: give `--calib` images that are not in `{}`, or `--calib-is-eval` to use those",
+                spec.data
+            ));
+        }
+        let most = if spec.calib_limit == 0 { 5000 } else { spec.calib_limit };
+        return Ok((data.clone(), data.take(most), true));
+    };
+    let calib = open(calib, spec.calib_limit).map_err(|e| e.to_string())?;
+    let shared = calib.overlaps(&data);
+    if shared > 0 && !spec.how.calib_is_eval {
+        return Err(format!(
+            "{shared} of {} calibration images of `{}` are also evaluation images of `{}`; hint: other images, or \
+             `--calib-is-eval` if you mean it",
+            calib.len(),
+            calib.card().name,
+            data.card().name
+        ));
+    }
+    Ok((data, calib, shared > 0))
+}
+
+/// What a session is about: a model, what it is evaluated on, and what compressing it may look at. The data knows the task.
+#[derive(Debug)]
+pub struct Subject {
+    pub model: Model,
+    pub data: Dataset,
+    pub calib: Dataset,
+    /// Calibration items are also evaluation items.
+    pub calib_is_eval: bool,
+}
+
+impl Subject {
+    /// A classifier and images, or a language model and text.
+    ///
+    /// # Errors
+    /// What cannot be opened, by name.
+    pub fn load(spec: &OpenSpec) -> Result<Subject, String> {
+        let Opening { model: named, arch, image, heads, .. } = &spec.how;
+        let options = LoadOptions { arch: *arch, image: *image, heads: *heads };
+        let mut model = load_model(named, &options, spec.mean, spec.std)?;
+        let (data, calib, calib_is_eval) = if takes_text(&model) {
+            let options = spec.how.windows(model.info.context);
+            let texts = [Some(spec.data.as_str()), spec.calib.as_deref()];
+            let tokenizer = vocabulary(named, texts.into_iter().flatten()).map_err(|e| e.to_string())?;
+            let open = |name: &str, limit| data::text(name, tokenizer.as_ref(), &TextOptions { limit, ..options });
+            let opened = open_data(spec, &open)?;
+            bind(&mut model, &options);
+            opened
+        } else {
+            open_data(spec, &data::open)?
+        };
+        Ok(Subject { model, data, calib, calib_is_eval })
+    }
+}
+
+/// The tokenizer that comes with the model at `spec`, where any of `texts` needs one; ids do not, and there may be none.
+///
+/// # Errors
+/// As [`Tokenizer::of`].
+pub fn vocabulary<'a>(spec: &str, mut texts: impl Iterator<Item = &'a str>) -> model::Result<Option<Tokenizer>> {
+    if texts.any(|t| !data::holds_ids(Path::new(t))) { Tokenizer::of(Path::new(spec)) } else { Ok(None) }
+}
+
+/// Gives a language model's graph the length of such windows.
+pub fn bind(model: &mut Model, options: &TextOptions) {
+    model.graph = Arc::new(Graph::clone(&model.graph).bound(options.targets()));
+}
+
+/// Is it a language model?
+pub fn takes_text(model: &Model) -> bool {
+    model.graph.vocabulary().is_some()
+}
+
