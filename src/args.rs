@@ -172,6 +172,9 @@ pub struct Windows {
     /// Of a language model's text: which tokens count. inside: all of a window but its first; next: the one after each.
     #[arg(long, value_name = "WHICH", default_value = "inside")]
     pub targets: String,
+    /// Of a language model that comes without its tokenizer, as an exported one: a `tokenizer.json`, or the original model.
+    #[arg(long, value_name = "PATH")]
+    pub tokenizer: Option<String>,
 }
 
 #[derive(Debug, Clone, Args)]

@@ -10,12 +10,13 @@ use crate::session::Place;
 use serde_json::Value;
 
 /// A spec's field, how it is asked for, and the setting that it comes from where a flag is not its only source.
-const KEPT: [(&str, &str, Option<&str>); 21] = [
+const KEPT: [(&str, &str, Option<&str>); 22] = [
     ("arch", "--arch", None),
     ("image", "--image-size", None),
     ("heads", "--heads", None),
     ("window", "--window", None),
     ("targets", "--targets", None),
+    ("tokenizer", "--tokenizer", None),
     ("mean", "--mean", None),
     ("std", "--std", None),
     ("limit", "--limit", None),

@@ -199,6 +199,7 @@ fn spec_of(
         image: on.image_size,
         heads: on.heads,
         window: text.window,
+        tokenizer: text.tokenizer.clone(),
         targets: headless::setup::targets(&text.targets).map_err(UsageError)?,
         calib_is_eval: images.calib_is_eval,
         importance: rank.importance.as_deref().map(str::parse).transpose().map_err(UsageError)?.unwrap_or_default(),

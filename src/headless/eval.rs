@@ -5,12 +5,12 @@ use super::{Exit, print_json, progress_line, setup};
 use crate::args::Eval;
 use crate::config::text::{clean, left};
 use crate::data::{Dataset, TextOptions};
-use crate::host::compute::takes_text;
-use crate::session::Opening;
 use crate::eval;
 use crate::exec::{CompileOptions, Plan};
+use crate::host::compute::takes_text;
 use crate::model::Model;
 use crate::quant::Calibration;
+use crate::session::Opening;
 use crate::task::{NEXT_TOKEN, PERPLEXITY, Scored};
 use crate::words::counted;
 use anyhow::{Error, Result, bail};
@@ -27,7 +27,9 @@ pub fn run(args: &Eval, how: Calibration) -> Result<Exit> {
     }
     let text = takes_text(&model).then(|| text_options(args, model.info.context)).transpose()?;
     let data = match &text {
-        Some(options) => setup::text(args.data.as_deref(), &args.model, options)?,
+        Some(options) => {
+            setup::text(args.data.as_deref(), args.text.tokenizer.as_ref().unwrap_or(&args.model), options)?
+        }
         None => setup::data(args.data.as_deref(), &args.model, &model, args.limit)?,
     };
     let opened = setup::device(&args.on)?;

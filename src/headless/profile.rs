@@ -3,11 +3,11 @@
 use super::out::{self, Unwritten, say};
 use super::{Cancelled, Exit, bound, cancel_on_signals, print_json, progress_line, setup};
 use crate::args::Profile as Args;
-use crate::graph::MacConvention;
 use crate::data::Counted;
+use crate::graph::MacConvention;
 use crate::host::compute::{bind, takes_text, usual_batch};
-use crate::session::Opening;
 use crate::profile::{self as profiling, Profile, ProfileError, ProfileOptions, ProfileUpdate};
+use crate::session::Opening;
 use crate::words::counted;
 use anyhow::Result;
 

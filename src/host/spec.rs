@@ -110,6 +110,7 @@ impl OpenSpec {
         if !self.how.model.starts_with("demo:") {
             self.how.model = whole(&self.how.model);
         }
+        self.how.tokenizer = self.how.tokenizer.as_deref().map(whole);
         self.data = data(&self.data);
         self.calib = self.calib.as_deref().map(data);
         self

@@ -30,6 +30,9 @@ pub struct Opening {
     pub window: Option<usize>,
     #[serde(default)]
     pub targets: Counted,
+    /// What the tokenizer is read from, where the model comes without one.
+    #[serde(default)]
+    pub tokenizer: Option<String>,
     /// The engineer knows that calibration images are evaluation images.
     pub calib_is_eval: bool,
     /// How units of a group are ranked.

@@ -128,7 +128,8 @@ pub fn text(spec: &str, tokenizer: Option<&Tokenizer>, options: &TextOptions) ->
     } else {
         let text = files::read_text(path, MAX_TEXT).map_err(io)?;
         let Some(tokenizer) = tokenizer else {
-            let hint = "put the model's `tokenizer.json` beside its weights, or give token ids as a `.u16` file";
+            let hint = "put the model's `tokenizer.json` beside its weights, name one (or the original) by `--tokenizer`, or give \
+                        token ids as a `.u16` file";
             return Err(bad("the model comes without a tokenizer".into(), hint));
         };
         ids_of(&text, tokenizer).map_err(|e| bad(e.to_string(), "check the tokenizer beside the weights"))?

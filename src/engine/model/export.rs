@@ -129,7 +129,8 @@ pub(super) fn header_text(model: &Model, params: &ParamStore, manifest: &Manifes
     let header = Header {
         format: FORMAT,
         program: concat!("paring ", env!("CARGO_PKG_VERSION")).into(),
-        graph: Cow::Borrowed(&model.graph),
+        // Text may be of any length again.
+        graph: Cow::Owned(Graph::clone(&model.graph).freed()),
         info: Cow::Owned(ModelInfo {
             // A path on this machine means nothing elsewhere.
             source: model.info.source.file_name().map(Into::into).unwrap_or_default(),

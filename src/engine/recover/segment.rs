@@ -36,12 +36,8 @@ pub(super) fn part(graph: &Graph, from: NodeId, shape: &[usize], to: NodeId) -> 
         Op::Input(input) => input.clone(),
         _ => op::Input::fixed(shape),
     };
-    let input = Node {
-        name: graph.node(from).name.clone(),
-        op: Op::Input(input),
-        inputs: Vec::new(),
-        params: Vec::new(),
-    };
+    let input =
+        Node { name: graph.node(from).name.clone(), op: Op::Input(input), inputs: Vec::new(), params: Vec::new() };
     new_id[from.index()] = Some(NodeId(0));
     let mut nodes = vec![input];
     let needed = needed(graph, from, to);

@@ -16,7 +16,7 @@ mod trial;
 
 pub use propose::plan_now;
 pub use shelf::archive;
-pub use subject::{Subject, load_model, open_data, bind, takes_text, usual_batch, vocabulary, working_batch};
+pub use subject::{Subject, bind, load_model, open_data, takes_text, usual_batch, vocabulary, working_batch};
 
 use super::desk::{Desk, Ranks, Table};
 use super::engine::{Engine, Exported, Job, JobError, Llm, Work};

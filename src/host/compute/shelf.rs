@@ -4,6 +4,7 @@
 
 use super::produce::in_order;
 use crate::files;
+use crate::graph::Graph;
 use crate::host::desk::Desk;
 use crate::host::engine::{Engine, Exported, Job, JobError, Work};
 use crate::model::export::Manifest;
@@ -67,7 +68,12 @@ impl Shelf {
                 self.place.artifacts().display()
             ))
         })?;
-        model::load(&path, &LoadOptions::default()).map_err(JobError::of)
+        let mut model = model::load(&path, &LoadOptions::default()).map_err(JobError::of)?;
+        // Files leave the length of text open, the session's figures are of one.
+        if let (Some(_), Ok(&[tokens])) = (model.graph.vocabulary(), self.card.graph.input_shape().as_deref()) {
+            model.graph = Arc::new(Graph::clone(&model.graph).bound(tokens));
+        }
+        Ok(model)
     }
 
     /// The model that `round`, from 1, made.

@@ -147,7 +147,8 @@ impl Subject {
         let (data, calib, calib_is_eval) = if takes_text(&model) {
             let options = spec.how.windows(model.info.context);
             let texts = [Some(spec.data.as_str()), spec.calib.as_deref()];
-            let tokenizer = vocabulary(named, texts.into_iter().flatten()).map_err(|e| e.to_string())?;
+            let comes_with = spec.how.tokenizer.as_ref().unwrap_or(named);
+            let tokenizer = vocabulary(comes_with, texts.into_iter().flatten()).map_err(|e| e.to_string())?;
             let open = |name: &str, limit| data::text(name, tokenizer.as_ref(), &TextOptions { limit, ..options });
             let opened = open_data(spec, &open)?;
             bind(&mut model, &options);
@@ -176,4 +177,3 @@ pub fn bind(model: &mut Model, options: &TextOptions) {
 pub fn takes_text(model: &Model) -> bool {
     model.graph.vocabulary().is_some()
 }
-

@@ -3,15 +3,15 @@
 
 use super::*;
 use crate::data;
-use crate::model::{self, LoadOptions};
-use std::path::Path;
 use crate::host::engine::Stop;
 use crate::model::families::CifarResnetSpec;
+use crate::model::{self, LoadOptions};
 use crate::model::{FamilySpec, ParamStore, export, random};
 use crate::plan::testing::int8;
 use crate::plan::{Author, Decision, DecisionId};
 use crate::session::{Event, Record};
 use std::os::unix::fs::FileExt;
+use std::path::Path;
 
 struct Rig {
     dir: tempfile::TempDir,

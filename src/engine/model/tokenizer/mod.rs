@@ -35,11 +35,16 @@ enum Kind {
 }
 
 impl Tokenizer {
-    /// The tokenizer of the checkpoint at `path`: what a GGUF file holds, else what lies beside the weights; `None` where nothing does.
+    /// The tokenizer of the checkpoint at `path`: what a GGUF file holds, else what lies beside the weights; `None` where nothing
+    /// does. A `.json` file is one itself.
     ///
     /// # Errors
     /// Files that cannot be read or are damaged, kinds of vocabularies that are not read, by name.
     pub fn of(path: &Path) -> Result<Option<Tokenizer>> {
+        if path.extension().is_some_and(|e| e == "json") {
+            let text = files::read(path, MAX_BYTES).map_err(ModelError::read(path))?;
+            return Tokenizer::hub(&text, path, None).map(Some);
+        }
         let (files, dir) = weight_files(path)?;
         if let [file] = files.as_slice() {
             let blob = Blob::open(file).map_err(ModelError::read(file))?;

@@ -146,7 +146,8 @@ fn the_number_of_images_follows_the_work() {
     }
     let (model, o) = (resnet(), options());
     let targets = targets(&model, &groups(&model.graph), &o);
-    let n = |work: f64| images_for(&model, &targets, &SensOptions { work, images: 4096, ..o.clone() }, 32).expect("counts");
+    let n =
+        |work: f64| images_for(&model, &targets, &SensOptions { work, images: 4096, ..o.clone() }, 32).expect("counts");
     assert!(n(1e6) == 32 && n(1e12) > n(1e10), "{} {}", n(1e10), n(1e12));
 }
 
