@@ -10,6 +10,9 @@ use std::backtrace::{Backtrace, BacktraceStatus};
 /// Has panics told in our words instead of the standard library's.
 pub(super) fn install() {
     std::panic::set_hook(Box::new(|info| {
+        if crate::words::hushed() {
+            return;
+        }
         let place = info.location().map(|l| format!("{}:{}", l.file(), l.line())).unwrap_or_default();
         let said = crate::words::of_panic(info.payload()).unwrap_or("of an unknown kind");
         out::words(format_args!("{}\n", words(said, &place)));

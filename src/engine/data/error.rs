@@ -1,5 +1,7 @@
 //! What can be wrong with a data set, in words that name the file and say what to do.
 
+use crate::words::TensorError;
+
 use std::io;
 use std::path::{Path, PathBuf};
 
@@ -70,8 +72,14 @@ pub enum DataError {
     Index { index: usize, len: usize },
     #[error("preprocessing cannot be used: {reason}; hint: check `preprocessor_config.json` or the flags")]
     Preprocess { reason: String },
-    #[error("cannot make the batch tensor: {0}; hint: use a smaller batch")]
-    Tensor(#[from] candle_core::Error),
+    #[error("cannot make the batch tensor: {0}")]
+    Tensor(TensorError),
+}
+
+impl From<candle_core::Error> for DataError {
+    fn from(e: candle_core::Error) -> DataError {
+        DataError::Tensor(e.into())
+    }
 }
 
 impl DataError {

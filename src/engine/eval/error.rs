@@ -3,6 +3,7 @@
 use crate::data::DataError;
 use crate::exec::{Cancelled, ExecError, OutOfMemory};
 use crate::task::TaskError;
+use crate::words::TensorError;
 
 /// What this room gives, or its own error.
 pub type Result<T, E = EvalError> = std::result::Result<T, E>;
@@ -18,18 +19,24 @@ pub enum EvalError {
     Data(#[from] DataError),
     #[error(transparent)]
     Exec(#[from] ExecError),
-    #[error("tensor operation failed: {0}; hint: use a smaller batch")]
-    Tensor(#[from] candle_core::Error),
+    #[error("tensor library: {0}")]
+    Tensor(TensorError),
     #[error(transparent)]
     Cancelled(#[from] Cancelled),
+}
+
+impl From<candle_core::Error> for EvalError {
+    fn from(e: candle_core::Error) -> EvalError {
+        EvalError::Tensor(e.into())
+    }
 }
 
 impl OutOfMemory for EvalError {
     fn is_out_of_memory(&self) -> bool {
         match self {
             EvalError::Exec(e) => e.is_out_of_memory(),
-            EvalError::Tensor(e) => e.is_out_of_memory(),
-            EvalError::Task(TaskError::Tensor(e)) => e.is_out_of_memory(),
+            EvalError::Tensor(e) => e.inner().is_out_of_memory(),
+            EvalError::Task(TaskError::Tensor(e)) => e.inner().is_out_of_memory(),
             EvalError::Task(_) | EvalError::Empty { .. } | EvalError::Data(_) | EvalError::Cancelled(_) => false,
         }
     }

@@ -73,7 +73,7 @@ impl Cpu {
         let x = x.to_device(&Device::Cpu)?.to_dtype(DType::F32)?.contiguous()?;
         let (storage, layout) = x.storage_and_layout();
         let candle_core::Storage::Cpu(cpu) = &*storage else {
-            return Err(ExecError::Tensor(candle_core::Error::Msg("the input is not on the CPU".into())));
+            return Err(candle_core::Error::Msg("the input is not on the CPU".into()).into());
         };
         let data = cpu.as_slice::<f32>()?;
         let data = &data[layout.start_offset()..layout.start_offset() + x.elem_count()];

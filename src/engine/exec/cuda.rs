@@ -48,6 +48,11 @@ pub(super) fn open(ordinal: usize) -> std::result::Result<(Device, String), Stri
     Ok((device, format!("cuda:{ordinal} {name}")))
 }
 
+/// What has befallen the device that this thread works on, if anything: a library that fails says no more than that it did.
+pub(super) fn befallen() -> Option<String> {
+    cudarc::driver::result::ctx::synchronize().err().map(|e| format!("{e:?}"))
+}
+
 /// The device's compute capability, if it tells.
 pub(super) fn compute_capability(device: &CudaDevice) -> Option<[i32; 2]> {
     device.cuda_stream().context().compute_capability().map(|(major, minor)| [major, minor]).ok()

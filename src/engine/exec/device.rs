@@ -48,15 +48,18 @@ pub fn open(spec: &str) -> Result<Opened> {
                 Some("") => 0,
                 Some(rest) => match rest.strip_prefix(':').and_then(|n| n.parse().ok()) {
                     Some(n) => n,
-                    None => return Err(bad("the part after `cuda:` is not a number".into())),
+                    None => return Err(bad(format!("the part after `cuda:` is not a number; {WHICH}"))),
                 },
-                None => return Err(bad("unknown device".into())),
+                None => return Err(bad(format!("unknown device; {WHICH}"))),
             };
             let (device, words) = open_cuda(ordinal).map_err(bad)?;
             Ok(Opened { device, kernels: Kernels::Device, words, note: None })
         }
     }
 }
+
+/// How devices are named.
+const WHICH: &str = "hint: use `cpu`, `cuda:0` or `auto`";
 
 /// Why `auto` stays on the CPU, where that is worth a word: an NVIDIA device is there and cannot be used.
 fn fallback(root: &Path, why: &str) -> Option<String> {
@@ -139,26 +142,15 @@ pub fn kernels() -> String {
 
 #[cfg(not(feature = "cuda"))]
 fn open_cuda(_ordinal: usize) -> Result<(Device, String), String> {
-    Err("this build has no CUDA in it (`cargo build --release --features cuda` makes one that has)".into())
+    Err("this build has no CUDA in it; hint: `cargo build --release --features cuda` makes one that has; `--device cpu` does without".into())
 }
 
-/// cudarc's run-time loader panics when a library is missing, so opening, which uses all of them, is guarded.
+/// cudarc's run-time loader panics when a library is missing, and opening uses all of them.
 #[cfg(feature = "cuda")]
 fn open_cuda(ordinal: usize) -> Result<(Device, String), String> {
-    use std::panic::{AssertUnwindSafe, catch_unwind};
-    let guarded = |f: &dyn Fn() -> Result<(Device, String), String>| {
-        catch_unwind(AssertUnwindSafe(f))
-            .unwrap_or_else(|p| Err(crate::words::of_panic(&*p).unwrap_or("the CUDA loader panicked").to_owned()))
-    };
-    // The panic hook would write into the terminal's screen; the message is returned instead.
-    let hook = std::panic::take_hook();
-    std::panic::set_hook(Box::new(|_| {}));
-    let opened = guarded(&|| super::cuda::open(ordinal));
-    std::panic::set_hook(hook);
+    let opened = crate::words::unwound(|| super::cuda::open(ordinal)).and_then(|opened| opened);
     opened.map_err(|why| {
         let line = why.lines().next().unwrap_or("unknown failure").trim();
-        // What a library's own `unwrap` says around the driver's words.
-        let line = line.split_once("on an `Err` value: ").map_or(line, |(_, error)| error);
         // The loader lists every file name that it tried.
         let line = match line.split_once("Unable to dynamically load the \"") {
             Some((_, rest)) => match rest.split('"').next().unwrap_or("cuda") {
@@ -167,8 +159,28 @@ fn open_cuda(ordinal: usize) -> Result<(Device, String), String> {
             },
             None => line.to_owned(),
         };
-        format!("opening cuda:{ordinal} failed ({line})")
+        format!("opening cuda:{ordinal} failed ({line}); hint: {}", way_out(&line))
     })
+}
+
+/// What to do about a device that does not open, by the driver's name of the failure.
+#[cfg(any(test, feature = "cuda"))]
+fn way_out(line: &str) -> &'static str {
+    const HINTS: [(&str, &str); 6] = [
+        (
+            "NO_DEVICE",
+            "`nvidia-smi` lists no GPU either, or CUDA_VISIBLE_DEVICES hides it; `--device cpu` does without",
+        ),
+        ("INSUFFICIENT_DRIVER", DRIVER),
+        ("DRIVER_MISMATCH", DRIVER),
+        ("UNSUPPORTED_PTX_VERSION", DRIVER),
+        ("OUT_OF_MEMORY", "`nvidia-smi` tells who holds the GPU's memory; `--device cpu` does without"),
+        ("INVALID_DEVICE", "`nvidia-smi -L` lists the GPUs that are there, from 0"),
+    ];
+    const DRIVER: &str =
+        "the NVIDIA driver is older than the CUDA that this program was built with: update it, or use `--device cpu`";
+    let known = HINTS.into_iter().find(|(name, _)| line.contains(name));
+    known.map_or("`nvidia-smi` tells whether the GPU is well; `--device cpu` does without", |(_, hint)| hint)
 }
 
 /// Threads that a pool may have at most: more than the largest machines have cores, fewer than any system refuses to start.
@@ -198,7 +210,7 @@ pub(crate) fn pool(n: usize) -> Result<Arc<Workers>> {
     static POOLS: OnceLock<Mutex<HashMap<usize, Arc<Workers>>>> = OnceLock::new();
     if n > MOST_THREADS {
         // Each would take a stack, and a machine's last process numbers.
-        let why = format!("{n} threads are asked for, at most {MOST_THREADS} are of use");
+        let why = format!("{n} threads are asked for, at most {MOST_THREADS} are of use; hint: a smaller --threads");
         return Err(ExecError::Device { spec: "cpu".into(), why });
     }
     let mut pools = POOLS.get_or_init(Default::default).lock().unwrap_or_else(PoisonError::into_inner);
@@ -222,6 +234,16 @@ mod tests {
                     stepping\t: 8\ncpu MHz\t\t: 2000.123\ncache size\t: 107520 KB\n\nprocessor\t: 1\nmodel name\t: other\n";
         assert_eq!(processor_of(info), "GenuineIntel 6 143 Intel(R) Xeon(R) 8 107520 KB");
         assert_eq!(processor_of(""), "");
+    }
+
+    #[test]
+    fn what_does_not_open_has_a_way_out_of_its_own() {
+        let hint = |line: &str| way_out(line);
+        assert!(hint("DriverError(CUDA_ERROR_SYSTEM_DRIVER_MISMATCH, \"x\")").contains("update it"));
+        assert!(hint("DriverError(CUDA_ERROR_INVALID_DEVICE, \"x\")").contains("nvidia-smi -L"));
+        assert!(hint("something else").contains("--device cpu"));
+        let unknown = open("gpu").map(|_| ()).unwrap_err().to_string();
+        assert!(unknown.ends_with(WHICH), "{unknown}");
     }
 
     #[test]

@@ -3,6 +3,7 @@
 use crate::graph::op::Dim;
 use crate::graph::{GraphError, Node, ParamRole};
 use crate::model::ParamError;
+use crate::words::TensorError;
 
 /// What this room gives, or its own error.
 pub type Result<T, E = ExecError> = std::result::Result<T, E>;
@@ -30,14 +31,14 @@ pub enum ExecError {
         .place[1], .place[0]
     )]
     Id { node: String, id: i64, place: [usize; 2], vocab: usize },
-    #[error("device `{spec}`: {why}; hint: use `cpu`, `cuda:0` or `auto`")]
+    #[error("device `{spec}`: {why}")]
     Device { spec: String, why: String },
-    #[error("node `{node}` ({op}): {}", said(source))]
-    Candle { node: String, op: &'static str, source: candle_core::Error },
+    #[error("node `{node}` ({op}): {said}")]
+    Candle { node: String, op: &'static str, said: TensorError },
     #[error(transparent)]
     Graph(#[from] GraphError),
-    #[error("tensor library: {}", said(.0))]
-    Tensor(#[from] candle_core::Error),
+    #[error("tensor library: {0}")]
+    Tensor(TensorError),
 }
 
 impl ExecError {
@@ -56,8 +57,13 @@ impl ExecError {
     }
 
     /// What the tensor library reports of `node`.
-    pub(crate) fn candle(node: &Node, source: candle_core::Error) -> ExecError {
-        ExecError::Candle { node: node.name.clone(), op: node.op.traits().name, source }
+    pub(crate) fn candle(node: &Node, error: candle_core::Error) -> ExecError {
+        ExecError::at(node, explained(error))
+    }
+
+    /// What was reported of `node`.
+    pub(crate) fn at(node: &Node, said: TensorError) -> ExecError {
+        ExecError::Candle { node: node.name.clone(), op: node.op.traits().name, said }
     }
 
     pub(crate) fn no_param(node: &Node, role: ParamRole) -> ExecError {
@@ -84,31 +90,23 @@ fn role_name(role: ParamRole) -> &'static str {
     }
 }
 
-/// What the tensor library says, in one line (it may append a backtrace), and the way out where a GPU has failed.
-fn said(error: &candle_core::Error) -> String {
-    // After any of these every call of the process is answered alike (CUDA driver API, "CUresult").
-    const LOST: [&str; 9] = [
-        "CUDA_ERROR_ILLEGAL_ADDRESS",
-        "CUDA_ERROR_MISALIGNED_ADDRESS",
-        "CUDA_ERROR_ILLEGAL_INSTRUCTION",
-        "CUDA_ERROR_LAUNCH_FAILED",
-        "CUDA_ERROR_LAUNCH_TIMEOUT",
-        "CUDA_ERROR_HARDWARE_STACK_ERROR",
-        "CUDA_ERROR_ECC_UNCORRECTABLE",
-        "CUDA_ERROR_UNKNOWN",
-        "STATUS_EXECUTION_FAILED",
-    ];
-    let text = error.to_string();
-    let line = text.lines().next().unwrap_or_default();
-    let hint = if LOST.iter().any(|l| line.contains(l)) {
-        "; hint: the GPU is lost to this process; `paring stop` the session and open it again, what was approved is kept \
-         (`nvidia-smi` and `dmesg` tell more of the GPU)"
-    } else if line.contains("CUDA_ERROR_OUT_OF_MEMORY") {
-        "; hint: `nvidia-smi` tells who else holds the GPU's memory; a smaller --batch needs less"
-    } else {
-        ""
-    };
-    format!("{line}{hint}")
+/// What the tensor library says. A library on a GPU does not tell what befell it: the driver does, as long as the process lives.
+fn explained(error: candle_core::Error) -> TensorError {
+    #[cfg(feature = "cuda")]
+    {
+        let text = error.to_string();
+        let line = text.lines().next().unwrap_or_default();
+        if let Some(why) = line.contains("STATUS_").then(super::cuda::befallen).flatten() {
+            return candle_core::Error::Cuda(format!("{line}, of which the driver says: {why}").into()).into();
+        }
+    }
+    error.into()
+}
+
+impl From<candle_core::Error> for ExecError {
+    fn from(e: candle_core::Error) -> ExecError {
+        ExecError::Tensor(explained(e))
+    }
 }
 
 fn join(dims: &[Dim]) -> String {

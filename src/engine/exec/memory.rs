@@ -76,7 +76,7 @@ impl OutOfMemory for candle_core::Error {
 
 impl OutOfMemory for ExecError {
     fn is_out_of_memory(&self) -> bool {
-        matches!(self, ExecError::Candle { source, .. } | ExecError::Tensor(source) if source.is_out_of_memory())
+        matches!(self, ExecError::Candle { said, .. } | ExecError::Tensor(said) if said.inner().is_out_of_memory())
     }
 }
 
@@ -106,7 +106,7 @@ mod tests {
 
     fn full() -> ExecError {
         let cuda = "DriverError(CUDA_ERROR_OUT_OF_MEMORY, \"out of memory\")".into();
-        ExecError::Candle { node: "conv1".into(), op: "conv2d", source: candle_core::Error::Cuda(cuda) }
+        ExecError::Candle { node: "conv1".into(), op: "conv2d", said: candle_core::Error::Cuda(cuda).into() }
     }
 
     #[test]

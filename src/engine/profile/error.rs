@@ -5,6 +5,7 @@ use crate::exec::{Cancelled, ExecError, OutOfMemory};
 use crate::graph::GraphError;
 use crate::prune::PruneError;
 use crate::task::TaskError;
+use crate::words::TensorError;
 
 /// What this room gives, or its own error.
 pub type Result<T, E = ProfileError> = std::result::Result<T, E>;
@@ -24,19 +25,25 @@ pub enum ProfileError {
     Task(#[from] TaskError),
     #[error(transparent)]
     Param(#[from] crate::model::ParamError),
-    #[error("tensor operation failed: {0}; hint: use a smaller batch")]
-    Tensor(#[from] candle_core::Error),
+    #[error("tensor library: {0}")]
+    Tensor(TensorError),
     #[error("no calibration images; hint: give `--calib` a data set with at least one image")]
     NoImages,
     #[error(transparent)]
     Cancelled(#[from] Cancelled),
 }
 
+impl From<candle_core::Error> for ProfileError {
+    fn from(e: candle_core::Error) -> ProfileError {
+        ProfileError::Tensor(e.into())
+    }
+}
+
 impl OutOfMemory for ProfileError {
     fn is_out_of_memory(&self) -> bool {
         match self {
             ProfileError::Exec(e) => e.is_out_of_memory(),
-            ProfileError::Tensor(e) => e.is_out_of_memory(),
+            ProfileError::Tensor(e) => e.inner().is_out_of_memory(),
             ProfileError::Task(_)
             | ProfileError::Graph(_)
             | ProfileError::Prune(_)

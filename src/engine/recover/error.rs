@@ -5,6 +5,7 @@ use crate::exec::{Cancelled, ExecError};
 use crate::graph::GraphError;
 use crate::model::ParamError;
 use crate::prune::PruneError;
+use crate::words::TensorError;
 
 /// Why compressing failed.
 #[derive(Debug, thiserror::Error)]
@@ -22,7 +23,13 @@ pub enum RepairError {
     #[error("calibration set `{0}` has no images; hint: repair needs a few hundred, or turn it off")]
     NoImages(String),
     #[error("tensor library: {0}")]
-    Tensor(#[from] candle_core::Error),
+    Tensor(TensorError),
     #[error(transparent)]
     Cancelled(#[from] Cancelled),
+}
+
+impl From<candle_core::Error> for RepairError {
+    fn from(e: candle_core::Error) -> RepairError {
+        RepairError::Tensor(e.into())
+    }
 }

@@ -1,5 +1,7 @@
 //! Why outputs cannot be scored.
 
+use crate::words::TensorError;
+
 /// Outputs that do not fit what they are scored against. Counts are of items: images, for classifiers.
 #[derive(Debug, thiserror::Error)]
 pub enum TaskError {
@@ -16,6 +18,12 @@ pub enum TaskError {
     Label { label: u32, classes: usize },
     #[error("the data has no targets that this task scores against; hint: give data made for the model's task")]
     Targets,
-    #[error("tensor operation failed: {0}; hint: use a smaller batch")]
-    Tensor(#[from] candle_core::Error),
+    #[error("tensor library: {0}")]
+    Tensor(TensorError),
+}
+
+impl From<candle_core::Error> for TaskError {
+    fn from(e: candle_core::Error) -> TaskError {
+        TaskError::Tensor(e.into())
+    }
 }

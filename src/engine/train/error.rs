@@ -4,6 +4,7 @@ use crate::data::DataError;
 use crate::exec::{Cancelled, ExecError};
 use crate::graph::GraphError;
 use crate::model::ModelError;
+use crate::words::TensorError;
 
 /// Why training stopped.
 #[derive(Debug, thiserror::Error)]
@@ -16,10 +17,16 @@ pub enum TrainError {
     Data(#[from] DataError),
     #[error(transparent)]
     Model(#[from] ModelError),
-    #[error("tensor operation failed: {0}; hint: use a smaller batch")]
-    Tensor(#[from] candle_core::Error),
+    #[error("tensor library: {0}")]
+    Tensor(TensorError),
     #[error("the loss of step {step} is not finite; hint: lower the learning rate")]
     Diverged { step: usize },
     #[error(transparent)]
     Cancelled(#[from] Cancelled),
+}
+
+impl From<candle_core::Error> for TrainError {
+    fn from(e: candle_core::Error) -> TrainError {
+        TrainError::Tensor(e.into())
+    }
 }

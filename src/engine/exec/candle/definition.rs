@@ -21,7 +21,7 @@ impl Site<'_> {
             graph::node_shape(self.node, &shapes)?;
         }
         self.value(inputs, seen).map_err(|e| match e {
-            ExecError::Tensor(source) => ExecError::candle(self.node, source),
+            ExecError::Tensor(said) => ExecError::at(self.node, said),
             other => other,
         })
     }

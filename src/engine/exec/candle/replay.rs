@@ -16,6 +16,7 @@ use crate::exec::error::{ExecError, Result};
 use crate::exec::memory::OutOfMemory;
 use crate::exec::replay::{Key, Launch, capturing, queueing};
 use crate::graph::NodeId;
+use crate::words::unwound;
 use candle_core::{CudaDevice, Device, Tensor};
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -85,11 +86,16 @@ impl Program {
     /// Of the run before it, which is launched kernel by kernel.
     fn capture(&self, device: &CudaDevice, x: &Tensor, id: NodeId) -> Result<Known> {
         let _alone = capturing();
-        let _params_stay = device.enable_cuda_graph_htod_cache();
+        // Not by way of what is kept: a batch is not the same bytes twice.
         let fed = self.fed(x)?;
-        // Loads modules, plans products, and leaves shapes and strides on the device.
-        let first = BTreeMap::from([(self.input, fed.clone())]);
-        let wanted = self.execute(0..self.steps.len(), first, &[id], None)?.swap_remove(0).contiguous()?;
+        let _params_stay = device.enable_cuda_graph_htod_cache();
+        // Loads modules, plans products, and leaves shapes and strides on the device. The tensor library panics where it has no
+        // room for a copy of those.
+        let first = || self.execute(0..self.steps.len(), BTreeMap::from([(self.input, fed.clone())]), &[id], None);
+        let wanted = match unwound(first) {
+            Ok(values) => values?.swap_remove(0).contiguous()?,
+            Err(panicked) => return Err(candle_core::Error::Cuda(panicked.into()).into()),
+        };
         // What a run does not need: that there is no room for it takes nothing from the run.
         let (input, output) = match fed.copy().and_then(|input| Ok((input, wanted.zeros_like()?))) {
             Err(e) if e.is_out_of_memory() => {

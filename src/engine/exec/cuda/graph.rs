@@ -10,13 +10,14 @@
 //! afterwards; a graph is launched by one thread at a time.
 
 use crate::exec::error::{ExecError, Result};
+use crate::words::unwound;
 use candle_core::{CudaDevice, DType, Error, Storage, Tensor};
 use cudarc::driver::sys::{self, CUgraphNodeType, CUmemorytype, CUstreamCaptureMode, CUstreamCaptureStatus};
 use cudarc::driver::{CudaGraph, CudaStream, DriverError, result as driver};
 use std::sync::Arc;
 
 fn told(e: DriverError) -> ExecError {
-    ExecError::Tensor(Error::wrap(e))
+    Error::wrap(e).into()
 }
 
 /// A graph that was recorded and not launched yet.
@@ -118,10 +119,10 @@ pub(in crate::exec) fn record(device: &CudaDevice, pass: impl FnOnce() -> Result
     // Other threads may go on with what they do elsewhere; this one may not do what cannot be captured.
     stream.begin_capture(CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_THREAD_LOCAL).map_err(told)?;
     let open = Open(&stream);
-    pass()?;
+    unwound(pass).unwrap_or_else(|panicked| Err(Error::Cuda(panicked.into()).into()))?;
     let graph = stream.end_capture(sys::CUgraphInstantiate_flags(0)).map_err(told)?;
     drop(open);
-    let graph = graph.ok_or_else(|| ExecError::Tensor(Error::msg("the capture gave no graph")))?;
+    let graph = graph.ok_or_else(|| Error::msg("the capture gave no graph"))?;
     let refused = refusal(&graph).map_err(told)?;
     Ok(Recorded { graph: Raw { graph: Some(graph), stream }, refused })
 }
