@@ -385,7 +385,7 @@ fn totals(graph: &Graph) -> Option<Totals> {
     let live = |i: &usize| reachable.get(*i).copied().unwrap_or(false);
     let ids: Vec<usize> = (0..graph.nodes.len()).filter(live).collect();
     Some(Totals {
-        params: ids.iter().filter_map(|&i| graph.nodes.get(i)).map(|n| crate::graph::node_params(&n.op)).sum(),
+        params: ids.iter().filter_map(|&i| graph.nodes.get(i)).map(|n| graph.params_of(n)).sum(),
         total: ids.iter().filter_map(|&i| macs.get(i)).copied().sum(),
         elements: shapes.iter().map(|s| s.iter().product::<usize>() as u64).collect(),
         macs,

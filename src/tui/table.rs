@@ -147,7 +147,7 @@ impl Table {
             let (mut m, mut p) = (Macs::default(), 0u64);
             for j in all {
                 m = m + macs.get(j).copied().unwrap_or_default();
-                p += graph.nodes.get(j).map_or(0, |n| graph::node_params(&n.op));
+                p += graph.nodes.get(j).map_or(0, |n| graph.params_of(n));
             }
             (m, p)
         };

@@ -9,7 +9,7 @@ use super::device::{Kernels, Opened};
 use super::error::Result;
 use super::lower::StepInfo;
 use crate::graph::{Binding, Graph, Precisions};
-use crate::model::{Model, ParamStore};
+use crate::model::{Model, ParamStore, export};
 use candle_core::Device;
 use std::sync::Arc;
 
@@ -95,6 +95,7 @@ impl Plan {
 
     fn build(graph: Arc<Graph>, params: &ParamStore, precision: &Precisions, options: &CompileOptions) -> Result<Plan> {
         let (g, keep) = (graph.clone(), &options.keep);
+        let params = &*export::settled(&graph, params, precision);
         let backend: Arc<dyn Backend> = match (options.kernels, &options.device) {
             (Kernels::Device, Device::Cpu) => Arc::new(Cpu::build(g, params, precision, keep, options.threads)?),
             (_, device) => Arc::new(Program::build(g, params, precision, keep, device)?),

@@ -194,6 +194,19 @@ impl Graph {
         }
     }
 
+    /// Another reachable node with the same weight, if there is one: a language model's embedding may be its last layer's weight.
+    pub fn sharing(&self, node: &Node) -> Option<&Node> {
+        let weight = node.param(ParamRole::Weight)?;
+        let other = |n: &&Node| n.name != node.name && n.param(ParamRole::Weight) == Some(weight);
+        self.live().map(|(_, n)| n).find(other)
+    }
+
+    /// Learned parameters that `node` brings: an embedding that is a layer's weight as well is counted with the layer.
+    pub fn params_of(&self, node: &Node) -> u64 {
+        let counted = matches!(node.op, Op::Embedding(_)) && self.sharing(node).is_some();
+        if counted { 0 } else { node_params(&node.op) }
+    }
+
     /// The block that `id` lies in.
     pub fn block_of(&self, id: NodeId) -> Option<&Block> {
         self.blocks.iter().find(|b| b.nodes.contains(&id))

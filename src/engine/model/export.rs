@@ -10,7 +10,7 @@ use super::{
     Blob, Checkpoint, Dtype, Graph, Model, ModelError, ModelInfo, Param, ParamError, ParamStore, Precisions, Result,
 };
 use super::{RawTensor, files, numel_of, printable, values};
-use crate::graph::{Op, ParamRole, WeightFormat, least, param_shapes, shapes_at};
+use crate::graph::{Node, Op, ParamRole, WeightFormat, least, param_shapes, shapes_at};
 use serde::{Deserialize, Serialize};
 use std::borrow::Cow;
 use std::fs::File;
@@ -61,8 +61,8 @@ pub(super) fn stored(model: &Model) -> Result<ParamStore> {
         for (p, (role, shape)) in node.params.iter().zip(param_shapes(&node.op)) {
             let param = model.params.get(&p.name)?;
             param.check(&p.name, &shape)?;
-            let param = param.stored_in(format_of(&node.op, role, &node.name, &model.precision));
-            // A language model's first and last layer may share a tensor, of which a file holds one.
+            let param = param.stored_in(format_of(&model.graph, node, role, &model.precision));
+            // Layers may share a tensor, of which a file holds one.
             if out.get(&p.name).is_ok_and(|other| !other.is_stored_like(&param)) {
                 let why = format!("`{}` is shared by layers of unlike precisions", printable(&p.name));
                 let hint = format!("keep `{}` in f32", printable(&node.name));
@@ -74,9 +74,27 @@ pub(super) fn stored(model: &Model) -> Result<ParamStore> {
     Ok(out)
 }
 
-/// What a parameter of the node `name` is stored in.
-fn format_of(op: &Op, role: ParamRole, name: &str, precision: &Precisions) -> WeightFormat {
-    if role == ParamRole::Weight && op.is_conv_or_linear() { precision.get(name).weights() } else { WeightFormat::F32 }
+/// What a parameter of `node` is stored in: a weight in its layer's precision, and so an embedding that is a layer's weight.
+fn format_of(graph: &Graph, node: &Node, role: ParamRole, precision: &Precisions) -> WeightFormat {
+    let layer = match (role, &node.op) {
+        (ParamRole::Weight, op) if op.is_conv_or_linear() => Some(node),
+        (ParamRole::Weight, Op::Embedding(_)) => graph.sharing(node).filter(|n| n.op.is_conv_or_linear()),
+        _ => None,
+    };
+    layer.map_or(WeightFormat::F32, |n| precision.get(&n.name).weights())
+}
+
+/// The parameters as embeddings read them that are layers' weights: what such a layer's precision rounds is rounded for both.
+pub(crate) fn settled<'a>(graph: &Graph, params: &'a ParamStore, precision: &Precisions) -> Cow<'a, ParamStore> {
+    let mut out = Cow::Borrowed(params);
+    for (_, node) in graph.live().filter(|(_, n)| matches!(n.op, Op::Embedding(_))) {
+        let format = format_of(graph, node, ParamRole::Weight, precision);
+        let Some(name) = node.param(ParamRole::Weight).filter(|_| format != WeightFormat::F32) else { continue };
+        if let Ok(param) = params.get(name) {
+            out.to_mut().insert(name.to_owned(), param.stored_in(format));
+        }
+    }
+    out
 }
 
 /// One tensor of the file, in the order in which it is written.
@@ -293,7 +311,7 @@ fn fetch(c: &Checkpoint, graph: &Graph, precision: &Precisions, path: &Path) -> 
     for (_, node) in graph.live() {
         for (p, (role, expected)) in node.params.iter().zip(param_shapes(&node.op)) {
             let raw = c.tensors.get(&p.name).ok_or_else(|| ParamError::Missing { name: p.name.clone() })?;
-            let format = format_of(&node.op, role, &node.name, precision);
+            let format = format_of(graph, node, role, precision);
             let scales = || scales(c, &p.name);
             let param = match (raw, format) {
                 (RawTensor::Bytes { dtype: "U8", shape, blob, offset }, WeightFormat::Int4 { group }) => {

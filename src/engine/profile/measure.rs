@@ -17,7 +17,7 @@ use super::turns::{LEAST, Turns};
 use super::{Bound, Ceilings, Doubt, Gauges, GpuFigures, LatencyStats, LayerRow, Profile, Result};
 use crate::exec::{Cancel, Capabilities, CompileOptions, Kernels, Observer, PeakWatch, Plan, Session, Support};
 use crate::exec::{halving, smaller_batch};
-use crate::graph::{Graph, Macs, describe, macs, node_params, shapes};
+use crate::graph::{Graph, Macs, describe, macs, shapes};
 use crate::model::Model;
 use crate::quant::Precision;
 use candle_core::{Device, Tensor};
@@ -279,7 +279,7 @@ impl Facts {
         Ok(Facts {
             macs: macs(graph)?,
             shapes: shapes(graph)?,
-            params: graph.live().map(|(_, n)| node_params(&n.op)).sum(),
+            params: graph.live().map(|(_, n)| graph.params_of(n)).sum(),
             index: graph.iter().map(|(i, n)| (n.name.clone(), i.index())).collect(),
         })
     }
@@ -357,7 +357,7 @@ fn rows(plan: &Plan, facts: &Facts, seen: &Samples, batch: usize, ceilings: Ceil
             share: if total > 0.0 { latency.p50 / total } else { 0.0 },
             weight_bytes: step.weight_bytes,
             activation_bytes: out_bytes,
-            params: nodes.iter().filter_map(|&n| graph.nodes.get(n)).map(|n| node_params(&n.op)).sum(),
+            params: nodes.iter().filter_map(|&n| graph.nodes.get(n)).map(|n| graph.params_of(n)).sum(),
             macs,
             intensity,
             bound,

@@ -68,6 +68,8 @@ fn stretches(state: &State) -> Vec<Stretch> {
         reachable[i]
             && (touched(1) || last || (options.producers && touched(0)))
             && matches!(n.op, Op::Conv2d(op::Conv2d { groups: 1, .. }) | Op::Linear(_))
+            // What else reads the weight was not asked.
+            && model.sharing(n).is_none()
     };
     let mut out: Vec<Stretch> = Vec::new();
     for pair in common.windows(2) {

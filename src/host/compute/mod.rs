@@ -24,7 +24,7 @@ use super::spec::OpenSpec;
 use crate::data::{Dataset, Split};
 use crate::eval::Trials;
 use crate::exec::{self, CompileOptions, Plan, device::Opened};
-use crate::graph::{Macs, macs, node_params};
+use crate::graph::{Macs, macs};
 use crate::model::Model;
 use crate::plan::{Action, Target, Verdict};
 use crate::profile::{Ceilings, Gauges, Ladder, Paired, Profile};
@@ -69,8 +69,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 /// MACs and parameters of a model as it stands.
 pub fn counts(model: &Model) -> Result<(Macs, u64), String> {
     let all = macs(&model.graph).map_err(|e| e.to_string())?;
-    let (nodes, reachable) = (&model.graph.nodes, model.graph.reachable());
-    let params = nodes.iter().zip(&reachable).filter(|(_, r)| **r).map(|(n, _)| node_params(&n.op)).sum();
+    let params = model.graph.live().map(|(_, n)| model.graph.params_of(n)).sum();
     Ok((all.into_iter().sum(), params))
 }
 

@@ -1,8 +1,8 @@
 //! The header: model, data, device, totals against the budget, the round's phases, the pen; and warning lines.
 
 use super::{Canvas, span};
-use crate::config::Role;
-use crate::config::text::{clean, fit};
+use crate::config::text::{clean, fit, width};
+use crate::config::{Act, Role};
 use crate::session::{Phase, Standing};
 use crate::tui::app::Level;
 use crate::tui::layout::{Class, Layout, class};
@@ -29,6 +29,13 @@ pub(super) fn draw(c: &mut Canvas<'_>, l: &Layout, banners: &[(Level, String)]) 
     for (i, (level, text)) in banners.iter().enumerate() {
         let mark = c.pal.glyph("▲", "!");
         let style = c.pal.bold(level_role(*level));
+        let room = (l.banners.width as usize).saturating_sub(3);
+        // The timeline has failures whole, with their way out.
+        let more = format!("  {} has the rest", c.app.label(Act::View4));
+        let text = match width(text) > room && *level == Level::Bad {
+            true => format!("{}{more}", fit(text, room.saturating_sub(width(&more)).max(1))),
+            false => text.clone(),
+        };
         c.line(l.banners, i as u16, &Line::from(span(format!(" {mark} {text}"), style)));
     }
 }

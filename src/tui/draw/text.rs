@@ -2,7 +2,7 @@
 
 use super::{Canvas, span};
 use crate::config::Role;
-use crate::config::text::{clean, fit, wrap};
+use crate::config::text::{clean, wrap};
 use crate::tui::app::App;
 use crate::tui::layout::inside;
 use crate::tui::num::clock;
@@ -23,7 +23,11 @@ pub(super) fn timeline(c: &mut Canvas<'_>, area: Rect) {
         return;
     }
     let undo = app.state.undo.last().map(|u| u.seq);
-    for (row, e) in t.iter().rev().skip(app.scroll).take(inner.height as usize).enumerate() {
+    let mut row = 0;
+    for e in t.iter().rev().skip(app.scroll) {
+        if row >= inner.height {
+            break;
+        }
         let mut style = pal.fg(Role::Fg);
         let mut after = Vec::new();
         if e.undone {
@@ -38,10 +42,22 @@ pub(super) fn timeline(c: &mut Canvas<'_>, area: Rect) {
             span(format!(" {:>5} ", e.seq), pal.fg(Role::Faint)),
             span(format!("{}  ", clock(e.at_ms)), pal.fg(Role::Dim)),
         ];
-        let used: usize = spans.iter().chain(&after).map(Span::width).sum();
-        spans.push(span(fit(&clean(&e.text), (inner.width as usize).saturating_sub(used)).into_owned(), style));
-        spans.extend(after);
-        c.line(inner, row as u16, &Line::from(spans));
+        let beside: usize = spans.iter().map(Span::width).sum();
+        let used = beside + after.iter().map(Span::width).sum::<usize>();
+        // Whole, since the way out of a failure stands at its end.
+        for (i, part) in
+            wrap(&clean(&e.text), (inner.width as usize).saturating_sub(used).max(8)).into_iter().enumerate()
+        {
+            if i > 0 {
+                spans.push(span(" ".repeat(beside), style));
+            }
+            spans.push(span(part, style));
+            spans.append(&mut after);
+            if row < inner.height {
+                c.line(inner, row, &Line::from(std::mem::take(&mut spans)));
+                row += 1;
+            }
+        }
     }
 }
 

@@ -62,6 +62,10 @@ fn readers(graph: &Graph, group: &Group) -> Vec<(NodeId, usize, Vec<Vec<usize>>)
             Op::Linear(op::Linear { in_features, .. }) => (in_features, 1),
             _ => continue,
         };
+        // What else reads the weight was not asked.
+        if graph.sharing(graph.node(id)).is_some() {
+            continue;
+        }
         let own_rows = group.members.iter().any(|o| o.node == m.node && o.axis == 0);
         if own_rows {
             continue;
