@@ -162,8 +162,8 @@ const SHIFT: f64 = 0.2;
 pub(super) struct QualityModel {
     /// Changes are in points here: see [`Metric::whole`].
     input: QualityInput,
-    /// What an answer that turns changes at most, in points.
-    size: f64,
+    /// What an answer that turns changes, in points.
+    size: Size,
     /// Harms of the trials, in their order.
     harms: Vec<Harms>,
     /// Harms of the measured rounds, in their order.
@@ -179,6 +179,45 @@ pub(super) struct QualityModel {
     turned: f64,
 }
 
+/// What an answer changes, in points.
+#[derive(Debug, Clone, Copy)]
+enum Size {
+    /// Right or wrong: all of them as much.
+    One(f64),
+    /// Scores of any size, which move with the mean: what they change for a point of it, and the least and the most of the trials.
+    Any { of_drop: f64, least: f64, most: f64 },
+}
+
+impl Default for Size {
+    fn default() -> Size {
+        Size::One(100.0)
+    }
+}
+
+impl Size {
+    fn of(trials: &[Trial]) -> Size {
+        let turned: Vec<_> = trials.iter().map(|t| &t.outcome).filter(|o| o.turned > 0.0).collect();
+        let fold = |f: fn(f64, f64) -> f64| turned.iter().map(|o| o.size).reduce(f);
+        let (Some(least), Some(most)) = (fold(f64::min), fold(f64::max)) else { return Size::default() };
+        if most - least <= 1e-9 * most {
+            return Size::One(most);
+        }
+        let shares: Vec<f64> = turned.iter().map(|o| o.size / o.d_quality.abs().max(1e-12)).collect();
+        // As the median has it: of what cancels out the share is any number.
+        let mut sorted = shares.clone();
+        sorted.sort_by(f64::total_cmp);
+        Size::Any { of_drop: sorted[sorted.len() / 2], least, most }
+    }
+
+    /// Of an answer in a plan that loses `drop` points.
+    fn at(self, drop: f64) -> f64 {
+        match self {
+            Size::One(size) => size,
+            Size::Any { of_drop, least, most } => (of_drop * drop.abs()).clamp(least, most),
+        }
+    }
+}
+
 impl QualityModel {
     /// Fits; `harm` gives a plan's harms.
     pub fn fit(mut input: QualityInput, harm: impl Fn(&[(Target, Action)]) -> Harms) -> QualityModel {
@@ -192,7 +231,7 @@ impl QualityModel {
             o.d_quality *= points;
             o.sd *= points;
         }
-        let size = input.trials.list.iter().map(|t| t.outcome.size).reduce(f64::max).unwrap_or(100.0);
+        let size = Size::of(&input.trials.list);
         let harms: Vec<Harms> = input.trials.list.iter().map(|t| harm(&t.actions)).collect();
         let measured = input.observed.iter().map(|o| harm(&o.actions)).collect();
         let (doubt, shift) = (DOUBT.0, (1.0, SHIFT));
@@ -290,7 +329,7 @@ impl QualityModel {
         let expected = fit.drop(&h.kinds);
         // Two errors apart is chance still.
         let apart = 0.25 * (seen - expected).powi(2) - sd * sd;
-        let model = (self.doubt * expected).hypot(self.size * ONE_SIDED * t.outcome.turned);
+        let model = (self.doubt * expected).hypot(t.outcome.size * ONE_SIDED * t.outcome.turned);
         // Anchors were tried on the same images: this error is the trial's own.
         let shared = fit.sd(&h.kinds, None).max(least(&t.outcome));
         let prior = model.hypot(shared).max(apart.max(0.0).sqrt());
@@ -302,7 +341,9 @@ impl QualityModel {
 
     /// What nothing that was tried can tell from nothing, in points.
     fn least(&self) -> f64 {
-        self.input.trials.list.iter().map(|t| least(&t.outcome)).fold(0.0, f64::max)
+        let told = self.input.trials.list.iter().filter(|t| t.outcome.turned > 0.0).map(|t| least(&t.outcome));
+        let all = self.input.trials.list.iter().map(|t| least(&t.outcome));
+        told.reduce(f64::min).or_else(|| all.reduce(f64::max)).unwrap_or_default()
     }
 
     /// Drop on held-back images and its error, of a plan that was tried or from the fit.
@@ -355,18 +396,23 @@ impl QualityModel {
         if let Some(t) = self.input.trials.of(actions) {
             let (drop, sd) = self.rehearsed(t, h);
             let Some((near, error)) = beside else {
-                return self.ranged(drop, sd, 0.0, t.outcome.turned, Basis::Rehearsed);
+                return self.ranged(drop, sd, 0.0, Turn::of(&t.outcome), Basis::Rehearsed);
             };
             // Held-back and evaluation images are others: each counts by its error.
             let (own, own_error) = (drop * self.shift.0, sd.hypot(self.shift.1 * drop));
             let weight = error * error / (error * error + own_error * own_error).max(1e-12);
             let both = own_error * error / own_error.hypot(error).max(1e-12);
-            return self.spread_about(weight * own + (1.0 - weight) * near, both, t.outcome.turned, Basis::Rehearsed);
+            return self.spread_about(
+                weight * own + (1.0 - weight) * near,
+                both,
+                Turn::of(&t.outcome),
+                Basis::Rehearsed,
+            );
         }
         let Some(fit) = self.fit.filter(|_| h.unknown == 0) else { return self.unmeasured(h) };
         let drop = fit.drop(&h.kinds);
         let turned = self.turned_at(h, drop);
-        let unsure = fit.sd(&h.kinds, None).max(self.least()).hypot(self.size * ONE_SIDED * turned);
+        let unsure = fit.sd(&h.kinds, None).max(self.least()).hypot(turned.size * ONE_SIDED * turned.share);
         let alone = (self.doubt * drop).hypot(unsure);
         // The rehearsed plan from which the difference is least in doubt.
         let near = (self.input.trials.list.iter().zip(&self.harms))
@@ -406,19 +452,20 @@ impl QualityModel {
     }
 
     /// A drop as it would be measured, with its error in points.
-    fn spread_about(&self, value: f64, sd: f64, turned: f64, basis: Basis) -> Quality {
+    fn spread_about(&self, value: f64, sd: f64, turned: Turn, basis: Basis) -> Quality {
         let width = Z * (sd * sd + self.chance(turned, value)).sqrt();
         self.clamped(-value, -(value + width), -(value - width), basis)
     }
 
     /// Variance of a measured drop through chance on the evaluation images: so many answers turn, either way.
-    fn chance(&self, turned: f64, value: f64) -> f64 {
-        let turned = turned.max(self.least() / self.size);
-        self.size * self.size * (turned - (value / self.size).powi(2)).max(0.0) / self.input.images.max(1) as f64
+    fn chance(&self, turned: Turn, value: f64) -> f64 {
+        let Turn { share, size } = turned;
+        let share = share.max((self.least() / size).min(1.0));
+        size * size * (share - (value / size).powi(2)).max(0.0) / self.input.images.max(1) as f64
     }
 
     /// `drop` on held-back images with an error in points and one as a logarithm, as it would be measured.
-    fn ranged(&self, drop: f64, sd: f64, log_sd: f64, turned: f64, basis: Basis) -> Quality {
+    fn ranged(&self, drop: f64, sd: f64, log_sd: f64, turned: Turn, basis: Basis) -> Quality {
         let (shift, shift_sd) = self.shift;
         let value = if drop > 0.0 { drop * shift } else { drop };
         let log_sd = (log_sd.powi(2) + shift_sd.powi(2)).sqrt();
@@ -449,10 +496,23 @@ impl QualityModel {
         Quality { high: q.high.max(q.value), ..q }
     }
 
-    /// Share of answers that turn in a plan with these harms; one answer a lost point at least.
-    fn turned_at(&self, h: &Harms, drop: f64) -> f64 {
-        let u = self.fit.map_or(0.0, |f| f.sum(&h.kinds));
-        (self.turned * u.sqrt()).clamp((drop / self.size).clamp(0.0, 1.0), 1.0)
+    /// The answers that turn in a plan with these harms; one answer a lost point at least.
+    fn turned_at(&self, h: &Harms, drop: f64) -> Turn {
+        let (u, size) = (self.fit.map_or(0.0, |f| f.sum(&h.kinds)), self.size.at(drop));
+        Turn { share: (self.turned * u.sqrt()).clamp((drop / size).clamp(0.0, 1.0), 1.0), size }
+    }
+}
+
+/// Answers that turn: what share of them, and what each changes, in points.
+#[derive(Debug, Clone, Copy)]
+struct Turn {
+    share: f64,
+    size: f64,
+}
+
+impl Turn {
+    fn of(o: &TrialOutcome) -> Turn {
+        Turn { share: o.turned, size: o.size }
     }
 }
 
