@@ -10,7 +10,7 @@ pub fn describe(before: &State, event: &Event) -> Option<String> {
         Event::Opened { card, budget } => {
             let goal = budget.to_string();
             let goal = if goal.is_empty() { "none".to_owned() } else { goal };
-            let images = counted(card.data.images, "image");
+            let images = card.metric().items(card.data.images);
             format!("opened {} on {} ({images}), budget {goal}", card.model.name, card.data.name)
         }
         Event::RecipeSet { recipe } => match before.card.as_ref().and_then(|c| c.recipe.as_ref()) {
@@ -95,8 +95,9 @@ pub fn describe(before: &State, event: &Event) -> Option<String> {
         Event::Tried { trial, correction } => {
             let what = if trial.anchor { "tried a plan to learn from" } else { "rehearsed the plan" };
             let o = &trial.outcome;
-            let (views, images) = (counted(o.by_kind.len(), "view"), counted(o.images, "held-back image"));
-            let said = format!("{what}: {} on {views} of {images}", before.metric().change_words(o.d_quality));
+            let (metric, views) = (before.metric(), counted(o.by_kind.len(), "view"));
+            let said = metric.change_words(o.d_quality);
+            let said = format!("{what}: {said} on {views} of {}", metric.held_back(o.images));
             match correction.as_ref().filter(|_| before.trials.correction.is_none()) {
                 Some(c) => format!("{said}; {c}"),
                 None => said,

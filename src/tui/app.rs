@@ -462,7 +462,8 @@ impl App {
         if let Some(card) = &self.state.card {
             let mut warn = |text: String| out.push((Level::Warn, text));
             if card.calib_is_eval {
-                warn("calibration images are evaluation images: accuracy figures are flattered".to_owned());
+                let item = card.metric().item;
+                warn(format!("calibration {item}s are evaluation {item}s: accuracy figures are flattered"));
             }
             if let Some(text) = self.state.baseline().and_then(|e| e.metrics.guess_warning()) {
                 warn(text);

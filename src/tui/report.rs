@@ -27,27 +27,31 @@ pub fn markdown(app: &App) -> String {
         o,
         "- evaluated on {} ({}), calibrated on {} ({})",
         cell(&card.data.name),
-        counted(card.data.images, "image"),
+        card.metric().items(card.data.images),
         cell(&card.calib.name),
-        counted(card.calib.images, "image")
+        card.metric().items(card.calib.images)
     );
-    let p = &card.model.preprocess;
-    let three = |v: [f32; 3]| v.map(|x| x.to_string()).join(", ");
-    let _ = writeln!(
-        o,
-        "- images prepared to {}x{} with mean {} and deviation {} ({}{})",
-        p.size[0],
-        p.size[1],
-        three(p.mean),
-        three(p.std),
-        cell(&p.origin),
-        if p.assumed() { ": **assumed**, `--mean` and `--std` say otherwise" } else { "" }
-    );
+    // Text is not prepared.
+    if card.graph.vocabulary().is_none() {
+        let p = &card.model.preprocess;
+        let three = |v: [f32; 3]| v.map(|x| x.to_string()).join(", ");
+        let _ = writeln!(
+            o,
+            "- images prepared to {}x{} with mean {} and deviation {} ({}{})",
+            p.size[0],
+            p.size[1],
+            three(p.mean),
+            three(p.std),
+            cell(&p.origin),
+            if p.assumed() { ": **assumed**, `--mean` and `--std` say otherwise" } else { "" }
+        );
+    }
     if let Some(note) = &card.device_note {
         let _ = writeln!(o, "- {}", cell(note));
     }
     if card.calib_is_eval {
-        let _ = writeln!(o, "- **calibration images are evaluation images: accuracy figures are flattered**");
+        let item = card.metric().item;
+        let _ = writeln!(o, "- **calibration {item}s are evaluation {item}s: accuracy figures are flattered**");
     }
     let _ = writeln!(
         o,

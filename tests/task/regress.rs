@@ -139,6 +139,7 @@ impl Task for Regress {
     fn metric(&self, _: &ModelInfo) -> Metric {
         Metric {
             name: "mse".into(),
+            item: "row".to_owned(),
             unit: String::new(),
             change_unit: String::new(),
             scale: -1.0,

@@ -23,6 +23,7 @@ impl Task for NextToken {
         let blind = (model.classes.max(2) as f64).ln();
         Metric {
             name: "nats/token".to_owned(),
+            item: "window".to_owned(),
             unit: String::new(),
             change_unit: "nats".to_owned(),
             scale: -1.0,

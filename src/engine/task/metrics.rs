@@ -10,6 +10,9 @@ pub(super) const Z: f64 = 1.959_963_984_540_054;
 pub struct Metric {
     /// As people call it: `top-1`.
     pub name: String,
+    /// One of what is scored: `image`.
+    #[serde(default = "image", skip_serializing_if = "is_image")]
+    pub item: String,
     /// Unit of a value (`%`) and of a change (`points`); empty: none.
     pub unit: String,
     pub change_unit: String,
@@ -25,11 +28,30 @@ pub struct Metric {
     pub best: Option<f64>,
 }
 
+fn image() -> String {
+    "image".to_owned()
+}
+
+fn is_image(item: &str) -> bool {
+    item == "image"
+}
+
 impl Metric {
+    /// So many of what is scored, in words.
+    pub fn items(&self, n: usize) -> String {
+        crate::words::counted(n, &self.item)
+    }
+
+    /// So many that nothing but trials touched.
+    pub fn held_back(&self, n: usize) -> String {
+        crate::words::counted(n, &format!("held-back {}", self.item))
+    }
+
     /// Top-1 among so many classes.
     pub fn top1(classes: usize) -> Metric {
         Metric {
             name: "top-1".to_owned(),
+            item: image(),
             unit: "%".to_owned(),
             change_unit: "points".to_owned(),
             scale: 100.0,

@@ -207,6 +207,11 @@ fn from_card(card: &SessionCard) -> OpenSpec {
 }
 
 impl Compute {
+    /// What the data is made of, in a word.
+    fn item(&self) -> String {
+        self.shelf.card.metric().item
+    }
+
     fn compile(&self, model: &Model) -> Result<Plan, JobError> {
         let options = CompileOptions { threads: self.threads(), ..CompileOptions::on(&self.device) };
         Plan::of(model, &options).map_err(JobError::of)

@@ -104,7 +104,7 @@ pub fn open_data(
     let Some(calib) = &spec.calib else {
         if !spec.how.calib_is_eval {
             return Err(format!(
-                "no calibration data; hint: give `--calib` images that are not in `{}`, or `--calib-is-eval` to use those",
+                "no calibration data; hint: give `--calib` data that is not in `{}`, or `--calib-is-eval` to use those",
                 spec.data
             ));
         }

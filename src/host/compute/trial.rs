@@ -44,7 +44,8 @@ impl Compute {
             batch: working_batch(&self.model),
             seed: self.shelf.recipe.seed(),
         };
-        let meter = &mut job.meter("trials", "views of held-back images");
+        let what = format!("views of held-back {}s", self.item());
+        let meter = &mut job.meter("trials", &what);
         let made = Trials::prepare(&mut run, &self.held, prep, &options, job.cancel(), meter)?;
         let made = Arc::new(made);
         self.unchanged()?;
@@ -55,15 +56,16 @@ impl Compute {
     fn try_model(&self, trials: &Trials, plan: &Plan, what: &str, job: &Job) -> Result<TrialOutcome, JobError> {
         let mut session = plan.session();
         let mut run = |x: &candle_core::Tensor| -> Result<_, EvalError> { Ok(session.run(x)?) };
-        Ok(trials.run(&mut run, job.cancel(), &mut job.meter(what, "held-back images"))?)
+        Ok(trials.run(&mut run, job.cancel(), &mut job.meter(what, &format!("held-back {}s", self.item())))?)
     }
 
     /// Builds and tries the plans that forecasts are fitted to, those that the session has not.
     pub(super) fn try_anchors(&self, state: &State, job: &Job) -> Result<(), JobError> {
         let Some(trials) = self.trials(state, job)? else {
             let words = format!(
-                "{} calibration images are too few to hold some back: what a plan costs in accuracy is not forecast",
-                self.calib.len()
+                "{} calibration {}s are too few to hold some back: what a plan costs in accuracy is not forecast",
+                self.calib.len(),
+                self.item()
             );
             job.say(crate::session::Feed::warn(words));
             return Ok(());

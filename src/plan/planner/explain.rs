@@ -29,11 +29,12 @@ pub(super) fn opening(input: &PlannerInput, goal: &Goal, trust: f64, say: Say) {
     let p = input.profile;
     if p.whole.p50 > 0.0 {
         say(&format!(
-            "One batch of {} takes {:.2} ms on {}, with {:.1} M MACs an image and {} of weights. ",
+            "One batch of {} takes {:.2} ms on {}, with {:.1} M MACs for each {} and {} of weights. ",
             p.batch,
             p.whole.p50,
             p.device,
             p.macs.conv_linear as f64 / 1e6,
+            metric.item,
             bytes(p.weight_bytes as f64)
         ));
     }

@@ -21,10 +21,10 @@ pub(super) fn short(q: &Quality, metric: &Metric) -> Option<String> {
 pub(super) fn words(state: &State, q: &Quality) -> Option<String> {
     let held = || match state.trials.correction.as_ref() {
         Some(c) if c.views.iter().any(|v| v.kind.is_some()) => {
-            format!("{} in {}", counted(c.images, "held-back image"), counted(c.views.len(), "disturbed view"))
+            format!("{} in {}", state.metric().held_back(c.images), counted(c.views.len(), "disturbed view"))
         }
-        Some(c) => counted(c.images, "held-back image"),
-        None => "held-back images".to_owned(),
+        Some(c) => state.metric().held_back(c.images),
+        None => format!("held-back {}s", state.metric().item),
     };
     let often = format!("meant to hold {:.0} of 10", 10.0 * COVERAGE);
     Some(match q.basis {

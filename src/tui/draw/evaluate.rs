@@ -146,7 +146,7 @@ fn table(c: &mut Canvas<'_>, area: Rect, evals: &[&Evaluation]) {
     let (app, pal) = (c.app, c.pal);
     let (Some(base), Some(newest)) = (evals.first(), evals.last()) else { return };
     let data = app.state.card.as_ref().map(|c| clean(&c.data.name).into_owned()).unwrap_or_default();
-    let images = crate::words::counted(base.metrics.n, "image");
+    let images = app.state.metric().items(base.metrics.n);
     let mut title = vec![
         span("rounds", pal.bold(Role::Focus)),
         span(format!(" {images} of {data}, 95 % intervals"), pal.fg(Role::Dim)),

@@ -1,0 +1,121 @@
+//! Sessions on language models, by the command line: from a checkpoint and text to a smaller file that scores as the verdict said.
+//! A network of transformers' with random weights, and a published one (*real*).
+
+use paring::data::real_dir;
+use serde_json::Value;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+struct Rig {
+    dir: tempfile::TempDir,
+}
+
+impl Rig {
+    fn new() -> Rig {
+        Rig { dir: tempfile::tempdir().unwrap() }
+    }
+
+    fn path(&self, name: &str) -> String {
+        self.dir.path().join(name).to_str().unwrap().to_owned()
+    }
+
+    /// `count` token ids below `vocab`; another seed, other ids.
+    fn ids(&self, name: &str, count: u32, vocab: u32, seed: u32) -> String {
+        let id = |i: u32| ((i + seed).wrapping_mul(2_654_435_761) >> 9) % vocab;
+        let bytes: Vec<u8> = (0..count).flat_map(|i| (id(i) as u16).to_le_bytes()).collect();
+        std::fs::write(self.path(name), bytes).unwrap();
+        self.path(name)
+    }
+
+    fn paring(&self, args: &[&str]) -> (Option<i32>, String, String) {
+        let out = Command::new(env!("CARGO_BIN_EXE_paring"))
+            .args(args)
+            .env("PARING_HOME", self.path("home"))
+            // What is tested here is not how well latency is known.
+            .env("PARING_PATIENCE", "0.1")
+            .output()
+            .unwrap();
+        let text = |bytes: Vec<u8>| String::from_utf8(bytes).unwrap();
+        (out.status.code(), text(out.stdout), text(out.stderr))
+    }
+
+    fn json(&self, args: &[&str]) -> Value {
+        let (code, out, err) = self.paring(&[args, &["--json"]].concat());
+        assert_eq!(code, Some(0), "{args:?}: {err}");
+        serde_json::from_str(&out).unwrap()
+    }
+}
+
+fn fixture(name: &str) -> String {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/conformance/language").join(name);
+    path.to_str().unwrap().to_owned()
+}
+
+#[test]
+fn a_language_model_goes_from_opening_to_a_file_that_scores_the_same() {
+    let rig = Rig::new();
+    let [eval, calib] = [rig.ids("eval.u16", 420, 96, 1), rig.ids("calib.u16", 700, 96, 7777)];
+    let (model, out) = (fixture("llama.gguf"), rig.path("out"));
+    let text = ["--data", &eval, "--window", "14"];
+    let rest = ["--calib", &calib, "--budget", "macs=0.95,memory=0.7", "--out", &out];
+    let report = rig.json(&[&["run", &model], &text[..], &rest].concat());
+    assert_eq!((&report["met"], report["final"]["n"].as_i64()), (&Value::Bool(true), Some(30)), "{report}");
+    let decisions = report["rounds"][0]["decisions"].to_string();
+    assert!(decisions.contains("prune") && decisions.contains("int8"), "{decisions}");
+    let original = rig.json(&[&["eval", &model], &text[..]].concat());
+    assert_eq!(report["baseline"]["loss"], original["nats_per_token"]);
+
+    // The file has no memory of the window.
+    let kept = rig.path("out/model.safetensors");
+    let again = rig.json(&[&["eval", &kept], &text[..]].concat());
+    let (said, seen) = (report["final"]["loss"].as_f64().unwrap(), again["nats_per_token"].as_f64().unwrap());
+    assert!((said - seen).abs() < 1e-6, "{said} was told, {seen} is found");
+    assert_eq!(report["final"]["weight_bytes"], again["weight_bytes"]);
+    rig.json(&["eval", &kept, "--data", &eval, "--window", "23"]);
+    let (code, _, told) = rig.paring(&["eval", &kept, "--data", file!()]);
+    assert!(code == Some(1) && told.contains("--tokenizer"), "{told}");
+}
+
+#[test]
+fn a_profile_is_of_one_length_and_shared_weights_count_once() {
+    let rig = Rig::new();
+    let profile = |window| rig.json(&["profile", &fixture("llama"), "--window", window, "--runs", "2"]);
+    let (short, long) = (profile("8"), profile("16"));
+    let macs = |p: &Value, what: &str| p["macs"][what].as_u64().unwrap();
+    assert_eq!(2 * macs(&short, "conv_linear"), macs(&long, "conv_linear"));
+    assert!(macs(&long, "attention") > 2 * macs(&short, "attention"), "every token looks at all before it");
+    let file = safetensors(&fixture("llama"));
+    assert_eq!(long["params"].as_u64(), Some(file), "the embedding is the last layer's weight");
+    let rows: u64 = long["rows"].as_array().unwrap().iter().map(|r| r["params"].as_u64().unwrap()).sum();
+    assert_eq!(rows, file);
+}
+
+/// Numbers in the file of a folder.
+fn safetensors(folder: &str) -> u64 {
+    let bytes = std::fs::read(PathBuf::from(folder).join("model.safetensors")).unwrap();
+    let header = u64::from_le_bytes(bytes[..8].try_into().unwrap()) as usize;
+    let header: Value = serde_json::from_slice(&bytes[8..8 + header]).unwrap();
+    let shapes = header.as_object().unwrap().values().filter_map(|t| t["shape"].as_array());
+    shapes.map(|s| s.iter().map(|d| d.as_u64().unwrap()).product::<u64>()).sum()
+}
+
+#[test]
+fn half_of_a_published_models_bytes_go_for_next_to_nothing() {
+    let Some(real) = real_dir() else {
+        eprintln!("skipped: no real data");
+        return;
+    };
+    let rig = Rig::new();
+    let real = real.join("stories260k");
+    let ids = std::fs::read(real.join("tinystories_a.tok512.u16")).unwrap();
+    let (eval, calib) = (rig.path("eval.u16"), rig.path("calib.u16"));
+    std::fs::write(&eval, &ids[..2 * 512 * 24]).unwrap();
+    std::fs::write(&calib, &ids[2 * 512 * 24..2 * 512 * 64]).unwrap();
+    let (model, out) = (real.to_str().unwrap(), rig.path("out"));
+    let report = rig.json(&["run", model, "--data", &eval, "--calib", &calib, "--budget", "memory=0.5", "--out", &out]);
+    let loss = |of: &str| report[of]["loss"].as_f64().unwrap();
+    let change = loss("final") - loss("baseline");
+    assert!(report["met"] == true && change.abs() < 0.01, "{change} nats a token: {}", report["verdict"]);
+    let forecast = &report["rounds"][0]["forecast"];
+    eprintln!("{change:+.5} nats a token; {forecast}");
+}
