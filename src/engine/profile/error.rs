@@ -26,6 +26,8 @@ pub enum ProfileError {
     Param(#[from] crate::model::ParamError),
     #[error("tensor operation failed: {0}; hint: use a smaller batch")]
     Tensor(#[from] candle_core::Error),
+    #[error("the ceiling of {what} cannot be measured: {source}")]
+    Ceiling { what: String, source: Box<ProfileError> },
     #[error("no calibration images; hint: give `--calib` a data set with at least one image")]
     NoImages,
     #[error(transparent)]
@@ -37,6 +39,7 @@ impl OutOfMemory for ProfileError {
         match self {
             ProfileError::Exec(e) => e.is_out_of_memory(),
             ProfileError::Tensor(e) => e.is_out_of_memory(),
+            ProfileError::Ceiling { source, .. } => source.is_out_of_memory(),
             ProfileError::Task(_)
             | ProfileError::Graph(_)
             | ProfileError::Prune(_)
