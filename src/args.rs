@@ -121,7 +121,7 @@ pub struct On {
     /// Compute threads; all cores by default.
     #[arg(long, value_name = "N")]
     pub threads: Option<usize>,
-    /// Images a batch.
+    /// Images a batch; given, no more are run at once.
     #[arg(long, value_name = "N")]
     pub batch: Option<usize>,
     /// Per-channel mean after division by 255, such as 0.485,0.456,0.406.

@@ -73,6 +73,7 @@ fn bound(bound: Bound) -> &'static str {
     match bound {
         Bound::Memory => "memory",
         Bound::Compute => "compute",
+        Bound::Unknown => "unknown",
     }
 }
 

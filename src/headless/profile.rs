@@ -45,6 +45,7 @@ pub fn run(args: &Args, convention: MacConvention, patience: f64) -> Result<Exit
     };
     model.params.unchanged()?;
     out::notes(&profile.notes);
+    out::notes(cut_short(&profile, &options).as_slice());
     if args.json {
         print_json(&json(&profile)?)?;
     } else {
@@ -115,10 +116,46 @@ fn print_table(name: &str, p: &Profile, convention: MacConvention) -> Result<(),
             gpu.peak_reserved_bytes as f64 / 1e6
         )?;
     }
+    let known = |v: f64, digits: usize| if v > 0.0 { format!("{v:.digits$}") } else { "unknown".to_owned() };
     say!(
-        "ceilings {:.0} GFLOP/s f32, {:.0} GOP/s int8, {:.1} GB/s",
-        p.ceilings.f32_gflops,
-        p.ceilings.int8_gops,
-        p.ceilings.bandwidth_gbs
+        "ceilings {} GFLOP/s f32, {} GOP/s int8, {} GB/s",
+        known(p.ceilings.f32_gflops, 0),
+        known(p.ceilings.int8_gops, 0),
+        known(p.ceilings.bandwidth_gbs, 1)
     )
+}
+
+/// Why fewer runs count than were asked for, if so.
+fn cut_short(p: &Profile, options: &ProfileOptions) -> Option<String> {
+    let aside = p.load.map_or(0.0, |l| l.set_aside);
+    let others = || format!(", and {:.0} % of those were set aside: others had the processors", aside * 100.0);
+    (p.runs < options.runs).then(|| {
+        format!(
+            "{} of {} count: there were {:.0} s for them{}; hint: a larger PARING_PATIENCE gives more",
+            p.runs,
+            counted(options.runs, "run"),
+            options.time_limit.as_secs_f64(),
+            if aside > 0.0 { others() } else { String::new() }
+        )
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::profile::Load;
+    use std::time::Duration;
+
+    #[test]
+    fn runs_that_are_missing_are_told_with_the_reason() {
+        let options = ProfileOptions { runs: 10, time_limit: Duration::from_secs(12), ..ProfileOptions::default() };
+        let of = |runs, set_aside| {
+            let load = Some(Load { set_aside, ..Load::default() });
+            cut_short(&Profile { runs, load, ..Profile::default() }, &options)
+        };
+        assert_eq!(of(10, 0.3), None);
+        let limit = of(6, 0.0).expect("told");
+        assert!(limit.starts_with("6 of 10 runs count: there were 12 s for them; hint: "), "{limit}");
+        assert!(of(7, 0.25).expect("told").contains("25 % of those were set aside"));
+    }
 }

@@ -14,10 +14,13 @@ fn figures(e: &Evaluation, base: Option<&Evaluation>) -> Value {
         "n": e.metrics.n, "score": e.metrics.score, "loss": e.metrics.loss,
         "correct": e.metrics.correct(), "top1": e.metrics.correct().map(|_| e.metrics.score),
         "top5": e.metrics.other("top-5"), "per_class": e.metrics.per_class(),
-        "latency_ms": { "p50": e.whole.p50, "p95": e.whole.p95, "p99": e.whole.p99(), "spread": e.whole.spread(),
+        // Null where the device had no memory to measure it with.
+        "latency_ms": e.ms().map(|p50| json!({
+            "p50": p50, "p95": e.whole.p95, "p99": e.whole.p99(), "spread": e.whole.spread(),
             // One launch of a captured CUDA graph a run.
-            "replayed": e.whole.replayed },
-        "baseline_ms": e.baseline_ms,
+            "replayed": e.whole.replayed,
+        })),
+        "baseline_ms": e.ms().map(|_| e.baseline_ms),
         // The median ratio of pairs of runs, with its interval: what `factors.latency` is.
         "latency_factor": e.latency().map(|l| json!({
             "value": l.value, "low": l.low, "high": l.high, "coverage": l.coverage, "pairs": l.n, "doubt": e.doubt,
@@ -65,6 +68,8 @@ pub fn report(state: &State, policy: &Policy, model: Option<&(String, String)>, 
         "calib_is_eval": card.map(|c| c.calib_is_eval),
         "device": card.map(|c| &c.device),
         "batch": card.map(|c| c.batch),
+        // What latencies are of: less where memory ran out.
+        "latency_batch": state.profile_of(0).map(|p| p.batch),
         "threads": card.map(|c| c.threads),
         "policy": if policy.file.is_empty() { "auto" } else { policy.file.as_str() },
         "constraints": state.constraints,
@@ -100,8 +105,8 @@ pub fn summary(state: &State) -> String {
     }
     row("loss", &|e| format!("{:.4}", e.metrics.loss));
     let mark = |e: &Evaluation| if e.doubt.is_some() { "?" } else { "" };
-    row("latency ms", &|e| format!("{:.3}{}", e.whole.p50, mark(e)));
-    row("  original's", &|e| format!("{:.3}", e.baseline_ms));
+    row("latency ms", &|e| e.ms().map_or("-".to_owned(), |ms| format!("{ms:.3}{}", mark(e))));
+    row("  original's", &|e| e.ms().map_or("-".to_owned(), |_| format!("{:.3}", e.baseline_ms)));
     row("  of original", &|e| e.latency().map_or("-".to_owned(), |l| format!("{:.3}x{}", l.value, mark(e))));
     row("MACs M", &|e| format!("{:.3}", e.macs.get(MacConvention::default()) as f64 / 1e6));
     row("params k", &|e| format!("{:.1}", e.params as f64 / 1e3));
@@ -116,7 +121,8 @@ pub fn summary(state: &State) -> String {
             Outcome::Reject => "not met",
             Outcome::Undecided => "undecided",
         };
-        let _ = writeln!(out, "{:<14}{:>16.3}   budget {:.3}, {word}", l.name, l.measured, l.target);
+        let measured = if l.measured.is_nan() { "-".to_owned() } else { format!("{:.3}", l.measured) };
+        let _ = writeln!(out, "{:<14}{measured:>16}   budget {:.3}, {word}", l.name, l.target);
     }
     let (digits, unit) = (metric.digits, metric.change_unit.as_str());
     let forecast = state.rounds.iter().rev().find(|r| r.verdict.is_some()).and_then(|r| r.forecast);

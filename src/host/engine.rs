@@ -71,8 +71,8 @@ pub trait Work: Engine {
     /// Profiles the model that `round` made; 0 is the original.
     fn profile(&self, state: &State, round: u32, job: &Job) -> Result<Profile, JobError>;
 
-    /// Times the model that `round` made beside the original.
-    fn beside_original(&self, state: &State, round: u32, job: &Job) -> Result<Paired, JobError>;
+    /// Times the model that `round` made beside the original; `None` where the device has no memory for that.
+    fn beside_original(&self, state: &State, round: u32, job: &Job) -> Result<Option<Paired>, JobError>;
 
     /// Evaluates the original on the evaluation data.
     fn baseline(&self, state: &State, job: &Job) -> Result<Evaluation, JobError>;

@@ -131,10 +131,11 @@ impl Engine for Fake {
 }
 
 impl Work for Fake {
-    fn beside_original(&self, _: &State, _: u32, _: &Job) -> Result<Paired, JobError> {
+    fn beside_original(&self, _: &State, _: u32, _: &Job) -> Result<Option<Paired>, JobError> {
         let (base, new) = (LatencyStats { p50: 4.0, ..LatencyStats::default() }, LatencyStats::default());
         let ratio = Ratio { n: 9, value: 0.5, low: 0.4, high: 0.6, coverage: 0.95 };
-        Ok(Paired { base, new: LatencyStats { p50: 2.0, ..new }, ratio, doubt: None, load: Load::default() })
+        let new = LatencyStats { p50: 2.0, ..new };
+        Ok(Some(Paired { base, new, ratio, doubt: None, load: Load::default() }))
     }
 
     fn profile(&self, _: &State, round: u32, job: &Job) -> Result<Profile, JobError> {

@@ -75,8 +75,9 @@ pub fn run(kind: JobKind, engine: &dyn Engine, llm: &Llm, job: &Job) -> Result<(
             let round = state.base_round();
             if round > 0 {
                 profile(engine, round, job)?;
-                let latency = Box::new(engine.beside_original(&*job.state()?, round, job)?);
-                job.event(Event::Paired { round, latency })?;
+                if let Some(latency) = engine.beside_original(&*job.state()?, round, job)?.map(Box::new) {
+                    job.event(Event::Paired { round, latency })?;
+                }
             }
             ladders(engine, job)
         }

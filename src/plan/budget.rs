@@ -105,11 +105,18 @@ pub struct VerdictLine {
     /// `latency`, `macs`, `memory`, `params` or `drop`.
     pub name: String,
     pub target: f64,
+    /// Not a number where it was not measured.
+    #[serde(deserialize_with = "or_nan")]
     pub measured: f64,
     /// The interval that the outcome rests on, where the figure has one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub range: Option<(f64, f64)>,
     pub outcome: Outcome,
+}
+
+/// JSON has no NaN: it is written as null.
+fn or_nan<'de, D: serde::Deserializer<'de>>(from: D) -> Result<f64, D::Error> {
+    Ok(Option::deserialize(from)?.unwrap_or(f64::NAN))
 }
 
 /// Outcome with its reasons.

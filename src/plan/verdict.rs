@@ -96,6 +96,17 @@ mod tests {
     }
 
     #[test]
+    fn what_was_not_measured_is_undecided_and_can_be_stored() {
+        let b: Budget = "latency=0.8,macs=1".parse().expect("budget");
+        let at = Measured { macs: 5, ..Measured::default() };
+        let v = verdict(&b, &at, &at, Ratio::UNKNOWN, Change::default());
+        let text = serde_json::to_string(&v).expect("stored");
+        let back: super::super::Verdict = serde_json::from_str(&text).expect("read");
+        assert_eq!((back.outcome, back.lines[1].measured), (Outcome::Undecided, 1.0));
+        assert!(back.lines[0].measured.is_nan() && back.lines[0].range.is_none(), "{text}");
+    }
+
+    #[test]
     fn drop_is_reported_as_a_positive_number() {
         let b: Budget = "drop=1".parse().expect("budget");
         let v = verdict(&b, &Measured::default(), &Measured::default(), Ratio::default(), change((-0.4, -0.8, 0.0)));

@@ -91,6 +91,11 @@ impl SessionCard {
 }
 
 impl Evaluation {
+    /// Milliseconds a batch at the median; `None` where a device had no memory to measure that with.
+    pub fn ms(&self) -> Option<f64> {
+        (self.whole.n > 0 || self.whole.p50 > 0.0).then_some(self.whole.p50)
+    }
+
     /// Latency as a factor of the original's, both measured in the same minute: the one that every view, the verdict and
     /// reports show. `None` where no original was measured beside it.
     pub fn latency(&self) -> Option<Ratio> {

@@ -78,6 +78,10 @@ pub struct Recipe {
     /// Calibration images held back for trials: the rest alone is fitted on.
     #[serde(default)]
     pub held: usize,
+    /// Items that are run at once at most, where somebody said how many; 0: as suits the model. Repairs go by their own measure: they
+    /// run on the host, within [`RepairOptions::memory`].
+    #[serde(default)]
+    pub most_at_once: usize,
     /// How models are repaired and static ranges are found; its seed is the session's.
     pub repair: RepairOptions,
     /// The instruction set whose kernels compute repairs, since sums are rounded in their order.
@@ -124,6 +128,7 @@ impl Recipe {
         say("program", &self.program, &new.program);
         let on = |r: &Recipe| (r.how.device.clone(), r.how.tf32, r.how.batch);
         say("device", &on(self), &on(new));
+        say("items at once", &self.most_at_once, &new.most_at_once);
         out
     }
 }

@@ -115,12 +115,13 @@ pub fn describe(before: &State, event: &Event) -> Option<String> {
                 None => format!("over {}", e.metrics.n),
             };
             format!(
-                "{}: {} {} ({of}), {:.2}{} ms",
+                "{}: {} {} ({of}), {}",
                 if e.round == 0 { "baseline".to_owned() } else { format!("round {} evaluated", e.round) },
                 metric.name,
                 metric.value_words(e.metrics.score),
-                e.whole.p50,
-                if e.doubt.is_some() { "?" } else { "" }
+                e.ms().map_or("latency not measured".to_owned(), |ms| {
+                    format!("{ms:.2}{} ms", if e.doubt.is_some() { "?" } else { "" })
+                })
             ) + &e.metrics.guess_warning().filter(|_| e.round == 0).map_or(String::new(), |w| format!("; {w}"))
         }
         Event::VerdictGiven { round, verdict } => {

@@ -100,7 +100,7 @@ pub fn markdown(app: &App) -> String {
             if r.number == 0 { "baseline".to_owned() } else { r.number.to_string() },
             metric.value(e.metrics.score),
             e.metrics.loss,
-            num::ms(e.whole.p50) + mark,
+            num::ms(e.ms().unwrap_or(f64::NAN)) + mark,
             num::scaled(e.weight_bytes as f64, 1e6),
             num::scaled(e.macs.get(app.settings.mac_convention) as f64, 1e6),
             num::count(e.params),

@@ -75,3 +75,61 @@ fn a_library_that_is_missing_is_named() {
         assert!(ran.output.status.code() == Some(1) && said.contains(missing), "{missing}: {said}");
     }
 }
+
+/// A quick profile of a demo, as JSON, with what it said besides.
+fn profiled(model: &str, more: &[&str], name: &str, value: &str) -> (Value, String) {
+    let model = Path::new(env!("CARGO_MANIFEST_DIR")).join("assets").join(model);
+    let args = ["profile", model.to_str().unwrap(), "--device", "cuda:0", "--runs", "5", "--json"];
+    let run = Run::new(&[&args[..], more].concat()).with("SIMDEVICE_KERNELS", "plain").with("PARING_PATIENCE", "0.1");
+    let ran = run.with(name, value).run().succeeded();
+    (serde_json::from_slice(&ran.output.stdout).unwrap(), ran.said())
+}
+
+#[test]
+fn a_profile_takes_as_much_memory_as_there_is() {
+    for (memory, more) in [("67108864", &[][..]), ("100663296", &[]), ("67108864", &["--batch", "2"])] {
+        let (report, said) = profiled("demo_cnn.safetensors", more, "SIMDEVICE_MEMORY", memory);
+        assert!(report["whole"]["p50"].as_f64().unwrap() > 0.0, "{memory} {more:?}: {said}");
+        let ceilings = ["f32_gflops", "int8_gops", "bandwidth_gbs"].map(|c| report["ceilings"][c].as_f64().unwrap());
+        assert!(ceilings[0] > 0.0 && said.contains("ran out") && !said.contains("`linear`"), "{ceilings:?}: {said}");
+    }
+}
+
+/// Wherever memory runs out once: in a ceiling's matrices, in a batch, in a pass. (Weights between them must fit.)
+#[test]
+fn a_profile_goes_on_after_one_allocation_that_failed() {
+    for at in [20, 60, 70, 90, 190, 230] {
+        let (report, said) =
+            profiled("demo_vit.safetensors", &["--batch", "4"], "SIMDEVICE_FAULT", &format!("oom@{at}"));
+        assert!(report["whole"]["p50"].as_f64().unwrap() > 0.0, "{at}: {said}");
+    }
+}
+
+/// What a run made and scored is not lost with its latency, for which two models must fit at once.
+#[test]
+fn a_run_without_memory_for_its_latency_keeps_the_model() {
+    let dir = tempfile::tempdir().unwrap();
+    let model = Path::new(env!("CARGO_MANIFEST_DIR")).join("assets/demo_cnn.safetensors");
+    let out = dir.path().to_str().unwrap();
+    let args =
+        ["run", model.to_str().unwrap(), "--data", "synthetic:eval", "--limit", "100", "--calib", "synthetic:calib"];
+    let rest = ["--calib-limit", "200", "--precision", "int8", "--device", "cuda:0", "--out", out, "--json"];
+    let run = Run::new(&[&args[..], &rest].concat()).with("SIMDEVICE_KERNELS", "plain").with("PARING_PATIENCE", "0.1");
+    let ran = run.with("SIMDEVICE_MEMORY", "100663296").run().succeeded();
+    let (report, said): (Value, _) = (serde_json::from_slice(&ran.output.stdout).unwrap(), ran.said());
+    assert!(report["final"]["correct"].as_i64().is_some() && dir.path().join("model.safetensors").exists(), "{said}");
+    // Either both fit, or there is no figure and it is said.
+    let unmeasured = report["final"]["latency_ms"].is_null();
+    assert_eq!(unmeasured, said.contains("the latency was not measured"), "{said}");
+    assert_eq!(unmeasured, report["final"]["latency_factor"].is_null(), "{report}");
+}
+
+/// The modelled clock: 60 % of an H100's arithmetic and 80 % of its bandwidth, whatever the host takes.
+#[test]
+fn ceilings_are_of_the_clock_that_layers_are_timed_with() {
+    let (report, said) = profiled("demo_vit.safetensors", &["--batch", "4"], "SIMDEVICE_CLOCK", "model");
+    let ceiling = |name: &str| report["ceilings"][name].as_f64().unwrap();
+    assert!((10_000.0..70_000.0).contains(&ceiling("f32_gflops")), "{said}");
+    assert!((1_000.0..3_400.0).contains(&ceiling("bandwidth_gbs")), "{said}");
+    assert!(ceiling("int8_gops") > ceiling("f32_gflops"), "{said}");
+}

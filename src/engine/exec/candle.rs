@@ -29,6 +29,7 @@ mod site;
 mod walk;
 
 pub(super) use build::has_kernel;
+pub(crate) use clock::timed_on;
 pub use pass::{Capture, forward, tensors};
 pub(super) use program::Program;
 pub use site::{BatchStats, Mode, Pass, TensorMap};

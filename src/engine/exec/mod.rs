@@ -29,6 +29,7 @@ mod version;
 
 pub use backend::{ActivationMemory, Cut, Live};
 pub use cancel::{Cancel, Cancelled};
+pub(crate) use candle::timed_on;
 pub use capability::{Capabilities, Support, Timing};
 pub use device::Kernels;
 pub use device::{set_threads, threads};

@@ -4,8 +4,8 @@
 //! ([`crate::exec::peak`]); elsewhere it is a large prepacked product through the same `rten-gemm` kernels as the layers. The
 //! bandwidth is the triad `a = b + s·c` of McCalpin's STREAM, counting the write-allocate as it does (three arrays).
 
-use super::{Ceilings, Result};
-use crate::exec::{CompileOptions, Observer, Plan, best};
+use super::{Ceilings, ProfileError, Result};
+use crate::exec::{CompileOptions, ExecError, Observer, OutOfMemory, Plan, best, halving, timed_on};
 use crate::graph::{Builder, Op, Precision, Precisions};
 use crate::model::random_params;
 use candle_core::{DType, Device, Tensor};
@@ -30,31 +30,74 @@ pub fn ceilings(threads: usize) -> Result<Ceilings> {
 }
 
 /// Measures the ceilings of a GPU: the tensor library's product of large f32 matrices, an int8 layer of the same size by our own
-/// plan, and the bandwidth of a sum far beyond its caches.
+/// plan, and the bandwidth of a sum far beyond its caches. All by the device's clock, as layers are. Where memory runs out,
+/// smaller matrices are taken; a ceiling for which the smallest are too large stays unknown (0), and the notes say so.
 ///
 /// # Errors
-/// What the tensor library and the plan report.
-pub fn device_ceilings(device: &Device) -> Result<Ceilings> {
-    let side = busy_side(device)?;
-    let work = 2.0 * (side as f64).powi(3);
-    let (a, b) = squares(device, side)?;
-    let f32_gflops = device_rate(device, work, || {
-        black_box(a.matmul(&b)?);
-        Ok(())
+/// What the tensor library and the plan report, but for memory that ran out.
+pub fn device_ceilings(device: &Device) -> Result<(Ceilings, Vec<String>)> {
+    let (most, short) = known(busy(device), "f32 products")?.unwrap_or((LEAST_SIDE, true));
+    let mut notes = Vec::new();
+    let mut fitting = |what: &str, f: &mut dyn FnMut(usize) -> Result<f64>| -> Result<f64> {
+        let best = known(halving(most / LEAST_SIDE, |n| f(n * LEAST_SIDE)), what)?;
+        match best {
+            None => {
+                notes.push(format!("the device has no memory to measure the ceiling of {what} with: it is not known"))
+            }
+            Some((_, n)) if short || n * LEAST_SIDE < most => notes.push(format!(
+                "the ceiling of {what} was measured with less than usual, since memory ran out: it may lie elsewhere"
+            )),
+            Some(_) => {}
+        }
+        Ok(best.map_or(0.0, |(rate, _)| rate))
+    };
+    let f32_gflops = fitting("f32 products", &mut |side| {
+        let (a, b) = squares(device, side)?;
+        device_rate(device, work(side), || {
+            black_box(a.matmul(&b)?);
+            Ok(())
+        })
     })?;
     // 256 MiB where the products are the largest: as little as that keeps a slower device as long.
-    let bandwidth_gbs = device_bandwidth(device, 16 * side * side)?;
-    Ok(Ceilings { f32_gflops, int8_gops: work / int8_layer(device, side)? / 1e9, bandwidth_gbs })
+    let bandwidth_gbs = fitting("bandwidth", &mut |side| device_bandwidth(device, 16 * side * side))?;
+    let int8_gops = fitting("int8 products", &mut |side| Ok(work(side) / int8_layer(device, side)? / 1e9))?;
+    Ok((Ceilings { f32_gflops, int8_gops, bandwidth_gbs }, notes))
 }
 
-/// The side of square f32 matrices whose product keeps a device busy: doubled from 512 until one takes 50 milliseconds, or
-/// 4096 is reached.
+/// Sides of square matrices: products of smaller ones are launching, and no ceiling.
+const LEAST_SIDE: usize = 512;
+const MOST_SIDE: usize = 4096;
+
+/// Operations of a product of matrices with this side.
+fn work(side: usize) -> f64 {
+    2.0 * (side as f64).powi(3)
+}
+
+/// What was measured, or nothing where memory ran out. The layers that ceilings are measured with are in no model: no error names
+/// them.
+fn known<T>(measured: Result<T>, what: &str) -> Result<Option<T>> {
+    match measured {
+        Ok(v) => Ok(Some(v)),
+        Err(e) if e.is_out_of_memory() => Ok(None),
+        Err(ProfileError::Exec(ExecError::Candle { said, .. })) => {
+            Err(ProfileError::Ceiling { what: what.to_owned(), why: Box::new(ExecError::Tensor(said).into()) })
+        }
+        Err(e) => Err(ProfileError::Ceiling { what: what.to_owned(), why: Box::new(e) }),
+    }
+}
+
+/// The side of square f32 matrices whose product keeps a device busy: doubled from 512 until one takes 50 milliseconds of the
+/// host's time (how long measuring takes is what this decides), memory runs out, or 4096 is reached.
 ///
 /// # Errors
-/// What the tensor library reports.
+/// What the tensor library reports; memory that runs out only where there is none for the smallest.
 pub fn busy_side(device: &Device) -> Result<usize> {
-    let mut side = 512;
-    loop {
+    Ok(busy(device)?.0)
+}
+
+/// That side, and whether memory ran out before the device was busy.
+fn busy(device: &Device) -> Result<(usize, bool)> {
+    let busy = |side: usize| -> Result<bool> {
         let (a, b) = squares(device, side)?;
         let mut took = Duration::MAX;
         // The first product of a size may choose an algorithm.
@@ -64,11 +107,16 @@ pub fn busy_side(device: &Device) -> Result<usize> {
             device.synchronize()?;
             took = took.min(t.elapsed());
         }
-        if side == 4096 || took >= Duration::from_millis(50) {
-            return Ok(side);
+        Ok(took >= Duration::from_millis(50))
+    };
+    let (mut side, mut enough) = (LEAST_SIDE, busy(LEAST_SIDE)?);
+    while !enough && side < MOST_SIDE {
+        match busy(2 * side) {
+            Err(e) if e.is_out_of_memory() => return Ok((side, true)),
+            other => (side, enough) = (2 * side, other?),
         }
-        side *= 2;
     }
+    Ok((side, false))
 }
 
 fn squares(device: &Device, side: usize) -> Result<(Tensor, Tensor)> {
@@ -92,16 +140,13 @@ pub fn device_bandwidth(device: &Device, bytes: usize) -> Result<f64> {
     })
 }
 
-/// Best rate of `work` a call, in units of 1e9 a second; the device is waited for after every call.
+/// Best rate of `work` a call by the device's clock, in units of 1e9 a second; the device is waited for after every call. The first
+/// call only warms up.
 fn device_rate(device: &Device, work: f64, mut call: impl FnMut() -> Result<(), candle_core::Error>) -> Result<f64> {
-    call()?;
-    device.synchronize()?;
+    timed_on(device, &mut call)?;
     let (start, mut rate, mut runs) = (Instant::now(), 0.0f64, 0);
     while runs < 3 || (start.elapsed() < SPAN && runs < 500) {
-        let t = Instant::now();
-        call()?;
-        device.synchronize()?;
-        rate = rate.max(work / t.elapsed().as_secs_f64().max(1e-9) / 1e9);
+        rate = rate.max(work / timed_on(device, &mut call)?.as_secs_f64().max(1e-9) / 1e9);
         runs += 1;
     }
     Ok(rate)
@@ -195,6 +240,20 @@ mod tests {
         for v in [c.f32_gflops, c.int8_gops, c.bandwidth_gbs] {
             assert!(v.is_finite() && v > 0.0, "{c:?}");
         }
+    }
+
+    #[test]
+    fn a_ceiling_that_finds_no_memory_is_unknown_and_blames_no_node() {
+        let of_layer = |text: &str| -> Result<f64> {
+            let said = candle_core::Error::Cuda(text.into()).into();
+            Err(ExecError::Candle { node: "linear".into(), op: "linear", said }.into())
+        };
+        assert!(known(of_layer("DriverError(CUDA_ERROR_OUT_OF_MEMORY)"), "int8 products").expect("unknown").is_none());
+        let other = known(of_layer("DriverError(CUDA_ERROR_LAUNCH_FAILED)"), "int8 products").expect_err("fails");
+        let text = other.to_string();
+        assert!(text.contains("ceiling of int8 products") && text.contains("CUDA_ERROR_LAUNCH_FAILED"), "{text}");
+        assert!(!text.contains("node `"), "{text}");
+        assert_eq!(known(Ok(2.0), "bandwidth").expect("known"), Some(2.0));
     }
 
     /// The parts that a GPU is measured with, at sizes that a CPU does not mind.

@@ -27,6 +27,8 @@ pub enum ProfileError {
     Param(#[from] crate::model::ParamError),
     #[error("tensor library: {0}")]
     Tensor(TensorError),
+    #[error("the ceiling of {what} cannot be measured: {why}")]
+    Ceiling { what: String, why: Box<ProfileError> },
     #[error("no calibration images; hint: give `--calib` a data set with at least one image")]
     NoImages,
     #[error(transparent)]
@@ -44,6 +46,7 @@ impl OutOfMemory for ProfileError {
         match self {
             ProfileError::Exec(e) => e.is_out_of_memory(),
             ProfileError::Tensor(e) => e.inner().is_out_of_memory(),
+            ProfileError::Ceiling { why, .. } => why.is_out_of_memory(),
             ProfileError::Task(_)
             | ProfileError::Graph(_)
             | ProfileError::Prune(_)

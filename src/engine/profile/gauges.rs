@@ -3,10 +3,12 @@
 //! `libnvidia-ml` comes with the driver and is opened at run time, so this needs no CUDA build. A figure that the board does
 //! not have is `None`, never zero.
 
+use super::load::Watch;
 use candle_core::{Device, DeviceLocation};
 use nvml_wrapper::Nvml;
 use nvml_wrapper::enum_wrappers::device::{Clock, TemperatureSensor};
 use serde::{Deserialize, Serialize};
+use std::collections::HashMap;
 use std::ffi::OsStr;
 
 /// One GPU's gauges.
@@ -64,6 +66,27 @@ impl Gauges {
         }
     }
 
+    /// Now, as the driver counts: microseconds since 1970.
+    pub(super) fn moment() -> u64 {
+        let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
+        u64::try_from(since.as_micros()).unwrap_or(u64::MAX)
+    }
+
+    /// The part of the time since `began` in which `device` ran what other processes gave it; `None` for a CPU, and where the driver
+    /// does not tell.
+    pub(super) fn others_on(device: &Device, watch: &Watch, began: u64) -> Option<f64> {
+        if !matches!(watch, Watch::System) {
+            return None;
+        }
+        Gauges::of(device)?.ok()?.others(began)
+    }
+
+    fn others(&self, began: u64) -> Option<f64> {
+        let samples = self.with(|d| d.process_utilization_stats(began)).ok()?.ok()?;
+        let samples: Vec<(u32, u64, u32)> = samples.iter().map(|s| (s.pid, s.timestamp, s.sm_util)).collect();
+        others(&samples, std::process::id(), began)
+    }
+
     fn with<R>(&self, f: impl FnOnce(&nvml_wrapper::Device<'_>) -> R) -> Result<R, nvml_wrapper::error::NvmlError> {
         let device = match &self.at {
             At::Index(i) => self.nvml.device_by_index(*i),
@@ -88,6 +111,19 @@ impl Gauges {
         };
         self.with(read).unwrap_or_default()
     }
+}
+
+/// What processes other than `own` had of a GPU, of `(process, microseconds, per cent)` since `began`. Seen from a container processes
+/// have other numbers: unless `own` is among them there is no telling which are others'.
+fn others(samples: &[(u32, u64, u32)], own: u32, began: u64) -> Option<f64> {
+    let since: Vec<_> = samples.iter().filter(|s| s.1 >= began).collect();
+    since.iter().find(|s| s.0 == own)?;
+    let mut most: HashMap<u32, (f64, f64)> = HashMap::new();
+    for &&(pid, _, percent) in since.iter().filter(|s| s.0 != own) {
+        let sum = most.entry(pid).or_default();
+        *sum = (sum.0 + f64::from(percent) / 100.0, sum.1 + 1.0);
+    }
+    Some(most.values().map(|(sum, n)| sum / n).sum::<f64>().min(1.0))
 }
 
 /// Where NVML, which counts all GPUs, has CUDA's device `ordinal`, which counts those that `visible`
@@ -135,6 +171,15 @@ mod tests {
         // No machine has that many.
         let Err(why) = Gauges::open(4000) else { panic!("GPU 4000 opened") };
         assert!(why.starts_with("no GPU gauges: "), "{why}");
+    }
+
+    #[test]
+    fn others_are_told_from_ourselves() {
+        assert_eq!(others(&[(7, 10, 90)], 7, 5), Some(0.0));
+        assert_eq!(others(&[(7, 10, 50), (8, 10, 25), (8, 11, 75)], 7, 5), Some(0.5));
+        // Before it began, or with numbers that are not ours.
+        assert_eq!(others(&[(7, 10, 50), (8, 3, 80)], 7, 5), Some(0.0));
+        assert_eq!(others(&[(8, 10, 20)], 7, 5), None);
     }
 
     #[test]

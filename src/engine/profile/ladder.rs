@@ -15,9 +15,9 @@ mod rung;
 
 use super::cache::{Cache, rounded};
 use super::load::Watch;
-use super::turns::Turns;
+use super::turns::{Clock, Turns};
 use super::{Ladder, LadderPoint, ProfileError, Result};
-use crate::exec::{Cancel, Capabilities, CompileOptions, Kernels, Plan, fusions, halving};
+use crate::exec::{Cancel, Capabilities, CompileOptions, ExecError, Kernels, Plan, fusions, halving};
 use crate::graph::{Graph, Node, NodeId, Op, Precisions, op, shapes};
 use crate::prune::{Group, MemberRole};
 use crate::quant::{Precision, WeightFormat};
@@ -111,7 +111,8 @@ pub fn ladders(
                 // They are all held at once: where a GPU has no room for that, the most wanted ones are.
                 let ((points, complete), held) = halving(rungs.len(), |most| {
                     let wanted = rungs.get(..most).unwrap_or(&rungs);
-                    let (points, all) = shape.measure(options, share, wanted, &precisions, cancel)?;
+                    let measured = shape.measure(options, share, wanted, &precisions, cancel);
+                    let (points, all) = measured.map_err(|e| of_layer(e, &label))?;
                     Ok::<_, ProfileError>((points, all && most == rungs.len()))
                 })?;
                 if held < rungs.len() {
@@ -132,6 +133,16 @@ pub fn ladders(
     let order: HashMap<&str, usize> = graph.nodes.iter().enumerate().map(|(i, n)| (n.name.as_str(), i)).collect();
     out.sort_by_key(|l| order.get(l.layer.as_str()).copied());
     Ok(out)
+}
+
+/// What failed in a layer that was timed on its own, by the name that it has in the model.
+fn of_layer(error: ProfileError, layer: &str) -> ProfileError {
+    match error {
+        ProfileError::Exec(ExecError::Candle { op, said, .. }) => {
+            ExecError::Candle { node: layer.to_owned(), op, said }.into()
+        }
+        other => other,
+    }
 }
 
 /// A layer's shape, its input's, and which widths can change.
@@ -332,8 +343,15 @@ fn sweep(
     }
     let busy = options.threads.unwrap_or_else(crate::exec::device::threads);
     let threads = if options.device.is_cpu() { busy } else { 1 };
-    let turns =
-        Turns { wanted: MOST_SWEEPS * n, least: LEAST_SWEEPS * n, time_limit, threads, watch: &options.watch, cancel };
+    let turns = Turns {
+        wanted: MOST_SWEEPS * n,
+        least: LEAST_SWEEPS * n,
+        time_limit,
+        threads,
+        watch: &options.watch,
+        cancel,
+        clock: Clock::of(&options.device),
+    };
     let mut taken: Vec<(usize, f64)> = Vec::with_capacity(MOST_SWEEPS * n);
     let counted = turns.take(|run| {
         let (there, step) = ((run / n).is_multiple_of(2), run % n);
@@ -352,6 +370,15 @@ fn sweep(
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_fails_in_a_rung_is_told_of_the_models_layer() {
+        use crate::exec::OutOfMemory;
+        let said = candle_core::Error::Cuda("DriverError(CUDA_ERROR_OUT_OF_MEMORY)".into()).into();
+        let rung = ExecError::Candle { node: LAYER.into(), op: "linear", said };
+        let told = of_layer(rung.into(), "blocks.0.mlp.fc1");
+        assert!(told.to_string().starts_with("node `blocks.0.mlp.fc1` (linear)") && told.is_out_of_memory());
+    }
     use crate::model::families::{CifarResnetSpec, FamilySpec, VitDims, VitSpec};
     use crate::prune::groups;
 

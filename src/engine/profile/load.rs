@@ -37,6 +37,12 @@ pub struct Load {
     /// Waiting was told, so that disturbed runs could be set aside.
     #[serde(default)]
     pub told: bool,
+    /// Samples are times of a GPU's own clock: the processors are in its way only where they scatter.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub on_device: bool,
+    /// Part of the time in which the GPU ran what others gave it, where its driver tells.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub gpu_others: Option<f64>,
 }
 
 /// A run in which threads waited for more than this part of their time is not counted.
@@ -59,6 +65,11 @@ impl Load {
         let taken = self.steal > TAKEN || (self.others > TAKEN && !self.told);
         let part = self.waited.max(self.others).max(self.steal).min(1.0);
         (self.waited > WAITED || taken).then_some(part)
+    }
+
+    /// The part of the time that others had of a GPU whose clock timed the samples, where that is much.
+    pub fn shared(&self) -> Option<f64> {
+        self.gpu_others.filter(|&part| self.on_device && part > TAKEN)
     }
 
     /// What there is to say of runs that were left out.

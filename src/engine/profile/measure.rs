@@ -13,7 +13,7 @@
 use super::load::{Load, Watch};
 use super::paired::{ORDER_SEED, Order, REPEAT_MS, REPEAT_WHOLE, pick, timed};
 use super::stats::{self, ms};
-use super::turns::{LEAST, Turns};
+use super::turns::{Clock, LEAST, Turns};
 use super::{Bound, Ceilings, Doubt, Gauges, GpuFigures, LatencyStats, LayerRow, Profile, Result};
 use crate::exec::{Cancel, Capabilities, CompileOptions, Kernels, Observer, PeakWatch, Plan, Session, Support};
 use crate::exec::{halving, smaller_batch};
@@ -93,9 +93,9 @@ pub fn profile(
     update: &mut dyn FnMut(ProfileUpdate),
 ) -> Result<Profile> {
     let threads = options.threads.unwrap_or_else(crate::exec::device::threads);
-    let ceilings = match options.ceilings {
-        Some(c) => c,
-        None if options.device.is_cpu() => super::ceilings(threads)?,
+    let (ceilings, unknown) = match options.ceilings {
+        Some(c) => (c, Vec::new()),
+        None if options.device.is_cpu() => (super::ceilings(threads)?, Vec::new()),
         None => super::device_ceilings(&options.device)?,
     };
     update(ProfileUpdate::Ceilings(ceilings));
@@ -107,6 +107,7 @@ pub fn profile(
         let x = noise(&model.graph, batch, &options.device)?;
         measure(&mut session, &x, &ProfileOptions { batch, ..options.clone() }, ceilings, cancel, update)
     })?;
+    profile.notes.splice(0..0, unknown);
     profile.notes.extend(smaller_batch(options.batch, batch));
     Ok(profile)
 }
@@ -139,9 +140,11 @@ fn measure(
     let names: Vec<String> = plan.steps().iter().map(|s| s.name.clone()).collect();
     let busy = if options.device.is_cpu() { threads } else { 1 };
     let &ProfileOptions { runs: wanted, time_limit, ref watch, .. } = options;
-    let turns = Turns { wanted, least: LEAST, time_limit, threads: busy, watch, cancel };
+    let clock = Clock::of(&options.device);
+    let turns = Turns { wanted, least: LEAST, time_limit, threads: busy, watch, cancel, clock };
     let mut whole_ms = Vec::new();
     let mut order = Order::new(ORDER_SEED);
+    let began = Gauges::moment();
     let counted = turns.take(|round| {
         for observed in order.pair() {
             if observed {
@@ -155,10 +158,10 @@ fn measure(
         update(ProfileUpdate::Progress { label: "layers", done: (round + 1).min(options.runs), total: options.runs });
         Ok(())
     })?;
-    let load = counted.load;
-    let whole = LatencyStats::of(&pick(&whole_ms, &counted.rounds));
+    let load = Load { gpu_others: Gauges::others_on(&options.device, watch, began), ..counted.load };
+    let whole = LatencyStats { replayed: launch.is_replayed(), ..LatencyStats::of(&pick(&whole_ms, &counted.rounds)) };
     let doubt = whole.doubt(&load);
-    let whole = LatencyStats { replayed: launch.is_replayed(), ..whole.at_least(REPEAT_WHOLE, REPEAT_MS) };
+    let whole = whole.at_least(REPEAT_WHOLE, REPEAT_MS);
     for samples in &mut seen.ms {
         *samples = pick(samples, &counted.rounds);
     }
@@ -316,8 +319,25 @@ impl Facts {
 fn arithmetic(precision: Precision, support: Support, ceilings: Ceilings) -> f64 {
     match (precision, support) {
         (Precision::Int8 | Precision::Int8Static, _) | (Precision::Fp8, Support::Real) => ceilings.int8_gops,
+        (Precision::F16 | Precision::Bf16, Support::Real) if ceilings.int8_gops <= 0.0 => 0.0,
         (Precision::F16 | Precision::Bf16, Support::Real) => (ceilings.int8_gops / 2.0).max(ceilings.f32_gflops),
         _ => ceilings.f32_gflops,
+    }
+}
+
+/// Which ceiling a layer is under that does `flops` operations and moves so many bytes in `ms`, and what part of it that
+/// reaches: above 1 where a cache holds what memory would have to bring, or where the ceiling of arithmetic was measured too low. It
+/// is left so, since a plain 1 would say that there is nothing to gain. `peak` in GFLOP/s, `bandwidth` in GB/s; where the one that would
+/// tell is not known (0), neither is what binds.
+fn under(flops: f64, moved: f64, ms: f64, peak: f64, bandwidth: f64) -> (Bound, f64) {
+    let rate = |done: f64| done / (ms.max(1e-9) * 1e-3) / 1e9;
+    match (peak > 0.0, bandwidth > 0.0) {
+        (true, true) if flops * bandwidth < peak * moved => (Bound::Memory, rate(moved) / bandwidth),
+        (true, true) => (Bound::Compute, rate(flops) / peak),
+        // Nothing to compute: memory it is, however fast.
+        (_, true) if flops <= 0.0 => (Bound::Memory, rate(moved) / bandwidth),
+        (_, false) if flops <= 0.0 => (Bound::Memory, 0.0),
+        _ => (Bound::Unknown, 0.0),
     }
 }
 
@@ -337,14 +357,7 @@ fn rows(plan: &Plan, facts: &Facts, seen: &Samples, batch: usize, ceilings: Ceil
         let moved = (step.held_bytes + in_bytes + out_bytes).max(1) as f64;
         let flops = 2.0 * ((macs.conv_linear + macs.attention) * batch as u64) as f64;
         let peak = arithmetic(step.precision, capable.support(step.precision), ceilings);
-        let intensity = flops / moved;
-        let ridge = if ceilings.bandwidth_gbs > 0.0 { peak / ceilings.bandwidth_gbs } else { 0.0 };
-        let bound = if intensity < ridge { Bound::Memory } else { Bound::Compute };
-        let (done, most) = match bound {
-            Bound::Memory => (moved, ceilings.bandwidth_gbs),
-            Bound::Compute => (flops, peak),
-        };
-        let rate = done / (latency.p50.max(1e-9) * 1e-3) / 1e9;
+        let (bound, efficiency) = under(flops, moved, latency.p50, peak, ceilings.bandwidth_gbs);
         rows.push(LayerRow {
             name: step.name.clone(),
             kind: describe(&node.op),
@@ -359,15 +372,9 @@ fn rows(plan: &Plan, facts: &Facts, seen: &Samples, batch: usize, ceilings: Ceil
             activation_bytes: out_bytes,
             params: nodes.iter().filter_map(|&n| graph.nodes.get(n)).map(|n| graph.params_of(n)).sum(),
             macs,
-            intensity,
+            intensity: flops / moved,
             bound,
-            // A cache that holds a layer's operands can beat the memory's ceiling; nothing beats the arithmetic's, unless that
-            // was measured on a busier machine, and then it should be seen.
-            efficiency: match bound {
-                _ if most <= 0.0 => 0.0,
-                Bound::Memory => (rate / most).min(1.0),
-                Bound::Compute => rate / most,
-            },
+            efficiency,
             out_shape: nodes.last().and_then(|&n| facts.shapes.get(n)).cloned().unwrap_or_default(),
         });
     }
@@ -450,6 +457,21 @@ mod tests {
         assert_eq!([Support::Real, Support::Simulated].map(|s| arithmetic(Precision::F16, s, c)), [150.0, 100.0]);
         assert_eq!([Support::Real, Support::Simulated].map(|s| arithmetic(Precision::Fp8, s, c)), [300.0, 100.0]);
         assert_eq!([Precision::Int8, Precision::W4].map(|p| arithmetic(p, Support::Real, c)), [300.0, 100.0]);
+    }
+
+    #[test]
+    fn a_row_above_its_ceiling_says_so_and_one_without_says_nothing() {
+        // A millisecond: 100 GFLOP/s are 1e8 operations, 10 GB/s 1e7 bytes.
+        let close = |(bound, part): (Bound, f64), wanted: (Bound, f64)| {
+            assert!(bound == wanted.0 && (part - wanted.1).abs() < 1e-9, "{bound:?} {part}, not {wanted:?}");
+        };
+        close(under(2e8, 1e6, 1.0, 100.0, 10.0), (Bound::Compute, 2.0));
+        close(under(1e6, 3e7, 1.0, 100.0, 10.0), (Bound::Memory, 3.0));
+        close(under(1e6, 5e6, 1.0, 100.0, 10.0), (Bound::Memory, 0.5));
+        close(under(1e8, 1e6, 1.0, 100.0, 0.0), (Bound::Unknown, 0.0));
+        close(under(1e8, 1e6, 1.0, 0.0, 10.0), (Bound::Unknown, 0.0));
+        close(under(0.0, 5e6, 1.0, 0.0, 10.0), (Bound::Memory, 0.5));
+        close(under(0.0, 5e6, 1.0, 100.0, 0.0), (Bound::Memory, 0.0));
     }
 
     #[test]

@@ -2,10 +2,10 @@
 
 use super::load::{Load, Watch};
 use super::stats::ms;
-use super::turns::{LEAST, Turns};
-use super::{Doubt, LatencyStats, Paired, Ratio, Result};
+use super::turns::{Clock, LEAST, Turns};
+use super::{Doubt, Gauges, LatencyStats, Paired, Ratio, Result};
 use crate::exec::{Cancel, Launch, Plan, Session};
-use candle_core::Tensor;
+use candle_core::{Device, Tensor};
 use std::time::Duration;
 
 /// How far two measurements of the same model lie off even on a quiet machine, as a part of it: memory lies elsewhere, the clock
@@ -86,11 +86,13 @@ pub fn whole_latency(
     }
     let launch = session.prepare_timed(x)?;
     let mut samples = Vec::with_capacity(options.runs);
-    let counted = options.turns(cancel).take(|round| {
+    let began = Gauges::moment();
+    let mut counted = options.turns(plan.device(), cancel).take(|round| {
         samples.push(timed(&mut session, x)?);
         progress((round + 1).min(options.runs), options.runs);
         Ok(())
     })?;
+    counted.load.gpu_others = Gauges::others_on(plan.device(), &options.watch, began);
     let stats = LatencyStats { replayed: launch.is_replayed(), ..LatencyStats::of(&pick(&samples, &counted.rounds)) };
     Ok((stats.at_least(REPEAT_WHOLE, REPEAT_MS), stats.doubt(&counted.load), launch))
 }
@@ -110,6 +112,7 @@ pub fn paired_latency(
     cancel: &Cancel,
     progress: &mut dyn FnMut(usize, usize),
 ) -> Result<(Paired, Launch)> {
+    let device = base.device();
     let (mut base, mut new) = (base.session(), new.session());
     for is_new in [false, true, false, true] {
         cancel.check()?;
@@ -117,7 +120,8 @@ pub fn paired_latency(
     }
     let launch = alike(&mut base, &mut new, x)?;
     let (mut pairs, mut order) = (Vec::new(), Order::new(options.seed));
-    let counted = options.turns(cancel).take(|round| {
+    let began = Gauges::moment();
+    let mut counted = options.turns(device, cancel).take(|round| {
         let mut pair = (0.0, 0.0);
         for is_new in order.pair() {
             *if is_new { &mut pair.1 } else { &mut pair.0 } = timed(if is_new { &mut new } else { &mut base }, x)?;
@@ -126,9 +130,8 @@ pub fn paired_latency(
         progress((round + 1).min(options.runs), options.runs);
         Ok(())
     })?;
-    let mut paired = of_pairs(&pick(&pairs, &counted.rounds), counted.load);
-    (paired.base.replayed, paired.new.replayed) = (launch.is_replayed(), launch.is_replayed());
-    Ok((paired, launch))
+    counted.load.gpu_others = Gauges::others_on(device, &options.watch, began);
+    Ok((of_pairs(&pick(&pairs, &counted.rounds), counted.load, launch.is_replayed()), launch))
 }
 
 /// Has both launched in the same way, and says which.
@@ -144,10 +147,13 @@ fn alike(base: &mut Session, new: &mut Session, x: &Tensor) -> Result<Launch> {
     Ok(Launch::Eager(why.into()))
 }
 
-fn of_pairs(pairs: &[(f64, f64)], load: Load) -> Paired {
-    let of = |side: fn(&(f64, f64)) -> f64| LatencyStats::of(&pairs.iter().map(side).collect::<Vec<_>>());
+fn of_pairs(pairs: &[(f64, f64)], load: Load, replayed: bool) -> Paired {
+    let of = |side: fn(&(f64, f64)) -> f64| LatencyStats {
+        replayed,
+        ..LatencyStats::of(&pairs.iter().map(side).collect::<Vec<_>>())
+    };
     let mut ratio = Ratio::of(pairs);
-    let doubt = ratio.doubt(&load);
+    let doubt = ratio.doubt(&load, replayed);
     if doubt.is_some() {
         let (low, high) = Ratio::of_single(pairs);
         (ratio.low, ratio.high) = (ratio.low.min(low), ratio.high.max(high));
@@ -157,9 +163,9 @@ fn of_pairs(pairs: &[(f64, f64)], load: Load) -> Paired {
 }
 
 impl PairedOptions {
-    fn turns<'a>(&'a self, cancel: &'a Cancel) -> Turns<'a> {
+    fn turns<'a>(&'a self, device: &Device, cancel: &'a Cancel) -> Turns<'a> {
         let &PairedOptions { runs: wanted, time_limit, threads, ref watch, .. } = self;
-        Turns { wanted, least: LEAST, time_limit, threads, watch, cancel }
+        Turns { wanted, least: LEAST, time_limit, threads, watch, cancel, clock: Clock::of(device) }
     }
 }
 
@@ -183,9 +189,9 @@ mod tests {
     #[test]
     fn in_doubt_the_range_is_that_of_single_pairs() {
         let pairs: Vec<(f64, f64)> = (0..60).map(|i| (10.0, 6.0 + f64::from(i % 7) * 0.05)).collect();
-        let quiet = of_pairs(&pairs, Load { clock: 1.0, ..Load::default() });
+        let quiet = of_pairs(&pairs, Load { clock: 1.0, ..Load::default() }, false);
         assert_eq!(quiet.doubt, None);
-        let busy = of_pairs(&pairs, Load { waited: 0.3, clock: 1.0, ..Load::default() });
+        let busy = of_pairs(&pairs, Load { waited: 0.3, clock: 1.0, ..Load::default() }, false);
         assert!(busy.doubt.is_some() && busy.ratio.value == quiet.ratio.value);
         assert!(busy.ratio.low <= 0.6 && busy.ratio.high >= 0.63 && busy.ratio.low < quiet.ratio.low);
         // The two medians are stated no better than they repeat.

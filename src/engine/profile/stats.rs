@@ -77,6 +77,10 @@ impl LatencyStats {
 
     /// Why this is not to be decided on, measured while the machine was as `load` says.
     pub(super) fn doubt(&self, load: &Load) -> Option<Doubt> {
+        if load.on_device {
+            let touched = self.middle > TOUCHED || self.spread() > SCATTER;
+            return on_device(load, touched && !self.replayed, (self.spread() > SCATTER).then_some(self.spread()));
+        }
         match (load.contention(), load.slowed()) {
             (Some(others), _) if self.middle > TOUCHED || others > 0.25 => Some(Doubt::Contention { others }),
             (_, Some(by)) => Some(Doubt::Clock { by }),
@@ -92,7 +96,7 @@ impl Ratio {
         let ratios = pairs.iter().filter(|(a, b)| *a > 0.0 && b.is_finite()).map(|(a, b)| b / a);
         let s = sorted(&ratios.filter(|r| r.is_finite()).collect::<Vec<_>>());
         if s.is_empty() {
-            return Ratio { n: 0, value: f64::NAN, low: f64::NAN, high: f64::NAN, coverage: 0.0 };
+            return Ratio::UNKNOWN;
         }
         let (low, high, coverage) = median_interval(&s, LEVEL);
         Ratio { n: s.len(), value: quantile(&s, 0.5), low, high, coverage }
@@ -104,14 +108,29 @@ impl Ratio {
         if s.is_empty() { (f64::NAN, f64::NAN) } else { (quantile(&s, 0.025), quantile(&s, 0.975)) }
     }
 
-    pub(super) fn doubt(&self, load: &Load) -> Option<Doubt> {
+    pub(super) fn doubt(&self, load: &Load, replayed: bool) -> Option<Doubt> {
         let spread = 0.5 * (self.high - self.low) / self.value.max(1e-9);
+        if load.on_device {
+            let scatter = (spread > RATIO_SCATTER).then_some(spread);
+            return on_device(load, scatter.is_some() && !replayed, scatter);
+        }
         match (load.contention(), load.slowed()) {
             (Some(others), _) => Some(Doubt::Contention { others }),
             // A clock that falls slows both of a pair.
             _ if spread > RATIO_SCATTER => Some(Doubt::Scatter { spread }),
             _ => None,
         }
+    }
+}
+
+/// Why a figure of a GPU's clock is not to be decided on: others that the GPU tells of, or its samples' scatter. What the
+/// processors did is the reason only where it can have made them scatter (`touched`): in what is launched kernel by kernel. How the
+/// host's clock went says nothing.
+fn on_device(load: &Load, touched: bool, scatter: Option<f64>) -> Option<Doubt> {
+    match (load.shared(), load.contention()) {
+        (Some(others), _) => Some(Doubt::Shared { others }),
+        (None, Some(others)) if touched => Some(Doubt::Contention { others }),
+        (None, _) => scatter.map(|spread| Doubt::Scatter { spread }),
     }
 }
 

@@ -90,7 +90,7 @@ fn pairs_see_through_a_load_that_medians_do_not() {
     let pairs: Vec<(f64, f64)> = (0..41).map(|i| if i < 20 { (10.0, 6.0) } else { (30.0, 18.0) }).collect();
     let r = Ratio::of(&pairs);
     assert!((r.value - 0.6).abs() < 1e-12 && (r.high - r.low) < 1e-9);
-    assert_eq!(r.doubt(&Load::default()), None);
+    assert_eq!(r.doubt(&Load::default(), false), None);
     let (low, high) = Ratio::of_single(&pairs);
     assert!((low - 0.6).abs() < 1e-9 && (high - 0.6).abs() < 1e-9);
     assert!(Ratio::of(&[]).value.is_nan());
@@ -113,9 +113,31 @@ fn scatter_drift_and_load_are_told() {
     assert_eq!(LatencyStats::of(&steady).doubt(&busy), Some(Doubt::Contention { others: 0.45 }));
     let fell = Load { clock: 0.6, ..quiet };
     assert!(matches!(LatencyStats::of(&steady).doubt(&fell), Some(Doubt::Clock { by }) if (by - 0.4).abs() < 1e-9));
-    assert_eq!(Ratio::of(&[(10.0, 6.0); 9]).doubt(&busy), Some(Doubt::Contention { others: 0.45 }));
+    assert_eq!(Ratio::of(&[(10.0, 6.0); 9]).doubt(&busy, false), Some(Doubt::Contention { others: 0.45 }));
     // A clock that falls slows both of a pair.
-    assert_eq!(Ratio::of(&[(10.0, 6.0); 9]).doubt(&fell), None);
+    assert_eq!(Ratio::of(&[(10.0, 6.0); 9]).doubt(&fell, false), None);
+}
+
+/// Times of a GPU's own clock: the host's processors are no reason to doubt what does not scatter, nor what is replayed.
+#[test]
+fn a_devices_times_are_judged_by_their_scatter() {
+    let busy = Load { waited: 0.26, others: 0.07, told: true, clock: 0.6, on_device: true, ..Load::default() };
+    let stats = |replayed, samples: &[f64]| LatencyStats { replayed, ..LatencyStats::of(samples) };
+    let bursts: Vec<f64> = (0..60).map(|i| if (i / 7) % 2 == 0 { 10.0 } else { 19.0 }).collect();
+    for replayed in [true, false] {
+        assert_eq!(stats(replayed, &[10.0; 20]).doubt(&busy), None);
+        assert_eq!(Ratio::of(&[(10.0, 6.0); 9]).doubt(&busy, replayed), None);
+    }
+    assert!(matches!(stats(true, &bursts).doubt(&busy), Some(Doubt::Scatter { .. })));
+    assert!(matches!(stats(false, &bursts).doubt(&busy), Some(Doubt::Contention { .. })));
+    let pairs: Vec<(f64, f64)> = bursts.iter().map(|b| (10.0, *b)).collect();
+    assert!(matches!(Ratio::of(&pairs).doubt(&busy, true), Some(Doubt::Scatter { .. })));
+    assert!(matches!(Ratio::of(&pairs).doubt(&busy, false), Some(Doubt::Contention { .. })));
+    // Others on the GPU itself slow both alike: no scatter tells of them.
+    let shared = Load { gpu_others: Some(0.4), ..busy };
+    assert_eq!(stats(true, &[10.0; 20]).doubt(&shared), Some(Doubt::Shared { others: 0.4 }));
+    let little = Load { gpu_others: Some(0.02), ..busy };
+    assert_eq!(stats(true, &[10.0; 20]).doubt(&little), None);
 }
 
 #[test]

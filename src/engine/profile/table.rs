@@ -44,6 +44,8 @@ pub enum Doubt {
     Outlier { twins_ms: f64 },
     /// Others had this part of the processors, 0 to 1, and were in the way.
     Contention { others: f64 },
+    /// Others had the GPU for this part of the time, 0 to 1.
+    Shared { others: f64 },
     /// The clock fell by this part.
     Clock { by: f64 },
 }
@@ -54,6 +56,7 @@ impl std::fmt::Display for Doubt {
             Doubt::Scatter { spread } => write!(f, "its samples scatter, known to ±{:.0} % only", spread * 100.0),
             Doubt::Outlier { twins_ms } => write!(f, "rows of the same shape take {twins_ms:.3} ms"),
             Doubt::Contention { others } => write!(f, "others had {:.0} % of the processors meanwhile", others * 100.0),
+            Doubt::Shared { others } => write!(f, "others had {:.0} % of the GPU meanwhile", others * 100.0),
             Doubt::Clock { by } => write!(f, "the clock fell by {:.0} % meanwhile", by * 100.0),
         }
     }
@@ -71,6 +74,11 @@ pub struct Ratio {
     pub high: f64,
     /// The probability that such an interval holds the median: at least 0.95, less where there are fewer than six pairs.
     pub coverage: f64,
+}
+
+impl Ratio {
+    /// One that was not measured.
+    pub const UNKNOWN: Ratio = Ratio { n: 0, value: f64::NAN, low: f64::NAN, high: f64::NAN, coverage: 0.0 };
 }
 
 /// Latency of a model and of the original it is compared with: whole runs of one batch without observers, in pairs, the
@@ -96,6 +104,8 @@ pub enum Bound {
     Memory,
     #[default]
     Compute,
+    /// A ceiling that would tell is not known.
+    Unknown,
 }
 
 /// One heatmap row: a layer as it ran. Nodes fused into it (batch norm, activation, residual add) are listed.
@@ -129,18 +139,26 @@ pub struct LayerRow {
     /// MACs·2 over bytes moved (weights, inputs, outputs), FLOP per byte.
     pub intensity: f64,
     pub bound: Bound,
-    /// Achieved part of the ceiling that binds; above 1 where that was measured on a busier machine than this.
+    /// Achieved part of the ceiling that binds; 0 where that is not known. Above 1 where a cache holds what memory would have to
+    /// bring, or the ceiling was measured on a busier machine than this.
     pub efficiency: f64,
     /// Output shape without batch.
     pub out_shape: Vec<usize>,
 }
 
-/// Ceilings measured on this device at start.
+/// Ceilings measured on this device at start; 0: not known, since a GPU had no memory to measure it with.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
 pub struct Ceilings {
     pub f32_gflops: f64,
     pub int8_gops: f64,
     pub bandwidth_gbs: f64,
+}
+
+impl Ceilings {
+    /// All of them are known.
+    pub fn complete(&self) -> bool {
+        [self.f32_gflops, self.int8_gops, self.bandwidth_gbs].iter().all(|v| *v > 0.0)
+    }
 }
 
 /// A profile of one model on one device.
@@ -195,8 +213,11 @@ impl Profile {
     }
 
     /// Takes `fresh`'s figures for the row named `row`, and for whatever is in doubt here and not there. Figures of the same
-    /// model: what it stores, computes and moves stays.
+    /// model: what it stores, computes and moves stays. Of other batches nothing is taken: their times are others.
     pub fn renew(&mut self, row: &str, fresh: &Profile) {
+        if fresh.batch != self.batch {
+            return;
+        }
         for old in &mut self.rows {
             let Some(new) = fresh.rows.iter().find(|n| n.name == old.name && n.kernel == old.kernel) else { continue };
             if old.name == row || (old.doubt.is_some() && new.doubt.is_none()) {
@@ -223,7 +244,8 @@ impl LayerRow {
     fn counted(&self) -> f64 {
         match self.doubt {
             Some(Doubt::Outlier { twins_ms }) => self.latency.p50.min(twins_ms),
-            Some(Doubt::Scatter { .. } | Doubt::Contention { .. } | Doubt::Clock { .. }) | None => self.latency.p50,
+            Some(Doubt::Scatter { .. } | Doubt::Contention { .. } | Doubt::Shared { .. } | Doubt::Clock { .. })
+            | None => self.latency.p50,
         }
     }
 }

@@ -14,6 +14,22 @@ pub(super) const LEAST: usize = 5;
 /// The machine is asked about this much time at once: asking takes some hundredth of it.
 const STRETCH: Duration = Duration::from_millis(5);
 
+/// What times a run.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Clock {
+    /// The host's: a run in which its threads waited for a processor took as much longer.
+    Host,
+    /// A GPU's, by events between its kernels: what the host waits for is no part of a run, or no more than the samples' scatter
+    /// tells.
+    Device,
+}
+
+impl Clock {
+    pub fn of(device: &candle_core::Device) -> Clock {
+        if device.is_cpu() { Clock::Host } else { Clock::Device }
+    }
+}
+
 /// How many rounds to take.
 #[derive(Debug)]
 pub(super) struct Turns<'a> {
@@ -25,6 +41,7 @@ pub(super) struct Turns<'a> {
     pub threads: usize,
     pub watch: &'a Watch,
     pub cancel: &'a Cancel,
+    pub clock: Clock,
 }
 
 /// Which rounds count, and what the machine did during those.
@@ -59,7 +76,7 @@ impl Turns<'_> {
             meter.clock();
             let add = |sum: &mut (f64, f64)| *sum = (sum.0 + load.waited * load.seconds, sum.1 + load.seconds);
             add(&mut waited_all);
-            if load.quiet() {
+            if load.quiet() || self.clock == Clock::Device {
                 add(&mut waited);
                 quiet.extend(from..done);
             }
@@ -70,6 +87,7 @@ impl Turns<'_> {
         let (sum, time) = if few { waited_all } else { waited };
         load.waited = if time > 0.0 { sum / time } else { 0.0 };
         let rounds = if few { (0..done).collect() } else { quiet };
+        load.on_device = self.clock == Clock::Device;
         load.set_aside = 1.0 - rounds.len() as f64 / done.max(1) as f64;
         Ok(Counted { rounds, load })
     }
@@ -80,7 +98,8 @@ mod tests {
     use super::*;
 
     fn turns<'a>(wanted: usize, limit_ms: u64, watch: &'a Watch, cancel: &'a Cancel) -> Turns<'a> {
-        Turns { wanted, least: LEAST, time_limit: Duration::from_millis(limit_ms), threads: 1, watch, cancel }
+        let time_limit = Duration::from_millis(limit_ms);
+        Turns { wanted, least: LEAST, time_limit, threads: 1, watch, cancel, clock: Clock::Host }
     }
 
     fn take(wanted: usize, limit_ms: u64, watch: &Watch) -> Counted {
@@ -115,6 +134,19 @@ mod tests {
         assert!(c.rounds.len() >= LEAST, "{:?}", c.rounds);
         assert!(c.load.contention().is_some_and(|p| (p - 0.4).abs() < 1e-9), "{:?}", c.load);
         assert_eq!(c.load.set_aside, 0.0);
+    }
+
+    #[test]
+    fn what_a_device_times_counts_whatever_its_host_does() {
+        let (watch, cancel) = (Watch::Script(&[0.5, 0.0]), Cancel::default());
+        let on_device = Turns { clock: Clock::Device, ..turns(6, 60_000, &watch, &cancel) };
+        let c = on_device
+            .take(|_| {
+                std::thread::sleep(STRETCH);
+                Ok(())
+            })
+            .expect("counted");
+        assert_eq!((c.rounds, c.load.set_aside, c.load.on_device), ((0..6).collect(), 0.0, true));
     }
 
     #[test]

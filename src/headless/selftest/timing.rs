@@ -71,7 +71,11 @@ impl Peaks {
     pub fn measure(opened: &Opened) -> Result<Peaks> {
         let c = match opened.device.is_cpu() {
             true => profile::ceilings(crate::exec::threads())?,
-            false => profile::device_ceilings(&opened.device)?,
+            false => {
+                let (ceilings, notes) = profile::device_ceilings(&opened.device)?;
+                anyhow::ensure!(notes.is_empty(), "{}", notes.join("; "));
+                ceilings
+            }
         };
         let dense = |precision| anyhow::Ok(dense_rate(opened, precision)?.unwrap_or(0.0));
         Ok(Peaks {

@@ -2,18 +2,17 @@
 
 use super::{Compute, JobError, counts, lock, working_batch};
 use crate::eval::{self, EvalError, Margins, Metrics, Scored};
-use crate::exec::Plan;
+use crate::exec::{CompileOptions, OutOfMemory, Plan, halving};
 use crate::host::engine::Job;
 use crate::model::Model;
 use crate::plan::{self, Measured, Verdict};
 use crate::profile::{
     self, Doubt, Ladder, LadderOptions, LadderProgress, LatencyStats, Paired, PairedOptions, Profile, ProfileError,
-    ProfileOptions, ProfileUpdate, SensCurve, SensOptions, SensUpdate,
+    ProfileOptions, ProfileUpdate, Ratio, SensCurve, SensOptions, SensUpdate,
 };
 use crate::prune::PruneError;
 use crate::recover::RepairError;
 use crate::session::{Evaluation, Event, Feed, LiveRow, State, private};
-use candle_core::Tensor;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -52,9 +51,23 @@ impl Compute {
         usual.mul_f64(self.patience)
     }
 
-    pub(super) fn profile_model(&self, model: &Model, job: &Job) -> Result<Profile, JobError> {
+    /// Items at once for work whose latency does not count: no more than somebody asked for.
+    pub(super) fn working_batch(&self) -> usize {
+        at_most(working_batch(&self.model), self.shelf.recipe.most_at_once)
+    }
+
+    /// Items a batch of every latency: as the original's profile has them, which are fewer than was asked for where memory ran out.
+    fn latency_batch(&self, state: &State) -> usize {
+        state.profile_of(0).map_or(self.shelf.recipe.how.batch, |p| p.batch)
+    }
+
+    pub(super) fn profile_model(&self, state: &State, model: &Model, job: &Job) -> Result<Profile, JobError> {
+        Ok(self.profile_in(self.latency_batch(state), model, job)?)
+    }
+
+    fn profile_in(&self, batch: usize, model: &Model, job: &Job) -> Result<Profile, ProfileError> {
         let options = ProfileOptions {
-            batch: self.shelf.recipe.how.batch,
+            batch,
             threads: self.threads(),
             device: self.device.device.clone(),
             device_words: self.device.words.clone(),
@@ -63,7 +76,8 @@ impl Compute {
             ..ProfileOptions::default()
         };
         let profile = profile::profile(model, &options, job.cancel(), &mut |update| match update {
-            ProfileUpdate::Ceilings(c) => *lock(&self.ceilings) = Some(c),
+            // One that found no memory may find some next time.
+            ProfileUpdate::Ceilings(c) => *lock(&self.ceilings) = c.complete().then_some(c),
             ProfileUpdate::Rows { runs, rows } => job.live(
                 runs as u64,
                 rows.into_iter().map(|(name, s)| LiveRow { name, p50_ms: s.p50, p95_ms: s.p95, n: s.n as u64 }),
@@ -76,8 +90,7 @@ impl Compute {
 
     pub(super) fn measure_ladders(&self, state: &State, job: &Job) -> Result<Vec<Ladder>, JobError> {
         let options = LadderOptions {
-            // The batch that the profile has: where memory ran out it is a smaller one than was asked for.
-            batch: state.profile_of(0).map_or(self.shelf.recipe.how.batch, |p| p.batch),
+            batch: self.latency_batch(state),
             threads: self.threads(),
             device: self.device.device.clone(),
             device_words: self.device.words.clone(),
@@ -97,7 +110,7 @@ impl Compute {
         let options = SensOptions {
             method: self.shelf.recipe.how.importance,
             evidence,
-            batch: working_batch(&self.model).min(64),
+            batch: self.working_batch().min(64),
             threads: self.threads(),
             device: self.device.device.clone(),
             ..SensOptions::default()
@@ -134,7 +147,7 @@ impl Compute {
     }
 
     fn evaluate_model(&self, model: &Model, plan: &Plan, label: &str, job: &Job) -> Result<Scored, JobError> {
-        let (prep, batch) = (&model.info.preprocess, working_batch(model));
+        let (prep, batch) = (&model.info.preprocess, self.working_batch());
         let meter = &mut job.meter("evaluate", label);
         let run = eval::evaluate(plan, &self.data, prep, batch, job.cancel(), meter)?;
         tell(job, &run.notes);
@@ -149,7 +162,7 @@ impl Compute {
         self.remember_baseline(run.scores);
         let (whole, doubt) = match state.profile_of(0) {
             Some(profile) => (profile.whole, profile.doubt),
-            None => self.whole_latency(&plan, job)?,
+            None => self.whole_latency(&plan, self.latency_batch(state), job)?.unwrap_or_default(),
         };
         let evaluation = self.evaluation(0, run.metrics, &self.model, &plan)?;
         Ok(Evaluation { whole, baseline_ms: whole.p50, margins, doubt, ..evaluation })
@@ -168,38 +181,61 @@ impl Compute {
         PairedOptions { threads, seed: self.shelf.recipe.seed(), time_limit: self.patient(usual.time_limit), ..usual }
     }
 
-    /// A batch of noise as the session measures latency on.
-    fn noise(&self) -> Result<Tensor, JobError> {
-        Ok(profile::noise(&self.model.graph, self.shelf.recipe.how.batch, &self.device.device)?)
-    }
-
-    fn whole_latency(&self, plan: &Plan, job: &Job) -> Result<(LatencyStats, Option<Doubt>), JobError> {
-        let x = self.noise()?;
-        let meter = &mut job.meter("evaluate", "latency");
-        let (stats, doubt, launch) = profile::whole_latency(plan, &x, &self.paired_options(), job.cancel(), meter)?;
+    /// `None` where the device has no memory for `batch` items.
+    fn whole_latency(
+        &self,
+        plan: &Plan,
+        batch: usize,
+        job: &Job,
+    ) -> Result<Option<(LatencyStats, Option<Doubt>)>, JobError> {
+        let timed = in_memory(batch, |batch| {
+            let x = profile::noise(&self.model.graph, batch, &self.device.device)?;
+            let meter = &mut job.meter("evaluate", "latency");
+            profile::whole_latency(plan, &x, &self.paired_options(), job.cancel(), meter)
+        })?;
+        let Some(((stats, doubt, launch), ran)) = timed else {
+            tell(job, &[unmeasured(batch, None)]);
+            return Ok(None);
+        };
         tell(job, &launch.complaint().into_iter().collect::<Vec<_>>());
-        Ok((stats, doubt))
-    }
-
-    /// Latency of `plan` beside the original's, on the session's batch.
-    pub(super) fn time_beside(&self, original: &Plan, plan: &Plan, job: &Job) -> Result<Paired, JobError> {
-        let x = self.noise()?;
-        let meter = &mut job.meter("evaluate", "latency against the original");
-        let (paired, launch) =
-            profile::paired_latency(original, plan, &x, &self.paired_options(), job.cancel(), meter)?;
-        tell(job, &paired.load.words().into_iter().chain(launch.complaint()).collect::<Vec<_>>());
-        if let Some(why) = paired.doubt {
-            let ratio = paired.ratio;
-            let note = format!(
-                "the latency factor {:.2}x [{:.2}, {:.2}] is in doubt: {why}",
-                ratio.value, ratio.low, ratio.high
-            );
-            tell(job, &[note]);
+        if ran < batch {
+            tell(job, &[unmeasured(batch, Some((ran, format!("{:.3} ms a batch", stats.p50))))]);
+            return Ok(None);
         }
-        Ok(paired)
+        Ok(Some((stats, doubt)))
     }
 
-    /// Evaluates what a round made, in the same minute as the original's latency.
+    /// Latency of `model` beside the original's, with batches as the original's profile has them. `None` where the device has no memory
+    /// for both at once with such batches: with smaller ones the factor is told, and is no figure of the session, whose others
+    /// are of larger batches.
+    pub(super) fn time_beside(&self, state: &State, model: &Model, job: &Job) -> Result<Option<Paired>, JobError> {
+        let batch = self.latency_batch(state);
+        let options = CompileOptions { threads: self.threads(), ..CompileOptions::on(&self.device) };
+        let timed = in_memory(batch, |batch| {
+            let (original, plan) = (Plan::of(&self.model, &options)?, Plan::of(model, &options)?);
+            let x = profile::noise(&self.model.graph, batch, &self.device.device)?;
+            let meter = &mut job.meter("evaluate", "latency against the original");
+            profile::paired_latency(&original, &plan, &x, &self.paired_options(), job.cancel(), meter)
+        })?;
+        let Some(((paired, launch), ran)) = timed else {
+            tell(job, &[unmeasured(batch, None)]);
+            return Ok(None);
+        };
+        tell(job, &paired.load.words().into_iter().chain(launch.complaint()).collect::<Vec<_>>());
+        let ratio = paired.ratio;
+        let factor = format!("{:.2}x [{:.2}, {:.2}]", ratio.value, ratio.low, ratio.high);
+        if let Some(why) = paired.doubt {
+            tell(job, &[format!("the latency factor {factor} is in doubt: {why}")]);
+        }
+        if ran < batch {
+            tell(job, &[unmeasured(batch, Some((ran, format!("{factor} of the original's"))))]);
+            return Ok(None);
+        }
+        Ok(Some(paired))
+    }
+
+    /// Evaluates what a round made, in the same minute as the original's latency. What only a latency or a layer's time found no memory
+    /// for is left out: the model and what it scores stay.
     pub(super) fn judge_model(
         &self,
         state: &State,
@@ -210,10 +246,13 @@ impl Compute {
         let missing = || JobError::Failed("the baseline was never evaluated; hint: run again".to_owned());
         let baseline = state.baseline().ok_or_else(missing)?;
         let model = self.shelf.artifact(artifact)?;
-        let (plan, original) = (self.compile(&model)?, self.compile(&self.model)?);
-        let scores = self.baseline_scores(&original, job)?;
-        let run = self.evaluate_model(&model, &plan, "the compressed model", job)?;
-        let evaluation = self.evaluation(round, run.metrics, &model, &plan)?;
+        let scores = self.baseline_scores(job)?;
+        let (run, evaluation) = {
+            let plan = self.compile(&model)?;
+            let run = self.evaluate_model(&model, &plan, "the compressed model", job)?;
+            let evaluation = self.evaluation(round, run.metrics, &model, &plan)?;
+            (run.scores, evaluation)
+        };
         if let (Some(then), Some(now)) = (&baseline.data_hash, &evaluation.data_hash)
             && then != now
         {
@@ -223,17 +262,29 @@ impl Compute {
                 self.shelf.recipe.data.spec
             )));
         }
-        let change = self.data.task().compare(&scores, &run.scores);
-        let latency = self.time_beside(&original, &plan, job)?;
-        let layers = self.profile_model(&model, job)?;
+        let change = self.data.task().compare(&scores, &run);
+        let latency = self.time_beside(state, &model, job)?;
+        let batch = self.latency_batch(state);
+        let layers = match self.profile_in(batch, &model, job) {
+            Err(e) if !e.is_out_of_memory() => return Err(e.into()),
+            timed => timed.ok().filter(|p| p.batch == batch),
+        };
+        if layers.is_none() {
+            let text =
+                format!("the device has no memory to time the compressed model's layers with {batch} images a batch");
+            tell(job, &[text]);
+        }
         let counted = |e: &Evaluation| Measured {
             macs: e.macs.get(crate::graph::MacConvention::default()),
             weight_bytes: e.weight_bytes,
             params: e.params,
         };
-        let verdict = plan::verdict(&state.budget, &counted(baseline), &counted(&evaluation), latency.ratio, change);
-        let mut evaluation = Evaluation { profile: Some(layers), ..evaluation };
-        evaluation.measured_again(&latency);
+        let factor = latency.map_or(Ratio::UNKNOWN, |l| l.ratio);
+        let verdict = plan::verdict(&state.budget, &counted(baseline), &counted(&evaluation), factor, change);
+        let mut evaluation = Evaluation { profile: layers, ..evaluation };
+        if let Some(latency) = &latency {
+            evaluation.measured_again(latency);
+        }
         Ok((evaluation, verdict))
     }
 
@@ -247,7 +298,7 @@ impl Compute {
     }
 
     /// What the original scores on each item: from memory, from the session's folder, or evaluated again.
-    fn baseline_scores(&self, original: &Plan, job: &Job) -> Result<Arc<Vec<f32>>, JobError> {
+    fn baseline_scores(&self, job: &Job) -> Result<Arc<Vec<f32>>, JobError> {
         if let Some(known) = lock(&self.baseline).clone() {
             return Ok(known);
         }
@@ -256,10 +307,35 @@ impl Compute {
         {
             return Ok(lock(&self.baseline).insert(Arc::new(scores)).clone());
         }
-        let run = self.evaluate_model(&self.model, original, "the original", job)?;
+        let run = self.evaluate_model(&self.model, &self.compile(&self.model)?, "the original", job)?;
         self.unchanged()?;
         Ok(lock(&self.baseline).insert(Arc::new(run.scores)).clone())
     }
+}
+
+/// The usual number of items, or fewer where somebody asked for fewer (0: nobody did).
+fn at_most(usual: usize, asked: usize) -> usize {
+    if asked == 0 { usual } else { usual.min(asked) }
+}
+
+/// As [`halving`], and `None` where one item is too many.
+fn in_memory<T>(
+    batch: usize,
+    time: impl FnMut(usize) -> Result<T, ProfileError>,
+) -> Result<Option<(T, usize)>, ProfileError> {
+    match halving(batch, time) {
+        Err(e) if e.is_out_of_memory() => Ok(None),
+        timed => timed.map(Some),
+    }
+}
+
+/// That there is no latency of `batch` items, and what there is to say of fewer.
+fn unmeasured(batch: usize, fewer: Option<(usize, String)>) -> String {
+    let fewer = fewer.map_or_else(String::new, |(ran, found)| format!("; with {ran} a batch it is {found}"));
+    format!(
+        "the latency was not measured: the device ran out of memory with {batch} images a batch{fewer}; hint: open the \
+         session with a smaller --batch"
+    )
 }
 
 /// Scores of `n` items as they were stored: an f32 each, or in sessions of older versions a byte, 1 for right.
@@ -269,4 +345,24 @@ fn stored_scores(bytes: &[u8], n: usize) -> Option<Vec<f32>> {
     }
     let (each, rest) = bytes.as_chunks::<4>();
     (each.len() == n && rest.is_empty()).then(|| each.iter().map(|b| f32::from_le_bytes(*b)).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nobody_runs_more_at_once_than_was_asked_for() {
+        assert_eq!([at_most(128, 0), at_most(128, 8), at_most(16, 64)], [128, 8, 16]);
+    }
+
+    #[test]
+    fn a_comparison_that_does_not_fit_is_halved_or_left_out() {
+        let full = || ProfileError::Tensor(candle_core::Error::Cuda("CUDA_ERROR_OUT_OF_MEMORY".into()));
+        let most = |most: usize| in_memory(64, |n| if n > most { Err(full()) } else { Ok(n) });
+        assert_eq!(most(64).expect("fits"), Some((64, 64)));
+        assert_eq!(most(20).expect("halved"), Some((16, 16)));
+        assert_eq!(most(0).expect("left out"), None);
+        assert!(in_memory(64, |_| Err::<(), _>(ProfileError::NoImages)).is_err());
+    }
 }

@@ -310,14 +310,11 @@ impl Engine for Compute {
 
 impl Work for Compute {
     fn profile(&self, state: &State, round: u32, job: &Job) -> Result<Profile, JobError> {
-        self.on_original(|| self.profile_model(&self.model_of(state, round)?, job))
+        self.on_original(|| self.profile_model(state, &self.model_of(state, round)?, job))
     }
 
-    fn beside_original(&self, state: &State, round: u32, job: &Job) -> Result<Paired, JobError> {
-        self.on_original(|| {
-            let plan = self.compile(&self.model_of(state, round)?)?;
-            self.time_beside(&self.compile(&self.model)?, &plan, job)
-        })
+    fn beside_original(&self, state: &State, round: u32, job: &Job) -> Result<Option<Paired>, JobError> {
+        self.on_original(|| self.time_beside(state, &self.model_of(state, round)?, job))
     }
 
     fn baseline(&self, state: &State, job: &Job) -> Result<Evaluation, JobError> {

@@ -38,6 +38,7 @@ pub(super) fn now(
         calib: images(calib, spec.calib.as_ref().unwrap_or(&spec.data), spec.calib_limit, CALIB_BYTES)?,
         calib_from_data: spec.calib.is_none(),
         evidence_images: old.map_or(EVIDENCE_IMAGES, |r| r.evidence_images),
+        most_at_once: old.map_or(spec.how.batch, |r| r.most_at_once),
         held: old.map_or_else(|| calib.usually_held(), |r| r.held),
         repair: old.map_or(repair, |r| r.repair.clone()),
         kernels: exec::device::kernels(),

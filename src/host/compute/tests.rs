@@ -183,3 +183,20 @@ fn copies_know_that_their_file_is_another() {
     assert!(model.params.confirm(&model.info.hash).is_ok());
     assert_eq!(ParamStore::default().outdated(), None);
 }
+
+/// What was asked for holds for all work, also when the session is opened again; what was chosen by model holds for latencies.
+#[test]
+fn a_batch_that_was_given_is_told_from_one_that_was_chosen() {
+    for (asked, batch) in [(8, 8), (0, 64)] {
+        let dir = tempfile::tempdir().expect("temp dir");
+        let usual = OpenSpec { limit: 16, calib_limit: 16, ..OpenSpec::demo("cnn") };
+        let how = Opening { batch: asked, threads: 1, ..usual.how };
+        let place = Place::at(&dir.path().join("session"));
+        let card = open(&place, Some(OpenSpec { how, ..usual }), None).expect("opens").card();
+        let again = open(&place, None, Some(&card)).expect("opens again").card();
+        for card in [&card, &again] {
+            let recipe = card.recipe.as_ref().expect("kept");
+            assert_eq!((recipe.how.batch, recipe.most_at_once), (batch, asked));
+        }
+    }
+}

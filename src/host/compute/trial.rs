@@ -4,7 +4,7 @@
 //! held-back images serve trials and nothing else.
 
 use super::produce::in_order;
-use super::{Compute, JobError, lock, working_batch};
+use super::{Compute, JobError, lock};
 use crate::eval::{EvalError, Margins, TrialOptions, TrialOutcome, Trials};
 use crate::exec::Plan;
 use crate::host::desk::Desk;
@@ -41,7 +41,7 @@ impl Compute {
         let options = TrialOptions {
             new: new.as_ref(),
             known: state.trials.correction.as_ref(),
-            batch: working_batch(&self.model),
+            batch: self.working_batch(),
             seed: self.shelf.recipe.seed(),
         };
         let what = format!("views of held-back {}s", self.item());

@@ -453,12 +453,17 @@ fn facts(c: &Canvas<'_>, width: u16) -> Vec<Line<'static>> {
         let bound = match row.bound {
             crate::profile::Bound::Memory => "memory-bound",
             crate::profile::Bound::Compute => "compute-bound",
+            crate::profile::Bound::Unknown => "bound by what is not known",
         };
         let tail = l.p99.map_or_else(String::new, |p| format!(" p99 {}", ms(p)));
         if let Some(why) = &l.doubt {
             out.push(format!("? noisy, {} measures again: {why}", app.label(Act::Measure)));
         }
         let reached = match row.efficiency {
+            e if e <= 0.0 => "no ceiling measured".to_owned(),
+            e if e > 1.05 && row.bound == crate::profile::Bound::Memory => {
+                format!("{e:.1} times the memory's bandwidth: a cache holds its values")
+            }
             e if e > 1.05 => "past the ceiling, which was measured while the machine was busier".to_owned(),
             e => format!("{:.0} % of the ceiling", e * 100.0),
         };

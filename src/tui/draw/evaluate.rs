@@ -127,7 +127,7 @@ impl Col {
                 verdict.map(|v| format!("  {}", num::range(&metric, (v.d_quality_low, v.d_quality_high), ", ")))?
             }
             Col::Other => e.metrics.others.first().map(|r| format!("{:.2}", r.score * r.scale))?,
-            Col::Ms => format!("{}{mark}", num::ms(e.whole.p50)),
+            Col::Ms => format!("{}{mark}", num::ms(e.ms().unwrap_or(f64::NAN))),
             Col::Factor => e.latency().filter(|_| e.round > 0).map(|f| format!("{}{mark}", num::factor(f.value)))?,
             Col::Megabytes => num::scaled(e.weight_bytes as f64, 1e6),
             Col::Macs => num::scaled(e.macs.get(app.settings.mac_convention) as f64, 1e6),

@@ -2,6 +2,7 @@
 //! a call returns.
 
 use crate::exec::Result;
+use crate::exec::replay::queueing;
 use candle_core::Device;
 use std::time::{Duration, Instant};
 
@@ -42,4 +43,17 @@ impl Clock {
             Clock::Events(events) => Ok(events.between()?),
         }
     }
+}
+
+/// What `work` takes on `device` by the clock that steps are timed with; waits for it. `work` gives the device tensors' operations
+/// and runs no plan, which would wait for its own turn in the queue.
+///
+/// # Errors
+/// What `work` and the device report.
+pub(crate) fn timed_on(device: &Device, work: impl FnOnce() -> candle_core::Result<()>) -> Result<Duration> {
+    let _queueing = queueing();
+    let mut clock = Clock::start(device)?;
+    work()?;
+    clock.mark()?;
+    Ok(clock.stop()?.into_iter().sum())
 }
