@@ -358,7 +358,7 @@ mod tests {
 
     #[test]
     fn a_comparison_that_does_not_fit_is_halved_or_left_out() {
-        let full = || ProfileError::Tensor(candle_core::Error::Cuda("CUDA_ERROR_OUT_OF_MEMORY".into()));
+        let full = || ProfileError::from(candle_core::Error::Cuda("CUDA_ERROR_OUT_OF_MEMORY".into()));
         let most = |most: usize| in_memory(64, |n| if n > most { Err(full()) } else { Ok(n) });
         assert_eq!(most(64).expect("fits"), Some((64, 64)));
         assert_eq!(most(20).expect("halved"), Some((16, 16)));
