@@ -5,7 +5,7 @@ use crate::plan::{Action, Budget, Constraint, DecisionId, Target};
 use serde::{Deserialize, Serialize};
 
 /// Version of the frames; a host refuses a client of another one, naming both.
-pub const PROTOCOL: u32 = 5;
+pub const PROTOCOL: u32 = 6;
 
 /// Longest note to the agents, bytes: it goes into the next prompt.
 pub const NOTE_BYTES: usize = 8 << 10;
