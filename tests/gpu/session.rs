@@ -102,13 +102,13 @@ fn real_networks_answer_as_on_the_cpu() {
 }
 
 /// Profile, sensitivity, plan, round, evaluation and export on the device, of `images` images (calibrated on a third as
-/// many): what is told of the model before and after is what a CPU finds with the same files.
-fn a_whole_run(model: &Path, data: &str, calib: &str, images: usize, gpu: How) {
+/// many), `batch` at once: what is told of the model before and after is what a CPU finds with the same files.
+fn a_whole_run(model: &Path, data: &str, calib: &str, (images, batch): (usize, &str), gpu: How) {
     let dir = tempfile::tempdir().unwrap();
     let (limit, calib_limit) = (images.to_string(), (images / 3).to_string());
     let data_args = ["--data", data, "--limit", &limit, "--calib", calib, "--calib-limit", &calib_limit];
     // Fewer MACs are pruned, fewer bytes are int8's.
-    let rest = ["--budget", "macs=0.9,memory=0.5", "--out", text(dir.path())];
+    let rest = ["--budget", "macs=0.9,memory=0.5", "--batch", batch, "--out", text(dir.path())];
     let report = run(&[&["run", text(model)], &data_args[..], &rest].concat(), gpu);
     assert_eq!(report["met"], true, "{report}");
     let told = |of: &str| report[of]["correct"].as_i64().unwrap_or_else(|| panic!("no count of {of} in {report}"));
@@ -131,7 +131,7 @@ fn a_whole_run(model: &Path, data: &str, calib: &str, images: usize, gpu: How) {
 #[test]
 #[ignore = "minutes: by hand"]
 fn whole_runs_of_the_demos_end_as_on_the_cpu() {
-    DEMOS.iter().for_each(|name| a_whole_run(&asset(name), "synthetic:eval", "synthetic:calib", 200, GPU));
+    DEMOS.iter().for_each(|name| a_whole_run(&asset(name), "synthetic:eval", "synthetic:calib", (200, "64"), GPU));
 }
 
 /// The real networks with their evaluation and calibration data.
@@ -144,15 +144,15 @@ fn real_networks() -> Option<([PathBuf; 2], PathBuf, PathBuf)> {
 #[ignore = "half an hour: by hand"]
 fn whole_runs_of_real_networks_end_as_on_the_cpu() {
     let Some((networks, data, calib)) = real_networks() else { return };
-    networks.iter().for_each(|model| a_whole_run(model, text(&data), text(&calib), 200, GPU));
+    networks.iter().for_each(|model| a_whole_run(model, text(&data), text(&calib), (200, "16"), GPU));
 }
 
-/// Every access is several times as slow, so few images.
+/// Every access is several times as slow: few images, and few at once.
 #[test]
 #[ignore = "an hour: by hand"]
 fn whole_runs_are_clean_under_the_sanitizers() {
     let how = How { kernels: "sanitized", ..GPU };
-    DEMOS.iter().for_each(|name| a_whole_run(&asset(name), "synthetic:eval", "synthetic:calib", 24, how));
+    DEMOS.iter().for_each(|name| a_whole_run(&asset(name), "synthetic:eval", "synthetic:calib", (24, "4"), how));
     let Some((networks, data, calib)) = real_networks() else { return };
-    networks.iter().for_each(|model| a_whole_run(model, text(&data), text(&calib), 24, how));
+    networks.iter().for_each(|model| a_whole_run(model, text(&data), text(&calib), (24, "4"), how));
 }
