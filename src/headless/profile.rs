@@ -97,8 +97,8 @@ fn print_table(name: &str, p: &Profile, convention: MacConvention) -> Result<(),
         p.whole.p95,
         p.whole.origin()
     )?;
-    for r in p.rows.iter().filter_map(|r| r.doubt.map(|d| (r, d))) {
-        say!("? {}: {}", r.0.name, r.1)?;
+    for line in doubts(p) {
+        say!("? {line}")?;
     }
     say!(
         "{:.3} M MACs, {:.3} M params, {:.3} MB of weights, {:.3} MB of activations at the peak",
@@ -125,6 +125,23 @@ fn print_table(name: &str, p: &Profile, convention: MacConvention) -> Result<(),
     )
 }
 
+/// Why layers are marked with `?`: those of one reason together.
+fn doubts(p: &Profile) -> Vec<String> {
+    let mut reasons: Vec<(String, Vec<&str>)> = Vec::new();
+    for (row, doubt) in p.rows.iter().filter_map(|r| Some((r, r.doubt?.to_string()))) {
+        match reasons.iter_mut().find(|(why, _)| *why == doubt) {
+            Some((_, names)) => names.push(&row.name),
+            None => reasons.push((doubt, vec![&row.name])),
+        }
+    }
+    let told = |(why, names): &(String, Vec<&str>)| match names.as_slice() {
+        few if few.len() <= 3 => format!("{}: {why}", few.join(", ")),
+        [first, .., last] => format!("{} from {first} to {last}: {why}", counted(names.len(), "layer")),
+        _ => why.clone(),
+    };
+    reasons.iter().map(told).collect()
+}
+
 /// Why fewer runs count than were asked for, if so.
 fn cut_short(p: &Profile, options: &ProfileOptions) -> Option<String> {
     let aside = p.load.map_or(0.0, |l| l.set_aside);
@@ -143,8 +160,18 @@ fn cut_short(p: &Profile, options: &ProfileOptions) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::profile::Load;
+    use crate::profile::{Doubt, LayerRow, Load};
     use std::time::Duration;
+
+    #[test]
+    fn layers_of_one_reason_are_told_together() {
+        let row =
+            |name: &str, by| LayerRow { name: name.into(), doubt: Some(Doubt::Clock { by }), ..LayerRow::default() };
+        let rows = ["a", "b", "c", "d", "e"].map(|n| row(n, if n == "b" { 0.9 } else { 0.5 }));
+        let told = doubts(&Profile { rows: rows.into(), ..Profile::default() });
+        assert!(told.len() == 2 && told[0].starts_with("4 layers from a to e: "), "{told:?}");
+        assert!(told[1].starts_with("b: "), "{told:?}");
+    }
 
     #[test]
     fn runs_that_are_missing_are_told_with_the_reason() {

@@ -20,7 +20,7 @@ const FAULTS: [(&str, &str); 5] = [
     ("launch@300", "launch failure"),
     ("ecc@300", "ECC"),
     ("lost@300", "the GPU is lost"),
-    ("oom-from@60", "memory"),
+    ("oom-from@20", "memory"),
 ];
 
 #[test]
