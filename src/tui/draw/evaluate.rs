@@ -65,8 +65,14 @@ pub(super) fn draw(c: &mut Canvas<'_>, area: Rect) {
     if rest.height < 3 {
         return;
     }
-    let side = if rest.width >= 70 { rest.width / 2 } else { rest.width };
-    classes(c, Rect { width: side, ..rest }, &evals);
+    let side = match evals.first().is_some_and(|base| base.metrics.per_class().is_empty()) {
+        true => 0,
+        false if rest.width >= 70 => rest.width / 2,
+        false => rest.width,
+    };
+    if side > 0 {
+        classes(c, Rect { width: side, ..rest }, &evals);
+    }
     if side < rest.width {
         let area = Rect { x: rest.x + side, width: rest.width - side, ..rest };
         plot::pane(c, area);
@@ -104,6 +110,28 @@ const COLUMNS: [(Col, &str, usize, u16); 9] = [
 
 /// From here on there is room for two words on a verdict.
 const ROOMY: u16 = 92;
+/// Columns before the first of them, and for a verdict of one word.
+const NAME: usize = 10;
+const VERDICT: usize = 17;
+
+/// The columns that a table of `room` columns shows, with their titles and widths: wider than usual where a metric's name or
+/// figures are, and then without the further metric where there is no room for all.
+fn columns(room: usize, cells: impl Fn(Col, &str) -> (String, usize)) -> Vec<(Col, String, usize)> {
+    let shown = COLUMNS.into_iter().filter(|(.., least)| room >= *least as usize);
+    let mut cols: Vec<_> = shown
+        .map(|(col, fixed, usual, _)| {
+            let (title, widest) = cells(col, fixed);
+            let apart = usize::from(!matches!(col, Col::Interval | Col::Paired));
+            let w = usual.max(widest + apart);
+            (col, title, w, w > usual)
+        })
+        .collect();
+    let all = NAME + VERDICT + cols.iter().map(|(_, _, w, _)| w).sum::<usize>();
+    if all > room && cols.iter().any(|(.., wider)| *wider) {
+        cols.retain(|(col, ..)| !matches!(col, Col::Other));
+    }
+    cols.into_iter().map(|(col, title, w, _)| (col, title, w)).collect()
+}
 
 impl Col {
     /// What the column says of `e`; empty where there is nothing to say.
@@ -155,15 +183,18 @@ fn table(c: &mut Canvas<'_>, area: Rect, evals: &[&Evaluation]) {
         title.push(span(", preprocessing assumed", pal.fg(Role::Warn)));
     }
     let inner = c.pane(area, title, true);
-    let cols = COLUMNS.into_iter().filter(|(.., least)| inner.width >= *least);
     let other = evals.iter().find_map(|e| e.metrics.others.first()).map(|r| format!("{} {}", r.name, r.unit));
     let (score, other) = (app.state.metric().title(), other.unwrap_or_default());
-    let title = |col, fixed| match col {
-        Col::Score => score.as_str(),
-        Col::Other => other.as_str(),
-        _ => fixed,
-    };
-    let titles: String = cols.clone().map(|(col, fixed, w, _)| col.aligned(title(col, fixed), w)).collect();
+    let cols = columns(inner.width as usize, |col, fixed| {
+        let title = match col {
+            Col::Score => score.as_str(),
+            Col::Other => other.as_str(),
+            _ => fixed,
+        };
+        let of = |e: &&Evaluation| col.text(app, e, base).map_or(0, |t| width(&t));
+        (title.to_owned(), evals.iter().map(of).max().unwrap_or(0).max(width(title.trim_end())))
+    });
+    let titles: String = cols.iter().map(|(col, title, w)| col.aligned(title, *w)).collect();
     c.put(inner, 0, 0, &format!(" {}{titles}  verdict", left("round", 9)), pal.fg(Role::Dim));
     let skip = evals.len().saturating_sub(inner.height.saturating_sub(1) as usize);
     let mut row = 1;
@@ -173,7 +204,7 @@ fn table(c: &mut Canvas<'_>, area: Rect, evals: &[&Evaluation]) {
         let fg = pal.fg(if rolled { Role::Faint } else { Role::Fg });
         let name = if e.round == 0 { "baseline".to_owned() } else { format!("round {}", e.round) };
         let mut spans = vec![span(format!(" {}", left(&name, 9)), fg)];
-        for (col, _, w, _) in cols.clone() {
+        for &(col, _, w) in &cols {
             let style = match col {
                 Col::Score if !rolled => pal.bold(Role::Fg),
                 Col::Interval | Col::Paired => pal.fg(Role::Dim),
@@ -299,5 +330,24 @@ fn classes(c: &mut Canvas<'_>, area: Rect, evals: &[&Evaluation]) {
             spans.push(span(pal.bar(d.abs() / 100.0 / worst, bar_w), pal.fg(role)));
         }
         c.line(inner, row as u16, &Line::from(spans));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_wider_than_usual_is_whole_and_takes_the_room_of_the_further_metric() {
+        let usual = columns(118, |_, fixed| (fixed.to_owned(), 0));
+        assert_eq!(usual.iter().map(|(_, _, w)| *w).collect::<Vec<_>>(), COLUMNS.map(|(_, _, w, _)| w));
+        let wide = |col, fixed: &str| match col {
+            Col::Score => ("nats/token".to_owned(), 10),
+            Col::Interval | Col::Paired => (fixed.to_owned(), 20),
+            _ => (fixed.to_owned(), 3),
+        };
+        let of = |room| columns(room, wide).into_iter().map(|(_, title, w)| (title, w)).collect::<Vec<_>>();
+        assert_eq!(of(118)[..2], [("nats/token".to_owned(), 11), (String::new(), 20)]);
+        assert_eq!((of(118).len(), of(200).len(), of(60).len()), (8, 9, 2));
     }
 }
