@@ -25,7 +25,12 @@ pub(crate) struct Part<'a> {
     pub at: usize,
 }
 
-impl Part<'_> {
+impl<'a> Part<'a> {
+    /// `n` rows from `first` on.
+    pub fn rows(self, first: usize, n: usize) -> Part<'a> {
+        Part { data: &self.data[first * self.width..(first + n) * self.width], ..self }
+    }
+
     /// `len` columns from `col` on of row `r`.
     pub fn row(&self, r: usize, col: usize, len: usize) -> &[f32] {
         &self.data[r * self.width + self.at + col..][..len]

@@ -36,14 +36,24 @@ impl Table {
     }
 }
 
-/// `out` becomes the rows `x` of `width` values, turned; `rows` are their places in a batch of images of `tokens` rows each.
-pub(crate) fn turn(rope: &Rope, width: usize, tokens: usize, rows: Range<usize>, x: &[f32], out: &mut [f32]) {
+/// `out` becomes the rows `x` of `width` values, turned; `rows` are their places in a batch of images of `tokens` rows each, the
+/// first of which is at position `past` of the image's sequence.
+pub(crate) fn turn(
+    rope: &Rope,
+    width: usize,
+    (tokens, past): (usize, impl Fn(usize) -> usize),
+    rows: Range<usize>,
+    x: &[f32],
+    out: &mut [f32],
+) {
     let n = rope.turned / 2;
     TABLE.with_borrow_mut(|table| {
-        table.reach(rope, tokens);
         let lines = x.chunks_exact(width.max(1)).zip(out.chunks_exact_mut(width.max(1)));
         for (row, (x, out)) in rows.zip(lines) {
-            let place = row % tokens.max(1) * n;
+            let (image, token) = (row / tokens.max(1), row % tokens.max(1));
+            let position = past(image) + token;
+            table.reach(rope, position + 1);
+            let place = position * n;
             let (cos, sin) = (&table.cos[place..place + n], &table.sin[place..place + n]);
             for (x, out) in x.chunks_exact(rope.head_dim).zip(out.chunks_exact_mut(rope.head_dim)) {
                 let (x, (out, rest)) = (x.split_at(rope.turned), out.split_at_mut(rope.turned));
@@ -70,7 +80,7 @@ mod tests {
             // Two images of 5 tokens of 3 heads.
             let x = noise(2 * 5 * 24, 7);
             let mut out = vec![f32::NAN; x.len()];
-            turn(&rope, 24, 5, 0..10, &x, &mut out);
+            turn(&rope, 24, (5, |_| 0), 0..10, &x, &mut out);
             for (i, (x, y)) in x.chunks_exact(8).zip(out.chunks_exact(8)).enumerate() {
                 let position = (i / 3 % 5) as f64;
                 for p in 0..turned / 2 {
@@ -84,8 +94,12 @@ mod tests {
             }
             // A band of rows is the same on its own.
             let mut band = vec![f32::NAN; 4 * 24];
-            turn(&rope, 24, 5, 3..7, &x[3 * 24..7 * 24], &mut band);
+            turn(&rope, 24, (5, |_| 0), 3..7, &x[3 * 24..7 * 24], &mut band);
             assert_eq!(band, out[3 * 24..7 * 24]);
+            // A token that comes after others is turned by all of them.
+            let mut late = vec![f32::NAN; 24];
+            turn(&rope, 24, (1, |_| 4), 0..1, &x[4 * 24..5 * 24], &mut late);
+            assert_eq!(late, out[4 * 24..5 * 24]);
         }
     }
 }

@@ -62,6 +62,10 @@ impl Facts for Rope {
         whole(ins, head_dim)
     }
 
+    fn causal(&self) -> bool {
+        true
+    }
+
     fn links(&self, _ins: &[&[usize]], out: &[usize]) -> NodeLinks {
         by_head(out, self.head_dim)
     }
