@@ -234,6 +234,9 @@ def fit(network, path=None):
             if getattr(parent, "k_bias", None) is not None:
                 parent.k_bias = value[n:2 * n]
             continue
+        if type(module).__name__ in ("Gemma2RMSNorm", "Gemma3RMSNorm"):
+            # Their code adds 1, which is in the weight here.
+            value = value - 1
         value = _of_rank(value, old.dim()).to(old.dtype)
         if isinstance(old, nn.Parameter):
             setattr(module, last, nn.Parameter(value, requires_grad=old.requires_grad))

@@ -78,7 +78,7 @@ NETS = {
     "rope_linear": lambda: scaled("linear", factor=4.0),
     "rope_dynamic": lambda: scaled("dynamic", factor=2.0, max_position_embeddings=8),
     "rope_llama3": lambda: scaled("llama3", factor=8.0, low_freq_factor=1.0, high_freq_factor=4.0, original_max_position_embeddings=24),
-    "rope_yarn": lambda: scaled("yarn", factor=4.0, original_max_position_embeddings=8, beta_fast=2.0, beta_slow=0.25),
+    "rope_yarn": lambda: scaled("yarn", factor=4.0, original_max_position_embeddings=8, beta_fast=0.2, beta_slow=0.02),
     "rope_yarn_told": lambda: scaled(
         "yarn", factor=4.0, original_max_position_embeddings=8, attention_factor=1.3, beta_fast=1.5, beta_slow=0.2, truncate=False
     ),

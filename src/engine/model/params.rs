@@ -534,3 +534,24 @@ impl ParamStore {
         h.finalize().to_hex().to_string()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rows_are_those_of_the_values_however_they_are_stored() {
+        let values: Vec<f32> = (0..12).map(|v| v as f32).collect();
+        let owned = Param::owned(vec![4, 3], values.clone()).unwrap();
+        let viewed = Param::view(vec![4, 3], Blob::Owned(f32_bytes(&values).into()), 0, Dtype::F32).unwrap();
+        let turned = Param::owned(vec![3, 4], turned(&values, 4, 3)).unwrap().transposed().unwrap();
+        for p in [&owned, &viewed, &turned, &owned.stored_in(WeightFormat::Bf16)] {
+            let rows = p.rows(1..3).unwrap();
+            assert_eq!((rows.shape(), &*rows.values()), (&[2, 3][..], &values[3..9]));
+            assert_eq!(p.rows(0..4).unwrap().values(), p.values());
+            assert!(p.rows(2..5).is_none() && p.rows(5..5).is_none() && p.rows(4..4).is_some());
+        }
+        assert!(viewed.rows(1..3).unwrap().blob().is_some());
+        assert!(owned.stored_in(WeightFormat::Int8).rows(0..1).is_none());
+    }
+}

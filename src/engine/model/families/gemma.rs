@@ -68,3 +68,73 @@ fn third_generation(r: &Reader, kind: &str) -> Result<DecoderSpec> {
     })?;
     Ok(DecoderSpec { local: other, ..s })
 }
+
+#[cfg(test)]
+mod tests {
+    use crate::graph::{Op, op};
+    use crate::model::{LoadOptions, Model, Result, load};
+    use serde_json::{Map, Value, json};
+    use std::path::Path;
+
+    /// The fixture `name` with something else in its configuration.
+    fn with(name: &str, change: impl FnOnce(&mut Map<String, Value>)) -> Result<Model> {
+        let dir = tempfile::tempdir().unwrap();
+        let from = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/conformance/decoders").join(name);
+        std::fs::copy(from.join("model.safetensors"), dir.path().join("model.safetensors")).unwrap();
+        let text = std::fs::read_to_string(from.join("config.json")).unwrap();
+        let mut config: Map<String, Value> = serde_json::from_str(&text).unwrap();
+        change(&mut config);
+        std::fs::write(dir.path().join("config.json"), serde_json::to_string(&config).unwrap()).unwrap();
+        load(dir.path(), &LoadOptions::default())
+    }
+
+    fn cores(model: &Model) -> Vec<&op::Attention> {
+        model.graph.nodes.iter().filter_map(|n| if let Op::Attention(a) = &n.op { Some(a) } else { None }).collect()
+    }
+
+    /// As they were published, before layers and positions had lists and objects of their own.
+    #[test]
+    fn older_configurations_are_the_same_networks() {
+        let third = with("gemma3", |_| ()).unwrap();
+        let older = with("gemma3", |c| {
+            ["layer_types", "rope_parameters", "_sliding_window_pattern"].iter().for_each(|k| _ = c.remove(*k));
+            c.insert("rope_theta".into(), json!(10000.0));
+            c.insert("rope_local_base_freq".into(), json!(100.0));
+            c.insert("rope_scaling".into(), json!({"rope_type": "linear", "factor": 8.0}));
+        });
+        assert_eq!(older.unwrap().graph, third.graph);
+        let windows: Vec<_> = cores(&third).iter().map(|a| a.most).collect();
+        assert_eq!(windows, [Some(4), Some(4), Some(4), Some(4), Some(4), None]);
+
+        let second = with("gemma2", |_| ()).unwrap();
+        let older = with("gemma2", |c| {
+            ["layer_types", "rope_parameters"].iter().for_each(|k| _ = c.remove(*k));
+            c.insert("rope_theta".into(), json!(10000.0));
+        });
+        assert_eq!(older.unwrap().graph, second.graph);
+        // What its class has where nothing is said.
+        let silent = with("gemma2", |c| {
+            for key in ["attn_logit_softcapping", "final_logit_softcapping", "query_pre_attn_scalar", "sliding_window"]
+            {
+                c.remove(key);
+            }
+        });
+        let silent = silent.unwrap();
+        let found: Vec<_> = cores(&silent).iter().map(|a| (a.most, a.cap, a.scale)).collect();
+        assert_eq!(found, [(Some(4096), Some(50.0), 1.0 / 16.0), (None, Some(50.0), 1.0 / 16.0)]);
+    }
+
+    #[test]
+    fn what_computes_otherwise_is_refused() {
+        let refused = |key: &str, value: Value, words: &str| {
+            let error = with("gemma3_types", |c| _ = c.insert(key.into(), value)).unwrap_err().to_string();
+            assert!(error.contains(words), "{error}");
+        };
+        refused("model_type", json!("gemma3"), "it sees images");
+        refused("model_type", json!("gemma3n"), "`gemma3n` is a relative");
+        refused("hidden_activation", json!("gelu"), "another activation (`gelu`)");
+        refused("use_bidirectional_attention", json!(true), "see those after them");
+        refused("attn_logit_softcapping", json!(0.0), "`attn_logit_softcapping` is not positive");
+        refused("layer_types", json!(["full_attention"]), "tells of 1 layers, and there are 2");
+    }
+}
