@@ -14,6 +14,7 @@ import shutil
 
 import make_language as made
 import gguf
+import safetensors.torch
 import torch
 import transformers as hf
 
@@ -220,6 +221,18 @@ def save(name, net):
             f.write(json.dumps(config, indent=2) + "\n")
 
 
+def save_first(net):
+    """GPT-2 as it was first published: names without their beginning, and the masks among the weights."""
+    at = os.path.join(HERE, "gpt2_first")
+    os.makedirs(at)
+    tensors = {k.removeprefix("transformer."): v.contiguous() for k, v in net.state_dict().items() if k != "lm_head.weight"}
+    size = net.config.n_positions
+    mask = torch.ones(size, size).tril().reshape(1, 1, size, size)
+    tensors |= {f"h.{i}.attn.bias": mask.clone() for i in range(net.config.n_layer)}
+    safetensors.torch.save_file(tensors, os.path.join(at, "model.safetensors"), metadata={"format": "pt"})
+    shutil.copy(os.path.join(HERE, "gpt2", "config.json"), at)
+
+
 def main():
     shutil.rmtree(HERE, ignore_errors=True)
     os.makedirs(HERE)
@@ -231,6 +244,9 @@ def main():
         if arch := ARCHS.get(name):
             write_gguf(os.path.join(HERE, f"{name}.gguf"), arch, net)
             out["files"][f"{name}.gguf"] = name
+        if name == "gpt2":
+            save_first(net)
+            out["files"]["gpt2_first"] = name
         with torch.no_grad():
             y = net.double()(made.ids(2) % VOCAB).logits.tolist()
         out["logits"][name] = [[[round(v, 6) for v in row] for row in window] for window in y]
