@@ -52,12 +52,11 @@ def _log_coordinates(size, trained):
     return torch.stack([y.flatten(), x.flatten()], 1).float()
 
 
-def _attention(q, k, v, heads, scale, bias=None, factors=None, windows=None, group=1, causal=False, most=None):
-    """Softmax attention over `[N, tokens, heads * width]`; `bias` is `[heads, n, n]`; `group` heads share keys and values.
-    More than `most` tokens would be a sliding window, which is not computed."""
+def _attention(q, k, v, heads, scale, bias=None, factors=None, windows=None, group=1, causal=False, most=None,
+               cap=None):
+    """Softmax attention over `[N, tokens, heads * width]`; `bias` is `[heads, n, n]`; `group` heads share keys and values. A
+    token sees the last `most` tokens; scores are capped at `cap`."""
     n, tokens, _ = q.shape
-    if most is not None and tokens > most:
-        raise ValueError(f"{tokens} tokens are more than the sliding window of {most}, which is not supported")
     mask = None
     if windows is not None:
         order, part = (t.to(q.device) for t in _windows(*windows))
@@ -76,9 +75,13 @@ def _attention(q, k, v, heads, scale, bias=None, factors=None, windows=None, gro
     scores = q @ k.transpose(-2, -1) * scale
     if bias is not None:
         scores = scores + bias
+    if cap is not None:
+        scores = cap * (scores / cap).tanh()
     if causal:
-        later = torch.ones(scores.shape[-2:], dtype=torch.bool, device=scores.device).triu(1)
-        scores = scores.masked_fill(later, float("-inf"))
+        seen = torch.ones(scores.shape[-2:], dtype=torch.bool, device=scores.device).tril()
+        if most is not None:
+            seen = seen.triu(1 - most)
+        scores = scores.masked_fill(~seen, float("-inf"))
     if mask is not None:
         scores = (scores.reshape(n, mask.shape[0], heads, *mask.shape[1:]) + mask[None, :, None]).reshape(scores.shape)
     y = (scores.softmax(-1) @ v).transpose(1, 2)
@@ -90,11 +93,19 @@ def _attention(q, k, v, heads, scale, bias=None, factors=None, windows=None, gro
     return y
 
 
-def _rope(x, head_dim, turned, theta, halves):
-    """Rotary positions of `[N, tokens, heads * head_dim]`: the first `turned` values of each head, in pairs."""
+def _rope(x, head_dim, turned, theta, halves, divisors=(), factor=1.0, beyond=None):
+    """Rotary positions of `[N, tokens, heads * head_dim]`: the first `turned` values of each head, in pairs. Frequencies are
+    divided by `divisors`; `beyond`: of more tokens than its first by its second, or with a base grown by its third."""
+    if beyond is not None and x.shape[1] > beyond[0]:
+        if beyond[1] is not None:
+            divisors = beyond[1]
+        else:
+            theta *= (beyond[2] * x.shape[1] / beyond[0] - (beyond[2] - 1)) ** (turned / (turned - 2))
     frequencies = 1.0 / theta ** (torch.arange(0, turned, 2, dtype=torch.float64, device=x.device) / turned)
+    if divisors:
+        frequencies = frequencies / torch.tensor(divisors, dtype=torch.float64, device=x.device)
     angles = torch.arange(x.shape[1], device=x.device)[:, None] * frequencies.float()
-    cos, sin = angles.cos()[:, None], angles.sin()[:, None]
+    cos, sin = angles.cos()[:, None] * factor, angles.sin()[:, None] * factor
     heads = x.unflatten(-1, (-1, head_dim))
     first, rest = heads[..., :turned], heads[..., turned:]
     a, b = first.chunk(2, -1) if halves else (first[..., 0::2], first[..., 1::2])
@@ -223,6 +234,9 @@ def fit(network, path=None):
             if getattr(parent, "k_bias", None) is not None:
                 parent.k_bias = value[n:2 * n]
             continue
+        if type(module).__name__ in ("Gemma2RMSNorm", "Gemma3RMSNorm"):
+            # Their code adds 1, which is in the weight here.
+            value = value - 1
         value = _of_rank(value, old.dim()).to(old.dtype)
         if isinstance(old, nn.Parameter):
             setattr(module, last, nn.Parameter(value, requires_grad=old.requires_grad))

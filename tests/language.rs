@@ -38,6 +38,16 @@ fn ids() -> Tensor {
     Tensor::from_iter((0..26).map(|i| id(i) % 96), &Device::Cpu).unwrap().reshape((2, 13)).unwrap()
 }
 
+/// Of further kinds, with a vocabulary of 32.
+fn decoders() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/conformance/decoders")
+}
+
+fn fewer_ids() -> Tensor {
+    let all: Vec<u32> = ids().flatten_all().unwrap().to_vec1().unwrap();
+    Tensor::from_iter(all.into_iter().map(|i| i % 32), &Device::Cpu).unwrap().reshape((2, 13)).unwrap()
+}
+
 fn open(path: &Path) -> Model {
     load(path, &LoadOptions::default()).unwrap_or_else(|e| panic!("{}: {e}", path.display()))
 }
@@ -63,24 +73,56 @@ fn paring(args: &[&str]) -> (bool, String) {
     (out.status.success(), String::from_utf8(text).unwrap())
 }
 
-#[test]
-fn every_kind_computes_what_transformers_does() {
-    let expected = expected();
-    let files = expected["files"].as_object().unwrap();
-    assert_eq!(files.len(), 10);
-    for (file, name) in files {
-        let model = open(&folder().join(file));
+/// Each file of `expected` in `dir` against the logits of transformers, by every way of computing it: what loaded.
+fn agree(dir: &Path, expected: &Value, ids: &Tensor) -> Vec<(String, Model)> {
+    let one = |(file, name): (&String, &Value)| {
+        let model = open(&dir.join(file));
         let want = floats(&expected["logits"][name.as_str().unwrap()]);
         let params = candle::tensors(&model.params, &Device::Cpu).unwrap();
-        let slow = candle::forward(&model.graph, &params, &ids(), Mode::Eval, &mut Capture::none()).unwrap();
-        let fast = compile(&model).run(&ids()).unwrap();
+        let slow = candle::forward(&model.graph, &params, ids, Mode::Eval, &mut Capture::none()).unwrap();
+        let fast = compile(&model).run(ids).unwrap();
         let tensors = CompileOptions { kernels: Kernels::Tensors, ..CompileOptions::default() };
-        let tensors = Plan::of(&model, &tensors).unwrap().run(&ids()).unwrap();
-        assert_eq!(fast.dims(), [2, 13, 96]);
+        let tensors = Plan::of(&model, &tensors).unwrap().run(ids).unwrap();
+        assert_eq!(fast.dims(), [2, 13, model.info.classes]);
         let off = [&slow, &fast, &tensors].map(|y| apart(&flat(y), &want));
         println!("{file}: off by {off:?}");
-        assert!(off.iter().all(|o| *o < 1e-4), "{file}: off by {off:?}");
-        assert_eq!((model.info.family, model.info.classes), (Family::Llama, 96));
+        (off.iter().all(|o| *o < 1e-4), file.clone(), model)
+    };
+    let all: Vec<_> = expected["files"].as_object().unwrap().iter().map(one).collect();
+    let off: Vec<&String> = all.iter().filter(|(good, ..)| !good).map(|(_, file, _)| file).collect();
+    assert!(off.is_empty(), "{off:?}");
+    all.into_iter().map(|(_, file, model)| (file, model)).collect()
+}
+
+#[test]
+fn every_kind_computes_what_transformers_does() {
+    let all = agree(&folder(), &expected(), &ids());
+    assert_eq!(all.len(), 10);
+    for (file, model) in all {
+        assert_eq!((model.info.family, model.info.classes), (Family::Llama, 96), "{file}");
+    }
+}
+
+/// Scaled positions, sliding windows, other places of norms, other layers.
+#[test]
+fn further_kinds_compute_what_transformers_does() {
+    let expected: Value =
+        serde_json::from_str(&std::fs::read_to_string(decoders().join("expected.json")).unwrap()).unwrap();
+    let all = agree(&decoders(), &expected, &fewer_ids());
+    assert_eq!(all.len(), 26);
+    for (file, model) in all {
+        let family = match &file {
+            f if f.starts_with("gemma") => Family::Gemma,
+            f if f.starts_with("gpt2") => Family::Gpt2,
+            _ => Family::Llama,
+        };
+        assert_eq!((model.info.family, model.info.classes), (family, 32), "{file}");
+        // What windows hide and where positions change is seen alike in a sequence on its own and in a compiled plan of any length.
+        let plan = compile(&model);
+        let (alone, params) =
+            (fewer_ids().narrow(1, 0, 9).unwrap(), candle::tensors(&model.params, &Device::Cpu).unwrap());
+        let slow = candle::forward(&model.graph, &params, &alone, Mode::Eval, &mut Capture::none()).unwrap();
+        assert!(apart(&flat(&plan.run(&alone).unwrap()), &flat(&slow)) < 1e-4, "{file}");
     }
 }
 
@@ -99,35 +141,44 @@ fn a_window_is_the_same_alone_and_what_comes_later_changes_nothing() {
 #[test]
 fn pruned_equals_zeroed() {
     for name in ["llama", "qwen2.gguf", "qwen3"] {
-        let model = open(&folder().join(name));
-        let groups = prune::groups(&model.graph);
-        let open_groups: Vec<_> = groups.iter().filter(|g| g.protected.is_none()).collect();
-        assert_eq!(open_groups.iter().filter(|g| g.kind == GroupKind::Heads).count(), 2, "{name}");
-        assert_eq!(open_groups.iter().filter(|g| g.kind == GroupKind::Neurons).count(), 2, "{name}");
-        for group in open_groups {
-            let kept: Vec<u32> = (0..group.size as u32).filter(|u| u % 2 == 1).collect();
-            let ratio = 1.0 - kept.len() as f64 / group.size as f64;
-            let action = Action::Prune { ratio, kept };
-            let small = prune::apply(&model, &groups, &[(Target::Group(group.id.clone()), action)]).unwrap();
-            // What the last layer of the group reads of units that are gone becomes nothing.
-            let mut zeroed = model.clone();
-            for m in group.members.iter().filter(|m| m.role == prune::MemberRole::Consumer) {
-                let node = model.graph.node(model.graph.by_name(&m.node).unwrap());
-                let weight = node.param(ParamRole::Weight).unwrap();
-                let old = zeroed.params.get(weight).unwrap();
-                let (mut values, shape) = (old.values().into_owned(), old.shape().to_vec());
-                for u in (0..group.size).filter(|u| u % 2 == 0) {
-                    for i in m.indices(u) {
-                        values.iter_mut().skip(i).step_by(shape[1]).for_each(|v| *v = 0.0);
-                    }
+        prunes(&folder().join(name), &ids(), 2);
+    }
+    for name in ["gemma2", "gemma3_types", "phi3", "phi3.gguf", "gpt2", "gpt2.gguf", "mistral_sliding"] {
+        prunes(&decoders().join(name), &fewer_ids(), 2);
+    }
+    // Norms over all heads of queries and of keys hold them together.
+    prunes(&decoders().join("olmo2"), &fewer_ids(), 0);
+}
+
+/// A model of two layers, of which `heads` can lose heads and both neurons.
+fn prunes(path: &Path, ids: &Tensor, heads: usize) {
+    let (name, model) = (path.display(), open(path));
+    let groups = prune::groups(&model.graph);
+    let open_groups: Vec<_> = groups.iter().filter(|g| g.protected.is_none()).collect();
+    assert_eq!(open_groups.iter().filter(|g| g.kind == GroupKind::Heads).count(), heads, "{name}");
+    assert_eq!(open_groups.iter().filter(|g| g.kind == GroupKind::Neurons).count(), 2, "{name}");
+    for group in open_groups {
+        let kept: Vec<u32> = (0..group.size as u32).filter(|u| u % 2 == 1).collect();
+        let ratio = 1.0 - kept.len() as f64 / group.size as f64;
+        let action = Action::Prune { ratio, kept };
+        let small = prune::apply(&model, &groups, &[(Target::Group(group.id.clone()), action)]).unwrap();
+        // What the last layer of the group reads of units that are gone becomes nothing.
+        let mut zeroed = model.clone();
+        for m in group.members.iter().filter(|m| m.role == prune::MemberRole::Consumer) {
+            let node = model.graph.node(model.graph.by_name(&m.node).unwrap());
+            let weight = node.param(ParamRole::Weight).unwrap();
+            let old = zeroed.params.get(weight).unwrap();
+            let (mut values, shape) = (old.values().into_owned(), old.shape().to_vec());
+            for u in (0..group.size).filter(|u| u % 2 == 0) {
+                for i in m.indices(u) {
+                    values.iter_mut().skip(i).step_by(shape[1]).for_each(|v| *v = 0.0);
                 }
-                zeroed.params.insert(weight, Param::owned(shape, values).unwrap());
             }
-            let (a, b) = (compile(&small).run(&ids()).unwrap(), compile(&zeroed).run(&ids()).unwrap());
-            let (off, moved) =
-                (apart(&flat(&a), &flat(&b)), apart(&flat(&a), &flat(&compile(&model).run(&ids()).unwrap())));
-            assert!(off < 1e-4 && moved > 1e-3, "{name} {}: {off}, {moved}", group.id);
+            zeroed.params.insert(weight, Param::owned(shape, values).unwrap());
         }
+        let (a, b) = (compile(&small).run(ids).unwrap(), compile(&zeroed).run(ids).unwrap());
+        let (off, moved) = (apart(&flat(&a), &flat(&b)), apart(&flat(&a), &flat(&compile(&model).run(ids).unwrap())));
+        assert!(off < 1e-4 && moved > 1e-3, "{name} {}: {off}, {moved}", group.id);
     }
 }
 
@@ -183,8 +234,8 @@ fn what_is_not_there_yet_says_so() {
     std::fs::write(other.join("config.json"), config.replace("\"model_type\": \"llama\"", "\"model_type\": \"gemma\""))
         .unwrap();
     refused(&["eval", other.to_str().unwrap(), "--data", text], "`gemma` is a relative");
-    std::fs::write(other.join("config.json"), config.replace("\"default\"", "\"yarn\"")).unwrap();
-    refused(&["eval", other.to_str().unwrap(), "--data", text], "`yarn`");
+    std::fs::write(other.join("config.json"), config.replace("\"default\"", "\"proportional\"")).unwrap();
+    refused(&["eval", other.to_str().unwrap(), "--data", text], "`proportional`");
 }
 
 /// Ids as they are, and what is converted is the same network.

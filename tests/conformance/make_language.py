@@ -212,4 +212,5 @@ def main():
         f.write(json.dumps(out, ensure_ascii=False, separators=(",", ":")).replace("],[", "],\n["))
 
 
-main()
+if __name__ == "__main__":
+    main()

@@ -38,6 +38,12 @@ impl Cache {
                     "does not go token by token: it sees tokens that are to come",
                 ));
             }
+            if let Op::AddPositions(op) = &node.op
+                && op.tokens < context
+            {
+                let why = format!("has positions for {} tokens, not for a context of {context}", op.tokens);
+                return Err(ExecError::unsupported(node, format!("{why}; hint: ask for fewer")));
+            }
             let Op::Attention(core) = &node.op else { continue };
             let (heads, widths) = (core.kv_heads(), [core.qk_dim, core.v_dim]);
             let bytes = widths.iter().map(|w| heads * format.bytes(*w)).sum::<usize>();

@@ -24,12 +24,12 @@ impl Pairs {
     }
 }
 
-/// Cosines and sines of `positions`, `[positions, dim/2]` each: pair `i` at position `p` is turned by `p · theta^(-2i/dim)`.
-/// Frequencies and angles are rounded to f32, as the networks were trained with.
-pub fn turns(positions: std::ops::Range<usize>, dim: usize, theta: f64) -> (Vec<f32>, Vec<f32>) {
-    let frequencies: Vec<f32> = (0..dim / 2).map(|i| theta.powf(-2.0 * i as f64 / dim as f64) as f32).collect();
+/// Cosines and sines of `positions`, `[positions, frequencies]` each, times `factor`: pair `i` at position `p` is turned by
+/// `p · frequencies[i]` ([`super::op::Rope::frequencies`]). Frequencies and angles are rounded to f32, as the networks were trained with.
+pub fn turns(positions: std::ops::Range<usize>, frequencies: &[f64], factor: f64) -> (Vec<f32>, Vec<f32>) {
+    let frequencies: Vec<f32> = frequencies.iter().map(|f| *f as f32).collect();
     let angles = positions.flat_map(|p| frequencies.iter().map(move |f| f64::from(p as f32 * f)));
-    angles.map(|a| (a.cos() as f32, a.sin() as f32)).unzip()
+    angles.map(|a| ((a.cos() * factor) as f32, (a.sin() * factor) as f32)).unzip()
 }
 
 #[cfg(test)]
@@ -38,13 +38,13 @@ mod tests {
 
     #[test]
     fn the_first_position_is_not_turned_and_later_ones_slower_along_the_head() {
-        let (cos, sin) = turns(0..3, 4, 100.0);
+        let (cos, sin) = turns(0..3, &[1.0, 0.1], 1.0);
         assert_eq!((&cos[..2], &sin[..2]), (&[1.0, 1.0][..], &[0.0, 0.0][..]));
-        // 100^(-2/4) = 0.1.
         assert!((sin[2] - 1f32.sin()).abs() < 1e-7 && (sin[3] - 0.1f32.sin()).abs() < 1e-7);
         assert!((cos[5] - 0.2f32.cos()).abs() < 1e-7);
-        // From anywhere on, the same.
-        assert_eq!(turns(2..3, 4, 100.0).0, cos[4..]);
+        // From anywhere on, the same; and all of it longer.
+        assert_eq!(turns(2..3, &[1.0, 0.1], 1.0).0, cos[4..]);
+        assert_eq!(turns(0..1, &[1.0], 1.5), (vec![1.5], vec![0.0]));
     }
 
     #[test]

@@ -284,7 +284,7 @@ mod tests {
     fn what_fixes_the_number_of_tokens_refuses_others() {
         let positions = |b: &mut Builder, x| {
             let x = b.node("first", Op::PrependTokens(op::PrependTokens { count: 2, dim: 8, at: 3 }), &[x]);
-            b.node("positions", Op::AddPositions(op::AddPositions { tokens: 9, dim: 8 }), &[x])
+            b.node("positions", Op::AddPositions(op::AddPositions::of(9, 8)), &[x])
         };
         let windows = |b: &mut Builder, x| {
             let windows = Some(crate::graph::Windows { grid: [2, 4], size: [2, 2], shift: [0, 1] });
@@ -316,8 +316,8 @@ mod tests {
         }
         // Two that disagree.
         let both = |b: &mut Builder, x| {
-            let x = b.node("three", Op::AddPositions(op::AddPositions { tokens: 3, dim: 8 }), &[x]);
-            b.node("four", Op::AddPositions(op::AddPositions { tokens: 4, dim: 8 }), &[x])
+            let x = b.node("three", Op::AddPositions(op::AddPositions::of(3, 8)), &[x]);
+            b.node("four", Op::AddPositions(op::AddPositions::of(4, 8)), &[x])
         };
         let error = sequence(op::Input::tokens(8), both).unwrap_err().to_string();
         assert!(error.contains("token count is"), "{error}");

@@ -55,6 +55,15 @@ impl Json {
         self.value.is_object()
     }
 
+    pub fn is_empty(&self) -> bool {
+        self.value.as_object().is_some_and(|o| o.is_empty())
+    }
+
+    /// Is there a field `key`, even if it is null?
+    pub fn mentions(&self, key: &str) -> bool {
+        self.value.get(key).is_some()
+    }
+
     /// Is there an object in one of its fields?
     pub fn holds_objects(&self) -> bool {
         self.value.as_object().is_some_and(|o| o.values().any(Value::is_object))
@@ -81,6 +90,19 @@ impl Json {
         self.typed(key, "a list of numbers", |v| {
             v.as_array().filter(|a| a.len() <= 1 << 10)?.iter().map(small).collect::<Option<Vec<_>>>()
         })
+    }
+
+    /// A list of numbers, no longer than a head is wide.
+    pub fn numbers(&self, key: &str) -> Result<Option<Vec<f64>>> {
+        let finite = |v: &Value| v.as_f64().filter(|n| n.is_finite());
+        self.typed(key, "a list of numbers", |v| {
+            v.as_array().filter(|a| a.len() <= 1 << 16)?.iter().map(finite).collect::<Option<Vec<_>>>()
+        })
+    }
+
+    /// A list of words.
+    pub fn strings(&self, key: &str) -> Result<Option<Vec<&str>>> {
+        self.typed(key, "a list of strings", |v| v.as_array()?.iter().map(Value::as_str).collect::<Option<Vec<_>>>())
     }
 
     pub fn number(&self, key: &str) -> Result<Option<f64>> {
@@ -146,7 +168,9 @@ impl Sidecar {
 
     /// Positions that a language model was made for (Meta's word comes second); `None` where that is not told.
     pub fn context(&self) -> Option<usize> {
-        ["max_position_embeddings", "max_seq_len"].iter().find_map(|k| self.config.count(k).ok().flatten())
+        ["max_position_embeddings", "n_positions", "max_seq_len"]
+            .iter()
+            .find_map(|k| self.config.count(k).ok().flatten())
     }
 
     /// What `config.json` calls itself, for messages.

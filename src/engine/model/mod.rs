@@ -70,7 +70,7 @@ macro_rules! families {
 
         impl Family {
             /// Every family, for messages and `--arch`.
-            pub const ALL: [Family; 13] = [$(Family::$family),+];
+            pub const ALL: [Family; 15] = [$(Family::$family),+];
 
             /// The name that `--arch` takes.
             pub fn label(self) -> &'static str {
@@ -107,7 +107,12 @@ families! {
     Swin "swin" "Swin (`layers.0.blocks.0.attn`, `features.1.0.attn.relative_position_bias_table`)",
     SwinV2 "swin-v2" "Swin v2 (`layers.0.blocks.0.attn.logit_scale`)",
     /// Decoder-only language models of Llama's kind.
-    Llama "llama" "Llama, SmolLM2, Mistral, Qwen2, Qwen3 (`model.layers.0.self_attn.q_proj`, `blk.0.attn_q`)",
+    Llama "llama" "Llama, SmolLM2, Mistral, Qwen2, Qwen3, Phi-3, OLMo 2 (`model.layers.0.self_attn.q_proj`, `blk.0.attn_q`)",
+    /// Gemma 2 and Gemma 3's text part.
+    Gemma "gemma" "Gemma 2, Gemma 3 (`model.layers.0.pre_feedforward_layernorm`, `blk.0.post_ffw_norm`)",
+    /// GPT-2.
+    #[serde(rename = "gpt2")]
+    Gpt2 "gpt2" "GPT-2 (`transformer.h.0.attn.c_attn`, `blk.0.attn_qkv`)",
     /// A network read from an ONNX file, whatever it is.
     Onnx "onnx" "any classifier in an ONNX file",
 }

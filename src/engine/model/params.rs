@@ -269,6 +269,31 @@ impl Param {
         Some(Param { shape: vec![cols, rows], data })
     }
 
+    /// Indices `at` of axis 0; floats and whole blocks of a file stay views of it. `None` when there are not so many, or where rows are
+    /// quantized or do not begin with a block.
+    pub fn rows(&self, at: std::ops::Range<usize>) -> Option<Param> {
+        let (&all, rest) = self.shape.split_first()?;
+        let row = numel_of(rest)?;
+        if at.start > at.end || at.end > all {
+            return None;
+        }
+        let (first, count) = (at.start.checked_mul(row)?, at.len().checked_mul(row)?);
+        let shape: Vec<usize> = std::iter::once(at.len()).chain(rest.iter().copied()).collect();
+        match &self.data {
+            Data::View { blob, offset, dtype } => {
+                Param::view(shape, blob.clone(), offset.checked_add(first.checked_mul(dtype.size())?)?, *dtype)
+            }
+            Data::Blocks { blob, offset, block } => {
+                let whole = first.is_multiple_of(block.values());
+                let before = whole.then(|| block_bytes(*block, first))?;
+                Param::blocks(shape, blob.clone(), offset.checked_add(before)?, *block)
+            }
+            Data::Owned(v) => Param::owned(shape, v.get(first..first + count)?.to_vec()),
+            Data::Turned(_) => Param::owned(shape, self.values().get(first..first + count)?.to_vec()),
+            Data::Int8 { .. } | Data::Fp8 { .. } | Data::Int4(_) => None,
+        }
+    }
+
     /// The quantized values and per-row scales of an int8 tensor. Kernels must use these rather than re-quantize
     /// [`Param::values`], which would round the scales again.
     pub fn as_int8(&self) -> Option<(&[i8], &[f32])> {
@@ -603,5 +628,26 @@ impl ParamStore {
             p.release();
         }
         h.finalize().to_hex().to_string()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rows_are_those_of_the_values_however_they_are_stored() {
+        let values: Vec<f32> = (0..12).map(|v| v as f32).collect();
+        let owned = Param::owned(vec![4, 3], values.clone()).unwrap();
+        let viewed = Param::view(vec![4, 3], Blob::Owned(f32_bytes(&values).into()), 0, Dtype::F32).unwrap();
+        let turned = Param::owned(vec![3, 4], turned(&values, 4, 3)).unwrap().transposed().unwrap();
+        for p in [&owned, &viewed, &turned, &owned.stored_in(WeightFormat::Bf16)] {
+            let rows = p.rows(1..3).unwrap();
+            assert_eq!((rows.shape(), &*rows.values()), (&[2, 3][..], &values[3..9]));
+            assert_eq!(p.rows(0..4).unwrap().values(), p.values());
+            assert!(p.rows(2..5).is_none() && p.rows(5..5).is_none() && p.rows(4..4).is_some());
+        }
+        assert!(viewed.rows(1..3).unwrap().blob().is_some());
+        assert!(owned.stored_in(WeightFormat::Int8).rows(0..1).is_none());
     }
 }

@@ -205,9 +205,12 @@ fn expression(node: &Node) -> String {
             let t = format!("{}.expand({x}.shape[0], -1, -1)", p(ParamRole::Embedding));
             format!("torch.cat([{x}[:, :{at}], {t}, {x}[:, {at}:]], 1)")
         }
+        Op::AddPositions(op::AddPositions { shorter: true, .. }) => {
+            format!("{x} + {}[:, :{x}.shape[1]]", p(ParamRole::Embedding))
+        }
         Op::AddPositions(_) => format!("{x} + {}", p(ParamRole::Embedding)),
         Op::Attention(a) => {
-            let op::Attention { heads, fused, scale, cosine, windows, bias, group, causal, most, .. } = a;
+            let op::Attention { heads, fused, scale, cosine, windows, bias, group, causal, most, cap, .. } = a;
             let [q, k, w] = a.widths();
             let parts = match fused {
                 true => format!("*{x}.split([{q}, {k}, {w}], -1)"),
@@ -232,11 +235,27 @@ fn expression(node: &Node) -> String {
             if let Some(most) = most {
                 let _ = write!(more, ", most={most}");
             }
+            if let Some(cap) = cap {
+                let _ = write!(more, ", cap={cap:?}");
+            }
             format!("_attention({parts}, {heads}, {scale:?}{more})")
         }
-        Op::Rope(op::Rope { head_dim, turned, theta, pairs }) => {
+        Op::Rope(op::Rope { head_dim, turned, theta, pairs, scaling }) => {
             let halves = if *pairs == Pairs::Halves { "True" } else { "False" };
-            format!("_rope({x}, {head_dim}, {turned}, {theta:?}, {halves})")
+            let mut more = String::new();
+            if let Some(op::Scaling { divisors, factor, beyond }) = scaling.as_deref() {
+                let _ = write!(more, ", {divisors:?}, {factor:?}");
+                let _ = match beyond {
+                    None => Ok(()),
+                    Some(op::Beyond { tokens, how: op::Longer::Divided(d) }) => {
+                        write!(more, ", ({tokens}, {d:?}, None)")
+                    }
+                    Some(op::Beyond { tokens, how: op::Longer::Stretched(f) }) => {
+                        write!(more, ", ({tokens}, None, {f:?})")
+                    }
+                };
+            }
+            format!("_rope({x}, {head_dim}, {turned}, {theta:?}, {halves}{more})")
         }
         Op::HeadNorm(op::HeadNorm { head_dim, eps }) => {
             format!("F.rms_norm({x}.unflatten(-1, (-1, {head_dim})), ({head_dim},), {w}, {eps:?}).flatten(-2)")

@@ -101,8 +101,19 @@ const ROWS: &[Row] = &[
         let v = b.linear("v", x, 40, 2 * 12, true);
         b.node(TARGET, Op::Attention(op::Attention::decoder(6, 3, 12)), &[q, k, v])
     }),
+    ("attention, capped in a sliding window", F32, Tokens(40, 37), 2.0, |b, x| {
+        let [q, k, v] = [("q", 48), ("k", 24), ("v", 24)].map(|(name, width)| b.linear(name, x, 40, width, true));
+        let core = op::Attention { most: Some(9), cap: Some(1.5), ..op::Attention::decoder(4, 2, 12) };
+        b.node(TARGET, Op::Attention(core), &[q, k, v])
+    }),
     ("rope, halves", F32, Tokens(3 * 10, 19), 2.0, |b, x| rope(b, x, 10, Pairs::Halves)),
     ("rope, neighbours of a part", F32, Tokens(3 * 10, 19), 2.0, |b, x| rope(b, x, 6, Pairs::Neighbours)),
+    ("rope, scaled", F32, Tokens(3 * 10, 19), 2.0, |b, x| {
+        let beyond = Some(op::Beyond { tokens: 12, how: op::Longer::Divided(vec![1.0, 1.5, 2.5, 4.0]) });
+        let scaling = op::Scaling { divisors: vec![1.0; 4], factor: 1.25, beyond };
+        let rope = op::Rope { scaling: Some(Box::new(scaling)), ..op::Rope::plain(10, 8, 100.0, Pairs::Halves) };
+        b.node(TARGET, Op::Rope(rope), &[x])
+    }),
     ("head norm", F32, Tokens(3 * 10, 19), 2.0, |b, x| {
         b.node(TARGET, Op::HeadNorm(op::HeadNorm { head_dim: 10, eps: 1e-6 }), &[x])
     }),
@@ -194,8 +205,10 @@ const ROWS: &[Row] = &[
     ("prepend tokens", F32, Tokens(27, 8), 2.0, |b, x| {
         b.node(TARGET, Op::PrependTokens(op::PrependTokens { count: 2, dim: 27, at: 0 }), &[x])
     }),
-    ("positions", F32, Tokens(27, 8), 2.0, |b, x| {
-        b.node(TARGET, Op::AddPositions(op::AddPositions { tokens: 8, dim: 27 }), &[x])
+    ("positions", F32, Tokens(27, 8), 2.0, |b, x| b.node(TARGET, Op::AddPositions(op::AddPositions::of(8, 27)), &[x])),
+    ("positions of a shorter sequence", F32, Tokens(27, 8), 2.0, |b, x| {
+        let positions = op::AddPositions { shorter: true, ..op::AddPositions::of(11, 27) };
+        b.node(TARGET, Op::AddPositions(positions), &[x])
     }),
     ("select token", F32, Tokens(27, 8), 2.0, |b, x| {
         b.node(TARGET, Op::SelectToken(op::SelectToken { index: 5 }), &[x])
@@ -208,7 +221,7 @@ fn grouped(b: &mut Builder, x: NodeId, channels: usize, groups: usize) -> NodeId
 
 /// Heads of ten values of which `turned` are.
 fn rope(b: &mut Builder, x: NodeId, turned: usize, pairs: Pairs) -> NodeId {
-    b.node(TARGET, Op::Rope(op::Rope { head_dim: 10, turned, theta: 100.0, pairs }), &[x])
+    b.node(TARGET, Op::Rope(op::Rope::plain(10, turned, 100.0, pairs)), &[x])
 }
 
 /// Attention within 2x3 windows of a 4x6 grid.

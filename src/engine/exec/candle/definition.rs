@@ -87,7 +87,7 @@ impl Site<'_> {
                     at => Tensor::cat(&[&x.narrow(1, 0, at)?, &t, &x.narrow(1, at, have - at)?], 1)?,
                 }
             }
-            Op::AddPositions(_) => x.broadcast_add(&self.param(ParamRole::Embedding)?)?,
+            Op::AddPositions(_) => x.broadcast_add(&self.param(ParamRole::Embedding)?.narrow(1, 0, x.dim(1)?)?)?,
             Op::Attention(attention) => self.attention(x, inputs, attention)?,
             Op::Rope(rope) => ops::rope(x, rope)?,
             Op::HeadNorm(op::HeadNorm { head_dim, eps }) => {
@@ -102,7 +102,7 @@ impl Site<'_> {
     }
 
     fn attention(&self, x: &Tensor, inputs: &[Tensor], attention: &op::Attention) -> Result<Tensor> {
-        let op::Attention { heads, group, causal, scale, cosine, windows, bias, .. } = *attention;
+        let op::Attention { heads, group, causal, most, cap, scale, cosine, windows, bias, .. } = *attention;
         let [qw, kw, vw] = attention.widths();
         let [q, k, v] = match inputs {
             [q, k, v] => [q, k, v].map(Tensor::clone),
@@ -124,7 +124,7 @@ impl Site<'_> {
             }
         };
         let factors = cosine.then(|| self.param(ParamRole::LogitScale)).transpose()?;
-        Ok(ops::Attention { heads, group, causal, factors, windows, bias }.run(&q, &k, &v, scale)?)
+        Ok(ops::Attention { heads, group, causal, most, cap, factors, windows, bias }.run(&q, &k, &v, scale)?)
     }
 
     fn batch_norm(&self, x: &Tensor, c: usize, eps: f64, seen: &mut Stats) -> Result<Tensor> {

@@ -277,6 +277,10 @@ pub(super) struct Attention {
     pub group: usize,
     /// A token sees itself and those before it.
     pub causal: bool,
+    /// At most so many.
+    pub most: Option<usize>,
+    /// What a score is capped at, by `cap · tanh(s / cap)`.
+    pub cap: Option<f64>,
     /// `[heads, 1, 1]` logarithms of the factors of cosine attention.
     pub factors: Option<Tensor>,
     pub windows: Option<Windows>,
@@ -310,7 +314,7 @@ impl Attention {
 pub(super) fn rope(x: &Tensor, rope: &op::Rope) -> Candle<Tensor> {
     let (n, t, width) = x.dims3()?;
     let (d, turned) = (rope.head_dim, rope.turned);
-    let (cos, sin) = rotary::turns(0..t, turned, rope.theta);
+    let (cos, sin) = rotary::turns(0..t, &rope.frequencies(t), rope.factor());
     let table = |v: Vec<f32>| Tensor::from_vec(v, (1, t, 1, turned / 2), x.device());
     let (cos, sin) = (table(cos)?, table(sin)?);
     let heads = x.contiguous()?.reshape((n, t, width / d.max(1), d))?;
@@ -366,16 +370,21 @@ fn attention(q: &Tensor, k: &Tensor, v: &Tensor, a: &Attention, scale: f64, mask
     }
     let mut scores = q.matmul(&k.transpose(2, 3)?.contiguous()?)?;
     let mut scale = scale;
-    if a.bias.is_some() || a.causal || mask.is_some() {
+    if a.bias.is_some() || a.causal || a.cap.is_some() || mask.is_some() {
         scores = (scores * scale)?;
         scale = 1.0;
+    }
+    if let Some(cap) = a.cap {
+        scores = ((scores / cap)?.tanh()? * cap)?;
     }
     if let Some(b) = &a.bias {
         scores = scores.broadcast_add(&b.unsqueeze(0)?)?;
     }
     if a.causal {
-        let later: Vec<f32> = (0..t * t).map(|i| if i % t > i / t { f32::NEG_INFINITY } else { 0.0 }).collect();
-        scores = scores.broadcast_add(&Tensor::from_vec(later, (1, 1, t, t), q.device())?)?;
+        let most = a.most.unwrap_or(t);
+        let seen = |row: usize, j: usize| j <= row && row - j < most;
+        let unseen: Vec<f32> = (0..t * t).map(|i| if seen(i / t, i % t) { 0.0 } else { f32::NEG_INFINITY }).collect();
+        scores = scores.broadcast_add(&Tensor::from_vec(unseen, (1, 1, t, t), q.device())?)?;
     }
     if let Some(m) = mask {
         let windows = m.dim(0)?;

@@ -1,7 +1,9 @@
 //! The attention core: softmax(scale · q·kᵀ)·v per image and head, as two products around a row softmax. Heads may share keys and
-//! values, and a causal mask lets a row see no later one: what it would hide is not computed but for the rest of a block of rows.
+//! values, and a causal mask lets a row see no later one, a sliding window none too far before it: what they would hide is not
+//! computed but for the rest of a block of rows. Scores may be capped.
 
 use super::{Par, Scratch, room, rows, split, vector, with_scratch};
+use crate::graph::Activation;
 
 /// Sizes of one attention core; rows of `q`, `k`, `v` may be wider than the heads (fused projections).
 #[derive(Debug, Clone, Copy)]
@@ -15,6 +17,10 @@ pub(crate) struct Attention {
     pub group: usize,
     /// A row sees itself and those before it; goes without a bias.
     pub causal: bool,
+    /// At most so many, under a causal mask.
+    pub most: Option<usize>,
+    /// A score `s` becomes `cap · tanh(s / cap)`.
+    pub cap: Option<f32>,
 }
 
 /// Where q, k or v lie: `[images·tokens, width]`, heads from column `at` on.
@@ -103,11 +109,24 @@ impl Attention {
         }
     }
 
+    /// The first row that row `r` of an image sees.
+    pub(super) fn first_seen(&self, r: usize) -> usize {
+        self.most.map_or(0, |most| (r + 1).saturating_sub(most))
+    }
+
+    pub(super) fn capped(&self, scores: &mut [f32]) {
+        if let Some(cap) = self.cap {
+            scores.iter_mut().for_each(|s| *s /= cap);
+            rows::activate(scores, Activation::Tanh);
+            scores.iter_mut().for_each(|s| *s *= cap);
+        }
+    }
+
     /// Portable: one query row at a time.
     fn head(&self, h: Head<'_>, out: &mut [f32], s: &mut Scratch) {
         let (t, width) = (self.tokens, self.heads * self.v);
         let (kt, scores) = room(&mut s.f32, self.qk * t + t).split_at_mut(self.qk * t);
-        for j in 0..if h.fresh { h.seen } else { 0 } {
+        for j in self.first_seen(h.from)..if h.fresh { h.seen } else { 0 } {
             for (d, &v) in h.k.row(h.first + j, h.kv * self.qk, self.qk).iter().enumerate() {
                 kt[d * t + j] = v;
             }
@@ -115,13 +134,16 @@ impl Attention {
         let values = &h.v.data[h.first * h.v.width + h.v.at + h.kv * self.v..];
         for (r, out) in out.chunks_exact_mut(width).enumerate() {
             let q = h.q.row(h.first + h.from + r, h.head * self.qk, self.qk);
-            let seen = if self.causal { h.from + r + 1 } else { t };
+            let from = self.first_seen(h.from + r);
+            let seen = if self.causal { h.from + r + 1 } else { t } - from;
             let scores = &mut scores[..seen];
-            vector::combine(q, self.scale, kt, t, scores);
+            vector::combine(q, self.scale, &kt[from..], t, scores);
+            self.capped(scores);
             if let Some(bias) = h.bias {
                 vector::accumulate(scores, &bias[r * t..][..t]);
             }
             rows::softmax(scores, seen);
+            let values = &values[from * h.v.width..];
             vector::combine(scores, 1.0, values, h.v.width, &mut out[h.head * self.v..][..self.v]);
         }
     }
@@ -171,14 +193,15 @@ mod wide {
             }
             let (keys, values) = s.vectors[..need].split_at_mut(self.sizes[0]);
             if h.fresh {
+                let first = self.core.first_seen(h.from);
                 pack(keys, &self.keys, |keys, panel| {
-                    for j in 0..panel.cols.min(h.seen.saturating_sub(panel.col)) {
+                    for j in first.saturating_sub(panel.col)..panel.cols.min(h.seen.saturating_sub(panel.col)) {
                         let row = h.k.row(h.first + panel.col + j, h.kv * qk, qk);
                         row.iter().enumerate().for_each(|(d, &x)| keys[panel.place(d, j)] = x * scale);
                     }
                 });
                 pack(values, &self.values, |values, panel| {
-                    for j in 0..h.seen {
+                    for j in first..h.seen {
                         let row = h.v.row(h.first + j, h.kv * v + panel.col, panel.cols);
                         values[panel.place(j, 0)..][..panel.cols].copy_from_slice(row);
                     }
@@ -192,7 +215,12 @@ mod wide {
             for (i, out) in out.chunks_mut(block * width).enumerate() {
                 let (first, rows) = (i * block, out.len() / width);
                 let scores = &mut scores[..rows * stride];
-                let seen = if causal { h.from + first + rows } else { t };
+                // What no row of the block sees is left out, by whole panels of keys: scores begin at column `hidden`, a
+                // multiple of a vector, so that sums are of the same bits whatever the block.
+                let end = if causal { h.from + first + rows } else { t };
+                let from = self.core.first_seen(h.from + first);
+                let hidden = self.keys.iter().rev().find(|p| p.col <= from).map_or(0, |p| p.col);
+                let seen = end - hidden;
                 let q = &h.q.data[(h.first + h.from + first) * h.q.width + h.q.at + h.head * qk..];
                 assert!(q.len() >= (rows - 1) * h.q.width + qk);
                 let line = |a: &[f32], stride, steps, out: &mut [f32], out_stride| Line {
@@ -214,23 +242,26 @@ mod wide {
                 };
                 // SAFETY: every row of queries has `qk` values and every row of scores `stride ≥ t`; `out` has `rows` rows.
                 unsafe {
-                    for p in self.keys.iter().filter(|p| p.col < seen) {
-                        line_f32(keys.as_ptr(), p, line(q, h.q.width, qk, &mut scores[p.col..], stride));
+                    for p in self.keys.iter().filter(|p| (hidden..end).contains(&p.col)) {
+                        line_f32(keys.as_ptr(), p, line(q, h.q.width, qk, &mut scores[p.col - hidden..], stride));
+                    }
+                    if self.core.cap.is_some() {
+                        scores.chunks_exact_mut(stride).for_each(|s| self.core.capped(&mut s[..seen]));
                     }
                     if let Some(bias) = h.bias {
                         let bias = bias[first * t..].chunks_exact(t);
                         scores.chunks_exact_mut(stride).zip(bias).for_each(|(s, b)| vector::accumulate(&mut s[..t], b));
                     }
                     if causal {
-                        let own = h.from + first + 1;
-                        scores
-                            .chunks_exact_mut(stride)
-                            .enumerate()
-                            .for_each(|(r, s)| s[own + r..seen].fill(f32::NEG_INFINITY));
+                        for (row, s) in (h.from + first..).zip(scores.chunks_exact_mut(stride)) {
+                            s[row + 1 - hidden..seen].fill(f32::NEG_INFINITY);
+                            s[..self.core.first_seen(row) - hidden].fill(f32::NEG_INFINITY);
+                        }
                     }
                     softmax_rows(scores, stride, seen);
                     for p in &self.values {
-                        line_f32(values.as_ptr(), p, line(scores, stride, seen, &mut out[h.head * v + p.col..], width));
+                        let values = values.as_ptr().add(hidden * p.vecs);
+                        line_f32(values, p, line(scores, stride, seen, &mut out[h.head * v + p.col..], width));
                     }
                 }
             }
@@ -274,7 +305,17 @@ mod tests {
     /// Long enough that the rows go in several blocks, the last one short; the same bits for every number of threads.
     #[test]
     fn long_sequences_match_f64_in_blocks_of_rows() {
-        let a = Attention { tokens: 1100, heads: 2, qk: 12, v: 20, scale: 0.3, group: 1, causal: false };
+        let a = Attention {
+            tokens: 1100,
+            heads: 2,
+            qk: 12,
+            v: 20,
+            scale: 0.3,
+            group: 1,
+            causal: false,
+            most: None,
+            cap: None,
+        };
         #[cfg(target_arch = "x86_64")]
         assert!(wide::block(a.tokens.next_multiple_of(16)) * 4 < a.tokens);
         let (qw, vw) = (a.heads * a.qk, a.heads * a.v);
@@ -300,7 +341,16 @@ mod tests {
     /// threads, and the same to rounding for a row however many come after it.
     #[test]
     fn shared_keys_under_a_causal_mask_match_f64() {
-        let a = Attention { tokens: 333, heads: 6, qk: 16, v: 24, scale: 0.25, group: 3, causal: true };
+        // Windows of no whole number of vectors, of fewer rows than a block has, of one row, and longer than the sequence.
+        for most in [None, Some(150), Some(19), Some(1), Some(400)] {
+            for cap in [None, Some(0.7)] {
+                causal(most, cap);
+            }
+        }
+    }
+
+    fn causal(most: Option<usize>, cap: Option<f32>) {
+        let a = Attention { tokens: 333, heads: 6, qk: 16, v: 24, scale: 0.25, group: 3, causal: true, most, cap };
         let (q, kv) = (a.heads * a.qk, a.heads / a.group);
         let widths = [q, kv * a.qk, kv * a.v];
         let all: Vec<Vec<f32>> = (1..).zip(widths).map(|(i, w)| noise(2 * a.tokens * w, i)).collect();
@@ -314,15 +364,18 @@ mod tests {
                 let (row, h) = (a.tokens + r, head / a.group);
                 let at = |i: usize, token: usize, col: usize| f64::from(all[i][(a.tokens + token) * widths[i] + col]);
                 let score = |j: usize| -> f64 {
-                    (0..a.qk).map(|d| at(0, r, head * a.qk + d) * at(1, j, h * a.qk + d)).sum::<f64>() * 0.25
+                    let s = (0..a.qk).map(|d| at(0, r, head * a.qk + d) * at(1, j, h * a.qk + d)).sum::<f64>() * 0.25;
+                    cap.map_or(s, |cap| f64::from(cap) * (s / f64::from(cap)).tanh())
                 };
-                let scores: Vec<f64> = (0..=r).map(score).collect();
+                let from = most.map_or(0, |most| (r + 1).saturating_sub(most));
+                let scores: Vec<f64> = (from..=r).map(score).collect();
                 let top = scores.iter().fold(f64::NEG_INFINITY, |m, v| m.max(*v));
                 let sum: f64 = scores.iter().map(|s| (s - top).exp()).sum();
                 for d in 0..a.v {
-                    let want: f64 = (0..=r).map(|j| (scores[j] - top).exp() / sum * at(2, j, h * a.v + d)).sum();
+                    let part = |(j, s): (usize, &f64)| (s - top).exp() / sum * at(2, j, h * a.v + d);
+                    let want: f64 = (from..=r).zip(&scores).map(part).sum();
                     let got = f64::from(out[row * width + head * a.v + d]);
-                    assert!((want - got).abs() < 4e-6, "row {r}, head {head}: {got}, not {want}");
+                    assert!((want - got).abs() < 4e-6, "{most:?}, row {r}, head {head}: {got}, not {want}");
                 }
             }
             assert_eq!(first.get_or_insert_with(|| out.clone()), &out);

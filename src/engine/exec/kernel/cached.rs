@@ -209,12 +209,14 @@ impl Job<'_> {
         let Job { store, core, q, head, ref queries, ref rows, first, past, out } = *self;
         let Store { heads, qk, v, pitch, .. } = *store;
         let (width, pages) = (core.heads * v, (past + rows.end).div_ceil(PAGE));
-        let stride = pages * PAGE;
+        // What a sliding window hides from all rows is not looked at.
+        let hidden = core.first_seen(past + rows.start) / PAGE;
+        let stride = (pages - hidden) * PAGE;
         let lines = || rows.clone().flat_map(|r| queries.clone().map(move |h| (r, h)));
         let key_scales = scales.map(|s| s[0]);
         with_scratch(|s| {
             let scores = room(&mut s.f32, rows.len() * queries.len() * stride);
-            for page in 0..pages {
+            for page in hidden..pages {
                 let base = page * heads + head;
                 let keys = &k[base * qk * PAGE..][..qk * PAGE];
                 let scales = key_scales.map(|s| &s[base * PAGE..][..PAGE]);
@@ -225,15 +227,18 @@ impl Job<'_> {
                         y = y.mul(unsafe { V::load(scales.as_ptr()) });
                     }
                     // SAFETY: a page's place in this line.
-                    unsafe { y.store(scores[i * stride + page * PAGE..][..PAGE].as_mut_ptr()) };
+                    unsafe { y.store(scores[i * stride + (page - hidden) * PAGE..][..PAGE].as_mut_ptr()) };
                 }
             }
             for (i, (r, h)) in lines().enumerate() {
-                let (seen, rest) = scores[i * stride..][..stride].split_at_mut(past + r + 1);
-                rows::softmax(seen, seen.len());
-                rest.fill(0.0);
+                let line = &mut scores[i * stride..][..stride];
+                let [from, end] = [core.first_seen(past + r), past + r + 1].map(|t| t - hidden * PAGE);
+                core.capped(&mut line[from..end]);
+                rows::softmax(&mut line[from..end], end - from);
+                line[..from].fill(0.0);
+                line[end..].fill(0.0);
                 if let Some([_, all]) = scales {
-                    for (page, weights) in scores[i * stride..][..stride].chunks_exact_mut(PAGE).enumerate() {
+                    for (page, weights) in (hidden..).zip(line.chunks_exact_mut(PAGE)) {
                         let scales = &all[(page * heads + head) * PAGE..][..PAGE];
                         weights.iter_mut().zip(scales).for_each(|(w, s)| *w *= s);
                     }
@@ -241,7 +246,7 @@ impl Job<'_> {
                 // SAFETY: every row and head is of one job.
                 let out = unsafe { out.part(r * width + h * v, v) };
                 for from in (0..v).step_by(16) {
-                    let page = |page: usize| &values[(page * heads + head) * PAGE * pitch + from..];
+                    let page = |page: usize| &values[((hidden + page) * heads + head) * PAGE * pitch + from..];
                     let sum = mix::<V, C>(&scores[i * stride..][..stride], pitch, page);
                     let n = 16.min(v - from);
                     // SAFETY: so many are left.
@@ -314,8 +319,11 @@ mod tests {
     #[test]
     fn rows_over_a_cache_are_those_of_a_whole_pass() {
         let (tokens, heads, group) = (53, 6, 3);
-        for [qk, v] in [[8, 24], [16, 16], [5, 7]] {
-            let core = Attention { tokens, heads, qk, v, scale: 0.25, group, causal: true };
+        let [plain, capped] = [None, Some(0.7)];
+        for ([qk, v], most, cap) in
+            [([8, 24], None, plain), ([16, 16], Some(20), plain), ([5, 7], Some(1), plain), ([8, 8], Some(33), capped)]
+        {
+            let core = Attention { tokens, heads, qk, v, scale: 0.25, group, causal: true, most, cap };
             let widths = [heads * qk, heads / group * qk, heads / group * v];
             let all: Vec<Vec<f32>> = (1..).zip(widths).map(|(i, w)| noise(tokens * w, i)).collect();
             let part = |i: usize| Part { data: &all[i], width: widths[i], at: 0 };

@@ -192,11 +192,15 @@ impl Builder<'_> {
                 });
                 held(insert, "copy-f32", count * dim)
             }
-            Op::AddPositions(op::AddPositions { tokens, dim }) => {
+            Op::AddPositions(op::AddPositions { tokens, dim, .. }) => {
                 let p = self.values(node, ParamRole::Embedding, &[1, tokens, dim])?;
                 let add = kernel(move |call, out| {
-                    let (x, n) = (call.input(0), p.len());
-                    split(call.par, out, n, |i, out| rows::add(&x[i * n..][..n], &p, None, out));
+                    // As many as there are tokens, of which some take fewer.
+                    let (x, n, past) = (call.input(0), call.rows(dim) * dim, call.past);
+                    split(call.par, out, n, |i, out| {
+                        let first = dim * past.map_or(0, |p| p.tokens(i));
+                        rows::add(&x[i * n..][..n], &p[first..][..n], None, out);
+                    });
                 });
                 held(add, "add-f32", tokens * dim)
             }
@@ -247,11 +251,12 @@ impl Builder<'_> {
 
     fn attention(&self, attention: op::Attention) -> Result<NamedKernel> {
         let [qw, kw, vw] = attention.widths();
-        let op::Attention { heads, qk_dim: qk, v_dim: v, fused, scale, cosine, windows, bias, group, causal, .. } =
-            attention;
+        let op::Attention { heads, qk_dim: qk, v_dim: v, fused, scale, cosine, windows, bias, .. } = attention;
+        let op::Attention { group, causal, most, cap, .. } = attention;
         let (tokens, _) = self.rows()?;
         let tokens = windows.map_or(tokens, |w| w.tokens());
-        let core = Attention { tokens, heads, qk, v, scale: scale as f32, group, causal };
+        let core =
+            Attention { tokens, heads, qk, v, scale: scale as f32, group, causal, most, cap: cap.map(|c| c as f32) };
         let (factors, bias, held) = self.position(cosine, windows, bias)?;
         let plain = factors.is_none() && windows.is_none() && bias.is_none();
         let windowing = (!plain).then(|| Windowing::new(&core, windows, factors, bias));

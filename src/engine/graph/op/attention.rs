@@ -1,7 +1,7 @@
 //! Softmax attention without its projections.
 
 use super::facts::{Facts, Length, MAX_ELEMENTS, input, kept, output, param, product, tokens, traits, want};
-use super::numbers::exact;
+use super::numbers::{exact, exact_or_none};
 use crate::graph::axes::{Link, NodeLinks, Span};
 use crate::graph::macs::Macs;
 use crate::graph::role::ParamRole;
@@ -30,9 +30,12 @@ pub struct Attention {
     pub group: usize,
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub causal: bool,
-    /// Beyond so many tokens it would see only the last ones (a sliding window), which no kernel does yet: more are refused.
+    /// A token sees at most so many: itself and those right before it (a sliding window; Beltagy et al. 2020). Goes with `causal`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub most: Option<usize>,
+    /// A score `s` becomes `cap · tanh(s / cap)` (Gemma 2).
+    #[serde(default, with = "exact_or_none", skip_serializing_if = "Option::is_none")]
+    pub cap: Option<f64>,
 }
 
 /// Every query head with keys and values of its own.
@@ -47,8 +50,9 @@ fn is_alone(group: &usize) -> bool {
 impl Attention {
     /// Over all tokens, without a position bias.
     pub fn plain(heads: usize, qk_dim: usize, v_dim: usize, fused: bool, scale: f64) -> Attention {
-        let (cosine, windows, bias) = (false, None, PositionBias::None);
-        Attention { heads, qk_dim, v_dim, fused, scale, cosine, windows, bias, group: 1, causal: false, most: None }
+        let (cosine, windows, bias, causal) = (false, None, PositionBias::None, false);
+        let (group, most, cap) = (1, None, None);
+        Attention { heads, qk_dim, v_dim, fused, scale, cosine, windows, bias, group, causal, most, cap }
     }
 
     /// A language model's: `heads` of `dim` over the tokens so far, keys and values of `group` heads shared; `1/√dim`.
@@ -67,9 +71,9 @@ impl Attention {
         [self.heads * self.qk_dim, kv * self.qk_dim, kv * self.v_dim]
     }
 
-    /// Neither shared keys nor a causal mask.
+    /// Neither shared keys nor a causal mask, nor what goes with one.
     pub fn is_plain(&self) -> bool {
-        self.group == 1 && !self.causal
+        self.group == 1 && !self.causal && self.most.is_none() && self.cap.is_none()
     }
 
     /// Which parameters have a place per head, and on which axis.
@@ -90,8 +94,11 @@ impl Facts for Attention {
     fn describe(&self) -> Option<String> {
         let heads = self.heads;
         Some(match self.windows {
-            None if self.group > 1 => format!("attention {heads}h/{}", self.kv_heads()),
-            None => format!("attention {heads}h"),
+            None => {
+                let shared = if self.group > 1 { format!("/{}", self.kv_heads()) } else { String::new() };
+                let sliding = self.most.map_or_else(String::new, |most| format!(" of {most}"));
+                format!("attention {heads}h{shared}{sliding}")
+            }
             Some(w) => {
                 let shifted = if w.shift == [0, 0] { "" } else { " shifted" };
                 format!("attention {heads}h {}x{}{shifted}", w.size[0], w.size[1])
@@ -109,7 +116,15 @@ impl Facts for Attention {
             return Err(format!("{heads} heads are no whole number of groups of {group}"));
         }
         if !self.is_plain() && (self.cosine || self.windows.is_some() || self.bias != PositionBias::None) {
-            return Err("shared keys and causal masks go without windows, cosines and position biases".into());
+            return Err(
+                "shared keys, causal masks and capped scores go without windows, cosines and position biases".into()
+            );
+        }
+        if self.most == Some(0) || (self.most.is_some() && !self.causal) {
+            return Err("a sliding window needs a causal mask and at least one token".into());
+        }
+        if self.cap.is_some_and(|cap| !(cap.is_finite() && cap > 0.0)) {
+            return Err("scores are capped at a positive number".into());
         }
         if heads == 0 || qk_dim == 0 || v_dim == 0 {
             return Err("it needs at least one head with a width".into());
@@ -120,9 +135,6 @@ impl Facts for Attention {
         let all = qk.checked_add(k).and_then(|n| n.checked_add(kv)).ok_or("heads are too wide")?;
         let widths: &[usize] = if self.fused { &[all] } else { &[qk, k, kv] };
         let t = ins[0].first().copied().unwrap_or(0);
-        if let Some(most) = self.most.filter(|most| t > *most) {
-            return Err(format!("{t} tokens are more than its sliding window of {most}, which is not supported"));
-        }
         for (s, &width) in ins.iter().zip(widths) {
             let [st, sd] = tokens(&[s])?;
             want("token count", st, t)?;
@@ -196,7 +208,8 @@ impl Facts for Attention {
         p
     }
 
-    /// QKᵀ and AV, for all pairs of tokens also where a causal mask leaves half of them out, as fvcore counts them.
+    /// QKᵀ and AV, for all pairs of tokens also where a causal mask or a sliding window leaves most of them out, as fvcore
+    /// counts them.
     fn macs(&self, ins: &[&[usize]], _out: &[usize]) -> Macs {
         let tokens = ins.first().and_then(|s| s.first()).copied().unwrap_or(0);
         let seen = self.windows.map_or(tokens, |w| w.tokens());

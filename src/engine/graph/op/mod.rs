@@ -22,7 +22,7 @@ pub use elementwise::{Scalar, Scale};
 pub use embedding::Embedding;
 pub use facts::{Facts, Length, MAX_ELEMENTS, Traits, channel_axis};
 pub(super) use facts::{output, product};
-pub use heads::{HeadNorm, Rope};
+pub use heads::{Beyond, HeadNorm, Longer, Rope, Scaling};
 pub use input::{Dim, Input, InputType};
 pub use layer::{Conv2d, Linear};
 pub use layout::{ChannelPad, Concat, PatchMerge, ToImage};

@@ -17,6 +17,41 @@ pub(super) mod exact {
     }
 }
 
+/// The same of a number that may be missing.
+pub(super) mod exact_or_none {
+    use serde::{Deserialize, Deserializer, Serializer};
+
+    #[derive(Deserialize)]
+    struct Exact(#[serde(with = "super::exact")] f64);
+
+    pub fn serialize<S: Serializer>(v: &Option<f64>, s: S) -> Result<S::Ok, S::Error> {
+        match v {
+            Some(v) => super::exact::serialize(v, s),
+            None => s.serialize_none(),
+        }
+    }
+
+    pub fn deserialize<'de, D: Deserializer<'de>>(d: D) -> Result<Option<f64>, D::Error> {
+        Ok(Option::<Exact>::deserialize(d)?.map(|v| v.0))
+    }
+}
+
+/// The same of a list of numbers.
+pub(super) mod exact_list {
+    use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+    #[derive(Serialize, Deserialize)]
+    struct Exact(#[serde(with = "super::exact")] f64);
+
+    pub fn serialize<S: Serializer>(v: &[f64], s: S) -> Result<S::Ok, S::Error> {
+        s.collect_seq(v.iter().map(|v| Exact(*v)))
+    }
+
+    pub fn deserialize<'de, D: Deserializer<'de>>(d: D) -> Result<Vec<f64>, D::Error> {
+        Ok(Vec::<Exact>::deserialize(d)?.into_iter().map(|v| v.0).collect())
+    }
+}
+
 /// Padding as `[top, left, bottom, right]`; two numbers mean the same on both sides.
 pub(super) fn sides<'de, D: serde::Deserializer<'de>>(d: D) -> Result<[usize; 4], D::Error> {
     #[derive(Deserialize)]

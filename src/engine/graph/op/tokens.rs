@@ -19,6 +19,16 @@ pub struct PrependTokens {
 pub struct AddPositions {
     pub tokens: usize,
     pub dim: usize,
+    /// Shorter sequences take the first ones.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub shorter: bool,
+}
+
+impl AddPositions {
+    /// Of sequences of `tokens` and no others.
+    pub fn of(tokens: usize, dim: usize) -> AddPositions {
+        AddPositions { tokens, dim, shorter: false }
+    }
 }
 
 /// `[t, d]` → `[d]`.
@@ -77,13 +87,20 @@ impl Facts for AddPositions {
 
     fn shape(&self, ins: &[&[usize]]) -> Result<Vec<usize>, String> {
         let [t, d] = tokens(ins)?;
-        want("token count", t, self.tokens)?;
+        if self.shorter && t > self.tokens {
+            return Err(format!("{t} tokens are more than its {} positions", self.tokens));
+        }
+        want("token count", t, if self.shorter { t } else { self.tokens })?;
         want("width", d, self.dim)?;
         Ok(vec![t, d])
     }
 
     fn length(&self) -> Length {
-        Length::Exactly(self.tokens)
+        if self.shorter { Length::Any } else { Length::Exactly(self.tokens) }
+    }
+
+    fn causal(&self) -> bool {
+        self.shorter
     }
 
     fn links(&self, _ins: &[&[usize]], _out: &[usize]) -> NodeLinks {

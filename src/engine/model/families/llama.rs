@@ -1,296 +1,77 @@
-//! Decoder-only language models of Llama's kind (Touvron et al. 2023): RMS norms before attention and a gated MLP, rotary positions,
-//! keys and values shared by groups of heads. Llama, SmolLM2, Mistral, Qwen2 (biases on queries, keys and values) and Qwen3 (norms of
-//! single heads) differ in what [`DecoderSpec`] says and in nothing else.
+//! Llama and its relatives: SmolLM2, Mistral, Qwen2 (biases on queries, keys and values) and Qwen3 (norms of single heads), with norms
+//! before attention and MLP; Phi-3, whose projections are stored as one tensor; OLMo 2, whose norms stand after them.
 //!
-//! From transformers' directories, GGUF files and Meta's own names. What shares these names but computes otherwise is refused by its `model_type`.
+//! From transformers' directories, GGUF files and Meta's own names. What shares these names but computes otherwise is refused by its
+//! `model_type`. How they are built: `decoder`.
 
-use super::names::Rules;
-use super::{FamilySpec, Graph, GraphError, Names, Reader, Result, Source};
-use crate::graph::rotary::Pairs;
-use crate::graph::{Activation, Builder, NodeId, Op, ParamRole, ResidualAdd, op};
-use crate::model::printable;
-
-/// A network of the family.
-#[derive(Debug, Clone, PartialEq)]
-pub struct DecoderSpec {
-    pub names: &'static Names,
-    pub vocab: usize,
-    pub dim: usize,
-    pub layers: usize,
-    pub heads: usize,
-    pub kv_heads: usize,
-    pub head_dim: usize,
-    /// Neurons of the gated MLP.
-    pub hidden: usize,
-    /// Of every norm.
-    pub eps: f64,
-    /// Base of the rotary frequencies, how many values of each head they turn, and which together.
-    pub theta: f64,
-    pub turned: usize,
-    pub pairs: Pairs,
-    /// Biases of queries, keys and values; of the projection after attention.
-    pub qkv_bias: bool,
-    pub out_bias: bool,
-    /// RMS norms of the heads of queries and keys.
-    pub head_norms: bool,
-    /// The embedding is the last layer's weight as well.
-    pub tied: bool,
-    /// Tokens beyond which a layer of the original no longer sees all before it (a sliding window).
-    pub sliding: Option<usize>,
-}
-
-const HUGGING_FACE: Rules = &[
-    ("embed", "{p}embed_tokens"),
-    ("layers.#.attn_norm", "{p}layers.{0}.input_layernorm"),
-    ("layers.#.q", "{p}layers.{0}.self_attn.q_proj"),
-    ("layers.#.k", "{p}layers.{0}.self_attn.k_proj"),
-    ("layers.#.v", "{p}layers.{0}.self_attn.v_proj"),
-    ("layers.#.q_norm", "{p}layers.{0}.self_attn.q_norm"),
-    ("layers.#.k_norm", "{p}layers.{0}.self_attn.k_norm"),
-    ("layers.#.q_rope", "{p}layers.{0}.self_attn.q_rope"),
-    ("layers.#.k_rope", "{p}layers.{0}.self_attn.k_rope"),
-    ("layers.#.core", "{p}layers.{0}.self_attn.core"),
-    ("layers.#.o", "{p}layers.{0}.self_attn.o_proj"),
-    ("layers.#.mlp_norm", "{p}layers.{0}.post_attention_layernorm"),
-    ("layers.#.gate", "{p}layers.{0}.mlp.gate_proj"),
-    ("layers.#.up", "{p}layers.{0}.mlp.up_proj"),
-    ("layers.#.act", "{p}layers.{0}.mlp.act_fn"),
-    ("layers.#.mul", "{p}layers.{0}.mlp.mul"),
-    ("layers.#.down", "{p}layers.{0}.mlp.down_proj"),
-    ("layers.#", "{p}layers.{0}"),
-    ("norm", "{p}norm"),
-    ("head", "lm_head"),
-];
-const META: Rules = &[
-    ("embed", "tok_embeddings"),
-    ("layers.#.attn_norm", "layers.{0}.attention_norm"),
-    ("layers.#.q", "layers.{0}.attention.wq"),
-    ("layers.#.k", "layers.{0}.attention.wk"),
-    ("layers.#.v", "layers.{0}.attention.wv"),
-    ("layers.#.o", "layers.{0}.attention.wo"),
-    ("layers.#.mlp_norm", "layers.{0}.ffn_norm"),
-    ("layers.#.gate", "layers.{0}.feed_forward.w1"),
-    ("layers.#.up", "layers.{0}.feed_forward.w3"),
-    ("layers.#.down", "layers.{0}.feed_forward.w2"),
-    ("head", "output"),
-];
-const GGUF: Rules = &[
-    ("embed", "token_embd"),
-    ("layers.#.q", "blk.{0}.attn_q"),
-    ("layers.#.k", "blk.{0}.attn_k"),
-    ("layers.#.v", "blk.{0}.attn_v"),
-    ("layers.#.q_norm", "blk.{0}.attn_q_norm"),
-    ("layers.#.k_norm", "blk.{0}.attn_k_norm"),
-    ("layers.#.o", "blk.{0}.attn_output"),
-    ("layers.#.mlp_norm", "blk.{0}.ffn_norm"),
-    ("layers.#.gate", "blk.{0}.ffn_gate"),
-    ("layers.#.up", "blk.{0}.ffn_up"),
-    ("layers.#.down", "blk.{0}.ffn_down"),
-    ("layers.#", "blk.{0}"),
-    ("norm", "output_norm"),
-    ("head", "output"),
-];
-
-/// The frequencies that older versions of transformers saved.
-const UNUSED: &[&str] = &["rotary_emb.inv_freq"];
-
-pub(super) static NAMES: [Names; 4] = [
-    Names { unused: UNUSED, ..Names::new(Source::HuggingFace, "model.", &[HUGGING_FACE]) },
-    // Where every tensor's name began with `model.`: the last layer's weight is the embedding.
-    Names { unused: UNUSED, ..Names::new(Source::HuggingFace, "", &[HUGGING_FACE]) },
-    Names::new(Source::Gguf, "", &[GGUF]),
-    Names::new(Source::Paper, "", &[META]),
-];
-pub(super) const MARKS: &[&str] = &["embed.weight", "layers.0.q.weight", "layers.0.gate.weight", "norm.weight"];
-
-/// Those whose layers are these and nothing else.
-const KINDS: [&str; 4] = ["llama", "mistral", "qwen2", "qwen3"];
+use super::decoder::{DecoderSpec, Norms, QkNorms};
+use super::decoder_read::{count, everywhere, kind, spec, windows};
+use super::{FamilySpec, Reader, Result, Source};
+use crate::graph::Activation;
 
 pub(super) fn read(r: &Reader) -> Result<FamilySpec> {
-    let c = &r.sidecar.config;
-    if !c.is_there() {
-        return Err(r.not("weights do not tell the number of heads, and no `config.json` lies beside them"));
+    let kind = kind(r, &["llama", "mistral", "qwen2", "qwen3"])?;
+    let s = common(r, kind, false)?;
+    let sliding = sliding(r, kind, s.layers)?;
+    Ok(FamilySpec::Llama(DecoderSpec { sliding, ..s }))
+}
+
+pub(super) fn read_fused(r: &Reader) -> Result<FamilySpec> {
+    let kind = kind(r, &["phi3"])?;
+    let s = common(r, kind, true)?;
+    let sliding = sliding(r, kind, s.layers)?;
+    Ok(FamilySpec::Llama(DecoderSpec { sliding, ..s }))
+}
+
+pub(super) fn read_after(r: &Reader) -> Result<FamilySpec> {
+    let s = common(r, kind(r, &["olmo2"])?, false)?;
+    // The third generation calls itself so in GGUF files.
+    if r.has("layers.0.attn_norm.weight") || r.sidecar.config.field("sliding_window").is_some() {
+        return Err(r.not("its layers are not those of OLMo 2"));
     }
-    let kind = c.string("model_type")?;
-    if let Some(other) = kind.filter(|k| !KINDS.contains(k)) {
-        return Err(r.not(format!(
-            "`{}` is a relative that is not supported ({} are)",
-            printable(other),
-            KINDS.join(", ")
-        )));
-    }
-    // Meta's own words come second.
-    let either = |a: &str, b: &str| c.count(a).and_then(|n| n.map_or_else(|| c.count(b), |n| Ok(Some(n))));
-    let [vocab, dim] = r.shape("embed.weight")?;
-    let heads = match r.options.heads.map_or_else(|| either("num_attention_heads", "n_heads"), |h| Ok(Some(h)))? {
-        Some(heads) => heads,
-        None => return Err(r.not("its configuration does not tell the number of heads")),
-    };
-    let head_dim = c.count("head_dim")?.unwrap_or(dim / heads.max(1));
-    if c.count("v_head_dim")?.is_some_and(|n| n != head_dim) {
-        return Err(r.not("its values have another width than its keys"));
-    }
-    let (q, k) = (r.out("layers.0.q.weight")?, r.out("layers.0.k.weight")?);
-    let kv_heads = either("num_key_value_heads", "n_kv_heads")?.unwrap_or(k / head_dim.max(1));
-    if heads.checked_mul(head_dim) != Some(q) || kv_heads.checked_mul(head_dim) != Some(k) {
-        return Err(r.not(format!(
-            "{heads} heads of {head_dim} values with {kv_heads} of keys do not make {q} rows of queries and {k} of keys"
-        )));
-    }
+    Ok(FamilySpec::Llama(DecoderSpec { norms: Norms::After, qk_norms: QkNorms::Whole, ..s }))
+}
+
+fn common(r: &Reader, kind: &str, fused: bool) -> Result<DecoderSpec> {
     if r.sidecar.activation()?.is_some_and(|a| a != Activation::Silu) {
         return Err(r.not("its MLP has another activation than SiLU"));
     }
-    let eps = match c.number("rms_norm_eps")?.map_or_else(|| c.number("norm_eps"), |e| Ok(Some(e)))? {
-        Some(e) if !(0.0..=0.1).contains(&e) => return Err(c.bad("the epsilon of its norms is out of range")),
-        Some(e) => e,
-        None => {
-            r.note("an epsilon of 1e-6 is assumed for its norms (`config.json` does not tell)");
-            1e-6
-        }
-    };
-    let (theta, turned) = rotary(r, head_dim)?;
-    let meta = r.names.source == Source::Paper;
-    let neighbours = c.bool("rope_interleaved")?.unwrap_or(meta);
-    let experts = either("num_local_experts", "num_experts")?.is_some_and(|n| n > 1);
-    if experts {
-        return Err(r.not("it has experts"));
-    }
-    let layers = r.count(|i| format!("layers.{i}.q.weight"))?;
-    if let Some(told) = either("num_hidden_layers", "n_layers")?.filter(|n| *n != layers) {
-        return Err(r.not(format!("its configuration tells of {told} layers, and there are weights for {layers}")));
-    }
-    let tied = !r.has("head.weight");
-    if tied && c.bool("tie_word_embeddings")? == Some(false) {
-        return Err(r.not(format!("tensor `{}` is missing", r.names.of("head.weight"))));
-    }
-    Ok(FamilySpec::Llama(DecoderSpec {
-        names: r.names,
-        vocab,
-        dim,
-        layers,
-        heads,
-        kv_heads,
-        head_dim,
-        hidden: r.out("layers.0.gate.weight")?,
-        eps,
-        theta,
-        turned,
-        pairs: if neighbours { Pairs::Neighbours } else { Pairs::Halves },
-        qkv_bias: r.has("layers.0.q.bias"),
-        out_bias: r.has("layers.0.o.bias"),
-        head_norms: r.has("layers.0.q_norm.weight"),
-        tied,
-        sliding: match c.bool("use_sliding_window")? {
-            Some(false) => None,
-            _ => c.count("sliding_window")?,
-        },
-    }))
+    spec(r, kind, Activation::Silu, fused, everywhere(r))
 }
 
-/// Base and number of turned values; scaled frequencies are refused, which would give other angles.
-fn rotary(r: &Reader, head_dim: usize) -> Result<(f64, usize)> {
+/// Sliding windows as transformers gives them to layers of a kind.
+fn sliding(r: &Reader, kind: &str, layers: usize) -> Result<Vec<Option<usize>>> {
     let c = &r.sidecar.config;
-    // Since transformers 5 in an object of its own.
-    let inside = c.inside("rope_parameters");
-    for (key, scaling) in [("rope_scaling", c.inside("rope_scaling")), ("rope_parameters", inside.clone())] {
-        let Some(scaling) = scaling else { continue };
-        if !scaling.is_object() {
-            return Err(c.bad(format!("`{key}` is no JSON object")));
+    let told = c.count("sliding_window")?;
+    match kind {
+        "qwen2" | "qwen3" => {
+            let most = told.filter(|_| c.bool("use_sliding_window").is_ok_and(|b| b == Some(true)));
+            // Zero is as good as any.
+            let from = c.field("max_window_layers").and_then(|v| v.as_u64()).unwrap_or(28);
+            windows(r, layers, most, |i| i as u64 >= from)
         }
-        if scaling.holds_objects() {
-            return Err(r.not(format!("rotary positions that differ between layers (`{key}`) are not supported")));
-        }
-        let kind = match scaling.string("rope_type")? {
-            Some(kind) => Some(kind),
-            None => scaling.string("type")?,
-        };
-        if let Some(kind) = kind.filter(|k| *k != "default") {
-            return Err(r.not(format!("scaled rotary positions (`{}`) are not supported", printable(kind))));
-        }
-        if kind.is_none() && scaling.field("factor").is_some() {
-            return Err(r.not(format!("scaled rotary positions (`{key}` has a factor) are not supported")));
-        }
+        // Null turns it off; its class has one where nothing is said.
+        "mistral" => Ok(vec![count(r, "sliding_window", 4096)?; layers]),
+        // The class takes none; in a GGUF file Mistral is called so.
+        "llama" if r.names.source == Source::HuggingFace => Ok(Vec::new()),
+        _ => Ok(vec![told; layers]),
     }
-    // What stands in that object goes before what stands beside it.
-    let number = |key: &str| {
-        let own = inside.as_ref().map_or(Ok(None), |i| i.number(key))?;
-        own.map_or_else(|| c.number(key), |n| Ok(Some(n)))
-    };
-    let theta = number("rope_theta")?.unwrap_or(10_000.0);
-    if theta <= 0.0 {
-        return Err(c.bad("`rope_theta` is not positive"));
-    }
-    let turned = match (c.count("rotary_dim")?, number("partial_rotary_factor")?) {
-        (Some(n), _) => n,
-        (None, Some(share)) if (0.0..=1.0).contains(&share) => (head_dim as f64 * share) as usize,
-        (None, Some(_)) => return Err(c.bad("`partial_rotary_factor` is out of range")),
-        (None, None) => head_dim,
-    };
-    Ok((theta, turned))
-}
-
-pub(super) fn build(s: &DecoderSpec) -> Result<Graph, GraphError> {
-    let b = &mut Builder::default();
-    let ids = b.input_of(op::Input::ids(s.vocab));
-    let mut x = b.embedding("embed", ids, s.vocab, s.dim);
-    for i in 0..s.layers {
-        x = layer(b, s, &format!("layers.{i}"), x);
-    }
-    x = norm(b, s, "norm", x);
-    x = b.linear("head", x, s.dim, s.vocab, false);
-    if s.tied {
-        b.rename_param(x, ParamRole::Weight, "embed.weight");
-    }
-    s.names.apply(std::mem::take(b).finish(x)?)
-}
-
-fn norm(b: &mut Builder, s: &DecoderSpec, name: &str, x: NodeId) -> NodeId {
-    b.node(name, Op::RmsNorm(op::RmsNorm { dim: s.dim, eps: s.eps }), &[x])
-}
-
-fn layer(b: &mut Builder, s: &DecoderSpec, at: &str, x: NodeId) -> NodeId {
-    b.begin_block(at);
-    let (q_width, kv_width) = (s.heads * s.head_dim, s.kv_heads * s.head_dim);
-    let h = norm(b, s, &format!("{at}.attn_norm"), x);
-    let [q, k, v] = [("q", q_width), ("k", kv_width), ("v", kv_width)]
-        .map(|(n, width)| b.linear(format!("{at}.{n}"), h, s.dim, width, s.qkv_bias));
-    let [q, k] = [("q", q), ("k", k)].map(|(n, x)| {
-        let x = match s.head_norms {
-            true => {
-                b.node(format!("{at}.{n}_norm"), Op::HeadNorm(op::HeadNorm { head_dim: s.head_dim, eps: s.eps }), &[x])
-            }
-            false => x,
-        };
-        let rope = op::Rope { head_dim: s.head_dim, turned: s.turned, theta: s.theta, pairs: s.pairs };
-        b.node(format!("{at}.{n}_rope"), Op::Rope(rope), &[x])
-    });
-    let group = s.heads / s.kv_heads.max(1);
-    let core = op::Attention { most: s.sliding, ..op::Attention::decoder(s.heads, group, s.head_dim) };
-    let y = b.node(format!("{at}.core"), Op::Attention(core), &[q, k, v]);
-    let y = b.linear(format!("{at}.o"), y, q_width, s.dim, s.out_bias);
-    let attended = b.add(format!("{at}.attn_add"), y, x);
-    let h = norm(b, s, &format!("{at}.mlp_norm"), attended);
-    let gate = b.linear(format!("{at}.gate"), h, s.dim, s.hidden, false);
-    let gate = b.act(format!("{at}.act"), gate, Activation::Silu);
-    let up = b.linear(format!("{at}.up"), h, s.dim, s.hidden, false);
-    let y = b.node(format!("{at}.mul"), Op::Mul, &[gate, up]);
-    let y = b.linear(format!("{at}.down"), y, s.hidden, s.dim, false);
-    let out = b.add(format!("{at}.mlp_add"), y, attended);
-    b.end_block(vec![ResidualAdd { add: attended, skip: x }, ResidualAdd { add: out, skip: attended }]);
-    out
 }
 
 #[cfg(test)]
 mod tests {
+    use super::super::decoder::{Stored, build};
+    use super::super::decoder_names;
     use super::*;
-    use crate::graph::{Binding, macs_at, node_params};
+    use crate::graph::rotary::Pairs;
+    use crate::graph::{Binding, Op, ParamRole, macs_at, node_params, op};
     use crate::model::{LoadOptions, load};
     use crate::prune::{GroupKind, groups};
     use std::path::Path;
 
-    fn small(kv_heads: usize) -> DecoderSpec {
+    pub(in super::super) fn small(kv_heads: usize) -> DecoderSpec {
         DecoderSpec {
-            names: &NAMES[0],
+            names: &decoder_names::LLAMA[0],
             vocab: 50,
             dim: 24,
             layers: 2,
@@ -298,15 +79,21 @@ mod tests {
             kv_heads,
             head_dim: 6,
             hidden: 40,
+            act: Activation::Silu,
             eps: 1e-5,
-            theta: 1e4,
-            turned: 6,
-            pairs: Pairs::Halves,
+            norms: Norms::Before,
+            rope: op::Rope::plain(6, 6, 1e4, Pairs::Halves),
+            local: None,
+            sliding: Vec::new(),
+            scale: 0.4,
+            score_cap: None,
+            logit_cap: None,
+            embed_scale: None,
             qkv_bias: true,
             out_bias: false,
-            head_norms: true,
+            qk_norms: QkNorms::Heads,
             tied: true,
-            sliding: None,
+            stored: Stored::default(),
         }
     }
 
@@ -371,15 +158,49 @@ mod tests {
         }
     }
 
+    /// The rotary positions of the fixture with something else in its configuration.
+    fn rope(new: &str) -> op::Rope {
+        let model = with("\"rope_type\": \"default\"", new).unwrap();
+        let rope = |op: &Op| if let Op::Rope(rope) = op { Some(rope.clone()) } else { None };
+        model.graph.nodes.iter().find_map(|n| rope(&n.op)).unwrap()
+    }
+
     #[test]
-    fn scaled_positions_are_refused_however_they_are_written() {
+    fn scaled_positions_that_are_not_known_are_refused() {
         let last = "\"rope_type\": \"default\"";
-        refused(last, "\"factor\": 2.0", "`rope_parameters` has a factor");
+        refused(last, "\"factor\": 2.0", "without a type (`rope_parameters` has a factor)");
+        refused(last, "\"rope_type\": \"proportional\"", "(`proportional`): linear, dynamic, llama3");
+        refused(last, "\"rope_type\": \"linear\"", "`rope_parameters` tells no `factor`");
+        refused(last, "\"rope_type\": \"linear\", \"factor\": 0.5", "less than 1");
+        refused(last, "\"rope_type\": \"llama3\", \"factor\": 8.0", "tells no `low_freq_factor`");
+        refused(last, "\"rope_type\": \"longrope\"", "a list `short_factor`");
+        let lists = "\"short_factor\": [1.0], \"long_factor\": [2.0]";
+        refused(last, &format!("\"rope_type\": \"longrope\", {lists}"), "one positive divisor for each pair");
         refused(last, "\"full_attention\": {\"rope_theta\": 1e6}", "differ between layers");
         let beside = |text: &str| format!("\"rope_scaling\": {text}, \"rope_parameters\"");
         refused("\"rope_parameters\"", &beside("{\"factor\": 2.0}"), "`rope_scaling` has a factor");
         refused("\"rope_parameters\"", &beside("4.0"), "`rope_scaling` is no JSON object");
         assert!(with("\"rope_parameters\"", &beside("null")).is_ok());
+    }
+
+    /// Of transformers' own functions for heads of 8 values, a base of 1000 and 64 positions.
+    #[test]
+    fn scalings_are_reduced_to_divisors() {
+        let close = |rope: &op::Rope, tokens: usize, want: [f64; 4]| {
+            let got = rope.frequencies(tokens);
+            assert!(got.iter().zip(want).all(|(a, b)| (a - b).abs() < 1e-6 * b), "{got:?}, not {want:?}");
+        };
+        let plain = [1.0, 0.177_827_94, 0.031_622_777, 0.005_623_413_3];
+        close(&rope("\"type\": \"linear\", \"factor\": 4.0"), 99, plain.map(|f| f / 4.0));
+        let dynamic = rope("\"rope_type\": \"dynamic\", \"factor\": 2.0");
+        close(&dynamic, 64, plain);
+        // Twice 128 over 64 less 1: three times the base to the power of 8/6.
+        let base = 1000.0 * 3f64.powf(8.0 / 6.0);
+        close(&dynamic, 128, [0.0, 1.0, 2.0, 3.0].map(|i: f64| base.powf(-i / 4.0)));
+        let yarn = rope("\"rope_type\": \"yarn\", \"factor\": 4.0, \"original_max_position_embeddings\": 16");
+        assert!((yarn.factor() - (0.1 * 4f64.ln() + 1.0)).abs() < 1e-12);
+        let told = "\"rope_type\": \"yarn\", \"factor\": 4.0, \"mscale\": 0.7, \"mscale_all_dim\": 0.5";
+        assert!((rope(told).factor() - (0.07 * 4f64.ln() + 1.0) / (0.05 * 4f64.ln() + 1.0)).abs() < 1e-12);
     }
 
     #[test]
@@ -392,11 +213,38 @@ mod tests {
         assert!(turned.is_some_and(|(turned, width)| 2 * turned == width), "{turned:?}");
     }
 
+    /// Of each kind as its class in transformers has them.
     #[test]
-    fn a_sliding_window_is_not_passed_over() {
-        let graph = build(&DecoderSpec { sliding: Some(5), ..small(4) }).unwrap();
-        assert!(macs_at(&graph, Binding::tokens(5)).is_ok());
-        let error = macs_at(&graph, Binding::tokens(6)).unwrap_err().to_string();
-        assert!(error.contains("sliding"), "{error}");
+    fn sliding_windows_are_those_of_the_kind() {
+        let windows = |new: &str| -> Vec<Option<usize>> {
+            let most = |op: &Op| if let Op::Attention(core) = op { Some(core.most) } else { None };
+            with("\"model_type\": \"llama\"", new).unwrap().graph.nodes.iter().filter_map(|n| most(&n.op)).collect()
+        };
+        for (kind, more, want) in [
+            ("llama", ", \"sliding_window\": 5", [None; 2]),
+            ("mistral", ", \"sliding_window\": 5", [Some(5); 2]),
+            ("mistral", ", \"sliding_window\": null", [None; 2]),
+            ("mistral", "", [Some(4096); 2]),
+            ("qwen2", ", \"sliding_window\": 5", [None; 2]),
+            ("qwen2", ", \"sliding_window\": 5, \"use_sliding_window\": true", [None; 2]),
+            (
+                "qwen3",
+                ", \"sliding_window\": 5, \"use_sliding_window\": true, \"max_window_layers\": 1",
+                [None, Some(5)],
+            ),
+            ("qwen3", ", \"sliding_window\": 5, \"use_sliding_window\": true, \"max_window_layers\": 0", [Some(5); 2]),
+        ] {
+            assert_eq!(windows(&format!("\"model_type\": \"{kind}\"{more}")), want, "{kind}{more}");
+        }
+        let types = "\"model_type\": \"qwen3\", \"layer_types\": [\"full_attention\", \"chunked_attention\"]";
+        refused("\"model_type\": \"llama\"", types, "`chunked_attention` is not supported");
+    }
+
+    #[test]
+    fn norms_over_all_heads_keep_them_together() {
+        let spec = DecoderSpec { norms: Norms::After, qk_norms: QkNorms::Whole, ..small(2) };
+        let open: Vec<_> = groups(&build(&spec).unwrap()).into_iter().filter(|g| g.protected.is_none()).collect();
+        let found: Vec<_> = open.iter().map(|g| (g.kind, g.size)).collect();
+        assert_eq!(found, [(GroupKind::Neurons, 40); 2], "{open:?}");
     }
 }

@@ -6,6 +6,12 @@
 
 mod blocks;
 mod convnext;
+mod decoder;
+mod decoder_names;
+mod decoder_read;
+mod decoder_rope;
+mod gemma;
+mod gpt2;
 mod llama;
 mod mobile;
 mod mobile_names;
@@ -19,7 +25,8 @@ mod vit_names;
 mod vit_read;
 
 pub use convnext::{ConvNextSpec, ConvNextStage};
-pub use llama::DecoderSpec;
+pub use decoder::{DecoderSpec, Norms, QkNorms, Stored};
+pub use gpt2::Gpt2Spec;
 pub use mobile::{MobileBlock, MobileSpec, Padding};
 pub use names::{Names, Source};
 pub(super) use read::Reader;
@@ -46,6 +53,8 @@ pub enum FamilySpec {
     SwinV2(SwinSpec),
     /// Language models.
     Llama(DecoderSpec),
+    Gemma(DecoderSpec),
+    Gpt2(Gpt2Spec),
 }
 
 /// How a checkpoint of a family from one origin is recognised and read.
@@ -84,7 +93,11 @@ pub(super) fn candidates() -> impl Iterator<Item = Candidate> {
         .chain(of(Family::MobileNetV2, &mobile_names::V2, mobile_names::V2_MARKS, &[], mobile::read))
         .chain(of(Family::Vgg, &vgg::NAMES, vgg::MARKS, &[], vgg::read))
         .chain(of(Family::Resnet, &resnet::NAMES, resnet::MARKS, &[], resnet::read))
-        .chain(of(Family::Llama, &llama::NAMES, llama::MARKS, &[], llama::read))
+        .chain(of(Family::Gpt2, &gpt2::NAMES, gpt2::MARKS, &[], gpt2::read))
+        .chain(of(Family::Gemma, &decoder_names::GEMMAS, decoder_names::AROUND_MARKS, &[], gemma::read))
+        .chain(of(Family::Llama, &decoder_names::OLMO, decoder_names::AFTER_MARKS, &[], llama::read_after))
+        .chain(of(Family::Llama, &decoder_names::LLAMA, decoder_names::LLAMA_MARKS, &[], llama::read))
+        .chain(of(Family::Llama, &decoder_names::LLAMA, decoder_names::FUSED_MARKS, &[], llama::read_fused))
         .chain(of(Family::CifarResnet, &resnet::CIFAR_NAMES, resnet::CIFAR_MARKS, &[], resnet::read_cifar))
 }
 
@@ -110,6 +123,8 @@ impl FamilySpec {
             FamilySpec::Swin(s) => (Family::Swin, s.classes, Some(s.crop())),
             FamilySpec::SwinV2(s) => (Family::SwinV2, s.classes, Some(s.crop())),
             FamilySpec::Llama(s) => (Family::Llama, s.vocab, None),
+            FamilySpec::Gemma(s) => (Family::Gemma, s.vocab, None),
+            FamilySpec::Gpt2(s) => (Family::Gpt2, s.vocab, None),
         }
     }
 
@@ -118,7 +133,8 @@ impl FamilySpec {
         match self {
             FamilySpec::Vit(s) => s.names.unused,
             FamilySpec::Swin(s) | FamilySpec::SwinV2(s) => s.names.unused,
-            FamilySpec::Llama(s) => s.names.unused,
+            FamilySpec::Llama(s) | FamilySpec::Gemma(s) => s.names.unused,
+            FamilySpec::Gpt2(s) => s.names.unused,
             _ => &[],
         }
     }
@@ -136,20 +152,24 @@ impl FamilySpec {
             FamilySpec::ConvNext(s) => convnext::build(s),
             FamilySpec::TorchVit(s) | FamilySpec::Vit(s) => vit::build(s),
             FamilySpec::Swin(s) | FamilySpec::SwinV2(s) => swin::build(s),
-            FamilySpec::Llama(s) => llama::build(s),
+            FamilySpec::Llama(s) | FamilySpec::Gemma(s) => decoder::build(s),
+            FamilySpec::Gpt2(s) => gpt2::build(s),
         }
     }
 
     /// Turns tensors that this origin stores otherwise into those that the graph names.
     pub(super) fn adapt(&self, c: &mut Checkpoint) {
-        if let FamilySpec::Swin(s) | FamilySpec::SwinV2(s) = self {
-            swin::adapt(s, c);
+        match self {
+            FamilySpec::Swin(s) | FamilySpec::SwinV2(s) => swin::adapt(s, c),
+            FamilySpec::Llama(s) | FamilySpec::Gemma(s) => decoder::adapt(s, c),
+            FamilySpec::Gpt2(s) => gpt2::adapt(s, c),
+            _ => {}
         }
     }
 
     /// What published weights expect for images of `size` (nothing, for what takes none), where no file beside them tells.
     pub fn preprocess(&self, size: [usize; 2]) -> Preprocess {
-        if matches!(self, FamilySpec::Llama(_)) {
+        if matches!(self, FamilySpec::Llama(_) | FamilySpec::Gemma(_) | FamilySpec::Gpt2(_)) {
             return Preprocess::none();
         }
         let imagenet = Preprocess::imagenet(size);

@@ -241,7 +241,7 @@ fn embed(b: &mut Builder, s: &VitSpec) -> NodeId {
     };
     x = place(b, x, true);
     let tokens = (d.image / d.patch.max(1)).pow(2) + s.positioned;
-    x = b.node("pos_embed", Op::AddPositions(op::AddPositions { tokens, dim: d.dim }), &[x]);
+    x = b.node("pos_embed", Op::AddPositions(op::AddPositions::of(tokens, d.dim)), &[x]);
     x = place(b, x, false);
     if s.norm_pre { b.layer_norm("norm_pre", x, d.dim, s.eps) } else { x }
 }

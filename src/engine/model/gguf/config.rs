@@ -27,6 +27,7 @@ pub(in crate::model) fn config(m: &Metadata) -> Option<Value> {
         ("attention.key_length", "head_dim"),
         ("attention.value_length", "v_head_dim"),
         ("attention.sliding_window", "sliding_window"),
+        ("attention.sliding_window_pattern", "sliding_window_pattern"),
         ("rope.dimension_count", "rotary_dim"),
         ("expert_count", "num_local_experts"),
     ] {
@@ -38,7 +39,14 @@ pub(in crate::model) fn config(m: &Metadata) -> Option<Value> {
             c.insert(ours.to_owned(), json!("different for each layer"));
         }
     }
-    for (theirs, ours) in [("attention.layer_norm_rms_epsilon", "rms_norm_eps"), ("rope.freq_base", "rope_theta")] {
+    for (theirs, ours) in [
+        ("attention.layer_norm_rms_epsilon", "rms_norm_eps"),
+        ("attention.layer_norm_epsilon", "layer_norm_epsilon"),
+        ("rope.freq_base", "rope_theta"),
+        ("rope.freq_base_swa", "rope_local_base_freq"),
+        ("attn_logit_softcapping", "attn_logit_softcapping"),
+        ("final_logit_softcapping", "final_logit_softcapping"),
+    ] {
         let key = key(theirs);
         // Stored as f32 of a decimal number.
         if let Some(n) = m.number(&key).map(decimal).filter(|n| n.is_finite()) {
@@ -48,14 +56,65 @@ pub(in crate::model) fn config(m: &Metadata) -> Option<Value> {
             c.insert(ours.to_owned(), json!("not finite"));
         }
     }
-    // Linear is what a factor means where no type is told; 0 stands for none.
-    let factor = ["rope.scaling.factor", "rope.scale_linear"].iter().find_map(|k| m.number(&key(k)));
-    let scaled = factor.is_some_and(|n| n != 0.0 && n != 1.0);
-    let kind = m.string(&key("rope.scaling.type")).or(scaled.then_some("linear"));
-    if let Some(kind) = kind.filter(|k| *k != "none") {
-        c.insert("rope_scaling".to_owned(), json!({ "rope_type": kind }));
+    if let Some(scaling) = scaling(m, arch) {
+        c.insert("rope_scaling".to_owned(), scaling);
+    }
+    if let Some(n) = pre_attention(&c, arch) {
+        c.insert("query_pre_attn_scalar".to_owned(), json!(n));
     }
     Some(Value::Object(c))
+}
+
+/// What it says of scaled rotary positions, if anything: the object that transformers calls `rope_scaling`, with two numbers more.
+fn scaling(m: &Metadata, arch: &str) -> Option<Value> {
+    let key = |name: &str| format!("{arch}.rope.{name}");
+    let mut c = Map::new();
+    // Linear is what a factor means where no type is told; 0 stands for none.
+    let factor = ["scaling.factor", "scale_linear"].iter().find_map(|k| m.number(&key(k))).map(decimal);
+    let factor = factor.filter(|n| *n != 0.0);
+    let kind = m.string(&key("scaling.type")).or(factor.filter(|n| *n != 1.0).map(|_| "linear"));
+    if let Some(kind) = kind.filter(|k| *k != "none") {
+        c.insert("rope_type".to_owned(), json!(kind));
+        if let Some(factor) = factor {
+            c.insert("factor".to_owned(), json!(factor));
+        }
+    }
+    for (theirs, ours) in [
+        // All that is turned is multiplied by it; what YaRN's own factor is otherwise, the second tells.
+        ("scaling.attn_factor", "attn_factor"),
+        ("scaling.yarn_attn_factor", "attention_factor"),
+        ("scaling.yarn_ext_factor", "extrapolation_factor"),
+        ("scaling.yarn_beta_fast", "beta_fast"),
+        ("scaling.yarn_beta_slow", "beta_slow"),
+        ("scaling.yarn_log_multiplier", "mscale_all_dim"),
+    ] {
+        if let Some(n) = m.number(&key(theirs)).map(decimal) {
+            c.insert(ours.to_owned(), if n.is_finite() { json!(n) } else { json!("not finite") });
+        }
+    }
+    if c.contains_key("mscale_all_dim") {
+        c.insert("mscale".to_owned(), json!(1.0));
+    }
+    if let Some(n) = m.count(&key("scaling.original_context_length")) {
+        c.insert("original_max_position_embeddings".to_owned(), json!(n));
+    }
+    (!c.is_empty()).then_some(Value::Object(c))
+}
+
+/// What Gemma's scores are divided by the root of, which its files do not tell and llama.cpp takes from the number of layers: the
+/// width of a head, but in the largest of both generations that of the embedding over the heads.
+fn pre_attention(c: &Map<String, Value>, arch: &str) -> Option<u64> {
+    let largest = match arch {
+        "gemma2" => 46,
+        "gemma3" => 62,
+        _ => return None,
+    };
+    let of = |key: &str| c.get(key).and_then(Value::as_u64);
+    let (dim, heads) = (of("hidden_size")?, of("num_attention_heads").filter(|n| *n > 0)?);
+    match of("num_hidden_layers") == Some(largest) {
+        true => Some(dim / heads),
+        false => Some(of("head_dim").unwrap_or(dim / heads)),
+    }
 }
 
 /// The shortest decimal number that is this one in f32: 1e-5 was meant, not 9.99999974737875e-6.

@@ -31,6 +31,20 @@ fn every_block_format_decodes_to_the_packages_bits() {
     }
 }
 
+#[test]
+fn rows_of_blocks_stay_in_the_file_where_they_begin_with_one() {
+    let blob = Blob::open(&fixture("blocks.gguf")).unwrap();
+    let found = read(&blob, Path::new("blocks.gguf")).unwrap();
+    for name in ["Q4_0", "Q4_K", "Q6_K", "BF16"] {
+        let RawTensor::Float(p) = &found.tensors[name] else { panic!("{name}") };
+        let (half, second) = (p.numel() / 2, p.rows(1..2).unwrap());
+        assert_eq!(second.values()[..], p.values()[half..], "{name}");
+        assert_eq!(2 * second.stored_bytes(), p.stored_bytes(), "{name}");
+        let narrow = p.reshaped(vec![p.numel() / 16, 16]).unwrap();
+        assert_eq!(narrow.rows(1..3).is_some(), name == "BF16", "{name}");
+    }
+}
+
 /// Writes files by hand, whole or otherwise.
 struct Writer {
     bytes: Vec<u8>,

@@ -411,6 +411,9 @@ impl Writer<'_> {
                 };
                 self.concat(&parts, 1)
             }
+            Op::AddPositions(op::AddPositions { shorter: true, .. }) => {
+                return Err(unwritten(node, "positions of shorter sequences"));
+            }
             Op::AddPositions(_) => {
                 let p = self.param(node, ParamRole::Embedding)?;
                 self.op("Add", &[first, &p], vec![])

@@ -5,7 +5,7 @@ use crate::graph::{ParamRole, PositionBias, op, window};
 use anyhow::{Result, bail};
 
 pub(super) fn attention(at: &Site<'_>, attention: &op::Attention) -> Result<Expected> {
-    let op::Attention { heads: h, qk_dim: qk, v_dim: vd, fused, scale, group, causal, .. } = *attention;
+    let op::Attention { heads: h, qk_dim: qk, v_dim: vd, fused, scale, group, causal, most, cap, .. } = *attention;
     let (x, last, kv) = (at.x, at.last(), h / group.max(1));
     let parts = match (fused, at.rest) {
         (true, []) => [(x, last, 0), (x, last, h * qk), (x, last, (h + kv) * qk)],
@@ -18,8 +18,8 @@ pub(super) fn attention(at: &Site<'_>, attention: &op::Attention) -> Result<Expe
         let first = row / tokens * tokens;
         for head in 0..h {
             let mut keys = around.keys(row - first, head, first);
-            keys.retain(|(key, _)| !causal || *key <= row);
-            attend(parts, row, &keys, [head, head / group.max(1), qk, vd], (scale, around.factor(head)), &mut v);
+            keys.retain(|(key, _)| !causal || (*key <= row && row - key < most.unwrap_or(usize::MAX)));
+            attend(parts, row, &keys, [head, head / group.max(1), qk, vd], (scale, around.factor(head), cap), &mut v);
         }
     }
     Ok(v.into_iter().collect())
@@ -135,7 +135,7 @@ fn attend(
     row: usize,
     keys: &[(usize, f64)],
     [head, kv, qk, vd]: [usize; 4],
-    (scale, factor): (f64, Option<f64>),
+    (scale, factor, cap): (f64, Option<f64>, Option<f64>),
     v: &mut Vec<(f64, f64)>,
 ) {
     let mut off = 0.0f64;
@@ -157,8 +157,10 @@ fn attend(
         let more = if factor.is_some() { 3.0 } else { 1.0 };
         let rounding = more * (carried + ((qk as f64).sqrt() + 8.0) * U * size);
         off = off.max(scale.abs() * rounding + U * add.abs());
-        scores.push(scale * s + add);
+        scores.push(cap.map_or(scale * s, |cap| cap * (scale * s / cap).tanh()) + add);
     }
+    // A hyperbolic tangent makes no error greater; it is itself off by a few units of its last place.
+    off += cap.map_or(0.0, |cap| 8.0 * U * cap);
     let top = scores.iter().fold(f64::NEG_INFINITY, |m, s| m.max(*s));
     let low = scores.iter().fold(f64::INFINITY, |m, s| m.min(*s));
     scores.iter_mut().for_each(|s| *s = (*s - top).exp());

@@ -38,7 +38,8 @@ pub(super) fn scalar(at: &Site<'_>, op::Scalar { mul, add }: &op::Scalar) -> Exp
 }
 
 pub(super) fn add_positions(at: &Site<'_>) -> Result<Expected> {
-    let positions = at.param(ParamRole::Embedding)?;
+    let mut positions = at.param(ParamRole::Embedding)?;
+    positions.truncate(at.tokens() * at.last());
     Ok(at.each(|i, x, t| {
         let y = x + positions[i % positions.len()];
         (y, t + 2.0 * U * y.abs())

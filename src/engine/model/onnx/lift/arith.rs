@@ -322,7 +322,7 @@ impl Lifter<'_> {
             fold::expand_to(&own, &shape[1..])?.reshaped(vec![1, tokens, dim])
         };
         let positions = positions.ok_or_else(|| format!("adds a constant of shape {:?} to {shape:?}", c.shape))?;
-        self.over(Op::AddPositions(op::AddPositions { tokens, dim }), v, vec![Weight::of(&positions)?])
+        self.over(Op::AddPositions(op::AddPositions::of(tokens, dim)), v, vec![Weight::of(&positions)?])
     }
 
     /// Whether the node's `role` parameter is still the one made up for it.

@@ -1,0 +1,169 @@
+//! Reading a decoder's dimensions off a checkpoint and its configuration; what kinds have in common.
+//!
+//! Not here: what only one kind has (`llama`, `gemma`), rotary positions (`decoder_rope`).
+
+use super::decoder::{DecoderSpec, Norms, QkNorms, Stored};
+use super::decoder_rope::Heads;
+use super::{Reader, Result, Source, decoder_rope};
+use crate::graph::Activation;
+use crate::graph::op;
+use crate::graph::rotary::Pairs;
+use crate::model::printable;
+
+/// All kinds whose layers are known.
+const KINDS: [&str; 8] = ["llama", "mistral", "qwen2", "qwen3", "phi3", "olmo2", "gemma2", "gemma3"];
+
+/// The kind that the configuration names; what shares `own`'s names but computes otherwise is refused. Where it names none, the first.
+pub(super) fn kind<'a>(r: &Reader<'a>, own: &[&'a str]) -> Result<&'a str> {
+    let c = &r.sidecar.config;
+    if !c.is_there() {
+        return Err(r.not("weights do not tell the number of heads, and no `config.json` lies beside them"));
+    }
+    let told = c.string("model_type")?;
+    match told {
+        None => Ok(own[0]),
+        Some(told) => own.iter().copied().find(|k| *k == told).ok_or_else(|| {
+            r.not(format!("`{}` is a relative that is not supported ({} are)", printable(told), KINDS.join(", ")))
+        }),
+    }
+}
+
+/// A number under transformers' name or Meta's.
+fn either(r: &Reader, a: &str, b: &str) -> Result<Option<usize>> {
+    let c = &r.sidecar.config;
+    c.count(a).and_then(|n| n.map_or_else(|| c.count(b), |n| Ok(Some(n))))
+}
+
+/// Everything that does not depend on the kind; `positions` reads the rotary ones. A kind changes what is otherwise with it.
+pub(super) fn spec(
+    r: &Reader,
+    kind: &str,
+    act: Activation,
+    fused: bool,
+    positions: impl FnOnce(Heads<'_>) -> Result<op::Rope>,
+) -> Result<DecoderSpec> {
+    let c = &r.sidecar.config;
+    let [vocab, dim] = r.shape("embed.weight")?;
+    let heads = r.options.heads.map_or_else(|| either(r, "num_attention_heads", "n_heads"), |h| Ok(Some(h)))?;
+    let heads = heads.ok_or_else(|| r.not("its configuration does not tell the number of heads"))?;
+    let head_dim = c.count("head_dim")?.unwrap_or(dim / heads.max(1));
+    if c.count("v_head_dim")?.is_some_and(|n| n != head_dim) {
+        return Err(r.not("its values have another width than its keys"));
+    }
+    let told = either(r, "num_key_value_heads", "n_kv_heads")?;
+    let (kv_heads, hidden) = match fused {
+        true => (told.unwrap_or(heads), r.out("layers.0.gate_up.weight")? / 2),
+        false => (told.unwrap_or(r.out("layers.0.k.weight")? / head_dim.max(1)), r.out("layers.0.gate.weight")?),
+    };
+    let rows = [heads.checked_mul(head_dim), kv_heads.checked_mul(head_dim)];
+    let found = match (fused, rows) {
+        (false, _) => [Some(r.out("layers.0.q.weight")?), Some(r.out("layers.0.k.weight")?)],
+        // Queries and twice as many rows as keys have.
+        (true, [q, kv]) => {
+            let rest = r.out("layers.0.qkv.weight")?.checked_sub(q.unwrap_or(usize::MAX));
+            [q, rest.filter(|n| kv.is_some_and(|kv| kv.checked_mul(2) == Some(*n))).and(kv)]
+        }
+    };
+    if rows != found || rows.contains(&None) || kv_heads == 0 {
+        let tensors = if fused { "layers.0.qkv.weight" } else { "layers.0.q.weight" };
+        return Err(r.not(format!(
+            "{heads} heads of {head_dim} values with {kv_heads} of keys do not make the rows of `{}`",
+            r.names.of(tensors)
+        )));
+    }
+    let experts = either(r, "num_local_experts", "num_experts")?.is_some_and(|n| n > 1);
+    if experts {
+        return Err(r.not("it has experts"));
+    }
+    let first = if fused { "qkv" } else { "q" };
+    let layers = r.count(|i| format!("layers.{i}.{first}.weight"))?;
+    if let Some(told) = either(r, "num_hidden_layers", "n_layers")?.filter(|n| *n != layers) {
+        return Err(r.not(format!("its configuration tells of {told} layers, and there are weights for {layers}")));
+    }
+    let tied = !r.has("head.weight");
+    if tied && c.bool("tie_word_embeddings")? == Some(false) {
+        return Err(r.not(format!("tensor `{}` is missing", r.names.of("head.weight"))));
+    }
+    let meta = r.names.source == Source::Paper;
+    let pairs = if c.bool("rope_interleaved")?.unwrap_or(meta) { Pairs::Neighbours } else { Pairs::Halves };
+    Ok(DecoderSpec {
+        names: r.names,
+        vocab,
+        dim,
+        layers,
+        heads,
+        kv_heads,
+        head_dim,
+        hidden,
+        act,
+        eps: eps(r)?,
+        norms: Norms::Before,
+        rope: positions(Heads { kind, dim: head_dim, pairs })?,
+        local: None,
+        sliding: Vec::new(),
+        scale: 1.0 / (head_dim as f64).sqrt(),
+        score_cap: None,
+        logit_cap: None,
+        embed_scale: None,
+        qkv_bias: r.has(&format!("layers.0.{first}.bias")),
+        out_bias: r.has("layers.0.o.bias"),
+        qk_norms: if r.has("layers.0.q_norm.weight") { QkNorms::Heads } else { QkNorms::None },
+        tied,
+        stored: Stored { fused, less_one: false },
+    })
+}
+
+/// Rotary positions that are the same in all layers.
+pub(super) fn everywhere<'a>(r: &'a Reader<'a>) -> impl FnOnce(Heads<'_>) -> Result<op::Rope> + 'a {
+    |heads| decoder_rope::rope(r, heads)
+}
+
+fn eps(r: &Reader) -> Result<f64> {
+    let c = &r.sidecar.config;
+    match c.number("rms_norm_eps")?.map_or_else(|| c.number("norm_eps"), |e| Ok(Some(e)))? {
+        Some(e) if !(0.0..=0.1).contains(&e) => Err(c.bad("the epsilon of its norms is out of range")),
+        Some(e) => Ok(e),
+        None => {
+            r.note("an epsilon of 1e-6 is assumed for its norms (`config.json` does not tell)");
+            Ok(1e-6)
+        }
+    }
+}
+
+/// A positive number that a kind has `default` of where the configuration does not mention it; `None` where it says null.
+pub(super) fn positive(r: &Reader, key: &str, default: Option<f64>) -> Result<Option<f64>> {
+    let c = &r.sidecar.config;
+    match c.number(key)? {
+        Some(n) if n > 0.0 => Ok(Some(n)),
+        Some(_) => Err(c.bad(format!("`{key}` is not positive"))),
+        None => Ok(default.filter(|_| !c.mentions(key))),
+    }
+}
+
+/// The same for a count.
+pub(super) fn count(r: &Reader, key: &str, default: usize) -> Result<Option<usize>> {
+    let c = &r.sidecar.config;
+    Ok(c.count(key)?.or((!c.mentions(key)).then_some(default)))
+}
+
+/// For each of `layers` the window of `most` tokens where it has one: as `layer_types` lists them, else by `otherwise`.
+pub(super) fn windows(
+    r: &Reader,
+    layers: usize,
+    most: Option<usize>,
+    otherwise: impl Fn(usize) -> bool,
+) -> Result<Vec<Option<usize>>> {
+    let c = &r.sidecar.config;
+    let Some(types) = c.strings("layer_types")? else {
+        return Ok((0..layers).map(|i| most.filter(|_| otherwise(i))).collect());
+    };
+    if types.len() != layers {
+        return Err(c.bad(format!("`layer_types` tells of {} layers, and there are {layers}", types.len())));
+    }
+    let one = |kind: &&str| match *kind {
+        "full_attention" => Ok(None),
+        "sliding_attention" => Ok(most),
+        other => Err(r.not(format!("a layer with `{}` is not supported", printable(other)))),
+    };
+    types.iter().map(one).collect()
+}
