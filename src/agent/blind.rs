@@ -44,6 +44,7 @@ fn blind_round(round: &mut Round) {
     let Round {
         number: _,
         profile: _,
+        decoding: _,
         ids: _,
         recipe: _,
         forecast,

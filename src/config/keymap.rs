@@ -139,6 +139,7 @@ acts! {
         Sort "sort" ["s"] "sort" "sort by the next column";
         SortReverse "sort-reverse" ["S"] "reverse" "turn the sort order round";
         Flat "flat" ["t"] "flat" "list of layers without blocks, and back";
+        Tokens "tokens" ["d"] "prompt/token" "of a language model: what a whole window takes, or one token after it, and back";
         Search "search" ["/"] "filter" "filter rows by name or kind";
         NextMatch "next-match" ["n"] "next" "next match of the filter's words";
         PrevMatch "prev-match" ["N"] "previous" "previous match";

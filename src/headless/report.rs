@@ -3,6 +3,7 @@
 use super::policy::Policy;
 use crate::graph::MacConvention;
 use crate::plan::{Basis, Outcome};
+use crate::profile::{Profile, Workload};
 use crate::session::{Evaluation, State, as_filed};
 use serde_json::{Value, json};
 use std::fmt::Write;
@@ -45,6 +46,7 @@ pub fn report(state: &State, policy: &Policy, model: Option<&(String, String)>, 
         .map(|r| {
             let decisions: Vec<_> = r.ids.iter().filter_map(|id| state.decision(*id)).collect();
             json!({
+                "token": r.decoding.as_ref().map(token),
                 "round": r.number,
                 "accepted": r.accepted,
                 "decisions": decisions,
@@ -74,6 +76,8 @@ pub fn report(state: &State, policy: &Policy, model: Option<&(String, String)>, 
         "policy": if policy.file.is_empty() { "auto" } else { policy.file.as_str() },
         "constraints": state.constraints,
         "baseline": base.map(|e| figures(e, None)),
+        // Of a language model: what one token takes.
+        "token": state.decoding_of(0).map(token),
         "final": last.and_then(|r| r.evaluation.as_ref()).map(|e| figures(e, base)),
         "metric": state.metric(),
         "verdict": last.and_then(|r| r.verdict.as_ref()),
@@ -84,6 +88,20 @@ pub fn report(state: &State, policy: &Policy, model: Option<&(String, String)>, 
         "version": env!("CARGO_PKG_VERSION"),
     });
     as_filed(&state.metric(), whole)
+}
+
+/// What one token after a context takes.
+fn token(p: &Profile) -> Value {
+    let Workload::Decode { context, kv } = p.workload else { return Value::Null };
+    json!({
+        "context": context,
+        "kv": kv.label(),
+        "ms": p.whole.p50,
+        "p95_ms": p.whole.p95,
+        "tokens_per_s": (p.whole.p50 > 0.0).then(|| 1e3 / p.whole.p50),
+        "doubt": p.doubt.map(|d| d.to_string()),
+        "weight_bytes": p.weight_bytes,
+    })
 }
 
 /// A table: baseline beside every round.
@@ -108,6 +126,12 @@ pub fn summary(state: &State) -> String {
     row("latency ms", &|e| e.ms().map_or("-".to_owned(), |ms| format!("{ms:.3}{}", mark(e))));
     row("  original's", &|e| e.ms().map_or("-".to_owned(), |_| format!("{:.3}", e.baseline_ms)));
     row("  of original", &|e| e.latency().map_or("-".to_owned(), |l| format!("{:.3}x{}", l.value, mark(e))));
+    if state.decoding_of(0).is_some() {
+        row("tokens/s", &|e| match state.decoding_of(e.round) {
+            Some(p) => format!("{:.1}{}", 1e3 / p.whole.p50.max(1e-9), if p.doubt.is_some() { "?" } else { "" }),
+            None => "-".to_owned(),
+        });
+    }
     row("MACs M", &|e| format!("{:.3}", e.macs.get(MacConvention::default()) as f64 / 1e6));
     row("params k", &|e| format!("{:.1}", e.params as f64 / 1e3));
     row("weights MB", &|e| format!("{:.3}", e.weight_bytes as f64 / 1e6));

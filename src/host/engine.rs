@@ -71,6 +71,12 @@ pub trait Work: Engine {
     /// Profiles the model that `round` made; 0 is the original.
     fn profile(&self, state: &State, round: u32, job: &Job) -> Result<Profile, JobError>;
 
+    /// Profiles one token after a context of the model that `round` made; `None` where it is no language model, or the device does
+    /// not go token by token.
+    fn decoding(&self, _: &State, _round: u32, _: &Job) -> Result<Option<Profile>, JobError> {
+        Ok(None)
+    }
+
     /// Times the model that `round` made beside the original; `None` where the device has no memory for that.
     fn beside_original(&self, state: &State, round: u32, job: &Job) -> Result<Option<Paired>, JobError>;
 

@@ -118,7 +118,16 @@ pub fn run(kind: JobKind, engine: &dyn Engine, llm: &Llm, job: &Job) -> Result<(
 
 fn profile(engine: &dyn Work, round: u32, job: &Job) -> Result<(), JobError> {
     let profile = Box::new(engine.profile(&*job.state()?, round, job)?);
-    job.event(Event::Profiled { round, profile })
+    job.event(Event::Profiled { round, profile })?;
+    decoding(engine, round, job)
+}
+
+/// What a token takes, where the model goes token by token.
+fn decoding(engine: &dyn Work, round: u32, job: &Job) -> Result<(), JobError> {
+    match engine.decoding(&*job.state()?, round, job)?.map(Box::new) {
+        Some(profile) => job.event(Event::Profiled { round, profile }),
+        None => Ok(()),
+    }
 }
 
 /// Unless they are known and none of them is in doubt.
@@ -185,5 +194,6 @@ fn compress_and_evaluate(engine: &dyn Work, job: &Job) -> Result<(), JobError> {
     job.event(Event::Applied { round, ids, artifact, model_hash, used: made.used })?;
     let (evaluation, verdict) = engine.evaluate(&*job.state()?, round, &made.artifact, job)?;
     job.cancel().check()?;
+    decoding(engine, round, job)?;
     job.events(vec![Event::Evaluated { evaluation: Box::new(evaluation) }, Event::VerdictGiven { round, verdict }])
 }

@@ -6,7 +6,7 @@
 
 use super::{Event, Phase, REASON_BYTES, Record, Round, Seq, State, TimelineEntry, UndoPoint, Utterance, text};
 use crate::plan::{Action, Author, Constraint, Decision, DecisionId, Limit, Status, Target};
-use crate::profile::{Paired, Profile, SensCurve};
+use crate::profile::{Paired, Profile, SensCurve, Workload};
 use std::borrow::Cow;
 
 const TIMELINE: usize = 2000;
@@ -141,6 +141,9 @@ impl State {
                 }
             }
             Event::PhaseEntered { round, phase } => self.enter(*round, *phase),
+            Event::Profiled { round, profile } if profile.workload != Workload::Pass => {
+                self.on_round(*round, |r| r.decoding = Some((**profile).clone()));
+            }
             Event::Profiled { round, profile } => {
                 self.on_round(*round, |r| r.profile = Some((**profile).clone()));
                 self.baseline_from_profile(*round);

@@ -13,6 +13,9 @@ pub struct Round {
     pub number: u32,
     /// Profile of the model that this round made (round 0: the original).
     pub profile: Option<Profile>,
+    /// The same of one token after a context, where that is a language model.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub decoding: Option<Profile>,
     /// Decisions that this round's run newly applies.
     pub ids: Vec<DecisionId>,
     /// All decisions that its model consists of, those of earlier rounds included.
@@ -131,6 +134,11 @@ impl State {
     pub fn profile_of(&self, number: u32) -> Option<&Profile> {
         let round = self.round_at(number)?;
         round.profile.as_ref().or_else(|| round.evaluation.as_ref()?.profile.as_ref())
+    }
+
+    /// As [`State::profile_of`], of one token after a context.
+    pub fn decoding_of(&self, number: u32) -> Option<&Profile> {
+        self.round_at(number)?.decoding.as_ref()
     }
 
     /// Per-layer profile of the model in force.

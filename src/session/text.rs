@@ -2,6 +2,7 @@
 
 use super::{Event, PassedOver, Phase, State};
 use crate::plan::{Action, Author, DecisionId, Limit};
+use crate::profile::Workload;
 use crate::words::counted;
 
 /// One line about `event`, read against the state before it; `None` for events that a timeline need not show.
@@ -25,6 +26,11 @@ pub fn describe(before: &State, event: &Event) -> Option<String> {
         Event::Profiled { round, profile } => {
             let of = if *round == 0 { "the original".to_owned() } else { format!("round {round}'s model") };
             let whole = &profile.whole;
+            if let Workload::Decode { context, kv } = profile.workload {
+                let rate = 1e3 / whole.p50.max(1e-9);
+                let how = format!("a token after {context}, keys and values in {}", kv.label());
+                return Some(format!("profiled {of}: {:.2} ms {how}: {rate:.1} tokens/s", whole.p50));
+            }
             format!("profiled {of}: {:.2} ms a batch of {}{}", whole.p50, profile.batch, whole.origin())
         }
         Event::Remeasured { round, layer, profile } => {

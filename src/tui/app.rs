@@ -158,6 +158,8 @@ pub struct App {
     /// What the runtime is asked to do, until it takes it.
     pub(super) effects: Vec<Effect>,
     pub(super) forecasts: super::forecast::Forecasts,
+    /// Figures are of one token after a context, not of a window.
+    pub tokens: bool,
     pub(super) table_stale: bool,
     pub(super) outlook_stale: bool,
 }
@@ -173,6 +175,7 @@ impl App {
             full: Scroll::new(true),
             size,
             dirty: true,
+            tokens: false,
             table_stale: true,
             outlook_stale: true,
             ..App::default()
@@ -415,7 +418,7 @@ impl App {
         let l = self.layout();
         let rows = layout::list_rows(&l);
         if std::mem::take(&mut self.table_stale) {
-            self.table = Table::build(&self.state);
+            self.table = Table::build(&self.state, self.tokens);
             self.forecasts.rebuild(&self.state);
             self.list.resort(&self.table, self.settings.mac_convention, rows);
             self.outlook_stale = true;

@@ -5,6 +5,7 @@ use super::list::RowRef;
 use super::num;
 use super::standing::{builds, word};
 use crate::config::text::{clean, clean_lines};
+use crate::profile::Workload;
 use crate::session::{Standing, action_text};
 use crate::words::{counted, counted_as};
 use std::fmt::Write;
@@ -185,7 +186,11 @@ fn layers(app: &App, o: &mut String, cell: &dyn Fn(&str) -> String) {
         .of_round
         .map_or("not measured".to_owned(), |r| if r == 0 { "the original".into() } else { format!("round {r}") });
     let columns = "layer | kind | p50 ms | share % | MB | MACs M | params | kernel";
-    heading(o, &format!("\n## Layers ({of})"), columns);
+    let run = match t.workload {
+        Workload::Pass => String::new(),
+        Workload::Decode { context, .. } => format!(", one token after {context}"),
+    };
+    heading(o, &format!("\n## Layers ({of}{run})"), columns);
     for l in t.layers.iter().filter(|l| !l.gone) {
         let _ = writeln!(
             o,

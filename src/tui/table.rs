@@ -5,7 +5,7 @@
 use crate::config::text::clean;
 use crate::graph::{self, Macs};
 use crate::plan::Target;
-use crate::profile::{BROKEN, Doubt, LayerRow, Profile, SensCurve, SensTarget};
+use crate::profile::{BROKEN, Doubt, LayerRow, Profile, SensCurve, SensTarget, Workload};
 use crate::prune::{Group, MemberRole};
 use crate::quant::Precision;
 use crate::session::{LiveRow, SessionCard, State};
@@ -86,6 +86,8 @@ pub struct Table {
     pub whole: Option<(f64, usize, bool, bool)>,
     /// Round whose profile the figures come from, and whether a newer model is in force.
     pub of_round: Option<u32>,
+    /// What a run of the figures is.
+    pub workload: Workload,
     pub stale: bool,
     pub live_runs: u64,
     by_name: HashMap<String, usize>,
@@ -101,18 +103,21 @@ pub fn shown_round(state: &State) -> u32 {
 }
 
 impl Table {
-    pub fn build(state: &State) -> Table {
+    /// With the figures of passes, or of one token after a context.
+    pub fn build(state: &State, tokens: bool) -> Table {
+        let figures = |r: u32| if tokens { state.decoding_of(r) } else { state.profile_of(r) };
         let Some(card) = &state.card else { return Table::default() };
         let mut t = Table::default();
         let newest = shown_round(state);
-        let of = (0..=newest).rev().find(|&r| state.profile_of(r).is_some());
+        let of = (0..=newest).rev().find(|&r| figures(r).is_some());
         t.of_round = of;
         t.stale = of.is_some_and(|r| r != newest);
         t.skeleton(state, card);
-        if let Some(profile) = of.and_then(|r| state.profile_of(r)) {
+        if let Some(profile) = of.and_then(figures) {
             for layer in &mut t.layers {
                 layer.gone = true;
             }
+            t.workload = profile.workload;
             t.whole = Some((profile.whole.p50, profile.batch, profile.doubt.is_some(), profile.whole.replayed));
             for row in &profile.rows {
                 t.measure(profile, row);
@@ -120,7 +125,7 @@ impl Table {
         }
         t.groups(card);
         t.sensitivities(state, card);
-        t.histories(state);
+        t.histories(state, figures);
         t.sum();
         t
     }
@@ -248,9 +253,9 @@ impl Table {
         }
     }
 
-    fn histories(&mut self, state: &State) {
+    fn histories<'a>(&mut self, state: &State, figures: impl Fn(u32) -> Option<&'a Profile>) {
         for r in &state.rounds {
-            let Some(p) = state.profile_of(r.number) else { continue };
+            let Some(p) = figures(r.number) else { continue };
             let by: HashMap<&str, f64> = p.rows.iter().map(|x| (x.name.as_str(), p.ms(x))).collect();
             for l in &mut self.layers {
                 l.history.push(by.get(l.name.as_str()).copied());

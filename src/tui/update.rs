@@ -253,6 +253,7 @@ impl App {
                 self.list.reverse = !self.list.reverse;
                 self.resort()
             }
+            Act::Tokens => (self.tokens, self.table_stale) = (!self.tokens, true),
             Act::Flat => {
                 self.list.flat = !self.list.flat;
                 self.resort()
@@ -605,6 +606,7 @@ impl App {
             Act::Cancel => self.draft.is_some() || !self.list.filter.is_empty() || self.view != View::Review,
             Act::Follow => self.view == View::Agents || (self.view == View::Review && self.pane == Pane::Agents),
             Act::NextMatch | Act::PrevMatch => !self.last_words.is_empty() || !self.list.filter.is_empty(),
+            Act::Tokens => self.view == View::Review && self.state.decoding_of(0).is_some(),
             Act::Sort | Act::SortReverse | Act::Flat | Act::Search | Act::FoldAll => self.view == View::Review,
             Act::Measure => {
                 !self.busy() && self.reviewable() && self.row_layer().is_some_and(|l| l.fig.p50.is_some() && !l.gone)

@@ -1,14 +1,15 @@
 //! Measuring for the host: profiles, ladders, sensitivities, the baseline, and a compressed model against it.
 
-use super::{Compute, JobError, counts, lock, working_batch};
+use super::{Compute, JobError, counts, lock, takes_text, working_batch};
 use crate::eval::{self, EvalError, Margins, Metrics, Scored};
-use crate::exec::{CompileOptions, OutOfMemory, Plan, halving};
+use crate::exec::{CompileOptions, KvFormat, OutOfMemory, Plan, halving};
+use crate::graph::Graph;
 use crate::host::engine::Job;
 use crate::model::Model;
 use crate::plan::{self, Measured, Verdict};
 use crate::profile::{
     self, Doubt, Ladder, LadderOptions, LadderProgress, LatencyStats, Paired, PairedOptions, Profile, ProfileError,
-    ProfileOptions, ProfileUpdate, Ratio, SensCurve, SensOptions, SensUpdate,
+    ProfileOptions, ProfileUpdate, Ratio, SensCurve, SensOptions, SensUpdate, Workload,
 };
 use crate::prune::PruneError;
 use crate::recover::RepairError;
@@ -86,6 +87,32 @@ impl Compute {
         })?;
         tell(job, &profile.notes);
         Ok(profile)
+    }
+
+    /// One token after as many as a window has; `None` where there is nothing that goes token by token.
+    pub(super) fn profile_decoding(&self, model: &Model, job: &Job) -> Result<Option<Profile>, JobError> {
+        if !takes_text(model) || !self.device.device.is_cpu() {
+            return Ok(None);
+        }
+        let context = model.graph.input_shape().ok().and_then(|s| s.first().copied()).unwrap_or(512);
+        let model = Model { graph: Arc::new(Graph::clone(&model.graph).freed()), ..model.clone() };
+        let options = ProfileOptions {
+            threads: self.threads(),
+            device: self.device.device.clone(),
+            device_words: self.device.words.clone(),
+            ceilings: *lock(&self.ceilings),
+            // Beside passes, which forecasts rest on.
+            time_limit: self.patient(ProfileOptions::default().time_limit / 3),
+            workload: Workload::Decode { context, kv: KvFormat::default() },
+            ..ProfileOptions::default()
+        };
+        let profile = profile::profile(&model, &options, job.cancel(), &mut |update| match update {
+            ProfileUpdate::Progress { label, done, total } => job.progress("tokens", label, done, total),
+            // The rows that are shown live are those of passes.
+            ProfileUpdate::Ceilings(_) | ProfileUpdate::Rows { .. } => {}
+        })?;
+        tell(job, &profile.notes);
+        Ok(Some(profile))
     }
 
     pub(super) fn measure_ladders(&self, state: &State, job: &Job) -> Result<Vec<Ladder>, JobError> {

@@ -313,6 +313,10 @@ impl Work for Compute {
         self.on_original(|| self.profile_model(state, &self.model_of(state, round)?, job))
     }
 
+    fn decoding(&self, state: &State, round: u32, job: &Job) -> Result<Option<Profile>, JobError> {
+        self.on_original(|| self.profile_decoding(&self.model_of(state, round)?, job))
+    }
+
     fn beside_original(&self, state: &State, round: u32, job: &Job) -> Result<Option<Paired>, JobError> {
         self.on_original(|| self.time_beside(state, &self.model_of(state, round)?, job))
     }

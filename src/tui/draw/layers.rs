@@ -5,6 +5,7 @@ use crate::config::text::{fit_end, left, right, width};
 use crate::config::{Act, Role};
 use crate::graph::MacConvention;
 use crate::plan::{Action, Target};
+use crate::profile::Workload;
 use crate::session::Standing;
 use crate::tui::app::{Pane, Shown};
 use crate::tui::list::{RowRef, SortKey};
@@ -432,7 +433,12 @@ fn legend(c: &mut Canvas<'_>, area: Rect, p50: f64, t: &Table) {
     if let Some((ms, batch, doubtful, replayed)) = t.whole.filter(|_| t.live_runs == 0) {
         let mark = num::mark(doubtful);
         let how = if replayed { ", replayed" } else { "" };
-        let text = format!("{dot}whole {}{mark} ms, batch {batch}{how}", num::ms(ms));
+        let text = match t.workload {
+            Workload::Pass => format!("{dot}whole {}{mark} ms, batch {batch}{how}", num::ms(ms)),
+            Workload::Decode { context, .. } => {
+                format!("{dot}a token after {context} {}{mark} ms, {:.1}/s", num::ms(ms), 1e3 / ms.max(1e-9))
+            }
+        };
         spans.push(span(text, if doubtful { pal.fg(Role::Warn) } else { dim }));
     }
     if app.list.order_held {

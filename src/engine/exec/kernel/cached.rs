@@ -161,18 +161,23 @@ impl Store {
         par.run(blocks * self.heads * parts, |i| {
             let (b, rest) = (i / (self.heads * parts), i % (self.heads * parts));
             let head = rest / parts;
-            let job = Job {
-                store: self,
-                core,
-                q,
-                head,
-                queries: head * group + rest % parts * each..head * group + (rest % parts + 1) * each,
-                rows: b * block..rows.min((b + 1) * block),
-                first,
-                past,
-                out,
-            };
-            dispatch(job);
+            let (rows, queries) = (b * block..rows.min((b + 1) * block), rest % parts * each);
+            let pages = (past + rows.end).div_ceil(PAGE) - core.first_seen(past + rows.start) / PAGE;
+            // What is not inlined into `dispatch` has none of its instructions: buffers are had before.
+            with_scratch(|s| {
+                dispatch(Job {
+                    store: self,
+                    core,
+                    q,
+                    head,
+                    queries: head * group + queries..head * group + queries + each,
+                    scores: room(&mut s.f32, rows.len() * each * pages * PAGE),
+                    rows,
+                    first,
+                    past,
+                    out,
+                })
+            });
         });
     }
 }
@@ -187,6 +192,8 @@ struct Job<'a> {
     rows: std::ops::Range<usize>,
     first: usize,
     past: usize,
+    /// Room for them, page by page.
+    scores: &'a mut [f32],
     out: Shared<f32>,
 }
 
@@ -205,60 +212,53 @@ impl LaneKernel for Job<'_> {
 
 impl Job<'_> {
     #[inline(always)]
-    fn over<V: Lanes, C: Cell>(&self, k: &[C], values: &[C], scales: Option<[&[f32]; 2]>) {
-        let Job { store, core, q, head, ref queries, ref rows, first, past, out } = *self;
+    fn over<V: Lanes, C: Cell>(self, k: &[C], values: &[C], scales: Option<[&[f32]; 2]>) {
+        let Job { store, core, q, head, queries, rows, first, past, scores, out } = self;
         let Store { heads, qk, v, pitch, .. } = *store;
         let (width, pages) = (core.heads * v, (past + rows.end).div_ceil(PAGE));
         // What a sliding window hides from all rows is not looked at.
         let hidden = core.first_seen(past + rows.start) / PAGE;
-        let stride = (pages - hidden) * PAGE;
-        let lines = || rows.clone().flat_map(|r| queries.clone().map(move |h| (r, h)));
-        let key_scales = scales.map(|s| s[0]);
-        with_scratch(|s| {
-            let scores = room(&mut s.f32, rows.len() * queries.len() * stride);
-            for page in hidden..pages {
-                let base = page * heads + head;
-                let keys = &k[base * qk * PAGE..][..qk * PAGE];
-                let scales = key_scales.map(|s| &s[base * PAGE..][..PAGE]);
-                for (i, (r, h)) in lines().enumerate() {
-                    let mut y = score::<V, C>(q.row(first + r, h * qk, qk), keys).mul(V::splat(core.scale));
-                    if let Some(scales) = scales {
-                        // SAFETY: sixteen scales of a page and head.
-                        y = y.mul(unsafe { V::load(scales.as_ptr()) });
-                    }
-                    // SAFETY: a page's place in this line.
-                    unsafe { y.store(scores[i * stride + (page - hidden) * PAGE..][..PAGE].as_mut_ptr()) };
+        let (stride, group) = ((pages - hidden) * PAGE, queries.len());
+        for page in hidden..pages {
+            let base = page * heads + head;
+            let keys = &k[base * qk * PAGE..][..qk * PAGE];
+            for i in 0..rows.len() * group {
+                let (r, h) = (rows.start + i / group, queries.start + i % group);
+                let mut y = score::<V, C>(q.row(first + r, h * qk, qk), keys).mul(V::splat(core.scale));
+                if let Some([scales, _]) = scales {
+                    // SAFETY: sixteen scales of a page and head.
+                    y = y.mul(unsafe { V::load(scales[base * PAGE..][..PAGE].as_ptr()) });
+                }
+                // SAFETY: a page's place in this line.
+                unsafe { y.store(scores[i * stride + (page - hidden) * PAGE..][..PAGE].as_mut_ptr()) };
+            }
+        }
+        for (i, line) in scores.chunks_exact_mut(stride).enumerate() {
+            let (r, h) = (rows.start + i / group, queries.start + i % group);
+            let (from, end) = (core.first_seen(past + r) - hidden * PAGE, past + r + 1 - hidden * PAGE);
+            core.capped(&mut line[from..end]);
+            rows::softmax(&mut line[from..end], end - from);
+            line[..from].fill(0.0);
+            line[end..].fill(0.0);
+            if let Some([_, scales]) = scales {
+                for (page, weights) in (hidden..).zip(line.chunks_exact_mut(PAGE)) {
+                    let scales = &scales[(page * heads + head) * PAGE..][..PAGE];
+                    weights.iter_mut().zip(scales).for_each(|(w, s)| *w *= s);
                 }
             }
-            for (i, (r, h)) in lines().enumerate() {
-                let line = &mut scores[i * stride..][..stride];
-                let [from, end] = [core.first_seen(past + r), past + r + 1].map(|t| t - hidden * PAGE);
-                core.capped(&mut line[from..end]);
-                rows::softmax(&mut line[from..end], end - from);
-                line[..from].fill(0.0);
-                line[end..].fill(0.0);
-                if let Some([_, all]) = scales {
-                    for (page, weights) in (hidden..).zip(line.chunks_exact_mut(PAGE)) {
-                        let scales = &all[(page * heads + head) * PAGE..][..PAGE];
-                        weights.iter_mut().zip(scales).for_each(|(w, s)| *w *= s);
-                    }
-                }
-                // SAFETY: every row and head is of one job.
-                let out = unsafe { out.part(r * width + h * v, v) };
-                for from in (0..v).step_by(16) {
-                    let page = |page: usize| &values[((hidden + page) * heads + head) * PAGE * pitch + from..];
-                    let sum = mix::<V, C>(&scores[i * stride..][..stride], pitch, page);
-                    let n = 16.min(v - from);
-                    // SAFETY: so many are left.
-                    unsafe {
-                        match n {
-                            16 => sum.store(out[from..from + 16].as_mut_ptr()),
-                            _ => sum.store_part(out[from..].as_mut_ptr(), n),
-                        }
+            // SAFETY: every row and head is of one job.
+            let out = unsafe { out.part(r * width + h * v, v) };
+            for from in (0..v).step_by(16) {
+                let sum = mix::<V, C>(line, &values[(hidden * heads + head) * PAGE * pitch + from..], pitch, heads);
+                // SAFETY: so many are left.
+                unsafe {
+                    match v - from {
+                        left @ ..16 => sum.store_part(out[from..].as_mut_ptr(), left),
+                        _ => sum.store(out[from..from + 16].as_mut_ptr()),
                     }
                 }
             }
-        });
+        }
     }
 }
 
@@ -287,15 +287,15 @@ fn score<V: Lanes, C: Cell>(q: &[f32], keys: &[C]) -> V {
     a.add(b).add(c.add(d))
 }
 
-/// Sixteen values of all tokens by their weights; `page` is where a page's first token has them.
+/// Sixteen values of all tokens by their weights: those from the first on, `pitch` from token to token, pages of `heads` heads.
 #[inline(always)]
-fn mix<'a, V: Lanes, C: Cell + 'a>(weights: &[f32], pitch: usize, page: impl Fn(usize) -> &'a [C]) -> V {
+fn mix<V: Lanes, C: Cell>(weights: &[f32], values: &[C], pitch: usize, heads: usize) -> V {
     let zero = V::splat(0.0);
     let (mut a, mut b, mut c, mut d) = (zero, zero, zero, zero);
     for (i, weights) in weights.chunks_exact(PAGE).enumerate() {
-        let x = page(i);
-        assert!(x.len() >= (PAGE - 1) * pitch + 16);
-        let mut at = x.as_ptr();
+        let page = &values[i * heads * PAGE * pitch..];
+        assert!(page.len() >= (PAGE - 1) * pitch + 16);
+        let mut at = page.as_ptr();
         for w in weights.chunks_exact(4) {
             // SAFETY: as was asserted.
             unsafe {

@@ -105,7 +105,8 @@ pub(super) fn dispatch<J: LaneKernel>(job: J) -> J::Out {
         fn pair<J: LaneKernel>(job: J) -> J::Out {
             job.run::<x86::Pair>()
         }
-        let middle = is_x86_feature_detected!("avx2") && is_x86_feature_detected!("fma") && is_x86_feature_detected!("f16c");
+        let middle =
+            is_x86_feature_detected!("avx2") && is_x86_feature_detected!("fma") && is_x86_feature_detected!("f16c");
         if middle && super::avx512::floats() && is_x86_feature_detected!("avx512dq") {
             // SAFETY: the features were detected.
             return unsafe { wide(job) };
