@@ -60,6 +60,8 @@ pub enum Cmd {
     Profile(Profile),
     /// Evaluate a model on a data set.
     Eval(Eval),
+    /// Let a language model write, and tell how long each token takes.
+    Generate(Generate),
     /// Compress without a screen: profile, propose, decide by policy, compress, evaluate.
     Run(Run),
     /// Check every kernel of this device against double precision, and its timings against what is possible.
@@ -244,6 +246,50 @@ pub struct Eval {
 }
 
 #[derive(Debug, Clone, Args)]
+pub struct Generate {
+    pub model: String,
+    /// What the text begins with.
+    #[arg(long, short, value_name = "TEXT")]
+    pub prompt: Option<String>,
+    /// The same from a file.
+    #[arg(long, value_name = "FILE")]
+    pub prompt_file: Option<PathBuf>,
+    /// Tokens to write at most.
+    #[arg(long, short = 'n', value_name = "N", default_value_t = 128)]
+    pub tokens: usize,
+    /// 0 takes the likeliest token each time; 1 draws as the model says.
+    #[arg(long, value_name = "T", default_value_t = 0.0)]
+    pub temperature: f64,
+    /// Draw from the N likeliest tokens only; 0: from all.
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    pub top_k: usize,
+    /// Draw from the likeliest tokens that make up this probability.
+    #[arg(long, value_name = "P", default_value_t = 1.0)]
+    pub top_p: f64,
+    #[arg(long, value_name = "N")]
+    pub seed: Option<u64>,
+    /// What keys and values are kept in: f32, f16 or int8.
+    #[arg(long, value_name = "FORMAT", default_value = "f16")]
+    pub kv: String,
+    /// Go on after a token that ends a text.
+    #[arg(long)]
+    pub ignore_end: bool,
+    /// Leave out the token that the model's prompts begin with, where they do.
+    #[arg(long)]
+    pub no_begin: bool,
+    /// Every linear layer in this precision.
+    #[arg(long, value_name = "PRECISION")]
+    pub precision: Option<String>,
+    /// Of a model that comes without its tokenizer: a `tokenizer.json`, or the original model.
+    #[arg(long, value_name = "PATH")]
+    pub tokenizer: Option<String>,
+    #[arg(long)]
+    pub json: bool,
+    #[command(flatten)]
+    pub on: On,
+}
+
+#[derive(Debug, Clone, Args)]
 pub struct Convert {
     pub model: String,
     /// The file to write.
@@ -291,6 +337,12 @@ pub struct Profile {
     /// Of a language model: tokens of the prompt, 512 by default.
     #[arg(long, value_name = "TOKENS")]
     pub window: Option<usize>,
+    /// Of a language model: measure one token after this many instead of a prompt.
+    #[arg(long, value_name = "CONTEXT", conflicts_with = "window")]
+    pub decode: Option<usize>,
+    /// With --decode: what keys and values are kept in: f32, f16 or int8.
+    #[arg(long, value_name = "FORMAT", default_value = "f16")]
+    pub kv: String,
     /// What MACs count: conv_linear, attention or norms.
     #[arg(long, value_name = "CONVENTION")]
     pub macs: Option<String>,

@@ -87,6 +87,10 @@ fn dispatch(cli: Cli) -> Result<Exit> {
             let settings = computing(&screen, &mut e.on, [("session.calibration", e.calibration.clone())])?;
             headless::eval::run(&e, settings.calibration)
         }
+        Cmd::Generate(mut g) => {
+            computing(&screen, &mut g.on, [])?;
+            headless::generate::run(&g)
+        }
         Cmd::Convert(mut c) => {
             let settings = computing(&screen, &mut c.on, [("session.calibration", c.calibration.clone())])?;
             headless::convert::run(&c, settings.calibration)

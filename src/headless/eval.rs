@@ -34,7 +34,8 @@ pub fn run(args: &Eval, how: Calibration) -> Result<Exit> {
     };
     let opened = setup::device(&args.on)?;
     let ranges = setup::calibrate(&mut model, &args.model, args.calib.as_deref(), how)?;
-    let plan = Plan::of(&model, &CompileOptions::on(&opened))?;
+    let compile = CompileOptions { as_stored: text.is_some(), ..CompileOptions::on(&opened) };
+    let plan = Plan::of(&model, &compile)?;
     out::notes(&model.info.notes);
     // The outputs of one window of a large vocabulary have a hundred megabytes.
     let usual = if text.is_some() { 1 } else { BATCH };

@@ -1,11 +1,12 @@
 //! The same commands without a screen: tables or JSON on standard output, progress on standard error.
 //!
-//! Invariants: standard output carries data only, once, at the end; a headless run looks at the evaluation data for
+//! Invariants: standard output carries data only, once, at the end (a text that a model writes as it comes); a headless run looks at the evaluation data for
 //! verdicts alone, and drives a host through the same frames as a screen.
 
 pub mod convert;
 pub mod demo;
 pub mod eval;
+pub mod generate;
 pub mod out;
 pub mod policy;
 pub mod profile;

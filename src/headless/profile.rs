@@ -6,16 +6,23 @@ use crate::args::Profile as Args;
 use crate::data::Counted;
 use crate::graph::MacConvention;
 use crate::host::compute::{bind, takes_text, usual_batch};
-use crate::profile::{self as profiling, Profile, ProfileError, ProfileOptions, ProfileUpdate};
+use crate::profile::{self as profiling, Profile, ProfileError, ProfileOptions, ProfileUpdate, Workload};
 use crate::session::Opening;
 use crate::words::counted;
-use anyhow::Result;
+use anyhow::{Error, Result, bail};
 
 /// Runs the command; `convention` says what MACs count, `patience` for how much of the usual time is measured.
 pub fn run(args: &Args, convention: MacConvention, patience: f64) -> Result<Exit> {
     let cancel = cancel_on_signals()?;
     let mut model = setup::model(&args.model, &args.on, args.precision.as_deref())?;
-    if takes_text(&model) {
+    let workload = match args.decode {
+        None => Workload::Pass,
+        Some(_) if !takes_text(&model) => bail!("`{}` is no language model: it has no --decode", args.model),
+        Some(context) => {
+            Workload::Decode { context, kv: args.kv.parse().map_err(|e: String| Error::msg(format!("--kv: {e}")))? }
+        }
+    };
+    if takes_text(&model) && workload == Workload::Pass {
         let how = Opening { window: args.window, targets: Counted::Next, ..Opening::default() };
         let windows = how.windows(model.info.context);
         bind(&mut model, &windows);
@@ -31,6 +38,7 @@ pub fn run(args: &Args, convention: MacConvention, patience: f64) -> Result<Exit
         device: device.device.clone(),
         device_words: device.words.clone(),
         time_limit: ProfileOptions::default().time_limit.mul_f64(patience),
+        workload,
         ..ProfileOptions::default()
     };
     let mut line = progress_line("profile");
@@ -70,7 +78,13 @@ fn json(profile: &Profile) -> Result<serde_json::Value> {
 const HEAD: &str = "layer                              kind                    ms      ± ms  share     MACs M  params k       MB bound   kernel";
 
 fn print_table(name: &str, p: &Profile, convention: MacConvention) -> Result<(), Unwritten> {
-    say!("{name} on {}, batch {}, {}", p.device, p.batch, counted(p.runs, "run"))?;
+    match p.workload {
+        Workload::Pass => say!("{name} on {}, batch {}, {}", p.device, p.batch, counted(p.runs, "run"))?,
+        Workload::Decode { context, kv } => {
+            let kept = format!("one token after {context}, keys and values in {}", kv.label());
+            say!("{name} on {}, {kept}, {}", p.device, counted(p.runs, "run"))?;
+        }
+    }
     say!("{HEAD}")?;
     for r in &p.rows {
         say!(
@@ -97,6 +111,9 @@ fn print_table(name: &str, p: &Profile, convention: MacConvention) -> Result<(),
         p.whole.p95,
         p.whole.origin()
     )?;
+    if p.workload != Workload::Pass && p.whole.p50 > 0.0 {
+        say!("{:.1} tokens/s", 1e3 / p.whole.p50)?;
+    }
     for line in doubts(p) {
         say!("? {line}")?;
     }

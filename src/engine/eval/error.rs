@@ -21,6 +21,8 @@ pub enum EvalError {
     Exec(#[from] ExecError),
     #[error("tensor library: {0}")]
     Tensor(TensorError),
+    #[error("logit {at} is no number; hint: the weights are damaged, or a precision overflows")]
+    NotFinite { at: usize },
     #[error(transparent)]
     Cancelled(#[from] Cancelled),
 }
@@ -37,7 +39,11 @@ impl OutOfMemory for EvalError {
             EvalError::Exec(e) => e.is_out_of_memory(),
             EvalError::Tensor(e) => e.inner().is_out_of_memory(),
             EvalError::Task(TaskError::Tensor(e)) => e.inner().is_out_of_memory(),
-            EvalError::Task(_) | EvalError::Empty { .. } | EvalError::Data(_) | EvalError::Cancelled(_) => false,
+            EvalError::Task(_)
+            | EvalError::Empty { .. }
+            | EvalError::Data(_)
+            | EvalError::NotFinite { .. }
+            | EvalError::Cancelled(_) => false,
         }
     }
 }

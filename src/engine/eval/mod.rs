@@ -1,15 +1,17 @@
-//! Evaluation: passes over a data set, and trials on images that were held back. What is counted is the task's (`task`).
+//! Evaluation: passes over a data set, texts that a model writes, and trials on images that were held back. What is counted is the task's (`task`).
 //!
 //! Not here: latency (`profile`). Invariants: every image of the set is counted exactly once, in order; an output that is
 //! not a number is an error, never a wrong class.
 
 mod error;
+mod generate;
 mod margin;
 mod run;
 mod trial;
 mod views;
 
 pub use error::{EvalError, Result};
+pub use generate::{Sampler, Sampling, Written, generate};
 pub use margin::Margins;
 pub use run::{evaluate, logits, score_with};
 pub use trial::{Correction, Model as TrialModel, Outcome as TrialOutcome, TrialOptions, Trials, ViewFacts};

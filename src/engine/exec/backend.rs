@@ -4,6 +4,8 @@
 //! nothing changes a backend, so threads may share it: a run writes to the [`State`] that it is given; inputs have been
 //! checked against the graph before they come here.
 
+use super::cache::Past;
+use super::decode::Wanted;
 use super::error::Result;
 use super::lower::StepInfo;
 use super::replay::{Launch, Replays};
@@ -45,6 +47,18 @@ pub(super) trait Backend: Send + Sync {
         let start = Instant::now();
         let out = self.run(state, x, &[id], None)?.swap_remove(0);
         Ok((out, start.elapsed()))
+    }
+
+    /// Why it does not go token by token, if so.
+    fn decodes(&self) -> Result<(), &'static str> {
+        Err("goes token by token on a CPU's own kernels only; hint: `--device cpu`")
+    }
+
+    /// Runs tokens `x`, `[sequences, tokens]`, after those of `past`, to which it adds theirs; the outputs that are wanted,
+    /// `[sequences, tokens, ..]`.
+    fn decode(&self, _: &mut State, _: Past<'_>, _x: &Tensor, _: Wanted, _: Times<'_>) -> Result<Tensor> {
+        let why = self.decodes().err().unwrap_or_default();
+        Err(candle_core::Error::Msg(why.into()).into())
     }
 
     /// Runs a batch up to `cut` and returns the values that cross it.

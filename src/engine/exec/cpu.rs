@@ -4,14 +4,17 @@
 //! arenas of its session.
 
 use super::backend::{ActivationMemory, Backend, Cut, Live, LiveValues, State};
+use super::cache::Past;
+use super::decode::Wanted;
 use super::device::{self, Workers};
 use super::error::{ExecError, Result};
 use super::input;
 use super::kernel::simple;
-use super::lower::{Lowered, StepInfo, lower};
+use super::lower::{Lowered, Step, StepInfo, lower};
+use super::plan::CompileOptions;
 use super::run::{Arenas, Feed, PartialRun, Times, run};
 use super::sizes::{Known, Sizes};
-use crate::graph::{Binding, Graph, NodeId, Precisions, least};
+use crate::graph::{Binding, Graph, NodeId, Op, Precisions, least};
 use crate::model::ParamStore;
 use candle_core::{DType, Device, Tensor};
 use std::ops::Range;
@@ -29,7 +32,7 @@ pub(super) struct Cpu {
 }
 
 impl Cpu {
-    /// Lowers `graph` for `threads` threads; `None`: [`device::threads`].
+    /// Lowers `graph` for as many threads as `options` say; `None`: [`device::threads`].
     ///
     /// # Errors
     /// Those of [`lower`], and threads that cannot be had.
@@ -37,11 +40,10 @@ impl Cpu {
         graph: Arc<Graph>,
         params: &ParamStore,
         precision: &Precisions,
-        keep: &[String],
-        threads: Option<usize>,
+        options: &CompileOptions,
     ) -> Result<Cpu> {
-        let low = lower(&graph, params, precision, keep)?;
-        let pool = device::pool(threads.unwrap_or_else(device::threads).max(1))?;
+        let low = lower(&graph, params, precision, options)?;
+        let pool = device::pool(options.threads.unwrap_or_else(device::threads).max(1))?;
         let held_bytes = low.steps.iter().map(|s| s.info.held_bytes).sum();
         let binding = least(&graph)?;
         let least = (binding, Arc::new(Sizes::of(&graph, &low, binding)?));
@@ -68,6 +70,7 @@ impl Cpu {
         sizes: &Sizes,
         steps: Range<usize>,
         fetch: &[usize],
+        past: Option<Past<'_>>,
         times: Times<'_>,
     ) -> Result<Vec<Vec<f32>>> {
         let x = x.to_device(&Device::Cpu)?.to_dtype(DType::F32)?.contiguous()?;
@@ -84,13 +87,21 @@ impl Cpu {
             _ => None,
         };
         let feeds = &[Feed { value, data, turn }];
-        Ok(self.job(arenas, &PartialRun { steps, feeds, fetch, sizes, images: x.dim(0)? }, times))
+        Ok(self.job(arenas, &PartialRun { steps, feeds, fetch, sizes, images: x.dim(0)?, past }, times))
     }
 
     /// The first step at or after `cut`, and the nodes whose values cross it, each with its value.
     fn before(&self, cut: &Cut) -> (usize, Vec<(NodeId, usize)>) {
         let low = &self.low;
         let first = low.steps.partition_point(|s| s.last < cut.id);
+        // A value may go by two node names (an image and its tokens); the first is the one that computes it.
+        let name = |v: usize| low.value_of.iter().position(|x| *x == Some(v)).map(|i| (NodeId(i as u32), v));
+        (first, self.crossing(first).into_iter().filter_map(name).collect())
+    }
+
+    /// The values that steps from `first` on read of those before, ascending.
+    fn crossing(&self, first: usize) -> Vec<usize> {
+        let low = &self.low;
         let mut crossing: Vec<usize> = low.steps[first..]
             .iter()
             .flat_map(|s| s.inputs.iter().chain(&s.residual).copied())
@@ -98,9 +109,7 @@ impl Cpu {
             .collect();
         crossing.sort_unstable();
         crossing.dedup();
-        // A value may go by two node names (an image and its tokens); the first is the one that computes it.
-        let name = |v: usize| low.value_of.iter().position(|x| *x == Some(v)).map(|i| (NodeId(i as u32), v));
-        (first, crossing.into_iter().filter_map(name).collect())
+        crossing
     }
 
     /// A channels-last batch as a tensor of the shape that the node's op documents.
@@ -140,9 +149,54 @@ impl Backend for Cpu {
     fn run(&self, state: &mut State, x: &Tensor, ids: &[NodeId], times: Times<'_>) -> Result<Vec<Tensor>> {
         let fetch: Vec<usize> = ids.iter().filter_map(|id| self.low.value_of[id.index()]).collect();
         let sizes = self.sizes(&mut state.sizes, input::binding(&self.graph, x)?)?;
-        let outs = self.on_input(&state.arenas, x, &sizes, 0..self.low.steps.len(), &fetch, times)?;
+        let outs = self.on_input(&state.arenas, x, &sizes, 0..self.low.steps.len(), &fetch, None, times)?;
         let images = x.dim(0)?;
         ids.iter().zip(outs).map(|(id, out)| self.tensor(*id, &sizes, out, images)).collect()
+    }
+
+    fn decodes(&self) -> Result<(), &'static str> {
+        Ok(())
+    }
+
+    fn decode(
+        &self,
+        state: &mut State,
+        past: Past<'_>,
+        x: &Tensor,
+        wanted: Wanted,
+        mut times: Times<'_>,
+    ) -> Result<Tensor> {
+        let (output, steps, images) = (self.graph.output, self.low.steps.len(), x.dim(0)?);
+        let binding = input::binding(&self.graph, x)?;
+        let sizes = self.sizes(&mut state.sizes, binding)?;
+        let fetch: Vec<usize> = self.low.value_of[output.index()].into_iter().collect();
+        // Where all ops are causal, factors are of each token's own.
+        let alone = |s: &Step| match &self.graph.node(s.info.node).op {
+            Op::Mul => true,
+            op => op.traits().per_token,
+        };
+        let first = self.low.steps.iter().rposition(|s| !alone(s)).map_or(0, |i| i + 1);
+        if wanted == Wanted::All || binding.tokens == Some(1) || first == steps {
+            let outs = self.on_input(&state.arenas, x, &sizes, 0..steps, &fetch, Some(past), times)?;
+            return self.tensor(output, &sizes, outs.into_iter().next().unwrap_or_default(), images);
+        }
+        // After the last step in which tokens meet, the others' values are not asked for.
+        let crossing = self.crossing(first);
+        let outs = self.on_input(&state.arenas, x, &sizes, 0..first, &crossing, Some(past), times.as_deref_mut())?;
+        let last: Vec<Vec<f32>> = (outs.iter().zip(&crossing))
+            .map(|(all, v)| {
+                let each = sizes.places[*v].numel;
+                let row = each / binding.tokens.unwrap_or(1).max(1);
+                all.chunks_exact(each.max(1)).flat_map(|image| &image[each - row..]).copied().collect()
+            })
+            .collect();
+        let one = self.sizes(&mut state.sizes, Binding::tokens(1))?;
+        let feed = |(&value, data)| Feed { value, data, turn: None };
+        let feeds: Vec<Feed<'_>> = crossing.iter().zip(last.iter().map(Vec::as_slice)).map(feed).collect();
+        let job =
+            PartialRun { steps: first..steps, feeds: &feeds, fetch: &fetch, sizes: &one, images, past: Some(past) };
+        let outs = self.job(&state.arenas, &job, times);
+        self.tensor(output, &one, outs.into_iter().next().unwrap_or_default(), images)
     }
 
     fn run_to(&self, state: &mut State, x: &Tensor, cut: &Cut) -> Result<Live> {
@@ -150,7 +204,7 @@ impl Backend for Cpu {
         let fetch: Vec<usize> = crossing.iter().map(|(_, v)| *v).collect();
         let binding = input::binding(&self.graph, x)?;
         let sizes = self.sizes(&mut state.sizes, binding)?;
-        let outs = self.on_input(&state.arenas, x, &sizes, 0..first, &fetch, None)?;
+        let outs = self.on_input(&state.arenas, x, &sizes, 0..first, &fetch, None, None)?;
         let bytes = outs.iter().map(|v| 4 * v.len() as u64).sum();
         let values = crossing.iter().zip(outs).map(|((id, _), v)| (*id, v.into())).collect();
         Ok(Live { cut: cut.clone(), images: x.dim(0)?, bytes, values: LiveValues::Host(binding, values) })
@@ -176,7 +230,7 @@ impl Backend for Cpu {
         }
         let fetch: Vec<usize> = self.low.value_of[output.index()].into_iter().collect();
         let steps = first..self.low.steps.len();
-        let job = PartialRun { steps, feeds: &feeds, fetch: &fetch, sizes, images: live.images };
+        let job = PartialRun { steps, feeds: &feeds, fetch: &fetch, sizes, images: live.images, past: None };
         let outs = self.job(&state.arenas, &job, None);
         self.tensor(output, sizes, outs.into_iter().next().unwrap_or_default(), live.images)
     }

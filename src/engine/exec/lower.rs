@@ -10,6 +10,7 @@ mod layer;
 mod step;
 
 use super::error::{ExecError, Result};
+use super::plan::CompileOptions;
 use crate::graph::{self, Graph, NodeId, Op, Precisions};
 use crate::model::ParamStore;
 pub(super) use chain::{Chain, chains, check_names};
@@ -20,7 +21,13 @@ use step::Value;
 pub(crate) use step::{Call, Lowered, Step};
 
 /// Lowers the reachable part of `graph`. What is made holds for any number of tokens, where that is free.
-pub(crate) fn lower(graph: &Graph, params: &ParamStore, precision: &Precisions, keep: &[String]) -> Result<Lowered> {
+pub(crate) fn lower(
+    graph: &Graph,
+    params: &ParamStore,
+    precision: &Precisions,
+    options: &CompileOptions,
+) -> Result<Lowered> {
+    let (keep, as_stored) = (&options.keep, options.as_stored);
     check_names(graph, precision, keep)?;
     let shapes = graph::shapes_at(graph, graph::least(graph)?)?;
     let mut low = Lowered { steps: vec![], values: vec![], value_of: vec![None; graph.nodes.len()] };
@@ -52,9 +59,12 @@ pub(crate) fn lower(graph: &Graph, params: &ParamStore, precision: &Precisions, 
         let skip = chain.add.map(|(_, other)| other);
         let inputs = node.inputs.iter().map(|&i| value(&low, i)).collect::<Result<Vec<_>, _>>()?;
         let residual = skip.map(|id| value(&low, id)).transpose()?;
-        let b = Builder { graph, params, precision, shapes: &shapes, chain: &chain, node };
+        let b = Builder { graph, params, precision, shapes: &shapes, chain: &chain, node, as_stored };
         let (kernel, name, bytes) = b.kernel()?;
-        b.release();
+        // What is multiplied as it is stored stays where it is.
+        if !as_stored {
+            b.release();
+        }
         packed += bytes[1];
         if packed > TRIM_EVERY {
             trim();

@@ -7,12 +7,14 @@
 
 mod arena;
 mod backend;
+mod cache;
 mod cancel;
 pub mod candle;
 mod capability;
 mod cpu;
 #[cfg(feature = "cuda")]
 mod cuda;
+mod decode;
 pub mod device;
 mod error;
 mod input;
@@ -31,9 +33,11 @@ pub use backend::{ActivationMemory, Cut, Live};
 pub use cancel::{Cancel, Cancelled};
 pub(crate) use candle::timed_on;
 pub use capability::{Capabilities, Support, Timing};
+pub use decode::{DecodeOptions, Decoder};
 pub use device::Kernels;
 pub use device::{set_threads, threads};
 pub use error::{ExecError, Result};
+pub use kernel::cached::KvFormat;
 pub(crate) use kernel::peak::best;
 pub use kernel::peak::{Peak, peak};
 pub use lower::{Fusion, StepInfo, fusions};

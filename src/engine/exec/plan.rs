@@ -22,11 +22,20 @@ pub struct CompileOptions {
     pub threads: Option<usize>,
     /// Nodes whose outputs must exist (for [`super::Session::capture`]); they end a step, nothing fuses across them.
     pub keep: Vec<String>,
+    /// On a CPU, multiply the weights of linears that stay in f32 as a file stores them (half precision, GGML's blocks), instead of
+    /// unpacking them when the plan is made: a fraction of the memory, and of what a token reads. What comes out differs by rounding.
+    pub as_stored: bool,
 }
 
 impl Default for CompileOptions {
     fn default() -> Self {
-        CompileOptions { device: Device::Cpu, kernels: Kernels::Device, threads: None, keep: Vec::new() }
+        CompileOptions {
+            device: Device::Cpu,
+            kernels: Kernels::Device,
+            threads: None,
+            keep: Vec::new(),
+            as_stored: false,
+        }
     }
 }
 
@@ -34,6 +43,11 @@ impl CompileOptions {
     /// On the device that was opened.
     pub fn on(opened: &Opened) -> CompileOptions {
         CompileOptions { device: opened.device.clone(), kernels: opened.kernels, ..CompileOptions::default() }
+    }
+
+    /// With weights multiplied as they are stored.
+    pub fn as_stored(self) -> CompileOptions {
+        CompileOptions { as_stored: true, ..self }
     }
 
     /// With these nodes kept.
@@ -97,7 +111,7 @@ impl Plan {
         let (g, keep) = (graph.clone(), &options.keep);
         let params = &*export::settled(&graph, params, precision);
         let backend: Arc<dyn Backend> = match (options.kernels, &options.device) {
-            (Kernels::Device, Device::Cpu) => Arc::new(Cpu::build(g, params, precision, keep, options.threads)?),
+            (Kernels::Device, Device::Cpu) => Arc::new(Cpu::build(g, params, precision, options)?),
             (_, device) => Arc::new(Program::build(g, params, precision, keep, device)?),
         };
         let steps: Arc<[StepInfo]> = backend.steps().into();

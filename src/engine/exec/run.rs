@@ -2,6 +2,7 @@
 //! chunk a thread; a batch smaller than the threads is run by all threads together, step by step.
 
 use super::arena::LINE;
+use super::cache::Past;
 use super::device::Workers;
 use super::kernel::{Par, simple};
 use super::lower::{Call, Lowered};
@@ -32,6 +33,8 @@ pub(crate) struct PartialRun<'a> {
     /// Those of the batch.
     pub sizes: &'a Sizes,
     pub images: usize,
+    /// What went before, when tokens come one after the other.
+    pub past: Option<Past<'a>>,
 }
 
 /// Holds every value of one chunk; see [`super::arena`].
@@ -78,8 +81,9 @@ pub(crate) fn run(
         return outs;
     }
     let threads = pool.rayon.current_num_threads();
-    let par = threads > 1 && job.images < threads;
-    let size = if par { job.images } else { chunk(job.sizes, weight_bytes, job.images, threads) };
+    // Weights are fetched once for all sequences that go on.
+    let par = threads > 1 && (job.images < threads || job.past.is_some());
+    let size = if par || job.past.is_some() { job.images } else { chunk(job.sizes, weight_bytes, job.images, threads) };
     let mut parts: Vec<Vec<&mut [f32]>> = (0..job.images.div_ceil(size)).map(|_| Vec::new()).collect();
     for (out, &v) in outs.iter_mut().zip(job.fetch) {
         let len = job.sizes.places[v].numel * size;
@@ -128,6 +132,7 @@ fn chunk_run(
 ) {
     // A line more than needed: values begin on cache lines.
     let (sizes, images) = (job.sizes, of.len());
+    let past = job.past.map(|p| p.of(of.clone()));
     let len = sizes.arena * images;
     if arena.len() < len + LINE {
         arena.clear();
@@ -172,7 +177,7 @@ fn chunk_run(
                 false => &after[at.start - out.end..at.end - out.end],
             })
         };
-        (step.kernel)(&Call { step, get: &get, images, par }, dst);
+        (step.kernel)(&Call { step, get: &get, images, past, par }, dst);
         if let (Some(clock), Some(start)) = (clock.as_deref_mut(), start) {
             clock[i] += start.elapsed();
         }

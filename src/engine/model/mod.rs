@@ -39,7 +39,7 @@ pub use families::FamilySpec;
 pub use load::{load, load_bytes};
 pub use onnx::onnx as export_onnx;
 pub use options::LoadOptions;
-pub use params::{Dtype, Param, ParamError, ParamStore};
+pub use params::{Dtype, Packed, Param, ParamError, ParamStore};
 pub use random::{random, random_params};
 pub use tokenizer::Tokenizer;
 

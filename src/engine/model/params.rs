@@ -7,6 +7,7 @@ use super::int4::Int4;
 use super::{fp8, int8};
 use crate::graph::WeightFormat;
 use indexmap::IndexMap;
+use rayon::prelude::*;
 use std::borrow::Cow;
 use std::collections::HashSet;
 use std::path::{Path, PathBuf};
@@ -128,7 +129,102 @@ pub(super) fn strided(shape: &[usize], strides: &[isize], start: isize) -> impl 
     })
 }
 
+/// What a matrix is stored in that kernels multiply as it lies.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Packed {
+    F16,
+    Bf16,
+    Block(Block),
+}
+
+impl Packed {
+    /// `f16`, `q4_1`.
+    pub fn label(self) -> String {
+        match self {
+            Packed::F16 => "f16".to_owned(),
+            Packed::Bf16 => "bf16".to_owned(),
+            Packed::Block(block) => block.label().to_ascii_lowercase(),
+        }
+    }
+
+    /// Values that come together.
+    pub fn values(self) -> usize {
+        match self {
+            Packed::F16 | Packed::Bf16 => 1,
+            Packed::Block(block) => block.values(),
+        }
+    }
+
+    /// Bytes of those.
+    pub fn size(self) -> usize {
+        match self {
+            Packed::F16 | Packed::Bf16 => 2,
+            Packed::Block(block) => block.size(),
+        }
+    }
+}
+
 impl Param {
+    /// What it is stored in and the bytes, where kernels can take them as they lie.
+    pub fn packed(&self) -> Option<(Packed, &[u8])> {
+        let (packed, blob, offset) = match &self.data {
+            Data::Blocks { blob, offset, block } => (Packed::Block(*block), blob, *offset),
+            Data::View { blob, offset, dtype: Dtype::F16 } => (Packed::F16, blob, *offset),
+            Data::View { blob, offset, dtype: Dtype::Bf16 } => (Packed::Bf16, blob, *offset),
+            _ => return None,
+        };
+        Some((packed, blob.get(offset..offset + self.numel() / packed.values() * packed.size())?))
+    }
+
+    /// Are all values numbers? Looked at part by part, so that nothing large is unpacked.
+    pub(crate) fn is_finite(&self) -> bool {
+        let finite = |v: &[f32]| v.iter().all(|v| v.is_finite());
+        let Some((packed, bytes)) = self.packed() else { return finite(&self.values()) };
+        const PART: usize = 1 << 16;
+        bytes.par_chunks(PART * packed.size()).all(|part| match packed {
+            Packed::Block(block) => finite(&block.decode(part)),
+            Packed::F16 | Packed::Bf16 => part.chunks_exact(2).all(|b| {
+                let bits = u16::from_le_bytes([b[0], b[1]]);
+                // All ones in the exponent are no number.
+                let exponent = if packed == Packed::F16 { 0x7c00 } else { 0x7f80 };
+                bits & exponent != exponent
+            }),
+        })
+    }
+
+    /// Row `i` of a matrix.
+    pub(crate) fn row(&self, i: usize, out: &mut [f32]) {
+        let n = out.len();
+        let Some((packed, bytes)) = self.packed().filter(|(p, _)| n.is_multiple_of(p.values())) else {
+            return out.copy_from_slice(&self.values()[i * n..][..n]);
+        };
+        let size = n / packed.values() * packed.size();
+        let row = &bytes[i * size..][..size];
+        match packed {
+            Packed::Block(block) => out.copy_from_slice(&block.decode(row)),
+            Packed::F16 | Packed::Bf16 => {
+                for (o, b) in out.iter_mut().zip(row.chunks_exact(2)) {
+                    let bits = u16::from_le_bytes([b[0], b[1]]);
+                    *o = match packed {
+                        Packed::F16 => half::f16::from_bits(bits).to_f32(),
+                        _ => f32::from_bits(u32::from(bits) << 16),
+                    };
+                }
+            }
+        }
+    }
+
+    /// A matrix of these bytes, for tests.
+    #[cfg(test)]
+    pub(crate) fn packed_in(shape: Vec<usize>, bytes: Vec<u8>, packed: Packed) -> Option<Param> {
+        let blob = Blob::Owned(bytes.into());
+        match packed {
+            Packed::F16 => Param::view(shape, blob, 0, Dtype::F16),
+            Packed::Bf16 => Param::view(shape, blob, 0, Dtype::Bf16),
+            Packed::Block(block) => Param::blocks(shape, blob, 0, block),
+        }
+    }
+
     /// An owned tensor; `None` when `data.len()` is not the product of `shape`.
     pub fn owned(shape: Vec<usize>, data: Vec<f32>) -> Option<Param> {
         (numel_of(&shape)? == data.len()).then(|| Param { shape, data: Data::Owned(data.into()) })

@@ -11,13 +11,14 @@
 //! precision and bytes is what the compiled plan reports. Rows stream out while samples come in.
 
 use super::load::{Load, Watch};
-use super::paired::{ORDER_SEED, Order, REPEAT_MS, REPEAT_WHOLE, pick, timed};
+use super::paired::{ORDER_SEED, Order, REPEAT_MS, REPEAT_WHOLE, pick};
 use super::stats::{self, ms};
 use super::turns::{Clock, LEAST, Turns};
-use super::{Bound, Ceilings, Doubt, Gauges, GpuFigures, LatencyStats, LayerRow, Profile, Result};
-use crate::exec::{Cancel, Capabilities, CompileOptions, Kernels, Observer, PeakWatch, Plan, Session, Support};
+use super::workload::{Counts, Decoding, Passes, Runs};
+use super::{Bound, Ceilings, Doubt, Gauges, GpuFigures, LatencyStats, LayerRow, Profile, Result, Workload};
+use crate::exec::{Cancel, Capabilities, CompileOptions, Kernels, Observer, PeakWatch, Plan, Support};
 use crate::exec::{halving, smaller_batch};
-use crate::graph::{Graph, Macs, describe, macs, shapes};
+use crate::graph::{Graph, Macs, describe};
 use crate::model::Model;
 use crate::quant::Precision;
 use candle_core::{Device, Tensor};
@@ -38,6 +39,7 @@ pub struct ProfileOptions {
     /// Known ceilings, or `None` to measure them first.
     pub ceilings: Option<Ceilings>,
     pub watch: Watch,
+    pub workload: Workload,
 }
 
 impl Default for ProfileOptions {
@@ -51,6 +53,7 @@ impl Default for ProfileOptions {
             time_limit: Duration::from_secs(12),
             ceilings: None,
             watch: Watch::System,
+            workload: Workload::Pass,
         }
     }
 }
@@ -100,22 +103,28 @@ pub fn profile(
     };
     update(ProfileUpdate::Ceilings(ceilings));
     cancel.check()?;
-    let compile =
-        CompileOptions { device: options.device.clone(), threads: options.threads, ..CompileOptions::default() };
-    let mut session = Plan::of(model, &compile)?.session();
+    // Forecasts of passes rest on kernels that were timed with weights in f32 (`ladder`).
+    let as_stored = !options.workload.is_pass();
+    let (device, threads_asked) = (options.device.clone(), options.threads);
+    let compile = CompileOptions { device, threads: threads_asked, as_stored, ..CompileOptions::default() };
+    let plan = Plan::of(model, &compile)?;
+    if let Workload::Decode { context, kv } = options.workload {
+        let options = ProfileOptions { batch: 1, ..options.clone() };
+        return measure(&mut Decoding::new(&plan, context, kv)?, &options, ceilings, cancel, update);
+    }
+    let mut session = plan.session();
     let (mut profile, batch) = halving(options.batch.max(1), |batch| {
-        let x = noise(&model.graph, batch, &options.device)?;
-        measure(&mut session, &x, &ProfileOptions { batch, ..options.clone() }, ceilings, cancel, update)
+        let (x, options) = (noise(&model.graph, batch, &options.device)?, ProfileOptions { batch, ..options.clone() });
+        measure(&mut Passes { session: &mut session, x: &x }, &options, ceilings, cancel, update)
     })?;
     profile.notes.splice(0..0, unknown);
     profile.notes.extend(smaller_batch(options.batch, batch));
     Ok(profile)
 }
 
-/// One profile with the batch `x`.
+/// One profile of what `runs`.
 fn measure(
-    session: &mut Session,
-    x: &Tensor,
+    runs: &mut dyn Runs,
     options: &ProfileOptions,
     ceilings: Ceilings,
     cancel: &Cancel,
@@ -123,19 +132,19 @@ fn measure(
 ) -> Result<Profile> {
     let threads = options.threads.unwrap_or_else(crate::exec::device::threads);
     let mut notes = Vec::new();
-    let plan = session.plan().clone();
+    let plan = runs.plan().clone();
     let mut seen = Samples::new(plan.steps().len());
     for _ in 0..2 {
         cancel.check()?;
-        session.run(x)?;
+        runs.run()?;
     }
-    session.run_observed(x, &mut seen)?;
+    runs.observed(&mut seen)?;
     seen.clear();
     // After the warm-up, when libraries have what they keep.
     let watch = PeakWatch::start(&options.device)?;
-    session.run(x)?;
+    runs.run()?;
     let memory = watch.map(|w| w.peak()).transpose()?;
-    let launch = session.prepare_timed(x)?;
+    let launch = runs.prepare()?;
     notes.extend(launch.complaint());
     let names: Vec<String> = plan.steps().iter().map(|s| s.name.clone()).collect();
     let busy = if options.device.is_cpu() { threads } else { 1 };
@@ -148,9 +157,9 @@ fn measure(
     let counted = turns.take(|round| {
         for observed in order.pair() {
             if observed {
-                session.run_observed(x, &mut seen)?;
+                runs.observed(&mut seen)?;
             } else {
-                whole_ms.push(timed(session, x)?);
+                whole_ms.push(runs.timed()?);
             }
         }
         let rows = names.iter().zip(&seen.ms).map(|(n, s)| (n.clone(), LatencyStats::of(s))).collect();
@@ -176,12 +185,12 @@ fn measure(
         ..GpuFigures::default()
     });
     match (Gauges::of(&options.device), &mut gpu) {
-        (Some(Ok(gauges)), Some(gpu)) => energy(session, x, &gauges, cancel, gpu)?,
+        (Some(Ok(gauges)), Some(gpu)) => energy(runs, &gauges, cancel, gpu)?,
         (Some(Err(why)), _) => notes.push(why),
         _ => {}
     }
 
-    let facts = Facts::of(plan.graph())?;
+    let facts = Facts::of(plan.graph(), options.workload)?;
     let mut rows = rows(&plan, &facts, &seen, options.batch, ceilings, &load);
     for r in rows.iter_mut().filter(|r| matches!(r.doubt, Some(Doubt::Scatter { .. }))) {
         if r.latency.spread() * r.latency.p50 < MATTERS * whole.p50 {
@@ -193,6 +202,7 @@ fn measure(
         device: options.device_words.clone(),
         threads,
         batch: options.batch,
+        workload: options.workload,
         runs: counted.rounds.len(),
         ceilings,
         whole,
@@ -200,7 +210,7 @@ fn measure(
         load: Some(load),
         weight_bytes: plan.weight_bytes(),
         params: facts.params,
-        macs: facts.macs.iter().copied().sum(),
+        macs: facts.counts.macs.iter().copied().sum(),
         peak_activation_bytes: memory.map_or_else(|| peak(&plan, &facts, options.batch), |m| m.above_start),
         gpu,
         notes,
@@ -209,13 +219,13 @@ fn measure(
 }
 
 /// Runs on for as long as the board's counters need to tell anything, and fills in what they told.
-fn energy(session: &mut Session, x: &Tensor, gauges: &Gauges, cancel: &Cancel, gpu: &mut GpuFigures) -> Result<()> {
+fn energy(runs: &mut dyn Runs, gauges: &Gauges, cancel: &Cancel, gpu: &mut GpuFigures) -> Result<()> {
     let (before, start) = (gauges.read(), Instant::now());
     let mut images = 0;
     while start.elapsed() < ENERGY_WINDOW {
         cancel.check()?;
-        session.run(x)?;
-        images += x.dim(0)?;
+        runs.run()?;
+        images += runs.items();
     }
     let after = gauges.read();
     gpu.gauges = Some(after);
@@ -271,17 +281,15 @@ impl Observer for Samples {
 
 /// Counts per node.
 struct Facts {
-    macs: Vec<Macs>,
-    shapes: Vec<Vec<usize>>,
+    counts: Counts,
     params: u64,
     index: HashMap<String, usize>,
 }
 
 impl Facts {
-    fn of(graph: &Graph) -> Result<Facts> {
+    fn of(graph: &Graph, workload: Workload) -> Result<Facts> {
         Ok(Facts {
-            macs: macs(graph)?,
-            shapes: shapes(graph)?,
+            counts: Counts::of(graph, workload)?,
             params: graph.live().map(|(_, n)| graph.params_of(n)).sum(),
             index: graph.iter().map(|(i, n)| (n.name.clone(), i.index())).collect(),
         })
@@ -297,7 +305,7 @@ impl Facts {
     }
 
     fn elements(&self, node: usize) -> u64 {
-        self.shapes.get(node).map_or(0, |s| s.iter().product::<usize>() as u64)
+        self.counts.shapes.get(node).map_or(0, |s| s.iter().product::<usize>() as u64)
     }
 
     /// Values that the step reads from other steps.
@@ -351,10 +359,11 @@ fn rows(plan: &Plan, facts: &Facts, seen: &Samples, batch: usize, ceilings: Ceil
         let nodes = facts.nodes(&step.name, &step.fused);
         let (Some(&lead), Some(latency)) = (nodes.first(), stats.get(i).copied()) else { continue };
         let Some(node) = graph.nodes.get(lead) else { continue };
-        let macs: Macs = nodes.iter().filter_map(|&n| facts.macs.get(n)).copied().sum();
+        let macs: Macs = nodes.iter().filter_map(|&n| facts.counts.macs.get(n)).copied().sum();
         let out_bytes = seen.out_bytes.get(i).copied().unwrap_or(0);
         let in_bytes: u64 = facts.inputs(graph, &nodes).iter().map(|&n| facts.elements(n) * 4 * batch as u64).sum();
-        let moved = (step.held_bytes + in_bytes + out_bytes).max(1) as f64;
+        let cached: u64 = nodes.iter().filter_map(|&n| facts.counts.cached.get(n)).sum();
+        let moved = (step.held_bytes + in_bytes + out_bytes + cached).max(1) as f64;
         let flops = 2.0 * ((macs.conv_linear + macs.attention) * batch as u64) as f64;
         let peak = arithmetic(step.precision, capable.support(step.precision), ceilings);
         let (bound, efficiency) = under(flops, moved, latency.p50, peak, ceilings.bandwidth_gbs);
@@ -375,7 +384,7 @@ fn rows(plan: &Plan, facts: &Facts, seen: &Samples, batch: usize, ceilings: Ceil
             intensity: flops / moved,
             bound,
             efficiency,
-            out_shape: nodes.last().and_then(|&n| facts.shapes.get(n)).cloned().unwrap_or_default(),
+            out_shape: nodes.last().and_then(|&n| facts.counts.shapes.get(n)).cloned().unwrap_or_default(),
         });
     }
     rows

@@ -15,6 +15,7 @@ mod sensitivity;
 mod stats;
 mod table;
 mod turns;
+mod workload;
 
 pub use ceilings::{busy_side, ceilings, device_bandwidth, device_ceilings};
 pub use error::{ProfileError, Result};
@@ -25,3 +26,4 @@ pub use measure::{ProfileOptions, ProfileUpdate, noise, profile};
 pub use paired::{PairedOptions, paired_latency, whole_latency};
 pub use sensitivity::{BROKEN, SensOptions, SensUpdate, sensitivity};
 pub use table::*;
+pub use workload::Workload;

@@ -1,6 +1,6 @@
 //! Plain data that profiling produces: serializable, no tensors, shared with sessions and screens.
 
-use super::{Load, Reading};
+use super::{Load, Reading, Workload};
 use crate::graph::Macs;
 use crate::quant::Precision;
 use serde::{Deserialize, Serialize};
@@ -167,6 +167,9 @@ pub struct Profile {
     pub device: String,
     pub threads: usize,
     pub batch: usize,
+    /// What a run is; what is counted for one image is then for one token.
+    #[serde(default, skip_serializing_if = "Workload::is_pass")]
+    pub workload: Workload,
     pub runs: usize,
     pub ceilings: Ceilings,
     pub rows: Vec<LayerRow>,

@@ -31,7 +31,12 @@ pub(crate) struct Part<'a> {
     pub at: usize,
 }
 
-impl Part<'_> {
+impl<'a> Part<'a> {
+    /// `n` rows from `first` on.
+    pub fn rows(self, first: usize, n: usize) -> Part<'a> {
+        Part { data: &self.data[first * self.width..(first + n) * self.width], ..self }
+    }
+
     /// `len` columns from `col` on of row `r`.
     pub fn row(&self, r: usize, col: usize, len: usize) -> &[f32] {
         &self.data[r * self.width + self.at + col..][..len]
@@ -105,11 +110,11 @@ impl Attention {
     }
 
     /// The first row that row `r` of an image sees.
-    fn first_seen(&self, r: usize) -> usize {
+    pub(super) fn first_seen(&self, r: usize) -> usize {
         self.most.map_or(0, |most| (r + 1).saturating_sub(most))
     }
 
-    fn capped(&self, scores: &mut [f32]) {
+    pub(super) fn capped(&self, scores: &mut [f32]) {
         if let Some(cap) = self.cap {
             scores.iter_mut().for_each(|s| *s /= cap);
             rows::activate(scores, Activation::Tanh);

@@ -11,6 +11,7 @@ use super::geometry::{Code, Epilogue, Geometry, Level, Whole};
 use super::{Par, Scratch, band, gemm, room, rows, split, vector, with_scratch};
 #[cfg(target_arch = "x86_64")]
 use super::{grouped::Grouped, wide::Wide};
+use crate::model::Param;
 use rten_gemm::PackedBMatrix;
 
 /// Weights as PyTorch orders them, `[out, in/groups, kh, kw]`, and what scales each output channel.
@@ -87,6 +88,21 @@ impl Dense {
             }
         };
         Dense { geo, weights, epilogue }
+    }
+
+    /// Multiplies a linear's `weight` as it is stored; `None` where nothing here can.
+    pub fn stored(geo: Geometry, weight: &Param, epilogue: &Epilogue) -> Option<Dense> {
+        if !geo.in_place() || Level::allowed() < Level::Vector {
+            return None;
+        }
+        #[cfg(target_arch = "x86_64")]
+        return super::blocks::Blocks::of(weight).map(|blocks| Dense {
+            geo,
+            weights: Weights::Own(Box::new(blocks)),
+            epilogue: epilogue.clone(),
+        });
+        #[cfg(not(target_arch = "x86_64"))]
+        None
     }
 
     /// What will run, for people: `conv-f32/x86_64-f32-avx512`.

@@ -8,6 +8,9 @@ mod amx;
 pub(crate) mod attention;
 #[cfg(target_arch = "x86_64")]
 mod avx512;
+#[cfg(target_arch = "x86_64")]
+mod blocks;
+pub(crate) mod cached;
 pub(crate) mod dense;
 mod depthwise;
 mod gemm;

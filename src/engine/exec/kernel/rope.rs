@@ -26,8 +26,8 @@ thread_local! {
     static TABLES: RefCell<Vec<Table>> = const { RefCell::new(Vec::new()) };
 }
 
-/// The table of `rope` for sequences of `tokens`, with at least as many positions.
-fn table<'a>(tables: &'a mut Vec<Table>, rope: &Rope, tokens: usize) -> &'a Table {
+/// Which of `tables` is that of `rope` for sequences of `tokens`; it has at least as many positions.
+fn table(tables: &mut Vec<Table>, rope: &Rope, tokens: usize) -> usize {
     let like = rope.turned_like(tokens);
     let is = |t: &Table| (t.turned, t.theta, t.like) == (rope.turned, rope.theta, like) && t.scaling == rope.scaling;
     let at = tables.iter().position(is).unwrap_or_else(|| {
@@ -44,17 +44,32 @@ fn table<'a>(tables: &'a mut Vec<Table>, rope: &Rope, tokens: usize) -> &'a Tabl
         found.cos.extend(cos);
         found.sin.extend(sin);
     }
-    found
+    at
 }
 
-/// `out` becomes the rows `x` of `width` values, turned; `rows` are their places in a batch of images of `tokens` rows each.
-pub(crate) fn turn(rope: &Rope, width: usize, tokens: usize, rows: Range<usize>, x: &[f32], out: &mut [f32]) {
+/// `out` becomes the rows `x` of `width` values, turned; `rows` are their places in a batch of images of `tokens` rows each, the
+/// first of which is at position `past` of the image's sequence.
+pub(crate) fn turn(
+    rope: &Rope,
+    width: usize,
+    (tokens, past): (usize, impl Fn(usize) -> usize),
+    rows: Range<usize>,
+    x: &[f32],
+    out: &mut [f32],
+) {
     let n = rope.turned / 2;
     TABLES.with_borrow_mut(|tables| {
-        let table = table(tables, rope, tokens);
         let lines = x.chunks_exact(width.max(1)).zip(out.chunks_exact_mut(width.max(1)));
+        // The image that a row is of, and its table.
+        let mut found: Option<(usize, usize)> = None;
         for (row, (x, out)) in rows.zip(lines) {
-            let place = row % tokens.max(1) * n;
+            let (image, token) = (row / tokens.max(1), row % tokens.max(1));
+            let at = match found {
+                Some((same, at)) if same == image => at,
+                _ => table(tables, rope, past(image) + tokens),
+            };
+            found = Some((image, at));
+            let (table, place) = (&tables[at], (past(image) + token) * n);
             let (cos, sin) = (&table.cos[place..place + n], &table.sin[place..place + n]);
             for (x, out) in x.chunks_exact(rope.head_dim).zip(out.chunks_exact_mut(rope.head_dim)) {
                 let (x, (out, rest)) = (x.split_at(rope.turned), out.split_at_mut(rope.turned));
@@ -82,7 +97,7 @@ mod tests {
             // Two images of 5 tokens of 3 heads.
             let x = noise(2 * 5 * 24, 7);
             let mut out = vec![f32::NAN; x.len()];
-            turn(&rope, 24, 5, 0..10, &x, &mut out);
+            turn(&rope, 24, (5, |_| 0), 0..10, &x, &mut out);
             for (i, (x, y)) in x.chunks_exact(8).zip(out.chunks_exact(8)).enumerate() {
                 let position = (i / 3 % 5) as f64;
                 for p in 0..turned / 2 {
@@ -96,8 +111,12 @@ mod tests {
             }
             // A band of rows is the same on its own.
             let mut band = vec![f32::NAN; 4 * 24];
-            turn(&rope, 24, 5, 3..7, &x[3 * 24..7 * 24], &mut band);
+            turn(&rope, 24, (5, |_| 0), 3..7, &x[3 * 24..7 * 24], &mut band);
             assert_eq!(band, out[3 * 24..7 * 24]);
+            // A token that comes after others is turned by all of them.
+            let mut late = vec![f32::NAN; 24];
+            turn(&rope, 24, (1, |_| 4), 0..1, &x[4 * 24..5 * 24], &mut late);
+            assert_eq!(late, out[4 * 24..5 * 24]);
         }
     }
 
@@ -119,7 +138,7 @@ mod tests {
         for rope in kinds.iter().chain(kinds.iter().rev()) {
             for tokens in [9, 5, 8, 6] {
                 let mut out = vec![f32::NAN; tokens * 4];
-                turn(rope, 4, tokens, 0..tokens, &x[..tokens * 4], &mut out);
+                turn(rope, 4, (tokens, |_| 0), 0..tokens, &x[..tokens * 4], &mut out);
                 let frequencies = rope.frequencies(tokens);
                 for (t, (x, y)) in x.chunks_exact(4).zip(out.chunks_exact(4)).enumerate() {
                     for (p, f) in frequencies.iter().enumerate() {

@@ -4,15 +4,16 @@
 
 use super::layer::Builder;
 use super::step::{Call, Kernel};
+use crate::exec::cache::Past;
 use crate::exec::error::{ExecError, Result};
 use crate::exec::kernel::attention::{Attention, Part};
 use crate::exec::kernel::dense::{Dense, Source};
 use crate::exec::kernel::geometry::{Codes, Epilogue, Geometry};
 use crate::exec::kernel::simple::{self, PoolGeometry};
 use crate::exec::kernel::window::Windowing;
-use crate::exec::kernel::{rope, rows, split, vector};
+use crate::exec::kernel::{Par, rope, rows, split, vector};
 use crate::exec::unfold::Window;
-use crate::graph::{Op, ParamRole, Precision, Runs, channel_axis, op};
+use crate::graph::{NodeId, Op, ParamRole, Precision, Runs, channel_axis, op};
 use crate::model::fp8;
 
 /// A kernel, its name and its parameter bytes, stored and in memory.
@@ -25,6 +26,24 @@ fn kernel(f: impl Fn(&Call<'_, '_>, &mut [f32]) + Send + Sync + 'static) -> Kern
 /// Rows of `width` values on their own.
 fn by_rows(width: usize, f: impl Fn(&[f32], &mut [f32]) + Send + Sync + 'static) -> Kernel {
     kernel(move |call, out| call.by_rows(width, out, &f))
+}
+
+/// Attention of tokens that come after others, whose keys and values it adds to theirs; `node` is the core's.
+fn after(core: &Attention, node: NodeId, past: Past<'_>, parts: [Part<'_>; 3], out: &mut [f32], par: Par<'_>) {
+    let (tokens, width) = (core.tokens, core.heads * core.v);
+    let [q, k, v] = parts;
+    for (image, out) in out.chunks_exact_mut((tokens * width).max(1)).enumerate() {
+        let (first, before) = (image * tokens, past.tokens(image));
+        let Some(mut store) = past.store(node, image) else { continue };
+        store.write(before, k, v, first, tokens);
+        if before == 0 && tokens > 1 {
+            // A prompt sees itself alone.
+            let [q, k, v] = parts.map(|p| p.rows(first, tokens));
+            core.run(q, k, v, None, out, par);
+        } else {
+            store.attend(core, q, first, before, out, par);
+        }
+    }
 }
 
 impl Builder<'_> {
@@ -53,6 +72,19 @@ impl Builder<'_> {
         match node.op.clone() {
             Op::Conv2d(conv) => self.conv(&conv),
             Op::Embedding(op::Embedding { vocab, dim }) => {
+                if let Some(table) = self.stored(&[vocab, dim])? {
+                    // The bytes of a layer's weight are that layer's.
+                    let own = self.graph.sharing(node).is_none();
+                    let (table, bytes) = (table.clone(), if own { table.stored_bytes() } else { 0 });
+                    let gather = kernel(move |call, out| {
+                        let (ids, len) = (call.input(0), call.band(dim, out.len()));
+                        split(call.par, out, len, |i, out| {
+                            let ids = &ids[i * len / dim..];
+                            out.chunks_exact_mut(dim).zip(ids).for_each(|(out, id)| table.row(*id as usize, out));
+                        });
+                    });
+                    return Ok((gather, "gather-stored".to_owned(), [bytes; 2]));
+                }
                 let table = self.values(node, ParamRole::Weight, &[vocab, dim])?;
                 let gather = kernel(move |call, out| {
                     let (ids, len) = (call.input(0), call.band(dim, out.len()));
@@ -163,9 +195,12 @@ impl Builder<'_> {
             Op::AddPositions(op::AddPositions { tokens, dim, .. }) => {
                 let p = self.values(node, ParamRole::Embedding, &[1, tokens, dim])?;
                 let add = kernel(move |call, out| {
-                    // As many as there are tokens, of which some take fewer.
-                    let (x, n) = (call.input(0), call.rows(dim) * dim);
-                    split(call.par, out, n, |i, out| rows::add(&x[i * n..][..n], &p[..n], None, out));
+                    // As many as there are tokens, of which some take fewer; those that come later take later ones.
+                    let (x, n, before) = (call.input(0), call.rows(dim) * dim, call.past);
+                    split(call.par, out, n, |i, out| {
+                        let past = before.map_or(0, |p| p.tokens(i)) * dim;
+                        rows::add(&x[i * n..][..n], &p[past..][..n], None, out);
+                    });
                 });
                 held(add, "add-f32", tokens * dim)
             }
@@ -174,9 +209,11 @@ impl Builder<'_> {
                 let (_, width) = self.rows()?;
                 let turn = kernel(move |call, out| {
                     let (x, len, tokens) = (call.input(0), call.band(width, out.len()), call.rows(width));
+                    let before = call.past;
                     split(call.par, out, len, |i, out| {
                         let rows = i * len / width..(i * len + out.len()) / width;
-                        rope::turn(&turn, width, tokens, rows, &x[i * len..][..out.len()], out);
+                        let past = |image| before.map_or(0, |p| p.tokens(image));
+                        rope::turn(&turn, width, (tokens, past), rows, &x[i * len..][..out.len()], out);
                     });
                 });
                 plain(turn, "rope-f32")
@@ -223,6 +260,7 @@ impl Builder<'_> {
         let (factors, bias, held) = self.position(cosine, windows, bias)?;
         let plain = factors.is_none() && windows.is_none() && bias.is_none();
         let windowing = (!plain).then(|| Windowing::new(&core, windows, factors, bias));
+        let lead = self.chain.lead;
         let run = kernel(move |call, out| {
             let all = qw + kw + vw;
             // Without windows over all tokens that there are.
@@ -233,16 +271,31 @@ impl Builder<'_> {
                 true => [0, qw, qw + kw].map(|at| part(0, all, at)),
                 false => [part(0, qw, 0), part(1, kw, 0), part(2, vw, 0)],
             };
-            match &windowing {
-                Some(windowing) => windowing.run(&core, parts, out, call.par),
-                None => core.run(parts[0], parts[1], parts[2], None, out, call.par),
+            match (&windowing, call.past) {
+                (Some(windowing), _) => windowing.run(&core, parts, out, call.par),
+                (None, None) => core.run(parts[0], parts[1], parts[2], None, out, call.par),
+                (None, Some(past)) => after(&core, lead, past, parts, out, call.par),
             }
         });
         Ok((run, core.kernel(), [held; 2]))
     }
 
+    /// A linear whose weight is multiplied as it is stored, if that is asked for and can be.
+    fn as_stored(&self, geo: Geometry, shape: &[usize], has_bias: bool) -> Result<Option<NamedKernel>> {
+        let (Some(weight), None) = (self.stored(shape)?, self.chain.bn) else { return Ok(None) };
+        let folded = self.folded(geo.out_channels, has_bias)?;
+        let epilogue = Epilogue { bias: folded.bias, act: self.act() };
+        let Some(dense) = Dense::stored(geo, weight, &epilogue) else { return Ok(None) };
+        let (name, bytes) = (dense.kernel(), weight.stored_bytes() + folded.stored);
+        let run = kernel(move |call, out| dense.run(call.input(0), call.residual(), out, call.par));
+        Ok(Some((run, name, [bytes; 2])))
+    }
+
     fn dense(&self, geo: Geometry, shape: &[usize], has_bias: bool) -> Result<NamedKernel> {
         let precision = self.wanted();
+        if let Some(stored) = self.as_stored(geo, shape, has_bias)? {
+            return Ok(stored);
+        }
         let geo = match precision {
             Precision::Int8Static => Geometry { codes: Codes::Fixed(self.calibrated()?), ..geo },
             _ => geo,

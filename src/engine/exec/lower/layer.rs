@@ -20,6 +20,8 @@ pub(in crate::exec) struct Builder<'a> {
     pub chain: &'a Chain,
     /// Its leading node.
     pub node: &'a Node,
+    /// Weights are multiplied as they are stored, where a kernel can.
+    pub as_stored: bool,
 }
 
 /// What joins a dense layer's product, per output channel: `y · factor + bias`.
@@ -45,6 +47,19 @@ impl Builder<'_> {
     /// The leading node's precision.
     pub fn wanted(&self) -> Precision {
         self.precision.get(&self.node.name)
+    }
+
+    /// The leading node's weight as it is stored, if that is asked for; finite.
+    pub fn stored(&self, shape: &[usize]) -> Result<Option<&Param>> {
+        let name = self.node.param(ParamRole::Weight).unwrap_or_default();
+        let Ok(param) = self.params.get(name) else { return Ok(None) };
+        if !self.as_stored || self.wanted() != Precision::F32 || param.shape() != shape || param.packed().is_none() {
+            return Ok(None);
+        }
+        match param.is_finite() {
+            true => Ok(Some(param)),
+            false => Err(ExecError::NonFinite { node: self.node.name.clone(), param: name.to_owned() }),
+        }
     }
 
     /// What the step is that `kernel` runs, with the bytes of its parameters as stored and as held.

@@ -2,6 +2,7 @@
 //!
 //! Not here: how they come about (`lower`), what a kernel computes (`exec::kernel`).
 
+use crate::exec::cache::Past;
 use crate::exec::kernel::{Par, split};
 use crate::graph::{NodeId, Precision};
 
@@ -48,6 +49,8 @@ pub(crate) struct Call<'c, 'a> {
     /// Values of the chunk, by their number.
     pub get: &'c dyn Fn(usize) -> &'a [f32],
     pub images: usize,
+    /// What went before the tokens of each image, when they come one after the other.
+    pub past: Option<Past<'c>>,
     pub par: Par<'c>,
 }
 

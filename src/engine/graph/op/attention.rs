@@ -166,6 +166,10 @@ impl Facts for Attention {
         }
     }
 
+    fn causal(&self) -> bool {
+        self.causal
+    }
+
     /// A unit is a head, or one of keys and values with all its queries: its rows of q, k and v go with its columns of the
     /// output.
     fn links(&self, _ins: &[&[usize]], _out: &[usize]) -> NodeLinks {

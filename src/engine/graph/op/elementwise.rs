@@ -61,6 +61,11 @@ impl Facts for Mul {
             Err("both sides must have one shape, or the second be a factor per channel".into())
         }
     }
+
+    /// One row for all tokens is made by something that sees them all, which says so itself.
+    fn causal(&self) -> bool {
+        true
+    }
 }
 
 impl Facts for Scale {

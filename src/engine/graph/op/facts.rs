@@ -89,6 +89,16 @@ pub trait Facts {
         Length::Any
     }
 
+    /// Token `t` of its output depends on no later token of its inputs, so that tokens may come one after the other.
+    fn causal(&self) -> bool {
+        self.traits().per_token
+    }
+
+    /// How many tokens may come one after the other so that nothing changes for those that came; `None`: any number.
+    fn most_in_turn(&self) -> Option<usize> {
+        None
+    }
+
     /// Which axes lose their elements together: channel by channel from every input to the output and to the first axis of
     /// every parameter, where an op says nothing else. `ins` and `out` are shapes that fit.
     fn links(&self, ins: &[&[usize]], out: &[usize]) -> NodeLinks {

@@ -99,6 +99,14 @@ impl Facts for AddPositions {
         if self.shorter { Length::Any } else { Length::Exactly(self.tokens) }
     }
 
+    fn causal(&self) -> bool {
+        true
+    }
+
+    fn most_in_turn(&self) -> Option<usize> {
+        Some(self.tokens)
+    }
+
     fn links(&self, _ins: &[&[usize]], _out: &[usize]) -> NodeLinks {
         embedded(self.dim)
     }

@@ -9,6 +9,7 @@ mod gpt2;
 mod spm;
 
 use super::gguf::{self, Metadata};
+use super::hf::Json;
 use super::load::weight_files;
 use super::{Blob, ModelError, Result, printable};
 use crate::files;
@@ -26,6 +27,10 @@ pub struct Tokenizer {
     path: PathBuf,
     /// The id that begins a document, where there is one.
     begin: Option<u32>,
+    /// A text begins with that where nobody says otherwise.
+    begins: bool,
+    /// The ids that end a text.
+    ends: Vec<u32>,
 }
 
 #[derive(Debug)]
@@ -43,7 +48,7 @@ impl Tokenizer {
     pub fn of(path: &Path) -> Result<Option<Tokenizer>> {
         if path.extension().is_some_and(|e| e == "json") {
             let text = files::read(path, MAX_BYTES).map_err(ModelError::read(path))?;
-            return Tokenizer::hub(&text, path, None).map(Some);
+            return Tokenizer::hub(&text, path, None, Vec::new()).map(Some);
         }
         let (files, dir) = weight_files(path)?;
         if let [file] = files.as_slice() {
@@ -58,7 +63,7 @@ impl Tokenizer {
         let hub = dir.join("tokenizer.json");
         if hub.exists() {
             let text = files::read(&hub, MAX_BYTES).map_err(ModelError::read(&hub))?;
-            return Tokenizer::hub(&text, &hub, None).map(Some);
+            return Tokenizer::hub(&text, &hub, None, ends_beside(&dir)).map(Some);
         }
         let mut found: Vec<PathBuf> = std::fs::read_dir(&dir)
             .map_err(ModelError::read(&dir))?
@@ -71,13 +76,19 @@ impl Tokenizer {
             Some(file) => {
                 let bytes = files::read(file, MAX_BYTES).map_err(ModelError::read(file))?;
                 let spm = Spm::llama2(&bytes).map_err(|why| ModelError::damaged(file, why))?;
-                Ok(Some(Tokenizer { kind: Kind::Spm(spm), path: file.clone(), begin: Some(1) }))
+                Ok(Some(Tokenizer {
+                    kind: Kind::Spm(spm),
+                    path: file.clone(),
+                    begin: Some(1),
+                    begins: true,
+                    ends: vec![2],
+                }))
             }
         }
     }
 
     /// A `tokenizer.json`.
-    fn hub(text: &[u8], path: &Path, begin: Option<u32>) -> Result<Tokenizer> {
+    fn hub(text: &[u8], path: &Path, begin: Option<u32>, ends: Vec<u32>) -> Result<Tokenizer> {
         let made = tokenizers::Tokenizer::from_bytes(text);
         let failed =
             |e: tokenizers::Error| ModelError::Config { path: path.to_owned(), why: printable(&e.to_string()) };
@@ -85,7 +96,7 @@ impl Tokenizer {
         // What a file keeps of how it was last used would cut text short without a word.
         hub.with_truncation(None).map_err(failed)?;
         hub.with_padding(None);
-        Ok(Tokenizer { kind: Kind::Hub(Box::new(hub)), path: path.to_owned(), begin })
+        Ok(Tokenizer { kind: Kind::Hub(Box::new(hub)), path: path.to_owned(), begin, begins: false, ends })
     }
 
     /// The ids of `text`, which is taken as one piece; tokens such as `<|endoftext|>` are recognised in it.
@@ -118,6 +129,16 @@ impl Tokenizer {
         self.begin
     }
 
+    /// The id that a prompt begins with, as the model was trained.
+    pub fn first(&self) -> Option<u32> {
+        self.begin.filter(|_| self.begins)
+    }
+
+    /// The ids after which a text goes no further, where the checkpoint names them.
+    pub fn ends(&self) -> &[u32] {
+        &self.ends
+    }
+
     /// The id of a token as the vocabulary writes it.
     pub fn id(&self, token: &str) -> Option<u32> {
         match &self.kind {
@@ -132,6 +153,26 @@ impl Tokenizer {
             why: format!("it cannot be used on this text: {}", printable(why)),
         }
     }
+}
+
+/// Ways to cut text whose prompts begin with the id that begins a document.
+const LLAMA_3: [&str; 4] = ["llama3", "llama-v3", "llama-bpe", "falcon3"];
+
+/// What the configurations beside weights say ends a text: a number, or a list of them.
+fn ends_beside(dir: &Path) -> Vec<u32> {
+    let mut ends: Vec<u32> = Vec::new();
+    for name in ["generation_config.json", "config.json"] {
+        let Ok(json) = Json::read(dir.join(name)) else { continue };
+        let found = match json.field("eos_token_id") {
+            Some(serde_json::Value::Array(all)) => all.clone(),
+            Some(one) => vec![one.clone()],
+            None => Vec::new(),
+        };
+        ends.extend(found.iter().filter_map(|v| u32::try_from(v.as_u64()?).ok()));
+    }
+    ends.sort_unstable();
+    ends.dedup();
+    ends
 }
 
 /// `tok512.bin`, `tokenizer.bin`.
@@ -150,6 +191,9 @@ fn of_metadata(m: &Metadata, path: &Path) -> Result<Option<Tokenizer>> {
         types => types.unwrap_or_default(),
     };
     let begin = m.count("tokenizer.ggml.bos_token_id").and_then(|n| u32::try_from(n).ok());
+    let end = ["eos", "eot", "eom"].map(|end| m.count(&format!("tokenizer.ggml.{end}_token_id")));
+    let ends = end.into_iter().flatten().filter_map(|n| u32::try_from(n).ok()).collect();
+    let begins = m.bool("tokenizer.ggml.add_bos_token");
     let vocabulary = Vocabulary { tokens, types };
     match model {
         "gpt2" => {
@@ -161,7 +205,9 @@ fn of_metadata(m: &Metadata, path: &Path) -> Result<Option<Tokenizer>> {
                 m.string("tokenizer.ggml.pre").ok_or_else(|| unknown("it does not tell how text is cut".into()))?;
             let json = gpt2::json(&vocabulary, &merges, pre)
                 .map_err(|pre| unknown(format!("its text is cut by `{}`, which is not known", printable(&pre))))?;
-            Tokenizer::hub(json.to_string().as_bytes(), path, begin).map(Some)
+            let tokenizer = Tokenizer::hub(json.to_string().as_bytes(), path, begin, ends)?;
+            // As llama.cpp where the file does not say.
+            Ok(Some(Tokenizer { begins: begins.unwrap_or(LLAMA_3.contains(&pre)), ..tokenizer }))
         }
         "llama" => {
             let scores = m.numbers("tokenizer.ggml.scores").ok_or_else(|| damaged("no scores"))?;
@@ -170,7 +216,8 @@ fn of_metadata(m: &Metadata, path: &Path) -> Result<Option<Tokenizer>> {
             }
             let prefix = m.bool("tokenizer.ggml.add_space_prefix").unwrap_or(true);
             let spm = Spm::gguf(&vocabulary, &scores, prefix);
-            Ok(Some(Tokenizer { kind: Kind::Spm(spm), path: path.to_owned(), begin }))
+            let (kind, begins) = (Kind::Spm(spm), begins.unwrap_or(true));
+            Ok(Some(Tokenizer { kind, path: path.to_owned(), begin, begins, ends }))
         }
         other => {
             let why = format!("its vocabulary is of the kind `{}`", printable(other));

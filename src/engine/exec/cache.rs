@@ -1,0 +1,111 @@
+//! What the tokens of running sequences left in each attention core: keys and values, and how many tokens that are.
+//!
+//! Not here: how they lie and are looked at (`kernel::cached`), who feeds tokens (`decode`). Invariant: what lies beyond a sequence's
+//! length is never read before it is written anew, so a run that fails, or a sequence that is cut short, leaves nothing behind.
+
+use super::error::{ExecError, Result};
+use super::kernel::cached::{KvFormat, Store};
+use crate::graph::op::Attention;
+use crate::graph::{Graph, Node, NodeId, Op};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+/// The caches of some sequences of one graph.
+#[derive(Debug)]
+pub(crate) struct Cache {
+    /// Per node: which of `stores` is its.
+    layer: Vec<Option<usize>>,
+    /// Per attention core and sequence. One run at a time writes to each; the lock tells the compiler so.
+    stores: Vec<Vec<Mutex<Store>>>,
+    /// Tokens so far.
+    lengths: Vec<usize>,
+    /// Tokens that there is room for.
+    context: usize,
+    /// Bytes of one token in all cores.
+    token_bytes: u64,
+}
+
+impl Cache {
+    /// Room for `sequences` sequences of `context` tokens. Memory is taken as it is written.
+    ///
+    /// # Errors
+    /// An op of the graph that sees later tokens, or has no idea of tokens; more than can be addressed.
+    pub fn new(graph: &Graph, sequences: usize, context: usize, format: KvFormat) -> Result<Cache> {
+        let (mut layer, mut stores, mut token_bytes) = (vec![None; graph.nodes.len()], Vec::new(), 0u64);
+        for (id, node) in graph.live() {
+            if !matches!(node.op, Op::Input(_)) && !node.op.facts().causal() {
+                return Err(ExecError::unsupported(
+                    node,
+                    "does not go token by token: it sees tokens that are to come",
+                ));
+            }
+            if let Some(most) = node.op.facts().most_in_turn().filter(|most| context > *most) {
+                let why = format!("goes token by token for {most} tokens at most, not {context}; hint: ask for fewer");
+                return Err(ExecError::unsupported(node, why));
+            }
+            let Op::Attention(core) = &node.op else { continue };
+            let (heads, widths) = (core.kv_heads(), [core.qk_dim, core.v_dim]);
+            let bytes = widths.iter().map(|w| heads * format.bytes(*w)).sum::<usize>();
+            check(node, core, bytes, context)?;
+            token_bytes += bytes as u64;
+            layer[id.index()] = Some(stores.len());
+            let store = || Mutex::new(Store::new(format, context, heads, widths));
+            stores.push((0..sequences).map(|_| store()).collect());
+        }
+        Ok(Cache { layer, stores, lengths: vec![0; sequences], context, token_bytes })
+    }
+
+    pub fn lengths(&self) -> &[usize] {
+        &self.lengths
+    }
+
+    pub fn context(&self) -> usize {
+        self.context
+    }
+
+    pub fn token_bytes(&self) -> u64 {
+        self.token_bytes
+    }
+
+    /// Sequence `i` has so many tokens now: those that a run has written, or fewer than before.
+    pub fn set_length(&mut self, i: usize, tokens: usize) {
+        self.lengths[i] = tokens;
+    }
+}
+
+/// A cache that no machine has room for is refused here and not by the allocator.
+fn check(node: &Node, core: &Attention, bytes: usize, context: usize) -> Result<()> {
+    const MOST: usize = 1 << 40;
+    if core.fused {
+        return Err(ExecError::unsupported(node, "does not go token by token: its queries, keys and values are one"));
+    }
+    match bytes.checked_mul(context.saturating_add(64)) {
+        Some(n) if n <= MOST => Ok(()),
+        _ => Err(ExecError::unsupported(node, format!("has no cache for {context} tokens; hint: ask for fewer"))),
+    }
+}
+
+/// The caches of the sequences of one batch.
+#[derive(Clone, Copy)]
+pub(crate) struct Past<'a> {
+    pub cache: &'a Cache,
+    /// One an image of the batch; no two are the same.
+    pub sequences: &'a [usize],
+}
+
+impl<'a> Past<'a> {
+    /// Those of some images of the batch.
+    pub fn of(self, images: std::ops::Range<usize>) -> Past<'a> {
+        Past { sequences: &self.sequences[images], ..self }
+    }
+
+    /// Tokens before those of image `i`.
+    pub fn tokens(self, i: usize) -> usize {
+        self.cache.lengths[self.sequences[i]]
+    }
+
+    /// What attention core `node` has of image `i`; `None` for what is no core of this graph.
+    pub fn store(self, node: NodeId, i: usize) -> Option<MutexGuard<'a, Store>> {
+        let layer = self.cache.layer.get(node.index()).copied().flatten()?;
+        Some(self.cache.stores[layer][self.sequences[i]].lock().unwrap_or_else(PoisonError::into_inner))
+    }
+}

@@ -1,0 +1,168 @@
+//! [`Decoder`]: a language model's runs token by token, over a cache of what earlier tokens left.
+//!
+//! Not here: the cache (`cache`), how steps run over it (`cpu`), which token is next (whoever decodes). Invariant: what comes out for a token is, but for
+//! rounding to the cache's format, what one run over all tokens gives.
+
+use super::backend::State;
+use super::cache::{Cache, Past};
+use super::error::{ExecError, Result};
+use super::input;
+use super::kernel::cached::KvFormat;
+use super::lower::StepInfo;
+use super::plan::Plan;
+use super::session::Observer;
+use crate::graph::Op;
+use candle_core::{Device, Tensor};
+use std::time::Duration;
+
+/// What a [`Decoder`] has room for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct DecodeOptions {
+    /// Sequences that run side by side.
+    pub sequences: usize,
+    /// Tokens of each at most.
+    pub context: usize,
+    /// What keys and values are kept in.
+    pub kv: KvFormat,
+}
+
+/// Which outputs are wanted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Wanted {
+    /// Every token's.
+    All,
+    /// Those of the last token of each sequence; what makes only the others' is left out.
+    Last,
+}
+
+impl Plan {
+    /// What decodes with this plan.
+    ///
+    /// # Errors
+    /// A graph that does not go token by token; an input of a fixed number of tokens; a device that has no cache yet.
+    pub fn decoder(&self, options: &DecodeOptions) -> Result<Decoder> {
+        let (node, taken) = input::of(self.graph())?;
+        if !taken.is_free() || taken.dims.len() != 1 {
+            return Err(ExecError::unsupported(node, "does not take any number of token ids"));
+        }
+        self.backend.decodes().map_err(|why| ExecError::unsupported(node, why))?;
+        let DecodeOptions { sequences, context, kv } = *options;
+        let cache = Cache::new(self.graph(), sequences.max(1), context.max(1), kv)?;
+        Ok(Decoder { plan: self.clone(), state: State::default(), cache })
+    }
+}
+
+impl Plan {
+    /// Bytes of parameters that one token reads: of an embedding one row, of everything else all.
+    pub fn bytes_per_token(&self) -> u64 {
+        let of = |s: &StepInfo| match &self.graph().node(s.node).op {
+            Op::Embedding(op) => s.held_bytes / op.vocab.max(1) as u64,
+            _ => s.held_bytes,
+        };
+        self.steps().iter().map(of).sum()
+    }
+}
+
+/// Runs a plan token by token; every sequence remembers what it was fed.
+#[derive(Debug)]
+pub struct Decoder {
+    plan: Plan,
+    state: State,
+    cache: Cache,
+}
+
+impl Decoder {
+    pub fn plan(&self) -> &Plan {
+        &self.plan
+    }
+
+    /// Tokens that sequence `i` was fed.
+    pub fn tokens(&self, i: usize) -> usize {
+        self.cache.lengths().get(i).copied().unwrap_or(0)
+    }
+
+    /// Sequence `i` goes on after its first `tokens` tokens; no more than there are.
+    pub fn rewind(&mut self, i: usize, tokens: usize) {
+        if tokens < self.tokens(i) {
+            self.cache.set_length(i, tokens);
+        }
+    }
+
+    /// Bytes of keys and values of one token.
+    pub fn token_bytes(&self) -> u64 {
+        self.cache.token_bytes()
+    }
+
+    /// Adds `ids` to sequence `i` and returns the logits `[vocabulary]` that follow the last of them.
+    ///
+    /// # Errors
+    /// Ids beyond the vocabulary; no ids; more tokens than there is room for.
+    pub fn feed(&mut self, i: usize, ids: &[u32]) -> Result<Vec<f32>> {
+        let x = Tensor::new(ids, &Device::Cpu)?.unsqueeze(0)?;
+        Ok(self.run(&[i], &x, Wanted::Last, None)?.flatten_all()?.to_vec1()?)
+    }
+
+    /// As [`Decoder::feed`], with the logits after every one of `ids`, `[ids, vocabulary]`.
+    ///
+    /// # Errors
+    /// As [`Decoder::feed`].
+    pub fn feed_all(&mut self, i: usize, ids: &[u32]) -> Result<Tensor> {
+        let x = Tensor::new(ids, &Device::Cpu)?.unsqueeze(0)?;
+        Ok(self.run(&[i], &x, Wanted::All, None)?.squeeze(0)?)
+    }
+
+    /// As [`Decoder::feed`], and tells `observer` what every step took.
+    ///
+    /// # Errors
+    /// As [`Decoder::feed`].
+    pub fn feed_observed(&mut self, i: usize, ids: &[u32], observer: &mut dyn Observer) -> Result<Vec<f32>> {
+        let x = Tensor::new(ids, &Device::Cpu)?.unsqueeze(0)?;
+        let mut times = vec![Duration::ZERO; self.plan.steps().len()];
+        let out = self.run(&[i], &x, Wanted::Last, Some(&mut times))?.flatten_all()?.to_vec1()?;
+        for (index, (step, t)) in self.plan.steps().iter().zip(times).enumerate() {
+            // Of what has one row a token, the least that a graph takes is one token.
+            observer.step(index, t, 4 * (ids.len() * step.out_shape.last().copied().unwrap_or(0)) as u64);
+        }
+        Ok(out)
+    }
+
+    /// Adds one token to each of `sequences`, which may be of different lengths, and returns the logits that follow,
+    /// `[sequences, vocabulary]`.
+    ///
+    /// # Errors
+    /// As [`Decoder::feed`]; a sequence that there is not, or that is named twice; another number of ids.
+    pub fn step(&mut self, sequences: &[usize], ids: &[u32]) -> Result<Tensor> {
+        let x = Tensor::new(ids, &Device::Cpu)?.unsqueeze(1)?;
+        Ok(self.run(sequences, &x, Wanted::All, None)?.squeeze(1)?)
+    }
+
+    fn run(&mut self, of: &[usize], x: &Tensor, wanted: Wanted, times: super::run::Times<'_>) -> Result<Tensor> {
+        let (node, taken) = input::of(self.plan.graph())?;
+        let bad = |why: String| ExecError::unsupported(node, why);
+        let new = x.dims().last().copied().unwrap_or(0);
+        if new == 0 {
+            return Err(bad("no tokens were given".into()));
+        }
+        if x.dims().first() != Some(&of.len()) {
+            return Err(bad(format!("{:?} ids are not for {} sequences", x.dims(), of.len())));
+        }
+        let (lengths, context) = (self.cache.lengths(), self.cache.context());
+        for (at, i) in of.iter().enumerate() {
+            match lengths.get(*i) {
+                _ if of[..at].contains(i) => return Err(bad(format!("sequence {i} is named twice"))),
+                None => return Err(bad(format!("there is no sequence {i}"))),
+                Some(have) if have + new > context => {
+                    return Err(bad(format!("{new} tokens more than {have} do not fit a context of {context}")));
+                }
+                Some(_) => {}
+            }
+        }
+        input::check(node, taken, x)?;
+        let past = Past { cache: &self.cache, sequences: of };
+        let out = self.plan.backend.decode(&mut self.state, past, x, wanted, times)?;
+        for i in of {
+            self.cache.set_length(*i, self.cache.lengths()[*i] + new);
+        }
+        Ok(out)
+    }
+}
