@@ -49,10 +49,10 @@ impl Sampler {
         }
         let Sampling { temperature, top_k, top_p, .. } = self.how;
         let first = |a: &usize, b: &usize| logits[*b].total_cmp(&logits[*a]).then(a.cmp(b));
-        let mut order: Vec<usize> = (0..logits.len()).collect();
         if temperature <= 0.0 {
-            return Ok(order.into_iter().min_by(first).unwrap_or(0) as u32);
+            return Ok((0..logits.len()).min_by(first).unwrap_or(0) as u32);
         }
+        let mut order: Vec<usize> = (0..logits.len()).collect();
         let k = if top_k == 0 { order.len() } else { top_k.min(order.len()) };
         if k < order.len() {
             order.select_nth_unstable_by(k - 1, first);

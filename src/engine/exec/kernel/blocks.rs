@@ -17,10 +17,24 @@ use unpack::{Unpack, with_unpack};
 
 /// Most rows whose weights are unpacked in registers.
 const FEW: usize = 8;
-/// Rows that share what is unpacked.
+/// Products of a row with a column that are made at a time.
 const TOGETHER: usize = 4;
 /// Values of a row that a panel holds at a time, whole super-blocks: its part stays in the second-level cache.
 const RUN: usize = 1536;
+
+/// Repeats a block for `$i` = 0, 1, .. below `$n` (at most 4) with `$i` constant, so that sums stay in registers.
+macro_rules! four {
+    ($i:ident < $n:expr, $body:block) => {
+        four!(@ $i, $n, $body, 0 1 2 3)
+    };
+    (@ $i:ident, $n:expr, $body:block, $($k:literal)*) => {
+        $({
+            const $i: usize = $k;
+            // Beyond the last one nothing runs; the index only has to be one.
+            if $i < $n $body
+        })*
+    };
+}
 
 /// A weight matrix `[n, k]` as it is stored.
 pub(crate) struct Blocks {
@@ -53,32 +67,41 @@ impl Blocks {
     fn few(&self, e: &Epilogue, x: &[f32], residual: Option<&[f32]>, out: &mut [f32], par: Par<'_>) {
         let (n, k, pitch) = (self.n, self.k, self.pitch());
         let (m, bytes) = (x.len() / k, self.bytes());
-        assert!(bytes.len() >= n * pitch && x.len() >= m * k && out.len() >= m * n);
+        assert!(bytes.len() >= n * pitch && x.len() == m * k && out.len() == m * n && e.bias.len() == n);
         let each = n.div_ceil(4 * par.threads()).next_multiple_of(16);
         let shared = Shared::of(out);
-        par.run(n.div_ceil(each), |i| {
-            for col in i * each..n.min((i + 1) * each) {
+        with_scratch(|s| {
+            // Minima are multiplied with whole sums.
+            let sums = room(&mut s.f32, x.len() / 16);
+            sums.iter_mut().zip(x.chunks_exact(16)).for_each(|(s, x)| *s = x.iter().sum());
+            let sums = &*sums;
+            par.run(n.div_ceil(each), |i| {
+                let cols = i * each..n.min((i + 1) * each);
                 for first in (0..m).step_by(TOGETHER) {
-                    let here = TOGETHER.min(m - first);
-                    let mut sums = [0f32; TOGETHER];
-                    // SAFETY: the row of weights and the rows of `x` are there, and so are the features (see `of`).
-                    unsafe {
-                        let (w, x) = (bytes.as_ptr().add(col * pitch), x.as_ptr().add(first * k));
-                        with_unpack!(self.packed, U => match here {
-                            1 => dot::<U, 1>(w, x, k, &mut sums),
-                            2 => dot::<U, 2>(w, x, k, &mut sums),
-                            3 => dot::<U, 3>(w, x, k, &mut sums),
-                            _ => dot::<U, 4>(w, x, k, &mut sums),
-                        });
-                    }
-                    for (r, sum) in sums.iter().enumerate().take(here) {
-                        let at = (first + r) * n + col;
-                        let sum = sum + e.bias[col] + residual.map_or(0.0, |res| res[at]);
-                        // SAFETY: every column is of one part.
-                        unsafe { shared.part(at, 1)[0] = sum };
+                    let rows = TOGETHER.min(m - first);
+                    // As many columns at a time as keep the units busy while sums wait for each other.
+                    let step = TOGETHER / rows.next_power_of_two();
+                    for col in cols.clone().step_by(step) {
+                        let mut found = [0f32; TOGETHER];
+                        let job = Few {
+                            w: bytes[col * pitch..].as_ptr(),
+                            pitch,
+                            x: x[first * k..].as_ptr(),
+                            sums: sums[first * k / 16..].as_ptr(),
+                            k,
+                        };
+                        let here = step.min(cols.end - col);
+                        // SAFETY: so many rows of weights and of `x` are there, and so are the features (see `of`).
+                        unsafe { with_unpack!(self.packed, U => job.run::<U>(rows, here, &mut found)) };
+                        for (i, sum) in found.iter().enumerate().take(rows * here) {
+                            let (r, c) = (first + i / here, col + i % here);
+                            let sum = sum + e.bias[c] + residual.map_or(0.0, |res| res[r * n + c]);
+                            // SAFETY: every column is of one part.
+                            unsafe { shared.part(r * n + c, 1)[0] = sum };
+                        }
                     }
                 }
-            }
+            });
         });
         self.activate(e.act, &shared, m * n, par);
     }
@@ -181,31 +204,83 @@ impl Whole for Blocks {
     }
 }
 
-/// Products of the row of weights at `w` with `R` rows of `k` values from `x` on.
-///
-/// # Safety
-/// The features of [`Blocks::of`]; all values are there, and `k` is a multiple of the block's values and of 32.
-#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq")]
-unsafe fn dot<U: Unpack, const R: usize>(w: *const u8, x: *const f32, k: usize, sums: &mut [f32; TOGETHER]) {
-    // SAFETY: as the caller vouches.
-    unsafe {
-        let mut acc = [[_mm512_setzero_ps(); 2]; R];
-        let mut at = 0;
-        for b in 0..k / U::VALUES {
-            let block = w.add(b * U::BYTES);
-            _mm_prefetch::<_MM_HINT_T0>(block.add(1024).cast());
-            for sub in 0..U::VALUES / 32 {
-                let (low, high) = U::pair(block, sub);
-                for (r, acc) in acc.iter_mut().enumerate() {
-                    let x = x.add(r * k + at);
-                    acc[0] = _mm512_fmadd_ps(low, _mm512_loadu_ps(x), acc[0]);
-                    acc[1] = _mm512_fmadd_ps(high, _mm512_loadu_ps(x.add(16)), acc[1]);
-                }
-                at += 32;
+/// Some rows of weights and some of inputs.
+struct Few {
+    w: *const u8,
+    /// Bytes from row to row of the weights.
+    pitch: usize,
+    x: *const f32,
+    /// Of every sixteen values of `x`.
+    sums: *const f32,
+    k: usize,
+}
+
+impl Few {
+    /// The products of `rows` rows with `cols` columns, row by row; together no more than there is room for.
+    ///
+    /// # Safety
+    /// The features of [`Blocks::of`]; all values are there, and `k` is a multiple of the block's values and of 32.
+    #[inline(always)]
+    unsafe fn run<U: Unpack>(&self, rows: usize, cols: usize, found: &mut [f32; TOGETHER]) {
+        // SAFETY: as the caller vouches.
+        unsafe {
+            match (rows, cols) {
+                (1, 4) => self.dot::<U, 1, 4>(found),
+                (1, 3) => self.dot::<U, 1, 3>(found),
+                (1, 2) => self.dot::<U, 1, 2>(found),
+                (1, _) => self.dot::<U, 1, 1>(found),
+                (2, 2) => self.dot::<U, 2, 2>(found),
+                (2, _) => self.dot::<U, 2, 1>(found),
+                (3, _) => self.dot::<U, 3, 1>(found),
+                _ => self.dot::<U, 4, 1>(found),
             }
         }
-        for (sum, [a, b]) in sums.iter_mut().zip(acc) {
-            *sum = _mm512_reduce_add_ps(_mm512_add_ps(a, b));
+    }
+
+    /// # Safety
+    /// As [`Few::run`].
+    #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq")]
+    unsafe fn dot<U: Unpack, const R: usize, const C: usize>(&self, found: &mut [f32; TOGETHER]) {
+        let Few { w, pitch, x, sums, k } = *self;
+        // SAFETY: as the caller vouches.
+        unsafe {
+            let mut acc = [[_mm512_setzero_ps(); C]; R];
+            let mut mins = [[0f32; C]; R];
+            let mut at = 0;
+            for b in 0..k / U::VALUES {
+                for sub in 0..U::VALUES / 32 {
+                    four!(J < C, {
+                        let p = U::parts(w.add(J * pitch + b * U::BYTES), sub);
+                        four!(I < R, {
+                            let x = x.add(I * k + at);
+                            let (x0, x1) = (_mm512_loadu_ps(x), _mm512_loadu_ps(x.add(16)));
+                            let sum = acc[I][J];
+                            acc[I][J] = if U::SPLIT {
+                                let low = _mm512_fmadd_ps(p.scales.0, _mm512_mul_ps(p.codes.0, x0), sum);
+                                _mm512_fmadd_ps(p.scales.1, _mm512_mul_ps(p.codes.1, x1), low)
+                            } else if U::SCALED {
+                                let both = _mm512_fmadd_ps(p.codes.1, x1, _mm512_mul_ps(p.codes.0, x0));
+                                _mm512_fmadd_ps(p.scales.0, both, sum)
+                            } else {
+                                _mm512_fmadd_ps(p.codes.1, x1, _mm512_fmadd_ps(p.codes.0, x0, sum))
+                            };
+                            if U::MINS {
+                                let s = sums.add((I * k + at) / 16);
+                                mins[I][J] += match U::SPLIT {
+                                    true => p.mins.0 * *s + p.mins.1 * *s.add(1),
+                                    false => p.mins.0 * (*s + *s.add(1)),
+                                };
+                            }
+                        });
+                    });
+                    at += 32;
+                }
+            }
+            four!(I < R, {
+                four!(J < C, {
+                    found[I * C + J] = _mm512_reduce_add_ps(acc[I][J]) + mins[I][J];
+                });
+            });
         }
     }
 }
@@ -213,7 +288,7 @@ unsafe fn dot<U: Unpack, const R: usize>(w: *const u8, x: *const f32, k: usize, 
 /// Unpacks `run` values of the panel's rows, which begin at `w` and lie `row` bytes apart, into its vectors.
 ///
 /// # Safety
-/// As [`dot`]; there is room for `run` times the panel's vectors.
+/// As [`Few::run`]; there is room for `run` times the panel's vectors.
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq")]
 unsafe fn fill<U: Unpack>(to: &mut [__m512], panel: &Panel, w: *const u8, row: usize, run: usize) {
     assert!(to.len() >= run * panel.vecs);
@@ -225,9 +300,9 @@ unsafe fn fill<U: Unpack>(to: &mut [__m512], panel: &Panel, w: *const u8, row: u
             for b in 0..run / U::VALUES {
                 for sub in 0..U::VALUES / 32 {
                     let mut halves = [[_mm512_setzero_ps(); 16]; 2];
-                    for lane in 0..cols {
-                        let (low, high) = U::pair(w.add((16 * v + lane) * row + b * U::BYTES), sub);
-                        (halves[0][lane], halves[1][lane]) = (low, high);
+                    let [low, high] = &mut halves;
+                    for (lane, (low, high)) in low.iter_mut().zip(high).take(cols).enumerate() {
+                        (*low, *high) = U::pair(w.add((16 * v + lane) * row + b * U::BYTES), sub);
                     }
                     for half in halves {
                         for (i, column) in turn(half).into_iter().enumerate() {

@@ -8,7 +8,6 @@ use super::attention::{Attention, Part};
 use super::lanes::{LaneKernel, Lanes, dispatch};
 use super::{Par, Shared, room, rows, with_scratch};
 use half::f16;
-use half::slice::HalfFloatSliceExt;
 
 /// Tokens of a page.
 const PAGE: usize = 16;
@@ -54,53 +53,62 @@ impl std::str::FromStr for KvFormat {
     }
 }
 
-/// Values of one kind (keys, or values) in one format.
+/// A cached value.
+trait Cell: Copy + Default + Send + Sync {
+    /// Sixteen of them.
+    ///
+    /// # Safety
+    /// They can be read.
+    unsafe fn load<V: Lanes>(p: *const Self) -> V;
+}
+
+/// How each kind of cells is read.
+macro_rules! cells {
+    ($($cell:ident $load:ident)*) => {$(
+        impl Cell for $cell {
+            #[inline(always)]
+            unsafe fn load<V: Lanes>(p: *const $cell) -> V {
+                // SAFETY: as the caller vouches.
+                unsafe { V::$load(p) }
+            }
+        }
+    )*};
+}
+cells! { f32 load f16 load_f16 i8 load_i8 }
+
+/// Keys and values in one format.
 #[derive(Debug)]
 enum Cells {
-    F32(Vec<f32>),
-    F16(Vec<f16>),
-    Int8 { codes: Vec<i8>, scales: Vec<f32> },
+    F32([Vec<f32>; 2]),
+    F16([Vec<f16>; 2]),
+    /// With a scale for each token and head.
+    Int8([Vec<i8>; 2], [Vec<f32>; 2]),
 }
 
 impl Cells {
-    /// For `tokens` tokens of `width` values in all, `heads` scales each. Pages that are not written to take no memory.
-    fn new(format: KvFormat, tokens: usize, width: usize, heads: usize) -> Cells {
-        let n = tokens * width;
+    /// For `tokens` tokens of so many values in all, `heads` scales each. Pages that are not written to take no memory.
+    fn new(format: KvFormat, tokens: usize, widths: [usize; 2], heads: usize) -> Cells {
+        fn zeros<T: Clone + Default>(tokens: usize, widths: [usize; 2]) -> [Vec<T>; 2] {
+            widths.map(|w| vec![T::default(); tokens * w])
+        }
         match format {
-            KvFormat::F32 => Cells::F32(vec![0.0; n]),
-            KvFormat::F16 => Cells::F16(vec![f16::ZERO; n]),
-            KvFormat::Int8 => Cells::Int8 { codes: vec![0; n], scales: vec![0.0; tokens * heads] },
+            KvFormat::F32 => Cells::F32(zeros(tokens, widths)),
+            KvFormat::F16 => Cells::F16(zeros(tokens, widths)),
+            KvFormat::Int8 => Cells::Int8(zeros(tokens, widths), zeros(tokens, [heads; 2])),
         }
     }
 
-    /// Writes `x` to the places `at`, `at + stride` and so on; `scale` is its scale's place.
-    fn write(&mut self, x: &[f32], at: usize, stride: usize, scale: usize) {
+    /// Writes `x` to the places `at`, `at + stride` and so on of the keys (0) or values (1); `scale` is its scale's place.
+    fn write(&mut self, kind: usize, x: &[f32], at: usize, stride: usize, scale: usize) {
+        let places = (at..).step_by(stride).zip(x);
         match self {
-            Cells::F32(cells) => x.iter().enumerate().for_each(|(i, v)| cells[at + i * stride] = *v),
-            Cells::F16(cells) => x.iter().enumerate().for_each(|(i, v)| cells[at + i * stride] = f16::from_f32(*v)),
-            Cells::Int8 { codes, scales } => {
+            Cells::F32(cells) => places.for_each(|(i, v)| cells[kind][i] = *v),
+            Cells::F16(cells) => places.for_each(|(i, v)| cells[kind][i] = f16::from_f32(*v)),
+            Cells::Int8(codes, scales) => {
                 let most = x.iter().fold(0f32, |m, v| m.max(v.abs()));
                 let inverse = if most > 0.0 { 127.0 / most } else { 0.0 };
-                scales[scale] = most / 127.0;
-                for (i, v) in x.iter().enumerate() {
-                    codes[at + i * stride] = (v * inverse).round_ties_even() as i8;
-                }
-            }
-        }
-    }
-
-    /// `n` values from `at` on, unpacked into `buf` where they are packed, and sixteen scales from `scale` on, where there are
-    /// any.
-    fn read<'a>(&'a self, at: usize, n: usize, scale: usize, buf: &'a mut [f32]) -> (&'a [f32], Option<&'a [f32]>) {
-        match self {
-            Cells::F32(cells) => (&cells[at..at + n], None),
-            Cells::F16(cells) => {
-                cells[at..at + n].convert_to_f32_slice(&mut buf[..n]);
-                (&buf[..n], None)
-            }
-            Cells::Int8 { codes, scales } => {
-                codes[at..at + n].iter().zip(buf.iter_mut()).for_each(|(c, b)| *b = f32::from(*c));
-                (&buf[..n], Some(&scales[scale..scale + PAGE]))
+                scales[kind][scale] = most / 127.0;
+                places.for_each(|(i, v)| codes[kind][i] = (v * inverse).round_ties_even() as i8);
             }
         }
     }
@@ -112,29 +120,28 @@ pub(crate) struct Store {
     heads: usize,
     qk: usize,
     v: usize,
-    keys: Cells,
-    values: Cells,
+    /// Values from token to token: whole vectors.
+    pitch: usize,
+    cells: Cells,
 }
 
 impl Store {
     /// Room for `tokens` tokens of `heads` heads of keys (`qk` values) and values (`v`).
     pub fn new(format: KvFormat, tokens: usize, heads: usize, [qk, v]: [usize; 2]) -> Store {
-        let tokens = tokens.next_multiple_of(PAGE);
-        let cells = |width| Cells::new(format, tokens, heads * width, heads);
-        Store { heads, qk, v, keys: cells(qk), values: cells(v) }
+        let (tokens, pitch) = (tokens.next_multiple_of(PAGE), v.next_multiple_of(16));
+        Store { heads, qk, v, pitch, cells: Cells::new(format, tokens, [heads * qk, heads * pitch], heads) }
     }
 
     /// Keeps `n` tokens' keys and values, the rows of `k` and `v` from `row` on, as those from token `from` on.
     pub fn write(&mut self, from: usize, k: Part<'_>, v: Part<'_>, row: usize, n: usize) {
-        let Store { heads, qk, v: width, .. } = *self;
+        let Store { heads, qk, v: width, pitch, .. } = *self;
         for i in 0..n {
             let (page, lane) = ((from + i) / PAGE, (from + i) % PAGE);
             for head in 0..heads {
                 let base = page * heads + head;
                 let scale = base * PAGE + lane;
-                self.keys.write(k.row(row + i, head * qk, qk), base * qk * PAGE + lane, PAGE, scale);
-                let at = (base * PAGE + lane) * width;
-                self.values.write(v.row(row + i, head * width, width), at, 1, scale);
+                self.cells.write(0, k.row(row + i, head * qk, qk), base * qk * PAGE + lane, PAGE, scale);
+                self.cells.write(1, v.row(row + i, head * width, width), scale * pitch, 1, scale);
             }
         }
     }
@@ -144,7 +151,7 @@ impl Store {
     pub fn attend(&self, core: &Attention, q: Part<'_>, first: usize, past: usize, out: &mut [f32], par: Par<'_>) {
         let width = core.heads * core.v;
         let (rows, group) = (out.len() / width.max(1), core.group);
-        // A page is unpacked once for all rows and heads that share it, as far as their scores stay in the cache.
+        // A page is fetched once for all rows and heads that share it, as far as their scores stay in the cache.
         let block = ((1 << 15) / ((past + rows) * group).max(1)).clamp(1, PAGE).min(rows.max(1));
         let blocks = rows.div_ceil(block.max(1));
         // With too few heads of keys for the threads, every head of queries goes alone.
@@ -188,50 +195,67 @@ impl LaneKernel for Job<'_> {
 
     #[inline(always)]
     fn run<V: Lanes>(self) {
-        let Job { store, core, q, head, queries, rows, first, past, out } = self;
-        let Store { heads, qk, v, .. } = *store;
-        // Pages that lie before every row's sliding window are left out.
-        let (width, hidden) = (core.heads * v, core.first_seen(past + rows.start) / PAGE);
-        let pages = hidden..(past + rows.end).div_ceil(PAGE);
-        let stride = pages.len() * PAGE;
+        match &self.store.cells {
+            Cells::F32([k, v]) => self.over::<V, f32>(k, v, None),
+            Cells::F16([k, v]) => self.over::<V, f16>(k, v, None),
+            Cells::Int8([k, v], [keys, values]) => self.over::<V, i8>(k, v, Some([keys, values])),
+        }
+    }
+}
+
+impl Job<'_> {
+    #[inline(always)]
+    fn over<V: Lanes, C: Cell>(&self, k: &[C], values: &[C], scales: Option<[&[f32]; 2]>) {
+        let Job { store, core, q, head, ref queries, ref rows, first, past, out } = *self;
+        let Store { heads, qk, v, pitch, .. } = *store;
+        let (width, pages) = (core.heads * v, (past + rows.end).div_ceil(PAGE));
+        // What a sliding window hides from all rows is not looked at.
+        let hidden = core.first_seen(past + rows.start) / PAGE;
+        let stride = (pages - hidden) * PAGE;
         let lines = || rows.clone().flat_map(|r| queries.clone().map(move |h| (r, h)));
-        let count = rows.len() * queries.len();
+        let key_scales = scales.map(|s| s[0]);
         with_scratch(|s| {
-            let buf = room(&mut s.f32, count * stride + qk.max(v) * PAGE);
-            let (scores, buf) = buf.split_at_mut(count * stride);
-            for page in pages.clone() {
+            let scores = room(&mut s.f32, rows.len() * queries.len() * stride);
+            for page in hidden..pages {
                 let base = page * heads + head;
-                let (keys, scales) = store.keys.read(base * qk * PAGE, qk * PAGE, base * PAGE, buf);
+                let keys = &k[base * qk * PAGE..][..qk * PAGE];
+                let scales = key_scales.map(|s| &s[base * PAGE..][..PAGE]);
                 for (i, (r, h)) in lines().enumerate() {
-                    let mut y = score::<V>(q.row(first + r, h * qk, qk), keys).mul(V::splat(core.scale));
+                    let mut y = score::<V, C>(q.row(first + r, h * qk, qk), keys).mul(V::splat(core.scale));
                     if let Some(scales) = scales {
-                        // SAFETY: sixteen scales.
-                        y = y.mul(unsafe { V::load(scales[..PAGE].as_ptr()) });
+                        // SAFETY: sixteen scales of a page and head.
+                        y = y.mul(unsafe { V::load(scales.as_ptr()) });
                     }
                     // SAFETY: a page's place in this line.
                     unsafe { y.store(scores[i * stride + (page - hidden) * PAGE..][..PAGE].as_mut_ptr()) };
                 }
             }
             for (i, (r, h)) in lines().enumerate() {
-                let (seen, rest) = scores[i * stride..][..stride].split_at_mut(past + r + 1 - hidden * PAGE);
-                let (before, seen) = seen.split_at_mut(core.first_seen(past + r) - hidden * PAGE);
-                core.capped(seen);
-                rows::softmax(seen, seen.len());
-                before.fill(0.0);
-                rest.fill(0.0);
-                // SAFETY: every row and head is of one job.
-                unsafe { out.part(r * width + h * v, v) }.fill(0.0);
-            }
-            for page in pages {
-                let base = page * heads + head;
-                let (values, scales) = store.values.read(base * v * PAGE, v * PAGE, base * PAGE, buf);
-                for (i, (r, h)) in lines().enumerate() {
-                    let weights = &mut scores[i * stride + (page - hidden) * PAGE..][..PAGE];
-                    if let Some(scales) = scales {
+                let line = &mut scores[i * stride..][..stride];
+                let [from, end] = [core.first_seen(past + r), past + r + 1].map(|t| t - hidden * PAGE);
+                core.capped(&mut line[from..end]);
+                rows::softmax(&mut line[from..end], end - from);
+                line[..from].fill(0.0);
+                line[end..].fill(0.0);
+                if let Some([_, all]) = scales {
+                    for (page, weights) in (hidden..).zip(line.chunks_exact_mut(PAGE)) {
+                        let scales = &all[(page * heads + head) * PAGE..][..PAGE];
                         weights.iter_mut().zip(scales).for_each(|(w, s)| *w *= s);
                     }
-                    // SAFETY: as above.
-                    mix::<V>(weights, values, unsafe { out.part(r * width + h * v, v) });
+                }
+                // SAFETY: every row and head is of one job.
+                let out = unsafe { out.part(r * width + h * v, v) };
+                for from in (0..v).step_by(16) {
+                    let page = |page: usize| &values[((hidden + page) * heads + head) * PAGE * pitch + from..];
+                    let sum = mix::<V, C>(&scores[i * stride..][..stride], pitch, page);
+                    let n = 16.min(v - from);
+                    // SAFETY: so many are left.
+                    unsafe {
+                        match n {
+                            16 => sum.store(out[from..from + 16].as_mut_ptr()),
+                            _ => sum.store_part(out[from..].as_mut_ptr(), n),
+                        }
+                    }
                 }
             }
         });
@@ -240,41 +264,50 @@ impl LaneKernel for Job<'_> {
 
 /// A query's products with a page of keys `[qk, 16]`.
 #[inline(always)]
-fn score<V: Lanes>(q: &[f32], keys: &[f32]) -> V {
+fn score<V: Lanes, C: Cell>(q: &[f32], keys: &[C]) -> V {
     assert!(keys.len() >= q.len() * PAGE);
-    let mut sums = [V::splat(0.0); 4];
-    for (d, q) in q.iter().enumerate() {
-        // SAFETY: as was asserted.
-        let k = unsafe { V::load(keys.as_ptr().add(d * PAGE)) };
-        sums[d % 4] = V::splat(*q).fma(k, sums[d % 4]);
+    let zero = V::splat(0.0);
+    let (mut a, mut b, mut c, mut d) = (zero, zero, zero, zero);
+    let (mut at, fours) = (keys.as_ptr(), q.chunks_exact(4));
+    let rest = fours.remainder();
+    // SAFETY: as was asserted. Four sums, so that one need not wait for the other.
+    unsafe {
+        for q in fours {
+            a = V::splat(q[0]).fma(C::load(at), a);
+            b = V::splat(q[1]).fma(C::load(at.add(PAGE)), b);
+            c = V::splat(q[2]).fma(C::load(at.add(2 * PAGE)), c);
+            d = V::splat(q[3]).fma(C::load(at.add(3 * PAGE)), d);
+            at = at.add(4 * PAGE);
+        }
+        for q in rest {
+            a = V::splat(*q).fma(C::load(at), a);
+            at = at.add(PAGE);
+        }
     }
-    sums[0].add(sums[1]).add(sums[2].add(sums[3]))
+    a.add(b).add(c.add(d))
 }
 
-/// Adds a page of values `[16, v]` by their weights.
+/// Sixteen values of all tokens by their weights; `page` is where a page's first token has them.
 #[inline(always)]
-fn mix<V: Lanes>(weights: &[f32], values: &[f32], out: &mut [f32]) {
-    let (n, whole) = (out.len(), out.len() / 16 * 16);
-    assert!(values.len() >= PAGE * n && weights.len() == PAGE);
-    let (x, out) = (values.as_ptr(), out.as_mut_ptr());
-    // SAFETY: every token has `n` values, as was asserted, and so has `out`.
-    unsafe {
-        for i in (0..whole).step_by(16) {
-            let mut sum = V::load(out.add(i));
-            for (t, w) in weights.iter().enumerate() {
-                sum = V::splat(*w).fma(V::load(x.add(t * n + i)), sum);
+fn mix<'a, V: Lanes, C: Cell + 'a>(weights: &[f32], pitch: usize, page: impl Fn(usize) -> &'a [C]) -> V {
+    let zero = V::splat(0.0);
+    let (mut a, mut b, mut c, mut d) = (zero, zero, zero, zero);
+    for (i, weights) in weights.chunks_exact(PAGE).enumerate() {
+        let x = page(i);
+        assert!(x.len() >= (PAGE - 1) * pitch + 16);
+        let mut at = x.as_ptr();
+        for w in weights.chunks_exact(4) {
+            // SAFETY: as was asserted.
+            unsafe {
+                a = V::splat(w[0]).fma(C::load(at), a);
+                b = V::splat(w[1]).fma(C::load(at.add(pitch)), b);
+                c = V::splat(w[2]).fma(C::load(at.add(2 * pitch)), c);
+                d = V::splat(w[3]).fma(C::load(at.add(3 * pitch)), d);
             }
-            sum.store(out.add(i));
-        }
-        if whole < n {
-            let rest = n - whole;
-            let mut sum = V::load_part(out.add(whole), rest, 0.0);
-            for (t, w) in weights.iter().enumerate() {
-                sum = V::splat(*w).fma(V::load_part(x.add(t * n + whole), rest, 0.0), sum);
-            }
-            sum.store_part(out.add(whole), rest);
+            at = at.wrapping_add(4 * pitch);
         }
     }
+    a.add(b).add(c.add(d))
 }
 
 #[cfg(test)]
@@ -285,14 +318,11 @@ mod tests {
     /// The rows of a whole pass, token by token and in runs, in every format, on one thread and on more.
     #[test]
     fn rows_over_a_cache_are_those_of_a_whole_pass() {
-        for (most, cap) in [(None, None), (Some(21), Some(0.7)), (Some(4), None), (Some(90), Some(2.0))] {
-            over_a_cache(most, cap);
-        }
-    }
-
-    fn over_a_cache(most: Option<usize>, cap: Option<f32>) {
         let (tokens, heads, group) = (53, 6, 3);
-        for [qk, v] in [[8, 24], [16, 16], [5, 7]] {
+        let [plain, capped] = [None, Some(0.7)];
+        for ([qk, v], most, cap) in
+            [([8, 24], None, plain), ([16, 16], Some(20), plain), ([5, 7], Some(1), plain), ([8, 8], Some(33), capped)]
+        {
             let core = Attention { tokens, heads, qk, v, scale: 0.25, group, causal: true, most, cap };
             let widths = [heads * qk, heads / group * qk, heads / group * v];
             let all: Vec<Vec<f32>> = (1..).zip(widths).map(|(i, w)| noise(tokens * w, i)).collect();

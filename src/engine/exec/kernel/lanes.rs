@@ -7,6 +7,8 @@
 #[cfg(target_arch = "x86_64")]
 mod x86;
 
+use half::f16;
+
 /// Sixteen numbers. Only [`dispatch`] makes those that need a feature of the processor, after it has looked for it.
 pub(super) trait Lanes: Copy {
     const NAME: &'static str;
@@ -22,6 +24,16 @@ pub(super) trait Lanes: Copy {
     /// # Safety
     /// `n` values from `p` on can be read.
     unsafe fn load_part(p: *const f32, n: usize, fill: f32) -> Self;
+
+    /// Half-precision numbers.
+    ///
+    /// # Safety
+    /// Sixteen values from `p` on can be read.
+    unsafe fn load_f16(p: *const f16) -> Self;
+
+    /// # Safety
+    /// Sixteen values from `p` on can be read.
+    unsafe fn load_i8(p: *const i8) -> Self;
 
     /// # Safety
     /// Sixteen values from `p` on can be written.
@@ -89,11 +101,12 @@ pub(super) fn dispatch<J: LaneKernel>(job: J) -> J::Out {
         fn wide<J: LaneKernel>(job: J) -> J::Out {
             job.run::<x86::Wide>()
         }
-        #[target_feature(enable = "avx2,fma")]
+        #[target_feature(enable = "avx2,fma,f16c")]
         fn pair<J: LaneKernel>(job: J) -> J::Out {
             job.run::<x86::Pair>()
         }
-        let middle = is_x86_feature_detected!("avx2") && is_x86_feature_detected!("fma");
+        let middle =
+            is_x86_feature_detected!("avx2") && is_x86_feature_detected!("fma") && is_x86_feature_detected!("f16c");
         if middle && super::avx512::floats() && is_x86_feature_detected!("avx512dq") {
             // SAFETY: the features were detected.
             return unsafe { wide(job) };
@@ -158,6 +171,18 @@ impl Lanes for Plain {
         // SAFETY: as the caller vouches.
         v[..n].copy_from_slice(unsafe { std::slice::from_raw_parts(p, n) });
         Plain(v)
+    }
+
+    #[inline(always)]
+    unsafe fn load_f16(p: *const f16) -> Self {
+        // SAFETY: as the caller vouches.
+        Plain(unsafe { p.cast::<[f16; 16]>().read_unaligned() }.map(f16::to_f32))
+    }
+
+    #[inline(always)]
+    unsafe fn load_i8(p: *const i8) -> Self {
+        // SAFETY: as the caller vouches.
+        Plain(unsafe { p.cast::<[i8; 16]>().read_unaligned() }.map(f32::from))
     }
 
     #[inline(always)]

@@ -26,8 +26,8 @@ thread_local! {
     static TABLES: RefCell<Vec<Table>> = const { RefCell::new(Vec::new()) };
 }
 
-/// Which of `tables` is that of `rope` for sequences of `tokens`; it has at least as many positions.
-fn table(tables: &mut Vec<Table>, rope: &Rope, tokens: usize) -> usize {
+/// The table of `rope` for sequences of `tokens`, with at least as many positions.
+fn table<'a>(tables: &'a mut Vec<Table>, rope: &Rope, tokens: usize) -> &'a Table {
     let like = rope.turned_like(tokens);
     let is = |t: &Table| (t.turned, t.theta, t.like) == (rope.turned, rope.theta, like) && t.scaling == rope.scaling;
     let at = tables.iter().position(is).unwrap_or_else(|| {
@@ -44,7 +44,7 @@ fn table(tables: &mut Vec<Table>, rope: &Rope, tokens: usize) -> usize {
         found.cos.extend(cos);
         found.sin.extend(sin);
     }
-    at
+    found
 }
 
 /// `out` becomes the rows `x` of `width` values, turned; `rows` are their places in a batch of images of `tokens` rows each, the
@@ -58,27 +58,28 @@ pub(crate) fn turn(
     out: &mut [f32],
 ) {
     let n = rope.turned / 2;
+    let each = tokens.max(1);
     TABLES.with_borrow_mut(|tables| {
-        let lines = x.chunks_exact(width.max(1)).zip(out.chunks_exact_mut(width.max(1)));
-        // The image that a row is of, and its table.
-        let mut found: Option<(usize, usize)> = None;
-        for (row, (x, out)) in rows.zip(lines) {
-            let (image, token) = (row / tokens.max(1), row % tokens.max(1));
-            let at = match found {
-                Some((same, at)) if same == image => at,
-                _ => table(tables, rope, past(image) + tokens),
-            };
-            found = Some((image, at));
-            let (table, place) = (&tables[at], (past(image) + token) * n);
-            let (cos, sin) = (&table.cos[place..place + n], &table.sin[place..place + n]);
-            for (x, out) in x.chunks_exact(rope.head_dim).zip(out.chunks_exact_mut(rope.head_dim)) {
-                let (x, (out, rest)) = (x.split_at(rope.turned), out.split_at_mut(rope.turned));
-                rest.copy_from_slice(x.1);
-                match rope.pairs {
-                    Pairs::Halves => vector::turn_halves(x.0, cos, sin, out),
-                    Pairs::Neighbours => vector::turn_neighbours(x.0, cos, sin, out),
+        let mut lines = x.chunks_exact(width.max(1)).zip(out.chunks_exact_mut(width.max(1)));
+        let mut at = rows.start;
+        while at < rows.end {
+            // The rows of one image are of one sequence.
+            let (image, before) = (at / each, past(at / each));
+            let end = rows.end.min((image + 1) * each);
+            let table = table(tables, rope, before + tokens);
+            for (row, (x, out)) in (at..end).zip(&mut lines) {
+                let place = (before + row % each) * n;
+                let (cos, sin) = (&table.cos[place..place + n], &table.sin[place..place + n]);
+                for (x, out) in x.chunks_exact(rope.head_dim).zip(out.chunks_exact_mut(rope.head_dim)) {
+                    let (x, (out, rest)) = (x.split_at(rope.turned), out.split_at_mut(rope.turned));
+                    rest.copy_from_slice(x.1);
+                    match rope.pairs {
+                        Pairs::Halves => vector::turn_halves(x.0, cos, sin, out),
+                        Pairs::Neighbours => vector::turn_neighbours(x.0, cos, sin, out),
+                    }
                 }
             }
+            at = end;
         }
     });
 }

@@ -195,11 +195,11 @@ impl Builder<'_> {
             Op::AddPositions(op::AddPositions { tokens, dim, .. }) => {
                 let p = self.values(node, ParamRole::Embedding, &[1, tokens, dim])?;
                 let add = kernel(move |call, out| {
-                    // As many as there are tokens, of which some take fewer; those that come later take later ones.
-                    let (x, n, before) = (call.input(0), call.rows(dim) * dim, call.past);
+                    // As many as there are tokens, of which some take fewer.
+                    let (x, n, past) = (call.input(0), call.rows(dim) * dim, call.past);
                     split(call.par, out, n, |i, out| {
-                        let past = before.map_or(0, |p| p.tokens(i)) * dim;
-                        rows::add(&x[i * n..][..n], &p[past..][..n], None, out);
+                        let first = dim * past.map_or(0, |p| p.tokens(i));
+                        rows::add(&x[i * n..][..n], &p[first..][..n], None, out);
                     });
                 });
                 held(add, "add-f32", tokens * dim)

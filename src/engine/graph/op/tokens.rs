@@ -100,7 +100,7 @@ impl Facts for AddPositions {
     }
 
     fn causal(&self) -> bool {
-        true
+        self.shorter
     }
 
     fn most_in_turn(&self) -> Option<usize> {

@@ -14,7 +14,41 @@ pub(super) trait Unpack {
     ///
     /// # Safety
     /// The block is there; AVX-512 F, BW, VL and DQ are.
-    unsafe fn pair(p: *const u8, sub: usize) -> (__m512, __m512);
+    #[inline(always)]
+    unsafe fn pair(p: *const u8, sub: usize) -> (__m512, __m512) {
+        // SAFETY: as the caller vouches.
+        unsafe {
+            let Parts { codes, scales, mins } = Self::parts(p, sub);
+            match (Self::SCALED, Self::MINS) {
+                (false, _) => codes,
+                (true, false) => (_mm512_mul_ps(scales.0, codes.0), _mm512_mul_ps(scales.1, codes.1)),
+                (true, true) => (
+                    _mm512_add_ps(_mm512_mul_ps(scales.0, codes.0), splat(mins.0)),
+                    _mm512_add_ps(_mm512_mul_ps(scales.1, codes.1), splat(mins.1)),
+                ),
+            }
+        }
+    }
+
+    /// Codes are multiplied with a scale; else they are the values.
+    const SCALED: bool;
+    /// Something is added to the products.
+    const MINS: bool;
+    /// Each half has a scale of its own.
+    const SPLIT: bool;
+
+    /// The same before products and sums: `scale · code + min`, halves each.
+    ///
+    /// # Safety
+    /// As [`Unpack::pair`].
+    unsafe fn parts(p: *const u8, sub: usize) -> Parts;
+}
+
+/// Thirty-two values before products and sums. What a format does not have is not looked at.
+pub(super) struct Parts {
+    pub codes: (__m512, __m512),
+    pub scales: (__m512, __m512),
+    pub mins: (f32, f32),
 }
 
 /// Evaluates `$e` with `$u` bound to the format of `$packed`.
@@ -41,11 +75,37 @@ macro_rules! with_unpack {
 }
 pub(super) use with_unpack;
 
-/// The half-precision number `at` bytes on, in all lanes.
+/// Two half-precision numbers, `at` bytes on: the first in all lanes, and the second.
 #[inline(always)]
-unsafe fn half(p: *const u8, at: usize) -> __m512 {
+unsafe fn halves(p: *const u8, at: usize) -> (__m512, f32) {
     // SAFETY: as the callers vouch.
-    unsafe { _mm512_cvtph_ps(_mm256_set1_epi16(p.add(at).cast::<i16>().read_unaligned())) }
+    unsafe {
+        let both = _mm_cvtsi32_si128(word(p, at) as i32);
+        let both = _mm512_castps512_ps128(_mm512_cvtph_ps(_mm256_castsi128_si256(both)));
+        (_mm512_broadcastss_ps(both), _mm_cvtss_f32(_mm_movehdup_ps(both)))
+    }
+}
+
+/// The half-precision number `at` bytes on.
+#[inline(always)]
+unsafe fn half(p: *const u8, at: usize) -> __m128 {
+    // SAFETY: as the callers vouch.
+    unsafe {
+        let bits = _mm_cvtsi32_si128(i32::from(p.add(at).cast::<u16>().read_unaligned()));
+        _mm512_castps512_ps128(_mm512_cvtph_ps(_mm256_castsi128_si256(bits)))
+    }
+}
+
+#[inline(always)]
+unsafe fn number(v: __m128) -> f32 {
+    // SAFETY: as the callers vouch.
+    unsafe { _mm_cvtss_f32(v) }
+}
+
+#[inline(always)]
+unsafe fn all(v: __m128) -> __m512 {
+    // SAFETY: as the callers vouch.
+    unsafe { _mm512_broadcastss_ps(v) }
 }
 
 #[inline(always)]
@@ -91,13 +151,6 @@ unsafe fn fifth(q: __m128i, high: u32) -> __m128i {
     unsafe { _mm_mask_add_epi8(q, high as u16, q, _mm_set1_epi8(16)) }
 }
 
-/// `d · q`, `d · q + m`, `d · q - m`: products and sums rounded each.
-#[inline(always)]
-unsafe fn times(d: __m512, q: __m128i) -> __m512 {
-    // SAFETY: as the callers vouch.
-    unsafe { _mm512_mul_ps(d, floats(q)) }
-}
-
 /// The word `at` bytes on.
 #[inline(always)]
 unsafe fn word(p: *const u8, at: usize) -> u32 {
@@ -106,21 +159,63 @@ unsafe fn word(p: *const u8, at: usize) -> u32 {
 }
 
 macro_rules! formats {
-    ($($name:ident $values:literal $bytes:literal ($p:ident, $sub:pat) $body:block)*) => {$(
+    ($($name:ident $values:literal $bytes:literal $scaled:literal $mins:literal $split:literal ($p:ident, $sub:pat) $body:block)*) => {$(
         #[allow(non_camel_case_types, reason = "ggml's own names")]
         pub(in crate::exec::kernel) struct $name;
 
         impl Unpack for $name {
             const VALUES: usize = $values;
             const BYTES: usize = $bytes;
+            const SCALED: bool = $scaled;
+            const MINS: bool = $mins;
+            const SPLIT: bool = $split;
 
             #[inline(always)]
-            unsafe fn pair($p: *const u8, $sub: usize) -> (__m512, __m512) {
+            unsafe fn parts($p: *const u8, $sub: usize) -> Parts {
                 // SAFETY: all reads are within the block, as the caller vouches.
                 unsafe { $body }
             }
         }
     )*};
+}
+
+/// One scale for both halves, and one minimum.
+#[inline(always)]
+unsafe fn one((low, high): (__m128i, __m128i), scale: __m512, min: f32) -> Parts {
+    // SAFETY: as the callers vouch.
+    unsafe { Parts { codes: (floats(low), floats(high)), scales: (scale, scale), mins: (min, min) } }
+}
+
+/// Both halves, `$i` constant in each: what is computed is compiled into the caller, which has the features.
+macro_rules! both {
+    ($i:ident => $e:expr) => {
+        (
+            {
+                const $i: usize = 0;
+                $e
+            },
+            {
+                const $i: usize = 1;
+                $e
+            },
+        )
+    };
+}
+
+/// Codes, scale and minimum of each half.
+#[inline(always)]
+unsafe fn two((low, high): ((__m128i, f32, f32), (__m128i, f32, f32))) -> Parts {
+    // SAFETY: as the callers vouch.
+    unsafe {
+        Parts { codes: (floats(low.0), floats(high.0)), scales: (splat(low.1), splat(high.1)), mins: (low.2, high.2) }
+    }
+}
+
+/// Values that need nothing.
+#[inline(always)]
+unsafe fn values(codes: (__m512, __m512)) -> Parts {
+    // SAFETY: as the callers vouch.
+    unsafe { Parts { codes, scales: (_mm512_setzero_ps(), _mm512_setzero_ps()), mins: (0.0, 0.0) } }
 }
 
 /// What the four bits of `IQ4_NL` and `IQ4_XS` stand for.
@@ -145,107 +240,87 @@ unsafe fn scale_min(p: *const u8, j: usize) -> (f32, f32) {
 }
 
 formats! {
-    Q4_0 32 18 (p, _) {
-        let (d, [low, high], eight) = (half(p, 0), nibbles(load(p, 2)), _mm_set1_epi8(8));
-        (times(d, _mm_sub_epi8(low, eight)), times(d, _mm_sub_epi8(high, eight)))
+    Q4_0 32 18 true false false (p, _) {
+        let ([low, high], eight) = (nibbles(load(p, 2)), _mm_set1_epi8(8));
+        one((_mm_sub_epi8(low, eight), _mm_sub_epi8(high, eight)), all(half(p, 0)), 0.0)
     }
-    Q4_1 32 20 (p, _) {
-        let (d, m, [low, high]) = (half(p, 0), half(p, 2), nibbles(load(p, 4)));
-        (_mm512_add_ps(times(d, low), m), _mm512_add_ps(times(d, high), m))
+    Q4_1 32 20 true true false (p, _) {
+        let ((d, m), [low, high]) = (halves(p, 0), nibbles(load(p, 4)));
+        one((low, high), d, m)
     }
-    Q5_0 32 22 (p, _) {
-        let (d, fifths, [low, high]) = (half(p, 0), word(p, 2), nibbles(load(p, 6)));
-        let half = _mm_set1_epi8(16);
-        (
-            times(d, _mm_sub_epi8(fifth(low, fifths & 0xffff), half)),
-            times(d, _mm_sub_epi8(fifth(high, fifths >> 16), half)),
-        )
+    Q5_0 32 22 true false false (p, _) {
+        let (fifths, [low, high], half_way) = (word(p, 2), nibbles(load(p, 6)), _mm_set1_epi8(16));
+        let [low, high] = [fifth(low, fifths & 0xffff), fifth(high, fifths >> 16)];
+        one((_mm_sub_epi8(low, half_way), _mm_sub_epi8(high, half_way)), all(half(p, 0)), 0.0)
     }
-    Q5_1 32 24 (p, _) {
-        let (d, m, fifths, [low, high]) = (half(p, 0), half(p, 2), word(p, 4), nibbles(load(p, 8)));
-        (
-            _mm512_add_ps(times(d, fifth(low, fifths & 0xffff)), m),
-            _mm512_add_ps(times(d, fifth(high, fifths >> 16)), m),
-        )
+    Q5_1 32 24 true true false (p, _) {
+        let ((d, m), fifths, [low, high]) = (halves(p, 0), word(p, 4), nibbles(load(p, 8)));
+        one((fifth(low, fifths & 0xffff), fifth(high, fifths >> 16)), d, m)
     }
-    Q8_0 32 34 (p, _) {
-        let d = half(p, 0);
-        (times(d, load(p, 2)), times(d, load(p, 18)))
+    Q8_0 32 34 true false false (p, _) {
+        one((load(p, 2), load(p, 18)), all(half(p, 0)), 0.0)
     }
-    Q2_K 256 84 (p, sub) {
-        let (d, dmin) = (half(p, 80), half(p, 82));
-        let of = |i: usize| {
-            let s = *p.add(2 * sub + i);
-            let q = bits(load(p, 16 + sub / 4 * 32 + 16 * i), 2 * (sub % 4), 3);
-            let (dl, ml) = (_mm512_mul_ps(d, splat(f32::from(s & 15))), _mm512_mul_ps(dmin, splat(f32::from(s >> 4))));
-            _mm512_sub_ps(times(dl, q), ml)
-        };
-        (of(0), of(1))
+    Q2_K 256 84 true true true (p, sub) {
+        let (d, dmin) = (number(half(p, 80)), number(half(p, 82)));
+        two(both!(I => {
+            let s = *p.add(2 * sub + I);
+            let q = bits(load(p, 16 + sub / 4 * 32 + 16 * I), 2 * (sub % 4), 3);
+            (q, d * f32::from(s & 15), -(dmin * f32::from(s >> 4)))
+        }))
     }
-    Q3_K 256 110 (p, sub) {
-        let d = half(p, 108);
-        let of = |i: usize| {
-            let group = 2 * sub + i;
+    Q3_K 256 110 true false true (p, sub) {
+        let d = number(half(p, 108));
+        two(both!(I => {
+            let group = 2 * sub + I;
             let low = *p.add(96 + group % 8) >> (4 * (group / 8)) & 15;
             let high = *p.add(104 + group % 4) >> (2 * (group / 4)) & 3;
-            let dl = _mm512_mul_ps(d, splat(f32::from(low | high << 4) - 32.0));
-            let q = bits(load(p, 32 + sub / 4 * 32 + 16 * i), 2 * (sub % 4), 3);
-            let missing = _mm_testn_epi8_mask(load(p, 16 * i), _mm_set1_epi8((1u8 << sub) as i8));
-            times(dl, _mm_mask_sub_epi8(q, missing, q, _mm_set1_epi8(4)))
-        };
-        (of(0), of(1))
+            let q = bits(load(p, 32 + sub / 4 * 32 + 16 * I), 2 * (sub % 4), 3);
+            let missing = _mm_testn_epi8_mask(load(p, 16 * I), _mm_set1_epi8((1u8 << sub) as i8));
+            (_mm_mask_sub_epi8(q, missing, q, _mm_set1_epi8(4)), d * (f32::from(low | high << 4) - 32.0), 0.0)
+        }))
     }
-    Q4_K 256 144 (p, sub) {
+    Q4_K 256 144 true true false (p, sub) {
         let (scale, min) = scale_min(p, sub);
-        let (dl, ml) = (_mm512_mul_ps(half(p, 0), splat(scale)), _mm512_mul_ps(half(p, 2), splat(min)));
-        let of = |i: usize| {
-            let q = bits(load(p, 16 + sub / 2 * 32 + 16 * i), 4 * (sub % 2), 15);
-            _mm512_sub_ps(times(dl, q), ml)
-        };
-        (of(0), of(1))
+        let q = both!(I => bits(load(p, 16 + sub / 2 * 32 + 16 * I), 4 * (sub % 2), 15));
+        one(q, splat(number(half(p, 0)) * scale), -(number(half(p, 2)) * min))
     }
-    Q5_K 256 176 (p, sub) {
+    Q5_K 256 176 true true false (p, sub) {
         let (scale, min) = scale_min(p, sub);
-        let (dl, ml) = (_mm512_mul_ps(half(p, 0), splat(scale)), _mm512_mul_ps(half(p, 2), splat(min)));
-        let of = |i: usize| {
-            let q = bits(load(p, 48 + sub / 2 * 32 + 16 * i), 4 * (sub % 2), 15);
-            let high = _mm_test_epi8_mask(load(p, 16 + 16 * i), _mm_set1_epi8((1u8 << sub) as i8));
-            _mm512_sub_ps(times(dl, fifth(q, u32::from(high))), ml)
-        };
-        (of(0), of(1))
+        let q = both!(I => {
+            let low = bits(load(p, 48 + sub / 2 * 32 + 16 * I), 4 * (sub % 2), 15);
+            let high = _mm_test_epi8_mask(load(p, 16 + 16 * I), _mm_set1_epi8((1u8 << sub) as i8));
+            fifth(low, u32::from(high))
+        });
+        one(q, splat(number(half(p, 0)) * scale), -(number(half(p, 2)) * min))
     }
-    Q6_K 256 210 (p, sub) {
-        let d = half(p, 208);
-        let of = |i: usize| {
-            let dl = _mm512_mul_ps(d, splat(f32::from(*p.add(192 + 2 * sub + i) as i8)));
-            let low = bits(load(p, sub / 4 * 64 + sub % 2 * 32 + 16 * i), 4 * (sub / 2 % 2), 15);
-            let high = bits(load(p, 128 + sub / 4 * 32 + 16 * i), 2 * (sub % 4), 3);
-            let q = _mm_or_si128(low, _mm_slli_epi16::<4>(high));
-            times(dl, _mm_sub_epi8(q, _mm_set1_epi8(32)))
-        };
-        (of(0), of(1))
+    Q6_K 256 210 true false true (p, sub) {
+        let d = number(half(p, 208));
+        two(both!(I => {
+            let low = bits(load(p, sub / 4 * 64 + sub % 2 * 32 + 16 * I), 4 * (sub / 2 % 2), 15);
+            let high = bits(load(p, 128 + sub / 4 * 32 + 16 * I), 2 * (sub % 4), 3);
+            let q = _mm_sub_epi8(_mm_or_si128(low, _mm_slli_epi16::<4>(high)), _mm_set1_epi8(32));
+            (q, d * f32::from(*p.add(192 + 2 * sub + I) as i8), 0.0)
+        }))
     }
-    IQ4_NL 32 18 (p, _) {
-        let (d, [low, high]) = (half(p, 0), nibbles(load(p, 2)));
-        (times(d, codes(low)), times(d, codes(high)))
+    IQ4_NL 32 18 true false false (p, _) {
+        let [low, high] = nibbles(load(p, 2));
+        one((codes(low), codes(high)), all(half(p, 0)), 0.0)
     }
-    IQ4_XS 256 136 (p, sub) {
+    IQ4_XS 256 136 true false false (p, sub) {
         let low = *p.add(4 + sub / 2) >> (4 * (sub % 2)) & 15;
         let high = (p.add(2).cast::<u16>().read_unaligned() >> (2 * sub)) as u8 & 3;
-        let dl = _mm512_mul_ps(half(p, 0), splat(f32::from(low | high << 4) - 32.0));
-        let [low, high] = nibbles(load(p, 8 + 16 * sub));
-        (times(dl, codes(low)), times(dl, codes(high)))
+        let [first, second] = nibbles(load(p, 8 + 16 * sub));
+        let scale = number(half(p, 0)) * (f32::from(low | high << 4) - 32.0);
+        one((codes(first), codes(second)), splat(scale), 0.0)
     }
-    F16 32 64 (p, _) {
-        let of = |at: usize| _mm512_cvtph_ps(_mm256_loadu_si256(p.add(at).cast()));
-        (of(0), of(32))
+    F16 32 64 false false false (p, _) {
+        values(both!(I => _mm512_cvtph_ps(_mm256_loadu_si256(p.add(32 * I).cast()))))
     }
-    Bf16 32 64 (p, _) {
-        let of = |at: usize| {
-            let wide = _mm512_cvtepu16_epi32(_mm256_loadu_si256(p.add(at).cast()));
+    Bf16 32 64 false false false (p, _) {
+        values(both!(I => {
+            let wide = _mm512_cvtepu16_epi32(_mm256_loadu_si256(p.add(32 * I).cast()));
             _mm512_castsi512_ps(_mm512_slli_epi32::<16>(wide))
-        };
-        (of(0), of(32))
+        }))
     }
 }
 
@@ -258,7 +333,7 @@ mod tests {
     use crate::model::ggml::Block;
 
     #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq")]
-    unsafe fn all<U: Unpack>(bytes: &[u8]) -> Vec<f32> {
+    unsafe fn every<U: Unpack>(bytes: &[u8]) -> Vec<f32> {
         let mut out = Vec::new();
         for block in bytes.chunks_exact(U::BYTES) {
             for sub in 0..U::VALUES / 32 {
@@ -284,7 +359,7 @@ mod tests {
             }
             let (_, bytes) = weight.packed().unwrap();
             // SAFETY: `of` looked for the features.
-            let got = unsafe { with_unpack!(packed, U => all::<U>(bytes)) };
+            let got = unsafe { with_unpack!(packed, U => every::<U>(bytes)) };
             let want: Vec<u32> = weight.values().iter().map(|v| v.to_bits()).collect();
             assert_eq!(got.iter().map(|v| v.to_bits()).collect::<Vec<_>>(), want, "{}", packed.label());
         }

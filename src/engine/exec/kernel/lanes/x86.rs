@@ -1,6 +1,7 @@
 //! Lanes of AVX-512 and AVX2.
 
 use super::{Lanes, Plain};
+use half::f16;
 use std::arch::x86_64::*;
 
 #[derive(Clone, Copy)]
@@ -99,6 +100,18 @@ impl Lanes for Wide {
     }
 
     #[inline(always)]
+    unsafe fn load_f16(p: *const f16) -> Self {
+        // SAFETY: see above.
+        Wide(unsafe { _mm512_cvtph_ps(_mm256_loadu_si256(p.cast())) })
+    }
+
+    #[inline(always)]
+    unsafe fn load_i8(p: *const i8) -> Self {
+        // SAFETY: see above.
+        Wide(unsafe { _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128(p.cast()))) })
+    }
+
+    #[inline(always)]
     unsafe fn store(self, p: *mut f32) {
         // SAFETY: see above.
         unsafe { _mm512_storeu_ps(p, self.0) };
@@ -174,6 +187,24 @@ impl Lanes for Pair {
     unsafe fn load_part(p: *const f32, n: usize, fill: f32) -> Self {
         // SAFETY: see above.
         unsafe { Self::load(Plain::load_part(p, n, fill).0.as_ptr()) }
+    }
+
+    #[inline(always)]
+    unsafe fn load_f16(p: *const f16) -> Self {
+        // SAFETY: see above.
+        unsafe {
+            let half = |at| _mm256_cvtph_ps(_mm_loadu_si128(p.add(at).cast()));
+            Pair(half(0), half(8))
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn load_i8(p: *const i8) -> Self {
+        // SAFETY: see above.
+        unsafe {
+            let half = |at| _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_loadl_epi64(p.add(at).cast())));
+            Pair(half(0), half(8))
+        }
     }
 
     #[inline(always)]
