@@ -38,11 +38,9 @@ impl Cache {
                     "does not go token by token: it sees tokens that are to come",
                 ));
             }
-            if let Op::AddPositions(op) = &node.op
-                && op.tokens < context
-            {
-                let why = format!("has positions for {} tokens, not for a context of {context}", op.tokens);
-                return Err(ExecError::unsupported(node, format!("{why}; hint: ask for fewer")));
+            if let Some(most) = node.op.facts().most_in_turn().filter(|most| context > *most) {
+                let why = format!("goes token by token for {most} tokens at most, not {context}; hint: ask for fewer");
+                return Err(ExecError::unsupported(node, why));
             }
             let Op::Attention(core) = &node.op else { continue };
             let (heads, widths) = (core.kv_heads(), [core.qk_dim, core.v_dim]);

@@ -62,15 +62,14 @@ impl Cpu {
         run(&self.low, self.held_bytes, arenas, job, times, &self.pool)
     }
 
-    /// Runs `steps`, which begin with the first, on a batch `x` of these sizes.
+    /// Runs `steps`, which begin with the first, on a batch `x` of these sizes that follows `past`.
     fn on_input(
         &self,
         arenas: &Arenas,
-        x: &Tensor,
+        (x, past): (&Tensor, Option<Past<'_>>),
         sizes: &Sizes,
         steps: Range<usize>,
         fetch: &[usize],
-        past: Option<Past<'_>>,
         times: Times<'_>,
     ) -> Result<Vec<Vec<f32>>> {
         let x = x.to_device(&Device::Cpu)?.to_dtype(DType::F32)?.contiguous()?;
@@ -149,7 +148,7 @@ impl Backend for Cpu {
     fn run(&self, state: &mut State, x: &Tensor, ids: &[NodeId], times: Times<'_>) -> Result<Vec<Tensor>> {
         let fetch: Vec<usize> = ids.iter().filter_map(|id| self.low.value_of[id.index()]).collect();
         let sizes = self.sizes(&mut state.sizes, input::binding(&self.graph, x)?)?;
-        let outs = self.on_input(&state.arenas, x, &sizes, 0..self.low.steps.len(), &fetch, None, times)?;
+        let outs = self.on_input(&state.arenas, (x, None), &sizes, 0..self.low.steps.len(), &fetch, times)?;
         let images = x.dim(0)?;
         ids.iter().zip(outs).map(|(id, out)| self.tensor(*id, &sizes, out, images)).collect()
     }
@@ -177,12 +176,12 @@ impl Backend for Cpu {
         };
         let first = self.low.steps.iter().rposition(|s| !alone(s)).map_or(0, |i| i + 1);
         if wanted == Wanted::All || binding.tokens == Some(1) || first == steps {
-            let outs = self.on_input(&state.arenas, x, &sizes, 0..steps, &fetch, Some(past), times)?;
+            let outs = self.on_input(&state.arenas, (x, Some(past)), &sizes, 0..steps, &fetch, times)?;
             return self.tensor(output, &sizes, outs.into_iter().next().unwrap_or_default(), images);
         }
         // After the last step in which tokens meet, the others' values are not asked for.
         let crossing = self.crossing(first);
-        let outs = self.on_input(&state.arenas, x, &sizes, 0..first, &crossing, Some(past), times.as_deref_mut())?;
+        let outs = self.on_input(&state.arenas, (x, Some(past)), &sizes, 0..first, &crossing, times.as_deref_mut())?;
         let last: Vec<Vec<f32>> = (outs.iter().zip(&crossing))
             .map(|(all, v)| {
                 let each = sizes.places[*v].numel;
@@ -204,7 +203,7 @@ impl Backend for Cpu {
         let fetch: Vec<usize> = crossing.iter().map(|(_, v)| *v).collect();
         let binding = input::binding(&self.graph, x)?;
         let sizes = self.sizes(&mut state.sizes, binding)?;
-        let outs = self.on_input(&state.arenas, x, &sizes, 0..first, &fetch, None, None)?;
+        let outs = self.on_input(&state.arenas, (x, None), &sizes, 0..first, &fetch, None)?;
         let bytes = outs.iter().map(|v| 4 * v.len() as u64).sum();
         let values = crossing.iter().zip(outs).map(|((id, _), v)| (*id, v.into())).collect();
         Ok(Live { cut: cut.clone(), images: x.dim(0)?, bytes, values: LiveValues::Host(binding, values) })

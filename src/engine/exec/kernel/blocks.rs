@@ -300,9 +300,9 @@ unsafe fn fill<U: Unpack>(to: &mut [__m512], panel: &Panel, w: *const u8, row: u
             for b in 0..run / U::VALUES {
                 for sub in 0..U::VALUES / 32 {
                     let mut halves = [[_mm512_setzero_ps(); 16]; 2];
-                    for lane in 0..cols {
-                        let (low, high) = U::pair(w.add((16 * v + lane) * row + b * U::BYTES), sub);
-                        (halves[0][lane], halves[1][lane]) = (low, high);
+                    let [low, high] = &mut halves;
+                    for (lane, (low, high)) in low.iter_mut().zip(high).take(cols).enumerate() {
+                        (*low, *high) = U::pair(w.add((16 * v + lane) * row + b * U::BYTES), sub);
                     }
                     for half in halves {
                         for (i, column) in turn(half).into_iter().enumerate() {

@@ -94,6 +94,11 @@ pub trait Facts {
         self.traits().per_token
     }
 
+    /// How many tokens may come one after the other so that nothing changes for those that came; `None`: any number.
+    fn most_in_turn(&self) -> Option<usize> {
+        None
+    }
+
     /// Which axes lose their elements together: channel by channel from every input to the output and to the first axis of
     /// every parameter, where an op says nothing else. `ins` and `out` are shapes that fit.
     fn links(&self, ins: &[&[usize]], out: &[usize]) -> NodeLinks {

@@ -171,6 +171,11 @@ impl Facts for Rope {
         true
     }
 
+    /// In longer sequences every token is turned otherwise.
+    fn most_in_turn(&self) -> Option<usize> {
+        self.scaling.as_ref()?.beyond.as_ref().map(|b| b.tokens)
+    }
+
     fn links(&self, _ins: &[&[usize]], out: &[usize]) -> NodeLinks {
         by_head(out, self.head_dim)
     }

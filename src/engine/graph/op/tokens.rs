@@ -103,6 +103,10 @@ impl Facts for AddPositions {
         self.shorter
     }
 
+    fn most_in_turn(&self) -> Option<usize> {
+        Some(self.tokens)
+    }
+
     fn links(&self, _ins: &[&[usize]], _out: &[usize]) -> NodeLinks {
         embedded(self.dim)
     }
