@@ -213,11 +213,15 @@ impl Builder<'_> {
     /// The layer's weight in its precision's format: as stored where it is stored so, else rounded now.
     pub fn weight(&self, shape: &[usize], precision: Precision) -> Result<Param> {
         self.values(self.node, ParamRole::Weight, shape)?;
+        if let Some(why) = precision.unfit(&self.node.op) {
+            return Err(ExecError::unsupported(self.node, why));
+        }
         let name = self.node.param(ParamRole::Weight).unwrap_or_default();
         let stored = self.params.get(name).map_err(|e| ExecError::param(self.node, e))?;
         let weight = stored.stored_in(precision.weights());
-        // What f16 cannot hold.
-        if !weight.is_in(graph::WeightFormat::F16) || weight.values().iter().all(|v| v.is_finite()) {
+        // What f16 cannot hold, or scales of 16 bits.
+        let halves = weight.is_in(graph::WeightFormat::F16) || weight.as_blocks().is_some();
+        if !halves || weight.values().iter().all(|v| v.is_finite()) {
             return Ok(weight);
         }
         Err(ExecError::NonFinite { node: self.node.name.clone(), param: name.to_owned() })

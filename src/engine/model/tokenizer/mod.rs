@@ -8,6 +8,8 @@
 mod gpt2;
 mod spm;
 
+pub(super) use gpt2::cut_name;
+
 use super::gguf::{self, Metadata};
 use super::load::weight_files;
 use super::{Blob, ModelError, Result, printable};
@@ -116,6 +118,14 @@ impl Tokenizer {
     /// The id that begins a document, where the vocabulary says one.
     pub fn begin(&self) -> Option<u32> {
         self.begin
+    }
+
+    /// Tokens and scores of SentencePiece's kind, by their ids.
+    pub(super) fn pieces(&self) -> Option<(&[String], &[f32])> {
+        match &self.kind {
+            Kind::Spm(spm) => Some(spm.pieces()),
+            Kind::Hub(_) => None,
+        }
     }
 
     /// The id of a token as the vocabulary writes it.
