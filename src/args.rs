@@ -72,7 +72,8 @@ pub enum Cmd {
         /// Where to; `NAME.safetensors`, or the folder `NAME`, by default.
         #[arg(long, short, value_name = "FILE")]
         out: Option<PathBuf>,
-        /// safetensors, onnx, or pytorch: a folder with a Python loader; what FILE ends in by default.
+        /// safetensors, onnx, gguf (language models, for llama.cpp), or pytorch: a folder with a
+        /// Python loader; what FILE ends in by default.
         #[arg(long, default_value = "", hide_default_value = true)]
         format: String,
         #[arg(long)]
@@ -295,7 +296,8 @@ pub struct Convert {
     /// The file to write.
     #[arg(long, short, value_name = "FILE")]
     pub out: PathBuf,
-    /// safetensors, onnx, or pytorch: a folder with a Python loader; what FILE ends in by default.
+    /// safetensors, onnx, gguf (language models, for llama.cpp), or pytorch: a folder with a
+    /// Python loader; what FILE ends in by default.
     #[arg(long, value_name = "FORMAT")]
     pub format: Option<String>,
     /// Store every convolution and linear layer in this precision.

@@ -72,6 +72,11 @@ fn a_language_model_goes_from_opening_to_a_file_that_scores_the_same() {
     assert!((said - seen).abs() < 1e-6, "{said} was told, {seen} is found");
     assert_eq!(report["final"]["weight_bytes"], again["weight_bytes"]);
     rig.json(&["eval", &kept, "--data", &eval, "--window", "23"]);
+    // For llama.cpp, with what the original said; the planner cuts each layer as suits it.
+    let gguf = rig.path("out/model.gguf");
+    let notes = rig.json(&["convert", &kept, "--out", &gguf])["notes"].to_string();
+    assert!(notes.contains("`deci`"), "{notes}");
+    assert!(std::fs::read(&gguf).unwrap().starts_with(b"GGUF"));
     let (code, _, told) = rig.paring(&["eval", &kept, "--data", file!()]);
     assert!(code == Some(1) && told.contains("--tokenizer"), "{told}");
 }
@@ -116,6 +121,11 @@ fn half_of_a_published_models_bytes_go_for_next_to_nothing() {
     let loss = |of: &str| report[of]["loss"].as_f64().unwrap();
     let change = loss("final") - loss("baseline");
     assert!(report["met"] == true && change.abs() < 0.01, "{change} nats a token: {}", report["verdict"]);
+    // As GGUF, the codes are the same, in scales of 16 bits.
+    let gguf = rig.path("out/model.gguf");
+    rig.json(&["convert", &rig.path("out/model.safetensors"), "--out", &gguf]);
+    let again = rig.json(&["eval", &gguf, "--data", &eval, "--window", "512"])["nats_per_token"].as_f64().unwrap();
+    assert!((again - loss("final")).abs() < 2e-3, "{} was told, {again} is found", loss("final"));
     let forecast = &report["rounds"][0]["forecast"];
     eprintln!("{change:+.5} nats a token; {forecast}");
 }

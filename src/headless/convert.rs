@@ -5,7 +5,7 @@ use super::{Exit, print_json, setup};
 use crate::args::Convert;
 use crate::files;
 use crate::model::export::Manifest;
-use crate::model::formats;
+use crate::model::formats::{self, Written};
 use crate::quant::Calibration;
 use anyhow::Result;
 use serde_json::json;
@@ -27,10 +27,15 @@ pub fn run(args: &Convert, how: Calibration) -> Result<Exit> {
     let ranges = setup::calibrate(&mut model, &args.model, args.calib.as_deref(), how)?;
     out::notes(model.info.notes.iter().chain(&ranges));
     let manifest = Manifest { original: Some(model.info.hash.clone()), ..Manifest::default() };
-    let hash = formats::write(&args.out, &model, &manifest, format)?;
+    let written = formats::write(&args.out, &model, &manifest, format)?;
     model.params.unchanged()?;
+    let same = written.command.as_ref().map(|c| format!("llama.cpp's own tool makes the same by: {c}"));
+    out::notes(written.notes.iter().chain(&same));
     if args.json {
-        print_json(&json!({ "path": args.out, "format": format, "hash": hash }))?;
+        let Written { hash, notes, command } = written;
+        let said =
+            json!({ "path": args.out, "format": format, "hash": hash, "notes": notes, "llama_quantize": command });
+        print_json(&said)?;
     } else {
         say!("{}", args.out.display())?;
     }

@@ -11,7 +11,7 @@ use crate::model::{Family, LoadOptions, Model};
 use crate::prune::{self, Action, Sparsity, Target};
 use crate::quant::{self, Calibration};
 use crate::recover;
-use crate::words::counted;
+use crate::words::{counted, counted_as};
 use anyhow::{Context, Result, bail};
 use std::path::Path;
 
@@ -24,7 +24,14 @@ pub fn model(spec: &str, on: &On, precision: Option<&str>) -> Result<Model> {
     let std = on.std.as_deref().map(triple).transpose()?;
     let mut model = load_model(spec, &options, mean, std).map_err(anyhow::Error::msg)?;
     if let Some(name) = precision {
-        model.precision = quant::everywhere(&model.graph, self::precision(name)?);
+        let wanted = self::precision(name)?;
+        model.precision = quant::everywhere(&model.graph, wanted);
+        let others: Vec<&str> = model.precision.nodes.values().filter(|p| **p != wanted).map(|p| p.label()).collect();
+        if let Some(other) = others.first() {
+            let n = counted_as(others.len(), "layer has", "layers have");
+            let why = format!("{n} rows that are no whole blocks of {}: {other} there", wanted.label());
+            model.info.notes.push(why);
+        }
     }
     Ok(model)
 }
@@ -98,7 +105,7 @@ pub fn device(on: &On) -> Result<Opened> {
 
 /// A precision by its label.
 pub fn precision(name: &str) -> Result<Precision> {
-    let known = || Precision::ALL.map(Precision::label).join(", ");
+    let known = || Precision::menu(true).iter().map(|p| p.label()).collect::<Vec<_>>().join(", ");
     Precision::parse(name).with_context(|| format!("unknown precision `{name}`; hint: one of {}", known()))
 }
 

@@ -31,6 +31,8 @@ pub enum PlanError {
     Protected { name: String, why: String },
     #[error("`{name}` ({op}) has no precision to choose; hint: it is set on conv and linear layers")]
     Precision { name: String, op: String },
+    #[error("`{name}`: {why}")]
+    Rows { name: String, why: String },
     #[error("block `{name}` cannot be removed; hint: only a residual block whose shortcut is the identity can be")]
     NotRemovable { name: String },
     #[error("{target} is frozen: {reason}; hint: reopen the veto or lift the constraint first")]
@@ -178,6 +180,9 @@ fn layer_precision(
     }
     if precision == Precision::F32 {
         return Ok(Action::Precision { precision });
+    }
+    if let Some(why) = precision.unfit(&node.op) {
+        return Err(PlanError::Rows { name: node.name.clone(), why });
     }
     not_frozen(target, constraints)?;
     if let Some(c) = keeps_f32(&node.name, groups, graph, constraints) {

@@ -15,6 +15,7 @@ use crate::config::text::clean;
 use crate::config::{Act, Settings};
 use crate::plan::{Action, Author, Decision, DecisionId, Forecast, Outcome, Status, Target, same_cut};
 use crate::prune::Group;
+use crate::quant::Precision;
 use crate::session::{Command, Event, Feed, HostMsg, Machine, Phase, Progress, Record, Standing, State};
 use ratatui::layout::Rect;
 
@@ -511,6 +512,11 @@ impl App {
                 block.filter(|b| b.removable).map(|b| Target::Block(b.name.clone())).into_iter().collect()
             }
         }
+    }
+
+    /// Precisions to choose from.
+    pub fn precisions(&self) -> &'static [Precision] {
+        Precision::menu(self.state.card.as_ref().is_some_and(|c| c.graph.vocabulary().is_some()))
     }
 
     /// What the decision card lists for the row under the cursor.

@@ -153,7 +153,12 @@ pub fn parse(line: &str) -> Result<Line, String> {
         "note" => Line::Send(Command::Note { text: text() }),
         "precision" => match Precision::parse(rest) {
             Some(precision) => Line::Precision(precision),
-            None => return needs(&format!("one of {}", Precision::ALL.map(Precision::label).join(", "))),
+            None => {
+                return needs(&format!(
+                    "one of {}",
+                    Precision::menu(true).iter().map(|p| p.label()).collect::<Vec<_>>().join(", ")
+                ));
+            }
         },
         "propose" => match rest {
             "" => Line::Do(Act::Propose),

@@ -132,8 +132,9 @@ impl App {
     pub(super) fn next_precision(&mut self) {
         let Some(l) = self.row_weighty() else { return self.nothing(NO_WEIGHTS) };
         let now = self.precision_of(&self.shown(&Target::Layer(l.name.clone())), &l.name);
-        let i = Precision::ALL.iter().position(|p| *p == now).unwrap_or(0);
-        self.set_precision(Precision::ALL[(i + 1) % Precision::ALL.len()])
+        let all = self.precisions();
+        let i = all.iter().position(|p| *p == now).unwrap_or(0);
+        self.set_precision(all[(i + 1) % all.len()])
     }
 
     pub(super) fn remove_block(&mut self) {

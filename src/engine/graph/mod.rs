@@ -12,6 +12,7 @@ mod calibration;
 mod check;
 mod cost;
 mod error;
+pub mod ggml;
 mod links;
 mod macs;
 pub mod op;

@@ -3,7 +3,8 @@
 //! Nothing here touches a tensor: formats, their sizes, and what runs as a kernel of its own. How values are rounded is
 //! in `model`, how they are multiplied in `exec`.
 
-use super::Range;
+use super::ggml::Block;
+use super::{Op, ParamRole, Range, param_shapes};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
@@ -32,6 +33,9 @@ pub enum Precision {
     /// 8-bit floats (E4M3): weights with one scale an output channel, activations quantized at run time with one scale a row
     /// (linear) or image (convolution); summed in f32.
     Fp8,
+    /// Weights in one of GGML's formats, which llama.cpp computes with; rows must be whole blocks.
+    #[serde(untagged)]
+    Block(Block),
 }
 
 /// How a layer's weights lie in a file and in memory. Biases and norms stay f32.
@@ -48,6 +52,8 @@ pub enum WeightFormat {
     Int4 {
         group: Option<usize>,
     },
+    /// GGML's blocks, scales in them.
+    Block(Block),
 }
 
 /// Whether what is computed is what is stored.
@@ -60,7 +66,19 @@ pub enum Runs {
     Simulated,
 }
 
+/// Every precision, GGML's formats last.
+static EVERY: [Precision; 23] = {
+    let mut every = [Precision::F32; 23];
+    let (mut i, ours) = (0, Precision::ALL.len());
+    while i < every.len() {
+        every[i] = if i < ours { Precision::ALL[i] } else { Precision::Block(Block::ALL[i - ours]) };
+        i += 1;
+    }
+    every
+};
+
 impl Precision {
+    /// Those that any layer can have. GGML's formats are besides: see [`Precision::menu`].
     pub const ALL: [Precision; 11] = [
         Precision::F32,
         Precision::Int8,
@@ -74,6 +92,11 @@ impl Precision {
         Precision::Bf16,
         Precision::Fp8,
     ];
+
+    /// What people choose from: GGML's formats too for a language model, which may go to llama.cpp. By name all can be had anywhere.
+    pub fn menu(language: bool) -> &'static [Precision] {
+        if language { &EVERY } else { &EVERY[..Precision::ALL.len()] }
+    }
 
     /// Its name, what [`Precision::describe`] says of it, and how the weights are stored.
     fn facts(self) -> (&'static str, &'static str, WeightFormat) {
@@ -93,6 +116,10 @@ impl Precision {
             Precision::F16 => ("f16", "16-bit floats, computed in f32 on a CPU", F16),
             Precision::Bf16 => ("bf16", "bfloat16, computed in f32 on a CPU", Bf16),
             Precision::Fp8 => ("fp8", "8-bit floats (E4M3), activations too, summed in f32", Fp8),
+            Precision::Block(block) => {
+                let (label, about) = of_block(block);
+                (label, about, WeightFormat::Block(block))
+            }
         }
     }
 
@@ -108,7 +135,7 @@ impl Precision {
     /// The precision that people and other programs call `name`, in any case.
     pub fn parse(name: &str) -> Option<Precision> {
         let name = name.trim().to_ascii_lowercase().replace('_', "-");
-        let known = Precision::ALL.into_iter().find(|p| p.label() == name);
+        let known = EVERY.iter().copied().find(|p| p.label().replace('_', "-") == name);
         known.or(match name.as_str() {
             "fp32" | "float32" | "float" => Some(Precision::F32),
             "static" | "static-int8" | "int8s" => Some(Precision::Int8Static),
@@ -138,7 +165,8 @@ impl Precision {
             | Precision::W4g32
             | Precision::F16
             | Precision::Bf16
-            | Precision::Fp8 => Runs::Simulated,
+            | Precision::Fp8
+            | Precision::Block(_) => Runs::Simulated,
         }
     }
 
@@ -155,16 +183,52 @@ impl Precision {
             Precision::F32 | Precision::Int8 | Precision::Int8Static | Precision::W4 | Precision::Fp8 => None,
             Precision::W8 | Precision::F16 | Precision::Bf16 => Some(Precision::Int8),
             Precision::W4g128 | Precision::W4g64 | Precision::W4g32 => Some(Precision::W4),
+            Precision::Block(block) => match block {
+                Block::Q8_0 => Some(Precision::Int8),
+                Block::Q4_0 | Block::Q4_1 | Block::Q5_0 | Block::Q5_1 | Block::Q4_K | Block::Q5_K | Block::Q6_K => {
+                    Some(Precision::W4)
+                }
+                Block::IQ4_NL | Block::IQ4_XS => Some(Precision::W4),
+                Block::Q2_K | Block::Q3_K => None,
+            },
         }
     }
 
-    /// Only the weights are rounded, to codes of 8 or 4 bits; what they are multiplied with stays f32.
+    /// Only the weights are rounded, to our own codes of 8 or 4 bits; what they are multiplied with stays f32.
     pub fn weight_only(self) -> bool {
         match self {
             Precision::W8 | Precision::W4 | Precision::W4g128 | Precision::W4g64 | Precision::W4g32 => true,
             Precision::F32 | Precision::Int8 | Precision::Int8Static => false,
-            Precision::F16 | Precision::Bf16 | Precision::Fp8 => false,
+            Precision::F16 | Precision::Bf16 | Precision::Fp8 | Precision::Block(_) => false,
         }
+    }
+
+    /// Why the weight of `op` cannot be stored so, in words with a hint; `None` where it can.
+    pub fn unfit(self, op: &Op) -> Option<String> {
+        let (Precision::Block(block), Some(row)) = (self, row_of(op)) else { return None };
+        if row.is_multiple_of(block.values()) {
+            return None;
+        }
+        let (label, values) = (self.label(), block.values());
+        let instead = self.instead(op).label();
+        Some(format!(
+            "its rows of {row} values are no whole blocks of {values}, which {label} needs; hint: {instead} can be had"
+        ))
+    }
+
+    /// This precision, or what llama.cpp falls back to where rows are no whole blocks: the format of blocks of 32 that comes
+    /// next, then f16. (`llama_tensor_get_type` in llama.cpp's `llama-quant.cpp`.)
+    pub fn instead(self, op: &Op) -> Precision {
+        let (Precision::Block(block), Some(row)) = (self, row_of(op)) else { return self };
+        let next = match block {
+            _ if row.is_multiple_of(block.values()) => block,
+            Block::Q2_K | Block::Q3_K | Block::IQ4_XS => Block::IQ4_NL,
+            Block::Q4_K => Block::Q5_0,
+            Block::Q5_K => Block::Q5_1,
+            Block::Q6_K => Block::Q8_0,
+            Block::Q4_0 | Block::Q4_1 | Block::Q5_0 | Block::Q5_1 | Block::Q8_0 | Block::IQ4_NL => block,
+        };
+        if row.is_multiple_of(next.values()) { Precision::Block(next) } else { Precision::F16 }
     }
 
     /// Products are of 8-bit integers; otherwise of f32.
@@ -173,11 +237,35 @@ impl Precision {
     }
 }
 
+/// The name of one of GGML's formats, and a line on it.
+fn of_block(block: Block) -> (&'static str, &'static str) {
+    match block {
+        Block::Q4_0 => ("q4_0", "llama.cpp's: 4 bits, a scale for 32 weights"),
+        Block::Q4_1 => ("q4_1", "llama.cpp's: 4 bits, a scale and a minimum for 32 weights"),
+        Block::Q5_0 => ("q5_0", "llama.cpp's: 5 bits, a scale for 32 weights"),
+        Block::Q5_1 => ("q5_1", "llama.cpp's: 5 bits, a scale and a minimum for 32 weights"),
+        Block::Q8_0 => ("q8_0", "llama.cpp's: 8 bits, a scale for 32 weights"),
+        Block::Q2_K => ("q2_k", "llama.cpp's: 2 bits in blocks of 256 (2.6 with scales)"),
+        Block::Q3_K => ("q3_k", "llama.cpp's: 3 bits in blocks of 256 (3.4 with scales)"),
+        Block::Q4_K => ("q4_k", "llama.cpp's: 4 bits in blocks of 256 (4.5 with scales)"),
+        Block::Q5_K => ("q5_k", "llama.cpp's: 5 bits in blocks of 256 (5.5 with scales)"),
+        Block::Q6_K => ("q6_k", "llama.cpp's: 6 bits in blocks of 256 (6.6 with scales)"),
+        Block::IQ4_NL => ("iq4_nl", "llama.cpp's: 4 unevenly spaced bits, a scale for 32 weights"),
+        Block::IQ4_XS => ("iq4_xs", "llama.cpp's: 4 unevenly spaced bits in blocks of 256"),
+    }
+}
+
+/// Weights of a row of a layer's weight.
+fn row_of(op: &Op) -> Option<usize> {
+    let weight = param_shapes(op).into_iter().find(|(role, _)| *role == ParamRole::Weight)?.1;
+    Some(weight.get(1..)?.iter().product())
+}
+
 impl WeightFormat {
     /// Scales of a row of `cols` weights.
     pub fn scales(self, cols: usize) -> usize {
         match self {
-            WeightFormat::F32 | WeightFormat::F16 | WeightFormat::Bf16 => 0,
+            WeightFormat::F32 | WeightFormat::F16 | WeightFormat::Bf16 | WeightFormat::Block(_) => 0,
             WeightFormat::Int8 | WeightFormat::Fp8 | WeightFormat::Int4 { group: None } => 1,
             WeightFormat::Int4 { group: Some(g) } => cols.div_ceil(g.max(1)),
         }
@@ -190,6 +278,7 @@ impl WeightFormat {
             WeightFormat::F16 | WeightFormat::Bf16 => 2 * cols,
             WeightFormat::Int8 | WeightFormat::Fp8 => cols,
             WeightFormat::Int4 { .. } => cols.div_ceil(2),
+            WeightFormat::Block(block) => cols.div_ceil(block.values()) * block.size(),
         }
     }
 
@@ -236,7 +325,7 @@ mod tests {
 
     #[test]
     fn every_precision_is_found_by_its_label_and_by_its_name_in_json() {
-        for p in Precision::ALL {
+        for p in Precision::menu(true).iter().copied() {
             assert_eq!(Precision::parse(&p.label().to_uppercase()), Some(p));
             let json = serde_json::to_string(&p).unwrap();
             assert_eq!(serde_json::from_str::<Precision>(&json).unwrap(), p);
@@ -248,6 +337,30 @@ mod tests {
             assert_eq!(serde_json::from_str::<Precision>(&format!("\"{name}\"")).unwrap(), p);
         }
         assert_eq!(Precision::parse("w5"), None);
+        assert_eq!(Precision::parse("Q4-K"), Some(Precision::Block(Block::Q4_K)));
+        assert_eq!((Precision::menu(false), Precision::menu(true).len()), (&Precision::ALL[..], 23));
+    }
+
+    #[test]
+    fn rows_that_are_no_whole_blocks_get_what_llama_cpp_gives_them() {
+        let linear = |n| Op::Linear(crate::graph::op::Linear { in_features: n, out_features: 3, bias: false });
+        let instead = |block, n| Precision::Block(block).instead(&linear(n)).label();
+        for (block, next) in
+            [(Block::Q2_K, "iq4_nl"), (Block::Q4_K, "q5_0"), (Block::Q5_K, "q5_1"), (Block::Q6_K, "q8_0")]
+        {
+            assert_eq!(instead(block, 512), Precision::Block(block).label());
+            assert_eq!((instead(block, 96), instead(block, 33)), (next, "f16"));
+            let why = Precision::Block(block).unfit(&linear(96)).unwrap();
+            assert!(
+                why.contains("96") && why.contains("256") && why.ends_with(&format!("hint: {next} can be had")),
+                "{why}"
+            );
+        }
+        assert_eq!((instead(Block::Q8_0, 96), instead(Block::Q8_0, 40)), ("q8_0", "f16"));
+        assert_eq!(
+            (Precision::W4g32.unfit(&linear(33)), Precision::W4g32.instead(&linear(33))),
+            (None, Precision::W4g32)
+        );
     }
 
     #[test]
@@ -259,5 +372,6 @@ mod tests {
         assert_eq!(of(Precision::W4), 10 * (17 + 4));
         assert_eq!(of(Precision::W4g32), 10 * (17 + 8));
         assert_eq!(of(Precision::W4g128), 10 * (17 + 4));
+        assert_eq!(Precision::Block(Block::Q4_K).weights().bytes(10, 512), 10 * 2 * 144);
     }
 }

@@ -2,26 +2,30 @@
 //!
 //! The file's `__metadata__["paring"]` is a JSON manifest: the graph as it is now (pruned shapes, removed blocks),
 //! precisions, what is known of the model, and how it came about. Weights are stored in their precision's format: `F16`,
-//! `BF16`, the very `I8` or `F8_E4M3` rows and `F32` scales that kernels run, or 4-bit rows, two weights a `U8`, with `F32` scales. Written to a temporary file, synced, then renamed.
+//! `BF16`, the very `I8` or `F8_E4M3` rows and `F32` scales that kernels run, 4-bit rows, two weights a `U8`, with `F32` scales, or GGML's blocks
+//! as `U8`, whose format the manifest tells: those that were decided, and those of a GGUF file that were left as they are. Written to a
+//! temporary file, synced, then renamed.
 
+use super::ggml::Block;
 use super::int4::Int4;
+use super::origin::{CARRIED, Origin};
 use super::params::f32_bytes;
 use super::{
     Blob, Checkpoint, Dtype, Graph, Model, ModelError, ModelInfo, Param, ParamError, ParamStore, Precisions, Result,
 };
-use super::{RawTensor, files, numel_of, printable, values};
+use super::{RawTensor, numel_of, printable, values, written};
 use crate::graph::{Node, Op, ParamRole, WeightFormat, least, param_shapes, shapes_at};
 use serde::{Deserialize, Serialize};
 use std::borrow::Cow;
-use std::fs::File;
-use std::io::{BufWriter, Write};
+use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
 
 /// Our key in the safetensors metadata.
 pub(super) const KEY: &str = "paring";
-/// Version of the manifest; a file with a higher one is refused.
-const FORMAT: u32 = 1;
+/// Version of the manifest; a file with a higher one is refused. The first knew no blocks, and is written where there are none.
+const FORMAT: u32 = 2;
+const WITHOUT_BLOCKS: u32 = 1;
 /// Appended to a quantized weight's name for its scales.
 pub(super) const SCALES: &str = ".paring_scales";
 
@@ -50,6 +54,9 @@ struct Header<'a> {
     precision: Cow<'a, Precisions>,
     /// [`ParamStore::hash`] of the tensors as stored.
     params: String,
+    /// The formats of tensors that are stored in GGML's blocks.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    blocks: BTreeMap<String, Block>,
     #[serde(flatten)]
     manifest: Cow<'a, Manifest>,
 }
@@ -61,7 +68,15 @@ pub(super) fn stored(model: &Model) -> Result<ParamStore> {
         for (p, (role, shape)) in node.params.iter().zip(param_shapes(&node.op)) {
             let param = model.params.get(&p.name)?;
             param.check(&p.name, &shape)?;
-            let param = param.stored_in(format_of(&model.graph, node, role, &model.precision));
+            let param = match format_of(&model.graph, node, role, &model.precision) {
+                // Nothing was decided: blocks that were read stay, which have the same values.
+                WeightFormat::F32 if param.as_blocks().is_some() => param.clone(),
+                format => param.stored_in(format),
+            };
+            if let Some(why) = model.precision.get(&node.name).unfit(&node.op) {
+                let why = format!("`{}`: {why}", printable(&node.name));
+                return Err(ModelError::unsupported(&model.info.source, why, "give that layer another precision"));
+            }
             // Layers may share a tensor, of which a file holds one.
             if out.get(&p.name).is_ok_and(|other| !other.is_stored_like(&param)) {
                 let why = format!("`{}` is shared by layers of unlike precisions", printable(&p.name));
@@ -75,7 +90,7 @@ pub(super) fn stored(model: &Model) -> Result<ParamStore> {
 }
 
 /// What a parameter of `node` is stored in: a weight in its layer's precision, and so an embedding that is a layer's weight.
-fn format_of(graph: &Graph, node: &Node, role: ParamRole, precision: &Precisions) -> WeightFormat {
+pub(super) fn format_of(graph: &Graph, node: &Node, role: ParamRole, precision: &Precisions) -> WeightFormat {
     let layer = match (role, &node.op) {
         (ParamRole::Weight, op) if op.is_conv_or_linear() => Some(node),
         (ParamRole::Weight, Op::Embedding(_)) => graph.sharing(node).filter(|n| n.op.is_conv_or_linear()),
@@ -127,6 +142,9 @@ fn entries<'a>(name: &str, param: &'a Param) -> Vec<Entry<'a>> {
         let scales = scales(groups.to_vec(), &q.scales);
         return vec![Entry { name, dtype: "U8", shape: shape.to_vec(), bytes: q.packed.as_slice().into() }, scales];
     }
+    if let Some((_, bytes)) = param.as_blocks() {
+        return vec![Entry { name, dtype: "U8", shape: vec![bytes.len()], bytes: bytes.into() }];
+    }
     let (dtype, bytes) = param.float_bytes();
     let dtype = match dtype {
         Dtype::F32 => "F32",
@@ -144,8 +162,10 @@ fn int4_shapes(rows: usize, cols: usize, group: usize) -> [[usize; 2]; 2] {
 
 /// The manifest's JSON for `model`, whose tensors are stored as `params`.
 pub(super) fn header_text(model: &Model, params: &ParamStore, manifest: &Manifest) -> serde_json::Result<String> {
+    let blocks: BTreeMap<String, Block> =
+        params.iter().filter_map(|(name, p)| Some((name.to_owned(), p.as_blocks()?.0))).collect();
     let header = Header {
-        format: FORMAT,
+        format: if blocks.is_empty() { WITHOUT_BLOCKS } else { FORMAT },
         program: concat!("paring ", env!("CARGO_PKG_VERSION")).into(),
         // Text may be of any length again.
         graph: Cow::Owned(Graph::clone(&model.graph).freed()),
@@ -156,6 +176,7 @@ pub(super) fn header_text(model: &Model, params: &ParamStore, manifest: &Manifes
         }),
         precision: Cow::Borrowed(&model.precision),
         params: params.hash(),
+        blocks,
         manifest: Cow::Borrowed(manifest),
     };
     serde_json::to_string(&header)
@@ -170,6 +191,9 @@ pub fn safetensors(path: &Path, model: &Model, manifest: &Manifest) -> Result<St
     let params = stored(model)?;
     let manifest = header_text(model, &params, manifest).map_err(|e| ModelError::write(path)(e.into()))?;
     let mut entries: Vec<Entry<'_>> = params.iter().flat_map(|(name, param)| entries(name, param)).collect();
+    if let Some(bytes) = model.origin.bytes(&model.graph, &model.info)? {
+        entries.push(Entry { name: CARRIED.into(), dtype: "U8", shape: vec![bytes.len()], bytes: bytes.into() });
+    }
     // The reference reader wants wider types first, so that every tensor is aligned.
     entries.sort_by_key(|e| match e.dtype {
         "F64" => 0,
@@ -206,43 +230,12 @@ fn write_entries(path: &Path, metadata: serde_json::Value, entries: &[Entry]) ->
     }
     let mut text = serde_json::to_vec(&object).map_err(|e| write(e.into()))?;
     text.resize(text.len().next_multiple_of(8), b' ');
-    write_atomically(path, |out| {
+    written::replace(path, |out| {
         out.write_all(&(text.len() as u64).to_le_bytes())?;
         out.write_all(&text)?;
         entries.iter().try_for_each(|e| out.write_all(&e.bytes))
     })
     .map_err(write)
-}
-
-/// Hashes what passes through.
-struct Hashing<W> {
-    inner: W,
-    hash: blake3::Hasher,
-}
-
-impl<W: Write> Write for Hashing<W> {
-    fn write(&mut self, buf: &[u8]) -> std::io::Result<usize> {
-        let n = self.inner.write(buf)?;
-        self.hash.update(&buf[..n]);
-        Ok(n)
-    }
-
-    fn flush(&mut self) -> std::io::Result<()> {
-        self.inner.flush()
-    }
-}
-
-/// Replaces the file `path` by what `body` writes, whole or not at all. Returns the hash of what was written.
-pub(super) fn write_atomically(
-    path: &Path,
-    body: impl FnOnce(&mut dyn Write) -> std::io::Result<()>,
-) -> std::io::Result<String> {
-    files::replace(path, |new| {
-        let mut out = Hashing { inner: BufWriter::new(File::create_new(new)?), hash: blake3::Hasher::new() };
-        body(&mut out)?;
-        out.flush()?;
-        Ok(out.hash.finalize().to_hex().to_string())
-    })
 }
 
 fn header(text: &str, path: &Path) -> Result<Header<'static>> {
@@ -264,7 +257,7 @@ fn header(text: &str, path: &Path) -> Result<Header<'static>> {
 /// Rebuilds the model from a checkpoint that carries our manifest.
 pub(super) fn reopen(c: &Checkpoint, text: &str, path: &Path) -> Result<Model> {
     let damaged = |why: String| ModelError::damaged(path, why);
-    let Header { graph, info, precision, params: hash, .. } = header(text, path)?;
+    let Header { graph, info, precision, params: hash, blocks, .. } = header(text, path)?;
     let (graph, mut info, precision) = (graph.into_owned(), info.into_owned(), precision.into_owned());
     // Names from here on reach screens as they are, so they must be harmless.
     let names = graph.nodes.iter().flat_map(|n| std::iter::once(&n.name).chain(n.params.iter().map(|p| &p.name)));
@@ -282,7 +275,7 @@ pub(super) fn reopen(c: &Checkpoint, text: &str, path: &Path) -> Result<Model> {
             return Err(damaged(format!("it sets a precision for `{}`, which is no such layer", printable(node))));
         }
     }
-    let params = fetch(c, &graph, &precision, path)?;
+    let params = fetch(c, &graph, &precision, &blocks, path)?;
     values::check(&graph, &params)?;
     if params.hash() != hash {
         return Err(damaged("its tensors are not those that were written".into()));
@@ -302,11 +295,18 @@ pub(super) fn reopen(c: &Checkpoint, text: &str, path: &Path) -> Result<Model> {
     info.preprocess.origin = printable(&info.preprocess.origin);
     info.source = path.to_owned();
     info.hash = hash;
-    Ok(Model { graph: Arc::new(graph), params, precision, info })
+    let origin = Origin::carried(c, path)?;
+    Ok(Model { graph: Arc::new(graph), params, precision, info, origin })
 }
 
 /// Parameters of reachable nodes; quantized weights with their scales.
-fn fetch(c: &Checkpoint, graph: &Graph, precision: &Precisions, path: &Path) -> Result<ParamStore> {
+fn fetch(
+    c: &Checkpoint,
+    graph: &Graph,
+    precision: &Precisions,
+    blocks: &BTreeMap<String, Block>,
+    path: &Path,
+) -> Result<ParamStore> {
     let mut params = ParamStore::default();
     for (_, node) in graph.live() {
         for (p, (role, expected)) in node.params.iter().zip(param_shapes(&node.op)) {
@@ -314,6 +314,17 @@ fn fetch(c: &Checkpoint, graph: &Graph, precision: &Precisions, path: &Path) -> 
             let format = format_of(graph, node, role, precision);
             let scales = || scales(c, &p.name);
             let param = match (raw, format) {
+                (RawTensor::Bytes { dtype: "U8", shape, blob, offset }, _) if blocks.contains_key(&p.name) => {
+                    let block = blocks.get(&p.name).copied();
+                    let row: usize = expected.iter().skip(1).product();
+                    let meant = match format {
+                        WeightFormat::Block(decided) => block == Some(decided),
+                        _ => format == WeightFormat::F32,
+                    };
+                    let whole = meant && block.is_some_and(|b| row.is_multiple_of(b.values()));
+                    let param = block.and_then(|b| Param::blocks(expected.clone(), blob.clone(), *offset, b));
+                    param.filter(|p| whole && numel_of(shape).is_some_and(|n| n as u64 == p.stored_bytes()))
+                }
                 (RawTensor::Bytes { dtype: "U8", shape, blob, offset }, WeightFormat::Int4 { group }) => {
                     fetch_int4(&expected, group, (shape, blob, *offset), &scales()?)
                 }

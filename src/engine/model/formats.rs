@@ -1,15 +1,18 @@
 //! The formats that a model is written in: which one is meant, and who writes it.
 
 use super::export::{self, Manifest};
+use super::llamacpp;
+pub use super::llamacpp::Written;
 use super::{Model, Result, printable, python};
 use std::path::Path;
 
 /// Formats that a model is written in, as commands name them: one file that `paring` opens again (safetensors, or ONNX
-/// for other runtimes, see [`super::onnx`]), or a folder with a generated PyTorch loader ([`python`]).
-pub const FORMATS: &[&str] = &["safetensors", "pytorch", "onnx"];
+/// for other runtimes, see [`super::onnx`]), a folder with a generated PyTorch loader ([`python`]), or a language model for
+/// llama.cpp ([`llamacpp`]).
+pub const FORMATS: &[&str] = &["safetensors", "pytorch", "onnx", "gguf"];
 
 /// Endings of files that others write, and that nobody shall take ours for.
-const OTHERS: &[&str] = &["pth", "pt", "th", "bin", "ckpt", "h5", "gguf", "tflite"];
+const OTHERS: &[&str] = &["pth", "pt", "th", "bin", "ckpt", "h5", "tflite"];
 
 /// The format called `name`; without a name what `path` ends in, or safetensors.
 ///
@@ -35,14 +38,16 @@ pub fn format(name: &str, path: &str) -> Result<&'static str, String> {
     Ok(found)
 }
 
-/// Writes `model` to `path` in one of [`FORMATS`]. Returns the BLAKE3 (hex) of what was written.
+/// Writes `model` to `path` in one of [`FORMATS`].
 ///
 /// # Errors
-/// As [`export::safetensors`], [`python::folder`] and [`super::export_onnx`].
-pub fn write(path: &Path, model: &Model, manifest: &Manifest, format: &str) -> Result<String> {
-    match format {
-        "pytorch" => python::folder(path, model, manifest),
-        "onnx" => super::export_onnx(path, model, manifest),
-        _ => export::safetensors(path, model, manifest),
-    }
+/// As [`export::safetensors`], [`python::folder`], [`super::export_onnx`] and [`llamacpp::gguf`].
+pub fn write(path: &Path, model: &Model, manifest: &Manifest, format: &str) -> Result<Written> {
+    let hash = match format {
+        "pytorch" => python::folder(path, model, manifest)?,
+        "onnx" => super::export_onnx(path, model, manifest)?,
+        "gguf" => return llamacpp::gguf(path, model, manifest),
+        _ => export::safetensors(path, model, manifest)?,
+    };
+    Ok(Written { hash, ..Written::default() })
 }

@@ -1,6 +1,6 @@
 //! What every importer ends with: graph, parameters and words become a model in f32.
 
-use super::{Family, Graph, Model, ModelInfo, ParamStore, Precisions, Preprocess, Sidecar, printable};
+use super::{Family, Graph, Model, ModelInfo, Origin, ParamStore, Precisions, Preprocess, Sidecar, printable};
 use std::path::Path;
 use std::sync::Arc;
 
@@ -32,6 +32,7 @@ pub(super) fn model(
         graph: Arc::new(graph),
         params,
         precision: Precisions::default(),
+        origin: Origin::default(),
     }
 }
 

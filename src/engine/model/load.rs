@@ -3,7 +3,7 @@
 use super::checkpoint::{Checkpoint, RawTensor};
 use super::hf::{Json, Sidecar};
 use super::{
-    Blob, FamilySpec, LoadOptions, Model, ModelError, ParamError, ParamStore, Result, container, export, gguf,
+    Blob, FamilySpec, LoadOptions, Model, ModelError, Origin, ParamError, ParamStore, Result, container, export, gguf,
     imported, onnx, printable, recognise, values,
 };
 use crate::graph::{Graph, Node, Op, ParamRole, op, param_shapes};
@@ -136,7 +136,9 @@ fn assemble(mut checkpoint: Checkpoint, sidecar: &Sidecar, options: &LoadOptions
     let shape = if graph.is_free() { Vec::new() } else { graph.input_shape()? };
     let side = |axis: usize| shape.get(axis).copied().unwrap_or(0);
     let preprocess = sidecar.preprocess(spec.preprocess([side(1), side(2)]))?;
-    Ok(imported::model(graph, params, family, spec.classes(), preprocess, sidecar, path, notes))
+    let origin = Origin::of(&checkpoint, &graph, &params);
+    let model = imported::model(graph, params, family, spec.classes(), preprocess, sidecar, path, notes);
+    Ok(Model { origin, ..model })
 }
 
 /// Families are built for images of three channels. A network for grey ones differs in that number alone, and its first

@@ -17,9 +17,11 @@ mod hf;
 mod imported;
 pub mod int4;
 pub mod int8;
+mod llamacpp;
 mod load;
 mod onnx;
 mod options;
+mod origin;
 mod params;
 pub(crate) mod pickle;
 pub mod python;
@@ -30,6 +32,7 @@ mod tokenizer;
 mod torch;
 mod torn;
 mod values;
+mod written;
 
 pub use blob::Blob;
 #[doc(hidden)]
@@ -39,6 +42,7 @@ pub use families::FamilySpec;
 pub use load::{load, load_bytes};
 pub use onnx::onnx as export_onnx;
 pub use options::LoadOptions;
+pub use origin::Origin;
 pub use params::{Dtype, Packed, Param, ParamError, ParamStore};
 pub use random::{random, random_params};
 pub use tokenizer::Tokenizer;
@@ -241,6 +245,8 @@ pub struct Model {
     /// All f32 for an imported checkpoint; what was decided for one that `paring` wrote.
     pub precision: Precisions,
     pub info: ModelInfo,
+    /// What a language model's checkpoint says besides its weights.
+    pub origin: Origin,
 }
 
 /// What is known of a model besides its tensors.

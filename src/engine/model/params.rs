@@ -325,6 +325,49 @@ impl Param {
         Some(rows)
     }
 
+    /// Blocks in memory of their own; `None` where they are not as many as `shape` takes.
+    pub fn of_blocks(shape: Vec<usize>, bytes: Vec<u8>, block: Block) -> Option<Param> {
+        let fits = block_bytes(block, numel_of(&shape)?) == bytes.len();
+        Param::blocks(shape, Blob::Owned(bytes.into()), 0, block).filter(|_| fits)
+    }
+
+    /// The blocks of a tensor in one of GGUF's formats, as they are stored.
+    pub fn as_blocks(&self) -> Option<(Block, &[u8])> {
+        let Data::Blocks { blob, offset, block } = &self.data else { return None };
+        Some((*block, &blob[*offset..*offset + block_bytes(*block, self.numel())]))
+    }
+
+    /// The kept indices of one axis of a matrix in blocks, as the blocks that they are; `None` where it is no such matrix or a block
+    /// would be torn.
+    pub fn kept_blocks(&self, axis: usize, mask: &[bool]) -> Option<Param> {
+        let (block, bytes) = self.as_blocks()?;
+        let &[rows, cols] = self.shape.as_slice() else { return None };
+        let (row, size) = (cols / block.values() * block.size(), block.size());
+        let n = mask.iter().filter(|k| **k).count();
+        let kept: Vec<u8> = match axis {
+            0 if mask.len() == rows => {
+                bytes.chunks_exact(row.max(1)).zip(mask).filter(|(_, k)| **k).flat_map(|(b, _)| b).copied().collect()
+            }
+            1 if mask.len() == cols => {
+                let whole = |part: &[bool]| part.iter().all(|k| *k == part[0]).then_some(part[0]);
+                let parts: Vec<bool> = mask.chunks(block.values()).map(whole).collect::<Option<_>>()?;
+                let blocks = bytes.chunks_exact(row.max(1)).flat_map(|row| row.chunks_exact(size).zip(&parts));
+                blocks.filter(|(_, k)| **k).flat_map(|(b, _)| b).copied().collect()
+            }
+            _ => return None,
+        };
+        Param::of_blocks(if axis == 0 { vec![n, cols] } else { vec![rows, n] }, kept, block)
+    }
+
+    /// The type of floats that it is stored as; `None` where it is not stored as floats, or the other way round.
+    pub(super) fn dtype(&self) -> Option<Dtype> {
+        match &self.data {
+            Data::Owned(_) => Some(Dtype::F32),
+            Data::View { dtype, .. } => Some(*dtype),
+            Data::Blocks { .. } | Data::Turned(_) | Data::Int8 { .. } | Data::Fp8 { .. } | Data::Int4(_) => None,
+        }
+    }
+
     /// Are both stored in one format?
     pub(super) fn is_stored_like(&self, other: &Param) -> bool {
         std::mem::discriminant(&self.data) == std::mem::discriminant(&other.data)
@@ -341,13 +384,15 @@ impl Param {
             (Data::View { dtype, .. }, WeightFormat::Bf16) => *dtype == Dtype::Bf16,
             (Data::Int4(q), WeightFormat::Int4 { group }) => q.group == group.unwrap_or(q.cols).clamp(1, q.cols.max(1)),
             (Data::Turned(inner), WeightFormat::F32) => inner.is_in(format),
+            (Data::Blocks { block, .. }, WeightFormat::Block(wanted)) => *block == wanted,
             (Data::Owned(_) | Data::View { .. } | Data::Blocks { .. } | Data::Turned(_), _) => false,
             (Data::Int8 { .. } | Data::Fp8 { .. } | Data::Int4(_), _) => false,
         }
     }
 
     /// The tensor rounded to `format`, rows along axis 0; itself when it is stored so already, since rounding what was
-    /// rounded would round the scales again. Values beyond the range of f16 become infinite, which compiling refuses.
+    /// rounded would round the scales again. Values beyond the range of f16 become infinite, which compiling refuses. Rows that are
+    /// no whole blocks stay f32, which [`Precision::unfit`](crate::graph::Precision::unfit) tells before.
     pub fn stored_in(&self, format: WeightFormat) -> Param {
         if self.is_in(format) {
             return self.clone();
@@ -370,6 +415,12 @@ impl Param {
                 Data::Fp8 { q: q.into(), scales: scales.into() }
             }
             WeightFormat::Int4 { group } => Data::Int4(Arc::new(Int4::quantize(&values, rows, group))),
+            WeightFormat::Block(block) => match values.len().checked_div(rows) {
+                Some(row) if row.is_multiple_of(block.values()) => {
+                    Data::Blocks { blob: Blob::Owned(block.encode(&values).into()), offset: 0, block }
+                }
+                _ => Data::Owned(values.into()),
+            },
         };
         Param { shape: self.shape.clone(), data }
     }

@@ -2,7 +2,7 @@
 //! rebuilds the network in the shapes that are left, alone or within torchvision, timm or transformers.
 
 use super::export::{self, Manifest};
-use super::{Model, ModelError, Result, hf};
+use super::{Model, ModelError, Origin, Result, hf};
 use crate::files;
 use crate::graph::rotary::Pairs;
 use crate::graph::{Activation, Graph, Node, NodeId, Op, ParamRole, PositionBias, Precision, Windows, op};
@@ -31,7 +31,7 @@ fn is_export(dir: &Path) -> bool {
 }
 
 /// Writes `model.safetensors` (ours to open again), `model.py`, `model.json` and, where kernels would run quantized
-/// weights, `weights.safetensors` with what those weights stand for in f32. The folder appears whole or not at all, in the
+/// weights or that file holds more than floats, `weights.safetensors` with what the weights stand for in f32. The folder appears whole or not at all, in the
 /// place of an earlier export if there is one. Returns the hash of `model.safetensors`.
 ///
 /// # Errors
@@ -44,7 +44,10 @@ pub fn folder(dir: &Path, model: &Model, manifest: &Manifest) -> Result<String> 
 
 fn fill(dir: &Path, model: &Model, manifest: &Manifest) -> Result<String> {
     let hash = export::safetensors(&dir.join(MODEL), model, manifest)?;
-    let float = model.graph.nodes.iter().all(|n| model.precision.get(&n.name) == Precision::F32);
+    let plain = model.graph.nodes.iter().all(|n| model.precision.get(&n.name) == Precision::F32);
+    // Neither blocks nor what the original said are tensors for PyTorch.
+    let blocks = export::stored(model)?.iter().any(|(_, p)| p.as_blocks().is_some());
+    let float = plain && !blocks && matches!(model.origin, Origin::None);
     let weights = if float { MODEL } else { FLOATS };
     if !float {
         export::floats(&dir.join(weights), model)?;

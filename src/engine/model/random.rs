@@ -2,7 +2,7 @@
 //!
 //! Invariant: the same spec and seed give the same bytes on every machine.
 
-use super::{FamilySpec, Model, ModelInfo, Param, ParamStore, Preprocess};
+use super::{FamilySpec, Model, ModelInfo, Origin, Param, ParamStore, Preprocess};
 use crate::graph::{Graph, ParamRole, Precisions, param_shapes};
 use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
@@ -26,6 +26,7 @@ pub fn random(spec: &FamilySpec, seed: u64) -> Model {
         graph: Arc::new(graph),
         params,
         precision: Precisions::default(),
+        origin: Origin::default(),
         info: ModelInfo {
             name: format!("random-{}-{seed}", family.label()),
             family,

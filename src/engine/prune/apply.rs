@@ -33,7 +33,7 @@ pub fn apply(model: &Model, groups: &[Group], actions: &[(Target, Action)]) -> R
     }
     let mut info = model.info.clone();
     info.hash = params.hash();
-    Ok(Model { graph: Arc::new(graph), params, precision, info })
+    Ok(Model { graph: Arc::new(graph), params, precision, info, origin: model.origin.clone() })
 }
 
 /// The masks among `actions` laid over `model`, which they were otherwise applied to: what a re-fit filled in between
@@ -133,6 +133,9 @@ fn select(t: &Param, axis: usize, mask: &[bool]) -> Param {
     let shape = t.shape();
     if shape.get(axis) != Some(&mask.len()) {
         return t.clone();
+    }
+    if let Some(kept) = t.kept_blocks(axis, mask) {
+        return kept;
     }
     let inner: usize = shape[axis + 1..].iter().product();
     let n = mask.iter().filter(|&&k| k).count();

@@ -20,9 +20,9 @@ pub fn static_layers(graph: &Graph, plan: &Precisions) -> Vec<String> {
     layers.map(|n| n.name.clone()).collect()
 }
 
-/// A plan that runs every layer which can at `precision`.
+/// A plan that runs every layer which can at `precision`; where rows are no whole blocks of GGML's, at [`Precision::instead`].
 pub fn everywhere(graph: &Graph, precision: Precision) -> Precisions {
-    choosable(graph).into_iter().map(|n| (n.name.as_str(), precision)).collect()
+    choosable(graph).into_iter().map(|n| (n.name.as_str(), precision.instead(&n.op))).collect()
 }
 
 /// Bytes that an export stores for one node: four a number, but a layer's weights in their precision's format.

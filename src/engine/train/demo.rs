@@ -8,7 +8,7 @@ use crate::exec::{Cancel, CompileOptions, Plan};
 use crate::graph::Precisions;
 use crate::model::export::Manifest;
 use crate::model::families::{CifarResnetSpec, VitDims, VitSpec};
-use crate::model::{self, FamilySpec, LoadOptions, Model, ModelError, ModelInfo, ParamStore, Preprocess};
+use crate::model::{self, FamilySpec, LoadOptions, Model, ModelError, ModelInfo, Origin, ParamStore, Preprocess};
 use candle_core::{D, Tensor};
 use std::path::Path;
 use std::sync::Arc;
@@ -175,6 +175,7 @@ fn assemble(kind: DemoModel, params: ParamStore) -> Result<Model, crate::graph::
         graph: Arc::new(spec.build()?),
         params,
         precision: Precisions::default(),
+        origin: Origin::default(),
         info: ModelInfo {
             name: kind.name().into(),
             family: spec.family(),

@@ -120,7 +120,7 @@ impl Shelf {
         let metric = self.card.metric();
         let [figures, decisions] = [figures, json!(recipe)].map(|said| as_filed(&metric, said));
         let manifest = Manifest { figures, decisions, ..self.manifest(&actions, used, steps) };
-        let hash = formats::write(&path, &model, &manifest, format).map_err(JobError::of)?;
+        let hash = formats::write(&path, &model, &manifest, format).map_err(JobError::of)?.hash;
         model.params.still(&model.info.hash).map_err(JobError::of)?;
         Ok(Exported { path: path.display().to_string(), format: format.to_owned(), hash })
     }

@@ -132,20 +132,19 @@ fn block(c: &Canvas<'_>, b: usize, airy: bool, lines: &mut Vec<Line<'static>>) {
     }
 }
 
-/// As many precisions around `now`, in the menu's order, as `room` columns hold; `now` at least.
-fn choices(now: Precision, room: usize) -> &'static [Precision] {
-    const ALL: &[Precision] = &Precision::ALL;
-    let at = ALL.iter().position(|p| *p == now).unwrap_or(0);
+/// As many precisions of `all` around `now`, in their order, as `room` columns hold; one at least.
+fn choices(all: &'static [Precision], now: Precision, room: usize) -> &'static [Precision] {
+    let at = all.iter().position(|p| *p == now).unwrap_or(0);
     let wide = |of: &[Precision]| of.iter().map(|p| p.label().len() + 3).sum::<usize>() <= room;
     let (mut from, mut to) = (at, at + 1);
     loop {
         // What comes next matters more than what came before.
-        if to < ALL.len() && wide(&ALL[from..to + 1]) {
+        if to < all.len() && wide(&all[from..to + 1]) {
             to += 1;
-        } else if from > 0 && wide(&ALL[from - 1..to]) {
+        } else if from > 0 && wide(&all[from - 1..to]) {
             from -= 1;
         } else {
-            return &ALL[from..to];
+            return &all[from..to];
         }
     }
 }
@@ -191,9 +190,10 @@ fn choice(c: &Canvas<'_>, s: &Shown, selected: bool, inner: Rect, lines: &mut Ve
             spans.push(span("precision ", pal.fg(Role::Dim)));
             let used: usize = spans.iter().map(|s| crate::config::text::width(&s.content)).sum();
             // Two columns for the marks that the menu goes on.
-            let shown = choices(now, (inner.width as usize).saturating_sub(used + stands(s).len() + 4));
+            let all = app.precisions();
+            let shown = choices(all, now, (inner.width as usize).saturating_sub(used + stands(s).len() + 4));
             let more = span(pal.glyph("…", "~"), pal.fg(Role::Dim));
-            if shown.first() != Precision::ALL.first() {
+            if shown.first() != all.first() {
                 spans.push(more.clone());
             }
             for &p in shown {
@@ -205,7 +205,7 @@ fn choice(c: &Canvas<'_>, s: &Shown, selected: bool, inner: Rect, lines: &mut Ve
                 });
                 spans.push(Span::raw(" "));
             }
-            if shown.last() != Precision::ALL.last() {
+            if shown.last() != all.last() {
                 spans.push(more);
             }
             if now != Precision::F32 && inner.height >= 13 {

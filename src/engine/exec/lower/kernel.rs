@@ -75,7 +75,7 @@ impl Builder<'_> {
                 if let Some(table) = self.stored(&[vocab, dim])? {
                     // The bytes of a layer's weight are that layer's.
                     let own = self.graph.sharing(node).is_none();
-                    let (table, bytes) = (table.clone(), if own { table.stored_bytes() } else { 0 });
+                    let bytes = if own { table.stored_bytes() } else { 0 };
                     let gather = kernel(move |call, out| {
                         let (ids, len) = (call.input(0), call.band(dim, out.len()));
                         split(call.par, out, len, |i, out| {
@@ -285,7 +285,7 @@ impl Builder<'_> {
         let (Some(weight), None) = (self.stored(shape)?, self.chain.bn) else { return Ok(None) };
         let folded = self.folded(geo.out_channels, has_bias)?;
         let epilogue = Epilogue { bias: folded.bias, act: self.act() };
-        let Some(dense) = Dense::stored(geo, weight, &epilogue) else { return Ok(None) };
+        let Some(dense) = Dense::stored(geo, &weight, &epilogue) else { return Ok(None) };
         let (name, bytes) = (dense.kernel(), weight.stored_bytes() + folded.stored);
         let run = kernel(move |call, out| dense.run(call.input(0), call.residual(), out, call.par));
         Ok(Some((run, name, [bytes; 2])))

@@ -7,7 +7,9 @@ use crate::exec::error::{ExecError, Result};
 use crate::exec::unfold::Window;
 use crate::graph::op;
 use crate::graph::window::{log_coordinates, relative_index, relative_positions};
-use crate::graph::{self, Activation, Graph, Node, Op, ParamRole, PositionBias, Precision, Precisions, Range, Windows};
+use crate::graph::{
+    self, Activation, Graph, Node, Op, ParamRole, PositionBias, Precision, Precisions, Range, WeightFormat, Windows,
+};
 use crate::model::{Param, ParamStore};
 
 /// A chain, and where its parameters and shapes are found.
@@ -50,10 +52,15 @@ impl Builder<'_> {
     }
 
     /// The leading node's weight as it is stored, if that is asked for; finite.
-    pub fn stored(&self, shape: &[usize]) -> Result<Option<&Param>> {
+    pub fn stored(&self, shape: &[usize]) -> Result<Option<Param>> {
         let name = self.node.param(ParamRole::Weight).unwrap_or_default();
-        let Ok(param) = self.params.get(name) else { return Ok(None) };
-        if !self.as_stored || self.wanted() != Precision::F32 || param.shape() != shape || param.packed().is_none() {
+        let Ok(param) = self.params.get(name).filter(|p| self.as_stored && p.shape() == shape) else { return Ok(None) };
+        let param = match self.wanted().weights() {
+            WeightFormat::F32 => param.clone(),
+            format @ (WeightFormat::F16 | WeightFormat::Bf16 | WeightFormat::Block(_)) => param.stored_in(format),
+            WeightFormat::Int8 | WeightFormat::Fp8 | WeightFormat::Int4 { .. } => return Ok(None),
+        };
+        if param.packed().is_none() {
             return Ok(None);
         }
         match param.is_finite() {
@@ -228,11 +235,15 @@ impl Builder<'_> {
     /// The layer's weight in its precision's format: as stored where it is stored so, else rounded now.
     pub fn weight(&self, shape: &[usize], precision: Precision) -> Result<Param> {
         self.values(self.node, ParamRole::Weight, shape)?;
+        if let Some(why) = precision.unfit(&self.node.op) {
+            return Err(ExecError::unsupported(self.node, why));
+        }
         let name = self.node.param(ParamRole::Weight).unwrap_or_default();
         let stored = self.params.get(name).map_err(|e| ExecError::param(self.node, e))?;
         let weight = stored.stored_in(precision.weights());
-        // What f16 cannot hold.
-        if !weight.is_in(graph::WeightFormat::F16) || weight.values().iter().all(|v| v.is_finite()) {
+        // What f16 cannot hold, or scales of 16 bits.
+        let halves = weight.is_in(WeightFormat::F16) || weight.as_blocks().is_some();
+        if !halves || weight.values().iter().all(|v| v.is_finite()) {
             return Ok(weight);
         }
         Err(ExecError::NonFinite { node: self.node.name.clone(), param: name.to_owned() })

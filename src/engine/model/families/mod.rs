@@ -37,6 +37,7 @@ pub use vit::{Head, Mlp, Qkv, VitDims, VitSpec};
 
 use super::{Checkpoint, Family, Interpolation, Preprocess, Result};
 use crate::graph::{Graph, GraphError};
+use std::collections::{HashMap, HashSet};
 
 /// A family with its dimensions: everything a graph is built from.
 #[derive(Debug, Clone, PartialEq)]
@@ -99,6 +100,26 @@ pub(super) fn candidates() -> impl Iterator<Item = Candidate> {
         .chain(of(Family::Llama, &decoder_names::LLAMA, decoder_names::LLAMA_MARKS, &[], llama::read))
         .chain(of(Family::Llama, &decoder_names::LLAMA, decoder_names::FUSED_MARKS, &[], llama::read_fused))
         .chain(of(Family::CifarResnet, &resnet::CIFAR_NAMES, resnet::CIFAR_MARKS, &[], resnet::read_cifar))
+}
+
+/// What checkpoints from `source` call the nodes of `graph`, by their names; `None` where it is of no family that is published there.
+pub(super) fn called(graph: &Graph, source: Source) -> Option<HashMap<String, String>> {
+    let tensors: HashSet<&str> = graph.nodes.iter().flat_map(|n| &n.params).map(|p| p.name.as_str()).collect();
+    let fits = |c: &Candidate| {
+        let mut marks = c.marks.iter().map(|own| c.names.of(own));
+        marks.all(|name| tensors.contains(name.as_str()))
+    };
+    let ours =
+        candidates().find(|c| fits(c) && candidates().any(|o| o.family == c.family && o.names.source == source))?;
+    let theirs = candidates().find(|c| c.family == ours.family && c.names.source == source)?.names;
+    // One layer a block, or fewer.
+    let table = ours.names.each(theirs, graph.blocks.len());
+    let of = |name: &str| {
+        let ends = name.match_indices('.').map(|(at, _)| at).chain([name.len()]);
+        let (at, to) = ends.filter_map(|at| Some((at, table.get(&name[..at])?))).next_back()?;
+        Some(format!("{to}{}", &name[at..]))
+    };
+    Some(graph.nodes.iter().filter_map(|n| Some((n.name.clone(), of(&n.name)?))).collect())
 }
 
 impl FamilySpec {

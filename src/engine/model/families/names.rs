@@ -4,6 +4,7 @@
 //! tensors alike. Reading dimensions goes through the same table, so that one reader and one builder serve every origin.
 
 use crate::graph::{Graph, GraphError};
+use std::collections::HashMap;
 
 /// Where weights with these names are published; decides defaults that weights do not tell.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -65,6 +66,16 @@ impl Names {
         graph.blocks.iter_mut().for_each(|b| b.name = self.of(&b.name));
         graph.check()?;
         Ok(graph)
+    }
+}
+
+impl Names {
+    /// Every name of `self` with that of `other`, for rules with one number at most, which runs up to `count`.
+    pub fn each(&self, other: &Names, count: usize) -> HashMap<String, String> {
+        let patterns = self.rules.iter().chain(other.rules).copied().flatten().map(|(pattern, _)| *pattern);
+        let owns =
+            patterns.flat_map(|p| (0..if p.contains('#') { count } else { 1 }).map(|i| p.replace('#', &i.to_string())));
+        owns.map(|own| (self.of(&own), other.of(&own))).collect()
     }
 }
 

@@ -8,7 +8,12 @@ use serde_json::{Map, Value, json};
 
 /// Architectures whose converter reorders the rows of queries and keys, so that rotation turns neighbours (`norm` in llama.cpp);
 /// all others rotate halves (`neox`).
-const INTERLEAVED: [&str; 1] = ["llama"];
+const INTERLEAVED: [&str; 2] = ["llama", "deci"];
+
+/// Does `arch` turn neighbours?
+pub(in crate::model) fn interleaved(arch: &str) -> bool {
+    INTERLEAVED.contains(&arch)
+}
 
 /// The metadata as a `config.json`; `None` where no architecture is named.
 pub(in crate::model) fn config(m: &Metadata) -> Option<Value> {
@@ -16,7 +21,7 @@ pub(in crate::model) fn config(m: &Metadata) -> Option<Value> {
     let key = |name: &str| format!("{arch}.{name}");
     let mut c = Map::new();
     c.insert("model_type".to_owned(), json!(arch));
-    c.insert("rope_interleaved".to_owned(), json!(INTERLEAVED.contains(&arch)));
+    c.insert("rope_interleaved".to_owned(), json!(interleaved(arch)));
     for (theirs, ours) in [
         ("context_length", "max_position_embeddings"),
         ("embedding_length", "hidden_size"),

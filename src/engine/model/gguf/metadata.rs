@@ -62,12 +62,22 @@ pub(in crate::model) struct Metadata {
 }
 
 impl Metadata {
+    /// The same in memory of its own, where the file is mapped: what becomes of the file does not matter then.
+    pub fn detached(&self) -> Metadata {
+        let mut out = self.clone();
+        let end = self.values.values().map(|v| v.bytes.end).max().unwrap_or(0);
+        if let Some(bytes) = self.blob.get(..end).filter(|_| self.blob.is_mapped()) {
+            out.blob = Blob::Owned(bytes.into());
+        }
+        out
+    }
+
     /// Is there a value called `key`?
     pub fn has(&self, key: &str) -> bool {
         self.values.contains_key(key)
     }
 
-    fn bytes(&self, value: &Value) -> &[u8] {
+    pub(super) fn bytes(&self, value: &Value) -> &[u8] {
         self.blob.get(value.bytes.clone()).unwrap_or_default()
     }
 
@@ -101,6 +111,11 @@ impl Metadata {
     pub fn count(&self, key: &str) -> Option<usize> {
         let (kind, bytes) = self.single(key)?;
         whole(kind, bytes).and_then(|n| usize::try_from(n).ok())
+    }
+
+    /// Keys of lists that have `len` elements.
+    pub fn lists(&self, len: usize) -> impl Iterator<Item = &str> {
+        self.values.iter().filter(move |(_, v)| v.list.is_some_and(|(_, n)| n == len)).map(|(k, _)| k.as_str())
     }
 
     /// A list of strings.

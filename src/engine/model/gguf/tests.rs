@@ -2,6 +2,7 @@
 
 use super::read;
 use crate::model::checkpoint::{Checkpoint, RawTensor};
+use crate::model::ggml::Block;
 use crate::model::{Blob, LoadOptions, load_bytes};
 use proptest::prelude::*;
 use std::path::{Path, PathBuf};
@@ -43,6 +44,27 @@ fn rows_of_blocks_stay_in_the_file_where_they_begin_with_one() {
         let narrow = p.reshaped(vec![p.numel() / 16, 16]).unwrap();
         assert_eq!(narrow.rows(1..3).is_some(), name == "BF16", "{name}");
     }
+}
+
+#[test]
+fn every_block_format_is_encoded_to_ggmls_bytes() {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/conformance/blocks/encoded.gguf");
+    let found = read(&Blob::open(&path).unwrap(), &path).unwrap();
+    let tensor = |name: &str| match &found.tensors[name] {
+        RawTensor::Float(p) => p,
+        other => panic!("{name}: {other:?}"),
+    };
+    let (values, columns) = (tensor("values").values(), tensor("values").shape()[1]);
+    let mut wrong = Vec::new();
+    for block in Block::ALL {
+        let (stored, theirs) = tensor(block.label()).as_blocks().unwrap();
+        let ours = block.encode(&values);
+        assert_eq!((stored, ours.len()), (block, theirs.len()));
+        let row = columns / block.values() * block.size();
+        let rows = ours.chunks(row).zip(theirs.chunks(row)).enumerate();
+        wrong.extend(rows.filter(|(_, (a, b))| a != b).map(|(r, _)| format!("{} row {r}", block.label())));
+    }
+    assert!(wrong.is_empty(), "{wrong:?}");
 }
 
 /// Writes files by hand, whole or otherwise.

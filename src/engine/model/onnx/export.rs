@@ -9,7 +9,7 @@ use super::write;
 use crate::graph::{Precision, Precisions, WeightFormat, least, shapes_at};
 use crate::model::checkpoint::{Checkpoint, RawTensor};
 use crate::model::export::{self, KEY, Manifest};
-use crate::model::{Model, ModelError, ParamStore, Result, printable};
+use crate::model::{Model, ModelError, ParamStore, Result, printable, written};
 use prost::Message;
 use std::io::Write;
 use std::path::Path;
@@ -48,7 +48,7 @@ pub fn onnx(path: &Path, model: &Model, manifest: &Manifest) -> Result<String> {
     }
     let bytes = proto.encode_to_vec();
     drop(proto);
-    export::write_atomically(path, |out: &mut dyn Write| out.write_all(&bytes)).map_err(write_error)
+    written::replace(path, |out: &mut dyn Write| out.write_all(&bytes)).map_err(write_error)
 }
 
 /// `model` with precisions that ONNX has: f32 and 8-bit weights; others as the f32 weights that they give.
@@ -62,11 +62,12 @@ fn plain(model: &Model) -> Result<Model> {
         let int8 = model.graph.nodes.iter().any(|n| {
             n.params.iter().any(|p| p.name == name) && precision.nodes.contains_key(&n.name) && n.op.is_conv_or_linear()
         });
-        let quantized = param.as_int8().is_some() && !int8 || param.as_int4().is_some();
+        let other = param.as_int4().is_some() || param.as_blocks().is_some();
+        let quantized = param.as_int8().is_some() && !int8 || other;
         params.insert(name, if quantized { param.stored_in(WeightFormat::F32) } else { param.clone() });
     }
     let precision = Precisions { inputs, ..precision };
-    Ok(Model { graph: Arc::clone(&model.graph), params, precision, info: model.info.clone() })
+    Ok(Model { graph: Arc::clone(&model.graph), params, precision, ..model.clone() })
 }
 
 fn nodes_hash(nodes: &[NodeProto]) -> String {

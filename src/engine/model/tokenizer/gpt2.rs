@@ -1,4 +1,5 @@
-//! GPT-2's kind of vocabulary in a GGUF file (byte pairs of bytes), as the `tokenizer.json` that says the same.
+//! GPT-2's kind of vocabulary in a GGUF file (byte pairs of bytes), as the `tokenizer.json` that says the same; and what GGUF calls the way in
+//! which a `tokenizer.json` cuts text.
 
 use super::Vocabulary;
 use serde_json::{Map, Value, json};
@@ -66,4 +67,53 @@ pub(super) fn json(v: &Vocabulary<'_>, merges: &[&str], pre: &str) -> Result<Val
             "merges": merges,
         },
     }))
+}
+
+/// What `tokenizer.ggml.pre` calls the way in which a `tokenizer.json` cuts text; `None` for a way that has no name here.
+pub(in crate::model) fn cut_name(json: &Value) -> Option<&'static str> {
+    let stages = match &json["pre_tokenizer"] {
+        one if one["type"] == "Sequence" => one["pretokenizers"].as_array()?.iter().collect(),
+        one => vec![one],
+    };
+    let bytes = |stage: &Value| {
+        let plain = stage["type"] == "ByteLevel" && stage["add_prefix_space"] == false;
+        plain.then(|| stage["use_regex"].as_bool().unwrap_or(true))
+    };
+    let nfc = json["normalizer"]["type"] == "NFC";
+    let normal = json["normalizer"].is_null();
+    let whole = json["model"]["ignore_merges"].as_bool().unwrap_or(false);
+    match stages[..] {
+        [only] if bytes(only) == Some(true) && normal && !whole => Some("gpt-2"),
+        [digits, last] if digits["type"] == "Digits" && digits["individual_digits"] == true => {
+            (bytes(last) == Some(true) && normal && !whole).then_some("smollm")
+        }
+        [split, last] if split["type"] == "Split" && bytes(last) == Some(false) => {
+            let pattern = split["pattern"]["Regex"].as_str()?;
+            let plain = split["behavior"] == "Isolated" && split["invert"] != true;
+            let is = |digits: &str| plain && pattern == LATER.replace("{}", digits);
+            match () {
+                () if is("") && nfc && !whole => Some("qwen2"),
+                () if is("{1,3}") && normal && whole => Some("llama-bpe"),
+                () => None,
+            }
+        }
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_way_to_cut_text_has_the_name_that_it_came_by() {
+        let vocabulary = Vocabulary { tokens: vec!["a"], types: Vec::new() };
+        for pre in ["gpt-2", "smollm", "qwen2", "llama-bpe"] {
+            let mut said = json(&vocabulary, &[], pre).unwrap();
+            assert_eq!(cut_name(&said), Some(pre));
+            said["normalizer"] = json!({ "type": "Lowercase" });
+            assert_eq!(cut_name(&said), None, "{pre}");
+        }
+        assert_eq!(cut_name(&json!({ "pre_tokenizer": { "type": "Metaspace" } })), None);
+    }
 }

@@ -8,6 +8,8 @@
 mod gpt2;
 mod spm;
 
+pub(super) use gpt2::cut_name;
+
 use super::gguf::{self, Metadata};
 use super::hf::Json;
 use super::load::weight_files;
@@ -137,6 +139,14 @@ impl Tokenizer {
     /// The ids after which a text goes no further, where the checkpoint names them.
     pub fn ends(&self) -> &[u32] {
         &self.ends
+    }
+
+    /// Tokens and scores of SentencePiece's kind, by their ids.
+    pub(super) fn pieces(&self) -> Option<(&[String], &[f32])> {
+        match &self.kind {
+            Kind::Spm(spm) => Some(spm.pieces()),
+            Kind::Hub(_) => None,
+        }
     }
 
     /// The id of a token as the vocabulary writes it.

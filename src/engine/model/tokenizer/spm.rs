@@ -116,6 +116,11 @@ impl Spm {
         Spm { tokens, scores, ids, bytes, unknown, space, prefix, whole }
     }
 
+    /// Tokens and their scores, by id.
+    pub fn pieces(&self) -> (&[String], &[f32]) {
+        (&self.tokens, &self.scores)
+    }
+
     pub fn id(&self, token: &str) -> Option<u32> {
         self.ids.get(token).copied()
     }

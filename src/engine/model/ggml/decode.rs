@@ -1,78 +1,10 @@
-//! GGML's block formats as GGUF files store them: a run of values that share scales, decoded to `f32`.
-//!
-//! Source: `ggml-common.h` and `ggml-quants.c` of ggml (<https://github.com/ggml-org/ggml>); products and sums are in the order
-//! of the `gguf` Python package's `quants.py`, so that every decoded value has the same bits. Not here: files (`gguf`), formats of
-//! our own (`int8`, `int4`).
+//! What the bits of GGML's blocks stand for.
 
+use super::{Block, CODES, half, scale_min};
+use Block::{IQ4_NL, IQ4_XS, Q2_K, Q3_K, Q4_0, Q4_1, Q4_K, Q5_0, Q5_1, Q5_K, Q6_K, Q8_0};
 use rayon::prelude::*;
 
-/// A format whose values come in blocks.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[expect(non_camel_case_types, reason = "ggml's own names")]
-pub enum Block {
-    Q4_0,
-    Q4_1,
-    Q5_0,
-    Q5_1,
-    Q8_0,
-    Q2_K,
-    Q3_K,
-    Q4_K,
-    Q5_K,
-    Q6_K,
-    IQ4_NL,
-    IQ4_XS,
-}
-
-use Block::{IQ4_NL, IQ4_XS, Q2_K, Q3_K, Q4_0, Q4_1, Q4_K, Q5_0, Q5_1, Q5_K, Q6_K, Q8_0};
-
-/// The values of a super-block.
-const SUPER: usize = 256;
-
-/// What the four bits of `IQ4_NL` and `IQ4_XS` stand for.
-const CODES: [i8; 16] = [-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113];
-
 impl Block {
-    pub const ALL: [Block; 12] = [Q4_0, Q4_1, Q5_0, Q5_1, Q8_0, Q2_K, Q3_K, Q4_K, Q5_K, Q6_K, IQ4_NL, IQ4_XS];
-
-    /// `ggml_type`'s number, ggml's name, values a block, bytes a block.
-    const fn facts(self) -> (u32, &'static str, usize, usize) {
-        match self {
-            Q4_0 => (2, "Q4_0", 32, 18),
-            Q4_1 => (3, "Q4_1", 32, 20),
-            Q5_0 => (6, "Q5_0", 32, 22),
-            Q5_1 => (7, "Q5_1", 32, 24),
-            Q8_0 => (8, "Q8_0", 32, 34),
-            Q2_K => (10, "Q2_K", SUPER, 84),
-            Q3_K => (11, "Q3_K", SUPER, 110),
-            Q4_K => (12, "Q4_K", SUPER, 144),
-            Q5_K => (13, "Q5_K", SUPER, 176),
-            Q6_K => (14, "Q6_K", SUPER, 210),
-            IQ4_NL => (20, "IQ4_NL", 32, 18),
-            IQ4_XS => (23, "IQ4_XS", SUPER, 136),
-        }
-    }
-
-    /// The format with `ggml_type`'s number.
-    pub fn of(number: u32) -> Option<Block> {
-        Block::ALL.into_iter().find(|b| b.facts().0 == number)
-    }
-
-    /// ggml's name: `Q4_1`.
-    pub fn label(self) -> &'static str {
-        self.facts().1
-    }
-
-    /// Values a block.
-    pub fn values(self) -> usize {
-        self.facts().2
-    }
-
-    /// Bytes a block.
-    pub fn size(self) -> usize {
-        self.facts().3
-    }
-
     /// The values of whole blocks; bytes beyond the last whole one are not looked at.
     pub fn decode(self, bytes: &[u8]) -> Vec<f32> {
         /// Blocks that a thread takes at a time.
@@ -100,11 +32,6 @@ impl Block {
             IQ4_XS => blocks.for_each(|(b, y)| iq4_xs(b, y)),
         }
     }
-}
-
-/// The half-precision number at `at`.
-fn half(b: &[u8], at: usize) -> f32 {
-    half::f16::from_le_bytes([b[at], b[at + 1]]).to_f32()
 }
 
 /// Calls `f` with the index and the four bits of each of 32 values: sixteen low nibbles, then the high ones.
@@ -180,18 +107,6 @@ fn q3_k(b: &[u8], y: &mut [f32]) {
     }
 }
 
-/// Scale and minimum, six bits each, of group `j` of 8.
-fn scale_min(s: &[u8], j: usize) -> (f32, f32) {
-    let (scale, min) = match j {
-        0..4 => (s[j] & 63, s[j + 4] & 63),
-        _ => {
-            let (d, m, both) = (s[j - 4], s[j], s[j + 4]);
-            (both & 15 | d >> 2 & 0x30, both >> 4 | m >> 2 & 0x30)
-        }
-    };
-    (f32::from(scale), f32::from(min))
-}
-
 fn q4_k(b: &[u8], y: &mut [f32]) {
     let (d, dmin, scales, qs) = (half(b, 0), half(b, 2), &b[4..16], &b[16..144]);
     for (group, y) in y.chunks_exact_mut(32).enumerate() {
@@ -246,12 +161,10 @@ mod tests {
     #[test]
     fn blocks_have_their_sizes() {
         for block in Block::ALL {
-            assert_eq!(Block::of(block.facts().0), Some(block));
             let decoded = block.decode(&vec![0x12; 3 * block.size() + 1]);
             assert_eq!(decoded.len(), 3 * block.values(), "{}", block.label());
             assert!(decoded.iter().any(|v| *v != 0.0) && decoded.iter().all(|v| v.is_finite()));
         }
-        assert_eq!((Block::of(0), Block::of(16)), (None, None));
     }
 
     #[test]

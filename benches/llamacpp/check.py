@@ -1,0 +1,83 @@
+"""Does llama.cpp load what `paring` writes, and compute the same? Each model is converted, then the same token ids are scored by both.
+
+    npm pack @node-llama-cpp/linux-x64 && tar xzf node-llama-cpp-linux-x64-*.tgz          # llama.cpp's shared libraries
+    python3 -m venv venv && venv/bin/pip install numpy gguf
+    venv/bin/python benches/llamacpp/check.py package/bins/linux-x64 target/release/paring REAL [WINDOWS [CUT.safetensors ...]]
+
+Cut models: `PARING_CUT=DIR cargo test --test language cut_models_for -- --ignored`. REAL holds `smollm2/SmolLM2-135M-Instruct.Q4_1.gguf`, `stories260k/` and `text/wikitext2_test.txt`. llama.cpp rounds activations to 8 bits before
+it multiplies them with quantized weights, and keeps keys and values in 16 bits; `paring` computes in f32. What differs is that.
+"""
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+
+import gguf
+import numpy as np
+from llama import Llama
+
+WINDOW = 512
+
+
+def score(llama, path, ids, windows):
+    """Nats a token over all of a window but its first, and the logits of the first window."""
+    model = llama.open(path, WINDOW)
+    total = count = 0
+    first = None
+    for k in range(windows):
+        window = ids[k * WINDOW : (k + 1) * WINDOW]
+        logits = model.logits(window)
+        first = logits if first is None else first
+        x = logits[:-1] - logits[:-1].max(axis=1, keepdims=True)
+        total += (np.log(np.exp(x).sum(axis=1)) - x[np.arange(len(window) - 1), window[1:]]).sum()
+        count += len(window) - 1
+    model.close()
+    return total / count, first
+
+
+def main():
+    folder, paring, real = sys.argv[1:4]
+    windows = int(sys.argv[4]) if len(sys.argv) > 4 else 4
+    llama = Llama(folder)
+    smol = os.path.join(real, "smollm2", "SmolLM2-135M-Instruct.Q4_1.gguf")
+    stories = os.path.join(real, "stories260k")
+    work = tempfile.mkdtemp()
+    at = lambda name: os.path.join(work, name)
+
+    def run(*args):
+        done = subprocess.run([paring, *args], capture_output=True, text=True)
+        assert done.returncode == 0, (args, done.stderr)
+        return done.stdout
+
+    model = llama.open(smol, WINDOW)
+    np.array(model.tokenize(open(os.path.join(real, "text", "wikitext2_test.txt")).read()), dtype=np.uint16).tofile(at("wiki.u16"))
+    model.close()
+    texts = {smol: at("wiki.u16"), stories: os.path.join(stories, "tinystories_a.tok512.u16")}
+    rows = [(smol, None), (stories, None)]
+    rows += [(m, p) for m in (smol, stories) for p in ("f16", "bf16", "q8_0", "q6_k", "q5_k", "q4_k", "iq4_xs", "q4_0", "int8", "w4g32")]
+    for file in sys.argv[5:]:
+        rows.append((file, None))
+        texts[file] = texts[smol]
+    print("| model | precision | types | paring, nats a token | llama.cpp | perplexity differs by |\n| --- | --- | --- | --- | --- | --- |")
+    for source, precision in rows:
+        out = at("out.gguf")
+        if os.path.exists(out):
+            os.remove(out)
+        run("convert", source, "--out", out, *(["--precision", precision] if precision else []))
+        kinds = {}
+        for t in gguf.GGUFReader(out).tensors:
+            if len(t.shape) > 1:
+                kinds[t.tensor_type.name] = kinds.get(t.tensor_type.name, 0) + 1
+        # What was cut unevenly opens nowhere else.
+        told = json.loads(run("eval", out if precision else source, "--data", texts[source], "--window", str(WINDOW), "--limit", str(windows), "--json"))
+        ours = told["nats_per_token"]
+        ids = np.fromfile(texts[source], dtype=np.uint16).astype(int)
+        theirs, _ = score(llama, out, ids, windows)
+        name = os.path.basename(source)
+        types = ", ".join(f"{k} {n}" for k, n in sorted(kinds.items()))
+        print(f"| {name} | {precision or '-'} | {types} | {ours:.5f} | {theirs:.5f} | {100 * (np.exp(theirs - ours) - 1):+.2f} % |", flush=True)
+
+
+main()

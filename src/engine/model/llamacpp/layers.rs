@@ -1,0 +1,136 @@
+//! What of a network's shape llama.cpp can be told: how many layers there are, and heads and neurons in each.
+//!
+//! Source: llama.cpp's `llama-hparams`, `src/models/llama.cpp` and `src/models/deci.cpp`. `feed_forward_length` and the head counts may be lists
+//! with a number for each layer; most architectures read the first one alone. DeciLM's (`deci`) is Llama's with a shape of its own for
+//! each layer, and with layers that have no attention.
+
+use super::Unfit;
+use crate::graph::{Graph, Node, Op};
+use std::collections::{BTreeMap, HashMap};
+
+/// A layer that is left.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Layer {
+    /// Its number in the original.
+    pub was: usize,
+    /// Query heads, heads of keys and values; 0 without attention.
+    pub heads: usize,
+    pub kv_heads: usize,
+    /// Neurons of the MLP.
+    pub hidden: usize,
+}
+
+/// A network in llama.cpp's words.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) struct Shape {
+    pub layers: Vec<Layer>,
+    /// Layers of the original.
+    pub were: usize,
+    pub vocab: usize,
+    pub dim: usize,
+    /// Values of a head's keys, and of its values.
+    pub head: Option<[usize; 2]>,
+    /// Values of a head that turn.
+    pub turned: Option<usize>,
+}
+
+/// A name such as `blk.3.ffn_up` in two parts.
+pub(super) fn layer_of(name: &str) -> Option<(usize, &str)> {
+    let (number, rest) = name.strip_prefix("blk.")?.split_once('.')?;
+    Some((number.parse().ok()?, rest))
+}
+
+/// Reads the live nodes of `graph`; `names` are llama.cpp's for them.
+pub(super) fn read(graph: &Graph, names: &HashMap<String, String>) -> Result<Shape, Unfit> {
+    let mut parts: BTreeMap<usize, BTreeMap<&str, &Node>> = BTreeMap::new();
+    let mut shape = Shape { layers: Vec::new(), were: 0, vocab: 0, dim: 0, head: None, turned: None };
+    for (_, node) in graph.live() {
+        let name = names.get(&node.name);
+        if let Some((i, part)) = name.and_then(|n| layer_of(n)) {
+            parts.entry(i).or_default().insert(part, node);
+        }
+        match &node.op {
+            Op::Embedding(e) => (shape.vocab, shape.dim) = (e.vocab, e.dim),
+            Op::Attention(a) if shape.head.is_none() => shape.head = Some([a.qk_dim, a.v_dim]),
+            Op::Rope(rope) => shape.turned = Some(rope.turned),
+            _ => {}
+        }
+    }
+    let all = graph.nodes.iter().filter_map(|n| layer_of(names.get(&n.name)?)).map(|(i, _)| i + 1);
+    shape.were = all.max().unwrap_or(0);
+    for (was, parts) in parts {
+        let (mut heads, mut kv_heads) = (0, 0);
+        if let Some(Op::Attention(a)) = parts.get("core").map(|n| &n.op) {
+            (heads, kv_heads) = (a.heads, a.kv_heads());
+        }
+        let hidden = match parts.get("ffn_down").map(|n| &n.op) {
+            Some(Op::Linear(l)) => l.in_features,
+            _ => 0,
+        };
+        if hidden == 0 {
+            return Err(Unfit::new(
+                format!("layer {was} has no MLP, which llama.cpp has no words for"),
+                "remove its attention as well, so that the layer goes; or export as safetensors",
+            ));
+        }
+        shape.layers.push(Layer { was, heads, kv_heads, hidden });
+    }
+    if shape.layers.is_empty() {
+        return Err(Unfit::new("it has no layer left", "export as safetensors"));
+    }
+    Ok(shape)
+}
+
+impl Shape {
+    /// The architecture that can be told all of this, where the original's is `arch`.
+    pub fn architecture<'a>(&self, arch: &'a str) -> Result<&'a str, Unfit> {
+        let first = &self.layers[0];
+        let like = |l: &&Layer| (l.heads, l.kv_heads, l.hidden) == (first.heads, first.kv_heads, first.hidden);
+        let other = self.layers.iter().find(|l| !like(l));
+        let hint = "cut every layer alike, or export as safetensors";
+        match (other, arch) {
+            // Others take the first layer's counts for the width of a head.
+            _ if first.heads == 0 => Err(Unfit::new(
+                format!("layer {} is the first and has no attention", first.was),
+                "keep its attention, or export as safetensors",
+            )),
+            (None, _) => Ok(arch),
+            (Some(_), "llama" | "deci") => Ok("deci"),
+            (Some(l), _) => {
+                let [a, b] =
+                    [first, l].map(|l| format!("{} heads, {} of keys, {} neurons", l.heads, l.kv_heads, l.hidden));
+                let why = format!(
+                    "layer {} has {b} and layer {} has {a}, and llama.cpp's `{arch}` has one shape for all",
+                    l.was, first.was
+                );
+                Err(Unfit::new(why, hint))
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn shape(layers: &[(usize, usize, usize)]) -> Shape {
+        let layers = layers.iter().enumerate();
+        let layers = layers.map(|(was, &(heads, kv_heads, hidden))| Layer { was, heads, kv_heads, hidden });
+        Shape { layers: layers.collect(), were: 9, vocab: 96, dim: 32, head: Some([8, 8]), turned: Some(8) }
+    }
+
+    #[test]
+    fn uneven_layers_are_refused_by_name_or_get_an_architecture_that_has_them() {
+        let even = shape(&[(4, 2, 64), (4, 2, 64)]);
+        assert_eq!((even.architecture("llama"), even.architecture("qwen2")), (Ok("llama"), Ok("qwen2")));
+        for uneven in
+            [shape(&[(4, 2, 64), (4, 2, 60)]), shape(&[(4, 2, 64), (2, 1, 64)]), shape(&[(4, 2, 64), (0, 0, 64)])]
+        {
+            assert_eq!(uneven.architecture("llama"), Ok("deci"));
+            let Unfit { why, hint } = uneven.architecture("qwen2").unwrap_err();
+            assert!(why.contains("layer 1") && why.contains("`qwen2`") && hint.contains("alike"), "{why}");
+        }
+        let headless = shape(&[(0, 0, 64), (4, 2, 64)]).architecture("llama").unwrap_err();
+        assert!(headless.why.contains("layer 0"), "{headless:?}");
+    }
+}

@@ -1,0 +1,297 @@
+//! A language model as the GGUF file that llama.cpp loads: its names and metadata for the layers that are left (`layers`), each
+//! tensor in the type that was decided (`tensors`); and what llama.cpp's own tool would be told (`command`).
+//!
+//! What llama.cpp has no words for is refused before anything is written. Source: llama.cpp's `convert_hf_to_gguf.py`, `llama-model-loader.cpp`
+//! and gguf.md. Not here: the container (`gguf`), what the original says (`origin`).
+
+mod command;
+mod layers;
+mod tensors;
+
+use super::export::{Manifest, format_of};
+use super::families::{Source, called};
+use super::ggml::Block;
+use super::gguf::{self, Fields};
+use super::origin::Said;
+use super::{Dtype, Model, ModelError, Result, printable, written};
+use crate::graph::rotary::Pairs;
+use crate::graph::{Graph, Op};
+use crate::words::counted;
+use layers::{Shape, layer_of};
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::path::Path;
+use tensors::{Change, Kind, Tensor};
+
+/// Why a model cannot be such a file, and what would do.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Unfit {
+    why: String,
+    hint: String,
+}
+
+impl Unfit {
+    fn new(why: impl Into<String>, hint: &str) -> Unfit {
+        Unfit { why: why.into(), hint: hint.to_owned() }
+    }
+}
+
+/// What was written.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Written {
+    /// BLAKE3 (hex) of the file.
+    pub hash: String,
+    /// What is otherwise than was decided, in words.
+    pub notes: Vec<String>,
+    /// What makes the same of the original with llama.cpp's own tool, where that can be said.
+    pub command: Option<String>,
+}
+
+/// Writes `model` as a GGUF file that llama.cpp loads.
+///
+/// # Errors
+/// [`ModelError::Unsupported`] for what llama.cpp has no words for, before anything is written; [`ModelError::Write`];
+/// [`ModelError::Param`] for a missing parameter.
+pub fn gguf(path: &Path, model: &Model, manifest: &Manifest) -> Result<Written> {
+    let unfit = |u: Unfit| ModelError::unsupported(&model.info.source, format!("as GGUF, {}", u.why), &u.hint);
+    let nothing = || {
+        Unfit::new(
+            "nothing is known of its metadata",
+            "only language models are written, from GGUF files and from directories",
+        )
+    };
+    let said = model.origin.said(&model.graph, &model.info)?.ok_or_else(|| unfit(nothing()))?;
+    if let Some(why) = said.lacks() {
+        let hint = "convert the original with llama.cpp's convert_hf_to_gguf.py, and open that file";
+        return Err(unfit(Unfit::new(why, hint)));
+    }
+    let names = called(&model.graph, Source::Gguf).ok_or_else(|| {
+        unfit(Unfit::new("its layers have no names there", "language models of known families are written"))
+    })?;
+    let shape = layers::read(&model.graph, &names).map_err(unfit)?;
+    let was = said.metadata.string("general.architecture").unwrap_or_default().to_owned();
+    let arch = shape.architecture(&was).map_err(unfit)?;
+    let tensors = tensors(model, &said, &names, &shape, arch, &unfit)?;
+    let mut fields = fields(&said, &shape, &was, arch, &tensors);
+    let notes = notes(model, &shape, &was, arch, &tensors);
+    fields.string("paring.version", env!("CARGO_PKG_VERSION"));
+    fields.string("paring.manifest", &serde_json::to_string(manifest).map_err(|e| ModelError::write(path)(e.into()))?);
+    if !notes.is_empty() {
+        fields.strings("paring.notes", &notes);
+    }
+    let changed = !model.precision.nodes.is_empty() || shape.layers.len() < shape.were;
+    let command = command::quantize(&said.metadata, manifest, &shape, &was, &tensors).filter(|_| changed);
+    if let Some(command) = &command {
+        fields.string("paring.llama_quantize", command);
+    }
+    let infos: Vec<_> = tensors.iter().map(Tensor::info).collect();
+    let mut failed = None;
+    let hash = written::replace(path, |out| {
+        gguf::write(out, &fields, &infos, |i| {
+            tensors[i].bytes().map_err(|u| {
+                failed = Some(u);
+                std::io::Error::other("it cannot be stored so")
+            })
+        })
+    });
+    match failed {
+        Some(u) => Err(unfit(u)),
+        None => Ok(Written { hash: hash.map_err(ModelError::write(path))?, notes, command }),
+    }
+}
+
+/// The tensors that are left, in the order of the layers, as they will be called.
+fn tensors<'a>(
+    model: &'a Model,
+    said: &'a Said,
+    names: &HashMap<String, String>,
+    shape: &Shape,
+    arch: &str,
+    unfit: &dyn Fn(Unfit) -> ModelError,
+) -> Result<Vec<Tensor<'a>>> {
+    let place: HashMap<usize, usize> = shape.layers.iter().enumerate().map(|(i, l)| (l.was, i)).collect();
+    let pairs = pairs(&model.graph);
+    let turn = pairs == Some(Pairs::Halves) && gguf::interleaved(arch);
+    let head = shape.head.map_or(0, |[keys, _]| keys);
+    if pairs == Some(Pairs::Neighbours) && !gguf::interleaved(arch) || turn && shape.turned != Some(head) {
+        let why = format!("its rotary positions turn other pairs than those of llama.cpp's `{arch}`");
+        return Err(unfit(Unfit::new(why, "export as safetensors")));
+    }
+    let renumbered = |name: &str| match layer_of(name) {
+        Some((i, part)) => place.get(&i).map(|i| format!("blk.{i}.{part}")),
+        None => Some(name.to_owned()),
+    };
+    let (mut out, mut seen) = (Vec::new(), HashSet::new());
+    for (_, node) in model.graph.live() {
+        let roles = crate::graph::param_shapes(&node.op);
+        for (p, (role, expected)) in node.params.iter().zip(roles) {
+            if !seen.insert(p.name.as_str()) {
+                continue;
+            }
+            model.params.get(&p.name)?.check(&p.name, &expected)?;
+            let ending = p.name.rsplit_once('.').map_or("", |(_, ending)| ending);
+            let name = names.get(&node.name).and_then(|n| renumbered(&format!("{n}.{ending}")));
+            let name = name.ok_or_else(|| {
+                let why = format!("`{}` has no name there", printable(&node.name));
+                unfit(Unfit::new(why, "export as safetensors"))
+            })?;
+            let turned = turn && (name.contains(".attn_q.") || name.contains(".attn_k."));
+            let order = turned.then(|| tensors::neighbours(expected.first().copied().unwrap_or(0), head));
+            let format = format_of(&model.graph, node, role, &model.precision);
+            out.push(Tensor::new(name, (&model.params, &p.name), format, order)?);
+        }
+    }
+    for (name, param) in &said.others {
+        if let Some(name) = renumbered(name) {
+            out.push(Tensor::other(name, param));
+        }
+    }
+    Ok(out)
+}
+
+/// Which values of a head turn together.
+fn pairs(graph: &Graph) -> Option<Pairs> {
+    graph.live().find_map(|(_, n)| match &n.op {
+        Op::Rope(rope) => Some(rope.pairs),
+        _ => None,
+    })
+}
+
+/// The original's metadata with what changed written anew.
+fn fields(said: &Said, shape: &Shape, was: &str, arch: &str, tensors: &[Tensor<'_>]) -> Fields {
+    let m = &said.metadata;
+    let mut f = said.fields();
+    let old = |name: &str| format!("{was}.{name}");
+    let kept: Vec<usize> = shape.layers.iter().map(|l| l.was).collect();
+    if kept.len() < shape.were {
+        // Other lists with a number for each layer.
+        let lists: Vec<&str> = m.lists(shape.were).filter(|k| k.starts_with(&old(""))).collect();
+        lists.iter().for_each(|key| f.pick(key, &kept));
+    }
+    f.u32(&old("block_count"), kept.len());
+    f.u32(&old("embedding_length"), shape.dim);
+    let mut each = |name: &str, of: fn(&layers::Layer) -> usize| {
+        let all: Vec<usize> = shape.layers.iter().map(of).collect();
+        match all.iter().all(|n| *n == all[0]) {
+            true => f.u32(&old(name), all[0]),
+            false => f.u32s(&old(name), &all),
+        }
+    };
+    each("feed_forward_length", |l| l.hidden);
+    each("attention.head_count", |l| l.heads);
+    each("attention.head_count_kv", |l| l.kv_heads);
+    if let Some([keys, values]) = shape.head {
+        // Without these, a head is the width divided by their number, in the first layer.
+        let usual = [keys, values] == [shape.dim / shape.layers[0].heads.max(1); 2];
+        for (name, n) in [("attention.key_length", keys), ("attention.value_length", values)] {
+            if !usual || m.has(&old(name)) {
+                f.u32(&old(name), n);
+            }
+        }
+    }
+    if let Some(turned) = shape.turned.filter(|_| !m.has(&old("rope.dimension_count"))) {
+        f.u32(&old("rope.dimension_count"), turned);
+    }
+    let params: usize = tensors.iter().map(Tensor::numel).sum();
+    if m.has("general.parameter_count") {
+        f.u32("general.parameter_count", params);
+    }
+    f.string("general.size_label", &size_label(params));
+    f.u32("general.file_type", file_type(tensors));
+    f.u32("general.quantization_version", 2);
+    ["general.alignment", "split.no", "split.count", "split.tensors.count"].iter().for_each(|key| f.remove(key));
+    f.rename(&old(""), &format!("{arch}."));
+    f.string("general.architecture", arch);
+    f
+}
+
+/// So many weights in a word: `135M`, as the `gguf` package's `size_label` has it.
+fn size_label(params: usize) -> String {
+    let n = params as f64;
+    let (scaled, word) = match params {
+        1_000_000_000_000.. => (n * 1e-12, "T"),
+        1_000_000_000.. => (n * 1e-9, "B"),
+        1_000_000.. => (n * 1e-6, "M"),
+        _ => (n * 1e-3, "K"),
+    };
+    // Two digits at least.
+    let whole = scaled.round().to_string();
+    let digits = 2usize.saturating_sub(whole.trim_start_matches('0').len());
+    format!("{scaled:.digits$}{word}")
+}
+
+/// `llama_ftype`'s number of what most matrices are stored as.
+fn file_type(tensors: &[Tensor<'_>]) -> usize {
+    let most = command::most(tensors).unwrap_or(Kind::Float(Dtype::F32));
+    match most {
+        Kind::Float(Dtype::F32 | Dtype::F64) => 0,
+        Kind::Float(Dtype::F16) => 1,
+        Kind::Float(Dtype::Bf16) => 32,
+        Kind::Block(block) => match block {
+            Block::Q4_0 => 2,
+            Block::Q4_1 => 3,
+            Block::Q8_0 => 7,
+            Block::Q5_0 => 8,
+            Block::Q5_1 => 9,
+            Block::Q2_K => 10,
+            Block::Q3_K => 12,
+            Block::Q4_K => 15,
+            Block::Q5_K => 17,
+            Block::Q6_K => 18,
+            Block::IQ4_NL => 25,
+            Block::IQ4_XS => 30,
+        },
+    }
+}
+
+/// What is otherwise in the file than was decided, and how it is loaded.
+fn notes(model: &Model, shape: &Shape, was: &str, arch: &str, tensors: &[Tensor<'_>]) -> Vec<String> {
+    let mut out = Vec::new();
+    if was != arch {
+        out.push(format!(
+            "layers are of unlike shapes, which llama.cpp's `{was}` cannot be told: the file's architecture is `{arch}`, which computes the same"
+        ));
+    }
+    let gone: Vec<usize> = (0..shape.were).filter(|i| shape.layers.iter().all(|l| l.was != *i)).collect();
+    if !gone.is_empty() {
+        let list: Vec<String> = gone.iter().map(usize::to_string).collect();
+        out.push(format!("layers {} are gone, and those after them are numbered anew", list.join(", ")));
+    }
+    let mut changes: BTreeMap<Change, usize> = BTreeMap::new();
+    tensors.iter().filter_map(|t| t.change).for_each(|c| *changes.entry(c).or_default() += 1);
+    for (change, n) in changes {
+        let n = counted(n, "tensor");
+        out.push(match change {
+            Change::Scales(block) => {
+                format!("{n}: the same codes as {block}, whose scales have 16 bits (values differ by 0.05 % at most)")
+            }
+            Change::Halves(word) => format!("{n} in {word}: GGUF has no such format for them, F16 is written"),
+        });
+    }
+    let wide: u64 =
+        (tensors.iter()).filter(|t| t.is_matrix() && t.kind == Kind::Float(Dtype::F32)).map(|t| t.numel() as u64).sum();
+    if wide > 0 && tensors.iter().any(|t| matches!(t.kind, Kind::Block(_))) {
+        let millions = wide as f64 / 1e6;
+        out.push(format!("{millions:.1} million weights for which no precision was decided are exact in F32"));
+    }
+    let static_ranges = model.precision.inputs.len();
+    if static_ranges > 0 {
+        out.push(
+            "calibrated ranges of inputs have no place in GGUF: llama.cpp rounds activations in its own way".to_owned(),
+        );
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes_are_told_as_the_package_tells_them() {
+        for (n, label) in
+            [(134_515_008, "135M"), (1_540_000_000, "1.5B"), (7_000_000_000, "7.0B"), (259_000, "259K"), (999, "1.0K")]
+        {
+            assert_eq!(size_label(n), label);
+        }
+    }
+}
