@@ -54,7 +54,10 @@ impl Builder<'_> {
     /// The leading node's weight as it is stored, if that is asked for; finite.
     pub fn stored(&self, shape: &[usize]) -> Result<Option<Param>> {
         let name = self.node.param(ParamRole::Weight).unwrap_or_default();
-        let Ok(param) = self.params.get(name).filter(|p| self.as_stored && p.shape() == shape) else { return Ok(None) };
+        let Ok(param) = self.params.get(name) else { return Ok(None) };
+        if !self.as_stored || param.shape() != shape {
+            return Ok(None);
+        }
         let param = match self.wanted().weights() {
             WeightFormat::F32 => param.clone(),
             format @ (WeightFormat::F16 | WeightFormat::Bf16 | WeightFormat::Block(_)) => param.stored_in(format),
