@@ -10,6 +10,7 @@ it multiplies them with quantized weights, and keeps keys and values in 16 bits;
 
 import json
 import os
+import struct
 import subprocess
 import sys
 import tempfile
@@ -37,6 +38,26 @@ def score(llama, path, ids, windows):
     return total / count, first
 
 
+def unpacked(path, out):
+    """The same file with every tensor in F32, so that llama.cpp has nothing to round activations for."""
+    reader = gguf.GGUFReader(path)
+    begin = min(t.field.offset for t in reader.tensors)
+    infos, data = b"", []
+    at = 0
+    for t in reader.tensors:
+        values = gguf.quants.dequantize(t.data, t.tensor_type).astype(np.float32)
+        name = t.name.encode()
+        infos += struct.pack("<Q", len(name)) + name + struct.pack("<I", len(t.shape))
+        infos += b"".join(struct.pack("<Q", int(d)) for d in t.shape) + struct.pack("<IQ", 0, at)
+        data.append(values.tobytes())
+        at += -(-len(data[-1]) // 32) * 32
+    with open(out, "wb") as f:
+        f.write(bytes(reader.data[:begin]) + infos)
+        for d in data:
+            f.write(b"\0" * (-f.tell() % 32) + d)
+        f.write(b"\0" * (-f.tell() % 32))
+
+
 def main():
     folder, paring, real = sys.argv[1:4]
     windows = int(sys.argv[4]) if len(sys.argv) > 4 else 4
@@ -60,7 +81,8 @@ def main():
     for file in sys.argv[5:]:
         rows.append((file, None))
         texts[file] = texts[smol]
-    print("| model | precision | types | paring, nats a token | llama.cpp | perplexity differs by |\n| --- | --- | --- | --- | --- | --- |")
+    print("| model | precision | types | paring, nats a token | llama.cpp | perplexity differs by | of the same weights in F32 |")
+    print("| --- | --- | --- | --- | --- | --- | --- |")
     for source, precision in rows:
         out = at("out.gguf")
         if os.path.exists(out):
@@ -75,9 +97,12 @@ def main():
         ours = told["nats_per_token"]
         ids = np.fromfile(texts[source], dtype=np.uint16).astype(int)
         theirs, _ = score(llama, out, ids, windows)
+        unpacked(out, at("f32.gguf"))
+        plain, _ = score(llama, at("f32.gguf"), ids, windows)
         name = os.path.basename(source)
+        off = lambda nats: 100 * (np.exp(nats - ours) - 1)
         types = ", ".join(f"{k} {n}" for k, n in sorted(kinds.items()))
-        print(f"| {name} | {precision or '-'} | {types} | {ours:.5f} | {theirs:.5f} | {100 * (np.exp(theirs - ours) - 1):+.2f} % |", flush=True)
+        print(f"| {name} | {precision or '-'} | {types} | {ours:.5f} | {theirs:.5f} | {off(theirs):+.2f} % | {off(plain):+.2f} % |", flush=True)
 
 
 main()
