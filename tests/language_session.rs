@@ -63,7 +63,13 @@ fn a_language_model_goes_from_opening_to_a_file_that_scores_the_same() {
     let decisions = report["rounds"][0]["decisions"].to_string();
     assert!(decisions.contains("prune") && decisions.contains("int8"), "{decisions}");
     let original = rig.json(&[&["eval", &model], &text[..]].concat());
-    assert_eq!(report["baseline"]["loss"], original["nats_per_token"]);
+    let loss = |v: &Value| v.as_f64().unwrap();
+    assert!((loss(&report["baseline"]["loss"]) - loss(&original["nats_per_token"])).abs() < 1e-5, "{report}");
+    // What a token takes after such a window, of the original and of what came of it.
+    for token in [&report["token"], &report["rounds"][0]["token"]] {
+        assert_eq!((token["context"].as_u64(), token["kv"].as_str()), (Some(13), Some("f16")), "{report}");
+        assert!(token["tokens_per_s"].as_f64().unwrap() > 0.0);
+    }
 
     // The file has no memory of the window.
     let kept = rig.path("out/model.safetensors");
@@ -89,6 +95,18 @@ fn a_profile_is_of_one_length_and_shared_weights_count_once() {
     let macs = |p: &Value, what: &str| p["macs"][what].as_u64().unwrap();
     assert_eq!(2 * macs(&short, "conv_linear"), macs(&long, "conv_linear"));
     assert!(macs(&long, "attention") > 2 * macs(&short, "attention"), "every token looks at all before it");
+    // One token that sees itself and fifteen before it is a sixteenth of what sixteen are.
+    let token = rig.json(&["profile", &fixture("llama"), "--decode", "15", "--runs", "2"]);
+    for what in ["conv_linear", "attention"] {
+        assert_eq!(16 * macs(&token, what), macs(&long, what), "{what}");
+    }
+    let names = |p: &Value| -> Vec<String> {
+        p["rows"].as_array().unwrap().iter().map(|r| r["name"].as_str().unwrap().to_owned()).collect()
+    };
+    assert_eq!(names(&token), names(&long));
+    assert_eq!(token["workload"]["context"].as_u64(), Some(15));
+    let (code, _, said) = rig.paring(&["profile", "demo:vit", "--decode", "5"]);
+    assert!(code == Some(1) && said.contains("no language model"), "{said}");
     let file = safetensors(&fixture("llama"));
     assert_eq!(long["params"].as_u64(), Some(file), "the embedding is the last layer's weight");
     let rows: u64 = long["rows"].as_array().unwrap().iter().map(|r| r["params"].as_u64().unwrap()).sum();

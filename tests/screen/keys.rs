@@ -2,7 +2,9 @@
 
 use crate::{drawn, fixture, press, text};
 use paring::config::Settings;
+use paring::exec::KvFormat;
 use paring::plan::{Action, Author, Constraint, DecisionId, Limit, Status, Target};
+use paring::profile::Workload;
 use paring::quant::Precision;
 use paring::session::{Command, Event, Feed, HostMsg, Proposer, Record};
 use paring::tui::{App, Effect, Exit, Pane, View};
@@ -291,4 +293,31 @@ fn themes_and_colours_change_while_running() {
     assert_ne!(drawn(&mut app)[(2, 3)].bg, dark.bg);
     assert_eq!(press(&mut app, ":theme lihgt<enter>"), []);
     assert!(app.message.as_ref().is_some_and(|(_, m)| m.contains("did you mean `light`?")), "{:?}", app.message);
+}
+
+/// Of a language model there are two profiles; of what is none the key does nothing, and the footer is silent of it.
+#[test]
+fn a_token_s_figures_and_back() {
+    let mut app = fixture::app(fixture::review().state, Settings::default(), (120, 40));
+    let before = text(&drawn(&mut app));
+    press(&mut app, "d");
+    assert_eq!(text(&drawn(&mut app)), before);
+
+    let graph = fixture::graph();
+    let mut token = fixture::profile(&graph, 0.125, &Default::default());
+    token.workload = Workload::Decode { context: 512, kv: KvFormat::F16 };
+    let pass = app.state.profile_of(0).cloned();
+    event(&mut app, Event::Profiled { round: 0, profile: Box::new(token.clone()) });
+    assert_eq!((app.state.profile_of(0), app.state.decoding_of(0)), (pass.as_ref(), Some(&token)));
+    assert!(
+        app.state.timeline.last().is_some_and(|e| e.text.contains("a token after 512") && e.text.contains("tokens/s"))
+    );
+    let shown = text(&drawn(&mut app));
+    assert!(!shown.contains("a token after 512"), "{shown}");
+    press(&mut app, "d");
+    let shown = text(&drawn(&mut app));
+    let rate = format!("{:.1}/s", 1e3 / token.whole.p50);
+    assert!(shown.contains("a token after 512") && shown.contains(&rate), "{shown}");
+    press(&mut app, "d");
+    assert!(!text(&drawn(&mut app)).contains("a token after 512"));
 }
