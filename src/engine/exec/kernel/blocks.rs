@@ -250,7 +250,10 @@ impl Few {
             for b in 0..k / U::VALUES {
                 for sub in 0..U::VALUES / 32 {
                     four!(J < C, {
-                        let p = U::parts(w.add(J * pitch + b * U::BYTES), sub);
+                        let block = w.add(J * pitch + b * U::BYTES);
+                        // The rows that come next.
+                        _mm_prefetch::<_MM_HINT_T0>(block.wrapping_add(C * pitch + 32 * sub).cast());
+                        let p = U::parts(block, sub);
                         four!(I < R, {
                             let x = x.add(I * k + at);
                             let (x0, x1) = (_mm512_loadu_ps(x), _mm512_loadu_ps(x.add(16)));
