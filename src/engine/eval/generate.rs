@@ -91,6 +91,9 @@ pub struct Written {
     pub ended: bool,
 }
 
+/// Tokens of a prompt that are fed at once: a longer one can be interrupted, and takes no more memory.
+const AT_ONCE: usize = 2048;
+
 /// Lets sequence 0 of `decoder`, which is empty, go on after `prompt` for at most `tokens` tokens, or to one of `ends`; calls `said` with
 /// each.
 ///
@@ -105,7 +108,11 @@ pub fn generate(
     said: &mut dyn FnMut(u32),
 ) -> Result<Written> {
     let (mut sampler, mut out, mut clock) = (Sampler::new(how), Written::default(), Instant::now());
-    let mut logits = decoder.feed(0, prompt)?;
+    let mut logits = Vec::new();
+    for part in prompt.chunks(AT_ONCE) {
+        cancel.check()?;
+        logits = decoder.feed(0, part)?;
+    }
     out.prompt = clock.elapsed();
     while out.ids.len() < tokens {
         cancel.check()?;
