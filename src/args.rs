@@ -252,20 +252,20 @@ pub struct Generate {
     /// What the text begins with.
     #[arg(long, short, value_name = "TEXT")]
     pub prompt: Option<String>,
-    /// The same from a file.
+    /// The same from a file; `-` is standard input.
     #[arg(long, value_name = "FILE")]
     pub prompt_file: Option<PathBuf>,
     /// Tokens to write at most.
     #[arg(long, short = 'n', value_name = "N", default_value_t = 128)]
     pub tokens: usize,
     /// 0 takes the likeliest token each time; 1 draws as the model says.
-    #[arg(long, value_name = "T", default_value_t = 0.0)]
+    #[arg(long, value_name = "T", default_value_t = 0.0, allow_negative_numbers = true)]
     pub temperature: f64,
     /// Draw from the N likeliest tokens only; 0: from all.
     #[arg(long, value_name = "N", default_value_t = 0)]
     pub top_k: usize,
     /// Draw from the likeliest tokens that make up this probability.
-    #[arg(long, value_name = "P", default_value_t = 1.0)]
+    #[arg(long, value_name = "P", default_value_t = 1.0, allow_negative_numbers = true)]
     pub top_p: f64,
     #[arg(long, value_name = "N")]
     pub seed: Option<u64>,
@@ -343,7 +343,7 @@ pub struct Profile {
     #[arg(long, value_name = "CONTEXT", conflicts_with = "window")]
     pub decode: Option<usize>,
     /// With --decode: what keys and values are kept in: f32, f16 or int8.
-    #[arg(long, value_name = "FORMAT", default_value = "f16")]
+    #[arg(long, value_name = "FORMAT", default_value = "f16", requires = "decode")]
     pub kv: String,
     /// What MACs count: conv_linear, attention or norms.
     #[arg(long, value_name = "CONVENTION")]

@@ -679,6 +679,18 @@ fn a_text_is_written_and_told_with_its_times() {
     let tokens = found["prompt_tokens"].as_u64().unwrap() + 39;
     assert_eq!(found["kv_bytes"].as_u64(), Some(tokens * 5 * 2 * 4 * 8 * 4));
     assert_eq!((found["ids"].as_array().unwrap().len(), found["token_ms"]["n"].as_u64()), (40, Some(39)));
+    for (flag, value, words) in [
+        ("--temperature", "NaN", "no finite number of 0 or more"),
+        ("--temperature", "-1", "no finite number of 0 or more"),
+        ("--top-p", "0", "not above 0 and at most 1"),
+        ("-n", "18446744073709551615", "too many; hint: "),
+        ("--kv", "q4", "hint: f32, f16 or int8"),
+    ] {
+        let (done, said) = paring(&[&args[..4], &[flag, value]].concat());
+        assert!(!done && said.contains(words), "{flag} {value}: {said}");
+    }
+    let (done, said) = paring(&[&args[..4], &["-n", "0", "--json"]].concat());
+    assert!(done && said.contains("\"ids\": []"), "{said}");
     let drawn = |seed: &str| paring(&[&args[..], &["--temperature", "1", "--seed", seed]].concat()).1;
     assert_eq!(drawn("3"), drawn("3"));
     assert_ne!(drawn("3"), drawn("4"));

@@ -12,14 +12,26 @@ use crate::profile::{Ceilings, LatencyStats, ceilings};
 use crate::words::counted;
 use anyhow::{Context, Error, Result, bail};
 use serde_json::{Value, json};
-use std::io::Write;
+use std::io::{Read, Write};
 use std::path::Path;
+
+/// No text is longer.
+const MOST: usize = 1 << 24;
 
 /// A prompt is a text that somebody wrote, not a library.
 const MAX_PROMPT: u64 = 16 << 20;
 
 /// Runs the command.
 pub fn run(args: &Generate) -> Result<Exit> {
+    if !(args.temperature >= 0.0 && args.temperature.is_finite()) {
+        bail!("--temperature: {} is no finite number of 0 or more", args.temperature);
+    }
+    if !(args.top_p > 0.0 && args.top_p <= 1.0) {
+        bail!("--top-p: {} is not above 0 and at most 1", args.top_p);
+    }
+    if args.tokens > MOST {
+        bail!("--tokens: {} are too many; hint: {MOST} at most", args.tokens);
+    }
     let kv: KvFormat = args.kv.parse().map_err(|e: String| Error::msg(format!("--kv: {e}")))?;
     let model = setup::model(&args.model, &args.on, args.precision.as_deref())?;
     if !takes_text(&model) {
@@ -29,7 +41,7 @@ pub fn run(args: &Generate) -> Result<Exit> {
     let tokenizer = Tokenizer::of(Path::new(spec))?
         .with_context(|| format!("`{spec}` comes without a vocabulary; hint: --tokenizer with the original model"))?;
     let prompt = prompt(args, &tokenizer)?;
-    let tokens = args.tokens.max(1);
+    let tokens = args.tokens;
     let context = prompt.len() + tokens;
     let opened = setup::device(&args.on)?;
     let plan = Plan::of(&model, &CompileOptions::on(&opened).as_stored())?;
@@ -46,14 +58,22 @@ pub fn run(args: &Generate) -> Result<Exit> {
         if let (Err(e), None) = (voice.say(id), &failed) {
             failed = Some(e);
         }
+        // Nobody listens any more.
+        if failed.is_some() || out::closed() {
+            cancel.cancel();
+        }
     };
-    let written = match eval::generate(&mut decoder, &prompt, (tokens, ends), how, &cancel, &mut said) {
-        Err(EvalError::Cancelled(_)) => return Err(Cancelled.into()),
-        other => other?,
-    };
+    let written = eval::generate(&mut decoder, &prompt, (tokens, ends), how, &cancel, &mut said);
     if let Some(e) = failed {
         return Err(e);
     }
+    if out::closed() {
+        return Ok(Exit::Done);
+    }
+    let written = match written {
+        Err(EvalError::Cancelled(_)) => return Err(Cancelled.into()),
+        other => other?,
+    };
     model.params.unchanged()?;
     let threads = plan.threads();
     let figures = Figures { prompt: prompt.len(), written: &written, decoder: &decoder, ceilings: ceilings(threads)? };
@@ -78,6 +98,12 @@ pub fn run(args: &Generate) -> Result<Exit> {
 fn prompt(args: &Generate, tokenizer: &Tokenizer) -> Result<Vec<u32>> {
     let text = match (&args.prompt, &args.prompt_file) {
         (Some(text), None) => text.clone(),
+        (None, Some(path)) if path.as_os_str() == "-" => {
+            let mut text = String::new();
+            let read = std::io::stdin().lock().take(MAX_PROMPT).read_to_string(&mut text);
+            read.context("standard input is no UTF-8 text")?;
+            text
+        }
         (None, Some(path)) => {
             let bytes = files::read(path, MAX_PROMPT).with_context(|| format!("cannot read `{}`", path.display()))?;
             String::from_utf8(bytes).with_context(|| format!("`{}` is no UTF-8 text", path.display()))?
@@ -85,8 +111,10 @@ fn prompt(args: &Generate, tokenizer: &Tokenizer) -> Result<Vec<u32>> {
         (None, None) => String::new(),
         (Some(_), Some(_)) => bail!("--prompt and --prompt-file are two prompts; hint: leave one out"),
     };
+    // What some editors put before a text is none of it.
+    let text = text.strip_prefix('\u{feff}').unwrap_or(&text);
     let begin = tokenizer.first().filter(|_| !args.no_begin);
-    let ids: Vec<u32> = begin.into_iter().chain(tokenizer.encode(&text)?).collect();
+    let ids: Vec<u32> = begin.into_iter().chain(tokenizer.encode(text)?).collect();
     if ids.is_empty() {
         bail!("there is nothing to begin with; hint: --prompt with a text");
     }
@@ -214,12 +242,13 @@ impl Figures<'_> {
         let held = counted(self.decoder.tokens(0), "token");
         tell!("cache    {} in {}, {held}", megabytes(self.cache()), kv.label());
         if let Some(rate) = self.rate() {
-            let ceiling = self.ceilings.bandwidth_gbs;
-            tell!(
-                "read     {} a token: {rate:.1} GB/s, {:.0} % of the {ceiling:.1} that memory gives",
-                megabytes(self.read()),
-                100.0 * rate / ceiling.max(1e-9)
-            );
+            let (read, ceiling) = (megabytes(self.read()), self.ceilings.bandwidth_gbs);
+            match 100.0 * rate / ceiling.max(1e-9) {
+                part @ ..100.0 => {
+                    tell!("read     {read} a token: {rate:.1} GB/s, {part:.0} % of the {ceiling:.1} that memory gives");
+                }
+                _ => tell!("read     {read} a token: {rate:.1} GB/s, from the processor's caches"),
+            }
         }
     }
 }

@@ -71,6 +71,9 @@ fn json(profile: &Profile) -> Result<serde_json::Value> {
             row["spread_ms"] = (profile.ms(r) * r.latency.spread()).into();
         }
     }
+    if profile.workload != Workload::Pass && profile.whole.p50 > 0.0 {
+        value["tokens_per_s"] = (1e3 / profile.whole.p50).into();
+    }
     Ok(value)
 }
 
@@ -78,6 +81,11 @@ fn json(profile: &Profile) -> Result<serde_json::Value> {
 const HEAD: &str = "layer                              kind                    ms      ± ms  share     MACs M  params k       MB bound   kernel";
 
 fn print_table(name: &str, p: &Profile, convention: MacConvention) -> Result<(), Unwritten> {
+    // A token's attention is as large as what it looks at.
+    let convention = match (p.workload, convention) {
+        (Workload::Decode { .. }, MacConvention::ConvLinear) => MacConvention::Attention,
+        _ => convention,
+    };
     match p.workload {
         Workload::Pass => say!("{name} on {}, batch {}, {}", p.device, p.batch, counted(p.runs, "run"))?,
         Workload::Decode { context, kv } => {
@@ -112,7 +120,11 @@ fn print_table(name: &str, p: &Profile, convention: MacConvention) -> Result<(),
         p.whole.origin()
     )?;
     if p.workload != Workload::Pass && p.whole.p50 > 0.0 {
-        say!("{:.1} tokens/s", 1e3 / p.whole.p50)?;
+        let cache = p.cache_bytes as f64 / 1e6;
+        say!(
+            "{:.1} tokens/s; a token looks at {cache:.3} MB of keys and values besides the weights",
+            1e3 / p.whole.p50
+        )?;
     }
     for line in doubts(p) {
         say!("? {line}")?;

@@ -91,9 +91,6 @@ pub struct Written {
     pub ended: bool,
 }
 
-/// Tokens of a prompt that are fed at once: a longer one can be interrupted, and takes no more memory.
-const AT_ONCE: usize = 2048;
-
 /// Lets sequence 0 of `decoder`, which is empty, go on after `prompt` for at most `tokens` tokens, or to one of `ends`; calls `said` with
 /// each.
 ///
@@ -109,7 +106,7 @@ pub fn generate(
 ) -> Result<Written> {
     let (mut sampler, mut out, mut clock) = (Sampler::new(how), Written::default(), Instant::now());
     let mut logits = Vec::new();
-    for part in prompt.chunks(AT_ONCE) {
+    for part in prompt.chunks(Decoder::AT_ONCE) {
         cancel.check()?;
         logits = decoder.feed(0, part)?;
     }

@@ -72,6 +72,9 @@ pub struct Decoder {
 }
 
 impl Decoder {
+    /// Tokens of a prompt that are fed at once by whoever lets a longer one be interrupted; more take no less time each.
+    pub const AT_ONCE: usize = 1024;
+
     pub fn plan(&self) -> &Plan {
         &self.plan
     }

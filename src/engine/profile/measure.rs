@@ -110,7 +110,7 @@ pub fn profile(
     let plan = Plan::of(model, &compile)?;
     if let Workload::Decode { context, kv } = options.workload {
         let options = ProfileOptions { batch: 1, ..options.clone() };
-        return measure(&mut Decoding::new(&plan, context, kv)?, &options, ceilings, cancel, update);
+        return measure(&mut Decoding::new(&plan, context, kv, cancel)?, &options, ceilings, cancel, update);
     }
     let mut session = plan.session();
     let (mut profile, batch) = halving(options.batch.max(1), |batch| {
@@ -209,6 +209,7 @@ fn measure(
         doubt,
         load: Some(load),
         weight_bytes: plan.weight_bytes(),
+        cache_bytes: facts.counts.cached.iter().sum(),
         params: facts.params,
         macs: facts.counts.macs.iter().copied().sum(),
         peak_activation_bytes: memory.map_or_else(|| peak(&plan, &facts, options.batch), |m| m.above_start),

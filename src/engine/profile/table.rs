@@ -183,6 +183,9 @@ pub struct Profile {
     pub load: Option<Load>,
     /// Sum of stored weight bytes.
     pub weight_bytes: u64,
+    /// Keys and values that a token reads, bytes; 0 where a run is a pass.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub cache_bytes: u64,
     pub params: u64,
     pub macs: Macs,
     /// Largest set of live activations, bytes, whole batch. On a GPU measured: the most that its memory pool handed out at
@@ -194,6 +197,10 @@ pub struct Profile {
     /// What did not go as asked, for people.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub notes: Vec<String>,
+}
+
+fn is_zero(n: &u64) -> bool {
+    *n == 0
 }
 
 impl Profile {

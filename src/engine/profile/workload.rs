@@ -4,7 +4,7 @@
 
 use super::Result;
 use super::stats::ms;
-use crate::exec::{DecodeOptions, Decoder, ExecError, KvFormat, Launch, Observer, Plan, Session};
+use crate::exec::{Cancel, DecodeOptions, Decoder, ExecError, KvFormat, Launch, Observer, Plan, Session};
 use crate::graph::{Binding, Graph, Macs, Op, macs, macs_at, shapes, shapes_at};
 use candle_core::Tensor;
 use serde::{Deserialize, Serialize};
@@ -91,14 +91,15 @@ impl Decoding {
     /// Feeds `plan` a context of tokens from all over the vocabulary.
     ///
     /// # Errors
-    /// What is no language model, or has no room for as many tokens.
-    pub fn new(plan: &Plan, context: usize, kv: KvFormat) -> Result<Decoding> {
+    /// What is no language model, or has no room for as many tokens; cancellation.
+    pub fn new(plan: &Plan, context: usize, kv: KvFormat, cancel: &Cancel) -> Result<Decoding> {
         let mut decoder = plan.decoder(&DecodeOptions { sequences: 1, context: context + 1, kv })?;
         let vocab = plan.graph().vocabulary().unwrap_or(1).max(1) as u32;
         let id = |i: usize| (i as u32).wrapping_add(1).wrapping_mul(2_654_435_761) % vocab;
         let ids: Vec<u32> = (0..context).map(id).collect();
-        if context > 0 {
-            decoder.feed(0, &ids)?;
+        for part in ids.chunks(Decoder::AT_ONCE) {
+            cancel.check()?;
+            decoder.feed(0, part)?;
         }
         Ok(Decoding { decoder, context, id: id(context) })
     }
