@@ -253,7 +253,11 @@ impl App {
                 self.list.reverse = !self.list.reverse;
                 self.resort()
             }
-            Act::Tokens => (self.tokens, self.table_stale) = (!self.tokens, true),
+            Act::Tokens => {
+                // Figures that there are none of would leave the table empty.
+                let known = self.state.decoding_of(0).is_some();
+                (self.tokens, self.table_stale) = (!self.tokens && known, true);
+            }
             Act::Flat => {
                 self.list.flat = !self.list.flat;
                 self.resort()
