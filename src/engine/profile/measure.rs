@@ -18,7 +18,7 @@ use super::workload::{Counts, Decoding, Passes, Runs};
 use super::{Bound, Ceilings, Doubt, Gauges, GpuFigures, LatencyStats, LayerRow, Profile, Result, Workload};
 use crate::exec::{Cancel, Capabilities, CompileOptions, Kernels, Observer, PeakWatch, Plan, Support};
 use crate::exec::{halving, smaller_batch};
-use crate::graph::{Graph, Macs, describe};
+use crate::graph::{Graph, Macs, Op, describe};
 use crate::model::Model;
 use crate::quant::Precision;
 use candle_core::{Device, Tensor};
@@ -364,7 +364,10 @@ fn rows(plan: &Plan, facts: &Facts, seen: &Samples, batch: usize, ceilings: Ceil
         let out_bytes = seen.out_bytes.get(i).copied().unwrap_or(0);
         let in_bytes: u64 = facts.inputs(graph, &nodes).iter().map(|&n| facts.elements(n) * 4 * batch as u64).sum();
         let cached: u64 = nodes.iter().filter_map(|&n| facts.counts.cached.get(n)).sum();
-        let moved = (step.held_bytes + in_bytes + out_bytes + cached).max(1) as f64;
+        // Of a table only the rows that were asked for are read.
+        let table = matches!(node.op, Op::Embedding(_));
+        let weights = if table { step.held_bytes.min(out_bytes) } else { step.held_bytes };
+        let moved = (weights + in_bytes + out_bytes + cached).max(1) as f64;
         let flops = 2.0 * ((macs.conv_linear + macs.attention) * batch as u64) as f64;
         let peak = arithmetic(step.precision, capable.support(step.precision), ceilings);
         let (bound, efficiency) = under(flops, moved, latency.p50, peak, ceilings.bandwidth_gbs);

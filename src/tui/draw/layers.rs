@@ -105,6 +105,9 @@ pub(super) fn draw(c: &mut Canvas<'_>, area: Rect) {
     let mut title = vec![c.title("layers", focused)];
     let arrow = if app.list.reverse { pal.glyph("↑", "^") } else { pal.glyph("↓", "v") };
     title.push(span(format!(" {} {arrow}", app.list.sort.label()), pal.fg(Role::Accent)));
+    if let Workload::Decode { context, .. } = app.table.workload {
+        title.push(span(format!(" a token after {context}"), pal.bold(Role::Accent)));
+    }
     if app.list.flat {
         title.push(span(" flat", pal.fg(Role::Dim)));
     }
@@ -435,8 +438,8 @@ fn legend(c: &mut Canvas<'_>, area: Rect, p50: f64, t: &Table) {
         let how = if replayed { ", replayed" } else { "" };
         let text = match t.workload {
             Workload::Pass => format!("{dot}whole {}{mark} ms, batch {batch}{how}", num::ms(ms)),
-            Workload::Decode { context, .. } => {
-                format!("{dot}a token after {context} {}{mark} ms, {:.1}/s", num::ms(ms), 1e3 / ms.max(1e-9))
+            Workload::Decode { .. } => {
+                format!("{dot}a token {}{mark} ms, {:.1}/s", num::ms(ms), 1e3 / ms.max(1e-9))
             }
         };
         spans.push(span(text, if doubtful { pal.fg(Role::Warn) } else { dim }));

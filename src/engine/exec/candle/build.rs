@@ -246,7 +246,9 @@ impl Lowering<'_> {
                 }
                 let place = if self.device.is_cpu() { "candle-cpu" } else { "candle-cuda" };
                 let name = format!("{}-{}/{place}", node.op.traits().name.replace(' ', ""), label(dtype));
-                Ok((None, name, [bytes; 2]))
+                // The bytes of a layer's weight are that layer's.
+                let own = !matches!(node.op, Op::Embedding(_)) || b.graph.sharing(node).is_none();
+                Ok((None, name, [if own { bytes } else { 0 }, bytes]))
             }
         }
     }

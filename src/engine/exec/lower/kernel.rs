@@ -72,9 +72,9 @@ impl Builder<'_> {
         match node.op.clone() {
             Op::Conv2d(conv) => self.conv(&conv),
             Op::Embedding(op::Embedding { vocab, dim }) => {
+                // The bytes of a layer's weight are that layer's.
+                let own = self.graph.sharing(node).is_none();
                 if let Some(table) = self.stored(&[vocab, dim])? {
-                    // The bytes of a layer's weight are that layer's.
-                    let own = self.graph.sharing(node).is_none();
                     let bytes = if own { table.stored_bytes() } else { 0 };
                     let gather = kernel(move |call, out| {
                         let (ids, len) = (call.input(0), call.band(dim, out.len()));
@@ -90,7 +90,8 @@ impl Builder<'_> {
                     let (ids, len) = (call.input(0), call.band(dim, out.len()));
                     split(call.par, out, len, |i, out| simple::gather(&table, dim, &ids[i * len / dim..], out));
                 });
-                held(gather, "gather-f32", vocab * dim)
+                let held = 4 * (vocab * dim) as u64;
+                Ok((gather, "gather-f32".to_owned(), [if own { held } else { 0 }, held]))
             }
             Op::Linear(op::Linear { in_features, out_features, bias }) => {
                 if self.input(0)?.len() > 2 {
