@@ -76,32 +76,51 @@ fn a_library_that_is_missing_is_named() {
     }
 }
 
-/// A quick profile of a demo, as JSON, with what it said besides.
-fn profiled(model: &str, more: &[&str], name: &str, value: &str) -> (Value, String) {
+/// A quick profile of a demo.
+fn profile(model: &str, more: &[&str], name: &str, value: &str) -> Ran {
     let model = Path::new(env!("CARGO_MANIFEST_DIR")).join("assets").join(model);
     let args = ["profile", model.to_str().unwrap(), "--device", "cuda:0", "--runs", "5", "--json"];
     let run = Run::new(&[&args[..], more].concat()).with("SIMDEVICE_KERNELS", "plain").with("PARING_PATIENCE", "0.1");
-    let ran = run.with(name, value).run().succeeded();
+    run.with(name, value).run()
+}
+
+/// What it measured, and what it said besides.
+fn profiled(ran: Ran) -> (Value, String) {
+    let ran = ran.succeeded();
     (serde_json::from_slice(&ran.output.stdout).unwrap(), ran.said())
 }
 
+/// How large the ceilings' matrices become is a matter of the machine's speed, so whether they are what does not fit is as well.
 #[test]
 fn a_profile_takes_as_much_memory_as_there_is() {
     for (memory, more) in [("67108864", &[][..]), ("100663296", &[]), ("67108864", &["--batch", "2"])] {
-        let (report, said) = profiled("demo_cnn.safetensors", more, "SIMDEVICE_MEMORY", memory);
+        let (report, said) = profiled(profile("demo_cnn.safetensors", more, "SIMDEVICE_MEMORY", memory));
         assert!(report["whole"]["p50"].as_f64().unwrap() > 0.0, "{memory} {more:?}: {said}");
         let ceilings = ["f32_gflops", "int8_gops", "bandwidth_gbs"].map(|c| report["ceilings"][c].as_f64().unwrap());
-        assert!(ceilings[0] > 0.0 && said.contains("ran out") && !said.contains("`linear`"), "{ceilings:?}: {said}");
+        assert!(ceilings[0] > 0.0 && !said.contains("`linear`"), "{ceilings:?}: {said}");
     }
 }
 
-/// Wherever memory runs out once: in a ceiling's matrices, in a batch, in a pass. (Weights between them must fit.)
+/// Wherever memory runs out once after the weights, which must fit: in a ceiling's matrices, in a batch, in a pass.
 #[test]
 fn a_profile_goes_on_after_one_allocation_that_failed() {
-    for at in [20, 60, 70, 90, 190, 230] {
-        let (report, said) =
-            profiled("demo_vit.safetensors", &["--batch", "4"], "SIMDEVICE_FAULT", &format!("oom@{at}"));
-        assert!(report["whole"]["p50"].as_f64().unwrap() > 0.0, "{at}: {said}");
+    let failing =
+        |at: usize| profile("demo_vit.safetensors", &["--batch", "4"], "SIMDEVICE_FAULT", &format!("oom@{at}"));
+    let mut at = 1;
+    let first = loop {
+        let ran = failing(at);
+        if ran.output.status.success() {
+            break ran;
+        }
+        let said = ran.said();
+        assert!(said.contains("CUDA_ERROR_OUT_OF_MEMORY") && said.contains("hint:") && at < 500, "{at}: {said}");
+        at += 1;
+    };
+    let (_, said) = profiled(first);
+    assert!(said.contains("measured with less than usual, since memory ran out"), "{said}");
+    for more in [3, 13, 33, 130, 170] {
+        let (report, said) = profiled(failing(at + more));
+        assert!(report["whole"]["p50"].as_f64().unwrap() > 0.0, "{at} + {more}: {said}");
     }
 }
 
@@ -127,7 +146,7 @@ fn a_run_without_memory_for_its_latency_keeps_the_model() {
 /// The modelled clock: 60 % of an H100's arithmetic and 80 % of its bandwidth, whatever the host takes.
 #[test]
 fn ceilings_are_of_the_clock_that_layers_are_timed_with() {
-    let (report, said) = profiled("demo_vit.safetensors", &["--batch", "4"], "SIMDEVICE_CLOCK", "model");
+    let (report, said) = profiled(profile("demo_vit.safetensors", &["--batch", "4"], "SIMDEVICE_CLOCK", "model"));
     let ceiling = |name: &str| report["ceilings"][name].as_f64().unwrap();
     assert!((10_000.0..70_000.0).contains(&ceiling("f32_gflops")), "{said}");
     assert!((1_000.0..3_400.0).contains(&ceiling("bandwidth_gbs")), "{said}");

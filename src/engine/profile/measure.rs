@@ -96,6 +96,12 @@ pub fn profile(
     update: &mut dyn FnMut(ProfileUpdate),
 ) -> Result<Profile> {
     let threads = options.threads.unwrap_or_else(crate::exec::device::threads);
+    // Forecasts of passes rest on kernels that were timed with weights in f32 (`ladder`).
+    let as_stored = !options.workload.is_pass();
+    let (device, threads_asked) = (options.device.clone(), options.threads);
+    let compile = CompileOptions { device, threads: threads_asked, as_stored, ..CompileOptions::default() };
+    // Before the ceilings: a model that does not fit is told at once, and they make do with the memory that it leaves.
+    let plan = Plan::of(model, &compile)?;
     let (ceilings, unknown) = match options.ceilings {
         Some(c) => (c, Vec::new()),
         None if options.device.is_cpu() => (super::ceilings(threads)?, Vec::new()),
@@ -103,11 +109,6 @@ pub fn profile(
     };
     update(ProfileUpdate::Ceilings(ceilings));
     cancel.check()?;
-    // Forecasts of passes rest on kernels that were timed with weights in f32 (`ladder`).
-    let as_stored = !options.workload.is_pass();
-    let (device, threads_asked) = (options.device.clone(), options.threads);
-    let compile = CompileOptions { device, threads: threads_asked, as_stored, ..CompileOptions::default() };
-    let plan = Plan::of(model, &compile)?;
     if let Workload::Decode { context, kv } = options.workload {
         let options = ProfileOptions { batch: 1, ..options.clone() };
         return measure(&mut Decoding::new(&plan, context, kv, cancel)?, &options, ceilings, cancel, update);
