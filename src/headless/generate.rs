@@ -8,7 +8,7 @@ use crate::exec::{CompileOptions, DecodeOptions, Decoder, KvFormat, Plan};
 use crate::files;
 use crate::host::compute::takes_text;
 use crate::model::{Model, Tokenizer};
-use crate::profile::{Ceilings, LatencyStats, ceilings};
+use crate::profile::{LatencyStats, bandwidth};
 use crate::words::counted;
 use anyhow::{Context, Error, Result, bail};
 use serde_json::{Value, json};
@@ -75,8 +75,8 @@ pub fn run(args: &Generate) -> Result<Exit> {
         other => other?,
     };
     model.params.unchanged()?;
-    let threads = plan.threads();
-    let figures = Figures { prompt: prompt.len(), written: &written, decoder: &decoder, ceilings: ceilings(threads)? };
+    let bandwidth = bandwidth(plan.device(), plan.threads())?;
+    let figures = Figures { prompt: prompt.len(), written: &written, decoder: &decoder, bandwidth };
     if args.json {
         let text = tokenizer.decode(&written.ids)?;
         let mut told = figures.json(kv);
@@ -176,7 +176,8 @@ struct Figures<'a> {
     prompt: usize,
     written: &'a Written,
     decoder: &'a Decoder,
-    ceilings: Ceilings,
+    /// GB/s that memory gives; 0 where that is not known.
+    bandwidth: f64,
 }
 
 impl Figures<'_> {
@@ -215,7 +216,7 @@ impl Figures<'_> {
             "kv_bytes": self.cache(),
             "bytes_per_token": self.read(),
             "gb_per_s": self.rate(),
-            "bandwidth_gb_per_s": self.ceilings.bandwidth_gbs,
+            "bandwidth_gb_per_s": (self.bandwidth > 0.0).then_some(self.bandwidth),
         })
     }
 
@@ -242,12 +243,13 @@ impl Figures<'_> {
         let held = counted(self.decoder.tokens(0), "token");
         tell!("cache    {} in {}, {held}", megabytes(self.cache()), kv.label());
         if let Some(rate) = self.rate() {
-            let (read, ceiling) = (megabytes(self.read()), self.ceilings.bandwidth_gbs);
-            match 100.0 * rate / ceiling.max(1e-9) {
+            let (read, ceiling) = (megabytes(self.read()), self.bandwidth);
+            match 100.0 * rate / ceiling {
+                _ if ceiling <= 0.0 => tell!("read     {read} a token: {rate:.1} GB/s"),
                 part @ ..100.0 => {
                     tell!("read     {read} a token: {rate:.1} GB/s, {part:.0} % of the {ceiling:.1} that memory gives");
                 }
-                _ => tell!("read     {read} a token: {rate:.1} GB/s, from the processor's caches"),
+                _ => tell!("read     {read} a token: {rate:.1} GB/s, from caches"),
             }
         }
     }

@@ -101,6 +101,29 @@ fn real_networks_answer_as_on_the_cpu() {
     }
 }
 
+/// A prompt at once, then token by token over keys and values on the device, in any order that streams allow: the same text, and a
+/// profile of one token.
+#[test]
+fn a_language_model_writes_as_on_the_cpu() {
+    let decoder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/conformance/decoders/gemma2.gguf");
+    for kv in ["f32", "f16"] {
+        let how = How { seed: "1", ..GPU };
+        let report = run(&["profile", text(&decoder), "--decode", "12", "--kv", kv, "--runs", "3"], how);
+        assert!(
+            report["tokens_per_s"].as_f64().unwrap() > 0.0 && report["cache_bytes"].as_u64().unwrap() > 0,
+            "{report}"
+        );
+    }
+    let Some(model) = real("stories260k") else { return };
+    let ask = ["generate", text(&model), "-p", "Once upon a time", "-n", "40", "--kv"];
+    let cpu = run(&[&ask[..], &["f32"]].concat(), CPU);
+    for (kv, seed) in [("f32", "0"), ("f32", "1"), ("f16", "2")] {
+        let gpu = run(&[&ask[..], &[kv]].concat(), How { kernels: "checked", seed, ..GPU });
+        assert_eq!(gpu["ids"], cpu["ids"], "{kv}, {seed}");
+        assert_eq!(gpu["ids"].as_array().map(Vec::len), Some(40));
+    }
+}
+
 /// Profile, sensitivity, plan, round, evaluation and export on the device, of `images` images (calibrated on a third as
 /// many), `batch` at once: what is told of the model before and after is what a CPU finds with the same files.
 fn a_whole_run(model: &Path, data: &str, calib: &str, (images, batch): (usize, &str), gpu: How) {

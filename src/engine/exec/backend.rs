@@ -5,8 +5,10 @@
 //! checked against the graph before they come here.
 
 use super::cache::Past;
+use super::candle::Kept;
 use super::decode::Wanted;
 use super::error::Result;
+use super::kernel::cached::KvFormat;
 use super::lower::StepInfo;
 use super::replay::{Launch, Replays};
 use super::run::{Arenas, Times};
@@ -14,7 +16,7 @@ use super::sizes::Known;
 use crate::graph::{Binding, NodeId};
 use candle_core::Tensor;
 use std::collections::BTreeMap;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 /// Executes the steps of one compiled graph.
@@ -49,17 +51,13 @@ pub(super) trait Backend: Send + Sync {
         Ok((out, start.elapsed()))
     }
 
-    /// Why it does not go token by token, if so.
-    fn decodes(&self) -> Result<(), &'static str> {
-        Err("goes token by token on a CPU's own kernels only; hint: `--device cpu`")
-    }
+    /// Why it does not go token by token with keys and values in `format`, if so.
+    fn decodes(&self, format: KvFormat) -> Result<(), String>;
 
     /// Runs tokens `x`, `[sequences, tokens]`, after those of `past`, to which it adds theirs; the outputs that are wanted,
-    /// `[sequences, tokens, ..]`.
-    fn decode(&self, _: &mut State, _: Past<'_>, _x: &Tensor, _: Wanted, _: Times<'_>) -> Result<Tensor> {
-        let why = self.decodes().err().unwrap_or_default();
-        Err(candle_core::Error::Msg(why.into()).into())
-    }
+    /// `[sequences, tokens, ..]` on the CPU.
+    fn decode(&self, state: &mut State, past: Past<'_>, x: &Tensor, wanted: Wanted, times: Times<'_>)
+    -> Result<Tensor>;
 
     /// Runs a batch up to `cut` and returns the values that cross it.
     fn run_to(&self, state: &mut State, x: &Tensor, cut: &Cut) -> Result<Live>;
@@ -78,6 +76,8 @@ pub(super) struct State {
     pub sizes: Known,
     /// What a GPU replays.
     pub replays: Replays<Captured>,
+    /// Keys and values that the tensor library keeps of a decoder's sequences.
+    pub kept: Mutex<Kept>,
 }
 
 #[cfg(feature = "cuda")]

@@ -20,6 +20,7 @@ pub(crate) struct Cache {
     lengths: Vec<usize>,
     /// Tokens that there is room for.
     context: usize,
+    format: KvFormat,
     /// Bytes of one token in all cores.
     token_bytes: u64,
 }
@@ -51,7 +52,7 @@ impl Cache {
             let store = || Mutex::new(Store::new(format, context, heads, widths));
             stores.push((0..sequences).map(|_| store()).collect());
         }
-        Ok(Cache { layer, stores, lengths: vec![0; sequences], context, token_bytes })
+        Ok(Cache { layer, stores, lengths: vec![0; sequences], context, format, token_bytes })
     }
 
     pub fn lengths(&self) -> &[usize] {
@@ -60,6 +61,10 @@ impl Cache {
 
     pub fn context(&self) -> usize {
         self.context
+    }
+
+    pub fn format(&self) -> KvFormat {
+        self.format
     }
 
     pub fn token_bytes(&self) -> u64 {

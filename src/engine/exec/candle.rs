@@ -8,6 +8,7 @@
 
 mod attention;
 mod build;
+mod cached;
 mod clock;
 mod definition;
 mod dense;
@@ -29,6 +30,7 @@ mod site;
 mod walk;
 
 pub(super) use build::has_kernel;
+pub(super) use cached::Kept;
 pub(crate) use clock::timed_on;
 pub use pass::{Capture, forward, tensors};
 pub(super) use program::Program;

@@ -5,16 +5,17 @@
 
 use super::backend::{ActivationMemory, Backend, Cut, Live, LiveValues, State};
 use super::cache::Past;
-use super::decode::Wanted;
+use super::decode::{Wanted, after_meeting};
 use super::device::{self, Workers};
 use super::error::{ExecError, Result};
 use super::input;
+use super::kernel::cached::KvFormat;
 use super::kernel::simple;
-use super::lower::{Lowered, Step, StepInfo, lower};
+use super::lower::{Lowered, StepInfo, lower};
 use super::plan::CompileOptions;
 use super::run::{Arenas, Feed, PartialRun, Times, run};
 use super::sizes::{Known, Sizes};
-use crate::graph::{Binding, Graph, NodeId, Op, Precisions, least};
+use crate::graph::{Binding, Graph, NodeId, Precisions, least};
 use crate::model::ParamStore;
 use candle_core::{DType, Device, Tensor};
 use std::ops::Range;
@@ -153,7 +154,7 @@ impl Backend for Cpu {
         ids.iter().zip(outs).map(|(id, out)| self.tensor(*id, &sizes, out, images)).collect()
     }
 
-    fn decodes(&self) -> Result<(), &'static str> {
+    fn decodes(&self, _: KvFormat) -> Result<(), String> {
         Ok(())
     }
 
@@ -169,12 +170,7 @@ impl Backend for Cpu {
         let binding = input::binding(&self.graph, x)?;
         let sizes = self.sizes(&mut state.sizes, binding)?;
         let fetch: Vec<usize> = self.low.value_of[output.index()].into_iter().collect();
-        // Where all ops are causal, factors are of each token's own.
-        let alone = |s: &Step| match &self.graph.node(s.info.node).op {
-            Op::Mul => true,
-            op => op.traits().per_token,
-        };
-        let first = self.low.steps.iter().rposition(|s| !alone(s)).map_or(0, |i| i + 1);
+        let first = after_meeting(&self.graph, self.low.steps.iter().map(|s| &s.info));
         if wanted == Wanted::All || binding.tokens == Some(1) || first == steps {
             let outs = self.on_input(&state.arenas, (x, Some(past)), &sizes, 0..steps, &fetch, times)?;
             return self.tensor(output, &sizes, outs.into_iter().next().unwrap_or_default(), images);

@@ -11,7 +11,7 @@ use super::kernel::cached::KvFormat;
 use super::lower::StepInfo;
 use super::plan::Plan;
 use super::session::Observer;
-use crate::graph::Op;
+use crate::graph::{Graph, Op};
 use candle_core::{Device, Tensor};
 use std::time::Duration;
 
@@ -35,6 +35,20 @@ pub(super) enum Wanted {
     Last,
 }
 
+/// The first of `steps` after the last one in which tokens meet: from there on each goes on its own.
+pub(super) fn after_meeting<'a>(
+    graph: &Graph,
+    steps: impl DoubleEndedIterator<Item = &'a StepInfo> + ExactSizeIterator,
+) -> usize {
+    // Where all ops are causal, factors are of each token's own.
+    let alone = |s: &StepInfo| match &graph.node(s.node).op {
+        Op::Mul => true,
+        op => op.traits().per_token,
+    };
+    let mut steps = steps;
+    steps.rposition(|s| !alone(s)).map_or(0, |i| i + 1)
+}
+
 impl Plan {
     /// What decodes with this plan.
     ///
@@ -45,7 +59,7 @@ impl Plan {
         if !taken.is_free() || taken.dims.len() != 1 {
             return Err(ExecError::unsupported(node, "does not take any number of token ids"));
         }
-        self.backend.decodes().map_err(|why| ExecError::unsupported(node, why))?;
+        self.backend.decodes(options.kv).map_err(|why| ExecError::unsupported(node, why))?;
         let DecodeOptions { sequences, context, kv } = *options;
         let cache = Cache::new(self.graph(), sequences.max(1), context.max(1), kv)?;
         Ok(Decoder { plan: self.clone(), state: State::default(), cache })

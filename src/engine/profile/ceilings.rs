@@ -18,15 +18,30 @@ use std::time::{Duration, Instant};
 
 /// Measures the CPU's ceilings with `threads` threads.
 pub fn ceilings(threads: usize) -> Result<Ceilings> {
-    let pool = rayon::ThreadPoolBuilder::new()
-        .num_threads(threads.max(1))
-        .build()
-        .map_err(|e| candle_core::Error::Msg(format!("no threads: {e}")))?;
+    let pool = pool(threads)?;
     let bandwidth_gbs = pool.install(triad);
     Ok(match crate::exec::peak(threads) {
         Some(p) => Ceilings { f32_gflops: 2.0 * p.f32_gmacs, int8_gops: 2.0 * p.int8_gmacs, bandwidth_gbs },
         None => pool.install(|| Ceilings { f32_gflops: f32_gemm(), int8_gops: int8_gemm(), bandwidth_gbs }),
     })
+}
+
+/// GB/s that the device's memory gives: on a CPU to `threads` threads, on a GPU by its own clock; 0 where it has no memory to measure
+/// it with.
+///
+/// # Errors
+/// What the tensor library reports.
+pub fn bandwidth(device: &Device, threads: usize) -> Result<f64> {
+    if device.is_cpu() {
+        return Ok(pool(threads)?.install(triad));
+    }
+    let sum = |n: usize| device_bandwidth(device, 16 * (n * LEAST_SIDE).pow(2));
+    Ok(known(halving(MOST_SIDE / LEAST_SIDE, sum), "bandwidth")?.map_or(0.0, |(rate, _)| rate))
+}
+
+fn pool(threads: usize) -> Result<rayon::ThreadPool> {
+    let made = rayon::ThreadPoolBuilder::new().num_threads(threads.max(1)).build();
+    Ok(made.map_err(|e| candle_core::Error::Msg(format!("no threads: {e}")))?)
 }
 
 /// Measures the ceilings of a GPU: the tensor library's product of large f32 matrices, an int8 layer of the same size by our own

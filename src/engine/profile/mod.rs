@@ -17,7 +17,7 @@ mod table;
 mod turns;
 mod workload;
 
-pub use ceilings::{busy_side, ceilings, device_bandwidth, device_ceilings};
+pub use ceilings::{bandwidth, busy_side, ceilings, device_bandwidth, device_ceilings};
 pub use error::{ProfileError, Result};
 pub use gauges::{Gauges, Reading};
 pub use ladder::{LadderOptions, LadderProgress, ladders};

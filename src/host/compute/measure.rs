@@ -89,9 +89,9 @@ impl Compute {
         Ok(profile)
     }
 
-    /// One token after as many as a window has; `None` where there is nothing that goes token by token.
+    /// One token after as many as a window has; `None` where nothing goes token by token, or there is no memory for it.
     pub(super) fn profile_decoding(&self, model: &Model, job: &Job) -> Result<Option<Profile>, JobError> {
-        if !takes_text(model) || !self.device.device.is_cpu() {
+        if !takes_text(model) {
             return Ok(None);
         }
         let context = model.graph.input_shape().ok().and_then(|s| s.first().copied()).unwrap_or(512);
@@ -106,11 +106,18 @@ impl Compute {
             workload: Workload::Decode { context, kv: KvFormat::default() },
             ..ProfileOptions::default()
         };
-        let profile = profile::profile(&model, &options, job.cancel(), &mut |update| match update {
+        let profiled = profile::profile(&model, &options, job.cancel(), &mut |update| match update {
             ProfileUpdate::Progress { label, done, total } => job.progress("tokens", label, done, total),
             // The rows that are shown live are those of passes.
             ProfileUpdate::Ceilings(_) | ProfileUpdate::Rows { .. } => {}
-        })?;
+        });
+        let profile = match profiled {
+            Err(e) if e.is_out_of_memory() => {
+                tell(job, &["what a token takes was not measured: the device ran out of memory".to_owned()]);
+                return Ok(None);
+            }
+            other => other?,
+        };
         tell(job, &profile.notes);
         Ok(Some(profile))
     }

@@ -87,9 +87,13 @@ impl Site<'_> {
                     at => Tensor::cat(&[&x.narrow(1, 0, at)?, &t, &x.narrow(1, at, have - at)?], 1)?,
                 }
             }
-            Op::AddPositions(_) => x.broadcast_add(&self.param(ParamRole::Embedding)?.narrow(1, 0, x.dim(1)?)?)?,
+            Op::AddPositions(_) => {
+                let (all, tokens) = (self.param(ParamRole::Embedding)?, x.dim(1)?);
+                let places = self.starts().into_iter().map(|start| all.narrow(1, start, tokens));
+                x.broadcast_add(&Tensor::cat(&places.collect::<candle_core::Result<Vec<_>>>()?, 0)?)?
+            }
             Op::Attention(attention) => self.attention(x, inputs, attention)?,
-            Op::Rope(rope) => ops::rope(x, rope)?,
+            Op::Rope(rope) => ops::rope(x, rope, &self.starts())?,
             Op::HeadNorm(op::HeadNorm { head_dim, eps }) => {
                 let (n, tokens, width) = x.dims3()?;
                 let w = self.param(ParamRole::Weight)?;
@@ -124,7 +128,16 @@ impl Site<'_> {
             }
         };
         let factors = cosine.then(|| self.param(ParamRole::LogitScale)).transpose()?;
-        Ok(ops::Attention { heads, group, causal, most, cap, factors, windows, bias }.run(&q, &k, &v, scale)?)
+        let core = ops::Attention { heads, group, causal, most, cap, factors, windows, bias };
+        Ok(match &self.pass.turn {
+            Some(turn) => turn.attend(&self.node.name, &core, [&q, &k, &v], scale)?,
+            None => core.run(&q, &k, &v, scale)?,
+        })
+    }
+
+    /// Tokens before the first of each image; one number where it is the same for all.
+    fn starts(&self) -> Vec<usize> {
+        self.pass.turn.map_or_else(|| vec![0], |turn| turn.starts())
     }
 
     fn batch_norm(&self, x: &Tensor, c: usize, eps: f64, seen: &mut Stats) -> Result<Tensor> {

@@ -289,7 +289,8 @@ pub(super) struct Attention {
 }
 
 impl Attention {
-    /// `q`, `k`, `v` are `[n, tokens, heads·width]`, with fewer heads of keys and values where they are shared.
+    /// `q`, `k`, `v` are `[n, tokens, heads·width]`, with fewer heads of keys and values where they are shared. There may be more tokens
+    /// of `k` and `v`, which begin before those of `q` and end with them.
     pub fn run(&self, q: &Tensor, k: &Tensor, v: &Tensor, scale: f64) -> Candle<Tensor> {
         let Some(w) = &self.windows else {
             return attention(q, k, v, self, scale, None);
@@ -310,12 +311,13 @@ impl Attention {
     }
 }
 
-/// Every head of `x`, `[n, tokens, heads·head_dim]`, turned by its token's place.
-pub(super) fn rope(x: &Tensor, rope: &op::Rope) -> Candle<Tensor> {
+/// Every head of `x`, `[n, tokens, heads·head_dim]`, turned by its token's place, the first at `starts`: of each image, or one for all.
+pub(super) fn rope(x: &Tensor, rope: &op::Rope, starts: &[usize]) -> Candle<Tensor> {
     let (n, t, width) = x.dims3()?;
     let (d, turned) = (rope.head_dim, rope.turned);
-    let (cos, sin) = rotary::turns(0..t, &rope.frequencies(t), rope.factor());
-    let table = |v: Vec<f32>| Tensor::from_vec(v, (1, t, 1, turned / 2), x.device());
+    let turns = |start: &usize| rotary::turns(*start..start + t, &rope.frequencies(start + t), rope.factor());
+    let (cos, sin): (Vec<_>, Vec<_>) = starts.iter().map(turns).unzip();
+    let table = |v: Vec<Vec<f32>>| Tensor::from_vec(v.concat(), (starts.len(), t, 1, turned / 2), x.device());
     let (cos, sin) = (table(cos)?, table(sin)?);
     let heads = x.contiguous()?.reshape((n, t, width / d.max(1), d))?;
     let part = heads.narrow(D::Minus1, 0, turned)?;
@@ -353,8 +355,9 @@ pub(super) fn unit(x: &Tensor) -> Candle<Tensor> {
 /// `mask` is `[windows, 1, n, n]`, added to the scores of every image's windows.
 fn attention(q: &Tensor, k: &Tensor, v: &Tensor, a: &Attention, scale: f64, mask: Option<Tensor>) -> Candle<Tensor> {
     let (n, t, _) = q.dims3()?;
-    let heads = a.heads;
+    let (heads, all) = (a.heads, k.dim(1)?);
     let split = |x: &Tensor, group: usize| {
+        let t = x.dim(1)?;
         let x = x.contiguous()?.reshape((n, t, heads / group, ()))?.transpose(1, 2)?.contiguous()?;
         if group == 1 {
             return Ok(x);
@@ -380,11 +383,13 @@ fn attention(q: &Tensor, k: &Tensor, v: &Tensor, a: &Attention, scale: f64, mask
     if let Some(b) = &a.bias {
         scores = scores.broadcast_add(&b.unsqueeze(0)?)?;
     }
-    if a.causal {
-        let most = a.most.unwrap_or(t);
+    let most = a.most.unwrap_or(all);
+    // The last token alone may see everything.
+    if a.causal && (t > 1 || most < all) {
         let seen = |row: usize, j: usize| j <= row && row - j < most;
-        let unseen: Vec<f32> = (0..t * t).map(|i| if seen(i / t, i % t) { 0.0 } else { f32::NEG_INFINITY }).collect();
-        scores = scores.broadcast_add(&Tensor::from_vec(unseen, (1, 1, t, t), q.device())?)?;
+        let of = |i: usize| if seen(all - t + i / all, i % all) { 0.0 } else { f32::NEG_INFINITY };
+        let unseen: Vec<f32> = (0..t * all).map(of).collect();
+        scores = scores.broadcast_add(&Tensor::from_vec(unseen, (1, 1, t, all), q.device())?)?;
     }
     if let Some(m) = mask {
         let windows = m.dim(0)?;

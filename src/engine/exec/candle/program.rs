@@ -3,12 +3,16 @@
 //! Not here: how a graph is lowered (`build`), how steps run (`walk`), what is captured and replayed (`replay`). Invariants: values are f32 wherever they can be seen
 //! from outside; on the CPU every step computes by the same definitions as on a GPU.
 
+use super::cached::{Turn, kept_in};
 use super::clock::Clock;
 use super::site::{Pass, TensorMap};
 use super::walk::{Step, Walk};
 use crate::exec::backend::{ActivationMemory, Backend, Cut, Live, LiveValues, State};
+use crate::exec::cache::Past;
+use crate::exec::decode::{Wanted, after_meeting};
 use crate::exec::error::{ExecError, Result};
 use crate::exec::input;
+use crate::exec::kernel::cached::KvFormat;
 use crate::exec::lower::StepInfo;
 #[cfg(feature = "cuda")]
 use crate::exec::replay::Launch;
@@ -38,11 +42,16 @@ impl Program {
     /// The first step at or after `cut`, and the nodes whose values cross it.
     fn before(&self, cut: &Cut) -> (usize, Vec<NodeId>) {
         let first = self.steps.partition_point(|s| s.out < cut.id);
+        (first, self.crossing(first))
+    }
+
+    /// The nodes whose values the steps from `first` on read of earlier ones.
+    fn crossing(&self, first: usize) -> Vec<NodeId> {
         let made = |v: &NodeId| self.steps[first..].iter().any(|s| s.out == *v);
         let mut crossing: Vec<NodeId> = self.steps[first..].iter().flat_map(Step::reads).filter(|v| !made(v)).collect();
         crossing.sort_unstable();
         crossing.dedup();
-        (first, crossing)
+        crossing
     }
 
     /// Runs `steps` on the values `feeds` and hands back those of `fetch`, f32 on the device. The device may not be done when
@@ -55,11 +64,22 @@ impl Program {
         steps: Range<usize>,
         feeds: BTreeMap<NodeId, Tensor>,
         fetch: &[NodeId],
-        mut clock: Option<&mut Clock>,
+        clock: Option<&mut Clock>,
+    ) -> Result<Vec<Tensor>> {
+        self.walk(steps, feeds, fetch, (clock, Pass::default()))
+    }
+
+    /// As [`Program::execute`], after what `pass` says of earlier tokens.
+    fn walk(
+        &self,
+        steps: Range<usize>,
+        feeds: BTreeMap<NodeId, Tensor>,
+        fetch: &[NodeId],
+        (mut clock, pass): (Option<&mut Clock>, Pass<'_>),
     ) -> Result<Vec<Tensor>> {
         let mark = || clock.as_deref_mut().map_or(Ok(()), Clock::mark);
         let graph = &self.graph;
-        let values = Walk::new(graph, &self.params, Pass::default()).run(&self.steps[steps], feeds, fetch, mark)?;
+        let values = Walk::new(graph, &self.params, pass).run(&self.steps[steps], feeds, fetch, mark)?;
         let get = |id: &NodeId| {
             let name = || graph.node(*id).name.clone();
             let missing = || ExecError::UnknownNode { name: name(), hint: "it was not computed".into() };
@@ -125,6 +145,45 @@ impl Backend for Program {
         let out = self.execute(0..self.steps.len(), feeds, &[id], None)?.swap_remove(0);
         clock.mark()?;
         Ok((out, clock.stop()?.into_iter().sum()))
+    }
+
+    fn decodes(&self, format: KvFormat) -> Result<(), String> {
+        let why =
+            || format!("keeps keys and values in {} on a CPU's own kernels only; hint: f16 or f32", format.label());
+        kept_in(format).map(drop).ok_or_else(why)
+    }
+
+    fn decode(
+        &self,
+        state: &mut State,
+        past: Past<'_>,
+        x: &Tensor,
+        wanted: Wanted,
+        times: Times<'_>,
+    ) -> Result<Tensor> {
+        let _queueing = queueing();
+        let (all, output) = (self.steps.len(), [self.graph.output]);
+        let mut clock = times.as_ref().map(|_| Clock::start(&self.device)).transpose()?;
+        let pass = Pass { turn: Some(Turn { past, kept: &state.kept }), ..Pass::default() };
+        let first = match wanted {
+            Wanted::All => all,
+            Wanted::Last => after_meeting(&self.graph, self.infos.iter()),
+        };
+        let mut out = if first == all {
+            self.walk(0..all, self.feeds(x)?, &output, (clock.as_mut(), pass))?
+        } else {
+            // What the other tokens would make of it is not asked for.
+            let crossing = self.crossing(first);
+            let values = self.walk(0..first, self.feeds(x)?, &crossing, (clock.as_mut(), pass))?;
+            let last = |t: Tensor| t.narrow(1, t.dim(1)? - 1, 1)?.contiguous();
+            let values = values.into_iter().map(last).collect::<candle_core::Result<Vec<_>>>()?;
+            self.walk(first..all, crossing.into_iter().zip(values).collect(), &output, (clock.as_mut(), pass))?
+        };
+        let out = out.swap_remove(0).to_device(&Device::Cpu)?;
+        if let (Some(times), Some(clock)) = (times, clock) {
+            times.iter_mut().zip(clock.stop()?).for_each(|(t, took)| *t = took);
+        }
+        Ok(out)
     }
 
     fn run_to(&self, _: &mut State, x: &Tensor, cut: &Cut) -> Result<Live> {

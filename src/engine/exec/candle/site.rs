@@ -2,6 +2,7 @@
 //!
 //! Not here: what is computed (`definition`). Invariant: a parameter is missing or misshapen by name.
 
+use super::cached::Turn;
 use super::rounding;
 use crate::exec::error::{ExecError, Result};
 use crate::graph::{Node, ParamRole, Precisions, WeightFormat, param_shapes};
@@ -40,11 +41,13 @@ pub struct Pass<'a> {
     /// What weights of convolutions and linears are rounded to; gradients pass the rounding as if it were not there.
     /// Activations stay f32. `None`: weights as they are.
     pub precision: Option<&'a Precisions>,
+    /// What tokens were fed before; `None`: these are the first, and nothing is kept of them.
+    pub(in crate::exec) turn: Option<Turn<'a>>,
 }
 
 impl From<Mode> for Pass<'_> {
     fn from(mode: Mode) -> Self {
-        Pass { mode, precision: None }
+        Pass { mode, ..Pass::default() }
     }
 }
 

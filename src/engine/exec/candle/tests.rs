@@ -246,7 +246,7 @@ fn rounded_weights_are_those_of_a_stored_model_and_gradients_pass_straight_throu
                 let grads = y.sqr().unwrap().sum_all().unwrap().backward().unwrap();
                 (flat(&y), vars.map(|v| flat(grads.get(&v).unwrap())))
             };
-            let (y, grads) = run(&params, Pass { mode, precision: Some(&plan) });
+            let (y, grads) = run(&params, Pass { mode, precision: Some(&plan), ..Pass::default() });
             assert_ne!(y, run(&params, mode.into()).0, "{precision:?}: nothing was rounded");
             assert!(grads.iter().all(|g| g.iter().any(|v| *v != 0.0)));
             assert_eq!((y, grads), run(&stored, mode.into()), "{precision:?} {mode:?}");
