@@ -53,9 +53,9 @@ def _log_coordinates(size, trained):
 
 
 def _attention(q, k, v, heads, scale, bias=None, factors=None, windows=None, group=1, causal=False, most=None,
-               cap=None):
+               cap=None, reach=None):
     """Softmax attention over `[N, tokens, heads * width]`; `bias` is `[heads, n, n]`; `group` heads share keys and values. A
-    token sees the last `most` tokens; scores are capped at `cap`."""
+    token sees the last `most` tokens, or those within `reach` on both sides; scores are capped at `cap`."""
     n, tokens, _ = q.shape
     mask = None
     if windows is not None:
@@ -81,6 +81,9 @@ def _attention(q, k, v, heads, scale, bias=None, factors=None, windows=None, gro
         seen = torch.ones(scores.shape[-2:], dtype=torch.bool, device=scores.device).tril()
         if most is not None:
             seen = seen.triu(1 - most)
+        scores = scores.masked_fill(~seen, float("-inf"))
+    if reach is not None:
+        seen = torch.ones(scores.shape[-2:], dtype=torch.bool, device=scores.device).tril(reach).triu(-reach)
         scores = scores.masked_fill(~seen, float("-inf"))
     if mask is not None:
         scores = (scores.reshape(n, mask.shape[0], heads, *mask.shape[1:]) + mask[None, :, None]).reshape(scores.shape)

@@ -166,16 +166,17 @@ pub struct Images {
     pub limit: usize,
 }
 
-/// How a language model's text is cut.
+/// How text is cut.
 #[derive(Debug, Clone, Default, Args)]
 pub struct Windows {
-    /// Of a language model's text: tokens a window, 512 by default; limits count windows.
+    /// Of a language model's text: tokens a window, 512 by default; limits count windows. Of texts to classify: tokens that each
+    /// is cut at.
     #[arg(long, value_name = "TOKENS")]
     pub window: Option<usize>,
     /// Of a language model's text: which tokens count. inside: all of a window but its first; next: the one after each.
     #[arg(long, value_name = "WHICH", default_value = "inside")]
     pub targets: String,
-    /// Of a language model that comes without its tokenizer, as an exported one: a `tokenizer.json`, or the original model.
+    /// Of a model of text that comes without its tokenizer, as an exported one: a `tokenizer.json`, or the original model.
     #[arg(long, value_name = "PATH")]
     pub tokenizer: Option<String>,
 }
@@ -336,7 +337,7 @@ pub struct Profile {
     /// Every convolution and linear layer in this precision: f32, int8, int8-static, w8, w4, w4g128, w4g64, w4g32, f16, bf16 or fp8.
     #[arg(long, value_name = "PRECISION")]
     pub precision: Option<String>,
-    /// Of a language model: tokens of the prompt, 512 by default.
+    /// Of a language model or a classifier of texts: tokens of the prompt or the text, 512 by default.
     #[arg(long, value_name = "TOKENS")]
     pub window: Option<usize>,
     /// Of a language model: measure one token after this many instead of a prompt.

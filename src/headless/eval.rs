@@ -7,7 +7,7 @@ use crate::config::text::{clean, left};
 use crate::data::{Dataset, TextOptions};
 use crate::eval;
 use crate::exec::{CompileOptions, Plan};
-use crate::host::compute::takes_text;
+use crate::host::compute::{classifies_text, takes_text};
 use crate::model::Model;
 use crate::quant::Calibration;
 use crate::session::Opening;
@@ -18,6 +18,8 @@ use serde_json::json;
 
 /// Images a batch unless told otherwise.
 const BATCH: usize = 128;
+/// Texts of one length a batch.
+const TEXTS: usize = 16;
 
 /// Runs the command; `how` static int8 layers find their ranges.
 pub fn run(args: &Eval, how: Calibration) -> Result<Exit> {
@@ -26,11 +28,12 @@ pub fn run(args: &Eval, how: Calibration) -> Result<Exit> {
         model = setup::sparse(model, pattern)?;
     }
     let text = takes_text(&model).then(|| text_options(args, model.info.context)).transpose()?;
+    let (spec, tokenizer) = (args.data.as_deref(), args.text.tokenizer.as_ref().unwrap_or(&args.model));
+    let texts = classifies_text(&model);
     let data = match &text {
-        Some(options) => {
-            setup::text(args.data.as_deref(), args.text.tokenizer.as_ref().unwrap_or(&args.model), options)?
-        }
-        None => setup::data(args.data.as_deref(), &args.model, &model, args.limit)?,
+        Some(options) => setup::text(spec, tokenizer, options)?,
+        None if texts => setup::classed(spec, tokenizer, &model, args.text.window, args.limit)?,
+        None => setup::data(spec, &args.model, &model, args.limit)?,
     };
     let opened = setup::device(&args.on)?;
     let ranges = setup::calibrate(&mut model, &args.model, args.calib.as_deref(), how)?;
@@ -38,7 +41,11 @@ pub fn run(args: &Eval, how: Calibration) -> Result<Exit> {
     let plan = Plan::of(&model, &compile)?;
     out::notes(&model.info.notes);
     // The outputs of one window of a large vocabulary have a hundred megabytes.
-    let usual = if text.is_some() { 1 } else { BATCH };
+    let usual = match () {
+        () if text.is_some() => 1,
+        () if texts => TEXTS,
+        () => BATCH,
+    };
     let batch = args.on.batch.unwrap_or(usual).max(1);
     let mut line = progress_line("evaluate");
     let mut progress = |done, total| line.show(done as u64, total as u64);
@@ -73,15 +80,15 @@ pub fn run(args: &Eval, how: Calibration) -> Result<Exit> {
             "per_class": m.per_class(),
         });
         if args.logits > 0 {
-            let (x, _) = data.batch(0..args.logits.min(data.len()), &model.info.preprocess)?;
-            let logits: Vec<Vec<f32>> = plan.run(&x)?.to_device(&candle_core::Device::Cpu)?.to_vec2()?;
+            let few = data.pick(&(0..args.logits.min(data.len())).collect::<Vec<_>>());
+            let logits: Vec<Vec<f32>> = eval::logits(&plan, &few, &model.info.preprocess, batch, &cancel)?.to_vec2()?;
             out["logits"] = json!(logits);
         }
         print_json(&out)?;
         return Ok(Exit::Done);
     }
     say!("model     {}  ({})", model.info.name, model.info.family.label())?;
-    say!("data      {}  {}", data.card().name, counted(m.n, "image"))?;
+    say!("data      {}  {}", data.card().name, counted(m.n, if texts { "text" } else { "image" }))?;
     say!("device    {}", opened.words)?;
     let counts = m.correct().map_or(String::new(), |correct| format!("  ({correct} of {})", m.n));
     say!("{}  {}{counts}", left(&metric.name, 8), metric.value_words(m.score))?;

@@ -5,9 +5,9 @@ use super::{Cancelled, Exit, bound, cancel_on_signals, print_json, progress_line
 use crate::args::Profile as Args;
 use crate::data::Counted;
 use crate::graph::MacConvention;
-use crate::host::compute::{bind, takes_text, usual_batch};
+use crate::host::compute::{bind, classifies_text, longest, takes_text, tell, usual_batch};
 use crate::profile::{self as profiling, Profile, ProfileError, ProfileOptions, ProfileUpdate, Workload};
-use crate::session::Opening;
+use crate::session::{Opening, WINDOW};
 use crate::words::counted;
 use anyhow::{Error, Result, bail};
 
@@ -26,6 +26,10 @@ pub fn run(args: &Args, convention: MacConvention, patience: f64) -> Result<Exit
         let how = Opening { window: args.window, targets: Counted::Next, ..Opening::default() };
         let windows = how.windows(model.info.context);
         bind(&mut model, &windows);
+    }
+    if classifies_text(&model) {
+        let most = longest(args.window, model.info.context).map_err(Error::msg)?;
+        tell(&mut model, args.window.unwrap_or(most.min(WINDOW)));
     }
     if args.precision.is_some() {
         setup::calibrate_on_noise(&mut model)?;

@@ -2,12 +2,12 @@
 
 use super::out;
 use crate::args::On;
-use crate::data::{self, Counted, Dataset, TextOptions};
+use crate::data::{self, ClassedOptions, Counted, Dataset, TextOptions};
 use crate::exec::device::{self, Opened};
 use crate::files;
 use crate::graph::Precision;
-use crate::host::compute::{load_model, takes_text, vocabulary};
-use crate::model::{Family, LoadOptions, Model};
+use crate::host::compute::{classifies_text, load_model, longest, takes_text, vocabulary};
+use crate::model::{Family, LoadOptions, Model, Tokenizer};
 use crate::prune::{self, Action, Sparsity, Target};
 use crate::quant::{self, Calibration};
 use crate::recover;
@@ -88,6 +88,28 @@ pub fn text(spec: Option<&str>, model_spec: &str, options: &TextOptions) -> Resu
     Ok(data::text(spec, tokenizer.as_ref(), options)?)
 }
 
+/// Opens texts with classes for a model that classifies such, with the tokenizer at `tokenizer`; texts are no longer than `window` tokens.
+pub fn classed(
+    spec: Option<&str>,
+    tokenizer: &str,
+    model: &Model,
+    window: Option<usize>,
+    limit: usize,
+) -> Result<Dataset> {
+    let Some(spec) = spec else {
+        bail!(
+            "no texts given; hint: --data with JSON lines of `text` and a whole-number `label`, or a CSV file of these"
+        );
+    };
+    let most = longest(window, model.info.context).map_err(anyhow::Error::msg)?;
+    let names = model.info.class_names.as_deref().unwrap_or_default();
+    let tokenizer = Tokenizer::of(Path::new(tokenizer))?;
+    let (data, cut) = data::classed(spec, tokenizer.as_ref(), &ClassedOptions { most, limit, names })?;
+    out::notes(cut.as_slice());
+    data.check_fits(&model.info)?;
+    Ok(data)
+}
+
 /// Opens the device and sets the thread count. Says on standard error why a GPU was not taken.
 pub fn device(on: &On) -> Result<Opened> {
     if let Some(threads) = on.threads {
@@ -128,7 +150,7 @@ pub fn calibrate(model: &mut Model, spec: &str, calib: Option<&str>, how: Calibr
     if layers.iter().all(|l| model.precision.inputs.contains_key(l)) {
         return Ok(None);
     }
-    if takes_text(model) {
+    if takes_text(model) || classifies_text(model) {
         bail!("int8-static finds no ranges on text yet; hint: another --precision");
     }
     let calib = match calib {

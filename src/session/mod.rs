@@ -30,7 +30,7 @@ pub use journal::{Journal, JournalError, Opened, is_locked, lock_holder};
 pub use machine::Machine;
 pub use names::as_filed;
 pub use place::Place;
-pub use recipe::{Images, Opening, Recipe};
+pub use recipe::{Images, Opening, Recipe, WINDOW};
 pub use role::{Ask, ROLES, Role, Share, Table};
 pub use state::*;
 pub use text::{action as action_text, describe, passed_over};

@@ -25,7 +25,8 @@ pub struct Opening {
     /// Attention heads, for families whose weights do not tell.
     #[serde(default)]
     pub heads: Option<usize>,
-    /// Tokens a window of a language model's text, where another number than [`WINDOW`] is wanted, and which of them count.
+    /// Tokens a window of a language model's text, where another number than [`WINDOW`] is wanted, and which of them count; tokens that
+    /// texts to classify are cut at.
     #[serde(default)]
     pub window: Option<usize>,
     #[serde(default)]

@@ -516,7 +516,7 @@ impl App {
 
     /// Precisions to choose from.
     pub fn precisions(&self) -> &'static [Precision] {
-        Precision::menu(self.state.card.as_ref().is_some_and(|c| c.graph.vocabulary().is_some()))
+        Precision::menu(self.state.card.as_ref().is_some_and(|c| c.graph.is_language_model()))
     }
 
     /// What the decision card lists for the row under the cursor.

@@ -33,7 +33,7 @@ pub fn markdown(app: &App) -> String {
         card.metric().items(card.calib.images)
     );
     // Text is not prepared.
-    if card.graph.vocabulary().is_none() {
+    if !card.graph.is_language_model() {
         let p = &card.model.preprocess;
         let three = |v: [f32; 3]| v.map(|x| x.to_string()).join(", ");
         let _ = writeln!(

@@ -68,6 +68,8 @@ pub enum DataError {
     Classes { data: String, data_classes: usize, model: String, model_classes: usize, hint: String },
     #[error("`{spec}` names no part; hint: {hint}")]
     Split { spec: String, hint: String },
+    #[error("{count} items of unlike lengths asked for as one batch; hint: this is a mistake of the program")]
+    Lengths { count: usize },
     #[error("image `{index}` asked of a set of {len}; hint: use a smaller index or limit")]
     Index { index: usize, len: usize },
     #[error("preprocessing cannot be used: {reason}; hint: check `preprocessor_config.json` or the flags")]

@@ -21,6 +21,11 @@ pub trait Items: Debug + Send + Sync {
     /// An index past the end, an item that cannot be read.
     fn batch(&self, picks: &[usize]) -> Result<(Tensor, Targets), DataError>;
 
+    /// How long item `i` is, where items have lengths of their own: only such of one length make a batch. `None` where all are alike.
+    fn length(&self, _i: usize) -> Option<usize> {
+        None
+    }
+
     /// The token that was put before every document of a text; `None` where nothing was added.
     fn begun_with(&self) -> Option<u32> {
         None
@@ -34,7 +39,7 @@ impl Dataset {
     /// Items of a task of their own. `card.images` becomes their number.
     pub fn of_items(mut card: DataCard, items: Arc<dyn Items>, task: Arc<dyn Task>) -> Dataset {
         card.images = items.len();
-        Dataset { task, ..Dataset::new(card, Source::Items(items), true) }
+        Dataset { task, ..Dataset::new(card, Source::Items(items), false) }
     }
 
     /// [`Items::begun_with`] of its items.
@@ -43,6 +48,37 @@ impl Dataset {
             Source::Items(items) => items.begun_with(),
             _ => None,
         }
+    }
+
+    /// `picks` in parts of at most `batch` that [`Dataset::batch`] makes one batch of, in their order; where items have lengths of their
+    /// own, short ones first.
+    pub fn parts(&self, picks: &[usize], batch: usize) -> Vec<Vec<usize>> {
+        let mut picks = picks.to_vec();
+        if self.length(0).is_some() {
+            picks.sort_by_key(|&i| self.length(i));
+        }
+        let alike = picks.chunk_by(|&a, &b| self.length(a) == self.length(b));
+        alike.flat_map(|run| run.chunks(batch.max(1))).map(<[usize]>::to_vec).collect()
+    }
+
+    /// [`Items::length`] of item `i`.
+    fn length(&self, i: usize) -> Option<usize> {
+        match &*self.source {
+            Source::Items(items) => items.length(self.at(i)?),
+            _ => None,
+        }
+    }
+
+    /// The length in the middle of all, where items have lengths of their own.
+    pub fn usual_length(&self) -> Option<usize> {
+        let mut all = (0..self.len()).map(|i| self.length(i)).collect::<Option<Vec<usize>>>()?;
+        all.sort_unstable();
+        all.get(all.len() / 2).copied()
+    }
+
+    /// Whether its items are images.
+    pub fn holds_images(&self) -> bool {
+        !matches!(&*self.source, Source::Items(_))
     }
 
     /// What the set is made for.

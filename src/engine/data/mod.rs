@@ -8,6 +8,7 @@ mod cache;
 mod card;
 mod cifar;
 mod cifar_py;
+mod classed;
 mod decode;
 mod error;
 mod folder;
@@ -34,6 +35,7 @@ mod text;
 mod tests;
 
 pub use card::DataCard;
+pub use classed::{ClassedOptions, classed};
 pub use error::DataError;
 pub use items::Items;
 pub use mark::DataMark;
@@ -235,9 +237,11 @@ impl Dataset {
     /// # Errors
     /// [`DataError::Classes`].
     pub fn check_fits(&self, model: &ModelInfo) -> Result<(), DataError> {
-        match &*self.source {
-            Source::Items(_) => Ok(()),
-            Source::Raw(_) | Source::Encoded(_) => self.check_classes(&model.name, model.classes),
+        // Items of some tasks have no classes.
+        if !self.holds_images() && self.classes() == 0 {
+            Ok(())
+        } else {
+            self.check_classes(&model.name, model.classes)
         }
     }
 
@@ -251,6 +255,7 @@ impl Dataset {
         let wordnet = model_classes == 1000 && names::all_imagenet(self.card.class_names.iter().map(String::as_str));
         let hint = match wordnet {
             true => format!("these are classes of ImageNet: give `{}:imagenet`", self.card.source),
+            false if !self.holds_images() => "evaluate a model on the data it was trained for".to_owned(),
             false => "evaluate a model on the data it was trained for, or put a `classes.txt` with all of the model's \
                       classes in order into the folder"
                 .to_owned(),

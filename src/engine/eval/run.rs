@@ -71,7 +71,13 @@ pub fn logits(plan: &Plan, data: &Dataset, prep: &Preprocess, batch: usize, canc
         parts.push(logits.to_device(&Device::Cpu)?);
         Ok(())
     })?;
-    Ok(Tensor::cat(&parts, 0)?)
+    let (all, order) = (Tensor::cat(&parts, 0)?, order(data, batch).concat());
+    if order.is_sorted() {
+        return Ok(all);
+    }
+    let mut back = vec![0u32; order.len()];
+    (0u32..).zip(&order).for_each(|(row, &item)| back[item] = row);
+    Ok(all.index_select(&Tensor::new(back, &Device::Cpu)?, 0)?)
 }
 
 fn on(plan: &Plan) -> impl FnMut(&Tensor) -> Result<Tensor, ExecError> {
@@ -101,7 +107,12 @@ pub fn score_with<E: Into<EvalError>>(
         Ok(scorer.add(&logits, labels)?)
     })?;
     let notes = smaller_batch(batch, model.most).into_iter().collect();
-    Ok(Scored { notes, ..scorer.scored() })
+    Ok(Scored { notes, ..scorer.scored().placed(&order(data, batch).concat()) })
+}
+
+/// Which items make which batch: as they come, those of one length together where they have lengths.
+fn order(data: &Dataset, batch: usize) -> Vec<Vec<usize>> {
+    data.parts(&(0..data.len()).collect::<Vec<_>>(), batch)
 }
 
 /// What is done with a batch of inputs `[N, …]` and its targets.
@@ -119,12 +130,13 @@ pub(super) fn for_batches(
     if total == 0 {
         return Err(EvalError::Empty { data: data.card().name });
     }
+    let order = order(data, batch);
     std::thread::scope(|scope| {
         let (send, receive) = mpsc::sync_channel::<Result<(Tensor, Targets), DataError>>(AHEAD);
         scope.spawn(move || {
-            for start in (0..total).step_by(batch) {
+            for picks in order {
                 // A receiver that is gone means cancelled or failed: stop loading.
-                if send.send(data.batch(start..(start + batch).min(total), prep)).is_err() {
+                if send.send(data.batch(picks, prep)).is_err() {
                     break;
                 }
             }

@@ -217,7 +217,8 @@ impl Trials {
         self.correction.held_error = self.plain.errs.then_some(held_error);
         // Within chance of each other: these images are as new to the network as any.
         let chance = |e: f64| (e * (1.0 - e) / images.max(1) as f64).sqrt();
-        let wanted = self.correction.new_error.filter(|_| self.plain.errs);
+        // What is done to images is done to nothing else.
+        let wanted = self.correction.new_error.filter(|_| self.plain.errs && self.held.holds_images());
         let wanted = wanted.filter(|e| held_error + chance(*e) < *e && *e < 0.95);
         if let Some(wanted) = wanted {
             for (done, kind) in Disturbance::ALL.into_iter().enumerate() {

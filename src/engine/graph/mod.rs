@@ -157,6 +157,11 @@ impl Graph {
         self.input().is_some_and(|(_, input)| input.is_free())
     }
 
+    /// Whether sequences may be of any length, be it that sizes are told of a usual one.
+    pub fn is_open(&self) -> bool {
+        self.input().is_some_and(|(_, input)| input.is_open())
+    }
+
     /// The shape that the first input node takes, `[c, h, w]` of an image; empty for a graph without one.
     ///
     /// # Errors
@@ -170,6 +175,12 @@ impl Graph {
     /// then be asked of it. [`Graph::freed`] is the way back.
     pub fn bound(mut self, tokens: usize) -> Graph {
         self.each_input(|input| input.bind(tokens));
+        self
+    }
+
+    /// The graph for any number of tokens whose sizes are told of sequences of `tokens`, where it leaves their number free.
+    pub fn told(mut self, tokens: usize) -> Graph {
+        self.each_input(|input| input.tell(tokens));
         self
     }
 
@@ -193,6 +204,12 @@ impl Graph {
             op::InputType::Ids { vocab } => Some(vocab),
             op::InputType::F32 => None,
         }
+    }
+
+    /// A language model: it takes token ids and says something of every token. What says one thing of them all classifies.
+    pub fn is_language_model(&self) -> bool {
+        let pools = |op: &Op| matches!(op, Op::SelectToken(_) | Op::MeanTokens(_));
+        self.vocabulary().is_some() && !self.live().any(|(_, n)| pools(&n.op))
     }
 
     /// Another reachable node with the same weight, if there is one: a language model's embedding may be its last layer's weight.

@@ -166,7 +166,7 @@ impl Sidecar {
         })
     }
 
-    /// Positions that a language model was made for (Meta's word comes second); `None` where that is not told.
+    /// Positions that a model of text was made for (Meta's word comes second); `None` where that is not told.
     pub fn context(&self) -> Option<usize> {
         ["max_position_embeddings", "n_positions", "max_seq_len"]
             .iter()
@@ -235,8 +235,13 @@ impl Sidecar {
     }
 
     pub fn activation(&self) -> Result<Option<Activation>> {
+        self.activation_at("hidden_act")
+    }
+
+    /// The activation that `key` of the configuration names.
+    pub fn activation_at(&self, key: &str) -> Result<Option<Activation>> {
         let c = &self.config;
-        Ok(match c.string("hidden_act")? {
+        Ok(match c.string(key)? {
             None => None,
             Some("gelu" | "gelu_python") => Some(Activation::GeluErf),
             Some("gelu_new" | "gelu_pytorch_tanh" | "gelu_fast") => Some(Activation::GeluTanh),
@@ -245,7 +250,7 @@ impl Sidecar {
             Some("silu" | "swish") => Some(Activation::Silu),
             Some(other) => {
                 let hint = "gelu, gelu_new, gelu_pytorch_tanh, relu, relu6 and silu are supported";
-                return Err(ModelError::unsupported(&c.path, format!("`hidden_act` is `{}`", printable(other)), hint));
+                return Err(ModelError::unsupported(&c.path, format!("`{key}` is `{}`", printable(other)), hint));
             }
         })
     }

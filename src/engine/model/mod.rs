@@ -74,7 +74,7 @@ macro_rules! families {
 
         impl Family {
             /// Every family, for messages and `--arch`.
-            pub const ALL: [Family; 15] = [$(Family::$family),+];
+            pub const ALL: [Family; 17] = [$(Family::$family),+];
 
             /// The name that `--arch` takes.
             pub fn label(self) -> &'static str {
@@ -117,6 +117,11 @@ families! {
     /// GPT-2.
     #[serde(rename = "gpt2")]
     Gpt2 "gpt2" "GPT-2 (`transformer.h.0.attn.c_attn`, `blk.0.attn_qkv`)",
+    /// BERT and DistilBERT with a classifier of texts.
+    Bert "bert" "BERT, DistilBERT with a classifier (`bert.encoder.layer.0.attention.self.query`, `distilbert.transformer.layer.0`)",
+    /// ModernBERT with a classifier of texts.
+    #[serde(rename = "modernbert")]
+    ModernBert "modernbert" "ModernBERT with a classifier (`model.layers.0.attn.Wqkv`)",
     /// A network read from an ONNX file, whatever it is.
     Onnx "onnx" "any classifier in an ONNX file",
 }
@@ -263,7 +268,7 @@ pub struct ModelInfo {
     pub hash: String,
     /// Warnings met while loading (unused tensors, unusual values).
     pub notes: Vec<String>,
-    /// Tokens that a language model was made for at most, where its configuration tells.
+    /// Tokens that a model of text was made for at most, where its configuration tells.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub context: Option<usize>,
 }

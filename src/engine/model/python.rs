@@ -213,7 +213,7 @@ fn expression(node: &Node) -> String {
         }
         Op::AddPositions(_) => format!("{x} + {}", p(ParamRole::Embedding)),
         Op::Attention(a) => {
-            let op::Attention { heads, fused, scale, cosine, windows, bias, group, causal, most, cap, .. } = a;
+            let op::Attention { heads, fused, scale, cosine, windows, bias, group, causal, most, reach, cap, .. } = a;
             let [q, k, w] = a.widths();
             let parts = match fused {
                 true => format!("*{x}.split([{q}, {k}, {w}], -1)"),
@@ -237,6 +237,9 @@ fn expression(node: &Node) -> String {
             }
             if let Some(most) = most {
                 let _ = write!(more, ", most={most}");
+            }
+            if let Some(reach) = reach {
+                let _ = write!(more, ", reach={reach}");
             }
             if let Some(cap) = cap {
                 let _ = write!(more, ", cap={cap:?}");

@@ -65,9 +65,9 @@ fn reestimated(model: &Model, calib: &Dataset, images: &[usize], cancel: &Cancel
     let tensors = candle::tensors(&model.params, &Device::Cpu)?;
     let mut sums: HashMap<String, (Vec<f64>, Vec<f64>)> = HashMap::new();
     let mut total = 0.0;
-    for picks in images.chunks(128) {
+    for picks in calib.parts(images, 128) {
         cancel.check()?;
-        let (x, _) = calib.batch(picks, &model.info.preprocess)?;
+        let (x, _) = calib.batch(&picks, &model.info.preprocess)?;
         let mut capture = candle::Capture::none();
         candle::forward(&model.graph, &tensors, &x, candle::Mode::Batch, &mut capture)?;
         let weight = picks.len() as f64;

@@ -32,14 +32,14 @@ pub(super) fn run(state: &mut State) -> Result<(), RepairError> {
     state.settle()?;
     let options = state.options;
     let picks: Vec<usize> = state.shuffled().into_iter().take(options.range_images.max(1)).collect();
-    let batches: Vec<&[usize]> = picks.chunks(RANGE_BATCH).collect();
+    let batches = state.calib.parts(&picks, RANGE_BATCH);
     let what = format!("int8 ranges, {}", options.ranges.label());
     let mut model = state.model.clone();
     calibrate(&mut model, options.ranges, &mut |i| -> Result<_, RepairError> {
         state.cancel.check()?;
         state.progress(i.min(batches.len()), batches.len(), &what);
         let Some(picks) = batches.get(i) else { return Ok(None) };
-        Ok(Some(state.calib.batch(*picks, &state.original.info.preprocess)?.0))
+        Ok(Some(state.calib.batch(picks, &state.original.info.preprocess)?.0))
     })?;
     state.model = model;
     state.used.ranged = picks.len() as u64;

@@ -34,7 +34,13 @@ pub(super) fn part(graph: &Graph, from: NodeId, shape: &[usize], to: NodeId) -> 
     let input = match &graph.node(from).op {
         // It may take other things than floats.
         Op::Input(input) => input.clone(),
-        _ => op::Input::fixed(shape),
+        _ => match *shape {
+            // Sequences that are of any length at first are so all through.
+            [tokens, width] if graph.is_open() => {
+                op::Input { dims: vec![op::Dim::Usual(tokens), op::Dim::Fixed(width)], ..op::Input::tokens(width) }
+            }
+            _ => op::Input::fixed(shape),
+        },
     };
     let input =
         Node { name: graph.node(from).name.clone(), op: Op::Input(input), inputs: Vec::new(), params: Vec::new() };

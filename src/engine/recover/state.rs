@@ -190,13 +190,15 @@ impl Images {
         // A handful of images must serve both ends.
         let check = if check.is_empty() { &fit } else { check };
         let batch = ((64 << 20) / each).clamp(4, 128);
+        let (check, fit) = (calib.parts(check, batch), calib.parts(&fit, batch).concat());
         let mut whole = Runner::new(&original.graph, &original.params, &original.precision, &[])?;
-        let answer = |picks: &[usize]| -> Result<(Vec<usize>, Tensor), RepairError> {
+        let answer = |picks: Vec<usize>| -> Result<(Vec<usize>, Tensor), RepairError> {
             cancel.check()?;
-            let (x, _) = calib.batch(picks, &original.info.preprocess)?;
-            Ok((picks.to_vec(), whole.run(&x)?.0))
+            let (x, _) = calib.batch(&picks, &original.info.preprocess)?;
+            let answer = whole.run(&x)?.0;
+            Ok((picks, answer))
         };
-        let check = check.chunks(batch).map(answer).collect::<Result<_, _>>()?;
+        let check = check.into_iter().map(answer).collect::<Result<_, _>>()?;
         Ok(Images { fit, check, batch })
     }
 }

@@ -96,11 +96,11 @@ impl<'w, 'a> Walk<'w, 'a> {
     /// At the input, where both networks have the same values.
     fn start(state: &'w mut State<'a>, images: &Images) -> Result<Walk<'w, 'a>, RepairError> {
         let mut chunks = Vec::new();
-        let fit = images.fit.chunks(images.batch).map(|picks| (picks, None));
-        for (picks, answer) in fit.chain(images.check.iter().map(|(picks, answer)| (&picks[..], Some(answer.clone()))))
-        {
+        let fit = state.calib.parts(&images.fit, images.batch).into_iter().map(|picks| (picks, None));
+        let check = images.check.iter().map(|(picks, answer)| (picks.clone(), Some(answer.clone())));
+        for (picks, answer) in fit.chain(check) {
             state.cancel.check()?;
-            let (x, _) = state.calib.batch(picks, &state.original.info.preprocess)?;
+            let (x, _) = state.calib.batch(&picks, &state.original.info.preprocess)?;
             chunks.push(Chunk { original: x.clone(), compressed: x, answer });
         }
         Ok(Walk { state, chunks })

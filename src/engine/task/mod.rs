@@ -99,6 +99,21 @@ pub struct Scored {
 }
 
 impl Scored {
+    /// The same with its lists in the set's order, where they are in that of `order`: value `j` is of item `order[j]`.
+    pub fn placed(mut self, order: &[usize]) -> Scored {
+        fn place<T: Copy + Default>(list: &mut Vec<T>, order: &[usize]) {
+            if list.len() == order.len() {
+                let mut placed = vec![T::default(); list.len()];
+                order.iter().zip(list.iter()).for_each(|(&at, v)| placed[at] = *v);
+                *list = placed;
+            }
+        }
+        place(&mut self.scores, order);
+        place(&mut self.margins, order);
+        place(&mut self.predictions, order);
+        self
+    }
+
     /// Which items a classifier gets right.
     pub fn correct(&self) -> Vec<bool> {
         self.scores.iter().map(|s| *s > 0.5).collect()

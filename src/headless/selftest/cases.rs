@@ -106,6 +106,11 @@ const ROWS: &[Row] = &[
         let core = op::Attention { most: Some(9), cap: Some(1.5), ..op::Attention::decoder(4, 2, 12) };
         b.node(TARGET, Op::Attention(core), &[q, k, v])
     }),
+    ("attention, local on both sides", F32, Tokens(40, 37), 2.0, |b, x| {
+        let [q, k, v] = ["q", "k", "v"].map(|name| b.linear(name, x, 40, 48, true));
+        let core = op::Attention { reach: Some(5), ..op::Attention::plain(4, 12, 12, false, 0.29) };
+        b.node(TARGET, Op::Attention(core), &[q, k, v])
+    }),
     ("rope, halves", F32, Tokens(3 * 10, 19), 2.0, |b, x| rope(b, x, 10, Pairs::Halves)),
     ("rope, neighbours of a part", F32, Tokens(3 * 10, 19), 2.0, |b, x| rope(b, x, 6, Pairs::Neighbours)),
     ("rope, scaled", F32, Tokens(3 * 10, 19), 2.0, |b, x| {

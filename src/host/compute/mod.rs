@@ -16,7 +16,10 @@ mod trial;
 
 pub use propose::plan_now;
 pub use shelf::archive;
-pub use subject::{Subject, bind, load_model, open_data, takes_text, usual_batch, vocabulary, working_batch};
+pub use subject::{
+    Subject, bind, classifies_text, load_model, longest, open_data, takes_text, tell, usual_batch, vocabulary,
+    working_batch,
+};
 
 use super::desk::{Desk, Ranks, Table};
 use super::engine::{Engine, Exported, Job, JobError, Llm, Work};
@@ -254,7 +257,8 @@ impl Compute {
         }
         let picks = prune::spread(self.calib.len(), self.shelf.recipe.evidence_images, self.shelf.recipe.seed());
         let mut unread = None;
-        let batches = picks.chunks(EVIDENCE_BATCH).map_while(|picks| {
+        let parts = self.calib.parts(&picks, EVIDENCE_BATCH);
+        let batches = parts.iter().map_while(|picks| {
             let read = self.calib.batch(picks, &self.model.info.preprocess);
             read.map_err(|e| unread = Some(e)).ok()
         });

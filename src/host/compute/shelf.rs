@@ -71,7 +71,8 @@ impl Shelf {
         let mut model = model::load(&path, &LoadOptions::default()).map_err(JobError::of)?;
         // Files leave the length of text open, the session's figures are of one.
         if let (Some(_), Ok(&[tokens])) = (model.graph.vocabulary(), self.card.graph.input_shape().as_deref()) {
-            model.graph = Arc::new(Graph::clone(&model.graph).bound(tokens));
+            let graph = Graph::clone(&model.graph);
+            model.graph = Arc::new(if graph.is_language_model() { graph.bound(tokens) } else { graph.told(tokens) });
         }
         Ok(model)
     }

@@ -1,15 +1,15 @@
-//! What a session is about: a model and its data, opened by what a spec says. Images for classifiers, text for language models.
+//! What a session is about: a model and its data, opened by what a spec says. Images or texts for classifiers, text for language models.
 //!
 //! Invariant: a language model's graph is bound to the window that the session's text has, so that every size, count and time
-//! is of one length; what is exported takes any.
+//! is of one length, and a classifier of texts, which have many, is told one; what is exported takes any.
 //!
 //! Not here: what is measured on it (`measure`), and what another task brings (`open_subject` takes it as it is).
 
-use crate::data::{self, DataError, Dataset, TextOptions};
+use crate::data::{self, ClassedOptions, DataError, Dataset, TextOptions};
 use crate::graph::Graph;
 use crate::host::spec::OpenSpec;
 use crate::model::{self, ASSUMED, LoadOptions, Model, Tokenizer};
-use crate::session::Opening;
+use crate::session::{Opening, WINDOW};
 use crate::train::demo;
 use std::path::Path;
 use std::sync::Arc;
@@ -70,8 +70,11 @@ fn takes_little(model: &Model) -> bool {
 /// Bytes of logits that a batch of windows makes at most, unless one window makes more.
 const LOGITS: usize = 64 << 20;
 
+/// Tokens of texts that a batch has at most, unless one text has more.
+const TOKENS: usize = 4096;
+
 /// Items a batch when the user named no number: latency of small networks is only steady over many; a language model reads
-/// one prompt.
+/// one prompt, a classifier one text.
 pub fn usual_batch(model: &Model) -> usize {
     match model.graph.vocabulary() {
         Some(_) => 1,
@@ -82,12 +85,11 @@ pub fn usual_batch(model: &Model) -> usize {
 
 /// Items a batch for work whose latency does not count.
 pub fn working_batch(model: &Model) -> usize {
+    let tokens = || model.graph.input_shape().map_or(usize::MAX, |s| s.iter().product());
     match model.graph.vocabulary() {
+        Some(_) if classifies_text(model) => (TOKENS / tokens().max(1)).clamp(1, 64),
         // One window of a large vocabulary makes a hundred megabytes.
-        Some(vocab) => {
-            let tokens: usize = model.graph.input_shape().map_or(usize::MAX, |s| s.iter().product());
-            (LOGITS / 4 / vocab.saturating_mul(tokens).max(1)).clamp(1, 16)
-        }
+        Some(vocab) => (LOGITS / 4 / vocab.saturating_mul(tokens()).max(1)).clamp(1, 16),
         None if takes_little(model) => 128,
         None => 16,
     }
@@ -136,7 +138,7 @@ pub struct Subject {
 }
 
 impl Subject {
-    /// A classifier and images, or a language model and text.
+    /// A classifier and images or texts, or a language model and text.
     ///
     /// # Errors
     /// What cannot be opened, by name.
@@ -152,6 +154,21 @@ impl Subject {
             let open = |name: &str, limit| data::text(name, tokenizer.as_ref(), &TextOptions { limit, ..options });
             let opened = open_data(spec, &open)?;
             bind(&mut model, &options);
+            opened
+        } else if classifies_text(&model) {
+            let comes_with = spec.how.tokenizer.as_ref().unwrap_or(named);
+            let tokenizer = Tokenizer::of(Path::new(comes_with)).map_err(|e| e.to_string())?;
+            let (most, names) = (longest(spec.how.window, model.info.context)?, model.info.class_names.clone());
+            let notes = std::cell::RefCell::new(Vec::new());
+            let open = |name: &str, limit| {
+                let options = ClassedOptions { most, limit, names: names.as_deref().unwrap_or_default() };
+                let (data, cut) = data::classed(name, tokenizer.as_ref(), &options)?;
+                notes.borrow_mut().extend(cut);
+                Ok(data)
+            };
+            let opened = open_data(spec, &open)?;
+            model.info.notes.extend(notes.into_inner());
+            tell(&mut model, spec.how.window.or(opened.0.usual_length()).unwrap_or(most));
             opened
         } else {
             open_data(spec, &data::open)?
@@ -173,7 +190,31 @@ pub fn bind(model: &mut Model, options: &TextOptions) {
     model.graph = Arc::new(Graph::clone(&model.graph).bound(options.targets()));
 }
 
+/// Tells a classifier of texts that figures are of texts of so many tokens.
+pub fn tell(model: &mut Model, tokens: usize) {
+    model.graph = Arc::new(Graph::clone(&model.graph).told(tokens));
+}
+
+/// Tokens that a text may have: as many as somebody said, else as the model was made for.
+///
+/// # Errors
+/// More than the model was made for, in words.
+pub fn longest(asked: Option<usize>, context: Option<usize>) -> Result<usize, String> {
+    match (asked, context) {
+        (Some(0), _) => Err("--window 0 leaves nothing of a text; hint: a larger one".to_owned()),
+        (Some(asked), Some(most)) if asked > most => Err(format!(
+            "--window {asked} is more than the {most} tokens that the model was made for; hint: a smaller one"
+        )),
+        (asked, context) => Ok(asked.or(context).unwrap_or(WINDOW)),
+    }
+}
+
 /// Is it a language model?
 pub fn takes_text(model: &Model) -> bool {
-    model.graph.vocabulary().is_some()
+    model.graph.is_language_model()
+}
+
+/// Does it say which class a whole text is of?
+pub fn classifies_text(model: &Model) -> bool {
+    model.graph.vocabulary().is_some() && !model.graph.is_language_model()
 }

@@ -106,7 +106,7 @@ impl Site<'_> {
     }
 
     fn attention(&self, x: &Tensor, inputs: &[Tensor], attention: &op::Attention) -> Result<Tensor> {
-        let op::Attention { heads, group, causal, most, cap, scale, cosine, windows, bias, .. } = *attention;
+        let op::Attention { heads, group, causal, most, reach, cap, scale, cosine, windows, bias, .. } = *attention;
         let [qw, kw, vw] = attention.widths();
         let [q, k, v] = match inputs {
             [q, k, v] => [q, k, v].map(Tensor::clone),
@@ -128,7 +128,7 @@ impl Site<'_> {
             }
         };
         let factors = cosine.then(|| self.param(ParamRole::LogitScale)).transpose()?;
-        let core = ops::Attention { heads, group, causal, most, cap, factors, windows, bias };
+        let core = ops::Attention { heads, group, causal, most, reach, cap, factors, windows, bias };
         Ok(match &self.pass.turn {
             Some(turn) => turn.attend(&self.node.name, &core, [&q, &k, &v], scale)?,
             None => core.run(&q, &k, &v, scale)?,

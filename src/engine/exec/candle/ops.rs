@@ -279,6 +279,8 @@ pub(super) struct Attention {
     pub causal: bool,
     /// At most so many.
     pub most: Option<usize>,
+    /// A token sees those at most so far away, before and after it.
+    pub reach: Option<usize>,
     /// What a score is capped at, by `cap · tanh(s / cap)`.
     pub cap: Option<f64>,
     /// `[heads, 1, 1]` logarithms of the factors of cosine attention.
@@ -373,7 +375,7 @@ fn attention(q: &Tensor, k: &Tensor, v: &Tensor, a: &Attention, scale: f64, mask
     }
     let mut scores = q.matmul(&k.transpose(2, 3)?.contiguous()?)?;
     let mut scale = scale;
-    if a.bias.is_some() || a.causal || a.cap.is_some() || mask.is_some() {
+    if a.bias.is_some() || a.causal || a.reach.is_some() || a.cap.is_some() || mask.is_some() {
         scores = (scores * scale)?;
         scale = 1.0;
     }
@@ -385,8 +387,12 @@ fn attention(q: &Tensor, k: &Tensor, v: &Tensor, a: &Attention, scale: f64, mask
     }
     let most = a.most.unwrap_or(all);
     // The last token alone may see everything.
-    if a.causal && (t > 1 || most < all) {
-        let seen = |row: usize, j: usize| j <= row && row - j < most;
+    let local = a.reach.filter(|reach| all > reach + 1);
+    if a.causal && (t > 1 || most < all) || local.is_some() {
+        let seen = |row: usize, j: usize| match local {
+            Some(reach) => row.abs_diff(j) <= reach,
+            None => j <= row && row - j < most,
+        };
         let of = |i: usize| if seen(all - t + i / all, i % all) { 0.0 } else { f32::NEG_INFINITY };
         let unseen: Vec<f32> = (0..t * all).map(of).collect();
         scores = scores.broadcast_add(&Tensor::from_vec(unseen, (1, 1, t, all), q.device())?)?;

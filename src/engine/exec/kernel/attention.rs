@@ -1,6 +1,6 @@
 //! The attention core: softmax(scale · q·kᵀ)·v per image and head, as two products around a row softmax. Heads may share keys and
-//! values, and a causal mask lets a row see no later one, a sliding window none too far before it: what they would hide is not
-//! computed but for the rest of a block of rows. Scores may be capped.
+//! values, and a causal mask lets a row see no later one, a sliding window none too far before it, local attention none too far on
+//! either side: what they would hide is not computed but for the rest of a block of rows. Scores may be capped.
 
 use super::{Par, Scratch, room, rows, split, vector, with_scratch};
 use crate::graph::Activation;
@@ -19,6 +19,8 @@ pub(crate) struct Attention {
     pub causal: bool,
     /// At most so many, under a causal mask.
     pub most: Option<usize>,
+    /// A row sees those at most so far away on either side; goes without a causal mask and a bias.
+    pub reach: Option<usize>,
     /// A score `s` becomes `cap · tanh(s / cap)`.
     pub cap: Option<f32>,
 }
@@ -98,7 +100,7 @@ impl Attention {
         for (img, out) in out.chunks_mut((t * width).max(1)).enumerate() {
             split(par, out, rows * width, |b, out| {
                 with_scratch(|s| {
-                    let seen = if self.causal { t.min((b + 1) * rows) } else { t };
+                    let seen = self.seen_until(t.min((b + 1) * rows) - 1);
                     for head in 0..self.heads {
                         let bias = bias.map(|all| &all[(head * t + b * rows) * t..]);
                         let (kv, fresh) = (head / self.group, head % self.group == 0);
@@ -111,7 +113,25 @@ impl Attention {
 
     /// The first row that row `r` of an image sees.
     pub(super) fn first_seen(&self, r: usize) -> usize {
-        self.most.map_or(0, |most| (r + 1).saturating_sub(most))
+        match self.reach {
+            Some(reach) => r.saturating_sub(reach),
+            None => self.most.map_or(0, |most| (r + 1).saturating_sub(most)),
+        }
+    }
+
+    /// The row after the last one that row `r` sees.
+    fn seen_until(&self, r: usize) -> usize {
+        let end = match self.reach {
+            Some(reach) => r.saturating_add(reach).saturating_add(1),
+            None if self.causal => r + 1,
+            None => self.tokens,
+        };
+        end.min(self.tokens)
+    }
+
+    /// Rows see different others.
+    fn masked(&self) -> bool {
+        self.causal || self.reach.is_some()
     }
 
     pub(super) fn capped(&self, scores: &mut [f32]) {
@@ -135,7 +155,7 @@ impl Attention {
         for (r, out) in out.chunks_exact_mut(width).enumerate() {
             let q = h.q.row(h.first + h.from + r, h.head * self.qk, self.qk);
             let from = self.first_seen(h.from + r);
-            let seen = if self.causal { h.from + r + 1 } else { t } - from;
+            let seen = self.seen_until(h.from + r) - from;
             let scores = &mut scores[..seen];
             vector::combine(q, self.scale, &kt[from..], t, scores);
             self.capped(scores);
@@ -167,8 +187,8 @@ mod wide {
         sizes: [usize; 2],
     }
 
-    /// Rows of a block under a causal mask: four tiles.
-    const CAUSAL_ROWS: usize = 56;
+    /// Rows of a block under a mask: four tiles.
+    const MASKED_ROWS: usize = 56;
 
     /// No bias; as long as a panel is wide.
     static ZEROS: [f32; 48] = [0.0; 48];
@@ -182,7 +202,8 @@ mod wide {
         }
 
         pub fn head(&self, h: Head<'_>, out: &mut [f32], s: &mut Scratch) {
-            let Attention { tokens: t, heads, qk, v, scale, causal, .. } = self.core;
+            let Attention { tokens: t, heads, qk, v, scale, .. } = self.core;
+            let masked = self.core.masked();
             // An odd number of cache lines from row to row, or a tile's rows would compete for the same few places.
             let (width, stride) = (heads * v, (t.div_ceil(16) | 1) * 16);
             let rows = out.len() / width;
@@ -210,14 +231,14 @@ mod wide {
             // Only as many rows at a time as their scores stay in the second-level cache: memory grows with the tokens, not
             // with their square. Every row is on its own, so the cut does not show in the result.
             // A block's last row decides how far all of it looks: smaller ones where that differs.
-            let block = block(stride).min(rows).min(if causal { CAUSAL_ROWS } else { rows });
+            let block = block(stride).min(rows).min(if masked { MASKED_ROWS } else { rows });
             let scores = room(&mut s.f32, block * stride);
             for (i, out) in out.chunks_mut(block * width).enumerate() {
                 let (first, rows) = (i * block, out.len() / width);
                 let scores = &mut scores[..rows * stride];
                 // What no row of the block sees is left out, by whole panels of keys: scores begin at column `hidden`, a
                 // multiple of a vector, so that sums are of the same bits whatever the block.
-                let end = if causal { h.from + first + rows } else { t };
+                let end = self.core.seen_until(h.from + first + rows - 1);
                 let from = self.core.first_seen(h.from + first);
                 let hidden = self.keys.iter().rev().find(|p| p.col <= from).map_or(0, |p| p.col);
                 let seen = end - hidden;
@@ -252,9 +273,9 @@ mod wide {
                         let bias = bias[first * t..].chunks_exact(t);
                         scores.chunks_exact_mut(stride).zip(bias).for_each(|(s, b)| vector::accumulate(&mut s[..t], b));
                     }
-                    if causal {
+                    if masked {
                         for (row, s) in (h.from + first..).zip(scores.chunks_exact_mut(stride)) {
-                            s[row + 1 - hidden..seen].fill(f32::NEG_INFINITY);
+                            s[self.core.seen_until(row) - hidden..seen].fill(f32::NEG_INFINITY);
                             s[..self.core.first_seen(row) - hidden].fill(f32::NEG_INFINITY);
                         }
                     }
@@ -314,6 +335,7 @@ mod tests {
             group: 1,
             causal: false,
             most: None,
+            reach: None,
             cap: None,
         };
         #[cfg(target_arch = "x86_64")]
@@ -350,7 +372,18 @@ mod tests {
     }
 
     fn causal(most: Option<usize>, cap: Option<f32>) {
-        let a = Attention { tokens: 333, heads: 6, qk: 16, v: 24, scale: 0.25, group: 3, causal: true, most, cap };
+        let a = Attention {
+            tokens: 333,
+            heads: 6,
+            qk: 16,
+            v: 24,
+            scale: 0.25,
+            group: 3,
+            causal: true,
+            most,
+            reach: None,
+            cap,
+        };
         let (q, kv) = (a.heads * a.qk, a.heads / a.group);
         let widths = [q, kv * a.qk, kv * a.v];
         let all: Vec<Vec<f32>> = (1..).zip(widths).map(|(i, w)| noise(2 * a.tokens * w, i)).collect();
@@ -390,5 +423,56 @@ mod tests {
         fewer.run(part(0), part(1), part(2), None, &mut out, Par::ALONE);
         let whole = first.unwrap_or_default();
         assert!(out.iter().zip(&whole).all(|(a, b)| (a - b).abs() < 4e-6));
+    }
+
+    /// Rows that see so far on both sides, with bands and blocks that begin in the middle; the same bits for every number of threads.
+    #[test]
+    fn local_attention_matches_f64() {
+        for reach in [0, 1, 20, 64, 332, 400] {
+            let causal = false;
+            let (most, cap) = (None, None);
+            let a = Attention {
+                tokens: 333,
+                heads: 2,
+                qk: 16,
+                v: 24,
+                scale: 0.25,
+                group: 1,
+                causal,
+                most,
+                reach: Some(reach),
+                cap,
+            };
+            let widths = [a.heads * a.qk, a.heads * a.qk, a.heads * a.v];
+            let all: Vec<Vec<f32>> = (1..).zip(widths).map(|(i, w)| noise(2 * a.tokens * w, i)).collect();
+            let part = |i: usize| Part { data: &all[i], width: widths[i], at: 0 };
+            let width = a.heads * a.v;
+            let mut first: Option<Vec<f32>> = None;
+            for threads in [1, 3] {
+                let mut out = vec![f32::NAN; 2 * a.tokens * width];
+                shared(threads, |par| a.run(part(0), part(1), part(2), None, &mut out, par));
+                assert_eq!(first.get_or_insert_with(|| out.clone()), &out);
+            }
+            let got = first.unwrap_or_default();
+            for (r, head) in [(0, 0), (1, 1), (57, 0), (200, 1), (332, 1)] {
+                let at = |i: usize, token: usize, col: usize| f64::from(all[i][(a.tokens + token) * widths[i] + col]);
+                let seen = r.saturating_sub(reach)..(r + reach + 1).min(a.tokens);
+                let dot =
+                    |j: usize| (0..a.qk).map(|d| at(0, r, head * a.qk + d) * at(1, j, head * a.qk + d)).sum::<f64>();
+                let scores: Vec<f64> = seen.clone().map(|j| dot(j) * 0.25).collect();
+                let top = scores.iter().fold(f64::NEG_INFINITY, |m, s| m.max(*s));
+                let sum: f64 = scores.iter().map(|s| (s - top).exp()).sum();
+                for d in 0..a.v {
+                    let one = |(j, s): (usize, &f64)| (s - top).exp() / sum * at(2, j, head * a.v + d);
+                    let want: f64 = seen.clone().zip(&scores).map(one).sum();
+                    let got = f64::from(got[(a.tokens + r) * width + head * a.v + d]);
+                    assert!((want - got).abs() < 4e-6, "±{reach}, row {r}, head {head}: {got}, not {want}");
+                }
+            }
+            let mut portable = vec![f32::NAN; 2 * a.tokens * width];
+            let one_by_one = |h: Head<'_>, out: &mut [f32], s: &mut Scratch| a.head(h, out, s);
+            a.bands([part(0), part(1), part(2)], None, &mut portable, Par::ALONE, &one_by_one);
+            assert!(portable.iter().zip(&got).all(|(a, b)| (a - b).abs() < 4e-6), "±{reach}");
+        }
     }
 }

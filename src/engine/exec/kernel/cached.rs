@@ -323,7 +323,7 @@ mod tests {
         for ([qk, v], most, cap) in
             [([8, 24], None, plain), ([16, 16], Some(20), plain), ([5, 7], Some(1), plain), ([8, 8], Some(33), capped)]
         {
-            let core = Attention { tokens, heads, qk, v, scale: 0.25, group, causal: true, most, cap };
+            let core = Attention { tokens, heads, qk, v, scale: 0.25, group, causal: true, most, reach: None, cap };
             let widths = [heads * qk, heads / group * qk, heads / group * v];
             let all: Vec<Vec<f32>> = (1..).zip(widths).map(|(i, w)| noise(tokens * w, i)).collect();
             let part = |i: usize| Part { data: &all[i], width: widths[i], at: 0 };

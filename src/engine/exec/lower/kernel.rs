@@ -98,7 +98,7 @@ impl Builder<'_> {
                     return Err(ExecError::shape(node, self.input(0)?, "[tokens, features] or [features]"));
                 }
                 // Rows are on their own; an image of one holds for any number of them.
-                let rows = if self.graph.is_free() { 1 } else { self.rows()?.0 };
+                let rows = if self.graph.is_open() { 1 } else { self.rows()?.0 };
                 let geo = Geometry::linear(rows, in_features, out_features);
                 self.dense(geo, &[out_features, in_features], bias)
             }
@@ -253,11 +253,11 @@ impl Builder<'_> {
     fn attention(&self, attention: op::Attention) -> Result<NamedKernel> {
         let [qw, kw, vw] = attention.widths();
         let op::Attention { heads, qk_dim: qk, v_dim: v, fused, scale, cosine, windows, bias, .. } = attention;
-        let op::Attention { group, causal, most, cap, .. } = attention;
+        let op::Attention { group, causal, most, reach, cap, .. } = attention;
         let (tokens, _) = self.rows()?;
         let tokens = windows.map_or(tokens, |w| w.tokens());
-        let core =
-            Attention { tokens, heads, qk, v, scale: scale as f32, group, causal, most, cap: cap.map(|c| c as f32) };
+        let (scale, cap) = (scale as f32, cap.map(|c| c as f32));
+        let core = Attention { tokens, heads, qk, v, scale, group, causal, most, reach, cap };
         let (factors, bias, held) = self.position(cosine, windows, bias)?;
         let plain = factors.is_none() && windows.is_none() && bias.is_none();
         let windowing = (!plain).then(|| Windowing::new(&core, windows, factors, bias));

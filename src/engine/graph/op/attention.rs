@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 /// With `fused`, one input laid out q, k, v (each head-major); otherwise three inputs `[t, heads·qk_dim]`,
 /// `[t, heads/group·qk_dim]`, `[t, heads/group·v_dim]`. Output `[t, heads·v_dim]`. `scale` multiplies q·kᵀ. With
 /// `cosine`, q and k are brought to length 1 per head first and `exp(min(logit scale, ln 100))` multiplies as well
-/// (Swin v2, Liu et al. 2022). With `causal`, a token sees itself and those before it.
+/// (Swin v2, Liu et al. 2022). With `causal`, a token sees itself and those before it, else all tokens, or with `reach` those near it.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Attention {
     pub heads: usize,
@@ -33,6 +33,10 @@ pub struct Attention {
     /// A token sees at most so many: itself and those right before it (a sliding window; Beltagy et al. 2020). Goes with `causal`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub most: Option<usize>,
+    /// A token sees those that are at most so many places away, before it and after it (local attention; Beltagy et al. 2020). Goes
+    /// without `causal`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reach: Option<usize>,
     /// A score `s` becomes `cap · tanh(s / cap)` (Gemma 2).
     #[serde(default, with = "exact_or_none", skip_serializing_if = "Option::is_none")]
     pub cap: Option<f64>,
@@ -51,8 +55,8 @@ impl Attention {
     /// Over all tokens, without a position bias.
     pub fn plain(heads: usize, qk_dim: usize, v_dim: usize, fused: bool, scale: f64) -> Attention {
         let (cosine, windows, bias, causal) = (false, None, PositionBias::None, false);
-        let (group, most, cap) = (1, None, None);
-        Attention { heads, qk_dim, v_dim, fused, scale, cosine, windows, bias, group, causal, most, cap }
+        let (group, most, reach, cap) = (1, None, None, None);
+        Attention { heads, qk_dim, v_dim, fused, scale, cosine, windows, bias, group, causal, most, reach, cap }
     }
 
     /// A language model's: `heads` of `dim` over the tokens so far, keys and values of `group` heads shared; `1/√dim`.
@@ -71,9 +75,9 @@ impl Attention {
         [self.heads * self.qk_dim, kv * self.qk_dim, kv * self.v_dim]
     }
 
-    /// Neither shared keys nor a causal mask, nor what goes with one.
+    /// Neither shared keys nor a mask, nor capped scores.
     pub fn is_plain(&self) -> bool {
-        self.group == 1 && !self.causal && self.most.is_none() && self.cap.is_none()
+        self.group == 1 && !self.causal && self.most.is_none() && self.reach.is_none() && self.cap.is_none()
     }
 
     /// Which parameters have a place per head, and on which axis.
@@ -97,7 +101,8 @@ impl Facts for Attention {
             None => {
                 let shared = if self.group > 1 { format!("/{}", self.kv_heads()) } else { String::new() };
                 let sliding = self.most.map_or_else(String::new, |most| format!(" of {most}"));
-                format!("attention {heads}h{shared}{sliding}")
+                let local = self.reach.map_or_else(String::new, |reach| format!(" ±{reach}"));
+                format!("attention {heads}h{shared}{sliding}{local}")
             }
             Some(w) => {
                 let shifted = if w.shift == [0, 0] { "" } else { " shifted" };
@@ -116,12 +121,13 @@ impl Facts for Attention {
             return Err(format!("{heads} heads are no whole number of groups of {group}"));
         }
         if !self.is_plain() && (self.cosine || self.windows.is_some() || self.bias != PositionBias::None) {
-            return Err(
-                "shared keys, causal masks and capped scores go without windows, cosines and position biases".into()
-            );
+            return Err("shared keys, masks and capped scores go without windows, cosines and position biases".into());
         }
         if self.most == Some(0) || (self.most.is_some() && !self.causal) {
             return Err("a sliding window needs a causal mask and at least one token".into());
+        }
+        if self.reach.is_some() && self.causal {
+            return Err("what a token sees on both sides goes without a causal mask".into());
         }
         if self.cap.is_some_and(|cap| !(cap.is_finite() && cap > 0.0)) {
             return Err("scores are capped at a positive number".into());
@@ -208,7 +214,7 @@ impl Facts for Attention {
         p
     }
 
-    /// QKᵀ and AV, for all pairs of tokens also where a causal mask or a sliding window leaves most of them out, as fvcore
+    /// QKᵀ and AV, for all pairs of tokens also where a mask leaves most of them out, as fvcore
     /// counts them.
     fn macs(&self, ins: &[&[usize]], _out: &[usize]) -> Macs {
         let tokens = ins.first().and_then(|s| s.first()).copied().unwrap_or(0);

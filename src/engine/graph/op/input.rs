@@ -22,6 +22,8 @@ pub enum Dim {
     Fixed(usize),
     /// As many as the batch at hand has.
     Tokens,
+    /// As many as the batch at hand has, too; where none is at hand, sizes are told of this many.
+    Usual(usize),
 }
 
 /// Without the batch axis: the image `[c, h, w]`, tokens `[t, d]`, a vector `[d]`, or token ids `[t]`.
@@ -50,7 +52,9 @@ struct Written {
 impl From<Input> for Written {
     fn from(input: Input) -> Written {
         match (input.dtype, input.bound(Binding::default())) {
-            (InputType::F32, Some(shape)) => Written { shape: Some(shape), dtype: None, dims: None },
+            (InputType::F32, Some(shape)) if !input.is_open() => {
+                Written { shape: Some(shape), dtype: None, dims: None }
+            }
             (dtype, _) => Written { shape: None, dtype: Some(dtype), dims: Some(input.dims) },
         }
     }
@@ -89,6 +93,11 @@ impl Input {
         self.dims.iter_mut().filter(|d| **d == Dim::Tokens).for_each(|d| *d = Dim::Fixed(tokens));
     }
 
+    /// Lets its free axes be told of `tokens` places, and be as long as they are.
+    pub fn tell(&mut self, tokens: usize) {
+        self.dims.iter_mut().filter(|d| **d == Dim::Tokens).for_each(|d| *d = Dim::Usual(tokens));
+    }
+
     /// Leaves the number of token ids open.
     pub fn free(&mut self) {
         if let InputType::Ids { .. } = self.dtype {
@@ -101,29 +110,35 @@ impl Input {
         self.dims.contains(&Dim::Tokens)
     }
 
+    /// Some of its axes are as long as a batch has them, whether a usual size is told or none.
+    pub fn is_open(&self) -> bool {
+        self.dims.iter().any(Dim::is_open)
+    }
+
     /// Its shape under `binding`; `None` when that leaves an axis without a size.
     pub fn bound(&self, binding: Binding) -> Option<Vec<usize>> {
         let size = |d: &Dim| match d {
             Dim::Fixed(n) => Some(*n),
             Dim::Tokens => binding.tokens,
+            Dim::Usual(n) => Some(binding.tokens.unwrap_or(*n)),
         };
         self.dims.iter().map(size).collect()
     }
 
     /// The binding under which its shape is `shape`; `None` when there is none.
     pub fn binding(&self, shape: &[usize]) -> Option<Binding> {
-        let at = self.dims.iter().position(|d| *d == Dim::Tokens);
+        let at = self.dims.iter().position(Dim::is_open);
         let binding = Binding { tokens: at.and_then(|i| shape.get(i).copied()) };
         (self.bound(binding).as_deref() == Some(shape)).then_some(binding)
     }
 
     /// Why such an input cannot be, if so.
     fn check(&self) -> Result<(), String> {
-        if self.is_free() && (self.dims.len() > 2 || self.dims[1..].contains(&Dim::Tokens)) {
+        if self.is_open() && (self.dims.len() > 2 || self.dims.iter().skip(1).any(Dim::is_open)) {
             return Err("only the first axis of `[tokens]` or `[tokens, width]` may be free".into());
         }
         match self.dtype {
-            InputType::F32 if self.is_free() && self.dims.len() != 2 => Err("free tokens need a width".into()),
+            InputType::F32 if self.is_open() && self.dims.len() != 2 => Err("free tokens need a width".into()),
             InputType::F32 => Ok(()),
             InputType::Ids { .. } if self.dims.len() != 1 => Err("token ids have one axis, `[tokens]`".into()),
             InputType::Ids { vocab } if vocab == 0 || vocab > MAX_VOCAB => {
@@ -140,11 +155,17 @@ impl Input {
     }
 }
 
+impl Dim {
+    fn is_open(&self) -> bool {
+        matches!(self, Dim::Tokens | Dim::Usual(_))
+    }
+}
+
 impl std::fmt::Display for Dim {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             Dim::Fixed(n) => write!(f, "{n}"),
-            Dim::Tokens => write!(f, "tokens"),
+            Dim::Tokens | Dim::Usual(_) => write!(f, "tokens"),
         }
     }
 }
@@ -163,7 +184,7 @@ impl Facts for Input {
 
     fn links(&self, _ins: &[&[usize]], out: &[usize]) -> NodeLinks {
         let mut l = NodeLinks::default();
-        if self.is_free() || self.dtype != InputType::F32 {
+        if self.is_open() || self.dtype != InputType::F32 {
             (0..out.len()).for_each(|axis| l.protect(output(axis), "it is the network's input"));
         } else {
             l.protect(output(0), "it is the image");
@@ -211,6 +232,10 @@ mod tests {
                 Input { dims: vec![Dim::Fixed(9)], ..Input::ids(5) },
                 r#"{"kind":"input","dtype":{"ids":{"vocab":5}},"dims":[{"fixed":9}]}"#,
             ),
+            (
+                Input { dims: vec![Dim::Usual(9), Dim::Fixed(2)], ..Input::tokens(2) },
+                r#"{"kind":"input","dtype":"f32","dims":[{"usual":9},{"fixed":2}]}"#,
+            ),
         ] {
             let op = Op::Input(input);
             assert_eq!(serde_json::to_string(&op).unwrap(), json);
@@ -233,6 +258,12 @@ mod tests {
             assert_eq!(input.binding(shape), None);
         }
         assert_eq!(Input::fixed([3, 8, 8]).binding(&[3, 8, 9]), None);
+        let mut told = Input::ids(4);
+        told.tell(9);
+        assert_eq!((told.bound(Binding::default()), told.bound(seven)), (Some(vec![9]), Some(vec![7])));
+        assert_eq!((told.binding(&[7]), told.is_free(), told.is_open()), (Some(seven), false, true));
+        told.free();
+        assert_eq!(told, Input::ids(4));
     }
 
     #[test]

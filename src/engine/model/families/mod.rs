@@ -4,6 +4,7 @@
 //! builds the graph out of shared [`blocks`]; then an entry in [`FamilySpec`] and in [`candidates`].
 //! Not here: reading files (`model::load`) and choosing among the candidates (`model::recognise`).
 
+mod bert;
 mod blocks;
 mod convnext;
 mod decoder;
@@ -15,19 +16,23 @@ mod gpt2;
 mod llama;
 mod mobile;
 mod mobile_names;
+mod modernbert;
 mod names;
 mod read;
 mod resnet;
 mod swin;
+mod text_classifier;
 mod vgg;
 mod vit;
 mod vit_names;
 mod vit_read;
 
+pub use bert::BertSpec;
 pub use convnext::{ConvNextSpec, ConvNextStage};
 pub use decoder::{DecoderSpec, Norms, QkNorms, Stored};
 pub use gpt2::Gpt2Spec;
 pub use mobile::{MobileBlock, MobileSpec, Padding};
+pub use modernbert::{Biases, ModernBertSpec};
 pub use names::{Names, Source};
 pub(super) use read::Reader;
 pub use resnet::{CifarResnetSpec, ResnetBlock, ResnetSpec, ResnetStage};
@@ -56,6 +61,9 @@ pub enum FamilySpec {
     Llama(DecoderSpec),
     Gemma(DecoderSpec),
     Gpt2(Gpt2Spec),
+    /// Classifiers of text: BERT and DistilBERT.
+    Bert(BertSpec),
+    ModernBert(ModernBertSpec),
 }
 
 /// How a checkpoint of a family from one origin is recognised and read.
@@ -99,6 +107,8 @@ pub(super) fn candidates() -> impl Iterator<Item = Candidate> {
         .chain(of(Family::Llama, &decoder_names::OLMO, decoder_names::AFTER_MARKS, &[], llama::read_after))
         .chain(of(Family::Llama, &decoder_names::LLAMA, decoder_names::LLAMA_MARKS, &[], llama::read))
         .chain(of(Family::Llama, &decoder_names::LLAMA, decoder_names::FUSED_MARKS, &[], llama::read_fused))
+        .chain(of(Family::Bert, &bert::NAMES, bert::MARKS, &[], bert::read))
+        .chain(of(Family::ModernBert, &modernbert::NAMES, modernbert::MARKS, &[], modernbert::read))
         .chain(of(Family::CifarResnet, &resnet::CIFAR_NAMES, resnet::CIFAR_MARKS, &[], resnet::read_cifar))
 }
 
@@ -146,6 +156,8 @@ impl FamilySpec {
             FamilySpec::Llama(s) => (Family::Llama, s.vocab, None),
             FamilySpec::Gemma(s) => (Family::Gemma, s.vocab, None),
             FamilySpec::Gpt2(s) => (Family::Gpt2, s.vocab, None),
+            FamilySpec::Bert(s) => (Family::Bert, s.classes, None),
+            FamilySpec::ModernBert(s) => (Family::ModernBert, s.classes, None),
         }
     }
 
@@ -175,6 +187,8 @@ impl FamilySpec {
             FamilySpec::Swin(s) | FamilySpec::SwinV2(s) => swin::build(s),
             FamilySpec::Llama(s) | FamilySpec::Gemma(s) => decoder::build(s),
             FamilySpec::Gpt2(s) => gpt2::build(s),
+            FamilySpec::Bert(s) => bert::build(s),
+            FamilySpec::ModernBert(s) => modernbert::build(s),
         }
     }
 
@@ -184,13 +198,16 @@ impl FamilySpec {
             FamilySpec::Swin(s) | FamilySpec::SwinV2(s) => swin::adapt(s, c),
             FamilySpec::Llama(s) | FamilySpec::Gemma(s) => decoder::adapt(s, c),
             FamilySpec::Gpt2(s) => gpt2::adapt(s, c),
+            FamilySpec::Bert(s) => bert::adapt(s, c),
+            FamilySpec::ModernBert(s) => modernbert::adapt(s, c),
             _ => {}
         }
     }
 
     /// What published weights expect for images of `size` (nothing, for what takes none), where no file beside them tells.
     pub fn preprocess(&self, size: [usize; 2]) -> Preprocess {
-        if matches!(self, FamilySpec::Llama(_) | FamilySpec::Gemma(_) | FamilySpec::Gpt2(_)) {
+        let decodes = matches!(self, FamilySpec::Llama(_) | FamilySpec::Gemma(_) | FamilySpec::Gpt2(_));
+        if decodes || matches!(self, FamilySpec::Bert(_) | FamilySpec::ModernBert(_)) {
             return Preprocess::none();
         }
         let imagenet = Preprocess::imagenet(size);

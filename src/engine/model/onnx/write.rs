@@ -79,7 +79,7 @@ pub(in crate::model) fn model(
         out: GraphProto { name: Some("main".into()), ..Default::default() },
         params,
         ranges,
-        free: graph.is_free(),
+        free: graph.is_open(),
         node: "",
         helpers: 0,
     };
@@ -104,7 +104,7 @@ pub(in crate::model) fn model(
                     dim: std::iter::once(free("N"))
                         .chain(dims.iter().map(|d| match d {
                             Dim::Fixed(n) => DimensionProto { dim_value: Some(*n as i64), dim_param: None },
-                            Dim::Tokens => free("tokens"),
+                            Dim::Tokens | Dim::Usual(_) => free("tokens"),
                         }))
                         .collect(),
                 }),
@@ -418,7 +418,7 @@ impl Writer<'_> {
                 let p = self.param(node, ParamRole::Embedding)?;
                 self.op("Add", &[first, &p], vec![])
             }
-            Op::Attention(a) if !a.is_plain() => return Err(unwritten(node, "shared keys and causal masks")),
+            Op::Attention(a) if !a.is_plain() => return Err(unwritten(node, "shared keys and masks")),
             Op::Rope(_) => return Err(unwritten(node, "rotary positions")),
             Op::HeadNorm(_) => return Err(unwritten(node, "norms of single heads")),
             Op::Attention(a) => {

@@ -56,7 +56,7 @@ impl Said {
 impl Origin {
     /// That of a checkpoint which was just read; `params` are those that the network computes with.
     pub(super) fn of(checkpoint: &Checkpoint, graph: &Graph, params: &ParamStore) -> Origin {
-        if graph.vocabulary().is_none() {
+        if !graph.is_language_model() {
             return Origin::None;
         }
         let Some(metadata) = &checkpoint.gguf else { return Origin::Beside };

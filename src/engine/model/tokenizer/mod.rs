@@ -1,12 +1,13 @@
 //! From text to token ids and back, as a checkpoint's own files say: a `tokenizer.json` beside the weights, the vocabulary in a
 //! GGUF file, or a `tok*.bin` of llama2.c.
 //!
-//! Byte-pair vocabularies go through the `tokenizers` crate, those of SentencePiece through `spm`. Not here: texts and windows (`data`). Invariants:
-//! no token is added to what was given (no beginning, no end; a text of several documents is parted by `data`); the same text gives the
-//! same ids.
+//! Byte pairs and word pieces go through the `tokenizers` crate, SentencePiece through `spm`. Not here: texts and windows (`data`). Invariants:
+//! no token is added to what was given (no beginning, no end; a text of several documents is parted by `data`) but by
+//! [`Tokenizer::enclosed`]; the same text gives the same ids.
 
 mod gpt2;
 mod spm;
+mod wordpiece;
 
 pub(super) use gpt2::cut_name;
 
@@ -67,6 +68,13 @@ impl Tokenizer {
             let text = files::read(&hub, MAX_BYTES).map_err(ModelError::read(&hub))?;
             return Tokenizer::hub(&text, &hub, None, ends_beside(&dir)).map(Some);
         }
+        let words = dir.join("vocab.txt");
+        if words.exists() {
+            let text = files::read_text(&words, MAX_BYTES).map_err(ModelError::read(&words))?;
+            let json = wordpiece::json(&text, &Json::read(dir.join("tokenizer_config.json"))?)
+                .map_err(|why| ModelError::damaged(&words, why))?;
+            return Tokenizer::hub(json.to_string().as_bytes(), &words, None, Vec::new()).map(Some);
+        }
         let mut found: Vec<PathBuf> = std::fs::read_dir(&dir)
             .map_err(ModelError::read(&dir))?
             .filter_map(|e| Some(e.ok()?.path()))
@@ -113,6 +121,30 @@ impl Tokenizer {
                 Ok(encoded.get_ids().to_vec())
             }
         }
+    }
+
+    /// The ids of a whole text between those that the vocabulary puts around one (`[CLS]` and `[SEP]`), `most` at most; and how many of
+    /// the text's own there were room for no more.
+    ///
+    /// # Errors
+    /// A vocabulary that puts nothing around a text, or no room for that; what the vocabulary has no token for.
+    pub fn enclosed(&self, text: &str, most: usize) -> Result<(Vec<u32>, usize)> {
+        use tokenizers::PostProcessor;
+        let added = match &self.kind {
+            Kind::Hub(hub) => hub.get_post_processor().map_or(0, |p| p.added_tokens(false)),
+            Kind::Spm(_) => 0,
+        };
+        let (Kind::Hub(hub), true) = (&self.kind, added > 0) else {
+            let why = "it puts no tokens around a text, as those of classifiers do".to_owned();
+            return Err(ModelError::Config { path: self.path.clone(), why });
+        };
+        let failed = |e: tokenizers::Error| self.failed(&e.to_string());
+        let room = most.checked_sub(added).ok_or_else(|| self.failed(&format!("{most} tokens have no room for it")))?;
+        let mut own = hub.encode_fast(text, false).map_err(failed)?;
+        let over = own.len().saturating_sub(room);
+        own.truncate(room, 0, tokenizers::TruncationDirection::Right);
+        let whole = hub.post_process(own, None, true).map_err(failed)?;
+        Ok((whole.get_ids().to_vec(), over))
     }
 
     /// The text of `ids`; ids beyond the vocabulary are left out.

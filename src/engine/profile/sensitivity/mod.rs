@@ -300,8 +300,8 @@ impl<'a> Bench<'a> {
         let task = calib.task();
         let mut scorer = task.scorer(0);
         let mut session = plan.session();
-        for picks in scored.chunks(options.batch.max(1)) {
-            let (x, y) = read(picks, &mut hash)?;
+        for picks in set.parts(&scored, options.batch) {
+            let (x, y) = read(&picks, &mut hash)?;
             for i in 0..y.len() {
                 hash.update(&y.bytes(i)?);
             }
@@ -311,8 +311,8 @@ impl<'a> Bench<'a> {
             targets.push(y.clone());
             batches.push((x, y));
         }
-        let fitted = fitted.chunks(options.batch.max(1)).filter(|_| options.refit);
-        let fit = fitted.map(|picks| read(picks, &mut hash)).collect::<Result<_, _>>()?;
+        let fitted = set.parts(if options.refit { &fitted } else { &[] }, options.batch);
+        let fit = fitted.iter().map(|picks| read(picks, &mut hash)).collect::<Result<_, _>>()?;
         let m = scorer.scored().metrics;
         let logits = Tensor::cat(&parts, 0)?;
         let temperature = temperature(task, &logits)?;

@@ -132,7 +132,9 @@ pub(super) fn gather(
                 let Some(value) = values.get(&graph.node(reader.input).name) else { continue };
                 let mut rng = ChaCha8Rng::seed_from_u64(seed ^ ((reader.node.index() as u64) << 32));
                 let places = Places { per_image: per_image(reader.d), token: None };
-                let at: Vec<_> = (0..value.dim(0)?).map(|_| draw(places, reader.places, &mut rng)).collect();
+                // A sequence has as many as it is long.
+                let all = if value.rank() == 3 { value.dim(1)? } else { reader.places };
+                let at: Vec<_> = (0..value.dim(0)?).map(|_| draw(places, all, &mut rng)).collect();
                 reader.add(&inputs(&node.op, value, reader.out_width, &at)?)?;
             }
             seed += 1;

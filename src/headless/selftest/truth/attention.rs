@@ -5,7 +5,8 @@ use crate::graph::{ParamRole, PositionBias, op, window};
 use anyhow::{Result, bail};
 
 pub(super) fn attention(at: &Site<'_>, attention: &op::Attention) -> Result<Expected> {
-    let op::Attention { heads: h, qk_dim: qk, v_dim: vd, fused, scale, group, causal, most, cap, .. } = *attention;
+    let op::Attention { heads: h, qk_dim: qk, v_dim: vd, fused, scale, group, causal, most, reach, cap, .. } =
+        *attention;
     let (x, last, kv) = (at.x, at.last(), h / group.max(1));
     let parts = match (fused, at.rest) {
         (true, []) => [(x, last, 0), (x, last, h * qk), (x, last, (h + kv) * qk)],
@@ -19,6 +20,7 @@ pub(super) fn attention(at: &Site<'_>, attention: &op::Attention) -> Result<Expe
         for head in 0..h {
             let mut keys = around.keys(row - first, head, first);
             keys.retain(|(key, _)| !causal || (*key <= row && row - key < most.unwrap_or(usize::MAX)));
+            keys.retain(|(key, _)| reach.is_none_or(|reach| key.abs_diff(row) <= reach));
             attend(parts, row, &keys, [head, head / group.max(1), qk, vd], (scale, around.factor(head), cap), &mut v);
         }
     }
