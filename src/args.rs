@@ -81,6 +81,8 @@ pub enum Cmd {
     },
     /// Write a model in another format.
     Convert(Convert),
+    /// Collect how much each input column of a layer counts, for rounding to GGML's formats, as llama.cpp's llama-imatrix does.
+    Imatrix(Imatrix),
     /// The bundled demo: its models and its data.
     Demo {
         #[command(subcommand)]
@@ -227,6 +229,9 @@ pub struct Eval {
     /// Every convolution and linear layer in this precision: f32, int8, int8-static, w8, w4, w4g128, w4g64, w4g32, f16, bf16 or fp8.
     #[arg(long, value_name = "PRECISION")]
     pub precision: Option<String>,
+    /// How much columns count when weights are rounded to GGML's formats: what `paring imatrix` or llama-imatrix wrote.
+    #[arg(long, value_name = "FILE", requires = "precision")]
+    pub imatrix: Option<PathBuf>,
     /// Set weights of every convolution and linear layer to zero by magnitude first: 2:4, 4:8 or 50%.
     #[arg(long, value_name = "PATTERN")]
     pub sparsity: Option<String>,
@@ -304,12 +309,39 @@ pub struct Convert {
     /// Store every convolution and linear layer in this precision.
     #[arg(long, value_name = "PRECISION")]
     pub precision: Option<String>,
+    /// How much columns count when weights are rounded to GGML's formats: what `paring imatrix` or llama-imatrix wrote.
+    #[arg(long, value_name = "FILE", requires = "precision")]
+    pub imatrix: Option<PathBuf>,
     /// Images that int8-static finds its ranges with; never evaluation images.
     #[arg(long, value_name = "DATA")]
     pub calib: Option<String>,
     /// How int8-static finds its ranges: minmax, percentile:99.99, entropy or mse.
     #[arg(long, value_name = "METHOD")]
     pub calibration: Option<String>,
+    #[arg(long)]
+    pub json: bool,
+    #[command(flatten)]
+    pub on: On,
+}
+
+#[derive(Debug, Clone, Args)]
+pub struct Imatrix {
+    pub model: String,
+    /// What it looks at: text for a language model, images for a classifier; never evaluation data.
+    #[arg(long, value_name = "DATA")]
+    pub calib: String,
+    /// At most this many windows (images); 0 takes all.
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    pub limit: usize,
+    /// The GGUF file to write.
+    #[arg(long, short, value_name = "FILE")]
+    pub out: PathBuf,
+    /// Of a language model's text: tokens a window, 512 by default.
+    #[arg(long, value_name = "TOKENS")]
+    pub window: Option<usize>,
+    /// Of a language model that comes without its tokenizer: a `tokenizer.json`, or the original model.
+    #[arg(long, value_name = "PATH")]
+    pub tokenizer: Option<String>,
     #[arg(long)]
     pub json: bool,
     #[command(flatten)]

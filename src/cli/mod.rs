@@ -95,6 +95,10 @@ fn dispatch(cli: Cli) -> Result<Exit> {
             let settings = computing(&screen, &mut c.on, [("session.calibration", c.calibration.clone())])?;
             headless::convert::run(&c, settings.calibration)
         }
+        Cmd::Imatrix(mut i) => {
+            computing(&screen, &mut i.on, [])?;
+            headless::imatrix::run(&i)
+        }
         Cmd::Selftest(s) => {
             let mut on = On { device: s.device, threads: s.threads, ..On::default() };
             computing(&screen, &mut on, [])?;

@@ -23,18 +23,22 @@ pub fn run(args: &Convert, how: Calibration) -> Result<Exit> {
     // Before anything is calibrated.
     files::target(&args.out).map_err(|e| unwritable(&args.out, &e))?;
     setup::keep_source(&args.model, &args.out)?;
+    if let Some(imatrix) = &args.imatrix {
+        setup::keep("importances are", imatrix, &args.out)?;
+    }
     let mut model = setup::model(&args.model, &args.on, args.precision.as_deref())?;
+    let (rounded, imatrix) = setup::rounded(&mut model, args.imatrix.as_deref())?;
     let ranges = setup::calibrate(&mut model, &args.model, args.calib.as_deref(), how)?;
-    out::notes(model.info.notes.iter().chain(&ranges));
-    let manifest = Manifest { original: Some(model.info.hash.clone()), ..Manifest::default() };
+    out::notes(model.info.notes.iter().chain(&rounded).chain(&ranges));
+    let recipe = imatrix.as_ref().map_or(serde_json::Value::Null, |mark| json!({ "imatrix": mark }));
+    let manifest = Manifest { recipe, original: Some(model.info.hash.clone()), ..Manifest::default() };
     let written = formats::write(&args.out, &model, &manifest, format)?;
     model.params.unchanged()?;
     let same = written.command.as_ref().map(|c| format!("llama.cpp's own tool makes the same by: {c}"));
     out::notes(written.notes.iter().chain(&same));
     if args.json {
         let Written { hash, notes, command } = written;
-        let said =
-            json!({ "path": args.out, "format": format, "hash": hash, "notes": notes, "llama_quantize": command });
+        let said = json!({ "path": args.out, "format": format, "hash": hash, "notes": notes, "llama_quantize": command, "imatrix": imatrix });
         print_json(&said)?;
     } else {
         say!("{}", args.out.display())?;

@@ -8,7 +8,7 @@ use crate::data::{Dataset, TextOptions};
 use crate::eval;
 use crate::exec::{CompileOptions, Plan};
 use crate::host::compute::{classifies_text, takes_text};
-use crate::model::Model;
+use crate::model::{ImatrixMark, Model};
 use crate::quant::Calibration;
 use crate::session::Opening;
 use crate::task::{NEXT_TOKEN, PERPLEXITY, Scored};
@@ -27,6 +27,7 @@ pub fn run(args: &Eval, how: Calibration) -> Result<Exit> {
     if let Some(pattern) = &args.sparsity {
         model = setup::sparse(model, pattern)?;
     }
+    let (rounded, imatrix) = setup::rounded(&mut model, args.imatrix.as_deref())?;
     let text = takes_text(&model).then(|| text_options(args, model.info.context)).transpose()?;
     let (spec, tokenizer) = (args.data.as_deref(), args.text.tokenizer.as_ref().unwrap_or(&args.model));
     let texts = classifies_text(&model);
@@ -39,7 +40,7 @@ pub fn run(args: &Eval, how: Calibration) -> Result<Exit> {
     let ranges = setup::calibrate(&mut model, &args.model, args.calib.as_deref(), how)?;
     let compile = CompileOptions { as_stored: text.is_some(), ..CompileOptions::on(&opened) };
     let plan = Plan::of(&model, &compile)?;
-    out::notes(&model.info.notes);
+    out::notes(model.info.notes.iter().chain(&rounded));
     // The outputs of one window of a large vocabulary have a hundred megabytes.
     let usual = match () {
         () if text.is_some() => 1,
@@ -58,7 +59,7 @@ pub fn run(args: &Eval, how: Calibration) -> Result<Exit> {
     };
     model.params.unchanged()?;
     if let Some(options) = &text {
-        return told(args, &model, &plan, &data, options, &opened.words, &run);
+        return told(args, &model, &plan, &data, options, (&opened.words, imatrix.as_ref()), &run);
     }
     let (m, metric) = (&run.metrics, data.task().metric(&model.info));
     out::notes(run.notes.iter().chain(&m.guess_warning()));
@@ -77,6 +78,7 @@ pub fn run(args: &Eval, how: Calibration) -> Result<Exit> {
             "loss": m.loss,
             "weight_bytes": plan.weight_bytes(),
             "ranges": ranges,
+            "imatrix": imatrix,
             "per_class": m.per_class(),
         });
         if args.logits > 0 {
@@ -126,7 +128,7 @@ fn told(
     plan: &Plan,
     data: &Dataset,
     options: &TextOptions,
-    device: &str,
+    (device, imatrix): (&str, Option<&ImatrixMark>),
     run: &Scored,
 ) -> Result<Exit> {
     let beyond = model.info.context.filter(|most| options.targets() > *most).map(|most| {
@@ -148,6 +150,7 @@ fn told(
             "perplexity": m.other(PERPLEXITY),
             "next_token_accuracy": m.other(NEXT_TOKEN),
             "convention": convention,
+            "imatrix": imatrix,
             "weight_bytes": plan.weight_bytes(),
         }))?;
         return Ok(Exit::Done);

@@ -7,6 +7,7 @@ pub mod convert;
 pub mod demo;
 pub mod eval;
 pub mod generate;
+pub mod imatrix;
 pub mod out;
 pub mod policy;
 pub mod profile;

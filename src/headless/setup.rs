@@ -7,7 +7,7 @@ use crate::exec::device::{self, Opened};
 use crate::files;
 use crate::graph::Precision;
 use crate::host::compute::{classifies_text, load_model, longest, takes_text, vocabulary};
-use crate::model::{Family, LoadOptions, Model, Tokenizer};
+use crate::model::{Family, Imatrix, ImatrixMark, LoadOptions, Model, Tokenizer, printable};
 use crate::prune::{self, Action, Sparsity, Target};
 use crate::quant::{self, Calibration};
 use crate::recover;
@@ -38,10 +38,49 @@ pub fn model(spec: &str, on: &On, precision: Option<&str>) -> Result<Model> {
 
 /// The model that is read stays: `out` must not be it.
 pub fn keep_source(model: &str, out: &Path) -> Result<()> {
-    if files::overwrites(out, Path::new(model)) {
-        bail!("`{}` is not replaced: the model is read from `{model}`; hint: another --out", out.display());
+    keep("the model is", Path::new(model), out)
+}
+
+/// What is read from `source` stays: `out` must not be it.
+pub fn keep(what: &str, source: &Path, out: &Path) -> Result<()> {
+    if files::overwrites(out, source) {
+        bail!("`{}` is not replaced: {what} read from `{}`; hint: another --out", out.display(), source.display());
     }
     Ok(())
+}
+
+/// Rounds the weights of `model` that are to be in GGML's formats by the importances in `file`; the words and the mark for it.
+pub fn rounded(model: &mut Model, file: Option<&Path>) -> Result<(Vec<String>, Option<ImatrixMark>)> {
+    let Some(file) = file else { return Ok((Vec::new(), None)) };
+    if !model.precision.nodes.values().any(|p| matches!(p, Precision::Block(_))) {
+        bail!("--imatrix is for GGML's formats; hint: --precision q4_k or another of llama.cpp's");
+    }
+    let matrix = Imatrix::open(file)?;
+    let done = matrix.round(model, file)?;
+    let of = file.display();
+    if done.used == 0 {
+        match done.unknown.first() {
+            Some(first) => bail!(
+                "`{of}` knows none of the weights, such as `{}`; hint: take the matrix of this very model",
+                printable(first)
+            ),
+            None => {
+                return Ok((
+                    vec![format!("no weight is rounded to a format that takes importances: `{of}` is unused")],
+                    None,
+                ));
+            }
+        }
+    }
+    let mark = matrix.mark(file, done.used);
+    let on = if mark.datasets.is_empty() { "text that it does not name".to_owned() } else { mark.datasets.join(", ") };
+    let mut notes =
+        vec![format!("{} rounded by the importances of {of}, collected on {on}", counted(done.used, "weight"))];
+    if let Some(first) = done.unknown.first() {
+        let n = counted(done.unknown.len(), "weight");
+        notes.push(format!("{n} of which it knows nothing, such as `{}`: rounded as without", printable(first)));
+    }
+    Ok((notes, Some(mark)))
 }
 
 /// Three numbers, one per channel, or one for all of them.

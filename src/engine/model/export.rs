@@ -11,7 +11,8 @@ use super::int4::Int4;
 use super::origin::{CARRIED, Origin};
 use super::params::f32_bytes;
 use super::{
-    Blob, Checkpoint, Dtype, Graph, Model, ModelError, ModelInfo, Param, ParamError, ParamStore, Precisions, Result,
+    Blob, Checkpoint, Dtype, Graph, ImatrixMark, Model, ModelError, ModelInfo, Param, ParamError, ParamStore,
+    Precisions, Result,
 };
 use super::{RawTensor, numel_of, printable, values, written};
 use crate::graph::{Node, Op, ParamRole, WeightFormat, least, param_shapes, shapes_at};
@@ -43,6 +44,13 @@ pub struct Manifest {
     pub figures: serde_json::Value,
     /// [`ModelInfo::hash`] of the original.
     pub original: Option<String>,
+}
+
+impl Manifest {
+    /// The importances that weights were rounded by, where the recipe names some.
+    pub fn imatrix(&self) -> Option<ImatrixMark> {
+        serde_json::from_value(self.recipe.get("imatrix")?.clone()).ok()
+    }
 }
 
 #[derive(Serialize, Deserialize)]

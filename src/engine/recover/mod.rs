@@ -1,9 +1,11 @@
 //! Repair without training: least-squares re-fit and batch-norm re-estimation; and the ranges of static int8 inputs, which
-//! too are found by running images. These are the stages of a recipe: `stage` names them, `compress` runs them.
+//! too are found by running images. These are the stages of a recipe: `stage` names them, `compress` runs them. And the importances
+//! of weights' columns, which are no stage (`importance`).
 
 mod batchnorm;
 mod compress;
 mod error;
+mod importance;
 mod loss;
 mod options;
 mod ranges;
@@ -21,6 +23,7 @@ mod walk;
 
 pub use compress::compress;
 pub use error::RepairError;
+pub use importance::importance;
 pub use options::RepairOptions;
 pub use ranges::calibrate;
 pub(crate) use ridge::add_to;

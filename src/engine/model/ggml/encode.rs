@@ -1,5 +1,5 @@
 //! Values in blocks, bit for bit as ggml's reference quantizers write them. Here formats of 32 values; those of 256 are in `superblocks`,
-//! those whose codes are unevenly spaced in `nonlinear`.
+//! those whose codes are unevenly spaced in `nonlinear`, and blocks by importance in `weighted`.
 
 use super::{Block, nonlinear, superblocks};
 use Block::{IQ4_NL, IQ4_XS, Q2_K, Q3_K, Q4_0, Q4_1, Q4_K, Q5_0, Q5_1, Q5_K, Q6_K, Q8_0};
@@ -31,9 +31,9 @@ impl Block {
             Q3_K => blocks.for_each(|(x, b)| superblocks::q3_k(x, b)),
             Q4_K => blocks.for_each(|(x, b)| superblocks::q4_k(x, b)),
             Q5_K => blocks.for_each(|(x, b)| superblocks::q5_k(x, b)),
-            Q6_K => blocks.for_each(|(x, b)| superblocks::q6_k(x, b)),
-            IQ4_NL => blocks.for_each(|(x, b)| nonlinear::iq4_nl(x, b)),
-            IQ4_XS => blocks.for_each(|(x, b)| nonlinear::iq4_xs(x, b)),
+            Q6_K => blocks.for_each(|(x, b)| superblocks::q6_k(x, None, b)),
+            IQ4_NL => blocks.for_each(|(x, b)| nonlinear::iq4_nl(x, None, b)),
+            IQ4_XS => blocks.for_each(|(x, b)| nonlinear::iq4_xs(x, None, b)),
         }
     }
 }
@@ -74,7 +74,7 @@ pub(super) fn nibbles(codes: impl Fn(usize) -> u8, out: &mut [u8]) {
 }
 
 /// The fifth bits of 32 codes.
-fn fifths(codes: impl Fn(usize) -> u8, out: &mut [u8]) {
+pub(super) fn fifths(codes: impl Fn(usize) -> u8, out: &mut [u8]) {
     let bits = (0..32).fold(0u32, |bits, i| bits | u32::from(codes(i) >> 4 & 1) << i);
     out[..4].copy_from_slice(&bits.to_le_bytes());
 }

@@ -1,5 +1,5 @@
 //! GGML's block formats as GGUF files store them: runs of values that share scales, decoded to `f32` (`decode`) and made of them (`encode`,
-//! `superblocks`, `nonlinear`).
+//! `superblocks`, `nonlinear`; by importance of columns: `weighted`).
 //!
 //! Source: `ggml-common.h` and `ggml-quants.c` of ggml (<https://github.com/ggml-org/ggml>). Decoded values have the bits that the `gguf` Python
 //! package gives them, and encoded blocks those that ggml's reference quantizers write: products and sums of f32 are in their order.
@@ -9,6 +9,7 @@ mod decode;
 mod encode;
 mod nonlinear;
 mod superblocks;
+mod weighted;
 
 pub use crate::graph::ggml::Block;
 

@@ -1,8 +1,9 @@
 //! `IQ4_NL` and `IQ4_XS`: four bits that stand for sixteen unevenly spaced values. (`quantize_row_iq4_nl_impl` in `ggml-quants.c`, with the seven
-//! steps to either side that `llama-quantize` searches.)
+//! steps to either side that `llama-quantize` searches.) With weights of importance too.
 
 use super::encode::{NOTHING, extreme, inverse, nibbles, put_half};
 use super::superblocks::nearest;
+use super::weighted::weights;
 use super::{CODES, SUPER};
 
 /// Steps to either side.
@@ -13,15 +14,28 @@ fn nearest_code(x: f32) -> u8 {
     CODES.windows(2).take_while(|two| x + x >= f32::from(two[0]) + f32::from(two[1])).count() as u8
 }
 
-/// The scale of 32 values, large ones counting more.
-fn scale(x: &[f32]) -> f32 {
+/// What each of 32 values counts: its square, or by importance and the values around it.
+fn counts(x: &[f32], importance: Option<&[f32]>, sigma2: f32) -> [f32; 32] {
+    match importance {
+        Some(importance) => weights(x, importance, sigma2),
+        None => std::array::from_fn(|i| x[i] * x[i]),
+    }
+}
+
+/// Twice the mean square.
+fn sigma2(x: &[f32]) -> f32 {
+    x.iter().fold(0f32, |sum, x| sum + x * x) * (2.0 / x.len() as f32)
+}
+
+/// The scale of 32 values by `weights`.
+fn scale(x: &[f32], weights: &[f32; 32]) -> f32 {
     let max = extreme(x);
     if max.abs() < NOTHING {
         return 0.0;
     }
     let sums = |inverse: f32| {
-        x.iter().fold((0f32, 0f32), |(qx, q2), x| {
-            let (w, q) = (x * x, f32::from(CODES[usize::from(nearest_code(inverse * x))]));
+        x.iter().zip(weights).fold((0f32, 0f32), |(qx, q2), (x, w)| {
+            let q = f32::from(CODES[usize::from(nearest_code(inverse * x))]);
             (qx + w * q * x, q2 + w * q * q)
         })
     };
@@ -39,16 +53,19 @@ fn scale(x: &[f32]) -> f32 {
     d
 }
 
-pub(super) fn iq4_nl(x: &[f32], b: &mut [u8]) {
-    let d = scale(x);
+pub(super) fn iq4_nl(x: &[f32], importance: Option<&[f32]>, b: &mut [u8]) {
+    let d = scale(x, &counts(x, importance, sigma2(x)));
     put_half(b, 0, d);
     let id = inverse(d);
     nibbles(|i| nearest_code(id * x[i]), &mut b[2..]);
 }
 
-pub(super) fn iq4_xs(x: &[f32], b: &mut [u8]) {
+pub(super) fn iq4_xs(x: &[f32], importance: Option<&[f32]>, b: &mut [u8]) {
     let mut scales = [0f32; SUPER / 32];
-    scales.iter_mut().zip(x.chunks_exact(32)).for_each(|(s, x)| *s = scale(x));
+    let sigma2 = sigma2(x);
+    for (j, (s, x)) in scales.iter_mut().zip(x.chunks_exact(32)).enumerate() {
+        *s = scale(x, &counts(x, importance.map(|all| &all[32 * j..][..32]), sigma2));
+    }
     let d = -extreme(&scales) / 32.0;
     put_half(b, 0, d);
     let id = inverse(d);

@@ -11,18 +11,18 @@ pub(super) fn nearest(v: f32) -> i32 {
 }
 
 /// How a scale and a minimum are searched for: `steps` steps of `step` from `from` on, beside the `top` codes.
-struct Search {
-    top: i32,
-    from: f32,
-    step: f32,
-    steps: usize,
+pub(super) struct Search {
+    pub top: i32,
+    pub from: f32,
+    pub step: f32,
+    pub steps: usize,
     /// Errors count as they are, not squared.
-    plain: bool,
+    pub plain: bool,
 }
 
 /// The scale, and what is taken off, with which codes 0 to `top` come nearest to `x` by `weights`; the codes go to `codes`.
-/// (`make_qkx2_quants`.)
-fn scale_and_min(s: &Search, x: &[f32], weights: &[f32], codes: &mut [u8]) -> (f32, f32) {
+/// (`make_qkx2_quants`; `make_qkx3_quants` with weights of importance.)
+pub(super) fn scale_and_min(s: &Search, x: &[f32], weights: &[f32], codes: &mut [u8]) -> (f32, f32) {
     let (mut min, mut max) = (x[0], x[0]);
     let mut sum_w = weights[0];
     let mut sum_x = sum_w * x[0];
@@ -85,9 +85,9 @@ fn scale_and_min(s: &Search, x: &[f32], weights: &[f32], codes: &mut [u8]) -> (f
     (scale, -min)
 }
 
-/// The scale with which codes from `-half` to `half - 1` come nearest to `x`, large values counting more. (`make_qx_quants` with
-/// squares for weights.)
-fn symmetric(half: i32, x: &[f32], codes: &mut [i8]) -> f32 {
+/// The scale with which codes from `-half` to `half - 1` come nearest to `x` by `weights`; the codes go to `codes`, beginning with 0,
+/// which all are where there is nothing. (`make_qx_quants` of type 1.)
+pub(super) fn symmetric(half: i32, x: &[f32], weights: &[f32], codes: &mut [i8]) -> f32 {
     let max = extreme(x);
     if max.abs() < NOTHING {
         codes.fill(0);
@@ -95,8 +95,8 @@ fn symmetric(half: i32, x: &[f32], codes: &mut [i8]) -> f32 {
     }
     let code = |inverse: f32, x: f32| nearest(inverse * x).clamp(-half, half - 1);
     let sums = |inverse: f32| {
-        x.iter().fold((0.0, 0.0), |(lx, l2), x| {
-            let (w, l) = (x * x, code(inverse, *x) as f32);
+        x.iter().zip(weights).fold((0.0, 0.0), |(lx, l2), (x, w)| {
+            let l = code(inverse, *x) as f32;
             (lx + w * x * l, l2 + w * l * l)
         })
     };
@@ -195,10 +195,15 @@ pub(super) fn q2_k(x: &[f32], b: &mut [u8]) {
     };
     let (ls, lm) = (rounded(&scales, max_scale), rounded(&mins, max_min));
     (0..16).for_each(|j| b[j] = ls[j] | lm[j] << 4);
-    let d = put_half(b, 80, if max_scale > 0.0 { max_scale / 15.0 } else { 0.0 });
-    let dmin = put_half(b, 82, if max_min > 0.0 { max_min / 15.0 } else { 0.0 });
+    let d = if max_scale > 0.0 { max_scale / 15.0 } else { 0.0 };
+    q2_k_codes(x, (d, if max_min > 0.0 { max_min / 15.0 } else { 0.0 }), codes, b);
+}
+
+/// What follows the sixteen scales and minima of a block of `Q2_K`: its own two, and the codes that fit all of these.
+pub(super) fn q2_k_codes(x: &[f32], (d, min): (f32, f32), mut codes: [u8; 256], b: &mut [u8]) {
+    let (d, min) = (put_half(b, 80, d), put_half(b, 82, min));
     for (j, (x, codes)) in x.chunks_exact(16).zip(codes.chunks_exact_mut(16)).enumerate() {
-        let (d, m) = (d * f32::from(b[j] & 15), dmin * f32::from(b[j] >> 4));
+        let (d, m) = (d * f32::from(b[j] & 15), min * f32::from(b[j] >> 4));
         if d != 0.0 {
             codes.iter_mut().zip(x).for_each(|(l, x)| *l = nearest((x + m) / d).clamp(0, 3) as u8);
         }
@@ -213,26 +218,26 @@ pub(super) fn q3_k(x: &[f32], b: &mut [u8]) {
         scales[j] = improved(x, codes);
     }
     let max = extreme(&scales);
-    b[96..108].fill(0);
-    let mut d = 0.0;
-    let mut rounded = [0i32; 16];
+    // Without a scale no bit of one is set.
+    let (mut d, mut rounded) = (0.0, [0u8; 16]);
     if max != 0.0 {
         let inverse = -32.0 / max;
-        for (j, scale) in scales.iter().enumerate() {
-            let l = nearest(inverse * scale).clamp(-32, 31);
-            rounded[j] = l;
-            let l = (l + 32) as u8;
-            b[96 + j % 8] |= (l & 15) << (4 * (j / 8));
-            b[104 + j % 4] |= (l >> 4) << (2 * (j / 4));
-        }
-        d = put_half(b, 108, 1.0 / inverse);
-    } else {
-        put_half(b, 108, 0.0);
-        // No bit of a scale is set.
-        rounded = [-32; 16];
+        rounded = scales.map(|scale| (nearest(inverse * scale).clamp(-32, 31) + 32) as u8);
+        d = 1.0 / inverse;
     }
+    q3_k_codes(x, d, &rounded, codes, b);
+}
+
+/// A block of `Q3_K` with the scale `d` and sixteen of six bits; its codes fit these.
+pub(super) fn q3_k_codes(x: &[f32], d: f32, rounded: &[u8; 16], mut codes: [i8; 256], b: &mut [u8]) {
+    b[96..108].fill(0);
+    for (j, l) in rounded.iter().enumerate() {
+        b[96 + j % 8] |= (l & 15) << (4 * (j / 8));
+        b[104 + j % 4] |= (l >> 4) << (2 * (j / 4));
+    }
+    let d = put_half(b, 108, d);
     for (j, (x, codes)) in x.chunks_exact(16).zip(codes.chunks_exact_mut(16)).enumerate() {
-        let d = d * rounded[j] as f32;
+        let d = d * (f32::from(rounded[j]) - 32.0);
         if d != 0.0 {
             codes.iter_mut().zip(x).for_each(|(l, x)| *l = (nearest(x / d).clamp(-4, 3) + 4) as i8);
         }
@@ -255,11 +260,25 @@ fn eight_groups(s: &Search, x: &[f32], b: &mut [u8]) -> [u8; 256] {
         (scales[j], mins[j]) = scale_and_min(s, x, &weights, codes);
     }
     let [max_scale, max_min] = [&scales, &mins].map(|all| all.iter().fold(0f32, |m, v| if *v > m { *v } else { m }));
-    let [inverse_scale, inverse_min] = [max_scale, max_min].map(|m| if m > 0.0 { 63.0 / m } else { 0.0 });
+    let rounded = |all: [f32; 8], max: f32| {
+        let inverse = if max > 0.0 { 63.0 / max } else { 0.0 };
+        all.map(|v| (nearest(inverse * v) as u8).min(63))
+    };
+    let (ls, lm) = (rounded(scales, max_scale), rounded(mins, max_min));
+    eight_codes(s.top, x, (max_scale / 63.0, max_min / 63.0), (&ls, &lm), codes, b)
+}
+
+/// Writes a block's own scale and minimum and its eight of six bits; the codes up to `top` that fit all of these.
+pub(super) fn eight_codes(
+    top: i32,
+    x: &[f32],
+    (d, min): (f32, f32),
+    (scales, mins): (&[u8; 8], &[u8; 8]),
+    mut codes: [u8; 256],
+    b: &mut [u8],
+) -> [u8; 256] {
     b[4..16].fill(0);
-    for j in 0..8 {
-        let ls = (nearest(inverse_scale * scales[j]) as u8).min(63);
-        let lm = (nearest(inverse_min * mins[j]) as u8).min(63);
+    for (j, (&ls, &lm)) in scales.iter().zip(mins).enumerate() {
         let s = &mut b[4..16];
         if j < 4 {
             (s[j], s[j + 4]) = (ls, lm);
@@ -269,12 +288,12 @@ fn eight_groups(s: &Search, x: &[f32], b: &mut [u8]) -> [u8; 256] {
             s[j] |= lm >> 4 << 6;
         }
     }
-    let (d, dmin) = (put_half(b, 0, max_scale / 63.0), put_half(b, 2, max_min / 63.0));
+    let (d, block_min) = (put_half(b, 0, d), put_half(b, 2, min));
     for (j, (x, codes)) in x.chunks_exact(32).zip(codes.chunks_exact_mut(32)).enumerate() {
         let (scale, min) = scale_min(&b[4..16], j);
-        let (d, m) = (d * scale, dmin * min);
+        let (d, m) = (d * scale, block_min * min);
         if d != 0.0 {
-            codes.iter_mut().zip(x).for_each(|(l, x)| *l = nearest((x + m) / d).clamp(0, s.top) as u8);
+            codes.iter_mut().zip(x).for_each(|(l, x)| *l = nearest((x + m) / d).clamp(0, top) as u8);
         }
     }
     codes
@@ -283,23 +302,33 @@ fn eight_groups(s: &Search, x: &[f32], b: &mut [u8]) -> [u8; 256] {
 pub(super) fn q4_k(x: &[f32], b: &mut [u8]) {
     let search = Search { top: 15, from: -1.0, step: 0.1, steps: 20, plain: false };
     let codes = eight_groups(&search, x, b);
+    q4_k_codes(&codes, b);
+}
+
+pub(super) fn q4_k_codes(codes: &[u8; 256], b: &mut [u8]) {
     halves(|i| codes[i], &mut b[16..144]);
 }
 
 pub(super) fn q5_k(x: &[f32], b: &mut [u8]) {
     let search = Search { top: 31, from: -0.5, step: 0.1, steps: 15, plain: false };
     let codes = eight_groups(&search, x, b);
+    q5_k_codes(&codes, b);
+}
+
+pub(super) fn q5_k_codes(codes: &[u8; 256], b: &mut [u8]) {
     for (i, b) in b[16..48].iter_mut().enumerate() {
         *b = (0..8).fold(0, |bits, group| bits | (codes[32 * group + i] >> 4) << group);
     }
     halves(|i| codes[i], &mut b[48..176]);
 }
 
-pub(super) fn q6_k(x: &[f32], b: &mut [u8]) {
+/// By `weights`; by their squares without.
+pub(super) fn q6_k(x: &[f32], weights: Option<&[f32]>, b: &mut [u8]) {
     let mut codes = [0i8; 256];
     let mut scales = [0f32; 16];
     for (j, (x, codes)) in x.chunks_exact(16).zip(codes.chunks_exact_mut(16)).enumerate() {
-        scales[j] = symmetric(32, x, codes);
+        let squares: [f32; 16] = std::array::from_fn(|i| x[i] * x[i]);
+        scales[j] = symmetric(32, x, weights.map_or(&squares[..], |w| &w[16 * j..][..16]), codes);
     }
     let max = extreme(&scales);
     if max.abs() < NOTHING {

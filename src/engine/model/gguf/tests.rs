@@ -67,6 +67,30 @@ fn every_block_format_is_encoded_to_ggmls_bytes() {
     assert!(wrong.is_empty(), "{wrong:?}");
 }
 
+#[test]
+fn every_block_format_is_encoded_by_importance_to_ggmls_bytes() {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/conformance/blocks/weighted.gguf");
+    let found = read(&Blob::open(&path).unwrap(), &path).unwrap();
+    let tensor = |name: &str| match &found.tensors[name] {
+        RawTensor::Float(p) => p,
+        other => panic!("{name}: {other:?}"),
+    };
+    let (values, importance) = (tensor("values").values(), tensor("importance"));
+    let columns = importance.shape()[1];
+    let mut wrong = Vec::new();
+    for block in Block::ALL {
+        let (stored, theirs) = tensor(block.label()).as_blocks().unwrap();
+        let ours: Vec<u8> =
+            importance.values().chunks(columns).flat_map(|row| block.encode_weighted(&values, row)).collect();
+        assert_eq!((stored, ours.len()), (block, theirs.len()));
+        assert!(block == Block::Q8_0 || ours[..block.encode(&values).len()] != block.encode(&values)[..], "{block:?}");
+        let row = columns / block.values() * block.size();
+        let rows = ours.chunks(row).zip(theirs.chunks(row)).enumerate();
+        wrong.extend(rows.filter(|(_, (a, b))| a != b).map(|(r, _)| format!("{} row {r}", block.label())));
+    }
+    assert!(wrong.is_empty(), "{wrong:?}");
+}
+
 /// Writes files by hand, whole or otherwise.
 struct Writer {
     bytes: Vec<u8>,

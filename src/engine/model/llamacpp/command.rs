@@ -35,6 +35,9 @@ pub(super) fn quantize(
     let kinds = by_part(tensors);
     let usual = most(tensors)?;
     let mut words = vec!["llama-quantize".to_owned()];
+    if manifest.imatrix().is_some() {
+        words.push("--imatrix IMATRIX".to_owned());
+    }
     let gone: Vec<String> =
         (0..shape.were).filter(|i| shape.layers.iter().all(|l| l.was != *i)).map(|i| i.to_string()).collect();
     if !gone.is_empty() {

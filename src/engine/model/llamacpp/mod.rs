@@ -13,7 +13,7 @@ use super::families::{Source, called};
 use super::ggml::Block;
 use super::gguf::{self, Fields};
 use super::origin::Said;
-use super::{Dtype, Model, ModelError, Result, printable, written};
+use super::{Dtype, ImatrixMark, Model, ModelError, Result, printable, written};
 use crate::graph::rotary::Pairs;
 use crate::graph::{Graph, Op};
 use crate::words::counted;
@@ -73,6 +73,9 @@ pub fn gguf(path: &Path, model: &Model, manifest: &Manifest) -> Result<Written> 
     let tensors = tensors(model, &said, &names, &shape, arch, &unfit)?;
     let mut fields = fields(&said, &shape, &was, arch, &tensors);
     let notes = notes(model, &shape, &was, arch, &tensors);
+    if let Some(mark) = manifest.imatrix() {
+        importances(&mut fields, &mark);
+    }
     fields.string("paring.version", env!("CARGO_PKG_VERSION"));
     fields.string("paring.manifest", &serde_json::to_string(manifest).map_err(|e| ModelError::write(path)(e.into()))?);
     if !notes.is_empty() {
@@ -202,6 +205,16 @@ fn fields(said: &Said, shape: &Shape, was: &str, arch: &str, tensors: &[Tensor<'
     f.rename(&old(""), &format!("{arch}."));
     f.string("general.architecture", arch);
     f
+}
+
+/// What `llama-quantize` says of the importances that it rounded by.
+fn importances(f: &mut Fields, mark: &ImatrixMark) {
+    f.string("quantize.imatrix.file", &mark.file);
+    if let Some(dataset) = mark.datasets.first() {
+        f.string("quantize.imatrix.dataset", dataset);
+    }
+    f.u32("quantize.imatrix.entries_count", mark.entries);
+    f.u32("quantize.imatrix.chunks_count", mark.chunks);
 }
 
 /// So many weights in a word: `135M`, as the `gguf` package's `size_label` has it.
