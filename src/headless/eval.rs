@@ -1,5 +1,6 @@
 //! `paring eval`: accuracy of a checkpoint, or of what `run` and `export` wrote; how well a language model foretells text.
 
+use super::against::{Beside, Original};
 use super::out::{self, say};
 use super::{Exit, print_json, progress_line, setup};
 use crate::args::Eval;
@@ -25,10 +26,12 @@ pub fn run(args: &Eval, how: Calibration) -> Result<Exit> {
     if let Some(pattern) = &args.sparsity {
         model = setup::sparse(model, pattern)?;
     }
+    let original = args.against.as_deref().map(|spec| Original::open(spec, args, &model)).transpose()?;
     let text = takes_text(&model).then(|| text_options(args, model.info.context)).transpose()?;
     let data = match &text {
         Some(options) => {
-            setup::text(args.data.as_deref(), args.text.tokenizer.as_ref().unwrap_or(&args.model), options)?
+            let tokenizer = args.text.tokenizer.as_ref().unwrap_or(&args.model);
+            setup::text(args.data.as_deref(), tokenizer, original.as_ref().map(Original::spec), options)?
         }
         None => setup::data(args.data.as_deref(), &args.model, &model, args.limit)?,
     };
@@ -36,6 +39,7 @@ pub fn run(args: &Eval, how: Calibration) -> Result<Exit> {
     let ranges = setup::calibrate(&mut model, &args.model, args.calib.as_deref(), how)?;
     let compile = CompileOptions { as_stored: text.is_some(), ..CompileOptions::on(&opened) };
     let plan = Plan::of(&model, &compile)?;
+    let base = original.as_ref().map(|o| Plan::of(&o.model, &compile)).transpose()?.zip(original.as_ref());
     out::notes(&model.info.notes);
     // The outputs of one window of a large vocabulary have a hundred megabytes.
     let usual = if text.is_some() { 1 } else { BATCH };
@@ -43,63 +47,34 @@ pub fn run(args: &Eval, how: Calibration) -> Result<Exit> {
     let mut line = progress_line("evaluate");
     let mut progress = |done, total| line.show(done as u64, total as u64);
     let cancel = super::cancel_on_signals()?;
-    let run = eval::evaluate(&plan, &data, &model.info.preprocess, batch, &cancel, &mut progress);
+    let prep = &model.info.preprocess;
+    let run = match &base {
+        Some((plan_of, original)) => eval::against(plan_of, &plan, &data, prep, batch, &cancel, &mut progress)
+            .map(|found| (found.model.clone(), Some(Beside { found, original: *original, plan: plan_of }))),
+        None => eval::evaluate(&plan, &data, prep, batch, &cancel, &mut progress).map(|run| (run, None)),
+    };
     line.clear();
-    let run = match run {
+    let (run, beside) = match run {
         Err(eval::EvalError::Cancelled(_)) => return Err(super::Cancelled.into()),
         other => other?,
     };
     model.params.unchanged()?;
-    if let Some(options) = &text {
-        return told(args, &model, &plan, &data, options, &opened.words, &run);
+    if let Some(original) = &original {
+        original.model.params.unchanged()?;
     }
-    let (m, metric) = (&run.metrics, data.task().metric(&model.info));
-    out::notes(run.notes.iter().chain(&m.guess_warning()));
-    if args.json {
-        let mut out = json!({
-            "model": model.info.name,
-            "family": model.info.family.label(),
-            "data": data.card().name,
-            "device": opened.words,
-            "n": m.n,
-            "metric": metric.name,
-            "score": m.score,
-            "correct": m.correct(),
-            "top1": m.correct().map(|_| m.score),
-            "top5": m.other("top-5"),
-            "loss": m.loss,
-            "weight_bytes": plan.weight_bytes(),
-            "ranges": ranges,
-            "per_class": m.per_class(),
-        });
-        if args.logits > 0 {
-            let (x, _) = data.batch(0..args.logits.min(data.len()), &model.info.preprocess)?;
-            let logits: Vec<Vec<f32>> = plan.run(&x)?.to_device(&candle_core::Device::Cpu)?.to_vec2()?;
-            out["logits"] = json!(logits);
-        }
-        print_json(&out)?;
-        return Ok(Exit::Done);
+    let told = Told {
+        args,
+        model: &model,
+        plan: &plan,
+        data: &data,
+        device: &opened.words,
+        run: &run,
+        beside: beside.as_ref(),
+    };
+    match &text {
+        Some(options) => told.language(options),
+        None => told.classes(ranges.as_deref()),
     }
-    say!("model     {}  ({})", model.info.name, model.info.family.label())?;
-    say!("data      {}  {}", data.card().name, counted(m.n, "image"))?;
-    say!("device    {}", opened.words)?;
-    let counts = m.correct().map_or(String::new(), |correct| format!("  ({correct} of {})", m.n));
-    say!("{}  {}{counts}", left(&metric.name, 8), metric.value_words(m.score))?;
-    for r in &m.others {
-        say!("{}  {:.2} {}", left(&r.name, 8), r.score * r.scale, r.unit)?;
-    }
-    say!("loss      {:.5}", m.loss)?;
-    say!("weights   {:.3} MB stored", plan.weight_bytes() as f64 / 1e6)?;
-    if m.per_class().is_empty() {
-        return Ok(Exit::Done);
-    }
-    say!()?;
-    say!("class                 correct     of")?;
-    for (c, (right, total)) in m.per_class().iter().enumerate() {
-        let name = data.class_names().get(c).cloned().unwrap_or_else(|| c.to_string());
-        say!("{}  {right:>7}  {total:>5}", left(&clean(&name), 20))?;
-    }
-    Ok(Exit::Done)
 }
 
 /// How text becomes windows, as the flags say.
@@ -112,47 +87,118 @@ fn text_options(args: &Eval, context: Option<usize>) -> Result<TextOptions> {
     Ok(TextOptions { limit: args.limit, ..how.windows(context) })
 }
 
-/// Tells what a language model scores.
-fn told(
-    args: &Eval,
-    model: &Model,
-    plan: &Plan,
-    data: &Dataset,
-    options: &TextOptions,
-    device: &str,
-    run: &Scored,
-) -> Result<Exit> {
-    let beyond = model.info.context.filter(|most| options.targets() > *most).map(|most| {
-        format!("windows of {} tokens are longer than the {most} that the model was made for", options.window)
-    });
-    out::notes(run.notes.iter().chain(&beyond));
-    let (m, convention) = (&run.metrics, options.convention(data.begun_with()));
-    let tokens = m.n * options.targets();
-    if args.json {
-        print_json(&json!({
-            "model": model.info.name,
-            "family": model.info.family.label(),
-            "data": data.card().name,
-            "device": device,
-            "windows": m.n,
-            "tokens": tokens,
-            "nats_per_token": m.loss,
-            "standard_error": m.standard_error,
-            "perplexity": m.other(PERPLEXITY),
-            "next_token_accuracy": m.other(NEXT_TOKEN),
-            "convention": convention,
-            "weight_bytes": plan.weight_bytes(),
-        }))?;
-        return Ok(Exit::Done);
+/// What a pass found, to be told.
+struct Told<'a> {
+    args: &'a Eval,
+    model: &'a Model,
+    plan: &'a Plan,
+    data: &'a Dataset,
+    device: &'a str,
+    run: &'a Scored,
+    beside: Option<&'a Beside<'a>>,
+}
+
+impl Told<'_> {
+    /// Tells what a classifier scores; `ranges` is how static int8 layers found theirs.
+    fn classes(&self, ranges: Option<&str>) -> Result<Exit> {
+        let Told { model, plan, data, .. } = *self;
+        let (m, metric) = (&self.run.metrics, data.task().metric(&model.info));
+        out::notes(self.run.notes.iter().chain(&m.guess_warning()));
+        if self.args.json {
+            let mut out = json!({
+                "model": model.info.name,
+                "family": model.info.family.label(),
+                "data": data.card().name,
+                "device": self.device,
+                "n": m.n,
+                "metric": metric.name,
+                "score": m.score,
+                "correct": m.correct(),
+                "top1": m.correct().map(|_| m.score),
+                "top5": m.other("top-5"),
+                "loss": m.loss,
+                "weight_bytes": plan.weight_bytes(),
+                "ranges": ranges,
+                "per_class": m.per_class(),
+            });
+            if let Some(beside) = self.beside {
+                out["against"] = beside.classes();
+            }
+            if self.args.logits > 0 {
+                let (x, _) = data.batch(0..self.args.logits.min(data.len()), &model.info.preprocess)?;
+                let logits: Vec<Vec<f32>> = plan.run(&x)?.to_device(&candle_core::Device::Cpu)?.to_vec2()?;
+                out["logits"] = json!(logits);
+            }
+            print_json(&out)?;
+            return Ok(Exit::Done);
+        }
+        say!("model     {}  ({})", model.info.name, model.info.family.label())?;
+        say!("data      {}  {}", data.card().name, counted(m.n, "image"))?;
+        say!("device    {}", self.device)?;
+        let counts = m.correct().map_or(String::new(), |correct| format!("  ({correct} of {})", m.n));
+        say!("{}  {}{counts}", left(&metric.name, 8), metric.value_words(m.score))?;
+        for r in &m.others {
+            say!("{}  {:.2} {}", left(&r.name, 8), r.score * r.scale, r.unit)?;
+        }
+        say!("loss      {:.5}", m.loss)?;
+        say!("weights   {:.3} MB stored", plan.weight_bytes() as f64 / 1e6)?;
+        if let Some(beside) = self.beside {
+            beside.tell_classes()?;
+        }
+        if m.per_class().is_empty() {
+            return Ok(Exit::Done);
+        }
+        say!()?;
+        say!("class                 correct     of")?;
+        for (c, (right, total)) in m.per_class().iter().enumerate() {
+            let name = data.class_names().get(c).cloned().unwrap_or_else(|| c.to_string());
+            say!("{}  {right:>7}  {total:>5}", left(&clean(&name), 20))?;
+        }
+        Ok(Exit::Done)
     }
-    say!("model       {}  ({})", model.info.name, model.info.family.label())?;
-    say!("data        {}  {}, {tokens} tokens", data.card().name, counted(m.n, "window"))?;
-    say!("convention  {convention}")?;
-    say!("device      {device}")?;
-    let error = m.standard_error.map_or("–".to_owned(), |e| format!("{e:.5}"));
-    say!("nats/token  {:.5}  (standard error over windows {error})", m.loss)?;
-    say!("perplexity  {}", m.other(PERPLEXITY).map_or("–".to_owned(), |p| format!("{p:.4}")))?;
-    say!("next token  {:.2} % right", 100.0 * m.other(NEXT_TOKEN).unwrap_or_default())?;
-    say!("weights     {:.3} MB in the plan", plan.weight_bytes() as f64 / 1e6)?;
-    Ok(Exit::Done)
+
+    /// Tells what a language model scores.
+    fn language(&self, options: &TextOptions) -> Result<Exit> {
+        let Told { model, plan, data, device, .. } = *self;
+        let beyond = model.info.context.filter(|most| options.targets() > *most).map(|most| {
+            format!("windows of {} tokens are longer than the {most} that the model was made for", options.window)
+        });
+        out::notes(self.run.notes.iter().chain(&beyond));
+        let (m, convention) = (&self.run.metrics, options.convention(data.begun_with()));
+        let tokens = m.n * options.targets();
+        if self.args.json {
+            let mut out = json!({
+                "model": model.info.name,
+                "family": model.info.family.label(),
+                "data": data.card().name,
+                "device": device,
+                "windows": m.n,
+                "tokens": tokens,
+                "nats_per_token": m.loss,
+                "standard_error": m.standard_error,
+                "perplexity": m.other(PERPLEXITY),
+                "next_token_accuracy": m.other(NEXT_TOKEN),
+                "convention": convention,
+                "weight_bytes": plan.weight_bytes(),
+            });
+            if let Some(beside) = self.beside {
+                out["against"] = beside.language();
+            }
+            print_json(&out)?;
+            return Ok(Exit::Done);
+        }
+        say!("model       {}  ({})", model.info.name, model.info.family.label())?;
+        say!("data        {}  {}, {tokens} tokens", data.card().name, counted(m.n, "window"))?;
+        say!("convention  {convention}")?;
+        say!("device      {device}")?;
+        let error = m.standard_error.map_or("–".to_owned(), |e| format!("{e:.5}"));
+        say!("nats/token  {:.5}  (standard error over windows {error})", m.loss)?;
+        say!("perplexity  {}", m.other(PERPLEXITY).map_or("–".to_owned(), |p| format!("{p:.4}")))?;
+        say!("next token  {:.2} % right", 100.0 * m.other(NEXT_TOKEN).unwrap_or_default())?;
+        say!("weights     {:.3} MB in the plan", plan.weight_bytes() as f64 / 1e6)?;
+        if let Some(beside) = self.beside {
+            beside.tell_language()?;
+        }
+        Ok(Exit::Done)
+    }
 }
