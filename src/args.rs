@@ -241,6 +241,10 @@ pub struct Eval {
     /// How: minmax, percentile:99.99, entropy or mse.
     #[arg(long, value_name = "METHOD")]
     pub calibration: Option<String>,
+    /// Also how far the model is from this one, on the same data: KL divergence, agreement, paired differences. Named as the model itself, it is
+    /// that without --precision and --sparsity.
+    #[arg(long, value_name = "ORIGINAL")]
+    pub against: Option<String>,
     /// Also print the logits of the first N images (JSON only).
     #[arg(long, value_name = "N", default_value_t = 0)]
     pub logits: usize,

@@ -1,12 +1,13 @@
 //! `paring eval`: accuracy of a checkpoint, or of what `run` and `export` wrote; how well a language model foretells text.
 
+use super::against::{Beside, Original};
 use super::out::{self, say};
 use super::{Exit, print_json, progress_line, setup};
 use crate::args::Eval;
 use crate::config::text::{clean, left};
 use crate::data::{Dataset, TextOptions};
 use crate::eval;
-use crate::exec::{CompileOptions, Plan};
+use crate::exec::{Cancel, CompileOptions, Plan};
 use crate::host::compute::{classifies_text, takes_text};
 use crate::model::{ImatrixMark, Model};
 use crate::quant::Calibration;
@@ -28,11 +29,12 @@ pub fn run(args: &Eval, how: Calibration) -> Result<Exit> {
         model = setup::sparse(model, pattern)?;
     }
     let (rounded, imatrix) = setup::rounded(&mut model, args.imatrix.as_deref())?;
+    let original = args.against.as_deref().map(|spec| Original::open(spec, args, &model)).transpose()?;
     let text = takes_text(&model).then(|| text_options(args, model.info.context)).transpose()?;
     let (spec, tokenizer) = (args.data.as_deref(), args.text.tokenizer.as_ref().unwrap_or(&args.model));
     let texts = classifies_text(&model);
     let data = match &text {
-        Some(options) => setup::text(spec, tokenizer, options)?,
+        Some(options) => setup::text(spec, tokenizer, original.as_ref().map(Original::spec), options)?,
         None if texts => setup::classed(spec, tokenizer, &model, args.text.window, args.limit)?,
         None => setup::data(spec, &args.model, &model, args.limit)?,
     };
@@ -40,6 +42,7 @@ pub fn run(args: &Eval, how: Calibration) -> Result<Exit> {
     let ranges = setup::calibrate(&mut model, &args.model, args.calib.as_deref(), how)?;
     let compile = CompileOptions { as_stored: text.is_some(), ..CompileOptions::on(&opened) };
     let plan = Plan::of(&model, &compile)?;
+    let base = original.as_ref().map(|o| Plan::of(&o.model, &compile)).transpose()?.zip(original.as_ref());
     out::notes(model.info.notes.iter().chain(&rounded));
     // The outputs of one window of a large vocabulary have a hundred megabytes.
     let usual = match () {
@@ -51,64 +54,35 @@ pub fn run(args: &Eval, how: Calibration) -> Result<Exit> {
     let mut line = progress_line("evaluate");
     let mut progress = |done, total| line.show(done as u64, total as u64);
     let cancel = super::cancel_on_signals()?;
-    let run = eval::evaluate(&plan, &data, &model.info.preprocess, batch, &cancel, &mut progress);
+    let prep = &model.info.preprocess;
+    let run = match &base {
+        Some((plan_of, original)) => eval::against(plan_of, &plan, &data, prep, batch, &cancel, &mut progress)
+            .map(|found| (found.model.clone(), Some(Beside { found, original: *original, plan: plan_of }))),
+        None => eval::evaluate(&plan, &data, prep, batch, &cancel, &mut progress).map(|run| (run, None)),
+    };
     line.clear();
-    let run = match run {
+    let (run, beside) = match run {
         Err(eval::EvalError::Cancelled(_)) => return Err(super::Cancelled.into()),
         other => other?,
     };
     model.params.unchanged()?;
-    if let Some(options) = &text {
-        return told(args, &model, &plan, &data, options, (&opened.words, imatrix.as_ref()), &run);
+    if let Some(original) = &original {
+        original.model.params.unchanged()?;
     }
-    let (m, metric) = (&run.metrics, data.task().metric(&model.info));
-    out::notes(run.notes.iter().chain(&m.guess_warning()));
-    if args.json {
-        let mut out = json!({
-            "model": model.info.name,
-            "family": model.info.family.label(),
-            "data": data.card().name,
-            "device": opened.words,
-            "n": m.n,
-            "metric": metric.name,
-            "score": m.score,
-            "correct": m.correct(),
-            "top1": m.correct().map(|_| m.score),
-            "top5": m.other("top-5"),
-            "loss": m.loss,
-            "weight_bytes": plan.weight_bytes(),
-            "ranges": ranges,
-            "imatrix": imatrix,
-            "per_class": m.per_class(),
-        });
-        if args.logits > 0 {
-            let few = data.pick(&(0..args.logits.min(data.len())).collect::<Vec<_>>());
-            let logits: Vec<Vec<f32>> = eval::logits(&plan, &few, &model.info.preprocess, batch, &cancel)?.to_vec2()?;
-            out["logits"] = json!(logits);
-        }
-        print_json(&out)?;
-        return Ok(Exit::Done);
+    let told = Told {
+        args,
+        model: &model,
+        plan: &plan,
+        data: &data,
+        device: &opened.words,
+        run: &run,
+        imatrix: imatrix.as_ref(),
+        beside: beside.as_ref(),
+    };
+    match &text {
+        Some(options) => told.language(options),
+        None => told.classes(ranges.as_deref(), (batch, &cancel)),
     }
-    say!("model     {}  ({})", model.info.name, model.info.family.label())?;
-    say!("data      {}  {}", data.card().name, counted(m.n, if texts { "text" } else { "image" }))?;
-    say!("device    {}", opened.words)?;
-    let counts = m.correct().map_or(String::new(), |correct| format!("  ({correct} of {})", m.n));
-    say!("{}  {}{counts}", left(&metric.name, 8), metric.value_words(m.score))?;
-    for r in &m.others {
-        say!("{}  {:.2} {}", left(&r.name, 8), r.score * r.scale, r.unit)?;
-    }
-    say!("loss      {:.5}", m.loss)?;
-    say!("weights   {:.3} MB stored", plan.weight_bytes() as f64 / 1e6)?;
-    if m.per_class().is_empty() {
-        return Ok(Exit::Done);
-    }
-    say!()?;
-    say!("class                 correct     of")?;
-    for (c, (right, total)) in m.per_class().iter().enumerate() {
-        let name = data.class_names().get(c).cloned().unwrap_or_else(|| c.to_string());
-        say!("{}  {right:>7}  {total:>5}", left(&clean(&name), 20))?;
-    }
-    Ok(Exit::Done)
 }
 
 /// How text becomes windows, as the flags say.
@@ -121,48 +95,126 @@ fn text_options(args: &Eval, context: Option<usize>) -> Result<TextOptions> {
     Ok(TextOptions { limit: args.limit, ..how.windows(context) })
 }
 
-/// Tells what a language model scores.
-fn told(
-    args: &Eval,
-    model: &Model,
-    plan: &Plan,
-    data: &Dataset,
-    options: &TextOptions,
-    (device, imatrix): (&str, Option<&ImatrixMark>),
-    run: &Scored,
-) -> Result<Exit> {
-    let beyond = model.info.context.filter(|most| options.targets() > *most).map(|most| {
-        format!("windows of {} tokens are longer than the {most} that the model was made for", options.window)
-    });
-    out::notes(run.notes.iter().chain(&beyond));
-    let (m, convention) = (&run.metrics, options.convention(data.begun_with()));
-    let tokens = m.n * options.targets();
-    if args.json {
-        print_json(&json!({
-            "model": model.info.name,
-            "family": model.info.family.label(),
-            "data": data.card().name,
-            "device": device,
-            "windows": m.n,
-            "tokens": tokens,
-            "nats_per_token": m.loss,
-            "standard_error": m.standard_error,
-            "perplexity": m.other(PERPLEXITY),
-            "next_token_accuracy": m.other(NEXT_TOKEN),
-            "convention": convention,
-            "imatrix": imatrix,
-            "weight_bytes": plan.weight_bytes(),
-        }))?;
-        return Ok(Exit::Done);
+/// What a pass found, to be told.
+struct Told<'a> {
+    args: &'a Eval,
+    model: &'a Model,
+    plan: &'a Plan,
+    data: &'a Dataset,
+    device: &'a str,
+    run: &'a Scored,
+    imatrix: Option<&'a ImatrixMark>,
+    beside: Option<&'a Beside<'a>>,
+}
+
+impl Told<'_> {
+    /// What a classifier scores one by one.
+    fn item(&self) -> &'static str {
+        if classifies_text(self.model) { "text" } else { "image" }
     }
-    say!("model       {}  ({})", model.info.name, model.info.family.label())?;
-    say!("data        {}  {}, {tokens} tokens", data.card().name, counted(m.n, "window"))?;
-    say!("convention  {convention}")?;
-    say!("device      {device}")?;
-    let error = m.standard_error.map_or("–".to_owned(), |e| format!("{e:.5}"));
-    say!("nats/token  {:.5}  (standard error over windows {error})", m.loss)?;
-    say!("perplexity  {}", m.other(PERPLEXITY).map_or("–".to_owned(), |p| format!("{p:.4}")))?;
-    say!("next token  {:.2} % right", 100.0 * m.other(NEXT_TOKEN).unwrap_or_default())?;
-    say!("weights     {:.3} MB in the plan", plan.weight_bytes() as f64 / 1e6)?;
-    Ok(Exit::Done)
+
+    /// Tells what a classifier scores; `ranges` is how static int8 layers found theirs.
+    fn classes(&self, ranges: Option<&str>, (batch, cancel): (usize, &Cancel)) -> Result<Exit> {
+        let Told { model, plan, data, .. } = *self;
+        let (m, metric) = (&self.run.metrics, data.task().metric(&model.info));
+        out::notes(self.run.notes.iter().chain(&m.guess_warning()));
+        if self.args.json {
+            let mut out = json!({
+                "model": model.info.name,
+                "family": model.info.family.label(),
+                "data": data.card().name,
+                "device": self.device,
+                "n": m.n,
+                "metric": metric.name,
+                "score": m.score,
+                "correct": m.correct(),
+                "top1": m.correct().map(|_| m.score),
+                "top5": m.other("top-5"),
+                "loss": m.loss,
+                "weight_bytes": plan.weight_bytes(),
+                "ranges": ranges,
+                "imatrix": self.imatrix,
+                "per_class": m.per_class(),
+            });
+            if let Some(beside) = self.beside {
+                out["against"] = beside.classes(self.item());
+            }
+            if self.args.logits > 0 {
+                let few = data.pick(&(0..self.args.logits.min(data.len())).collect::<Vec<_>>());
+                let logits = eval::logits(plan, &few, &model.info.preprocess, batch, cancel)?;
+                out["logits"] = json!(logits.to_vec2::<f32>()?);
+            }
+            print_json(&out)?;
+            return Ok(Exit::Done);
+        }
+        say!("model     {}  ({})", model.info.name, model.info.family.label())?;
+        say!("data      {}  {}", data.card().name, counted(m.n, self.item()))?;
+        say!("device    {}", self.device)?;
+        let counts = m.correct().map_or(String::new(), |correct| format!("  ({correct} of {})", m.n));
+        say!("{}  {}{counts}", left(&metric.name, 8), metric.value_words(m.score))?;
+        for r in &m.others {
+            say!("{}  {:.2} {}", left(&r.name, 8), r.score * r.scale, r.unit)?;
+        }
+        say!("loss      {:.5}", m.loss)?;
+        say!("weights   {:.3} MB stored", plan.weight_bytes() as f64 / 1e6)?;
+        if let Some(beside) = self.beside {
+            beside.tell_classes(self.item())?;
+        }
+        if m.per_class().is_empty() {
+            return Ok(Exit::Done);
+        }
+        say!()?;
+        say!("class                 correct     of")?;
+        for (c, (right, total)) in m.per_class().iter().enumerate() {
+            let name = data.class_names().get(c).cloned().unwrap_or_else(|| c.to_string());
+            say!("{}  {right:>7}  {total:>5}", left(&clean(&name), 20))?;
+        }
+        Ok(Exit::Done)
+    }
+
+    /// Tells what a language model scores.
+    fn language(&self, options: &TextOptions) -> Result<Exit> {
+        let Told { model, plan, data, device, .. } = *self;
+        let beyond = model.info.context.filter(|most| options.targets() > *most).map(|most| {
+            format!("windows of {} tokens are longer than the {most} that the model was made for", options.window)
+        });
+        out::notes(self.run.notes.iter().chain(&beyond));
+        let (m, convention) = (&self.run.metrics, options.convention(data.begun_with()));
+        let tokens = m.n * options.targets();
+        if self.args.json {
+            let mut out = json!({
+                "model": model.info.name,
+                "family": model.info.family.label(),
+                "data": data.card().name,
+                "device": device,
+                "windows": m.n,
+                "tokens": tokens,
+                "nats_per_token": m.loss,
+                "standard_error": m.standard_error,
+                "perplexity": m.other(PERPLEXITY),
+                "next_token_accuracy": m.other(NEXT_TOKEN),
+                "convention": convention,
+                "imatrix": self.imatrix,
+                "weight_bytes": plan.weight_bytes(),
+            });
+            if let Some(beside) = self.beside {
+                out["against"] = beside.language();
+            }
+            print_json(&out)?;
+            return Ok(Exit::Done);
+        }
+        say!("model       {}  ({})", model.info.name, model.info.family.label())?;
+        say!("data        {}  {}, {tokens} tokens", data.card().name, counted(m.n, "window"))?;
+        say!("convention  {convention}")?;
+        say!("device      {device}")?;
+        let error = m.standard_error.map_or("–".to_owned(), |e| format!("{e:.5}"));
+        say!("nats/token  {:.5}  (standard error over windows {error})", m.loss)?;
+        say!("perplexity  {}", m.other(PERPLEXITY).map_or("–".to_owned(), |p| format!("{p:.4}")))?;
+        say!("next token  {:.2} % right", 100.0 * m.other(NEXT_TOKEN).unwrap_or_default())?;
+        say!("weights     {:.3} MB in the plan", plan.weight_bytes() as f64 / 1e6)?;
+        if let Some(beside) = self.beside {
+            beside.tell_language()?;
+        }
+        Ok(Exit::Done)
+    }
 }

@@ -3,6 +3,7 @@
 //! Invariants: standard output carries data only, once, at the end (a text that a model writes as it comes); a headless run looks at the evaluation data for
 //! verdicts alone, and drives a host through the same frames as a screen.
 
+pub mod against;
 pub mod convert;
 pub mod demo;
 pub mod eval;

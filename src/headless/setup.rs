@@ -118,13 +118,29 @@ pub fn targets(word: &str) -> std::result::Result<Counted, String> {
     word.parse().map_err(|e: String| format!("--targets: {e}; hint: {hint}"))
 }
 
-/// Opens a language model's text, with the tokenizer that comes with the model.
-pub fn text(spec: Option<&str>, model_spec: &str, options: &TextOptions) -> Result<Dataset> {
+/// Opens a language model's text, with the tokenizer that comes with the model; `original` is one that the same text is given to, whose
+/// tokenizer serves where the model has none.
+///
+/// # Errors
+/// What cannot be opened; text that the two cut into other tokens.
+pub fn text(spec: Option<&str>, model_spec: &str, original: Option<&str>, options: &TextOptions) -> Result<Dataset> {
     let Some(spec) = spec else {
         bail!("no text given; hint: --data with a file of plain text, or of token ids (`.u16`)");
     };
-    let tokenizer = vocabulary(model_spec, std::iter::once(spec))?;
-    Ok(data::text(spec, tokenizer.as_ref(), options)?)
+    let of = |model: &str| vocabulary(model, std::iter::once(spec));
+    let own = of(model_spec)?;
+    let other = original.filter(|o| *o != model_spec).map(of).transpose()?.flatten();
+    let data = data::text(spec, own.as_ref().or(other.as_ref()), options)?;
+    if let (Some(_), Some(other), Some(original)) = (&own, &other, original) {
+        let there = data::text(spec, Some(other), options)?;
+        if there.len() != data.len() || there.seen(0..there.len()) != data.seen(0..data.len()) {
+            bail!(
+                "`{model_spec}` and `{original}` cut `{spec}` into other tokens, so that their logits are of unlike tokens; hint: \
+                 an original with the same vocabulary"
+            );
+        }
+    }
+    Ok(data)
 }
 
 /// Opens texts with classes for a model that classifies such, with the tokenizer at `tokenizer`; texts are no longer than `window` tokens.

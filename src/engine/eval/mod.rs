@@ -3,6 +3,7 @@
 //! Not here: latency (`profile`). Invariants: every image of the set is counted exactly once, in order; an output that is
 //! not a number is an error, never a wrong class.
 
+mod against;
 mod error;
 mod generate;
 mod margin;
@@ -10,6 +11,7 @@ mod run;
 mod trial;
 mod views;
 
+pub use against::{Against, against};
 pub use error::{EvalError, Result};
 pub use generate::{Sampler, Sampling, Written, generate};
 pub use margin::Margins;
@@ -17,6 +19,8 @@ pub use run::{evaluate, logits, score_with};
 pub use trial::{Correction, Model as TrialModel, Outcome as TrialOutcome, TrialOptions, Trials, ViewFacts};
 pub use views::Disturbance;
 
-pub use crate::task::{Metric, Metrics, Paired, Scored, cross_entropy, from_counts, kl, paired, wilson};
+pub use crate::task::{
+    Divergence, Estimate, Metric, Metrics, Paired, Scored, cross_entropy, from_counts, kl, paired, wilson,
+};
 
 use run::for_batches;

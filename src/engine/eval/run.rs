@@ -9,17 +9,17 @@ use candle_core::{Device, Tensor};
 use std::sync::mpsc;
 
 /// Runs a model on fewer images at a time once its device has run out of memory.
-struct Sparing<F> {
-    model: F,
+pub(super) struct Sparing<F> {
+    pub(super) model: F,
     /// The largest batch that is tried.
-    most: usize,
+    pub(super) most: usize,
 }
 
 impl<F, E: Into<EvalError>> Sparing<F>
 where
     F: FnMut(&Tensor) -> Result<Tensor, E>,
 {
-    fn run(&mut self, x: &Tensor) -> Result<Tensor> {
+    pub(super) fn run(&mut self, x: &Tensor) -> Result<Tensor> {
         let images = x.dim(0)?;
         let (mut parts, mut done) = (Vec::new(), 0);
         while done < images {
@@ -80,7 +80,7 @@ pub fn logits(plan: &Plan, data: &Dataset, prep: &Preprocess, batch: usize, canc
     Ok(all.index_select(&Tensor::new(back, &Device::Cpu)?, 0)?)
 }
 
-fn on(plan: &Plan) -> impl FnMut(&Tensor) -> Result<Tensor, ExecError> {
+pub(super) fn on(plan: &Plan) -> impl FnMut(&Tensor) -> Result<Tensor, ExecError> {
     let mut session = plan.session();
     move |x| session.run(x)
 }

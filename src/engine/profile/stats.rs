@@ -6,6 +6,7 @@
 //! Communication Systems*, 2010, theorem 2.1).
 
 use super::{Doubt, LatencyStats, LayerRow, Load, Ratio};
+use crate::task::quantile;
 use std::collections::HashMap;
 use std::time::Duration;
 
@@ -165,13 +166,6 @@ pub(super) fn median_interval(sorted: &[f64], level: f64) -> (f64, f64, f64) {
         }
     }
     (sorted[k - 1], sorted[n - k], (1.0 - missed).max(0.0))
-}
-
-/// Linear interpolation between closest ranks (numpy's default) in sorted samples.
-fn quantile(sorted: &[f64], q: f64) -> f64 {
-    let at = q * (sorted.len() - 1) as f64;
-    let (lo, hi) = (at.floor() as usize, at.ceil() as usize);
-    sorted[lo] + (sorted[hi] - sorted[lo]) * (at - lo as f64)
 }
 
 /// Marks rows that stand out among rows of the same shape and kernel, which must take about the same time. At least three

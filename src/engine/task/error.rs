@@ -14,6 +14,11 @@ pub enum TaskError {
         "logits of shape {found:?} for {images} images of {classes} classes; hint: the model was trained for other data"
     )]
     Shape { found: Vec<usize>, images: usize, classes: usize },
+    #[error(
+        "outputs of shape {found:?} beside an original's of {original:?}; hint: an original with the same vocabulary, or the \
+         same classes"
+    )]
+    Unlike { original: Vec<usize>, found: Vec<usize> },
     #[error("label `{label}` for a model of {classes} classes; hint: the model was trained for other data")]
     Label { label: u32, classes: usize },
     #[error("the data has no targets that this task scores against; hint: give data made for the model's task")]

@@ -4,16 +4,20 @@
 //! A [`Task`] is known to the data it is about ([`crate::data::Dataset::task`]): whoever evaluates, tries, scans or repairs
 //! asks it and nothing else. Scores are of single items and better the higher; the mean over a set, in the words and unit of
 //! a [`Metric`], is what budgets limit, forecasts foretell and verdicts measure. Here: the definition, classification ([`Classify`]) and next
-//! tokens ([`NextToken`]), paired statistics. Not here: batches (`data`), passes over a set (`eval`).
+//! tokens ([`NextToken`]), paired statistics, distances between two models' outputs ([`Divergence`]). Not here: batches (`data`), passes over a set (`eval`).
 
+mod bootstrap;
 mod classify;
+mod divergence;
 mod error;
 mod language;
 mod metrics;
 mod paired;
 mod targets;
 
+pub use bootstrap::{Estimate, RESAMPLES, quantile};
 pub use classify::{Classify, cross_entropy, kl};
+pub use divergence::{Divergence, Divergences};
 pub use error::TaskError;
 pub use language::{NEXT_TOKEN, NextToken, PERPLEXITY};
 pub use metrics::{Classes, Metric, Metrics, Paired, Reading, wilson};

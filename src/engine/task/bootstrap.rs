@@ -1,0 +1,91 @@
+//! How far a mean would move with other items of the same kind: the percentile bootstrap, for figures whose distribution nobody knows.
+//!
+//! Not here: intervals of shares and of paired answers (`metrics`, `paired`), which have formulas of their own.
+
+use rand_chacha::ChaCha8Rng;
+use rand_chacha::rand_core::{RngCore, SeedableRng};
+use rayon::prelude::*;
+use serde::{Deserialize, Serialize};
+
+/// Resamples that an interval is made of.
+pub const RESAMPLES: usize = 2000;
+
+/// What they are drawn by: the same values always have the same interval.
+const SEED: u64 = 0x5eed;
+
+/// A mean with its 95 % interval.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
+pub struct Estimate {
+    pub value: f64,
+    /// `None` where one item does not tell how far others are from it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub range: Option<(f64, f64)>,
+}
+
+impl Estimate {
+    /// The mean of `values` (0 of none), and from the 2.5th to the 97.5th percentile of the means of [`RESAMPLES`] samples of as many,
+    /// drawn from them with replacement (B. Efron, *The Annals of Statistics* 7:1-26, 1979). With few values the interval is too narrow:
+    /// of ten that are normal it holds the true mean 90 times in 100.
+    pub fn of(values: &[f64]) -> Estimate {
+        let n = values.len();
+        let value = values.iter().sum::<f64>() / n.max(1) as f64;
+        if n < 2 {
+            return Estimate { value, range: None };
+        }
+        let base = ChaCha8Rng::seed_from_u64(SEED);
+        let resample = |stream: usize| {
+            let mut rng = base.clone();
+            rng.set_stream(stream as u64);
+            // A draw below n by its high bits (Lemire 2019, without rejection): off by n / 2^64.
+            let draw = |rng: &mut ChaCha8Rng| ((u128::from(rng.next_u64()) * n as u128) >> 64) as usize;
+            (0..n).map(|_| values[draw(&mut rng)]).sum::<f64>() / n as f64
+        };
+        let mut means: Vec<f64> = (0..RESAMPLES).into_par_iter().map(resample).collect();
+        means.sort_by(f64::total_cmp);
+        Estimate { value, range: Some((quantile(&means, 0.025), quantile(&means, 0.975))) }
+    }
+
+    /// After `f`, which rises everywhere.
+    pub fn map(self, f: impl Fn(f64) -> f64) -> Estimate {
+        Estimate { value: f(self.value), range: self.range.map(|(low, high)| (f(low), f(high))) }
+    }
+}
+
+/// Linear interpolation between closest ranks (numpy's default) in sorted values; not a number for none.
+pub fn quantile(sorted: &[f64], q: f64) -> f64 {
+    let Some(last) = sorted.len().checked_sub(1) else { return f64::NAN };
+    let at = q * last as f64;
+    let (lo, hi) = (at.floor() as usize, at.ceil() as usize);
+    sorted[lo] + (sorted[hi] - sorted[lo]) * (at - lo as f64)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn intervals_are_those_of_the_known_distribution() {
+        // The mean of two draws of 0 and 1 is 0, ½ or 1 with ¼, ½ and ¼.
+        assert_eq!(Estimate::of(&[0.0, 1.0]), Estimate { value: 0.5, range: Some((0.0, 1.0)) });
+        // Of a hundred values, 30 of them 1, it is Bin(100, 0.3) / 100: from 0.21 to 0.39.
+        let shares: Vec<f64> = (0..100).map(|i| f64::from(u8::from(i % 10 < 3))).collect();
+        let Estimate { value, range: Some((low, high)) } = Estimate::of(&shares) else { panic!("an interval") };
+        assert!((value - 0.3).abs() < 1e-12 && (low - 0.21).abs() < 0.0101 && (high - 0.39).abs() < 0.0101);
+        // Of 400 values it is nearly normal: their deviation divided by 20, 1.96 times.
+        let many: Vec<f64> = (0..400).map(|i| f64::from(i * 7919 % 400) / 400.0).collect();
+        let half = 1.96 * (1.0f64 / 12.0).sqrt() / 20.0;
+        let (low, high) = Estimate::of(&many).range.unwrap();
+        assert!((high - low - 2.0 * half).abs() < 0.06 * half, "{low} {high} {half}");
+    }
+
+    #[test]
+    fn the_same_values_have_the_same_interval_and_one_has_none() {
+        let values: Vec<f64> = (0..33).map(|i| f64::from(i * i)).collect();
+        assert_eq!(Estimate::of(&values), Estimate::of(&values));
+        assert_eq!(Estimate::of(&[3.0]), Estimate { value: 3.0, range: None });
+        assert_eq!(Estimate::of(&[]), Estimate::default());
+        assert_eq!(Estimate::of(&[2.0; 9]).range, Some((2.0, 2.0)));
+        let ratio = Estimate { value: 0.0, range: Some((-1.0, 1.0)) }.map(f64::exp);
+        assert_eq!((ratio.value, ratio.range), (1.0, Some(((-1f64).exp(), 1f64.exp()))));
+    }
+}
