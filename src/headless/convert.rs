@@ -24,7 +24,7 @@ pub fn run(args: &Convert, how: Calibration) -> Result<Exit> {
     files::target(&args.out).map_err(|e| unwritable(&args.out, &e))?;
     setup::keep_source(&args.model, &args.out)?;
     let mut model = setup::model(&args.model, &args.on, args.precision.as_deref())?;
-    let ranges = setup::calibrate(&mut model, &args.model, args.calib.as_deref(), how)?;
+    let ranges = setup::calibrate(&mut model, (&args.model, &args.model), args.calib.as_deref(), how)?;
     out::notes(model.info.notes.iter().chain(&ranges));
     let manifest = Manifest { original: Some(model.info.hash.clone()), ..Manifest::default() };
     let written = formats::write(&args.out, &model, &manifest, format)?;
