@@ -114,7 +114,8 @@ pub enum Cmd {
 #[derive(Debug, Clone, Default, Args)]
 pub struct On {
     /// The family, where names and shapes do not tell: cifar-resnet, resnet,
-    /// vgg, mobilenet-v2, mobilenet-v3, efficientnet, convnext, torch-vit, vit, swin, swin-v2, llama, gemma, gpt2.
+    /// vgg, mobilenet-v2, mobilenet-v3, efficientnet, convnext, torch-vit, vit, swin, swin-v2, llama, gemma, gpt2, bert,
+    /// modernbert.
     #[arg(long, value_name = "FAMILY")]
     pub arch: Option<String>,
     /// auto, cpu or cuda:N.

@@ -255,6 +255,12 @@ fn texts_are_scored_whatever_their_lengths_and_their_order() {
     let (found, said) =
         rig.json(&["eval", &fixture("bert"), "--data", &table, "--window", "5", "--limit", "4", "--precision", "int8"]);
     assert!(found["n"].as_u64() == Some(4) && said.contains("longer than 5 tokens"), "{said}");
+    // Static ranges are found on texts as well.
+    let of = ["eval", &fixture("modernbert"), "--data", &table, "--precision", "int8-static"];
+    let (found, _) = rig.json(&[&of[..], &["--calib", &fixture("texts.jsonl"), "--calibration", "minmax"]].concat());
+    assert!(found["ranges"].as_str().unwrap().ends_with("on 8 texts of texts.jsonl"), "{found}");
+    let (code, _, said) = rig.paring(&of);
+    assert!(code == Some(1) && said.contains("--calib"), "{said}");
 }
 
 #[test]
@@ -362,6 +368,23 @@ fn data_that_is_none_says_why() {
     assert!(code == Some(1) && said.contains("no texts given"), "{said}");
     let (code, _, said) = rig.paring(&["eval", &model, "--data", "synthetic:eval"]);
     assert!(code == Some(1) && said.contains("no data at"), "{said}");
-    let (code, _, said) = rig.paring(&["convert", &model, "--out", &rig.path("x.gguf")]);
-    assert!(code == Some(1) && !said.contains("panicked"), "{said}");
+}
+
+#[test]
+fn other_formats_hold_the_same_network_or_are_refused() {
+    let (rig, texts) = (Rig::new(), fixture("texts.jsonl"));
+    let logits = |model: &str, tokenizer: &str| {
+        let eval = ["eval", model, "--tokenizer", tokenizer, "--data", &texts, "--logits", "8"];
+        rig.json(&eval).0["logits"].as_array().unwrap().iter().flat_map(floats).collect::<Vec<f32>>()
+    };
+    for name in ["bert", "distilbert"] {
+        let (model, onnx) = (fixture(name), rig.path(&format!("{name}.onnx")));
+        rig.json(&["convert", &model, "--out", &onnx]);
+        assert!(apart(&logits(&onnx, &model), &logits(&model, &model)) < 1e-5, "{name}");
+    }
+    for (name, to, words) in [("modernbert", "x.onnx", "rotary positions"), ("bert", "x.gguf", "only language models")]
+    {
+        let (code, _, said) = rig.paring(&["convert", &fixture(name), "--out", &rig.path(to)]);
+        assert!(code == Some(1) && said.contains(words), "{said}");
+    }
 }

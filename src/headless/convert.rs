@@ -28,7 +28,7 @@ pub fn run(args: &Convert, how: Calibration) -> Result<Exit> {
     }
     let mut model = setup::model(&args.model, &args.on, args.precision.as_deref())?;
     let (rounded, imatrix) = setup::rounded(&mut model, args.imatrix.as_deref())?;
-    let ranges = setup::calibrate(&mut model, &args.model, args.calib.as_deref(), how)?;
+    let ranges = setup::calibrate(&mut model, (&args.model, &args.model), args.calib.as_deref(), how)?;
     out::notes(model.info.notes.iter().chain(&rounded).chain(&ranges));
     let recipe = imatrix.as_ref().map_or(serde_json::Value::Null, |mark| json!({ "imatrix": mark }));
     let manifest = Manifest { recipe, original: Some(model.info.hash.clone()), ..Manifest::default() };

@@ -39,7 +39,7 @@ pub fn run(args: &Eval, how: Calibration) -> Result<Exit> {
         None => setup::data(spec, &args.model, &model, args.limit)?,
     };
     let opened = setup::device(&args.on)?;
-    let ranges = setup::calibrate(&mut model, &args.model, args.calib.as_deref(), how)?;
+    let ranges = setup::calibrate(&mut model, (&args.model, tokenizer), args.calib.as_deref(), how)?;
     let compile = CompileOptions { as_stored: text.is_some(), ..CompileOptions::on(&opened) };
     let plan = Plan::of(&model, &compile)?;
     let base = original.as_ref().map(|o| Plan::of(&o.model, &compile)).transpose()?.zip(original.as_ref());

@@ -78,6 +78,6 @@ fn calibration(args: &Imatrix, model: &Model) -> Result<(Dataset, Option<usize>)
     // All tokens of a window are seen.
     let how = Opening { window: args.window, targets: Counted::Next, ..Opening::default() };
     let options = TextOptions { limit: args.limit, ..how.windows(model.info.context) };
-    let data = setup::text(Some(&args.calib), args.tokenizer.as_ref().unwrap_or(&args.model), &options)?;
+    let data = setup::text(Some(&args.calib), args.tokenizer.as_ref().unwrap_or(&args.model), None, &options)?;
     Ok((data, Some(options.targets())))
 }

@@ -199,27 +199,38 @@ const RANGE_IMAGES: usize = 512;
 const RANGE_BATCH: usize = 32;
 
 /// Finds the input ranges of static int8 layers that have none, from `calib` (for a bundled model the synthetic
-/// calibration set). Returns in words how, where there was something to find.
-pub fn calibrate(model: &mut Model, spec: &str, calib: Option<&str>, how: Calibration) -> Result<Option<String>> {
+/// calibration set), texts by the tokenizer at `tokenizer`. Returns in words how, where there was something to find.
+pub fn calibrate(
+    model: &mut Model,
+    (spec, tokenizer): (&str, &str),
+    calib: Option<&str>,
+    how: Calibration,
+) -> Result<Option<String>> {
     let layers = quant::static_layers(&model.graph, &model.precision);
     if layers.iter().all(|l| model.precision.inputs.contains_key(l)) {
         return Ok(None);
     }
-    if takes_text(model) || classifies_text(model) {
+    if takes_text(model) {
         bail!("int8-static finds no ranges on text yet; hint: another --precision");
     }
     let calib = match calib {
         Some(c) => c,
         None if spec.starts_with("demo:") => "synthetic:calib",
-        None => bail!("int8-static needs images to find its ranges with; hint: --calib with training images"),
+        None => bail!("int8-static needs data to find its ranges with; hint: --calib with training images, or texts"),
     };
-    let set = data::open(calib, 0)?.take(RANGE_IMAGES);
+    let (set, what) = match classifies_text(model) {
+        true => (classed(Some(calib), tokenizer, model, None, RANGE_IMAGES)?, "text"),
+        false => (data::open(calib, 0)?.take(RANGE_IMAGES), "image"),
+    };
+    let parts = set.parts(&(0..set.len()).collect::<Vec<_>>(), RANGE_BATCH);
     let prep = model.info.preprocess.clone();
     recover::calibrate(model, how, &mut |i| -> Result<_> {
-        let (from, to) = (i * RANGE_BATCH, ((i + 1) * RANGE_BATCH).min(set.len()));
-        Ok(if from < to { Some(set.batch(from..to, &prep)?.0) } else { None })
+        Ok(match parts.get(i) {
+            Some(picks) => Some(set.batch(picks, &prep)?.0),
+            None => None,
+        })
     })?;
-    Ok(Some(format!("{} on {} of {}", how.label(), counted(set.len(), "image"), set.card().name)))
+    Ok(Some(format!("{} on {} of {}", how.label(), counted(set.len(), what), set.card().name)))
 }
 
 /// As [`calibrate`] for timings alone, which do not depend on the ranges: seeded noise takes the place of what is calibrated on.

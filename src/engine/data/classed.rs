@@ -15,8 +15,9 @@ use serde_json::{Map, Value};
 use std::path::Path;
 use std::sync::Arc;
 
-/// Largest file.
+/// Largest file, and largest text in it: tokenizing keeps some hundred bytes for each byte of one.
 const MAX_BYTES: u64 = 256 << 20;
+const MAX_TEXT: usize = 1 << 20;
 
 /// What a text and its class are called.
 const TEXT: [&str; 2] = ["text", "sentence"];
@@ -105,6 +106,14 @@ pub fn classed(
 /// Text and class of every row, or which is none and why.
 type Rows = Result<Vec<(String, u32)>, String>;
 
+/// A text of the file.
+fn text_of(text: &str, line: usize) -> Result<String, String> {
+    match text.len() {
+        0..=MAX_TEXT => Ok(text.to_owned()),
+        n => Err(format!("line {line} has a text of {n} bytes, and one may have {MAX_TEXT}")),
+    }
+}
+
 /// A class as a file has it: a whole number.
 fn class(label: Option<u64>, said: &str, line: usize) -> Result<u32, String> {
     match label.filter(|l| *l < MAX_CLASSES as u64) {
@@ -126,7 +135,7 @@ fn lines(content: &str) -> Rows {
             return Err(format!("line {line} has no `text` (it has {})", keys.join(", ")));
         };
         let label = object.get(LABEL).ok_or_else(|| format!("line {line} has no `{LABEL}`"))?;
-        rows.push((words.clone(), class(label.as_u64(), &label.to_string(), line)?));
+        rows.push((text_of(words, line)?, class(label.as_u64(), &label.to_string(), line)?));
     }
     Ok(rows)
 }
@@ -145,7 +154,7 @@ fn table(content: &str, delimiter: u8) -> Rows {
         let record = record.map_err(failed)?;
         let line = record.position().map_or(0, |p| p.line() as usize);
         let (words, said) = (record.get(text).unwrap_or_default(), record.get(label).unwrap_or_default().trim());
-        rows.push((words.to_owned(), class(said.parse().ok(), said, line)?));
+        rows.push((text_of(words, line)?, class(said.parse().ok(), said, line)?));
     }
     Ok(rows)
 }
@@ -211,5 +220,8 @@ mod tests {
         assert!(words(table("text,b\n1,2\n", b',')).contains("no column `label`"));
         assert!(words(table("text,label\na,b\n", b',')).contains("line 2"));
         assert!(table("text,label\na\n", b',').is_err());
+        let long = |n: usize| format!("text,label\n{},1\n", "a".repeat(n));
+        assert!(table(&long(MAX_TEXT), b',').is_ok());
+        assert!(words(table(&long(MAX_TEXT + 1), b',')).contains("1048577 bytes"));
     }
 }

@@ -1,4 +1,4 @@
-//! Data sets and preprocessing, windows of text, and the synthetic demo set.
+//! Data sets and preprocessing, windows of text, texts with classes, and the synthetic demo set.
 //!
 //! A [`Dataset`] is an immutable, cheaply cloned list of labelled images; [`Dataset::batch`] turns some of them into a
 //! network's input. Not here: metrics (`eval`). Invariants: image `i` is the same image for as long as the set is open;

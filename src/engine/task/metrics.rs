@@ -235,8 +235,8 @@ impl Metrics {
     pub fn guess_warning(&self) -> Option<String> {
         let chance = self.guesses()?;
         Some(format!(
-            "top-1 of {:.1} % is no better than always naming one class ({:.1} %): check --mean and --std, and the order of \
-             the labels",
+            "top-1 of {:.1} % is no better than always naming one class ({:.1} %): check the order of the labels, and for \
+             images --mean and --std",
             100.0 * self.score,
             100.0 * chance
         ))

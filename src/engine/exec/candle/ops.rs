@@ -387,7 +387,7 @@ fn attention(q: &Tensor, k: &Tensor, v: &Tensor, a: &Attention, scale: f64, mask
     }
     let most = a.most.unwrap_or(all);
     // The last token alone may see everything.
-    let local = a.reach.filter(|reach| all > reach + 1);
+    let local = a.reach.filter(|reach| all > reach.saturating_add(1));
     if a.causal && (t > 1 || most < all) || local.is_some() {
         let seen = |row: usize, j: usize| match local {
             Some(reach) => row.abs_diff(j) <= reach,

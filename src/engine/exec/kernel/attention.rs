@@ -454,7 +454,7 @@ mod tests {
                 assert_eq!(first.get_or_insert_with(|| out.clone()), &out);
             }
             let got = first.unwrap_or_default();
-            for (r, head) in [(0, 0), (1, 1), (57, 0), (200, 1), (332, 1)] {
+            for (r, head) in [(0usize, 0), (1, 1), (57, 0), (200, 1), (332, 1)] {
                 let at = |i: usize, token: usize, col: usize| f64::from(all[i][(a.tokens + token) * widths[i] + col]);
                 let seen = r.saturating_sub(reach)..(r + reach + 1).min(a.tokens);
                 let dot =

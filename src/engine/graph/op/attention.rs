@@ -231,3 +231,26 @@ impl Facts for Attention {
         self.heads = kept(mask) * self.group;
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_token_sees_both_sides_or_what_came_before() {
+        let local = Attention { reach: Some(2), ..Attention::plain(2, 4, 4, false, 0.5) };
+        let shape = |a: &Attention| a.shape(&[&[9, 8][..]; 3]);
+        assert_eq!(shape(&local), Ok(vec![9, 8]));
+        assert_eq!((local.describe(), local.is_plain()), (Some("attention 2h ±2".into()), false));
+        for bad in [
+            Attention { causal: true, ..local.clone() },
+            Attention { most: Some(3), ..local.clone() },
+            Attention { bias: PositionBias::Full { tokens: 9 }, ..local.clone() },
+        ] {
+            assert!(shape(&bad).is_err(), "{bad:?}");
+        }
+        let text = serde_json::to_string(&local).unwrap();
+        assert_eq!(serde_json::from_str::<Attention>(&text).unwrap(), local);
+        assert!(!serde_json::to_string(&Attention::plain(2, 4, 4, false, 0.5)).unwrap().contains("reach"));
+    }
+}

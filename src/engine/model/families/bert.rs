@@ -25,8 +25,6 @@ pub struct BertSpec {
     pub positions: usize,
     /// Of every norm.
     pub eps: f64,
-    /// Kinds of tokens that the file has vectors of; 0: it knows none.
-    pub types: usize,
     /// After the layer that the first token goes through before the classifier.
     pub pool: Activation,
     pub classes: usize,
@@ -120,7 +118,6 @@ pub(super) fn read(r: &Reader) -> Result<FamilySpec> {
         act: act.unwrap_or(Activation::GeluErf),
         positions: r.out("positions.weight")?,
         eps: if distil { 1e-12 } else { r.sidecar.eps()?.unwrap_or(1e-12) },
-        types: if r.has("types.weight") { r.out("types.weight")? } else { 0 },
         pool: if distil { Activation::Relu } else { Activation::Tanh },
         classes,
     }))

@@ -412,7 +412,12 @@ impl Writer<'_> {
                 self.concat(&parts, 1)
             }
             Op::AddPositions(op::AddPositions { shorter: true, .. }) => {
-                return Err(unwritten(node, "positions of shorter sequences"));
+                let all = self.param(node, ParamRole::Embedding)?;
+                let shape = self.op("Shape", &[first], vec![]);
+                let tokens = self.slice(&shape, 0, 1, 2);
+                let [from, axis] = [0, 1].map(|v| self.integers(&[v]));
+                let p = self.op("Slice", &[&all, &from, &tokens, &axis], vec![]);
+                self.op("Add", &[first, &p], vec![])
             }
             Op::AddPositions(_) => {
                 let p = self.param(node, ParamRole::Embedding)?;
