@@ -121,7 +121,7 @@ fn what_cannot_be_rounded_by_importance_says_why() {
     strange.tensors.insert("something.weight".to_owned(), squares);
     let path = rig.path("strange.gguf");
     strange.write(Path::new(&path)).expect("written");
-    convert("q4_0", &path, "knows none of the weights, such as `token_embd.weight`");
+    convert("q4_0", &path, "knows none of the weights, such as `blk.0.attn_q.weight`");
     assert!(!Path::new(out).exists());
 
     refused(&["imatrix", &model, "--window", "13", "--calib", &calib, "--out", &model], "is not replaced");

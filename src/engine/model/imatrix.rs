@@ -346,11 +346,11 @@ mod tests {
     fn weights_are_rounded_by_the_names_of_llama_cpp_and_others_are_told() {
         let mut model = load(&fixture("../language/llama"), &LoadOptions::default()).unwrap();
         let names = names(&model.graph);
-        assert_eq!(names["model.layers.0.self_attn.q_proj.weight"], "blk.0.attn_q.weight");
-        let (own, theirs) = ("model.layers.0.self_attn.q_proj", "blk.0.attn_q.weight");
-        let columns = model.params.get("model.layers.0.self_attn.q_proj.weight").unwrap().shape()[1];
+        assert_eq!(names["layers.0.self_attn.q_proj.weight"], "blk.0.attn_q.weight");
+        let (own, theirs) = ("layers.0.self_attn.q_proj", "blk.0.attn_q.weight");
+        let columns = model.params.get("layers.0.self_attn.q_proj.weight").unwrap().shape()[1];
         let block = Block::Q4_0;
-        for node in [own, "model.layers.0.self_attn.k_proj"] {
+        for node in [own, "layers.0.self_attn.k_proj"] {
             model.precision.set(node, Precision::Block(block));
         }
         let sums: Vec<f32> = (0..columns).map(|i| if i % 5 == 0 { 900.0 } else { 1.0 }).collect();

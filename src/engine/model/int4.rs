@@ -48,6 +48,16 @@ impl Int4 {
         out
     }
 
+    /// Rows of `codes` (-7..=7, row-major) with their scales. `None` as for [`Int4::from_parts`].
+    pub fn of_codes(rows: usize, cols: usize, group: Option<usize>, codes: &[i8], scales: Vec<f32>) -> Option<Int4> {
+        if cols == 0 || rows.checked_mul(cols) != Some(codes.len()) || codes.iter().any(|q| !(-7..=7).contains(q)) {
+            return None;
+        }
+        let half = |q: Option<&i8>| q.map_or(8, |q| (q + 8).cast_unsigned());
+        let pack = |row: &[i8]| row.chunks(2).map(|two| half(two.first()) | half(two.get(1)) << 4).collect::<Vec<u8>>();
+        Int4::from_parts(rows, cols, group, codes.chunks_exact(cols).flat_map(pack).collect(), scales)
+    }
+
     /// From what a file holds. `None` unless counts agree, every code is one that [`Int4::quantize`] writes and every
     /// scale is finite and not negative.
     pub fn from_parts(
@@ -118,7 +128,10 @@ mod tests {
                     }
                 }
                 let again = Int4::from_parts(rows, cols, group, q.packed.clone(), q.scales.clone());
-                assert_eq!(again, Some(q));
+                assert_eq!(again.as_ref(), Some(&q));
+                let codes: Vec<i8> = (0..rows).flat_map(|r| q.codes(r)).collect();
+                assert_eq!(Int4::of_codes(rows, cols, group, &codes, q.scales.clone()), again);
+                assert_eq!(Int4::of_codes(rows, cols, group, &codes[1..], q.scales.clone()), None);
             }
         }
     }

@@ -2,9 +2,11 @@
 //!
 //! The graph stays float: a [`Precisions`] says per node what runs, and `exec` records which kernel ran.
 
+mod gptq;
 mod histogram;
 
 pub use crate::graph::{Calibration, Precision, Precisions, Range, Runs, WeightFormat};
+pub use gptq::{Grid, Learnt, gptq};
 pub use histogram::Histogram;
 
 use crate::graph::{Graph, Node, Op, ParamRole, param_shapes};

@@ -47,7 +47,7 @@ pub(super) fn run(state: &mut State) -> Result<(), RepairError> {
 }
 
 /// Calibration loss of the whole compressed network with these parameters.
-fn loss(state: &State, params: &ParamStore, images: &Images) -> Result<f64, RepairError> {
+pub(super) fn loss(state: &State, params: &ParamStore, images: &Images) -> Result<f64, RepairError> {
     let model = &state.model;
     let mut runner = Runner::new(&model.graph, params, &model.precision, &[])?;
     let mut mean = Mean::default();

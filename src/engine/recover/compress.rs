@@ -5,7 +5,7 @@
 
 use super::stage::Stage;
 use super::state::State;
-use super::{RepairError, RepairOptions, RepairUpdate, batchnorm, ranges, walk};
+use super::{RepairError, RepairOptions, RepairUpdate, batchnorm, ranges, rounding, walk};
 use crate::data::Dataset;
 use crate::exec::Cancel;
 use crate::model::Model;
@@ -36,6 +36,7 @@ pub fn compress(
             }
             Stage::Refit => walk::run(&mut state)?,
             Stage::BatchNorm => batchnorm::run(&mut state)?,
+            Stage::Round => rounding::run(&mut state)?,
             Stage::Ranges => ranges::run(&mut state)?,
         }
     }
@@ -47,6 +48,7 @@ fn repairs(stage: Stage, state: &State) -> usize {
     match stage {
         Stage::Refit => walk::repairs(state),
         Stage::BatchNorm => batchnorm::repairs(state),
+        Stage::Round => rounding::repairs(state),
         Stage::Apply | Stage::Ranges => 0,
     }
 }

@@ -3,7 +3,7 @@
 use crate::data::DataError;
 use crate::exec::{Cancelled, ExecError};
 use crate::graph::GraphError;
-use crate::model::ParamError;
+use crate::model::{ModelError, ParamError};
 use crate::prune::PruneError;
 use crate::words::TensorError;
 
@@ -22,6 +22,8 @@ pub enum RepairError {
     Param(#[from] ParamError),
     #[error("calibration set `{0}` has no images; hint: repair needs a few hundred, or turn it off")]
     NoImages(String),
+    #[error(transparent)]
+    Model(#[from] ModelError),
     #[error("tensor library: {0}")]
     Tensor(TensorError),
     #[error(transparent)]

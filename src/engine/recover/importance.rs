@@ -177,9 +177,7 @@ mod tests {
         let linears = model.graph.live().filter(|(_, n)| matches!(n.op, Op::Linear(_))).count();
         assert_eq!(found.tensors.len(), linears);
         // The norm before the head, and the product before the last projection down.
-        for (layer, name) in
-            [("lm_head", "token_embd.weight"), ("model.layers.1.mlp.down_proj", "blk.1.ffn_down.weight")]
-        {
+        for (layer, name) in [("lm_head", "token_embd.weight"), ("layers.1.mlp.down_proj", "blk.1.ffn_down.weight")] {
             let node = model.graph.node(model.graph.by_name(layer).unwrap());
             let read = source(&model.graph, node).unwrap();
             let plan = Plan::of(&model, &CompileOptions::default().keeping([read])).unwrap();

@@ -1,4 +1,4 @@
-//! Repair without training: least-squares re-fit and batch-norm re-estimation; and the ranges of static int8 inputs, which
+//! Repair without training: least-squares re-fit, batch-norm re-estimation and rounding that knows the activations; and the ranges of static int8 inputs, which
 //! too are found by running images. These are the stages of a recipe: `stage` names them, `compress` runs them. And the importances
 //! of weights' columns, which are no stage (`importance`).
 
@@ -11,6 +11,7 @@ mod options;
 mod ranges;
 mod refit;
 mod ridge;
+mod rounding;
 mod runner;
 mod sample;
 mod segment;

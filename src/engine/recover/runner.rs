@@ -2,7 +2,7 @@
 //! (int8 layers included, so that later repairs see their error).
 
 use crate::exec::{CompileOptions, ExecError, Plan, Session};
-use crate::graph::{Graph, Precision, Precisions};
+use crate::graph::{Graph, Op, Precision, Precisions};
 use crate::model::ParamStore;
 use candle_core::Tensor;
 use std::collections::HashMap;
@@ -22,7 +22,9 @@ impl Runner {
             Precision::Int8Static => Some(Precision::Int8),
             other => Some(*other),
         };
-        let own: Precisions = graph.nodes.iter().filter_map(|n| Some((&n.name, told(&n.name)?))).collect();
+        // A part's input goes by the name of the layer that made it.
+        let made = graph.nodes.iter().filter(|n| !matches!(n.op, Op::Input(_)));
+        let own: Precisions = made.filter_map(|n| Some((&n.name, told(&n.name)?))).collect();
         let keep: Vec<String> = keep.iter().map(|k| (*k).to_owned()).collect();
         let plan = Plan::compile(graph, params, &own, &CompileOptions::default().keeping(keep.clone()))?;
         Ok(Runner { session: plan.session(), keep })

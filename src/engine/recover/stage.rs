@@ -13,13 +13,15 @@ pub enum Stage {
     Refit,
     /// Batch-norm statistics of the compressed network's own activations, kept on the same condition.
     BatchNorm,
+    /// Weights rounded with the layer's inputs in mind, each kept on the same condition.
+    Round,
     /// The ranges of static int8 inputs.
     Ranges,
 }
 
 /// A recipe's stages in the order in which they run.
 ///
-/// Invariant: the first is [`Stage::Apply`], and none comes twice.
+/// Invariant: the first is [`Stage::Apply`], none comes twice, and weights are not re-fitted once they are rounded.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "Written")]
 pub struct Stages {
@@ -28,7 +30,7 @@ pub struct Stages {
 
 /// Why a list of stages is none.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("the stages {0:?} are no recipe; hint: `apply` comes first, and none comes twice")]
+#[error("the stages {0:?} are no recipe; hint: `apply` comes first, none comes twice, and `refit` not after `round`")]
 pub struct BadStages(pub Vec<Stage>);
 
 /// Stages as recipes hold them, of this version and of those before there were stages, which said of two repairs whether
@@ -48,7 +50,7 @@ fn yes() -> bool {
 
 impl Default for Stages {
     fn default() -> Stages {
-        Stages { stages: vec![Stage::Apply, Stage::Refit, Stage::BatchNorm, Stage::Ranges] }
+        Stages { stages: vec![Stage::Apply, Stage::Refit, Stage::BatchNorm, Stage::Round, Stage::Ranges] }
     }
 }
 
@@ -59,7 +61,10 @@ impl Stages {
     /// [`BadStages`] where the invariant does not hold.
     pub fn new(stages: Vec<Stage>) -> Result<Stages, BadStages> {
         let twice = stages.iter().enumerate().any(|(i, s)| stages[..i].contains(s));
-        if twice || stages.first() != Some(&Stage::Apply) { Err(BadStages(stages)) } else { Ok(Stages { stages }) }
+        let at = |stage| stages.iter().position(|s| *s == stage);
+        let late = at(Stage::Round).is_some_and(|round| at(Stage::Refit).is_some_and(|refit| refit > round));
+        let sound = !twice && !late && stages.first() == Some(&Stage::Apply);
+        if sound { Ok(Stages { stages }) } else { Err(BadStages(stages)) }
     }
 
     /// The same without `stage`; a recipe without [`Stage::Apply`] is none, so that one stays.
@@ -85,7 +90,8 @@ impl TryFrom<Written> for Stages {
         if let Some(stages) = written.stages {
             return Stages::new(stages);
         }
-        let mut stages = Stages::default();
+        // Those knew no other rounding than to the nearest.
+        let mut stages = Stages::default().without(Stage::Round);
         for (stage, wanted) in [(Stage::Refit, written.refit), (Stage::BatchNorm, written.batch_norm)] {
             stages = if wanted { stages } else { stages.without(stage) };
         }

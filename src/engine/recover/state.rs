@@ -35,6 +35,8 @@ pub(super) struct State<'a> {
     images: Option<Rc<Images>>,
     /// Repairs wrote weights that masks were not laid over yet.
     loose: bool,
+    /// Weights are rounded, with masks in them: nothing is laid over them any more.
+    rounded: bool,
     pub used: RepairUse,
     /// Images that were looked at, in that order.
     pub picked: Vec<usize>,
@@ -75,6 +77,7 @@ impl<'a> State<'a> {
             changed: false,
             images: None,
             loose: false,
+            rounded: false,
             used: RepairUse::default(),
             picked: Vec::new(),
             done: 0,
@@ -133,9 +136,16 @@ impl<'a> State<'a> {
     pub fn settle(&mut self) -> Result<(), RepairError> {
         if std::mem::take(&mut self.loose) {
             self.model.info.hash = self.model.params.hash();
-            prune::sparsify(&mut self.model, self.groups, self.actions)?;
+            if !self.rounded {
+                prune::sparsify(&mut self.model, self.groups, self.actions)?;
+            }
         }
         Ok(())
+    }
+
+    /// Weights are rounded from here on, masks included; what is written after that is no weight.
+    pub fn rounded(&mut self) {
+        (self.rounded, self.loose) = (true, true);
     }
 
     /// Says that a repair is being tried.

@@ -4,7 +4,7 @@ use super::*;
 use crate::data::{self, Dataset};
 use crate::exec::Cancel;
 use crate::graph::Precision;
-use crate::model::families::{CifarResnetSpec, FamilySpec};
+use crate::model::families::{CifarResnetSpec, FamilySpec, VitDims, VitSpec};
 use crate::model::{self, Model};
 use crate::prune::{self, Action, Group, Target};
 
@@ -64,7 +64,7 @@ fn options() -> RepairOptions {
 
 #[test]
 fn a_list_without_a_stage_skips_it_and_the_usual_list_has_them_all() {
-    use Stage::{Apply, BatchNorm, Ranges, Refit};
+    use Stage::{Apply, BatchNorm, Ranges, Refit, Round};
     let rig = Rig::new();
     let refits = |steps: &[RepairStep]| steps.iter().filter(|s| s.name.starts_with("refit ")).count();
 
@@ -87,13 +87,14 @@ fn a_list_without_a_stage_skips_it_and_the_usual_list_has_them_all() {
 
     let usual = rig.with(&options(), &Cancel::default(), &mut |_| {}).expect("made");
     let (whole, steps, used) = &usual;
-    let (named, again, looked) = rig.made(&[Apply, Refit, BatchNorm, Ranges]);
+    let (named, again, looked) = rig.made(&[Apply, Refit, BatchNorm, Round, Ranges]);
     assert_eq!(
         (whole.params.hash(), &whole.precision, steps, used),
         (named.params.hash(), &named.precision, &again, &looked)
     );
     assert_eq!(steps[..fits.len()], fits[..], "the same re-fits, then");
-    assert_eq!(steps[fits.len()..].iter().map(|s| s.name.as_str()).collect::<Vec<_>>(), ["re-estimate batch norm"]);
+    let then = steps[fits.len()..].iter().map(|s| s.name.as_str()).collect::<Vec<_>>();
+    assert_eq!(then, ["re-estimate batch norm", "round layer2.0.conv2"]);
     assert!((used.fitted, used.checked, used.ranged) == (40, 12, 16) && used.hash.is_some());
     assert_eq!(whole.info.hash, whole.params.hash());
 }
@@ -101,7 +102,7 @@ fn a_list_without_a_stage_skips_it_and_the_usual_list_has_them_all() {
 #[test]
 fn a_stage_can_be_interrupted_and_none_begins_after_that() {
     let rig = Rig::new();
-    for at in ["refit ", "re-estimate", "int8 ranges"] {
+    for at in ["refit ", "re-estimate", "round ", "int8 ranges"] {
         let cancel = Cancel::default();
         let mut after = Vec::new();
         let mut say = |update: &RepairUpdate| {
@@ -136,7 +137,7 @@ fn progress_counts_the_repairs_that_are_tried() {
 fn lists_are_plain_data_and_recipes_without_them_mean_what_they_meant() {
     let usual = RepairOptions::default();
     let text = serde_json::to_string(&usual).expect("JSON");
-    assert!(text.contains(r#""stages":["apply","refit","batch_norm","ranges"]"#), "{text}");
+    assert!(text.contains(r#""stages":["apply","refit","batch_norm","round","ranges"]"#), "{text}");
     assert_eq!(serde_json::from_str::<RepairOptions>(&text).expect("read"), usual);
 
     // As recipes were written before.
@@ -148,13 +149,110 @@ fn lists_are_plain_data_and_recipes_without_them_mean_what_they_meant() {
         serde_json::from_str::<RepairOptions>(&text).expect("read")
     };
     let without = |stages| RepairOptions { stages, ..RepairOptions::default() };
-    assert_eq!(old(true, true), usual);
-    assert_eq!(old(false, true), without(Stages::default().without(Stage::Refit)));
-    assert_eq!(old(true, false), without(Stages::default().without(Stage::BatchNorm)));
+    // They rounded to the nearest.
+    let nearest = || Stages::default().without(Stage::Round);
+    assert_eq!(old(true, true), without(nearest()));
+    assert_eq!(old(false, true), without(nearest().without(Stage::Refit)));
+    assert_eq!(old(true, false), without(nearest().without(Stage::BatchNorm)));
 
     assert_eq!(Stages::default().without(Stage::Apply), Stages::default());
-    for bad in ["[]", r#"["refit"]"#, r#"["refit","apply"]"#, r#"["apply","refit","refit"]"#, r#"["apply","fly"]"#] {
-        let text = text.replace(r#"["apply","refit","batch_norm","ranges"]"#, bad);
+    let late = r#"["apply","round","refit"]"#;
+    for bad in
+        ["[]", r#"["refit"]"#, r#"["refit","apply"]"#, r#"["apply","refit","refit"]"#, r#"["apply","fly"]"#, late]
+    {
+        let text = text.replace(r#"["apply","refit","batch_norm","round","ranges"]"#, bad);
         assert!(serde_json::from_str::<RepairOptions>(&text).is_err(), "{bad}");
     }
+}
+
+/// Every layer in `precision` and nothing cut; masks of half of each row's inputs where `masked`.
+fn rounds(spec: &FamilySpec, precision: Precision, masked: bool) -> Rig {
+    let model = model::random(spec, 4);
+    let layers: Vec<String> = crate::quant::choosable(&model.graph).iter().map(|n| n.name.clone()).collect();
+    let mut actions: Vec<_> =
+        layers.iter().map(|n| (Target::Layer(n.clone()), Action::Precision { precision })).collect();
+    if masked {
+        let sparsity = prune::Sparsity::NofM { n: 2, m: 4 };
+        actions.extend(layers.into_iter().map(|n| (Target::Weights(n), Action::Sparsify { sparsity })));
+    }
+    let groups = prune::groups(&model.graph);
+    Rig { model, groups, actions, calib: data::open("synthetic:calib", 120).expect("drawn") }
+}
+
+fn resnet() -> FamilySpec {
+    FamilySpec::CifarResnet(CifarResnetSpec { blocks: 1, widths: [4, 8, 8], classes: 10, image: 32 })
+}
+
+fn vit() -> FamilySpec {
+    let dims = VitDims { image: 32, patch: 8, dim: 32, depth: 1, heads: 2, mlp: 64, classes: 10 };
+    FamilySpec::TorchVit(VitSpec::torch(dims))
+}
+
+#[test]
+fn rounding_is_learnt_layer_by_layer_and_stays_where_the_loss_falls() {
+    use Stage::{Apply, Round};
+    let rig = rounds(&resnet(), Precision::W4, false);
+    let (nearest, none, _) = rig.made(&[Apply]);
+    let (learnt, steps, used) = rig.made(&[Apply, Round]);
+    assert!(none.is_empty() && used.fitted > 0 && used.checked > 0 && !used.checked_on_fitted);
+    let names: Vec<&str> = steps.iter().map(|s| s.name.as_str()).collect();
+    let layers: Vec<String> =
+        crate::quant::choosable(&rig.model.graph).iter().map(|n| format!("round {}", n.name)).collect();
+    assert_eq!(names, layers);
+    assert!(steps.iter().all(|s| s.kept == (s.loss_after < s.loss_before) && s.samples > 0));
+    assert!(steps.iter().filter(|s| s.kept).count() > layers.len() / 2, "{steps:?}");
+    // What is kept is stored as it was learnt, also when it is written and read again; what is not is as the checkpoint has it.
+    for (step, name) in steps.iter().zip(&layers) {
+        let weight = format!("{}.weight", name.trim_start_matches("round "));
+        let (old, new) = (rig.model.params.get(&weight).unwrap(), learnt.params.get(&weight).unwrap());
+        assert_eq!(new.as_int4().is_some(), step.kept, "{name}");
+        let plain = old.stored_in(Precision::W4.weights());
+        assert_eq!(new.as_int4().is_some_and(|q| Some(q) != plain.as_int4()), step.kept, "{name}");
+    }
+    assert_eq!(
+        (learnt.info.hash, &learnt.graph, &learnt.precision),
+        (learnt.params.hash(), &nearest.graph, &nearest.precision)
+    );
+    // The same again, to the bit.
+    let (again, same, _) = rig.made(&[Apply, Round]);
+    assert_eq!((again.params.hash(), same), (learnt.params.hash(), steps));
+}
+
+/// Its walk stops at layers that are rounded themselves.
+#[test]
+fn rounding_is_learnt_where_no_norm_follows_a_layer() {
+    let rig = rounds(&vit(), Precision::W4, false);
+    let (_, steps, _) = rig.made(&[Stage::Apply, Stage::Round]);
+    assert_eq!(steps.len(), rig.actions.len());
+    assert!(steps.iter().filter(|s| s.kept).count() > 1, "{steps:?}");
+}
+
+#[test]
+fn masks_stay_zero_when_rounding_is_learnt() {
+    let rig = rounds(&resnet(), Precision::W4g32, true);
+    let (learnt, steps, _) = rig.made(&[Stage::Apply, Stage::Round]);
+    let (masked, _, _) = rig.made(&[Stage::Apply]);
+    assert!(steps.iter().any(|s| s.kept));
+    for (_, node) in learnt.graph.live().filter(|(_, n)| n.op.is_conv_or_linear()) {
+        let weight = node.param(crate::graph::ParamRole::Weight).unwrap();
+        let (was, is) = (masked.params.get(weight).unwrap().values(), learnt.params.get(weight).unwrap().values());
+        assert!(was.iter().zip(is.iter()).all(|(was, is)| *was != 0.0 || *is == 0.0), "{weight}");
+    }
+}
+
+#[test]
+fn formats_of_ggml_are_rounded_by_importance_in_one_step() {
+    let block = crate::graph::ggml::Block::Q4_0;
+    let mut rig = rounds(&vit(), Precision::Block(block), false);
+    let fits = |name: &str| {
+        let node = rig.model.graph.node(rig.model.graph.by_name(name).unwrap());
+        Precision::Block(block).unfit(&node.op).is_none()
+    };
+    rig.actions.retain(|(t, _)| fits(t.name()));
+    let (learnt, steps, _) = rig.made(&[Stage::Apply, Stage::Round]);
+    let n = rig.actions.len();
+    assert_eq!(steps.iter().map(|s| s.name.clone()).collect::<Vec<_>>(), [format!("round {n} weights by importance")]);
+    let (target, _) = &rig.actions[0];
+    let weight = learnt.graph.node(learnt.graph.by_name(target.name()).unwrap()).param(crate::graph::ParamRole::Weight);
+    assert_eq!(learnt.params.get(weight.unwrap()).unwrap().as_blocks().is_some(), steps[0].kept);
 }

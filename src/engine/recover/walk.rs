@@ -18,23 +18,23 @@ use rand_chacha::ChaCha8Rng;
 use std::time::Instant;
 
 /// Calibration images at a boundary of the walk.
-struct Chunk {
+pub(super) struct Chunk {
     original: Tensor,
-    compressed: Tensor,
+    pub compressed: Tensor,
     /// The original network's logits, for images that judge repairs instead of fitting them.
-    answer: Option<Tensor>,
+    pub answer: Option<Tensor>,
 }
 
-/// A stretch of both networks between two boundaries, with the layers to re-fit in it.
-struct Stretch {
-    from: NodeId,
-    to: NodeId,
-    layers: Vec<NodeId>,
+/// A stretch of both networks between two boundaries, with the layers to repair in it.
+pub(super) struct Stretch {
+    pub from: NodeId,
+    pub to: NodeId,
+    pub layers: Vec<NodeId>,
 }
 
 /// Re-fits that [`run`] will try.
 pub(super) fn repairs(state: &State) -> usize {
-    if state.changed { stretches(state).iter().map(|s| s.layers.len()).sum() } else { 0 }
+    if state.changed { refitted(state).iter().map(|s| s.layers.len()).sum() } else { 0 }
 }
 
 /// Re-fits what reads pruned units, and what the options name besides.
@@ -46,7 +46,7 @@ pub(super) fn run(state: &mut State) -> Result<(), RepairError> {
         return Ok(());
     }
     let images = state.images()?;
-    let stretches = stretches(state);
+    let stretches = refitted(state);
     if stretches.is_empty() {
         return Ok(());
     }
@@ -54,28 +54,33 @@ pub(super) fn run(state: &mut State) -> Result<(), RepairError> {
     stretches.iter().try_for_each(|stretch| walk.pass(stretch))
 }
 
-/// The stretches to walk: those with layers to re-fit one by one, what lies between them joined.
-fn stretches(state: &State) -> Vec<Stretch> {
-    let (original, model) = (&state.original.graph, &state.model.graph);
+/// The stretches with layers to re-fit.
+fn refitted(state: &State) -> Vec<Stretch> {
+    let model = &state.model.graph;
     let State { kept, options, .. } = state;
-    let theirs = boundaries(original);
-    let common: Vec<NodeId> = boundaries(model).into_iter().filter(|b| theirs.contains(b)).collect();
-    let reachable = model.reachable();
-    let wanted = |i: usize| {
+    stretches(state, &|i| {
         let n = &model.nodes[i];
         let touched = |axis| kept.contains_key(&(n.name.clone(), axis));
         let last = options.classifier && i == model.output.index();
-        reachable[i]
-            && (touched(1) || last || (options.producers && touched(0)))
+        (touched(1) || last || (options.producers && touched(0)))
             && matches!(n.op, Op::Conv2d(op::Conv2d { groups: 1, .. }) | Op::Linear(_))
             // What else reads the weight was not asked.
             && model.sharing(n).is_none()
-    };
+    })
+}
+
+/// The stretches to walk: those with layers to repair one by one, what lies between them joined. `wanted` is asked of indices of
+/// the compressed network's nodes.
+pub(super) fn stretches(state: &State, wanted: &dyn Fn(usize) -> bool) -> Vec<Stretch> {
+    let (original, model) = (&state.original.graph, &state.model.graph);
+    let theirs = boundaries(original);
+    let common: Vec<NodeId> = boundaries(model).into_iter().filter(|b| theirs.contains(b)).collect();
+    let reachable = model.reachable();
     let mut out: Vec<Stretch> = Vec::new();
     for pair in common.windows(2) {
         let (from, to) = (pair[0], pair[1]);
         let layers: Vec<NodeId> =
-            (from.index() + 1..=to.index()).filter(|&i| wanted(i)).map(|i| NodeId(i as u32)).collect();
+            (from.index() + 1..=to.index()).filter(|&i| reachable[i] && wanted(i)).map(|i| NodeId(i as u32)).collect();
         match out.last_mut() {
             Some(last) if last.layers.is_empty() && layers.is_empty() => last.to = to,
             _ => out.push(Stretch { from, to, layers }),
@@ -87,14 +92,14 @@ fn stretches(state: &State) -> Vec<Stretch> {
     out
 }
 
-struct Walk<'w, 'a> {
-    state: &'w mut State<'a>,
-    chunks: Vec<Chunk>,
+pub(super) struct Walk<'w, 'a> {
+    pub state: &'w mut State<'a>,
+    pub chunks: Vec<Chunk>,
 }
 
 impl<'w, 'a> Walk<'w, 'a> {
     /// At the input, where both networks have the same values.
-    fn start(state: &'w mut State<'a>, images: &Images) -> Result<Walk<'w, 'a>, RepairError> {
+    pub fn start(state: &'w mut State<'a>, images: &Images) -> Result<Walk<'w, 'a>, RepairError> {
         let mut chunks = Vec::new();
         let fit = state.calib.parts(&images.fit, images.batch).into_iter().map(|picks| (picks, None));
         let check = images.check.iter().map(|(picks, answer)| (picks.clone(), Some(answer.clone())));
@@ -108,7 +113,7 @@ impl<'w, 'a> Walk<'w, 'a> {
 
     /// Calibration loss of the network compressed up to `to` and original from there on: what the compression so far
     /// costs, whatever awaits repair further on. `part` leads from where the activations stand to `to`.
-    fn loss_through(&self, part: &Graph, to: NodeId, judge: &mut Judge) -> Result<f64, RepairError> {
+    pub fn loss_through(&self, part: &Graph, to: NodeId, judge: &mut Judge) -> Result<f64, RepairError> {
         let mut runner = Runner::new(part, &self.state.model.params, &self.state.model.precision, &[])?;
         let mut mean = Mean::default();
         for (chunk, answer) in self.chunks.iter().filter_map(|c| Some((c, c.answer.as_ref()?))) {
@@ -129,7 +134,7 @@ impl<'w, 'a> Walk<'w, 'a> {
     }
 
     /// What comes after `to` when a repair is judged.
-    fn judge(&self, to: NodeId) -> Result<Judge, RepairError> {
+    pub fn judge(&self, to: NodeId) -> Result<Judge, RepairError> {
         let kept = &self.state.kept;
         let graph = &self.state.model.graph;
         if to == graph.output {
@@ -219,7 +224,12 @@ impl<'w, 'a> Walk<'w, 'a> {
                 loss = self.repair(&compressed_part, to, layer, &samples, (&mut judge, loss))?;
             }
         }
-        let mut runner = Runner::new(&compressed_part, &self.state.model.params, &self.state.model.precision, &[])?;
+        self.advance(&compressed_part)
+    }
+
+    /// Moves the compressed network's activations to the end of `part`.
+    pub fn advance(&mut self, part: &Graph) -> Result<(), RepairError> {
+        let mut runner = Runner::new(part, &self.state.model.params, &self.state.model.precision, &[])?;
         for chunk in &mut self.chunks {
             self.state.cancel.check()?;
             chunk.compressed = runner.run(&chunk.compressed)?.0;
@@ -257,7 +267,7 @@ impl<'w, 'a> Walk<'w, 'a> {
 }
 
 /// What follows the repaired stretch when a repair is judged.
-struct Judge {
+pub(super) struct Judge {
     /// `None`: the stretch ends at the logits.
     rest: Option<Runner>,
     /// Puts the channels of a pruned stream where the original has them; the index past the end is a zero channel.

@@ -40,6 +40,7 @@ impl Shelf {
                 "images": used.fitted, "check_images": used.checked, "checked_on_fitted": used.checked_on_fitted,
                 "positions": repair.positions, "lambda": repair.lambda, "refit": repair.stages.has(Stage::Refit),
                 "producers": repair.producers, "classifier": repair.classifier, "batch_norm": repair.stages.has(Stage::BatchNorm),
+                "round": repair.stages.has(Stage::Round),
                 "steps": steps.iter().map(step).collect::<Vec<_>>(),
             })
         });

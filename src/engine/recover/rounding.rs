@@ -1,0 +1,289 @@
+//! Rounding of weights that knows what they are multiplied with: GPTQ for our own codes of 4 and 8 bits, importances of columns for
+//! GGML's formats. What is learnt is kept where the calibration loss falls; all else is rounded to the nearest, as without this stage.
+//!
+//! A layer's Gram matrix is that of its inputs in the compressed network, so that the layers before it are rounded already. Where the
+//! layer or the norm after it has something to add, what rounding changes of the mean output goes there, and the matrix is centred
+//! (bias correction, Nagel et al. 2019, arXiv 1906.04721).
+//!
+//! Not here: how one row is rounded (`quant::gptq`, `model::ggml`).
+
+use super::importance::importance;
+use super::ridge::add_to;
+use super::runner::Runner;
+use super::segment::{fit_target, only_token, part};
+use super::state::{Images, State};
+use super::walk::{Stretch, Walk, stretches};
+use super::{RepairError, batchnorm, sample};
+use crate::graph::{Graph, Node, NodeId, Op, ParamRole, Precision, Precisions, WeightFormat, op, shapes};
+use crate::model::int4::Int4;
+use crate::model::{Model, Param, ParamStore};
+use crate::quant::{Grid, gptq};
+use candle_core::Tensor;
+use rand::SeedableRng;
+use rand_chacha::ChaCha8Rng;
+use std::path::Path;
+use std::time::Instant;
+
+/// Columns of a weight that is learnt at most: four matrices of them are in memory at a time. Wider ones are rounded to the nearest.
+const WIDEST: usize = 6144;
+
+/// Roundings that [`run`] will try.
+pub(super) fn repairs(state: &State) -> usize {
+    usize::from(blocks(&state.model) > 0) + learnable(&state.model).len()
+}
+
+/// Rounds weights for the inputs that they get.
+///
+/// # Errors
+/// Unreadable calibration data, execution failures, cancellation (looked for before every batch).
+pub(super) fn run(state: &mut State) -> Result<(), RepairError> {
+    if repairs(state) == 0 {
+        return Ok(());
+    }
+    // Of the weights that will run: a mask's zeros are not filled by what others round away.
+    state.settle()?;
+    let images = state.images()?;
+    by_importance(state, &images)?;
+    let layers = learnable(&state.model);
+    let stretches = stretches(state, &|i| layers.contains(&i));
+    if stretches.iter().any(|s| !s.layers.is_empty()) {
+        let mut walk = Walk::start(state, &images)?;
+        stretches.iter().try_for_each(|stretch| pass(&mut walk, stretch))?;
+    }
+    state.rounded();
+    Ok(())
+}
+
+/// Weights that will be rounded to one of GGML's formats which takes importances.
+fn blocks(model: &Model) -> usize {
+    let to_round = |n: &&Node| {
+        let precision = model.precision.get(&n.name);
+        let Precision::Block(block) = precision else { return false };
+        let stored = || model.params.get(n.param(ParamRole::Weight)?).ok().map(|p| p.is_in(precision.weights()));
+        block != crate::graph::ggml::Block::Q8_0 && precision.unfit(&n.op).is_none() && stored() == Some(false)
+    };
+    model.graph.live().map(|(_, n)| n).filter(to_round).count()
+}
+
+/// Indices of the layers whose rounding is learnt: those with codes of our own that are not rounded yet, but of language models, which
+/// have many layers and take long to judge.
+fn learnable(model: &Model) -> Vec<usize> {
+    if model.graph.vocabulary().is_some() {
+        return Vec::new();
+    }
+    let wanted = |n: &Node| {
+        let ungrouped = matches!(n.op, Op::Linear(_) | Op::Conv2d(op::Conv2d { groups: 1, .. }));
+        let format = model.precision.get(&n.name).weights();
+        let Some(Ok(weight)) = n.param(ParamRole::Weight).map(|name| model.params.get(name)) else { return false };
+        let columns: usize = weight.shape().iter().skip(1).product();
+        ungrouped
+            && grid(format, columns).is_some()
+            && !weight.is_in(format)
+            && columns <= WIDEST
+            // What else reads the weight was not asked.
+            && model.graph.sharing(n).is_none()
+    };
+    model.graph.live().filter(|(_, n)| wanted(n)).map(|(id, _)| id.index()).collect()
+}
+
+/// The codes of a format of our own, for rows of `columns`.
+fn grid(format: WeightFormat, columns: usize) -> Option<Grid> {
+    match format {
+        WeightFormat::Int8 => Some(Grid { top: 127, group: columns }),
+        WeightFormat::Int4 { group } => Some(Grid { top: 7, group: group.unwrap_or(columns).min(columns) }),
+        WeightFormat::F32 | WeightFormat::F16 | WeightFormat::Bf16 | WeightFormat::Fp8 | WeightFormat::Block(_) => None,
+    }
+}
+
+/// Rounds what goes into GGML's formats by the importances of columns, all of it in one step: layers of a language model are too many
+/// to judge each.
+fn by_importance(state: &mut State, images: &Images) -> Result<(), RepairError> {
+    let weights = blocks(&state.model);
+    if weights == 0 {
+        return Ok(());
+    }
+    let started = Instant::now();
+    let name = format!("round {} by importance", crate::words::counted(weights, "weight"));
+    state.trying(&name);
+    // As it is before it is rounded.
+    let float = Model { precision: Precisions::default(), ..state.model.clone() };
+    let batches: Vec<&[usize]> = images.fit.chunks(images.batch).collect();
+    let found = importance(&float, &mut |i| -> Result<_, RepairError> {
+        state.cancel.check()?;
+        let Some(picks) = batches.get(i) else { return Ok(None) };
+        Ok(Some(state.calib.batch(*picks, &state.original.info.preprocess)?.0))
+    })?;
+    let mut rounded = state.model.clone();
+    found.round(&mut rounded, Path::new("calibration"))?;
+    state.tried();
+    let before = batchnorm::loss(state, &state.model.params, images)?;
+    let after = batchnorm::loss(state, &rounded.params, images)?;
+    if state.judged(name, (before, after), images.fit.len() as u64, started) {
+        state.model.params = rounded.params;
+    }
+    Ok(())
+}
+
+/// Rounds the stretch's layers one after the other, and moves on to its end.
+fn pass(walk: &mut Walk, stretch: &Stretch) -> Result<(), RepairError> {
+    let graph = walk.state.model.graph.clone();
+    let shapes = shapes(&graph)?;
+    let whole = part(&graph, stretch.from, &shapes[stretch.from.index()], stretch.to);
+    if !stretch.layers.is_empty() {
+        let mut judge = walk.judge(stretch.to)?;
+        let mut before = walk.loss_through(&whole, stretch.to, &mut judge)?;
+        for &id in &stretch.layers {
+            let started = Instant::now();
+            let name = format!("round {}", graph.node(id).name);
+            walk.state.trying(&name);
+            let inputs = Inputs::gather(walk, &graph, stretch.from, id, &shapes)?;
+            let new = learnt(&walk.state.model, &graph, id, &inputs)?;
+            walk.state.tried();
+            let Some(new) = new else { continue };
+            let old = std::mem::replace(&mut walk.state.model.params, new);
+            let after = walk.loss_through(&whole, stretch.to, &mut judge)?;
+            if walk.state.judged(name, (before, after), inputs.rows as u64, started) {
+                before = after;
+            } else {
+                walk.state.model.params = old;
+            }
+        }
+    }
+    walk.advance(&whole)
+}
+
+/// Sums over a layer's sampled input rows `x`.
+struct Inputs {
+    rows: f64,
+    /// `Σ x xᵀ`, `[columns, columns]`.
+    gram: Vec<f64>,
+    /// `Σ x`.
+    sum: Vec<f64>,
+}
+
+impl Inputs {
+    /// What layer `id` reads of the images that are fitted on, which stand at `from`.
+    fn gather(
+        walk: &Walk,
+        graph: &Graph,
+        from: NodeId,
+        id: NodeId,
+        shapes: &[Vec<usize>],
+    ) -> Result<Inputs, RepairError> {
+        let state = &*walk.state;
+        let node = graph.node(id);
+        let source = node.inputs.first().copied().unwrap_or(from);
+        let before = part(graph, from, &shapes[from.index()], source);
+        let mut runner = match source == from {
+            true => None,
+            false => Some(Runner::new(&before, &state.model.params, &state.model.precision, &[])?),
+        };
+        let (total, width) = sample::places_of(&shapes[id.index()]);
+        let token = only_token(graph, &graph.consumers(), id);
+        let places = sample::Places { per_image: state.options.positions.max(1), token };
+        let mut out = Inputs { rows: 0.0, gram: Vec::new(), sum: Vec::new() };
+        for (c, chunk) in walk.chunks.iter().enumerate().filter(|(_, chunk)| chunk.answer.is_none()) {
+            state.cancel.check()?;
+            let value = match &mut runner {
+                Some(runner) => runner.run(&chunk.compressed)?.0,
+                None => chunk.compressed.clone(),
+            };
+            let mut rng = ChaCha8Rng::seed_from_u64(state.options.seed ^ (u64::from(id.0) << 32));
+            rng.set_stream(c as u64 + 1);
+            let at: Vec<Vec<usize>> = (0..value.dim(0)?).map(|_| sample::draw(places, total, &mut rng)).collect();
+            out.add(&sample::inputs(&node.op, &value, width, &at)?)?;
+        }
+        Ok(out)
+    }
+
+    /// Adds rows `[n, columns]`.
+    fn add(&mut self, x: &Tensor) -> candle_core::Result<()> {
+        let (n, columns) = x.dims2()?;
+        self.gram.resize(columns * columns, 0.0);
+        self.sum.resize(columns, 0.0);
+        // Small enough that partial sums in f32 lose nothing that the damping would notice.
+        for start in (0..n).step_by(2048) {
+            let part = x.narrow(0, start, 2048.min(n - start))?;
+            add_to(&mut self.gram, &part.t()?.matmul(&part)?)?;
+            add_to(&mut self.sum, &part.sum(0)?)?;
+        }
+        self.rows += n as f64;
+        Ok(())
+    }
+
+    /// The mean of column `i`.
+    fn mean(&self, i: usize) -> f64 {
+        self.sum[i] / self.rows.max(1.0)
+    }
+
+    /// The Gram matrix of rows less their mean.
+    fn centred(&self) -> Vec<f64> {
+        let n = self.sum.len();
+        let one = |(i, v): (usize, &f64)| v - self.sum[i / n] * self.mean(i % n);
+        self.gram.iter().enumerate().map(one).collect()
+    }
+}
+
+/// The parameters with the weight of layer `id` rounded for `inputs`, and what that changes of the mean output put right. `None`:
+/// there is nothing to learn from.
+fn learnt(model: &Model, graph: &Graph, id: NodeId, inputs: &Inputs) -> Result<Option<ParamStore>, RepairError> {
+    let node = graph.node(id);
+    let Some(name) = node.param(ParamRole::Weight) else { return Ok(None) };
+    let (weight, format) = (model.params.get(name)?, model.precision.get(&node.name).weights());
+    let columns = inputs.sum.len();
+    let Some(grid) = grid(format, columns) else { return Ok(None) };
+    // What can be moved: the layer's own bias, or the mean that the norm after it takes away, with the sign of each.
+    let norm = fit_target(graph, &graph.consumers(), id).norm.map(|n| graph.node(n));
+    let mean = norm.filter(|n| matches!(n.op, Op::BatchNorm2d(_))).and_then(|n| n.param(ParamRole::Mean));
+    let moved = node.param(ParamRole::Bias).map(|b| (b, 1.0)).or(mean.map(|m| (m, -1.0)));
+    let gram = if moved.is_some() { inputs.centred() } else { inputs.gram.clone() };
+    let values = weight.values();
+    let Some(found) = gptq(&values, &gram, grid) else { return Ok(None) };
+    let (shape, rows) = (weight.shape().to_vec(), values.len() / columns.max(1));
+    let rounded = match format {
+        WeightFormat::Int4 { group } => {
+            let codes = Int4::of_codes(rows, columns, group, &found.codes, found.scales);
+            codes.and_then(|codes| Param::int4(shape, codes))
+        }
+        _ => Param::int8(shape, found.codes, found.scales),
+    };
+    let Some(rounded) = rounded else { return Ok(None) };
+    let mut params = model.params.clone();
+    if let Some((to, sign)) = moved {
+        let new = rounded.values();
+        let mut shift = model.params.get(to)?.values().into_owned();
+        let lines = values.chunks_exact(columns).zip(new.chunks_exact(columns));
+        for (s, (old, new)) in shift.iter_mut().zip(lines) {
+            let lost: f64 = (0..columns).map(|i| f64::from(old[i] - new[i]) * inputs.mean(i)).sum();
+            *s += (sign * lost) as f32;
+        }
+        params.set(to, shift)?;
+    }
+    params.insert(name, rounded);
+    Ok(Some(params))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use candle_core::Device;
+
+    #[test]
+    fn sums_are_those_of_the_rows_and_their_centre() {
+        let x: Vec<f32> = (0..15).map(|i| ((i * 7) % 11) as f32 - 3.0).collect();
+        let mut sums = Inputs { rows: 0.0, gram: Vec::new(), sum: Vec::new() };
+        for part in [0..2, 2..5] {
+            let rows = x[part.start * 3..part.end * 3].to_vec();
+            sums.add(&Tensor::from_vec(rows, (part.len(), 3), &Device::Cpu).unwrap()).unwrap();
+        }
+        let at = |r: usize, c: usize| f64::from(x[r * 3 + c]);
+        let centred = sums.centred();
+        for i in 0..9 {
+            let (a, b) = (i / 3, i % 3);
+            let mean = |c: usize| (0..5).map(|r| at(r, c)).sum::<f64>() / 5.0;
+            assert!((sums.gram[i] - (0..5).map(|r| at(r, a) * at(r, b)).sum::<f64>()).abs() < 1e-9);
+            let want = (0..5).map(|r| (at(r, a) - mean(a)) * (at(r, b) - mean(b))).sum::<f64>();
+            assert!((centred[i] - want).abs() < 1e-9, "{i}: {} {want}", centred[i]);
+        }
+    }
+}
