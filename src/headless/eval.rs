@@ -57,7 +57,7 @@ pub fn run(args: &Eval, how: Calibration) -> Result<Exit> {
     let prep = &model.info.preprocess;
     let run = match &base {
         Some((plan_of, original)) => eval::against(plan_of, &plan, &data, prep, batch, &cancel, &mut progress)
-            .map(|found| (found.model.clone(), Some(Beside { found, original: *original, plan: plan_of }))),
+            .map(|found| (found.model.clone(), Some(Beside { found, original, plan: plan_of }))),
         None => eval::evaluate(&plan, &data, prep, batch, &cancel, &mut progress).map(|run| (run, None)),
     };
     line.clear();
