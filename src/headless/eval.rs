@@ -1,11 +1,12 @@
-//! `paring eval`: accuracy of a checkpoint, or of what `run` and `export` wrote; how well a language model foretells text.
+//! `paring eval`: accuracy of a checkpoint, or of what `run` and `export` wrote; how well a language model foretells text or answers
+//! questions (`choices`).
 
 use super::against::{Beside, Original};
 use super::out::{self, say};
-use super::{Exit, print_json, progress_line, setup};
+use super::{Exit, choices, print_json, progress_line, setup};
 use crate::args::Eval;
 use crate::config::text::{clean, left};
-use crate::data::{Dataset, TextOptions};
+use crate::data::{Dataset, Questions, TextOptions};
 use crate::eval;
 use crate::exec::{CompileOptions, Plan};
 use crate::host::compute::takes_text;
@@ -16,6 +17,7 @@ use crate::task::{NEXT_TOKEN, PERPLEXITY, Scored};
 use crate::words::counted;
 use anyhow::{Error, Result, bail};
 use serde_json::json;
+use std::path::Path;
 
 /// Images a batch unless told otherwise.
 const BATCH: usize = 128;
@@ -27,6 +29,14 @@ pub fn run(args: &Eval, how: Calibration) -> Result<Exit> {
         model = setup::sparse(model, pattern)?;
     }
     let original = args.against.as_deref().map(|spec| Original::open(spec, args, &model)).transpose()?;
+    if let Some(data) = args.data.as_deref().filter(|_| takes_text(&model))
+        && Questions::are_in(Path::new(data))?
+    {
+        return choices::run(args, data, model, original.as_ref(), how);
+    }
+    if args.items {
+        bail!("--items is for questions with choices; hint: leave it out for other data");
+    }
     let text = takes_text(&model).then(|| text_options(args, model.info.context)).transpose()?;
     let data = match &text {
         Some(options) => {
@@ -50,7 +60,7 @@ pub fn run(args: &Eval, how: Calibration) -> Result<Exit> {
     let prep = &model.info.preprocess;
     let run = match &base {
         Some((plan_of, original)) => eval::against(plan_of, &plan, &data, prep, batch, &cancel, &mut progress)
-            .map(|found| (found.model.clone(), Some(Beside { found, original: *original, plan: plan_of }))),
+            .map(|found| (found.model.clone(), Some(Beside { found, original, plan: plan_of }))),
         None => eval::evaluate(&plan, &data, prep, batch, &cancel, &mut progress).map(|run| (run, None)),
     };
     line.clear();
@@ -164,7 +174,7 @@ impl Told<'_> {
             format!("windows of {} tokens are longer than the {most} that the model was made for", options.window)
         });
         out::notes(self.run.notes.iter().chain(&beyond));
-        let (m, convention) = (&self.run.metrics, options.convention(data.begun_with()));
+        let (m, convention) = (&self.run.metrics, options.convention(data.joined()));
         let tokens = m.n * options.targets();
         if self.args.json {
             let mut out = json!({
