@@ -246,6 +246,9 @@ pub struct Eval {
     /// that without --precision and --sparsity.
     #[arg(long, value_name = "ORIGINAL")]
     pub against: Option<String>,
+    /// Of questions with choices: also how likely each choice is (JSON only).
+    #[arg(long)]
+    pub items: bool,
     /// Also print the logits of the first N images (JSON only).
     #[arg(long, value_name = "N", default_value_t = 0)]
     pub logits: usize,

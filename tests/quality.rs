@@ -1,9 +1,12 @@
-//! How good a model is beside its original, as `paring eval` tells it: divergences and agreement against what transformers' logits give by
-//! hand, and what may not be compared.
+//! How good a language model is, as `paring eval` tells it: divergences and agreement beside an original against what transformers' logits
+//! give by hand, and what may not be compared; documents and questions (`data`).
 
 use serde_json::Value;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+
+#[path = "quality/data.rs"]
+mod data;
 
 /// Small language models with a vocabulary of 96.
 fn language() -> PathBuf {

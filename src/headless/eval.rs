@@ -1,11 +1,12 @@
-//! `paring eval`: accuracy of a checkpoint, or of what `run` and `export` wrote; how well a language model foretells text.
+//! `paring eval`: accuracy of a checkpoint, or of what `run` and `export` wrote; how well a language model foretells text or answers
+//! questions (`choices`).
 
 use super::against::{Beside, Original};
 use super::out::{self, say};
-use super::{Exit, print_json, progress_line, setup};
+use super::{Exit, choices, print_json, progress_line, setup};
 use crate::args::Eval;
 use crate::config::text::{clean, left};
-use crate::data::{Dataset, TextOptions};
+use crate::data::{Dataset, Questions, TextOptions};
 use crate::eval;
 use crate::exec::{Cancel, CompileOptions, Plan};
 use crate::host::compute::{classifies_text, takes_text};
@@ -16,6 +17,7 @@ use crate::task::{NEXT_TOKEN, PERPLEXITY, Scored};
 use crate::words::counted;
 use anyhow::{Error, Result, bail};
 use serde_json::json;
+use std::path::Path;
 
 /// Images a batch unless told otherwise.
 const BATCH: usize = 128;
@@ -30,6 +32,14 @@ pub fn run(args: &Eval, how: Calibration) -> Result<Exit> {
     }
     let (rounded, imatrix) = setup::rounded(&mut model, args.imatrix.as_deref())?;
     let original = args.against.as_deref().map(|spec| Original::open(spec, args, &model)).transpose()?;
+    if let Some(data) = args.data.as_deref().filter(|_| takes_text(&model))
+        && Questions::are_in(Path::new(data))?
+    {
+        return choices::run(args, data, model, original.as_ref(), how);
+    }
+    if args.items {
+        bail!("--items is for questions with choices; hint: leave it out for other data");
+    }
     let text = takes_text(&model).then(|| text_options(args, model.info.context)).transpose()?;
     let (spec, tokenizer) = (args.data.as_deref(), args.text.tokenizer.as_ref().unwrap_or(&args.model));
     let texts = classifies_text(&model);
@@ -179,7 +189,7 @@ impl Told<'_> {
             format!("windows of {} tokens are longer than the {most} that the model was made for", options.window)
         });
         out::notes(self.run.notes.iter().chain(&beyond));
-        let (m, convention) = (&self.run.metrics, options.convention(data.begun_with()));
+        let (m, convention) = (&self.run.metrics, options.convention(data.joined()));
         let tokens = m.n * options.targets();
         if self.args.json {
             let mut out = json!({

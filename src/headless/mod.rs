@@ -4,6 +4,7 @@
 //! verdicts alone, and drives a host through the same frames as a screen.
 
 pub mod against;
+pub mod choices;
 pub mod convert;
 pub mod demo;
 pub mod eval;

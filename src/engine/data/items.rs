@@ -6,6 +6,18 @@ use candle_core::Tensor;
 use std::fmt::Debug;
 use std::sync::Arc;
 
+/// How the documents of a text follow one another.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Joined {
+    /// As they stand in the file, which is one piece.
+    #[default]
+    AsWritten,
+    /// Each begins with this token.
+    BegunWith(u32),
+    /// Two newlines stand between them, and no token is added.
+    ByLines,
+}
+
 /// Items with their targets. The same index is the same item for as long as they are there.
 pub trait Items: Debug + Send + Sync {
     /// Items there are.
@@ -26,9 +38,9 @@ pub trait Items: Debug + Send + Sync {
         None
     }
 
-    /// The token that was put before every document of a text; `None` where nothing was added.
-    fn begun_with(&self) -> Option<u32> {
-        None
+    /// How the documents of a text follow one another.
+    fn joined(&self) -> Joined {
+        Joined::default()
     }
 
     /// Bytes that tell item `i`, target included, from every other; `None` past the end.
@@ -42,11 +54,11 @@ impl Dataset {
         Dataset { task, ..Dataset::new(card, Source::Items(items), false) }
     }
 
-    /// [`Items::begun_with`] of its items.
-    pub fn begun_with(&self) -> Option<u32> {
+    /// [`Items::joined`] of its items.
+    pub fn joined(&self) -> Joined {
         match &*self.source {
-            Source::Items(items) => items.begun_with(),
-            _ => None,
+            Source::Items(items) => items.joined(),
+            _ => Joined::default(),
         }
     }
 

@@ -1,4 +1,4 @@
-//! Data sets and preprocessing, windows of text, texts with classes, and the synthetic demo set.
+//! Data sets and preprocessing, windows of text, texts with classes, questions with choices, and the synthetic demo set.
 //!
 //! A [`Dataset`] is an immutable, cheaply cloned list of labelled images; [`Dataset::batch`] turns some of them into a
 //! network's input. Not here: metrics (`eval`). Invariants: image `i` is the same image for as long as the set is open;
@@ -10,6 +10,7 @@ mod cifar;
 mod cifar_py;
 mod classed;
 mod decode;
+mod documents;
 mod error;
 mod folder;
 mod guard;
@@ -23,6 +24,7 @@ mod overlap;
 mod parquet;
 mod part;
 mod prepare;
+mod questions;
 mod raw;
 mod resize;
 mod shards;
@@ -37,8 +39,9 @@ mod tests;
 pub use card::DataCard;
 pub use classed::{ClassedOptions, classed};
 pub use error::DataError;
-pub use items::Items;
+pub use items::{Items, Joined};
 pub use mark::DataMark;
+pub use questions::{Form, Question, Questions};
 pub use split::Split;
 pub use text::{Counted, TextOptions, holds_ids, text};
 

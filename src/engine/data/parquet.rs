@@ -1,5 +1,5 @@
 //! Parquet files with encoded images, as the Hugging Face hub holds data sets: a group `image` (or `img`) of `bytes` and
-//! `path`, and a whole-number `label`.
+//! `path`, and a whole-number `label`; or with a column of strings.
 //!
 //! Opening reads footers and labels. A batch reads the pages that its rows lie in and no others, so memory is bounded by
 //! the batch and one page. Sources: the Parquet format (`parquet.thrift`), Hugging Face `datasets` (`Features` in the
@@ -25,6 +25,8 @@ use std::sync::Arc;
 const MAX_ROWS: usize = 1 << 26;
 /// The largest inflated page: some images of many megabytes each. Writers cut pages at about one.
 const MAX_PAGE: u64 = 256 << 20;
+/// Rows of strings read together.
+const AT_ONCE: usize = 256;
 /// The largest footer.
 const MAX_FOOTER: u64 = 256 << 20;
 
@@ -178,16 +180,71 @@ fn walled<T>(path: &Path, f: impl FnOnce() -> Result<T, DataError>) -> Result<T,
     guarded(f).unwrap_or_else(|| Err(broken(path, "it is damaged where the reader did not expect it")))
 }
 
-/// One file's footer, and its labels behind those of the files before it.
-fn read_shard(path: &Path, labels: &mut Vec<u32>) -> Result<(Shard, Vec<String>), DataError> {
-    let bad = |e: &dyn std::fmt::Display| broken(path, &e.to_string());
+/// What the end of the file says of it.
+fn footer_of(path: &Path) -> Result<ParquetMetaData, DataError> {
     let io = DataError::io(path);
     let pages = Pages::open(path).map_err(io)?;
     let footer = pages.footer().map_err(io)?;
     if footer > MAX_FOOTER.min(pages.len) {
-        return Err(bad(&"its footer is longer than the file, or far too long"));
+        return Err(broken(path, "its footer is longer than the file, or far too long"));
     }
-    let meta = ParquetMetaDataReader::new().parse_and_finish(&pages).map_err(|e| bad(&e))?;
+    ParquetMetaDataReader::new().parse_and_finish(&pages).map_err(|e| broken(path, &e.to_string()))
+}
+
+/// Hands the strings of the column `name` to `f`, in order and without the rows that have none, until it says `false`.
+///
+/// # Errors
+/// [`DataError::Text`]: a damaged file, no such column of strings, bytes that are no UTF-8. What `f` says.
+pub(super) fn texts(
+    path: &Path,
+    name: &str,
+    f: &mut dyn FnMut(&str) -> Result<bool, DataError>,
+) -> Result<(), DataError> {
+    let read = walled(path, || {
+        let meta = footer_of(path)?;
+        let columns = meta.file_metadata().schema_descr().columns();
+        let holds = |c: &ColumnDescPtr| {
+            let bytes = c.physical_type() == parquet::basic::Type::BYTE_ARRAY && c.max_rep_level() == 0;
+            bytes && c.path().parts() == [name]
+        };
+        let index = columns.iter().position(holds).ok_or_else(|| {
+            let names: Vec<String> = columns.iter().take(12).map(|c| clean_name(&c.path().string())).collect();
+            broken(path, &format!("it has no column `{name}` of strings: its columns are `{}`", names.join("`, `")))
+        })?;
+        for group in 0..meta.row_groups().len() {
+            let mut column: ColumnReaderImpl<ByteArrayType> = column(path, &meta, group, index)?;
+            loop {
+                let (mut levels, mut values) = (Vec::<i16>::new(), Vec::<ByteArray>::new());
+                let read = column.read_records(AT_ONCE, Some(&mut levels), None, &mut values);
+                let (records, ..) = read.map_err(|e| broken(path, &e.to_string()))?;
+                for value in &values {
+                    let text = std::str::from_utf8(value.data())
+                        .map_err(|_| broken(path, &format!("a row of row group {group} is not UTF-8")))?;
+                    if !f(text)? {
+                        return Ok(());
+                    }
+                }
+                if records == 0 {
+                    break;
+                }
+            }
+        }
+        Ok(())
+    });
+    read.map_err(|e| match e {
+        DataError::Parquet { path, reason } => DataError::Text {
+            path,
+            reason: format!("as Parquet, {reason}"),
+            hint: format!("a column `{name}` of strings, one document a row"),
+        },
+        other => other,
+    })
+}
+
+/// One file's footer, and its labels behind those of the files before it.
+fn read_shard(path: &Path, labels: &mut Vec<u32>) -> Result<(Shard, Vec<String>), DataError> {
+    let bad = |e: &dyn std::fmt::Display| broken(path, &e.to_string());
+    let meta = footer_of(path)?;
     let features = features(&meta);
     let schema = meta.file_metadata().schema_descr();
     let columns: Vec<ColumnDescPtr> = schema.columns().to_vec();

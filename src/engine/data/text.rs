@@ -2,10 +2,13 @@
 //!
 //! A file of plain text (UTF-8), tokenized as one piece without a token before it; or token ids as they are (`.u16`, little-endian).
 //! Where lines of `<|endoftext|>` part documents and the vocabulary has another token for that, each begins with that token instead.
+//! Documents of a JSONL or Parquet file (`documents`) begin with the token that begins a text, where the vocabulary has one; else they
+//! are joined by two newlines and tokenized as one piece.
 //! Windows follow one another from the start and do not overlap; what is left at the end is not used. Which tokens of a window count
 //! is a [`Counted`], since published figures differ in it. Not here: vocabularies (`model::tokenizer`), scores (`task`).
 
-use super::{DataCard, DataError, Dataset, Items, file_name};
+use super::documents::{Kind, bad};
+use super::{DataCard, DataError, Dataset, Items, Joined, file_name};
 use crate::files;
 use crate::model::Tokenizer;
 use crate::task::{NextToken, Targets};
@@ -63,16 +66,17 @@ pub struct TextOptions {
 }
 
 impl TextOptions {
-    /// What a score is of, in words; `begun_with` as [`Dataset::begun_with`] tells it.
-    pub fn convention(&self, begun_with: Option<u32>) -> String {
+    /// What a score is of, in words; `joined` as [`Dataset::joined`] tells it.
+    pub fn convention(&self, joined: Joined) -> String {
         let (n, counted) = (self.window, self.counted.label());
         let which = match self.counted {
             Counted::Inside => format!("the {} tokens after the first of each count", n.saturating_sub(1)),
             Counted::Next => format!("the {n} tokens that follow those of each count"),
         };
-        let added = match begun_with {
-            Some(id) => format!("documents begin with token {id}"),
-            None => "no token added".to_owned(),
+        let added = match joined {
+            Joined::BegunWith(id) => format!("documents begin with token {id}"),
+            Joined::AsWritten => "no token added".to_owned(),
+            Joined::ByLines => "documents joined by two newlines, no token added".to_owned(),
         };
         format!("{counted}: windows of {n} from the start, not overlapping, {added}; {which}")
     }
@@ -95,8 +99,7 @@ struct Windows {
     /// Inputs of a window, and as many targets.
     inputs: usize,
     count: usize,
-    /// Stands before each document.
-    begun_with: Option<u32>,
+    joined: Joined,
 }
 
 /// Are these token ids rather than text, by the name of the file?
@@ -110,7 +113,7 @@ pub fn holds_ids(path: &Path) -> bool {
 /// What cannot be read, text without a tokenizer, less than one window; by name.
 pub fn text(spec: &str, tokenizer: Option<&Tokenizer>, options: &TextOptions) -> Result<Dataset, DataError> {
     let path = Path::new(spec);
-    let bad = |reason: String, hint: &str| DataError::Text { path: path.to_owned(), reason, hint: hint.to_owned() };
+    let bad = |reason: String, hint: &str| bad(path, reason, hint);
     if options.targets() == 0 {
         return Err(bad(format!("windows of {} tokens have nothing to predict", options.window), "a larger window"));
     }
@@ -119,20 +122,28 @@ pub fn text(spec: &str, tokenizer: Option<&Tokenizer>, options: &TextOptions) ->
         return Err(bad("it is a folder".into(), "name a file of plain text, or of token ids (`.u16`)"));
     }
     let io = DataError::io(path);
-    let (ids, begun_with) = if holds_ids(path) {
+    let (ids, joined) = if holds_ids(path) {
         let bytes = files::read(path, MAX_IDS).map_err(io)?;
         if bytes.len() % 2 == 1 {
             return Err(bad("it has an odd number of bytes".into(), "ids of two bytes each, little-endian"));
         }
-        (bytes.chunks_exact(2).map(|b| u32::from(u16::from_le_bytes([b[0], b[1]]))).collect(), None)
+        let ids = bytes.chunks_exact(2).map(|b| u32::from(u16::from_le_bytes([b[0], b[1]]))).collect();
+        (ids, Joined::AsWritten)
     } else {
-        let text = files::read_text(path, MAX_TEXT).map_err(io)?;
+        let kind = Kind::of(path).map_err(io)?;
+        let plain = match kind {
+            None => Some(files::read_text(path, MAX_TEXT).map_err(io)?),
+            Some(_) => None,
+        };
         let Some(tokenizer) = tokenizer else {
             let hint = "put the model's `tokenizer.json` beside its weights, name one (or the original) by `--tokenizer`, or give \
                         token ids as a `.u16` file";
             return Err(bad("the model comes without a tokenizer".into(), hint));
         };
-        ids_of(&text, tokenizer).map_err(|e| bad(e.to_string(), "check the tokenizer beside the weights"))?
+        match (kind, plain) {
+            (Some(kind), _) => of_documents(kind, path, options, tokenizer)?,
+            (None, text) => ids_of(&text.unwrap_or_default(), tokenizer).map_err(|e| unfit(path, &e))?,
+        }
     };
     let (step, inputs) = (options.window, options.targets());
     // The last input's target must be there as well.
@@ -143,21 +154,59 @@ pub fn text(spec: &str, tokenizer: Option<&Tokenizer>, options: &TextOptions) ->
     }
     let count = if options.limit == 0 { all } else { all.min(options.limit) };
     let card = DataCard { name: file_name(path), source: spec.to_owned(), limit: options.limit, ..DataCard::default() };
-    Ok(Dataset::of_items(card, Arc::new(Windows { ids, step, inputs, count, begun_with }), Arc::new(NextToken)))
+    Ok(Dataset::of_items(card, Arc::new(Windows { ids, step, inputs, count, joined }), Arc::new(NextToken)))
+}
+
+/// Ids, and how the documents that they are of follow one another.
+type Ids = (Vec<u32>, Joined);
+
+/// Text that a vocabulary cannot cut.
+fn unfit(path: &Path, why: &crate::model::ModelError) -> DataError {
+    bad(path, why.to_string(), "check the tokenizer beside the weights")
 }
 
 /// The ids of a text. One whose documents are parted by lines of `<|endoftext|>`, for a vocabulary that has another token for that:
 /// each document begins with it, and it is told beside the ids.
-fn ids_of(text: &str, tokenizer: &Tokenizer) -> crate::model::Result<(Vec<u32>, Option<u32>)> {
+fn ids_of(text: &str, tokenizer: &Tokenizer) -> crate::model::Result<Ids> {
     let documents = documents(text);
     let parted = documents.len() > 1 && tokenizer.id(DOCUMENT).is_none();
-    let (true, Some(begin)) = (parted, tokenizer.begin()) else { return Ok((tokenizer.encode(text)?, None)) };
+    let (true, Some(begin)) = (parted, tokenizer.begin()) else {
+        return Ok((tokenizer.encode(text)?, Joined::AsWritten));
+    };
+    begun(documents.into_iter().map(str::trim), begin, tokenizer)
+}
+
+/// The ids of documents that are not empty, each after `begin`.
+fn begun<'a>(documents: impl Iterator<Item = &'a str>, begin: u32, tokenizer: &Tokenizer) -> crate::model::Result<Ids> {
     let mut ids = Vec::new();
-    for document in documents.into_iter().map(str::trim).filter(|d| !d.is_empty()) {
+    for document in documents.filter(|d| !d.is_empty()) {
         ids.push(begin);
         ids.extend(tokenizer.encode(document)?);
     }
-    Ok((ids, Some(begin)))
+    Ok((ids, Joined::BegunWith(begin)))
+}
+
+/// The ids of documents of a file that holds nothing else.
+fn ids_of_all(documents: &[String], tokenizer: &Tokenizer) -> crate::model::Result<Ids> {
+    match tokenizer.begin() {
+        Some(begin) => begun(documents.iter().map(String::as_str), begin, tokenizer),
+        None => Ok((tokenizer.encode(&documents.join("\n\n"))?, Joined::ByLines)),
+    }
+}
+
+/// Tokens hardly ever have more bytes on the mean.
+const BYTES_A_TOKEN: u64 = 64;
+
+/// The ids of as many documents as the windows that were asked for need; files are often far larger.
+fn of_documents(kind: Kind, path: &Path, options: &TextOptions, tokenizer: &Tokenizer) -> Result<Ids, DataError> {
+    let needed = (options.limit as u64).saturating_mul(options.window as u64).saturating_add(1);
+    let enough = if options.limit == 0 { u64::MAX } else { needed.saturating_mul(BYTES_A_TOKEN) };
+    let (documents, whole) = kind.read(path, enough, MAX_TEXT)?;
+    let found = ids_of_all(&documents, tokenizer).map_err(|e| unfit(path, &e))?;
+    if whole || found.0.len() as u64 >= needed {
+        return Ok(found);
+    }
+    ids_of_all(&kind.read(path, u64::MAX, MAX_TEXT)?.0, tokenizer).map_err(|e| unfit(path, &e))
 }
 
 /// What stands before, between and after lines of `<|endoftext|>`, whichever way lines end.
@@ -199,8 +248,8 @@ impl Items for Windows {
         Ok((tensor(x)?, Targets::Values(tensor(y)?)))
     }
 
-    fn begun_with(&self) -> Option<u32> {
-        self.begun_with
+    fn joined(&self) -> Joined {
+        self.joined
     }
 
     fn content(&self, i: usize) -> Option<Vec<u8>> {
@@ -249,10 +298,10 @@ mod tests {
         assert!(inside.batch([3], &Preprocess::none()).is_err());
         let options = TextOptions { window: 4, counted: Counted::Inside, limit: 0 };
         assert!(
-            options.convention(None).starts_with("inside: windows of 4")
-                && options.convention(None).contains("the 3 tokens")
+            options.convention(Joined::AsWritten).starts_with("inside: windows of 4")
+                && options.convention(Joined::AsWritten).contains("the 3 tokens")
         );
-        assert_eq!(inside.begun_with(), None);
+        assert_eq!(inside.joined(), Joined::AsWritten);
     }
 
     /// A vocabulary of llama2.c's: the three tokens that all have, a space and two letters.
@@ -282,16 +331,39 @@ mod tests {
         for end in ["\n", "\r\n"] {
             let data = opened(&["ab", DOCUMENT, "ba", DOCUMENT, "aa", ""].join(end));
             assert_eq!(pairs(&data, 0), (vec![1, 3, 4, 5, 1, 3, 5], vec![3, 4, 5, 1, 3, 5, 4]), "{end:?}");
-            assert_eq!(data.begun_with(), Some(1));
-            let told = options.convention(data.begun_with());
+            assert_eq!(data.joined(), Joined::BegunWith(1));
+            let told = options.convention(data.joined());
             assert!(told.contains("documents begin with token 1") && !told.contains("no token"), "{told}");
         }
         let whole = opened("aaaabbbb");
-        assert_eq!(whole.begun_with(), None);
-        assert!(options.convention(None).contains("no token added"));
+        assert!(options.convention(whole.joined()).contains("no token added"));
         // Within a line it parts nothing.
         assert_eq!(documents("a<|endoftext|>\nb"), ["a<|endoftext|>\nb"]);
         assert_eq!(documents("<|endoftext|>\na\n<|endoftext|>"), ["", "a\n", ""]);
+    }
+
+    #[test]
+    fn documents_begin_with_their_token_and_no_more_are_read_than_needed() {
+        let (dir, tokenizer) = letters();
+        let path = dir.path().join("text.jsonl");
+        let lines = ["ab", "", "b a", "aaaabbbb"].map(|t| format!("{{\"text\": \"{t}\"}}\n")).concat();
+        std::fs::write(&path, &lines).unwrap();
+        let opened = |window, limit| {
+            let options = TextOptions { window, counted: Counted::Inside, limit };
+            super::text(path.to_str().unwrap(), Some(&tokenizer), &options)
+        };
+        let data = opened(8, 0).unwrap();
+        // An empty document is none.
+        assert_eq!((data.len(), data.joined()), (2, Joined::BegunWith(1)));
+        assert_eq!(pairs(&data, 0), (vec![1, 3, 4, 5, 1, 3, 5], vec![3, 4, 5, 1, 3, 5, 3]));
+        // A line that is not needed is not looked at.
+        let padded = format!("{{\"text\": \"{}\"}}\nnonsense", "ab".repeat(1000));
+        std::fs::write(&path, padded).unwrap();
+        assert_eq!(opened(8, 3).unwrap().len(), 3);
+        let said = opened(8, 0).unwrap_err().to_string();
+        assert!(said.contains("line 2 is no JSON object"), "{said}");
+        std::fs::write(&path, "").unwrap();
+        assert!(opened(8, 3).unwrap_err().to_string().contains("less than one window"));
     }
 
     #[test]

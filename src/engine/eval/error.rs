@@ -23,6 +23,8 @@ pub enum EvalError {
     Tensor(TensorError),
     #[error("logit {at} is no number; hint: the weights are damaged, or a precision overflows")]
     NotFinite { at: usize },
+    #[error("question {n} cannot be asked: {reason}; hint: check the data and the tokenizer")]
+    Question { n: usize, reason: String },
     #[error(transparent)]
     Cancelled(#[from] Cancelled),
 }
@@ -43,6 +45,7 @@ impl OutOfMemory for EvalError {
             | EvalError::Empty { .. }
             | EvalError::Data(_)
             | EvalError::NotFinite { .. }
+            | EvalError::Question { .. }
             | EvalError::Cancelled(_) => false,
         }
     }

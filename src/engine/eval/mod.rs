@@ -4,6 +4,7 @@
 //! not a number is an error, never a wrong class.
 
 mod against;
+mod choices;
 mod error;
 mod generate;
 mod margin;
@@ -12,6 +13,7 @@ mod trial;
 mod views;
 
 pub use against::{Against, against};
+pub use choices::{Weighed, choices};
 pub use error::{EvalError, Result};
 pub use generate::{Sampler, Sampling, Written, generate};
 pub use margin::Margins;

@@ -78,7 +78,7 @@ struct Surprise {
 }
 
 /// A token's surprise in nats, and whether it has the largest logit (the first of equals); `None` for logits that are no numbers.
-fn surprise(logits: &[f32], next: u32) -> Option<(f64, bool)> {
+pub fn surprise(logits: &[f32], next: u32) -> Option<(f64, bool)> {
     let own = *logits.get(next as usize)?;
     let top = logits.iter().fold(f32::NEG_INFINITY, |m, v| m.max(*v));
     // In f32 but for the sum: exponentials of differences are right to half an ulp, and a vocabulary has tens of thousands.

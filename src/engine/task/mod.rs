@@ -19,7 +19,7 @@ pub use bootstrap::{Estimate, RESAMPLES, quantile};
 pub use classify::{Classify, cross_entropy, kl};
 pub use divergence::{Divergence, Divergences};
 pub use error::TaskError;
-pub use language::{NEXT_TOKEN, NextToken, PERPLEXITY};
+pub use language::{NEXT_TOKEN, NextToken, PERPLEXITY, surprise};
 pub use metrics::{Classes, Metric, Metrics, Paired, Reading, wilson};
 pub use paired::{from_counts, paired};
 pub use targets::Targets;
