@@ -128,7 +128,7 @@ fn what_cannot_be_rounded_by_importance_says_why() {
     refused(&["imatrix", &model, "--window", "13", "--calib", &calib, "--out", &calib], "is not replaced");
     refused(&["imatrix", &model, "--window", "70", "--calib", &calib, "--out", out], "less than one window");
     refused(&["imatrix", &model, "--calib", "/nowhere.u16", "--out", out], "no data");
-    refused(&["imatrix", &model, "--calib", &calib, "--out", "/nowhere/m.gguf"], "cannot write");
+    refused(&["imatrix", &model, "--window", "13", "--calib", &calib, "--out", "/nowhere/m.gguf"], "cannot write");
     assert!(!Path::new(out).exists());
 }
 

@@ -42,7 +42,7 @@ pub fn run(args: &Eval, data: &str, mut model: Model, original: Option<&Original
     let tokenizer = tokenizer
         .with_context(|| format!("`{spec}` comes without a vocabulary; hint: --tokenizer with the original model"))?;
     let opened = setup::device(&args.on)?;
-    setup::calibrate(&mut model, &args.model, args.calib.as_deref(), how)?;
+    setup::calibrate(&mut model, (&args.model, spec), args.calib.as_deref(), how)?;
     let compile = CompileOptions { as_stored: true, ..CompileOptions::on(&opened) };
     out::notes(&model.info.notes);
     let cancel = super::cancel_on_signals()?;

@@ -277,13 +277,12 @@ mod tests {
             sums.add(&Tensor::from_vec(rows, (part.len(), 3), &Device::Cpu).unwrap()).unwrap();
         }
         let at = |r: usize, c: usize| f64::from(x[r * 3 + c]);
-        let centred = sums.centred();
-        for (i, got) in centred.iter().enumerate() {
+        for (i, centred) in sums.centred().into_iter().enumerate() {
             let (a, b) = (i / 3, i % 3);
             let mean = |c: usize| (0..5).map(|r| at(r, c)).sum::<f64>() / 5.0;
             assert!((sums.gram[i] - (0..5).map(|r| at(r, a) * at(r, b)).sum::<f64>()).abs() < 1e-9);
             let want = (0..5).map(|r| (at(r, a) - mean(a)) * (at(r, b) - mean(b))).sum::<f64>();
-            assert!((got - want).abs() < 1e-9, "{i}: {got} {want}");
+            assert!((centred - want).abs() < 1e-9, "{i}: {centred} {want}");
         }
     }
 }

@@ -36,13 +36,17 @@ impl Shelf {
                 "loss_after": s.loss_after })
         };
         let repaired = (used.fitted > 0).then(|| {
-            json!({
+            let mut told = json!({
                 "images": used.fitted, "check_images": used.checked, "checked_on_fitted": used.checked_on_fitted,
                 "positions": repair.positions, "lambda": repair.lambda, "refit": repair.stages.has(Stage::Refit),
                 "producers": repair.producers, "classifier": repair.classifier, "batch_norm": repair.stages.has(Stage::BatchNorm),
-                "round": repair.stages.has(Stage::Round),
                 "steps": steps.iter().map(step).collect::<Vec<_>>(),
-            })
+            });
+            // Recipes of before there was such a stage are told as they were.
+            if repair.stages.has(Stage::Round) {
+                told["round"] = true.into();
+            }
+            told
         });
         Manifest {
             recipe: json!({
