@@ -86,7 +86,9 @@ pub fn targets(word: &str) -> std::result::Result<Counted, String> {
 /// What cannot be opened; text that the two cut into other tokens.
 pub fn text(spec: Option<&str>, model_spec: &str, original: Option<&str>, options: &TextOptions) -> Result<Dataset> {
     let Some(spec) = spec else {
-        bail!("no text given; hint: --data with a file of plain text, of documents (JSONL, Parquet), or of token ids (`.u16`)");
+        bail!(
+            "no text given; hint: --data with a file of plain text, of documents (JSONL, Parquet), or of token ids (`.u16`)"
+        );
     };
     let of = |model: &str| vocabulary(model, std::iter::once(spec));
     let own = of(model_spec)?;
