@@ -197,7 +197,7 @@ pub struct Open {
     pub images: Images,
     #[command(flatten)]
     pub text: Windows,
-    /// Targets, such as `latency=0.6,drop=0.5`: factors of the original and points of top-1.
+    /// Targets, such as `latency=0.6,drop=0.5`: factors of the original and points of top-1; of a language model nats, and `kl=0.05`.
     #[arg(long, value_name = "BUDGET")]
     pub budget: Option<String>,
     /// The session's name; made from the model's by default.

@@ -57,7 +57,7 @@ fn a_language_model_goes_from_opening_to_a_file_that_scores_the_same() {
     let [eval, calib] = [rig.ids("eval.u16", 420, 96, 1), rig.ids("calib.u16", 700, 96, 7777)];
     let (model, out) = (fixture("llama.gguf"), rig.path("out"));
     let text = ["--data", &eval, "--window", "14"];
-    let rest = ["--calib", &calib, "--budget", "macs=0.95,memory=0.7", "--out", &out];
+    let rest = ["--calib", &calib, "--budget", "macs=0.95,memory=0.7,kl=50", "--out", &out];
     let report = rig.json(&[&["run", &model], &text[..], &rest].concat());
     assert_eq!((&report["met"], report["final"]["n"].as_i64()), (&Value::Bool(true), Some(30)), "{report}");
     let decisions = report["rounds"][0]["decisions"].to_string();
@@ -78,6 +78,19 @@ fn a_language_model_goes_from_opening_to_a_file_that_scores_the_same() {
     assert!((said - seen).abs() < 1e-6, "{said} was told, {seen} is found");
     assert_eq!(report["final"]["weight_bytes"], again["weight_bytes"]);
     rig.json(&["eval", &kept, "--data", &eval, "--window", "23"]);
+    // How far its outputs are from the original's: as the verdict said, and as the two files say.
+    let beside = rig.json(&[&["eval", &kept, "--against", &model], &text[..]].concat());
+    let (said, seen) = (&report["final"]["kl_divergence"], &beside["against"]["kl_divergence"]);
+    for figure in ["mean", "low", "high", "median", "p99", "max"] {
+        let (said, seen) = (loss(&said[figure]), loss(&seen[figure]));
+        assert!((said - seen).abs() < 1e-5 * (1.0 + seen) && seen > 1e-4, "{figure}: {said} was told, {seen} is found");
+    }
+    assert_eq!(report["final"]["top_token_agreement"]["value"], beside["against"]["top_token_agreement"]["value"]);
+    assert!(report["baseline"]["kl_divergence"].is_null());
+    let floor = report["verdict"]["lines"].as_array().unwrap().iter().find(|l| l["name"] == "kl").unwrap();
+    assert_eq!((floor["outcome"].as_str(), floor["measured"].as_f64()), (Some("accept"), said["mean"].as_f64()));
+    let (code, _, told) = rig.paring(&["run", "demo:cnn", "--budget", "kl=0.1", "--limit", "16", "--out", &out]);
+    assert!(code == Some(1) && told.contains("`kl=0.1` is for language models"), "{told}");
     // For llama.cpp, with what the original said; the planner cuts each layer as suits it.
     let gguf = rig.path("out/model.gguf");
     let notes = rig.json(&["convert", &kept, "--out", &gguf])["notes"].to_string();

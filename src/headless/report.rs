@@ -27,6 +27,14 @@ fn figures(e: &Evaluation, base: Option<&Evaluation>) -> Value {
             "value": l.value, "low": l.low, "high": l.high, "coverage": l.coverage, "pairs": l.n, "doubt": e.doubt,
             "baseline_ms": e.baseline_ms,
         })),
+        // Of a language model's rounds: the outputs beside the original's, in nats a token and as a share of tokens.
+        "kl_divergence": e.divergence.map(|d| json!({
+            "mean": d.kl.value, "low": d.kl.range.map(|r| r.0), "high": d.kl.range.map(|r| r.1),
+            "median": d.median, "p99": d.p99, "max": d.max, "windows": d.items, "tokens": d.rows,
+        })),
+        "top_token_agreement": e.divergence.map(|d| json!({
+            "value": d.same_top.value, "low": d.same_top.range.map(|r| r.0), "high": d.same_top.range.map(|r| r.1),
+        })),
         "weight_bytes": e.weight_bytes, "params": e.params, "macs": macs(e),
         "factors": base.map(|b| json!({
             "latency": e.latency().map(|l| l.value), "macs": over(macs(e), macs(b)),
@@ -120,6 +128,10 @@ pub fn summary(state: &State) -> String {
     row(&metric.title(), &|e| format!("{:.*}", metric.digits, metric.value(e.metrics.score)));
     if evaluations.iter().any(|e| e.metrics.correct().is_some()) {
         row("correct", &|e| format!("{}/{}", e.metrics.correct().unwrap_or_default(), e.metrics.n));
+    }
+    if evaluations.iter().any(|e| e.divergence.is_some()) {
+        row("KL nats", &|e| e.divergence.map_or("-".to_owned(), |d| format!("{:.5}", d.kl.value)));
+        row("same top %", &|e| e.divergence.map_or("-".to_owned(), |d| format!("{:.2}", 100.0 * d.same_top.value)));
     }
     row("loss", &|e| format!("{:.4}", e.metrics.loss));
     let mark = |e: &Evaluation| if e.doubt.is_some() { "?" } else { "" };

@@ -145,7 +145,9 @@ impl Driver {
                 break;
             }
             self.run_round().await?;
-            let lost = |v: &Verdict| v.lines.iter().any(|l| l.name == "drop" && l.outcome == Outcome::Reject);
+            let lost = |v: &Verdict| {
+                v.lines.iter().any(|l| ["drop", "kl"].contains(&l.name.as_str()) && l.outcome == Outcome::Reject)
+            };
             // Another round can bring cost further down; accuracy that is lost it cannot bring back, and what was seen
             // on the evaluation data must not choose.
             if self.accepted() || self.verdict().is_some_and(lost) || round == wanted.rounds {

@@ -88,6 +88,10 @@ pub fn judge(
         }
         Command::SetBudget { budget } => {
             in_range(&budget)?;
+            let takes_text = state.card.as_ref().is_none_or(|c| c.graph.vocabulary().is_some());
+            if let Some(why) = budget.unfit(takes_text) {
+                return Err(why);
+            }
             Ok(Effect::events([Event::BudgetSet { budget }]))
         }
         Command::Constrain { constraint } => constrain(state, constraint),
@@ -480,6 +484,5 @@ fn known(state: &State, target: &Target) -> Result<(), String> {
 fn in_range(b: &Budget) -> Result<(), String> {
     let set = b.items().into_iter().filter_map(|(name, value)| Some((name, value?)));
     let Some((name, value)) = { set }.find(|(name, value)| !Budget::allows(name, *value)) else { return Ok(()) };
-    let lie = if name == "drop" { "points lie in [0, 100]" } else { "factors lie in (0, 1]" };
-    Err(format!("budget `{name}={value}` is out of range; hint: {lie}"))
+    Err(format!("budget `{name}={value}` is out of range; hint: {}", Budget::range(name)))
 }

@@ -1,4 +1,4 @@
-//! Budgets (`latency=0.6,macs=0.5,memory=0.3,params=0.5,drop=1.0`) and verdicts.
+//! Budgets (`latency=0.6,macs=0.5,memory=0.3,params=0.5,drop=1.0`, of language models `kl=0.05`) and verdicts.
 
 use serde::{Deserialize, Serialize};
 use std::str::FromStr;
@@ -14,6 +14,9 @@ pub struct Budget {
     pub params: Option<f64>,
     /// The metric may get worse by at most this much.
     pub drop: Option<f64>,
+    /// The outputs' divergence from the original's at most, in nats a token; of language models alone.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub kl: Option<f64>,
 }
 
 /// Why a budget was not understood.
@@ -21,11 +24,13 @@ pub struct Budget {
 pub enum BudgetError {
     #[error("budget item `{0}` is not `name=number`; hint: for example `macs=0.6,drop=1.0`")]
     Syntax(String),
-    #[error("unknown budget name `{0}`; hint: latency, macs, memory, params (factors up to 1) or drop (points)")]
+    #[error(
+        "unknown budget name `{0}`; hint: latency, macs, memory, params (factors up to 1), drop (points) or kl (nats a token)"
+    )]
     Unknown(String),
     #[error("budget names `{0}` twice; hint: one target each")]
     Twice(String),
-    #[error("budget `{name}={value}` is out of range; hint: factors lie in (0, 1], drop in [0, 100]")]
+    #[error("budget `{name}={value}` is out of range; hint: {}", Budget::range(.name))]
     Range { name: String, value: f64 },
 }
 
@@ -45,6 +50,7 @@ impl FromStr for Budget {
                 "memory" => &mut b.memory,
                 "params" => &mut b.params,
                 "drop" => &mut b.drop,
+                "kl" => &mut b.kl,
                 _ => return Err(BudgetError::Unknown(name.to_owned())),
             };
             if !Budget::allows(name, value) {
@@ -60,14 +66,35 @@ impl FromStr for Budget {
 
 impl Budget {
     /// Every item by its name, in the order in which they are shown.
-    pub fn items(&self) -> [(&'static str, Option<f64>); 5] {
-        let Budget { latency, macs, memory, params, drop } = *self;
-        [("latency", latency), ("macs", macs), ("memory", memory), ("params", params), ("drop", drop)]
+    pub fn items(&self) -> [(&'static str, Option<f64>); 6] {
+        let Budget { latency, macs, memory, params, drop, kl } = *self;
+        [("latency", latency), ("macs", macs), ("memory", memory), ("params", params), ("drop", drop), ("kl", kl)]
+    }
+
+    /// Why a model of another task cannot have this budget: divergence is told of language models.
+    pub fn unfit(&self, takes_text: bool) -> Option<String> {
+        let kl = self.kl.filter(|_| !takes_text)?;
+        Some(format!(
+            "budget `kl={kl}` is for language models; hint: leave it out, or `drop` for what a classifier may lose"
+        ))
     }
 
     /// Whether the item may be asked to be so.
     pub fn allows(name: &str, value: f64) -> bool {
-        if name == "drop" { (0.0..=100.0).contains(&value) } else { value > 0.0 && value <= 1.0 }
+        match name {
+            "drop" => (0.0..=100.0).contains(&value),
+            "kl" => value > 0.0 && value <= 100.0,
+            _ => value > 0.0 && value <= 1.0,
+        }
+    }
+
+    /// What the item may be asked to be, in words.
+    pub fn range(name: &str) -> &'static str {
+        match name {
+            "drop" => "drop lies in [0, 100]",
+            "kl" => "kl lies in (0, 100] nats a token",
+            _ => "factors lie in (0, 1]",
+        }
     }
 }
 
@@ -102,7 +129,7 @@ impl Outcome {
 /// One budget item measured.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct VerdictLine {
-    /// `latency`, `macs`, `memory`, `params` or `drop`.
+    /// `latency`, `macs`, `memory`, `params`, `drop` or `kl`.
     pub name: String,
     pub target: f64,
     /// Not a number where it was not measured.
@@ -143,5 +170,21 @@ mod tests {
         assert_eq!(twice, Err(BudgetError::Twice("macs".into())));
         let once: Budget = "macs=0.5,drop=1".parse().unwrap();
         assert_eq!(once.to_string(), "macs=0.5,drop=1");
+    }
+
+    #[test]
+    fn a_divergence_is_asked_of_language_models_alone() {
+        let b: Budget = "memory=0.5,kl=0.05".parse().unwrap();
+        assert_eq!((b.kl, b.to_string().as_str(), b.unfit(true)), (Some(0.05), "memory=0.5,kl=0.05", None));
+        assert!(b.unfit(false).is_some_and(|w| w.contains("`kl=0.05`") && w.contains("hint: ")));
+        assert_eq!("drop=1".parse::<Budget>().unwrap().unfit(false), None);
+        for bad in ["kl=0", "kl=-1", "kl=101", "kl=nan"] {
+            assert!(bad.parse::<Budget>().unwrap_err().to_string().contains("nats a token"), "{bad}");
+        }
+        // As it was stored before there was one.
+        let old: Budget =
+            serde_json::from_str(r#"{"latency":null,"macs":0.5,"memory":null,"params":null,"drop":1.0}"#).unwrap();
+        assert_eq!(old, "macs=0.5,drop=1".parse().unwrap());
+        assert!(!serde_json::to_string(&old).unwrap().contains("kl"));
     }
 }

@@ -32,10 +32,10 @@ pub struct PlanForecast {
 /// One budget item against its forecast.
 #[derive(Debug, Clone, PartialEq)]
 pub struct BudgetLine {
-    /// `latency`, `macs`, `memory`, `params` or `drop`.
+    /// `latency`, `macs`, `memory`, `params`, `drop` or `kl`.
     pub name: &'static str,
     pub target: f64,
-    /// Factor, or for `drop` the expected drop in the metric's unit (positive: worse).
+    /// Factor, or for `drop` the expected drop in the metric's unit (positive: worse); not a number where nothing foretells it.
     pub forecast: Estimate,
     /// Undecided when the range straddles the target.
     pub outcome: Outcome,
@@ -45,7 +45,9 @@ impl PlanForecast {
     /// The forecast against each item that the budget sets.
     pub fn against(&self, budget: &Budget) -> Vec<BudgetLine> {
         let drop = Estimate { value: -self.quality.value, low: -self.quality.high, high: -self.quality.low };
-        let forecasts = [self.latency, self.macs, self.memory, self.params, drop];
+        // Nothing foretells a divergence.
+        let kl = Estimate { value: f64::NAN, low: f64::NAN, high: f64::NAN };
+        let forecasts = [self.latency, self.macs, self.memory, self.params, drop, kl];
         let line = |((name, target), forecast): ((&'static str, Option<f64>), Estimate)| {
             let target = target?;
             let known = name != "drop" || self.quality.basis != Basis::Unmeasured;

@@ -5,7 +5,7 @@
 
 use super::{Budget, Outcome, Verdict, VerdictLine};
 use crate::profile::Ratio;
-use crate::task::Change;
+use crate::task::{Change, Estimate};
 
 /// What a verdict compares: one model counted.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
@@ -16,8 +16,15 @@ pub struct Measured {
 }
 
 /// Weighs `new` against `base` by `budget`. `latency` is the factor measured in pairs, with its interval, `quality` the
-/// paired change of the task's metric, with its own.
-pub fn verdict(budget: &Budget, base: &Measured, new: &Measured, latency: Ratio, quality: Change) -> Verdict {
+/// paired change of the task's metric, with its own, `kl` the divergence of the outputs from the original's, where it was measured.
+pub fn verdict(
+    budget: &Budget,
+    base: &Measured,
+    new: &Measured,
+    latency: Ratio,
+    quality: Change,
+    kl: Option<Estimate>,
+) -> Verdict {
     let Change { value: diff, low, high } = quality;
     let over = |a: f64, b: f64| if b > 0.0 { a / b } else { 1.0 };
     let exact = |v: f64| (v, v, v);
@@ -27,6 +34,11 @@ pub fn verdict(budget: &Budget, base: &Measured, new: &Measured, latency: Ratio,
         exact(over(new.weight_bytes as f64, base.weight_bytes as f64)),
         exact(over(new.params as f64, base.params as f64)),
         (-diff, -high, -low),
+        kl.map_or((f64::NAN, f64::NAN, f64::NAN), |e| {
+            // What has no interval decides nothing.
+            let (low, high) = e.range.unwrap_or((f64::NAN, f64::NAN));
+            (e.value, low, high)
+        }),
     ];
     let lines: Vec<VerdictLine> = (budget.items().into_iter().zip(measured))
         .filter_map(|((name, target), (value, low, high))| {
@@ -89,7 +101,7 @@ mod tests {
         ];
         for (budget, (latency, new), d, want) in cases {
             let b: Budget = budget.parse().expect("budget");
-            let v = verdict(&b, &base, &new, latency, change(d));
+            let v = verdict(&b, &base, &new, latency, change(d), None);
             assert_eq!(v.outcome, want, "{budget} {latency:?} {new:?} {d:?}: {:?}", v.lines);
             assert_eq!(v.lines.len(), budget.split(',').filter(|s| !s.is_empty()).count());
         }
@@ -99,7 +111,7 @@ mod tests {
     fn what_was_not_measured_is_undecided_and_can_be_stored() {
         let b: Budget = "latency=0.8,macs=1".parse().expect("budget");
         let at = Measured { macs: 5, ..Measured::default() };
-        let v = verdict(&b, &at, &at, Ratio::UNKNOWN, Change::default());
+        let v = verdict(&b, &at, &at, Ratio::UNKNOWN, Change::default(), None);
         let text = serde_json::to_string(&v).expect("stored");
         let back: super::super::Verdict = serde_json::from_str(&text).expect("read");
         assert_eq!((back.outcome, back.lines[1].measured), (Outcome::Undecided, 1.0));
@@ -107,9 +119,30 @@ mod tests {
     }
 
     #[test]
+    fn a_divergence_is_judged_by_its_interval_and_never_without() {
+        let b: Budget = "kl=0.05".parse().expect("budget");
+        let cases = [
+            (Some((0.03, Some((0.02, 0.04)))), Outcome::Accept),
+            (Some((0.05, Some((0.04, 0.06)))), Outcome::Undecided),
+            (Some((0.07, Some((0.06, 0.08)))), Outcome::Reject),
+            // One window, and what was not measured.
+            (Some((0.01, None)), Outcome::Undecided),
+            (None, Outcome::Undecided),
+        ];
+        for (kl, want) in cases {
+            let kl = kl.map(|(value, range)| Estimate { value, range });
+            let at = Measured::default();
+            let v = verdict(&b, &at, &at, Ratio::default(), Change::default(), kl);
+            assert_eq!((v.outcome, v.lines.len(), v.lines[0].name.as_str()), (want, 1, "kl"), "{kl:?}");
+            assert_eq!(v.lines[0].range, kl.and_then(|e| e.range));
+        }
+    }
+
+    #[test]
     fn drop_is_reported_as_a_positive_number() {
         let b: Budget = "drop=1".parse().expect("budget");
-        let v = verdict(&b, &Measured::default(), &Measured::default(), Ratio::default(), change((-0.4, -0.8, 0.0)));
+        let v =
+            verdict(&b, &Measured::default(), &Measured::default(), Ratio::default(), change((-0.4, -0.8, 0.0)), None);
         assert_eq!((v.lines[0].measured, v.lines[0].range, v.d_quality), (0.4, Some((-0.0, 0.8)), -0.4));
     }
 }

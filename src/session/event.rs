@@ -9,7 +9,7 @@ use crate::plan::{Action, Author, Budget, Constraint, Decision, DecisionId, Qual
 use crate::profile::{Doubt, Ladder, LatencyStats, Paired, Profile, Ratio, SensCurve};
 use crate::prune::Group;
 use crate::recover::{RepairStep, RepairUse};
-use crate::task::{Metric, Metrics};
+use crate::task::{Divergence, Metric, Metrics};
 use serde::{Deserialize, Serialize};
 
 /// Sequence number of an event in its journal, from 1.
@@ -81,6 +81,9 @@ pub struct Evaluation {
     /// Why `whole` is not to be decided on.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub doubt: Option<Doubt>,
+    /// How far its outputs are from the original's, where the task tells that; `None` for the baseline.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub divergence: Option<Divergence>,
 }
 
 impl SessionCard {

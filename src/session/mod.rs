@@ -33,4 +33,4 @@ pub use place::Place;
 pub use recipe::{Images, Opening, Recipe, WINDOW};
 pub use role::{Ask, ROLES, Role, Share, Table};
 pub use state::*;
-pub use text::{action as action_text, describe, passed_over};
+pub use text::{action as action_text, apart, describe, passed_over};

@@ -1,8 +1,9 @@
 //! Events in words, for the timeline, `paring log` and the log file.
 
-use super::{Event, PassedOver, Phase, State};
+use super::{Evaluation, Event, PassedOver, Phase, State};
 use crate::plan::{Action, Author, DecisionId, Limit};
 use crate::profile::Workload;
+use crate::task::Estimate;
 use crate::words::counted;
 
 /// One line about `event`, read against the state before it; `None` for events that a timeline need not show.
@@ -193,5 +194,37 @@ impl Phase {
             Phase::Evaluate => "evaluate",
             Phase::Verdict => "verdict",
         }
+    }
+}
+/// How far a round's outputs are from the original's, where that was measured.
+pub fn apart(e: &Evaluation) -> Option<String> {
+    let d = e.divergence?;
+    let range = |e: Estimate, scale: f64, digits: usize| {
+        e.range.map_or(String::new(), |(low, high)| format!(" [{:.digits$}, {:.digits$}]", scale * low, scale * high))
+    };
+    Some(format!(
+        "round {}: KL {:.4}{} nats/token from the original's, p99 {:.3}; same top {:.1} %{}",
+        e.round,
+        d.kl.value,
+        range(d.kl, 1.0, 4),
+        d.p99,
+        100.0 * d.same_top.value,
+        range(d.same_top, 100.0, 1)
+    ))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::task::Divergence;
+
+    #[test]
+    fn a_divergence_is_told_with_its_intervals_where_it_was_measured() {
+        let kl = Estimate { value: 0.0795, range: Some((0.0758, 0.083)) };
+        let divergence =
+            Divergence { kl, p99: 0.292, same_top: Estimate { value: 0.824, range: None }, ..Divergence::default() };
+        let told = apart(&Evaluation { round: 2, divergence: Some(divergence), ..Evaluation::default() });
+        let want = "round 2: KL 0.0795 [0.0758, 0.0830] nats/token from the original's, p99 0.292; same top 82.4 %";
+        assert_eq!((told.as_deref(), apart(&Evaluation::default())), (Some(want), None));
     }
 }

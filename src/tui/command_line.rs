@@ -33,7 +33,11 @@ const fn does(act: Act, name: &'static str, about: &'static str) -> Spec {
 /// Every command, in palette order.
 pub const COMMANDS: &[Spec] = &[
     does(Act::Accept, "accept", "accept the evaluated round"),
-    spec("budget", "latency=0.6,drop=0.5", "set targets: latency, macs, memory, params as factors; drop in points"),
+    spec(
+        "budget",
+        "latency=0.6,drop=0.5",
+        "set targets: latency, macs, memory, params as factors; drop in points; kl in nats",
+    ),
     spec("colors", "truecolor|256|16|none", "use fewer colours"),
     does(Act::Detach, "detach", "leave; the session keeps running"),
     spec("export", "[safetensors|onnx|pytorch] [PATH]", "write the compressed model and its manifest"),

@@ -21,6 +21,8 @@ pub struct Measured {
     /// one.
     pub d_quality: f64,
     pub interval: Option<(f64, f64)>,
+    /// The outputs' divergence from the original's, where it was measured.
+    pub kl: Option<f64>,
 }
 
 /// Expected of a plan, as factors of the original.
@@ -49,6 +51,7 @@ impl Measured {
             params: ratio(e.params as f64, base.params as f64),
             d_quality: verdict.map_or(state.metric().change(base.metrics.score, e.metrics.score), |v| v.d_quality),
             interval: verdict.map(|v| (v.d_quality_low, v.d_quality_high)),
+            kl: e.divergence.map(|d| d.kl.value),
         })
     }
 }
@@ -103,8 +106,24 @@ pub struct Goal {
 
 /// The goal that the task's metric has.
 pub const QUALITY: &str = "quality";
+/// The goal of a language model's divergence: nats, which nothing foretells.
+pub const KL: &str = "KL";
 
 impl Goal {
+    /// Is it a factor of the original's cost?
+    pub fn is_factor(&self) -> bool {
+        !self.points && self.name != KL
+    }
+
+    /// The target as it is shown beside figures.
+    pub fn asked(&self, target: f64) -> String {
+        match self.name {
+            KL => target.to_string(),
+            QUALITY => self.show(-target),
+            _ => num::factor(target),
+        }
+    }
+
     /// As people call it.
     pub fn label<'a>(&self, metric: &'a Metric) -> &'a str {
         if self.points { &metric.name } else { self.name }
@@ -113,6 +132,7 @@ impl Goal {
     /// A figure of this goal: points with a sign, or a factor that is not rounded into its target.
     pub fn show(&self, value: f64) -> String {
         match (self.points, self.target) {
+            _ if self.name == KL => format!("{value:.4}"),
             (true, _) => num::signed(if self.less { -value } else { value }, self.digits),
             (false, Some(t)) => num::factor_over(value, t),
             (false, None) => num::factor(value),
@@ -120,7 +140,7 @@ impl Goal {
     }
 }
 
-/// The budget's items in screen order, those without a target too.
+/// The budget's items in screen order, those without a target too but for a divergence.
 pub fn goals(budget: &Budget, metric: &Metric) -> Vec<Goal> {
     let items = [
         ("latency", budget.latency),
@@ -129,8 +149,10 @@ pub fn goals(budget: &Budget, metric: &Metric) -> Vec<Goal> {
         ("params", budget.params),
         (QUALITY, budget.drop),
     ];
+    let kl = budget.kl.map(|target| (KL, Some(target)));
     items
         .into_iter()
+        .chain(kl)
         .map(|(name, target)| Goal {
             name,
             target,
@@ -169,7 +191,32 @@ impl Measured {
             "MACs" => Some(self.macs),
             "params" => Some(self.params),
             QUALITY => Some(self.d_quality),
+            KL => self.kl,
             _ => None,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_divergence_is_a_goal_where_it_is_asked_and_nothing_foretells_it() {
+        let metric = Metric::top1(10);
+        let budget = "macs=0.5,drop=1,kl=0.05".parse().expect("a budget");
+        let all = goals(&budget, &metric);
+        let kl = all.iter().find(|g| g.name == KL).expect("a goal");
+        assert_eq!((kl.show(0.01234), kl.asked(0.05), kl.is_factor()), ("0.0123".into(), "0.05".into(), false));
+        assert_eq!((meets(kl, 0.05), meets(kl, 0.051)), (Some(true), Some(false)));
+        assert_eq!(Expected { macs: Some(0.4), ..Expected::default() }.get(KL), None);
+        assert_eq!(
+            (Measured::default().get(KL), Measured { kl: Some(0.2), ..Measured::default() }.get(KL)),
+            (None, Some(0.2))
+        );
+        assert!(goals(&Budget::default(), &metric).iter().all(|g| g.name != KL));
+        // The others are shown as they were.
+        let of = |name| all.iter().find(|g| g.name == name).expect("a goal");
+        assert_eq!((of("MACs").asked(0.5), of(QUALITY).asked(1.0)), ("0.50x".into(), "-1.00".into()));
     }
 }

@@ -6,7 +6,7 @@ use super::num;
 use super::standing::{builds, word};
 use crate::config::text::{clean, clean_lines};
 use crate::profile::Workload;
-use crate::session::{Standing, action_text};
+use crate::session::{Standing, action_text, apart};
 use crate::words::{counted, counted_as};
 use std::fmt::Write;
 
@@ -106,6 +106,11 @@ pub fn markdown(app: &App) -> String {
             num::scaled(e.macs.get(app.settings.mac_convention) as f64, 1e6),
             num::count(e.params),
         );
+    }
+    let apart: Vec<String> =
+        s.rounds.iter().filter_map(|r| apart(r.evaluation.as_ref()?)).map(|t| format!("- {t}\n")).collect();
+    if !apart.is_empty() {
+        let _ = writeln!(o, "\n{}", apart.concat().trim_end());
     }
     decisions(app, &mut o, &cell);
     repairs(app, &mut o, &cell);

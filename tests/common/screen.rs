@@ -213,6 +213,7 @@ fn evaluation(round: u32, profile: Profile, lost: usize) -> Evaluation {
             load: Load::default(),
         }),
         doubt: None,
+        divergence: None,
         profile: Some(profile),
         margins: None,
         data_hash: None,

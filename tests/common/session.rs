@@ -101,6 +101,7 @@ pub fn state() -> State {
         data_hash: None,
         paired: None,
         doubt: None,
+        divergence: None,
     };
     let card = SessionCard {
         model: ModelInfo {

@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 
 /// What is known of the distance between two models' outputs. Divergences are KL(original ‖ model) = Σ p (ln p − ln q) of the
 /// softmax p of the original's logits and q of the model's, in nats.
-#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
 pub struct Divergence {
     /// Items (windows, images), over which intervals are made.
     pub items: usize,

@@ -48,6 +48,10 @@ impl Task for NextToken {
         Box::new(Surprise::default())
     }
 
+    fn beside(&self) -> bool {
+        true
+    }
+
     /// Far worse than a blind guess among any vocabulary.
     fn broken(&self) -> f32 {
         -100.0

@@ -44,6 +44,12 @@ pub trait Task: Debug + Send + Sync {
     /// Scores outputs; each item of them must hold `least` values (0: any number).
     fn scorer(&self, least: usize) -> Box<dyn Scorer>;
 
+    /// Whether an evaluation of what was made of a model also tells how far its outputs are from the original's, as softmax has them
+    /// ([`Divergence`]): the original runs once more then.
+    fn beside(&self) -> bool {
+        false
+    }
+
     /// The score of an item whose output is no number: a change can break a network.
     fn broken(&self) -> f32;
 

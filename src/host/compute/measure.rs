@@ -1,7 +1,7 @@
 //! Measuring for the host: profiles, ladders, sensitivities, the baseline, and a compressed model against it.
 
 use super::{Compute, JobError, counts, lock, takes_text, working_batch};
-use crate::eval::{self, EvalError, Margins, Metrics, Scored};
+use crate::eval::{self, Against, Divergence, EvalError, Margins, Metrics, Scored};
 use crate::exec::{CompileOptions, KvFormat, OutOfMemory, Plan, halving};
 use crate::graph::Graph;
 use crate::host::engine::Job;
@@ -188,6 +188,36 @@ impl Compute {
         Ok(run)
     }
 
+    /// Evaluates what a round made; with how far its outputs are from the original's, where the task tells that and the device has memory
+    /// for both.
+    fn evaluate_beside(&self, model: &Model, plan: &Plan, job: &Job) -> Result<(Scored, Option<Divergence>), JobError> {
+        let label = "the compressed model";
+        if !self.data.task().beside() {
+            return Ok((self.evaluate_model(model, plan, label, job)?, None));
+        }
+        let beside = || -> Result<Against, EvalError> {
+            let options = CompileOptions { threads: self.threads(), ..CompileOptions::on(&self.device) };
+            let original = Plan::of(&self.model, &options)?;
+            let (prep, batch) = (&model.info.preprocess, self.working_batch());
+            let meter = &mut job.meter("evaluate", label);
+            eval::against(&original, plan, &self.data, prep, batch, job.cancel(), meter)
+        };
+        match beside() {
+            Err(e) if e.is_out_of_memory() => {
+                tell(
+                    job,
+                    &["how far the outputs are from the original's was not measured: no memory for both".to_owned()],
+                );
+                Ok((self.evaluate_model(model, plan, label, job)?, None))
+            }
+            found => {
+                let found = found?;
+                tell(job, &found.model.notes);
+                Ok((found.model, Some(found.divergence)))
+            }
+        }
+    }
+
     pub(super) fn evaluate_original(&self, state: &State, job: &Job) -> Result<Evaluation, JobError> {
         let plan = self.compile(&self.model)?;
         let run = self.evaluate_model(&self.model, &plan, "the original", job)?;
@@ -283,9 +313,9 @@ impl Compute {
         let scores = self.baseline_scores(job)?;
         let (run, evaluation) = {
             let plan = self.compile(&model)?;
-            let run = self.evaluate_model(&model, &plan, "the compressed model", job)?;
+            let (run, divergence) = self.evaluate_beside(&model, &plan, job)?;
             let evaluation = self.evaluation(round, run.metrics, &model, &plan)?;
-            (run.scores, evaluation)
+            (run.scores, Evaluation { divergence, ..evaluation })
         };
         if let (Some(then), Some(now)) = (&baseline.data_hash, &evaluation.data_hash)
             && then != now
@@ -314,7 +344,8 @@ impl Compute {
             params: e.params,
         };
         let factor = latency.map_or(Ratio::UNKNOWN, |l| l.ratio);
-        let verdict = plan::verdict(&state.budget, &counted(baseline), &counted(&evaluation), factor, change);
+        let kl = evaluation.divergence.map(|d| d.kl);
+        let verdict = plan::verdict(&state.budget, &counted(baseline), &counted(&evaluation), factor, change, kl);
         let mut evaluation = Evaluation { profile: layers, ..evaluation };
         if let Some(latency) = &latency {
             evaluation.measured_again(latency);

@@ -119,6 +119,9 @@ pub fn open_subject(
             spec.how.model, model.info.hash, card.model.hash
         ));
     }
+    if let Some(why) = spec.budget.unfit(takes_text(&model)) {
+        return Err(why);
+    }
     for set in [&data, &calib] {
         set.check_fits(&model.info).map_err(|e| e.to_string())?;
         if set.is_empty() {

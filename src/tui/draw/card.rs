@@ -10,7 +10,7 @@ use crate::task::Metric;
 use crate::tui::app::{Pane, Shown};
 use crate::tui::decide::unit;
 use crate::tui::list::RowRef;
-use crate::tui::num::{bytes, factor, mark, ms, range, signed};
+use crate::tui::num::{bytes, mark, ms, range, signed};
 use crate::tui::outlook::{Goal, goals, meets};
 use crate::tui::standing::{kind, word};
 use ratatui::layout::Rect;
@@ -380,7 +380,7 @@ fn rests_on(c: &Canvas<'_>, width: u16, height: usize, lines: &mut Vec<Line<'sta
 fn target(c: &Canvas<'_>, g: &Goal, value: Option<Estimate>) -> Vec<Span<'static>> {
     let pal = c.pal;
     let Some(t) = g.target else { return vec![span(pal.none(), pal.fg(Role::Faint))] };
-    let text = if g.points { g.show(-t) } else { factor(t) };
+    let text = g.asked(t);
     let mut out = vec![span(format!("{} ", right(&text, 5)), pal.fg(Role::Dim))];
     // A tick is for what holds over the whole range.
     if let Some((low, high)) = value.and_then(|v| Some((meets(g, v.low)?, meets(g, v.high)?))) {

@@ -4,7 +4,7 @@ use super::{Canvas, plot, span};
 use crate::config::text::{clean, fit, left, right, width};
 use crate::config::{Act, Role};
 use crate::plan::{Outcome, Verdict};
-use crate::session::{Evaluation, Round, State};
+use crate::session::{Evaluation, Round, State, apart};
 use crate::tui::app::App;
 use crate::tui::num;
 use ratatui::layout::Rect;
@@ -58,7 +58,9 @@ pub(super) fn draw(c: &mut Canvas<'_>, area: Rect) {
         c.put(inner, 2, 2, &text, dim);
         return;
     }
-    let table_h = (evals.len() as u16 + 5).clamp(7, area.height.saturating_sub(4).max(7)).min(area.height);
+    let told = evals.last().is_some_and(|e| e.divergence.is_some());
+    let table_h =
+        (evals.len() as u16 + 5 + u16::from(told)).clamp(7, area.height.saturating_sub(4).max(7)).min(area.height);
     let top = Rect { height: table_h, ..area };
     table(c, top, &evals);
     let rest = Rect { y: area.y + table_h, height: area.height - table_h, ..area };
@@ -223,6 +225,10 @@ fn table(c: &mut Canvas<'_>, area: Rect, evals: &[&Evaluation]) {
         c.line(inner, row, &Line::from(vec![span(" latency ", pal.fg(Role::Dim)), span(text, style)]));
         row += 1;
     }
+    if let Some(text) = apart(newest) {
+        c.line(inner, row, &Line::from(vec![span(" outputs ", pal.fg(Role::Dim)), span(text, pal.fg(Role::Fg))]));
+        row += 1;
+    }
     let verdict = app.state.rounds.iter().rev().find_map(|r| r.verdict.as_ref());
     if let Some(v) = verdict.filter(|v| !v.lines.is_empty()) {
         let line = Line::from(budget(c, v, inner.width as usize));
@@ -264,6 +270,7 @@ fn budget(c: &Canvas<'_>, verdict: &Verdict, width: usize) -> Vec<Span<'static>>
         let (mark, role) = pal.outcome(l.outcome);
         let text = match l.name.as_str() {
             "drop" => format!("drop {:.2} ({le} {:.2})", l.measured, l.target),
+            "kl" => format!("KL {:.4} ({le} {})", l.measured, l.target),
             name => {
                 let name = if name == "macs" { "MACs".into() } else { clean(name) };
                 format!("{name} {} ({le} {})", num::factor_over(l.measured, l.target), num::factor(l.target))

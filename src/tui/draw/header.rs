@@ -7,7 +7,7 @@ use crate::session::{Phase, Standing};
 use crate::tui::app::Level;
 use crate::tui::layout::{Class, Layout, class};
 use crate::tui::num::{mark, range};
-use crate::tui::outlook::{Goal, goals, meets};
+use crate::tui::outlook::{Goal, KL, QUALITY, goals, meets};
 use ratatui::layout::Rect;
 use ratatui::text::{Line, Span};
 
@@ -154,7 +154,7 @@ fn totals(c: &Canvas<'_>, wanted: &[Goal], d: Detail) -> Vec<Span<'static>> {
         let now = measured.and_then(|m| m.get(g.name)).filter(|v| v.is_finite());
         let expected = app.expected.and_then(|e| e.get(g.name)).map(|e| e.value);
         let Some(value) = now.or(expected) else {
-            if g.points && app.expected.is_some() {
+            if !g.is_factor() && app.expected.is_some() {
                 // A plan whose loss nothing has measured is not a plan that loses nothing.
                 out.push(span("~?  ", pal.fg(Role::Warn)));
                 continue;
@@ -177,7 +177,7 @@ fn totals(c: &Canvas<'_>, wanted: &[Goal], d: Detail) -> Vec<Span<'static>> {
             if let Some(ends) = measured.and_then(|m| m.interval).filter(|_| !forecast && d.interval) {
                 out.push(span(format!(" {}", range(&metric, ends, ",")), pal.fg(Role::Dim)));
             }
-        } else if d.bar > 0 {
+        } else if g.is_factor() && d.bar > 0 {
             out.push(Span::raw(" "));
             out.extend(gauge(c, g, value, d.bar, forecast));
         }
@@ -291,7 +291,11 @@ fn goal_and_pen(c: &Canvas<'_>, detail: usize) -> Vec<Span<'static>> {
         .iter()
         .filter_map(|g| {
             let t = g.target?;
-            Some(if g.points { format!("drop {le} {t:.*}", g.digits) } else { format!("{} {le} {t:.2}x", g.name) })
+            Some(match g.name {
+                QUALITY => format!("drop {le} {t:.*}", g.digits),
+                KL => format!("KL {le} {t}"),
+                name => format!("{name} {le} {t:.2}x"),
+            })
         })
         .collect();
     match (goal.is_empty(), detail) {
