@@ -102,6 +102,9 @@ pub enum Cmd {
         #[arg(long, default_value = "")]
         keys: String,
     },
+    /// The process in which a chat template runs; started by `paring` itself.
+    #[command(hide = true)]
+    Template,
     /// The process that owns a session; started by `paring` itself.
     #[command(hide = true)]
     Host {
@@ -269,6 +272,12 @@ pub struct Generate {
     /// The same from a file; `-` is standard input.
     #[arg(long, value_name = "FILE")]
     pub prompt_file: Option<PathBuf>,
+    /// The prompt is a user's question: the model's chat template makes it what the model answers.
+    #[arg(long)]
+    pub chat: bool,
+    /// With --chat: what the model is told before.
+    #[arg(long, value_name = "TEXT", requires = "chat")]
+    pub system: Option<String>,
     /// Tokens to write at most.
     #[arg(long, short = 'n', value_name = "N", default_value_t = 128)]
     pub tokens: usize,
@@ -290,7 +299,7 @@ pub struct Generate {
     #[arg(long)]
     pub ignore_end: bool,
     /// Leave out the token that the model's prompts begin with, where they do.
-    #[arg(long)]
+    #[arg(long, conflicts_with = "chat")]
     pub no_begin: bool,
     /// Every linear layer in this precision.
     #[arg(long, value_name = "PRECISION")]

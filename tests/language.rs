@@ -18,8 +18,14 @@ use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+#[path = "language/chat.rs"]
+mod chat;
+#[path = "common/talker.rs"]
+mod talker;
 #[path = "language/turns.rs"]
 mod turns;
+
+use talker::with_tokenizer;
 
 fn folder() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/conformance/language")
@@ -303,33 +309,6 @@ fn windows_beyond_what_a_model_was_made_for_are_noted() {
             assert_eq!(said.contains("longer than the 64 that the model was made for"), noted, "{window}: {said}");
         }
     }
-}
-
-/// A directory with a tokenizer that has as many tokens as the network has rows: one for each printable character of ASCII, and one
-/// that stands as it is.
-fn with_tokenizer(name: &str, to: &Path) -> PathBuf {
-    let dir = to.join(name);
-    std::fs::create_dir(&dir).unwrap();
-    for file in ["config.json", "model.safetensors"] {
-        std::fs::copy(folder().join(name).join(file), dir.join(file)).unwrap();
-    }
-    let vocab: serde_json::Map<String, Value> = (0..93u8)
-        .map(|i| (char::from(b'!' + i).to_string(), Value::from(i)))
-        .chain([("\u{120}".to_owned(), Value::from(93)), ("ab".to_owned(), Value::from(94))])
-        .collect();
-    let bytes =
-        serde_json::json!({ "type": "ByteLevel", "add_prefix_space": false, "trim_offsets": false, "use_regex": true });
-    let tokenizer = serde_json::json!({
-        "version": "1.0", "truncation": null, "padding": null, "normalizer": null, "post_processor": null,
-        "pre_tokenizer": bytes, "decoder": bytes,
-        "added_tokens": [{ "id": 95, "content": "<|end|>", "single_word": false, "lstrip": false, "rstrip": false,
-            "normalized": false, "special": true }],
-        "model": { "type": "BPE", "dropout": null, "unk_token": null, "continuing_subword_prefix": null,
-            "end_of_word_suffix": null, "fuse_unk": false, "byte_fallback": false, "ignore_merges": false,
-            "vocab": vocab, "merges": [["a", "b"]] },
-    });
-    std::fs::write(dir.join("tokenizer.json"), tokenizer.to_string()).unwrap();
-    dir
 }
 
 fn to_gguf(model: &Model, path: &Path) -> Result<Vec<String>, String> {

@@ -129,6 +129,7 @@ fn dispatch(cli: Cli) -> Result<Exit> {
         Cmd::Screenshot { name, size, out, keys } => {
             sessions::screenshot(&name, &size, &out, &keys, settings(&screen, None, [])?)
         }
+        Cmd::Template => headless::template::process(),
         Cmd::Host { dir } => Ok(match lifecycle::run_host(&Place::at(&dir))? {
             lifecycle::Served::Done => Exit::Done,
             lifecycle::Served::Elsewhere => Exit::InUse,

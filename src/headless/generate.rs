@@ -1,13 +1,12 @@
 //! `paring generate`: what a language model says, token by token, and how long each token takes.
 
 use super::out::{self, say, tell};
-use super::{Cancelled, Exit, cancel_on_signals, print_json, setup};
+use super::{Cancelled, Exit, cancel_on_signals, print_json, setup, template};
 use crate::args::Generate;
 use crate::eval::{self, EvalError, Sampling, Written};
 use crate::exec::{CompileOptions, DecodeOptions, Decoder, KvFormat, Plan};
 use crate::files;
-use crate::host::compute::takes_text;
-use crate::model::{Model, Tokenizer};
+use crate::model::{ChatMessage, ChatTemplate, Tokenizer, Voice};
 use crate::profile::{LatencyStats, bandwidth};
 use crate::words::counted;
 use anyhow::{Context, Error, Result, bail};
@@ -33,30 +32,27 @@ pub fn run(args: &Generate) -> Result<Exit> {
         bail!("--tokens: {} are too many; hint: {MOST} at most", args.tokens);
     }
     let kv: KvFormat = args.kv.parse().map_err(|e: String| Error::msg(format!("--kv: {e}")))?;
-    let model = setup::model(&args.model, &args.on, args.precision.as_deref())?;
-    if !takes_text(&model) {
-        bail!("`{}` is no language model; hint: `paring eval` classifies images", args.model);
-    }
-    let spec = args.tokenizer.as_ref().unwrap_or(&args.model);
-    let tokenizer = Tokenizer::of(Path::new(spec))?
-        .with_context(|| format!("`{spec}` comes without a vocabulary; hint: --tokenizer with the original model"))?;
-    let prompt = prompt(args, &tokenizer)?;
+    let (model, tokenizer, spec) =
+        setup::language(&args.model, args.tokenizer.as_deref(), &args.on, args.precision.as_deref())?;
+    let (prompt, ends) = prompt(args, Path::new(spec), &tokenizer)?;
     let tokens = args.tokens;
     let context = prompt.len() + tokens;
     let opened = setup::device(&args.on)?;
     let plan = Plan::of(&model, &CompileOptions::on(&opened).as_stored())?;
     out::notes(&model.info.notes);
-    out::notes(beyond(&model, context).as_slice());
+    out::notes(setup::beyond(&model, context).as_slice());
     let mut decoder = plan.decoder(&DecodeOptions { sequences: 1, context, kv })?;
     let how =
         Sampling { temperature: args.temperature, top_k: args.top_k, top_p: args.top_p, seed: args.seed.unwrap_or(0) };
-    let ends = if args.ignore_end { &[][..] } else { tokenizer.ends() };
+    let ends = if args.ignore_end { &[][..] } else { &ends };
     let cancel = cancel_on_signals()?;
-    let mut voice = Voice { tokenizer: &tokenizer, ids: Vec::new(), from: 0, said: 0, live: !args.json };
-    let mut failed = None;
+    let mut voice = Voice::default();
+    // Of an answer, what ends it is no part.
+    let silent = |id| args.json || (args.chat && tokenizer.is_special(id));
+    let mut failed: Option<Error> = None;
     let mut said = |id| {
-        if let (Err(e), None) = (voice.say(id), &failed) {
-            failed = Some(e);
+        if failed.is_none() && !silent(id) {
+            failed = voice.say(&tokenizer, id).map_err(Error::from).and_then(|text| Ok(shown(&text)?)).err();
         }
         // Nobody listens any more.
         if failed.is_some() || out::closed() {
@@ -78,7 +74,9 @@ pub fn run(args: &Generate) -> Result<Exit> {
     let bandwidth = bandwidth(plan.device(), plan.threads())?;
     let figures = Figures { prompt: prompt.len(), written: &written, decoder: &decoder, bandwidth };
     if args.json {
-        let text = tokenizer.decode(&written.ids)?;
+        let said: Vec<u32> =
+            written.ids.iter().copied().filter(|id| !args.chat || !tokenizer.is_special(*id)).collect();
+        let text = tokenizer.decode(&said)?;
         let mut told = figures.json(kv);
         told["model"] = json!(model.info.name);
         told["device"] = json!(opened.words);
@@ -89,13 +87,47 @@ pub fn run(args: &Generate) -> Result<Exit> {
         print_json(&told)?;
         return Ok(Exit::Done);
     }
-    say!("{}", voice.rest()?)?;
+    say!("{}", voice.rest(&tokenizer)?)?;
     figures.tell(kv, &opened.words);
     Ok(Exit::Done)
 }
 
-/// The prompt's ids: from `--prompt` or `--prompt-file`, after the id that the model's prompts begin with, where they do.
-fn prompt(args: &Generate, tokenizer: &Tokenizer) -> Result<Vec<u32>> {
+/// Text as the model writes it.
+fn shown(text: &str) -> Result<(), out::Unwritten> {
+    if !text.is_empty() {
+        out::data(format_args!("{text}"))?;
+        std::io::stdout().flush().ok();
+    }
+    Ok(())
+}
+
+/// The prompt's ids, from `--prompt` or `--prompt-file`, and those that end what follows. A question is what the model's template makes of it, other
+/// text follows the id that the model's prompts begin with, where they do.
+fn prompt(args: &Generate, spec: &Path, tokenizer: &Tokenizer) -> Result<(Vec<u32>, Vec<u32>)> {
+    let text = words(args)?;
+    // What some editors put before a text is none of it.
+    let text = text.strip_prefix('\u{feff}').unwrap_or(&text);
+    let (ids, ends) = if args.chat {
+        let chat = ChatTemplate::of(spec)?.with_context(|| {
+            let spec = spec.display();
+            format!("`{spec}` comes without a chat template; hint: --tokenizer with the original model, or no --chat")
+        })?;
+        let said = |role: &str, content: &str| ChatMessage { role: role.into(), content: content.into() };
+        let system = args.system.as_deref().map(|s| said("system", s));
+        let messages: Vec<ChatMessage> = system.into_iter().chain([said("user", text)]).collect();
+        (chat.prompt(tokenizer, &messages, |m| template::render(&chat, m))?, chat.ends(tokenizer))
+    } else {
+        let begin = tokenizer.first().filter(|_| !args.no_begin);
+        (begin.into_iter().chain(tokenizer.encode(text)?).collect(), tokenizer.ends().to_vec())
+    };
+    if ids.is_empty() {
+        bail!("there is nothing to begin with; hint: --prompt with a text");
+    }
+    Ok((ids, ends))
+}
+
+/// What was typed, or stands in a file.
+fn words(args: &Generate) -> Result<String> {
     let text = match (&args.prompt, &args.prompt_file) {
         (Some(text), None) => text.clone(),
         (None, Some(path)) if path.as_os_str() == "-" => {
@@ -111,60 +143,7 @@ fn prompt(args: &Generate, tokenizer: &Tokenizer) -> Result<Vec<u32>> {
         (None, None) => String::new(),
         (Some(_), Some(_)) => bail!("--prompt and --prompt-file are two prompts; hint: leave one out"),
     };
-    // What some editors put before a text is none of it.
-    let text = text.strip_prefix('\u{feff}').unwrap_or(&text);
-    let begin = tokenizer.first().filter(|_| !args.no_begin);
-    let ids: Vec<u32> = begin.into_iter().chain(tokenizer.encode(text)?).collect();
-    if ids.is_empty() {
-        bail!("there is nothing to begin with; hint: --prompt with a text");
-    }
-    Ok(ids)
-}
-
-/// What is to be known where a text becomes longer than the model was made for.
-fn beyond(model: &Model, context: usize) -> Option<String> {
-    let most = model.info.context.filter(|most| context > *most)?;
-    Some(format!("{context} tokens are more than the {most} that the model was made for"))
-}
-
-/// Says words as soon as they are whole: a character may take several tokens.
-struct Voice<'a> {
-    tokenizer: &'a Tokenizer,
-    ids: Vec<u32>,
-    /// The first id of what is decoded anew each time, and bytes of that which were said.
-    from: usize,
-    said: usize,
-    live: bool,
-}
-
-impl Voice<'_> {
-    /// Ids that are decoded together at most, for a word's blanks and a character's bytes.
-    const AT_ONCE: usize = 16;
-
-    fn say(&mut self, id: u32) -> Result<()> {
-        self.ids.push(id);
-        if !self.live {
-            return Ok(());
-        }
-        let text = self.tokenizer.decode(&self.ids[self.from..])?;
-        if text.len() > self.said && !text.ends_with('\u{fffd}') {
-            out::data(format_args!("{}", text.get(self.said..).unwrap_or_default()))?;
-            std::io::stdout().flush().ok();
-            self.said = text.len();
-            if self.ids.len() - self.from > Voice::AT_ONCE {
-                // The last one stays, so that what follows is decoded as a continuation.
-                self.from = self.ids.len() - 1;
-                self.said = self.tokenizer.decode(&self.ids[self.from..])?.len();
-            }
-        }
-        Ok(())
-    }
-
-    /// What was held back.
-    fn rest(&self) -> Result<String> {
-        let text = self.tokenizer.decode(&self.ids[self.from..])?;
-        Ok(text.get(self.said..).unwrap_or_default().to_owned())
-    }
+    Ok(text)
 }
 
 fn megabytes(bytes: u64) -> String {

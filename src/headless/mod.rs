@@ -17,6 +17,7 @@ mod report;
 pub mod run;
 pub mod selftest;
 pub mod setup;
+pub mod template;
 
 use crate::exec::Cancel;
 use crate::profile::Bound;

@@ -36,6 +36,32 @@ pub fn model(spec: &str, on: &On, precision: Option<&str>) -> Result<Model> {
     Ok(model)
 }
 
+/// Opens a language model with its vocabulary, which `tokenizer` names where it lies elsewhere; also where that is.
+///
+/// # Errors
+/// What is no language model, or comes without a vocabulary.
+pub fn language<'a>(
+    spec: &'a str,
+    tokenizer: Option<&'a str>,
+    on: &On,
+    precision: Option<&str>,
+) -> Result<(Model, Tokenizer, &'a str)> {
+    let model = self::model(spec, on, precision)?;
+    if !takes_text(&model) {
+        bail!("`{spec}` is no language model; hint: `paring eval` classifies images");
+    }
+    let from = tokenizer.unwrap_or(spec);
+    let found = Tokenizer::of(Path::new(from))?
+        .with_context(|| format!("`{from}` comes without a vocabulary; hint: --tokenizer with the original model"))?;
+    Ok((model, found, from))
+}
+
+/// What is to be known where a text becomes longer than the model was made for.
+pub fn beyond(model: &Model, context: usize) -> Option<String> {
+    let most = model.info.context.filter(|most| context > *most)?;
+    Some(format!("{context} tokens are more than the {most} that the model was made for"))
+}
+
 /// The model that is read stays: `out` must not be it.
 pub fn keep_source(model: &str, out: &Path) -> Result<()> {
     keep("the model is", Path::new(model), out)

@@ -69,6 +69,11 @@ impl Json {
         self.value.as_object().is_some_and(|o| o.values().any(Value::is_object))
     }
 
+    /// Every field; none where there is no file.
+    pub fn fields(&self) -> impl Iterator<Item = (&String, &Value)> {
+        self.value.as_object().into_iter().flatten()
+    }
+
     pub fn field(&self, key: &str) -> Option<&Value> {
         self.value.get(key).filter(|v| !v.is_null())
     }

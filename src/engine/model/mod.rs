@@ -4,6 +4,7 @@
 //! [`ParamStore`] clone is cheap and copy-on-write per tensor.
 
 mod blob;
+mod chat;
 mod checkpoint;
 mod container;
 mod error;
@@ -38,6 +39,7 @@ mod written;
 pub use blob::Blob;
 #[doc(hidden)]
 pub use blob::map_all;
+pub use chat::{ChatError, ChatMessage, ChatTemplate};
 pub use error::{ModelError, Result};
 pub use families::FamilySpec;
 pub use imatrix::{Imatrix, ImatrixMark};
@@ -47,7 +49,7 @@ pub use options::LoadOptions;
 pub use origin::Origin;
 pub use params::{Dtype, Packed, Param, ParamError, ParamStore};
 pub use random::{random, random_params};
-pub use tokenizer::Tokenizer;
+pub use tokenizer::{Tokenizer, Voice};
 
 pub use crate::plain::name as printable;
 

@@ -37,10 +37,10 @@ pub(super) fn json(v: &Vocabulary<'_>, merges: &[&str], pre: &str) -> Result<Val
     };
     let added: Vec<Value> = v
         .whole()
-        .map(|(id, token)| {
+        .map(|(id, token, special)| {
             json!({
                 "id": id, "content": token, "single_word": false, "lstrip": false, "rstrip": false,
-                "normalized": false, "special": true,
+                "normalized": false, "special": special,
             })
         })
         .collect();

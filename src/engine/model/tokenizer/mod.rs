@@ -1,23 +1,30 @@
 //! From text to token ids and back, as a checkpoint's own files say: a `tokenizer.json` beside the weights, the vocabulary in a
 //! GGUF file, or a `tok*.bin` of llama2.c.
 //!
-//! Byte pairs and word pieces go through the `tokenizers` crate, SentencePiece through `spm`. Not here: texts and windows (`data`). Invariants:
+//! Byte pairs and word pieces go through the `tokenizers` crate, SentencePiece through `spm`; `marked` keeps special tokens out of what people
+//! write, `voice` makes text of tokens as they come. Not here: texts and windows (`data`), conversations (`chat`). Invariants:
 //! no token is added to what was given (no beginning, no end; a text of several documents is parted by `data`) but by
 //! [`Tokenizer::enclosed`]; the same text gives the same ids.
 
 mod gpt2;
+mod marked;
 mod spm;
+mod voice;
 mod wordpiece;
 
 pub(super) use gpt2::cut_name;
+pub(super) use marked::Marks;
+pub use voice::Voice;
 
 use super::gguf::{self, Metadata};
 use super::hf::Json;
 use super::load::weight_files;
 use super::{Blob, ModelError, Result, printable};
 use crate::files;
+use marked::Specials;
 use spm::Spm;
 use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
 
 /// No vocabulary comes near this many bytes.
 const MAX_BYTES: u64 = 256 << 20;
@@ -34,6 +41,8 @@ pub struct Tokenizer {
     begins: bool,
     /// The ids that end a text.
     ends: Vec<u32>,
+    /// Found when they are first asked for.
+    specials: OnceLock<Specials>,
 }
 
 #[derive(Debug)]
@@ -86,13 +95,7 @@ impl Tokenizer {
             Some(file) => {
                 let bytes = files::read(file, MAX_BYTES).map_err(ModelError::read(file))?;
                 let spm = Spm::llama2(&bytes).map_err(|why| ModelError::damaged(file, why))?;
-                Ok(Some(Tokenizer {
-                    kind: Kind::Spm(spm),
-                    path: file.clone(),
-                    begin: Some(1),
-                    begins: true,
-                    ends: vec![2],
-                }))
+                Ok(Some(Tokenizer::new(Kind::Spm(spm), file.clone(), Some(1), true, vec![2])))
             }
         }
     }
@@ -106,7 +109,11 @@ impl Tokenizer {
         // What a file keeps of how it was last used would cut text short without a word.
         hub.with_truncation(None).map_err(failed)?;
         hub.with_padding(None);
-        Ok(Tokenizer { kind: Kind::Hub(Box::new(hub)), path: path.to_owned(), begin, begins: false, ends })
+        Ok(Tokenizer::new(Kind::Hub(Box::new(hub)), path.to_owned(), begin, false, ends))
+    }
+
+    fn new(kind: Kind, path: PathBuf, begin: Option<u32>, begins: bool, ends: Vec<u32>) -> Tokenizer {
+        Tokenizer { kind, path, begin, begins, ends, specials: OnceLock::new() }
     }
 
     /// The ids of `text`, which is taken as one piece; tokens such as `<|endoftext|>` are recognised in it.
@@ -259,7 +266,7 @@ fn of_metadata(m: &Metadata, path: &Path) -> Result<Option<Tokenizer>> {
             let prefix = m.bool("tokenizer.ggml.add_space_prefix").unwrap_or(true);
             let spm = Spm::gguf(&vocabulary, &scores, prefix);
             let (kind, begins) = (Kind::Spm(spm), begins.unwrap_or(true));
-            Ok(Some(Tokenizer { kind, path: path.to_owned(), begin, begins, ends }))
+            Ok(Some(Tokenizer::new(kind, path.to_owned(), begin, begins, ends)))
         }
         other => {
             let why = format!("its vocabulary is of the kind `{}`", printable(other));
@@ -277,12 +284,13 @@ struct Vocabulary<'a> {
 impl Vocabulary<'_> {
     /// Tokens that text is searched for as they stand: the unknown token (2), control tokens (3) and those of users (4), as in
     /// llama.cpp.
-    fn whole(&self) -> impl Iterator<Item = (u32, &str)> {
+    /// The last of the three says that it is no text.
+    fn whole(&self) -> impl Iterator<Item = (u32, &str, bool)> {
         let kinds = self.types.iter().zip(&self.tokens);
         (0u32..)
             .zip(kinds)
             .filter(|(_, (kind, _))| [2.0, 3.0, 4.0].contains(*kind))
-            .map(|(id, (_, token))| (id, *token))
+            .map(|(id, (kind, token))| (id, *token, *kind != 4.0))
     }
 }
 

@@ -25,7 +25,16 @@ pub(super) struct Spm {
     prefix: bool,
     /// Tokens that are searched for as they stand, by their first byte and the longest first: a text is long, and there may be
     /// thousands of them.
-    whole: HashMap<u8, Vec<(String, u32)>>,
+    whole: HashMap<u8, Vec<Whole>>,
+}
+
+/// A token that is searched for as it stands.
+#[derive(Debug)]
+struct Whole {
+    text: String,
+    id: u32,
+    /// It is no text, as those that users added are.
+    special: bool,
 }
 
 /// A run of text between its neighbours; empty ones were joined to those before them.
@@ -64,7 +73,7 @@ impl Spm {
     /// That of a GGUF file; as many scores as tokens.
     pub fn gguf(v: &Vocabulary<'_>, scores: &[f64], prefix: bool) -> Spm {
         let tokens: Vec<String> = v.tokens.iter().map(|t| (*t).to_owned()).collect();
-        let whole = v.whole().map(|(id, token)| (token.to_owned(), id)).collect();
+        let whole = v.whole().map(|(id, token, special)| Whole { text: token.to_owned(), id, special }).collect();
         let unknown = (0u32..).zip(&v.types).find(|(_, kind)| **kind == 2.0).map_or(0, |(id, _)| id);
         Spm::new(tokens, scores.iter().map(|s| *s as f32).collect(), whole, unknown, SPACE, prefix)
     }
@@ -95,7 +104,7 @@ impl Spm {
     fn new(
         tokens: Vec<String>,
         scores: Vec<f32>,
-        mut all_whole: Vec<(String, u32)>,
+        mut all_whole: Vec<Whole>,
         unknown: u32,
         space: &'static str,
         prefix: bool,
@@ -106,11 +115,11 @@ impl Spm {
             ids.entry(token.clone()).or_insert(id);
         });
         let bytes = (0..=255u8).map(|b| ids.get(&format!("<0x{b:02X}>")).copied()).collect();
-        all_whole.sort_by_key(|(token, _)| std::cmp::Reverse(token.len()));
-        let mut whole: HashMap<u8, Vec<(String, u32)>> = HashMap::new();
-        for (token, id) in all_whole {
-            if let Some(&first) = token.as_bytes().first() {
-                whole.entry(first).or_default().push((token, id));
+        all_whole.sort_by_key(|w| std::cmp::Reverse(w.text.len()));
+        let mut whole: HashMap<u8, Vec<Whole>> = HashMap::new();
+        for token in all_whole {
+            if let Some(&first) = token.text.as_bytes().first() {
+                whole.entry(first).or_default().push(token);
             }
         }
         Spm { tokens, scores, ids, bytes, unknown, space, prefix, whole }
@@ -125,17 +134,32 @@ impl Spm {
         self.ids.get(token).copied()
     }
 
+    /// Tokens that are no text.
+    pub fn specials(&self) -> impl Iterator<Item = (u32, &str)> {
+        self.whole.values().flatten().filter(|w| w.special).map(|w| (w.id, w.text.as_str()))
+    }
+
     pub fn encode(&self, text: &str) -> Vec<u32> {
+        self.encoded(text, true)
+    }
+
+    /// As [`Spm::encode`], without recognising what is no text.
+    pub fn encode_plain(&self, text: &str) -> Vec<u32> {
+        self.encoded(text, false)
+    }
+
+    fn encoded(&self, text: &str, special: bool) -> Vec<u32> {
         let mut out = Vec::new();
         let (mut rest, mut from) = (text, 0);
         while from < rest.len() {
             let here = &rest[from..];
             let with_first = here.as_bytes().first().and_then(|first| self.whole.get(first));
-            match with_first.and_then(|all| all.iter().find(|(token, _)| here.starts_with(token.as_str()))) {
-                Some((token, id)) => {
+            let stands = |w: &&Whole| (special || !w.special) && here.starts_with(w.text.as_str());
+            match with_first.and_then(|all| all.iter().find(stands)) {
+                Some(token) => {
                     self.piece(&rest[..from], &mut out);
-                    out.push(*id);
-                    rest = &here[token.len()..];
+                    out.push(token.id);
+                    rest = &here[token.text.len()..];
                     from = 0;
                 }
                 None if self.whole.is_empty() => break,
