@@ -62,6 +62,8 @@ pub enum Cmd {
     Eval(Eval),
     /// Let a language model write, and tell how long each token takes.
     Generate(Generate),
+    /// Answer OpenAI's HTTP interface with a language model.
+    Serve(Serve),
     /// Compress without a screen: profile, propose, decide by policy, compress, evaluate.
     Run(Run),
     /// Check every kernel of this device against double precision, and its timings against what is possible.
@@ -309,6 +311,46 @@ pub struct Generate {
     pub tokenizer: Option<String>,
     #[arg(long)]
     pub json: bool,
+    #[command(flatten)]
+    pub on: On,
+}
+
+#[derive(Debug, Clone, Args)]
+pub struct Serve {
+    pub model: String,
+    /// The address to listen on.
+    #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1")]
+    pub host: String,
+    /// The port to listen on; 0 takes one that is free.
+    #[arg(long, value_name = "N", default_value_t = 8000)]
+    pub port: u16,
+    /// Let --host be an address by which other machines reach this one.
+    #[arg(long)]
+    pub expose: bool,
+    /// What clients must send as their key; better in the environment, where other users do not see it.
+    #[arg(long, value_name = "KEY", env = "PARING_API_KEY", hide_env_values = true)]
+    pub api_key: Option<String>,
+    /// What clients call the model; its file's name by default.
+    #[arg(long, value_name = "NAME")]
+    pub model_name: Option<String>,
+    /// Tokens of a prompt and its answer at most; as many as the model was made for, up to 8192, by default.
+    #[arg(long, value_name = "TOKENS")]
+    pub context: Option<usize>,
+    /// Requests that are answered side by side.
+    #[arg(long, value_name = "N", default_value_t = 4)]
+    pub parallel: usize,
+    /// Requests that wait besides, at most.
+    #[arg(long, value_name = "N", default_value_t = 64)]
+    pub queue: usize,
+    /// What keys and values are kept in: f32, f16 or int8.
+    #[arg(long, value_name = "FORMAT", default_value = "f16")]
+    pub kv: String,
+    /// Every linear layer in this precision.
+    #[arg(long, value_name = "PRECISION")]
+    pub precision: Option<String>,
+    /// Of a model that comes without its tokenizer: a `tokenizer.json`, or the original model.
+    #[arg(long, value_name = "PATH")]
+    pub tokenizer: Option<String>,
     #[command(flatten)]
     pub on: On,
 }

@@ -27,6 +27,7 @@
 //! | [`tui`] | view state, update, views, widgets, input, frame scheduling, terminal guard |
 //! | [`files`] | opening and replacing files, for all of them |
 //! | [`headless`] | the same commands without a screen |
+//! | [`serve`] | a language model behind OpenAI's HTTP interface |
 //! | [`mask`] | secrets that are never shown: in addresses, in what a server echoes |
 //! | [`words`], [`plain`] | small helps for all of them: nouns after numbers; foreign text made plain before it is shown |
 //!
@@ -43,7 +44,7 @@
 //! 6. An unsupported op, layer or format is a clear error that names it.
 //!
 //! Imports point one way: graph ← model ← {quant, task} ← {data, exec} ← {train, eval, prune, recover, profile} ← plan ← session
-//! ← config ← agent ← host ← {tui, headless} ← cli. Session holds plain data; host wires everything; tui sees session state
+//! ← config ← agent ← host ← {tui, headless} ← serve ← cli. Session holds plain data; host wires everything; tui sees session state
 //! and plan's data types only. `tests/tidy.rs` has the list and checks it.
 
 // A stream that is closed or full must not panic: `headless::out` writes.
@@ -61,5 +62,6 @@ pub mod headless;
 pub mod host;
 pub mod mask;
 pub mod plan;
+pub mod serve;
 pub mod session;
 pub mod tui;

@@ -44,7 +44,11 @@ const MAY_IMPORT: &[(&str, &[&str])] = &[
             "plan", "session", "config", "agent", "host",
         ],
     ),
-    ("cli", &["args", "graph", "model", "prune", "plan", "session", "config", "agent", "host", "tui", "headless"]),
+    ("serve", &["args", "graph", "model", "exec", "eval", "headless"]),
+    (
+        "cli",
+        &["args", "graph", "model", "prune", "plan", "session", "config", "agent", "host", "tui", "headless", "serve"],
+    ),
 ];
 
 fn sources(dir: &Path, out: &mut Vec<PathBuf>) {

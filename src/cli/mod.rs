@@ -14,6 +14,7 @@ use crate::config::{self, Settings, Sources};
 use crate::headless::out::{self, tell};
 use crate::headless::{self, Exit};
 use crate::host::{OpenSpec, lifecycle};
+use crate::serve;
 use crate::session::{Opening, Place};
 use anyhow::{Result, bail};
 use clap::Parser;
@@ -90,6 +91,10 @@ fn dispatch(cli: Cli) -> Result<Exit> {
         Cmd::Generate(mut g) => {
             computing(&screen, &mut g.on, [])?;
             headless::generate::run(&g)
+        }
+        Cmd::Serve(mut s) => {
+            computing(&screen, &mut s.on, [])?;
+            serve::run(&s)
         }
         Cmd::Convert(mut c) => {
             let settings = computing(&screen, &mut c.on, [("session.calibration", c.calibration.clone())])?;
