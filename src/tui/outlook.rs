@@ -217,6 +217,6 @@ mod tests {
         assert!(goals(&Budget::default(), &metric).iter().all(|g| g.name != KL));
         // The others are shown as they were.
         let of = |name| all.iter().find(|g| g.name == name).expect("a goal");
-        assert_eq!((of("MACs").asked(0.5), of(QUALITY).asked(1.0)), ("0.50x".into(), "-1.00".into()));
+        assert_eq!((of("MACs").asked(0.5), of(QUALITY).asked(1.0)), ("0.50x".into(), "−1.00".into()));
     }
 }
