@@ -11,7 +11,7 @@ use crate::eval::{Against, Divergence, Estimate, Paired, paired, wilson};
 use crate::exec::Plan;
 use crate::host::compute::takes_text;
 use crate::model::{Model, Preprocess};
-use crate::task::{NEXT_TOKEN, PERPLEXITY, RESAMPLES};
+use crate::task::{FEWEST, NEXT_TOKEN, PERPLEXITY, RESAMPLES};
 use crate::words::counted;
 use anyhow::{Result, bail};
 use serde_json::{Value, json};
@@ -205,6 +205,7 @@ fn spread(d: &Divergence) -> String {
 fn convention(n: usize, item: &str) -> String {
     match n {
         1 => format!("none: one {item} does not tell how far others are from it"),
+        n if n < FEWEST => format!("95 %, Student's t of {n} {item}s, too few to be resampled"),
         _ => format!("95 %, percentiles of the means of {RESAMPLES} seeded bootstrap resamples of {n} {item}s"),
     }
 }

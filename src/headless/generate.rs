@@ -41,7 +41,7 @@ pub fn run(args: &Generate) -> Result<Exit> {
     let plan = Plan::of(&model, &CompileOptions::on(&opened).as_stored())?;
     out::notes(&model.info.notes);
     out::notes(setup::beyond(&model, context).as_slice());
-    let mut decoder = plan.decoder(&DecodeOptions { sequences: 1, context, kv })?;
+    let mut decoder = setup::decoder(&plan, &DecodeOptions { sequences: 1, context, kv })?;
     let how =
         Sampling { temperature: args.temperature, top_k: args.top_k, top_p: args.top_p, seed: args.seed.unwrap_or(0) };
     let ends = if args.ignore_end { &[][..] } else { &ends };

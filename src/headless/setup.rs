@@ -4,6 +4,7 @@ use super::out;
 use crate::args::On;
 use crate::data::{self, ClassedOptions, Counted, Dataset, TextOptions};
 use crate::exec::device::{self, Opened};
+use crate::exec::{DecodeOptions, Decoder, Plan};
 use crate::files;
 use crate::graph::Precision;
 use crate::host::compute::{classifies_text, load_model, longest, takes_text, vocabulary};
@@ -14,6 +15,7 @@ use crate::recover;
 use crate::words::{counted, counted_as};
 use anyhow::{Context, Result, bail};
 use std::path::Path;
+use sysinfo::{MemoryRefreshKind, System};
 
 /// Opens `spec`: `demo:vit`, `demo:cnn`, or a path; then lets flags correct the preprocessing, and has every convolution
 /// and linear layer run in `precision` where one is given.
@@ -54,6 +56,30 @@ pub fn language<'a>(
     let found = Tokenizer::of(Path::new(from))?
         .with_context(|| format!("`{from}` comes without a vocabulary; hint: --tokenizer with the original model"))?;
     Ok((model, found, from))
+}
+
+/// What writes `sequences` texts of up to `context` tokens.
+///
+/// # Errors
+/// What the plan reports; a cache that the memory that is free cannot hold.
+pub fn decoder(plan: &Plan, options: &DecodeOptions) -> Result<Decoder> {
+    let least = DecodeOptions { sequences: 1, context: 1, ..*options };
+    let each = plan.decoder(&least)?.token_bytes();
+    let asked = each.saturating_mul(options.context as u64).saturating_mul(options.sequences as u64);
+    let mut system = System::new();
+    system.refresh_memory_specifics(MemoryRefreshKind::everything());
+    let free = system.cgroup_limits().map_or(u64::MAX, |c| c.free_memory).min(system.available_memory());
+    if plan.device().is_cpu() && asked > free {
+        let gb = |bytes: u64| bytes as f64 / 1e9;
+        let of = counted(options.sequences, "text");
+        bail!(
+            "keys and values of {of} of {} tokens take {:.1} GB, and {:.1} GB of memory are free; hint: fewer tokens",
+            options.context,
+            gb(asked),
+            gb(free)
+        );
+    }
+    Ok(plan.decoder(options)?)
 }
 
 /// What is to be known where a text becomes longer than the model was made for.

@@ -14,7 +14,7 @@ use crate::plain;
 use bytes::{Bytes, BytesMut};
 use http_body_util::combinators::UnsyncBoxBody;
 use http_body_util::{BodyExt, Full, StreamBody};
-use hyper::body::{Frame, Incoming};
+use hyper::body::{Body as _, Frame, Incoming};
 use hyper::header::{self, HeaderMap, HeaderValue};
 use hyper::http::uri::Authority;
 use hyper::server::conn::http1;
@@ -159,7 +159,9 @@ fn from_here(app: &App, headers: &HeaderMap) -> Result<(), ApiError> {
 
 fn authorised(app: &App, headers: &HeaderMap) -> Result<(), ApiError> {
     let Some(key) = &app.key else { return Ok(()) };
-    let given = headers.get(header::AUTHORIZATION).and_then(|v| v.as_bytes().strip_prefix(b"Bearer "));
+    // The scheme's case is nobody's business (RFC 9110).
+    let given = headers.get(header::AUTHORIZATION).and_then(|v| v.as_bytes().split_at_checked(7));
+    let given = given.filter(|(scheme, _)| scheme.eq_ignore_ascii_case(b"Bearer ")).map(|(_, key)| key);
     match given.map(blake3::hash) {
         Some(given) if given == *key => Ok(()),
         Some(_) => {
@@ -201,8 +203,14 @@ async fn read(request: Request<Incoming>) -> Result<Bytes, ApiError> {
 
 /// A body within its bound. One beyond it is read on for a while and dropped: who is still sending reads no answer.
 async fn whole_body(mut body: Incoming) -> Result<Bytes, ApiError> {
-    let (mut bytes, mut length) = (BytesMut::new(), 0);
-    while let Some(frame) = body.frame().await {
+    // One that says so beforehand is not waited for.
+    let (mut bytes, mut length) = (BytesMut::new(), usize::try_from(body.size_hint().lower()).unwrap_or(usize::MAX));
+    if length <= DRAINED {
+        length = 0;
+    }
+    while length <= DRAINED
+        && let Some(frame) = body.frame().await
+    {
         let broken = || ApiError::new(StatusCode::BAD_REQUEST, Some("broken_body"), "the body ends too early");
         let Ok(data) = frame.map_err(|_| broken())?.into_data() else { continue };
         length += data.len();

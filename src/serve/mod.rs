@@ -58,6 +58,8 @@ pub fn run(args: &Serve) -> Result<Exit> {
         bail!("--queue: {} requests are too many; hint: {} at most", args.queue, MOST.1);
     }
     let kv: KvFormat = args.kv.parse().map_err(|e: String| Error::msg(format!("--kv: {e}")))?;
+    // An empty key would let nobody in, and tell nobody why.
+    let key = args.api_key.as_deref().filter(|key| !key.is_empty());
     let listener = listen(args)?;
     let address = listener.local_addr()?;
     let (model, tokenizer, spec) =
@@ -73,13 +75,13 @@ pub fn run(args: &Serve) -> Result<Exit> {
     let context = args.context.unwrap_or_else(|| model.info.context.unwrap_or(CONTEXT.1).min(CONTEXT.0));
     let opened = setup::device(&args.on)?;
     let plan = Plan::of(&model, &CompileOptions::on(&opened).as_stored())?;
-    let decoder = plan.decoder(&DecodeOptions { sequences: args.parallel, context, kv })?;
+    let decoder = setup::decoder(&plan, &DecodeOptions { sequences: args.parallel, context, kv })?;
     out::notes(&model.info.notes);
     out::notes(setup::beyond(&model, context).as_slice());
     if chat.is_none() {
         out::complain(&format!("note: `{spec}` comes without a chat template: chats are refused, completions are not"));
     }
-    if !address.ip().is_loopback() && args.api_key.is_none() {
+    if !address.ip().is_loopback() && key.is_none() {
         out::complain("note: whoever reaches this machine may ask; hint: --api-key");
     }
     let most = decoder.token_bytes() * context as u64 * args.parallel as u64;
@@ -106,7 +108,7 @@ pub fn run(args: &Serve) -> Result<Exit> {
         chat,
         tokenizer: Arc::clone(&tokenizer),
         context,
-        key: args.api_key.as_deref().map(|key| blake3::hash(key.as_bytes())),
+        key: key.map(|key| blake3::hash(key.as_bytes())),
         loopback: address.ip().is_loopback(),
         places: Arc::new(Semaphore::new(args.parallel + args.queue)),
         jobs,

@@ -72,11 +72,11 @@ impl Divergences {
         Divergence {
             items: self.items.len(),
             rows: rows.len(),
-            kl: of(|i| i.0),
+            kl: of(|i| i.0).within(0.0, f64::INFINITY),
             median: at(0.5),
             p99: at(0.99),
             max: at(1.0),
-            same_top: of(|i| i.1),
+            same_top: of(|i| i.1).within(0.0, 1.0),
         }
     }
 }

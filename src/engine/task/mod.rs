@@ -15,7 +15,7 @@ mod metrics;
 mod paired;
 mod targets;
 
-pub use bootstrap::{Estimate, RESAMPLES, quantile};
+pub use bootstrap::{Estimate, FEWEST, RESAMPLES, quantile};
 pub use classify::{Classify, cross_entropy, kl};
 pub use divergence::{Divergence, Divergences};
 pub use error::TaskError;
