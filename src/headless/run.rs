@@ -128,17 +128,18 @@ impl Driver {
         let told = wanted.precision.is_some() || wanted.sparsity.is_some();
         let pruning = budget != Budget::default() || !told;
         for round in 1..=wanted.rounds {
-            if pruning {
-                let by = if wanted.agents { Proposer::Agents } else { Proposer::Planner };
-                self.when_free(Command::Propose { by }).await?;
-                self.catch_up().await?;
-                self.until(|s| s.phase == Phase::Review).await?;
-            }
             if let (1, Some(precision)) = (round, wanted.precision) {
                 self.decide_all(Target::Layer, Action::Precision { precision }).await?;
             }
             if let (1, Some(sparsity)) = (round, wanted.sparsity) {
                 self.decide_all(Target::Weights, Action::Sparsify { sparsity }).await?;
+            }
+            // After what was told: that stands, and what is proposed besides is what it leaves missing.
+            if pruning {
+                let by = if wanted.agents { Proposer::Agents } else { Proposer::Planner };
+                self.when_free(Command::Propose { by }).await?;
+                self.catch_up().await?;
+                self.until(|s| s.phase == Phase::Review).await?;
             }
             self.answer(&wanted.policy).await?;
             if self.state.pending().is_empty() {

@@ -303,7 +303,7 @@ impl Costs {
                 each(row, self.part(row, 0.0, 0.0, true, 0));
                 continue;
             }
-            let p = precision.nodes.get(&old_node.name).copied().unwrap_or(row.precision);
+            let p = precision.nodes.get(&old_node.name).copied().unwrap_or(row.precision).instead(&new_node.op);
             let same = p == row.precision && old_node.op == new_node.op;
             let (factor, doubt) =
                 if same { self.elements(row.node, new) } else { self.factor(row, &new_node.op, p, new) };

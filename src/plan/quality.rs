@@ -19,6 +19,7 @@ mod fit;
 
 use super::{Action, Estimate, Target, Trial, Trials, plan_key};
 use crate::eval::TrialOutcome;
+use crate::quant::Precision;
 use crate::task::Metric;
 pub(super) use fit::KINDS;
 use fit::{DOUBT, Fit, Point};
@@ -116,9 +117,17 @@ pub(super) fn kind(target: &Target, action: &Action) -> Option<usize> {
         (_, Action::Keep) => None,
         (_, Action::Prune { .. }) => Some(0),
         (_, Action::RemoveBlock) => Some(1),
+        // What is rounded to few bits is rounded by what is learnt of its inputs, which the scan does not know.
+        (_, Action::Precision { precision }) if few_bits(*precision) => Some(4),
         (_, Action::Precision { .. }) => Some(2),
         (_, Action::Sparsify { .. }) => Some(3),
     }
+}
+
+/// Fewer than 6 bits a weight.
+fn few_bits(precision: Precision) -> bool {
+    let weights = 256;
+    8 * precision.weights().bytes(1, weights) < 6 * weights as u64
 }
 
 /// What an earlier round was made of, and what was measured of it.

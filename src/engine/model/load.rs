@@ -3,8 +3,8 @@
 use super::checkpoint::{Checkpoint, RawTensor};
 use super::hf::{Json, Sidecar};
 use super::{
-    Blob, FamilySpec, LoadOptions, Model, ModelError, Origin, ParamError, ParamStore, Result, container, export, gguf,
-    imported, onnx, printable, recognise, values,
+    Blob, FamilySpec, LoadOptions, Model, ModelError, Origin, Param, ParamError, ParamStore, Result, container, export,
+    gguf, imported, onnx, printable, recognise, values,
 };
 use crate::graph::{Graph, Node, Op, ParamRole, op, param_shapes};
 use std::collections::BTreeSet;
@@ -16,7 +16,7 @@ use std::path::{Path, PathBuf};
 /// # Errors
 /// [`ModelError`]: unreadable, damaged, of no known family, shapes that do not fit, weights that are not finite.
 pub fn load(path: &Path, options: &LoadOptions) -> Result<Model> {
-    let model = read(path, options)?;
+    let model = as_filed(read(path, options)?);
     // Its hash was worked out while it was read: from here on the file must be what it was.
     model.params.unchanged()?;
     Ok(model)
@@ -48,11 +48,11 @@ fn read(path: &Path, options: &LoadOptions) -> Result<Model> {
 pub fn load_bytes(name: &str, bytes: &'static [u8], options: &LoadOptions) -> Result<Model> {
     let path = Path::new(name);
     if onnx::is_onnx(bytes) {
-        return onnx::import(&Blob::Static(bytes), path, None, &Sidecar::default(), options);
+        return onnx::import(&Blob::Static(bytes), path, None, &Sidecar::default(), options).map(as_filed);
     }
     let checkpoint = container::parse(&Blob::Static(bytes), path)?;
     let sidecar = aside(&checkpoint, path).unwrap_or_default();
-    assemble(checkpoint, &sidecar, options, path)
+    assemble(checkpoint, &sidecar, options, path).map(as_filed)
 }
 
 /// What a file says itself instead of those that lie beside it, if it does.
@@ -61,6 +61,21 @@ fn aside(checkpoint: &Checkpoint, path: &Path) -> Option<Sidecar> {
         Some(metadata) => Some(Sidecar::of(path, gguf::config(metadata)?)),
         None => checkpoint.metadata.contains_key(export::KEY).then(Sidecar::default),
     }
+}
+
+/// `model` with the precision of every layer whose weight the file stores in fewer than 32 bits: what nobody decides otherwise stays
+/// so, and is counted so.
+fn as_filed(mut model: Model) -> Model {
+    let mut found = Vec::new();
+    for (_, node) in model.graph.live().filter(|(_, n)| n.op.is_conv_or_linear()) {
+        let weight = node.param(ParamRole::Weight).and_then(|w| model.params.get(w).ok());
+        let precision = weight.and_then(Param::filed).filter(|p| p.unfit(&node.op).is_none());
+        found.extend(
+            precision.filter(|_| !model.precision.nodes.contains_key(&node.name)).map(|p| (node.name.clone(), p)),
+        );
+    }
+    model.precision.nodes.extend(found);
+    model
 }
 
 /// The weight files that `path` stands for, and the folder to look for configuration in.

@@ -5,7 +5,7 @@ use super::blob::FileState;
 use super::ggml::Block;
 use super::int4::Int4;
 use super::{fp8, int8};
-use crate::graph::WeightFormat;
+use crate::graph::{Precision, WeightFormat};
 use indexmap::IndexMap;
 use rayon::prelude::*;
 use std::borrow::Cow;
@@ -365,6 +365,18 @@ impl Param {
             Data::Owned(_) => Some(Dtype::F32),
             Data::View { dtype, .. } => Some(*dtype),
             Data::Blocks { .. } | Data::Turned(_) | Data::Int8 { .. } | Data::Fp8 { .. } | Data::Int4(_) => None,
+        }
+    }
+
+    /// The precision that a layer has whose weight this is, where its file stores fewer than 32 bits a value and nothing else says so.
+    pub(super) fn filed(&self) -> Option<Precision> {
+        match &self.data {
+            Data::View { dtype: Dtype::F16, .. } => Some(Precision::F16),
+            Data::View { dtype: Dtype::Bf16, .. } => Some(Precision::Bf16),
+            Data::Blocks { block, .. } => Some(Precision::Block(*block)),
+            // Blocks lie along the rows that the file has, not along those of the layer.
+            Data::Turned(inner) => inner.filed().filter(|p| !matches!(p, Precision::Block(_))),
+            Data::Owned(_) | Data::View { .. } | Data::Int8 { .. } | Data::Fp8 { .. } | Data::Int4(_) => None,
         }
     }
 

@@ -31,6 +31,12 @@ pub fn apply(model: &Model, groups: &[Group], actions: &[(Target, Action)]) -> R
     for (node, p) in &edits.precision {
         precision.set(node.clone(), *p);
     }
+    // What was cut may be left with rows that are no whole blocks.
+    for (_, node) in graph.live() {
+        if let Some(p) = precision.nodes.get_mut(&node.name) {
+            *p = p.instead(&node.op);
+        }
+    }
     let mut info = model.info.clone();
     info.hash = params.hash();
     Ok(Model { graph: Arc::new(graph), params, precision, info, origin: model.origin.clone() })

@@ -14,7 +14,6 @@ use crate::profile::{
 use crate::prune::PruneError;
 use crate::recover::RepairError;
 use crate::session::{Evaluation, Event, Feed, LiveRow, State, private};
-use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -43,28 +42,6 @@ fn tell(job: &Job, notes: &[String]) {
     }
 }
 
-/// What a factor of memory is of, where the original's file holds fewer bytes than it is counted with.
-fn counted_wide(model: &Model) -> Option<String> {
-    let names: BTreeSet<&str> =
-        model.graph.live().flat_map(|(_, n)| n.params.iter().map(|p| p.name.as_str())).collect();
-    let params = names.into_iter().filter_map(|name| model.params.get(name).ok());
-    let (stored, wide) = params.fold((0, 0), |(stored, wide), p| {
-        (stored + p.stored_bytes(), wide + 4 * p.shape().iter().product::<usize>() as u64)
-    });
-    // What was decided is counted as it is stored.
-    let narrow = model.precision.nodes.is_empty() && stored < wide - wide / 100;
-    let mb = |bytes: u64| bytes as f64 / 1e6;
-    narrow.then(|| {
-        format!(
-            "the file stores these weights in {:.3} MB; a session computes with them in 32 bits and counts {:.3} MB: factors of memory \
-             are of that, so {:.2}x is the file's own size",
-            mb(stored),
-            mb(wide),
-            stored as f64 / wide as f64
-        )
-    })
-}
-
 impl Compute {
     pub(super) fn threads(&self) -> Option<usize> {
         (self.shelf.recipe.how.threads > 0).then_some(self.shelf.recipe.how.threads)
@@ -86,7 +63,6 @@ impl Compute {
     }
 
     pub(super) fn profile_model(&self, state: &State, model: &Model, job: &Job) -> Result<Profile, JobError> {
-        tell(job, counted_wide(model).as_slice());
         Ok(self.profile_in(self.latency_batch(state), model, job)?)
     }
 

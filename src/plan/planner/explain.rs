@@ -130,7 +130,12 @@ pub(super) fn choices(input: &PlannerInput, decisions: &[Decision], say: Say) {
             .iter()
             .filter_map(|d| if let Action::Prune { ratio, .. } = d.action { Some(ratio) } else { None })
             .collect();
-        let int8 = rest.iter().filter(|d| matches!(d.action, Action::Precision { .. })).count();
+        let mut precisions: BTreeMap<&str, usize> = BTreeMap::new();
+        for d in rest {
+            if let Action::Precision { precision } = d.action {
+                *precisions.entry(precision.label()).or_default() += 1;
+            }
+        }
         let mut parts = Vec::new();
         if !pruned.is_empty() {
             let (lo, hi) = pruned.iter().fold((f64::INFINITY, 0.0f64), |(l, h), &r| (l.min(r), h.max(r)));
@@ -139,10 +144,10 @@ pub(super) fn choices(input: &PlannerInput, decisions: &[Decision], say: Say) {
                 n => format!("{n} groups lose {:.0} to {:.0} %", 100.0 * lo, 100.0 * hi),
             });
         }
-        if int8 > 0 {
-            parts.push(format!("{} to int8", counted_as(int8, "layer goes", "layers go")));
+        for (label, n) in &precisions {
+            parts.push(format!("{} to {label}", counted_as(*n, "layer goes", "layers go")));
         }
-        let other = rest.len() - pruned.len() - int8;
+        let other = rest.len() - pruned.len() - precisions.values().sum::<usize>();
         if other > 0 {
             parts.push(counted(other, "other change"));
         }

@@ -113,6 +113,9 @@ pub(super) struct Goal {
 /// Floor assumed when neither factors nor a floor are set, points.
 const ASSUMED_DROP: f64 = 0.5;
 
+/// What layers are offered, the most bits first: those whose harm every scan measures.
+const PRECISIONS: [Precision; 3] = [Precision::Int8, Precision::W4g32, Precision::W4];
+
 impl Goal {
     fn of(budget: &Budget, metric: &Metric) -> Goal {
         let mut budget = *budget;
@@ -226,7 +229,11 @@ fn candidates(
         for n in input.graph.nodes.iter().filter(|n| n.op.is_conv_or_linear()) {
             let target = Target::Layer(n.name.clone());
             let block = forecaster.block_of(&target).map(str::to_owned);
-            push(target, vec![Action::Precision { precision: Precision::Int8 }], block);
+            let own = |p: Precision| input.ladders.iter().any(|l| l.layer == n.name && l.own.contains(&p));
+            // What a device only stores saves bytes and no time.
+            let useful = |p: &Precision| *p == Precision::Int8 || goal.budget.memory.is_some() || own(*p);
+            let precisions = PRECISIONS.into_iter().filter(useful);
+            push(target, precisions.map(|precision| Action::Precision { precision }).collect(), block);
         }
     }
     out

@@ -87,12 +87,53 @@ struct Move {
 
 impl Problem<'_> {
     /// Solves; never fails: what cannot be met is told by [`Solution::stop`].
+    ///
+    /// Searched from the original and from every precision that all layers can have: what one simple decision everywhere does is
+    /// never beaten by more that is worse.
     pub fn solve(&self) -> Solution {
-        let mut at = self.at(vec![0; self.candidates.len()]).unwrap_or(At {
-            level: vec![0; self.candidates.len()],
-            missing: self.needs.iter().map(|_| f64::INFINITY).collect(),
-            divergence: 0.0,
+        let found = self.starts().into_iter().map(|start| self.solve_from(start));
+        let best = found.reduce(|best, next| {
+            let better = match (best.1, next.1) {
+                (Stop::Met, Stop::Met) => next.0.divergence < best.0.divergence - 1e-9,
+                (Stop::Met, _) => false,
+                (_, Stop::Met) => true,
+                // Neither: the nearer one.
+                (Stop::Floor | Stop::Exhausted, _) => self.short(&next.0) < self.short(&best.0) - 1e-9,
+            };
+            if better { next } else { best }
         });
+        let Some((at, stop)) = best else { return Solution { actions: self.fixed.clone(), stop: Stop::Exhausted } };
+        Solution { actions: self.actions(&at.level), stop }
+    }
+
+    /// Nothing; and each precision for every layer that may have it, within the floor.
+    fn starts(&self) -> Vec<Vec<usize>> {
+        let none = vec![0; self.candidates.len()];
+        let mut precisions: Vec<&Action> = Vec::new();
+        for action in self.candidates.iter().flat_map(|c| &c.levels) {
+            if matches!(action, Action::Precision { .. }) && !precisions.contains(&action) {
+                precisions.push(action);
+            }
+        }
+        let everywhere = precisions.into_iter().map(|p| -> Vec<usize> {
+            self.candidates.iter().map(|c| c.levels.iter().position(|a| a == p).unwrap_or(0)).collect()
+        });
+        let first = self.at(none.clone());
+        let within = |level: &Vec<usize>| {
+            let (Some(first), Some(next)) = (&first, self.at(level.clone())) else { return false };
+            !self.breaks_floor(&next, first)
+        };
+        std::iter::once(none.clone()).chain(everywhere.filter(within)).collect()
+    }
+
+    /// How far the items are missed together, each in parts of its limit.
+    fn short(&self, at: &At) -> f64 {
+        at.missing.iter().zip(&self.needs).map(|(m, n)| m.max(0.0) / n.limit.abs().max(1e-12)).sum()
+    }
+
+    fn solve_from(&self, start: Vec<usize>) -> (At, Stop) {
+        let lost = || At { level: start.clone(), missing: vec![f64::INFINITY; self.needs.len()], divergence: 0.0 };
+        let mut at = self.at(start.clone()).unwrap_or_else(lost);
         let scale: Vec<f64> = at.missing.iter().map(|&m| 1.0 / m.max(1e-12)).collect();
         let mut moves: Vec<Option<Move>> =
             (0..self.candidates.len()).map(|_| Some(Move { level: 0, score: f64::INFINITY, fresh: false })).collect();
@@ -119,13 +160,11 @@ impl Problem<'_> {
                 m.fresh = false;
             }
         }
-        let stop = match (met(&at), floor_hit) {
-            (true, _) => Stop::Met,
-            (false, true) => Stop::Floor,
-            (false, false) => Stop::Exhausted,
-        };
-        let level = if stop == Stop::Met { self.improve(at) } else { at.level };
-        Solution { actions: self.actions(&level), stop }
+        match (met(&at), floor_hit) {
+            (true, _) => (self.improve(at), Stop::Met),
+            (false, true) => (at, Stop::Floor),
+            (false, false) => (at, Stop::Exhausted),
+        }
     }
 
     /// The actions of `level`, fixed ones first; what lies in a removed block is left out.
@@ -205,7 +244,7 @@ impl Problem<'_> {
     }
 
     /// Gives back what overshoots, then exchanges a step here for a step there while that diverges less.
-    fn improve(&self, mut at: At) -> Vec<usize> {
+    fn improve(&self, mut at: At) -> At {
         let mut left = IMPROVE;
         self.give_back(&mut at, &mut left);
         loop {
@@ -235,7 +274,7 @@ impl Problem<'_> {
                 }
             }
             if left == 0 || at.divergence > before - 1e-6 {
-                return at.level;
+                return at;
             }
         }
     }

@@ -3,8 +3,8 @@
 //!
 //! Here: arithmetic on points. What the points are, and what else a forecast rests on, is the model's (`super`).
 
-/// Kinds of actions: cuts, removed blocks, precisions, masks.
-pub(in crate::plan) const KINDS: usize = 4;
+/// Kinds of actions: cuts, removed blocks, precisions, masks, precisions of few bits.
+pub(in crate::plan) const KINDS: usize = 5;
 /// Relative error of a fit nobody has checked yet, and how many checked plans that is worth.
 pub(super) const DOUBT: (f64, f64) = (0.5, 3.0);
 
