@@ -101,6 +101,37 @@ fn a_language_model_goes_from_opening_to_a_file_that_scores_the_same() {
 }
 
 #[test]
+fn a_narrow_original_is_counted_by_its_file_and_what_is_told_comes_before_what_is_planned() {
+    let rig = Rig::new();
+    let [eval, calib] = [rig.ids("eval.u16", 420, 96, 1), rig.ids("calib.u16", 700, 96, 7777)];
+    let (wide, narrow) = (fixture("llama.gguf"), rig.path("half.gguf"));
+    rig.json(&["convert", &wide, "--precision", "f16", "--out", &narrow]);
+    let rest = ["--data", &eval, "--window", "14", "--calib", &calib, "--out"];
+    let [first, second] = [rig.path("out"), rig.path("told")];
+    let bytes = |report: &Value, of: &str| report[of]["weight_bytes"].as_u64().unwrap();
+    let report = rig.json(&[&["run", &narrow, "--budget", "memory=0.7"], &rest[..], &[&first]].concat());
+    let [original, wide_original] = [&narrow, &wide].map(|model| {
+        let found = rig.json(&["eval", model, "--data", &eval, "--window", "14"]);
+        found["weight_bytes"].as_u64().unwrap()
+    });
+    assert_eq!(bytes(&report, "baseline"), original);
+    assert!(original < wide_original * 6 / 10, "{original} of {wide_original}");
+    assert_eq!(report["met"], Value::Bool(true), "{report}");
+    assert!(bytes(&report, "final") * 10 <= original * 7, "{report}");
+    let written = rig.path("out/small.gguf");
+    rig.json(&["convert", &rig.path("out/model.safetensors"), "--out", &written]);
+    let size = |path: &str| std::fs::metadata(path).unwrap().len();
+    assert!(size(&written) < size(&narrow), "{} of {}", size(&written), size(&narrow));
+
+    // Four bits alone are within this budget: nothing is cut besides.
+    let report =
+        rig.json(&[&["run", &wide, "--precision", "w4", "--budget", "memory=0.6"], &rest[..], &[&second]].concat());
+    assert_eq!((&report["met"], &report["final"]["macs"]), (&Value::Bool(true), &report["baseline"]["macs"]));
+    let decisions = report["rounds"][0]["decisions"].as_array().unwrap();
+    assert!(!decisions.is_empty() && decisions.iter().all(|d| d.to_string().contains("w4")), "{report}");
+}
+
+#[test]
 fn a_profile_is_of_one_length_and_shared_weights_count_once() {
     let rig = Rig::new();
     let profile = |window| rig.json(&["profile", &fixture("llama"), "--window", window, "--runs", "2"]);

@@ -277,6 +277,7 @@ mod tests {
     use super::*;
     use crate::plan::testing::{chain, curves, freeze, ladders, profile_of, trial, tried};
     use crate::plan::{Limit, PastRound};
+    use crate::profile::{SensCurve, SensTarget};
 
     struct World {
         graph: Graph,
@@ -384,6 +385,30 @@ mod tests {
         slow.ladders = ladders(&slow.graph, &slow.profile, 1.5);
         let (p, _) = slow.plan();
         assert!(p.decisions.iter().all(|d| !matches!(d.action, Action::Precision { .. })), "int8 is slower here");
+    }
+
+    #[test]
+    fn bytes_may_go_to_few_bits_where_that_is_all_they_need_and_time_may_not() {
+        let precisions = |p: &Proposal| -> Vec<Precision> {
+            let of = |d: &Decision| if let Action::Precision { precision } = d.action { Some(precision) } else { None };
+            p.decisions.iter().filter_map(of).collect()
+        };
+        let mut w = World::new("memory=0.16");
+        let int8_alone = w.plan().0;
+        assert!(int8_alone.decisions.iter().any(|d| matches!(d.action, Action::Prune { .. })), "int8 is a quarter");
+        for l in ["conv1", "conv2", "conv3", "conv4", "fc"] {
+            let target = SensTarget::Layer(l.into(), Precision::W4);
+            w.sensitivity.curves.push(SensCurve { target, ..w.sensitivity.curves.last().unwrap().clone() });
+        }
+        // As harmless as int8, and an eighth of the bytes.
+        let (p, _) = w.plan();
+        assert!(p.met && p.decisions.iter().all(|d| matches!(d.action, Action::Precision { .. })), "{:?}", p.decisions);
+        assert!(
+            precisions(&p).contains(&Precision::W4) && p.forecast.quality.value > int8_alone.forecast.quality.value
+        );
+        // No kernel here multiplies four bits.
+        w.budget = "latency=0.5".parse().unwrap();
+        assert!(!precisions(&w.plan().0).contains(&Precision::W4));
     }
 
     #[test]
