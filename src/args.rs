@@ -232,7 +232,8 @@ pub struct Eval {
     pub data: Option<String>,
     #[arg(long, value_name = "N", default_value_t = 0)]
     pub limit: usize,
-    /// Every convolution and linear layer in this precision: f32, int8, int8-static, w8, w4, w4g128, w4g64, w4g32, f16, bf16 or fp8.
+    /// Every convolution and linear layer in this precision: f32, int8, int8-static, w8, w4, w4g128, w4g64, w4g32,
+    /// f16, bf16 or fp8; or a format of llama.cpp's: q8_0, q6_k, q5_k, q4_k, q4_0 and the others.
     #[arg(long, value_name = "PRECISION")]
     pub precision: Option<String>,
     /// How much columns count when weights are rounded to GGML's formats: what `paring imatrix` or llama-imatrix wrote.
@@ -303,7 +304,7 @@ pub struct Generate {
     /// Leave out the token that the model's prompts begin with, where they do.
     #[arg(long, conflicts_with = "chat")]
     pub no_begin: bool,
-    /// Every linear layer in this precision.
+    /// Every linear layer in this precision, as `paring eval` takes it.
     #[arg(long, value_name = "PRECISION")]
     pub precision: Option<String>,
     /// Of a model that comes without its tokenizer: a `tokenizer.json`, or the original model.
@@ -345,7 +346,7 @@ pub struct Serve {
     /// What keys and values are kept in: f32, f16 or int8.
     #[arg(long, value_name = "FORMAT", default_value = "f16")]
     pub kv: String,
-    /// Every linear layer in this precision.
+    /// Every linear layer in this precision, as `paring eval` takes it.
     #[arg(long, value_name = "PRECISION")]
     pub precision: Option<String>,
     /// Of a model that comes without its tokenizer: a `tokenizer.json`, or the original model.
@@ -365,7 +366,7 @@ pub struct Convert {
     /// Python loader; what FILE ends in by default.
     #[arg(long, value_name = "FORMAT")]
     pub format: Option<String>,
-    /// Store every convolution and linear layer in this precision.
+    /// Store every convolution and linear layer in this precision, as `paring eval` takes it.
     #[arg(long, value_name = "PRECISION")]
     pub precision: Option<String>,
     /// How much columns count when weights are rounded to GGML's formats: what `paring imatrix` or llama-imatrix wrote.
@@ -425,7 +426,8 @@ pub struct Profile {
     /// Timed runs.
     #[arg(long, value_name = "N", default_value_t = 50)]
     pub runs: usize,
-    /// Every convolution and linear layer in this precision: f32, int8, int8-static, w8, w4, w4g128, w4g64, w4g32, f16, bf16 or fp8.
+    /// Every convolution and linear layer in this precision: f32, int8, int8-static, w8, w4, w4g128, w4g64, w4g32,
+    /// f16, bf16 or fp8; or a format of llama.cpp's: q8_0, q6_k, q5_k, q4_k, q4_0 and the others.
     #[arg(long, value_name = "PRECISION")]
     pub precision: Option<String>,
     /// Of a language model or a classifier of texts: tokens of the prompt or the text, 512 by default.
@@ -461,7 +463,8 @@ pub struct Run {
     /// `auto` approves all; a TOML file of rules vetoes, limits and approves by target.
     #[arg(long, value_name = "auto|FILE", default_value = "auto")]
     pub policy: String,
-    /// Every convolution and linear layer in this precision: f32, int8, int8-static, w8, w4, w4g128, w4g64, w4g32, f16, bf16 or fp8.
+    /// Every convolution and linear layer in this precision: f32, int8, int8-static, w8, w4, w4g128, w4g64, w4g32,
+    /// f16, bf16 or fp8; or a format of llama.cpp's: q8_0, q6_k, q5_k, q4_k, q4_0 and the others.
     #[arg(long, value_name = "PRECISION")]
     pub precision: Option<String>,
     /// Zeros among the weights of every convolution and linear layer, by magnitude: 2:4, 4:8 or 50%.

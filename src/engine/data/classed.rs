@@ -146,7 +146,13 @@ fn table(content: &str, delimiter: u8) -> Rows {
     let mut reader = csv::ReaderBuilder::new().delimiter(delimiter).quoting(quoting).from_reader(content.as_bytes());
     let failed = |e: csv::Error| clean_name(&e.to_string());
     let names = reader.headers().map_err(failed)?.clone();
-    let column = |name: &str| names.iter().position(|n| n.trim().eq_ignore_ascii_case(name));
+    let named = |name: &'static str| {
+        names.iter().enumerate().filter(move |(_, n)| n.trim().eq_ignore_ascii_case(name)).map(|(i, _)| i)
+    };
+    if let Some(twice) = TEXT.into_iter().chain([LABEL]).find(|name| named(name).count() > 1) {
+        return Err(format!("it has more than one column `{twice}`"));
+    }
+    let column = |name: &'static str| named(name).next();
     let text = TEXT.iter().find_map(|name| column(name)).ok_or("it has no column `text`")?;
     let label = column(LABEL).ok_or_else(|| format!("it has no column `{LABEL}`"))?;
     let mut rows = Vec::new();
@@ -218,6 +224,7 @@ mod tests {
         }
         assert!(words(table("a,b\n1,2\n", b',')).contains("no column `text`"));
         assert!(words(table("text,b\n1,2\n", b',')).contains("no column `label`"));
+        assert!(words(table("text,label,Label\na,1,0\n", b',')).contains("more than one column `label`"));
         assert!(words(table("text,label\na,b\n", b',')).contains("line 2"));
         assert!(table("text,label\na\n", b',').is_err());
         let long = |n: usize| format!("text,label\n{},1\n", "a".repeat(n));

@@ -43,7 +43,8 @@ impl Form {
             Form::HellaSwag => "`activity_label: ctx_a Ctx_b` without WikiHow's brackets, then a space and an ending",
             Form::Arc => "`Question: …`, a line `Answer:`, then a space and a choice",
             Form::Mmlu => {
-                "the question, its choices after `A.`, `B.` and so on, a line `Answer:`, then a space and a letter"
+                "a line on the `subject` where one is named, the question, its choices after `A.`, `B.` and so on, a line `Answer:`, then a \
+                 space and a letter"
             }
         }
     }
@@ -201,6 +202,9 @@ impl Line {
                         counted(choices.len(), "choice")
                     ));
                 }
+                if let Some(twice) = label.iter().enumerate().find(|(i, l)| label[..*i].contains(l)) {
+                    return Err(format!("has two choices labelled `{}`", clean_name(twice.1)));
+                }
                 let right = label.iter().position(|l| *l == key);
                 let right =
                     right.ok_or_else(|| format!("has the answer `{}`, which no choice has", clean_name(&key)))?;
@@ -347,6 +351,10 @@ mod tests {
             "1 label for 2 choices",
         );
         refused(r#"{"question": "a", "choices": {"text": ["b", "c"], "label": ["A", "B"]}, "answerKey": "E"}"#, "`E`");
+        refused(
+            r#"{"question": "a", "choices": {"text": ["b", "c"], "label": ["A", "A"]}, "answerKey": "A"}"#,
+            "two choices labelled `A`",
+        );
         refused(&format!("{good}\n{}", r#"{"question": "a", "choices": ["b", "c"], "answer": 0}"#), "another form");
         refused("", "no questions");
         let file = tempfile::Builder::new().suffix(".jsonl").tempfile().unwrap();

@@ -131,7 +131,9 @@ impl Answers {
     fn metrics(&self) -> Metrics {
         let (all, correct) = (self.items.scores.len(), self.per_class.iter().map(|c| c.0).sum());
         let n = all.max(1) as f64;
-        Metrics::of_classes(all, correct, self.top5 as f64 / n, self.loss / n, self.per_class.clone())
+        let of = Metrics::of_classes(all, correct, self.top5 as f64 / n, self.loss / n, self.per_class.clone());
+        // Among the first five of five are all.
+        if self.per_class.len() > 5 { of } else { Metrics { others: Vec::new(), ..of } }
     }
 }
 
