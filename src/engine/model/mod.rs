@@ -251,7 +251,7 @@ pub enum Fit {
 pub struct Model {
     pub graph: Arc<Graph>,
     pub params: ParamStore,
-    /// All f32 for an imported checkpoint; what was decided for one that `paring` wrote.
+    /// What was decided for a model that `paring` wrote; else what the checkpoint stores weights in, where that is fewer than 32 bits.
     pub precision: Precisions,
     pub info: ModelInfo,
     /// What a language model's checkpoint says besides its weights.

@@ -21,6 +21,7 @@ use super::hf::Json;
 use super::load::weight_files;
 use super::{Blob, ModelError, Result, printable};
 use crate::files;
+use crate::words::unwound;
 use marked::Specials;
 use spm::Spm;
 use std::path::{Path, PathBuf};
@@ -102,9 +103,9 @@ impl Tokenizer {
 
     /// A `tokenizer.json`.
     fn hub(text: &[u8], path: &Path, begin: Option<u32>, ends: Vec<u32>) -> Result<Tokenizer> {
-        let made = tokenizers::Tokenizer::from_bytes(text);
-        let failed =
-            |e: tokenizers::Error| ModelError::Config { path: path.to_owned(), why: printable(&e.to_string()) };
+        let refused = |why: &str| ModelError::Config { path: path.to_owned(), why: printable(why) };
+        let failed = |e: tokenizers::Error| refused(&e.to_string());
+        let made = unwound(|| tokenizers::Tokenizer::from_bytes(text)).map_err(|why| refused(&why))?;
         let mut hub = made.map_err(failed)?;
         // What a file keeps of how it was last used would cut text short without a word.
         hub.with_truncation(None).map_err(failed)?;
@@ -124,7 +125,7 @@ impl Tokenizer {
         match &self.kind {
             Kind::Spm(spm) => Ok(spm.encode(text)),
             Kind::Hub(hub) => {
-                let encoded = hub.encode_fast(text, false).map_err(|e| self.failed(&e.to_string()))?;
+                let encoded = self.guarded(|| hub.encode_fast(text, false))?;
                 Ok(encoded.get_ids().to_vec())
             }
         }
@@ -145,12 +146,11 @@ impl Tokenizer {
             let why = "it puts no tokens around a text, as those of classifiers do".to_owned();
             return Err(ModelError::Config { path: self.path.clone(), why });
         };
-        let failed = |e: tokenizers::Error| self.failed(&e.to_string());
         let room = most.checked_sub(added).ok_or_else(|| self.failed(&format!("{most} tokens have no room for it")))?;
-        let mut own = hub.encode_fast(text, false).map_err(failed)?;
+        let mut own = self.guarded(|| hub.encode_fast(text, false))?;
         let over = own.len().saturating_sub(room);
         own.truncate(room, 0, tokenizers::TruncationDirection::Right);
-        let whole = hub.post_process(own, None, true).map_err(failed)?;
+        let whole = self.guarded(|| hub.post_process(own, None, true))?;
         Ok((whole.get_ids().to_vec(), over))
     }
 
@@ -161,7 +161,7 @@ impl Tokenizer {
     pub fn decode(&self, ids: &[u32]) -> Result<String> {
         match &self.kind {
             Kind::Spm(spm) => Ok(spm.decode(ids)),
-            Kind::Hub(hub) => hub.decode(ids, false).map_err(|e| self.failed(&e.to_string())),
+            Kind::Hub(hub) => self.guarded(|| hub.decode(ids, false)),
         }
     }
 
@@ -193,6 +193,14 @@ impl Tokenizer {
         match &self.kind {
             Kind::Spm(spm) => spm.id(token),
             Kind::Hub(hub) => hub.token_to_id(token),
+        }
+    }
+
+    /// What the library makes of a vocabulary that it read: where it cannot, it may panic.
+    fn guarded<T>(&self, f: impl FnOnce() -> tokenizers::Result<T>) -> Result<T> {
+        match unwound(f) {
+            Ok(made) => made.map_err(|e| self.failed(&e.to_string())),
+            Err(why) => Err(self.failed(&why)),
         }
     }
 
