@@ -460,6 +460,10 @@ pub struct Run {
     pub text: Windows,
     #[arg(long, value_name = "BUDGET")]
     pub budget: Option<String>,
+    /// Before anything is approved, build the planner's other plans for the budget, try them on held-back calibration data, and take the one
+    /// that does best: as many times a run's work as there are plans, four at most.
+    #[arg(long, requires = "budget")]
+    pub search: bool,
     /// `auto` approves all; a TOML file of rules vetoes, limits and approves by target.
     #[arg(long, value_name = "auto|FILE", default_value = "auto")]
     pub policy: String,

@@ -125,6 +125,7 @@ fn dispatch(cli: Cli) -> Result<Exit> {
                 precision: r.precision.as_deref().map(headless::setup::precision).transpose()?,
                 sparsity: r.sparsity.as_deref().map(str::parse).transpose().map_err(UsageError)?,
                 agents,
+                search: r.search,
             };
             headless::run::run(complete(spec)?, &wanted, r.json)
         }

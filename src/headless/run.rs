@@ -23,6 +23,8 @@ pub struct Wanted {
     pub rounds: u32,
     /// Folder for `model.safetensors`, `report.json` and the session itself.
     pub out: PathBuf,
+    /// Build and try the planner's other plans before one is approved.
+    pub search: bool,
     /// Also run every convolution and linear layer in this precision.
     pub precision: Option<Precision>,
     /// Also zeros among the weights of every convolution and linear layer.
@@ -140,6 +142,9 @@ impl Driver {
                 self.when_free(Command::Propose { by }).await?;
                 self.catch_up().await?;
                 self.until(|s| s.phase == Phase::Review).await?;
+                if wanted.search && !wanted.agents && self.state.may_search() {
+                    self.search().await?;
+                }
             }
             self.answer(&wanted.policy).await?;
             if self.state.pending().is_empty() {
@@ -164,6 +169,26 @@ impl Driver {
         }
         let path = wanted.out.join(MODEL).display().to_string();
         self.export(path).await.map(Some)
+    }
+
+    /// Has other plans for the budget tried, and the planner propose again with what that told.
+    async fn search(&mut self) -> Result<()> {
+        let answer = self.when_free(Command::Search).await;
+        if !self.taken(answer)? {
+            return self.catch_up().await;
+        }
+        let propose = Command::Propose { by: Proposer::Planner };
+        loop {
+            match self.client.command(propose.clone()).await {
+                Err(CommandError::Refused(words)) if words.contains("is running") => {
+                    tokio::time::sleep(Duration::from_millis(200)).await;
+                    self.catch_up().await?;
+                }
+                other => break other?,
+            }
+        }
+        self.catch_up().await?;
+        self.until(|s| s.phase == Phase::Review).await
     }
 
     fn verdict(&self) -> Option<&Verdict> {

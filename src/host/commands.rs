@@ -42,7 +42,7 @@ pub fn judge(
     // Whether it waits for what runs, and whether it needs decisions that may be worked on.
     let (waits, reviews) = match &command {
         Command::Profile | Command::Measure { .. } | Command::Sense | Command::Propose { .. } => (true, true),
-        Command::Run | Command::Rehearse => (true, true),
+        Command::Run | Command::Rehearse | Command::Search => (true, true),
         Command::Export { .. } => (true, false),
         Command::Edit { .. } | Command::Decide { .. } | Command::Approve { .. } | Command::Veto { .. } => (false, true),
         Command::Reopen { .. } | Command::Undo | Command::Redo => (false, true),
@@ -106,6 +106,7 @@ pub fn judge(
         Command::Redo => Ok(Effect::events([Event::Redone])),
         Command::Run => run(state, desk),
         Command::Rehearse => rehearse(state, desk),
+        Command::Search => search(state, desk),
         Command::Accept => {
             settled(state, running)?;
             if state.phase != Phase::Verdict {
@@ -243,6 +244,16 @@ fn rehearse(state: &State, desk: &dyn Desk) -> Result<Effect, String> {
         None => Then::Start(JobKind::Rehearse { actions, asked: true }),
     };
     Ok(Effect { events: Vec::new(), then })
+}
+
+fn search(state: &State, desk: &dyn Desk) -> Result<Effect, String> {
+    if !desk.rehearses() {
+        return Err("no calibration image is held back; hint: give more than a handful".to_owned());
+    }
+    if !state.may_search() {
+        return Err("there is no plan for a budget to look beside; hint: `:budget`, then propose".to_owned());
+    }
+    Ok(Effect { events: Vec::new(), then: Then::Start(JobKind::Search { unasked: None }) })
 }
 
 /// A reason, trimmed, that is no longer than a state can hold many of.

@@ -29,8 +29,24 @@ pub struct Auto {
     pub on_open: bool,
     /// An accepted round that did not meet the budget proposes again.
     pub on_accept: bool,
-    /// A plan that stands still is rehearsed.
+    /// A plan that stands still is rehearsed, and others are looked for beside it.
     pub rehearse: bool,
+}
+
+/// What a host does in the background while a plan stands still.
+enum Unasked {
+    Rehearse(Vec<(Target, Action)>),
+    /// By the plan and the budget that it is done beside.
+    Search(String),
+}
+
+impl Unasked {
+    fn key(&self) -> String {
+        match self {
+            Unasked::Rehearse(actions) => plan_key(actions),
+            Unasked::Search(key) => key.clone(),
+        }
+    }
 }
 
 struct Slot {
@@ -42,7 +58,7 @@ struct Slot {
 struct Running {
     what: &'static str,
     stop: Stop,
-    /// The plan of a rehearsal that nobody asked for: everything else goes before it.
+    /// What nobody asked for, by its plan: everything else goes before it.
     background: Option<String>,
     /// The round whose verdict is given: what still runs only comments on it.
     comments_on: Option<u32>,
@@ -101,6 +117,8 @@ pub(super) struct Core {
     waiting: bool,
     /// The plan whose rehearsal failed or was cancelled: not tried again by itself.
     given_up: Option<String>,
+    /// The plan beside which others were looked for already.
+    searched: Option<String>,
     /// What opening the journal had to repair, for every client.
     recovered: Option<String>,
     tx: mpsc::Sender<Input>,
@@ -127,6 +145,7 @@ impl Core {
             owed: Vec::new(),
             llm,
             auto,
+            searched: None,
             stopping: None,
             waiting: false,
             given_up: None,
@@ -329,7 +348,7 @@ impl Core {
         }
         let wanted = self.wanted();
         if let Some(Running { background: Some(key), stop, .. }) = &self.job
-            && wanted.as_ref().map(|a| plan_key(a)).as_ref() != Some(key)
+            && wanted.as_ref().map(|w| w.key()).as_ref() != Some(key)
         {
             stop.cancel();
         }
@@ -343,22 +362,35 @@ impl Core {
         }
     }
 
-    /// The plan that may be rehearsed now.
-    fn wanted(&self) -> Option<Vec<(Target, Action)>> {
+    /// What may be done unasked now: the plan is rehearsed, then others are looked for beside it.
+    fn wanted(&self) -> Option<Unasked> {
         // Asked at every commit: what is cheap to know comes first.
         if self.state.phase != Phase::Review || !self.engine.desk().rehearses() {
             return None;
         }
-        let plan = self.state.to_rehearse()?;
-        (self.given_up.as_deref() != Some(&plan_key(&plan))).then_some(plan)
+        let wanted = match self.state.to_rehearse() {
+            Some(actions) => Unasked::Rehearse(actions),
+            None => {
+                let shown = self.state.shown_actions();
+                if !self.state.may_search() || self.state.trials.of(&shown).is_none() {
+                    return None;
+                }
+                Unasked::Search(format!("beside {} for {}", plan_key(&shown), self.state.budget))
+            }
+        };
+        let key = Some(wanted.key());
+        (self.given_up != key && self.searched != key).then_some(wanted)
     }
 
     fn still(&mut self, seq: Seq) {
         self.waiting = false;
         if self.state.seq != seq {
             self.watch_plan();
-        } else if let (None, None, Some(actions)) = (&self.job, &self.stopping, self.wanted()) {
-            self.start(JobKind::Rehearse { actions, asked: false });
+        } else if let (None, None, Some(wanted)) = (&self.job, &self.stopping, self.wanted()) {
+            self.start(match wanted {
+                Unasked::Rehearse(actions) => JobKind::Rehearse { actions, asked: false },
+                Unasked::Search(key) => JobKind::Search { unasked: Some(key) },
+            });
         }
     }
 
@@ -422,6 +454,7 @@ impl Core {
         let what = kind.label();
         let background = match &kind {
             JobKind::Rehearse { actions, asked: false } => Some(plan_key(actions)),
+            JobKind::Search { unasked } => unasked.clone(),
             _ => None,
         };
         let (engine, llm, tx) = (self.engine.clone(), self.llm.clone(), self.tx.clone());
@@ -453,9 +486,13 @@ impl Core {
             return;
         }
         if let Some(key) = job.background {
-            if let Err(JobError::Failed(text)) = result {
-                self.given_up = Some(key);
-                self.feed(Feed::warn(format!("rehearsal: {text}")));
+            match result {
+                Ok(()) if job.what == (JobKind::Search { unasked: None }).label() => self.searched = Some(key),
+                Err(JobError::Failed(text)) => {
+                    self.given_up = Some(key);
+                    self.feed(Feed::warn(format!("{}: {text}", job.what)));
+                }
+                Ok(()) | Err(JobError::Cancelled) => {}
             }
             self.feed(Feed::JobEnd { job: what });
             self.watch_plan();

@@ -94,6 +94,11 @@ pub trait Work: Engine {
     /// Builds a plan as a run would and tries it on held-back images, as `Built` and `Tried` events.
     fn rehearse(&self, state: &State, actions: &[(Target, Action)], job: &Job) -> Result<(), JobError>;
 
+    /// Builds and tries the planner's other plans for the budget, as `Built` and `Tried` events, and says what came of it.
+    fn search(&self, _: &State, _: &Job) -> Result<(), JobError> {
+        Ok(())
+    }
+
     /// Proposes decisions as `Proposed` events (ids, rounds and status are the host's); what is said goes out as feed
     /// and `Said` events.
     fn propose(&self, state: &State, by: Proposer, llm: &Llm, job: &Job) -> Result<(), JobError>;

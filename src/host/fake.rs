@@ -23,6 +23,7 @@ pub enum Gate {
     Profile,
     Propose,
     Rehearse,
+    Search,
     Compress,
     Evaluate,
     Reflect,
@@ -39,6 +40,8 @@ pub struct Fake {
     /// Whether a job has worked out how units rank.
     pub ranked: AtomicBool,
     pub profiles: AtomicU32,
+    /// Searches that came to their end.
+    pub searches: AtomicU32,
     /// What it proposes instead of half of everything.
     pub proposes: Mutex<Vec<(&'static str, Action)>>,
     /// What it was given to build, run by run.
@@ -177,6 +180,13 @@ impl Work for Fake {
         let outcome = TrialOutcome { d_quality: -1.0, images: 10, by_kind: vec![-1.0], ..TrialOutcome::default() };
         let trial = Trial { key, actions: actions.to_vec(), outcome, anchor: false };
         job.event(Event::Tried { trial: Box::new(trial), correction: None })
+    }
+
+    fn search(&self, _: &State, job: &Job) -> Result<(), JobError> {
+        self.pass(Gate::Search, job)?;
+        job.cancel().check()?;
+        self.searches.fetch_add(1, Ordering::Relaxed);
+        Ok(())
     }
 
     fn propose(&self, state: &State, _: Proposer, _: &Llm, job: &Job) -> Result<(), JobError> {

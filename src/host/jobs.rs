@@ -21,6 +21,11 @@ pub enum JobKind {
         actions: Vec<(Target, Action)>,
         asked: bool,
     },
+    /// Build the planner's other plans for the budget and try them. `unasked`: what nobody asked for, by what it is done beside;
+    /// anything else goes before it.
+    Search {
+        unasked: Option<String>,
+    },
     /// Compress by the recipe, evaluate, judge.
     Run,
     Export {
@@ -40,6 +45,7 @@ impl JobKind {
             JobKind::Propose(Proposer::Planner) => "planner",
             JobKind::Propose(Proposer::Agents) => "agents",
             JobKind::Rehearse { .. } => "rehearsal",
+            JobKind::Search { .. } => "search",
             JobKind::Run => "run",
             JobKind::Export { .. } => "export",
         }
@@ -105,6 +111,10 @@ pub fn run(kind: JobKind, engine: &dyn Engine, llm: &Llm, job: &Job) -> Result<(
         JobKind::Rehearse { actions, .. } => {
             baseline(engine, job)?;
             engine.rehearse(&*job.state()?, &actions, job)
+        }
+        JobKind::Search { .. } => {
+            baseline(engine, job)?;
+            engine.search(&*job.state()?, job)
         }
         JobKind::Run => {
             compress_and_evaluate(engine, job)?;

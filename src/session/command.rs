@@ -75,6 +75,8 @@ pub enum Command {
     Redo,
     /// Build what a run would build and try it on held-back calibration images.
     Rehearse,
+    /// Build other plans for the same budget and try them on held-back calibration images.
+    Search,
     /// Compress with all approved decisions, then evaluate.
     Run,
     Accept,

@@ -70,6 +70,14 @@ impl State {
         [self.shown_actions(), self.recipe_actions()].into_iter().find(ready)
     }
 
+    /// Whether other plans for the same budget may be looked for: one is shown, and a factor is asked for.
+    pub fn may_search(&self) -> bool {
+        let factors = [self.budget.latency, self.budget.macs, self.budget.memory, self.budget.params];
+        factors.iter().any(Option::is_some)
+            && !self.sensitivity.curves.is_empty()
+            && self.shown_actions().iter().any(|(_, action)| *action != Action::Keep)
+    }
+
     /// The forecast of what `R` would build now.
     pub fn run_forecast(&self) -> Option<Quality> {
         Some(self.forecaster()?.actions(&self.recipe_actions()).quality)

@@ -59,6 +59,7 @@ pub const COMMANDS: &[Spec] = &[
     does(Act::Redo, "redo", "redo the newest undone review action"),
     spec("report", "[PATH]", "write the report as Markdown"),
     spec("rollback", "[REASON]", "go back to the last accepted round"),
+    spec("search", "", "build other plans for the same budget and try them on held-back images"),
     spec("rehearse", "", "build the approved plan and try it on held-back images, without applying it"),
     does(Act::Run, "run", "compress with all approved decisions, then evaluate"),
     does(Act::Sense, "sense", "measure sensitivities"),
@@ -173,6 +174,7 @@ pub fn parse(line: &str) -> Result<Line, String> {
         "report" => Line::Report(text()),
         "rollback" => Line::Send(Command::RollBack { reason: text() }),
         "rehearse" => Line::Commit(Command::Rehearse),
+        "search" => Line::Commit(Command::Search),
         "sort" => match SortKey::parse(rest) {
             Some(key) => Line::Sort(key),
             None => return needs(&format!("one of {}", SORTS.join(", "))),

@@ -348,6 +348,10 @@ impl Work for Compute {
         self.on_original(|| self.rehearse_plan(state, actions, job))
     }
 
+    fn search(&self, state: &State, job: &Job) -> Result<(), JobError> {
+        self.on_original(|| self.search_plans(state, job))
+    }
+
     fn propose(&self, state: &State, by: Proposer, llm: &Llm, job: &Job) -> Result<(), JobError> {
         match by {
             Proposer::Planner => self.ask_planner(state, job),

@@ -4,7 +4,7 @@
 use super::{Compute, JobError};
 use crate::agent::{self, AgentInput, Endpoint, Listener, StandIn, Timeouts};
 use crate::host::engine::{Job, Llm};
-use crate::plan::planner::{self, PlannerInput};
+use crate::plan::planner::{self, PlannerInput, Proposal};
 use crate::plan::{Decision, Forecaster};
 use crate::session::{Ask, Channel, Event, Feed, State, Utterance};
 use std::sync::Arc;
@@ -15,6 +15,11 @@ const PLANNER: &str = "planner";
 
 /// Asks the planner what it would propose now.
 pub fn plan_now(state: &State, say: &mut dyn FnMut(&str)) -> Result<Vec<Decision>, String> {
+    Ok(proposal_now(state, say)?.decisions)
+}
+
+/// As [`plan_now`], with the whole plan and its rivals.
+pub(super) fn proposal_now(state: &State, say: &mut dyn FnMut(&str)) -> Result<Proposal, String> {
     let card = state.card.as_ref().ok_or("the session is not open; hint: open it first")?;
     let profile = state.profile_of(0).ok_or("nothing is profiled yet; hint: profile first")?;
     let in_force: Vec<Decision> = state.given().into_iter().cloned().collect();
@@ -31,20 +36,32 @@ pub fn plan_now(state: &State, say: &mut dyn FnMut(&str)) -> Result<Vec<Decision
         in_force: &in_force,
         quality: &state.quality_input(),
     };
-    planner::propose(&input, say).map_err(|e| e.to_string())
+    planner::plan(&input, say).map_err(|e| e.to_string())
 }
 
 impl Compute {
     pub(super) fn ask_planner(&self, state: &State, job: &Job) -> Result<(), JobError> {
+        let (planned, said) = self.planner_says(state, job, |say| plan_now(state, say));
+        let decisions = planned.map_err(JobError::Failed)?;
+        job.cancel().check()?;
+        job.events(vec![said, Event::Proposed { decisions }])
+    }
+
+    /// What `speak` says in the planner's name, as it is said, and as the event that keeps it.
+    pub(super) fn planner_says<T>(
+        &self,
+        state: &State,
+        job: &Job,
+        speak: impl FnOnce(&mut dyn FnMut(&str)) -> T,
+    ) -> (T, Event) {
         let began = Instant::now();
         job.say(Feed::Turn { role: PLANNER.to_owned(), model: "built-in".to_owned() });
         let mut text = String::new();
-        let planned = plan_now(state, &mut |words| {
+        let done = speak(&mut |words| {
             text.push_str(words);
             job.say(Feed::Token { role: PLANNER.to_owned(), channel: Channel::Text, text: words.to_owned() });
         });
         job.say(Feed::TurnEnd { role: PLANNER.to_owned() });
-        let decisions = planned.map_err(JobError::Failed)?;
         let said = Utterance {
             round: state.round,
             role: PLANNER.to_owned(),
@@ -54,8 +71,7 @@ impl Compute {
             seconds: began.elapsed().as_secs_f64(),
             ..Utterance::default()
         };
-        job.cancel().check()?;
-        job.events(vec![Event::Said { utterance: Box::new(said) }, Event::Proposed { decisions }])
+        (done, Event::Said { utterance: Box::new(said) })
     }
 
     /// After a verdict: what was forecast against what was measured; an endpoint's evaluation role argues from it.

@@ -4,6 +4,7 @@
 //! held-back images serve trials and nothing else.
 
 use super::produce::in_order;
+use super::propose::proposal_now;
 use super::{Compute, JobError, lock};
 use crate::eval::{EvalError, Margins, TrialOptions, TrialOutcome, Trials};
 use crate::exec::Plan;
@@ -13,6 +14,7 @@ use crate::plan::planner;
 use crate::plan::{Action, Target, Trial, plan_key};
 use crate::recover::RepairOptions;
 use crate::session::{Built, Evaluation, Event, State};
+use crate::words::counted;
 use std::sync::Arc;
 
 /// MACs that fitting one anchor may take about: large networks are repaired on fewer images for it.
@@ -124,6 +126,48 @@ impl Compute {
         let outcome = self.try_model(&trials, &self.compile(&small)?, "rehearsal", job)?;
         let trial = Trial { key: plan_key(actions), actions: actions.to_vec(), outcome, anchor: false };
         job.event(Event::Tried { trial: Box::new(trial), correction: Some(trials.correction().clone()) })
+    }
+
+    /// Builds and tries the planner's other plans for the budget, and says in its name where one did better than what is shown.
+    pub(super) fn search_plans(&self, state: &State, job: &Job) -> Result<(), JobError> {
+        let proposal = proposal_now(state, &mut |_| {}).map_err(JobError::Failed)?;
+        let shown = state.shown_actions();
+        let plans = std::iter::once(proposal.actions).chain(proposal.rivals).map(|plan| self.with_units(plan));
+        let plans: Vec<Vec<(Target, Action)>> = plans.filter(|plan| !planner::same_plan(plan, &shown)).collect();
+        let new: Vec<_> = plans.iter().filter(|plan| state.trials.of(plan).is_none()).collect();
+        if state.trials.of(&shown).is_none() {
+            self.rehearse_plan(state, &shown, job)?;
+        }
+        for (done, plan) in new.iter().enumerate() {
+            job.cancel().check()?;
+            job.progress("search", "other plans", done, new.len());
+            self.rehearse_plan(&*job.state()?, plan, job)?;
+        }
+        let state = job.state()?;
+        let Some(now) = state.trials.of(&shown) else { return Ok(()) };
+        let tried = plans.iter().filter_map(|plan| state.trials.of(plan));
+        let better = tried.filter_map(|t| planner::beats(&t.outcome, &now.outcome)).reduce(f64::max);
+        let metric = state.metric();
+        let words = match better {
+            // Said again of what was known would be noise.
+            _ if new.is_empty() => return Ok(()),
+            Some(gained) => format!(
+                "I built and tried {} for {} on held-back {}s meanwhile. One does better than what is shown: {}. Ask me again (`L`) and I \
+                 propose it.",
+                counted(new.len(), "other plan"),
+                state.budget,
+                metric.item,
+                metric.change_words(gained)
+            ),
+            None => format!(
+                "I built and tried {} for {} on held-back {}s meanwhile: none does better than what is shown.",
+                counted(new.len(), "other plan"),
+                state.budget,
+                metric.item
+            ),
+        };
+        let ((), said) = self.planner_says(&state, job, |say| say(&words));
+        job.event(said)
     }
 
     /// What was built ahead of exactly these actions, if it is still there.

@@ -81,6 +81,51 @@ async fn an_interrupted_rehearsal_is_not_begun_again_until_the_plan_changes() {
     r.until("a rehearsal", rehearsed).await;
 }
 
+/// So many searches came to their end; noted, so that whatever was on its way has been.
+async fn searches(r: &mut Rig) -> u32 {
+    tokio::time::sleep(Duration::from_millis(1800)).await;
+    let notes = r.state.notes.len() + 1;
+    r.ok(Command::Note { text: "nothing that the plan depends on".to_owned() }).await;
+    r.until("the note", |s| s.notes.len() == notes).await;
+    tokio::time::sleep(Duration::from_millis(1800)).await;
+    r.fake.searches.load(std::sync::atomic::Ordering::Relaxed)
+}
+
+#[tokio::test]
+async fn beside_a_tried_plan_others_are_looked_for_once_a_plan_and_budget() {
+    let mut r = reviewed(None).await;
+    r.until("a rehearsal", rehearsed).await;
+    assert_eq!(searches(&mut r).await, 0, "no budget, nothing to look for");
+    assert!(r.refused(Command::Search).await.contains("no plan for a budget"));
+    r.ok(Command::SetBudget { budget: "macs=0.6".parse().expect("a budget") }).await;
+    assert_eq!(searches(&mut r).await, 1, "and not again");
+    r.ok(Command::SetBudget { budget: "macs=0.5".parse().expect("a budget") }).await;
+    assert_eq!(searches(&mut r).await, 2);
+    r.ok(Command::Search).await;
+    r.idle().await;
+    assert_eq!(r.fake.searches.load(std::sync::atomic::Ordering::Relaxed), 3, "asked for, it is done again");
+}
+
+#[tokio::test]
+async fn a_search_is_in_nobodys_way_and_does_not_come_back_when_it_was_interrupted() {
+    let mut r = reviewed(Some(Gate::Search)).await;
+    r.ok(Command::SetBudget { budget: "macs=0.6".parse().expect("a budget") }).await;
+    r.until("a rehearsal", rehearsed).await;
+    assert_eq!(searches(&mut r).await, 0, "held");
+    r.ok(Command::Cancel).await;
+    r.gate(None);
+    assert_eq!(searches(&mut r).await, 0, "it was interrupted");
+    r.gate(Some(Gate::Search));
+    r.ok(Command::Edit { id: DecisionId(1), action: prune(0.25) }).await;
+    r.until("a rehearsal", rehearsed).await;
+    tokio::time::sleep(Duration::from_millis(1800)).await;
+    // Commands that wait for jobs do not wait for this one.
+    r.ok(Command::Approve { ids: ids(&[0, 1, 2]) }).await;
+    r.ok(Command::Run).await;
+    r.until("verdict", |s| s.phase == Phase::Verdict).await;
+    assert_eq!(r.fake.searches.load(std::sync::atomic::Ordering::Relaxed), 0);
+}
+
 #[tokio::test]
 async fn asking_for_one_waits_for_nothing_and_needs_a_plan() {
     let mut r = Rig::new(false, None).await;

@@ -234,6 +234,16 @@ pub(super) fn outcome(input: &PlannerInput, goal: &Goal, f: &PlanForecast, stop:
     }
 }
 
+/// That a plan was taken for what held-back images say of it.
+pub(super) fn swapped(input: &PlannerInput, gained: f64, say: Say) {
+    say(&format!(
+        "Of the plans for this goal that were built and tried on held-back {}s I take the one that did best: {} against what I would have \
+         proposed by forecasts alone. ",
+        input.quality.metric.item,
+        input.quality.metric.change_words(gained)
+    ));
+}
+
 /// Why one decision, with its figures.
 pub(super) fn rationale(
     input: &PlannerInput,

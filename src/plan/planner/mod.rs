@@ -6,6 +6,7 @@
 
 mod anchors;
 mod explain;
+mod rivals;
 mod solve;
 
 use super::{
@@ -18,6 +19,7 @@ use crate::prune::Group;
 use crate::quant::Precision;
 use crate::task::Metric;
 pub use anchors::anchors;
+pub use rivals::{beats, same_plan};
 use solve::{Candidate, LimitKind, Need, Problem, Solution, Stop};
 
 /// Everything the planner looks at.
@@ -60,6 +62,10 @@ pub struct Proposal {
     pub forecast: PlanForecast,
     /// Whether the forecast meets every factor of the budget.
     pub met: bool,
+    /// The whole plan, what the human decided first.
+    pub actions: Vec<(Target, Action)>,
+    /// Other whole plans that meet it, as far as can be forecast; units of cuts are still to be chosen.
+    pub rivals: Vec<Vec<(Target, Action)>>,
 }
 
 /// Proposes decisions that meet the budget, streaming the reasoning sentence by sentence through `say`.
@@ -89,14 +95,18 @@ pub fn plan(input: &PlannerInput, say: &mut dyn FnMut(&str)) -> Result<Proposal,
         needs: goal.needs(&forecaster),
         harm_limit: f64::INFINITY,
     };
-    let solution = solve_under(&mut problem, &goal, input.quality.observed.is_empty());
+    let first = solve_under(&mut problem, &goal, input.quality.observed.is_empty());
+    let (solution, gained) = rivals::by_trial(first, &input.quality.trials);
     let forecast = forecaster.actions(&solution.actions);
     let decisions = decisions(input, &forecaster, &problem, &solution)?;
     explain::choices(input, &decisions, say);
     explain::left_alone(input, &problem.candidates, &solution.actions, say);
     explain::outcome(input, &goal, &forecast, solution.stop, say);
+    if let Some(gained) = gained {
+        explain::swapped(input, gained, say);
+    }
     let met = solution.stop == Stop::Met && !goal.open_ended;
-    Ok(Proposal { decisions, forecast, met })
+    Ok(Proposal { decisions, forecast, met, actions: solution.actions, rivals: solution.others })
 }
 
 /// The budget as the planner pursues it.

@@ -54,6 +54,8 @@ pub(super) enum Stop {
 pub(super) struct Solution {
     pub actions: Vec<(Target, Action)>,
     pub stop: Stop,
+    /// What met everything as well, from other starts, the least divergence first.
+    pub others: Vec<Vec<(Target, Action)>>,
 }
 
 pub(super) struct Problem<'a> {
@@ -91,19 +93,27 @@ impl Problem<'_> {
     /// Searched from the original and from every precision that all layers can have: what one simple decision everywhere does is
     /// never beaten by more that is worse.
     pub fn solve(&self) -> Solution {
-        let found = self.starts().into_iter().map(|start| self.solve_from(start));
-        let best = found.reduce(|best, next| {
-            let better = match (best.1, next.1) {
-                (Stop::Met, Stop::Met) => next.0.divergence < best.0.divergence - 1e-9,
-                (Stop::Met, _) => false,
-                (_, Stop::Met) => true,
-                // Neither: the nearer one.
-                (Stop::Floor | Stop::Exhausted, _) => self.short(&next.0) < self.short(&best.0) - 1e-9,
-            };
-            if better { next } else { best }
+        let mut found: Vec<(At, Stop)> = self.starts().into_iter().map(|start| self.solve_from(start)).collect();
+        // What meets everything first, by its divergence; else the nearest. Of equals the first found stays first.
+        let rank = |(at, stop): &(At, Stop)| match stop {
+            Stop::Met => (false, at.divergence),
+            Stop::Floor | Stop::Exhausted => (true, self.short(at)),
+        };
+        found.sort_by(|a, b| {
+            let ((a_missed, a), (b_missed, b)) = (rank(a), rank(b));
+            a_missed.cmp(&b_missed).then(a.total_cmp(&b))
         });
-        let Some((at, stop)) = best else { return Solution { actions: self.fixed.clone(), stop: Stop::Exhausted } };
-        Solution { actions: self.actions(&at.level), stop }
+        let mut met: Vec<Vec<(Target, Action)>> = Vec::new();
+        for (at, _) in found.iter().filter(|(_, stop)| *stop == Stop::Met) {
+            let actions = self.actions(&at.level);
+            if !met.contains(&actions) {
+                met.push(actions);
+            }
+        }
+        let Some((at, stop)) = found.first() else {
+            return Solution { actions: self.fixed.clone(), stop: Stop::Exhausted, others: Vec::new() };
+        };
+        Solution { actions: self.actions(&at.level), stop: *stop, others: met.into_iter().skip(1).collect() }
     }
 
     /// Nothing; and each precision for every layer that may have it, within the floor.
