@@ -18,7 +18,7 @@ use super::workload::{Counts, Decoding, Passes, Runs};
 use super::{Bound, Ceilings, Doubt, Gauges, GpuFigures, LatencyStats, LayerRow, Profile, Result, Workload};
 use crate::exec::{Cancel, Capabilities, CompileOptions, Kernels, Observer, PeakWatch, Plan, Support};
 use crate::exec::{halving, smaller_batch};
-use crate::graph::{Graph, Macs, Op, describe};
+use crate::graph::{Graph, Macs, Op, describe, experts};
 use crate::model::Model;
 use crate::quant::Precision;
 use candle_core::{Device, Tensor};
@@ -132,8 +132,9 @@ fn measure(
     update: &mut dyn FnMut(ProfileUpdate),
 ) -> Result<Profile> {
     let threads = options.threads.unwrap_or_else(crate::exec::device::threads);
-    let mut notes = Vec::new();
     let plan = runs.plan().clone();
+    let counted_experts = |what| format!("MACs of experts are of {what}, which a token is sent to");
+    let mut notes: Vec<String> = experts::counted(plan.graph()).map(counted_experts).into_iter().collect();
     let mut seen = Samples::new(plan.steps().len());
     for _ in 0..2 {
         cancel.check()?;
