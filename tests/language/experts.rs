@@ -6,7 +6,7 @@ use paring::exec::candle::{self, Capture, Mode};
 use paring::exec::{CompileOptions, Plan};
 use paring::graph::{Op, experts};
 use paring::model::export::{self, Manifest};
-use paring::model::{LoadOptions, Model, Tokenizer, load};
+use paring::model::{Imatrix, LoadOptions, Model, Tokenizer, load};
 use paring::quant::Precision;
 use serde_json::Value;
 
@@ -239,6 +239,51 @@ fn stacks_that_lie_are_told_by_name() {
     fewer[at] = 3;
     let error = opened(&fewer).unwrap_err();
     assert!(error.contains("`blk.1.ffn_down_exps.weight` stacks 3 experts, and there are 4"), "{error}");
+}
+
+/// Of the tokens that each expert is sent, in one tensor a layer as llama.cpp has them; and weights are rounded by them.
+#[test]
+fn importances_are_of_the_tokens_that_an_expert_is_sent() {
+    let dir = tempfile::tempdir().unwrap();
+    let [file, found, out] = ["ids.u16", "m.gguf", "out.gguf"].map(|n| dir.path().join(n));
+    let ids = fewer_ids().to_vec2::<u32>().unwrap().concat();
+    std::fs::write(&file, ids.iter().flat_map(|i| (*i as u16).to_le_bytes()).collect::<Vec<u8>>()).unwrap();
+    let path = decoders().join("mixtral.gguf");
+    let said = |args: &[&str]| {
+        let (done, said) = paring(args);
+        assert!(done, "{said}");
+    };
+    let [model, data, m, gguf] = [&path, &file, &found, &out].map(|p| p.to_str().unwrap());
+    said(&["imatrix", model, "--calib", data, "--window", "13", "--out", m]);
+    let (matrix, model_here) = (Imatrix::open(&found).unwrap(), open(&path));
+    let params = candle::tensors(&model_here.params, &candle_core::Device::Cpu).unwrap();
+    let mut seen = Capture::of(["blk.1.experts.2.dispatch", "blk.1.route"]);
+    candle::forward(&model_here.graph, &params, &fewer_ids(), Mode::Eval, &mut seen).unwrap();
+    // What follows the second window would be the token after it.
+    let read = |name: &str| flat(&seen.values[name].narrow(0, 0, 1).unwrap());
+    let tokens = read("blk.1.route").chunks(4).filter(|w| w[2] != 0.0).count();
+    assert!(tokens > 0 && tokens < 13, "{tokens}");
+    let mut want = vec![0f64; 32];
+    for row in read("blk.1.experts.2.dispatch").chunks(32) {
+        want.iter_mut().zip(row).for_each(|(w, v)| *w += f64::from(v * v) / tokens as f64);
+    }
+    for part in ["gate", "up"] {
+        let means = matrix.tensors[&format!("blk.1.ffn_{part}_exps.weight")].means();
+        assert_eq!(means.len(), 4 * 32);
+        assert!(means[64..96].iter().zip(&want).all(|(a, b)| (f64::from(*a) - b).abs() < 1e-4 * (1.0 + b)), "{part}");
+    }
+    assert!(matrix.tensors.keys().all(|n| !n.contains(".ffn_up.")), "{:?}", matrix.tensors.keys());
+    said(&["convert", model, "--precision", "q4_0", "--imatrix", m, "--out", gguf]);
+    let [by, plain] = [open(&out), {
+        said(&["convert", model, "--precision", "q4_0", "--out", gguf]);
+        open(&out)
+    }];
+    let name = "blk.1.ffn_up.2.weight";
+    let blocks = |m: &Model| m.params.get(name).unwrap().as_blocks().map(|(_, b)| b.to_vec()).unwrap();
+    assert_ne!(blocks(&by), blocks(&plain));
+    // Multiplied as they are stored, or unpacked.
+    let stored = Plan::of(&by, &CompileOptions::default().as_stored()).unwrap().run(&fewer_ids()).unwrap();
+    assert!(apart(&flat(&stored), &run(&by)) < 1e-3);
 }
 
 /// By the command line: the score of transformers' logits, and what MACs count.

@@ -95,6 +95,7 @@ pub fn importance<E: From<ExecError>>(
         let squares = Squares::new(squares, vec![rows as f32]).ok_or_else(why)?;
         out.tensors.insert(name.to_owned(), squares);
     }
+    out.stack_experts();
     Ok(out)
 }
 

@@ -130,6 +130,14 @@ pub(super) static GEMMAS: [Names; 3] = [
     Names::new(Source::Gguf, "", &[GGUF]),
 ];
 
+/// The tensor in which GGUF files stack an expert's `name`, such as `blk.3.ffn_up.7.weight`, with those of its layer, and its place there.
+pub(in crate::model) fn stack_of(name: &str) -> Option<(String, usize)> {
+    let mut parts = name.strip_prefix("blk.")?.splitn(4, '.');
+    let (layer, part, expert) = (parts.next()?, parts.next()?, parts.next()?);
+    let ending = parts.next().filter(|_| ["ffn_gate", "ffn_up", "ffn_down"].contains(&part))?;
+    Some((format!("blk.{layer}.{part}_exps.{ending}"), expert.parse().ok()?))
+}
+
 pub(super) const LLAMA_MARKS: &[&str] = &["embed.weight", "layers.0.q.weight", "layers.0.gate.weight", "norm.weight"];
 /// Experts in the first layer.
 pub(super) const EXPERT_MARKS: &[&str] =

@@ -32,6 +32,7 @@ pub use bert::BertSpec;
 pub use convnext::{ConvNextSpec, ConvNextStage};
 pub use decoder::{DecoderSpec, Norms, QkNorms, Stored};
 pub use decoder_experts::Experts;
+pub(super) use decoder_names::stack_of;
 pub use gpt2::Gpt2Spec;
 pub use mobile::{MobileBlock, MobileSpec, Padding};
 pub use modernbert::{Biases, ModernBertSpec};

@@ -43,15 +43,6 @@ pub(super) fn layer_of(name: &str) -> Option<(usize, &str)> {
     Some((number.parse().ok()?, rest))
 }
 
-/// The tensor in which an expert's, such as `blk.3.ffn_up.7.weight`, is stacked with those of its layer.
-pub(super) fn stack_of(name: &str) -> Option<String> {
-    let (layer, rest) = layer_of(name)?;
-    let (part, rest) = rest.split_once('.').filter(|(part, _)| ["ffn_gate", "ffn_up", "ffn_down"].contains(part))?;
-    let (expert, ending) = rest.split_once('.')?;
-    expert.parse::<usize>().ok()?;
-    Some(format!("blk.{layer}.{part}_exps.{ending}"))
-}
-
 /// Reads the live nodes of `graph`; `names` are llama.cpp's for them.
 pub(super) fn read(graph: &Graph, names: &HashMap<String, String>) -> Result<Shape, Unfit> {
     let mut parts: BTreeMap<usize, BTreeMap<&str, &Node>> = BTreeMap::new();

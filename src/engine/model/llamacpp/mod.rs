@@ -9,7 +9,7 @@ mod layers;
 mod tensors;
 
 use super::export::{Manifest, format_of};
-use super::families::{Source, called};
+use super::families::{Source, called, stack_of};
 use super::ggml::Block;
 use super::gguf::{self, Fields};
 use super::origin::Said;
@@ -142,7 +142,7 @@ fn tensors<'a>(
             let turned = turn && (name.contains(".attn_q.") || name.contains(".attn_k."));
             let order = turned.then(|| tensors::neighbours(expected.first().copied().unwrap_or(0), head));
             let format = format_of(&model.graph, node, role, &model.precision);
-            let stack = layers::stack_of(&name);
+            let stack = stack_of(&name).map(|(stack, _)| stack);
             let tensor = Tensor::new(name.clone(), (&model.params, &p.name), format, order)?;
             out.entry((stack.clone().unwrap_or(name), stack.is_some())).or_default().push(tensor);
         }
