@@ -125,7 +125,7 @@ fn further_kinds_compute_what_transformers_does() {
     let expected: Value =
         serde_json::from_str(&std::fs::read_to_string(decoders().join("expected.json")).unwrap()).unwrap();
     let all = agree(&decoders(), &expected, &fewer_ids());
-    assert_eq!(all.len(), 32);
+    assert_eq!(all.len(), 33);
     for (file, model) in all {
         let family = match &file {
             f if f.starts_with("gemma") => Family::Gemma,

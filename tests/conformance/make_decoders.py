@@ -198,7 +198,7 @@ def metadata(w, c, arch):
         rope_metadata(w, c, arch)
 
 
-def write_gguf(path, arch, net):
+def write_gguf(path, arch, net, stacked=True):
     c = net.config
     w = gguf.GGUFWriter(path, arch)
     metadata(w, c, arch)
@@ -217,11 +217,17 @@ def write_gguf(path, arch, net):
         to = name.replace("model.layers.", "blk.").replace("transformer.h.", "blk.")
         for ours, theirs in (GGUF | after).items():
             to = to.replace(ours, theirs)
-        # All experts of a layer in one tensor, their gates beside what these gate.
-        if name.endswith("experts.gate_up_proj"):
-            w.add_tensor(to.replace("mlp.experts.gate_up_proj", "ffn_gate_exps.weight"), v[:, : v.shape[1] // 2])
-            to, v = to.replace("mlp.experts.gate_up_proj", "ffn_up_exps.weight"), v[:, v.shape[1] // 2 :]
-        w.add_tensor(to.replace("mlp.experts.down_proj", "ffn_down_exps.weight"), v)
+        parts = {to: v}
+        if ".experts." in name:
+            # All experts of a layer in one tensor, their gates beside what these gate.
+            at, half = to.split(".mlp.")[0], v.shape[1] // 2
+            parts = {"down": v} if "down" in name else {"gate": v[:, :half], "up": v[:, half:]}
+            parts = {f"{at}.ffn_{part}_exps.weight": v for part, v in parts.items()}
+        if ".experts." in name and not stacked:
+            one = lambda to, i: to.replace("_exps", f".{i}")
+            parts = {one(to, i): matrix for to, v in parts.items() for i, matrix in enumerate(v)}
+        for to, v in parts.items():
+            w.add_tensor(to, v)
     made.finish(w)
 
 
@@ -268,6 +274,10 @@ def main():
         if arch := ARCHS.get(name):
             write_gguf(os.path.join(HERE, f"{name}.gguf"), arch, net)
             out["files"][f"{name}.gguf"] = name
+        if name == "mixtral":
+            # As llama.cpp's converter first wrote them.
+            write_gguf(os.path.join(HERE, "mixtral_first.gguf"), "llama", net, stacked=False)
+            out["files"]["mixtral_first.gguf"] = name
         if name == "gpt2":
             save_first(net)
             out["files"]["gpt2_first"] = name

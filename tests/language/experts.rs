@@ -320,7 +320,7 @@ fn experts_are_evaluated_and_profiled() {
         let args = [&["profile", path, "--device", "cpu", "--runs", "2", "--json"], how].concat();
         let said = json(&args);
         let notes = said["notes"].to_string();
-        assert!(notes.contains("MACs of experts are of 2 of 4 experts"), "{notes}");
+        assert!(notes.contains("MACs of experts are of 2 of 4, which a token is sent to"), "{notes}");
         let rows = said["rows"].as_array().unwrap();
         let macs = |name: &str| {
             let row = rows.iter().find(|r| r["name"] == name).unwrap_or_else(|| panic!("{name}"));

@@ -100,10 +100,10 @@ fn zero_to_zero(node: &Node) -> bool {
     }
 }
 
-/// In words what MACs count of a graph with a mixture of experts: `2 of 8 experts`; `None` without one.
+/// In words what MACs count of a graph with mixtures of experts; `None` without one.
 pub fn counted(graph: &Graph) -> Option<String> {
     graph.live().find_map(|(_, n)| match &n.op {
-        Op::Route(r) => Some(format!("{} of {} experts", r.top, r.experts)),
+        Op::Route(r) => Some(format!("MACs of experts are of {} of {}, which a token is sent to", r.top, r.experts)),
         _ => None,
     })
 }
@@ -155,7 +155,7 @@ mod tests {
         let all = macs_at(&graph, Binding::tokens(3)).unwrap();
         let of = |name: &str| all[graph.by_name(name).unwrap().index()].conv_linear;
         assert_eq!((of("router"), of("0.up"), of("2.down")), (3 * 8 * 3, 3 * 8 * 6 * 2 / 3, 3 * 8 * 6 * 2 / 3));
-        assert_eq!(counted(&graph).as_deref(), Some("2 of 3 experts"));
+        assert_eq!(counted(&graph).as_deref(), Some("MACs of experts are of 2 of 3, which a token is sent to"));
     }
 
     #[test]

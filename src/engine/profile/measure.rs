@@ -133,10 +133,8 @@ fn measure(
 ) -> Result<Profile> {
     let threads = options.threads.unwrap_or_else(crate::exec::device::threads);
     let plan = runs.plan().clone();
-    let counted_experts = |what| {
-        format!("MACs of experts are of {what}, which a token is sent to; their latency is of what they were sent here")
-    };
-    let mut notes: Vec<String> = experts::counted(plan.graph()).map(counted_experts).into_iter().collect();
+    let and_time = |what: String| what + "; their latency is of what they were sent here";
+    let mut notes: Vec<String> = experts::counted(plan.graph()).map(and_time).into_iter().collect();
     let mut seen = Samples::new(plan.steps().len());
     for _ in 0..2 {
         cancel.check()?;
