@@ -96,6 +96,15 @@ def _attention(q, k, v, heads, scale, bias=None, factors=None, windows=None, gro
     return y
 
 
+def _route(logits, top, normalised):
+    """Weights of a mixture's experts: a softmax of which the `top` largest stay, divided by their sum if `normalised`."""
+    weights = logits.softmax(-1)
+    kept, at = weights.topk(top, -1)
+    if normalised:
+        kept = kept / kept.sum(-1, keepdim=True)
+    return torch.zeros_like(weights).scatter(-1, at, kept)
+
+
 def _rope(x, head_dim, turned, theta, halves, divisors=(), factor=1.0, beyond=None):
     """Rotary positions of `[N, tokens, heads * head_dim]`: the first `turned` values of each head, in pairs. Frequencies are
     divided by `divisors`; `beyond`: of more tokens than its first by its second, or with a base grown by its third."""

@@ -20,6 +20,8 @@ use std::process::Command;
 
 #[path = "language/chat.rs"]
 mod chat;
+#[path = "language/experts.rs"]
+mod experts;
 #[path = "common/talker.rs"]
 mod talker;
 #[path = "language/turns.rs"]
@@ -123,7 +125,7 @@ fn further_kinds_compute_what_transformers_does() {
     let expected: Value =
         serde_json::from_str(&std::fs::read_to_string(decoders().join("expected.json")).unwrap()).unwrap();
     let all = agree(&decoders(), &expected, &fewer_ids());
-    assert_eq!(all.len(), 26);
+    assert_eq!(all.len(), 33);
     for (file, model) in all {
         let family = match &file {
             f if f.starts_with("gemma") => Family::Gemma,
@@ -155,22 +157,26 @@ fn a_window_is_the_same_alone_and_what_comes_later_changes_nothing() {
 #[test]
 fn pruned_equals_zeroed() {
     for name in ["llama", "qwen2.gguf", "qwen3"] {
-        prunes(&folder().join(name), &ids(), 2);
+        prunes(&folder().join(name), &ids(), 2, 2);
     }
     for name in ["gemma2", "gemma3_types", "phi3", "phi3.gguf", "gpt2", "gpt2.gguf", "mistral_sliding"] {
-        prunes(&decoders().join(name), &fewer_ids(), 2);
+        prunes(&decoders().join(name), &fewer_ids(), 2, 2);
+    }
+    // Of every expert.
+    for (name, neurons) in [("mixtral", 8), ("mixtral.gguf", 8), ("qwen3_moe", 12), ("qwen3_moe_only", 6)] {
+        prunes(&decoders().join(name), &fewer_ids(), 2, neurons);
     }
     // Norms over all heads of queries and of keys hold them together.
-    prunes(&decoders().join("olmo2"), &fewer_ids(), 0);
+    prunes(&decoders().join("olmo2"), &fewer_ids(), 0, 2);
 }
 
-/// A model of two layers, of which `heads` can lose heads and both neurons.
-fn prunes(path: &Path, ids: &Tensor, heads: usize) {
+/// A model of which so many groups can lose heads and neurons.
+fn prunes(path: &Path, ids: &Tensor, heads: usize, neurons: usize) {
     let (name, model) = (path.display(), open(path));
     let groups = prune::groups(&model.graph);
     let open_groups: Vec<_> = groups.iter().filter(|g| g.protected.is_none()).collect();
     assert_eq!(open_groups.iter().filter(|g| g.kind == GroupKind::Heads).count(), heads, "{name}");
-    assert_eq!(open_groups.iter().filter(|g| g.kind == GroupKind::Neurons).count(), 2, "{name}");
+    assert_eq!(open_groups.iter().filter(|g| g.kind == GroupKind::Neurons).count(), neurons, "{name}");
     for group in open_groups {
         let kept: Vec<u32> = (0..group.size as u32).filter(|u| u % 2 == 1).collect();
         let ratio = 1.0 - kept.len() as f64 / group.size as f64;

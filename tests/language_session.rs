@@ -100,6 +100,27 @@ fn a_language_model_goes_from_opening_to_a_file_that_scores_the_same() {
     assert!(code == Some(1) && told.contains("--tokenizer"), "{told}");
 }
 
+/// Neurons of single experts are cut, and what follows them is fitted anew.
+#[test]
+fn a_mixture_of_experts_goes_the_same_way() {
+    let rig = Rig::new();
+    let [eval, calib] = [rig.ids("eval.u16", 420, 32, 1), rig.ids("calib.u16", 700, 32, 7777)];
+    let (model, out) = (fixture("../decoders/mixtral"), rig.path("out"));
+    let text = ["--data", &eval, "--window", "14"];
+    let report =
+        rig.json(&[&["run", &model], &text[..], &["--calib", &calib, "--budget", "macs=0.85", "--out", &out]].concat());
+    assert_eq!(report["met"], Value::Bool(true), "{report}");
+    let decisions = report["rounds"][0]["decisions"].to_string();
+    assert!(decisions.contains("block_sparse_moe.experts."), "{decisions}");
+    let again = rig.json(&[&["eval", &rig.path("out/model.safetensors")], &text[..]].concat());
+    let (said, seen) = (report["final"]["loss"].as_f64().unwrap(), again["nats_per_token"].as_f64().unwrap());
+    assert!((said - seen).abs() < 1e-6, "{said} was told, {seen} is found");
+    // A token is sent to two of four: half of the experts' share.
+    let each = (32 * (32 + 16 + 16) + 32 * 32) + 32 * 4 + 2 * 3 * 32 * 32;
+    let macs = report["baseline"]["macs"].as_f64().unwrap();
+    assert_eq!(macs, 13.0 * f64::from(2 * each + 32 * 32), "{report}");
+}
+
 #[test]
 fn a_narrow_original_is_counted_by_its_file_and_what_is_told_comes_before_what_is_planned() {
     let rig = Rig::new();

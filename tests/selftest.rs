@@ -50,6 +50,9 @@ fn every_kernel_of_the_cpu_is_checked_and_right() {
         ("positions", "add"),
         ("prepend tokens", "copy"),
         ("embedding", "gather"),
+        ("route", "route"),
+        ("dispatch", "copy"),
+        ("experts", "combine"),
     ];
     let find = |name: &str, precision: &str| {
         let found = checks.iter().find(|c| c["name"] == name && c["precision"] == precision);
@@ -70,6 +73,7 @@ fn every_kernel_of_the_cpu_is_checked_and_right() {
         "flatten",
         "patch merge",
         "embedding",
+        "dispatch",
     ];
     let exact = [&copies[..], &["relu", "max pool", "scalar", "avg pool 2x2"]].concat();
     for check in checks {

@@ -1,7 +1,7 @@
 //! What a headless run leaves: `report.json` and the summary on standard output.
 
 use super::policy::Policy;
-use crate::graph::MacConvention;
+use crate::graph::{MacConvention, experts};
 use crate::plan::{Basis, Outcome};
 use crate::profile::{Profile, Workload};
 use crate::session::{Evaluation, State, as_filed};
@@ -147,6 +147,9 @@ pub fn summary(state: &State) -> String {
     row("MACs M", &|e| format!("{:.3}", e.macs.get(MacConvention::default()) as f64 / 1e6));
     row("params k", &|e| format!("{:.1}", e.params as f64 / 1e3));
     row("weights MB", &|e| format!("{:.3}", e.weight_bytes as f64 / 1e6));
+    if let Some(what) = state.card.as_ref().and_then(|card| experts::counted(&card.graph)) {
+        let _ = writeln!(out, "{what}");
+    }
     let verdict = state.rounds.iter().rev().find_map(|r| r.verdict.as_ref());
     for (e, why) in evaluations.iter().filter(|e| e.round > 0).filter_map(|e| Some((e, e.doubt?))) {
         let _ = writeln!(out, "round {}: its latency is in doubt: {why}", e.round);

@@ -372,16 +372,7 @@ fn around(value: f64, half: f64) -> Estimate {
 fn totals(graph: &Graph) -> Option<Totals> {
     let shapes = crate::graph::shapes(graph).ok()?;
     let reachable = graph.reachable();
-    let macs: Vec<Macs> = graph
-        .iter()
-        .map(|(id, n)| {
-            if !reachable.get(id.index()).copied().unwrap_or(false) {
-                return Macs::default();
-            }
-            let ins: Vec<&[usize]> = n.inputs.iter().filter_map(|i| shapes.get(i.index()).map(Vec::as_slice)).collect();
-            crate::graph::node_macs(&n.op, &ins, shapes.get(id.index()).map_or(&[][..], Vec::as_slice))
-        })
-        .collect();
+    let macs = crate::graph::macs(graph).ok()?;
     let live = |i: &usize| reachable.get(*i).copied().unwrap_or(false);
     let ids: Vec<usize> = (0..graph.nodes.len()).filter(live).collect();
     Some(Totals {

@@ -5,6 +5,7 @@ use super::list::RowRef;
 use super::num;
 use super::standing::{builds, word};
 use crate::config::text::{clean, clean_lines};
+use crate::graph::experts;
 use crate::profile::Workload;
 use crate::session::{Standing, action_text, apart};
 use crate::words::{counted, counted_as};
@@ -47,7 +48,7 @@ pub fn markdown(app: &App) -> String {
             if p.assumed() { ": **assumed**, `--mean` and `--std` say otherwise" } else { "" }
         );
     }
-    if let Some(note) = &card.device_note {
+    for note in card.device_note.iter().chain(&experts::counted(&card.graph)) {
         let _ = writeln!(o, "- {}", cell(note));
     }
     if card.calib_is_eval {

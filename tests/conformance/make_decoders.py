@@ -74,6 +74,9 @@ GEMMA3 = dict(
     ),
 )
 
+EXPERTS = dict(tie_word_embeddings=False, experts_implementation="eager")
+QWEN_EXPERTS = dict(moe_intermediate_size=12) | EXPERTS
+
 # Sequences have 13 tokens: more than every window, and more than networks with scaled positions were trained with, but one.
 NETS = {
     "rope_linear": lambda: scaled("linear", factor=4.0),
@@ -93,14 +96,26 @@ NETS = {
     "phi3": lambda: phi3(8, sliding_window=6),
     "phi3_short": lambda: phi3(16),
     "olmo2": lambda: decoder("Olmo2", head_dim=None),
+    "mixtral": lambda: decoder(
+        "Mixtral", hidden_size=32, intermediate_size=32, num_local_experts=4, num_experts_per_tok=2, **EXPERTS
+    ),
+    "qwen3_moe": lambda: decoder("Qwen3Moe", num_experts=6, num_experts_per_tok=3, norm_topk_prob=True, **QWEN_EXPERTS),
+    # Layers without experts between others, weights that do not sum up to 1.
+    "qwen3_moe_step": lambda: decoder(
+        "Qwen3Moe", num_hidden_layers=3, num_experts=5, num_experts_per_tok=2, norm_topk_prob=False, decoder_sparse_step=2, **QWEN_EXPERTS
+    ),
+    "qwen3_moe_only": lambda: decoder(
+        "Qwen3Moe", num_experts=5, num_experts_per_tok=1, norm_topk_prob=False, mlp_only_layers=[1], **QWEN_EXPERTS
+    ),
     "gpt2": lambda: network(
         "GPT2", model="GPT2LMHeadModel", n_embd=24, n_layer=2, n_head=3, n_inner=40, n_positions=16,
     ),
 }
 ARCHS = {
     "rope_linear": "llama", "rope_llama3": "llama", "rope_yarn": "llama", "gemma2": "gemma2", "gemma3": "gemma3", "phi3": "phi3",
-    "phi3_short": "phi3", "olmo2": "olmo2", "gpt2": "gpt2",
+    "phi3_short": "phi3", "olmo2": "olmo2", "gpt2": "gpt2", "mixtral": "llama", "qwen3_moe": "qwen3moe",
 }
+SHARDED = ["qwen3_moe_step"]
 GGUF = {
     "model.embed_tokens": "token_embd", "model.norm": "output_norm", "lm_head": "output", "input_layernorm": "attn_norm",
     "self_attn.qkv_proj": "attn_qkv", "self_attn.q_proj": "attn_q", "self_attn.k_proj": "attn_k", "self_attn.v_proj": "attn_v",
@@ -109,7 +124,7 @@ GGUF = {
     "pre_feedforward_layernorm": "ffn_norm", "post_feedforward_layernorm": "post_ffw_norm",
     "transformer.wte": "token_embd", "transformer.wpe": "position_embd", "transformer.ln_f": "output_norm",
     "ln_1": "attn_norm", "ln_2": "ffn_norm", "attn.c_attn": "attn_qkv", "attn.c_proj": "attn_output", "mlp.c_fc": "ffn_up",
-    "mlp.c_proj": "ffn_down",
+    "mlp.c_proj": "ffn_down", "mlp.gate.weight": "ffn_gate_inp.weight",
 }
 
 
@@ -161,7 +176,12 @@ def metadata(w, c, arch):
     w.add_feed_forward_length(c.intermediate_size)
     w.add_head_count_kv(c.num_key_value_heads)
     w.add_layer_norm_rms_eps(c.rms_norm_eps)
-    if arch in ("gemma2", "gemma3", "llama"):
+    if hasattr(c, "num_experts_per_tok"):
+        w.add_expert_count(c.num_local_experts)
+        w.add_expert_used_count(c.num_experts_per_tok)
+    if arch == "qwen3moe":
+        w.add_expert_feed_forward_length(c.moe_intermediate_size)
+    if arch in ("gemma2", "gemma3", "llama", "qwen3moe"):
         w.add_key_length(c.head_dim)
         w.add_value_length(c.head_dim)
     if arch == "llama":
@@ -178,7 +198,7 @@ def metadata(w, c, arch):
         rope_metadata(w, c, arch)
 
 
-def write_gguf(path, arch, net):
+def write_gguf(path, arch, net, stacked=True):
     c = net.config
     w = gguf.GGUFWriter(path, arch)
     metadata(w, c, arch)
@@ -197,7 +217,17 @@ def write_gguf(path, arch, net):
         to = name.replace("model.layers.", "blk.").replace("transformer.h.", "blk.")
         for ours, theirs in (GGUF | after).items():
             to = to.replace(ours, theirs)
-        w.add_tensor(to, v)
+        parts = {to: v}
+        if ".experts." in name:
+            # All experts of a layer in one tensor, their gates beside what these gate.
+            at, half = to.split(".mlp.")[0], v.shape[1] // 2
+            parts = {"down": v} if "down" in name else {"gate": v[:, :half], "up": v[:, half:]}
+            parts = {f"{at}.ffn_{part}_exps.weight": v for part, v in parts.items()}
+        if ".experts." in name and not stacked:
+            one = lambda to, i: to.replace("_exps", f".{i}")
+            parts = {one(to, i): matrix for to, v in parts.items() for i, matrix in enumerate(v)}
+        for to, v in parts.items():
+            w.add_tensor(to, v)
     made.finish(w)
 
 
@@ -210,9 +240,9 @@ def old(config):
 
 def save(name, net):
     at = os.path.join(HERE, name)
-    net.save_pretrained(at)
+    net.save_pretrained(at, max_shard_size="24KB" if name in SHARDED else "1GB")
     for other in os.listdir(at):
-        if other not in ("config.json", "model.safetensors"):
+        if other != "config.json" and not other.startswith("model"):
             os.remove(os.path.join(at, other))
     if name == "rope_yarn":
         with open(os.path.join(at, "config.json")) as f:
@@ -244,6 +274,10 @@ def main():
         if arch := ARCHS.get(name):
             write_gguf(os.path.join(HERE, f"{name}.gguf"), arch, net)
             out["files"][f"{name}.gguf"] = name
+        if name == "mixtral":
+            # As llama.cpp's converter first wrote them.
+            write_gguf(os.path.join(HERE, "mixtral_first.gguf"), "llama", net, stacked=False)
+            out["files"]["mixtral_first.gguf"] = name
         if name == "gpt2":
             save_first(net)
             out["files"]["gpt2_first"] = name

@@ -13,9 +13,10 @@ fn token_by_token_is_a_whole_pass() {
         in_turn(&folder().join(file), &ids());
     }
     // Capped scores and windows, of which pages are left out, positions that are learnt, others for each layer.
-    for file in
-        ["gemma2.gguf", "gemma3", "gpt2", "mistral_sliding", "qwen2_sliding", "olmo2", "phi3_short", "rope_yarn"]
-    {
+    let others =
+        ["gemma2.gguf", "gemma3", "gpt2", "mistral_sliding", "qwen2_sliding", "olmo2", "phi3_short", "rope_yarn"];
+    let with_experts = ["mixtral", "mixtral.gguf", "qwen3_moe", "qwen3_moe_step"];
+    for file in others.into_iter().chain(with_experts) {
         in_turn(&decoders().join(file), &fewer_ids());
     }
     // In longer sequences every token is turned otherwise.

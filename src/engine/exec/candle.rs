@@ -13,6 +13,7 @@ mod clock;
 mod definition;
 mod dense;
 mod dtypes;
+mod experts;
 mod fp8;
 mod fused;
 pub(super) mod geometry;

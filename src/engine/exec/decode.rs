@@ -11,7 +11,7 @@ use super::kernel::cached::KvFormat;
 use super::lower::StepInfo;
 use super::plan::Plan;
 use super::session::Observer;
-use crate::graph::{Graph, Op};
+use crate::graph::{Graph, Op, experts};
 use candle_core::{Device, Tensor};
 use std::time::Duration;
 
@@ -67,11 +67,13 @@ impl Plan {
 }
 
 impl Plan {
-    /// Bytes of parameters that one token reads: of an embedding one row, of everything else all.
+    /// Bytes of parameters that one token reads: of an embedding one row, of experts as many as it is sent to, of everything else all.
     pub fn bytes_per_token(&self) -> u64 {
-        let of = |s: &StepInfo| match &self.graph().node(s.node).op {
-            Op::Embedding(op) => s.held_bytes / op.vocab.max(1) as u64,
-            _ => s.held_bytes,
+        let places = experts::places(self.graph());
+        let of = |s: &StepInfo| match (&self.graph().node(s.node).op, places[s.node.index()]) {
+            (Op::Embedding(op), _) => s.held_bytes / op.vocab.max(1) as u64,
+            (_, Some(place)) => place.share(s.held_bytes),
+            (_, None) => s.held_bytes,
         };
         self.steps().iter().map(of).sum()
     }

@@ -7,6 +7,7 @@
 mod chain;
 mod kernel;
 mod layer;
+mod routed;
 mod step;
 
 use super::error::{ExecError, Result};
@@ -32,6 +33,7 @@ pub(crate) fn lower(
     let shapes = graph::shapes_at(graph, graph::least(graph)?)?;
     let mut low = Lowered { steps: vec![], values: vec![], value_of: vec![None; graph.nodes.len()] };
     let mut packed = 0;
+    let sent = routed::Sent::of(graph, keep);
     for chain in chains(graph, keep) {
         let node = graph.node(chain.lead);
         let value = |low: &Lowered, id: NodeId| {
@@ -54,13 +56,24 @@ pub(crate) fn lower(
                 }
                 continue;
             }
+            // Its expert computes the rows that are sent to it, and reads them where they are.
+            Op::Dispatch(_) if sent.passes(chain.lead) => {
+                low.value_of[chain.lead.index()] = Some(value(&low, node.inputs[0])?);
+                continue;
+            }
             _ => {}
         }
         let skip = chain.add.map(|(_, other)| other);
-        let inputs = node.inputs.iter().map(|&i| value(&low, i)).collect::<Result<Vec<_>, _>>()?;
+        let mut inputs = node.inputs.iter().map(|&i| value(&low, i)).collect::<Result<Vec<_>, _>>()?;
         let residual = skip.map(|id| value(&low, id)).transpose()?;
-        let b = Builder { graph, params, precision, shapes: &shapes, chain: &chain, node, as_stored };
-        let (kernel, name, bytes) = b.kernel()?;
+        let routed = sent.place(&chain);
+        let one_row = routed.is_some();
+        let b = Builder { graph, params, precision, shapes: &shapes, chain: &chain, node, as_stored, one_row };
+        let (mut kernel, name, bytes) = b.kernel()?;
+        if let Some(place) = routed {
+            inputs.push(value(&low, place.route)?);
+            kernel = routed::only_sent(kernel, place, sent.is_kept(chain.last));
+        }
         // What is multiplied as it is stored stays where it is.
         if !as_stored {
             b.release();

@@ -3,6 +3,7 @@
 //! Not here: bytes (they depend on what ran, see `exec`) and time (`profile`). Counts are for one image.
 
 use super::binding::Binding;
+use super::experts;
 use super::macs::Macs;
 use super::op::product;
 use super::shapes::with_shapes;
@@ -13,7 +14,8 @@ pub fn node_macs(op: &Op, in_shapes: &[&[usize]], out: &[usize]) -> Macs {
     op.facts().macs(in_shapes, out)
 }
 
-/// MACs per node for one image; zero for unreachable nodes.
+/// MACs per node for one image; zero for unreachable nodes. Of an expert's layers it is the share of tokens that is sent to it
+/// when a router sends as many to each: `top` of `experts`.
 ///
 /// # Errors
 /// Shapes that do not fit; [`GraphError::Unbound`] for a graph that leaves its number of tokens free.
@@ -26,7 +28,13 @@ pub fn macs(graph: &Graph) -> Result<Vec<Macs>, GraphError> {
 /// # Errors
 /// As [`super::shapes_at`].
 pub fn macs_at(graph: &Graph, binding: Binding) -> Result<Vec<Macs>, GraphError> {
-    with_shapes(graph, binding, |_, node, ins, out| node_macs(&node.op, ins, out))
+    let mut all = with_shapes(graph, binding, |_, node, ins, out| node_macs(&node.op, ins, out))?;
+    for (macs, place) in all.iter_mut().zip(experts::places(graph)) {
+        if let Some(place) = place {
+            *macs = place.share_of(*macs);
+        }
+    }
+    Ok(all)
 }
 
 /// The parameters an op needs with their shapes, in PyTorch's layout and order.

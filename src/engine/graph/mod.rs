@@ -12,6 +12,7 @@ mod calibration;
 mod check;
 mod cost;
 mod error;
+pub mod experts;
 pub mod ggml;
 mod links;
 mod macs;

@@ -5,7 +5,7 @@
 //! Invariant: sums and counts are finite and not negative. Not here: running models for them (`recover`), and what blocks make of
 //! them (`ggml`).
 
-use super::families::{Source, called};
+use super::families::{Source, called, stack_of};
 use super::ggml::Block;
 use super::gguf::{self, Fields};
 use super::{Blob, Model, ModelError, Param, RawTensor, Result, printable, written};
@@ -139,11 +139,16 @@ impl Imatrix {
                 continue;
             }
             let name = names.get(own).map_or(own, String::as_str);
-            let Some(squares) = self.tensors.get(name) else {
+            // An expert's are those of its place among all of its layer.
+            let stacked = || stack_of(name).and_then(|(stack, place)| Some((self.tensors.get(&stack)?, Some(place))));
+            let Some((squares, place)) = self.tensors.get(name).map(|s| (s, None)).or_else(stacked) else {
                 done.unknown.push(name.to_owned());
                 continue;
             };
-            let (means, columns) = (squares.means(), param.shape().iter().skip(1).product::<usize>());
+            let (mut means, columns) = (squares.means(), param.shape().iter().skip(1).product::<usize>());
+            if let Some(own) = place.and_then(|i| means.get(i.checked_mul(columns)?..)?.get(..columns)) {
+                means = own.to_vec();
+            }
             if means.len() != columns {
                 let why = format!("`{}` has {columns} columns and {} importances", printable(name), means.len());
                 return Err(ModelError::unsupported(path, why, "take the matrix of this very model"));
@@ -155,6 +160,27 @@ impl Imatrix {
             }
         }
         Ok(done)
+    }
+
+    /// Experts of a layer as one tensor, where all of them are there: as llama.cpp has them.
+    pub fn stack_experts(&mut self) {
+        let mut stacks: BTreeMap<String, BTreeMap<usize, String>> = BTreeMap::new();
+        for name in self.tensors.keys() {
+            if let Some((stack, place)) = stack_of(name) {
+                stacks.entry(stack).or_default().insert(place, name.clone());
+            }
+        }
+        for (stack, names) in stacks {
+            let parts: Vec<&Squares> = names.values().filter_map(|n| self.tensors.get(n)).collect();
+            let whole =
+                names.keys().copied().eq(0..parts.len()) && parts.iter().all(|p| p.columns() == parts[0].columns());
+            let joined = |of: fn(&Squares) -> &[f32]| parts.iter().flat_map(|p| of(p)).copied().collect();
+            let Some(all) = Squares::new(joined(|p| &p.sums), joined(|p| &p.counts)).filter(|_| whole) else {
+                continue;
+            };
+            self.tensors.insert(stack, all);
+            names.values().for_each(|n| _ = self.tensors.remove(n));
+        }
     }
 
     /// What tells it from another, after `used` weights were rounded with it.

@@ -266,6 +266,14 @@ fn expression(node: &Node) -> String {
         Op::HeadNorm(op::HeadNorm { head_dim, eps }) => {
             format!("F.rms_norm({x}.unflatten(-1, (-1, {head_dim})), ({head_dim},), {w}, {eps:?}).flatten(-2)")
         }
+        Op::Route(op::Route { top, normalised, .. }) => {
+            format!("_route({x}, {top}, {})", if *normalised { "True" } else { "False" })
+        }
+        Op::Dispatch(op::Dispatch { expert, .. }) => format!("{x} * ({y}[..., {expert}:{}] != 0)", expert + 1),
+        Op::Combine(_) => {
+            let made: Vec<String> = node.inputs.iter().skip(1).map(v).collect();
+            format!("sum({x}[..., i:i + 1] * y for i, y in enumerate([{}]))", made.join(", "))
+        }
         Op::SelectToken(op::SelectToken { index }) => format!("{x}[:, {index}]"),
         Op::MeanTokens(op::MeanTokens { skip }) => format!("{x}[:, {skip}:].mean(1)"),
     }

@@ -18,7 +18,7 @@ use super::workload::{Counts, Decoding, Passes, Runs};
 use super::{Bound, Ceilings, Doubt, Gauges, GpuFigures, LatencyStats, LayerRow, Profile, Result, Workload};
 use crate::exec::{Cancel, Capabilities, CompileOptions, Kernels, Observer, PeakWatch, Plan, Support};
 use crate::exec::{halving, smaller_batch};
-use crate::graph::{Graph, Macs, Op, describe};
+use crate::graph::{Graph, Macs, Op, describe, experts};
 use crate::model::Model;
 use crate::quant::Precision;
 use candle_core::{Device, Tensor};
@@ -132,8 +132,9 @@ fn measure(
     update: &mut dyn FnMut(ProfileUpdate),
 ) -> Result<Profile> {
     let threads = options.threads.unwrap_or_else(crate::exec::device::threads);
-    let mut notes = Vec::new();
     let plan = runs.plan().clone();
+    let and_time = |what: String| what + "; their latency is of what they were sent here";
+    let mut notes: Vec<String> = experts::counted(plan.graph()).map(and_time).into_iter().collect();
     let mut seen = Samples::new(plan.steps().len());
     for _ in 0..2 {
         cancel.check()?;
@@ -356,6 +357,7 @@ fn rows(plan: &Plan, facts: &Facts, seen: &Samples, batch: usize, ceilings: Ceil
     let stats: Vec<LatencyStats> = seen.ms.iter().map(|s| LatencyStats::of(s)).collect();
     let total: f64 = stats.iter().map(|s| s.p50).sum();
     let capable = Capabilities::of(plan.device(), Kernels::Device);
+    let sent = experts::places(graph);
     let mut rows = Vec::new();
     for (i, step) in plan.steps().iter().enumerate() {
         let nodes = facts.nodes(&step.name, &step.fused);
@@ -371,7 +373,11 @@ fn rows(plan: &Plan, facts: &Facts, seen: &Samples, batch: usize, ceilings: Ceil
         let moved = (weights + in_bytes + out_bytes + cached).max(1) as f64;
         let flops = 2.0 * ((macs.conv_linear + macs.attention) * batch as u64) as f64;
         let peak = arithmetic(step.precision, capable.support(step.precision), ceilings);
-        let (bound, efficiency) = under(flops, moved, latency.p50, peak, ceilings.bandwidth_gbs);
+        // How many tokens an expert was sent in these runs is not counted.
+        let (bound, efficiency) = match sent[lead] {
+            Some(_) => (Bound::Unknown, 0.0),
+            None => under(flops, moved, latency.p50, peak, ceilings.bandwidth_gbs),
+        };
         rows.push(LayerRow {
             name: step.name.clone(),
             kind: describe(&node.op),

@@ -104,7 +104,7 @@ pub enum Bound {
     Memory,
     #[default]
     Compute,
-    /// A ceiling that would tell is not known.
+    /// A ceiling that would tell is not known, or how many tokens an expert was sent.
     Unknown,
 }
 

@@ -5,7 +5,7 @@
 
 use super::sample;
 use crate::exec::{CompileOptions, ExecError, Plan};
-use crate::graph::{Binding, Graph, Node, NodeId, Op, ParamRole, op, shapes_at};
+use crate::graph::{Binding, Graph, Node, NodeId, Op, ParamRole, experts, op, shapes_at};
 use crate::model::imatrix::{self, Squares};
 use crate::model::{Imatrix, Model};
 use crate::quant::choosable;
@@ -24,10 +24,10 @@ struct Sums {
 }
 
 impl Sums {
-    /// Adds rows of `columns` values.
-    fn add(&mut self, values: &[f32], columns: usize) {
+    /// Adds rows of `columns` values; with `sent` only those that are not all zeros, which an expert is not sent.
+    fn add(&mut self, values: &[f32], columns: usize, sent: bool) {
         self.squares.resize(columns, 0.0);
-        for row in values.chunks_exact(columns.max(1)) {
+        for row in values.chunks_exact(columns.max(1)).filter(|row| !sent || row.iter().any(|v| *v != 0.0)) {
             self.squares.iter_mut().zip(row).for_each(|(s, v)| *s += f64::from(*v) * f64::from(*v));
             self.rows += 1;
         }
@@ -48,7 +48,7 @@ pub fn importance<E: From<ExecError>>(
     let layers: Vec<&Node> = choosable(graph).into_iter().filter(|n| looked_at(&n.op)).collect();
     let mut sums: BTreeMap<&str, Sums> = layers.iter().map(|n| (n.name.as_str(), Sums::default())).collect();
     let Some(first) = batch(0)? else { return Ok(Imatrix::default()) };
-    let shapes = shapes_of(graph, &first)?;
+    let (shapes, places) = (shapes_of(graph, &first)?, experts::places(graph));
     let items = first.dims().first().copied().unwrap_or(1);
     for part in parts(&layers, |id| 4 * items * shapes[id.index()].iter().product::<usize>()) {
         let mut names: Vec<&str> = part.iter().filter_map(|n| source(graph, n)).collect();
@@ -64,7 +64,7 @@ pub fn importance<E: From<ExecError>>(
             of_part.par_iter_mut().try_for_each(|(node, sums)| -> Result<(), ExecError> {
                 let value = source(graph, node).and_then(|name| values.get(name));
                 let (Some(value), Some(id)) = (value, graph.by_name(&node.name)) else { return Ok(()) };
-                Ok(rows(sums, node, value, &shapes[id.index()])?)
+                Ok(rows(sums, (node, places[id.index()].is_some()), value, &shapes[id.index()])?)
             })?;
             i += 1;
             next = batch(i)?;
@@ -95,14 +95,15 @@ pub fn importance<E: From<ExecError>>(
         let squares = Squares::new(squares, vec![rows as f32]).ok_or_else(why)?;
         out.tensors.insert(name.to_owned(), squares);
     }
+    out.stack_experts();
     Ok(out)
 }
 
 /// Adds the rows of a layer's weight's columns that its input `value` has.
-fn rows(sums: &mut Sums, node: &Node, value: &Tensor, out_shape: &[usize]) -> candle_core::Result<()> {
+fn rows(sums: &mut Sums, (node, sent): (&Node, bool), value: &Tensor, out_shape: &[usize]) -> candle_core::Result<()> {
     let Op::Conv2d(_) = node.op else {
         let columns = value.dims().last().copied().unwrap_or(1);
-        sums.add(&value.flatten_all()?.to_vec1::<f32>()?, columns);
+        sums.add(&value.flatten_all()?.to_vec1::<f32>()?, columns, sent);
         return Ok(());
     };
     let (places, width) = sample::places_of(out_shape);
@@ -111,7 +112,7 @@ fn rows(sums: &mut Sums, node: &Node, value: &Tensor, out_shape: &[usize]) -> ca
         let all = vec![(0..places).collect()];
         let unfolded = sample::inputs(&node.op, &value.narrow(0, n, 1)?, width, &all)?;
         let columns = unfolded.dim(1)?;
-        sums.add(&unfolded.flatten_all()?.to_vec1::<f32>()?, columns);
+        sums.add(&unfolded.flatten_all()?.to_vec1::<f32>()?, columns, sent);
     }
     Ok(())
 }
@@ -184,7 +185,7 @@ mod tests {
             let mut want = Sums::default();
             for x in &x {
                 let value = plan.session().capture(x, &[read]).unwrap().1.remove(read).unwrap();
-                want.add(&value.flatten_all().unwrap().to_vec1::<f32>().unwrap(), value.dims()[2]);
+                want.add(&value.flatten_all().unwrap().to_vec1::<f32>().unwrap(), value.dims()[2], false);
             }
             assert_eq!(want.rows, 28);
             let means = found.tensors[name].means();

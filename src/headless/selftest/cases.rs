@@ -122,6 +122,14 @@ const ROWS: &[Row] = &[
     ("head norm", F32, Tokens(3 * 10, 19), 2.0, |b, x| {
         b.node(TARGET, Op::HeadNorm(op::HeadNorm { head_dim: 10, eps: 1e-6 }), &[x])
     }),
+    ("route", F32, Tokens(13, 19), 4.0, |b, x| b.node(TARGET, route(13, 4, false), &[x])),
+    ("route, normalised", F32, Tokens(8, 19), 4.0, |b, x| b.node(TARGET, route(8, 2, true), &[x])),
+    ("dispatch", F32, Tokens(24, 19), 2.0, |b, x| {
+        let logits = b.linear("router", x, 24, 5, false);
+        let weights = b.node("route", route(5, 2, true), &[logits]);
+        b.node(TARGET, Op::Dispatch(op::Dispatch { experts: 5, expert: 3 }), &[x, weights])
+    }),
+    ("experts", F32, Tokens(24, 19), 2.0, experts),
     // Scores over about ±80: the row maximum must be taken out before the exponential.
     ("softmax, wide scores", F32, Tokens(3 * 2 * 8, 37), 2.0, |b, x| attention(b, x, [2, 8, 8], 8.0)),
     ("relu", F32, Image([19, 9, 7]), 8.0, |b, x| b.relu(TARGET, x)),
@@ -227,6 +235,23 @@ fn grouped(b: &mut Builder, x: NodeId, channels: usize, groups: usize) -> NodeId
 /// Heads of ten values of which `turned` are.
 fn rope(b: &mut Builder, x: NodeId, turned: usize, pairs: Pairs) -> NodeId {
     b.node(TARGET, Op::Rope(op::Rope::plain(10, turned, 100.0, pairs)), &[x])
+}
+
+fn route(experts: usize, top: usize, normalised: bool) -> Op {
+    Op::Route(op::Route { experts, top, normalised })
+}
+
+/// A mixture of five experts, whose layers compute the tokens that are sent to them.
+fn experts(b: &mut Builder, x: NodeId) -> NodeId {
+    let logits = b.linear("router", x, 24, 5, false);
+    let mut made = vec![b.node("route", route(5, 2, true), &[logits])];
+    for expert in 0..5 {
+        let h = b.node(format!("{expert}.dispatch"), Op::Dispatch(op::Dispatch { experts: 5, expert }), &[x, made[0]]);
+        let h = b.linear(format!("{expert}.up"), h, 24, 32, false);
+        let h = b.act(format!("{expert}.act"), h, Activation::Silu);
+        made.push(b.linear(format!("{expert}.down"), h, 32, 24, false));
+    }
+    b.node(TARGET, Op::Combine(op::Combine { experts: 5 }), &made)
 }
 
 /// Attention within 2x3 windows of a 4x6 grid.

@@ -12,6 +12,7 @@
 
 mod attention;
 mod elementwise;
+mod experts;
 mod heads;
 mod layer;
 mod layout;
@@ -84,5 +85,8 @@ fn value(at: &Site<'_>) -> Result<Expected> {
         Op::Attention(attention) => attention::attention(at, attention)?,
         Op::Rope(rope) => heads::rope(at, rope),
         Op::HeadNorm(norm) => heads::norm(at, norm)?,
+        Op::Route(route) => experts::route(at, route)?,
+        Op::Dispatch(dispatch) => experts::dispatch(at, dispatch)?,
+        Op::Combine(combine) => experts::combine(at, combine),
     })
 }

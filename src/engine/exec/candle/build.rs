@@ -72,7 +72,8 @@ impl Program {
         let (mut steps, mut infos, mut tensors) = (Vec::<Step>::new(), Vec::new(), TensorMap::new());
         for ((chain, flow), (compute, store)) in chains.iter().zip(flows).zip(types) {
             let node = graph.node(chain.lead);
-            let b = Builder { graph: &graph, params, precision, shapes: &shapes, chain, node, as_stored: false };
+            let (graph, shapes) = (&graph, &shapes);
+            let b = Builder { graph, params, precision, shapes, chain, node, as_stored: false, one_row: false };
             let lowering = Lowering { b, device, compute };
             let (special, name, bytes) = lowering.choose(&mut tensors)?;
             lowering.b.release();

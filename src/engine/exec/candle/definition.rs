@@ -4,6 +4,7 @@
 //! shapes of [`Op`]'s documentation with the batch axis first; what an op does not take is refused by its own shape rule
 //! before the tensor library sees it.
 
+use super::experts;
 use super::fused::{self, BatchNorm};
 use super::ops;
 use super::site::{BatchStats, Mode, Site, Stats};
@@ -100,6 +101,9 @@ impl Site<'_> {
                 let heads = x.contiguous()?.reshape((n, tokens, width / head_dim.max(&1), *head_dim))?;
                 ops::rms_norm(&heads, &w, *eps)?.reshape((n, tokens, width))?
             }
+            Op::Route(op::Route { top, normalised, .. }) => experts::route(x, *top, *normalised)?,
+            Op::Dispatch(op::Dispatch { expert, .. }) => x.broadcast_mul(&experts::sent(other, *expert)?)?,
+            Op::Combine(_) => experts::combine(inputs)?,
             Op::SelectToken(op::SelectToken { index }) => x.narrow(1, *index, 1)?.squeeze(1)?.contiguous()?,
             Op::MeanTokens(op::MeanTokens { skip }) => x.narrow(1, *skip, x.dim(1)? - skip)?.mean(1)?,
         })

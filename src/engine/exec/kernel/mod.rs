@@ -13,6 +13,7 @@ mod blocks;
 pub(crate) mod cached;
 pub(crate) mod dense;
 mod depthwise;
+pub(crate) mod experts;
 mod gemm;
 pub(crate) mod geometry;
 #[cfg(target_arch = "x86_64")]

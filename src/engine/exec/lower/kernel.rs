@@ -11,7 +11,7 @@ use crate::exec::kernel::dense::{Dense, Source};
 use crate::exec::kernel::geometry::{Codes, Epilogue, Geometry};
 use crate::exec::kernel::simple::{self, PoolGeometry};
 use crate::exec::kernel::window::Windowing;
-use crate::exec::kernel::{Par, rope, rows, split, vector};
+use crate::exec::kernel::{Par, experts, rope, rows, split, vector};
 use crate::exec::unfold::Window;
 use crate::graph::{NodeId, Op, ParamRole, Precision, Runs, channel_axis, op};
 use crate::model::fp8;
@@ -98,7 +98,7 @@ impl Builder<'_> {
                     return Err(ExecError::shape(node, self.input(0)?, "[tokens, features] or [features]"));
                 }
                 // Rows are on their own; an image of one holds for any number of them.
-                let rows = if self.graph.is_open() { 1 } else { self.rows()?.0 };
+                let rows = if self.graph.is_open() || self.one_row { 1 } else { self.rows()?.0 };
                 let geo = Geometry::linear(rows, in_features, out_features);
                 self.dense(geo, &[out_features, in_features], bias)
             }
@@ -228,6 +228,32 @@ impl Builder<'_> {
                 plain(kernel(move |call, out| simple::select(call.rows(c), index, c, call.input(0), out)), "copy-f32")
             }
             Op::MeanTokens(op::MeanTokens { skip }) => mean(skip, self.rows()?.1),
+            Op::Route(route) => {
+                plain(by_rows(route.experts, move |x, out| experts::route(&route, x, out)), "route-f32")
+            }
+            Op::Dispatch(op::Dispatch { experts, expert }) => {
+                let (_, width) = self.rows()?;
+                let send = kernel(move |call, out| {
+                    let (x, weights, len) = (call.input(0), call.input(1), call.band(width, out.len()));
+                    split(call.par, out, len, |i, out| {
+                        let sent = &weights[i * len / width * experts..];
+                        experts::dispatch(&x[i * len..][..out.len()], sent, [experts, expert, width], out);
+                    });
+                });
+                plain(send, "copy-f32")
+            }
+            Op::Combine(op::Combine { experts }) => {
+                let width = self.input(1)?.last().copied().unwrap_or(0);
+                let sum = kernel(move |call, out| {
+                    let (weights, len) = (call.input(0), call.band(width, out.len()));
+                    let made: Vec<&[f32]> = (1..=experts).map(|i| call.input(i)).collect();
+                    split(call.par, out, len, |i, out| {
+                        let first = i * len / width.max(1);
+                        experts::combine(&weights[first * experts..], &made, first, width, out);
+                    });
+                });
+                plain(sum, "combine-f32")
+            }
             Op::Input(_) | Op::ToTokens | Op::ToImage(_) => Err(ExecError::unsupported(node, "is not a step")),
         }
     }

@@ -24,6 +24,8 @@ pub(in crate::exec) struct Builder<'a> {
     pub node: &'a Node,
     /// Weights are multiplied as they are stored, where a kernel can.
     pub as_stored: bool,
+    /// Its kernel is called with any number of rows.
+    pub one_row: bool,
 }
 
 /// What joins a dense layer's product, per output channel: `y · factor + bias`.

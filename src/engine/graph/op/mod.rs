@@ -6,6 +6,7 @@ mod activation;
 mod attention;
 mod elementwise;
 mod embedding;
+mod experts;
 mod facts;
 mod heads;
 mod input;
@@ -20,6 +21,7 @@ pub use activation::Activation;
 pub use attention::Attention;
 pub use elementwise::{Scalar, Scale};
 pub use embedding::Embedding;
+pub use experts::{Combine, Dispatch, Route};
 pub use facts::{Facts, Length, MAX_ELEMENTS, Traits, channel_axis};
 pub(super) use facts::{output, product};
 pub use heads::{Beyond, HeadNorm, Longer, Rope, Scaling};
@@ -75,6 +77,9 @@ pub enum Op {
     HeadNorm(HeadNorm),
     SelectToken(SelectToken),
     MeanTokens(MeanTokens),
+    Route(Route),
+    Dispatch(Dispatch),
+    Combine(Combine),
 }
 
 /// The facts of `$op`: what it holds, or what is said of those that hold nothing.
@@ -105,6 +110,9 @@ macro_rules! facts {
             Op::HeadNorm(op) => op,
             Op::SelectToken(op) => op,
             Op::MeanTokens(op) => op,
+            Op::Route(op) => op,
+            Op::Dispatch(op) => op,
+            Op::Combine(op) => op,
             $($plain)*
         }
     };

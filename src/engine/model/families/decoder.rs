@@ -1,8 +1,9 @@
 //! Decoder-only language models with rotary positions and a gated MLP (Touvron et al. 2023 and after): where their norms stand, what
 //! their queries and keys are normalised by, which layers see how far. They differ in what [`DecoderSpec`] says and in nothing else.
 //!
-//! Not here: reading that off a checkpoint (`decoder_read`, `decoder_rope`), names (`decoder_names`).
+//! Not here: reading that off a checkpoint (`decoder_read`, `decoder_rope`), experts (`decoder_experts`), names (`decoder_names`).
 
+use super::decoder_experts::{self, Experts};
 use super::{Graph, GraphError, Names};
 use crate::graph::{Activation, Builder, NodeId, Op, ParamRole, ResidualAdd, op};
 use crate::model::{Checkpoint, Param, RawTensor};
@@ -19,6 +20,8 @@ pub struct DecoderSpec {
     pub head_dim: usize,
     /// Neurons of the gated MLP.
     pub hidden: usize,
+    /// What layers have instead of it.
+    pub experts: Option<Experts>,
     pub act: Activation,
     /// Of every norm.
     pub eps: f64,
@@ -117,7 +120,10 @@ fn layer(b: &mut Builder, s: &DecoderSpec, i: usize, x: NodeId) -> NodeId {
     let at = &format!("layers.{i}");
     b.begin_block(at);
     let attended = branch(b, s, &format!("{at}.attn"), x, |b, h| attention(b, s, i, at, h));
-    let out = branch(b, s, &format!("{at}.mlp"), attended, |b, h| mlp(b, s, at, h));
+    let out = branch(b, s, &format!("{at}.mlp"), attended, |b, h| match &s.experts {
+        Some(experts) if experts.layers.get(i) == Some(&true) => decoder_experts::build(b, s, experts, at, h),
+        _ => mlp(b, s, at, h, s.hidden),
+    });
     b.end_block(vec![ResidualAdd { add: attended, skip: x }, ResidualAdd { add: out, skip: attended }]);
     out
 }
@@ -144,12 +150,13 @@ fn attention(b: &mut Builder, s: &DecoderSpec, i: usize, at: &str, h: NodeId) ->
     b.linear(format!("{at}.o"), y, q_width, s.dim, s.out_bias)
 }
 
-fn mlp(b: &mut Builder, s: &DecoderSpec, at: &str, h: NodeId) -> NodeId {
-    let gate = b.linear(format!("{at}.gate"), h, s.dim, s.hidden, false);
+/// A gated MLP of `hidden` neurons.
+pub(super) fn mlp(b: &mut Builder, s: &DecoderSpec, at: &str, h: NodeId, hidden: usize) -> NodeId {
+    let gate = b.linear(format!("{at}.gate"), h, s.dim, hidden, false);
     let gate = b.act(format!("{at}.act"), gate, s.act);
-    let up = b.linear(format!("{at}.up"), h, s.dim, s.hidden, false);
+    let up = b.linear(format!("{at}.up"), h, s.dim, hidden, false);
     let y = b.node(format!("{at}.mul"), Op::Mul, &[gate, up]);
-    b.linear(format!("{at}.down"), y, s.hidden, s.dim, false)
+    b.linear(format!("{at}.down"), y, hidden, s.dim, false)
 }
 
 /// Makes the tensors that the graph names of those that the file has.
@@ -161,6 +168,9 @@ pub(super) fn adapt(s: &DecoderSpec, c: &mut Checkpoint) {
         let name = |part: &str| s.names.of(&format!("layers.{i}.{part}.weight"));
         split(c, &name("qkv"), &[(name("q"), q), (name("k"), kv), (name("v"), kv)]);
         split(c, &name("gate_up"), &[(name("gate"), s.hidden), (name("up"), s.hidden)]);
+    }
+    if let Some(experts) = &s.experts {
+        decoder_experts::adapt(s, experts, c);
     }
     if s.stored.less_one {
         let parts = ["attn_norm", "attn_after", "mlp_norm", "mlp_after", "q_norm", "k_norm"];

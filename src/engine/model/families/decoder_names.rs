@@ -26,9 +26,28 @@ const HUGGING_FACE: Rules = &[
     ("layers.#.act", "{p}layers.{0}.mlp.act_fn"),
     ("layers.#.mul", "{p}layers.{0}.mlp.mul"),
     ("layers.#.down", "{p}layers.{0}.mlp.down_proj"),
+    ("layers.#.router", "{p}layers.{0}.mlp.gate"),
+    ("layers.#.route", "{p}layers.{0}.mlp.route"),
+    ("layers.#.combine", "{p}layers.{0}.mlp.combine"),
+    ("layers.#.experts.#.gate", "{p}layers.{0}.mlp.experts.{1}.gate_proj"),
+    ("layers.#.experts.#.up", "{p}layers.{0}.mlp.experts.{1}.up_proj"),
+    ("layers.#.experts.#.act", "{p}layers.{0}.mlp.experts.{1}.act_fn"),
+    ("layers.#.experts.#.down", "{p}layers.{0}.mlp.experts.{1}.down_proj"),
+    ("layers.#.experts", "{p}layers.{0}.mlp.experts"),
     ("layers.#", "{p}layers.{0}"),
     ("norm", "{p}norm"),
     ("head", "lm_head"),
+];
+/// Experts under the names that Mistral gave them.
+const MIXTRAL: Rules = &[
+    ("layers.#.router", "{p}layers.{0}.block_sparse_moe.gate"),
+    ("layers.#.route", "{p}layers.{0}.block_sparse_moe.route"),
+    ("layers.#.combine", "{p}layers.{0}.block_sparse_moe.combine"),
+    ("layers.#.experts.#.gate", "{p}layers.{0}.block_sparse_moe.experts.{1}.w1"),
+    ("layers.#.experts.#.up", "{p}layers.{0}.block_sparse_moe.experts.{1}.w3"),
+    ("layers.#.experts.#.act", "{p}layers.{0}.block_sparse_moe.experts.{1}.act_fn"),
+    ("layers.#.experts.#.down", "{p}layers.{0}.block_sparse_moe.experts.{1}.w2"),
+    ("layers.#.experts", "{p}layers.{0}.block_sparse_moe.experts"),
 ];
 /// Norms after attention and MLP instead of before them.
 const OLMO2: Rules = &[
@@ -71,6 +90,14 @@ const GGUF: Rules = &[
     ("layers.#.gate", "blk.{0}.ffn_gate"),
     ("layers.#.up", "blk.{0}.ffn_up"),
     ("layers.#.down", "blk.{0}.ffn_down"),
+    ("layers.#.router", "blk.{0}.ffn_gate_inp"),
+    // As files had them before all experts of a layer were stacked in one tensor.
+    ("layers.#.experts.#.gate", "blk.{0}.ffn_gate.{1}"),
+    ("layers.#.experts.#.up", "blk.{0}.ffn_up.{1}"),
+    ("layers.#.experts.#.down", "blk.{0}.ffn_down.{1}"),
+    ("layers.#.stack.gate", "blk.{0}.ffn_gate_exps"),
+    ("layers.#.stack.up", "blk.{0}.ffn_up_exps"),
+    ("layers.#.stack.down", "blk.{0}.ffn_down_exps"),
     ("layers.#", "blk.{0}"),
     ("norm", "output_norm"),
     ("head", "output"),
@@ -90,6 +117,8 @@ pub(super) static LLAMA: [Names; 4] = [
     Names::new(Source::Gguf, "", &[GGUF]),
     Names::new(Source::Paper, "", &[META]),
 ];
+pub(super) static MIXTRALS: [Names; 2] =
+    [hugging_face("model.", &[MIXTRAL, HUGGING_FACE]), hugging_face("", &[MIXTRAL, HUGGING_FACE])];
 pub(super) static OLMO: [Names; 3] = [
     hugging_face("model.", &[OLMO2, HUGGING_FACE]),
     hugging_face("", &[OLMO2, HUGGING_FACE]),
@@ -101,7 +130,18 @@ pub(super) static GEMMAS: [Names; 3] = [
     Names::new(Source::Gguf, "", &[GGUF]),
 ];
 
+/// The tensor in which GGUF files stack an expert's `name`, such as `blk.3.ffn_up.7.weight`, with those of its layer, and its place there.
+pub(in crate::model) fn stack_of(name: &str) -> Option<(String, usize)> {
+    let mut parts = name.strip_prefix("blk.")?.splitn(4, '.');
+    let (layer, part, expert) = (parts.next()?, parts.next()?, parts.next()?);
+    let ending = parts.next().filter(|_| ["ffn_gate", "ffn_up", "ffn_down"].contains(&part))?;
+    Some((format!("blk.{layer}.{part}_exps.{ending}"), expert.parse().ok()?))
+}
+
 pub(super) const LLAMA_MARKS: &[&str] = &["embed.weight", "layers.0.q.weight", "layers.0.gate.weight", "norm.weight"];
+/// Experts in the first layer.
+pub(super) const EXPERT_MARKS: &[&str] =
+    &["embed.weight", "layers.0.q.weight", "layers.0.router.weight", "norm.weight"];
 /// Queries, keys and values in one tensor, the gate and what it gates in another.
 pub(super) const FUSED_MARKS: &[&str] =
     &["embed.weight", "layers.0.qkv.weight", "layers.0.gate_up.weight", "norm.weight"];

@@ -1,17 +1,18 @@
 //! Reading a decoder's dimensions off a checkpoint and its configuration; what kinds have in common.
 //!
-//! Not here: what only one kind has (`llama`, `gemma`), rotary positions (`decoder_rope`).
+//! Not here: what only one kind has (`llama`, `gemma`), rotary positions (`decoder_rope`), experts (`decoder_experts`).
 
 use super::decoder::{DecoderSpec, Norms, QkNorms, Stored};
 use super::decoder_rope::Heads;
-use super::{Reader, Result, Source, decoder_rope};
+use super::{Reader, Result, Source, decoder_experts, decoder_rope};
 use crate::graph::Activation;
 use crate::graph::op;
 use crate::graph::rotary::Pairs;
 use crate::model::printable;
 
 /// All kinds whose layers are known.
-const KINDS: [&str; 8] = ["llama", "mistral", "qwen2", "qwen3", "phi3", "olmo2", "gemma2", "gemma3"];
+const KINDS: [&str; 10] =
+    ["llama", "mistral", "mixtral", "qwen2", "qwen3", "qwen3_moe", "phi3", "olmo2", "gemma2", "gemma3"];
 
 /// The kind that the configuration names; what shares `own`'s names but computes otherwise is refused. Where it names none, the first.
 pub(super) fn kind<'a>(r: &Reader<'a>, own: &[&'a str]) -> Result<&'a str> {
@@ -51,9 +52,18 @@ pub(super) fn spec(
         return Err(r.not("its values have another width than its keys"));
     }
     let told = either(r, "num_key_value_heads", "n_kv_heads")?;
-    let (kv_heads, hidden) = match fused {
-        true => (told.unwrap_or(heads), r.out("layers.0.gate_up.weight")? / 2),
-        false => (told.unwrap_or(r.out("layers.0.k.weight")? / head_dim.max(1)), r.out("layers.0.gate.weight")?),
+    let first = if fused { "qkv" } else { "q" };
+    let layers = r.count(|i| format!("layers.{i}.{first}.weight"))?;
+    let experts = decoder_experts::read(r, kind, layers)?;
+    let kv_heads = match fused {
+        true => told.unwrap_or(heads),
+        false => told.unwrap_or(r.out("layers.0.k.weight")? / head_dim.max(1)),
+    };
+    let has_mlp = |i: &usize| experts.as_ref().is_none_or(|e| !e.layers[*i]);
+    let hidden = match ((0..layers).find(has_mlp), fused) {
+        (Some(i), true) => r.out(&format!("layers.{i}.gate_up.weight"))? / 2,
+        (Some(i), false) => r.out(&format!("layers.{i}.gate.weight"))?,
+        (None, _) => experts.as_ref().map_or(0, |e| e.hidden),
     };
     let rows = [heads.checked_mul(head_dim), kv_heads.checked_mul(head_dim)];
     let found = match (fused, rows) {
@@ -71,12 +81,6 @@ pub(super) fn spec(
             r.names.of(tensors)
         )));
     }
-    let experts = either(r, "num_local_experts", "num_experts")?.is_some_and(|n| n > 1);
-    if experts {
-        return Err(r.not("it has experts"));
-    }
-    let first = if fused { "qkv" } else { "q" };
-    let layers = r.count(|i| format!("layers.{i}.{first}.weight"))?;
     if let Some(told) = either(r, "num_hidden_layers", "n_layers")?.filter(|n| *n != layers) {
         return Err(r.not(format!("its configuration tells of {told} layers, and there are weights for {layers}")));
     }
@@ -95,6 +99,7 @@ pub(super) fn spec(
         kv_heads,
         head_dim,
         hidden,
+        experts,
         act,
         eps: eps(r)?,
         norms: Norms::Before,

@@ -1,5 +1,5 @@
 //! Llama and its relatives: SmolLM2, Mistral, Qwen2 (biases on queries, keys and values) and Qwen3 (norms of single heads), with norms
-//! before attention and MLP; Phi-3, whose projections are stored as one tensor; OLMo 2, whose norms stand after them.
+//! before attention and MLP; Mixtral and Qwen3-MoE, which have experts; Phi-3, whose projections are stored as one tensor; OLMo 2, whose norms stand after them.
 //!
 //! From transformers' directories, GGUF files and Meta's own names. What shares these names but computes otherwise is refused by its
 //! `model_type`. How they are built: `decoder`.
@@ -10,7 +10,7 @@ use super::{FamilySpec, Reader, Result, Source};
 use crate::graph::Activation;
 
 pub(super) fn read(r: &Reader) -> Result<FamilySpec> {
-    let kind = kind(r, &["llama", "mistral", "qwen2", "qwen3"])?;
+    let kind = kind(r, &["llama", "mistral", "mixtral", "qwen2", "qwen3", "qwen3_moe", "qwen3moe"])?;
     let s = common(r, kind, false)?;
     let sliding = sliding(r, kind, s.layers)?;
     Ok(FamilySpec::Llama(DecoderSpec { sliding, ..s }))
@@ -50,6 +50,8 @@ fn sliding(r: &Reader, kind: &str, layers: usize) -> Result<Vec<Option<usize>>> 
             let from = c.field("max_window_layers").and_then(|v| v.as_u64()).unwrap_or(28);
             windows(r, layers, most, |i| i as u64 >= from)
         }
+        // All layers or none.
+        "qwen3_moe" => Ok(vec![told.filter(|_| c.bool("use_sliding_window").is_ok_and(|b| b == Some(true))); layers]),
         // Null turns it off; its class has one where nothing is said.
         "mistral" => Ok(vec![count(r, "sliding_window", 4096)?; layers]),
         // The class takes none; in a GGUF file Mistral is called so.
@@ -79,6 +81,7 @@ mod tests {
             kv_heads,
             head_dim: 6,
             hidden: 40,
+            experts: None,
             act: Activation::Silu,
             eps: 1e-5,
             norms: Norms::Before,

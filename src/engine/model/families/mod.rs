@@ -8,6 +8,7 @@ mod bert;
 mod blocks;
 mod convnext;
 mod decoder;
+mod decoder_experts;
 mod decoder_names;
 mod decoder_read;
 mod decoder_rope;
@@ -30,6 +31,8 @@ mod vit_read;
 pub use bert::BertSpec;
 pub use convnext::{ConvNextSpec, ConvNextStage};
 pub use decoder::{DecoderSpec, Norms, QkNorms, Stored};
+pub use decoder_experts::Experts;
+pub(super) use decoder_names::stack_of;
 pub use gpt2::Gpt2Spec;
 pub use mobile::{MobileBlock, MobileSpec, Padding};
 pub use modernbert::{Biases, ModernBertSpec};
@@ -41,7 +44,7 @@ pub use vgg::VggSpec;
 pub use vit::{Head, Mlp, Qkv, VitDims, VitSpec};
 
 use super::{Checkpoint, Family, Interpolation, Preprocess, Result};
-use crate::graph::{Graph, GraphError};
+use crate::graph::{Graph, GraphError, Op};
 use std::collections::{HashMap, HashSet};
 
 /// A family with its dimensions: everything a graph is built from.
@@ -106,6 +109,8 @@ pub(super) fn candidates() -> impl Iterator<Item = Candidate> {
         .chain(of(Family::Gemma, &decoder_names::GEMMAS, decoder_names::AROUND_MARKS, &[], gemma::read))
         .chain(of(Family::Llama, &decoder_names::OLMO, decoder_names::AFTER_MARKS, &[], llama::read_after))
         .chain(of(Family::Llama, &decoder_names::LLAMA, decoder_names::LLAMA_MARKS, &[], llama::read))
+        .chain(of(Family::Llama, &decoder_names::MIXTRALS, decoder_names::EXPERT_MARKS, &[], llama::read))
+        .chain(of(Family::Llama, &decoder_names::LLAMA, decoder_names::EXPERT_MARKS, &[], llama::read))
         .chain(of(Family::Llama, &decoder_names::LLAMA, decoder_names::FUSED_MARKS, &[], llama::read_fused))
         .chain(of(Family::Bert, &bert::NAMES, bert::MARKS, &[], bert::read))
         .chain(of(Family::ModernBert, &modernbert::NAMES, modernbert::MARKS, &[], modernbert::read))
@@ -123,7 +128,8 @@ pub(super) fn called(graph: &Graph, source: Source) -> Option<HashMap<String, St
         candidates().find(|c| fits(c) && candidates().any(|o| o.family == c.family && o.names.source == source))?;
     let theirs = candidates().find(|c| c.family == ours.family && c.names.source == source)?.names;
     // One layer a block, or fewer.
-    let table = ours.names.each(theirs, graph.blocks.len());
+    let experts = graph.nodes.iter().map(|n| if let Op::Combine(sum) = &n.op { sum.experts } else { 0 });
+    let table = ours.names.each(theirs, [graph.blocks.len(), experts.max().unwrap_or(0)]);
     let of = |name: &str| {
         let ends = name.match_indices('.').map(|(at, _)| at).chain([name.len()]);
         let (at, to) = ends.filter_map(|at| Some((at, table.get(&name[..at])?))).next_back()?;

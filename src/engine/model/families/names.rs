@@ -70,12 +70,19 @@ impl Names {
 }
 
 impl Names {
-    /// Every name of `self` with that of `other`, for rules with one number at most, which runs up to `count`.
-    pub fn each(&self, other: &Names, count: usize) -> HashMap<String, String> {
-        let patterns = self.rules.iter().chain(other.rules).copied().flatten().map(|(pattern, _)| *pattern);
-        let owns =
-            patterns.flat_map(|p| (0..if p.contains('#') { count } else { 1 }).map(|i| p.replace('#', &i.to_string())));
-        owns.map(|own| (self.of(&own), other.of(&own))).collect()
+    /// Every name of `self` with that of `other`, for rules with two numbers at most, which run up to `counts`.
+    pub fn each(&self, other: &Names, counts: [usize; 2]) -> HashMap<String, String> {
+        let patterns =
+            self.rules.iter().chain(other.rules).copied().flatten().map(|(pattern, _)| (*pattern).to_owned());
+        let mut owns: Vec<String> = patterns.collect();
+        for count in counts {
+            let filled = |own: String| match own.contains('#') {
+                true => (0..count).map(|i| own.replacen('#', &i.to_string(), 1)).collect(),
+                false => vec![own],
+            };
+            owns = owns.into_iter().flat_map(filled).collect();
+        }
+        owns.into_iter().map(|own| (self.of(&own), other.of(&own))).collect()
     }
 }
 

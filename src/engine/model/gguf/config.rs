@@ -35,6 +35,7 @@ pub(in crate::model) fn config(m: &Metadata) -> Option<Value> {
         ("attention.sliding_window_pattern", "sliding_window_pattern"),
         ("rope.dimension_count", "rotary_dim"),
         ("expert_count", "num_local_experts"),
+        ("expert_used_count", "num_experts_per_tok"),
     ] {
         let key = key(theirs);
         if let Some(n) = m.same(&key).filter(|n| *n > 0) {

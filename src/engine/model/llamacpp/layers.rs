@@ -6,6 +6,7 @@
 
 use super::Unfit;
 use crate::graph::{Graph, Node, Op};
+use crate::model::printable;
 use std::collections::{BTreeMap, HashMap};
 
 /// A layer that is left.
@@ -16,8 +17,10 @@ pub(super) struct Layer {
     /// Query heads, heads of keys and values; 0 without attention.
     pub heads: usize,
     pub kv_heads: usize,
-    /// Neurons of the MLP.
+    /// Neurons of the MLP, or of each expert.
     pub hidden: usize,
+    /// It has experts.
+    pub sparse: bool,
 }
 
 /// A network in llama.cpp's words.
@@ -53,6 +56,15 @@ pub(super) fn read(graph: &Graph, names: &HashMap<String, String>) -> Result<Sha
             Op::Embedding(e) => (shape.vocab, shape.dim) = (e.vocab, e.dim),
             Op::Attention(a) if shape.head.is_none() => shape.head = Some([a.qk_dim, a.v_dim]),
             Op::Rope(rope) => shape.turned = Some(rope.turned),
+            Op::Route(route) if !route.normalised => {
+                return Err(Unfit::new(
+                    format!(
+                        "the weights of experts (`{}`) do not sum up to 1, as llama.cpp has them do",
+                        printable(&node.name)
+                    ),
+                    "export as safetensors",
+                ));
+            }
             _ => {}
         }
     }
@@ -63,7 +75,8 @@ pub(super) fn read(graph: &Graph, names: &HashMap<String, String>) -> Result<Sha
         if let Some(Op::Attention(a)) = parts.get("core").map(|n| &n.op) {
             (heads, kv_heads) = (a.heads, a.kv_heads());
         }
-        let hidden = match parts.get("ffn_down").map(|n| &n.op) {
+        let sparse = parts.contains_key("ffn_gate_inp");
+        let hidden = match parts.get(if sparse { "ffn_down.0" } else { "ffn_down" }).map(|n| &n.op) {
             Some(Op::Linear(l)) => l.in_features,
             _ => 0,
         };
@@ -73,7 +86,7 @@ pub(super) fn read(graph: &Graph, names: &HashMap<String, String>) -> Result<Sha
                 "remove its attention as well, so that the layer goes; or export as safetensors",
             ));
         }
-        shape.layers.push(Layer { was, heads, kv_heads, hidden });
+        shape.layers.push(Layer { was, heads, kv_heads, hidden, sparse });
     }
     if shape.layers.is_empty() {
         return Err(Unfit::new("it has no layer left", "export as safetensors"));
@@ -87,6 +100,15 @@ impl Shape {
         let first = &self.layers[0];
         let like = |l: &&Layer| (l.heads, l.kv_heads, l.hidden) == (first.heads, first.kv_heads, first.hidden);
         let other = self.layers.iter().find(|l| !like(l));
+        if let Some(l) = self.layers.iter().find(|l| l.sparse != first.sparse) {
+            let [with, without] = if l.sparse { [l, first] } else { [first, l] }.map(|l| l.was);
+            return Err(Unfit::new(
+                format!(
+                    "layer {with} has experts and layer {without} has none, which llama.cpp's `{arch}` cannot be told"
+                ),
+                "export as safetensors",
+            ));
+        }
         let hint = "cut every layer alike, or export as safetensors";
         match (other, arch) {
             // Others take the first layer's counts for the width of a head.
@@ -95,7 +117,7 @@ impl Shape {
                 "keep its attention, or export as safetensors",
             )),
             (None, _) => Ok(arch),
-            (Some(_), "llama" | "deci") => Ok("deci"),
+            (Some(_), "llama" | "deci") if !first.sparse => Ok("deci"),
             (Some(l), _) => {
                 let [a, b] =
                     [first, l].map(|l| format!("{} heads, {} of keys, {} neurons", l.heads, l.kv_heads, l.hidden));
@@ -115,7 +137,10 @@ mod tests {
 
     fn shape(layers: &[(usize, usize, usize)]) -> Shape {
         let layers = layers.iter().enumerate();
-        let layers = layers.map(|(was, &(heads, kv_heads, hidden))| Layer { was, heads, kv_heads, hidden });
+        let layers = layers.map(|(was, &(heads, kv_heads, hidden))| {
+            let sparse = false;
+            Layer { was, heads, kv_heads, hidden, sparse }
+        });
         Shape { layers: layers.collect(), were: 9, vocab: 96, dim: 32, head: Some([8, 8]), turned: Some(8) }
     }
 
@@ -130,6 +155,11 @@ mod tests {
             let Unfit { why, hint } = uneven.architecture("qwen2").unwrap_err();
             assert!(why.contains("layer 1") && why.contains("`qwen2`") && hint.contains("alike"), "{why}");
         }
+        let mut experts = shape(&[(4, 2, 64), (4, 2, 60)]);
+        experts.layers.iter_mut().for_each(|l| l.sparse = true);
+        assert!(experts.architecture("llama").unwrap_err().why.contains("60 neurons"));
+        experts.layers[0].sparse = false;
+        assert!(experts.architecture("llama").unwrap_err().why.contains("layer 1 has experts and layer 0 has none"));
         let headless = shape(&[(0, 0, 64), (4, 2, 64)]).architecture("llama").unwrap_err();
         assert!(headless.why.contains("layer 0"), "{headless:?}");
     }

@@ -9,7 +9,7 @@ mod layers;
 mod tensors;
 
 use super::export::{Manifest, format_of};
-use super::families::{Source, called};
+use super::families::{Source, called, stack_of};
 use super::ggml::Block;
 use super::gguf::{self, Fields};
 use super::origin::Said;
@@ -17,6 +17,7 @@ use super::{Dtype, ImatrixMark, Model, ModelError, Result, printable, written};
 use crate::graph::rotary::Pairs;
 use crate::graph::{Graph, Op};
 use crate::words::counted;
+use indexmap::IndexMap;
 use layers::{Shape, layer_of};
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::path::Path;
@@ -123,7 +124,8 @@ fn tensors<'a>(
         Some((i, part)) => place.get(&i).map(|i| format!("blk.{i}.{part}")),
         None => Some(name.to_owned()),
     };
-    let (mut out, mut seen) = (Vec::new(), HashSet::new());
+    // By name; experts of a layer go by one.
+    let (mut out, mut seen) = (IndexMap::<(String, bool), Vec<Tensor<'_>>>::new(), HashSet::new());
     for (_, node) in model.graph.live() {
         let roles = crate::graph::param_shapes(&node.op);
         for (p, (role, expected)) in node.params.iter().zip(roles) {
@@ -140,9 +142,16 @@ fn tensors<'a>(
             let turned = turn && (name.contains(".attn_q.") || name.contains(".attn_k."));
             let order = turned.then(|| tensors::neighbours(expected.first().copied().unwrap_or(0), head));
             let format = format_of(&model.graph, node, role, &model.precision);
-            out.push(Tensor::new(name, (&model.params, &p.name), format, order)?);
+            let stack = stack_of(&name).map(|(stack, _)| stack);
+            let tensor = Tensor::new(name.clone(), (&model.params, &p.name), format, order)?;
+            out.entry((stack.clone().unwrap_or(name), stack.is_some())).or_default().push(tensor);
         }
     }
+    let whole = |((name, stacked), mut all): ((String, bool), Vec<Tensor<'a>>)| match (stacked, all.pop()) {
+        (false, Some(one)) => Ok(one),
+        (_, last) => Tensor::stacked(name, all.into_iter().chain(last).collect()),
+    };
+    let mut out = out.into_iter().map(whole).collect::<Result<Vec<_>, _>>().map_err(unfit)?;
     for (name, param) in &said.others {
         if let Some(name) = renumbered(name) {
             out.push(Tensor::other(name, param));
@@ -179,7 +188,8 @@ fn fields(said: &Said, shape: &Shape, was: &str, arch: &str, tensors: &[Tensor<'
             false => f.u32s(&old(name), &all),
         }
     };
-    each("feed_forward_length", |l| l.hidden);
+    // Where experts have a width of their own it is told beside that of layers without them.
+    each(if was == "qwen3moe" { "expert_feed_forward_length" } else { "feed_forward_length" }, |l| l.hidden);
     each("attention.head_count", |l| l.heads);
     each("attention.head_count_kv", |l| l.kv_heads);
     if let Some([keys, values]) = shape.head {

@@ -66,6 +66,8 @@ pub(super) struct Tensor<'a> {
     format: WeightFormat,
     /// Rows in another order: where each comes from.
     order: Option<Vec<usize>>,
+    /// Those of further experts, where all of a layer are one tensor with an axis more.
+    stack: Option<Vec<Tensor<'a>>>,
 }
 
 impl<'a> Tensor<'a> {
@@ -78,7 +80,7 @@ impl<'a> Tensor<'a> {
     ) -> crate::model::Result<Tensor<'a>> {
         let param = params.get(own)?;
         let (kind, change) = choose(param, format);
-        Ok(Tensor { name, kind, change, param: Cow::Borrowed(param), format, order })
+        Ok(Tensor { name, kind, change, param: Cow::Borrowed(param), format, order, stack: None })
     }
 
     /// One that the checkpoint has and nothing computes with, as it is.
@@ -87,17 +89,60 @@ impl<'a> Tensor<'a> {
             (Some((block, _)), _) => Kind::Block(block),
             (None, dtype) => Kind::Float(dtype.unwrap_or(Dtype::F32)),
         };
-        Tensor { name, kind, change: None, param: Cow::Borrowed(param), format: WeightFormat::F32, order: None }
+        let (param, format) = (Cow::Borrowed(param), WeightFormat::F32);
+        Tensor { name, kind, change: None, param, format, order: None, stack: None }
+    }
+
+    /// A layer's experts, in their order, as one tensor `[experts, rows, columns]`.
+    ///
+    /// # Errors
+    /// Experts of unlike shapes or formats.
+    pub fn stacked(name: String, experts: Vec<Tensor<'a>>) -> Result<Tensor<'a>, Unfit> {
+        let mut experts = experts.into_iter();
+        let empty = || Unfit::new(format!("`{}` has no experts", printable(&name)), "export as safetensors");
+        let mut first = experts.next().ok_or_else(empty)?;
+        let mut rest: Vec<Tensor<'a>> = experts.collect();
+        if let Some(i) = rest.iter().position(|t| t.param.shape() != first.param.shape()) {
+            let [a, b] = [&first, &rest[i]].map(|t| t.param.shape());
+            return Err(Unfit::new(
+                format!(
+                    "expert {} of `{}` has shape {b:?} and expert 0 {a:?}, and all are one tensor",
+                    i + 1,
+                    printable(&name)
+                ),
+                "cut all experts of a layer alike, or export as safetensors",
+            ));
+        }
+        if let Some(i) = rest.iter().position(|t| t.kind != first.kind) {
+            let floats = |t: &Tensor<'_>| matches!(t.kind, Kind::Float(_));
+            if !floats(&first) || !rest.iter().all(floats) {
+                let (a, b) = (first.kind.label(), rest[i].kind.label());
+                return Err(Unfit::new(
+                    format!(
+                        "expert {} of `{}` is in {b} and expert 0 in {a}, and all are one tensor",
+                        i + 1,
+                        printable(&name)
+                    ),
+                    "choose one precision for all experts of a layer, or export as safetensors",
+                ));
+            }
+            // The smallest that holds every one of them.
+            first.kind = Kind::Float(Dtype::F32);
+            rest.iter_mut().for_each(|t| t.kind = Kind::Float(Dtype::F32));
+        }
+        first.change = first.change.or_else(|| rest.iter().find_map(|t| t.change));
+        Ok(Tensor { name, stack: Some(rest), ..first })
     }
 
     pub fn info(&self) -> gguf::Info {
-        let shape = self.param.shape().to_vec();
-        let bytes = self.kind.bytes(self.param.numel());
+        let experts = self.stack.as_ref().map(|rest| rest.len() + 1);
+        let shape = experts.into_iter().chain(self.param.shape().iter().copied()).collect();
+        let bytes = self.kind.bytes(self.numel());
         gguf::Info { name: self.name.clone(), shape, kind: self.kind.number(), bytes }
     }
 
     pub fn numel(&self) -> usize {
-        self.param.numel()
+        self.param.numel() + self.stack.iter().flatten().map(Tensor::numel).sum::<usize>()
     }
 
     pub fn is_matrix(&self) -> bool {
@@ -109,6 +154,16 @@ impl<'a> Tensor<'a> {
     /// # Errors
     /// A number that 16 bits cannot hold.
     pub fn bytes(&self) -> Result<Cow<'_, [u8]>, Unfit> {
+        let first = self.own_bytes()?;
+        let Some(rest) = &self.stack else { return Ok(first) };
+        let mut all = first.into_owned();
+        for expert in rest {
+            all.extend_from_slice(&expert.own_bytes()?);
+        }
+        Ok(all.into())
+    }
+
+    fn own_bytes(&self) -> Result<Cow<'_, [u8]>, Unfit> {
         let bytes = match (self.kind, self.param.as_blocks()) {
             (Kind::Block(block), Some((stored, bytes))) if block == stored => Cow::Borrowed(bytes),
             (Kind::Block(block), _) => Cow::Owned(self.codes(block)?),

@@ -426,6 +426,7 @@ impl Writer<'_> {
             Op::Attention(a) if !a.is_plain() => return Err(unwritten(node, "shared keys and masks")),
             Op::Rope(_) => return Err(unwritten(node, "rotary positions")),
             Op::HeadNorm(_) => return Err(unwritten(node, "norms of single heads")),
+            Op::Route(_) | Op::Dispatch(_) | Op::Combine(_) => return Err(unwritten(node, "mixtures of experts")),
             Op::Attention(a) => {
                 let mut parts = names.to_vec();
                 if a.fused {

@@ -9,7 +9,14 @@ use crate::model::load::weight_files;
 use crate::model::{ModelError, ModelInfo, Result, printable};
 
 /// Kinds in `config.json`, with what llama.cpp calls networks that compute the same.
-const KINDS: [(&str, &str); 4] = [("llama", "llama"), ("mistral", "llama"), ("qwen2", "qwen2"), ("qwen3", "qwen3")];
+const KINDS: [(&str, &str); 6] = [
+    ("llama", "llama"),
+    ("mistral", "llama"),
+    ("mixtral", "llama"),
+    ("qwen2", "qwen2"),
+    ("qwen3", "qwen3"),
+    ("qwen3_moe", "qwen3moe"),
+];
 
 /// What is said of `graph`, whose weights lie at [`ModelInfo::source`].
 ///
@@ -48,6 +55,7 @@ pub(super) fn fields(graph: &Graph, info: &ModelInfo) -> Result<Fields> {
         ("intermediate_size", "feed_forward_length"),
         ("num_attention_heads", "attention.head_count"),
         ("num_key_value_heads", "attention.head_count_kv"),
+        ("moe_intermediate_size", "expert_feed_forward_length"),
     ] {
         if let Some(n) = config.count(theirs)? {
             f.u32(&key(ours), n);
@@ -60,6 +68,10 @@ pub(super) fn fields(graph: &Graph, info: &ModelInfo) -> Result<Fields> {
             Op::Rope(rope) => {
                 f.f32(&key("rope.freq_base"), rope.theta);
                 f.u32(&key("rope.dimension_count"), rope.turned);
+            }
+            Op::Route(route) => {
+                f.u32(&key("expert_count"), route.experts);
+                f.u32(&key("expert_used_count"), route.top);
             }
             _ => {}
         }
