@@ -412,7 +412,7 @@ mod tests {
         }
         // As harmless as int8, and an eighth of the bytes.
         let (p, _) = w.plan();
-        assert!(p.met && p.decisions.iter().all(|d| matches!(d.action, Action::Precision { .. })), "{:?}", p.decisions);
+        assert!(p.met && int8_alone.forecast.macs.value < 0.9 && p.forecast.macs.value > 0.95, "{:?}", p.decisions);
         assert!(
             precisions(&p).contains(&Precision::W4) && p.forecast.quality.value > int8_alone.forecast.quality.value
         );
