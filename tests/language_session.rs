@@ -144,6 +144,11 @@ fn a_narrow_original_is_counted_by_its_file_and_what_is_told_comes_before_what_i
     let size = |path: &str| std::fs::metadata(path).unwrap().len();
     assert!(size(&written) < size(&narrow), "{} of {}", size(&written), size(&narrow));
 
+    // What it can hold as it is needs no work, and is no failure.
+    let none = rig.path("none");
+    let report = rig.json(&[&["run", &narrow, "--budget", "memory=1.0"], &rest[..], &[&none]].concat());
+    assert_eq!((&report["met"], report["rounds"].as_array().map(Vec::len)), (&Value::Bool(true), Some(0)), "{report}");
+
     // Four bits alone are within this budget: nothing is cut besides.
     let report =
         rig.json(&[&["run", &wide, "--precision", "w4", "--budget", "memory=0.6"], &rest[..], &[&second]].concat());

@@ -73,7 +73,11 @@ pub fn run(spec: OpenSpec, wanted: &Wanted, json: bool) -> Result<Exit> {
         host.ended().await;
         result.map(|model| (driver.state, model))
     })?;
-    let report = report(&state, &wanted.policy, model.as_ref(), began.elapsed().as_secs_f64());
+    let mut report = report(&state, &wanted.policy, model.as_ref(), began.elapsed().as_secs_f64());
+    let nothing_to_do = model.is_none() && within_as_it_is(&state);
+    if nothing_to_do {
+        report["met"] = true.into();
+    }
     let path = wanted.out.join("report.json");
     files::write(&path, serde_json::to_vec_pretty(&report)?)
         .with_context(|| format!("cannot write `{}`", path.display()))?;
@@ -84,6 +88,9 @@ pub fn run(spec: OpenSpec, wanted: &Wanted, json: bool) -> Result<Exit> {
         say!("written to {}", wanted.out.display())?;
     }
     let met = report["met"] == true;
+    if nothing_to_do {
+        tell!("paring: the original is within the budget as it is: nothing was written but the report");
+    }
     if !met {
         tell!("paring: the budget was not met: {}", how_near(&state));
     }
@@ -105,6 +112,13 @@ fn fresh(out: &std::path::Path) -> Result<Place> {
         .and_then(|()| place.make())
         .with_context(|| format!("cannot make `{}`; hint: give --out a folder you can write", place.dir.display()))?;
     Ok(place)
+}
+
+/// Every factor that is asked for is the original's own.
+fn within_as_it_is(state: &State) -> bool {
+    let b = &state.budget;
+    let mut factors = [b.latency, b.macs, b.memory, b.params].into_iter().flatten().peekable();
+    factors.peek().is_some() && factors.all(|f| f >= 1.0)
 }
 
 /// The verdict's failing lines, or why there is none.

@@ -28,6 +28,7 @@ pub fn model(spec: &str, on: &On, precision: Option<&str>) -> Result<Model> {
     if let Some(name) = precision {
         let wanted = self::precision(name)?;
         model.precision = quant::everywhere(&model.graph, wanted);
+        prune::widen(&mut model);
         let others: Vec<&str> = model.precision.nodes.values().filter(|p| **p != wanted).map(|p| p.label()).collect();
         if let Some(other) = others.first() {
             let n = counted_as(others.len(), "layer has", "layers have");

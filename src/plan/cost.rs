@@ -384,20 +384,26 @@ fn totals(graph: &Graph) -> Option<Totals> {
     })
 }
 
-/// Stored bytes after a change, in proportion to what the row held: weights in their format, and a bias a row.
+/// Stored bytes after a change: weights in their format, and what the row holds beside them (a bias, what was folded into it) by its rows.
+/// A row that holds less than its weights shares them with another, and changes in proportion.
 fn stored(held: u64, old: &Op, old_p: Precision, new: &Op, new_p: Precision) -> u64 {
-    let bytes = |op: &Op, p: Precision| -> f64 {
-        let (rows, cols) = match op {
-            Op::Conv2d(op::Conv2d { in_ch, out_ch, kernel, groups, .. }) => {
-                (*out_ch, (in_ch / (*groups).max(1)) * kernel[0] * kernel[1])
-            }
-            Op::Linear(op::Linear { in_features, out_features, .. }) => (*out_features, *in_features),
-            other => return 4.0 * crate::graph::node_params(other) as f64,
-        };
-        p.weights().bytes(rows, cols) as f64 + 4.0 * rows as f64
+    let shape = |op: &Op| match op {
+        Op::Conv2d(op::Conv2d { in_ch, out_ch, kernel, groups, .. }) => {
+            Some((*out_ch, (in_ch / (*groups).max(1)) * kernel[0] * kernel[1]))
+        }
+        Op::Linear(op::Linear { in_features, out_features, .. }) => Some((*out_features, *in_features)),
+        _ => None,
     };
-    let before = bytes(old, old_p);
-    if before > 0.0 { (held as f64 * bytes(new, new_p) / before).round() as u64 } else { held }
+    let part = |held: u64, new: f64, old: f64| if old > 0.0 { (held as f64 * new / old).round() as u64 } else { held };
+    let (Some((old_rows, old_cols)), Some((new_rows, new_cols))) = (shape(old), shape(new)) else {
+        let [new, old] = [new, old].map(|op| crate::graph::node_params(op) as f64);
+        return part(held, new, old);
+    };
+    let (before, after) = (old_p.weights().bytes(old_rows, old_cols), new_p.weights().bytes(new_rows, new_cols));
+    match held.checked_sub(before) {
+        Some(beside) => after + part(beside, new_rows as f64, old_rows as f64),
+        None => part(held, after as f64, before as f64),
+    }
 }
 
 #[cfg(test)]

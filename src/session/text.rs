@@ -1,7 +1,7 @@
 //! Events in words, for the timeline, `paring log` and the log file.
 
 use super::{Evaluation, Event, PassedOver, Phase, State};
-use crate::plan::{Action, Author, DecisionId, Limit};
+use crate::plan::{Action, Author, DecisionId, Limit, plan_key};
 use crate::profile::Workload;
 use crate::task::Estimate;
 use crate::words::counted;
@@ -100,7 +100,12 @@ pub fn describe(before: &State, event: &Event) -> Option<String> {
         }
         Event::Built { .. } => return None,
         Event::Tried { trial, correction } => {
-            let what = if trial.anchor { "tried a plan to learn from" } else { "rehearsed the plan" };
+            let shown = || [before.shown_actions(), before.recipe_actions()].iter().any(|a| plan_key(a) == trial.key);
+            let what = match trial.anchor {
+                true => "tried a plan to learn from",
+                false if shown() => "rehearsed the plan",
+                false => "tried another plan",
+            };
             let o = &trial.outcome;
             let (metric, views) = (before.metric(), counted(o.by_kind.len(), "view"));
             let said = metric.change_words(o.d_quality);

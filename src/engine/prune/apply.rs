@@ -8,7 +8,7 @@ use super::action::{Action, Target};
 use super::edit::{Edits, stand_ins};
 use super::error::Result;
 use super::group::Group;
-use crate::graph::{Graph, Op, ParamRole, PositionBias, op};
+use crate::graph::{Graph, Op, ParamRole, PositionBias, Precision, WeightFormat, op};
 use crate::model::{Model, Param, ParamStore};
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -37,9 +37,23 @@ pub fn apply(model: &Model, groups: &[Group], actions: &[(Target, Action)]) -> R
             *p = p.instead(&node.op);
         }
     }
-    let mut info = model.info.clone();
-    info.hash = params.hash();
-    Ok(Model { graph: Arc::new(graph), params, precision, info, origin: model.origin.clone() })
+    let info = model.info.clone();
+    let mut model = Model { graph: Arc::new(graph), params, precision, info, origin: model.origin.clone() };
+    widen(&mut model);
+    model.info.hash = model.params.hash();
+    Ok(model)
+}
+
+/// Unpacks the weights of layers that are decided to be f32 and are stored in fewer bits.
+pub fn widen(model: &mut Model) {
+    for (name, precision) in &model.precision.nodes {
+        let node = model.graph.by_name(name).map(|id| model.graph.node(id)).filter(|_| *precision == Precision::F32);
+        let Some(weight) = node.and_then(|n| n.param(ParamRole::Weight)) else { continue };
+        let narrow = model.params.get(weight).ok().filter(|p| !p.is_in(WeightFormat::F32));
+        if let Some(wide) = narrow.map(|p| p.stored_in(WeightFormat::F32)) {
+            model.params.insert(weight.to_owned(), wide);
+        }
+    }
 }
 
 /// The masks among `actions` laid over `model`, which they were otherwise applied to: what a re-fit filled in between

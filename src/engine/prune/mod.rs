@@ -13,7 +13,7 @@ mod importance;
 mod sparsity;
 
 pub use action::{Action, Target, TargetKind};
-pub use apply::{apply, kept_indices, shrink, sparsify};
+pub use apply::{apply, kept_indices, shrink, sparsify, widen};
 pub use error::{PruneError, Result};
 pub use gradients::{evidence, spread};
 pub use group::*;

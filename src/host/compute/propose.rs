@@ -5,7 +5,7 @@ use super::{Compute, JobError};
 use crate::agent::{self, AgentInput, Endpoint, Listener, StandIn, Timeouts};
 use crate::host::engine::{Job, Llm};
 use crate::plan::planner::{self, PlannerInput, Proposal};
-use crate::plan::{Decision, Forecaster};
+use crate::plan::{Action, Author, Decision, Forecaster};
 use crate::session::{Ask, Channel, Event, Feed, State, Utterance};
 use std::sync::Arc;
 use std::time::Instant;
@@ -39,10 +39,23 @@ pub(super) fn proposal_now(state: &State, say: &mut dyn FnMut(&str)) -> Result<P
     planner::plan(&input, say).map_err(|e| e.to_string())
 }
 
+/// What takes back the open proposals that a new plan is without: what would run is the new plan, not both.
+fn given_up(state: &State, new: &[Decision]) -> Vec<Decision> {
+    let given = state.given();
+    let kept_anyway = |d: &Decision| {
+        let stands = given.iter().find(|g| g.target == d.target).map_or(Action::Keep, |g| g.action.clone());
+        let rationale = "An earlier proposal had it; this plan does without.".to_owned();
+        (stands != d.action).then(|| Decision { rationale, ..Decision::new(d.target.clone(), stands, Author::Planner) })
+    };
+    let open = state.open().into_iter().filter(|d| !d.by_person() && !new.iter().any(|n| n.target == d.target));
+    open.filter_map(kept_anyway).collect()
+}
+
 impl Compute {
     pub(super) fn ask_planner(&self, state: &State, job: &Job) -> Result<(), JobError> {
         let (planned, said) = self.planner_says(state, job, |say| plan_now(state, say));
-        let decisions = planned.map_err(JobError::Failed)?;
+        let mut decisions = planned.map_err(JobError::Failed)?;
+        decisions.extend(given_up(state, &decisions));
         job.cancel().check()?;
         job.events(vec![said, Event::Proposed { decisions }])
     }
@@ -144,5 +157,34 @@ impl Listener for ToHost<'_> {
             self.failed = Some(e);
             self.cancel.cancel();
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::plan::{DecisionId, Status, Target};
+    use crate::quant::Precision;
+
+    #[test]
+    fn what_a_new_plan_is_without_is_taken_back() {
+        let decision = |id, layer: &str, author, status| Decision {
+            id: DecisionId(id),
+            status,
+            ..Decision::new(Target::Layer(layer.into()), Action::Precision { precision: Precision::Int8 }, author)
+        };
+        let agent = Author::Agent { role: "pruning".into(), model: "m".into() };
+        let mut state = State::default();
+        state.decisions = vec![
+            decision(0, "old", Author::Planner, Status::Proposed),
+            decision(1, "again", Author::Planner, Status::Proposed),
+            decision(2, "mine", Author::Human, Status::Edited),
+            decision(3, "theirs", agent, Status::Proposed),
+            decision(4, "approved", Author::Planner, Status::Approved),
+        ];
+        let new = [decision(5, "again", Author::Planner, Status::Proposed)];
+        let back: Vec<(String, Action)> =
+            given_up(&state, &new).iter().map(|d| (d.target.name().to_owned(), d.action.clone())).collect();
+        assert_eq!(back, [("old".to_owned(), Action::Keep), ("theirs".to_owned(), Action::Keep)]);
     }
 }

@@ -150,7 +150,11 @@ impl Compute {
         let metric = state.metric();
         let words = match better {
             // Said again of what was known would be noise.
-            _ if new.is_empty() => return Ok(()),
+            _ if new.is_empty() => {
+                let words = format!("every other plan that I have for {} was tried before", state.budget);
+                job.say(crate::session::Feed::Log { level: "info".to_owned(), text: words });
+                return Ok(());
+            }
             Some(gained) => format!(
                 "I built and tried {} for {} on held-back {}s meanwhile. One does better than what is shown: {}. Ask me again (`L`) and I \
                  propose it.",

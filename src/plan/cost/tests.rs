@@ -181,3 +181,15 @@ fn a_kernel_of_its_own_answers_for_itself_or_nobody_does() {
         assert!(unsure >= UNTIMED, "{precision:?}: {unsure}");
     }
 }
+
+#[test]
+fn bytes_are_those_of_the_format_and_what_lies_beside_them_goes_by_rows() {
+    let linear = |in_features, out_features| Op::Linear(op::Linear { in_features, out_features, bias: false });
+    let (half, int8) = (Precision::F16, Precision::Int8);
+    // Without a bias nothing lies beside: two bytes a weight become one, and four a row.
+    assert_eq!(stored(64 * 32 * 2, &linear(64, 32), half, &linear(64, 32), int8), 64 * 32 + 4 * 32);
+    // With one, half of the rows keep half of it.
+    assert_eq!(stored(64 * 32 * 2 + 4 * 32, &linear(64, 32), half, &linear(64, 16), half), 64 * 16 * 2 + 4 * 16);
+    // Shared with another row, which holds it.
+    assert_eq!(stored(0, &linear(64, 32), half, &linear(64, 16), int8), 0);
+}
