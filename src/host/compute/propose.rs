@@ -174,14 +174,14 @@ mod tests {
             ..Decision::new(Target::Layer(layer.into()), Action::Precision { precision: Precision::Int8 }, author)
         };
         let agent = Author::Agent { role: "pruning".into(), model: "m".into() };
-        let mut state = State::default();
-        state.decisions = vec![
+        let decisions = vec![
             decision(0, "old", Author::Planner, Status::Proposed),
             decision(1, "again", Author::Planner, Status::Proposed),
             decision(2, "mine", Author::Human, Status::Edited),
             decision(3, "theirs", agent, Status::Proposed),
             decision(4, "approved", Author::Planner, Status::Approved),
         ];
+        let state = State { decisions, ..State::default() };
         let new = [decision(5, "again", Author::Planner, Status::Proposed)];
         let back: Vec<(String, Action)> =
             given_up(&state, &new).iter().map(|d| (d.target.name().to_owned(), d.action.clone())).collect();
