@@ -116,9 +116,7 @@ fn fresh(out: &std::path::Path) -> Result<Place> {
 
 /// Every factor that is asked for is the original's own.
 fn within_as_it_is(state: &State) -> bool {
-    let b = &state.budget;
-    let mut factors = [b.latency, b.macs, b.memory, b.params].into_iter().flatten().peekable();
-    factors.peek().is_some() && factors.all(|f| f >= 1.0)
+    state.budget.factors().next().is_some() && state.budget.factors().all(|f| f >= 1.0)
 }
 
 /// The verdict's failing lines, or why there is none.

@@ -230,10 +230,16 @@ fn run(state: &State, desk: &dyn Desk) -> Result<Effect, String> {
     Ok(Effect { events: vec![started], then: Then::Start(JobKind::Run) })
 }
 
-fn rehearse(state: &State, desk: &dyn Desk) -> Result<Effect, String> {
-    if !desk.rehearses() {
-        return Err("no calibration image is held back; hint: give more than a handful".to_owned());
+/// There is something to try plans on.
+fn held_back(desk: &dyn Desk) -> Result<(), String> {
+    match desk.rehearses() {
+        true => Ok(()),
+        false => Err("no calibration image is held back; hint: give more than a handful".to_owned()),
     }
+}
+
+fn rehearse(state: &State, desk: &dyn Desk) -> Result<Effect, String> {
+    held_back(desk)?;
     let actions = state.recipe_actions();
     if actions.iter().all(|(_, a)| *a == Action::Keep) {
         return Err("nothing is approved; hint: approve at least one decision, then rehearse".to_owned());
@@ -247,9 +253,7 @@ fn rehearse(state: &State, desk: &dyn Desk) -> Result<Effect, String> {
 }
 
 fn search(state: &State, desk: &dyn Desk) -> Result<Effect, String> {
-    if !desk.rehearses() {
-        return Err("no calibration image is held back; hint: give more than a handful".to_owned());
-    }
+    held_back(desk)?;
     if !state.may_search() {
         return Err("there is no plan for a budget to look beside; hint: `:budget`, then propose".to_owned());
     }

@@ -10,7 +10,7 @@ use super::input::Input;
 use super::jobs::{self, JobKind};
 use super::machine::Watch;
 use super::outbox::Outbox;
-use crate::plan::{Action, Target, plan_key};
+use crate::plan::plan_key;
 use crate::session::{Command, Event, Feed, HostMsg, Journal, PROTOCOL, Phase, Progress, Record, Seq, State};
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -31,22 +31,6 @@ pub struct Auto {
     pub on_accept: bool,
     /// A plan that stands still is rehearsed, and others are looked for beside it.
     pub rehearse: bool,
-}
-
-/// What a host does in the background while a plan stands still.
-enum Unasked {
-    Rehearse(Vec<(Target, Action)>),
-    /// By the plan and the budget that it is done beside.
-    Search(String),
-}
-
-impl Unasked {
-    fn key(&self) -> String {
-        match self {
-            Unasked::Rehearse(actions) => plan_key(actions),
-            Unasked::Search(key) => key.clone(),
-        }
-    }
 }
 
 struct Slot {
@@ -348,7 +332,7 @@ impl Core {
         }
         let wanted = self.wanted();
         if let Some(Running { background: Some(key), stop, .. }) = &self.job
-            && wanted.as_ref().map(|w| w.key()).as_ref() != Some(key)
+            && wanted.as_ref().and_then(JobKind::background).as_ref() != Some(key)
         {
             stop.cancel();
         }
@@ -363,22 +347,23 @@ impl Core {
     }
 
     /// What may be done unasked now: the plan is rehearsed, then others are looked for beside it.
-    fn wanted(&self) -> Option<Unasked> {
+    fn wanted(&self) -> Option<JobKind> {
         // Asked at every commit: what is cheap to know comes first.
         if self.state.phase != Phase::Review || !self.engine.desk().rehearses() {
             return None;
         }
         let wanted = match self.state.to_rehearse() {
-            Some(actions) => Unasked::Rehearse(actions),
+            Some(actions) => JobKind::Rehearse { actions, asked: false },
             None => {
                 let shown = self.state.shown_actions();
                 if !self.state.may_search() || self.state.trials.of(&shown).is_none() {
                     return None;
                 }
-                Unasked::Search(format!("beside {} for {}", plan_key(&shown), self.state.budget))
+                let beside = format!("beside {} for {}", plan_key(&shown), self.state.budget);
+                JobKind::Search { unasked: Some(beside) }
             }
         };
-        let key = Some(wanted.key());
+        let key = wanted.background();
         (self.given_up != key && self.searched != key).then_some(wanted)
     }
 
@@ -387,10 +372,7 @@ impl Core {
         if self.state.seq != seq {
             self.watch_plan();
         } else if let (None, None, Some(wanted)) = (&self.job, &self.stopping, self.wanted()) {
-            self.start(match wanted {
-                Unasked::Rehearse(actions) => JobKind::Rehearse { actions, asked: false },
-                Unasked::Search(key) => JobKind::Search { unasked: Some(key) },
-            });
+            self.start(wanted);
         }
     }
 
@@ -452,11 +434,7 @@ impl Core {
         }
         let stop = Stop::default();
         let what = kind.label();
-        let background = match &kind {
-            JobKind::Rehearse { actions, asked: false } => Some(plan_key(actions)),
-            JobKind::Search { unasked } => unasked.clone(),
-            _ => None,
-        };
+        let background = kind.background();
         let (engine, llm, tx) = (self.engine.clone(), self.llm.clone(), self.tx.clone());
         let job = Job::new(stop.clone(), tx.clone());
         let body = move || {

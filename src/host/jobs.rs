@@ -1,7 +1,7 @@
 //! What each job does, step by step, on its own thread. Every result is a durable event before the next step begins.
 
 use super::engine::{Engine, Job, JobError, Llm, Work};
-use crate::plan::{Action, Decision, Target};
+use crate::plan::{Action, Decision, Target, plan_key};
 use crate::session::{Event, Phase, Proposer};
 
 /// The jobs a host runs, one at a time.
@@ -48,6 +48,17 @@ impl JobKind {
             JobKind::Search { .. } => "search",
             JobKind::Run => "run",
             JobKind::Export { .. } => "export",
+        }
+    }
+}
+
+impl JobKind {
+    /// What it is done for, where nobody asked for it: anything else goes before it.
+    pub fn background(&self) -> Option<String> {
+        match self {
+            JobKind::Rehearse { actions, asked: false } => Some(plan_key(actions)),
+            JobKind::Search { unasked } => unasked.clone(),
+            _ => None,
         }
     }
 }

@@ -65,6 +65,11 @@ impl FromStr for Budget {
 }
 
 impl Budget {
+    /// Every factor of the original's cost that is asked for.
+    pub fn factors(&self) -> impl Iterator<Item = f64> {
+        [self.latency, self.macs, self.memory, self.params].into_iter().flatten()
+    }
+
     /// Every item by its name, in the order in which they are shown.
     pub fn items(&self) -> [(&'static str, Option<f64>); 6] {
         let Budget { latency, macs, memory, params, drop, kl } = *self;

@@ -6,8 +6,7 @@
 
 use super::curve::{REPEAT, Steps};
 use super::{Action, Estimate, Target};
-use crate::graph::op;
-use crate::graph::{Graph, Macs, Op};
+use crate::graph::{Graph, Macs, Op, ParamRole, param_shapes};
 use crate::profile::{Ladder, LayerRow, Profile};
 use crate::prune::{self, Group};
 use crate::quant::{Precision, Precisions};
@@ -384,18 +383,19 @@ fn totals(graph: &Graph) -> Option<Totals> {
     })
 }
 
+/// Rows of the weight of a convolution or linear layer, and weights in a row (an output's inputs).
+pub(super) fn weight_shape(op: &Op) -> Option<(usize, usize)> {
+    let shapes = op.is_conv_or_linear().then(|| param_shapes(op))?;
+    let (_, shape) = shapes.into_iter().find(|(role, _)| *role == ParamRole::Weight)?;
+    let (rows, row) = shape.split_first()?;
+    Some((*rows, row.iter().product()))
+}
+
 /// Stored bytes after a change: weights in their format, and what the row holds beside them (a bias, what was folded into it) by its rows.
 /// A row that holds less than its weights shares them with another, and changes in proportion.
 fn stored(held: u64, old: &Op, old_p: Precision, new: &Op, new_p: Precision) -> u64 {
-    let shape = |op: &Op| match op {
-        Op::Conv2d(op::Conv2d { in_ch, out_ch, kernel, groups, .. }) => {
-            Some((*out_ch, (in_ch / (*groups).max(1)) * kernel[0] * kernel[1]))
-        }
-        Op::Linear(op::Linear { in_features, out_features, .. }) => Some((*out_features, *in_features)),
-        _ => None,
-    };
     let part = |held: u64, new: f64, old: f64| if old > 0.0 { (held as f64 * new / old).round() as u64 } else { held };
-    let (Some((old_rows, old_cols)), Some((new_rows, new_cols))) = (shape(old), shape(new)) else {
+    let (Some((old_rows, old_cols)), Some((new_rows, new_cols))) = (weight_shape(old), weight_shape(new)) else {
         let [new, old] = [new, old].map(|op| crate::graph::node_params(op) as f64);
         return part(held, new, old);
     };

@@ -4,13 +4,12 @@
 //! Invariants: an empty plan forecasts exactly nothing; every estimate has `low ≤ value ≤ high`. Not here: choosing
 //! (`planner`) and measuring (`profile`).
 
-use super::cost::Costs;
+use super::cost::{Costs, weight_shape};
 use super::curve::Curve;
 use super::quality::{self, Basis, Harms, PastRound, Quality, QualityInput, QualityModel, kind};
 use super::verdict::decide;
 use super::{Action, Budget, Decision, Estimate, Forecast, Outcome, Status, Target};
-use crate::graph::op;
-use crate::graph::{Graph, NodeId, Op};
+use crate::graph::{Graph, NodeId};
 use crate::profile::{Ladder, Profile, SensCurve, SensPoint, SensTarget, Sensitivity};
 use crate::prune::Group;
 use crate::quant::{Precision, WeightFormat};
@@ -286,12 +285,7 @@ impl Forecaster {
 
     /// Weights in a row (an output's inputs) of a layer.
     fn row_of(&self, layer: &str) -> Option<usize> {
-        match &self.costs.graph.nodes.get(*self.costs.index.get(layer)?)?.op {
-            Op::Conv2d(op::Conv2d { in_ch, kernel, groups, .. }) => {
-                Some(in_ch / (*groups).max(1) * kernel[0] * kernel[1])
-            }
-            op => op.facts().widths().map(|(i, _)| i),
-        }
+        Some(weight_shape(&self.costs.graph.nodes.get(*self.costs.index.get(layer)?)?.op)?.1)
     }
 }
 

@@ -72,8 +72,7 @@ impl State {
 
     /// Whether other plans for the same budget may be looked for: one is shown, and a factor is asked for.
     pub fn may_search(&self) -> bool {
-        let factors = [self.budget.latency, self.budget.macs, self.budget.memory, self.budget.params];
-        factors.iter().any(Option::is_some)
+        self.budget.factors().next().is_some()
             && !self.sensitivity.curves.is_empty()
             && self.shown_actions().iter().any(|(_, action)| *action != Action::Keep)
     }

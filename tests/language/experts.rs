@@ -1,7 +1,7 @@
 //! Mixtures of experts: tokens that are left out change nothing, files in and out, shapes that lie.
 
 use crate::talker::copied;
-use crate::{apart, compile, cut, decoders, fewer_ids, flat, floats, open, paring, to_gguf};
+use crate::{apart, compile, cut, decoders, fewer_ids, flat, floats, nats, open, paring, to_gguf};
 use paring::exec::candle::{self, Capture, Mode};
 use paring::exec::{CompileOptions, Plan};
 use paring::graph::{Op, experts};
@@ -303,15 +303,7 @@ fn experts_are_evaluated_and_profiled() {
         let path = path.to_str().unwrap();
         let said =
             json(&["eval", path, "--data", file.to_str().unwrap(), "--window", "13", "--device", "cpu", "--json"]);
-        let (want, mut nats) = (logits(name.trim_end_matches(".gguf")), Vec::new());
-        for (w, ids) in ids.iter().enumerate() {
-            for (t, next) in ids[1..].iter().enumerate() {
-                let row = &want[(w * 13 + t) * 32..][..32];
-                let sum: f64 = row.iter().map(|v| f64::from(*v).exp()).sum();
-                nats.push(sum.ln() - f64::from(row[*next as usize]));
-            }
-        }
-        let mean = nats.iter().sum::<f64>() / nats.len() as f64;
+        let mean = nats(&logits(name.trim_end_matches(".gguf")), &ids);
         assert!((said["nats_per_token"].as_f64().unwrap() - mean).abs() < 1e-5, "{name}: {said}");
     }
     let path = decoders().join("mixtral");

@@ -1,6 +1,7 @@
 //! One currency: what is saved is never more than what the rows that are touched take, whatever was measured.
 
 use super::*;
+use crate::graph::op;
 use crate::plan::testing::{chain, int8, ladders, profile_of, rung};
 use crate::profile::LadderPoint;
 use rand::{Rng, SeedableRng};

@@ -68,12 +68,7 @@ pub struct Proposal {
     pub rivals: Vec<Vec<(Target, Action)>>,
 }
 
-/// Proposes decisions that meet the budget, streaming the reasoning sentence by sentence through `say`.
-pub fn propose(input: &PlannerInput, say: &mut dyn FnMut(&str)) -> Result<Vec<Decision>, PlannerError> {
-    Ok(plan(input, say)?.decisions)
-}
-
-/// [`propose`] with the forecast of the whole.
+/// Plans decisions that meet the budget, streaming the reasoning sentence by sentence through `say`.
 pub fn plan(input: &PlannerInput, say: &mut dyn FnMut(&str)) -> Result<Proposal, PlannerError> {
     if input.sensitivity.curves.is_empty() {
         return Err(PlannerError::NoSensitivity);
@@ -129,8 +124,7 @@ const PRECISIONS: [Precision; 3] = [Precision::Int8, Precision::W4g32, Precision
 impl Goal {
     fn of(budget: &Budget, metric: &Metric) -> Goal {
         let mut budget = *budget;
-        let open_ended =
-            budget.latency.is_none() && budget.macs.is_none() && budget.memory.is_none() && budget.params.is_none();
+        let open_ended = budget.factors().next().is_none();
         let assumed_floor = open_ended && budget.drop.is_none();
         if assumed_floor {
             budget.drop = Some(metric.of_points(ASSUMED_DROP));
