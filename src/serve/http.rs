@@ -250,7 +250,7 @@ async fn ask(app: &Arc<App>, kind: Kind, request: Request<Incoming>) -> Result<R
     let most = room(app, kind, prompt.len(), most)?;
     let (events, said) = mpsc::channel(most + 2);
     let ends = app.ends.clone();
-    let job = Job { prompt, most, ends, how, stops, events, arrived, _place: place };
+    let job = Job { prompt, most, ends, how, stops, events, arrived, place };
     if app.jobs.send(job).await.is_err() {
         return Err(ApiError::new(StatusCode::SERVICE_UNAVAILABLE, None, "the server is ending"));
     }

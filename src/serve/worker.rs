@@ -62,8 +62,8 @@ pub struct Job {
     /// With room for every event that there may be: `most` and two.
     pub events: Sender<Event>,
     pub arrived: Instant,
-    /// Its place in the queue.
-    pub _place: OwnedSemaphorePermit,
+    /// Its place in the queue; given back before its end is told, so that who asks again at once finds it free.
+    pub place: OwnedSemaphorePermit,
 }
 
 /// A sequence at work.
@@ -166,7 +166,7 @@ impl Worker {
             }
             let Some(job) = self.waiting.pop_front() else { continue };
             if let Err(e) = self.model.params.unchanged() {
-                self.fail(&job, &e.to_string());
+                self.fail(job, &e.to_string());
                 continue;
             }
             let now = Instant::now();
@@ -185,8 +185,9 @@ impl Worker {
         }
     }
 
-    fn fail(&self, job: &Job, why: &str) {
+    fn fail(&self, job: Job, why: &str) {
         tell!("paring: an answer failed: {}", plain::line(why));
+        drop(job.place);
         drop(job.events.try_send(Event::Failed { why: why.to_owned(), ending: false }));
     }
 
@@ -242,7 +243,7 @@ impl Worker {
     fn failed(&mut self, of: &[usize], why: &str) {
         for i in of {
             if let Some(r) = self.free(*i) {
-                self.fail(&r.job, why);
+                self.fail(r.job, why);
             }
         }
     }
@@ -254,11 +255,11 @@ impl Worker {
             Ok(None) => self.running[i] = Some(r),
             Ok(Some(finish)) => {
                 self.decoder.rewind(i, 0);
-                self.done(&r, finish);
+                self.done(r, finish);
             }
             Err(e) => {
                 self.decoder.rewind(i, 0);
-                self.fail(&r.job, &e);
+                self.fail(r.job, &e);
             }
         }
     }
@@ -304,10 +305,11 @@ impl Worker {
         Ok(finish)
     }
 
-    fn done(&self, r: &Running, finish: Finish) {
+    fn done(&self, r: Running, finish: Finish) {
         let (prompt, written) = (r.job.prompt.len(), r.written);
-        // Who has the answer finds it done.
+        // Who has the answer finds it done, and its place free.
         self.tell_gauges();
+        drop(r.job.place);
         drop(r.job.events.try_send(Event::Done(Done { finish, prompt, written })));
         let first = r.first.unwrap_or(r.latest);
         let (waited, wrote) = (r.began - r.job.arrived, (r.latest - first).as_secs_f64());

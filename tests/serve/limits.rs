@@ -99,6 +99,10 @@ fn places_are_few_and_given_back() {
     }
     let metrics = s.get("/metrics").text();
     assert!(metrics.contains("paring_requests_cancelled_total 2"), "{metrics}");
+    // Who has its answer may ask again at once: the place is free before the answer is out.
+    for turn in 0..200 {
+        assert_eq!(s.post("/v1/chat/completions", &hi()).status, 200, "turn {turn}");
+    }
 }
 
 /// Waits for what is to come; a test that waits in vain ends by its own.
