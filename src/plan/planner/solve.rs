@@ -2,7 +2,7 @@
 //!
 //! A multiple-choice knapsack with several weights, solved greedily on the hull of cost against harm (the next move is
 //! the jump, to any stronger level, that closes most of what is missing for the harm it does), then improved by giving
-//! back and by exchanging. Every cost is an exact recount through [`Forecaster::cost`], because groups that share a
+//! back and by exchanging; of few targets, where one step is a large part of the budget, by branch and bound. Every cost is an exact recount through [`Forecaster::cost`], because groups that share a
 //! layer multiply. Pure and deterministic.
 
 use crate::plan::{Action, Cost, Forecaster, Target};
@@ -72,6 +72,9 @@ pub(super) struct Problem<'a> {
 const HARMLESS: f64 = 2e-5;
 /// Recounts allowed in the improving passes.
 const IMPROVE: usize = 1500;
+/// So few targets are searched by branch and bound, within so many recounts.
+const FEW: usize = 12;
+const BRANCH: usize = 20_000;
 
 #[derive(Clone)]
 struct At {
@@ -103,6 +106,11 @@ impl Problem<'_> {
             let ((a_missed, a), (b_missed, b)) = (rank(a), rank(b));
             a_missed.cmp(&b_missed).then(a.total_cmp(&b))
         });
+        if let Some((at, Stop::Met)) = found.first_mut()
+            && self.candidates.len() <= FEW
+        {
+            self.branch(at);
+        }
         let mut met: Vec<Vec<(Target, Action)>> = Vec::new();
         for (at, _) in found.iter().filter(|(_, stop)| *stop == Stop::Met) {
             let actions = self.actions(&at.level);
@@ -289,6 +297,40 @@ impl Problem<'_> {
         }
     }
 
+    /// Looks for what diverges less than `best` and meets everything as well, among all plans.
+    fn branch(&self, best: &mut At) {
+        let strongest = |i: usize| self.candidates[i].levels.len() - 1;
+        let most = |i: &usize| self.candidates[*i].divergence.last().copied().unwrap_or(0.0);
+        // What can do most harm is settled first: it leaves the fewest plans to look at.
+        let mut order: Vec<usize> = (0..self.candidates.len()).collect();
+        order.sort_by(|a, b| most(b).total_cmp(&most(a)).then(a.cmp(b)));
+        let mut level: Vec<usize> = (0..self.candidates.len()).map(strongest).collect();
+        let mut left = BRANCH;
+        self.settle(&order, 0.0, &mut level, best, &mut left);
+    }
+
+    /// Every level of the first of `targets`, and what follows from it; those behind it are at their strongest until it is their turn. What
+    /// was settled so far diverges by `spent`.
+    fn settle(&self, targets: &[usize], spent: f64, level: &mut Vec<usize>, best: &mut At, left: &mut usize) {
+        let Some((&i, rest)) = targets.split_first() else { return };
+        let strongest = level[i];
+        for l in 0..=strongest {
+            let here = spent + self.candidates[i].divergence[l];
+            if here >= best.divergence - 1e-9 || *left == 0 {
+                break;
+            }
+            *left -= 1;
+            level[i] = l;
+            // What misses something with all the others at their strongest misses it with less of them.
+            let Some(at) = self.at(level.clone()).filter(met) else { continue };
+            if at.divergence < best.divergence - 1e-9 && !self.breaks_floor(&at, best) {
+                *best = at;
+            }
+            self.settle(rest, here, level, best, left);
+        }
+        level[i] = strongest;
+    }
+
     /// Lowers levels, most harmful step first, as long as the budget stays met.
     fn give_back(&self, at: &mut At, left: &mut usize) {
         let mut stuck = vec![false; self.candidates.len()];
@@ -318,3 +360,6 @@ impl Problem<'_> {
 fn met(at: &At) -> bool {
     at.missing.iter().all(|&m| m <= 1e-9)
 }
+
+#[cfg(test)]
+mod tests;
