@@ -45,6 +45,23 @@ pub struct DecoderSpec {
     /// The embedding is the last layer's weight as well.
     pub tied: bool,
     pub stored: Stored,
+    /// Where layers are not alike; else `heads`, `kv_heads` and `hidden` are those of all.
+    pub shapes: Vec<LayerShape>,
+}
+
+/// A layer's own numbers; without heads it has no attention, without neurons no MLP.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct LayerShape {
+    pub heads: usize,
+    pub kv_heads: usize,
+    pub hidden: usize,
+}
+
+impl DecoderSpec {
+    fn shape(&self, layer: usize) -> LayerShape {
+        let all = LayerShape { heads: self.heads, kv_heads: self.kv_heads, hidden: self.hidden };
+        self.shapes.get(layer).copied().unwrap_or(all)
+    }
 }
 
 /// Where RMS norms stand around attention and MLP.
@@ -118,18 +135,32 @@ fn branch(
 
 fn layer(b: &mut Builder, s: &DecoderSpec, i: usize, x: NodeId) -> NodeId {
     let at = &format!("layers.{i}");
+    let LayerShape { heads, hidden, .. } = s.shape(i);
+    let experts = s.experts.as_ref().filter(|e| e.layers.get(i) == Some(&true));
     b.begin_block(at);
-    let attended = branch(b, s, &format!("{at}.attn"), x, |b, h| attention(b, s, i, at, h));
-    let out = branch(b, s, &format!("{at}.mlp"), attended, |b, h| match &s.experts {
-        Some(experts) if experts.layers.get(i) == Some(&true) => decoder_experts::build(b, s, experts, at, h),
-        _ => mlp(b, s, at, h, s.hidden),
-    });
-    b.end_block(vec![ResidualAdd { add: attended, skip: x }, ResidualAdd { add: out, skip: attended }]);
-    out
+    let (mut now, mut adds) = (x, Vec::new());
+    let mut add = |next: NodeId| {
+        adds.push(ResidualAdd { add: next, skip: now });
+        now = next;
+        next
+    };
+    let mut x = x;
+    if heads > 0 {
+        x = add(branch(b, s, &format!("{at}.attn"), x, |b, h| attention(b, s, i, at, h)));
+    }
+    if experts.is_some() || hidden > 0 {
+        x = add(branch(b, s, &format!("{at}.mlp"), x, |b, h| match experts {
+            Some(experts) => decoder_experts::build(b, s, experts, at, h),
+            None => mlp(b, s, at, h, hidden),
+        }));
+    }
+    b.end_block(adds);
+    x
 }
 
 fn attention(b: &mut Builder, s: &DecoderSpec, i: usize, at: &str, h: NodeId) -> NodeId {
-    let (q_width, kv_width) = (s.heads * s.head_dim, s.kv_heads * s.head_dim);
+    let LayerShape { heads, kv_heads, .. } = s.shape(i);
+    let (q_width, kv_width) = (heads * s.head_dim, kv_heads * s.head_dim);
     let most = s.sliding.get(i).copied().flatten();
     let rope = s.local.as_ref().filter(|_| most.is_some()).unwrap_or(&s.rope);
     let [q, k, v] = [("q", q_width), ("k", kv_width), ("v", kv_width)]
@@ -143,9 +174,9 @@ fn attention(b: &mut Builder, s: &DecoderSpec, i: usize, at: &str, h: NodeId) ->
         let x = normed.map_or(x, |op| b.node(format!("{at}.{n}_norm"), op, &[x]));
         b.node(format!("{at}.{n}_rope"), Op::Rope(rope.clone()), &[x])
     });
-    let group = s.heads / s.kv_heads.max(1);
+    let group = heads / kv_heads.max(1);
     let (scale, cap) = (s.scale, s.score_cap);
-    let core = op::Attention { scale, most, cap, ..op::Attention::decoder(s.heads, group, s.head_dim) };
+    let core = op::Attention { scale, most, cap, ..op::Attention::decoder(heads, group, s.head_dim) };
     let y = b.node(format!("{at}.core"), Op::Attention(core), &[q, k, v]);
     b.linear(format!("{at}.o"), y, q_width, s.dim, s.out_bias)
 }

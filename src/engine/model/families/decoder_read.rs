@@ -2,7 +2,7 @@
 //!
 //! Not here: what only one kind has (`llama`, `gemma`), rotary positions (`decoder_rope`), experts (`decoder_experts`).
 
-use super::decoder::{DecoderSpec, Norms, QkNorms, Stored};
+use super::decoder::{DecoderSpec, LayerShape, Norms, QkNorms, Stored};
 use super::decoder_rope::Heads;
 use super::{Reader, Result, Source, decoder_experts, decoder_rope};
 use crate::graph::Activation;
@@ -45,21 +45,33 @@ pub(super) fn spec(
 ) -> Result<DecoderSpec> {
     let c = &r.sidecar.config;
     let [vocab, dim] = r.shape("embed.weight")?;
-    let heads = r.options.heads.map_or_else(|| either(r, "num_attention_heads", "n_heads"), |h| Ok(Some(h)))?;
+    let shapes = if kind == UNEVEN { shapes(r)? } else { Vec::new() };
+    let one = |a, b, of: fn(&LayerShape) -> usize| match shapes.first() {
+        Some(first) => Ok(Some(of(first)).filter(|n| *n > 0)),
+        None => either(r, a, b),
+    };
+    let heads = r.options.heads.map_or_else(|| one("num_attention_heads", "n_heads", |l| l.heads), |h| Ok(Some(h)))?;
     let heads = heads.ok_or_else(|| r.not("its configuration does not tell the number of heads"))?;
     let head_dim = c.count("head_dim")?.unwrap_or(dim / heads.max(1));
     if c.count("v_head_dim")?.is_some_and(|n| n != head_dim) {
         return Err(r.not("its values have another width than its keys"));
     }
-    let told = either(r, "num_key_value_heads", "n_kv_heads")?;
+    let told = one("num_key_value_heads", "n_kv_heads", |l| l.kv_heads)?;
     let first = if fused { "qkv" } else { "q" };
-    let layers = r.count(|i| format!("layers.{i}.{first}.weight"))?;
+    let layers = match shapes.len() {
+        0 => r.count(|i| format!("layers.{i}.{first}.weight"))?,
+        n => n,
+    };
+    for (i, l) in shapes.iter().enumerate() {
+        fits(r, i, l, head_dim)?;
+    }
     let experts = decoder_experts::read(r, kind, layers)?;
     let kv_heads = match fused {
         true => told.unwrap_or(heads),
         false => told.unwrap_or(r.out("layers.0.k.weight")? / head_dim.max(1)),
     };
-    let has_mlp = |i: &usize| experts.as_ref().is_none_or(|e| !e.layers[*i]);
+    let has_mlp =
+        |i: &usize| experts.as_ref().is_none_or(|e| !e.layers[*i]) && shapes.get(*i).is_none_or(|l| l.hidden > 0);
     let hidden = match ((0..layers).find(has_mlp), fused) {
         (Some(i), true) => r.out(&format!("layers.{i}.gate_up.weight"))? / 2,
         (Some(i), false) => r.out(&format!("layers.{i}.gate.weight"))?,
@@ -115,7 +127,54 @@ pub(super) fn spec(
         qk_norms: if r.has("layers.0.q_norm.weight") { QkNorms::Heads } else { QkNorms::None },
         tied,
         stored: Stored { fused, less_one: false },
+        shapes,
     })
+}
+
+/// The kind that tells its shapes layer by layer.
+const UNEVEN: &str = "deci";
+
+/// Each layer's shape, of numbers for all or of lists with one for each; empty where no list is told.
+fn shapes(r: &Reader) -> Result<Vec<LayerShape>> {
+    let c = &r.sidecar.config;
+    let layers =
+        c.count("num_hidden_layers")?.ok_or_else(|| r.not("its metadata does not tell how many layers it has"))?;
+    let list = |key: &str| c.field(key).is_some_and(serde_json::Value::is_array);
+    let all = ["num_attention_heads", "num_key_value_heads", "intermediate_size"];
+    if !all.into_iter().any(list) {
+        return Ok(Vec::new());
+    }
+    let each = |key: &str| -> Result<Vec<usize>> {
+        let told = if list(key) { c.counts(key)? } else { c.count(key)?.map(|n| vec![n; layers.min(1 << 10)]) };
+        let told = told.ok_or_else(|| r.not(format!("its metadata does not tell `{key}`")))?;
+        match told.len() == layers {
+            true => Ok(told),
+            false => Err(c.bad(format!("`{key}` tells of {} layers, and there are {layers}", told.len()))),
+        }
+    };
+    let [heads, kv_heads, hidden] = all.map(each);
+    let zipped = heads?.into_iter().zip(kv_heads?).zip(hidden?);
+    Ok(zipped.map(|((heads, kv_heads), hidden)| LayerShape { heads, kv_heads, hidden }).collect())
+}
+
+/// Whether layer `i`'s tensors are those of its shape.
+fn fits(r: &Reader, i: usize, l: &LayerShape, head_dim: usize) -> Result<()> {
+    if (l.heads == 0) != (l.kv_heads == 0) {
+        return Err(r.not(format!("layer {i} has {} heads and {} of keys", l.heads, l.kv_heads)));
+    }
+    if l.heads == 0 && l.hidden == 0 {
+        return Err(r.not(format!("layer {i} has neither attention nor an MLP")));
+    }
+    let [q, k] = [l.heads, l.kv_heads].map(|n| n.saturating_mul(head_dim));
+    for (part, rows) in [("q", q), ("k", k), ("v", k), ("gate", l.hidden), ("up", l.hidden)] {
+        let name = format!("layers.{i}.{part}.weight");
+        let found = if r.has(&name) { r.out(&name)? } else { 0 };
+        if found != rows {
+            let name = r.names.of(&name);
+            return Err(r.not(format!("`{name}` has {found} rows, and its metadata tells of {rows}")));
+        }
+    }
+    Ok(())
 }
 
 /// Rotary positions that are the same in all layers.

@@ -1,7 +1,7 @@
 //! Llama and its relatives: SmolLM2, Mistral, Qwen2 (biases on queries, keys and values) and Qwen3 (norms of single heads), with norms
 //! before attention and MLP; Mixtral and Qwen3-MoE, which have experts; Phi-3, whose projections are stored as one tensor; OLMo 2, whose norms stand after them.
 //!
-//! From transformers' directories, GGUF files and Meta's own names. What shares these names but computes otherwise is refused by its
+//! From transformers' directories, GGUF files (there also `deci`: Llama's layers in shapes of their own) and Meta's own names. What shares these names but computes otherwise is refused by its
 //! `model_type`. How they are built: `decoder`.
 
 use super::decoder::{DecoderSpec, Norms, QkNorms};
@@ -10,7 +10,10 @@ use super::{FamilySpec, Reader, Result, Source};
 use crate::graph::Activation;
 
 pub(super) fn read(r: &Reader) -> Result<FamilySpec> {
-    let kind = kind(r, &["llama", "mistral", "mixtral", "qwen2", "qwen3", "qwen3_moe", "qwen3moe"])?;
+    const OWN: [&str; 8] = ["llama", "mistral", "mixtral", "qwen2", "qwen3", "qwen3_moe", "qwen3moe", "deci"];
+    // What transformers calls so tells its shapes in words of its own.
+    let own = if r.names.source == Source::Gguf { &OWN[..] } else { &OWN[..7] };
+    let kind = kind(r, own)?;
     let s = common(r, kind, false)?;
     let sliding = sliding(r, kind, s.layers)?;
     Ok(FamilySpec::Llama(DecoderSpec { sliding, ..s }))
@@ -62,7 +65,7 @@ fn sliding(r: &Reader, kind: &str, layers: usize) -> Result<Vec<Option<usize>>> 
 
 #[cfg(test)]
 mod tests {
-    use super::super::decoder::{Stored, build};
+    use super::super::decoder::{LayerShape, Stored, build};
     use super::super::decoder_names;
     use super::*;
     use crate::graph::rotary::Pairs;
@@ -97,7 +100,23 @@ mod tests {
             qk_norms: QkNorms::Heads,
             tied: true,
             stored: Stored::default(),
+            shapes: Vec::new(),
         }
+    }
+
+    #[test]
+    fn layers_have_shapes_of_their_own() {
+        let shape = |heads, kv_heads, hidden| LayerShape { heads, kv_heads, hidden };
+        let shapes = vec![shape(4, 2, 40), shape(0, 0, 16), shape(2, 1, 0)];
+        let graph = build(&DecoderSpec { layers: 3, shapes, ..small(2) }).unwrap();
+        let params: u64 = graph.nodes.iter().map(|n| node_params(&n.op)).sum();
+        let qkv = |q: u64, kv: u64| 24 * (q + 2 * kv) + q + 2 * kv + 24 * q + 24 + 2 * 6;
+        let mlp = |hidden: u64| 3 * 24 * hidden + 24;
+        assert_eq!(params, 2 * 50 * 24 + qkv(24, 12) + mlp(40) + mlp(16) + qkv(12, 6) + 24);
+        let found: Vec<_> =
+            groups(&graph).into_iter().filter(|g| g.protected.is_none()).map(|g| (g.kind, g.size)).collect();
+        assert_eq!(found, [(GroupKind::Heads, 2), (GroupKind::Neurons, 40), (GroupKind::Neurons, 16)]);
+        assert_eq!(graph.blocks.len(), 3);
     }
 
     #[test]

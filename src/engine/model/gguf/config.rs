@@ -10,6 +10,12 @@ use serde_json::{Map, Value, json};
 /// all others rotate halves (`neox`).
 const INTERLEAVED: [&str; 2] = ["llama", "deci"];
 
+/// Architectures whose layers may have shapes of their own, told by lists (`llama-hparams`).
+const UNEVEN: [&str; 1] = ["deci"];
+
+/// What such a list may tell.
+const SHAPES: [&str; 3] = ["feed_forward_length", "attention.head_count", "attention.head_count_kv"];
+
 /// Does `arch` turn neighbours?
 pub(in crate::model) fn interleaved(arch: &str) -> bool {
     INTERLEAVED.contains(&arch)
@@ -40,6 +46,8 @@ pub(in crate::model) fn config(m: &Metadata) -> Option<Value> {
         let key = key(theirs);
         if let Some(n) = m.same(&key).filter(|n| *n > 0) {
             c.insert(ours.to_owned(), json!(n));
+        } else if let Some(all) = m.counts(&key).filter(|_| UNEVEN.contains(&arch) && SHAPES.contains(&theirs)) {
+            c.insert(ours.to_owned(), json!(all));
         } else if m.has(&key) && m.count(&key) != Some(0) {
             // One number a layer: what it says is refused by the family, not passed over.
             c.insert(ours.to_owned(), json!("different for each layer"));

@@ -140,6 +140,12 @@ impl Metadata {
         self.bytes(value).chunks_exact(kind.size()?).map(|b| number(kind, b)).collect()
     }
 
+    /// A list of whole numbers that are not negative.
+    pub fn counts(&self, key: &str) -> Option<Vec<usize>> {
+        let whole = |n: f64| (n >= 0.0 && n.fract() == 0.0 && n <= f64::from(u32::MAX)).then_some(n as usize);
+        self.numbers(key)?.into_iter().map(whole).collect()
+    }
+
     /// One number for all, or one for each: the only one where all are the same.
     pub fn same(&self, key: &str) -> Option<usize> {
         if let Some(n) = self.count(key) {
