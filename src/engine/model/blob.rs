@@ -86,6 +86,14 @@ impl Blob {
         Blob::open_copying(path, if MAP_ALL.get() { 0 } else { COPIED })
     }
 
+    /// As [`Blob::open`], one of the files of a model that has `all` bytes together: shards are as large as their sum.
+    ///
+    /// # Errors
+    /// As [`Blob::open`].
+    pub fn open_shard(path: &Path, all: u64) -> io::Result<Blob> {
+        if all > COPIED { Blob::open_copying(path, 0) } else { Blob::open(path) }
+    }
+
     /// As [`Blob::open`]; files of more than `most` bytes are mapped.
     fn open_copying(path: &Path, most: u64) -> io::Result<Blob> {
         let file = crate::files::open(path)?;

@@ -3,11 +3,6 @@
 use super::{Blob, Checkpoint, ModelError, Result, gguf, safetensors, torch};
 use std::path::Path;
 
-/// Reads one checkpoint file.
-pub(super) fn open(path: &Path) -> Result<Checkpoint> {
-    parse(&Blob::open(path).map_err(ModelError::read(path))?, path)
-}
-
 /// Reads a checkpoint from bytes; `path` is for messages.
 pub(super) fn parse(blob: &Blob, path: &Path) -> Result<Checkpoint> {
     let format = |why| Err(ModelError::format(path, why));

@@ -34,10 +34,15 @@ pub enum ModelError {
     )]
     Operators { path: PathBuf, list: String },
     #[error(
-        "this is no {} network: {why}; hint: {}", family.label(),
-        if *asked { "leave `--arch` out to let the family be recognised" } else { "export it to ONNX, which tells all of it" }
+        "`{}` is no {} network: {why}; hint: {}", path.display(), family.label(),
+        match (*asked, family.of_text()) {
+            (true, _) => "leave `--arch` out to let the family be recognised",
+            (false, true) => "weights and configuration must be those of one network: compare with the original's directory or GGUF file",
+            (false, false) => "export it to ONNX, which tells all of it",
+        }
     )]
     NotFamily {
+        path: PathBuf,
         family: Family,
         why: String,
         /// The family was named, not recognised.

@@ -31,8 +31,11 @@ fn read(path: &Path, options: &LoadOptions) -> Result<Model> {
         }
     }
     let mut checkpoint = Checkpoint::default();
+    // What cannot be asked for its size cannot be opened either, and says so then.
+    let all = files.iter().filter_map(|f| f.metadata().ok()).map(|m| m.len()).sum();
     for file in &files {
-        checkpoint.absorb(container::open(file)?, file)?;
+        let blob = Blob::open_shard(file, all).map_err(ModelError::read(file))?;
+        checkpoint.absorb(container::parse(&blob, file)?, file)?;
     }
     let sidecar = match aside(&checkpoint, path) {
         Some(sidecar) => sidecar,

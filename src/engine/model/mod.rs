@@ -25,6 +25,7 @@ mod onnx;
 mod options;
 mod origin;
 mod params;
+mod parts;
 pub(crate) mod pickle;
 pub mod python;
 mod random;
@@ -128,6 +129,13 @@ families! {
     ModernBert "modernbert" "ModernBERT with a classifier (`model.layers.0.attn.Wqkv`)",
     /// A network read from an ONNX file, whatever it is.
     Onnx "onnx" "any classifier in an ONNX file",
+}
+
+impl Family {
+    /// Its networks read text.
+    pub fn of_text(self) -> bool {
+        matches!(self, Family::Llama | Family::Gemma | Family::Gpt2 | Family::Bert | Family::ModernBert)
+    }
 }
 
 impl std::str::FromStr for Family {

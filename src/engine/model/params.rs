@@ -7,7 +7,6 @@ use super::int4::Int4;
 use super::{fp8, int8};
 use crate::graph::{Precision, WeightFormat};
 use indexmap::IndexMap;
-use rayon::prelude::*;
 use std::borrow::Cow;
 use std::collections::HashSet;
 use std::path::{Path, PathBuf};
@@ -174,22 +173,6 @@ impl Param {
             _ => return None,
         };
         Some((packed, blob.get(offset..offset + self.numel() / packed.values() * packed.size())?))
-    }
-
-    /// Are all values numbers? Looked at part by part, so that nothing large is unpacked.
-    pub(crate) fn is_finite(&self) -> bool {
-        let finite = |v: &[f32]| v.iter().all(|v| v.is_finite());
-        let Some((packed, bytes)) = self.packed() else { return finite(&self.values()) };
-        const PART: usize = 1 << 16;
-        bytes.par_chunks(PART * packed.size()).all(|part| match packed {
-            Packed::Block(block) => finite(&block.decode(part)),
-            Packed::F16 | Packed::Bf16 => part.chunks_exact(2).all(|b| {
-                let bits = u16::from_le_bytes([b[0], b[1]]);
-                // All ones in the exponent are no number.
-                let exponent = if packed == Packed::F16 { 0x7c00 } else { 0x7f80 };
-                bits & exponent != exponent
-            }),
-        })
     }
 
     /// Row `i` of a matrix.
@@ -539,7 +522,7 @@ fn turned(v: &[f32], rows: usize, cols: usize) -> Vec<f32> {
     out
 }
 
-fn decode(bytes: &[u8], dtype: Dtype) -> Cow<'_, [f32]> {
+pub(super) fn decode(bytes: &[u8], dtype: Dtype) -> Cow<'_, [f32]> {
     let widen = |f: &dyn Fn(&[u8]) -> f32, n: usize| Cow::Owned(bytes.chunks_exact(n).map(f).collect());
     match dtype {
         Dtype::F32 if cfg!(target_endian = "little") && bytes.as_ptr().align_offset(4) == 0 => {
@@ -681,13 +664,7 @@ impl ParamStore {
             for &d in &p.shape {
                 h.update(&(d as u64).to_le_bytes());
             }
-            // A few kilobytes at a time: hashing four bytes at a time would be thirty times slower.
-            let mut bytes = Vec::with_capacity(4 * 4096);
-            for chunk in p.values().chunks(4096) {
-                bytes.clear();
-                bytes.extend(chunk.iter().flat_map(|v| v.to_le_bytes()));
-                h.update(&bytes);
-            }
+            p.float_parts(|bytes| _ = h.update_rayon(bytes));
             p.release();
         }
         h.finalize().to_hex().to_string()

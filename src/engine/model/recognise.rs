@@ -29,7 +29,7 @@ pub(super) fn spec(
         return Err(ModelError::UnknownFamily { path: path.to_owned(), seen: c.summary() + &calls });
     };
     let (family, names) = (candidate.family, candidate.names);
-    let reader = Reader { c, family, names, sidecar, options, notes: Default::default() };
+    let reader = Reader { c, path, family, names, sidecar, options, notes: Default::default() };
     let spec = (candidate.read)(&reader)?;
     notes.append(&mut reader.notes.into_inner());
     Ok(spec)

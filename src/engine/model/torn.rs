@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 /// Files that may be mapped at a time; a handler can neither allocate nor lock, so there is a fixed table. What finds no
 /// place in it is copied into memory instead: a checkpoint of more shards of hundreds of megabytes is not known.
-const RANGES: usize = 64;
+const RANGES: usize = 512;
 
 struct Range {
     taken: AtomicBool,

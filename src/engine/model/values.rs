@@ -8,8 +8,11 @@ use std::collections::HashSet;
 pub(super) fn check(graph: &Graph, params: &ParamStore) -> Result<()> {
     let variances: HashSet<&str> = graph.nodes.iter().filter_map(|n| n.param(ParamRole::Var)).collect();
     for (name, param) in params.iter() {
+        if !variances.contains(name) && param.is_finite() {
+            param.release();
+            continue;
+        }
         let values = param.values();
-        // Summing magnitudes in lanes would be faster still; a plain scan already runs at memory speed.
         if let Some(index) = values.iter().position(|v| !v.is_finite()) {
             let value = values[index];
             return Err(ModelError::NotFinite { name: printable(name), index, value });

@@ -5,10 +5,13 @@
 use super::Names;
 use crate::model::{Checkpoint, Family, LoadOptions, ModelError, Result, Sidecar, printable};
 use std::cell::RefCell;
+use std::path::Path;
 
 /// A checkpoint seen through one family's and origin's names.
 pub(in crate::model) struct Reader<'a> {
     pub c: &'a Checkpoint,
+    /// Where it was read from.
+    pub path: &'a Path,
     pub family: Family,
     pub names: &'static Names,
     pub sidecar: &'a Sidecar,
@@ -20,7 +23,8 @@ pub(in crate::model) struct Reader<'a> {
 impl Reader<'_> {
     /// This is no network of the family, because…
     pub fn not(&self, why: impl Into<String>) -> ModelError {
-        ModelError::NotFamily { family: self.family, why: why.into(), asked: self.options.arch.is_some() }
+        let (path, family) = (self.path.to_owned(), self.family);
+        ModelError::NotFamily { path, family, why: why.into(), asked: self.options.arch.is_some() }
     }
 
     pub fn note(&self, what: impl Into<String>) {
