@@ -6,7 +6,7 @@ use crate::args::Profile as Args;
 use crate::data::Counted;
 use crate::graph::MacConvention;
 use crate::host::compute::{bind, classifies_text, longest, takes_text, tell, usual_batch};
-use crate::profile::{self as profiling, Profile, ProfileError, ProfileOptions, ProfileUpdate, Workload};
+use crate::profile::{self as profiling, LayerRow, Profile, ProfileError, ProfileOptions, ProfileUpdate, Workload};
 use crate::session::{Opening, WINDOW};
 use crate::words::counted;
 use anyhow::{Error, Result, bail};
@@ -46,7 +46,8 @@ pub fn run(args: &Args, convention: MacConvention, patience: f64) -> Result<Exit
         ..ProfileOptions::default()
     };
     let mut line = progress_line("profile");
-    let result = profiling::profile(&model, &options, &cancel, &mut |update| match update {
+    let measure = if args.sample { profiling::sampled } else { profiling::profile };
+    let result = measure(&model, &options, &cancel, &mut |update| match update {
         ProfileUpdate::Progress { done, total, .. } => line.show(done as u64, total as u64),
         ProfileUpdate::Ceilings(_) | ProfileUpdate::Rows { .. } => {}
     });
@@ -81,8 +82,8 @@ fn json(profile: &Profile) -> Result<serde_json::Value> {
     Ok(value)
 }
 
-/// The columns of [`print_table`].
-const HEAD: &str = "layer                              kind                    ms      ± ms  share     MACs M  params k       MB bound   kernel";
+/// The columns of [`print_table`] after the first two, which are as wide as what stands in them.
+const HEAD: &str = "      ms      ± ms  share     MACs M  params k       MB bound   kernel";
 
 fn print_table(name: &str, p: &Profile, convention: MacConvention) -> Result<(), Unwritten> {
     // A token's attention is as large as what it looks at.
@@ -97,10 +98,14 @@ fn print_table(name: &str, p: &Profile, convention: MacConvention) -> Result<(),
             say!("{name} on {}, {kept}, {}", p.device, counted(p.runs, "run"))?;
         }
     }
-    say!("{HEAD}")?;
+    let width = |least: usize, of: fn(&LayerRow) -> &str| {
+        p.rows.iter().map(|r| of(r).chars().count()).max().unwrap_or(0).max(least)
+    };
+    let (names, kinds) = (width(34, |r| &r.name), width(16, |r| &r.kind));
+    say!("{:<names$} {:<kinds$} {HEAD}", "layer", "kind")?;
     for r in &p.rows {
         say!(
-            "{:<34} {:<16} {:>8.4}{:1} {:>9.4} {:>5.1}% {:>10.3} {:>9.1} {:>8.3} {:<7} {}",
+            "{:<names$} {:<kinds$} {:>8.4}{:1} {:>9.4} {:>5.1}% {:>10.3} {:>9.1} {:>8.3} {:<7} {}",
             r.name,
             r.kind,
             p.ms(r),
@@ -121,7 +126,10 @@ fn print_table(name: &str, p: &Profile, convention: MacConvention) -> Result<(),
         if p.doubt.is_some() { "?" } else { "" },
         p.whole.p50 * p.whole.spread(),
         p.whole.p95,
-        p.whole.origin()
+        match p.sampled {
+            Some(s) => format!(", a sum: {} of {} blocks were measured", s.measured, s.blocks),
+            None => p.whole.origin().to_owned(),
+        }
     )?;
     if p.workload != Workload::Pass && p.whole.p50 > 0.0 {
         let cache = p.cache_bytes as f64 / 1e6;

@@ -215,6 +215,7 @@ fn measure(
         params: facts.params,
         macs: facts.counts.macs.iter().copied().sum(),
         peak_activation_bytes: memory.map_or_else(|| peak(&plan, &facts, options.batch), |m| m.above_start),
+        sampled: None,
         gpu,
         notes,
         rows,

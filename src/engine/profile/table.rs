@@ -161,6 +161,13 @@ impl Ceilings {
     }
 }
 
+/// How many blocks there are, and how many of them were measured; see [`super::sampled`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Sampled {
+    pub blocks: usize,
+    pub measured: usize,
+}
+
 /// A profile of one model on one device.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Profile {
@@ -191,6 +198,9 @@ pub struct Profile {
     /// Largest set of live activations, bytes, whole batch. On a GPU measured: the most that its memory pool handed out at
     /// once beyond weights and input, what kernels need meanwhile included.
     pub peak_activation_bytes: u64,
+    /// Not all blocks were measured.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub sampled: Option<Sampled>,
     /// What else a GPU told.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub gpu: Option<GpuFigures>,
