@@ -2,6 +2,7 @@
 //!
 //! Not here: where the chunks come from (`wire`). Invariant: what is handed on is all that ever leaves of an answer.
 
+use super::circles::Circles;
 use super::clean;
 use super::delta::{self, Part, ThinkSplitter};
 use super::error::LlmError;
@@ -10,13 +11,30 @@ use crate::mask::Masked;
 use crate::session::{Channel, Feed};
 use serde_json::Value;
 
+/// Why an answer is no whole one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Cut {
+    /// The server said that it stopped for length, or we took no more.
+    Length,
+    /// It said the same again and again.
+    Circles,
+}
+
+impl Cut {
+    pub fn words(self) -> &'static str {
+        match self {
+            Cut::Length => "was cut off for length",
+            Cut::Circles => "went round in circles and was cut off",
+        }
+    }
+}
+
 /// How an answer ended.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Reply {
     /// Completion tokens by the server's count, or else the number of deltas.
     pub tokens: u64,
-    /// The server said it stopped for length, or we cut the answer off.
-    pub cut: bool,
+    pub cut: Option<Cut>,
 }
 
 /// What a chunk brought.
@@ -40,14 +58,27 @@ pub struct Answer<'a, F> {
     room: usize,
     deltas: u64,
     tokens: Option<u64>,
-    cut: bool,
+    circles: Circles,
+    cut: Option<Cut>,
 }
 
 impl<'a, F: AsyncFnMut(Feed)> Answer<'a, F> {
     /// What `role` says, `room` characters of it at most, goes to `on`.
     pub fn new(wire: &'a Wire, role: &'a str, room: usize, on: &'a mut F) -> Answer<'a, F> {
         let (think, reasoning, text) = (ThinkSplitter::default(), wire.mask.stream(), wire.mask.stream());
-        Answer { wire, role, on, think, reasoning, text, room, deltas: 0, tokens: None, cut: false }
+        Answer {
+            wire,
+            role,
+            on,
+            think,
+            reasoning,
+            text,
+            room,
+            deltas: 0,
+            tokens: None,
+            circles: Circles::default(),
+            cut: None,
+        }
     }
 
     pub async fn chunk(&mut self, chunk: &Value) -> Result<Took, LlmError> {
@@ -63,11 +94,14 @@ impl<'a, F: AsyncFnMut(Feed)> Answer<'a, F> {
                     self.give(apart).await;
                 }
                 Part::Tokens(n) => self.tokens = Some(n),
-                Part::Finish(why) => self.cut |= matches!(why.as_str(), "length" | "max_tokens"),
+                Part::Finish(why) if matches!(why.as_str(), "length" | "max_tokens") => self.cut = Some(Cut::Length),
+                Part::Finish(_) => {}
                 Part::Error(e) => return Err(LlmError::from_value(&self.wire.url, None, &self.wire.mask.value(e))),
             }
             if self.room == 0 {
-                self.cut = true;
+                self.cut = Some(Cut::Length);
+            }
+            if self.room == 0 || self.cut == Some(Cut::Circles) {
                 return Ok(Took::Enough);
             }
         }
@@ -85,6 +119,9 @@ impl<'a, F: AsyncFnMut(Feed)> Answer<'a, F> {
     async fn hand_on(&mut self, text: String, channel: Channel) {
         let text: String = text.chars().take(self.room).collect();
         self.room -= text.chars().count();
+        if self.circles.push(&text) {
+            self.cut = Some(Cut::Circles);
+        }
         if !text.is_empty() {
             (self.on)(Feed::Token { role: self.role.to_owned(), channel, text }).await;
         }

@@ -5,7 +5,7 @@
 //! run proposes nothing more.
 
 use super::validate::{Draft, SearchSpace, Validated, validate};
-use super::{AGENTS, AgentInput, LlmError, Message, Outcome, clean, context, critic, delta, notice, proposal};
+use super::{AGENTS, AgentInput, Cut, LlmError, Message, Outcome, clean, context, critic, delta, notice, proposal};
 use crate::plan::{Author, Decision, DecisionId, Status};
 use crate::session::{Channel, Event, Feed, ROLES, Role, Utterance};
 use crate::words::{counted, counted_as};
@@ -24,7 +24,7 @@ pub enum DialogueInput {
     /// The answer ended; `tokens` by the server's count or ours.
     Replied {
         tokens: u64,
-        cut: bool,
+        cut: Option<Cut>,
         seconds: f64,
     },
     Failed {
@@ -248,10 +248,10 @@ impl Dialogue {
         self.out.push(Effect::Feed(Feed::TurnEnd { role }));
     }
 
-    fn replied(&mut self, turn: Turn, tokens: u64, cut: bool, seconds: f64) {
+    fn replied(&mut self, turn: Turn, tokens: u64, cut: Option<Cut>, seconds: f64) {
         self.spoken(&turn, tokens, seconds, false);
-        if cut {
-            self.say(turn.role.name, "the answer was cut off for length");
+        if let Some(cut) = cut {
+            self.say(turn.role.name, &format!("the answer {}", cut.words()));
         }
         if !turn.role.proposes() {
             self.told.insert(turn.role.name, clean::cut(turn.text.trim(), CARRIED));
@@ -269,15 +269,17 @@ impl Dialogue {
         }
     }
 
-    fn check(&self, turn: &Turn, cut: bool) -> Validated {
+    fn check(&self, turn: &Turn, cut: Option<Cut>) -> Validated {
         let broken = |e: String| Validated { errors: vec![e], ..Validated::default() };
         let Some(card) = &self.input.state.card else { return broken("no session is open".into()) };
         let AgentInput { state, refused, .. } = &self.input;
         let space = SearchSpace { graph: &card.graph, groups: &card.groups, constraints: &state.constraints, refused };
         match proposal::find(&turn.text, &turn.reasoning) {
             Ok(object) => validate(&object, turn.role, space),
-            Err(e) if cut => broken(format!("{e} (the reply was cut off for length: be briefer)")),
-            Err(e) => broken(e.to_string()),
+            Err(e) => broken(match cut {
+                Some(cut) => format!("{e} (the reply {}: be briefer)", cut.words()),
+                None => e.to_string(),
+            }),
         }
     }
 
@@ -380,7 +382,7 @@ impl Dialogue {
             return if error.hopeless() { self.give_up(None) } else { self.next() };
         }
         // A stream that broke off after the whole proposal had arrived is as good as one that ended.
-        let checked = self.check(&turn, false);
+        let checked = self.check(&turn, None);
         match turn.repairing {
             None if checked.errors.is_empty() && !checked.drafts.is_empty() => self.propose(role, checked),
             Some(first) if !first.drafts.is_empty() => self.settle(role, first, checked),

@@ -9,6 +9,7 @@
 
 mod answer;
 mod blind;
+mod circles;
 pub mod clean;
 pub mod context;
 pub mod critic;
@@ -25,7 +26,7 @@ mod transport;
 pub mod validate;
 mod wire;
 
-pub use answer::Reply;
+pub use answer::{Cut, Reply};
 pub use blind::blinded;
 pub use endpoint::Endpoint;
 pub use error::{ApiKind, LlmError};

@@ -22,6 +22,10 @@ pub struct Exported {
     pub path: String,
     pub format: String,
     pub hash: String,
+    /// Bytes of a file; 0 of a folder.
+    pub bytes: u64,
+    /// What is otherwise in it than was decided.
+    pub notes: Vec<String>,
 }
 
 /// Where agents are reached, as set at start or by `:llm`.
@@ -195,6 +199,13 @@ impl Job {
         let (reply, state) = oneshot::channel();
         self.send(Input::Snapshot { reply })?;
         state.blocking_recv().map_err(|_| JobError::Cancelled)
+    }
+
+    /// As [`Job::state`], on a runtime.
+    pub async fn state_async(&self) -> Result<Arc<State>, JobError> {
+        let (reply, state) = oneshot::channel();
+        self.inputs.send(Input::Snapshot { reply }).await.map_err(|_| JobError::Cancelled)?;
+        state.await.map_err(|_| JobError::Cancelled)
     }
 
     fn send(&self, input: Input) -> Result<(), JobError> {

@@ -83,7 +83,7 @@ async fn a_very_long_line_is_read_once() {
         let long = vec![text(&what.repeat(10 << 20)), text("more")];
         let reading = ask(vec![Answer::stream(long)]);
         let (reply, heard, asked) = tokio::time::timeout(Duration::from_secs(50), reading).await.expect("linear");
-        assert!(reply.unwrap().cut);
+        assert!(reply.unwrap().cut.is_some());
         assert_eq!((heard.text.len(), asked), (quick().max_chars, 1));
     }
 }

@@ -1,7 +1,7 @@
 //! The transport against everything that servers really send.
 
 use crate::fake_llm::{Answer, FakeLlm, Step, delta, finish};
-use paring::agent::{Chat, Endpoint, LlmError, Message, Reply, Timeouts};
+use paring::agent::{Chat, Cut, Endpoint, LlmError, Message, Reply, Timeouts};
 use paring::session::{Channel, Feed};
 use serde_json::json;
 use std::time::Duration;
@@ -51,7 +51,7 @@ pub fn text(t: &str) -> Step {
 async fn reasoning_and_text_arrive_apart_with_the_servers_count() {
     let fake = FakeLlm::start(&["m"], vec![Answer::says("think hard", "answer é 模型")]);
     let (reply, heard) = ask_with(&fake, quick()).await;
-    assert_eq!(reply, Ok(Reply { tokens: 42, cut: false }));
+    assert_eq!(reply, Ok(Reply { tokens: 42, cut: None }));
     assert_eq!((heard.reasoning.as_str(), heard.text.as_str()), ("think hard", "answer é 模型"));
     assert_eq!(*fake.keys.lock().unwrap(), ["Bearer sk-secret-key"]);
     let sent = fake.requests.lock().unwrap()[0].clone();
@@ -75,7 +75,7 @@ async fn odd_chunks_do_not_stop_a_stream() {
         Step::Event(json!({"service_tier": "on_demand", "choices": [{"delta": {"content": "c"}}], "usage": {"completion_tokens": 9}}).to_string()),
     ])])
     .await;
-    assert_eq!(reply, Ok(Reply { tokens: 9, cut: false }));
+    assert_eq!(reply, Ok(Reply { tokens: 9, cut: None }));
     assert_eq!((heard.text.as_str(), heard.reasoning.as_str()), ("abc", "tr"));
 }
 
@@ -146,7 +146,7 @@ async fn error_bodies_of_every_shape_reach_the_user_and_permanent_ones_are_not_r
 
 #[tokio::test]
 async fn silence_times_out_but_slow_streams_do_not() {
-    let short = Timeouts { idle: Duration::from_millis(300), ..quick() };
+    let short = Timeouts { idle: Duration::from_secs(1), ..quick() };
     let fake = FakeLlm::start(&["m"], vec![Answer::stream(vec![text("a"), Step::Hang])]);
     let (reply, heard) = ask_with(&fake, short).await;
     assert!(matches!(reply, Err(LlmError::Silent { .. })), "{reply:?}");
@@ -154,7 +154,7 @@ async fn silence_times_out_but_slow_streams_do_not() {
     // Longer in all than the idle timeout, never silent for as long.
     let mut steps = Vec::new();
     for _ in 0..8 {
-        steps.extend([text("x"), Step::Sleep(Duration::from_millis(60))]);
+        steps.extend([text("x"), Step::Sleep(Duration::from_millis(200))]);
     }
     let fake = FakeLlm::start(&["m"], vec![Answer::stream(steps)]);
     let (reply, heard) = ask_with(&fake, short).await;
@@ -164,10 +164,18 @@ async fn silence_times_out_but_slow_streams_do_not() {
 
 #[tokio::test]
 async fn a_flood_is_cut_off() {
-    let steps = (0..200).map(|_| text(&"y".repeat(1000))).collect();
+    let steps = (0..200).map(|i| text(&format!("{i:04}").repeat(250))).collect();
     let (reply, heard, _) = ask(vec![Answer::stream(steps)]).await;
-    assert!(reply.unwrap().cut);
+    assert_eq!(reply.unwrap().cut, Some(Cut::Length));
     assert_eq!(heard.text.len(), quick().max_chars);
+}
+
+#[tokio::test]
+async fn an_answer_that_goes_in_circles_is_cut_off_long_before_its_end() {
+    let steps = (0..2000).map(|_| text("I look at the table again. ")).collect();
+    let (reply, heard, _) = ask(vec![Answer::stream(steps)]).await;
+    assert_eq!(reply.unwrap().cut, Some(Cut::Circles));
+    assert!((2048..4096).contains(&heard.text.len()), "{}", heard.text.len());
 }
 
 #[tokio::test]
@@ -189,7 +197,7 @@ async fn an_answer_in_one_piece_is_as_good() {
     let whole =
         json!({"choices": [{"message": {"content": "all", "reasoning": "r"}}], "usage": {"completion_tokens": 5}});
     let (reply, heard, asked) = ask(vec![Answer::status(200, &whole.to_string())]).await;
-    assert_eq!(reply, Ok(Reply { tokens: 5, cut: false }));
+    assert_eq!(reply, Ok(Reply { tokens: 5, cut: None }));
     assert_eq!((heard.text.as_str(), heard.reasoning.as_str(), asked), ("all", "r", 1));
     let (reply, _, asked) = ask(vec![Answer::status(200, "<html>a portal</html>")]).await;
     let message = reply.unwrap_err().to_string();

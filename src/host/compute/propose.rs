@@ -5,8 +5,8 @@ use super::{Compute, JobError};
 use crate::agent::{self, AgentInput, Endpoint, Listener, StandIn, Timeouts};
 use crate::host::engine::{Job, Llm};
 use crate::plan::planner::{self, PlannerInput, Proposal};
-use crate::plan::{Action, Author, Decision, Forecaster};
-use crate::session::{Ask, Channel, Event, Feed, State, Utterance};
+use crate::plan::{Action, Author, Decision, Forecaster, Target};
+use crate::session::{Ask, Channel, Event, Feed, ROLES, Role, State, Utterance};
 use std::sync::Arc;
 use std::time::Instant;
 use tokio_util::sync::CancellationToken;
@@ -39,23 +39,35 @@ pub(super) fn proposal_now(state: &State, say: &mut dyn FnMut(&str)) -> Result<P
     planner::plan(&input, say).map_err(|e| e.to_string())
 }
 
-/// What takes back the open proposals that a new plan is without: what would run is the new plan, not both.
-fn given_up(state: &State, new: &[Decision]) -> Vec<Decision> {
+/// What takes back the open proposals that a new plan is without, of those that its author `may` decide: what would run is the new plan,
+/// not both.
+fn given_up(state: &State, new: &[Decision], author: &Author, may: impl Fn(&Target) -> bool) -> Vec<Decision> {
     let given = state.given();
     let kept_anyway = |d: &Decision| {
         let stands = given.iter().find(|g| g.target == d.target).map_or(Action::Keep, |g| g.action.clone());
         let rationale = "An earlier proposal had it; this plan does without.".to_owned();
-        (stands != d.action).then(|| Decision { rationale, ..Decision::new(d.target.clone(), stands, Author::Planner) })
+        (stands != d.action).then(|| Decision { rationale, ..Decision::new(d.target.clone(), stands, author.clone()) })
     };
-    let open = state.open().into_iter().filter(|d| !d.by_person() && !new.iter().any(|n| n.target == d.target));
-    open.filter_map(kept_anyway).collect()
+    let left = |d: &&Decision| may(&d.target) && !d.by_person() && !new.iter().any(|n| n.target == d.target);
+    state.open().into_iter().filter(left).filter_map(kept_anyway).collect()
+}
+
+/// The same of what agents propose: each role answers with a whole plan of what it may decide, and the planner that stands in for some
+/// with theirs.
+fn given_up_by_agents(state: &State, new: &[Decision]) -> Vec<Decision> {
+    let Some(author) = new.first().map(|d| d.author.clone()) else { return Vec::new() };
+    let roles: Vec<&Role> = match &author {
+        Author::Agent { role, .. } => ROLES.iter().filter(|r| r.name == role).collect(),
+        _ => ROLES.iter().filter(|r| new.iter().any(|d| r.may(d.target.kind()))).collect(),
+    };
+    given_up(state, new, &author, |target| roles.iter().any(|r| r.may(target.kind())))
 }
 
 impl Compute {
     pub(super) fn ask_planner(&self, state: &State, job: &Job) -> Result<(), JobError> {
         let (planned, said) = self.planner_says(state, job, |say| plan_now(state, say));
         let mut decisions = planned.map_err(JobError::Failed)?;
-        decisions.extend(given_up(state, &decisions));
+        decisions.extend(given_up(state, &decisions, &Author::Planner, |_| true));
         job.cancel().check()?;
         job.events(vec![said, Event::Proposed { decisions }])
     }
@@ -147,6 +159,10 @@ impl Listener for ToHost<'_> {
 
     async fn event(&mut self, mut event: Event) {
         if let Event::Proposed { decisions } = &mut event {
+            // As it is now: while they spoke, the engineer may have decided.
+            let state = self.job.state_async().await;
+            let left = state.map(|state| given_up_by_agents(&state, decisions)).unwrap_or_default();
+            decisions.extend(left);
             for d in decisions.iter_mut().filter(|d| d.forecast.is_none()) {
                 d.forecast = self.forecaster.as_ref().map(|f| f.decision(d));
             }
@@ -163,7 +179,7 @@ impl Listener for ToHost<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::plan::{DecisionId, Status, Target};
+    use crate::plan::{DecisionId, Status};
     use crate::quant::Precision;
 
     #[test]
@@ -183,8 +199,41 @@ mod tests {
         ];
         let state = State { decisions, ..State::default() };
         let new = [decision(5, "again", Author::Planner, Status::Proposed)];
-        let back: Vec<(String, Action)> =
-            given_up(&state, &new).iter().map(|d| (d.target.name().to_owned(), d.action.clone())).collect();
+        let back: Vec<(String, Action)> = given_up(&state, &new, &Author::Planner, |_| true)
+            .iter()
+            .map(|d| (d.target.name().to_owned(), d.action.clone()))
+            .collect();
         assert_eq!(back, [("old".to_owned(), Action::Keep), ("theirs".to_owned(), Action::Keep)]);
+    }
+
+    #[test]
+    fn a_role_takes_back_what_it_may_decide_and_no_more() {
+        let by = |role: &str| Author::Agent { role: role.into(), model: "m".into() };
+        let decision = |id, target: Target, action, author| Decision {
+            id: DecisionId(id),
+            ..Decision::new(target, action, author)
+        };
+        let int8 = Action::Precision { precision: Precision::Int8 };
+        let cut = Action::Prune { ratio: 0.5, kept: Vec::new() };
+        let decisions = vec![
+            decision(0, Target::Layer("a".into()), int8.clone(), by("quantization")),
+            decision(1, Target::Layer("b".into()), int8.clone(), Author::Planner),
+            decision(2, Target::Group("g".into()), cut.clone(), by("pruning")),
+            decision(3, Target::Group("h".into()), cut.clone(), by("pruning")),
+        ];
+        let state = State { decisions, ..State::default() };
+        let back = |new: &[Decision]| -> Vec<(String, Author)> {
+            given_up_by_agents(&state, new).into_iter().map(|d| (d.target.name().to_owned(), d.author)).collect()
+        };
+        let quant = by("quantization");
+        assert_eq!(back(&[decision(0, Target::Layer("b".into()), int8, quant.clone())]), [("a".to_owned(), quant)]);
+        let pruning = by("pruning");
+        assert_eq!(
+            back(&[decision(0, Target::Group("g".into()), cut.clone(), pruning.clone())]),
+            [("h".to_owned(), pruning)]
+        );
+        let stand_in = decision(0, Target::Group("g".into()), cut, Author::Planner);
+        assert_eq!(back(&[stand_in]), [("h".to_owned(), Author::Planner)]);
+        assert_eq!(back(&[]), []);
     }
 }
