@@ -271,7 +271,9 @@ fn a_profile_is_of_the_length_that_is_asked_for() {
             .as_u64()
     };
     assert!(of("20") > of("10"));
-    for (more, words) in [(["--window", "25"], "24 tokens"), (["--decode", "5"], "no language model")] {
+    for (more, words) in
+        [(["--window", "25"], "24 tokens"), (["--window", "2"], "3 at least"), (["--decode", "5"], "no language model")]
+    {
         let (code, _, said) = rig.paring(&[&["profile", &fixture("modernbert"), "--runs", "2"], &more[..]].concat());
         assert!(code == Some(1) && said.contains(words) && !said.contains("panicked"), "{said}");
     }

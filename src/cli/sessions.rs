@@ -6,7 +6,7 @@ use crate::files;
 use crate::headless::out::{self, say, tell};
 use crate::headless::{Exit, print_json, runtime};
 use crate::host::client::{Client, Messages};
-use crate::host::{OpenSpec, lifecycle};
+use crate::host::{Exported, OpenSpec, lifecycle};
 use crate::model::formats::format as export_format;
 use crate::session::{Command, Event, HostMsg, Journal, Place, State, describe};
 use anyhow::{Context, bail};
@@ -258,11 +258,16 @@ pub fn export(name: &str, out: Option<&Path>, format: &str, json: bool) -> anyho
     })
 }
 
-fn said((path, format, hash): (String, String, String), json: bool) -> anyhow::Result<Exit> {
+fn said(e: Exported, json: bool) -> anyhow::Result<Exit> {
+    out::notes(&e.notes);
     if json {
-        say!("{}", serde_json::json!({ "path": path, "format": format, "hash": hash }))?;
+        let Exported { path, format, hash, bytes, notes } = e;
+        say!(
+            "{}",
+            serde_json::json!({ "path": path, "format": format, "hash": hash, "bytes": bytes, "notes": notes })
+        )?;
     } else {
-        say!("{path}")?;
+        say!("{}", e.path)?;
     }
     Ok(Exit::Done)
 }
@@ -273,12 +278,14 @@ pub(crate) async fn export_over(
     messages: &mut Messages,
     path: String,
     format: String,
-) -> anyhow::Result<(String, String, String)> {
+) -> anyhow::Result<Exported> {
     client.command(Command::Export { path, format }).await?;
     while let Some(message) = messages.recv().await {
         if let HostMsg::Event { record } = message {
             match record.event {
-                Event::Exported { path, format, hash } => return Ok((path, format, hash)),
+                Event::Exported { path, format, hash, bytes, notes } => {
+                    return Ok(Exported { path, format, hash, bytes, notes });
+                }
                 Event::Failed { message, .. } => bail!(message),
                 Event::Cancelled { .. } => return Err(crate::headless::Cancelled.into()),
                 _ => {}

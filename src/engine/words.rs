@@ -1,4 +1,4 @@
-//! Words for every room that speaks to people: what follows a number, what a panic or the tensor library said.
+//! Words for every room that speaks to people: what follows a number, bytes, what a panic or the tensor library said.
 
 use std::any::Any;
 use std::cell::Cell;
@@ -12,6 +12,17 @@ pub fn counted<N: Display + PartialEq + From<u8>>(n: N, one: &str) -> String {
 /// As [`counted`], for nouns and phrases whose plural is not an `s` more: `1 entry is`, `2 entries are`.
 pub fn counted_as<N: Display + PartialEq + From<u8>>(n: N, one: &str, many: &str) -> String {
     if n == N::from(1) { format!("1 {one}") } else { format!("{n} {many}") }
+}
+
+/// Bytes: `512 B`, `28.4 MB` (10^6).
+pub fn bytes(v: u64) -> String {
+    let v = v as f64;
+    match v {
+        v if v < 999.5 => format!("{v:.0} B"),
+        v if v < 999_500.0 => format!("{:.1} kB", v / 1e3),
+        v if v < 999_500_000.0 => format!("{:.1} MB", v / 1e6),
+        v => format!("{:.2} GB", v / 1e9),
+    }
 }
 
 /// What a panic said, where it said it in words.

@@ -7,6 +7,7 @@ use crate::files;
 use crate::model::export::Manifest;
 use crate::model::formats::{self, Written};
 use crate::quant::Calibration;
+use crate::words;
 use anyhow::Result;
 use serde_json::json;
 use std::path::Path;
@@ -27,6 +28,7 @@ pub fn run(args: &Convert, how: Calibration) -> Result<Exit> {
         setup::keep("importances are", imatrix, &args.out)?;
     }
     let mut model = setup::model(&args.model, &args.on, args.precision.as_deref())?;
+    let was: u64 = model.params.iter().map(|(_, p)| p.stored_bytes()).sum();
     let (rounded, imatrix) = setup::rounded(&mut model, args.imatrix.as_deref())?;
     let ranges = setup::calibrate(&mut model, (&args.model, &args.model), args.calib.as_deref(), how)?;
     out::notes(model.info.notes.iter().chain(&rounded).chain(&ranges));
@@ -34,11 +36,16 @@ pub fn run(args: &Convert, how: Calibration) -> Result<Exit> {
     let manifest = Manifest { recipe, original: Some(model.info.hash.clone()), ..Manifest::default() };
     let written = formats::write(&args.out, &model, &manifest, format)?;
     model.params.unchanged()?;
-    let same = written.command.as_ref().map(|c| format!("llama.cpp's own tool makes the same by: {c}"));
-    out::notes(written.notes.iter().chain(&same));
+    let bytes = written.bytes(&args.out);
+    // Who converts to make a file smaller is told where it is not.
+    let grown = (bytes > was + was / 50).then(|| {
+        let [now, was] = [bytes, was].map(words::bytes);
+        format!("the file has {now}, and the weights of the original {was}")
+    });
+    let Written { hash, notes, command } = written.clone();
+    out::notes(written.words().iter().chain(&grown));
     if args.json {
-        let Written { hash, notes, command } = written;
-        let said = json!({ "path": args.out, "format": format, "hash": hash, "notes": notes, "llama_quantize": command, "imatrix": imatrix });
+        let said = json!({ "path": args.out, "format": format, "hash": hash, "bytes": bytes, "notes": notes, "llama_quantize": command, "imatrix": imatrix });
         print_json(&said)?;
     } else {
         say!("{}", args.out.display())?;

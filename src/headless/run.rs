@@ -299,7 +299,9 @@ impl Driver {
         // Comments on the verdict may still be coming.
         self.when_free(Command::Export { path, format: String::new() }).await?;
         loop {
-            if let Some(Event::Exported { path, hash, .. }) = self.message().await? {
+            if let Some(Event::Exported { path, hash, notes, .. }) = self.message().await? {
+                self.line.clear();
+                out::notes(&notes);
                 return Ok((path, hash));
             }
         }

@@ -125,7 +125,13 @@ impl Engine for Fake {
     }
 
     fn export(&self, _: &State, round: u32, path: &str, format: &str, _: &Job) -> Result<Exported, JobError> {
-        Ok(Exported { path: format!("{path}{round}"), format: format.to_owned(), hash: "h".to_owned() })
+        Ok(Exported {
+            path: format!("{path}{round}"),
+            format: format.to_owned(),
+            hash: "h".to_owned(),
+            bytes: 0,
+            notes: Vec::new(),
+        })
     }
 
     fn work(&self) -> Result<&dyn Work, JobError> {

@@ -1,6 +1,6 @@
 //! What each job does, step by step, on its own thread. Every result is a durable event before the next step begins.
 
-use super::engine::{Engine, Job, JobError, Llm, Work};
+use super::engine::{Engine, Exported, Job, JobError, Llm, Work};
 use crate::plan::{Action, Decision, Target, plan_key};
 use crate::session::{Event, Phase, Proposer};
 
@@ -72,7 +72,8 @@ pub fn usual_proposer(llm: &Llm) -> Proposer {
 pub fn run(kind: JobKind, engine: &dyn Engine, llm: &Llm, job: &Job) -> Result<(), JobError> {
     if let JobKind::Export { round, path, format } = kind {
         let done = engine.export(&*job.state()?, round, &path, &format, job)?;
-        return job.event(Event::Exported { path: done.path, format: done.format, hash: done.hash });
+        let Exported { path, format, hash, bytes, notes } = done;
+        return job.event(Event::Exported { path, format, hash, bytes, notes });
     }
     let engine = engine.work()?;
     match kind {

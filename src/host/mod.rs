@@ -22,6 +22,7 @@ pub mod spec;
 mod wire;
 
 pub use self::core::Auto;
+pub use engine::Exported;
 pub use spec::OpenSpec;
 
 use self::core::Core;

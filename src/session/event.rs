@@ -301,6 +301,12 @@ pub enum Event {
         path: String,
         format: String,
         hash: String,
+        /// Bytes of the file; 0 of a folder, and in older journals.
+        #[serde(default)]
+        bytes: u64,
+        /// What is otherwise in it than was decided, and how the same is made elsewhere.
+        #[serde(default, skip_serializing_if = "Vec::is_empty")]
+        notes: Vec<String>,
     },
     /// Long work that ended badly, in words, with a hint.
     Failed {

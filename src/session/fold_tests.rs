@@ -238,7 +238,13 @@ fn an_aborted_run_leaves_approved_decisions_approved() {
 
 #[test]
 fn a_failure_is_news_until_anything_else_happens() {
-    let exported = Event::Exported { path: "m".to_owned(), format: "onnx".to_owned(), hash: "0".to_owned() };
+    let exported = Event::Exported {
+        path: "m".to_owned(),
+        format: "onnx".to_owned(),
+        hash: "0".to_owned(),
+        bytes: 0,
+        notes: Vec::new(),
+    };
     let noted = Event::Noted { round: 1, text: "again".to_owned() };
     for next in [exported, noted, Event::Approved { ids: ids(&[0]) }, Event::Proposed { decisions: Vec::new() }] {
         let mut s = Session::new();

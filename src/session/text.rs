@@ -4,7 +4,7 @@ use super::{Evaluation, Event, PassedOver, Phase, State};
 use crate::plan::{Action, Author, DecisionId, Limit, plan_key};
 use crate::profile::Workload;
 use crate::task::Estimate;
-use crate::words::counted;
+use crate::words::{self, counted};
 
 /// One line about `event`, read against the state before it; `None` for events that a timeline need not show.
 pub fn describe(before: &State, event: &Event) -> Option<String> {
@@ -143,7 +143,11 @@ pub fn describe(before: &State, event: &Event) -> Option<String> {
         }
         Event::RoundAccepted { round } => format!("accepted round {round}"),
         Event::RolledBack { round, reason } => format!("rolled back round {round}{}", because(reason)),
-        Event::Exported { path, format, .. } => format!("exported {format} to {path}"),
+        Event::Exported { path, format, bytes, notes, .. } => {
+            let size = if *bytes > 0 { format!(", {}", words::bytes(*bytes)) } else { String::new() };
+            let notes: String = notes.iter().map(|n| format!("; {n}")).collect();
+            format!("exported {format} to {path}{size}{notes}")
+        }
         Event::Failed { what, message } => format!("{what} failed: {message}"),
         Event::Cancelled { what } => format!("{what} cancelled"),
     })

@@ -297,7 +297,15 @@ impl App {
                 }
             }
             Event::Said { utterance } => self.said(utterance),
-            Event::Exported { path, format, .. } => self.say(Level::Good, format!("exported {format} to {path}")),
+            Event::Exported { path, format, bytes, notes, .. } => {
+                let size = if *bytes > 0 { format!(", {}", crate::words::bytes(*bytes)) } else { String::new() };
+                let (level, more) = match &notes[..] {
+                    [] => (Level::Good, String::new()),
+                    [one] => (Level::Warn, format!("; {one}")),
+                    [first, rest @ ..] => (Level::Warn, format!("; {first}; {} more in `paring log`", rest.len())),
+                };
+                self.say(level, format!("exported {format} to {path}{size}{more}"));
+            }
             Event::Failed { what, message } => {
                 self.running = false;
                 self.say(Level::Bad, format!("{what} failed: {message}"));

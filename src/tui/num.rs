@@ -1,6 +1,7 @@
 //! Figures as short text: never wider than asked, the unit in the heading, `—` for what is not known.
 
 use crate::task::Metric;
+pub use crate::words::bytes;
 
 /// Milliseconds for a narrow column.
 pub fn ms(v: f64) -> String {
@@ -35,17 +36,6 @@ pub fn count(v: u64) -> String {
         v if v < 999_950_000.0 => format!("{:.1}M", v / 1e6),
         v if v < 999_950_000_000.0 => format!("{:.1}G", v / 1e9),
         v => format!("{:.1e}", v),
-    }
-}
-
-/// Bytes: `512 B`, `28.4 MB` (10^6).
-pub fn bytes(v: u64) -> String {
-    let v = v as f64;
-    match v {
-        v if v < 999.5 => format!("{v:.0} B"),
-        v if v < 999_500.0 => format!("{:.1} kB", v / 1e3),
-        v if v < 999_500_000.0 => format!("{:.1} MB", v / 1e6),
-        v => format!("{:.2} GB", v / 1e9),
     }
 }
 

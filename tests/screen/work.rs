@@ -113,7 +113,13 @@ fn a_failure_goes_when_something_else_happens() {
     let mut a = app(fixture::verdict().state, (120, 40));
     event(&mut a, Event::Failed { what: "export".into(), message: "disk full; hint: free some space".into() });
     assert!(text(&drawn(&mut a)).contains("▲ failed: export: disk full"));
-    let exported = Event::Exported { path: "/x/m.onnx".into(), format: "onnx".into(), hash: "0".into() };
+    let exported = Event::Exported {
+        path: "/x/m.onnx".into(),
+        format: "onnx".into(),
+        hash: "0".into(),
+        bytes: 0,
+        notes: Vec::new(),
+    };
     event(&mut a, exported);
     let screen = text(&drawn(&mut a));
     assert!(!screen.contains("disk full") && screen.contains("exported onnx to /x/m.onnx"), "{screen}");

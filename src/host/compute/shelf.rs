@@ -126,9 +126,11 @@ impl Shelf {
         let metric = self.card.metric();
         let [figures, decisions] = [figures, json!(recipe)].map(|said| as_filed(&metric, said));
         let manifest = Manifest { figures, decisions, ..self.manifest(&actions, used, steps) };
-        let hash = formats::write(&path, &model, &manifest, format).map_err(JobError::of)?.hash;
+        let written = formats::write(&path, &model, &manifest, format).map_err(JobError::of)?;
         model.params.still(&model.info.hash).map_err(JobError::of)?;
-        Ok(Exported { path: path.display().to_string(), format: format.to_owned(), hash })
+        let (bytes, hash) = (written.bytes(&path), written.hash.clone());
+        let notes = written.words();
+        Ok(Exported { path: path.display().to_string(), format: format.to_owned(), hash, bytes, notes })
     }
 
     /// Where an export goes: as named, into a named folder, or under the model's name where the host was started.

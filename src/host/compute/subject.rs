@@ -201,7 +201,10 @@ pub fn tell(model: &mut Model, tokens: usize) {
 /// More than the model was made for, in words.
 pub fn longest(asked: Option<usize>, context: Option<usize>) -> Result<usize, String> {
     match (asked, context) {
-        (Some(0), _) => Err("--window 0 leaves nothing of a text; hint: a larger one".to_owned()),
+        // One that begins a text, and one that ends it.
+        (Some(asked @ 0..=2), _) => {
+            Err(format!("--window {asked} leaves nothing of a text between its first and last token; hint: 3 at least"))
+        }
         (Some(asked), Some(most)) if asked > most => Err(format!(
             "--window {asked} is more than the {most} tokens that the model was made for; hint: a smaller one"
         )),

@@ -312,21 +312,28 @@ fn forecast(c: &Canvas<'_>, block: bool, width: u16, room: usize, lines: &mut Ve
     let other = 1 + usize::from(app.state.profile_of(0).is_some());
     let metric = app.state.metric();
     for g in fitting(&app.state.budget, &metric, room.saturating_sub(other)) {
+        // What is in doubt stands where there is room for all of it.
+        let doubted = |value: String, doubt: String| match format!("{value} {doubt}") {
+            both if wide && crate::config::text::width(&both) < w1 => both,
+            _ => value,
+        };
         let mine = own.map(|o| match g.name {
             "latency" => {
                 let e = o.d_latency_ms;
-                let spread = if wide { format!(" ±{}", ms((e.high - e.low).abs() / 2.0)) } else { String::new() };
-                format!("~{} ms{spread}", signed(e.value, 2))
+                let spread = format!("±{}", ms((e.high - e.low).abs() / 2.0));
+                doubted(format!("~{} ms", signed(e.value, 2)), spread)
             }
             "memory" => format!("{} MB", signed(o.d_bytes as f64 / 1e6, 2)),
             "MACs" => format!("{} M", signed(o.d_macs as f64 / 1e6, 1)),
             "params" => format!("{} k", signed(o.d_params as f64 / 1e3, 1)),
             _ => {
                 let e = o.d_quality;
-                let ends = if wide { format!(" {}", range(&metric, (e.low, e.high), ",")) } else { String::new() };
                 match e.value == 0.0 && o.unmeasured > 0 {
                     true => "unmeasured".to_owned(),
-                    false => format!("~{}{ends}", signed(metric.shown(e.value), metric.digits)),
+                    false => doubted(
+                        format!("~{}", signed(metric.shown(e.value), metric.digits)),
+                        range(&metric, (e.low, e.high), ","),
+                    ),
                 }
             }
         });

@@ -16,7 +16,7 @@ use super::origin::Said;
 use super::{Dtype, ImatrixMark, Model, ModelError, Result, printable, written};
 use crate::graph::rotary::Pairs;
 use crate::graph::{Graph, Op};
-use crate::words::counted;
+use crate::words::{self, counted};
 use indexmap::IndexMap;
 use layers::{Shape, layer_of};
 use std::collections::{BTreeMap, HashMap, HashSet};
@@ -45,6 +45,19 @@ pub struct Written {
     pub notes: Vec<String>,
     /// What makes the same of the original with llama.cpp's own tool, where that can be said.
     pub command: Option<String>,
+}
+
+impl Written {
+    /// The notes, and after them how the same is made with llama.cpp's own tool.
+    pub fn words(self) -> Vec<String> {
+        let same = self.command.map(|c| format!("llama.cpp's own tool makes the same by: {c}"));
+        self.notes.into_iter().chain(same).collect()
+    }
+
+    /// Bytes of what was written at `path`; 0 of a folder.
+    pub fn bytes(&self, path: &Path) -> u64 {
+        std::fs::metadata(path).map_or(0, |m| if m.is_file() { m.len() } else { 0 })
+    }
 }
 
 /// Writes `model` as a GGUF file that llama.cpp loads.
@@ -279,22 +292,30 @@ fn notes(model: &Model, shape: &Shape, was: &str, arch: &str, tensors: &[Tensor<
         let list: Vec<String> = gone.iter().map(usize::to_string).collect();
         out.push(format!("layers {} are gone, and those after them are numbered anew", list.join(", ")));
     }
-    let mut changes: BTreeMap<Change, usize> = BTreeMap::new();
-    tensors.iter().filter_map(|t| t.change).for_each(|c| *changes.entry(c).or_default() += 1);
-    for (change, n) in changes {
+    let mut changes: BTreeMap<Change, (usize, [u64; 2])> = BTreeMap::new();
+    for (change, tensor) in tensors.iter().filter_map(|t| Some((t.change?, t))) {
+        let (n, bytes) = changes.entry(change).or_default();
+        *n += 1;
+        bytes.iter_mut().zip(tensor.sizes()).for_each(|(all, more)| *all += more);
+    }
+    for (change, (n, [decided, written])) in changes {
         let n = counted(n, "tensor");
+        let [decided, written] = [decided, written].map(words::bytes);
         out.push(match change {
             Change::Scales(block) => {
                 format!("{n}: the same codes as {block}, whose scales have 16 bits (values differ by 0.05 % at most)")
             }
-            Change::Halves(word) => format!("{n} in {word}: GGUF has no such format for them, F16 is written"),
+            Change::Halves(word) => format!(
+                "{n} in {word}: GGUF has no such format for them, or none for rows that are no whole blocks; F16 is written, \
+                 {written} instead of the {decided} that were decided"
+            ),
         });
     }
     let wide: u64 =
         (tensors.iter()).filter(|t| t.is_matrix() && t.kind == Kind::Float(Dtype::F32)).map(|t| t.numel() as u64).sum();
     if wide > 0 && tensors.iter().any(|t| matches!(t.kind, Kind::Block(_))) {
-        let millions = wide as f64 / 1e6;
-        out.push(format!("{millions:.1} million weights for which no precision was decided are exact in F32"));
+        let all = words::bytes(4 * wide);
+        out.push(format!("{wide} weights for which no precision was decided are exact in F32: {all}"));
     }
     let static_ranges = model.precision.inputs.len();
     if static_ranges > 0 {

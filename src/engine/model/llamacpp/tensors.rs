@@ -145,6 +145,17 @@ impl<'a> Tensor<'a> {
         self.param.numel() + self.stack.iter().flatten().map(Tensor::numel).sum::<usize>()
     }
 
+    /// Bytes as it was decided, and as it is written.
+    pub fn sizes(&self) -> [u64; 2] {
+        let cols = self.param.shape().last().copied().unwrap_or(0);
+        let decided = match self.format {
+            WeightFormat::F32 => self.param.stored_bytes(),
+            format => format.bytes(self.param.numel() / cols.max(1), cols),
+        };
+        let all = 1 + self.stack.as_ref().map_or(0, Vec::len) as u64;
+        [decided * all, self.kind.bytes(self.numel()) as u64]
+    }
+
     pub fn is_matrix(&self) -> bool {
         self.param.shape().len() > 1
     }

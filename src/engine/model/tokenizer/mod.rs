@@ -105,8 +105,8 @@ impl Tokenizer {
     fn hub(text: &[u8], path: &Path, begin: Option<u32>, ends: Vec<u32>) -> Result<Tokenizer> {
         let refused = |why: &str| ModelError::Config { path: path.to_owned(), why: printable(why) };
         let failed = |e: tokenizers::Error| refused(&e.to_string());
-        let made = unwound(|| tokenizers::Tokenizer::from_bytes(text)).map_err(|why| refused(&why))?;
-        let mut hub = made.map_err(failed)?;
+        let made = unwound(|| tokenizers::Tokenizer::from_bytes(text));
+        let mut hub = made.map_err(|why| refused(&merge_without_words(text).unwrap_or(why)))?.map_err(failed)?;
         // What a file keeps of how it was last used would cut text short without a word.
         hub.with_truncation(None).map_err(failed)?;
         hub.with_padding(None);
@@ -302,9 +302,45 @@ impl Vocabulary<'_> {
     }
 }
 
+/// Which merge of a `tokenizer.json` is of pieces that its vocabulary is without, or that are no continuations: what the library panics at.
+fn merge_without_words(text: &[u8]) -> Option<String> {
+    let json: serde_json::Value = serde_json::from_slice(text).ok()?;
+    let (vocabulary, merges) = (json["model"]["vocab"].as_object()?, json["model"]["merges"].as_array()?);
+    let prefix = json["model"]["continuing_subword_prefix"].as_str().unwrap_or_default();
+    merges.iter().find_map(|merge| {
+        let (a, b) = match merge.as_str() {
+            Some(both) => both.split_once(' ')?,
+            None => (merge[0].as_str()?, merge[1].as_str()?),
+        };
+        match [a, b].into_iter().find(|piece| !vocabulary.contains_key(*piece)) {
+            Some(missing) => Some(format!("its merge `{a} {b}` is of `{missing}`, which its vocabulary is without")),
+            None if !b.is_char_boundary(prefix.len()) => {
+                Some(format!("its merge `{a} {b}` continues with `{b}`, which does not begin with `{prefix}`"))
+            }
+            None => None,
+        }
+    })
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn merges_that_cannot_be_are_named() {
+        let of = |merge: &str, prefix: &str| {
+            let model = serde_json::json!({ "type": "BPE", "vocab": { "a": 0, "b": 1, "##c": 2, "ac": 3 }, "merges": [merge],
+                "continuing_subword_prefix": prefix, "unk_token": null, "end_of_word_suffix": null });
+            let json = serde_json::json!({ "version": "1.0", "truncation": null, "padding": null, "added_tokens": [],
+                "normalizer": null, "pre_tokenizer": null, "post_processor": null, "decoder": null, "model": model });
+            let made = Tokenizer::hub(json.to_string().as_bytes(), Path::new("tokenizer.json"), None, Vec::new());
+            made.map(|_| ()).map_err(|e| e.to_string())
+        };
+        assert_eq!(of("a ##c", "##"), Ok(()));
+        let error = of("a b", "##").unwrap_err();
+        assert!(error.contains("its merge `a b` continues with `b`, which does not begin with `##`"), "{error}");
+        assert!(of("a x", "").unwrap_err().contains("x"));
+    }
 
     /// `bytes` with one run of bytes in another's place.
     fn replaced(bytes: &[u8], old: &[u8], new: &[u8]) -> Vec<u8> {
