@@ -430,6 +430,10 @@ fn cut(model: &Model, groups_to: &[(&str, usize)]) -> Model {
     prune::apply(model, &groups, &actions.collect::<Vec<_>>()).unwrap()
 }
 
+fn kilobytes(n: usize) -> String {
+    format!("{:.1} kB", n as f64 / 1e3)
+}
+
 #[test]
 fn cut_models_become_gguf_with_their_new_shapes() {
     let dir = tempfile::tempdir().unwrap();
@@ -465,6 +469,14 @@ fn cut_models_become_gguf_with_their_new_shapes() {
     }
     let bytes = std::fs::read(&out).unwrap();
     let has = |text: &[u8]| bytes.windows(text.len()).any(|w| w == text);
+    // Rows that are no whole blocks: what they take instead is said.
+    let mut odd = cut(&whole, &[("blk.0.ffn_gate", 20), ("blk.1.ffn_gate", 20)]);
+    odd.precision.set("blk.1.ffn_down", Precision::Int8);
+    let rows = odd.params.get("blk.1.ffn_down.weight").unwrap().shape()[0];
+    let (_, notes) = of(&odd);
+    let told =
+        format!("F16 is written, {} instead of the {} that were decided", kilobytes(rows * 40), kilobytes(rows * 24));
+    assert!(notes.iter().any(|n| n.starts_with("1 tensor in int8") && n.ends_with(&told)), "{told}: {notes:?}");
     assert!(has(b"deci.feed_forward_length") && !has(b"llama.block_count"));
 }
 

@@ -98,6 +98,7 @@ fn it_is_read_and_exports_the_same_bytes() {
     let bytes = std::fs::read(&out).expect("written");
     let said: Value = serde_json::from_str(&said).expect("JSON");
     assert_eq!(said["hash"], blake3::hash(&bytes).to_hex().as_str());
+    assert_eq!((&said["bytes"], &said["notes"]), (&bytes.len().into(), &Value::Array(Vec::new())));
     assert_eq!(blake3::hash(&as_written_then(&bytes)).to_hex().as_str(), note("BLAKE3"), "exported then");
     let state = State::fold(&Journal::read(&place.dir).expect("readable"));
     assert_eq!(Some(model_of(&out)), state.rounds[1].model_hash, "the round that was accepted");

@@ -123,6 +123,15 @@ fn a_failure_goes_when_something_else_happens() {
     event(&mut a, exported);
     let screen = text(&drawn(&mut a));
     assert!(!screen.contains("disk full") && screen.contains("exported onnx to /x/m.onnx"), "{screen}");
+    let notes = vec!["2 tensors in fp8: F16 is written".to_owned(), "layers 3 are gone".to_owned()];
+    let exported =
+        Event::Exported { path: "/x/m.gguf".into(), format: "gguf".into(), hash: "0".into(), bytes: 2_500_000, notes };
+    event(&mut a, exported);
+    let line = status(&mut a);
+    assert!(
+        line.contains("exported gguf to /x/m.gguf, 2.5 MB; 2 tensors in fp8: F16 is written; 1 more in `paring log`"),
+        "{line}"
+    );
 }
 
 #[test]
