@@ -430,8 +430,8 @@ fn cut(model: &Model, groups_to: &[(&str, usize)]) -> Model {
     prune::apply(model, &groups, &actions.collect::<Vec<_>>()).unwrap()
 }
 
-fn kilobytes(n: usize) -> String {
-    format!("{:.1} kB", n as f64 / 1e3)
+fn size(n: usize) -> String {
+    if n < 1000 { format!("{n} B") } else { format!("{:.1} kB", n as f64 / 1e3) }
 }
 
 #[test]
@@ -474,8 +474,7 @@ fn cut_models_become_gguf_with_their_new_shapes() {
     odd.precision.set("blk.1.ffn_down", Precision::Int8);
     let rows = odd.params.get("blk.1.ffn_down.weight").unwrap().shape()[0];
     let (_, notes) = of(&odd);
-    let told =
-        format!("F16 is written, {} instead of the {} that were decided", kilobytes(rows * 40), kilobytes(rows * 24));
+    let told = format!("F16 is written, {} instead of the {} that were decided", size(rows * 40), size(rows * 24));
     assert!(notes.iter().any(|n| n.starts_with("1 tensor in int8") && n.ends_with(&told)), "{told}: {notes:?}");
     assert!(has(b"deci.feed_forward_length") && !has(b"llama.block_count"));
 }
