@@ -109,7 +109,6 @@ fn whole(mut measured: Profile, graph: &Graph, twins: &[(usize, usize)]) -> Resu
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::graph::Macs;
     use crate::model::families::{CifarResnetSpec, FamilySpec};
     use crate::model::random;
     use crate::profile::{Ceilings, Watch};
@@ -128,10 +127,11 @@ mod tests {
         let some = sampled(&model, &options(), &cancel, &mut |_| {}).unwrap();
         // Of four blocks, the first of a stage may change its width, and the others are alike.
         assert_eq!(some.sampled, Some(Sampled { blocks: 12, measured: 5 }));
-        let told = |p: &Profile| -> Vec<(String, Vec<String>, Option<String>, u64, u64, Macs, Vec<usize>)> {
+        // All that is not measured.
+        let told = |p: &Profile| -> Vec<LayerRow> {
             let one = |r: &LayerRow| {
                 let LayerRow { name, fused, block, weight_bytes, params, macs, out_shape, .. } = r.clone();
-                (name, fused, block, weight_bytes, params, macs, out_shape)
+                LayerRow { name, fused, block, weight_bytes, params, macs, out_shape, ..LayerRow::default() }
             };
             p.rows.iter().map(one).collect()
         };
