@@ -439,7 +439,8 @@ pub struct Profile {
     /// With --decode: what keys and values are kept in: f32, f16 or int8.
     #[arg(long, value_name = "FORMAT", default_value = "f16", requires = "decode")]
     pub kv: String,
-    /// Measure one block of each kind and take those that are like it to be as fast: for models too large, or too slow, to run whole.
+    /// Measure blocks of 512 MiB of weights, one of each kind at least, and take those that are like them to be as fast: for models too large,
+    /// or too slow, to run whole.
     #[arg(long)]
     pub sample: bool,
     /// What MACs count: conv_linear, attention or norms.

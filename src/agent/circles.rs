@@ -2,19 +2,16 @@
 //!
 //! Not here: what follows (`answer`).
 
-/// Characters that are looked at, and so many repetitions of whatever they hold mean a circle: no table, list or drawing of a proposal
-/// says the very same so often without a change.
-const WINDOWS: [usize; 2] = [2048, 8192];
-const TIMES: usize = 8;
-
-/// Characters between two looks.
-const EVERY: usize = 512;
+/// Characters that are looked at, and how many repetitions of whatever they hold mean a circle: no table, list or drawing of a proposal
+/// says the very same so often without a change, and nobody says a whole page four times.
+const WINDOWS: [(usize, usize); 4] = [(2048, 8), (8192, 8), (32_768, 4), (131_072, 4)];
 
 /// The end of an answer.
 #[derive(Debug, Default)]
 pub struct Circles {
     tail: Vec<char>,
-    fresh: usize,
+    /// Characters since a window was looked at.
+    fresh: [usize; WINDOWS.len()],
 }
 
 impl Circles {
@@ -22,18 +19,20 @@ impl Circles {
     pub fn push(&mut self, said: &str) -> bool {
         let before = self.tail.len();
         self.tail.extend(said.chars());
-        self.fresh += self.tail.len() - before;
-        if self.fresh < EVERY {
-            return false;
-        }
-        self.fresh = 0;
-        let most = WINDOWS[1];
+        let more = self.tail.len() - before;
+        let most = WINDOWS[WINDOWS.len() - 1].0;
         if self.tail.len() > 2 * most {
             self.tail.drain(..self.tail.len() - most);
         }
-        WINDOWS.iter().any(|n| {
+        WINDOWS.iter().zip(&mut self.fresh).any(|((n, times), fresh)| {
+            *fresh += more;
+            // Each character is looked at a few times in all.
+            if *fresh < n / 4 {
+                return false;
+            }
+            *fresh = 0;
             let last = self.tail.len().checked_sub(*n).map(|from| &self.tail[from..]);
-            last.is_some_and(|last| period(last) <= n / TIMES)
+            last.is_some_and(|last| period(last) <= n / times)
         })
     }
 }
@@ -69,11 +68,19 @@ mod tests {
     fn what_repeats_is_found_soon_and_what_only_resembles_is_not() {
         let sentence = "The model is expensive and insensitive, so that it can be pruned. ";
         let at = found(&format!("First, I look at the table.\n{}", sentence.repeat(400))).unwrap();
-        assert!(at <= 2048 + 2 * EVERY, "{at}");
+        assert!(at <= 2048 + 1024, "{at}");
         // A whole proposal again and again.
         let list: String = (0..12).map(|i| format!("{{\"target\": \"layer{i}.conv1\", \"ratio\": 0.25}},\n")).collect();
         assert!(list.len() > 300 && found(&list.repeat(60)).is_some());
         assert!(found(&"\n".repeat(4000)).is_some());
+        // Pages of tens of thousands of characters.
+        let page: String =
+            (0..500).map(|i| format!("{{\"target\": \"blocks.{i}.mlp\", \"ratio\": 0.25}},\n")).collect();
+        assert!(
+            page.len() > 20_000
+                && found(&page.repeat(9)).is_some_and(|at| at < 200_000)
+                && found(&page.repeat(3)).is_none()
+        );
         // A long proposal says nearly the same of every layer.
         let long: String =
             (0..2000).map(|i| format!("{{\"target\": \"blocks.{i}.mlp\", \"ratio\": 0.25}},\n")).collect();

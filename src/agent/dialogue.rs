@@ -274,7 +274,8 @@ impl Dialogue {
         let Some(card) = &self.input.state.card else { return broken("no session is open".into()) };
         let AgentInput { state, refused, .. } = &self.input;
         let space = SearchSpace { graph: &card.graph, groups: &card.groups, constraints: &state.constraints, refused };
-        match proposal::find(&turn.text, &turn.reasoning) {
+        let again = || proposal::find_whole(&turn.text).filter(|_| cut == Some(Cut::Circles));
+        match proposal::find(&turn.text, &turn.reasoning).or_else(|e| again().ok_or(e)) {
             Ok(object) => validate(&object, turn.role, space),
             Err(e) => broken(match cut {
                 Some(cut) => format!("{e} (the reply {}: be briefer)", cut.words()),

@@ -30,6 +30,13 @@ pub fn find(text: &str, reasoning: &str) -> Result<Map<String, Value>, ProposalE
     }
 }
 
+/// The last proposal before the one that `text` breaks off in: of a model that says the same again and again, a whole one.
+pub fn find_whole(text: &str) -> Option<Map<String, Value>> {
+    let bare = text.rfind("\"decisions\"").and_then(|at| text[..at].rfind('{'));
+    let broken = text.rfind("```").max(bare)?;
+    find_in(&text[..broken]).ok()
+}
+
 fn find_in(text: &str) -> Result<Map<String, Value>, ProposalError> {
     let candidate = last_fenced(text).or_else(|| last_bare(text)).ok_or(ProposalError::Missing)?;
     if candidate.len() > MAX_JSON {

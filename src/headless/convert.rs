@@ -28,22 +28,27 @@ pub fn run(args: &Convert, how: Calibration) -> Result<Exit> {
         setup::keep("importances are", imatrix, &args.out)?;
     }
     let mut model = setup::model(&args.model, &args.on, args.precision.as_deref())?;
-    let was: u64 = model.params.iter().map(|(_, p)| p.stored_bytes()).sum();
+    let file = std::fs::metadata(&args.model).ok().filter(std::fs::Metadata::is_file).map(|m| m.len());
+    let was = file.unwrap_or_else(|| model.params.iter().map(|(_, p)| p.stored_bytes()).sum());
     let (rounded, imatrix) = setup::rounded(&mut model, args.imatrix.as_deref())?;
     let ranges = setup::calibrate(&mut model, (&args.model, &args.model), args.calib.as_deref(), how)?;
-    out::notes(model.info.notes.iter().chain(&rounded).chain(&ranges));
+    let read: Vec<String> = model.info.notes.iter().chain(&rounded).chain(&ranges).cloned().collect();
+    out::notes(&read);
     let recipe = imatrix.as_ref().map_or(serde_json::Value::Null, |mark| json!({ "imatrix": mark }));
     let manifest = Manifest { recipe, original: Some(model.info.hash.clone()), ..Manifest::default() };
     let written = formats::write(&args.out, &model, &manifest, format)?;
     model.params.unchanged()?;
     let bytes = written.bytes(&args.out);
+    let mut all = written;
     // Who converts to make a file smaller is told where it is not.
-    let grown = (bytes > was + was / 50).then(|| {
+    all.notes.extend((bytes > was + was / 50).then(|| {
+        let grown = 100.0 * (bytes as f64 / was.max(1) as f64 - 1.0);
         let [now, was] = [bytes, was].map(words::bytes);
-        format!("the file has {now}, and the weights of the original {was}")
-    });
-    let Written { hash, notes, command } = written.clone();
-    out::notes(written.words().iter().chain(&grown));
+        format!("{now} were written, {grown:.0} % more than the original's {was}")
+    }));
+    let Written { hash, notes, command } = all.clone();
+    out::notes(&all.words());
+    let notes: Vec<String> = read.into_iter().chain(notes).collect();
     if args.json {
         let said = json!({ "path": args.out, "format": format, "hash": hash, "bytes": bytes, "notes": notes, "llama_quantize": command, "imatrix": imatrix });
         print_json(&said)?;

@@ -6,7 +6,9 @@ use crate::args::Profile as Args;
 use crate::data::Counted;
 use crate::graph::MacConvention;
 use crate::host::compute::{bind, classifies_text, longest, takes_text, tell, usual_batch};
-use crate::profile::{self as profiling, LayerRow, Profile, ProfileError, ProfileOptions, ProfileUpdate, Workload};
+use crate::profile::{
+    self as profiling, Doubt, LayerRow, Profile, ProfileError, ProfileOptions, ProfileUpdate, Workload,
+};
 use crate::session::{Opening, WINDOW};
 use crate::words::counted;
 use anyhow::{Error, Result, bail};
@@ -121,7 +123,7 @@ fn print_table(name: &str, p: &Profile, convention: MacConvention) -> Result<(),
     }
     let tail = p.whole.p99().map_or_else(String::new, |t| format!(", {t:.3} p99"));
     say!(
-        "whole model {:.3}{} ms ±{:.3} at the median, {:.3} p95{tail} a batch, observers off{}; rows add up to it",
+        "whole model {:.3}{} ms ±{:.3} at the median, {:.3} p95{tail} a batch, observers off{}; {}",
         p.whole.p50,
         if p.doubt.is_some() { "?" } else { "" },
         p.whole.p50 * p.whole.spread(),
@@ -129,6 +131,10 @@ fn print_table(name: &str, p: &Profile, convention: MacConvention) -> Result<(),
         match p.sampled {
             Some(s) => format!(", a sum: {} of {} blocks were measured", s.measured, s.blocks),
             None => p.whole.origin().to_owned(),
+        },
+        match p.rows.iter().any(|r| matches!(r.doubt, Some(Doubt::Outlier { .. }))) {
+            true => "rows add up to it, those unlike their twins taken for as fast as these",
+            false => "rows add up to it",
         }
     )?;
     if p.workload != Workload::Pass && p.whole.p50 > 0.0 {
@@ -169,7 +175,7 @@ fn print_table(name: &str, p: &Profile, convention: MacConvention) -> Result<(),
 /// Why layers are marked with `?`: those of one reason together.
 fn doubts(p: &Profile) -> Vec<String> {
     let mut reasons: Vec<(String, Vec<&str>)> = Vec::new();
-    for (row, doubt) in p.rows.iter().filter_map(|r| Some((r, r.doubt?.to_string()))) {
+    for (row, doubt) in p.rows.iter().filter_map(|r| Some((r, p.doubt_of(r)?.to_string()))) {
         match reasons.iter_mut().find(|(why, _)| *why == doubt) {
             Some((_, names)) => names.push(&row.name),
             None => reasons.push((doubt, vec![&row.name])),
@@ -201,7 +207,7 @@ fn cut_short(p: &Profile, options: &ProfileOptions) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::profile::{Doubt, LayerRow, Load};
+    use crate::profile::Load;
     use std::time::Duration;
 
     #[test]

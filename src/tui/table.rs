@@ -214,7 +214,7 @@ impl Table {
         l.p95 = row.latency.p95 * scale;
         l.p99 = row.latency.p99().map(|p| p * scale);
         l.spread = row.latency.spread();
-        l.doubt = row.doubt;
+        l.doubt = profile.doubt_of(row);
         l.row = Some(row.clone());
     }
 

@@ -227,6 +227,14 @@ impl Profile {
         row.latency.p50 * self.scale()
     }
 
+    /// Why `row` is not to be decided on, in the figures that are shown.
+    pub fn doubt_of(&self, row: &LayerRow) -> Option<Doubt> {
+        Some(match row.doubt? {
+            Doubt::Outlier { twins_ms } => Doubt::Outlier { twins_ms: twins_ms * self.scale() },
+            other => other,
+        })
+    }
+
     /// As [`Profile::ms`] in forecasts: what stands out among rows of its shape counts as they do.
     pub fn counted_ms(&self, row: &LayerRow) -> f64 {
         row.counted() * self.scale()

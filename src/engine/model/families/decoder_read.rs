@@ -162,8 +162,11 @@ fn fits(r: &Reader, i: usize, l: &LayerShape, head_dim: usize) -> Result<()> {
     if (l.heads == 0) != (l.kv_heads == 0) {
         return Err(r.not(format!("layer {i} has {} heads and {} of keys", l.heads, l.kv_heads)));
     }
-    if l.heads == 0 && l.hidden == 0 {
-        return Err(r.not(format!("layer {i} has neither attention nor an MLP")));
+    if l.hidden == 0 {
+        // With it goes its attention, if it has any: llama.cpp passes over the whole layer.
+        let attention =
+            if l.heads == 0 { "nor attention" } else { "and its attention counts for nothing in llama.cpp" };
+        return Err(r.not(format!("layer {i} has no MLP, {attention}: it does nothing")));
     }
     let [q, k] = [l.heads, l.kv_heads].map(|n| n.saturating_mul(head_dim));
     for (part, rows) in [("q", q), ("k", k), ("v", k), ("gate", l.hidden), ("up", l.hidden)] {

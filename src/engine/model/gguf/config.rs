@@ -44,7 +44,10 @@ pub(in crate::model) fn config(m: &Metadata) -> Option<Value> {
         ("expert_used_count", "num_experts_per_tok"),
     ] {
         let key = key(theirs);
-        if let Some(n) = m.same(&key).filter(|n| *n > 0) {
+        let layers = m.count(&format!("{arch}.block_count"));
+        // A list has a number for each layer, and `llama-hparams` refuses another.
+        let short = SHAPES.contains(&theirs) && m.numbers(&key).is_some_and(|all| Some(all.len()) != layers);
+        if let Some(n) = m.same(&key).filter(|n| *n > 0 && !short) {
             c.insert(ours.to_owned(), json!(n));
         } else if let Some(all) = m.counts(&key).filter(|_| UNEVEN.contains(&arch) && SHAPES.contains(&theirs)) {
             c.insert(ours.to_owned(), json!(all));

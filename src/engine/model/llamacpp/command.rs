@@ -35,6 +35,10 @@ pub(super) fn quantize(
     let kinds = by_part(tensors);
     let usual = most(tensors)?;
     let mut words = vec!["llama-quantize".to_owned()];
+    // All but files of plain floats are refused otherwise (`llama_ftype`).
+    if m.count("general.file_type").is_some_and(|kind| ![0, 1, 32].contains(&kind)) {
+        words.push("--allow-requantize".to_owned());
+    }
     if manifest.imatrix().is_some() {
         words.push("--imatrix IMATRIX".to_owned());
     }

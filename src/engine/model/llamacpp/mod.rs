@@ -54,9 +54,13 @@ impl Written {
         self.notes.into_iter().chain(same).collect()
     }
 
-    /// Bytes of what was written at `path`; 0 of a folder.
+    /// Bytes of what was written at `path`: of a folder those of its files.
     pub fn bytes(&self, path: &Path) -> u64 {
-        std::fs::metadata(path).map_or(0, |m| if m.is_file() { m.len() } else { 0 })
+        let size = |path: &Path| std::fs::metadata(path).ok().filter(std::fs::Metadata::is_file).map(|m| m.len());
+        size(path).unwrap_or_else(|| {
+            let inside = std::fs::read_dir(path).into_iter().flatten().flatten();
+            inside.filter_map(|e| size(&e.path())).sum()
+        })
     }
 }
 
@@ -95,7 +99,7 @@ pub fn gguf(path: &Path, model: &Model, manifest: &Manifest) -> Result<Written> 
     if !notes.is_empty() {
         fields.strings("paring.notes", &notes);
     }
-    let changed = !model.precision.nodes.is_empty() || shape.layers.len() < shape.were;
+    let changed = tensors.iter().any(Tensor::is_converted) || shape.layers.len() < shape.were;
     let command = command::quantize(&said.metadata, manifest, &shape, &was, &tensors).filter(|_| changed);
     if let Some(command) = &command {
         fields.string("paring.llama_quantize", command);
@@ -303,7 +307,7 @@ fn notes(model: &Model, shape: &Shape, was: &str, arch: &str, tensors: &[Tensor<
         let [decided, written] = [decided, written].map(words::bytes);
         out.push(match change {
             Change::Scales(block) => {
-                format!("{n}: the same codes as {block}, whose scales have 16 bits (values differ by 0.05 % at most)")
+                format!("{n}: the same codes as {block}, whose scales have 16 bits (values differ by 0.05 % at most, by 2 % where scales are below 6e-5)")
             }
             Change::Halves(word) => format!(
                 "{n} in {word}: GGUF has no such format for them, or none for rows that are no whole blocks; F16 is written, \

@@ -145,6 +145,12 @@ impl<'a> Tensor<'a> {
         self.param.numel() + self.stack.iter().flatten().map(Tensor::numel).sum::<usize>()
     }
 
+    /// It is stored otherwise than in the checkpoint.
+    pub fn is_converted(&self) -> bool {
+        Tensor::other(String::new(), &self.param).kind != self.kind
+            || self.stack.iter().flatten().any(Tensor::is_converted)
+    }
+
     /// Bytes as it was decided, and as it is written.
     pub fn sizes(&self) -> [u64; 2] {
         let cols = self.param.shape().last().copied().unwrap_or(0);
@@ -208,6 +214,16 @@ impl<'a> Tensor<'a> {
         if half.is_finite() { Ok(half) } else { Err(unfit()) }
     }
 
+    /// A scale of codes, whose error is that of all its values.
+    fn scale(&self, v: f32) -> Result<half::f16, Unfit> {
+        let half = self.half(v)?;
+        if (half.to_f32() - v).abs() <= 0.02 * v.abs() {
+            return Ok(half);
+        }
+        let why = format!("`{}` has scales as small as {v:e}, which 16 bits hold badly", printable(&self.name));
+        Err(Unfit::new(why, "choose bf16 or f32 for that layer, or export as safetensors"))
+    }
+
     /// The blocks that were decided, or the codes of our own 8 or 4 bits in blocks of `Q8_0` or `Q4_0`.
     fn codes(&self, block: Block) -> Result<Vec<u8>, Unfit> {
         let stored = self.param.stored_in(self.format);
@@ -220,7 +236,7 @@ impl<'a> Tensor<'a> {
         } else if let (Block::Q8_0, Some((q, scales))) = (block, stored.as_int8()) {
             for (row, scale) in q.chunks_exact((q.len() / scales.len().max(1)).max(1)).zip(scales) {
                 for codes in row.chunks_exact(BLOCK) {
-                    out.extend(self.half(*scale)?.to_le_bytes());
+                    out.extend(self.scale(*scale)?.to_le_bytes());
                     out.extend(codes.iter().map(|q| q.cast_unsigned()));
                 }
             }
@@ -229,7 +245,7 @@ impl<'a> Tensor<'a> {
             for (r, scales) in rows.scales.chunks_exact(each.max(1)).enumerate() {
                 let codes: Vec<u8> = rows.codes(r).map(|q| (q + 8).cast_unsigned()).collect();
                 for (b, codes) in codes.chunks_exact(BLOCK).enumerate() {
-                    out.extend(self.half(scales[b * BLOCK / rows.group])?.to_le_bytes());
+                    out.extend(self.scale(scales[b * BLOCK / rows.group])?.to_le_bytes());
                     out.extend((0..BLOCK / 2).map(|i| codes[i] | codes[i + BLOCK / 2] << 4));
                 }
             }
