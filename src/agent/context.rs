@@ -69,10 +69,11 @@ fn head(state: &State) -> String {
         counted(card.threads, "thread"),
         card.batch
     );
+    let (item, items) = if card.model.family.of_text() { ("a text", "texts") } else { ("an image", "images") };
     if let Some(p) = state.rounds.first().and_then(|r| r.profile.as_ref()) {
         let _ = writeln!(
             out,
-            "original: {} ms a batch, {} M MACs an image, {} k parameters, {} KiB of weights",
+            "original: {} ms a batch, {} M MACs {item}, {} k parameters, {} KiB of weights",
             short(p.whole.p50),
             short(p.macs.conv_linear as f64 / 1e6),
             short(p.params as f64 / 1e3),
@@ -81,7 +82,7 @@ fn head(state: &State) -> String {
     }
     if let Some(e) = state.baseline() {
         let (metric, n) = (card.metric(), e.metrics.n);
-        let _ = writeln!(out, "original {}: {} of {n} images", metric.name, metric.value_words(e.metrics.score));
+        let _ = writeln!(out, "original {}: {} of {n} {items}", metric.name, metric.value_words(e.metrics.score));
     }
     if !state.sensitivity.curves.is_empty() {
         let s = &state.sensitivity;
