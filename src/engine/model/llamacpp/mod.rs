@@ -99,7 +99,7 @@ pub fn gguf(path: &Path, model: &Model, manifest: &Manifest) -> Result<Written> 
     if !notes.is_empty() {
         fields.strings("paring.notes", &notes);
     }
-    let changed = tensors.iter().any(Tensor::is_converted) || shape.layers.len() < shape.were;
+    let changed = !model.precision.nodes.is_empty() || shape.layers.len() < shape.were;
     let command = command::quantize(&said.metadata, manifest, &shape, &was, &tensors).filter(|_| changed);
     if let Some(command) = &command {
         fields.string("paring.llama_quantize", command);

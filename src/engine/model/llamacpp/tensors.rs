@@ -145,12 +145,6 @@ impl<'a> Tensor<'a> {
         self.param.numel() + self.stack.iter().flatten().map(Tensor::numel).sum::<usize>()
     }
 
-    /// It is stored otherwise than in the checkpoint.
-    pub fn is_converted(&self) -> bool {
-        Tensor::other(String::new(), &self.param).kind != self.kind
-            || self.stack.iter().flatten().any(Tensor::is_converted)
-    }
-
     /// Bytes as it was decided, and as it is written.
     pub fn sizes(&self) -> [u64; 2] {
         let cols = self.param.shape().last().copied().unwrap_or(0);
