@@ -22,6 +22,8 @@ use std::process::Command;
 mod chat;
 #[path = "language/experts.rs"]
 mod experts;
+#[path = "language/narrow.rs"]
+mod narrow;
 #[path = "common/talker.rs"]
 mod talker;
 #[path = "language/turns.rs"]

@@ -77,8 +77,10 @@ pub(super) fn stored(model: &Model) -> Result<ParamStore> {
             let param = model.params.get(&p.name)?;
             param.check(&p.name, &shape)?;
             let param = match format_of(&model.graph, node, role, &model.precision) {
-                // Nothing was decided: blocks that were read stay, which have the same values.
-                WeightFormat::F32 if param.as_blocks().is_some() => param.clone(),
+                // Nothing was decided: blocks that were read stay, which have the same values, and so do tables of narrow floats.
+                WeightFormat::F32 if param.as_blocks().is_some() || is_own_table(&model.graph, node, role) => {
+                    param.clone()
+                }
                 format => param.stored_in(format),
             };
             if let Some(why) = model.precision.get(&node.name).unfit(&node.op) {
@@ -95,6 +97,11 @@ pub(super) fn stored(model: &Model) -> Result<ParamStore> {
         }
     }
     Ok(out)
+}
+
+/// Is it an embedding's table that is no layer's weight besides? No decision is about those: they stay as their file has them.
+fn is_own_table(graph: &Graph, node: &Node, role: ParamRole) -> bool {
+    role == ParamRole::Weight && matches!(node.op, Op::Embedding(_)) && graph.sharing(node).is_none()
 }
 
 /// What a parameter of `node` is stored in: a weight in its layer's precision, and so an embedding that is a layer's weight.

@@ -420,6 +420,15 @@ impl Param {
         Param { shape: self.shape.clone(), data }
     }
 
+    /// The same values in the floats that `other` is stored in; itself where those are no floats.
+    pub(crate) fn in_floats_of(&self, other: &Param) -> Param {
+        match other.dtype() {
+            Some(Dtype::F16) => self.stored_in(WeightFormat::F16),
+            Some(Dtype::Bf16) => self.stored_in(WeightFormat::Bf16),
+            _ => self.clone(),
+        }
+    }
+
     /// The bytes of a float tensor as stored, little-endian, with their type; of a quantized one those of its values.
     pub(super) fn float_bytes(&self) -> (Dtype, Cow<'_, [u8]>) {
         match &self.data {

@@ -141,7 +141,10 @@ fn sliced(before: &Graph, after: &Graph, params: &ParamStore, edits: &Edits) -> 
             let masks: Vec<_> = axes.iter().filter_map(|&axis| Some((axis, edits.masks.get(&(i, axis))?))).collect();
             if !masks.is_empty() {
                 let whole = params.get(&p.name)?.clone();
-                out.insert(p.name.clone(), masks.iter().fold(whole, |t, &(axis, mask)| select(&t, axis, mask)));
+                let cut = masks.iter().fold(whole.clone(), |t, &(axis, mask)| select(&t, axis, mask));
+                // A table's format is its file's: nothing else tells it.
+                let cut = if matches!(node.op, Op::Embedding(_)) { cut.in_floats_of(&whole) } else { cut };
+                out.insert(p.name.clone(), cut);
             }
         }
     }

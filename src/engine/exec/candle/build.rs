@@ -22,7 +22,7 @@ use crate::exec::kernel::geometry::Code;
 use crate::exec::lower::{Builder, Chain, chains, check_names};
 use crate::exec::unfold::Window;
 use crate::graph::{self, Graph, NodeId, Op, ParamRole, Precision, Precisions, op};
-use crate::model::ParamStore;
+use crate::model::{Param, ParamStore};
 use candle_core::{DType, Device, Tensor};
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -238,18 +238,22 @@ impl Lowering<'_> {
             Op::Input(_) => Err(ExecError::unsupported(node, "is not a step")),
             // Every op has a definition, so a new one runs here before it has a kernel.
             _ => {
-                let mut bytes = 0;
+                let (mut bytes, mut stored) = (0, 0);
+                let table = matches!(node.op, Op::Embedding(_));
                 for (role, shape) in graph::param_shapes(&node.op) {
                     let values = b.values(node, role, &shape)?;
                     let name = node.param(role).ok_or_else(|| ExecError::no_param(node, role))?;
-                    bytes += 4 * values.len() as u64;
+                    let held = 4 * values.len() as u64;
+                    bytes += held;
+                    // No precision is decided for a table: it stays as its file has it.
+                    stored += if table { b.params.get(name).map_or(held, Param::stored_bytes) } else { held };
                     params.insert(name.to_owned(), Tensor::from_vec(values, shape, self.device)?);
                 }
                 let place = if self.device.is_cpu() { "candle-cpu" } else { "candle-cuda" };
                 let name = format!("{}-{}/{place}", node.op.traits().name.replace(' ', ""), label(dtype));
                 // The bytes of a layer's weight are that layer's.
-                let own = !matches!(node.op, Op::Embedding(_)) || b.graph.sharing(node).is_none();
-                Ok((None, name, [if own { bytes } else { 0 }, bytes]))
+                let own = !table || b.graph.sharing(node).is_none();
+                Ok((None, name, [if own { stored } else { 0 }, bytes]))
             }
         }
     }

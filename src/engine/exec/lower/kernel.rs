@@ -72,9 +72,11 @@ impl Builder<'_> {
         match node.op.clone() {
             Op::Conv2d(conv) => self.conv(&conv),
             Op::Embedding(op::Embedding { vocab, dim }) => {
-                // The bytes of a layer's weight are that layer's.
+                // The bytes of a layer's weight are that layer's; a table of its own is read as it lies, of which nobody decides.
                 let own = self.graph.sharing(node).is_none();
-                if let Some(table) = self.stored(&[vocab, dim])? {
+                let shape = [vocab, dim];
+                let table = if own { self.packed(&shape)? } else { self.stored(&shape)? };
+                if let Some(table) = table {
                     let bytes = if own { table.stored_bytes() } else { 0 };
                     let gather = kernel(move |call, out| {
                         let (ids, len) = (call.input(0), call.band(dim, out.len()));
@@ -85,7 +87,7 @@ impl Builder<'_> {
                     });
                     return Ok((gather, "gather-stored".to_owned(), [bytes; 2]));
                 }
-                let table = self.values(node, ParamRole::Weight, &[vocab, dim])?;
+                let table = self.values(node, ParamRole::Weight, &shape)?;
                 let gather = kernel(move |call, out| {
                     let (ids, len) = (call.input(0), call.band(dim, out.len()));
                     split(call.par, out, len, |i, out| simple::gather(&table, dim, &ids[i * len / dim..], out));

@@ -55,9 +55,14 @@ impl Builder<'_> {
 
     /// The leading node's weight as it is stored, if that is asked for; finite.
     pub fn stored(&self, shape: &[usize]) -> Result<Option<Param>> {
+        if self.as_stored { self.packed(shape) } else { Ok(None) }
+    }
+
+    /// The leading node's weight as it is stored, where that is in fewer than 32 bits; finite.
+    pub fn packed(&self, shape: &[usize]) -> Result<Option<Param>> {
         let name = self.node.param(ParamRole::Weight).unwrap_or_default();
         let Ok(param) = self.params.get(name) else { return Ok(None) };
-        if !self.as_stored || param.shape() != shape {
+        if param.shape() != shape {
             return Ok(None);
         }
         let param = match self.wanted().weights() {

@@ -62,7 +62,8 @@ fn plain(model: &Model) -> Result<Model> {
         let int8 = model.graph.nodes.iter().any(|n| {
             n.params.iter().any(|p| p.name == name) && precision.nodes.contains_key(&n.name) && n.op.is_conv_or_linear()
         });
-        let other = param.as_int4().is_some() || param.as_blocks().is_some();
+        // What is stored in halves is written out as what it holds.
+        let other = param.as_int4().is_some() || param.as_blocks().is_some() || param.filed().is_some();
         let quantized = param.as_int8().is_some() && !int8 || other;
         params.insert(name, if quantized { param.stored_in(WeightFormat::F32) } else { param.clone() });
     }
