@@ -1,5 +1,5 @@
 """Tokens a second of `paring` and llama.cpp side by side, by hand: the same GGUF files, a prompt of 512 tokens, 128 tokens after it, two
-threads, in turns.
+threads, in turns. `PARING` is a release build: a development build's kernels check every access.
 
     python3 -m venv venv && venv/bin/pip install xllamacpp
     venv/bin/python benches/llamacpp/speed.py PARING MODEL.gguf ... [--turns 3] [--threads 2]

@@ -19,6 +19,9 @@ use unpack::{Unpack, with_unpack};
 const FEW: usize = 8;
 /// Products of a row with a column that are made at a time.
 const TOGETHER: usize = 4;
+/// Bytes that are asked for ahead of those that are multiplied. Of 8 to 64 KiB, and of the first and the second cache, the fastest: two
+/// cores read half precision at 32 to 36 GB/s, where asking for the same columns of the next rows reached 18 to 28.
+const AHEAD: usize = 16 << 10;
 /// Values of a row that a panel holds at a time, whole super-blocks: its part stays in the second-level cache.
 const RUN: usize = 1536;
 
@@ -251,8 +254,9 @@ impl Few {
                 for sub in 0..U::VALUES / 32 {
                     four!(J < C, {
                         let block = w.add(J * pitch + b * U::BYTES);
-                        // The rows that come next.
-                        _mm_prefetch::<_MM_HINT_T0>(block.wrapping_add(C * pitch + 32 * sub).cast());
+                        // What comes next in memory, in memory's order: by column, lines would be asked for from `C` pages at once.
+                        let done = (b * C + J) * U::BYTES + sub * (32 * U::BYTES / U::VALUES);
+                        _mm_prefetch::<_MM_HINT_T1>(w.wrapping_add(done + AHEAD).cast());
                         let p = U::parts(block, sub);
                         four!(I < R, {
                             let x = x.add(I * k + at);
