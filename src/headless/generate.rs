@@ -71,14 +71,17 @@ pub fn run(args: &Generate) -> Result<Exit> {
         other => other?,
     };
     model.params.unchanged()?;
-    let bandwidth = bandwidth(plan.device(), plan.threads())?;
-    let figures = Figures { prompt: prompt.len(), written: &written, decoder: &decoder, bandwidth };
+    let mut figures = Figures::of(prompt.len(), &written, &decoder);
+    // What memory gives is measured with arrays of its own: not beside the weights.
+    let (name, on, threads) = (model.info.name.clone(), plan.device().clone(), plan.threads());
+    drop((decoder, plan, model));
+    figures.bandwidth = bandwidth(&on, threads)?;
     if args.json {
         let said: Vec<u32> =
             written.ids.iter().copied().filter(|id| !args.chat || !tokenizer.is_special(*id)).collect();
         let text = tokenizer.decode(&said)?;
         let mut told = figures.json(kv);
-        told["model"] = json!(model.info.name);
+        told["model"] = json!(name);
         told["device"] = json!(opened.words);
         told["prompt_ids"] = json!(prompt);
         told["ids"] = json!(written.ids);
@@ -154,33 +157,35 @@ fn megabytes(bytes: u64) -> String {
 struct Figures<'a> {
     prompt: usize,
     written: &'a Written,
-    decoder: &'a Decoder,
+    /// Tokens that the cache holds, and the bytes that they take.
+    held: usize,
+    cache: u64,
+    /// Bytes that a token reads at the middle of the text: all weights, and the keys and values so far.
+    read: u64,
     /// GB/s that memory gives; 0 where that is not known.
     bandwidth: f64,
 }
 
-impl Figures<'_> {
+impl<'a> Figures<'a> {
+    /// All but the bandwidth.
+    fn of(prompt: usize, written: &'a Written, decoder: &Decoder) -> Figures<'a> {
+        let held = decoder.tokens(0);
+        let middle = (prompt + held) as u64 / 2;
+        let (cache, read) = (decoder.token_bytes() * held as u64, decoder.token_bytes() * middle);
+        let read = decoder.plan().bytes_per_token() + read;
+        Figures { prompt, written, held, cache, read, bandwidth: 0.0 }
+    }
+
     /// Milliseconds of tokens that follow the first.
     fn tokens(&self) -> LatencyStats {
         let ms: Vec<f64> = self.written.tokens.iter().map(|t| t.as_secs_f64() * 1e3).collect();
         LatencyStats::of(&ms)
     }
 
-    /// Bytes of the cache that the text took.
-    fn cache(&self) -> u64 {
-        self.decoder.token_bytes() * self.decoder.tokens(0) as u64
-    }
-
-    /// Bytes that a token reads at the middle of the text: all weights, and the keys and values so far.
-    fn read(&self) -> u64 {
-        let middle = (self.prompt + self.decoder.tokens(0)) as u64 / 2;
-        self.decoder.plan().bytes_per_token() + self.decoder.token_bytes() * middle
-    }
-
     /// Bytes a nanosecond that the median token reads.
     fn rate(&self) -> Option<f64> {
         let t = self.tokens();
-        (t.n > 0 && t.p50 > 0.0).then(|| self.read() as f64 / (t.p50 * 1e6))
+        (t.n > 0 && t.p50 > 0.0).then(|| self.read as f64 / (t.p50 * 1e6))
     }
 
     fn json(&self, kv: KvFormat) -> Value {
@@ -192,8 +197,8 @@ impl Figures<'_> {
             "tokens_per_s": (t.n > 0 && t.mean > 0.0).then(|| 1e3 / t.mean),
             "token_ms": (t.n > 0).then(|| json!({ "n": t.n, "p50": t.p50, "p95": t.p95, "p99": t.p99() })),
             "kv": kv.label(),
-            "kv_bytes": self.cache(),
-            "bytes_per_token": self.read(),
+            "kv_bytes": self.cache,
+            "bytes_per_token": self.read,
             "gb_per_s": self.rate(),
             "bandwidth_gb_per_s": (self.bandwidth > 0.0).then_some(self.bandwidth),
         })
@@ -219,10 +224,10 @@ impl Figures<'_> {
                 t.p95
             );
         }
-        let held = counted(self.decoder.tokens(0), "token");
-        tell!("cache    {} in {}, {held}", megabytes(self.cache()), kv.label());
+        let held = counted(self.held, "token");
+        tell!("cache    {} in {}, {held}", megabytes(self.cache), kv.label());
         if let Some(rate) = self.rate() {
-            let (read, ceiling) = (megabytes(self.read()), self.bandwidth);
+            let (read, ceiling) = (megabytes(self.read), self.bandwidth);
             match 100.0 * rate / ceiling {
                 _ if ceiling <= 0.0 => tell!("read     {read} a token: {rate:.1} GB/s"),
                 part @ ..100.0 => {

@@ -86,6 +86,14 @@ impl Blob {
         Blob::open_copying(path, if MAP_ALL.get() { 0 } else { COPIED })
     }
 
+    /// Opens the file at `path` for a look at some of it: mapped, whatever its size.
+    ///
+    /// # Errors
+    /// As [`Blob::open`].
+    pub(super) fn look(path: &Path) -> io::Result<Blob> {
+        Blob::open_copying(path, 0)
+    }
+
     /// As [`Blob::open`], one of the files of a model that has `all` bytes together: shards are as large as their sum.
     ///
     /// # Errors

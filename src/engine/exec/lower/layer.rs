@@ -253,7 +253,7 @@ impl Builder<'_> {
         let weight = stored.stored_in(precision.weights());
         // What f16 cannot hold, or scales of 16 bits.
         let halves = weight.is_in(WeightFormat::F16) || weight.as_blocks().is_some();
-        if !halves || weight.values().iter().all(|v| v.is_finite()) {
+        if !halves || weight.is_finite() {
             return Ok(weight);
         }
         Err(ExecError::NonFinite { node: self.node.name.clone(), param: name.to_owned() })

@@ -67,9 +67,9 @@ impl ChatTemplate {
         }
         let (files, dir) = weight_files(path)?;
         if let [file] = files.as_slice() {
-            let blob = Blob::open(file).map_err(ModelError::read(file))?;
+            let blob = Blob::look(file).map_err(ModelError::read(file))?;
             if blob.starts_with(gguf::MAGIC) {
-                return gguf::read(&blob, file)?.gguf.map_or(Ok(None), |m| of_metadata(&m, file));
+                return of_metadata(&gguf::told(&blob, file)?, file);
             }
         }
         beside(&dir)

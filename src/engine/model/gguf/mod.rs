@@ -16,7 +16,7 @@ mod write;
 pub(super) use config::{config, interleaved};
 pub(super) use fields::Fields;
 pub(super) use metadata::Metadata;
-pub(super) use read::read;
+pub(super) use read::{read, told};
 pub(super) use write::{Info, write};
 
 /// The first bytes of such a file.

@@ -122,35 +122,21 @@ struct Info<'a> {
     offset: u64,
 }
 
+/// Reads metadata alone, whatever the tensors are.
+///
+/// # Errors
+/// As [`read`].
+pub(in crate::model) fn told(blob: &Blob, path: &Path) -> Result<Metadata> {
+    header(&mut Cursor { blob, at: 0, path }).map(|(_, metadata)| metadata)
+}
+
 /// Reads metadata and tensors; floats and blocks stay views into `blob`.
 ///
 /// # Errors
 /// Another version, what is damaged, and formats that are not read, by name.
 pub(in crate::model) fn read(blob: &Blob, path: &Path) -> Result<Checkpoint> {
     let c = &mut Cursor { blob, at: 0, path };
-    c.take(super::MAGIC.len(), "its header")?;
-    match c.u32("its header")? {
-        2 | 3 => {}
-        v if matches!(v.swap_bytes(), 1..=3) => {
-            return Err(ModelError::format(path, "it is a big-endian GGUF file; little-endian ones are read"));
-        }
-        v => return Err(ModelError::format(path, format!("GGUF version {v} is not read; versions 2 and 3 are"))),
-    }
-    // Name, dimensions, type and offset take 24 bytes at least; key, type and value 13.
-    let tensors = c.count(24, "its list of tensors")?;
-    let entries = c.count(13, "its metadata")?;
-    // What is declared is not yet there: an entry takes many times its thirteen bytes once it is read.
-    let mut values = IndexMap::new();
-    for _ in 0..entries {
-        let key = c.string("a key of its metadata")?;
-        let what = format!("metadata `{}`", printable(key));
-        let kind = c.kind(&what)?;
-        let value = c.value(kind, &what, 0)?;
-        if values.insert(key.to_owned(), value).is_some() {
-            return c.damaged(format!("{what} is listed twice"));
-        }
-    }
-    let metadata = Metadata { blob: blob.clone(), values };
+    let (tensors, metadata) = header(c)?;
     if let Some(parts) = metadata.count("split.count").filter(|n| *n > 1) {
         let hint = "join them with llama.cpp's `llama-gguf-split --merge`";
         return Err(ModelError::unsupported(path, format!("it is one of {parts} parts of a model"), hint));
@@ -180,6 +166,33 @@ pub(in crate::model) fn read(blob: &Blob, path: &Path) -> Result<Checkpoint> {
     }
     out.gguf = Some(metadata);
     Ok(out)
+}
+
+/// What stands before the tensors' infos: how many there are, and the metadata.
+fn header(c: &mut Cursor<'_>) -> Result<(usize, Metadata)> {
+    c.take(super::MAGIC.len(), "its header")?;
+    match c.u32("its header")? {
+        2 | 3 => {}
+        v if matches!(v.swap_bytes(), 1..=3) => {
+            return Err(ModelError::format(c.path, "it is a big-endian GGUF file; little-endian ones are read"));
+        }
+        v => return Err(ModelError::format(c.path, format!("GGUF version {v} is not read; versions 2 and 3 are"))),
+    }
+    // Name, dimensions, type and offset take 24 bytes at least; key, type and value 13.
+    let tensors = c.count(24, "its list of tensors")?;
+    let entries = c.count(13, "its metadata")?;
+    // What is declared is not yet there: an entry takes many times its thirteen bytes once it is read.
+    let mut values = IndexMap::new();
+    for _ in 0..entries {
+        let key = c.string("a key of its metadata")?;
+        let what = format!("metadata `{}`", printable(key));
+        let kind = c.kind(&what)?;
+        let value = c.value(kind, &what, 0)?;
+        if values.insert(key.to_owned(), value).is_some() {
+            return c.damaged(format!("{what} is listed twice"));
+        }
+    }
+    Ok((tensors, Metadata { blob: c.blob.clone(), values }))
 }
 
 fn info<'a>(c: &mut Cursor<'a>) -> Result<Info<'a>> {

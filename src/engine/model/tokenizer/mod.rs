@@ -65,12 +65,9 @@ impl Tokenizer {
         }
         let (files, dir) = weight_files(path)?;
         if let [file] = files.as_slice() {
-            let blob = Blob::open(file).map_err(ModelError::read(file))?;
+            let blob = Blob::look(file).map_err(ModelError::read(file))?;
             if blob.starts_with(gguf::MAGIC) {
-                return match gguf::read(&blob, file)?.gguf {
-                    Some(metadata) => of_metadata(&metadata, file),
-                    None => Ok(None),
-                };
+                return of_metadata(&gguf::told(&blob, file)?, file);
             }
         }
         let hub = dir.join("tokenizer.json");
