@@ -2,9 +2,9 @@
 
     npm pack @node-llama-cpp/linux-x64 && tar xzf node-llama-cpp-linux-x64-*.tgz          # llama.cpp's shared libraries
     python3 -m venv venv && venv/bin/pip install numpy gguf
-    venv/bin/python benches/llamacpp/check.py package/bins/linux-x64 target/release/paring REAL [WINDOWS [CUT.safetensors ...]]
+    venv/bin/python benches/llamacpp/check.py package/bins/linux-x64 target/release/paring REAL [WINDOWS [CUT.safetensors | MODEL.gguf ...]]
 
-Cut models: `PARING_CUT=DIR cargo test --test language cut_models_for -- --ignored`. REAL holds `smollm2/SmolLM2-135M-Instruct.Q4_1.gguf`, `stories260k/` and `text/wikitext2_test.txt`. llama.cpp rounds activations to 8 bits before
+Mixtures of experts: `make_experts.py`. Cut models: `PARING_CUT=DIR cargo test --test language cut_models_for -- --ignored`. REAL holds `smollm2/SmolLM2-135M-Instruct.Q4_1.gguf`, `stories260k/` and `text/wikitext2_test.txt`. llama.cpp rounds activations to 8 bits before
 it multiplies them with quantized weights, and keeps keys and values in 16 bits; `paring` computes in f32. What differs is that.
 """
 
@@ -79,7 +79,8 @@ def main():
     rows = [(smol, None), (stories, None)]
     rows += [(m, p) for m in (smol, stories) for p in ("f16", "bf16", "q8_0", "q6_k", "q5_k", "q4_k", "iq4_xs", "q4_0", "int8", "w4g32")]
     for file in sys.argv[5:]:
-        rows.append((file, None))
+        # What came from elsewhere is also rounded; a cut model is written as it is.
+        rows += [(file, p) for p in ((None, "f16", "q8_0", "q4_k", "q4_0", "iq4_xs") if file.endswith(".gguf") else (None,))]
         texts[file] = texts[smol]
     print("| model | precision | types | paring, nats a token | llama.cpp | perplexity differs by | of the same weights in F32 |")
     print("| --- | --- | --- | --- | --- | --- | --- |")
