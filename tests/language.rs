@@ -22,6 +22,8 @@ use std::process::Command;
 mod chat;
 #[path = "language/experts.rs"]
 mod experts;
+#[path = "language/foreign.rs"]
+mod foreign;
 #[path = "language/narrow.rs"]
 mod narrow;
 #[path = "common/talker.rs"]

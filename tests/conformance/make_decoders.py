@@ -171,7 +171,7 @@ def metadata(w, c, arch):
     w.add_block_count(c.num_hidden_layers)
     w.add_head_count(c.num_attention_heads)
     if arch == "gpt2":
-        w.add_feed_forward_length(4 * c.hidden_size)
+        w.add_feed_forward_length(c.n_inner or 4 * c.hidden_size)
         return w.add_layer_norm_eps(c.layer_norm_epsilon)
     w.add_feed_forward_length(c.intermediate_size)
     w.add_head_count_kv(c.num_key_value_heads)

@@ -98,6 +98,11 @@ pub(super) fn read(r: &Reader) -> Result<FamilySpec> {
     }
     let told = |ours: &str, theirs: &str| c.count(if distil { theirs } else { ours });
     let [vocab, dim] = r.shape("embed.weight")?;
+    let hidden = r.out("layers.0.fc.weight")?;
+    let [width, neurons] = if distil { ["dim", "hidden_dim"] } else { ["hidden_size", "intermediate_size"] };
+    r.agrees(&["vocab_size"], vocab, "embed.weight")?;
+    r.agrees(&[width], dim, "embed.weight")?;
+    r.agrees(&[neurons], hidden, "layers.0.fc.weight")?;
     let heads = r.options.heads.map_or_else(|| told("num_attention_heads", "n_heads"), |h| Ok(Some(h)))?;
     let heads = heads.ok_or_else(|| r.not("its configuration does not tell the number of heads"))?;
     if heads == 0 || !dim.is_multiple_of(heads) {
@@ -114,7 +119,7 @@ pub(super) fn read(r: &Reader) -> Result<FamilySpec> {
         dim,
         layers,
         heads,
-        hidden: r.out("layers.0.fc.weight")?,
+        hidden,
         act: act.unwrap_or(Activation::GeluErf),
         positions: r.out("positions.weight")?,
         eps: if distil { 1e-12 } else { r.sidecar.eps()?.unwrap_or(1e-12) },

@@ -45,6 +45,8 @@ pub(super) fn spec(
 ) -> Result<DecoderSpec> {
     let c = &r.sidecar.config;
     let [vocab, dim] = r.shape("embed.weight")?;
+    r.agrees(&["vocab_size"], vocab, "embed.weight")?;
+    r.agrees(&["hidden_size", "dim"], dim, "embed.weight")?;
     let shapes = if kind == UNEVEN { shapes(r)? } else { Vec::new() };
     let one = |a, b, of: fn(&LayerShape) -> usize| match shapes.first() {
         Some(first) => Ok(Some(of(first)).filter(|n| *n > 0)),
@@ -77,6 +79,10 @@ pub(super) fn spec(
         (Some(i), false) => r.out(&format!("layers.{i}.gate.weight"))?,
         (None, _) => experts.as_ref().map_or(0, |e| e.hidden),
     };
+    if let Some(i) = (0..layers).find(has_mlp).filter(|_| shapes.is_empty()) {
+        let tensor = if fused { "gate_up" } else { "gate" };
+        r.agrees(&["intermediate_size"], hidden, &format!("layers.{i}.{tensor}.weight"))?;
+    }
     let rows = [heads.checked_mul(head_dim), kv_heads.checked_mul(head_dim)];
     let found = match (fused, rows) {
         (false, _) => [Some(r.out("layers.0.q.weight")?), Some(r.out("layers.0.k.weight")?)],

@@ -84,6 +84,10 @@ pub(super) fn read(r: &Reader) -> Result<FamilySpec> {
     }
     let either = |a: &str, b: &str| c.count(a).and_then(|n| n.map_or_else(|| c.count(b), |n| Ok(Some(n))));
     let [vocab, dim] = r.shape("embed.weight")?;
+    r.agrees(&["vocab_size"], vocab, "embed.weight")?;
+    r.agrees(&["n_embd", "hidden_size"], dim, "embed.weight")?;
+    let hidden = r.out("layers.0.fc.bias")?;
+    r.agrees(&["n_inner", "intermediate_size"], hidden, "layers.0.fc.bias")?;
     let heads = r.options.heads.map_or_else(|| either("n_head", "num_attention_heads"), |h| Ok(Some(h)))?;
     let heads = heads.ok_or_else(|| r.not("its configuration does not tell the number of heads"))?;
     if !dim.is_multiple_of(heads) {
@@ -113,7 +117,7 @@ pub(super) fn read(r: &Reader) -> Result<FamilySpec> {
         dim,
         layers,
         heads,
-        hidden: r.out("layers.0.fc.bias")?,
+        hidden,
         act,
         positions: r.out("positions.weight")?,
         eps,

@@ -85,6 +85,10 @@ pub(super) fn read(r: &Reader) -> Result<FamilySpec> {
         return Err(r.not("its rotary positions are scaled (`rope_scaling`)"));
     }
     let [vocab, dim] = r.shape("embed.weight")?;
+    let hidden = r.out("layers.0.wi.weight")? / 2;
+    r.agrees(&["vocab_size"], vocab, "embed.weight")?;
+    r.agrees(&["hidden_size"], dim, "embed.weight")?;
+    r.agrees(&["intermediate_size"], hidden, "layers.0.wi.weight")?;
     let heads = r.options.heads.map_or_else(|| c.count("num_attention_heads"), |h| Ok(Some(h)))?;
     let heads = heads.ok_or_else(|| r.not("its configuration does not tell the number of heads"))?;
     if heads == 0 || !dim.is_multiple_of(heads) || !(dim / heads).is_multiple_of(2) {
@@ -106,7 +110,7 @@ pub(super) fn read(r: &Reader) -> Result<FamilySpec> {
         vocab,
         dim,
         heads,
-        hidden: r.out("layers.0.wi.weight")? / 2,
+        hidden,
         act: act("hidden_activation")?,
         eps,
         reach: reach(r, layers)?,

@@ -27,6 +27,21 @@ impl Reader<'_> {
         ModelError::NotFamily { path, family, why: why.into(), asked: self.options.arch.is_some() }
     }
 
+    /// What the configuration tells under the first of `keys` that it has is what the weights have, `found` in the tensor `own`. Another
+    /// number means that it is another network's, and that nothing else it tells can be believed.
+    pub fn agrees(&self, keys: &[&str], found: usize, own: &str) -> Result<()> {
+        let c = &self.sidecar.config;
+        let told = keys.iter().find_map(|k| Some((*k, c.field(k)?.as_u64()?)));
+        match told.filter(|(_, n)| usize::try_from(*n).ok() != Some(found)) {
+            None => Ok(()),
+            Some((key, n)) => {
+                let name = self.names.of(own);
+                let why = "it is the configuration of another network";
+                Err(self.not(format!("`{key}` tells of {n}, and `{name}` has {found}: {why}")))
+            }
+        }
+    }
+
     pub fn note(&self, what: impl Into<String>) {
         self.notes.borrow_mut().push(what.into());
     }
