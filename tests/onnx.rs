@@ -179,7 +179,8 @@ fn exports_come_back_exactly() {
                 let last = model.graph.nodes.last().unwrap().name.clone();
                 model.precision.set(last, Precision::Int8);
             }
-            formats::write(&path, &model, &Manifest::default(), "onnx").unwrap();
+            let written = formats::write(&path, &model, &Manifest::default(), "onnx").unwrap();
+            assert_eq!(written.notes, [""; 0]);
             let back = open(&path);
             assert_eq!((&back.graph, &back.precision), (&model.graph, &model.precision));
             let side = model.graph.input_shape().unwrap()[1];
@@ -188,6 +189,21 @@ fn exports_come_back_exactly() {
             assert!(load_bytes("cut", Vec::leak(bytes[..bytes.len() - 9].to_vec()), &LoadOptions::default()).is_err());
         }
     }
+}
+
+/// What ONNX has no words for is told: nobody takes such a file for smaller than it is.
+#[test]
+fn what_an_export_widens_is_told() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut model = models().remove(1);
+    let layers: Vec<String> =
+        model.graph.nodes.iter().filter(|n| n.op.is_conv_or_linear()).map(|n| n.name.clone()).collect();
+    for (name, precision) in layers.iter().zip([Precision::F16, Precision::W4g32, Precision::F16, Precision::Int8]) {
+        model.precision.set(name.clone(), precision);
+    }
+    let written = formats::write(&dir.path().join("m.onnx"), &model, &Manifest::default(), "onnx").unwrap();
+    let [note] = &written.notes[..] else { panic!("{:?}", written.notes) };
+    assert!(note.starts_with("weights of 2 layers in f16, 1 layer in w4g32 are f32 in an ONNX file"), "{note}");
 }
 
 /// Any reader of ONNX gets the same network from an export: without our manifest the importer lifts its operators.

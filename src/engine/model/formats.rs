@@ -4,6 +4,9 @@ use super::export::{self, Manifest};
 use super::llamacpp;
 pub use super::llamacpp::Written;
 use super::{Model, Result, printable, python};
+use crate::graph::WeightFormat;
+use crate::words::counted;
+use std::collections::BTreeMap;
 use std::path::Path;
 
 /// Formats that a model is written in, as commands name them: one file that `paring` opens again (safetensors, or ONNX
@@ -43,11 +46,31 @@ pub fn format(name: &str, path: &str) -> Result<&'static str, String> {
 /// # Errors
 /// As [`export::safetensors`], [`python::folder`], [`super::export_onnx`] and [`llamacpp::gguf`].
 pub fn write(path: &Path, model: &Model, manifest: &Manifest, format: &str) -> Result<Written> {
+    let mut notes = Vec::new();
     let hash = match format {
         "pytorch" => python::folder(path, model, manifest)?,
-        "onnx" => super::export_onnx(path, model, manifest)?,
+        "onnx" => {
+            notes.extend(widened(model));
+            super::export_onnx(path, model, manifest)?
+        }
         "gguf" => return llamacpp::gguf(path, model, manifest),
         _ => export::safetensors(path, model, manifest)?,
     };
-    Ok(Written { hash, ..Written::default() })
+    Ok(Written { hash, notes, ..Written::default() })
+}
+
+/// That layers were decided to be in what [`super::export_onnx`] has no words for, and are f32 in its file; `None` where none was.
+fn widened(model: &Model) -> Option<String> {
+    let mut layers = BTreeMap::new();
+    for node in model.graph.nodes.iter().filter(|n| n.op.is_conv_or_linear()) {
+        let precision = model.precision.get(&node.name);
+        if !matches!(precision.weights(), WeightFormat::F32 | WeightFormat::Int8) {
+            *layers.entry(precision.label()).or_insert(0usize) += 1;
+        }
+    }
+    let all: Vec<String> = layers.iter().map(|(label, n)| format!("{} in {label}", counted(*n, "layer"))).collect();
+    let all = (!all.is_empty()).then(|| all.join(", "))?;
+    Some(format!(
+        "weights of {all} are f32 in an ONNX file, with the values that were decided: it is no smaller for them"
+    ))
 }
