@@ -80,7 +80,8 @@ def main():
     rows += [(m, p) for m in (smol, stories) for p in ("f16", "bf16", "q8_0", "q6_k", "q5_k", "q4_k", "iq4_xs", "q4_0", "int8", "w4g32")]
     for file in sys.argv[5:]:
         # What came from elsewhere is also rounded; a cut model is written as it is.
-        rows += [(file, p) for p in ((None, "f16", "q8_0", "q4_k", "q4_0", "iq4_xs") if file.endswith(".gguf") else (None,))]
+        rounded = ["f16", "q8_0", "q4_k", "q4_0", "iq4_xs"] if file.endswith(".gguf") else []
+        rows += [(file, precision) for precision in [None, *rounded]]
         texts[file] = texts[smol]
     print("| model | precision | types | paring, nats a token | llama.cpp | perplexity differs by | of the same weights in F32 |")
     print("| --- | --- | --- | --- | --- | --- | --- |")

@@ -54,7 +54,7 @@ def make(source, out, kind):
     def norm(name, n):
         w.add_tensor(name, (1 + 0.2 * rng.standard_normal(n)).astype(np.float32))
 
-    # Rows of the table are not far from those of trained ones, so that what is said is neither certain nor even.
+    # What random weights say is worse than guessing: two programs are compared by it, nothing else.
     tensor("token_embd.weight", tokens, WIDTH, scale=16)
     for i in range(LAYERS):
         at = f"blk.{i}."
@@ -62,7 +62,7 @@ def make(source, out, kind):
         tensor(at + "attn_k.weight", KV * HEAD, WIDTH)
         tensor(at + "attn_v.weight", KV * HEAD, WIDTH)
         tensor(at + "attn_output.weight", WIDTH, HEADS * HEAD)
-        # Far apart, so that rounding does not change who is chosen.
+        # Apart, so that rounding seldom changes who is chosen; among so many random choices some stay near ties.
         tensor(at + "ffn_gate_inp.weight", experts, WIDTH, scale=4)
         tensor(at + "ffn_gate_exps.weight", experts, neurons, WIDTH, scale=2)
         tensor(at + "ffn_up_exps.weight", experts, neurons, WIDTH, scale=2)

@@ -169,11 +169,10 @@ struct Figures<'a> {
 impl<'a> Figures<'a> {
     /// All but the bandwidth.
     fn of(prompt: usize, written: &'a Written, decoder: &Decoder) -> Figures<'a> {
-        let held = decoder.tokens(0);
+        let (held, each) = (decoder.tokens(0), decoder.token_bytes());
         let middle = (prompt + held) as u64 / 2;
-        let (cache, read) = (decoder.token_bytes() * held as u64, decoder.token_bytes() * middle);
-        let read = decoder.plan().bytes_per_token() + read;
-        Figures { prompt, written, held, cache, read, bandwidth: 0.0 }
+        let read = decoder.plan().bytes_per_token() + each * middle;
+        Figures { prompt, written, held, cache: each * held as u64, read, bandwidth: 0.0 }
     }
 
     /// Milliseconds of tokens that follow the first.

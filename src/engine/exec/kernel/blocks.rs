@@ -19,8 +19,9 @@ use unpack::{Unpack, with_unpack};
 const FEW: usize = 8;
 /// Products of a row with a column that are made at a time.
 const TOGETHER: usize = 4;
-/// Bytes that are asked for ahead of those that are multiplied. Of 8 to 64 KiB, and of the first and the second cache, the fastest: two
-/// cores read half precision at 32 to 36 GB/s, where asking for the same columns of the next rows reached 18 to 28.
+/// Bytes that are asked for ahead of those that are multiplied. Of 8 to 64 KiB, and of the first and the second cache, the best for
+/// rows of 576 to 2048 values together: two cores read half precision at 32 to 36 GB/s, and at 18 to 29 where the same columns of the next
+/// rows are asked for.
 const AHEAD: usize = 16 << 10;
 /// Values of a row that a panel holds at a time, whole super-blocks: its part stays in the second-level cache.
 const RUN: usize = 1536;

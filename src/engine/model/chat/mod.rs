@@ -12,7 +12,7 @@ use super::gguf::{self, Metadata};
 use super::hf::Json;
 use super::load::weight_files;
 use super::tokenizer::{Marks, Tokenizer};
-use super::{Blob, ModelError, Result, printable};
+use super::{ModelError, Result, printable};
 use crate::files;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -66,11 +66,8 @@ impl ChatTemplate {
             return beside(path.parent().unwrap_or(Path::new(".")));
         }
         let (files, dir) = weight_files(path)?;
-        if let [file] = files.as_slice() {
-            let blob = Blob::look(file).map_err(ModelError::read(file))?;
-            if blob.starts_with(gguf::MAGIC) {
-                return of_metadata(&gguf::told(&blob, file)?, file);
-            }
+        if let Some((metadata, file)) = gguf::told(&files)? {
+            return of_metadata(&metadata, file);
         }
         beside(&dir)
     }

@@ -74,12 +74,13 @@ pub(super) fn spec(
     };
     let has_mlp =
         |i: &usize| experts.as_ref().is_none_or(|e| !e.layers[*i]) && shapes.get(*i).is_none_or(|l| l.hidden > 0);
-    let hidden = match ((0..layers).find(has_mlp), fused) {
+    let dense = (0..layers).find(has_mlp);
+    let hidden = match (dense, fused) {
         (Some(i), true) => r.out(&format!("layers.{i}.gate_up.weight"))? / 2,
         (Some(i), false) => r.out(&format!("layers.{i}.gate.weight"))?,
         (None, _) => experts.as_ref().map_or(0, |e| e.hidden),
     };
-    if let Some(i) = (0..layers).find(has_mlp).filter(|_| shapes.is_empty()) {
+    if let Some(i) = dense.filter(|_| shapes.is_empty()) {
         let tensor = if fused { "gate_up" } else { "gate" };
         r.agrees(&["intermediate_size"], hidden, &format!("layers.{i}.{tensor}.weight"))?;
     }

@@ -7,7 +7,7 @@ use crate::model::ggml::Block;
 use crate::model::params::{Dtype, Param, numel_of};
 use crate::model::{Blob, ModelError, Result, printable};
 use indexmap::IndexMap;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 /// Dimensions that a tensor may have in ggml.
 const MAX_DIMS: u32 = 4;
@@ -122,12 +122,19 @@ struct Info<'a> {
     offset: u64,
 }
 
-/// Reads metadata alone, whatever the tensors are.
+/// The metadata of the GGUF file that `files`, those of a checkpoint, are, and which file that is; `None` where they are another. Its tensors
+/// are not looked at.
 ///
 /// # Errors
-/// As [`read`].
-pub(in crate::model) fn told(blob: &Blob, path: &Path) -> Result<Metadata> {
-    header(&mut Cursor { blob, at: 0, path }).map(|(_, metadata)| metadata)
+/// What cannot be read; as [`read`].
+pub(in crate::model) fn told(files: &[PathBuf]) -> Result<Option<(Metadata, &Path)>> {
+    let [path] = files else { return Ok(None) };
+    let blob = &Blob::look(path).map_err(ModelError::read(path))?;
+    if !blob.starts_with(super::MAGIC) {
+        return Ok(None);
+    }
+    let (_, metadata) = header(&mut Cursor { blob, at: 0, path })?;
+    Ok(Some((metadata, path)))
 }
 
 /// Reads metadata and tensors; floats and blocks stay views into `blob`.

@@ -19,7 +19,7 @@ pub use voice::Voice;
 use super::gguf::{self, Metadata};
 use super::hf::Json;
 use super::load::weight_files;
-use super::{Blob, ModelError, Result, printable};
+use super::{ModelError, Result, printable};
 use crate::files;
 use crate::words::unwound;
 use marked::Specials;
@@ -64,11 +64,8 @@ impl Tokenizer {
             return Tokenizer::hub(&text, path, None, Vec::new()).map(Some);
         }
         let (files, dir) = weight_files(path)?;
-        if let [file] = files.as_slice() {
-            let blob = Blob::look(file).map_err(ModelError::read(file))?;
-            if blob.starts_with(gguf::MAGIC) {
-                return of_metadata(&gguf::told(&blob, file)?, file);
-            }
+        if let Some((metadata, file)) = gguf::told(&files)? {
+            return of_metadata(&metadata, file);
         }
         let hub = dir.join("tokenizer.json");
         if hub.exists() {
@@ -350,7 +347,7 @@ mod tests {
         let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/conformance/language/vocabulary-gpt-2.gguf");
         let whole = std::fs::read(&file).unwrap();
         let of = |bytes: Vec<u8>| {
-            let found = gguf::read(&Blob::Owned(bytes.into()), &file).unwrap();
+            let found = gguf::read(&crate::model::Blob::Owned(bytes.into()), &file).unwrap();
             of_metadata(&found.gguf.unwrap(), &file).map(|t| t.unwrap()).map_err(|e| e.to_string())
         };
         assert!(of(whole.clone()).is_ok());
