@@ -369,12 +369,26 @@ pub struct Convert {
     /// Store every convolution and linear layer in this precision, as `paring eval` takes it.
     #[arg(long, value_name = "PRECISION")]
     pub precision: Option<String>,
+    /// Of a language model: at most this many bits a weight in all, in llama.cpp's formats: the one for each matrix is chosen by what
+    /// rounding does to it, with --calib by what that does to the network.
+    #[arg(long, value_name = "BITS", conflicts_with = "precision", value_parser = bits)]
+    pub bits: Option<f64>,
     /// How much columns count when weights are rounded to GGML's formats: what `paring imatrix` or llama-imatrix wrote.
-    #[arg(long, value_name = "FILE", requires = "precision")]
+    #[arg(long, value_name = "FILE", conflicts_with = "calib")]
     pub imatrix: Option<PathBuf>,
-    /// Images that int8-static finds its ranges with; never evaluation images.
+    /// Text that a language model's rounding to llama.cpp's formats is learnt on (by importance, and with GPTQ), or images that int8-static finds
+    /// its ranges with; never evaluation data.
     #[arg(long, value_name = "DATA")]
     pub calib: Option<String>,
+    /// At most this many windows of calibration text; 0 takes all.
+    #[arg(long, value_name = "N", default_value_t = 64, requires = "calib")]
+    pub limit: usize,
+    /// Of calibration text: tokens a window, 512 by default.
+    #[arg(long, value_name = "TOKENS", requires = "calib")]
+    pub window: Option<usize>,
+    /// Of a language model that comes without its tokenizer: a `tokenizer.json`, or the original model.
+    #[arg(long, value_name = "PATH", requires = "calib")]
+    pub tokenizer: Option<String>,
     /// How int8-static finds its ranges: minmax, percentile:99.99, entropy or mse.
     #[arg(long, value_name = "METHOD")]
     pub calibration: Option<String>,
@@ -522,4 +536,10 @@ pub enum Demo {
         #[arg(long, short, value_name = "DIR")]
         out: PathBuf,
     },
+}
+
+/// Bits a weight, more than none.
+fn bits(text: &str) -> Result<f64, String> {
+    let found: Option<f64> = text.parse().ok().filter(|b| (0.5..=32.0).contains(b));
+    found.ok_or_else(|| "bits a weight are a number such as 4.5".to_owned())
 }

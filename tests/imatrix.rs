@@ -1,4 +1,5 @@
-//! Importances of columns through the program itself: collected, written, read again, and what weights become by them.
+//! Rounding to llama.cpp's formats through the program itself: importances of columns collected, written and read again, what weights become by
+//! them and by calibration text, and a format for each of them by bits.
 
 use paring::model::imatrix::Imatrix;
 use paring::model::{LoadOptions, load};
@@ -130,6 +131,77 @@ fn what_cannot_be_rounded_by_importance_says_why() {
     refused(&["imatrix", &model, "--calib", "/nowhere.u16", "--out", out], "no data");
     refused(&["imatrix", &model, "--window", "13", "--calib", &calib, "--out", "/nowhere/m.gguf"], "cannot write");
     assert!(!Path::new(out).exists());
+}
+
+/// With text alone rounding is learnt by importance and with GPTQ, and the best by other windows stays.
+#[test]
+fn rounding_is_learnt_from_text() {
+    let rig = Rig::new();
+    let model = fixture("language/llama.gguf");
+    let (calib, eval) = (rig.ids("calib.u16", 1300, 5), rig.ids("eval.u16", 400, 9));
+    let [plain, learnt] = ["plain.gguf", "learnt.gguf"].map(|n| rig.path(n));
+    rig.json(&["convert", &model, "--precision", "q4_0", "--out", &plain]);
+    let with = ["--precision", "q4_0", "--calib", &calib, "--window", "13", "--limit", "0"];
+    let said = rig.json(&[&["convert", &model][..], &with, &["--out", &learnt]].concat());
+    let steps = said["rounding"]["steps"].as_array().expect("steps");
+    assert_eq!(steps.len(), 2, "{said}");
+    let loss = |i: usize, which: &str| steps[i][which].as_f64().expect("a loss");
+    assert!(loss(1, "loss_after") < loss(0, "loss_before"), "{said}");
+    assert_eq!((&said["rounding"]["fitted"], &said["rounding"]["checked"]), (&80.into(), &19.into()));
+    // No command of theirs makes this.
+    assert_eq!(said["llama_quantize"], Value::Null);
+    let kl = |path: &str| {
+        let said = rig.json(&["eval", path, "--data", &eval, "--window", "13", "--against", &model]);
+        said["against"]["kl_divergence"]["mean"].as_f64().expect("a divergence")
+    };
+    let (nearest, ours) = (kl(&plain), kl(&learnt));
+    assert!(ours < 0.8 * nearest, "{ours} {nearest}");
+    // The same again, to the bit; and what is in the file says how it came about.
+    let again = rig.path("again.gguf");
+    let twice = rig.json(&[&["convert", &model][..], &with, &["--out", &again]].concat());
+    assert_eq!(twice["hash"], said["hash"]);
+    let text = String::from_utf8_lossy(&std::fs::read(&learnt).expect("read")).into_owned();
+    assert!(text.contains(r#""rounding":{"checked":19"#) && text.contains("with GPTQ"), "told in the manifest");
+}
+
+/// A format for each weight, so that all together take so many bits.
+#[test]
+fn bits_are_spent_where_rounding_costs_most() {
+    let rig = Rig::new();
+    let model = fixture("language/llama.gguf");
+    let calib = rig.ids("calib.u16", 650, 5);
+    let out = &rig.path("out.gguf");
+    let stored = |path: &str| {
+        let found = load(&PathBuf::from(path), &LoadOptions::default()).expect("opened");
+        let bytes: u64 = found.params.iter().map(|(_, p)| p.stored_bytes()).sum();
+        let values: u64 = found.params.iter().map(|(_, p)| p.numel() as u64).sum();
+        8.0 * bytes as f64 / values as f64
+    };
+    let text = ["--calib", &calib, "--window", "13"];
+    for (bits, with) in [(6.0, &text[..]), (7.5, &[]), (8.0, &text)] {
+        let asked = bits.to_string();
+        let said = rig.json(&[&["convert", &model, "--bits", &asked, "--out", out][..], with].concat());
+        let came = said["bits"]["bits"].as_f64().expect("bits");
+        assert!(came <= bits && came > bits - 0.6, "{bits}: {came}");
+        assert!((stored(out) - came).abs() < 1e-9, "{} {came}", stored(out));
+        let layers = said["bits"]["layers"].as_array().expect("layers");
+        let kinds: std::collections::BTreeSet<&str> = layers.iter().filter_map(|l| l["format"].as_str()).collect();
+        assert!(kinds.len() > 1, "one format for all would not do: {said}");
+        // Only what was measured is told as nats.
+        assert_eq!(said["bits"]["harm"].is_f64(), !with.is_empty(), "{said}");
+        assert!(layers.iter().all(|l| l["cost"].is_number() != with.is_empty()), "{said}");
+    }
+    let refused = |args: &[&str], words: &str| {
+        let (done, said) = rig.run(&[args, &["--out", &rig.path("none.gguf")]].concat());
+        assert!(!done && said.contains(words), "`{words}` is not in: {said}");
+    };
+    refused(&["convert", &model, "--bits", "2"], "fewer than the smallest formats take; hint: --bits ");
+    refused(&["convert", "demo:vit", "--bits", "4"], "--bits is for language models; hint: ");
+    refused(&["convert", &model, "--bits", "0"], "--bits");
+    refused(&["convert", &model, "--bits", "nan"], "--bits");
+    refused(&["convert", &model, "--bits", "4", "--precision", "q4_0"], "cannot be used with");
+    refused(&["convert", &model, "--bits", "5", "--limit", "3"], "--calib");
+    refused(&["convert", &model, "--precision", "q4_0", "--calib", "/nowhere.u16"], "no data");
 }
 
 /// A classifier's columns are its windows' places; its layers go by their own names.

@@ -1,9 +1,10 @@
 //! `paring convert`: a model in another format, without a session.
 
 use super::out::{self, say};
-use super::{Exit, print_json, setup};
+use super::{Exit, print_json, rounding, setup};
 use crate::args::Convert;
 use crate::files;
+use crate::model::Imatrix;
 use crate::model::export::Manifest;
 use crate::model::formats::{self, Written};
 use crate::quant::Calibration;
@@ -30,11 +31,36 @@ pub fn run(args: &Convert, how: Calibration) -> Result<Exit> {
     let mut model = setup::model(&args.model, &args.on, args.precision.as_deref())?;
     let file = std::fs::metadata(&args.model).ok().filter(std::fs::Metadata::is_file).map(|m| m.len());
     let was = file.unwrap_or_else(|| model.params.iter().map(|(_, p)| p.stored_bytes()).sum());
+    if let Some(threads) = args.on.threads {
+        crate::exec::set_threads(threads);
+    }
+    let text = rounding::text(args, &model)?;
+    let cancel = super::cancel_on_signals()?;
+    let mut read = model.info.notes.clone();
+    let mut recipe = serde_json::Map::new();
+    let mut chosen = None;
+    if let Some(bits) = args.bits {
+        let by = args.imatrix.as_deref().map(Imatrix::open).transpose()?;
+        let found = rounding::choose(&mut model, bits, by.as_ref(), text.as_ref(), &cancel)?;
+        read.extend(found.notes);
+        chosen = Some(found.said);
+    }
     let (rounded, imatrix) = setup::rounded(&mut model, args.imatrix.as_deref())?;
-    let ranges = setup::calibrate(&mut model, (&args.model, &args.model), args.calib.as_deref(), how)?;
-    let read: Vec<String> = model.info.notes.iter().chain(&rounded).chain(&ranges).cloned().collect();
+    read.extend(rounded);
+    recipe.extend(imatrix.as_ref().map(|mark| ("imatrix".to_owned(), json!(mark))));
+    let mut learnt = None;
+    match &text {
+        Some(text) => {
+            let (notes, said) = rounding::learn(&mut model, text, &cancel)?;
+            read.extend(notes);
+            recipe.insert("rounding".to_owned(), said.clone());
+            learnt = Some(said);
+        }
+        None => read.extend(setup::calibrate(&mut model, (&args.model, &args.model), args.calib.as_deref(), how)?),
+    }
     out::notes(&read);
-    let recipe = imatrix.as_ref().map_or(serde_json::Value::Null, |mark| json!({ "imatrix": mark }));
+    let weights: usize = model.params.iter().map(|(_, p)| p.numel()).sum();
+    let recipe = if recipe.is_empty() { serde_json::Value::Null } else { recipe.into() };
     let manifest = Manifest { recipe, original: Some(model.info.hash.clone()), ..Manifest::default() };
     let written = formats::write(&args.out, &model, &manifest, format)?;
     model.params.unchanged()?;
@@ -50,7 +76,8 @@ pub fn run(args: &Convert, how: Calibration) -> Result<Exit> {
     out::notes(&all.words());
     let notes: Vec<String> = read.into_iter().chain(notes).collect();
     if args.json {
-        let said = json!({ "path": args.out, "format": format, "hash": hash, "bytes": bytes, "notes": notes, "llama_quantize": command, "imatrix": imatrix });
+        let said = json!({ "path": args.out, "format": format, "hash": hash, "bytes": bytes, "weights": weights, "notes": notes, "llama_quantize": command, "imatrix": imatrix,
+            "bits": chosen, "rounding": learnt });
         print_json(&said)?;
     } else {
         say!("{}", args.out.display())?;

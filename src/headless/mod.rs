@@ -14,6 +14,7 @@ pub mod out;
 pub mod policy;
 pub mod profile;
 mod report;
+mod rounding;
 pub mod run;
 pub mod selftest;
 pub mod setup;

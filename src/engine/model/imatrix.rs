@@ -121,6 +121,18 @@ impl Imatrix {
             .map_err(ModelError::write(path))
     }
 
+    /// The mean squares of the columns of the weight called `name`, or of all experts that are stacked with it.
+    fn means(&self, name: &str) -> Option<Vec<f32>> {
+        let found = self.tensors.get(name).or_else(|| self.tensors.get(&stack_of(name)?.0))?;
+        Some(found.means())
+    }
+
+    /// The mean squares of the `columns` columns of the weight called `name`; `None` where nothing is known of it, or of others.
+    pub fn columns(&self, name: &str, columns: usize) -> Option<Vec<f32>> {
+        let found = own_part(name, self.means(name)?, columns);
+        (found.len() == columns).then_some(found)
+    }
+
     /// Rounds each weight of `model` whose precision is one of GGML's formats by the importance of its columns. Weights that are stored
     /// in that format already stay; those of which nothing is known are rounded later as without importances, and told.
     ///
@@ -139,16 +151,12 @@ impl Imatrix {
                 continue;
             }
             let name = names.get(own).map_or(own, String::as_str);
-            // An expert's are those of its place among all of its layer.
-            let stacked = || stack_of(name).and_then(|(stack, place)| Some((self.tensors.get(&stack)?, Some(place))));
-            let Some((squares, place)) = self.tensors.get(name).map(|s| (s, None)).or_else(stacked) else {
+            let Some((means, columns)) = self.means(name).map(|m| (m, param.shape().iter().skip(1).product::<usize>()))
+            else {
                 done.unknown.push(name.to_owned());
                 continue;
             };
-            let (mut means, columns) = (squares.means(), param.shape().iter().skip(1).product::<usize>());
-            if let Some(own) = place.and_then(|i| means.get(i.checked_mul(columns)?..)?.get(..columns)) {
-                means = own.to_vec();
-            }
+            let means = own_part(name, means, columns);
             if means.len() != columns {
                 let why = format!("`{}` has {columns} columns and {} importances", printable(name), means.len());
                 return Err(ModelError::unsupported(path, why, "take the matrix of this very model"));
@@ -203,6 +211,13 @@ impl Imatrix {
             hash: hash.finalize().to_hex().to_string(),
         }
     }
+}
+
+/// Of an expert's means those of its place among all of its layer.
+fn own_part(name: &str, means: Vec<f32>, columns: usize) -> Vec<f32> {
+    let place = stack_of(name).map(|(_, place)| place).filter(|_| means.len() != columns);
+    let own = place.and_then(|i| means.get(i.checked_mul(columns)?..)?.get(..columns).map(<[f32]>::to_vec));
+    own.unwrap_or(means)
 }
 
 /// What importances call the weights of `graph`, by the parameters' own names: as in the file that llama.cpp would load, where an

@@ -352,7 +352,7 @@ impl Param {
     }
 
     /// The precision that a layer has whose weight this is, where its file stores fewer than 32 bits a value and nothing else says so.
-    pub(super) fn filed(&self) -> Option<Precision> {
+    pub fn filed(&self) -> Option<Precision> {
         match &self.data {
             Data::View { dtype: Dtype::F16, .. } => Some(Precision::F16),
             Data::View { dtype: Dtype::Bf16, .. } => Some(Precision::Bf16),

@@ -13,7 +13,7 @@ use rayon::prelude::*;
 const DAMPING: f64 = 0.01;
 
 /// Rows that are rounded side by side, so that the factor is read once for all of them.
-const ROWS: usize = 8;
+pub(super) const ROWS: usize = 8;
 
 /// The numbers that rows are rounded to: codes from `-top` to `top`, and a scale for every `group` columns.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -41,7 +41,7 @@ pub fn gptq(weight: &[f32], gram: &[f64], grid: Grid) -> Option<Learnt> {
     if cols == 0 || gram.len() != cols * cols || !weight.len().is_multiple_of(cols) || grid.group == 0 {
         return None;
     }
-    let factor = Factor::new(gram, cols)?;
+    let factor = Factor::new(gram, cols, 1)?;
     let groups = cols.div_ceil(grid.group);
     let rows = weight.len() / cols;
     let mut out = Learnt { codes: vec![0; rows * cols], scales: vec![0.0; rows * groups], error: 0.0, nearest: 0.0 };
@@ -56,21 +56,29 @@ pub fn gptq(weight: &[f32], gram: &[f64], grid: Grid) -> Option<Learnt> {
 
 /// The upper factor `U` of the damped Gram matrix's inverse, `H⁻¹ = Uᵀ U`, in the order in which columns are rounded: those with the
 /// largest inputs first (the paper's `act-order`).
-struct Factor {
-    order: Vec<usize>,
+pub(super) struct Factor {
+    pub order: Vec<usize>,
     /// `[cols, cols]`, row-major.
-    upper: Vec<f64>,
+    pub upper: Vec<f64>,
 }
 
 impl Factor {
-    fn new(gram: &[f64], cols: usize) -> Option<Factor> {
+    /// Runs of `together` columns are rounded one after the other, the one with the largest inputs first.
+    pub fn new(gram: &[f64], cols: usize, together: usize) -> Option<Factor> {
         let diagonal = |i: usize| gram[i * cols + i];
         let mean = (0..cols).map(diagonal).sum::<f64>() / cols as f64;
         if !mean.is_finite() || mean <= 0.0 {
             return None;
         }
         let mut order: Vec<usize> = (0..cols).collect();
-        order.sort_by(|a, b| diagonal(*b).total_cmp(&diagonal(*a)).then(a.cmp(b)));
+        let runs: Vec<f64> = order
+            .chunks(together)
+            .map(|run| run.iter().map(|i| diagonal(*i)).sum::<f64>() / run.len() as f64)
+            .collect();
+        order.sort_by(|a, b| {
+            let (p, q) = (a / together, b / together);
+            runs[q].total_cmp(&runs[p]).then(p.cmp(&q)).then(diagonal(*b).total_cmp(&diagonal(*a))).then(a.cmp(b))
+        });
         let damped = Mat::<f64>::from_fn(cols, cols, |i, j| {
             gram[order[i] * cols + order[j]] + if i == j { DAMPING * mean } else { 0.0 }
         });
@@ -202,18 +210,22 @@ fn compensated(weight: &[f32], factor: &Factor, grid: Grid, scales: &[f32]) -> V
 fn error(row: &[f32], codes: &[i8], scales: &[f32], gram: &[f64], group: usize) -> f64 {
     let value = |i: usize| f64::from(f32::from(codes[i]) * scales[i / group]);
     let off: Vec<f64> = row.iter().enumerate().map(|(i, w)| f64::from(*w) - value(i)).collect();
-    let lines = gram.chunks_exact(row.len()).zip(&off).filter(|(_, e)| **e != 0.0);
-    lines.map(|(line, e)| e * line.iter().zip(&off).map(|(h, e)| h * e).sum::<f64>()).sum()
+    squared(&off, gram)
+}
+
+/// `e H eᵀ`.
+pub(super) fn squared(off: &[f64], gram: &[f64]) -> f64 {
+    let lines = gram.chunks_exact(off.len()).zip(off).filter(|(_, e)| **e != 0.0);
+    lines.map(|(line, e)| e * line.iter().zip(off).map(|(h, e)| h * e).sum::<f64>()).sum()
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
+pub(super) mod testing {
     use rand::{Rng, SeedableRng};
     use rand_chacha::ChaCha8Rng;
 
     /// Inputs that depend on one another, and a weight.
-    fn sample(cols: usize, rows: usize, seed: u64) -> (Vec<f32>, Vec<f64>) {
+    pub fn sample(cols: usize, rows: usize, seed: u64) -> (Vec<f32>, Vec<f64>) {
         let mut rng = ChaCha8Rng::seed_from_u64(seed);
         let mut draw = || rng.random::<f64>() * 2.0 - 1.0;
         let hidden: Vec<f64> = (0..60 * 4).map(|_| draw()).collect();
@@ -226,6 +238,12 @@ mod tests {
         }
         ((0..rows * cols).map(|_| draw() as f32).collect(), gram)
     }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::testing::sample;
+    use super::*;
 
     /// The paper's algorithm without its factorization: after each column the inverse loses a row and a column by elimination (Frantar and
     /// Alistarh 2022, equation 3), and the row is corrected by equation 2.
@@ -277,7 +295,7 @@ mod tests {
     fn codes_are_those_of_the_published_algorithm() {
         for (cols, seed) in [(5, 1), (12, 2), (33, 3)] {
             let (weight, gram) = sample(cols, 6, seed);
-            let factor = Factor::new(&gram, cols).unwrap();
+            let factor = Factor::new(&gram, cols, 1).unwrap();
             for grid in [Grid { top: 7, group: cols }, Grid { top: 127, group: cols }] {
                 let scales: Vec<f32> = weight.chunks(cols).flat_map(|row| largest(row, grid)).collect();
                 let ours = compensated(&weight, &factor, grid, &scales);

@@ -3,10 +3,12 @@
 //! The graph stays float: a [`Precisions`] says per node what runs, and `exec` records which kernel ran.
 
 mod gptq;
+mod gptq_blocks;
 mod histogram;
 
 pub use crate::graph::{Calibration, Precision, Precisions, Range, Runs, WeightFormat};
 pub use gptq::{Grid, Learnt, gptq};
+pub use gptq_blocks::{LearntBlocks, gptq_blocks};
 pub use histogram::Histogram;
 
 use crate::graph::{Graph, Node, Op, ParamRole, param_shapes};

@@ -3,12 +3,8 @@
 use crate::task::Task;
 use candle_core::Tensor;
 
-/// Softening of the calibration loss. Calibration images are usually training images, of which the network is so sure
-/// that plain cross-entropy barely sees damage that costs points elsewhere; at this temperature it does.
-const TEMPERATURE: f64 = 4.0;
-
-/// The calibration loss: the task's mean divergence from the original's outputs at temperature [`TEMPERATURE`], times its
-/// square (of classifiers the distillation loss, Hinton et al. 2015); zero for the original itself, infinite for outputs
+/// The calibration loss: the task's mean divergence from the original's outputs at its own temperature ([`Task::softening`]), times that
+/// squared (of classifiers the distillation loss, Hinton et al. 2015); zero for the original itself, infinite for outputs
 /// that are no numbers.
 #[derive(Default)]
 pub(super) struct Mean {
@@ -19,9 +15,10 @@ pub(super) struct Mean {
 impl Mean {
     /// Both `[N, …]`.
     pub fn add(&mut self, task: &dyn Task, outputs: &Tensor, answer: &Tensor) {
-        let kl = task.divergence(answer, outputs, TEMPERATURE).unwrap_or(f64::INFINITY);
+        let temperature = task.softening();
+        let kl = task.divergence(answer, outputs, temperature).unwrap_or(f64::INFINITY);
         let n = answer.dims().first().copied().unwrap_or(0);
-        self.sum += kl * TEMPERATURE * TEMPERATURE * n as f64;
+        self.sum += kl * temperature * temperature * n as f64;
         self.n += n;
     }
 

@@ -3,6 +3,7 @@
 //! of weights' columns, which are no stage (`importance`).
 
 mod batchnorm;
+mod blocks;
 mod compress;
 mod error;
 mod importance;

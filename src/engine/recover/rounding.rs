@@ -1,35 +1,33 @@
-//! Rounding of weights that knows what they are multiplied with: GPTQ for our own codes of 4 and 8 bits, importances of columns for
-//! GGML's formats. What is learnt is kept where the calibration loss falls; all else is rounded to the nearest, as without this stage.
+//! Rounding of weights that knows what they are multiplied with: GPTQ for our own codes of 4 and 8 bits; to GGML's formats: `blocks`. What is learnt is kept where the calibration loss falls; all else is rounded to the nearest, as without this stage.
 //!
 //! A layer's Gram matrix is that of its inputs in the compressed network, so that the layers before it are rounded already. Where the
 //! layer or the norm after it has something to add, what rounding changes of the mean output goes there, and the matrix is centred
 //! (bias correction, Nagel et al. 2019, arXiv 1906.04721).
 //!
-//! Not here: how one row is rounded (`quant::gptq`, `model::ggml`).
+//! Not here: how one row is rounded (`quant::gptq`).
 
-use super::importance::importance;
+use super::blocks;
 use super::ridge::add_to;
 use super::runner::Runner;
 use super::segment::{fit_target, only_token, part};
-use super::state::{Images, State};
+use super::state::State;
 use super::walk::{Stretch, Walk, stretches};
-use super::{RepairError, batchnorm, sample};
-use crate::graph::{Graph, Node, NodeId, Op, ParamRole, Precision, Precisions, WeightFormat, op, shapes};
+use super::{RepairError, sample};
+use crate::graph::{Graph, Node, NodeId, Op, ParamRole, WeightFormat, op, shapes};
 use crate::model::int4::Int4;
 use crate::model::{Model, Param, ParamStore};
 use crate::quant::{Grid, gptq};
 use candle_core::Tensor;
 use rand::SeedableRng;
 use rand_chacha::ChaCha8Rng;
-use std::path::Path;
 use std::time::Instant;
 
 /// Columns of a weight that is learnt at most: four matrices of them are in memory at a time. Wider ones are rounded to the nearest.
-const WIDEST: usize = 6144;
+pub(super) const WIDEST: usize = 6144;
 
 /// Roundings that [`run`] will try.
 pub(super) fn repairs(state: &State) -> usize {
-    usize::from(blocks(&state.model) > 0) + learnable(&state.model).len()
+    blocks::repairs(state) + learnable(&state.model).len()
 }
 
 /// Rounds weights for the inputs that they get.
@@ -43,7 +41,7 @@ pub(super) fn run(state: &mut State) -> Result<(), RepairError> {
     // Of the weights that will run: a mask's zeros are not filled by what others round away.
     state.settle()?;
     let images = state.images()?;
-    by_importance(state, &images)?;
+    blocks::run(state, &images)?;
     let layers = learnable(&state.model);
     let stretches = stretches(state, &|i| layers.contains(&i));
     if stretches.iter().any(|s| !s.layers.is_empty()) {
@@ -52,17 +50,6 @@ pub(super) fn run(state: &mut State) -> Result<(), RepairError> {
     }
     state.rounded();
     Ok(())
-}
-
-/// Weights that will be rounded to one of GGML's formats which takes importances.
-fn blocks(model: &Model) -> usize {
-    let to_round = |n: &&Node| {
-        let precision = model.precision.get(&n.name);
-        let Precision::Block(block) = precision else { return false };
-        let stored = || model.params.get(n.param(ParamRole::Weight)?).ok().map(|p| p.is_in(precision.weights()));
-        block != crate::graph::ggml::Block::Q8_0 && precision.unfit(&n.op).is_none() && stored() == Some(false)
-    };
-    model.graph.live().map(|(_, n)| n).filter(to_round).count()
 }
 
 /// Indices of the layers whose rounding is learnt: those with codes of our own that are not rounded yet, but of language models, which
@@ -95,35 +82,6 @@ fn grid(format: WeightFormat, columns: usize) -> Option<Grid> {
     }
 }
 
-/// Rounds what goes into GGML's formats by the importances of columns, all of it in one step: layers of a language model are too many
-/// to judge each.
-fn by_importance(state: &mut State, images: &Images) -> Result<(), RepairError> {
-    let weights = blocks(&state.model);
-    if weights == 0 {
-        return Ok(());
-    }
-    let started = Instant::now();
-    let name = format!("round {} by importance", crate::words::counted(weights, "weight"));
-    state.trying(&name);
-    // As it is before it is rounded.
-    let float = Model { precision: Precisions::default(), ..state.model.clone() };
-    let batches: Vec<&[usize]> = images.fit.chunks(images.batch).collect();
-    let found = importance(&float, &mut |i| -> Result<_, RepairError> {
-        state.cancel.check()?;
-        let Some(picks) = batches.get(i) else { return Ok(None) };
-        Ok(Some(state.calib.batch(*picks, &state.original.info.preprocess)?.0))
-    })?;
-    let mut rounded = state.model.clone();
-    found.round(&mut rounded, Path::new("calibration"))?;
-    state.tried();
-    let before = batchnorm::loss(state, &state.model.params, images)?;
-    let after = batchnorm::loss(state, &rounded.params, images)?;
-    if state.judged(name, (before, after), images.fit.len() as u64, started) {
-        state.model.params = rounded.params;
-    }
-    Ok(())
-}
-
 /// Rounds the stretch's layers one after the other, and moves on to its end.
 fn pass(walk: &mut Walk, stretch: &Stretch) -> Result<(), RepairError> {
     let graph = walk.state.model.graph.clone();
@@ -153,17 +111,17 @@ fn pass(walk: &mut Walk, stretch: &Stretch) -> Result<(), RepairError> {
 }
 
 /// Sums over a layer's sampled input rows `x`.
-struct Inputs {
-    rows: f64,
+pub(super) struct Inputs {
+    pub rows: f64,
     /// `Σ x xᵀ`, `[columns, columns]`.
-    gram: Vec<f64>,
+    pub gram: Vec<f64>,
     /// `Σ x`.
     sum: Vec<f64>,
 }
 
 impl Inputs {
     /// What layer `id` reads of the images that are fitted on, which stand at `from`.
-    fn gather(
+    pub fn gather(
         walk: &Walk,
         graph: &Graph,
         from: NodeId,
@@ -180,7 +138,9 @@ impl Inputs {
         };
         let (total, width) = sample::places_of(&shapes[id.index()]);
         let token = only_token(graph, &graph.consumers(), id);
-        let places = sample::Places { per_image: state.options.positions.max(1), token };
+        // Tokens of a text are few, and its windows too.
+        let per_image = if graph.is_language_model() { total } else { state.options.positions.max(1) };
+        let places = sample::Places { per_image, token };
         let mut out = Inputs { rows: 0.0, gram: Vec::new(), sum: Vec::new() };
         for (c, chunk) in walk.chunks.iter().enumerate().filter(|(_, chunk)| chunk.answer.is_none()) {
             state.cancel.check()?;

@@ -26,7 +26,10 @@ impl Runner {
         let made = graph.nodes.iter().filter(|n| !matches!(n.op, Op::Input(_)));
         let own: Precisions = made.filter_map(|n| Some((&n.name, told(&n.name)?))).collect();
         let keep: Vec<String> = keep.iter().map(|k| (*k).to_owned()).collect();
-        let plan = Plan::compile(graph, params, &own, &CompileOptions::default().keeping(keep.clone()))?;
+        // A whole language model need not be unpacked; a part of it is small.
+        let as_stored = graph.is_language_model();
+        let options = CompileOptions { as_stored, ..CompileOptions::default() }.keeping(keep.clone());
+        let plan = Plan::compile(graph, params, &own, &options)?;
         Ok(Runner { session: plan.session(), keep })
     }
 

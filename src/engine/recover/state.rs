@@ -6,7 +6,7 @@ use super::segment::boundaries;
 use super::{RepairError, RepairOptions, RepairStep, RepairUpdate, RepairUse};
 use crate::data::Dataset;
 use crate::exec::Cancel;
-use crate::graph::{Graph, shapes};
+use crate::graph::{Graph, NodeId, shapes};
 use crate::model::Model;
 use crate::prune::{self, Action, Group, Target};
 use candle_core::Tensor;
@@ -187,19 +187,26 @@ impl<'a> State<'a> {
 impl Images {
     fn pick(state: &State) -> Result<Images, RepairError> {
         let State { original, model, calib, options, cancel, .. } = state;
-        let widest = |g: &Graph| -> Result<usize, RepairError> {
+        // Logits of a language model are fifty times as wide as all else, and only those that judge have any.
+        let text = original.graph.is_language_model();
+        let mut logits = 0;
+        let mut widest = |g: &Graph| -> Result<usize, RepairError> {
             let shapes = shapes(g)?;
-            Ok(boundaries(g).iter().map(|b| shapes[b.index()].iter().product::<usize>() * 4).max().unwrap_or(1))
+            let bytes = |id: NodeId| shapes[id.index()].iter().product::<usize>() * 4;
+            logits = bytes(g.output);
+            let held = boundaries(g).into_iter().filter(|b| !text || *b != g.output);
+            Ok(held.map(bytes).max().unwrap_or(1))
         };
         let each = (widest(&original.graph)? + widest(&model.graph)?).max(1);
         let room = (options.memory / each).max(8);
         let order = state.shuffled();
-        let check = options.check_images.min(order.len() / 5).min(room / 5);
+        let judging = if text { (options.memory / logits.max(1)).max(2) } else { room / 5 };
+        let check = options.check_images.min(order.len() / 5).min(room / 5).min(judging);
         let fit = options.images.min(order.len() - check).min(room - check).max(1);
         let (check, fit) = (&order[order.len() - check..], order[..fit].to_vec());
         // A handful of images must serve both ends.
         let check = if check.is_empty() { &fit } else { check };
-        let batch = ((64 << 20) / each).clamp(4, 128);
+        let batch = if text { ((64 << 20) / each.max(logits)).max(1) } else { ((64 << 20) / each).clamp(4, 128) };
         let (check, fit) = (calib.parts(check, batch), calib.parts(&fit, batch).concat());
         let mut whole = Runner::new(&original.graph, &original.params, &original.precision, &[])?;
         let answer = |picks: Vec<usize>| -> Result<(Vec<usize>, Tensor), RepairError> {

@@ -241,7 +241,7 @@ fn masks_stay_zero_when_rounding_is_learnt() {
 }
 
 #[test]
-fn formats_of_ggml_are_rounded_by_importance_in_one_step() {
+fn formats_of_ggml_are_rounded_all_at_once_by_importance_and_with_gptq() {
     let block = crate::graph::ggml::Block::Q4_0;
     let mut rig = rounds(&vit(), Precision::Block(block), false);
     let fits = |name: &str| {
@@ -251,8 +251,18 @@ fn formats_of_ggml_are_rounded_by_importance_in_one_step() {
     rig.actions.retain(|(t, _)| fits(t.name()));
     let (learnt, steps, _) = rig.made(&[Stage::Apply, Stage::Round]);
     let n = rig.actions.len();
-    assert_eq!(steps.iter().map(|s| s.name.clone()).collect::<Vec<_>>(), [format!("round {n} weights by importance")]);
-    let (target, _) = &rig.actions[0];
-    let weight = learnt.graph.node(learnt.graph.by_name(target.name()).unwrap()).param(crate::graph::ParamRole::Weight);
-    assert_eq!(learnt.params.get(weight.unwrap()).unwrap().as_blocks().is_some(), steps[0].kept);
+    let names = ["by importance", "with GPTQ"].map(|how| format!("round {n} weights {how}"));
+    assert_eq!(steps.iter().map(|s| s.name.clone()).collect::<Vec<_>>(), names);
+    // Each is beside the best so far.
+    let best = if steps[0].kept { steps[0].loss_after } else { steps[0].loss_before };
+    assert_eq!(steps[1].loss_before, best);
+    assert!(steps[1].kept && steps[1].loss_after < best, "{steps:?}");
+    for (target, _) in &rig.actions {
+        let node = learnt.graph.node(learnt.graph.by_name(target.name()).unwrap());
+        let weight = learnt.params.get(node.param(crate::graph::ParamRole::Weight).unwrap()).unwrap();
+        assert!(weight.as_blocks().is_some_and(|(b, _)| b == block), "{}", target.name());
+    }
+    // The same again, to the bit.
+    let (again, _, _) = rig.made(&[Stage::Apply, Stage::Round]);
+    assert_eq!(again.params.hash(), learnt.params.hash());
 }

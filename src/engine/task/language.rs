@@ -39,6 +39,11 @@ impl Task for NextToken {
         1.0
     }
 
+    /// A language model is sure of few tokens, and divergence in nats a token is what people compare.
+    fn softening(&self) -> f64 {
+        1.0
+    }
+
     /// Every token of a window is asked.
     fn fewest(&self) -> usize {
         4

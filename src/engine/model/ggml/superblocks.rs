@@ -2,7 +2,7 @@
 //! llama.cpp #1684; `quantize_row_*_K_ref` in `ggml-quants.c`.)
 
 use super::encode::{NOTHING, extreme, put_half};
-use super::scale_min;
+use super::{Block, scale_min};
 
 /// Rounded to the nearest whole number, halves to the even one, by adding what leaves no bits for a fraction: what ggml does, also
 /// beyond the range where it is right.
@@ -163,22 +163,6 @@ fn improved(x: &[f32], codes: &mut [i8]) -> f32 {
     if sum_l2 > 0.0 { sum_lx / sum_l2 } else { 0.0 }
 }
 
-/// Four planes of two bits in every 32 bytes.
-fn crumbs(codes: impl Fn(usize) -> u8, out: &mut [u8]) {
-    for (i, b) in out[..64].iter_mut().enumerate() {
-        let at = i / 32 * 128 + i % 32;
-        *b = (0..4).fold(0, |bits, plane| bits | (codes(at + 32 * plane) & 3) << (2 * plane));
-    }
-}
-
-/// Two planes of four bits in every 32 bytes.
-fn halves(codes: impl Fn(usize) -> u8, out: &mut [u8]) {
-    for (i, b) in out[..128].iter_mut().enumerate() {
-        let at = i / 32 * 64 + i % 32;
-        *b = codes(at) & 15 | codes(at + 32) << 4;
-    }
-}
-
 pub(super) fn q2_k(x: &[f32], b: &mut [u8]) {
     const SEARCH: Search = Search { top: 3, from: -0.5, step: 0.1, steps: 15, plain: true };
     let mut codes = [0u8; 256];
@@ -208,7 +192,7 @@ pub(super) fn q2_k_codes(x: &[f32], (d, min): (f32, f32), mut codes: [u8; 256], 
             codes.iter_mut().zip(x).for_each(|(l, x)| *l = nearest((x + m) / d).clamp(0, 3) as u8);
         }
     }
-    crumbs(|i| codes[i], &mut b[16..80]);
+    Block::Q2_K.place(&codes, b);
 }
 
 pub(super) fn q3_k(x: &[f32], b: &mut [u8]) {
@@ -242,10 +226,7 @@ pub(super) fn q3_k_codes(x: &[f32], d: f32, rounded: &[u8; 16], mut codes: [i8; 
             codes.iter_mut().zip(x).for_each(|(l, x)| *l = (nearest(x / d).clamp(-4, 3) + 4) as i8);
         }
     }
-    for (i, b) in b[..32].iter_mut().enumerate() {
-        *b = (0..8).fold(0, |bits, plane| bits | u8::from(codes[32 * plane + i] > 3) << plane);
-    }
-    crumbs(|i| codes[i].cast_unsigned(), &mut b[32..96]);
+    Block::Q3_K.place(&codes.map(i8::cast_unsigned), b);
 }
 
 /// Codes of 256 values in groups of 32, with scales and minima of six bits at `b[4..16]`.
@@ -302,24 +283,13 @@ pub(super) fn eight_codes(
 pub(super) fn q4_k(x: &[f32], b: &mut [u8]) {
     let search = Search { top: 15, from: -1.0, step: 0.1, steps: 20, plain: false };
     let codes = eight_groups(&search, x, b);
-    q4_k_codes(&codes, b);
-}
-
-pub(super) fn q4_k_codes(codes: &[u8; 256], b: &mut [u8]) {
-    halves(|i| codes[i], &mut b[16..144]);
+    Block::Q4_K.place(&codes, b);
 }
 
 pub(super) fn q5_k(x: &[f32], b: &mut [u8]) {
     let search = Search { top: 31, from: -0.5, step: 0.1, steps: 15, plain: false };
     let codes = eight_groups(&search, x, b);
-    q5_k_codes(&codes, b);
-}
-
-pub(super) fn q5_k_codes(codes: &[u8; 256], b: &mut [u8]) {
-    for (i, b) in b[16..48].iter_mut().enumerate() {
-        *b = (0..8).fold(0, |bits, group| bits | (codes[32 * group + i] >> 4) << group);
-    }
-    halves(|i| codes[i], &mut b[48..176]);
+    Block::Q5_K.place(&codes, b);
 }
 
 /// By `weights`; by their squares without.
@@ -345,9 +315,5 @@ pub(super) fn q6_k(x: &[f32], weights: Option<&[f32]>, b: &mut [u8]) {
             codes.iter_mut().zip(x).for_each(|(l, x)| *l = (nearest(x / d).clamp(-32, 31) + 32) as i8);
         }
     }
-    for (i, low) in b[..128].iter_mut().enumerate() {
-        let at = i / 64 * 128 + i % 64;
-        *low = (codes[at] & 15 | codes[at + 64] << 4).cast_unsigned();
-    }
-    crumbs(|i| codes[i].cast_unsigned() >> 4, &mut b[128..192]);
+    Block::Q6_K.place(&codes.map(i8::cast_unsigned), b);
 }

@@ -41,11 +41,11 @@ impl Block {
             Q3_K => q3_k(x, w, b),
             Q4_K => {
                 let codes = eight_groups(15, x, w, b);
-                superblocks::q4_k_codes(&codes, b);
+                self.place(&codes, b);
             }
             Q5_K => {
                 let codes = eight_groups(31, x, w, b);
-                superblocks::q5_k_codes(&codes, b);
+                self.place(&codes, b);
             }
             // By importance alone.
             Q6_K => superblocks::q6_k(x, Some(w), b),

@@ -26,7 +26,9 @@ pub(super) fn quantize(
     same("feed_forward_length", |l| l.hidden)?;
     same("attention.head_count", |l| l.heads)?;
     m.same(&format!("{arch}.embedding_length")).filter(|n| *n == shape.dim)?;
-    if !manifest.recipe["repair"].is_null() || manifest.recipe["actions"].to_string().contains("sparsif") {
+    if ["repair", "rounding"].iter().any(|by| !manifest.recipe[by].is_null())
+        || manifest.recipe["actions"].to_string().contains("sparsif")
+    {
         return None;
     }
     if tensors.iter().any(|t| t.change.is_some()) {

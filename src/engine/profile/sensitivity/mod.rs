@@ -271,8 +271,8 @@ impl<'a> Bench<'a> {
         if calib.is_empty() {
             return Err(ProfileError::NoImages);
         }
-        let compile =
-            CompileOptions { device: options.device.clone(), threads: options.threads, ..CompileOptions::default() };
+        let (device, as_stored) = (options.device.clone(), model.graph.is_language_model());
+        let compile = CompileOptions { device, threads: options.threads, as_stored, ..CompileOptions::default() };
         let plan = Plan::of(model, &compile)?;
         let prep = &model.info.preprocess;
         let fewest = calib.task().fewest();

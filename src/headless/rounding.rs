@@ -1,0 +1,305 @@
+//! What `convert` decides and learns for a language model's weights: a format of GGML's for each of them, so that all together have so many
+//! bits a weight (`--bits`), and rounding by calibration text (`--calib`).
+
+use super::{Cancelled, progress_line, setup};
+use crate::args::Convert;
+use crate::data::{Counted, Dataset, TextOptions};
+use crate::exec::Cancel;
+use crate::graph::ggml::Block;
+use crate::graph::{Graph, ParamRole};
+use crate::host::compute::{bind, takes_text};
+use crate::model::{Imatrix, Model, Param};
+use crate::plan::{Chosen, Weight, allocate};
+use crate::profile::{self, ProfileError, SensOptions, SensTarget, SensUpdate};
+use crate::prune::{Action, Target};
+use crate::quant::Precision;
+use crate::recover::{self, RepairError, RepairOptions, RepairStep, RepairUpdate, RepairUse, Stage, Stages};
+use crate::session::{Opening, place};
+use crate::words::{self, counted};
+use anyhow::{Result, bail};
+use serde_json::{Value, json};
+use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
+
+/// The format that tells what an error of a weight costs: any rows of whole blocks can be in it, and it is coarse enough to be heard.
+const PROBE: Block = Block::Q4_0;
+
+/// Calibration text of a language model.
+pub struct Text {
+    data: Dataset,
+    options: TextOptions,
+}
+
+/// Opens the text that `--calib` names, where the model takes text.
+///
+/// # Errors
+/// What cannot be opened; a model of another kind, where `--bits` is given.
+pub fn text(args: &Convert, model: &Model) -> Result<Option<Text>> {
+    if !takes_text(model) {
+        if args.bits.is_some() {
+            bail!(
+                "--bits is for language models; hint: --precision int8 or w4, or a session with a budget (`paring run`)"
+            );
+        }
+        return Ok(None);
+    }
+    let Some(calib) = &args.calib else { return Ok(None) };
+    // All tokens of a window are seen.
+    let how = Opening { window: args.window, targets: Counted::Next, ..Opening::default() };
+    let options = TextOptions { limit: args.limit, ..how.windows(model.info.context) };
+    let data = setup::text(Some(calib), args.tokenizer.as_ref().unwrap_or(&args.model), None, &options)?;
+    Ok(Some(Text { data, options }))
+}
+
+/// Work on `model` with its graph bound to the text's windows; it is of any length again afterwards.
+fn bound<T>(model: &mut Model, text: &Text, work: impl FnOnce(&mut Model) -> Result<T>) -> Result<T> {
+    bind(model, &text.options);
+    let done = work(model);
+    model.graph = Arc::new(Graph::clone(&model.graph).freed());
+    done
+}
+
+/// What errors of weights cost, by the layer's name: the divergence that rounding it to [`PROBE`] alone makes of the whole network, and the
+/// windows that say so.
+struct Costs {
+    kl: HashMap<String, f64>,
+    windows: usize,
+}
+
+fn costs(model: &mut Model, text: &Text, cancel: &Cancel) -> Result<Costs> {
+    let cache = place::cache().ok();
+    let mut line = progress_line("sensitivity");
+    let mut windows = 0;
+    let found = bound(model, text, |model| {
+        let options = SensOptions {
+            precisions: vec![Precision::Block(PROBE)],
+            blocks: false,
+            batch: 1,
+            ..SensOptions::default()
+        };
+        let found =
+            profile::sensitivity(model, &[], &text.data, &options, cache.as_deref(), cancel, &mut |u| match u {
+                SensUpdate::Base { images, .. } => windows = images,
+                SensUpdate::Progress { done, total, .. } => line.show(done as u64, total as u64),
+                SensUpdate::Note(text) => line.say(&text),
+                SensUpdate::Curve(_) => {}
+            });
+        match found {
+            Err(ProfileError::Cancelled(_)) => Err(Cancelled.into()),
+            other => Ok(other?),
+        }
+    });
+    line.clear();
+    let kl = found?.curves.into_iter().filter_map(|c| match c.target {
+        SensTarget::Layer(name, _) => Some((name, c.points.first()?.kl)),
+        _ => None,
+    });
+    Ok(Costs { kl: kl.collect(), windows })
+}
+
+/// What `--bits` came to.
+pub struct Bits {
+    pub notes: Vec<String>,
+    pub said: Value,
+}
+
+/// Chooses a format for each weight of `model`, so that all it stores has at most `bits` bits a weight.
+///
+/// # Errors
+/// What cannot be measured; fewer bits than the smallest formats take.
+pub fn choose(
+    model: &mut Model,
+    bits: f64,
+    by: Option<&Imatrix>,
+    text: Option<&Text>,
+    cancel: &Cancel,
+) -> Result<Bits> {
+    let costs = text.map(|text| costs(model, text, cancel)).transpose()?;
+    let own;
+    let by = match (by, text) {
+        (None, Some(text)) => {
+            own = importances(model, text, cancel)?;
+            Some(&own)
+        }
+        (by, _) => by,
+    };
+    let mut line = progress_line("rounding errors");
+    let found = profile::roundings(model, &Block::ALL, by, cancel, &mut |done, all| line.show(done as u64, all as u64));
+    line.clear();
+    let found = match found {
+        Err(ProfileError::Cancelled(_)) => return Err(Cancelled.into()),
+        other => other?,
+    };
+    let whole: Vec<f64> = found.iter().map(|r| r.looked_at).collect();
+    let weigh = |r: profile::Roundings| {
+        let error = r.formats.iter().find(|f| f.format == Some(PROBE)).map_or(0.0, |f| f.error);
+        let measured = costs.as_ref().and_then(|c| c.kl.get(&r.layer)).filter(|_| error > 0.0);
+        Weight { cost: measured.map_or(1.0, |kl| kl / error), roundings: r }
+    };
+    let mut weights: Vec<Weight> = found.into_iter().map(weigh).collect();
+    if costs.is_some() {
+        // What is stored in the probe's format already, or takes no blocks, was not asked: as the others on the whole.
+        let probed = |w: &Weight| w.roundings.formats.iter().any(|f| f.format == Some(PROBE) && f.error > 0.0);
+        let known: Vec<f64> = weights.iter().filter(|w| probed(w)).map(|w| w.cost).collect();
+        let mean = known.iter().sum::<f64>() / known.len().max(1) as f64;
+        weights.iter_mut().filter(|w| !probed(w)).for_each(|w| w.cost = mean);
+    }
+    let values: u64 = model.params.iter().map(|(_, p)| p.numel() as u64).sum();
+    let stored: u64 = model.params.iter().map(|(_, p)| p.stored_bytes()).sum();
+    let others = stored - weights.iter().map(|w| w.roundings.formats[0].bytes).sum::<u64>();
+    let room = ((bits * values as f64 / 8.0) as u64).saturating_sub(others);
+    let Some(chosen) = allocate(&weights, room) else {
+        let least = |w: &Weight| w.roundings.formats.iter().map(|f| f.bytes).min().unwrap_or(0);
+        let least = others + weights.iter().map(least).sum::<u64>();
+        bail!(
+            "{bits} bits a weight are fewer than the smallest formats take; hint: --bits {:.2} or more",
+            (800.0 * least as f64 / values as f64).ceil() / 100.0
+        );
+    };
+    for (w, &i) in weights.iter().zip(&chosen.formats) {
+        if let Some(block) = w.roundings.formats[i].format {
+            // Whoever shares the weight has it so too.
+            let layers = model.graph.clone();
+            let own = layers.by_name(&w.roundings.layer).map(|id| layers.node(id));
+            let shared = |n: &&crate::graph::Node| {
+                n.op.is_conv_or_linear() && own.is_some_and(|own| n.params.first() == own.params.first())
+            };
+            for node in layers.live().map(|(_, n)| n).filter(shared) {
+                model.precision.set(node.name.clone(), Precision::Block(block));
+            }
+        }
+    }
+    Ok(told(&weights, &chosen, (others, values), costs.as_ref().map(|c| c.windows), by.is_some(), &whole))
+}
+
+/// What was chosen, in words and for programs.
+fn told(
+    weights: &[Weight],
+    chosen: &Chosen,
+    (others, values): (u64, u64),
+    windows: Option<usize>,
+    by_importance: bool,
+    looked_at: &[f64],
+) -> Bits {
+    let label = |f: Option<Block>| f.map_or_else(|| "as it is".to_owned(), |b| Precision::Block(b).label().to_owned());
+    let mut kinds: BTreeMap<String, (usize, u64)> = BTreeMap::new();
+    for (w, &i) in weights.iter().zip(&chosen.formats) {
+        let f = w.roundings.formats[i];
+        let kind = kinds.entry(label(f.format)).or_default();
+        (kind.0, kind.1) = (kind.0 + 1, kind.1 + f.bytes);
+    }
+    let kinds: Vec<String> =
+        kinds.into_iter().map(|(label, (n, bytes))| format!("{n} {label} ({})", words::bytes(bytes))).collect();
+    let bits = 8.0 * (chosen.bytes + others) as f64 / values.max(1) as f64;
+    let rounded: f64 = weights.iter().zip(&chosen.formats).map(|(w, &i)| w.roundings.formats[i].error).sum::<f64>();
+    let mut notes = vec![format!("{bits:.3} bits a weight: {}", kinds.join(", "))];
+    notes.push(match windows {
+        Some(n) => format!(
+            "chosen by the divergence that each weight's rounding to {} makes on {} of calibration text; adding up, {:.4} nats a token (no \
+             choice of these formats adds up to less than {:.4}), before rounding is learnt",
+            Precision::Block(PROBE).label(),
+            counted(n, "window"),
+            chosen.harm,
+            chosen.least
+        ),
+        None => format!(
+            "chosen by the squared errors of weights{}, relative to each weight's own and all layers counting alike: {:.4} on average; what \
+             that costs in nats is not known (--calib measures it)",
+            if by_importance { ", columns by importance" } else { "" },
+            rounded / weights.len().max(1) as f64
+        ),
+    });
+    if looked_at.iter().any(|part| *part < 1.0) {
+        let n = looked_at.iter().filter(|part| **part < 1.0).count();
+        notes.push(format!(
+            "{} {} looked at by rows of {} values each, spread evenly",
+            counted(n, "weight"),
+            if n == 1 { "was" } else { "were" },
+            words::bytes(profile::LOOKED_AT as u64).trim_end_matches('B').trim()
+        ));
+    }
+    let each = weights.iter().zip(&chosen.formats).map(|(w, &i)| {
+        let f = w.roundings.formats[i];
+        json!({ "layer": w.roundings.layer, "format": f.format.map(|b| Precision::Block(b).label()), "bytes": f.bytes, "error": f.error,
+            "cost": windows.map(|_| w.cost) })
+    });
+    let said = json!({ "bits": bits, "harm": windows.map(|_| chosen.harm), "least": windows.map(|_| chosen.least), "layers": each.collect::<Vec<_>>() });
+    Bits { notes, said }
+}
+
+/// Importances of the model's columns over the calibration text.
+fn importances(model: &Model, text: &Text, cancel: &Cancel) -> Result<Imatrix> {
+    let mut line = progress_line("importances");
+    let n = text.data.len();
+    let found = recover::importance(model, &mut |i| -> std::result::Result<_, RepairError> {
+        cancel.check()?;
+        line.show(i as u64, n as u64);
+        Ok(if i < n { Some(text.data.batch(i..i + 1, &model.info.preprocess)?.0) } else { None })
+    });
+    line.clear();
+    match found {
+        Err(RepairError::Cancelled(_)) => Err(Cancelled.into()),
+        other => Ok(other?),
+    }
+}
+
+/// `model` with the weights that are to be in GGML's formats rounded by calibration text, the best of three ways by windows that none was
+/// fitted on; what was done, in words and for the manifest.
+pub fn learn(model: &mut Model, text: &Text, cancel: &Cancel) -> Result<(Vec<String>, Value)> {
+    let decided: Vec<(Target, Action)> = model
+        .precision
+        .nodes
+        .iter()
+        .filter(|(_, p)| matches!(p, Precision::Block(_)))
+        .map(|(name, p)| (Target::Layer(name.clone()), Action::Precision { precision: *p }))
+        .collect();
+    if decided.is_empty() {
+        return Ok((
+            vec!["no weight is rounded to a format of GGML's: the calibration text is unused".to_owned()],
+            Value::Null,
+        ));
+    }
+    let stages = Stages::new(vec![Stage::Apply, Stage::Round])?;
+    let options = RepairOptions { stages, ..RepairOptions::default() };
+    let (mut steps, mut used) = (Vec::new(), RepairUse::default());
+    let mut line = progress_line("round");
+    // The original is the model as its file has it.
+    for (target, _) in &decided {
+        let weight = model.graph.by_name(target.name()).and_then(|id| model.graph.node(id).param(ParamRole::Weight));
+        let filed = weight.and_then(|w| model.params.get(w).ok()).and_then(Param::filed);
+        model.precision.set(target.name(), filed.unwrap_or(Precision::F32));
+    }
+    let made = bound(model, text, |model| {
+        let made = recover::compress(model, &[], &decided, &text.data, &options, cancel, &mut |u| match u {
+            RepairUpdate::Progress { done, total, .. } => line.show(done as u64, total as u64),
+            RepairUpdate::Step(step) => steps.push(step),
+            RepairUpdate::Used(u) => used = u,
+        });
+        match made {
+            Err(RepairError::Cancelled(_)) => Err(Cancelled.into()),
+            other => Ok(other?),
+        }
+    });
+    line.clear();
+    let made = made?;
+    model.params = made.params;
+    model.precision = made.precision;
+    let on = format!(
+        "{} of {}{}",
+        counted(used.checked as usize, "window"),
+        text.data.card().name,
+        if used.checked_on_fitted { ", which are those that it was fitted on, being so few" } else { "" }
+    );
+    let mut notes: Vec<String> = steps.iter().map(|s| step_words(s, &on)).collect();
+    notes.push(format!("fitted on {} of {}", counted(used.fitted as usize, "window"), text.data.card().name));
+    let said = json!({ "steps": steps, "fitted": used.fitted, "checked": used.checked, "data": text.data.card().name, "seen": used.hash });
+    Ok((notes, said))
+}
+
+fn step_words(step: &RepairStep, on: &str) -> String {
+    let (what, stays) = (&step.name, if step.kept { "kept" } else { "not kept" });
+    format!(
+        "{what}: a divergence from the original of {:.4} nats a token instead of {:.4} on {on}, {stays}",
+        step.loss_after, step.loss_before
+    )
+}
