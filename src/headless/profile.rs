@@ -45,6 +45,8 @@ pub fn run(args: &Args, convention: MacConvention, patience: f64) -> Result<Exit
         device_words: device.words.clone(),
         time_limit: ProfileOptions::default().time_limit.mul_f64(patience),
         workload,
+        // As `eval`, `generate` and `serve` run it.
+        as_stored: takes_text(&model),
         ..ProfileOptions::default()
     };
     let mut line = progress_line("profile");

@@ -40,6 +40,9 @@ pub struct ProfileOptions {
     pub ceilings: Option<Ceilings>,
     pub watch: Watch,
     pub workload: Workload,
+    /// Passes too multiply weights as they are stored, as tokens always do. Not where forecasts rest on them: kernels at other widths are
+    /// timed with weights in f32 (`ladder`).
+    pub as_stored: bool,
 }
 
 impl Default for ProfileOptions {
@@ -54,6 +57,7 @@ impl Default for ProfileOptions {
             ceilings: None,
             watch: Watch::System,
             workload: Workload::Pass,
+            as_stored: false,
         }
     }
 }
@@ -96,8 +100,7 @@ pub fn profile(
     update: &mut dyn FnMut(ProfileUpdate),
 ) -> Result<Profile> {
     let threads = options.threads.unwrap_or_else(crate::exec::device::threads);
-    // Forecasts of passes rest on kernels that were timed with weights in f32 (`ladder`).
-    let as_stored = !options.workload.is_pass();
+    let as_stored = options.as_stored || !options.workload.is_pass();
     let (device, threads_asked) = (options.device.clone(), options.threads);
     let compile = CompileOptions { device, threads: threads_asked, as_stored, ..CompileOptions::default() };
     // Before the ceilings: a model that does not fit is told at once, and they make do with the memory that it leaves.
