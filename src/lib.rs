@@ -51,7 +51,7 @@
 #![cfg_attr(not(test), deny(clippy::print_stdout, clippy::print_stderr))]
 
 pub use paring_engine::{
-    data, eval, exec, files, graph, model, plain, profile, prune, quant, recover, task, train, words,
+    control, data, eval, exec, files, graph, model, plain, profile, prune, quant, recover, task, train, words,
 };
 
 pub mod agent;
