@@ -409,7 +409,7 @@ pub struct Control {
     /// The mean time of a token, as a share of the whole network's.
     #[arg(long, value_name = "SHARE", default_value_t = 0.8)]
     pub target: f64,
-    /// What the last level reads of the whole network's bytes a token; as far below the whole as twice the target is by default.
+    /// What the last level reads of the whole network's bytes a token; half as far again below the whole as the target by default.
     #[arg(long, value_name = "SHARE")]
     pub least: Option<f64>,
     /// How many controllers are learnt, by as many seeds; the first is written.

@@ -25,12 +25,12 @@ use std::path::Path;
 use std::time::Duration;
 
 /// Windows that the search looks at, and tokens of each.
-const LOOKED: (usize, usize) = (4, 128);
+const LOOKED: (usize, usize) = (3, 64);
 /// Of the windows that are left, so many of five make the table of tokens.
 const TABLE: usize = 2;
 /// Cuts that an MLP goes in, and rungs measured anew between two levels.
 const STEPS: usize = 4;
-const RUNGS: usize = 2;
+const RUNGS: usize = 1;
 /// Tokens before those that levels are timed on.
 const CONTEXT: usize = 128;
 
@@ -196,7 +196,7 @@ impl Work<'_> {
         let tokens = LOOKED.1.min(self.args.window);
         let ids: Vec<u32> = looked.iter().flat_map(|w| &w[..tokens]).copied().collect();
         let x = Tensor::from_vec(ids, (looked.len(), tokens), &Device::Cpu)?;
-        let least = self.args.least.unwrap_or((1.0 - 2.0 * (1.0 - self.args.target)).max(0.4));
+        let least = self.args.least.unwrap_or((1.0 - 1.5 * (1.0 - self.args.target)).max(0.4));
         let how = SearchOptions { levels: self.args.levels, least, steps: STEPS, rungs: RUNGS };
         let mut line: Option<(usize, ProgressLine)> = None;
         let found = search(self.model, groups, &x, (&how, &self.options), self.cancel, &mut |t| {

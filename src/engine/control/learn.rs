@@ -19,7 +19,8 @@ pub enum Learner {
     /// LinUCB with a ridge regression for each level (Li et al. 2010), for losses: the least lower bound is chosen.
     #[default]
     Bandit,
-    /// A softmax over the levels' foretold costs, by REINFORCE with a linear baseline (Williams 1992).
+    /// A softmax over the levels' foretold costs, by REINFORCE with a linear baseline (Williams 1992). It begins with what a bandit learnt: from
+    /// nothing it settles on a single level long before the signals tell.
     Gradient,
     /// Ridge regressions of every level's divergence, seen at each token whatever was chosen: no learner that may be run so, an upper
     /// bound to what they can learn.
@@ -72,12 +73,12 @@ const PASSES: usize = 4;
 /// What signals' squares begin with in a regression.
 const RIDGE: f64 = 1.0;
 /// How far below its mean a bandit believes a loss may lie, in standard errors for unit noise.
-const HOPE: f64 = 0.3;
+const HOPE: f64 = 0.1;
 /// Of the softmax: nats that make a level e times as likely.
-const WARMTH: f32 = 0.08;
-/// Of the gradient and of its baseline, per token.
-const STEP: f32 = 0.002;
-const STEP_BASE: f32 = 0.01;
+const WARMTH: f32 = 0.1;
+/// Of the gradient, per token, and the passes that it goes on for.
+const STEP: f32 = 0.003;
+const FURTHER: usize = 10;
 /// Of the price, per token.
 const STEP_PRICE: f64 = 0.01;
 /// What a divergence counts at most for a gradient.
@@ -152,7 +153,7 @@ struct Walked<'a> {
 
 impl<'a> Walked<'a> {
     fn new(lesson: &'a Lesson<'a>) -> Walked<'a> {
-        Walked { lesson, seen: Vec::new(), price: 1.0 }
+        Walked { lesson, seen: Vec::new(), price: 0.0 }
     }
 
     /// A token was computed at `level`: the price for the next.
@@ -221,32 +222,39 @@ fn whole(lesson: &Lesson, rng: &mut ChaCha8Rng) -> Vec<Vec<f32>> {
 
 fn gradient(lesson: &Lesson, rng: &mut ChaCha8Rng, walked: &mut Walked) -> Vec<Vec<f32>> {
     let levels = lesson.trace.levels;
-    let mut weights = vec![[0f32; SIGNALS]; levels];
-    let mut base = [0f32; SIGNALS];
-    for pass in 0..PASSES {
+    let weights = bandit(lesson, rng, walked);
+    let mut start = Policy { weights, price: 1.0, times: lesson.times.to_vec(), table: lesson.table.clone() };
+    settle(&mut start, lesson);
+    let mut weights: Vec<[f32; SIGNALS]> = start.weights.iter().map(|w| std::array::from_fn(|i| w[i])).collect();
+    let mut base = Ridge::new();
+    walked.price = f64::from(start.price);
+    for pass in 0..FURTHER {
         // Smaller steps towards the end.
-        let step = STEP * (1.0 - pass as f32 / PASSES as f32);
+        let step = STEP * (1.0 - pass as f32 / FURTHER as f32);
         for at in shuffled(lesson, rng) {
             lesson.trace.walk(at, (lesson.prompt, lesson.table), |signals, divergence| {
                 let price = walked.price as f32;
                 let dot = |w: &[f32; SIGNALS]| w.iter().zip(signals).map(|(a, b)| a * b).sum::<f32>();
                 let costs: Vec<f32> = (0..levels).map(|l| dot(&weights[l]) + price * lesson.times[l]).collect();
                 let least = costs.iter().copied().fold(f32::INFINITY, f32::min);
-                let chances: Vec<f32> = costs.iter().map(|c| (-(c - least) / WARMTH).exp()).collect();
+                let mut chances: Vec<f32> = costs.iter().map(|c| (-(c - least) / WARMTH).exp()).collect();
                 let sum: f32 = chances.iter().sum();
-                let mut left = rng.random_range(0.0..1.0) * sum;
+                chances.iter_mut().for_each(|c| *c /= sum);
+                let mut left = rng.random_range(0.0..1.0f32);
                 let drawn = chances.iter().position(|c| {
                     left -= c;
                     left < 0.0
                 });
                 let level = drawn.unwrap_or(levels - 1);
                 let loss = divergence[level].min(MOST) + price * lesson.times[level];
-                let over = loss - dot(&base);
-                base.iter_mut().zip(signals).for_each(|(b, s)| *b += STEP_BASE * over * s);
+                let x = wide(signals);
+                let over = loss - base.foretell(&x).0 as f32;
+                base.learn(&x, f64::from(loss));
+                let norm: f32 = signals.iter().map(|s| s * s).sum();
                 for (l, w) in weights.iter_mut().enumerate() {
                     // Of -ln of the chance of `level`, by what level `l` is foretold to cost.
-                    let slope = (if l == level { 1.0 } else { 0.0 } - chances[l] / sum) / WARMTH;
-                    w.iter_mut().zip(signals).for_each(|(w, s)| *w += step * over * slope * s);
+                    let slope = if l == level { 1.0 } else { 0.0 } - chances[l];
+                    w.iter_mut().zip(signals).for_each(|(w, s)| *w += step * over * slope * s / norm);
                 }
                 walked.chose(divergence, level);
                 level
