@@ -64,6 +64,8 @@ pub enum Cmd {
     Generate(Generate),
     /// Answer OpenAI's HTTP interface with a language model.
     Serve(Serve),
+    /// Make levels of a language model and a controller that chooses one for every token, and hold it against the fixed levels.
+    Control(Control),
     /// Compress without a screen: profile, propose, decide by policy, compress, evaluate.
     Run(Run),
     /// Check every kernel of this device against double precision, and its timings against what is possible.
@@ -307,6 +309,10 @@ pub struct Generate {
     /// Every linear layer in this precision, as `paring eval` takes it.
     #[arg(long, value_name = "PRECISION")]
     pub precision: Option<String>,
+    /// Of a file that `paring control` wrote: auto lets its controller choose a level for every token, dense takes the whole network, a
+    /// number that level.
+    #[arg(long, value_name = "LEVEL")]
+    pub level: Option<String>,
     /// Of a model that comes without its tokenizer: a `tokenizer.json`, or the original model.
     #[arg(long, value_name = "PATH")]
     pub tokenizer: Option<String>,
@@ -349,6 +355,10 @@ pub struct Serve {
     /// Every linear layer in this precision, as `paring eval` takes it.
     #[arg(long, value_name = "PRECISION")]
     pub precision: Option<String>,
+    /// Of a file that `paring control` wrote: auto lets its controller choose a level for every token, dense takes the whole network, a
+    /// number that level.
+    #[arg(long, value_name = "LEVEL")]
+    pub level: Option<String>,
     /// Of a model that comes without its tokenizer: a `tokenizer.json`, or the original model.
     #[arg(long, value_name = "PATH")]
     pub tokenizer: Option<String>,
@@ -392,6 +402,60 @@ pub struct Convert {
     /// How int8-static finds its ranges: minmax, percentile:99.99, entropy or mse.
     #[arg(long, value_name = "METHOD")]
     pub calibration: Option<String>,
+    #[arg(long)]
+    pub json: bool,
+    #[command(flatten)]
+    pub on: On,
+}
+
+#[derive(Debug, Clone, Args)]
+pub struct Control {
+    pub model: String,
+    /// Text that levels and controller are made with; never what --data reports on.
+    #[arg(long, value_name = "TEXT")]
+    pub calib: String,
+    /// Text that the controller is held against fixed levels on.
+    #[arg(long, value_name = "TEXT")]
+    pub data: String,
+    /// Levels, the whole network among them.
+    #[arg(long, value_name = "N", default_value_t = 6)]
+    pub levels: usize,
+    /// The mean time of a token, as a share of the whole network's.
+    #[arg(long, value_name = "SHARE", default_value_t = 0.8)]
+    pub target: f64,
+    /// What the last level reads of the whole network's bytes a token; half as far again below the whole as the target by default.
+    #[arg(long, value_name = "SHARE")]
+    pub least: Option<f64>,
+    /// How many controllers are learnt, by as many seeds; the first is written.
+    #[arg(long, value_name = "N", default_value_t = 5)]
+    pub seeds: u64,
+    /// Which learner's controller is written: bandit or gradient. Both are told of.
+    #[arg(long, value_name = "LEARNER", default_value = "bandit")]
+    pub learner: String,
+    /// Take the levels of a file that this command wrote for the same model, instead of searching for some.
+    #[arg(long, value_name = "FILE")]
+    pub ladder: Option<PathBuf>,
+    /// Tokens a window.
+    #[arg(long, value_name = "TOKENS", default_value_t = 256)]
+    pub window: usize,
+    /// Tokens of each window that the whole network reads as a prompt.
+    #[arg(long, value_name = "TOKENS", default_value_t = 16)]
+    pub prompt: usize,
+    /// Windows of --calib at most; 0 takes all.
+    #[arg(long, value_name = "N", default_value_t = 80)]
+    pub calib_limit: usize,
+    /// Windows of --data at most; 0 takes all.
+    #[arg(long, value_name = "N", default_value_t = 24)]
+    pub limit: usize,
+    /// What keys and values are kept in: f32, f16 or int8.
+    #[arg(long, value_name = "FORMAT", default_value = "f16")]
+    pub kv: String,
+    /// The file to write: the model with its levels and its controller, for `generate` and `serve`.
+    #[arg(long, short, value_name = "FILE")]
+    pub out: PathBuf,
+    /// Of a model that comes without its tokenizer: a `tokenizer.json`, or the original model.
+    #[arg(long, value_name = "PATH")]
+    pub tokenizer: Option<String>,
     #[arg(long)]
     pub json: bool,
     #[command(flatten)]

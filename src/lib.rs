@@ -20,6 +20,7 @@
 //! | [`quant`] | precision plans and the quantization arithmetic that kernels and checks share |
 //! | [`recover`] | repair without training: least-squares re-fit, batch-norm re-estimation; ranges of static int8 inputs |
 //! | [`train`] | training from labelled batches: trainer, objective, optimiser, schedule; the bundled demo models |
+//! | [`control`] | levels of one language model that share weights and keys and values; who chooses one for every token |
 //! | [`plan`] | decisions, constraints, budgets, forecasts, the built-in planner |
 //! | [`agent`] | dialogue, prompt context, proposal parsing and validation, transport |
 //! | [`session`] | events, state (a fold), journal, artifacts, the agents' roles |
@@ -43,7 +44,7 @@
 //!    nothing from a file or an agent reaches the terminal without control characters neutralised.
 //! 6. An unsupported op, layer or format is a clear error that names it.
 //!
-//! Imports point one way: graph ← model ← {quant, task} ← {data, exec} ← {train, eval, prune, recover, profile} ← plan ← session
+//! Imports point one way: graph ← model ← {quant, task} ← {data, exec} ← {train, eval, prune, recover, profile} ← {control, plan} ← session
 //! ← config ← agent ← host ← {tui, headless} ← serve ← cli. Session holds plain data; host wires everything; tui sees session state
 //! and plan's data types only. `tests/tidy.rs` has the list and checks it.
 
@@ -51,7 +52,7 @@
 #![cfg_attr(not(test), deny(clippy::print_stdout, clippy::print_stderr))]
 
 pub use paring_engine::{
-    data, eval, exec, files, graph, model, plain, profile, prune, quant, recover, task, train, words,
+    control, data, eval, exec, files, graph, model, plain, profile, prune, quant, recover, task, train, words,
 };
 
 pub mod agent;

@@ -19,6 +19,7 @@ const MAY_IMPORT: &[(&str, &[&str])] = &[
     ("prune", &["graph", "model", "exec", "quant", "task"]),
     ("recover", &["graph", "model", "exec", "quant", "task", "data", "eval", "prune"]),
     ("profile", &["graph", "model", "exec", "quant", "task", "data", "eval", "prune", "recover"]),
+    ("control", &["graph", "model", "exec", "quant", "task", "eval", "prune", "profile"]),
     ("plan", &["graph", "model", "quant", "prune", "profile", "task", "eval"]),
     ("session", &["graph", "model", "quant", "task", "data", "eval", "prune", "recover", "profile", "plan"]),
     ("config", &["graph", "exec", "plan", "session"]),
@@ -41,10 +42,10 @@ const MAY_IMPORT: &[(&str, &[&str])] = &[
         "headless",
         &[
             "args", "graph", "model", "quant", "task", "data", "exec", "train", "eval", "prune", "recover", "profile",
-            "plan", "session", "config", "agent", "host",
+            "control", "plan", "session", "config", "agent", "host",
         ],
     ),
-    ("serve", &["args", "graph", "model", "exec", "eval", "headless"]),
+    ("serve", &["args", "graph", "model", "exec", "eval", "control", "headless"]),
     (
         "cli",
         &["args", "graph", "model", "prune", "plan", "session", "config", "agent", "host", "tui", "headless", "serve"],

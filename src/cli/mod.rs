@@ -96,6 +96,10 @@ fn dispatch(cli: Cli) -> Result<Exit> {
             computing(&screen, &mut s.on, [])?;
             serve::run(&s)
         }
+        Cmd::Control(mut c) => {
+            computing(&screen, &mut c.on, [])?;
+            headless::control::run(&c)
+        }
         Cmd::Convert(mut c) => {
             let settings = computing(&screen, &mut c.on, [("session.calibration", c.calibration.clone())])?;
             headless::convert::run(&c, settings.calibration)

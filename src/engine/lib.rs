@@ -6,6 +6,7 @@
 // A stream that is closed or full must not panic: the program's own writer writes.
 #![cfg_attr(not(test), deny(clippy::print_stdout, clippy::print_stderr))]
 
+pub mod control;
 pub mod data;
 pub mod eval;
 pub mod exec;

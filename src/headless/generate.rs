@@ -3,7 +3,8 @@
 use super::out::{self, say, tell};
 use super::{Cancelled, Exit, cancel_on_signals, print_json, setup, template};
 use crate::args::Generate;
-use crate::eval::{self, EvalError, Sampling, Written};
+use crate::control::Controller;
+use crate::eval::{self, At, EvalError, Levels, Sampling, Written};
 use crate::exec::{CompileOptions, DecodeOptions, Decoder, KvFormat, Plan};
 use crate::files;
 use crate::model::{ChatMessage, ChatTemplate, Tokenizer, Voice};
@@ -38,10 +39,13 @@ pub fn run(args: &Generate) -> Result<Exit> {
     let tokens = args.tokens;
     let context = prompt.len() + tokens;
     let opened = setup::device(&args.on)?;
-    let plan = Plan::of(&model, &CompileOptions::on(&opened).as_stored())?;
+    let options = CompileOptions::on(&opened).as_stored();
+    let levelled = setup::levelled(&model, args.level.as_deref(), args.precision.as_deref(), &options)?;
+    let (plans, control) = (levelled.plans, levelled.control);
     out::notes(&model.info.notes);
     out::notes(setup::beyond(&model, context).as_slice());
-    let mut decoder = setup::decoder(&plan, &DecodeOptions { sequences: 1, context, kv })?;
+    let mut decoder = setup::decoder(&plans, &DecodeOptions { sequences: 1, context, kv })?;
+    let mut controller = control.as_ref().map(|(c, asked)| Controller::new(&c.policy, *asked));
     let how =
         Sampling { temperature: args.temperature, top_k: args.top_k, top_p: args.top_p, seed: args.seed.unwrap_or(0) };
     let ends = if args.ignore_end { &[][..] } else { &ends };
@@ -59,7 +63,12 @@ pub fn run(args: &Generate) -> Result<Exit> {
             cancel.cancel();
         }
     };
-    let written = eval::generate(&mut decoder, &prompt, (tokens, ends), how, &cancel, &mut said);
+    let mut whole = At::default();
+    let levels: &mut dyn Levels = match &mut controller {
+        Some(controller) => controller,
+        None => &mut whole,
+    };
+    let written = eval::generate_at(&mut decoder, &prompt, (tokens, ends), how, levels, &cancel, &mut said);
     if let Some(e) = failed {
         return Err(e);
     }
@@ -71,10 +80,11 @@ pub fn run(args: &Generate) -> Result<Exit> {
         other => other?,
     };
     model.params.unchanged()?;
-    let mut figures = Figures::of(prompt.len(), &written, &decoder);
+    let made = controller.map_or_else(|| vec![written.tokens.len()], |c| c.made);
+    let mut figures = Figures::of(prompt.len(), &written, (&decoder, &plans), made);
     // What memory gives is measured with arrays of its own: not beside the weights.
-    let (name, on, threads) = (model.info.name.clone(), plan.device().clone(), plan.threads());
-    drop((decoder, plan, model));
+    let (name, on, threads) = (model.info.name.clone(), plans[0].device().clone(), plans[0].threads());
+    drop((decoder, plans, model));
     figures.bandwidth = bandwidth(&on, threads)?;
     if args.json {
         let said: Vec<u32> =
@@ -164,15 +174,20 @@ struct Figures<'a> {
     read: u64,
     /// GB/s that memory gives; 0 where that is not known.
     bandwidth: f64,
+    /// Tokens after the first that each level made.
+    made: Vec<usize>,
 }
 
 impl<'a> Figures<'a> {
     /// All but the bandwidth.
-    fn of(prompt: usize, written: &'a Written, decoder: &Decoder) -> Figures<'a> {
+    fn of(prompt: usize, written: &'a Written, (decoder, plans): (&Decoder, &[Plan]), made: Vec<usize>) -> Figures<'a> {
         let (held, each) = (decoder.tokens(0), decoder.token_bytes());
         let middle = (prompt + held) as u64 / 2;
-        let read = decoder.plan().bytes_per_token() + each * middle;
-        Figures { prompt, written, held, cache: each * held as u64, read, bandwidth: 0.0 }
+        // The mean token's, of whatever levels made them.
+        let all: u64 = plans.iter().zip(&made).map(|(p, n)| p.bytes_per_token() * *n as u64).sum();
+        let weights = all.checked_div(made.iter().sum::<usize>() as u64).unwrap_or_else(|| plans[0].bytes_per_token());
+        let read = weights + each * middle;
+        Figures { prompt, written, held, cache: each * held as u64, read, bandwidth: 0.0, made }
     }
 
     /// Milliseconds of tokens that follow the first.
@@ -198,6 +213,7 @@ impl<'a> Figures<'a> {
             "kv": kv.label(),
             "kv_bytes": self.cache,
             "bytes_per_token": self.read,
+            "tokens_per_level": (self.made.len() > 1).then_some(&self.made),
             "gb_per_s": self.rate(),
             "bandwidth_gb_per_s": (self.bandwidth > 0.0).then_some(self.bandwidth),
         })
@@ -222,6 +238,10 @@ impl<'a> Figures<'a> {
                 t.p50,
                 t.p95
             );
+        }
+        if self.made.len() > 1 {
+            let each: Vec<String> = self.made.iter().map(usize::to_string).collect();
+            tell!("levels   {} tokens at levels 0 to {}", each.join(", "), self.made.len() - 1);
         }
         let held = counted(self.held, "token");
         tell!("cache    {} in {}, {held}", megabytes(self.cache), kv.label());

@@ -5,6 +5,7 @@
 
 pub mod against;
 pub mod choices;
+pub mod control;
 pub mod convert;
 pub mod demo;
 pub mod eval;

@@ -2,9 +2,10 @@
 
 use super::out;
 use crate::args::On;
+use crate::control::{self, Asked, Control};
 use crate::data::{self, ClassedOptions, Counted, Dataset, TextOptions};
 use crate::exec::device::{self, Opened};
-use crate::exec::{DecodeOptions, Decoder, Plan};
+use crate::exec::{CompileOptions, DecodeOptions, Decoder, Plan};
 use crate::files;
 use crate::graph::Precision;
 use crate::host::compute::{classifies_text, load_model, longest, takes_text, vocabulary};
@@ -59,18 +60,59 @@ pub fn language<'a>(
     Ok((model, found, from))
 }
 
-/// What writes `sequences` texts of up to `context` tokens.
+/// A language model at the levels that its file has.
+#[derive(Debug)]
+pub struct Levelled {
+    /// The whole network first; no other where there is no controller, or none is asked for.
+    pub plans: Vec<Plan>,
+    pub control: Option<(Control, Asked)>,
+}
+
+/// `model` compiled at its file's levels, as `level` asks for them: the controller's choice unless told otherwise.
 ///
 /// # Errors
-/// What the plan reports; a cache that the memory that is free cannot hold.
-pub fn decoder(plan: &Plan, options: &DecodeOptions) -> Result<Decoder> {
+/// A level of a file that has none, or not that one; a controller that is refused; a `precision` beside one.
+pub fn levelled(
+    model: &Model,
+    level: Option<&str>,
+    precision: Option<&str>,
+    options: &CompileOptions,
+) -> Result<Levelled> {
+    let asked: Asked =
+        level.unwrap_or("auto").parse().map_err(|e: String| anyhow::Error::msg(format!("--level: {e}")))?;
+    let control = control::read(model)?;
+    let Some(control) = control else {
+        if level.is_some() {
+            bail!("--level: the file has no levels; hint: `paring control` makes some");
+        }
+        return Ok(Levelled { plans: vec![Plan::of(model, options)?], control: None });
+    };
+    if precision.is_some() {
+        bail!(
+            "--precision: the file's levels are of its own weights; hint: leave it out, or make levels anew with `paring control`"
+        );
+    }
+    let levels = control.ladder.levels.len();
+    match asked {
+        Asked::Pinned(0) => Ok(Levelled { plans: vec![Plan::of(model, options)?], control: None }),
+        Asked::Pinned(n) if n >= levels => bail!("--level: there is no level {n}; hint: 0 to {}", levels - 1),
+        _ => Ok(Levelled { plans: control.plans(model, options)?, control: Some((control, asked)) }),
+    }
+}
+
+/// What writes `sequences` texts of up to `context` tokens at the levels `plans`.
+///
+/// # Errors
+/// What the plans report; a cache that the memory that is free cannot hold.
+pub fn decoder(plans: &[Plan], options: &DecodeOptions) -> Result<Decoder> {
     let least = DecodeOptions { sequences: 1, context: 1, ..*options };
-    let each = plan.decoder(&least)?.token_bytes();
+    let each = Decoder::over(plans, &least)?.token_bytes();
+    let on_cpu = plans.iter().all(|p| p.device().is_cpu());
     let asked = each.saturating_mul(options.context as u64).saturating_mul(options.sequences as u64);
     let mut system = System::new();
     system.refresh_memory_specifics(MemoryRefreshKind::everything());
     let free = system.cgroup_limits().map_or(u64::MAX, |c| c.free_memory).min(system.available_memory());
-    if plan.device().is_cpu() && asked > free {
+    if on_cpu && asked > free {
         let gb = |bytes: u64| bytes as f64 / 1e9;
         let of = counted(options.sequences, "text");
         bail!(
@@ -80,7 +122,7 @@ pub fn decoder(plan: &Plan, options: &DecodeOptions) -> Result<Decoder> {
             gb(free)
         );
     }
-    Ok(plan.decoder(options)?)
+    Ok(Decoder::over(plans, options)?)
 }
 
 /// What is to be known where a text becomes longer than the model was made for.

@@ -20,6 +20,8 @@ pub struct Metrics {
     /// Tokens that were read and written.
     pub prompt: Counter,
     pub written: Counter,
+    /// Those that a level made.
+    by_level: Family<Vec<(&'static str, String)>, Counter>,
     /// Requests whose client went away.
     pub left: Counter,
     /// Seconds from a request to its first token, and from token to token.
@@ -41,6 +43,7 @@ impl Default for Metrics {
             requests: Family::default(),
             prompt: Counter::default(),
             written: Counter::default(),
+            by_level: Family::default(),
             left: Counter::default(),
             first: Histogram::new(first),
             token: Histogram::new(token),
@@ -52,6 +55,11 @@ impl Default for Metrics {
         r.register("requests", "Requests by path and status", m.requests.clone());
         r.register("prompt_tokens", "Tokens of prompts that were read", m.prompt.clone());
         r.register("completion_tokens", "Tokens that were written", m.written.clone());
+        r.register(
+            "completion_tokens_by_level",
+            "Tokens that were written after an answer's first, by the level that made them",
+            m.by_level.clone(),
+        );
         r.register("requests_cancelled", "Requests whose client went away", m.left.clone());
         r.register("time_to_first_token_seconds", "From a request to its first token", m.first.clone());
         r.register("time_per_token_seconds", "From a token to the next", m.token.clone());
@@ -67,6 +75,11 @@ impl Metrics {
     pub fn answered(&self, path: &str, status: u16) {
         let labels = vec![("path", path.to_owned()), ("status", status.to_string())];
         self.requests.get_or_create(&labels).inc();
+    }
+
+    /// Counts tokens that `level` made.
+    pub fn made(&self, level: usize, tokens: u64) {
+        self.by_level.get_or_create(&vec![("level", level.to_string())]).inc_by(tokens);
     }
 
     pub fn text(&self) -> String {

@@ -14,7 +14,8 @@ mod stops;
 mod worker;
 
 use crate::args::Serve;
-use crate::exec::{Cancel, CompileOptions, DecodeOptions, KvFormat, Plan};
+use crate::control::Asked;
+use crate::exec::{Cancel, CompileOptions, DecodeOptions, KvFormat};
 use crate::headless::out::{self, say, tell};
 use crate::headless::{Exit, runtime, setup, template};
 use crate::model::{ChatError, ChatMessage, ChatTemplate};
@@ -74,8 +75,9 @@ pub fn run(args: &Serve) -> Result<Exit> {
     }
     let context = args.context.unwrap_or_else(|| model.info.context.unwrap_or(CONTEXT.1).min(CONTEXT.0));
     let opened = setup::device(&args.on)?;
-    let plan = Plan::of(&model, &CompileOptions::on(&opened).as_stored())?;
-    let decoder = setup::decoder(&plan, &DecodeOptions { sequences: args.parallel, context, kv })?;
+    let options = CompileOptions::on(&opened).as_stored();
+    let levelled = setup::levelled(&model, args.level.as_deref(), args.precision.as_deref(), &options)?;
+    let decoder = setup::decoder(&levelled.plans, &DecodeOptions { sequences: args.parallel, context, kv })?;
     out::notes(&model.info.notes);
     out::notes(setup::beyond(&model, context).as_slice());
     if chat.is_none() {
@@ -95,6 +97,13 @@ pub fn run(args: &Serve) -> Result<Exit> {
         most as f64 / 1e6
     );
 
+    if let Some((control, asked)) = &levelled.control {
+        let levels = control.ladder.levels.len();
+        match asked {
+            Asked::Auto => tell!("paring: a controller chooses one of {levels} levels for every token"),
+            Asked::Pinned(level) => tell!("paring: every token is computed at level {level} of {levels}"),
+        }
+    }
     let metrics = Arc::new(metrics::Metrics::default());
     let tokenizer = Arc::new(tokenizer);
     let cancel = Cancel::default();
@@ -114,7 +123,8 @@ pub fn run(args: &Serve) -> Result<Exit> {
         jobs,
         metrics: Arc::clone(&metrics),
     });
-    let worker = Worker::new(decoder, model, tokenizer, metrics, cancel.clone(), args.parallel);
+    let control = levelled.control.map(|(control, asked)| (control.policy, asked));
+    let worker = Worker::new((decoder, control), model, tokenizer, metrics, cancel.clone(), args.parallel);
     let worker = std::thread::Builder::new().name("decode".into()).spawn(move || {
         worker.run(waiting);
         drop(ended_tx);

@@ -6,6 +6,7 @@
 
 use super::metrics::Metrics;
 use super::stops::Stops;
+use crate::control::{Asked, Pilot, Policy, Wish};
 use crate::eval::{Sampler, Sampling};
 use crate::exec::{Cancel, Decoder};
 use crate::headless::out::tell;
@@ -81,11 +82,16 @@ struct Running {
     /// When its first and its latest token came.
     first: Option<Instant>,
     latest: Instant,
+    /// What a controller knows of it, and what it asks for the next token.
+    pilot: Option<Pilot>,
+    wish: Option<Wish>,
 }
 
 /// The decoder and who uses it.
 pub struct Worker {
     decoder: Decoder,
+    /// Who chooses among the decoder's levels, where it has several.
+    control: Option<(Policy, Asked)>,
     model: Model,
     tokenizer: Arc<Tokenizer>,
     metrics: Arc<Metrics>,
@@ -98,7 +104,7 @@ pub struct Worker {
 
 impl Worker {
     pub fn new(
-        decoder: Decoder,
+        (decoder, control): (Decoder, Option<(Policy, Asked)>),
         model: Model,
         tokenizer: Arc<Tokenizer>,
         metrics: Arc<Metrics>,
@@ -106,7 +112,7 @@ impl Worker {
         parallel: usize,
     ) -> Worker {
         let running = (0..parallel).map(|_| None).collect();
-        Worker { decoder, model, tokenizer, metrics, cancel, running, waiting: VecDeque::new(), turn: 0 }
+        Worker { decoder, control, model, tokenizer, metrics, cancel, running, waiting: VecDeque::new(), turn: 0 }
     }
 
     /// Works until nobody can ask any more.
@@ -180,6 +186,8 @@ impl Worker {
                 began: now,
                 first: None,
                 latest: now,
+                pilot: None,
+                wish: None,
                 job,
             });
         }
@@ -213,7 +221,8 @@ impl Worker {
         self.turn = (i + 1) % n;
         let Some(r) = &mut self.running[i] else { return };
         let piece = r.read..r.job.prompt.len().min(r.read + PIECE);
-        let logits = self.decoder.feed(i, &r.job.prompt[piece.clone()]);
+        // Prompts are read by the whole network.
+        let logits = self.decoder.set_level(0).and_then(|()| self.decoder.feed(i, &r.job.prompt[piece.clone()]));
         r.read = piece.end;
         self.metrics.prompt.inc_by(piece.len() as u64);
         match logits {
@@ -233,10 +242,32 @@ impl Worker {
         if of.is_empty() {
             return;
         }
-        let logits = self.decoder.step(&of, &ids).and_then(|t| Ok(t.to_vec2::<f32>()?));
+        let level = self.level(&of);
+        let stepped = self.decoder.set_level(level).and_then(|()| self.decoder.step(&of, &ids));
+        let logits = stepped.and_then(|t| Ok(t.to_vec2::<f32>()?));
+        if let (Some((policy, _)), Ok(rows)) = (&self.control, &logits) {
+            self.metrics.made(level, of.len() as u64);
+            for (i, row) in of.iter().zip(rows) {
+                let pilot = self.running[*i].as_mut().and_then(|r| r.pilot.as_mut());
+                pilot.into_iter().for_each(|p| p.after(row, level, policy.levels()));
+            }
+        }
         match logits {
             Err(e) => self.failed(&of, &e.to_string()),
             Ok(rows) => of.iter().zip(rows).for_each(|(i, row)| self.said(*i, &row)),
+        }
+    }
+
+    /// The level for the next token of sequences `of`, which go together; the more wait, the more time is worth.
+    fn level(&self, of: &[usize]) -> usize {
+        match &self.control {
+            None => 0,
+            Some((_, Asked::Pinned(level))) => *level,
+            Some((policy, Asked::Auto)) => {
+                let pressure = 1.0 + self.waiting.len() as f32 / self.running.len().max(1) as f32;
+                let wishes = of.iter().filter_map(|i| self.running[*i].as_ref()?.wish);
+                policy.choose(&wishes.map(|w| Wish { pressure, ..w }).collect::<Vec<_>>())
+            }
         }
     }
 
@@ -274,6 +305,10 @@ impl Worker {
         }
         r.first = r.first.or(Some(now));
         (r.next, r.latest) = (id, now);
+        if let Some((policy, Asked::Auto)) = &self.control {
+            let pilot = r.pilot.get_or_insert_with(|| Pilot::begin(r.job.prompt.len(), logits, policy.levels()));
+            r.wish = Some(pilot.wish(policy, id, logits, 1.0));
+        }
         r.written += 1;
         self.metrics.written.inc();
         let failed = |e: ModelError| e.to_string();

@@ -91,16 +91,54 @@ pub struct Written {
     pub ended: bool,
 }
 
-/// Lets sequence 0 of `decoder`, which is empty, go on after `prompt` for at most `tokens` tokens, or to one of `ends`; calls `said` with
-/// each.
+/// Chooses at which of a decoder's levels each token is computed.
+pub trait Levels {
+    /// The level for token `id`, which was drawn from `logits` after `tokens` tokens.
+    fn next(&mut self, tokens: usize, logits: &[f32], id: u32) -> usize;
+
+    /// What came out of it at `level`.
+    fn said(&mut self, logits: &[f32], level: usize);
+}
+
+/// The same level all the time.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct At(pub usize);
+
+impl Levels for At {
+    fn next(&mut self, _: usize, _: &[f32], _: u32) -> usize {
+        self.0
+    }
+
+    fn said(&mut self, _: &[f32], _: usize) {}
+}
+
+/// As [`generate_at`], at the level that the decoder is at.
+///
+/// # Errors
+/// As [`generate_at`].
+pub fn generate(
+    decoder: &mut Decoder,
+    prompt: &[u32],
+    how_long: (usize, &[u32]),
+    how: Sampling,
+    cancel: &Cancel,
+    said: &mut dyn FnMut(u32),
+) -> Result<Written> {
+    let mut level = At(decoder.level());
+    generate_at(decoder, prompt, how_long, how, &mut level, cancel, said)
+}
+
+/// Lets sequence 0 of `decoder`, which is empty, go on after `prompt`, which is read at the level that it is at, for at most `tokens` tokens, or to one of `ends`; calls `said` with
+/// each. Every further token is computed at the level that `levels` says.
 ///
 /// # Errors
 /// What the decoder reports; logits that are no numbers; cancellation.
-pub fn generate(
+pub fn generate_at(
     decoder: &mut Decoder,
     prompt: &[u32],
     (tokens, ends): (usize, &[u32]),
     how: Sampling,
+    levels: &mut dyn Levels,
     cancel: &Cancel,
     said: &mut dyn FnMut(u32),
 ) -> Result<Written> {
@@ -121,7 +159,10 @@ pub fn generate(
             break;
         }
         clock = Instant::now();
+        let level = levels.next(decoder.tokens(0), &logits, id);
+        decoder.set_level(level)?;
         logits = decoder.feed(0, &[id])?;
+        levels.said(&logits, level);
         out.tokens.push(clock.elapsed());
     }
     Ok(out)

@@ -15,7 +15,7 @@ mod views;
 pub use against::{Against, against};
 pub use choices::{Weighed, choices};
 pub use error::{EvalError, Result};
-pub use generate::{Sampler, Sampling, Written, generate};
+pub use generate::{At, Levels, Sampler, Sampling, Written, generate, generate_at};
 pub use margin::Margins;
 pub use run::{evaluate, logits, score_with};
 pub use trial::{Correction, Model as TrialModel, Outcome as TrialOutcome, TrialOptions, Trials, ViewFacts};

@@ -77,7 +77,14 @@ pub(super) struct State {
     /// What a GPU replays.
     pub replays: Replays<Captured>,
     /// Keys and values that the tensor library keeps of a decoder's sequences.
-    pub kept: Mutex<Kept>,
+    pub kept: Arc<Mutex<Kept>>,
+}
+
+impl State {
+    /// One for another plan over the same sequences: values in the same memory, the same keys and values.
+    pub fn beside(&self) -> State {
+        State { arenas: self.arenas.clone(), kept: self.kept.clone(), ..State::default() }
+    }
 }
 
 #[cfg(feature = "cuda")]

@@ -89,6 +89,26 @@ fn check(node: &Node, core: &Attention, bytes: usize, context: usize) -> Result<
     }
 }
 
+/// Why the caches of `graph` are not those of `other`, if so: every attention core must be in the same place in both, and leave keys and
+/// values of the same shape.
+pub(crate) fn unlike(graph: &Graph, other: &Graph) -> Option<ExecError> {
+    fn cores(g: &Graph) -> Vec<(NodeId, &Node)> {
+        g.live().filter(|(_, n)| matches!(n.op, Op::Attention(_))).collect()
+    }
+    fn shape(n: &Node) -> Option<[usize; 3]> {
+        let Op::Attention(core) = &n.op else { return None };
+        Some([core.kv_heads(), core.qk_dim, core.v_dim])
+    }
+    let (own, others) = (cores(graph), cores(other));
+    let why = "its keys and values are not those of the other level; hint: levels differ in their MLPs alone";
+    let differ = |(a, b): &(&(NodeId, &Node), &(NodeId, &Node))| a.0 != b.0 || shape(a.1) != shape(b.1);
+    if let Some((_, (_, node))) = own.iter().zip(&others).find(differ) {
+        return Some(ExecError::unsupported(node, why));
+    }
+    let (longer, shorter) = if own.len() > others.len() { (&own, &others) } else { (&others, &own) };
+    longer.get(shorter.len()).map(|(_, node)| ExecError::unsupported(node, why))
+}
+
 /// The caches of the sequences of one batch.
 #[derive(Clone, Copy)]
 pub(crate) struct Past<'a> {

@@ -1,10 +1,11 @@
-//! [`Decoder`]: a language model's runs token by token, over a cache of what earlier tokens left.
+//! [`Decoder`]: a language model's runs token by token, over a cache of what earlier tokens left. It may have several plans, levels of one
+//! network that leave the same keys and values, and change from one to another at any token.
 //!
-//! Not here: the cache (`cache`), how steps run over it (`cpu`), which token is next (whoever decodes). Invariant: what comes out for a token is, but for
-//! rounding to the cache's format, what one run over all tokens gives.
+//! Not here: the cache (`cache`), how steps run over it (`cpu`), which token is next and at which level (whoever decodes). Invariants: what comes out for a
+//! token is, but for rounding to the cache's format, what one run over all tokens gives; a change of level moves and computes nothing.
 
 use super::backend::State;
-use super::cache::{Cache, Past};
+use super::cache::{self, Cache, Past};
 use super::error::{ExecError, Result};
 use super::input;
 use super::kernel::cached::KvFormat;
@@ -55,14 +56,16 @@ impl Plan {
     /// # Errors
     /// A graph that does not go token by token; an input of a fixed number of tokens; a device that has no cache yet.
     pub fn decoder(&self, options: &DecodeOptions) -> Result<Decoder> {
+        Decoder::over(std::slice::from_ref(self), options)
+    }
+
+    /// Whether it goes token by token with keys and values in `kv`.
+    fn check_decodes(&self, kv: KvFormat) -> Result<()> {
         let (node, taken) = input::of(self.graph())?;
         if !taken.is_free() || taken.dims.len() != 1 {
             return Err(ExecError::unsupported(node, "does not take any number of token ids"));
         }
-        self.backend.decodes(options.kv).map_err(|why| ExecError::unsupported(node, why))?;
-        let DecodeOptions { sequences, context, kv } = *options;
-        let cache = Cache::new(self.graph(), sequences.max(1), context.max(1), kv)?;
-        Ok(Decoder { plan: self.clone(), state: State::default(), cache })
+        self.backend.decodes(kv).map_err(|why| ExecError::unsupported(node, why))
     }
 }
 
@@ -82,8 +85,9 @@ impl Plan {
 /// Runs a plan token by token; every sequence remembers what it was fed.
 #[derive(Debug)]
 pub struct Decoder {
-    plan: Plan,
-    state: State,
+    /// Its levels, one at least, each with what its runs write; which of them runs.
+    levels: Vec<(Plan, State)>,
+    level: usize,
     cache: Cache,
 }
 
@@ -91,8 +95,62 @@ impl Decoder {
     /// Tokens of a prompt that are fed at once by whoever lets a longer one be interrupted; more take no less time each.
     pub const AT_ONCE: usize = 1024;
 
+    /// What decodes with any of `plans`, which share one cache; it begins with the first.
+    ///
+    /// # Errors
+    /// As [`Plan::decoder`]; plans that leave other keys and values than the first, or say other tokens; no plan.
+    pub fn over(plans: &[Plan], options: &DecodeOptions) -> Result<Decoder> {
+        let Some(first) = plans.first() else {
+            return Err(ExecError::UnknownNode {
+                name: "level 0".into(),
+                hint: "a decoder has one plan at least".into(),
+            });
+        };
+        let DecodeOptions { sequences, context, kv } = *options;
+        for plan in plans {
+            plan.check_decodes(kv)?;
+            if let Some(why) = cache::unlike(first.graph(), plan.graph()) {
+                return Err(why);
+            }
+            let said = |p: &Plan| p.steps().last().and_then(|s| s.out_shape.last().copied());
+            if plan.graph().vocabulary() != first.graph().vocabulary() || said(plan) != said(first) {
+                let node = plan.graph().node(plan.graph().output);
+                return Err(ExecError::unsupported(node, "its vocabulary is not the other level's"));
+            }
+        }
+        let cache = Cache::new(first.graph(), sequences.max(1), context.max(1), kv)?;
+        let state = State::default();
+        let levels = plans.iter().map(|plan| (plan.clone(), state.beside())).collect();
+        Ok(Decoder { levels, level: 0, cache })
+    }
+
+    /// The plan of the level that runs.
     pub fn plan(&self) -> &Plan {
-        &self.plan
+        &self.levels[self.level].0
+    }
+
+    /// How many levels there are.
+    pub fn levels(&self) -> usize {
+        self.levels.len()
+    }
+
+    /// The level that runs.
+    pub fn level(&self) -> usize {
+        self.level
+    }
+
+    /// What is fed from now on runs at `level`.
+    ///
+    /// # Errors
+    /// A level that there is not.
+    pub fn set_level(&mut self, level: usize) -> Result<()> {
+        if level >= self.levels.len() {
+            let node = self.plan().graph().node(self.plan().graph().output);
+            let why = format!("there is no level {level}; hint: 0 to {}", self.levels.len() - 1);
+            return Err(ExecError::unsupported(node, why));
+        }
+        self.level = level;
+        Ok(())
     }
 
     /// Tokens that sequence `i` was fed.
@@ -136,9 +194,9 @@ impl Decoder {
     /// As [`Decoder::feed`].
     pub fn feed_observed(&mut self, i: usize, ids: &[u32], observer: &mut dyn Observer) -> Result<Vec<f32>> {
         let x = Tensor::new(ids, &Device::Cpu)?.unsqueeze(0)?;
-        let mut times = vec![Duration::ZERO; self.plan.steps().len()];
+        let mut times = vec![Duration::ZERO; self.plan().steps().len()];
         let out = self.run(&[i], &x, Wanted::Last, Some(&mut times))?.flatten_all()?.to_vec1()?;
-        for (index, (step, t)) in self.plan.steps().iter().zip(times).enumerate() {
+        for (index, (step, t)) in self.plan().steps().iter().zip(times).enumerate() {
             // Of what has one row a token, the least that a graph takes is one token.
             observer.step(index, t, 4 * (ids.len() * step.out_shape.last().copied().unwrap_or(0)) as u64);
         }
@@ -156,7 +214,8 @@ impl Decoder {
     }
 
     fn run(&mut self, of: &[usize], x: &Tensor, wanted: Wanted, times: super::run::Times<'_>) -> Result<Tensor> {
-        let (node, taken) = input::of(self.plan.graph())?;
+        let (plan, state) = &mut self.levels[self.level];
+        let (node, taken) = input::of(plan.graph())?;
         let bad = |why: String| ExecError::unsupported(node, why);
         let new = x.dims().last().copied().unwrap_or(0);
         if new == 0 {
@@ -178,7 +237,7 @@ impl Decoder {
         }
         input::check(node, taken, x)?;
         let past = Past { cache: &self.cache, sequences: of };
-        let out = self.plan.backend.decode(&mut self.state, past, x, wanted, times)?;
+        let out = plan.backend.decode(state, past, x, wanted, times)?;
         for i in of {
             self.cache.set_length(*i, self.cache.lengths()[*i] + new);
         }

@@ -40,6 +40,7 @@ pub use error::{ExecError, Result};
 pub use kernel::cached::KvFormat;
 pub(crate) use kernel::peak::best;
 pub use kernel::peak::{Peak, peak};
+pub use kernel::spread::Spread;
 pub use lower::{Fusion, StepInfo, fusions};
 pub use memory::{OutOfMemory, PeakMemory, PeakWatch, halving, smaller_batch};
 pub use plan::{CompileOptions, Memory, Plan};

@@ -10,7 +10,7 @@ pub(super) fn parse(blob: &Blob, path: &Path) -> Result<Checkpoint> {
     match bytes {
         [] => format("the file is empty"),
         _ if bytes.starts_with(gguf::MAGIC) => gguf::read(blob, path),
-        _ if bytes.get(8) == Some(&b'{') => safetensors::read(blob, path),
+        _ if safetensors::is(bytes) => safetensors::read(blob, path),
         [b'P', b'K', 3, 4, ..] => torch::zip(blob, path),
         [0x80, 1..=5, ..] => torch::legacy(blob, path),
         [0x89, b'H', b'D', b'F', ..] => format("HDF5 (Keras) files are not supported"),

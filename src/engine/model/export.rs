@@ -197,18 +197,66 @@ pub(super) fn header_text(model: &Model, params: &ParamStore, manifest: &Manifes
     serde_json::to_string(&header)
 }
 
+/// What travels in a model's file beside it: bytes that this room does not read.
+#[derive(Debug, Clone, Copy)]
+pub struct Extra<'a> {
+    /// A tensor's name that no network has.
+    pub name: &'a str,
+    pub bytes: &'a [u8],
+}
+
 /// Writes `model` and its manifest to `path`. Returns the BLAKE3 (hex) of the whole file.
 ///
 /// # Errors
 /// [`ModelError::Write`] when the file cannot be written (an older file of that name then stays as it was),
 /// [`ModelError::Param`] when the model lacks a parameter that its graph names.
 pub fn safetensors(path: &Path, model: &Model, manifest: &Manifest) -> Result<String> {
+    safetensors_with(path, model, manifest, &[])
+}
+
+/// [`ModelInfo::hash`] of what [`safetensors`] writes, once it is read.
+///
+/// # Errors
+/// As [`safetensors`].
+pub fn hash(model: &Model) -> Result<String> {
+    Ok(stored(model)?.hash())
+}
+
+/// The bytes that travel under `name` in the file at `path`, where it is one of ours that has such.
+///
+/// # Errors
+/// As reading a checkpoint.
+pub fn carried(path: &Path, name: &str) -> Result<Option<Vec<u8>>> {
+    if path.is_dir() {
+        return Ok(None);
+    }
+    let blob = Blob::open(path).map_err(ModelError::read(path))?;
+    if !super::safetensors::is(&blob) {
+        return Ok(None);
+    }
+    let checkpoint = super::safetensors::read(&blob, path)?;
+    let found = checkpoint.tensors.get(name).filter(|_| checkpoint.metadata.contains_key(KEY));
+    let Some(RawTensor::Bytes { dtype: "U8", shape, blob, offset }) = found else { return Ok(None) };
+    Ok(Some(slice(blob, *offset, numel_of(shape)).to_vec()))
+}
+
+/// As [`safetensors`], with what else travels in the file.
+///
+/// # Errors
+/// As [`safetensors`].
+pub fn safetensors_with(path: &Path, model: &Model, manifest: &Manifest, extras: &[Extra]) -> Result<String> {
     let params = stored(model)?;
     let manifest = header_text(model, &params, manifest).map_err(|e| ModelError::write(path)(e.into()))?;
     let mut entries: Vec<Entry<'_>> = params.iter().flat_map(|(name, param)| entries(name, param)).collect();
     if let Some(bytes) = model.origin.bytes(&model.graph, &model.info)? {
         entries.push(Entry { name: CARRIED.into(), dtype: "U8", shape: vec![bytes.len()], bytes: bytes.into() });
     }
+    entries.extend(extras.iter().map(|e| Entry {
+        name: e.name.to_owned(),
+        dtype: "U8",
+        shape: vec![e.bytes.len()],
+        bytes: e.bytes.into(),
+    }));
     // The reference reader wants wider types first, so that every tensor is aligned.
     entries.sort_by_key(|e| match e.dtype {
         "F64" => 0,

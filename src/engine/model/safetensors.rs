@@ -73,6 +73,11 @@ fn element_size(dtype: &str) -> Option<usize> {
     })
 }
 
+/// Whether these bytes begin as such a file does.
+pub(super) fn is(bytes: &[u8]) -> bool {
+    bytes.get(8) == Some(&b'{')
+}
+
 /// Reads header and tensors; floats stay views into `blob`.
 pub(super) fn read(blob: &Blob, path: &Path) -> Result<Checkpoint> {
     let damaged = |why: String| ModelError::damaged(path, why);

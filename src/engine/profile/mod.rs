@@ -8,6 +8,7 @@ mod ceilings;
 mod error;
 mod gauges;
 mod ladder;
+mod levels;
 mod load;
 mod measure;
 mod paired;
@@ -23,6 +24,7 @@ pub use ceilings::{bandwidth, busy_side, ceilings, device_bandwidth, device_ceil
 pub use error::{ProfileError, Result};
 pub use gauges::{Gauges, Reading};
 pub use ladder::{LadderOptions, LadderProgress, ladders};
+pub use levels::{LevelTime, levels};
 pub use load::{Load, Watch};
 pub use measure::{ProfileOptions, ProfileUpdate, noise, profile};
 pub use paired::{PairedOptions, paired_latency, whole_latency};

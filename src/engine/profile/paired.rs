@@ -163,7 +163,7 @@ fn of_pairs(pairs: &[(f64, f64)], load: Load, replayed: bool) -> Paired {
 }
 
 impl PairedOptions {
-    fn turns<'a>(&'a self, device: &Device, cancel: &'a Cancel) -> Turns<'a> {
+    pub(super) fn turns<'a>(&'a self, device: &Device, cancel: &'a Cancel) -> Turns<'a> {
         let &PairedOptions { runs: wanted, time_limit, threads, ref watch, .. } = self;
         Turns { wanted, least: LEAST, time_limit, threads, watch, cancel, clock: Clock::of(device) }
     }

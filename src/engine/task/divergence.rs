@@ -84,7 +84,7 @@ impl Divergences {
 /// The divergence of one row's logits in nats, and whether both have the same largest one; `None` where that is no number.
 ///
 /// In f64 throughout: what two close models differ by is small beside the logits that it is a difference of.
-fn row(p: &[f32], q: &[f32]) -> Option<(f64, bool)> {
+pub fn row(p: &[f32], q: &[f32]) -> Option<(f64, bool)> {
     let ((best, top), (also, other)) = (largest(p), largest(q));
     let (mut sum, mut others, mut apart) = (0.0, 0.0, 0.0);
     for (&a, &b) in p.iter().zip(q) {

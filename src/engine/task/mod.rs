@@ -17,7 +17,7 @@ mod targets;
 
 pub use bootstrap::{Estimate, FEWEST, RESAMPLES, quantile};
 pub use classify::{Classify, cross_entropy, kl};
-pub use divergence::{Divergence, Divergences};
+pub use divergence::{Divergence, Divergences, row as row_divergence};
 pub use error::TaskError;
 pub use language::{NEXT_TOKEN, NextToken, PERPLEXITY, surprise};
 pub use metrics::{Classes, Metric, Metrics, Paired, Reading, wilson};

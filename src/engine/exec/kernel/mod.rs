@@ -25,6 +25,7 @@ pub(crate) mod peak;
 pub(crate) mod rope;
 pub(crate) mod rows;
 pub(crate) mod simple;
+pub(crate) mod spread;
 pub(crate) mod team;
 pub(crate) mod vector;
 #[cfg(target_arch = "x86_64")]

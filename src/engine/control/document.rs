@@ -1,0 +1,100 @@
+//! A ladder and a policy as they are kept in a model's file: one JSON document that travels as a tensor of bytes, [`CONTROL`].
+//!
+//! What a level keeps is told by numbers of neurons; the weights are the file's own. Not here: the file (`model::export`). Invariant: what is
+//! read fits the model that it came with, or is refused in words.
+
+use super::error::{ControlError, Result};
+use super::ladder::{Ladder, level_model};
+use super::learn::Learner;
+use super::policy::Policy;
+use crate::exec::{CompileOptions, Plan};
+use crate::model::Model;
+use crate::model::export::{self, Extra, Manifest};
+use crate::prune;
+use serde::{Deserialize, Serialize};
+use std::path::Path;
+
+/// The tensor of our own files that holds it.
+pub const CONTROL: &str = "paring_control.json";
+
+/// A document with a higher number is refused.
+const FORMAT: u32 = 1;
+
+/// How a controller came about, for people.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct Origin {
+    pub learner: Learner,
+    pub seed: u64,
+    /// The mean time a token that it was made for, as a share of the whole network's.
+    pub target: f64,
+    /// The text that it was made with.
+    pub text: String,
+    /// What levels were timed on.
+    pub device: String,
+}
+
+/// A ladder and who chooses on it.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Control {
+    format: u32,
+    /// The weights that it is for ([`crate::model::ModelInfo::hash`]).
+    weights: String,
+    pub ladder: Ladder,
+    pub policy: Policy,
+    pub origin: Origin,
+}
+
+impl Control {
+    pub fn new(model: &Model, ladder: Ladder, policy: Policy, origin: Origin) -> Control {
+        Control { format: FORMAT, weights: model.info.hash.clone(), ladder, policy, origin }
+    }
+
+    /// The levels' plans, the whole network's first.
+    ///
+    /// # Errors
+    /// What cutting and compiling report.
+    pub fn plans(&self, model: &Model, options: &CompileOptions) -> Result<Vec<Plan>> {
+        let groups = prune::groups(&model.graph);
+        let plan = |level| Ok(Plan::of(&level_model(model, &groups, &self.ladder, level)?, options)?);
+        self.ladder.levels.iter().map(plan).collect()
+    }
+}
+
+/// Writes `model` with its controller to `path`. Returns the BLAKE3 (hex) of the whole file.
+///
+/// # Errors
+/// As [`export::safetensors`].
+pub fn write(path: &Path, model: &Model, manifest: &Manifest, control: &Control) -> Result<String> {
+    let stored = export::hash(model)?;
+    let control = Control { weights: stored, ..control.clone() };
+    let bytes = serde_json::to_vec(&control).map_err(|e| ControlError::Bad(format!("no JSON: {e}")))?;
+    Ok(export::safetensors_with(path, model, manifest, &[Extra { name: CONTROL, bytes: &bytes }])?)
+}
+
+/// The controller of `model`, where its file has one.
+///
+/// # Errors
+/// One that is damaged, of a newer version, or for other weights; by name.
+pub fn read(model: &Model) -> Result<Option<Control>> {
+    let path = &model.info.source;
+    let Some(bytes) = export::carried(path, CONTROL)? else { return Ok(None) };
+    let file = crate::model::printable(&path.display().to_string());
+    let damaged = |why: String| ControlError::Damaged { file: file.clone(), why };
+    #[derive(Deserialize)]
+    struct Version {
+        format: u32,
+    }
+    let no_json = |e: serde_json::Error| damaged(crate::model::printable(&e.to_string()));
+    let Version { format } = serde_json::from_slice(&bytes).map_err(no_json)?;
+    if format > FORMAT {
+        return Err(ControlError::Newer { file, format, known: FORMAT });
+    }
+    let control: Control = serde_json::from_slice(&bytes).map_err(no_json)?;
+    if control.weights != model.info.hash {
+        return Err(ControlError::Foreign { file });
+    }
+    control.ladder.check(model, &prune::groups(&model.graph)).map_err(damaged)?;
+    let vocabulary = model.graph.vocabulary().unwrap_or(0);
+    control.policy.check(control.ladder.levels.len(), vocabulary).map_err(damaged)?;
+    Ok(Some(control))
+}

@@ -1,0 +1,345 @@
+//! Learning what levels cost: a contextual bandit, a policy gradient, and, for comparison, a regression that sees what no learner may.
+//!
+//! All walk through a [`Trace`] as decoding would, and the first two see at each token only the divergence of the level that they chose.
+//! Losses are nats of divergence; time has a price that rises while tokens take longer than the target on average and falls while they take less
+//! (dual ascent), and is settled at the end so that the whole trace takes the target. Everything is drawn by a seed.
+
+use super::policy::Policy;
+use super::signals::{SIGNALS, Signals, Table};
+use super::trace::Trace;
+use rand::seq::SliceRandom;
+use rand::{Rng, SeedableRng};
+use rand_chacha::ChaCha8Rng;
+use serde::{Deserialize, Serialize};
+
+/// How a policy is learnt.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Learner {
+    /// LinUCB with a ridge regression for each level (Li et al. 2010), for losses: the least lower bound is chosen.
+    #[default]
+    Bandit,
+    /// A softmax over the levels' foretold costs, by REINFORCE with a linear baseline (Williams 1992). It begins with what a bandit learnt: from
+    /// nothing it settles on a single level long before the signals tell.
+    Gradient,
+    /// Ridge regressions of every level's divergence, seen at each token whatever was chosen: no learner that may be run so, an upper
+    /// bound to what they can learn.
+    Whole,
+}
+
+impl Learner {
+    pub fn label(self) -> &'static str {
+        match self {
+            Learner::Bandit => "bandit",
+            Learner::Gradient => "gradient",
+            Learner::Whole => "whole",
+        }
+    }
+}
+
+impl std::str::FromStr for Learner {
+    type Err = String;
+
+    fn from_str(s: &str) -> Result<Learner, String> {
+        let all = [Learner::Bandit, Learner::Gradient, Learner::Whole];
+        all.into_iter().find(|l| l.label() == s).ok_or_else(|| format!("`{s}` is not `bandit` or `gradient`"))
+    }
+}
+
+/// What is learnt from.
+#[derive(Debug, Clone, Copy)]
+pub struct Lesson<'a> {
+    pub trace: &'a Trace,
+    /// Made of other text than the trace.
+    pub table: &'a Table,
+    /// Tokens of each window that the whole network reads.
+    pub prompt: usize,
+    /// Each level's time as a share of the whole network's.
+    pub times: &'a [f32],
+    /// The mean time that tokens may take, as such a share.
+    pub target: f64,
+}
+
+/// A policy, and how it fared while it learnt.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Learnt {
+    pub policy: Policy,
+    /// Tokens seen, and how much more the choices so far cost than the best single level would have, in nats, at the price that was settled.
+    pub regret: Vec<(usize, f64)>,
+}
+
+/// Passes over the trace.
+const PASSES: usize = 4;
+/// What signals' squares begin with in a regression.
+const RIDGE: f64 = 1.0;
+/// How far below its mean a bandit believes a loss may lie, in standard errors for unit noise.
+const HOPE: f64 = 0.1;
+/// Of the softmax: nats that make a level e times as likely.
+const WARMTH: f32 = 0.1;
+/// Of the gradient, per token, and the passes that it goes on for.
+const STEP: f32 = 0.003;
+const FURTHER: usize = 10;
+/// Of the price, per token.
+const STEP_PRICE: f64 = 0.01;
+/// What a divergence counts at most for a gradient.
+const MOST: f32 = 4.0;
+
+/// A ridge regression that learns sample by sample (Sherman and Morrison's update of the inverse).
+#[derive(Debug, Clone)]
+struct Ridge {
+    inverse: Vec<[f64; SIGNALS]>,
+    sums: [f64; SIGNALS],
+    mean: [f64; SIGNALS],
+}
+
+impl Ridge {
+    fn new() -> Ridge {
+        let row = |i: usize| std::array::from_fn(|j| if i == j { 1.0 / RIDGE } else { 0.0 });
+        Ridge { inverse: (0..SIGNALS).map(row).collect(), sums: [0.0; SIGNALS], mean: [0.0; SIGNALS] }
+    }
+
+    fn times(&self, x: &[f64; SIGNALS]) -> [f64; SIGNALS] {
+        std::array::from_fn(|i| self.inverse[i].iter().zip(x).map(|(a, b)| a * b).sum())
+    }
+
+    fn learn(&mut self, x: &[f64; SIGNALS], y: f64) {
+        let ax = self.times(x);
+        let down = 1.0 + x.iter().zip(&ax).map(|(a, b)| a * b).sum::<f64>();
+        for (row, a) in self.inverse.iter_mut().zip(ax) {
+            row.iter_mut().zip(&ax).for_each(|(v, b)| *v -= a * b / down);
+        }
+        self.sums.iter_mut().zip(x).for_each(|(s, v)| *s += y * v);
+        self.mean = self.times(&self.sums.clone());
+    }
+
+    /// The mean, and the standard error for unit noise.
+    fn foretell(&self, x: &[f64; SIGNALS]) -> (f64, f64) {
+        let mean = self.mean.iter().zip(x).map(|(a, b)| a * b).sum();
+        let var: f64 = self.times(x).iter().zip(x).map(|(a, b)| a * b).sum();
+        (mean, var.max(0.0).sqrt())
+    }
+
+    fn weights(&self) -> Vec<f32> {
+        self.mean.iter().map(|v| *v as f32).collect()
+    }
+}
+
+fn wide(x: &Signals) -> [f64; SIGNALS] {
+    x.map(f64::from)
+}
+
+/// Learns a policy.
+pub fn learn(learner: Learner, lesson: &Lesson, seed: u64) -> Learnt {
+    let mut rng = ChaCha8Rng::seed_from_u64(seed);
+    let mut walked = Walked::new(lesson);
+    let weights = match learner {
+        Learner::Bandit => bandit(lesson, &mut rng, &mut walked),
+        Learner::Gradient => gradient(lesson, &mut rng, &mut walked),
+        Learner::Whole => whole(lesson, &mut rng),
+    };
+    let mut policy = Policy { weights, price: 1.0, times: lesson.times.to_vec(), table: lesson.table.clone() };
+    settle(&mut policy, lesson);
+    let regret = walked.regret(policy.price);
+    Learnt { policy, regret }
+}
+
+/// What was chosen while learning.
+struct Walked<'a> {
+    lesson: &'a Lesson<'a>,
+    /// Divergences of all levels and the level chosen, token by token: for the regret alone.
+    seen: Vec<(Vec<f32>, usize)>,
+    price: f64,
+}
+
+impl<'a> Walked<'a> {
+    fn new(lesson: &'a Lesson<'a>) -> Walked<'a> {
+        Walked { lesson, seen: Vec::new(), price: 0.0 }
+    }
+
+    /// A token was computed at `level`: the price for the next.
+    fn chose(&mut self, divergence: &[f32], level: usize) {
+        let over = f64::from(self.lesson.times[level]) - self.lesson.target;
+        self.price = (self.price + STEP_PRICE * over).max(0.0);
+        self.seen.push((divergence.to_vec(), level));
+    }
+
+    fn regret(&self, price: f32) -> Vec<(usize, f64)> {
+        const POINTS: usize = 10;
+        let cost = |d: &[f32], l: usize| f64::from(d[l] + price * self.lesson.times[l]);
+        let levels = 0..self.lesson.trace.levels;
+        let total = |l: usize| self.seen.iter().map(|(d, _)| cost(d, l)).sum::<f64>();
+        let Some(best) = levels.min_by(|a, b| total(*a).total_cmp(&total(*b))) else { return Vec::new() };
+        let (mut out, mut sum) = (Vec::new(), 0.0);
+        for (n, (d, level)) in self.seen.iter().enumerate() {
+            sum += cost(d, *level) - cost(d, best);
+            if (n + 1) * POINTS / self.seen.len() > n * POINTS / self.seen.len() {
+                out.push((n + 1, sum));
+            }
+        }
+        out
+    }
+}
+
+/// The windows in an order by lot.
+fn shuffled(lesson: &Lesson, rng: &mut ChaCha8Rng) -> Vec<usize> {
+    let mut order: Vec<usize> = (0..lesson.trace.windows.len()).collect();
+    order.shuffle(rng);
+    order
+}
+
+fn bandit(lesson: &Lesson, rng: &mut ChaCha8Rng, walked: &mut Walked) -> Vec<Vec<f32>> {
+    let mut arms = vec![Ridge::new(); lesson.trace.levels];
+    for _ in 0..PASSES {
+        for at in shuffled(lesson, rng) {
+            lesson.trace.walk(at, (lesson.prompt, lesson.table), |signals, divergence| {
+                let x = wide(signals);
+                let bound = |l: usize| {
+                    let (mean, error) = arms[l].foretell(&x);
+                    mean + walked.price * f64::from(lesson.times[l]) - HOPE * error
+                };
+                let bounds: Vec<f64> = (0..arms.len()).map(bound).collect();
+                let level = (0..bounds.len()).min_by(|a, b| bounds[*a].total_cmp(&bounds[*b])).unwrap_or_default();
+                arms[level].learn(&x, f64::from(divergence[level]));
+                walked.chose(divergence, level);
+                level
+            });
+        }
+    }
+    arms.iter().map(Ridge::weights).collect()
+}
+
+fn whole(lesson: &Lesson, rng: &mut ChaCha8Rng) -> Vec<Vec<f32>> {
+    let mut arms = vec![Ridge::new(); lesson.trace.levels];
+    for at in shuffled(lesson, rng) {
+        lesson.trace.walk(at, (lesson.prompt, lesson.table), |signals, divergence| {
+            let x = wide(signals);
+            arms.iter_mut().zip(divergence).for_each(|(arm, d)| arm.learn(&x, f64::from(*d)));
+            rng.random_range(0..divergence.len())
+        });
+    }
+    arms.iter().map(Ridge::weights).collect()
+}
+
+fn gradient(lesson: &Lesson, rng: &mut ChaCha8Rng, walked: &mut Walked) -> Vec<Vec<f32>> {
+    let levels = lesson.trace.levels;
+    let weights = bandit(lesson, rng, walked);
+    let mut start = Policy { weights, price: 1.0, times: lesson.times.to_vec(), table: lesson.table.clone() };
+    settle(&mut start, lesson);
+    let mut weights: Vec<[f32; SIGNALS]> = start.weights.iter().map(|w| std::array::from_fn(|i| w[i])).collect();
+    let mut base = Ridge::new();
+    walked.price = f64::from(start.price);
+    for pass in 0..FURTHER {
+        // Smaller steps towards the end.
+        let step = STEP * (1.0 - pass as f32 / FURTHER as f32);
+        for at in shuffled(lesson, rng) {
+            lesson.trace.walk(at, (lesson.prompt, lesson.table), |signals, divergence| {
+                let price = walked.price as f32;
+                let dot = |w: &[f32; SIGNALS]| w.iter().zip(signals).map(|(a, b)| a * b).sum::<f32>();
+                let costs: Vec<f32> = (0..levels).map(|l| dot(&weights[l]) + price * lesson.times[l]).collect();
+                let least = costs.iter().copied().fold(f32::INFINITY, f32::min);
+                let mut chances: Vec<f32> = costs.iter().map(|c| (-(c - least) / WARMTH).exp()).collect();
+                let sum: f32 = chances.iter().sum();
+                chances.iter_mut().for_each(|c| *c /= sum);
+                let mut left = rng.random_range(0.0..1.0f32);
+                let drawn = chances.iter().position(|c| {
+                    left -= c;
+                    left < 0.0
+                });
+                let level = drawn.unwrap_or(levels - 1);
+                let loss = divergence[level].min(MOST) + price * lesson.times[level];
+                let x = wide(signals);
+                let over = loss - base.foretell(&x).0 as f32;
+                base.learn(&x, f64::from(loss));
+                let norm: f32 = signals.iter().map(|s| s * s).sum();
+                for (l, w) in weights.iter_mut().enumerate() {
+                    // Of -ln of the chance of `level`, by what level `l` is foretold to cost.
+                    let slope = if l == level { 1.0 } else { 0.0 } - chances[l];
+                    w.iter_mut().zip(signals).for_each(|(w, s)| *w += step * over * slope * s / norm);
+                }
+                walked.chose(divergence, level);
+                level
+            });
+        }
+    }
+    weights.iter().map(|w| w.to_vec()).collect()
+}
+
+/// Mean divergence and time of a policy on the lesson's trace.
+pub fn replay(policy: &Policy, lesson: &Lesson) -> (f64, f64) {
+    let (mut sums, mut n) = ((0.0, 0.0), 0usize);
+    for at in 0..lesson.trace.windows.len() {
+        lesson.trace.walk(at, (lesson.prompt, &policy.table), |signals, divergence| {
+            let level = policy.choose(&[super::policy::Wish { signals: *signals, pressure: 1.0 }]);
+            sums.0 += f64::from(divergence[level]);
+            sums.1 += f64::from(policy.times[level]);
+            n += 1;
+            level
+        });
+    }
+    (sums.0 / n.max(1) as f64, sums.1 / n.max(1) as f64)
+}
+
+/// Finds the price at which the trace takes the target, from below.
+pub fn settle(policy: &mut Policy, lesson: &Lesson) {
+    let (mut low, mut high) = (0f32, 64f32);
+    for _ in 0..30 {
+        policy.price = 0.5 * (low + high);
+        if replay(policy, lesson).1 > lesson.target { low = policy.price } else { high = policy.price }
+    }
+    policy.price = high;
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::control::Row;
+    use crate::exec::Spread;
+
+    /// Two levels; the second costs nothing after tokens below 8, and a nat after others.
+    fn toy() -> (Trace, Table) {
+        let row = |i: u32| {
+            let id = (i.wrapping_mul(2_654_435_761) >> 16) % 16;
+            let cost = if id < 8 { 0.0 } else { 1.0 };
+            Row { id, spread: vec![Spread::default(); 2], logit: vec![0.0; 2], divergence: vec![0.0, cost] }
+        };
+        let windows = (0..20).map(|w| (0..60).map(|t| row(60 * w + t)).collect()).collect();
+        let trace = Trace { levels: 2, windows };
+        let table = trace.table();
+        (trace, table)
+    }
+
+    #[test]
+    fn every_learner_finds_what_tokens_are_cheap_and_repeats_itself() {
+        let (trace, table) = toy();
+        let lesson = Lesson { trace: &trace, table: &table, prompt: 4, times: &[1.0, 0.5], target: 0.78 };
+        for learner in [Learner::Bandit, Learner::Gradient, Learner::Whole] {
+            let learnt = learn(learner, &lesson, 1);
+            let (divergence, time) = replay(&learnt.policy, &lesson);
+            // Half of the time the short way: by lot that would be half a nat every other time.
+            assert!(divergence < 0.05 && (0.70..=0.78).contains(&time), "{learner:?}: {divergence} {time}");
+            assert_eq!(learn(learner, &lesson, 1), learnt);
+            if learner != Learner::Whole {
+                assert_ne!(learn(learner, &lesson, 2).policy.weights, learnt.policy.weights);
+                assert_eq!(learnt.regret.len(), 10);
+                // Better than any single level in the end.
+                assert!(learnt.regret[9].1 < 0.0, "{:?}", learnt.regret);
+            }
+        }
+    }
+
+    #[test]
+    fn a_bandit_is_told_nothing_of_what_it_did_not_choose() {
+        let (mut trace, table) = toy();
+        let times = [1.0, 0.5];
+        // One that nobody can afford to leave: time has no end of a price.
+        let lesson = Lesson { trace: &trace, table: &table, prompt: 4, times: &times, target: 0.5 };
+        let mut walked = Walked { price: 1e6, ..Walked::new(&lesson) };
+        let mut rng = ChaCha8Rng::seed_from_u64(1);
+        let one = bandit(&lesson, &mut rng, &mut walked);
+        trace.windows.iter_mut().flatten().for_each(|r| r.divergence[0] = 77.0);
+        let lesson = Lesson { trace: &trace, table: &table, prompt: 4, times: &times, target: 0.5 };
+        let mut walked = Walked { price: 1e6, ..Walked::new(&lesson) };
+        let mut rng = ChaCha8Rng::seed_from_u64(1);
+        assert_eq!(bandit(&lesson, &mut rng, &mut walked), one);
+    }
+}
