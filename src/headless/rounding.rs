@@ -6,7 +6,7 @@ use crate::args::Convert;
 use crate::data::{Counted, Dataset, TextOptions};
 use crate::exec::Cancel;
 use crate::graph::ggml::Block;
-use crate::graph::{Graph, ParamRole};
+use crate::graph::{Graph, Node, ParamRole};
 use crate::host::compute::{bind, takes_text};
 use crate::model::{Imatrix, Model, Param};
 use crate::plan::{Chosen, Weight, allocate};
@@ -160,10 +160,8 @@ pub fn choose(
         if let Some(block) = w.roundings.formats[i].format {
             // Whoever shares the weight has it so too.
             let layers = model.graph.clone();
-            let own = layers.by_name(&w.roundings.layer).map(|id| layers.node(id));
-            let shared = |n: &&crate::graph::Node| {
-                n.op.is_conv_or_linear() && own.is_some_and(|own| n.params.first() == own.params.first())
-            };
+            let weight = layers.by_name(&w.roundings.layer).and_then(|id| layers.node(id).param(ParamRole::Weight));
+            let shared = |n: &&Node| n.op.is_conv_or_linear() && n.param(ParamRole::Weight) == weight;
             for node in layers.live().map(|(_, n)| n).filter(shared) {
                 model.precision.set(node.name.clone(), Precision::Block(block));
             }
@@ -212,10 +210,10 @@ fn told(
     if looked_at.iter().any(|part| *part < 1.0) {
         let n = looked_at.iter().filter(|part| **part < 1.0).count();
         notes.push(format!(
-            "{} {} looked at by rows of {} values each, spread evenly",
+            "{} {} looked at by {:.1} million values of evenly spread rows",
             counted(n, "weight"),
             if n == 1 { "was" } else { "were" },
-            words::bytes(profile::LOOKED_AT as u64).trim_end_matches('B').trim()
+            profile::LOOKED_AT as f64 / 1e6
         ));
     }
     let each = weights.iter().zip(&chosen.formats).map(|(w, &i)| {
