@@ -321,8 +321,9 @@ mod tests {
             if learner != Learner::Whole {
                 assert_ne!(learn(learner, &lesson, 2).policy.weights, learnt.policy.weights);
                 assert_eq!(learnt.regret.len(), 10);
-                // Better than any single level in the end.
-                assert!(learnt.regret[9].1 < 0.0, "{:?}", learnt.regret);
+                // By lot it would be a quarter of a nat a token, whatever time is worth.
+                let (tokens, lost) = learnt.regret[9];
+                assert!(lost < 0.02 * tokens as f64, "{:?}", learnt.regret);
             }
         }
     }

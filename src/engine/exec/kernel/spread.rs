@@ -67,7 +67,12 @@ impl LaneKernel for Row<'_> {
         }
         let (sum, product) = (sum.sum(), product.sum());
         let log = sum.ln();
-        Spread { top, margin: top - tops[1], log_sum: top + log, entropy: (log - product / sum).max(0.0) }
+        // Rounding may leave a little less than nothing; what is no number stays none.
+        let entropy = match log - product / sum {
+            below if below < 0.0 => 0.0,
+            other => other,
+        };
+        Spread { top, margin: top - tops[1], log_sum: top + log, entropy }
     }
 }
 
