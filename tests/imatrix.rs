@@ -161,7 +161,7 @@ fn rounding_is_learnt_from_text() {
     let twice = rig.json(&[&["convert", &model][..], &with, &["--out", &again]].concat());
     assert_eq!(twice["hash"], said["hash"]);
     let text = String::from_utf8_lossy(&std::fs::read(&learnt).expect("read")).into_owned();
-    assert!(text.contains(r#""rounding":{"checked":19"#) && text.contains("with GPTQ"), "told in the manifest");
+    assert!(text.contains(r#""rounding":{"#) && text.contains("with GPTQ"), "told in the manifest");
 }
 
 /// A format for each weight, so that all together take so many bits.
