@@ -6,7 +6,7 @@ use super::segment::boundaries;
 use super::{RepairError, RepairOptions, RepairStep, RepairUpdate, RepairUse};
 use crate::data::Dataset;
 use crate::exec::Cancel;
-use crate::graph::{Graph, NodeId, shapes};
+use crate::graph::{Graph, shapes};
 use crate::model::Model;
 use crate::prune::{self, Action, Group, Target};
 use candle_core::Tensor;
@@ -189,13 +189,12 @@ impl Images {
         let State { original, model, calib, options, cancel, .. } = state;
         // Logits of a language model are fifty times as wide as all else, and only those that judge have any.
         let text = original.graph.is_language_model();
-        let mut logits = 0;
-        let mut widest = |g: &Graph| -> Result<usize, RepairError> {
+        let bytes = |shape: &[usize]| shape.iter().product::<usize>() * 4;
+        let logits = bytes(&shapes(&original.graph)?[original.graph.output.index()]);
+        let widest = |g: &Graph| -> Result<usize, RepairError> {
             let shapes = shapes(g)?;
-            let bytes = |id: NodeId| shapes[id.index()].iter().product::<usize>() * 4;
-            logits = bytes(g.output);
             let held = boundaries(g).into_iter().filter(|b| !text || *b != g.output);
-            Ok(held.map(bytes).max().unwrap_or(1))
+            Ok(held.map(|b| bytes(&shapes[b.index()])).max().unwrap_or(1))
         };
         let each = (widest(&original.graph)? + widest(&model.graph)?).max(1);
         let room = (options.memory / each).max(8);
