@@ -201,6 +201,10 @@ fn bits_are_spent_where_rounding_costs_most() {
     refused(&["convert", &model, "--bits", "nan"], "--bits");
     refused(&["convert", &model, "--bits", "4", "--precision", "q4_0"], "cannot be used with");
     refused(&["convert", &model, "--bits", "5", "--limit", "3"], "--calib");
+    // What cannot be written is said before anything is measured: nothing but the reason is.
+    let (done, said) =
+        rig.run(&["convert", &fixture("language/llama"), "--bits", "6", "--out", &rig.path("none.gguf")]);
+    assert!(!done && said.contains("as GGUF, ") && !said.contains("bits a weight"), "{said}");
     refused(&["convert", &model, "--precision", "q4_0", "--calib", "/nowhere.u16"], "no data");
 }
 

@@ -41,6 +41,14 @@ pub fn format(name: &str, path: &str) -> Result<&'static str, String> {
     Ok(found)
 }
 
+/// What [`write`] would refuse of `model` whatever its weights become.
+///
+/// # Errors
+/// As [`llamacpp::check`].
+pub fn check(model: &Model, format: &str) -> Result<()> {
+    if format == "gguf" { llamacpp::check(model) } else { Ok(()) }
+}
+
 /// Writes `model` to `path` in one of [`FORMATS`].
 ///
 /// # Errors

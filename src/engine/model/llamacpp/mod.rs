@@ -21,6 +21,7 @@ use indexmap::IndexMap;
 use layers::{Shape, layer_of};
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::path::Path;
+use std::sync::Arc;
 use tensors::{Change, Kind, Tensor};
 
 /// Why a model cannot be such a file, and what would do.
@@ -64,13 +65,13 @@ impl Written {
     }
 }
 
-/// Writes `model` as a GGUF file that llama.cpp loads.
-///
-/// # Errors
-/// [`ModelError::Unsupported`] for what llama.cpp has no words for, before anything is written; [`ModelError::Write`];
-/// [`ModelError::Param`] for a missing parameter.
-pub fn gguf(path: &Path, model: &Model, manifest: &Manifest) -> Result<Written> {
-    let unfit = |u: Unfit| ModelError::unsupported(&model.info.source, format!("as GGUF, {}", u.why), &u.hint);
+fn refusal(model: &Model, u: Unfit) -> ModelError {
+    ModelError::unsupported(&model.info.source, format!("as GGUF, {}", u.why), &u.hint)
+}
+
+/// What the original says, what layers are called there, and their shapes.
+fn begun(model: &Model) -> Result<(Arc<Said>, HashMap<String, String>, Shape)> {
+    let unfit = |u: Unfit| refusal(model, u);
     let nothing = || {
         Unfit::new(
             "nothing is known of its metadata",
@@ -86,6 +87,27 @@ pub fn gguf(path: &Path, model: &Model, manifest: &Manifest) -> Result<Written> 
         unfit(Unfit::new("its layers have no names there", "language models of known families are written"))
     })?;
     let shape = layers::read(&model.graph, &names).map_err(unfit)?;
+    Ok((said, names, shape))
+}
+
+/// What [`gguf`] would refuse of `model` whatever its weights become: for those who are about to work long on these.
+///
+/// # Errors
+/// As [`gguf`].
+pub fn check(model: &Model) -> Result<()> {
+    let (said, _, shape) = begun(model)?;
+    let was = said.metadata.string("general.architecture").unwrap_or_default();
+    shape.architecture(was).map(drop).map_err(|u| refusal(model, u))
+}
+
+/// Writes `model` as a GGUF file that llama.cpp loads.
+///
+/// # Errors
+/// [`ModelError::Unsupported`] for what llama.cpp has no words for, before anything is written; [`ModelError::Write`];
+/// [`ModelError::Param`] for a missing parameter.
+pub fn gguf(path: &Path, model: &Model, manifest: &Manifest) -> Result<Written> {
+    let unfit = |u: Unfit| refusal(model, u);
+    let (said, names, shape) = begun(model)?;
     let was = said.metadata.string("general.architecture").unwrap_or_default().to_owned();
     let arch = shape.architecture(&was).map_err(unfit)?;
     let tensors = tensors(model, &said, &names, &shape, arch, &unfit)?;
