@@ -117,6 +117,15 @@ pub enum Cmd {
     },
 }
 
+/// At which of its levels a language model writes.
+#[derive(Debug, Clone, Default, Args)]
+pub struct At {
+    /// Of a file that `paring control` wrote: auto lets its controller choose a level for every token, dense takes the whole network, a
+    /// number that level.
+    #[arg(long, value_name = "LEVEL")]
+    pub level: Option<String>,
+}
+
 /// Where the model's inputs come from and what runs it.
 #[derive(Debug, Clone, Default, Args)]
 pub struct On {
@@ -309,10 +318,8 @@ pub struct Generate {
     /// Every linear layer in this precision, as `paring eval` takes it.
     #[arg(long, value_name = "PRECISION")]
     pub precision: Option<String>,
-    /// Of a file that `paring control` wrote: auto lets its controller choose a level for every token, dense takes the whole network, a
-    /// number that level.
-    #[arg(long, value_name = "LEVEL")]
-    pub level: Option<String>,
+    #[command(flatten)]
+    pub at: At,
     /// Of a model that comes without its tokenizer: a `tokenizer.json`, or the original model.
     #[arg(long, value_name = "PATH")]
     pub tokenizer: Option<String>,
@@ -355,10 +362,8 @@ pub struct Serve {
     /// Every linear layer in this precision, as `paring eval` takes it.
     #[arg(long, value_name = "PRECISION")]
     pub precision: Option<String>,
-    /// Of a file that `paring control` wrote: auto lets its controller choose a level for every token, dense takes the whole network, a
-    /// number that level.
-    #[arg(long, value_name = "LEVEL")]
-    pub level: Option<String>,
+    #[command(flatten)]
+    pub at: At,
     /// Of a model that comes without its tokenizer: a `tokenizer.json`, or the original model.
     #[arg(long, value_name = "PATH")]
     pub tokenizer: Option<String>,

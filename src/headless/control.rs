@@ -10,11 +10,12 @@ use super::{Cancelled, Exit, ProgressLine, cancel_on_signals, convert, progress_
 use crate::args;
 use crate::control::learn::{Learner, Lesson, learn};
 use crate::control::{
-    self, Arm, Control, ControlError, Ladder, Origin, SearchOptions, Trace, level_model, search, trace, trial,
+    self, Arm, Control, ControlError, Ladder, Origin, SearchOptions, Trace, level_models, search, trace, trial,
 };
 use crate::data::{Counted, Dataset, TextOptions};
 use crate::exec::{Cancel, CompileOptions, DecodeOptions, Decoder, KvFormat, Plan};
 use crate::files;
+use crate::graph::ParamRole;
 use crate::model::export::Manifest;
 use crate::model::{Model, Preprocess};
 use crate::profile::{LevelTime, PairedOptions};
@@ -140,9 +141,8 @@ impl Work<'_> {
             Some(file) => self.taken(file, &groups)?,
             None => self.searched(&groups, looked)?,
         };
-        let plans: Vec<Plan> = (ladder.levels.iter())
-            .map(|level| Ok(Plan::of(&level_model(model, &groups, &ladder, level)?, &self.options)?))
-            .collect::<Result<_>>()?;
+        let levels: Vec<Model> = level_models(model, &groups, &ladder).collect::<control::Result<_>>()?;
+        let plans: Vec<Plan> = levels.iter().map(|level| Ok(Plan::of(level, &self.options)?)).collect::<Result<_>>()?;
         let paired = PairedOptions { time_limit: Duration::from_secs(30), ..PairedOptions::default() };
         let times = crate::profile::levels(&plans, (CONTEXT, self.kv), &paired, cancel).map_err(ControlError::from)?;
         let table = self.traced(&plans, tabled, "tokens")?.table();
@@ -172,7 +172,7 @@ impl Work<'_> {
             ladder: &ladder,
             times: &times,
             bytes: plans.iter().map(Plan::bytes_per_token).collect(),
-            beside: beside(&plans, model, &groups, &ladder)?,
+            beside: beside(&plans, &levels, model),
             means: lessons.means(args.prompt),
             taught: lessons.tokens(),
             tokens: table.len(),
@@ -256,18 +256,13 @@ fn lot(lesson: &Lesson) -> Option<([usize; 2], f64)> {
 }
 
 /// Bytes of weights that levels hold for themselves: what is narrowed is copied, everything else is the whole network's.
-fn beside(plans: &[Plan], model: &Model, groups: &[Group], ladder: &Ladder) -> Result<u64> {
-    let mut bytes = 0;
-    for (plan, level) in plans.iter().zip(&ladder.levels).skip(1) {
-        let cut = level_model(model, groups, ladder, level)?;
-        for step in plan.steps() {
-            let own = cut.graph.node(step.node).param(crate::graph::ParamRole::Weight);
-            let same = own.is_none_or(|name| {
-                let shapes = [&cut, model].map(|m| m.params.get(name).ok().map(|p| p.shape().to_vec()));
-                shapes[0] == shapes[1]
-            });
-            bytes += if same { 0 } else { step.held_bytes };
-        }
-    }
-    Ok(bytes)
+fn beside(plans: &[Plan], levels: &[Model], model: &Model) -> u64 {
+    let narrowed = |cut: &Model, node| {
+        let shape = |of: &Model, name: &str| of.params.get(name).ok().map(|p| p.shape().to_vec());
+        cut.graph.node(node).param(ParamRole::Weight).is_some_and(|name| shape(cut, name) != shape(model, name))
+    };
+    let of = |(plan, cut): (&Plan, &Model)| -> u64 {
+        plan.steps().iter().filter(|step| narrowed(cut, step.node)).map(|step| step.held_bytes).sum()
+    };
+    plans.iter().zip(levels).skip(1).map(of).sum()
 }

@@ -35,7 +35,9 @@ pub fn run(args: &Convert, how: Calibration) -> Result<Exit> {
         crate::exec::set_threads(threads);
     }
     let text = rounding::text(args, &model)?;
-    formats::check(&model, format)?;
+    if args.bits.is_some() || text.is_some() {
+        formats::check(&model, format)?;
+    }
     let cancel = super::cancel_on_signals()?;
     let mut read = model.info.notes.clone();
     let mut recipe = serde_json::Map::new();

@@ -5,9 +5,10 @@ use super::out::{self, say};
 use super::{Cancelled, Exit, convert, print_json, progress_line, setup};
 use crate::args::Imatrix;
 use crate::data::{Counted, Dataset, TextOptions};
+use crate::exec::Cancel;
 use crate::files;
 use crate::host::compute::{takes_text, working_batch};
-use crate::model::Model;
+use crate::model::{self, Model};
 use crate::recover::{self, RepairError};
 use crate::session::Opening;
 use crate::words::counted;
@@ -32,19 +33,8 @@ pub fn run(args: &Imatrix) -> Result<Exit> {
     out::notes(&model.info.notes);
     let usual = if tokens.is_some() { 1 } else { working_batch(&model) };
     let batch = args.on.batch.unwrap_or(usual).max(1);
-    let mut line = progress_line("collect");
     let cancel = super::cancel_on_signals()?;
-    let found = recover::importance(&model, &mut |i| -> Result<_, RepairError> {
-        cancel.check()?;
-        let (from, to) = (data.len().min(i * batch), data.len().min((i + 1) * batch));
-        line.show(from as u64, data.len() as u64);
-        Ok(if from < to { Some(data.batch(from..to, &model.info.preprocess)?.0) } else { None })
-    });
-    line.clear();
-    let mut found = match found {
-        Err(RepairError::Cancelled(_)) => return Err(Cancelled.into()),
-        other => other?,
-    };
+    let mut found = collect(&model, &data, batch, &cancel)?;
     model.params.unchanged()?;
     let each = tokens.unwrap_or(1);
     (found.datasets, found.chunks, found.chunk_size) = (vec![data.card().name], data.len(), each);
@@ -68,6 +58,25 @@ pub fn run(args: &Imatrix) -> Result<Exit> {
         say!("{}  {} over {looked}", args.out.display(), counted(tensors, "weight"))?;
     }
     Ok(Exit::Done)
+}
+
+/// Importances of the model's columns over all of `data`, `batch` items at a time.
+///
+/// # Errors
+/// What cannot be read or run; cancellation.
+pub fn collect(model: &Model, data: &Dataset, batch: usize, cancel: &Cancel) -> Result<model::Imatrix> {
+    let mut line = progress_line("collect");
+    let found = recover::importance(model, &mut |i| -> Result<_, RepairError> {
+        cancel.check()?;
+        let (from, to) = (data.len().min(i * batch), data.len().min((i + 1) * batch));
+        line.show(from as u64, data.len() as u64);
+        Ok(if from < to { Some(data.batch(from..to, &model.info.preprocess)?.0) } else { None })
+    });
+    line.clear();
+    match found {
+        Err(RepairError::Cancelled(_)) => Err(Cancelled.into()),
+        other => Ok(other?),
+    }
 }
 
 /// What is looked at, and of text how many tokens a window has.

@@ -1,7 +1,7 @@
 //! What `convert` decides and learns for a language model's weights: a format of GGML's for each of them, so that all together have so many
 //! bits a weight (`--bits`), and rounding by calibration text (`--calib`).
 
-use super::{Cancelled, progress_line, setup};
+use super::{Cancelled, imatrix, progress_line, setup};
 use crate::args::Convert;
 use crate::data::{Counted, Dataset, TextOptions};
 use crate::exec::Cancel;
@@ -118,7 +118,7 @@ pub fn choose(
     let own;
     let by = match (by, text) {
         (None, Some(text)) => {
-            own = importances(model, text, cancel)?;
+            own = imatrix::collect(model, &text.data, 1, cancel)?;
             Some(&own)
         }
         (by, _) => by,
@@ -130,7 +130,6 @@ pub fn choose(
         Err(ProfileError::Cancelled(_)) => return Err(Cancelled.into()),
         other => other?,
     };
-    let whole: Vec<f64> = found.iter().map(|r| r.looked_at).collect();
     let weigh = |r: profile::Roundings| {
         let error = r.formats.iter().find(|f| f.format == Some(PROBE)).map_or(0.0, |f| f.error);
         let measured = costs.as_ref().and_then(|c| c.kl.get(&r.layer)).filter(|_| error > 0.0);
@@ -167,7 +166,7 @@ pub fn choose(
             }
         }
     }
-    Ok(told(&weights, &chosen, (others, values), costs.as_ref().map(|c| c.windows), by.is_some(), &whole))
+    Ok(told(&weights, &chosen, (others, values), costs.as_ref().map(|c| c.windows), by.is_some()))
 }
 
 /// What was chosen, in words and for programs.
@@ -177,7 +176,6 @@ fn told(
     (others, values): (u64, u64),
     windows: Option<usize>,
     by_importance: bool,
-    looked_at: &[f64],
 ) -> Bits {
     let label = |f: Option<Block>| f.map_or_else(|| "as it is".to_owned(), |b| Precision::Block(b).label().to_owned());
     let mut kinds: BTreeMap<String, (usize, u64)> = BTreeMap::new();
@@ -207,8 +205,8 @@ fn told(
             rounded / weights.len().max(1) as f64
         ),
     });
-    if looked_at.iter().any(|part| *part < 1.0) {
-        let n = looked_at.iter().filter(|part| **part < 1.0).count();
+    let n = weights.iter().filter(|w| w.roundings.looked_at < 1.0).count();
+    if n > 0 {
         notes.push(format!(
             "{} {} looked at by {:.1} million values of evenly spread rows",
             counted(n, "weight"),
@@ -223,22 +221,6 @@ fn told(
     });
     let said = json!({ "bits": bits, "harm": windows.map(|_| chosen.harm), "least": windows.map(|_| chosen.least), "layers": each.collect::<Vec<_>>() });
     Bits { notes, said }
-}
-
-/// Importances of the model's columns over the calibration text.
-fn importances(model: &Model, text: &Text, cancel: &Cancel) -> Result<Imatrix> {
-    let mut line = progress_line("importances");
-    let n = text.data.len();
-    let found = recover::importance(model, &mut |i| -> std::result::Result<_, RepairError> {
-        cancel.check()?;
-        line.show(i as u64, n as u64);
-        Ok(if i < n { Some(text.data.batch(i..i + 1, &model.info.preprocess)?.0) } else { None })
-    });
-    line.clear();
-    match found {
-        Err(RepairError::Cancelled(_)) => Err(Cancelled.into()),
-        other => Ok(other?),
-    }
 }
 
 /// `model` with the weights that are to be in GGML's formats rounded by calibration text, the best of three ways by windows that none was
@@ -290,9 +272,7 @@ pub fn learn(model: &mut Model, text: &Text, cancel: &Cancel) -> Result<(Vec<Str
     );
     let mut notes: Vec<String> = steps.iter().map(|s| step_words(s, &on)).collect();
     notes.push(format!("fitted on {} of {}", counted(used.fitted as usize, "window"), text.data.card().name));
-    // Nothing in a manifest depends on the clock.
-    let told = |s: &RepairStep| json!({ "name": s.name, "samples": s.samples, "kept": s.kept, "loss_before": s.loss_before, "loss_after": s.loss_after });
-    let said = json!({ "steps": steps.iter().map(told).collect::<Vec<_>>(), "fitted": used.fitted, "checked": used.checked,
+    let said = json!({ "steps": steps.iter().map(RepairStep::for_manifest).collect::<Vec<_>>(), "fitted": used.fitted, "checked": used.checked,
         "data": text.data.card().name, "seen": used.hash });
     Ok((notes, said))
 }

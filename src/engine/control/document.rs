@@ -4,7 +4,7 @@
 //! read fits the model that it came with, or is refused in words.
 
 use super::error::{ControlError, Result};
-use super::ladder::{Ladder, level_model};
+use super::ladder::{Ladder, level_models};
 use super::learn::Learner;
 use super::policy::Policy;
 use crate::exec::{CompileOptions, Plan};
@@ -55,8 +55,7 @@ impl Control {
     /// What cutting and compiling report.
     pub fn plans(&self, model: &Model, options: &CompileOptions) -> Result<Vec<Plan>> {
         let groups = prune::groups(&model.graph);
-        let plan = |level| Ok(Plan::of(&level_model(model, &groups, &self.ladder, level)?, options)?);
-        self.ladder.levels.iter().map(plan).collect()
+        level_models(model, &groups, &self.ladder).map(|level| Ok(Plan::of(&level?, options)?)).collect()
     }
 }
 

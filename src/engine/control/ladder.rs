@@ -160,6 +160,11 @@ pub fn level_model(model: &Model, groups: &[Group], ladder: &Ladder, level: &Lev
     Ok(cut)
 }
 
+/// `model` at every level of `ladder`, one after the other; see [`level_model`].
+pub fn level_models(model: &Model, groups: &[Group], ladder: &Ladder) -> impl Iterator<Item = Result<Model>> {
+    ladder.levels.iter().map(|level| level_model(model, groups, ladder, level))
+}
+
 /// The graph in which what is added at the nodes `adds` is left out. Ids, order and names stay.
 fn without(graph: &Graph, adds: &[&str]) -> Result<Graph> {
     let mut to: Vec<NodeId> = (0..graph.nodes.len()).map(|i| NodeId(i as u32)).collect();

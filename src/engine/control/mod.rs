@@ -19,7 +19,7 @@ mod trial;
 
 pub use document::{CONTROL, Control, Origin, read, write};
 pub use error::{ControlError, Result};
-pub use ladder::{Branch, Ladder, Level, branches, level_model};
+pub use ladder::{Branch, Ladder, Level, branches, level_model, level_models};
 pub use policy::{Asked, Controller, Pilot, Policy, Wish};
 pub use search::{SearchOptions, search};
 pub use signals::{Known, SIGNALS, Signals, Table};

@@ -230,7 +230,8 @@ pub fn carried(path: &Path, name: &str) -> Result<Option<Vec<u8>>> {
     if path.is_dir() {
         return Ok(None);
     }
-    let blob = Blob::open(path).map_err(ModelError::read(path))?;
+    // A second copy of all the weights for one tensor would be a waste.
+    let blob = Blob::look(path).map_err(ModelError::read(path))?;
     if !super::safetensors::is(&blob) {
         return Ok(None);
     }

@@ -1,6 +1,7 @@
 //! Plain records of what a repair did, and what is said while it does.
 
 use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
 
 /// A repair step as it was run, with what it gained on calibration data.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -17,6 +18,14 @@ pub struct RepairStep {
     /// Kept or reverted because the calibration loss said so.
     pub kept: bool,
     pub seconds: f64,
+}
+
+impl RepairStep {
+    /// As manifests keep it: nothing of it depends on the clock.
+    pub fn for_manifest(&self) -> Value {
+        json!({ "name": self.name, "samples": self.samples, "kept": self.kept, "loss_before": self.loss_before,
+            "loss_after": self.loss_after })
+    }
 }
 
 /// What a compression really looked at, which may be less than its options allow.

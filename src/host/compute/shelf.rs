@@ -31,16 +31,12 @@ impl Shelf {
         let recipe = &self.recipe;
         let repair = &recipe.repair;
         let list: Vec<_> = actions.iter().map(|(t, a)| json!({ "target": t, "action": a })).collect();
-        let step = |s: &RepairStep| {
-            json!({ "name": s.name, "samples": s.samples, "kept": s.kept, "loss_before": s.loss_before,
-                "loss_after": s.loss_after })
-        };
         let repaired = (used.fitted > 0).then(|| {
             let mut told = json!({
                 "images": used.fitted, "check_images": used.checked, "checked_on_fitted": used.checked_on_fitted,
                 "positions": repair.positions, "lambda": repair.lambda, "refit": repair.stages.has(Stage::Refit),
                 "producers": repair.producers, "classifier": repair.classifier, "batch_norm": repair.stages.has(Stage::BatchNorm),
-                "steps": steps.iter().map(step).collect::<Vec<_>>(),
+                "steps": steps.iter().map(RepairStep::for_manifest).collect::<Vec<_>>(),
             });
             // Recipes of before there was such a stage are told as they were.
             if repair.stages.has(Stage::Round) {

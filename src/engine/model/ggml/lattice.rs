@@ -33,9 +33,13 @@ impl Lattice {
 
     /// What `code` stands for at place `i`.
     pub fn value(&self, i: usize, code: u8) -> f64 {
-        let n = if self.uneven { f64::from(CODES[usize::from(code & 15)]) } else { f64::from(code) };
-        self.base[i] + self.step[i] * n
+        self.base[i] + self.step[i] * number(self.uneven, code)
     }
+}
+
+/// The number that a code is: itself, or in the uneven formats one of sixteen.
+fn number(uneven: bool, code: u8) -> f64 {
+    f64::from(if uneven { i16::from(CODES[usize::from(code & 15)]) } else { i16::from(code) })
 }
 
 impl Block {
@@ -49,7 +53,7 @@ impl Block {
             self.place(&vec![code; self.values()], &mut with);
             self.decode(&with)
         };
-        let n = |code: u8| if uneven { f64::from(CODES[usize::from(code)]) } else { f64::from(code) };
+        let n = |code| number(uneven, code);
         let (at, next) = (of(low), of(high));
         let step: Vec<f64> =
             at.iter().zip(&next).map(|(a, b)| (f64::from(*b) - f64::from(*a)) / (n(high) - n(low))).collect();
