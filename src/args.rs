@@ -391,10 +391,23 @@ pub struct Convert {
     /// How much columns count when weights are rounded to GGML's formats: what `paring imatrix` or llama-imatrix wrote.
     #[arg(long, value_name = "FILE", conflicts_with = "calib")]
     pub imatrix: Option<PathBuf>,
-    /// Text that a language model's rounding to llama.cpp's formats is learnt on (by importance, and with GPTQ), or images that int8-static finds
-    /// its ranges with; never evaluation data.
+    /// Text that a language model is cut, masked and rounded to llama.cpp's formats by (by importance, and with GPTQ), or images that int8-static
+    /// finds its ranges with; never evaluation data.
     #[arg(long, value_name = "DATA")]
     pub calib: Option<String>,
+    /// Of a language model: take at least this share of its weights away, such as 10%: neurons, heads and whole blocks, by what their loss does on
+    /// calibration text; the layers that read them are re-fitted.
+    #[arg(long, value_name = "SHARE", requires = "calib", value_parser = share)]
+    pub prune: Option<f64>,
+    /// What goes with --prune: joint (what costs least together) or influence (whole blocks alone, by ShortGPT's block influence).
+    #[arg(long, value_name = "HOW", default_value = "joint", requires = "prune", value_parser = ["joint", "influence"])]
+    pub prune_by: String,
+    /// Of a language model: zeros among the weights of the linear layers in its blocks: 2:4, 4:8 or 50%.
+    #[arg(long, value_name = "PATTERN", requires = "calib")]
+    pub sparsity: Option<String>,
+    /// How those zeros are chosen: learnt (by least squares, with the weights that are left), sparsegpt, wanda or magnitude.
+    #[arg(long, value_name = "HOW", default_value = "learnt", requires = "sparsity")]
+    pub masks: String,
     /// At most this many windows of calibration text; 0 takes all.
     #[arg(long, value_name = "N", default_value_t = 64, requires = "calib")]
     pub limit: usize,
@@ -605,6 +618,13 @@ pub enum Demo {
         #[arg(long, short, value_name = "DIR")]
         out: PathBuf,
     },
+}
+
+/// A share between none and all, as `10%` or `0.1`.
+fn share(text: &str) -> Result<f64, String> {
+    let (number, factor) = text.trim().strip_suffix('%').map_or((text.trim(), 1.0), |t| (t.trim_end(), 0.01));
+    let found = number.parse::<f64>().ok().map(|s| s * factor).filter(|s| *s > 0.0 && *s < 1.0);
+    found.ok_or_else(|| "a share is more than none and less than all, such as 10% or 0.1".to_owned())
 }
 
 /// Bits a weight, more than none.

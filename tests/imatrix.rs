@@ -1,6 +1,8 @@
 //! Rounding to llama.cpp's formats through the program itself: importances of columns collected, written and read again, what weights become by
 //! them and by calibration text, and a format for each of them by bits.
 
+mod common;
+
 use paring::model::imatrix::Imatrix;
 use paring::model::{LoadOptions, load};
 use serde_json::Value;
@@ -27,12 +29,8 @@ impl Rig {
 
     /// Token ids below 96, in a file.
     fn ids(&self, name: &str, count: u32, seed: u32) -> String {
-        let (path, mut x) = (self.path(name), seed);
-        let mut next = || {
-            x = x.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
-            ((x >> 16) % 96) as u16
-        };
-        std::fs::write(&path, (0..count).flat_map(|_| next().to_le_bytes()).collect::<Vec<u8>>()).expect("written");
+        let path = self.path(name);
+        std::fs::write(&path, common::ids(count as usize, seed)).expect("written");
         path
     }
 

@@ -1,12 +1,13 @@
 //! `paring convert`: a model in another format, without a session.
 
 use super::out::{self, say};
-use super::{Exit, print_json, rounding, setup};
+use super::{Exit, learnt, print_json, rounding, setup};
 use crate::args::Convert;
 use crate::files;
 use crate::model::Imatrix;
 use crate::model::export::Manifest;
 use crate::model::formats::{self, Written};
+use crate::prune;
 use crate::quant::Calibration;
 use crate::words;
 use anyhow::Result;
@@ -41,6 +42,16 @@ pub fn run(args: &Convert, how: Calibration) -> Result<Exit> {
     let cancel = super::cancel_on_signals()?;
     let mut read = model.info.notes.clone();
     let mut recipe = serde_json::Map::new();
+    let decided =
+        text.as_ref().map(|text| learnt::decide(args, &mut model, text, &cancel)).transpose()?.unwrap_or_default();
+    if !decided.actions.is_empty() {
+        // What is cut may be what the format has no words for.
+        let groups = prune::groups(&model.graph);
+        formats::check(&prune::apply(&model, &groups, &decided.actions)?, format)?;
+        recipe.insert("actions".to_owned(), json!(decided.actions));
+        recipe.insert("masks".to_owned(), json!(decided.masks));
+    }
+    read.extend(decided.notes.iter().cloned());
     let mut chosen = None;
     if let Some(bits) = args.bits {
         let by = args.imatrix.as_deref().map(Imatrix::open).transpose()?;
@@ -51,13 +62,13 @@ pub fn run(args: &Convert, how: Calibration) -> Result<Exit> {
     let (rounded, imatrix) = setup::rounded(&mut model, args.imatrix.as_deref())?;
     read.extend(rounded);
     recipe.extend(imatrix.as_ref().map(|mark| ("imatrix".to_owned(), json!(mark))));
-    let mut learnt = None;
+    let mut repaired = None;
     match &text {
         Some(text) => {
-            let (notes, said) = rounding::learn(&mut model, text, &cancel)?;
+            let (notes, said) = learnt::learn(&mut model, &decided, text, &cancel)?;
             read.extend(notes);
             recipe.insert("rounding".to_owned(), said.clone());
-            learnt = Some(said);
+            repaired = Some(said);
         }
         None => read.extend(setup::calibrate(&mut model, (&args.model, &args.model), args.calib.as_deref(), how)?),
     }
@@ -80,7 +91,7 @@ pub fn run(args: &Convert, how: Calibration) -> Result<Exit> {
     let notes: Vec<String> = read.into_iter().chain(notes).collect();
     if args.json {
         let said = json!({ "path": args.out, "format": format, "hash": hash, "bytes": bytes, "weights": weights, "notes": notes, "llama_quantize": command, "imatrix": imatrix,
-            "bits": chosen, "rounding": learnt });
+            "bits": chosen, "rounding": repaired, "cuts": decided.said });
         print_json(&said)?;
     } else {
         say!("{}", args.out.display())?;

@@ -11,6 +11,7 @@ pub mod demo;
 pub mod eval;
 pub mod generate;
 pub mod imatrix;
+mod learnt;
 pub mod out;
 pub mod policy;
 pub mod profile;

@@ -1,5 +1,5 @@
-//! What `convert` decides and learns for a language model's weights: a format of GGML's for each of them, so that all together have so many
-//! bits a weight (`--bits`), and rounding by calibration text (`--calib`).
+//! What `convert` decides for a language model's weights: a format of GGML's for each of them, so that all together have so many bits a weight
+//! (`--bits`). And the calibration text that it is made by.
 
 use super::{Cancelled, imatrix, progress_line, setup};
 use crate::args::Convert;
@@ -8,12 +8,10 @@ use crate::exec::Cancel;
 use crate::graph::ggml::Block;
 use crate::graph::{Graph, Node, ParamRole};
 use crate::host::compute::{bind, takes_text};
-use crate::model::{Imatrix, Model, Param};
+use crate::model::{Imatrix, Model};
 use crate::plan::{Chosen, Weight, allocate};
 use crate::profile::{self, ProfileError, SensOptions, SensTarget, SensUpdate};
-use crate::prune::{Action, Target};
 use crate::quant::Precision;
-use crate::recover::{self, RepairError, RepairOptions, RepairStep, RepairUpdate, RepairUse, Stage, Stages};
 use crate::session::{Opening, place};
 use crate::words::{self, counted};
 use anyhow::{Result, bail};
@@ -26,7 +24,7 @@ const PROBE: Block = Block::Q4_0;
 
 /// Calibration text of a language model.
 pub struct Text {
-    data: Dataset,
+    pub data: Dataset,
     options: TextOptions,
 }
 
@@ -36,9 +34,14 @@ pub struct Text {
 /// What cannot be opened; a model of another kind, where `--bits` is given.
 pub fn text(args: &Convert, model: &Model) -> Result<Option<Text>> {
     if !takes_text(model) {
-        if args.bits.is_some() {
+        let asked = [
+            ("--bits", args.bits.is_some()),
+            ("--prune", args.prune.is_some()),
+            ("--sparsity", args.sparsity.is_some()),
+        ];
+        if let Some((flag, _)) = asked.into_iter().find(|(_, given)| *given) {
             bail!(
-                "--bits is for language models; hint: --precision int8 or w4, or a session with a budget (`paring run`)"
+                "{flag} is for language models; hint: --precision int8 or w4, or a session with a budget (`paring run`)"
             );
         }
         return Ok(None);
@@ -52,7 +55,7 @@ pub fn text(args: &Convert, model: &Model) -> Result<Option<Text>> {
 }
 
 /// Work on `model` with its graph bound to the text's windows; it is of any length again afterwards.
-fn bound<T>(model: &mut Model, text: &Text, work: impl FnOnce(&mut Model) -> Result<T>) -> Result<T> {
+pub fn bound<T>(model: &mut Model, text: &Text, work: impl FnOnce(&mut Model) -> Result<T>) -> Result<T> {
     bind(model, &text.options);
     let done = work(model);
     model.graph = Arc::new(Graph::clone(&model.graph).freed());
@@ -221,66 +224,4 @@ fn told(
     });
     let said = json!({ "bits": bits, "harm": windows.map(|_| chosen.harm), "least": windows.map(|_| chosen.least), "layers": each.collect::<Vec<_>>() });
     Bits { notes, said }
-}
-
-/// `model` with the weights that are to be in GGML's formats rounded by calibration text, the best of three ways by windows that none was
-/// fitted on; what was done, in words and for the manifest.
-pub fn learn(model: &mut Model, text: &Text, cancel: &Cancel) -> Result<(Vec<String>, Value)> {
-    let decided: Vec<(Target, Action)> = model
-        .precision
-        .nodes
-        .iter()
-        .filter(|(_, p)| matches!(p, Precision::Block(_)))
-        .map(|(name, p)| (Target::Layer(name.clone()), Action::Precision { precision: *p }))
-        .collect();
-    if decided.is_empty() {
-        return Ok((
-            vec!["no weight is rounded to a format of GGML's: the calibration text is unused".to_owned()],
-            Value::Null,
-        ));
-    }
-    let stages = Stages::new(vec![Stage::Apply, Stage::Round])?;
-    let options = RepairOptions { stages, ..RepairOptions::default() };
-    let (mut steps, mut used) = (Vec::new(), RepairUse::default());
-    let mut line = progress_line("round");
-    // The original is the model as its file has it.
-    for (target, _) in &decided {
-        let weight = model.graph.by_name(target.name()).and_then(|id| model.graph.node(id).param(ParamRole::Weight));
-        let filed = weight.and_then(|w| model.params.get(w).ok()).and_then(Param::filed);
-        model.precision.set(target.name(), filed.unwrap_or(Precision::F32));
-    }
-    let made = bound(model, text, |model| {
-        let made = recover::compress(model, &[], &decided, &text.data, &options, cancel, &mut |u| match u {
-            RepairUpdate::Progress { done, total, .. } => line.show(done as u64, total as u64),
-            RepairUpdate::Step(step) => steps.push(step),
-            RepairUpdate::Used(u) => used = u,
-        });
-        match made {
-            Err(RepairError::Cancelled(_)) => Err(Cancelled.into()),
-            other => Ok(other?),
-        }
-    });
-    line.clear();
-    let made = made?;
-    model.params = made.params;
-    model.precision = made.precision;
-    let on = format!(
-        "{} of {}{}",
-        counted(used.checked as usize, "window"),
-        text.data.card().name,
-        if used.checked_on_fitted { ", which are those that it was fitted on, being so few" } else { "" }
-    );
-    let mut notes: Vec<String> = steps.iter().map(|s| step_words(s, &on)).collect();
-    notes.push(format!("fitted on {} of {}", counted(used.fitted as usize, "window"), text.data.card().name));
-    let said = json!({ "steps": steps.iter().map(RepairStep::for_manifest).collect::<Vec<_>>(), "fitted": used.fitted, "checked": used.checked,
-        "data": text.data.card().name, "seen": used.hash });
-    Ok((notes, said))
-}
-
-fn step_words(step: &RepairStep, on: &str) -> String {
-    let (what, stays) = (&step.name, if step.kept { "kept" } else { "not kept" });
-    format!(
-        "{what}: a divergence from the original of {:.4} nats a token instead of {:.4} on {on}, {stays}",
-        step.loss_after, step.loss_before
-    )
 }

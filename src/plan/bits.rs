@@ -1,9 +1,9 @@
 //! Which of GGML's formats each weight of a language model goes into, so that all of them fit into so many bytes with the least harm.
 //!
 //! Harm is taken to add up over weights: an error times what an error of that weight costs (`profile::roundings` says where that is from).
-//! Solved by its Lagrangian: every price of a byte has a best format for each weight on its own, and of all prices the one is taken that
-//! fits; what is left over goes to whoever gains the most of it. Not here: what is measured (`profile`), sessions' plans (`planner`).
+//! Not here: how it is solved (`choices`), what is measured (`profile`), sessions' plans (`planner`).
 
+use super::choices::{self, Choice};
 use crate::profile::{Rounding, Roundings};
 
 /// A weight's choices, and what a relative squared error of one would cost it.
@@ -26,87 +26,13 @@ pub struct Chosen {
     pub least: f64,
 }
 
-impl Chosen {
-    fn of(weights: &[Weight], formats: Vec<usize>, least: f64) -> Chosen {
-        let each = || weights.iter().zip(&formats).map(|(w, &i)| (w, w.roundings.formats[i]));
-        let bytes = each().map(|(_, f)| f.bytes).sum();
-        let harm = each().map(|(w, f)| w.cost * f.error).sum();
-        Chosen { formats, bytes, harm, least }
-    }
-}
-
 /// The formats with which `weights` take at most `room` bytes with the least harm; `None` where not even their smallest ones fit.
 pub fn allocate(weights: &[Weight], room: u64) -> Option<Chosen> {
-    let at = |price: f64| -> Vec<usize> {
-        let best = |w: &Weight| {
-            let worth = |f: &Rounding| w.cost * f.error + price * f.bytes as f64;
-            let all = w.roundings.formats.iter().enumerate();
-            all.min_by(|a, b| worth(a.1).total_cmp(&worth(b.1)).then(a.1.bytes.cmp(&b.1.bytes))).map_or(0, |(i, _)| i)
-        };
-        weights.iter().map(best).collect()
-    };
-    let free = Chosen::of(weights, at(0.0), 0.0);
-    if free.bytes <= room {
-        return Some(Chosen { least: free.harm, ..free });
-    }
-    // From a price at which nothing but bytes counts, down to the lowest at which all fits.
-    let (mut low, mut high) = (0.0, 1e-300);
-    let mut fits = loop {
-        let found = Chosen::of(weights, at(high), 0.0);
-        if found.bytes <= room {
-            break found;
-        }
-        if high > 1e300 {
-            return smallest(weights, room);
-        }
-        low = high;
-        high *= 1e3;
-    };
-    for _ in 0..200 {
-        let middle = 0.5 * (low + high);
-        if middle <= low || middle >= high {
-            break;
-        }
-        let found = Chosen::of(weights, at(middle), 0.0);
-        if found.bytes <= room { (high, fits) = (middle, found) } else { low = middle }
-    }
-    // What every choice of `room` bytes has at least (Lagrangian duality).
-    let least = fits.harm - high * (room - fits.bytes) as f64;
-    Some(Chosen { least: least.max(0.0), ..filled(weights, room, fits) })
-}
-
-/// Everything in its smallest format: where prices have lost their meaning.
-fn smallest(weights: &[Weight], room: u64) -> Option<Chosen> {
-    let least = |w: &Weight| {
-        let all = w.roundings.formats.iter().enumerate();
-        all.min_by(|a, b| a.1.bytes.cmp(&b.1.bytes).then(a.1.error.total_cmp(&b.1.error))).map_or(0, |(i, _)| i)
-    };
-    let found = Chosen::of(weights, weights.iter().map(least).collect(), 0.0);
-    (found.bytes <= room).then(|| filled(weights, room, found))
-}
-
-/// Gives what is left of `room` to whoever gains the most harm a byte by it, as long as somebody does.
-fn filled(weights: &[Weight], room: u64, mut chosen: Chosen) -> Chosen {
-    loop {
-        let left = room - chosen.bytes;
-        let mut best: Option<(f64, usize, usize)> = None;
-        for (w, weight) in weights.iter().enumerate() {
-            let now = weight.roundings.formats[chosen.formats[w]];
-            for (i, f) in weight.roundings.formats.iter().enumerate() {
-                let gain = weight.cost * (now.error - f.error);
-                let more = f.bytes.saturating_sub(now.bytes);
-                if gain > 0.0 && more <= left {
-                    let worth = gain / more.max(1) as f64;
-                    if best.is_none_or(|(b, ..)| worth > b) {
-                        best = Some((worth, w, i));
-                    }
-                }
-            }
-        }
-        let Some((_, w, i)) = best else { return chosen };
-        chosen.formats[w] = i;
-        chosen = Chosen::of(weights, chosen.formats, chosen.least);
-    }
+    let choice = |w: &Weight, f: &Rounding| Choice { size: f.bytes, harm: w.cost * f.error };
+    let all: Vec<Vec<Choice>> =
+        weights.iter().map(|w| w.roundings.formats.iter().map(|f| choice(w, f)).collect()).collect();
+    let found = choices::allocate(&all, room)?;
+    Some(Chosen { formats: found.taken, bytes: found.size, harm: found.harm, least: found.least })
 }
 
 #[cfg(test)]
@@ -136,6 +62,13 @@ mod tests {
             .collect()
     }
 
+    fn told(weights: &[Weight], formats: Vec<usize>) -> Chosen {
+        let each = || weights.iter().zip(&formats).map(|(w, &i)| (w, w.roundings.formats[i]));
+        let bytes = each().map(|(_, f)| f.bytes).sum();
+        let harm = each().map(|(w, f)| w.cost * f.error).sum();
+        Chosen { formats, bytes, harm, least: 0.0 }
+    }
+
     /// All combinations.
     fn by_force(weights: &[Weight], room: u64) -> Option<f64> {
         let n = weights[0].roundings.formats.len();
@@ -145,7 +78,7 @@ mod tests {
                 formats.push(k % n);
                 k /= n;
             }
-            Chosen::of(weights, formats, 0.0)
+            told(weights, formats)
         });
         all.filter(|c| c.bytes <= room).map(|c| c.harm).reduce(f64::min)
     }

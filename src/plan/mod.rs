@@ -6,8 +6,10 @@
 mod bits;
 mod budget;
 mod check;
+mod choices;
 mod cost;
 mod curve;
+mod cuts;
 mod decision;
 mod forecast;
 pub mod planner;
@@ -22,6 +24,7 @@ pub use budget::*;
 pub use check::{PlanError, check, keeps_f32, max_ratio, refusal};
 pub use cost::{Cost, Costs, RowForecast, Slower};
 pub use curve::Curve;
+pub use cuts::{Cuts, by_influence, joint, most};
 pub use decision::*;
 pub use forecast::{BudgetLine, Forecaster, PlanForecast};
 pub use quality::{Basis, COVERAGE, PastRound, Quality, QualityInput};

@@ -10,7 +10,10 @@ mod gradients;
 mod group;
 mod groups;
 mod importance;
+mod masks;
+mod normal;
 mod sparsity;
+mod surgeon;
 
 pub use action::{Action, Target, TargetKind};
 pub use apply::{apply, kept_indices, shrink, sparsify, widen};
@@ -19,4 +22,7 @@ pub use gradients::{evidence, spread};
 pub use group::*;
 pub use groups::groups;
 pub use importance::{Evidence, Method, importance, resolve};
+pub use masks::{Masks, learnt, sparsegpt, wanda};
+pub use normal::Normal;
 pub use sparsity::Sparsity;
+pub use surgeon::{Gone, order as without};

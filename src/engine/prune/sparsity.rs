@@ -1,4 +1,5 @@
-//! Masks over the weights of one layer: which of them become zero, by magnitude.
+//! Masks over the weights of one layer: their patterns, and which weights become zero by magnitude or another score. (`masks`: by what a
+//! layer reads.)
 //!
 //! Zeros stay in place: shapes, MACs and stored bytes do not change, and no kernel here skips them. They are for
 //! hardware that does (2:4 on NVIDIA's sparse tensor cores) and for what comes after export.
@@ -42,39 +43,47 @@ impl Sparsity {
     /// Sets what goes to zero in weights of `shape` (`[out, in]` or `[out, in, kh, kw]`), row-major. Of equal
     /// magnitudes the later one goes. Returns how many are zero now.
     pub fn apply(self, weights: &mut [f32], shape: &[usize]) -> usize {
+        let scores: Vec<f32> = weights.iter().map(|w| w.abs()).collect();
+        self.lowest(&scores, shape).into_iter().for_each(|i| weights[i] = 0.0);
+        weights.iter().filter(|w| **w == 0.0).count()
+    }
+
+    /// Which of weights of `shape` go by their scores, those with the lowest; of equal ones the later.
+    pub(super) fn lowest(self, scores: &[f32], shape: &[usize]) -> Vec<usize> {
+        let mut out = Vec::new();
         match self {
             Sparsity::Unstructured { ratio } => {
-                let count = (weights.len() as f64 * ratio).round() as usize;
-                let all: Vec<usize> = (0..weights.len()).collect();
-                clear_smallest(weights, all, count);
+                let count = (scores.len() as f64 * ratio).round() as usize;
+                lowest_of(scores, (0..scores.len()).collect(), count, &mut out);
             }
             Sparsity::NofM { n, m } => {
                 let (n, m) = (usize::from(n), usize::from(m));
                 let inputs = shape.get(1).copied().unwrap_or(1).max(1);
                 let taps: usize = shape.iter().skip(2).product();
-                for row in weights.chunks_exact_mut((inputs * taps).max(1)) {
+                let width = (inputs * taps).max(1);
+                for row in (0..scores.len() / width).map(|r| r * width) {
                     for tap in 0..taps {
                         for first in (0..inputs / m * m).step_by(m) {
-                            let run = (first..first + m).map(|i| i * taps + tap).collect();
-                            clear_smallest(row, run, m - n);
+                            let run = (first..first + m).map(|i| row + i * taps + tap).collect();
+                            lowest_of(scores, run, m - n, &mut out);
                         }
                     }
                 }
             }
         }
-        weights.iter().filter(|w| **w == 0.0).count()
+        out
     }
 }
 
-/// Zeroes the `count` weights of smallest magnitude among `places`.
-fn clear_smallest(weights: &mut [f32], mut places: Vec<usize>, count: usize) {
+/// The `count` places with the lowest scores among `places`.
+fn lowest_of(scores: &[f32], mut places: Vec<usize>, count: usize, out: &mut Vec<usize>) {
     if count == 0 || places.is_empty() {
         return;
     }
     let count = count.min(places.len());
-    let order = |a: &usize, b: &usize| weights[*a].abs().total_cmp(&weights[*b].abs()).then(b.cmp(a));
+    let order = |a: &usize, b: &usize| scores[*a].total_cmp(&scores[*b]).then(b.cmp(a));
     places.select_nth_unstable_by(count - 1, order);
-    places[..count].iter().for_each(|&i| weights[i] = 0.0);
+    out.extend_from_slice(&places[..count]);
 }
 
 impl fmt::Display for Sparsity {

@@ -13,7 +13,7 @@ use rayon::prelude::*;
 const DAMPING: f64 = 0.01;
 
 /// Rows that are rounded side by side, so that the factor is read once for all of them.
-pub(super) const ROWS: usize = 8;
+pub(crate) const ROWS: usize = 8;
 
 /// The numbers that rows are rounded to: codes from `-top` to `top`, and a scale for every `group` columns.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -56,7 +56,7 @@ pub fn gptq(weight: &[f32], gram: &[f64], grid: Grid) -> Option<Learnt> {
 
 /// The upper factor `U` of the damped Gram matrix's inverse, `H⁻¹ = Uᵀ U`, in the order in which columns are rounded: those with the
 /// largest inputs first (the paper's `act-order`).
-pub(super) struct Factor {
+pub(crate) struct Factor {
     pub order: Vec<usize>,
     /// `[cols, cols]`, row-major.
     pub upper: Vec<f64>,
@@ -79,6 +79,16 @@ impl Factor {
             let (p, q) = (a / together, b / together);
             runs[q].total_cmp(&runs[p]).then(p.cmp(&q)).then(diagonal(*b).total_cmp(&diagonal(*a))).then(a.cmp(b))
         });
+        Factor::in_order(gram, order)
+    }
+
+    /// Columns are rounded in this order, which names each once.
+    pub fn in_order(gram: &[f64], order: Vec<usize>) -> Option<Factor> {
+        let cols = order.len();
+        let mean = (0..cols).map(|i| gram[i * cols + i]).sum::<f64>() / cols as f64;
+        if !mean.is_finite() || mean <= 0.0 {
+            return None;
+        }
         let damped = Mat::<f64>::from_fn(cols, cols, |i, j| {
             gram[order[i] * cols + order[j]] + if i == j { DAMPING * mean } else { 0.0 }
         });

@@ -7,6 +7,7 @@ mod gptq_blocks;
 mod histogram;
 
 pub use crate::graph::{Calibration, Precision, Precisions, Range, Runs, WeightFormat};
+pub(crate) use gptq::{Factor, ROWS};
 pub use gptq::{Grid, Learnt, gptq};
 pub use gptq_blocks::{LearntBlocks, gptq_blocks};
 pub use histogram::Histogram;

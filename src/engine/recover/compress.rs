@@ -5,7 +5,7 @@
 
 use super::stage::Stage;
 use super::state::State;
-use super::{RepairError, RepairOptions, RepairUpdate, batchnorm, ranges, rounding, walk};
+use super::{RepairError, RepairOptions, RepairUpdate, batchnorm, language, ranges, rounding, walk};
 use crate::data::Dataset;
 use crate::exec::Cancel;
 use crate::model::Model;
@@ -34,6 +34,7 @@ pub fn compress(
                 state.apply()?;
                 state.total = options.stages.iter().map(|stage| repairs(stage, &state)).sum();
             }
+            Stage::Refit if is_text(&state) => language::run(&mut state)?,
             Stage::Refit => walk::run(&mut state)?,
             Stage::BatchNorm => batchnorm::run(&mut state)?,
             Stage::Round => rounding::run(&mut state)?,
@@ -43,9 +44,14 @@ pub fn compress(
     state.finish()
 }
 
+fn is_text(state: &State) -> bool {
+    state.original.graph.is_language_model()
+}
+
 /// Repairs that a stage will try.
 fn repairs(stage: Stage, state: &State) -> usize {
     match stage {
+        Stage::Refit if is_text(state) => language::repairs(state),
         Stage::Refit => walk::repairs(state),
         Stage::BatchNorm => batchnorm::repairs(state),
         Stage::Round => rounding::repairs(state),

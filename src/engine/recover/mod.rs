@@ -5,8 +5,10 @@
 mod batchnorm;
 mod blocks;
 mod compress;
+mod cuts;
 mod error;
 mod importance;
+mod language;
 mod loss;
 mod options;
 mod ranges;
@@ -24,6 +26,7 @@ mod tests;
 mod walk;
 
 pub use compress::compress;
+pub use cuts::{Curve, Cut, curves};
 pub use error::RepairError;
 pub use importance::importance;
 pub use options::RepairOptions;

@@ -1,6 +1,7 @@
 //! How a compressed model is made beyond what was decided: the stages and their figures, as a recipe keeps them.
 
 use super::stage::Stages;
+use crate::prune::Masks;
 use crate::quant::Calibration;
 use serde::{Deserialize, Serialize};
 
@@ -29,6 +30,14 @@ pub struct RepairOptions {
     /// How the input ranges of static int8 layers are chosen, and from how many calibration images.
     pub ranges: Calibration,
     pub range_images: usize,
+    /// How zeros among the weights of a language model are chosen.
+    #[serde(default = "magnitude")]
+    pub masks: Masks,
+}
+
+/// Recipes of before there was a choice.
+fn magnitude() -> Masks {
+    Masks::Magnitude
 }
 
 impl Default for RepairOptions {
@@ -45,6 +54,7 @@ impl Default for RepairOptions {
             memory: 1 << 30,
             ranges: Calibration::Mse,
             range_images: 512,
+            masks: Masks::default(),
         }
     }
 }

@@ -2,6 +2,7 @@
 //!
 //! Products run in f32 per chunk and are added up in f64; the solve is a Cholesky factorisation in f64.
 
+use crate::prune::Normal;
 use candle_core::Tensor;
 use faer::linalg::solvers::Solve;
 use faer::{Mat, Side};
@@ -16,6 +17,7 @@ pub(super) struct Sums {
     xt: Vec<f64>,
     x: Vec<f64>,
     t: Vec<f64>,
+    tt: f64,
 }
 
 /// `t ≈ W x + b`: `weight` is `[outputs, inputs]` row-major.
@@ -35,7 +37,48 @@ impl Sums {
             xt: vec![0.0; inputs * outputs],
             x: vec![0.0; inputs],
             t: vec![0.0; outputs],
+            tt: 0.0,
         }
+    }
+
+    pub fn inputs(&self) -> usize {
+        self.d
+    }
+
+    /// Samples that were added.
+    pub fn samples(&self) -> u64 {
+        self.n as u64
+    }
+
+    /// What [`Normal`] asks for, with the bias that goes with any weights where there is to be one: the Gram matrix `Σ x xᵀ`, `Σ t xᵀ`
+    /// (`[outputs, inputs]`) and `Σ t²`, of values less their mean with an `intercept`.
+    pub fn normal(&self, intercept: bool) -> (Vec<f64>, Vec<f64>, f64) {
+        let (d, o) = (self.d, self.o);
+        let centre = if intercept { 1.0 / self.n.max(1.0) } else { 0.0 };
+        let gram = self.xx.iter().enumerate().map(|(k, v)| v - self.x[k / d] * self.x[k % d] * centre).collect();
+        let cross = (0..d * o).map(|k| self.xt[k % d * o + k / d] - self.x[k % d] * self.t[k / d] * centre).collect();
+        (gram, cross, self.tt - self.t.iter().map(|t| t * t).sum::<f64>() * centre)
+    }
+
+    /// The intercept that goes with `weight` `[outputs, inputs]`: what its mean output lacks.
+    pub fn intercept(&self, weight: &[f32]) -> Vec<f32> {
+        let of = |row: &[f32]| row.iter().zip(&self.x).map(|(w, x)| f64::from(*w) * x).sum::<f64>();
+        weight
+            .chunks_exact(self.d.max(1))
+            .zip(&self.t)
+            .map(|(row, t)| ((t - of(row)) / self.n.max(1.0)) as f32)
+            .collect()
+    }
+
+    /// `Σ |t - W x - b|²`.
+    pub fn error(&self, weight: &[f32], bias: &[f32]) -> f64 {
+        let (gram, cross, squares) = self.normal(false);
+        let plain = Normal { gram: &gram, cross: &cross, squares }.error(weight);
+        let shift = |(row, (b, t)): (&[f32], (&f32, &f64))| {
+            let (b, wx) = (f64::from(*b), row.iter().zip(&self.x).map(|(w, x)| f64::from(*w) * x).sum::<f64>());
+            b * (self.n * b + 2.0 * (wx - t))
+        };
+        plain + weight.chunks_exact(self.d.max(1)).zip(bias.iter().zip(&self.t)).map(shift).sum::<f64>()
     }
 
     /// Adds samples `x` `[n, inputs]` and `t` `[n, outputs]`.
@@ -50,6 +93,7 @@ impl Sums {
             add_to(&mut self.xt, &xt.matmul(&ts)?)?;
             add_to(&mut self.x, &xs.sum(0)?)?;
             add_to(&mut self.t, &ts.sum(0)?)?;
+            self.tt += f64::from(ts.sqr()?.sum_all()?.to_scalar::<f32>()?);
             self.n += len as f64;
         }
         Ok(())
@@ -129,6 +173,21 @@ mod tests {
         for (j, b) in fit.bias.iter().enumerate() {
             assert!((b - 0.5 * j as f32).abs() < 1e-3, "{b}");
         }
+    }
+
+    #[test]
+    fn errors_and_intercepts_are_those_of_the_samples() {
+        let (x, t, w) = data(700, 5, 2);
+        let mut sums = Sums::new(5, 2);
+        sums.add(&x, &t).unwrap();
+        let bias = sums.intercept(&w);
+        assert!(bias[0].abs() < 1e-4 && (bias[1] - 0.5).abs() < 1e-4, "{bias:?}");
+        // Every output is off by what the bias lacks.
+        let off = sums.error(&w, &[0.25, 0.5]);
+        assert!((off - 700.0 * 0.0625).abs() < 0.05, "{off}");
+        let (gram, cross, squares) = sums.normal(true);
+        assert!(Normal { gram: &gram, cross: &cross, squares }.error(&w).abs() < 0.05);
+        assert_eq!(sums.samples(), 700);
     }
 
     #[test]

@@ -1,14 +1,16 @@
 //! What the stages of a recipe hand on: the model as far as it has come, and the calibration images that were picked for it.
 //! Not here: what a stage does with them.
 
+use super::rounding::WIDEST;
 use super::runner::Runner;
 use super::segment::boundaries;
+use super::stage::Stage;
 use super::{RepairError, RepairOptions, RepairStep, RepairUpdate, RepairUse};
 use crate::data::Dataset;
 use crate::exec::Cancel;
-use crate::graph::{Graph, shapes};
+use crate::graph::{Graph, Op, shapes};
 use crate::model::Model;
-use crate::prune::{self, Action, Group, Target};
+use crate::prune::{self, Action, Group, Masks, Sparsity, Target};
 use candle_core::Tensor;
 use rand::SeedableRng;
 use rand::seq::SliceRandom;
@@ -32,6 +34,8 @@ pub(super) struct State<'a> {
     pub kept: HashMap<(String, usize), Vec<u32>>,
     /// Nodes were cut or removed: there is something that a repair could make up for.
     pub changed: bool,
+    /// Masks that are not laid over the model yet, by layer: the re-fit of a language model chooses what they are.
+    pub masks: HashMap<String, Sparsity>,
     images: Option<Rc<Images>>,
     /// Repairs wrote weights that masks were not laid over yet.
     loose: bool,
@@ -75,6 +79,7 @@ impl<'a> State<'a> {
             model: original.clone(),
             kept: HashMap::new(),
             changed: false,
+            masks: HashMap::new(),
             images: None,
             loose: false,
             rounded: false,
@@ -90,7 +95,27 @@ impl<'a> State<'a> {
     /// # Errors
     /// Refused actions.
     pub fn apply(&mut self) -> Result<(), RepairError> {
-        self.model = prune::apply(self.original, self.groups, self.actions)?;
+        let graph = &self.original.graph;
+        let learnt = self.options.masks != Masks::Magnitude && self.options.stages.has(Stage::Refit);
+        for (target, action) in self.actions.iter().filter(|_| learnt && graph.is_language_model()) {
+            let node = graph.by_name(target.name()).map(|id| graph.node(id));
+            let Some(node) = node.filter(|n| matches!(n.op, Op::Linear(_)) && graph.sharing(n).is_none()) else {
+                continue;
+            };
+            match (target, action) {
+                (Target::Weights(name), Action::Sparsify { sparsity }) if narrow(&node.op) => {
+                    self.masks.insert(name.clone(), *sparsity);
+                }
+                (Target::Weights(name), _) => {
+                    self.masks.remove(name);
+                }
+                _ => {}
+            }
+        }
+        let later = |t: &Target| matches!(t, Target::Weights(name) if self.masks.contains_key(name));
+        let now: Vec<_> = self.actions.iter().filter(|(t, _)| !later(t)).cloned().collect();
+        self.loose |= now.len() < self.actions.len();
+        self.model = prune::apply(self.original, self.groups, &now)?;
         self.kept = prune::kept_indices(&self.original.graph, self.groups, self.actions)?;
         let (before, after) = (&self.original.graph, &self.model.graph);
         self.changed =
@@ -143,6 +168,16 @@ impl<'a> State<'a> {
         Ok(())
     }
 
+    /// The model as it is, with all masks by magnitude.
+    ///
+    /// # Errors
+    /// Refused actions.
+    pub fn plainly_masked(&self) -> Result<Model, RepairError> {
+        let mut model = self.model.clone();
+        prune::sparsify(&mut model, self.groups, self.actions)?;
+        Ok(model)
+    }
+
     /// Weights are rounded from here on, masks included; what is written after that is no weight.
     pub fn rounded(&mut self) {
         (self.rounded, self.loose) = (true, true);
@@ -182,6 +217,11 @@ impl<'a> State<'a> {
         (self.say)(RepairUpdate::Used(self.used));
         Ok(self.model)
     }
+}
+
+/// Few enough inputs that sums over them are held in memory.
+fn narrow(op: &Op) -> bool {
+    matches!(op, Op::Linear(l) if l.in_features <= WIDEST && l.out_features <= 4 * WIDEST)
 }
 
 impl Images {

@@ -97,6 +97,12 @@ pub(super) struct Walk<'w, 'a> {
     pub chunks: Vec<Chunk>,
 }
 
+impl Chunk {
+    pub fn original(&self) -> &Tensor {
+        &self.original
+    }
+}
+
 impl<'w, 'a> Walk<'w, 'a> {
     /// At the input, where both networks have the same values.
     pub fn start(state: &'w mut State<'a>, images: &Images) -> Result<Walk<'w, 'a>, RepairError> {
@@ -115,10 +121,20 @@ impl<'w, 'a> Walk<'w, 'a> {
     /// costs, whatever awaits repair further on. `part` leads from where the activations stand to `to`.
     pub fn loss_through(&self, part: &Graph, to: NodeId, judge: &mut Judge) -> Result<f64, RepairError> {
         let mut runner = Runner::new(part, &self.state.model.params, &self.state.model.precision, &[])?;
+        self.loss_after(to, judge, &mut |chunk| Ok(runner.run(&chunk.compressed)?.0))
+    }
+
+    /// The same of what `value` says arrives at `to`.
+    pub fn loss_after(
+        &self,
+        to: NodeId,
+        judge: &mut Judge,
+        value: &mut dyn FnMut(&Chunk) -> Result<Tensor, RepairError>,
+    ) -> Result<f64, RepairError> {
         let mut mean = Mean::default();
         for (chunk, answer) in self.chunks.iter().filter_map(|c| Some((c, c.answer.as_ref()?))) {
             self.state.cancel.check()?;
-            let (mut value, _) = runner.run(&chunk.compressed)?;
+            let mut value = value(chunk)?;
             if let Some(gather) = &judge.gather {
                 let zero = value.narrow(1.min(value.rank() - 1), 0, 1)?.zeros_like()?;
                 value = Tensor::cat(&[&value, &zero], 1)?.index_select(gather, 1)?;
@@ -174,7 +190,7 @@ impl<'w, 'a> Walk<'w, 'a> {
         let compressed_part = part(&graph, from, &shapes(&graph)?[from.index()], to);
         let same = original_part == compressed_part
             && self.state.original.precision == self.state.model.precision
-            && self.chunks.iter().all(|c| c.original.id() == c.compressed.id())
+            && self.same()
             && stretch.layers.is_empty();
         let consumers = graph.consumers();
         let out_shapes = shapes(&graph)?;
@@ -225,6 +241,26 @@ impl<'w, 'a> Walk<'w, 'a> {
             }
         }
         self.advance(&compressed_part)
+    }
+
+    /// Are both networks' activations the same still?
+    pub fn same(&self) -> bool {
+        self.chunks.iter().all(|c| c.original.id() == c.compressed.id())
+    }
+
+    /// Moves the original network's activations to the end of `part`.
+    pub fn advance_original(&mut self, part: &Graph) -> Result<(), RepairError> {
+        let mut runner = Runner::new(part, &self.state.original.params, &self.state.original.precision, &[])?;
+        for chunk in &mut self.chunks {
+            self.state.cancel.check()?;
+            chunk.original = runner.run(&chunk.original)?.0;
+        }
+        Ok(())
+    }
+
+    /// Puts the compressed network where the original is.
+    pub fn follow(&mut self) {
+        self.chunks.iter_mut().for_each(|c| c.compressed = c.original.clone());
     }
 
     /// Moves the compressed network's activations to the end of `part`.

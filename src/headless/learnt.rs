@@ -1,0 +1,188 @@
+//! What `convert` makes of a language model by calibration text: cuts (`--prune`), zeros (`--sparsity`) and rounding to GGML's formats, each kept where
+//! windows that it was not fitted on say so.
+//!
+//! Not here: which format a weight gets (`rounding`).
+
+use super::rounding::{Text, bound};
+use super::{Cancelled, progress_line};
+use crate::args::Convert;
+use crate::exec::Cancel;
+use crate::graph::{Node, Op, ParamRole, Precision};
+use crate::model::{Model, Param};
+use crate::plan::{self, Cuts};
+use crate::prune::{self, Action, Masks, Target};
+use crate::recover::{self, Curve, RepairError, RepairOptions, RepairStep, RepairUpdate, RepairUse, Stage, Stages};
+use crate::words::counted;
+use anyhow::{Context, Result};
+use serde_json::{Value, json};
+
+/// Windows that say what a cut costs, at most: there are hundreds of cuts to try.
+const CUT_WINDOWS: usize = 6;
+
+/// What is to be cut or masked, and why, in words and for programs.
+#[derive(Debug, Default)]
+pub struct Decided {
+    pub actions: Vec<(Target, Action)>,
+    pub masks: Masks,
+    pub notes: Vec<String>,
+    pub said: Option<Value>,
+}
+
+/// What `--prune` and `--sparsity` come to. Nothing of `model` changes.
+///
+/// # Errors
+/// What cannot be measured; more than could be cut; patterns and methods that are none.
+pub fn decide(args: &Convert, model: &mut Model, text: &Text, cancel: &Cancel) -> Result<Decided> {
+    let mut out = Decided::default();
+    if let Some(share) = args.prune {
+        let (cuts, notes, said) = cut(args, share, model, text, cancel)?;
+        out.actions.extend(cuts.actions);
+        out.notes.extend(notes);
+        out.said = Some(said);
+    }
+    if let Some(pattern) = &args.sparsity {
+        let sparsity = pattern.parse().map_err(|e: String| anyhow::anyhow!("--sparsity: {e}"))?;
+        out.masks = args.masks.parse().map_err(|e: String| anyhow::anyhow!("--masks: {e}"))?;
+        let inside = |n: &&Node| matches!(n.op, Op::Linear(_)) && model.graph.sharing(n).is_none();
+        let head = model.graph.output;
+        let layers = model.graph.live().filter(|(id, _)| *id != head).map(|(_, n)| n).filter(inside);
+        let masked = layers.map(|n| (Target::Weights(n.name.clone()), Action::Sparsify { sparsity }));
+        out.actions.extend(masked);
+    }
+    Ok(out)
+}
+
+fn cut(
+    args: &Convert,
+    share: f64,
+    model: &mut Model,
+    text: &Text,
+    cancel: &Cancel,
+) -> Result<(Cuts, Vec<String>, Value)> {
+    let all: usize = model.params.iter().map(|(_, p)| p.numel()).sum();
+    let gone = (share * all as f64).ceil() as u64;
+    let mut line = progress_line("cuts");
+    let measured = bound(model, text, |model| {
+        let groups = prune::groups(&model.graph);
+        let options = RepairOptions { check_images: CUT_WINDOWS, ..RepairOptions::default() };
+        let found = recover::curves(model, &groups, &text.data, &options, cancel, &mut |u| {
+            if let RepairUpdate::Progress { done, total, .. } = u {
+                line.show(done as u64, total as u64);
+            }
+        });
+        match found {
+            Err(RepairError::Cancelled(_)) => Err(Cancelled.into()),
+            other => Ok(other?),
+        }
+    });
+    line.clear();
+    let (curves, windows) = measured?;
+    let found = match args.prune_by.as_str() {
+        "influence" => plan::by_influence(&curves, gone),
+        _ => plan::joint(&curves, gone),
+    };
+    let cuts = found.with_context(|| {
+        let most = plan::most(&curves);
+        format!(
+            "{:.1} % of the weights are more than all cuts together take; hint: --prune {:.0}% or less",
+            100.0 * share,
+            (100.0 * most as f64 / all.max(1) as f64).floor()
+        )
+    })?;
+    let count = |of: fn(&Target) -> bool| cuts.actions.iter().filter(|(t, _)| of(t)).count();
+    let (groups, blocks) = (count(|t| matches!(t, Target::Group(_))), count(|t| matches!(t, Target::Block(_))));
+    let mut notes = vec![format!(
+        "{:.1} % of the weights go ({:.1} million of {:.1}): {} narrower, {} away",
+        100.0 * cuts.weights as f64 / all.max(1) as f64,
+        cuts.weights as f64 / 1e6,
+        all as f64 / 1e6,
+        counted(groups, "group"),
+        counted(blocks, "block")
+    )];
+    if let (Some(cost), Some(least)) = (cuts.cost, cuts.least) {
+        notes.push(format!(
+            "chosen by what each cut alone costs on {} of calibration text; adding up, {cost:.4} nats a token (no choice of these cuts adds up \
+             to less than {least:.4})",
+            counted(windows as usize, "window")
+        ));
+    }
+    let of = |c: &Curve| {
+        let cuts = c.cuts.iter().map(|c| json!({ "weights": c.weights, "nats": c.cost, "measured": c.measured }));
+        json!({ "target": c.target.name(), "influence": c.influence, "cuts": cuts.collect::<Vec<_>>() })
+    };
+    let said = json!({ "weights": cuts.weights, "of": all, "by": args.prune_by, "nats": cuts.cost, "least": cuts.least, "windows": windows,
+        "actions": cuts.actions, "curves": curves.iter().map(of).collect::<Vec<_>>() });
+    Ok((cuts, notes, said))
+}
+
+/// `model` with what was decided, and the weights that are to be in GGML's formats rounded by calibration text, the best of three ways by windows
+/// that none was fitted on; what was done, in words and for the manifest.
+///
+/// # Errors
+/// What [`recover::compress`] reports.
+pub fn learn(model: &mut Model, decided: &Decided, text: &Text, cancel: &Cancel) -> Result<(Vec<String>, Value)> {
+    let filed = |model: &Model, name: &str| {
+        let weight = model.graph.by_name(name).and_then(|id| model.graph.node(id).param(ParamRole::Weight));
+        let filed = weight.and_then(|w| model.params.get(w).ok()).and_then(Param::filed);
+        filed.unwrap_or(Precision::F32)
+    };
+    let precisions: Vec<(Target, Action)> = model
+        .precision
+        .nodes
+        .iter()
+        .filter(|(name, p)| **p != filed(model, name))
+        .map(|(name, p)| (Target::Layer(name.clone()), Action::Precision { precision: *p }))
+        .collect();
+    let rounded = model.precision.nodes.values().any(|p| matches!(p, Precision::Block(_)));
+    if !rounded && decided.actions.is_empty() {
+        return Ok((
+            vec!["no weight is rounded to a format of GGML's: the calibration text is unused".to_owned()],
+            Value::Null,
+        ));
+    }
+    let stages = Stages::new(vec![Stage::Apply, Stage::Refit, Stage::Round])?;
+    let options = RepairOptions { stages, masks: decided.masks, ..RepairOptions::default() };
+    let (mut steps, mut used) = (Vec::new(), RepairUse::default());
+    let mut line = progress_line("learn");
+    // The original is the model as its file has it.
+    for (target, _) in &precisions {
+        model.precision.set(target.name(), filed(model, target.name()));
+    }
+    let actions: Vec<(Target, Action)> = decided.actions.iter().cloned().chain(precisions).collect();
+    let made = bound(model, text, |model| {
+        let groups = prune::groups(&model.graph);
+        let made = recover::compress(model, &groups, &actions, &text.data, &options, cancel, &mut |u| match u {
+            RepairUpdate::Progress { done, total, .. } => line.show(done as u64, total as u64),
+            RepairUpdate::Step(step) => steps.push(step),
+            RepairUpdate::Used(u) => used = u,
+        });
+        match made {
+            Err(RepairError::Cancelled(_)) => Err(Cancelled.into()),
+            other => {
+                *model = other?;
+                Ok(())
+            }
+        }
+    });
+    line.clear();
+    made?;
+    let on = format!(
+        "{} of {}{}",
+        counted(used.checked as usize, "window"),
+        text.data.card().name,
+        if used.checked_on_fitted { ", which are those that it was fitted on, being so few" } else { "" }
+    );
+    let mut notes: Vec<String> = steps.iter().map(|s| step_words(s, &on)).collect();
+    notes.push(format!("fitted on {} of {}", counted(used.fitted as usize, "window"), text.data.card().name));
+    let said = json!({ "steps": steps.iter().map(RepairStep::for_manifest).collect::<Vec<_>>(), "fitted": used.fitted, "checked": used.checked,
+        "data": text.data.card().name, "seen": used.hash });
+    Ok((notes, said))
+}
+
+fn step_words(step: &RepairStep, on: &str) -> String {
+    let (what, stays) = (&step.name, if step.kept { "kept" } else { "not kept" });
+    format!(
+        "{what}: a divergence from the original of {:.4} nats a token instead of {:.4} on {on}, {stays}",
+        step.loss_after, step.loss_before
+    )
+}
