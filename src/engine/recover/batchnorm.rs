@@ -2,7 +2,6 @@
 
 use super::RepairError;
 use super::loss::Mean;
-use super::runner::Runner;
 use super::state::{Images, State};
 use crate::data::Dataset;
 use crate::exec::{Cancel, candle};
@@ -49,7 +48,7 @@ pub(super) fn run(state: &mut State) -> Result<(), RepairError> {
 /// Calibration loss of the whole compressed network with these parameters.
 pub(super) fn loss(state: &State, params: &ParamStore, images: &Images) -> Result<f64, RepairError> {
     let model = &state.model;
-    let mut runner = Runner::new(&model.graph, params, &model.precision, &[])?;
+    let mut runner = state.runner(&model.graph, (params, &model.precision), &[])?;
     let mut mean = Mean::default();
     for (picks, answer) in &images.check {
         state.cancel.check()?;

@@ -10,14 +10,14 @@ use super::RepairError;
 use super::batchnorm;
 use super::ridge::Sums;
 use super::rounding::WIDEST;
-use super::runner::Runner;
 use super::segment::{FitTarget, fit_target, part};
 use super::state::State;
 use super::walk::{Stretch, Walk, stretches};
-use crate::graph::{Graph, NodeId, Op, ParamRole, shapes};
+use crate::graph::{Graph, NodeId, Op, ParamRole, Precisions, shapes};
 use crate::prune::{Masks, Normal, Sparsity, learnt, sparsegpt, wanda};
 use crate::words::counted;
 use candle_core::{Device, Tensor};
+use std::collections::HashSet;
 use std::time::Instant;
 
 /// Ridge terms that are tried, as parts of the Gram matrix's mean diagonal; the options' one besides.
@@ -61,6 +61,11 @@ pub(super) fn run(state: &mut State) -> Result<(), RepairError> {
         (false, false) => format!("refit {layers}, masks {}", state.options.masks.label()),
     };
     let plain = state.plainly_masked()?;
+    // Rounding comes later, and is learnt then: until that weights are as they were filed, and those that change are not rounded.
+    let changed = refitted_names(state);
+    let undecided = state.original.precision.nodes.iter().filter(|(name, _)| !changed.contains(*name));
+    let undecided: Precisions = undecided.map(|(name, p)| (name.as_str(), *p)).collect();
+    let decided = std::mem::replace(&mut state.model.precision, undecided);
     let before = batchnorm::loss(state, &plain.params, &images)?;
     let mut walk = Walk::start(state, &images)?;
     let stretches = stretches(walk.state, &|i| is_refitted(walk.state, i));
@@ -75,7 +80,14 @@ pub(super) fn run(state: &mut State) -> Result<(), RepairError> {
     if !state.judged(name, (before, after), samples, started) {
         state.model.params = plain.params;
     }
+    state.model.precision = decided;
     Ok(())
+}
+
+/// Names of the layers that [`run`] changes.
+fn refitted_names(state: &State) -> HashSet<String> {
+    let nodes = state.model.graph.nodes.iter().enumerate();
+    nodes.filter(|(i, _)| is_refitted(state, *i)).map(|(_, n)| n.name.clone()).collect()
 }
 
 /// A layer to re-fit: what it aims at, and which of the original's outputs are left.
@@ -153,12 +165,12 @@ pub(super) fn gathered(
         false => {
             let keep: Vec<&str> = skips.iter().map(|s| name(*s)).chain([name(source)]).collect();
             let before = part(graph, stretch.from, &shapes(graph)?[stretch.from.index()], to);
-            Some(Runner::new(&before, &state.model.params, &state.model.precision, &keep)?)
+            Some(state.runner(&before, (&state.model.params, &state.model.precision), &keep)?)
         }
     };
     let targets: Vec<&str> = layers.iter().map(|l| name(l.target.node)).collect();
     let whole = original_part(walk, stretch)?;
-    let mut theirs = Runner::new(&whole, &state.original.params, &state.original.precision, &targets)?;
+    let mut theirs = state.runner(&whole, (&state.original.params, &state.original.precision), &targets)?;
     let sums = |l: &Layer| match &graph.node(l.id).op {
         Op::Linear(l) => [(); 2].map(|()| Sums::new(l.in_features, l.out_features)),
         _ => [(); 2].map(|()| Sums::new(0, 0)),

@@ -54,7 +54,7 @@ pub(super) fn refit(
     let skip = layer.target.skip.map(|s| graph.node(s).name.as_str());
     let keep: Vec<&str> = [Some(input), skip].into_iter().flatten().collect();
     let affine = Affine::of(model, layer, weight_name)?;
-    let mut runner = Runner::new(part, &model.params, &model.precision, &keep)?;
+    let mut runner = Runner::new(part, (&model.params, &model.precision), &keep, false)?;
     let mut sums = Sums::new(affine.inputs, affine.outputs);
     for (x, target) in chunks.iter().zip(targets) {
         cancel.check()?;

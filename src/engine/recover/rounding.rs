@@ -8,7 +8,6 @@
 
 use super::blocks;
 use super::ridge::add_to;
-use super::runner::Runner;
 use super::segment::{fit_target, only_token, part};
 use super::state::State;
 use super::walk::{Stretch, Walk, stretches};
@@ -134,7 +133,7 @@ impl Inputs {
         let before = part(graph, from, &shapes[from.index()], source);
         let mut runner = match source == from {
             true => None,
-            false => Some(Runner::new(&before, &state.model.params, &state.model.precision, &[])?),
+            false => Some(state.runner(&before, (&state.model.params, &state.model.precision), &[])?),
         };
         let (total, width) = sample::places_of(&shapes[id.index()]);
         let token = only_token(graph, &graph.consumers(), id);

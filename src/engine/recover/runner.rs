@@ -14,8 +14,14 @@ pub(super) struct Runner {
 }
 
 impl Runner {
-    /// `keep` names nodes of `graph` whose values [`Runner::run`] returns; its input's own name is allowed.
-    pub fn new(graph: &Graph, params: &ParamStore, precision: &Precisions, keep: &[&str]) -> Result<Runner, ExecError> {
+    /// `keep` names nodes of `graph` whose values [`Runner::run`] returns; its input's own name is allowed. With `as_stored` weights are
+    /// multiplied as they lie: those of a language model need not be unpacked.
+    pub fn new(
+        graph: &Graph,
+        (params, precision): (&ParamStore, &Precisions),
+        keep: &[&str],
+        as_stored: bool,
+    ) -> Result<Runner, ExecError> {
         // The plan of the whole may speak of nodes outside this part.
         let told = |name: &String| match precision.nodes.get(name)? {
             // Ranges are found once everything is repaired; until then such a layer takes them as they come.
@@ -26,8 +32,6 @@ impl Runner {
         let made = graph.nodes.iter().filter(|n| !matches!(n.op, Op::Input(_)));
         let own: Precisions = made.filter_map(|n| Some((&n.name, told(&n.name)?))).collect();
         let keep: Vec<String> = keep.iter().map(|k| (*k).to_owned()).collect();
-        // A whole language model need not be unpacked; a part of it is small.
-        let as_stored = graph.is_language_model();
         let options = CompileOptions { as_stored, ..CompileOptions::default() }.keeping(keep.clone());
         let plan = Plan::compile(graph, params, &own, &options)?;
         Ok(Runner { session: plan.session(), keep })

@@ -7,9 +7,9 @@ use super::segment::boundaries;
 use super::stage::Stage;
 use super::{RepairError, RepairOptions, RepairStep, RepairUpdate, RepairUse};
 use crate::data::Dataset;
-use crate::exec::Cancel;
-use crate::graph::{Graph, Op, shapes};
-use crate::model::Model;
+use crate::exec::{Cancel, ExecError};
+use crate::graph::{Graph, Op, Precisions, shapes};
+use crate::model::{Model, ParamStore};
 use crate::prune::{self, Action, Group, Masks, Sparsity, Target};
 use candle_core::Tensor;
 use rand::SeedableRng;
@@ -146,6 +146,14 @@ impl<'a> State<'a> {
         Ok(images)
     }
 
+    /// What runs a part of either network.
+    ///
+    /// # Errors
+    /// What cannot be compiled.
+    pub fn runner(&self, part: &Graph, of: (&ParamStore, &Precisions), keep: &[&str]) -> Result<Runner, ExecError> {
+        Runner::new(part, of, keep, self.original.graph.is_language_model())
+    }
+
     /// Calibration images in the order that the seed gives them.
     pub fn shuffled(&self) -> Vec<usize> {
         let mut order: Vec<usize> = (0..self.calib.len()).collect();
@@ -247,7 +255,7 @@ impl Images {
         let check = if check.is_empty() { &fit } else { check };
         let batch = if text { ((64 << 20) / each.max(logits)).max(1) } else { ((64 << 20) / each).clamp(4, 128) };
         let (check, fit) = (calib.parts(check, batch), calib.parts(&fit, batch).concat());
-        let mut whole = Runner::new(&original.graph, &original.params, &original.precision, &[])?;
+        let mut whole = state.runner(&original.graph, (&original.params, &original.precision), &[])?;
         let answer = |picks: Vec<usize>| -> Result<(Vec<usize>, Tensor), RepairError> {
             cancel.check()?;
             let (x, _) = calib.batch(&picks, &original.info.preprocess)?;

@@ -148,8 +148,9 @@ fn lists_are_plain_data_and_recipes_without_them_mean_what_they_meant() {
         );
         serde_json::from_str::<RepairOptions>(&text).expect("read")
     };
-    let without = |stages| RepairOptions { stages, ..RepairOptions::default() };
-    // They rounded to the nearest.
+    // They rounded to the nearest, and masks went by magnitude.
+    let masks = prune::Masks::Magnitude;
+    let without = |stages| RepairOptions { stages, masks, ..RepairOptions::default() };
     let nearest = || Stages::default().without(Stage::Round);
     assert_eq!(old(true, true), without(nearest()));
     assert_eq!(old(false, true), without(nearest().without(Stage::Refit)));

@@ -120,7 +120,7 @@ impl<'w, 'a> Walk<'w, 'a> {
     /// Calibration loss of the network compressed up to `to` and original from there on: what the compression so far
     /// costs, whatever awaits repair further on. `part` leads from where the activations stand to `to`.
     pub fn loss_through(&self, part: &Graph, to: NodeId, judge: &mut Judge) -> Result<f64, RepairError> {
-        let mut runner = Runner::new(part, &self.state.model.params, &self.state.model.precision, &[])?;
+        let mut runner = self.state.runner(part, (&self.state.model.params, &self.state.model.precision), &[])?;
         self.loss_after(to, judge, &mut |chunk| Ok(runner.run(&chunk.compressed)?.0))
     }
 
@@ -178,7 +178,7 @@ impl<'w, 'a> Walk<'w, 'a> {
         }
         let shape = if gather.is_some() { wide } else { &shapes(&model.graph)?[to.index()] };
         let rest = part(&model.graph, to, shape, model.graph.output);
-        Ok(Judge { rest: Some(Runner::new(&rest, &model.params, &model.precision, &[])?), gather })
+        Ok(Judge { rest: Some(self.state.runner(&rest, (&model.params, &model.precision), &[])?), gather })
     }
 
     /// Re-fits the stretch's layers and moves both sets of activations to its end.
@@ -210,8 +210,11 @@ impl<'w, 'a> Walk<'w, 'a> {
             .collect();
         // The original goes first: its values at the sampled places are all that the re-fits need of it.
         let targets: Vec<&str> = layers.iter().map(|l| graph.node(l.target.node).name.as_str()).collect();
-        let mut runner =
-            Runner::new(&original_part, &self.state.original.params, &self.state.original.precision, &targets)?;
+        let mut runner = self.state.runner(
+            &original_part,
+            (&self.state.original.params, &self.state.original.precision),
+            &targets,
+        )?;
         let mut samples: Vec<Vec<sample::Target>> = layers.iter().map(|_| Vec::new()).collect();
         for (c, chunk) in self.chunks.iter_mut().enumerate() {
             self.state.cancel.check()?;
@@ -250,7 +253,7 @@ impl<'w, 'a> Walk<'w, 'a> {
 
     /// Moves the original network's activations to the end of `part`.
     pub fn advance_original(&mut self, part: &Graph) -> Result<(), RepairError> {
-        let mut runner = Runner::new(part, &self.state.original.params, &self.state.original.precision, &[])?;
+        let mut runner = self.state.runner(part, (&self.state.original.params, &self.state.original.precision), &[])?;
         for chunk in &mut self.chunks {
             self.state.cancel.check()?;
             chunk.original = runner.run(&chunk.original)?.0;
@@ -265,7 +268,7 @@ impl<'w, 'a> Walk<'w, 'a> {
 
     /// Moves the compressed network's activations to the end of `part`.
     pub fn advance(&mut self, part: &Graph) -> Result<(), RepairError> {
-        let mut runner = Runner::new(part, &self.state.model.params, &self.state.model.precision, &[])?;
+        let mut runner = self.state.runner(part, (&self.state.model.params, &self.state.model.precision), &[])?;
         for chunk in &mut self.chunks {
             self.state.cancel.check()?;
             chunk.compressed = runner.run(&chunk.compressed)?.0;

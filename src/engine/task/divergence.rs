@@ -63,6 +63,11 @@ impl Divergences {
         Ok(())
     }
 
+    /// The mean of what was added, without what is in doubt of it.
+    pub fn mean(&self) -> f64 {
+        self.items.iter().map(|(kl, _)| kl).sum::<f64>() / self.items.len().max(1) as f64
+    }
+
     /// What was added so far. Every item has as many rows as the others, so that the mean over items is the mean over rows.
     pub fn found(&self) -> Divergence {
         let mut rows: Vec<f64> = self.rows.iter().map(|v| f64::from(*v)).collect();

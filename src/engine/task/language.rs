@@ -1,6 +1,6 @@
 //! Next tokens: every position of a window predicts the token after it.
 
-use super::classify::kl;
+use super::divergence::Divergences;
 use super::error::TaskError;
 use super::metrics::{Metric, Metrics, Reading};
 use super::{Scored, Scorer, Targets, Task};
@@ -72,8 +72,12 @@ impl Task for NextToken {
 
     /// KL divergence in nats a token.
     fn divergence(&self, base: &Tensor, new: &Tensor, temperature: f64) -> Result<f64, TaskError> {
-        let rows = |x: &Tensor| x.flatten_to(x.rank().saturating_sub(2))? / temperature;
-        kl(&rows(base)?, &rows(new)?)
+        let mut all = Divergences::default();
+        match temperature == 1.0 {
+            true => all.add(base, new)?,
+            false => all.add(&(base / temperature)?, &(new / temperature)?)?,
+        }
+        Ok(all.mean())
     }
 }
 
