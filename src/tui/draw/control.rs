@@ -17,6 +17,10 @@ use ratatui::text::{Line, Span};
 /// A name's column, and what all figures of a row take beside it.
 const NAME: usize = 11;
 const FIGURES: usize = 7 + 8 + 8 + 10 + 14 + 8;
+/// The column of perplexities, where there is room for it.
+const PERPLEXITY: usize = 12;
+/// From so many columns on there are lines for room between parts: narrow screens are low as well.
+const ROOMY: usize = 100;
 /// A bar of shares at most.
 const BAR: usize = 30;
 
@@ -111,35 +115,48 @@ fn strip(app: &App, f: &Figures, width: usize, out: &mut Vec<Line<'static>>) {
     };
     spans.extend(newest.iter().map(|l| cell(*l)));
     out.push(Line::from(spans));
-    out.push(Line::default());
+    blank(width, out);
+}
+
+/// Columns that figures take.
+fn figures_room(width: usize) -> usize {
+    FIGURES + if width >= ROOMY { PERPLEXITY } else { 0 }
 }
 
 fn bar_room(width: usize) -> usize {
-    width.saturating_sub(NAME + FIGURES + 3).min(BAR)
+    width.saturating_sub(NAME + figures_room(width) + 3).min(BAR)
 }
 
-fn row(side: &Side) -> String {
+fn row(side: &Side, width: usize) -> String {
     let pair = format!("{}/{}", num::ms(side.p50), num::ms(side.p95));
-    let [time, wall, kl] = [
-        right(&num::factor(side.time), 8),
-        right(&num::factor(side.wall), 8),
-        right(&format!("{:.4}", side.divergence), 10),
-    ];
-    format!("{time}{wall}{kl}{}{}", right(&pair, 14), right(&num::count(side.rate.round() as u64), 8))
+    let mut out = right(&num::factor(side.time), 8) + &right(&num::factor(side.wall), 8);
+    out += &right(&format!("{:.4}", side.divergence), 10);
+    if width >= ROOMY {
+        out += &right(&num::ms(side.perplexity), PERPLEXITY);
+    }
+    out + &right(&pair, 14) + &right(&num::count(side.rate.round() as u64), 8)
 }
 
 fn table(app: &App, f: &Figures, width: usize, out: &mut Vec<Line<'static>>) {
     let pal = &app.palette;
     let (dim, bars) = (pal.fg(Role::Dim), bar_room(width));
-    let titles: String = [("tokens", 7 + bars), ("time", 8), ("wall", 8), ("KL", 10), ("ms p50/p95", 14), ("tok/s", 8)]
-        .map(|(title, w)| right(title, w))
-        .concat();
+    let perplexity = if width >= ROOMY { PERPLEXITY } else { 0 };
+    let all = [
+        ("tokens", 7 + bars),
+        ("time", 8),
+        ("wall", 8),
+        ("KL", 10),
+        ("perplexity", perplexity),
+        ("ms p50/p95", 14),
+        ("tok/s", 8),
+    ];
+    let titles: String = all.into_iter().filter(|(_, w)| *w > 0).map(|(title, w)| right(title, w)).collect();
     out.push(Line::from(span(format!(" {}{titles}", left("", NAME)), dim)));
     let own = format!("{} {}", pal.glyph("❯", ">"), named(f.asked));
     out.push(Line::from(vec![
         span(format!(" {}", left(&own, NAME)), pal.bold(Role::Accent)),
         span(right("100 %", 7) + &" ".repeat(bars), dim),
-        span(row(&f.own), pal.bold(Role::Fg)),
+        span(row(&f.own, width), pal.bold(Role::Fg)),
     ]));
     for (level, side) in f.levels.iter().enumerate() {
         let share = f.shares.get(level).copied().unwrap_or(0.0);
@@ -156,14 +173,14 @@ fn table(app: &App, f: &Figures, width: usize, out: &mut Vec<Line<'static>>) {
                 if bars > 1 { format!(" {}", left(&pal.bar(share, bars - 1), bars - 1)) } else { " ".repeat(bars) },
                 pal.fg(Role::Bar),
             ),
-            span(row(side), pal.fg(role)),
+            span(row(side, width), pal.fg(role)),
         ];
         if best {
             spans.push(span(pal.glyph(" ◂", " <"), pal.fg(Role::Good)));
         }
         out.push(Line::from(spans));
     }
-    out.push(Line::default());
+    blank(width, out);
 }
 
 /// What it is held against, and what came of it.
@@ -172,10 +189,11 @@ fn against(app: &App, f: &Figures, width: usize, out: &mut Vec<Line<'static>>) {
     let dot = pal.glyph("·", "|");
     if let Some(r) = &f.regret {
         let [a, b] = r.levels;
-        let mix = if r.share >= 1.0 || a == b {
-            format!("level {a}")
-        } else {
-            format!("{:.0} % level {a}, else level {b}", 100.0 * r.share)
+        let mix = match (100.0 * r.share).round() {
+            0.0 => format!("level {b}"),
+            100.0 => format!("level {a}"),
+            _ if a == b => format!("level {a}"),
+            part => format!("{part:.0} % level {a}, else level {b}"),
         };
         let range =
             r.by.range
@@ -195,16 +213,23 @@ fn against(app: &App, f: &Figures, width: usize, out: &mut Vec<Line<'static>>) {
         say(app, "faster than every fixed level: nothing to hold it against", Role::Dim, width, out);
     }
     let best = match f.best {
-        Some(level) => format!("{} the best fixed that takes no longer is level {level} {dot} ", pal.glyph("◂", "<")),
+        Some(_) => format!("{} the best fixed that takes no longer {dot} ", pal.glyph("◂", "<")),
         None => String::new(),
     };
     let text = format!(
-        "{best}KL from the whole network, time of its token; of the newest {} tokens in {} held back, every level on the same ones",
+        "{best}the newest {} tokens in {} held back, every level on the same ones; KL from the whole network",
         f.counted,
         counted(f.windows as usize, "window")
     );
     say(app, &text, Role::Dim, width, out);
-    out.push(Line::default());
+    blank(width, out);
+}
+
+/// Room between parts, where there is enough.
+fn blank(width: usize, out: &mut Vec<Line<'static>>) {
+    if width >= ROOMY {
+        out.push(Line::default());
+    }
 }
 
 /// The levels as they were made.
@@ -234,7 +259,13 @@ fn how(app: &App, made: &Controlled, width: usize, out: &mut Vec<Line<'static>>)
     let dot = pal.glyph("·", "|");
     let shares: Vec<String> = made.levels.iter().map(|l| format!("{:.0}", 100.0 * l.share)).collect();
     let (kl, time) = made.promised;
-    let regret = made.regret.map_or(String::new(), |r| format!(", regret {} nats a token", num::signed(r, 4)));
+    // Of the way there; what it is worth now is told beside what it does.
+    let regret = made.regret.filter(|_| app.levels.is_none()).map_or(String::new(), |r| {
+        let cost = num::signed(r, 4);
+        format!(
+            "; on the way there its choices cost {cost} nats a token beside the best single level's, time at its price"
+        )
+    });
     let text = format!(
         "made of {} for {} of the time by {}, seed {} {dot} bytes a token {} %, {} of their own",
         made.whose(),
