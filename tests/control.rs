@@ -5,6 +5,8 @@
 mod files;
 #[path = "control/programs.rs"]
 mod programs;
+#[path = "control/session.rs"]
+mod session;
 #[path = "common/talker.rs"]
 mod talker;
 

@@ -21,21 +21,21 @@ const MAY_IMPORT: &[(&str, &[&str])] = &[
     ("profile", &["graph", "model", "exec", "quant", "task", "data", "eval", "prune", "recover"]),
     ("control", &["graph", "model", "exec", "quant", "task", "eval", "prune", "profile"]),
     ("plan", &["graph", "model", "quant", "prune", "profile", "task", "eval"]),
-    ("session", &["graph", "model", "quant", "task", "data", "eval", "prune", "recover", "profile", "plan"]),
+    ("session", &["graph", "model", "quant", "task", "data", "eval", "prune", "recover", "profile", "control", "plan"]),
     ("config", &["graph", "exec", "plan", "session"]),
     ("agent", &["graph", "model", "quant", "prune", "profile", "task", "eval", "plan", "session", "config"]),
     (
         "host",
         &[
-            "graph", "model", "quant", "task", "data", "exec", "train", "eval", "prune", "recover", "profile", "plan",
-            "session", "config", "agent",
+            "graph", "model", "quant", "task", "data", "exec", "train", "eval", "prune", "recover", "profile",
+            "control", "plan", "session", "config", "agent",
         ],
     ),
     (
         "tui",
         &[
-            "graph", "model", "quant", "task", "data", "eval", "prune", "recover", "profile", "plan", "session",
-            "config", "host",
+            "graph", "model", "quant", "task", "data", "eval", "prune", "recover", "profile", "control", "plan",
+            "session", "config", "host",
         ],
     ),
     (

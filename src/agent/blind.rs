@@ -28,6 +28,8 @@ pub fn blinded(state: &State) -> State {
         timeline,
         failure,
         exports: _,
+        // Of calibration text alone.
+        control: _,
         undo,
         redo,
     } = &mut out;

@@ -173,6 +173,7 @@ acts! {
         RollBack "roll-back" ["B"] "roll back…" "go back to the last accepted round, with a reason";
         Export "export" ["E"] "export…" "write the compressed model";
         Interrupt "interrupt" ["i", "ctrl-c"] "interrupt" "interrupt the agents or the running job";
+        NextLevel "next-level" ["c"] "level" "of a running controller: what it says, the whole network, then each level, and back";
         TakePen "take-pen" ["T"] "take pen" "take the pen: one terminal decides, the others watch";
         Detach "detach" ["q"] "detach" "leave; the session keeps running (`paring attach` comes back)";
     }
@@ -182,6 +183,7 @@ acts! {
         View3 "view-agents" ["3"] "agents" "agents: transcripts and what was sent";
         View4 "view-timeline" ["4"] "timeline" "timeline: every event, with undo";
         View5 "view-report" ["5"] "report" "report: the session as Markdown";
+        View6 "view-control" ["6"] "controller" "controller: levels of a language model, and who chooses one for every token";
         Follow "follow" ["f"] "follow" "follow the stream, or stop following";
         Yank "yank" ["y"] "copy" "copy this pane's text to the clipboard and a file";
         Command "command" [":"] "command" "command line";

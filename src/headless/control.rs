@@ -9,31 +9,16 @@ use super::out;
 use super::{Cancelled, Exit, ProgressLine, cancel_on_signals, convert, progress_line, setup};
 use crate::args;
 use crate::control::learn::{Learner, Lesson, learn};
-use crate::control::{
-    self, Arm, Control, ControlError, Ladder, Origin, SearchOptions, Trace, level_models, search, trace, trial,
-};
+use crate::control::{self, Arm, Control, ControlError, Ladder, Made, Making, Origin, Stage, make, trial};
 use crate::data::{Counted, Dataset, TextOptions};
 use crate::exec::{Cancel, CompileOptions, DecodeOptions, Decoder, KvFormat, Plan};
 use crate::files;
-use crate::graph::ParamRole;
 use crate::model::export::Manifest;
 use crate::model::{Model, Preprocess};
-use crate::profile::{LevelTime, PairedOptions};
 use crate::prune::{self, Group};
 use anyhow::{Error, Result, bail};
-use candle_core::{Device, Tensor};
 use std::path::Path;
 use std::time::Duration;
-
-/// Windows that the search looks at, and tokens of each.
-const LOOKED: (usize, usize) = (3, 64);
-/// Of the windows that are left, so many of five make the table of tokens.
-const TABLE: usize = 2;
-/// Cuts that an MLP goes in, and rungs measured anew between two levels.
-const STEPS: usize = 4;
-const RUNGS: usize = 1;
-/// Tokens before those that levels are timed on.
-const CONTEXT: usize = 128;
 
 /// Runs the command.
 pub fn run(args: &args::Control) -> Result<Exit> {
@@ -115,44 +100,28 @@ struct Work<'a> {
 
 /// What came out, for whoever tells it.
 struct Found<'a> {
-    ladder: &'a Ladder,
-    times: &'a [LevelTime],
-    /// Bytes a token of each level, and bytes of weights that levels hold beside the whole network's.
+    made: &'a Made,
+    /// Bytes a token of each level.
     bytes: Vec<u64>,
-    beside: u64,
     /// What fixed levels cost on the calibration text.
     means: Vec<f64>,
-    taught: usize,
-    tokens: usize,
     arms: Vec<told::Named>,
 }
 
 impl Work<'_> {
     fn made(&self, learner: Learner, calib: &[Vec<u32>], text: &[Vec<u32>], device: &str) -> Result<Exit> {
         let Work { args, model, cancel, .. } = self;
-        let least = LOOKED.0 + 10;
-        if calib.len() < least {
-            return Err(ControlError::Short { what: "windows", found: calib.len(), least }.into());
-        }
-        let (looked, rest) = calib.split_at(LOOKED.0);
-        let (tabled, taught) = rest.split_at(rest.len() * TABLE / 5);
-        let groups = prune::groups(&model.graph);
-        let ladder = match &args.ladder {
-            Some(file) => self.taken(file, &groups)?,
-            None => self.searched(&groups, looked)?,
-        };
-        let levels: Vec<Model> = level_models(model, &groups, &ladder).collect::<control::Result<_>>()?;
-        let plans: Vec<Plan> = levels.iter().map(|level| Ok(Plan::of(level, &self.options)?)).collect::<Result<_>>()?;
-        let paired = PairedOptions { time_limit: Duration::from_secs(30), ..PairedOptions::default() };
-        let times = crate::profile::levels(&plans, (CONTEXT, self.kv), &paired, cancel).map_err(ControlError::from)?;
-        let table = self.traced(&plans, tabled, "tokens")?.table();
-        let lessons = self.traced(&plans, taught, "levels")?;
-        let shares: Vec<f32> = times.iter().map(|t| t.ratio.value as f32).collect();
-        let lesson =
-            Lesson { trace: &lessons, table: &table, prompt: args.prompt, times: &shares, target: args.target };
+        let ladder = args.ladder.as_ref().map(|file| self.taken(file, &prune::groups(&model.graph))).transpose()?;
+        let (levels, target, least) = (args.levels, args.target, args.least);
+        let how = Making { levels, target, least, kv: self.kv, time_limit: Duration::from_secs(30) };
+        let mut line = Shown::default();
+        let found = make(model, calib, ladder, (&how, &self.options), cancel, &mut |stage| line.show(stage));
+        line.clear();
+        let made = &found?;
+        let lesson = made.lesson(args.prompt, args.target);
         let arms = self.arms(&lesson);
         let decoder = DecodeOptions { sequences: 1, context: args.window, kv: self.kv };
-        let mut decoder = Decoder::over(&plans, &decoder)?;
+        let mut decoder = Decoder::over(&made.plans, &decoder)?;
         let outcomes = self.tried(&mut decoder, text, &arms)?;
         model.params.unchanged()?;
         let mut arms = arms;
@@ -166,18 +135,10 @@ impl Work<'_> {
             text: Path::new(&args.calib).file_name().map(|n| n.to_string_lossy().into_owned()).unwrap_or_default(),
             device: device.to_owned(),
         };
-        let control = Control::new(model, ladder.clone(), policy, origin);
+        let control = Control::new(model, made.ladder.clone(), policy, origin);
         let hash = control::write(&args.out, model, &Manifest::default(), &control)?;
-        let found = Found {
-            ladder: &ladder,
-            times: &times,
-            bytes: plans.iter().map(Plan::bytes_per_token).collect(),
-            beside: beside(&plans, &levels, model),
-            means: lessons.means(args.prompt),
-            taught: lessons.tokens(),
-            tokens: table.len(),
-            arms,
-        };
+        let bytes = made.plans.iter().map(Plan::bytes_per_token).collect();
+        let found = Found { made, bytes, means: made.lessons.means(args.prompt), arms };
         told::tell(args, &found, (learner, device, &hash))
     }
 
@@ -190,35 +151,6 @@ impl Work<'_> {
             Ok(()) => Ok(control.ladder),
             Err(why) => bail!("--ladder: `{shown}` is of another model: {why}"),
         }
-    }
-
-    fn searched(&self, groups: &[Group], looked: &[Vec<u32>]) -> Result<Ladder> {
-        let tokens = LOOKED.1.min(self.args.window);
-        let ids: Vec<u32> = looked.iter().flat_map(|w| &w[..tokens]).copied().collect();
-        let x = Tensor::from_vec(ids, (looked.len(), tokens), &Device::Cpu)?;
-        let least = self.args.least.unwrap_or((1.0 - 1.5 * (1.0 - self.args.target)).max(0.4));
-        let how = SearchOptions { levels: self.args.levels, least, steps: STEPS, rungs: RUNGS };
-        let mut line: Option<(usize, ProgressLine)> = None;
-        let found = search(self.model, groups, &x, (&how, &self.options), self.cancel, &mut |t| {
-            if line.as_ref().is_none_or(|(rung, _)| *rung != t.rung) {
-                let words = format!("rung {} of {}: branches", t.rung, t.rungs);
-                line = Some((t.rung, progress_line(&words)));
-            }
-            if let Some((_, line)) = &mut line {
-                line.show(t.done as u64, t.of as u64);
-            }
-        });
-        if let Some((_, mut line)) = line {
-            line.clear();
-        }
-        Ok(found?)
-    }
-
-    fn traced(&self, plans: &[Plan], windows: &[Vec<u32>], what: &str) -> Result<Trace> {
-        let mut line = progress_line(what);
-        let found = trace(plans, windows, self.cancel, &mut |n| line.show(n as u64, windows.len() as u64));
-        line.clear();
-        Ok(found?)
     }
 
     /// Everything that is tried: each level, a draw among two by lot, and a controller of each learner and seed.
@@ -255,14 +187,30 @@ fn lot(lesson: &Lesson) -> Option<([usize; 2], f64)> {
     Some(([at, at + 1], (lesson.target - times[at + 1]) / (times[at] - times[at + 1])))
 }
 
-/// Bytes of weights that levels hold for themselves: what is narrowed is copied, everything else is the whole network's.
-fn beside(plans: &[Plan], levels: &[Model], model: &Model) -> u64 {
-    let narrowed = |cut: &Model, node| {
-        let shape = |of: &Model, name: &str| of.params.get(name).ok().map(|p| p.shape().to_vec());
-        cut.graph.node(node).param(ParamRole::Weight).is_some_and(|name| shape(cut, name) != shape(model, name))
-    };
-    let of = |(plan, cut): (&Plan, &Model)| -> u64 {
-        plan.steps().iter().filter(|step| narrowed(cut, step.node)).map(|step| step.held_bytes).sum()
-    };
-    plans.iter().zip(levels).skip(1).map(of).sum()
+/// The line of what is under way.
+#[derive(Default)]
+struct Shown(Option<(String, ProgressLine)>);
+
+impl Shown {
+    fn show(&mut self, stage: Stage) {
+        let (words, done, of) = match stage {
+            Stage::Branches(t) => (format!("rung {} of {}: branches", t.rung, t.rungs), t.done, t.of),
+            Stage::Times => return self.clear(),
+            Stage::Tokens(done, of) => ("tokens".to_owned(), done, of),
+            Stage::Levels(done, of) => ("levels".to_owned(), done, of),
+        };
+        if self.0.as_ref().is_none_or(|(shown, _)| *shown != words) {
+            self.clear();
+            self.0 = Some((words.clone(), progress_line(&words)));
+        }
+        if let Some((_, line)) = &mut self.0 {
+            line.show(done as u64, of as u64);
+        }
+    }
+
+    fn clear(&mut self) {
+        if let Some((_, mut line)) = self.0.take() {
+            line.clear();
+        }
+    }
 }

@@ -3,7 +3,8 @@
 
 use super::desk::Desk;
 use super::engine::Llm;
-use super::jobs::JobKind;
+use super::jobs::{CONTROLLER, JobKind};
+use crate::control::Asked;
 use crate::plan::{Action, Author, Budget, Constraint, Decision, DecisionId, Limit, Status, Target, same_cut};
 use crate::session::{Command, Event, NOTE_BYTES, PassedOver, Phase, Planned, REASON_BYTES, State};
 
@@ -16,6 +17,8 @@ pub enum Then {
     NextRound,
     Cancel,
     Llm(Llm),
+    /// What the controller's job decodes at.
+    Level(Asked),
     TakePen,
     Stop,
 }
@@ -43,13 +46,14 @@ pub fn judge(
     let (waits, reviews) = match &command {
         Command::Profile | Command::Measure { .. } | Command::Sense | Command::Propose { .. } => (true, true),
         Command::Run | Command::Rehearse | Command::Search => (true, true),
+        Command::Control { target } => (target.is_some(), target.is_some()),
         Command::Export { .. } => (true, false),
         Command::Edit { .. } | Command::Decide { .. } | Command::Approve { .. } | Command::Veto { .. } => (false, true),
         Command::Reopen { .. } | Command::Undo | Command::Redo => (false, true),
         Command::Note { .. } | Command::SetBudget { .. } | Command::SetLlm { .. } => (false, false),
         Command::Constrain { .. } | Command::Unconstrain { .. } => (false, false),
         Command::Accept | Command::RollBack { .. } => (false, false),
-        Command::Cancel | Command::TakePen | Command::Stop => (false, false),
+        Command::Level { .. } | Command::Cancel | Command::TakePen | Command::Stop => (false, false),
     };
     if let Some(what) = running.filter(|_| waits) {
         return Err(format!("`{what}` is running; hint: wait for it or cancel it"));
@@ -107,6 +111,8 @@ pub fn judge(
         Command::Run => run(state, desk),
         Command::Rehearse => rehearse(state, desk),
         Command::Search => search(state, desk),
+        Command::Control { target } => controls(state, desk, running, target),
+        Command::Level { asked } => level(state, running, asked),
         Command::Accept => {
             settled(state, running)?;
             if state.phase != Phase::Verdict {
@@ -129,10 +135,15 @@ pub fn judge(
         }
         Command::Export { path, format } => {
             let round = if state.phase == Phase::Verdict { state.round } else { state.base_round() };
-            if round == 0 {
+            if round == 0 && state.control_of(0).is_none() {
                 return Err("no compressed model yet; hint: approve decisions, run, accept, then export".to_owned());
             }
             let format = crate::model::formats::format(&format, &path)?.to_owned();
+            if round == 0 && format != WITH_LEVELS {
+                return Err(format!(
+                    "the original's levels and controller go into {WITH_LEVELS}, not into {format}; hint: `:export FILE.{WITH_LEVELS}`"
+                ));
+            }
             then(Vec::new(), Then::Start(JobKind::Export { round, path, format }))
         }
         Command::Cancel => match running {
@@ -258,6 +269,50 @@ fn search(state: &State, desk: &dyn Desk) -> Result<Effect, String> {
         return Err("there is no plan for a budget to look beside; hint: `:budget`, then propose".to_owned());
     }
     Ok(Effect { events: Vec::new(), then: Then::Start(JobKind::Search { unasked: None }) })
+}
+
+/// The format whose files have room for levels and their controller.
+const WITH_LEVELS: &str = crate::model::formats::FORMATS[0];
+
+/// Starts a controller, or stops the one that runs.
+fn controls(
+    state: &State,
+    desk: &dyn Desk,
+    running: Option<&'static str>,
+    target: Option<f64>,
+) -> Result<Effect, String> {
+    let then = |then| Ok(Effect { events: Vec::new(), then });
+    let Some(target) = target else {
+        return match running {
+            Some(CONTROLLER) => then(Then::Cancel),
+            _ => Err("no controller runs; hint: `:control` makes one and runs it".to_owned()),
+        };
+    };
+    if !(target > 0.0 && target < 1.0) {
+        return Err(format!(
+            "{target} is no share of the whole network's time; hint: above 0 and below 1, such as 0.8"
+        ));
+    }
+    desk.controls()?;
+    if state.card.is_none() {
+        return Err("no model is open; hint: `paring open MODEL --data TEXT`".to_owned());
+    }
+    then(Then::Start(JobKind::Control { target }))
+}
+
+/// Another level, while a controller runs.
+fn level(state: &State, running: Option<&'static str>, asked: Asked) -> Result<Effect, String> {
+    if running != Some(CONTROLLER) {
+        return Err("no controller runs; hint: `:control` makes one and runs it".to_owned());
+    }
+    let levels = state.control_of(state.base_round()).map_or(0, |c| c.levels.len());
+    match asked {
+        Asked::Pinned(level) if level >= levels => Err(match levels {
+            0 => "there are no levels yet; hint: wait until they are made".to_owned(),
+            n => format!("there is no level {level}; hint: 0 to {}, or auto", n - 1),
+        }),
+        _ => Ok(Effect { events: Vec::new(), then: Then::Level(asked) }),
+    }
 }
 
 /// A reason, trimmed, that is no longer than a state can hold many of.

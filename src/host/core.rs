@@ -5,11 +5,13 @@
 //! written before anything else.
 
 use super::commands::{self, Then};
+use super::dial::Dial;
 use super::engine::{Engine, Job, JobError, Llm, Stop};
 use super::input::Input;
 use super::jobs::{self, JobKind};
 use super::machine::Watch;
 use super::outbox::Outbox;
+use crate::control::Asked;
 use crate::plan::plan_key;
 use crate::session::{Command, Event, Feed, HostMsg, Journal, PROTOCOL, Phase, Progress, Record, Seq, State};
 use std::collections::BTreeMap;
@@ -49,6 +51,8 @@ struct Running {
     /// Newest progress and whoever speaks, for clients that attach meanwhile.
     progress: Option<Feed>,
     turn: Option<Feed>,
+    /// Newest figures of a controller, likewise.
+    levels: Option<Feed>,
     _machine: Watch,
 }
 
@@ -78,6 +82,7 @@ impl Running {
         if out.is_empty() {
             out.push(started());
         }
+        out.extend(self.levels.clone());
         out
     }
 }
@@ -90,6 +95,8 @@ pub(super) struct Core {
     next_client: u64,
     pen: Option<u64>,
     job: Option<Running>,
+    /// What may be turned while it goes on.
+    dial: Arc<Dial>,
     /// Starts when the running job has ended.
     next_job: Option<JobKind>,
     /// Events that a full disk kept from being written.
@@ -125,6 +132,7 @@ impl Core {
             next_client: 1,
             pen: None,
             job: None,
+            dial: Arc::default(),
             next_job: None,
             owed: Vec::new(),
             llm,
@@ -185,11 +193,13 @@ impl Core {
                 }
                 self.greet(client, &outbox);
                 self.clients.insert(client, Slot { name, watch, outbox });
+                self.dial.watch(true);
                 self.tell_pen();
                 let _ = reply.send(client);
             }
             Input::Detach { client } => {
                 self.clients.remove(&client);
+                self.dial.watch(!self.clients.is_empty());
                 tracing::info!(client, "detached");
                 if self.pen == Some(client) {
                     self.pen = self.clients.iter().find(|(_, s)| !s.watch).map(|(&id, _)| id);
@@ -296,6 +306,7 @@ impl Core {
                 self.feed(Feed::Log { level: "info".to_owned(), text: words });
                 self.feed(Feed::Agents { at });
             }
+            Then::Level(asked) => self.dial.ask(asked),
             Then::TakePen => {
                 self.pen = Some(client);
                 self.tell_pen();
@@ -414,6 +425,10 @@ impl Core {
                 job.iter_mut().for_each(|job| job.progress = Some(feed.clone()));
             }
             (Feed::Live { rows, .. }, _) => rows.retain(|r| r.p50_ms.is_finite() && r.p95_ms.is_finite()),
+            // Told a moment before the job ended.
+            (Feed::Levels(_), None) => return,
+            (Feed::Levels(figures), Some(_)) if !figures.is_sound() => return,
+            (Feed::Levels(_), Some(job)) => job.levels = Some(feed.clone()),
             (Feed::Turn { .. }, Some(job)) => (job.progress, job.turn) = (None, Some(feed.clone())),
             (Feed::TurnEnd { .. }, Some(job)) => job.turn = None,
             (Feed::Turn { .. } | Feed::TurnEnd { .. }, None) => {}
@@ -436,7 +451,8 @@ impl Core {
         let what = kind.label();
         let background = kind.background();
         let (engine, llm, tx) = (self.engine.clone(), self.llm.clone(), self.tx.clone());
-        let job = Job::new(stop.clone(), tx.clone());
+        self.dial.ask(Asked::Auto);
+        let job = Job::new(stop.clone(), self.dial.clone(), tx.clone());
         let body = move || {
             let work = std::panic::AssertUnwindSafe(|| jobs::run(kind, &*engine, &llm, &job));
             let result = std::panic::catch_unwind(work).unwrap_or_else(|panic| {
@@ -448,8 +464,8 @@ impl Core {
         match std::thread::Builder::new().name(what.to_owned()).stack_size(16 << 20).spawn(body) {
             Ok(_) => {
                 let _machine = Watch::start(self.engine.gauges(), self.tx.clone());
-                let (comments_on, progress, turn) = (None, None, None);
-                self.job = Some(Running { what, stop, background, comments_on, progress, turn, _machine });
+                let (comments_on, progress, turn, levels) = (None, None, None, None);
+                self.job = Some(Running { what, stop, background, comments_on, progress, turn, levels, _machine });
             }
             Err(e) => self.settle(Event::Failed { what: what.to_owned(), message: e.to_string() }),
         }

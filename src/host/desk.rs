@@ -26,6 +26,12 @@ pub trait Desk: Send + Sync {
 
     /// Whether there are held-back images to rehearse plans on.
     fn rehearses(&self) -> bool;
+
+    /// Whether levels and a controller can be made of the session's model.
+    ///
+    /// # Errors
+    /// Why not, in words.
+    fn controls(&self) -> Result<(), String>;
 }
 
 /// How the units of each group rank, as far as it is worked out.
@@ -51,6 +57,7 @@ pub struct Table {
     /// Precisions that the session's device has no kernel for, each with why and what to do.
     pub refused: Vec<(Precision, String)>,
     pub rehearses: bool,
+    pub controls: Result<(), String>,
 }
 
 impl Desk for Table {
@@ -80,6 +87,10 @@ impl Desk for Table {
     fn rehearses(&self) -> bool {
         self.rehearses
     }
+
+    fn controls(&self) -> Result<(), String> {
+        self.controls.clone()
+    }
 }
 
 #[cfg(test)]
@@ -91,8 +102,8 @@ mod tests {
     fn a_precision_that_the_device_refuses_cannot_be_decided() {
         let graph = FamilySpec::CifarResnet(CifarResnetSpec::depth(20, 10)).build().unwrap();
         let refused = vec![(Precision::W4, "w4 has no GPU kernel; hint: int8 has".to_owned())];
-        let table =
-            Table { graph: Arc::new(graph), groups: vec![], ranks: Ranks::default(), refused, rehearses: false };
+        let (graph, ranks, controls) = (Arc::new(graph), Ranks::default(), Ok(()));
+        let table = Table { graph, groups: vec![], ranks, refused, rehearses: false, controls };
         let decide = |precision| {
             table.resolve(&State::default(), &Target::Layer("conv1".into()), &Action::Precision { precision })
         };

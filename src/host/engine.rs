@@ -4,8 +4,10 @@
 //! thread and check its cancel flag; the others hand out what is there.
 
 use super::desk::Desk;
+use super::dial::Dial;
 pub use super::error::JobError;
 use super::input::Input;
+use crate::control::Figures;
 use crate::exec::Cancel;
 use crate::plan::{Action, Target, Verdict};
 use crate::profile::{Gauges, Ladder, Paired, Profile};
@@ -103,6 +105,12 @@ pub trait Work: Engine {
         Ok(())
     }
 
+    /// Makes levels of the model in force and a controller for `target` of its time a token unless the state has them, as a `Controlled`
+    /// event, and decodes with them until the job is stopped, telling how it goes. Stopped there it has come to its end.
+    fn control(&self, _: &State, _target: f64, _: &Job) -> Result<(), JobError> {
+        Err(JobError::Failed("nothing here has levels; hint: a session on a language model has".to_owned()))
+    }
+
     /// Proposes decisions as `Proposed` events (ids, rounds and status are the host's); what is said goes out as feed
     /// and `Said` events.
     fn propose(&self, state: &State, by: Proposer, llm: &Llm, job: &Job) -> Result<(), JobError>;
@@ -139,6 +147,7 @@ impl Stop {
 #[derive(Debug)]
 pub struct Job {
     stop: Stop,
+    dial: Arc<Dial>,
     inputs: mpsc::Sender<Input>,
     pace: Mutex<Pace>,
 }
@@ -161,8 +170,13 @@ struct Meter {
 }
 
 impl Job {
-    pub(super) fn new(stop: Stop, inputs: mpsc::Sender<Input>) -> Job {
-        Job { stop, inputs, pace: Mutex::default() }
+    pub(super) fn new(stop: Stop, dial: Arc<Dial>, inputs: mpsc::Sender<Input>) -> Job {
+        Job { stop, dial, inputs, pace: Mutex::default() }
+    }
+
+    /// What may be turned while it goes on.
+    pub fn dial(&self) -> &Dial {
+        &self.dial
     }
 
     pub fn cancel(&self) -> &Cancel {
@@ -247,6 +261,11 @@ impl Job {
     /// As [`Job::progress`], for work that tells how many of how many are done.
     pub fn meter(&self, job: &str, label: &str) -> impl FnMut(usize, usize) {
         move |done, total| self.progress(job, label, done, total)
+    }
+
+    /// How a controller does. Never waits, as figures that find no room are superseded soon.
+    pub fn levels(&self, figures: Figures) {
+        drop(self.inputs.try_send(Input::Feed(Feed::Levels(Box::new(figures)))));
     }
 
     /// Live figures of heatmap rows. Sent now and then, the newest of each row.

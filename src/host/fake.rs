@@ -2,6 +2,7 @@
 
 use super::desk::Desk;
 use super::engine::{Engine, Exported, Job, JobError, Llm, Work};
+use crate::control::{Figures, Side};
 use crate::data::DataCard;
 use crate::eval::{Metrics, TrialOutcome};
 use crate::graph::{Graph, NodeId};
@@ -12,7 +13,9 @@ use crate::profile::{Ladder, LatencyStats, Load, Paired, Profile, Ratio, SensCur
 use crate::prune::{Group, GroupKind};
 use crate::quant::Precision;
 use crate::recover::{RepairStep, RepairUse};
-use crate::session::{Built, Channel, Evaluation, Event, Feed, LiveRow, Proposer, SessionCard, State, Utterance};
+use crate::session::{
+    Built, Channel, Controlled, Evaluation, Event, Feed, LevelMade, LiveRow, Proposer, SessionCard, State, Utterance,
+};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::Duration;
@@ -24,6 +27,7 @@ pub enum Gate {
     Propose,
     Rehearse,
     Search,
+    Control,
     Compress,
     Evaluate,
     Reflect,
@@ -35,6 +39,8 @@ pub struct Fake {
     pub gate: Mutex<Option<Gate>>,
     pub fail: Mutex<Option<&'static str>>,
     pub rehearses: Mutex<bool>,
+    /// Whether levels can be made of its model.
+    pub controls: Mutex<bool>,
     /// Precisions that its device has no kernel for.
     pub refused: Mutex<Vec<Precision>>,
     /// Whether a job has worked out how units rank.
@@ -195,6 +201,25 @@ impl Work for Fake {
         Ok(())
     }
 
+    fn control(&self, state: &State, target: f64, job: &Job) -> Result<(), JobError> {
+        self.pass(Gate::Control, job)?;
+        job.cancel().check()?;
+        if state.control_of(0).is_none_or(|c| c.target != target) {
+            let time = Ratio { n: 9, value: 0.5, low: 0.4, high: 0.6, coverage: 0.95 };
+            let level = |share| LevelMade { bytes: 9, share, time, divergence: 0.1, mlps: [1, 0, 0] };
+            let made = Controlled { target, levels: vec![level(1.0), level(0.5)], ..Controlled::default() };
+            job.event(Event::Controlled { control: Box::new(made) })?;
+        }
+        let mut tokens = 0;
+        while !job.cancel().is_cancelled() {
+            tokens += 1;
+            let levels = vec![Side::default(); 2];
+            job.levels(Figures { asked: job.dial().asked(), tokens, levels, ..Figures::default() });
+            std::thread::sleep(Duration::from_millis(2));
+        }
+        Ok(())
+    }
+
     fn propose(&self, state: &State, _: Proposer, _: &Llm, job: &Job) -> Result<(), JobError> {
         job.say(Feed::Turn { role: "planner".to_owned(), model: String::new() });
         for word in ["one ", "two ", "three"] {
@@ -255,6 +280,13 @@ impl Desk for Fake {
         let refused = self.refused.lock().expect("refused");
         matches!(action, Action::Precision { precision } if refused.contains(precision))
             .then(|| "it has no kernel; hint: int8 has".into())
+    }
+
+    fn controls(&self) -> Result<(), String> {
+        match *self.controls.lock().expect("controls") {
+            true => Ok(()),
+            false => Err("`fake` is no language model; hint: open one".to_owned()),
+        }
     }
 
     fn rehearses(&self) -> bool {

@@ -26,6 +26,10 @@ pub enum JobKind {
     Search {
         unasked: Option<String>,
     },
+    /// Levels of the model in force and a controller for `target` of its time a token; then they run until it is stopped.
+    Control {
+        target: f64,
+    },
     /// Compress by the recipe, evaluate, judge.
     Run,
     Export {
@@ -34,6 +38,9 @@ pub enum JobKind {
         format: String,
     },
 }
+
+/// The job whose levels can be asked for while it goes on.
+pub const CONTROLLER: &str = "controller";
 
 impl JobKind {
     pub fn label(&self) -> &'static str {
@@ -46,6 +53,7 @@ impl JobKind {
             JobKind::Propose(Proposer::Agents) => "agents",
             JobKind::Rehearse { .. } => "rehearsal",
             JobKind::Search { .. } => "search",
+            JobKind::Control { .. } => CONTROLLER,
             JobKind::Run => "run",
             JobKind::Export { .. } => "export",
         }
@@ -128,6 +136,7 @@ pub fn run(kind: JobKind, engine: &dyn Engine, llm: &Llm, job: &Job) -> Result<(
             baseline(engine, job)?;
             engine.search(&*job.state()?, job)
         }
+        JobKind::Control { target } => engine.control(&*job.state()?, target, job),
         JobKind::Run => {
             compress_and_evaluate(engine, job)?;
             let state = job.state()?;

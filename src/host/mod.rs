@@ -9,6 +9,7 @@ mod commands;
 pub mod compute;
 mod core;
 pub mod desk;
+pub mod dial;
 pub mod engine;
 mod error;
 mod input;

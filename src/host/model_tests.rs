@@ -144,7 +144,9 @@ impl World {
                 self.commit(vec![Event::PhaseEntered { round, phase: Phase::Review }]);
             }
             Then::Nothing => {}
-            Then::Start(_) | Then::Cancel | Then::Llm(_) | Then::TakePen | Then::Stop => panic!("not commanded here"),
+            Then::Start(_) | Then::Cancel | Then::Llm(_) | Then::Level(_) | Then::TakePen | Then::Stop => {
+                panic!("not commanded here")
+            }
         }
     }
 

@@ -533,6 +533,7 @@ async fn the_socket_is_private_and_goes_with_the_host() {
 }
 
 mod bounds;
+mod control;
 #[path = "plan_tests.rs"]
 mod plan;
 mod rehearsal;

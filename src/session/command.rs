@@ -1,11 +1,12 @@
 //! Commands a client sends and the frames that travel on the socket.
 
 use super::{Feed, Record, State};
+use crate::control::Asked;
 use crate::plan::{Action, Budget, Constraint, DecisionId, Target};
 use serde::{Deserialize, Serialize};
 
 /// Version of the frames; a host refuses a client of another one, naming both.
-pub const PROTOCOL: u32 = 6;
+pub const PROTOCOL: u32 = 7;
 
 /// Longest note to the agents, bytes: it goes into the next prompt.
 pub const NOTE_BYTES: usize = 8 << 10;
@@ -77,6 +78,15 @@ pub enum Command {
     Rehearse,
     /// Build other plans for the same budget and try them on held-back calibration images.
     Search,
+    /// Makes levels of the model in force and a controller for `target` of its time a token, where there are none yet, and decodes with
+    /// them until it is stopped. `None` stops it.
+    Control {
+        target: Option<f64>,
+    },
+    /// What that decodes at from the next token on.
+    Level {
+        asked: Asked,
+    },
     /// Compress with all approved decisions, then evaluate.
     Run,
     Accept,

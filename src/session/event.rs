@@ -1,6 +1,6 @@
 //! Durable events: journalled before they take effect, replayable, the only thing that changes [`super::State`].
 
-use super::Recipe;
+use super::{Controlled, Recipe};
 use crate::data::DataCard;
 use crate::eval::{Correction, Margins};
 use crate::graph::{Graph, Macs};
@@ -297,6 +297,10 @@ pub enum Event {
         round: u32,
         reason: String,
     },
+    /// Levels of a model and the controller that chooses among them exist and are durable.
+    Controlled {
+        control: Box<Controlled>,
+    },
     Exported {
         path: String,
         format: String,
@@ -331,6 +335,7 @@ impl Event {
             | Event::Applied { .. }
             | Event::Evaluated { .. }
             | Event::VerdictGiven { .. }
+            | Event::Controlled { .. }
             | Event::Exported { .. }
             | Event::Failed { .. }
             | Event::Cancelled { .. } => true,

@@ -1,6 +1,7 @@
 //! The ephemeral feed: bounded, coalesced, latest value wins, never journalled.
 
 use super::machine::Machine;
+use crate::control::Figures;
 use serde::{Deserialize, Serialize};
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -62,6 +63,8 @@ pub enum Feed {
     },
     /// What the machine does while a job runs.
     Machine(Machine),
+    /// How a controller does beside every fixed level.
+    Levels(Box<Figures>),
     /// Whom the session asks to propose: a model and where it is, in words, or the built-in planner.
     Agents {
         at: Option<String>,

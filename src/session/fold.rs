@@ -119,6 +119,7 @@ impl State {
             | Event::VerdictGiven { .. }
             | Event::RoundAccepted { .. }
             | Event::RolledBack { .. }
+            | Event::Controlled { .. }
             | Event::Exported { .. }
             | Event::Failed { .. }
             | Event::Cancelled { .. } => return None,
@@ -242,6 +243,7 @@ impl State {
                 self.enter(round.saturating_add(1), Phase::Review);
             }
             Event::RolledBack { round, reason } => self.rolled_back(*round, reason),
+            Event::Controlled { control } => self.control = Some(control.clone()),
             Event::Exported { path, .. } => {
                 self.exports.push(path.clone());
                 trim(&mut self.exports, EXPORTS);

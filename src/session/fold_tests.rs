@@ -54,6 +54,30 @@ fn applied(round: u32, ids: Vec<DecisionId>) -> Event {
     Event::Applied { round, ids, artifact, model_hash, used: Default::default() }
 }
 
+/// Levels are known by the model that they are of: the same round with another model has none.
+#[test]
+fn a_controller_is_that_of_one_model() {
+    use crate::session::Controlled;
+    let mut s = Session::new();
+    let of = |round: u32, of: Option<&str>| {
+        let of = of.map(str::to_owned);
+        Event::Controlled { control: Box::new(Controlled { round, of, target: 0.8, ..Controlled::default() }) }
+    };
+    assert!(s.state.control_of(0).is_none());
+    s.push(of(0, None));
+    assert_eq!(s.state.control_of(0).map(|c| c.target), Some(0.8));
+    assert!(s.state.timeline.last().is_some_and(|t| t.text.contains("controller of the original")));
+    s.run(1, &[0]).verdict(1).push(of(1, Some("x.safetensors")));
+    assert!(s.state.control_of(0).is_none() && s.state.control_of(1).is_some());
+    s.push(of(1, Some("other.safetensors")));
+    assert!(s.state.control_of(1).is_none());
+    // What was written is what is read, and a state without one has no word of it.
+    let text = serde_json::to_string(&s.log).expect("written");
+    let log: Vec<Record> = serde_json::from_str(&text).expect("read");
+    assert_eq!(State::fold(&log), s.state);
+    assert!(!serde_json::to_string(&State::default()).expect("written").contains("control"));
+}
+
 #[test]
 fn review_acts_undo_and_redo_exactly() {
     let acts = [

@@ -1,7 +1,7 @@
 //! What a session is at a moment: plain data and read-only views of it. How events change it is in `fold.rs`, what of it
 //! would run in `inforce.rs`.
 
-use super::{Built, Evaluation, Phase, Seq, SessionCard, Utterance};
+use super::{Built, Controlled, Evaluation, Phase, Seq, SessionCard, Utterance};
 use crate::plan::{Budget, Constraint, Decision, DecisionId, Quality, Target, Trials, Verdict};
 use crate::profile::{Ladder, Profile, Sensitivity};
 use crate::recover::{RepairStep, RepairUse};
@@ -77,6 +77,9 @@ pub struct State {
     /// The newest failure in words, until anything else happens.
     pub failure: Option<String>,
     pub exports: Vec<String>,
+    /// The newest levels of a language model with their controller.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub control: Option<Box<Controlled>>,
     /// What the newest review actions changed, newest last; at most [`State::UNDO_DEPTH`].
     pub undo: Vec<UndoPoint>,
     pub redo: Vec<UndoPoint>,

@@ -143,6 +143,15 @@ pub fn describe(before: &State, event: &Event) -> Option<String> {
         }
         Event::RoundAccepted { round } => format!("accepted round {round}"),
         Event::RolledBack { round, reason } => format!("rolled back round {round}{}", because(reason)),
+        Event::Controlled { control: c } => {
+            let (kl, time) = c.promised;
+            format!(
+                "controller of {}: {} for {:.2}x of the time a token; where it learnt KL {kl:.4} at {time:.2}x",
+                c.whose(),
+                counted(c.levels.len(), "level"),
+                c.target
+            )
+        }
         Event::Exported { path, format, bytes, notes, .. } => {
             let size = if *bytes > 0 { format!(", {}", words::bytes(*bytes)) } else { String::new() };
             let notes: String = notes.iter().map(|n| format!("; {n}")).collect();

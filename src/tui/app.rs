@@ -13,6 +13,7 @@ use super::stream::{Scroll, Turn};
 use super::table::Table;
 use crate::config::text::clean;
 use crate::config::{Act, Settings};
+use crate::control::{Asked, Figures};
 use crate::plan::{Action, Author, Decision, DecisionId, Forecast, Outcome, Status, Target, same_cut};
 use crate::prune::Group;
 use crate::quant::Precision;
@@ -130,6 +131,12 @@ pub struct App {
     pub running: bool,
     /// What the host's machine does; nothing while no job runs.
     pub machine: Option<Machine>,
+    /// How the controller does, or did when it was stopped.
+    pub levels: Option<Figures>,
+    /// It is at work.
+    pub decoding: bool,
+    /// The level that was asked for and is not computed yet.
+    pub level_asked: Option<Asked>,
     /// Notes that stay until they are put away were put away.
     pub notes_hidden: bool,
     /// Whom the host asks to propose, in its words; without one the planner.
@@ -234,6 +241,7 @@ impl App {
             self.outlook_stale = true;
         }
         if let Err(e) = result {
+            self.level_asked = None;
             self.say(Level::Bad, e);
         }
     }
@@ -246,6 +254,7 @@ impl App {
         self.jobs.clear();
         // The host tells next what runs, if anything does.
         (self.running, self.machine) = (false, None);
+        (self.levels, self.decoding, self.level_asked) = (None, false, None);
         // What was sent is in this state, or was never taken.
         self.sent.clear();
         self.approve_next.clear();
@@ -307,11 +316,11 @@ impl App {
                 self.say(level, format!("exported {format} to {path}{size}{more}"));
             }
             Event::Failed { what, message } => {
-                self.running = false;
+                (self.running, self.decoding) = (false, false);
                 self.say(Level::Bad, format!("{what} failed: {message}"));
             }
             Event::Cancelled { what } => {
-                self.running = false;
+                (self.running, self.decoding) = (false, false);
                 let stands = if self.state.phase == Phase::Verdict { "; the verdict stands" } else { "" };
                 self.say(Level::Warn, format!("{what} cancelled{stands}"));
             }
@@ -326,6 +335,12 @@ impl App {
                 };
                 let word = verdict.outcome.label();
                 self.say(level, format!("round {round} is {word}{why}; {c} accepts it, {b} rolls it back"));
+            }
+            Event::Controlled { control } => {
+                self.levels = None;
+                let levels = crate::words::counted(control.levels.len(), "level");
+                let c = self.label(Act::NextLevel);
+                self.say(Level::Good, format!("{levels} and a controller; {c} switches, `:control off` stops"));
             }
             Event::Noted { .. } => self.say(Level::Good, "noted; it goes into the next prompt"),
             // What else there is to tell of an event stands in the timeline.
@@ -403,6 +418,7 @@ impl App {
             Feed::Progress(p) => (self.running, self.jobs) = (true, vec![p]),
             Feed::JobEnd { .. } => {
                 (self.running, self.jobs, self.machine) = (false, Vec::new(), None);
+                (self.decoding, self.level_asked) = (false, None);
                 self.turns.iter_mut().for_each(Turn::end);
                 if self.table.settle_live() {
                     self.table_stale = true;
@@ -411,6 +427,12 @@ impl App {
             Feed::Live { runs, rows } => {
                 self.table.live(runs, &rows);
                 self.list.order_held = true;
+            }
+            Feed::Levels(figures) => {
+                (self.running, self.decoding) = (true, true);
+                self.jobs.clear();
+                self.level_asked = self.level_asked.filter(|asked| *asked != figures.asked);
+                self.levels = Some(*figures);
             }
             Feed::Machine(now) => self.machine = Some(now),
             Feed::Agents { at } => self.agents = at,

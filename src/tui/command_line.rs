@@ -39,6 +39,11 @@ pub const COMMANDS: &[Spec] = &[
         "set targets: latency, macs, memory, params as factors; drop in points; kl in nats",
     ),
     spec("colors", "truecolor|256|16|none", "use fewer colours"),
+    spec(
+        "control",
+        "[TARGET|off]",
+        "levels of this language model, and who chooses one for so much of its time a token; then both at work",
+    ),
     does(Act::Detach, "detach", "leave; the session keeps running"),
     spec("export", "[safetensors|onnx|pytorch] [PATH]", "write the compressed model and its manifest"),
     spec("filter", "[WORDS]", "show only layers with these words; empty shows all"),
@@ -46,6 +51,7 @@ pub const COMMANDS: &[Spec] = &[
     does(Act::Help, "help", "keys and commands"),
     does(Act::Interrupt, "interrupt", "interrupt the agents or the running job"),
     spec("keep-f32", "[REASON]", "this row must stay f32"),
+    spec("level", "auto|N", "what the running controller computes tokens at"),
     spec("lift", "", "lift the constraints on this row"),
     spec("llm", "URL MODEL | off", "set the OpenAI-compatible endpoint that the agents use"),
     spec("mac-convention", "conv_linear|attention|norms", "what MACs count"),
@@ -71,6 +77,9 @@ pub const COMMANDS: &[Spec] = &[
     does(Act::Detach, "q", "detach"),
 ];
 
+/// The share of the whole network's time a token that a controller is made for unless something else is said.
+const TARGET: f64 = 0.8;
+
 /// What a line asks for.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Line {
@@ -85,6 +94,8 @@ pub enum Line {
     /// Binds this row, for a reason.
     Constrain(Limit, String),
     Lift,
+    /// Runs a controller for that share of the time a token, or stops it.
+    Control(Option<f64>),
     Llm(Option<(String, Option<String>)>),
     MacConvention(MacConvention),
     Precision(Precision),
@@ -118,6 +129,17 @@ pub fn parse(line: &str) -> Result<Line, String> {
         "colors" => match ColorLevel::parse(rest) {
             Some(level) => Line::Colors(level),
             None => return needs("truecolor, 256, 16 or none"),
+        },
+        "control" => match (rest, rest.trim_end_matches('%').parse::<f64>()) {
+            ("", _) => Line::Control(Some(TARGET)),
+            ("off", _) => Line::Control(None),
+            (share, Ok(v)) if share.ends_with('%') => Line::Control(Some(v / 100.0)),
+            (_, Ok(v)) => Line::Control(Some(v)),
+            _ => return needs("a share of the whole network's time a token such as 0.8, or off"),
+        },
+        "level" => match rest.parse() {
+            Ok(asked) => Line::Send(Command::Level { asked }),
+            Err(_) => return needs("auto or a level's number"),
         },
         "quit" => Line::Do(Act::Detach),
         "export" => Line::Send(match rest.split_once(char::is_whitespace).unwrap_or((rest, "")) {
@@ -265,6 +287,8 @@ fn offers(text: &str, themes: Option<&Path>) -> Vec<(String, String)> {
                 "colors" => ColorLevel::WORDS.map(|(word, _)| word.to_owned()).to_vec(),
                 "export" => FORMATS.iter().map(|f| format!("{f} ")).collect(),
                 "sparsify" => ["2:4", "4:8", "50%", "off"].map(str::to_owned).to_vec(),
+                "control" => ["0.8", "0.7", "off"].map(str::to_owned).to_vec(),
+                "level" => ["auto", "0", "1"].map(str::to_owned).to_vec(),
                 "propose" => ["planner", "agents"].map(str::to_owned).to_vec(),
                 "llm" => vec!["http://localhost:11434/v1 ".into(), "http://localhost:8000/v1 ".into(), "off".into()],
                 _ => Vec::new(),
@@ -298,6 +322,13 @@ mod tests {
         assert_eq!(parse("sparsify 2:4"), Ok(Line::Sparsify(Some(Sparsity::NofM { n: 2, m: 4 }))));
         assert_eq!(parse("precision W4"), Ok(Line::Precision(Precision::W4)));
         assert!(parse("precision w5").unwrap_err().contains("w4g128"));
+        assert_eq!(parse("control"), Ok(Line::Control(Some(0.8))));
+        assert_eq!(
+            (parse("control 70%"), parse("control off")),
+            (Ok(Line::Control(Some(0.7))), Ok(Line::Control(None)))
+        );
+        let asked = crate::control::Asked::Pinned(2);
+        assert_eq!(parse("level 2"), Ok(Line::Send(Command::Level { asked })));
         assert_eq!(parse("q"), Ok(Line::Do(Act::Detach)));
         assert_eq!(parse("  "), Ok(Line::Empty));
     }
@@ -310,6 +341,8 @@ mod tests {
             ("llm localhost", "hint: `:llm URL MODEL"),
             ("theme", "needs a name"),
             ("sort up", "needs one of"),
+            ("control fast", "needs a share"),
+            ("level", "needs auto or"),
             ("max-ratio 1.5", "needs a ratio"),
         ] {
             let e = parse(line).unwrap_err();

@@ -10,10 +10,12 @@ pub enum View {
     Agents,
     Timeline,
     Report,
+    Control,
 }
 
 impl View {
-    pub const ALL: [View; 5] = [View::Review, View::Evaluate, View::Agents, View::Timeline, View::Report];
+    pub const ALL: [View; 6] =
+        [View::Review, View::Evaluate, View::Agents, View::Timeline, View::Report, View::Control];
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

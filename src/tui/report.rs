@@ -115,6 +115,7 @@ pub fn markdown(app: &App) -> String {
     }
     decisions(app, &mut o, &cell);
     repairs(app, &mut o, &cell);
+    controller(app, &mut o, &cell);
     layers(app, &mut o, &cell);
     o
 }
@@ -181,6 +182,40 @@ fn repairs(app: &App, o: &mut String, cell: &dyn Fn(&str) -> String) {
             );
         }
     }
+}
+
+fn controller(app: &App, o: &mut String, cell: &dyn Fn(&str) -> String) {
+    let Some(c) = &app.state.control else { return };
+    let title = format!("\n## Controller of {}", c.whose());
+    heading(
+        o,
+        &title,
+        "level | MB a token | of the whole's | time (95 %) | KL where it learnt | MLPs whole/narrow/gone",
+    );
+    for (i, l) in c.levels.iter().enumerate() {
+        let (t, [whole, narrow, gone]) = (l.time, l.mlps);
+        let _ = writeln!(
+            o,
+            "| {i} | {} | {:.1} % | {} [{}, {}] | {:.4} | {whole}/{narrow}/{gone} |",
+            num::scaled(l.bytes as f64, 1e6),
+            100.0 * l.share,
+            num::factor(t.value),
+            num::factor(t.low),
+            num::factor(t.high),
+            l.divergence
+        );
+    }
+    let (kl, time) = c.promised;
+    let _ = writeln!(
+        o,
+        "\nBy {}, seed {}, for {} of the whole network's time a token; where it learnt ({} tokens) KL {kl:.4} at {}. Timed on {}.",
+        c.learner.label(),
+        c.seed,
+        num::factor(c.target),
+        c.taught,
+        num::factor(time),
+        cell(&c.device)
+    );
 }
 
 fn layers(app: &App, o: &mut String, cell: &dyn Fn(&str) -> String) {
@@ -261,6 +296,11 @@ impl App {
                 for e in &self.state.timeline {
                     let undone = if e.undone { " (undone)" } else { "" };
                     let _ = writeln!(o, "{}\t{}\t{}{undone}", e.seq, num::clock(e.at_ms), clean(&e.text));
+                }
+            }
+            (View::Control, _) => {
+                for line in super::draw::control::lines(self, 120) {
+                    let _ = writeln!(o, "{}", line.to_string().trim_end());
                 }
             }
             (View::Evaluate | View::Report, _) => o = markdown(self),

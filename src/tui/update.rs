@@ -7,6 +7,7 @@ use super::layout::{self, list_rows};
 use super::list::RowRef;
 use super::modal::{Ask, LINE_BYTES, Modal, Prompt, parse_kept, paste};
 use crate::config::{Act, Key, Theme};
+use crate::control::Asked;
 use crate::plan::{Action, Constraint, Limit, Target};
 use crate::session::{Command, Proposer};
 use crossterm::event::{KeyCode, KeyEvent, KeyEventKind, KeyModifiers};
@@ -323,6 +324,7 @@ impl App {
                 self.nothing(format!("nothing is running; {q} detaches, :stop ends the session's host"))
             }
             Act::Interrupt => self.command(Command::Cancel),
+            Act::NextLevel => self.next_level(),
             Act::TakePen => self.command(Command::TakePen),
             Act::Detach => {
                 self.commit();
@@ -333,6 +335,7 @@ impl App {
             Act::View3 => self.show(View::Agents),
             Act::View4 => self.show(View::Timeline),
             Act::View5 => self.show(View::Report),
+            Act::View6 => self.show(View::Control),
             Act::Follow => {
                 let s = if self.view == View::Agents { &mut self.full } else { &mut self.brief };
                 s.follow = !s.follow;
@@ -451,7 +454,7 @@ impl App {
         let stream = match self.view {
             View::Review => Some((&mut self.brief, l.agents)),
             View::Agents => Some((&mut self.full, l.body)),
-            View::Evaluate | View::Timeline | View::Report => None,
+            View::Evaluate | View::Timeline | View::Report | View::Control => None,
         };
         if let Some((stream, area)) = stream {
             let height = layout::inside(area).height as usize;
@@ -511,6 +514,12 @@ impl App {
                     self.agents = at;
                 }
             }
+            Line::Control(target) => {
+                if target.is_some() {
+                    self.show(View::Control);
+                }
+                self.with_commit(Command::Control { target })
+            }
             Line::MacConvention(c) => {
                 self.settings.mac_convention = c;
                 self.resort()
@@ -532,6 +541,21 @@ impl App {
                     None => self.say(Level::Bad, diagnostics.first().map(ToString::to_string).unwrap_or_default()),
                 }
             }
+        }
+    }
+
+    /// The next of what a running controller computes tokens at: as it says, then each level.
+    fn next_level(&mut self) {
+        let Some(now) = self.levels.as_ref().filter(|_| self.decoding) else {
+            return self.nothing("no controller runs; `:control` makes one and runs it");
+        };
+        let asked = match self.level_asked.unwrap_or(now.asked) {
+            Asked::Auto => Asked::Pinned(0),
+            Asked::Pinned(level) if level + 1 < now.levels.len() => Asked::Pinned(level + 1),
+            Asked::Pinned(_) => Asked::Auto,
+        };
+        if self.sends(Command::Level { asked }) {
+            self.level_asked = Some(asked);
         }
     }
 
@@ -602,7 +626,8 @@ impl App {
             Act::Redo => self.reviewable() && !self.state.redo.is_empty(),
             Act::Run => !self.busy() && self.reviewable() && self.state.changes() > 0,
             Act::Accept | Act::RollBack => self.state.phase == crate::session::Phase::Verdict,
-            Act::Export => self.state.rounds.iter().any(|r| r.artifact.is_some()),
+            Act::Export => self.state.control.is_some() || self.state.rounds.iter().any(|r| r.artifact.is_some()),
+            Act::NextLevel => self.decoding,
             Act::Interrupt => self.busy(),
             Act::TakePen => self.connected && !self.has_pen(),
             Act::Confirm => review && self.draft.is_some(),
@@ -636,6 +661,7 @@ impl App {
             | Act::View3
             | Act::View4
             | Act::View5
+            | Act::View6
             | Act::Yank
             | Act::Command
             | Act::Help

@@ -2,6 +2,7 @@
 //! key sequence breaks it.
 
 mod bytes;
+mod control;
 #[path = "../common/screen.rs"]
 mod fixture;
 mod header;

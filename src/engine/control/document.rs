@@ -73,27 +73,35 @@ pub fn write(path: &Path, model: &Model, manifest: &Manifest, control: &Control)
 /// The controller of `model`, where its file has one.
 ///
 /// # Errors
-/// One that is damaged, of a newer version, or for other weights; by name.
+/// As [`parse`], and what reading the file reports.
 pub fn read(model: &Model) -> Result<Option<Control>> {
     let path = &model.info.source;
     let Some(bytes) = export::carried(path, CONTROL)? else { return Ok(None) };
-    let file = crate::model::printable(&path.display().to_string());
+    parse(&bytes, model, &path.display().to_string()).map(Some)
+}
+
+/// A controller of `model` as it was kept in `file`.
+///
+/// # Errors
+/// One that is damaged, of a newer version, or for other weights; by name.
+pub fn parse(bytes: &[u8], model: &Model, file: &str) -> Result<Control> {
+    let file = crate::model::printable(file);
     let damaged = |why: String| ControlError::Damaged { file: file.clone(), why };
     #[derive(Deserialize)]
     struct Version {
         format: u32,
     }
     let no_json = |e: serde_json::Error| damaged(crate::model::printable(&e.to_string()));
-    let Version { format } = serde_json::from_slice(&bytes).map_err(no_json)?;
+    let Version { format } = serde_json::from_slice(bytes).map_err(no_json)?;
     if format > FORMAT {
         return Err(ControlError::Newer { file, format, known: FORMAT });
     }
-    let control: Control = serde_json::from_slice(&bytes).map_err(no_json)?;
+    let control: Control = serde_json::from_slice(bytes).map_err(no_json)?;
     if control.weights != model.info.hash {
         return Err(ControlError::Foreign { file });
     }
     control.ladder.check(model, &prune::groups(&model.graph)).map_err(damaged)?;
     let vocabulary = model.graph.vocabulary().unwrap_or(0);
     control.policy.check(control.ladder.levels.len(), vocabulary).map_err(damaged)?;
-    Ok(Some(control))
+    Ok(control)
 }

@@ -93,6 +93,20 @@ pub(super) fn placed(model: &Model, groups: &[Group]) -> Vec<(Branch, Place)> {
 }
 
 impl Ladder {
+    /// MLPs that are whole, narrowed and gone at `level`.
+    pub fn mlps(&self, level: &Level) -> [usize; 3] {
+        let mut out = [0; 3];
+        for (branch, kept) in self.branches.iter().zip(&level.kept) {
+            let at = match *kept as usize {
+                0 => 2,
+                all if all == branch.order.len() => 0,
+                _ => 1,
+            };
+            out[at] += 1;
+        }
+        out
+    }
+
     /// Why this is no ladder of `model`, if so.
     ///
     /// # Errors

@@ -21,7 +21,8 @@ pub struct Policy {
 }
 
 /// Which levels may be chosen.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub enum Asked {
     /// As the policy says.
     #[default]

@@ -4,7 +4,7 @@
 use super::Found;
 use crate::args;
 use crate::control::learn::{Learner, Learnt, Lesson, replay};
-use crate::control::{Arm, Outcome, Point, Policy, Versus, against_fixed};
+use crate::control::{Arm, Clock, Outcome, Point, Policy, Versus, against_fixed};
 use crate::headless::out::say;
 use crate::headless::{Exit, print_json};
 use crate::task::{Estimate, quantile};
@@ -71,52 +71,18 @@ impl Named {
     }
 }
 
-/// What all figures are made of: levels' times, which are told by the levels' own medians in the trial.
-struct Clock {
-    /// Per level: the median, over windows, of its median token beside the whole network's.
-    shares: Vec<f64>,
-    /// Milliseconds of the whole network's token at the median.
-    whole: f64,
-}
-
-fn median(values: &[f64]) -> f64 {
-    let mut v = values.to_vec();
-    v.sort_by(f64::total_cmp);
-    quantile(&v, 0.5)
-}
-
-impl Clock {
-    fn of(arms: &[Named], levels: usize) -> Clock {
-        let medians = |a: &Named| -> Vec<f64> { a.outcome.runs.iter().map(|r| median(&r.ms)).collect() };
-        let whole = medians(&arms[0]);
-        let share = |level: usize| {
-            let own = medians(&arms[level]);
-            median(&own.iter().zip(&whole).map(|(a, b)| a / b).collect::<Vec<_>>())
-        };
-        Clock { shares: (0..levels).map(share).collect(), whole: median(&whole) }
+impl Named {
+    /// What it takes, of the whole network's time.
+    fn time(&self, clock: &Clock) -> f64 {
+        clock.time(&self.outcome, self.policy.is_some())
     }
 
-    /// An arm's mean time by its levels' medians, with what choosing took, as a share of the whole network's.
-    fn time(&self, arm: &Named) -> f64 {
-        let by_level: f64 = arm.outcome.shares(self.shares.len()).iter().zip(&self.shares).map(|(n, t)| n * t).sum();
-        by_level + self.choice(arm) / self.whole
+    fn wall(&self, whole: &Named) -> f64 {
+        Clock::wall(&self.outcome, &whole.outcome)
     }
 
-    fn choice(&self, arm: &Named) -> f64 {
-        if arm.policy.is_none() {
-            return 0.0;
-        }
-        median(&arm.outcome.runs.iter().map(|r| median(&r.choice_ms)).collect::<Vec<_>>())
-    }
-
-    /// The same by the wall: all of its tokens beside all of the whole network's in the same windows.
-    fn wall(arm: &Named, whole: &Named) -> f64 {
-        let sum = |a: &Named| a.outcome.runs.iter().flat_map(|r| &r.ms).sum::<f64>();
-        sum(arm) / sum(whole).max(1e-9)
-    }
-
-    fn point(&self, arm: &Named, time: f64) -> Point {
-        Point { time, divergence: arm.outcome.means(|r| &r.divergence), surprise: arm.outcome.means(|r| &r.surprise) }
+    fn choice(&self) -> f64 {
+        self.policy.as_ref().map_or(0.0, |_| Clock::choice(&self.outcome))
     }
 }
 
@@ -132,12 +98,12 @@ struct Verdict {
 fn verdicts(arms: &[Named], clock: &Clock) -> Vec<Verdict> {
     let others = || arms.iter().filter(|a| a.learner.is_none());
     let whole = &arms[0];
-    let fixed: Vec<Point> = others().map(|a| clock.point(a, clock.time(a))).collect();
-    let walled: Vec<Point> = others().map(|a| clock.point(a, Clock::wall(a, whole))).collect();
+    let fixed: Vec<Point> = others().map(|a| Clock::point(&a.outcome, a.time(clock))).collect();
+    let walled: Vec<Point> = others().map(|a| Clock::point(&a.outcome, a.wall(whole))).collect();
     let of = |learner: Learner| {
         let own = || arms.iter().filter(move |a| a.learner == Some(learner));
-        let points: Vec<Point> = own().map(|a| clock.point(a, clock.time(a))).collect();
-        let by_wall: Vec<Point> = own().map(|a| clock.point(a, Clock::wall(a, whole))).collect();
+        let points: Vec<Point> = own().map(|a| Clock::point(&a.outcome, a.time(clock))).collect();
+        let by_wall: Vec<Point> = own().map(|a| Clock::point(&a.outcome, a.wall(whole))).collect();
         Verdict {
             learner,
             seeds: points.iter().map(|p| against_fixed(std::slice::from_ref(p), &fixed)).collect(),
@@ -150,7 +116,9 @@ fn verdicts(arms: &[Named], clock: &Clock) -> Vec<Verdict> {
 
 /// Tells everything.
 pub(super) fn tell(args: &args::Control, found: &Found, of: (Learner, &str, &str)) -> Result<Exit> {
-    let clock = Clock::of(&found.arms, found.ladder.levels.len());
+    let levels = &found.made.ladder.levels;
+    let fixed: Vec<&Outcome> = found.arms[..levels.len()].iter().map(|a| &a.outcome).collect();
+    let clock = Clock::of(&fixed);
     let verdicts = verdicts(&found.arms, &clock);
     if args.json {
         print_json(&whole_json(args, found, of, (&clock, &verdicts)))?;
@@ -160,15 +128,15 @@ pub(super) fn tell(args: &args::Control, found: &Found, of: (Learner, &str, &str
     say!("device   {device}")?;
     say!(
         "taught   {} tokens, a table of {}; levels share the weights, {:.1} MB are their own",
-        found.taught,
-        found.tokens,
-        found.beside as f64 / 1e6
+        found.made.lessons.tokens(),
+        found.made.table.len(),
+        found.made.beside as f64 / 1e6
     )?;
     say!()?;
     say!("level      MB/token   time/dense  of calibration KL  MLPs whole/narrow/gone")?;
-    for (i, level) in found.ladder.levels.iter().enumerate() {
-        let [whole, narrow, gone] = kept(found, &level.kept);
-        let ratio = &found.times[i].ratio;
+    for (i, level) in found.made.ladder.levels.iter().enumerate() {
+        let [whole, narrow, gone] = found.made.ladder.mlps(level);
+        let ratio = &found.made.times[i].ratio;
         say!(
             "{i:>5}  {:>12.2}   {:.3} [{:.3}, {:.3}]  {:>9.4}  {whole:>4}/{narrow}/{gone}",
             found.bytes[i] as f64 / 1e6,
@@ -186,7 +154,7 @@ pub(super) fn tell(args: &args::Control, found: &Found, of: (Learner, &str, &str
     )?;
     say!("arm             time/dense   wall      KL   perplexity  ms p50/p95      tok/s  tokens per level, %")?;
     for arm in &found.arms {
-        let row = Row::of(arm, &clock, &found.arms[0], found.ladder.levels.len());
+        let row = Row::of(arm, &clock, &found.arms[0], found.made.ladder.levels.len());
         let levels: Vec<String> = row.shares.iter().map(|s| format!("{:.0}", 100.0 * s)).collect();
         say!(
             "{:<15}  {:>9.3}  {:>6.3}  {:.4}  {:>10.3}  {:>5.2}/{:<5.2}  {:>9.1}  {}",
@@ -233,21 +201,6 @@ pub(super) fn tell(args: &args::Control, found: &Found, of: (Learner, &str, &str
     Ok(Exit::Done)
 }
 
-/// MLPs that are whole, narrowed and gone at a level.
-fn kept(found: &Found, kept: &[u32]) -> [usize; 3] {
-    let mut out = [0; 3];
-    for (branch, k) in found.ladder.branches.iter().zip(kept) {
-        out[if *k as usize == branch.order.len() {
-            0
-        } else if *k > 0 {
-            1
-        } else {
-            2
-        }] += 1;
-    }
-    out
-}
-
 fn mix_words(found: &Found, versus: &Versus) -> String {
     let others: Vec<String> = found.arms.iter().filter(|a| a.learner.is_none()).map(Named::name).collect();
     let ([a, b], share) = versus.mix;
@@ -276,15 +229,15 @@ impl Row {
     fn of(arm: &Named, clock: &Clock, whole: &Named, levels: usize) -> Row {
         let ms = arm.outcome.ms();
         Row {
-            time: clock.time(arm),
-            wall: Clock::wall(arm, whole),
+            time: arm.time(clock),
+            wall: arm.wall(whole),
             divergence: arm.outcome.mean(|r| &r.divergence),
             perplexity: arm.outcome.mean(|r| &r.surprise).exp(),
             p50: quantile(&ms, 0.5),
             p95: quantile(&ms, 0.95),
             rate: 1e3 * ms.len() as f64 / ms.iter().sum::<f64>().max(1e-9),
             shares: arm.outcome.shares(levels),
-            choice: clock.choice(arm),
+            choice: arm.choice(),
         }
     }
 }
@@ -309,10 +262,10 @@ fn whole_json(
     (learner, device, hash): (Learner, &str, &str),
     (clock, verdicts): (&Clock, &[Verdict]),
 ) -> Value {
-    let levels: Vec<Value> = (found.ladder.levels.iter().enumerate())
+    let levels: Vec<Value> = (found.made.ladder.levels.iter().enumerate())
         .map(|(i, level)| {
-            let [whole, narrow, gone] = kept(found, &level.kept);
-            let t = &found.times[i];
+            let [whole, narrow, gone] = found.made.ladder.mlps(level);
+            let t = &found.made.times[i];
             json!({
                 "level": i,
                 "bytes_per_token": found.bytes[i],
@@ -324,7 +277,7 @@ fn whole_json(
         .collect();
     let arms: Vec<Value> = (found.arms.iter())
         .map(|arm| {
-            let row = Row::of(arm, clock, &found.arms[0], found.ladder.levels.len());
+            let row = Row::of(arm, clock, &found.arms[0], found.made.ladder.levels.len());
             json!({
                 "arm": arm.name(),
                 "time_ratio": row.time,
@@ -355,9 +308,9 @@ fn whole_json(
         "target": args.target,
         "windows": found.arms[0].outcome.runs.len(),
         "tokens": found.arms[0].outcome.runs.iter().map(|r| r.level.len()).sum::<usize>(),
-        "taught_tokens": found.taught,
-        "table_tokens": found.tokens,
-        "levels_own_bytes": found.beside,
+        "taught_tokens": found.made.lessons.tokens(),
+        "table_tokens": found.made.table.len(),
+        "levels_own_bytes": found.made.beside,
         "levels": levels,
         "arms": arms,
         "verdicts": told,

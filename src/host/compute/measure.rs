@@ -48,7 +48,7 @@ impl Compute {
     }
 
     /// A measurement's usual time, as the engineer would wait for it.
-    fn patient(&self, usual: Duration) -> Duration {
+    pub(super) fn patient(&self, usual: Duration) -> Duration {
         usual.mul_f64(self.patience)
     }
 

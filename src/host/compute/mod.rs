@@ -4,6 +4,7 @@
 //! work on it comes to nothing when its file changed under it;
 //! what is measured on the evaluation data reaches verdicts only, and planning never when the session is blind.
 
+mod control;
 pub mod measure;
 mod produce;
 mod propose;
@@ -137,9 +138,11 @@ pub fn open_subject(
     let artifacts = Artifacts::open(&place.artifacts())
         .map_err(|e| format!("cannot write in `{}`: {e}; hint: check permissions", place.dir.display()))?;
     let cache = crate::session::place::cache().ok().filter(|dir| private::make_dir(dir).is_ok() || dir.is_dir());
+    let (groups, sets) = (prune::groups(&model.graph), calib.split(recipe.seed(), recipe.held));
     let desk = Table {
+        controls: control::can(&model, &groups, &sets.work, &sets.held),
         graph: model.graph.clone(),
-        groups: prune::groups(&model.graph),
+        groups,
         ranks: Ranks::default(),
         refused: exec::Capabilities::of(&device.device, device.kernels).refused(),
         rehearses: recipe.held > 0 && calib.len() > recipe.held,
@@ -164,7 +167,7 @@ pub fn open_subject(
         },
     };
     card.recipe = Some(Box::new(recipe.clone()));
-    let Split { work, held } = calib.split(recipe.seed(), recipe.held);
+    let Split { work, held } = sets;
     let compute = Compute {
         patience: spec.patience,
         shelf: Shelf { place: place.clone(), artifacts, card, recipe },
@@ -307,7 +310,7 @@ impl Engine for Compute {
     }
 
     fn export(&self, state: &State, round: u32, path: &str, format: &str, job: &Job) -> Result<Exported, JobError> {
-        self.shelf.write_model(state, round, path, format, job)
+        self.shelf.write_model(state, round, path, format, (Some(&self.model), job))
     }
 
     fn work(&self) -> Result<&dyn Work, JobError> {
@@ -350,6 +353,10 @@ impl Work for Compute {
 
     fn search(&self, state: &State, job: &Job) -> Result<(), JobError> {
         self.on_original(|| self.search_plans(state, job))
+    }
+
+    fn control(&self, state: &State, target: f64, job: &Job) -> Result<(), JobError> {
+        self.on_original(|| self.run_controller(state, target, job))
     }
 
     fn propose(&self, state: &State, by: Proposer, llm: &Llm, job: &Job) -> Result<(), JobError> {

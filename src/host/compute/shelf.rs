@@ -3,19 +3,24 @@
 //! Invariant: nothing here needs the original or the data, so that what was made is exported when they are gone.
 
 use super::produce::in_order;
+use crate::control::{self, Control};
 use crate::files;
 use crate::graph::Graph;
 use crate::host::desk::Desk;
 use crate::host::engine::{Engine, Exported, Job, JobError, Work};
 use crate::model::export::Manifest;
-use crate::model::formats;
+use crate::model::formats::{self, FORMATS, Written};
 use crate::model::{self, LoadOptions, Model};
 use crate::plan::{Action, Target};
 use crate::recover::{RepairStep, RepairUse, Stage};
-use crate::session::{Artifacts, Place, Recipe, SessionCard, State, as_filed};
+use crate::session::{Artifacts, Controlled, Place, Recipe, SessionCard, State, as_filed};
+use crate::words::counted;
 use serde_json::json;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+
+/// Bytes of a controller's document at most: a table of a large vocabulary is a few megabytes.
+const DOCUMENT: u64 = 256 << 20;
 
 /// A session's models and what is known of them.
 pub(super) struct Shelf {
@@ -85,17 +90,38 @@ impl Shelf {
         self.artifact(name)
     }
 
-    /// Writes a round's model for others, with what was measured of it.
+    /// Levels and controller that were made of `model`.
+    pub fn control(&self, made: &Controlled, model: &Model) -> Result<Control, JobError> {
+        let name = &made.artifact;
+        let gone = || {
+            let folder = self.place.artifacts();
+            JobError::Failed(format!(
+                "artifact `{name}` is gone from `{}`; hint: `:control` with another target makes levels anew",
+                folder.display()
+            ))
+        };
+        let bytes = files::read(&self.artifacts.path(name).ok_or_else(gone)?, DOCUMENT).map_err(JobError::of)?;
+        control::parse(&bytes, model, name).map_err(JobError::of)
+    }
+
+    /// Writes a round's model for others, with what was measured of it, and with the levels and the controller that were made of it where
+    /// the format has room for them. Round 0 is the `original`.
     pub fn write_model(
         &self,
         state: &State,
         round: u32,
         path: &str,
         format: &str,
-        job: &Job,
+        (original, job): (Option<&Model>, &Job),
     ) -> Result<Exported, JobError> {
         job.progress("export", path, 0, 1);
-        let model = self.model_of(state, round)?;
+        let model = match original.filter(|_| round == 0) {
+            Some(original) => original.clone(),
+            None if round == 0 => return Err(JobError::Failed(CLOSED.to_owned())),
+            None => self.model_of(state, round)?,
+        };
+        let made = state.control_of(round);
+        let control = made.filter(|_| format == FORMATS[0]).map(|made| self.control(made, &model)).transpose()?;
         let path = self.export_path(path, round, format);
         keep_sources(&path, &self.recipe, &self.place.dir).map_err(JobError::Failed)?;
         let r = state.round_at(round);
@@ -122,7 +148,21 @@ impl Shelf {
         let metric = self.card.metric();
         let [figures, decisions] = [figures, json!(recipe)].map(|said| as_filed(&metric, said));
         let manifest = Manifest { figures, decisions, ..self.manifest(&actions, used, steps) };
-        let written = formats::write(&path, &model, &manifest, format).map_err(JobError::of)?;
+        let written = match (&control, made) {
+            (Some(control), Some(made)) => {
+                let hash = control::write(&path, &model, &manifest, control).map_err(JobError::of)?;
+                let levels = counted(made.levels.len(), "level");
+                let notes =
+                    vec![format!("{levels} and their controller are in it; `paring serve` runs it, `--level` chooses")];
+                Written { hash, notes, ..Written::default() }
+            }
+            (None, Some(_)) => {
+                let mut written = formats::write(&path, &model, &manifest, format).map_err(JobError::of)?;
+                written.notes.push(format!("levels and controller are left out; {} has room for them", FORMATS[0]));
+                written
+            }
+            _ => formats::write(&path, &model, &manifest, format).map_err(JobError::of)?,
+        };
         model.params.still(&model.info.hash).map_err(JobError::of)?;
         let (bytes, hash) = (written.bytes(&path), written.hash.clone());
         let notes = written.words();
@@ -185,7 +225,7 @@ impl Engine for Shelf {
     }
 
     fn export(&self, state: &State, round: u32, path: &str, format: &str, job: &Job) -> Result<Exported, JobError> {
-        self.write_model(state, round, path, format, job)
+        self.write_model(state, round, path, format, (None, job))
     }
 
     fn work(&self) -> Result<&dyn Work, JobError> {
@@ -208,5 +248,9 @@ impl Desk for Shelf {
 
     fn rehearses(&self) -> bool {
         false
+    }
+
+    fn controls(&self) -> Result<(), String> {
+        Err(CLOSED.to_owned())
     }
 }

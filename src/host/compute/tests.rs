@@ -57,7 +57,7 @@ impl Rig {
                 }
             }
         });
-        Rig { dir, engine, state, job: Job::new(Stop::default(), inputs) }
+        Rig { dir, engine, state, job: Job::new(Stop::default(), Arc::default(), inputs) }
     }
 
     fn work(&self) -> &dyn Work {

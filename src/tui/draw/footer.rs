@@ -70,6 +70,7 @@ fn work(c: &Canvas<'_>, detail: usize) -> Vec<Span<'static>> {
     if app.jobs.is_empty() {
         let what = match app.state.phase {
             _ if app.speaking() => "the agents are speaking ",
+            _ if app.decoding => "decoding at its levels ",
             Phase::Compress => "compressing ",
             Phase::Evaluate => "evaluating ",
             Phase::Profile | Phase::Reason | Phase::Review | Phase::Verdict => "working ",
@@ -95,7 +96,7 @@ fn next_step(c: &Canvas<'_>) -> String {
         let answer = format!("{} accepts the round, {} rolls it back", key(Act::Accept), key(Act::RollBack));
         return match app.view {
             View::Evaluate => answer,
-            View::Review | View::Agents | View::Timeline | View::Report => {
+            View::Review | View::Agents | View::Timeline | View::Report | View::Control => {
                 format!("{} shows the evaluation; {answer}", key(Act::View2))
             }
         };
@@ -152,6 +153,7 @@ fn wanted(view: View, pane: Pane) -> Vec<Act> {
         (View::Evaluate, _) => vec![Accept, RollBack, Export, View1, Yank, Command, Detach, Help],
         (View::Agents, _) => vec![Interrupt, Follow, PageUp, PageDown, Note, Yank, View1, Command, Help],
         (View::Timeline, _) => vec![Undo, Redo, PageUp, PageDown, Yank, View1, Command, Help],
+        (View::Control, _) => vec![TakePen, NextLevel, Interrupt, Export, View1, Yank, Command, Detach, Help],
         (View::Report, _) => vec![Export, Yank, PageUp, PageDown, View1, Command, Help],
     }
 }

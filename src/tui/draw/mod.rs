@@ -6,6 +6,7 @@
 mod agents;
 mod basis;
 mod card;
+pub mod control;
 mod evaluate;
 mod footer;
 mod header;
@@ -141,6 +142,7 @@ pub fn draw_on(app: &App, area: Rect, buf: &mut Buffer) -> Option<Position> {
         View::Agents => agents::transcripts(&mut c, l.body),
         View::Timeline => text::timeline(&mut c, l.body),
         View::Report => text::report(&mut c, l.body),
+        View::Control => control::draw(&mut c, l.body),
     }
     footer::status(&mut c, l.status);
     footer::keys(&mut c, l.footer);
@@ -156,6 +158,7 @@ pub fn text_lines(app: &App) -> usize {
         View::Timeline => app.state.timeline.len(),
         View::Report => text::report_lines(app, app.layout().body),
         View::Evaluate => evaluate::lines(app),
+        View::Control => control::lines(app, inside(app.layout().body).width as usize).len(),
         View::Review | View::Agents => 0,
     }
 }
