@@ -11,7 +11,9 @@ use crate::graph::{Node, Op, ParamRole, Precision};
 use crate::model::{Model, Param};
 use crate::plan::{self, Cuts};
 use crate::prune::{self, Action, Masks, Target};
-use crate::recover::{self, Curve, RepairError, RepairOptions, RepairStep, RepairUpdate, RepairUse, Stage, Stages};
+use crate::recover::{
+    self, Ask, Curve, RepairError, RepairOptions, RepairStep, RepairUpdate, RepairUse, Stage, Stages,
+};
 use crate::words::counted;
 use anyhow::{Context, Result};
 use serde_json::{Value, json};
@@ -61,11 +63,13 @@ fn cut(
 ) -> Result<(Cuts, Vec<String>, Value)> {
     let all: usize = model.params.iter().map(|(_, p)| p.numel()).sum();
     let gone = (share * all as f64).ceil() as u64;
+    let by_influence = args.prune_by == "influence";
     let mut line = progress_line("cuts");
     let measured = bound(model, text, |model| {
         let groups = prune::groups(&model.graph);
         let options = RepairOptions { check_images: CUT_WINDOWS, ..RepairOptions::default() };
-        let found = recover::curves(model, &groups, &text.data, &options, cancel, &mut |u| {
+        let ask = if by_influence { Ask::Influence } else { Ask::Costs };
+        let found = recover::curves(model, &groups, ask, (&text.data, &options), cancel, &mut |u| {
             if let RepairUpdate::Progress { done, total, .. } = u {
                 line.show(done as u64, total as u64);
             }
@@ -77,10 +81,7 @@ fn cut(
     });
     line.clear();
     let (curves, windows) = measured?;
-    let found = match args.prune_by.as_str() {
-        "influence" => plan::by_influence(&curves, gone),
-        _ => plan::joint(&curves, gone),
-    };
+    let found = if by_influence { plan::by_influence(&curves, gone) } else { plan::joint(&curves, gone) };
     let cuts = found.with_context(|| {
         let most = plan::most(&curves);
         format!(
@@ -107,7 +108,9 @@ fn cut(
         ));
     }
     let of = |c: &Curve| {
-        let cuts = c.cuts.iter().map(|c| json!({ "weights": c.weights, "nats": c.cost, "measured": c.measured }));
+        let cuts = c.cuts.iter().map(
+            |c| json!({ "weights": c.weights, "nats": c.cost.is_finite().then_some(c.cost), "measured": c.measured }),
+        );
         json!({ "target": c.target.name(), "influence": c.influence, "cuts": cuts.collect::<Vec<_>>() })
     };
     let said = json!({ "weights": cuts.weights, "of": all, "by": args.prune_by, "nats": cuts.cost, "least": cuts.least, "windows": windows,

@@ -51,6 +51,15 @@ pub struct Curve {
     pub influence: Option<f64>,
 }
 
+/// What is asked of a network's cuts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Ask {
+    /// What each costs.
+    Costs,
+    /// How much whole blocks change what passes through them, and nothing that takes longer; their cost is unknown, infinite.
+    Influence,
+}
+
 /// The cuts of `model` that `calib` has something to say of, and on how many windows costs were measured. `options` say which windows.
 ///
 /// # Errors
@@ -58,8 +67,8 @@ pub struct Curve {
 pub fn curves(
     model: &Model,
     groups: &[Group],
-    calib: &Dataset,
-    options: &RepairOptions,
+    ask: Ask,
+    (calib, options): (&Dataset, &RepairOptions),
     cancel: &Cancel,
     say: &mut dyn FnMut(RepairUpdate),
 ) -> Result<(Vec<Curve>, u64), RepairError> {
@@ -75,10 +84,10 @@ pub fn curves(
     let mut entered: Vec<(&Block, Vec<Tensor>)> = Vec::new();
     for stretch in &stretches {
         for block in model.graph.blocks.iter().filter(|b| ends(b).is_some_and(|(from, _)| from == stretch.from)) {
-            out.extend(removal(&walk, block)?);
+            out.extend(removal(&walk, block, ask)?);
             entered.push((block, walk.chunks.iter().map(|c| c.compressed.clone()).collect()));
         }
-        if !stretch.layers.is_empty() {
+        if !stretch.layers.is_empty() && ask == Ask::Costs {
             let mut judge = walk.judge(stretch.to)?;
             for &id in &stretch.layers {
                 let Some((_, group, member)) = read.iter().find(|(at, ..)| *at == id) else { continue };
@@ -122,11 +131,13 @@ fn ends(block: &Block) -> Option<(NodeId, NodeId)> {
 }
 
 /// What the network's answer loses without a block.
-fn removal(walk: &Walk, block: &Block) -> Result<Option<Curve>, RepairError> {
+fn removal(walk: &Walk, block: &Block, ask: Ask) -> Result<Option<Curve>, RepairError> {
     let Some((_, to)) = ends(block) else { return Ok(None) };
     let graph = &walk.state.model.graph;
-    let mut judge = walk.judge(to)?;
-    let cost = walk.loss_after(to, &mut judge, &mut |c| Ok(c.compressed.clone()))?;
+    let cost = match ask {
+        Ask::Influence => f64::INFINITY,
+        Ask::Costs => walk.loss_after(to, &mut walk.judge(to)?, &mut |c| Ok(c.compressed.clone()))?,
+    };
     let params = &walk.state.model.params;
     let of = |id: &NodeId| graph.node(*id).params.iter().filter_map(|p| Some(params.get(&p.name).ok()?.numel() as u64));
     let cut = Cut { action: Action::RemoveBlock, weights: block.nodes.iter().flat_map(of).sum(), cost, measured: true };

@@ -26,7 +26,7 @@ mod tests;
 mod walk;
 
 pub use compress::compress;
-pub use cuts::{Curve, Cut, curves};
+pub use cuts::{Ask, Curve, Cut, curves};
 pub use error::RepairError;
 pub use importance::importance;
 pub use options::RepairOptions;
