@@ -2,6 +2,7 @@
 
 mod common;
 
+use paring::graph::{Node, NodeId, Op, ParamRole};
 use paring::model::{LoadOptions, load};
 use serde_json::Value;
 use std::path::{Path, PathBuf};
@@ -74,8 +75,9 @@ fn learnt_masks_have_their_pattern_and_move_answers_less_than_published_ones() {
         let said = rig.made(&model, &out, &["--sparsity", "2:4", "--masks", masks]);
         let made = load(&PathBuf::from(&out), &LoadOptions::default()).expect("opened");
         let mut seen = 0;
-        for (_, node) in made.graph.live().filter(|(_, n)| n.name.contains("proj")) {
-            let name = node.param(paring::graph::ParamRole::Weight).expect("a weight");
+        let inside = |(id, n): &(NodeId, &Node)| matches!(n.op, Op::Linear(_)) && *id != made.graph.output;
+        for (_, node) in made.graph.live().filter(inside) {
+            let name = node.param(ParamRole::Weight).expect("a weight");
             let weight = made.params.get(name).expect("there");
             let zeros = |run: &[f32]| run.iter().filter(|w| **w == 0.0).count();
             let values = weight.values();

@@ -21,7 +21,7 @@ use std::collections::HashSet;
 use std::time::Instant;
 
 /// Ridge terms that are tried, as parts of the Gram matrix's mean diagonal; the options' one besides.
-const LAMBDAS: [f64; 2] = [1e-2, 1e-4];
+const LAMBDAS: [f64; 3] = [1e-1, 1e-2, 1e-4];
 
 /// Re-fits that [`run`] will try: all layers are judged at once.
 pub(super) fn repairs(state: &State) -> usize {

@@ -246,9 +246,14 @@ impl Images {
         };
         let each = (widest(&original.graph)? + widest(&model.graph)?).max(1);
         let room = (options.memory / each).max(8);
-        let order = state.shuffled();
+        let mut order = state.shuffled();
         let judging = if text { (options.memory / logits.max(1)).max(2) } else { room / 5 };
         let check = options.check_images.min(order.len() / 5).min(room / 5).min(judging);
+        if text {
+            // Windows beside one another are of one document: those that judge are the text's last, and none of theirs is fitted on.
+            let last = order.len() - check;
+            order.sort_by_key(|i| *i >= last);
+        }
         let fit = options.images.min(order.len() - check).min(room - check).max(1);
         let (check, fit) = (&order[order.len() - check..], order[..fit].to_vec());
         // A handful of images must serve both ends.
