@@ -20,7 +20,7 @@ const MAY_IMPORT: &[(&str, &[&str])] = &[
     ("recover", &["graph", "model", "exec", "quant", "task", "data", "eval", "prune"]),
     ("profile", &["graph", "model", "exec", "quant", "task", "data", "eval", "prune", "recover"]),
     ("control", &["graph", "model", "exec", "quant", "task", "eval", "prune", "profile"]),
-    ("plan", &["graph", "model", "quant", "prune", "profile", "task", "eval"]),
+    ("plan", &["graph", "model", "quant", "prune", "profile", "recover", "task", "eval"]),
     ("session", &["graph", "model", "quant", "task", "data", "eval", "prune", "recover", "profile", "control", "plan"]),
     ("config", &["graph", "exec", "plan", "session"]),
     ("agent", &["graph", "model", "quant", "prune", "profile", "task", "eval", "plan", "session", "config"]),
