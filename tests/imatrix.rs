@@ -3,50 +3,11 @@
 
 mod common;
 
+use common::program::{Rig, fixture};
 use paring::model::imatrix::Imatrix;
 use paring::model::{LoadOptions, load};
 use serde_json::Value;
 use std::path::{Path, PathBuf};
-use std::process::Command;
-
-fn fixture(name: &str) -> String {
-    let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/conformance");
-    dir.join(name).to_str().expect("a name").to_owned()
-}
-
-struct Rig {
-    dir: tempfile::TempDir,
-}
-
-impl Rig {
-    fn new() -> Rig {
-        Rig { dir: tempfile::tempdir().expect("temp dir") }
-    }
-
-    fn path(&self, name: &str) -> String {
-        self.dir.path().join(name).to_str().expect("a name").to_owned()
-    }
-
-    /// Token ids below 96, in a file.
-    fn ids(&self, name: &str, count: u32, seed: u32) -> String {
-        let path = self.path(name);
-        std::fs::write(&path, common::ids(count as usize, seed)).expect("written");
-        path
-    }
-
-    fn run(&self, args: &[&str]) -> (bool, String) {
-        let mut paring = Command::new(env!("CARGO_BIN_EXE_paring"));
-        let out = paring.args(args).env("PARING_HOME", self.dir.path().join("home")).output().expect("run");
-        let text = if out.status.success() { out.stdout } else { out.stderr };
-        (out.status.success(), String::from_utf8(text).expect("UTF-8"))
-    }
-
-    fn json(&self, args: &[&str]) -> Value {
-        let (done, said) = self.run(&[args, &["--json"]].concat());
-        assert!(done, "{args:?}: {said}");
-        serde_json::from_str(&said).expect("JSON")
-    }
-}
 
 #[test]
 fn importances_are_collected_and_weights_rounded_by_them() {

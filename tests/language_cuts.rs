@@ -2,60 +2,34 @@
 
 mod common;
 
+use common::program::{Rig, fixture};
 use paring::graph::{Node, NodeId, Op, ParamRole};
 use paring::model::{LoadOptions, load};
 use serde_json::Value;
 use std::path::{Path, PathBuf};
-use std::process::Command;
 
-fn fixture(name: &str) -> String {
-    let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/conformance");
-    dir.join(name).to_str().expect("a name").to_owned()
-}
-
-struct Rig {
-    dir: tempfile::TempDir,
+/// The program, with text to calibrate on and other text to judge by.
+struct Texts {
+    rig: Rig,
     calib: String,
     eval: String,
 }
 
-impl Rig {
-    fn new() -> Rig {
-        let dir = tempfile::tempdir().expect("temp dir");
-        let ids = |name: &str, count: usize, seed: u32| {
-            let path = dir.path().join(name);
-            std::fs::write(&path, common::ids(count, seed)).expect("written");
-            path.to_str().expect("a name").to_owned()
-        };
-        let (calib, eval) = (ids("calib.u16", 1300, 5), ids("eval.u16", 600, 9));
-        Rig { dir, calib, eval }
-    }
-
-    fn path(&self, name: &str) -> String {
-        self.dir.path().join(name).to_str().expect("a name").to_owned()
-    }
-
-    fn run(&self, args: &[&str]) -> (bool, String) {
-        let mut paring = Command::new(env!("CARGO_BIN_EXE_paring"));
-        let out = paring.args(args).env("PARING_HOME", self.dir.path().join("home")).output().expect("run");
-        let text = if out.status.success() { out.stdout } else { out.stderr };
-        (out.status.success(), String::from_utf8(text).expect("UTF-8"))
-    }
-
-    fn json(&self, args: &[&str]) -> Value {
-        let (done, said) = self.run(&[args, &["--json"]].concat());
-        assert!(done, "{args:?}: {said}");
-        serde_json::from_str(&said).expect("JSON")
+impl Texts {
+    fn new() -> Texts {
+        let rig = Rig::new();
+        let (calib, eval) = (rig.ids("calib.u16", 1300, 5), rig.ids("eval.u16", 600, 9));
+        Texts { rig, calib, eval }
     }
 
     /// `model` converted by calibration text, in 32 bits so that nothing is rounded besides.
     fn made(&self, model: &str, out: &str, with: &[&str]) -> Value {
         let usual = ["--calib", &self.calib, "--window", "13", "--limit", "0", "--precision", "f32", "--out", out];
-        self.json(&[&["convert", model][..], &usual, with].concat())
+        self.rig.json(&[&["convert", model][..], &usual, with].concat())
     }
 
     fn kl(&self, path: &str, original: &str) -> f64 {
-        let said = self.json(&["eval", path, "--data", &self.eval, "--window", "13", "--against", original]);
+        let said = self.rig.json(&["eval", path, "--data", &self.eval, "--window", "13", "--against", original]);
         said["against"]["kl_divergence"]["mean"].as_f64().expect("a divergence")
     }
 }
@@ -67,12 +41,13 @@ fn weights(path: &str) -> usize {
 
 #[test]
 fn learnt_masks_have_their_pattern_and_move_answers_less_than_published_ones() {
-    let rig = Rig::new();
+    let texts = Texts::new();
+    let rig = &texts.rig;
     let model = fixture("language/llama.gguf");
     let mut moved = Vec::new();
     for masks in ["learnt", "sparsegpt", "wanda", "magnitude"] {
         let out = rig.path(&format!("{masks}.gguf"));
-        let said = rig.made(&model, &out, &["--sparsity", "2:4", "--masks", masks]);
+        let said = texts.made(&model, &out, &["--sparsity", "2:4", "--masks", masks]);
         let made = load(&PathBuf::from(&out), &LoadOptions::default()).expect("opened");
         let mut seen = 0;
         let inside = |(id, n): &(NodeId, &Node)| matches!(n.op, Op::Linear(_)) && *id != made.graph.output;
@@ -93,7 +68,7 @@ fn learnt_masks_have_their_pattern_and_move_answers_less_than_published_ones() {
                 (&format!("masks of {seen} layers, {masks}").into(), &true.into())
             );
         }
-        moved.push(rig.kl(&out, &model));
+        moved.push(texts.kl(&out, &model));
     }
     let [learnt, gpt, wanda, magnitude] = moved[..] else { panic!("four") };
     assert!(learnt < gpt && learnt < wanda && learnt < magnitude, "{moved:?}");
@@ -101,11 +76,12 @@ fn learnt_masks_have_their_pattern_and_move_answers_less_than_published_ones() {
 
 #[test]
 fn cuts_are_chosen_jointly_take_what_was_asked_and_cost_less_than_whole_blocks() {
-    let rig = Rig::new();
+    let texts = Texts::new();
+    let rig = &texts.rig;
     let model = fixture("language/llama.gguf");
     let before = weights(&model);
     let [joint, blocks, plain] = ["joint.safetensors", "blocks.safetensors", "again.safetensors"].map(|n| rig.path(n));
-    let said = rig.made(&model, &joint, &["--prune", "12%"]);
+    let said = texts.made(&model, &joint, &["--prune", "12%"]);
     let (cuts, after) = (&said["cuts"], weights(&joint));
     assert_eq!(cuts["weights"].as_u64(), Some((before - after) as u64), "{said}");
     assert!(before - after >= before * 12 / 100, "{before} {after}");
@@ -116,18 +92,19 @@ fn cuts_are_chosen_jointly_take_what_was_asked_and_cost_less_than_whole_blocks()
     let step = &said["rounding"]["steps"][0];
     assert!(step["name"].as_str().is_some_and(|n| n.starts_with("refit ")) && step["kept"] == true, "{said}");
     // The same again, to the bit.
-    assert_eq!(rig.made(&model, &plain, &["--prune", "0.12"])["hash"], said["hash"]);
-    let said = rig.made(&model, &blocks, &["--prune", "12%", "--prune-by", "influence"]);
+    assert_eq!(texts.made(&model, &plain, &["--prune", "0.12"])["hash"], said["hash"]);
+    let said = texts.made(&model, &blocks, &["--prune", "12%", "--prune-by", "influence"]);
     assert!(said["cuts"]["actions"].as_array().is_some_and(|a| a.iter().all(|a| a[1]["action"] == "remove_block")));
-    let moved = [&joint, &blocks].map(|path| rig.kl(path, &model));
+    let moved = [&joint, &blocks].map(|path| texts.kl(path, &model));
     assert!(moved[0] < moved[1], "{moved:?}");
 }
 
 #[test]
 fn what_cannot_be_is_said_before_anything_is_measured() {
-    let rig = Rig::new();
+    let texts = Texts::new();
+    let rig = &texts.rig;
     let model = fixture("language/llama.gguf");
-    let (calib, out) = (rig.calib.clone(), rig.path("none.gguf"));
+    let (calib, out) = (texts.calib.clone(), rig.path("none.gguf"));
     let refused = |args: &[&str], words: &str| {
         let (done, said) = rig.run(&[args, &["--out", &out]].concat());
         assert!(!done && said.contains(words), "`{words}` is not in: {said}");

@@ -3,6 +3,7 @@
 
 pub mod checkpoints;
 pub mod manifest;
+pub mod program;
 pub mod zeroed;
 
 use std::path::PathBuf;

@@ -48,14 +48,20 @@ impl Normal<'_> {
     /// disagree.
     pub fn solve(&self, prior: &[f32], lambda: f64) -> Option<Vec<f32>> {
         let (d, o) = (self.inputs(), self.outputs());
+        let w = self.solution(prior, lambda)?;
+        let out: Vec<f32> = (0..d * o).map(|k| w[(k % d, k / d)] as f32).collect();
+        out.iter().all(|v| v.is_finite()).then_some(out)
+    }
+
+    /// The same before it is rounded, `[inputs, outputs]`.
+    pub fn solution(&self, prior: &[f32], lambda: f64) -> Option<Mat<f64>> {
+        let (d, o) = (self.inputs(), self.outputs());
         if prior.len() != d * o || d == 0 {
             return None;
         }
         let ridge = self.ridge(lambda)?;
         let right = Mat::<f64>::from_fn(d, o, |i, j| self.cross[j * d + i] + ridge * f64::from(prior[j * d + i]));
-        let w = damped(self.gram, d, ridge).llt(Side::Lower).ok()?.solve(&right);
-        let out: Vec<f32> = (0..d * o).map(|k| w[(k % d, k / d)] as f32).collect();
-        out.iter().all(|v| v.is_finite()).then_some(out)
+        Some(damped(self.gram, d, ridge).llt(Side::Lower).ok()?.solve(&right))
     }
 }
 

@@ -6,7 +6,6 @@
 //! Not here: what is chosen (`plan::cuts`), and the cutting (`compress`).
 
 use super::language::{self, Layer};
-use super::ridge::Sums;
 use super::rounding::WIDEST;
 use super::segment::{fit_target, part};
 use super::state::State;
@@ -140,7 +139,12 @@ fn removal(walk: &Walk, block: &Block, ask: Ask) -> Result<Option<Curve>, Repair
     };
     let params = &walk.state.model.params;
     let of = |id: &NodeId| graph.node(*id).params.iter().filter_map(|p| Some(params.get(&p.name).ok()?.numel() as u64));
-    let cut = Cut { action: Action::RemoveBlock, weights: block.nodes.iter().flat_map(of).sum(), cost, measured: true };
+    let cut = Cut {
+        action: Action::RemoveBlock,
+        weights: block.nodes.iter().flat_map(of).sum(),
+        cost,
+        measured: cost.is_finite(),
+    };
     Ok(Some(Curve {
         target: Target::Block(block.name.clone()),
         block: Some(block.name.clone()),
@@ -175,7 +179,8 @@ fn curve(
     let layer = Layer { id, target: fit_target(&graph, &graph.consumers(), id), rows: None };
     let Some([fit, _]) = language::gathered(walk, &graph, stretch, &[layer])?.pop() else { return Ok(None) };
     let prior = walk.state.model.params.get(name)?.values().into_owned();
-    let (gram, cross, squares) = fit.normal(node.param(ParamRole::Bias).is_some());
+    let bias = node.param(ParamRole::Bias);
+    let (gram, cross, squares) = fit.normal(bias.is_some());
     let normal = Normal { gram: &gram, cross: &cross, squares };
     let units: Vec<Vec<usize>> = (0..group.size).map(|u| member.indices(u).collect()).collect();
     let granule = granule(&walk.state.model, &graph, id, group);
@@ -204,15 +209,12 @@ fn curve(
             continue;
         }
         let out: Vec<usize> = gone[..n].iter().flat_map(|(u, _)| units[*u as usize].iter().copied()).collect();
-        let Some(weight) = solved(&fit, &prior, &out, node.param(ParamRole::Bias).is_some(), walk.state.options.lambda)
-        else {
-            continue;
-        };
+        let Some(weight) = solved(&normal, &prior, &out, walk.state.options.lambda) else { continue };
         let mut params = walk.state.model.params.clone();
-        params.set(name, weight.0)?;
-        if let (Some(bias), Some(values)) = (node.param(ParamRole::Bias), weight.1) {
-            params.set(bias, values)?;
+        if let Some(bias) = bias {
+            params.set(bias, fit.intercept(&weight))?;
         }
+        params.set(name, weight)?;
         let old = std::mem::replace(&mut walk.state.model.params, params);
         let cost = walk.loss_through(&whole, stretch.to, judge);
         walk.state.model.params = old;
@@ -234,22 +236,20 @@ fn curve(
     Ok(Some(Curve { target: Target::Group(group.id.clone()), block: group.block.clone(), cuts, influence: None }))
 }
 
-/// A layer's weights, and its bias, without the columns `out`: the least squares of the others.
-fn solved(fit: &Sums, prior: &[f32], out: &[usize], bias: bool, lambda: f64) -> Option<(Vec<f32>, Option<Vec<f32>>)> {
-    let d = fit.inputs();
-    let (gram, cross, squares) = fit.normal(bias);
+/// A layer's weights without the columns `out`: the least squares of the others.
+fn solved(normal: &Normal, prior: &[f32], out: &[usize], lambda: f64) -> Option<Vec<f32>> {
+    let d = normal.inputs();
     let kept: Vec<usize> = (0..d).filter(|c| !out.contains(c)).collect();
-    let (n, o) = (kept.len(), prior.len() / d.max(1));
-    let small: Vec<f64> = (0..n * n).map(|k| gram[kept[k / n] * d + kept[k % n]]).collect();
-    let across: Vec<f64> = (0..o * n).map(|k| cross[k / n * d + kept[k % n]]).collect();
+    let (n, o) = (kept.len(), normal.outputs());
+    let small: Vec<f64> = (0..n * n).map(|k| normal.gram[kept[k / n] * d + kept[k % n]]).collect();
+    let across: Vec<f64> = (0..o * n).map(|k| normal.cross[k / n * d + kept[k % n]]).collect();
     let own: Vec<f32> = (0..o * n).map(|k| prior[k / n * d + kept[k % n]]).collect();
-    let found = Normal { gram: &small, cross: &across, squares }.solve(&own, lambda)?;
+    let found = Normal { gram: &small, cross: &across, squares: normal.squares }.solve(&own, lambda)?;
     let mut weight = vec![0f32; prior.len()];
     for (row, found) in weight.chunks_exact_mut(d).zip(found.chunks_exact(n)) {
         kept.iter().zip(found).for_each(|(c, w)| row[*c] = *w);
     }
-    let bias = bias.then(|| fit.intercept(&weight));
-    Some((weight, bias))
+    Some(weight)
 }
 
 /// The cost of an error by the costs of others, `(error, cost)` by rising errors: a power law between two, in proportion beyond them.

@@ -25,11 +25,7 @@ const LAMBDAS: [f64; 3] = [1e-1, 1e-2, 1e-4];
 
 /// Re-fits that [`run`] will try: all layers are judged at once.
 pub(super) fn repairs(state: &State) -> usize {
-    usize::from(refitted(state) > 0)
-}
-
-fn refitted(state: &State) -> usize {
-    stretches(state, &|i| is_refitted(state, i)).iter().map(|s| s.layers.len()).sum()
+    usize::from(stretches(state, &|i| is_refitted(state, i)).iter().any(|s| !s.layers.is_empty()))
 }
 
 /// Does the compressed network's node read what was cut, or have a mask? (Not what shares its weight with others, who were not asked, nor the
@@ -49,12 +45,14 @@ fn is_refitted(state: &State, i: usize) -> bool {
 /// # Errors
 /// Unreadable calibration data, execution failures, cancellation (looked for before every batch).
 pub(super) fn run(state: &mut State) -> Result<(), RepairError> {
-    if refitted(state) == 0 {
+    let stretches = stretches(state, &|i| is_refitted(state, i));
+    let all: usize = stretches.iter().map(|s| s.layers.len()).sum();
+    if all == 0 {
         return Ok(());
     }
     let started = Instant::now();
     let images = state.images()?;
-    let layers = counted(refitted(state), "layer");
+    let layers = counted(all, "layer");
     let name = match (state.masks.is_empty(), state.kept.is_empty()) {
         (false, true) => format!("masks of {layers}, {}", state.options.masks.label()),
         (true, _) => format!("refit {layers}"),
@@ -62,14 +60,14 @@ pub(super) fn run(state: &mut State) -> Result<(), RepairError> {
     };
     let plain = state.plainly_masked()?;
     // Rounding comes later, and is learnt then: until that weights are as they were filed, and those that change are not rounded.
-    let changed = refitted_names(state);
-    let undecided = state.original.precision.nodes.iter().filter(|(name, _)| !changed.contains(*name));
+    let graph = state.model.graph.clone();
+    let changed: HashSet<&str> =
+        stretches.iter().flat_map(|s| &s.layers).map(|id| graph.node(*id).name.as_str()).collect();
+    let undecided = state.original.precision.nodes.iter().filter(|(name, _)| !changed.contains(name.as_str()));
     let undecided: Precisions = undecided.map(|(name, p)| (name.as_str(), *p)).collect();
     let decided = std::mem::replace(&mut state.model.precision, undecided);
     let before = batchnorm::loss(state, &plain.params, &images)?;
     let mut walk = Walk::start(state, &images)?;
-    let stretches = stretches(walk.state, &|i| is_refitted(walk.state, i));
-    let all: usize = stretches.iter().map(|s| s.layers.len()).sum();
     let (mut done, mut samples) = (0, 0);
     for stretch in &stretches {
         let found = pass(&mut walk, stretch, (&mut done, all))?;
@@ -82,12 +80,6 @@ pub(super) fn run(state: &mut State) -> Result<(), RepairError> {
     }
     state.model.precision = decided;
     Ok(())
-}
-
-/// Names of the layers that [`run`] changes.
-fn refitted_names(state: &State) -> HashSet<String> {
-    let nodes = state.model.graph.nodes.iter().enumerate();
-    nodes.filter(|(i, _)| is_refitted(state, *i)).map(|(_, n)| n.name.clone()).collect()
 }
 
 /// A layer to re-fit: what it aims at, and which of the original's outputs are left.
@@ -178,7 +170,7 @@ pub(super) fn gathered(
     let mut out: Vec<[Sums; 2]> = layers.iter().map(sums).collect();
     for chunk in &walk.chunks {
         state.cancel.check()?;
-        let (end, wanted) = theirs.run(chunk.original())?;
+        let (end, wanted) = theirs.run(&chunk.original)?;
         let values = ours.as_mut().map(|r| r.run(&chunk.compressed)).transpose()?;
         let value = |id: NodeId| match &values {
             _ if id == stretch.from => chunk.compressed.clone(),

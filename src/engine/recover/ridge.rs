@@ -4,8 +4,6 @@
 
 use crate::prune::Normal;
 use candle_core::Tensor;
-use faer::linalg::solvers::Solve;
-use faer::{Mat, Side};
 
 /// Sums over samples of `x xᵀ`, `x tᵀ`, `x`, `t` and `t²`.
 #[derive(Debug, Clone)]
@@ -106,21 +104,8 @@ impl Sums {
         if d == 0 || o == 0 || self.n == 0.0 || prior.len() != d * o {
             return None;
         }
-        let centre = if intercept { 1.0 / n } else { 0.0 };
-        let mut gram = Mat::<f64>::from_fn(d, d, |i, j| self.xx[i * d + j] - self.x[i] * self.x[j] * centre);
-        let mean = (0..d).map(|i| gram[(i, i)]).sum::<f64>() / d as f64;
-        // Inputs without any variance have nothing to fit.
-        if !mean.is_finite() || mean <= 0.0 {
-            return None;
-        }
-        let ridge = lambda * mean;
-        for i in 0..d {
-            gram[(i, i)] += ridge;
-        }
-        let rhs = Mat::<f64>::from_fn(d, o, |i, j| {
-            self.xt[i * o + j] - self.x[i] * self.t[j] * centre + ridge * f64::from(prior[j * d + i])
-        });
-        let w = gram.llt(Side::Lower).ok()?.solve(&rhs);
+        let (gram, cross, squares) = self.normal(intercept);
+        let w = Normal { gram: &gram, cross: &cross, squares }.solution(prior, lambda)?;
         let mut fit = Fit { weight: vec![0.0; o * d], bias: vec![0.0; o] };
         for j in 0..o {
             let mut b = self.t[j];

@@ -19,7 +19,7 @@ use std::time::Instant;
 
 /// Calibration images at a boundary of the walk.
 pub(super) struct Chunk {
-    original: Tensor,
+    pub original: Tensor,
     pub compressed: Tensor,
     /// The original network's logits, for images that judge repairs instead of fitting them.
     pub answer: Option<Tensor>,
@@ -95,12 +95,6 @@ pub(super) fn stretches(state: &State, wanted: &dyn Fn(usize) -> bool) -> Vec<St
 pub(super) struct Walk<'w, 'a> {
     pub state: &'w mut State<'a>,
     pub chunks: Vec<Chunk>,
-}
-
-impl Chunk {
-    pub fn original(&self) -> &Tensor {
-        &self.original
-    }
 }
 
 impl<'w, 'a> Walk<'w, 'a> {
