@@ -93,6 +93,26 @@ fn cuts_are_chosen_jointly_take_what_was_asked_and_cost_less_than_whole_blocks()
     assert!(step["name"].as_str().is_some_and(|n| n.starts_with("refit ")) && step["kept"] == true, "{said}");
     // The same again, to the bit.
     assert_eq!(texts.made(&model, &plain, &["--prune", "0.12"])["hash"], said["hash"]);
+    // By what was measured before: of all that is kept, costs are made a thousandfold.
+    let kept = |e: std::io::Result<std::fs::DirEntry>| {
+        Some(e.ok()?.path()).filter(|p| p.file_name().is_some_and(|n| n.to_string_lossy().starts_with("cuts-")))
+    };
+    let cache = rig.dir.path().join("home/cache");
+    let kept: Vec<PathBuf> = std::fs::read_dir(cache).expect("a cache").filter_map(kept).collect();
+    assert_eq!(kept.len(), curves.len());
+    for path in &kept {
+        let mut curve: Value = serde_json::from_slice(&std::fs::read(path).expect("read")).expect("JSON");
+        for cut in curve["cuts"].as_array_mut().expect("cuts") {
+            cut["cost"] = (1000.0 * cut["cost"].as_f64().expect("a cost")).into();
+        }
+        std::fs::write(path, curve.to_string()).expect("written");
+    }
+    let dear = texts.made(&model, &plain, &["--prune", "12%"])["cuts"]["nats"].as_f64().expect("nats");
+    assert!(dear > 900.0 * cost, "{dear} {cost}");
+    // Nothing is known of other text.
+    let with = ["--prune", "12%", "--calib", &texts.eval, "--window", "13", "--out", &plain];
+    let other = rig.json(&[&["convert", &model][..], &with].concat())["cuts"]["nats"].as_f64().expect("nats");
+    assert!(other < 100.0 * cost, "{other} {cost}");
     let said = texts.made(&model, &blocks, &["--prune", "12%", "--prune-by", "influence"]);
     assert!(said["cuts"]["actions"].as_array().is_some_and(|a| a.iter().all(|a| a[1]["action"] == "remove_block")));
     let moved = [&joint, &blocks].map(|path| texts.kl(path, &model));

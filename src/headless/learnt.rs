@@ -14,6 +14,7 @@ use crate::prune::{self, Action, Masks, Target};
 use crate::recover::{
     self, Ask, Curve, RepairError, RepairOptions, RepairStep, RepairUpdate, RepairUse, Stage, Stages,
 };
+use crate::session::place;
 use crate::words::counted;
 use anyhow::{Context, Result};
 use serde_json::{Value, json};
@@ -64,12 +65,13 @@ fn cut(
     let all: usize = model.params.iter().map(|(_, p)| p.numel()).sum();
     let gone = (share * all as f64).ceil() as u64;
     let by_influence = args.prune_by == "influence";
+    let cache = place::cache().ok();
     let mut line = progress_line("cuts");
     let measured = bound(model, text, |model| {
         let groups = prune::groups(&model.graph);
         let options = RepairOptions { check_images: CUT_WINDOWS, ..RepairOptions::default() };
         let ask = if by_influence { Ask::Influence } else { Ask::Costs };
-        let found = recover::curves(model, &groups, ask, (&text.data, &options), cancel, &mut |u| {
+        let found = recover::curves(model, &groups, ask, (&text.data, &options), cache.as_deref(), cancel, &mut |u| {
             if let RepairUpdate::Progress { done, total, .. } = u {
                 line.show(done as u64, total as u64);
             }

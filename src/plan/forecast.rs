@@ -283,6 +283,11 @@ impl Forecaster {
         of(precision.bounded_by()?)
     }
 
+    /// Divergence that a layer's precision was scanned to cause, in nats.
+    pub(super) fn scanned(&self, layer: &str, precision: Precision) -> Option<f64> {
+        Some(self.curves.get(&SensTarget::Layer(layer.to_owned(), precision))?.at(0.0))
+    }
+
     /// Weights in a row (an output's inputs) of a layer.
     fn row_of(&self, layer: &str) -> Option<usize> {
         Some(weight_shape(&self.costs.graph.nodes.get(*self.costs.index.get(layer)?)?.op)?.1)

@@ -3,9 +3,11 @@
 //!
 //! Not here: what is in the files, and the journal's own files, which SQLite writes.
 
+mod cache;
 mod open;
 mod scratch;
 
+pub(crate) use cache::{Cache, rounded};
 pub use open::{open, read, read_text};
 pub use scratch::{Scratch, overwrites, replace, replace_folder, target, write, write_privately};
 

@@ -13,11 +13,12 @@
 mod alone;
 mod rung;
 
-use super::cache::{Cache, rounded};
 use super::load::Watch;
 use super::turns::{Clock, Turns};
 use super::{Ladder, LadderPoint, ProfileError, Result};
 use crate::exec::{Cancel, Capabilities, CompileOptions, ExecError, Kernels, Plan, fusions, halving};
+use crate::files::{Cache, rounded};
+use crate::graph::ggml::Block;
 use crate::graph::{Graph, Node, NodeId, Op, Precisions, op, shapes};
 use crate::prune::{Group, MemberRole};
 use crate::quant::{Precision, WeightFormat};
@@ -35,6 +36,9 @@ pub struct LadderOptions {
     pub threads: Option<usize>,
     pub device: Device,
     pub device_words: String,
+    /// Linears are multiplied as they are stored, as `CompileOptions::as_stored` has it, in each layer's format as these say; times in GGML's formats
+    /// are of interest then.
+    pub stored: Option<Precisions>,
     /// Time for everything; what is left out when it runs short is told by fewer points.
     pub time_limit: Duration,
     pub watch: Watch,
@@ -47,6 +51,7 @@ impl Default for LadderOptions {
             threads: None,
             device: Device::Cpu,
             device_words: crate::exec::device::cpu_words(),
+            stored: None,
             time_limit: Duration::from_secs(20),
             watch: Watch::System,
         }
@@ -86,7 +91,10 @@ pub fn ladders(
     for (id, node) in graph.live() {
         let input = node.inputs.first().and_then(|i| shapes.get(i.index())).cloned().unwrap_or_default();
         let epilogue = epilogues.get(&id).copied().unwrap_or_default();
-        let Some(shape) = Shape::of(node, input, epilogue, groups) else { continue };
+        let Some(mut shape) = Shape::of(node, input, epilogue, groups) else { continue };
+        if let Some(stored) = &options.stored {
+            shape.stored = Some(stored.get(&node.name)).filter(|p| !precisions.contains(p));
+        }
         match of_shape.iter_mut().find(|(s, _)| *s == shape) {
             Some((_, names)) => names.push(node.name.clone()),
             None => of_shape.push((shape, vec![node.name.clone()])),
@@ -97,6 +105,7 @@ pub fn ladders(
     let (mut out, mut note) = (Vec::new(), None);
     for (done, (shape, names)) in of_shape.iter().enumerate() {
         cancel.check()?;
+        let precisions = &shape.timed(&precisions, options);
         let key = shape.key(options);
         let left = end.saturating_duration_since(Instant::now());
         let share = left / (total - done) as u32;
@@ -107,11 +116,11 @@ pub fn ladders(
         let points = match known {
             Some(points) => points,
             None => {
-                let rungs = shape.rungs(&precisions);
+                let rungs = shape.rungs(precisions);
                 // They are all held at once: where a GPU has no room for that, the most wanted ones are.
                 let ((points, complete), held) = halving(rungs.len(), |most| {
                     let wanted = rungs.get(..most).unwrap_or(&rungs);
-                    let measured = shape.measure(options, share, wanted, &precisions, cancel);
+                    let measured = shape.measure(options, share, wanted, precisions, cancel);
                     let (points, all) = measured.map_err(|e| of_layer(e, &label))?;
                     Ok::<_, ProfileError>((points, all && most == rungs.len()))
                 })?;
@@ -154,6 +163,8 @@ struct Shape {
     /// Steps in which the input and output width can be cut; 0: not at all.
     in_step: usize,
     out_step: usize,
+    /// What its weights are stored in, where they are multiplied so and that has no kernel otherwise.
+    stored: Option<Precision>,
 }
 
 impl Shape {
@@ -181,7 +192,18 @@ impl Shape {
             }
             _ => (step(1, consumes), step(0, produces)),
         };
-        Some(Shape { op: node.op.clone(), input, epilogue, in_step, out_step })
+        Some(Shape { op: node.op.clone(), input, epilogue, in_step, out_step, stored: None })
+    }
+
+    /// What is timed of it: what has a kernel anyway, what it is stored in, and what it could be multiplied in as stored.
+    fn timed(&self, usual: &[Precision], options: &LadderOptions) -> Vec<Precision> {
+        let mut out: Vec<Precision> = usual.iter().copied().chain(self.stored).collect();
+        if options.stored.is_some() && options.device.is_cpu() && matches!(self.op, Op::Linear(_)) {
+            let blocks = Block::ALL.into_iter().map(Precision::Block);
+            let fitting = blocks.filter(|p| p.unfit(&self.op).is_none() && Some(*p) != self.stored);
+            out.extend(fitting);
+        }
+        out
     }
 
     fn key(&self, o: &LadderOptions) -> String {
@@ -189,7 +211,7 @@ impl Shape {
         let processor = if o.device.is_cpu() { crate::exec::device::processor() } else { String::new() };
         format!(
             "in turns, twice, fed by steps, in one arena {:?} {:?} {:?} {} {} batch {} threads {threads} on {} {processor} \
-             kernels {:x}",
+             kernels {:x}{}",
             self.op,
             self.input,
             self.epilogue,
@@ -197,7 +219,8 @@ impl Shape {
             self.out_step,
             o.batch,
             o.device_words,
-            crate::exec::KERNELS
+            crate::exec::KERNELS,
+            if o.stored.is_some() { format!(" stored {:?}", self.stored) } else { String::new() }
         )
     }
 
@@ -222,7 +245,11 @@ impl Shape {
         let mut rungs = Vec::new();
         let grouped = matches!(self.op, Op::Conv2d(op::Conv2d { groups, .. }) if groups > 1);
         let mut push = |iw: usize, ow: usize, precision: Precision| {
-            let fits = !grouped || iw * o == ow * i;
+            let whole = match precision {
+                Precision::Block(block) => iw.is_multiple_of(block.values()),
+                _ => true,
+            };
+            let fits = whole && (!grouped || iw * o == ow * i);
             if fits && iw > 0 && ow > 0 && !rungs.contains(&(iw, ow, precision)) {
                 rungs.push((iw, ow, precision));
             }
@@ -230,10 +257,14 @@ impl Shape {
         for &p in precisions {
             push(i, o, p);
         }
-        // 4 bits in groups run the kernel of 4 bits, which shows how it takes widths.
-        let grouped_codes = |p: &Precision| matches!(p.weights(), WeightFormat::Int4 { group: Some(_) });
+        // 4 bits in groups run the kernel of 4 bits, which shows how it takes widths; of GGML's formats that of the layer's own does.
+        let one_of_many = |p: &Precision| match p.weights() {
+            WeightFormat::Int4 { group } => group.is_some(),
+            WeightFormat::Block(_) => Some(*p) != self.stored,
+            _ => false,
+        };
         for part in [0.5, 0.25, 0.75, 0.125, 0.625, 0.875, 0.375] {
-            for &p in precisions.iter().filter(|p| !grouped_codes(p)) {
+            for &p in precisions.iter().filter(|p| !one_of_many(p)) {
                 push(cut(i, self.in_step, part), o, p);
                 push(i, cut(o, self.out_step, part), p);
                 if grouped || part == 0.5 || part == 0.25 {
@@ -308,10 +339,10 @@ impl Shape {
     }
 
     fn compile(&self, i: usize, o: usize, precision: Precision, options: &LadderOptions) -> Result<Rung> {
-        let (graph, params) = alone(&self.op, &self.input, self.epilogue, i, o)?;
+        let (graph, params) = alone(&self.op, &self.input, self.epilogue, (i, o), precision)?;
         let plan = Precisions::from_iter([(LAYER, precision)]);
-        let compile =
-            CompileOptions { device: options.device.clone(), threads: options.threads, ..CompileOptions::default() };
+        let (device, as_stored) = (options.device.clone(), options.stored.is_some());
+        let compile = CompileOptions { device, threads: options.threads, as_stored, ..CompileOptions::default() };
         let plan = Plan::compile(&graph, &params, &plan, &compile)?;
         let x = super::noise(&graph, options.batch, &options.device)?;
         let step = plan.steps().iter().position(|s| s.name == LAYER);

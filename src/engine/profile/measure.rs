@@ -40,8 +40,8 @@ pub struct ProfileOptions {
     pub ceilings: Option<Ceilings>,
     pub watch: Watch,
     pub workload: Workload,
-    /// Passes too multiply weights as they are stored, as tokens always do. Not where forecasts rest on them: kernels at other widths are
-    /// timed with weights in f32 (`ladder`).
+    /// Passes too multiply weights as they are stored, as tokens always do. Where forecasts rest on them ladders are of such kernels too
+    /// (`LadderOptions::stored`).
     pub as_stored: bool,
 }
 

@@ -3,7 +3,6 @@
 //! Not here: what to do about it (`plan`). Invariants: whole-model latency is measured without observers; everything
 //! long is cancellable and tells its progress; results are plain data that outlive the device.
 
-mod cache;
 mod ceilings;
 mod error;
 mod gauges;

@@ -62,19 +62,32 @@ pub fn roundings(
     let one = |(i, (node, weight)): (usize, &(&Node, &str))| {
         cancel.check()?;
         update(i, layers.len());
-        let param = model.params.get(weight)?;
         let called = names.get(*weight).map_or(*weight, String::as_str);
-        let columns = param.shape().iter().skip(1).product::<usize>();
-        let counts = by.and_then(|m| m.columns(called, columns));
-        let fits = |b: &&Block| Precision::Block(**b).unfit(&node.op).is_none();
-        let fitting: Vec<Block> = formats.iter().filter(fits).copied().collect();
-        let found = of_weight(param, &fitting, counts.as_deref());
-        param.release();
-        Ok(Roundings { layer: node.name.clone(), ..found })
+        let columns = model.params.get(weight)?.shape().iter().skip(1).product::<usize>();
+        of_node(model, node, formats, by.and_then(|m| m.columns(called, columns)).as_deref())
     };
-    let out = layers.iter().enumerate().map(one).collect();
+    let out = layers.iter().enumerate().map(one).filter_map(Result::transpose).collect();
     update(layers.len(), layers.len());
     out
+}
+
+/// The roundings of one node's weight to those of `formats` that take its rows, columns counting as `counts` say; `None` where it has no weight.
+///
+/// # Errors
+/// A parameter that is missing.
+pub(super) fn of_node(
+    model: &Model,
+    node: &Node,
+    formats: &[Block],
+    counts: Option<&[f32]>,
+) -> Result<Option<Roundings>> {
+    let Some(weight) = node.param(ParamRole::Weight) else { return Ok(None) };
+    let param = model.params.get(weight)?;
+    let fits = |b: &&Block| Precision::Block(**b).unfit(&node.op).is_none();
+    let fitting: Vec<Block> = formats.iter().filter(fits).copied().collect();
+    let found = of_weight(param, &fitting, counts);
+    param.release();
+    Ok(Some(Roundings { layer: node.name.clone(), ..found }))
 }
 
 /// Of one weight `[rows, columns]`.

@@ -13,10 +13,13 @@ use super::walk::{Judge, Stretch, Walk, stretches};
 use super::{RepairError, RepairOptions, RepairUpdate};
 use crate::data::Dataset;
 use crate::exec::Cancel;
+use crate::files::{Cache, rounded};
 use crate::graph::{Block, Graph, NodeId, Op, ParamRole, WeightFormat, shapes};
 use crate::model::Model;
 use crate::prune::{Action, Group, Member, MemberRole, Normal, Target, without};
 use candle_core::Tensor;
+use serde::{Deserialize, Serialize};
+use std::path::Path;
 
 /// Cuts of a group that are offered at most.
 const CUTS: usize = 16;
@@ -28,7 +31,7 @@ const GRANULE: usize = 32;
 const PROBES: [f64; 2] = [0.125, 0.375];
 
 /// A cut that could be made.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Cut {
     pub action: Action,
     /// Weights that go.
@@ -40,7 +43,7 @@ pub struct Cut {
 }
 
 /// The cuts of a target.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Curve {
     pub target: Target,
     /// The block it lies in, or is.
@@ -59,15 +62,17 @@ pub enum Ask {
     Influence,
 }
 
-/// The cuts of `model` that `calib` has something to say of, and on how many windows costs were measured. `options` say which windows.
+/// The cuts of `model` that `calib` has something to say of, and on how many windows costs were measured. `options` say which windows. What a
+/// target's cuts cost on the same windows is kept in the folder `cache`.
 ///
 /// # Errors
-/// Unreadable calibration data, execution failures, cancellation (looked for before every batch).
+/// Unreadable calibration data, execution failures, cancellation (looked for before every batch); what was finished is cached by then.
 pub fn curves(
     model: &Model,
     groups: &[Group],
     ask: Ask,
     (calib, options): (&Dataset, &RepairOptions),
+    cache: Option<&Path>,
     cancel: &Cancel,
     say: &mut dyn FnMut(RepairUpdate),
 ) -> Result<(Vec<Curve>, u64), RepairError> {
@@ -76,6 +81,7 @@ pub fn curves(
     let images = state.images()?;
     let read: Vec<(NodeId, &Group, &Member)> = groups.iter().filter_map(|g| lone_reader(model, g)).collect();
     let stretches = stretches(&state, &|i| read.iter().any(|(id, ..)| id.index() == i));
+    let known = Known::of(&state, cache);
     let mut walk = Walk::start(&mut state, &images)?;
     let total = stretches.iter().map(|s| s.layers.len()).sum();
     let (mut out, mut done) = (Vec::new(), 0);
@@ -83,16 +89,23 @@ pub fn curves(
     let mut entered: Vec<(&Block, Vec<Tensor>)> = Vec::new();
     for stretch in &stretches {
         for block in model.graph.blocks.iter().filter(|b| ends(b).is_some_and(|(from, _)| from == stretch.from)) {
-            out.extend(removal(&walk, block, ask)?);
+            out.extend(known.or(&Target::Block(block.name.clone()), ask, || removal(&walk, block, ask))?);
             entered.push((block, walk.chunks.iter().map(|c| c.compressed.clone()).collect()));
         }
         if !stretch.layers.is_empty() && ask == Ask::Costs {
-            let mut judge = walk.judge(stretch.to)?;
+            let mut judge = None;
             for &id in &stretch.layers {
                 let Some((_, group, member)) = read.iter().find(|(at, ..)| *at == id) else { continue };
                 walk.state.progress(done, total, &format!("try cuts of {}", group.id));
                 done += 1;
-                out.extend(curve(&mut walk, stretch, (id, group, member), &mut judge)?);
+                let measured = || {
+                    let judge = match &mut judge {
+                        Some(judge) => judge,
+                        none => none.insert(walk.judge(stretch.to)?),
+                    };
+                    curve(&mut walk, stretch, (id, group, member), judge)
+                };
+                out.extend(known.or(&Target::Group(group.id.clone()), ask, measured)?);
             }
         }
         if stretch.to == model.graph.output {
@@ -109,6 +122,45 @@ pub fn curves(
     }
     let checked = state.used.checked;
     Ok((out, checked))
+}
+
+/// What was measured before, of the same network on the same windows.
+struct Known<'c> {
+    model: &'c Model,
+    cache: Cache<'c>,
+    key: String,
+}
+
+impl<'c> Known<'c> {
+    fn of(state: &State<'c>, cache: Option<&'c Path>) -> Known<'c> {
+        let model = state.original;
+        let precision = serde_json::to_string(&model.precision).unwrap_or_default();
+        let seen = state.calib.seen(state.picked.iter().copied()).unwrap_or_default();
+        let (checked, lambda) = (state.used.checked, state.options.lambda);
+        Known { model, cache: Cache(cache), key: format!("{} {precision} {seen} {checked} {lambda}", model.info.hash) }
+    }
+
+    /// The cuts of `target`, measured where nobody did.
+    fn or(
+        &self,
+        target: &Target,
+        ask: Ask,
+        measure: impl FnOnce() -> Result<Option<Curve>, RepairError>,
+    ) -> Result<Option<Curve>, RepairError> {
+        let key = format!("{} {target}", self.key);
+        let known = (ask == Ask::Costs).then(|| self.cache.get::<Curve>("cuts", &key)).flatten();
+        if let Some(known) = known.filter(|c| c.target == *target) {
+            return Ok(Some(known));
+        }
+        let found = measure()?;
+        // Kept under the model's hash: only what that model gave.
+        self.model.params.unchanged()?;
+        let sound = |c: &&Curve| ask == Ask::Costs && c.cuts.iter().all(|c| c.cost.is_finite());
+        if let Some(curve) = found.as_ref().filter(sound) {
+            self.cache.put("cuts", &key, curve);
+        }
+        Ok(found)
+    }
 }
 
 /// The layer that alone reads a group's units.
@@ -142,7 +194,7 @@ fn removal(walk: &Walk, block: &Block, ask: Ask) -> Result<Option<Curve>, Repair
     let cut = Cut {
         action: Action::RemoveBlock,
         weights: block.nodes.iter().flat_map(of).sum(),
-        cost,
+        cost: rounded(cost),
         measured: cost.is_finite(),
     };
     Ok(Some(Curve {
@@ -228,7 +280,7 @@ fn curve(
         Cut {
             action: Action::Prune { ratio: group.ratio_of(kept.len()), kept },
             weights: (each * *n as f64).round() as u64,
-            cost: concluded(&known, gone[*n - 1].1),
+            cost: rounded(concluded(&known, gone[*n - 1].1)),
             measured: measured.contains(n),
         }
     };

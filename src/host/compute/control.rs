@@ -9,7 +9,7 @@ use crate::control::{
     Control, ControlError, FEWEST_WINDOWS, Learner, Live, Making, Origin, Policy, Stage, branches, learn, make,
 };
 use crate::data::Dataset;
-use crate::exec::{CompileOptions, KvFormat, Plan};
+use crate::exec::{KvFormat, Plan};
 use crate::files;
 use crate::graph::Graph;
 use crate::host::engine::{Job, JobError};
@@ -101,10 +101,6 @@ impl Compute {
             );
         }
         self.shown(&ready, &long, job)
-    }
-
-    fn compiles(&self) -> CompileOptions {
-        CompileOptions { threads: self.threads(), ..CompileOptions::on(&self.device) }.as_stored()
     }
 
     /// What was made before.

@@ -2,8 +2,9 @@
 
 use super::{Compute, JobError, counts, lock, takes_text, working_batch};
 use crate::eval::{self, Against, Divergence, EvalError, Margins, Metrics, Scored};
-use crate::exec::{CompileOptions, KvFormat, OutOfMemory, Plan, halving};
+use crate::exec::{KvFormat, OutOfMemory, Plan, halving};
 use crate::graph::Graph;
+use crate::graph::ggml::Block;
 use crate::host::engine::Job;
 use crate::model::Model;
 use crate::plan::{self, Measured, Verdict};
@@ -74,6 +75,7 @@ impl Compute {
             device_words: self.device.words.clone(),
             ceilings: *lock(&self.ceilings),
             time_limit: self.patient(ProfileOptions::default().time_limit),
+            as_stored: self.as_stored(),
             ..ProfileOptions::default()
         };
         let profile = profile::profile(model, &options, job.cancel(), &mut |update| match update {
@@ -128,6 +130,7 @@ impl Compute {
             threads: self.threads(),
             device: self.device.device.clone(),
             device_words: self.device.words.clone(),
+            stored: self.as_stored().then(|| self.model.precision.clone()),
             time_limit: self.patient(LadderOptions::default().time_limit),
             ..LadderOptions::default()
         };
@@ -145,6 +148,7 @@ impl Compute {
             method: self.shelf.recipe.how.importance,
             evidence,
             batch: self.working_batch().min(64),
+            formats: if self.model.graph.is_language_model() { Block::ALL.to_vec() } else { Vec::new() },
             threads: self.threads(),
             device: self.device.device.clone(),
             ..SensOptions::default()
@@ -196,8 +200,7 @@ impl Compute {
             return Ok((self.evaluate_model(model, plan, label, job)?, None));
         }
         let beside = || -> Result<Against, EvalError> {
-            let options = CompileOptions { threads: self.threads(), ..CompileOptions::on(&self.device) };
-            let original = Plan::of(&self.model, &options)?;
+            let original = Plan::of(&self.model, &self.compiles())?;
             let (prep, batch) = (&model.info.preprocess, self.working_batch());
             let meter = &mut job.meter("evaluate", label);
             eval::against(&original, plan, &self.data, prep, batch, job.cancel(), meter)
@@ -274,7 +277,7 @@ impl Compute {
     /// are of larger batches.
     pub(super) fn time_beside(&self, state: &State, model: &Model, job: &Job) -> Result<Option<Paired>, JobError> {
         let batch = self.latency_batch(state);
-        let options = CompileOptions { threads: self.threads(), ..CompileOptions::on(&self.device) };
+        let options = self.compiles();
         let timed = in_memory(batch, |batch| {
             let (original, plan) = (Plan::of(&self.model, &options)?, Plan::of(model, &options)?);
             let x = profile::noise(&self.model.graph, batch, &self.device.device)?;

@@ -222,8 +222,17 @@ impl Compute {
     }
 
     fn compile(&self, model: &Model) -> Result<Plan, JobError> {
+        Plan::of(model, &self.compiles()).map_err(JobError::of)
+    }
+
+    /// How the session's models run. A language model's weights are multiplied as they are stored, as they are where it is used.
+    fn compiles(&self) -> CompileOptions {
         let options = CompileOptions { threads: self.threads(), ..CompileOptions::on(&self.device) };
-        Plan::of(model, &options).map_err(JobError::of)
+        CompileOptions { as_stored: self.as_stored(), ..options }
+    }
+
+    fn as_stored(&self) -> bool {
+        self.model.graph.is_language_model()
     }
 
     /// The model that a round made; round 0 is the original.

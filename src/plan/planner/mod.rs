@@ -13,14 +13,16 @@ use super::{
     Action, Author, Budget, Constraint, Decision, DecisionId, Forecaster, PlanError, PlanForecast, QualityInput,
     Status, Target, check, max_ratio, same_cut,
 };
-use crate::graph::Graph;
+use crate::graph::ggml::Block;
+use crate::graph::{Graph, Node};
 use crate::profile::{Ladder, Profile, Sensitivity};
 use crate::prune::Group;
-use crate::quant::Precision;
+use crate::quant::{Precision, stored_bytes};
 use crate::task::Metric;
 pub use anchors::anchors;
 pub use rivals::{beats, same_plan};
 use solve::{Candidate, LimitKind, Need, Problem, Solution, Stop};
+use std::cmp::Ordering;
 
 /// Everything the planner looks at.
 #[derive(Debug, Clone, Copy)]
@@ -118,7 +120,7 @@ pub(super) struct Goal {
 /// Floor assumed when neither factors nor a floor are set, points.
 const ASSUMED_DROP: f64 = 0.5;
 
-/// What layers are offered, the most bits first: those whose harm every scan measures.
+/// What layers are offered: those whose harm every scan measures. Besides them those of GGML's formats that a language model's scan says something of.
 const PRECISIONS: [Precision; 3] = [Precision::Int8, Precision::W4g32, Precision::W4];
 
 impl Goal {
@@ -236,11 +238,33 @@ fn candidates(
             let own = |p: Precision| input.ladders.iter().any(|l| l.layer == n.name && l.own.contains(&p));
             // What a device only stores saves bytes and no time.
             let useful = |p: &Precision| *p == Precision::Int8 || goal.budget.memory.is_some() || own(*p);
-            let precisions = PRECISIONS.into_iter().filter(useful);
-            push(target, precisions.map(|precision| Action::Precision { precision }).collect(), block);
+            let mut precisions: Vec<Precision> = PRECISIONS.into_iter().filter(useful).collect();
+            if goal.budget.memory.is_some() || goal.open_ended {
+                let own = input.profile.rows.iter().find(|r| r.name == n.name).map_or(Precision::F32, |r| r.precision);
+                precisions.extend(formats(forecaster, n, own));
+            }
+            precisions.sort_by_key(|p| std::cmp::Reverse(stored_bytes(&n.op, *p)));
+            push(target, precisions.into_iter().map(|precision| Action::Precision { precision }).collect(), block);
         }
     }
     out
+}
+
+/// GGML's formats for a layer that make it smaller than it is and than all that do it less harm.
+fn formats(forecaster: &Forecaster, node: &Node, own: Precision) -> Vec<Precision> {
+    let mut found: Vec<(u64, f64, Precision)> = Block::ALL
+        .into_iter()
+        .map(Precision::Block)
+        .filter_map(|p| Some((stored_bytes(&node.op, p), forecaster.scanned(&node.name, p)?, p)))
+        .collect();
+    found.sort_by(|a, b| (a.1, a.0).partial_cmp(&(b.1, b.0)).unwrap_or(Ordering::Equal));
+    let mut least = stored_bytes(&node.op, own);
+    found.retain(|(bytes, ..)| {
+        let smaller = *bytes < least;
+        least = least.min(*bytes);
+        smaller
+    });
+    found.into_iter().map(|(.., p)| p).collect()
 }
 
 fn decisions(

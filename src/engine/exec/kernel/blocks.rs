@@ -9,7 +9,9 @@ mod unpack;
 
 use super::avx512::{Line, Panel, line_f32};
 use super::geometry::{Epilogue, Whole};
-use super::{Par, Shared, room, rows, split, with_scratch};
+use super::lanes::Lanes;
+use super::lanes::x86::{Bytes, Pair, Wide};
+use super::{Par, Shared, gemm, room, rows, split, with_scratch};
 use crate::graph::Activation;
 use crate::model::{Packed, Param};
 use std::arch::x86_64::*;
@@ -40,8 +42,31 @@ macro_rules! four {
     };
 }
 
+/// Values of a panel where it is of rows: with what is read of it, it stays in the second-level cache.
+const ROWS: usize = 1 << 17;
+
+/// The registers that values are unpacked into.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum With {
+    /// AVX-512.
+    Wide,
+    /// AVX2, two for one.
+    Pair,
+}
+
+impl With {
+    fn runs(self) -> bool {
+        let half = is_x86_feature_detected!("f16c");
+        half && match self {
+            With::Wide => super::avx512::floats() && is_x86_feature_detected!("avx512dq"),
+            With::Pair => is_x86_feature_detected!("avx2") && is_x86_feature_detected!("fma"),
+        }
+    }
+}
+
 /// A weight matrix `[n, k]` as it is stored.
 pub(crate) struct Blocks {
+    with: With,
     weight: Param,
     packed: Packed,
     n: usize,
@@ -51,11 +76,15 @@ pub(crate) struct Blocks {
 impl Blocks {
     /// `weight` as it is stored; `None` where it is stored in nothing that is multiplied so, or this processor cannot.
     pub fn of(weight: &Param) -> Option<Blocks> {
+        let with = [With::Wide, With::Pair].into_iter().find(|with| with.runs())?;
+        Blocks::with(weight, with)
+    }
+
+    /// As [`Blocks::of`], in registers that this processor has.
+    fn with(weight: &Param, with: With) -> Option<Blocks> {
         let (&[n, k], (packed, _)) = (weight.shape(), weight.packed()?) else { return None };
         let fits = k > 0 && n > 0 && k.is_multiple_of(packed.values().max(32));
-        let able =
-            super::avx512::floats() && is_x86_feature_detected!("avx512dq") && is_x86_feature_detected!("avx512vl");
-        (fits && able).then(|| Blocks { weight: weight.clone(), packed, n, k })
+        fits.then(|| Blocks { with, weight: weight.clone(), packed, n, k })
     }
 
     fn bytes(&self) -> &[u8] {
@@ -96,7 +125,12 @@ impl Blocks {
                         };
                         let here = step.min(cols.end - col);
                         // SAFETY: so many rows of weights and of `x` are there, and so are the features (see `of`).
-                        unsafe { with_unpack!(self.packed, U => job.run::<U>(rows, here, &mut found)) };
+                        unsafe {
+                            match self.with {
+                                With::Wide => with_unpack!(self.packed, U => job.wide::<U>(rows, here, &mut found)),
+                                With::Pair => with_unpack!(self.packed, U => job.pair::<U>(rows, here, &mut found)),
+                            }
+                        }
                         for (i, sum) in found.iter().enumerate().take(rows * here) {
                             let (r, c) = (first + i / here, col + i % here);
                             let sum = sum + e.bias[c] + residual.map_or(0.0, |res| res[r * n + c]);
@@ -127,6 +161,34 @@ impl Blocks {
             let panels = Panel::over(n, 0);
             let out = Shared::of(out);
             par.run(panels.len(), |i| self.panel(e, &panels[i], (x, pitch, m), residual, &out));
+        });
+    }
+
+    /// Many rows without AVX-512: every thread unpacks rows of weights of its own, and multiplies all rows with them by the portable product.
+    fn many_in_rows(&self, e: &Epilogue, x: &[f32], residual: Option<&[f32]>, out: &mut [f32], par: Par<'_>) {
+        let (n, k, m, pitch) = (self.n, self.k, x.len() / self.k, self.pitch());
+        assert!(self.bytes().len() >= n * pitch && out.len() == m * n && e.bias.len() == n);
+        let fair = n.div_ceil(4 * par.threads()).next_multiple_of(16);
+        let each = (ROWS / k / 16 * 16).clamp(16, 256).min(fair);
+        let out = Shared::of(out);
+        par.run(n.div_ceil(each), |i| {
+            let first = i * each;
+            let cols = each.min(n - first);
+            with_scratch(|s| {
+                let (w, y) = room(&mut s.f32, cols * k + m * cols).split_at_mut(cols * k);
+                let bytes = &self.bytes()[first * pitch..][..cols * pitch];
+                for (row, to) in bytes.chunks_exact(pitch).zip(w.chunks_exact_mut(k)) {
+                    // SAFETY: the features were looked for, and a row has as many values.
+                    unsafe { with_unpack!(self.packed, U => unpacked::<U>(row, to)) };
+                }
+                gemm::run_f32_rows(x, k, w, &e.bias[first..][..cols], y);
+                for (r, y) in y.chunks_exact(cols).enumerate() {
+                    // SAFETY: every column is of one part.
+                    let to = unsafe { out.part(r * n + first, cols) };
+                    to.copy_from_slice(y);
+                    rows::finish(to, residual.map(|res| &res[r * n + first..][..cols]), e.act);
+                }
+            });
         });
     }
 
@@ -166,7 +228,7 @@ impl Blocks {
                     partial: from + run < k,
                     ahead: (std::ptr::null(), 0),
                 };
-                // SAFETY: the features were looked for (see `of`); rows of weights, of `x` and of `out` are as long as was asserted, and
+                // SAFETY: the features were looked for (see `With`); rows of weights, of `x` and of `out` are as long as was asserted, and
                 // panels write different columns.
                 unsafe {
                     let w = self.bytes().as_ptr().add(panel.col * row);
@@ -196,14 +258,20 @@ impl Blocks {
 
 impl Whole for Blocks {
     fn kernel(&self) -> String {
-        format!("gemm-{}/avx512", self.packed.label())
+        let with = match self.with {
+            With::Wide => Wide::NAME,
+            With::Pair => Pair::NAME,
+        };
+        format!("gemm-{}/{with}", self.packed.label())
     }
 
     fn run(&self, e: &Epilogue, x: &[f32], residual: Option<&[f32]>, out: &mut [f32], par: Par<'_>) {
         if x.len() / self.k <= FEW {
             self.few(e, x, residual, out, par);
-        } else {
+        } else if self.with == With::Wide {
             self.many(e, x, residual, out, par);
+        } else {
+            self.many_in_rows(e, x, residual, out, par);
         }
     }
 }
@@ -220,35 +288,55 @@ struct Few {
 }
 
 impl Few {
+    /// [`Few::run`] with AVX-512.
+    ///
+    /// # Safety
+    /// As [`Few::run`].
+    #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,f16c,fma")]
+    unsafe fn wide<U: Unpack>(&self, rows: usize, cols: usize, found: &mut [f32; TOGETHER]) {
+        // SAFETY: as the caller vouches.
+        unsafe { self.run::<Wide, U>(rows, cols, found) }
+    }
+
+    /// [`Few::run`] with AVX2.
+    ///
+    /// # Safety
+    /// As [`Few::run`].
+    #[target_feature(enable = "avx2,fma,f16c")]
+    unsafe fn pair<U: Unpack>(&self, rows: usize, cols: usize, found: &mut [f32; TOGETHER]) {
+        // SAFETY: as the caller vouches.
+        unsafe { self.run::<Pair, U>(rows, cols, found) }
+    }
+
     /// The products of `rows` rows with `cols` columns, row by row; together no more than there is room for.
     ///
     /// # Safety
-    /// The features of [`Blocks::of`]; all values are there, and `k` is a multiple of the block's values and of 32.
+    /// The lanes' features are there; all values are, and `k` is a multiple of the block's values and of 32.
     #[inline(always)]
-    unsafe fn run<U: Unpack>(&self, rows: usize, cols: usize, found: &mut [f32; TOGETHER]) {
+    unsafe fn run<V: Bytes, U: Unpack>(&self, rows: usize, cols: usize, found: &mut [f32; TOGETHER]) {
         // SAFETY: as the caller vouches.
         unsafe {
             match (rows, cols) {
-                (1, 4) => self.dot::<U, 1, 4>(found),
-                (1, 3) => self.dot::<U, 1, 3>(found),
-                (1, 2) => self.dot::<U, 1, 2>(found),
-                (1, _) => self.dot::<U, 1, 1>(found),
-                (2, 2) => self.dot::<U, 2, 2>(found),
-                (2, _) => self.dot::<U, 2, 1>(found),
-                (3, _) => self.dot::<U, 3, 1>(found),
-                _ => self.dot::<U, 4, 1>(found),
+                (1, 4) => self.dot::<V, U, 1, 4>(found),
+                (1, 3) => self.dot::<V, U, 1, 3>(found),
+                (1, 2) => self.dot::<V, U, 1, 2>(found),
+                (1, _) => self.dot::<V, U, 1, 1>(found),
+                (2, 2) => self.dot::<V, U, 2, 2>(found),
+                (2, _) => self.dot::<V, U, 2, 1>(found),
+                (3, _) => self.dot::<V, U, 3, 1>(found),
+                _ => self.dot::<V, U, 4, 1>(found),
             }
         }
     }
 
     /// # Safety
     /// As [`Few::run`].
-    #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq")]
-    unsafe fn dot<U: Unpack, const R: usize, const C: usize>(&self, found: &mut [f32; TOGETHER]) {
+    #[inline(always)]
+    unsafe fn dot<V: Bytes, U: Unpack, const R: usize, const C: usize>(&self, found: &mut [f32; TOGETHER]) {
         let Few { w, pitch, x, sums, k } = *self;
         // SAFETY: as the caller vouches.
         unsafe {
-            let mut acc = [[_mm512_setzero_ps(); C]; R];
+            let mut acc = [[V::splat(0.0); C]; R];
             let mut mins = [[0f32; C]; R];
             let mut at = 0;
             for b in 0..k / U::VALUES {
@@ -258,19 +346,19 @@ impl Few {
                         // What comes next in memory, in memory's order: by column, lines would be asked for from `C` pages at once.
                         let done = (b * C + J) * U::BYTES + sub * (32 * U::BYTES / U::VALUES);
                         _mm_prefetch::<_MM_HINT_T1>(w.wrapping_add(done + AHEAD).cast());
-                        let p = U::parts(block, sub);
+                        let p = U::parts::<V>(block, sub);
                         four!(I < R, {
                             let x = x.add(I * k + at);
-                            let (x0, x1) = (_mm512_loadu_ps(x), _mm512_loadu_ps(x.add(16)));
+                            let (x0, x1) = (V::load(x), V::load(x.add(16)));
                             let sum = acc[I][J];
                             acc[I][J] = if U::SPLIT {
-                                let low = _mm512_fmadd_ps(p.scales.0, _mm512_mul_ps(p.codes.0, x0), sum);
-                                _mm512_fmadd_ps(p.scales.1, _mm512_mul_ps(p.codes.1, x1), low)
+                                let low = p.scales.0.fma(p.codes.0.mul(x0), sum);
+                                p.scales.1.fma(p.codes.1.mul(x1), low)
                             } else if U::SCALED {
-                                let both = _mm512_fmadd_ps(p.codes.1, x1, _mm512_mul_ps(p.codes.0, x0));
-                                _mm512_fmadd_ps(p.scales.0, both, sum)
+                                let both = p.codes.1.fma(x1, p.codes.0.mul(x0));
+                                p.scales.0.fma(both, sum)
                             } else {
-                                _mm512_fmadd_ps(p.codes.1, x1, _mm512_fmadd_ps(p.codes.0, x0, sum))
+                                p.codes.1.fma(x1, p.codes.0.fma(x0, sum))
                             };
                             if U::MINS {
                                 let s = sums.add((I * k + at) / 16);
@@ -286,9 +374,27 @@ impl Few {
             }
             four!(I < R, {
                 four!(J < C, {
-                    found[I * C + J] = _mm512_reduce_add_ps(acc[I][J]) + mins[I][J];
+                    found[I * C + J] = acc[I][J].sum() + mins[I][J];
                 });
             });
+        }
+    }
+}
+
+/// A row of weights, with AVX2.
+///
+/// # Safety
+/// The features of [`With::Pair`]; `row` has as many values as `to`.
+#[target_feature(enable = "avx2,fma,f16c")]
+unsafe fn unpacked<U: Unpack>(row: &[u8], to: &mut [f32]) {
+    for (block, to) in row.chunks_exact(U::BYTES).zip(to.chunks_exact_mut(U::VALUES)) {
+        for (sub, to) in to.chunks_exact_mut(32).enumerate() {
+            // SAFETY: a whole block, and room for thirty-two.
+            unsafe {
+                let (low, high) = U::pair::<Pair>(block.as_ptr(), sub);
+                low.store(to.as_mut_ptr());
+                high.store(to.as_mut_ptr().add(16));
+            }
         }
     }
 }
@@ -297,7 +403,7 @@ impl Few {
 ///
 /// # Safety
 /// As [`Few::run`]; there is room for `run` times the panel's vectors.
-#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq")]
+#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,f16c")]
 unsafe fn fill<U: Unpack>(to: &mut [__m512], panel: &Panel, w: *const u8, row: usize, run: usize) {
     assert!(to.len() >= run * panel.vecs);
     // SAFETY: as the caller vouches.
@@ -310,7 +416,8 @@ unsafe fn fill<U: Unpack>(to: &mut [__m512], panel: &Panel, w: *const u8, row: u
                     let mut halves = [[_mm512_setzero_ps(); 16]; 2];
                     let [low, high] = &mut halves;
                     for (lane, (low, high)) in low.iter_mut().zip(high).take(cols).enumerate() {
-                        (*low, *high) = U::pair(w.add((16 * v + lane) * row + b * U::BYTES), sub);
+                        let (first, second) = U::pair::<Wide>(w.add((16 * v + lane) * row + b * U::BYTES), sub);
+                        (*low, *high) = (first.0, second.0);
                     }
                     for half in halves {
                         for (i, column) in turn(half).into_iter().enumerate() {
@@ -357,78 +464,4 @@ unsafe fn turn(r: [__m512; 16]) -> [__m512; 16] {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::exec::kernel::{noise, shared};
-    use crate::model::ggml::Block;
-
-    /// Where a block of `packed` has half-precision numbers.
-    fn halves(packed: Packed) -> &'static [usize] {
-        match packed {
-            Packed::F16 | Packed::Bf16 => &[0],
-            Packed::Block(block) => match block {
-                Block::Q4_0 | Block::Q5_0 | Block::Q8_0 | Block::IQ4_NL | Block::IQ4_XS => &[0],
-                Block::Q4_1 | Block::Q5_1 | Block::Q4_K | Block::Q5_K => &[0, 2],
-                Block::Q2_K => &[80, 82],
-                Block::Q3_K => &[108],
-                Block::Q6_K => &[208],
-            },
-        }
-    }
-
-    /// A matrix of so many rows in `packed`, of bytes all over but with scales near one.
-    pub(super) fn stored(packed: Packed, n: usize, k: usize) -> Param {
-        let len = n * k / packed.values() * packed.size();
-        let mut bytes: Vec<u8> = (0..len as u32).map(|i| (i.wrapping_mul(2_654_435_761) >> 13) as u8).collect();
-        // Halves between 0.5 and 2, where the format has them; elsewhere any bits are values.
-        for &at in halves(packed) {
-            for block in bytes.chunks_exact_mut(packed.size()) {
-                block[at + 1] = 0x38 + (block[at + 1] & 7);
-            }
-        }
-        Param::packed_in(vec![n, k], bytes, packed).expect("as many bytes as it takes")
-    }
-
-    #[test]
-    fn every_format_multiplies_what_it_decodes_to() {
-        let all = Block::ALL.map(Packed::Block).into_iter().chain([Packed::F16, Packed::Bf16]);
-        for packed in all {
-            // Not a whole number of panels; more than a run of values.
-            let (n, k) = (83, 1792);
-            let weight = stored(packed, n, k);
-            let Some(blocks) = Blocks::of(&weight) else { return };
-            let w = weight.values();
-            let e = Epilogue { bias: noise(n, 3), act: Some(Activation::Silu) };
-            let mut few: Option<Vec<f32>> = None;
-            for (m, threads) in [(1, 1), (3, 2), (8, 1), (9, 1), (9, 3), (40, 2)] {
-                let (x, res) = (noise(40 * k, 1), noise(40 * n, 2));
-                let (x, res) = (&x[..m * k], &res[..m * n]);
-                let mut out = vec![f32::NAN; m * n];
-                shared(threads, |par| blocks.run(&e, x, Some(res), &mut out, par));
-                for (r, c) in [(0, 0), (m - 1, n - 1), (m / 2, 50), (0, 17)] {
-                    let row = &w[c * k..][..k];
-                    let (mut sum, mut size) = (0f64, 1f64);
-                    for (w, x) in row.iter().zip(&x[r * k..]) {
-                        sum += f64::from(*w) * f64::from(*x);
-                        size += (f64::from(*w) * f64::from(*x)).abs();
-                    }
-                    let y = sum + f64::from(e.bias[c]) + f64::from(res[r * n + c]);
-                    let (want, got) = (y / (1.0 + (-y).exp()), f64::from(out[r * n + c]));
-                    let off = (want - got).abs() / size;
-                    assert!(off < 2e-6, "{} {m} rows, {r} {c}: {got}, not {want}", packed.label());
-                }
-                if m <= FEW {
-                    let first = few.get_or_insert_with(|| out[..n].to_vec());
-                    assert_eq!(first[..], out[..n], "{}", packed.label());
-                }
-            }
-        }
-    }
-
-    #[test]
-    fn what_does_not_fit_is_left_to_others() {
-        let odd = Param::packed_in(vec![4, 48], vec![0; 4 * 48 * 2], Packed::F16).unwrap();
-        assert!(Blocks::of(&odd).is_none());
-        assert!(Blocks::of(&Param::owned(vec![4, 64], vec![0.0; 256]).unwrap()).is_none());
-    }
-}
+mod tests;

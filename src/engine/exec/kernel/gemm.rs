@@ -46,6 +46,15 @@ pub(super) fn run_f32(a: &[f32], k: usize, b: &PackedBMatrix<f32>, bias: &[f32],
     FLOAT.with(|g| check(g.gemm(out, GemmInputA::Unpacked(a), GemmInputB::Packed(b), opts)));
 }
 
+/// As [`run_f32`] with weights `b[n, k]` that were not packed before.
+pub(super) fn run_f32_rows(a: &[f32], k: usize, b: &[f32], bias: &[f32], out: &mut [f32]) {
+    let (rows, n) = (a.len() / k.max(1), b.len() / k.max(1));
+    let opts = GemmOptions { bias: Some(BiasVector::Row(bias)), ..Default::default() };
+    let a = GemmInputA::Unpacked(NdTensorView::from_data([rows, k], a));
+    let b = GemmInputB::Unpacked(NdTensorView::from_data([n, k], b).transposed());
+    FLOAT.with(|g| check(g.gemm(out, a, b, opts)));
+}
+
 /// `out[rows, n] = a[rows, k] · b` in i32; zero points are the caller's business.
 pub(super) fn run_u8(a: &[u8], k: usize, b: &PackedBMatrix<i8>, out: &mut [i32]) {
     let rows = a.len() / k.max(1);

@@ -5,7 +5,7 @@
 //! slowly, where the processor has none), and sums over lanes add halves to halves.
 
 #[cfg(target_arch = "x86_64")]
-mod x86;
+pub(super) mod x86;
 
 use half::f16;
 

@@ -1,7 +1,8 @@
 //! One layer alone in a graph, at any widths, with what fuses into it: the step that a ladder times.
 
-use crate::graph::{Activation, Builder, Graph, GraphError, NodeId, Op, op, param_shapes};
+use crate::graph::{Activation, Builder, Graph, GraphError, NodeId, Op, ParamRole, op, param_shapes};
 use crate::model::{Param, ParamStore};
+use crate::quant::Precision;
 
 /// The layer's node.
 pub(super) const LAYER: &str = "layer";
@@ -14,13 +15,13 @@ pub(super) struct Epilogue {
 }
 
 /// The graph of `op` alone with deterministic parameters, `op`'s widths being `i` and `o` and its input `input`'s shape
-/// otherwise. A residual comes from a gather of the layer's input, where the layer keeps the image's size.
+/// otherwise; a weight that is to be `stored` in blocks is, so that none is rounded only to be timed. A residual comes from a gather of the layer's input, where the layer keeps the image's size.
 pub(super) fn alone(
     op: &Op,
     input: &[usize],
     epilogue: Epilogue,
-    i: usize,
-    o: usize,
+    (i, o): (usize, usize),
+    stored: Precision,
 ) -> Result<(Graph, ParamStore), GraphError> {
     let (mut op, mut input) = (op.clone(), input.to_vec());
     let mut b = Builder::default();
@@ -75,9 +76,18 @@ pub(super) fn alone(
     let graph = b.finish(last)?;
     let mut params = ParamStore::default();
     for (at, (_, shape)) in graph.node(layer).params.iter().zip(shapes) {
-        let n: usize = shape.iter().product();
-        let values = (0..n).map(|k| ((k * 2_654_435_761) % 1009) as f32 / 504.5 - 1.0).collect();
-        if let Some(p) = Param::owned(shape, values) {
+        let value = |k: usize| ((k * 2_654_435_761) % 1009) as f32 / 504.5 - 1.0;
+        let made = match (at.role, stored, &shape[..]) {
+            (ParamRole::Weight, Precision::Block(block), &[rows, row]) => {
+                let one: Vec<f32> = (0..row).map(value).collect();
+                Param::of_blocks(shape, block.encode(&one).repeat(rows), block)
+            }
+            _ => {
+                let n: usize = shape.iter().product();
+                Param::owned(shape, (0..n).map(value).collect())
+            }
+        };
+        if let Some(p) = made {
             params.insert(at.name.clone(), p);
         }
     }

@@ -13,13 +13,15 @@
 //! (the number of images follows from the work, not from a stopwatch); a variant whose output is not finite counts as
 //! [`BROKEN`] harm and never as an error.
 
+mod formats;
 mod refit;
 
-use super::cache::{Cache, rounded};
 use super::{ProfileError, Result, SensCurve, SensPoint, SensTarget, Sensitivity};
 use crate::data::Dataset;
 use crate::exec::{Cancel, Capabilities, CompileOptions, Kernels, Live, Plan, Support};
+use crate::files::{Cache, rounded};
 use crate::graph::NodeId;
+use crate::graph::ggml::Block;
 use crate::model::Model;
 use crate::prune::{self, Action, Evidence, Group, Method, Target};
 use crate::quant::Precision;
@@ -41,6 +43,8 @@ pub struct SensOptions {
     /// Parts of each group removed.
     pub ratios: Vec<f64>,
     pub precisions: Vec<Precision>,
+    /// GGML's formats whose harm to each layer is concluded from that of one of them.
+    pub formats: Vec<Block>,
     pub blocks: bool,
     /// Measure pruned groups after a local re-fit of their readers.
     pub refit: bool,
@@ -60,6 +64,7 @@ impl Default for SensOptions {
             batch: 64,
             ratios: vec![0.125, 0.25, 0.375, 0.5, 0.625, 0.75, 0.875],
             precisions: vec![Precision::Int8, Precision::W4, Precision::W4g32, Precision::Fp8],
+            formats: Vec::new(),
             blocks: true,
             refit: true,
             method: Method::L2,
@@ -157,8 +162,11 @@ pub fn sensitivity(
                 curve
             }
         };
-        update(SensUpdate::Curve(curve.clone()));
-        out.curves.push(curve);
+        let concluded = formats::concluded(&bench, &options.formats, &curve)?;
+        for curve in std::iter::once(curve).chain(concluded) {
+            update(SensUpdate::Curve(curve.clone()));
+            out.curves.push(curve);
+        }
     }
     update(SensUpdate::Progress { label: String::new(), done: total, total });
     if let [first, rest @ ..] = thin.as_slice() {
@@ -201,6 +209,11 @@ fn targets(model: &Model, groups: &[Group], options: &SensOptions) -> Vec<ToScan
                 let target = SensTarget::Layer(n.name.clone(), precision);
                 out.push(ToScan { target, ratios: vec![0.0], first: id });
             }
+        }
+    }
+    for (id, n) in graph.live().filter(|(_, n)| !options.formats.is_empty() && n.op.is_conv_or_linear()) {
+        if let Some(probe) = formats::probe(n, model.precision.get(&n.name)) {
+            out.push(ToScan { target: SensTarget::Layer(n.name.clone(), probe), ratios: vec![0.0], first: id });
         }
     }
     if options.blocks {

@@ -1,7 +1,8 @@
-//! What thirty-two values of each format become in two registers, bit for bit as `model::ggml` decodes them.
+//! What thirty-two values of each format become in sixteen lanes twice, bit for bit as `model::ggml` decodes them.
 //!
 //! Not here: products (`super`).
 
+use crate::exec::kernel::lanes::x86::Bytes;
 use std::arch::x86_64::*;
 
 /// A format whose values come in blocks of a multiple of thirty-two.
@@ -13,19 +14,18 @@ pub(super) trait Unpack {
     /// Values `32·sub..` of the block at `p`. `#[inline(always)]`, so that it is compiled with the features of its caller.
     ///
     /// # Safety
-    /// The block is there; AVX-512 F, BW, VL and DQ are.
+    /// The block is there; the lanes' features are, and F16C.
     #[inline(always)]
-    unsafe fn pair(p: *const u8, sub: usize) -> (__m512, __m512) {
+    unsafe fn pair<V: Bytes>(p: *const u8, sub: usize) -> (V, V) {
         // SAFETY: as the caller vouches.
         unsafe {
-            let Parts { codes, scales, mins } = Self::parts(p, sub);
+            let Parts { codes, scales, mins } = Self::parts::<V>(p, sub);
             match (Self::SCALED, Self::MINS) {
                 (false, _) => codes,
-                (true, false) => (_mm512_mul_ps(scales.0, codes.0), _mm512_mul_ps(scales.1, codes.1)),
-                (true, true) => (
-                    _mm512_add_ps(_mm512_mul_ps(scales.0, codes.0), splat(mins.0)),
-                    _mm512_add_ps(_mm512_mul_ps(scales.1, codes.1), splat(mins.1)),
-                ),
+                (true, false) => (scales.0.mul(codes.0), scales.1.mul(codes.1)),
+                (true, true) => {
+                    (scales.0.mul(codes.0).add(V::splat(mins.0)), scales.1.mul(codes.1).add(V::splat(mins.1)))
+                }
             }
         }
     }
@@ -41,13 +41,13 @@ pub(super) trait Unpack {
     ///
     /// # Safety
     /// As [`Unpack::pair`].
-    unsafe fn parts(p: *const u8, sub: usize) -> Parts;
+    unsafe fn parts<V: Bytes>(p: *const u8, sub: usize) -> Parts<V>;
 }
 
 /// Thirty-two values before products and sums. What a format does not have is not looked at.
-pub(super) struct Parts {
-    pub codes: (__m512, __m512),
-    pub scales: (__m512, __m512),
+pub(super) struct Parts<V> {
+    pub codes: (V, V),
+    pub scales: (V, V),
     pub mins: (f32, f32),
 }
 
@@ -77,12 +77,11 @@ pub(super) use with_unpack;
 
 /// Two half-precision numbers, `at` bytes on: the first in all lanes, and the second.
 #[inline(always)]
-unsafe fn halves(p: *const u8, at: usize) -> (__m512, f32) {
+unsafe fn halves<V: Bytes>(p: *const u8, at: usize) -> (V, f32) {
     // SAFETY: as the callers vouch.
     unsafe {
-        let both = _mm_cvtsi32_si128(word(p, at) as i32);
-        let both = _mm512_castps512_ps128(_mm512_cvtph_ps(_mm256_castsi128_si256(both)));
-        (_mm512_broadcastss_ps(both), _mm_cvtss_f32(_mm_movehdup_ps(both)))
+        let both = _mm_cvtph_ps(_mm_cvtsi32_si128(word(p, at) as i32));
+        (V::all(both), number(_mm_movehdup_ps(both)))
     }
 }
 
@@ -90,28 +89,13 @@ unsafe fn halves(p: *const u8, at: usize) -> (__m512, f32) {
 #[inline(always)]
 unsafe fn half(p: *const u8, at: usize) -> __m128 {
     // SAFETY: as the callers vouch.
-    unsafe {
-        let bits = _mm_cvtsi32_si128(i32::from(p.add(at).cast::<u16>().read_unaligned()));
-        _mm512_castps512_ps128(_mm512_cvtph_ps(_mm256_castsi128_si256(bits)))
-    }
+    unsafe { _mm_cvtph_ps(_mm_cvtsi32_si128(i32::from(p.add(at).cast::<u16>().read_unaligned()))) }
 }
 
 #[inline(always)]
 unsafe fn number(v: __m128) -> f32 {
     // SAFETY: as the callers vouch.
     unsafe { _mm_cvtss_f32(v) }
-}
-
-#[inline(always)]
-unsafe fn all(v: __m128) -> __m512 {
-    // SAFETY: as the callers vouch.
-    unsafe { _mm512_broadcastss_ps(v) }
-}
-
-#[inline(always)]
-unsafe fn splat(v: f32) -> __m512 {
-    // SAFETY: as the callers vouch.
-    unsafe { _mm512_set1_ps(v) }
 }
 
 #[inline(always)]
@@ -137,18 +121,11 @@ unsafe fn bits(q: __m128i, shift: usize, mask: i8) -> __m128i {
     unsafe { _mm_and_si128(_mm_srl_epi16(q, _mm_cvtsi32_si128(shift as i32)), _mm_set1_epi8(mask)) }
 }
 
-/// Sixteen signed bytes as floats.
-#[inline(always)]
-unsafe fn floats(q: __m128i) -> __m512 {
-    // SAFETY: as the callers vouch.
-    unsafe { _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(q)) }
-}
-
 /// Bytes with sixteen added where `high` has a bit.
 #[inline(always)]
-unsafe fn fifth(q: __m128i, high: u32) -> __m128i {
+unsafe fn fifth<V: Bytes>(q: __m128i, high: u32) -> __m128i {
     // SAFETY: as the callers vouch.
-    unsafe { _mm_mask_add_epi8(q, high as u16, q, _mm_set1_epi8(16)) }
+    unsafe { V::add_by_bits(q, high, 16) }
 }
 
 /// The word `at` bytes on.
@@ -171,7 +148,7 @@ macro_rules! formats {
             const SPLIT: bool = $split;
 
             #[inline(always)]
-            unsafe fn parts($p: *const u8, $sub: usize) -> Parts {
+            unsafe fn parts<V: Bytes>($p: *const u8, $sub: usize) -> Parts<V> {
                 // SAFETY: all reads are within the block, as the caller vouches.
                 unsafe { $body }
             }
@@ -181,9 +158,9 @@ macro_rules! formats {
 
 /// One scale for both halves, and one minimum.
 #[inline(always)]
-unsafe fn one((low, high): (__m128i, __m128i), scale: __m512, min: f32) -> Parts {
+unsafe fn one<V: Bytes>((low, high): (__m128i, __m128i), scale: V, min: f32) -> Parts<V> {
     // SAFETY: as the callers vouch.
-    unsafe { Parts { codes: (floats(low), floats(high)), scales: (scale, scale), mins: (min, min) } }
+    unsafe { Parts { codes: (V::bytes(low), V::bytes(high)), scales: (scale, scale), mins: (min, min) } }
 }
 
 /// Both halves, `$i` constant in each: what is computed is compiled into the caller, which has the features.
@@ -204,18 +181,18 @@ macro_rules! both {
 
 /// Codes, scale and minimum of each half.
 #[inline(always)]
-unsafe fn two((low, high): ((__m128i, f32, f32), (__m128i, f32, f32))) -> Parts {
+unsafe fn two<V: Bytes>((low, high): ((__m128i, f32, f32), (__m128i, f32, f32))) -> Parts<V> {
     // SAFETY: as the callers vouch.
     unsafe {
-        Parts { codes: (floats(low.0), floats(high.0)), scales: (splat(low.1), splat(high.1)), mins: (low.2, high.2) }
+        let (codes, scales) = ((V::bytes(low.0), V::bytes(high.0)), (V::splat(low.1), V::splat(high.1)));
+        Parts { codes, scales, mins: (low.2, high.2) }
     }
 }
 
 /// Values that need nothing.
 #[inline(always)]
-unsafe fn values(codes: (__m512, __m512)) -> Parts {
-    // SAFETY: as the callers vouch.
-    unsafe { Parts { codes, scales: (_mm512_setzero_ps(), _mm512_setzero_ps()), mins: (0.0, 0.0) } }
+unsafe fn values<V: Bytes>(codes: (V, V)) -> Parts<V> {
+    Parts { codes, scales: (V::splat(0.0), V::splat(0.0)), mins: (0.0, 0.0) }
 }
 
 /// What the four bits of `IQ4_NL` and `IQ4_XS` stand for.
@@ -242,7 +219,7 @@ unsafe fn scale_min(p: *const u8, j: usize) -> (f32, f32) {
 formats! {
     Q4_0 32 18 true false false (p, _) {
         let ([low, high], eight) = (nibbles(load(p, 2)), _mm_set1_epi8(8));
-        one((_mm_sub_epi8(low, eight), _mm_sub_epi8(high, eight)), all(half(p, 0)), 0.0)
+        one((_mm_sub_epi8(low, eight), _mm_sub_epi8(high, eight)), V::all(half(p, 0)), 0.0)
     }
     Q4_1 32 20 true true false (p, _) {
         let ((d, m), [low, high]) = (halves(p, 0), nibbles(load(p, 4)));
@@ -250,15 +227,15 @@ formats! {
     }
     Q5_0 32 22 true false false (p, _) {
         let (fifths, [low, high], half_way) = (word(p, 2), nibbles(load(p, 6)), _mm_set1_epi8(16));
-        let [low, high] = [fifth(low, fifths & 0xffff), fifth(high, fifths >> 16)];
-        one((_mm_sub_epi8(low, half_way), _mm_sub_epi8(high, half_way)), all(half(p, 0)), 0.0)
+        let [low, high] = [fifth::<V>(low, fifths & 0xffff), fifth::<V>(high, fifths >> 16)];
+        one((_mm_sub_epi8(low, half_way), _mm_sub_epi8(high, half_way)), V::all(half(p, 0)), 0.0)
     }
     Q5_1 32 24 true true false (p, _) {
         let ((d, m), fifths, [low, high]) = (halves(p, 0), word(p, 4), nibbles(load(p, 8)));
-        one((fifth(low, fifths & 0xffff), fifth(high, fifths >> 16)), d, m)
+        one((fifth::<V>(low, fifths & 0xffff), fifth::<V>(high, fifths >> 16)), d, m)
     }
     Q8_0 32 34 true false false (p, _) {
-        one((load(p, 2), load(p, 18)), all(half(p, 0)), 0.0)
+        one((load(p, 2), load(p, 18)), V::all(half(p, 0)), 0.0)
     }
     Q2_K 256 84 true true true (p, sub) {
         let (d, dmin) = (number(half(p, 80)), number(half(p, 82)));
@@ -275,23 +252,23 @@ formats! {
             let low = *p.add(96 + group % 8) >> (4 * (group / 8)) & 15;
             let high = *p.add(104 + group % 4) >> (2 * (group / 4)) & 3;
             let q = bits(load(p, 32 + sub / 4 * 32 + 16 * I), 2 * (sub % 4), 3);
-            let missing = _mm_testn_epi8_mask(load(p, 16 * I), _mm_set1_epi8((1u8 << sub) as i8));
-            (_mm_mask_sub_epi8(q, missing, q, _mm_set1_epi8(4)), d * (f32::from(low | high << 4) - 32.0), 0.0)
+            // Four less where a bit is missing.
+            let q = V::add_where(_mm_sub_epi8(q, _mm_set1_epi8(4)), load(p, 16 * I), (1u8 << sub) as i8, 4);
+            (q, d * (f32::from(low | high << 4) - 32.0), 0.0)
         }))
     }
     Q4_K 256 144 true true false (p, sub) {
         let (scale, min) = scale_min(p, sub);
         let q = both!(I => bits(load(p, 16 + sub / 2 * 32 + 16 * I), 4 * (sub % 2), 15));
-        one(q, splat(number(half(p, 0)) * scale), -(number(half(p, 2)) * min))
+        one(q, V::splat(number(half(p, 0)) * scale), -(number(half(p, 2)) * min))
     }
     Q5_K 256 176 true true false (p, sub) {
         let (scale, min) = scale_min(p, sub);
         let q = both!(I => {
             let low = bits(load(p, 48 + sub / 2 * 32 + 16 * I), 4 * (sub % 2), 15);
-            let high = _mm_test_epi8_mask(load(p, 16 + 16 * I), _mm_set1_epi8((1u8 << sub) as i8));
-            fifth(low, u32::from(high))
+            V::add_where(low, load(p, 16 + 16 * I), (1u8 << sub) as i8, 16)
         });
-        one(q, splat(number(half(p, 0)) * scale), -(number(half(p, 2)) * min))
+        one(q, V::splat(number(half(p, 0)) * scale), -(number(half(p, 2)) * min))
     }
     Q6_K 256 210 true false true (p, sub) {
         let d = number(half(p, 208));
@@ -304,45 +281,43 @@ formats! {
     }
     IQ4_NL 32 18 true false false (p, _) {
         let [low, high] = nibbles(load(p, 2));
-        one((codes(low), codes(high)), all(half(p, 0)), 0.0)
+        one((codes(low), codes(high)), V::all(half(p, 0)), 0.0)
     }
     IQ4_XS 256 136 true false false (p, sub) {
         let low = *p.add(4 + sub / 2) >> (4 * (sub % 2)) & 15;
         let high = (p.add(2).cast::<u16>().read_unaligned() >> (2 * sub)) as u8 & 3;
         let [first, second] = nibbles(load(p, 8 + 16 * sub));
         let scale = number(half(p, 0)) * (f32::from(low | high << 4) - 32.0);
-        one((codes(first), codes(second)), splat(scale), 0.0)
+        one((codes(first), codes(second)), V::splat(scale), 0.0)
     }
     F16 32 64 false false false (p, _) {
-        values(both!(I => _mm512_cvtph_ps(_mm256_loadu_si256(p.add(32 * I).cast()))))
+        values(both!(I => V::load_f16(p.add(32 * I).cast())))
     }
     Bf16 32 64 false false false (p, _) {
-        values(both!(I => {
-            let wide = _mm512_cvtepu16_epi32(_mm256_loadu_si256(p.add(32 * I).cast()));
-            _mm512_castsi512_ps(_mm512_slli_epi32::<16>(wide))
-        }))
+        values(both!(I => V::bf16(p.add(32 * I))))
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::super::Blocks;
+    use super::super::With;
     use super::super::tests::stored;
     use super::*;
+    use crate::exec::kernel::lanes::x86::{Pair, Wide};
     use crate::model::Packed;
     use crate::model::ggml::Block;
 
-    #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq")]
-    unsafe fn every<U: Unpack>(bytes: &[u8]) -> Vec<f32> {
+    #[inline(always)]
+    unsafe fn every<V: Bytes, U: Unpack>(bytes: &[u8]) -> Vec<f32> {
         let mut out = Vec::new();
         for block in bytes.chunks_exact(U::BYTES) {
             for sub in 0..U::VALUES / 32 {
                 // SAFETY: a whole block, and the caller looked for the features.
-                let (low, high) = unsafe { U::pair(block.as_ptr(), sub) };
+                let (low, high) = unsafe { U::pair::<V>(block.as_ptr(), sub) };
                 for v in [low, high] {
                     let mut values = [0f32; 16];
                     // SAFETY: room for sixteen.
-                    unsafe { _mm512_storeu_ps(values.as_mut_ptr(), v) };
+                    unsafe { v.store(values.as_mut_ptr()) };
                     out.extend(values);
                 }
             }
@@ -350,18 +325,35 @@ mod tests {
         out
     }
 
+    #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,f16c")]
+    unsafe fn wide<U: Unpack>(bytes: &[u8]) -> Vec<f32> {
+        // SAFETY: as the caller vouches.
+        unsafe { every::<Wide, U>(bytes) }
+    }
+
+    #[target_feature(enable = "avx2,fma,f16c")]
+    unsafe fn pair<U: Unpack>(bytes: &[u8]) -> Vec<f32> {
+        // SAFETY: as the caller vouches.
+        unsafe { every::<Pair, U>(bytes) }
+    }
+
     #[test]
     fn values_have_the_bits_that_decoding_gives() {
         for packed in Block::ALL.map(Packed::Block).into_iter().chain([Packed::F16, Packed::Bf16]) {
             let weight = stored(packed, 7, 1024);
-            if Blocks::of(&weight).is_none() {
-                return;
-            }
             let (_, bytes) = weight.packed().unwrap();
-            // SAFETY: `of` looked for the features.
-            let got = unsafe { with_unpack!(packed, U => every::<U>(bytes)) };
             let want: Vec<u32> = weight.values().iter().map(|v| v.to_bits()).collect();
-            assert_eq!(got.iter().map(|v| v.to_bits()).collect::<Vec<_>>(), want, "{}", packed.label());
+            for with in [With::Wide, With::Pair].into_iter().filter(|with| with.runs()) {
+                // SAFETY: the features are there.
+                let got = unsafe {
+                    match with {
+                        With::Wide => with_unpack!(packed, U => wide::<U>(bytes)),
+                        With::Pair => with_unpack!(packed, U => pair::<U>(bytes)),
+                    }
+                };
+                let got: Vec<u32> = got.iter().map(|v| v.to_bits()).collect();
+                assert_eq!(got, want, "{} {with:?}", packed.label());
+            }
         }
     }
 }

@@ -5,10 +5,130 @@ use half::f16;
 use std::arch::x86_64::*;
 
 #[derive(Clone, Copy)]
-pub struct Wide(__m512);
+pub struct Wide(pub __m512);
 
 #[derive(Clone, Copy)]
 pub struct Pair(__m256, __m256);
+
+/// Sixteen lanes that are made of a register of bytes, and what masks do to such registers.
+pub trait Bytes: Lanes {
+    /// Sixteen signed bytes as numbers.
+    ///
+    /// # Safety
+    /// The lanes' features are there, as in all that follow.
+    unsafe fn bytes(q: __m128i) -> Self;
+
+    /// The first lane of `v` in all.
+    ///
+    /// # Safety
+    /// As [`Bytes::bytes`].
+    unsafe fn all(v: __m128) -> Self;
+
+    /// Sixteen of bfloat16.
+    ///
+    /// # Safety
+    /// They are at `p`.
+    unsafe fn bf16(p: *const u8) -> Self;
+
+    /// `q` and `by` where bit `i` of `mask` is set for byte `i`.
+    ///
+    /// # Safety
+    /// As [`Bytes::bytes`].
+    unsafe fn add_by_bits(q: __m128i, mask: u32, by: i8) -> __m128i;
+
+    /// `q` and `by` where the byte of `of` has the bits of `mask`, of which there is one.
+    ///
+    /// # Safety
+    /// As [`Bytes::bytes`].
+    unsafe fn add_where(q: __m128i, of: __m128i, mask: i8, by: i8) -> __m128i;
+}
+
+impl Bytes for Wide {
+    #[inline(always)]
+    unsafe fn bytes(q: __m128i) -> Self {
+        // SAFETY: as the caller vouches.
+        Wide(unsafe { _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(q)) })
+    }
+
+    #[inline(always)]
+    unsafe fn all(v: __m128) -> Self {
+        // SAFETY: as the caller vouches.
+        Wide(unsafe { _mm512_broadcastss_ps(v) })
+    }
+
+    #[inline(always)]
+    unsafe fn bf16(p: *const u8) -> Self {
+        // SAFETY: as the caller vouches.
+        unsafe {
+            let wide = _mm512_cvtepu16_epi32(_mm256_loadu_si256(p.cast()));
+            Wide(_mm512_castsi512_ps(_mm512_slli_epi32::<16>(wide)))
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn add_by_bits(q: __m128i, mask: u32, by: i8) -> __m128i {
+        // SAFETY: as the caller vouches.
+        unsafe { _mm_mask_add_epi8(q, mask as u16, q, _mm_set1_epi8(by)) }
+    }
+
+    #[inline(always)]
+    unsafe fn add_where(q: __m128i, of: __m128i, mask: i8, by: i8) -> __m128i {
+        // SAFETY: as the caller vouches.
+        unsafe { _mm_mask_add_epi8(q, _mm_test_epi8_mask(of, _mm_set1_epi8(mask)), q, _mm_set1_epi8(by)) }
+    }
+}
+
+impl Bytes for Pair {
+    #[inline(always)]
+    unsafe fn bytes(q: __m128i) -> Self {
+        // SAFETY: as the caller vouches.
+        unsafe {
+            let half = |q| _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(q));
+            Pair(half(q), half(_mm_unpackhi_epi64(q, q)))
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn all(v: __m128) -> Self {
+        // SAFETY: as the caller vouches.
+        let v = unsafe { _mm256_broadcastss_ps(v) };
+        Pair(v, v)
+    }
+
+    #[inline(always)]
+    unsafe fn bf16(p: *const u8) -> Self {
+        // SAFETY: as the caller vouches.
+        unsafe {
+            let half = |at: usize| {
+                let wide = _mm256_cvtepu16_epi32(_mm_loadu_si128(p.add(at).cast()));
+                _mm256_castsi256_ps(_mm256_slli_epi32::<16>(wide))
+            };
+            Pair(half(0), half(16))
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn add_by_bits(q: __m128i, mask: u32, by: i8) -> __m128i {
+        // SAFETY: as the caller vouches.
+        unsafe {
+            // Eight bytes of the low byte of the mask, eight of the high one, each under a bit of its own.
+            let places = _mm_set_epi8(1, 1, 1, 1, 1, 1, 1, 1, 0, 0, 0, 0, 0, 0, 0, 0);
+            let bits = _mm_set1_epi64x(0x8040_2010_0804_0201_u64 as i64);
+            let each = _mm_and_si128(_mm_shuffle_epi8(_mm_cvtsi32_si128(mask as i32), places), bits);
+            _mm_add_epi8(q, _mm_and_si128(_mm_cmpeq_epi8(each, bits), _mm_set1_epi8(by)))
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn add_where(q: __m128i, of: __m128i, mask: i8, by: i8) -> __m128i {
+        // SAFETY: as the caller vouches.
+        unsafe {
+            let bit = _mm_set1_epi8(mask);
+            let there = _mm_cmpeq_epi8(_mm_and_si128(of, bit), bit);
+            _mm_add_epi8(q, _mm_and_si128(there, _mm_set1_epi8(by)))
+        }
+    }
+}
 
 /// Lets sums of both kinds end alike: halves onto halves.
 ///

@@ -1,10 +1,11 @@
 //! Content-addressed results on disk: small JSON files named by the hash of everything they depend on.
 //!
 //! Invariants: only their owner writes and reads them, since they are believed as measurements; a file appears whole or not
-//! at all (`files::replace`); a file that cannot be read or parsed counts as absent; failing to write costs only the next
+//! at all (`replace`); a file that cannot be read or parsed counts as absent; failing to write costs only the next
 //! run's time, so it is logged and not an error.
 
-use crate::files;
+use super::open::read;
+use super::scratch::write_privately;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use std::path::{Path, PathBuf};
@@ -17,7 +18,7 @@ const MAX_BYTES: u64 = 64 << 20;
 
 /// A cache folder, or none.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Cache<'a>(pub Option<&'a Path>);
+pub(crate) struct Cache<'a>(pub Option<&'a Path>);
 
 impl Cache<'_> {
     fn path(&self, kind: &str, key: &str) -> Option<PathBuf> {
@@ -26,7 +27,7 @@ impl Cache<'_> {
     }
 
     pub fn get<T: DeserializeOwned>(&self, kind: &str, key: &str) -> Option<T> {
-        let text = files::read(&self.path(kind, key)?, MAX_BYTES).ok()?;
+        let text = read(&self.path(kind, key)?, MAX_BYTES).ok()?;
         serde_json::from_slice(&text).ok()
     }
 
@@ -39,13 +40,13 @@ impl Cache<'_> {
 }
 
 /// Nine significant digits: what a measurement is worth, and few enough that JSON gives back the same number.
-pub(super) fn rounded(v: f64) -> f64 {
+pub(crate) fn rounded(v: f64) -> f64 {
     format!("{v:.8e}").parse().unwrap_or(v)
 }
 
 fn write<T: Serialize>(path: &Path, value: &T) -> std::io::Result<()> {
     std::fs::create_dir_all(path.parent().unwrap_or(Path::new(".")))?;
-    files::write_privately(path, serde_json::to_vec(value)?)
+    write_privately(path, serde_json::to_vec(value)?)
 }
 
 #[cfg(test)]
