@@ -61,7 +61,7 @@ fn a_language_model_goes_from_opening_to_a_file_that_scores_the_same() {
     let report = rig.json(&[&["run", &model], &text[..], &rest].concat());
     assert_eq!((&report["met"], report["final"]["n"].as_i64()), (&Value::Bool(true), Some(30)), "{report}");
     let decisions = report["rounds"][0]["decisions"].to_string();
-    assert!(decisions.contains("prune") && decisions.contains("int8"), "{decisions}");
+    assert!(decisions.contains("prune") && decisions.contains("q8_0"), "{decisions}");
     let original = rig.json(&[&["eval", &model], &text[..]].concat());
     let loss = |v: &Value| v.as_f64().unwrap();
     assert!((loss(&report["baseline"]["loss"]) - loss(&original["nats_per_token"])).abs() < 1e-5, "{report}");

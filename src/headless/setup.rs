@@ -105,6 +105,12 @@ pub fn levelled(
 /// # Errors
 /// What the plans report; a cache that the memory that is free cannot hold.
 pub fn decoder(plans: &[Plan], options: &DecodeOptions) -> Result<Decoder> {
+    // Metadata and vocabularies were read in more memory than they are kept in.
+    #[cfg(all(target_os = "linux", target_env = "gnu"))]
+    // SAFETY: it only gives back what nobody holds.
+    unsafe {
+        libc::malloc_trim(0)
+    };
     let least = DecodeOptions { sequences: 1, context: 1, ..*options };
     let each = Decoder::over(plans, &least)?.token_bytes();
     let on_cpu = plans.iter().all(|p| p.device().is_cpu());

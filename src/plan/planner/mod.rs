@@ -305,7 +305,7 @@ mod tests {
     use super::*;
     use crate::plan::testing::{chain, curves, freeze, ladders, profile_of, trial, tried};
     use crate::plan::{Limit, PastRound};
-    use crate::profile::{SensCurve, SensTarget};
+    use crate::profile::{SensCurve, SensPoint, SensTarget};
 
     struct World {
         graph: Graph,
@@ -373,6 +373,32 @@ mod tests {
             Some(Action::Prune { ratio, .. }) => *ratio,
             _ => 0.0,
         }
+    }
+
+    #[test]
+    fn formats_that_were_scanned_are_chosen_among_where_they_pay() {
+        let mut w = World::new("memory=0.2");
+        let block = |b| Precision::Block(b);
+        // Worse than a smaller one; finer than what is left to choose; what rows of 144 do not take.
+        let harms = [(Block::Q5_0, 3e-4), (Block::Q4_0, 2e-4), (Block::Q8_0, 1e-6), (Block::Q4_1, 2e-4)];
+        for (layer, (format, kl)) in ["conv2", "conv3", "conv4"].into_iter().flat_map(|l| harms.map(|h| (l, h))) {
+            let point = SensPoint { ratio: 0.0, d_loss: kl, kl, d_quality: 0.0 };
+            let target = SensTarget::Layer(layer.into(), block(format));
+            w.sensitivity.curves.push(SensCurve { target, points: vec![point], images: 64 });
+        }
+        let offered = |name: &str, own| {
+            formats(&w.forecaster(), w.graph.nodes.iter().find(|n| n.name == name).expect("a layer"), own)
+        };
+        assert_eq!(offered("conv3", Precision::F32), [block(Block::Q8_0), block(Block::Q4_0)]);
+        assert_eq!(offered("conv3", block(Block::Q5_0)), [block(Block::Q4_0)]);
+        assert!(offered("conv1", Precision::F32).is_empty());
+        let chosen = w.plan().0.decisions;
+        let of = |name: &str| {
+            let found = chosen.iter().find(|d| d.target == Target::Layer(name.into()))?;
+            if let Action::Precision { precision } = found.action { Some(precision) } else { None }
+        };
+        assert!(["conv3", "conv4"].into_iter().all(|l| matches!(of(l), Some(Precision::Block(_)))), "{chosen:?}");
+        assert!(!matches!(of("conv2"), Some(Precision::Block(_))), "{chosen:?}");
     }
 
     #[test]

@@ -15,6 +15,7 @@ use super::{Par, Shared, gemm, room, rows, split, with_scratch};
 use crate::graph::Activation;
 use crate::model::{Packed, Param};
 use std::arch::x86_64::*;
+use std::ops::Range;
 use unpack::{Unpack, with_unpack};
 
 /// Most rows whose weights are unpacked in registers.
@@ -110,11 +111,9 @@ impl Blocks {
             let sums = &*sums;
             par.run(n.div_ceil(each), |i| {
                 let cols = i * each..n.min((i + 1) * each);
-                for first in (0..m).step_by(TOGETHER) {
-                    let rows = TOGETHER.min(m - first);
+                for (first, rows) in pieces(0..m, TOGETHER) {
                     // As many columns at a time as keep the units busy while sums wait for each other.
-                    let step = TOGETHER / rows.next_power_of_two();
-                    for col in cols.clone().step_by(step) {
+                    for (col, here) in pieces(cols.clone(), TOGETHER / rows) {
                         let mut found = [0f32; TOGETHER];
                         let job = Few {
                             w: bytes[col * pitch..].as_ptr(),
@@ -123,7 +122,6 @@ impl Blocks {
                             sums: sums[first * k / 16..].as_ptr(),
                             k,
                         };
-                        let here = step.min(cols.end - col);
                         // SAFETY: so many rows of weights and of `x` are there, and so are the features (see `of`).
                         unsafe {
                             match self.with {
@@ -276,6 +274,17 @@ impl Whole for Blocks {
     }
 }
 
+/// `range` in pieces of `most`, a power of two, and at its end of less, powers of two too: `(start, length)`.
+fn pieces(range: Range<usize>, most: usize) -> impl Iterator<Item = (usize, usize)> {
+    let mut at = range.start;
+    std::iter::from_fn(move || {
+        let left = range.end.checked_sub(at).filter(|n| *n > 0)?;
+        let len = most.min(1 << left.ilog2());
+        at += len;
+        Some((at - len, len))
+    })
+}
+
 /// Some rows of weights and some of inputs.
 struct Few {
     w: *const u8,
@@ -308,7 +317,7 @@ impl Few {
         unsafe { self.run::<Pair, U>(rows, cols, found) }
     }
 
-    /// The products of `rows` rows with `cols` columns, row by row; together no more than there is room for.
+    /// The products of `rows` rows with `cols` columns as [`pieces`] has them, row by row.
     ///
     /// # Safety
     /// The lanes' features are there; all values are, and `k` is a multiple of the block's values and of 32.
@@ -318,12 +327,10 @@ impl Few {
         unsafe {
             match (rows, cols) {
                 (1, 4) => self.dot::<V, U, 1, 4>(found),
-                (1, 3) => self.dot::<V, U, 1, 3>(found),
                 (1, 2) => self.dot::<V, U, 1, 2>(found),
                 (1, _) => self.dot::<V, U, 1, 1>(found),
                 (2, 2) => self.dot::<V, U, 2, 2>(found),
                 (2, _) => self.dot::<V, U, 2, 1>(found),
-                (3, _) => self.dot::<V, U, 3, 1>(found),
                 _ => self.dot::<V, U, 4, 1>(found),
             }
         }

@@ -187,3 +187,40 @@ fn no_images_is_an_error() {
         assert!(matches!(r, Err(ProfileError::NoImages)));
     }
 }
+
+/// What is concluded of a format is near what a scan of it finds, and nothing is said of rows that are no whole blocks.
+#[test]
+fn harms_of_formats_are_concluded_from_the_one_that_is_scanned() {
+    let dims = VitDims { image: 32, patch: 8, dim: 64, depth: 2, heads: 4, mlp: 80, classes: 10 };
+    let model = random(&FamilySpec::Vit(VitSpec::timm(dims)), 5);
+    let wanted = [Block::Q8_0, Block::Q5_1, Block::IQ4_NL, Block::Q4_K];
+    let only = SensOptions { precisions: vec![], blocks: false, ratios: vec![], ..options() };
+    let (concluded, _) = scan(&model, &SensOptions { formats: wanted.to_vec(), ..only.clone() }, None);
+    let kl = |s: &Sensitivity, layer: &str, block: Block| {
+        let target = SensTarget::Layer(layer.to_owned(), Precision::Block(block));
+        let found: Vec<f64> = s.curves.iter().filter(|c| c.target == target).map(|c| c.points[0].kl).collect();
+        assert!(found.len() <= 1, "{target:?} comes twice");
+        found.first().copied()
+    };
+    let mut off = Vec::new();
+    for block in wanted {
+        let precisions = vec![Precision::Block(block)];
+        // Rows of 64 are no blocks of 256, and rows of 80 none of 32.
+        let layers = model.graph.live().filter(|(_, n)| n.op.is_conv_or_linear());
+        let fits = |n: &crate::graph::Node| precisions[0].unfit(&n.op).is_none();
+        let (fitting, others): (Vec<_>, Vec<_>) = layers.map(|(_, n)| n).partition(|n| fits(n));
+        assert!(others.iter().all(|n| kl(&concluded, &n.name, block).is_none()), "{block:?}");
+        assert_eq!(fitting.is_empty(), block == Block::Q4_K);
+        let mut alone = model.clone();
+        for layer in fitting.iter().filter(|n| n.name.contains("blocks")) {
+            alone.precision = model.precision.clone();
+            alone.precision.set(layer.name.clone(), precisions[0]);
+            let (direct, _) = direct(&model, &alone);
+            let said = kl(&concluded, &layer.name, block).expect("concluded");
+            off.push((said / direct).ln());
+        }
+    }
+    let most = off.iter().fold(0f64, |m, o| m.max(o.abs()));
+    let mean = off.iter().sum::<f64>() / off.len() as f64;
+    assert!(off.len() >= 12 && most < 1.6 && mean.abs() < 0.35, "{most} {mean} of {}", off.len());
+}
