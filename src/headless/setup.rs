@@ -50,14 +50,26 @@ pub fn language<'a>(
     on: &On,
     precision: Option<&str>,
 ) -> Result<(Model, Tokenizer, &'a str)> {
+    let from = tokenizer.unwrap_or(spec);
+    // Before the weights: a vocabulary is read in more memory than it is kept in.
+    let found = Tokenizer::of(Path::new(from));
+    give_back();
     let model = self::model(spec, on, precision)?;
     if !takes_text(&model) {
         bail!("`{spec}` is no language model; hint: `paring eval` classifies images");
     }
-    let from = tokenizer.unwrap_or(spec);
-    let found = Tokenizer::of(Path::new(from))?
+    let found = found?
         .with_context(|| format!("`{from}` comes without a vocabulary; hint: --tokenizer with the original model"))?;
     Ok((model, found, from))
+}
+
+/// Memory that is held for nobody goes back to the system, which an allocator does not do by itself.
+fn give_back() {
+    #[cfg(all(target_os = "linux", target_env = "gnu"))]
+    // SAFETY: what is in use stays.
+    unsafe {
+        libc::malloc_trim(0)
+    };
 }
 
 /// A language model at the levels that its file has.
@@ -105,12 +117,7 @@ pub fn levelled(
 /// # Errors
 /// What the plans report; a cache that the memory that is free cannot hold.
 pub fn decoder(plans: &[Plan], options: &DecodeOptions) -> Result<Decoder> {
-    // Metadata and vocabularies were read in more memory than they are kept in.
-    #[cfg(all(target_os = "linux", target_env = "gnu"))]
-    // SAFETY: it only gives back what nobody holds.
-    unsafe {
-        libc::malloc_trim(0)
-    };
+    give_back();
     let least = DecodeOptions { sequences: 1, context: 1, ..*options };
     let each = Decoder::over(plans, &least)?.token_bytes();
     let on_cpu = plans.iter().all(|p| p.device().is_cpu());

@@ -118,7 +118,13 @@ impl Steps {
     pub fn of(ladder: &Ladder, full_in: usize, full_out: usize) -> Option<Steps> {
         let fraction = |p: &LadderPoint| (p.in_width as f64 / full_in as f64, p.out_width as f64 / full_out as f64);
         let mut by_precision = Vec::new();
-        for precision in Precision::ALL {
+        let mut precisions: Vec<Precision> = Vec::new();
+        for p in &ladder.points {
+            if !precisions.contains(&p.precision) {
+                precisions.push(p.precision);
+            }
+        }
+        for precision in precisions {
             let usable = |p: &&LadderPoint| p.precision == precision && p.ms.is_finite() && p.ms > 0.0 && !p.noisy;
             let points: Vec<&LadderPoint> = ladder.points.iter().filter(usable).collect();
             let Some(full) = points.iter().find(|p| p.in_width == full_in && p.out_width == full_out) else { continue };
@@ -169,8 +175,16 @@ impl Steps {
         let (i, o) = (in_width as f64 / self.full.0.max(1) as f64, out_width as f64 / self.full.1.max(1) as f64);
         // A precision that was only timed at full width takes its shape over width from the one of its kernel, or from f32.
         let wide = |axes: &&Axes| axes.over_in.len() + axes.over_out.len() > 2;
-        let kernel = matches!(precision.weights(), WeightFormat::Int4 { .. }).then_some(Precision::W4).and_then(of);
-        let shape = Some(axes).filter(wide).or(kernel.filter(wide)).unwrap_or(base);
+        let kernel = match precision.weights() {
+            WeightFormat::Int4 { .. } => of(Precision::W4).filter(wide),
+            // All of GGML's formats are unpacked by kernels of one kind, and the layer's own was timed at all widths.
+            WeightFormat::Block(_) => {
+                let blocks = self.by_precision.iter().filter(|(p, _)| matches!(p, Precision::Block(_)));
+                blocks.map(|(_, axes)| axes).find(wide)
+            }
+            _ => None,
+        };
+        let shape = Some(axes).filter(wide).or(kernel).unwrap_or(base);
         let both = if (i - 1.0).abs() < 1e-9 || (o - 1.0).abs() < 1e-9 { 1.0 } else { line_at(&shape.both, i.max(o)) };
         // No width takes longer than the slowest that was measured.
         let width = (line_at(&shape.over_in, i) * line_at(&shape.over_out, o) * both).min(shape.most);
@@ -238,6 +252,7 @@ fn line_at(points: &[(f64, f64)], at: f64) -> f64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::graph::ggml::Block;
     use crate::plan::testing::rung;
 
     #[test]
@@ -263,6 +278,27 @@ mod tests {
         assert!((nan.at(0.5) - 1.0).abs() < 1e-12);
         let twice = Curve::rising([(0.0, 0.0), (1.0, 1.0), (1.0, 3.0)]);
         assert!((twice.at(1.0) - 2.0).abs() < 1e-12);
+    }
+
+    #[test]
+    fn formats_of_blocks_take_their_shape_over_width_from_the_one_that_has_it() {
+        let [own, other] = [Block::Q4_1, Block::Q8_0].map(Precision::Block);
+        let f = Precision::F32;
+        let points = vec![
+            rung(64, 32, f, 4.0),
+            rung(32, 32, f, 2.4),
+            rung(64, 32, own, 5.0),
+            rung(32, 32, own, 2.0),
+            rung(64, 32, other, 3.0),
+        ];
+        let ladder = Ladder { points, own: vec![f, own, other], ..Ladder::default() };
+        let s = Steps::of(&ladder, 64, 32).expect("full width is there");
+        let near = |a: Option<f64>, b: f64| assert!(a.is_some_and(|a| (a - b).abs() < 1e-9), "{a:?} {b}");
+        near(s.factor(64, 32, own), 1.25);
+        near(s.factor(32, 32, own), 0.5);
+        near(s.factor(64, 32, other), 0.75);
+        near(s.factor(32, 32, other), 0.75 * 0.4);
+        assert!(s.times(other) && !s.times(Precision::Block(Block::Q6_K)));
     }
 
     #[test]

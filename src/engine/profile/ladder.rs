@@ -449,6 +449,31 @@ mod tests {
     }
 
     #[test]
+    fn what_is_stored_is_timed_over_widths_and_what_could_be_at_full_width() {
+        let dims = VitDims { image: 16, patch: 8, dim: 64, depth: 1, heads: 2, mlp: 256, classes: 10 };
+        let graph = FamilySpec::Vit(VitSpec::timm(dims)).build().expect("graph");
+        let fc1 = "blocks.0.mlp.fc1";
+        let own = Precision::Block(Block::Q4_1);
+        let stored = Some(Precisions::from_iter([(fc1, own)]));
+        let o = LadderOptions { stored, time_limit: Duration::from_secs(8), ..options() };
+        let out = ladders(&graph, &groups(&graph), &o, None, &Cancel::default(), &mut |_| {}).expect("ladders");
+        let of = |layer: &str| out.iter().find(|l| l.layer == layer).expect("a ladder");
+        let points = |layer: &str, p: Precision| of(layer).points.iter().filter(|x| x.precision == p).count();
+        assert!(points(fc1, own) > 2, "{:?}", of(fc1));
+        for block in Block::ALL {
+            // Rows of 64 are no blocks of 256.
+            let fits = block.values() == 32;
+            let p = Precision::Block(block);
+            assert_eq!(of(fc1).own.contains(&p), fits, "{block:?}");
+            assert!(p == own || points(fc1, p) == usize::from(fits), "{block:?}");
+        }
+        assert_eq!(points("blocks.0.mlp.fc2", Precision::Block(Block::Q6_K)), 1);
+        // An image's patches are read by a convolution, which is never multiplied as stored.
+        let conv = graph.nodes.iter().find(|n| matches!(n.op, Op::Conv2d(_))).expect("a convolution");
+        assert!(of(&conv.name).own.iter().all(|p| !matches!(p, Precision::Block(_))));
+    }
+
+    #[test]
     fn a_rung_is_the_step_that_the_model_runs() {
         for spec in specs() {
             let model = crate::model::random(&spec, 2);

@@ -90,6 +90,21 @@ impl Divergences {
 ///
 /// In f64 throughout: what two close models differ by is small beside the logits that it is a difference of.
 pub fn row(p: &[f32], q: &[f32]) -> Option<(f64, bool)> {
+    #[cfg(target_arch = "x86_64")]
+    if is_x86_feature_detected!("avx2") {
+        /// The same with wider registers, to the bit.
+        #[target_feature(enable = "avx2")]
+        fn wide(p: &[f32], q: &[f32]) -> Option<(f64, bool)> {
+            summed(p, q)
+        }
+        // SAFETY: the feature was detected.
+        return unsafe { wide(p, q) };
+    }
+    summed(p, q)
+}
+
+#[inline(always)]
+fn summed(p: &[f32], q: &[f32]) -> Option<(f64, bool)> {
     let ((best, top), (also, other)) = (largest(p), largest(q));
     // Side by side, so that several are computed at once; a vocabulary has tens of thousands.
     let mut sums = [[0f64; LANES]; 3];
@@ -149,6 +164,7 @@ fn exp(x: f64) -> f64 {
 }
 
 /// Where the largest value stands (the first of equals), and that value.
+#[inline(always)]
 fn largest(row: &[f32]) -> (usize, f64) {
     let mut best = (0, f32::NEG_INFINITY);
     for (i, &v) in row.iter().enumerate() {
