@@ -203,10 +203,10 @@ pub struct Windows {
 #[derive(Debug, Clone, Args)]
 pub struct Open {
     /// A checkpoint (.safetensors, .pth, .th, .pt), an ONNX model, a Hugging Face folder, or what paring exported;
-    /// `demo:vit` and `demo:cnn` are bundled.
+    /// `demo:vit`, `demo:cnn` and the language model `demo:lm` are bundled.
     pub model: String,
     /// Evaluation data: a folder of class folders, images with a labels.csv, CIFAR (binary or Python), IDX (MNIST),
-    /// Parquet (Hugging Face), WebDataset tars, `synthetic:eval`. DIR:train, DIR:validation, DIR:test name a part.
+    /// Parquet (Hugging Face), WebDataset tars, `synthetic:eval`; of a language model text. DIR:train, DIR:validation, DIR:test name a part.
     #[arg(long, value_name = "DATA")]
     pub data: Option<String>,
     #[command(flatten)]
@@ -600,11 +600,21 @@ pub struct Run {
 pub enum Demo {
     /// Train a demo model anew, reproducibly.
     Train {
-        /// vit or cnn.
+        /// vit, cnn or lm.
         kind: String,
         #[arg(long, default_value_t = 1)]
         seed: u64,
-        /// The safetensors file to write.
+        /// The file to write: safetensors, or GGUF of the language model.
+        #[arg(long, short, value_name = "FILE")]
+        out: PathBuf,
+    },
+    /// Write some stories of the synthetic text as JSON lines.
+    Stories {
+        /// train, calib or eval.
+        #[arg(long, default_value = "eval")]
+        split: String,
+        #[arg(long, default_value_t = 50)]
+        count: usize,
         #[arg(long, short, value_name = "FILE")]
         out: PathBuf,
     },

@@ -63,14 +63,18 @@ fn baselines_are_in_range_and_careless_pruning_hurts() {
 
 #[test]
 fn the_bundled_file_is_a_model_like_any_other() {
-    for kind in [DemoModel::Vit, DemoModel::Cnn] {
-        let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("assets/{}.safetensors", kind.name()));
-        assert!(std::fs::metadata(&path).unwrap().len() < 1_300_000);
+    for kind in DemoModel::ALL {
+        let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("assets/{}.{}", kind.name(), kind.format()));
+        assert!(std::fs::metadata(&path).unwrap().len() < 1_600_000);
         let (bundled, loaded) =
             (demo::load(kind).unwrap(), paring::model::load(&path, &LoadOptions::default()).unwrap());
         assert_eq!(bundled.info.hash, loaded.info.hash);
         // Not `assert_eq`: a graph fills screens.
         assert!(*bundled.graph == kind.spec().build().unwrap() && bundled.graph == loaded.graph, "{}", kind.name());
+        if kind == DemoModel::Lm {
+            assert_eq!((loaded.info.context, bundled.info.context), (Some(demo::CONTEXT), Some(demo::CONTEXT)));
+            continue;
+        }
         assert_eq!(loaded.info.preprocess, demo::preprocess());
         assert_eq!(loaded.info.class_names.as_deref().map(<[String]>::len), Some(10));
     }

@@ -136,6 +136,7 @@ fn dispatch(cli: Cli) -> Result<Exit> {
         Cmd::Export { name, out, format, json } => sessions::export(&name, out.as_deref(), &format, json),
         Cmd::Demo { what: Demo::Train { kind, seed, out } } => headless::demo::train(&kind, seed, &out),
         Cmd::Demo { what: Demo::Images { split, count, out } } => headless::demo::images(&split, count, &out),
+        Cmd::Demo { what: Demo::Stories { split, count, out } } => headless::demo::stories(&split, count, &out),
         Cmd::Screenshot { name, size, out, keys } => {
             sessions::screenshot(&name, &size, &out, &keys, settings(&screen, None, [])?)
         }
@@ -258,7 +259,7 @@ fn set(spec: OpenSpec, settings: &Settings) -> OpenSpec {
 
 /// Data of a bundled model may be left out; of others it must be given.
 fn complete(mut spec: OpenSpec) -> Result<OpenSpec> {
-    let demo = spec.how.model.starts_with("demo:");
+    let demo = headless::setup::is_demo(&spec.how.model);
     if spec.data.is_empty() {
         if !demo {
             bail!(UsageError(headless::setup::NO_DATA.to_owned()));

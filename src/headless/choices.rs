@@ -13,7 +13,7 @@ use crate::host::compute::vocabulary;
 use crate::model::{Model, Tokenizer};
 use crate::quant::Calibration;
 use crate::words::counted;
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Error, Result, bail};
 use serde_json::{Value, json};
 use std::path::Path;
 
@@ -36,7 +36,7 @@ pub fn run(args: &Eval, data: &str, mut model: Model, original: Option<&Original
     }
     let questions = Questions::open(Path::new(data), args.limit)?;
     let spec = args.text.tokenizer.as_ref().unwrap_or(&args.model);
-    let of = |spec: &str| vocabulary(spec, std::iter::once(data));
+    let of = |spec: &str| vocabulary(spec, std::iter::once(data)).map_err(Error::msg);
     let (own, theirs) = (of(spec)?, original.map(|o| of(o.spec())).transpose()?.flatten());
     let tokenizer = own.as_ref().or(theirs.as_ref());
     let tokenizer = tokenizer

@@ -7,13 +7,12 @@ use crate::control::Controller;
 use crate::eval::{self, At, EvalError, Levels, Sampling, Written};
 use crate::exec::{CompileOptions, DecodeOptions, Decoder, KvFormat, Plan};
 use crate::files;
-use crate::model::{ChatMessage, ChatTemplate, Tokenizer, Voice};
+use crate::model::{ChatMessage, Tokenizer, Voice};
 use crate::profile::{LatencyStats, bandwidth};
 use crate::words::counted;
 use anyhow::{Context, Error, Result, bail};
 use serde_json::{Value, json};
 use std::io::{Read, Write};
-use std::path::Path;
 
 /// No text is longer.
 const MOST: usize = 1 << 24;
@@ -35,7 +34,7 @@ pub fn run(args: &Generate) -> Result<Exit> {
     let kv: KvFormat = args.kv.parse().map_err(|e: String| Error::msg(format!("--kv: {e}")))?;
     let (model, tokenizer, spec) =
         setup::language(&args.model, args.tokenizer.as_deref(), &args.on, args.precision.as_deref())?;
-    let (prompt, ends) = prompt(args, Path::new(spec), &tokenizer)?;
+    let (prompt, ends) = prompt(args, spec, &tokenizer)?;
     let tokens = args.tokens;
     let context = prompt.len() + tokens;
     let opened = setup::device(&args.on)?;
@@ -116,13 +115,12 @@ fn shown(text: &str) -> Result<(), out::Unwritten> {
 
 /// The prompt's ids, from `--prompt` or `--prompt-file`, and those that end what follows. A question is what the model's template makes of it, other
 /// text follows the id that the model's prompts begin with, where they do.
-fn prompt(args: &Generate, spec: &Path, tokenizer: &Tokenizer) -> Result<(Vec<u32>, Vec<u32>)> {
+fn prompt(args: &Generate, spec: &str, tokenizer: &Tokenizer) -> Result<(Vec<u32>, Vec<u32>)> {
     let text = words(args)?;
     // What some editors put before a text is none of it.
     let text = text.strip_prefix('\u{feff}').unwrap_or(&text);
     let (ids, ends) = if args.chat {
-        let chat = ChatTemplate::of(spec)?.with_context(|| {
-            let spec = spec.display();
+        let chat = setup::chat(spec)?.with_context(|| {
             format!("`{spec}` comes without a chat template; hint: --tokenizer with the original model, or no --chat")
         })?;
         let said = |role: &str, content: &str| ChatMessage { role: role.into(), content: content.into() };

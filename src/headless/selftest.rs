@@ -1,6 +1,6 @@
 //! `paring selftest`: does this device compute what it should, and does its clock tell the truth?
 //!
-//! Every kernel is checked against double precision on seeded random input, both bundled models against the interpreter
+//! Every kernel is checked against double precision on seeded random input, the bundled models against the interpreter
 //! on the CPU, and timings against measured ceilings. Invariant: a check reports the kernel that ran, and nothing that
 //! went wrong in one check keeps the others from running.
 
@@ -21,7 +21,7 @@ use checks::{Check, Outcome};
 use serde_json::json;
 use timing::{Peaks, Timing};
 
-const DEMOS: [demo::DemoModel; 2] = [demo::DemoModel::Vit, demo::DemoModel::Cnn];
+const DEMOS: [demo::DemoModel; 3] = demo::DemoModel::ALL;
 
 /// Everything that was found.
 struct Report {

@@ -8,8 +8,8 @@ use crate::exec::device::{self, Opened};
 use crate::exec::{CompileOptions, DecodeOptions, Decoder, Plan};
 use crate::files;
 use crate::graph::Precision;
-use crate::host::compute::{classifies_text, load_model, longest, takes_text, vocabulary};
-use crate::model::{Family, Imatrix, ImatrixMark, LoadOptions, Model, Tokenizer, printable};
+use crate::host::compute::{classifies_text, load_model, longest, takes_text, tokenizer_of, vocabulary};
+use crate::model::{ChatTemplate, Family, Imatrix, ImatrixMark, LoadOptions, Model, Tokenizer, printable};
 use crate::prune::{self, Action, Sparsity, Target};
 use crate::quant::{self, Calibration};
 use crate::recover;
@@ -18,7 +18,7 @@ use anyhow::{Context, Result, bail};
 use std::path::Path;
 use sysinfo::{MemoryRefreshKind, System};
 
-/// Opens `spec`: `demo:vit`, `demo:cnn`, or a path; then lets flags correct the preprocessing, and has every convolution
+/// Opens `spec`: a bundled model (`demo:vit` and others) or a path; then lets flags correct the preprocessing, and has every convolution
 /// and linear layer run in `precision` where one is given.
 pub fn model(spec: &str, on: &On, precision: Option<&str>) -> Result<Model> {
     let arch = on.arch.as_deref().map(str::parse::<Family>).transpose().map_err(anyhow::Error::msg)?;
@@ -52,13 +52,14 @@ pub fn language<'a>(
 ) -> Result<(Model, Tokenizer, &'a str)> {
     let from = tokenizer.unwrap_or(spec);
     // Before the weights: a vocabulary is read in more memory than it is kept in.
-    let found = Tokenizer::of(Path::new(from));
+    let found = tokenizer_of(from);
     give_back();
     let model = self::model(spec, on, precision)?;
     if !takes_text(&model) {
         bail!("`{spec}` is no language model; hint: `paring eval` classifies images");
     }
-    let found = found?
+    let found = found
+        .map_err(anyhow::Error::msg)?
         .with_context(|| format!("`{from}` comes without a vocabulary; hint: --tokenizer with the original model"))?;
     Ok((model, found, from))
 }
@@ -70,6 +71,14 @@ fn give_back() {
     unsafe {
         libc::malloc_trim(0)
     };
+}
+
+/// The chat template that comes with the model at `spec`; bundled ones have none.
+///
+/// # Errors
+/// As [`ChatTemplate::of`].
+pub fn chat(spec: &str) -> Result<Option<ChatTemplate>> {
+    Ok(if is_demo(spec) { None } else { ChatTemplate::of(Path::new(spec))? })
 }
 
 /// A language model at the levels that its file has.
@@ -205,11 +214,19 @@ pub fn triple(text: &str) -> Result<[f32; 3]> {
 pub const NO_DATA: &str =
     "no data given; hint: --data with a folder of class folders, CIFAR, IDX, Parquet or tar files, or synthetic:eval";
 
+/// What a bundled model is evaluated on where nothing is said: images, or stories.
+const DEMO_DATA: &str = "synthetic:eval";
+
+/// Is this the name of a bundled model?
+pub fn is_demo(spec: &str) -> bool {
+    spec.starts_with("demo:")
+}
+
 /// Opens evaluation data; for a bundled model the synthetic set is the default.
 pub fn data(spec: Option<&str>, model_spec: &str, model: &Model, limit: usize) -> Result<Dataset> {
     let spec = match spec {
         Some(s) => s,
-        None if model_spec.starts_with("demo:") => "synthetic:eval",
+        None if is_demo(model_spec) => DEMO_DATA,
         None => bail!(NO_DATA),
     };
     let data = data::open(spec, limit)?;
@@ -226,18 +243,21 @@ pub fn targets(word: &str) -> std::result::Result<Counted, String> {
     word.parse().map_err(|e: String| format!("--targets: {e}; hint: {hint}"))
 }
 
-/// Opens a language model's text, with the tokenizer that comes with the model; `original` is one that the same text is given to, whose
+/// Opens a language model's text, for a bundled one the synthetic stories by default, with the tokenizer that comes with the model; `original` is one that the same text is given to, whose
 /// tokenizer serves where the model has none.
 ///
 /// # Errors
 /// What cannot be opened; text that the two cut into other tokens.
 pub fn text(spec: Option<&str>, model_spec: &str, original: Option<&str>, options: &TextOptions) -> Result<Dataset> {
-    let Some(spec) = spec else {
-        bail!(
-            "no text given; hint: --data with a file of plain text, of documents (JSONL, Parquet), or of token ids (`.u16`)"
-        );
+    let spec = match spec {
+        Some(spec) => spec,
+        None if is_demo(model_spec) => DEMO_DATA,
+        None => bail!(
+            "no text given; hint: --data with a file of plain text, of documents (JSONL, Parquet), or of token ids (`.u16`), or \
+             synthetic:eval"
+        ),
     };
-    let of = |model: &str| vocabulary(model, std::iter::once(spec));
+    let of = |model: &str| vocabulary(model, std::iter::once(spec)).map_err(anyhow::Error::msg);
     let own = of(model_spec)?;
     let other = original.filter(|o| *o != model_spec).map(of).transpose()?.flatten();
     let data = data::text(spec, own.as_ref().or(other.as_ref()), options)?;
@@ -268,7 +288,7 @@ pub fn classed(
     };
     let most = longest(window, model.info.context).map_err(anyhow::Error::msg)?;
     let names = model.info.class_names.as_deref().unwrap_or_default();
-    let tokenizer = Tokenizer::of(Path::new(tokenizer))?;
+    let tokenizer = tokenizer_of(tokenizer).map_err(anyhow::Error::msg)?;
     let (data, cut) = data::classed(spec, tokenizer.as_ref(), &ClassedOptions { most, limit, names })?;
     out::notes(cut.as_slice());
     data.check_fits(&model.info)?;
@@ -325,7 +345,7 @@ pub fn calibrate(
     }
     let calib = match calib {
         Some(c) => c,
-        None if spec.starts_with("demo:") => "synthetic:calib",
+        None if is_demo(spec) => "synthetic:calib",
         None => bail!("int8-static needs data to find its ranges with; hint: --calib with training images, or texts"),
     };
     let (set, what) = match classifies_text(model) {

@@ -48,7 +48,7 @@ fn least_error() -> Calibration {
 }
 
 impl OpenSpec {
-    /// The bundled demo: a small trained model on the synthetic images.
+    /// A bundled demo: a small trained model on the synthetic images, or stories.
     pub fn demo(model: &str) -> OpenSpec {
         OpenSpec {
             how: Opening { model: format!("demo:{model}"), device: "auto".to_owned(), ..Opening::default() },
@@ -96,6 +96,10 @@ impl OpenSpec {
     /// Paths made absolute, since a host does not run where it was started from.
     pub fn absolute(mut self) -> OpenSpec {
         let whole = |s: &str| -> String {
+            // Bundled.
+            if s.starts_with("demo:") {
+                return s.to_owned();
+            }
             match std::path::absolute(s) {
                 Ok(p) if !s.is_empty() => p.display().to_string(),
                 _ => s.to_owned(),
@@ -107,9 +111,7 @@ impl OpenSpec {
             }
             s.split(',').map(|part| whole(part.trim())).collect::<Vec<_>>().join(",")
         };
-        if !self.how.model.starts_with("demo:") {
-            self.how.model = whole(&self.how.model);
-        }
+        self.how.model = whole(&self.how.model);
         self.how.tokenizer = self.how.tokenizer.as_deref().map(whole);
         self.data = data(&self.data);
         self.calib = self.calib.as_deref().map(data);

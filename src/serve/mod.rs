@@ -18,7 +18,7 @@ use crate::control::Asked;
 use crate::exec::{Cancel, CompileOptions, DecodeOptions, KvFormat};
 use crate::headless::out::{self, say, tell};
 use crate::headless::{Exit, runtime, setup, template};
-use crate::model::{ChatError, ChatMessage, ChatTemplate};
+use crate::model::{ChatError, ChatMessage};
 use crate::plain;
 use crate::words::counted;
 use anyhow::{Context, Error, Result, bail};
@@ -65,7 +65,7 @@ pub fn run(args: &Serve) -> Result<Exit> {
     let address = listener.local_addr()?;
     let (model, tokenizer, spec) =
         setup::language(&args.model, args.tokenizer.as_deref(), &args.on, args.precision.as_deref())?;
-    let chat = ChatTemplate::of(Path::new(spec))?;
+    let chat = setup::chat(spec)?;
     if let Some(chat) = &chat {
         let hello = ChatMessage { role: "user".into(), content: "Hello".into() };
         // One that refuses is asked again by whoever has something to say.

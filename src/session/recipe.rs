@@ -16,7 +16,7 @@ use serde::{Deserialize, Serialize};
 /// fields among those of what holds them. Paths are absolute.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Opening {
-    /// A checkpoint file or folder as it was named, or `demo:vit`, `demo:cnn`; what it held is in the card (`model.hash`).
+    /// A checkpoint file or folder as it was named, or a bundled one such as `demo:vit`; what it held is in the card (`model.hash`).
     pub model: String,
     /// What its names and shapes do not tell.
     pub arch: Option<Family>,

@@ -1,4 +1,4 @@
-//! Data sets and preprocessing, windows of text, texts with classes, questions with choices, and the synthetic demo set.
+//! Data sets and preprocessing, windows of text, texts with classes, questions with choices, and the synthetic demo sets.
 //!
 //! A [`Dataset`] is an immutable, cheaply cloned list of labelled images; [`Dataset::batch`] turns some of them into a
 //! network's input. Not here: metrics (`eval`). Invariants: image `i` is the same image for as long as the set is open;
@@ -30,6 +30,7 @@ mod resize;
 mod shards;
 mod source;
 mod split;
+pub mod stories;
 pub mod synthetic;
 mod text;
 
@@ -43,6 +44,7 @@ pub use items::{Items, Joined};
 pub use mark::DataMark;
 pub use questions::{Form, Question, Questions};
 pub use split::Split;
+pub(crate) use text::unfit;
 pub use text::{Counted, TextOptions, holds_ids, text};
 
 use crate::model::{ModelInfo, Preprocess};

@@ -71,6 +71,16 @@ impl Split {
         }
     }
 
+    /// The number of its random streams.
+    pub(super) fn stream(self) -> u64 {
+        self.facts().1
+    }
+
+    /// Its name, as [`Split::parse`] takes it.
+    pub(super) fn name(self) -> &'static str {
+        self.facts().0
+    }
+
     /// `synthetic` (the evaluation split) or `synthetic:NAME`; `None` for any other spec.
     pub(super) fn parse(spec: &str) -> Result<Option<Split>, DataError> {
         if spec == "synthetic" {

@@ -8,7 +8,8 @@
 //! is a [`Counted`], since published figures differ in it. Not here: vocabularies (`model::tokenizer`), scores (`task`).
 
 use super::documents::{Kind, bad};
-use super::{DataCard, DataError, Dataset, Items, Joined, file_name};
+use super::synthetic::Split;
+use super::{DataCard, DataError, Dataset, Items, Joined, file_name, stories};
 use crate::files;
 use crate::model::Tokenizer;
 use crate::task::{NextToken, Targets};
@@ -107,7 +108,8 @@ pub fn holds_ids(path: &Path) -> bool {
     path.extension().is_some_and(|e| e == "u16")
 }
 
-/// Opens the text or the ids in the file at `spec` as a set of windows.
+/// Opens the text or the ids in the file at `spec` as a set of windows; `synthetic:eval`, `synthetic:calib` and `synthetic:train` are
+/// the program's own stories, one a document.
 ///
 /// # Errors
 /// What cannot be read, text without a tokenizer, less than one window; by name.
@@ -117,12 +119,28 @@ pub fn text(spec: &str, tokenizer: Option<&Tokenizer>, options: &TextOptions) ->
     if options.targets() == 0 {
         return Err(bad(format!("windows of {} tokens have nothing to predict", options.window), "a larger window"));
     }
+    let silent = || {
+        let hint = "put the model's `tokenizer.json` beside its weights, name one (or the original) by `--tokenizer`, or give \
+                    token ids as a `.u16` file";
+        bad("the model comes without a tokenizer".into(), hint)
+    };
+    if let Some(split) = Split::parse(spec)? {
+        let tokenizer = tokenizer.ok_or_else(silent)?;
+        let told: Vec<String> = stories::first(split, split.stories()).map(|s| s.text).collect();
+        let ids = ids_of_all(&told, tokenizer).map_err(|e| unfit(path, &e))?;
+        let name = format!("synthetic-{}-stories", split.name());
+        return windows(
+            ids,
+            options,
+            DataCard { name, source: format!("synthetic:{}", split.name()), ..DataCard::default() },
+        );
+    }
     let meta = std::fs::metadata(path).map_err(DataError::opening(path))?;
     if meta.is_dir() {
         return Err(bad("it is a folder".into(), "name a file of plain text, or of token ids (`.u16`)"));
     }
     let io = DataError::io(path);
-    let (ids, joined) = if holds_ids(path) {
+    let ids = if holds_ids(path) {
         let bytes = files::read(path, MAX_IDS).map_err(io)?;
         if bytes.len() % 2 == 1 {
             return Err(bad("it has an odd number of bytes".into(), "ids of two bytes each, little-endian"));
@@ -135,25 +153,26 @@ pub fn text(spec: &str, tokenizer: Option<&Tokenizer>, options: &TextOptions) ->
             None => Some(files::read_text(path, MAX_TEXT).map_err(io)?),
             Some(_) => None,
         };
-        let Some(tokenizer) = tokenizer else {
-            let hint = "put the model's `tokenizer.json` beside its weights, name one (or the original) by `--tokenizer`, or give \
-                        token ids as a `.u16` file";
-            return Err(bad("the model comes without a tokenizer".into(), hint));
-        };
+        let tokenizer = tokenizer.ok_or_else(silent)?;
         match (kind, plain) {
             (Some(kind), _) => of_documents(kind, path, options, tokenizer)?,
             (None, text) => ids_of(&text.unwrap_or_default(), tokenizer).map_err(|e| unfit(path, &e))?,
         }
     };
+    windows(ids, options, DataCard { name: file_name(path), source: spec.to_owned(), ..DataCard::default() })
+}
+
+/// As many windows of these ids as there are, or were asked for.
+fn windows((ids, joined): Ids, options: &TextOptions, card: DataCard) -> Result<Dataset, DataError> {
     let (step, inputs) = (options.window, options.targets());
     // The last input's target must be there as well.
     let all = inputs.checked_add(1).and_then(|n| ids.len().checked_sub(n)).map_or(0, |rest| rest / step + 1);
     if all == 0 {
         let found = format!("it has {} tokens, less than one window of {step}", ids.len());
-        return Err(bad(found, "a longer text, or a smaller `--window`"));
+        return Err(bad(Path::new(&card.source), found, "a longer text, or a smaller `--window`"));
     }
     let count = if options.limit == 0 { all } else { all.min(options.limit) };
-    let card = DataCard { name: file_name(path), source: spec.to_owned(), limit: options.limit, ..DataCard::default() };
+    let card = DataCard { limit: options.limit, ..card };
     Ok(Dataset::of_items(card, Arc::new(Windows { ids, step, inputs, count, joined }), Arc::new(NextToken)))
 }
 
@@ -161,7 +180,7 @@ pub fn text(spec: &str, tokenizer: Option<&Tokenizer>, options: &TextOptions) ->
 type Ids = (Vec<u32>, Joined);
 
 /// Text that a vocabulary cannot cut.
-fn unfit(path: &Path, why: &crate::model::ModelError) -> DataError {
+pub(crate) fn unfit(path: &Path, why: &crate::model::ModelError) -> DataError {
     bad(path, why.to_string(), "check the tokenizer beside the weights")
 }
 

@@ -1,6 +1,10 @@
 //! The bundled demo models: what they are, how they are trained, and the trained weights.
 //!
-//! `assets/README.md` states the command, the seed and the accuracy that was measured.
+//! `assets/README.md` states the command, the seed and the quality that was measured. What the language model has of its own: `language`.
+
+mod language;
+
+pub use language::{CONTEXT, Fluency, Yardsticks};
 
 use super::{Cycle, Progress, Recipe, TrainError};
 use crate::data::{DataError, Dataset, synthetic};
@@ -8,6 +12,7 @@ use crate::exec::{Cancel, CompileOptions, Plan};
 use crate::graph::Precisions;
 use crate::model::export::Manifest;
 use crate::model::families::{CifarResnetSpec, VitDims, VitSpec};
+use crate::model::formats;
 use crate::model::{self, FamilySpec, LoadOptions, Model, ModelError, ModelInfo, Origin, ParamStore, Preprocess};
 use candle_core::{D, Tensor};
 use std::path::Path;
@@ -20,13 +25,27 @@ pub enum DemoModel {
     Vit,
     /// A small CIFAR-style ResNet.
     Cnn,
+    /// A small Llama.
+    Lm,
 }
 
 impl DemoModel {
+    pub const ALL: [DemoModel; 3] = [DemoModel::Vit, DemoModel::Cnn, DemoModel::Lm];
+
     pub fn name(self) -> &'static str {
         match self {
             DemoModel::Vit => "demo_vit",
             DemoModel::Cnn => "demo_cnn",
+            DemoModel::Lm => "demo_lm",
+        }
+    }
+
+    /// What its weights are kept in.
+    pub fn format(self) -> &'static str {
+        match self {
+            DemoModel::Vit | DemoModel::Cnn => "safetensors",
+            // With its vocabulary.
+            DemoModel::Lm => "gguf",
         }
     }
 
@@ -35,7 +54,18 @@ impl DemoModel {
         match self {
             DemoModel::Vit => "vit",
             DemoModel::Cnn => "cnn",
+            DemoModel::Lm => "lm",
         }
+    }
+
+    /// The one that is called `word`.
+    ///
+    /// # Errors
+    /// Another word, in words.
+    pub fn named(word: &str) -> Result<DemoModel, String> {
+        let words = || DemoModel::ALL.map(|kind| format!("demo:{}", kind.word())).join(", ");
+        let found = DemoModel::ALL.into_iter().find(|kind| kind.word() == word);
+        found.ok_or_else(|| format!("no bundled model `{}`; hint: one of {}", model::printable(word), words()))
     }
 
     pub fn spec(self) -> FamilySpec {
@@ -53,6 +83,7 @@ impl DemoModel {
             DemoModel::Cnn => {
                 FamilySpec::CifarResnet(CifarResnetSpec { blocks: 2, widths: [16, 32, 64], classes, image: 32 })
             }
+            DemoModel::Lm => language::spec(),
         }
     }
 
@@ -73,6 +104,12 @@ impl DemoModel {
                 decay: 0.02,
                 smoothing: 0.0,
             },
+            DemoModel::Lm => Recipe {
+                cycles: vec![Cycle { steps: 1_500, rate: 4e-3, warmup: 100 }],
+                batch: 8,
+                decay: 0.02,
+                smoothing: 0.0,
+            },
         }
     }
 }
@@ -80,7 +117,7 @@ impl DemoModel {
 /// The seed of the bundled weights.
 pub const SEED: u64 = 1;
 
-/// How synthetic images are fed to the demo models.
+/// How synthetic images are fed to the demo models that take such.
 pub fn preprocess() -> Preprocess {
     let (mean, std) = (synthetic::MEAN, synthetic::STD);
     Preprocess { mean, std, origin: "demo model".into(), ..Preprocess::imagenet([32, 32]) }
@@ -94,6 +131,7 @@ pub fn load(kind: DemoModel) -> Result<Model, ModelError> {
     let bytes: &'static [u8] = match kind {
         DemoModel::Vit => include_bytes!("../../../assets/demo_vit.safetensors"),
         DemoModel::Cnn => include_bytes!("../../../assets/demo_cnn.safetensors"),
+        DemoModel::Lm => include_bytes!("../../../assets/demo_lm.gguf"),
     };
     model::load_bytes(kind.name(), bytes, &LoadOptions::default())
 }
@@ -102,11 +140,49 @@ pub fn load(kind: DemoModel) -> Result<Model, ModelError> {
 #[derive(Debug, Clone)]
 pub struct Trained {
     pub model: Model,
-    /// Right answers on the synthetic evaluation split, and its size.
-    pub correct: usize,
-    pub images: usize,
+    pub quality: Quality,
     /// BLAKE3 (hex) of the file that was written.
     pub hash: String,
+}
+
+/// How good a model is on the synthetic evaluation split.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum Quality {
+    /// Right answers, and images.
+    Images {
+        correct: usize,
+        images: usize,
+    },
+    Text(Fluency),
+}
+
+impl std::fmt::Display for Quality {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Quality::Images { correct, images } => write!(f, "{correct} of {images} right"),
+            Quality::Text(Fluency { nats, tokens, yardsticks: Yardsticks { single, pairs, choices } }) => write!(
+                f,
+                "{nats:.4} nats/token on {tokens} tokens (tokens alone {single:.4}, pairs of them {pairs:.4}, the stories' own \
+                 choices {choices:.4})"
+            ),
+        }
+    }
+}
+
+impl Quality {
+    fn json(&self) -> serde_json::Value {
+        match self {
+            Quality::Images { correct, images } => {
+                serde_json::json!({ "data": "synthetic:eval", "images": images, "correct": correct })
+            }
+            Quality::Text(Fluency { nats, tokens, yardsticks: Yardsticks { single, pairs, choices } }) => {
+                serde_json::json!({
+                    "data": "synthetic:eval", "window": CONTEXT, "tokens": tokens, "nats": nats,
+                    "single": single, "pairs": pairs, "choices": choices,
+                })
+            }
+        }
+    }
 }
 
 /// The synthetic set's training images, one after the other. Every step draws fresh ones: there are no epochs, no
@@ -121,7 +197,7 @@ pub(super) fn drawn(prep: &Preprocess) -> impl FnMut(usize) -> Result<(Tensor, V
 }
 
 /// Trains a demo model from scratch (minutes on one core), measures it on the evaluation split and writes it to `out`
-/// with its recipe and accuracy.
+/// with its recipe and how good it is.
 ///
 /// # Errors
 /// Cancellation, a loss that is no number, a file that cannot be written.
@@ -133,12 +209,25 @@ pub fn train(
     progress: &mut dyn FnMut(Progress),
 ) -> Result<Trained, TrainError> {
     let recipe = kind.recipe();
-    let prep = preprocess();
-    let params = super::train(&kind.spec(), &recipe, seed, &mut drawn(&prep), cancel, progress)?;
-    let model = assemble(kind, params)?;
-    let eval = synthetic::dataset(synthetic::Split::Eval, 0);
-    let images = eval.len();
-    let correct = correct(&model, &eval, cancel)?;
+    let (model, quality) = match kind {
+        DemoModel::Vit | DemoModel::Cnn => {
+            let prep = preprocess();
+            let params = super::train(&kind.spec(), &recipe, seed, &mut drawn(&prep), cancel, progress)?;
+            let model = assemble(kind, params, Origin::default())?;
+            let eval = synthetic::dataset(synthetic::Split::Eval, 0);
+            let quality = Quality::Images { correct: correct(&model, &eval, cancel)?, images: eval.len() };
+            (model, quality)
+        }
+        DemoModel::Lm => {
+            let origin = language::origin(kind.name())?;
+            let tokenizer = language::tokenizer(&origin, kind.name())?;
+            let windows = &mut language::drawn(&tokenizer, CONTEXT);
+            let params = super::train(&kind.spec(), &recipe, seed, windows, cancel, progress)?;
+            let model = assemble(kind, params, origin)?;
+            let quality = Quality::Text(language::measured(&model, &tokenizer, cancel)?);
+            (model, quality)
+        }
+    };
     let manifest = Manifest {
         recipe: serde_json::json!({
             "command": format!("paring demo train {} --seed {seed}", kind.word()),
@@ -148,11 +237,11 @@ pub fn train(
             "decay": recipe.decay,
             "smoothing": recipe.smoothing,
         }),
-        figures: serde_json::json!({ "data": "synthetic:eval", "images": images, "correct": correct }),
+        figures: quality.json(),
         ..Manifest::default()
     };
-    let hash = model::export::safetensors(out, &model, &manifest)?;
-    Ok(Trained { model, correct, images, hash })
+    let hash = formats::write(out, &model, &manifest, kind.format())?.hash;
+    Ok(Trained { model, quality, hash })
 }
 
 /// How many images the model puts into the right class.
@@ -168,24 +257,25 @@ fn correct(model: &Model, data: &Dataset, cancel: &Cancel) -> Result<usize, Trai
     Ok(correct)
 }
 
-fn assemble(kind: DemoModel, params: ParamStore) -> Result<Model, crate::graph::GraphError> {
+fn assemble(kind: DemoModel, params: ParamStore, origin: Origin) -> Result<Model, crate::graph::GraphError> {
     let spec = kind.spec();
     let hash = params.hash();
+    let text = spec.family().of_text();
     Ok(Model {
         graph: Arc::new(spec.build()?),
         params,
         precision: Precisions::default(),
-        origin: Origin::default(),
+        origin,
         info: ModelInfo {
             name: kind.name().into(),
             family: spec.family(),
             classes: spec.classes(),
-            class_names: Some(synthetic::class_names()),
-            preprocess: preprocess(),
+            class_names: (!text).then(synthetic::class_names),
+            preprocess: if text { Preprocess::none() } else { preprocess() },
             source: Default::default(),
             hash,
             notes: Vec::new(),
-            context: None,
+            context: text.then_some(CONTEXT),
         },
     })
 }

@@ -4,6 +4,7 @@ use crate::data::DataError;
 use crate::exec::{Cancelled, ExecError};
 use crate::graph::GraphError;
 use crate::model::ModelError;
+use crate::task::TaskError;
 use crate::words::TensorError;
 
 /// Why training stopped.
@@ -17,6 +18,8 @@ pub enum TrainError {
     Data(#[from] DataError),
     #[error(transparent)]
     Model(#[from] ModelError),
+    #[error(transparent)]
+    Task(#[from] TaskError),
     #[error("tensor library: {0}")]
     Tensor(TensorError),
     #[error("the loss of step {step} is not finite; hint: lower the learning rate")]

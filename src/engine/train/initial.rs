@@ -26,7 +26,9 @@ impl Normal {
             (ParamRole::Weight, Op::Linear(op::Linear { in_features, out_features, .. })) => {
                 self.take(count, (2.0 / (in_features + out_features).max(1) as f64).sqrt())
             }
-            (ParamRole::Embedding | ParamRole::PositionBias, _) => self.take(count, 0.02),
+            (ParamRole::Embedding | ParamRole::PositionBias, _) | (ParamRole::Weight, Op::Embedding(_)) => {
+                self.take(count, 0.02)
+            }
             (ParamRole::PositionMlp1 | ParamRole::PositionMlp2, _) => self.take(count, 0.2),
             // Swin v2 begins with a factor of 10.
             (ParamRole::LogitScale, _) => vec![10f32.ln(); count],

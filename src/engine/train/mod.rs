@@ -27,9 +27,9 @@ use rayon::prelude::*;
 #[derive(Debug, Clone, PartialEq)]
 pub struct Recipe {
     pub cycles: Vec<Cycle>,
-    /// Images per step.
+    /// Images or windows per step.
     pub batch: usize,
-    /// Decoupled weight decay (Loshchilov and Hutter 2019), on conv and linear weights only.
+    /// Decoupled weight decay (Loshchilov and Hutter 2019), on conv and linear weights only, and an embedding that is one.
     pub decay: f64,
     /// Share of the target spread evenly over all classes.
     pub smoothing: f64,
@@ -51,7 +51,7 @@ const SHARDS: usize = 2;
 /// Trains `spec` from random weights on `batches`, on the CPU.
 ///
 /// # Errors
-/// A spec that does not build, images that cannot be had, a diverging loss, cancellation (checked before each step).
+/// A spec that does not build, items that cannot be had, a diverging loss, cancellation (checked before each step).
 pub fn train(
     spec: &FamilySpec,
     recipe: &Recipe,
@@ -70,12 +70,14 @@ pub fn train(
             cancel.check()?;
             let (x, labels) = batches(recipe.batch)?;
             let share = recipe.batch.div_ceil(SHARDS);
+            // One a class, or one for each token of a window.
+            let each = labels.len() / recipe.batch.max(1);
             let parts = (0..recipe.batch.div_ceil(share.max(1)))
                 .into_par_iter()
                 .map(|i| {
                     let (from, to) = (i * share, ((i + 1) * share).min(recipe.batch));
                     let weight = (to - from) as f64 / recipe.batch as f64;
-                    let labels = labels.get(from..to).unwrap_or_default();
+                    let labels = labels.get(from * each..to * each).unwrap_or_default();
                     net.gradients(&graph, &x.narrow(0, from, to - from)?, labels, weight, objective)
                 })
                 .collect::<Result<Vec<Part>, TrainError>>()?;

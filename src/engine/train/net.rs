@@ -44,6 +44,10 @@ impl Net {
         let (mut tensors, mut slots) = (TensorMap::new(), Vec::new());
         for node in &graph.nodes {
             for (p, (role, shape)) in node.params.iter().zip(param_shapes(&node.op)) {
+                // Layers may share a tensor: a language model's embedding is its last layer's weight.
+                if tensors.contains_key(&p.name) {
+                    continue;
+                }
                 let decays = role == ParamRole::Weight && shape.len() > 1;
                 let value = normal.values(&node.op, role, &shape);
                 let tensor = Tensor::from_slice(&value, shape.as_slice(), &Device::Cpu)?;
@@ -59,7 +63,7 @@ impl Net {
         Ok(Net { tensors, slots })
     }
 
-    /// Loss, accuracy and gradients of some images, times `weight`.
+    /// Loss, accuracy and gradients of some items, times `weight`.
     pub fn gradients(
         &self,
         graph: &Graph,

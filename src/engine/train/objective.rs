@@ -9,10 +9,12 @@ pub(super) struct CrossEntropy {
 }
 
 impl CrossEntropy {
-    /// Loss (a scalar with its history) and the share of right answers for logits `[batch, classes]`.
+    /// Loss (a scalar with its history) and the share of right answers for logits `[batch, classes]`, or `[batch, tokens, vocabulary]`
+    /// with a label for each token, window by window.
     pub fn of(self, logits: &Tensor, labels: &[u32]) -> candle_core::Result<(Tensor, f32)> {
+        let logits = logits.flatten_to(D::Minus2)?;
         let target = Tensor::new(labels, &Device::Cpu)?;
-        let log_p = log_softmax(logits)?;
+        let log_p = log_softmax(&logits)?;
         let nll = log_p.gather(&target.unsqueeze(1)?, 1)?.mean_all()?.neg()?;
         let loss = ((nll * (1.0 - self.smoothing))? - (log_p.mean_all()? * self.smoothing)?)?;
         let hits = logits.argmax(D::Minus1)?.eq(&target)?.to_dtype(DType::F32)?.mean_all()?.to_scalar::<f32>()?;

@@ -2,7 +2,7 @@
 
 use super::cases::{Case, TARGET};
 use super::truth::{Run, SIGMAS};
-use crate::data::synthetic;
+use crate::data::{self, Counted, TextOptions, synthetic};
 use crate::exec::candle::{self, Capture, Mode};
 use crate::exec::device::{self, Opened};
 use crate::exec::{Capabilities, CompileOptions, ExecError, Kernels, Plan, Session, StepInfo};
@@ -19,8 +19,9 @@ use serde::Serialize;
 const BATCHES: [usize; 2] = [1, 3];
 /// Of parameters and inputs.
 const SEED: u64 = 11;
-/// Images that demo models are shown.
+/// Images, or windows of so many tokens, that demo models are shown.
 const IMAGES: usize = 16;
+const TOKENS: usize = 64;
 /// Of a demo model's logits, in parts of the largest one. f32 in another order stays ten times below, TF32 does not.
 const LOGITS: f64 = 2e-5;
 /// The root mean square of int8 or half-precision errors, in parts of what the codes or bits imply. Less means that they are
@@ -216,7 +217,13 @@ fn run_demo(kind: demo::DemoModel, opened: &Opened, check: &mut Check) -> Result
     kernels.sort_unstable();
     kernels.dedup();
     check.kernel = format!("{} kinds in {} steps", kernels.len(), plan.steps().len());
-    let data = synthetic::dataset(synthetic::Split::Eval, IMAGES);
+    let data = match model.graph.is_language_model() {
+        true => {
+            let options = TextOptions { window: TOKENS, counted: Counted::Next, limit: IMAGES };
+            data::text("synthetic:eval", model.origin.tokenizer(&model.info.source)?.as_ref(), &options)?
+        }
+        false => synthetic::dataset(synthetic::Split::Eval, IMAGES),
+    };
     let (x, _) = data.batch(0..IMAGES, &model.info.preprocess)?;
     let params = candle::tensors(&model.params, &Device::Cpu)?;
     let want = values(&candle::forward(&model.graph, &params, &x, Mode::Eval, &mut Capture::none())?)?;
@@ -298,7 +305,7 @@ mod tests {
             let named = if case.precision == Precision::Int8 { "i8" } else { case.precision.label() };
             assert!(case.precision == Precision::F32 || check.kernel.contains(&format!("-{named}/")), "{check:#?}");
         }
-        for kind in [demo::DemoModel::Vit, demo::DemoModel::Cnn] {
+        for kind in demo::DemoModel::ALL {
             let check = demo_model(kind, &opened);
             assert_eq!(check.outcome, Outcome::Passed, "{check:#?}");
         }

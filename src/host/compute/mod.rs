@@ -18,8 +18,8 @@ mod trial;
 pub use propose::plan_now;
 pub use shelf::archive;
 pub use subject::{
-    Subject, bind, classifies_text, load_model, longest, open_data, takes_text, tell, usual_batch, vocabulary,
-    working_batch,
+    Subject, bind, classifies_text, load_model, longest, open_data, takes_text, tell, tokenizer_of, usual_batch,
+    vocabulary, working_batch,
 };
 
 use super::desk::{Desk, Ranks, Table};

@@ -14,7 +14,7 @@ use crate::train::demo;
 use std::path::Path;
 use std::sync::Arc;
 
-/// Loads a checkpoint, or a bundled demo model (`demo:vit`, `demo:cnn`); `mean` and `std` correct its preprocessing.
+/// Loads a checkpoint, or a bundled demo model (`demo:vit` and others); `mean` and `std` correct its preprocessing.
 pub fn load_model(
     name: &str,
     options: &LoadOptions,
@@ -22,9 +22,7 @@ pub fn load_model(
     std: Option<[f32; 3]>,
 ) -> Result<Model, String> {
     let mut model = match name.strip_prefix("demo:") {
-        Some("vit") => demo::load(demo::DemoModel::Vit).map_err(|e| e.to_string())?,
-        Some("cnn") => demo::load(demo::DemoModel::Cnn).map_err(|e| e.to_string())?,
-        Some(other) => return Err(format!("no bundled model `{other}`; hint: demo:vit or demo:cnn")),
+        Some(word) => demo::load(demo::DemoModel::named(word)?).map_err(|e| e.to_string())?,
         None => model::load(Path::new(name), options).map_err(|e| e.to_string())?,
     };
     if let (Some(asked), Ok(&[_, h, w])) = (options.image, model.graph.input_shape().as_deref())
@@ -150,14 +148,14 @@ impl Subject {
             let options = spec.how.windows(model.info.context);
             let texts = [Some(spec.data.as_str()), spec.calib.as_deref()];
             let comes_with = spec.how.tokenizer.as_ref().unwrap_or(named);
-            let tokenizer = vocabulary(comes_with, texts.into_iter().flatten()).map_err(|e| e.to_string())?;
+            let tokenizer = vocabulary(comes_with, texts.into_iter().flatten())?;
             let open = |name: &str, limit| data::text(name, tokenizer.as_ref(), &TextOptions { limit, ..options });
             let opened = open_data(spec, &open)?;
             bind(&mut model, &options);
             opened
         } else if classifies_text(&model) {
             let comes_with = spec.how.tokenizer.as_ref().unwrap_or(named);
-            let tokenizer = Tokenizer::of(Path::new(comes_with)).map_err(|e| e.to_string())?;
+            let tokenizer = tokenizer_of(comes_with)?;
             let (most, names) = (longest(spec.how.window, model.info.context)?, model.info.class_names.clone());
             let notes = std::cell::RefCell::new(Vec::new());
             let open = |name: &str, limit| {
@@ -177,12 +175,24 @@ impl Subject {
     }
 }
 
-/// The tokenizer that comes with the model at `spec`, where any of `texts` needs one; ids do not, and there may be none.
+/// The tokenizer that comes with the model at `spec`, a path or a bundled model; there may be none.
 ///
 /// # Errors
-/// As [`Tokenizer::of`].
-pub fn vocabulary<'a>(spec: &str, mut texts: impl Iterator<Item = &'a str>) -> model::Result<Option<Tokenizer>> {
-    if texts.any(|t| !data::holds_ids(Path::new(t))) { Tokenizer::of(Path::new(spec)) } else { Ok(None) }
+/// As [`Tokenizer::of`]; a bundled model that there is not.
+pub fn tokenizer_of(spec: &str) -> Result<Option<Tokenizer>, String> {
+    let found = match spec.strip_prefix("demo:") {
+        Some(word) => demo::load(demo::DemoModel::named(word)?).and_then(|m| m.origin.tokenizer(Path::new(spec))),
+        None => Tokenizer::of(Path::new(spec)),
+    };
+    found.map_err(|e| e.to_string())
+}
+
+/// The same where any of `texts` needs one; ids do not.
+///
+/// # Errors
+/// As [`tokenizer_of`].
+pub fn vocabulary<'a>(spec: &str, mut texts: impl Iterator<Item = &'a str>) -> Result<Option<Tokenizer>, String> {
+    if texts.any(|t| !data::holds_ids(Path::new(t))) { tokenizer_of(spec) } else { Ok(None) }
 }
 
 /// Gives a language model's graph the length of such windows.

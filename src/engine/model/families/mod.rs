@@ -34,6 +34,7 @@ pub use decoder::{DecoderSpec, Norms, QkNorms, Stored};
 pub use decoder_experts::Experts;
 pub(super) use decoder_names::stack_of;
 pub use gpt2::Gpt2Spec;
+pub use llama::LlamaDims;
 pub use mobile::{MobileBlock, MobileSpec, Padding};
 pub use modernbert::{Biases, ModernBertSpec};
 pub use names::{Names, Source};

@@ -6,9 +6,11 @@
 //! without the model's weights.
 
 mod hub;
+mod own;
 mod vocabulary;
 
 use super::gguf::{self, Fields, Metadata};
+use super::tokenizer::Tokenizer;
 use super::{Blob, Checkpoint, Dtype, Graph, ModelInfo, Param, ParamStore, RawTensor, Result, numel_of};
 use indexmap::IndexMap;
 use std::borrow::Cow;
@@ -43,6 +45,14 @@ pub struct Said {
 }
 
 impl Said {
+    /// What `fields` say, as it is read from a file; `path` is for messages.
+    fn of(fields: &Fields, path: &Path) -> Result<Option<Arc<Said>>> {
+        let mut bytes = Vec::new();
+        gguf::write(&mut bytes, fields, &[], |_| Ok(Cow::Borrowed(&[]))).map_err(super::ModelError::read(path))?;
+        let held = gguf::read(&Blob::Owned(bytes.into()), path)?;
+        Ok(held.gguf.map(|metadata| Arc::new(Said { metadata, others: IndexMap::new() })))
+    }
+
     /// Why what it says is not enough for others, in words.
     pub(super) fn lacks(&self) -> Option<&str> {
         self.metadata.string(NOTHING).or_else(|| self.metadata.string(NO_VOCABULARY))
@@ -65,6 +75,17 @@ impl Origin {
             _ => None,
         });
         Origin::Said(Arc::new(Said { metadata: metadata.detached(), others: others.collect() }))
+    }
+
+    /// The vocabulary that it brings with it; `None` where that lies beside the weights, or there is none. `path` is for messages.
+    ///
+    /// # Errors
+    /// Kinds of vocabularies that are not read.
+    pub fn tokenizer(&self, path: &Path) -> Result<Option<Tokenizer>> {
+        match self {
+            Origin::Said(said) => Tokenizer::told(&said.metadata, path),
+            Origin::None | Origin::Beside => Ok(None),
+        }
     }
 
     /// That in a file of our own.
@@ -106,12 +127,7 @@ impl Origin {
                     f.string(NOTHING, &why.to_string());
                     f
                 });
-                let mut bytes = Vec::new();
-                gguf::write(&mut bytes, &fields, &[], |_| Ok(Cow::Borrowed(&[])))
-                    .map_err(super::ModelError::read(&info.source))?;
-                let held = gguf::read(&Blob::Owned(bytes.into()), &info.source)?;
-                let said = |metadata| Arc::new(Said { metadata, others: IndexMap::new() });
-                Ok(held.gguf.map(said))
+                Said::of(&fields, &info.source)
             }
         }
     }

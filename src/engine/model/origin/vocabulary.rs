@@ -77,7 +77,7 @@ fn pieces(f: &mut Fields, tokens: &[String], scores: &[f32]) {
 }
 
 /// Byte pairs of bytes, as GPT-2 has them; an error says in words what is otherwise.
-fn byte_pairs(f: &mut Fields, json: &Value, rows: usize) -> std::result::Result<(), String> {
+pub(super) fn byte_pairs(f: &mut Fields, json: &Value, rows: usize) -> std::result::Result<(), String> {
     let model = &json["model"];
     let kind = model["type"].as_str().unwrap_or("");
     let vocab = model["vocab"].as_object().filter(|_| kind == "BPE");

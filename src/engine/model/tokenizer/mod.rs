@@ -7,12 +7,14 @@
 //! [`Tokenizer::enclosed`]; the same text gives the same ids.
 
 mod gpt2;
+mod learnt;
 mod marked;
 mod spm;
 mod voice;
 mod wordpiece;
 
 pub(super) use gpt2::cut_name;
+pub use learnt::learn;
 pub(super) use marked::Marks;
 pub use voice::Voice;
 
@@ -93,6 +95,14 @@ impl Tokenizer {
                 Ok(Some(Tokenizer::new(Kind::Spm(spm), file.clone(), Some(1), true, vec![2])))
             }
         }
+    }
+
+    /// The vocabulary that a model brings with it ([`super::Origin`]), where it does; `path` is for messages.
+    ///
+    /// # Errors
+    /// As [`Tokenizer::of`].
+    pub(super) fn told(metadata: &Metadata, path: &Path) -> Result<Option<Tokenizer>> {
+        of_metadata(metadata, path)
     }
 
     /// A `tokenizer.json`.
