@@ -204,7 +204,7 @@ fn harms_of_formats_are_concluded_from_the_one_that_is_scanned() {
     };
     let mut off = Vec::new();
     for block in wanted {
-        let precisions = vec![Precision::Block(block)];
+        let precisions = [Precision::Block(block)];
         // Rows of 64 are no blocks of 256, and rows of 80 none of 32.
         let layers = model.graph.live().filter(|(_, n)| n.op.is_conv_or_linear());
         let fits = |n: &crate::graph::Node| precisions[0].unfit(&n.op).is_none();
