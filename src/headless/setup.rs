@@ -101,7 +101,8 @@ pub fn levelled(
 ) -> Result<Levelled> {
     let asked: Asked =
         level.unwrap_or("auto").parse().map_err(|e: String| anyhow::Error::msg(format!("--level: {e}")))?;
-    let control = control::read(model)?;
+    // What is bundled comes from no file.
+    let control = if model.info.source.exists() { control::read(model)? } else { None };
     let Some(control) = control else {
         if level.is_some() {
             bail!("--level: the file has no levels; hint: `paring control` makes some");
