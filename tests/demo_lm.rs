@@ -1,5 +1,8 @@
 //! The bundled language model: as good as it is said to be, worth compressing, and taken wherever a model is.
 
+mod common;
+
+use common::program::Rig;
 use paring::data::{self, Counted, Dataset, TextOptions};
 use paring::eval;
 use paring::exec::{Cancel, CompileOptions, Plan};
@@ -8,7 +11,6 @@ use paring::model::{LoadOptions, Model, Preprocess, Tokenizer, formats};
 use paring::prune::{self, Action, Method, Target};
 use paring::train::demo::{self, DemoModel, Yardsticks};
 use serde_json::Value;
-use std::process::Command;
 
 fn bundled() -> (Model, Tokenizer) {
     let model = demo::load(DemoModel::Lm).unwrap();
@@ -77,40 +79,9 @@ fn as_gguf_it_opens_again_with_the_same_logits() {
     assert!(theirs.first().is_some() && theirs.ends() == [theirs.first().unwrap()]);
 }
 
-struct Rig {
-    dir: tempfile::TempDir,
-}
-
-impl Rig {
-    fn path(&self, name: &str) -> String {
-        self.dir.path().join(name).to_str().unwrap().to_owned()
-    }
-
-    fn paring(&self, args: &[&str]) -> (Option<i32>, String, String) {
-        let out = Command::new(env!("CARGO_BIN_EXE_paring"))
-            .args(args)
-            .current_dir(self.dir.path())
-            .env("PARING_HOME", self.path("home"))
-            .env("XDG_CONFIG_HOME", self.path("config"))
-            // What is tested here is not how well latency is known.
-            .env("PARING_PATIENCE", "0.1")
-            .env_remove("OPENAI_BASE_URL")
-            .output()
-            .unwrap();
-        let text = |bytes: Vec<u8>| String::from_utf8(bytes).unwrap();
-        (out.status.code(), text(out.stdout), text(out.stderr))
-    }
-
-    fn json(&self, args: &[&str]) -> Value {
-        let (code, out, err) = self.paring(&[args, &["--json"]].concat());
-        assert_eq!(code, Some(0), "{args:?}: {err}");
-        serde_json::from_str(&out).unwrap()
-    }
-}
-
 #[test]
 fn without_a_file_it_is_evaluated_continued_compressed_and_exported() {
-    let rig = Rig { dir: tempfile::tempdir().unwrap() };
+    let rig = Rig::new();
     let nats = |v: &Value| v["nats_per_token"].as_f64().unwrap();
     let original = rig.json(&["eval", "demo:lm", "--limit", "12"]);
     let out = rig.path("out");

@@ -1,49 +1,19 @@
 //! Sessions on language models, by the command line: from a checkpoint and text to a smaller file that scores as the verdict said.
 //! A network of transformers' with random weights, and a published one (*real*).
 
+mod common;
+
+use common::program::Rig;
 use paring::data::real_dir;
 use serde_json::Value;
 use std::path::{Path, PathBuf};
-use std::process::Command;
 
-struct Rig {
-    dir: tempfile::TempDir,
-}
-
-impl Rig {
-    fn new() -> Rig {
-        Rig { dir: tempfile::tempdir().unwrap() }
-    }
-
-    fn path(&self, name: &str) -> String {
-        self.dir.path().join(name).to_str().unwrap().to_owned()
-    }
-
-    /// `count` token ids below `vocab`; another seed, other ids.
-    fn ids(&self, name: &str, count: u32, vocab: u32, seed: u32) -> String {
-        let id = |i: u32| ((i + seed).wrapping_mul(2_654_435_761) >> 9) % vocab;
-        let bytes: Vec<u8> = (0..count).flat_map(|i| (id(i) as u16).to_le_bytes()).collect();
-        std::fs::write(self.path(name), bytes).unwrap();
-        self.path(name)
-    }
-
-    fn paring(&self, args: &[&str]) -> (Option<i32>, String, String) {
-        let out = Command::new(env!("CARGO_BIN_EXE_paring"))
-            .args(args)
-            .env("PARING_HOME", self.path("home"))
-            // What is tested here is not how well latency is known.
-            .env("PARING_PATIENCE", "0.1")
-            .output()
-            .unwrap();
-        let text = |bytes: Vec<u8>| String::from_utf8(bytes).unwrap();
-        (out.status.code(), text(out.stdout), text(out.stderr))
-    }
-
-    fn json(&self, args: &[&str]) -> Value {
-        let (code, out, err) = self.paring(&[args, &["--json"]].concat());
-        assert_eq!(code, Some(0), "{args:?}: {err}");
-        serde_json::from_str(&out).unwrap()
-    }
+/// `count` token ids below `vocab`, in a file; another seed, other ids.
+fn ids(rig: &Rig, name: &str, count: u32, vocab: u32, seed: u32) -> String {
+    let id = |i: u32| ((i + seed).wrapping_mul(2_654_435_761) >> 9) % vocab;
+    let bytes: Vec<u8> = (0..count).flat_map(|i| (id(i) as u16).to_le_bytes()).collect();
+    std::fs::write(rig.path(name), bytes).unwrap();
+    rig.path(name)
 }
 
 fn fixture(name: &str) -> String {
@@ -54,7 +24,7 @@ fn fixture(name: &str) -> String {
 #[test]
 fn a_language_model_goes_from_opening_to_a_file_that_scores_the_same() {
     let rig = Rig::new();
-    let [eval, calib] = [rig.ids("eval.u16", 420, 96, 1), rig.ids("calib.u16", 700, 96, 7777)];
+    let [eval, calib] = [ids(&rig, "eval.u16", 420, 96, 1), ids(&rig, "calib.u16", 700, 96, 7777)];
     let (model, out) = (fixture("llama.gguf"), rig.path("out"));
     let text = ["--data", &eval, "--window", "14"];
     let rest = ["--calib", &calib, "--budget", "macs=0.95,memory=0.7,kl=50", "--out", &out];
@@ -104,7 +74,7 @@ fn a_language_model_goes_from_opening_to_a_file_that_scores_the_same() {
 #[test]
 fn a_mixture_of_experts_goes_the_same_way() {
     let rig = Rig::new();
-    let [eval, calib] = [rig.ids("eval.u16", 420, 32, 1), rig.ids("calib.u16", 700, 32, 7777)];
+    let [eval, calib] = [ids(&rig, "eval.u16", 420, 32, 1), ids(&rig, "calib.u16", 700, 32, 7777)];
     let (model, out) = (fixture("../decoders/mixtral"), rig.path("out"));
     let text = ["--data", &eval, "--window", "14"];
     let report =
@@ -124,7 +94,7 @@ fn a_mixture_of_experts_goes_the_same_way() {
 #[test]
 fn a_narrow_original_is_counted_by_its_file_and_what_is_told_comes_before_what_is_planned() {
     let rig = Rig::new();
-    let [eval, calib] = [rig.ids("eval.u16", 420, 96, 1), rig.ids("calib.u16", 700, 96, 7777)];
+    let [eval, calib] = [ids(&rig, "eval.u16", 420, 96, 1), ids(&rig, "calib.u16", 700, 96, 7777)];
     let (wide, narrow) = (fixture("llama.gguf"), rig.path("half.gguf"));
     rig.json(&["convert", &wide, "--precision", "f16", "--out", &narrow]);
     let rest = ["--data", &eval, "--window", "14", "--calib", &calib, "--out"];

@@ -31,11 +31,25 @@ impl Rig {
         path
     }
 
+    /// The exit code, and what was written to standard output and to standard error.
+    pub fn paring(&self, args: &[&str]) -> (Option<i32>, String, String) {
+        let out = Command::new(env!("CARGO_BIN_EXE_paring"))
+            .args(args)
+            .env("PARING_HOME", self.path("home"))
+            .env("XDG_CONFIG_HOME", self.path("config"))
+            // What is tested so is not how well latency is known.
+            .env("PARING_PATIENCE", "0.1")
+            .env_remove("OPENAI_BASE_URL")
+            .output()
+            .expect("run");
+        let text = |bytes: Vec<u8>| String::from_utf8(bytes).expect("UTF-8");
+        (out.status.code(), text(out.stdout), text(out.stderr))
+    }
+
     pub fn run(&self, args: &[&str]) -> (bool, String) {
-        let mut paring = Command::new(env!("CARGO_BIN_EXE_paring"));
-        let out = paring.args(args).env("PARING_HOME", self.dir.path().join("home")).output().expect("run");
-        let text = if out.status.success() { out.stdout } else { out.stderr };
-        (out.status.success(), String::from_utf8(text).expect("UTF-8"))
+        let (code, out, err) = self.paring(args);
+        let done = code == Some(0);
+        (done, if done { out } else { err })
     }
 
     pub fn json(&self, args: &[&str]) -> Value {
