@@ -39,7 +39,8 @@ pub fn run(args: &Generate) -> Result<Exit> {
     let context = prompt.len() + tokens;
     let opened = setup::device(&args.on)?;
     let options = CompileOptions::on(&opened).as_stored();
-    let levelled = setup::levelled(&model, args.at.level.as_deref(), args.precision.as_deref(), &options)?;
+    let levelled =
+        setup::levelled((&model, &args.model), args.at.level.as_deref(), args.precision.as_deref(), &options)?;
     let (plans, control) = (levelled.plans, levelled.control);
     out::notes(&model.info.notes);
     out::notes(setup::beyond(&model, context).as_slice());

@@ -51,6 +51,7 @@ pub fn language<'a>(
     precision: Option<&str>,
 ) -> Result<(Model, Tokenizer, &'a str)> {
     let from = tokenizer.unwrap_or(spec);
+    keep_little();
     // Before the weights: a vocabulary is read in more memory than it is kept in.
     let found = tokenizer_of(from);
     give_back();
@@ -62,6 +63,16 @@ pub fn language<'a>(
         .map_err(anyhow::Error::msg)?
         .with_context(|| format!("`{from}` comes without a vocabulary; hint: --tokenizer with the original model"))?;
     Ok((model, found, from))
+}
+
+/// From here on what is let go of goes back to the system soon: an allocator keeps the more the larger the pieces were, which weights that are read
+/// once are.
+fn keep_little() {
+    #[cfg(all(target_os = "linux", target_env = "gnu"))]
+    for what in [libc::M_MMAP_THRESHOLD, libc::M_TRIM_THRESHOLD] {
+        // SAFETY: it changes nothing that is in use; where it is refused, more is kept.
+        unsafe { libc::mallopt(what, 1 << 20) };
+    }
 }
 
 /// Memory that is held for nobody goes back to the system, which an allocator does not do by itself.
@@ -89,12 +100,12 @@ pub struct Levelled {
     pub control: Option<(Control, Asked)>,
 }
 
-/// `model` compiled at its file's levels, as `level` asks for them: the controller's choice unless told otherwise.
+/// `model`, opened from `spec`, compiled at its file's levels, as `level` asks for them: the controller's choice unless told otherwise.
 ///
 /// # Errors
 /// A level of a file that has none, or not that one; a controller that is refused; a `precision` beside one.
 pub fn levelled(
-    model: &Model,
+    (model, spec): (&Model, &str),
     level: Option<&str>,
     precision: Option<&str>,
     options: &CompileOptions,
@@ -102,7 +113,7 @@ pub fn levelled(
     let asked: Asked =
         level.unwrap_or("auto").parse().map_err(|e: String| anyhow::Error::msg(format!("--level: {e}")))?;
     // What is bundled comes from no file.
-    let control = if model.info.source.exists() { control::read(model)? } else { None };
+    let control = if is_demo(spec) { None } else { control::read(model)? };
     let Some(control) = control else {
         if level.is_some() {
             bail!("--level: the file has no levels; hint: `paring control` makes some");

@@ -76,7 +76,8 @@ pub fn run(args: &Serve) -> Result<Exit> {
     let context = args.context.unwrap_or_else(|| model.info.context.unwrap_or(CONTEXT.1).min(CONTEXT.0));
     let opened = setup::device(&args.on)?;
     let options = CompileOptions::on(&opened).as_stored();
-    let levelled = setup::levelled(&model, args.at.level.as_deref(), args.precision.as_deref(), &options)?;
+    let levelled =
+        setup::levelled((&model, &args.model), args.at.level.as_deref(), args.precision.as_deref(), &options)?;
     let decoder = setup::decoder(&levelled.plans, &DecodeOptions { sequences: args.parallel, context, kv })?;
     out::notes(&model.info.notes);
     out::notes(setup::beyond(&model, context).as_slice());

@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 /// The longest that anything may take on a busy machine; reaching it is a failure that prints the screen.
-pub const LONG: Duration = Duration::from_secs(240);
+pub const LONG: Duration = Duration::from_secs(600);
 
 /// A home of its own for sessions, sockets and settings; ends the sessions' hosts when dropped.
 pub struct Home {

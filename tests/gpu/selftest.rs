@@ -16,6 +16,7 @@ fn selftest(kernels: &str, seed: &str) -> Ran {
         "attention, causal with shared keys",
         "attention, capped in a sliding window",
         "attention, local on both sides",
+        "model demo:lm",
         "route",
         "dispatch",
         "experts",

@@ -65,7 +65,7 @@ const DEMOS: [&str; 2] = ["demo_vit.safetensors", "demo_cnn.safetensors"];
 #[test]
 fn both_demos_answer_as_on_the_cpu() {
     for name in DEMOS {
-        same_answers(&asset(name), "synthetic:eval", "200", 1, GPU);
+        same_answers(&asset(name), "synthetic:eval", "64", 1, GPU);
     }
 }
 
@@ -73,7 +73,7 @@ fn both_demos_answer_as_on_the_cpu() {
 fn every_load_and_store_is_within_its_buffer_in_any_order_that_streams_allow() {
     for name in DEMOS {
         for seed in ["0", "1", "2"] {
-            same_answers(&asset(name), "synthetic:eval", "8", 1, How { kernels: "checked", seed, ..GPU });
+            same_answers(&asset(name), "synthetic:eval", "4", 1, How { kernels: "checked", seed, ..GPU });
         }
     }
 }

@@ -7,8 +7,10 @@ use rayon::prelude::*;
 /// Values that one thread takes at a time: whole blocks of every format.
 const PART: usize = 1 << 16;
 
-/// Parts that are held at a time: 16 MiB of f32.
-const MANY: usize = 64;
+/// Parts that are held at a time: four for every thread, 256 KiB of f32 each.
+fn many() -> usize {
+    4 * rayon::current_num_threads()
+}
 
 impl Packed {
     fn values_of(self, bytes: &[u8]) -> Vec<f32> {
@@ -56,9 +58,9 @@ impl Param {
         let Some((packed, bytes)) = self.packed() else {
             let values = self.values();
             let parts: Vec<&[f32]> = values.chunks(PART).collect();
-            return parts.chunks(MANY).for_each(hand_on);
+            return parts.chunks(many()).for_each(hand_on);
         };
-        for some in bytes.chunks(MANY * packed.part()) {
+        for some in bytes.chunks(many() * packed.part()) {
             let decoded: Vec<Vec<f32>> = some.par_chunks(packed.part()).map(|b| packed.values_of(b)).collect();
             hand_on(&decoded.iter().map(Vec::as_slice).collect::<Vec<_>>());
         }
@@ -73,7 +75,7 @@ mod tests {
     /// More than one part, the last one short.
     #[test]
     fn parts_are_all_values_in_their_order() {
-        let values: Vec<f32> = (0..(MANY + 1) * PART + 512).map(|i| (i % 251) as f32).collect();
+        let values: Vec<f32> = (0..(many() + 1) * PART + 512).map(|i| (i % 251) as f32).collect();
         let shape = vec![values.len() / 512, 512];
         let halves: Vec<u8> = values.iter().flat_map(|v| half::bf16::from_f32(*v).to_le_bytes()).collect();
         let owned = Param::owned(shape.clone(), values.clone()).unwrap();
@@ -85,7 +87,7 @@ mod tests {
                 largest = largest.max(bytes.len());
                 got.extend(bytes.chunks_exact(4).map(|b| f32::from_le_bytes([b[0], b[1], b[2], b[3]])));
             });
-            assert_eq!((got, largest), (p.values().into_owned(), 4 * MANY * PART));
+            assert_eq!((got, largest), (p.values().into_owned(), 4 * many() * PART));
             assert!(p.is_finite());
         }
         let mut broken = values;

@@ -40,19 +40,19 @@ pub(super) fn pack_i8(w: &[i8], n: usize, k: usize) -> PackedBMatrix<i8> {
 
 /// `out[rows, n] = a[rows, k] · b + bias` (a bias value a column).
 pub(super) fn run_f32(a: &[f32], k: usize, b: &PackedBMatrix<f32>, bias: &[f32], out: &mut [f32]) {
-    let rows = a.len() / k.max(1);
-    let opts = GemmOptions { bias: Some(BiasVector::Row(bias)), ..Default::default() };
-    let a = NdTensorView::from_data([rows, k], a);
-    FLOAT.with(|g| check(g.gemm(out, GemmInputA::Unpacked(a), GemmInputB::Packed(b), opts)));
+    product(a, k, GemmInputB::Packed(b), bias, out);
 }
 
 /// As [`run_f32`] with weights `b[n, k]` that were not packed before.
 pub(super) fn run_f32_rows(a: &[f32], k: usize, b: &[f32], bias: &[f32], out: &mut [f32]) {
-    let (rows, n) = (a.len() / k.max(1), b.len() / k.max(1));
+    let b = NdTensorView::from_data([b.len() / k.max(1), k], b).transposed();
+    product(a, k, GemmInputB::Unpacked(b), bias, out);
+}
+
+fn product(a: &[f32], k: usize, b: GemmInputB<f32>, bias: &[f32], out: &mut [f32]) {
     let opts = GemmOptions { bias: Some(BiasVector::Row(bias)), ..Default::default() };
-    let a = GemmInputA::Unpacked(NdTensorView::from_data([rows, k], a));
-    let b = GemmInputB::Unpacked(NdTensorView::from_data([n, k], b).transposed());
-    FLOAT.with(|g| check(g.gemm(out, a, b, opts)));
+    let a = NdTensorView::from_data([a.len() / k.max(1), k], a);
+    FLOAT.with(|g| check(g.gemm(out, GemmInputA::Unpacked(a), b, opts)));
 }
 
 /// `out[rows, n] = a[rows, k] · b` in i32; zero points are the caller's business.

@@ -4,7 +4,8 @@
 //! Not here: reading that off a checkpoint (`decoder_read`, `decoder_rope`), experts (`decoder_experts`), names (`decoder_names`).
 
 use super::decoder_experts::{self, Experts};
-use super::{Graph, GraphError, Names};
+use super::{Graph, GraphError, Names, decoder_names};
+use crate::graph::rotary::Pairs;
 use crate::graph::{Activation, Builder, NodeId, Op, ParamRole, ResidualAdd, op};
 use crate::model::{Checkpoint, Param, RawTensor};
 
@@ -47,6 +48,58 @@ pub struct DecoderSpec {
     pub stored: Stored,
     /// Where layers are not alike; else `heads`, `kv_heads` and `hidden` are those of all.
     pub shapes: Vec<LayerShape>,
+}
+
+/// A plain Llama's numbers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct LlamaDims {
+    pub vocab: usize,
+    pub dim: usize,
+    pub layers: usize,
+    pub heads: usize,
+    pub kv_heads: usize,
+    pub head_dim: usize,
+    pub hidden: usize,
+}
+
+impl LlamaDims {
+    pub const EPS: f64 = 1e-5;
+    /// The base of rotary frequencies.
+    pub const THETA: f64 = 1e4;
+}
+
+impl DecoderSpec {
+    /// Llama as GGUF files have it, without biases; the embedding is the last layer's weight.
+    pub fn llama(dims: LlamaDims) -> DecoderSpec {
+        let LlamaDims { vocab, dim, layers, heads, kv_heads, head_dim, hidden } = dims;
+        DecoderSpec {
+            names: &decoder_names::LLAMA[2],
+            vocab,
+            dim,
+            layers,
+            heads,
+            kv_heads,
+            head_dim,
+            hidden,
+            experts: None,
+            act: Activation::Silu,
+            eps: LlamaDims::EPS,
+            norms: Norms::Before,
+            rope: op::Rope::plain(head_dim, head_dim, LlamaDims::THETA, Pairs::Neighbours),
+            local: None,
+            sliding: Vec::new(),
+            scale: 1.0 / (head_dim as f64).sqrt(),
+            score_cap: None,
+            logit_cap: None,
+            embed_scale: None,
+            qkv_bias: false,
+            out_bias: false,
+            qk_norms: QkNorms::None,
+            tied: true,
+            stored: Stored::default(),
+            shapes: Vec::new(),
+        }
+    }
 }
 
 /// A layer's own numbers; without heads it has no attention, without neurons no MLP.

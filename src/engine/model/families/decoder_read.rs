@@ -2,7 +2,7 @@
 //!
 //! Not here: what only one kind has (`llama`, `gemma`), rotary positions (`decoder_rope`), experts (`decoder_experts`).
 
-use super::decoder::{DecoderSpec, LayerShape, Norms, QkNorms, Stored};
+use super::decoder::{DecoderSpec, LayerShape, LlamaDims, QkNorms, Stored};
 use super::decoder_rope::Heads;
 use super::{Reader, Result, Source, decoder_experts, decoder_rope};
 use crate::graph::Activation;
@@ -109,32 +109,20 @@ pub(super) fn spec(
     }
     let meta = r.names.source == Source::Paper;
     let pairs = if c.bool("rope_interleaved")?.unwrap_or(meta) { Pairs::Neighbours } else { Pairs::Halves };
+    let plain = DecoderSpec::llama(LlamaDims { vocab, dim, layers, heads, kv_heads, head_dim, hidden });
     Ok(DecoderSpec {
         names: r.names,
-        vocab,
-        dim,
-        layers,
-        heads,
-        kv_heads,
-        head_dim,
-        hidden,
         experts,
         act,
         eps: eps(r)?,
-        norms: Norms::Before,
         rope: positions(Heads { kind, dim: head_dim, pairs })?,
-        local: None,
-        sliding: Vec::new(),
-        scale: 1.0 / (head_dim as f64).sqrt(),
-        score_cap: None,
-        logit_cap: None,
-        embed_scale: None,
         qkv_bias: r.has(&format!("layers.0.{first}.bias")),
         out_bias: r.has("layers.0.o.bias"),
         qk_norms: if r.has("layers.0.q_norm.weight") { QkNorms::Heads } else { QkNorms::None },
         tied,
         stored: Stored { fused, less_one: false },
         shapes,
+        ..plain
     })
 }
 

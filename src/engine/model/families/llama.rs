@@ -4,63 +4,10 @@
 //! From transformers' directories, GGUF files (there also `deci`: Llama's layers in shapes of their own) and Meta's own names. What shares these names but computes otherwise is refused by its
 //! `model_type`. How they are built: `decoder`.
 
-use super::decoder::{DecoderSpec, Norms, QkNorms, Stored};
+use super::decoder::{DecoderSpec, Norms, QkNorms};
 use super::decoder_read::{count, everywhere, kind, spec, windows};
-use super::{FamilySpec, Reader, Result, Source, decoder_names};
-use crate::graph::rotary::Pairs;
-use crate::graph::{Activation, op};
-
-/// A plain Llama's numbers.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct LlamaDims {
-    pub vocab: usize,
-    pub dim: usize,
-    pub layers: usize,
-    pub heads: usize,
-    pub kv_heads: usize,
-    pub head_dim: usize,
-    pub hidden: usize,
-}
-
-impl LlamaDims {
-    pub const EPS: f64 = 1e-5;
-    /// The base of rotary frequencies.
-    pub const THETA: f64 = 1e4;
-}
-
-impl DecoderSpec {
-    /// Llama as GGUF files have it, without biases; the embedding is the last layer's weight.
-    pub fn llama(dims: LlamaDims) -> DecoderSpec {
-        let LlamaDims { vocab, dim, layers, heads, kv_heads, head_dim, hidden } = dims;
-        DecoderSpec {
-            names: &decoder_names::LLAMA[2],
-            vocab,
-            dim,
-            layers,
-            heads,
-            kv_heads,
-            head_dim,
-            hidden,
-            experts: None,
-            act: Activation::Silu,
-            eps: LlamaDims::EPS,
-            norms: Norms::Before,
-            rope: op::Rope::plain(head_dim, head_dim, LlamaDims::THETA, Pairs::Neighbours),
-            local: None,
-            sliding: Vec::new(),
-            scale: 1.0 / (head_dim as f64).sqrt(),
-            score_cap: None,
-            logit_cap: None,
-            embed_scale: None,
-            qkv_bias: false,
-            out_bias: false,
-            qk_norms: QkNorms::None,
-            tied: true,
-            stored: Stored::default(),
-            shapes: Vec::new(),
-        }
-    }
-}
+use super::{FamilySpec, Reader, Result, Source};
+use crate::graph::Activation;
 
 pub(super) fn read(r: &Reader) -> Result<FamilySpec> {
     const OWN: [&str; 8] = ["llama", "mistral", "mixtral", "qwen2", "qwen3", "qwen3_moe", "qwen3moe", "deci"];
@@ -118,40 +65,24 @@ fn sliding(r: &Reader, kind: &str, layers: usize) -> Result<Vec<Option<usize>>> 
 
 #[cfg(test)]
 mod tests {
-    use super::super::decoder::{LayerShape, build};
+    use super::super::decoder::{LayerShape, LlamaDims, build};
+    use super::super::decoder_names;
     use super::*;
-    use crate::graph::{Binding, Op, ParamRole, macs_at, node_params};
+    use crate::graph::rotary::Pairs;
+    use crate::graph::{Binding, Op, ParamRole, macs_at, node_params, op};
     use crate::model::{LoadOptions, load};
     use crate::prune::{GroupKind, groups};
     use std::path::Path;
 
     pub(in super::super) fn small(kv_heads: usize) -> DecoderSpec {
+        let dims = LlamaDims { vocab: 50, dim: 24, layers: 2, heads: 4, kv_heads, head_dim: 6, hidden: 40 };
         DecoderSpec {
             names: &decoder_names::LLAMA[0],
-            vocab: 50,
-            dim: 24,
-            layers: 2,
-            heads: 4,
-            kv_heads,
-            head_dim: 6,
-            hidden: 40,
-            experts: None,
-            act: Activation::Silu,
-            eps: 1e-5,
-            norms: Norms::Before,
             rope: op::Rope::plain(6, 6, 1e4, Pairs::Halves),
-            local: None,
-            sliding: Vec::new(),
             scale: 0.4,
-            score_cap: None,
-            logit_cap: None,
-            embed_scale: None,
             qkv_bias: true,
-            out_bias: false,
             qk_norms: QkNorms::Heads,
-            tied: true,
-            stored: Stored::default(),
-            shapes: Vec::new(),
+            ..DecoderSpec::llama(dims)
         }
     }
 

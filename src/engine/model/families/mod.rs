@@ -30,11 +30,10 @@ mod vit_read;
 
 pub use bert::BertSpec;
 pub use convnext::{ConvNextSpec, ConvNextStage};
-pub use decoder::{DecoderSpec, Norms, QkNorms, Stored};
+pub use decoder::{DecoderSpec, LlamaDims, Norms, QkNorms, Stored};
 pub use decoder_experts::Experts;
 pub(super) use decoder_names::stack_of;
 pub use gpt2::Gpt2Spec;
-pub use llama::LlamaDims;
 pub use mobile::{MobileBlock, MobileSpec, Padding};
 pub use modernbert::{Biases, ModernBertSpec};
 pub use names::{Names, Source};

@@ -48,7 +48,7 @@ pub struct Tokenizer {
     specials: OnceLock<Specials>,
 }
 
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 enum Kind {
     Hub(Box<tokenizers::Tokenizer>),
     Spm(Spm),
@@ -61,6 +61,14 @@ impl Tokenizer {
     /// # Errors
     /// Files that cannot be read or are damaged, kinds of vocabularies that are not read, by name.
     pub fn of(path: &Path) -> Result<Option<Tokenizer>> {
+        // Reading takes five times the memory that a vocabulary is kept in, and what is kept would lie scattered among what was let go, in pages
+        // that no allocator can give back: it is read in a thread, whose memory is its own, and copied from there.
+        let read = std::thread::scope(|s| s.spawn(|| Tokenizer::read(path)).join());
+        let read = read.unwrap_or_else(|panic| std::panic::resume_unwind(panic))?;
+        Ok(read.map(|t| Tokenizer::new(t.kind.clone(), t.path.clone(), t.begin, t.begins, t.ends.clone())))
+    }
+
+    fn read(path: &Path) -> Result<Option<Tokenizer>> {
         if path.extension().is_some_and(|e| e == "json") {
             let text = files::read(path, MAX_BYTES).map_err(ModelError::read(path))?;
             return Tokenizer::hub(&text, path, None, Vec::new()).map(Some);

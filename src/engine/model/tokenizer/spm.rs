@@ -11,7 +11,7 @@ use std::collections::{BinaryHeap, HashMap};
 const SPACE: &str = "\u{2581}";
 
 /// A vocabulary.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(super) struct Spm {
     tokens: Vec<String>,
     scores: Vec<f32>,
@@ -29,7 +29,7 @@ pub(super) struct Spm {
 }
 
 /// A token that is searched for as it stands.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 struct Whole {
     text: String,
     id: u32,
