@@ -74,6 +74,50 @@ fn learnt_masks_have_their_pattern_and_move_answers_less_than_published_ones() {
     assert!(learnt < gpt && learnt < wanda && learnt < magnitude, "{moved:?}");
 }
 
+/// Every row of every masked weight of the file at `path` has two zeros in four, and no more than that by much.
+fn has_its_pattern(path: &str, what: &str) -> usize {
+    let made = load(&PathBuf::from(path), &LoadOptions::default()).expect("opened");
+    let inside = |(id, n): &(NodeId, &Node)| matches!(n.op, Op::Linear(_)) && *id != made.graph.output;
+    let layers: Vec<_> = made.graph.live().filter(inside).collect();
+    for (_, node) in &layers {
+        let name = node.param(ParamRole::Weight).expect("a weight");
+        let values = made.params.get(name).expect("there").values();
+        let zeros = |run: &[f32]| run.iter().filter(|w| **w == 0.0).count();
+        assert!(values.chunks(4).all(|run| zeros(run) >= 2), "{what}: {name}");
+        assert!(zeros(&values) < values.len() * 7 / 10, "{what}: {name}");
+    }
+    layers.len()
+}
+
+#[test]
+fn zeros_outlive_rounding_and_bits_are_those_of_what_is_written() {
+    let texts = Texts::new();
+    let rig = &texts.rig;
+    let model = fixture("language/llama.gguf");
+    let text = ["--calib", &texts.calib, "--window", "13", "--limit", "0"];
+    let make = |out: &str, with: &[&str]| rig.json(&[&["convert", &model, "--out", out], &text[..], with].concat());
+    let notes = |said: &Value| said["notes"].to_string();
+    for (precision, told) in [("q4_0", ""), ("q5_0", ""), ("q4_1", "in q5_0: q4_1 has no zero"), ("iq4_nl", "in q4_0")]
+    {
+        let out = rig.path(&format!("{precision}.gguf"));
+        let said = make(&out, &["--sparsity", "2:4", "--precision", precision]);
+        assert!(has_its_pattern(&out, precision) >= 14 && notes(&said).contains(told), "{precision}: {said}");
+    }
+    // Rows of 60, which a cut leaves, are whole blocks of no format.
+    for (with, bits) in [(["--sparsity", "2:4"], 7.5), (["--prune", "10%"], 8.5)] {
+        let out = rig.path("bits.gguf");
+        let said = make(&out, &[&with[..], &["--bits", &bits.to_string()]].concat());
+        let came = said["bits"]["bits"].as_f64().expect("bits");
+        let made = load(&PathBuf::from(&out), &LoadOptions::default()).expect("opened");
+        let bytes: u64 = made.params.iter().map(|(_, p)| p.stored_bytes()).sum();
+        let stored = 8.0 * bytes as f64 / weights(&out) as f64;
+        assert!((stored - came).abs() < 1e-9 && came <= bits, "{with:?}: {stored}, told {came}");
+        if with[0] == "--sparsity" {
+            has_its_pattern(&out, "7.5 bits");
+        }
+    }
+}
+
 #[test]
 fn cuts_are_chosen_jointly_take_what_was_asked_and_cost_less_than_whole_blocks() {
     let texts = Texts::new();

@@ -16,6 +16,7 @@ use crate::files;
 use crate::model::export::Manifest;
 use crate::model::{Model, Preprocess};
 use crate::prune::{self, Group};
+use crate::words::counted;
 use anyhow::{Error, Result, bail};
 use std::path::Path;
 use std::time::Duration;
@@ -79,9 +80,17 @@ fn texts(args: &args::Control) -> Result<(Windows, Windows)> {
     let of = |spec: &str, limit| {
         let options = TextOptions { window: args.window, counted: Counted::Next, limit };
         let from = args.tokenizer.as_ref().unwrap_or(&args.model);
-        windows(&setup::text(Some(spec), from, None, &options)?)
+        setup::text(Some(spec), from, None, &options)
     };
-    Ok((of(&args.calib, args.calib_limit)?, of(&args.data, args.limit)?))
+    let (calib, data) = (of(&args.calib, args.calib_limit)?, of(&args.data, args.limit)?);
+    let shared = calib.overlaps(&data);
+    if shared > 0 {
+        bail!(
+            "{shared} of {} of --calib are also in --data: a controller is not judged on what it was made with; hint: other text",
+            counted(calib.len(), "window")
+        );
+    }
+    Ok((windows(&calib)?, windows(&data)?))
 }
 
 fn windows(data: &Dataset) -> Result<Windows> {
@@ -118,6 +127,14 @@ impl Work<'_> {
         let found = make(model, calib, ladder, (&how, &self.options), cancel, &mut |stage| line.show(stage));
         line.clear();
         let made = &found?;
+        let fastest = made.shares.iter().copied().fold(1.0, f32::min);
+        if f64::from(fastest) > args.target {
+            out::complain(&format!(
+                "note: no level takes as little as {} of the whole network's time, the fastest takes {fastest:.3}; hint: another --target, or a \
+                 lower --least",
+                args.target
+            ));
+        }
         let lesson = made.lesson(args.prompt, args.target);
         let arms = self.arms(&lesson);
         let decoder = DecodeOptions { sequences: 1, context: args.window, kv: self.kv };

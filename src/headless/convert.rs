@@ -35,19 +35,26 @@ pub fn run(args: &Convert, how: Calibration) -> Result<Exit> {
     if let Some(threads) = args.on.threads {
         crate::exec::set_threads(threads);
     }
+    let levels = setup::has_levels(&model, &args.model)?;
     let text = rounding::text(args, &model)?;
     if args.bits.is_some() || text.is_some() {
         formats::check(&model, format)?;
     }
     let cancel = super::cancel_on_signals()?;
     let mut read = model.info.notes.clone();
+    if levels {
+        read.push("its levels and their controller are left out: they are of these weights; hint: `paring control` makes them anew".into());
+    }
     let mut recipe = serde_json::Map::new();
     let decided =
         text.as_ref().map(|text| learnt::decide(args, &mut model, text, &cancel)).transpose()?.unwrap_or_default();
+    let mut cut = None;
     if !decided.actions.is_empty() {
         // What is cut may be what the format has no words for.
         let groups = prune::groups(&model.graph);
-        formats::check(&prune::apply(&model, &groups, &decided.actions)?, format)?;
+        let made = prune::apply(&model, &groups, &decided.actions)?;
+        formats::check(&made, format)?;
+        cut = Some(made);
         recipe.insert("actions".to_owned(), json!(decided.actions));
         recipe.insert("masks".to_owned(), json!(decided.masks));
     }
@@ -55,7 +62,12 @@ pub fn run(args: &Convert, how: Calibration) -> Result<Exit> {
     let mut chosen = None;
     if let Some(bits) = args.bits {
         let by = args.imatrix.as_deref().map(Imatrix::open).transpose()?;
-        let found = rounding::choose(&mut model, bits, by.as_ref(), text.as_ref(), &cancel)?;
+        // Bits are those of what is written.
+        let on = cut.as_mut().unwrap_or(&mut model);
+        let found = rounding::choose((on, &decided.actions), bits, by.as_ref(), text.as_ref(), &cancel)?;
+        for (name, precision) in cut.take().map(|m| m.precision.nodes).unwrap_or_default() {
+            model.precision.set(name, precision);
+        }
         read.extend(found.notes);
         chosen = Some(found.said);
     }

@@ -7,7 +7,7 @@ use super::rounding::{Text, bound};
 use super::{Cancelled, progress_line};
 use crate::args::Convert;
 use crate::exec::Cancel;
-use crate::graph::{Node, Op, ParamRole, Precision};
+use crate::graph::{Node, Op, ParamRole, Precision, Precisions};
 use crate::model::{Model, Param};
 use crate::plan::{self, Cuts};
 use crate::prune::{self, Action, Masks, Target};
@@ -18,6 +18,7 @@ use crate::session::place;
 use crate::words::counted;
 use anyhow::{Context, Result};
 use serde_json::{Value, json};
+use std::collections::BTreeMap;
 
 /// Windows that say what a cut costs, at most: there are hundreds of cuts to try.
 const CUT_WINDOWS: usize = 6;
@@ -149,6 +150,7 @@ pub fn learn(model: &mut Model, decided: &Decided, text: &Text, cancel: &Cancel)
     let options = RepairOptions { stages, masks: decided.masks, ..RepairOptions::default() };
     let (mut steps, mut used) = (Vec::new(), RepairUse::default());
     let mut line = progress_line("learn");
+    let wanted = model.precision.clone();
     // The original is the model as its file has it.
     for (target, _) in &precisions {
         model.precision.set(target.name(), filed(model, target.name()));
@@ -178,10 +180,26 @@ pub fn learn(model: &mut Model, decided: &Decided, text: &Text, cancel: &Cancel)
         if used.checked_on_fitted { ", which are those that it was fitted on, being so few" } else { "" }
     );
     let mut notes: Vec<String> = steps.iter().map(|s| step_words(s, &on)).collect();
+    notes.extend(without_zero(decided, &wanted, model));
     notes.push(format!("fitted on {} of {}", counted(used.fitted as usize, "window"), text.data.card().name));
     let said = json!({ "steps": steps.iter().map(RepairStep::for_manifest).collect::<Vec<_>>(), "fitted": used.fitted, "checked": used.checked,
         "data": text.data.card().name, "seen": used.hash });
     Ok((notes, said))
+}
+
+/// Layers whose precision has no zero for those that they got.
+fn without_zero(decided: &Decided, wanted: &Precisions, model: &Model) -> Vec<String> {
+    let mut moved: BTreeMap<[&str; 2], usize> = BTreeMap::new();
+    for (target, _) in decided.actions.iter().filter(|(t, _)| matches!(t, Target::Weights(_))) {
+        let [from, to] = [wanted, &model.precision].map(|p| p.get(target.name()));
+        if from != to && to == from.with_zero() {
+            *moved.entry([from.label(), to.label()]).or_default() += 1;
+        }
+    }
+    let told = |([from, to], n): ([&str; 2], usize)| {
+        format!("{} in {to}: {from} has no zero for those that a mask leaves", counted(n, "layer"))
+    };
+    moved.into_iter().map(told).collect()
 }
 
 fn step_words(step: &RepairStep, on: &str) -> String {

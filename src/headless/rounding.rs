@@ -11,9 +11,10 @@ use crate::host::compute::{bind, takes_text};
 use crate::model::{Imatrix, Model};
 use crate::plan::{Chosen, Weight, allocate};
 use crate::profile::{self, ProfileError, SensOptions, SensTarget, SensUpdate};
+use crate::prune::{Action, Target};
 use crate::quant::Precision;
 use crate::session::{Opening, place};
-use crate::words::{self, counted};
+use crate::words::{self, counted, counted_as};
 use anyhow::{Result, bail};
 use serde_json::{Value, json};
 use std::collections::{BTreeMap, HashMap};
@@ -106,12 +107,13 @@ pub struct Bits {
     pub said: Value,
 }
 
-/// Chooses a format for each weight of `model`, so that all it stores has at most `bits` bits a weight.
+/// Chooses a format for each weight of `model`, which is cut and masked by `actions` already, so that all it stores has at most `bits` bits
+/// a weight. What has zeros gets a format that has one.
 ///
 /// # Errors
 /// What cannot be measured; fewer bits than the smallest formats take.
 pub fn choose(
-    model: &mut Model,
+    (model, actions): (&mut Model, &[(Target, Action)]),
     bits: f64,
     by: Option<&Imatrix>,
     text: Option<&Text>,
@@ -138,7 +140,15 @@ pub fn choose(
         let measured = costs.as_ref().and_then(|c| c.kl.get(&r.layer)).filter(|_| error > 0.0);
         Weight { cost: measured.map_or(1.0, |kl| kl / error), roundings: r }
     };
-    let mut weights: Vec<Weight> = found.into_iter().map(weigh).collect();
+    let masked =
+        |r: &profile::Roundings| actions.iter().any(|(t, _)| matches!(t, Target::Weights(name) if *name == r.layer));
+    let offered = found.into_iter().map(|mut r| {
+        if masked(&r) {
+            r.formats.retain(|f| f.format.is_none_or(Block::has_zero));
+        }
+        r
+    });
+    let mut weights: Vec<Weight> = offered.map(weigh).collect();
     if costs.is_some() {
         // What is stored in the probe's format already, or takes no blocks, was not asked: as the others on the whole.
         let probed = |w: &Weight| w.roundings.formats.iter().any(|f| f.format == Some(PROBE) && f.error > 0.0);
@@ -149,6 +159,15 @@ pub fn choose(
     let values: u64 = model.params.iter().map(|(_, p)| p.numel() as u64).sum();
     let stored: u64 = model.params.iter().map(|(_, p)| p.stored_bytes()).sum();
     let others = stored - weights.iter().map(|w| w.roundings.formats[0].bytes).sum::<u64>();
+    // Rows that are whole blocks of no format are halved, as `--precision` does with them.
+    let unfit =
+        |w: &&mut Weight| w.roundings.formats.len() == 1 && w.roundings.formats[0].bytes > 2 * w.roundings.values;
+    let mut halved = 0;
+    for w in weights.iter_mut().filter(unfit) {
+        w.roundings.formats[0].bytes = 2 * w.roundings.values;
+        set(model, &w.roundings.layer, Precision::F16);
+        halved += 1;
+    }
     let room = ((bits * values as f64 / 8.0) as u64).saturating_sub(others);
     let Some(chosen) = allocate(&weights, room) else {
         let least = |w: &Weight| w.roundings.formats.iter().map(|f| f.bytes).min().unwrap_or(0);
@@ -160,16 +179,25 @@ pub fn choose(
     };
     for (w, &i) in weights.iter().zip(&chosen.formats) {
         if let Some(block) = w.roundings.formats[i].format {
-            // Whoever shares the weight has it so too.
-            let layers = model.graph.clone();
-            let weight = layers.by_name(&w.roundings.layer).and_then(|id| layers.node(id).param(ParamRole::Weight));
-            let shared = |n: &&Node| n.op.is_conv_or_linear() && n.param(ParamRole::Weight) == weight;
-            for node in layers.live().map(|(_, n)| n).filter(shared) {
-                model.precision.set(node.name.clone(), Precision::Block(block));
-            }
+            set(model, &w.roundings.layer, Precision::Block(block));
         }
     }
-    Ok(told(&weights, &chosen, (others, values), costs.as_ref().map(|c| c.windows), by.is_some()))
+    let mut said = told(&weights, &chosen, (others, values), costs.as_ref().map(|c| c.windows), by.is_some());
+    if halved > 0 {
+        let n = counted_as(halved, "weight has", "weights have");
+        said.notes.push(format!("{n} rows that are whole blocks of no format: f16 there"));
+    }
+    Ok(said)
+}
+
+/// Whoever shares the layer's weight has it in `precision` too.
+fn set(model: &mut Model, layer: &str, precision: Precision) {
+    let layers = model.graph.clone();
+    let weight = layers.by_name(layer).and_then(|id| layers.node(id).param(ParamRole::Weight));
+    let shared = |n: &&Node| n.op.is_conv_or_linear() && n.param(ParamRole::Weight) == weight;
+    for node in layers.live().map(|(_, n)| n).filter(shared) {
+        model.precision.set(node.name.clone(), precision);
+    }
 }
 
 /// What was chosen, in words and for programs.

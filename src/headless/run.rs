@@ -10,7 +10,7 @@ use crate::host::{OpenSpec, lifecycle};
 use crate::plan::{Action, Budget, DecisionId, Outcome, Target, Verdict};
 use crate::prune::Sparsity;
 use crate::quant::{self, Precision};
-use crate::session::{Command, Event, Feed, HostMsg, Phase, Place, Proposer, State, describe};
+use crate::session::{Command, Event, Feed, HostMsg, Journal, Phase, Place, Proposer, State, describe};
 use anyhow::{Context, Result, anyhow, bail};
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
@@ -97,15 +97,25 @@ pub fn run(spec: OpenSpec, wanted: &Wanted, json: bool) -> Result<Exit> {
     Ok(if met { Exit::Done } else { Exit::BudgetNotMet })
 }
 
-/// The run's own session in `out/session`; one that an earlier run left there is replaced.
+/// The run's own session in `out/session`; one that an earlier run left there is replaced, or where it came to a round kept beside it, as
+/// `session.1` and so on: the files in the folder may be its own.
 fn fresh(out: &std::path::Path) -> Result<Place> {
     let place = Place::at(&out.join("session"));
     if lifecycle::is_running(&place) {
         bail!("another run works in `{}`; hint: give this one another --out", out.display());
     }
     if place.spec_file().is_file() {
-        std::fs::remove_dir_all(&place.dir)
-            .with_context(|| format!("cannot replace the earlier run in `{}`", place.dir.display()))?;
+        let came_far = Journal::read(&place.dir).is_ok_and(|events| !State::fold(&events).rounds.is_empty());
+        if !came_far {
+            std::fs::remove_dir_all(&place.dir)
+                .with_context(|| format!("cannot replace the earlier run in `{}`", place.dir.display()))?;
+        }
+        let aside = (1..).map(|n| out.join(format!("session.{n}"))).find(|p| !p.exists()).unwrap_or_default();
+        if came_far {
+            std::fs::rename(&place.dir, &aside)
+                .with_context(|| format!("cannot move the earlier run in `{}` aside", place.dir.display()))?;
+            out::complain(&format!("note: the earlier run's session is `{}` now", aside.display()));
+        }
     }
     // The folder is the user's to share; the session in it is not.
     std::fs::create_dir_all(out)

@@ -15,6 +15,7 @@ use crate::quant::{self, Calibration};
 use crate::recover;
 use crate::words::{counted, counted_as};
 use anyhow::{Context, Result, bail};
+use std::collections::BTreeMap;
 use std::path::Path;
 use sysinfo::{MemoryRefreshKind, System};
 
@@ -30,9 +31,15 @@ pub fn model(spec: &str, on: &On, precision: Option<&str>) -> Result<Model> {
         let wanted = self::precision(name)?;
         model.precision = quant::everywhere(&model.graph, wanted);
         prune::widen(&mut model);
-        let others: Vec<&str> = model.precision.nodes.values().filter(|p| **p != wanted).map(|p| p.label()).collect();
-        if let Some(other) = others.first() {
-            let n = counted_as(others.len(), "layer has", "layers have");
+        let mut others: BTreeMap<&str, usize> = BTreeMap::new();
+        model
+            .precision
+            .nodes
+            .values()
+            .filter(|p| **p != wanted)
+            .for_each(|p| *others.entry(p.label()).or_default() += 1);
+        for (other, n) in others {
+            let n = counted_as(n, "layer has", "layers have");
             let why = format!("{n} rows that are no whole blocks of {}: {other} there", wanted.label());
             model.info.notes.push(why);
         }
@@ -131,6 +138,14 @@ pub fn levelled(
         Asked::Pinned(n) if n >= levels => bail!("--level: there is no level {n}; hint: 0 to {}", levels - 1),
         _ => Ok(Levelled { plans: control.plans(model, options)?, control: Some((control, asked)) }),
     }
+}
+
+/// Has the file that `model` was opened from levels?
+///
+/// # Errors
+/// A controller that is refused.
+pub fn has_levels(model: &Model, spec: &str) -> Result<bool> {
+    Ok(!is_demo(spec) && model.graph.is_language_model() && control::read(model)?.is_some())
 }
 
 /// What writes `sequences` texts of up to `context` tokens at the levels `plans`.

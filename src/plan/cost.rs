@@ -10,7 +10,7 @@ use crate::graph::{Graph, Macs, Op, ParamRole, param_shapes};
 use crate::profile::{Ladder, LayerRow, Profile};
 use crate::prune::{self, Group};
 use crate::quant::{Precision, Precisions};
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 /// Costs for one model from its tables.
 #[derive(Debug, Clone)]
@@ -289,9 +289,12 @@ impl Costs {
         mut each: impl FnMut(&RowTable, RowPart),
     ) {
         let mut precision = Precisions::default();
+        let mut zeros = HashSet::new();
         for (t, a) in actions {
-            if let (Target::Layer(l), Action::Precision { precision: p }) = (t, a) {
-                precision.set(l.clone(), *p);
+            match (t, a) {
+                (Target::Layer(l), Action::Precision { precision: p }) => precision.set(l.clone(), *p),
+                (Target::Weights(l), Action::Sparsify { .. }) => _ = zeros.insert(l.as_str()),
+                _ => {}
             }
         }
         for row in &self.rows {
@@ -303,6 +306,7 @@ impl Costs {
                 continue;
             }
             let p = precision.nodes.get(&old_node.name).copied().unwrap_or(row.precision).instead(&new_node.op);
+            let p = if zeros.contains(old_node.name.as_str()) { p.with_zero() } else { p };
             let same = p == row.precision && old_node.op == new_node.op;
             let (factor, doubt) =
                 if same { self.elements(row.node, new) } else { self.factor(row, &new_node.op, p, new) };

@@ -72,6 +72,22 @@ impl Block {
     pub fn size(self) -> usize {
         self.facts().3
     }
+
+    /// A weight of zero stays one: values are multiples of a scale, without a minimum or uneven steps.
+    pub fn has_zero(self) -> bool {
+        matches!(self, Q4_0 | Q5_0 | Q8_0 | Q3_K | Q6_K)
+    }
+
+    /// This format, or the one with a zero that comes next in size.
+    pub fn with_zero(self) -> Block {
+        match self {
+            Q4_0 | Q5_0 | Q8_0 | Q3_K | Q6_K => self,
+            IQ4_NL | IQ4_XS => Q4_0,
+            Q4_1 | Q4_K => Q5_0,
+            Q5_1 | Q5_K => Q8_0,
+            Q2_K => Q3_K,
+        }
+    }
 }
 
 #[cfg(test)]

@@ -231,6 +231,14 @@ impl Precision {
         if row.is_multiple_of(next.values()) { Precision::Block(next) } else { Precision::F16 }
     }
 
+    /// This precision, or for weights with zeros that are to stay the one with a zero that comes next in size.
+    pub fn with_zero(self) -> Precision {
+        match self {
+            Precision::Block(block) => Precision::Block(block.with_zero()),
+            other => other,
+        }
+    }
+
     /// Products are of 8-bit integers; otherwise of f32.
     pub fn int8_products(self) -> bool {
         matches!(self, Precision::Int8 | Precision::Int8Static)

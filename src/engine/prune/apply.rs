@@ -39,9 +39,21 @@ pub fn apply(model: &Model, groups: &[Group], actions: &[(Target, Action)]) -> R
     }
     let info = model.info.clone();
     let mut model = Model { graph: Arc::new(graph), params, precision, info, origin: model.origin.clone() };
+    hold_zeros(&mut model, actions);
     widen(&mut model);
     model.info.hash = model.params.hash();
     Ok(model)
+}
+
+/// Gives the layers among `actions` that get zeros a precision that has one ([`Precision::with_zero`]).
+pub fn hold_zeros(model: &mut Model, actions: &[(Target, Action)]) {
+    for (target, action) in actions {
+        if let (Target::Weights(name), Action::Sparsify { .. }) = (target, action)
+            && let Some(p) = model.precision.nodes.get_mut(name)
+        {
+            *p = p.with_zero();
+        }
+    }
 }
 
 /// Unpacks the weights of layers that are decided to be f32 and are stored in fewer bits.

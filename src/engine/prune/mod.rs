@@ -16,7 +16,7 @@ mod sparsity;
 mod surgeon;
 
 pub use action::{Action, Target, TargetKind};
-pub use apply::{apply, kept_indices, shrink, sparsify, widen};
+pub use apply::{apply, hold_zeros, kept_indices, shrink, sparsify, widen};
 pub use error::{PruneError, Result};
 pub use gradients::{evidence, spread};
 pub use group::*;

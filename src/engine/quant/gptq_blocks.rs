@@ -2,7 +2,8 @@
 //! its turn comes, of the values that earlier blocks' errors left it, as ggml chooses them with importances; then its codes column by
 //! column. (Frantar et al. 2023, arXiv 2210.17323, with groups.)
 //!
-//! Invariant: no row has a larger error than ggml's own rounding by importance gives it. Not here: where Gram matrices come from and
+//! Invariants: no row has a larger error than ggml's own rounding by importance gives it; in a format with a zero, a weight of zero stays
+//! one, so that masks outlive rounding. Not here: where Gram matrices come from and
 //! whether what was learnt stays (`recover`), how blocks lie and how their scales are chosen (`model::ggml`).
 
 use super::gptq::{Factor, ROWS};
@@ -78,6 +79,7 @@ fn compensated(weight: &[f32], factor: &Factor, block: Block) -> Vec<u8> {
     let (cols, n, size) = (order.len(), block.values(), block.size());
     let rows = weight.len() / cols;
     let row_bytes = cols / n * size;
+    let stays_zero = |r: usize, c: usize| block.has_zero() && weight[r * cols + c] == 0.0;
     // In the order of rounding.
     let ordered = |r: usize| order.iter().map(move |c| f64::from(weight[r * cols + c]));
     let mut left: Vec<f64> = (0..rows).flat_map(ordered).collect();
@@ -93,7 +95,9 @@ fn compensated(weight: &[f32], factor: &Factor, block: Block) -> Vec<u8> {
         }
         let lattices: Vec<_> = (0..rows)
             .map(|r| {
-                run.iter().zip(&left[r * cols + start..]).for_each(|(c, w)| values[c - first] = *w as f32);
+                run.iter().zip(&left[r * cols + start..]).for_each(|(&c, w)| {
+                    values[c - first] = if stays_zero(r, c) { 0.0 } else { *w as f32 };
+                });
                 let bytes = block.encode_weighted(&values, &counts);
                 let lattice = block.lattice(&bytes);
                 out[r * row_bytes + first / n * size..][..size].copy_from_slice(&bytes);
@@ -104,7 +108,8 @@ fn compensated(weight: &[f32], factor: &Factor, block: Block) -> Vec<u8> {
             let line = &upper[j * cols..][..cols];
             for r in 0..rows {
                 let row = &mut left[r * cols..][..cols];
-                let (code, value) = lattices[r].nearest(c - first, row[j]);
+                let wanted = if stays_zero(r, *c) { 0.0 } else { row[j] };
+                let (code, value) = lattices[r].nearest(c - first, wanted);
                 codes[r][c - first] = code;
                 let off = (row[j] - value) / line[j];
                 row[j + 1..].iter_mut().zip(&line[j + 1..]).for_each(|(w, u)| *w -= off * u);
@@ -138,6 +143,19 @@ mod tests {
             }
             assert!((sum - learnt.error).abs() <= 1e-6 * sum, "{block:?}: {sum} {}", learnt.error);
             assert!(learnt.error < 0.7 * learnt.weighted, "{block:?}: {} {}", learnt.error, learnt.weighted);
+        }
+    }
+
+    #[test]
+    fn zeros_stay_where_a_format_has_one() {
+        for block in Block::ALL {
+            let cols = 2 * block.values().max(64);
+            let (mut weight, gram) = sample(cols, 5, 11);
+            weight.iter_mut().step_by(2).for_each(|w| *w = 0.0);
+            let values = block.decode(&gptq_blocks(&weight, &gram, block).unwrap().bytes);
+            let stayed = values.iter().step_by(2).filter(|v| **v == 0.0).count();
+            assert_eq!(stayed == values.len() / 2, block.has_zero(), "{block:?}: {stayed} of {}", values.len() / 2);
+            assert!(block.with_zero().has_zero() && (block.with_zero() == block) == block.has_zero());
         }
     }
 

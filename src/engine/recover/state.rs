@@ -116,6 +116,7 @@ impl<'a> State<'a> {
         let now: Vec<_> = self.actions.iter().filter(|(t, _)| !later(t)).cloned().collect();
         self.loose |= now.len() < self.actions.len();
         self.model = prune::apply(self.original, self.groups, &now)?;
+        prune::hold_zeros(&mut self.model, self.actions);
         self.kept = prune::kept_indices(&self.original.graph, self.groups, self.actions)?;
         let (before, after) = (&self.original.graph, &self.model.graph);
         self.changed =

@@ -205,7 +205,9 @@ fn targets(model: &Model, groups: &[Group], options: &SensOptions) -> Vec<ToScan
     let precisions = options.precisions.iter().filter(|p| worth_a_scan(**p, capable.support(**p)));
     for &precision in precisions {
         for (id, n) in graph.live() {
-            if n.op.is_conv_or_linear() && model.precision.get(&n.name) != precision {
+            // Rows that are no whole blocks are never in it.
+            let takes = n.op.is_conv_or_linear() && precision.unfit(&n.op).is_none();
+            if takes && model.precision.get(&n.name) != precision {
                 let target = SensTarget::Layer(n.name.clone(), precision);
                 out.push(ToScan { target, ratios: vec![0.0], first: id });
             }
