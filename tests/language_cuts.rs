@@ -39,6 +39,21 @@ fn weights(path: &str) -> usize {
     model.params.iter().map(|(_, p)| p.numel()).sum()
 }
 
+/// Every row of every masked weight of the file at `path` has two zeros in four, and fewer than `percent` of all; how many there are.
+fn has_its_pattern(path: &str, what: &str, percent: usize) -> usize {
+    let made = load(&PathBuf::from(path), &LoadOptions::default()).expect("opened");
+    let inside = |(id, n): &(NodeId, &Node)| matches!(n.op, Op::Linear(_)) && *id != made.graph.output;
+    let layers: Vec<_> = made.graph.live().filter(inside).collect();
+    for (_, node) in &layers {
+        let name = node.param(ParamRole::Weight).expect("a weight");
+        let values = made.params.get(name).expect("there").values();
+        let zeros = |run: &[f32]| run.iter().filter(|w| **w == 0.0).count();
+        assert!(values.chunks(4).all(|run| zeros(run) >= 2), "{what}: {name}");
+        assert!(zeros(&values) < values.len() * percent / 100, "{what}: {name}");
+    }
+    layers.len()
+}
+
 #[test]
 fn learnt_masks_have_their_pattern_and_move_answers_less_than_published_ones() {
     let texts = Texts::new();
@@ -48,18 +63,7 @@ fn learnt_masks_have_their_pattern_and_move_answers_less_than_published_ones() {
     for masks in ["learnt", "sparsegpt", "wanda", "magnitude"] {
         let out = rig.path(&format!("{masks}.gguf"));
         let said = texts.made(&model, &out, &["--sparsity", "2:4", "--masks", masks]);
-        let made = load(&PathBuf::from(&out), &LoadOptions::default()).expect("opened");
-        let mut seen = 0;
-        let inside = |(id, n): &(NodeId, &Node)| matches!(n.op, Op::Linear(_)) && *id != made.graph.output;
-        for (_, node) in made.graph.live().filter(inside) {
-            let name = node.param(ParamRole::Weight).expect("a weight");
-            let weight = made.params.get(name).expect("there");
-            let zeros = |run: &[f32]| run.iter().filter(|w| **w == 0.0).count();
-            let values = weight.values();
-            assert!(values.chunks(4).all(|run| zeros(run) >= 2), "{masks}: {name}");
-            assert!(zeros(&values) < values.len() * 11 / 20, "{masks}: {name}");
-            seen += 1;
-        }
+        let seen = has_its_pattern(&out, masks, 55);
         assert!(seen >= 14, "{masks}: {seen} layers");
         if masks != "magnitude" {
             let step = &said["rounding"]["steps"][0];
@@ -74,21 +78,6 @@ fn learnt_masks_have_their_pattern_and_move_answers_less_than_published_ones() {
     assert!(learnt < gpt && learnt < wanda && learnt < magnitude, "{moved:?}");
 }
 
-/// Every row of every masked weight of the file at `path` has two zeros in four, and no more than that by much.
-fn has_its_pattern(path: &str, what: &str) -> usize {
-    let made = load(&PathBuf::from(path), &LoadOptions::default()).expect("opened");
-    let inside = |(id, n): &(NodeId, &Node)| matches!(n.op, Op::Linear(_)) && *id != made.graph.output;
-    let layers: Vec<_> = made.graph.live().filter(inside).collect();
-    for (_, node) in &layers {
-        let name = node.param(ParamRole::Weight).expect("a weight");
-        let values = made.params.get(name).expect("there").values();
-        let zeros = |run: &[f32]| run.iter().filter(|w| **w == 0.0).count();
-        assert!(values.chunks(4).all(|run| zeros(run) >= 2), "{what}: {name}");
-        assert!(zeros(&values) < values.len() * 7 / 10, "{what}: {name}");
-    }
-    layers.len()
-}
-
 #[test]
 fn zeros_outlive_rounding_and_bits_are_those_of_what_is_written() {
     let texts = Texts::new();
@@ -101,7 +90,7 @@ fn zeros_outlive_rounding_and_bits_are_those_of_what_is_written() {
     {
         let out = rig.path(&format!("{precision}.gguf"));
         let said = make(&out, &["--sparsity", "2:4", "--precision", precision]);
-        assert!(has_its_pattern(&out, precision) >= 14 && notes(&said).contains(told), "{precision}: {said}");
+        assert!(has_its_pattern(&out, precision, 70) >= 14 && notes(&said).contains(told), "{precision}: {said}");
     }
     // Rows of 60, which a cut leaves, are whole blocks of no format.
     for (with, bits) in [(["--sparsity", "2:4"], 7.5), (["--prune", "10%"], 8.5)] {
@@ -113,7 +102,7 @@ fn zeros_outlive_rounding_and_bits_are_those_of_what_is_written() {
         let stored = 8.0 * bytes as f64 / weights(&out) as f64;
         assert!((stored - came).abs() < 1e-9 && came <= bits, "{with:?}: {stored}, told {came}");
         if with[0] == "--sparsity" {
-            has_its_pattern(&out, "7.5 bits");
+            has_its_pattern(&out, "7.5 bits", 70);
         }
     }
 }

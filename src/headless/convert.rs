@@ -35,7 +35,7 @@ pub fn run(args: &Convert, how: Calibration) -> Result<Exit> {
     if let Some(threads) = args.on.threads {
         crate::exec::set_threads(threads);
     }
-    let levels = setup::has_levels(&model, &args.model)?;
+    let levels = setup::carried(&model, &args.model)?.is_some();
     let text = rounding::text(args, &model)?;
     if args.bits.is_some() || text.is_some() {
         formats::check(&model, format)?;

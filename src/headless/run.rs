@@ -106,15 +106,14 @@ fn fresh(out: &std::path::Path) -> Result<Place> {
     }
     if place.spec_file().is_file() {
         let came_far = Journal::read(&place.dir).is_ok_and(|events| !State::fold(&events).rounds.is_empty());
-        if !came_far {
-            std::fs::remove_dir_all(&place.dir)
-                .with_context(|| format!("cannot replace the earlier run in `{}`", place.dir.display()))?;
-        }
-        let aside = (1..).map(|n| out.join(format!("session.{n}"))).find(|p| !p.exists()).unwrap_or_default();
         if came_far {
+            let aside = (1..).map(|n| out.join(format!("session.{n}"))).find(|p| !p.exists()).unwrap_or_default();
             std::fs::rename(&place.dir, &aside)
                 .with_context(|| format!("cannot move the earlier run in `{}` aside", place.dir.display()))?;
             out::complain(&format!("note: the earlier run's session is `{}` now", aside.display()));
+        } else {
+            std::fs::remove_dir_all(&place.dir)
+                .with_context(|| format!("cannot replace the earlier run in `{}`", place.dir.display()))?;
         }
     }
     // The folder is the user's to share; the session in it is not.

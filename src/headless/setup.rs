@@ -119,9 +119,7 @@ pub fn levelled(
 ) -> Result<Levelled> {
     let asked: Asked =
         level.unwrap_or("auto").parse().map_err(|e: String| anyhow::Error::msg(format!("--level: {e}")))?;
-    // What is bundled comes from no file.
-    let control = if is_demo(spec) { None } else { control::read(model)? };
-    let Some(control) = control else {
+    let Some(control) = carried(model, spec)? else {
         if level.is_some() {
             bail!("--level: the file has no levels; hint: `paring control` makes some");
         }
@@ -140,12 +138,12 @@ pub fn levelled(
     }
 }
 
-/// Has the file that `model` was opened from levels?
+/// The levels and their controller that the file has which `model` was opened from; what is bundled comes from no file.
 ///
 /// # Errors
 /// A controller that is refused.
-pub fn has_levels(model: &Model, spec: &str) -> Result<bool> {
-    Ok(!is_demo(spec) && model.graph.is_language_model() && control::read(model)?.is_some())
+pub fn carried(model: &Model, spec: &str) -> Result<Option<Control>> {
+    Ok(if is_demo(spec) || !model.graph.is_language_model() { None } else { control::read(model)? })
 }
 
 /// What writes `sequences` texts of up to `context` tokens at the levels `plans`.
