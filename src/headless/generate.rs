@@ -54,7 +54,13 @@ pub fn run(args: &Generate) -> Result<Exit> {
     // Of an answer, what ends it is no part.
     let silent = |id| args.json || (args.chat && tokenizer.is_special(id));
     let mut failed: Option<Error> = None;
+    let mut heard = 0;
     let mut said = |id| {
+        heard += 1;
+        if heard == 2 {
+            // What reads a prompt and computes a first token has been run, and is not needed again.
+            setup::give_back();
+        }
         if failed.is_none() && !silent(id) {
             failed = voice.say(&tokenizer, id).map_err(Error::from).and_then(|text| Ok(shown(&text)?)).err();
         }

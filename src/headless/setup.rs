@@ -62,13 +62,20 @@ pub fn language<'a>(
     // Before the weights: a vocabulary is read in more memory than it is kept in.
     let found = tokenizer_of(from);
     give_back();
-    let model = self::model(spec, on, precision)?;
+    let mut model = self::model(spec, on, precision)?;
     if !takes_text(&model) {
         bail!("`{spec}` is no language model; hint: `paring eval` classifies images");
     }
     let found = found
         .map_err(anyhow::Error::msg)?
         .with_context(|| format!("`{from}` comes without a vocabulary; hint: --tokenizer with the original model"))?;
+    // Some checkpoints add tokens that they never use; a stranger's vocabulary looks the same.
+    let rows = model.graph.vocabulary().unwrap_or(0);
+    if found.size() > rows {
+        let why =
+            format!("`{from}` has {} tokens and the network {rows}: a text with any other is refused", found.size());
+        model.info.notes.push(why);
+    }
     Ok((model, found, from))
 }
 
@@ -82,13 +89,39 @@ fn keep_little() {
     }
 }
 
-/// Memory that is held for nobody goes back to the system, which an allocator does not do by itself.
-fn give_back() {
+/// Memory that is held for nobody goes back to the system, which an allocator does not do by itself; and so do the pages of the program's own file,
+/// most of which were needed for opening a model only: those that are needed again are found in the system's cache.
+pub fn give_back() {
     #[cfg(all(target_os = "linux", target_env = "gnu"))]
-    // SAFETY: what is in use stays.
+    // SAFETY: what is in use stays; pages of a file that nobody may write to are read anew as they were.
     unsafe {
-        libc::malloc_trim(0)
+        libc::malloc_trim(0);
+        libc::dl_iterate_phdr(Some(forget_pages), std::ptr::null_mut());
     };
+}
+
+/// Lets go of the pages of the first file that is told of, which is the program.
+#[cfg(all(target_os = "linux", target_env = "gnu"))]
+unsafe extern "C" fn forget_pages(
+    info: *mut libc::dl_phdr_info,
+    _size: libc::size_t,
+    _data: *mut libc::c_void,
+) -> libc::c_int {
+    // SAFETY: the loader's description of a file that is mapped, and its headers with it.
+    let (base, headers) = unsafe {
+        let info = &*info;
+        (info.dlpi_addr, std::slice::from_raw_parts(info.dlpi_phdr, info.dlpi_phnum.into()))
+    };
+    let page = 1 << 16;
+    for h in headers.iter().filter(|h| h.p_type == libc::PT_LOAD && h.p_flags & libc::PF_W == 0) {
+        // Whole pages of any size that there is.
+        let (from, to) = ((base + h.p_vaddr).next_multiple_of(page), (base + h.p_vaddr + h.p_memsz) / page * page);
+        if to > from {
+            // SAFETY: private, and never written: what is read next is the file's.
+            unsafe { libc::madvise(from as *mut libc::c_void, (to - from) as usize, libc::MADV_DONTNEED) };
+        }
+    }
+    1
 }
 
 /// The chat template that comes with the model at `spec`; bundled ones have none.

@@ -6,6 +6,7 @@
 use super::error::ApiError;
 use super::reply::{self, Kind, Shape};
 use super::request::{self, Ask, Prompt};
+use super::seats::{Busy, Seat};
 use super::worker::{Done, Event, Job};
 use crate::headless::out::tell;
 use crate::headless::template;
@@ -14,7 +15,7 @@ use crate::plain;
 use bytes::{Bytes, BytesMut};
 use http_body_util::combinators::UnsyncBoxBody;
 use http_body_util::{BodyExt, Full, StreamBody};
-use hyper::body::{Body as _, Frame, Incoming};
+use hyper::body::{Body as _, Frame, Incoming, SizeHint};
 use hyper::header::{self, HeaderMap, HeaderValue};
 use hyper::http::uri::Authority;
 use hyper::server::conn::http1;
@@ -24,7 +25,9 @@ use hyper_util::rt::{TokioIo, TokioTimer};
 use serde_json::{Value, json};
 use std::convert::Infallible;
 use std::net::IpAddr;
+use std::pin::Pin;
 use std::sync::Arc;
+use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 use tokio::net::TcpStream;
 use tokio::sync::mpsc::{self, Receiver};
@@ -46,6 +49,32 @@ const COMPLETION: usize = 16;
 
 type Body = UnsyncBoxBody<Bytes, Infallible>;
 
+/// A body whose connection is busy until it is sent.
+struct Held {
+    body: Body,
+    _busy: Busy,
+}
+
+impl hyper::body::Body for Held {
+    type Data = Bytes;
+    type Error = Infallible;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Self::Data>, Self::Error>>> {
+        Pin::new(&mut self.body).poll_frame(cx)
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
+    }
+}
+
 /// What all requests share.
 pub struct App {
     pub name: String,
@@ -66,12 +95,16 @@ pub struct App {
 }
 
 /// Serves one connection to its end; told to stop, to the end of the answer that is under way.
-pub async fn connection(stream: TcpStream, app: Arc<App>, mut stopped: watch::Receiver<bool>) {
+pub async fn connection(stream: TcpStream, app: Arc<App>, mut stopped: watch::Receiver<bool>, seat: Arc<Seat>) {
     // A token is sent when it is there.
     drop(stream.set_nodelay(true));
     let service = service_fn(|request| {
-        let app = Arc::clone(&app);
-        async move { Ok::<_, Infallible>(answer(app, request).await) }
+        let (app, busy) = (Arc::clone(&app), Busy::on(&seat));
+        async move {
+            let response = answer(app, request).await;
+            // Answered is who has the whole answer.
+            Ok::<_, Infallible>(response.map(|body| Held { body, _busy: busy }))
+        }
     });
     let connection = http1::Builder::new()
         .timer(TokioTimer::new())
@@ -81,6 +114,8 @@ pub async fn connection(stream: TcpStream, app: Arc<App>, mut stopped: watch::Re
     // What a client does wrong below HTTP, or that it goes away, is nobody's to tell.
     tokio::select! {
         _ = connection.as_mut() => return,
+        // Somebody has something to ask, and this one has not.
+        () = seat.wanted() => return,
         () = async { drop(stopped.wait_for(|stop| *stop).await) } => connection.as_mut().graceful_shutdown(),
     }
     drop(connection.await);

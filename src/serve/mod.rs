@@ -10,6 +10,7 @@ mod http;
 mod metrics;
 mod reply;
 mod request;
+mod seats;
 mod stops;
 mod worker;
 
@@ -23,6 +24,7 @@ use crate::plain;
 use crate::words::counted;
 use anyhow::{Context, Error, Result, bail};
 use http::App;
+use seats::Seats;
 use std::net::{IpAddr, SocketAddr};
 use std::path::Path;
 use std::sync::Arc;
@@ -38,7 +40,7 @@ const CONTEXT: (usize, usize) = (8192, 4096);
 /// Sequences side by side at most, and requests that wait.
 const MOST: (usize, usize) = (64, 4096);
 
-/// Connections at a time.
+/// Connections at a time. Whoever comes then waits for a silent one to be closed, or for one to end.
 const CONNECTIONS: usize = 256;
 
 /// How long answers that are under way may go on when the server is told to end, and how long the last words may then take.
@@ -182,21 +184,29 @@ async fn serve(
     let (stop, stopped) = watch::channel(false);
     let room = Arc::new(Semaphore::new(CONNECTIONS));
     let mut connections = JoinSet::new();
+    let (mut seats, mut told) = (Seats::new(), false);
     say!("http://{address}/v1")?;
     out::flush()?;
     loop {
         // Connections that ended are let go of.
         while connections.try_join_next().is_some() {}
         let next = async {
-            let place = Arc::clone(&room).acquire_owned().await;
-            (listener.accept().await, place)
+            let accepted = listener.accept().await;
+            if room.available_permits() == 0 {
+                let silent = seats.clear_one();
+                if !std::mem::replace(&mut told, true) {
+                    let what = if silent { "silent ones are closed" } else { "others wait" };
+                    tell!("paring: {CONNECTIONS} connections are open: {what} for those that come");
+                }
+            }
+            (accepted, Arc::clone(&room).acquire_owned().await)
         };
         tokio::select! {
             (accepted, place) = next => match accepted {
                 Ok((stream, _)) => {
-                    let (app, stopped) = (Arc::clone(&app), stopped.clone());
+                    let (app, stopped, seat) = (Arc::clone(&app), stopped.clone(), seats.take());
                     connections.spawn(async move {
-                        http::connection(stream, app, stopped).await;
+                        http::connection(stream, app, stopped, seat).await;
                         drop(place);
                     });
                 }

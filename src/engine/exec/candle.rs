@@ -33,6 +33,7 @@ mod walk;
 pub(super) use build::has_kernel;
 pub(super) use cached::Kept;
 pub(crate) use clock::timed_on;
+pub(super) use pass::define;
 pub use pass::{Capture, forward, tensors};
 pub(super) use program::Program;
 pub use site::{BatchStats, Mode, Pass, TensorMap};

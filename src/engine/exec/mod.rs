@@ -26,6 +26,7 @@ mod replay;
 mod run;
 mod session;
 mod sizes;
+pub mod tape;
 mod unfold;
 mod version;
 

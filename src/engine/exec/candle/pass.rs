@@ -3,11 +3,11 @@
 //!
 //! Gradients reach parameters, the input and captured nodes. Slow by design: measuring is `exec::Plan`'s business.
 
-use super::site::{BatchStats, Pass, TensorMap};
+use super::site::{BatchStats, Mode, Pass, Site, Stats, TensorMap};
 use super::walk::{Step, Walk};
 use crate::exec::error::{ExecError, Result};
 use crate::exec::lower::check_names;
-use crate::graph::{Graph, NodeId, Op};
+use crate::graph::{Graph, Node, NodeId, Op};
 use crate::model::ParamStore;
 use candle_core::{Device, Tensor};
 use std::collections::{BTreeMap, HashMap, HashSet};
@@ -45,7 +45,7 @@ pub fn tensors(params: &ParamStore, device: &Device) -> Result<TensorMap> {
     params.iter().map(|(name, p)| Ok((name.to_owned(), Tensor::from_slice(&p.values(), p.shape(), device)?))).collect()
 }
 
-/// Runs `graph` on `x` `[N, C, H, W]` and returns the output node's value (`[N, classes]`). `pass` may be a [`super::Mode`]
+/// Runs `graph` on `x` `[N, C, H, W]` and returns the output node's value (`[N, classes]`). `pass` may be a [`Mode`]
 /// alone.
 ///
 /// # Errors
@@ -80,6 +80,14 @@ pub fn forward<'a>(
     capture.values.extend(keep[1..].iter().filter_map(kept));
     let missing = || ExecError::UnknownNode { name: "output".into(), hint: "the graph's output is missing".into() };
     values.get(&graph.output).cloned().ok_or_else(missing)
+}
+
+/// The value of one node for these inputs, by its definition.
+///
+/// # Errors
+/// As [`forward`].
+pub(in crate::exec) fn define(node: &Node, params: &TensorMap, mode: Mode, inputs: &[Tensor]) -> Result<Tensor> {
+    Site { node, params, pass: mode.into() }.define(inputs, &mut Stats::new())
 }
 
 /// Which nodes the output or a wanted node depends on.

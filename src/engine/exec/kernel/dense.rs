@@ -263,7 +263,7 @@ fn own_int8(geo: Geometry, rows: &[i8], sums: &[i32], factors: &[f32], level: Le
 }
 
 /// Writes the windows of output lines from `y0` on, `[rows, (ky, kx, channel)]`, for one group's channels.
-fn windows<T: Copy>(g: &Geometry, group: usize, x: &[T], fill: T, y0: usize, cols: &mut [T]) {
+pub(super) fn windows<T: Copy>(g: &Geometry, group: usize, x: &[T], fill: T, y0: usize, cols: &mut [T]) {
     let ([h, w], [kh, kw], c) = (g.image, g.window.kernel, g.channels / g.groups);
     let ow = g.out_image[1];
     for (row, cols) in cols.chunks_exact_mut(g.k()).enumerate() {

@@ -44,9 +44,25 @@ pub(super) fn run_f32(a: &[f32], k: usize, b: &PackedBMatrix<f32>, bias: &[f32],
 }
 
 /// As [`run_f32`] with weights `b[n, k]` that were not packed before.
-pub(super) fn run_f32_rows(a: &[f32], k: usize, b: &[f32], bias: &[f32], out: &mut [f32]) {
+pub(crate) fn run_f32_rows(a: &[f32], k: usize, b: &[f32], bias: &[f32], out: &mut [f32]) {
     let b = NdTensorView::from_data([b.len() / k.max(1), k], b).transposed();
     product(a, k, GemmInputB::Unpacked(b), bias, out);
+}
+
+/// `out[m, n] = aᵀ · b` for `a[rows, m]` and `b[rows, n]`.
+pub(crate) fn run_f32_columns(a: &[f32], m: usize, b: &[f32], n: usize, out: &mut [f32]) {
+    let a = NdTensorView::from_data([a.len() / m.max(1), m], a).transposed();
+    let b = NdTensorView::from_data([b.len() / n.max(1), n], b);
+    let (a, b) = (GemmInputA::Unpacked(a), GemmInputB::Unpacked(b));
+    FLOAT.with(|g| check(g.gemm(out, a, b, GemmOptions::default())));
+}
+
+/// `out[rows, n] = a[rows, k] · b[k, n]`.
+pub(crate) fn run_f32_plain(a: &[f32], k: usize, b: &[f32], n: usize, out: &mut [f32]) {
+    let a = NdTensorView::from_data([a.len() / k.max(1), k], a);
+    let b = NdTensorView::from_data([b.len() / n.max(1), n], b);
+    let (a, b) = (GemmInputA::Unpacked(a), GemmInputB::Unpacked(b));
+    FLOAT.with(|g| check(g.gemm(out, a, b, GemmOptions::default())));
 }
 
 fn product(a: &[f32], k: usize, b: GemmInputB<f32>, bias: &[f32], out: &mut [f32]) {

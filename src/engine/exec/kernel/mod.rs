@@ -8,14 +8,16 @@ mod amx;
 pub(crate) mod attention;
 #[cfg(target_arch = "x86_64")]
 mod avx512;
+pub(crate) mod batch;
 #[cfg(target_arch = "x86_64")]
 mod blocks;
 pub(crate) mod cached;
 pub(crate) mod dense;
 mod depthwise;
 pub(crate) mod experts;
-mod gemm;
+pub(crate) mod gemm;
 pub(crate) mod geometry;
+pub(crate) mod gradient;
 #[cfg(target_arch = "x86_64")]
 mod grouped;
 mod lanes;
@@ -25,6 +27,7 @@ pub(crate) mod peak;
 pub(crate) mod rope;
 pub(crate) mod rows;
 pub(crate) mod simple;
+pub(crate) mod slope;
 pub(crate) mod spread;
 pub(crate) mod team;
 pub(crate) mod vector;

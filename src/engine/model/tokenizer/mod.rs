@@ -200,6 +200,14 @@ impl Tokenizer {
         }
     }
 
+    /// Tokens that there are, those that users added included.
+    pub fn size(&self) -> usize {
+        match &self.kind {
+            Kind::Spm(spm) => spm.pieces().0.len(),
+            Kind::Hub(hub) => hub.get_vocab_size(true),
+        }
+    }
+
     /// The id of a token as the vocabulary writes it.
     pub fn id(&self, token: &str) -> Option<u32> {
         match &self.kind {
