@@ -83,6 +83,8 @@ pub enum Cmd {
         #[arg(long)]
         json: bool,
     },
+    /// Train a compressed model towards its original's answers, on calibration images.
+    Heal(Heal),
     /// Write a model in another format.
     Convert(Convert),
     /// Collect how much each input column of a layer counts, for rounding to GGML's formats, as llama.cpp's llama-imatrix does.
@@ -372,6 +374,59 @@ pub struct Serve {
 }
 
 #[derive(Debug, Clone, Args)]
+pub struct Heal {
+    /// What was compressed: a classifier of images.
+    pub model: String,
+    /// The network whose answers it learns.
+    #[arg(long, value_name = "ORIGINAL")]
+    pub from: String,
+    /// Images to train on; never evaluation images. Labels are used only where --objective says so.
+    #[arg(long, value_name = "DATA")]
+    pub calib: String,
+    /// Images that say which weights are kept, on which the model was not fitted either; otherwise a tenth of --calib, held back. Never evaluation
+    /// images.
+    #[arg(long, value_name = "DATA")]
+    pub judge: Option<String>,
+    /// Use at most this many of them; 0 takes all.
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    pub calib_limit: usize,
+    /// How long: 10m, 1h, 3 epochs or 500 steps.
+    #[arg(long = "for", value_name = "LENGTH", default_value = "10m")]
+    pub length: String,
+    /// distill (the original's answers, no labels), labels, or both.
+    #[arg(long, value_name = "OBJECTIVE", default_value = "distill", value_parser = ["distill", "labels", "both"])]
+    pub objective: String,
+    /// sgd or adamw; by default what suits the network.
+    #[arg(long, value_name = "NAME", value_parser = ["sgd", "adamw"])]
+    pub optimiser: Option<String>,
+    /// Peak learning rate; by default what suits the optimiser.
+    #[arg(long, value_name = "RATE")]
+    pub rate: Option<f64>,
+    /// Images a step.
+    #[arg(long, value_name = "N", default_value_t = 128)]
+    pub batch: usize,
+    /// Train on images as they are: neither moved and mirrored nor laid over one another.
+    #[arg(long)]
+    pub plain: bool,
+    /// Move and mirror images, but do not lay them over one another.
+    #[arg(long, conflicts_with = "plain")]
+    pub no_mixup: bool,
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    pub seed: u64,
+    /// The file to write: safetensors, onnx, or a folder for pytorch.
+    #[arg(long, short, value_name = "FILE")]
+    pub out: PathBuf,
+    /// Where the healing stands is kept here while it goes on, and gone on with when it is there; beside --out by default.
+    #[arg(long, value_name = "FILE")]
+    pub checkpoint: Option<PathBuf>,
+    /// Progress and result as lines of JSON.
+    #[arg(long)]
+    pub json: bool,
+    #[command(flatten)]
+    pub on: On,
+}
+
+#[derive(Debug, Clone, Args)]
 pub struct Convert {
     pub model: String,
     /// The file to write.
@@ -574,6 +629,10 @@ pub struct Run {
     /// Zeros among the weights of every convolution and linear layer, by magnitude: 2:4, 4:8 or 50%.
     #[arg(long, value_name = "PATTERN")]
     pub sparsity: Option<String>,
+    /// Train what was made on the calibration data before it is judged: 10m, 3 epochs or 500 steps, and behind it labels or both where it is not
+    /// to be by the original's answers (distill).
+    #[arg(long, value_name = "LENGTH [OBJECTIVE]")]
+    pub heal: Option<String>,
     #[command(flatten)]
     pub rank: Rank,
     /// How the ranges of int8-static layers are chosen: minmax, percentile:99.99, entropy or mse.

@@ -21,7 +21,10 @@ const MAY_IMPORT: &[(&str, &[&str])] = &[
     ("profile", &["graph", "model", "exec", "quant", "task", "data", "eval", "prune", "recover"]),
     ("control", &["graph", "model", "exec", "quant", "task", "eval", "prune", "profile"]),
     ("plan", &["graph", "model", "quant", "prune", "profile", "recover", "task", "eval"]),
-    ("session", &["graph", "model", "quant", "task", "data", "eval", "prune", "recover", "profile", "control", "plan"]),
+    (
+        "session",
+        &["graph", "model", "quant", "task", "data", "train", "eval", "prune", "recover", "profile", "control", "plan"],
+    ),
     ("config", &["graph", "exec", "plan", "session"]),
     ("agent", &["graph", "model", "quant", "prune", "profile", "task", "eval", "plan", "session", "config"]),
     (
@@ -34,8 +37,8 @@ const MAY_IMPORT: &[(&str, &[&str])] = &[
     (
         "tui",
         &[
-            "graph", "model", "quant", "task", "data", "eval", "prune", "recover", "profile", "control", "plan",
-            "session", "config", "host",
+            "graph", "model", "quant", "task", "data", "train", "eval", "prune", "recover", "profile", "control",
+            "plan", "session", "config", "host",
         ],
     ),
     (

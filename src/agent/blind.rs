@@ -12,6 +12,8 @@ pub fn blinded(state: &State) -> State {
         seq: _,
         card,
         budget: _,
+        heal: _,
+        healing: _,
         round: _,
         phase: _,
         rounds,
@@ -58,6 +60,9 @@ fn blind_round(round: &mut Round) {
         model_hash: _,
         accepted: _,
         rolled_back: _,
+        // Of calibration images alone.
+        heal: _,
+        course: _,
     } = round;
     (*forecast, *evaluation, *verdict) = Default::default();
 }

@@ -100,6 +100,10 @@ fn dispatch(cli: Cli) -> Result<Exit> {
             computing(&screen, &mut c.on, [])?;
             headless::control::run(&c)
         }
+        Cmd::Heal(mut h) => {
+            computing(&screen, &mut h.on, [])?;
+            headless::heal::run(&h)
+        }
         Cmd::Convert(mut c) => {
             let settings = computing(&screen, &mut c.on, [("session.calibration", c.calibration.clone())])?;
             headless::convert::run(&c, settings.calibration)
@@ -128,6 +132,7 @@ fn dispatch(cli: Cli) -> Result<Exit> {
                 out: std::path::absolute(&r.out)?,
                 precision: r.precision.as_deref().map(headless::setup::precision).transpose()?,
                 sparsity: r.sparsity.as_deref().map(str::parse).transpose().map_err(UsageError)?,
+                heal: r.heal.as_deref().map(str::parse).transpose().map_err(UsageError)?,
                 agents,
                 search: r.search,
             };

@@ -10,6 +10,7 @@ pub mod convert;
 pub mod demo;
 pub mod eval;
 pub mod generate;
+pub mod heal;
 pub mod imatrix;
 mod learnt;
 pub mod out;

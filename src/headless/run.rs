@@ -11,6 +11,7 @@ use crate::plan::{Action, Budget, DecisionId, Outcome, Target, Verdict};
 use crate::prune::Sparsity;
 use crate::quant::{self, Precision};
 use crate::session::{Command, Event, Feed, HostMsg, Journal, Phase, Place, Proposer, State, describe};
+use crate::train::Heal;
 use anyhow::{Context, Result, anyhow, bail};
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
@@ -29,6 +30,8 @@ pub struct Wanted {
     pub precision: Option<Precision>,
     /// Also zeros among the weights of every convolution and linear layer.
     pub sparsity: Option<Sparsity>,
+    /// Train what was made before it is judged.
+    pub heal: Option<Heal>,
     /// Agents propose instead of the planner.
     pub agents: bool,
 }
@@ -147,6 +150,9 @@ impl Driver {
     async fn work(&mut self, wanted: &Wanted) -> Result<Option<(String, String)>> {
         self.until(|s| s.card.is_some()).await?;
         self.constrain(&wanted.policy).await?;
+        if wanted.heal.is_some() {
+            self.act(Command::Heal { heal: wanted.heal }).await?;
+        }
         let budget = self.state.budget;
         let told = wanted.precision.is_some() || wanted.sparsity.is_some();
         let pruning = budget != Budget::default() || !told;

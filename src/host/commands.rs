@@ -50,6 +50,7 @@ pub fn judge(
         Command::Export { .. } => (true, false),
         Command::Edit { .. } | Command::Decide { .. } | Command::Approve { .. } | Command::Veto { .. } => (false, true),
         Command::Reopen { .. } | Command::Undo | Command::Redo => (false, true),
+        Command::Heal { .. } => (false, true),
         Command::Note { .. } | Command::SetBudget { .. } | Command::SetLlm { .. } => (false, false),
         Command::Constrain { .. } | Command::Unconstrain { .. } => (false, false),
         Command::Accept | Command::RollBack { .. } => (false, false),
@@ -97,6 +98,15 @@ pub fn judge(
                 return Err(why);
             }
             Ok(Effect::events([Event::BudgetSet { budget }]))
+        }
+        Command::Heal { heal } => {
+            if heal.is_some() {
+                desk.heals()?;
+            }
+            match heal == state.heal {
+                true => Ok(Effect::events([])),
+                false => Ok(Effect::events([Event::HealingSet { heal }])),
+            }
         }
         Command::Constrain { constraint } => constrain(state, constraint),
         Command::Unconstrain { target } => unconstrain(state, target),
@@ -237,7 +247,9 @@ fn run(state: &State, desk: &dyn Desk) -> Result<Effect, String> {
     carried_out(state, desk)?;
     let ids: Vec<DecisionId> = pending.iter().map(|d| d.id).collect();
     let recipe = Some(state.recipe().iter().map(|d| d.id).collect());
-    let started = Event::RunStarted { round: state.round, ids, recipe, forecast: state.run_forecast() };
+    // What training brings is not forecast, and what was forecast without it is no forecast of what will be judged.
+    let forecast = state.run_forecast().filter(|_| state.heal.is_none());
+    let started = Event::RunStarted { round: state.round, ids, recipe, forecast };
     Ok(Effect { events: vec![started], then: Then::Start(JobKind::Run) })
 }
 

@@ -293,7 +293,10 @@ impl Core {
             }
             Then::NextRound => {}
             Then::Cancel => {
-                if let Some(job) = &self.job {
+                if self.job.is_some() && self.dial.enough() {
+                    let text = "it ends with what it has; again: it is given up".to_owned();
+                    self.feed(Feed::Log { level: "info".to_owned(), text });
+                } else if let Some(job) = &self.job {
                     self.given_up.clone_from(&job.background);
                     job.stop.cancel();
                 }

@@ -32,6 +32,12 @@ pub trait Desk: Send + Sync {
     /// # Errors
     /// Why not, in words.
     fn controls(&self) -> Result<(), String>;
+
+    /// Whether what is made of the session's model can be healed.
+    ///
+    /// # Errors
+    /// Why not, in words.
+    fn heals(&self) -> Result<(), String>;
 }
 
 /// How the units of each group rank, as far as it is worked out.
@@ -58,6 +64,7 @@ pub struct Table {
     pub refused: Vec<(Precision, String)>,
     pub rehearses: bool,
     pub controls: Result<(), String>,
+    pub heals: Result<(), String>,
 }
 
 impl Desk for Table {
@@ -91,6 +98,10 @@ impl Desk for Table {
     fn controls(&self) -> Result<(), String> {
         self.controls.clone()
     }
+
+    fn heals(&self) -> Result<(), String> {
+        self.heals.clone()
+    }
 }
 
 #[cfg(test)]
@@ -103,7 +114,7 @@ mod tests {
         let graph = FamilySpec::CifarResnet(CifarResnetSpec::depth(20, 10)).build().unwrap();
         let refused = vec![(Precision::W4, "w4 has no GPU kernel; hint: int8 has".to_owned())];
         let (graph, ranks, controls) = (Arc::new(graph), Ranks::default(), Ok(()));
-        let table = Table { graph, groups: vec![], ranks, refused, rehearses: false, controls };
+        let table = Table { graph, groups: vec![], ranks, refused, rehearses: false, controls, heals: Ok(()) };
         let decide = |precision| {
             table.resolve(&State::default(), &Target::Layer("conv1".into()), &Action::Precision { precision })
         };

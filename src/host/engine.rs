@@ -12,6 +12,7 @@ use crate::exec::Cancel;
 use crate::plan::{Action, Target, Verdict};
 use crate::profile::{Gauges, Ladder, Paired, Profile};
 use crate::session::{Built, Evaluation, Event, Feed, LiveRow, Progress, Proposer, SessionCard, State};
+use crate::train::Heal;
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -123,6 +124,12 @@ pub trait Work: Engine {
 
     /// Compresses the original by the state's recipe and stores the result.
     fn compress(&self, state: &State, round: u32, job: &Job) -> Result<Built, JobError>;
+
+    /// Heals what `made` holds as `heal` says, for `round`, and stores the result; what came of it is a `Healed` event. Told that it is enough it
+    /// keeps what is best so far.
+    fn heal(&self, _: &State, _round: u32, _: Heal, _made: &Built, _: &Job) -> Result<Built, JobError> {
+        Err(JobError::Failed("nothing here is trained".to_owned()))
+    }
 
     /// Evaluates a compressed model against the baseline in `state`.
     fn evaluate(&self, state: &State, round: u32, artifact: &str, job: &Job)

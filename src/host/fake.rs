@@ -289,6 +289,10 @@ impl Desk for Fake {
         }
     }
 
+    fn heals(&self) -> Result<(), String> {
+        Err("`fake` has no weights to train; hint: open a network".to_owned())
+    }
+
     fn rehearses(&self) -> bool {
         *self.rehearses.lock().expect("rehearses")
     }

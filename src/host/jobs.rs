@@ -221,6 +221,11 @@ fn compress_and_evaluate(engine: &dyn Work, job: &Job) -> Result<(), JobError> {
     let ids = state.round_at(round).map(|r| r.ids.clone()).unwrap_or_default();
     let made = engine.compress(&state, round, job)?;
     job.cancel().check()?;
+    let made = match state.round_at(round).and_then(|r| r.heal) {
+        Some(heal) => engine.heal(&state, round, heal, &made, job)?,
+        None => made,
+    };
+    job.cancel().check()?;
     let (artifact, model_hash) = (made.artifact.clone(), made.model_hash);
     job.event(Event::Applied { round, ids, artifact, model_hash, used: made.used })?;
     let (evaluation, verdict) = engine.evaluate(&*job.state()?, round, &made.artifact, job)?;

@@ -3,10 +3,11 @@
 use super::{Feed, Record, State};
 use crate::control::Asked;
 use crate::plan::{Action, Budget, Constraint, DecisionId, Target};
+use crate::train::Heal;
 use serde::{Deserialize, Serialize};
 
 /// Version of the frames; a host refuses a client of another one, naming both.
-pub const PROTOCOL: u32 = 7;
+pub const PROTOCOL: u32 = 8;
 
 /// Longest note to the agents, bytes: it goes into the next prompt.
 pub const NOTE_BYTES: usize = 8 << 10;
@@ -86,6 +87,10 @@ pub enum Command {
     /// What that decodes at from the next token on.
     Level {
         asked: Asked,
+    },
+    /// How runs from here on heal what they made; `None`: not at all.
+    Heal {
+        heal: Option<Heal>,
     },
     /// Compress with all approved decisions, then evaluate.
     Run,

@@ -10,6 +10,7 @@ use crate::profile::{Doubt, Ladder, LatencyStats, Paired, Profile, Ratio, SensCu
 use crate::prune::Group;
 use crate::recover::{RepairStep, RepairUse};
 use crate::task::{Divergence, Metric, Metrics};
+use crate::train::{Course, Heal, Healing};
 use serde::{Deserialize, Serialize};
 
 /// Sequence number of an event in its journal, from 1.
@@ -236,6 +237,10 @@ pub enum Event {
     BudgetSet {
         budget: Budget,
     },
+    /// How runs from here on heal what they made, before it is judged; `None`: not at all.
+    HealingSet {
+        heal: Option<Heal>,
+    },
     /// Undoes or redoes the newest undoable event (edit, approve, veto, reopen, constraint, budget).
     Undone,
     Redone,
@@ -271,6 +276,18 @@ pub enum Event {
     Repaired {
         round: u32,
         step: RepairStep,
+    },
+    /// Healing begins; with the same plan, and asked for in the same words, a later run goes on where a kill left this one.
+    HealingBegun {
+        round: u32,
+        /// What is asked for, and of which plan.
+        heal: Heal,
+        key: String,
+        healing: Box<Healing>,
+    },
+    Healed {
+        round: u32,
+        course: Box<Course>,
     },
     /// The compressed model exists and is durable under `artifact`.
     Applied {
@@ -333,6 +350,7 @@ impl Event {
             | Event::Proposed { .. }
             | Event::RunStarted { .. }
             | Event::Applied { .. }
+            | Event::Healed { .. }
             | Event::Evaluated { .. }
             | Event::VerdictGiven { .. }
             | Event::Controlled { .. }
@@ -355,6 +373,8 @@ impl Event {
             | Event::ConstraintSet { .. }
             | Event::ConstraintLifted { .. }
             | Event::BudgetSet { .. }
+            | Event::HealingSet { .. }
+            | Event::HealingBegun { .. }
             | Event::Undone
             | Event::Redone
             | Event::Noted { .. }

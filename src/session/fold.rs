@@ -4,6 +4,7 @@
 //! timeline; sizes are bounded (undo, timeline, utterances, notes). Undoable are the engineer's review acts (edit,
 //! approve, veto, reopen, constraint, budget, a decision of their own), and never across a run's start.
 
+use super::state::Begun;
 use super::{Event, Phase, REASON_BYTES, Record, Round, Seq, State, TimelineEntry, UndoPoint, Utterance, text};
 use crate::plan::{Action, Author, Constraint, Decision, DecisionId, Limit, Status, Target};
 use crate::profile::{Paired, Profile, SensCurve, Workload};
@@ -96,6 +97,7 @@ impl State {
                 point.constraints = Some(self.constraints.clone());
             }
             Event::BudgetSet { .. } => point.budget = Some(self.budget),
+            Event::HealingSet { .. } => point.heal = Some(self.heal),
             Event::Opened { .. }
             | Event::RecipeSet { .. }
             | Event::Resolved { .. }
@@ -114,6 +116,8 @@ impl State {
             | Event::Built { .. }
             | Event::Tried { .. }
             | Event::Repaired { .. }
+            | Event::HealingBegun { .. }
+            | Event::Healed { .. }
             | Event::Applied { .. }
             | Event::Evaluated { .. }
             | Event::VerdictGiven { .. }
@@ -180,6 +184,7 @@ impl State {
             Event::ConstraintSet { constraint } => self.constrain(constraint.clone()),
             Event::ConstraintLifted { target } => self.constraints.retain(|c| &c.target != target),
             Event::BudgetSet { budget } => self.budget = *budget,
+            Event::HealingSet { heal } => self.heal = *heal,
             Event::Undone => {
                 if let Some(point) = self.undo.pop() {
                     let back = self.restore(point, true);
@@ -202,8 +207,9 @@ impl State {
                 self.undo.clear();
                 self.redo.clear();
                 self.enter(*round, Phase::Compress);
+                let heal = self.heal;
                 let started =
-                    Round { number: *round, ids: ids.clone(), recipe, forecast: *forecast, ..Round::default() };
+                    Round { number: *round, ids: ids.clone(), recipe, forecast: *forecast, heal, ..Round::default() };
                 self.on_round(*round, |r| *r = started);
             }
             Event::Built { built } => {
@@ -216,6 +222,13 @@ impl State {
                     self.trials.correction.clone_from(correction);
                 }
                 self.trials.add((**trial).clone());
+            }
+            Event::HealingBegun { heal, key, healing, .. } => {
+                self.healing = Some(Begun { heal: *heal, key: key.clone(), healing: (**healing).clone() });
+            }
+            Event::Healed { round, course } => {
+                self.healing = None;
+                self.on_round(*round, |r| r.course = Some((**course).clone()));
             }
             Event::Repaired { round, step } => self.on_round(*round, |r| r.repairs.push(step.clone())),
             Event::Applied { round, ids, artifact, model_hash, used } => {
@@ -446,6 +459,9 @@ impl State {
         }
         if let Some(constraints) = point.constraints {
             back.constraints = Some(std::mem::replace(&mut self.constraints, constraints));
+        }
+        if let Some(heal) = point.heal {
+            back.heal = Some(std::mem::replace(&mut self.heal, heal));
         }
         if let Some(budget) = point.budget {
             back.budget = Some(std::mem::replace(&mut self.budget, budget));

@@ -24,6 +24,10 @@ impl State {
         let card = self.card.as_ref();
         let judged = |r: &Round| -> Option<PastRound> {
             let (round, v) = (r.number, r.verdict.as_ref()?);
+            // What was trained says nothing of what is only cut and re-fitted.
+            if r.course.as_ref().is_some_and(|c| c.best.step > 0) {
+                return None;
+            }
             // What is in doubt teaches nothing.
             let latency = r.evaluation.as_ref().filter(|e| e.doubt.is_none()).and_then(|e| e.latency());
             let latency = latency.map_or(f64::NAN, |l| l.value);

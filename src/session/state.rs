@@ -5,6 +5,7 @@ use super::{Built, Controlled, Evaluation, Phase, Seq, SessionCard, Utterance};
 use crate::plan::{Budget, Constraint, Decision, DecisionId, Quality, Target, Trials, Verdict};
 use crate::profile::{Ladder, Profile, Sensitivity};
 use crate::recover::{RepairStep, RepairUse};
+use crate::train::{Course, Heal, Healing};
 use serde::{Deserialize, Serialize};
 
 /// One round's course.
@@ -35,6 +36,20 @@ pub struct Round {
     pub model_hash: Option<String>,
     pub accepted: bool,
     pub rolled_back: Option<String>,
+    /// How its model was to be healed, and how that went.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub heal: Option<Heal>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub course: Option<Course>,
+}
+
+/// A healing that has begun and not ended.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Begun {
+    pub heal: Heal,
+    /// See [`crate::plan::plan_key`].
+    pub key: String,
+    pub healing: Healing,
 }
 
 /// One line of the timeline.
@@ -54,6 +69,11 @@ pub struct State {
     pub seq: Seq,
     pub card: Option<SessionCard>,
     pub budget: Budget,
+    /// How runs heal what they made.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub heal: Option<Heal>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub healing: Option<Begun>,
     /// Current round, from 1; 0 before the first.
     pub round: u32,
     pub phase: Phase,
@@ -97,6 +117,8 @@ pub struct UndoPoint {
     /// All constraints as they were, if the event changed them.
     pub constraints: Option<Vec<Constraint>>,
     pub budget: Option<Budget>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub heal: Option<Option<Heal>>,
 }
 
 impl State {

@@ -85,6 +85,19 @@ pub fn describe(before: &State, event: &Event) -> Option<String> {
         }
         Event::ConstraintLifted { target } => format!("lifted the constraints on {target}"),
         Event::BudgetSet { budget } => format!("budget {budget}"),
+        Event::HealingSet { heal: Some(heal) } => format!("runs heal what they made: {heal}"),
+        Event::HealingSet { heal: None } => "runs heal nothing".to_owned(),
+        Event::HealingBegun { round, healing, .. } => format!("round {round}: healing for {} steps", healing.steps),
+        Event::Healed { round, course } => {
+            let (first, best) = (course.looks.first().map_or(0.0, |l| l.loss), course.best);
+            let images = counted(course.held_back as usize, "held-back image");
+            match best.step {
+                0 => {
+                    format!("round {round}: healing made nothing better on {images}; the model is as it was compressed")
+                }
+                n => format!("round {round}: healed, divergence {first:.4} → {:.4} on {images} (step {n})", best.loss),
+            }
+        }
         Event::Undone => format!("undo: {}", before.undo.last().map_or("nothing", |p| p.text.as_str())),
         Event::Redone => format!("redo: {}", before.redo.last().map_or("nothing", |p| p.text.as_str())),
         Event::Noted { text, .. } => format!("note: {text}"),

@@ -353,6 +353,9 @@ impl App {
             | Event::ConstraintSet { .. }
             | Event::ConstraintLifted { .. }
             | Event::BudgetSet { .. }
+            | Event::HealingSet { .. }
+            | Event::HealingBegun { .. }
+            | Event::Healed { .. }
             | Event::Built { .. }
             | Event::RunStarted { .. }
             | Event::Repaired { .. } => {}

@@ -48,6 +48,7 @@ pub const COMMANDS: &[Spec] = &[
     spec("export", "[safetensors|onnx|pytorch] [PATH]", "write the compressed model and its manifest"),
     spec("filter", "[WORDS]", "show only layers with these words; empty shows all"),
     spec("freeze", "[REASON]", "this row's group stays as it is: no new cut of it"),
+    spec("heal", "LENGTH [distill|labels|both] | off", "runs train what they made for so long, before it is judged"),
     does(Act::Help, "help", "keys and commands"),
     does(Act::Interrupt, "interrupt", "interrupt the agents or the running job"),
     spec("keep-f32", "[REASON]", "this row must stay f32"),
@@ -153,6 +154,9 @@ pub fn parse(line: &str) -> Result<Line, String> {
         "freeze" => Line::Constrain(Limit::Freeze, text()),
         "keep-f32" => Line::Constrain(Limit::KeepF32, text()),
         "lift" => Line::Lift,
+        "heal" if rest.is_empty() => return needs("a length such as 10m, 3 epochs or 500 steps, or off"),
+        "heal" if rest == "off" => Line::Send(Command::Heal { heal: None }),
+        "heal" => Line::Send(Command::Heal { heal: Some(rest.parse()?) }),
         "llm" => match rest.split_whitespace().collect::<Vec<_>>().as_slice() {
             ["off"] => Line::Llm(None),
             [url, model @ ..] if url.starts_with("http://") || url.starts_with("https://") => {

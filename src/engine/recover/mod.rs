@@ -34,4 +34,5 @@ pub use ranges::calibrate;
 pub(crate) use ridge::add_to;
 pub(crate) use sample::{Places, draw, inputs, places_of};
 pub use stage::{BadStages, Stage, Stages};
+pub use state::judging;
 pub use step::{RepairStep, RepairUpdate, RepairUse};

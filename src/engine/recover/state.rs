@@ -157,9 +157,7 @@ impl<'a> State<'a> {
 
     /// Calibration images in the order that the seed gives them.
     pub fn shuffled(&self) -> Vec<usize> {
-        let mut order: Vec<usize> = (0..self.calib.len()).collect();
-        order.shuffle(&mut ChaCha8Rng::seed_from_u64(self.options.seed));
-        order
+        shuffled(self.calib.len(), self.options.seed)
     }
 
     /// Lays masks over repaired weights: a repair knows nothing of them. Once after the last repair, so that each is judged
@@ -226,6 +224,18 @@ impl<'a> State<'a> {
         (self.say)(RepairUpdate::Used(self.used));
         Ok(self.model)
     }
+}
+
+/// The calibration images, of `len`, that say whether repairs stay and are not fitted on; of few or large images fewer of them are looked at.
+pub fn judging(len: usize, options: &RepairOptions) -> Vec<usize> {
+    let order = shuffled(len, options.seed);
+    order[len - options.check_images.min(len / 5)..].to_vec()
+}
+
+fn shuffled(len: usize, seed: u64) -> Vec<usize> {
+    let mut order: Vec<usize> = (0..len).collect();
+    order.shuffle(&mut ChaCha8Rng::seed_from_u64(seed));
+    order
 }
 
 /// Few enough inputs that sums over them are held in memory.

@@ -24,6 +24,12 @@ pub enum TrainError {
     Tensor(TensorError),
     #[error("the loss of step {step} is not finite; hint: lower the learning rate")]
     Diverged { step: usize },
+    #[error("{0}")]
+    Unfit(String),
+    #[error("cannot keep where the healing stands in `{}`: {why}; hint: is there space left?", .path.display())]
+    Checkpoint { path: std::path::PathBuf, why: String },
+    #[error(transparent)]
+    Param(#[from] crate::model::ParamError),
     #[error(transparent)]
     Cancelled(#[from] Cancelled),
 }

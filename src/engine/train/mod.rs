@@ -5,16 +5,24 @@
 //! batches); weights are initialised, batches asked for and steps taken in one fixed order, whatever the threads.
 
 mod adamw;
+mod augment;
 mod batches;
+mod checkpoint;
 pub mod demo;
 mod error;
+mod heal;
+mod healing;
 mod initial;
+mod loss;
 mod net;
 mod objective;
+mod pupil;
 mod schedule;
 
 pub use batches::Batches;
 pub use error::TrainError;
+pub use heal::{Course, HealUpdate, Healed, Keep, Look, Patient, can_heal, heal, masked, paced, steps, usual};
+pub use healing::{Heal, Healing, Length, Objective, Optimiser};
 pub use schedule::Cycle;
 
 use crate::exec::Cancel;

@@ -5,6 +5,7 @@
 //! what is measured on the evaluation data reaches verdicts only, and planning never when the session is blind.
 
 mod control;
+mod heal;
 pub mod measure;
 mod produce;
 mod propose;
@@ -34,6 +35,7 @@ use crate::plan::{Action, Target, Verdict};
 use crate::profile::{Ceilings, Gauges, Ladder, Paired, Profile};
 use crate::prune::{self, Evidence, Group};
 use crate::session::{Artifacts, Ask, Built, Evaluation, Opening, Place, Proposer, SessionCard, State, private};
+use crate::train::{self, Heal};
 use shelf::Shelf;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -141,6 +143,7 @@ pub fn open_subject(
     let (groups, sets) = (prune::groups(&model.graph), calib.split(recipe.seed(), recipe.held));
     let desk = Table {
         controls: control::can(&model, &groups, &sets.work, &sets.held),
+        heals: train::can_heal(&model),
         graph: model.graph.clone(),
         groups,
         ranks: Ranks::default(),
@@ -395,6 +398,10 @@ impl Work for Compute {
 
     fn compress(&self, state: &State, round: u32, job: &Job) -> Result<Built, JobError> {
         self.on_original(|| self.make_model(state, round, job))
+    }
+
+    fn heal(&self, state: &State, round: u32, heal: Heal, made: &Built, job: &Job) -> Result<Built, JobError> {
+        self.on_original(|| self.heal_built(state, round, heal, made, job))
     }
 
     fn evaluate(

@@ -7,6 +7,7 @@ use crate::model::{Model, ModelError};
 use crate::plan::{Action, Target, plan_key};
 use crate::recover::{self, RepairOptions, RepairStep, RepairUpdate, RepairUse};
 use crate::session::{Built, Event, Feed, State};
+use crate::train::Course;
 use std::path::Path;
 
 /// An artifact could not be made.
@@ -59,7 +60,7 @@ impl Compute {
     ) -> Result<(Model, Built), JobError> {
         let (small, used, repairs) = self.build(actions, &self.shelf.recipe.repair, what, job, step)?;
         self.same_images(state, &used)?;
-        let artifact = self.keep(&small, actions, &used, &repairs)?;
+        let artifact = self.keep(&small, actions, &used, (&repairs, None))?;
         let built = Built { key: plan_key(actions), artifact, model_hash: small.params.hash(), repairs, used };
         Ok((small, built))
     }
@@ -105,14 +106,14 @@ impl Compute {
     }
 
     /// Stores a compressed model with its manifest; returns the artifact's name.
-    fn keep(
+    pub(super) fn keep(
         &self,
         model: &Model,
         actions: &[(Target, Action)],
         used: &RepairUse,
-        steps: &[RepairStep],
+        (steps, course): (&[RepairStep], Option<&Course>),
     ) -> Result<String, JobError> {
-        let manifest = self.shelf.manifest(actions, used, steps);
+        let manifest = self.shelf.manifest(actions, used, (steps, course));
         let put = |path: &Path| export::safetensors(path, model, &manifest).map(drop).map_err(PutError::from);
         self.shelf.artifacts.put("safetensors", put).map_err(JobError::of)
     }

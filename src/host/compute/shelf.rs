@@ -14,6 +14,7 @@ use crate::model::{self, LoadOptions, Model};
 use crate::plan::{Action, Target};
 use crate::recover::{RepairStep, RepairUse, Stage};
 use crate::session::{Artifacts, Controlled, Place, Recipe, SessionCard, State, as_filed};
+use crate::train::Course;
 use crate::words::counted;
 use serde_json::json;
 use std::path::{Path, PathBuf};
@@ -32,7 +33,12 @@ pub(super) struct Shelf {
 
 impl Shelf {
     /// How a model came about. Nothing in it depends on the clock, so that the same recipe makes the same file.
-    pub fn manifest(&self, actions: &[(Target, Action)], used: &RepairUse, steps: &[RepairStep]) -> Manifest {
+    pub fn manifest(
+        &self,
+        actions: &[(Target, Action)],
+        used: &RepairUse,
+        (steps, course): (&[RepairStep], Option<&Course>),
+    ) -> Manifest {
         let recipe = &self.recipe;
         let repair = &recipe.repair;
         let list: Vec<_> = actions.iter().map(|(t, a)| json!({ "target": t, "action": a })).collect();
@@ -49,8 +55,7 @@ impl Shelf {
             }
             told
         });
-        Manifest {
-            recipe: json!({
+        let mut told = json!({
                 "actions": list,
                 "importance": recipe.how.importance,
                 "seed": repair.seed,
@@ -60,10 +65,12 @@ impl Shelf {
                 "calibration": { "data": recipe.calib, "classes": self.card.calib.classes, "used": used.hash },
                 "kernels": recipe.kernels,
                 "program": concat!("paring ", env!("CARGO_PKG_VERSION")),
-            }),
-            original: Some(self.card.model.hash.clone()),
-            ..Manifest::default()
+        });
+        // Recipes without it are told as they were.
+        if let Some(course) = course {
+            told["healing"] = json!(course);
         }
+        Manifest { recipe: told, original: Some(self.card.model.hash.clone()), ..Manifest::default() }
     }
 
     /// The model stored under `name`.
@@ -147,7 +154,11 @@ impl Shelf {
         let actions = in_order(state.actions_of(round));
         let metric = self.card.metric();
         let [figures, decisions] = [figures, json!(recipe)].map(|said| as_filed(&metric, said));
-        let manifest = Manifest { figures, decisions, ..self.manifest(&actions, used, steps) };
+        let manifest = Manifest {
+            figures,
+            decisions,
+            ..self.manifest(&actions, used, (steps, r.and_then(|r| r.course.as_ref())))
+        };
         let written = match (&control, made) {
             (Some(control), Some(made)) => {
                 let hash = control::write(&path, &model, &manifest, control).map_err(JobError::of)?;
@@ -251,6 +262,10 @@ impl Desk for Shelf {
     }
 
     fn controls(&self) -> Result<(), String> {
+        Err(CLOSED.to_owned())
+    }
+
+    fn heals(&self) -> Result<(), String> {
         Err(CLOSED.to_owned())
     }
 }

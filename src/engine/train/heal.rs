@@ -1,0 +1,491 @@
+//! Healing: the compressed network is trained towards the original's answers, end to end, on calibration images.
+//!
+//! Every so often the averaged weights are judged on images that are held back; the best so far are what comes out, so that a healing never
+//! leaves the network worse there than it found it. Not here: what is done with the result (`host`), re-fits without gradients (`recover`).
+//! Invariants: the result is a function of both networks, the images, the recipe and the kernels; a batch is cut into parts of [`PART`] images
+//! whatever the threads, and their gradients are added in their order.
+
+use super::checkpoint::{self, Told};
+use super::error::TrainError;
+use super::healing::{Healing, Length, Objective};
+use super::loss::{self, Aims};
+use super::pupil::{Pupil, is_convolutional};
+use super::{augment, augment::Views};
+use crate::data::Dataset;
+use crate::exec::candle::Mode;
+use crate::exec::tape::{Ready, Tape};
+use crate::exec::{Cancel, CompileOptions, Plan, Session};
+use crate::graph::{Node, ParamRole, WeightFormat};
+use crate::model::Model;
+use candle_core::{Device, Tensor};
+use rand::seq::SliceRandom;
+use rayon::prelude::*;
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeSet;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+/// Images of a part of a batch: batch norms see so many together, and a thread works on them alone.
+const PART: usize = 32;
+
+/// Images that are held in memory once they are prepared, in bytes.
+const HELD: usize = 1 << 30;
+
+/// Steps between two looks at the held-back images, as a part of all.
+const LOOKS: u32 = 24;
+
+/// Steps that are tried to know how long one takes.
+const TRIED: usize = 5;
+
+/// What is healed, by what, on what.
+#[derive(Debug, Clone, Copy)]
+pub struct Patient<'a> {
+    pub student: &'a Model,
+    pub teacher: &'a Model,
+    /// Layers whose zero weights stay zero.
+    pub masked: &'a BTreeSet<String>,
+    /// What is trained on: these of the set.
+    pub images: &'a Dataset,
+    pub fit: &'a [usize],
+    /// What judges: these of that set, which are none of the others, and on which the student was not fitted either.
+    pub judges: &'a Dataset,
+    pub held_back: &'a [usize],
+}
+
+/// How it goes.
+#[derive(Debug, Clone, PartialEq)]
+pub enum HealUpdate {
+    /// So many steps of all; the loss of the last, before it, and images a second.
+    Step { step: u32, steps: u32, loss: f64, rate: f64 },
+    /// A look at the held-back images.
+    Judged(Look),
+    /// Going on from where a kill left it.
+    Resumed { step: u32 },
+    /// Something did not go as it should, in words.
+    Warned(String),
+}
+
+/// What held-back images say of the averaged weights.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+pub struct Look {
+    pub step: u32,
+    /// Divergence from the original's answers at the recipe's temperature, times its square: what repairs are judged by.
+    pub loss: f64,
+    /// Share of images whose class is the original's.
+    pub agreement: f64,
+    /// Share of images whose class is right.
+    pub accuracy: f64,
+}
+
+/// How a healing went.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Course {
+    /// As it was asked for, with where it was stopped.
+    pub healing: Healing,
+    /// Images that were trained on, and others that judged.
+    pub images: u64,
+    pub held_back: u64,
+    /// Looks in their order, the first before any step.
+    pub looks: Vec<Look>,
+    /// The one whose weights came out.
+    pub best: Look,
+}
+
+/// A healed network.
+#[derive(Debug, Clone)]
+pub struct Healed {
+    pub model: Model,
+    pub course: Course,
+}
+
+/// Whether a network can be healed, and if not why.
+///
+/// # Errors
+/// Words.
+pub fn can_heal(model: &Model) -> Result<(), String> {
+    if model.graph.is_language_model() || !model.graph.input_shape().is_ok_and(|s| s.len() == 3) {
+        return Err(
+            "healing trains classifiers of images; of language models only repairs without training are here".into()
+        );
+    }
+    Ok(())
+}
+
+/// Everything that stays the same from step to step.
+struct Clinic<'a> {
+    of: Patient<'a>,
+    how: &'a Healing,
+    tape: Tape,
+    classes: usize,
+    image: [usize; 3],
+    /// Prepared images that are trained on, where memory holds them, and their labels.
+    held: Option<(Vec<f32>, Vec<u32>)>,
+    /// The held-back images with the original's answers.
+    judges: Vec<(Tensor, Vec<f32>, Vec<u32>)>,
+}
+
+/// Where a healing keeps how far it is, so that a kill costs little.
+#[derive(Debug, Clone, Copy)]
+pub struct Keep<'a> {
+    pub path: &'a Path,
+    pub every: Duration,
+}
+
+impl<'a> Keep<'a> {
+    /// As often as a minute of work allows.
+    pub fn at(path: &'a Path) -> Keep<'a> {
+        Keep { path, every: Duration::from_secs(30) }
+    }
+}
+
+/// Heals `of` as `how` says. `enough` ends it after the step that is under way, with the best so far; `cancel` leaves it, to be gone on with from
+/// what `keep` kept. A loss that is no number ends it with the best so far, and where nothing can be kept it goes on without: both are said.
+///
+/// # Errors
+/// What is no classifier of images; too few images; images that cannot be read; a loss that is no number before anything got better;
+/// cancellation.
+pub fn heal(
+    of: Patient<'_>,
+    how: &Healing,
+    keep: Option<Keep<'_>>,
+    enough: &Cancel,
+    cancel: &Cancel,
+    say: &mut dyn FnMut(HealUpdate),
+) -> Result<Healed, TrainError> {
+    let clinic = Clinic::open(of, how, cancel)?;
+    let mut teacher = Plan::of(of.teacher, &CompileOptions::default())?.session();
+    let pupil = Pupil::of(of.student, how, of.masked)?;
+    let looks = vec![clinic.look(&pupil)?];
+    let mut so_far = SoFar { best: pupil.clone(), pupil, looks, found: 0 };
+    say(HealUpdate::Judged(so_far.looks[0]));
+    let key = clinic.key();
+    if let Some(told) = keep.and_then(|k| checkpoint::load(k.path, &key, &mut so_far.pupil, &mut so_far.best)) {
+        say(HealUpdate::Resumed { step: told.step });
+        (so_far.looks, so_far.found) = (told.looks(), told.best);
+    }
+    let end = how.stopped.unwrap_or(how.steps).min(how.steps);
+    let every = (how.steps / LOOKS).max(1);
+    let (mut stopped, mut keep, mut saved) = (how.stopped, keep, Instant::now());
+    while so_far.pupil.step < end {
+        if enough.is_cancelled() {
+            stopped = Some(so_far.pupil.step);
+            break;
+        }
+        cancel.check()?;
+        let began = Instant::now();
+        let loss = match clinic.step(&mut so_far.pupil, &mut teacher) {
+            // What was good before stays.
+            Err(e @ TrainError::Diverged { .. }) if so_far.looks[so_far.found].step > 0 => {
+                say(HealUpdate::Warned(format!("{e}; the best weights so far are kept")));
+                let stopped = Some(so_far.looks[so_far.found].step);
+                return clinic.ended(so_far, stopped);
+            }
+            step => step?,
+        };
+        let rate = how.batch as f64 / began.elapsed().as_secs_f64().max(1e-9);
+        say(HealUpdate::Step { step: so_far.pupil.step, steps: how.steps, loss, rate });
+        if so_far.pupil.step.is_multiple_of(every) || so_far.pupil.step == end {
+            clinic.judge(&mut so_far, say)?;
+        }
+        if let Some(k) = keep.filter(|k| saved.elapsed() >= k.every) {
+            if let Err(e) = so_far.save(k.path, &key) {
+                say(HealUpdate::Warned(format!("{e}; it goes on, but a kill would cost all of it")));
+                keep = None;
+            }
+            saved = Instant::now();
+        }
+    }
+    if so_far.looks.last().is_some_and(|l| l.step < so_far.pupil.step) {
+        clinic.judge(&mut so_far, say)?;
+    }
+    clinic.ended(so_far, stopped)
+}
+
+/// Seconds of `n` steps, whose result is forgotten.
+///
+/// # Errors
+/// As [`heal`].
+pub fn paced(of: Patient<'_>, how: &Healing, n: usize, cancel: &Cancel) -> Result<Vec<f64>, TrainError> {
+    Ok(Clinic::open(of, how, cancel)?.tried(n, cancel)?.0)
+}
+
+/// The steps that a healing of this length has; for a time, those that fit into it at the pace of a few steps that are tried and forgotten, the
+/// looks at held-back images included.
+///
+/// # Errors
+/// As [`heal`].
+pub fn steps(of: Patient<'_>, how: &Healing, length: Length, cancel: &Cancel) -> Result<u32, TrainError> {
+    let each = epoch(of.fit.len(), how.batch);
+    let seconds = match length {
+        Length::Steps(n) => return Ok(n),
+        Length::Epochs(n) => return Ok((n * f64::from(each)).round().clamp(1.0, f64::from(u32::MAX)) as u32),
+        Length::Seconds(s) => s,
+    };
+    let began = Instant::now();
+    let clinic = Clinic::open(of, how, cancel)?;
+    let (took, pupil) = clinic.tried(TRIED, cancel)?;
+    let looked = Instant::now();
+    clinic.look(&pupil)?;
+    let look = looked.elapsed().as_secs_f64();
+    // The first step finds cold caches.
+    let step = took[1..].iter().sum::<f64>() / (TRIED - 1) as f64;
+    // What this took is of the time that was given, and the healing opens the images again.
+    let left = seconds - 2.0 * began.elapsed().as_secs_f64() - look * f64::from(LOOKS + 1);
+    Ok((left / step.max(1e-6)).clamp(1.0, f64::from(u32::MAX)) as u32)
+}
+
+/// Layers that were masked, where nobody says which: those with at least a fifth of zeros among weights that are stored as they are.
+pub fn masked(model: &Model) -> BTreeSet<String> {
+    let zeros = |node: &&Node| {
+        let param = node.param(ParamRole::Weight).and_then(|name| model.params.get(name).ok());
+        let plain = param.filter(|p| p.is_in(WeightFormat::F32));
+        plain.is_some_and(|p| p.values().iter().filter(|v| **v == 0.0).count() * 5 >= p.numel().max(1))
+    };
+    let layers = model.graph.live().map(|(_, n)| n).filter(|n| n.op.is_conv_or_linear());
+    layers.filter(zeros).map(|n| n.name.clone()).collect()
+}
+
+/// The usual recipe for a network.
+pub fn usual(model: &Model, steps: u32, seed: u64) -> Healing {
+    Healing::usual(steps, is_convolutional(&model.graph), seed)
+}
+
+/// Steps that go through `images` images once.
+fn epoch(images: usize, batch: usize) -> u32 {
+    (images / batch.max(1)).max(1) as u32
+}
+
+impl<'a> Clinic<'a> {
+    fn open(of: Patient<'a>, how: &'a Healing, cancel: &Cancel) -> Result<Clinic<'a>, TrainError> {
+        can_heal(of.student).map_err(TrainError::Unfit)?;
+        if how.batch == 0 || how.steps == 0 || !(how.rate > 0.0 && how.rate.is_finite()) || how.temperature <= 0.0 {
+            return Err(TrainError::Unfit(
+                "a healing needs steps, a batch, a rate and a temperature above zero".into(),
+            ));
+        }
+        if of.fit.len() < 2 || of.held_back.is_empty() {
+            let why = format!(
+                "{} images are too few to heal on; hint: a few hundred, not of the evaluation set",
+                of.fit.len() + of.held_back.len()
+            );
+            return Err(TrainError::Unfit(why));
+        }
+        let shape = of.student.graph.input_shape()?;
+        let &[c, h, w] = &shape[..] else { return Err(TrainError::Unfit("the network takes no images".into())) };
+        let prep = &of.student.info.preprocess;
+        let held = (of.fit.len() * c * h * w * 4 <= HELD).then(|| -> Result<_, TrainError> {
+            let (x, t) = of.images.batch(of.fit, prep)?;
+            Ok((x.flatten_all()?.to_vec1::<f32>()?, t.classes().to_vec()))
+        });
+        let held = held.transpose()?;
+        let mut original = Plan::of(of.teacher, &CompileOptions::default())?.session();
+        let mut judges = Vec::new();
+        for picks in of.held_back.chunks(how.batch.clamp(1, 128)) {
+            cancel.check()?;
+            let (x, t) = of.judges.batch(picks, prep)?;
+            let answers = original.run(&x)?.flatten_all()?.to_vec1::<f32>()?;
+            judges.push((x, answers, t.classes().to_vec()));
+        }
+        let tape = Tape::of(&of.student.graph)?;
+        let classes = judges.first().map_or(0, |(x, a, _)| a.len() / x.dims()[0].max(1));
+        Ok(Clinic { of, how, tape, classes, image: [c, h, w], held, judges })
+    }
+
+    /// What a checkpoint has to be of.
+    fn key(&self) -> String {
+        let how = Healing { stopped: None, ..self.how.clone() };
+        let mut hash = blake3::Hasher::new();
+        for part in [&self.of.student.info.hash, &self.of.teacher.info.hash, &self.of.student.params.hash()] {
+            hash.update(part.as_bytes());
+        }
+        hash.update(
+            format!(
+                "{how:?} {:?} {:?} {:?} {}",
+                self.of.held_back,
+                self.of.fit,
+                self.of.masked,
+                self.of.images.card().name
+            )
+            .as_bytes(),
+        );
+        hash.update(&crate::exec::KERNELS.to_le_bytes());
+        hash.finalize().to_hex().to_string()
+    }
+
+    /// The images of a step: every epoch all of them in another order.
+    fn picks(&self, step: u32) -> Vec<usize> {
+        let n = self.how.batch.min(self.of.fit.len());
+        let each = epoch(self.of.fit.len(), n);
+        let (round, at) = (step / each, (step % each) as usize * n);
+        let mut order: Vec<usize> = (0..self.of.fit.len()).collect();
+        order.shuffle(&mut augment::lots(self.how.seed, round, 0));
+        order[at..at + n].to_vec()
+    }
+
+    /// Prepared images at places of `fit`, and their labels.
+    fn fetch(&self, picks: &[usize]) -> Result<(Vec<f32>, Vec<u32>), TrainError> {
+        let one = self.image.iter().product::<usize>();
+        if let Some((pixels, labels)) = &self.held {
+            let images = picks.iter().flat_map(|&i| &pixels[i * one..][..one]).copied().collect();
+            return Ok((images, picks.iter().map(|&i| labels[i]).collect()));
+        }
+        let picks: Vec<usize> = picks.iter().map(|&i| self.of.fit[i]).collect();
+        let (x, t) = self.of.images.batch(&picks, &self.of.student.info.preprocess)?;
+        Ok((x.flatten_all()?.to_vec1::<f32>()?, t.classes().to_vec()))
+    }
+
+    /// One step; the loss before it.
+    fn step(&self, pupil: &mut Pupil, teacher: &mut Session) -> Result<f64, TrainError> {
+        let picks = self.picks(pupil.step);
+        let n = picks.len();
+        let (images, labels) = self.fetch(&picks)?;
+        let Views { images, mixed } = augment::views(images, self.image, self.how, pupil.step, PART);
+        let [c, h, w] = self.image;
+        let x = Tensor::from_vec(images, (n, c, h, w), &Device::Cpu)?;
+        let answers = match self.how.objective {
+            Objective::Labels => Vec::new(),
+            _ => teacher.run(&x)?.flatten_all()?.to_vec1::<f32>()?,
+        };
+        let plain = |at: usize| mixed.is_none() || augment::stays_plain(at / PART);
+        let over =
+            mixed.as_ref().map(|(other, share)| (other.iter().map(|&i| labels[i]).collect::<Vec<u32>>(), *share));
+        let weights = pupil.weights(false)?;
+        let ready = self.tape.ready(&weights)?;
+        let part = |at: usize| {
+            let m = PART.min(n - at);
+            let trace = ready.forward(&x.narrow(0, at, m)?, Mode::Batch)?;
+            let k = self.classes;
+            let aims = Aims {
+                answers: answers.get(at * k..(at + m) * k).unwrap_or_default(),
+                labels: &labels[at..at + m],
+                mixed: over.as_ref().filter(|_| !plain(at)).map(|(o, share)| (&o[at..at + m], *share)),
+            };
+            let (loss, seed) = loss::of(trace.output(&self.tape), k, &aims, self.how, n);
+            // What images laid over one another look like is not what the network will see.
+            let seen = if plain(at) { trace.statistics.clone() } else { Default::default() };
+            let grads = ready.backward(trace, vec![(self.of.student.graph.output, seed)], false)?.params;
+            Ok((loss, seen, grads))
+        };
+        // A last part of one image has no statistics.
+        let starts: Vec<usize> = (0..n).step_by(PART).filter(|at| n - at > 1).collect();
+        let parts = starts.into_par_iter().map(part).collect::<Result<Vec<_>, TrainError>>()?;
+        let (mut loss, mut sum, mut seen) = (0.0, std::collections::HashMap::<String, Vec<f32>>::new(), Vec::new());
+        for (l, s, grads) in parts {
+            loss += l;
+            seen.push(s);
+            for (name, g) in grads {
+                match sum.get_mut(&name) {
+                    Some(have) => have.iter_mut().zip(&g).for_each(|(a, b)| *a += b),
+                    None => drop(sum.insert(name, g)),
+                }
+            }
+        }
+        if !loss.is_finite() || sum.values().any(|g| g.iter().any(|v| !v.is_finite())) {
+            return Err(TrainError::Diverged { step: pupil.step as usize });
+        }
+        pupil.see(&seen, self.how);
+        pupil.update(&sum, self.how);
+        Ok(loss)
+    }
+
+    /// What held-back images say of the averaged weights.
+    fn look(&self, pupil: &Pupil) -> Result<Look, TrainError> {
+        let weights = pupil.weights(true)?;
+        let ready = self.tape.ready(&weights)?;
+        let how = Healing { objective: Objective::Distill, ..self.how.clone() };
+        let total: usize = self.judges.iter().map(|(x, ..)| x.dims()[0]).sum();
+        let mut sums = (0f64, 0usize, 0usize);
+        for (x, answers, labels) in &self.judges {
+            let (loss, same, right) = self.judged(&ready, x, answers, labels, &how, total)?;
+            sums = (sums.0 + loss, sums.1 + same, sums.2 + right);
+        }
+        let share = |n: usize| n as f64 / total.max(1) as f64;
+        // What is no number is worse than anything.
+        let loss = if sums.0.is_finite() { sums.0 } else { f64::INFINITY };
+        Ok(Look { step: pupil.step, loss, agreement: share(sums.1), accuracy: share(sums.2) })
+    }
+
+    fn judged(
+        &self,
+        ready: &Ready<'_>,
+        x: &Tensor,
+        answers: &[f32],
+        labels: &[u32],
+        how: &Healing,
+        total: usize,
+    ) -> Result<(f64, usize, usize), TrainError> {
+        let (n, k) = (labels.len(), self.classes);
+        let top = |row: &[f32]| (0..row.len()).fold(0, |m, i| if row[i] > row[m] { i } else { m });
+        let starts: Vec<usize> = (0..n).step_by(PART).collect();
+        let part = |at: usize| {
+            let m = PART.min(n - at);
+            let trace = ready.forward(&x.narrow(0, at, m)?, Mode::Eval)?;
+            let (y, answers) = (trace.output(&self.tape), &answers[at * k..(at + m) * k]);
+            let aims = Aims { answers, labels: &labels[at..at + m], mixed: None };
+            let (loss, _) = loss::of(y, k, &aims, how, total);
+            let rows = || y.chunks_exact(k).map(top);
+            let same = rows().zip(answers.chunks_exact(k)).filter(|(y, a)| *y == top(a)).count();
+            let right = rows().zip(aims.labels).filter(|(y, l)| *y == **l as usize).count();
+            Ok((loss, same, right))
+        };
+        let parts = starts.into_par_iter().map(part).collect::<Result<Vec<_>, TrainError>>()?;
+        Ok(parts.into_iter().fold((0.0, 0, 0), |a, b| (a.0 + b.0, a.1 + b.1, a.2 + b.2)))
+    }
+
+    fn judge(&self, so_far: &mut SoFar, say: &mut dyn FnMut(HealUpdate)) -> Result<(), TrainError> {
+        let look = self.look(&so_far.pupil)?;
+        say(HealUpdate::Judged(look));
+        so_far.looks.push(look);
+        if look.loss < so_far.looks[so_far.found].loss {
+            so_far.found = so_far.looks.len() - 1;
+            so_far.best.clone_from(&so_far.pupil);
+        }
+        Ok(())
+    }
+
+    /// The seconds of `n` steps, and where they led.
+    fn tried(&self, n: usize, cancel: &Cancel) -> Result<(Vec<f64>, Pupil), TrainError> {
+        let mut teacher = Plan::of(self.of.teacher, &CompileOptions::default())?.session();
+        let mut pupil = Pupil::of(self.of.student, self.how, self.of.masked)?;
+        let mut took = Vec::new();
+        for _ in 0..n {
+            cancel.check()?;
+            let began = Instant::now();
+            self.step(&mut pupil, &mut teacher)?;
+            took.push(began.elapsed().as_secs_f64());
+        }
+        Ok((took, pupil))
+    }
+
+    /// The best network that there was.
+    fn ended(&self, so_far: SoFar, stopped: Option<u32>) -> Result<Healed, TrainError> {
+        let best = so_far.looks[so_far.found];
+        let mut model = self.of.student.clone();
+        if best.step > 0 {
+            model.params = so_far.best.kept(&self.of.student.params)?;
+            model.info.hash = model.params.hash();
+        }
+        let (images, held_back) = (self.of.fit.len() as u64, self.of.held_back.len() as u64);
+        let healing = Healing { stopped, ..self.how.clone() };
+        Ok(Healed { model, course: Course { healing, images, held_back, looks: so_far.looks, best } })
+    }
+}
+
+/// Where a healing stands.
+struct SoFar {
+    pupil: Pupil,
+    best: Pupil,
+    looks: Vec<Look>,
+    /// The look at `best`.
+    found: usize,
+}
+
+impl SoFar {
+    fn save(&mut self, path: &Path, key: &str) -> Result<(), TrainError> {
+        let told = Told::of(key, self.pupil.step, &self.looks, self.found);
+        checkpoint::save(path, &told, &mut self.pupil, &mut self.best)
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,100 @@
+//! Healing for the host: what a run made is trained towards the original's answers before it is judged.
+//!
+//! Invariants: evaluation and held-back images have no part in it; what a kill leaves is gone on with by the next run of the same plan.
+
+use super::produce::in_order;
+use super::{Compute, JobError};
+use crate::host::engine::Job;
+use crate::plan::{Action, plan_key};
+use crate::recover;
+use crate::session::{Built, Event, Feed, State};
+use crate::train::{self, Heal, HealUpdate, Keep, Patient, TrainError};
+use std::collections::BTreeSet;
+
+/// The checkpoint's name in the session's folder.
+const CHECKPOINT: &str = "healing.safetensors";
+
+impl Compute {
+    /// See [`crate::host::engine::Work::heal`].
+    pub(super) fn heal_built(
+        &self,
+        state: &State,
+        round: u32,
+        heal: Heal,
+        made: &Built,
+        job: &Job,
+    ) -> Result<Built, JobError> {
+        let actions = in_order(state.actions_of(round));
+        let key = plan_key(&actions);
+        let student = self.shelf.artifact(&made.artifact)?;
+        let masked: BTreeSet<String> = actions
+            .iter()
+            .filter(|(_, action)| matches!(action, Action::Sparsify { .. }))
+            .map(|(target, _)| target.name().to_owned())
+            .collect();
+        // Those that judged repairs were not fitted on: before any step they are as new as after the last.
+        let held_back = recover::judging(self.calib.len(), &self.shelf.recipe.repair);
+        let back: BTreeSet<usize> = held_back.iter().copied().collect();
+        let fit: Vec<usize> = (0..self.calib.len()).filter(|i| !back.contains(i)).collect();
+        let patient = Patient {
+            student: &student,
+            teacher: &self.model,
+            masked: &masked,
+            images: &self.calib,
+            fit: &fit,
+            judges: &self.calib,
+            held_back: &held_back,
+        };
+        let begun = state.healing.as_ref().filter(|b| b.key == key && b.heal == heal);
+        let healing = match begun {
+            Some(begun) => begun.healing.clone(),
+            None => {
+                job.progress("healing", "steps that fit", 0, 1);
+                let mut how = train::usual(&student, 1, self.shelf.recipe.seed());
+                how.objective = heal.objective;
+                let steps = train::steps(patient, &how, heal.length, job.cancel()).map_err(of)?;
+                let healing = how.lasting(steps);
+                let told = Box::new(healing.clone());
+                job.event(Event::HealingBegun { round, heal, key: key.clone(), healing: told })?;
+                healing
+            }
+        };
+        let checkpoint = self.shelf.place.dir.join(CHECKPOINT);
+        let enough = job.dial().may_end();
+        let mut first = None;
+        let healed =
+            train::heal(patient, &healing, Some(Keep::at(&checkpoint)), &enough, job.cancel(), &mut |u| match u {
+                HealUpdate::Step { step, steps, loss, .. } => {
+                    job.progress("healing", &format!("steps, loss {loss:.3}"), step as usize, steps as usize);
+                }
+                HealUpdate::Warned(words) => job.say(Feed::warn(words)),
+                HealUpdate::Resumed { step } => {
+                    job.say(Feed::Log { level: "info".to_owned(), text: format!("healing goes on after step {step}") });
+                }
+                HealUpdate::Judged(look) => {
+                    let first = *first.get_or_insert(look.loss);
+                    let text = format!(
+                        "healing, step {}: divergence {:.4} of {first:.4} at first, {:.1} % of the original's classes",
+                        look.step,
+                        look.loss,
+                        100.0 * look.agreement
+                    );
+                    job.say(Feed::Log { level: "info".to_owned(), text });
+                }
+            });
+        job.dial().must_end();
+        let healed = healed.map_err(of)?;
+        self.model.params.still(&self.model.info.hash).map_err(JobError::of)?;
+        let artifact = self.keep(&healed.model, &actions, &made.used, (&made.repairs, Some(&healed.course)))?;
+        job.event(Event::Healed { round, course: Box::new(healed.course) })?;
+        drop(std::fs::remove_file(checkpoint));
+        Ok(Built { artifact, model_hash: healed.model.params.hash(), ..made.clone() })
+    }
+}
+
+fn of(e: TrainError) -> JobError {
+    match e {
+        TrainError::Cancelled(_) => JobError::Cancelled,
+        e => JobError::of(e),
+    }
+}
