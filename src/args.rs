@@ -411,6 +411,9 @@ pub struct Heal {
     /// Move and mirror images, but do not lay them over one another.
     #[arg(long, conflicts_with = "plain")]
     pub no_mixup: bool,
+    /// Batch norms go by each batch's statistics, not by those that they have.
+    #[arg(long)]
+    pub batch_norms: bool,
     #[arg(long, value_name = "N", default_value_t = 0)]
     pub seed: u64,
     /// The file to write: safetensors, onnx, or a folder for pytorch.

@@ -57,14 +57,14 @@ class Resnet(nn.Module):
 
 
 class Vit(nn.Module):
-    def __init__(self):
+    def __init__(self, dim=128, heads=8, mlp=256, depth=6):
         super().__init__()
-        self.patch = nn.Conv2d(3, 128, 4, 4)
-        self.cls = nn.Parameter(torch.zeros(1, 1, 128))
-        self.pos = nn.Parameter(torch.zeros(1, 65, 128))
-        layer = nn.TransformerEncoderLayer(128, 8, 256, 0.0, "relu", batch_first=True)
-        self.layers = nn.TransformerEncoder(layer, 6, enable_nested_tensor=False)
-        self.head = nn.Sequential(nn.LayerNorm(128), nn.Linear(128, 10))
+        self.patch = nn.Conv2d(3, dim, 4, 4)
+        self.cls = nn.Parameter(torch.zeros(1, 1, dim))
+        self.pos = nn.Parameter(torch.zeros(1, 65, dim))
+        layer = nn.TransformerEncoderLayer(dim, heads, mlp, 0.0, "relu", batch_first=True)
+        self.layers = nn.TransformerEncoder(layer, depth, enable_nested_tensor=False)
+        self.head = nn.Sequential(nn.LayerNorm(dim), nn.Linear(dim, 10))
 
     def forward(self, x):
         x = self.patch(x).flatten(2).transpose(1, 2)
@@ -119,4 +119,5 @@ def main():
               f"{statistics.median(ratios):.2f}x [{min(ratios):.2f}, {max(ratios):.2f}]", flush=True)
 
 
-main()
+if __name__ == "__main__":
+    main()

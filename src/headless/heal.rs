@@ -108,7 +108,7 @@ pub fn run(args: &Heal) -> Result<Exit> {
             held_back.len(),
             if best.step == 0 { "nothing got better: the model is as it was" } else { "was judged" }
         )?;
-        say!("           divergence  the original's class  right")?;
+        say!("           divergence  the original's class")?;
         say!("before     {}", row(&first))?;
         say!("after      {}  step {} of {}", row(&best), best.step, how.steps)?;
     }
@@ -116,7 +116,7 @@ pub fn run(args: &Heal) -> Result<Exit> {
 }
 
 fn row(look: &Look) -> String {
-    format!("{:>10.4}  {:>19.2} %  {:>5.2} %", look.loss, 100.0 * look.agreement, 100.0 * look.accuracy)
+    format!("{:>10.4}  {:>18.2} %", look.loss, 100.0 * look.agreement)
 }
 
 fn lost<T>(made: Result<T, TrainError>) -> Result<T> {
@@ -148,6 +148,7 @@ fn recipe(args: &Heal, student: &Model) -> Healing {
     }
     how.rate = args.rate.unwrap_or(how.rate);
     how.batch = args.batch;
+    how.stored_norms = !args.batch_norms;
     how.augment = !args.plain;
     how.mixup = !args.plain && !args.no_mixup;
     how
@@ -173,15 +174,14 @@ impl Shown {
         match update {
             HealUpdate::Step { step, steps, .. } => self.line.show(step.into(), steps.into()),
             HealUpdate::Warned(words) => self.line.say(&format!("note: {words}")),
-            HealUpdate::Resumed { step } => self.line.say(&format!("going on after step {step}")),
+            HealUpdate::Resumed { step, .. } => self.line.say(&format!("going on after step {step}")),
             HealUpdate::Judged(look) => {
                 let first = *self.first.get_or_insert(look.loss);
                 let words = format!(
-                    "step {:>6}  held back: divergence {:.4} of {first:.4} at first, {:.2} % of the original's classes, {:.2} % right",
+                    "step {:>6}  held back: divergence {:.4} of {first:.4} at first, {:.2} % of the original's classes",
                     look.step,
                     look.loss,
-                    100.0 * look.agreement,
-                    100.0 * look.accuracy
+                    100.0 * look.agreement
                 );
                 match self.json {
                     true => drop(out::data(format_args!("{}\n", json!({ "look": look }))).context("a look")),

@@ -432,6 +432,13 @@ impl Core {
             (Feed::Levels(_), None) => return,
             (Feed::Levels(figures), Some(_)) if !figures.is_sound() => return,
             (Feed::Levels(_), Some(job)) => job.levels = Some(feed.clone()),
+            (Feed::Healing { .. }, None) => return,
+            (Feed::Healing { loss, .. }, Some(job)) => {
+                if !loss.is_finite() {
+                    *loss = 0.0;
+                }
+                job.levels = Some(feed.clone());
+            }
             (Feed::Turn { .. }, Some(job)) => (job.progress, job.turn) = (None, Some(feed.clone())),
             (Feed::TurnEnd { .. }, Some(job)) => job.turn = None,
             (Feed::Turn { .. } | Feed::TurnEnd { .. }, None) => {}

@@ -12,7 +12,7 @@ use crate::exec::Cancel;
 use crate::plan::{Action, Target, Verdict};
 use crate::profile::{Gauges, Ladder, Paired, Profile};
 use crate::session::{Built, Evaluation, Event, Feed, LiveRow, Progress, Proposer, SessionCard, State};
-use crate::train::Heal;
+use crate::train::{Course, Heal};
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -273,6 +273,11 @@ impl Job {
     /// How a controller does. Never waits, as figures that find no room are superseded soon.
     pub fn levels(&self, figures: Figures) {
         drop(self.inputs.try_send(Input::Feed(Feed::Levels(Box::new(figures)))));
+    }
+
+    /// How a healing goes. As [`Job::levels`].
+    pub fn healing(&self, step: u32, loss: f64, course: Course) {
+        drop(self.inputs.try_send(Input::Feed(Feed::Healing { step, loss, course: Box::new(course) })));
     }
 
     /// Live figures of heatmap rows. Sent now and then, the newest of each row.

@@ -153,6 +153,7 @@ fn push_feed(q: &mut Queue, mut feed: Feed, limits: &Limits) {
         }
         Feed::Machine(_) => drop(remove(q, |f| matches!(f, Feed::Machine(_)))),
         Feed::Levels(_) => drop(remove(q, |f| matches!(f, Feed::Levels(_)))),
+        Feed::Healing { .. } => drop(remove(q, |f| matches!(f, Feed::Healing { .. }))),
         Feed::Turn { .. } | Feed::TurnEnd { .. } | Feed::JobEnd { .. } | Feed::Agents { .. } | Feed::Log { .. } => {}
     }
     q.messages.push_back(HostMsg::Feed { feed });
@@ -160,7 +161,10 @@ fn push_feed(q: &mut Queue, mut feed: Feed, limits: &Limits) {
     if q.feeds > limits.feeds {
         // The oldest figure, line or token goes first; starts and ends of turns and jobs are kept as long as can be.
         let passing = |f: &Feed| {
-            let figure = matches!(f, Feed::Progress(_) | Feed::Live { .. } | Feed::Machine(_) | Feed::Levels(_));
+            let figure = matches!(
+                f,
+                Feed::Progress(_) | Feed::Live { .. } | Feed::Machine(_) | Feed::Levels(_) | Feed::Healing { .. }
+            );
             figure || matches!(f, Feed::Token { .. } | Feed::Log { .. })
         };
         if remove(q, passing).is_none() {

@@ -2,6 +2,7 @@
 
 use super::machine::Machine;
 use crate::control::Figures;
+use crate::train::Course;
 use serde::{Deserialize, Serialize};
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -63,6 +64,12 @@ pub enum Feed {
     },
     /// What the machine does while a job runs.
     Machine(Machine),
+    /// How a healing goes: after which step, the loss of that, and the looks so far.
+    Healing {
+        step: u32,
+        loss: f64,
+        course: Box<Course>,
+    },
     /// How a controller does beside every fixed level.
     Levels(Box<Figures>),
     /// Whom the session asks to propose: a model and where it is, in words, or the built-in planner.

@@ -18,6 +18,7 @@ use crate::plan::{Action, Author, Decision, DecisionId, Forecast, Outcome, Statu
 use crate::prune::Group;
 use crate::quant::Precision;
 use crate::session::{Command, Event, Feed, HostMsg, Machine, Phase, Progress, Record, Standing, State};
+use crate::train::Course;
 use ratatui::layout::Rect;
 
 /// What the runtime is asked to do.
@@ -133,6 +134,8 @@ pub struct App {
     pub machine: Option<Machine>,
     /// How the controller does, or did when it was stopped.
     pub levels: Option<Figures>,
+    /// How a healing goes: its step, the loss of that, and its looks.
+    pub healing: Option<(u32, f64, Course)>,
     /// It is at work.
     pub decoding: bool,
     /// The level that was asked for and is not computed yet.
@@ -421,7 +424,7 @@ impl App {
             Feed::Progress(p) => (self.running, self.jobs) = (true, vec![p]),
             Feed::JobEnd { .. } => {
                 (self.running, self.jobs, self.machine) = (false, Vec::new(), None);
-                (self.decoding, self.level_asked) = (false, None);
+                (self.decoding, self.level_asked, self.healing) = (false, None, None);
                 self.turns.iter_mut().for_each(Turn::end);
                 if self.table.settle_live() {
                     self.table_stale = true;
@@ -436,6 +439,10 @@ impl App {
                 self.jobs.clear();
                 self.level_asked = self.level_asked.filter(|asked| *asked != figures.asked);
                 self.levels = Some(*figures);
+            }
+            Feed::Healing { step, loss, course } => {
+                self.running = true;
+                self.healing = Some((step, loss, *course));
             }
             Feed::Machine(now) => self.machine = Some(now),
             Feed::Agents { at } => self.agents = at,
@@ -617,8 +624,10 @@ impl App {
     /// Which plan's forecast is shown, in words.
     pub fn plan_words(&self) -> String {
         match (self.plan_is_open(), self.state.phase) {
+            (true, _) if self.state.heal.is_some() => "all, before healing".into(),
             (true, _) => "if all approved".into(),
             (false, Phase::Evaluate | Phase::Verdict) => format!("as in round {}", self.state.round),
+            (false, _) if self.state.heal.is_some() => "before healing".into(),
             (false, _) => format!("as {} runs it", self.label(Act::Run)),
         }
     }

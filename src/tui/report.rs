@@ -115,6 +115,7 @@ pub fn markdown(app: &App) -> String {
     }
     decisions(app, &mut o, &cell);
     repairs(app, &mut o, &cell);
+    healings(app, &mut o);
     controller(app, &mut o, &cell);
     layers(app, &mut o, &cell);
     o
@@ -180,6 +181,18 @@ fn repairs(app: &App, o: &mut String, cell: &dyn Fn(&str) -> String) {
                 p.loss_after,
                 p.seconds
             );
+        }
+    }
+}
+
+fn healings(app: &App, o: &mut String) {
+    for r in &app.state.rounds {
+        let Some(course) = &r.course else { continue };
+        let title = format!("\n## Healing of round {}", r.number);
+        heading(o, &title, "step | divergence on held-back images | of the original's classes | kept");
+        for look in &course.looks {
+            let kept = if look.step == course.best.step { "yes" } else { "" };
+            let _ = writeln!(o, "| {} | {:.4} | {:.2} % | {kept} |", look.step, look.loss, 100.0 * look.agreement);
         }
     }
 }

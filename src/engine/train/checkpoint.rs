@@ -22,23 +22,18 @@ pub(super) struct Told {
     pub key: String,
     pub step: u32,
     /// The looks so far, their numbers as bits, and which is the best.
-    pub looks: Vec<[u64; 4]>,
+    pub looks: Vec<[u64; 3]>,
     pub best: usize,
 }
 
 impl Told {
     pub fn of(key: &str, step: u32, looks: &[Look], best: usize) -> Told {
-        let bits = |l: &Look| [l.step.into(), l.loss.to_bits(), l.agreement.to_bits(), l.accuracy.to_bits()];
+        let bits = |l: &Look| [l.step.into(), l.loss.to_bits(), l.agreement.to_bits()];
         Told { key: key.to_owned(), step, looks: looks.iter().map(bits).collect(), best }
     }
 
     pub fn looks(&self) -> Vec<Look> {
-        let of = |b: &[u64; 4]| Look {
-            step: b[0] as u32,
-            loss: f64::from_bits(b[1]),
-            agreement: f64::from_bits(b[2]),
-            accuracy: f64::from_bits(b[3]),
-        };
+        let of = |b: &[u64; 3]| Look { step: b[0] as u32, loss: f64::from_bits(b[1]), agreement: f64::from_bits(b[2]) };
         self.looks.iter().map(of).collect()
     }
 }

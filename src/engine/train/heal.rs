@@ -1,6 +1,7 @@
 //! Healing: the compressed network is trained towards the original's answers, end to end, on calibration images.
 //!
-//! Every so often the averaged weights are judged on images that are held back; the best so far are what comes out, so that a healing never
+//! Every so often the averaged weights are judged on images that are held back, moved and laid over one another as in training: calibration images
+//! are mostly images that the original was trained on, and a network may remember those and fail on new ones; the best so far are what comes out, so that a healing never
 //! leaves the network worse there than it found it. Not here: what is done with the result (`host`), re-fits without gradients (`recover`).
 //! Invariants: the result is a function of both networks, the images, the recipe and the kernels; a batch is cut into parts of [`PART`] images
 //! whatever the threads, and their gradients are added in their order.
@@ -31,6 +32,9 @@ const PART: usize = 32;
 /// Images that are held in memory once they are prepared, in bytes.
 const HELD: usize = 1 << 30;
 
+/// The loss of answers that are no numbers.
+const WORST: f64 = 1e30;
+
 /// Steps between two looks at the held-back images, as a part of all.
 const LOOKS: u32 = 24;
 
@@ -60,7 +64,7 @@ pub enum HealUpdate {
     /// A look at the held-back images.
     Judged(Look),
     /// Going on from where a kill left it.
-    Resumed { step: u32 },
+    Resumed { step: u32, looks: Vec<Look> },
     /// Something did not go as it should, in words.
     Warned(String),
 }
@@ -73,8 +77,6 @@ pub struct Look {
     pub loss: f64,
     /// Share of images whose class is the original's.
     pub agreement: f64,
-    /// Share of images whose class is right.
-    pub accuracy: f64,
 }
 
 /// How a healing went.
@@ -120,8 +122,8 @@ struct Clinic<'a> {
     image: [usize; 3],
     /// Prepared images that are trained on, where memory holds them, and their labels.
     held: Option<(Vec<f32>, Vec<u32>)>,
-    /// The held-back images with the original's answers.
-    judges: Vec<(Tensor, Vec<f32>, Vec<u32>)>,
+    /// Views of the held-back images with the original's answers.
+    judges: Vec<(Tensor, Vec<f32>)>,
 }
 
 /// Where a healing keeps how far it is, so that a kill costs little.
@@ -160,8 +162,8 @@ pub fn heal(
     say(HealUpdate::Judged(so_far.looks[0]));
     let key = clinic.key();
     if let Some(told) = keep.and_then(|k| checkpoint::load(k.path, &key, &mut so_far.pupil, &mut so_far.best)) {
-        say(HealUpdate::Resumed { step: told.step });
         (so_far.looks, so_far.found) = (told.looks(), told.best);
+        say(HealUpdate::Resumed { step: told.step, looks: so_far.looks.clone() });
     }
     let end = how.stopped.unwrap_or(how.steps).min(how.steps);
     let every = (how.steps / LOOKS).max(1);
@@ -280,14 +282,18 @@ impl<'a> Clinic<'a> {
         let held = held.transpose()?;
         let mut original = Plan::of(of.teacher, &CompileOptions::default())?.session();
         let mut judges = Vec::new();
-        for picks in of.held_back.chunks(how.batch.clamp(1, 128)) {
+        for (k, picks) in of.held_back.chunks(how.batch.clamp(1, 128)).enumerate() {
             cancel.check()?;
-            let (x, t) = of.judges.batch(picks, prep)?;
+            let x = of.judges.batch(picks, prep)?.0.flatten_all()?.to_vec1::<f32>()?;
+            // Of a step that there is none of.
+            let views = Healing { mixup: true, ..how.clone() };
+            let x = augment::views(x, [c, h, w], &views, u32::MAX - k as u32, PART).images;
+            let x = Tensor::from_vec(x, (picks.len(), c, h, w), &Device::Cpu)?;
             let answers = original.run(&x)?.flatten_all()?.to_vec1::<f32>()?;
-            judges.push((x, answers, t.classes().to_vec()));
+            judges.push((x, answers));
         }
         let tape = Tape::of(&of.student.graph)?;
-        let classes = judges.first().map_or(0, |(x, a, _)| a.len() / x.dims()[0].max(1));
+        let classes = judges.first().map_or(0, |(x, a)| a.len() / x.dims()[0].max(1));
         Ok(Clinic { of, how, tape, classes, image: [c, h, w], held, judges })
     }
 
@@ -351,9 +357,10 @@ impl<'a> Clinic<'a> {
             mixed.as_ref().map(|(other, share)| (other.iter().map(|&i| labels[i]).collect::<Vec<u32>>(), *share));
         let weights = pupil.weights(false)?;
         let ready = self.tape.ready(&weights)?;
+        let mode = if self.how.stored_norms { Mode::Eval } else { Mode::Batch };
         let part = |at: usize| {
             let m = PART.min(n - at);
-            let trace = ready.forward(&x.narrow(0, at, m)?, Mode::Batch)?;
+            let trace = ready.forward(&x.narrow(0, at, m)?, mode)?;
             let k = self.classes;
             let aims = Aims {
                 answers: answers.get(at * k..(at + m) * k).unwrap_or_default(),
@@ -393,43 +400,39 @@ impl<'a> Clinic<'a> {
         let weights = pupil.weights(true)?;
         let ready = self.tape.ready(&weights)?;
         let how = Healing { objective: Objective::Distill, ..self.how.clone() };
-        let total: usize = self.judges.iter().map(|(x, ..)| x.dims()[0]).sum();
-        let mut sums = (0f64, 0usize, 0usize);
-        for (x, answers, labels) in &self.judges {
-            let (loss, same, right) = self.judged(&ready, x, answers, labels, &how, total)?;
-            sums = (sums.0 + loss, sums.1 + same, sums.2 + right);
+        let total = self.of.held_back.len();
+        let mut sums = (0f64, 0usize);
+        for (x, answers) in &self.judges {
+            let (loss, same) = self.judged(&ready, x, answers, &how, total)?;
+            sums = (sums.0 + loss, sums.1 + same);
         }
-        let share = |n: usize| n as f64 / total.max(1) as f64;
-        // What is no number is worse than anything.
-        let loss = if sums.0.is_finite() { sums.0 } else { f64::INFINITY };
-        Ok(Look { step: pupil.step, loss, agreement: share(sums.1), accuracy: share(sums.2) })
+        // What is no number is worse than anything, and can be written down.
+        let loss = if sums.0.is_finite() { sums.0 } else { WORST };
+        Ok(Look { step: pupil.step, loss, agreement: sums.1 as f64 / total.max(1) as f64 })
     }
 
+    /// The part that some views have in the loss of `total`, and how many have the original's class.
     fn judged(
         &self,
         ready: &Ready<'_>,
         x: &Tensor,
         answers: &[f32],
-        labels: &[u32],
         how: &Healing,
         total: usize,
-    ) -> Result<(f64, usize, usize), TrainError> {
-        let (n, k) = (labels.len(), self.classes);
+    ) -> Result<(f64, usize), TrainError> {
+        let (n, k) = (x.dim(0)?, self.classes);
         let top = |row: &[f32]| (0..row.len()).fold(0, |m, i| if row[i] > row[m] { i } else { m });
         let starts: Vec<usize> = (0..n).step_by(PART).collect();
         let part = |at: usize| {
             let m = PART.min(n - at);
             let trace = ready.forward(&x.narrow(0, at, m)?, Mode::Eval)?;
             let (y, answers) = (trace.output(&self.tape), &answers[at * k..(at + m) * k]);
-            let aims = Aims { answers, labels: &labels[at..at + m], mixed: None };
-            let (loss, _) = loss::of(y, k, &aims, how, total);
-            let rows = || y.chunks_exact(k).map(top);
-            let same = rows().zip(answers.chunks_exact(k)).filter(|(y, a)| *y == top(a)).count();
-            let right = rows().zip(aims.labels).filter(|(y, l)| *y == **l as usize).count();
-            Ok((loss, same, right))
+            let (loss, _) = loss::of(y, k, &Aims { answers, labels: &[], mixed: None }, how, total);
+            let same = y.chunks_exact(k).zip(answers.chunks_exact(k)).filter(|(y, a)| top(y) == top(a)).count();
+            Ok((loss, same))
         };
         let parts = starts.into_par_iter().map(part).collect::<Result<Vec<_>, TrainError>>()?;
-        Ok(parts.into_iter().fold((0.0, 0, 0), |a, b| (a.0 + b.0, a.1 + b.1, a.2 + b.2)))
+        Ok(parts.into_iter().fold((0.0, 0), |a, b| (a.0 + b.0, a.1 + b.1)))
     }
 
     fn judge(&self, so_far: &mut SoFar, say: &mut dyn FnMut(HealUpdate)) -> Result<(), TrainError> {

@@ -51,6 +51,8 @@ pub struct Healing {
     pub augment: bool,
     /// Two images of a batch are laid over one another (Zhang et al. 2018), with weights drawn evenly.
     pub mixup: bool,
+    /// Batch norms go by their stored statistics, as they will when the network is used, rather than by a batch's.
+    pub stored_norms: bool,
     pub seed: u64,
 }
 
@@ -71,6 +73,7 @@ impl Healing {
             average: 0.998,
             augment: true,
             mixup: true,
+            stored_norms: true,
             seed,
         };
         how.with(if convolutional { Optimiser::Sgd } else { Optimiser::AdamW })
@@ -86,7 +89,7 @@ impl Healing {
     #[must_use]
     pub fn with(self, optimiser: Optimiser) -> Healing {
         let (rate, decay, clip) = match optimiser {
-            Optimiser::Sgd => (0.05, 1e-4, 5.0),
+            Optimiser::Sgd => (0.02, 1e-4, 5.0),
             Optimiser::AdamW => (5e-4, 0.02, 1.0),
         };
         Healing { optimiser, rate, decay, clip, ..self }

@@ -8,7 +8,7 @@ use crate::host::engine::Job;
 use crate::plan::{Action, plan_key};
 use crate::recover;
 use crate::session::{Built, Event, Feed, State};
-use crate::train::{self, Heal, HealUpdate, Keep, Patient, TrainError};
+use crate::train::{self, Course, Heal, HealUpdate, Keep, Patient, TrainError};
 use std::collections::BTreeSet;
 
 /// The checkpoint's name in the session's folder.
@@ -61,27 +61,27 @@ impl Compute {
         };
         let checkpoint = self.shelf.place.dir.join(CHECKPOINT);
         let enough = job.dial().may_end();
-        let mut first = None;
-        let healed =
-            train::heal(patient, &healing, Some(Keep::at(&checkpoint)), &enough, job.cancel(), &mut |u| match u {
-                HealUpdate::Step { step, steps, loss, .. } => {
-                    job.progress("healing", &format!("steps, loss {loss:.3}"), step as usize, steps as usize);
-                }
-                HealUpdate::Warned(words) => job.say(Feed::warn(words)),
-                HealUpdate::Resumed { step } => {
-                    job.say(Feed::Log { level: "info".to_owned(), text: format!("healing goes on after step {step}") });
-                }
-                HealUpdate::Judged(look) => {
-                    let first = *first.get_or_insert(look.loss);
-                    let text = format!(
-                        "healing, step {}: divergence {:.4} of {first:.4} at first, {:.1} % of the original's classes",
-                        look.step,
-                        look.loss,
-                        100.0 * look.agreement
-                    );
-                    job.say(Feed::Log { level: "info".to_owned(), text });
-                }
-            });
+        let (mut last, mut looks) = ((0, 0.0), Vec::new());
+        let (images, back) = (fit.len() as u64, held_back.len() as u64);
+        let mut say = |update| match update {
+            HealUpdate::Step { step, steps, loss, .. } => {
+                last = (step, loss);
+                job.progress("healing", &format!("steps, loss {loss:.3}"), step as usize, steps as usize);
+            }
+            HealUpdate::Warned(words) => job.say(Feed::warn(words)),
+            HealUpdate::Resumed { step, looks: seen } => {
+                looks = seen;
+                job.say(Feed::Log { level: "info".to_owned(), text: format!("healing goes on after step {step}") });
+            }
+            HealUpdate::Judged(look) => {
+                looks.push(look);
+                let best = looks.iter().copied().reduce(|a, b| if b.loss < a.loss { b } else { a }).unwrap_or(look);
+                let (healing, looks) = (healing.clone(), looks.clone());
+                job.healing(last.0, last.1, Course { healing, images, held_back: back, looks, best });
+            }
+        };
+        let keep = Some(Keep::at(&checkpoint));
+        let healed = train::heal(patient, &healing, keep, &enough, job.cancel(), &mut say);
         job.dial().must_end();
         let healed = healed.map_err(of)?;
         self.model.params.still(&self.model.info.hash).map_err(JobError::of)?;

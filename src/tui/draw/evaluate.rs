@@ -1,6 +1,6 @@
 //! View 2: the baseline against every round, per metric and per class, with intervals and the plot.
 
-use super::{Canvas, plot, span};
+use super::{Canvas, heal, plot, span};
 use crate::config::text::{clean, fit, left, right, width};
 use crate::config::{Act, Role};
 use crate::plan::{Outcome, Verdict};
@@ -77,7 +77,10 @@ pub(super) fn draw(c: &mut Canvas<'_>, area: Rect) {
     }
     if side < rest.width {
         let area = Rect { x: rest.x + side, width: rest.width - side, ..rest };
-        plot::pane(c, area);
+        match heal::course(app) {
+            Some(_) => heal::pane(c, area),
+            None => plot::pane(c, area),
+        }
     }
 }
 

@@ -287,6 +287,7 @@ fn goal_and_pen(c: &Canvas<'_>, detail: usize) -> Vec<Span<'static>> {
     let (app, pal) = (c.app, c.pal);
     let mut right: Vec<Span<'static>> = Vec::new();
     let le = pal.glyph("≤", "<=");
+    let heal = app.state.heal.map(|h| format!("heal {}", h.length));
     let goal: Vec<String> = goals(&app.state.budget, &app.state.metric())
         .iter()
         .filter_map(|g| {
@@ -297,6 +298,7 @@ fn goal_and_pen(c: &Canvas<'_>, detail: usize) -> Vec<Span<'static>> {
                 name => format!("{name} {le} {t:.2}x"),
             })
         })
+        .chain(heal)
         .collect();
     match (goal.is_empty(), detail) {
         (_, 0) => {}

@@ -10,6 +10,7 @@ pub mod control;
 mod evaluate;
 mod footer;
 mod header;
+mod heal;
 pub mod help;
 mod layers;
 mod machine;

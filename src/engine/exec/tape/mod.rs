@@ -10,6 +10,7 @@ mod buffer;
 mod defined;
 mod dense;
 mod rule;
+mod shortcut;
 #[cfg(test)]
 mod tests;
 
@@ -205,6 +206,7 @@ impl Ready<'_> {
                 Rule::MeanPlaces { places, channels } => {
                     simple::mean_rows(*places, 0, *channels, value(0)?, &mut out, super::kernel::Par::ALONE);
                 }
+                Rule::Shortcut(cut) => cut.forward(value(0)?, &mut out),
                 Rule::Attention(core) => core.forward(&self.inputs(&trace, node)?, &mut out),
                 Rule::Defined => {
                     let inputs = self.inputs(&trace, node)?;
@@ -365,7 +367,12 @@ impl Ready<'_> {
                     }
                     grads.add(at(0), Rc::new(dx));
                 }
-                Rule::Activation(_) | Rule::MeanPlaces { .. } => {}
+                Rule::Shortcut(cut) if wanted(0) => {
+                    let mut dx = pool.take(value(0).len());
+                    cut.backward(&g, &mut dx);
+                    grads.add(at(0), Rc::new(dx));
+                }
+                Rule::Activation(_) | Rule::MeanPlaces { .. } | Rule::Shortcut(_) => {}
                 Rule::Attention(core) => {
                     let inputs = self.inputs(&trace, node)?;
                     let mut made: Vec<Buffer> = inputs.iter().map(|x| pool.take(x.len())).collect();

@@ -2,6 +2,7 @@
 
 use super::attention::Core;
 use super::dense;
+use super::shortcut::Shortcut;
 use crate::exec::kernel::geometry::{Codes, Geometry};
 use crate::exec::kernel::slope;
 use crate::graph::{Activation, Graph, Op, op};
@@ -31,6 +32,7 @@ pub(super) enum Rule {
         channels: usize,
     },
     Attention(Core),
+    Shortcut(Shortcut),
     /// By its definition, through the tensor library.
     Defined,
 }
@@ -89,6 +91,7 @@ pub(super) fn choose(graph: &Graph, shapes: &[Vec<usize>], needed: &[bool]) -> V
                 [c, h, w] => Rule::MeanPlaces { places: h * w, channels: c },
                 _ => Rule::Defined,
             },
+            Op::ChannelPad(pad) => Shortcut::of(x, pad.stride, &pad.map).map_or(Rule::Defined, Rule::Shortcut),
             Op::ToTokens | Op::ToImage(_) => Rule::Same,
             Op::Flatten if x.get(1..).unwrap_or_default().iter().product::<usize>() == 1 => Rule::Same,
             Op::Attention(attention) => Core::of(attention, out).map_or(Rule::Defined, Rule::Attention),
