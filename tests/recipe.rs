@@ -13,6 +13,7 @@ use paring::plan::{Action, DecisionId, Status, Target};
 use paring::prune::Method;
 use paring::quant::Precision;
 use paring::session::{Command, Event, HostMsg, Journal, Opening, Phase, Place, Recipe, Record, State};
+use paring::train::{Heal, Length, Objective};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -324,6 +325,69 @@ async fn the_manifest_says_what_was_done() {
         assert_eq!(calib["used"].as_str(), used.hash.as_deref());
         assert!(calib["data"]["mark"]["content"].is_string(), "{calib}");
     }
+}
+
+fn heal(steps: u32) -> Option<Heal> {
+    Some(Heal { length: Length::Steps(steps), objective: Objective::Distill })
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_run_heals_what_it_made_and_one_that_was_left_makes_the_same() {
+    let (usual, steps) = (|_: &Path, spec: OpenSpec| spec, 30);
+    let rig = Rig::new(usual);
+    let mut d = Driver::on(&rig).await;
+    decide(&mut d).await;
+    d.ask(Command::Heal { heal: heal(steps) }).await;
+    let healed = d.run().await;
+    let round = d.state.round_at(1).expect("ran").clone();
+    let course = round.course.expect("healed");
+    assert_eq!((course.healing.steps, course.healing.stopped, d.state.healing.is_none()), (steps, None, true));
+    assert!(course.images + course.held_back == 43 && course.looks.len() > 10, "{course:?}");
+    assert!(round.forecast.is_none(), "what training brings is not forecast");
+    let told = manifest::manifest(&rig.place.artifacts().join(&healed.0)).expect("a manifest").recipe;
+    assert_eq!(told["healing"]["healing"]["steps"], steps);
+    // Without it the same plan is another model.
+    d.take_back().await;
+    d.ask(Command::Heal { heal: None }).await;
+    let plain = d.run().await;
+    assert_ne!(plain.1, healed.1);
+    d.stop().await;
+
+    // Ended early it keeps what it has, and goes on to the verdict.
+    let rig = Rig::new(usual);
+    let mut d = Driver::on(&rig).await;
+    decide(&mut d).await;
+    d.ask(Command::Heal { heal: heal(1_000_000) }).await;
+    let ids: Vec<DecisionId> = d.state.open().iter().map(|d| d.id).collect();
+    d.ask(Command::Approve { ids }).await;
+    d.ask(Command::Run).await;
+    d.until("healing", |s| s.healing.is_some()).await;
+    tokio::time::sleep(Duration::from_secs(2)).await;
+    d.ask(Command::Cancel).await;
+    d.until("verdict", |s| s.phase == Phase::Verdict).await;
+    let round = d.state.round_at(d.state.round).expect("ran");
+    let stopped = round.course.as_ref().and_then(|c| c.healing.stopped);
+    assert!(stopped.is_some_and(|n| n > 0 && n < 1_000_000), "{stopped:?}");
+    d.stop().await;
+
+    // Left in the middle, and started again by another host.
+    let rig = Rig::new(usual);
+    let mut d = Driver::on(&rig).await;
+    decide(&mut d).await;
+    d.ask(Command::Heal { heal: heal(steps) }).await;
+    let ids: Vec<DecisionId> = d.state.open().iter().map(|d| d.id).collect();
+    d.ask(Command::Approve { ids }).await;
+    d.ask(Command::Run).await;
+    d.until("healing", |s| s.healing.is_some()).await;
+    d.stop().await;
+    let mut d = Driver::on(&rig).await;
+    d.until("back", |s| s.phase == Phase::Review || s.phase == Phase::Verdict).await;
+    if d.state.phase == Phase::Review {
+        d.ask(Command::Run).await;
+        d.until("verdict", |s| s.phase == Phase::Verdict).await;
+    }
+    assert_eq!(d.state.round_at(1).and_then(|r| r.model_hash.clone()), Some(healed.1));
+    d.stop().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
