@@ -30,7 +30,10 @@ pub(super) fn pane(c: &mut Canvas<'_>, area: Rect) {
     }
     let (dim, fg) = (pal.fg(Role::Dim), pal.fg(Role::Fg));
     let now = live.map_or_else(|| "healed".to_owned(), |_| "healing".to_owned());
-    let steps = format!(" step {} of {}", live.map_or(course.best.step, |(step, _)| step), course.healing.steps);
+    let steps = match live {
+        Some((step, _)) => format!(" step {step} of {}", course.healing.steps),
+        None => format!(", kept is step {} of {}", course.best.step, course.healing.steps),
+    };
     let inner = c.pane(area, vec![span(now, pal.fg(Role::Title)), span(steps, dim)], false);
     let (Some(first), width) = (course.looks.first(), inner.width as usize) else { return };
     let best = &course.best;
