@@ -367,7 +367,7 @@ async fn a_run_heals_what_it_made_and_one_that_was_left_makes_the_same() {
     d.until("verdict", |s| s.phase == Phase::Verdict).await;
     let round = d.state.round_at(d.state.round).expect("ran");
     let stopped = round.course.as_ref().and_then(|c| c.healing.stopped);
-    assert!(stopped.is_some_and(|n| n > 0 && n < 1_000_000), "{stopped:?}");
+    assert!(stopped.is_some_and(|n| n < 1_000_000), "{stopped:?}");
     d.stop().await;
 
     // Left in the middle, and started again by another host.
