@@ -1,7 +1,11 @@
 //! Every family from every place where people get it: small networks with random weights that torchvision, timm and
 //! transformers saved (tests/conformance), against the logits that their own code computed.
 
+#[path = "common/mixed.rs"]
+mod mixed;
+
 use candle_core::{Device, Tensor};
+use mixed::mixed;
 use paring::exec::candle::{self, Capture, Mode};
 use paring::exec::{CompileOptions, Kernels, Plan};
 use paring::graph::node_params;
@@ -64,17 +68,9 @@ fn uncounted(name: &str) -> i64 {
     }
 }
 
-/// The input that the fixtures' logits were computed for: a 32-bit mix of each element's index, in -2..2.
+/// The input that the fixtures' logits were computed for.
 fn pixels(side: usize, images: usize) -> Tensor {
-    let mix = |i: u32| {
-        let mut x = i.wrapping_add(1).wrapping_mul(2_654_435_761);
-        x ^= x >> 15;
-        x = x.wrapping_mul(2_246_822_519);
-        x ^= x >> 13;
-        (f64::from(x >> 8) / f64::from(1 << 24) * 4.0 - 2.0) as f32
-    };
-    let n = images * 3 * side * side;
-    let values: Vec<f32> = (0..n as u32).map(mix).collect();
+    let values = mixed(images * 3 * side * side, 0);
     Tensor::from_vec(values, (images, 3, side, side), &Device::Cpu).unwrap()
 }
 

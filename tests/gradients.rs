@@ -2,7 +2,11 @@
 //!
 //! PyTorch's: `tests/conformance/make_gradients.py`. Not here: single kernels, and differences (the engine's own tests).
 
+#[path = "common/mixed.rs"]
+mod mixed;
+
 use candle_core::{Device, Tensor, Var};
+use mixed::mixed;
 use paring::exec::candle::{self, Capture, Mode, TensorMap};
 use paring::exec::tape::{Tape, Weights};
 use paring::graph::{ParamRole, param_shapes};
@@ -16,18 +20,6 @@ fn folder() -> PathBuf {
 
 fn weights(model: &Model) -> Weights {
     model.params.iter().map(|(name, p)| (name.to_owned(), p.values().into_owned())).collect()
-}
-
-/// Numbers in -2..2: a 32-bit mix of each one's index.
-fn spread(n: usize, from: usize) -> Vec<f32> {
-    let mix = |i: u32| {
-        let mut x = i.wrapping_add(1).wrapping_mul(2_654_435_761);
-        x ^= x >> 15;
-        x = x.wrapping_mul(2_246_822_519);
-        x ^= x >> 13;
-        (f64::from(x >> 8) / f64::from(1 << 24) * 4.0 - 2.0) as f32
-    };
-    (from as u32..(from + n) as u32).map(mix).collect()
 }
 
 /// The largest difference, as a part of the largest of both networks' values.
@@ -95,11 +87,11 @@ fn differs(name: &str, model: &Model, side: usize, k: usize, mode: Mode) -> f32 
     // Batch norms of fewer images divide by differences of single values.
     let n = 8;
     let count = n * 3 * side * side;
-    let x = Tensor::from_vec(spread(count, k * count), (n, 3, side, side), &Device::Cpu).unwrap();
+    let x = Tensor::from_vec(mixed(count, k * count), (n, 3, side, side), &Device::Cpu).unwrap();
     let (tape, weights) = (Tape::of(&model.graph).unwrap(), weights(model));
     let ready = tape.ready(&weights).unwrap();
     let trace = ready.forward(&x, mode).unwrap();
-    let seed = spread(trace.output(&tape).len(), 7);
+    let seed = mixed(trace.output(&tape).len(), 7);
     let (y, expected) = defined(model, &x, &seed, mode);
     assert!(off(trace.output(&tape), &y) < 1e-4, "{name} {mode:?}: {}", off(trace.output(&tape), &y));
     let made = ready.backward(trace, vec![(model.graph.output, seed)], false).unwrap().params;

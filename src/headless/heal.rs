@@ -67,8 +67,9 @@ pub fn run(args: &Heal) -> Result<Exit> {
     };
     let cancel = cancel_on_signals()?;
     let began = Instant::now();
-    let mut how = recipe(args, &student);
-    how = how.clone().lasting(lost(train::steps(patient, &how, length, &cancel))?);
+    let asked = recipe(args, &student);
+    let steps = lost(train::steps(patient, &asked, length, &cancel))?;
+    let how = asked.lasting(steps);
     let place = args.checkpoint.clone().unwrap_or_else(|| beside(&args.out));
     let mut shown = Shown { line: progress_line("heal"), json: args.json, first: None };
     // A signal leaves the checkpoint, with which the same command goes on.

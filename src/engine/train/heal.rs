@@ -117,6 +117,8 @@ pub fn can_heal(model: &Model) -> Result<(), String> {
 struct Clinic<'a> {
     of: Patient<'a>,
     how: &'a Healing,
+    /// The original, compiled.
+    teacher: Plan,
     tape: Tape,
     classes: usize,
     image: [usize; 3],
@@ -155,7 +157,7 @@ pub fn heal(
     say: &mut dyn FnMut(HealUpdate),
 ) -> Result<Healed, TrainError> {
     let clinic = Clinic::open(of, how, cancel)?;
-    let mut teacher = Plan::of(of.teacher, &CompileOptions::default())?.session();
+    let mut teacher = clinic.teacher.session();
     let pupil = Pupil::of(of.student, how, of.masked)?;
     let looks = vec![clinic.look(&pupil)?];
     let mut so_far = SoFar { best: pupil.clone(), pupil, looks, found: 0 };
@@ -280,7 +282,8 @@ impl<'a> Clinic<'a> {
             Ok((x.flatten_all()?.to_vec1::<f32>()?, t.classes().to_vec()))
         });
         let held = held.transpose()?;
-        let mut original = Plan::of(of.teacher, &CompileOptions::default())?.session();
+        let teacher = Plan::of(of.teacher, &CompileOptions::default())?;
+        let mut original = teacher.session();
         let mut judges = Vec::new();
         for (k, picks) in of.held_back.chunks(how.batch.clamp(1, 128)).enumerate() {
             cancel.check()?;
@@ -294,7 +297,7 @@ impl<'a> Clinic<'a> {
         }
         let tape = Tape::of(&of.student.graph)?;
         let classes = judges.first().map_or(0, |(x, a)| a.len() / x.dims()[0].max(1));
-        Ok(Clinic { of, how, tape, classes, image: [c, h, w], held, judges })
+        Ok(Clinic { of, how, teacher, tape, classes, image: [c, h, w], held, judges })
     }
 
     /// What a checkpoint has to be of.
@@ -448,7 +451,7 @@ impl<'a> Clinic<'a> {
 
     /// The seconds of `n` steps, and where they led.
     fn tried(&self, n: usize, cancel: &Cancel) -> Result<(Vec<f64>, Pupil), TrainError> {
-        let mut teacher = Plan::of(self.of.teacher, &CompileOptions::default())?.session();
+        let mut teacher = self.teacher.session();
         let mut pupil = Pupil::of(self.of.student, self.how, self.of.masked)?;
         let mut took = Vec::new();
         for _ in 0..n {

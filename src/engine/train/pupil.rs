@@ -3,7 +3,7 @@
 use super::error::TrainError;
 use super::healing::{Healing, Optimiser};
 use crate::exec::tape::{Statistics, Weights};
-use crate::graph::{Graph, Op, ParamRole, Precisions, WeightFormat, param_shapes};
+use crate::graph::{Graph, Op, ParamRole, WeightFormat, param_shapes};
 use crate::model::{Model, Param, ParamStore};
 use rayon::prelude::*;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
@@ -69,7 +69,7 @@ impl Pupil {
                 let weight = role == ParamRole::Weight && node.op.is_conv_or_linear();
                 let masked = (weight && masked.contains(&node.name)).then(|| value.iter().map(|v| *v == 0.0).collect());
                 let second = if how.optimiser == Optimiser::AdamW { vec![0.0; value.len()] } else { Vec::new() };
-                let format = if weight { format_of(&model.precision, &node.name) } else { WeightFormat::F32 };
+                let format = if weight { model.precision.get(&node.name).weights() } else { WeightFormat::F32 };
                 slots.push(Slot {
                     name: name.to_owned(),
                     shape,
@@ -200,10 +200,6 @@ fn follow(value: &mut f32, average: &mut f32, seen: impl Iterator<Item = f64>, k
     let new = (1.0 - STATISTICS) * f64::from(*value) + STATISTICS * sum / n as f64;
     *value = new as f32;
     *average = (keep * f64::from(*average) + (1.0 - keep) * new) as f32;
-}
-
-fn format_of(precision: &Precisions, node: &str) -> WeightFormat {
-    precision.get(node).weights()
 }
 
 /// Whether a network has batch norms.

@@ -2,7 +2,7 @@
 //!
 //! As `rows`: one pass, sixteen lanes, the same bits on every processor.
 
-use super::lanes::{LaneKernel, Lanes, Map, dispatch, exp, normal_part};
+use super::lanes::{LaneKernel, Lanes, Map, Sigmoid, dispatch, exp, normal_part};
 use crate::graph::Activation;
 
 /// The derivatives of activations that have one here, at `x`.
@@ -19,12 +19,6 @@ macro_rules! slopes {
     )*};
 }
 
-/// `1 / (1 + e^-x)`.
-#[inline(always)]
-fn sigmoid<V: Lanes>(x: V) -> V {
-    V::splat(1.0).div(exp(V::splat(0.0).sub(x)).add(V::splat(1.0)))
-}
-
 slopes! {
     Relu(x: V) -> V {
         V::splat(1.0).where_at_least(x, V::splat(f32::MIN_POSITIVE))
@@ -38,7 +32,7 @@ slopes! {
 
     /// `σ + x·σ·(1 - σ)`.
     Silu(x: V) -> V {
-        let s = sigmoid(V::splat(88.0).min(V::splat(-88.0).max(x)));
+        let s = Sigmoid.of(V::splat(88.0).min(V::splat(-88.0).max(x)));
         s.fma(x.mul(V::splat(1.0).sub(s)), s)
     }
 
@@ -47,7 +41,7 @@ slopes! {
         const A: f32 = 1.595_769;
         let x = V::splat(30.0).min(V::splat(-30.0).max(x));
         let square = x.mul(x);
-        let s = sigmoid(x.mul(square.fma(V::splat(0.044_715 * A), V::splat(A))));
+        let s = Sigmoid.of(x.mul(square.fma(V::splat(0.044_715 * A), V::splat(A))));
         let inner = square.fma(V::splat(3.0 * 0.044_715 * A), V::splat(A));
         s.fma(x.mul(V::splat(1.0).sub(s)).mul(inner), s)
     }
