@@ -411,6 +411,9 @@ pub struct Heal {
     /// Move and mirror images, but do not lay them over one another.
     #[arg(long, conflicts_with = "plain")]
     pub no_mixup: bool,
+    /// Epochs in a row that show the same views of the images: the original is asked about each view once.
+    #[arg(long, value_name = "N")]
+    pub repeats: Option<u32>,
     /// Batch norms go by each batch's statistics, not by those that they have.
     #[arg(long)]
     pub batch_norms: bool,
@@ -422,7 +425,7 @@ pub struct Heal {
     /// Where the healing stands is kept here while it goes on, and gone on with when it is there; beside --out by default.
     #[arg(long, value_name = "FILE")]
     pub checkpoint: Option<PathBuf>,
-    /// Progress and result as lines of JSON.
+    /// Print the result as JSON.
     #[arg(long)]
     pub json: bool,
     #[command(flatten)]

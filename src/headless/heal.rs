@@ -10,7 +10,7 @@ use crate::model::export::Manifest;
 use crate::model::formats;
 use crate::prune::spread;
 use crate::train::{self, HealUpdate, Healed, Healing, Keep, Length, Look, Objective, Optimiser, Patient, TrainError};
-use anyhow::{Context, Error, Result, bail};
+use anyhow::{Error, Result, bail};
 use serde_json::json;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
@@ -71,7 +71,7 @@ pub fn run(args: &Heal) -> Result<Exit> {
     let steps = lost(train::steps(patient, &asked, length, &cancel))?;
     let how = asked.lasting(steps);
     let place = args.checkpoint.clone().unwrap_or_else(|| beside(&args.out));
-    let mut shown = Shown { line: progress_line("heal"), json: args.json, first: None };
+    let mut shown = Shown { line: progress_line("heal"), first: None };
     // A signal leaves the checkpoint, with which the same command goes on.
     let healed =
         train::heal(patient, &how, Some(Keep::at(&place)), &Cancel::default(), &cancel, &mut |u| shown.update(u));
@@ -149,6 +149,7 @@ fn recipe(args: &Heal, student: &Model) -> Healing {
     }
     how.rate = args.rate.unwrap_or(how.rate);
     how.batch = args.batch;
+    how.repeats = args.repeats.unwrap_or(how.repeats).max(1);
     how.stored_norms = !args.batch_norms;
     how.augment = !args.plain;
     how.mixup = !args.plain && !args.no_mixup;
@@ -165,7 +166,6 @@ fn manifest(args: &Heal, student: &Model, teacher: &Model, healed: &Healed) -> M
 /// What is told while it goes on.
 struct Shown {
     line: ProgressLine,
-    json: bool,
     /// The held-back loss before any step.
     first: Option<f64>,
 }
@@ -184,10 +184,7 @@ impl Shown {
                     look.loss,
                     100.0 * look.agreement
                 );
-                match self.json {
-                    true => drop(out::data(format_args!("{}\n", json!({ "look": look }))).context("a look")),
-                    false => self.line.say(&words),
-                }
+                self.line.say(&words);
             }
         }
     }

@@ -1,4 +1,5 @@
-//! Calibration images in two parts: those that work may be fitted on, and those that nothing touches but a trial.
+//! Calibration images in two parts: those that work may be fitted on, and those that nothing touches but a trial (and healing, of which no trial
+//! is made).
 //!
 //! Invariants: every image is in exactly one part; the same set and seed give the same parts; a set too small to spare
 //! any holds nothing back.
@@ -7,6 +8,7 @@ use super::Dataset;
 use rand::SeedableRng;
 use rand::seq::SliceRandom;
 use rand_chacha::ChaCha8Rng;
+use std::collections::HashSet;
 
 /// Both parts, each in the order of the whole set.
 #[derive(Debug, Clone)]
@@ -48,6 +50,12 @@ impl Dataset {
         sorted.sort_unstable();
         self.ordered(sorted.into_iter().filter_map(|i| self.at(i)))
     }
+
+    /// The images that are not among those of `others`, a part of the same source.
+    pub fn without(&self, others: &Dataset) -> Dataset {
+        let gone: HashSet<usize> = (0..others.len()).filter_map(|i| others.at(i)).collect();
+        self.ordered((0..self.len()).filter_map(|i| self.at(i)).filter(|k| !gone.contains(k)))
+    }
 }
 
 #[cfg(test)]
@@ -69,6 +77,8 @@ mod tests {
         assert_eq!(at(&set.split(3, set.usually_held()).held), held);
         assert_ne!(at(&set.split(4, set.usually_held()).held), held);
         assert_eq!(parts.work.overlaps(&parts.held), 0);
+        assert_eq!(at(&set.without(&parts.work.pick(&[0, 5]))).len(), 198);
+        assert_eq!(at(&set.without(&parts.work)), held);
         assert_eq!(synthetic::dataset(Split::Calib, 9).usually_held(), 0);
         assert_eq!(synthetic::dataset(Split::Train, 6000).usually_held(), MOST_HELD);
     }

@@ -1,6 +1,6 @@
 //! Other views of images: moved, mirrored, laid over one another.
 //!
-//! Invariant: what a step sees is a function of the seed, the step and the images.
+//! Invariant: what a step sees is a function of the seed, its place and the images.
 
 use super::healing::Healing;
 use rand::seq::SliceRandom;
@@ -15,22 +15,22 @@ pub(super) struct Views {
     pub mixed: Option<(Vec<usize>, f32)>,
 }
 
-/// The numbers that step `step` draws.
-pub(super) fn lots(seed: u64, step: u32, what: u64) -> ChaCha8Rng {
+/// The numbers that are drawn for `what` of a round: 0 its order, 1 the order in which a time through it takes them, from 2 its batches' views.
+pub(super) fn lots(seed: u64, round: u32, what: u64) -> ChaCha8Rng {
     let mut rng = ChaCha8Rng::seed_from_u64(seed ^ 0x6865_616c);
-    rng.set_stream((u64::from(step) << 2) | what);
+    rng.set_stream((u64::from(round) << 32) | what);
     rng
 }
 
-/// Whether nothing is laid over the images of this part of a batch: every second one is such, since running statistics must be those of images
-/// as they will come.
-pub(super) fn stays_plain(part: usize) -> bool {
-    part % 2 == 1
+/// Whether nothing is laid over the images of this part of a batch: where batch norms go by a batch's statistics every second one is such, since
+/// running statistics must be those of images as they will come.
+pub(super) fn stays_plain(part: usize, how: &Healing) -> bool {
+    !how.stored_norms && part % 2 == 1
 }
 
-/// Views of `images`, prepared, of `shape` `[c, h, w]`, in parts of `part` images.
-pub(super) fn views(images: Vec<f32>, [c, h, w]: [usize; 3], how: &Healing, step: u32, part: usize) -> Views {
-    let mut rng = lots(how.seed, step, 1);
+/// Views of `images`, prepared, of `shape` `[c, h, w]`, in parts of `part` images: batch `batch` of round `round`.
+pub(super) fn views(images: Vec<f32>, [c, h, w]: [usize; 3], how: &Healing, (round, batch): (u32, u32), part: usize) -> Views {
+    let mut rng = lots(how.seed, round, 2 + u64::from(batch));
     let (one, mut images) = (c * h * w, images);
     if how.augment {
         let mut moved = vec![0f32; images.len()];
@@ -51,7 +51,7 @@ pub(super) fn views(images: Vec<f32>, [c, h, w]: [usize; 3], how: &Healing, step
     if let Some((other, share)) = &mixed {
         let plain = images.clone();
         for (i, (x, o)) in images.chunks_exact_mut(one).zip(other).enumerate() {
-            if stays_plain(i / part.max(1)) {
+            if stays_plain(i / part.max(1), how) {
                 continue;
             }
             x.iter_mut().zip(&plain[o * one..][..one]).for_each(|(x, y)| *x = share * *x + (1.0 - share) * y);
@@ -95,10 +95,10 @@ mod tests {
     fn a_step_draws_the_same_every_time_and_steps_differ() {
         let how = Healing::usual(10, true, 3);
         let images: Vec<f32> = (0..4 * 3 * 64).map(|v| v as f32).collect();
-        let at = |step| views(images.clone(), [3, 8, 8], &how, step, 2);
+        let at = |batch| views(images.clone(), [3, 8, 8], &how, (0, batch), 2);
         assert_eq!((at(4).images, at(4).mixed), (at(4).images, at(4).mixed));
         assert_ne!(at(4).images, at(5).images);
         let plain = Healing { augment: false, mixup: false, ..how };
-        assert_eq!(views(images.clone(), [3, 8, 8], &plain, 1, 2).images, images);
+        assert_eq!(views(images.clone(), [3, 8, 8], &plain, (0, 1), 2).images, images);
     }
 }

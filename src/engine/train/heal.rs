@@ -29,7 +29,7 @@ use std::time::{Duration, Instant};
 /// Images of a part of a batch: batch norms see so many together, and a thread works on them alone.
 const PART: usize = 32;
 
-/// Images that are held in memory once they are prepared, in bytes.
+/// Images that are held in memory once they are prepared, and answers, in bytes.
 const HELD: usize = 1 << 30;
 
 /// The loss of answers that are no numbers.
@@ -157,7 +157,7 @@ pub fn heal(
     say: &mut dyn FnMut(HealUpdate),
 ) -> Result<Healed, TrainError> {
     let clinic = Clinic::open(of, how, cancel)?;
-    let mut teacher = clinic.teacher.session();
+    let mut teacher = Original::of(&clinic.teacher);
     let pupil = Pupil::of(of.student, how, of.masked)?;
     let looks = vec![clinic.look(&pupil)?];
     let mut so_far = SoFar { best: pupil.clone(), pupil, looks, found: 0 };
@@ -177,7 +177,14 @@ pub fn heal(
         }
         cancel.check()?;
         let began = Instant::now();
-        let loss = match clinic.step(&mut so_far.pupil, &mut teacher) {
+        let mut on = || {
+            let loss = clinic.step(&mut so_far.pupil, &mut teacher)?;
+            let rate = how.batch as f64 / began.elapsed().as_secs_f64().max(1e-9);
+            say(HealUpdate::Step { step: so_far.pupil.step, steps: how.steps, loss, rate });
+            let due = so_far.pupil.step.is_multiple_of(every) || so_far.pupil.step == end;
+            if due { clinic.judge(&mut so_far, say) } else { Ok(()) }
+        };
+        match on() {
             // What was good before stays.
             Err(e @ TrainError::Diverged { .. }) if so_far.looks[so_far.found].step > 0 => {
                 say(HealUpdate::Warned(format!("{e}; the best weights so far are kept")));
@@ -185,11 +192,6 @@ pub fn heal(
                 return clinic.ended(so_far, stopped);
             }
             step => step?,
-        };
-        let rate = how.batch as f64 / began.elapsed().as_secs_f64().max(1e-9);
-        say(HealUpdate::Step { step: so_far.pupil.step, steps: how.steps, loss, rate });
-        if so_far.pupil.step.is_multiple_of(every) || so_far.pupil.step == end {
-            clinic.judge(&mut so_far, say)?;
         }
         if let Some(k) = keep.filter(|k| saved.elapsed() >= k.every) {
             if let Err(e) = so_far.save(k.path, &key) {
@@ -210,7 +212,7 @@ pub fn heal(
 /// # Errors
 /// As [`heal`].
 pub fn paced(of: Patient<'_>, how: &Healing, n: usize, cancel: &Cancel) -> Result<Vec<f64>, TrainError> {
-    Ok(Clinic::open(of, how, cancel)?.tried(n, cancel)?.0)
+    Ok(Clinic::open(of, how, cancel)?.tried(n, cancel)?.0.into_iter().map(|(step, _)| step).collect())
 }
 
 /// The steps that a healing of this length has; for a time, those that fit into it at the pace of a few steps that are tried and forgotten, the
@@ -232,10 +234,56 @@ pub fn steps(of: Patient<'_>, how: &Healing, length: Length, cancel: &Cancel) ->
     clinic.look(&pupil)?;
     let look = looked.elapsed().as_secs_f64();
     // The first step finds cold caches.
-    let step = took[1..].iter().sum::<f64>() / (TRIED - 1) as f64;
+    let mean = |of: fn(&(f64, f64)) -> f64| took[1..].iter().map(of).sum::<f64>() / (TRIED - 1) as f64;
+    let (asked, own) = (mean(|(_, asked)| *asked), mean(|(step, asked)| step - asked).max(1e-6));
     // What this took is of the time that was given, and the healing opens the images again.
     let left = seconds - 2.0 * began.elapsed().as_secs_f64() - look * f64::from(LOOKS + 1);
-    Ok((left / step.max(1e-6)).clamp(1.0, f64::from(u32::MAX)) as u32)
+    let takes = |steps: u32| f64::from(steps) * own + f64::from(views(steps, each, how.repeats)) * asked;
+    let (mut fits, mut too_many) = (1, (left / own).clamp(2.0, f64::from(u32::MAX)) as u32);
+    while too_many - fits > 1 {
+        let middle = fits + (too_many - fits) / 2;
+        *(if takes(middle) <= left { &mut fits } else { &mut too_many }) = middle;
+    }
+    Ok(fits)
+}
+
+/// Batches that differ among the first `steps`, of epochs of `each` that come `repeats` times in a row.
+fn views(steps: u32, each: u32, repeats: u32) -> u32 {
+    let (round, rest) = (each.saturating_mul(repeats.max(1)), each);
+    steps / round * each + (steps % round).min(rest)
+}
+
+/// The network that is learnt from, with what it said of the views of the present round.
+struct Original {
+    session: Session,
+    /// By batch of the round.
+    said: std::collections::HashMap<u32, Vec<f32>>,
+    round: u32,
+    /// Seconds that it took in all.
+    took: f64,
+}
+
+impl Original {
+    fn of(plan: &Plan) -> Original {
+        Original { session: plan.session(), said: Default::default(), round: 0, took: 0.0 }
+    }
+
+    /// Its answers to `x`, which is batch `batch` of round `round`.
+    fn answers(&mut self, x: &Tensor, (round, batch): (u32, u32)) -> Result<Vec<f32>, TrainError> {
+        if self.round != round {
+            (self.round, self.said) = (round, Default::default());
+        }
+        if let Some(said) = self.said.get(&batch) {
+            return Ok(said.clone());
+        }
+        let began = Instant::now();
+        let answers = self.session.run(x)?.flatten_all()?.to_vec1::<f32>()?;
+        self.took += began.elapsed().as_secs_f64();
+        if (self.said.len() + 1) * answers.len() * 4 <= HELD {
+            self.said.insert(batch, answers.clone());
+        }
+        Ok(answers)
+    }
 }
 
 /// Layers that were masked, where nobody says which: those with at least a fifth of zeros among weights that are stored as they are.
@@ -288,9 +336,9 @@ impl<'a> Clinic<'a> {
         for (k, picks) in of.held_back.chunks(how.batch.clamp(1, 128)).enumerate() {
             cancel.check()?;
             let x = of.judges.batch(picks, prep)?.0.flatten_all()?.to_vec1::<f32>()?;
-            // Of a step that there is none of.
+            // Of a round that there is none of.
             let views = Healing { mixup: true, ..how.clone() };
-            let x = augment::views(x, [c, h, w], &views, u32::MAX - k as u32, PART).images;
+            let x = augment::views(x, [c, h, w], &views, (u32::MAX, k as u32), PART).images;
             let x = Tensor::from_vec(x, (picks.len(), c, h, w), &Device::Cpu)?;
             let answers = original.run(&x)?.flatten_all()?.to_vec1::<f32>()?;
             judges.push((x, answers));
@@ -321,14 +369,21 @@ impl<'a> Clinic<'a> {
         hash.finalize().to_hex().to_string()
     }
 
-    /// The images of a step: every epoch all of them in another order.
-    fn picks(&self, step: u32) -> Vec<usize> {
+    /// Which batch of which round a step sees: a round is all batches, as often as views are repeated, each time in another order.
+    fn place(&self, step: u32) -> (u32, u32) {
+        let each = epoch(self.of.fit.len(), self.how.batch.min(self.of.fit.len()));
+        let time = step / each;
+        let mut order: Vec<u32> = (0..each).collect();
+        order.shuffle(&mut augment::lots(self.how.seed, time, 1));
+        (time / self.how.repeats.max(1), order[(step % each) as usize])
+    }
+
+    /// The images of a batch: every round all of them in another order.
+    fn picks(&self, (round, batch): (u32, u32)) -> Vec<usize> {
         let n = self.how.batch.min(self.of.fit.len());
-        let each = epoch(self.of.fit.len(), n);
-        let (round, at) = (step / each, (step % each) as usize * n);
         let mut order: Vec<usize> = (0..self.of.fit.len()).collect();
         order.shuffle(&mut augment::lots(self.how.seed, round, 0));
-        order[at..at + n].to_vec()
+        order[batch as usize * n..][..n].to_vec()
     }
 
     /// Prepared images at places of `fit`, and their labels.
@@ -344,18 +399,19 @@ impl<'a> Clinic<'a> {
     }
 
     /// One step; the loss before it.
-    fn step(&self, pupil: &mut Pupil, teacher: &mut Session) -> Result<f64, TrainError> {
-        let picks = self.picks(pupil.step);
+    fn step(&self, pupil: &mut Pupil, teacher: &mut Original) -> Result<f64, TrainError> {
+        let place = self.place(pupil.step);
+        let picks = self.picks(place);
         let n = picks.len();
         let (images, labels) = self.fetch(&picks)?;
-        let Views { images, mixed } = augment::views(images, self.image, self.how, pupil.step, PART);
+        let Views { images, mixed } = augment::views(images, self.image, self.how, place, PART);
         let [c, h, w] = self.image;
         let x = Tensor::from_vec(images, (n, c, h, w), &Device::Cpu)?;
         let answers = match self.how.objective {
             Objective::Labels => Vec::new(),
-            _ => teacher.run(&x)?.flatten_all()?.to_vec1::<f32>()?,
+            _ => teacher.answers(&x, place)?,
         };
-        let plain = |at: usize| mixed.is_none() || augment::stays_plain(at / PART);
+        let plain = |at: usize| mixed.is_none() || augment::stays_plain(at / PART, self.how);
         let over =
             mixed.as_ref().map(|(other, share)| (other.iter().map(|&i| labels[i]).collect::<Vec<u32>>(), *share));
         let weights = pupil.weights(false)?;
@@ -449,16 +505,16 @@ impl<'a> Clinic<'a> {
         Ok(())
     }
 
-    /// The seconds of `n` steps, and where they led.
-    fn tried(&self, n: usize, cancel: &Cancel) -> Result<(Vec<f64>, Pupil), TrainError> {
-        let mut teacher = self.teacher.session();
+    /// The seconds of `n` steps, with those that the original took of them, and where they led.
+    fn tried(&self, n: usize, cancel: &Cancel) -> Result<(Vec<(f64, f64)>, Pupil), TrainError> {
+        let mut teacher = Original::of(&self.teacher);
         let mut pupil = Pupil::of(self.of.student, self.how, self.of.masked)?;
         let mut took = Vec::new();
         for _ in 0..n {
             cancel.check()?;
-            let began = Instant::now();
+            let (began, before) = (Instant::now(), teacher.took);
             self.step(&mut pupil, &mut teacher)?;
-            took.push(began.elapsed().as_secs_f64());
+            took.push((began.elapsed().as_secs_f64(), teacher.took - before));
         }
         Ok((took, pupil))
     }

@@ -51,9 +51,16 @@ pub struct Healing {
     pub augment: bool,
     /// Two images of a batch are laid over one another (Zhang et al. 2018), with weights drawn evenly.
     pub mixup: bool,
+    /// Epochs in a row that show the same views: the original, whose answers are a third of a step, is asked about each once.
+    #[serde(default = "once")]
+    pub repeats: u32,
     /// Batch norms go by their stored statistics, as they will when the network is used, rather than by a batch's.
     pub stored_norms: bool,
     pub seed: u64,
+}
+
+fn once() -> u32 {
+    1
 }
 
 impl Healing {
@@ -73,6 +80,7 @@ impl Healing {
             average: 0.998,
             augment: true,
             mixup: true,
+            repeats: 3,
             stored_norms: true,
             seed,
         };

@@ -33,16 +33,17 @@ impl Compute {
             .map(|(target, _)| target.name().to_owned())
             .collect();
         // Those that judged repairs were not fitted on: before any step they are as new as after the last.
-        let held_back = recover::judging(self.calib.len(), &self.shelf.recipe.repair);
-        let back: BTreeSet<usize> = held_back.iter().copied().collect();
-        let fit: Vec<usize> = (0..self.calib.len()).filter(|i| !back.contains(i)).collect();
+        let judges = self.calib.pick(&recover::judging(self.calib.len(), &self.shelf.recipe.repair));
+        let images = self.images.without(&judges);
+        let held_back: Vec<usize> = (0..judges.len()).collect();
+        let fit: Vec<usize> = (0..images.len()).collect();
         let patient = Patient {
             student: &student,
             teacher: &self.model,
             masked: &masked,
-            images: &self.calib,
+            images: &images,
             fit: &fit,
-            judges: &self.calib,
+            judges: &judges,
             held_back: &held_back,
         };
         let begun = state.healing.as_ref().filter(|b| b.key == key && b.heal == heal);
@@ -53,14 +54,15 @@ impl Compute {
                 let mut how = train::usual(&student, 1, self.shelf.recipe.seed());
                 how.objective = heal.objective;
                 let steps = train::steps(patient, &how, heal.length, job.cancel()).map_err(of)?;
-                let healing = how.lasting(steps);
-                let told = Box::new(healing.clone());
-                job.event(Event::HealingBegun { round, heal, key: key.clone(), healing: told })?;
-                healing
+                how.lasting(steps)
             }
         };
-        let checkpoint = self.shelf.place.dir.join(CHECKPOINT);
+        // Before anybody is told that it began: who then says that it is enough means this healing.
         let enough = job.dial().may_end();
+        if begun.is_none() {
+            job.event(Event::HealingBegun { round, heal, key: key.clone(), healing: Box::new(healing.clone()) })?;
+        }
+        let checkpoint = self.shelf.place.dir.join(CHECKPOINT);
         let (mut last, mut looks) = ((0, 0.0), Vec::new());
         let (images, back) = (fit.len() as u64, held_back.len() as u64);
         let mut say = |update| match update {

@@ -53,6 +53,8 @@ pub struct Compute {
     calib: Dataset,
     /// Calibration images that trials alone touch.
     held: Dataset,
+    /// Both together: what healing trains on, whose results no forecast was made for.
+    images: Dataset,
     device: Opened,
     /// What a GPU says of itself.
     gauges: Option<Arc<Gauges>>,
@@ -179,6 +181,7 @@ pub fn open_subject(
         data,
         calib: work,
         held,
+        images: calib,
         gauges: Gauges::of(&device.device).and_then(Result::ok).map(Arc::new),
         device,
         cache,
