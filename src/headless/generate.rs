@@ -7,7 +7,7 @@ use crate::control::Controller;
 use crate::eval::{self, At, EvalError, Levels, Sampling, Written};
 use crate::exec::{CompileOptions, DecodeOptions, Decoder, KvFormat, Plan};
 use crate::files;
-use crate::model::{ChatMessage, Tokenizer, Voice};
+use crate::model::{ChatMessage, Speaker, Speaks, Tokenizer, Voice};
 use crate::profile::{LatencyStats, bandwidth};
 use crate::words::counted;
 use anyhow::{Context, Error, Result, bail};
@@ -35,6 +35,9 @@ pub fn run(args: &Generate) -> Result<Exit> {
     let (model, tokenizer, spec) =
         setup::language(&args.model, args.tokenizer.as_deref(), &args.on, args.precision.as_deref())?;
     let (prompt, ends) = prompt(args, spec, &tokenizer)?;
+    // No other text is cut: of the vocabulary only what speaks is kept beside the weights.
+    let speaker = Speaker::from(tokenizer);
+    setup::give_back();
     let tokens = args.tokens;
     let context = prompt.len() + tokens;
     let opened = setup::device(&args.on)?;
@@ -52,7 +55,7 @@ pub fn run(args: &Generate) -> Result<Exit> {
     let cancel = cancel_on_signals()?;
     let mut voice = Voice::default();
     // Of an answer, what ends it is no part.
-    let silent = |id| args.json || (args.chat && tokenizer.is_special(id));
+    let silent = |id| args.json || (args.chat && speaker.is_special(id));
     let mut failed: Option<Error> = None;
     let mut heard = 0;
     let mut said = |id| {
@@ -62,7 +65,7 @@ pub fn run(args: &Generate) -> Result<Exit> {
             setup::give_back();
         }
         if failed.is_none() && !silent(id) {
-            failed = voice.say(&tokenizer, id).map_err(Error::from).and_then(|text| Ok(shown(&text)?)).err();
+            failed = voice.say(&speaker, id).map_err(Error::from).and_then(|text| Ok(shown(&text)?)).err();
         }
         // Nobody listens any more.
         if failed.is_some() || out::closed() {
@@ -93,9 +96,8 @@ pub fn run(args: &Generate) -> Result<Exit> {
     drop((decoder, plans, model));
     figures.bandwidth = bandwidth(&on, threads)?;
     if args.json {
-        let said: Vec<u32> =
-            written.ids.iter().copied().filter(|id| !args.chat || !tokenizer.is_special(*id)).collect();
-        let text = tokenizer.decode(&said)?;
+        let said: Vec<u32> = written.ids.iter().copied().filter(|id| !args.chat || !speaker.is_special(*id)).collect();
+        let text = speaker.decode(&said)?;
         let mut told = figures.json(kv);
         told["model"] = json!(name);
         told["device"] = json!(opened.words);
@@ -106,7 +108,7 @@ pub fn run(args: &Generate) -> Result<Exit> {
         print_json(&told)?;
         return Ok(Exit::Done);
     }
-    say!("{}", voice.rest(&tokenizer)?)?;
+    say!("{}", voice.rest(&speaker)?)?;
     figures.tell(kv, &opened.words);
     Ok(Exit::Done)
 }
