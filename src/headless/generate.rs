@@ -48,6 +48,8 @@ pub fn run(args: &Generate) -> Result<Exit> {
     out::notes(&model.info.notes);
     out::notes(setup::beyond(&model, context).as_slice());
     let mut decoder = setup::decoder(&plans, &DecodeOptions { sequences: 1, context, kv })?;
+    // What opens and packs a model has been run, and is not needed again.
+    setup::give_back();
     let mut controller = control.as_ref().map(|(c, asked)| Controller::new(&c.policy, *asked));
     let how =
         Sampling { temperature: args.temperature, top_k: args.top_k, top_p: args.top_p, seed: args.seed.unwrap_or(0) };
