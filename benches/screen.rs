@@ -1,4 +1,4 @@
-//! Key press to finished frame while 500 tokens a second and live profile rows stream in, and bytes when idle.
+//! Key press to finished frame while 500 tokens a second and live profile rows, or a healing's layers, stream in, and bytes when idle.
 //!
 //! Everything but the terminal itself is timed: update, settling, drawing, diffing and encoding into a counting sink.
 //! `cargo bench --bench screen` prints medians; nothing here asserts a time.
@@ -8,6 +8,7 @@ mod fixture;
 
 use paring::config::Settings;
 use paring::session::{Channel, Feed, HostMsg, LiveRow, State};
+use paring::train::{LayerPulse, Spread};
 use paring::tui::{App, UserInput, paint};
 use ratatui::backend::CrosstermBackend;
 use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
@@ -96,6 +97,37 @@ fn busy(size: (u16, u16)) {
     println!("key to frame, {}x{}, busy: median {p50:.2} ms, p99 {p99:.2} ms, {bytes} bytes a frame", size.0, size.1);
 }
 
+/// A healing at sixty steps a second: every frame all layers' weights and gradients, in their columns, and one key.
+fn healing(size: (u16, u16)) {
+    let mut b = Bench::new(fixture::review().state, size);
+    let names: Vec<String> = b.app.table.layers.iter().map(|l| l.name.clone()).collect();
+    let press =
+        |b: &mut Bench, key: char| b.app.input(UserInput::Key(KeyEvent::new(KeyCode::Char(key), KeyModifiers::NONE)));
+    press(&mut b, 'w');
+    let keys = ['j', 'j', ']', ']', 'k', '[', 'j', '3', '1', 's'];
+    let mut times = Vec::new();
+    for step in 0..600u32 {
+        b.app.now_ms += 16;
+        let wobble = 1.0 + (step % 7) as f32 / 100.0;
+        let layer = |(i, n): (usize, &String)| LayerPulse {
+            name: n.clone(),
+            values: 589_824,
+            weight: 20.0 * wobble,
+            moved: 0.01,
+            gradient: 1e-3 * i as f32 * wobble,
+            importance: 1e-2 * i as f32 * wobble,
+            spread: Some(Spread { signal: 1e-6 * wobble, variance: 1e-4 }),
+        };
+        let start = Instant::now();
+        b.feed(Feed::Pulse { step, layers: names.iter().enumerate().map(layer).collect() });
+        press(&mut b, keys[step as usize % keys.len()]);
+        b.paint();
+        times.push(start.elapsed());
+    }
+    let (p50, p99) = median(times);
+    println!("key to frame, {}x{}, healing: median {p50:.2} ms, p99 {p99:.2} ms", size.0, size.1);
+}
+
 fn idle(size: (u16, u16)) {
     let mut b = Bench::new(fixture::review().state, size);
     let before = b.sink.0.get();
@@ -106,6 +138,7 @@ fn idle(size: (u16, u16)) {
 fn main() {
     for size in [(80, 24), (120, 40), (200, 60)] {
         busy(size);
+        healing(size);
         idle(size);
     }
 }

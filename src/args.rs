@@ -600,6 +600,9 @@ pub struct Profile {
     /// or too slow, to run whole.
     #[arg(long)]
     pub sample: bool,
+    /// Besides, what the layers' weights are: norms, zeros, range, effective rank, units that do nothing.
+    #[arg(long)]
+    pub parameters: bool,
     /// What MACs count: conv_linear, attention or norms.
     #[arg(long, value_name = "CONVENTION")]
     pub macs: Option<String>,

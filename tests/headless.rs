@@ -208,9 +208,18 @@ fn profile_is_a_table_or_json() {
     let rig = Rig::new();
     let model = text(&rig.model);
     let profile = rig.json(&["profile", model, "--batch", "1", "--runs", "5", "--json"], 0);
-    assert!(profile["rows"].as_array().is_some_and(|r| !r.is_empty()));
-    let table = rig.paring(&["profile", model, "--batch", "1", "--runs", "5"]);
-    assert!(String::from_utf8_lossy(&table.stdout).contains("whole model"));
+    assert!(profile["rows"].as_array().is_some_and(|r| !r.is_empty()) && profile.get("parameters").is_none());
+    let table = rig.paring(&["profile", model, "--batch", "1", "--runs", "5", "--parameters"]);
+    let table = String::from_utf8_lossy(&table.stdout);
+    assert!(table.contains("whole model") && table.contains("effective rank"), "{table}");
+    let profile = rig.json(&["profile", model, "--batch", "1", "--runs", "5", "--parameters", "--json"], 0);
+    let weights = profile["parameters"].as_array().expect("a line a weight");
+    let sound = |w: &serde_json::Value| {
+        let rank = w["rank"]["effective"].as_f64().is_none_or(|r| r >= 1.0 && Some(r) <= w["rank"]["full"].as_f64());
+        w["l2"].as_f64().is_some_and(|l2| l2 > 0.0) && rank && table.contains(w["name"].as_str().unwrap_or("?"))
+    };
+    assert!(weights.len() > 5 && weights.iter().all(sound), "{weights:?}");
+    assert!(weights.iter().any(|w| w["rank"].is_object()) && weights.iter().any(|w| w["scales"].is_object()));
 }
 
 #[test]

@@ -12,7 +12,7 @@ use paring::host::{Host, HostError, OpenSpec, lifecycle};
 use paring::plan::{Action, DecisionId, Status, Target};
 use paring::prune::Method;
 use paring::quant::Precision;
-use paring::session::{Command, Event, HostMsg, Journal, Opening, Phase, Place, Recipe, Record, State};
+use paring::session::{Command, Event, Feed, HostMsg, Journal, Opening, Phase, Place, Recipe, Record, State};
 use paring::train::{Heal, Length, Objective};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -86,13 +86,15 @@ struct Driver {
     client: Client,
     messages: Messages,
     state: State,
+    /// Steps of a healing whose layers were told, and of how many layers.
+    pulses: Vec<(u32, usize)>,
 }
 
 impl Driver {
     async fn on(rig: &Rig) -> Driver {
         let host = rig.start().expect("starts");
         let (client, messages) = host.connect("test", false).await.expect("connects");
-        let mut driver = Driver { host, client, messages, state: State::default() };
+        let mut driver = Driver { host, client, messages, state: State::default(), pulses: Vec::new() };
         driver.until("open", |s| s.card.is_some()).await;
         driver
     }
@@ -108,6 +110,7 @@ impl Driver {
                         panic!("{what}: {message}");
                     }
                 }
+                HostMsg::Feed { feed: Feed::Pulse { step, layers } } => self.pulses.push((step, layers.len())),
                 _ => {}
             }
         }
@@ -344,6 +347,12 @@ async fn a_run_heals_what_it_made_and_one_that_was_left_makes_the_same() {
     assert_eq!((course.healing.steps, course.healing.stopped, d.state.healing.is_none()), (steps, None, true));
     assert!(course.images + course.held_back == 43 && course.looks.len() > 10, "{course:?}");
     assert!(round.forecast.is_none(), "what training brings is not forecast");
+    // What layers did came while it went on, and is kept as it was at the end, beside what their weights became.
+    let weights = |r: u32| d.state.profile_of(r).map_or(0, |p| p.parameters.len());
+    assert!(weights(0) > 0 && weights(0) == weights(1), "{} {}", weights(0), weights(1));
+    assert!(d.pulses.iter().all(|(_, layers)| *layers == weights(0)), "{:?}", d.pulses);
+    assert!(d.pulses.first().is_some_and(|(step, _)| *step < steps), "{:?}", d.pulses);
+    assert!(round.pulse.len() == weights(0) && round.pulse.iter().all(|p| p.gradient > 0.0 && p.moved > 0.0));
     let told = manifest::manifest(&rig.place.artifacts().join(&healed.0)).expect("a manifest").recipe;
     assert_eq!(told["healing"]["healing"]["steps"], steps);
     // Without it the same plan is another model.

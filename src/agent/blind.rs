@@ -63,6 +63,7 @@ fn blind_round(round: &mut Round) {
         // Of calibration images alone.
         heal: _,
         course: _,
+        pulse: _,
     } = round;
     (*forecast, *evaluation, *verdict) = Default::default();
 }

@@ -140,6 +140,7 @@ acts! {
         SortReverse "sort-reverse" ["S"] "reverse" "turn the sort order round";
         Flat "flat" ["t"] "flat" "list of layers without blocks, and back";
         Tokens "tokens" ["d"] "prompt/token" "of a language model: what a whole window takes, or one token after it, and back";
+        Columns "columns" ["w"] "weights" "columns of what layers cost, or of their weights and gradients, and back";
         Search "search" ["/"] "filter" "filter rows by name or kind";
         NextMatch "next-match" ["n"] "next" "next match of the filter's words";
         PrevMatch "prev-match" ["N"] "previous" "previous match";

@@ -28,7 +28,7 @@ pub struct Settings {
     pub ascii: bool,
     /// Wrap each frame in the terminal's synchronized update.
     pub sync_update: bool,
-    /// Column the layer list is sorted by at first: `order`, `p50`, `share`, `memory`, `macs`, `params`, `sensitivity`.
+    /// Column the layer list is sorted by at first: one of [`SORTS`].
     pub sort: String,
     pub mac_convention: MacConvention,
     pub llm_url: Option<String>,
@@ -112,7 +112,21 @@ const KEYS: &[(&str, Option<&str>)] = &[
 ];
 
 /// Sort columns by their setting's name.
-pub const SORTS: &[&str] = &["order", "p50", "share", "memory", "macs", "params", "sensitivity"];
+pub const SORTS: &[&str] = &[
+    "order",
+    "p50",
+    "share",
+    "memory",
+    "macs",
+    "params",
+    "sensitivity",
+    "weight",
+    "zeros",
+    "rank",
+    "gradient",
+    "importance",
+    "noise",
+];
 
 /// Where settings come from. Tests give their own; the program uses [`Sources::of_process`].
 pub struct Sources<'a> {

@@ -174,6 +174,8 @@ impl Shown {
     fn update(&mut self, update: HealUpdate) {
         match update {
             HealUpdate::Step { step, steps, .. } => self.line.show(step.into(), steps.into()),
+            // What layers do is looked at in a session.
+            HealUpdate::Layers { .. } => {}
             HealUpdate::Warned(words) => self.line.say(&format!("note: {words}")),
             HealUpdate::Resumed { step, .. } => self.line.say(&format!("going on after step {step}")),
             HealUpdate::Judged(look) => {

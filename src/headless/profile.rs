@@ -7,7 +7,7 @@ use crate::data::Counted;
 use crate::graph::MacConvention;
 use crate::host::compute::{bind, classifies_text, longest, takes_text, tell, usual_batch};
 use crate::profile::{
-    self as profiling, Doubt, LayerRow, Profile, ProfileError, ProfileOptions, ProfileUpdate, Workload,
+    self as profiling, Doubt, LayerParameters, LayerRow, Profile, ProfileError, ProfileOptions, ProfileUpdate, Workload,
 };
 use crate::session::{Opening, WINDOW};
 use crate::words::counted;
@@ -56,10 +56,19 @@ pub fn run(args: &Args, convention: MacConvention, patience: f64) -> Result<Exit
         ProfileUpdate::Ceilings(_) | ProfileUpdate::Rows { .. } => {}
     });
     line.clear();
-    let profile = match result {
+    let mut profile = match result {
         Err(ProfileError::Cancelled(_)) => return Err(Cancelled.into()),
         other => other?,
     };
+    if args.parameters {
+        let mut line = progress_line("parameters");
+        let found = profiling::parameters(&model, &cancel, &mut |_, done, all| line.show(done as u64, all as u64));
+        line.clear();
+        profile.parameters = match found {
+            Err(ProfileError::Cancelled(_)) => return Err(Cancelled.into()),
+            other => other?,
+        };
+    }
     model.params.unchanged()?;
     out::notes(&profile.notes);
     out::notes(cut_short(&profile, &options).as_slice());
@@ -67,6 +76,9 @@ pub fn run(args: &Args, convention: MacConvention, patience: f64) -> Result<Exit
         print_json(&json(&profile)?)?;
     } else {
         print_table(&model.info.name, &profile, convention)?;
+        if !profile.parameters.is_empty() {
+            print_parameters(&profile.parameters)?;
+        }
     }
     Ok(Exit::Done)
 }
@@ -172,6 +184,49 @@ fn print_table(name: &str, p: &Profile, convention: MacConvention) -> Result<(),
         known(p.ceilings.int8_gops, 0),
         known(p.ceilings.bandwidth_gbs, 1)
     )
+}
+
+/// A line a weight; `~` before what was worked out from a part of a large one, with the most of how far any of that may be off.
+fn print_parameters(all: &[LayerParameters]) -> Result<(), Unwritten> {
+    let names = all.iter().map(|p| p.name.chars().count()).max().unwrap_or(0).max(34);
+    say!(
+        "{:<names$} {:>10}  {:>10} {:>10} {:>7} {:>10} {:>10} {:>14}  units that do nothing",
+        "weight",
+        "values",
+        "norm",
+        "rms",
+        "zeros %",
+        "least",
+        "largest",
+        "effective rank"
+    )?;
+    for p in all {
+        let rank = p.rank.map_or_else(String::new, |r| format!("{:.1} of {}", r.effective, r.full));
+        say!(
+            "{:<names$} {:>10} {:1}{:>10.4} {:>10.6} {:>7.2} {:>10.4} {:>10.4} {rank:>14}  {} of {}",
+            p.name,
+            p.values,
+            if p.sampled.is_some() { "~" } else { "" },
+            p.l2,
+            p.rms(),
+            100.0 * p.zeros,
+            p.min,
+            p.max,
+            p.dead,
+            p.units
+        )?;
+    }
+    let drawn: Vec<_> = all.iter().filter_map(|p| p.sampled).collect();
+    if !drawn.is_empty() {
+        let most = |of: fn(&crate::profile::Drawn) -> f32| 100.0 * drawn.iter().map(of).fold(0.0, f32::max);
+        say!(
+            "~ {} looked at by rows: norms may be off by {:.2} %, zeros by {:.2} points (95 %); least, largest and units are of those rows",
+            counted(drawn.len(), "weight"),
+            most(|d| d.l2),
+            most(|d| d.zeros)
+        )?;
+    }
+    Ok(())
 }
 
 /// Why layers are marked with `?`: those of one reason together.

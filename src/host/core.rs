@@ -51,8 +51,9 @@ struct Running {
     /// Newest progress and whoever speaks, for clients that attach meanwhile.
     progress: Option<Feed>,
     turn: Option<Feed>,
-    /// Newest figures of a controller, likewise.
+    /// Newest figures of a controller or a healing, likewise, and of a healing's layers.
     levels: Option<Feed>,
+    pulse: Option<Feed>,
     _machine: Watch,
 }
 
@@ -82,7 +83,7 @@ impl Running {
         if out.is_empty() {
             out.push(started());
         }
-        out.extend(self.levels.clone());
+        out.extend(self.levels.iter().chain(&self.pulse).cloned());
         out
     }
 }
@@ -439,6 +440,8 @@ impl Core {
                 }
                 job.levels = Some(feed.clone());
             }
+            (Feed::Pulse { .. }, None) => return,
+            (Feed::Pulse { .. }, Some(job)) => job.pulse = Some(feed.clone()),
             (Feed::Turn { .. }, Some(job)) => (job.progress, job.turn) = (None, Some(feed.clone())),
             (Feed::TurnEnd { .. }, Some(job)) => job.turn = None,
             (Feed::Turn { .. } | Feed::TurnEnd { .. }, None) => {}
@@ -474,8 +477,9 @@ impl Core {
         match std::thread::Builder::new().name(what.to_owned()).stack_size(16 << 20).spawn(body) {
             Ok(_) => {
                 let _machine = Watch::start(self.engine.gauges(), self.tx.clone());
-                let (comments_on, progress, turn, levels) = (None, None, None, None);
-                self.job = Some(Running { what, stop, background, comments_on, progress, turn, levels, _machine });
+                let (comments_on, progress, turn, levels, pulse) = (None, None, None, None, None);
+                self.job =
+                    Some(Running { what, stop, background, comments_on, progress, turn, levels, pulse, _machine });
             }
             Err(e) => self.settle(Event::Failed { what: what.to_owned(), message: e.to_string() }),
         }

@@ -12,7 +12,7 @@ use crate::exec::Cancel;
 use crate::plan::{Action, Target, Verdict};
 use crate::profile::{Gauges, Ladder, Paired, Profile};
 use crate::session::{Built, Evaluation, Event, Feed, LiveRow, Progress, Proposer, SessionCard, State};
-use crate::train::{Course, Heal};
+use crate::train::{Course, Heal, LayerPulse};
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -278,6 +278,11 @@ impl Job {
     /// How a healing goes. As [`Job::levels`].
     pub fn healing(&self, step: u32, loss: f64, course: Course) {
         drop(self.inputs.try_send(Input::Feed(Feed::Healing { step, loss, course: Box::new(course) })));
+    }
+
+    /// What a healing's layers do. As [`Job::levels`].
+    pub fn pulse(&self, step: u32, layers: Arc<[LayerPulse]>) {
+        drop(self.inputs.try_send(Input::Feed(Feed::Pulse { step, layers })));
     }
 
     /// Live figures of heatmap rows. Sent now and then, the newest of each row.

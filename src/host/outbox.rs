@@ -154,6 +154,7 @@ fn push_feed(q: &mut Queue, mut feed: Feed, limits: &Limits) {
         Feed::Machine(_) => drop(remove(q, |f| matches!(f, Feed::Machine(_)))),
         Feed::Levels(_) => drop(remove(q, |f| matches!(f, Feed::Levels(_)))),
         Feed::Healing { .. } => drop(remove(q, |f| matches!(f, Feed::Healing { .. }))),
+        Feed::Pulse { .. } => drop(remove(q, |f| matches!(f, Feed::Pulse { .. }))),
         Feed::Turn { .. } | Feed::TurnEnd { .. } | Feed::JobEnd { .. } | Feed::Agents { .. } | Feed::Log { .. } => {}
     }
     q.messages.push_back(HostMsg::Feed { feed });
@@ -163,7 +164,12 @@ fn push_feed(q: &mut Queue, mut feed: Feed, limits: &Limits) {
         let passing = |f: &Feed| {
             let figure = matches!(
                 f,
-                Feed::Progress(_) | Feed::Live { .. } | Feed::Machine(_) | Feed::Levels(_) | Feed::Healing { .. }
+                Feed::Progress(_)
+                    | Feed::Live { .. }
+                    | Feed::Machine(_)
+                    | Feed::Levels(_)
+                    | Feed::Healing { .. }
+                    | Feed::Pulse { .. }
             );
             figure || matches!(f, Feed::Token { .. } | Feed::Log { .. })
         };
@@ -221,6 +227,8 @@ mod tests {
         o.push(feed(Feed::Live { runs: 1, rows: vec![row("x", 1), row("y", 1)] }));
         o.push(progress("profile", 2));
         o.push(feed(Feed::Live { runs: 2, rows: vec![row("y", 2)] }));
+        let beat = |step| feed(Feed::Pulse { step, layers: [].into() });
+        (1..=3).for_each(|step| o.push(beat(step)));
         o.push(feed(Feed::JobEnd { job: "profile".to_owned() }));
         assert_eq!(
             drain(&o),
@@ -229,6 +237,7 @@ mod tests {
                 token("b", "three"),
                 progress("profile", 2),
                 feed(Feed::Live { runs: 2, rows: vec![row("y", 2), row("x", 1)] }),
+                beat(3),
                 feed(Feed::JobEnd { job: "profile".to_owned() }),
             ]
         );

@@ -10,7 +10,7 @@ use crate::profile::{Doubt, Ladder, LatencyStats, Paired, Profile, Ratio, SensCu
 use crate::prune::Group;
 use crate::recover::{RepairStep, RepairUse};
 use crate::task::{Divergence, Metric, Metrics};
-use crate::train::{Course, Heal, Healing};
+use crate::train::{Course, Heal, Healing, LayerPulse};
 use serde::{Deserialize, Serialize};
 
 /// Sequence number of an event in its journal, from 1.
@@ -288,6 +288,9 @@ pub enum Event {
     Healed {
         round: u32,
         course: Box<Course>,
+        /// What the layers' weights and gradients did at its end.
+        #[serde(default, skip_serializing_if = "Vec::is_empty")]
+        layers: Vec<LayerPulse>,
     },
     /// The compressed model exists and is durable under `artifact`.
     Applied {

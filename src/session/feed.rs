@@ -2,8 +2,9 @@
 
 use super::machine::Machine;
 use crate::control::Figures;
-use crate::train::Course;
+use crate::train::{Course, LayerPulse};
 use serde::{Deserialize, Serialize};
+use std::sync::Arc;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -69,6 +70,11 @@ pub enum Feed {
         step: u32,
         loss: f64,
         course: Box<Course>,
+    },
+    /// What the layers' weights and gradients do in a healing, after which step.
+    Pulse {
+        step: u32,
+        layers: Arc<[LayerPulse]>,
     },
     /// How a controller does beside every fixed level.
     Levels(Box<Figures>),

@@ -226,9 +226,9 @@ impl State {
             Event::HealingBegun { heal, key, healing, .. } => {
                 self.healing = Some(Begun { heal: *heal, key: key.clone(), healing: (**healing).clone() });
             }
-            Event::Healed { round, course } => {
+            Event::Healed { round, course, layers } => {
                 self.healing = None;
-                self.on_round(*round, |r| r.course = Some((**course).clone()));
+                self.on_round(*round, |r| (r.course, r.pulse) = (Some((**course).clone()), layers.clone()));
             }
             Event::Repaired { round, step } => self.on_round(*round, |r| r.repairs.push(step.clone())),
             Event::Applied { round, ids, artifact, model_hash, used } => {

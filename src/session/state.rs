@@ -5,7 +5,7 @@ use super::{Built, Controlled, Evaluation, Phase, Seq, SessionCard, Utterance};
 use crate::plan::{Budget, Constraint, Decision, DecisionId, Quality, Target, Trials, Verdict};
 use crate::profile::{Ladder, Profile, Sensitivity};
 use crate::recover::{RepairStep, RepairUse};
-use crate::train::{Course, Heal, Healing};
+use crate::train::{Course, Heal, Healing, LayerPulse};
 use serde::{Deserialize, Serialize};
 
 /// One round's course.
@@ -41,6 +41,9 @@ pub struct Round {
     pub heal: Option<Heal>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub course: Option<Course>,
+    /// What its layers' weights and gradients did at the healing's end.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub pulse: Vec<LayerPulse>,
 }
 
 /// A healing that has begun and not ended.

@@ -88,7 +88,7 @@ pub fn describe(before: &State, event: &Event) -> Option<String> {
         Event::HealingSet { heal: Some(heal) } => format!("runs heal what they made: {heal}"),
         Event::HealingSet { heal: None } => "runs heal nothing".to_owned(),
         Event::HealingBegun { round, healing, .. } => format!("round {round}: healing for {} steps", healing.steps),
-        Event::Healed { round, course } => {
+        Event::Healed { round, course, .. } => {
             let (first, best) = (course.looks.first().map_or(0.0, |l| l.loss), course.best);
             let images = counted(course.held_back as usize, "held-back image");
             match best.step {

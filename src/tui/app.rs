@@ -5,7 +5,7 @@
 
 pub use super::layout::View;
 use super::layout::{self, Layout};
-use super::list::{List, RowRef, SortKey};
+use super::list::{Columns, List, RowRef, SortKey};
 use super::modal::Modal;
 use super::outlook::{Expected, Measured};
 use super::palette::Palette;
@@ -18,8 +18,9 @@ use crate::plan::{Action, Author, Decision, DecisionId, Forecast, Outcome, Statu
 use crate::prune::Group;
 use crate::quant::Precision;
 use crate::session::{Command, Event, Feed, HostMsg, Machine, Phase, Progress, Record, Standing, State};
-use crate::train::Course;
+use crate::train::{Course, LayerPulse};
 use ratatui::layout::Rect;
+use std::sync::Arc;
 
 /// What the runtime is asked to do.
 #[derive(Debug, Clone, PartialEq)]
@@ -136,6 +137,8 @@ pub struct App {
     pub levels: Option<Figures>,
     /// How a healing goes: its step, the loss of that, and its looks.
     pub healing: Option<(u32, f64, Course)>,
+    /// What layers' weights and gradients do in it, after which step.
+    pub pulse: Option<(u32, Arc<[LayerPulse]>)>,
     /// It is at work.
     pub decoding: bool,
     /// The level that was asked for and is not computed yet.
@@ -169,6 +172,7 @@ pub struct App {
     /// What the runtime is asked to do, until it takes it.
     pub(super) effects: Vec<Effect>,
     pub(super) forecasts: super::forecast::Forecasts,
+    pub columns: Columns,
     /// Figures are of one token after a context, not of a window.
     pub tokens: bool,
     pub(super) table_stale: bool,
@@ -258,6 +262,7 @@ impl App {
         // The host tells next what runs, if anything does.
         (self.running, self.machine) = (false, None);
         (self.levels, self.decoding, self.level_asked) = (None, false, None);
+        (self.healing, self.pulse) = (None, None);
         // What was sent is in this state, or was never taken.
         self.sent.clear();
         self.approve_next.clear();
@@ -285,6 +290,7 @@ impl App {
             | Event::LaddersMeasured { .. }
             | Event::Sensed { .. }
             | Event::Applied { .. }
+            | Event::Healed { .. }
             | Event::Evaluated { .. }
             | Event::Tried { .. }
             | Event::RoundAccepted { .. }
@@ -358,7 +364,6 @@ impl App {
             | Event::BudgetSet { .. }
             | Event::HealingSet { .. }
             | Event::HealingBegun { .. }
-            | Event::Healed { .. }
             | Event::Built { .. }
             | Event::RunStarted { .. }
             | Event::Repaired { .. } => {}
@@ -426,7 +431,8 @@ impl App {
                 (self.running, self.jobs, self.machine) = (false, Vec::new(), None);
                 (self.decoding, self.level_asked, self.healing) = (false, None, None);
                 self.turns.iter_mut().for_each(Turn::end);
-                if self.table.settle_live() {
+                let beat = self.pulse.take().is_some();
+                if self.table.settle_live() || beat {
                     self.table_stale = true;
                 }
             }
@@ -444,6 +450,12 @@ impl App {
                 self.running = true;
                 self.healing = Some((step, loss, *course));
             }
+            Feed::Pulse { step, layers } => {
+                self.running = true;
+                self.table.pulse(&layers);
+                self.list.order_held = true;
+                self.pulse = Some((step, layers));
+            }
             Feed::Machine(now) => self.machine = Some(now),
             Feed::Agents { at } => self.agents = at,
             Feed::Log { level, text } => {
@@ -460,6 +472,9 @@ impl App {
         let rows = layout::list_rows(&l);
         if std::mem::take(&mut self.table_stale) {
             self.table = Table::build(&self.state, self.tokens);
+            if let Some((_, layers)) = &self.pulse {
+                self.table.pulse(layers);
+            }
             self.forecasts.rebuild(&self.state);
             self.list.resort(&self.table, self.settings.mac_convention, rows);
             self.outlook_stale = true;

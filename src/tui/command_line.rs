@@ -1,6 +1,6 @@
 //! The command line behind `:`: its table, completion and parsing. What a line means is data; `update.rs` acts on it.
 
-use super::list::SortKey;
+use super::list::{Columns, SortKey};
 use crate::config::{Act, ColorLevel, MAC_CONVENTIONS, SORTS, Theme, suggestion};
 use crate::graph::MacConvention;
 use crate::model::formats::FORMATS;
@@ -39,6 +39,7 @@ pub const COMMANDS: &[Spec] = &[
         "set targets: latency, macs, memory, params as factors; drop in points; kl in nats",
     ),
     spec("colors", "truecolor|256|16|none", "use fewer colours"),
+    spec("columns", "costs|parameters", "what layers cost, or their weights and gradients"),
     spec(
         "control",
         "[TARGET|off]",
@@ -91,6 +92,7 @@ pub enum Line {
     /// Sent after the edit in progress.
     Commit(Command),
     Colors(ColorLevel),
+    Columns(Columns),
     Filter(String),
     /// Binds this row, for a reason.
     Constrain(Limit, String),
@@ -130,6 +132,10 @@ pub fn parse(line: &str) -> Result<Line, String> {
         "colors" => match ColorLevel::parse(rest) {
             Some(level) => Line::Colors(level),
             None => return needs("truecolor, 256, 16 or none"),
+        },
+        "columns" => match Columns::WORDS.iter().find(|(word, _)| *word == rest) {
+            Some((_, columns)) => Line::Columns(*columns),
+            None => return needs("costs or parameters"),
         },
         "control" => match (rest, rest.trim_end_matches('%').parse::<f64>()) {
             ("", _) => Line::Control(Some(TARGET)),
@@ -289,6 +295,7 @@ fn offers(text: &str, themes: Option<&Path>) -> Vec<(String, String)> {
                 "sort" => SORTS.iter().map(|s| (*s).to_owned()).collect(),
                 "mac-convention" => MAC_CONVENTIONS.iter().map(|(n, _)| (*n).to_owned()).collect(),
                 "colors" => ColorLevel::WORDS.map(|(word, _)| word.to_owned()).to_vec(),
+                "columns" => Columns::WORDS.map(|(word, _)| word.to_owned()).to_vec(),
                 "export" => FORMATS.iter().map(|f| format!("{f} ")).collect(),
                 "sparsify" => ["2:4", "4:8", "50%", "off"].map(str::to_owned).to_vec(),
                 "control" => ["0.8", "0.7", "off"].map(str::to_owned).to_vec(),

@@ -17,10 +17,46 @@ pub enum SortKey {
     Macs,
     Params,
     Sensitivity,
+    Weight,
+    Zeros,
+    Rank,
+    Gradient,
+    Importance,
+    Noise,
+}
+
+/// Which figures the list has columns of.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
+pub enum Columns {
+    #[default]
+    Costs,
+    /// Of weights and gradients.
+    Parameters,
+}
+
+impl Columns {
+    /// The words of `:columns`.
+    pub const WORDS: [(&str, Columns); 2] = [("costs", Columns::Costs), ("parameters", Columns::Parameters)];
+
+    pub fn other(self) -> Columns {
+        match self {
+            Columns::Costs => Columns::Parameters,
+            Columns::Parameters => Columns::Costs,
+        }
+    }
+
+    /// What it can be sorted by.
+    pub fn keys(self) -> &'static [SortKey] {
+        use SortKey::*;
+        match self {
+            Columns::Costs => &[Order, P50, Share, Memory, Macs, Params, Sensitivity],
+            Columns::Parameters => &[Order, P50, Weight, Zeros, Rank, Gradient, Importance, Noise],
+        }
+    }
 }
 
 impl SortKey {
-    pub const ALL: [SortKey; 7] = [
+    pub const ALL: [SortKey; 13] = [
         SortKey::Order,
         SortKey::P50,
         SortKey::Share,
@@ -28,6 +64,12 @@ impl SortKey {
         SortKey::Macs,
         SortKey::Params,
         SortKey::Sensitivity,
+        SortKey::Weight,
+        SortKey::Zeros,
+        SortKey::Rank,
+        SortKey::Gradient,
+        SortKey::Importance,
+        SortKey::Noise,
     ];
 
     pub fn label(self) -> &'static str {
@@ -39,6 +81,12 @@ impl SortKey {
             SortKey::Macs => "MACs",
             SortKey::Params => "params",
             SortKey::Sensitivity => "sensitivity",
+            SortKey::Weight => "weight norm",
+            SortKey::Zeros => "zeros",
+            SortKey::Rank => "rank",
+            SortKey::Gradient => "gradient norm",
+            SortKey::Importance => "importance",
+            SortKey::Noise => "gradient noise",
         }
     }
 
@@ -48,9 +96,11 @@ impl SortKey {
         SortKey::ALL.get(i).copied()
     }
 
-    pub fn next(self) -> SortKey {
-        // In the order of the declaration.
-        SortKey::ALL[(self as usize + 1) % SortKey::ALL.len()]
+    /// The next of `columns`.
+    pub fn next(self, columns: Columns) -> SortKey {
+        let keys = columns.keys();
+        let at = keys.iter().position(|k| *k == self);
+        keys[at.map_or(0, |at| (at + 1) % keys.len())]
     }
 
     /// What this column holds of `f`, where it is known.
@@ -63,6 +113,12 @@ impl SortKey {
             SortKey::Macs => Some(f.macs.get(conv) as f64),
             SortKey::Params => Some(f.params as f64),
             SortKey::Sensitivity => f.sens,
+            SortKey::Weight => f.weights.norm(),
+            SortKey::Zeros => f.weights.zeros(),
+            SortKey::Rank => f.weights.rank(),
+            SortKey::Gradient => f.weights.gradient(),
+            SortKey::Importance => f.weights.importance(),
+            SortKey::Noise => f.weights.noise(),
         }
     }
 }

@@ -23,6 +23,7 @@ mod stream;
 mod table;
 mod term;
 mod update;
+mod weights;
 
 pub use app::{App, Draft, Effect, Exit, Level, Pane, Sent, Shown, View};
 pub use draw::{draw, draw_on};

@@ -27,6 +27,46 @@ pub fn scaled(v: f64, unit: f64) -> String {
     }
 }
 
+/// Three significant digits of what may be very small: `12.3`, `0.0123`, `1.2e-3`.
+pub fn fine(v: f64) -> String {
+    match v {
+        v if !v.is_finite() => "—".into(),
+        0.0 => "0".into(),
+        v if v >= 0.995 => {
+            if v < 9.995 {
+                format!("{v:.2}")
+            } else {
+                ms(v)
+            }
+        }
+        v if v >= 0.0995 => format!("{v:.3}"),
+        v if v >= 0.00995 => format!("{v:.4}"),
+        v if v >= 0.95e-9 => format!("{v:.1e}"),
+        v => format!("{v:.0e}"),
+    }
+}
+
+/// A number of things that is not known to one: `3.2`, `412`, `41k`, `4e9`; five characters at most.
+pub fn about(v: f64) -> String {
+    match v {
+        v if !v.is_finite() => "—".into(),
+        v if v < 9.95 => format!("{v:.1}"),
+        v if v < 9999.5 => format!("{v:.0}"),
+        v if v < 9_999_500.0 => format!("{:.0}k", v / 1e3),
+        v => format!("{v:.0e}"),
+    }
+}
+
+/// A part as a percentage of at most five characters.
+pub fn percent(v: f64) -> String {
+    match 100.0 * v {
+        p if !p.is_finite() => "—".into(),
+        p if p == 0.0 || p >= 99.95 => format!("{p:.0}%"),
+        p if p < 0.05 => "<.1%".into(),
+        p => format!("{p:.1}%"),
+    }
+}
+
 /// Counts with k, M, G: `64`, `9.4k`, `86.6M`.
 pub fn count(v: u64) -> String {
     let v = v as f64;
@@ -115,7 +155,12 @@ mod tests {
             let v = 9.9999 * 10f64.powi(e);
             assert!(ms(v).chars().count() <= 6, "{} for {v}", ms(v));
             assert!(scaled(v, 1e6).chars().count() <= 6, "{} for {v}", scaled(v, 1e6));
+            assert!(fine(v).chars().count() <= 6, "{} for {v}", fine(v));
+            assert!(about(v).chars().count() <= 5, "{} for {v}", about(v));
         }
+        assert_eq!([0.0123, 0.00099, 1.5e-12, 0.5, 3.0].map(fine), ["0.0123", "9.9e-4", "2e-12", "0.500", "3.00"]);
+        assert_eq!([3.21, 412.0, 41_200.0].map(about), ["3.2", "412", "41k"]);
+        assert_eq!([0.0, 1e-5, 0.125, 1.0, 0.9999].map(percent), ["0%", "<.1%", "12.5%", "100%", "100%"]);
         for e in 0..20 {
             assert!(count(10u64.saturating_pow(e)).len() <= 6);
             assert!(count(10u64.saturating_pow(e) - 1).len() <= 6);

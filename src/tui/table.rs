@@ -2,13 +2,15 @@
 //!
 //! Pure: rebuilt when a durable event arrives, patched by live samples. Sorting and scrolling are in `list.rs`.
 
+use super::weights::{Weights, both};
 use crate::config::text::clean;
 use crate::graph::{self, Macs};
 use crate::plan::Target;
-use crate::profile::{BROKEN, Doubt, LayerRow, Profile, SensCurve, SensTarget, Workload};
+use crate::profile::{BROKEN, Doubt, LayerParameters, LayerRow, Profile, SensCurve, SensTarget, Workload};
 use crate::prune::{Group, MemberRole};
 use crate::quant::Precision;
 use crate::session::{LiveRow, SessionCard, State};
+use crate::train::LayerPulse;
 use std::collections::{HashMap, HashSet};
 
 /// Figures of a layer or, summed, of a block.
@@ -25,6 +27,7 @@ pub struct Figures {
     pub params: u64,
     /// Sensitivity at half width (KL in nats, see `profile::sensitivity`), for sorting; `None`: not measured.
     pub sens: Option<f64>,
+    pub weights: Weights,
 }
 
 /// A layer as a row.
@@ -56,6 +59,12 @@ pub struct Layer {
     pub leads: bool,
     /// KL in nats per sensitivity point of `group`; [`BROKEN`] where the output was not finite.
     pub spark: Vec<f64>,
+    /// Its weight, that of the original, and those of norms that ran fused into it.
+    pub parameters: Option<LayerParameters>,
+    pub original: Option<LayerParameters>,
+    pub norms: Vec<LayerParameters>,
+    /// What its gradient does, or did when a healing ended.
+    pub pulse: Option<LayerPulse>,
     /// Precision can be chosen (conv and linear).
     pub weighty: bool,
     /// The profile in force has no such row: its block was removed.
@@ -122,6 +131,19 @@ impl Table {
             for row in &profile.rows {
                 t.measure(profile, row);
             }
+        }
+        if let Some(profile) = of.and_then(|r| state.profile_of(r)) {
+            t.parameters(&profile.parameters);
+        }
+        if let Some(first) = of.filter(|r| *r > 0).and_then(|_| state.profile_of(0)) {
+            for p in &first.parameters {
+                t.own(&p.name).into_iter().for_each(|l| l.original = Some(p.clone()));
+            }
+        }
+        // Of the model that is shown, or of the one that is being made after it.
+        let healed = |r: &&crate::session::Round| r.number >= newest && r.rolled_back.is_none() && !r.pulse.is_empty();
+        if let Some(round) = state.rounds.iter().rev().find(healed) {
+            t.beat(&round.pulse, false);
         }
         t.groups(card);
         t.sensitivities(state, card);
@@ -209,6 +231,7 @@ impl Table {
             macs: row.macs,
             params: row.params,
             sens: l.fig.sens,
+            weights: l.fig.weights,
         };
         let scale = profile.scale();
         l.p95 = row.latency.p95 * scale;
@@ -216,6 +239,37 @@ impl Table {
         l.spread = row.latency.spread();
         l.doubt = profile.doubt_of(row);
         l.row = Some(row.clone());
+    }
+
+    /// The row whose leading node this is.
+    fn own(&mut self, name: &str) -> Option<&mut Layer> {
+        self.by_name.get(name).and_then(|&i| self.layers.get_mut(i)).filter(|l| l.name == name)
+    }
+
+    fn parameters(&mut self, all: &[LayerParameters]) {
+        for p in all {
+            let Some(l) = self.by_name.get(&p.name).and_then(|&i| self.layers.get_mut(i)) else { continue };
+            if l.name == p.name {
+                l.fig.weights.measured(p);
+                l.parameters = Some(p.clone());
+            } else if p.scales.is_some() {
+                l.norms.push(p.clone());
+            }
+        }
+    }
+
+    fn beat(&mut self, layers: &[LayerPulse], live: bool) {
+        for p in layers {
+            let Some(l) = self.own(&p.name) else { continue };
+            l.fig.weights.pulse(p, live);
+            l.pulse = Some(p.clone());
+        }
+    }
+
+    /// Takes what layers do at a healing's newest step: figures change in place, rows do not move.
+    pub fn pulse(&mut self, layers: &[LayerPulse]) {
+        self.beat(layers, true);
+        self.sum();
     }
 
     fn groups(&mut self, card: &SessionCard) {
@@ -278,6 +332,7 @@ impl Table {
                 f.macs = f.macs + l.fig.macs;
                 f.params = f.params.saturating_add(l.fig.params);
                 f.sens = both(f.sens, l.fig.sens, f64::max);
+                f.weights = f.weights.with(&l.fig.weights);
                 each(&mut spark, &l.spark, f64::max);
                 each(&mut history, &l.history, |a, b| both(a, b, plus));
             }
@@ -323,14 +378,6 @@ impl Table {
 
 fn plus(a: f64, b: f64) -> f64 {
     a + b
-}
-
-/// `f` of both, or the one that is known.
-fn both(a: Option<f64>, b: Option<f64>, f: fn(f64, f64) -> f64) -> Option<f64> {
-    match (a, b) {
-        (Some(a), Some(b)) => Some(f(a, b)),
-        (a, b) => a.or(b),
-    }
 }
 
 /// Puts `more` into `all`, element by element.

@@ -247,7 +247,7 @@ impl App {
                 self.refolded()
             }
             Act::Sort => {
-                (self.list.sort, self.list.reverse) = (self.list.sort.next(), false);
+                (self.list.sort, self.list.reverse) = (self.list.sort.next(self.columns), false);
                 self.resort()
             }
             Act::SortReverse => {
@@ -259,6 +259,7 @@ impl App {
                 let known = self.state.decoding_of(0).is_some();
                 (self.tokens, self.table_stale) = (!self.tokens && known, true);
             }
+            Act::Columns => self.columns = self.columns.other(),
             Act::Flat => {
                 self.list.flat = !self.list.flat;
                 self.resort()
@@ -525,7 +526,11 @@ impl App {
                 self.resort()
             }
             Line::Report(path) => self.effects.push(Effect::Write { path, text: super::report::markdown(self) }),
+            Line::Columns(columns) => self.columns = columns,
             Line::Sort(key) => {
+                if !self.columns.keys().contains(&key) {
+                    self.columns = self.columns.other();
+                }
                 (self.list.sort, self.list.reverse) = (key, false);
                 self.resort()
             }
@@ -636,7 +641,9 @@ impl App {
             Act::Follow => self.view == View::Agents || (self.view == View::Review && self.pane == Pane::Agents),
             Act::NextMatch | Act::PrevMatch => !self.last_words.is_empty() || !self.list.filter.is_empty(),
             Act::Tokens => self.view == View::Review && self.state.decoding_of(0).is_some(),
-            Act::Sort | Act::SortReverse | Act::Flat | Act::Search | Act::FoldAll => self.view == View::Review,
+            Act::Sort | Act::SortReverse | Act::Columns | Act::Flat | Act::Search | Act::FoldAll => {
+                self.view == View::Review
+            }
             Act::Measure => {
                 !self.busy() && self.reviewable() && self.row_layer().is_some_and(|l| l.fig.p50.is_some() && !l.gone)
             }

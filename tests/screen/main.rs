@@ -11,6 +11,7 @@ mod latency;
 mod looks;
 mod plan;
 mod robust;
+mod weights;
 mod work;
 
 use paring::tui::{App, UserInput, draw_on};

@@ -220,6 +220,8 @@ fn measure(
         peak_activation_bytes: memory.map_or_else(|| peak(&plan, &facts, options.batch), |m| m.above_start),
         sampled: None,
         gpu,
+        // Nothing is run for those: who wants them looks at the weights.
+        parameters: Vec::new(),
         notes,
         rows,
     })

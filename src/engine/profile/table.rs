@@ -1,6 +1,6 @@
 //! Plain data that profiling produces: serializable, no tensors, shared with sessions and screens.
 
-use super::{Load, Reading, Workload};
+use super::{LayerParameters, Load, Reading, Workload};
 use crate::graph::Macs;
 use crate::quant::Precision;
 use serde::{Deserialize, Serialize};
@@ -204,6 +204,9 @@ pub struct Profile {
     /// What else a GPU told.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub gpu: Option<GpuFigures>,
+    /// The weights of the model's layers, by node; none in sessions of older versions.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub parameters: Vec<LayerParameters>,
     /// What did not go as asked, for people.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub notes: Vec<String>,

@@ -10,6 +10,7 @@ use super::checkpoint::{self, Told};
 use super::error::TrainError;
 use super::healing::{Healing, Length, Objective};
 use super::loss::{self, Aims};
+use super::pulse::{LayerPulse, Pulse};
 use super::pupil::{Pupil, is_convolutional};
 use super::{augment, augment::Views};
 use crate::data::Dataset;
@@ -24,6 +25,7 @@ use rayon::prelude::*;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
 use std::path::Path;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 /// Images of a part of a batch: batch norms see so many together, and a thread works on them alone.
@@ -63,6 +65,8 @@ pub enum HealUpdate {
     Step { step: u32, steps: u32, loss: f64, rate: f64 },
     /// A look at the held-back images.
     Judged(Look),
+    /// What the layers' weights and gradients do, a few times a second and after the last step.
+    Layers { step: u32, layers: Arc<[LayerPulse]> },
     /// Going on from where a kill left it.
     Resumed { step: u32, looks: Vec<Look> },
     /// Something did not go as it should, in words.
@@ -159,6 +163,7 @@ pub fn heal(
     let clinic = Clinic::open(of, how, cancel)?;
     let mut teacher = Original::of(&clinic.teacher);
     let pupil = Pupil::of(of.student, how, of.masked)?;
+    let mut pulse = Pulse::of(of.student, &pupil);
     let looks = vec![clinic.look(&pupil)?];
     let mut so_far = SoFar { best: pupil.clone(), pupil, looks, found: 0 };
     say(HealUpdate::Judged(so_far.looks[0]));
@@ -178,9 +183,11 @@ pub fn heal(
         cancel.check()?;
         let began = Instant::now();
         let mut on = || {
-            let loss = clinic.step(&mut so_far.pupil, &mut teacher)?;
+            let loss = clinic.step(&mut so_far.pupil, &mut teacher, &mut pulse)?;
             let rate = how.batch as f64 / began.elapsed().as_secs_f64().max(1e-9);
-            say(HealUpdate::Step { step: so_far.pupil.step, steps: how.steps, loss, rate });
+            let step = so_far.pupil.step;
+            say(HealUpdate::Step { step, steps: how.steps, loss, rate });
+            pulse.due().into_iter().for_each(|layers| say(HealUpdate::Layers { step, layers }));
             let due = so_far.pupil.step.is_multiple_of(every) || so_far.pupil.step == end;
             if due { clinic.judge(&mut so_far, say) } else { Ok(()) }
         };
@@ -204,6 +211,7 @@ pub fn heal(
     if so_far.looks.last().is_some_and(|l| l.step < so_far.pupil.step) {
         clinic.judge(&mut so_far, say)?;
     }
+    pulse.now().into_iter().for_each(|layers| say(HealUpdate::Layers { step: so_far.pupil.step, layers }));
     clinic.ended(so_far, stopped)
 }
 
@@ -399,7 +407,7 @@ impl<'a> Clinic<'a> {
     }
 
     /// One step; the loss before it.
-    fn step(&self, pupil: &mut Pupil, teacher: &mut Original) -> Result<f64, TrainError> {
+    fn step(&self, pupil: &mut Pupil, teacher: &mut Original, pulse: &mut Pulse) -> Result<f64, TrainError> {
         let place = self.place(pupil.step);
         let picks = self.picks(place);
         let n = picks.len();
@@ -435,6 +443,7 @@ impl<'a> Clinic<'a> {
         // A last part of one image has no statistics.
         let starts: Vec<usize> = (0..n).step_by(PART).filter(|at| n - at > 1).collect();
         let parts = starts.into_par_iter().map(part).collect::<Result<Vec<_>, TrainError>>()?;
+        pulse.parts(pupil, &parts.iter().map(|(_, _, grads)| grads).collect::<Vec<_>>(), (PART, n));
         let (mut loss, mut sum, mut seen) = (0.0, std::collections::HashMap::<String, Vec<f32>>::new(), Vec::new());
         for (l, s, grads) in parts {
             loss += l;
@@ -449,6 +458,7 @@ impl<'a> Clinic<'a> {
         if !loss.is_finite() || sum.values().any(|g| g.iter().any(|v| !v.is_finite())) {
             return Err(TrainError::Diverged { step: pupil.step as usize });
         }
+        pulse.step(pupil, &sum, n);
         pupil.see(&seen, self.how);
         pupil.update(&sum, self.how);
         Ok(loss)
@@ -509,11 +519,12 @@ impl<'a> Clinic<'a> {
     fn tried(&self, n: usize, cancel: &Cancel) -> Result<(Vec<(f64, f64)>, Pupil), TrainError> {
         let mut teacher = Original::of(&self.teacher);
         let mut pupil = Pupil::of(self.of.student, self.how, self.of.masked)?;
+        let mut pulse = Pulse::of(self.of.student, &pupil);
         let mut took = Vec::new();
         for _ in 0..n {
             cancel.check()?;
             let (began, before) = (Instant::now(), teacher.took);
-            self.step(&mut pupil, &mut teacher)?;
+            self.step(&mut pupil, &mut teacher, &mut pulse)?;
             took.push((began.elapsed().as_secs_f64(), teacher.took - before));
         }
         Ok((took, pupil))

@@ -16,6 +16,7 @@ mod initial;
 mod loss;
 mod net;
 mod objective;
+mod pulse;
 mod pupil;
 mod schedule;
 
@@ -23,6 +24,7 @@ pub use batches::Batches;
 pub use error::TrainError;
 pub use heal::{Course, HealUpdate, Healed, Keep, Look, Patient, can_heal, heal, masked, paced, steps, usual};
 pub use healing::{Heal, Healing, Length, Objective, Optimiser};
+pub use pulse::{LayerPulse, Spread};
 pub use schedule::Cycle;
 
 use crate::exec::Cancel;

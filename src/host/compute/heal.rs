@@ -63,12 +63,16 @@ impl Compute {
             job.event(Event::HealingBegun { round, heal, key: key.clone(), healing: Box::new(healing.clone()) })?;
         }
         let checkpoint = self.shelf.place.dir.join(CHECKPOINT);
-        let (mut last, mut looks) = ((0, 0.0), Vec::new());
+        let (mut last, mut looks, mut pulse) = ((0, 0.0), Vec::new(), None);
         let (images, back) = (fit.len() as u64, held_back.len() as u64);
         let mut say = |update| match update {
             HealUpdate::Step { step, steps, loss, .. } => {
                 last = (step, loss);
                 job.progress("healing", &format!("steps, loss {loss:.3}"), step as usize, steps as usize);
+            }
+            HealUpdate::Layers { step, layers } => {
+                job.pulse(step, layers.clone());
+                pulse = Some(layers);
             }
             HealUpdate::Warned(words) => job.say(Feed::warn(words)),
             HealUpdate::Resumed { step, looks: seen } => {
@@ -88,7 +92,8 @@ impl Compute {
         let healed = healed.map_err(of)?;
         self.model.params.still(&self.model.info.hash).map_err(JobError::of)?;
         let artifact = self.keep(&healed.model, &actions, &made.used, (&made.repairs, Some(&healed.course)))?;
-        job.event(Event::Healed { round, course: Box::new(healed.course) })?;
+        let layers = pulse.map_or_else(Vec::new, |layers| layers.to_vec());
+        job.event(Event::Healed { round, course: Box::new(healed.course), layers })?;
         drop(std::fs::remove_file(checkpoint));
         Ok(Built { artifact, model_hash: healed.model.params.hash(), ..made.clone() })
     }

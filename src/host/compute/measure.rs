@@ -9,8 +9,8 @@ use crate::host::engine::Job;
 use crate::model::Model;
 use crate::plan::{self, Measured, Verdict};
 use crate::profile::{
-    self, Doubt, Ladder, LadderOptions, LadderProgress, LatencyStats, Paired, PairedOptions, Profile, ProfileError,
-    ProfileOptions, ProfileUpdate, Ratio, SensCurve, SensOptions, SensUpdate, Workload,
+    self, Doubt, Ladder, LadderOptions, LadderProgress, LatencyStats, LayerParameters, Paired, PairedOptions, Profile,
+    ProfileError, ProfileOptions, ProfileUpdate, Ratio, SensCurve, SensOptions, SensUpdate, Workload,
 };
 use crate::prune::PruneError;
 use crate::recover::RepairError;
@@ -63,8 +63,15 @@ impl Compute {
         state.profile_of(0).map_or(self.shelf.recipe.how.batch, |p| p.batch)
     }
 
-    pub(super) fn profile_model(&self, state: &State, model: &Model, job: &Job) -> Result<Profile, JobError> {
-        Ok(self.profile_in(self.latency_batch(state), model, job)?)
+    /// Profiles the model that `round` made. Its weights, which never change, are looked at once.
+    pub(super) fn profile_round(&self, state: &State, round: u32, job: &Job) -> Result<Profile, JobError> {
+        let model = self.model_of(state, round)?;
+        let profile = self.profile_in(self.latency_batch(state), &model, job)?;
+        let parameters = match state.profile_of(round).map(|p| &p.parameters).filter(|known| !known.is_empty()) {
+            Some(known) => known.clone(),
+            None => parameters_of(&model, job)?,
+        };
+        Ok(Profile { parameters, ..profile })
     }
 
     fn profile_in(&self, batch: usize, model: &Model, job: &Job) -> Result<Profile, ProfileError> {
@@ -336,6 +343,10 @@ impl Compute {
             Err(e) if !e.is_out_of_memory() => return Err(e.into()),
             timed => timed.ok().filter(|p| p.batch == batch),
         };
+        let layers = match layers {
+            Some(timed) => Some(Profile { parameters: parameters_of(&model, job)?, ..timed }),
+            None => None,
+        };
         if layers.is_none() {
             let text =
                 format!("the device has no memory to time the compressed model's layers with {batch} images a batch");
@@ -379,6 +390,13 @@ impl Compute {
         self.unchanged()?;
         Ok(lock(&self.baseline).insert(Arc::new(run.scores)).clone())
     }
+}
+
+/// What there is to tell of the weights of `model`'s layers.
+fn parameters_of(model: &Model, job: &Job) -> Result<Vec<LayerParameters>, ProfileError> {
+    profile::parameters(model, job.cancel(), &mut |layer, done, all| {
+        job.progress("parameters", layer, done, all);
+    })
 }
 
 /// The usual number of items, or fewer where somebody asked for fewer (0: nobody did).

@@ -335,7 +335,7 @@ impl Engine for Compute {
 
 impl Work for Compute {
     fn profile(&self, state: &State, round: u32, job: &Job) -> Result<Profile, JobError> {
-        self.on_original(|| self.profile_model(state, &self.model_of(state, round)?, job))
+        self.on_original(|| self.profile_round(state, round, job))
     }
 
     fn decoding(&self, state: &State, round: u32, job: &Job) -> Result<Option<Profile>, JobError> {

@@ -9,7 +9,7 @@ use crate::session::Standing;
 use crate::task::Metric;
 use crate::tui::app::{Pane, Shown};
 use crate::tui::decide::unit;
-use crate::tui::list::RowRef;
+use crate::tui::list::{Columns, RowRef};
 use crate::tui::num::{bytes, mark, ms, range, signed};
 use crate::tui::outlook::{Goal, goals, meets};
 use crate::tui::standing::{kind, word};
@@ -66,7 +66,8 @@ pub(super) fn draw(c: &mut Canvas<'_>, area: Rect, tab: bool) {
     if let Some(f) = &focus {
         why(c, f, inner.width, &mut lines);
     }
-    let below = facts(c, inner.width);
+    let mut below = facts(c, inner.width);
+    weights(c, inner, lines.len(), &mut below);
     rests_on(c, inner.width, (inner.height as usize).saturating_sub(below.len()), &mut lines);
     at_the_foot(c, below, figures, inner.height as usize, &mut lines);
     for (i, l) in lines.iter().enumerate() {
@@ -488,6 +489,23 @@ fn facts(c: &Canvas<'_>, width: u16) -> Vec<Line<'static>> {
         paragraph(&mut lines, text, width.saturating_sub(2) as usize, usize::MAX, pal.fg(Role::Dim));
     }
     lines
+}
+
+/// Adds what its weights and gradients are to what was measured of the row where both have room; where the list has columns of them, they take
+/// the other's place.
+fn weights(c: &Canvas<'_>, inner: Rect, used: usize, below: &mut Vec<Line<'static>>) {
+    let Some(l) = c.app.row_layer() else { return };
+    let mut more = Vec::new();
+    for text in super::weights::told(c, l) {
+        paragraph(&mut more, &text, inner.width.saturating_sub(2) as usize, usize::MAX, c.pal.fg(Role::Dim));
+    }
+    let room = (inner.height as usize).saturating_sub(used);
+    if below.len() + more.len() <= room {
+        below.extend(more);
+    } else if c.app.columns == Columns::Parameters && !more.is_empty() {
+        more.truncate(room);
+        *below = more;
+    }
 }
 
 /// What the layer is, at the foot where there is room; else at least why its time is in doubt, unless that would hide one of

@@ -68,6 +68,10 @@ pub fn lines(app: &App) -> Vec<Line<'static>> {
         format!(
             "  {follower} moves with its group   ~ expected, not measured   ? in doubt   {stale} measured before the last change"
         ),
+        "  |w| norm of the weights   zeros: exact ones   rank: the effective one, of what it could be".to_owned(),
+        "  |g| norm of the gradient while a run heals   |gw| what removing the weights would change the loss by"
+            .to_owned(),
+        "  noise: images a batch needs before its gradient is more than noise (all of about 20 steps)".to_owned(),
         format!("  {bars} sens: how far the output moves as more is cut, after the re-fit (KL in nats, roots drawn)"),
     ] {
         out.push(Line::from(span(text, pal.fg(Role::Dim))));

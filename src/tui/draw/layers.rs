@@ -8,7 +8,7 @@ use crate::plan::{Action, Target};
 use crate::profile::Workload;
 use crate::session::Standing;
 use crate::tui::app::{Pane, Shown};
-use crate::tui::list::{RowRef, SortKey};
+use crate::tui::list::{Columns, RowRef, SortKey};
 use crate::tui::num;
 use crate::tui::table::{Figures, Table};
 use ratatui::layout::Rect;
@@ -23,6 +23,12 @@ enum Col {
     Macs,
     Params,
     Sens,
+    Weight,
+    Zeros,
+    Rank,
+    Gradient,
+    Importance,
+    Noise,
     Plan,
     /// p50 of a round.
     History(usize),
@@ -32,6 +38,8 @@ impl Col {
     fn width(self) -> u16 {
         match self {
             Col::P50 | Col::Share | Col::Memory | Col::Macs | Col::Params => 7,
+            Col::Gradient | Col::Importance => 7,
+            Col::Weight | Col::Zeros | Col::Rank | Col::Noise => 6,
             Col::Sens => 5,
             Col::Plan => 11,
             Col::History(_) => 6,
@@ -60,16 +68,31 @@ impl Col {
             Col::Macs => ("MACs M", SortKey::Macs),
             Col::Params => ("params", SortKey::Params),
             Col::Sens => ("sens", SortKey::Sensitivity),
+            Col::Weight => ("|w|", SortKey::Weight),
+            Col::Zeros => ("zeros", SortKey::Zeros),
+            Col::Rank => ("rank", SortKey::Rank),
+            Col::Gradient => ("|g|", SortKey::Gradient),
+            Col::Importance => ("|gw|", SortKey::Importance),
+            Col::Noise => ("noise", SortKey::Noise),
             Col::Plan | Col::History(_) => return None,
         })
     }
 }
 
-/// The columns that fit, the least important left out first, so that names keep `name` columns.
-fn columns(room: u16, name: u16, rounds: usize) -> Vec<Col> {
-    let mut cols = vec![Col::P50, Col::Share, Col::Memory, Col::Macs, Col::Params, Col::Sens, Col::Plan];
+/// The columns of `figures` that fit, the least important left out first, so that names keep `name` columns.
+fn columns(figures: Columns, room: u16, name: u16, rounds: usize) -> Vec<Col> {
+    use Col::*;
+    let (mut cols, drops) = match figures {
+        Columns::Costs => {
+            (vec![P50, Share, Memory, Macs, Params, Sens, Plan], vec![Params, Share, Memory, Macs, Sens, P50])
+        }
+        Columns::Parameters => (
+            vec![P50, Weight, Zeros, Rank, Gradient, Importance, Noise, Plan],
+            vec![P50, Zeros, Rank, Noise, Weight, Importance, Gradient],
+        ),
+    };
     let total = |cols: &[Col]| cols.iter().map(|c| c.width() + 1).sum::<u16>();
-    for drop in [Col::Params, Col::Share, Col::Memory, Col::Macs, Col::Sens, Col::P50] {
+    for drop in drops {
         if total(&cols) + name > room {
             cols.retain(|c| *c != drop);
         }
@@ -80,7 +103,10 @@ fn columns(room: u16, name: u16, rounds: usize) -> Vec<Col> {
     // What is left over shows earlier rounds.
     let at = cols.len().saturating_sub(1);
     for r in (0..rounds).rev().take(6) {
-        if cols.len() >= 7 && total(&cols) + Col::History(r).width() + 1 + name.max(28) <= room {
+        if figures == Columns::Costs
+            && cols.len() >= 7
+            && total(&cols) + Col::History(r).width() + 1 + name.max(28) <= room
+        {
             cols.insert(at, Col::History(r));
         }
     }
@@ -129,9 +155,10 @@ pub(super) fn draw(c: &mut Canvas<'_>, area: Rect) {
     let layers: Vec<&Figures> = t.layers.iter().map(|l| &l.fig).collect();
     let longest = t.layers.iter().map(|l| width(&l.label) + 4).max().unwrap_or(0);
     let longest = longest.max(t.blocks.iter().map(|b| width(&b.label) + 7).max().unwrap_or(0)).max(12);
-    let least = longest.min(18) as u16;
+    // Six figures and the plan leave names fourteen columns where a terminal has 120.
+    let least = longest.min(if app.columns == Columns::Costs { 18 } else { 14 }) as u16;
     let rounds = if t.layers.iter().any(|l| l.history.len() > 1) { app.state.rounds.len() } else { 0 };
-    let cols = columns(inner.width, least, rounds);
+    let cols = columns(app.columns, inner.width, least, rounds);
     let used: u16 = cols.iter().map(|c| c.width() + 1).sum();
     // Names take what they need, not more: figures stay close to them.
     let flat = t.layers.iter().map(|l| width(&l.name) + 4).max().unwrap_or(0);
@@ -150,7 +177,13 @@ pub(super) fn draw(c: &mut Canvas<'_>, area: Rect) {
         let text = format!("no layer matches `{}`; {} drops the filter", app.list.filter, app.label(Act::Cancel));
         c.put(body, 1, 2, &text, pal.fg(Role::Dim));
     }
-    legend(c, area, most(&layers, SortKey::P50, conv), t);
+    match app.columns {
+        Columns::Costs => legend(c, area, most(&layers, SortKey::P50, conv), t),
+        Columns::Parameters => {
+            let spans = super::weights::legend(c);
+            foot(c, area, spans);
+        }
+    }
 }
 
 fn empty(c: &mut Canvas<'_>, inner: Rect) {
@@ -210,6 +243,10 @@ fn line(c: &mut Canvas<'_>, grid: &Grid, row: u16, r: RowRef, cursor: bool) {
             Col::P50 => figure.map(num::ms),
             Col::Memory | Col::Macs => figure.map(|v| num::scaled(v, 1e6)),
             Col::Params => Some(num::count(fig.params)),
+            Col::Weight => figure.map(num::ms),
+            Col::Zeros | Col::Rank => figure.map(num::percent),
+            Col::Gradient | Col::Importance => figure.map(num::fine),
+            Col::Noise => figure.map(num::about),
             Col::Share => {
                 if let Some(s) = fig.share.filter(|_| !gone) {
                     let bar = pal.bar(heat, 2);
@@ -240,6 +277,8 @@ fn line(c: &mut Canvas<'_>, grid: &Grid, row: u16, r: RowRef, cursor: bool) {
             }
         };
         let measured = matches!(col, Col::P50);
+        let beats = fig.weights.live && matches!(col, Col::Weight | Col::Gradient | Col::Importance | Col::Noise);
+        let stored = matches!(col, Col::Weight | Col::Zeros | Col::Rank) && !beats;
         match text {
             Some(text) if !gone => {
                 let density = if pal.wants_density() { pal.density(heat).to_string() } else { " ".to_owned() };
@@ -248,12 +287,15 @@ fn line(c: &mut Canvas<'_>, grid: &Grid, row: u16, r: RowRef, cursor: bool) {
                     style = style.patch(ground);
                 }
                 // Live figures are italic until the run ends; a figure of an older model is marked.
-                if live && measured {
+                if (live && measured) || beats {
                     style = style.add_modifier(Modifier::ITALIC);
                 }
                 let mark = match (measured, fig.doubtful && !live) {
                     (true, true) => "?",
                     (true, false) if t.stale => pal.glyph("†", "'"),
+                    // Looked at in part.
+                    _ if stored && fig.weights.sampled && !matches!(col, Col::Rank) => "~",
+                    _ if stored && t.stale => pal.glyph("†", "'"),
                     _ => "",
                 };
                 let body_w = w - 1 - mark.chars().count();
@@ -454,12 +496,17 @@ fn legend(c: &mut Canvas<'_>, area: Rect, p50: f64, t: &Table) {
     if t.live_runs == 0 {
         spans.push(span(format!("{dot}{}", app.palette.theme.heat_name), dim));
     }
+    foot(c, area, spans);
+}
+
+/// The legend at the list's foot, and which row of how many the cursor is on.
+fn foot(c: &mut Canvas<'_>, area: Rect, spans: Vec<Span<'static>>) {
     let at = Rect { width: area.width.saturating_sub(9), ..area };
     c.legend(at, spans);
-    let n = app.list.shown.len();
+    let n = c.app.list.shown.len();
     if n > 0 && area.width > 60 {
-        let text = format!(" {}/{n} ", app.list.cursor + 1);
+        let text = format!(" {}/{n} ", c.app.list.cursor + 1);
         let x = area.width.saturating_sub(text.len() as u16 + 2);
-        c.put(area, area.height.saturating_sub(1), x, &text, dim);
+        c.put(area, area.height.saturating_sub(1), x, &text, c.pal.fg(Role::Dim));
     }
 }

@@ -17,6 +17,7 @@ mod machine;
 mod plot;
 mod prompt;
 mod text;
+mod weights;
 
 use super::app::{App, Pane, View};
 use super::layout::{Layout, inside, layout};

@@ -133,6 +133,34 @@ fn what_was_stopped_at_any_step_ends_as_if_it_had_not_been() {
 }
 
 #[test]
+fn layers_tell_what_their_gradients_do_up_to_the_last_step() {
+    let rig = Rig::of(&resnet());
+    let how = how(9, true);
+    let (mut told, mut steps) = (Vec::new(), 0);
+    let (none, began) = (Cancel::default(), Instant::now());
+    heal(rig.patient(), &how, None, &none, &none, &mut |u| match u {
+        HealUpdate::Layers { step, layers } => {
+            assert_eq!(step, steps, "of the step that was just taken");
+            told.push((step, layers));
+        }
+        HealUpdate::Step { step, .. } => steps = step,
+        _ => {}
+    })
+    .expect("healed");
+    let (Some((first, _)), Some((last, layers))) = (told.first(), told.last()) else { panic!("nothing was told") };
+    assert!(*first == 1 && *last == 9, "{first} {last}");
+    let weights = rig.student.graph.live().filter(|(_, n)| n.param(ParamRole::Weight).is_some()).count();
+    assert_eq!(layers.len(), weights);
+    for l in layers.iter() {
+        assert!(l.gradient > 0.0 && l.importance > 0.0 && l.weight > 0.0 && l.moved > 0.0, "{l:?}");
+        // Parts of 32 and 18 images.
+        assert!(l.spread.is_some_and(|s| s.variance > 0.0) && l.fisher().is_some_and(|f| f > 0.0), "{l:?}");
+    }
+    // A few times a second: the first, the last, and four in each second between.
+    assert!(told.len() as u128 <= 2 + began.elapsed().as_millis() / 250, "{}", told.len());
+}
+
+#[test]
 fn enough_keeps_the_best_so_far_and_a_recipe_that_says_so_makes_it_again() {
     let rig = Rig::of(&resnet());
     let how = how(40, true);
