@@ -32,9 +32,9 @@ fn heal(rig: &Rig, model: &str, out: &str) -> Command {
         "--calib-limit",
         "300",
         "--for",
-        "60 steps",
+        "40 steps",
     ])
-    .args(["--batch", "64", "--threads", "1", "--checkpoint-every", "1ms", "--out", out])
+    .args(["--batch", "32", "--threads", "1", "--checkpoint-every", "1ms", "--out", out])
     .env("PARING_HOME", rig.path("home"))
     .env("XDG_CONFIG_HOME", rig.path("config"))
     .stdout(Stdio::null())
