@@ -60,6 +60,8 @@ pub enum Cmd {
     Profile(Profile),
     /// Evaluate a model on a data set.
     Eval(Eval),
+    /// Tell how well a classifier of images holds: calibration, common corruptions, adversaries, images that it knows nothing of.
+    Robust(Robust),
     /// Let a language model write, and tell how long each token takes.
     Generate(Generate),
     /// Answer OpenAI's HTTP interface with a language model.
@@ -273,6 +275,55 @@ pub struct Eval {
     pub logits: usize,
     #[command(flatten)]
     pub text: Windows,
+    #[arg(long)]
+    pub json: bool,
+    #[command(flatten)]
+    pub on: On,
+}
+
+#[derive(Debug, Clone, Args)]
+pub struct Robust {
+    /// A classifier of images.
+    pub model: String,
+    /// Evaluation data, with labels.
+    #[arg(long, value_name = "DATA")]
+    pub data: Option<String>,
+    /// Use at most this many images, of --ood too; 0 takes all.
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    pub limit: usize,
+    /// Also all of it of this model, on the same images, and paired differences. Named as the model itself, it is that without --precision.
+    #[arg(long, value_name = "ORIGINAL")]
+    pub against: Option<String>,
+    /// Images of another kind, which the model should be less sure of; their labels do not count.
+    #[arg(long, value_name = "DATA")]
+    pub ood: Option<String>,
+    /// Each at five strengths: noise, blur, contrast, jpeg; all or none.
+    #[arg(long, value_name = "LIST", default_value = "all")]
+    pub corruptions: String,
+    /// Adversaries: fgsm, pgd; all or none.
+    #[arg(long, value_name = "LIST", default_value = "all")]
+    pub attacks: String,
+    /// How far adversaries may change a value, in levels of 255; several by commas.
+    #[arg(long, value_name = "LEVELS", default_value = "1")]
+    pub epsilon: String,
+    /// Steps of pgd, each 2.5 times epsilon divided by them.
+    #[arg(long, value_name = "N", default_value_t = 20, value_parser = clap::value_parser!(u32).range(2..=1000))]
+    pub steps: u32,
+    /// Let pgd begin anywhere within epsilon instead of at the image.
+    #[arg(long)]
+    pub random_start: bool,
+    /// Of noise and random starts.
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    pub seed: u64,
+    /// Every convolution and linear layer in this precision: f32, int8, w8, w4, f16 and others, as for `eval`.
+    #[arg(long, value_name = "PRECISION")]
+    pub precision: Option<String>,
+    /// Images from which int8-static takes its ranges; never the evaluation data.
+    #[arg(long, value_name = "DATA")]
+    pub calib: Option<String>,
+    /// How: minmax, percentile:99.99, entropy or mse.
+    #[arg(long, value_name = "METHOD")]
+    pub calibration: Option<String>,
     #[arg(long)]
     pub json: bool,
     #[command(flatten)]

@@ -88,6 +88,10 @@ fn dispatch(cli: Cli) -> Result<Exit> {
             let settings = computing(&screen, &mut e.on, [("session.calibration", e.calibration.clone())])?;
             headless::eval::run(&e, settings.calibration)
         }
+        Cmd::Robust(mut r) => {
+            let settings = computing(&screen, &mut r.on, [("session.calibration", r.calibration.clone())])?;
+            headless::robust::run(&r, settings.calibration)
+        }
         Cmd::Generate(mut g) => {
             computing(&screen, &mut g.on, [])?;
             headless::generate::run(&g)

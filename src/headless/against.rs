@@ -5,7 +5,7 @@
 
 use super::out::say;
 use super::setup;
-use crate::args::Eval;
+use crate::args::On;
 use crate::config::text::left;
 use crate::eval::{Against, Divergence, Estimate, Paired, paired, wilson};
 use crate::exec::Plan;
@@ -23,13 +23,13 @@ pub struct Original {
 }
 
 impl Original {
-    /// Opens the model at `spec`, beside which `model` is to be put.
+    /// Opens the model at `spec`, beside which `model` is to be put, which was opened from `a`.
     ///
     /// # Errors
     /// What cannot be opened; a model of another kind, with another vocabulary or other classes, or that sees images otherwise.
-    pub fn open(spec: &str, args: &Eval, model: &Model) -> Result<Original> {
-        let original = setup::model(spec, &args.on, None)?;
-        let (a, b) = (&args.model, spec);
+    pub fn open(spec: &str, (a, on): (&str, &On), model: &Model) -> Result<Original> {
+        let original = setup::model(spec, on, None)?;
+        let b = spec;
         let kind = |m: &Model| if takes_text(m) { "a language model" } else { "a classifier" };
         if takes_text(model) != takes_text(&original) {
             bail!(

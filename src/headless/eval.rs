@@ -31,7 +31,8 @@ pub fn run(args: &Eval, how: Calibration) -> Result<Exit> {
         model = setup::sparse(model, pattern)?;
     }
     let (rounded, imatrix) = setup::rounded(&mut model, args.imatrix.as_deref())?;
-    let original = args.against.as_deref().map(|spec| Original::open(spec, args, &model)).transpose()?;
+    let open = |spec: &str| Original::open(spec, (&args.model, &args.on), &model);
+    let original = args.against.as_deref().map(open).transpose()?;
     if let Some(data) = args.data.as_deref().filter(|_| takes_text(&model))
         && Questions::are_in(Path::new(data))?
     {

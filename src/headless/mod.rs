@@ -17,6 +17,7 @@ pub mod out;
 pub mod policy;
 pub mod profile;
 mod report;
+pub mod robust;
 mod rounding;
 pub mod run;
 pub mod selftest;

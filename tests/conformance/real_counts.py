@@ -115,4 +115,5 @@ def main():
             print(f"{name} {what}: {right[:first].sum()} of the first {first}, {right.sum()} of {len(right)}", flush=True)
 
 
-main()
+if __name__ == "__main__":
+    main()

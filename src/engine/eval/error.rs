@@ -25,6 +25,8 @@ pub enum EvalError {
     NotFinite { at: usize },
     #[error("question {n} cannot be asked: {reason}; hint: check the data and the tokenizer")]
     Question { n: usize, reason: String },
+    #[error("{0}")]
+    Unfit(String),
     #[error(transparent)]
     Cancelled(#[from] Cancelled),
 }
@@ -46,6 +48,7 @@ impl OutOfMemory for EvalError {
             | EvalError::Data(_)
             | EvalError::NotFinite { .. }
             | EvalError::Question { .. }
+            | EvalError::Unfit(_)
             | EvalError::Cancelled(_) => false,
         }
     }

@@ -8,6 +8,7 @@ mod choices;
 mod error;
 mod generate;
 mod margin;
+pub mod robust;
 mod run;
 mod trial;
 mod views;

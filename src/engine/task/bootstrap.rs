@@ -51,13 +51,35 @@ impl Estimate {
         let resample = |stream: usize| {
             let mut rng = base.clone();
             rng.set_stream(stream as u64);
-            // A draw below n by its high bits (Lemire 2019, without rejection): off by n / 2^64.
-            let draw = |rng: &mut ChaCha8Rng| ((u128::from(rng.next_u64()) * n as u128) >> 64) as usize;
-            (0..n).map(|_| values[draw(&mut rng)]).sum::<f64>() / n as f64
+            (0..n).map(|_| values[draw(&mut rng, n)]).sum::<f64>() / n as f64
         };
         let mut means: Vec<f64> = (0..RESAMPLES).into_par_iter().map(resample).collect();
         means.sort_by(f64::total_cmp);
         Estimate { value, range: Some((quantile(&means, 0.025), quantile(&means, 0.975))) }
+    }
+
+    /// A figure that is no mean of values, of sets of `sizes` items: `figure` gets how often each item of each set counts, which is once for the
+    /// value, and as often as it was drawn for the percentile interval of [`RESAMPLES`] samples. Sets are drawn from by themselves. No interval
+    /// where a set has fewer than [`FEWEST`] items.
+    pub fn resampled(sizes: &[usize], figure: impl Fn(&[Vec<u32>]) -> f64 + Sync) -> Estimate {
+        let value = figure(&sizes.iter().map(|n| vec![1; *n]).collect::<Vec<_>>());
+        if sizes.iter().any(|n| *n < FEWEST) {
+            return Estimate { value, range: None };
+        }
+        let base = ChaCha8Rng::seed_from_u64(SEED);
+        let resample = |stream: usize| {
+            let mut rng = base.clone();
+            rng.set_stream(stream as u64);
+            let counts = sizes.iter().map(|&n| {
+                let mut counts = vec![0u32; n];
+                (0..n).for_each(|_| counts[draw(&mut rng, n)] += 1);
+                counts
+            });
+            figure(&counts.collect::<Vec<_>>())
+        };
+        let mut found: Vec<f64> = (0..RESAMPLES).into_par_iter().map(resample).collect();
+        found.sort_by(f64::total_cmp);
+        Estimate { value, range: Some((quantile(&found, 0.025), quantile(&found, 0.975))) }
     }
 
     /// For what lies from `low` to `high` by its nature.
@@ -69,6 +91,11 @@ impl Estimate {
     pub fn map(self, f: impl Fn(f64) -> f64) -> Estimate {
         Estimate { value: f(self.value), range: self.range.map(|(low, high)| (f(low), f(high))) }
     }
+}
+
+/// A draw below n by its high bits (Lemire 2019, without rejection): off by n / 2^64.
+fn draw(rng: &mut ChaCha8Rng, n: usize) -> usize {
+    ((u128::from(rng.next_u64()) * n as u128) >> 64) as usize
 }
 
 /// Linear interpolation between closest ranks (numpy's default) in sorted values; not a number for none.
@@ -115,6 +142,13 @@ mod tests {
         assert_eq!(Estimate::of(&[3.0]), Estimate { value: 3.0, range: None });
         assert_eq!(Estimate::of(&[]), Estimate::default());
         assert_eq!(Estimate::of(&[2.0; 9]).range, Some((2.0, 2.0)));
+        // A mean is a figure like any other.
+        let values: Vec<f64> = (0..40).map(|i| f64::from(i * 7919 % 40)).collect();
+        let mean = |counts: &[Vec<u32>]| {
+            counts[0].iter().zip(&values).map(|(n, v)| f64::from(*n) * v).sum::<f64>() / values.len() as f64
+        };
+        assert_eq!(Estimate::resampled(&[40], mean), Estimate::of(&values));
+        assert_eq!(Estimate::resampled(&[40, 3], |c| c[1].len() as f64), Estimate { value: 3.0, range: None });
         let ratio = Estimate { value: 0.0, range: Some((-1.0, 1.0)) }.map(f64::exp);
         assert_eq!((ratio.value, ratio.range), (1.0, Some(((-1f64).exp(), 1f64.exp()))));
     }

@@ -79,8 +79,12 @@ fn values_and_gradients_are_those_of_the_definitions() {
             let seed = noise(trace.output(&tape).len(), 5);
             let (y, expected) = defined(&graph, &weights, &x, &seed, mode);
             assert!(off(trace.output(&tape), &y) < 2e-5, "{mode:?}");
-            let made = ready.backward(trace, vec![(graph.output, seed)], true).unwrap();
-            assert!(off(&made.input.unwrap(), &expected.input.unwrap()) < 1e-4, "{mode:?}");
+            let made = ready.backward(trace, vec![(graph.output, seed.clone())], true).unwrap();
+            let of_input = made.input.unwrap();
+            assert!(off(&of_input, &expected.input.unwrap()) < 1e-4, "{mode:?}");
+            let trace = ready.forward(&x, mode).unwrap();
+            let alone = ready.input_gradient(trace, vec![(graph.output, seed)]).unwrap();
+            assert_eq!(alone, of_input, "{mode:?}: what else is wanted changes nothing");
             for (name, g) in &expected.params {
                 if name.contains("running") {
                     continue;
