@@ -1,12 +1,10 @@
 //! What baseline JPEG (ITU-T T.81) loses of an image, as libjpeg does it with its usual settings: colours turned (JFIF), chroma halved both
 //! ways, blocks transformed and quantized by the example tables of annex K, and the way back, with chroma interpolated.
 //!
-//! Codes are left out, since they lose nothing. The transform is exact where libjpeg's is of whole numbers, so that single values may differ by a
-//! level; `tests/robust.rs` holds it against Pillow. Invariants: sides of any length, one plane or three.
+//! Codes are left out, since they lose nothing. Everything is of whole numbers and rounded as libjpeg rounds it (`jfdctint.c`, `jidctint.c`,
+//! `jcsample.c`, `jdsample.c`), so that Pillow's images come out to the bit: `tests/robust.rs`. Invariants: sides of any length, one plane or three.
 
 use super::corruption::Image;
-use std::f64::consts::{FRAC_1_SQRT_2, PI};
-use std::sync::LazyLock;
 
 /// Quantization steps at quality 50 (T.81, tables K.1 and K.2), by rows of frequencies.
 const LUMA: [u16; 64] = [
@@ -21,17 +19,48 @@ const CHROMA: [u16; 64] = [
 ];
 
 /// Steps at a quality of 1 to 100, as libjpeg scales them.
-fn steps(table: &[u16; 64], quality: u32) -> [f64; 64] {
+fn steps(table: &[u16; 64], quality: u32) -> [i32; 64] {
     let quality = quality.clamp(1, 100);
     let scale = if quality < 50 { 5000 / quality } else { 200 - 2 * quality };
-    table.map(|t| f64::from(((u32::from(t) * scale + 50) / 100).clamp(1, 255)))
+    table.map(|t| ((u32::from(t) * scale + 50) / 100).clamp(1, 255) as i32)
 }
 
-/// The cosine transform's matrix, orthonormal: frequencies by places.
-static COSINES: LazyLock<[[f64; 8]; 8]> = LazyLock::new(|| {
-    let norm = |u: usize| if u == 0 { FRAC_1_SQRT_2 / 2.0 } else { 0.5 };
-    std::array::from_fn(|u| std::array::from_fn(|x| norm(u) * ((2 * x + 1) as f64 * u as f64 * PI / 16.0).cos()))
-});
+/// Fractions of 8192 in the cosine transform of Loeffler, Ligtenberg and Moschytz (1989), as libjpeg's exact variant has them.
+const BITS: u32 = 13;
+
+/// The odd half of both directions: sums for frequencies 7, 5, 3, 1, or for places 3 to 0 and 4 to 7.
+fn odd([a, b, c, d]: [i32; 4]) -> [i32; 4] {
+    let z5 = (a + c + b + d) * 9633;
+    let (z1, z2) = ((a + d) * -7373, (b + c) * -20995);
+    let (z3, z4) = ((a + c) * -16069 + z5, (b + d) * -3196 + z5);
+    [a * 2446 + z1 + z3, b * 16819 + z2 + z4, c * 25172 + z2 + z3, d * 12299 + z1 + z4]
+}
+
+/// Divided by a power of two, to the nearest.
+fn scaled(v: i32, shift: u32) -> i32 {
+    (v + (1 << (shift - 1))) >> shift
+}
+
+/// Frequencies of eight values.
+fn forward(d: [i32; 8], shift: u32) -> [i32; 8] {
+    let [t0, t1, t2, t3] = [0, 1, 2, 3].map(|i| d[i] + d[7 - i]);
+    let (sums, (t12, t13)) = ((t0 + t3, t1 + t2), (t1 - t2, t0 - t3));
+    let z = (t12 + t13) * 4433;
+    let [o7, o5, o3, o1] = odd([3, 2, 1, 0].map(|i| d[i] - d[7 - i]));
+    let (o0, o4) = ((sums.0 + sums.1) << BITS, (sums.0 - sums.1) << BITS);
+    [o0, o1, z + t13 * 6270, o3, o4, o5, z - t12 * 15137, o7].map(|v| scaled(v, shift))
+}
+
+/// Eight values of frequencies.
+fn inverse(d: [i32; 8], shift: u32) -> [i32; 8] {
+    let z = (d[2] + d[6]) * 4433;
+    let (t2, t3) = (z - d[6] * 15137, z + d[2] * 6270);
+    let (t0, t1) = ((d[0] + d[4]) << BITS, (d[0] - d[4]) << BITS);
+    let even = [t0 + t3, t1 + t2, t1 - t2, t0 - t3];
+    let [o3, o2, o1, o0] = odd([d[7], d[5], d[3], d[1]]);
+    let odd = [o0, o1, o2, o3];
+    std::array::from_fn(|i| scaled(if i < 4 { even[i] + odd[i] } else { even[7 - i] - odd[7 - i] }, shift))
+}
 
 /// One plane of bytes.
 struct Plane {
@@ -46,21 +75,25 @@ impl Plane {
     }
 
     /// After quantization by `steps`; what lies past the edges repeats them.
-    fn quantized(&self, steps: &[f64; 64]) -> Plane {
+    fn quantized(&self, steps: &[i32; 64]) -> Plane {
         let mut values = vec![0u8; self.values.len()];
-        let cosines = &*COSINES;
         for (top, left) in (0..self.height).step_by(8).flat_map(|y| (0..self.width).step_by(8).map(move |x| (y, x))) {
-            let block: [[f64; 8]; 8] =
-                std::array::from_fn(|y| std::array::from_fn(|x| f64::from(self.at(top + y, left + x)) - 128.0));
-            let mut found = product(cosines, &transposed(&product(&block, cosines)));
-            // Half a step away from zero.
-            found.iter_mut().flatten().zip(steps).for_each(|(v, q)| *v = (*v / q).round() * q);
-            let turned = transposed(cosines);
-            let back = product(&turned, &transposed(&product(&found, &turned)));
+            let block: Block =
+                std::array::from_fn(|y| std::array::from_fn(|x| i32::from(self.at(top + y, left + x)) - 128));
+            // Along rows with two bits more than a whole, then along columns: frequencies times eight, by columns.
+            let mut found =
+                transposed(&block.map(|row| forward(row, BITS - 2))).map(|column| forward(column, BITS + 2));
+            for (u, column) in found.iter_mut().enumerate() {
+                for (v, value) in column.iter_mut().enumerate() {
+                    let step = steps[8 * v + u];
+                    *value = value.signum() * ((value.abs() + 4 * step) / (8 * step)) * step;
+                }
+            }
+            let columns = found.map(|column| inverse(column, BITS - 2));
+            let back = transposed(&columns).map(|row| inverse(row, BITS + 5));
             for (y, row) in back.iter().enumerate().take(self.height - top) {
                 for (x, v) in row.iter().enumerate().take(self.width - left) {
-                    // `as` saturates.
-                    values[(top + y) * self.width + left + x] = (v + 128.0).round() as u8;
+                    values[(top + y) * self.width + left + x] = (v + 128).clamp(0, 255) as u8;
                 }
             }
         }
@@ -101,13 +134,11 @@ impl Plane {
     }
 }
 
-fn transposed(m: &[[f64; 8]; 8]) -> [[f64; 8]; 8] {
-    std::array::from_fn(|i| std::array::from_fn(|j| m[j][i]))
-}
+/// Eight rows of eight.
+type Block = [[i32; 8]; 8];
 
-/// `a · bᵀ`: rows with rows.
-fn product(a: &[[f64; 8]; 8], b: &[[f64; 8]; 8]) -> [[f64; 8]; 8] {
-    std::array::from_fn(|i| std::array::from_fn(|j| a[i].iter().zip(&b[j]).map(|(a, b)| a * b).sum()))
+fn transposed(m: &Block) -> Block {
+    std::array::from_fn(|i| std::array::from_fn(|j| m[j][i]))
 }
 
 /// A fraction of 65536, as libjpeg's tables have them.
