@@ -145,7 +145,7 @@ pub struct On {
     /// Compute threads; all cores by default.
     #[arg(long, value_name = "N")]
     pub threads: Option<usize>,
-    /// Images a batch; given, no more are run at once.
+    /// Images a batch, of a healing a step; given, no more are run at once.
     #[arg(long, value_name = "N")]
     pub batch: Option<usize>,
     /// Per-channel mean after division by 255, such as 0.485,0.456,0.406.
@@ -402,9 +402,6 @@ pub struct Heal {
     /// Peak learning rate; by default what suits the optimiser.
     #[arg(long, value_name = "RATE")]
     pub rate: Option<f64>,
-    /// Images a step.
-    #[arg(long, value_name = "N", default_value_t = 128)]
-    pub batch: usize,
     /// Train on images as they are: neither moved and mirrored nor laid over one another.
     #[arg(long)]
     pub plain: bool,
@@ -425,6 +422,9 @@ pub struct Heal {
     /// Where the healing stands is kept here while it goes on, and gone on with when it is there; beside --out by default.
     #[arg(long, value_name = "FILE")]
     pub checkpoint: Option<PathBuf>,
+    /// How often it is kept.
+    #[arg(long, value_name = "TIME", default_value = "30s")]
+    pub checkpoint_every: humantime::Duration,
     /// Print the result as JSON.
     #[arg(long)]
     pub json: bool,
@@ -709,4 +709,15 @@ fn share(text: &str) -> Result<f64, String> {
 fn bits(text: &str) -> Result<f64, String> {
     let found: Option<f64> = text.parse().ok().filter(|b| (0.5..=32.0).contains(b));
     found.ok_or_else(|| "bits a weight are a number such as 4.5".to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory;
+
+    /// A debug build asks clap of a subcommand only when it is used, a release build never.
+    #[test]
+    fn every_subcommand_holds_together() {
+        super::Cli::command().debug_assert();
+    }
 }

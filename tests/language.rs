@@ -10,7 +10,7 @@ use paring::graph::ggml::Block;
 use paring::graph::{Binding, ParamRole};
 use paring::model::export::{self, Manifest};
 use paring::model::families::CifarResnetSpec;
-use paring::model::{Family, FamilySpec, LoadOptions, Model, Param, Tokenizer, formats, load, random};
+use paring::model::{Family, FamilySpec, LoadOptions, Model, Param, Speaker, Speaks, Tokenizer, formats, load, random};
 use paring::prune::{self, Action, GroupKind, Target};
 use paring::quant::{self, Precision};
 use serde_json::Value;
@@ -240,6 +240,16 @@ fn vocabularies_give_the_ids_of_the_tokenizers_package() {
                 assert_eq!(ids, ids_of(want), "{name}: {text:?}");
                 assert_eq!(t.decode(&ids).unwrap(), *text, "{name}");
             }
+            // What is left of a vocabulary that only has to speak says the same, of every id and of none that is one.
+            let ids: Vec<u32> = (0..t.size() as u32 + 3).chain([u32::MAX]).collect();
+            let said: Vec<String> = ids.iter().map(|id| t.decode(&[*id]).unwrap()).collect();
+            let special: Vec<bool> = ids.iter().map(|id| t.is_special(*id)).collect();
+            let whole = t.decode(&ids).unwrap();
+            let speaker = Speaker::from(t);
+            for ((id, said), special) in ids.iter().zip(said).zip(special) {
+                assert_eq!((speaker.decode(&[*id]).unwrap(), speaker.is_special(*id)), (said, special), "{name}: {id}");
+            }
+            assert_eq!(speaker.decode(&ids).unwrap(), whole, "{name}");
         }
     }
     assert!(Tokenizer::of(&folder().join("llama")).unwrap().is_none());

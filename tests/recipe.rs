@@ -345,7 +345,7 @@ async fn a_run_heals_what_it_made_and_one_that_was_left_makes_the_same() {
     let round = d.state.round_at(1).expect("ran").clone();
     let course = round.course.expect("healed");
     assert_eq!((course.healing.steps, course.healing.stopped, d.state.healing.is_none()), (steps, None, true));
-    assert!(course.images + course.held_back == 43 && course.looks.len() > 10, "{course:?}");
+    assert!(course.images + course.held_back == 64 && course.looks.len() > 10, "{course:?}");
     assert!(round.forecast.is_none(), "what training brings is not forecast");
     // What layers did came while it went on, and is kept as it was at the end, beside what their weights became.
     let weights = |r: u32| d.state.profile_of(r).map_or(0, |p| p.parameters.len());

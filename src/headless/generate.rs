@@ -7,7 +7,7 @@ use crate::control::Controller;
 use crate::eval::{self, At, EvalError, Levels, Sampling, Written};
 use crate::exec::{CompileOptions, DecodeOptions, Decoder, KvFormat, Plan};
 use crate::files;
-use crate::model::{ChatMessage, Tokenizer, Voice};
+use crate::model::{ChatMessage, Speaker, Speaks, Tokenizer, Voice};
 use crate::profile::{LatencyStats, bandwidth};
 use crate::words::counted;
 use anyhow::{Context, Error, Result, bail};
@@ -35,6 +35,9 @@ pub fn run(args: &Generate) -> Result<Exit> {
     let (model, tokenizer, spec) =
         setup::language(&args.model, args.tokenizer.as_deref(), &args.on, args.precision.as_deref())?;
     let (prompt, ends) = prompt(args, spec, &tokenizer)?;
+    // No other text is cut: of the vocabulary only what speaks is kept beside the weights.
+    let speaker = Speaker::from(tokenizer);
+    setup::give_back();
     let tokens = args.tokens;
     let context = prompt.len() + tokens;
     let opened = setup::device(&args.on)?;
@@ -45,6 +48,8 @@ pub fn run(args: &Generate) -> Result<Exit> {
     out::notes(&model.info.notes);
     out::notes(setup::beyond(&model, context).as_slice());
     let mut decoder = setup::decoder(&plans, &DecodeOptions { sequences: 1, context, kv })?;
+    // What opens and packs a model has been run, and is not needed again.
+    setup::give_back();
     let mut controller = control.as_ref().map(|(c, asked)| Controller::new(&c.policy, *asked));
     let how =
         Sampling { temperature: args.temperature, top_k: args.top_k, top_p: args.top_p, seed: args.seed.unwrap_or(0) };
@@ -52,7 +57,7 @@ pub fn run(args: &Generate) -> Result<Exit> {
     let cancel = cancel_on_signals()?;
     let mut voice = Voice::default();
     // Of an answer, what ends it is no part.
-    let silent = |id| args.json || (args.chat && tokenizer.is_special(id));
+    let silent = |id| args.json || (args.chat && speaker.is_special(id));
     let mut failed: Option<Error> = None;
     let mut heard = 0;
     let mut said = |id| {
@@ -62,7 +67,7 @@ pub fn run(args: &Generate) -> Result<Exit> {
             setup::give_back();
         }
         if failed.is_none() && !silent(id) {
-            failed = voice.say(&tokenizer, id).map_err(Error::from).and_then(|text| Ok(shown(&text)?)).err();
+            failed = voice.say(&speaker, id).map_err(Error::from).and_then(|text| Ok(shown(&text)?)).err();
         }
         // Nobody listens any more.
         if failed.is_some() || out::closed() {
@@ -93,9 +98,8 @@ pub fn run(args: &Generate) -> Result<Exit> {
     drop((decoder, plans, model));
     figures.bandwidth = bandwidth(&on, threads)?;
     if args.json {
-        let said: Vec<u32> =
-            written.ids.iter().copied().filter(|id| !args.chat || !tokenizer.is_special(*id)).collect();
-        let text = tokenizer.decode(&said)?;
+        let said: Vec<u32> = written.ids.iter().copied().filter(|id| !args.chat || !speaker.is_special(*id)).collect();
+        let text = speaker.decode(&said)?;
         let mut told = figures.json(kv);
         told["model"] = json!(name);
         told["device"] = json!(opened.words);
@@ -106,7 +110,7 @@ pub fn run(args: &Generate) -> Result<Exit> {
         print_json(&told)?;
         return Ok(Exit::Done);
     }
-    say!("{}", voice.rest(&tokenizer)?)?;
+    say!("{}", voice.rest(&speaker)?)?;
     figures.tell(kv, &opened.words);
     Ok(Exit::Done)
 }

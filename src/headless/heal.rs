@@ -73,8 +73,8 @@ pub fn run(args: &Heal) -> Result<Exit> {
     let place = args.checkpoint.clone().unwrap_or_else(|| beside(&args.out));
     let mut shown = Shown { line: progress_line("heal"), first: None };
     // A signal leaves the checkpoint, with which the same command goes on.
-    let healed =
-        train::heal(patient, &how, Some(Keep::at(&place)), &Cancel::default(), &cancel, &mut |u| shown.update(u));
+    let keep = Keep { path: &place, every: args.checkpoint_every.into() };
+    let healed = train::heal(patient, &how, Some(keep), &Cancel::default(), &cancel, &mut |u| shown.update(u));
     shown.line.clear();
     let healed = match lost(healed) {
         Err(e) if e.is::<Cancelled>() && place.is_file() => {
@@ -148,7 +148,7 @@ fn recipe(args: &Heal, student: &Model) -> Healing {
         _ => {}
     }
     how.rate = args.rate.unwrap_or(how.rate);
-    how.batch = args.batch;
+    how.batch = args.on.batch.unwrap_or(how.batch);
     how.repeats = args.repeats.unwrap_or(how.repeats).max(1);
     how.stored_norms = !args.batch_norms;
     how.augment = !args.plain;

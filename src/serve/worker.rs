@@ -316,7 +316,7 @@ impl Worker {
         let text = match ends || self.tokenizer.is_special(id) {
             // What is no text ends nothing that is held back.
             true => String::new(),
-            false => r.voice.say(&self.tokenizer, id).map_err(failed)?,
+            false => r.voice.say(&*self.tokenizer, id).map_err(failed)?,
         };
         let (mut text, stopped) = r.stops.push(&text);
         let mut finish = match r.written >= r.job.most {
@@ -325,7 +325,7 @@ impl Worker {
             false => None,
         };
         if finish.is_some() && !stopped {
-            let (rest, stopped) = r.stops.push(&r.voice.rest(&self.tokenizer).map_err(failed)?);
+            let (rest, stopped) = r.stops.push(&r.voice.rest(&*self.tokenizer).map_err(failed)?);
             text.push_str(&rest);
             if stopped {
                 finish = Some(Finish::Stop);

@@ -50,7 +50,7 @@ pub use options::LoadOptions;
 pub use origin::Origin;
 pub use params::{Dtype, Packed, Param, ParamError, ParamStore};
 pub use random::{random, random_params};
-pub use tokenizer::{Tokenizer, Voice, learn};
+pub use tokenizer::{Speaker, Speaks, Tokenizer, Voice, learn};
 
 pub use crate::plain::name as printable;
 

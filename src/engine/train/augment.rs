@@ -29,7 +29,13 @@ pub(super) fn stays_plain(part: usize, how: &Healing) -> bool {
 }
 
 /// Views of `images`, prepared, of `shape` `[c, h, w]`, in parts of `part` images: batch `batch` of round `round`.
-pub(super) fn views(images: Vec<f32>, [c, h, w]: [usize; 3], how: &Healing, (round, batch): (u32, u32), part: usize) -> Views {
+pub(super) fn views(
+    images: Vec<f32>,
+    [c, h, w]: [usize; 3],
+    how: &Healing,
+    (round, batch): (u32, u32),
+    part: usize,
+) -> Views {
     let mut rng = lots(how.seed, round, 2 + u64::from(batch));
     let (one, mut images) = (c * h * w, images);
     if how.augment {

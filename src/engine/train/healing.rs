@@ -97,7 +97,7 @@ impl Healing {
     #[must_use]
     pub fn with(self, optimiser: Optimiser) -> Healing {
         let (rate, decay, clip) = match optimiser {
-            Optimiser::Sgd => (0.02, 1e-4, 5.0),
+            Optimiser::Sgd => (0.01, 1e-4, 5.0),
             Optimiser::AdamW => (5e-4, 0.02, 1.0),
         };
         Healing { optimiser, rate, decay, clip, ..self }

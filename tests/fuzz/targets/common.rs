@@ -13,8 +13,15 @@ static FOLDER: LazyLock<tempfile::TempDir> = LazyLock::new(|| {
     made.expect("a folder")
 });
 
+/// Panics of libraries that the program catches and tells are no findings: the fuzzer's own hook would end the process at them.
+static CAUGHT: LazyLock<()> = LazyLock::new(|| {
+    let fuzzer = std::panic::take_hook();
+    std::panic::set_hook(Box::new(move |info| if !paring::words::hushed() { fuzzer(info) }));
+});
+
 /// Writes a file below the folder and gives its path.
 pub fn put(name: &str, bytes: &[u8]) -> PathBuf {
+    LazyLock::force(&CAUGHT);
     let path = FOLDER.path().join(name);
     std::fs::create_dir_all(path.parent().expect("a folder")).expect("a folder");
     std::fs::write(&path, bytes).expect("written");

@@ -93,6 +93,76 @@ pub(super) fn lines_of(g: &Geometry, y: usize) -> (usize, Range<usize>) {
     (top, from..g.window.kernel[0].min((g.image[0] + top).saturating_sub(first)).max(from))
 }
 
+/// The gradient of a depthwise convolution's weights `[channels, kh·kw]`, for the inputs `x` `[images, h, w, c]` and the gradients `dy`
+/// `[images, oh, ow, c]` of the outputs. Sums are f32 over a line of an image and f64 over lines.
+pub(crate) fn weight_gradient(geo: &Geometry, x: &[f32], dy: &[f32]) -> Vec<f32> {
+    assert!(Depthwise::fits(geo) && x.len() * geo.rows() == dy.len() * geo.image[0] * geo.image[1]);
+    dispatch(Slopes { geo, x, dy })
+}
+
+/// See [`weight_gradient`].
+struct Slopes<'a> {
+    geo: &'a Geometry,
+    x: &'a [f32],
+    dy: &'a [f32],
+}
+
+impl LaneKernel for Slopes<'_> {
+    type Out = Vec<f32>;
+
+    #[inline(always)]
+    fn run<V: Lanes>(self) -> Vec<f32> {
+        let Slopes { geo: g, x, dy } = self;
+        let ([kh, kw], [sy, sx], [_, left, ..]) = (g.window.kernel, g.window.stride, g.window.padding);
+        let (c, [h, w], [oh, ow]) = (g.channels, g.image, g.out_image);
+        let mut sums = vec![0f64; c * kh * kw];
+        for (x, dy) in x.chunks_exact(h * w * c).zip(dy.chunks_exact(oh * ow * c)) {
+            for y in 0..oh {
+                let (top, lines) = lines_of(g, y);
+                let line = &dy[y * ow * c..][..ow * c];
+                for ky in lines {
+                    let from = &x[(y * sy + ky - top) * w * c..][..w * c];
+                    for kx in 0..kw {
+                        // Outputs whose pixel under this tap lies within the line.
+                        let first = left.saturating_sub(kx).div_ceil(sx);
+                        let last = (w + left).saturating_sub(kx).div_ceil(sx).min(ow);
+                        for at in (0..c).step_by(16) {
+                            let n = (c - at).min(16);
+                            // SAFETY: `n` channels from `at` on of pixels that are within both lines.
+                            let sum = unsafe {
+                                let load = |p: &[f32], i: usize| {
+                                    let p = p[i..][..n].as_ptr();
+                                    if n == 16 { V::load(p) } else { V::load_part(p, n, 0.0) }
+                                };
+                                let more = |o: usize, sum: V| {
+                                    load(from, (o * sx + kx - left) * c + at).fma(load(line, o * c + at), sum)
+                                };
+                                // Two sums, since one product waits for the one before it.
+                                let (mut even, mut odd) = (V::splat(0.0), V::splat(0.0));
+                                let mut o = first;
+                                while o + 1 < last {
+                                    (even, odd) = (more(o, even), more(o + 1, odd));
+                                    o += 2;
+                                }
+                                if o < last {
+                                    even = more(o, even);
+                                }
+                                let mut sum = [0f32; 16];
+                                even.add(odd).store(sum.as_mut_ptr());
+                                sum
+                            };
+                            for (ch, sum) in sum.iter().enumerate().take(n) {
+                                sums[(at + ch) * kh * kw + ky * kw + kx] += f64::from(*sum);
+                            }
+                        }
+                    }
+                }
+            }
+        }
+        sums.into_iter().map(|v| v as f32).collect()
+    }
+}
+
 /// One line of the output.
 struct Row<'a> {
     d: &'a Depthwise,

@@ -13,7 +13,7 @@ pub(crate) mod batch;
 mod blocks;
 pub(crate) mod cached;
 pub(crate) mod dense;
-mod depthwise;
+pub(crate) mod depthwise;
 pub(crate) mod experts;
 pub(crate) mod gemm;
 pub(crate) mod geometry;

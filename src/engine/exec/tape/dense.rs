@@ -4,6 +4,7 @@
 //! outputs exchanged; a stride puts zeros between the gradients first (Dumoulin and Visin 2016).
 
 use crate::exec::kernel::dense::{Dense, Source};
+use crate::exec::kernel::depthwise::{self, Depthwise};
 use crate::exec::kernel::geometry::{Epilogue, Geometry};
 use crate::exec::kernel::{Par, gradient};
 use crate::exec::unfold::Window;
@@ -33,14 +34,17 @@ fn reversed(geo: &Geometry) -> Option<Geometry> {
     Some(Geometry { image, channels, out_image: geo.image, out_channels, window, ..*geo })
 }
 
-/// `[out, in, kh, kw]` → `[in, out, kh, kw]`, kernels turned.
+/// `[out, in, kh, kw]` → `[in, out, kh, kw]` within every group, kernels turned.
 fn turned(geo: &Geometry, w: &[f32]) -> Vec<f32> {
-    let (o, c, taps) = (geo.out_channels, geo.channels, geo.window.kernel[0] * geo.window.kernel[1]);
+    let (o, c) = (geo.out_channels / geo.groups, geo.channels / geo.groups);
+    let taps = geo.window.kernel[0] * geo.window.kernel[1];
     let mut out = vec![0f32; w.len()];
-    for (k, row) in w.chunks_exact((c * taps).max(1)).enumerate() {
-        for (ch, kernel) in row.chunks_exact(taps.max(1)).enumerate() {
-            let to = &mut out[(ch * o + k) * taps..][..taps];
-            to.iter_mut().zip(kernel.iter().rev()).for_each(|(to, w)| *to = *w);
+    for (w, out) in w.chunks_exact((o * c * taps).max(1)).zip(out.chunks_exact_mut((o * c * taps).max(1))) {
+        for (k, row) in w.chunks_exact((c * taps).max(1)).enumerate() {
+            for (ch, kernel) in row.chunks_exact(taps.max(1)).enumerate() {
+                let to = &mut out[(ch * o + k) * taps..][..taps];
+                to.iter_mut().zip(kernel.iter().rev()).for_each(|(to, w)| *to = *w);
+            }
         }
     }
     out
@@ -48,7 +52,7 @@ fn turned(geo: &Geometry, w: &[f32]) -> Vec<f32> {
 
 /// Whether steps of this shape have both passes here.
 pub(super) fn fits(geo: &Geometry) -> bool {
-    geo.groups == 1 && reversed(geo).is_some()
+    reversed(geo).is_some()
 }
 
 impl Packed {
@@ -99,8 +103,25 @@ impl Packed {
     }
 }
 
-/// The gradient of the weight, `[out, in, kh, kw]`.
+/// The gradient of the weight, `[out, in / groups, kh, kw]`.
 pub(super) fn weight_gradient(geo: &Geometry, x: &[f32], g: &[f32]) -> Vec<f32> {
+    if geo.groups == 1 {
+        return ungrouped(geo, x, g);
+    }
+    if Depthwise::fits(geo) {
+        return depthwise::weight_gradient(geo, x, g);
+    }
+    let (o, c) = (geo.out_channels / geo.groups, geo.channels / geo.groups);
+    let one = Geometry { channels: c, out_channels: o, groups: 1, ..*geo };
+    let of = |v: &[f32], all: usize, from: usize, n: usize| -> Vec<f32> {
+        v.chunks_exact(all).flat_map(|row| &row[from..from + n]).copied().collect()
+    };
+    let group = |i: usize| ungrouped(&one, &of(x, geo.channels, i * c, c), &of(g, geo.out_channels, i * o, o));
+    (0..geo.groups).flat_map(group).collect()
+}
+
+/// The same of a step without groups.
+fn ungrouped(geo: &Geometry, x: &[f32], g: &[f32]) -> Vec<f32> {
     let (c, taps) = (geo.channels, geo.window.kernel[0] * geo.window.kernel[1]);
     let mut last = vec![0f32; geo.out_channels * geo.k()];
     gradient::weights(geo, x, g, &mut last);

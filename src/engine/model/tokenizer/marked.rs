@@ -79,13 +79,18 @@ impl Specials {
         found
     }
 
+    /// Their ids, sorted.
+    pub fn ids(&self) -> impl Iterator<Item = u32> {
+        self.tokens.iter().map(|t| t.id)
+    }
+
     pub fn holds(&self, id: u32) -> bool {
         self.tokens.binary_search_by_key(&id, |t| t.id).is_ok()
     }
 }
 
 impl Tokenizer {
-    fn specials(&self) -> &Specials {
+    pub(super) fn specials(&self) -> &Specials {
         self.specials.get_or_init(|| Specials::of(&self.kind))
     }
 

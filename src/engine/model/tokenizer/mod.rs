@@ -2,13 +2,14 @@
 //! GGUF file, or a `tok*.bin` of llama2.c.
 //!
 //! Byte pairs and word pieces go through the `tokenizers` crate, SentencePiece through `spm`; `marked` keeps special tokens out of what people
-//! write, `voice` makes text of tokens as they come. Not here: texts and windows (`data`), conversations (`chat`). Invariants:
+//! write, `voice` makes text of tokens as they come, `speaker` is what that needs of a vocabulary. Not here: texts and windows (`data`), conversations (`chat`). Invariants:
 //! no token is added to what was given (no beginning, no end; a text of several documents is parted by `data`) but by
 //! [`Tokenizer::enclosed`]; the same text gives the same ids.
 
 mod gpt2;
 mod learnt;
 mod marked;
+mod speaker;
 mod spm;
 mod voice;
 mod wordpiece;
@@ -16,6 +17,7 @@ mod wordpiece;
 pub(super) use gpt2::cut_name;
 pub use learnt::learn;
 pub(super) use marked::Marks;
+pub use speaker::{Speaker, Speaks};
 pub use voice::Voice;
 
 use super::gguf::{self, Metadata};
@@ -225,11 +227,12 @@ impl Tokenizer {
     }
 
     fn failed(&self, why: &str) -> ModelError {
-        ModelError::Config {
-            path: self.path.clone(),
-            why: format!("it cannot be used on this text: {}", printable(why)),
-        }
+        unusable(&self.path, why)
     }
+}
+
+fn unusable(path: &Path, why: &str) -> ModelError {
+    ModelError::Config { path: path.to_owned(), why: format!("it cannot be used on this text: {}", printable(why)) }
 }
 
 /// Ways to cut text whose prompts begin with the id that begins a document.

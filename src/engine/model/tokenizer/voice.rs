@@ -1,6 +1,6 @@
 //! [`Voice`]: words as soon as they are whole, while a model is still at it.
 
-use super::Tokenizer;
+use super::Speaks;
 use crate::model::Result;
 
 /// Turns token after token into text; a character may take several tokens.
@@ -23,9 +23,9 @@ impl Voice {
     ///
     /// # Errors
     /// What the vocabulary's decoder says.
-    pub fn say(&mut self, tokenizer: &Tokenizer, id: u32) -> Result<String> {
+    pub fn say(&mut self, by: &impl Speaks, id: u32) -> Result<String> {
         self.ids.push(id);
-        let text = tokenizer.decode(&self.ids[self.from..])?;
+        let text = by.decode(&self.ids[self.from..])?;
         let waits = text.ends_with('\u{fffd}') && self.ids.len() - self.from <= Voice::PATIENCE;
         if text.len() <= self.said || waits {
             return Ok(String::new());
@@ -35,7 +35,7 @@ impl Voice {
         if self.ids.len() - self.from > Voice::AT_ONCE {
             // The last one stays, so that what follows is decoded as a continuation.
             self.from = self.ids.len() - 1;
-            self.said = tokenizer.decode(&self.ids[self.from..])?.len();
+            self.said = by.decode(&self.ids[self.from..])?.len();
         }
         Ok(new)
     }
@@ -44,8 +44,8 @@ impl Voice {
     ///
     /// # Errors
     /// As [`Voice::say`].
-    pub fn rest(&self, tokenizer: &Tokenizer) -> Result<String> {
-        let text = tokenizer.decode(&self.ids[self.from..])?;
+    pub fn rest(&self, by: &impl Speaks) -> Result<String> {
+        let text = by.decode(&self.ids[self.from..])?;
         Ok(text.get(self.said..).unwrap_or_default().to_owned())
     }
 }
