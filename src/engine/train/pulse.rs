@@ -85,7 +85,7 @@ struct Layer {
     from: f64,
     now: f64,
     way: f64,
-    /// Of the gradient's parts in the step that is under way.
+    /// Squared norm of the gradient's parts in the step that is under way, on average.
     parts: f64,
     /// Averages, to be divided by [`Pulse::seen`]: squared gradient, `|g·w|`, signal, variance.
     means: [f64; 4],
@@ -97,7 +97,8 @@ struct Layer {
 #[derive(Debug, Clone)]
 pub(super) struct Pulse {
     layers: Vec<Layer>,
-    /// `1/m` averaged over the parts of the step, and one over the images of all of them; and how many parts there are.
+    /// What one image's variance is multiplied by to be that of a part's mean, averaged over the step's images; and that of all their mean. And how
+    /// many parts there are.
     inverse: (f64, f64),
     count: usize,
     /// How much of the averages' weights is there yet, 0 to 1; of those of the spread too.
@@ -138,14 +139,16 @@ impl Pulse {
     /// gradient of a mean over `n` images.
     pub fn parts(&mut self, pupil: &Pupil, parts: &[&HashMap<String, Vec<f32>>], (size, n): (usize, usize)) {
         let images: Vec<f64> = (0..parts.len()).map(|k| size.min(n - k * size) as f64).collect();
-        let all: f64 = images.iter().sum();
+        let all: f64 = images.iter().sum::<f64>().max(1.0);
         self.count = parts.len();
-        self.inverse = (images.iter().map(|m| 1.0 / m).sum::<f64>() / images.len().max(1) as f64, 1.0 / all.max(1.0));
+        self.inverse = (parts.len() as f64 / all, 1.0 / all);
         self.layers.par_iter_mut().for_each(|layer| {
             let name = &pupil.slots[layer.slot].name;
-            let each = parts.iter().zip(&images);
-            let each = each.map(|(part, m)| part.get(name).map_or(0.0, |g| squares(g) * (n as f64 / m).powi(2)));
-            layer.parts = each.sum::<f64>() / parts.len().max(1) as f64;
+            // Of a part's mean, n/m times its share, counting as its images do: no parts, however unlike in size, make less than their mean.
+            let square = |(part, m): (&&HashMap<String, Vec<f32>>, &f64)| {
+                part.get(name).map_or(0.0, |g| squares(g) * (n as f64 / m).powi(2) * m / all)
+            };
+            layer.parts = parts.iter().zip(&images).map(square).sum();
         });
     }
 
