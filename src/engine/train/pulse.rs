@@ -211,6 +211,7 @@ impl Pulse {
 /// Adds `of` every place up, in lanes that a processor takes at once.
 fn added<const N: usize>(len: usize, of: impl Fn(usize) -> [f32; N]) -> [f64; N] {
     const LANES: usize = 16;
+    let lane: [usize; LANES] = std::array::from_fn(|lane| lane);
     let mut out = [0f64; N];
     let mut at = 0;
     while at < len {
@@ -218,10 +219,9 @@ fn added<const N: usize>(len: usize, of: impl Fn(usize) -> [f32; N]) -> [f64; N]
         let mut lanes = [[0f32; LANES]; N];
         let even = at + (end - at) / LANES * LANES;
         for k in (at..even).step_by(LANES) {
-            for lane in 0..LANES {
-                let v = of(k + lane);
-                for (i, v) in v.into_iter().enumerate() {
-                    lanes[i][lane] += v;
+            for lane in lane {
+                for (sums, v) in lanes.iter_mut().zip(of(k + lane)) {
+                    sums[lane] += v;
                 }
             }
         }
